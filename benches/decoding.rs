@@ -1,4 +1,5 @@
-//! What a decoding step of BitNet b1.58 2B4T is made of, one token, and the linear layers of Ternary-Bonsai's. `cargo bench -p bitnet-wgpu-benches --bench decoding`
+//! What a decoding step of BitNet b1.58 2B4T is made of, one token, and the linear layers of
+//! Ternary-Bonsai's. `cargo bench -p bitnet-wgpu-benches --bench decoding`
 
 use bitnet_wgpu::{
     Element, Scales, Tensor,
@@ -9,7 +10,8 @@ use criterion::{Criterion, criterion_group, criterion_main};
 use support::{floats, rng, ternary, ternary_with};
 use timing::{LAYERS, bench, device};
 
-/// Norm, quantiser and BitLinear in one dispatch; gate + up with their gate. So many copies of the matrix take turns that no cache holds them.
+/// Norm, quantiser and BitLinear in one dispatch; gate + up with their gate. So many copies of the
+/// matrix take turns that no cache holds them.
 fn norm_bitlinear(criterion: &mut Criterion) {
     let (context, _) = device();
     let mut group = timing::group(criterion, "norm_bitlinear");
@@ -20,23 +22,39 @@ fn norm_bitlinear(criterion: &mut Criterion) {
         let matrices: Vec<_> = (0..copies).map(|_| w.upload(context).expect("it fits")).collect();
         let x = context.upload(&floats(&mut rng(1), columns, 2.0), [1, columns]).expect("it fits");
         let gain = context.upload(&floats(&mut rng(2), columns, 2.0), [columns]).expect("it fits");
-        let (y, gated) = (Tensor::<f32>::zeros(context, [1, rows]).expect("it fits"), rows > 2 * columns);
+        let (y, gated) =
+            (Tensor::<f32>::zeros(context, [1, rows]).expect("it fits"), rows > 2 * columns);
         let half = Tensor::<f32>::zeros(context, [1, rows / 2]).expect("it fits");
         for (name, norm) in [("normalised", Some((&gain, 1e-5))), ("quantised only", None)] {
             let mut encoder = context.encoder("norm_bitlinear");
             for w in &matrices {
                 match gated {
-                    true => bitnet::norm_bitlinear_gated_into(&mut encoder, &x, norm, w, Gate::Relu2, &half),
+                    true => bitnet::norm_bitlinear_gated_into(
+                        &mut encoder,
+                        &x,
+                        norm,
+                        w,
+                        Gate::Relu2,
+                        &half,
+                    ),
                     false => bitnet::norm_bitlinear_into(&mut encoder, &x, norm, w, &y),
                 }
                 .expect("it multiplies");
             }
-            bench(&mut group, name, &format!("{rows}x{columns}"), &encoder.finish(), copies, matrices[0].code_bytes());
+            bench(
+                &mut group,
+                name,
+                &format!("{rows}x{columns}"),
+                &encoder.finish(),
+                copies,
+                matrices[0].code_bytes(),
+            );
         }
     }
 }
 
-/// The linear layers of Ternary-Bonsai-1.7B and 8B: q + k + v, o, gate + up with its gate, down; rows × columns, and whether there is a norm.
+/// The linear layers of Ternary-Bonsai-1.7B and 8B: q + k + v, o, gate + up with its gate, down;
+/// rows × columns, and whether there is a norm.
 fn norm_bitlinear_rounded(criterion: &mut Criterion) {
     const LAYERS: [(usize, usize, bool); 8] = [
         (4096, 2048, true),
@@ -52,39 +70,64 @@ fn norm_bitlinear_rounded(criterion: &mut Criterion) {
     let mut group = timing::group(criterion, "norm_bitlinear_rounded");
     let beyond_caches = if context.capabilities().software { 64 << 20 } else { 384 << 20 };
     for (rows, columns, normed) in LAYERS {
-        let scales = Scales::Groups { size: 128, scales: floats(&mut rng(3), rows * columns / 128, 1.0) };
+        let scales =
+            Scales::Groups { size: 128, scales: floats(&mut rng(3), rows * columns / 128, 1.0) };
         let w = ternary_with(&mut rng(1), rows, columns, scales);
         let copies = (beyond_caches / (4 * w.words().len())).max(1);
         let matrices: Vec<_> = (0..copies).map(|_| w.upload(context).expect("it fits")).collect();
         let x = context.upload(&floats(&mut rng(1), columns, 2.0), [1, columns]).expect("it fits");
         let gain = context.upload(&floats(&mut rng(2), columns, 2.0), [columns]).expect("it fits");
-        let (y, gated) = (Tensor::<f32>::zeros(context, [1, rows]).expect("it fits"), rows > 2 * columns);
+        let (y, gated) =
+            (Tensor::<f32>::zeros(context, [1, rows]).expect("it fits"), rows > 2 * columns);
         let half = Tensor::<f32>::zeros(context, [1, rows / 2]).expect("it fits");
         let norm = normed.then_some((&gain, 1e-5));
         let mut encoder = context.encoder("norm_bitlinear_rounded");
         for w in &matrices {
             match gated {
-                true => bitnet::norm_bitlinear_rounded_gated_into(&mut encoder, &x, norm, w, Gate::Silu, &half),
+                true => bitnet::norm_bitlinear_rounded_gated_into(
+                    &mut encoder,
+                    &x,
+                    norm,
+                    w,
+                    Gate::Silu,
+                    &half,
+                ),
                 false => bitnet::norm_bitlinear_rounded_into(&mut encoder, &x, norm, w, &y),
             }
             .expect("it multiplies");
         }
-        bench(&mut group, "one token", &format!("{rows}x{columns}"), &encoder.finish(), copies, matrices[0].code_bytes());
+        bench(
+            &mut group,
+            "one token",
+            &format!("{rows}x{columns}"),
+            &encoder.finish(),
+            copies,
+            matrices[0].code_bytes(),
+        );
     }
 }
 
-/// Rotation, cache and attention of a token after so many, in caches of 16 bits where the device has them, of 30 layers in turn: with shares that the
-/// last workgroup brings together, where the device can, and in two dispatches.
+/// Rotation, cache and attention of a token after so many, in caches of 16 bits where the device
+/// has them, of 30 layers in turn: with shares that the last workgroup brings together, where the
+/// device can, and in two dispatches.
 fn attention(criterion: &mut Criterion) {
     const SHAPE: AttentionShape = AttentionShape { heads: 20, kv_heads: 5, head_dim: 128 };
     const CAPACITY: usize = 4096;
     let (device, _) = device();
     let mut group = timing::group(criterion, "attention");
-    let (element, bytes) = if device.capabilities().f16 { (Element::F16, 2) } else { (Element::F32, 4) };
+    let (element, bytes) =
+        if device.capabilities().f16 { (Element::F16, 2) } else { (Element::F32, 4) };
     let copies = if device.capabilities().software { 1 } else { 30 };
-    for (name, context) in [("as it is", device.clone()), ("two dispatches", device.restricted(|c| c.device_barriers = false))] {
-        let caches: Vec<_> = (0..copies).map(|_| KvCache::new(&context, SHAPE, 1, CAPACITY, element).expect("it fits")).collect();
-        let qkv = context.upload(&floats(&mut rng(1), SHAPE.row(), 1.0), [1, SHAPE.row()]).expect("it fits");
+    for (name, context) in [
+        ("as it is", device.clone()),
+        ("two dispatches", device.restricted(|c| c.device_barriers = false)),
+    ] {
+        let caches: Vec<_> = (0..copies)
+            .map(|_| KvCache::new(&context, SHAPE, 1, CAPACITY, element).expect("it fits"))
+            .collect();
+        let qkv = context
+            .upload(&floats(&mut rng(1), SHAPE.row(), 1.0), [1, SHAPE.row()])
+            .expect("it fits");
         let angles = transformer::rope_angles(&vec![0.5; SHAPE.head_dim / 2], CAPACITY);
         let angles = context.upload(&angles, [CAPACITY, SHAPE.head_dim / 2, 2]).expect("it fits");
         let y = Tensor::<f32>::zeros(&context, [1, SHAPE.heads * SHAPE.head_dim]).expect("it fits");
@@ -93,7 +136,16 @@ fn attention(criterion: &mut Criterion) {
             let new = NewTokens { run: 1, runs: &runs };
             let mut encoder = context.encoder("attention");
             for cache in &caches {
-                transformer::rope_attention_into(&mut encoder, &qkv, &new, &angles, cache, past + 1, &y).expect("it attends");
+                transformer::rope_attention_into(
+                    &mut encoder,
+                    &qkv,
+                    &new,
+                    &angles,
+                    cache,
+                    past + 1,
+                    &y,
+                )
+                .expect("it attends");
             }
             let read = 2 * (past + 1) * SHAPE.kv_heads * SHAPE.head_dim * bytes;
             bench(&mut group, name, &format!("after {past}"), &encoder.finish(), copies, read);

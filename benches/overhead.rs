@@ -1,4 +1,5 @@
-//! What the host pays: recording, submitting, reading back. `cargo bench -p bitnet-wgpu-benches --bench overhead`
+//! What the host pays: recording, submitting, reading back.
+//! `cargo bench -p bitnet-wgpu-benches --bench overhead`
 
 use bitnet_wgpu::{bitnet, bitnet::Layout};
 use criterion::{Criterion, criterion_group, criterion_main};
@@ -20,7 +21,9 @@ fn overhead(criterion: &mut Criterion) {
     let y = context.upload(&[1f32], [1]).expect("it fits");
     let mut group = timing::group(criterion, "overhead");
     group.bench_function("record two dispatches", |b| b.iter(record));
-    group.bench_function("submit and wait", |b| b.iter(|| recording.submit().expect("it runs").wait()));
+    group.bench_function("submit and wait", |b| {
+        b.iter(|| recording.submit().expect("it runs").wait())
+    });
     group.bench_function("read four bytes", |b| b.iter(|| block_on(y.read())));
     group.bench_function("upload 64 floats", |b| b.iter(|| context.upload(&[1f32; 64], [64])));
 }

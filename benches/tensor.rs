@@ -1,5 +1,6 @@
-//! Products, elementwise ops, moves, reductions, softmax, losses and norms: set against bytes that must be read and written once, products against
-//! arithmetic. `cargo bench -p bitnet-wgpu-benches --bench tensor`
+//! Products, elementwise ops, moves, reductions, softmax, losses and norms: set against bytes that
+//! must be read and written once, products against arithmetic.
+//! `cargo bench -p bitnet-wgpu-benches --bench tensor`
 
 use bitnet_wgpu::{
     Context, Encoder, Float, Result, Tensor, bitnet, f16,
@@ -19,10 +20,15 @@ fn matrix(context: &Context) -> (usize, Tensor<f32>) {
 
 /// A matrix of any float type, of one row again and again.
 fn rows_of<T: Float>(context: &Context, rows: usize, columns: usize) -> Tensor<T> {
-    context.upload(&convert::<T>(&floats(&mut rng(1), columns, 3.0)).repeat(rows), [rows, columns]).expect("it fits")
+    context
+        .upload(&convert::<T>(&floats(&mut rng(1), columns, 3.0)).repeat(rows), [rows, columns])
+        .expect("it fits")
 }
 
-fn recorded(context: &Context, record: impl FnOnce(&mut Encoder) -> Result<()>) -> bitnet_wgpu::Recording {
+fn recorded(
+    context: &Context,
+    record: impl FnOnce(&mut Encoder) -> Result<()>,
+) -> bitnet_wgpu::Recording {
     let mut encoder = context.encoder("tensor");
     record(&mut encoder).expect("it fits");
     encoder.finish()
@@ -32,13 +38,18 @@ fn recorded(context: &Context, record: impl FnOnce(&mut Encoder) -> Result<()>) 
 fn products(criterion: &mut Criterion) {
     let (context, _) = device();
     let mut group = timing::group(criterion, "matmul");
-    let sides: &[usize] = if context.capabilities().software { &[256, 512] } else { &[512, 1024, 2048, 4096] };
+    let sides: &[usize] =
+        if context.capabilities().software { &[256, 512] } else { &[512, 1024, 2048, 4096] };
     for &side in sides {
         let (shape, work) = (format!("{side}"), Work::Operations(2 * side * side * side));
-        let (wide, y) = (rows_of::<f32>(context, side, side), Tensor::<f32>::uninit(context, [side, side]).expect("it fits"));
+        let (wide, y) = (
+            rows_of::<f32>(context, side, side),
+            Tensor::<f32>::uninit(context, [side, side]).expect("it fits"),
+        );
         let recording = recorded(context, |e| tensor::matmul_into(e, &wide, &wide, &y));
         bench_work(&mut group, "f32", &shape, &recording, 1, work);
-        let recording = recorded(context, |e| tensor::matmul_into(e, &wide, Side::transposed(&wide), &y));
+        let recording =
+            recorded(context, |e| tensor::matmul_into(e, &wide, Side::transposed(&wide), &y));
         bench_work(&mut group, "f32 transposed", &shape, &recording, 1, work);
         if context.capabilities().f16 {
             let half = rows_of::<f16>(context, side, side);
@@ -46,16 +57,28 @@ fn products(criterion: &mut Criterion) {
             bench_work(&mut group, "f16 to f32", &shape, &recording, 1, work);
         }
         if let Some(context) = with_matrix_units() {
-            let (half, y) = (rows_of::<f16>(context, side, side), Tensor::<f32>::uninit(context, [side, side]).expect("it fits"));
+            let (half, y) = (
+                rows_of::<f16>(context, side, side),
+                Tensor::<f32>::uninit(context, [side, side]).expect("it fits"),
+            );
             let recording = recorded(context, |e| tensor::matmul_into(e, &half, &half, &y));
             bench_work(&mut group, "f16 to f32 on matrix units", &shape, &recording, 1, work);
-            let recording = recorded(context, |e| tensor::matmul_into(e, &half, Side::transposed(&half), &y));
-            bench_work(&mut group, "f16 to f32 transposed on matrix units", &shape, &recording, 1, work);
+            let recording =
+                recorded(context, |e| tensor::matmul_into(e, &half, Side::transposed(&half), &y));
+            bench_work(
+                &mut group,
+                "f16 to f32 transposed on matrix units",
+                &shape,
+                &recording,
+                1,
+                work,
+            );
         }
     }
 }
 
-/// Few rows by a matrix larger than any cache, and by ternary weights with scales by groups: the matrix's bytes are the cost.
+/// Few rows by a matrix larger than any cache, and by ternary weights with scales by groups: the
+/// matrix's bytes are the cost.
 fn few_rows(criterion: &mut Criterion) {
     let (context, _) = device();
     let mut group = timing::group(criterion, "few rows");
@@ -63,14 +86,24 @@ fn few_rows(criterion: &mut Criterion) {
     let codes = ternary(&mut rng(1), 4 * side, side).upload(context).expect("it fits");
     for m in [1, 8] {
         let shape = format!("{m}x{side}x{side}");
-        let (x, y) = (rows_of::<f32>(context, m, side), Tensor::<f32>::uninit(context, [m, side]).expect("it fits"));
+        let (x, y) = (
+            rows_of::<f32>(context, m, side),
+            Tensor::<f32>::uninit(context, [m, side]).expect("it fits"),
+        );
         let recording = recorded(context, |e| tensor::matmul_into(e, &x, Side::transposed(&w), &y));
         bench(&mut group, "f32 transposed", &shape, &recording, 1, 4 * side * side);
         let recording = recorded(context, |e| tensor::matmul_into(e, &x, &w, &y));
         bench(&mut group, "f32", &shape, &recording, 1, 4 * side * side);
         // Four times as many rows, so that a cache of 50 MiB does not hold the codes.
         let recording = recorded(context, |e| bitnet::bitlinear_float(e, &x, &codes).map(|_| ()));
-        bench(&mut group, "ternary", &format!("{m}x{}x{side}", 4 * side), &recording, 1, codes.code_bytes());
+        bench(
+            &mut group,
+            "ternary",
+            &format!("{m}x{}x{side}", 4 * side),
+            &recording,
+            1,
+            codes.code_bytes(),
+        );
     }
 }
 
@@ -92,7 +125,10 @@ fn elementwise(criterion: &mut Criterion) {
     time("relu2", 2, &|e| tensor::relu2_into(e, &x, &y));
     time("transpose", 2, &|e| tensor::transpose(e, &x).map(|_| ()));
     time("hadamard", 2, &|e| bitnet::hadamard_into(e, &x, 128, &y));
-    let (weights, state) = (rows_of::<f32>(context, side, side), AdamWState::new(context, [side, side]).expect("it fits"));
+    let (weights, state) = (
+        rows_of::<f32>(context, side, side),
+        AdamWState::new(context, [side, side]).expect("it fits"),
+    );
     // Weights and two means are read and written, the gradient is read.
     time("adamw", 7, &|e| optimizer::adamw(e, AdamW::new(1e-3), 1, &weights, &x, &state));
 }
@@ -101,7 +137,8 @@ fn reductions(criterion: &mut Criterion) {
     let (context, _) = device();
     let mut group = timing::group(criterion, "reductions");
     let (side, x) = matrix(context);
-    let [short, of_four] = [[side * side / 8, 8], [side * side / 4, 4]].map(|shape| x.reshape(shape).expect("as many"));
+    let [short, of_four] = [[side * side / 8, 8], [side * side / 4, 4]]
+        .map(|shape| x.reshape(shape).expect("as many"));
     let shapes = [
         ("all", &x, Axes::ALL),
         ("rows", &x, Axes::from([1])),
@@ -121,7 +158,13 @@ fn reductions(criterion: &mut Criterion) {
     tensor::argmax(&mut encoder, &x, [1]).expect("it compares");
     bench(&mut group, "argmax", "rows", &encoder.finish(), 1, 4 * side * side);
     let mut encoder = context.encoder("prefix_sum");
-    tensor::prefix_sum(&mut encoder, &x.reshape([side * side]).expect("as many"), 0, Prefix::Inclusive).expect("it sums");
+    tensor::prefix_sum(
+        &mut encoder,
+        &x.reshape([side * side]).expect("as many"),
+        0,
+        Prefix::Inclusive,
+    )
+    .expect("it sums");
     bench(&mut group, "prefix_sum", "all", &encoder.finish(), 1, 8 * side * side);
 }
 
@@ -129,24 +172,46 @@ fn rows(criterion: &mut Criterion) {
     let (context, _) = device();
     let mut group = timing::group(criterion, "rows");
     let (side, x) = matrix(context);
-    let (weight, targets) = (context.upload(&vec![1f32; side], [side]), context.upload(&vec![7u32; side], [side]));
+    let (weight, targets) =
+        (context.upload(&vec![1f32; side], [side]), context.upload(&vec![7u32; side], [side]));
     let (weight, targets) = (weight.expect("it fits"), targets.expect("it fits"));
     let y = Tensor::uninit(context, [side, side]).expect("it fits");
     // What two inputs read is of two tensors.
     let other = rows_of(context, side, side);
-    let mut time = |name: &str, passes: usize, record: &dyn Fn(&mut bitnet_wgpu::Encoder) -> bitnet_wgpu::Result<()>| {
-        let mut encoder = context.encoder("rows");
-        record(&mut encoder).expect("it fits");
-        bench(&mut group, name, &format!("{side}x{side}"), &encoder.finish(), 1, passes * 4 * side * side);
-    };
+    let mut time =
+        |name: &str,
+         passes: usize,
+         record: &dyn Fn(&mut bitnet_wgpu::Encoder) -> bitnet_wgpu::Result<()>| {
+            let mut encoder = context.encoder("rows");
+            record(&mut encoder).expect("it fits");
+            bench(
+                &mut group,
+                name,
+                &format!("{side}x{side}"),
+                &encoder.finish(),
+                1,
+                passes * 4 * side * side,
+            );
+        };
     time("softmax", 2, &|e| tensor::softmax_into(e, &x, &y));
     time("softmax_backward", 3, &|e| tensor::softmax_backward_into(e, &x, &other, &y));
-    time("cross_entropy", 1, &|e| tensor::cross_entropy(e, &x, &targets, CrossEntropyOptions::default()).map(|_| ()));
+    time("cross_entropy", 1, &|e| {
+        tensor::cross_entropy(e, &x, &targets, CrossEntropyOptions::default()).map(|_| ())
+    });
     time("cross_entropy_backward", 2, &|e| {
-        tensor::cross_entropy_backward_into(e, &x, &targets, CrossEntropyOptions::default(), &weight, &y)
+        tensor::cross_entropy_backward_into(
+            e,
+            &x,
+            &targets,
+            CrossEntropyOptions::default(),
+            &weight,
+            &y,
+        )
     });
     time("layer_norm", 2, &|e| tensor::layer_norm_into(e, &x, &weight, &weight, 1e-5, &y));
-    time("layer_norm_backward", 3, &|e| tensor::layer_norm_backward(e, &x, &weight, 1e-5, &other).map(|_| ()));
+    time("layer_norm_backward", 3, &|e| {
+        tensor::layer_norm_backward(e, &x, &weight, 1e-5, &other).map(|_| ())
+    });
 }
 
 criterion_group!(benches, products, few_rows, elementwise, reductions, rows);

@@ -1,5 +1,6 @@
-//! The rest of a transformer of the shape of BitNet b1.58 2B4T: embedding, norm, rotary positions, attention, head, largest logits. The bytes are
-//! those that must be read and written. `cargo bench -p bitnet-wgpu-benches --bench transformer`
+//! The rest of a transformer of the shape of BitNet b1.58 2B4T: embedding, norm, rotary positions,
+//! attention, head, largest logits. The bytes are those that must be read and written.
+//! `cargo bench -p bitnet-wgpu-benches --bench transformer`
 
 use bitnet_wgpu::{
     DenseElement, Element,
@@ -27,26 +28,49 @@ fn attention(criterion: &mut Criterion) {
     let mut group = timing::group(criterion, "attention");
     let past = if context.capabilities().software { 512 } else { 4096 };
     for tokens in token_counts() {
-        for element in [Element::F32, Element::F16].into_iter().filter(|&element| element == Element::F32 || context.capabilities().f16) {
+        for element in [Element::F32, Element::F16]
+            .into_iter()
+            .filter(|&element| element == Element::F32 || context.capabilities().f16)
+        {
             let capacity = past + tokens;
             let cache = KvCache::new(context, SHAPE, 1, capacity, element).expect("it fits");
             let runs = context.upload(&[0, past as u32], [1, 2]).expect("it fits");
             let new = NewTokens { run: tokens, runs: &runs };
-            let qkv = context.upload(&floats(&mut rng(1), tokens * SHAPE.row(), 1.0), [tokens, SHAPE.row()]).expect("it fits");
+            let qkv = context
+                .upload(&floats(&mut rng(1), tokens * SHAPE.row(), 1.0), [tokens, SHAPE.row()])
+                .expect("it fits");
             let angles = transformer::rope_angles(&vec![0.5; SHAPE.head_dim / 2], capacity);
-            let angles = context.upload(&angles, [capacity, SHAPE.head_dim / 2, 2]).expect("it fits");
-            let y = context.upload(&vec![0f32; tokens * HIDDEN], [tokens, HIDDEN]).expect("it fits");
+            let angles =
+                context.upload(&angles, [capacity, SHAPE.head_dim / 2, 2]).expect("it fits");
+            let y =
+                context.upload(&vec![0f32; tokens * HIDDEN], [tokens, HIDDEN]).expect("it fits");
             let shape = format!("{tokens} after {past}");
 
             let mut encoder = context.encoder("rope");
             transformer::rope(&mut encoder, &qkv, &new, &angles, &cache).expect("it turns");
-            let stored = 2 * SHAPE.kv_heads * SHAPE.head_dim * if element == Element::F32 { 4 } else { 2 };
-            bench(&mut group, &format!("rope {element:?}"), &shape, &encoder.finish(), 1, tokens * (8 * SHAPE.row() + stored));
+            let stored =
+                2 * SHAPE.kv_heads * SHAPE.head_dim * if element == Element::F32 { 4 } else { 2 };
+            bench(
+                &mut group,
+                &format!("rope {element:?}"),
+                &shape,
+                &encoder.finish(),
+                1,
+                tokens * (8 * SHAPE.row() + stored),
+            );
 
             let mut encoder = context.encoder("attention");
-            transformer::attention_into(&mut encoder, &qkv, &new, &cache, capacity, &y).expect("it attends");
+            transformer::attention_into(&mut encoder, &qkv, &new, &cache, capacity, &y)
+                .expect("it attends");
             let bytes = capacity * stored + tokens * 4 * (SHAPE.row() + HIDDEN);
-            bench(&mut group, &format!("attention {element:?}"), &shape, &encoder.finish(), 1, bytes);
+            bench(
+                &mut group,
+                &format!("attention {element:?}"),
+                &shape,
+                &encoder.finish(),
+                1,
+                bytes,
+            );
         }
     }
 }
@@ -57,42 +81,78 @@ fn ends(criterion: &mut Criterion) {
     let mut group = timing::group(criterion, "ends");
     let vocabulary = vocabulary();
     for element in [DenseElement::Bf16, DenseElement::Int8] {
-        let table = dense(&mut rng(1), element, vocabulary, HIDDEN).upload(context).expect("it fits");
+        let table =
+            dense(&mut rng(1), element, vocabulary, HIDDEN).upload(context).expect("it fits");
         for tokens in token_counts() {
             let ids: Vec<u32> = (0..tokens).map(|i| (i * 7919 % vocabulary) as u32).collect();
             let ids = context.upload(&ids, [tokens]).expect("it fits");
             let mut encoder = context.encoder("embed");
             transformer::embed(&mut encoder, &ids, &table).expect("it looks up");
             let bytes = tokens * HIDDEN * (element.bytes() + 4);
-            bench(&mut group, &format!("embed {element:?}"), &tokens.to_string(), &encoder.finish(), 1, bytes);
+            bench(
+                &mut group,
+                &format!("embed {element:?}"),
+                &tokens.to_string(),
+                &encoder.finish(),
+                1,
+                bytes,
+            );
         }
         let x = context.upload(&floats(&mut rng(1), HIDDEN, 1.0), [1, HIDDEN]).expect("it fits");
         let mut encoder = context.encoder("head");
         transformer::dense_gemv(&mut encoder, &x, &table).expect("it multiplies");
         let shape = format!("{vocabulary}x{HIDDEN}");
-        bench(&mut group, &format!("head {element:?}"), &shape, &encoder.finish(), 1, vocabulary * HIDDEN * element.bytes());
+        bench(
+            &mut group,
+            &format!("head {element:?}"),
+            &shape,
+            &encoder.finish(),
+            1,
+            vocabulary * HIDDEN * element.bytes(),
+        );
     }
-    let logits = context.upload(&floats(&mut rng(1), vocabulary, 9.0), [1, vocabulary]).expect("it fits");
+    let logits =
+        context.upload(&floats(&mut rng(1), vocabulary, 9.0), [1, vocabulary]).expect("it fits");
     for k in [1, 64] {
         let mut encoder = context.encoder("top_k");
         transformer::top_k(&mut encoder, &logits, k).expect("it chooses");
-        bench(&mut group, &format!("top {k}"), &vocabulary.to_string(), &encoder.finish(), 1, 4 * vocabulary);
+        bench(
+            &mut group,
+            &format!("top {k}"),
+            &vocabulary.to_string(),
+            &encoder.finish(),
+            1,
+            4 * vocabulary,
+        );
     }
     let new = NewTokens { run: 1, runs: &context.upload(&[0u32, 9], [1, 2]).expect("it fits") };
     let all = SampleOptions::default();
-    for (name, options) in [("sample", all), ("sample, top-p", all.top_p(0.9)), ("sample, top-k and top-p", all.top_k(40).top_p(0.9))] {
+    for (name, options) in [
+        ("sample", all),
+        ("sample, top-p", all.top_p(0.9)),
+        ("sample, top-k and top-p", all.top_k(40).top_p(0.9)),
+    ] {
         let draws = Draws::new(context, &[(options, 1)]).expect("it fits");
         let mut encoder = context.encoder("sample");
         transformer::sample(&mut encoder, &logits, &new, &draws).expect("it chooses");
         bench(&mut group, name, &vocabulary.to_string(), &encoder.finish(), 1, 4 * vocabulary);
     }
     for tokens in token_counts() {
-        let x = context.upload(&floats(&mut rng(1), tokens * HIDDEN, 1.0), [tokens, HIDDEN]).expect("it fits");
+        let x = context
+            .upload(&floats(&mut rng(1), tokens * HIDDEN, 1.0), [tokens, HIDDEN])
+            .expect("it fits");
         let gain = context.upload(&vec![1f32; HIDDEN], [HIDDEN]).expect("it fits");
         let y = context.upload(&vec![0f32; tokens * HIDDEN], [tokens, HIDDEN]).expect("it fits");
         let mut encoder = context.encoder("norm");
         transformer::rms_norm_into(&mut encoder, &x, 0, &gain, 1e-5, &y).expect("it normalises");
-        bench(&mut group, "rms_norm", &format!("{tokens}x{HIDDEN}"), &encoder.finish(), 1, (2 * tokens + 1) * 4 * HIDDEN);
+        bench(
+            &mut group,
+            "rms_norm",
+            &format!("{tokens}x{HIDDEN}"),
+            &encoder.finish(),
+            1,
+            (2 * tokens + 1) * 4 * HIDDEN,
+        );
     }
 }
 

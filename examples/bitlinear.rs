@@ -1,6 +1,6 @@
-//! The linear layers of a real model on the CPU and, where there is a GPU, in every language that it runs: are the integers equal, how far is the
-//! output from float arithmetic on the same weights, how fast is it?
-//! `cargo run --release --example bitlinear [MODEL_DIR]`
+//! The linear layers of a real model on the CPU and, where there is a GPU, in every language that
+//! it runs: are the integers equal, how far is the output from float arithmetic on the same
+//! weights, how fast is it? `cargo run --release --example bitlinear [MODEL_DIR]`
 
 mod support;
 
@@ -9,13 +9,17 @@ use pollster::block_on;
 use std::time::{Duration, Instant};
 
 fn main() -> Result<()> {
-    let directory = std::env::args().nth(1).unwrap_or_else(|| concat!(env!("CARGO_MANIFEST_DIR"), "/assets/tales-22m").into());
+    let directory = std::env::args()
+        .nth(1)
+        .unwrap_or_else(|| concat!(env!("CARGO_MANIFEST_DIR"), "/assets/tales-22m").into());
     let checkpoint = Checkpoint::open(&directory)?;
     let context = support::open().map_err(|error| println!("{error}\nso on the CPU only")).ok();
     let roof = context.as_ref().map(|context| block_on(Roof::measure(context))).transpose()?;
     if let Some(Roof { bytes_per_second, clock }) = roof {
         let roof = bytes_per_second / 1e9;
-        println!("roof: reads {roof:.1} GB/s ({clock:?} clock); GB/s are of packed weights, from memory or cache");
+        println!(
+            "roof: reads {roof:.1} GB/s ({clock:?} clock); GB/s are of packed weights, from memory or cache"
+        );
     }
     println!("\n{:<38} {:>12} tokens   on sums   error        time", "layer", "shape");
     let mut rng = support::rng();
@@ -26,8 +30,15 @@ fn main() -> Result<()> {
             let print = |on: &str, sums: &str, y: &[f32], time: Duration| {
                 let shape = format!("{} × {}", w.rows(), w.columns());
                 // The roof is the GPU's.
-                let speed = support::speed(roof.as_ref().filter(|_| on != "CPU"), 4 * w.words().len(), time);
-                println!("{name:<38} {shape:>12} {tokens:>6} {on:>4} {sums:<6} {:.1e} {speed}", support::error(&x, &w, y));
+                let speed = support::speed(
+                    roof.as_ref().filter(|_| on != "CPU"),
+                    4 * w.words().len(),
+                    time,
+                );
+                println!(
+                    "{name:<38} {shape:>12} {tokens:>6} {on:>4} {sums:<6} {:.1e} {speed}",
+                    support::error(&x, &w, y)
+                );
             };
             let xq = bitnet::quantize_activations_cpu(&x, tokens, w.columns())?;
             let oracle = bitnet::accumulators_cpu(&xq, &w)?;
@@ -35,7 +46,8 @@ fn main() -> Result<()> {
             let y = bitnet::bitlinear_quantized_cpu(&xq, &w)?;
             print("CPU", "oracle", &y, start.elapsed());
             for &language in context.iter().flat_map(|context| context.capabilities().languages) {
-                let context = context.as_ref().expect("it has languages").with_language(language)?;
+                let context =
+                    context.as_ref().expect("it has languages").with_language(language)?;
                 let (sums, y, time) = support::on_gpu(&context, &x, tokens, &w)?;
                 print(&format!("{language:?}"), support::compare(&sums, &oracle), &y, time);
             }

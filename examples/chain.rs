@@ -1,5 +1,6 @@
-//! A feed-forward block of a real model, recorded once and replayed for every token, one submission each: norm + quantise, gate and up as
-//! one stacked matrix, relu²(gate) · up, norm + quantise, down. `cargo run --release --example chain`
+//! A feed-forward block of a real model, recorded once and replayed for every token, one submission
+//! each: norm + quantise, gate and up as one stacked matrix, relu²(gate) · up, norm + quantise,
+//! down. `cargo run --release --example chain`
 
 mod support;
 
@@ -20,7 +21,12 @@ fn main() -> Result<()> {
     let xq = bitnet::rms_norm_quantize(&mut encoder, &x, &context.upload(&norm, [hidden])?, 1e-5)?;
     let both = bitnet::bitlinear_quantized::<f32>(&mut encoder, &xq, &gate_up.upload(&context)?)?;
     let gated = bitnet::relu2_gate(&mut encoder, &both)?;
-    let gq = bitnet::rms_norm_quantize(&mut encoder, &gated, &context.upload(&sub_norm, [inner])?, 1e-5)?;
+    let gq = bitnet::rms_norm_quantize(
+        &mut encoder,
+        &gated,
+        &context.upload(&sub_norm, [inner])?,
+        1e-5,
+    )?;
     let y = bitnet::bitlinear_quantized::<f32>(&mut encoder, &gq, &down.upload(&context)?)?;
     let block = encoder.finish();
     println!("{:?}", block.kernels().map(|kernel| kernel.name).collect::<Vec<_>>());
@@ -32,12 +38,25 @@ fn main() -> Result<()> {
         let _ = block.submit()?;
         let y = pollster::block_on(y.read())?;
 
-        let both = bitnet::bitlinear_quantized_cpu(&bitnet::rms_norm_quantize_cpu(&input, 1, &norm, 1e-5)?, &gate_up)?;
-        let gated = bitnet::rms_norm_quantize_cpu(&bitnet::relu2_gate_cpu(&both, inner)?, 1, &sub_norm, 1e-5)?;
+        let both = bitnet::bitlinear_quantized_cpu(
+            &bitnet::rms_norm_quantize_cpu(&input, 1, &norm, 1e-5)?,
+            &gate_up,
+        )?;
+        let gated = bitnet::rms_norm_quantize_cpu(
+            &bitnet::relu2_gate_cpu(&both, inner)?,
+            1,
+            &sub_norm,
+            1e-5,
+        )?;
         let expected = bitnet::bitlinear_quantized_cpu(&gated, &down)?;
-        let largest = |values: &mut dyn Iterator<Item = f32>| values.fold(0f32, |max, v| max.max(v.abs()));
-        let off = largest(&mut y.iter().zip(&expected).map(|(a, b)| a - b)) / largest(&mut expected.iter().copied());
-        println!("token {token}: y = {:?} ..., largest difference from the CPU {off:.0e} of the largest output", &y[..3]);
+        let largest =
+            |values: &mut dyn Iterator<Item = f32>| values.fold(0f32, |max, v| max.max(v.abs()));
+        let off = largest(&mut y.iter().zip(&expected).map(|(a, b)| a - b))
+            / largest(&mut expected.iter().copied());
+        println!(
+            "token {token}: y = {:?} ..., largest difference from the CPU {off:.0e} of the largest output",
+            &y[..3]
+        );
     }
     let (clock, time) = pollster::block_on(block.time(100))?;
     println!("{time:?} per block, by the {clock:?} clock; {:?}", context.memory_stats());

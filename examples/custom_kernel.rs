@@ -1,4 +1,5 @@
-//! A kernel of your own, declared once and dispatched together with the crate's kernels. `cargo run --release --example custom_kernel`
+//! A kernel of your own, declared once and dispatched together with the crate's kernels.
+//! `cargo run --release --example custom_kernel`
 
 use bitnet_wgpu::{
     Context, Kernel, Result, Tensor, bitnet, contract,
@@ -29,7 +30,8 @@ static SILU: Kernel = Kernel::new(
     Params::FIELDS,
     // `X` is f32 or f16, the element type of the tensor that is bound.
     &[read("x", Float("X")), read_write("y", F32)],
-    // Workgroups of 64 threads, each of which makes one output, unless `workgroup_size` and `tile` say otherwise.
+    // Workgroups of 64 threads, each of which makes one output, unless `workgroup_size` and `tile`
+    // say otherwise.
     &[Source::wgsl(TEXT)],
 );
 

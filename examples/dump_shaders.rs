@@ -1,4 +1,5 @@
-//! Writes every shader source to DIR as it is handed to wgpu, one file per variant: `cargo run --example dump_shaders DIR`.
+//! Writes every shader source to DIR as it is handed to wgpu, one file per variant:
+//! `cargo run --example dump_shaders DIR`.
 
 use bitnet_wgpu::{Element, ShaderLanguage, catalog};
 use std::{env, error::Error, fs, path::Path};
@@ -15,7 +16,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         for variant in kernel.variants() {
             let mut name = kernel.name.to_owned();
             for (alias, element) in &variant.floats {
-                name += &format!("-{alias}_{}", if *element == Element::F16 { "f16" } else { "f32" });
+                name +=
+                    &format!("-{alias}_{}", if *element == Element::F16 { "f16" } else { "f32" });
             }
             if !variant.subgroups {
                 name += "-portable";

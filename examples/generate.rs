@@ -1,9 +1,11 @@
-//! Continues a prompt with the shipped model, or with one of your own, and prints each token as it comes.
+//! Continues a prompt with the shipped model, or with one of your own, and prints each token as it
+//! comes.
 //!
 //!     cargo run --release --example generate
 //!     cargo run --release --example generate -- --model path/to/a/model --cpu "The bear was hungry"
 //!
-//! The model runs on the GPU if there is one, else on the CPU. `bitnet run`, of the package `bitnet-wgpu-cli`, has many more options.
+//! The model runs on the GPU if there is one, else on the CPU. `bitnet run`, of the package
+//! `bitnet-wgpu-cli`, has many more options.
 
 use bitnet_wgpu::{
     ContextOptions,
@@ -45,8 +47,12 @@ fn run(mut arguments: Arguments) -> Result<(), Box<dyn Error>> {
         println!("{HELP}");
         return Ok(());
     }
-    let path = arguments.opt_value_from_os_str("--model", |path| Ok::<OsString, Infallible>(path.into()))?;
-    let (max_tokens, temperature) = (arguments.opt_value_from_str("--max-tokens")?, arguments.opt_value_from_str("--temperature")?);
+    let path = arguments
+        .opt_value_from_os_str("--model", |path| Ok::<OsString, Infallible>(path.into()))?;
+    let (max_tokens, temperature) = (
+        arguments.opt_value_from_str("--max-tokens")?,
+        arguments.opt_value_from_str("--temperature")?,
+    );
     let seed = arguments.opt_value_from_str("--seed")?.unwrap_or(0);
     let policy = match (arguments.contains("--cpu"), arguments.contains("--gpu")) {
         (true, true) => return Err("--cpu and --gpu exclude each other".into()),
@@ -55,17 +61,31 @@ fn run(mut arguments: Arguments) -> Result<(), Box<dyn Error>> {
         (false, false) => DevicePolicy::PreferGpu,
     };
     let prompt = match &*arguments.finish() {
-        [] => "Once upon a time there was a little girl who lived in a cottage by the sea.".to_owned(),
-        [prompt] if !prompt.to_string_lossy().starts_with('-') => prompt.to_string_lossy().into_owned(),
-        [unknown, ..] => return Err(format!("{unknown:?}: one prompt in quotes is expected, or an option of --help").into()),
+        [] => {
+            "Once upon a time there was a little girl who lived in a cottage by the sea.".to_owned()
+        }
+        [prompt] if !prompt.to_string_lossy().starts_with('-') => {
+            prompt.to_string_lossy().into_owned()
+        }
+        [unknown, ..] => {
+            return Err(format!(
+                "{unknown:?}: one prompt in quotes is expected, or an option of --help"
+            )
+            .into());
+        }
     };
 
-    let path = path.unwrap_or_else(|| concat!(env!("CARGO_MANIFEST_DIR"), "/assets/tales-22m").into());
-    let (model, placement) = Model::load_auto(path, policy, ContextOptions::default(), LoadOptions::default())?;
+    let path =
+        path.unwrap_or_else(|| concat!(env!("CARGO_MANIFEST_DIR"), "/assets/tales-22m").into());
+    let (model, placement) =
+        Model::load_auto(path, policy, ContextOptions::default(), LoadOptions::default())?;
     println!("computing on {}\n", placement.why);
     // What the model's authors recommend, unless something else is asked for.
     let options = model.options();
-    let sampling = options.sampling.temperature(temperature.unwrap_or(options.sampling.options.temperature)).seed(seed);
+    let sampling = options
+        .sampling
+        .temperature(temperature.unwrap_or(options.sampling.options.temperature))
+        .seed(seed);
     let options: GenerateOptions = options.max_tokens(max_tokens.unwrap_or(128)).sampling(sampling);
 
     print!("{prompt}");
@@ -77,6 +97,9 @@ fn run(mut arguments: Arguments) -> Result<(), Box<dyn Error>> {
         tokens += 1;
     }
     let seconds = first.map_or(0.0, |first| first.elapsed().as_secs_f64());
-    println!("\n\n{tokens} tokens, {:.1} per second after the first", f64::from(tokens.saturating_sub(1)) / seconds.max(1e-9));
+    println!(
+        "\n\n{tokens} tokens, {:.1} per second after the first",
+        f64::from(tokens.saturating_sub(1)) / seconds.max(1e-9)
+    );
     Ok(())
 }

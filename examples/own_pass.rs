@@ -1,5 +1,5 @@
-//! BitLinear between two compute passes of an app, on the app's device and in its buffers: one submission, no copy.
-//! `cargo run --release --example own_pass`
+//! BitLinear between two compute passes of an app, on the app's device and in its buffers: one
+//! submission, no copy. `cargo run --release --example own_pass`
 
 use bitnet_wgpu::{Context, Tensor, bitnet};
 use wgpu::BufferUsages as Usage;
@@ -33,8 +33,10 @@ struct Pass {
 
 impl Pass {
     fn new(device: &wgpu::Device, entry: &str, buffer: &wgpu::Buffer) -> Self {
-        let module =
-            device.create_shader_module(wgpu::ShaderModuleDescriptor { label: Some("app"), source: wgpu::ShaderSource::Wgsl(APP.into()) });
+        let module = device.create_shader_module(wgpu::ShaderModuleDescriptor {
+            label: Some("app"),
+            source: wgpu::ShaderSource::Wgsl(APP.into()),
+        });
         let pipeline = device.create_compute_pipeline(&wgpu::ComputePipelineDescriptor {
             label: Some(entry),
             layout: None,
@@ -44,7 +46,11 @@ impl Pass {
             cache: None,
         });
         let entries = [wgpu::BindGroupEntry { binding: 0, resource: buffer.as_entire_binding() }];
-        let descriptor = wgpu::BindGroupDescriptor { label: Some(entry), layout: &pipeline.get_bind_group_layout(0), entries: &entries };
+        let descriptor = wgpu::BindGroupDescriptor {
+            label: Some(entry),
+            layout: &pipeline.get_bind_group_layout(0),
+            entries: &entries,
+        };
         let group = device.create_bind_group(&descriptor);
         Self { pipeline, group, workgroups: (buffer.size() as u32 / 4).div_ceil(64) }
     }
@@ -62,14 +68,20 @@ async fn run() -> Result<(), Box<dyn std::error::Error>> {
     let instance = wgpu::Instance::default();
     let adapter = instance.request_adapter(&wgpu::RequestAdapterOptions::default()).await?;
     let (required_features, required_limits) = Context::device_needs(&adapter);
-    let descriptor = wgpu::DeviceDescriptor { required_features, required_limits, ..Default::default() };
+    let descriptor =
+        wgpu::DeviceDescriptor { required_features, required_limits, ..Default::default() };
     let (device, queue) = adapter.request_device(&descriptor).await?;
     let context = Context::from_wgpu(&adapter, device.clone(), queue.clone()).await?;
 
     // The app's buffers, as tensors.
     let buffer = |label, len: usize| {
         let usage = Usage::STORAGE | Usage::COPY_SRC;
-        device.create_buffer(&wgpu::BufferDescriptor { label: Some(label), size: 4 * len as u64, usage, mapped_at_creation: false })
+        device.create_buffer(&wgpu::BufferDescriptor {
+            label: Some(label),
+            size: 4 * len as u64,
+            usage,
+            mapped_at_creation: false,
+        })
     };
     let (input, output) = (buffer("input", TOKENS * FEATURES), buffer("output", TOKENS * OUTPUTS));
     let x = Tensor::<f32>::from_buffer(&context, input.clone(), [TOKENS, FEATURES])?;
@@ -83,18 +95,26 @@ async fn run() -> Result<(), Box<dyn std::error::Error>> {
     let bitlinear = recorded.finish();
     let (wave, twice) = (Pass::new(&device, "wave", &input), Pass::new(&device, "twice", &output));
 
-    let mut frame = device.create_command_encoder(&wgpu::CommandEncoderDescriptor { label: Some("frame") });
+    let mut frame =
+        device.create_command_encoder(&wgpu::CommandEncoderDescriptor { label: Some("frame") });
     wave.encode(&mut frame);
     bitlinear.encode(&mut frame);
     twice.encode(&mut frame);
     queue.submit([frame.finish()]);
 
     // The same, to the bit, on the CPU.
-    let x: Vec<f32> = (0..TOKENS * FEATURES).map(|i| ((i * 37 % 101) as f32 - 50.0) / 32.0).collect();
-    let expected: Vec<f32> = bitnet::bitlinear_cpu(&x, TOKENS, &packed)?.into_iter().map(|v| 2.0 * v).collect();
+    let x: Vec<f32> =
+        (0..TOKENS * FEATURES).map(|i| ((i * 37 % 101) as f32 - 50.0) / 32.0).collect();
+    let expected: Vec<f32> =
+        bitnet::bitlinear_cpu(&x, TOKENS, &packed)?.into_iter().map(|v| 2.0 * v).collect();
     let y = y.read().await?;
     assert_eq!(y, expected);
-    println!("{}: {} outputs equal to the CPU's, the first {:?}", context.capabilities().adapter, y.len(), &y[..4]);
+    println!(
+        "{}: {} outputs equal to the CPU's, the first {:?}",
+        context.capabilities().adapter,
+        y.len(),
+        &y[..4]
+    );
     Ok(())
 }
 

@@ -1,5 +1,6 @@
-//! Times each kernel of a recording separately, by the GPU's clock if it has one. `cargo run --release --example profile -- [TRACE.json] [ROOFLINE.svg]`
-//! writes what host and GPU did as well, for <https://ui.perfetto.dev>, and how far kernels are from what the device can.
+//! Times each kernel of a recording separately, by the GPU's clock if it has one.
+//! `cargo run --release --example profile -- [TRACE.json] [ROOFLINE.svg]` writes what host and GPU
+//! did as well, for <https://ui.perfetto.dev>, and how far kernels are from what the device can.
 
 mod support;
 
@@ -18,7 +19,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let (mut recordings, mut points) = (Vec::new(), Vec::new());
     let w = support::ternary(&mut rng, ROWS, COLUMNS).upload(&context)?;
     for tokens in [1, 64] {
-        let x = context.upload(&support::activations(&mut rng, tokens * COLUMNS), [tokens, COLUMNS])?;
+        let x =
+            context.upload(&support::activations(&mut rng, tokens * COLUMNS), [tokens, COLUMNS])?;
         let gain = context.upload(&vec![1.0; COLUMNS], [COLUMNS])?;
         let mut encoder = context.encoder("profile");
         let xq = bitnet::rms_norm_quantize(&mut encoder, &x, &gain, 1e-5)?;
@@ -45,8 +47,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// What each kernel did: the bytes bound to it, and the operations that its definition has. A product has two a weight and token. A number that is quantised
-/// has four (its size, the largest, a product, rounding), and four more before where it is normed (a square, a sum, two products).
+/// What each kernel did: the bytes bound to it, and the operations that its definition has. A
+/// product has two a weight and token. A number that is quantised has four (its size, the largest,
+/// a product, rounding), and four more before where it is normed (a square, a sum, two products).
 fn done(recording: &Recording, profile: &Profile, tokens: usize) -> Vec<Point> {
     let mut points = Vec::<Point>::new();
     for (step, dispatch) in profile.steps.iter().zip(recording.dispatches()) {
@@ -56,10 +59,14 @@ fn done(recording: &Recording, profile: &Profile, tokens: usize) -> Vec<Point> {
             name if name.starts_with("quantize") => 4,
             _ => continue,
         };
-        let (name, operations) = (format!("{}, {tokens}", step.kernel), (each * tokens * COLUMNS) as f64);
-        let (bytes, seconds) = (dispatch.bytes().iter().sum::<u64>() as f64, step.time.as_secs_f64());
+        let (name, operations) =
+            (format!("{}, {tokens}", step.kernel), (each * tokens * COLUMNS) as f64);
+        let (bytes, seconds) =
+            (dispatch.bytes().iter().sum::<u64>() as f64, step.time.as_secs_f64());
         match points.iter_mut().find(|point| point.name == name) {
-            Some(Point { operations: o, bytes: b, seconds: s, .. }) => (*o, *b, *s) = (*o + operations, *b + bytes, *s + seconds),
+            Some(Point { operations: o, bytes: b, seconds: s, .. }) => {
+                (*o, *b, *s) = (*o + operations, *b + bytes, *s + seconds)
+            }
             None => points.push(Point { name, operations, bytes, seconds }),
         }
     }
@@ -67,7 +74,8 @@ fn done(recording: &Recording, profile: &Profile, tokens: usize) -> Vec<Point> {
 }
 
 fn plot(context: &Context, points: &[Point]) -> bitnet_wgpu::Result<String> {
-    let (roof, arithmetic) = (block_on(measure::Roof::measure(context))?, block_on(measure::arithmetic(context))?);
+    let (roof, arithmetic) =
+        (block_on(measure::Roof::measure(context))?, block_on(measure::arithmetic(context))?);
     let title = format!("{}: kernels, and for how many tokens", context.capabilities().adapter);
     Ok(roofline::svg(&title, roof.bytes_per_second, arithmetic, points))
 }

@@ -1,4 +1,5 @@
-//! Quantises a matrix, multiplies it by a vector and reads the result back. `cargo run --release --example quickstart`
+//! Quantises a matrix, multiplies it by a vector and reads the result back.
+//! `cargo run --release --example quickstart`
 
 use bitnet_wgpu::{Context, bitnet};
 

@@ -1,5 +1,5 @@
-//! One error type. Its variants are grouped by who can mend them: the environment, the caller, whoever made a matrix, this machine, a shader, run
-//! time, files, text.
+//! One error type. Its variants are grouped by who can mend them: the environment, the caller,
+//! whoever made a matrix, this machine, a shader, run time, files, text.
 
 use crate::{
     element::Element,
@@ -35,7 +35,12 @@ pub enum Error {
     Length { shape: Shape, found: usize },
     /// A kernel was bound to a tensor of another element type.
     #[error("{kernel}: `{binding}` takes {expected}, found a tensor of {found:?}")]
-    ElementType { kernel: &'static str, binding: &'static str, expected: &'static str, found: Element },
+    ElementType {
+        kernel: &'static str,
+        binding: &'static str,
+        expected: &'static str,
+        found: Element,
+    },
     /// A kernel was given the wrong number of tensors, or parameters of another layout.
     #[error("{kernel}: {what}: declared {expected}, given {found}")]
     Signature { kernel: &'static str, what: &'static str, expected: String, found: String },
@@ -48,7 +53,8 @@ pub enum Error {
     /// More tokens than a session has room for.
     #[error("{needed} positions are needed; there is room for {capacity}")]
     Context { needed: usize, capacity: usize },
-    /// A text has more bytes than its number of tokens can hold: see [`Tokenizer::within`](crate::model::Tokenizer::within). It was not encoded. Of a
+    /// A text has more bytes than its number of tokens can hold: see
+    /// [`Tokenizer::within`](crate::model::Tokenizer::within). It was not encoded. Of a
     /// conversation, `bytes` is what the chat template had written when it was stopped.
     #[cfg(feature = "models")]
     #[error("the text has {bytes} bytes; {tokens} tokens hold at most {most}")]
@@ -63,13 +69,17 @@ pub enum Error {
 
     // --- a matrix, `matrix` of its batch; columns are counted from 1
     /// A pivot of a Cholesky factorisation is not positive.
-    #[error("{op}: matrix {matrix} is not positive definite: the pivot of column {column} is not positive")]
+    #[error(
+        "{op}: matrix {matrix} is not positive definite: the pivot of column {column} is not positive"
+    )]
     NotPositiveDefinite { op: &'static str, matrix: usize, column: usize },
     /// A square matrix has no inverse, or none that its numbers determine.
     #[error("{op}: matrix {matrix} is singular: column {column} has no pivot beyond rounding")]
     Singular { op: &'static str, matrix: usize, column: usize },
     /// The columns of a matrix are not independent.
-    #[error("{op}: matrix {matrix} is rank deficient: column {column} depends on those before it, up to rounding")]
+    #[error(
+        "{op}: matrix {matrix} is rank deficient: column {column} depends on those before it, up to rounding"
+    )]
     RankDeficient { op: &'static str, matrix: usize, column: usize },
     /// An iteration did not reach its end.
     #[error("{op}: matrix {matrix} has not converged in {sweeps} sweeps")]
@@ -86,7 +96,9 @@ pub enum Error {
     #[error("{what} needs the wgpu feature {feature:?}, which this device was not opened with")]
     MissingFeature { what: &'static str, feature: wgpu::Features },
     /// The device was opened with a lower limit than the crate or a kernel needs.
-    #[error("{what} needs {name} of {needed}; this device was opened with {found} (see Context::device_needs)")]
+    #[error(
+        "{what} needs {name} of {needed}; this device was opened with {found} (see Context::device_needs)"
+    )]
     Limit { what: &'static str, name: &'static str, needed: u64, found: u64 },
     /// The kernel language cannot run on this backend.
     #[error("{language:?} kernels cannot run on the {backend:?} backend")]
@@ -104,11 +116,13 @@ pub enum Error {
     Shader { kernel: &'static str, language: ShaderLanguage, message: String },
 
     // --- run time
-    /// The device has no memory left, though all that waited for reuse was given back. `live` is what this context has, the most first.
+    /// The device has no memory left, though all that waited for reuse was given back. `live` is
+    /// what this context has, the most first.
     #[error("out of GPU memory in {during}: {message}; {}", listed(live))]
     OutOfMemory { during: String, message: String, live: Vec<LiveMemory> },
-    /// A context's memory is limited, and its tensors would take more: see [`Context::limit_memory`](crate::Context::limit_memory). `live` is what there
-    /// is already, the most first.
+    /// A context's memory is limited, and its tensors would take more: see
+    /// [`Context::limit_memory`](crate::Context::limit_memory). `live` is what there is already,
+    /// the most first.
     #[error(
         "{bytes} bytes more ({what}) are over the memory limit of {limit}; {}; free some of it, take a smaller model or context, or raise the limit",
         listed(live)
@@ -117,18 +131,23 @@ pub enum Error {
     /// The device reported an error (validation, internal).
     #[error("GPU error in {during}: {message}")]
     Gpu { during: String, message: String },
-    /// The device is gone: it was reset, unplugged or destroyed. What was on it is lost, and what the host has is valid: files, tokens, results that came
-    /// back. [`Context::recover`](crate::Context::recover) opens another.
+    /// The device is gone: it was reset, unplugged or destroyed. What was on it is lost, and what
+    /// the host has is valid: files, tokens, results that came back.
+    /// [`Context::recover`](crate::Context::recover) opens another.
     #[error("the device was lost (noticed in {during})")]
     DeviceLost { during: String },
-    /// The device has not answered within the limit of [`Context::limit_waits`](crate::Context::limit_waits): it hangs, or is slow. What the host has is valid.
-    /// What was submitted may run still, and what is submitted now runs after it; if the device does answer later, it is as good as before.
+    /// The device has not answered within the limit of
+    /// [`Context::limit_waits`](crate::Context::limit_waits): it hangs, or is slow. What the host
+    /// has is valid. What was submitted may run still, and what is submitted now runs after it; if
+    /// the device does answer later, it is as good as before.
     #[error("{during} took longer than the limit of {limit:?}")]
     WaitLimit { during: String, limit: Duration },
-    /// The GPU did not finish a submission and did not report it, as Metal does when a kernel faults, runs for too long or lacks memory. Reads of a context
-    /// with [`Context::check_submissions`](crate::Context::check_submissions) return it; models on Metal have that on. The results of the submission
-    /// and of this read are not valid. Earlier reads are, and so are tensors that no later work writes. A session stays at the last token that it returned
-    /// and can go on from there. `cause` names the likely cause and what to do.
+    /// The GPU did not finish a submission and did not report it, as Metal does when a kernel
+    /// faults, runs for too long or lacks memory. Reads of a context with
+    /// [`Context::check_submissions`](crate::Context::check_submissions) return it; models on Metal
+    /// have that on. The results of the submission and of this read are not valid. Earlier reads
+    /// are, and so are tensors that no later work writes. A session stays at the last token that it
+    /// returned and can go on from there. `cause` names the likely cause and what to do.
     #[error("the GPU did not finish `{submission}` and its results are not valid; {cause}")]
     Unfinished { submission: &'static str, cause: &'static str },
     /// Results could not be read back.
@@ -143,7 +162,8 @@ pub enum Error {
     /// A file could not be opened, read or written.
     #[error("{}: {source}", display(path))]
     Io { path: std::path::PathBuf, source: std::io::Error },
-    /// A model file is sound, and needs what this crate does not do, or what the caller has not allowed.
+    /// A model file is sound, and needs what this crate does not do, or what the caller has not
+    /// allowed.
     #[error("{}: {}", display(path), printable(message))]
     Unsupported { path: std::path::PathBuf, message: String },
     /// A model file is damaged, hostile, or not what it should be.
@@ -151,10 +171,12 @@ pub enum Error {
     Format { path: std::path::PathBuf, message: String },
 
     // --- text
-    /// A tokenizer is not of a known kind, contradicts itself, or was asked for a token that it does not have.
+    /// A tokenizer is not of a known kind, contradicts itself, or was asked for a token that it
+    /// does not have.
     #[error("tokenizer: {}", printable(message))]
     Tokenizer { message: String },
-    /// A text takes a tokenizer more work or memory than texts of its length may: `what` says of what, `most` how much is allowed. It was not encoded.
+    /// A text takes a tokenizer more work or memory than texts of its length may: `what` says of
+    /// what, `most` how much is allowed. It was not encoded.
     #[cfg(feature = "models")]
     #[error("a text of {bytes} bytes takes more than {most} {what}")]
     TextWork { bytes: usize, what: &'static str, most: usize },
@@ -176,7 +198,8 @@ pub enum ErrorKind {
     NoDevice,
     /// The call was wrong: an argument is out of its domain, or does not fit the others.
     Invalid,
-    /// The call is sound, and the numbers of a matrix are not: it has no such factors or solution, or none was found; or what a model computes is not finite.
+    /// The call is sound, and the numbers of a matrix are not: it has no such factors or solution,
+    /// or none was found; or what a model computes is not finite.
     Numbers,
     /// The call or the file is sound, and this crate or this device does not do it.
     Unsupported,
@@ -186,13 +209,15 @@ pub enum ErrorKind {
     Text,
     /// A file could not be opened or read.
     Io,
-    /// There is not enough memory, or a tensor is larger than the device can hold: free some, or take a smaller model or context.
+    /// There is not enough memory, or a tensor is larger than the device can hold: free some, or
+    /// take a smaller model or context.
     OutOfMemory,
     /// Nothing is wrong, there is no room at the moment: try again later.
     Busy,
     /// The device was lost, or does not answer: open another.
     Lost,
-    /// A shader did not build, or the device reported an error that it should not: a bug of this crate, of a kernel of the caller's, or of a driver.
+    /// A shader did not build, or the device reported an error that it should not: a bug of this
+    /// crate, of a kernel of the caller's, or of a driver.
     Internal,
 }
 
@@ -220,12 +245,19 @@ impl Error {
             | Self::NotConverged { .. }
             | Self::NotFinite { .. }
             | Self::Overflow { .. } => ErrorKind::Numbers,
-            Self::MissingFeature { .. } | Self::Limit { .. } | Self::Language { .. } | Self::Grid { .. } | Self::Unsupported { .. } => {
-                ErrorKind::Unsupported
+            Self::MissingFeature { .. }
+            | Self::Limit { .. }
+            | Self::Language { .. }
+            | Self::Grid { .. }
+            | Self::Unsupported { .. } => ErrorKind::Unsupported,
+            Self::TooLarge { .. } | Self::OutOfMemory { .. } | Self::MemoryLimit { .. } => {
+                ErrorKind::OutOfMemory
             }
-            Self::TooLarge { .. } | Self::OutOfMemory { .. } | Self::MemoryLimit { .. } => ErrorKind::OutOfMemory,
             Self::Shader { .. } | Self::Gpu { .. } => ErrorKind::Internal,
-            Self::Readback(_) | Self::DeviceLost { .. } | Self::WaitLimit { .. } | Self::Unfinished { .. } => ErrorKind::Lost,
+            Self::Readback(_)
+            | Self::DeviceLost { .. }
+            | Self::WaitLimit { .. }
+            | Self::Unfinished { .. } => ErrorKind::Lost,
             Self::Busy { .. } => ErrorKind::Busy,
             #[cfg(feature = "models")]
             Self::TextTooLong { .. } => ErrorKind::Invalid,

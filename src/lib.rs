@@ -1,4 +1,5 @@
-//! BitNet (1-bit and ternary language-model weights) on any GPU, through [wgpu]; hand-written Metal kernels for Apple Silicon.
+//! BitNet (1-bit and ternary language-model weights) on any GPU, through [wgpu]; hand-written Metal
+//! kernels for Apple Silicon.
 //!
 //! ```no_run
 //! use bitnet_wgpu::{Context, bitnet};

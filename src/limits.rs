@@ -1,4 +1,5 @@
-//! What files from strangers, and options, may ask for: all limits of the crate that are not the device's. SECURITY.md tells users.
+//! What files from strangers, and options, may ask for: all limits of the crate that are not the
+//! device's. SECURITY.md tells users.
 
 /// Rows of a matrix without columns: they hold nothing, and yet memory is taken for each.
 pub const MOST_EMPTY_ROWS: usize = 1 << 24;
@@ -14,24 +15,28 @@ pub mod cache {
 }
 
 pub mod partial_files {
-    /// Random characters in the name of a partial file. No user's own file has 12 letters and digits there by chance.
+    /// Random characters in the name of a partial file. No user's own file has 12 letters and
+    /// digits there by chance.
     pub const PARTIAL_RANDOM: usize = 12;
-    /// Entries of a folder that are searched for stale partial files. A larger folder, a home directory for example, takes no longer.
+    /// Entries of a folder that are searched for stale partial files. A larger folder, a home
+    /// directory for example, takes no longer.
     pub const MOST_LISTED: usize = 10_000;
 }
 
 #[cfg(feature = "formats")]
 pub mod files {
-    /// The longest JSON file, and the longest header of a safetensors file: an index of shards has some hundred bytes a tensor. Parsed, it takes up to
-    /// twenty times as much.
+    /// The longest JSON file, and the longest header of a safetensors file: an index of shards has
+    /// some hundred bytes a tensor. Parsed, it takes up to twenty times as much.
     pub const MOST_JSON: usize = 16 << 20;
-    /// The longest header of a GGUF file, with its vocabulary: 256 000 tokens and their merges take some 20 MB.
+    /// The longest header of a GGUF file, with its vocabulary: 256 000 tokens and their merges take
+    /// some 20 MB.
     pub const MOST_GGUF_HEADER: usize = 64 << 20;
     /// The largest dimension of a model; larger ones are taken for damage.
     pub const MOST_SIZE: usize = 1 << 24;
     /// Layers; the largest known models have some 130.
     pub const MOST_LAYERS: usize = 4096;
-    /// The longest file beside the weights that is copied to a packed model: a tokenizer.json is the largest, and as long as it is read.
+    /// The longest file beside the weights that is copied to a packed model: a tokenizer.json is
+    /// the largest, and as long as it is read.
     pub const MOST_COMPANION: u64 = 256 << 20;
 }
 
@@ -48,9 +53,11 @@ pub mod groups {
     pub const MOST_SCORED: usize = 64;
     /// Texts that are embedded side by side.
     pub const MOST_EMBEDDED: usize = 16;
-    /// Positions of all texts together, unless one text has more: their keys and values take memory.
+    /// Positions of all texts together, unless one text has more: their keys and values take
+    /// memory.
     pub const MOST_POSITIONS: usize = 4096;
-    /// Bytes of the logits of a pass, which go to host memory: those of 128 tokens of a vocabulary of 128 K.
+    /// Bytes of the logits of a pass, which go to host memory: those of 128 tokens of a vocabulary
+    /// of 128 K.
     pub const MOST_LOGIT_BYTES: usize = 64 << 20;
 }
 
@@ -68,7 +75,8 @@ pub mod generation {
 pub mod speculation {
     /// Tokens of a draft: with the one before them, as many as an engine keeps a recorded step for.
     pub const MOST_DRAFTED: usize = 15;
-    /// The longest run of tokens that is looked for in a text: each token takes an entry for every length.
+    /// The longest run of tokens that is looked for in a text: each token takes an entry for every
+    /// length.
     pub const LONGEST_RUN: usize = 32;
 }
 
@@ -76,12 +84,16 @@ pub mod speculation {
 pub mod tokenizer {
     /// The longest tokenizer.json. The largest known have 35 MB, for a quarter million tokens.
     pub const MOST_JSON: usize = 256 << 20;
-    /// How many times as long as the text that goes in the text may be that comes out of normalizers, or of decoders.
+    /// How many times as long as the text that goes in the text may be that comes out of
+    /// normalizers, or of decoders.
     pub const MOST_GROWTH: usize = 256;
-    /// Bytes that a text may have once it is normalized, where that is more than four times its own bytes, which no published normalizer reaches: NFC makes a
-    /// text at most three times as long. Until it is encoded, each byte takes up to 220 bytes of memory, so that this many take 450 MB.
+    /// Bytes that a text may have once it is normalized, where that is more than four times its own
+    /// bytes, which no published normalizer reaches: NFC makes a text at most three times as long.
+    /// Until it is encoded, each byte takes up to 220 bytes of memory, so that this many take 450
+    /// MB.
     pub const MOST_GROWN: usize = 2 << 20;
-    /// How many times as many bytes a character can become by a normalizer that has no smaller number: the longest replacement of a table.
+    /// How many times as many bytes a character can become by a normalizer that has no smaller
+    /// number: the longest replacement of a table.
     pub const GROWTH_OF_ANY: usize = MOST_GROWTH;
     /// The longest pattern, in bytes.
     pub const MOST_PATTERN: usize = 4096;
@@ -89,20 +101,26 @@ pub mod tokenizer {
     pub const MOST_INSTRUCTIONS: usize = 8192;
     /// Places to go on from that a search remembers, of 24 bytes each.
     pub const MOST_BRANCHES: usize = 1 << 20;
-    /// Steps of all patterns of a tokenizer for each byte of a text. Those of published tokenizers take at most 32 each; a step takes some 4 ns.
+    /// Steps of all patterns of a tokenizer for each byte of a text. Those of published tokenizers
+    /// take at most 32 each; a step takes some 4 ns.
     pub const MOST_STEPS_PER_BYTE: u64 = 256;
-    /// Steps for a text of any length: a run of 5000 digits takes as many by patterns that group digits from the right.
+    /// Steps for a text of any length: a run of 5000 digits takes as many by patterns that group
+    /// digits from the right.
     pub const MOST_STEPS_OF_ANY: u64 = 16 << 20;
-    /// The longest replacement, and the longest token of a BPE model or a GGUF vocabulary, in bytes.
+    /// The longest replacement, and the longest token of a BPE model or a GGUF vocabulary, in
+    /// bytes.
     pub const MOST_CONTENT: usize = 1024;
-    /// The longest added token, in bytes. A text is looked through for the longest one from each of its bytes. Known ones have at most 100.
+    /// The longest added token, in bytes. A text is looked through for the longest one from each of
+    /// its bytes. Known ones have at most 100.
     pub const MOST_ADDED: usize = 256;
-    /// The longest token of a Unigram model, in bytes. A text is looked through for all of them from each of its characters. SentencePiece's have at most 16
-    /// characters unless it is told otherwise.
+    /// The longest token of a Unigram model, in bytes. A text is looked through for all of them
+    /// from each of its characters. SentencePiece's have at most 16 characters unless it is told
+    /// otherwise.
     pub const MOST_PIECE: usize = 128;
     /// Sequences within sequences.
     pub const MOST_DEPTH: usize = 4;
-    /// Steps of all sequences of a normalizer, a pre-tokenizer, a post-processor or a decoder together.
+    /// Steps of all sequences of a normalizer, a pre-tokenizer, a post-processor or a decoder
+    /// together.
     pub const MOST_STEPS: usize = 64;
     /// The largest token id, and so the most tokens.
     pub const MOST_ID: u64 = 1 << 24;
@@ -115,14 +133,17 @@ pub mod template {
     pub const MOST_TEMPLATE: usize = 1 << 20;
     /// Nested statements, operators of an expression, and lists in lists.
     pub const MAX_DEPTH: usize = 60;
-    /// Statements and expressions that are evaluated within each other. Each takes less than 4 KiB of stack, without optimisation, and a thread has 2 MiB.
+    /// Statements and expressions that are evaluated within each other. Each takes less than 4 KiB
+    /// of stack, without optimisation, and a thread has 2 MiB.
     pub const MAX_EVALUATIONS: usize = 200;
     /// Macros that call each other.
     pub const MAX_CALLS: usize = 8;
-    /// Bytes of values that are alive at once, beside those in proportion to the conversation. The longest `range` takes 3 MiB.
+    /// Bytes of values that are alive at once, beside those in proportion to the conversation. The
+    /// longest `range` takes 3 MiB.
     pub const MOST_BYTES: usize = 16 << 20;
-    /// Bytes of values for each byte of the conversation, or of the output that is allowed, whichever is larger: the output and one more text that is gathered
-    /// count six times as they grow and once when they are done.
+    /// Bytes of values for each byte of the conversation, or of the output that is allowed,
+    /// whichever is larger: the output and one more text that is gathered count six times as they
+    /// grow and once when they are done.
     pub const BYTES_PER_BYTE: usize = 8;
     /// Steps of a rendering; ten thousand messages take a few hundred thousand.
     pub const STEPS: u64 = 50_000_000;

@@ -2,7 +2,8 @@
 
 use std::{fmt, sync::Arc};
 
-/// The GPU memory of a context's tensors, and how it was got: [`Context::memory_stats`](crate::Context::memory_stats).
+/// The GPU memory of a context's tensors, and how it was got:
+/// [`Context::memory_stats`](crate::Context::memory_stats).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MemoryStats {
@@ -10,7 +11,8 @@ pub struct MemoryStats {
     pub hits: u64,
     /// Requests that allocated.
     pub misses: u64,
-    /// Buffers that waited and were given back to the driver, since the limit, or its memory, was reached.
+    /// Buffers that waited and were given back to the driver, since the limit, or its memory, was
+    /// reached.
     pub evictions: u64,
     /// Bytes in buffers now in use.
     pub live_bytes: u64,
@@ -20,9 +22,11 @@ pub struct MemoryStats {
     pub peak_bytes: u64,
     /// The most that the live bytes have been.
     pub peak_live_bytes: u64,
-    /// Bytes of the live buffers that nobody asked for: sizes are rounded up, and a buffer may be a little larger than what it serves.
+    /// Bytes of the live buffers that nobody asked for: sizes are rounded up, and a buffer may be a
+    /// little larger than what it serves.
     pub fragmentation_bytes: u64,
-    /// The most that live and cached bytes may be: [`Context::limit_memory`](crate::Context::limit_memory).
+    /// The most that live and cached bytes may be:
+    /// [`Context::limit_memory`](crate::Context::limit_memory).
     pub limit: Option<u64>,
 }
 
@@ -34,8 +38,9 @@ impl MemoryStats {
     }
 }
 
-/// A request for GPU memory that cannot be served as things are: what [`ContextOptions::on_memory_pressure`](crate::ContextOptions::on_memory_pressure) has
-/// its function told.
+/// A request for GPU memory that cannot be served as things are: what
+/// [`ContextOptions::on_memory_pressure`](crate::ContextOptions::on_memory_pressure) has its
+/// function told.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MemoryPressure {
@@ -43,21 +48,24 @@ pub struct MemoryPressure {
     pub what: String,
     /// Its bytes.
     pub bytes: u64,
-    /// The limit that they do not fit, [`Context::limit_memory`](crate::Context::limit_memory); `None` where the device has no memory left.
+    /// The limit that they do not fit, [`Context::limit_memory`](crate::Context::limit_memory);
+    /// `None` where the device has no memory left.
     pub limit: Option<u64>,
     /// What is live, the most first.
     pub live: Vec<LiveMemory>,
 }
 
 impl MemoryPressure {
-    /// The bytes that have to go for the request to fit the limit; `None` where the device has no memory left, which says no number.
+    /// The bytes that have to go for the request to fit the limit; `None` where the device has no
+    /// memory left, which says no number.
     pub fn missing(&self) -> Option<u64> {
         let live = self.live.iter().fold(self.bytes, |sum, live| sum.saturating_add(live.bytes));
         Some(live.saturating_sub(self.limit?))
     }
 }
 
-/// A function of the app's: see [`ContextOptions::on_memory_pressure`](crate::ContextOptions::on_memory_pressure).
+/// A function of the app's: see
+/// [`ContextOptions::on_memory_pressure`](crate::ContextOptions::on_memory_pressure).
 #[derive(Clone)]
 pub struct FreeMemory(Arc<Free>);
 
@@ -79,11 +87,13 @@ impl fmt::Debug for FreeMemory {
     }
 }
 
-/// The memory that something needs while it is used, in bytes by kind: the GPU's, but for `host`. Sizes are those of buffers, rounded up.
+/// The memory that something needs while it is used, in bytes by kind: the GPU's, but for `host`.
+/// Sizes are those of buffers, rounded up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Footprint {
-    /// Of a model: all its tensors, but for those of offloaded layers, which have two slots instead.
+    /// Of a model: all its tensors, but for those of offloaded layers, which have two slots
+    /// instead.
     pub weights: u64,
     /// Keys and values of the tokens so far, and the angles of positions.
     pub cache: u64,
@@ -96,7 +106,8 @@ pub struct Footprint {
 }
 
 impl Footprint {
-    /// The label under which [`Context::live_memory`](crate::Context::live_memory) counts a model's tensors.
+    /// The label under which [`Context::live_memory`](crate::Context::live_memory) counts a model's
+    /// tensors.
     pub const WEIGHTS: &str = "weights";
     /// That of keys and values.
     pub const CACHE: &str = "cache";
@@ -120,7 +131,9 @@ impl Footprint {
 
     /// All that is GPU memory.
     pub fn total(&self) -> u64 {
-        [self.weights, self.cache, self.activations, self.staging].into_iter().fold(0, u64::saturating_add)
+        [self.weights, self.cache, self.activations, self.staging]
+            .into_iter()
+            .fold(0, u64::saturating_add)
     }
 }
 
@@ -153,5 +166,9 @@ pub(crate) fn listed(live: &[LiveMemory]) -> String {
     const SHOWN: usize = 8;
     let lines: Vec<_> = live.iter().take(SHOWN).map(ToString::to_string).collect();
     let more = if live.len() > SHOWN { ", .." } else { "" };
-    if lines.is_empty() { "nothing is live".into() } else { format!("live, in bytes and buffers: {}{more}", lines.join(", ")) }
+    if lines.is_empty() {
+        "nothing is live".into()
+    } else {
+        format!("live, in bytes and buffers: {}{more}", lines.join(", "))
+    }
 }

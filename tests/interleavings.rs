@@ -1,7 +1,13 @@
-//! The orders in which threads may take their steps: the runtime's own files, compiled with the locks, channels and threads of the crate shuttle, which
-//! tries many such orders, and with a device that is a few counters. `gpu/sync.rs` is where they have those of std.
+//! The orders in which threads may take their steps: the runtime's own files, compiled with the
+//! locks, channels and threads of the crate shuttle, which tries many such orders, and with a
+//! device that is a few counters. `gpu/sync.rs` is where they have those of std.
 
-#![allow(dead_code, unexpected_cfgs, hidden_glob_reexports, reason = "files of another crate, and what they know of wgpu")]
+#![allow(
+    dead_code,
+    unexpected_cfgs,
+    hidden_glob_reexports,
+    reason = "files of another crate, and what they know of wgpu"
+)]
 
 // Their wgpu is this file.
 extern crate self as wgpu;
@@ -63,12 +69,20 @@ mod gpu {
         };
 
         /// A buffer that is not there is the one complaint of this device.
-        pub fn guarded<R>(device: &Device, during: impl FnOnce() -> String, work: impl FnOnce() -> R) -> Result<R> {
+        pub fn guarded<R>(
+            device: &Device,
+            during: impl FnOnce() -> String,
+            work: impl FnOnce() -> R,
+        ) -> Result<R> {
             let refused = device.refused();
             let result = work();
             match device.refused() == refused {
                 true => Ok(result),
-                false => Err(Error::OutOfMemory { during: during(), message: String::new(), live: Vec::new() }),
+                false => Err(Error::OutOfMemory {
+                    during: during(),
+                    message: String::new(),
+                    live: Vec::new(),
+                }),
             }
         }
 
@@ -95,10 +109,20 @@ mod gpu {
         }
 
         /// Others have their turn meanwhile; what is named so does not compile.
-        pub fn build(_: &Device, kernel: &Kernel, variant: &Variant, _: Option<&Variant>, _: Option<&KernelCache>) -> Result<Pipeline> {
+        pub fn build(
+            _: &Device,
+            kernel: &Kernel,
+            variant: &Variant,
+            _: Option<&Variant>,
+            _: Option<&KernelCache>,
+        ) -> Result<Pipeline> {
             shuttle::thread::yield_now();
             match kernel.name {
-                "broken" => Err(Error::Shader { kernel: kernel.name, language: variant.language, message: String::new() }),
+                "broken" => Err(Error::Shader {
+                    kernel: kernel.name,
+                    language: variant.language,
+                    message: String::new(),
+                }),
                 _ => Ok(Pipeline { language: variant.language }),
             }
         }
@@ -203,7 +227,12 @@ impl Device {
         if self.0.bytes.fetch_add(size, Relaxed) + size > self.0.memory.load(Relaxed) {
             self.0.refused.fetch_add(1, Relaxed);
         }
-        Buffer(std::sync::Arc::new(Allocation { id: self.0.buffers.fetch_add(1, Relaxed), size, usage, device: self.clone() }))
+        Buffer(std::sync::Arc::new(Allocation {
+            id: self.0.buffers.fetch_add(1, Relaxed),
+            size,
+            usage,
+            device: self.clone(),
+        }))
     }
 
     pub fn poll(&self, PollType::Wait { submission_index, .. }: PollType) -> Result<(), PollError> {
@@ -231,7 +260,8 @@ impl Device {
     }
 }
 
-/// Tries as many orders as random choice gives, and as many in which few changes of turn are placed anywhere.
+/// Tries as many orders as random choice gives, and as many in which few changes of turn are placed
+/// anywhere.
 fn in_many_orders(test: impl Fn() + Copy + Send + Sync + 'static) {
     shuttle::check_random(test, 2000);
     shuttle::check_pct(test, 2000, 3);
@@ -267,7 +297,8 @@ const SIZES: [u64; 3] = [1024, 2048, 1000];
 fn a_pools_buffers_are_had_by_one_and_its_limit_holds() {
     in_many_orders(|| {
         const LIMIT: u64 = 4096;
-        let (device, pool, had) = (Device::with_memory(u64::MAX), Arc::new(Pool::default()), Had::default());
+        let (device, pool, had) =
+            (Device::with_memory(u64::MAX), Arc::new(Pool::default()), Had::default());
         pool.limit(Some(LIMIT));
         let (of_threads, on_device) = (pool.clone(), device.clone());
         threads::<3>(move |n| {
@@ -298,10 +329,12 @@ fn a_device_without_memory_leaves_a_pool_as_it_was() {
     in_many_orders(|| {
         let (device, pool) = (Device::with_memory(2048), Arc::new(Pool::default()));
         let (of_threads, on_device) = (pool.clone(), device.clone());
-        threads::<3>(move |n| match of_threads.get(&on_device, SIZES[n], BufferUsages::STORAGE, "tensors") {
-            Ok(buffer) => drop(buffer),
-            Err(Error::OutOfMemory { .. }) => {}
-            Err(error) => panic!("{error}"),
+        threads::<3>(move |n| {
+            match of_threads.get(&on_device, SIZES[n], BufferUsages::STORAGE, "tensors") {
+                Ok(buffer) => drop(buffer),
+                Err(Error::OutOfMemory { .. }) => {}
+                Err(error) => panic!("{error}"),
+            }
         });
         let stats = pool.stats();
         assert_eq!((stats.live_bytes, stats.fragmentation_bytes, pool.live()), (0, 0, Vec::new()));
@@ -321,17 +354,26 @@ fn a_kernel_is_one_pipeline_for_all() {
     static ONE: Kernel = Kernel::new("one", &[], &[], &[Source::wgsl(TEXT)]);
     static BROKEN: Kernel = Kernel::new("broken", &[], &[], &[Source::wgsl(TEXT)]);
     in_many_orders(|| {
-        let (device, pipelines, had) = (Device::default(), Arc::new(Pipelines::new(None)), Arc::new(Mutex::new(Vec::new())));
+        let (device, pipelines, had) =
+            (Device::default(), Arc::new(Pipelines::new(None)), Arc::new(Mutex::new(Vec::new())));
         let (of_threads, found) = (pipelines.clone(), had.clone());
         threads::<3>(move |n| {
-            let variant = || Variant { language: ShaderLanguage::Wgsl, subgroups: false, fused: false, floats: Vec::new() };
+            let variant = || Variant {
+                language: ShaderLanguage::Wgsl,
+                subgroups: false,
+                fused: false,
+                floats: Vec::new(),
+            };
             let get = |kernel| of_threads.get(&device, &KernelRef::Static(kernel), variant(), None);
             let pipelines = [get(&ONE).unwrap(), get(&ONE).unwrap()];
             found.lock().unwrap().extend(pipelines);
             assert!(n != 0 || matches!(get(&BROKEN), Err(Error::Shader { .. })));
         });
         let had = had.lock().unwrap();
-        assert!(had.iter().all(|pipeline| Arc::ptr_eq(pipeline, &had[0])), "two pipelines of one kernel");
+        assert!(
+            had.iter().all(|pipeline| Arc::ptr_eq(pipeline, &had[0])),
+            "two pipelines of one kernel"
+        );
         assert_eq!(pipelines.len(), 1, "what does not compile is not kept");
     });
 }
@@ -354,7 +396,9 @@ fn every_wait_has_one_answer_of_its_own() {
     fn check<const HOW: usize>() {
         in_many_orders(|| {
             let device = Device::failing(2, HOW);
-            let poll = Arc::new(PollThread::spawn(Waits::new(device, Some(Duration::from_secs(1)))).unwrap());
+            let poll = Arc::new(
+                PollThread::spawn(Waits::new(device, Some(Duration::from_secs(1)))).unwrap(),
+            );
             let told = Arc::new(AtomicUsize::new(0));
             let (of_threads, counted) = (poll.clone(), told.clone());
             threads::<2>(move |_| {
@@ -379,11 +423,13 @@ fn every_wait_has_one_answer_of_its_own() {
     check::<PANIC>();
 }
 
-/// A callback may hold the last of a context, and so have the poll thread end itself; nobody may wait for that.
+/// A callback may hold the last of a context, and so have the poll thread end itself; nobody may
+/// wait for that.
 #[test]
 fn the_last_context_may_go_on_any_thread() {
     in_many_orders(|| {
-        let poll = Arc::new(PollThread::spawn(Waits::new(Device::failing(1, TIMEOUT), None)).unwrap());
+        let poll =
+            Arc::new(PollThread::spawn(Waits::new(Device::failing(1, TIMEOUT), None)).unwrap());
         let (held, ended) = (poll.clone(), std::sync::Arc::new(AtomicUsize::new(0)));
         let told = ended.clone();
         poll.watch(1, move |_| {

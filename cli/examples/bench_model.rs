@@ -1,4 +1,5 @@
-//! Times whole models with random weights: `cargo run --release --example bench_model -- --config config.json`. It is `bitnet bench`.
+//! Times whole models with random weights:
+//! `cargo run --release --example bench_model -- --config config.json`. It is `bitnet bench`.
 
 use bitnet_cli::bench::{BenchArgs, run};
 use clap::Parser;

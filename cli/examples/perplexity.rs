@@ -1,14 +1,18 @@
-//! Measures a model's perplexity on a text: `cargo run --release --example perplexity -- --text FILE --window 255`. `bitnet perplexity` with the
-//! shipped model, a text that it was not trained on, and the length of the texts that it was trained on as its defaults.
+//! Measures a model's perplexity on a text:
+//! `cargo run --release --example perplexity -- --text FILE --window 255`. `bitnet perplexity` with
+//! the shipped model, a text that it was not trained on, and the length of the texts that it was
+//! trained on as its defaults.
 
 use bitnet_cli::perplexity::{PerplexityArgs, run};
 use clap::Parser;
 use std::{path::PathBuf, process::ExitCode};
 
-/// Computes a model's perplexity on a text, in separate windows with BOS before each; every token is scored once
+/// Computes a model's perplexity on a text, in separate windows with BOS before each; every token
+/// is scored once
 #[derive(Parser)]
 struct Arguments {
-    /// A model directory (config.json, safetensors, tokenizer.json), a GGUF file, or a name on the Hugging Face hub
+    /// A model directory (config.json, safetensors, tokenizer.json), a GGUF file, or a name on the
+    /// Hugging Face hub
     #[arg(long, value_name = "DIR|FILE.gguf|OWNER/NAME", default_value = concat!(env!("CARGO_MANIFEST_DIR"), "/../assets/tales-22m"))]
     model: PathBuf,
     /// The text

@@ -1,5 +1,6 @@
-//! Mixed work for as long as is wanted, and what became of memory, threads, descriptors and speed meanwhile:
-//! `cargo run --release --example soak -- --seconds 300`. docs/runtime.md has the figures of a run.
+//! Mixed work for as long as is wanted, and what became of memory, threads, descriptors and speed
+//! meanwhile: `cargo run --release --example soak -- --seconds 300`. docs/runtime.md has the
+//! figures of a run.
 
 use anyhow::{Result, ensure};
 use bitnet_cli::{note, say};
@@ -18,7 +19,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Works on a GPU for a while: ops, generations, batches, forks, devices that come and go, and much that is dropped half-way
+/// Works on a GPU for a while: ops, generations, batches, forks, devices that come and go, and much
+/// that is dropped half-way
 #[derive(Parser)]
 struct Arguments {
     /// For how long
@@ -46,9 +48,21 @@ struct Held {
 impl Held {
     fn now() -> Self {
         let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-        let number = |name: &str| status.lines().find_map(|line| line.strip_prefix(name))?.split_whitespace().next()?.parse::<u64>().ok();
+        let number = |name: &str| {
+            status
+                .lines()
+                .find_map(|line| line.strip_prefix(name))?
+                .split_whitespace()
+                .next()?
+                .parse::<u64>()
+                .ok()
+        };
         let descriptors = fs::read_dir("/proc/self/fd").ok().map(|all| all.count() as u64);
-        Self { rss: number("VmRSS:").map(|kib| kib << 10), threads: number("Threads:"), descriptors }
+        Self {
+            rss: number("VmRSS:").map(|kib| kib << 10),
+            threads: number("Threads:"),
+            descriptors,
+        }
     }
 }
 
@@ -68,7 +82,11 @@ impl Soak {
     fn new(arguments: &Arguments) -> Result<Self> {
         let mut options = ContextOptions::default();
         if let Some(adapter) = &arguments.adapter {
-            options = options.adapter(adapter.parse().map_or_else(|_| AdapterChoice::from(adapter.as_str()), AdapterChoice::Index));
+            options = options.adapter(
+                adapter
+                    .parse()
+                    .map_or_else(|_| AdapterChoice::from(adapter.as_str()), AdapterChoice::Index),
+            );
         }
         let context = block_on(Context::open(options.clone()))?;
         let model = Model::load(&context, &arguments.model)?;
@@ -91,37 +109,55 @@ impl Soak {
         Ok(())
     }
 
-    /// BitLinear against its twin and an elementwise op, of sizes that change; reads that nobody waits for.
+    /// BitLinear against its twin and an elementwise op, of sizes that change; reads that nobody
+    /// waits for.
     fn ops(&self, rng: &mut StdRng) -> Result<()> {
         for _ in 0..4 {
-            let (m, n, k) = (rng.random_range(1..40), rng.random_range(1..200), rng.random_range(1..300));
+            let (m, n, k) =
+                (rng.random_range(1..40), rng.random_range(1..200), rng.random_range(1..300));
             let values: Vec<i8> = (0..n * k).map(|_| rng.random_range(-1..=1)).collect();
             let w = PackedTernary::from_values(n, k, &values, Scales::Tensor(0.5))?;
             let x: Vec<f32> = (0..m * k).map(|_| rng.random_range(-1.0..1.0)).collect();
             let mut encoder = self.context.encoder("soak");
-            let y = bitnet::bitlinear(&mut encoder, &self.context.upload(&x, [m, k])?, &w.upload(&self.context)?)?;
+            let y = bitnet::bitlinear(
+                &mut encoder,
+                &self.context.upload(&x, [m, k])?,
+                &w.upload(&self.context)?,
+            )?;
             let squares = tensor::mul(&mut encoder, &y, &y)?;
             encoder.submit()?;
             drop(squares.read());
-            ensure!(block_on(y.read())? == bitnet::bitlinear_cpu(&x, m, &w)?, "BitLinear differs from its twin: {m} × {n} × {k}");
+            ensure!(
+                block_on(y.read())? == bitnet::bitlinear_cpu(&x, m, &w)?,
+                "BitLinear differs from its twin: {m} × {n} × {k}"
+            );
         }
         // Recorded, and never run; and what is too large is refused.
         let mut encoder = self.context.encoder("dropped");
         let x = Tensor::<f32>::zeros(&self.context, [rng.random_range(1..100_000)])?;
         tensor::mul(&mut encoder, &x, &x)?;
-        ensure!(Tensor::<f32>::uninit(&self.context, [usize::MAX / 2]).is_err(), "a tensor without end");
+        ensure!(
+            Tensor::<f32>::uninit(&self.context, [usize::MAX / 2]).is_err(),
+            "a tensor without end"
+        );
         Ok(())
     }
 
     fn generated(&self) -> Result<Vec<u32>> {
-        let ids = self.model.generate_ids(&self.prompt, &self.greedy)?.into_iter().map(|token| Ok(token?.id));
+        let ids = self
+            .model
+            .generate_ids(&self.prompt, &self.greedy)?
+            .into_iter()
+            .map(|token| Ok(token?.id));
         ids.collect()
     }
 
     /// More prompts than slots; one goes before its end, one is never looked at.
     fn batch(&self, rng: &mut StdRng) -> Result<()> {
         let batch = self.model.batch(BatchOptions::new(2, self.prompt.len() + TOKENS))?;
-        let mut streams = (0..4).map(|_| batch.generate_ids(&self.prompt, &self.greedy)).collect::<bitnet_wgpu::Result<Vec<_>>>()?;
+        let mut streams = (0..4)
+            .map(|_| batch.generate_ids(&self.prompt, &self.greedy))
+            .collect::<bitnet_wgpu::Result<Vec<_>>>()?;
         let mut leaves = streams.swap_remove(rng.random_range(0..streams.len()));
         if let Some(token) = block_on(leaves.next_token()) {
             ensure!(token?.id == self.expected[0], "a batch's first token differs");
@@ -138,14 +174,16 @@ impl Soak {
     fn forks(&self) -> Result<()> {
         let session = self.model.session(SessionOptions::new(1, self.prompt.len() + 2 * TOKENS))?;
         let mut first = self.model.generate_in(session, &self.prompt, &self.greedy)?;
-        let ids = (&mut first).into_iter().map(|token| Ok(token?.id)).collect::<Result<Vec<_>>>()?;
+        let ids =
+            (&mut first).into_iter().map(|token| Ok(token?.id)).collect::<Result<Vec<_>>>()?;
         ensure!(ids == self.expected, "a session differs");
         let session = block_on(first.into_session())?;
         let text = [&self.prompt[..], &ids].concat();
         let mut goes_on = Vec::new();
         for session in [session.fork()?, session] {
             let answer = self.model.generate_in(session, &text, &self.greedy)?;
-            goes_on.push(answer.into_iter().map(|token| Ok(token?.id)).collect::<Result<Vec<_>>>()?);
+            goes_on
+                .push(answer.into_iter().map(|token| Ok(token?.id)).collect::<Result<Vec<_>>>()?);
         }
         ensure!(goes_on[0] == goes_on[1], "a fork differs");
         let dropped = self.model.generate_ids(&self.prompt, &self.greedy)?;
@@ -165,7 +203,8 @@ impl Soak {
     }
 }
 
-/// How much faster the last third of the rounds was than the first: -0.1 is a tenth slower. The median of each, since other programs run too.
+/// How much faster the last third of the rounds was than the first: -0.1 is a tenth slower. The
+/// median of each, since other programs run too.
 fn drift(times: &[Duration]) -> Option<f64> {
     let third = times.len() / 3;
     let median = |times: &[Duration]| {
@@ -180,7 +219,8 @@ fn run(arguments: &Arguments) -> Result<()> {
     let soak = Soak::new(arguments)?;
     let (began, lasts) = (Instant::now(), Duration::from_secs(arguments.seconds));
     let (mut start, mut times, mut errors, mut first) = (None, Vec::new(), 0u64, None);
-    // Kernels are compiled and the pool is filled in the first tenth of the time: what grows later is what counts.
+    // Kernels are compiled and the pool is filled in the first tenth of the time: what grows later
+    // is what counts.
     let mut rounds = 0u64;
     while began.elapsed() < lasts || times.len() < 3 {
         let round = Instant::now();
@@ -190,7 +230,9 @@ fn run(arguments: &Arguments) -> Result<()> {
         }
         rounds += 1;
         match start {
-            None if began.elapsed() >= lasts / 10 => start = Some((Held::now(), soak.context.memory_stats())),
+            None if began.elapsed() >= lasts / 10 => {
+                start = Some((Held::now(), soak.context.memory_stats()))
+            }
             None => {}
             Some(_) => times.push(round.elapsed()),
         }

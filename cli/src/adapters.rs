@@ -3,7 +3,8 @@
 use crate::{model::matrix_units, say};
 use anyhow::Result;
 use bitnet_wgpu::{
-    Adapter, Capabilities, Context, ContextOptions, Element, Health, Reading, ShaderLanguage, bitnet, kernel::MatrixUnit, wgpu,
+    Adapter, Capabilities, Context, ContextOptions, Element, Health, Reading, ShaderLanguage,
+    bitnet, kernel::MatrixUnit, wgpu,
 };
 use clap::Args;
 use pollster::block_on;
@@ -17,16 +18,28 @@ pub struct Adapters {
     json: bool,
 }
 
-/// Shapes for which the choice of kernels is shown: tokens and input features, of 2560 output features.
+/// Shapes for which the choice of kernels is shown: tokens and input features, of 2560 output
+/// features.
 const SHAPES: [(usize, usize); 2] = [(1, 2560), (512, 2560)];
 
 impl Adapters {
     pub fn run(self) -> Result<()> {
-        let list = block_on(bitnet_wgpu::Adapters::list(&ContextOptions::default().experimental(matrix_units())));
+        let list = block_on(bitnet_wgpu::Adapters::list(
+            &ContextOptions::default().experimental(matrix_units()),
+        ));
         let chosen = list.chosen.as_ref();
-        let why = |adapter: &Adapter| chosen.ok().filter(|chosen| chosen.index == adapter.index).map(|chosen| chosen.why.as_str());
+        let why = |adapter: &Adapter| {
+            chosen
+                .ok()
+                .filter(|chosen| chosen.index == adapter.index)
+                .map(|chosen| chosen.why.as_str())
+        };
         if self.json {
-            let all: Vec<_> = list.all.iter().map(|adapter| object(adapter, open(adapter), why(adapter))).collect();
+            let all: Vec<_> = list
+                .all
+                .iter()
+                .map(|adapter| object(adapter, open(adapter), why(adapter)))
+                .collect();
             say(format!("{}\n", Value::Array(all)))?;
             return Ok(());
         }
@@ -34,8 +47,16 @@ impl Adapters {
             say("no adapters; models run on the CPU\n")?;
         }
         for adapter in &list.all {
-            let opened = open(adapter).map_or_else(|error| format!("  cannot be used: {error}\n"), |context| shown(&context));
-            say(format!("{}: {}\n{}{opened}\n", adapter.index, adapter.capabilities.adapter, offered(adapter, why(adapter))))?;
+            let opened = open(adapter).map_or_else(
+                |error| format!("  cannot be used: {error}\n"),
+                |context| shown(&context),
+            );
+            say(format!(
+                "{}: {}\n{}{opened}\n",
+                adapter.index,
+                adapter.capabilities.adapter,
+                offered(adapter, why(adapter))
+            ))?;
         }
         if let (Err(error), false) = (chosen, list.all.is_empty()) {
             say(format!("none is chosen: {error}\n"))?;
@@ -45,33 +66,56 @@ impl Adapters {
 }
 
 fn open(adapter: &Adapter) -> bitnet_wgpu::Result<Context> {
-    block_on(Context::open(ContextOptions::default().adapter(adapter.index).experimental(matrix_units())))
+    block_on(Context::open(
+        ContextOptions::default().adapter(adapter.index).experimental(matrix_units()),
+    ))
 }
 
 /// What is known before it is opened.
 fn offered(adapter: &Adapter, why: Option<&str>) -> String {
-    let recommended = if adapter.capabilities.backend == wgpu::Backend::Metal { " (recommended working set)" } else { "" };
-    let memory = adapter.memory_bytes.map_or("of unknown size".into(), |bytes| format!("of {} MiB{recommended}", bytes >> 20));
+    let recommended = if adapter.capabilities.backend == wgpu::Backend::Metal {
+        " (recommended working set)"
+    } else {
+        ""
+    };
+    let memory = adapter
+        .memory_bytes
+        .map_or("of unknown size".into(), |bytes| format!("of {} MiB{recommended}", bytes >> 20));
     let shared = match adapter.unified_memory {
         Some(true) => ", the processor's own",
         Some(false) => ", apart from the processor's",
         None => "",
     };
-    let generation = adapter.apple_generation.map(|generation| format!(", generation of M{generation}")).unwrap_or_default();
-    let family = adapter.apple_family.map(|family| format!(", GPU family Apple{family}")).unwrap_or_default();
+    let generation = adapter
+        .apple_generation
+        .map(|generation| format!(", generation of M{generation}"))
+        .unwrap_or_default();
+    let family = adapter
+        .apple_family
+        .map(|family| format!(", GPU family Apple{family}"))
+        .unwrap_or_default();
     let chosen = why.map(|why| format!("; chosen: {why}")).unwrap_or_default();
     let now = now(&adapter.health());
-    let msl = if adapter.capabilities.languages.contains(&ShaderLanguage::Msl) { "used" } else { "not used" };
+    let msl = if adapter.capabilities.languages.contains(&ShaderLanguage::Msl) {
+        "used"
+    } else {
+        "not used"
+    };
     let (kind, score, reason) = (adapter.kind, adapter.score, &adapter.msl_reason);
-    format!("  {kind:?}{generation}{family}; memory {memory}{shared}; score {score}{chosen}\n  MSL is {msl}: {reason}\n{now}")
+    format!(
+        "  {kind:?}{generation}{family}; memory {memory}{shared}; score {score}{chosen}\n  MSL is {msl}: {reason}\n{now}"
+    )
 }
 
-/// What the system says of its load, memory, temperature, power and thermal state; nothing where it says nothing.
+/// What the system says of its load, memory, temperature, power and thermal state; nothing where it
+/// says nothing.
 fn now(health: &Health) -> String {
     let mut said = Vec::new();
     let value = |reading: &Option<Reading<f64>>| reading.as_ref().map(|reading| reading.value);
     said.extend(value(&health.utilization).map(|share| format!("{:.0} % busy", 100.0 * share)));
-    said.extend(health.memory_used.as_ref().map(|bytes| format!("{} MiB in use", bytes.value >> 20)));
+    said.extend(
+        health.memory_used.as_ref().map(|bytes| format!("{} MiB in use", bytes.value >> 20)),
+    );
     said.extend(value(&health.temperature).map(|celsius| format!("{celsius:.0} °C")));
     said.extend(value(&health.power).map(|watts| format!("{watts:.0} W")));
     said.extend(health.thermal.as_ref().map(|thermal| format!("thermal state {}", thermal.value)));
@@ -80,7 +124,10 @@ fn now(health: &Health) -> String {
 
 /// The same for `--json`, with sources.
 fn health(health: &Health) -> Value {
-    let thermal = health.thermal.as_ref().map(|thermal| json!({ "value": thermal.value.to_string(), "source": thermal.source }));
+    let thermal = health
+        .thermal
+        .as_ref()
+        .map(|thermal| json!({ "value": thermal.value.to_string(), "source": thermal.source }));
     fn reading<T: Copy + Into<Value>>(reading: &Option<Reading<T>>) -> Value {
         reading.as_ref().map_or(Value::Null, |reading| json!({ "value": Into::<Value>::into(reading.value), "source": reading.source }))
     }
@@ -93,21 +140,41 @@ fn health(health: &Health) -> Value {
 
 fn shown(context: &Context) -> String {
     let c = context.capabilities();
-    let mut text = format!("  {} on {:?}; kernels in {:?}, {:?} by choice\n", c.driver, c.backend, c.languages, context.language());
-    text += &format!("  subgroup operations {}, f16 {}, subnormal halves kept {}", c.subgroups, c.f16, c.half_subnormals);
+    let mut text = format!(
+        "  {} on {:?}; kernels in {:?}, {:?} by choice\n",
+        c.driver,
+        c.backend,
+        c.languages,
+        context.language()
+    );
+    text += &format!(
+        "  subgroup operations {}, f16 {}, subnormal halves kept {}",
+        c.subgroups, c.f16, c.half_subnormals
+    );
     text += &format!(", multiply-adds fused {}\n", c.fused_multiply_add);
     text += &format!("  matrix units: {}\n", units(c));
-    text += &format!("  timestamps {}, largest tensor {} MiB\n", c.timestamps, c.max_binding_bytes >> 20);
+    text += &format!(
+        "  timestamps {}, largest tensor {} MiB\n",
+        c.timestamps,
+        c.max_binding_bytes >> 20
+    );
     for (tokens, features) in SHAPES {
         let layout = bitnet::layout(features, c, context.language());
-        text += &format!("  {tokens} × {features}: {layout:?} activations, {}\n", bitnet::plan(tokens, 2560, features, layout, c).name);
+        text += &format!(
+            "  {tokens} × {features}: {layout:?} activations, {}\n",
+            bitnet::plan(tokens, 2560, features, layout, c).name
+        );
     }
     text
 }
 
 /// The sizes of the matrices that are multiplied on units.
 pub fn units(c: &Capabilities) -> String {
-    let sizes: Vec<_> = c.matrix_units.iter().map(|unit| format!("{} × {} ({})", unit.size, unit.depth, element(unit))).collect();
+    let sizes: Vec<_> = c
+        .matrix_units
+        .iter()
+        .map(|unit| format!("{} × {} ({})", unit.size, unit.depth, element(unit)))
+        .collect();
     if sizes.is_empty() { "none that are used".into() } else { sizes.join(", ") }
 }
 

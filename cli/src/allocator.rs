@@ -1,14 +1,17 @@
-//! glibc's allocator, which keeps freed memory for later: after a burst of large requests, a server would have two or three times the memory it needs.
-//! Allocators of other systems return it by themselves.
+//! glibc's allocator, which keeps freed memory for later: after a burst of large requests, a server
+//! would have two or three times the memory it needs. Allocators of other systems return it by
+//! themselves.
 
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 #[allow(unsafe_code)]
 mod glibc {
     use std::time::Duration;
 
-    /// Bytes from which a block is mapped on its own, and unmapped when it is freed: glibc's default, which otherwise grows with what is freed.
+    /// Bytes from which a block is mapped on its own, and unmapped when it is freed: glibc's
+    /// default, which otherwise grows with what is freed.
     const MAPPED: libc::c_int = 128 << 10;
-    /// Time between two returns of memory. One takes less than a millisecond, and the kernel hands out new pages quickly.
+    /// Time between two returns of memory. One takes less than a millisecond, and the kernel hands
+    /// out new pages quickly.
     const RETURN: Duration = Duration::from_secs(5);
 
     /// Has large blocks returned as soon as they are freed.

@@ -23,7 +23,8 @@ use std::{
 /// Times prefill and decode of a model, or of random weights in a model's shape
 #[derive(Args)]
 pub struct Bench {
-    /// A model directory, a GGUF file, or a name on the Hugging Face hub [default: random weights, see --shape]
+    /// A model directory, a GGUF file, or a name on the Hugging Face hub
+    /// [default: random weights, see --shape]
     #[arg(conflicts_with_all = ["config", "shape"])]
     model: Option<PathBuf>,
     #[command(flatten)]
@@ -60,13 +61,16 @@ pub struct BenchArgs {
     /// Decode with drafts from the text itself too, and compare tokens
     #[arg(long)]
     pub speculate: bool,
-    /// Decode for three seconds more after each context, and say what a token takes in energy, where the system says what the GPU does
+    /// Decode for three seconds more after each context, and say what a token takes in energy,
+    /// where the system says what the GPU does
     #[arg(long)]
     pub energy: bool,
-    /// Time prompts and decoding steps (of --sequences too) kernel by kernel, and what the host does for them
+    /// Time prompts and decoding steps (of --sequences too) kernel by kernel, and what the host
+    /// does for them
     #[arg(long)]
     pub profile: bool,
-    /// Write what host and GPU do for a prompt (the first of --prefill that fits) and eight tokens, or 64 with --speculate, as JSON for Perfetto (ui.perfetto.dev)
+    /// Write what host and GPU do for a prompt (the first of --prefill that fits) and eight tokens,
+    /// or 64 with --speculate, as JSON for Perfetto (ui.perfetto.dev)
     #[arg(long, value_name = "FILE", requires = "profile")]
     pub trace: Option<PathBuf>,
     #[command(flatten)]
@@ -105,7 +109,10 @@ fn cache_bytes(c: &ModelConfig, context: usize, cache: Element) -> usize {
 /// Seconds to the first token, and per token after it.
 fn time(model: &Model, prompt: usize, tokens: usize, cache: Element) -> Result<(f64, f64)> {
     let ids = prompt_of(model, prompt);
-    let options = GenerateOptions::default().max_tokens(tokens.saturating_add(1)).ignore_eos(true).cache(cache);
+    let options = GenerateOptions::default()
+        .max_tokens(tokens.saturating_add(1))
+        .ignore_eos(true)
+        .cache(cache);
     let mut generation = model.generate_ids(&ids, &options)?.into_iter();
     let start = Instant::now();
     generation.next().transpose()?;
@@ -115,8 +122,13 @@ fn time(model: &Model, prompt: usize, tokens: usize, cache: Element) -> Result<(
     Ok((first, start.elapsed().as_secs_f64() / f64::from(generated.max(1))))
 }
 
-/// Tokens that follow a prompt, seconds a token after the first, and how drafts of the text itself were.
-fn speculated(model: &Model, prompt: usize, options: &GenerateOptions) -> Result<(Vec<u32>, f64, Option<SpeculationCounts>)> {
+/// Tokens that follow a prompt, seconds a token after the first, and how drafts of the text itself
+/// were.
+fn speculated(
+    model: &Model,
+    prompt: usize,
+    options: &GenerateOptions,
+) -> Result<(Vec<u32>, f64, Option<SpeculationCounts>)> {
     let mut generation = model.generate_ids(&prompt_of(model, prompt), options)?.into_iter();
     let mut ids = vec![generation.next().context("no token")??.id];
     let start = Instant::now();
@@ -129,8 +141,13 @@ fn speculated(model: &Model, prompt: usize, options: &GenerateOptions) -> Result
 
 /// Seconds of a step of so many sequences side by side, each after a token.
 fn time_batch(model: &Model, sequences: usize, tokens: usize, cache: Element) -> Result<f64> {
-    let prompts: Vec<Vec<u32>> = (0..sequences as u64).map(|i| vec![(i * 7919 % model.config().vocab as u64) as u32]).collect();
-    let options = GenerateOptions::default().max_tokens(tokens.saturating_add(1)).ignore_eos(true).cache(cache);
+    let prompts: Vec<Vec<u32>> = (0..sequences as u64)
+        .map(|i| vec![(i * 7919 % model.config().vocab as u64) as u32])
+        .collect();
+    let options = GenerateOptions::default()
+        .max_tokens(tokens.saturating_add(1))
+        .ignore_eos(true)
+        .cache(cache);
     let mut tokens = model.generate_batch_ids(&prompts, &options)?.into_iter();
     // The first tokens are those of the prompts.
     for _ in 0..sequences {
@@ -178,7 +195,9 @@ pub fn run(name: Option<&Path>, args: &BenchArgs) -> Result<()> {
         let options = args.model.options().offload(offload).progress(progress);
         match &source {
             Source::Files(files) => Model::from_files(model::devices(&contexts), files, options),
-            Source::Random(random) => Model::from_file(model::devices(&contexts), &**random, None, options),
+            Source::Random(random) => {
+                Model::from_file(model::devices(&contexts), &**random, None, options)
+            }
         }
     });
     let model = model?;
@@ -189,14 +208,18 @@ pub fn run(name: Option<&Path>, args: &BenchArgs) -> Result<()> {
 
     let show = |line: String| if args.json { Ok(()) } else { say(line + "\n") };
     let (adapter, language) = device(&model)?;
-    show(format!("{adapter}, kernels in {language}; times by the host's clock, until results have arrived"))?;
+    show(format!(
+        "{adapter}, kernels in {language}; times by the host's clock, until results have arrived"
+    ))?;
     let mut object = json!({
         "adapter": adapter, "language": language, "clock": "host",
         "model": name.map_or_else(|| format!("random weights, {}", shape(model.config())), |name| name.to_string_lossy().into_owned()),
         "weight_bytes_per_token": model.weight_bytes(), "int8_head": args.model.int8_head, "f16_cache": halves,
         "threads": args.model.threads,
     });
-    let memory = |bytes: fn(MemoryStats) -> u64| contexts.iter().map(|context| bytes(context.memory_stats())).sum::<u64>();
+    let memory = |bytes: fn(MemoryStats) -> u64| {
+        contexts.iter().map(|context| bytes(context.memory_stats())).sum::<u64>()
+    };
     if let Some(context) = context {
         let bytes = memory(|stats| stats.live_bytes);
         show(format!("{:.2} GB of GPU memory for the weights", bytes as f64 / 1e9))?;
@@ -204,7 +227,8 @@ pub fn run(name: Option<&Path>, args: &BenchArgs) -> Result<()> {
         show(format!("matrix units: {units}"))?;
         model::note_placed(&model)?;
         let offloaded = model.offloaded();
-        object["offloaded"] = json!({ "layers": offloaded.layers, "bytes_per_token": offloaded.bytes });
+        object["offloaded"] =
+            json!({ "layers": offloaded.layers, "bytes_per_token": offloaded.bytes });
         object["matrix_units"] = (!context.capabilities().matrix_units.is_empty()).into();
         object["gpu_bytes_of_weights"] = bytes.into();
         object["tuned"] = (!context.capabilities().tuning.is_empty()).into();
@@ -225,48 +249,70 @@ pub fn run(name: Option<&Path>, args: &BenchArgs) -> Result<()> {
             continue;
         }
         // The first prompt of a length allocates its buffers; of five others, the median.
-        let mut times = (0..6).map(|_| Ok(time(&model, prompt, 1, cache)?.0)).collect::<Result<Vec<_>>>()?;
+        let mut times =
+            (0..6).map(|_| Ok(time(&model, prompt, 1, cache)?.0)).collect::<Result<Vec<_>>>()?;
         times[1..].sort_by(f64::total_cmp);
         let (seconds, rate) = (times[3], prompt as f64 / times[3]);
-        show(format!("prefill {prompt:5}: {:8.1} ms, {rate:8.0} tokens per second", seconds * 1e3))?;
+        show(format!(
+            "prefill {prompt:5}: {:8.1} ms, {rate:8.0} tokens per second",
+            seconds * 1e3
+        ))?;
         prefills.push(json!({ "tokens": prompt, "seconds": seconds, "tokens_per_second": rate }));
         if args.profile {
-            show(Profile::of_prompt(&model, &prompt_of(&model, prompt), roof.as_ref())?.to_string())?;
+            show(
+                Profile::of_prompt(&model, &prompt_of(&model, prompt), roof.as_ref())?.to_string(),
+            )?;
         }
     }
     let mut decodes = Vec::new();
     for &length in &args.contexts {
         if length.saturating_add(args.tokens) > limit {
-            show(format!("decode after {length:5}: {} more tokens are beyond the context of {limit}", args.tokens))?;
+            show(format!(
+                "decode after {length:5}: {} more tokens are beyond the context of {limit}",
+                args.tokens
+            ))?;
             continue;
         }
         let (_, step) = time(&model, length, args.tokens, cache)?;
-        let bytes = model.weight_bytes() + cache_bytes(model.config(), length + args.tokens / 2, cache);
+        let bytes =
+            model.weight_bytes() + cache_bytes(model.config(), length + args.tokens / 2, cache);
         let share = roof.as_ref().map(|roof| roof.share(bytes, step));
         let said = match share {
             None => String::new(),
             Some(Some(share)) => format!(", {:.1} % of the roof", 100.0 * share),
             Some(None) => ", above the roof: read from a cache".into(),
         };
-        show(format!("decode after {length:5}: {:8.1} tokens per second, {:.0} MB per token{said}", 1.0 / step, bytes as f64 / 1e6))?;
-        let mut decode =
-            json!({ "context": length, "tokens_per_second": 1.0 / step, "bytes_per_token": bytes, "share_of_roof": share.flatten() });
+        show(format!(
+            "decode after {length:5}: {:8.1} tokens per second, {:.0} MB per token{said}",
+            1.0 / step,
+            bytes as f64 / 1e6
+        ))?;
+        let mut decode = json!({ "context": length, "tokens_per_second": 1.0 / step, "bytes_per_token": bytes, "share_of_roof": share.flatten() });
         if args.energy {
             let options = GenerateOptions::default().ignore_eos(true).cache(cache);
             let energy = energy::per_token(&model, &contexts, length, options)?;
             show(match &energy {
-                Ok(energy) => format!("energy after {length:5}: {:8.3} joules a token ({})", energy.joules, energy.source),
+                Ok(energy) => format!(
+                    "energy after {length:5}: {:8.3} joules a token ({})",
+                    energy.joules, energy.source
+                ),
                 Err(why) => format!("energy after {length:5}: {why}"),
             })?;
             decode["joules_per_token"] = energy.as_ref().ok().map(|energy| energy.joules).into();
-            decode["energy_source"] = energy.as_ref().map_or_else(|why| *why, |energy| &energy.source).into();
+            decode["energy_source"] =
+                energy.as_ref().map_or_else(|why| *why, |energy| &energy.source).into();
         }
         decodes.push(decode);
     }
     if args.speculate {
         let mut speculations = Vec::new();
-        for &length in args.contexts.iter().filter(|&&length| length.saturating_add(args.tokens) <= limit) {
-            let options = GenerateOptions::default().max_tokens(args.tokens.saturating_add(1)).ignore_eos(true).cache(cache);
+        for &length in
+            args.contexts.iter().filter(|&&length| length.saturating_add(args.tokens) <= limit)
+        {
+            let options = GenerateOptions::default()
+                .max_tokens(args.tokens.saturating_add(1))
+                .ignore_eos(true)
+                .cache(cache);
             let (plain, plainly, _) = speculated(&model, length, &options)?;
             let options = options.speculate(Speculation::ngram());
             // The first time, kernels of other numbers of tokens are compiled.
@@ -276,7 +322,8 @@ pub fn run(name: Option<&Path>, args: &BenchArgs) -> Result<()> {
             if ids != plain {
                 bail!("speculation after {length}: other tokens than without");
             }
-            let (rate, SpeculationCounts { passes, drafted, accepted, .. }) = (1.0 / seconds, counts);
+            let (rate, SpeculationCounts { passes, drafted, accepted, .. }) =
+                (1.0 / seconds, counts);
             show(format!(
                 "decode after {length:5} with drafts: {rate:8.1} tokens per second ({:.1} without, the same tokens), {accepted} of {drafted} accepted, {passes} passes",
                 1.0 / plainly
@@ -302,7 +349,12 @@ pub fn run(name: Option<&Path>, args: &BenchArgs) -> Result<()> {
     }
     if args.profile {
         // The first context that was timed, for its arrivals.
-        let timed = decodes.first().map(|d| (d["context"].as_u64().unwrap_or(0) as usize, d["tokens_per_second"].as_f64().unwrap_or(0.0)));
+        let timed = decodes.first().map(|d| {
+            (
+                d["context"].as_u64().unwrap_or(0) as usize,
+                d["tokens_per_second"].as_f64().unwrap_or(0.0),
+            )
+        });
         let (past, rate) = timed.context("--profile needs a context of --contexts that fits")?;
         let profile = Profile::of_step(&model, 1, past, roof.as_ref())?;
         show(profile.to_string())?;
@@ -312,10 +364,13 @@ pub fn run(name: Option<&Path>, args: &BenchArgs) -> Result<()> {
     }
     if let (Some(path), Some(context)) = (&args.trace, context) {
         let tokens = if args.speculate { TRACED_WITH_DRAFTS } else { TRACED };
-        let prompt = args.prefill.iter().copied().find(|&prompt| prompt.saturating_add(tokens) <= limit);
+        let prompt =
+            args.prefill.iter().copied().find(|&prompt| prompt.saturating_add(tokens) <= limit);
         let prompt = prompt.context("--trace needs a prompt of --prefill that fits")?;
-        let options = GenerateOptions::default().max_tokens(tokens + 1).ignore_eos(true).cache(cache);
-        let options = if args.speculate { options.speculate(Speculation::ngram()) } else { options };
+        let options =
+            GenerateOptions::default().max_tokens(tokens + 1).ignore_eos(true).cache(cache);
+        let options =
+            if args.speculate { options.speculate(Speculation::ngram()) } else { options };
         let tracing = context.trace()?;
         speculated(&model, prompt, &options)?;
         let trace = pollster::block_on(tracing.finish())?;
@@ -324,7 +379,10 @@ pub fn run(name: Option<&Path>, args: &BenchArgs) -> Result<()> {
     }
     if context.is_some() {
         let bytes = memory(|stats| stats.live_bytes + stats.cached_bytes);
-        show(format!("{:.2} GB of GPU memory in all, pooled buffers included", bytes as f64 / 1e9))?;
+        show(format!(
+            "{:.2} GB of GPU memory in all, pooled buffers included",
+            bytes as f64 / 1e9
+        ))?;
         object["gpu_bytes"] = bytes.into();
     }
     if args.json {
@@ -354,5 +412,8 @@ pub fn config(path: Option<&Path>, shape: Shape) -> Result<ModelConfig> {
 }
 
 fn shape(c: &ModelConfig) -> String {
-    format!("{}, {} layers × {} × {}, vocabulary {}", c.architecture, c.layers, c.hidden, c.intermediate, c.vocab)
+    format!(
+        "{}, {} layers × {} × {}, vocabulary {}",
+        c.architecture, c.layers, c.hidden, c.intermediate, c.vocab
+    )
 }

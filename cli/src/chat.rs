@@ -15,7 +15,8 @@ use std::{io::IsTerminal, path::PathBuf};
 /// What a conversation may take unless it is said: a large model's whole context takes gigabytes.
 const CONTEXT: usize = 4096;
 
-/// Talks with a model; a line is a message, the end of the input or `/bye` ends it, `/clear` begins anew
+/// Talks with a model; a line is a message, the end of the input or `/bye` ends it, `/clear` begins
+/// anew
 #[derive(Args)]
 pub struct Chat {
     /// A model directory, a GGUF file, or a name on the Hugging Face hub
@@ -41,7 +42,11 @@ pub struct Chat {
 }
 
 /// Returns the tokens of the conversation, or why there is no room for it.
-fn prompt(tokenizer: &Tokenizer, messages: &[Message], room: usize) -> Result<Result<Vec<u32>, String>> {
+fn prompt(
+    tokenizer: &Tokenizer,
+    messages: &[Message],
+    room: usize,
+) -> Result<Result<Vec<u32>, String>> {
     let what = match tokenizer.chat(messages) {
         Ok(prompt) if prompt.len() <= room => return Ok(Ok(prompt)),
         Ok(prompt) => format!("the conversation would have {} tokens", prompt.len()),
@@ -55,9 +60,11 @@ impl Chat {
     pub fn run(self) -> Result<()> {
         let files = self.device.open(&self.model)?;
         let options = self.generation.options(&files);
-        let first: Vec<Message> = self.system.iter().map(|text| Message::new("system", text)).collect();
+        let first: Vec<Message> =
+            self.system.iter().map(|text| Message::new("system", text)).collect();
         let with_user = [&first[..], &[Message::new("user", "Hello")]].concat();
-        // Of a model without a template, and of one that takes no system's message, this says so before its weights are read.
+        // Of a model without a template, and of one that takes no system's message, this says so
+        // before its weights are read.
         let tokenizer = self.template.tokenizer(files.tokenizer()?)?;
         let shortest = tokenizer.chat(&with_user)?;
         files.check(&shortest, &options)?;
@@ -74,7 +81,9 @@ impl Chat {
         let options = self.generation.with_draft(options, draft, &model, &self.device)?;
         if !self.json {
             let (adapter, language) = model::device(&model)?;
-            note(format!("{adapter}, kernels in {language}; /bye or the end of the input ends it, /clear begins anew"));
+            note(format!(
+                "{adapter}, kernels in {language}; /bye or the end of the input ends it, /clear begins anew"
+            ));
         }
         let tokenizer = tokenizer.within(room);
         let mut session = model.session(SessionOptions::new(1, room))?;
@@ -92,7 +101,9 @@ impl Chat {
                     text
                 }
                 Line::TooLong => {
-                    self.refuse(format!("the line has more than {MAX_TEXT} bytes, and is left out"))?;
+                    self.refuse(format!(
+                        "the line has more than {MAX_TEXT} bytes, and is left out"
+                    ))?;
                     continue;
                 }
             };
@@ -114,7 +125,8 @@ impl Chat {
                 }
             };
             let mut answer = model.generate_in(session, &prompt, &options)?;
-            let (mut parts, mut said, mut ids) = (Reasoning::after(&tokenizer, &prompt)?, Said::default(), Vec::new());
+            let (mut parts, mut said, mut ids) =
+                (Reasoning::after(&tokenizer, &prompt)?, Said::default(), Vec::new());
             for token in &mut answer {
                 let token = token?;
                 let more = parts.push(&token.text);
@@ -143,12 +155,17 @@ impl Chat {
                     note(format!("(after {reasoning_tokens} tokens of reasoning)"));
                 }
                 match stop {
-                    Some(Stop::MaxTokens) => note("(cut at the most tokens of an answer: --max-tokens)"),
-                    Some(Stop::Context) => note("(cut: the conversation fills its room; /clear begins anew, --context gives more)"),
+                    Some(Stop::MaxTokens) => {
+                        note("(cut at the most tokens of an answer: --max-tokens)")
+                    }
+                    Some(Stop::Context) => note(
+                        "(cut: the conversation fills its room; /clear begins anew, --context gives more)",
+                    ),
                     _ => {}
                 }
             }
-            // Templates leave out what was said to itself in turns before, or have their own way to say it.
+            // Templates leave out what was said to itself in turns before, or have their own way to
+            // say it.
             let reasoning = if said.reasoning.is_empty() { None } else { Some(said.reasoning) };
             messages.push(Message::new("assistant", said.answer).reasoning(reasoning));
             session = pollster::block_on(answer.into_session())?;

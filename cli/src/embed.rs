@@ -35,7 +35,8 @@ pub struct Embed {
     model: PathBuf,
     /// The texts; `-`, or none, reads them from standard input, one a line of at most 1 MiB
     texts: Vec<String>,
-    /// How the states of a text's tokens become one vector: that of the first, their mean, or that of the last [default: what the model's files say, or last]
+    /// How the states of a text's tokens become one vector: that of the first, their mean, or that
+    /// of the last [default: what the model's files say, or last]
     #[arg(long)]
     pooling: Option<PoolingName>,
     /// Leave vectors as long as they are, instead of dividing them by their length
@@ -59,7 +60,10 @@ impl Embed {
         }
         let files = self.device.open(&self.model)?;
         files.tokenizer()?;
-        let model = self.device.load(&files, SessionOptions::new(1, files.config().context.min(LONGEST)).cache(Element::F32))?;
+        let model = self.device.load(
+            &files,
+            SessionOptions::new(1, files.config().context.min(LONGEST)).cache(Element::F32),
+        )?;
         let (adapter, language) = model::device(&model)?;
         note(format!("{adapter}, kernels in {language}"));
         let pooling = self.pooling.map(|pooling| match pooling {
@@ -67,7 +71,10 @@ impl Embed {
             PoolingName::Mean => Pooling::Mean,
             PoolingName::Last => Pooling::Last,
         });
-        let options = EmbedOptions::default().pooling(pooling).normalize(self.no_normalize.then_some(false)).add_eos(self.add_eos);
+        let options = EmbedOptions::default()
+            .pooling(pooling)
+            .normalize(self.no_normalize.then_some(false))
+            .add_eos(self.add_eos);
         if !read {
             return print(&model, 0, &self.texts, &options);
         }
@@ -93,7 +100,9 @@ fn some_texts(lines: &mut Lines<impl BufRead>, first: usize) -> Result<Vec<Strin
             Line::Text(text) => texts.push(text),
             // The vector of another text would not be noticed.
             Line::Repaired(_) => bail!("text {} is not UTF-8", first + texts.len()),
-            Line::TooLong => bail!("text {} has more than {MAX_EMBEDDED} bytes", first + texts.len()),
+            Line::TooLong => {
+                bail!("text {} has more than {MAX_EMBEDDED} bytes", first + texts.len())
+            }
         }
     }
     Ok(texts)
@@ -105,7 +114,10 @@ fn print(model: &Model, first: usize, texts: &[String], options: &EmbedOptions) 
         bail!("text {} is empty", first + empty);
     }
     for (n, embedding) in pollster::block_on(model.embed(texts, options))?.into_iter().enumerate() {
-        say(format!("{}\n", json!({ "index": first + n, "tokens": embedding.tokens, "embedding": embedding.vector })))?;
+        say(format!(
+            "{}\n",
+            json!({ "index": first + n, "tokens": embedding.tokens, "embedding": embedding.vector })
+        ))?;
     }
     Ok(())
 }

@@ -15,7 +15,8 @@ use std::{
 /// Decoding goes on for so long.
 const LONG: Duration = Duration::from_secs(3);
 
-/// Drivers renew what they say of power and energy some ten times a second: of less than this they say too little.
+/// Drivers renew what they say of power and energy some ten times a second: of less than this they
+/// say too little.
 const SHORT: Duration = Duration::from_secs(1);
 
 /// Between readings of power.
@@ -36,25 +37,44 @@ struct Sum {
 
 impl Sum {
     fn of(healths: &[Health]) -> Self {
-        let sum = |value: fn(&Health) -> Option<f64>| healths.iter().map(value).sum::<Option<f64>>().filter(|_| !healths.is_empty());
-        Self { joules: sum(|health| Some(health.energy.as_ref()?.value)), watts: sum(|health| Some(health.power.as_ref()?.value)) }
+        let sum = |value: fn(&Health) -> Option<f64>| {
+            healths.iter().map(value).sum::<Option<f64>>().filter(|_| !healths.is_empty())
+        };
+        Self {
+            joules: sum(|health| Some(health.energy.as_ref()?.value)),
+            watts: sum(|health| Some(health.power.as_ref()?.value)),
+        }
     }
 }
 
-/// Joules that were taken in so many seconds: by counters of energy, else by the mean of what was said of power meanwhile.
+/// Joules that were taken in so many seconds: by counters of energy, else by the mean of what was
+/// said of power meanwhile.
 fn taken(sums: &[Sum], seconds: f64) -> Option<(f64, &'static str)> {
     let (first, last) = (sums.first()?, sums.last()?);
     // A counter that began anew, or that nobody renews, says nothing.
-    let counted = last.joules.zip(first.joules).map(|(last, first)| last - first).filter(|&joules| joules > 0.0);
+    let counted = last
+        .joules
+        .zip(first.joules)
+        .map(|(last, first)| last - first)
+        .filter(|&joules| joules > 0.0);
     let watts = || Some(sums.iter().map(|sum| sum.watts).sum::<Option<f64>>()? / sums.len() as f64);
-    counted.map(|joules| (joules, "counted")).or_else(|| Some((watts()? * seconds, "by the mean of its power")))
+    counted
+        .map(|joules| (joules, "counted"))
+        .or_else(|| Some((watts()? * seconds, "by the mean of its power")))
 }
 
-/// Decodes for three seconds after so many tokens, or to the end of the context: energy a token, or why nobody knows it.
-pub fn per_token(model: &Model, contexts: &[Context], prompt: usize, options: GenerateOptions) -> Result<Result<Energy, &'static str>> {
+/// Decodes for three seconds after so many tokens, or to the end of the context: energy a token, or
+/// why nobody knows it.
+pub fn per_token(
+    model: &Model,
+    contexts: &[Context],
+    prompt: usize,
+    options: GenerateOptions,
+) -> Result<Result<Energy, &'static str>> {
     let healths = || contexts.iter().map(Context::health).collect::<Vec<_>>();
     let room = model.config().context.saturating_sub(prompt);
-    let mut generation = model.generate_ids(&prompt_of(model, prompt), &options.max_tokens(room))?.into_iter();
+    let mut generation =
+        model.generate_ids(&prompt_of(model, prompt), &options.max_tokens(room))?.into_iter();
     generation.next().context("no token")??;
     let (first, start) = (Sum::of(&healths()), Instant::now());
     let (stop, stopped) = mpsc::channel::<()>();
@@ -74,7 +94,9 @@ pub fn per_token(model: &Model, contexts: &[Context], prompt: usize, options: Ge
     });
     let (tokens, seconds, last) = (decoded?, start.elapsed().as_secs_f64(), healths());
     sums.push(Sum::of(&last));
-    let Some((joules, how)) = taken(&sums, seconds) else { return Ok(Err("the system does not say it")) };
+    let Some((joules, how)) = taken(&sums, seconds) else {
+        return Ok(Err("the system does not say it"));
+    };
     if seconds < SHORT.as_secs_f64() {
         return Ok(Err("the context ends before drivers say enough"));
     }
@@ -93,10 +115,16 @@ mod tests {
 
     #[test]
     fn counters_come_before_power() {
-        let all = sums(&[(Some(1000.0), Some(100.0)), (Some(1250.0), Some(300.0)), (Some(1600.0), Some(500.0))]);
+        let all = sums(&[
+            (Some(1000.0), Some(100.0)),
+            (Some(1250.0), Some(300.0)),
+            (Some(1600.0), Some(500.0)),
+        ]);
         assert_eq!(taken(&all, 2.0), Some((600.0, "counted")));
         // One that stands still, begins anew, or is not there at an end.
-        for (first, last) in [(Some(5.0), Some(5.0)), (Some(9.0), Some(2.0)), (None, Some(7.0)), (Some(7.0), None)] {
+        for (first, last) in
+            [(Some(5.0), Some(5.0)), (Some(9.0), Some(2.0)), (None, Some(7.0)), (Some(7.0), None)]
+        {
             let all = sums(&[(first, Some(100.0)), (Some(8.0), Some(300.0)), (last, Some(500.0))]);
             assert_eq!(taken(&all, 2.0), Some((600.0, "by the mean of its power")));
         }
@@ -104,7 +132,10 @@ mod tests {
 
     #[test]
     fn what_nobody_says_is_not_made_up() {
-        assert_eq!(taken(&sums(&[(None, Some(100.0)), (None, None), (None, Some(100.0))]), 2.0), None);
+        assert_eq!(
+            taken(&sums(&[(None, Some(100.0)), (None, None), (None, Some(100.0))]), 2.0),
+            None
+        );
         let none = Sum::of(&[]);
         assert!(none.joules.is_none() && none.watts.is_none());
         let unknown = Sum::of(&[Health::default()]);

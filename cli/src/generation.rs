@@ -10,17 +10,20 @@ use clap::Args;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 
-/// What is not given is as the model's authors recommend it, in its generation_config.json; where that does not say whether to sample, the temperature is
-/// 0.7 among the 40 most likely tokens.
+/// What is not given is as the model's authors recommend it, in its generation_config.json; where
+/// that does not say whether to sample, the temperature is 0.7 among the 40 most likely tokens.
 #[derive(Args, Clone, Debug)]
 pub struct GenerationArgs {
-    /// The most tokens to generate [default: the authors', or 256; of `serve`, 16 for completions and what fits for chats]
+    /// The most tokens to generate
+    /// [default: the authors', or 256; of `serve`, 16 for completions and what fits for chats]
     #[arg(long)]
     pub max_tokens: Option<usize>,
-    /// Divides the logits; 0 always takes the most likely token [default: the authors', or 0.7 where they say nothing]
+    /// Divides the logits; 0 always takes the most likely token
+    /// [default: the authors', or 0.7 where they say nothing]
     #[arg(long)]
     pub temperature: Option<f32>,
-    /// Sample from so many most likely tokens; 0 means all [default: the authors', or 40 where they say nothing]
+    /// Sample from so many most likely tokens; 0 means all
+    /// [default: the authors', or 40 where they say nothing]
     #[arg(long)]
     pub top_k: Option<usize>,
     /// Sample from the fewest tokens that reach this total probability
@@ -53,7 +56,8 @@ pub struct GenerationArgs {
     /// End the text at this string, which is left out; may be given several times
     #[arg(long, allow_hyphen_values = true)]
     pub stop: Vec<String>,
-    /// Guess tokens ahead, for the same text in less time: `ngram`, by what followed the last tokens before, or a smaller MODEL of the same vocabulary
+    /// Guess tokens ahead, for the same text in less time: `ngram`, by what followed the last
+    /// tokens before, or a smaller MODEL of the same vocabulary
     #[arg(long, value_name = "ngram|MODEL")]
     pub speculate: Option<PathBuf>,
     /// The most tokens to guess at once [default: 7]
@@ -84,16 +88,23 @@ impl GenerationArgs {
         if self.greedy {
             sampling = sampling.temperature(0.0);
         } else if files.config().generation.sample.is_none() {
-            // Where nobody says anything: a small model that always takes the most likely token soon repeats itself.
+            // Where nobody says anything: a small model that always takes the most likely token
+            // soon repeats itself.
             sampling = sampling.temperature(0.7).top_k(40);
         }
         sampling = sampling.temperature(self.temperature.unwrap_or(sampling.options.temperature));
-        sampling = sampling.top_k(self.top_k.unwrap_or(sampling.options.top_k)).top_p(self.top_p.unwrap_or(sampling.options.top_p));
+        sampling = sampling
+            .top_k(self.top_k.unwrap_or(sampling.options.top_k))
+            .top_p(self.top_p.unwrap_or(sampling.options.top_p));
         sampling = sampling.min_p(self.min_p.unwrap_or(sampling.options.min_p));
-        sampling = sampling.repetition_penalty(self.repetition_penalty.unwrap_or(sampling.penalties.repetition));
-        sampling = sampling.presence_penalty(self.presence_penalty.unwrap_or(sampling.penalties.presence));
-        sampling = sampling.frequency_penalty(self.frequency_penalty.unwrap_or(sampling.penalties.frequency));
-        let logit_bias: Vec<(u32, f32)> = authors.logit_bias.iter().chain(&self.logit_bias).copied().collect();
+        sampling = sampling
+            .repetition_penalty(self.repetition_penalty.unwrap_or(sampling.penalties.repetition));
+        sampling =
+            sampling.presence_penalty(self.presence_penalty.unwrap_or(sampling.penalties.presence));
+        sampling = sampling
+            .frequency_penalty(self.frequency_penalty.unwrap_or(sampling.penalties.frequency));
+        let logit_bias: Vec<(u32, f32)> =
+            authors.logit_bias.iter().chain(&self.logit_bias).copied().collect();
         let stop: Vec<String> = authors.stop.iter().chain(&self.stop).cloned().collect();
         let options = match self.max_tokens {
             Some(max_tokens) => authors.max_tokens(max_tokens),
@@ -101,7 +112,12 @@ impl GenerationArgs {
         };
         // A draft model takes the place of n-grams when it is loaded.
         let speculation = self.speculate.as_ref().map(|_| self.draft_tokens(Speculation::ngram()));
-        options.sampling(sampling).ignore_eos(self.ignore_eos).stop(stop).logit_bias(logit_bias).speculate(speculation)
+        options
+            .sampling(sampling)
+            .ignore_eos(self.ignore_eos)
+            .stop(stop)
+            .logit_bias(logit_bias)
+            .speculate(speculation)
     }
 
     fn draft_tokens(&self, speculation: Speculation) -> Speculation {
@@ -111,17 +127,29 @@ impl GenerationArgs {
 
     /// Opens the files of the draft model, if there is one, before any weights are read.
     pub fn draft(&self, files: &ModelFiles, model: &ModelArgs) -> Result<Option<Draft>> {
-        let Some(name) = self.speculate.as_deref().filter(|name| *name != Path::new("ngram")) else { return Ok(None) };
+        let Some(name) = self.speculate.as_deref().filter(|name| *name != Path::new("ngram"))
+        else {
+            return Ok(None);
+        };
         let draft = model.open(name)?;
         let (other, vocab) = (draft.config().vocab, files.config().vocab);
         if other != vocab {
-            bail!("--speculate {}: its vocabulary has {other} tokens, the model's {vocab}", display(name));
+            bail!(
+                "--speculate {}: its vocabulary has {other} tokens, the model's {vocab}",
+                display(name)
+            );
         }
         Ok(Some(Draft(draft)))
     }
 
     /// Has a draft model draft for a model, on the same device.
-    pub fn with_draft(&self, options: GenerateOptions, draft: Option<Draft>, model: &Model, args: &ModelArgs) -> Result<GenerateOptions> {
+    pub fn with_draft(
+        &self,
+        options: GenerateOptions,
+        draft: Option<Draft>,
+        model: &Model,
+        args: &ModelArgs,
+    ) -> Result<GenerateOptions> {
         let Some(Draft(files)) = draft else { return Ok(options) };
         let draft = args.load_draft(model.context(), &files)?;
         Ok(options.speculate(self.draft_tokens(Speculation::from(&draft))))

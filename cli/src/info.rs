@@ -18,7 +18,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Shows a model: architecture, tensors, types, sizes, and what of it is unsupported and why (which is no failure of this command)
+/// Shows a model: architecture, tensors, types, sizes, and what of it is unsupported and why (which
+/// is no failure of this command)
 #[derive(Args)]
 pub struct Info {
     /// A model directory, a GGUF file, a native container, or a name on the Hugging Face hub
@@ -73,7 +74,11 @@ impl Info {
             writeln!(text, "not supported: {problem}")?;
         }
         if problems.is_empty() {
-            text += if self.quick { "weights not checked (--quick)\n" } else { "all weights can be loaded\n" };
+            text += if self.quick {
+                "weights not checked (--quick)\n"
+            } else {
+                "all weights can be loaded\n"
+            };
         }
         say(text)?;
         Ok(())
@@ -84,7 +89,8 @@ impl Info {
 fn problems(files: &ModelFiles) -> Vec<String> {
     let bar = progress("reading", "layers");
     bar.set_length(files.config().layers as u64);
-    let problems = files.problems().inspect(|_| bar.inc(1)).map(|error| error.to_string()).collect();
+    let problems =
+        files.problems().inspect(|_| bar.inc(1)).map(|error| error.to_string()).collect();
     bar.finish_and_clear();
     problems
 }
@@ -99,7 +105,8 @@ fn stored(path: &Path) -> Result<(&'static str, Vec<Stored>)> {
     if !directory.join("config.json").exists() {
         bail!("{}: is not a model: it has no config.json", display(path));
     }
-    let mut files: Vec<PathBuf> = std::fs::read_dir(&directory)?.filter_map(|entry| Some(entry.ok()?.path())).collect();
+    let mut files: Vec<PathBuf> =
+        std::fs::read_dir(&directory)?.filter_map(|entry| Some(entry.ok()?.path())).collect();
     files.retain(|file| file.extension().is_some_and(|extension| extension == "safetensors"));
     files.sort();
     let all: Vec<_> = files.iter().map(|file| safetensors(file)).collect::<Result<_>>()?;
@@ -109,8 +116,16 @@ fn stored(path: &Path) -> Result<(&'static str, Vec<Stored>)> {
 fn safetensors(path: &Path) -> Result<Vec<Stored>> {
     let file = SafeTensors::open(path)?;
     let tensor = |name: String| {
-        let (kind, shape) = (file.dtype(&name).map_or_else(String::new, |dtype| dtype.to_string()), file.shape(&name).unwrap_or_default());
-        Stored { kind, shape: shape.to_vec(), bytes: file.size(&name).map(|bytes| bytes as u64), name }
+        let (kind, shape) = (
+            file.dtype(&name).map_or_else(String::new, |dtype| dtype.to_string()),
+            file.shape(&name).unwrap_or_default(),
+        );
+        Stored {
+            kind,
+            shape: shape.to_vec(),
+            bytes: file.size(&name).map(|bytes| bytes as u64),
+            name,
+        }
     };
     Ok(file.names().into_iter().map(tensor).collect())
 }
@@ -123,7 +138,12 @@ fn gguf(path: &Path) -> Result<Vec<Stored>> {
             kind => kind.map_or_else(String::new, |kind| format!("{kind:?}").to_uppercase()),
         };
         let bytes = file.size(name).map(|bytes| bytes as u64);
-        Stored { name: name.to_owned(), kind, shape: file.shape(name).unwrap_or_default().to_vec(), bytes }
+        Stored {
+            name: name.to_owned(),
+            kind,
+            shape: file.shape(name).unwrap_or_default().to_vec(),
+            bytes,
+        }
     };
     Ok(file.names().map(tensor).collect())
 }
@@ -155,8 +175,14 @@ fn described(files: &ModelFiles) -> String {
     let head = if c.tied_head { "the embedding is the head" } else { "a head of its own" };
     let tokenizer = match files.tokenizer() {
         Ok(tokenizer) => {
-            let template = if tokenizer.has_chat_template() { "a chat template" } else { "no chat template" };
-            format!("{} tokens, BOS {:?}, EOS {:?}, {template}", tokenizer.vocab_size(), tokenizer.bos(), tokenizer.eos())
+            let template =
+                if tokenizer.has_chat_template() { "a chat template" } else { "no chat template" };
+            format!(
+                "{} tokens, BOS {:?}, EOS {:?}, {template}",
+                tokenizer.vocab_size(),
+                tokenizer.bos(),
+                tokenizer.eos()
+            )
         }
         Err(error) => format!("none that can be used: {error}"),
     };
@@ -188,16 +214,23 @@ fn described(files: &ModelFiles) -> String {
 fn table(tensors: &[Stored]) -> String {
     let mut groups: BTreeMap<_, Vec<&Stored>> = BTreeMap::new();
     for tensor in tensors {
-        let number = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
+        let number =
+            |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
         let shown: String = tensor.name.escape_debug().take(200).collect();
-        let name: Vec<_> = shown.split('.').map(|part| if number(part) { "*" } else { part }).collect();
+        let name: Vec<_> =
+            shown.split('.').map(|part| if number(part) { "*" } else { part }).collect();
         groups.entry((name.join("."), &tensor.kind, &tensor.shape)).or_default().push(tensor);
     }
     let mut text = String::new();
     for ((name, kind, shape), group) in groups {
-        let (count, bytes) = (group.len(), group.iter().map(|tensor| tensor.bytes).sum::<Option<u64>>());
-        let size = bytes.map_or_else(|| "of unknown size".into(), |bytes| format!("{:.2} MB", bytes as f64 / 1e6));
-        text += &format!("{name:<46} {count:>4} × {kind:<5} {:<16} {size:>12}\n", format!("{shape:?}"));
+        let (count, bytes) =
+            (group.len(), group.iter().map(|tensor| tensor.bytes).sum::<Option<u64>>());
+        let size = bytes.map_or_else(
+            || "of unknown size".into(),
+            |bytes| format!("{:.2} MB", bytes as f64 / 1e6),
+        );
+        text +=
+            &format!("{name:<46} {count:>4} × {kind:<5} {:<16} {size:>12}\n", format!("{shape:?}"));
     }
     let bytes: u64 = tensors.iter().filter_map(|tensor| tensor.bytes).sum();
     text + &format!("{} tensors, {:.1} MB\n", tensors.len(), bytes as f64 / 1e6)

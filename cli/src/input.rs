@@ -1,4 +1,5 @@
-//! Texts from files, pipes and standard input. Their length is bounded, so that an endless input is an error.
+//! Texts from files, pipes and standard input. Their length is bounded, so that an endless input is
+//! an error.
 
 use anyhow::{Context as _, Result, bail};
 use bitnet_wgpu::files::{display, read_stream};
@@ -7,10 +8,12 @@ use std::{
     path::Path,
 };
 
-/// Most bytes of a prompt, a message, or a text that is scored. Tokenizing takes up to 200 times as much memory, and the longest contexts have some 8 MB.
+/// Most bytes of a prompt, a message, or a text that is scored. Tokenizing takes up to 200 times as
+/// much memory, and the longest contexts have some 8 MB.
 pub const MAX_TEXT: u64 = 16 << 20;
 
-/// Most bytes of a text that is embedded: 64 of them are in memory together, and a context of 128 K tokens has half a megabyte.
+/// Most bytes of a text that is embedded: 64 of them are in memory together, and a context of 128 K
+/// tokens has half a megabyte.
 pub const MAX_EMBEDDED: u64 = 1 << 20;
 
 /// Most bytes of a chat template, as the library takes it.
@@ -45,7 +48,9 @@ fn whole(input: impl Read, most: u64) -> Result<String> {
 }
 
 fn utf8(bytes: Vec<u8>) -> Result<String> {
-    String::from_utf8(bytes).map_err(|error| anyhow::anyhow!("is not UTF-8: byte {} is wrong", error.utf8_error().valid_up_to()))
+    String::from_utf8(bytes).map_err(|error| {
+        anyhow::anyhow!("is not UTF-8: byte {} is wrong", error.utf8_error().valid_up_to())
+    })
 }
 
 /// A line of an input, without its end.
@@ -113,7 +118,9 @@ mod tests {
     #[test]
     fn endless_inputs_are_read_to_the_bound() {
         let given = Cell::new(0);
-        assert!(whole(Endless(&given), 5000).unwrap_err().to_string().contains("more than 5000 bytes"));
+        assert!(
+            whole(Endless(&given), 5000).unwrap_err().to_string().contains("more than 5000 bytes")
+        );
         assert_eq!(given.get(), 5001);
     }
 
@@ -121,7 +128,14 @@ mod tests {
     fn lines_are_bounded_and_repaired() {
         let mut lines = Lines::new(&b"five5\nsixsix\n\xffab\r\n\nsixsixsix"[..], 5);
         let text = |text: &str| Some(Line::Text(text.into()));
-        let wanted = [text("five5"), Some(Line::TooLong), Some(Line::Repaired("\u{fffd}ab".into())), text(""), Some(Line::TooLong), None];
+        let wanted = [
+            text("five5"),
+            Some(Line::TooLong),
+            Some(Line::Repaired("\u{fffd}ab".into())),
+            text(""),
+            Some(Line::TooLong),
+            None,
+        ];
         for wanted in wanted {
             assert_eq!(lines.next_line().unwrap(), wanted);
         }

@@ -1,5 +1,5 @@
-//! The commands of `bitnet`: each is a module with its arguments and what it does. The examples `generate`, `perplexity` and `bench_model` call them
-//! too, and `tune` takes their options.
+//! The commands of `bitnet`: each is a module with its arguments and what it does. The examples
+//! `generate`, `perplexity` and `bench_model` call them too, and `tune` takes their options.
 
 pub mod adapters;
 mod allocator;
@@ -27,11 +27,17 @@ use std::{
     process::ExitCode,
 };
 
-/// Runs a command. Rust prints an error that leaves `main` as data; people want its text. Who reads the output may stop reading.
+/// Runs a command. Rust prints an error that leaves `main` as data; people want its text. Who reads
+/// the output may stop reading.
 pub fn main(command: impl FnOnce() -> anyhow::Result<()>) -> ExitCode {
-    env_logger::Builder::from_env(env_logger::Env::default().default_filter_or("error,bitnet_wgpu=warn,bitnet_serve=warn")).init();
+    env_logger::Builder::from_env(
+        env_logger::Env::default().default_filter_or("error,bitnet_wgpu=warn,bitnet_serve=warn"),
+    )
+    .init();
     let Err(error) = command() else { return ExitCode::SUCCESS };
-    let closed = error.downcast_ref::<std::io::Error>().is_some_and(|error| error.kind() == ErrorKind::BrokenPipe);
+    let closed = error
+        .downcast_ref::<std::io::Error>()
+        .is_some_and(|error| error.kind() == ErrorKind::BrokenPipe);
     if closed {
         return ExitCode::SUCCESS;
     }
@@ -39,7 +45,8 @@ pub fn main(command: impl FnOnce() -> anyhow::Result<()>) -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// Escapes what a terminal would obey, but for ends of lines: names of files and of devices may have some.
+/// Escapes what a terminal would obey, but for ends of lines: names of files and of devices may
+/// have some.
 pub fn printable(text: &str) -> String {
     let lines: Vec<_> = text.split('\n').map(|line| display(Path::new(line)).to_string()).collect();
     lines.join("\n")

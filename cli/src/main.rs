@@ -1,16 +1,17 @@
 //! `bitnet`: ternary language models on the command line.
 
 use bitnet_cli::{
-    adapters::Adapters, bench::Bench, chat::Chat, doctor::Doctor, embed::Embed, info::Info, perplexity::Perplexity, quantize::Quantize,
-    run::Run, serve::Serve,
+    adapters::Adapters, bench::Bench, chat::Chat, doctor::Doctor, embed::Embed, info::Info,
+    perplexity::Perplexity, quantize::Quantize, run::Run, serve::Serve,
 };
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
 
-/// Runs, embeds with, scores, packs and times ternary ("1.58-bit") language models, on the GPU or the CPU.
+/// Runs, embeds with, scores, packs and times ternary ("1.58-bit") language models, on the GPU or
+/// the CPU.
 ///
-/// A MODEL is a directory as transformers writes it (config.json, safetensors, tokenizer.json), a GGUF file, or a name on the Hugging Face hub:
-/// OWNER/NAME[@REVISION][:FILE.gguf].
+/// A MODEL is a directory as transformers writes it (config.json, safetensors, tokenizer.json), a
+/// GGUF file, or a name on the Hugging Face hub: OWNER/NAME[@REVISION][:FILE.gguf].
 #[derive(Parser)]
 #[command(name = "bitnet", version)]
 struct Arguments {

@@ -66,7 +66,9 @@ pub enum Layers {
 fn layers(text: &str) -> Result<Layers, String> {
     match text {
         "auto" => Ok(Layers::Auto),
-        count => count.parse().map(Layers::Count).map_err(|_| "a number of layers, or `auto`".into()),
+        count => {
+            count.parse().map(Layers::Count).map_err(|_| "a number of layers, or `auto`".into())
+        }
     }
 }
 
@@ -84,7 +86,8 @@ fn bytes(text: &str) -> Result<u64, String> {
 /// How a model is loaded, and where.
 #[derive(Args, Clone, Debug, Default)]
 pub struct ModelArgs {
-    /// Language that kernels are compiled from; `msl` forces MSL on any GPU under Metal [default: msl on Apple GPUs since M1 and A14, elsewhere wgsl]
+    /// Language that kernels are compiled from; `msl` forces MSL on any GPU under Metal
+    /// [default: msl on Apple GPUs since M1 and A14, elsewhere wgsl]
     #[arg(long)]
     pub language: Option<Language>,
     /// Compute on the CPU
@@ -96,7 +99,8 @@ pub struct ModelArgs {
     /// Compute on the GPU, even a software one, which is slower than the CPU
     #[arg(long)]
     pub gpu: bool,
-    /// Compute on this GPU: a part of its name, or its number in `bitnet adapters`; given again, the model's layers are split over these GPUs, in their order
+    /// Compute on this GPU: a part of its name, or its number in `bitnet adapters`; given again,
+    /// the model's layers are split over these GPUs, in their order
     #[arg(long, value_name = "NAME|NUMBER", conflicts_with = "cpu")]
     pub adapter: Vec<String>,
     /// How many layers each --adapter gets [default: by its memory]
@@ -105,16 +109,20 @@ pub struct ModelArgs {
     /// Leave out the GPU's matrix units, which make prompts faster on Vulkan
     #[arg(long)]
     pub no_matrix_units: bool,
-    /// Compute the attention of prompts on them too, in 16 bits: faster, but logits differ in their last bits by how a prompt is cut
+    /// Compute the attention of prompts on them too, in 16 bits: faster, but logits differ in their
+    /// last bits by how a prompt is cut
     #[arg(long, conflicts_with_all = ["no_matrix_units", "cpu"])]
     pub half_attention: bool,
-    /// Keep compiled kernels in this folder, and take them from there (Vulkan): the next start is sooner; and choose kernels by what the example `tune` measured
+    /// Keep compiled kernels in this folder, and take them from there (Vulkan): the next start is
+    /// sooner; and choose kernels by what the example `tune` measured
     #[arg(long, value_name = "DIR", conflicts_with = "cpu")]
     pub cache: Option<PathBuf>,
-    /// The most GPU memory that the model and its work may take: bytes, or with K, M or G for 2^10, 2^20 or 2^30 of them
+    /// The most GPU memory that the model and its work may take: bytes, or with K, M or G for 2^10,
+    /// 2^20 or 2^30 of them
     #[arg(long, value_name = "BYTES", value_parser = bytes, conflicts_with = "cpu")]
     pub memory_limit: Option<u64>,
-    /// Keep so many layers in host memory and copy them to the GPU as they are used: slower, for models that are too large; `auto`: as few as --memory-limit takes
+    /// Keep so many layers in host memory and copy them to the GPU as they are used: slower, for
+    /// models that are too large; `auto`: as few as --memory-limit takes
     #[arg(long, value_name = "auto|LAYERS", value_parser = layers, conflicts_with = "cpu")]
     pub offload: Option<Layers>,
     /// Keep the head in 8 bits
@@ -149,37 +157,51 @@ impl FileArgs {
             I2s::Rows => I2sLayout::Rows,
         };
         let quantized = self.activations.map(Activations::are_quantized);
-        let options = LoadOptions::default().quantize(self.quantize).quantized_activations(quantized);
+        let options =
+            LoadOptions::default().quantize(self.quantize).quantized_activations(quantized);
         options.i2s_layout(i2s_layout).ignore_unused(self.ignore_unused)
     }
 }
 
 impl ModelArgs {
-    /// Opens the model's files, from the hub where `name` is a name there. Its weights are not read yet.
+    /// Opens the model's files, from the hub where `name` is a name there. Its weights are not read
+    /// yet.
     pub fn open(&self, name: impl AsRef<Path>) -> Result<ModelFiles> {
         Ok(ModelFiles::open(resolve(name.as_ref())?, &self.options())?)
     }
 
-    /// Loads the model, for the CPU where that is faster, with a progress bar for those that take their time. With `--offload auto`, it leaves room for such a
-    /// session.
+    /// Loads the model, for the CPU where that is faster, with a progress bar for those that take
+    /// their time. With `--offload auto`, it leaves room for such a session.
     pub fn load(&self, files: &ModelFiles, room: SessionOptions) -> Result<Model> {
         self.load_to(&self.contexts()?, files, room)
     }
 
     /// The same to these devices.
-    pub fn load_to(&self, contexts: &[Context], files: &ModelFiles, room: SessionOptions) -> Result<Model> {
+    pub fn load_to(
+        &self,
+        contexts: &[Context],
+        files: &ModelFiles,
+        room: SessionOptions,
+    ) -> Result<Model> {
         let offload = self.offload(room);
         let load = |progress: &mut dyn FnMut(usize, usize)| {
-            Model::from_files(devices(contexts), files, self.options().offload(offload).progress(progress))
+            Model::from_files(
+                devices(contexts),
+                files,
+                self.options().offload(offload).progress(progress),
+            )
         };
         let model = with_progress("loading", load)?;
         note_placed(&model)?;
         Ok(model)
     }
 
-    /// Loads a model that drafts, to a GPU, or for the CPU without a context. All of it is there: it is small.
+    /// Loads a model that drafts, to a GPU, or for the CPU without a context. All of it is there:
+    /// it is small.
     pub fn load_draft(&self, context: Option<&Context>, files: &ModelFiles) -> Result<Model> {
-        with_progress("loading", |progress| Ok(Model::from_files(context, files, self.options().split([]).progress(progress))?))
+        with_progress("loading", |progress| {
+            Ok(Model::from_files(context, files, self.options().split([]).progress(progress))?)
+        })
     }
 
     /// Which layers stay in host memory, with room for such a session.
@@ -192,7 +214,12 @@ impl ModelArgs {
     }
 
     pub fn options<'a>(&self) -> LoadOptions<'a> {
-        self.file.options().int8_head(self.int8_head).half_attention(self.half_attention).split(&*self.split).threads(self.threads)
+        self.file
+            .options()
+            .int8_head(self.int8_head)
+            .half_attention(self.half_attention)
+            .split(&*self.split)
+            .threads(self.threads)
     }
 
     /// The devices; none for the CPU.
@@ -203,15 +230,25 @@ impl ModelArgs {
         if self.cpu {
             return Ok(Vec::new());
         }
-        let experimental = if self.no_matrix_units { wgpu::ExperimentalFeatures::disabled() } else { matrix_units() };
-        let mut options = ContextOptions::default().experimental(experimental).cache(self.cache.clone());
-        options = options.memory_limit(self.memory_limit).offload(self.offload.is_some()).msl(self.msl());
+        let experimental = if self.no_matrix_units {
+            wgpu::ExperimentalFeatures::disabled()
+        } else {
+            matrix_units()
+        };
+        let mut options =
+            ContextOptions::default().experimental(experimental).cache(self.cache.clone());
+        options =
+            options.memory_limit(self.memory_limit).offload(self.offload.is_some()).msl(self.msl());
         if let [adapter] = &self.adapter[..] {
             options = options.adapter(chosen(adapter));
         }
-        let open = |options: ContextOptions| Ok::<_, Error>(pollster::block_on(Context::open(options))?);
+        let open =
+            |options: ContextOptions| Ok::<_, Error>(pollster::block_on(Context::open(options))?);
         let contexts = if self.adapter.len() > 1 {
-            self.adapter.iter().map(|adapter| open(options.clone().adapter(chosen(adapter)))).collect::<Result<_>>()?
+            self.adapter
+                .iter()
+                .map(|adapter| open(options.clone().adapter(chosen(adapter))))
+                .collect::<Result<_>>()?
         } else if self.gpu || self.language.is_some() {
             vec![open(options)?]
         } else {
@@ -237,7 +274,8 @@ impl ModelArgs {
     }
 }
 
-/// The path of a model: a path as it is, which need not be UTF-8, or that of a copy of a model on the hub.
+/// The path of a model: a path as it is, which need not be UTF-8, or that of a copy of a model on
+/// the hub.
 pub fn resolve(model: &Path) -> Result<PathBuf> {
     match model.to_str() {
         // Names on the hub have no control characters.
@@ -261,11 +299,19 @@ pub fn devices(contexts: &[Context]) -> Devices<'_> {
 pub fn note_placed(model: &Model) -> Result<()> {
     let (offloaded, layers) = (model.offloaded(), model.config().layers);
     if offloaded.layers > 0 {
-        note(format!("{} of {layers} layers stay in host memory: {} bytes are copied for every token", offloaded.layers, offloaded.bytes));
+        note(format!(
+            "{} of {layers} layers stay in host memory: {} bytes are copied for every token",
+            offloaded.layers, offloaded.bytes
+        ));
     }
     let parts = model.parts(SessionOptions::new(1, 1))?;
     for part in parts.iter().filter(|_| parts.len() > 1) {
-        note(format!("layers {} to {} of {layers} on {}", part.layers.start + 1, part.layers.end, part.context.capabilities().adapter));
+        note(format!(
+            "layers {} to {} of {layers} on {}",
+            part.layers.start + 1,
+            part.layers.end,
+            part.context.capabilities().adapter
+        ));
     }
     Ok(())
 }
@@ -273,12 +319,16 @@ pub fn note_placed(model: &Model) -> Result<()> {
 /// wgpu's token for the features that matrix units are.
 #[allow(unsafe_code)]
 pub fn matrix_units() -> wgpu::ExperimentalFeatures {
-    // SAFETY: the command line's devices run the library's kernels only, which keep to their memory.
+    // SAFETY: the command line's devices run the library's kernels only, which keep to their
+    // memory.
     unsafe { wgpu::ExperimentalFeatures::enabled() }
 }
 
 /// Loads or writes a model with a bar of its layers.
-pub fn with_progress<T>(what: &'static str, load: impl FnOnce(&mut dyn FnMut(usize, usize)) -> T) -> T {
+pub fn with_progress<T>(
+    what: &'static str,
+    load: impl FnOnce(&mut dyn FnMut(usize, usize)) -> T,
+) -> T {
     let bar = progress(what, "layers");
     let loaded = load(&mut |done, all| {
         bar.set_length(all as u64);
@@ -291,13 +341,16 @@ pub fn with_progress<T>(what: &'static str, load: impl FnOnce(&mut dyn FnMut(usi
 /// A bar on the terminal; without one, nothing is drawn.
 pub fn progress(what: &'static str, unit: &str) -> ProgressBar {
     let style = ProgressStyle::with_template(&format!("{{msg}} {{bar:30}} {{pos}}/{{len}} {unit}"));
-    ProgressBar::new(0).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar())).with_message(what)
+    ProgressBar::new(0)
+        .with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
+        .with_message(what)
 }
 
 /// The names of a model's devices, and the language of their kernels.
 pub fn device(model: &Model) -> Result<(String, String)> {
     let parts = model.parts(SessionOptions::new(1, 1))?;
-    let names: Vec<_> = parts.iter().map(|part| part.context.capabilities().adapter.clone()).collect();
+    let names: Vec<_> =
+        parts.iter().map(|part| part.context.capabilities().adapter.clone()).collect();
     Ok(match model.context() {
         Some(context) => (names.join(" + "), format!("{:?}", context.language()).to_lowercase()),
         None => ("CPU".into(), "rust".into()),
@@ -307,10 +360,12 @@ pub fn device(model: &Model) -> Result<(String, String)> {
 /// How conversations are written.
 #[derive(Args, Clone, Debug, Default)]
 pub struct ChatArgs {
-    /// A chat template, in Jinja, to use instead of the model's own: a file or a pipe of at most 1 MiB
+    /// A chat template, in Jinja, to use instead of the model's own: a file or a pipe of at most 1
+    /// MiB
     #[arg(long, value_name = "FILE")]
     pub chat_template: Option<PathBuf>,
-    /// Whether the model reasons before it answers, where its chat template can say so [default: as the template has it]
+    /// Whether the model reasons before it answers, where its chat template can say so
+    /// [default: as the template has it]
     #[arg(long)]
     pub thinking: Option<Thinking>,
     /// Let names of special tokens within a message become those tokens [default: they are text]
@@ -328,7 +383,9 @@ impl ChatArgs {
     /// The tokenizer, told so.
     pub fn tokenizer(&self, tokenizer: &Tokenizer) -> Result<Tokenizer> {
         let tokenizer = match &self.chat_template {
-            Some(template) => tokenizer.with_chat_template(&input::text(template, input::MAX_TEMPLATE)?),
+            Some(template) => {
+                tokenizer.with_chat_template(&input::text(template, input::MAX_TEMPLATE)?)
+            }
             None => tokenizer.clone(),
         };
         let tokenizer = tokenizer.with_special_tokens_in_content(self.special_tokens_in_content);

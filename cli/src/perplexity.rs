@@ -18,15 +18,18 @@ use std::{
     time::Instant,
 };
 
-/// Tokens of windows that are scored side by side: as many as a GPU computes in one pass. The interim value covers whole groups of them.
+/// Tokens of windows that are scored side by side: as many as a GPU computes in one pass. The
+/// interim value covers whole groups of them.
 const TOGETHER: usize = 2048;
 
 /// [`TOGETHER`] on the CPU, whose passes are no faster for being longer.
 const TOGETHER_ON_CPU: usize = 64;
 
-/// Computes a model's perplexity on a text, in separate windows with BOS before each; every token is scored once
+/// Computes a model's perplexity on a text, in separate windows with BOS before each; every token
+/// is scored once
 ///
-/// On a terminal, a bar shows the interim perplexity. An interrupt (Ctrl-C) ends it with the perplexity of the windows that are done.
+/// On a terminal, a bar shows the interim perplexity. An interrupt (Ctrl-C) ends it with the
+/// perplexity of the windows that are done.
 #[derive(Args)]
 pub struct Perplexity {
     /// A model directory, a GGUF file, or a name on the Hugging Face hub
@@ -87,13 +90,18 @@ pub fn run(name: &Path, text: &Path, args: &PerplexityArgs) -> Result<()> {
         bail!("the text has no tokens");
     }
     if window == 0 || window >= context {
-        bail!("--window {window}: 1 to {} tokens and BOS fit the model's context", context.saturating_sub(1));
+        bail!(
+            "--window {window}: 1 to {} tokens and BOS fit the model's context",
+            context.saturating_sub(1)
+        );
     }
     let model = args.model.load(&files, SessionOptions::new(1, window + 1).cache(Element::F32))?;
-    let windows: Vec<Vec<u32>> = ids.chunks(window).map(|window| [&[bos], window].concat()).collect();
+    let windows: Vec<Vec<u32>> =
+        ids.chunks(window).map(|window| [&[bos], window].concat()).collect();
     let start = Instant::now();
     let scored = with_bar(&model, &windows, ids.len())?;
-    let (rate, complete) = (scored.tokens as f64 / start.elapsed().as_secs_f64(), scored.tokens == ids.len());
+    let (rate, complete) =
+        (scored.tokens as f64 / start.elapsed().as_secs_f64(), scored.tokens == ids.len());
     if scored.tokens == 0 {
         bail!("interrupted before the first tokens were scored");
     }
@@ -112,16 +120,23 @@ pub fn run(name: &Path, text: &Path, args: &PerplexityArgs) -> Result<()> {
     }
     if !complete {
         let share = 100.0 * tokens as f64 / ids.len() as f64;
-        bail!("interrupted: the perplexity is that of the first {tokens} of {} tokens ({share:.1} %)", ids.len());
+        bail!(
+            "interrupted: the perplexity is that of the first {tokens} of {} tokens ({share:.1} %)",
+            ids.len()
+        );
     }
     Ok(())
 }
 
-/// Scores windows until they are done, or somebody interrupts it, with a bar of the tokens and the interim perplexity.
+/// Scores windows until they are done, or somebody interrupts it, with a bar of the tokens and the
+/// interim perplexity.
 fn with_bar(model: &Model, windows: &[Vec<u32>], tokens: usize) -> Result<Scored> {
     let bar = model::progress("scoring", "tokens");
     bar.set_length(tokens as u64);
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("starting to wait for interrupts")?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("starting to wait for interrupts")?;
     let interrupted = async {
         if tokio::signal::ctrl_c().await.is_err() {
             // Nobody can interrupt it so.
@@ -178,8 +193,10 @@ mod tests {
         let model = Model::load_cpu(TALES).unwrap();
         let mut windows = windows(9, 20);
         windows.last_mut().unwrap().truncate(17);
-        let together = pollster::block_on(score(&model, &windows, std::future::pending(), |_| ())).unwrap();
-        let alone: Vec<_> = windows.iter().map(|window| pollster::block_on(model.score(window)).unwrap()).collect();
+        let together =
+            pollster::block_on(score(&model, &windows, std::future::pending(), |_| ())).unwrap();
+        let alone: Vec<_> =
+            windows.iter().map(|window| pollster::block_on(model.score(window)).unwrap()).collect();
         let sum: f64 = alone.iter().map(|scores| scores.iter().sum::<f64>()).sum();
         assert_eq!((together.nll.to_bits(), together.tokens), (sum.to_bits(), 8 * 20 + 16));
         assert_eq!(pollster::block_on(model.score_batch(&windows)).unwrap(), alone);
@@ -189,10 +206,16 @@ mod tests {
     fn an_interrupt_keeps_whole_groups() {
         let model = Model::load_cpu(TALES).unwrap();
         let (windows, groups, count) = (windows(12, 15), Cell::new(0), TOGETHER_ON_CPU / 16);
-        let interrupted = poll_fn(|_| if groups.get() == 1 { Poll::Ready(()) } else { Poll::Pending });
-        let scored = pollster::block_on(score(&model, &windows, interrupted, |_| groups.set(groups.get() + 1))).unwrap();
+        let interrupted =
+            poll_fn(|_| if groups.get() == 1 { Poll::Ready(()) } else { Poll::Pending });
+        let scored = pollster::block_on(score(&model, &windows, interrupted, |_| {
+            groups.set(groups.get() + 1)
+        }))
+        .unwrap();
         assert_eq!(scored.tokens, count * 15);
-        let first = pollster::block_on(score(&model, &windows[..count], std::future::pending(), |_| ())).unwrap();
+        let first =
+            pollster::block_on(score(&model, &windows[..count], std::future::pending(), |_| ()))
+                .unwrap();
         assert_eq!(scored.nll.to_bits(), first.nll.to_bits());
     }
 }

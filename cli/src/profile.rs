@@ -1,4 +1,5 @@
-//! A decoding step or a prompt, kernel by kernel, for `--profile` of `bitnet bench` and `bitnet run`.
+//! A decoding step or a prompt, kernel by kernel, for `--profile` of `bitnet bench` and
+//! `bitnet run`.
 
 use anyhow::{Result, bail};
 use bitnet_wgpu::{Clock, Context, Error, Recording, measure::Roof, model::Model};
@@ -35,10 +36,14 @@ pub struct OfText {
 }
 
 impl OfText {
-    /// Of a prompt and so many tokens after it, which a model has just generated: all of the prompt in one piece, and the step in the middle of them.
+    /// Of a prompt and so many tokens after it, which a model has just generated: all of the prompt
+    /// in one piece, and the step in the middle of them.
     pub fn new(model: &Model, context: &Context, prompt: &[u32], generated: usize) -> Result<Self> {
         let (roof, middle) = (roof(context)?, prompt.len() + generated / 2);
-        let (prompt, past) = (Profile::of_prompt(model, prompt, roof.as_ref())?, middle.min(model.config().context - 1));
+        let (prompt, past) = (
+            Profile::of_prompt(model, prompt, roof.as_ref())?,
+            middle.min(model.config().context - 1),
+        );
         Ok(Self { step: Profile::of_step(model, 1, past, roof.as_ref())?, prompt, roof })
     }
 
@@ -75,13 +80,14 @@ struct Kernel {
     count: usize,
     /// Of them together.
     us: f64,
-    /// What is bound to them, once a dispatch: what they read and write, or more, of tables and of a cache that is not full.
+    /// What is bound to them, once a dispatch: what they read and write, or more, of tables and of
+    /// a cache that is not full.
     bytes: u64,
 }
 
 impl Kernel {
-    /// Bytes a second, and their share of the roof. None where passes that are taken off are all of the time; and none above the roof, where more is bound
-    /// than was read, or a cache had it.
+    /// Bytes a second, and their share of the roof. None where passes that are taken off are all of
+    /// the time; and none above the roof, where more is bound than was read, or a cache had it.
     fn rate(&self, roof: Option<f64>) -> Option<(f64, Option<f64>)> {
         let rate = (self.us > 0.0).then(|| self.bytes as f64 / (self.us * 1e-6))?;
         let share = roof.map(|roof| rate / roof);
@@ -91,8 +97,17 @@ impl Kernel {
 
 impl Profile {
     /// Of a step of so many sequences, after `past` tokens of each. The model has run before.
-    pub fn of_step(model: &Model, sequences: usize, past: usize, roof: Option<&Roof>) -> Result<Self> {
-        Self::of(format!("a step of {sequences} after {past} tokens"), &model.record_step(sequences, past)?, roof)
+    pub fn of_step(
+        model: &Model,
+        sequences: usize,
+        past: usize,
+        roof: Option<&Roof>,
+    ) -> Result<Self> {
+        Self::of(
+            format!("a step of {sequences} after {past} tokens"),
+            &model.record_step(sequences, past)?,
+            roof,
+        )
     }
 
     /// Of a prompt of so many tokens, in one piece.
@@ -107,15 +122,19 @@ impl Profile {
         while start.elapsed() < Duration::from_millis(500) {
             step.submit()?.wait()?;
         }
-        let mut times = (0..5).map(|_| Ok(block_on(step.time(TIMES))?)).collect::<Result<Vec<_>>>()?;
+        let mut times =
+            (0..5).map(|_| Ok(block_on(step.time(TIMES))?)).collect::<Result<Vec<_>>>()?;
         times.sort_by_key(|&(_, time)| time);
         let (clock, gpu) = times[2];
-        let mut hosts = (0..9).map(|_| submission(|| Ok(step.submit()?.wait()?), || Ok(step.submit()?))).collect::<Result<Vec<_>>>()?;
+        let mut hosts = (0..9)
+            .map(|_| submission(|| Ok(step.submit()?.wait()?), || Ok(step.submit()?)))
+            .collect::<Result<Vec<_>>>()?;
         hosts.sort_by(f64::total_cmp);
         let profiles = (0..5).map(|_| Ok(block_on(step.profile())?)).collect::<Result<Vec<_>>>()?;
         let dispatches = profiles[0].steps.len();
         let median = |i: usize| {
-            let mut times: Vec<f64> = profiles.iter().map(|profile| us(profile.steps[i].time)).collect();
+            let mut times: Vec<f64> =
+                profiles.iter().map(|profile| us(profile.steps[i].time)).collect();
             times.sort_by(f64::total_cmp);
             times[2]
         };
@@ -123,15 +142,27 @@ impl Profile {
         // Passes of their own take longer than dispatches of one: by this much each.
         let pass = ((times.iter().sum::<f64>() - us(gpu)) / dispatches as f64).max(0.0);
         let mut kernels: Vec<Kernel> = Vec::new();
-        for ((timed, time), dispatch) in profiles[0].steps.iter().zip(&times).zip(step.dispatches()) {
+        for ((timed, time), dispatch) in profiles[0].steps.iter().zip(&times).zip(step.dispatches())
+        {
             let (us, bytes) = (time - pass, dispatch.bytes().iter().sum::<u64>());
             match kernels.iter_mut().find(|kernel| kernel.name == timed.kernel) {
-                Some(kernel) => (kernel.count, kernel.us, kernel.bytes) = (kernel.count + 1, kernel.us + us, kernel.bytes + bytes),
+                Some(kernel) => {
+                    (kernel.count, kernel.us, kernel.bytes) =
+                        (kernel.count + 1, kernel.us + us, kernel.bytes + bytes)
+                }
                 None => kernels.push(Kernel { name: timed.kernel, count: 1, us, bytes }),
             }
         }
         kernels.sort_by(|a, b| b.us.total_cmp(&a.us));
-        Ok(Self { what, clock, dispatches, gpu: us(gpu), host: hosts[4], kernels, roof: roof.map(|roof| roof.bytes_per_second) })
+        Ok(Self {
+            what,
+            clock,
+            dispatches,
+            gpu: us(gpu),
+            host: hosts[4],
+            kernels,
+            roof: roof.map(|roof| roof.bytes_per_second),
+        })
     }
 
     /// Adds that of a step to the object that `--json` prints.
@@ -174,11 +205,16 @@ fn us(time: Duration) -> f64 {
 
 impl fmt::Display for Profile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "{}, by the {:?} clock; what a pass costs is taken off; bytes are those bound", self.what, self.clock)?;
+        writeln!(
+            f,
+            "{}, by the {:?} clock; what a pass costs is taken off; bytes are those bound",
+            self.what, self.clock
+        )?;
         for kernel @ Kernel { name, count, us, bytes } in &self.kernels {
             let (rate, share) = kernel.rate(self.roof).unzip();
             let rate = rate.map_or_else(|| "-".into(), |rate| format!("{:.1}", rate / 1e9));
-            let share = share.flatten().map_or_else(|| "-".into(), |share| format!("{:.0}", 100.0 * share));
+            let share =
+                share.flatten().map_or_else(|| "-".into(), |share| format!("{:.0}", 100.0 * share));
             let (each, megabytes) = (us / *count as f64, *bytes as f64 / 1e6);
             writeln!(
                 f,

@@ -1,4 +1,5 @@
-//! `bitnet quantize`: packs a float checkpoint into the two-bit format of transformers, or writes a model as a GGUF file or a native container.
+//! `bitnet quantize`: packs a float checkpoint into the two-bit format of transformers, or writes a
+//! model as a GGUF file or a native container.
 
 use crate::{
     model::{Activations, FileArgs, I2s, progress, resolve, with_progress},
@@ -25,7 +26,8 @@ enum Format {
     Q2,
 }
 
-/// Packs a float checkpoint to two bits per weight: linear layers are quantised by their absmean, other tensors copied
+/// Packs a float checkpoint to two bits per weight: linear layers are quantised by their absmean,
+/// other tensors copied
 #[derive(Args)]
 pub struct Quantize {
     /// Model directory: config.json, and model.safetensors or its shards. With --native, any model
@@ -67,7 +69,8 @@ impl Quantize {
             return self.native();
         }
         let checkpoint = Checkpoint::open(&self.input)?.with_quantize(self.quantize);
-        let checkpoint = checkpoint.with_quantized_activations(self.activations.map(Activations::are_quantized));
+        let checkpoint =
+            checkpoint.with_quantized_activations(self.activations.map(Activations::are_quantized));
         let bar = progress("packing", "tensors");
         let (mut tensors, mut printed) = (Vec::new(), Ok(()));
         let written = |tensor: &WrittenTensor| {
@@ -93,10 +96,17 @@ impl Quantize {
                 json!({ "name": name, "bytes_before": bytes_before, "bytes_after": bytes_after, "relative_error": error })
             };
             let tensors: Vec<_> = tensors.iter().map(tensor).collect();
-            say(format!("{}\n", json!({ "bytes_before": before, "bytes_after": after, "tensors": tensors })))?;
+            say(format!(
+                "{}\n",
+                json!({ "bytes_before": before, "bytes_after": after, "tensors": tensors })
+            ))?;
         } else {
             let ratio = before as f64 / after.max(1) as f64;
-            say(format!("{:.1} MB to {:.1} MB: {ratio:.2} times smaller\n", before as f64 / 1e6, after as f64 / 1e6))?;
+            say(format!(
+                "{:.1} MB to {:.1} MB: {ratio:.2} times smaller\n",
+                before as f64 / 1e6,
+                after as f64 / 1e6
+            ))?;
         }
         Ok(())
     }
@@ -110,7 +120,12 @@ impl Quantize {
             note(format!("the file will take token ids, and no text: {error}"));
         }
         with_progress("packing", |progress| {
-            write_native(&files, &self.output, self.force, file.options().int8_head(self.int8_head).progress(progress))
+            write_native(
+                &files,
+                &self.output,
+                self.force,
+                file.options().int8_head(self.int8_head).progress(progress),
+            )
         })?;
         let bytes = self.output.metadata()?.len();
         match self.json {
@@ -121,7 +136,12 @@ impl Quantize {
     }
 
     /// Writes a GGUF file with the directory's tokenizer, where there is one.
-    fn gguf(&self, checkpoint: &Checkpoint, kind: GgufType, written: impl FnMut(&WrittenTensor)) -> Result<()> {
+    fn gguf(
+        &self,
+        checkpoint: &Checkpoint,
+        kind: GgufType,
+        written: impl FnMut(&WrittenTensor),
+    ) -> Result<()> {
         let vocabulary = if checkpoint.path().join("tokenizer.json").exists() {
             Some(Tokenizer::from_directory(checkpoint.path())?.to_gguf()?)
         } else {
@@ -134,6 +154,8 @@ impl Quantize {
 
 fn line(tensor: &WrittenTensor) -> String {
     let ratio = tensor.bytes_before as f64 / tensor.bytes_after.max(1) as f64;
-    let error = tensor.error.map_or_else(|| "unchanged".into(), |error| format!("relative error {error:.3}"));
+    let error = tensor
+        .error
+        .map_or_else(|| "unchanged".into(), |error| format!("relative error {error:.3}"));
     format!("{:<50} {ratio:>6.2} times smaller, {error}\n", tensor.name)
 }

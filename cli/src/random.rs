@@ -60,7 +60,8 @@ const BONSAI_8B: &str = r#"{
     "rms_norm_eps": 1e-6, "rope_theta": 1000000.0, "tie_word_embeddings": false, "eos_token_id": 151645
 }"#;
 
-/// Random ternary layers, and a random embedding in bf16. Where activations are floats, all is ternary by groups of 128 columns, as in Ternary-Bonsai.
+/// Random ternary layers, and a random embedding in bf16. Where activations are floats, all is
+/// ternary by groups of 128 columns, as in Ternary-Bonsai.
 pub struct RandomModel(pub ModelConfig);
 
 impl ModelFile for RandomModel {
@@ -75,7 +76,8 @@ impl ModelFile for RandomModel {
     fn linear(&self, name: &str, rows: usize, columns: usize) -> Result<PackedTernary> {
         let mut rng = seeded(name);
         if !columns.is_multiple_of(64) {
-            let values: Vec<i8> = (0..rows * columns).map(|_| (rng.next_u32() % 3) as i8 - 1).collect();
+            let values: Vec<i8> =
+                (0..rows * columns).map(|_| (rng.next_u32() % 3) as i8 - 1).collect();
             return PackedTernary::from_values(rows, columns, &values, self.scales(rows, columns));
         }
         // Each 2-bit code is 1 with probability 1/2, else 0 or 2.
@@ -87,7 +89,12 @@ impl ModelFile for RandomModel {
         PackedTernary::from_words(rows, columns, words, self.scales(rows, columns))
     }
 
-    fn ternary_table(&self, name: &str, rows: usize, columns: usize) -> Result<Option<PackedTernary>> {
+    fn ternary_table(
+        &self,
+        name: &str,
+        rows: usize,
+        columns: usize,
+    ) -> Result<Option<PackedTernary>> {
         (!self.0.quantized_activations).then(|| self.linear(name, rows, columns)).transpose()
     }
 
@@ -98,7 +105,9 @@ impl ModelFile for RandomModel {
     fn dense(&self, name: &str, rows: usize, columns: usize) -> Result<PackedDense> {
         let mut rng = seeded(name);
         // bf16 numbers with magnitudes from 0.5 to 2 and either sign.
-        let halves: Vec<u8> = (0..rows * columns).flat_map(|_| ((rng.next_u32() as u16 & 0x80ff) | 0x3f00).to_le_bytes()).collect();
+        let halves: Vec<u8> = (0..rows * columns)
+            .flat_map(|_| ((rng.next_u32() as u16 & 0x80ff) | 0x3f00).to_le_bytes())
+            .collect();
         PackedDense::from_bytes(DenseElement::Bf16, rows, columns, &halves)
     }
 }
@@ -113,5 +122,7 @@ impl RandomModel {
 }
 
 fn seeded(name: &str) -> StdRng {
-    StdRng::seed_from_u64(name.bytes().fold(7, |hash: u64, byte| hash.wrapping_mul(31) + u64::from(byte)))
+    StdRng::seed_from_u64(
+        name.bytes().fold(7, |hash: u64, byte| hash.wrapping_mul(31) + u64::from(byte)),
+    )
 }

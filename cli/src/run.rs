@@ -10,7 +10,10 @@ use anyhow::{Result, bail};
 use bitnet_wgpu::{
     files::{check_output, display},
     formats::SafeTensors,
-    model::{GenerateOptions, Message, Model, ModelFiles, Session, SessionOptions, SpeculationCounts, Stop},
+    model::{
+        GenerateOptions, Message, Model, ModelFiles, Session, SessionOptions, SpeculationCounts,
+        Stop,
+    },
 };
 use clap::Args;
 use std::{
@@ -41,12 +44,14 @@ struct RunArgs {
     chat: bool,
     #[command(flatten)]
     template: ChatArgs,
-    /// Keep what is computed of the text in this file; another run on the same model goes on from what its prompt has in common with it
+    /// Keep what is computed of the text in this file; another run on the same model goes on from
+    /// what its prompt has in common with it
     #[arg(long, value_name = "FILE")]
     session: Option<PathBuf>,
     #[command(flatten)]
     generation: GenerationArgs,
-    /// After the text, time its prompt and a decoding step in the middle of it kernel by kernel, and what the host does for them
+    /// After the text, time its prompt and a decoding step in the middle of it kernel by kernel,
+    /// and what the host does for them
     #[arg(long)]
     profile: bool,
     #[command(flatten)]
@@ -96,30 +101,45 @@ fn run(name: &Path, prompt: &str, args: &RunArgs) -> Result<()> {
     let draft = args.generation.draft(&files, &args.model)?;
     let contexts = args.model.contexts()?;
     let profiled = if args.profile { Some(profile::device(&contexts)?) } else { None };
-    let model = args.model.load_to(&contexts, &files, options.room(1, ids.len(), files.config().context)?)?;
+    let model = args.model.load_to(
+        &contexts,
+        &files,
+        options.room(1, ids.len(), files.config().context)?,
+    )?;
     let options = args.generation.with_draft(options, draft, &model, &args.model)?;
     let (adapter, language) = model::device(&model)?;
     if !args.json {
         note(format!("{adapter}, kernels in {language}"));
     }
-    let saved = args.session.as_deref().map(|file| session(&model, &ids, &options, file)).transpose()?;
-    let mut shown = if !args.json && args.ids.is_none() && !args.chat { say(prompt) } else { Ok(()) };
+    let saved =
+        args.session.as_deref().map(|file| session(&model, &ids, &options, file)).transpose()?;
+    let mut shown =
+        if !args.json && args.ids.is_none() && !args.chat { say(prompt) } else { Ok(()) };
     let (generated, session) = generate(&model, saved, &ids, &options, |text| {
         if shown.is_ok() && !args.json {
             shown = say(text);
         }
         // What is kept in a file goes on, though nobody reads the text any more.
         match &shown {
-            Err(error) if args.session.is_none() => Err(std::io::Error::new(error.kind(), error.to_string()).into()),
+            Err(error) if args.session.is_none() => {
+                Err(std::io::Error::new(error.kind(), error.to_string()).into())
+            }
             _ => Ok(()),
         }
     })?;
-    let rate = |tokens: usize, time: Duration| if time.is_zero() { 0.0 } else { tokens as f64 / time.as_secs_f64() };
+    let rate = |tokens: usize, time: Duration| {
+        if time.is_zero() { 0.0 } else { tokens as f64 / time.as_secs_f64() }
+    };
     // Of a session's prompt, only what is new was computed.
-    let prefill = if args.session.is_none() { Some(rate(ids.len(), generated.prefill)) } else { None };
+    let prefill =
+        if args.session.is_none() { Some(rate(ids.len(), generated.prefill)) } else { None };
     let decode = rate(generated.ids.len().saturating_sub(1), generated.decode);
     let stop = generated.stop.map(|stop| format!("{stop:?}"));
-    let profile = || profiled.map(|context| profile::OfText::new(&model, context, &ids, generated.ids.len())).transpose();
+    let profile = || {
+        profiled
+            .map(|context| profile::OfText::new(&model, context, &ids, generated.ids.len()))
+            .transpose()
+    };
     // An error of it is told when all else is done.
     let profile = if args.json {
         let profile = profile();
@@ -141,12 +161,18 @@ fn run(name: &Path, prompt: &str, args: &RunArgs) -> Result<()> {
     } else {
         shown = shown.and_then(|()| say("\n"));
         let stop = stop.map_or_else(String::new, |stop| format!(", ended by {stop}"));
-        let prefill = prefill.map_or_else(String::new, |prefill| format!(", {prefill:.0} per second"));
+        let prefill =
+            prefill.map_or_else(String::new, |prefill| format!(", {prefill:.0} per second"));
         let drafts = generated.speculation.map_or_else(String::new, |counts| {
-            format!(", of {} drafted {} were accepted in {} passes", counts.drafted, counts.accepted, counts.passes)
+            format!(
+                ", of {} drafted {} were accepted in {} passes",
+                counts.drafted, counts.accepted, counts.passes
+            )
         });
         let (prompt, generated) = (ids.len(), generated.ids.len());
-        note(format!("prompt: {prompt} tokens{prefill}; generated: {generated} tokens, {decode:.1} per second{drafts}{stop}"));
+        note(format!(
+            "prompt: {prompt} tokens{prefill}; generated: {generated} tokens, {decode:.1} per second{drafts}{stop}"
+        ));
         let profile = profile();
         profile.iter().flatten().for_each(note);
         profile
@@ -160,23 +186,30 @@ fn run(name: &Path, prompt: &str, args: &RunArgs) -> Result<()> {
 
 fn tokens(files: &ModelFiles, prompt: &str, args: &RunArgs) -> Result<Vec<u32>> {
     Ok(match &args.ids {
-        _ if !args.chat && !args.template.is_usual() => bail!("--chat-template, --thinking and --special-tokens-in-content are for --chat"),
-        Some(ids) => ids.clone(),
-        None if args.chat => {
-            args.template.tokenizer(files.tokenizer()?)?.within(files.config().context).chat(&[Message::new("user", prompt)])?
+        _ if !args.chat && !args.template.is_usual() => {
+            bail!("--chat-template, --thinking and --special-tokens-in-content are for --chat")
         }
+        Some(ids) => ids.clone(),
+        None if args.chat => args
+            .template
+            .tokenizer(files.tokenizer()?)?
+            .within(files.config().context)
+            .chat(&[Message::new("user", prompt)])?,
         None => files.encode_prompt(prompt)?,
     })
 }
 
 /// A file that cannot be written, or is no session, is better known before the text than after it.
 fn check_session(file: &Path, files: &ModelFiles, tokens: usize) -> Result<()> {
-    let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let folder =
+        file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     if !folder.is_dir() {
         bail!("{}: there is no directory {}", display(file), display(folder));
     }
     let known = || {
-        SafeTensors::open(file).is_ok_and(|file| file.metadata("format").is_some_and(|format| format.starts_with("bitnet-wgpu session")))
+        SafeTensors::open(file).is_ok_and(|file| {
+            file.metadata("format").is_some_and(|format| format.starts_with("bitnet-wgpu session"))
+        })
     };
     if file.exists() && !(file.is_file() && known()) {
         bail!("{}: is not a saved session", display(file));
@@ -210,7 +243,8 @@ fn generate(
         text += &token.text;
         show(&token.text)?;
     }
-    let (decode, stop, speculation) = (start.elapsed() - prefill, generation.stop(), generation.speculation());
+    let (decode, stop, speculation) =
+        (start.elapsed() - prefill, generation.stop(), generation.speculation());
     let mut session = pollster::block_on(generation.into_session())?;
     if options.max_tokens == 0 {
         // Nothing was computed; a session in a file is to have the prompt all the same.
@@ -221,7 +255,12 @@ fn generate(
 }
 
 /// The session in a file, if there is one, with room for what follows.
-fn session(model: &Model, prompt: &[u32], options: &GenerateOptions, file: &Path) -> Result<Session> {
+fn session(
+    model: &Model,
+    prompt: &[u32],
+    options: &GenerateOptions,
+    file: &Path,
+) -> Result<Session> {
     let context = model.config().context;
     let room = options.room(1, prompt.len(), context)?;
     if !file.exists() {

@@ -33,9 +33,17 @@ impl Text {
 
     /// `[count, length]` tokens for a step, and the one that comes after each.
     pub fn batch(&self, step: u64, count: usize, length: usize) -> (Vec<u32>, Vec<u32>) {
-        let starts: Vec<usize> = words(step).take(count).map(|word| (word % (self.tokens.len() - length) as u64) as usize).collect();
-        let windows =
-            |range: Range<usize>| starts.iter().flat_map(|start| &self.tokens[start + range.start..start + range.end]).copied().collect();
+        let starts: Vec<usize> = words(step)
+            .take(count)
+            .map(|word| (word % (self.tokens.len() - length) as u64) as usize)
+            .collect();
+        let windows = |range: Range<usize>| {
+            starts
+                .iter()
+                .flat_map(|start| &self.tokens[start + range.start..start + range.end])
+                .copied()
+                .collect()
+        };
         (windows(0..length), windows(1..length + 1))
     }
 }

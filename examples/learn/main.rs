@@ -1,5 +1,6 @@
-//! Trains a ternary transformer of two layers on a short text, by ops of the library alone: forward, backward straight through the quantisers, dropout,
-//! clipping, AdamW. `cargo run --release --example learn [steps] [large]`
+//! Trains a ternary transformer of two layers on a short text, by ops of the library alone:
+//! forward, backward straight through the quantisers, dropout, clipping, AdamW.
+//! `cargo run --release --example learn [steps] [large]`
 //!
 //! `tests/models/learn.rs` compares the first steps with PyTorch's.
 
@@ -14,7 +15,8 @@ use std::time::Instant;
 use training::Training;
 
 /// For a GPU to have something to do.
-const LARGE: Settings = Settings { width: 1024, heads: 16, inner: 2816, context: 512, batch: 16, ..Settings::SMALL };
+const LARGE: Settings =
+    Settings { width: 1024, heads: 16, inner: 2816, context: 512, batch: 16, ..Settings::SMALL };
 
 fn main() -> Result<()> {
     env_logger::init();
@@ -34,7 +36,11 @@ fn main() -> Result<()> {
     for step in 1..=steps {
         let (loss, norm) = training.step()?;
         if step == 1 || step % 20 == 0 || step == steps {
-            println!("step {step:4}: loss {:.4}, norm of the gradients {:.4}", block_on(loss.read())?[0], block_on(norm.read())?[0]);
+            println!(
+                "step {step:4}: loss {:.4}, norm of the gradients {:.4}",
+                block_on(loss.read())?[0],
+                block_on(norm.read())?[0]
+            );
         }
         if step == 1 {
             // Now all kernels are compiled.

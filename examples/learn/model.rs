@@ -1,5 +1,5 @@
-//! A transformer whose matrices are ternary, forward and backward, by ops of the library alone. Each function that goes backward stands after the one
-//! that it is the gradient of.
+//! A transformer whose matrices are ternary, forward and backward, by ops of the library alone.
+//! Each function that goes backward stands after the one that it is the gradient of.
 
 use super::data::words;
 use bitnet_wgpu::{
@@ -28,7 +28,8 @@ pub struct Settings {
 }
 
 impl Settings {
-    pub const SMALL: Self = Self { width: 64, layers: 2, heads: 2, inner: 128, context: 64, batch: 4, int8: true };
+    pub const SMALL: Self =
+        Self { width: 64, layers: 2, heads: 2, inner: 128, context: 64, batch: 4, int8: true };
 }
 
 /// The places of a layer's weights among the parameters.
@@ -89,7 +90,8 @@ impl Parameters<'_> {
     fn matrix(&mut self, rows: usize, columns: usize) -> Result<usize> {
         let bound = 1.0 / (columns as f32).sqrt();
         let number = |word: u64| ((word >> 40) as f32 * 2f32.powi(-23) - 1.0) * bound;
-        let numbers: Vec<f32> = words(1000 + self.all.len() as u64).take(rows * columns).map(number).collect();
+        let numbers: Vec<f32> =
+            words(1000 + self.all.len() as u64).take(rows * columns).map(number).collect();
         self.all.push(self.context.upload(&numbers, [rows, columns])?);
         Ok(self.all.len() - 1)
     }
@@ -120,12 +122,17 @@ impl Model {
         p.gain(width)?;
         p.matrix(vocabulary, width)?;
         let half = width / settings.heads / 2;
-        let frequencies: Vec<f32> = (0..half).map(|i| 10000f64.powf(-(i as f64) / half as f64) as f32).collect();
-        let angles = context.upload(&transformer::rope_angles(&frequencies, settings.context), [settings.context, half, 2])?;
+        let frequencies: Vec<f32> =
+            (0..half).map(|i| 10000f64.powf(-(i as f64) / half as f64) as f32).collect();
+        let angles = context.upload(
+            &transformer::rope_angles(&frequencies, settings.context),
+            [settings.context, half, 2],
+        )?;
         Ok(Self { settings, parameters: p.all, layers, angles })
     }
 
-    /// The mean loss of `tokens`, each of which is to be followed by its target, and the gradients of all parameters.
+    /// The mean loss of `tokens`, each of which is to be followed by its target, and the gradients
+    /// of all parameters.
     pub fn learn(
         &self,
         e: &mut Encoder,
@@ -156,12 +163,22 @@ impl Model {
         for (i, (layer, kept)) in self.layers.iter().zip(&saved).enumerate().rev() {
             dx = self.layer_backward(e, layer, kept, dx, seed + 2 * i as u64, &mut gradients)?;
         }
-        gradients[0] = Some(tensor::gather_backward(e, &dx, tokens, self.parameters[0].shape().dims()[0])?);
-        let gradients = gradients.into_iter().map(|gradient| gradient.expect("every parameter has one")).collect();
+        gradients[0] =
+            Some(tensor::gather_backward(e, &dx, tokens, self.parameters[0].shape().dims()[0])?);
+        let gradients = gradients
+            .into_iter()
+            .map(|gradient| gradient.expect("every parameter has one"))
+            .collect();
         Ok((tensor::mean(e, &losses, Axes::ALL)?, gradients))
     }
 
-    fn layer(&self, e: &mut Encoder, layer: &Layer, x: Tensor<f32>, seed: u64) -> Result<(Tensor<f32>, Saved)> {
+    fn layer(
+        &self,
+        e: &mut Encoder,
+        layer: &Layer,
+        x: Tensor<f32>,
+        seed: u64,
+    ) -> Result<(Tensor<f32>, Saved)> {
         let normed = self.norm(e, layer.norm, &x)?;
         let (y, qkv) = self.linear(e, layer.qkv, normed)?;
         let (y, attention) = self.attention(e, &y)?;
@@ -222,7 +239,12 @@ impl Model {
     }
 
     /// By weights that are made ternary anew in each step.
-    fn linear(&self, e: &mut Encoder, weights: usize, x: Tensor<f32>) -> Result<(Tensor<f32>, Linear)> {
+    fn linear(
+        &self,
+        e: &mut Encoder,
+        weights: usize,
+        x: Tensor<f32>,
+    ) -> Result<(Tensor<f32>, Linear)> {
         let w = bitnet::quantize_weights(e, &self.parameters[weights])?;
         if !self.settings.int8 {
             return Ok((bitnet::bitlinear_float(e, &x, &w)?, Linear { x, w }));
@@ -232,7 +254,8 @@ impl Model {
         Ok((y, Linear { x: bitnet::dequantize_activations(e, &quantized)?, w }))
     }
 
-    /// Straight through both quantisers: as if weights and activations had been what they were taken for.
+    /// Straight through both quantisers: as if weights and activations had been what they were
+    /// taken for.
     fn linear_backward(
         &self,
         e: &mut Encoder,
@@ -247,25 +270,38 @@ impl Model {
 
     fn attention(&self, e: &mut Encoder, qkv: &Tensor<f32>) -> Result<(Tensor<f32>, Attention)> {
         let [q, k, v] = self.split(e, qkv)?;
-        let (q, k) = (transformer::rotate(e, &q, &self.angles, 0)?, transformer::rotate(e, &k, &self.angles, 0)?);
+        let (q, k) = (
+            transformer::rotate(e, &q, &self.angles, 0)?,
+            transformer::rotate(e, &k, &self.angles, 0)?,
+        );
         let qkv = Qkv { q: swapped(e, &q)?, k: swapped(e, &k)?, v: swapped(e, &v)? };
         let attended = transformer::flash_attention(e, qkv.as_ref(), causal())?;
         let y = self.joined(&swapped(e, &attended.y)?)?;
         Ok((y, Attention { qkv, attended }))
     }
 
-    fn attention_backward(&self, e: &mut Encoder, Attention { qkv, attended }: &Attention, dy: &Tensor<f32>) -> Result<Tensor<f32>> {
+    fn attention_backward(
+        &self,
+        e: &mut Encoder,
+        Attention { qkv, attended }: &Attention,
+        dy: &Tensor<f32>,
+    ) -> Result<Tensor<f32>> {
         let dy = swapped(e, &dy.reshape(self.by_heads())?)?;
         let d = transformer::flash_attention_backward(e, qkv.as_ref(), attended, &dy, causal())?;
         let [q, k, v] = [swapped(e, &d.q)?, swapped(e, &d.k)?, swapped(e, &d.v)?];
-        let (q, k) = (transformer::rotate_backward(e, &q, &self.angles, 0)?, transformer::rotate_backward(e, &k, &self.angles, 0)?);
+        let (q, k) = (
+            transformer::rotate_backward(e, &q, &self.angles, 0)?,
+            transformer::rotate_backward(e, &k, &self.angles, 0)?,
+        );
         tensor::concat(e, &[&self.joined(&q)?, &self.joined(&k)?, &self.joined(&v)?], 1)
     }
 
     /// Queries, keys and values, `[batch, context, heads, head_dim]`.
     fn split(&self, e: &mut Encoder, qkv: &Tensor<f32>) -> Result<[Tensor<f32>; 3]> {
         let width = self.settings.width;
-        let mut part = |i: usize| tensor::slice(e, qkv, 1, i * width..(i + 1) * width)?.reshape(self.by_heads());
+        let mut part = |i: usize| {
+            tensor::slice(e, qkv, 1, i * width..(i + 1) * width)?.reshape(self.by_heads())
+        };
         Ok([part(0)?, part(1)?, part(2)?])
     }
 

@@ -13,7 +13,13 @@ pub fn open() -> Result<Context> {
     env_logger::init();
     let context = pollster::block_on(Context::new())?;
     let c = context.capabilities();
-    println!("{} · {} · {:?} · kernels in {:?}", c.adapter, c.driver, c.backend, context.language());
+    println!(
+        "{} · {} · {:?} · kernels in {:?}",
+        c.adapter,
+        c.driver,
+        c.backend,
+        context.language()
+    );
     Ok(context)
 }
 
@@ -27,7 +33,8 @@ pub fn activations(rng: &mut StdRng, count: usize) -> Vec<f32> {
 
 pub fn ternary(rng: &mut StdRng, rows: usize, columns: usize) -> PackedTernary {
     let values: Vec<i8> = (0..rows * columns).map(|_| rng.random_range(-1..=1)).collect();
-    PackedTernary::from_values(rows, columns, &values, Scales::Tensor(0.02)).expect("values are ternary")
+    PackedTernary::from_values(rows, columns, &values, Scales::Tensor(0.02))
+        .expect("values are ternary")
 }
 
 /// Gigabytes a second and the share of the roof, if there is one and the figure is below it.
@@ -40,17 +47,26 @@ pub fn rate(roof: Option<&Roof>, bytes: usize, seconds: f64) -> String {
     }
 }
 
-/// The relative error that quantising the activations makes: against the same weights times float activations, in the 2-norm.
+/// The relative error that quantising the activations makes: against the same weights times float
+/// activations, in the 2-norm.
 pub fn error(x: &[f32], w: &PackedTernary, y: &[f32]) -> f64 {
     let dense = w.dequantize();
-    let rows = x.chunks(w.columns()).flat_map(|x| dense.chunks(w.columns()).map(move |row| (row, x)));
+    let rows =
+        x.chunks(w.columns()).flat_map(|x| dense.chunks(w.columns()).map(move |row| (row, x)));
     let exact = rows.map(|(row, x)| row.iter().zip(x).map(|(w, x)| f64::from(w * x)).sum::<f64>());
-    let (off, norm) = exact.zip(y).fold((0.0, 0.0), |(off, norm), (e, &y)| (off + (e - f64::from(y)).powi(2), norm + e * e));
+    let (off, norm) = exact
+        .zip(y)
+        .fold((0.0, 0.0), |(off, norm), (e, &y)| (off + (e - f64::from(y)).powi(2), norm + e * e));
     (off / norm).sqrt()
 }
 
 /// The integer sums, the outputs, and the time of one multiplication.
-pub fn on_gpu(context: &Context, x: &[f32], tokens: usize, w: &PackedTernary) -> Result<(Vec<f32>, Vec<f32>, Duration)> {
+pub fn on_gpu(
+    context: &Context,
+    x: &[f32],
+    tokens: usize,
+    w: &PackedTernary,
+) -> Result<(Vec<f32>, Vec<f32>, Duration)> {
     let (x, w) = (context.upload(x, [tokens, w.columns()])?, w.upload(context)?);
     let mut encoder = context.encoder("sums");
     let xq = bitnet::quantize_activations(&mut encoder, &x)?;
@@ -64,9 +80,13 @@ pub fn on_gpu(context: &Context, x: &[f32], tokens: usize, w: &PackedTernary) ->
     Ok((block_on(sums.read())?, block_on(y.read())?, time))
 }
 
-/// Whether integer sums that came as floats are those of the CPU. Every implementation gives the same, so that a difference is a bug.
+/// Whether integer sums that came as floats are those of the CPU. Every implementation gives the
+/// same, so that a difference is a bug.
 pub fn compare(sums: &[f32], oracle: &[i32]) -> &'static str {
-    assert!(sums.iter().zip(oracle).all(|(&sum, &oracle)| sum == oracle as f32), "the integers differ");
+    assert!(
+        sums.iter().zip(oracle).all(|(&sum, &oracle)| sum == oracle as f32),
+        "the integers differ"
+    );
     "equal"
 }
 

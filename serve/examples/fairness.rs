@@ -1,10 +1,12 @@
-//! Measures how long clients wait while another client attacks the server, beside how long they wait without the attack.
+//! Measures how long clients wait while another client attacks the server, beside how long they
+//! wait without the attack.
 //!
 //!     bitnet serve MODEL --cpu --api-key-file KEYS
 //!     cargo run --release -p bitnet-wgpu-serve --example fairness -- 127.0.0.1:8080 KEYS [PID OF THE SERVER [ATTACK]]
 //!
-//! KEYS has one key a line: the first is the attacker's, each other one that of a client. With the server's PID, the example also says
-//! how much memory the server holds before, during and after each attack (Linux). ATTACK is a part of the name of those that are measured, instead of all.
+//! KEYS has one key a line: the first is the attacker's, each other one that of a client. With the
+//! server's PID, the example also says how much memory the server holds before, during and after
+//! each attack (Linux). ATTACK is a part of the name of those that are measured, instead of all.
 
 #[path = "../tests/client/mod.rs"]
 mod client;
@@ -24,8 +26,9 @@ const REQUESTS: u64 = 4;
 const TOKENS: u64 = 32;
 /// Connections of the attacker.
 const CONNECTIONS: usize = 8;
-/// Time between an answer and the attacker's next request on a connection: 32 requests of 4 MiB a second are what a link of 1 Gbit/s carries. Without
-/// it, what is measured on one machine is the processor time of the attacker itself.
+/// Time between an answer and the attacker's next request on a connection: 32 requests of 4 MiB a
+/// second are what a link of 1 Gbit/s carries. Without it, what is measured on one machine is the
+/// processor time of the attacker itself.
 const PAUSE: Duration = Duration::from_millis(250);
 /// Time after an attack until what it left has ended, and the server has returned memory.
 const SETTLE: Duration = Duration::from_secs(6);
@@ -51,7 +54,11 @@ const ATTACKS: [Attack; 8] = [
     Attack {
         connections: 272,
         is_cut: true,
-        ..attack("bodies of 4 MiB that do not end", COMPLETIONS, || json!({ "prompt": text(4 << 20) }))
+        ..attack(
+            "bodies of 4 MiB that do not end",
+            COMPLETIONS,
+            || json!({ "prompt": text(4 << 20) }),
+        )
     },
 ];
 
@@ -85,13 +92,23 @@ struct Target<'a> {
 impl Target<'_> {
     fn send(&self, path: &str, body: &Value) -> std::io::Result<client::Answer> {
         let authorization = format!("Bearer {}", self.key);
-        client::send(self.address, &format!("POST {path}"), &[("Authorization", &authorization)], body.to_string().as_bytes())
+        client::send(
+            self.address,
+            &format!("POST {path}"),
+            &[("Authorization", &authorization)],
+            body.to_string().as_bytes(),
+        )
     }
 
-    /// The status of the answer to a request of the attacker, which is read to its end; 0 where the server closes the connection.
+    /// The status of the answer to a request of the attacker, which is read to its end; 0 where the
+    /// server closes the connection.
     fn attack(&self, path: &str, body: &[u8], is_cut: bool) -> u16 {
         let (authorization, length) = (format!("Bearer {}", self.key), body.len().to_string());
-        let headers = [("Authorization", &*authorization), ("Content-Length", &*length), ("Content-Type", "application/json")];
+        let headers = [
+            ("Authorization", &*authorization),
+            ("Content-Length", &*length),
+            ("Content-Type", "application/json"),
+        ];
         let body = if is_cut { &body[..body.len() - 1] } else { body };
         client::send(self.address, &format!("POST {path}"), &headers, body).map_or(0, |answer| {
             let status = answer.status;
@@ -100,10 +117,10 @@ impl Target<'_> {
         })
     }
 
-    /// The time to the first token of a request. One that is refused for now is sent again after the time that the server names.
+    /// The time to the first token of a request. One that is refused for now is sent again after
+    /// the time that the server names.
     fn wait(&self, seed: u64) -> Duration {
-        let body =
-            json!({ "prompt": format!("Once upon a time {seed}"), "max_tokens": TOKENS, "seed": seed, "temperature": 0.7, "stream": true });
+        let body = json!({ "prompt": format!("Once upon a time {seed}"), "max_tokens": TOKENS, "seed": seed, "temperature": 0.7, "stream": true });
         let begun = Instant::now();
         loop {
             match self.send(COMPLETIONS, &body) {
@@ -114,7 +131,12 @@ impl Target<'_> {
                     return waited;
                 }
                 Ok(answer) if answer.status == 429 => {
-                    sleep(Duration::from_secs(answer.header("retry-after").and_then(|seconds| seconds.parse().ok()).unwrap_or(1)));
+                    sleep(Duration::from_secs(
+                        answer
+                            .header("retry-after")
+                            .and_then(|seconds| seconds.parse().ok())
+                            .unwrap_or(1),
+                    ));
                 }
                 Ok(answer) => {
                     let status = answer.status;
@@ -138,7 +160,11 @@ impl Waits {
                 .iter()
                 .enumerate()
                 .map(|(n, key)| {
-                    threads.spawn(move || (0..REQUESTS).map(|i| Target { address, key }.wait(n as u64 * REQUESTS + i)).collect::<Vec<_>>())
+                    threads.spawn(move || {
+                        (0..REQUESTS)
+                            .map(|i| Target { address, key }.wait(n as u64 * REQUESTS + i))
+                            .collect::<Vec<_>>()
+                    })
                 })
                 .collect();
             threads.into_iter().flat_map(|thread| thread.join().expect("a client")).collect()
@@ -170,16 +196,24 @@ fn shown(megabytes: Option<u64>) -> String {
 fn main() {
     let mut arguments = std::env::args().skip(1);
     let address = arguments.next().expect("an address, as 127.0.0.1:8080");
-    let keys = fs::read_to_string(arguments.next().expect("a file of keys")).expect("a file of keys");
+    let keys =
+        fs::read_to_string(arguments.next().expect("a file of keys")).expect("a file of keys");
     let keys: Vec<&str> = keys.lines().collect();
-    let (pid, [attacker, clients @ ..]) = (arguments.next(), &keys[..]) else { panic!("a key for the attacker, and one for each client") };
+    let (pid, [attacker, clients @ ..]) = (arguments.next(), &keys[..]) else {
+        panic!("a key for the attacker, and one for each client")
+    };
     let (pid, wanted) = (pid.as_deref(), arguments.next().unwrap_or_default());
-    println!("{} clients, {REQUESTS} requests of {TOKENS} tokens each; seconds to the first token: median, longest", clients.len());
+    println!(
+        "{} clients, {REQUESTS} requests of {TOKENS} tokens each; seconds to the first token: median, longest",
+        clients.len()
+    );
     Waits::measure(&address, clients);
     println!(
         "| attack | without | during | ratio of the longest | MB before, during, after | the attacker's answers |\n| --- | --- | --- | --: | --- | --- |"
     );
-    for Attack { name, connections, path, body, is_cut } in ATTACKS.into_iter().filter(|attack| attack.name.contains(&wanted)) {
+    for Attack { name, connections, path, body, is_cut } in
+        ATTACKS.into_iter().filter(|attack| attack.name.contains(&wanted))
+    {
         let body = body().to_string().into_bytes();
         let (before, memory) = (Waits::measure(&address, clients), resident(pid));
         let ends = AtomicBool::new(false);
@@ -189,7 +223,9 @@ fn main() {
                 threads.spawn(move || {
                     let mut answers = BTreeMap::<u16, usize>::new();
                     while !ends.load(Ordering::Relaxed) {
-                        *answers.entry(Target { address, key: attacker }.attack(path, body, is_cut)).or_default() += 1;
+                        *answers
+                            .entry(Target { address, key: attacker }.attack(path, body, is_cut))
+                            .or_default() += 1;
                         sleep(PAUSE * connections as u32 / CONNECTIONS as u32);
                     }
                     answers
@@ -201,7 +237,9 @@ fn main() {
             let most = resident(pid);
             ends.store(true, Ordering::Relaxed);
             let mut answers = BTreeMap::<u16, usize>::new();
-            for (status, count) in attackers.into_iter().flat_map(|thread| thread.join().expect("an attacker")) {
+            for (status, count) in
+                attackers.into_iter().flat_map(|thread| thread.join().expect("an attacker"))
+            {
                 *answers.entry(status).or_default() += count;
             }
             (during, most, answers)

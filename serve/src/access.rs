@@ -65,7 +65,9 @@ impl Access {
         let wrong = |origin: &str| Err(forbidden("Origin", origin));
         match single(headers, header::ORIGIN) {
             Ok(None) => Ok(()),
-            Ok(Some(origin)) if origin_host(origin).is_some_and(|host| self.is_name(&host)) => Ok(()),
+            Ok(Some(origin)) if origin_host(origin).is_some_and(|host| self.is_name(&host)) => {
+                Ok(())
+            }
             Ok(Some(origin)) => wrong(origin),
             Err(()) => wrong("more than one, or one that is not text"),
         }
@@ -73,11 +75,14 @@ impl Access {
 
     fn is_host(&self, host: &str) -> bool {
         // An address is no name that somebody else could let point here; load balancers ask by it.
-        host_of(host).is_some_and(|host| self.is_name(&host) || (!self.is_loopback && address(&host).is_some()))
+        host_of(host).is_some_and(|host| {
+            self.is_name(&host) || (!self.is_loopback && address(&host).is_some())
+        })
     }
 
     fn is_name(&self, host: &str) -> bool {
-        is_local(host) || self.options.allowed_hosts.iter().any(|allowed| allowed.eq_ignore_ascii_case(host))
+        is_local(host)
+            || self.options.allowed_hosts.iter().any(|allowed| allowed.eq_ignore_ascii_case(host))
     }
 }
 
@@ -99,7 +104,8 @@ fn single(headers: &HeaderMap, name: HeaderName) -> Result<Option<&str>, ()> {
     }
 }
 
-/// Returns what follows the scheme `Bearer`, whose case does not matter (RFC 9110), and its spaces; empty if that is missing.
+/// Returns what follows the scheme `Bearer`, whose case does not matter (RFC 9110), and its spaces;
+/// empty if that is missing.
 fn bearer(headers: &HeaderMap) -> &str {
     let credentials = single(headers, header::AUTHORIZATION).ok().flatten().unwrap_or("");
     match credentials.split_once(' ') {
@@ -108,9 +114,11 @@ fn bearer(headers: &HeaderMap) -> &str {
     }
 }
 
-/// Returns which of the keys was sent. All bytes of all keys of its length are compared: the time says nothing about where a key is wrong.
+/// Returns which of the keys was sent. All bytes of all keys of its length are compared: the time
+/// says nothing about where a key is wrong.
 fn find(keys: &[String], sent: &str) -> Option<usize> {
-    let differs = |key: &str| key.bytes().zip(sent.bytes()).fold(0, |differs, (a, b)| differs | (a ^ b));
+    let differs =
+        |key: &str| key.bytes().zip(sent.bytes()).fold(0, |differs, (a, b)| differs | (a ^ b));
     let is_sent = |key: &str| (key.len() == sent.len()) & (differs(key) == 0);
     keys.iter().enumerate().fold(None, |found, (n, key)| if is_sent(key) { Some(n) } else { found })
 }

@@ -36,7 +36,12 @@ pub struct Answer {
 impl Answer {
     pub fn new(kind: Kind, model: String) -> Self {
         let name = if kind == Kind::Chat { "chatcmpl" } else { "cmpl" };
-        Self { kind, id: format!("{name}-{:016x}", RandomState::new().hash_one(0)), created: now(), model }
+        Self {
+            kind,
+            id: format!("{name}-{:016x}", RandomState::new().hash_one(0)),
+            created: now(),
+            model,
+        }
     }
 
     fn object(&self, choices: Value, chunk: bool) -> Value {
@@ -60,7 +65,10 @@ impl Answer {
                 }
             }
         }
-        let choice = |(index, (Said { reasoning, answer: text }, reason)): (usize, (Said, &str))| match self.kind {
+        let choice = |(index, (Said { reasoning, answer: text }, reason)): (
+            usize,
+            (Said, &str),
+        )| match self.kind {
             Kind::Chat => {
                 let mut message = json!({ "role": "assistant", "content": text, "refusal": null });
                 if !reasoning.is_empty() {
@@ -68,7 +76,9 @@ impl Answer {
                 }
                 json!({ "index": index, "message": message, "logprobs": null, "finish_reason": reason })
             }
-            Kind::Completion => json!({ "index": index, "text": text, "logprobs": null, "finish_reason": reason }),
+            Kind::Completion => {
+                json!({ "index": index, "text": text, "logprobs": null, "finish_reason": reason })
+            }
         };
         let list = texts.into_iter().enumerate().map(choice).collect();
         let mut object = self.object(list, false);
@@ -77,20 +87,31 @@ impl Answer {
     }
 
     /// A chunk for each piece of text. Comments keep the connection open while there is none.
-    pub fn stream(self, choices: Choices, usage: bool) -> Sse<impl Stream<Item = Result<Event, Infallible>>> {
+    pub fn stream(
+        self,
+        choices: Choices,
+        usage: bool,
+    ) -> Sse<impl Stream<Item = Result<Event, Infallible>>> {
         let mut waiting = VecDeque::new();
         if self.kind == Kind::Chat {
-            waiting.extend((0..choices.len()).map(|index| self.chunk(index, json!({ "role": "assistant", "content": "" }), None, usage)));
+            waiting.extend((0..choices.len()).map(|index| {
+                self.chunk(index, json!({ "role": "assistant", "content": "" }), None, usage)
+            }));
         }
         let state = Streaming { answer: self, choices, usage, waiting, ended: false };
-        Sse::new(unfold(state, |mut state| async move { state.next().await.map(|event| (Ok(event), state)) }))
-            .keep_alive(KeepAlive::default())
+        Sse::new(unfold(state, |mut state| async move {
+            state.next().await.map(|event| (Ok(event), state))
+        }))
+        .keep_alive(KeepAlive::default())
     }
 
     /// A chunk of one choice: `what` is the delta of a message, or a text.
     fn chunk(&self, index: usize, what: Value, reason: Option<&str>, usage: bool) -> Event {
         let name = if self.kind == Kind::Chat { "delta" } else { "text" };
-        let mut object = self.object(json!([{ "index": index, name: what, "logprobs": null, "finish_reason": reason }]), true);
+        let mut object = self.object(
+            json!([{ "index": index, name: what, "logprobs": null, "finish_reason": reason }]),
+            true,
+        );
         if usage {
             // It comes with the last chunk, and until then it is null.
             object["usage"] = Value::Null;
@@ -100,8 +121,11 @@ impl Answer {
 
     /// The chunk of a text; none where nothing is said.
     fn text(&self, index: usize, Said { reasoning, answer }: &Said, usage: bool) -> Option<Event> {
-        let parts = [("reasoning_content", reasoning), ("content", answer)].into_iter().filter(|(_, text)| !text.is_empty());
-        let delta: Map<String, Value> = parts.map(|(name, text)| (name.to_owned(), text.as_str().into())).collect();
+        let parts = [("reasoning_content", reasoning), ("content", answer)]
+            .into_iter()
+            .filter(|(_, text)| !text.is_empty());
+        let delta: Map<String, Value> =
+            parts.map(|(name, text)| (name.to_owned(), text.as_str().into())).collect();
         let is_said = !delta.is_empty();
         let what = if self.kind == Kind::Chat { Value::Object(delta) } else { json!(answer) };
         is_said.then(|| self.chunk(index, what, None, usage))
@@ -127,11 +151,18 @@ impl Streaming {
             }
             let answer = &self.answer;
             match self.choices.next().await {
-                Some(Ok((index, Step::Said(said)))) => self.waiting.extend(answer.text(index, &said, self.usage)),
+                Some(Ok((index, Step::Said(said)))) => {
+                    self.waiting.extend(answer.text(index, &said, self.usage))
+                }
                 Some(Ok((index, Step::End(said, stop)))) => {
                     self.waiting.extend(answer.text(index, &said, self.usage));
                     let what = if answer.kind == Kind::Chat { json!({}) } else { json!("") };
-                    self.waiting.push_back(answer.chunk(index, what, Some(reason(stop)), self.usage));
+                    self.waiting.push_back(answer.chunk(
+                        index,
+                        what,
+                        Some(reason(stop)),
+                        self.usage,
+                    ));
                 }
                 Some(Err(error)) => {
                     self.ended = true;

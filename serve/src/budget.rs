@@ -1,4 +1,5 @@
-//! Amounts that clients share: bytes of bodies that arrive, wait or are being prepared, and connections.
+//! Amounts that clients share: bytes of bodies that arrive, wait or are being prepared, and
+//! connections.
 
 use crate::client::Client;
 use std::{
@@ -6,14 +7,16 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-/// A bound on an amount, of which each client may have as much as would be left for others: one alone half of it, a second one a quarter, and so on. Nobody
-/// can take all, and who has little always gets it.
+/// A bound on an amount, of which each client may have as much as would be left for others: one
+/// alone half of it, a second one a quarter, and so on. Nobody can take all, and who has little
+/// always gets it.
 pub struct Budget {
     most: usize,
     held: Mutex<HashMap<Client, usize>>,
 }
 
-/// A part of a budget, given back when it is dropped. Bytes of a body are counted as they arrive: what is only announced takes nothing.
+/// A part of a budget, given back when it is dropped. Bytes of a body are counted as they arrive:
+/// what is only announced takes nothing.
 pub struct Held {
     budget: Arc<Budget>,
     client: Client,
@@ -77,7 +80,10 @@ mod tests {
         let [mut a, mut b, mut c] = [0, 0, 1].map(|client| budget.begin(Client::Key(client)));
         a.grow(20).unwrap();
         b.grow(12).unwrap();
-        assert!(b.grow(13).is_err() && a.grow(21).is_err(), "half for one client, in however many bodies");
+        assert!(
+            b.grow(13).is_err() && a.grow(21).is_err(),
+            "half for one client, in however many bodies"
+        );
         c.grow(16).unwrap();
         assert!(c.grow(17).is_err(), "half of what is left");
         drop(a);

@@ -32,7 +32,8 @@ pub struct Choice {
 /// Progress of the choice of a number.
 type Numbered = (usize, Progress);
 
-/// The choices of a request. Dropped, as when the client has gone, they leave the queue or the batch.
+/// The choices of a request. Dropped, as when the client has gone, they leave the queue or the
+/// batch.
 pub struct Choices {
     tokens: SelectAll<Pin<Box<dyn Stream<Item = Numbered> + Send>>>,
     parts: Vec<Option<Reasoning>>,
@@ -77,16 +78,27 @@ pub struct Used {
 
 impl Choices {
     /// Begins choices of which all may run or wait.
-    pub fn begin(shared: &Shared, client: Client, choices: Vec<Choice>, n: usize, reasoning: bool, alive: Alive) -> Result<Self> {
-        let places = shared.running.enter(client, choices.len()).map_err(|full| busy(shared, full))?;
+    pub fn begin(
+        shared: &Shared,
+        client: Client,
+        choices: Vec<Choice>,
+        n: usize,
+        reasoning: bool,
+        alive: Alive,
+    ) -> Result<Self> {
+        let places =
+            shared.running.enter(client, choices.len()).map_err(|full| busy(shared, full))?;
         let (mut tokens, mut parts) = (SelectAll::new(), Vec::new());
         for (number, (choice, place)) in choices.into_iter().zip(places).enumerate() {
             let (sender, mut receiver) = unbounded_channel();
             tokio::spawn(run(shared.clone(), choice.ids, choice.options, place, sender));
-            tokens.push(Box::pin(poll_fn(move |cx| receiver.poll_recv(cx)).map(move |progress| (number, progress))) as Pin<Box<_>>);
+            tokens.push(Box::pin(
+                poll_fn(move |cx| receiver.poll_recv(cx)).map(move |progress| (number, progress)),
+            ) as Pin<Box<_>>);
             parts.push(choice.parts);
         }
-        let used = Used { reasoning: parts.iter().any(Option::is_some).then_some(0), ..Used::default() };
+        let used =
+            Used { reasoning: parts.iter().any(Option::is_some).then_some(0), ..Used::default() };
         Ok(Self { tokens, open: parts.len(), parts, n, reasoning, used, alive })
     }
 
@@ -109,7 +121,9 @@ impl Choices {
             None if self.open == 0 => return None,
             None => Err(ApiError::server("a choice ended without saying why")),
             Some((_, Progress::Failed(error))) => Err(error),
-            Some((choice, Progress::Token(token))) => Ok((choice, Step::Said(self.said(choice, token.text)))),
+            Some((choice, Progress::Token(token))) => {
+                Ok((choice, Step::Said(self.said(choice, token.text))))
+            }
             Some((choice, Progress::End { stop, prompt, cached })) => {
                 self.open -= 1;
                 // Choices of one prompt share it.
@@ -126,7 +140,9 @@ impl Choices {
     /// What a token adds to a choice's text.
     fn said(&mut self, choice: usize, text: String) -> Said {
         self.used.completion += 1;
-        let Some(parts) = &mut self.parts[choice] else { return Said { answer: text, ..Said::default() } };
+        let Some(parts) = &mut self.parts[choice] else {
+            return Said { answer: text, ..Said::default() };
+        };
         let before = parts.pieces();
         let said = parts.push(&text);
         let more = parts.pieces() - before;
@@ -146,8 +162,15 @@ fn busy(shared: &Shared, _: Full) -> ApiError {
     ApiError::library("", &Error::Busy { running, waiting, slots, queue })
 }
 
-/// Runs a choice until it ends, or nobody wants it any more. It takes tokens as they come, so that a client that reads slowly keeps no slot from others.
-async fn run(shared: Shared, ids: Arc<[u32]>, options: GenerateOptions, place: Place, progress: UnboundedSender<Progress>) {
+/// Runs a choice until it ends, or nobody wants it any more. It takes tokens as they come, so that
+/// a client that reads slowly keeps no slot from others.
+async fn run(
+    shared: Shared,
+    ids: Arc<[u32]>,
+    options: GenerateOptions,
+    place: Place,
+    progress: UnboundedSender<Progress>,
+) {
     let work = async {
         let _turn = place.turn().await.map_err(|full| busy(&shared, full))?;
         // Errors that its client may be at fault for were found before it had a place.
@@ -160,7 +183,11 @@ async fn run(shared: Shared, ids: Arc<[u32]>, options: GenerateOptions, place: P
         while let Some(token) = stream.next_token().await {
             let _ = progress.send(Progress::Token(token.map_err(server)?));
         }
-        Ok(Progress::End { stop: stream.stop(), prompt: stream.prompt_tokens(), cached: stream.cached_tokens() })
+        Ok(Progress::End {
+            stop: stream.stop(),
+            prompt: stream.prompt_tokens(),
+            cached: stream.cached_tokens(),
+        })
     };
     select! {
         end = work => drop(progress.send(end.unwrap_or_else(Progress::Failed))),

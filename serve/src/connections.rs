@@ -58,9 +58,16 @@ pub struct Connections {
 impl Connections {
     /// # Errors
     /// If the process may open too few files, or its clock says a time that HTTP cannot write.
-    pub fn new(options: Arc<Options>, access: Access, life: Arc<Life>, routes: Router) -> io::Result<Self> {
+    pub fn new(
+        options: Arc<Options>,
+        access: Access,
+        life: Arc<Life>,
+        routes: Router,
+    ) -> io::Result<Self> {
         if !is_writable(SystemTime::now()) {
-            return Err(io::Error::other("the clock says a year before 1970 or after 9999: set it, then start the server again"));
+            return Err(io::Error::other(
+                "the clock says a year before 1970 or after 9999: set it, then start the server again",
+            ));
         }
         // A budget leaves one for others.
         let places = Budget::new(files::connections(options.connections)?.saturating_add(1));
@@ -77,7 +84,8 @@ impl Connections {
                     refuse(stream, peer.ip());
                     continue;
                 };
-                let (connection, alive) = (self.clone().connection(stream, peer.ip()), self.alive.subscribe());
+                let (connection, alive) =
+                    (self.clone().connection(stream, peer.ip()), self.alive.subscribe());
                 tokio::spawn(async move {
                     connection.await;
                     drop((place, alive));
@@ -103,10 +111,16 @@ impl Connections {
         let _ = stream.set_nodelay(true);
         let answers = Answers::default();
         let socket = TokioIo::new(Socket::new(stream, answers.clone(), &self.options));
-        let (access, routes, life, counter) = (self.access, self.routes, self.life, answers.clone());
-        let service = service_fn(move |request| answer(&access, &routes, peer, request, counter.begin()));
+        let (access, routes, life, counter) =
+            (self.access, self.routes, self.life, answers.clone());
+        let service =
+            service_fn(move |request| answer(&access, &routes, peer, request, counter.begin()));
         let mut builder = http1::Builder::new();
-        builder.timer(TokioTimer::new()).header_read_timeout(self.options.idle).max_header_size(BUFFER).max_buf_size(BUFFER);
+        builder
+            .timer(TokioTimer::new())
+            .header_read_timeout(self.options.idle)
+            .max_header_size(BUFFER)
+            .max_buf_size(BUFFER);
         let mut connection = pin!(builder.serve_connection(socket, service));
         let mut is_cut = false;
         loop {
@@ -135,7 +149,8 @@ impl Connections {
     }
 }
 
-/// The next connection. What goes wrong with one, or with the listener for a while, does not end the server.
+/// The next connection. What goes wrong with one, or with the listener for a while, does not end
+/// the server.
 async fn accept(listener: &TcpListener) -> (TcpStream, SocketAddr) {
     loop {
         match listener.accept().await {
@@ -149,7 +164,8 @@ async fn accept(listener: &TcpListener) -> (TcpStream, SocketAddr) {
     }
 }
 
-/// Closes a connection. Its client may read why: the answer is lost if more of a request comes than was there.
+/// Closes a connection. Its client may read why: the answer is lost if more of a request comes than
+/// was there.
 fn refuse(stream: TcpStream, peer: IpAddr) {
     log::debug!("{peer} has its share of connections, or there are too many: another is closed");
     let body = ApiError::busy("your address has too many connections open, or the server has; close some, or try again later")
@@ -199,7 +215,10 @@ impl HttpBody for Answered {
     type Data = Bytes;
     type Error = axum::Error;
 
-    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
         Pin::new(&mut self.get_mut().body).poll_frame(cx)
     }
 

@@ -39,7 +39,8 @@ impl Request {
             Some("base64") => true,
             Some(_) => return Err(fields.wrong("encoding_format", "float or base64 is expected")),
         };
-        let (model, dimensions) = (fields.text("model")?, fields.count("dimensions", 1..=u64::MAX)?);
+        let (model, dimensions) =
+            (fields.text("model")?, fields.count("dimensions", 1..=u64::MAX)?);
         fields.end()?;
         Ok(Self { model, texts, base64, dimensions })
     }
@@ -47,7 +48,10 @@ impl Request {
     /// Checks that vectors of `hidden` numbers are what is asked for.
     pub fn check(&self, hidden: usize) -> Result<()> {
         match self.dimensions {
-            Some(asked) if asked != hidden => Err(ApiError::field("dimensions", format!("vectors have {hidden} numbers, and are not cut"))),
+            Some(asked) if asked != hidden => Err(ApiError::field(
+                "dimensions",
+                format!("vectors have {hidden} numbers, and are not cut"),
+            )),
             _ => Ok(()),
         }
     }
@@ -72,11 +76,15 @@ impl IntoResponse for Answer {
         let Self { base64, model, found, held } = self;
         let tokens = found.iter().map(|found| found.tokens).sum::<usize>();
         let usage = json!({ "prompt_tokens": tokens, "total_tokens": tokens });
-        let end = format!("],\"model\":{},\"object\":\"list\",\"usage\":{usage}}}", Value::from(model));
+        let end =
+            format!("],\"model\":{},\"object\":\"list\",\"usage\":{usage}}}", Value::from(model));
         let vectors = found.into_iter().enumerate().map(move |(n, found)| {
             let _held = &held;
             let comma = if n == 0 { "" } else { "," };
-            format!("{comma}{{\"embedding\":{},\"index\":{n},\"object\":\"embedding\"}}", vector(&found.vector, base64))
+            format!(
+                "{comma}{{\"embedding\":{},\"index\":{n},\"object\":\"embedding\"}}",
+                vector(&found.vector, base64)
+            )
         });
         let texts = once("{\"data\":[".to_owned()).chain(vectors).chain(once(end));
         let body = Body::from_stream(iter(texts.map(Ok::<_, Infallible>)));

@@ -24,7 +24,12 @@ pub struct ApiError {
 pub(crate) type Result<T, E = ApiError> = std::result::Result<T, E>;
 
 impl ApiError {
-    fn new(status: StatusCode, kind: &'static str, code: Option<&'static str>, message: impl Into<String>) -> Self {
+    fn new(
+        status: StatusCode,
+        kind: &'static str,
+        code: Option<&'static str>,
+        message: impl Into<String>,
+    ) -> Self {
         Self { status, kind, code, param: None, message: message.into() }
     }
 
@@ -46,8 +51,14 @@ impl ApiError {
     }
 
     pub fn key() -> Self {
-        let message = "the API key is wrong, or there is none: it is sent as `Authorization: Bearer KEY`";
-        Self::new(StatusCode::UNAUTHORIZED, "invalid_request_error", Some("invalid_api_key"), message)
+        let message =
+            "the API key is wrong, or there is none: it is sent as `Authorization: Bearer KEY`";
+        Self::new(
+            StatusCode::UNAUTHORIZED,
+            "invalid_request_error",
+            Some("invalid_api_key"),
+            message,
+        )
     }
 
     /// A request that may come from another site's page.
@@ -60,18 +71,34 @@ impl ApiError {
     }
 
     pub fn model(asked: &str, there: &str) -> Self {
-        let message = format!("there is no model {:?}; the one that is served is {there:?}", shown(asked));
-        let error = Self::new(StatusCode::NOT_FOUND, "invalid_request_error", Some("model_not_found"), message);
+        let message =
+            format!("there is no model {:?}; the one that is served is {there:?}", shown(asked));
+        let error = Self::new(
+            StatusCode::NOT_FOUND,
+            "invalid_request_error",
+            Some("model_not_found"),
+            message,
+        );
         Self { param: Some("model".into()), ..error }
     }
 
     pub fn ending() -> Self {
-        Self::new(StatusCode::SERVICE_UNAVAILABLE, "server_error", Some("ending"), "the server is ending")
+        Self::new(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "server_error",
+            Some("ending"),
+            "the server is ending",
+        )
     }
 
     /// There is no room at the moment.
     pub fn busy(message: impl Into<String>) -> Self {
-        Self::new(StatusCode::TOO_MANY_REQUESTS, "rate_limit_error", Some("rate_limit_exceeded"), message)
+        Self::new(
+            StatusCode::TOO_MANY_REQUESTS,
+            "rate_limit_error",
+            Some("rate_limit_exceeded"),
+            message,
+        )
     }
 
     /// Something is wrong here, and not with the request.
@@ -88,9 +115,13 @@ impl ApiError {
                 let what = format!("the prompt has {needed} tokens; there is room for {capacity}");
                 Self { code: Some("context_length_exceeded"), ..Self::field(name, what) }
             }
-            Error::TextTooLong { .. } => Self { code: Some("context_length_exceeded"), ..Self::field(name, message) },
+            Error::TextTooLong { .. } => {
+                Self { code: Some("context_length_exceeded"), ..Self::field(name, message) }
+            }
             Error::BatchEnded(_) => Self::server(message),
-            _ if matches!(error.kind(), ErrorKind::Invalid | ErrorKind::Text) => Self::field(name, message),
+            _ if matches!(error.kind(), ErrorKind::Invalid | ErrorKind::Text) => {
+                Self::field(name, message)
+            }
             _ => Self::server(message),
         }
     }
@@ -104,15 +135,22 @@ impl ApiError {
 /// The beginning of a name, without what a terminal would obey.
 pub(crate) fn shown(name: &str) -> String {
     let end = if name.chars().nth(SHOWN).is_some() { ".." } else { "" };
-    name.chars().take(SHOWN).map(|c| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c }).collect::<String>() + end
+    name.chars()
+        .take(SHOWN)
+        .map(|c| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c })
+        .collect::<String>()
+        + end
 }
 
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         let mut response = json_response(self.status, &self.object());
-        let mut header = |name, value| response.headers_mut().insert(name, HeaderValue::from_static(value));
+        let mut header =
+            |name, value| response.headers_mut().insert(name, HeaderValue::from_static(value));
         match self.status {
-            StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => header(header::RETRY_AFTER, "1"),
+            StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => {
+                header(header::RETRY_AFTER, "1")
+            }
             StatusCode::UNAUTHORIZED => header(header::WWW_AUTHENTICATE, "Bearer"),
             _ => None,
         };
@@ -131,8 +169,14 @@ mod tests {
     #[test]
     fn what_a_model_gives_is_not_the_clients_fault() {
         let status = |error: Error| ApiError::library("prompt", &error).status;
-        assert_eq!(status(Error::Overflow { op: "embed", what: "the states of text 0".into() }), StatusCode::INTERNAL_SERVER_ERROR);
-        assert_eq!(status(Error::Invalid { op: "embed", what: "text 0 is empty".into() }), StatusCode::BAD_REQUEST);
+        assert_eq!(
+            status(Error::Overflow { op: "embed", what: "the states of text 0".into() }),
+            StatusCode::INTERNAL_SERVER_ERROR
+        );
+        assert_eq!(
+            status(Error::Invalid { op: "embed", what: "text 0 is empty".into() }),
+            StatusCode::BAD_REQUEST
+        );
         assert_eq!(status(Error::Context { needed: 9, capacity: 8 }), StatusCode::BAD_REQUEST);
     }
 }

@@ -1,4 +1,5 @@
-//! The fields of a JSON object from a stranger: each is asked for by its name, and what nobody asked for is an error.
+//! The fields of a JSON object from a stranger: each is asked for by its name, and what nobody
+//! asked for is an error.
 
 use crate::error::{ApiError, Result};
 use serde_json::{Map, Value};
@@ -16,7 +17,11 @@ impl Fields {
     pub fn new(place: &str, value: Value) -> Result<Self> {
         let Value::Object(mut map) = value else {
             let what = format!("an object is expected, not {}", kind(&value));
-            return Err(if place.is_empty() { ApiError::request(format!("the body: {what}")) } else { ApiError::field(place, what) });
+            return Err(if place.is_empty() {
+                ApiError::request(format!("the body: {what}"))
+            } else {
+                ApiError::field(place, what)
+            });
         };
         map.retain(|_, value| !value.is_null());
         let place = if place.is_empty() { String::new() } else { format!("{place}.") };
@@ -36,7 +41,12 @@ impl Fields {
         self.map.remove(field)
     }
 
-    fn typed<T>(&mut self, field: &str, expected: &str, read: impl FnOnce(&Value) -> Option<T>) -> Result<Option<T>> {
+    fn typed<T>(
+        &mut self,
+        field: &str,
+        expected: &str,
+        read: impl FnOnce(&Value) -> Option<T>,
+    ) -> Result<Option<T>> {
         let Some(value) = self.take(field) else { return Ok(None) };
         match read(&value) {
             Some(read) => Ok(Some(read)),
@@ -62,7 +72,11 @@ impl Fields {
 
     pub fn number(&mut self, field: &str, range: RangeInclusive<f64>) -> Result<Option<f32>> {
         let expected = format!("a number from {} to {}", range.start(), range.end());
-        Ok(self.typed(field, &expected, |value| value.as_f64().filter(|number| range.contains(number)))?.map(|number| number as f32))
+        Ok(self
+            .typed(field, &expected, |value| {
+                value.as_f64().filter(|number| range.contains(number))
+            })?
+            .map(|number| number as f32))
     }
 
     pub fn count(&mut self, field: &str, range: RangeInclusive<u64>) -> Result<Option<usize>> {
@@ -70,7 +84,9 @@ impl Fields {
             u64::MAX => format!("a whole number from {} on", range.start()),
             most => format!("a whole number from {} to {most}", range.start()),
         };
-        let count = self.typed(field, &expected, |value| value.as_u64().filter(|count| range.contains(count)))?;
+        let count = self.typed(field, &expected, |value| {
+            value.as_u64().filter(|count| range.contains(count))
+        })?;
         Ok(count.map(|count| usize::try_from(count).unwrap_or(usize::MAX)))
     }
 

@@ -3,7 +3,8 @@
 use crate::limits::OTHER_FILES;
 use std::io;
 
-/// Checks that the process may open enough files to serve: starting the threads of a server panics otherwise.
+/// Checks that the process may open enough files to serve: starting the threads of a server panics
+/// otherwise.
 ///
 /// # Errors
 /// An error that says how many it may open, and how many are needed.
@@ -15,7 +16,10 @@ pub fn check_open_files() -> io::Result<()> {
 pub(crate) fn connections(wanted: usize) -> io::Result<usize> {
     let most = most_files()?;
     match most.saturating_sub(OTHER_FILES) {
-        0 => Err(io::Error::other(format!("the process may open {most} files; {} are needed at least (`ulimit -n`)", OTHER_FILES + 1))),
+        0 => Err(io::Error::other(format!(
+            "the process may open {most} files; {} are needed at least (`ulimit -n`)",
+            OTHER_FILES + 1
+        ))),
         room => Ok(room.min(wanted)),
     }
 }

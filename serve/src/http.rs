@@ -68,18 +68,35 @@ async fn models(State(shared): State<Shared>) -> Response {
     json_response(StatusCode::OK, &json!({ "object": "list", "data": [card(&shared)] }))
 }
 
-async fn model(State(shared): State<Shared>, uri: Uri, name: Result<Path<String>, PathRejection>) -> Result<Response> {
+async fn model(
+    State(shared): State<Shared>,
+    uri: Uri,
+    name: Result<Path<String>, PathRejection>,
+) -> Result<Response> {
     // A name that is not UTF-8 is shown as it was sent.
-    let name = name.map_or_else(|_| uri.path().trim_start_matches("/v1/models/").to_owned(), |Path(name)| name);
+    let name = name.map_or_else(
+        |_| uri.path().trim_start_matches("/v1/models/").to_owned(),
+        |Path(name)| name,
+    );
     shared.check_model(Some(&name))?;
     Ok(json_response(StatusCode::OK, &card(&shared)))
 }
 
-async fn chat(shared: State<Shared>, client: Extension<Client>, headers: HeaderMap, body: Body) -> Result<Response> {
+async fn chat(
+    shared: State<Shared>,
+    client: Extension<Client>,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Response> {
     answer(shared, client, headers, body, Kind::Chat, Request::chat).await
 }
 
-async fn completion(shared: State<Shared>, client: Extension<Client>, headers: HeaderMap, body: Body) -> Result<Response> {
+async fn completion(
+    shared: State<Shared>,
+    client: Extension<Client>,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Response> {
     answer(shared, client, headers, body, Kind::Completion, Request::completion).await
 }
 
@@ -115,21 +132,36 @@ async fn answer(
 /// A page of another site can send what it likes to this machine, but for this header.
 fn check_type(headers: &HeaderMap) -> Result<()> {
     let kind = headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or("");
-    if kind.split(';').next().is_some_and(|kind| kind.trim().eq_ignore_ascii_case("application/json")) {
+    if kind
+        .split(';')
+        .next()
+        .is_some_and(|kind| kind.trim().eq_ignore_ascii_case("application/json"))
+    {
         return Ok(());
     }
-    Err(ApiError::with_status(StatusCode::UNSUPPORTED_MEDIA_TYPE, "the header `Content-Type: application/json` is needed"))
+    Err(ApiError::with_status(
+        StatusCode::UNSUPPORTED_MEDIA_TYPE,
+        "the header `Content-Type: application/json` is needed",
+    ))
 }
 
 /// Receives a body within its time and size, and counts its bytes as they arrive.
 async fn receive(shared: &Shared, client: Client, body: Body) -> Result<Prepared> {
     let Options { patience, body: most, .. } = *shared.options;
-    let too_large = || ApiError::with_status(StatusCode::PAYLOAD_TOO_LARGE, format!("the body has more than {most} bytes"));
+    let too_large = || {
+        ApiError::with_status(
+            StatusCode::PAYLOAD_TOO_LARGE,
+            format!("the body has more than {most} bytes"),
+        )
+    };
     if body.size_hint().lower() > most as u64 {
         return Err(too_large());
     }
     let receiving = async {
-        let (mut received, mut frames) = (Prepared { bytes: Vec::new(), held: shared.bytes.begin(client) }, body.into_data_stream());
+        let (mut received, mut frames) = (
+            Prepared { bytes: Vec::new(), held: shared.bytes.begin(client) },
+            body.into_data_stream(),
+        );
         while let Some(frame) = frames.next().await {
             let frame = frame.map_err(|error| ApiError::request(format!("the body: {error}")))?;
             if received.bytes.len() + frame.len() > most {
@@ -140,9 +172,9 @@ async fn receive(shared: &Shared, client: Client, body: Body) -> Result<Prepared
         }
         Ok(received)
     };
-    timeout(patience, receiving)
-        .await
-        .unwrap_or_else(|_| Err(ApiError::with_status(StatusCode::REQUEST_TIMEOUT, "the body took too long to arrive")))
+    timeout(patience, receiving).await.unwrap_or_else(|_| {
+        Err(ApiError::with_status(StatusCode::REQUEST_TIMEOUT, "the body took too long to arrive"))
+    })
 }
 
 /// Makes room for more bytes, as a vector does for itself, but counted.
@@ -157,5 +189,7 @@ fn reserve(body: &mut Prepared, more: usize, most: usize) -> Result<(), Full> {
 }
 
 fn no_room(bytes: usize) -> ApiError {
-    ApiError::busy(format!("too many bytes of requests are on their way: of {bytes} in all, a client may have half of what others leave"))
+    ApiError::busy(format!(
+        "too many bytes of requests are on their way: of {bytes} in all, a client may have half of what others leave"
+    ))
 }

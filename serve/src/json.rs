@@ -1,4 +1,5 @@
-//! JSON of a stranger: values are counted before they are built, as an empty object of eight bytes takes 600 in memory.
+//! JSON of a stranger: values are counted before they are built, as an empty object of eight bytes
+//! takes 600 in memory.
 
 use crate::error::{ApiError, Result};
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
@@ -7,7 +8,8 @@ use std::{cell::Cell, fmt};
 
 /// Most values of a body: prompts are lists of as many token ids, of 32 bytes each in memory.
 const MOST_VALUES: usize = 1 << 20;
-/// Most objects and lists: 4096 messages have three each, and room is left. They take 40 MiB at most.
+/// Most objects and lists: 4096 messages have three each, and room is left. They take 40 MiB at
+/// most.
 const MOST_GROUPS: usize = 1 << 16;
 
 /// Reads a body.
@@ -27,7 +29,9 @@ struct Left {
 }
 
 fn take<E: Error>(left: &Cell<usize>, most: usize, what: &str) -> Result<(), E> {
-    let Some(less) = left.get().checked_sub(1) else { return Err(E::custom(format!("more than {most} {what}"))) };
+    let Some(less) = left.get().checked_sub(1) else {
+        return Err(E::custom(format!("more than {most} {what}")));
+    };
     left.set(less);
     Ok(())
 }
@@ -113,11 +117,21 @@ mod tests {
 
     #[test]
     fn counts_of_json_values_are_bounded() {
-        let list = |item: &str, count: usize| format!("[{}{item}]", format!("{item},").repeat(count - 1));
-        let message = |text: String| read(text.as_bytes()).map_err(|error| error.object()["error"]["message"].to_string());
-        assert!(message(list("0", MOST_VALUES - 1)).is_ok() && message(list("{}", MOST_GROUPS - 1)).is_ok());
+        let list =
+            |item: &str, count: usize| format!("[{}{item}]", format!("{item},").repeat(count - 1));
+        let message = |text: String| {
+            read(text.as_bytes()).map_err(|error| error.object()["error"]["message"].to_string())
+        };
+        assert!(
+            message(list("0", MOST_VALUES - 1)).is_ok()
+                && message(list("{}", MOST_GROUPS - 1)).is_ok()
+        );
         assert!(message(list("0", MOST_VALUES)).unwrap_err().contains("more than 1048576 values"));
-        assert!(message(list("{}", MOST_GROUPS)).unwrap_err().contains("more than 65536 objects and lists"));
+        assert!(
+            message(list("{}", MOST_GROUPS))
+                .unwrap_err()
+                .contains("more than 65536 objects and lists")
+        );
         assert!(message(list("[]", MOST_GROUPS)).unwrap_err().contains("more than 65536"));
     }
 }

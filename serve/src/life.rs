@@ -67,7 +67,8 @@ pub fn now() -> u64 {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |time| time.as_secs())
 }
 
-/// Tests whether HTTP can write the time, from 1970 to 9999: hyper panics in its header `Date` otherwise.
+/// Tests whether HTTP can write the time, from 1970 to 9999: hyper panics in its header `Date`
+/// otherwise.
 pub fn is_writable(time: SystemTime) -> bool {
     /// Seconds from 1970 to the year 10000.
     const END: u64 = 253_402_300_800;
@@ -81,7 +82,14 @@ mod tests {
     #[test]
     fn clocks_out_of_range_are_found() {
         let epoch = SystemTime::UNIX_EPOCH;
-        assert!(is_writable(epoch) && is_writable(SystemTime::now()) && is_writable(epoch + Duration::from_secs(253_402_300_799)));
-        assert!(!is_writable(epoch - Duration::from_nanos(1)) && !is_writable(epoch + Duration::from_secs(253_402_300_800)));
+        assert!(
+            is_writable(epoch)
+                && is_writable(SystemTime::now())
+                && is_writable(epoch + Duration::from_secs(253_402_300_799))
+        );
+        assert!(
+            !is_writable(epoch - Duration::from_nanos(1))
+                && !is_writable(epoch + Duration::from_secs(253_402_300_800))
+        );
     }
 }

@@ -24,7 +24,12 @@ pub struct Shape {
 }
 
 /// Begins what a request asks for.
-pub async fn begin(shared: &Shared, client: Client, body: Body, read: fn(Value, &Options) -> Result<Request>) -> Result<(Shape, Choices)> {
+pub async fn begin(
+    shared: &Shared,
+    client: Client,
+    body: Body,
+    read: fn(Value, &Options) -> Result<Request>,
+) -> Result<(Shape, Choices)> {
     let alive = shared.life.begin()?;
     let prepared = shared.prepare(client, body, move |shared, bytes| {
         let mut request = read(json::read(bytes)?, &shared.options)?;
@@ -40,7 +45,8 @@ pub async fn begin(shared: &Shared, client: Client, body: Body, read: fn(Value, 
     Ok((Shape { stream: request.stream, usage: request.usage }, choices))
 }
 
-/// The salt of a request's cached prefix: its own, and its key where there are several. Different ones make different salts.
+/// The salt of a request's cached prefix: its own, and its key where there are several. Different
+/// ones make different salts.
 fn salt(client: Client, own: Option<&str>) -> Option<String> {
     match client {
         Client::Key(key) => Some(format!("{key}:{}", own.unwrap_or(""))),
@@ -56,10 +62,17 @@ fn choices(shared: &Shared, request: &Request, prompts: Vec<Prompt>) -> Result<V
     if count * n > most {
         // To try again would not help.
         let field = if count > most { field } else { "n" };
-        return Err(ApiError::field(field, format!("{n} choices of {count} prompts; {most} in all may run and wait")));
+        return Err(ApiError::field(
+            field,
+            format!("{n} choices of {count} prompts; {most} in all may run and wait"),
+        ));
     }
-    request.options.check(shared.batch.model().config().vocab).map_err(|error| ApiError::request(error.to_string()))?;
-    let thinking = |thinking| shared.tokenizer().and_then(|tokenizer| tokenizer.with_thinking(thinking));
+    request
+        .options
+        .check(shared.batch.model().config().vocab)
+        .map_err(|error| ApiError::request(error.to_string()))?;
+    let thinking =
+        |thinking| shared.tokenizer().and_then(|tokenizer| tokenizer.with_thinking(thinking));
     let unheeded = |error| ApiError::library("chat_template_kwargs.enable_thinking", &error);
     let tokenizer = request.thinking.map(thinking).transpose().map_err(unheeded)?;
     let mut choices = Vec::new();
@@ -75,7 +88,8 @@ fn choices(shared: &Shared, request: &Request, prompts: Vec<Prompt>) -> Result<V
     Ok(choices)
 }
 
-/// A prompt's tokens, by another tokenizer than the server's where there is one, and for a conversation what separates the parts of the answer.
+/// A prompt's tokens, by another tokenizer than the server's where there is one, and for a
+/// conversation what separates the parts of the answer.
 fn encode(
     shared: &Shared,
     prompt: Prompt,
@@ -90,7 +104,8 @@ fn encode(
         },
         Prompt::Ids(ids) => (ids, None),
         Prompt::Chat(messages) => {
-            let tokenizer = tokenizer.map_or_else(|| shared.tokenizer(), |tokenizer| Ok(tokenizer.clone()))?;
+            let tokenizer =
+                tokenizer.map_or_else(|| shared.tokenizer(), |tokenizer| Ok(tokenizer.clone()))?;
             let ids = tokenizer.chat(&messages)?;
             let parts = Reasoning::after(&tokenizer, &ids)?;
             (ids, Some(parts))

@@ -1,4 +1,5 @@
-//! What a body asks for, checked: anything that would change what is written, and is not done, is refused by its name.
+//! What a body asks for, checked: anything that would change what is written, and is not done, is
+//! refused by its name.
 
 use crate::{
     error::{ApiError, Result},
@@ -23,12 +24,20 @@ const MOST_STOP_BYTES: usize = 4096;
 const LONGEST_SALT: usize = 256;
 /// The most biases of tokens.
 const MOST_BIASES: usize = 1024;
-/// Tokens of a completion where neither its request nor the server says how many, as in OpenAI's API.
+/// Tokens of a completion where neither its request nor the server says how many, as in OpenAI's
+/// API.
 const COMPLETION: usize = 16;
 
 /// Do not change what is written.
-const HARMLESS: [&str; 7] =
-    ["user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key", "prompt_cache_retention"];
+const HARMLESS: [&str; 7] = [
+    "user",
+    "metadata",
+    "store",
+    "service_tier",
+    "safety_identifier",
+    "prompt_cache_key",
+    "prompt_cache_retention",
+];
 /// Are not done here, and what they may say nevertheless.
 const UNSUPPORTED: [(&str, &[&str]); 16] = [
     ("logprobs", &["false"]),
@@ -86,7 +95,10 @@ impl Request {
         if let (Some(a), Some(b)) = (most, older)
             && a != b
         {
-            return Err(fields.wrong("max_tokens", format!("is {b}, and max_completion_tokens {a}: one of them is enough")));
+            return Err(fields.wrong(
+                "max_tokens",
+                format!("is {b}, and max_completion_tokens {a}: one of them is enough"),
+            ));
         }
         let thinking = thinking(&mut fields)?;
         let reasoning = fields.flag_or("include_reasoning", true)?;
@@ -100,17 +112,35 @@ impl Request {
         let mut fields = Fields::new("", body)?;
         let prompts = prompts("prompt", MOST_CHOICES, fields.take("prompt"))?;
         let most = fields.count("max_tokens", 0..=u64::MAX)?;
-        Self::rest(fields, prompts, "prompt", most.or(server.max_tokens).unwrap_or(COMPLETION), server)
+        Self::rest(
+            fields,
+            prompts,
+            "prompt",
+            most.or(server.max_tokens).unwrap_or(COMPLETION),
+            server,
+        )
     }
 
     /// What both have in common.
-    fn rest(mut fields: Fields, prompts: Vec<Prompt>, field: &'static str, most: usize, server: &Options) -> Result<Self> {
+    fn rest(
+        mut fields: Fields,
+        prompts: Vec<Prompt>,
+        field: &'static str,
+        most: usize,
+        server: &Options,
+    ) -> Result<Self> {
         fields.harmless(&HARMLESS);
         fields.unsupported(&UNSUPPORTED)?;
         let model = fields.text("model")?;
         let n = fields.count("n", 1..=MOST_CHOICES as u64)?.unwrap_or(1);
         if n * prompts.len() > MOST_CHOICES {
-            return Err(fields.wrong("n", format!("{n} choices of {} prompts; {MOST_CHOICES} in all are possible", prompts.len())));
+            return Err(fields.wrong(
+                "n",
+                format!(
+                    "{n} choices of {} prompts; {MOST_CHOICES} in all are possible",
+                    prompts.len()
+                ),
+            ));
         }
         if let Some(best) = fields.count("best_of", 1..=u64::MAX)?
             && best != n
@@ -119,7 +149,9 @@ impl Request {
         }
         let stream = fields.flag("stream")?;
         let usage = match fields.take("stream_options") {
-            Some(_) if !stream => return Err(fields.wrong("stream_options", "is for streams: set stream to true")),
+            Some(_) if !stream => {
+                return Err(fields.wrong("stream_options", "is for streams: set stream to true"));
+            }
             Some(options) => {
                 let mut options = Fields::new("stream_options", options)?;
                 let usage = options.flag("include_usage")?;
@@ -131,15 +163,32 @@ impl Request {
         };
         let options = options(&mut fields, server)?.max_tokens(most);
         let cache_salt = fields.text("cache_salt")?;
-        if let Some(length) = cache_salt.as_ref().map(String::len).filter(|&length| length > LONGEST_SALT) {
-            return Err(fields.wrong("cache_salt", format!("{length} bytes; at most {LONGEST_SALT} are accepted")));
+        if let Some(length) =
+            cache_salt.as_ref().map(String::len).filter(|&length| length > LONGEST_SALT)
+        {
+            return Err(fields.wrong(
+                "cache_salt",
+                format!("{length} bytes; at most {LONGEST_SALT} are accepted"),
+            ));
         }
         fields.end()?;
-        Ok(Self { model, prompts, field, n, options, cache_salt, stream, usage, thinking: None, reasoning: false })
+        Ok(Self {
+            model,
+            prompts,
+            field,
+            n,
+            options,
+            cache_salt,
+            stream,
+            usage,
+            thinking: None,
+            reasoning: false,
+        })
     }
 }
 
-/// What vLLM's and llama.cpp's servers take for the chat template, of which one variable is known here.
+/// What vLLM's and llama.cpp's servers take for the chat template, of which one variable is known
+/// here.
 fn thinking(fields: &mut Fields) -> Result<Option<bool>> {
     let Some(variables) = fields.take("chat_template_kwargs") else { return Ok(None) };
     let mut variables = Fields::new("chat_template_kwargs", variables)?;
@@ -152,14 +201,24 @@ fn thinking(fields: &mut Fields) -> Result<Option<bool>> {
 fn options(fields: &mut Fields, server: &Options) -> Result<GenerateOptions> {
     let defaults = &server.defaults;
     let mut sampling = defaults.sampling;
-    sampling = sampling.temperature(fields.number("temperature", 0.0..=2.0)?.unwrap_or(sampling.options.temperature));
+    sampling = sampling.temperature(
+        fields.number("temperature", 0.0..=2.0)?.unwrap_or(sampling.options.temperature),
+    );
     sampling = sampling.top_p(fields.number("top_p", 0.0..=1.0)?.unwrap_or(sampling.options.top_p));
     sampling = sampling.min_p(fields.number("min_p", 0.0..=1.0)?.unwrap_or(sampling.options.min_p));
-    sampling = sampling.top_k(fields.count("top_k", 0..=u64::from(u32::MAX))?.unwrap_or(sampling.options.top_k));
-    sampling = sampling.repetition_penalty(fields.number("repetition_penalty", 0.01..=100.0)?.unwrap_or(sampling.penalties.repetition));
-    sampling = sampling.presence_penalty(fields.number("presence_penalty", -2.0..=2.0)?.unwrap_or(sampling.penalties.presence));
-    sampling = sampling.frequency_penalty(fields.number("frequency_penalty", -2.0..=2.0)?.unwrap_or(sampling.penalties.frequency));
-    sampling = sampling.seed(seed(fields)?.or(server.seed).unwrap_or_else(|| RandomState::new().hash_one(0)));
+    sampling = sampling
+        .top_k(fields.count("top_k", 0..=u64::from(u32::MAX))?.unwrap_or(sampling.options.top_k));
+    sampling = sampling.repetition_penalty(
+        fields.number("repetition_penalty", 0.01..=100.0)?.unwrap_or(sampling.penalties.repetition),
+    );
+    sampling = sampling.presence_penalty(
+        fields.number("presence_penalty", -2.0..=2.0)?.unwrap_or(sampling.penalties.presence),
+    );
+    sampling = sampling.frequency_penalty(
+        fields.number("frequency_penalty", -2.0..=2.0)?.unwrap_or(sampling.penalties.frequency),
+    );
+    sampling = sampling
+        .seed(seed(fields)?.or(server.seed).unwrap_or_else(|| RandomState::new().hash_one(0)));
     let stop = stops(fields)?;
     let bias = biases(fields)?;
     let stop: Vec<String> = defaults.stop.iter().cloned().chain(stop).collect();
@@ -171,7 +230,9 @@ fn seed(fields: &mut Fields) -> Result<Option<u64>> {
     let Some(seed) = fields.take("seed") else { return Ok(None) };
     match seed.as_u64().or(seed.as_i64().map(i64::cast_unsigned)) {
         Some(seed) => Ok(Some(seed)),
-        None => Err(fields.wrong("seed", format!("a whole number is expected, not {}", kind(&seed)))),
+        None => {
+            Err(fields.wrong("seed", format!("a whole number is expected, not {}", kind(&seed))))
+        }
     }
 }
 
@@ -182,18 +243,28 @@ fn stops(fields: &mut Fields) -> Result<Vec<String>> {
         Some(Value::Array(stops)) if stops.len() <= MOST_STOPS => {
             let text = |stop: Value| match stop {
                 Value::String(stop) => Ok(stop),
-                other => Err(fields.wrong("stop", format!("strings are expected, not {}", kind(&other)))),
+                other => {
+                    Err(fields.wrong("stop", format!("strings are expected, not {}", kind(&other))))
+                }
             };
             stops.into_iter().map(text).collect::<Result<_>>()?
         }
-        Some(_) => return Err(fields.wrong("stop", format!("a string, or at most {MOST_STOPS} of them, is expected"))),
+        Some(_) => {
+            return Err(fields
+                .wrong("stop", format!("a string, or at most {MOST_STOPS} of them, is expected")));
+        }
     };
     if stops.iter().any(String::is_empty) {
         return Err(fields.wrong("stop", "a stop string is empty"));
     }
-    let (longest, all) = (stops.iter().map(String::len).max().unwrap_or(0), stops.iter().map(String::len).sum::<usize>());
+    let (longest, all) = (
+        stops.iter().map(String::len).max().unwrap_or(0),
+        stops.iter().map(String::len).sum::<usize>(),
+    );
     if longest > LONGEST_STOP || all > MOST_STOP_BYTES {
-        let what = format!("strings of up to {longest} bytes, {all} together; at most {LONGEST_STOP} and {MOST_STOP_BYTES} are accepted");
+        let what = format!(
+            "strings of up to {longest} bytes, {all} together; at most {LONGEST_STOP} and {MOST_STOP_BYTES} are accepted"
+        );
         return Err(fields.wrong("stop", what));
     }
     Ok(stops)
@@ -203,12 +274,21 @@ fn biases(fields: &mut Fields) -> Result<Vec<(u32, f32)>> {
     let biases = match fields.take("logit_bias") {
         None => return Ok(Vec::new()),
         Some(Value::Object(biases)) if biases.len() <= MOST_BIASES => biases,
-        Some(_) => return Err(fields.wrong("logit_bias", format!("an object of at most {MOST_BIASES} tokens is expected"))),
+        Some(_) => {
+            return Err(fields.wrong(
+                "logit_bias",
+                format!("an object of at most {MOST_BIASES} tokens is expected"),
+            ));
+        }
     };
     let bias = |(id, bias): (String, Value)| {
-        let id = id.parse().map_err(|_| fields.wrong("logit_bias", format!("{:?} is no token id", crate::error::shown(&id))))?;
+        let id = id.parse().map_err(|_| {
+            fields.wrong("logit_bias", format!("{:?} is no token id", crate::error::shown(&id)))
+        })?;
         let number = bias.as_f64().filter(|bias| (-100.0..=100.0).contains(bias));
-        let number = number.ok_or_else(|| fields.wrong("logit_bias", format!("token {id}: a number from -100 to 100 is expected")))?;
+        let number = number.ok_or_else(|| {
+            fields.wrong("logit_bias", format!("token {id}: a number from -100 to 100 is expected"))
+        })?;
         Ok((id, number as f32))
     };
     biases.into_iter().map(bias).collect()
@@ -221,7 +301,10 @@ fn messages(value: Option<Value>) -> Result<Vec<Message>> {
     if list.is_empty() || list.len() > MOST_MESSAGES {
         return Err(wrong(&format!("{} messages; 1 to {MOST_MESSAGES} are possible", list.len())));
     }
-    list.into_iter().enumerate().map(|(n, value)| message(&format!("messages[{n}]"), value)).collect()
+    list.into_iter()
+        .enumerate()
+        .map(|(n, value)| message(&format!("messages[{n}]"), value))
+        .collect()
 }
 
 fn message(place: &str, value: Value) -> Result<Message> {
@@ -235,15 +318,27 @@ fn message(place: &str, value: Value) -> Result<Message> {
     };
     let text = match fields.take("content") {
         Some(Value::String(text)) => text,
-        Some(Value::Array(parts)) => {
-            parts.into_iter().enumerate().map(|(n, part)| text_part(&format!("{place}.content[{n}]"), part)).collect::<Result<_>>()?
+        Some(Value::Array(parts)) => parts
+            .into_iter()
+            .enumerate()
+            .map(|(n, part)| text_part(&format!("{place}.content[{n}]"), part))
+            .collect::<Result<_>>()?,
+        Some(other) => {
+            return Err(
+                fields.wrong("content", format!("a string is expected, not {}", kind(&other)))
+            );
         }
-        Some(other) => return Err(fields.wrong("content", format!("a string is expected, not {}", kind(&other)))),
         None => return Err(fields.wrong("content", "there is none")),
     };
     let reasoning = if role == "assistant" { fields.text("reasoning_content")? } else { None };
     // An answer of this server may come back as it was.
-    fields.unsupported(&[("tool_calls", &["[]"]), ("function_call", &[]), ("audio", &[]), ("annotations", &["[]"]), ("refusal", &[])])?;
+    fields.unsupported(&[
+        ("tool_calls", &["[]"]),
+        ("function_call", &[]),
+        ("audio", &[]),
+        ("annotations", &["[]"]),
+        ("refusal", &[]),
+    ])?;
     fields.end()?;
     Ok(Message::new(role, text).reasoning(reasoning))
 }
@@ -260,10 +355,13 @@ fn text_part(place: &str, part: Value) -> Result<String> {
 
 /// A text, tokens, or a list of either, of at most so many.
 pub fn prompts(field: &str, most: usize, value: Option<Value>) -> Result<Vec<Prompt>> {
-    let wrong = || ApiError::field(field, "a string, a list of token ids, or a list of either is expected");
+    let wrong =
+        || ApiError::field(field, "a string, a list of token ids, or a list of either is expected");
     match value {
         Some(Value::String(text)) => Ok(vec![Prompt::Text(text)]),
-        Some(Value::Array(list)) if list.first().is_some_and(Value::is_number) => Ok(vec![ids(&list).ok_or_else(wrong)?]),
+        Some(Value::Array(list)) if list.first().is_some_and(Value::is_number) => {
+            Ok(vec![ids(&list).ok_or_else(wrong)?])
+        }
         Some(Value::Array(list)) if (1..=most).contains(&list.len()) => {
             let prompt = |value| match value {
                 Value::String(text) => Some(Prompt::Text(text)),
@@ -272,7 +370,9 @@ pub fn prompts(field: &str, most: usize, value: Option<Value>) -> Result<Vec<Pro
             };
             list.into_iter().map(|value| prompt(value).ok_or_else(wrong)).collect()
         }
-        Some(Value::Array(list)) => Err(ApiError::field(field, format!("{} prompts; 1 to {most} are possible", list.len()))),
+        Some(Value::Array(list)) => {
+            Err(ApiError::field(field, format!("{} prompts; 1 to {most} are possible", list.len())))
+        }
         Some(_) => Err(wrong()),
         None => Err(ApiError::field(field, "there is none")),
     }

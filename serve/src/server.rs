@@ -19,30 +19,46 @@ pub struct Server {
 }
 
 impl Server {
-    /// Serves what a batch has room for. Requests wait in the server's own queue, as long as the batch's, so that clients take turns.
+    /// Serves what a batch has room for. Requests wait in the server's own queue, as long as the
+    /// batch's, so that clients take turns.
     ///
     /// # Errors
-    /// [`Error::Invalid`](bitnet_wgpu::Error::Invalid) for options that [`Options::check`] or, of the defaults,
-    /// [`GenerateOptions::check`](bitnet_wgpu::model::GenerateOptions::check) refuses.
+    /// [`Error::Invalid`](bitnet_wgpu::Error::Invalid) for options that [`Options::check`] or, of
+    /// the defaults, [`GenerateOptions::check`](bitnet_wgpu::model::GenerateOptions::check)
+    /// refuses.
     pub fn new(batch: Batch, options: Options) -> bitnet_wgpu::Result<Self> {
         options.check()?;
         options.defaults.check(batch.model().config().vocab)?;
         Ok(Self { shared: Shared::new(batch, options) })
     }
 
-    /// Answers clients of a listener until `end` is over: then nothing new begins, what has begun has [`Options::grace`] to end, and is cut.
+    /// Answers clients of a listener until `end` is over: then nothing new begins, what has begun
+    /// has [`Options::grace`] to end, and is cut.
     ///
     /// # Errors
-    /// What the listener reports, and an [`Error`](bitnet_wgpu::Error) inside for what ends the batch: a device that is lost, or a panic. Load the model
-    /// anew then, or begin the process anew. Before anything is served, an error if the process may open too few files, or its clock is not set.
-    pub async fn run(self, listener: TcpListener, end: impl Future<Output = ()> + Send + 'static) -> io::Result<()> {
+    /// What the listener reports, and an [`Error`](bitnet_wgpu::Error) inside for what ends the
+    /// batch: a device that is lost, or a panic. Load the model anew then, or begin the process
+    /// anew. Before anything is served, an error if the process may open too few files, or its
+    /// clock is not set.
+    pub async fn run(
+        self,
+        listener: TcpListener,
+        end: impl Future<Output = ()> + Send + 'static,
+    ) -> io::Result<()> {
         let Shared { options, life, .. } = self.shared.clone();
         let address = listener.local_addr()?;
         let access = Access::new(options.clone(), address.ip());
         if access.is_open() {
-            log::warn!("{address} is reached from other machines, and no key is needed: whoever reaches it may ask");
+            log::warn!(
+                "{address} is reached from other machines, and no key is needed: whoever reaches it may ask"
+            );
         }
-        let connections = Connections::new(options.clone(), access, life.clone(), http::router(self.shared.clone()))?;
+        let connections = Connections::new(
+            options.clone(),
+            access,
+            life.clone(),
+            http::router(self.shared.clone()),
+        )?;
         let ending = life.clone();
         tokio::spawn(async move {
             end.await;

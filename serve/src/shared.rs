@@ -28,20 +28,25 @@ pub struct Shared {
     pub life: Arc<Life>,
     /// Bytes of bodies, and of vectors.
     pub bytes: Arc<Budget>,
-    /// Turns at reading bodies, and at templates and tokenizers, which compute on threads that may block.
+    /// Turns at reading bodies, and at templates and tokenizers, which compute on threads that may
+    /// block.
     preparing: Arc<Turns>,
-    /// Turns at preparing bodies of more than [`SMALL_BODY`], of which one takes the memory of many others.
+    /// Turns at preparing bodies of more than [`SMALL_BODY`], of which one takes the memory of many
+    /// others.
     preparing_large: Arc<Turns>,
     /// Turns at the batch's slots: its own queue is not used, as it knows no clients.
     pub running: Arc<Turns>,
-    /// Turns at computing vectors, beside the batch: one at a time, as each takes memory of its own.
+    /// Turns at computing vectors, beside the batch: one at a time, as each takes memory of its
+    /// own.
     pub embedding: Arc<Turns>,
-    /// During what the device of the vectors was found to be lost: a batch without requests does not notice it.
+    /// During what the device of the vectors was found to be lost: a batch without requests does
+    /// not notice it.
     pub lost: Arc<OnceLock<String>>,
 }
 
-/// Returns how many slots one client holds at most. Clients that keys tell apart leave one to others, so that another client's first request starts at
-/// once, however long the answers are. With fewer than four slots, that would cost one client alone too much.
+/// Returns how many slots one client holds at most. Clients that keys tell apart leave one to
+/// others, so that another client's first request starts at once, however long the answers are.
+/// With fewer than four slots, that would cost one client alone too much.
 fn share(slots: usize, options: &Options) -> usize {
     if options.keys.len() > 1 && slots >= 4 { slots - 1 } else { slots }
 }
@@ -72,7 +77,9 @@ impl Shared {
 
     /// Returns why nothing will be answered any more, if so.
     pub fn failure(&self) -> Option<Error> {
-        self.batch.ended().or_else(|| self.lost.get().map(|during| Error::DeviceLost { during: during.clone() }))
+        self.batch
+            .ended()
+            .or_else(|| self.lost.get().map(|during| Error::DeviceLost { during: during.clone() }))
     }
 
     /// Sequences that run and wait.
@@ -90,10 +97,14 @@ impl Shared {
     ) -> Result<T> {
         let busy = |_| {
             let Counts { running, waiting } = self.preparing.counts();
-            ApiError::busy(format!("{running} requests are being prepared, and {waiting} wait for it; no more may"))
+            ApiError::busy(format!(
+                "{running} requests are being prepared, and {waiting} wait for it; no more may"
+            ))
         };
         let large = match body.bytes.len() > SMALL_BODY {
-            true => Some(self.preparing_large.place(client).map_err(busy)?.turn().await.map_err(busy)?),
+            true => {
+                Some(self.preparing_large.place(client).map_err(busy)?.turn().await.map_err(busy)?)
+            }
             false => None,
         };
         let turn = self.preparing.place(client).map_err(busy)?.turn().await.map_err(busy)?;
@@ -116,7 +127,8 @@ impl Shared {
 
     /// The tokenizer of conversations. It refuses texts that cannot fit before it works on them.
     pub fn tokenizer(&self) -> bitnet_wgpu::Result<Tokenizer> {
-        let tokenizer = self.options.tokenizer.as_ref().map_or_else(|| self.batch.model().tokenizer(), Ok)?;
+        let tokenizer =
+            self.options.tokenizer.as_ref().map_or_else(|| self.batch.model().tokenizer(), Ok)?;
         Ok(tokenizer.within(self.batch.options().capacity))
     }
 
@@ -149,13 +161,15 @@ mod tests {
 
     #[test]
     fn clients_with_keys_leave_one_slot() {
-        let servers: [(usize, &[&str]); 4] = [(8, &["ann", "bob"]), (3, &["ann", "bob"]), (8, &["ann"]), (8, &[])];
+        let servers: [(usize, &[&str]); 4] =
+            [(8, &["ann", "bob"]), (3, &["ann", "bob"]), (8, &["ann"]), (8, &[])];
         assert_eq!(servers.map(slots_of_one_client), [7, 3, 8, 8]);
     }
 
     /// The most bodies of `bytes` bytes that are prepared at a time, of twelve that come together.
     fn most_at_once(bytes: usize) -> usize {
-        let batch = Model::load_cpu(MODEL).unwrap().batch(BatchOptions::new(1, 8).queue(20)).unwrap();
+        let batch =
+            Model::load_cpu(MODEL).unwrap().batch(BatchOptions::new(1, 8).queue(20)).unwrap();
         let shared = Shared::new(batch, Options::new("tales"));
         let (running, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
         let prepare = || {

@@ -17,7 +17,8 @@ use tokio::{
     time::{Instant, Sleep, sleep},
 };
 
-/// Number of answers that a connection computes or writes: more than one only if requests are pipelined.
+/// Number of answers that a connection computes or writes: more than one only if requests are
+/// pipelined.
 #[derive(Clone, Default)]
 pub struct Answers(Arc<AtomicUsize>);
 
@@ -78,7 +79,8 @@ pub struct Socket {
     answers: Answers,
     /// Runs while a write waits.
     stall: Deadline,
-    /// Runs from the end of the client's side on, while there are answers. hyper takes that end for the client's leaving, so it is told later.
+    /// Runs from the end of the client's side on, while there are answers. hyper takes that end for
+    /// the client's leaving, so it is told later.
     half_closed: Deadline,
     /// Runs from the end of this side on.
     linger: Deadline,
@@ -86,15 +88,23 @@ pub struct Socket {
 
 impl Socket {
     pub fn new(stream: TcpStream, answers: Answers, options: &Options) -> Self {
-        let [stall, half_closed, linger] = [options.stall, options.half_closed, LINGER].map(Deadline::new);
+        let [stall, half_closed, linger] =
+            [options.stall, options.half_closed, LINGER].map(Deadline::new);
         Self { stream, answers, stall, half_closed, linger }
     }
 
     /// What came of a write: ends a client that does not read, and keeps one that does.
-    fn written<T>(&mut self, cx: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+    fn written<T>(
+        &mut self,
+        cx: &mut Context<'_>,
+        written: Poll<io::Result<T>>,
+    ) -> Poll<io::Result<T>> {
         if written.is_pending() {
             ready!(self.stall.poll(cx));
-            return Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the client does not read its answer")));
+            return Poll::Ready(Err(io::Error::new(
+                io::ErrorKind::TimedOut,
+                "the client does not read its answer",
+            )));
         }
         self.stall.stop();
         self.half_closed.extend();
@@ -103,7 +113,11 @@ impl Socket {
 }
 
 impl AsyncRead for Socket {
-    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
         let this = self.get_mut();
         if !this.half_closed.is_running() {
             let before = buf.filled().len();
@@ -121,13 +135,21 @@ impl AsyncRead for Socket {
 }
 
 impl AsyncWrite for Socket {
-    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
         let written = Pin::new(&mut this.stream).poll_write(cx, bytes);
         this.written(cx, written)
     }
 
-    fn poll_write_vectored(self: Pin<&mut Self>, cx: &mut Context<'_>, slices: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
         let written = Pin::new(&mut this.stream).poll_write_vectored(cx, slices);
         this.written(cx, written)
@@ -141,7 +163,8 @@ impl AsyncWrite for Socket {
         Pin::new(&mut self.get_mut().stream).poll_flush(cx)
     }
 
-    /// Ends this side, and drops what still comes, for a while: closed before, a socket with unread input takes the answer back.
+    /// Ends this side, and drops what still comes, for a while: closed before, a socket with unread
+    /// input takes the answer back.
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
         if !this.linger.is_running() {

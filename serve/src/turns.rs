@@ -7,9 +7,10 @@ use std::{
 };
 use tokio::sync::oneshot::{Receiver, Sender, channel};
 
-/// A number of permits, and a bounded queue for them. The next permit goes to another client than the last one, if another waits. One client alone may
-/// use all permits, unless it has a [share](Self::with_share), and the whole queue; another that comes then takes the place of the last that the first
-/// has waiting.
+/// A number of permits, and a bounded queue for them. The next permit goes to another client than
+/// the last one, if another waits. One client alone may use all permits, unless it has a
+/// [share](Self::with_share), and the whole queue; another that comes then takes the place of the
+/// last that the first has waiting.
 pub struct Turns {
     permits: usize,
     most_waiting: usize,
@@ -48,16 +49,19 @@ impl Turns {
         Self::with_share(permits, permits, most_waiting)
     }
 
-    /// Creates turns of which one client has at most `share` permits at a time. What is free beyond them waits for other clients.
+    /// Creates turns of which one client has at most `share` permits at a time. What is free beyond
+    /// them waits for other clients.
     pub fn with_share(permits: usize, share: usize, most_waiting: usize) -> Arc<Self> {
-        let queue = Mutex::new(Queue { free: permits, held: HashMap::new(), clients: VecDeque::new() });
+        let queue =
+            Mutex::new(Queue { free: permits, held: HashMap::new(), clients: VecDeque::new() });
         Arc::new(Self { permits, most_waiting, share, queue })
     }
 
     /// Takes a place for each of `count` permits, or none.
     pub fn enter(self: &Arc<Self>, client: Client, count: usize) -> Result<Vec<Place>, Full> {
         let mut queue = self.lock();
-        let waiting = count.saturating_sub(queue.free.min(self.share.saturating_sub(queue.held_by(client))));
+        let waiting =
+            count.saturating_sub(queue.free.min(self.share.saturating_sub(queue.held_by(client))));
         let displaced = queue.make_room(client, waiting, self.most_waiting)?;
         let places = (0..count).map(|_| queue.push(client)).collect();
         drop(queue);
@@ -91,7 +95,8 @@ impl Turns {
             let Some((client, next)) = queue.pop(self.share) else { return };
             queue.take(client);
             drop(queue);
-            // Who has left gets nothing. The permit is not dropped here, as that would come back to this function.
+            // Who has left gets nothing. The permit is not dropped here, as that would come back to
+            // this function.
             if let Err(mut turn) = next.send(Turn(Some((self.clone(), client)))) {
                 turn.0 = None;
                 self.lock().give_back(client);
@@ -123,7 +128,10 @@ impl Queue {
     }
 
     fn waiting_of(&self, client: Client) -> usize {
-        self.clients.iter().find(|(other, _)| *other == client).map_or(0, |(_, places)| places.len())
+        self.clients
+            .iter()
+            .find(|(other, _)| *other == client)
+            .map_or(0, |(_, places)| places.len())
     }
 
     /// Forgets those that have left.
@@ -132,21 +140,30 @@ impl Queue {
         self.clients.retain(|(_, places)| !places.is_empty());
     }
 
-    /// Takes as many places as `count` more need from clients that have more than this one would have, in permits and places together: one that has many
-    /// permits gives its place to one that has nothing. Returns the places, so that they are dropped without the lock.
-    fn make_room(&mut self, client: Client, count: usize, most: usize) -> Result<Vec<Sender<Turn>>, Full> {
+    /// Takes as many places as `count` more need from clients that have more than this one would
+    /// have, in permits and places together: one that has many permits gives its place to one that
+    /// has nothing. Returns the places, so that they are dropped without the lock.
+    fn make_room(
+        &mut self,
+        client: Client,
+        count: usize,
+        most: usize,
+    ) -> Result<Vec<Sender<Turn>>, Full> {
         self.prune();
         let needed = (self.waiting() + count).saturating_sub(most);
         let own = self.waiting_of(client) + self.held_by(client) + count;
         let Self { held, clients, .. } = self;
         let held_by = |client: &Client| held.get(client).copied().unwrap_or(0);
-        let over = |(other, places): &(Client, VecDeque<_>)| (places.len() + held_by(other)).saturating_sub(own).min(places.len());
+        let over = |(other, places): &(Client, VecDeque<_>)| {
+            (places.len() + held_by(other)).saturating_sub(own).min(places.len())
+        };
         let others = |(other, _): &&(Client, VecDeque<_>)| *other != client;
         if clients.iter().filter(others).map(over).sum::<usize>() < needed {
             return Err(Full);
         }
         let displaced = (0..needed).filter_map(|_| {
-            let others = clients.iter_mut().filter(|(other, places)| *other != client && !places.is_empty());
+            let others =
+                clients.iter_mut().filter(|(other, places)| *other != client && !places.is_empty());
             let most = others.max_by_key(|(other, places)| places.len() + held_by(other));
             most.and_then(|(_, places)| places.pop_back())
         });
@@ -169,13 +186,16 @@ impl Queue {
     fn push_begun(&mut self, client: Client) -> Place {
         let (sender, receiver) = channel();
         let at = self.clients.iter().position(|(other, _)| *other == client);
-        let mut places = at.and_then(|at| self.clients.remove(at)).map_or_else(VecDeque::new, |(_, places)| places);
+        let mut places = at
+            .and_then(|at| self.clients.remove(at))
+            .map_or_else(VecDeque::new, |(_, places)| places);
         places.push_front(sender);
         self.clients.push_back((client, places));
         Place(receiver)
     }
 
-    /// Takes the next whose turn it is out of the queue, with its client, which comes last afterwards. Clients that have their share are passed over.
+    /// Takes the next whose turn it is out of the queue, with its client, which comes last
+    /// afterwards. Clients that have their share are passed over.
     fn pop(&mut self, share: usize) -> Option<(Client, Sender<Turn>)> {
         let next = self.clients.iter().position(|(client, _)| self.held_by(*client) < share)?;
         let (client, mut places) = self.clients.remove(next)?;
@@ -195,8 +215,8 @@ impl Place {
 }
 
 impl Turn {
-    /// Lets others go first, if any wait, and returns the place for the next turn: before the client's others, so that work that has begun is the last to
-    /// lose its place.
+    /// Lets others go first, if any wait, and returns the place for the next turn: before the
+    /// client's others, so that work that has begun is the last to lose its place.
     pub fn pass(mut self) -> Option<Place> {
         let (turns, client) = self.0.take()?;
         let mut queue = turns.lock();
@@ -232,7 +252,8 @@ mod tests {
     #[test]
     fn clients_take_turns() {
         let turns = Turns::new(1, 100);
-        let mut places: Vec<Place> = [0, 0, 0, 0, 1, 1, 2].map(|client| enter(&turns, client).unwrap()).into();
+        let mut places: Vec<Place> =
+            [0, 0, 0, 0, 1, 1, 2].map(|client| enter(&turns, client).unwrap()).into();
         let mut order = Vec::new();
         let mut held = None;
         for _ in 0..7 {
@@ -255,7 +276,11 @@ mod tests {
         let turns = Turns::with_share(4, 2, 4);
         let mut first: Vec<Place> = turns.enter(Client::Key(0), 6).unwrap();
         let held: Vec<Turn> = first.iter_mut().filter_map(ready).collect();
-        assert_eq!((held.len(), turns.counts()), (2, Counts { running: 2, waiting: 4 }), "its share, and the whole queue");
+        assert_eq!(
+            (held.len(), turns.counts()),
+            (2, Counts { running: 2, waiting: 4 }),
+            "its share, and the whole queue"
+        );
         assert!(enter(&turns, 0).is_err());
         let second = ready(&mut enter(&turns, 1).unwrap()).expect("a permit is free");
         let third = ready(&mut enter(&turns, 2).unwrap()).expect("and another one");
@@ -279,7 +304,9 @@ mod tests {
         assert!(enter(&turns, 1).is_err() && enter(&turns, 0).is_err(), "two have half each");
         assert!(turns.enter(Client::Key(2), 2).is_err(), "as much as it would take from others");
         let third = enter(&turns, 2).unwrap();
-        let lost = |place: &mut Place| matches!(place.0.try_recv(), Err(tokio::sync::oneshot::error::TryRecvError::Closed));
+        let lost = |place: &mut Place| {
+            matches!(place.0.try_recv(), Err(tokio::sync::oneshot::error::TryRecvError::Closed))
+        };
         assert!(lost(&mut first[4]) && lost(&mut first[3]), "the last of the first client");
         assert_eq!(turns.counts(), Counts { running: 1, waiting: 4 });
         drop((second, third, first));
@@ -292,10 +319,14 @@ mod tests {
         let mut first: Vec<Place> = turns.enter(Client::Key(0), 3).unwrap();
         let held: Vec<Turn> = first.iter_mut().filter_map(ready).collect();
         let second = enter(&turns, 1).unwrap();
-        let third = enter(&turns, 2).expect("it has nothing, and the first has two permits and a place");
+        let third =
+            enter(&turns, 2).expect("it has nothing, and the first has two permits and a place");
         assert!(enter(&turns, 3).is_err(), "those that wait have one each");
         assert_eq!((held.len(), turns.counts()), (2, Counts { running: 2, waiting: 2 }));
-        assert!(matches!(first[2].0.try_recv(), Err(tokio::sync::oneshot::error::TryRecvError::Closed)));
+        assert!(matches!(
+            first[2].0.try_recv(),
+            Err(tokio::sync::oneshot::error::TryRecvError::Closed)
+        ));
         drop((second, third));
     }
 
@@ -307,7 +338,9 @@ mod tests {
         let mut begun = turn.pass().unwrap();
         let turn = ready(&mut waiting[1]).expect("another client goes first");
         let other = enter(&turns, 2).unwrap();
-        let lost = |place: &mut Place| matches!(place.0.try_recv(), Err(tokio::sync::oneshot::error::TryRecvError::Closed));
+        let lost = |place: &mut Place| {
+            matches!(place.0.try_recv(), Err(tokio::sync::oneshot::error::TryRecvError::Closed))
+        };
         assert!(lost(&mut waiting[0]) && !lost(&mut begun));
         drop((turn, other));
         assert!(ready(&mut begun).is_some());

@@ -23,7 +23,8 @@ use tokio::select;
 pub async fn embed(shared: &Shared, client: Client, body: Body) -> Result<Answer> {
     let mut alive = shared.life.begin()?;
     let held = shared.bytes.begin(client);
-    let prepared = shared.prepare(client, body, move |shared, bytes| prepare(shared, bytes, held)).await?;
+    let prepared =
+        shared.prepare(client, body, move |shared, bytes| prepare(shared, bytes, held)).await?;
     let found = select! {
         found = compute(shared, client, &prepared.ids) => found?,
         () = alive.cut() => return Err(ApiError::ending()),
@@ -51,7 +52,10 @@ fn prepare(shared: &Shared, bytes: &[u8], mut held: Held) -> Result<Prepared> {
         }
         tokens += text.len();
         if tokens > shared.options.embedding_tokens {
-            let what = format!("the texts have more than {} tokens (`--embedding-tokens`)", shared.options.embedding_tokens);
+            let what = format!(
+                "the texts have more than {} tokens (`--embedding-tokens`)",
+                shared.options.embedding_tokens
+            );
             return Err(ApiError::field("input", what));
         }
         ids.push(text);
@@ -63,9 +67,14 @@ fn prepare(shared: &Shared, bytes: &[u8], mut held: Held) -> Result<Prepared> {
 fn hold(shared: &Shared, held: &mut Held, bytes: usize) -> Result<()> {
     let most = shared.options.bytes / 2;
     if bytes > most {
-        return Err(ApiError::field("input", format!("the vectors have {bytes} bytes; at most {most} are computed for one request")));
+        return Err(ApiError::field(
+            "input",
+            format!("the vectors have {bytes} bytes; at most {most} are computed for one request"),
+        ));
     }
-    held.grow(bytes).map_err(|_| ApiError::busy(format!("there is no room for {bytes} bytes of vectors at the moment")))
+    held.grow(bytes).map_err(|_| {
+        ApiError::busy(format!("there is no room for {bytes} bytes of vectors at the moment"))
+    })
 }
 
 /// The tokens of a text, no longer than the texts for which the server has room.
@@ -74,7 +83,9 @@ fn encode(shared: &Shared, text: Prompt) -> bitnet_wgpu::Result<Vec<u32>> {
         Prompt::Ids(ids) => ids,
         Prompt::Text(text) if text.is_empty() => Vec::new(),
         Prompt::Text(text) => shared.text_tokenizer()?.encode_for_embedding(&text)?,
-        Prompt::Chat(_) => return Err(Error::Invalid { op: "embed", what: "a conversation is no text".into() }),
+        Prompt::Chat(_) => {
+            return Err(Error::Invalid { op: "embed", what: "a conversation is no text".into() });
+        }
     };
     check_length(shared, ids.len())?;
     Ok(ids)
@@ -83,7 +94,8 @@ fn encode(shared: &Shared, text: Prompt) -> bitnet_wgpu::Result<Vec<u32>> {
 /// Vectors of texts, in their order.
 async fn compute(shared: &Shared, client: Client, ids: &[Vec<u32>]) -> Result<Vec<Embedding>> {
     let busy = |_: Full| {
-        let (Counts { running, waiting }, queue) = (shared.embedding.counts(), shared.batch.options().queue);
+        let (Counts { running, waiting }, queue) =
+            (shared.embedding.counts(), shared.batch.options().queue);
         ApiError::library("input", &Error::Busy { running, waiting, slots: 1, queue })
     };
     let mut place = Some(shared.embedding.place(client).map_err(busy)?);
@@ -93,7 +105,8 @@ async fn compute(shared: &Shared, client: Client, ids: &[Vec<u32>]) -> Result<Ve
     let mut left = &order[..];
     while let ([longest, ..], Some(waiting)) = (left, place.take()) {
         let turn = waiting.turn().await.map_err(busy)?;
-        let (part, rest) = left.split_at(left.len().min(PART_TEXTS).min(PART_TOKENS / ids[*longest].len()).max(1));
+        let (part, rest) =
+            left.split_at(left.len().min(PART_TEXTS).min(PART_TOKENS / ids[*longest].len()).max(1));
         found.extend(part.iter().copied().zip(compute_part(shared, part, ids).await?));
         left = rest;
         place = if left.is_empty() { None } else { turn.pass() };
@@ -104,16 +117,20 @@ async fn compute(shared: &Shared, client: Client, ids: &[Vec<u32>]) -> Result<Ve
 
 async fn compute_part(shared: &Shared, part: &[usize], ids: &[Vec<u32>]) -> Result<Vec<Embedding>> {
     let texts: Vec<Vec<u32>> = part.iter().map(|&n| ids[n].clone()).collect();
-    shared.batch.model().embed_ids(&texts, &EmbedOptions::default()).await.map_err(|error| match error {
-        // Of the model's files, which are no business of a client's.
-        Error::Unsupported { .. } => ApiError::not_implemented("the model's files ask for vectors of a kind that is not supported"),
-        // It counts from the part's first text.
-        Error::Overflow { .. } => ApiError::server("the states of a text are not finite"),
-        error => {
-            if let Error::DeviceLost { during } = &error {
-                shared.lost.get_or_init(|| during.clone());
+    shared.batch.model().embed_ids(&texts, &EmbedOptions::default()).await.map_err(|error| {
+        match error {
+            // Of the model's files, which are no business of a client's.
+            Error::Unsupported { .. } => ApiError::not_implemented(
+                "the model's files ask for vectors of a kind that is not supported",
+            ),
+            // It counts from the part's first text.
+            Error::Overflow { .. } => ApiError::server("the states of a text are not finite"),
+            error => {
+                if let Error::DeviceLost { during } = &error {
+                    shared.lost.get_or_init(|| during.clone());
+                }
+                ApiError::library("input", &error)
             }
-            ApiError::library("input", &error)
         }
     })
 }

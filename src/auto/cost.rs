@@ -1,4 +1,5 @@
-//! What a call is expected to take on the CPU and on the GPU: from numbers that are measured once, corrected by what calls took.
+//! What a call is expected to take on the CPU and on the GPU: from numbers that are measured once,
+//! corrected by what calls took.
 
 use std::{ops::RangeInclusive, time::Duration};
 
@@ -23,7 +24,8 @@ impl Target {
 pub enum Why {
     /// It is expected to take less time than on the other side.
     Expected,
-    /// To see what it takes there, which has not been measured for calls of this size, or not for long.
+    /// To see what it takes there, which has not been measured for calls of this size, or not for
+    /// long.
     Trial,
     /// There is no GPU.
     NoGpu,
@@ -67,22 +69,28 @@ pub struct Decision {
     pub gpu: Option<f64>,
 }
 
-/// Sizes of calls: four for each power of two of their operations, so that those of one size differ by a quarter at most.
+/// Sizes of calls: four for each power of two of their operations, so that those of one size differ
+/// by a quarter at most.
 const SIZES: usize = 4 * usize::BITS as usize;
 /// What a call on the CPU takes, however small, in nanoseconds.
 const CALL: f64 = 50.0;
-/// The slower side is tried where it is expected to take less than so many times as long as the faster one.
+/// The slower side is tried where it is expected to take less than so many times as long as the
+/// faster one.
 const NEAR: f64 = 2.0;
-/// The same for a size that has not been measured there, since its expectation comes from other sizes: if it is below [`TRY`].
+/// The same for a size that has not been measured there, since its expectation comes from other
+/// sizes: if it is below [`TRY`].
 const FAR: f64 = 8.0;
-/// An op that has never been measured on a side is tried there if it is expected to take less than so many nanoseconds.
+/// An op that has never been measured on a side is tried there if it is expected to take less than
+/// so many nanoseconds.
 const TRY: f64 = 20e6;
 /// So many calls of a size until the slower side is tried again.
 pub const AGAIN: u32 = 64;
-/// So many measurements of a size are believed; fewer may all have waited for another program, and are made again.
+/// So many measurements of a size are believed; fewer may all have waited for another program, and
+/// are made again.
 pub const BELIEVED: u8 = 3;
 
-/// What an empty call may take there and back, and what a byte may add: up to a second, and a microsecond.
+/// What an empty call may take there and back, and what a byte may add: up to a second, and a
+/// microsecond.
 pub const CALLS: RangeInclusive<f64> = 1.0..=1e9;
 pub const BYTES: RangeInclusive<f64> = 0.0..=1e3;
 /// What a call may take by what was expected before anything was measured.
@@ -113,7 +121,8 @@ pub struct Seen {
     pub sizes: [Size; SIZES],
     /// Has anything been measured on this side?
     pub measured: [bool; 2],
-    /// Has it run on the GPU? The first time its kernels are compiled, and nothing is learned: a trial is made again.
+    /// Has it run on the GPU? The first time its kernels are compiled, and nothing is learned: a
+    /// trial is made again.
     compiled: bool,
 }
 
@@ -128,7 +137,18 @@ pub struct Costs {
 
 impl Costs {
     pub fn new(link: Option<Link>, ops: usize) -> Self {
-        Self { link, doubted: 0, ops: vec![Seen { sizes: [Size::default(); SIZES], measured: [false; 2], compiled: false }; ops] }
+        Self {
+            link,
+            doubted: 0,
+            ops: vec![
+                Seen {
+                    sizes: [Size::default(); SIZES],
+                    measured: [false; 2],
+                    compiled: false
+                };
+                ops
+            ],
+        }
     }
 
     /// Should the link be measured again? Says so once, some calls after it was read from a file.
@@ -140,11 +160,16 @@ impl Costs {
 
     /// Is it of a machine with such a link?
     pub fn is_of(&self, link: Link) -> bool {
-        let near = |kept: Link| [0, 8 << 20].iter().all(|&bytes| (1.0 / FAR..FAR).contains(&(kept.takes(bytes) / link.takes(bytes))));
+        let near = |kept: Link| {
+            [0, 8 << 20]
+                .iter()
+                .all(|&bytes| (1.0 / FAR..FAR).contains(&(kept.takes(bytes) / link.takes(bytes))))
+        };
         self.link.is_some_and(near)
     }
 
-    /// Forgets all that was read if the link is another than that of the file, which is not of this machine then. Gives whether it did.
+    /// Forgets all that was read if the link is another than that of the file, which is not of this
+    /// machine then. Gives whether it did.
     pub fn compare(&mut self, link: Link) -> bool {
         if self.is_of(link) {
             return false;
@@ -160,7 +185,8 @@ impl Costs {
             return Decision { target: Target::Cpu, why: Why::NoGpu, cpu, gpu: None };
         }
         let gpu = self.expected(op, work, Target::Gpu);
-        let (better, best, worse) = if gpu < cpu { (Target::Gpu, gpu, cpu) } else { (Target::Cpu, cpu, gpu) };
+        let (better, best, worse) =
+            if gpu < cpu { (Target::Gpu, gpu, cpu) } else { (Target::Cpu, cpu, gpu) };
         let other = better.other();
         let kept = self.nearest(op, work, other).is_some_and(|nearest| nearest.kept);
         let (likely, seen) = (self.before(work, other) < FAR * best, &mut self.ops[op]);
@@ -189,18 +215,23 @@ impl Costs {
             return;
         }
         seen.measured[target as usize] = true;
-        // Something else on the machine makes a call slow, for once or for long; nothing makes one fast.
-        let corrected = |old: f32| if found < old { found } else { old + (found - old).min(old) * 0.125 };
+        // Something else on the machine makes a call slow, for once or for long; nothing makes one
+        // fast.
+        let corrected =
+            |old: f32| if found < old { found } else { old + (found - old).min(old) * 0.125 };
         let side = &mut seen.sizes[size(work)].sides[target as usize];
         *side = Some(match *side {
             None => Measured { factor: found, times: 1, kept: false },
-            Some(Measured { factor, times, kept }) => {
-                Measured { factor: corrected(factor), times: if kept { 1 } else { BELIEVED.min(times + 1) }, kept: false }
-            }
+            Some(Measured { factor, times, kept }) => Measured {
+                factor: corrected(factor),
+                times: if kept { 1 } else { BELIEVED.min(times + 1) },
+                kept: false,
+            },
         });
     }
 
-    /// What a call is expected to take: as those of its size did, or of the nearest that has been measured.
+    /// What a call is expected to take: as those of its size did, or of the nearest that has been
+    /// measured.
     fn expected(&self, op: usize, work: Work, target: Target) -> f64 {
         let nearest = self.nearest(op, work, target);
         self.before(work, target) * nearest.map_or(1.0, |nearest| f64::from(nearest.factor))
@@ -209,7 +240,8 @@ impl Costs {
     fn nearest(&self, op: usize, work: Work, target: Target) -> Option<Measured> {
         let (sizes, own) = (&self.ops[op].sizes, size(work));
         let measured = |at: usize| sizes.get(at).and_then(|size| size.sides[target as usize]);
-        (0..SIZES).find_map(|away| measured(own.wrapping_sub(away)).or_else(|| measured(own + away)))
+        (0..SIZES)
+            .find_map(|away| measured(own.wrapping_sub(away)).or_else(|| measured(own + away)))
     }
 
     /// The same before anything was measured of it.
@@ -262,7 +294,8 @@ pub mod tests {
     /// What a made-up machine takes, on the CPU and on the GPU.
     pub type Machine = fn(usize) -> [f64; 2];
 
-    /// As expected; a fast and a slow processor; a GPU whose work takes longer than the way to it; a way that takes less than when it was measured.
+    /// As expected; a fast and a slow processor; a GPU whose work takes longer than the way to it;
+    /// a way that takes less than when it was measured.
     pub const MACHINES: [Machine; 5] = [
         |n| [50.0 + n as f64, 60_000.0 + 0.8 * n as f64],
         |n| [30.0 + 0.05 * n as f64, 60_000.0 + 0.8 * n as f64],
@@ -276,7 +309,8 @@ pub mod tests {
         (0..90).map(|i| (64.0 * 2f64.powf(f64::from(i * 37 % 90) / 5.0)) as usize).collect()
     }
 
-    /// Calls of all sizes for so many rounds; what they took in the last one, by what the better side takes.
+    /// Calls of all sizes for so many rounds; what they took in the last one, by what the better
+    /// side takes.
     pub fn run(costs: &mut Costs, rounds: usize, machine: Machine) -> Vec<f64> {
         let sizes = sizes();
         let (mut last, mut compiled) = (Vec::new(), false);
@@ -285,7 +319,8 @@ pub mod tests {
                 let decision = costs.decide(0, work(n));
                 let [cpu, gpu] = machine(n);
                 let took = if decision.target == Target::Cpu { cpu } else { gpu };
-                let compiles = decision.target == Target::Gpu && !std::mem::replace(&mut compiled, true);
+                let compiles =
+                    decision.target == Target::Gpu && !std::mem::replace(&mut compiled, true);
                 costs.learn(0, work(n), decision.target, if compiles { took + 5e6 } else { took });
                 if round + 1 == rounds && decision.why != Why::Trial {
                     last.push(took / cpu.min(gpu));
@@ -311,7 +346,12 @@ pub mod tests {
             let mut on_gpu = 0;
             for _ in 0..calls {
                 let target = costs.decide(1, work(100_000)).target;
-                costs.learn(1, work(100_000), target, if target == Target::Cpu { cpu } else { gpu });
+                costs.learn(
+                    1,
+                    work(100_000),
+                    target,
+                    if target == Target::Cpu { cpu } else { gpu },
+                );
                 on_gpu += usize::from(target == Target::Gpu);
             }
             on_gpu
@@ -327,7 +367,8 @@ pub mod tests {
         let mut costs = Costs::new(Some(LINK), 1);
         let mut on = [0; 2];
         for call in 0..2000 {
-            // A thousand additions; every fiftieth call, the first of all among them, waits for another program.
+            // A thousand additions; every fiftieth call, the first of all among them, waits for
+            // another program.
             let target = costs.decide(0, work(1000)).target;
             let took = if target == Target::Cpu { 1000.0 } else { 80_000.0 };
             costs.learn(0, work(1000), target, if call % 50 == 0 { took + 4e6 } else { took });
@@ -343,7 +384,12 @@ pub mod tests {
             let mut on = [0; 2];
             for _ in 0..300 {
                 let target = costs.decide(op, work).target;
-                costs.learn(op, work, target, if target == Target::Cpu { work.operations as f64 } else { 100_000.0 });
+                costs.learn(
+                    op,
+                    work,
+                    target,
+                    if target == Target::Cpu { work.operations as f64 } else { 100_000.0 },
+                );
                 on[target as usize] += 1;
             }
             on
@@ -356,9 +402,13 @@ pub mod tests {
 
     #[test]
     fn sizes_are_quarters_of_powers_of_two() {
-        let sizes = [0, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14, 16, 17].map(|operations| size(work(operations)));
+        let sizes =
+            [0, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14, 16, 17].map(|operations| size(work(operations)));
         assert_eq!(sizes, [0, 0, 0, 1, 2, 3, 4, 4, 5, 6, 7, 8, 8]);
-        assert_eq!(size(Work { operations: usize::MAX, bytes: 0 }), 4 * (usize::BITS as usize - 3) + 3);
+        assert_eq!(
+            size(Work { operations: usize::MAX, bytes: 0 }),
+            4 * (usize::BITS as usize - 3) + 3
+        );
     }
 
     #[test]
@@ -367,13 +417,23 @@ pub mod tests {
             let mut honest = Costs::new(Some(LINK), 1);
             run(&mut honest, 6, machine);
             let text = honest.text(&["add"]).unwrap();
-            for (side, factor) in [(0, *FACTORS.start()), (0, *FACTORS.end()), (1, *FACTORS.start()), (1, *FACTORS.end())] {
+            for (side, factor) in [
+                (0, *FACTORS.start()),
+                (0, *FACTORS.end()),
+                (1, *FACTORS.start()),
+                (1, *FACTORS.end()),
+            ] {
                 // Of all sizes, and of one from which others follow.
                 for few in [false, true] {
                     let mut lies = Costs::parse(&text, &["add"]).unwrap();
-                    let of_side = lies.ops[0].sizes.iter_mut().map(|size| &mut size.sides[side]).filter(|side| side.is_some());
+                    let of_side = lies.ops[0]
+                        .sizes
+                        .iter_mut()
+                        .map(|size| &mut size.sides[side])
+                        .filter(|side| side.is_some());
                     for (n, measured) in of_side.enumerate() {
-                        *measured = Some(Measured { factor, times: BELIEVED, kept: true }).filter(|_| n == 0 || !few);
+                        *measured = Some(Measured { factor, times: BELIEVED, kept: true })
+                            .filter(|_| n == 0 || !few);
                     }
                     let lies = lies.text(&["add"]).unwrap();
                     let better = |last: &[f64], processes: &str| {
@@ -383,14 +443,20 @@ pub mod tests {
                             "machine {i}, {side} {factor}, few: {few}, {processes}: up to {most} times as long"
                         );
                     };
-                    better(&run(&mut Costs::parse(&lies, &["add"]).unwrap(), 300, machine), "one process");
+                    better(
+                        &run(&mut Costs::parse(&lies, &["add"]).unwrap(), 300, machine),
+                        "one process",
+                    );
                     let mut text = lies;
                     for _ in 0..60 {
                         let mut costs = Costs::parse(&text, &["add"]).unwrap();
                         run(&mut costs, 5, machine);
                         text = costs.text(&["add"]).unwrap();
                     }
-                    better(&run(&mut Costs::parse(&text, &["add"]).unwrap(), 5, machine), "many processes");
+                    better(
+                        &run(&mut Costs::parse(&text, &["add"]).unwrap(), 5, machine),
+                        "many processes",
+                    );
                 }
             }
         }
@@ -398,14 +464,21 @@ pub mod tests {
 
     #[test]
     fn a_file_that_lies_is_not_believed_again_since_a_call_waited() {
-        let mut costs = Costs::parse("link 60000 0.1 64\nadd 98304 0 cpu 3 3 gpu 1000000 3\n", &["add"]).unwrap();
+        let mut costs =
+            Costs::parse("link 60000 0.1 64\nadd 98304 0 cpu 3 3 gpu 1000000 3\n", &["add"])
+                .unwrap();
         let mut on = [0; 2];
         for _ in 0..400 {
             let target = costs.decide(0, work(100_000)).target;
             on[target as usize] += 1;
             // The first call on the GPU compiles, the next waits for another program.
             let gpu = if on[1] == 2 { 4e6 } else { 150_000.0 };
-            costs.learn(0, work(100_000), target, if target == Target::Cpu { 300_000.0 } else { gpu });
+            costs.learn(
+                0,
+                work(100_000),
+                target,
+                if target == Target::Cpu { 300_000.0 } else { gpu },
+            );
         }
         assert!(on[1] > 200, "{on:?}");
     }
@@ -420,7 +493,12 @@ pub mod tests {
             on = [0; 2];
             for _ in 0..20 {
                 let target = costs.decide(0, work(100_000)).target;
-                costs.learn(0, work(100_000), target, if target == Target::Cpu { 300_000.0 } else { 150_000.0 });
+                costs.learn(
+                    0,
+                    work(100_000),
+                    target,
+                    if target == Target::Cpu { 300_000.0 } else { 150_000.0 },
+                );
                 on[target as usize] += 1;
             }
             text = costs.text(&["add"]).unwrap();
@@ -444,7 +522,12 @@ pub mod tests {
             assert!(!costs.compare(near));
             assert_eq!(costs.text(&names), kept().text(&names));
         }
-        for other in [Link::new(1_000.0, 0.1), Link::new(60_000.0, 10.0), Link::new(1e6, 0.1), Link::new(60_000.0, 0.001)] {
+        for other in [
+            Link::new(1_000.0, 0.1),
+            Link::new(60_000.0, 10.0),
+            Link::new(1e6, 0.1),
+            Link::new(60_000.0, 0.001),
+        ] {
             let mut costs = kept();
             assert!(costs.compare(other), "{other:?}");
             assert_eq!(costs.text(&names), Costs::new(Some(other), 1).text(&names));

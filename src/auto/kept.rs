@@ -1,4 +1,5 @@
-//! What was learned, in a file of the folder that a context was opened with. A file that is not what was written there is not used, which is a line in the log.
+//! What was learned, in a file of the folder that a context was opened with. A file that is not
+//! what was written there is not used, which is a line in the log.
 
 use super::cost::Costs;
 use crate::{
@@ -30,10 +31,14 @@ pub fn kept(context: &Context, names: &[&str]) -> Option<Costs> {
 /// Writes the file, with what another process has written there meanwhile, and gives it.
 pub fn keep(context: Option<&Context>, names: &[&str], costs: &Costs) -> Result<PathBuf> {
     let place = context.and_then(|context| Some(file(context, context.cache_folder()?, names)));
-    let none = || Error::Invalid { op: "keep", what: "there is no context that was opened with a cache folder".into() };
+    let none = || Error::Invalid {
+        op: "keep",
+        what: "there is no context that was opened with a cache folder".into(),
+    };
     let (path, key) = place.ok_or_else(none)?;
     // A file that is not sound is replaced.
-    let both = found(&path, key, names).ok().flatten().and_then(|others| others.with(costs).text(names));
+    let both =
+        found(&path, key, names).ok().flatten().and_then(|others| others.with(costs).text(names));
     let text = both.or_else(|| costs.text(names)).ok_or_else(none)?;
     write(&path, TIMING, key, text.as_bytes())?;
     Ok(path)
@@ -42,7 +47,8 @@ pub fn keep(context: Option<&Context>, names: &[&str], costs: &Costs) -> Result<
 /// What a file has, if there is one.
 fn found(path: &Path, key: u64, names: &[&str]) -> Result<Option<Costs>, String> {
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).map_err(|error| error.to_string());
-    read(path, TIMING, key, MOST_COSTS).and_then(|kept| kept.map(|bytes| Costs::parse(&text(bytes)?, names)).transpose())
+    read(path, TIMING, key, MOST_COSTS)
+        .and_then(|kept| kept.map(|bytes| Costs::parse(&text(bytes)?, names)).transpose())
 }
 
 /// The file, and the hash of what it rests on.
@@ -70,7 +76,9 @@ mod tests {
 
     #[test]
     fn files_are_of_one_device_and_processor_and_of_these_ops() {
-        let keys = [["a", "b", "c"], ["x", "b", "c"], ["a", "x", "c"], ["a", "b", "x"], ["ab", "", "c"]].map(key);
+        let keys =
+            [["a", "b", "c"], ["x", "b", "c"], ["a", "x", "c"], ["a", "b", "x"], ["ab", "", "c"]]
+                .map(key);
         for (n, key) in keys.iter().enumerate() {
             assert!(!keys[..n].contains(key), "{n}");
         }

@@ -1,6 +1,8 @@
 //! What was learned, as a text that another process reads.
 
-use super::cost::{AGAIN, BELIEVED, BYTES, CALLS, Costs, FACTORS, Link, Measured, Work, least, size};
+use super::cost::{
+    AGAIN, BELIEVED, BYTES, CALLS, Costs, FACTORS, Link, Measured, Work, least, size,
+};
 use std::{
     fmt::{Debug, Display, Write},
     ops::RangeInclusive,
@@ -11,13 +13,22 @@ use std::{
 const SIDES: [&str; 2] = ["cpu", "gpu"];
 
 impl Costs {
-    /// What was learned, as a text: a line for the link, and one for each op and size. Where something is from a file, the calls since then are counted on, so that
-    /// many short processes find out as one long process does.
+    /// What was learned, as a text: a line for the link, and one for each op and size. Where
+    /// something is from a file, the calls since then are counted on, so that many short processes
+    /// find out as one long process does.
     pub fn text(&self, names: &[&str]) -> Option<String> {
         let Link { call, byte } = self.link?;
-        let mut text = format!("link {call} {byte} {}\n", if self.doubted == 0 { AGAIN } else { self.doubted });
+        let mut text = format!(
+            "link {call} {byte} {}\n",
+            if self.doubted == 0 { AGAIN } else { self.doubted }
+        );
         for (name, seen) in names.iter().zip(&self.ops) {
-            for (at, size) in seen.sizes.iter().enumerate().filter(|(_, size)| size.sides.iter().any(Option::is_some)) {
+            for (at, size) in seen
+                .sizes
+                .iter()
+                .enumerate()
+                .filter(|(_, size)| size.sides.iter().any(Option::is_some))
+            {
                 let known = size.sides.iter().all(|side| side.is_some_and(|side| !side.kept));
                 let _ = write!(text, "{name} {} {}", least(at), if known { 0 } else { size.calls });
                 for (side, measured) in SIDES.iter().zip(size.sides) {
@@ -35,10 +46,13 @@ impl Costs {
         let (first, lines) = text.split_once('\n').ok_or("is empty")?;
         let &["link", call, byte, doubted] = &words(first)[..] else { return Err(no_line(first)) };
         let link = Link { call: number(call, &CALLS)?, byte: number(byte, &BYTES)? };
-        let mut costs = Self { doubted: number(doubted, &(1..=AGAIN))?, ..Self::new(Some(link), names.len()) };
+        let mut costs =
+            Self { doubted: number(doubted, &(1..=AGAIN))?, ..Self::new(Some(link), names.len()) };
         for line in lines.lines() {
             let words = words(line);
-            let &[name, operations, calls, ref sides @ ..] = &words[..] else { return Err(no_line(line)) };
+            let &[name, operations, calls, ref sides @ ..] = &words[..] else {
+                return Err(no_line(line));
+            };
             let op = names.iter().position(|known| *known == name).ok_or_else(|| no_line(line))?;
             let operations = number(operations, &(0..=usize::MAX))?;
             let at = size(Work { operations, bytes: 0 });
@@ -49,8 +63,13 @@ impl Costs {
             seen.sizes[at].calls = number(calls, &(0..=AGAIN))?;
             for measured in sides.chunks(3) {
                 let &[side, factor, times] = measured else { return Err(no_line(line)) };
-                let side = SIDES.iter().position(|known| *known == side).ok_or_else(|| no_line(line))?;
-                let measured = Measured { factor: number(factor, &FACTORS)?, times: number(times, &(1..=BELIEVED))?, kept: true };
+                let side =
+                    SIDES.iter().position(|known| *known == side).ok_or_else(|| no_line(line))?;
+                let measured = Measured {
+                    factor: number(factor, &FACTORS)?,
+                    times: number(times, &(1..=BELIEVED))?,
+                    kept: true,
+                };
                 if seen.sizes[at].sides[side].replace(measured).is_some() {
                     return Err(format!("{name} {operations} {} is there twice", SIDES[side]));
                 }
@@ -60,8 +79,10 @@ impl Costs {
         Ok(costs)
     }
 
-    /// What a file has, which another process may have written since this one read it, with what this one has learned: that counts, and of what it did not measure
-    /// the file does, unless it is of another machine. Who has not measured the link yet, and read another than the file has now, knows nothing of this machine.
+    /// What a file has, which another process may have written since this one read it, with what
+    /// this one has learned: that counts, and of what it did not measure the file does, unless it
+    /// is of another machine. Who has not measured the link yet, and read another than the file has
+    /// now, knows nothing of this machine.
     pub fn with(mut self, own: &Self) -> Self {
         match own.link {
             Some(link) if own.doubted == 0 => {
@@ -94,9 +115,16 @@ fn no_line(line: &str) -> String {
 }
 
 /// A number of a file.
-fn number<T: FromStr<Err: Display> + PartialOrd + Debug>(text: &str, range: &RangeInclusive<T>) -> Result<T, String> {
+fn number<T: FromStr<Err: Display> + PartialOrd + Debug>(
+    text: &str,
+    range: &RangeInclusive<T>,
+) -> Result<T, String> {
     let value = text.parse().map_err(|error| format!("`{}`: {error}", text.escape_debug()))?;
-    if range.contains(&value) { Ok(value) } else { Err(format!("{value:?} is not within {:?} to {:?}", range.start(), range.end())) }
+    if range.contains(&value) {
+        Ok(value)
+    } else {
+        Err(format!("{value:?} is not within {:?} to {:?}", range.start(), range.end()))
+    }
 }
 
 #[cfg(test)]
@@ -119,7 +147,8 @@ mod tests {
                 let (before, after) = (costs.decide(0, work(n)), kept.decide(0, work(n)));
                 assert_eq!((after.cpu, after.gpu), (before.cpu, before.gpu));
                 assert!(
-                    after.why == Why::Expected && (after.target == before.target || before.why == Why::Trial),
+                    after.why == Why::Expected
+                        && (after.target == before.target || before.why == Why::Trial),
                     "{n}: {before:?}, {after:?}"
                 );
             }
@@ -130,7 +159,9 @@ mod tests {
     fn a_file_of_everything_is_read() {
         let mut costs = Costs::new(Some(Link::new(f64::MAX, 1.0 / 3.0)), 2);
         for operations in (0..=size(Work { operations: usize::MAX, bytes: 0 })).map(least) {
-            for (op, target) in [(0, Target::Cpu), (0, Target::Gpu), (1, Target::Cpu), (1, Target::Gpu)] {
+            for (op, target) in
+                [(0, Target::Cpu), (0, Target::Gpu), (1, Target::Cpu), (1, Target::Gpu)]
+            {
                 let work = Work { operations, bytes: 8 };
                 costs.learn(op, work, target, 1.2345e-4 * costs.before(work, target));
             }
@@ -139,13 +170,18 @@ mod tests {
         let text = costs.text(&names).unwrap();
         assert_eq!(Costs::parse(&text, &names).unwrap().text(&names).unwrap(), text);
         // As many bytes for each of nine ops.
-        assert!((text.len() / 2 * 9) as u64 <= crate::limits::cache::MOST_COSTS, "{} bytes", text.len());
+        assert!(
+            (text.len() / 2 * 9) as u64 <= crate::limits::cache::MOST_COSTS,
+            "{} bytes",
+            text.len()
+        );
     }
 
     #[test]
     fn what_nobody_learned_is_refused() {
         let sound = "link 60000 0.1 64\nadd 64 0 cpu 1.5 3 gpu 0.5 1\nadd 80 7 gpu 2 2\n";
-        let read = |text: &str| Costs::parse(text, &["add"]).map(|costs| costs.text(&["add"]).unwrap());
+        let read =
+            |text: &str| Costs::parse(text, &["add"]).map(|costs| costs.text(&["add"]).unwrap());
         assert_eq!(read(sound).unwrap(), sound);
         for at in 0..sound.len() {
             // Cut off within a number, it may be one.
@@ -203,7 +239,9 @@ mod tests {
         let names = ["add", "mul"];
         let text = "link 60000 0.1 64\nadd 64 9 cpu 1.5 3 gpu 2 3\n";
         let kept = || Costs::parse(text, &names).unwrap();
-        let after = |costs: &Costs, file: &str| Costs::parse(file, &names).unwrap().with(costs).text(&names).unwrap();
+        let after = |costs: &Costs, file: &str| {
+            Costs::parse(file, &names).unwrap().with(costs).text(&names).unwrap()
+        };
         assert_eq!(after(&kept(), text), text, "who learned nothing changes nothing");
         // One learns of one op, the other of another op and of a side of the first.
         let (mut first, mut second) = (kept(), kept());

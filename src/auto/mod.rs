@@ -1,10 +1,13 @@
 //! Ops on slices of the host, on the CPU or on the GPU: where a call is expected to take less time.
 //!
-//! The way to a GPU and back takes as long as tens of thousands of additions, so small work stays on the CPU. How small follows from the machine, from the op, and from
-//! what else runs: [`Auto`] measures the way once, when it is made, and learns from what calls take. Every answer says where it was computed, and why. What it has
-//! learned is gone with it, unless [`Auto::keep`] writes it to a file.
+//! The way to a GPU and back takes as long as tens of thousands of additions, so small work stays
+//! on the CPU. How small follows from the machine, from the op, and from what else runs: [`Auto`]
+//! measures the way once, when it is made, and learns from what calls take. Every answer says where
+//! it was computed, and why. What it has learned is gone with it, unless [`Auto::keep`] writes it
+//! to a file.
 //!
-//! Work that follows on other work should stay where it is: record it in one [`Encoder`], and read its end.
+//! Work that follows on other work should stay where it is: record it in one [`Encoder`], and read
+//! its end.
 
 mod cost;
 mod kept;
@@ -43,7 +46,8 @@ enum Op {
     BitLinear,
 }
 
-const NAMES: [&str; 9] = ["add", "mul", "relu2", "silu", "gelu", "softmax", "sum", "matmul", "bitlinear"];
+const NAMES: [&str; 9] =
+    ["add", "mul", "relu2", "silu", "gelu", "softmax", "sum", "matmul", "bitlinear"];
 
 /// Computes on the CPU or on the GPU. Threads may share it.
 ///
@@ -60,8 +64,9 @@ const NAMES: [&str; 9] = ["add", "mul", "relu2", "silu", "gelu", "softmax", "sum
 /// # }
 /// ```
 ///
-/// Both sides compute what the op says; where it promises the same bits (`add`, `mul`, `relu2`, and `bitlinear`), they are the
-/// same. Others differ in last bits, so that a call may give other bits than the same call before.
+/// Both sides compute what the op says; where it promises the same bits (`add`, `mul`, `relu2`, and
+/// `bitlinear`), they are the same. Others differ in last bits, so that a call may give other bits
+/// than the same call before.
 pub struct Auto {
     context: Option<Context>,
     costs: Mutex<Costs>,
@@ -77,7 +82,8 @@ pub struct Answer {
     pub ran: Ran,
 }
 
-/// Where a call ran, what it was expected to take, and what it took. As a text, a sentence for people.
+/// Where a call ran, what it was expected to take, and what it took. As a text, a sentence for
+/// people.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Ran {
@@ -122,8 +128,8 @@ pub struct AutoTernary {
 }
 
 impl Auto {
-    /// On the CPU, and on the GPU where there is one. It measures the way there and back, which takes some milliseconds, unless the context's folder has what
-    /// [`Auto::keep`] wrote.
+    /// On the CPU, and on the GPU where there is one. It measures the way there and back, which
+    /// takes some milliseconds, unless the context's folder has what [`Auto::keep`] wrote.
     ///
     /// # Errors
     /// What the device reports.
@@ -135,14 +141,19 @@ impl Auto {
         Ok(Self { context: context.cloned(), costs: Mutex::new(costs), always: None })
     }
 
-    /// Writes what was learned so far to the folder of [`ContextOptions::cache`](crate::ContextOptions::cache), from which the next one has it that is made on
-    /// the same adapter, with the same driver, language and matrix units, the same processor and number of threads, by this version of the crate: it chooses as
-    /// this one does, from its first call on. Gives the file, lines of text after a header. What another process has written there meanwhile is kept, where
-    /// this one knows no better; of what both write in the same moment, one's is lost.
+    /// Writes what was learned so far to the folder of
+    /// [`ContextOptions::cache`](crate::ContextOptions::cache), from which the next one has it that
+    /// is made on the same adapter, with the same driver, language and matrix units, the same
+    /// processor and number of threads, by this version of the crate: it chooses as this one does,
+    /// from its first call on. Gives the file, lines of text after a header. What another process
+    /// has written there meanwhile is kept, where this one knows no better; of what both write in
+    /// the same moment, one's is lost.
     ///
-    /// What is read is corrected by what calls take, and a side that is not taken is tried again after 64 calls of a size, where that may be worth it. After 64
-    /// calls in all, the way to the GPU is measured; if it is another than in the file, all that was read is forgotten, with a warning in the log. A file that is
-    /// damaged, of another machine, or that says what is out of all range is ignored, with a warning too.
+    /// What is read is corrected by what calls take, and a side that is not taken is tried again
+    /// after 64 calls of a size, where that may be worth it. After 64 calls in all, the way to the
+    /// GPU is measured; if it is another than in the file, all that was read is forgotten, with a
+    /// warning in the log. A file that is damaged, of another machine, or that says what is out of
+    /// all range is ignored, with a warning too.
     ///
     /// ```no_run
     /// use bitnet_wgpu::{Context, ContextOptions, auto::Auto};
@@ -272,7 +283,10 @@ impl Auto {
             }
         }
         let outputs = m.checked_mul(n).ok_or(Error::Length { shape: [m, n].into(), found: 0 })?;
-        let work = Work { operations: outputs.saturating_mul(k), bytes: (a.len() + b.len()).saturating_add(outputs).saturating_mul(4) };
+        let work = Work {
+            operations: outputs.saturating_mul(k),
+            bytes: (a.len() + b.len()).saturating_add(outputs).saturating_mul(4),
+        };
         self.call(
             Op::Matmul,
             work,
@@ -284,10 +298,12 @@ impl Auto {
         )
     }
 
-    /// [`bitlinear`](fn@bitnet::bitlinear) of `tokens` rows with ternary weights that are on both sides.
+    /// [`bitlinear`](fn@bitnet::bitlinear) of `tokens` rows with ternary weights that are on both
+    /// sides.
     ///
     /// # Errors
-    /// [`Error::Length`] if `x` is not such rows; [`Error::OtherDevice`] for weights of another [`Auto`]'s GPU; what the device reports.
+    /// [`Error::Length`] if `x` is not such rows; [`Error::OtherDevice`] for weights of another
+    /// [`Auto`]'s GPU; what the device reports.
     pub fn bitlinear(&self, x: &[f32], tokens: usize, w: &AutoTernary) -> Result<Answer> {
         let (m, n) = (w.host.rows(), w.host.columns());
         if tokens.checked_mul(n) != Some(x.len()) {
@@ -295,7 +311,10 @@ impl Auto {
         }
         // Sixteen weights a nanosecond, or so.
         let operations = x.len().saturating_mul(m) / 16;
-        let work = Work { operations, bytes: x.len().saturating_add(tokens.saturating_mul(m)).saturating_mul(4) };
+        let work = Work {
+            operations,
+            bytes: x.len().saturating_add(tokens.saturating_mul(m)).saturating_mul(4),
+        };
         self.call(
             Op::BitLinear,
             work,
@@ -376,7 +395,10 @@ impl Auto {
         let took = begin.elapsed();
         self.costs().learn(op as usize, work, decision.target, took.as_nanos() as f64);
         let Decision { target: on, why, cpu, gpu } = decision;
-        Ok(Answer { values, ran: Ran { op: name, on, why, cpu: duration(cpu), gpu: gpu.map(duration), took } })
+        Ok(Answer {
+            values,
+            ran: Ran { op: name, on, why, cpu: duration(cpu), gpu: gpu.map(duration), took },
+        })
     }
 
     /// Measures the way to the GPU again, once, where it is from a file.
@@ -385,7 +407,9 @@ impl Auto {
         if let Some(context) = self.context.as_ref().filter(|_| doubts) {
             let link = measure(context)?;
             if self.costs().compare(link) {
-                log::warn!("auto: what was kept is not of this machine: what calls take is learned anew");
+                log::warn!(
+                    "auto: what was kept is not of this machine: what calls take is learned anew"
+                );
             }
         }
         Ok(())
@@ -398,14 +422,19 @@ impl Auto {
 }
 
 /// Records an op, and waits for what it gives.
-fn on_gpu(context: &Context, name: &'static str, record: impl FnOnce(&mut Encoder) -> Result<Tensor<f32>>) -> Result<Vec<f32>> {
+fn on_gpu(
+    context: &Context,
+    name: &'static str,
+    record: impl FnOnce(&mut Encoder) -> Result<Tensor<f32>>,
+) -> Result<Vec<f32>> {
     let mut encoder = context.encoder(name);
     let y = record(&mut encoder)?;
     let _ = encoder.submit()?;
     pollster::block_on(y.read())
 }
 
-/// Measures the way to the GPU and back: the least of some calls of few numbers, and of some of many.
+/// Measures the way to the GPU and back: the least of some calls of few numbers, and of some of
+/// many.
 fn measure(context: &Context) -> Result<Link> {
     const MANY: usize = 1 << 20;
     let numbers = vec![1.0f32; MANY];
@@ -430,5 +459,9 @@ fn measure(context: &Context) -> Result<Link> {
 /// The shape of whole rows.
 fn rows(x: &[f32], columns: usize) -> Result<[usize; 2]> {
     let rows = x.len() / columns.max(1);
-    if rows * columns == x.len() { Ok([rows, columns]) } else { Err(Error::Length { shape: [rows, columns].into(), found: x.len() }) }
+    if rows * columns == x.len() {
+        Ok([rows, columns])
+    } else {
+        Err(Error::Length { shape: [rows, columns].into(), found: x.len() })
+    }
 }

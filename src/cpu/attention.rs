@@ -1,4 +1,5 @@
-//! Attention on a processor: the bits of [`attention_cpu`](crate::transformer::attention_cpu), from a cache that is laid out for vectors, in 32 bits or in 16.
+//! Attention on a processor: the bits of [`attention_cpu`](crate::transformer::attention_cpu), from
+//! a cache that is laid out for vectors, in 32 bits or in 16.
 
 use super::{halves, near::bring_near_after};
 use crate::{
@@ -12,13 +13,15 @@ use half::{f16, slice::HalfFloatSliceExt};
 use rayon::prelude::*;
 use std::{borrow::Cow, ops::Range};
 
-/// Positions whose keys lie together. Of fewer, compilers unroll loops instead of making vectors of them.
+/// Positions whose keys lie together. Of fewer, compilers unroll loops instead of making vectors of
+/// them.
 const BLOCK: usize = 64;
 
 /// Running sums side by side.
 const LANES: usize = 16;
 
-/// Bytes ahead that memory is asked for, a line with every line that is read: the processor's own prefetcher ends at every page.
+/// Bytes ahead that memory is asked for, a line with every line that is read: the processor's own
+/// prefetcher ends at every page.
 const AHEAD: usize = 2048;
 
 /// Running sums of a score, as the twin has them.
@@ -51,8 +54,9 @@ macro_rules! each_type {
     };
 }
 
-/// Keys `[position / 64, head_dim, 64]`, the dimensions in the order of [`place`], so that a vector has positions side by side, each with its own sum, and nothing is added up across a vector; values
-/// `[position, head_dim]`.
+/// Keys `[position / 64, head_dim, 64]`, the dimensions in the order of [`place`], so that a vector
+/// has positions side by side, each with its own sum, and nothing is added up across a vector;
+/// values `[position, head_dim]`.
 #[derive(Clone)]
 struct KeyHead<T> {
     keys: Vec<[T; BLOCK]>,
@@ -84,7 +88,8 @@ impl<T: Number> KeyHead<T> {
 
 /// A type that keys and values are kept in.
 trait Number: Copy + Default + Send + Sync {
-    /// Whether memory is asked for ahead. Numbers of 16 bits, of which a page has twice as many, gain nothing by it.
+    /// Whether memory is asked for ahead. Numbers of 16 bits, of which a page has twice as many,
+    /// gain nothing by it.
     const NEAR: bool;
 
     /// The nearest numbers of this type.
@@ -127,7 +132,8 @@ impl Number for f16 {
     }
 }
 
-/// Where dimension d lies in a block of keys: those of one running sum after another, so that keys are read in their order.
+/// Where dimension d lies in a block of keys: those of one running sum after another, so that keys
+/// are read in their order.
 #[inline(always)]
 fn place(d: usize, dim: usize) -> usize {
     let whole = dim / SUMS;
@@ -135,11 +141,16 @@ fn place(d: usize, dim: usize) -> usize {
 }
 
 impl KvCache {
-    /// An empty cache, of numbers in 16 bits or in 32, all of which tokens see, or so many; refused where the kernels for GPUs refuse one.
+    /// An empty cache, of numbers in 16 bits or in 32, all of which tokens see, or so many; refused
+    /// where the kernels for GPUs refuse one.
     pub fn new(shape: AttentionShape, halves: bool, window: Option<usize>) -> Result<Self> {
         shape.check("key-value cache")?;
         let count = shape.kv_heads;
-        let heads = if halves { Heads::F16(vec![KeyHead::none(); count]) } else { Heads::F32(vec![KeyHead::none(); count]) };
+        let heads = if halves {
+            Heads::F16(vec![KeyHead::none(); count])
+        } else {
+            Heads::F32(vec![KeyHead::none(); count])
+        };
         Ok(Self { shape, len: 0, heads, window })
     }
 
@@ -156,10 +167,19 @@ impl KvCache {
 
     /// Appends a token's keys and values, `[kv_heads, head_dim]` both.
     fn push(&mut self, keys: &[f32], values: &[f32]) {
-        fn push<T: Number>(heads: &mut [KeyHead<T>], at: usize, dim: usize, keys: &[f32], values: &[f32]) {
+        fn push<T: Number>(
+            heads: &mut [KeyHead<T>],
+            at: usize,
+            dim: usize,
+            keys: &[f32],
+            values: &[f32],
+        ) {
             let (keys, values) = (T::narrow(keys), T::narrow(values));
             let rows = keys.chunks_exact(dim).zip(values.chunks_exact(dim));
-            heads.iter_mut().zip(rows).for_each(|(head, (keys, values))| head.push(at, keys, values));
+            heads
+                .iter_mut()
+                .zip(rows)
+                .for_each(|(head, (keys, values))| head.push(at, keys, values));
         }
         each_type!(&mut self.heads, heads => push(heads, self.len, self.shape.head_dim, keys, values));
         self.len += 1;
@@ -172,14 +192,19 @@ impl KvCache {
             for position in 0..len {
                 for head in heads {
                     let block = &head.keys[position / BLOCK * dim..][..dim];
-                    let row: Vec<T> = (0..dim).map(|d| block[place(d, dim)][position % BLOCK]).collect();
+                    let row: Vec<T> =
+                        (0..dim).map(|d| block[place(d, dim)][position % BLOCK]).collect();
                     keys.extend_from_slice(T::widen(&row, &mut room));
-                    values.extend_from_slice(T::widen(&head.values[position * dim..][..dim], &mut room));
+                    values.extend_from_slice(T::widen(
+                        &head.values[position * dim..][..dim],
+                        &mut room,
+                    ));
                 }
             }
             (keys, values)
         }
-        let (keys, values) = each_type!(&self.heads, heads => copy(heads, self.len, self.shape.head_dim));
+        let (keys, values) =
+            each_type!(&self.heads, heads => copy(heads, self.len, self.shape.head_dim));
         HostKvCache::from_parts(self.shape, keys, values)
     }
 
@@ -187,13 +212,17 @@ impl KvCache {
     pub fn copied(&self, host: &HostKvCache) -> Result<Self> {
         let mut cache = Self::new(host.shape(), matches!(self.heads, Heads::F16(_)), self.window)?;
         let row = cache.shape.kv_heads * cache.shape.head_dim;
-        host.keys().chunks_exact(row).zip(host.values().chunks_exact(row)).for_each(|(keys, values)| cache.push(keys, values));
+        host.keys()
+            .chunks_exact(row)
+            .zip(host.values().chunks_exact(row))
+            .for_each(|(keys, values)| cache.push(keys, values));
         Ok(cache)
     }
 }
 
-/// Rotates the queries and keys of the next tokens of a sequence by `angles` `[positions, head_dim / 2, 2]` (cosine, sine), as
-/// [`rope_cpu`](crate::transformer::rope_cpu) does, and appends keys and values to the cache.
+/// Rotates the queries and keys of the next tokens of a sequence by `angles`
+/// `[positions, head_dim / 2, 2]` (cosine, sine), as [`rope_cpu`](crate::transformer::rope_cpu)
+/// does, and appends keys and values to the cache.
 pub fn rope(qkv: &mut [f32], angles: &[f32], cache: &mut KvCache) {
     let shape = cache.shape;
     for row in qkv.chunks_exact_mut(shape.row()) {
@@ -236,29 +265,42 @@ impl Run<'_> {
     }
 }
 
-/// The attention of the last tokens in `cache`, whose rows of queries, keys and values are `qkv`: `[tokens, heads · head_dim]`.
+/// The attention of the last tokens in `cache`, whose rows of queries, keys and values are `qkv`:
+/// `[tokens, heads · head_dim]`.
 pub fn attention(qkv: &[f32], cache: &KvCache) -> Vec<f32> {
     /// Products that are worth being given to another thread.
     const WORTH_THREADS: usize = 1 << 15;
-    /// Queries, of heads that share keys and of tokens, that read a block of keys and of values while a cache has it.
+    /// Queries, of heads that share keys and of tokens, that read a block of keys and of values
+    /// while a cache has it.
     const TOGETHER: usize = 8;
     let (shape, stride) = (cache.shape, cache.shape.row());
     let (all, dim, kv_heads) = (qkv.len() / stride, shape.head_dim, shape.kv_heads);
     let sharing = shape.heads / kv_heads;
     let (width, together) = (sharing * dim, (TOGETHER / sharing).min(all).max(1));
-    // `[all / together, kv_heads, together, sharing, head_dim]`: what is computed together, together.
+    // `[all / together, kv_heads, together, sharing, head_dim]`: what is computed together,
+    // together.
     let mut by_run = vec![0f32; all.next_multiple_of(together) * kv_heads * width];
     let run = |(i, y): (usize, &mut [f32])| {
         let (token, head) = (i / kv_heads * together, i % kv_heads);
         let (queries, tokens) = (&qkv[token * stride + head * width..], together.min(all - token));
-        let run = Run { queries, stride, tokens, sharing, dim, first: cache.len - all + token, window: cache.window };
+        let run = Run {
+            queries,
+            stride,
+            tokens,
+            sharing,
+            dim,
+            first: cache.len - all + token,
+            window: cache.window,
+        };
         match &cache.heads {
             Heads::F32(heads) => attend(&run, &heads[head], y),
             Heads::F16(heads) => attend_halves(&run, &heads[head], y),
         }
     };
     let products = cache.len * together * width;
-    let runs = by_run.par_chunks_exact_mut(together * width).with_min_len((WORTH_THREADS / products.max(1)).max(1));
+    let runs = by_run
+        .par_chunks_exact_mut(together * width)
+        .with_min_len((WORTH_THREADS / products.max(1)).max(1));
     runs.enumerate().for_each(run);
     if together == 1 {
         return by_run;
@@ -306,16 +348,20 @@ fn attend_as<T: Number>(run: &Run<'_>, head: &KeyHead<T>, y: &mut [f32]) {
         add_scores(&scaled, keys, &mut room, &mut scores[block..], blocks);
     }
     let mut totals = vec![0f32; rows];
-    for (row, (total, scores)) in totals.iter_mut().zip(scores.chunks_exact_mut(blocks)).enumerate() {
+    for (row, (total, scores)) in totals.iter_mut().zip(scores.chunks_exact_mut(blocks)).enumerate()
+    {
         let seen = run.seen(row / sharing);
         *total = weigh(&mut scores.as_flattened_mut()[seen.start - first * BLOCK..][..seen.len()]);
     }
     for block in 0..blocks {
         let (start, stop) = ((first + block) * BLOCK, end.min((first + block + 1) * BLOCK));
         let values = T::widen(&head.values[start * dim..stop * dim], &mut room);
-        for (row, (weights, y)) in scores[block..].iter().step_by(blocks).zip(y.chunks_exact_mut(dim)).enumerate() {
+        for (row, (weights, y)) in
+            scores[block..].iter().step_by(blocks).zip(y.chunks_exact_mut(dim)).enumerate()
+        {
             let seen = run.seen(row / sharing);
-            let (from, to) = (seen.start.clamp(start, stop) - start, seen.end.clamp(start, stop) - start);
+            let (from, to) =
+                (seen.start.clamp(start, stop) - start, seen.end.clamp(start, stop) - start);
             blend(&weights[from..to], &values[from * dim..to * dim], dim, T::NEAR && row == 0, y);
         }
     }
@@ -326,16 +372,29 @@ fn attend_as<T: Number>(run: &Run<'_>, head: &KeyHead<T>, y: &mut [f32]) {
     }
 }
 
-/// Adds the scores of a block of positions to every `stride`-th of `scores`, one for each head of `q`. As in the twin, product i goes to running sum i % 8 where
-/// there are eight more, and the rest is added at the end.
+/// Adds the scores of a block of positions to every `stride`-th of `scores`, one for each head of
+/// `q`. As in the twin, product i goes to running sum i % 8 where there are eight more, and the
+/// rest is added at the end.
 #[inline(always)]
-fn add_scores<T: Number>(q: &[f32], keys: &[[T; BLOCK]], room: &mut Vec<f32>, scores: &mut [[f32; BLOCK]], stride: usize) {
+fn add_scores<T: Number>(
+    q: &[f32],
+    keys: &[[T; BLOCK]],
+    room: &mut Vec<f32>,
+    scores: &mut [[f32; BLOCK]],
+    stride: usize,
+) {
     let (dim, whole) = (keys.len(), keys.len() / SUMS);
     // One sum after another: registers hold one for each position, but not eight.
     for part in 0..=SUMS {
-        let (rows, none) = if part < SUMS { (part * whole..(part + 1) * whole, 0.0) } else { (SUMS * whole..dim, -0.0) };
+        let (rows, none) = if part < SUMS {
+            (part * whole..(part + 1) * whole, 0.0)
+        } else {
+            (SUMS * whole..dim, -0.0)
+        };
         let (keys, _) = T::widen(keys[rows.clone()].as_flattened(), room).as_chunks::<BLOCK>();
-        for (i, (q, scores)) in q.chunks_exact(dim).zip(scores.iter_mut().step_by(stride)).enumerate() {
+        for (i, (q, scores)) in
+            q.chunks_exact(dim).zip(scores.iter_mut().step_by(stride)).enumerate()
+        {
             add_products(&q[rows.clone()], keys, none, T::NEAR && i == 0, scores);
         }
     }
@@ -343,7 +402,13 @@ fn add_scores<T: Number>(q: &[f32], keys: &[[T; BLOCK]], room: &mut Vec<f32>, sc
 
 /// Adds Σ q · key, a row of keys after another, beginning with `none`, to `scores`.
 #[inline(always)]
-fn add_products(q: &[f32], keys: &[[f32; BLOCK]], none: f32, near: bool, scores: &mut [f32; BLOCK]) {
+fn add_products(
+    q: &[f32],
+    keys: &[[f32; BLOCK]],
+    none: f32,
+    near: bool,
+    scores: &mut [f32; BLOCK],
+) {
     // By name: compilers keep these in registers, and no array of 64.
     let [mut a, mut b, mut c, mut d] = [[none; LANES]; BLOCK / LANES];
     for (&q, keys) in q.iter().zip(keys) {
@@ -395,7 +460,8 @@ fn largest(weights: &[f32]) -> f32 {
     all.iter().chain(rest).copied().fold(f32::NEG_INFINITY, f32::max)
 }
 
-/// Adds Σ weight · value, a position after another, to `y`. Its sums stay in registers, as many of them as there are registers for.
+/// Adds Σ weight · value, a position after another, to `y`. Its sums stay in registers, as many of
+/// them as there are registers for.
 #[inline(always)]
 fn blend(weights: &[f32], values: &[f32], dim: usize, near: bool, y: &mut [f32]) {
     let (wide, rest) = y.as_chunks_mut::<BLOCK>();
@@ -417,7 +483,14 @@ fn blend(weights: &[f32], values: &[f32], dim: usize, near: bool, y: &mut [f32])
 
 /// The same for the columns from `first` on.
 #[inline(always)]
-fn blend_columns<const N: usize>(weights: &[f32], values: &[f32], dim: usize, first: usize, near: bool, y: &mut [f32; N]) {
+fn blend_columns<const N: usize>(
+    weights: &[f32],
+    values: &[f32],
+    dim: usize,
+    first: usize,
+    near: bool,
+    y: &mut [f32; N],
+) {
     let mut sums = *y;
     for (&weight, values) in weights.iter().zip(values.chunks_exact(dim)) {
         let Some(values) = values[first..].first_chunk::<N>() else { continue };
@@ -442,30 +515,40 @@ mod tests {
     /// A cache as it is in 16 bits, and as `f32` has those.
     fn halves(host: &HostKvCache, window: Option<usize>) -> HostKvCache {
         let round = |x: &[f32]| x.iter().map(|&x| f16::from_f32(x).to_f32()).collect();
-        HostKvCache::from_parts(host.shape(), round(host.keys()), round(host.values())).unwrap().with_window(window)
+        HostKvCache::from_parts(host.shape(), round(host.keys()), round(host.values()))
+            .unwrap()
+            .with_window(window)
     }
 
     #[test]
     fn it_gives_the_bits_of_the_twin() {
         let mut rng = StdRng::seed_from_u64(1);
-        let shapes = [(1, 1, 2), (4, 2, 10), (6, 2, 64), (4, 4, 72), (2, 2, 96), (20, 5, 128), (2, 1, 256)];
+        let shapes =
+            [(1, 1, 2), (4, 2, 10), (6, 2, 64), (4, 4, 72), (2, 2, 96), (20, 5, 128), (2, 1, 256)];
         let windows = [None, Some(1), Some(63), Some(64), Some(65), Some(100), None];
         for ((heads, kv_heads, head_dim), window) in shapes.into_iter().zip(windows) {
             let shape = AttentionShape { heads, kv_heads, head_dim };
             let frequencies: Vec<f32> = (0..head_dim / 2).map(|i| 1.0 / (i + 1) as f32).collect();
             let angles = rope_angles(&frequencies, 200);
             for in_halves in [false, true] {
-                let kept = |host: &HostKvCache| if in_halves { halves(host, window) } else { host.clone() };
+                let kept = |host: &HostKvCache| {
+                    if in_halves { halves(host, window) } else { host.clone() }
+                };
                 let mut host = HostKvCache::new(shape).unwrap().with_window(window);
                 let mut cache = KvCache::new(shape, in_halves, window).unwrap();
                 for tokens in [1, 1, 14, 1, 40, 3, 0, 100] {
-                    let mut qkv: Vec<f32> = (0..tokens * shape.row()).map(|_| rng.random_range(-4.0..4.0)).collect();
+                    let mut qkv: Vec<f32> =
+                        (0..tokens * shape.row()).map(|_| rng.random_range(-4.0..4.0)).collect();
                     let mut same = qkv.clone();
                     rope_cpu(&mut qkv, &angles, &mut host).unwrap();
                     rope(&mut same, &angles, &mut cache);
                     assert_eq!(bits(&same), bits(&qkv));
                     let host = kept(&host);
-                    assert_eq!(bits(&attention(&same, &cache)), bits(&attention_cpu(&qkv, &host).unwrap()), "{shape:?}, {tokens} tokens");
+                    assert_eq!(
+                        bits(&attention(&same, &cache)),
+                        bits(&attention_cpu(&qkv, &host).unwrap()),
+                        "{shape:?}, {tokens} tokens"
+                    );
                     let copy = cache.to_host().unwrap();
                     assert_eq!((copy.keys(), copy.values()), (host.keys(), host.values()));
                 }
@@ -474,13 +557,17 @@ mod tests {
                     host.truncate(keep);
                     cache.truncate(keep);
                     let mut copy = cache.copied(&host).unwrap();
-                    let mut qkv: Vec<f32> = (0..2 * shape.row()).map(|_| rng.random_range(-4.0..4.0)).collect();
+                    let mut qkv: Vec<f32> =
+                        (0..2 * shape.row()).map(|_| rng.random_range(-4.0..4.0)).collect();
                     let (mut same, mut copied) = (qkv.clone(), qkv.clone());
                     rope_cpu(&mut qkv, &angles, &mut host).unwrap();
                     rope(&mut same, &angles, &mut cache);
                     rope(&mut copied, &angles, &mut copy);
                     let expected = bits(&attention_cpu(&qkv, &kept(&host)).unwrap());
-                    assert_eq!((bits(&attention(&same, &cache)), bits(&attention(&copied, &copy))), (expected.clone(), expected));
+                    assert_eq!(
+                        (bits(&attention(&same, &cache)), bits(&attention(&copied, &copy))),
+                        (expected.clone(), expected)
+                    );
                 }
             }
         }

@@ -1,5 +1,7 @@
-//! Dense matrices times activations: the bits of [`dense_gemv_cpu`](crate::transformer::dense_gemv_cpu), whose sums have eight running parts. A vector has the
-//! eight of one row and token; several rows share the activations that are loaded, several tokens the weights.
+//! Dense matrices times activations: the bits of
+//! [`dense_gemv_cpu`](crate::transformer::dense_gemv_cpu), whose sums have eight running parts. A
+//! vector has the eight of one row and token; several rows share the activations that are loaded,
+//! several tokens the weights.
 
 use super::{halves::half_to_f32, isa::Isa, near::bring_near};
 use crate::{
@@ -17,7 +19,8 @@ const ROWS: usize = 4;
 /// Bytes of weights that are worth being given to another thread.
 const TASK_BYTES: usize = 32 << 10;
 
-/// `x` `[tokens, columns]` times `w` `[rows, columns]` as `[tokens, rows]`, with instructions that this processor has.
+/// `x` `[tokens, columns]` times `w` `[rows, columns]` as `[tokens, rows]`, with instructions that
+/// this processor has.
 pub fn gemv(isa: Isa, x: &[f32], w: &PackedDense) -> Result<Vec<f32>> {
     let (n, k) = (w.rows(), w.columns().max(1));
     if !x.len().is_multiple_of(k) {
@@ -47,9 +50,12 @@ pub fn gemv(isa: Isa, x: &[f32], w: &PackedDense) -> Result<Vec<f32>> {
 #[allow(unsafe_code)]
 fn multiply(isa: Isa, element: DenseElement, rows: &[u32], x: &[f32], k: usize, y: &mut [f32]) {
     match isa {
-        // SAFETY: callers have their `Isa` from `Isa::all`, which names what the processor has; all of these have AVX2 and F16C.
+        // SAFETY: callers have their `Isa` from `Isa::all`, which names what the processor has; all
+        // of these have AVX2 and F16C.
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx512Vnni | Isa::AvxVnni | Isa::Avx2 => unsafe { avx2::multiply(element, rows, x, k, y) },
+        Isa::Avx512Vnni | Isa::AvxVnni | Isa::Avx2 => unsafe {
+            avx2::multiply(element, rows, x, k, y)
+        },
         // SAFETY: as above.
         #[cfg(target_arch = "aarch64")]
         Isa::NeonI8mm | Isa::NeonDot => unsafe { neon::multiply(element, rows, x, k, y) },
@@ -57,7 +63,8 @@ fn multiply(isa: Isa, element: DenseElement, rows: &[u32], x: &[f32], k: usize, 
     }
 }
 
-/// What every instruction set does around its vectors: `zero`, `floats`, `halves`, `bf16s` and `codes`, which load eight numbers, `add_product` and `numbers`.
+/// What every instruction set does around its vectors: `zero`, `floats`, `halves`, `bf16s` and
+/// `codes`, which load eight numbers, `add_product` and `numbers`.
 macro_rules! multiply {
     ($($attribute:meta)?) => {
         $(#[$attribute])?
@@ -77,7 +84,8 @@ macro_rules! multiply {
     };
 }
 
-/// The loops over rows and tokens of an element that `$load` makes a vector of, and `$wide` a number.
+/// The loops over rows and tokens of an element that `$load` makes a vector of, and `$wide` a
+/// number.
 macro_rules! by_element {
     ($name:ident, $element:ty, $load:ident, $wide:expr $(, $attribute:meta)?) => {
         $(#[$attribute])?
@@ -270,7 +278,10 @@ mod neon {
     #[target_feature(enable = "neon")]
     fn bf16s(v: &[u16; SUMS]) -> Eight {
         let v: uint16x8_t = bytemuck::cast(*v);
-        [vreinterpretq_f32_u32(vshll_n_u16::<16>(vget_low_u16(v))), vreinterpretq_f32_u32(vshll_high_n_u16::<16>(v))]
+        [
+            vreinterpretq_f32_u32(vshll_n_u16::<16>(vget_low_u16(v))),
+            vreinterpretq_f32_u32(vshll_high_n_u16::<16>(v)),
+        ]
     }
 
     #[inline]
@@ -284,7 +295,10 @@ mod neon {
     #[inline]
     #[target_feature(enable = "neon")]
     fn add_product(sum: Eight, weights: Eight, x: Eight) -> Eight {
-        [vaddq_f32(sum[0], vmulq_f32(weights[0], x[0])), vaddq_f32(sum[1], vmulq_f32(weights[1], x[1]))]
+        [
+            vaddq_f32(sum[0], vmulq_f32(weights[0], x[0])),
+            vaddq_f32(sum[1], vmulq_f32(weights[1], x[1])),
+        ]
     }
 
     #[inline]
@@ -303,24 +317,46 @@ mod tests {
     #[test]
     fn every_instruction_set_gives_the_bits_of_the_twin() {
         let number = |i: usize| ((i * 37 % 101) as f32 - 50.0) / 7.0;
-        for (m, n, k) in
-            [(0, 3, 8), (1, 9, 67), (1, 8, 64), (3, 130, 40), (2, 3, 5), (7, 64, 256), (9, 6, 129), (2, 0, 4), (1, 4, 0), (1, 5, 8200)]
-        {
-            let (x, w): (Vec<_>, Vec<_>) = ((0..m * k).map(number).collect(), (0..n * k).map(|i| number(i + 5)).collect());
+        for (m, n, k) in [
+            (0, 3, 8),
+            (1, 9, 67),
+            (1, 8, 64),
+            (3, 130, 40),
+            (2, 3, 5),
+            (7, 64, 256),
+            (9, 6, 129),
+            (2, 0, 4),
+            (1, 4, 0),
+            (1, 5, 8200),
+        ] {
+            let (x, w): (Vec<_>, Vec<_>) =
+                ((0..m * k).map(number).collect(), (0..n * k).map(|i| number(i + 5)).collect());
             // Subnormal halves too.
-            let halves: Vec<u8> = w.iter().enumerate().flat_map(|(i, v)| f16::from_f32(v / (1 << (i % 24)) as f32).to_le_bytes()).collect();
+            let halves: Vec<u8> = w
+                .iter()
+                .enumerate()
+                .flat_map(|(i, v)| f16::from_f32(v / (1 << (i % 24)) as f32).to_le_bytes())
+                .collect();
             let bf16s: Vec<u8> = w.iter().flat_map(|&v| bf16::from_f32(v).to_le_bytes()).collect();
             let floats = PackedDense::from_f32(n, k, &w).unwrap();
             let others = [(DenseElement::F16, halves), (DenseElement::Bf16, bf16s)];
-            let others = others.map(|(element, bytes)| PackedDense::from_bytes(element, n, k, &bytes).unwrap());
+            let others = others
+                .map(|(element, bytes)| PackedDense::from_bytes(element, n, k, &bytes).unwrap());
             for w in others.into_iter().chain([floats.quantize(), floats]) {
                 let bits = |y: Vec<f32>| y.into_iter().map(f32::to_bits).collect::<Vec<_>>();
                 let expected = bits(dense_gemv_cpu(&x, &w).unwrap());
                 for isa in Isa::all() {
-                    assert!(bits(gemv(isa, &x, &w).unwrap()) == expected, "{isa:?} {:?} {m} {n} {k}", w.element());
+                    assert!(
+                        bits(gemv(isa, &x, &w).unwrap()) == expected,
+                        "{isa:?} {:?} {m} {n} {k}",
+                        w.element()
+                    );
                 }
             }
         }
-        assert!(matches!(gemv(Isa::best(), &[0.0; 3], &PackedDense::from_f32(1, 2, &[0.0; 2]).unwrap()), Err(Error::Length { .. })));
+        assert!(matches!(
+            gemv(Isa::best(), &[0.0; 3], &PackedDense::from_f32(1, 2, &[0.0; 2]).unwrap()),
+            Err(Error::Length { .. })
+        ));
     }
 }

@@ -2,7 +2,8 @@
 
 use half::f16;
 
-/// The bits of a half as a float, in a form that compilers turn into vectors: its exponent is moved by a product, which is right for subnormals too.
+/// The bits of a half as a float, in a form that compilers turn into vectors: its exponent is moved
+/// by a product, which is right for subnormals too.
 #[inline(always)]
 pub fn half_to_f32(bits: u16) -> f32 {
     const TO_112: f32 = f32::from_bits((127 + 112) << 23);
@@ -54,7 +55,11 @@ mod tests {
                 widen(from, &mut found);
                 for (from, found) in from.iter().zip(found) {
                     let expected = from.to_f32();
-                    assert!(found.to_bits() == expected.to_bits() || found.is_nan() && expected.is_nan(), "{from:?}: {found}");
+                    assert!(
+                        found.to_bits() == expected.to_bits()
+                            || found.is_nan() && expected.is_nan(),
+                        "{from:?}: {found}"
+                    );
                 }
             }
         }

@@ -9,10 +9,12 @@ pub enum Isa {
     /// AVX-VNNI: 32 products an instruction.
     #[cfg(target_arch = "x86_64")]
     AvxVnni,
-    /// AVX2: 32 products in 16 bits. It, and what is above it, has conversions of halves (F16C) too.
+    /// AVX2: 32 products in 16 bits. It, and what is above it, has conversions of halves (F16C)
+    /// too.
     #[cfg(target_arch = "x86_64")]
     Avx2,
-    /// The matrix products of Armv8.6 (Apple's M2 and later): 32 products an instruction, for two tokens or more.
+    /// The matrix products of Armv8.6 (Apple's M2 and later): 32 products an instruction, for two
+    /// tokens or more.
     #[cfg(target_arch = "aarch64")]
     NeonI8mm,
     /// The dot products of Armv8.4: 16 products an instruction.
@@ -23,7 +25,8 @@ pub enum Isa {
 }
 
 impl Isa {
-    /// Those that processors of this architecture may have, the fastest first, and whether this one has them.
+    /// Those that processors of this architecture may have, the fastest first, and whether this one
+    /// has them.
     pub fn known() -> impl Iterator<Item = (Self, bool)> {
         #[cfg(target_arch = "x86_64")]
         let avx2 = is_x86_feature_detected!("avx2") && is_x86_feature_detected!("f16c");
@@ -38,7 +41,10 @@ impl Isa {
         #[cfg(target_arch = "aarch64")]
         let dot = std::arch::is_aarch64_feature_detected!("dotprod");
         #[cfg(target_arch = "aarch64")]
-        let special = [(Self::NeonI8mm, dot && std::arch::is_aarch64_feature_detected!("i8mm")), (Self::NeonDot, dot)];
+        let special = [
+            (Self::NeonI8mm, dot && std::arch::is_aarch64_feature_detected!("i8mm")),
+            (Self::NeonDot, dot),
+        ];
         #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
         let special = [];
         special.into_iter().chain([(Self::Portable, true)])
@@ -49,8 +55,8 @@ impl Isa {
         Self::known().filter_map(|(isa, there)| there.then_some(isa))
     }
 
-    /// Whether activations lie as [`Isa::NeonI8mm`] takes them: of each pair of tokens, the first row has the lower halves of both columns, and the second the
-    /// upper halves.
+    /// Whether activations lie as [`Isa::NeonI8mm`] takes them: of each pair of tokens, the first
+    /// row has the lower halves of both columns, and the second the upper halves.
     pub fn takes_pairs(self) -> bool {
         match self {
             #[cfg(target_arch = "aarch64")]

@@ -1,11 +1,13 @@
 //! Memory that is asked for before it is read.
 
-/// Has a line of the cache brought near, where the processor has an instruction for it that this crate uses.
+/// Has a line of the cache brought near, where the processor has an instruction for it that this
+/// crate uses.
 #[allow(unsafe_code, unused_unsafe)]
 #[inline(always)]
 pub fn bring_near(at: *const u8) {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: a prefetch may name any address, and reads nothing that the program sees. (Later compilers know that it is safe.)
+    // SAFETY: a prefetch may name any address, and reads nothing that the program sees. (Later
+    // compilers know that it is safe.)
     unsafe {
         std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(at.cast());
     }

@@ -1,7 +1,9 @@
-//! Ternary matrices times quantised activations: the bits of [`bitlinear_quantized_cpu`](crate::bitnet::bitlinear_quantized_cpu).
+//! Ternary matrices times quantised activations: the bits of
+//! [`bitlinear_quantized_cpu`](crate::bitnet::bitlinear_quantized_cpu).
 //!
-//! A vector of sixteen rows' words (see [`InterleavedTernary`]) holds four fields; masked, each is a code a byte, and meets four activations that
-//! are the same for all rows. Codes are value + 1, so the sum of the activations is taken off at the end. Several tokens share what is loaded.
+//! A vector of sixteen rows' words (see [`InterleavedTernary`]) holds four fields; masked, each is
+//! a code a byte, and meets four activations that are the same for all rows. Codes are value + 1,
+//! so the sum of the activations is taken off at the end. Several tokens share what is loaded.
 
 use super::isa::Isa;
 #[cfg(target_arch = "x86_64")]
@@ -49,10 +51,9 @@ impl Tokens {
         if isa.takes_pairs() {
             for pair in codes.chunks_exact_mut(2 * stride) {
                 let (first, second) = pair.split_at_mut(stride);
-                first
-                    .iter_mut()
-                    .zip(second)
-                    .for_each(|(first, second)| first[CODES_PER_WORD / 2..].swap_with_slice(&mut second[..CODES_PER_WORD / 2]));
+                first.iter_mut().zip(second).for_each(|(first, second)| {
+                    first[CODES_PER_WORD / 2..].swap_with_slice(&mut second[..CODES_PER_WORD / 2])
+                });
             }
         }
         Self { codes, stride, parts, sums, scales: x.scales.clone() }
@@ -85,7 +86,8 @@ fn sum(codes: &[Column]) -> i32 {
     codes.as_flattened().iter().map(|&code| i32::from(code)).sum()
 }
 
-/// `x` `[tokens, columns]` times `w` `[rows, columns]` as `[tokens, rows]`, with instructions that this processor has.
+/// `x` `[tokens, columns]` times `w` `[rows, columns]` as `[tokens, rows]`, with instructions that
+/// this processor has.
 pub fn bitlinear(isa: Isa, x: &HostActivations, w: &InterleavedTernary) -> Result<Vec<f32>> {
     x.check_bitlinear(w.columns())?;
     let m = x.tokens;
@@ -96,11 +98,17 @@ pub fn bitlinear(isa: Isa, x: &HostActivations, w: &InterleavedTernary) -> Resul
     Ok(by_blocks(m, w, |blocks, y| multiply(isa, &x, w, blocks, y)))
 }
 
-/// `[tokens, rows]` of `multiply(blocks, y)`, which makes some blocks of rows for all `m` tokens, at least one: `[tokens, 16 rows a block]`.
-pub(super) fn by_blocks(m: usize, w: &InterleavedTernary, multiply: impl Fn(Range<usize>, &mut [f32]) + Sync) -> Vec<f32> {
+/// `[tokens, rows]` of `multiply(blocks, y)`, which makes some blocks of rows for all `m` tokens,
+/// at least one: `[tokens, 16 rows a block]`.
+pub(super) fn by_blocks(
+    m: usize,
+    w: &InterleavedTernary,
+    multiply: impl Fn(Range<usize>, &mut [f32]) + Sync,
+) -> Vec<f32> {
     let n = w.rows();
     // Blocks of rows are the tasks; each has its outputs together, a token after another.
-    let blocks = (TASK_BYTES / (w.row_words() * size_of::<Lanes>()).max(1)).clamp(1, w.blocks().max(1));
+    let blocks =
+        (TASK_BYTES / (w.row_words() * size_of::<Lanes>()).max(1)).clamp(1, w.blocks().max(1));
     let mut by_task = vec![0f32; w.blocks() * LANES * m];
     by_task.par_chunks_mut(blocks * LANES * m).enumerate().for_each(|(task, y)| {
         let first = task * blocks;
@@ -142,7 +150,8 @@ fn multiply(isa: Isa, x: &Tokens, w: &InterleavedTernary, blocks: Range<usize>, 
     }
 }
 
-/// What every instruction set does around its `sums(words, x)`: the integers of sixteen rows times T tokens.
+/// What every instruction set does around its `sums(words, x)`: the integers of sixteen rows times
+/// T tokens.
 macro_rules! multiply {
     ($($attribute:meta)?) => {
         $(#[$attribute])?
@@ -190,7 +199,9 @@ macro_rules! multiply {
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 fn dword(x: &Column, field: usize) -> i32 {
-    i32::from_le_bytes([x[4 * field], x[4 * field + 1], x[4 * field + 2], x[4 * field + 3]].map(|code| code as u8))
+    i32::from_le_bytes(
+        [x[4 * field], x[4 * field + 1], x[4 * field + 2], x[4 * field + 3]].map(|code| code as u8),
+    )
 }
 
 mod portable {
@@ -247,7 +258,8 @@ mod avx512_vnni {
             ];
             for (acc, x) in acc.iter_mut().zip(&x) {
                 for (f, &field) in fields.iter().enumerate() {
-                    acc[f % 2] = _mm512_dpbusd_epi32(acc[f % 2], field, _mm512_set1_epi32(dword(&x[j], f)));
+                    acc[f % 2] =
+                        _mm512_dpbusd_epi32(acc[f % 2], field, _mm512_set1_epi32(dword(&x[j], f)));
                 }
             }
         }
@@ -272,7 +284,8 @@ mod avx512_vnni {
         acc.map(|fields| bytemuck::cast(added(fields)))
     }
 
-    /// Of one token: fields are masked in place, which makes them 4^f times as large, and have a sum each.
+    /// Of one token: fields are masked in place, which makes them 4^f times as large, and have a
+    /// sum each.
     #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
     fn single(words: &[Lanes], x: &[Column]) -> [i32; LANES] {
         let masks = [3, 12, 48, -64].map(|mask| _mm512_set1_epi8(mask));
@@ -280,13 +293,18 @@ mod avx512_vnni {
         let step = |acc: &mut [__m512i; 4], word: &Lanes, x: &Column| {
             let word: __m512i = bytemuck::cast(word.0);
             for f in 0..4 {
-                acc[f] = _mm512_dpbusd_epi32(acc[f], _mm512_and_si512(word, masks[f]), _mm512_set1_epi32(dword(x, f)));
+                acc[f] = _mm512_dpbusd_epi32(
+                    acc[f],
+                    _mm512_and_si512(word, masks[f]),
+                    _mm512_set1_epi32(dword(x, f)),
+                );
             }
         };
         let (pairs, last) = words.as_chunks::<2>();
         let (x_pairs, x_last) = x.as_chunks::<2>();
         for (words, x) in pairs.iter().zip(x_pairs) {
-            // A page ahead, since the processor's own prefetcher ends at every page. (A token alone waits for nothing but memory.)
+            // A page ahead, since the processor's own prefetcher ends at every page. (A token alone
+            // waits for nothing but memory.)
             near::bring_near_after(words, 4096);
             step(&mut acc[0], &words[0], &x[0]);
             step(&mut acc[1], &words[1], &x[1]);
@@ -301,7 +319,10 @@ mod avx512_vnni {
     #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
     fn added([a, b, c, d]: [__m512i; 4]) -> __m512i {
         let low = _mm512_add_epi32(a, _mm512_srai_epi32::<2>(b));
-        _mm512_add_epi32(low, _mm512_add_epi32(_mm512_srai_epi32::<4>(c), _mm512_srai_epi32::<6>(d)))
+        _mm512_add_epi32(
+            low,
+            _mm512_add_epi32(_mm512_srai_epi32::<4>(c), _mm512_srai_epi32::<6>(d)),
+        )
     }
 }
 
@@ -317,7 +338,8 @@ mod avx_vnni {
         let x = x.map(|x| &x[..words.len()]);
         match T {
             1 => [single(words, x[0]); T],
-            // Sums of eight tokens and eight rows are half of the registers; fewer tokens have those of all rows under way together.
+            // Sums of eight tokens and eight rows are half of the registers; fewer tokens have
+            // those of all rows under way together.
             2..8 => halves::<T, 2>(words, x, 0).map(bytemuck::cast),
             _ => {
                 let halves = [0, 1].map(|half| halves::<T, 1>(words, x, half));
@@ -328,7 +350,11 @@ mod avx_vnni {
 
     /// The sums of H halves of the rows, from one of them on.
     #[target_feature(enable = "avx2,avxvnni")]
-    fn halves<const T: usize, const H: usize>(words: &[Lanes], x: [&[Column]; T], first: usize) -> [[__m256i; H]; T] {
+    fn halves<const T: usize, const H: usize>(
+        words: &[Lanes],
+        x: [&[Column]; T],
+        first: usize,
+    ) -> [[__m256i; H]; T] {
         let mask = _mm256_set1_epi8(3);
         let mut acc = [[_mm256_setzero_si256(); H]; T];
         for (j, word) in words.iter().enumerate() {
@@ -342,7 +368,11 @@ mod avx_vnni {
                 ];
                 for (acc, x) in acc.iter_mut().zip(&x) {
                     for (f, &field) in fields.iter().enumerate() {
-                        acc[half] = _mm256_dpbusd_avx_epi32(acc[half], field, _mm256_set1_epi32(dword(&x[j], f)));
+                        acc[half] = _mm256_dpbusd_avx_epi32(
+                            acc[half],
+                            field,
+                            _mm256_set1_epi32(dword(&x[j], f)),
+                        );
                     }
                 }
             }
@@ -350,7 +380,8 @@ mod avx_vnni {
         acc
     }
 
-    /// Of one token: fields are masked in place, which makes them 4^f times as large, and have a sum each.
+    /// Of one token: fields are masked in place, which makes them 4^f times as large, and have a
+    /// sum each.
     #[target_feature(enable = "avx2,avxvnni")]
     fn single(words: &[Lanes], x: &[Column]) -> [i32; LANES] {
         let masks = [3, 12, 48, -64].map(|mask| _mm256_set1_epi8(mask));
@@ -361,13 +392,20 @@ mod avx_vnni {
             for f in 0..4 {
                 let x = _mm256_set1_epi32(dword(x, f));
                 for half in 0..2 {
-                    acc[half][f] = _mm256_dpbusd_avx_epi32(acc[half][f], _mm256_and_si256(of_word[half], masks[f]), x);
+                    acc[half][f] = _mm256_dpbusd_avx_epi32(
+                        acc[half][f],
+                        _mm256_and_si256(of_word[half], masks[f]),
+                        x,
+                    );
                 }
             }
         }
         bytemuck::cast(acc.map(|[a, b, c, d]| {
             let low = _mm256_add_epi32(a, _mm256_srai_epi32::<2>(b));
-            _mm256_add_epi32(low, _mm256_add_epi32(_mm256_srai_epi32::<4>(c), _mm256_srai_epi32::<6>(d)))
+            _mm256_add_epi32(
+                low,
+                _mm256_add_epi32(_mm256_srai_epi32::<4>(c), _mm256_srai_epi32::<6>(d)),
+            )
         }))
     }
 }
@@ -379,7 +417,8 @@ mod avx2 {
 
     multiply!(target_feature(enable = "avx2"));
 
-    /// Words whose products a 16-bit number holds: eight of at most 2 · 128 each come to 2048 a word.
+    /// Words whose products a 16-bit number holds: eight of at most 2 · 128 each come to 2048 a
+    /// word.
     const SHORT: usize = 15;
 
     #[target_feature(enable = "avx2")]
@@ -394,7 +433,11 @@ mod avx2 {
 
     /// The sums of H halves of the rows, from one of them on.
     #[target_feature(enable = "avx2")]
-    fn halves<const T: usize, const H: usize>(words: &[Lanes], x: [&[Column]; T], first: usize) -> [[__m256i; H]; T] {
+    fn halves<const T: usize, const H: usize>(
+        words: &[Lanes],
+        x: [&[Column]; T],
+        first: usize,
+    ) -> [[__m256i; H]; T] {
         let (mask, ones) = (_mm256_set1_epi8(3), _mm256_set1_epi16(1));
         let mut acc = [[_mm256_setzero_si256(); H]; T];
         for start in (0..words.len()).step_by(SHORT) {
@@ -412,8 +455,13 @@ mod avx2 {
                         _mm256_and_si256(_mm256_srli_epi16::<6>(word), mask),
                     ];
                     for (short, x) in short.iter_mut().zip(&x) {
-                        let product = |f: usize| _mm256_maddubs_epi16(fields[f], _mm256_set1_epi32(dword(&x[j], f)));
-                        let (low, high) = (_mm256_add_epi16(product(0), product(1)), _mm256_add_epi16(product(2), product(3)));
+                        let product = |f: usize| {
+                            _mm256_maddubs_epi16(fields[f], _mm256_set1_epi32(dword(&x[j], f)))
+                        };
+                        let (low, high) = (
+                            _mm256_add_epi16(product(0), product(1)),
+                            _mm256_add_epi16(product(2), product(3)),
+                        );
                         short[half] = _mm256_add_epi16(short[half], _mm256_add_epi16(low, high));
                     }
                 }
@@ -438,11 +486,16 @@ mod neon_dot {
     #[target_feature(enable = "neon")]
     pub(super) fn fields(word: uint8x16_t) -> [uint8x16_t; 4] {
         let mask = vdupq_n_u8(3);
-        [vandq_u8(word, mask), vandq_u8(vshrq_n_u8::<2>(word), mask), vandq_u8(vshrq_n_u8::<4>(word), mask), vshrq_n_u8::<6>(word)]
+        [
+            vandq_u8(word, mask),
+            vandq_u8(vshrq_n_u8::<2>(word), mask),
+            vandq_u8(vshrq_n_u8::<4>(word), mask),
+            vshrq_n_u8::<6>(word),
+        ]
     }
 
-    /// Four rows' sums, with the products of four fields and their activations added: sdot, which has no stable intrinsic, adds four products of
-    /// signed bytes to each of four sums.
+    /// Four rows' sums, with the products of four fields and their activations added: sdot, which
+    /// has no stable intrinsic, adds four products of signed bytes to each of four sums.
     #[allow(unsafe_code)]
     #[inline]
     #[target_feature(enable = "neon,dotprod")]
@@ -474,9 +527,14 @@ mod neon_dot {
         }
     }
 
-    /// The sums of Q quarters of the rows, from one of them on: as many as registers hold, since a product that is added to another's sum waits for it.
+    /// The sums of Q quarters of the rows, from one of them on: as many as registers hold, since a
+    /// product that is added to another's sum waits for it.
     #[target_feature(enable = "neon,dotprod")]
-    fn quarters<const T: usize, const Q: usize>(words: &[Lanes], x: [&[Column]; T], first: usize) -> [[int32x4_t; Q]; T] {
+    fn quarters<const T: usize, const Q: usize>(
+        words: &[Lanes],
+        x: [&[Column]; T],
+        first: usize,
+    ) -> [[int32x4_t; Q]; T] {
         let mut acc = [[vdupq_n_s32(0); Q]; T];
         for (j, word) in words.iter().enumerate() {
             for q in 0..Q {
@@ -509,8 +567,9 @@ mod neon_dot {
         }
     }
 
-    /// Of one token: fields have a sum each, sixteen in all, so that no product waits for the one before it. They are masked in place, which makes them 4^f
-    /// times as large, but for the last, which would not be a signed byte.
+    /// Of one token: fields have a sum each, sixteen in all, so that no product waits for the one
+    /// before it. They are masked in place, which makes them 4^f times as large, but for the last,
+    /// which would not be a signed byte.
     #[target_feature(enable = "neon,dotprod")]
     fn single(words: &[Lanes], x: &[Column]) -> [i32; LANES] {
         let masks = [3, 12, 48].map(|mask| vdupq_n_u8(mask));
@@ -522,7 +581,9 @@ mod neon_dot {
                 dot_each(acc, [a, b, c, vshrq_n_u8::<6>(word)], x);
             }
         }
-        bytemuck::cast(acc.map(|[a, b, c, d]| vaddq_s32(vaddq_s32(a, vshrq_n_s32::<2>(b)), vaddq_s32(vshrq_n_s32::<4>(c), d))))
+        bytemuck::cast(acc.map(|[a, b, c, d]| {
+            vaddq_s32(vaddq_s32(a, vshrq_n_s32::<2>(b)), vaddq_s32(vshrq_n_s32::<4>(c), d))
+        }))
     }
 }
 
@@ -533,7 +594,8 @@ mod neon_i8mm {
 
     multiply!(target_feature(enable = "neon,dotprod,i8mm"));
 
-    /// The sums of two rows and two tokens, with the products of eight columns added: smmla, which has no stable intrinsic.
+    /// The sums of two rows and two tokens, with the products of eight columns added: smmla, which
+    /// has no stable intrinsic.
     #[allow(unsafe_code)]
     #[inline]
     #[target_feature(enable = "neon,i8mm")]
@@ -564,14 +626,23 @@ mod neon_i8mm {
             for (j, word) in words.iter().enumerate() {
                 let quarters = &bytemuck::cast::<_, [uint8x16_t; 4]>(word.0)[2 * half..];
                 for q in 0..2 {
-                    let [a, b, c, d] = neon_dot::fields(quarters[q]).map(|field| vreinterpretq_u32_u8(field));
+                    let [a, b, c, d] =
+                        neon_dot::fields(quarters[q]).map(|field| vreinterpretq_u32_u8(field));
                     // Two rows a vector, with columns 0 to 7, and 8 to 15.
-                    let rows = [[vzip1q_u32(a, b), vzip1q_u32(c, d)], [vzip2q_u32(a, b), vzip2q_u32(c, d)]];
+                    let rows = [
+                        [vzip1q_u32(a, b), vzip1q_u32(c, d)],
+                        [vzip2q_u32(a, b), vzip2q_u32(c, d)],
+                    ];
                     for pair in 0..T / 2 {
-                        let tokens: [int8x16_t; 2] = [bytemuck::cast(x[2 * pair][j]), bytemuck::cast(x[2 * pair + 1][j])];
+                        let tokens: [int8x16_t; 2] =
+                            [bytemuck::cast(x[2 * pair][j]), bytemuck::cast(x[2 * pair + 1][j])];
                         for r in 0..2 {
                             let acc = &mut acc[2 * q + r][pair];
-                            *acc = add_products(add_products(*acc, rows[r][0], tokens[0]), rows[r][1], tokens[1]);
+                            *acc = add_products(
+                                add_products(*acc, rows[r][0], tokens[0]),
+                                rows[r][1],
+                                tokens[1],
+                            );
                         }
                     }
                 }
@@ -579,8 +650,12 @@ mod neon_i8mm {
             for (r, acc) in acc.into_iter().enumerate() {
                 for (pair, acc) in acc.into_iter().take(T / 2).enumerate() {
                     let row = 8 * half + 2 * r;
-                    [sums[2 * pair][row], sums[2 * pair + 1][row], sums[2 * pair][row + 1], sums[2 * pair + 1][row + 1]] =
-                        bytemuck::cast(acc);
+                    [
+                        sums[2 * pair][row],
+                        sums[2 * pair + 1][row],
+                        sums[2 * pair][row + 1],
+                        sums[2 * pair + 1][row + 1],
+                    ] = bytemuck::cast(acc);
                 }
             }
         }
@@ -599,19 +674,26 @@ mod tests {
     use rand::{RngExt, SeedableRng, rngs::StdRng};
 
     fn check(rng: &mut StdRng, [m, n, k]: [usize; 3], group: Option<usize>, extreme: bool) {
-        let values: Vec<i8> = (0..n * k).map(|_| if extreme { 1 } else { rng.random_range(-1..=1) }).collect();
+        let values: Vec<i8> =
+            (0..n * k).map(|_| if extreme { 1 } else { rng.random_range(-1..=1) }).collect();
         let scales = match group {
-            Some(size) => Scales::Groups { size, scales: (0..n * k.div_ceil(size)).map(|_| rng.random_range(-2.0..2.0)).collect() },
+            Some(size) => Scales::Groups {
+                size,
+                scales: (0..n * k.div_ceil(size)).map(|_| rng.random_range(-2.0..2.0)).collect(),
+            },
             None => Scales::Segments((0..n).map(|_| (1, rng.random_range(0.5..2.0))).collect()),
         };
         let w = PackedTernary::from_values(n, k, &values, scales).unwrap();
-        let codes = (0..m * k).map(|_| if extreme { -128 } else { rng.random_range(-128..=127) }).collect();
+        let codes =
+            (0..m * k).map(|_| if extreme { -128 } else { rng.random_range(-128..=127) }).collect();
         let scales = (0..m).map(|_| rng.random_range(1.0..100.0)).collect();
         let x = HostActivations { tokens: m, features: k, codes, scales };
-        let expected: Vec<u32> = bitlinear_quantized_cpu(&x, &w).unwrap().into_iter().map(f32::to_bits).collect();
+        let expected: Vec<u32> =
+            bitlinear_quantized_cpu(&x, &w).unwrap().into_iter().map(f32::to_bits).collect();
         let w = InterleavedTernary::of(&w);
         for isa in Isa::all() {
-            let found: Vec<u32> = bitlinear(isa, &x, &w).unwrap().into_iter().map(f32::to_bits).collect();
+            let found: Vec<u32> =
+                bitlinear(isa, &x, &w).unwrap().into_iter().map(f32::to_bits).collect();
             assert_eq!(found, expected, "{isa:?}, {m} tokens, {n} × {k}, groups of {group:?}");
         }
     }
@@ -620,15 +702,33 @@ mod tests {
     fn every_instruction_set_gives_the_bits_of_the_twin() {
         let mut rng = StdRng::seed_from_u64(1);
         for m in [0, 1, 2, 3, 7, 8, 9, 17, 25] {
-            for [n, k] in [[1, 1], [16, 64], [17, 63], [48, 65], [5, 0], [0, 5], [100, 640], [33, 1000], [640, 128]] {
+            for [n, k] in [
+                [1, 1],
+                [16, 64],
+                [17, 63],
+                [48, 65],
+                [5, 0],
+                [0, 5],
+                [100, 640],
+                [33, 1000],
+                [640, 128],
+            ] {
                 check(&mut rng, [m, n, k], None, false);
             }
-            for ([n, k], size) in [([17, 128], 128), ([40, 300], 32), ([16, 1000], 128), ([3, 50], 64), ([20, 130], 16), ([80, 3], 16)] {
+            for ([n, k], size) in [
+                ([17, 128], 128),
+                ([40, 300], 32),
+                ([16, 1000], 128),
+                ([3, 50], 64),
+                ([20, 130], 16),
+                ([80, 3], 16),
+            ] {
                 check(&mut rng, [m, n, k], Some(size), false);
             }
         }
         for _ in 0..40 {
-            let shape = [rng.random_range(1..20), rng.random_range(1..90), rng.random_range(1..700)];
+            let shape =
+                [rng.random_range(1..20), rng.random_range(1..90), rng.random_range(1..700)];
             check(&mut rng, shape, None, false);
             let size = 16 * rng.random_range(1..20);
             check(&mut rng, shape, Some(size), false);
@@ -646,9 +746,22 @@ mod tests {
 
     #[test]
     fn what_does_not_fit_is_refused() {
-        let w = InterleavedTernary::of(&PackedTernary::from_values(2, 3, &[0; 6], Scales::Tensor(1.0)).unwrap());
-        let x = |features, len: usize| HostActivations { tokens: 1, features, codes: vec![0; len], scales: vec![1.0] };
-        assert!(matches!(bitlinear(Isa::best(), &x(4, 4), &w), Err(Error::Shape { what: "x", .. })));
-        assert!(matches!(bitlinear(Isa::best(), &x(3, 4), &w), Err(Error::Length { found: 4, .. })));
+        let w = InterleavedTernary::of(
+            &PackedTernary::from_values(2, 3, &[0; 6], Scales::Tensor(1.0)).unwrap(),
+        );
+        let x = |features, len: usize| HostActivations {
+            tokens: 1,
+            features,
+            codes: vec![0; len],
+            scales: vec![1.0],
+        };
+        assert!(matches!(
+            bitlinear(Isa::best(), &x(4, 4), &w),
+            Err(Error::Shape { what: "x", .. })
+        ));
+        assert!(matches!(
+            bitlinear(Isa::best(), &x(3, 4), &w),
+            Err(Error::Length { found: 4, .. })
+        ));
     }
 }

@@ -1,7 +1,9 @@
-//! Ternary matrices times activations in block floating point: the bits of [`bitlinear_rounded_cpu`](crate::bitnet::bitlinear_rounded_cpu).
+//! Ternary matrices times activations in block floating point: the bits of
+//! [`bitlinear_rounded_cpu`](crate::bitnet::bitlinear_rounded_cpu).
 //!
-//! The sixteen rows of a vector (see [`InterleavedTernary`]) meet the same activation, so nothing is added up across a vector. The sum of a block of
-//! columns is exact; it is scaled, and these are added in the order of the columns.
+//! The sixteen rows of a vector (see [`InterleavedTernary`]) meet the same activation, so nothing
+//! is added up across a vector. The sum of a block of columns is exact; it is scaled, and these are
+//! added in the order of the columns.
 
 use super::ternary::by_blocks;
 use crate::{
@@ -22,12 +24,18 @@ pub fn embed(tokens: &[u32], table: &InterleavedTernary) -> Result<Vec<f32>> {
     for &token in tokens {
         let row = token as usize;
         if row >= table.rows() {
-            return Err(Error::Invalid { op: "embed", what: format!("token {token}; the vocabulary has {}", table.rows()) });
+            return Err(Error::Invalid {
+                op: "embed",
+                what: format!("token {token}; the vocabulary has {}", table.rows()),
+            });
         }
         let ((words, scales), lane) = (table.block(row / LANES), row % LANES);
-        let groups = (0..table.groups()).flat_map(|group| table.group_range(group).map(move |word| (word, group)));
+        let groups = (0..table.groups())
+            .flat_map(|group| table.group_range(group).map(move |word| (word, group)));
         let numbers = groups.flat_map(|(word, group)| {
-            (0..CODES_PER_WORD).map(move |e| ((words[word].0[lane] >> bit(e) & 3) as i32 - 1) as f32 * scales[group][lane])
+            (0..CODES_PER_WORD).map(move |e| {
+                ((words[word].0[lane] >> bit(e) & 3) as i32 - 1) as f32 * scales[group][lane]
+            })
         });
         y.extend(numbers.take(table.columns()));
     }
@@ -44,9 +52,13 @@ const TOGETHER: usize = 4;
 pub fn bitlinear(mut x: Vec<f32>, w: &InterleavedTernary) -> Result<Vec<f32>> {
     let columns = w.columns();
     if columns == 0 || !x.len().is_multiple_of(columns) {
-        return Err(Error::Length { shape: [x.len() / columns.max(1), columns].into(), found: x.len() });
+        return Err(Error::Length {
+            shape: [x.len() / columns.max(1), columns].into(),
+            found: x.len(),
+        });
     }
-    x.par_chunks_mut(columns).try_for_each(|row| round_activations_cpu(row, columns, rounded_block(w.group())))?;
+    x.par_chunks_mut(columns)
+        .try_for_each(|row| round_activations_cpu(row, columns, rounded_block(w.group())))?;
     if x.is_empty() {
         return Ok(Vec::new());
     }
@@ -69,7 +81,8 @@ fn multiply(x: &[Column], w: &InterleavedTernary, blocks: Range<usize>, y: &mut 
             if x.len() == TOGETHER * stride {
                 tile::<TOGETHER>(std::array::from_fn(row), w, block, y, width, i);
             } else {
-                (0..x.len() / stride).for_each(|t| tile::<1>([row(t)], w, block, &mut y[t * width..], width, i));
+                (0..x.len() / stride)
+                    .for_each(|t| tile::<1>([row(t)], w, block, &mut y[t * width..], width, i));
             }
         }
     }
@@ -77,7 +90,14 @@ fn multiply(x: &[Column], w: &InterleavedTernary, blocks: Range<usize>, y: &mut 
 
 /// A block of rows times T tokens, to place `i` of their outputs, which are `width` numbers each.
 #[inline(always)]
-fn tile<const T: usize>(x: [&[Column]; T], w: &InterleavedTernary, block: usize, y: &mut [f32], width: usize, i: usize) {
+fn tile<const T: usize>(
+    x: [&[Column]; T],
+    w: &InterleavedTernary,
+    block: usize,
+    y: &mut [f32],
+    width: usize,
+    i: usize,
+) {
     let (words, scales) = w.block(block);
     let block_words = rounded_block(w.group()) / CODES_PER_WORD;
     let mut all = [[0f32; LANES]; T];
@@ -136,7 +156,9 @@ mod tests {
 
     #[test]
     fn rows_are_those_of_the_matrix() {
-        for (rows, columns, size) in [(1usize, 1usize, None), (35, 300, Some(128)), (16, 64, Some(16)), (20, 130, Some(64))] {
+        for (rows, columns, size) in
+            [(1usize, 1usize, None), (35, 300, Some(128)), (16, 64, Some(16)), (20, 130, Some(64))]
+        {
             let values: Vec<i8> = (0..rows * columns).map(|i| (i * i % 7 % 3) as i8 - 1).collect();
             let count = rows * size.map_or(1, |size| columns.div_ceil(size));
             let scales: Vec<f32> = (0..count).map(|i| 0.5 - i as f32).collect();
@@ -145,7 +167,10 @@ mod tests {
             let tokens: Vec<u32> = (0..rows as u32).rev().chain([0]).collect();
             let bits = |y: Vec<f32>| y.into_iter().map(f32::to_bits).collect::<Vec<_>>();
             let wanted = bits(crate::transformer::embed_ternary_cpu(&tokens, &w).unwrap());
-            assert!(bits(embed(&tokens, &InterleavedTernary::of(&w)).unwrap()) == wanted, "{rows} × {columns} by {size:?}");
+            assert!(
+                bits(embed(&tokens, &InterleavedTernary::of(&w)).unwrap()) == wanted,
+                "{rows} × {columns} by {size:?}"
+            );
             assert!(embed(&[rows as u32], &InterleavedTernary::of(&w)).is_err());
         }
     }
@@ -168,18 +193,25 @@ mod tests {
             let scales = match size {
                 Some(size) => {
                     let count = rows * columns.div_ceil(size);
-                    Scales::Groups { size, scales: (0..count).map(|_| rng.random_range(0.5..2.0)).collect() }
+                    Scales::Groups {
+                        size,
+                        scales: (0..count).map(|_| rng.random_range(0.5..2.0)).collect(),
+                    }
                 }
                 None => Scales::Tensor(0.7),
             };
             let w = PackedTernary::from_values(rows, columns, &values, scales).unwrap();
             let x: Vec<f32> = (0..m * columns).map(|_| rng.random_range(-3.0..3.0)).collect();
             let y = bitlinear(x.clone(), &InterleavedTernary::of(&w)).unwrap();
-            let y: Vec<Vec<u32>> = y.chunks(rows).map(|y| y.iter().map(|v| v.to_bits()).collect()).collect();
+            let y: Vec<Vec<u32>> =
+                y.chunks(rows).map(|y| y.iter().map(|v| v.to_bits()).collect()).collect();
             let wanted: Vec<Vec<u32>> = x.chunks(columns).map(|x| plainly(x, &w)).collect();
             assert!(y == wanted, "{m} × {rows} × {columns} by {size:?}");
             if m > 0 {
-                assert!(bitlinear(x[1..].to_vec(), &InterleavedTernary::of(&w)).is_err() || columns == 1);
+                assert!(
+                    bitlinear(x[1..].to_vec(), &InterleavedTernary::of(&w)).is_err()
+                        || columns == 1
+                );
             }
         }
     }

@@ -1,5 +1,5 @@
-//! Files as the crate and its tools read, write and name them: reads are bounded and never wait for a FIFO, writes are atomic, and names are printed without
-//! control characters.
+//! Files as the crate and its tools read, write and name them: reads are bounded and never wait for
+//! a FIFO, writes are atomic, and names are printed without control characters.
 
 pub(crate) mod display;
 pub(crate) mod read;

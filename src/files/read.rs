@@ -1,4 +1,5 @@
-//! Bounded reads. A path that somebody else has written to may have a FIFO, a device or an endless file by now.
+//! Bounded reads. A path that somebody else has written to may have a FIFO, a device or an endless
+//! file by now.
 
 use crate::error::{Result, at};
 use std::{
@@ -10,13 +11,15 @@ use std::{
 /// Reads a regular file of at most `most` bytes.
 ///
 /// # Errors
-/// [`Error::Io`](crate::Error::Io), also for what is not a regular file (which is not waited for) and for a file of more bytes.
+/// [`Error::Io`](crate::Error::Io), also for what is not a regular file (which is not waited for)
+/// and for a file of more bytes.
 pub fn read(path: impl AsRef<Path>, most: u64) -> Result<Vec<u8>> {
     let path = path.as_ref();
     at(path, read_regular(path, most))
 }
 
-/// Reads a file or a pipe, `/dev/stdin` for example, of at most `most` bytes. It waits for whoever writes the pipe.
+/// Reads a file or a pipe, `/dev/stdin` for example, of at most `most` bytes. It waits for whoever
+/// writes the pipe.
 ///
 /// # Errors
 /// [`Error::Io`](crate::Error::Io), also for more bytes, of which no more are read.
@@ -36,7 +39,10 @@ pub(crate) fn open_regular_with(path: &Path, options: &mut OpenOptions) -> io::R
     check_regular(&fs::metadata(path)?)?;
     // Another file may have the name by now: opening a FIFO must not wait.
     #[cfg(unix)]
-    std::os::unix::fs::OpenOptionsExt::custom_flags(options, rustix::fs::OFlags::NONBLOCK.bits().cast_signed());
+    std::os::unix::fs::OpenOptionsExt::custom_flags(
+        options,
+        rustix::fs::OFlags::NONBLOCK.bits().cast_signed(),
+    );
     let file = options.open(path)?;
     check_regular(&file.metadata()?)?;
     Ok(file)
@@ -66,11 +72,18 @@ pub(crate) fn read_bounded(from: impl Read, most: u64) -> io::Result<Vec<u8>> {
 }
 
 fn check_regular(found: &Metadata) -> io::Result<()> {
-    if found.is_file() { Ok(()) } else { Err(io::Error::new(io::ErrorKind::InvalidInput, "is not a regular file")) }
+    if found.is_file() {
+        Ok(())
+    } else {
+        Err(io::Error::new(io::ErrorKind::InvalidInput, "is not a regular file"))
+    }
 }
 
 fn too_long(most: u64) -> io::Error {
-    io::Error::new(io::ErrorKind::FileTooLarge, format!("has more than {most} bytes, which is the most that is read"))
+    io::Error::new(
+        io::ErrorKind::FileTooLarge,
+        format!("has more than {most} bytes, which is the most that is read"),
+    )
 }
 
 /// Makes a FIFO that nobody writes to.
@@ -97,7 +110,10 @@ mod tests {
     #[test]
     fn endless_inputs_are_read_to_the_bound() {
         let given = Cell::new(0);
-        assert_eq!(read_bounded(Endless(&given), 5000).unwrap_err().kind(), io::ErrorKind::FileTooLarge);
+        assert_eq!(
+            read_bounded(Endless(&given), 5000).unwrap_err().kind(),
+            io::ErrorKind::FileTooLarge
+        );
         assert_eq!(given.get(), 5001);
         assert_eq!(read_bounded(&b"12345"[..], 5).unwrap(), b"12345");
     }
@@ -111,7 +127,10 @@ mod tests {
         fs::write(&file, "12345").unwrap();
         std::os::unix::fs::symlink(&file, &link).unwrap();
         for path in [&fifo, Path::new("/dev/zero"), folder.path()] {
-            assert!(read(path, 9).unwrap_err().to_string().ends_with("is not a regular file"), "{path:?}");
+            assert!(
+                read(path, 9).unwrap_err().to_string().ends_with("is not a regular file"),
+                "{path:?}"
+            );
         }
         assert_eq!(read(&link, 5).unwrap(), b"12345");
         for read in [read(&file, 4), read_stream(&file, 4)] {

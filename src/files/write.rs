@@ -1,7 +1,8 @@
 //! Atomic writes: a file is complete under its name, or what was there stays.
 //!
-//! A file is made under another name beside its target, `TARGET.RANDOM.partial`, and renamed. A process that is killed leaves that file behind; the next
-//! writer of the same target removes it. A writer that lives holds a lock on its own, so that nobody takes it for left behind.
+//! A file is made under another name beside its target, `TARGET.RANDOM.partial`, and renamed. A
+//! process that is killed leaves that file behind; the next writer of the same target removes it. A
+//! writer that lives holds a lock on its own, so that nobody takes it for left behind.
 
 use super::display::display;
 #[cfg(unix)]
@@ -20,25 +21,31 @@ use tempfile::TempPath;
 
 const SUFFIX: &str = ".partial";
 
-/// Attempts to make a partial file. Another writer can remove one only between its creation and its lock, so a second attempt is rare.
+/// Attempts to make a partial file. Another writer can remove one only between its creation and its
+/// lock, so a second attempt is rare.
 const ATTEMPTS: usize = 100;
 
-/// Writes a file and renames it to `path` when it is complete and on the disk. A FIFO or a device is written to directly.
+/// Writes a file and renames it to `path` when it is complete and on the disk. A FIFO or a device
+/// is written to directly.
 ///
 /// # Errors
 /// [`Error::Io`](crate::Error::Io), also for a directory and for a file that is read-only.
 pub fn write(path: impl AsRef<Path>, bytes: &[u8]) -> Result<()> {
     let path = path.as_ref();
     if is_special(path) {
-        return at(path, OpenOptions::new().write(true).open(path).and_then(|mut file| file.write_all(bytes)));
+        return at(
+            path,
+            OpenOptions::new().write(true).open(path).and_then(|mut file| file.write_all(bytes)),
+        );
     }
     let mut file = AtomicFile::create(path)?;
     at(path, file.file().write_all(bytes))?;
     file.commit()
 }
 
-/// Checks that `path` can be written, before the work whose result it will have. Its folder must take a file of `bytes` bytes (on Linux; elsewhere of one).
-/// `path` must be no directory, not read-only, and none of `inputs`, also through links. What is there stays as it is.
+/// Checks that `path` can be written, before the work whose result it will have. Its folder must
+/// take a file of `bytes` bytes (on Linux; elsewhere of one). `path` must be no directory, not
+/// read-only, and none of `inputs`, also through links. What is there stays as it is.
 ///
 /// ```
 /// use bitnet_wgpu::files;
@@ -58,7 +65,10 @@ pub fn check_output(path: impl AsRef<Path>, bytes: u64, inputs: &[PathBuf]) -> R
 /// Checks that `path` is none of `inputs`. A link to an input is the input.
 pub(crate) fn check_no_input(path: &Path, inputs: &[PathBuf]) -> Result<()> {
     let Some(input) = inputs.iter().find(|input| is_same(path, input)) else { return Ok(()) };
-    let what = format!("it is an input, {}, which would be overwritten: choose another output", display(input));
+    let what = format!(
+        "it is an input, {}, which would be overwritten: choose another output",
+        display(input)
+    );
     at(path, Err(io::Error::new(io::ErrorKind::AlreadyExists, what)))
 }
 
@@ -66,16 +76,20 @@ pub(crate) fn check_no_input(path: &Path, inputs: &[PathBuf]) -> Result<()> {
 #[cfg(feature = "formats")]
 pub(crate) fn check_new_output(path: &Path) -> Result<()> {
     // The first folder that is missing stands for the file.
-    let missing = path.ancestors().take_while(|path| !path.as_os_str().is_empty() && !path.exists()).last();
+    let missing =
+        path.ancestors().take_while(|path| !path.as_os_str().is_empty() && !path.exists()).last();
     AtomicFile::create(missing.unwrap_or(path))?.reserve(1)
 }
 
 /// Removes what killed writers of `path` left behind.
 fn remove_stale(path: &Path) {
     let Some(name) = path.file_name() else { return };
-    // What cannot be listed or removed stays: the writer that follows says why it fails, if it does.
+    // What cannot be listed or removed stays: the writer that follows says why it fails, if it
+    // does.
     for entry in fs::read_dir(folder(path)).into_iter().flatten().flatten().take(MOST_LISTED) {
-        if is_partial_of(&entry.file_name(), name) && entry.file_type().is_ok_and(|kind| kind.is_file()) {
+        if is_partial_of(&entry.file_name(), name)
+            && entry.file_type().is_ok_and(|kind| kind.is_file())
+        {
             remove_if_stale(&entry.path());
         }
     }
@@ -91,7 +105,8 @@ pub(crate) struct AtomicFile {
 }
 
 impl AtomicFile {
-    /// Makes an empty file beside `target`, and removes those that killed writers of `target` left behind.
+    /// Makes an empty file beside `target`, and removes those that killed writers of `target` left
+    /// behind.
     pub fn create(target: &Path) -> Result<Self> {
         at(target, check_replaceable(target))?;
         remove_stale(target);
@@ -99,8 +114,8 @@ impl AtomicFile {
         Ok(Self { target: target.to_owned(), file, partial, hold })
     }
 
-    /// Makes the file `bytes` bytes long and takes room for them from the disk, where the system can. So a full disk is an error before the work. The caller
-    /// then writes all of them.
+    /// Makes the file `bytes` bytes long and takes room for them from the disk, where the system
+    /// can. So a full disk is an error before the work. The caller then writes all of them.
     pub fn reserve(&mut self, bytes: u64) -> Result<()> {
         at(&self.target, reserve(&mut self.file, bytes))
     }
@@ -118,7 +133,11 @@ impl AtomicFile {
     /// Writes bytes at a place, in bytes from the beginning.
     #[cfg(feature = "formats")]
     pub fn write_at(&mut self, start: u64, bytes: &[u8]) -> Result<()> {
-        at(&self.target, io::Seek::seek(&mut self.file, io::SeekFrom::Start(start)).and_then(|_| self.file.write_all(bytes)))
+        at(
+            &self.target,
+            io::Seek::seek(&mut self.file, io::SeekFrom::Start(start))
+                .and_then(|_| self.file.write_all(bytes)),
+        )
     }
 
     /// Waits until the bytes are on the disk. Some systems report a full disk only then.
@@ -147,7 +166,8 @@ fn held(target: &Path) -> io::Result<(File, TempPath, Hold)> {
 }
 
 fn new_partial(target: &Path) -> io::Result<tempfile::NamedTempFile> {
-    let (mut builder, mut prefix) = (tempfile::Builder::new(), target.file_name().unwrap_or_default().to_owned());
+    let (mut builder, mut prefix) =
+        (tempfile::Builder::new(), target.file_name().unwrap_or_default().to_owned());
     prefix.push(".");
     builder.prefix(&prefix).rand_bytes(PARTIAL_RANDOM).suffix(SUFFIX);
     // Others may read it, where they may read what this program makes.
@@ -158,9 +178,14 @@ fn new_partial(target: &Path) -> io::Result<tempfile::NamedTempFile> {
 
 /// Returns whether a file is named as [`new_partial`] names those of `target`.
 fn is_partial_of(name: &OsStr, target: &OsStr) -> bool {
-    let random = name.as_encoded_bytes().strip_prefix(target.as_encoded_bytes()).and_then(|rest| rest.strip_prefix(b"."));
+    let random = name
+        .as_encoded_bytes()
+        .strip_prefix(target.as_encoded_bytes())
+        .and_then(|rest| rest.strip_prefix(b"."));
     let random = random.and_then(|rest| rest.strip_suffix(SUFFIX.as_bytes()));
-    random.is_some_and(|random| random.len() == PARTIAL_RANDOM && random.iter().all(u8::is_ascii_alphanumeric))
+    random.is_some_and(|random| {
+        random.len() == PARTIAL_RANDOM && random.iter().all(u8::is_ascii_alphanumeric)
+    })
 }
 
 /// Marks a partial file as in use while its process lives, by a lock on it.
@@ -257,7 +282,8 @@ fn is_same(a: &Path, b: &Path) -> bool {
     identity(a).is_some_and(|a| identity(b) == Some(a))
 }
 
-/// Returns whether two paths lead to one file. Hard links are not recognized. A rename over one leaves the other intact.
+/// Returns whether two paths lead to one file. Hard links are not recognized. A rename over one
+/// leaves the other intact.
 #[cfg(not(unix))]
 fn is_same(a: &Path, b: &Path) -> bool {
     a.canonicalize().is_ok_and(|a| b.canonicalize().is_ok_and(|b| a == b))
@@ -272,10 +298,18 @@ fn is_special(path: &Path) -> bool {
 fn check_replaceable(path: &Path) -> io::Result<()> {
     let refuse = |kind, what: &str| Err(io::Error::new(kind, what));
     match fs::metadata(path) {
-        _ if path.file_name().is_none() => refuse(io::ErrorKind::InvalidInput, "is not the name of a file"),
-        Ok(found) if found.is_dir() => refuse(io::ErrorKind::IsADirectory, "is a directory; a file is written"),
-        Ok(found) if !found.is_file() => refuse(io::ErrorKind::InvalidInput, "is neither a regular file nor free"),
-        Ok(found) if found.permissions().readonly() => refuse(io::ErrorKind::PermissionDenied, "is read-only"),
+        _ if path.file_name().is_none() => {
+            refuse(io::ErrorKind::InvalidInput, "is not the name of a file")
+        }
+        Ok(found) if found.is_dir() => {
+            refuse(io::ErrorKind::IsADirectory, "is a directory; a file is written")
+        }
+        Ok(found) if !found.is_file() => {
+            refuse(io::ErrorKind::InvalidInput, "is neither a regular file nor free")
+        }
+        Ok(found) if found.permissions().readonly() => {
+            refuse(io::ErrorKind::PermissionDenied, "is read-only")
+        }
         _ => Ok(()),
     }
 }
@@ -290,7 +324,10 @@ mod tests {
     use crate::error::Error;
 
     fn names(folder: &Path) -> Vec<String> {
-        let mut names: Vec<_> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        let mut names: Vec<_> = fs::read_dir(folder)
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
         names.sort();
         names
     }
@@ -299,13 +336,20 @@ mod tests {
     fn the_next_writer_removes_stale_partials() {
         let directory = tempfile::tempdir().unwrap();
         let target = directory.path().join("model");
-        let other =
-            ["model.safetensors.abcdefghijkl.partial", "model.my-own.partial", "model.abcdefghijk-.partial", "model.abcdefghijkl.part"];
-        for name in [&other[..], &["model.abcdefghijkl.partial", "model.0123456789AB.partial"]].concat() {
+        let other = [
+            "model.safetensors.abcdefghijkl.partial",
+            "model.my-own.partial",
+            "model.abcdefghijk-.partial",
+            "model.abcdefghijkl.part",
+        ];
+        for name in
+            [&other[..], &["model.abcdefghijkl.partial", "model.0123456789AB.partial"]].concat()
+        {
             fs::write(directory.path().join(name), "left behind").unwrap();
         }
         write(&target, b"new").unwrap();
-        let mut kept: Vec<_> = other.iter().map(ToString::to_string).chain(["model".to_owned()]).collect();
+        let mut kept: Vec<_> =
+            other.iter().map(ToString::to_string).chain(["model".to_owned()]).collect();
         kept.sort();
         assert_eq!(names(directory.path()), kept);
         assert_eq!(fs::read(&target).unwrap(), b"new");
@@ -322,18 +366,29 @@ mod tests {
         assert!(first.partial().exists() && second.partial().exists());
         second.commit().unwrap();
         first.commit().unwrap();
-        assert_eq!((names(directory.path()), fs::read(&target).unwrap()), (vec!["model".to_owned()], b"first".to_vec()));
+        assert_eq!(
+            (names(directory.path()), fs::read(&target).unwrap()),
+            (vec!["model".to_owned()], b"first".to_vec())
+        );
     }
 
     #[test]
     fn outputs_are_checked_before_work() {
         let directory = tempfile::tempdir().unwrap();
-        let [input, output, folder, link] = ["input", "output", "folder", "link"].map(|name| directory.path().join(name));
+        let [input, output, folder, link] =
+            ["input", "output", "folder", "link"].map(|name| directory.path().join(name));
         fs::write(&input, "input").unwrap();
         fs::create_dir(&folder).unwrap();
-        let check = |path: &Path| check_output(path, 1, &[output.clone(), input.clone()]).map_err(|error| error.to_string());
+        let check = |path: &Path| {
+            check_output(path, 1, &[output.clone(), input.clone()])
+                .map_err(|error| error.to_string())
+        };
         check(&output).unwrap();
-        for (path, wanted) in [(&folder, "is a directory"), (&input, "it is an input"), (&folder.join("../input"), "it is an input")] {
+        for (path, wanted) in [
+            (&folder, "is a directory"),
+            (&input, "it is an input"),
+            (&folder.join("../input"), "it is an input"),
+        ] {
             assert!(check(path).unwrap_err().contains(wanted), "{path:?}");
         }
         assert!(matches!(check_output(folder.join("no/where"), 1, &[]), Err(Error::Io { .. })));

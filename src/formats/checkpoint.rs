@@ -35,7 +35,8 @@ use std::{
 pub enum ScaleRule {
     /// The stored number is β: `linear_class` `autobitlinear` (BitNet b1.58 2B4T).
     Multiply,
-    /// The stored number is 1 / β: `linear_class` `bitlinear`, or absent (Falcon3-1.58bit, Falcon-E, Llama3-8B-1.58).
+    /// The stored number is 1 / β: `linear_class` `bitlinear`, or absent (Falcon3-1.58bit,
+    /// Falcon-E, Llama3-8B-1.58).
     Divide,
 }
 
@@ -66,16 +67,21 @@ pub struct Checkpoint {
     said: Once,
 }
 
-/// The ends of tensor names, and those of the same tensors in older checkpoints (1bitLLM), and as transformers has norms in linear layers.
-const ALIASES: [(&str, &str); 3] =
-    [("self_attn.attn_sub_norm", "self_attn.inner_attn_ln"), ("mlp.ffn_sub_norm", "mlp.ffn_layernorm"), ("_proj.norm", "_proj.rms_norm")];
+/// The ends of tensor names, and those of the same tensors in older checkpoints (1bitLLM), and as
+/// transformers has norms in linear layers.
+const ALIASES: [(&str, &str); 3] = [
+    ("self_attn.attn_sub_norm", "self_attn.inner_attn_ln"),
+    ("mlp.ffn_sub_norm", "mlp.ffn_layernorm"),
+    ("_proj.norm", "_proj.rms_norm"),
+];
 
 impl Checkpoint {
-    /// Opens a model directory: config.json, and model.safetensors or model.safetensors.index.json with its shards. What a
-    /// generation_config.json says is added.
+    /// Opens a model directory: config.json, and model.safetensors or model.safetensors.index.json
+    /// with its shards. What a generation_config.json says is added.
     ///
     /// # Errors
-    /// [`Error::Io`](crate::Error::Io), [`Error::Format`](crate::Error::Format), [`Error::Unsupported`](crate::Error::Unsupported).
+    /// [`Error::Io`](crate::Error::Io), [`Error::Format`](crate::Error::Format),
+    /// [`Error::Unsupported`](crate::Error::Unsupported).
     pub fn open(directory: impl AsRef<Path>) -> Result<Self> {
         let directory = directory.as_ref().to_owned();
         let path = directory.join("config.json");
@@ -88,20 +94,38 @@ impl Checkpoint {
         config.embedding = EmbeddingDefaults::read(&directory)?;
         let shards = Shards::open(&directory)?;
         refuse_rotated(&directory, &shards)?;
-        let mut checkpoint = Self { directory, shards, json, config, rule, masters, mlx, unsaid: false, said: Once::new() };
-        // A model that was saved without a head has its config from one with a head; and MiniCPM's config need not say that it has none.
-        let unsaid = checkpoint.config.architecture == "minicpm" && checkpoint.json.get("tie_word_embeddings").is_none();
-        checkpoint.config.tied_head |= (unsaid || checkpoint.shards.without_head()) && !checkpoint.contains("lm_head");
-        checkpoint.config.sub_norms |= checkpoint.contains("model.layers.0.self_attn.attn_sub_norm");
+        let mut checkpoint = Self {
+            directory,
+            shards,
+            json,
+            config,
+            rule,
+            masters,
+            mlx,
+            unsaid: false,
+            said: Once::new(),
+        };
+        // A model that was saved without a head has its config from one with a head; and MiniCPM's
+        // config need not say that it has none.
+        let unsaid = checkpoint.config.architecture == "minicpm"
+            && checkpoint.json.get("tie_word_embeddings").is_none();
+        checkpoint.config.tied_head |=
+            (unsaid || checkpoint.shards.without_head()) && !checkpoint.contains("lm_head");
+        checkpoint.config.sub_norms |=
+            checkpoint.contains("model.layers.0.self_attn.attn_sub_norm");
         if checkpoint.config.architecture == "gemma3_text" {
             let stored = checkpoint.shards.dtype("model.embed_tokens.weight");
-            checkpoint.config.embedding_scale = gemma::embedding_scale(checkpoint.config.hidden, stored);
+            checkpoint.config.embedding_scale =
+                gemma::embedding_scale(checkpoint.config.hidden, stored);
         }
-        // Norms in linear layers are BitNet's, whose weights are trained to be ternary and whose activations are quantised.
+        // Norms in linear layers are BitNet's, whose weights are trained to be ternary and whose
+        // activations are quantised.
         if checkpoint.contains("model.layers.0.self_attn.q_proj.norm") {
             let config = &mut checkpoint.config;
             if config.sub_norms {
-                let problem = Problem::Unsupported("has norms of linear layers beside sub-norms, which is not supported".into());
+                let problem = Problem::Unsupported(
+                    "has norms of linear layers beside sub-norms, which is not supported".into(),
+                );
                 return Err(problem.at(&checkpoint.directory));
             }
             (config.projection_norms, config.quantized_activations) = (true, true);
@@ -111,11 +135,16 @@ impl Checkpoint {
         Ok(checkpoint)
     }
 
-    /// Files of a ternary Llama in floats are those of any Llama: nothing says whether activations are quantised, as Falcon-E's are, or floats, as TriLM's.
-    /// Only TriLM has several scales a matrix, which BitNet's definition does not have, and only TriLM is published in f16.
+    /// Files of a ternary Llama in floats are those of any Llama: nothing says whether activations
+    /// are quantised, as Falcon-E's are, or floats, as TriLM's. Only TriLM has several scales a
+    /// matrix, which BitNet's definition does not have, and only TriLM is published in f16.
     fn guess_activations(&mut self) {
         let c = &self.config;
-        if c.architecture != "llama" || c.sub_norms || !c.quantized_activations || self.masters != Masters::Refuse {
+        if c.architecture != "llama"
+            || c.sub_norms
+            || !c.quantized_activations
+            || self.masters != Masters::Refuse
+        {
             return;
         }
         let read = || {
@@ -129,14 +158,17 @@ impl Checkpoint {
         }
     }
 
-    /// The same checkpoint, with linear layers quantised that are in floats, though nothing says that the model was trained for it.
+    /// The same checkpoint, with linear layers quantised that are in floats, though nothing says
+    /// that the model was trained for it.
     #[must_use]
     pub fn with_quantize(self, quantize: bool) -> Self {
         Self { masters: self.masters.or_quantize(quantize), ..self }
     }
 
-    /// The same checkpoint, with linear layers that quantise their activations, or do not, whatever its files say; none leaves it to them. Of a
-    /// ternary Llama in floats, such as TriLM's or Falcon-E's, nothing says it: there they are floats where a matrix has several scales, or where it is in f16.
+    /// The same checkpoint, with linear layers that quantise their activations, or do not, whatever
+    /// its files say; none leaves it to them. Of a ternary Llama in floats, such as TriLM's or
+    /// Falcon-E's, nothing says it: there they are floats where a matrix has several scales, or
+    /// where it is in f16.
     #[must_use]
     pub fn with_quantized_activations(mut self, quantized: Option<bool>) -> Self {
         if let Some(quantized) = quantized {
@@ -180,8 +212,15 @@ impl Checkpoint {
 
     /// The bytes of a tensor by its name in transformers, with what belongs to it.
     pub(super) fn bytes_of(&self, name: &str) -> u64 {
-        let parts = [self.stored(name), format!("{name}.weight_scale"), format!("{name}.scales"), format!("{name}.biases")];
-        let size = |name: &String| self.place_of(name).ok().and_then(|(file, stored)| file.size(stored)).unwrap_or(0);
+        let parts = [
+            self.stored(name),
+            format!("{name}.weight_scale"),
+            format!("{name}.scales"),
+            format!("{name}.biases"),
+        ];
+        let size = |name: &String| {
+            self.place_of(name).ok().and_then(|(file, stored)| file.size(stored)).unwrap_or(0)
+        };
         parts.iter().map(size).sum::<usize>() as u64
     }
 
@@ -192,33 +231,49 @@ impl Checkpoint {
 
     /// The names of the linear layers with packed weights: those that have a `weight_scale`.
     pub fn linears(&self) -> Vec<String> {
-        self.names().iter().filter_map(|name| name.strip_suffix(".weight_scale").map(str::to_owned)).collect()
+        self.names()
+            .iter()
+            .filter_map(|name| name.strip_suffix(".weight_scale").map(str::to_owned))
+            .collect()
     }
 
-    /// The weights of the linear layer `name` (for example `model.layers.0.mlp.down_proj`). Packed weights are taken as they are, and so are
-    /// floats with only the values -a, 0 and a (but for `quantization_mode` `online`), and, where nothing says that others are to be quantised, floats that
-    /// are so in every row, or in groups of 128 columns. Integers of MLX are taken where they are ternary. Other floats are quantised by their absmean, in a
-    /// model that was trained so: one of `model_type` `bitnet`, with a BitNet `quantization_config`, or as 1bitLLM's say it.
+    /// The weights of the linear layer `name` (for example `model.layers.0.mlp.down_proj`). Packed
+    /// weights are taken as they are, and so are floats with only the values -a, 0 and a (but for
+    /// `quantization_mode` `online`), and, where nothing says that others are to be quantised,
+    /// floats that are so in every row, or in groups of 128 columns. Integers of MLX are taken
+    /// where they are ternary. Other floats are quantised by their absmean, in a model that was
+    /// trained so: one of `model_type` `bitnet`, with a BitNet `quantization_config`, or as
+    /// 1bitLLM's say it.
     ///
-    /// Four rows are packed into one, so rows are padded to a multiple of 4: see [`Checkpoint::linear_with_rows`].
+    /// Four rows are packed into one, so rows are padded to a multiple of 4: see
+    /// [`Checkpoint::linear_with_rows`].
     ///
     /// # Errors
-    /// [`Error::Format`](crate::Error::Format) for a missing tensor, a wrong shape, code 3 (not ternary), or a scale that is not finite and positive;
-    /// [`Error::Unsupported`](crate::Error::Unsupported) for another type, a bias, or floats of a model that was not trained for ternary weights.
+    /// [`Error::Format`](crate::Error::Format) for a missing tensor, a wrong shape, code 3 (not
+    /// ternary), or a scale that is not finite and positive;
+    /// [`Error::Unsupported`](crate::Error::Unsupported) for another type, a bias, or floats of a
+    /// model that was not trained for ternary weights.
     pub fn linear(&self, name: &str) -> Result<PackedTernary> {
         self.read(name, &self.tensor(&format!("{name}.weight"))?, None)
     }
 
-    /// [`Checkpoint::linear`] for a matrix that is known to have `rows` rows; padding rows are dropped.
+    /// [`Checkpoint::linear`] for a matrix that is known to have `rows` rows; padding rows are
+    /// dropped.
     ///
     /// # Errors
-    /// As [`Checkpoint::linear`]; [`Error::Format`](crate::Error::Format) for a matrix of other rows.
+    /// As [`Checkpoint::linear`]; [`Error::Format`](crate::Error::Format) for a matrix of other
+    /// rows.
     pub fn linear_with_rows(&self, name: &str, rows: usize) -> Result<PackedTernary> {
         self.read(name, &self.tensor(&format!("{name}.weight"))?, Some(rows))
     }
 
     /// The matrix of a layer whose weights have been read.
-    fn read(&self, name: &str, weight: &TensorBytes<'_>, rows: Option<usize>) -> Result<PackedTernary> {
+    fn read(
+        &self,
+        name: &str,
+        weight: &TensorBytes<'_>,
+        rows: Option<usize>,
+    ) -> Result<PackedTernary> {
         if self.shards.contains(&format!("{name}.bias")) {
             return Err(weight.unsupported("has a bias; layers with biases are not supported"));
         }
@@ -238,16 +293,22 @@ impl Checkpoint {
         }
         let rows = rows.unwrap_or(stored_rows.saturating_mul(4));
         if rows.div_ceil(4) != stored_rows {
-            return Err(weight.error(format!("has {stored_rows} packed rows, of four rows each; that is not {rows}")));
+            return Err(weight.error(format!(
+                "has {stored_rows} packed rows, of four rows each; that is not {rows}"
+            )));
         }
         let beta = self.beta(name)?;
-        let matrix = PackedTernary::from_transformers(rows, columns, &weight.bytes, Scales::Tensor(beta));
+        let matrix =
+            PackedTernary::from_transformers(rows, columns, &weight.bytes, Scales::Tensor(beta));
         matrix.map_err(|e| weight.error(format!("is not a packed ternary matrix: {e}")))
     }
 
     /// How a weight is stored, where it is in MLX's words.
     fn affine_of(&self, weight: &TensorBytes<'_>) -> Option<Affine> {
-        self.mlx.as_ref().filter(|_| weight.dtype == Dtype::U32).map(|settings| settings.of(weight.name()))
+        self.mlx
+            .as_ref()
+            .filter(|_| weight.dtype == Dtype::U32)
+            .map(|settings| settings.of(weight.name()))
     }
 
     /// Stored rows and columns of weights.
@@ -257,8 +318,14 @@ impl Checkpoint {
     }
 
     /// What `read` makes of a weight in MLX's words, with what belongs to it.
-    fn with_groups<T>(&self, name: &str, weight: &TensorBytes<'_>, read: impl FnOnce(&AffineMatrix<'_>) -> Result<T>) -> Result<T> {
-        let (scales, biases) = (self.tensor(&format!("{name}.scales"))?, self.tensor(&format!("{name}.biases"))?);
+    fn with_groups<T>(
+        &self,
+        name: &str,
+        weight: &TensorBytes<'_>,
+        read: impl FnOnce(&AffineMatrix<'_>) -> Result<T>,
+    ) -> Result<T> {
+        let (scales, biases) =
+            (self.tensor(&format!("{name}.scales"))?, self.tensor(&format!("{name}.biases"))?);
         read(&AffineMatrix { weight, scales: &scales, biases: &biases })
     }
 
@@ -272,7 +339,10 @@ impl Checkpoint {
         if self.shards.contains(&format!("{name}.weight_scale")) {
             return Err(weight.error("is in floats and has a weight_scale too; what that scale would mean is not defined"));
         }
-        let matrix = self.masters.matrix(&masters, rows, columns).map_err(|problem| weight.problem(problem))?;
+        let matrix = self
+            .masters
+            .matrix(&masters, rows, columns)
+            .map_err(|problem| weight.problem(problem))?;
         if self.unsaid {
             Masters::warn(&self.said, &self.directory, self.config.quantized_activations);
         }
@@ -288,13 +358,19 @@ impl Checkpoint {
             ScaleRule::Multiply => scale,
             ScaleRule::Divide => 1.0 / scale,
         };
-        if beta.is_finite() && beta > 0.0 { Ok(beta) } else { Err(stored.error(format!("is {scale}"))) }
+        if beta.is_finite() && beta > 0.0 {
+            Ok(beta)
+        } else {
+            Err(stored.error(format!("is {scale}")))
+        }
     }
 
     /// The name under which the file stores a tensor: the usual one, or an alias.
     fn stored(&self, name: &str) -> String {
         let own = format!("{name}.weight");
-        let alias = ALIASES.iter().find_map(|(new, old)| name.strip_suffix(new).map(|layer| format!("{layer}{old}.weight")));
+        let alias = ALIASES.iter().find_map(|(new, old)| {
+            name.strip_suffix(new).map(|layer| format!("{layer}{old}.weight"))
+        });
         match alias {
             Some(alias) if !self.shards.contains(&own) && self.shards.contains(&alias) => alias,
             _ => own,
@@ -322,7 +398,10 @@ impl ModelFile for Checkpoint {
             used.insert(stored);
         }
         // Copies that older transformers wrote: of the embedding, and of rotary frequencies.
-        let copy = |name: &str| name.ends_with(".rotary_emb.inv_freq") || self.config.tied_head && name == "lm_head.weight";
+        let copy = |name: &str| {
+            name.ends_with(".rotary_emb.inv_freq")
+                || self.config.tied_head && name == "lm_head.weight"
+        };
         let unused = self.names().into_iter().filter(|name| !used.contains(name) && !copy(name));
         tensors::unused(unused).map_err(|problem| problem.at(&self.directory))
     }
@@ -334,7 +413,9 @@ impl ModelFile for Checkpoint {
     fn linear(&self, name: &str, rows: usize, columns: usize) -> Result<PackedTernary> {
         let weight = self.tensor(&format!("{name}.weight"))?;
         if self.size(&weight)?.1 != columns {
-            return Err(weight.error(format!("has shape {:?}; {columns} columns are needed", weight.shape)));
+            return Err(
+                weight.error(format!("has shape {:?}; {columns} columns are needed", weight.shape))
+            );
         }
         self.read(name, &weight, Some(rows))
     }
@@ -342,11 +423,14 @@ impl ModelFile for Checkpoint {
     fn vector(&self, name: &str, len: usize) -> Result<Vec<f32>> {
         let tensor = self.tensor(&self.stored(name))?;
         let stored = match tensor.shape {
-            &[found] if found == len => tensors::finite(tensor.to_f32()?, |what| tensor.error(what))?,
+            &[found] if found == len => {
+                tensors::finite(tensor.to_f32()?, |what| tensor.error(what))?
+            }
             shape => return Err(tensor.error(format!("has shape {shape:?}; [{len}] is needed"))),
         };
         let gains = match self.config.architecture.as_str() {
-            "gemma3_text" => gemma::gains(&self.json, name, stored, self.config.head_dim).map_err(|what| tensor.error(what))?,
+            "gemma3_text" => gemma::gains(&self.json, name, stored, self.config.head_dim)
+                .map_err(|what| tensor.error(what))?,
             _ => return Ok(stored),
         };
         tensors::finite(gains, |what| tensor.error(what))
@@ -355,37 +439,49 @@ impl ModelFile for Checkpoint {
     fn dense(&self, name: &str, rows: usize, columns: usize) -> Result<PackedDense> {
         let tensor = self.tensor(&self.stored(name))?;
         if self.size(&tensor)? != (rows, columns) {
-            return Err(tensor.error(format!("has shape {:?}; [{rows}, {columns}] is needed", tensor.shape)));
+            return Err(tensor
+                .error(format!("has shape {:?}; [{rows}, {columns}] is needed", tensor.shape)));
         }
         if let Some(affine) = self.affine_of(&tensor) {
-            let matrix = self.with_groups(name, &tensor, |matrix| affine.dense(matrix, rows, columns))?;
+            let matrix =
+                self.with_groups(name, &tensor, |matrix| affine.dense(matrix, rows, columns))?;
             return tensors::finite_matrix(matrix, |what| tensor.error(what));
         }
         let element = match tensor.dtype {
             Dtype::F32 => DenseElement::F32,
             Dtype::F16 => DenseElement::F16,
             Dtype::BF16 => DenseElement::Bf16,
-            other => return Err(tensor.unsupported(format!("is {other:?}; F32, BF16 or F16 is needed"))),
+            other => {
+                return Err(tensor.unsupported(format!("is {other:?}; F32, BF16 or F16 is needed")));
+            }
         };
-        let matrix = PackedDense::from_bytes(element, rows, columns, &tensor.bytes).map_err(|e| tensor.error(e))?;
+        let matrix = PackedDense::from_bytes(element, rows, columns, &tensor.bytes)
+            .map_err(|e| tensor.error(e))?;
         tensors::finite_matrix(matrix, |what| tensor.error(what))
     }
 
-    fn ternary_table(&self, name: &str, rows: usize, columns: usize) -> Result<Option<PackedTernary>> {
+    fn ternary_table(
+        &self,
+        name: &str,
+        rows: usize,
+        columns: usize,
+    ) -> Result<Option<PackedTernary>> {
         let tensor = self.tensor(&self.stored(name))?;
         let Some(affine) = self.affine_of(&tensor) else { return Ok(None) };
         if self.size(&tensor)? != (rows, columns) {
-            return Err(tensor.error(format!("has shape {:?}; [{rows}, {columns}] is needed", tensor.shape)));
+            return Err(tensor
+                .error(format!("has shape {:?}; [{rows}, {columns}] is needed", tensor.shape)));
         }
         // With other biases, or with the integer 3, it is none.
         Ok(self.with_groups(name, &tensor, |matrix| affine.ternary(matrix, rows, columns)).ok())
     }
 }
 
-/// Refuses MLX's files whose weights are rotated: run as if they were not, they would write gibberish. A file says it, which may have been left behind, and
-/// so do the tensors with signs.
+/// Refuses MLX's files whose weights are rotated: run as if they were not, they would write
+/// gibberish. A file says it, which may have been left behind, and so do the tensors with signs.
 fn refuse_rotated(directory: &Path, shards: &Shards) -> Result<()> {
-    let problem = "says that weights meet rotated activations, which is supported in GGUF files only";
+    let problem =
+        "says that weights meet rotated activations, which is supported in GGUF files only";
     let file = directory.join("hadamard.json");
     if file.exists() {
         return Err(Problem::Unsupported(problem.into()).at(file));
@@ -415,25 +511,31 @@ fn scale_rule(json: &Value) -> Result<ScaleRule, Problem> {
         Some("autobitlinear") => Ok(ScaleRule::Multiply),
         Some("bitlinear") => Ok(ScaleRule::Divide),
         None if class.is_null() => Ok(ScaleRule::Divide),
-        _ => unsupported(format!("linear_class {class} is not supported; \"autobitlinear\" and \"bitlinear\" are")),
+        _ => unsupported(format!(
+            "linear_class {class} is not supported; \"autobitlinear\" and \"bitlinear\" are"
+        )),
     }
 }
 
-/// Adds what generation_config.json says: the tokens that end a text, which are often more than config.json has (a chat's end of turn), and how
-/// tokens are chosen. Ids beyond the vocabulary cannot occur and are dropped.
+/// Adds what generation_config.json says: the tokens that end a text, which are often more than
+/// config.json has (a chat's end of turn), and how tokens are chosen. Ids beyond the vocabulary
+/// cannot occur and are dropped.
 fn add_generation(directory: &Path, config: &mut ModelConfig) -> Result<()> {
     let path = directory.join("generation_config.json");
     if !path.exists() {
         return Ok(());
     }
     let json = read_json(&path)?;
-    let ids = token_ids(&json["eos_token_id"]).map_err(|message| Problem::from(format!("eos_token_id: {message}")).at(&path))?;
+    let ids = token_ids(&json["eos_token_id"])
+        .map_err(|message| Problem::from(format!("eos_token_id: {message}")).at(&path))?;
     for id in ids.into_iter().filter(|&id| (id as usize) < config.vocab) {
         if !config.eos.contains(&id) {
             config.eos.push(id);
         }
     }
-    config.generation = GenerationDefaults::from_json(&json).map_err(|problem| problem.at(&path))?.of_vocabulary(config.vocab);
+    config.generation = GenerationDefaults::from_json(&json)
+        .map_err(|problem| problem.at(&path))?
+        .of_vocabulary(config.vocab);
     Ok(())
 }
 

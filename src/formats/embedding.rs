@@ -1,4 +1,5 @@
-//! How a model's authors would have it embed texts: what sentence-transformers writes beside a model, and a GGUF's `pooling_type`.
+//! How a model's authors would have it embed texts: what sentence-transformers writes beside a
+//! model, and a GGUF's `pooling_type`.
 
 use super::{
     json::{Keys, read_json},
@@ -33,18 +34,21 @@ pub struct EmbeddingDefaults {
     pub normalize: Option<bool>,
     /// The most tokens that a text may have (`max_seq_length`); none where the files do not say.
     pub max_tokens: Option<usize>,
-    /// What the files ask for and is not supported: another pooling or none, a layer behind it, or that texts are changed before.
+    /// What the files ask for and is not supported: another pooling or none, a layer behind it, or
+    /// that texts are changed before.
     pub unsupported: Option<String>,
 }
 
-/// The flags of sentence-transformers' pooling, and their names in its newer versions. Others are not supported.
+/// The flags of sentence-transformers' pooling, and their names in its newer versions. Others are
+/// not supported.
 const MODES: [(&str, &str, Pooling); 3] = [
     ("pooling_mode_cls_token", "cls", Pooling::Cls),
     ("pooling_mode_mean_tokens", "mean", Pooling::Mean),
     ("pooling_mode_lasttoken", "lasttoken", Pooling::Last),
 ];
 
-/// The modules that modules.json lists: the names of their classes, and of poolings the folders. None without such a list.
+/// The modules that modules.json lists: the names of their classes, and of poolings the folders.
+/// None without such a list.
 fn modules(directory: &Path) -> Result<Option<Vec<(String, PathBuf)>>> {
     let path = directory.join("modules.json");
     if !path.exists() {
@@ -53,12 +57,20 @@ fn modules(directory: &Path) -> Result<Option<Vec<(String, PathBuf)>>> {
     let json = read_json(&path)?;
     let wrong = |what: String| Problem::from(what).at(&path);
     let module = |module: &Value| {
-        let text = |key: &str| module[key].as_str().ok_or_else(|| wrong(format!("a module has no {key}: {module}")));
+        let text = |key: &str| {
+            module[key].as_str().ok_or_else(|| wrong(format!("a module has no {key}: {module}")))
+        };
         // The name of a class, with those of the packages that it has moved through.
         let kind = text("type")?.rsplit('.').next().unwrap_or_default().to_owned();
         let folder = Path::new(if kind == "Pooling" { text("path")? } else { "." });
-        if kind == "Pooling" && (folder.as_os_str().is_empty() || !folder.components().all(|part| matches!(part, Component::Normal(_)))) {
-            return Err(wrong(format!("names the folder `{}`, which is not in the model's", display(folder))));
+        if kind == "Pooling"
+            && (folder.as_os_str().is_empty()
+                || !folder.components().all(|part| matches!(part, Component::Normal(_))))
+        {
+            return Err(wrong(format!(
+                "names the folder `{}`, which is not in the model's",
+                display(folder)
+            )));
         }
         Ok((kind, folder.to_owned()))
     };
@@ -66,11 +78,22 @@ fn modules(directory: &Path) -> Result<Option<Vec<(String, PathBuf)>>> {
     list.iter().map(module).collect::<Result<_>>().map(Some)
 }
 
-/// The folders of a model directory in which a pooling's config.json may be: those that modules.json names, and without that list the usual one.
+/// The folders of a model directory in which a pooling's config.json may be: those that
+/// modules.json names, and without that list the usual one.
 pub(super) fn pooling_folders(directory: &Path) -> Result<Vec<PathBuf>> {
-    let usual = || [PathBuf::from("1_Pooling")].into_iter().filter(|folder| directory.join(folder).join("config.json").exists()).collect();
-    let poolings =
-        |modules: Vec<(String, PathBuf)>| modules.into_iter().filter(|(kind, _)| kind == "Pooling").map(|(_, folder)| folder).collect();
+    let usual = || {
+        [PathBuf::from("1_Pooling")]
+            .into_iter()
+            .filter(|folder| directory.join(folder).join("config.json").exists())
+            .collect()
+    };
+    let poolings = |modules: Vec<(String, PathBuf)>| {
+        modules
+            .into_iter()
+            .filter(|(kind, _)| kind == "Pooling")
+            .map(|(_, folder)| folder)
+            .collect()
+    };
     Ok(modules(directory)?.map_or_else(usual, poolings))
 }
 
@@ -86,9 +109,15 @@ impl EmbeddingDefaults {
         };
         defaults.normalize = Some(false);
         let transformer = beside(directory, TRANSFORMER)?;
-        defaults.max_tokens = max_tokens(&transformer).map_err(|message| Problem::from(message).at(directory.join(TRANSFORMER)))?;
+        defaults.max_tokens = max_tokens(&transformer)
+            .map_err(|message| Problem::from(message).at(directory.join(TRANSFORMER)))?;
         match modules.iter().filter(|(kind, _)| kind == "Pooling").count() {
-            0 => defaults.unsupported = Some("modules.json has no pooling, which asks for the states of all tokens".to_owned()),
+            0 => {
+                defaults.unsupported = Some(
+                    "modules.json has no pooling, which asks for the states of all tokens"
+                        .to_owned(),
+                )
+            }
             1 => {}
             _ => {
                 defaults.unsupported = Some("modules.json has several poolings".to_owned());
@@ -101,7 +130,9 @@ impl EmbeddingDefaults {
                 "Transformer" => {}
                 "Pooling" => defaults.pool(directory, &folder)?,
                 "Normalize" => defaults.normalize = Some(true),
-                other => defaults.unsupported = Some(format!("modules.json has a module `{other}`")),
+                other => {
+                    defaults.unsupported = Some(format!("modules.json has a module `{other}`"))
+                }
             }
         }
         Ok(defaults)
@@ -111,14 +142,21 @@ impl EmbeddingDefaults {
     fn pool(&mut self, directory: &Path, folder: &Path) -> Result<()> {
         let path = directory.join(folder).join("config.json");
         if !path.exists() {
-            self.unsupported = Some(format!("modules.json has a pooling in `{}`, of which there is no config.json", display(folder)));
+            self.unsupported = Some(format!(
+                "modules.json has a pooling in `{}`, of which there is no config.json",
+                display(folder)
+            ));
             return Ok(());
         }
         let json = read_json(&path)?;
         let (names, pooling) = modes(&json).map_err(|problem| problem.at(&path))?;
         self.pooling = pooling;
         if pooling.is_none() {
-            self.unsupported = Some(format!("{} asks for the pooling `{}`", display(&folder.join("config.json")), names.join("` and `")));
+            self.unsupported = Some(format!(
+                "{} asks for the pooling `{}`",
+                display(&folder.join("config.json")),
+                names.join("` and `")
+            ));
         }
         Ok(())
     }
@@ -132,7 +170,10 @@ impl EmbeddingDefaults {
             Some(3) => Some(Pooling::Last),
             Some(other) => {
                 let what = if other == 4 { " (ranking)" } else { "" };
-                return Self { unsupported: Some(format!("pooling_type is {other}{what}")), ..Self::default() };
+                return Self {
+                    unsupported: Some(format!("pooling_type is {other}{what}")),
+                    ..Self::default()
+                };
             }
         };
         Self { pooling, ..Self::default() }
@@ -155,18 +196,23 @@ fn max_tokens(transformer: &Value) -> Result<Option<usize>, String> {
     keys.map(|keys| keys.size(KEY, None)).transpose()
 }
 
-/// What the files would have done to every text, and is not: a prompt before it, or no capital letters in it.
+/// What the files would have done to every text, and is not: a prompt before it, or no capital
+/// letters in it.
 fn changed_texts(directory: &Path, transformer: &Value) -> Result<Option<String>> {
     let json = beside(directory, "config_sentence_transformers.json")?;
     let prompt = json["default_prompt_name"].as_str().filter(|name| json["prompts"][name] != "");
     if let Some(name) = prompt {
-        return Ok(Some(format!("config_sentence_transformers.json has the prompt `{name}` before every text")));
+        return Ok(Some(format!(
+            "config_sentence_transformers.json has the prompt `{name}` before every text"
+        )));
     }
-    Ok((transformer["do_lower_case"] == true).then(|| format!("{TRANSFORMER} has texts in lower case")))
+    Ok((transformer["do_lower_case"] == true)
+        .then(|| format!("{TRANSFORMER} has texts in lower case")))
 }
 
-/// The names of the poolings that are asked for, and the pooling where it is one that is supported. Where a name is given, the older flags do not count;
-/// where nothing is, the mean is taken, as sentence-transformers does.
+/// The names of the poolings that are asked for, and the pooling where it is one that is supported.
+/// Where a name is given, the older flags do not count; where nothing is, the mean is taken, as
+/// sentence-transformers does.
 fn modes(json: &Value) -> Result<(Vec<String>, Option<Pooling>), Problem> {
     let json = Keys(json.as_object().ok_or("is not a JSON object")?);
     let mut names = Vec::new();
@@ -180,14 +226,20 @@ fn modes(json: &Value) -> Result<(Vec<String>, Option<Pooling>), Problem> {
         }
         Some(Value::String(mode)) => names.push(mode.clone()),
         Some(Value::Array(list)) => {
-            let list = list.iter().map(|mode| mode.as_str().map(str::to_owned)).collect::<Option<Vec<_>>>();
+            let list = list
+                .iter()
+                .map(|mode| mode.as_str().map(str::to_owned))
+                .collect::<Option<Vec<_>>>();
             names = list.ok_or("pooling_mode is no list of strings")?;
         }
         Some(other) => return Err(format!("pooling_mode is {other}; a string is needed").into()),
     }
     let pooling = match &names[..] {
         [] => Some(Pooling::Mean),
-        [one] => MODES.iter().find(|(old, new, _)| one == old || one == new).map(|(.., pooling)| *pooling),
+        [one] => MODES
+            .iter()
+            .find(|(old, new, _)| one == old || one == new)
+            .map(|(.., pooling)| *pooling),
         _ => None,
     };
     Ok((names, pooling))

@@ -1,4 +1,5 @@
-//! Files that are read where a tensor is asked for. None is mapped: a mapped file that somebody truncates ends the process.
+//! Files that are read where a tensor is asked for. None is mapped: a mapped file that somebody
+//! truncates ends the process.
 
 use super::problem::Problem;
 use crate::{
@@ -25,7 +26,8 @@ impl InputFile {
         let error = |source| Error::Io { path: path.to_owned(), source };
         let file = open_regular(path).map_err(error)?;
         let length = file.metadata().map_err(error)?.len();
-        let length = usize::try_from(length).map_err(|_| Problem::from(format!("has {length} bytes")).at(path))?;
+        let length = usize::try_from(length)
+            .map_err(|_| Problem::from(format!("has {length} bytes")).at(path))?;
         Ok(Self { path: path.to_owned(), file: Mutex::new(file), length })
     }
 
@@ -40,7 +42,8 @@ impl InputFile {
     /// Some bytes, as they are now.
     ///
     /// # Errors
-    /// [`Error::Format`] if the file does not have them; [`Error::Io`] for what the system reports, and too little memory.
+    /// [`Error::Format`] if the file does not have them; [`Error::Io`] for what the system reports,
+    /// and too little memory.
     pub fn read(&self, start: usize, length: usize) -> Result<Vec<u8>> {
         self.numbers(start, length)
     }
@@ -53,9 +56,14 @@ impl InputFile {
         let error = |source| Error::Io { path: self.path.clone(), source };
         let length = count.saturating_mul(size_of::<T>());
         if length > self.length.saturating_sub(start) {
-            return Err(Problem::from(format!("{length} bytes at {start} are beyond its {}", self.length)).at(&self.path));
+            return Err(Problem::from(format!(
+                "{length} bytes at {start} are beyond its {}",
+                self.length
+            ))
+            .at(&self.path));
         }
-        let mut numbers = try_zeroed_vec(count).map_err(|()| error(io::ErrorKind::OutOfMemory.into()))?;
+        let mut numbers =
+            try_zeroed_vec(count).map_err(|()| error(io::ErrorKind::OutOfMemory.into()))?;
         let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
         file.seek(SeekFrom::Start(start as u64)).map_err(error)?;
         let bytes = bytemuck::cast_slice_mut(&mut numbers);
@@ -63,7 +71,11 @@ impl InputFile {
         while found < length {
             match file.read(&mut bytes[found..]) {
                 Ok(0) => {
-                    let message = format!("had {} bytes when it was opened, and has {} now", self.length, start + found);
+                    let message = format!(
+                        "had {} bytes when it was opened, and has {} now",
+                        self.length,
+                        start + found
+                    );
                     return Err(Problem::from(message).at(&self.path));
                 }
                 Ok(more) => found += more,
@@ -82,7 +94,9 @@ impl InputFile {
 pub(crate) fn read(path: &Path, most: usize) -> Result<Vec<u8>> {
     let file = InputFile::open(path)?;
     if file.len() > most {
-        return Err(Problem::from(format!("has {} bytes; {most} are supported", file.len())).at(path));
+        return Err(
+            Problem::from(format!("has {} bytes; {most} are supported", file.len())).at(path)
+        );
     }
     file.read(0, file.len())
 }

@@ -32,7 +32,12 @@ pub(super) const PERIOD: usize = 6;
 
 impl LocalLayers {
     /// Those of a model of `count` layers, if it has some.
-    pub(super) fn of(layers: Vec<bool>, count: usize, window: usize, rope_theta: f32) -> Result<Option<Self>, String> {
+    pub(super) fn of(
+        layers: Vec<bool>,
+        count: usize,
+        window: usize,
+        rope_theta: f32,
+    ) -> Result<Option<Self>, String> {
         check_count(&layers, count)?;
         Ok(layers.contains(&true).then_some(Self { layers, window, rope_theta }))
     }
@@ -54,7 +59,9 @@ impl LocalLayers {
         let kind = |kind: &Value| match kind.as_str() {
             Some("sliding_attention") => Ok(true),
             Some("full_attention") => Ok(false),
-            _ => unsupported(format!("layer_types has {kind}; \"full_attention\" and \"sliding_attention\" are supported")),
+            _ => unsupported(format!(
+                "layer_types has {kind}; \"full_attention\" and \"sliding_attention\" are supported"
+            )),
         };
         let local = match json.get("layer_types") {
             Some(Value::Array(kinds)) => kinds.iter().map(kind).collect::<Result<_, _>>()?,
@@ -62,13 +69,26 @@ impl LocalLayers {
             None => Self::but_every(json.size("sliding_window_pattern", Some(PERIOD))?, layers),
         };
         let theta = json.float("rope_local_base_freq", THETA)?;
-        let own = json.object("rope_parameters")?.map(|kinds| kinds.object("sliding_attention")).transpose()?.flatten();
-        if let Some(kind) = own.map(|own| own.text("rope_type")).transpose()?.flatten().filter(|&kind| kind != "default") {
-            return unsupported(format!("rotary scaling `{kind}` of sliding_attention is not supported"));
+        let own = json
+            .object("rope_parameters")?
+            .map(|kinds| kinds.object("sliding_attention"))
+            .transpose()?
+            .flatten();
+        if let Some(kind) = own
+            .map(|own| own.text("rope_type"))
+            .transpose()?
+            .flatten()
+            .filter(|&kind| kind != "default")
+        {
+            return unsupported(format!(
+                "rotary scaling `{kind}` of sliding_attention is not supported"
+            ));
         }
         let of_own = own.map_or(Ok(theta), |own| own.float("rope_theta", theta))?;
         if json.get("rope_local_base_freq").is_some() && of_own != theta {
-            return unsupported(format!("rope_local_base_freq is {theta}, and the rope_theta of sliding_attention {of_own}"));
+            return unsupported(format!(
+                "rope_local_base_freq is {theta}, and the rope_theta of sliding_attention {of_own}"
+            ));
         }
         Ok(Self::of(local, layers, json.size("sliding_window", Some(4096))?, of_own)?)
     }
@@ -80,7 +100,10 @@ impl LocalLayers {
             return Err("the window is 0; a token sees itself at least".into());
         }
         if !(self.rope_theta >= 1.0 && self.rope_theta.is_finite()) {
-            return Err(format!("the rotary base of a window is {}; a finite number of at least 1 is needed", self.rope_theta));
+            return Err(format!(
+                "the rotary base of a window is {}; a finite number of at least 1 is needed",
+                self.rope_theta
+            ));
         }
         Ok(())
     }
@@ -93,14 +116,24 @@ fn check_count(said: &[bool], layers: usize) -> Result<(), String> {
     }
 }
 
-/// config.json as other models have theirs: with the rotary parameters of layers that see all of the text, where each kind of layers has its own.
+/// config.json as other models have theirs: with the rotary parameters of layers that see all of
+/// the text, where each kind of layers has its own.
 pub(super) fn with_global_rope(json: Keys<'_>) -> Result<Map<String, Value>, Problem> {
     let mut flat = json.0.clone();
     if let Some(kinds) = json.object("rope_parameters")? {
-        if let Some((key, _)) = kinds.0.iter().find(|(key, _)| !matches!(key.as_str(), "full_attention" | "sliding_attention")) {
-            return unsupported(format!("rope_parameters has `{key}`; those of `full_attention` and `sliding_attention` are supported"));
+        if let Some((key, _)) = kinds
+            .0
+            .iter()
+            .find(|(key, _)| !matches!(key.as_str(), "full_attention" | "sliding_attention"))
+        {
+            return unsupported(format!(
+                "rope_parameters has `{key}`; those of `full_attention` and `sliding_attention` are supported"
+            ));
         }
-        flat.insert("rope_parameters".into(), kinds.object("full_attention")?.map_or(Value::Null, |own| own.0.clone().into()));
+        flat.insert(
+            "rope_parameters".into(),
+            kinds.object("full_attention")?.map_or(Value::Null, |own| own.0.clone().into()),
+        );
     }
     Ok(flat)
 }
@@ -109,13 +142,16 @@ pub(super) fn with_global_rope(json: Keys<'_>) -> Result<Map<String, Value>, Pro
 pub(super) fn check_graph(json: Keys<'_>) -> Result<(), Problem> {
     for key in ["final_logit_softcapping", "attn_logit_softcapping"] {
         if json.get(key).is_some() {
-            return unsupported(format!("{key} is not supported: logits and scores are taken as they are"));
+            return unsupported(format!(
+                "{key} is not supported: logits and scores are taken as they are"
+            ));
         }
     }
     query_factor(json, 1).map(|_| ()).map_err(Problem::from)
 }
 
-/// What queries are multiplied by, beyond the usual 1/√head_dim: their scale is 1/√query_pre_attn_scalar.
+/// What queries are multiplied by, beyond the usual 1/√head_dim: their scale is
+/// 1/√query_pre_attn_scalar.
 fn query_factor(json: Keys<'_>, head_dim: usize) -> Result<f32, String> {
     let key = "query_pre_attn_scalar";
     let scalar = json.float(key, 256.0)?;
@@ -125,9 +161,14 @@ fn query_factor(json: Keys<'_>, head_dim: usize) -> Result<f32, String> {
     Ok((head_dim as f32 / scalar).sqrt())
 }
 
-/// The gains of the norm `name`, as they multiply: those of Gemma's own norms are stored less 1, those of linear layers as they are. The norm of queries
-/// scales them, too.
-pub(super) fn gains(json: &Value, name: &str, mut stored: Vec<f32>, head_dim: usize) -> Result<Vec<f32>, String> {
+/// The gains of the norm `name`, as they multiply: those of Gemma's own norms are stored less 1,
+/// those of linear layers as they are. The norm of queries scales them, too.
+pub(super) fn gains(
+    json: &Value,
+    name: &str,
+    mut stored: Vec<f32>,
+    head_dim: usize,
+) -> Result<Vec<f32>, String> {
     if name.ends_with("_proj.norm") {
         return Ok(stored);
     }
@@ -139,7 +180,8 @@ pub(super) fn gains(json: &Value, name: &str, mut stored: Vec<f32>, head_dim: us
     Ok(stored)
 }
 
-/// What the embedding's rows are multiplied by, √hidden, in the type that the embedding is stored in, as transformers and MLX have it; none of GGUF.
+/// What the embedding's rows are multiplied by, √hidden, in the type that the embedding is stored
+/// in, as transformers and MLX have it; none of GGUF.
 pub(super) fn embedding_scale(hidden: usize, stored: Option<Dtype>) -> f32 {
     let scale = (hidden as f32).sqrt();
     match stored {

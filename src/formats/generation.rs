@@ -12,7 +12,8 @@ use serde_json::Value;
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
 pub struct GenerationDefaults {
-    /// Draw tokens at random, or always take the most likely one; the latter too where nothing is said.
+    /// Draw tokens at random, or always take the most likely one; the latter too where nothing is
+    /// said.
     pub sample: Option<bool>,
     /// Divides the logits.
     pub temperature: Option<f32>,
@@ -26,7 +27,8 @@ pub struct GenerationDefaults {
     pub repetition_penalty: Option<f32>,
     /// The most tokens to generate.
     pub max_tokens: Option<usize>,
-    /// The most tokens of prompt and continuation together; of no account where there is a `max_tokens`.
+    /// The most tokens of prompt and continuation together; of no account where there is a
+    /// `max_tokens`.
     pub max_length: Option<usize>,
     /// No end before so many tokens.
     pub min_tokens: Option<usize>,
@@ -42,7 +44,8 @@ pub struct GenerationDefaults {
     pub ignored: Vec<String>,
 }
 
-/// Keys of a generation_config.json that change what is generated, and are not supported, with the value that changes nothing (as null does).
+/// Keys of a generation_config.json that change what is generated, and are not supported, with the
+/// value that changes nothing (as null does).
 const NOT_SUPPORTED: [(&str, f64); 20] = [
     ("begin_suppress_tokens", 0.0),
     ("diversity_penalty", 0.0),
@@ -70,9 +73,17 @@ impl GenerationDefaults {
     pub(super) fn from_json(json: &Value) -> Result<Self, Problem> {
         let json = Keys(json.as_object().ok_or("is not a JSON object")?);
         let float = |key| json.get(key).map(|_| json.float(key, 0.0)).transpose();
-        let count = |key| json.get(key).map(|value| count(value).ok_or_else(|| format!("{key} is {value}; a count is needed"))).transpose();
+        let count = |key| {
+            json.get(key)
+                .map(|value| {
+                    count(value).ok_or_else(|| format!("{key} is {value}; a count is needed"))
+                })
+                .transpose()
+        };
         let max_tokens = count("max_new_tokens")?;
-        let changes = |(key, neutral): &&(&str, f64)| json.get(key).is_some_and(|value| value.as_f64() != Some(*neutral));
+        let changes = |(key, neutral): &&(&str, f64)| {
+            json.get(key).is_some_and(|value| value.as_f64() != Some(*neutral))
+        };
         Ok(Self {
             sample: json.get("do_sample").map(|_| json.flag("do_sample")).transpose()?,
             temperature: float("temperature")?,
@@ -87,7 +98,11 @@ impl GenerationDefaults {
             bad_words: list(json, "bad_words_ids", |word| token_ids(word).ok())?,
             suppressed: list(json, "suppress_tokens", id)?,
             stop: list(json, "stop_strings", |string| string.as_str().map(str::to_owned))?,
-            ignored: NOT_SUPPORTED.iter().filter(changes).map(|(key, _)| (*key).to_owned()).collect(),
+            ignored: NOT_SUPPORTED
+                .iter()
+                .filter(changes)
+                .map(|(key, _)| (*key).to_owned())
+                .collect(),
         })
     }
 
@@ -108,8 +123,16 @@ fn id(value: &Value) -> Option<u32> {
 }
 
 /// A list, or one element for a list of one; empty where there is no such key.
-fn list<T>(json: Keys<'_>, key: &str, element: impl Fn(&Value) -> Option<T>) -> Result<Vec<T>, String> {
+fn list<T>(
+    json: Keys<'_>,
+    key: &str,
+    element: impl Fn(&Value) -> Option<T>,
+) -> Result<Vec<T>, String> {
     let Some(value) = json.get(key) else { return Ok(Vec::new()) };
     let elements = value.as_array().map_or(std::slice::from_ref(value), Vec::as_slice);
-    elements.iter().map(element).collect::<Option<_>>().ok_or_else(|| format!("{key} is {value}, which is not understood"))
+    elements
+        .iter()
+        .map(element)
+        .collect::<Option<_>>()
+        .ok_or_else(|| format!("{key} is {value}, which is not understood"))
 }

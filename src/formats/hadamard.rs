@@ -6,9 +6,10 @@ use std::collections::BTreeMap;
 /// The largest block: that of [`bitnet::hadamard`](crate::bitnet::hadamard).
 const LARGEST: usize = 1024;
 
-/// A model whose weights are stored rotated: what enters every linear layer of its blocks is multiplied by signs and then by H / √block, in blocks
-/// of neighbours (H as [`bitnet::hadamard`](crate::bitnet::hadamard) has it). The rotation spreads outliers, and leaves a product as it was before the
-/// weights were rotated.
+/// A model whose weights are stored rotated: what enters every linear layer of its blocks is
+/// multiplied by signs and then by H / √block, in blocks of neighbours (H as
+/// [`bitnet::hadamard`](crate::bitnet::hadamard) has it). The rotation spreads outliers, and leaves
+/// a product as it was before the weights were rotated.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
@@ -19,7 +20,8 @@ pub struct Hadamard {
     pub signs: BTreeMap<usize, Vec<f32>>,
     /// Is what enters the head rotated too?
     pub head: bool,
-    /// Are the embedding's rows rotated back, by H / √block and then by the signs of the hidden size?
+    /// Are the embedding's rows rotated back, by H / √block and then by the signs of the hidden
+    /// size?
     pub embedding: bool,
 }
 
@@ -28,17 +30,25 @@ impl Hadamard {
     pub(super) fn check(&self, widths: &[usize], quantized: bool) -> Result<(), String> {
         let Self { block, signs, .. } = self;
         if !block.is_power_of_two() || *block > LARGEST {
-            return Err(format!("a Hadamard rotation of blocks of {block}; a power of two up to {LARGEST} is supported"));
+            return Err(format!(
+                "a Hadamard rotation of blocks of {block}; a power of two up to {LARGEST} is supported"
+            ));
         }
         if quantized {
-            return Err("a Hadamard rotation of activations that are quantised is not supported".into());
+            return Err(
+                "a Hadamard rotation of activations that are quantised is not supported".into()
+            );
         }
         if let Some(width) = widths.iter().find(|width| !width.is_multiple_of(*block)) {
-            return Err(format!("a Hadamard rotation of blocks of {block}, which {width} features are no multiple of"));
+            return Err(format!(
+                "a Hadamard rotation of blocks of {block}, which {width} features are no multiple of"
+            ));
         }
         for (width, signs) in signs {
             if signs.len() != *width || signs.iter().any(|sign| sign.abs() != 1.0) {
-                return Err(format!("the signs of a Hadamard rotation of {width} features are not as many of 1 and -1"));
+                return Err(format!(
+                    "the signs of a Hadamard rotation of {width} features are not as many of 1 and -1"
+                ));
             }
         }
         Ok(())

@@ -25,16 +25,26 @@ pub(super) const COMPANIONS: [&str; 13] = [
     "sentence_bert_config.json",
 ];
 
-/// Returns the files of the model at `path`: the file itself, or of a directory those that are read or copied.
+/// Returns the files of the model at `path`: the file itself, or of a directory those that are read
+/// or copied.
 pub(crate) fn input_files(path: &Path) -> Result<Vec<PathBuf>> {
     let Kind::Directory(directory) = kind(path)? else { return Ok(vec![path.to_owned()]) };
-    let names = ["config.json", "hadamard.json"].map(PathBuf::from).into_iter().chain(companions(&directory)?);
+    let names = ["config.json", "hadamard.json"]
+        .map(PathBuf::from)
+        .into_iter()
+        .chain(companions(&directory)?);
     let files = names.map(|name| directory.join(name)).filter(|file| file.exists());
     Ok(files.chain(Shards::open(&directory)?.paths()).collect())
 }
 
-/// Returns the companions that a model directory has, by their paths in it, with the configurations of poolings.
+/// Returns the companions that a model directory has, by their paths in it, with the configurations
+/// of poolings.
 pub(super) fn companions(directory: &Path) -> Result<Vec<PathBuf>> {
     let poolings = pooling_folders(directory)?.into_iter().map(|folder| folder.join("config.json"));
-    Ok(COMPANIONS.iter().map(PathBuf::from).chain(poolings).filter(|name| directory.join(name).is_file()).collect())
+    Ok(COMPANIONS
+        .iter()
+        .map(PathBuf::from)
+        .chain(poolings)
+        .filter(|name| directory.join(name).is_file())
+        .collect())
 }

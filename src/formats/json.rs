@@ -15,7 +15,12 @@ pub fn read_json(path: &Path) -> Result<Value> {
 
 /// Token ids from a number, a list of numbers, or null (none).
 pub fn token_ids(value: &Value) -> Result<Vec<u32>, String> {
-    let id = |value: &Value| value.as_u64().and_then(|id| u32::try_from(id).ok()).ok_or_else(|| format!("{value} is no token id"));
+    let id = |value: &Value| {
+        value
+            .as_u64()
+            .and_then(|id| u32::try_from(id).ok())
+            .ok_or_else(|| format!("{value} is no token id"))
+    };
     match value {
         Value::Null => Ok(Vec::new()),
         Value::Array(ids) => ids.iter().map(id).collect(),
@@ -36,7 +41,10 @@ impl<'a> Keys<'a> {
         let Some(value) = self.get(key) else {
             return default.ok_or_else(|| format!("has no {key}"));
         };
-        let size = value.as_u64().and_then(|size| usize::try_from(size).ok()).filter(|size| (1..=MOST_SIZE).contains(size));
+        let size = value
+            .as_u64()
+            .and_then(|size| usize::try_from(size).ok())
+            .filter(|size| (1..=MOST_SIZE).contains(size));
         size.ok_or_else(|| format!("{key} is {value}; 1 to {MOST_SIZE} is supported"))
     }
 
@@ -59,12 +67,19 @@ impl<'a> Keys<'a> {
     }
 
     pub fn text(self, key: &str) -> Result<Option<&'a str>, String> {
-        let text = |value: &'a Value| value.as_str().ok_or_else(|| format!("{key} is {value}; a string is needed"));
+        let text = |value: &'a Value| {
+            value.as_str().ok_or_else(|| format!("{key} is {value}; a string is needed"))
+        };
         self.get(key).map(text).transpose()
     }
 
     pub fn object(self, key: &str) -> Result<Option<Self>, String> {
-        let object = |value: &'a Value| value.as_object().map(Self).ok_or_else(|| format!("{key} is {value}; an object is needed"));
+        let object = |value: &'a Value| {
+            value
+                .as_object()
+                .map(Self)
+                .ok_or_else(|| format!("{key} is {value}; an object is needed"))
+        };
         self.get(key).map(object).transpose()
     }
 

@@ -16,17 +16,19 @@ use std::{path::Path, sync::Once};
 pub(super) enum Masters {
     /// They are quantised, as BitNet's layers do it at every call: `quantization_mode` `online`.
     Online,
-    /// They are taken as they are where they are ternary already, and else quantised: the model was trained so, or the caller wants it.
+    /// They are taken as they are where they are ternary already, and else quantised: the model was
+    /// trained so, or the caller wants it.
     Quantize,
-    /// They are taken as they are where they are ternary already, with one scale, with one for every row or with one for every [`GROUP`] columns, and else
-    /// refused.
+    /// They are taken as they are where they are ternary already, with one scale, with one for
+    /// every row or with one for every [`GROUP`] columns, and else refused.
     Refuse,
     /// As `Refuse`, but that the caller wants others quantised.
     Allow,
 }
 
-/// Columns that share a scale where float weights are ternary in groups: Ternary-Bonsai's. Those of TriLM, which has a scale for each part of a matrix that
-/// was on another device, are whole numbers of them.
+/// Columns that share a scale where float weights are ternary in groups: Ternary-Bonsai's. Those of
+/// TriLM, which has a scale for each part of a matrix that was on another device, are whole numbers
+/// of them.
 const GROUP: usize = USUAL_GROUP;
 
 const REFUSED: &str = "and nothing in the file says that the model was trained for ternary weights: \
@@ -38,9 +40,11 @@ impl Masters {
         if allowed && self == Self::Refuse { Self::Allow } else { self }
     }
 
-    /// Says, once for a file, what its author may not have meant, after a matrix of floats was taken as it is though nothing says how activations are computed.
+    /// Says, once for a file, what its author may not have meant, after a matrix of floats was
+    /// taken as it is though nothing says how activations are computed.
     pub fn warn(said: &Once, path: &Path, quantized_activations: bool) {
-        let (path, how) = (display(path), if quantized_activations { "in 8 bits" } else { "in floats" });
+        let (path, how) =
+            (display(path), if quantized_activations { "in 8 bits" } else { "in floats" });
         said.call_once(|| {
             log::warn!(
                 "{path}: the weights are ternary, in floats, and nothing says how activations are computed: here {how}. \
@@ -50,31 +54,52 @@ impl Masters {
     }
 
     /// The ternary matrix of `weights`.
-    pub fn matrix(self, weights: &[f32], rows: usize, columns: usize) -> Result<PackedTernary, Problem> {
-        let found = if self == Self::Online { Err(String::new()) } else { ternary(weights, rows, columns) };
+    pub fn matrix(
+        self,
+        weights: &[f32],
+        rows: usize,
+        columns: usize,
+    ) -> Result<PackedTernary, Problem> {
+        let found =
+            if self == Self::Online { Err(String::new()) } else { ternary(weights, rows, columns) };
         let misfit = match found {
-            Ok(matrix) if matches!(self, Self::Refuse | Self::Allow) || !has_several_scales(&matrix) => return Ok(matrix),
+            Ok(matrix)
+                if matches!(self, Self::Refuse | Self::Allow) || !has_several_scales(&matrix) =>
+            {
+                return Ok(matrix);
+            }
             Ok(_) => String::new(),
             Err(misfit) => misfit,
         };
         // Before they are refused, so that weights that are not finite are named as such.
-        let quantized = bitnet::quantize_weights_cpu(weights, rows, columns).map_err(|e| format!("cannot be quantised: {e}"))?;
+        let quantized = bitnet::quantize_weights_cpu(weights, rows, columns)
+            .map_err(|e| format!("cannot be quantised: {e}"))?;
         if self == Self::Refuse {
-            return unsupported(format!("is in floats of more than three values, {misfit}, {REFUSED}"));
+            return unsupported(format!(
+                "is in floats of more than three values, {misfit}, {REFUSED}"
+            ));
         }
         if log::log_enabled!(log::Level::Info) {
-            log::info!("quantising moves weights by {:.0} % of their norm", 100.0 * relative_error(weights, &quantized));
+            log::info!(
+                "quantising moves weights by {:.0} % of their norm",
+                100.0 * relative_error(weights, &quantized)
+            );
         }
         Ok(quantized)
     }
 }
 
-/// The matrix of floats with only the values -a, 0 and a, in all of it, in every row or in every [`GROUP`] columns of a row. Some converters write ternary
-/// weights as floats; quantising those again by their absmean would give a wrong scale.
+/// The matrix of floats with only the values -a, 0 and a, in all of it, in every row or in every
+/// [`GROUP`] columns of a row. Some converters write ternary weights as floats; quantising those
+/// again by their absmean would give a wrong scale.
 ///
 /// # Errors
 /// What does not fit.
-pub(super) fn ternary(weights: &[f32], rows: usize, columns: usize) -> Result<PackedTernary, String> {
+pub(super) fn ternary(
+    weights: &[f32],
+    rows: usize,
+    columns: usize,
+) -> Result<PackedTernary, String> {
     let code = |row: usize, column: usize| match weights[row * columns + column] {
         0.0 => 1,
         w if w < 0.0 => 0,
@@ -87,7 +112,8 @@ pub(super) fn ternary(weights: &[f32], rows: usize, columns: usize) -> Result<Pa
     PackedTernary::from_codes(rows, columns, scales, code).map_err(|e| e.to_string())
 }
 
-/// The magnitude that all weights but zeros have in every `size` columns of a row, the last of which may be fewer; 0 where there are zeros only.
+/// The magnitude that all weights but zeros have in every `size` columns of a row, the last of
+/// which may be fewer; 0 where there are zeros only.
 ///
 /// # Errors
 /// The first of them that has two, and how many have.
@@ -98,10 +124,12 @@ fn scales(weights: &[f32], rows: usize, columns: usize, size: usize) -> Result<V
         &weights[row * columns + first..row * columns + columns.min(first + size)]
     };
     let scale = |i: usize| of(i).iter().find(|&&w| w != 0.0).map_or(0.0, |w| w.abs());
-    let other = |i: usize, scale: f32| of(i).iter().find(|&&w| w != 0.0 && w.abs() != scale).copied();
+    let other =
+        |i: usize, scale: f32| of(i).iter().find(|&&w| w != 0.0 && w.abs() != scale).copied();
     let count = rows * groups;
     let scales: Vec<f32> = (0..count).map(scale).collect();
-    let mut misfits = scales.iter().enumerate().filter_map(|(i, &scale)| Some((i, scale, other(i, scale)?)));
+    let mut misfits =
+        scales.iter().enumerate().filter_map(|(i, &scale)| Some((i, scale, other(i, scale)?)));
     let Some((i, scale, other)) = misfits.next() else { return Ok(scales) };
     let share = 100.0 * (1 + misfits.count()) as f64 / count as f64;
     let (row, first) = (i / groups, i % groups * size);
@@ -116,7 +144,8 @@ pub(super) fn has_several_scales(matrix: &PackedTernary) -> bool {
     !matches!(matrix.scales(), Scales::Tensor(_))
 }
 
-/// ‖W - βWq‖ / ‖W‖, and 0 for a matrix of zeros: what quantising `weights` to `matrix`, with one scale, moves of them.
+/// ‖W - βWq‖ / ‖W‖, and 0 for a matrix of zeros: what quantising `weights` to `matrix`, with one
+/// scale, moves of them.
 pub(super) fn relative_error(weights: &[f32], matrix: &PackedTernary) -> f64 {
     use rayon::prelude::*;
     let scale = matrix.row_scales().first().copied().unwrap_or(1.0);

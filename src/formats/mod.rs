@@ -1,9 +1,11 @@
-//! Readers and writers of ternary checkpoints. [`open`] reads a model in any supported format: a directory as transformers writes it
-//! ([`Checkpoint`]) or one GGUF file ([`Gguf`]). [`SafeTensors`] and [`GgufFile`] give the tensors of any single file. [`write_packed`]
-//! packs a float model, [`write_gguf`] writes one as a GGUF file.
+//! Readers and writers of ternary checkpoints. [`open`] reads a model in any supported format: a
+//! directory as transformers writes it ([`Checkpoint`]) or one GGUF file ([`Gguf`]).
+//! [`SafeTensors`] and [`GgufFile`] give the tensors of any single file. [`write_packed`] packs a
+//! float model, [`write_gguf`] writes one as a GGUF file.
 //!
-//! Headers are checked before use, and a tensor's bytes are read when it is asked for: a damaged or hostile file gives an
-//! [`Error`](crate::Error) that names the tensor and the offset. So does one that is truncated meanwhile.
+//! Headers are checked before use, and a tensor's bytes are read when it is asked for: a damaged or
+//! hostile file gives an [`Error`](crate::Error) that names the tensor and the offset. So does one
+//! that is truncated meanwhile.
 
 pub(crate) mod checkpoint;
 pub(crate) mod config;

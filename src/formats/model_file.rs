@@ -6,19 +6,21 @@ use crate::{
     weights::{dense::PackedDense, ternary::packed::PackedTernary},
 };
 
-/// A model's configuration and tensors. Tensor names are those of transformers without `.weight`: `model.embed_tokens`, `lm_head`,
-/// `model.norm`, and for each layer `model.layers.0.` + `input_layernorm`, `post_attention_layernorm`, `self_attn.{q,k,v,o}_proj`,
-/// `self_attn.{q,k}_norm`, `self_attn.attn_sub_norm`, `mlp.{gate,up,down}_proj`, `mlp.ffn_sub_norm`, and of Gemma
-/// `{pre,post}_feedforward_layernorm`; where every linear layer has a norm of its own, the
-/// layer's name and `.norm`.
+/// A model's configuration and tensors. Tensor names are those of transformers without `.weight`:
+/// `model.embed_tokens`, `lm_head`, `model.norm`, and for each layer `model.layers.0.` +
+/// `input_layernorm`, `post_attention_layernorm`, `self_attn.{q,k,v,o}_proj`,
+/// `self_attn.{q,k}_norm`, `self_attn.attn_sub_norm`, `mlp.{gate,up,down}_proj`,
+/// `mlp.ffn_sub_norm`, and of Gemma `{pre,post}_feedforward_layernorm`; where every linear layer
+/// has a norm of its own, the layer's name and `.norm`.
 ///
-/// Callers pass the shape that the configuration implies; another shape is an [`Error::Format`](crate::Error::Format) that names the
-/// tensor.
+/// Callers pass the shape that the configuration implies; another shape is an
+/// [`Error::Format`](crate::Error::Format) that names the tensor.
 pub trait ModelFile: Send + Sync {
     /// The configuration.
     fn config(&self) -> &ModelConfig;
 
-    /// Are all tensors of the file used by a model of this configuration? Where some are not, it may be one of more layers, or of another kind.
+    /// Are all tensors of the file used by a model of this configuration? Where some are not, it
+    /// may be one of more layers, or of another kind.
     ///
     /// # Errors
     /// [`Error::Unsupported`](crate::Error::Unsupported) that names some which are not.
@@ -29,15 +31,18 @@ pub trait ModelFile: Send + Sync {
     /// Is there such a tensor?
     fn contains(&self, name: &str) -> bool;
 
-    /// The weights of a BitLinear, `[rows, columns]`. In queries and keys, row i of a head rotates with row i + half, as in transformers.
+    /// The weights of a BitLinear, `[rows, columns]`. In queries and keys, row i of a head rotates
+    /// with row i + half, as in transformers.
     ///
     /// # Errors
-    /// [`Error::Format`](crate::Error::Format) for a tensor that is missing or of another shape, or weights that are not ternary;
-    /// [`Error::Unsupported`](crate::Error::Unsupported) for a type that is not read.
+    /// [`Error::Format`](crate::Error::Format) for a tensor that is missing or of another shape, or
+    /// weights that are not ternary; [`Error::Unsupported`](crate::Error::Unsupported) for a type
+    /// that is not read.
     fn linear(&self, name: &str, rows: usize, columns: usize) -> Result<PackedTernary>;
 
-    /// The weights of several BitLinears of one input, `[rows, columns]`: their rows one after another, as kernels read them, where the file has them so; else
-    /// none, and whoever wants them asks for each, and stacks them. `rows` is of all of them.
+    /// The weights of several BitLinears of one input, `[rows, columns]`: their rows one after
+    /// another, as kernels read them, where the file has them so; else none, and whoever wants them
+    /// asks for each, and stacks them. `rows` is of all of them.
     ///
     /// ```
     /// # fn main() -> bitnet_wgpu::Result<()> {
@@ -53,7 +58,12 @@ pub trait ModelFile: Send + Sync {
     ///
     /// # Errors
     /// As [`ModelFile::linear`].
-    fn stacked(&self, names: &[&str], rows: usize, columns: usize) -> Result<Option<PackedTernary>> {
+    fn stacked(
+        &self,
+        names: &[&str],
+        rows: usize,
+        columns: usize,
+    ) -> Result<Option<PackedTernary>> {
         let _ = (names, rows, columns);
         Ok(None)
     }
@@ -61,20 +71,29 @@ pub trait ModelFile: Send + Sync {
     /// The gains of a norm, `[len]`, as they multiply: Gemma's are stored less 1 by transformers.
     ///
     /// # Errors
-    /// As [`ModelFile::linear`]; [`Error::Format`](crate::Error::Format) for a number that is not finite.
+    /// As [`ModelFile::linear`]; [`Error::Format`](crate::Error::Format) for a number that is not
+    /// finite.
     fn vector(&self, name: &str, len: usize) -> Result<Vec<f32>>;
 
-    /// An embedding or a head, `[rows, columns]`, in its stored type if there is a [`DenseElement`](crate::DenseElement) for it.
+    /// An embedding or a head, `[rows, columns]`, in its stored type if there is a
+    /// [`DenseElement`](crate::DenseElement) for it.
     ///
     /// # Errors
     /// As [`ModelFile::vector`].
     fn dense(&self, name: &str, rows: usize, columns: usize) -> Result<PackedDense>;
 
-    /// [`ModelFile::dense`] as a ternary matrix of the same numbers, where the file has it so; else none, and whoever wants it asks for the other.
+    /// [`ModelFile::dense`] as a ternary matrix of the same numbers, where the file has it so; else
+    /// none, and whoever wants it asks for the other.
     ///
     /// # Errors
-    /// As [`ModelFile::dense`]. A matrix that is in a ternary type and has other weights is none, not an error.
-    fn ternary_table(&self, name: &str, rows: usize, columns: usize) -> Result<Option<PackedTernary>> {
+    /// As [`ModelFile::dense`]. A matrix that is in a ternary type and has other weights is none,
+    /// not an error.
+    fn ternary_table(
+        &self,
+        name: &str,
+        rows: usize,
+        columns: usize,
+    ) -> Result<Option<PackedTernary>> {
         let _ = (name, rows, columns);
         Ok(None)
     }

@@ -1,6 +1,9 @@
 //! Finding the reader that a path needs.
 
-use super::{checkpoint::Checkpoint, file::InputFile, gguf::model::Gguf, model_file::ModelFile, native::Native, problem::Problem};
+use super::{
+    checkpoint::Checkpoint, file::InputFile, gguf::model::Gguf, model_file::ModelFile,
+    native::Native, problem::Problem,
+};
 use crate::{error::Result, limits::files::MOST_JSON};
 use std::path::{Path, PathBuf};
 
@@ -12,11 +15,13 @@ pub enum Kind {
     Directory(PathBuf),
     /// A GGUF file; [`Gguf::open`] reads it.
     Gguf,
-    /// A safetensors file, which must be a native container, as [`write_native`](crate::model::write_native) makes them; [`open`] reads it.
+    /// A safetensors file, which must be a native container, as
+    /// [`write_native`](crate::model::write_native) makes them; [`open`] reads it.
     Native,
 }
 
-/// What is at a path: a model directory (given itself, or as the config.json in it), a GGUF file or a safetensors file, recognised by their first bytes.
+/// What is at a path: a model directory (given itself, or as the config.json in it), a GGUF file or
+/// a safetensors file, recognised by their first bytes.
 ///
 /// # Errors
 /// [`Error::Io`](crate::Error::Io); [`Error::Format`](crate::Error::Format) for anything else.
@@ -26,7 +31,9 @@ pub fn kind(path: impl AsRef<Path>) -> Result<Kind> {
         return Ok(Kind::Directory(path.to_owned()));
     }
     match (path.file_name(), path.parent()) {
-        (Some(name), Some(directory)) if name == "config.json" => Ok(Kind::Directory(directory.to_owned())),
+        (Some(name), Some(directory)) if name == "config.json" => {
+            Ok(Kind::Directory(directory.to_owned()))
+        }
         _ => {
             let file = InputFile::open(path)?;
             let start = file.read(0, file.len().min(9))?;
@@ -46,7 +53,8 @@ pub fn kind(path: impl AsRef<Path>) -> Result<Kind> {
 /// Opens a model in any supported format.
 ///
 /// # Errors
-/// [`Error::Io`](crate::Error::Io), [`Error::Format`](crate::Error::Format), [`Error::Unsupported`](crate::Error::Unsupported).
+/// [`Error::Io`](crate::Error::Io), [`Error::Format`](crate::Error::Format),
+/// [`Error::Unsupported`](crate::Error::Unsupported).
 pub fn open(path: impl AsRef<Path>) -> Result<Box<dyn ModelFile>> {
     Ok(match kind(path.as_ref())? {
         Kind::Directory(directory) => Box::new(Checkpoint::open(directory)?),

@@ -37,11 +37,14 @@ pub(super) fn unsupported<T>(message: impl Into<String>) -> Result<T, Problem> {
     Err(Problem::Unsupported(message.into()))
 }
 
-/// A sound matrix of 2-bit codes that is not ternary, since `count` of its weights have a fourth value: `what` is wrong with it where it should be.
+/// A sound matrix of 2-bit codes that is not ternary, since `count` of its weights have a fourth
+/// value: `what` is wrong with it where it should be.
 pub(super) fn with_share(what: String, count: usize, weights: usize) -> Problem {
     let share = 100.0 * count as f64 / weights.max(1) as f64;
     let place = "such a matrix is supported as an embedding or a head, and not as a linear layer";
-    Problem::Unsupported(format!("{what}, as {count} of its {weights} weights are ({share:.2} %); {place}"))
+    Problem::Unsupported(format!(
+        "{what}, as {count} of its {weights} weights are ({share:.2} %); {place}"
+    ))
 }
 
 impl<S: Into<String>> From<S> for Problem {

@@ -40,7 +40,8 @@ impl SafeTensors {
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         let file = InputFile::open(path.as_ref())?;
         let header = read_header(&file)?;
-        let metadata = metadata(&header, file.len() - 8 - header.len()).map_err(|message| Problem::Damaged(message).at(path))?;
+        let metadata = metadata(&header, file.len() - 8 - header.len())
+            .map_err(|message| Problem::Damaged(message).at(path))?;
         Ok(Self { file, metadata, data: 8 + header.len() })
     }
 
@@ -82,22 +83,39 @@ impl SafeTensors {
     /// Reads a tensor.
     ///
     /// # Errors
-    /// [`Error::Format`] if there is no tensor of that name, or the file has been truncated; [`Error::Io`].
+    /// [`Error::Format`] if there is no tensor of that name, or the file has been truncated;
+    /// [`Error::Io`].
     pub fn tensor(&self, name: &str) -> Result<TensorBytes<'_>> {
-        let info = self.metadata.info(name).ok_or_else(|| self.error(format!("no tensor `{name}`")))?;
+        let info =
+            self.metadata.info(name).ok_or_else(|| self.error(format!("no tensor `{name}`")))?;
         let (start, end) = info.data_offsets;
         let bytes = self.file.read(self.data + start, end - start)?;
-        Ok(TensorBytes { path: self.path(), name: name.to_owned(), dtype: info.dtype, shape: &info.shape, bytes })
+        Ok(TensorBytes {
+            path: self.path(),
+            name: name.to_owned(),
+            dtype: info.dtype,
+            shape: &info.shape,
+            bytes,
+        })
     }
 
     /// Reads a tensor of this type and shape as numbers of its type, to where they stay.
     ///
     /// # Errors
     /// As [`SafeTensors::tensor`]; [`Error::Format`] for one of another type or shape.
-    pub(super) fn numbers<T: Pod>(&self, name: &str, dtype: Dtype, shape: &[usize]) -> Result<Vec<T>> {
-        let info = self.metadata.info(name).ok_or_else(|| self.error(format!("no tensor `{name}`")))?;
+    pub(super) fn numbers<T: Pod>(
+        &self,
+        name: &str,
+        dtype: Dtype,
+        shape: &[usize],
+    ) -> Result<Vec<T>> {
+        let info =
+            self.metadata.info(name).ok_or_else(|| self.error(format!("no tensor `{name}`")))?;
         if info.dtype != dtype || info.shape != shape {
-            return Err(self.error(format!("`{name}` is {} of shape {:?}; {dtype} of {shape:?} is needed", info.dtype, info.shape)));
+            return Err(self.error(format!(
+                "`{name}` is {} of shape {:?}; {dtype} of {shape:?} is needed",
+                info.dtype, info.shape
+            )));
         }
         let (start, end) = info.data_offsets;
         self.file.numbers(self.data + start, (end - start) / size_of::<T>())
@@ -117,7 +135,8 @@ fn read_header(file: &InputFile) -> Result<Vec<u8>> {
             file.len()
         ));
     };
-    let claimed = file.read(0, 8)?.iter().rev().fold(0, |length, &byte| length << 8 | u64::from(byte));
+    let claimed =
+        file.read(0, 8)?.iter().rev().fold(0, |length, &byte| length << 8 | u64::from(byte));
     if claimed > MOST_JSON as u64 {
         return damaged(format!("the header claims {claimed} bytes; {MOST_JSON} are supported"));
     }
@@ -127,17 +146,24 @@ fn read_header(file: &InputFile) -> Result<Vec<u8>> {
     }
 }
 
-/// What a header says of a file with so many bytes of data. Offsets are checked before the `safetensors` crate does: it adds them up without overflow
-/// checks, and its errors name no tensor.
+/// What a header says of a file with so many bytes of data. Offsets are checked before the
+/// `safetensors` crate does: it adds them up without overflow checks, and its errors name no
+/// tensor.
 fn metadata(header: &[u8], data: usize) -> Result<Metadata, String> {
-    let json: Value = serde_json::from_slice(header).map_err(|e| format!("the header is not a JSON object: {e}"))?;
+    let json: Value = serde_json::from_slice(header)
+        .map_err(|e| format!("the header is not a JSON object: {e}"))?;
     let entries = json.as_object().ok_or("the header is not a JSON object")?;
     for (name, info) in entries.iter().filter(|(name, _)| *name != "__metadata__") {
         let offsets = info.get("data_offsets").and_then(|offsets| offsets.as_array());
-        let offsets: Option<Vec<u64>> = offsets.and_then(|offsets| offsets.iter().map(|offset| offset.as_u64()).collect());
+        let offsets: Option<Vec<u64>> =
+            offsets.and_then(|offsets| offsets.iter().map(|offset| offset.as_u64()).collect());
         match offsets.as_deref() {
             Some(&[start, end]) if start <= end && end <= data as u64 => {}
-            Some(&[start, end]) => return Err(format!("`{name}` claims bytes {start}..{end} of the {data} there are")),
+            Some(&[start, end]) => {
+                return Err(format!(
+                    "`{name}` claims bytes {start}..{end} of the {data} there are"
+                ));
+            }
             _ => return Err(format!("`{name}` has no data_offsets [start, end]")),
         }
     }
@@ -162,7 +188,11 @@ impl TensorBytes<'_> {
         // Tensors in a file need not be aligned for their type.
         let pairs = || self.bytes.par_chunks_exact(2).map(|b| u16::from_le_bytes([b[0], b[1]]));
         match self.dtype {
-            Dtype::F32 => Ok(self.bytes.par_chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()),
+            Dtype::F32 => Ok(self
+                .bytes
+                .par_chunks_exact(4)
+                .map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]))
+                .collect()),
             Dtype::BF16 => Ok(pairs().map(|bits| bf16::from_bits(bits).to_f32()).collect()),
             Dtype::F16 => Ok(pairs().map(|bits| f16::from_bits(bits).to_f32()).collect()),
             other => Err(self.unsupported(format!("is {other:?}; F32, BF16 or F16 is needed"))),

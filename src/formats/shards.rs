@@ -24,7 +24,8 @@ pub(super) struct Shards {
 
 impl Shards {
     pub(super) fn open(directory: &Path) -> Result<Self> {
-        let (single, index) = (directory.join("model.safetensors"), directory.join("model.safetensors.index.json"));
+        let (single, index) =
+            (directory.join("model.safetensors"), directory.join("model.safetensors.index.json"));
         if single.exists() || !index.exists() {
             let file = SafeTensors::open(&single)?;
             let places = file.names().into_iter().map(|name| (name, 0)).collect();
@@ -32,15 +33,20 @@ impl Shards {
         }
         let format = |message: String| Problem::from(message).at(&index);
         let json = read_json(&index)?;
-        let map = json["weight_map"].as_object().ok_or_else(|| format("has no weight_map".into()))?;
+        let map =
+            json["weight_map"].as_object().ok_or_else(|| format("has no weight_map".into()))?;
         let (mut files, mut numbers, mut places) = (Vec::new(), HashMap::new(), BTreeMap::new());
         for (tensor, shard) in map {
-            let name = shard.as_str().ok_or_else(|| format(format!("`{tensor}` lies in {shard}; a file name is needed")))?;
+            let name = shard.as_str().ok_or_else(|| {
+                format(format!("`{tensor}` lies in {shard}; a file name is needed"))
+            })?;
             let number = match numbers.get(name) {
                 Some(&number) => number,
                 None => {
                     if !is_plain(name) {
-                        return Err(format(format!("`{tensor}` lies in {shard}; a file of the same directory is needed")));
+                        return Err(format(format!(
+                            "`{tensor}` lies in {shard}; a file of the same directory is needed"
+                        )));
                     }
                     files.push(SafeTensors::open(directory.join(name))?);
                     numbers.insert(name, files.len() - 1);
@@ -48,19 +54,30 @@ impl Shards {
                 }
             };
             if !files[number].contains(tensor) {
-                return Err(format(format!("`{tensor}` should lie in {shard}, which has no such tensor")));
+                return Err(format(format!(
+                    "`{tensor}` should lie in {shard}, which has no such tensor"
+                )));
             }
             places.insert(tensor.clone(), number);
         }
         Ok(Self::new(index, files, places))
     }
 
-    /// A model that was saved without a head, as embedding models are, lacks the `model.` before its names.
+    /// A model that was saved without a head, as embedding models are, lacks the `model.` before
+    /// its names.
     fn new(path: PathBuf, files: Vec<SafeTensors>, places: BTreeMap<String, usize>) -> Self {
-        let bare = places.contains_key("embed_tokens.weight") && !places.keys().any(|name| name.starts_with("model."));
-        let full = |(name, place): (String, usize)| (if name.starts_with("lm_head.") { name } else { format!("model.{name}") }, place);
+        let bare = places.contains_key("embed_tokens.weight")
+            && !places.keys().any(|name| name.starts_with("model."));
+        let full = |(name, place): (String, usize)| {
+            (if name.starts_with("lm_head.") { name } else { format!("model.{name}") }, place)
+        };
         match bare {
-            true => Self { path, files, places: places.into_iter().map(full).collect(), prefix: "model." },
+            true => Self {
+                path,
+                files,
+                places: places.into_iter().map(full).collect(),
+                prefix: "model.",
+            },
             false => Self { path, files, places, prefix: "" },
         }
     }
@@ -101,7 +118,8 @@ impl Shards {
     }
 }
 
-/// Is this a plain file name on every operating system? A hostile index must not reach other directories.
+/// Is this a plain file name on every operating system? A hostile index must not reach other
+/// directories.
 fn is_plain(name: &str) -> bool {
     let mut parts = Path::new(name).components();
     let one = matches!((parts.next(), parts.next()), (Some(Component::Normal(_)), None));

@@ -1,4 +1,5 @@
-//! A model's tensors: their names and shapes, stated once for all formats and architectures, and the structure that holds what becomes of them.
+//! A model's tensors: their names and shapes, stated once for all formats and architectures, and
+//! the structure that holds what becomes of them.
 
 use super::{
     config::ModelConfig,
@@ -9,7 +10,8 @@ use crate::{
     weights::dense::PackedDense,
 };
 
-/// One decoder layer, of matrices `M` and vectors `V`. Matrices with the same input are stacked, so that one multiplication does for all.
+/// One decoder layer, of matrices `M` and vectors `V`. Matrices with the same input are stacked, so
+/// that one multiplication does for all.
 pub struct Layer<M, V> {
     pub input_norm: V,
     /// Queries, keys, values.
@@ -70,19 +72,31 @@ pub struct Gains {
     pub len: usize,
 }
 
-/// Every tensor of a layer by the name that it has after `model.layers.N.`, in each architecture and file format: matrices that are stacked, in
-/// their order, and gains.
+/// Every tensor of a layer by the name that it has after `model.layers.N.`, in each architecture
+/// and file format: matrices that are stacked, in their order, and gains.
 pub fn layer_tensors(c: &ModelConfig) -> Layer<Vec<Matrix>, Gains> {
     let (queries, keys) = (c.heads * c.head_dim, c.kv_heads * c.head_dim);
-    let stack = |columns, parts: &[(&'static str, usize)]| parts.iter().map(|&(name, rows)| Matrix { name, rows, columns }).collect();
+    let stack = |columns, parts: &[(&'static str, usize)]| {
+        parts.iter().map(|&(name, rows)| Matrix { name, rows, columns }).collect()
+    };
     let gains = |name, len| Gains { name, len };
     let sub_norm = |sub_norm, own, len| {
         let name = if c.sub_norms { Some(sub_norm) } else { c.projection_norms.then_some(own) };
         name.map(|name| Gains { name, len })
     };
     let side_by_side = |parts: &[(&'static str, &'static str, usize)]| match c.projection_norms {
-        true => Stack::Normed(parts.iter().map(|&(name, norm, rows)| (gains(norm, c.hidden), stack(c.hidden, &[(name, rows)]))).collect()),
-        false => Stack::One(stack(c.hidden, &parts.iter().map(|&(name, _, rows)| (name, rows)).collect::<Vec<_>>())),
+        true => Stack::Normed(
+            parts
+                .iter()
+                .map(|&(name, norm, rows)| {
+                    (gains(norm, c.hidden), stack(c.hidden, &[(name, rows)]))
+                })
+                .collect(),
+        ),
+        false => Stack::One(stack(
+            c.hidden,
+            &parts.iter().map(|&(name, _, rows)| (name, rows)).collect::<Vec<_>>(),
+        )),
     };
     let added_norm = |name| c.post_norms.then_some(Gains { name, len: c.hidden });
     let head_norm = |name| c.qk_norms.then_some(Gains { name, len: c.head_dim });
@@ -98,7 +112,10 @@ pub fn layer_tensors(c: &ModelConfig) -> Layer<Vec<Matrix>, Gains> {
         attention_norm: sub_norm("self_attn.attn_sub_norm", "self_attn.o_proj.norm", queries),
         output: stack(queries, &[("self_attn.o_proj", c.hidden)]),
         output_norm: added_norm("post_attention_layernorm"),
-        post_norm: gains(if c.post_norms { "pre_feedforward_layernorm" } else { "post_attention_layernorm" }, c.hidden),
+        post_norm: gains(
+            if c.post_norms { "pre_feedforward_layernorm" } else { "post_attention_layernorm" },
+            c.hidden,
+        ),
         gate_up: side_by_side(&[
             ("mlp.gate_proj", "mlp.gate_proj.norm", c.intermediate),
             ("mlp.up_proj", "mlp.up_proj.norm", c.intermediate),
@@ -122,19 +139,28 @@ pub fn end_tensors(c: &ModelConfig) -> Ends<Matrix, Gains> {
 /// Every tensor of a model by its name.
 pub fn tensor_names(c: &ModelConfig) -> Vec<String> {
     let ends = end_tensors(c);
-    let gains = in_layers(c, layer_tensors(c).vectors().into_iter().map(|gains| gains.name).collect());
+    let gains =
+        in_layers(c, layer_tensors(c).vectors().into_iter().map(|gains| gains.name).collect());
     let head = ends.untied_head.iter().map(|head| head.name);
-    linear_names(c).chain(gains).chain([ends.embedding.name, ends.norm.name].into_iter().chain(head).map(str::to_owned)).collect()
+    linear_names(c)
+        .chain(gains)
+        .chain([ends.embedding.name, ends.norm.name].into_iter().chain(head).map(str::to_owned))
+        .collect()
 }
 
 /// The linear layers of a model by their names.
 pub fn linear_names(c: &ModelConfig) -> impl Iterator<Item = String> + use<> {
-    in_layers(c, layer_tensors(c).matrices().into_iter().flatten().map(|matrix| matrix.name).collect())
+    in_layers(
+        c,
+        layer_tensors(c).matrices().into_iter().flatten().map(|matrix| matrix.name).collect(),
+    )
 }
 
 /// These parts, of every layer.
 fn in_layers(c: &ModelConfig, parts: Vec<&'static str>) -> impl Iterator<Item = String> + use<> {
-    (0..c.layers).flat_map(move |layer| parts.iter().map(|part| format!("model.layers.{layer}.{part}")).collect::<Vec<_>>())
+    (0..c.layers).flat_map(move |layer| {
+        parts.iter().map(|part| format!("model.layers.{layer}.{part}")).collect::<Vec<_>>()
+    })
 }
 
 /// What is wrong with tensors that nobody asks for, if there are some.
@@ -161,9 +187,14 @@ pub fn finite(numbers: Vec<f32>, error: impl FnOnce(String) -> Error) -> Result<
 }
 
 /// [`finite`] for a matrix.
-pub fn finite_matrix(matrix: PackedDense, error: impl FnOnce(String) -> Error) -> Result<PackedDense> {
+pub fn finite_matrix(
+    matrix: PackedDense,
+    error: impl FnOnce(String) -> Error,
+) -> Result<PackedDense> {
     match matrix.not_finite() {
-        Some((row, column)) => Err(error(format!("has a number that is not finite, in row {row}, column {column}"))),
+        Some((row, column)) => {
+            Err(error(format!("has a number that is not finite, in row {row}, column {column}")))
+        }
         None => Ok(matrix),
     }
 }
@@ -177,13 +208,28 @@ impl<M, V> Layer<M, V> {
 
     /// Its vectors.
     pub fn vectors(&self) -> Vec<&V> {
-        let optional = [&self.query_norm, &self.key_norm, &self.attention_norm, &self.output_norm, &self.gated_norm, &self.down_norm];
+        let optional = [
+            &self.query_norm,
+            &self.key_norm,
+            &self.attention_norm,
+            &self.output_norm,
+            &self.gated_norm,
+            &self.down_norm,
+        ];
         let stacks = self.qkv.norms().into_iter().chain(self.gate_up.norms());
-        [&self.input_norm, &self.post_norm].into_iter().chain(optional.into_iter().flatten()).chain(stacks).collect()
+        [&self.input_norm, &self.post_norm]
+            .into_iter()
+            .chain(optional.into_iter().flatten())
+            .chain(stacks)
+            .collect()
     }
 
     /// The layer with its matrices and vectors converted.
-    pub fn try_map<N, W>(&self, matrix: impl Fn(&M) -> Result<N>, vector: impl Fn(&V) -> Result<W>) -> Result<Layer<N, W>> {
+    pub fn try_map<N, W>(
+        &self,
+        matrix: impl Fn(&M) -> Result<N>,
+        vector: impl Fn(&V) -> Result<W>,
+    ) -> Result<Layer<N, W>> {
         Ok(Layer {
             input_norm: vector(&self.input_norm)?,
             qkv: self.qkv.try_map(&matrix, &vector)?,
@@ -218,12 +264,19 @@ impl<M, V> Stack<M, V> {
         }
     }
 
-    fn try_map<N, W>(&self, matrix: impl Fn(&M) -> Result<N>, vector: impl Fn(&V) -> Result<W>) -> Result<Stack<N, W>> {
+    fn try_map<N, W>(
+        &self,
+        matrix: impl Fn(&M) -> Result<N>,
+        vector: impl Fn(&V) -> Result<W>,
+    ) -> Result<Stack<N, W>> {
         Ok(match self {
             Self::One(one) => Stack::One(matrix(one)?),
-            Self::Normed(parts) => {
-                Stack::Normed(parts.iter().map(|(norm, part)| Ok((vector(norm)?, matrix(part)?))).collect::<Result<_>>()?)
-            }
+            Self::Normed(parts) => Stack::Normed(
+                parts
+                    .iter()
+                    .map(|(norm, part)| Ok((vector(norm)?, matrix(part)?)))
+                    .collect::<Result<_>>()?,
+            ),
         })
     }
 }
@@ -235,7 +288,11 @@ impl<T, V> Ends<T, V> {
     }
 
     /// The ends with their matrices and vectors converted.
-    pub fn try_map<U, W>(&self, table: impl Fn(&T) -> Result<U>, vector: impl Fn(&V) -> Result<W>) -> Result<Ends<U, W>> {
+    pub fn try_map<U, W>(
+        &self,
+        table: impl Fn(&T) -> Result<U>,
+        vector: impl Fn(&V) -> Result<W>,
+    ) -> Result<Ends<U, W>> {
         Ok(Ends {
             embedding: table(&self.embedding)?,
             norm: vector(&self.norm)?,

@@ -1,4 +1,5 @@
-//! Writes a model in the packed form of transformers, one tensor at a time: at most one matrix is in memory.
+//! Writes a model in the packed form of transformers, one tensor at a time: at most one matrix is
+//! in memory.
 
 use super::{
     checkpoint::Checkpoint,
@@ -29,7 +30,8 @@ use std::{
 const WEIGHTS: &str = "model.safetensors";
 const CONFIG: &str = "config.json";
 
-/// Progress of [`write_packed`] and [`write_gguf`](super::write_gguf): one tensor that has been written.
+/// Progress of [`write_packed`] and [`write_gguf`](super::write_gguf): one tensor that has been
+/// written.
 #[derive(Clone, Debug, PartialEq)]
 pub struct WrittenTensor {
     /// Its name.
@@ -46,15 +48,18 @@ pub struct WrittenTensor {
     pub error: Option<f64>,
 }
 
-/// Writes `checkpoint` to the directory `output` with the linear layers of its blocks packed: `uint8` weights and a `weight_scale` that
-/// multiplies (`linear_class` `autobitlinear`, `quantization_mode` `offline`). Float weights are quantised by their absmean; other tensors
-/// and the tokenizer's files are copied. `progress` is called after each tensor. Files are written under other
-/// names and renamed when they are complete, config.json last: where there is no room for the weights, what was in `output` stays.
+/// Writes `checkpoint` to the directory `output` with the linear layers of its blocks packed:
+/// `uint8` weights and a `weight_scale` that multiplies (`linear_class` `autobitlinear`,
+/// `quantization_mode` `offline`). Float weights are quantised by their absmean; other tensors and
+/// the tokenizer's files are copied. `progress` is called after each tensor. Files are written
+/// under other names and renamed when they are complete, config.json last: where there is no room
+/// for the weights, what was in `output` stays.
 ///
 /// # Errors
-/// [`Error::Io`], also if `output` holds a model and `force` is not set, or if `output` is the input; [`Error::Format`] for weights that
-/// cannot be packed, [`Error::Unsupported`] for floats of a model that was not trained for it ([`Checkpoint::with_quantize`]),
-/// and for a model whose activations are floats.
+/// [`Error::Io`], also if `output` holds a model and `force` is not set, or if `output` is the
+/// input; [`Error::Format`] for weights that cannot be packed, [`Error::Unsupported`] for floats of
+/// a model that was not trained for it ([`Checkpoint::with_quantize`]), and for a model whose
+/// activations are floats.
 pub fn write_packed(
     checkpoint: &Checkpoint,
     output: impl AsRef<Path>,
@@ -65,11 +70,18 @@ pub fn write_packed(
     if !checkpoint.config().quantized_activations {
         let message = "does not quantise its activations, which the packed form says of every model; where files do not say it, \
                        Checkpoint::with_quantized_activations does (--activations int8 on the command line)";
-        return Err(Error::Unsupported { path: checkpoint.path().to_owned(), message: message.into() });
+        return Err(Error::Unsupported {
+            path: checkpoint.path().to_owned(),
+            message: message.into(),
+        });
     }
     let companions = companions(checkpoint.path())?;
-    companions.iter().try_for_each(|name| check_input(&checkpoint.path().join(name), MOST_COMPANION))?;
-    let targets = [PathBuf::from(WEIGHTS), PathBuf::from(CONFIG)].into_iter().chain(companions.iter().cloned());
+    companions
+        .iter()
+        .try_for_each(|name| check_input(&checkpoint.path().join(name), MOST_COMPANION))?;
+    let targets = [PathBuf::from(WEIGHTS), PathBuf::from(CONFIG)]
+        .into_iter()
+        .chain(companions.iter().cloned());
     let targets: Vec<_> = targets.map(|name| output.join(name)).collect();
     check_targets(checkpoint.path(), output, &targets, force)?;
     at(output, fs::create_dir_all(output))?;
@@ -77,7 +89,8 @@ pub fn write_packed(
     write_tensors(checkpoint, &mut weights, &mut progress)?;
     weights.sync()?;
     let config_path = output.join(CONFIG);
-    // Without a config.json an unfinished model cannot be opened, so new weights are never read with an old config's scale rule.
+    // Without a config.json an unfinished model cannot be opened, so new weights are never read
+    // with an old config's scale rule.
     if config_path.exists() {
         at(&config_path, fs::remove_file(&config_path))?;
     }
@@ -137,8 +150,8 @@ impl Layout {
         self.entries.insert(name, Entry { dtype, shape: shape.to_vec(), start, end: self.end });
     }
 
-    /// The file up to its data: the header's length, and the header with what the file says of itself, padded with spaces until data begins at a multiple of
-    /// `alignment` bytes.
+    /// The file up to its data: the header's length, and the header with what the file says of
+    /// itself, padded with spaces until data begins at a multiple of `alignment` bytes.
     pub fn header(&self, metadata: Value, alignment: usize) -> Vec<u8> {
         let entry = |(name, entry): (&String, &Entry)| {
             let info = json!({"dtype": entry.dtype, "shape": entry.shape, "data_offsets": [entry.start, entry.end]});
@@ -158,7 +171,10 @@ impl Layout {
     /// Where a tensor of this name, type and shape begins, if it has been added.
     #[cfg(feature = "models")]
     pub fn find(&self, name: &str, dtype: Dtype, shape: &[usize]) -> Option<usize> {
-        self.entries.get(name).filter(|entry| entry.dtype == dtype && entry.shape == shape).map(|entry| entry.start)
+        self.entries
+            .get(name)
+            .filter(|entry| entry.dtype == dtype && entry.shape == shape)
+            .map(|entry| entry.start)
     }
 }
 
@@ -166,11 +182,19 @@ impl Layout {
 fn linears(checkpoint: &Checkpoint) -> Vec<(String, usize, usize)> {
     let tensors = layer_tensors(checkpoint.config());
     let matrices: Vec<_> = tensors.matrices().into_iter().flatten().collect();
-    let layer = |layer| matrices.iter().map(move |matrix| (format!("model.layers.{layer}.{}", matrix.name), matrix.rows, matrix.columns));
+    let layer = |layer| {
+        matrices.iter().map(move |matrix| {
+            (format!("model.layers.{layer}.{}", matrix.name), matrix.rows, matrix.columns)
+        })
+    };
     (0..checkpoint.config().layers).flat_map(layer).collect()
 }
 
-fn write_tensors(checkpoint: &Checkpoint, out: &mut AtomicFile, progress: &mut impl FnMut(&WrittenTensor)) -> Result<()> {
+fn write_tensors(
+    checkpoint: &Checkpoint,
+    out: &mut AtomicFile,
+    progress: &mut impl FnMut(&WrittenTensor),
+) -> Result<()> {
     let linears = linears(checkpoint);
     let packed = |name: &str| {
         let name = name.strip_suffix(".weight_scale").or(name.strip_suffix(".weight"));
@@ -180,7 +204,9 @@ fn write_tensors(checkpoint: &Checkpoint, out: &mut AtomicFile, progress: &mut i
     let kept: Vec<String> = checkpoint.names().into_iter().filter(|name| !packed(name)).collect();
     for name in &kept {
         let (file, stored) = checkpoint.place_of(name)?;
-        if let (Some(dtype), Some(shape), Some(size)) = (file.dtype(stored), file.shape(stored), file.size(stored)) {
+        if let (Some(dtype), Some(shape), Some(size)) =
+            (file.dtype(stored), file.shape(stored), file.size(stored))
+        {
             layout.add(name.clone(), dtype, shape, size);
         }
     }
@@ -188,25 +214,40 @@ fn write_tensors(checkpoint: &Checkpoint, out: &mut AtomicFile, progress: &mut i
         layout.add(format!("{name}.weight_scale"), Dtype::F32, &[1], 4);
     }
     for (name, rows, columns) in &linears {
-        layout.add(format!("{name}.weight"), Dtype::U8, &[rows.div_ceil(4), *columns], rows.div_ceil(4) * columns);
+        layout.add(
+            format!("{name}.weight"),
+            Dtype::U8,
+            &[rows.div_ceil(4), *columns],
+            rows.div_ceil(4) * columns,
+        );
     }
     let header = layout.header(json!({"format": "pt"}), 8);
     out.reserve((header.len() + layout.end) as u64)?;
     out.write_at(0, &header)?;
-    let mut put = |name: &str, bytes: &[u8]| out.write_at(header.len() as u64 + layout.start(name), bytes);
+    let mut put =
+        |name: &str, bytes: &[u8]| out.write_at(header.len() as u64 + layout.start(name), bytes);
     let total = kept.len() + linears.len();
     for (i, name) in kept.into_iter().enumerate() {
         let bytes = checkpoint.tensor(&name)?.bytes;
         put(&name, &bytes)?;
         let size = bytes.len() as u64;
-        progress(&WrittenTensor { name, done: i + 1, total, bytes_before: size, bytes_after: size, error: None });
+        progress(&WrittenTensor {
+            name,
+            done: i + 1,
+            total,
+            bytes_before: size,
+            bytes_after: size,
+            error: None,
+        });
     }
     let done = total - linears.len();
     for (i, (name, rows, columns)) in linears.iter().enumerate() {
         let weight = format!("{name}.weight");
         let stored = checkpoint.tensor(&weight)?;
         let matrix = ModelFile::linear(checkpoint, name, *rows, *columns)?;
-        let &Scales::Tensor(scale) = matrix.scales() else { return Err(stored.error("has more than one scale")) };
+        let &Scales::Tensor(scale) = matrix.scales() else {
+            return Err(stored.error("has more than one scale"));
+        };
         let codes = matrix.to_transformers();
         put(&weight, &codes)?;
         put(&format!("{name}.weight_scale"), &scale.to_le_bytes())?;
@@ -222,8 +263,13 @@ fn write_tensors(checkpoint: &Checkpoint, out: &mut AtomicFile, progress: &mut i
     Ok(())
 }
 
-/// What quantising the floats of a matrix has moved; none where they were integers, or ternary with several scales already.
-pub(super) fn quantisation_error(stored: &TensorBytes<'_>, matrix: &PackedTernary) -> Result<Option<f64>> {
-    let was_packed = matches!(stored.dtype, Dtype::U8 | Dtype::U32) || masters::has_several_scales(matrix);
+/// What quantising the floats of a matrix has moved; none where they were integers, or ternary with
+/// several scales already.
+pub(super) fn quantisation_error(
+    stored: &TensorBytes<'_>,
+    matrix: &PackedTernary,
+) -> Result<Option<f64>> {
+    let was_packed =
+        matches!(stored.dtype, Dtype::U8 | Dtype::U32) || masters::has_several_scales(matrix);
     Ok(if was_packed { None } else { Some(masters::relative_error(&stored.to_f32()?, matrix)) })
 }

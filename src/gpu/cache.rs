@@ -1,6 +1,7 @@
-//! Compiled kernels in a folder: what a driver made of a kernel, in a file of its own, by the name of all that it depends on. A file that is not what was
-//! written there is not used, and neither that nor a folder that cannot be written to is more than a line in the log. (`tuning.rs` keeps what was
-//! measured in files of the same form, and so does `auto`.)
+//! Compiled kernels in a folder: what a driver made of a kernel, in a file of its own, by the name
+//! of all that it depends on. A file that is not what was written there is not used, and neither
+//! that nor a folder that cannot be written to is more than a line in the log. (`tuning.rs` keeps
+//! what was measured in files of the same form, and so does `auto`.)
 
 use super::scopes::guarded;
 use crate::{
@@ -44,8 +45,14 @@ impl KernelCache {
         Self { folder, device: identity(info), told: AtomicBool::new(false) }
     }
 
-    /// The driver's cache for a kernel of this text, with what the folder has of it; `None` where the driver makes none.
-    pub fn open(&self, device: &wgpu::Device, kernel: &'static str, text: &[u8]) -> Option<Cached<'_>> {
+    /// The driver's cache for a kernel of this text, with what the folder has of it; `None` where
+    /// the driver makes none.
+    pub fn open(
+        &self,
+        device: &wgpu::Device,
+        kernel: &'static str,
+        text: &[u8],
+    ) -> Option<Cached<'_>> {
         if !device.features().contains(wgpu::Features::PIPELINE_CACHE) {
             return None;
         }
@@ -73,10 +80,14 @@ impl Cached<'_> {
         &self.raw
     }
 
-    /// Writes what the driver has made, unless it was there: where it has made more, what was there was not what it needed.
+    /// Writes what the driver has made, unless it was there: where it has made more, what was there
+    /// was not what it needed.
     pub fn keep(self) {
         let fits = |data: &Vec<u8>| (HEADER + data.len()) as u64 <= MOST_BYTES;
-        let Some(data) = self.raw.get_data().filter(|data| data.len() > self.found && fits(data)) else { return };
+        let Some(data) = self.raw.get_data().filter(|data| data.len() > self.found && fits(data))
+        else {
+            return;
+        };
         if let Err(error) = write(&self.path, KERNEL, self.key, &data)
             && !self.cache.told.swap(true, Ordering::Relaxed)
         {
@@ -90,7 +101,9 @@ pub fn identity(info: &wgpu::AdapterInfo) -> String {
     let wgpu::AdapterInfo { name, vendor, device, driver, driver_info, backend, .. } = info;
     // In debug builds, kernels have bounds checks.
     let (version, checked) = (env!("CARGO_PKG_VERSION"), cfg!(debug_assertions));
-    format!("{version} {checked}\n{backend:?}\n{name}\n{vendor:x} {device:x}\n{driver}\n{driver_info}\n")
+    format!(
+        "{version} {checked}\n{backend:?}\n{name}\n{vendor:x} {device:x}\n{driver}\n{driver_info}\n"
+    )
 }
 
 /// Writes a file that [`read`] takes, in a folder that is made where it is not there.
@@ -109,21 +122,36 @@ fn make_folder(folder: &Path) -> io::Result<()> {
 }
 
 #[allow(unsafe_code)]
-fn create(device: &wgpu::Device, kernel: &'static str, data: Option<&[u8]>) -> Result<wgpu::PipelineCache> {
+fn create(
+    device: &wgpu::Device,
+    kernel: &'static str,
+    data: Option<&[u8]>,
+) -> Result<wgpu::PipelineCache> {
     let descriptor = wgpu::PipelineCacheDescriptor { label: Some(kernel), data, fallback: false };
-    // SAFETY: `read` has seen that the data is what `keep` wrote, which wgpu gave it; whoever named the folder lets nobody else write there. wgpu itself
-    // compares device and driver.
-    guarded(device, || "taking a compiled kernel".into(), || unsafe { device.create_pipeline_cache(&descriptor) })
+    // SAFETY: `read` has seen that the data is what `keep` wrote, which wgpu gave it; whoever named
+    // the folder lets nobody else write there. wgpu itself compares device and driver.
+    guarded(
+        device,
+        || "taking a compiled kernel".into(),
+        || unsafe { device.create_pipeline_cache(&descriptor) },
+    )
 }
 
 /// What was written to a file under this key; `None` where there is no file.
-pub fn read(path: &Path, kind: &Kind, key: u64, most_bytes: u64) -> Result<Option<Vec<u8>>, String> {
+pub fn read(
+    path: &Path,
+    kind: &Kind,
+    key: u64,
+    most_bytes: u64,
+) -> Result<Option<Vec<u8>>, String> {
     let mut bytes = match read_regular(path, most_bytes) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         bytes => bytes.map_err(|error| error.to_string())?,
     };
     match bytes.split_at_checked(HEADER) {
-        Some((found, data)) if found == header(kind, key, data) => Ok(Some(bytes.split_off(HEADER))),
+        Some((found, data)) if found == header(kind, key, data) => {
+            Ok(Some(bytes.split_off(HEADER)))
+        }
         _ => Err("is damaged, or of something else".into()),
     }
 }
@@ -150,7 +178,11 @@ mod tests {
         let [fifo, long] = ["fifo", "long"].map(|name| folder.path().join(name));
         files::read::make_fifo(&fifo);
         for path in [&fifo, Path::new("/dev/zero"), folder.path()] {
-            assert_eq!(read(path, KERNEL, 0, MOST_BYTES).unwrap_err(), "is not a regular file", "{path:?}");
+            assert_eq!(
+                read(path, KERNEL, 0, MOST_BYTES).unwrap_err(),
+                "is not a regular file",
+                "{path:?}"
+            );
         }
         fs::write(&long, [0; 101]).unwrap();
         assert!(read(&long, KERNEL, 0, 100).unwrap_err().contains("more than 100 bytes"));
@@ -160,7 +192,8 @@ mod tests {
     #[test]
     fn files_are_of_one_adapter_and_driver() {
         let info = |change: fn(&mut wgpu::AdapterInfo)| {
-            let mut info = wgpu::AdapterInfo::new(wgpu::DeviceType::DiscreteGpu, wgpu::Backend::Vulkan);
+            let mut info =
+                wgpu::AdapterInfo::new(wgpu::DeviceType::DiscreteGpu, wgpu::Backend::Vulkan);
             change(&mut info);
             hash([identity(&info).as_bytes()])
         };

@@ -26,40 +26,56 @@ pub struct Capabilities {
     pub subgroups: bool,
     /// `f16` in shaders and in storage buffers.
     pub f16: bool,
-    /// The matrix units that BitLinear of many tokens, attention and products of halves use. None unless the device was opened with wgpu's experimental feature
-    /// for them: [`ContextOptions::experimental`](crate::ContextOptions::experimental) says how.
+    /// The matrix units that BitLinear of many tokens, attention and products of halves use. None
+    /// unless the device was opened with wgpu's experimental feature for them:
+    /// [`ContextOptions::experimental`](crate::ContextOptions::experimental) says how.
     pub matrix_units: Vec<MatrixUnit>,
-    /// Does `dot4I8Packed` beat float arithmetic? Apple GPUs and software adapters have no such instruction.
+    /// Does `dot4I8Packed` beat float arithmetic? Apple GPUs and software adapters have no such
+    /// instruction.
     pub fast_packed_dot: bool,
-    /// Does a half-precision subnormal keep its value when widened? Measured on the device when a context is made.
+    /// Does a half-precision subnormal keep its value when widened? Measured on the device when a
+    /// context is made.
     pub half_subnormals: bool,
-    /// Does `fma` round once? Vulkan lets it round the product too. Measured on the device when a context is made.
+    /// Does `fma` round once? Vulkan lets it round the product too. Measured on the device when a
+    /// context is made.
     pub fused_multiply_add: bool,
-    /// Does a WGSL `storageBarrier` order memory for the whole device, and not for its workgroup alone? As naga translates it for Vulkan it does.
+    /// Does a WGSL `storageBarrier` order memory for the whole device, and not for its workgroup
+    /// alone? As naga translates it for Vulkan it does.
     pub device_barriers: bool,
     /// Timestamps at the bounds of a compute pass, which were seen to move.
     pub timestamps: bool,
-    /// Does the processor write tensors of 64 KiB and more that it uploads to new memory into the memory where they stay? So it does where that is the processor's own,
-    /// on devices that have wgpu's `MAPPABLE_PRIMARY_BUFFERS`. Elsewhere, and to memory that is used again, the device copies them.
+    /// Does the processor write tensors of 64 KiB and more that it uploads to new memory into the
+    /// memory where they stay? So it does where that is the processor's own, on devices that have
+    /// wgpu's `MAPPABLE_PRIMARY_BUFFERS`. Elsewhere, and to memory that is used again, the device
+    /// copies them.
     pub writes_in_place: bool,
     /// The largest storage binding, in bytes.
     pub max_binding_bytes: u64,
     /// The most workgroups in one dimension of a dispatch.
     pub max_workgroups: u32,
-    /// The most work of one submission, about 100 ms of the slowest GPU of the kind. Systems stop work that takes long on a GPU that also draws the screen:
-    /// Apple's and integrated ones. `None` for others, whose work is submitted as it comes.
+    /// The most work of one submission, about 100 ms of the slowest GPU of the kind. Systems stop
+    /// work that takes long on a GPU that also draws the screen: Apple's and integrated ones.
+    /// `None` for others, whose work is submitted as it comes.
     pub submission_limit: Option<SubmissionLimit>,
-    /// What was measured on this device, in place of the numbers of its family; nothing unless the folder of
-    /// [`ContextOptions::cache`](crate::ContextOptions::cache) has it, or [`Context::restricted`](crate::Context::restricted) sets it.
+    /// What was measured on this device, in place of the numbers of its family; nothing unless the
+    /// folder of [`ContextOptions::cache`](crate::ContextOptions::cache) has it, or
+    /// [`Context::restricted`](crate::Context::restricted) sets it.
     pub tuning: Tuning,
 }
 
 impl Capabilities {
     /// Those of an adapter or a device, with kernels in MSL or without.
-    pub(crate) fn of(info: &wgpu::AdapterInfo, features: wgpu::Features, limits: &wgpu::Limits, matrices: &Matrices, msl: bool) -> Self {
+    pub(crate) fn of(
+        info: &wgpu::AdapterInfo,
+        features: wgpu::Features,
+        limits: &wgpu::Limits,
+        matrices: &Matrices,
+        msl: bool,
+    ) -> Self {
         let metal = info.backend == wgpu::Backend::Metal;
         let apple = is_apple(info);
-        // wgpu states 4 to 64 lanes for all of Metal; Apple GPUs have 32, GPUs of old Macs have others.
+        // wgpu states 4 to 64 lanes for all of Metal; Apple GPUs have 32, GPUs of old Macs have
+        // others.
         let lanes = if metal && apple { 32 } else { info.subgroup_min_size };
         Self {
             adapter: info.name.clone(),
@@ -67,11 +83,18 @@ impl Capabilities {
             backend: info.backend,
             software: info.device_type == wgpu::DeviceType::Cpu,
             apple,
-            languages: if msl { &[ShaderLanguage::Wgsl, ShaderLanguage::Msl] } else { &[ShaderLanguage::Wgsl] },
-            subgroups: features.contains(wgpu::Features::SUBGROUP) && lanes >= WGSL_LANES[0] && info.subgroup_max_size <= WGSL_LANES[1],
+            languages: if msl {
+                &[ShaderLanguage::Wgsl, ShaderLanguage::Msl]
+            } else {
+                &[ShaderLanguage::Wgsl]
+            },
+            subgroups: features.contains(wgpu::Features::SUBGROUP)
+                && lanes >= WGSL_LANES[0]
+                && info.subgroup_max_size <= WGSL_LANES[1],
             f16: features.contains(wgpu::Features::SHADER_F16),
             matrix_units: matrix_units(info, features, limits, matrices),
-            // lavapipe expands it: what multiplies halves or two numbers at once is faster (benches/notes/measurements.md).
+            // lavapipe expands it: what multiplies halves or two numbers at once is faster
+            // (benches/notes/measurements.md).
             fast_packed_dot: !apple && info.device_type != wgpu::DeviceType::Cpu,
             half_subnormals: false,
             fused_multiply_add: false,
@@ -79,15 +102,21 @@ impl Capabilities {
             timestamps: features.contains(wgpu::Features::TIMESTAMP_QUERY),
             writes_in_place: unified_memory(info.device_type, apple) == Some(true)
                 && features.contains(wgpu::Features::MAPPABLE_PRIMARY_BUFFERS),
-            // Whole words, and as many as 32-bit indices reach: kernels, and the casts of their parameters, rest on it.
-            max_binding_bytes: limits.max_storage_buffer_binding_size.min(limits.max_buffer_size).min(u32::MAX.into()) & !3,
+            // Whole words, and as many as 32-bit indices reach: kernels, and the casts of their
+            // parameters, rest on it.
+            max_binding_bytes: limits
+                .max_storage_buffer_binding_size
+                .min(limits.max_buffer_size)
+                .min(u32::MAX.into())
+                & !3,
             max_workgroups: limits.max_compute_workgroups_per_dimension,
             submission_limit: SubmissionLimit::of(info.device_type, apple),
             tuning: Tuning::default(),
         }
     }
 
-    /// What a kernel choice would see on some common kind of device, for tests and plans made without a GPU.
+    /// What a kernel choice would see on some common kind of device, for tests and plans made
+    /// without a GPU.
     pub fn example(apple: bool) -> Self {
         Self {
             adapter: if apple { "Apple M1" } else { "a discrete GPU" }.to_owned(),
@@ -95,7 +124,11 @@ impl Capabilities {
             backend: if apple { wgpu::Backend::Metal } else { wgpu::Backend::Vulkan },
             software: false,
             apple,
-            languages: if apple { &[ShaderLanguage::Wgsl, ShaderLanguage::Msl] } else { &[ShaderLanguage::Wgsl] },
+            languages: if apple {
+                &[ShaderLanguage::Wgsl, ShaderLanguage::Msl]
+            } else {
+                &[ShaderLanguage::Wgsl]
+            },
             subgroups: true,
             f16: true,
             matrix_units: Vec::new(),
@@ -112,7 +145,8 @@ impl Capabilities {
         }
     }
 
-    /// A number that kernels are chosen by: the device's own where it was measured, else that of its family.
+    /// A number that kernels are chosen by: the device's own where it was measured, else that of
+    /// its family.
     pub fn choice(&self, choice: Choice) -> usize {
         let family = match (self.software, self.apple) {
             (true, _) => Family::Software,
@@ -134,10 +168,12 @@ pub struct SubmissionLimit {
 }
 
 impl SubmissionLimit {
-    /// 100 ms of an A14's GPU, the slowest that runs the Metal kernels: four cores that multiply and add 0.65 · 10^12 times a second at most, of which a
-    /// matrix product reaches about 40 %, and 40 GB/s.
+    /// 100 ms of an A14's GPU, the slowest that runs the Metal kernels: four cores that multiply
+    /// and add 0.65 · 10^12 times a second at most, of which a matrix product reaches about 40 %,
+    /// and 40 GB/s.
     pub(crate) const APPLE: Self = Self { multiply_adds: 25_000_000_000, bytes: 4_000_000_000 };
-    /// 100 ms of an integrated GPU with 24 execution units (Intel UHD): 0.2 · 10^12 at most, of which a product reaches about 25 %, and 15 GB/s.
+    /// 100 ms of an integrated GPU with 24 execution units (Intel UHD): 0.2 · 10^12 at most, of
+    /// which a product reaches about 25 %, and 15 GB/s.
     const INTEGRATED: Self = Self { multiply_adds: 5_000_000_000, bytes: 1_500_000_000 };
 
     /// A limit in multiply-adds and bytes.
@@ -155,7 +191,8 @@ impl SubmissionLimit {
 
     /// The part of a submission that this work takes.
     pub(crate) fn share(&self, multiply_adds: u64, bytes: u64) -> f64 {
-        multiply_adds as f64 / self.multiply_adds.max(1) as f64 + bytes as f64 / self.bytes.max(1) as f64
+        multiply_adds as f64 / self.multiply_adds.max(1) as f64
+            + bytes as f64 / self.bytes.max(1) as f64
     }
 }
 
@@ -182,23 +219,45 @@ pub struct Matrices {
     pub int8: Vec<[u32; 2]>,
 }
 
-/// The units that kernels here can use. Only Vulkan's: on Metal these products have Metal of their own, and naga 30 writes matrices of 16 × 16 that Metal
-/// does not have. Only subgroups of one size: wgpu cannot ask for one.
-fn matrix_units(info: &wgpu::AdapterInfo, features: wgpu::Features, limits: &wgpu::Limits, matrices: &Matrices) -> Vec<MatrixUnit> {
+/// The units that kernels here can use. Only Vulkan's: on Metal these products have Metal of their
+/// own, and naga 30 writes matrices of 16 × 16 that Metal does not have. Only subgroups of one
+/// size: wgpu cannot ask for one.
+fn matrix_units(
+    info: &wgpu::AdapterInfo,
+    features: wgpu::Features,
+    limits: &wgpu::Limits,
+    matrices: &Matrices,
+) -> Vec<MatrixUnit> {
     use wgpu::CooperativeScalarType::{F16, F32};
-    let needed = wgpu::Features::EXPERIMENTAL_COOPERATIVE_MATRIX | wgpu::Features::SHADER_F16 | wgpu::Features::SUBGROUP;
+    let needed = wgpu::Features::EXPERIMENTAL_COOPERATIVE_MATRIX
+        | wgpu::Features::SHADER_F16
+        | wgpu::Features::SUBGROUP;
     let lanes = info.subgroup_min_size;
-    if info.backend != wgpu::Backend::Vulkan || !features.contains(needed) || lanes != info.subgroup_max_size {
+    if info.backend != wgpu::Backend::Vulkan
+        || !features.contains(needed)
+        || lanes != info.subgroup_max_size
+    {
         return Vec::new();
     }
     let fits = |matrix: &wgpu::CooperativeMatrixProperties| {
         let square = matrix.m_size == matrix.n_size && matrix.n_size == matrix.k_size;
         square && (matrix.ab_type, matrix.cr_type) == (F16, F32) && !matrix.saturating_accumulation
     };
-    let halves = matrices.known.iter().filter(|matrix| fits(matrix)).map(|matrix| MatrixUnit::new(matrix.m_size, lanes));
+    let halves = matrices
+        .known
+        .iter()
+        .filter(|matrix| fits(matrix))
+        .map(|matrix| MatrixUnit::new(matrix.m_size, lanes));
     let spirv = features.contains(wgpu::Features::PASSTHROUGH_SHADERS);
-    let int8 = matrices.int8.iter().filter(|_| spirv).map(|&[size, depth]| MatrixUnit::int8(size, depth, lanes));
-    halves.chain(int8).filter(|unit| unit.workgroup_bytes() <= limits.max_compute_workgroup_storage_size).collect()
+    let int8 = matrices
+        .int8
+        .iter()
+        .filter(|_| spirv)
+        .map(|&[size, depth]| MatrixUnit::int8(size, depth, lanes));
+    halves
+        .chain(int8)
+        .filter(|unit| unit.workgroup_bytes() <= limits.max_compute_workgroup_storage_size)
+        .collect()
 }
 
 #[cfg(test)]
@@ -221,9 +280,13 @@ mod tests {
         let of = |kind, features| {
             let info = wgpu::AdapterInfo::new(kind, wgpu::Backend::Vulkan);
             let none = Matrices { known: Vec::new(), int8: Vec::new() };
-            Capabilities::of(&info, features, &wgpu::Limits::default(), &none, false).writes_in_place
+            Capabilities::of(&info, features, &wgpu::Limits::default(), &none, false)
+                .writes_in_place
         };
-        assert_eq!([Cpu, IntegratedGpu, DiscreteGpu, Other].map(|kind| of(kind, mappable)), [true, true, false, false]);
+        assert_eq!(
+            [Cpu, IntegratedGpu, DiscreteGpu, Other].map(|kind| of(kind, mappable)),
+            [true, true, false, false]
+        );
         assert!(!of(IntegratedGpu, wgpu::Features::empty()), "a device that was opened without");
     }
 }

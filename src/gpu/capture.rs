@@ -1,4 +1,5 @@
-//! Submissions that a graphics debugger captures, RenderDoc or Xcode. An environment variable says which; wgpu tells the debugger, if one is attached.
+//! Submissions that a graphics debugger captures, RenderDoc or Xcode. An environment variable says
+//! which; wgpu tells the debugger, if one is attached.
 
 use super::environment::environment;
 use crate::error::{Error, Result};
@@ -30,14 +31,16 @@ impl Captures {
         match parse(&value) {
             Some(wanted) => Ok(Some(Self { wanted, submitted: AtomicU64::new(0) })),
             None => {
-                let what =
-                    format!("{VARIABLE} is {value:?}; it is N or N:COUNT: the number of a submission, from 1, and how many from it on");
+                let what = format!(
+                    "{VARIABLE} is {value:?}; it is N or N:COUNT: the number of a submission, from 1, and how many from it on"
+                );
                 Err(Error::Invalid { op: "capture", what })
             }
         }
     }
 
-    /// Encodes and submits by `submit`, which is captured if it is its turn. What other threads do meanwhile is in the capture too.
+    /// Encodes and submits by `submit`, which is captured if it is its turn. What other threads do
+    /// meanwhile is in the capture too.
     pub fn around<R>(&self, device: &wgpu::Device, label: &str, submit: impl FnOnce() -> R) -> R {
         let number = self.submitted.fetch_add(1, Ordering::Relaxed);
         let _capture = self.wanted.contains(&number).then(|| {
@@ -62,7 +65,8 @@ impl<'a> Capture<'a> {
     #[allow(unsafe_code)]
     fn begin(device: &'a wgpu::Device) -> Self {
         let only = CAPTURING.lock().unwrap_or_else(PoisonError::into_inner);
-        // SAFETY: the lock keeps off all other captures of this crate. Whoever sets the variable has none of their own, and trusts the debugger.
+        // SAFETY: the lock keeps off all other captures of this crate. Whoever sets the variable
+        // has none of their own, and trusts the debugger.
         unsafe { device.start_graphics_debugger_capture() };
         Self(device, only)
     }
@@ -83,8 +87,24 @@ mod tests {
     #[test]
     fn a_variable_says_which_submissions() {
         let asked = ["1", "7", "1:3", "12:4", "18446744073709551615"].map(parse);
-        assert_eq!(asked, [Some(0..1), Some(6..7), Some(0..3), Some(11..15), Some(u64::MAX - 1..u64::MAX)]);
-        for wrong in ["", "0", "0:2", "3:0", "1:", ":1", "-1", "1:2:3", "one", "1, 2", "18446744073709551615:2", "18446744073709551616"] {
+        assert_eq!(
+            asked,
+            [Some(0..1), Some(6..7), Some(0..3), Some(11..15), Some(u64::MAX - 1..u64::MAX)]
+        );
+        for wrong in [
+            "",
+            "0",
+            "0:2",
+            "3:0",
+            "1:",
+            ":1",
+            "-1",
+            "1:2:3",
+            "one",
+            "1, 2",
+            "18446744073709551615:2",
+            "18446744073709551616",
+        ] {
             assert_eq!(parse(wrong), None, "{wrong:?}");
         }
     }

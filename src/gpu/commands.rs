@@ -1,8 +1,10 @@
-//! What a submission is recorded into: wgpu's command encoder, and the marks of a [`CompletionCheck`](super::completion_check::CompletionCheck).
+//! What a submission is recorded into: wgpu's command encoder, and the marks of a
+//! [`CompletionCheck`](super::completion_check::CompletionCheck).
 
 use super::completion_check::{Expected, Marking};
 
-/// The most compute passes of a submission. On Metal a pass is two command buffers, and wgpu loses the device at 4096 that are made and not submitted.
+/// The most compute passes of a submission. On Metal a pass is two command buffers, and wgpu loses
+/// the device at 4096 that are made and not submitted.
 pub const MOST_PASSES: usize = 1000;
 
 /// A command encoder whose compute passes end with a mark, where submissions are checked.
@@ -12,12 +14,20 @@ pub struct Commands<'a, 'check> {
 }
 
 impl<'a, 'check> Commands<'a, 'check> {
-    pub fn new(encoder: &'a mut wgpu::CommandEncoder, marking: Option<&'a mut Marking<'check>>) -> Self {
+    pub fn new(
+        encoder: &'a mut wgpu::CommandEncoder,
+        marking: Option<&'a mut Marking<'check>>,
+    ) -> Self {
         Self { encoder, marking }
     }
 
-    /// Records a compute pass. Passes that are timed begin on [`Commands::encoder`] instead, since a mark would be in their time.
-    pub fn pass(&mut self, descriptor: &wgpu::ComputePassDescriptor<'_>, record: impl FnOnce(&mut wgpu::ComputePass<'_>)) {
+    /// Records a compute pass. Passes that are timed begin on [`Commands::encoder`] instead, since
+    /// a mark would be in their time.
+    pub fn pass(
+        &mut self,
+        descriptor: &wgpu::ComputePassDescriptor<'_>,
+        record: impl FnOnce(&mut wgpu::ComputePass<'_>),
+    ) {
         let mut pass = self.encoder.begin_compute_pass(descriptor);
         record(&mut pass);
         if let Some(marking) = &mut self.marking {
@@ -32,7 +42,8 @@ impl<'a, 'check> Commands<'a, 'check> {
         }
     }
 
-    /// Ends a submission that copies to a staging buffer, whose bytes from `at` on are for the marks.
+    /// Ends a submission that copies to a staging buffer, whose bytes from `at` on are for the
+    /// marks.
     pub fn end_read(self, staging: &wgpu::Buffer, at: u64) -> Option<Expected> {
         self.marking.map(|marking| marking.read(self.encoder, staging, at))
     }

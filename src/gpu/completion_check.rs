@@ -1,6 +1,8 @@
-//! Detects submissions that the GPU did not finish while nobody was told: Metal stops a command buffer whose kernel faults, runs for too long or lacks memory,
-//! and wgpu does not report it. So the last dispatch of each compute pass writes a word of its submission to a log on the device. wgpu gives each pass a
-//! command buffer of its own on Metal, so that a copy after the pass would prove nothing. A read brings the log with it and compares the words.
+//! Detects submissions that the GPU did not finish while nobody was told: Metal stops a command
+//! buffer whose kernel faults, runs for too long or lacks memory, and wgpu does not report it. So
+//! the last dispatch of each compute pass writes a word of its submission to a log on the device.
+//! wgpu gives each pass a command buffer of its own on Metal, so that a copy after the pass would
+//! prove nothing. A read brings the log with it and compares the words.
 
 use super::{pipeline::Pipeline, scopes::guarded};
 use crate::{
@@ -23,7 +25,8 @@ pub static KERNELS: &[&Kernel] = &[&COMPLETION];
 
 params! { struct Params { place: u32, word: u32, first: u32 } }
 
-/// Writes a word to a place of the log in the first pass of a submission, and adds 1 to it in each pass that follows.
+/// Writes a word to a place of the log in the first pass of a submission, and adds 1 to it in each
+/// pass that follows.
 pub static COMPLETION: Kernel = Kernel::trusted(
     "completion",
     Params::FIELDS,
@@ -64,7 +67,8 @@ struct Sent {
     passes: u32,
 }
 
-/// A submission that is being made. The next one begins when this is dropped, so that numbers follow the order of the queue.
+/// A submission that is being made. The next one begins when this is dropped, so that numbers
+/// follow the order of the queue.
 pub struct Marking<'a> {
     check: &'a Arc<CompletionCheck>,
     state: MutexGuard<'a, State>,
@@ -102,21 +106,34 @@ impl CompletionCheck {
         use wgpu::BufferUsages as Usage;
         const MAKING: &str = "making the completion log";
         let buffer = |size, usage, mapped| {
-            device.create_buffer(&wgpu::BufferDescriptor { label: Some("completion"), size, usage, mapped_at_creation: mapped })
+            device.create_buffer(&wgpu::BufferDescriptor {
+                label: Some("completion"),
+                size,
+                usage,
+                mapped_at_creation: mapped,
+            })
         };
         let make = || {
             let words = buffer(4 * WORDS, Usage::COPY_DST | Usage::COPY_SRC, true);
             let all: Vec<u32> = (0..WORDS).map(word).collect();
-            let written = words.slice(..).get_mapped_range_mut().map(|mut view| view.copy_from_slice(bytemuck::cast_slice(&all)));
+            let written = words
+                .slice(..)
+                .get_mapped_range_mut()
+                .map(|mut view| view.copy_from_slice(bytemuck::cast_slice(&all)));
             words.unmap();
             let log = buffer(4 * PLACES, Usage::STORAGE | Usage::COPY_DST | Usage::COPY_SRC, false);
             let entries = [wgpu::BindGroupEntry { binding: 0, resource: log.as_entire_binding() }];
-            let descriptor = wgpu::BindGroupDescriptor { label: Some("completion"), layout: &pipeline.layout, entries: &entries };
+            let descriptor = wgpu::BindGroupDescriptor {
+                label: Some("completion"),
+                layout: &pipeline.layout,
+                entries: &entries,
+            };
             let bind_group = device.create_bind_group(&descriptor);
             written.map(|()| (words, bind_group, log))
         };
         let made = guarded(device, || MAKING.into(), make)?;
-        let (words, bind_group, log) = made.map_err(|error| Error::Gpu { during: MAKING.into(), message: error.to_string() })?;
+        let (words, bind_group, log) =
+            made.map_err(|error| Error::Gpu { during: MAKING.into(), message: error.to_string() })?;
         Ok(Self { words, log, pipeline, bind_group, state: Mutex::default() })
     }
 
@@ -142,7 +159,11 @@ impl Marking<'_> {
     /// Records the last dispatch of a pass.
     pub fn end_pass(&mut self, pass: &mut wgpu::ComputePass<'_>) {
         let Sent { number, passes, .. } = self.sent;
-        let params = Params { place: self.sent.place() as u32, word: word(number), first: u32::from(passes == 0) };
+        let params = Params {
+            place: self.sent.place() as u32,
+            word: word(number),
+            first: u32::from(passes == 0),
+        };
         pass.set_pipeline(&self.check.pipeline.raw);
         pass.set_immediates(0, bytemuck::bytes_of(&params));
         pass.set_bind_group(0, &self.check.bind_group, &[]);
@@ -151,10 +172,17 @@ impl Marking<'_> {
     }
 
     fn copy(&self, encoder: &mut wgpu::CommandEncoder, buffer: &wgpu::Buffer, at: u64) {
-        encoder.copy_buffer_to_buffer(&self.check.words, 4 * (self.sent.number % WORDS), buffer, at, 4);
+        encoder.copy_buffer_to_buffer(
+            &self.check.words,
+            4 * (self.sent.number % WORDS),
+            buffer,
+            at,
+            4,
+        );
     }
 
-    /// Ends a submission that reads nothing. One without a pass has only copies, and a copy marks its end.
+    /// Ends a submission that reads nothing. One without a pass has only copies, and a copy marks
+    /// its end.
     pub fn end(&mut self, encoder: &mut wgpu::CommandEncoder) {
         if self.sent.passes == 0 {
             self.copy(encoder, &self.check.log, 4 * self.sent.place());
@@ -163,7 +191,12 @@ impl Marking<'_> {
     }
 
     /// Ends a submission that copies to a staging buffer: [`BYTES`] from `at` on.
-    pub fn read(&mut self, encoder: &mut wgpu::CommandEncoder, staging: &wgpu::Buffer, at: u64) -> Expected {
+    pub fn read(
+        &mut self,
+        encoder: &mut wgpu::CommandEncoder,
+        staging: &wgpu::Buffer,
+        at: u64,
+    ) -> Expected {
         if self.sent.passes > 0 {
             self.state.unread.push_back(self.sent);
         }
@@ -188,11 +221,13 @@ impl Expected {
         self.at as usize
     }
 
-    /// The label of the first submission that was not finished, by the words that were read. It is reported to the reads that saw it, and not again.
+    /// The label of the first submission that was not finished, by the words that were read. It is
+    /// reported to the reads that saw it, and not again.
     pub fn unfinished(&self, words: &[u32]) -> Option<&'static str> {
         let number = self.own.number;
         self.check.state().unread.retain(|other| other.number > number);
-        let lost = self.before.iter().find(|sent| words[1 + sent.place() as usize] != sent.expected());
+        let lost =
+            self.before.iter().find(|sent| words[1 + sent.place() as usize] != sent.expected());
         lost.or((words[0] != word(number)).then_some(&self.own)).map(|sent| sent.label)
     }
 }
@@ -203,7 +238,8 @@ mod tests {
     use crate::{Context, ErrorKind, Tensor, gpu::noop, tensor};
     use pollster::block_on;
 
-    /// A device that copies and runs no kernel: like Metal where it stops each pass. `finish` does what the last dispatch of a pass would.
+    /// A device that copies and runs no kernel: like Metal where it stops each pass. `finish` does
+    /// what the last dispatch of a pass would.
     fn context() -> (Context, Arc<CompletionCheck>) {
         let context = noop::context();
         context.check_submissions().unwrap();
@@ -213,12 +249,20 @@ mod tests {
 
     fn finish(context: &Context, check: &CompletionCheck, number: u64, passes: u32) {
         let sent = Sent { number, label: "", passes };
-        context.queue().write_buffer(&check.log, 4 * sent.place(), bytemuck::bytes_of(&sent.expected()));
+        context.queue().write_buffer(
+            &check.log,
+            4 * sent.place(),
+            bytemuck::bytes_of(&sent.expected()),
+        );
     }
 
     fn unfinished<T: std::fmt::Debug>(result: Result<T>) -> &'static str {
         match result {
-            Err(error @ Error::Unfinished { submission, .. }) if error.kind() == ErrorKind::Lost => submission,
+            Err(error @ Error::Unfinished { submission, .. })
+                if error.kind() == ErrorKind::Lost =>
+            {
+                submission
+            }
             other => panic!("{other:?}"),
         }
     }
@@ -238,7 +282,8 @@ mod tests {
             submit(&context, &x, "first");
             submit(&context, &x, "second");
             let next = check.state().next;
-            // What is not finished leaves what was there: at last the word of an earlier submission.
+            // What is not finished leaves what was there: at last the word of an earlier
+            // submission.
             let lost = round % 3;
             (lost..2).for_each(|i| finish(&context, &check, next - 2 + [1, 0][i as usize], 1));
             match lost {
@@ -256,7 +301,11 @@ mod tests {
         let x = context.upload(&[1f32], [1]).unwrap();
         for finished in 0..=3 {
             let descriptor = wgpu::ComputePassDescriptor::default();
-            context.submit_with("three passes", |commands| (0..3).for_each(|_| commands.pass(&descriptor, |_| ()))).unwrap();
+            context
+                .submit_with("three passes", |commands| {
+                    (0..3).for_each(|_| commands.pass(&descriptor, |_| ()))
+                })
+                .unwrap();
             let number = check.state().next - 1;
             finish(&context, &check, number, finished);
             match finished {
@@ -280,7 +329,11 @@ mod tests {
         assert_eq!(unfinished(block_on(x.read())), "squares");
         // A copy of its own that did not come is noticed too.
         let next = check.state().next;
-        context.queue().write_buffer(&check.words, 4 * (next % WORDS), bytemuck::bytes_of(&word(next - 1)));
+        context.queue().write_buffer(
+            &check.words,
+            4 * (next % WORDS),
+            bytemuck::bytes_of(&word(next - 1)),
+        );
         assert_eq!(unfinished(block_on(x.read())), "readback");
         assert_eq!(block_on(x.read()).unwrap(), [3.0]);
     }
@@ -302,18 +355,28 @@ mod tests {
         let x = context.upload(&[1f32; 3], [3]).unwrap();
         (0..3 * PLACES).for_each(|_| submit(&context, &x, "many"));
         assert_eq!(check.state().unread.len() as u64, PLACES);
-        check.state().unread.iter().for_each(|sent| assert_eq!((sent.label, sent.passes), ("many", 1)));
+        check
+            .state()
+            .unread
+            .iter()
+            .for_each(|sent| assert_eq!((sent.label, sent.passes), ("many", 1)));
         let next = check.state().next;
         (next - PLACES..next).for_each(|number| finish(&context, &check, number, 1));
         assert_eq!(block_on(x.read()).unwrap(), [1.0; 3]);
         assert_eq!(check.state().unread.len(), 0);
         let usage = wgpu::BufferUsages::STORAGE;
-        let closed = context.device().create_buffer(&wgpu::BufferDescriptor { label: None, size: 16, usage, mapped_at_creation: false });
+        let closed = context.device().create_buffer(&wgpu::BufferDescriptor {
+            label: None,
+            size: 16,
+            usage,
+            mapped_at_creation: false,
+        });
         assert!(context.clear(&closed).is_err());
         assert_eq!(block_on(x.read()).unwrap(), [1.0; 3]);
     }
 
-    /// Without the check, a device that runs no kernel gives what was there, and whoever waits has an answer.
+    /// Without the check, a device that runs no kernel gives what was there, and whoever waits has
+    /// an answer.
     #[test]
     fn a_device_that_runs_nothing_answers() {
         let context = noop::context();
@@ -322,7 +385,8 @@ mod tests {
             "probes are not believed without their numbers"
         );
         assert!(!context.capabilities().timestamps);
-        let (x, y) = (context.upload(&[3f32; 5], [5]).unwrap(), Tensor::zeros(&context, [5]).unwrap());
+        let (x, y) =
+            (context.upload(&[3f32; 5], [5]).unwrap(), Tensor::zeros(&context, [5]).unwrap());
         let mut encoder = context.encoder("nothing");
         tensor::mul_into(&mut encoder, &x, &x, &y).unwrap();
         let recording = encoder.finish();

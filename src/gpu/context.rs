@@ -27,7 +27,8 @@ use crate::{
 };
 use std::{sync::Arc, time::Duration};
 
-/// A GPU device with its buffer pool, pipeline cache and poll thread. Clones are cheap and share all of them.
+/// A GPU device with its buffer pool, pipeline cache and poll thread. Clones are cheap and share
+/// all of them.
 #[derive(Clone)]
 pub struct Context {
     shared: Arc<Shared>,
@@ -67,8 +68,11 @@ struct Shared {
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        // wgpu waits without end for what is dropped with work on it. A device that does not answer is kept instead.
-        if self.waits.limit().is_some() && matches!(self.waits.wait(None), Err(Error::WaitLimit { .. })) {
+        // wgpu waits without end for what is dropped with work on it. A device that does not answer
+        // is kept instead.
+        if self.waits.limit().is_some()
+            && matches!(self.waits.wait(None), Err(Error::WaitLimit { .. }))
+        {
             std::mem::forget(self.queue.clone());
             self.poll.leave();
         }
@@ -104,7 +108,14 @@ impl Context {
             submissions: Submissions::default(),
         };
         let language = capabilities.languages.last().copied().unwrap_or(ShaderLanguage::Wgsl);
-        let settings = Settings { language, fallback: true, capabilities, label: "tensors".into(), plan: None, opened: None };
+        let settings = Settings {
+            language,
+            fallback: true,
+            capabilities,
+            label: "tensors".into(),
+            plan: None,
+            opened: None,
+        };
         Ok(Self { shared: Arc::new(shared), settings: Arc::new(settings) })
     }
 
@@ -136,8 +147,9 @@ impl Context {
         Self { shared: self.shared.clone(), settings: Arc::new(settings) }
     }
 
-    /// This device, its buffers and caches, with kernels from another language, where they have it. A kernel that does not compile from a language that was
-    /// asked for is an error. (Where the language was chosen by the device, its WGSL takes its place, with a warning.)
+    /// This device, its buffers and caches, with kernels from another language, where they have it.
+    /// A kernel that does not compile from a language that was asked for is an error. (Where the
+    /// language was chosen by the device, its WGSL takes its place, with a warning.)
     ///
     /// # Errors
     /// [`Error::Language`] where it cannot run.
@@ -148,8 +160,8 @@ impl Context {
         Ok(self.with(Settings { language, fallback: false, ..self.settings() }))
     }
 
-    /// The same device, used as if it offered less: `change` may clear capabilities, so that the kernels for lesser
-    /// devices can be tested and timed on it. What it lacks cannot be added.
+    /// The same device, used as if it offered less: `change` may clear capabilities, so that the
+    /// kernels for lesser devices can be tested and timed on it. What it lacks cannot be added.
     pub fn restricted(&self, change: impl FnOnce(&mut Capabilities)) -> Self {
         let old = self.capabilities();
         let mut new = old.clone();
@@ -194,7 +206,8 @@ impl Context {
         &self.shared.queue
     }
 
-    /// The same device, whose tensors from here on are counted under this label in [`Context::live_memory`] and in errors.
+    /// The same device, whose tensors from here on are counted under this label in
+    /// [`Context::live_memory`] and in errors.
     ///
     /// ```no_run
     /// # async fn load() -> bitnet_wgpu::Result<()> {
@@ -212,8 +225,8 @@ impl Context {
         self.with(Settings { label: label.into(), ..self.settings() })
     }
 
-    /// How much GPU memory the tensors of this context and its clones take. What an app allocates itself is not in it, nor what wgpu and the driver need:
-    /// see [`Context::reserved_bytes`].
+    /// How much GPU memory the tensors of this context and its clones take. What an app allocates
+    /// itself is not in it, nor what wgpu and the driver need: see [`Context::reserved_bytes`].
     pub fn memory_stats(&self) -> MemoryStats {
         self.shared.pool.stats()
     }
@@ -223,17 +236,23 @@ impl Context {
         self.shared.pool.live()
     }
 
-    /// Bytes that wgpu has taken from the driver for all buffers of the device, an app's and its own among them. Under Metal, bytes of all resources that
-    /// this process has on the GPU (`currentAllocatedSize`), those of other devices among them. `None` under backends that do not count them.
+    /// Bytes that wgpu has taken from the driver for all buffers of the device, an app's and its
+    /// own among them. Under Metal, bytes of all resources that this process has on the GPU
+    /// (`currentAllocatedSize`), those of other devices among them. `None` under backends that do
+    /// not count them.
     pub fn reserved_bytes(&self) -> Option<u64> {
-        let report = self.device().generate_allocator_report().map(|report| report.total_reserved_bytes);
+        let report =
+            self.device().generate_allocator_report().map(|report| report.total_reserved_bytes);
         report.or_else(|| allocated_bytes(self.device()))
     }
 
-    /// Sets the most bytes of GPU memory that tensors may take, live and waiting for reuse; `None` for no limit. Under Metal there is one by default:
-    /// [`ContextOptions::memory_limit`](crate::ContextOptions::memory_limit()). Buffers that have waited longest are given
-    /// back to keep it. What is live is not touched; what would be more is [`Error::MemoryLimit`],
-    /// unless [`ContextOptions::on_memory_pressure`](crate::ContextOptions::on_memory_pressure) makes room.
+    /// Sets the most bytes of GPU memory that tensors may take, live and waiting for reuse; `None`
+    /// for no limit. Under Metal there is one by default:
+    /// [`ContextOptions::memory_limit`](crate::ContextOptions::memory_limit()). Buffers that have
+    /// waited longest are given back to keep it. What is live is not touched; what would be more is
+    /// [`Error::MemoryLimit`], unless
+    /// [`ContextOptions::on_memory_pressure`](crate::ContextOptions::on_memory_pressure) makes
+    /// room.
     pub fn limit_memory(&self, bytes: impl Into<Option<u64>>) {
         self.shared.pool.limit(bytes.into());
     }
@@ -243,11 +262,13 @@ impl Context {
         self.shared.pool.free_by(free);
     }
 
-    /// Sets the most time that a wait for the device may take, with all that was submitted before; `None` for no limit. What takes longer is
-    /// [`Error::WaitLimit`]. Waits that have begun keep to the limit that they began with.
+    /// Sets the most time that a wait for the device may take, with all that was submitted before;
+    /// `None` for no limit. What takes longer is [`Error::WaitLimit`]. Waits that have begun keep
+    /// to the limit that they began with.
     ///
-    /// A limit is for devices that may hang. Most drivers reset those that do, which is [`Error::DeviceLost`], after some seconds. Let it be longer than
-    /// anything takes that is sound: on a large model's prompt a slow device computes for long.
+    /// A limit is for devices that may hang. Most drivers reset those that do, which is
+    /// [`Error::DeviceLost`], after some seconds. Let it be longer than anything takes that is
+    /// sound: on a large model's prompt a slow device computes for long.
     pub fn limit_waits(&self, time: impl Into<Option<Duration>>) {
         self.shared.waits.set_limit(time.into());
     }
@@ -263,7 +284,8 @@ impl Context {
         self.shared.waits.wait(Some(index))
     }
 
-    /// A context whose tensors are counted and not made, and whose work is checked and not recorded.
+    /// A context whose tensors are counted and not made, and whose work is checked and not
+    /// recorded.
     #[cfg(feature = "models")]
     pub(crate) fn planning(&self) -> (Self, Arc<Plan>) {
         let plan = Arc::<Plan>::default();
@@ -290,7 +312,8 @@ impl Context {
         self.shared.pool.relieved(&what, bytes, fits)
     }
 
-    /// Bytes that tensors may still take: up to the limit or, without one, up to what the adapter has; `None` where the system does not say that.
+    /// Bytes that tensors may still take: up to the limit or, without one, up to what the adapter
+    /// has; `None` where the system does not say that.
     #[cfg(feature = "models")]
     pub(crate) fn free_memory(&self) -> Option<u64> {
         let MemoryStats { limit, live_bytes, .. } = self.memory_stats();
@@ -305,10 +328,15 @@ impl Context {
     /// Refuses a device that is gone: what is made on it is no error before somebody waits.
     #[cfg(feature = "models")]
     pub(crate) fn check_there(&self, during: &str) -> Result<()> {
-        if super::scopes::is_lost(self.device()) { Err(Error::DeviceLost { during: during.into() }) } else { Ok(()) }
+        if super::scopes::is_lost(self.device()) {
+            Err(Error::DeviceLost { during: during.into() })
+        } else {
+            Ok(())
+        }
     }
 
-    /// How many kernels have been compiled for the device: each is at its first use, or by [`Model::warm_up`](crate::model::Model::warm_up).
+    /// How many kernels have been compiled for the device: each is at its first use, or by
+    /// [`Model::warm_up`](crate::model::Model::warm_up).
     pub fn compiled_kernels(&self) -> usize {
         self.shared.pipelines.len()
     }
@@ -318,26 +346,44 @@ impl Context {
         self.shared.pool.trim();
     }
 
-    /// The compiled kernel, from the cache or made now; `floats` are the types behind its aliases. Its language is that of this context, or WGSL where the
-    /// kernel does not compile from that.
-    pub(super) fn pipeline(&self, kernel: &KernelRef, floats: Vec<(&'static str, Element)>) -> Result<Arc<Pipeline>> {
+    /// The compiled kernel, from the cache or made now; `floats` are the types behind its aliases.
+    /// Its language is that of this context, or WGSL where the kernel does not compile from that.
+    pub(super) fn pipeline(
+        &self,
+        kernel: &KernelRef,
+        floats: Vec<(&'static str, Element)>,
+    ) -> Result<Arc<Pipeline>> {
         let variant = self.variant(kernel, kernel.language(self.language()), floats);
-        let instead = (self.settings.fallback && variant.language == ShaderLanguage::Msl && kernel.source(ShaderLanguage::Wgsl).is_some())
-            .then(|| self.variant(kernel, ShaderLanguage::Wgsl, variant.floats.clone()))
-            .filter(|wgsl| self.check_needs(kernel.name, &kernel.needs(wgsl), ShaderLanguage::Wgsl).is_ok());
+        let instead = (self.settings.fallback
+            && variant.language == ShaderLanguage::Msl
+            && kernel.source(ShaderLanguage::Wgsl).is_some())
+        .then(|| self.variant(kernel, ShaderLanguage::Wgsl, variant.floats.clone()))
+        .filter(|wgsl| {
+            self.check_needs(kernel.name, &kernel.needs(wgsl), ShaderLanguage::Wgsl).is_ok()
+        });
         self.check_needs(kernel.name, &kernel.needs(&variant), variant.language)?;
         self.shared.pipelines.get(&self.shared.device, kernel, variant, instead.as_ref())
     }
 
     /// The variant of a kernel in a language that suits this device.
-    fn variant(&self, kernel: &KernelRef, language: ShaderLanguage, floats: Vec<(&'static str, Element)>) -> Variant {
+    fn variant(
+        &self,
+        kernel: &KernelRef,
+        language: ShaderLanguage,
+        floats: Vec<(&'static str, Element)>,
+    ) -> Variant {
         // A kernel that has no other form is the same with and without.
         let subgroups = self.capabilities().subgroups || !kernel.uses_subgroups();
         let fused = self.capabilities().fused_multiply_add || !kernel.uses_fused(language);
         Variant { language, subgroups, fused, floats }
     }
 
-    pub(super) fn check_needs(&self, kernel: &'static str, needs: &Needs, language: ShaderLanguage) -> Result<()> {
+    pub(super) fn check_needs(
+        &self,
+        kernel: &'static str,
+        needs: &Needs,
+        language: ShaderLanguage,
+    ) -> Result<()> {
         let capabilities = self.capabilities();
         let runs = match language {
             ShaderLanguage::Spirv => capabilities.backend == wgpu::Backend::Vulkan,
@@ -352,10 +398,19 @@ impl Context {
             return Err(Error::MissingFeature { what: kernel, feature: needs.features - offered });
         }
         if needs.matrix_unit.is_some_and(|unit| !capabilities.matrix_units.contains(&unit)) {
-            return Err(Error::MissingFeature { what: kernel, feature: wgpu::Features::EXPERIMENTAL_COOPERATIVE_MATRIX });
+            return Err(Error::MissingFeature {
+                what: kernel,
+                feature: wgpu::Features::EXPERIMENTAL_COOPERATIVE_MATRIX,
+            });
         }
-        match needs.limits(&self.shared.limits).into_iter().find(|(_, needed, found)| found < needed) {
-            Some((name, needed, found)) => Err(Error::Limit { what: kernel, name, needed: needed.into(), found: found.into() }),
+        match needs
+            .limits(&self.shared.limits)
+            .into_iter()
+            .find(|(_, needed, found)| found < needed)
+        {
+            Some((name, needed, found)) => {
+                Err(Error::Limit { what: kernel, name, needed: needed.into(), found: found.into() })
+            }
             None => Ok(()),
         }
     }
@@ -373,18 +428,38 @@ impl Context {
             has_dynamic_offset: false,
             min_binding_size: None,
         };
-        let entry = wgpu::BindGroupLayoutEntry { binding: 0, visibility: wgpu::ShaderStages::COMPUTE, ty, count: None };
-        let resource = wgpu::BindingResource::Buffer(wgpu::BufferBinding { buffer, offset: 0, size: wgpu::BufferSize::new(16) });
+        let entry = wgpu::BindGroupLayoutEntry {
+            binding: 0,
+            visibility: wgpu::ShaderStages::COMPUTE,
+            ty,
+            count: None,
+        };
+        let resource = wgpu::BindingResource::Buffer(wgpu::BufferBinding {
+            buffer,
+            offset: 0,
+            size: wgpu::BufferSize::new(16),
+        });
         let bind = || {
-            let layout = device.create_bind_group_layout(&wgpu::BindGroupLayoutDescriptor { label: None, entries: &[entry] });
+            let layout = device.create_bind_group_layout(&wgpu::BindGroupLayoutDescriptor {
+                label: None,
+                entries: &[entry],
+            });
             let entries = [wgpu::BindGroupEntry { binding: 0, resource }];
-            let _ = device.create_bind_group(&wgpu::BindGroupDescriptor { label: None, layout: &layout, entries: &entries });
+            let _ = device.create_bind_group(&wgpu::BindGroupDescriptor {
+                label: None,
+                layout: &layout,
+                entries: &entries,
+            });
         };
         guarded(device, || "taking a buffer of the app's".into(), bind)
     }
 
     /// A buffer for a tensor.
-    pub(super) fn allocate_tensor(&self, bytes: u64, usage: wgpu::BufferUsages) -> Result<Arc<Pooled>> {
+    pub(super) fn allocate_tensor(
+        &self,
+        bytes: u64,
+        usage: wgpu::BufferUsages,
+    ) -> Result<Arc<Pooled>> {
         let Settings { label, plan, .. } = &*self.settings;
         match plan {
             Some(plan) => plan.allocate(self.device(), buffer_bytes(bytes), usage, label),
@@ -392,7 +467,12 @@ impl Context {
         }
     }
 
-    pub(super) fn allocate(&self, bytes: u64, usage: wgpu::BufferUsages, label: &str) -> Result<Arc<Pooled>> {
+    pub(super) fn allocate(
+        &self,
+        bytes: u64,
+        usage: wgpu::BufferUsages,
+        label: &str,
+    ) -> Result<Arc<Pooled>> {
         self.shared.pool.get(&self.shared.device, bytes, usage, label)
     }
 
@@ -428,12 +508,16 @@ impl Context {
         if self.plan().is_some() {
             return Ok(());
         }
-        self.submit_with("clear", |commands| commands.encoder.clear_buffer(buffer, 0, None)).map(drop)
+        self.submit_with("clear", |commands| commands.encoder.clear_buffer(buffer, 0, None))
+            .map(drop)
     }
 
-    /// Begins to trace what is recorded, uploaded, submitted, awaited and read back on the device, by this context or another on it, and what kernels take.
-    /// A device has one trace at a time. Meanwhile each dispatch is a compute pass of its own, as in [`Recording::profile`](crate::Recording::profile), which
-    /// takes longer; and what is noted is kept in memory. Recordings that an app encodes itself are not in it, nor work of the app's own.
+    /// Begins to trace what is recorded, uploaded, submitted, awaited and read back on the device,
+    /// by this context or another on it, and what kernels take. A device has one trace at a time.
+    /// Meanwhile each dispatch is a compute pass of its own, as in
+    /// [`Recording::profile`](crate::Recording::profile), which takes longer; and what is noted is
+    /// kept in memory. Recordings that an app encodes itself are not in it, nor work of the app's
+    /// own.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -469,7 +553,12 @@ impl Context {
     }
 
     /// A call of this thread, noted while it is traced, from here until the value is dropped.
-    pub(super) fn traced(&self, name: &'static str, what: &'static str, bytes: Option<u64>) -> Option<Call> {
+    pub(super) fn traced(
+        &self,
+        name: &'static str,
+        what: &'static str,
+        bytes: Option<u64>,
+    ) -> Option<Call> {
         self.shared.tracer.call(name, what, bytes)
     }
 
@@ -479,20 +568,33 @@ impl Context {
     }
 
     /// Completes when a submission is done.
-    pub(super) fn done(&self, index: wgpu::SubmissionIndex) -> impl Future<Output = Result<()>> + Send + use<> {
+    pub(super) fn done(
+        &self,
+        index: wgpu::SubmissionIndex,
+    ) -> impl Future<Output = Result<()>> + Send + use<> {
         self.shared.poll.done(index)
     }
 
-    /// Has the poll thread see to the callbacks of a submission. Only reads need it: two threads that wait for one submission take a
-    /// millisecond longer.
-    pub(super) fn watch(&self, index: wgpu::SubmissionIndex, failed: impl FnOnce(Error) + Send + 'static) {
+    /// Has the poll thread see to the callbacks of a submission. Only reads need it: two threads
+    /// that wait for one submission take a millisecond longer.
+    pub(super) fn watch(
+        &self,
+        index: wgpu::SubmissionIndex,
+        failed: impl FnOnce(Error) + Send + 'static,
+    ) {
         self.shared.poll.watch(index, failed);
     }
 }
 
 impl std::fmt::Debug for Context {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Context({} on {:?}, {:?})", self.shared.info.name, self.shared.info.backend, self.language())
+        write!(
+            f,
+            "Context({} on {:?}, {:?})",
+            self.shared.info.name,
+            self.shared.info.backend,
+            self.language()
+        )
     }
 }
 
@@ -520,14 +622,24 @@ mod tests {
         uint3 id [[thread_position_in_grid]]) { x[id.x] = 1.0f; }",
     )];
     /// The tiles differ: the grid is that of the source which runs.
-    static ONE: Kernel = Kernel::new("one", &[], &[read_write("x", F32)], &[Source::wgsl(WGSL), Source::msl(MSL).tile([256, 1, 1])]);
+    static ONE: Kernel = Kernel::new(
+        "one",
+        &[],
+        &[read_write("x", F32)],
+        &[Source::wgsl(WGSL), Source::msl(MSL).tile([256, 1, 1])],
+    );
 
     /// A device that runs no Metal, taken for one that does: no Metal source compiles there.
     fn metal(fallback: bool) -> Context {
         let context = noop::context();
         let languages = &[ShaderLanguage::Wgsl, ShaderLanguage::Msl];
         let capabilities = Capabilities { languages, ..context.capabilities().clone() };
-        context.with(Settings { language: ShaderLanguage::Msl, fallback, capabilities, ..context.settings() })
+        context.with(Settings {
+            language: ShaderLanguage::Msl,
+            fallback,
+            capabilities,
+            ..context.settings()
+        })
     }
 
     fn record(context: &Context) -> Result<[u32; 3]> {
@@ -542,12 +654,19 @@ mod tests {
         let (context, workgroups) = (metal(true), [5000u32.div_ceil(64), 1, 1]);
         assert_eq!(record(&context).unwrap(), workgroups);
         let compiled = context.compiled_kernels();
-        assert_eq!((record(&context).unwrap(), context.compiled_kernels()), (workgroups, compiled), "it is compiled once");
+        assert_eq!(
+            (record(&context).unwrap(), context.compiled_kernels()),
+            (workgroups, compiled),
+            "it is compiled once"
+        );
         // Who asks for the language gets it or an error, also where another has fallen back before.
         for strict in [metal(false), context.with_language(ShaderLanguage::Msl).unwrap()] {
             for _ in 0..2 {
                 let refused = record(&strict);
-                assert!(matches!(refused, Err(Error::Shader { language: ShaderLanguage::Msl, .. })), "{refused:?}");
+                assert!(
+                    matches!(refused, Err(Error::Shader { language: ShaderLanguage::Msl, .. })),
+                    "{refused:?}"
+                );
             }
         }
         assert_eq!(record(&context).unwrap(), workgroups);

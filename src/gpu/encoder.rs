@@ -18,7 +18,8 @@ use crate::{
 };
 use std::time::Instant;
 
-/// Records dispatches. Shapes and bindings are checked as they are recorded; nothing runs before [`Encoder::submit`].
+/// Records dispatches. Shapes and bindings are checked as they are recorded; nothing runs before
+/// [`Encoder::submit`].
 pub struct Encoder {
     context: Context,
     label: &'static str,
@@ -68,12 +69,14 @@ impl Encoder {
         self.steps.is_empty()
     }
 
-    /// Records one kernel over `extent` outputs; its tile turns them into workgroups. An empty extent records nothing. The kernel is a `static`, or
-    /// an `&Arc<Kernel>` made at run time. A kernel with a loop over much data states its work too: [`Extent::products`].
+    /// Records one kernel over `extent` outputs; its tile turns them into workgroups. An empty
+    /// extent records nothing. The kernel is a `static`, or an `&Arc<Kernel>` made at run time. A
+    /// kernel with a loop over much data states its work too: [`Extent::products`].
     ///
     /// # Errors
-    /// [`Error::Signature`], [`Error::ElementType`], [`Error::Aliasing`], [`Error::OtherDevice`] for what is bound,
-    /// [`Error::Grid`] for an extent that is too large, [`Error::Shader`], [`Error::MissingFeature`] or [`Error::Limit`] if it cannot run here.
+    /// [`Error::Signature`], [`Error::ElementType`], [`Error::Aliasing`], [`Error::OtherDevice`]
+    /// for what is bound, [`Error::Grid`] for an extent that is too large, [`Error::Shader`],
+    /// [`Error::MissingFeature`] or [`Error::Limit`] if it cannot run here.
     pub fn dispatch<P: Params>(
         &mut self,
         kernel: impl Into<KernelRef>,
@@ -96,11 +99,19 @@ impl Encoder {
             return Ok(());
         }
         let bound = bound.iter().map(|b| (b.buffer.clone(), b.bytes)).collect();
-        self.steps.push(Step::new(&self.context, kernel, bytemuck::bytes_of(params).to_vec(), extent, floats, bound)?);
+        self.steps.push(Step::new(
+            &self.context,
+            kernel,
+            bytemuck::bytes_of(params).to_vec(),
+            extent,
+            floats,
+            bound,
+        )?);
         Ok(())
     }
 
-    /// Records a dispatch of another recording once more, on the same buffers, with another kernel of the same declaration: to compare texts.
+    /// Records a dispatch of another recording once more, on the same buffers, with another kernel
+    /// of the same declaration: to compare texts.
     ///
     /// # Errors
     /// [`Error::Signature`] for a kernel of another declaration; else as [`Encoder::dispatch`].
@@ -109,19 +120,29 @@ impl Encoder {
         if (kernel.params, kernel.bindings) != (step.kernel.params, step.kernel.bindings) {
             let declared = |kernel: &Kernel| format!("{:?}, {:?}", kernel.params, kernel.bindings);
             let (expected, found) = (declared(&step.kernel), declared(&kernel));
-            return Err(Error::Signature { kernel: kernel.name, what: "declaration", expected, found });
+            return Err(Error::Signature {
+                kernel: kernel.name,
+                what: "declaration",
+                expected,
+                found,
+            });
         }
         if !dispatch.context.same_device(&self.context) {
-            return Err(Error::OtherDevice { kernel: kernel.name, binding: kernel.bindings.first().map_or("", |binding| binding.name) });
+            return Err(Error::OtherDevice {
+                kernel: kernel.name,
+                binding: kernel.bindings.first().map_or("", |binding| binding.name),
+            });
         }
-        let (params, floats, bound) = (step.params.clone(), step.floats.clone(), step.bound.clone());
+        let (params, floats, bound) =
+            (step.params.clone(), step.floats.clone(), step.bound.clone());
         self.steps.push(Step::new(&self.context, kernel, params, step.extent, floats, bound)?);
         Ok(())
     }
 
-    /// Records all that `record` does, or nothing of it where that fails. An op that has changed a tensor of the caller's before its last dispatch does so by
-    /// itself: what fails can be recorded again. (Of others, dispatches may stay that write to memory of their own, which nobody reads.) A caller has several
-    /// ops be one by it.
+    /// Records all that `record` does, or nothing of it where that fails. An op that has changed a
+    /// tensor of the caller's before its last dispatch does so by itself: what fails can be
+    /// recorded again. (Of others, dispatches may stay that write to memory of their own, which
+    /// nobody reads.) A caller has several ops be one by it.
     ///
     /// ```
     /// # fn main() -> bitnet_wgpu::Result<()> {
@@ -151,9 +172,13 @@ impl Encoder {
         recorded
     }
 
-    /// Memory of an op's own, which nobody reads after it: the next op that takes this slot has the same, since dispatches run one after another. So a
-    /// recording of many layers holds it once.
-    pub(crate) fn scratch<T: ElementType>(&mut self, slot: usize, shape: impl Into<Shape>) -> Result<Tensor<T>> {
+    /// Memory of an op's own, which nobody reads after it: the next op that takes this slot has the
+    /// same, since dispatches run one after another. So a recording of many layers holds it once.
+    pub(crate) fn scratch<T: ElementType>(
+        &mut self,
+        slot: usize,
+        shape: impl Into<Shape>,
+    ) -> Result<Tensor<T>> {
         const { assert!(size_of::<T>() == 4) };
         let (shape, scratch) = (shape.into(), &mut self.scratch[slot]);
         if let Some(Ok(tensor)) = scratch.as_ref().map(|scratch| scratch.beginning(shape)) {
@@ -162,9 +187,12 @@ impl Encoder {
         Ok(scratch.insert(Tensor::uninit(&self.context, shape)?).cast())
     }
 
-    /// Counters of an op's own, which it finds at 0 and leaves at 0: so a recording of many layers has them once, and clears them once.
+    /// Counters of an op's own, which it finds at 0 and leaves at 0: so a recording of many layers
+    /// has them once, and clears them once.
     pub(crate) fn counters(&mut self, count: usize) -> Result<Tensor<u32>> {
-        if let Some(Ok(counters)) = self.counters.as_ref().map(|counters| counters.beginning([count])) {
+        if let Some(Ok(counters)) =
+            self.counters.as_ref().map(|counters| counters.beginning([count]))
+        {
             return Ok(counters);
         }
         Ok(self.counters.insert(Tensor::zeros(&self.context, [count])?).clone())
@@ -178,8 +206,10 @@ impl Encoder {
         }
     }
 
-    /// Submits what is recorded and not yet submitted: the device has work while the rest is recorded. Copies before the next dispatch stay before it. What is
-    /// submitted is kept, to be run again, or given up with its memory. Whoever runs what is kept for the first time leaves out [`Encoder::submitted`].
+    /// Submits what is recorded and not yet submitted: the device has work while the rest is
+    /// recorded. Copies before the next dispatch stay before it. What is submitted is kept, to be
+    /// run again, or given up with its memory. Whoever runs what is kept for the first time leaves
+    /// out [`Encoder::submitted`].
     #[cfg(feature = "models")]
     pub(crate) fn flush(&mut self, keep: bool) -> Result<()> {
         let (context, label) = (self.context.clone(), self.label);
@@ -207,7 +237,12 @@ impl Encoder {
         if let Some(log) = self.context.trace_log() {
             log.recorded(self.label, self.begun);
         }
-        Recording { context: self.context, label: self.label, steps: self.steps, uploads: self.uploads }
+        Recording {
+            context: self.context,
+            label: self.label,
+            steps: self.steps,
+            uploads: self.uploads,
+        }
     }
 
     /// Runs what is recorded, once: `finish().submit()`.
@@ -219,12 +254,17 @@ impl Encoder {
     }
 }
 
-/// The number and types of the tensors, their device, and that none is written under two names. Returns the types behind the
-/// kernel's aliases.
-fn check_bindings(kernel: &Kernel, context: &Context, bound: &[Bound<'_>]) -> Result<Vec<(&'static str, Element)>> {
+/// The number and types of the tensors, their device, and that none is written under two names.
+/// Returns the types behind the kernel's aliases.
+fn check_bindings(
+    kernel: &Kernel,
+    context: &Context,
+    bound: &[Bound<'_>],
+) -> Result<Vec<(&'static str, Element)>> {
     let name = kernel.name;
     if bound.len() != kernel.bindings.len() {
-        let (expected, found) = (format!("{} tensors", kernel.bindings.len()), bound.len().to_string());
+        let (expected, found) =
+            (format!("{} tensors", kernel.bindings.len()), bound.len().to_string());
         return Err(Error::Signature { kernel: name, what: "bindings", expected, found });
     }
     let mut floats: Vec<(&'static str, Element)> = Vec::new();
@@ -232,7 +272,14 @@ fn check_bindings(kernel: &Kernel, context: &Context, bound: &[Bound<'_>]) -> Re
         if !b.context.same_device(context) {
             return Err(Error::OtherDevice { kernel: name, binding: binding.name });
         }
-        let mismatch = |expected| Err(Error::ElementType { kernel: name, binding: binding.name, expected, found: b.element });
+        let mismatch = |expected| {
+            Err(Error::ElementType {
+                kernel: name,
+                binding: binding.name,
+                expected,
+                found: b.element,
+            })
+        };
         match (binding.ty, b.element) {
             (Type::U32, Element::U32 | Element::I8) | (Type::I32, Element::I32) => {}
             (Type::F32, Element::F32) | (Type::F16, Element::F16) => {}
@@ -240,11 +287,17 @@ fn check_bindings(kernel: &Kernel, context: &Context, bound: &[Bound<'_>]) -> Re
             (Type::I32, _) => return mismatch("i32"),
             (Type::F32, _) => return mismatch("f32"),
             (Type::F16, _) => return mismatch("f16"),
-            (Type::Float(alias), element @ (Element::F32 | Element::F16)) | (Type::Bits(alias), element) if element != Element::I8 => {
+            (Type::Float(alias), element @ (Element::F32 | Element::F16))
+            | (Type::Bits(alias), element)
+                if element != Element::I8 =>
+            {
                 // What is only moved is words, or halves.
                 let moved = matches!(binding.ty, Type::Bits(_)) && element != Element::F16;
                 let element = if moved { Element::U32 } else { element };
-                if floats.iter().any(|&(known, first)| (kernel.one_float || known == alias) && first != element) {
+                if floats
+                    .iter()
+                    .any(|&(known, first)| (kernel.one_float || known == alias) && first != element)
+                {
                     return mismatch("the float type of an earlier binding");
                 }
                 if floats.iter().all(|&(known, _)| known != alias) {
@@ -256,7 +309,11 @@ fn check_bindings(kernel: &Kernel, context: &Context, bound: &[Bound<'_>]) -> Re
         }
         for (j, (other, o)) in kernel.bindings.iter().zip(bound).enumerate() {
             if i != j && binding.access == Access::ReadWrite && ***b.buffer == ***o.buffer {
-                return Err(Error::Aliasing { kernel: name, written: binding.name, other: other.name });
+                return Err(Error::Aliasing {
+                    kernel: name,
+                    written: binding.name,
+                    other: other.name,
+                });
             }
         }
     }

@@ -1,4 +1,5 @@
-//! How a GPU is: what the system says of its load, memory, temperature, power and energy. What it does not say is not made up.
+//! How a GPU is: what the system says of its load, memory, temperature, power and energy. What it
+//! does not say is not made up.
 
 use super::{adapters::Adapter, context::Context};
 use crate::files::display;
@@ -17,7 +18,8 @@ pub struct Reading<T> {
     pub source: String,
 }
 
-/// How hot a machine is, by what its system does about it: Apple's levels of `NSProcessInfo.thermalState`.
+/// How hot a machine is, by what its system does about it: Apple's levels of
+/// `NSProcessInfo.thermalState`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Thermal {
@@ -46,7 +48,9 @@ impl Thermal {
     /// Apple's number for it; none for one that this crate does not know.
     #[cfg(any(target_vendor = "apple", test))]
     fn of(level: isize) -> Option<Self> {
-        [Self::Nominal, Self::Fair, Self::Serious, Self::Critical].get(usize::try_from(level).ok()?).copied()
+        [Self::Nominal, Self::Fair, Self::Serious, Self::Critical]
+            .get(usize::try_from(level).ok()?)
+            .copied()
     }
 
     /// What Apple's systems say of the machine.
@@ -63,11 +67,15 @@ impl Thermal {
     }
 }
 
-/// What the system says of a GPU at a moment: [`Adapter::health`], [`Context::health`]. Each is `None` where it does not say it.
+/// What the system says of a GPU at a moment: [`Adapter::health`], [`Context::health`]. Each is
+/// `None` where it does not say it.
 ///
-/// On Linux, drivers tell it by files: amdgpu all of it, others some, NVIDIA's own none. With the feature `nvml`, the library that comes with NVIDIA's
-/// driver is asked, on other systems too; it is loaded anew each time, so that this is not for every token. Apple's systems say how hot the machine is
-/// ([`Health::thermal`]), and nothing else. Elsewhere, and for software adapters, all is `None`. An app may throttle itself by it: smaller batches (with models, `Batch::limit`), pauses between tokens.
+/// On Linux, drivers tell it by files: amdgpu all of it, others some, NVIDIA's own none. With the
+/// feature `nvml`, the library that comes with NVIDIA's driver is asked, on other systems too; it
+/// is loaded anew each time, so that this is not for every token. Apple's systems say how hot the
+/// machine is ([`Health::thermal`]), and nothing else. Elsewhere, and for software adapters, all is
+/// `None`. An app may throttle itself by it: smaller batches (with models, `Batch::limit`), pauses
+/// between tokens.
 ///
 /// ```no_run
 /// # fn throttled(context: &bitnet_wgpu::Context, slots: usize) -> usize {
@@ -90,8 +98,9 @@ pub struct Health {
     pub temperature: Option<Reading<f64>>,
     /// Watts: their mean of late, or those of the moment where the driver has no mean.
     pub power: Option<Reading<f64>>,
-    /// Joules that it took since its driver began to count, for all programs: two readings give what was taken between them. Drivers renew it some ten
-    /// times a second (an H200 every 0.1 s), so that it says little of shorter times.
+    /// Joules that it took since its driver began to count, for all programs: two readings give
+    /// what was taken between them. Drivers renew it some ten times a second (an H200 every 0.1 s),
+    /// so that it says little of shorter times.
     pub energy: Option<Reading<f64>>,
     /// How hot the whole machine is, on Apple's systems; no Apple hardware has run this.
     pub thermal: Option<Reading<Thermal>>,
@@ -113,7 +122,10 @@ impl Context {
 
 impl Health {
     fn of(info: &wgpu::AdapterInfo) -> Self {
-        let told = Self { thermal: Thermal::read(), ..Self::below(Path::new("/sys"), &info.device_pci_bus_id) };
+        let told = Self {
+            thermal: Thermal::read(),
+            ..Self::below(Path::new("/sys"), &info.device_pci_bus_id)
+        };
         #[cfg(feature = "nvml")]
         if told == Self::default() && !info.device_pci_bus_id.is_empty() {
             return Self::by_nvml(&info.device_pci_bus_id).unwrap_or_default();
@@ -121,12 +133,17 @@ impl Health {
         told
     }
 
-    /// What NVIDIA's library tells of the device of this address, where there is one. The library is loaded for each call.
+    /// What NVIDIA's library tells of the device of this address, where there is one. The library
+    /// is loaded for each call.
     #[cfg(feature = "nvml")]
     fn by_nvml(address: &str) -> Option<Self> {
         use nvml_wrapper::{Nvml, enum_wrappers::device::TemperatureSensor};
         // The first is its name where only the driver is installed, on Linux.
-        let nvml = Nvml::builder().lib_path("libnvidia-ml.so.1".as_ref()).init().or_else(|_| Nvml::init()).ok()?;
+        let nvml = Nvml::builder()
+            .lib_path("libnvidia-ml.so.1".as_ref())
+            .init()
+            .or_else(|_| Nvml::init())
+            .ok()?;
         let device = nvml.device_by_pci_bus_id(address).ok()?;
         fn told<T>(value: T, call: &str) -> Reading<T> {
             Reading { value, source: format!("NVML, {call}") }
@@ -137,35 +154,56 @@ impl Health {
         let milliwatts = device.power_usage().ok();
         let millijoules = device.total_energy_consumption().ok();
         Some(Self {
-            utilization: busy.map(|rates| told(f64::from(rates.gpu) / 100.0, "nvmlDeviceGetUtilizationRates")),
-            memory_used: memory.as_ref().map(|memory| told(memory.used, "nvmlDeviceGetMemoryInfo_v2")),
-            memory_total: memory.as_ref().map(|memory| told(memory.total, "nvmlDeviceGetMemoryInfo_v2")),
-            temperature: celsius.map(|celsius| told(f64::from(celsius), "nvmlDeviceGetTemperature")),
-            power: milliwatts.map(|milliwatts| told(f64::from(milliwatts) / 1e3, "nvmlDeviceGetPowerUsage")),
-            energy: millijoules.map(|millijoules| told(millijoules as f64 / 1e3, "nvmlDeviceGetTotalEnergyConsumption")),
+            utilization: busy
+                .map(|rates| told(f64::from(rates.gpu) / 100.0, "nvmlDeviceGetUtilizationRates")),
+            memory_used: memory
+                .as_ref()
+                .map(|memory| told(memory.used, "nvmlDeviceGetMemoryInfo_v2")),
+            memory_total: memory
+                .as_ref()
+                .map(|memory| told(memory.total, "nvmlDeviceGetMemoryInfo_v2")),
+            temperature: celsius
+                .map(|celsius| told(f64::from(celsius), "nvmlDeviceGetTemperature")),
+            power: milliwatts
+                .map(|milliwatts| told(f64::from(milliwatts) / 1e3, "nvmlDeviceGetPowerUsage")),
+            energy: millijoules.map(|millijoules| {
+                told(millijoules as f64 / 1e3, "nvmlDeviceGetTotalEnergyConsumption")
+            }),
             thermal: None,
         })
     }
 
-    /// What Linux tells below `root`, which is `/sys` but for tests, of the device of this address (`0000:03:00.0`).
+    /// What Linux tells below `root`, which is `/sys` but for tests, of the device of this address
+    /// (`0000:03:00.0`).
     fn below(root: &Path, address: &str) -> Self {
         // It names a folder there: nothing else of the system is to be read.
         let named = address.starts_with(|first: char| first.is_ascii_hexdigit());
-        if !named || !address.bytes().all(|byte| byte.is_ascii_hexdigit() || matches!(byte, b':' | b'.')) {
+        if !named
+            || !address.bytes().all(|byte| byte.is_ascii_hexdigit() || matches!(byte, b':' | b'.'))
+        {
             return Self::default();
         }
         let device = root.join("bus/pci/devices").join(address);
         let sensors = sensors(&device.join("hwmon"));
-        // By the kernel's documentation: percents, bytes, thousandths of a degree, millionths of a watt and of a joule.
-        let sensed = |name: &str, value: &dyn Fn(f64) -> Option<f64>| sensors.iter().find_map(|sensors| read(sensors.join(name), value));
+        // By the kernel's documentation: percents, bytes, thousandths of a degree, millionths of a
+        // watt and of a joule.
+        let sensed = |name: &str, value: &dyn Fn(f64) -> Option<f64>| {
+            sensors.iter().find_map(|sensors| read(sensors.join(name), value))
+        };
         let millionths = |n: f64| (n >= 0.0).then_some(n / 1e6);
         Self {
-            utilization: read(device.join("gpu_busy_percent"), |percent| (0.0..=100.0).contains(&percent).then_some(percent / 100.0)),
+            utilization: read(device.join("gpu_busy_percent"), |percent| {
+                (0.0..=100.0).contains(&percent).then_some(percent / 100.0)
+            }),
             memory_used: read(device.join("mem_info_vram_used"), whole),
             memory_total: read(device.join("mem_info_vram_total"), whole),
             // Intel's newer driver (xe) begins with the second.
-            temperature: ["temp1_input", "temp2_input"].iter().find_map(|name| sensed(name, &|n| Some(n / 1e3))),
-            power: ["power1_average", "power1_input"].iter().find_map(|name| sensed(name, &millionths)),
+            temperature: ["temp1_input", "temp2_input"]
+                .iter()
+                .find_map(|name| sensed(name, &|n| Some(n / 1e3))),
+            power: ["power1_average", "power1_input"]
+                .iter()
+                .find_map(|name| sensed(name, &millionths)),
             energy: sensed("energy1_input", &millionths),
             thermal: None,
         }
@@ -214,9 +252,24 @@ mod tests {
     type Values = (Option<f64>, Option<u64>, Option<u64>, Option<f64>, Option<f64>, Option<f64>);
 
     fn values(health: Health) -> Values {
-        let Health { utilization, memory_used, memory_total, temperature, power, energy, thermal: _ } = health;
+        let Health {
+            utilization,
+            memory_used,
+            memory_total,
+            temperature,
+            power,
+            energy,
+            thermal: _,
+        } = health;
         let (used, total) = (memory_used.map(|r| r.value), memory_total.map(|r| r.value));
-        (utilization.map(|r| r.value), used, total, temperature.map(|r| r.value), power.map(|r| r.value), energy.map(|r| r.value))
+        (
+            utilization.map(|r| r.value),
+            used,
+            total,
+            temperature.map(|r| r.value),
+            power.map(|r| r.value),
+            energy.map(|r| r.value),
+        )
     }
 
     #[test]
@@ -232,8 +285,18 @@ mod tests {
             ("hwmon/hwmon4/power1_input", "190000000\n"),
         ]);
         let health = Health::below(root.path(), ADDRESS);
-        assert!(health.power.as_ref().unwrap().source.ends_with("0000:03:00.0/hwmon/hwmon4/power1_average"));
-        assert_eq!(values(health), (Some(0.97), Some(1_503_238_553), Some(17_163_091_968), Some(58.5), Some(187.0), None));
+        assert!(
+            health
+                .power
+                .as_ref()
+                .unwrap()
+                .source
+                .ends_with("0000:03:00.0/hwmon/hwmon4/power1_average")
+        );
+        assert_eq!(
+            values(health),
+            (Some(0.97), Some(1_503_238_553), Some(17_163_091_968), Some(58.5), Some(187.0), None)
+        );
         // Sensors may be in a later folder, and power without a mean.
         let root = recorded(&[
             ("hwmon/hwmon1/name", "other\n"),
@@ -242,8 +305,14 @@ mod tests {
             // i915's and xe's.
             ("hwmon/hwmon2/energy1_input", "8503141000\n"),
         ]);
-        assert_eq!(values(Health::below(root.path(), ADDRESS)), (None, None, None, Some(-4.0), Some(25e-6), Some(8503.141)));
-        let root = recorded(&[("hwmon/hwmon3/temp2_input", "41000\n"), ("hwmon/hwmon3/temp3_input", "50000\n")]);
+        assert_eq!(
+            values(Health::below(root.path(), ADDRESS)),
+            (None, None, None, Some(-4.0), Some(25e-6), Some(8503.141))
+        );
+        let root = recorded(&[
+            ("hwmon/hwmon3/temp2_input", "41000\n"),
+            ("hwmon/hwmon3/temp3_input", "50000\n"),
+        ]);
         assert_eq!(values(Health::below(root.path(), ADDRESS)).3, Some(41.0));
     }
 
@@ -256,7 +325,10 @@ mod tests {
 
     #[test]
     fn apples_levels_have_their_names() {
-        assert_eq!([0, 1, 2, 3].map(Thermal::of), [Thermal::Nominal, Thermal::Fair, Thermal::Serious, Thermal::Critical].map(Some));
+        assert_eq!(
+            [0, 1, 2, 3].map(Thermal::of),
+            [Thermal::Nominal, Thermal::Fair, Thermal::Serious, Thermal::Critical].map(Some)
+        );
         assert_eq!([-1, 4].map(Thermal::of), [None, None]);
     }
 

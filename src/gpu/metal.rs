@@ -1,14 +1,20 @@
-//! What Metal reports and wgpu does not: a GPU's family, how much memory to stay within, and the messages of Apple's compiler.
+//! What Metal reports and wgpu does not: a GPU's family, how much memory to stay within, and the
+//! messages of Apple's compiler.
 
 use crate::language::ShaderLanguage;
 
 /// Family and memory of a GPU under Metal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(not(target_vendor = "apple"), allow(dead_code, reason = "only Apple's systems have Metal"))]
+#[cfg_attr(
+    not(target_vendor = "apple"),
+    allow(dead_code, reason = "only Apple's systems have Metal")
+)]
 pub struct MetalGpu {
-    /// The largest N of the families `MTLGPUFamilyAppleN` that it supports. `None` for GPUs that are not Apple's.
+    /// The largest N of the families `MTLGPUFamilyAppleN` that it supports. `None` for GPUs that
+    /// are not Apple's.
     pub family: Option<u32>,
-    /// Bytes that resources of this process can take without command buffers being paged or refused: see [`working_set`].
+    /// Bytes that resources of this process can take without command buffers being paged or
+    /// refused: see [`working_set`].
     pub working_set: u64,
     /// Bytes of the resources that this process has on the GPU, the app's own among them.
     pub allocated: u64,
@@ -20,33 +26,40 @@ impl MetalGpu {
         system::gpu(adapter)
     }
 
-    /// Default memory limit of a context, in bytes: the working set, less what this process has allocated before. Other processes are not
-    /// subtracted: Metal does not report them, and recommends a working set for each process alone.
+    /// Default memory limit of a context, in bytes: the working set, less what this process has
+    /// allocated before. Other processes are not subtracted: Metal does not report them, and
+    /// recommends a working set for each process alone.
     pub fn memory_limit(self) -> u64 {
         self.working_set.saturating_sub(self.allocated)
     }
 }
 
-/// Bytes of the resources that this process has on the GPU of a device. `None` where Metal does not say it, and under other backends.
+/// Bytes of the resources that this process has on the GPU of a device. `None` where Metal does not
+/// say it, and under other backends.
 pub fn allocated_bytes(device: &wgpu::Device) -> Option<u64> {
     system::allocated_bytes(device)
 }
 
-/// The message of Apple's compiler about an MSL source that wgpu has refused: wgpu itself writes it to the log alone. `None` for other languages, and where
-/// the source compiles.
-pub fn compiler_message(device: &wgpu::Device, language: ShaderLanguage, source: &str) -> Option<String> {
+/// The message of Apple's compiler about an MSL source that wgpu has refused: wgpu itself writes it
+/// to the log alone. `None` for other languages, and where the source compiles.
+pub fn compiler_message(
+    device: &wgpu::Device,
+    language: ShaderLanguage,
+    source: &str,
+) -> Option<String> {
     if language == ShaderLanguage::Msl { system::compiler_message(device, source) } else { None }
 }
 
-/// Metal's recommended working set in bytes; two thirds of the physical memory where it recommends none (before iOS 16). Macs with 8 GB recommend
-/// two thirds, larger ones up to three quarters.
+/// Metal's recommended working set in bytes; two thirds of the physical memory where it recommends
+/// none (before iOS 16). Macs with 8 GB recommend two thirds, larger ones up to three quarters.
 #[cfg(any(target_vendor = "apple", test))]
 fn working_set(recommended: Option<u64>, physical: u64) -> u64 {
     recommended.filter(|&bytes| bytes > 0).unwrap_or(physical / 3 * 2)
 }
 
-/// The largest N of `MTLGPUFamilyAppleN` that `supports` confirms. A family's GPUs support those before it, so that a GPU of a family that is newer
-/// than this list counts as the last one of the list.
+/// The largest N of `MTLGPUFamilyAppleN` that `supports` confirms. A family's GPUs support those
+/// before it, so that a GPU of a family that is newer than this list counts as the last one of the
+/// list.
 #[cfg(any(target_vendor = "apple", test))]
 fn apple_family(supports: impl Fn(u32) -> bool) -> Option<u32> {
     const NEWEST: u32 = 10;
@@ -87,9 +100,13 @@ mod system {
     }
 
     pub fn compiler_message(device: &wgpu::Device, source: &str) -> Option<String> {
-        // SAFETY: the device only compiles a source, while the guard keeps it alive; nothing is kept.
+        // SAFETY: the device only compiles a source, while the guard keeps it alive; nothing is
+        // kept.
         let device = unsafe { device.as_hal::<Metal>() }?;
-        let refused = device.raw_device().newLibraryWithSource_options_error(&NSString::from_str(source), None).err()?;
+        let refused = device
+            .raw_device()
+            .newLibraryWithSource_options_error(&NSString::from_str(source), None)
+            .err()?;
         Some(refused.localizedDescription().to_string())
     }
 
@@ -102,14 +119,16 @@ mod system {
     }
 
     fn recommended(device: &Device) -> Option<u64> {
-        answers(device, sel!(recommendedMaxWorkingSetSize)).then(|| device.recommendedMaxWorkingSetSize())
+        answers(device, sel!(recommendedMaxWorkingSetSize))
+            .then(|| device.recommendedMaxWorkingSetSize())
     }
 
     fn allocated(device: &Device) -> Option<u64> {
         answers(device, sel!(currentAllocatedSize)).then(|| device.currentAllocatedSize() as u64)
     }
 
-    /// Whether the device's class has a method. Old systems lack some, and so does the class that Xcode puts in front of a device for captures.
+    /// Whether the device's class has a method. Old systems lack some, and so does the class that
+    /// Xcode puts in front of a device for captures.
     fn answers(device: &Device, method: Sel) -> bool {
         AnyObject::class(device.as_ref()).responds_to(method)
     }
@@ -158,14 +177,22 @@ mod tests {
     #[cfg(feature = "models")]
     fn working_set_bounds_models_and_sessions() {
         use crate::{Error, gpu::noop};
-        let gpu = MetalGpu { family: Some(7), working_set: working_set(None, 8192 * MIB), allocated: 0 };
+        let gpu =
+            MetalGpu { family: Some(7), working_set: working_set(None, 8192 * MIB), allocated: 0 };
         let context = noop::context();
         context.limit_memory(gpu.memory_limit());
         let free = context.free_memory().unwrap();
-        assert_eq!((free + context.memory_stats().live_bytes) / MIB, 5461, "what a split shares out");
+        assert_eq!(
+            (free + context.memory_stats().live_bytes) / MIB,
+            5461,
+            "what a split shares out"
+        );
         assert!(context.check_room(free, || "weights".into()).is_ok());
         let refused = context.check_room(free + 1, || "weights".into()).unwrap_err();
-        assert!(matches!(refused, Error::MemoryLimit { limit, .. } if limit == gpu.working_set), "{refused}");
+        assert!(
+            matches!(refused, Error::MemoryLimit { limit, .. } if limit == gpu.working_set),
+            "{refused}"
+        );
         assert!(refused.to_string().contains("raise the limit"), "{refused}");
     }
 

@@ -1,4 +1,5 @@
-//! The device and what every op needs of it: buffers, pipelines, recordings, reads, times. Knows kernels, and no op.
+//! The device and what every op needs of it: buffers, pipelines, recordings, reads, times. Knows
+//! kernels, and no op.
 
 pub(crate) mod adapters;
 pub(crate) mod cache;

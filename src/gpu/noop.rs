@@ -14,7 +14,8 @@ pub fn context() -> Context {
     let adapter = adapter();
     let (required_features, _) = Context::device_needs(&adapter);
     let required_limits = wgpu::Limits { max_immediate_size: 64, ..wgpu::Limits::default() };
-    let descriptor = wgpu::DeviceDescriptor { required_features, required_limits, ..Default::default() };
+    let descriptor =
+        wgpu::DeviceDescriptor { required_features, required_limits, ..Default::default() };
     let (device, queue) = block_on(adapter.request_device(&descriptor)).unwrap();
     block_on(Context::from_wgpu(&adapter, device, queue)).unwrap()
 }

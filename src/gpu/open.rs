@@ -1,7 +1,9 @@
 //! Opening a device, or taking over an app's own.
 
 use super::{
-    adapters::{Adapter, AdapterChoice, Adapters, ContextOptions, NEEDED, lacking, matrices, wanted},
+    adapters::{
+        Adapter, AdapterChoice, Adapters, ContextOptions, NEEDED, lacking, matrices, wanted,
+    },
     cache::KernelCache,
     capabilities::Capabilities,
     capture::Captures,
@@ -17,10 +19,12 @@ use crate::{
 };
 
 impl Context {
-    /// What a device must offer: enough for every kernel of this crate that asks for no feature of its own. (A test holds it against the catalog.)
+    /// What a device must offer: enough for every kernel of this crate that asks for no feature of
+    /// its own. (A test holds it against the catalog.)
     pub const REQUIRED: Needs = NEEDED;
 
-    /// Opens the device that [`AdapterChoice::Best`](crate::AdapterChoice::Best) says: [`Context::open`] with no options.
+    /// Opens the device that [`AdapterChoice::Best`](crate::AdapterChoice::Best) says:
+    /// [`Context::open`] with no options.
     ///
     /// # Errors
     /// As [`Context::open`].
@@ -28,21 +32,29 @@ impl Context {
         Self::open(ContextOptions::default()).await
     }
 
-    /// Opens a device. One process may have several, of one adapter or of many; their tensors do not mix.
+    /// Opens a device. One process may have several, of one adapter or of many; their tensors do
+    /// not mix.
     ///
-    /// Where the environment has `BITNET_WGPU_CAPTURE=N`, a graphics debugger that is attached (Xcode; RenderDoc, in builds with debug assertions) captures
-    /// the N-th submission on the device, counted from 1; with `N:COUNT`, so many from it on, each by itself. The debugger is told by
-    /// wgpu's `start_graphics_debugger_capture`: let it have no other capture meanwhile. So with [`Context::from_wgpu`].
+    /// Where the environment has `BITNET_WGPU_CAPTURE=N`, a graphics debugger that is attached
+    /// (Xcode; RenderDoc, in builds with debug assertions) captures the N-th submission on the
+    /// device, counted from 1; with `N:COUNT`, so many from it on, each by itself. The debugger is
+    /// told by wgpu's `start_graphics_debugger_capture`: let it have no other capture meanwhile. So
+    /// with [`Context::from_wgpu`].
     ///
     /// # Errors
-    /// [`Error::NoAdapter`] where there is none, or none as the options or the environment want it; [`Error::NoDevice`]; [`Error::MissingFeature`]
-    /// (immediates), [`Error::Limit`]; [`Error::Language`] for [`MslPolicy::Always`](crate::MslPolicy::Always) under other backends than Metal; [`Error::Invalid`] for another value
-    /// of `BITNET_WGPU_CAPTURE` or `BITNET_WGPU_MSL`.
+    /// [`Error::NoAdapter`] where there is none, or none as the options or the environment want it;
+    /// [`Error::NoDevice`]; [`Error::MissingFeature`] (immediates), [`Error::Limit`];
+    /// [`Error::Language`] for [`MslPolicy::Always`](crate::MslPolicy::Always) under other backends
+    /// than Metal; [`Error::Invalid`] for another value of `BITNET_WGPU_CAPTURE` or
+    /// `BITNET_WGPU_MSL`.
     pub async fn open(options: ContextOptions) -> Result<Self> {
         Self::open_listed(&Adapters::list(&options).await.take()?, &options).await
     }
 
-    async fn open_listed((adapter, why): &(Adapter, String), options: &ContextOptions) -> Result<Self> {
+    async fn open_listed(
+        (adapter, why): &(Adapter, String),
+        options: &ContextOptions,
+    ) -> Result<Self> {
         log::info!("{}: {why}", adapter.capabilities.adapter);
         let raw = adapter.raw();
         let (mut required_features, required_limits) = Self::device_needs(raw);
@@ -55,36 +67,45 @@ impl Context {
         if options.cache.is_some() {
             required_features |= raw.features() & wgpu::Features::PIPELINE_CACHE;
         }
-        MslSupport::of(adapter.capabilities.backend, required_features, None).check(options.msl.resolved()?)?;
+        MslSupport::of(adapter.capabilities.backend, required_features, None)
+            .check(options.msl.resolved()?)?;
         let descriptor = wgpu::DeviceDescriptor {
             label: Some("bitnet-wgpu"),
             required_features,
             required_limits,
             experimental_features: options.experimental,
-            // Tensors are kept and used again by this crate: wgpu need not take more than they need.
+            // Tensors are kept and used again by this crate: wgpu need not take more than they
+            // need.
             memory_hints: wgpu::MemoryHints::MemoryUsage,
             ..Default::default()
         };
         let opened = raw.request_device(&descriptor).await;
-        let (device, queue) = opened.map_err(|source| Error::NoDevice { adapter: adapter.capabilities.adapter.clone(), source })?;
+        let (device, queue) = opened.map_err(|source| Error::NoDevice {
+            adapter: adapter.capabilities.adapter.clone(),
+            source,
+        })?;
         let cache = options.cache.clone().map(|folder| KernelCache::new(folder, &raw.get_info()));
         let context = Self::probed(raw, device, queue, options, cache).await?.opened_by(options);
         context.free_memory_by(options.memory_pressure.clone());
         Ok(context.tuned())
     }
 
-    /// Another device, opened as this one was, in place of one that was lost ([`Error::DeviceLost`]): by the same options, with the limits of memory and
-    /// waits that hold now. What was on the old device is lost: a model is loaded again by [`Model::reload`](crate::model::Model::reload), and other tensors are the caller's to
-    /// make again. This context, and what was made of it, stays with the old device.
+    /// Another device, opened as this one was, in place of one that was lost
+    /// ([`Error::DeviceLost`]): by the same options, with the limits of memory and waits that hold
+    /// now. What was on the old device is lost: a model is loaded again by
+    /// [`Model::reload`](crate::model::Model::reload), and other tensors are the caller's to make
+    /// again. This context, and what was made of it, stays with the old device.
     ///
-    /// The adapter is chosen anew: it may be another, where one is gone. What was said of this context alone ([`Context::with_language`],
-    /// [`Context::restricted`], [`Context::labelled`]) is to be said again.
+    /// The adapter is chosen anew: it may be another, where one is gone. What was said of this
+    /// context alone ([`Context::with_language`], [`Context::restricted`], [`Context::labelled`])
+    /// is to be said again.
     ///
     /// # Errors
     /// As [`Context::open`]; [`Error::Invalid`] for an app's own device, which the app opens again.
     pub async fn recover(&self) -> Result<Self> {
         let Some(options) = self.opened() else {
-            let what = "the device is the app's own: open another, and hand it to Context::from_wgpu";
+            let what =
+                "the device is the app's own: open another, and hand it to Context::from_wgpu";
             return Err(Error::Invalid { op: "recover", what: what.into() });
         };
         let context = Self::open(options.clone().wait_limit(self.wait_limit())).await?;
@@ -95,15 +116,18 @@ impl Context {
         Ok(context)
     }
 
-    /// The device to compute on unless somebody says otherwise, and a line for people that says which it is and why: a GPU, or `None` for the CPU
-    /// where that is faster, because there is no adapter, or only a software one. An adapter or a backend that the options or the environment name is
-    /// always taken.
+    /// The device to compute on unless somebody says otherwise, and a line for people that says
+    /// which it is and why: a GPU, or `None` for the CPU where that is faster, because there is no
+    /// adapter, or only a software one. An adapter or a backend that the options or the environment
+    /// name is always taken.
     ///
     /// # Errors
     /// As [`Context::open`], but for [`Error::NoAdapter`] where nobody named one.
     pub async fn preferred(options: ContextOptions) -> Result<(Option<Self>, String)> {
         let named = match options.adapter {
-            AdapterChoice::Best => ["WGPU_ADAPTER_NAME", "WGPU_BACKEND"].into_iter().find(|name| environment(name).is_some()),
+            AdapterChoice::Best => ["WGPU_ADAPTER_NAME", "WGPU_BACKEND"]
+                .into_iter()
+                .find(|name| environment(name).is_some()),
             _ => Some("the caller"),
         };
         let chosen = match Adapters::list(&options).await.take() {
@@ -115,15 +139,21 @@ impl Context {
         let Capabilities { adapter, software, .. } = &chosen.0.capabilities;
         let why = match named {
             Some(name) => format!("{adapter}, as {name} says"),
-            None if *software => return Ok((None, format!("the CPU, as {adapter} is a software adapter, which is slower"))),
+            None if *software => {
+                return Ok((
+                    None,
+                    format!("the CPU, as {adapter} is a software adapter, which is slower"),
+                ));
+            }
             None => adapter.clone(),
         };
         Ok((Some(Self::open_listed(&chosen, &options).await?), why))
     }
 
-    /// The features and limits to request for a device that is to be handed to [`Context::from_wgpu`]: all that this crate
-    /// can use of what `adapter` offers, but for wgpu's experimental features, and on a GPU with memory of its own `MAPPABLE_PRIMARY_BUFFERS`, for offloaded
-    /// layers ([`ContextOptions::offload`]), which an app asks for itself.
+    /// The features and limits to request for a device that is to be handed to
+    /// [`Context::from_wgpu`]: all that this crate can use of what `adapter` offers, but for wgpu's
+    /// experimental features, and on a GPU with memory of its own `MAPPABLE_PRIMARY_BUFFERS`, for
+    /// offloaded layers ([`ContextOptions::offload`]), which an app asks for itself.
     pub fn device_needs(adapter: &wgpu::Adapter) -> (wgpu::Features, wgpu::Limits) {
         (wanted(adapter), adapter.limits())
     }
@@ -144,8 +174,9 @@ impl Context {
     /// # }
     /// ```
     ///
-    /// **Matrix units** are used ([`Capabilities::matrix_units`]) where the device was opened with wgpu's `EXPERIMENTAL_COOPERATIVE_MATRIX`, for which an app
-    /// asks itself; [`ContextOptions::experimental`] says what the token promises.
+    /// **Matrix units** are used ([`Capabilities::matrix_units`]) where the device was opened with
+    /// wgpu's `EXPERIMENTAL_COOPERATIVE_MATRIX`, for which an app asks itself;
+    /// [`ContextOptions::experimental`] says what the token promises.
     ///
     /// ```no_run
     /// # use bitnet_wgpu::{Context, wgpu};
@@ -161,13 +192,19 @@ impl Context {
     /// # }
     /// ```
     ///
-    /// `BITNET_WGPU_MSL=1` in the environment forces MSL on a device under Metal with `PASSTHROUGH_SHADERS`, and does nothing on others. The memory limit
-    /// is that of [`ContextOptions::default`]: under Metal, the working set.
+    /// `BITNET_WGPU_MSL=1` in the environment forces MSL on a device under Metal with
+    /// `PASSTHROUGH_SHADERS`, and does nothing on others. The memory limit is that of
+    /// [`ContextOptions::default`]: under Metal, the working set.
     ///
     /// # Errors
-    /// [`Error::MissingFeature`] if the device has no immediates, [`Error::Limit`] if it was opened with too low limits; see
-    /// [`Context::device_needs`]. [`Error::Invalid`] as with [`Context::open`].
-    pub async fn from_wgpu(adapter: &wgpu::Adapter, device: wgpu::Device, queue: wgpu::Queue) -> Result<Self> {
+    /// [`Error::MissingFeature`] if the device has no immediates, [`Error::Limit`] if it was opened
+    /// with too low limits; see [`Context::device_needs`]. [`Error::Invalid`] as with
+    /// [`Context::open`].
+    pub async fn from_wgpu(
+        adapter: &wgpu::Adapter,
+        device: wgpu::Device,
+        queue: wgpu::Queue,
+    ) -> Result<Self> {
         Self::probed(adapter, device, queue, &ContextOptions::default(), None).await
     }
 
@@ -185,14 +222,17 @@ impl Context {
         let captures = Captures::asked()?;
         let (metal, policy) = (MetalGpu::of(adapter), options.msl.resolved()?);
         let msl = MslSupport::of(info.backend, features, metal);
-        let mut capabilities = Capabilities::of(&info, features, &limits, &matrices(adapter), msl.choose(policy).used);
-        let context = Self::on(adapter, device, queue, capabilities.clone(), options.wait_limit, cache)?;
+        let mut capabilities =
+            Capabilities::of(&info, features, &limits, &matrices(adapter), msl.choose(policy).used);
+        let context =
+            Self::on(adapter, device, queue, capabilities.clone(), options.wait_limit, cache)?;
         let found = probes::probe(&context).await?;
         capabilities.half_subnormals = found.half_subnormals;
         capabilities.fused_multiply_add = found.fused_multiply_add;
         capabilities.timestamps = found.clock_moves;
         log::info!("{:?} kernels on {capabilities:?}", context.language());
-        // After the probes: an app whose own resources exceed the working set can still open a context and set a limit.
+        // After the probes: an app whose own resources exceed the working set can still open a
+        // context and set a limit.
         context.limit_memory(options.memory_limit.or(metal.map(MetalGpu::memory_limit)));
         // What is counted is the app's work, not the probes'.
         if let Some(captures) = captures {

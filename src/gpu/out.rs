@@ -7,8 +7,9 @@ use crate::{
     shape::Shape,
 };
 
-/// A tensor of the caller that an op writes, or adds its result to. Ops that make floats have two forms: `op(..)` allocates its result,
-/// `op_into(.., out)` takes one of these; a `&Tensor` stands for [`Out::set`].
+/// A tensor of the caller that an op writes, or adds its result to. Ops that make floats have two
+/// forms: `op(..)` allocates its result, `op_into(.., out)` takes one of these; a `&Tensor` stands
+/// for [`Out::set`].
 ///
 /// ```no_run
 /// # use bitnet_wgpu::{Encoder, Out, Result, Tensor, tensor};
@@ -36,8 +37,8 @@ impl<'a, T> Out<'a, T> {
         Self { tensor, add: false }
     }
 
-    /// Adds to what is in `tensor`. The sum is rounded to the tensor's type; whether the product before it is rounded as well is the device's
-    /// choice, so the last bit is open.
+    /// Adds to what is in `tensor`. The sum is rounded to the tensor's type; whether the product
+    /// before it is rounded as well is the device's choice, so the last bit is open.
     pub fn add(tensor: &'a Tensor<T>) -> Self {
         Self { tensor, add: true }
     }
@@ -65,7 +66,12 @@ impl<T: ElementType> Out<'_, T> {
         if self.tensor.shape() == shape {
             return Ok(());
         }
-        Err(Error::Shape { op, what: "the output", expected: shape.to_string(), found: self.tensor.shape() })
+        Err(Error::Shape {
+            op,
+            what: "the output",
+            expected: shape.to_string(),
+            found: self.tensor.shape(),
+        })
     }
 
     /// Is it `rows × columns`, all but its last dimension being rows?
@@ -73,6 +79,11 @@ impl<T: ElementType> Out<'_, T> {
         if self.tensor.shape().as_matrix() == (rows, columns) {
             return Ok(());
         }
-        Err(Error::Shape { op, what: "the output", expected: format!("[{rows}, {columns}]"), found: self.tensor.shape() })
+        Err(Error::Shape {
+            op,
+            what: "the output",
+            expected: format!("[{rows}, {columns}]"),
+            found: self.tensor.shape(),
+        })
     }
 }

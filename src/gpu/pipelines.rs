@@ -11,7 +11,8 @@ use crate::{
 };
 use std::collections::HashMap;
 
-/// A static kernel is known by its address, which is quick to compare; one made at run time by its content.
+/// A static kernel is known by its address, which is quick to compare; one made at run time by its
+/// content.
 #[derive(PartialEq, Eq, Hash)]
 enum Key {
     Static(usize, Variant),
@@ -50,17 +51,28 @@ impl Pipelines {
         self.compiled.lock().unwrap_or_else(PoisonError::into_inner).len()
     }
 
-    /// The pipeline of a kernel's variant, or of the variant that may take its place where its source does not compile.
-    pub fn get(&self, device: &wgpu::Device, kernel: &KernelRef, variant: Variant, instead: Option<&Variant>) -> Result<Arc<Pipeline>> {
+    /// The pipeline of a kernel's variant, or of the variant that may take its place where its
+    /// source does not compile.
+    pub fn get(
+        &self,
+        device: &wgpu::Device,
+        kernel: &KernelRef,
+        variant: Variant,
+        instead: Option<&Variant>,
+    ) -> Result<Arc<Pipeline>> {
         let lock = || self.compiled.lock().unwrap_or_else(PoisonError::into_inner);
         let key = Key::of(kernel, variant);
         // One in the place of another will do only for who takes such.
-        let fits = |pipeline: &&Arc<Pipeline>| instead.is_some() || pipeline.language == key.variant().language;
+        let fits = |pipeline: &&Arc<Pipeline>| {
+            instead.is_some() || pipeline.language == key.variant().language
+        };
         if let Some(pipeline) = lock().get(&key).filter(fits) {
             return Ok(pipeline.clone());
         }
-        // Compiled outside the lock: two threads may compile the same kernel, the first to finish is kept.
-        let pipeline = Arc::new(build(device, kernel, key.variant(), instead, self.cache.as_ref())?);
+        // Compiled outside the lock: two threads may compile the same kernel, the first to finish
+        // is kept.
+        let pipeline =
+            Arc::new(build(device, kernel, key.variant(), instead, self.cache.as_ref())?);
         Ok(lock().entry(key).or_insert(pipeline).clone())
     }
 }

@@ -1,5 +1,6 @@
-//! What would be allocated, found out by doing everything else: a context that plans counts the buffers of its tensors, and neither fills them nor records
-//! work on them. So an estimate cannot differ from what it is about. What it does note is which kernels the work is of.
+//! What would be allocated, found out by doing everything else: a context that plans counts the
+//! buffers of its tensors, and neither fills them nor records work on them. So an estimate cannot
+//! differ from what it is about. What it does note is which kernels the work is of.
 
 use super::{pool::Pooled, scopes::guarded};
 use crate::{element::Element, error::Result, kernel::declaration::KernelRef};
@@ -40,7 +41,10 @@ impl Plan {
     pub fn dispatch(&self, kernel: KernelRef, floats: Vec<(&'static str, Element)>) {
         let mut kernels = self.kernels.lock().unwrap_or_else(PoisonError::into_inner);
         // By its place: it is a `static`, or held here.
-        if !kernels.iter().any(|planned| std::ptr::eq(&*planned.kernel, &*kernel) && planned.floats == floats) {
+        if !kernels
+            .iter()
+            .any(|planned| std::ptr::eq(&*planned.kernel, &*kernel) && planned.floats == floats)
+        {
             kernels.push(PlannedKernel { kernel, floats });
         }
     }
@@ -52,13 +56,26 @@ impl Plan {
     }
 
     /// Counts a buffer; gives a small one in its place.
-    pub fn allocate(&self, device: &wgpu::Device, bytes: u64, usage: wgpu::BufferUsages, label: &Arc<str>) -> Result<Arc<Pooled>> {
+    pub fn allocate(
+        &self,
+        device: &wgpu::Device,
+        bytes: u64,
+        usage: wgpu::BufferUsages,
+        label: &Arc<str>,
+    ) -> Result<Arc<Pooled>> {
         self.add(label, bytes);
         // Each is another: kernels may not be given one buffer under two names.
         let stand_in = guarded(
             device,
             || "planning".into(),
-            || device.create_buffer(&wgpu::BufferDescriptor { label: Some("plan"), size: 16, usage, mapped_at_creation: false }),
+            || {
+                device.create_buffer(&wgpu::BufferDescriptor {
+                    label: Some("plan"),
+                    size: 16,
+                    usage,
+                    mapped_at_creation: false,
+                })
+            },
         )?;
         Ok(Arc::new(Pooled::foreign(stand_in)))
     }

@@ -38,22 +38,32 @@ impl Waits {
     }
 
     /// The same for a time that counts from `since`.
-    fn wait_since(&self, index: Option<wgpu::SubmissionIndex>, since: Instant, limit: Option<Duration>) -> Result<()> {
+    fn wait_since(
+        &self,
+        index: Option<wgpu::SubmissionIndex>,
+        since: Instant,
+        limit: Option<Duration>,
+    ) -> Result<()> {
         let timeout = limit.map(|limit| limit.saturating_sub(since.elapsed()));
         let poll = || self.device.poll(wgpu::PollType::Wait { submission_index: index, timeout });
         let during = WAITING.into();
-        // wgpu panics where a driver says that the device is gone. Its locks are free then, and all that is done with the device later is refused.
+        // wgpu panics where a driver says that the device is gone. Its locks are free then, and all
+        // that is done with the device later is refused.
         match catch_unwind(AssertUnwindSafe(poll)) {
             Ok(Ok(_)) => Ok(()),
-            Ok(Err(wgpu::PollError::Timeout)) => Err(Error::WaitLimit { during, limit: limit.unwrap_or_default() }),
-            Ok(Err(error)) if !is_lost(&self.device) => Err(Error::Gpu { during, message: error.to_string() }),
+            Ok(Err(wgpu::PollError::Timeout)) => {
+                Err(Error::WaitLimit { during, limit: limit.unwrap_or_default() })
+            }
+            Ok(Err(error)) if !is_lost(&self.device) => {
+                Err(Error::Gpu { during, message: error.to_string() })
+            }
             Ok(Err(_)) | Err(_) => Err(Error::DeviceLost { during }),
         }
     }
 }
 
-/// A thread that waits for submissions whose readback is pending, so that futures complete under any executor. It sleeps
-/// while there are none.
+/// A thread that waits for submissions whose readback is pending, so that futures complete under
+/// any executor. It sleeps while there are none.
 pub struct PollThread {
     waits: Waits,
     sender: Option<mpsc::Sender<Wait>>,
@@ -77,14 +87,15 @@ impl PollThread {
                 tell(on_thread.wait_since(Some(index), since, limit));
             }
         };
-        let thread = thread::Builder::new()
-            .name("bitnet-wgpu poll".into())
-            .spawn(poll)
-            .map_err(|e| Error::Gpu { during: "starting the poll thread".into(), message: e.to_string() })?;
+        let thread =
+            thread::Builder::new().name("bitnet-wgpu poll".into()).spawn(poll).map_err(|e| {
+                Error::Gpu { during: "starting the poll thread".into(), message: e.to_string() }
+            })?;
         Ok(Self { waits, sender: Some(sender), thread: Some(thread) })
     }
 
-    /// Sees to the callbacks of a submission. Where waiting for it fails, they may never be called; `failed` is.
+    /// Sees to the callbacks of a submission. Where waiting for it fails, they may never be called;
+    /// `failed` is.
     pub fn watch(&self, index: wgpu::SubmissionIndex, failed: impl FnOnce(Error) + Send + 'static) {
         let tell = |waited: Result<()>| {
             if let Err(error) = waited {
@@ -95,20 +106,34 @@ impl PollThread {
     }
 
     /// Completes when a submission is done.
-    pub fn done(&self, index: wgpu::SubmissionIndex) -> impl Future<Output = Result<()>> + Send + use<> {
+    pub fn done(
+        &self,
+        index: wgpu::SubmissionIndex,
+    ) -> impl Future<Output = Result<()>> + Send + use<> {
         let (sender, receiver) = oneshot_channel();
         self.send(index, move |waited| drop(sender.send(waited)));
-        async move { receiver.receive().await.unwrap_or_else(|| Err(Error::DeviceLost { during: WAITING.into() })) }
+        async move {
+            receiver
+                .receive()
+                .await
+                .unwrap_or_else(|| Err(Error::DeviceLost { during: WAITING.into() }))
+        }
     }
 
     fn send(&self, index: wgpu::SubmissionIndex, tell: impl FnOnce(Result<()>) + Send + 'static) {
         if let Some(sender) = &self.sender {
             // Fails only if the thread died; then the readers' channels close and say so.
-            let _ = sender.send(Wait { index, since: Instant::now(), limit: self.waits.limit(), tell: Box::new(tell) });
+            let _ = sender.send(Wait {
+                index,
+                since: Instant::now(),
+                limit: self.waits.limit(),
+                tell: Box::new(tell),
+            });
         }
     }
 
-    /// Has nobody wait for the thread, which waits for a device that does not answer, perhaps without a limit.
+    /// Has nobody wait for the thread, which waits for a device that does not answer, perhaps
+    /// without a limit.
     pub fn leave(&mut self) {
         self.thread = None;
     }
@@ -124,7 +149,8 @@ pub fn unanswered() -> Error {
 impl Drop for PollThread {
     fn drop(&mut self) {
         self.sender = None;
-        // A device must not outlive the program's last thread; but the thread itself may drop the last context.
+        // A device must not outlive the program's last thread; but the thread itself may drop the
+        // last context.
         if let Some(thread) = self.thread.take()
             && thread.thread().id() != thread::current().id()
         {

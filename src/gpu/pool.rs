@@ -1,5 +1,6 @@
-//! Buffers that outlive their use: freed ones wait for a request of about their size, so that a steady program allocates nothing. Those that have waited
-//! longest go back to the driver when memory is short.
+//! Buffers that outlive their use: freed ones wait for a request of about their size, so that a
+//! steady program allocates nothing. Those that have waited longest go back to the driver when
+//! memory is short.
 
 use super::{
     poll::Waits,
@@ -77,14 +78,16 @@ impl<B> State<B> {
 
     /// Counts a buffer as live; gives the label to keep with it.
     fn enter(&mut self, label: &str, size: u64, asked: u64) -> Arc<str> {
-        let label = self.live.get_key_value(label).map_or_else(|| label.into(), |(label, _)| label.clone());
+        let label =
+            self.live.get_key_value(label).map_or_else(|| label.into(), |(label, _)| label.clone());
         let live = self.live.entry(label.clone()).or_default();
         live.buffers += 1;
         live.bytes += size;
         self.stats.live_bytes += size;
         self.stats.fragmentation_bytes += size.saturating_sub(asked);
         self.stats.peak_live_bytes = self.stats.peak_live_bytes.max(self.stats.live_bytes);
-        self.stats.peak_bytes = self.stats.peak_bytes.max(self.stats.live_bytes + self.stats.cached_bytes);
+        self.stats.peak_bytes =
+            self.stats.peak_bytes.max(self.stats.live_bytes + self.stats.cached_bytes);
         label
     }
 
@@ -100,7 +103,8 @@ impl<B> State<B> {
         self.stats.fragmentation_bytes -= size.saturating_sub(asked);
     }
 
-    /// Has those go that waited longest, until so many bytes more are within the limit; they are dropped by the caller, who holds no lock then.
+    /// Has those go that waited longest, until so many bytes more are within the limit; they are
+    /// dropped by the caller, who holds no lock then.
     fn evict_for(&mut self, size: u64) -> Vec<B> {
         let mut gone = Vec::new();
         let Some(limit) = self.stats.limit else { return gone };
@@ -119,14 +123,19 @@ impl<B> State<B> {
     }
 
     fn live(&self) -> Vec<LiveMemory> {
-        let mut all: Vec<_> = self.live.iter().map(|(label, live)| LiveMemory::new(label.clone(), live.buffers, live.bytes)).collect();
+        let mut all: Vec<_> = self
+            .live
+            .iter()
+            .map(|(label, live)| LiveMemory::new(label.clone(), live.buffers, live.bytes))
+            .collect();
         all.sort_by(|a, b| b.bytes.cmp(&a.bytes).then_with(|| a.label.cmp(&b.label)));
         all
     }
 }
 
-/// A buffer that goes back to its pool, if it has one, when dropped. Whoever records work on it holds a clone of its `Arc` until the work
-/// is submitted: a buffer that came back too early would be handed out and overwritten before the recorded work runs.
+/// A buffer that goes back to its pool, if it has one, when dropped. Whoever records work on it
+/// holds a clone of its `Arc` until the work is submitted: a buffer that came back too early would
+/// be handed out and overwritten before the recorded work runs.
 pub struct Pooled {
     buffer: wgpu::Buffer,
     home: Option<Home>,
@@ -188,15 +197,26 @@ impl Pool {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A buffer of at least `bytes`, its contents left over from its last use. A new one that can be mapped for writing is mapped.
-    pub fn get(self: &Arc<Self>, device: &wgpu::Device, bytes: u64, usage: wgpu::BufferUsages, label: &str) -> Result<Arc<Pooled>> {
+    /// A buffer of at least `bytes`, its contents left over from its last use. A new one that can
+    /// be mapped for writing is mapped.
+    pub fn get(
+        self: &Arc<Self>,
+        device: &wgpu::Device,
+        bytes: u64,
+        usage: wgpu::BufferUsages,
+        label: &str,
+    ) -> Result<Arc<Pooled>> {
         let limit = device.limits().max_buffer_size & !3;
         if bytes > limit {
             return Err(Error::TooLarge { what: label.to_owned(), bytes, limit });
         }
         // Near the limit a rounded size may be above it.
         let size = buffer_bytes(bytes).min(limit);
-        self.relieved(|| label.to_owned(), size, || self.placed(device, (size, bytes), usage, label))
+        self.relieved(
+            || label.to_owned(),
+            size,
+            || self.placed(device, (size, bytes), usage, label),
+        )
     }
 
     /// A buffer of this size for so many bytes.
@@ -224,7 +244,9 @@ impl Pool {
         drop(state);
         drop(gone);
         match self.allocate(device, size, usage, &label) {
-            Ok(buffer) => Ok(Arc::new(Pooled { buffer, home: home(label), mapped: is_mapped(usage) })),
+            Ok(buffer) => {
+                Ok(Arc::new(Pooled { buffer, home: home(label), mapped: is_mapped(usage) }))
+            }
             Err(error) => {
                 self.state().leave(&label, size, bytes);
                 Err(error)
@@ -232,8 +254,14 @@ impl Pool {
         }
     }
 
-    /// What needs so many bytes; where they are not there, once more when the app has been asked to free some.
-    pub fn relieved<T>(&self, what: impl FnOnce() -> String, bytes: u64, attempt: impl Fn() -> Result<T>) -> Result<T> {
+    /// What needs so many bytes; where they are not there, once more when the app has been asked to
+    /// free some.
+    pub fn relieved<T>(
+        &self,
+        what: impl FnOnce() -> String,
+        bytes: u64,
+        attempt: impl Fn() -> Result<T>,
+    ) -> Result<T> {
         let (error, limit) = match attempt() {
             Err(error @ Error::MemoryLimit { limit, .. }) => (error, Some(limit)),
             Err(error @ Error::OutOfMemory { .. }) => (error, None),
@@ -246,15 +274,33 @@ impl Pool {
     }
 
     /// Allocates; where there is no memory, again when all that waits has been given back.
-    fn allocate(&self, device: &wgpu::Device, size: u64, usage: wgpu::BufferUsages, label: &str) -> Result<wgpu::Buffer> {
-        let descriptor = wgpu::BufferDescriptor { label: Some(label), size, usage, mapped_at_creation: is_mapped(usage) };
-        let allocate = || guarded(device, || format!("allocating {size} bytes for {label}"), || device.create_buffer(&descriptor));
+    fn allocate(
+        &self,
+        device: &wgpu::Device,
+        size: u64,
+        usage: wgpu::BufferUsages,
+        label: &str,
+    ) -> Result<wgpu::Buffer> {
+        let descriptor = wgpu::BufferDescriptor {
+            label: Some(label),
+            size,
+            usage,
+            mapped_at_creation: is_mapped(usage),
+        };
+        let allocate = || {
+            guarded(
+                device,
+                || format!("allocating {size} bytes for {label}"),
+                || device.create_buffer(&descriptor),
+            )
+        };
         let retried = match allocate() {
             Err(Error::OutOfMemory { .. }) => {
                 let freed = self.state().cached.len() as u64;
                 self.trim();
                 self.state().stats.evictions += freed;
-                // Memory is free when the work that uses it is done; a device that hangs is not waited for.
+                // Memory is free when the work that uses it is done; a device that hangs is not
+                // waited for.
                 let _ = Waits::new(device.clone(), Some(Duration::from_secs(10))).wait(None);
                 allocate()
             }
@@ -317,7 +363,8 @@ struct Freeing<'a> {
 }
 
 impl<'a> Freeing<'a> {
-    /// Begins, where there is a function and the thread is not in it. The pool is not locked after this.
+    /// Begins, where there is a function and the thread is not in it. The pool is not locked after
+    /// this.
     fn begin(pool: &'a Pool) -> Option<Self> {
         let (mut state, thread) = (pool.state(), thread::current().id());
         let function = state.free.clone().filter(|_| !state.freeing.contains(&thread))?;
@@ -340,8 +387,9 @@ fn is_mapped(usage: wgpu::BufferUsages) -> bool {
     usage.contains(wgpu::BufferUsages::MAP_WRITE)
 }
 
-/// The size of a new buffer: sixteen a power of two, from 256 bytes on, so that a buffer serves requests that are a little larger, too. For more than 1024
-/// bytes it is at most a sixteenth more than was asked for.
+/// The size of a new buffer: sixteen a power of two, from 256 bytes on, so that a buffer serves
+/// requests that are a little larger, too. For more than 1024 bytes it is at most a sixteenth more
+/// than was asked for.
 pub fn buffer_bytes(bytes: u64) -> u64 {
     let bytes = bytes.max(256);
     let step = (bytes.checked_next_power_of_two().unwrap_or(1 << 63) / 32).max(64);
@@ -357,7 +405,10 @@ mod tests {
         assert_eq!(buffer_bytes(0), 256);
         for bytes in (256..100_000).chain([1 << 31, (1 << 31) + 1]) {
             let (size, most) = (buffer_bytes(bytes), if bytes > 1024 { bytes / 16 } else { 63 });
-            assert!(size >= bytes && size <= bytes + most && size.is_multiple_of(4), "{bytes} -> {size}");
+            assert!(
+                size >= bytes && size <= bytes + most && size.is_multiple_of(4),
+                "{bytes} -> {size}"
+            );
             assert_eq!(buffer_bytes(size), size);
         }
     }
@@ -389,16 +440,33 @@ mod tests {
         free(&mut state, "a", 700, "first");
         free(&mut state, "a", 1000, "second");
         free(&mut state, "a", 800, "third");
-        assert_eq!((state.stats.cached_bytes, state.stats.live_bytes, state.stats.peak_bytes), (2500, 0, 2500));
+        assert_eq!(
+            (state.stats.cached_bytes, state.stats.live_bytes, state.stats.peak_bytes),
+            (2500, 0, 2500)
+        );
         assert_eq!(get(&mut state, "b", 1300), Ok(false));
-        assert_eq!((state.stats.evictions, state.stats.cached_bytes, state.stats.live_bytes), (2, 800, 1300));
+        assert_eq!(
+            (state.stats.evictions, state.stats.cached_bytes, state.stats.live_bytes),
+            (2, 800, 1300)
+        );
         assert_eq!(state.cached.values().collect::<Vec<_>>(), [&"third"]);
         // As much as is there, and no more.
         assert_eq!(get(&mut state, "b", 1701), Err(3000));
-        assert_eq!((state.stats.evictions, state.stats.cached_bytes), (2, 800), "a request that is refused costs nobody a buffer");
+        assert_eq!(
+            (state.stats.evictions, state.stats.cached_bytes),
+            (2, 800),
+            "a request that is refused costs nobody a buffer"
+        );
         assert_eq!(get(&mut state, "c", 1700), Ok(false));
-        assert_eq!((state.stats.cached_bytes, state.stats.live_bytes, state.stats.peak_bytes), (0, 3000, 3000));
-        let live: Vec<_> = state.live().iter().map(|live| (live.label.to_string(), live.buffers, live.bytes)).collect();
+        assert_eq!(
+            (state.stats.cached_bytes, state.stats.live_bytes, state.stats.peak_bytes),
+            (0, 3000, 3000)
+        );
+        let live: Vec<_> = state
+            .live()
+            .iter()
+            .map(|live| (live.label.to_string(), live.buffers, live.bytes))
+            .collect();
         assert_eq!(live, [("c".into(), 1, 1700), ("b".into(), 1, 1300)]);
         free(&mut state, "c", 1700, "c");
         assert_eq!(state.live().len(), 1);

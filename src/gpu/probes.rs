@@ -14,7 +14,8 @@ use crate::{
 /// All of them.
 pub static KERNELS: &[&Kernel] = &[&HALF_SUBNORMALS, &FUSED_MULTIPLY_ADD];
 
-/// Does this device widen subnormal halves exactly? The fastest ternary dot product (`dot_half`) counts on it.
+/// Does this device widen subnormal halves exactly? The fastest ternary dot product (`dot_half`)
+/// counts on it.
 static HALF_SUBNORMALS: Kernel = Kernel::trusted(
     "half_subnormals",
     &[],
@@ -47,16 +48,20 @@ pub struct Probed {
 
 /// Runs the checks in every language of the context.
 pub async fn probe(context: &Context) -> Result<Probed> {
-    // Codes 1 in the low half, 2 in the high half of every field: Σ (1 + 2·2)·4^f·2^-24 over f = 0..4.
+    // Codes 1 in the low half, 2 in the high half of every field: Σ (1 + 2·2)·4^f·2^-24 over f =
+    // 0..4.
     let word = context.upload(&[0x00aa_0055u32], [1])?;
     let sum = 5.0 * (1.0 + 4.0 + 16.0 + 64.0) / 16_777_216.0;
-    // Numbers of 24 bits whose squares have more, in [1, 2): what rounding takes off a square is not 0.
-    let factors: Vec<f32> = (0..PRODUCTS as u32).map(|i| f32::from_bits(0x3f80_0001 + 2 * (i * 65_521))).collect();
+    // Numbers of 24 bits whose squares have more, in [1, 2): what rounding takes off a square is
+    // not 0.
+    let factors: Vec<f32> =
+        (0..PRODUCTS as u32).map(|i| f32::from_bits(0x3f80_0001 + 2 * (i * 65_521))).collect();
     let lost: Vec<f32> = factors.iter().map(|&v| v.mul_add(v, -(v * v))).collect();
     let factor = context.upload(&factors, [PRODUCTS])?;
     let mut found = Probed { half_subnormals: true, fused_multiply_add: true, clock_moves: false };
     for &language in context.capabilities().languages {
-        let (y, z) = (Tensor::<f32>::uninit(context, [1])?, Tensor::<f32>::uninit(context, [PRODUCTS])?);
+        let (y, z) =
+            (Tensor::<f32>::uninit(context, [1])?, Tensor::<f32>::uninit(context, [PRODUCTS])?);
         let mut encoder = context.with_language(language)?.encoder("probes");
         encoder.dispatch(&HALF_SUBNORMALS, &(), &[&word, &y], [1, 1, 1])?;
         encoder.dispatch(&FUSED_MULTIPLY_ADD, &(), &[&factor, &z], [PRODUCTS, 1, 1])?;

@@ -19,8 +19,8 @@ use std::{
     time::Instant,
 };
 
-/// A staging buffer that is mapped for reading. Unmapped when dropped, read or not, and only then back in the pool: that
-/// is what makes it safe to drop a read future at any time.
+/// A staging buffer that is mapped for reading. Unmapped when dropped, read or not, and only then
+/// back in the pool: that is what makes it safe to drop a read future at any time.
 pub struct Staging {
     device: wgpu::Device,
     buffer: Arc<Pooled>,
@@ -35,10 +35,15 @@ impl Staging {
 
     /// `len` elements from byte `at` on.
     fn from<T: bytemuck::Pod>(&self, at: usize, len: usize) -> Result<Vec<T>> {
-        let view = self.buffer.slice(..self.bytes).get_mapped_range().map_err(|e| Error::Readback(e.to_string()))?;
+        let view = self
+            .buffer
+            .slice(..self.bytes)
+            .get_mapped_range()
+            .map_err(|e| Error::Readback(e.to_string()))?;
         let bytes = &view[at..at + len * size_of::<T>()];
         // One pass over new memory, whose pages cost more than the copy.
-        Ok(bytemuck::try_cast_slice(bytes).map_or_else(|_| bytemuck::pod_collect_to_vec(bytes), <[T]>::to_vec))
+        Ok(bytemuck::try_cast_slice(bytes)
+            .map_or_else(|_| bytemuck::pod_collect_to_vec(bytes), <[T]>::to_vec))
     }
 }
 
@@ -51,7 +56,8 @@ impl Drop for Staging {
 
 type Receiver = OneshotReceiver<Result<Staging>>;
 
-/// Submits `parts` in order, the last of them together with a copy of `bytes` of a buffer from a byte on. `None` for no bytes.
+/// Submits `parts` in order, the last of them together with a copy of `bytes` of a buffer from a
+/// byte on. `None` for no bytes.
 pub fn read_after(
     context: &Context,
     label: &'static str,
@@ -67,8 +73,11 @@ pub fn read_after(
         let Some((receiver, expected)) = submitted? else { return Ok(None) };
         let staging = receiver.receive().await.ok_or_else(poll::unanswered)??;
         if let Some((expected, context)) = expected {
-            let words: Vec<u32> = staging.from(expected.at(), completion_check::BYTES as usize / 4)?;
-            expected.unfinished(&words).map_or(Ok(()), |submission| Err(context.unfinished(submission)))?;
+            let words: Vec<u32> =
+                staging.from(expected.at(), completion_check::BYTES as usize / 4)?;
+            expected
+                .unfinished(&words)
+                .map_or(Ok(()), |submission| Err(context.unfinished(submission)))?;
         }
         Ok(Some(staging))
     }
@@ -87,7 +96,8 @@ fn submit_read(
     let usage = wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST;
     let buffer = context.allocate(mapped_bytes, usage, Footprint::STAGING)?;
     let (sender, receiver) = oneshot_channel();
-    // Who comes first answers: the callback, or who waits for it in vain. It fails if the future was dropped: the mapping is undone with the value.
+    // Who comes first answers: the callback, or who waits for it in vain. It fails if the future
+    // was dropped: the mapping is undone with the value.
     let sender = Arc::new(Mutex::new(Some(sender)));
     let answer = move |staging| {
         if let Some(sender) = sender.lock().unwrap_or_else(PoisonError::into_inner).take() {
@@ -105,15 +115,20 @@ fn submit_read(
         commands.encoder.copy_buffer_to_buffer(source.0, source.1, &buffer, 0, bytes);
         expected = commands.end_read(&buffer, bytes);
         let (device, staging) = (context.device().clone(), buffer.clone());
-        encoder.map_buffer_on_submit(&buffer, wgpu::MapMode::Read, 0..mapped_bytes, move |mapped| {
-            if let Some(log) = log {
-                log.read(label, start, bytes);
-            }
-            answer(match mapped {
-                Ok(()) => Ok(Staging { device, buffer: staging, bytes: mapped_bytes }),
-                Err(error) => Err(Error::Readback(error.to_string())),
-            });
-        });
+        encoder.map_buffer_on_submit(
+            &buffer,
+            wgpu::MapMode::Read,
+            0..mapped_bytes,
+            move |mapped| {
+                if let Some(log) = log {
+                    log.read(label, start, bytes);
+                }
+                answer(match mapped {
+                    Ok(()) => Ok(Staging { device, buffer: staging, bytes: mapped_bytes }),
+                    Err(error) => Err(Error::Readback(error.to_string())),
+                });
+            },
+        );
     });
     if let (Err(_), Some(marking)) = (&submitted, marking) {
         marking.refused();

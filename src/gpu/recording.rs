@@ -45,7 +45,8 @@ pub struct Recording {
     pub(super) uploads: Vec<(usize, Upload)>,
 }
 
-/// How many outputs a dispatch has, in three dimensions, and how much work they are. An array of three numbers is an extent without work to speak of.
+/// How many outputs a dispatch has, in three dimensions, and how much work they are. An array of
+/// three numbers is an extent without work to speak of.
 ///
 /// ```
 /// use bitnet_wgpu::Extent;
@@ -97,7 +98,8 @@ pub struct Step {
     pub workgroups: [u32; 3],
     pub extent: Extent,
     pub floats: Vec<(&'static str, Element)>,
-    /// The buffers, and how many bytes of each are bound. Keeps them out of the pool while this work may still be submitted.
+    /// The buffers, and how many bytes of each are bound. Keeps them out of the pool while this
+    /// work may still be submitted.
     pub bound: Vec<(Arc<Pooled>, u64)>,
 }
 
@@ -111,7 +113,8 @@ impl Step {
         floats: Vec<(&'static str, Element)>,
         bound: Vec<(Arc<Pooled>, u64)>,
     ) -> Result<Self> {
-        let (limit, pipeline) = (context.capabilities().max_workgroups, context.pipeline(&kernel, floats.clone())?);
+        let (limit, pipeline) =
+            (context.capabilities().max_workgroups, context.pipeline(&kernel, floats.clone())?);
         let grid = kernel.workgroups(pipeline.language, extent.outputs, limit);
         if grid.iter().any(|&n| n > u64::from(limit)) {
             return Err(Error::Grid { kernel: kernel.name, grid, limit });
@@ -120,16 +123,37 @@ impl Step {
             let size = wgpu::BufferSize::new(bytes);
             wgpu::BindingResource::Buffer(wgpu::BufferBinding { buffer, offset: 0, size })
         };
-        let entry = |(binding, (buffer, bytes))| wgpu::BindGroupEntry { binding, resource: resource(buffer, bytes) };
+        let entry = |(binding, (buffer, bytes))| wgpu::BindGroupEntry {
+            binding,
+            resource: resource(buffer, bytes),
+        };
         let buffers = bound.iter().map(|(buffer, bytes): &(Arc<Pooled>, u64)| (&***buffer, *bytes));
         let entries: Vec<_> = (0u32..).zip(buffers).map(entry).collect();
-        let descriptor = wgpu::BindGroupDescriptor { label: Some(kernel.name), layout: &pipeline.layout, entries: &entries };
+        let descriptor = wgpu::BindGroupDescriptor {
+            label: Some(kernel.name),
+            layout: &pipeline.layout,
+            entries: &entries,
+        };
         let device = context.device();
-        let bind_group = guarded(device, || format!("binding `{}`", kernel.name), || device.create_bind_group(&descriptor))?;
-        Ok(Self { kernel, pipeline, bind_group, params, workgroups: grid.map(|n| n as u32), extent, floats, bound })
+        let bind_group = guarded(
+            device,
+            || format!("binding `{}`", kernel.name),
+            || device.create_bind_group(&descriptor),
+        )?;
+        Ok(Self {
+            kernel,
+            pipeline,
+            bind_group,
+            params,
+            workgroups: grid.map(|n| n as u32),
+            extent,
+            floats,
+            bound,
+        })
     }
 
-    /// Its part of what a submission may have, at most: as if it read and wrote all that is bound. Fewer workgroups than a GPU has cores leave the others idle.
+    /// Its part of what a submission may have, at most: as if it read and wrote all that is bound.
+    /// Fewer workgroups than a GPU has cores leave the others idle.
     fn share(&self, limit: &SubmissionLimit) -> f64 {
         let workgroups = self.workgroups.iter().map(|&n| u64::from(n)).product::<u64>().max(1);
         let multiply_adds = self.extent.multiply_adds.saturating_mul(CORES.div_ceil(workgroups));
@@ -147,7 +171,9 @@ impl Step {
         if !same_pipeline {
             pass.set_pipeline(&self.pipeline.raw);
         }
-        if !self.params.is_empty() && !last.is_some_and(|last| same_pipeline && last.params == self.params) {
+        if !self.params.is_empty()
+            && !last.is_some_and(|last| same_pipeline && last.params == self.params)
+        {
             pass.set_immediates(0, &self.params);
         }
         pass.set_bind_group(0, &self.bind_group, &[]);
@@ -169,7 +195,8 @@ pub fn encode(steps: &[Step], times: u32, pass: &mut wgpu::ComputePass<'_>) {
     }
 }
 
-/// Splits steps into submissions: each has at most `most` steps, and a share of 1 in all, unless a single step has more.
+/// Splits steps into submissions: each has at most `most` steps, and a share of 1 in all, unless a
+/// single step has more.
 fn split(shares: impl Iterator<Item = f64>, most: usize) -> Vec<Range<usize>> {
     let (mut parts, mut begin, mut sum, mut end) = (Vec::new(), 0, 0.0, 0);
     for share in shares {
@@ -183,14 +210,16 @@ fn split(shares: impl Iterator<Item = f64>, most: usize) -> Vec<Range<usize>> {
     parts
 }
 
-/// Dispatches of the first of several submissions; each has twice as many as the one before, and the last has all the rest.
+/// Dispatches of the first of several submissions; each has twice as many as the one before, and
+/// the last has all the rest.
 #[cfg(feature = "models")]
 const FIRST_PART: usize = 16;
 
 impl Recording {
-    /// Runs it once: one compute pass in one submission. There are more passes where layers are offloaded, and more submissions where the work is more than
-    /// [`Capabilities::submission_limit`](crate::Capabilities::submission_limit); other work of this crate does not come between them. Dispatches see the
-    /// results of earlier ones.
+    /// Runs it once: one compute pass in one submission. There are more passes where layers are
+    /// offloaded, and more submissions where the work is more than
+    /// [`Capabilities::submission_limit`](crate::Capabilities::submission_limit); other work of
+    /// this crate does not come between them. Dispatches see the results of earlier ones.
     ///
     /// # Errors
     /// [`Error::DeviceLost`], and what else the device reports.
@@ -209,8 +238,10 @@ impl Recording {
         Ok(Submission { context: self.context.clone(), index })
     }
 
-    /// Submits the beginning of many steps, in parts, for who waits for the end: the device computes while the host encodes the rest. Gives the first step that is left.
-    /// Where there are copies, nothing is submitted here, and that is the first of all: between two submissions another recording's copies may come.
+    /// Submits the beginning of many steps, in parts, for who waits for the end: the device
+    /// computes while the host encodes the rest. Gives the first step that is left. Where there are
+    /// copies, nothing is submitted here, and that is the first of all: between two submissions
+    /// another recording's copies may come.
     #[cfg(feature = "models")]
     pub(crate) fn submit_beginning(&self) -> Result<usize> {
         let (mut begin, mut part) = (0, FIRST_PART);
@@ -221,12 +252,16 @@ impl Recording {
         Ok(begin)
     }
 
-    /// Runs it once and copies `tensor` back, in one submission. What is written to tensors before (the next token's position, say) is seen
-    /// by it. The future can be awaited on any executor, later than other submissions, or dropped.
+    /// Runs it once and copies `tensor` back, in one submission. What is written to tensors before
+    /// (the next token's position, say) is seen by it. The future can be awaited on any executor,
+    /// later than other submissions, or dropped.
     ///
     /// # Errors
     /// [`Error::OtherDevice`] for a tensor of another device; what the device reports.
-    pub fn submit_read<T: ElementType>(&self, tensor: &Tensor<T>) -> Result<impl Future<Output = Result<Vec<T>>> + Send + use<T>> {
+    pub fn submit_read<T: ElementType>(
+        &self,
+        tensor: &Tensor<T>,
+    ) -> Result<impl Future<Output = Result<Vec<T>>> + Send + use<T>> {
         self.submit_rest_read(0, tensor)
     }
 
@@ -242,8 +277,10 @@ impl Recording {
         Ok(tensor.read_after(self.label, &self.parts(begin..self.steps.len())))
     }
 
-    /// Puts it, as one compute pass (more where a model's layers are offloaded), into a command encoder of the app's, between passes of the app's own: their results are seen by it, and its by
-    /// those after it. The app finishes and submits the encoder, which is one submission, however much work it is. Its buffers are kept until that work is done.
+    /// Puts it, as one compute pass (more where a model's layers are offloaded), into a command
+    /// encoder of the app's, between passes of the app's own: their results are seen by it, and its
+    /// by those after it. The app finishes and submits the encoder, which is one submission,
+    /// however much work it is. Its buffers are kept until that work is done.
     ///
     /// ```
     /// # fn main() -> bitnet_wgpu::Result<()> {
@@ -266,7 +303,10 @@ impl Recording {
     pub fn encode(&self, encoder: &mut wgpu::CommandEncoder) {
         self.encode_range(&mut Commands::new(encoder, None), self.label, 0..self.steps.len());
         let bound = self.steps.iter().flat_map(|step| &step.bound).map(|(buffer, _)| buffer);
-        let kept: Vec<_> = bound.chain(self.uploads.iter().flat_map(|(_, upload)| upload.written())).cloned().collect();
+        let kept: Vec<_> = bound
+            .chain(self.uploads.iter().flat_map(|(_, upload)| upload.written()))
+            .cloned()
+            .collect();
         encoder.on_submitted_work_done(move || drop(kept));
     }
 
@@ -274,7 +314,9 @@ impl Recording {
     fn parts(&self, range: Range<usize>) -> Vec<SubmissionPart<'_>> {
         let limit = self.context.capabilities().submission_limit;
         let most = if self.context.trace_log().is_some() { MOST_PASSES } else { usize::MAX };
-        let shares = self.steps[range.clone()].iter().map(|step| limit.map_or(0.0, |limit| step.share(&limit)));
+        let shares = self.steps[range.clone()]
+            .iter()
+            .map(|step| limit.map_or(0.0, |limit| step.share(&limit)));
         let part = |part: Range<usize>| -> SubmissionPart<'_> {
             let range = range.start + part.start..range.start + part.end;
             Box::new(move |commands| self.encode_submitted(commands, range.clone()))
@@ -283,10 +325,20 @@ impl Recording {
     }
 
     /// Encodes steps: as passes between which uploads are, or as one, where there are none.
-    pub(super) fn encode_range(&self, commands: &mut Commands<'_, '_>, label: &str, range: Range<usize>) {
+    pub(super) fn encode_range(
+        &self,
+        commands: &mut Commands<'_, '_>,
+        label: &str,
+        range: Range<usize>,
+    ) {
         let descriptor = wgpu::ComputePassDescriptor { label: Some(label), timestamp_writes: None };
         let mut begin = range.start;
-        let bounds = self.uploads.iter().map(|&(at, _)| at).filter(|at| range.contains(at)).chain([range.end]);
+        let bounds = self
+            .uploads
+            .iter()
+            .map(|&(at, _)| at)
+            .filter(|at| range.contains(at))
+            .chain([range.end]);
         for end in bounds {
             if end > begin {
                 self.encode_uploads(commands.encoder, begin);
@@ -298,12 +350,18 @@ impl Recording {
 
     /// Encodes the uploads before a step.
     pub(super) fn encode_uploads(&self, encoder: &mut wgpu::CommandEncoder, step: usize) {
-        self.uploads.iter().filter(|&&(at, _)| at == step).for_each(|(_, upload)| upload.encode(encoder));
+        self.uploads
+            .iter()
+            .filter(|&&(at, _)| at == step)
+            .for_each(|(_, upload)| upload.encode(encoder));
     }
 
-    /// Encodes what will be submitted at once: as one pass, or, while it is traced, as passes that are timed.
+    /// Encodes what will be submitted at once: as one pass, or, while it is traced, as passes that
+    /// are timed.
     fn encode_submitted(&self, commands: &mut Commands<'_, '_>, range: Range<usize>) {
-        let Some(log) = self.context.trace_log() else { return self.encode_range(commands, self.label, range) };
+        let Some(log) = self.context.trace_log() else {
+            return self.encode_range(commands, self.label, range);
+        };
         let encoder = &mut *commands.encoder;
         let (device, timestamps) = (self.context.device(), self.context.capabilities().timestamps);
         let dispatched = |step: &Step| Dispatched {
@@ -311,10 +369,18 @@ impl Recording {
             workgroups: step.workgroups,
             bytes: step.bound.iter().map(|(_, bytes)| bytes).sum(),
         };
-        let timer = log.pass(device, timestamps, self.label, self.steps[range.clone()].iter().map(dispatched).collect());
+        let timer = log.pass(
+            device,
+            timestamps,
+            self.label,
+            self.steps[range.clone()].iter().map(dispatched).collect(),
+        );
         for (n, step) in self.steps[range.clone()].iter().enumerate() {
             self.encode_uploads(encoder, range.start + n);
-            let descriptor = wgpu::ComputePassDescriptor { label: Some(self.label), timestamp_writes: timer.writes(n) };
+            let descriptor = wgpu::ComputePassDescriptor {
+                label: Some(self.label),
+                timestamp_writes: timer.writes(n),
+            };
             step.encode(&mut encoder.begin_compute_pass(&descriptor), None);
         }
         timer.finish(device, encoder, self.context.queue().get_timestamp_period());
@@ -364,7 +430,8 @@ impl<'a> Dispatch<'a> {
         &self.step.floats
     }
 
-    /// A number for each of its buffers, in binding order; the same buffer has the same number in every dispatch of a recording.
+    /// A number for each of its buffers, in binding order; the same buffer has the same number in
+    /// every dispatch of a recording.
     pub fn buffers(&self) -> Vec<usize> {
         self.step.bound.iter().map(|(buffer, _)| buffer.id()).collect()
     }
@@ -383,11 +450,13 @@ impl<'a> Dispatch<'a> {
     /// If there is no such binding.
     pub fn read(&self, binding: usize) -> impl Future<Output = Result<Vec<u8>>> + Send + use<> {
         let (buffer, bytes) = &self.step.bound[binding];
-        let (bytes, staging) = (*bytes, readback::read_after(self.context, "dispatch", &[], (buffer, 0), *bytes));
+        let (bytes, staging) =
+            (*bytes, readback::read_after(self.context, "dispatch", &[], (buffer, 0), *bytes));
         async move { staging.await?.map_or(Ok(Vec::new()), |staging| staging.to_vec(bytes as usize)) }
     }
 
-    /// Overwrites what is bound, from its beginning. Takes effect before anything that is submitted later.
+    /// Overwrites what is bound, from its beginning. Takes effect before anything that is submitted
+    /// later.
     ///
     /// # Errors
     /// [`Error::Invalid`] for more bytes than are bound; what the device reports.
@@ -397,7 +466,10 @@ impl<'a> Dispatch<'a> {
     pub fn write(&self, binding: usize, bytes: &[u8]) -> Result<()> {
         let (buffer, bound) = &self.step.bound[binding];
         if bytes.len() as u64 > *bound {
-            return Err(Error::Invalid { op: "dispatch", what: format!("{} bytes for a binding of {bound}", bytes.len()) });
+            return Err(Error::Invalid {
+                op: "dispatch",
+                what: format!("{} bytes for a binding of {bound}", bytes.len()),
+            });
         }
         self.context.write(buffer, 0, bytes)
     }
@@ -409,7 +481,8 @@ impl<'a> Dispatch<'a> {
     }
 }
 
-/// Work that was handed to the GPU: await it, wait for it, or drop it (reads wait for what was submitted before them).
+/// Work that was handed to the GPU: await it, wait for it, or drop it (reads wait for what was
+/// submitted before them).
 pub struct Submission {
     context: Context,
     index: wgpu::SubmissionIndex,
@@ -445,7 +518,11 @@ mod tests {
         let split = |shares: &[f64], most| split(shares.iter().copied(), most);
         assert_eq!(split(&[], 9), vec![0..0]);
         assert_eq!(split(&[0.5, 0.5, 0.1, 0.1], 9), [0..2, 2..4]);
-        assert_eq!(split(&[3.0, 0.0, 1.5, 0.2], 9), [0..1, 1..2, 2..3, 3..4], "what is too much alone stays alone");
+        assert_eq!(
+            split(&[3.0, 0.0, 1.5, 0.2], 9),
+            [0..1, 1..2, 2..3, 3..4],
+            "what is too much alone stays alone"
+        );
         assert_eq!(split(&[0.0; 7], 3), [0..3, 3..6, 6..7]);
         assert_eq!(split(&[0.0; 7], usize::MAX), vec![0..7]);
     }

@@ -3,7 +3,11 @@
 use crate::error::{Error, Result};
 
 /// Runs `work` and returns wgpu's complaints about it as an error; by default they panic.
-pub fn guarded<R>(device: &wgpu::Device, during: impl FnOnce() -> String, work: impl FnOnce() -> R) -> Result<R> {
+pub fn guarded<R>(
+    device: &wgpu::Device,
+    during: impl FnOnce() -> String,
+    work: impl FnOnce() -> R,
+) -> Result<R> {
     match complaint(device, work) {
         (result, None) => Ok(result),
         (_, Some(_)) if is_lost(device) => Err(Error::DeviceLost { during: during() }),
@@ -11,15 +15,25 @@ pub fn guarded<R>(device: &wgpu::Device, during: impl FnOnce() -> String, work: 
     }
 }
 
-/// Is the device gone? wgpu says so to the app's callback only; but it no longer complains about what is made on it then, not even about this.
+/// Is the device gone? wgpu says so to the app's callback only; but it no longer complains about
+/// what is made on it then, not even about this.
 pub fn is_lost(device: &wgpu::Device) -> bool {
-    let wrong = wgpu::BufferDescriptor { label: None, size: u64::MAX, usage: wgpu::BufferUsages::STORAGE, mapped_at_creation: false };
+    let wrong = wgpu::BufferDescriptor {
+        label: None,
+        size: u64::MAX,
+        usage: wgpu::BufferUsages::STORAGE,
+        mapped_at_creation: false,
+    };
     complaint(device, || device.create_buffer(&wrong)).1.is_none()
 }
 
 /// Runs `work`; gives wgpu's first complaint about it too.
 fn complaint<R>(device: &wgpu::Device, work: impl FnOnce() -> R) -> (R, Option<wgpu::Error>) {
-    let filters = [wgpu::ErrorFilter::Validation, wgpu::ErrorFilter::OutOfMemory, wgpu::ErrorFilter::Internal];
+    let filters = [
+        wgpu::ErrorFilter::Validation,
+        wgpu::ErrorFilter::OutOfMemory,
+        wgpu::ErrorFilter::Internal,
+    ];
     let scopes = filters.map(|filter| device.push_error_scope(filter));
     let result = work();
     let mut first = None;
@@ -37,7 +51,8 @@ fn typed(during: String, error: &wgpu::Error) -> Error {
     }
 }
 
-/// The result of a future that is complete from the start, as those of error scopes are on native backends.
+/// The result of a future that is complete from the start, as those of error scopes are on native
+/// backends.
 fn now<F: Future>(future: F) -> Option<F::Output> {
     let mut future = std::pin::pin!(future);
     match future.as_mut().poll(&mut std::task::Context::from_waker(std::task::Waker::noop())) {
@@ -53,8 +68,13 @@ mod tests {
     #[test]
     fn complaints_are_told_apart() {
         let source = || Box::<dyn std::error::Error + Send + Sync>::from("why");
-        assert!(matches!(typed("work".into(), &wgpu::Error::OutOfMemory { source: source() }), Error::OutOfMemory { .. }));
+        assert!(matches!(
+            typed("work".into(), &wgpu::Error::OutOfMemory { source: source() }),
+            Error::OutOfMemory { .. }
+        ));
         let internal = wgpu::Error::Internal { source: source(), description: "words".into() };
-        assert!(matches!(typed("work".into(), &internal), Error::Gpu { message, .. } if message.contains("words")));
+        assert!(
+            matches!(typed("work".into(), &internal), Error::Gpu { message, .. } if message.contains("words"))
+        );
     }
 }

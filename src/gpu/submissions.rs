@@ -1,4 +1,5 @@
-//! What the submissions on a device share: the order in which they come, whether they are checked, and which are captured.
+//! What the submissions on a device share: the order in which they come, whether they are checked,
+//! and which are captured.
 
 use super::{capture::Captures, commands::Commands, completion_check::CompletionCheck};
 use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -22,7 +23,8 @@ pub enum Turn<'a> {
 }
 
 impl Submissions {
-    /// Waits for the right to make this number of submissions, between which no other comes. What may call the app, as requests for memory do, comes before it.
+    /// Waits for the right to make this number of submissions, between which no other comes. What
+    /// may call the app, as requests for memory do, comes before it.
     pub fn turn(&self, submissions: usize) -> Turn<'_> {
         if submissions > 1 {
             Turn::Alone { _guard: self.turns.write().unwrap_or_else(PoisonError::into_inner) }
@@ -32,7 +34,8 @@ impl Submissions {
     }
 }
 
-/// The likely cause of a submission that was not finished, and what to do; `memory` is what the device has, where it is known.
+/// The likely cause of a submission that was not finished, and what to do; `memory` is what the
+/// device has, where it is known.
 pub fn likely_cause(live: u64, memory: Option<u64>) -> &'static str {
     match memory {
         Some(memory) if live > memory / 10 * 9 => {
@@ -51,7 +54,10 @@ mod tests {
 
     #[test]
     fn the_cause_of_stopped_work_follows_from_memory() {
-        let memory = |live, memory| likely_cause(live, memory).contains("memory is probably exhausted");
-        assert!(memory(5_000, Some(5_461)) && !memory(4_000, Some(5_461)) && !memory(u64::MAX, None));
+        let memory =
+            |live, memory| likely_cause(live, memory).contains("memory is probably exhausted");
+        assert!(
+            memory(5_000, Some(5_461)) && !memory(4_000, Some(5_461)) && !memory(u64::MAX, None)
+        );
     }
 }

@@ -1,4 +1,5 @@
-//! How work reaches the queue: in turns and parts, marked so that a read can check that it was finished, traced and captured.
+//! How work reaches the queue: in turns and parts, marked so that a read can check that it was
+//! finished, traced and captured.
 
 use super::{
     capture::Captures,
@@ -16,13 +17,17 @@ use crate::{
 use std::sync::Arc;
 
 impl Context {
-    /// Has reads on this device, by any context on it, check from here on whether the GPU finished what was submitted before them. Metal does not report where a
-    /// kernel faults, runs for too long or lacks memory: tensors then keep what they had, and a read returns that. With the check it returns
-    /// [`Error::Unfinished`], with the label of the first such submission among the last 64, its own included. [`Model::open`](crate::model::Model::open) and
-    /// the other ways to load a model turn it on for devices on Metal.
+    /// Has reads on this device, by any context on it, check from here on whether the GPU finished
+    /// what was submitted before them. Metal does not report where a kernel faults, runs for too
+    /// long or lacks memory: tensors then keep what they had, and a read returns that. With the
+    /// check it returns [`Error::Unfinished`], with the label of the first such submission among
+    /// the last 64, its own included. [`Model::open`](crate::model::Model::open) and the other ways
+    /// to load a model turn it on for devices on Metal.
     ///
-    /// It costs one small dispatch per compute pass, and 260 bytes per read. Threads that submit at the same time take turns. Not checked: what an app
-    /// submits itself, profiles and traces, and kernels that fault without being stopped. [`Context::recover`] turns it on again for the new device.
+    /// It costs one small dispatch per compute pass, and 260 bytes per read. Threads that submit at
+    /// the same time take turns. Not checked: what an app submits itself, profiles and traces, and
+    /// kernels that fault without being stopped. [`Context::recover`] turns it on again for the new
+    /// device.
     ///
     /// ```
     /// # fn main() -> bitnet_wgpu::Result<()> {
@@ -50,10 +55,15 @@ impl Context {
         Ok(())
     }
 
-    /// Turns on [`Context::check_submissions`] where the system does not report work that it stopped, as Metal does not.
+    /// Turns on [`Context::check_submissions`] where the system does not report work that it
+    /// stopped, as Metal does not.
     #[cfg(feature = "models")]
     pub(crate) fn check_unreported_submissions(&self) -> Result<()> {
-        if self.capabilities().backend == wgpu::Backend::Metal { self.check_submissions() } else { Ok(()) }
+        if self.capabilities().backend == wgpu::Backend::Metal {
+            self.check_submissions()
+        } else {
+            Ok(())
+        }
     }
 
     /// The check of submissions, where it is on.
@@ -61,20 +71,34 @@ impl Context {
         self.submissions().check.get()
     }
 
-    /// The error of a submission that was not finished, with the cause that is likely by what memory is in use.
+    /// The error of a submission that was not finished, with the cause that is likely by what
+    /// memory is in use.
     pub(super) fn unfinished(&self, submission: &'static str) -> Error {
-        Error::Unfinished { submission, cause: likely_cause(self.memory_stats().live_bytes, self.memory_bytes()) }
+        Error::Unfinished {
+            submission,
+            cause: likely_cause(self.memory_stats().live_bytes, self.memory_bytes()),
+        }
     }
 
     /// Submits what `record` records.
-    pub(super) fn submit_with(&self, label: &'static str, record: impl FnOnce(&mut Commands<'_, '_>)) -> Result<wgpu::SubmissionIndex> {
+    pub(super) fn submit_with(
+        &self,
+        label: &'static str,
+        record: impl FnOnce(&mut Commands<'_, '_>),
+    ) -> Result<wgpu::SubmissionIndex> {
         self.submit_in(&self.submissions().turn(1), label, record)
     }
 
     /// Submits parts in order, one by one, with no other submission between them.
-    pub(super) fn submit_parts(&self, label: &'static str, parts: &[SubmissionPart<'_>]) -> Result<wgpu::SubmissionIndex> {
+    pub(super) fn submit_parts(
+        &self,
+        label: &'static str,
+        parts: &[SubmissionPart<'_>],
+    ) -> Result<wgpu::SubmissionIndex> {
         let turn = self.submissions().turn(parts.len());
-        let Some((last, first)) = parts.split_last() else { return self.submit_in(&turn, label, |_| ()) };
+        let Some((last, first)) = parts.split_last() else {
+            return self.submit_in(&turn, label, |_| ());
+        };
         first.iter().try_for_each(|part| self.submit_in(&turn, label, part).map(drop))?;
         self.submit_in(&turn, label, last)
     }
@@ -103,10 +127,15 @@ impl Context {
     }
 
     /// Submits what `record` puts into a command encoder, in a turn.
-    pub(super) fn submit(&self, label: &'static str, record: impl FnOnce(&mut wgpu::CommandEncoder)) -> Result<wgpu::SubmissionIndex> {
+    pub(super) fn submit(
+        &self,
+        label: &'static str,
+        record: impl FnOnce(&mut wgpu::CommandEncoder),
+    ) -> Result<wgpu::SubmissionIndex> {
         let device = self.device();
         let encode = || {
-            let mut encoder = device.create_command_encoder(&wgpu::CommandEncoderDescriptor { label: Some(label) });
+            let mut encoder = device
+                .create_command_encoder(&wgpu::CommandEncoderDescriptor { label: Some(label) });
             record(&mut encoder);
             self.queue().submit([encoder.finish()])
         };

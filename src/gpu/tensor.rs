@@ -1,14 +1,20 @@
 //! Typed arrays on the GPU.
 
-use super::{context::Context, pool::Pooled, readback, submissions::SubmissionPart, upload::UploadStream};
+use super::{
+    context::Context, pool::Pooled, readback, submissions::SubmissionPart, upload::UploadStream,
+};
 use crate::{
     element::{Element, ElementType},
     error::{Error, Result},
     shape::Shape,
 };
-use std::{collections::VecDeque, fmt, future::Future, marker::PhantomData, ops::Range, pin::Pin, sync::Arc};
+use std::{
+    collections::VecDeque, fmt, future::Future, marker::PhantomData, ops::Range, pin::Pin,
+    sync::Arc,
+};
 
-/// So many bytes are uploaded with the next submission, which is faster (docs/runtime.md); more by submissions of their own.
+/// So many bytes are uploaded with the next submission, which is faster (docs/runtime.md); more by
+/// submissions of their own.
 const FEW: usize = 4 << 20;
 
 /// So many bytes, where the host may write them to where they stay.
@@ -17,7 +23,8 @@ const IN_PLACE: u64 = 64 << 10;
 /// Pieces of a tensor that are on their way to the host.
 const PIECES: usize = 2;
 
-/// A row-major array on the GPU. Clones share the buffer, which goes back to the context's pool with the last of them.
+/// A row-major array on the GPU. Clones share the buffer, which goes back to the context's pool
+/// with the last of them.
 #[derive(Clone)]
 pub struct Tensor<T> {
     context: Context,
@@ -28,13 +35,16 @@ pub struct Tensor<T> {
     element: PhantomData<T>,
 }
 
-const STORAGE: wgpu::BufferUsages = wgpu::BufferUsages::STORAGE.union(wgpu::BufferUsages::COPY_SRC).union(wgpu::BufferUsages::COPY_DST);
+const STORAGE: wgpu::BufferUsages = wgpu::BufferUsages::STORAGE
+    .union(wgpu::BufferUsages::COPY_SRC)
+    .union(wgpu::BufferUsages::COPY_DST);
 
 impl<T: ElementType> Tensor<T> {
     /// A tensor with whatever its buffer last held: for outputs that a kernel writes in full.
     ///
     /// # Errors
-    /// [`Error::TooLarge`] for more than the device can bind; [`Error::MemoryLimit`] and [`Error::OutOfMemory`], which list what is live.
+    /// [`Error::TooLarge`] for more than the device can bind; [`Error::MemoryLimit`] and
+    /// [`Error::OutOfMemory`], which list what is live.
     pub fn uninit(context: &Context, shape: impl Into<Shape>) -> Result<Self> {
         Self::of_usage(context, shape.into(), STORAGE)
     }
@@ -47,14 +57,25 @@ impl<T: ElementType> Tensor<T> {
 
     /// One to be filled by [`Tensor::filled`], if it came mapped, or else in any way.
     fn to_fill(context: &Context, shape: Shape) -> Result<Self> {
-        let in_place = context.capabilities().writes_in_place && context.plan().is_none() && byte_size::<T>(shape)? >= IN_PLACE;
-        Self::of_usage(context, shape, if in_place { STORAGE | wgpu::BufferUsages::MAP_WRITE } else { STORAGE })
+        let in_place = context.capabilities().writes_in_place
+            && context.plan().is_none()
+            && byte_size::<T>(shape)? >= IN_PLACE;
+        Self::of_usage(
+            context,
+            shape,
+            if in_place { STORAGE | wgpu::BufferUsages::MAP_WRITE } else { STORAGE },
+        )
     }
 
     /// The tensor, with what comes in pieces.
     fn filled(self, pieces: impl IntoIterator<Item = impl AsRef<[T]>>) -> Result<Self> {
         let (len, mut found) = (self.len(), 0usize);
-        let mut upload = UploadStream::new(&self.context, &self.buffer, self.buffer.came_mapped(), len * size_of::<T>());
+        let mut upload = UploadStream::new(
+            &self.context,
+            &self.buffer,
+            self.buffer.came_mapped(),
+            len * size_of::<T>(),
+        );
         for piece in pieces {
             let piece = piece.as_ref();
             found = found.saturating_add(piece.len());
@@ -71,26 +92,41 @@ impl<T: ElementType> Tensor<T> {
         Ok(self)
     }
 
-    /// A tensor in a buffer of the app's own, from its beginning, without a copy. The buffer stays the app's: it never comes into the pool.
+    /// A tensor in a buffer of the app's own, from its beginning, without a copy. The buffer stays
+    /// the app's: it never comes into the pool.
     ///
-    /// It needs the usage `STORAGE`; [`Tensor::read`] needs `COPY_SRC` too, and [`Tensor::write`] `COPY_DST`. It must be of the context's device, and
-    /// of the same [`wgpu::Instance`].
+    /// It needs the usage `STORAGE`; [`Tensor::read`] needs `COPY_SRC` too, and [`Tensor::write`]
+    /// `COPY_DST`. It must be of the context's device, and of the same [`wgpu::Instance`].
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a buffer that is too small (elements are padded to whole words, and to 16 bytes at least) or lacks the usage;
-    /// [`Error::TooLarge`] for more than the device can bind; [`Error::Gpu`] for a buffer of another device.
-    pub fn from_buffer(context: &Context, buffer: wgpu::Buffer, shape: impl Into<Shape>) -> Result<Self> {
+    /// [`Error::Invalid`] for a buffer that is too small (elements are padded to whole words, and
+    /// to 16 bytes at least) or lacks the usage; [`Error::TooLarge`] for more than the device can
+    /// bind; [`Error::Gpu`] for a buffer of another device.
+    pub fn from_buffer(
+        context: &Context,
+        buffer: wgpu::Buffer,
+        shape: impl Into<Shape>,
+    ) -> Result<Self> {
         let shape = shape.into();
         let bytes = bindable::<T>(context, shape)?;
         let invalid = |what| Err(Error::Invalid { op: "from_buffer", what });
         if buffer.size() < bytes {
-            return invalid(format!("a tensor of shape {shape} takes {bytes} bytes; the buffer has {}", buffer.size()));
+            return invalid(format!(
+                "a tensor of shape {shape} takes {bytes} bytes; the buffer has {}",
+                buffer.size()
+            ));
         }
         if !buffer.usage().contains(wgpu::BufferUsages::STORAGE) {
             return invalid(format!("the buffer's usage is {:?}, without STORAGE", buffer.usage()));
         }
         context.check_own(&buffer)?;
-        Ok(Self { context: context.clone(), buffer: Arc::new(Pooled::foreign(buffer)), bytes, shape, element: PhantomData })
+        Ok(Self {
+            context: context.clone(),
+            buffer: Arc::new(Pooled::foreign(buffer)),
+            bytes,
+            shape,
+            element: PhantomData,
+        })
     }
 
     /// A tensor of zeros.
@@ -103,7 +139,8 @@ impl<T: ElementType> Tensor<T> {
         Ok(tensor)
     }
 
-    /// Overwrites the contents. Takes effect before anything that is submitted later, recorded work included.
+    /// Overwrites the contents. Takes effect before anything that is submitted later, recorded work
+    /// included.
     ///
     /// # Errors
     /// [`Error::Length`] if `data` does not fill the shape.
@@ -122,18 +159,23 @@ impl<T: ElementType> Tensor<T> {
         if row >= rows || data.len() != columns {
             return Err(Error::Length { shape: self.shape, found: data.len() });
         }
-        self.context.write(&self.buffer, (row * columns * size_of::<T>()) as u64, bytemuck::cast_slice(data))
+        self.context.write(
+            &self.buffer,
+            (row * columns * size_of::<T>()) as u64,
+            bytemuck::cast_slice(data),
+        )
     }
 
-    /// Copies the contents back. The copy is submitted at once, after all work submitted before; the future can be awaited
-    /// on any executor, or dropped.
+    /// Copies the contents back. The copy is submitted at once, after all work submitted before;
+    /// the future can be awaited on any executor, or dropped.
     pub fn read(&self) -> impl Future<Output = Result<Vec<T>>> + Send + use<T> {
         self.read_after("readback", &[])
     }
 
-    /// Copies the contents back in pieces of `len` elements (rounded up to whole words; the last may have fewer), so that the host need not
-    /// have room for all: two pieces are on their way while the caller has another. Each is what the tensor has when it is asked for: what is submitted
-    /// meanwhile and writes to it is seen by later pieces.
+    /// Copies the contents back in pieces of `len` elements (rounded up to whole words; the last
+    /// may have fewer), so that the host need not have room for all: two pieces are on their way
+    /// while the caller has another. Each is what the tensor has when it is asked for: what is
+    /// submitted meanwhile and writes to it is seen by later pieces.
     ///
     /// ```
     /// # fn main() -> bitnet_wgpu::Result<()> {
@@ -186,8 +228,9 @@ impl<T: ElementType> Tensor<T> {
     /// What the device reports.
     pub fn duplicate(&self) -> Result<Self> {
         let copy = Self::uninit(&self.context, self.shape)?;
-        self.context
-            .submit_with("copy", |commands| commands.encoder.copy_buffer_to_buffer(&self.buffer, 0, &copy.buffer, 0, self.bytes))?;
+        self.context.submit_with("copy", |commands| {
+            commands.encoder.copy_buffer_to_buffer(&self.buffer, 0, &copy.buffer, 0, self.bytes)
+        })?;
         Ok(copy)
     }
 
@@ -236,13 +279,15 @@ impl<T> Tensor<T> {
         self.len() == 0
     }
 
-    /// The buffer, for work of the app's own on the same device. It may be larger than the tensor, see [`Tensor::binding`]. Keep the tensor until
-    /// that work is submitted: its buffer then serves others.
+    /// The buffer, for work of the app's own on the same device. It may be larger than the tensor,
+    /// see [`Tensor::binding`]. Keep the tensor until that work is submitted: its buffer then
+    /// serves others.
     pub fn buffer(&self) -> &wgpu::Buffer {
         &self.buffer
     }
 
-    /// The buffer as a storage binding of the tensor's size, padded to whole words and to 16 bytes at least.
+    /// The buffer as a storage binding of the tensor's size, padded to whole words and to 16 bytes
+    /// at least.
     pub fn binding(&self) -> wgpu::BindingResource<'_> {
         let size = wgpu::BufferSize::new(self.bytes);
         wgpu::BindingResource::Buffer(wgpu::BufferBinding { buffer: &self.buffer, offset: 0, size })
@@ -250,7 +295,10 @@ impl<T> Tensor<T> {
 
     /// In whose memory it is.
     pub fn residency(&self) -> Residency {
-        let shared = self.buffer.usage().intersects(wgpu::BufferUsages::MAP_WRITE | wgpu::BufferUsages::MAP_READ);
+        let shared = self
+            .buffer
+            .usage()
+            .intersects(wgpu::BufferUsages::MAP_WRITE | wgpu::BufferUsages::MAP_READ);
         if shared { Residency::Shared } else { Residency::Device }
     }
 
@@ -264,7 +312,8 @@ impl Context {
     /// Copies `data` into a new tensor.
     ///
     /// # Errors
-    /// [`Error::Length`] if `data` does not fill `shape`, [`Error::TooLarge`] if the device cannot bind that much.
+    /// [`Error::Length`] if `data` does not fill `shape`, [`Error::TooLarge`] if the device cannot
+    /// bind that much.
     pub fn upload<T: ElementType>(&self, data: &[T], shape: impl Into<Shape>) -> Result<Tensor<T>> {
         let shape = shape.into();
         if shape.checked_len() != Some(data.len()) {
@@ -278,9 +327,10 @@ impl Context {
         Ok(tensor)
     }
 
-    /// Copies what comes in pieces, of any lengths, into a new tensor: of a file, say, that is larger than the host's memory. The device copies what has
-    /// come while the host has the next pieces, through 4 MB of staging memory at most, however much there is. Where memory is the processor's too
-    /// ([`Residency::Shared`]) and new, pieces are written to where they stay.
+    /// Copies what comes in pieces, of any lengths, into a new tensor: of a file, say, that is
+    /// larger than the host's memory. The device copies what has come while the host has the next
+    /// pieces, through 4 MB of staging memory at most, however much there is. Where memory is the
+    /// processor's too ([`Residency::Shared`]) and new, pieces are written to where they stay.
     ///
     /// ```
     /// # fn main() -> bitnet_wgpu::Result<()> {
@@ -307,13 +357,15 @@ impl Context {
 pub enum Residency {
     /// The device's. On Metal it is storage of the mode `private`.
     Device,
-    /// The device's and the processor's (`shared` on Metal). Uploads of 64 KiB and more have it where
-    /// [`Capabilities::writes_in_place`](crate::Capabilities::writes_in_place) says so, weights of models among them: to new memory the processor writes them itself. So have an
+    /// The device's and the processor's (`shared` on Metal). Uploads of 64 KiB and more have it
+    /// where [`Capabilities::writes_in_place`](crate::Capabilities::writes_in_place) says so,
+    /// weights of models among them: to new memory the processor writes them itself. So have an
     /// app's own buffers that can be mapped.
     Shared,
 }
 
-/// A tensor that comes to the host in pieces, the next of them on their way: [`Tensor::read_pieces`].
+/// A tensor that comes to the host in pieces, the next of them on their way:
+/// [`Tensor::read_pieces`].
 pub struct Pieces<T> {
     tensor: Tensor<T>,
     /// Elements of a piece.
@@ -326,7 +378,8 @@ pub struct Pieces<T> {
 type Piece<T> = Pin<Box<dyn Future<Output = Result<Vec<T>>> + Send>>;
 
 impl<T: ElementType> Pieces<T> {
-    /// The next piece; `None` after the last. The future may be dropped at any time: the next call gives the piece that it was for.
+    /// The next piece; `None` after the last. The future may be dropped at any time: the next call
+    /// gives the piece that it was for.
     ///
     /// # Errors
     /// As [`Tensor::read`].
@@ -344,7 +397,11 @@ impl<T: ElementType> Pieces<T> {
     fn send_for(&mut self) {
         while self.coming.len() < PIECES && self.next < self.tensor.len() {
             let end = self.tensor.len().min(self.next.saturating_add(self.len));
-            self.coming.push_back(Box::pin(self.tensor.read_range("readback", &[], self.next..end)));
+            self.coming.push_back(Box::pin(self.tensor.read_range(
+                "readback",
+                &[],
+                self.next..end,
+            )));
             self.next = end;
         }
     }
@@ -365,11 +422,16 @@ fn bindable<T>(context: &Context, shape: Shape) -> Result<u64> {
     Ok(bytes)
 }
 
-/// Bytes of a binding: whole words, and never less than the largest element that a shader may see in it (`vec4<u32>`).
+/// Bytes of a binding: whole words, and never less than the largest element that a shader may see
+/// in it (`vec4<u32>`).
 fn byte_size<T>(shape: Shape) -> Result<u64> {
     let bytes = shape.checked_len().and_then(|len| len.checked_mul(size_of::<T>()));
     let words = bytes.and_then(|bytes| (bytes as u64).checked_next_multiple_of(4));
-    let overflow = || Error::TooLarge { what: format!("a tensor of shape {shape}"), bytes: u64::MAX, limit: u64::MAX - 1 };
+    let overflow = || Error::TooLarge {
+        what: format!("a tensor of shape {shape}"),
+        bytes: u64::MAX,
+        limit: u64::MAX - 1,
+    };
     words.map(|bytes| bytes.max(16)).ok_or_else(overflow)
 }
 
@@ -401,6 +463,11 @@ impl<'a> Bound<'a> {
 
 impl<T: ElementType> Bind for Tensor<T> {
     fn bound(&self) -> Bound<'_> {
-        Bound { context: &self.context, buffer: &self.buffer, bytes: self.bytes, element: T::ELEMENT }
+        Bound {
+            context: &self.context,
+            buffer: &self.buffer,
+            bytes: self.bytes,
+            element: T::ELEMENT,
+        }
     }
 }

@@ -1,4 +1,5 @@
-//! What the host and the device did and when: spans, in the JSON that Perfetto and Chrome's tracing read.
+//! What the host and the device did and when: spans, in the JSON that Perfetto and Chrome's tracing
+//! read.
 
 use super::commands::MOST_PASSES;
 use crate::error::{Error, Result};
@@ -14,7 +15,8 @@ use std::{
 /// Queries of a set: two for each pass of a submission.
 const QUERIES: usize = 2 * MOST_PASSES;
 
-/// The most sets at a time. Metal has 32 counter sample buffers for a device, and the 33rd loses it.
+/// The most sets at a time. Metal has 32 counter sample buffers for a device, and the 33rd loses
+/// it.
 const MOST_SETS: usize = 16;
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -79,13 +81,21 @@ impl QuerySets {
             }
             if state.1 < MOST_SETS {
                 state.1 += 1;
-                let descriptor = wgpu::QuerySetDescriptor { label: Some("trace"), ty: wgpu::QueryType::Timestamp, count: QUERIES as u32 };
+                let descriptor = wgpu::QuerySetDescriptor {
+                    label: Some("trace"),
+                    ty: wgpu::QueryType::Timestamp,
+                    count: QUERIES as u32,
+                };
                 return lent(device.create_query_set(&descriptor));
             }
             if failed() {
                 return None;
             }
-            state = self.returned.wait_timeout(state, PATIENCE).unwrap_or_else(PoisonError::into_inner).0;
+            state = self
+                .returned
+                .wait_timeout(state, PATIENCE)
+                .unwrap_or_else(PoisonError::into_inner)
+                .0;
         }
     }
 }
@@ -120,7 +130,11 @@ pub struct Call {
 impl Drop for Call {
     fn drop(&mut self) {
         let (thread, end) = (thread::current(), Instant::now());
-        let name = if self.what.is_empty() { self.name.to_owned() } else { format!("{} {}", self.name, self.what) };
+        let name = if self.what.is_empty() {
+            self.name.to_owned()
+        } else {
+            format!("{} {}", self.name, self.what)
+        };
         let track = Track::Thread(thread.id(), thread.name().map(str::to_owned));
         lock(&self.log.spans).push(Span { track, name, start: self.start, end, bytes: self.bytes });
     }
@@ -149,7 +163,8 @@ struct Pass {
 /// Held by the callback of a pass: where that is dropped uncalled, nobody waits for it any more.
 type Answer = Mutex<Option<OneshotSender<Done>>>;
 
-/// When the host learned that a pass is done, and the buffer with its ticks, mapped, where the device has a clock.
+/// When the host learned that a pass is done, and the buffer with its ticks, mapped, where the
+/// device has a clock.
 struct Done(Instant, Option<wgpu::Buffer>);
 
 /// Times the dispatches of a pass, each of which is encoded as a pass of its own.
@@ -178,7 +193,13 @@ impl Log {
     }
 
     fn note(&self, track: Track, name: &str, start: Instant, bytes: Option<u64>) {
-        lock(&self.spans).push(Span { track, name: name.into(), start, end: Instant::now(), bytes });
+        lock(&self.spans).push(Span {
+            track,
+            name: name.into(),
+            start,
+            end: Instant::now(),
+            bytes,
+        });
     }
 
     /// What was encoded last under a label is not submitted.
@@ -189,14 +210,24 @@ impl Log {
         }
     }
 
-    /// Something that was submitted will never be done: nobody waits for its callback, or for others.
+    /// Something that was submitted will never be done: nobody waits for its callback, or for
+    /// others.
     pub fn fail(&self, error: Error) {
         lock(&self.failed).get_or_insert(error);
-        lock(&self.answers).drain(..).filter_map(|answer| answer.upgrade()).for_each(|answer| drop(lock(&answer).take()));
+        lock(&self.answers)
+            .drain(..)
+            .filter_map(|answer| answer.upgrade())
+            .for_each(|answer| drop(lock(&answer).take()));
     }
 
     /// Begins a pass of these dispatches.
-    pub fn pass(self: Arc<Self>, device: &wgpu::Device, timestamps: bool, label: &'static str, steps: Vec<Dispatched>) -> PassTimer {
+    pub fn pass(
+        self: Arc<Self>,
+        device: &wgpu::Device,
+        timestamps: bool,
+        label: &'static str,
+        steps: Vec<Dispatched>,
+    ) -> PassTimer {
         let start = Instant::now();
         let timed = timestamps && (1..=MOST_PASSES).contains(&steps.len());
         let set = timed.then(|| self.sets.take(device, || lock(&self.failed).is_some())).flatten();
@@ -229,7 +260,12 @@ impl PassTimer {
         if let Some(LentSet { set: Some(queries), .. }) = &set {
             let buffer = |usage| {
                 let size = 16 * steps.len() as u64;
-                device.create_buffer(&wgpu::BufferDescriptor { label: Some("trace"), size, usage, mapped_at_creation: false })
+                device.create_buffer(&wgpu::BufferDescriptor {
+                    label: Some("trace"),
+                    size,
+                    usage,
+                    mapped_at_creation: false,
+                })
             };
             let resolved = buffer(wgpu::BufferUsages::QUERY_RESOLVE | wgpu::BufferUsages::COPY_SRC);
             let staging = buffer(wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST);
@@ -248,10 +284,13 @@ impl PassTimer {
     }
 }
 
-/// Completes when all that was submitted before it is called is done, and its callbacks were called.
-pub type Settled = Box<dyn FnOnce() -> Result<Pin<Box<dyn Future<Output = Result<()>> + Send>>> + Send>;
+/// Completes when all that was submitted before it is called is done, and its callbacks were
+/// called.
+pub type Settled =
+    Box<dyn FnOnce() -> Result<Pin<Box<dyn Future<Output = Result<()>> + Send>>> + Send>;
 
-/// Work that is being traced: see [`Context::trace`](crate::Context::trace). Dropped, the trace ends, and is lost.
+/// Work that is being traced: see [`Context::trace`](crate::Context::trace). Dropped, the trace
+/// ends, and is lost.
 pub struct Tracing {
     tracer: Arc<Tracer>,
     log: Arc<Log>,
@@ -271,7 +310,10 @@ impl Tracing {
         let log = Arc::new(Log { began: Instant::now(), spans, passes, answers, failed, sets });
         let mut traced = lock(&tracer.0);
         if traced.is_some() {
-            return Err(Error::Invalid { op: "trace", what: "the device is traced already".into() });
+            return Err(Error::Invalid {
+                op: "trace",
+                what: "the device is traced already".into(),
+            });
         }
         *traced = Some(log.clone());
         drop(traced);
@@ -309,7 +351,12 @@ impl Tracing {
         if let Some(error) = lock(&self.log.failed).take() {
             return Err(error);
         }
-        let mut events = Events { began: self.log.began, lines: Vec::new(), threads: Vec::new(), overlapping: 0 };
+        let mut events = Events {
+            began: self.log.began,
+            lines: Vec::new(),
+            threads: Vec::new(),
+            overlapping: 0,
+        };
         lock(&self.log.spans).iter().for_each(|span| events.host(span));
         events.passes(&finished);
         Ok(Trace { events: events.named(&self.adapter) })
@@ -325,15 +372,22 @@ struct Finished {
 }
 
 fn ticks(buffer: &wgpu::Buffer) -> Result<Vec<u64>> {
-    let view = buffer.slice(..).get_mapped_range().map_err(|error| Error::Readback(error.to_string()))?;
-    Ok(view.chunks_exact(8).map(|tick| u64::from_le_bytes(std::array::from_fn(|i| tick[i]))).collect())
+    let view =
+        buffer.slice(..).get_mapped_range().map_err(|error| Error::Readback(error.to_string()))?;
+    Ok(view
+        .chunks_exact(8)
+        .map(|tick| u64::from_le_bytes(std::array::from_fn(|i| tick[i])))
+        .collect())
 }
 
-/// What was traced. Its text (`to_string`, or `{}`) is JSON that <https://ui.perfetto.dev> shows, and `chrome://tracing`.
+/// What was traced. Its text (`to_string`, or `{}`) is JSON that <https://ui.perfetto.dev> shows,
+/// and `chrome://tracing`.
 ///
-/// Of the host it has the calls of each thread (`upload`, `submit`, `wait`, under the names of recordings), and beside them what overlaps: recordings from
-/// their beginning to their end, submissions until the host knows that they are done, readbacks. Of the device it has submissions, and in them their
-/// kernels, by the device's clock, which is moved so that nothing begins before it was submitted. Where a device has no clock
+/// Of the host it has the calls of each thread (`upload`, `submit`, `wait`, under the names of
+/// recordings), and beside them what overlaps: recordings from their beginning to their end,
+/// submissions until the host knows that they are done, readbacks. Of the device it has
+/// submissions, and in them their kernels, by the device's clock, which is moved so that nothing
+/// begins before it was submitted. Where a device has no clock
 /// ([`Capabilities::timestamps`](crate::Capabilities::timestamps)), there is nothing of it.
 #[derive(Clone)]
 pub struct Trace {
@@ -342,7 +396,11 @@ pub struct Trace {
 
 impl fmt::Display for Trace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{{\"displayTimeUnit\":\"ns\",\"traceEvents\":[\n{}\n]}}", self.events.join(",\n"))
+        write!(
+            f,
+            "{{\"displayTimeUnit\":\"ns\",\"traceEvents\":[\n{}\n]}}",
+            self.events.join(",\n")
+        )
     }
 }
 
@@ -352,8 +410,9 @@ impl fmt::Debug for Trace {
     }
 }
 
-/// Events of the format, one a line: <https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU>. Times are in nanoseconds from the
-/// beginning of the trace on.
+/// Events of the format, one a line:
+/// <https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU>. Times are in
+/// nanoseconds from the beginning of the trace on.
 struct Events {
     began: Instant,
     lines: Vec<String>,
@@ -391,49 +450,83 @@ impl Events {
         self.overlapping += 1;
         let id = self.overlapping;
         for (kind, time) in ["b", "e"].into_iter().zip(times) {
-            let (place, time) = (format!("\"pid\":{HOST},\"id\":{id},\"cat\":\"{category}\",\"name\":{name}"), Microseconds(time));
-            self.lines.push(format!("{{\"ph\":\"{kind}\",{place},\"ts\":{time},\"args\":{{{args}}}}}"));
+            let (place, time) = (
+                format!("\"pid\":{HOST},\"id\":{id},\"cat\":\"{category}\",\"name\":{name}"),
+                Microseconds(time),
+            );
+            self.lines
+                .push(format!("{{\"ph\":\"{kind}\",{place},\"ts\":{time},\"args\":{{{args}}}}}"));
         }
     }
 
     /// Submissions as the host sees them, and what the device says of them.
     fn passes(&mut self, finished: &[Finished]) {
         // Ticks count from long ago: from the first on, they are exact in what follows.
-        let origin = finished.iter().find_map(|finished| finished.ticks.first()).copied().unwrap_or(0);
-        let time = |pass: &Pass, tick: u64| (tick.wrapping_sub(origin) as i64 as f64 * f64::from(pass.period)) as i64;
-        // The device's clock began elsewhere. The least that makes it the host's: no work begins before it was submitted.
-        let waited = |Finished { pass, ticks, .. }: &Finished| Some(self.since(pass.encoded) - time(pass, *ticks.first()?));
+        let origin =
+            finished.iter().find_map(|finished| finished.ticks.first()).copied().unwrap_or(0);
+        let time = |pass: &Pass, tick: u64| {
+            (tick.wrapping_sub(origin) as i64 as f64 * f64::from(pass.period)) as i64
+        };
+        // The device's clock began elsewhere. The least that makes it the host's: no work begins
+        // before it was submitted.
+        let waited = |Finished { pass, ticks, .. }: &Finished| {
+            Some(self.since(pass.encoded) - time(pass, *ticks.first()?))
+        };
         let behind = finished.iter().filter_map(waited).max().unwrap_or(0);
         for (n, Finished { pass, end, ticks }) in finished.iter().enumerate() {
-            self.host(&Span { track: Track::Submissions, name: pass.label.into(), start: pass.start, end: *end, bytes: None });
-            let times: Vec<_> = ticks.chunks_exact(2).map(|pair| [0, 1].map(|i| behind + time(pass, pair[i]))).collect();
+            self.host(&Span {
+                track: Track::Submissions,
+                name: pass.label.into(),
+                start: pass.start,
+                end: *end,
+                bytes: None,
+            });
+            let times: Vec<_> = ticks
+                .chunks_exact(2)
+                .map(|pair| [0, 1].map(|i| behind + time(pass, pair[i])))
+                .collect();
             if let (Some([start, _]), Some([_, end])) = (times.first(), times.last()) {
                 let args = format!("\"submission\":{n},\"dispatches\":{}", pass.steps.len());
                 self.slice([DEVICE, 1], "submission", &quoted(pass.label), [*start, *end], &args);
             }
             for (Dispatched { kernel, workgroups, bytes }, times) in pass.steps.iter().zip(times) {
-                let args = format!("\"submission\":{n},\"workgroups\":{workgroups:?},\"bytes\":{bytes}");
+                let args =
+                    format!("\"submission\":{n},\"workgroups\":{workgroups:?},\"bytes\":{bytes}");
                 self.slice([DEVICE, 1], "kernel", &quoted(kernel), times, &args);
             }
         }
     }
 
     /// A span of a thread of a process.
-    fn slice(&mut self, [process, thread]: [usize; 2], category: &str, name: &str, [start, end]: [i64; 2], args: &str) {
+    fn slice(
+        &mut self,
+        [process, thread]: [usize; 2],
+        category: &str,
+        name: &str,
+        [start, end]: [i64; 2],
+        args: &str,
+    ) {
         let (time, took) = (Microseconds(start), Microseconds(end - start));
-        let place = format!("\"pid\":{process},\"tid\":{thread},\"cat\":\"{category}\",\"name\":{name}");
-        self.lines.push(format!("{{\"ph\":\"X\",{place},\"ts\":{time},\"dur\":{took},\"args\":{{{args}}}}}"));
+        let place =
+            format!("\"pid\":{process},\"tid\":{thread},\"cat\":\"{category}\",\"name\":{name}");
+        self.lines.push(format!(
+            "{{\"ph\":\"X\",{place},\"ts\":{time},\"dur\":{took},\"args\":{{{args}}}}}"
+        ));
     }
 
     /// All of them, and the names of processes and threads.
     fn named(self, adapter: &str) -> Vec<String> {
         let name = |process: usize, thread: usize, what: &str, name: &str| {
             let name = quoted(name);
-            format!("{{\"ph\":\"M\",\"pid\":{process},\"tid\":{thread},\"name\":\"{what}\",\"args\":{{\"name\":{name}}}}}")
+            format!(
+                "{{\"ph\":\"M\",\"pid\":{process},\"tid\":{thread},\"name\":\"{what}\",\"args\":{{\"name\":{name}}}}}"
+            )
         };
-        let threads =
-            (1..).zip(&self.threads).map(|(n, (_, thread))| name(HOST, n, "thread_name", thread.as_deref().unwrap_or("a thread")));
-        let processes = [(HOST, "host"), (DEVICE, adapter)].map(|(process, what)| name(process, 0, "process_name", what));
+        let threads = (1..).zip(&self.threads).map(|(n, (_, thread))| {
+            name(HOST, n, "thread_name", thread.as_deref().unwrap_or("a thread"))
+        });
+        let processes = [(HOST, "host"), (DEVICE, adapter)]
+            .map(|(process, what)| name(process, 0, "process_name", what));
         processes.into_iter().chain(threads).chain(self.lines).collect()
     }
 }
@@ -443,7 +536,13 @@ struct Microseconds(i64);
 
 impl fmt::Display for Microseconds {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}{}.{:03}", if self.0 < 0 { "-" } else { "" }, self.0.abs() / 1000, self.0.abs() % 1000)
+        write!(
+            f,
+            "{}{}.{:03}",
+            if self.0 < 0 { "-" } else { "" },
+            self.0.abs() / 1000,
+            self.0.abs() % 1000
+        )
     }
 }
 

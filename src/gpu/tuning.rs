@@ -1,5 +1,5 @@
-//! What was measured on a device, in a file of the folder that it was opened with. A file that is not what was written there is not used, which is a line
-//! in the log.
+//! What was measured on a device, in a file of the folder that it was opened with. A file that is
+//! not what was written there is not used, which is a line in the log.
 
 use super::{
     cache::{Kind, hash, identity, read, write},
@@ -16,18 +16,24 @@ use std::path::{Path, PathBuf};
 const TUNING: &Kind = b"bitnet-wgpu tuning 1\n";
 
 impl Context {
-    /// Writes what was measured on this device to the folder of [`ContextOptions::cache`](crate::ContextOptions::cache), from which the next context has
-    /// it that is opened on the same adapter, with the same driver and matrix units, by this version of the crate: its
-    /// [`Capabilities::tuning`](crate::Capabilities::tuning). Gives the file, which takes the place of one that was there. This context is not changed:
+    /// Writes what was measured on this device to the folder of
+    /// [`ContextOptions::cache`](crate::ContextOptions::cache), from which the next context has it
+    /// that is opened on the same adapter, with the same driver and matrix units, by this version
+    /// of the crate: its [`Capabilities::tuning`](crate::Capabilities::tuning). Gives the file,
+    /// which takes the place of one that was there. This context is not changed:
     /// [`Context::restricted`] does that.
     ///
-    /// Another driver or version has another file: what was measured for it before stays in the folder, unused. A file that is damaged, that was renamed, or that
-    /// sets what is no choice is ignored when a context is opened, with a warning in the log.
+    /// Another driver or version has another file: what was measured for it before stays in the
+    /// folder, unused. A file that is damaged, that was renamed, or that sets what is no choice is
+    /// ignored when a context is opened, with a warning in the log.
     ///
     /// # Errors
     /// [`Error::Invalid`] if the context was opened without a folder; [`Error::Io`].
     pub fn keep_tuning(&self, tuning: &Tuning) -> Result<PathBuf> {
-        let none = || Error::Invalid { op: "keep_tuning", what: "the context was opened without a cache folder".into() };
+        let none = || Error::Invalid {
+            op: "keep_tuning",
+            what: "the context was opened without a cache folder".into(),
+        };
         let folder = self.cache_folder().ok_or_else(none)?;
         let (path, key) = self.tuning_file(folder);
         write(&path, TUNING, key, tuning.to_string().as_bytes())?;
@@ -39,11 +45,15 @@ impl Context {
         let Some(folder) = self.cache_folder() else { return self };
         let (path, key) = self.tuning_file(folder);
         let text = |bytes: Vec<u8>| String::from_utf8(bytes).map_err(|error| error.to_string());
-        let kept = read(&path, TUNING, key, MOST_TUNING).and_then(|kept| kept.map(|bytes| Tuning::parse(&text(bytes)?)).transpose());
+        let kept = read(&path, TUNING, key, MOST_TUNING)
+            .and_then(|kept| kept.map(|bytes| Tuning::parse(&text(bytes)?)).transpose());
         match kept {
             Ok(None) => self,
             Ok(Some(tuning)) => {
-                log::info!("{}: kernels are chosen by what was measured here: {tuning:?}", display(&path));
+                log::info!(
+                    "{}: kernels are chosen by what was measured here: {tuning:?}",
+                    display(&path)
+                );
                 self.restricted(|capabilities| capabilities.tuning = tuning)
             }
             Err(why) => {
@@ -66,6 +76,11 @@ impl Context {
 
     /// What measurements rest on: the device, this crate, and which kernels it runs.
     pub(crate) fn measured_on(&self) -> String {
-        format!("{}{:?} {:?}\n", identity(self.adapter_info()), self.language(), self.capabilities().matrix_units)
+        format!(
+            "{}{:?} {:?}\n",
+            identity(self.adapter_info()),
+            self.language(),
+            self.capabilities().matrix_units
+        )
     }
 }

@@ -1,5 +1,5 @@
-//! Uploads of many bytes, as streams: through a few staging buffers, each of which the host fills while the device copies those before it, or into the
-//! buffer itself, where the host reaches it.
+//! Uploads of many bytes, as streams: through a few staging buffers, each of which the host fills
+//! while the device copies those before it, or into the buffer itself, where the host reaches it.
 
 use super::{
     context::Context,
@@ -19,7 +19,8 @@ const STAGES: usize = 4;
 pub struct UploadStream<'a> {
     context: &'a Context,
     to: &'a wgpu::Buffer,
-    /// Is it mapped, so that the host writes to it and no staging buffer is needed? Not any more when all is there.
+    /// Is it mapped, so that the host writes to it and no staging buffer is needed? Not any more
+    /// when all is there.
     in_place: bool,
     /// Bytes of its staging buffers.
     size: usize,
@@ -40,11 +41,22 @@ struct Stage {
 }
 
 impl<'a> UploadStream<'a> {
-    /// A stream of `bytes` in all, into a buffer that is mapped (`in_place`), or by way of staging buffers.
+    /// A stream of `bytes` in all, into a buffer that is mapped (`in_place`), or by way of staging
+    /// buffers.
     pub fn new(context: &'a Context, to: &'a wgpu::Buffer, in_place: bool, bytes: usize) -> Self {
         let words = bytes.next_multiple_of(4);
-        let (size, call) = (if in_place { words } else { words.min(STAGE) }, context.uploading(bytes as u64));
-        Self { context, to, in_place, size, _call: call, at: 0, filled: None, copied: VecDeque::new() }
+        let (size, call) =
+            (if in_place { words } else { words.min(STAGE) }, context.uploading(bytes as u64));
+        Self {
+            context,
+            to,
+            in_place,
+            size,
+            _call: call,
+            at: 0,
+            filled: None,
+            copied: VecDeque::new(),
+        }
     }
 
     /// The next bytes. Waits for the device where as many as there may be are on their way.
@@ -66,7 +78,8 @@ impl<'a> UploadStream<'a> {
         Ok(())
     }
 
-    /// Has the device copy what has been filled, in whole words: after the last byte come zeros. What was written in place is handed over.
+    /// Has the device copy what has been filled, in whole words: after the last byte come zeros.
+    /// What was written in place is handed over.
     pub fn flush(&mut self) -> Result<()> {
         let Some(mut stage) = self.filled.take() else { return Ok(()) };
         stage.put(&[0; 3][..stage.bytes.next_multiple_of(4) - stage.bytes]);
@@ -80,11 +93,16 @@ impl<'a> UploadStream<'a> {
             let encoder = &mut *commands.encoder;
             buffer.unmap();
             encoder.copy_buffer_to_buffer(&buffer, 0, self.to, self.at, bytes);
-            encoder.map_buffer_on_submit(&buffer, wgpu::MapMode::Write, 0..self.size as u64, move |_| {
-                if let Some(log) = log {
-                    log.uploaded(start, bytes);
-                }
-            });
+            encoder.map_buffer_on_submit(
+                &buffer,
+                wgpu::MapMode::Write,
+                0..self.size as u64,
+                move |_| {
+                    if let Some(log) = log {
+                        log.uploaded(start, bytes);
+                    }
+                },
+            );
         })?;
         self.at += bytes;
         self.copied.push_back((buffer, index));
@@ -104,12 +122,19 @@ impl<'a> UploadStream<'a> {
             None if self.in_place => self.to.clone(),
             None => {
                 let usage = wgpu::BufferUsages::MAP_WRITE | wgpu::BufferUsages::COPY_SRC;
-                let descriptor = wgpu::BufferDescriptor { label: Some("upload"), size: self.size as u64, usage, mapped_at_creation: true };
+                let descriptor = wgpu::BufferDescriptor {
+                    label: Some("upload"),
+                    size: self.size as u64,
+                    usage,
+                    mapped_at_creation: true,
+                };
                 guarded(device, || STAGING.into(), || device.create_buffer(&descriptor))?
             }
         };
-        let view = guarded(device, || STAGING.into(), || buffer.get_mapped_range_mut(..self.size as u64))?;
-        // wgpu has no complaint of a buffer that it makes on a device that is gone, but that has no memory.
+        let view =
+            guarded(device, || STAGING.into(), || buffer.get_mapped_range_mut(..self.size as u64))?;
+        // wgpu has no complaint of a buffer that it makes on a device that is gone, but that has no
+        // memory.
         let view = view.map_err(|error| match is_lost(device) {
             true => Error::DeviceLost { during: STAGING.into() },
             false => Error::Gpu { during: STAGING.into(), message: error.to_string() },

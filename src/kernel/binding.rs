@@ -21,13 +21,16 @@ pub enum Type {
     F32,
     /// 16-bit floats, in all variants.
     F16,
-    /// `f32` or `f16`, as the bound tensor has it. The shader uses this alias (`X`, say; in MSL `X4` is the vector of four).
+    /// `f32` or `f16`, as the bound tensor has it. The shader uses this alias (`X`, say; in MSL
+    /// `X4` is the vector of four).
     Float(&'static str),
-    /// Elements that are moved and not computed with: `u32` for tensors whose elements have 4 bytes, `f16` for those of 2.
+    /// Elements that are moved and not computed with: `u32` for tensors whose elements have 4
+    /// bytes, `f16` for those of 2.
     Bits(&'static str),
 }
 
-/// One storage buffer of a kernel: binding `i` in WGSL, `[[buffer(i + 1)]]` in MSL (`i` where there are no params).
+/// One storage buffer of a kernel: binding `i` in WGSL, `[[buffer(i + 1)]]` in MSL (`i` where there
+/// are no params).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct Binding {

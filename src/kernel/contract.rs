@@ -1,5 +1,6 @@
-//! Do the shader texts of a kernel agree with its declaration? Checked without a GPU: WGSL through naga, MSL by reading the
-//! kernel's signature, SPIR-V word by word. A swapped binding or parameter is found on any machine, before a driver sees it.
+//! Do the shader texts of a kernel agree with its declaration? Checked without a GPU: WGSL through
+//! naga, MSL by reading the kernel's signature, SPIR-V word by word. A swapped binding or parameter
+//! is found on any machine, before a driver sees it.
 
 use super::{
     binding::{Access, Type},
@@ -12,10 +13,12 @@ use crate::{element::Element, language::ShaderLanguage};
 use naga::{AddressSpace, ScalarKind, Statement, StorageAccess, TypeInner};
 use std::{collections::HashMap, fmt::Debug};
 
-/// The function that a text with a flat grid must use, and the one that adds a thread's index to it.
+/// The function that a text with a flat grid must use, and the one that adds a thread's index to
+/// it.
 const FLAT: [&str; 2] = ["flat_group", "flat_thread"];
 
-/// Compares one variant's text with the declaration; the error says what differs. SPIR-V that was brought at run time is not read.
+/// Compares one variant's text with the declaration; the error says what differs. SPIR-V that was
+/// brought at run time is not read.
 ///
 /// # Errors
 /// What differs, in words.
@@ -24,7 +27,9 @@ pub fn check(kernel: &Kernel, variant: &Variant) -> Result<(), String> {
     let (found, first_slot) = match variant.language {
         ShaderLanguage::Wgsl => (read_wgsl(kernel, &text)?, 0),
         // wgpu numbers Metal's buffers so: the immediates, if any, then the bindings.
-        ShaderLanguage::Msl => (read_msl(kernel, variant, &text)?, u32::from(!kernel.params.is_empty())),
+        ShaderLanguage::Msl => {
+            (read_msl(kernel, variant, &text)?, u32::from(!kernel.params.is_empty()))
+        }
         ShaderLanguage::Spirv if kernel.code().is_some() => return Ok(()),
         ShaderLanguage::Spirv => (read_spirv(kernel, variant)?, 0),
     };
@@ -40,14 +45,23 @@ pub fn check(kernel: &Kernel, variant: &Variant) -> Result<(), String> {
         Type::Bits(alias) if variant.floats.contains(&(alias, Element::F16)) => Word::F16,
         Type::Bits(_) => Word::U32,
     };
-    let bindings = (first_slot..).zip(kernel.bindings).map(|(slot, b)| (slot, b.name.to_owned(), element(b.ty), b.access));
+    let bindings = (first_slot..)
+        .zip(kernel.bindings)
+        .map(|(slot, b)| (slot, b.name.to_owned(), element(b.ty), b.access));
     let source = kernel.source_for(variant.language);
     if found.workgroup_bytes > source.workgroup_bytes {
-        return Err(format!("workgroup memory: the text has {} bytes, the declaration {}", found.workgroup_bytes, source.workgroup_bytes));
+        return Err(format!(
+            "workgroup memory: the text has {} bytes, the declaration {}",
+            found.workgroup_bytes, source.workgroup_bytes
+        ));
     }
     same("grid", found.grid, kernel.grid)?;
     same("workgroup size", found.workgroup_size, source.workgroup_size)?;
-    same("params", found.params, kernel.params.iter().map(|&(name, scalar)| (name.to_owned(), scalar)).collect())?;
+    same(
+        "params",
+        found.params,
+        kernel.params.iter().map(|&(name, scalar)| (name.to_owned(), scalar)).collect(),
+    )?;
     same("bindings", found.bindings, bindings.collect())
 }
 
@@ -59,8 +73,12 @@ pub fn workgroup_bytes(kernel: &Kernel, variant: &Variant) -> Result<u32, String
     let text = kernel.text(variant);
     match variant.language {
         ShaderLanguage::Wgsl => read_wgsl(kernel, &text).map(|signature| signature.workgroup_bytes),
-        ShaderLanguage::Msl => read_msl(kernel, variant, &text).map(|signature| signature.workgroup_bytes),
-        ShaderLanguage::Spirv => read_spirv(kernel, variant).map(|signature| signature.workgroup_bytes),
+        ShaderLanguage::Msl => {
+            read_msl(kernel, variant, &text).map(|signature| signature.workgroup_bytes)
+        }
+        ShaderLanguage::Spirv => {
+            read_spirv(kernel, variant).map(|signature| signature.workgroup_bytes)
+        }
     }
 }
 
@@ -69,20 +87,31 @@ fn read_spirv(kernel: &Kernel, variant: &Variant) -> Result<Signature, String> {
 }
 
 fn same<T: PartialEq + Debug>(what: &str, text: T, declared: T) -> Result<(), String> {
-    if text == declared { Ok(()) } else { Err(format!("{what}: the text has {text:?}, the declaration {declared:?}")) }
+    if text == declared {
+        Ok(())
+    } else {
+        Err(format!("{what}: the text has {text:?}, the declaration {declared:?}"))
+    }
 }
 
 fn read_wgsl(kernel: &Kernel, text: &str) -> Result<Signature, String> {
     let module = naga::front::wgsl::parse_str(text).map_err(|e| e.emit_to_string(text))?;
     let capabilities = naga::valid::Capabilities::all();
-    let mut validator = naga::valid::Validator::new(naga::valid::ValidationFlags::all(), capabilities);
+    let mut validator =
+        naga::valid::Validator::new(naga::valid::ValidationFlags::all(), capabilities);
     validator.validate(&module).map_err(|e| e.emit_to_string(text))?;
     let entry = module.entry_points.iter().find(|entry| entry.name == kernel.entry);
     let entry = entry.ok_or_else(|| format!("no entry point `{}`", kernel.entry))?;
 
     let grid = if calls_flat(&module, &entry.function) { Grid::Flat } else { Grid::Blocks };
     let workgroup_size = entry.workgroup_size;
-    let mut signature = Signature { workgroup_size, params: Vec::new(), bindings: Vec::new(), grid, workgroup_bytes: 0 };
+    let mut signature = Signature {
+        workgroup_size,
+        params: Vec::new(),
+        bindings: Vec::new(),
+        grid,
+        workgroup_bytes: 0,
+    };
     for (_, variable) in module.global_variables.iter() {
         let name = variable.name.clone().unwrap_or_default();
         let ty = &module.types[variable.ty].inner;
@@ -91,22 +120,38 @@ fn read_wgsl(kernel: &Kernel, text: &str) -> Result<Signature, String> {
                 for member in members {
                     let field = member.name.clone().unwrap_or_default();
                     let scalar = match module.types[member.ty].inner {
-                        TypeInner::Scalar(naga::Scalar { kind: ScalarKind::Uint, width: 4 }) => Scalar::U32,
-                        TypeInner::Scalar(naga::Scalar { kind: ScalarKind::Sint, width: 4 }) => Scalar::I32,
-                        TypeInner::Scalar(naga::Scalar { kind: ScalarKind::Float, width: 4 }) => Scalar::F32,
-                        ref other => return Err(format!("param `{field}` is {other:?}; u32, i32 and f32 can be passed")),
+                        TypeInner::Scalar(naga::Scalar { kind: ScalarKind::Uint, width: 4 }) => {
+                            Scalar::U32
+                        }
+                        TypeInner::Scalar(naga::Scalar { kind: ScalarKind::Sint, width: 4 }) => {
+                            Scalar::I32
+                        }
+                        TypeInner::Scalar(naga::Scalar { kind: ScalarKind::Float, width: 4 }) => {
+                            Scalar::F32
+                        }
+                        ref other => {
+                            return Err(format!(
+                                "param `{field}` is {other:?}; u32, i32 and f32 can be passed"
+                            ));
+                        }
                     };
                     signature.params.push((field, scalar));
                 }
             }
-            (AddressSpace::Immediate, other) => return Err(format!("immediates must be a struct, not {other:?}")),
+            (AddressSpace::Immediate, other) => {
+                return Err(format!("immediates must be a struct, not {other:?}"));
+            }
             (AddressSpace::Storage { access }, TypeInner::Array { base, .. }) => {
                 let binding = variable.binding.ok_or_else(|| format!("`{name}` has no binding"))?;
                 same("bind group", binding.group, 0)?;
                 let scalar = match module.types[*base].inner {
                     TypeInner::Scalar(scalar) | TypeInner::Atomic(scalar) => scalar,
                     TypeInner::Vector { scalar, .. } => scalar,
-                    ref other => return Err(format!("`{name}` is an array of {other:?}; scalars and vectors can be bound")),
+                    ref other => {
+                        return Err(format!(
+                            "`{name}` is an array of {other:?}; scalars and vectors can be bound"
+                        ));
+                    }
                 };
                 let scalar = match (scalar.kind, scalar.width) {
                     (ScalarKind::Uint, 4) => Word::U32,
@@ -115,12 +160,22 @@ fn read_wgsl(kernel: &Kernel, text: &str) -> Result<Signature, String> {
                     (ScalarKind::Float, 2) => Word::F16,
                     other => return Err(format!("`{name}` has elements of {other:?}")),
                 };
-                let access = if access.contains(StorageAccess::STORE) { Access::ReadWrite } else { Access::Read };
+                let access = if access.contains(StorageAccess::STORE) {
+                    Access::ReadWrite
+                } else {
+                    Access::Read
+                };
                 signature.bindings.push((binding.binding, name, scalar, access));
             }
-            (AddressSpace::WorkGroup, ty) => signature.workgroup_bytes += ty.size(module.to_ctx()).next_multiple_of(16),
+            (AddressSpace::WorkGroup, ty) => {
+                signature.workgroup_bytes += ty.size(module.to_ctx()).next_multiple_of(16)
+            }
             (AddressSpace::Private, _) => {}
-            (space, _) => return Err(format!("`{name}`: nothing can be bound in {space:?} as it is declared")),
+            (space, _) => {
+                return Err(format!(
+                    "`{name}`: nothing can be bound in {space:?} as it is declared"
+                ));
+            }
         }
     }
     signature.bindings.sort_by_key(|binding| binding.0);
@@ -132,9 +187,15 @@ fn calls_flat(module: &naga::Module, function: &naga::Function) -> bool {
     fn in_block(module: &naga::Module, block: &naga::Block) -> bool {
         block.iter().any(|statement| match statement {
             Statement::Block(block) => in_block(module, block),
-            Statement::If { accept, reject, .. } => in_block(module, accept) || in_block(module, reject),
-            Statement::Switch { cases, .. } => cases.iter().any(|case| in_block(module, &case.body)),
-            Statement::Loop { body, continuing, .. } => in_block(module, body) || in_block(module, continuing),
+            Statement::If { accept, reject, .. } => {
+                in_block(module, accept) || in_block(module, reject)
+            }
+            Statement::Switch { cases, .. } => {
+                cases.iter().any(|case| in_block(module, &case.body))
+            }
+            Statement::Loop { body, continuing, .. } => {
+                in_block(module, body) || in_block(module, continuing)
+            }
             Statement::Call { function, .. } => calls_flat(module, &module.functions[*function]),
             _ => false,
         })
@@ -142,7 +203,8 @@ fn calls_flat(module: &naga::Module, function: &naga::Function) -> bool {
     function.name.as_deref() == Some(FLAT[0]) || in_block(module, &function.body)
 }
 
-/// Reads the signature of `kernel void NAME(...)` and the `Params` struct; types are looked up, not parsed.
+/// Reads the signature of `kernel void NAME(...)` and the `Params` struct; types are looked up, not
+/// parsed.
 fn read_msl(kernel: &Kernel, variant: &Variant, text: &str) -> Result<Signature, String> {
     let code = with_arguments(strip_comments(text));
     let head = format!("kernel void {}(", kernel.entry);
@@ -153,16 +215,27 @@ fn read_msl(kernel: &Kernel, variant: &Variant, text: &str) -> Result<Signature,
     }
     let mut bindings = Vec::new();
     let mut has_params = false;
-    for argument in arguments(&code[start + head.len()..]).ok_or("the parameter list does not end")? {
+    for argument in
+        arguments(&code[start + head.len()..]).ok_or("the parameter list does not end")?
+    {
         let Some((declaration, slot)) = argument.split_once("[[buffer(") else {
             if argument.contains("[[") {
                 continue;
             }
             return Err(format!("`{argument}` has no attribute"));
         };
-        let slot: u32 = slot.split(')').next().and_then(|n| n.trim().parse().ok()).ok_or("unreadable buffer slot")?;
-        let words: Vec<_> = declaration.split(|c: char| !c.is_alphanumeric() && c != '_').filter(|w| !w.is_empty()).collect();
-        let (Some(&name), true) = (words.last(), words.len() > 1) else { return Err(format!("unreadable: `{argument}`")) };
+        let slot: u32 = slot
+            .split(')')
+            .next()
+            .and_then(|n| n.trim().parse().ok())
+            .ok_or("unreadable buffer slot")?;
+        let words: Vec<_> = declaration
+            .split(|c: char| !c.is_alphanumeric() && c != '_')
+            .filter(|w| !w.is_empty())
+            .collect();
+        let (Some(&name), true) = (words.last(), words.len() > 1) else {
+            return Err(format!("unreadable: `{argument}`"));
+        };
         if words[..words.len() - 1].contains(&"Params") {
             same("slot of the params", slot, 0)?;
             same("address space of the params", words[0], "constant")?;
@@ -171,7 +244,10 @@ fn read_msl(kernel: &Kernel, variant: &Variant, text: &str) -> Result<Signature,
         }
         same("address space", words[0], "device")?;
         let access = if words.contains(&"const") { Access::Read } else { Access::ReadWrite };
-        let scalar = words[1..words.len() - 1].iter().find(|w| **w != "const").ok_or_else(|| format!("`{name}` has no type"))?;
+        let scalar = words[1..words.len() - 1]
+            .iter()
+            .find(|w| **w != "const")
+            .ok_or_else(|| format!("`{name}` has no type"))?;
         bindings.push((slot, name.to_owned(), msl_scalar(scalar, variant)?, access));
     }
     bindings.sort_by_key(|binding| binding.0);
@@ -182,7 +258,13 @@ fn read_msl(kernel: &Kernel, variant: &Variant, text: &str) -> Result<Signature,
     // The entry point ends the text.
     let flat = FLAT.iter().any(|function| code[start..].contains(&format!("{function}(")));
     let grid = if flat { Grid::Flat } else { Grid::Blocks };
-    Ok(Signature { workgroup_size, params, bindings, grid, workgroup_bytes: threadgroup_bytes(kernel, variant, &code)? })
+    Ok(Signature {
+        workgroup_size,
+        params,
+        bindings,
+        grid,
+        workgroup_bytes: threadgroup_bytes(kernel, variant, &code)?,
+    })
 }
 
 /// The bytes of all `threadgroup TYPE name[A * B];`, whose factors are numbers or names of numbers.
@@ -195,22 +277,35 @@ fn threadgroup_bytes(kernel: &Kernel, variant: &Variant, code: &str) -> Result<u
             return Ok(number);
         }
         let text = names.get(factor).copied().unwrap_or(factor);
-        text.trim_end_matches('u').parse().map_err(|_| format!("`{factor}` in the size of a threadgroup array is no number"))
+        text.trim_end_matches('u')
+            .parse()
+            .map_err(|_| format!("`{factor}` in the size of a threadgroup array is no number"))
     };
     let mut bytes = 0;
     for statement in code.split([';', '{']).map(str::trim) {
-        let Some((ty, rest)) = statement.strip_prefix("threadgroup ").and_then(|rest| rest.split_once(' ')) else { continue };
-        let Some((_, length)) = rest.strip_suffix(']').and_then(|rest| rest.split_once('[')) else { continue };
+        let Some((ty, rest)) =
+            statement.strip_prefix("threadgroup ").and_then(|rest| rest.split_once(' '))
+        else {
+            continue;
+        };
+        let Some((_, length)) = rest.strip_suffix(']').and_then(|rest| rest.split_once('[')) else {
+            continue;
+        };
         let lanes = ty.chars().last().and_then(|last| last.to_digit(10)).unwrap_or(1);
         let element = if msl_scalar(ty, variant)? == Word::F16 { 2 } else { 4 };
-        let length = length.split('*').map(|factor| value(factor.trim())).product::<Result<u32, _>>()?;
+        let length =
+            length.split('*').map(|factor| value(factor.trim())).product::<Result<u32, _>>()?;
         bytes += (lanes * element * length).next_multiple_of(16);
     }
     Ok(bytes)
 }
 
 fn msl_scalar(word: &str, variant: &Variant) -> Result<Word, String> {
-    if let Some((_, element)) = variant.floats.iter().find(|(alias, _)| word == *alias || word.strip_suffix('4') == Some(alias)) {
+    if let Some((_, element)) = variant
+        .floats
+        .iter()
+        .find(|(alias, _)| word == *alias || word.strip_suffix('4') == Some(alias))
+    {
         return Ok(match element {
             Element::F16 => Word::F16,
             Element::U32 => Word::U32,
@@ -231,7 +326,9 @@ fn msl_params(code: &str) -> Result<Vec<(String, Scalar)>, String> {
     let (body, _) = rest.split_once('}').ok_or("`struct Params` does not end")?;
     let mut fields = Vec::new();
     for declaration in body.split(';').map(str::trim).filter(|d| !d.is_empty()) {
-        let (ty, names) = declaration.split_once(char::is_whitespace).ok_or_else(|| format!("unreadable: `{declaration}`"))?;
+        let (ty, names) = declaration
+            .split_once(char::is_whitespace)
+            .ok_or_else(|| format!("unreadable: `{declaration}`"))?;
         let scalar = match ty {
             "uint" => Scalar::U32,
             "int" => Scalar::I32,
@@ -254,7 +351,8 @@ fn arguments(text: &str) -> Option<Vec<String>> {
             }
             ',' if depth == 0 => list.push(std::mem::take(&mut current).trim().to_owned()),
             _ => {
-                depth += i32::from(matches!(c, '(' | '<' | '[')) - i32::from(matches!(c, ')' | '>' | ']'));
+                depth += i32::from(matches!(c, '(' | '<' | '['))
+                    - i32::from(matches!(c, ')' | '>' | ']'));
                 current.push(c);
             }
         }
@@ -266,7 +364,9 @@ fn arguments(text: &str) -> Option<Vec<String>> {
 fn with_arguments(code: String) -> String {
     let defined = code.lines().filter_map(|line| line.strip_prefix("#define ")?.split_once(' '));
     let of_arguments: Vec<_> = defined.filter(|(_, value)| value.contains("[[buffer(")).collect();
-    of_arguments.iter().fold(code.clone(), |code, (name, value)| code.replace(&format!("{name},"), &format!("{value},")))
+    of_arguments.iter().fold(code.clone(), |code, (name, value)| {
+        code.replace(&format!("{name},"), &format!("{value},"))
+    })
 }
 
 fn strip_comments(text: &str) -> String {

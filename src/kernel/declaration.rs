@@ -15,7 +15,8 @@ use std::{
 
 /// A GPU function: its declaration, and its text in one or more languages.
 ///
-/// A kernel of a crate's own is a `static`; [`Kernel::with_text`] makes one from text that exists only at run time.
+/// A kernel of a crate's own is a `static`; [`Kernel::with_text`] makes one from text that exists
+/// only at run time.
 ///
 /// ```
 /// use bitnet_wgpu::{Kernel, kernel::{Part, Params as _, Source, Type::*, read, read_write}, params};
@@ -35,7 +36,8 @@ use std::{
 pub struct Kernel {
     /// Label, and the name in profiles and errors.
     pub name: &'static str,
-    /// The entry point in all languages, and the stem of its files: `name`, unless [`Kernel::entry`] says otherwise.
+    /// The entry point in all languages, and the stem of its files: `name`, unless
+    /// [`Kernel::entry`] says otherwise.
     pub entry: &'static str,
     /// [`Params::FIELDS`](super::Params::FIELDS) of its parameters.
     pub params: Fields,
@@ -53,7 +55,8 @@ pub struct Kernel {
     pub(crate) filling_msl: &'static [Part],
     /// Are all its [`Type::Float`] aliases one type?
     pub(crate) one_float: bool,
-    /// Keeps to the bounds of its buffers, as tests have shown: release builds leave out bounds checks.
+    /// Keeps to the bounds of its buffers, as tests have shown: release builds leave out bounds
+    /// checks.
     pub(crate) trusted: bool,
     sources: Sources,
 }
@@ -64,8 +67,8 @@ pub struct Kernel {
 pub enum Grid {
     /// A dimension of the grid is one of the problem.
     Blocks,
-    /// One dimension. Where it is longer than a device allows, it is folded into two: the text takes its index from `flat_group` and checks it
-    /// against its extent.
+    /// One dimension. Where it is longer than a device allows, it is folded into two: the text
+    /// takes its index from `flat_group` and checks it against its extent.
     Flat,
 }
 
@@ -83,8 +86,8 @@ pub(crate) enum Code {
     Words(Arc<[u32]>),
 }
 
-/// What is still open after a kernel's declaration: the language, whether subgroup operations and fused multiply-adds may be used, and the element types behind its
-/// [`Type::Float`] aliases.
+/// What is still open after a kernel's declaration: the language, whether subgroup operations and
+/// fused multiply-adds may be used, and the element types behind its [`Type::Float`] aliases.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Variant {
     /// Which text.
@@ -98,8 +101,14 @@ pub struct Variant {
 }
 
 impl Kernel {
-    /// A kernel whose texts are part of the program. The first source is the one that runs by default.
-    pub const fn new(name: &'static str, params: Fields, bindings: &'static [Binding], sources: &'static [Source]) -> Self {
+    /// A kernel whose texts are part of the program. The first source is the one that runs by
+    /// default.
+    pub const fn new(
+        name: &'static str,
+        params: Fields,
+        bindings: &'static [Binding],
+        sources: &'static [Source],
+    ) -> Self {
         Self {
             name,
             entry: name,
@@ -117,7 +126,12 @@ impl Kernel {
     }
 
     /// A kernel of this crate, which tests run on awkward shapes with bounds checks.
-    pub(crate) const fn trusted(name: &'static str, params: Fields, bindings: &'static [Binding], sources: &'static [Source]) -> Self {
+    pub(crate) const fn trusted(
+        name: &'static str,
+        params: Fields,
+        bindings: &'static [Binding],
+        sources: &'static [Source],
+    ) -> Self {
         let mut kernel = Self::new(name, params, bindings, sources);
         kernel.trusted = true;
         kernel
@@ -147,10 +161,14 @@ impl Kernel {
         self
     }
 
-    /// States the matrix unit that its WGSL multiplies on, with wgpu's extension `wgpu_cooperative_matrix`, and so a feature of wgpu; or its SPIR-V, for int8,
-    /// which WGSL has no matrices of.
+    /// States the matrix unit that its WGSL multiplies on, with wgpu's extension
+    /// `wgpu_cooperative_matrix`, and so a feature of wgpu; or its SPIR-V, for int8, which WGSL has
+    /// no matrices of.
     pub const fn matrix_unit(mut self, unit: MatrixUnit) -> Self {
-        self.features = self.features.union(wgpu::Features::EXPERIMENTAL_COOPERATIVE_MATRIX).union(wgpu::Features::SUBGROUP);
+        self.features = self
+            .features
+            .union(wgpu::Features::EXPERIMENTAL_COOPERATIVE_MATRIX)
+            .union(wgpu::Features::SUBGROUP);
         self.matrix_unit = Some(unit);
         self
     }
@@ -169,27 +187,42 @@ impl Kernel {
 
     /// The parts of one of its texts, in order, and those that fill its hole.
     pub fn parts<'a>(&'a self, source: &'a Source) -> impl Iterator<Item = &'a Part> {
-        let filling = if source.language == ShaderLanguage::Msl { self.filling_msl } else { self.filling };
-        source.parts.iter().flat_map(move |part| if *part == HOLE { filling } else { std::slice::from_ref(part) })
+        let filling =
+            if source.language == ShaderLanguage::Msl { self.filling_msl } else { self.filling };
+        source
+            .parts
+            .iter()
+            .flat_map(move |part| if *part == HOLE { filling } else { std::slice::from_ref(part) })
     }
 
-    /// The same declaration with WGSL that a caller made at run time. Its bounds are checked when it runs. It is compiled once for the same text,
-    /// and the compiled kernel is kept as long as the device. Workgroup size, tile and constants are those of the first source; for a kernel that is
-    /// [`flat`](Self::flat), the text brings its own `flat_group`.
+    /// The same declaration with WGSL that a caller made at run time. Its bounds are checked when
+    /// it runs. It is compiled once for the same text, and the compiled kernel is kept as long as
+    /// the device. Workgroup size, tile and constants are those of the first source; for a kernel
+    /// that is [`flat`](Self::flat), the text brings its own `flat_group`.
     pub fn with_text(&self, text: impl Into<Arc<str>>) -> Self {
-        let source = Source { language: ShaderLanguage::Wgsl, parts: &[], ..*self.default_source() };
-        Self { trusted: false, sources: Sources::Brought(source, Code::Text(text.into())), ..self.clone() }
+        let source =
+            Source { language: ShaderLanguage::Wgsl, parts: &[], ..*self.default_source() };
+        Self {
+            trusted: false,
+            sources: Sources::Brought(source, Code::Text(text.into())),
+            ..self.clone()
+        }
     }
 
     /// The same declaration with SPIR-V, which is handed to the driver as it is.
     ///
     /// # Safety
-    /// The module must be valid, have the declared entry point, bindings (group 0) and immediates, and keep to the bounds of its buffers:
-    /// nothing checks it.
+    /// The module must be valid, have the declared entry point, bindings (group 0) and immediates,
+    /// and keep to the bounds of its buffers: nothing checks it.
     #[allow(unsafe_code)]
     pub unsafe fn with_spirv(&self, words: impl Into<Arc<[u32]>>) -> Self {
-        let source = Source { language: ShaderLanguage::Spirv, parts: &[], ..*self.default_source() };
-        Self { trusted: true, sources: Sources::Brought(source, Code::Words(words.into())), ..self.clone() }
+        let source =
+            Source { language: ShaderLanguage::Spirv, parts: &[], ..*self.default_source() };
+        Self {
+            trusted: true,
+            sources: Sources::Brought(source, Code::Words(words.into())),
+            ..self.clone()
+        }
     }
 
     /// Its sources, the default first.
@@ -222,16 +255,18 @@ impl Kernel {
 
     /// Does the WGSL have a portable form beside one with subgroup operations?
     pub fn uses_subgroups(&self) -> bool {
-        self.source(ShaderLanguage::Wgsl).is_some_and(|source| self.parts(source).any(|part| part.portable.is_some()))
+        self.source(ShaderLanguage::Wgsl)
+            .is_some_and(|source| self.parts(source).any(|part| part.portable.is_some()))
     }
 
-    /// Does the text have another form for devices that do not fuse multiply-adds? Where a kernel has Metal, whose `fma` is rounded once, that has none.
+    /// Does the text have another form for devices that do not fuse multiply-adds? Where a kernel
+    /// has Metal, whose `fma` is rounded once, that has none.
     pub fn uses_fused(&self, preferred: ShaderLanguage) -> bool {
         self.parts(self.source_for(preferred)).any(|part| part.unfused.is_some())
     }
 
-    /// The distinct aliases, in binding order, and the 32-bit type that each may be: of [`Type::Float`] `f32`, of [`Type::Bits`] `u32`. The other is
-    /// `f16`.
+    /// The distinct aliases, in binding order, and the 32-bit type that each may be: of
+    /// [`Type::Float`] `f32`, of [`Type::Bits`] `u32`. The other is `f16`.
     pub fn aliases(&self) -> Vec<(&'static str, Element)> {
         let mut aliases = Vec::new();
         for binding in self.bindings {
@@ -247,19 +282,28 @@ impl Kernel {
         aliases
     }
 
-    /// Variants for tests that walk the catalog: languages × what they need beyond the plainest device, all of it or nothing × `f32` or `f16` for each alias, or
-    /// for all.
+    /// Variants for tests that walk the catalog: languages × what they need beyond the plainest
+    /// device, all of it or nothing × `f32` or `f16` for each alias, or for all.
     pub fn variants(&self) -> Vec<Variant> {
         let aliases = self.aliases();
         let mut all = Vec::new();
         for language in self.sources().iter().map(|source| source.language) {
-            let (portable, unfused) = (language == ShaderLanguage::Wgsl && self.uses_subgroups(), self.uses_fused(language));
+            let (portable, unfused) = (
+                language == ShaderLanguage::Wgsl && self.uses_subgroups(),
+                self.uses_fused(language),
+            );
             for able in [true, false].into_iter().take(1 + usize::from(portable || unfused)) {
                 let (subgroups, fused) = (able || !portable, able || !unfused);
                 let last = (1 << aliases.len()) - 1;
-                for bits in (0..=last).filter(|&bits| !self.one_float || bits == 0 || bits == last) {
-                    let element = |i: usize, wide| if bits >> i & 1 == 0 { wide } else { Element::F16 };
-                    let floats = aliases.iter().enumerate().map(|(i, &(name, wide))| (name, element(i, wide))).collect();
+                for bits in (0..=last).filter(|&bits| !self.one_float || bits == 0 || bits == last)
+                {
+                    let element =
+                        |i: usize, wide| if bits >> i & 1 == 0 { wide } else { Element::F16 };
+                    let floats = aliases
+                        .iter()
+                        .enumerate()
+                        .map(|(i, &(name, wide))| (name, element(i, wide)))
+                        .collect();
                     all.push(Variant { language, subgroups, fused, floats });
                 }
             }
@@ -299,8 +343,9 @@ impl Kernel {
         }
     }
 
-    /// Workgroups that cover `extent` outputs. A one-dimensional grid longer than `limit` is folded into two where the kernel's grid is
-    /// [`Grid::Flat`]; others would take the second dimension for one of the problem.
+    /// Workgroups that cover `extent` outputs. A one-dimensional grid longer than `limit` is folded
+    /// into two where the kernel's grid is [`Grid::Flat`]; others would take the second dimension
+    /// for one of the problem.
     pub fn workgroups(&self, language: ShaderLanguage, extent: [usize; 3], limit: u32) -> [u64; 3] {
         let tile = self.source_for(language).tile;
         let mut grid = [0, 1, 2].map(|i| extent[i].div_ceil(tile[i] as usize) as u64);
@@ -311,8 +356,9 @@ impl Kernel {
         grid
     }
 
-    /// The whole text of a variant, as it is handed to the driver: its numbers and aliases, then its parts. Of SPIR-V, the GLSL that it was made from; empty for
-    /// what was brought at run time.
+    /// The whole text of a variant, as it is handed to the driver: its numbers and aliases, then
+    /// its parts. Of SPIR-V, the GLSL that it was made from; empty for what was brought at run
+    /// time.
     pub fn text(&self, variant: &Variant) -> String {
         let (source, mut text) = (self.source_for(variant.language), String::new());
         // Writing to a String cannot fail.
@@ -323,10 +369,15 @@ impl Kernel {
             ShaderLanguage::Spirv => self.write_glsl_head(source, variant, &mut text),
         };
         let body = |part: &Part| {
-            let (portable, unfused) = (part.portable.filter(|_| !variant.subgroups), part.unfused.filter(|_| !variant.fused));
+            let (portable, unfused) = (
+                part.portable.filter(|_| !variant.subgroups),
+                part.unfused.filter(|_| !variant.fused),
+            );
             portable.or(unfused).unwrap_or(part.text)
         };
-        let _ = self.parts(source).try_for_each(|part| writeln!(text, "// {}\n{}", part.path, body(part)));
+        let _ = self
+            .parts(source)
+            .try_for_each(|part| writeln!(text, "// {}\n{}", part.path, body(part)));
         if let Some(Code::Text(brought)) = self.code() {
             text += brought;
         }
@@ -339,7 +390,12 @@ impl Kernel {
         multiplies || variant.floats.iter().any(|&(_, element)| element == Element::F16)
     }
 
-    fn write_wgsl_head(&self, source: &Source, variant: &Variant, text: &mut String) -> fmt::Result {
+    fn write_wgsl_head(
+        &self,
+        source: &Source,
+        variant: &Variant,
+        text: &mut String,
+    ) -> fmt::Result {
         if self.uses_f16(variant) {
             writeln!(text, "enable f16;")?;
         }
@@ -354,15 +410,30 @@ impl Kernel {
             };
             writeln!(text, "alias {name} = {ty};")?;
         }
-        source.numbers().chain(self.unit_numbers()).try_for_each(|(name, value)| writeln!(text, "const {name}: u32 = {value}u;"))
+        source
+            .numbers()
+            .chain(self.unit_numbers())
+            .try_for_each(|(name, value)| writeln!(text, "const {name}: u32 = {value}u;"))
     }
 
-    fn write_glsl_head(&self, source: &Source, variant: &Variant, text: &mut String) -> fmt::Result {
+    fn write_glsl_head(
+        &self,
+        source: &Source,
+        variant: &Variant,
+        text: &mut String,
+    ) -> fmt::Result {
         writeln!(text, "#version 460")?;
         for (name, element) in &variant.floats {
-            writeln!(text, "#define {name} {}", if *element == Element::F16 { "float16_t" } else { "float" })?;
+            writeln!(
+                text,
+                "#define {name} {}",
+                if *element == Element::F16 { "float16_t" } else { "float" }
+            )?;
         }
-        source.numbers().chain(self.unit_numbers()).try_for_each(|(name, value)| writeln!(text, "#define {name} {value}"))
+        source
+            .numbers()
+            .chain(self.unit_numbers())
+            .try_for_each(|(name, value)| writeln!(text, "#define {name} {value}"))
     }
 
     /// Rows, and products of an output, of the matrices of its unit, and the threads of a subgroup.
@@ -381,8 +452,11 @@ impl Kernel {
         if let Some(Code::Words(words)) = self.code() {
             return Some(words.clone());
         }
-        let place =
-            self.variants().into_iter().filter(|other| other.language == ShaderLanguage::Spirv).position(|other| other == *variant)?;
+        let place = self
+            .variants()
+            .into_iter()
+            .filter(|other| other.language == ShaderLanguage::Spirv)
+            .position(|other| other == *variant)?;
         let bytes = self.source(ShaderLanguage::Spirv)?.binaries.get(place)?;
         Some(bytes.as_chunks().0.iter().map(|&word| u32::from_le_bytes(word)).collect())
     }
@@ -401,9 +475,11 @@ impl Kernel {
     }
 }
 
-/// How Metal texts begin. wgpu compiles passthrough MSL in the language version of the program's deployment target, with fast math: the pragmas are the only
-/// handle on that. Safe math alone would still fuse a product with a sum of the same statement. Compilers before Xcode 16 and macOS 15 do not know the pragmas,
-/// which must not be an error with -Werror. The library comes before any macro, which would change its text.
+/// How Metal texts begin. wgpu compiles passthrough MSL in the language version of the program's
+/// deployment target, with fast math: the pragmas are the only handle on that. Safe math alone
+/// would still fuse a product with a sum of the same statement. Compilers before Xcode 16 and macOS
+/// 15 do not know the pragmas, which must not be an error with -Werror. The library comes before
+/// any macro, which would change its text.
 const MSL_HEAD: &str = r#"#if __METAL_VERSION__ < 230
 #error "Metal 2.3 is needed: build the program for macOS 11 or iOS 14 or later (MACOSX_DEPLOYMENT_TARGET, IPHONEOS_DEPLOYMENT_TARGET)"
 #endif

@@ -1,7 +1,8 @@
 //! What a kernel is: `static` data, stated once and read by every shader language.
 //!
-//! What must be the same in all languages (entry point, params, bindings, grid, needs) is stated on [`Kernel`]; what may differ (text, workgroup
-//! size, tile, constants, work) is stated per language on [`Source`]. Numbers exist once, in Rust: each language gets them as lines before its text.
+//! What must be the same in all languages (entry point, params, bindings, grid, needs) is stated on
+//! [`Kernel`]; what may differ (text, workgroup size, tile, constants, work) is stated per language
+//! on [`Source`]. Numbers exist once, in Rust: each language gets them as lines before its text.
 //! [`contract`] checks the texts against the declaration.
 
 pub(crate) mod binding;

@@ -2,13 +2,15 @@
 
 use crate::element::Element;
 
-/// Lanes of a subgroup that WGSL texts with subgroup operations are written for: no more than the smallest workgroup has threads.
+/// Lanes of a subgroup that WGSL texts with subgroup operations are written for: no more than the
+/// smallest workgroup has threads.
 pub const WGSL_LANES: [u32; 2] = [8, 64];
 /// Lanes of a SIMD-group that Metal texts are written for.
 pub const MSL_LANES: [u32; 2] = [32, 32];
 
-/// A matrix unit: a subgroup of `lanes` threads multiplies matrices of `size` × `depth` and `depth` × `size`, and adds the product to one of
-/// `size` × `size`: of halves to floats, or of int8 to integers of 32 bits. In which order it adds floats, and how it rounds on the way, is its own: no
+/// A matrix unit: a subgroup of `lanes` threads multiplies matrices of `size` × `depth` and `depth`
+/// × `size`, and adds the product to one of `size` × `size`: of halves to floats, or of int8 to
+/// integers of 32 bits. In which order it adds floats, and how it rounds on the way, is its own: no
 /// specification says it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -34,22 +36,26 @@ impl MatrixUnit {
         Self { element: Element::I8, size, depth, lanes }
     }
 
-    /// What this crate's kernels on such a unit need of workgroup memory at most. A device with less is taken for one without the unit.
+    /// What this crate's kernels on such a unit need of workgroup memory at most. A device with
+    /// less is taken for one without the unit.
     pub(crate) const fn workgroup_bytes(self) -> u32 {
         if self.size == 16 { 46_096 } else { 28_672 }
     }
 }
 
-/// What a variant of a kernel needs of a device. A device that lacks something refuses that kernel and no other.
+/// What a variant of a kernel needs of a device. A device that lacks something refuses that kernel
+/// and no other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Needs {
     /// wgpu features, experimental ones (cooperative matrices) among them.
     pub features: wgpu::Features,
-    /// Fewest and most lanes of a subgroup, where it uses subgroup operations. A device outside of them is taken for one without
-    /// ([`Capabilities::subgroups`](crate::Capabilities::subgroups)), and runs the variant without.
+    /// Fewest and most lanes of a subgroup, where it uses subgroup operations. A device outside of
+    /// them is taken for one without ([`Capabilities::subgroups`](crate::Capabilities::subgroups)),
+    /// and runs the variant without.
     pub lanes: Option<[u32; 2]>,
-    /// A matrix unit, where it multiplies on one ([`Capabilities::matrix_units`](crate::Capabilities::matrix_units)).
+    /// A matrix unit, where it multiplies on one
+    /// ([`Capabilities::matrix_units`](crate::Capabilities::matrix_units)).
     pub matrix_unit: Option<MatrixUnit>,
     /// Bytes of immediates.
     pub immediate_bytes: u32,
@@ -66,9 +72,21 @@ impl Needs {
     pub fn limits(&self, device: &wgpu::Limits) -> [(&'static str, u32, u32); 4] {
         [
             ("max_immediate_size", self.immediate_bytes, device.max_immediate_size),
-            ("max_storage_buffers_per_shader_stage", self.storage_buffers, device.max_storage_buffers_per_shader_stage),
-            ("max_compute_invocations_per_workgroup", self.threads, device.max_compute_invocations_per_workgroup),
-            ("max_compute_workgroup_storage_size", self.workgroup_bytes, device.max_compute_workgroup_storage_size),
+            (
+                "max_storage_buffers_per_shader_stage",
+                self.storage_buffers,
+                device.max_storage_buffers_per_shader_stage,
+            ),
+            (
+                "max_compute_invocations_per_workgroup",
+                self.threads,
+                device.max_compute_invocations_per_workgroup,
+            ),
+            (
+                "max_compute_workgroup_storage_size",
+                self.workgroup_bytes,
+                device.max_compute_workgroup_storage_size,
+            ),
         ]
     }
 

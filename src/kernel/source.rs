@@ -11,7 +11,8 @@ pub struct Part {
     pub text: &'static str,
     /// The same functions without subgroup operations, where `text` uses them.
     pub portable: Option<&'static str>,
-    /// The same functions for devices whose `fma` may round the product, where `text` counts on one that does not.
+    /// The same functions for devices whose `fma` may round the product, where `text` counts on one
+    /// that does not.
     pub unfused: Option<&'static str>,
 }
 
@@ -22,12 +23,14 @@ impl Part {
     }
 }
 
-/// A place among the parts of a text for those that [`Kernel::fill`](super::Kernel::fill) names, in Metal [`Kernel::fill_msl`](super::Kernel::fill_msl): one
-/// list of parts for kernels that differ there.
+/// A place among the parts of a text for those that [`Kernel::fill`](super::Kernel::fill) names, in
+/// Metal [`Kernel::fill_msl`](super::Kernel::fill_msl): one list of parts for kernels that differ
+/// there.
 pub const HOLE: Part = Part::new("", "");
 
-/// Sums and maxima over a team of lanes and over a workgroup: with subgroup operations where the adapter has them, else
-/// through workgroup memory. `wgsl/shared/reduce.wgsl` documents the functions.
+/// Sums and maxima over a team of lanes and over a workgroup: with subgroup operations where the
+/// adapter has them, else through workgroup memory. `wgsl/shared/reduce.wgsl` documents the
+/// functions.
 pub const REDUCE: Part = Part {
     path: "wgsl/shared/reduce.wgsl",
     text: include_str!("../../wgsl/shared/reduce.wgsl"),
@@ -35,8 +38,8 @@ pub const REDUCE: Part = Part {
     unfused: None,
 };
 
-/// Maxima and sums of integers over a workgroup with one barrier each, by atomics in workgroup memory; after [`REDUCE`].
-/// `wgsl/shared/cells.wgsl` documents the functions.
+/// Maxima and sums of integers over a workgroup with one barrier each, by atomics in workgroup
+/// memory; after [`REDUCE`]. `wgsl/shared/cells.wgsl` documents the functions.
 pub const CELLS: Part = Part {
     path: "wgsl/shared/cells.wgsl",
     text: include_str!("../../wgsl/shared/cells.wgsl"),
@@ -44,8 +47,8 @@ pub const CELLS: Part = Part {
     unfused: None,
 };
 
-/// Quotients and roots, correctly rounded: by fused multiply-adds where the device has them, else in integers. `wgsl/shared/exact.wgsl` documents the
-/// functions.
+/// Quotients and roots, correctly rounded: by fused multiply-adds where the device has them, else
+/// in integers. `wgsl/shared/exact.wgsl` documents the functions.
 pub const EXACT: Part = Part {
     path: "wgsl/shared/exact.wgsl",
     text: include_str!("../../wgsl/shared/exact.wgsl"),
@@ -61,7 +64,8 @@ pub const EXACT_GLSL: Part = Part {
     unfused: Some(include_str!("../../glsl/shared/exact_unfused.comp")),
 };
 
-/// What one thread does in one turn of a text's hot loop: for instruction counts per unit of work, and for roofs.
+/// What one thread does in one turn of a text's hot loop: for instruction counts per unit of work,
+/// and for roofs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct Work {
@@ -99,7 +103,8 @@ pub struct Source {
     pub parts: &'static [Part],
     /// Threads of a workgroup: `WG_X`, `WG_Y`, `WG_Z` in the shader.
     pub workgroup_size: [u32; 3],
-    /// Outputs that a workgroup covers: `TILE_X`, `TILE_Y`, `TILE_Z` in the shader. The grid follows from it.
+    /// Outputs that a workgroup covers: `TILE_X`, `TILE_Y`, `TILE_Z` in the shader. The grid
+    /// follows from it.
     pub tile: [u32; 3],
     /// More numbers, by name.
     pub constants: &'static [(&'static str, u32)],
@@ -107,12 +112,14 @@ pub struct Source {
     pub workgroup_bytes: u32,
     /// What a turn of its hot loop does; none where there is no loop worth counting.
     pub work: Option<Work>,
-    /// What the text was compiled to, where that is SPIR-V: of each variant, in the order of [`Kernel::variants`](super::Kernel::variants).
+    /// What the text was compiled to, where that is SPIR-V: of each variant, in the order of
+    /// [`Kernel::variants`](super::Kernel::variants).
     pub(crate) binaries: &'static [&'static [u8]],
 }
 
 impl Source {
-    /// A WGSL text. Its workgroups have 64 threads, each of which makes one output, unless said otherwise.
+    /// A WGSL text. Its workgroups have 64 threads, each of which makes one output, unless said
+    /// otherwise.
     pub const fn wgsl(parts: &'static [Part]) -> Self {
         Self::new(ShaderLanguage::Wgsl, parts)
     }
@@ -122,8 +129,8 @@ impl Source {
         Self::new(ShaderLanguage::Msl, parts)
     }
 
-    /// A text in GLSL, and the SPIR-V that `scripts/spirv` made of it; else as [`Source::wgsl`]. A driver runs the binaries unchecked, so that only this crate
-    /// makes one.
+    /// A text in GLSL, and the SPIR-V that `scripts/spirv` made of it; else as [`Source::wgsl`]. A
+    /// driver runs the binaries unchecked, so that only this crate makes one.
     pub(crate) const fn spirv(parts: &'static [Part], binaries: &'static [&'static [u8]]) -> Self {
         Self { binaries, ..Self::new(ShaderLanguage::Spirv, parts) }
     }
@@ -181,14 +188,23 @@ impl Source {
     /// Every number that the text gets, by name.
     pub fn numbers(&self) -> impl Iterator<Item = (&'static str, u32)> {
         let ([wx, wy, wz], [tx, ty, tz]) = (self.workgroup_size, self.tile);
-        [("WG_X", wx), ("WG_Y", wy), ("WG_Z", wz), ("THREADS", self.threads()), ("TILE_X", tx), ("TILE_Y", ty), ("TILE_Z", tz)]
-            .into_iter()
-            .chain(self.constants.iter().copied())
+        [
+            ("WG_X", wx),
+            ("WG_Y", wy),
+            ("WG_Z", wz),
+            ("THREADS", self.threads()),
+            ("TILE_X", tx),
+            ("TILE_Y", ty),
+            ("TILE_Z", tz),
+        ]
+        .into_iter()
+        .chain(self.constants.iter().copied())
     }
 }
 
-/// Includes WGSL files of the calling crate as [`Part`]s: `wgsl!["shared/exact", "bitnet/dequantize"]` names
-/// `wgsl/shared/exact.wgsl` and `wgsl/bitnet/dequantize.wgsl`. A part that is not a literal stands for itself.
+/// Includes WGSL files of the calling crate as [`Part`]s:
+/// `wgsl!["shared/exact", "bitnet/dequantize"]` names `wgsl/shared/exact.wgsl` and
+/// `wgsl/bitnet/dequantize.wgsl`. A part that is not a literal stands for itself.
 #[macro_export]
 macro_rules! wgsl { [$($part:tt),+ $(,)?] => { &[$($crate::part!("wgsl/", $part, ".wgsl")),+] } }
 
@@ -200,14 +216,25 @@ macro_rules! msl { [$($part:tt),+ $(,)?] => { &[$($crate::part!("msl/", $part, "
 macro_rules! glsl { [$($part:tt),+ $(,)?] => { &[$($crate::part!("glsl/", $part, ".comp")),+] } }
 pub(crate) use glsl;
 
-/// Includes what a kernel's GLSL was compiled to, for outputs in `f32` and in `f16`, and for devices that do not fuse multiply-adds.
+/// Includes what a kernel's GLSL was compiled to, for outputs in `f32` and in `f16`, and for
+/// devices that do not fuse multiply-adds.
 macro_rules! spirv {
     ($name:literal) => {
         &[
             include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/spirv/", $name, "-Y_f32.spv")),
             include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/spirv/", $name, "-Y_f16.spv")),
-            include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/spirv/", $name, "-Y_f32-unfused.spv")),
-            include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/spirv/", $name, "-Y_f16-unfused.spv")),
+            include_bytes!(concat!(
+                env!("CARGO_MANIFEST_DIR"),
+                "/spirv/",
+                $name,
+                "-Y_f32-unfused.spv"
+            )),
+            include_bytes!(concat!(
+                env!("CARGO_MANIFEST_DIR"),
+                "/spirv/",
+                $name,
+                "-Y_f16-unfused.spv"
+            )),
         ]
     };
     ($name:literal, of one form) => {

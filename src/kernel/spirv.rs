@@ -1,5 +1,5 @@
-//! What a SPIR-V module declares, for [`contract`](super::contract): as much of the format as the crate's own binaries have. Numbers are those of the
-//! specification (SPIR-V 1.6, chapter 3).
+//! What a SPIR-V module declares, for [`contract`](super::contract): as much of the format as the
+//! crate's own binaries have. Numbers are those of the specification (SPIR-V 1.6, chapter 3).
 
 use super::{
     binding::Access,
@@ -47,7 +47,9 @@ pub fn read(words: &[u32], entry: &str) -> Result<Signature, String> {
         workgroup_bytes: 0,
     };
     for &[pointer, variable, class] in &module.variables {
-        let Some(Type::Pointer(pointee)) = module.types.get(&pointer) else { return Err("a variable is no pointer".to_owned()) };
+        let Some(Type::Pointer(pointee)) = module.types.get(&pointer) else {
+            return Err("a variable is no pointer".to_owned());
+        };
         match (class, module.types.get(pointee)) {
             // Workgroup memory.
             (4, _) => signature.workgroup_bytes += module.bytes(*pointee)?.next_multiple_of(16),
@@ -58,21 +60,32 @@ pub fn read(words: &[u32], entry: &str) -> Result<Signature, String> {
                         Word::U32 => Scalar::U32,
                         Word::I32 => Scalar::I32,
                         Word::F32 => Scalar::F32,
-                        other => return Err(format!("a param is {other:?}; u32, i32 and f32 can be passed")),
+                        other => {
+                            return Err(format!(
+                                "a param is {other:?}; u32, i32 and f32 can be passed"
+                            ));
+                        }
                     };
                     signature.params.push((module.name(*pointee, i), scalar));
                 }
             }
             // Storage buffers.
             (12, Some(Type::Struct(members))) => {
-                let [binding, 0] = module.places.get(&variable).copied().unwrap_or([0, u32::MAX]) else {
+                let [binding, 0] = module.places.get(&variable).copied().unwrap_or([0, u32::MAX])
+                else {
                     return Err("a buffer is not in bind group 0".to_owned());
                 };
                 let (&[member], name) = (&members[..], module.name(*pointee, 0)) else {
                     return Err("a buffer has more members than its array".to_owned());
                 };
-                let Some(Type::RuntimeArray(element)) = module.types.get(&member) else { return Err(format!("`{name}` is no array")) };
-                let access = if module.read_only.contains(pointee) { Access::Read } else { Access::ReadWrite };
+                let Some(Type::RuntimeArray(element)) = module.types.get(&member) else {
+                    return Err(format!("`{name}` is no array"));
+                };
+                let access = if module.read_only.contains(pointee) {
+                    Access::Read
+                } else {
+                    Access::ReadWrite
+                };
                 signature.bindings.push((binding, name, module.scalar(*element)?, access));
             }
             // Input, and variables of the text.
@@ -109,7 +122,9 @@ impl Module {
             (23, &[id, element, count]) => _ = self.types.insert(id, Type::Vector(element, count)),
             (28, &[id, element, length]) => _ = self.types.insert(id, Type::Array(element, length)),
             (29, &[id, element]) => _ = self.types.insert(id, Type::RuntimeArray(element)),
-            (30, &[id, ref members @ ..]) => _ = self.types.insert(id, Type::Struct(members.to_vec())),
+            (30, &[id, ref members @ ..]) => {
+                _ = self.types.insert(id, Type::Struct(members.to_vec()))
+            }
             (32, &[id, _, pointee]) => _ = self.types.insert(id, Type::Pointer(pointee)),
             (43, &[_, id, value]) => _ = self.constants.insert(id, value),
             (59, &[pointer, id, class]) => self.variables.push([pointer, id, class]),
@@ -138,7 +153,10 @@ impl Module {
             Some(Type::Scalar(Word::F16)) => 2,
             Some(Type::Scalar(_)) => 4,
             Some(Type::Vector(element, count)) => count * self.bytes(*element)?,
-            Some(Type::Array(element, length)) => self.constants.get(length).ok_or("an array has no length")? * self.bytes(*element)?,
+            Some(Type::Array(element, length)) => {
+                self.constants.get(length).ok_or("an array has no length")?
+                    * self.bytes(*element)?
+            }
             _ => return Err("workgroup memory of a type that is not counted".to_owned()),
         })
     }
@@ -146,6 +164,7 @@ impl Module {
 
 /// Bytes up to a zero, four in a word.
 fn text(words: &[u32]) -> String {
-    let bytes = words.iter().flat_map(|word| word.to_le_bytes()).take_while(|&byte| byte != 0).collect();
+    let bytes =
+        words.iter().flat_map(|word| word.to_le_bytes()).take_while(|&byte| byte != 0).collect();
     String::from_utf8(bytes).unwrap_or_default()
 }

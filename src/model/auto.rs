@@ -14,8 +14,9 @@ use std::{path::Path, sync::Arc};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum DevicePolicy {
-    /// The GPU; the CPU where there is none, where there is only a software one, which is slower (unless somebody names it: see [`Context::preferred`]), and
-    /// where the GPU has too little memory for the weights or cannot compute them, or its driver fails.
+    /// The GPU; the CPU where there is none, where there is only a software one, which is slower
+    /// (unless somebody names it: see [`Context::preferred`]), and where the GPU has too little
+    /// memory for the weights or cannot compute them, or its driver fails.
     #[default]
     PreferGpu,
     /// The same, but for software GPUs, which are taken as others are.
@@ -31,8 +32,13 @@ impl DevicePolicy {
     fn falls_back(self, error: &Error) -> bool {
         let kind = error.kind();
         matches!(self, Self::PreferGpu | Self::AnyGpu)
-            && (matches!(kind, ErrorKind::NoDevice | ErrorKind::OutOfMemory | ErrorKind::Unsupported | ErrorKind::Lost)
-                || matches!(error, Error::Shader { .. } | Error::Gpu { .. }))
+            && (matches!(
+                kind,
+                ErrorKind::NoDevice
+                    | ErrorKind::OutOfMemory
+                    | ErrorKind::Unsupported
+                    | ErrorKind::Lost
+            ) || matches!(error, Error::Shader { .. } | Error::Gpu { .. }))
     }
 }
 
@@ -49,8 +55,10 @@ pub struct Placement {
 }
 
 impl Model {
-    /// Loads a model directory, a .gguf file or a native container to the GPU, or for the CPU, as `policy` says, and tells which it is and why. The log has it too: a warning where
-    /// something is wrong with the GPU. It waits for the device. What a session needs is not known yet: see [`Model::session_footprint`].
+    /// Loads a model directory, a .gguf file or a native container to the GPU, or for the CPU, as
+    /// `policy` says, and tells which it is and why. The log has it too: a warning where something
+    /// is wrong with the GPU. It waits for the device. What a session needs is not known yet: see
+    /// [`Model::session_footprint`].
     ///
     /// ```no_run
     /// use bitnet_wgpu::{
@@ -67,7 +75,8 @@ impl Model {
     /// ```
     ///
     /// # Errors
-    /// Of the files, as [`Model::load`]; of the GPU, as [`Context::open`] and [`Model::load`], with [`DevicePolicy::RequireGpu`].
+    /// Of the files, as [`Model::load`]; of the GPU, as [`Context::open`] and [`Model::load`], with
+    /// [`DevicePolicy::RequireGpu`].
     pub fn load_auto(
         path: impl AsRef<Path>,
         policy: DevicePolicy,
@@ -75,14 +84,17 @@ impl Model {
         mut options: LoadOptions<'_>,
     ) -> Result<(Self, Placement)> {
         let files = ModelFiles::open(path, &options)?;
-        let mut load = |context: Option<&Context>| Self::from_files(context, &files, options.again());
+        let mut load =
+            |context: Option<&Context>| Self::from_files(context, &files, options.again());
         let opened = match policy {
             DevicePolicy::Cpu => Ok((None, "the CPU, as the policy says".into())),
             DevicePolicy::PreferGpu => pollster::block_on(Context::preferred(context)),
-            DevicePolicy::AnyGpu | DevicePolicy::RequireGpu => pollster::block_on(Context::open(context)).map(|context| {
-                let name = context.capabilities().adapter.clone();
-                (Some(context), name)
-            }),
+            DevicePolicy::AnyGpu | DevicePolicy::RequireGpu => {
+                pollster::block_on(Context::open(context)).map(|context| {
+                    let name = context.capabilities().adapter.clone();
+                    (Some(context), name)
+                })
+            }
         };
         let loaded = opened.and_then(|(context, why)| {
             let gpu = context.as_ref().map(|context| context.capabilities().adapter.clone());

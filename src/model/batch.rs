@@ -37,8 +37,9 @@ pub struct BatchOptions {
     pub capacity: usize,
     /// Prompts that may wait for a slot: 64, unless it is set.
     pub queue: usize,
-    /// Tokens of prompts that are computed between two tokens of the sequences that run: as many as are computed together, 512 on a GPU (2048 on its
-    /// matrix units) and 64 on the CPU, unless fewer are set: those that run wait less then, and prompts more.
+    /// Tokens of prompts that are computed between two tokens of the sequences that run: as many as
+    /// are computed together, 512 on a GPU (2048 on its matrix units) and 64 on the CPU, unless
+    /// fewer are set: those that run wait less then, and prompts more.
     pub piece: Option<usize>,
     /// The type of cached keys and values; see [`SessionOptions::cache`].
     pub cache: Option<Element>,
@@ -83,16 +84,20 @@ pub struct BatchLoad {
     pub waiting: usize,
 }
 
-/// Sequences that come and go, and step together: many users of one model. Clones are the same batch; it computes on a thread of the model's own, and ends
-/// with its last clone and stream.
+/// Sequences that come and go, and step together: many users of one model. Clones are the same
+/// batch; it computes on a thread of the model's own, and ends with its last clone and stream.
 ///
-/// A prompt takes a free slot, or waits for one in a queue that has an end. It is computed in pieces, between the steps of those that run, from the first
-/// token on that the slot does not have already: of free slots, the one that has most of its beginning is taken, so that the next turn of a conversation
-/// costs what is new in it. A sequence's tokens are the same as alone, in any company.
+/// A prompt takes a free slot, or waits for one in a queue that has an end. It is computed in
+/// pieces, between the steps of those that run, from the first token on that the slot does not have
+/// already: of free slots, the one that has most of its beginning is taken, so that the next turn
+/// of a conversation costs what is new in it. A sequence's tokens are the same as alone, in any
+/// company.
 ///
-/// A GPU chooses each sequence's tokens by its own options. What it cannot choose by is [`GenerateOptions::logits`], [`GenerateOptions::bad_words`],
-/// [`GenerateOptions::no_repeat_ngram`] and, until there are so many, [`GenerateOptions::min_tokens`]: while one sequence has any of these, the logits of
-/// all that step with it are read back in every step, and none is submitted ahead.
+/// A GPU chooses each sequence's tokens by its own options. What it cannot choose by is
+/// [`GenerateOptions::logits`], [`GenerateOptions::bad_words`],
+/// [`GenerateOptions::no_repeat_ngram`] and, until there are so many,
+/// [`GenerateOptions::min_tokens`]: while one sequence has any of these, the logits of all that
+/// step with it are read back in every step, and none is submitted ahead.
 ///
 /// ```no_run
 /// # async fn serve(model: bitnet_wgpu::model::Model) -> bitnet_wgpu::Result<()> {
@@ -136,7 +141,10 @@ impl Model {
     /// As [`Model::session`]; [`Error::Invalid`] for pieces of no tokens.
     pub fn batch(&self, options: BatchOptions) -> Result<Batch> {
         if options.piece == Some(0) {
-            return Err(Error::Invalid { op: "batch", what: "prompts in pieces of 0 tokens".into() });
+            return Err(Error::Invalid {
+                op: "batch",
+                what: "prompts in pieces of 0 tokens".into(),
+            });
         }
         let (session, desk) = (self.session(options.session())?, Arc::<Desk>::default());
         let piece = options.piece.map_or(session.batch(), |piece| piece.min(session.batch()));
@@ -146,7 +154,8 @@ impl Model {
 }
 
 impl Batch {
-    /// Continues a text, as [`Model::generate`] does. It begins when there is a slot, whether anybody asks for tokens or not.
+    /// Continues a text, as [`Model::generate`] does. It begins when there is a slot, whether
+    /// anybody asks for tokens or not.
     ///
     /// # Errors
     /// [`Error::Tokenizer`] if the model has none; else as [`Batch::generate_ids`].
@@ -154,30 +163,46 @@ impl Batch {
         self.generate_ids(&self.model.encode_prompt(prompt)?, options)
     }
 
-    /// Continues a prompt of token ids, which are taken as they are. Of the options, `cache` is the batch's own.
+    /// Continues a prompt of token ids, which are taken as they are. Of the options, `cache` is the
+    /// batch's own.
     ///
     /// # Errors
-    /// [`Error::Busy`] if as many run and wait as may; [`Error::Context`] if the prompt does not fit into a slot; [`Error::BatchEnded`] if the device
-    /// failed before; else as [`Model::generate_ids`].
+    /// [`Error::Busy`] if as many run and wait as may; [`Error::Context`] if the prompt does not
+    /// fit into a slot; [`Error::BatchEnded`] if the device failed before; else as
+    /// [`Model::generate_ids`].
     pub fn generate_ids(&self, prompt: &[u32], options: &GenerateOptions) -> Result<TokenStream> {
         self.continue_as(0, prompt, options)
     }
 
     /// For the n-th of prompts that belong together, which draws its random numbers from seed + n.
-    pub(super) fn continue_as(&self, n: usize, prompt: &[u32], options: &GenerateOptions) -> Result<TokenStream> {
+    pub(super) fn continue_as(
+        &self,
+        n: usize,
+        prompt: &[u32],
+        options: &GenerateOptions,
+    ) -> Result<TokenStream> {
         if options.speculate.is_some() {
-            let what = "a batch does not speculate: a step of several sequences is no cheaper for one";
+            let what =
+                "a batch does not speculate: a step of several sequences is no cheaper for one";
             return Err(Error::Invalid { op: "generate", what: what.into() });
         }
         let capacity = self.options.capacity;
         self.model.check_prompt(prompt, capacity)?;
         let sequence = self.model.sequence(n, prompt, options)?;
-        let (stop, (tokens, items), cached) = (sequence.stop, mailbox(), Arc::<AtomicUsize>::default());
+        let (stop, (tokens, items), cached) =
+            (sequence.stop, mailbox(), Arc::<AtomicUsize>::default());
         if stop.is_none() {
             let request = Request { sequence, tokens, cached: cached.clone() };
             self.thread.desk.enter(request, self.options.slots, self.options.queue)?;
         }
-        Ok(TokenStream { items, thread: self.thread.clone(), prompt: prompt.len(), cached, stop, ended: stop.is_some() })
+        Ok(TokenStream {
+            items,
+            thread: self.thread.clone(),
+            prompt: prompt.len(),
+            cached,
+            stop,
+            ended: stop.is_some(),
+        })
     }
 
     /// The model.
@@ -190,8 +215,9 @@ impl Batch {
         self.options
     }
 
-    /// From now on no sequence begins while so many run, whatever the slots: for an app that spares a hot GPU or a battery. Those that run go on, those that
-    /// wait keep their places, with 0 all of them; nobody's tokens change. As many as there are slots, or more, is no limit.
+    /// From now on no sequence begins while so many run, whatever the slots: for an app that spares
+    /// a hot GPU or a battery. Those that run go on, those that wait keep their places, with 0 all
+    /// of them; nobody's tokens change. As many as there are slots, or more, is no limit.
     ///
     /// ```
     /// # fn cool(batch: &bitnet_wgpu::model::Batch, context: &bitnet_wgpu::Context) {
@@ -210,14 +236,16 @@ impl Batch {
         BatchLoad { running, waiting }
     }
 
-    /// Why it ended, if it did: what a device reported, or a panic of its thread. Every prompt is refused from then on.
+    /// Why it ended, if it did: what a device reported, or a panic of its thread. Every prompt is
+    /// refused from then on.
     pub fn ended(&self) -> Option<Error> {
         self.thread.desk.ended()
     }
 }
 
-/// The continuation of a prompt in a [`Batch`]: a [`Stream`] of tokens, or by a `for` loop (which blocks) an iterator. Tokens that nobody takes are kept,
-/// up to the last: who reads slowly makes nobody wait. Dropped, it leaves its slot, or the queue, before the next step.
+/// The continuation of a prompt in a [`Batch`]: a [`Stream`] of tokens, or by a `for` loop (which
+/// blocks) an iterator. Tokens that nobody takes are kept, up to the last: who reads slowly makes
+/// nobody wait. Dropped, it leaves its slot, or the queue, before the next step.
 pub struct TokenStream {
     items: Receiver<Item>,
     thread: Arc<Thread>,
@@ -238,7 +266,8 @@ impl TokenStream {
         self.prompt
     }
 
-    /// How many of these its slot had already, from a text with the same beginning, so that they were not computed: known with the first token.
+    /// How many of these its slot had already, from a text with the same beginning, so that they
+    /// were not computed: known with the first token.
     pub fn cached_tokens(&self) -> usize {
         self.cached.load(Ordering::Relaxed)
     }
@@ -251,7 +280,8 @@ impl TokenStream {
     /// All that is left.
     ///
     /// # Errors
-    /// [`Error::BatchEnded`] for what a device reports; [`Error::Overflow`] for logits that are not finite.
+    /// [`Error::BatchEnded`] for what a device reports; [`Error::Overflow`] for logits that are not
+    /// finite.
     pub async fn all(mut self) -> Result<Generated> {
         let mut all = Generated::empty();
         while let Some(token) = self.next_token().await {

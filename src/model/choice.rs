@@ -23,7 +23,8 @@ pub(super) struct Chooser {
     tokens: Vec<u32>,
     /// How many of them are the prompt's.
     prompt: usize,
-    /// How many of them were there from the beginning: the prompt's, and those that were generated before.
+    /// How many of them were there from the beginning: the prompt's, and those that were generated
+    /// before.
     given: usize,
     /// Tokens that end the text.
     ends: Vec<u32>,
@@ -106,26 +107,37 @@ impl Chooser {
         self.penalises() || !self.bias.is_empty()
     }
 
-    /// Can the engine choose the next token? It knows no hook, and does not forbid tokens for what came before them.
+    /// Can the engine choose the next token? It knows no hook, and does not forbid tokens for what
+    /// came before them.
     pub fn is_for_engine(&self) -> bool {
         let GenerateOptions { logits, bad_words, no_repeat_ngram, .. } = &self.options;
         logits.is_none() && bad_words.is_empty() && *no_repeat_ngram == 0 && !self.must_go_on()
     }
 
-    /// How the engine chooses tokens of some of `slots` sequences, whose last ones are the last of its next step's input. With each: does the engine have its
-    /// counts?
-    pub fn for_engine<'a>(choosers: impl Iterator<Item = (usize, &'a Self, bool)>, slots: usize, vocab: usize) -> Choice {
+    /// How the engine chooses tokens of some of `slots` sequences, whose last ones are the last of
+    /// its next step's input. With each: does the engine have its counts?
+    pub fn for_engine<'a>(
+        choosers: impl Iterator<Item = (usize, &'a Self, bool)>,
+        slots: usize,
+        vocab: usize,
+    ) -> Choice {
         let mut choice = Choice::new(vec![(Sampling::GREEDY.options, 0); slots]);
         for (slot, chooser, counted) in choosers {
             let Sampling { options, seed, .. } = *chooser.sampler.sampling();
-            let counts = (chooser.penalises() && !counted).then(|| chooser.counts_before_last(vocab));
+            let counts =
+                (chooser.penalises() && !counted).then(|| chooser.counts_before_last(vocab));
             choice.draws[slot] = (options, seed);
-            choice.changes[slot] = Change { penalties: chooser.options.sampling.penalties, bias: chooser.bias.clone(), counts };
+            choice.changes[slot] = Change {
+                penalties: chooser.options.sampling.penalties,
+                bias: chooser.bias.clone(),
+                counts,
+            };
         }
         choice
     }
 
-    /// The counts of [`penalize`](crate::transformer::penalize()), before it counts the last token as one that was generated.
+    /// The counts of [`penalize`](crate::transformer::penalize()), before it counts the last token
+    /// as one that was generated.
     fn counts_before_last(&self, vocab: usize) -> Vec<u32> {
         let mut counts = vec![0; vocab];
         let Some((&last, before)) = self.tokens.split_last() else { return counts };
@@ -154,9 +166,13 @@ impl Chooser {
         if let Some(hook) = &self.options.logits {
             hook.call(&self.tokens, logits);
         }
-        let sampled = self.sampler.at(self.tokens.len().saturating_sub(1) as u32).sample_logits(logits);
+        let sampled =
+            self.sampler.at(self.tokens.len().saturating_sub(1) as u32).sample_logits(logits);
         // What a hook gives is its own.
-        let its_own = || self.options.logits.is_some() || !logits.iter().any(|logit| logit.is_nan() || *logit == f32::INFINITY);
+        let its_own = || {
+            self.options.logits.is_some()
+                || !logits.iter().any(|logit| logit.is_nan() || *logit == f32::INFINITY)
+        };
         let id = sampled.map_err(|error| if its_own() { error } else { not_finite() })?;
         Ok(self.chosen(id))
     }
@@ -238,7 +254,12 @@ mod tests {
         assert_eq!(penalised(Sampling::GREEDY.presence_penalty(0.5)), [2.0, 3.5, -3.5, 5.0]);
         assert_eq!(penalised(Sampling::GREEDY.frequency_penalty(0.5)), [2.0, 3.0, -3.5, 5.0]);
         assert_eq!(
-            penalised(Sampling::GREEDY.repetition_penalty(2.0).presence_penalty(1.0).frequency_penalty(1.0)),
+            penalised(
+                Sampling::GREEDY
+                    .repetition_penalty(2.0)
+                    .presence_penalty(1.0)
+                    .frequency_penalty(1.0)
+            ),
             [1.0, -1.0, -8.0, 5.0]
         );
     }
@@ -247,12 +268,25 @@ mod tests {
     fn biases_and_hooks_decide() {
         let logits = || [2.0f32, 4.0, -3.0, 5.0];
         assert_eq!(chooser(GenerateOptions::default()).of_logits(&mut logits()).unwrap(), 3);
-        assert_eq!(chooser(GenerateOptions::default().logit_bias([(3, f32::NEG_INFINITY)])).of_logits(&mut logits()).unwrap(), 1);
-        assert_eq!(chooser(GenerateOptions::default().logit_bias([(0, 3.5)])).of_logits(&mut logits()).unwrap(), 0);
+        assert_eq!(
+            chooser(GenerateOptions::default().logit_bias([(3, f32::NEG_INFINITY)]))
+                .of_logits(&mut logits())
+                .unwrap(),
+            1
+        );
+        assert_eq!(
+            chooser(GenerateOptions::default().logit_bias([(0, 3.5)]))
+                .of_logits(&mut logits())
+                .unwrap(),
+            0
+        );
         let hook = |tokens: &[u32], logits: &mut [f32]| logits[tokens.len()] = 9.0;
         let mut chooser = chooser(GenerateOptions::default().logits(hook));
         assert!(!chooser.is_for_engine(), "it needs all logits");
-        assert_eq!([chooser.of_logits(&mut logits()).unwrap(), chooser.of_logits(&mut logits()).unwrap()], [2, 3]);
+        assert_eq!(
+            [chooser.of_logits(&mut logits()).unwrap(), chooser.of_logits(&mut logits()).unwrap()],
+            [2, 3]
+        );
     }
 
     #[test]
@@ -291,8 +325,12 @@ mod tests {
         let overflows = |result: Result<u32>| matches!(result, Err(Error::Overflow { .. }));
         let mut plain = chooser(GenerateOptions::default());
         assert!(overflows(plain.of_engine(TopK::NONE)));
-        assert!(overflows(plain.of_logits(&mut [0.0, f32::NAN, 1.0])) && overflows(plain.of_logits(&mut [0.0, f32::INFINITY])));
-        let mut hooked = chooser(GenerateOptions::default().logits(|_, logits| logits[1] = f32::NAN));
+        assert!(
+            overflows(plain.of_logits(&mut [0.0, f32::NAN, 1.0]))
+                && overflows(plain.of_logits(&mut [0.0, f32::INFINITY]))
+        );
+        let mut hooked =
+            chooser(GenerateOptions::default().logits(|_, logits| logits[1] = f32::NAN));
         assert!(matches!(hooked.of_logits(&mut [0.0; 3]), Err(Error::Invalid { .. })));
     }
 
@@ -304,30 +342,60 @@ mod tests {
             [1, 2, 2, 3].into_iter().for_each(|id| chooser.append(id));
             chooser
         };
-        let of =
-            |choosers: [&Chooser; 2], counted| Chooser::for_engine([(0, choosers[0], false), (2, choosers[1], counted)].into_iter(), 3, 5);
+        let of = |choosers: [&Chooser; 2], counted| {
+            Chooser::for_engine(
+                [(0, choosers[0], false), (2, choosers[1], counted)].into_iter(),
+                3,
+                5,
+            )
+        };
         let choice = |choosers| of(choosers, false);
         let sampled = Sampling::GREEDY.temperature(0.5).top_k(3).seed(9);
-        let (sampled, greedy) = (begun(GenerateOptions::default().sampling(sampled)), begun(GenerateOptions::default()));
-        let (options, largest) = (SampleOptions::default().temperature(0.5).top_k(3), Sampling::GREEDY.options);
+        let (sampled, greedy) = (
+            begun(GenerateOptions::default().sampling(sampled)),
+            begun(GenerateOptions::default()),
+        );
+        let (options, largest) =
+            (SampleOptions::default().temperature(0.5).top_k(3), Sampling::GREEDY.options);
         let plain = choice([&sampled, &greedy]);
         assert_eq!(plain.draws, [(options, 9), (largest, 0), (largest, 0)]);
         assert!(plain.changes.iter().all(|change| *change == Change::NONE));
-        // 0 and 1 are of the prompt; the last token is the last of the step's input, and counted there.
+        // 0 and 1 are of the prompt; the last token is the last of the step's input, and counted
+        // there.
         let penalties = Penalties::new(1.0, 0.5, 0.0);
-        let penalised = begun(GenerateOptions::default().sampling(Sampling::GREEDY.presence_penalty(0.5)));
-        let change = Change { penalties, counts: Some(vec![Penalties::SEEN, Penalties::SEEN + 1, 2, 0, 0]), ..Change::NONE };
-        assert_eq!(choice([&penalised, &penalised]).changes, [change.clone(), Change::NONE, change.clone()]);
+        let penalised =
+            begun(GenerateOptions::default().sampling(Sampling::GREEDY.presence_penalty(0.5)));
+        let change = Change {
+            penalties,
+            counts: Some(vec![Penalties::SEEN, Penalties::SEEN + 1, 2, 0, 0]),
+            ..Change::NONE
+        };
+        assert_eq!(
+            choice([&penalised, &penalised]).changes,
+            [change.clone(), Change::NONE, change.clone()]
+        );
         // The engine counts itself what it has begun to count.
-        assert_eq!(of([&penalised, &penalised], true).changes, [change.clone(), Change::NONE, Change { counts: None, ..change }]);
+        assert_eq!(
+            of([&penalised, &penalised], true).changes,
+            [change.clone(), Change::NONE, Change { counts: None, ..change }]
+        );
         // A step counts the last token; a prompt's becomes SEEN by that.
-        let mut begins = chooser(GenerateOptions::default().sampling(Sampling::GREEDY.presence_penalty(0.5)));
+        let mut begins =
+            chooser(GenerateOptions::default().sampling(Sampling::GREEDY.presence_penalty(0.5)));
         begins.tokens = vec![1, 1];
-        assert_eq!(choice([&begins, &penalised]).changes[0].counts, Some(vec![0, Penalties::SEEN - 1, 0, 0, 0]));
+        assert_eq!(
+            choice([&begins, &penalised]).changes[0].counts,
+            Some(vec![0, Penalties::SEEN - 1, 0, 0, 0])
+        );
         let biased = begun(GenerateOptions::default().logit_bias([(4, 1.0), (2, -1.0), (4, 0.5)]));
         // Each has its own; counts are for penalties alone.
-        let [own, none, other] = &choice([&biased, &penalised]).changes[..] else { unreachable!("three sequences") };
+        let [own, none, other] = &choice([&biased, &penalised]).changes[..] else {
+            unreachable!("three sequences")
+        };
         assert_eq!((own.biases(5), &own.counts), (vec![0.0, 0.0, -1.0, 0.0, 1.5], &None));
-        assert_eq!((none, other.penalties, other.biases(5)), (&Change::NONE, penalties, vec![0.0; 5]));
+        assert_eq!(
+            (none, other.penalties, other.biases(5)),
+            (&Change::NONE, penalties, vec![0.0; 5])
+        );
     }
 }

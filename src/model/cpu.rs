@@ -52,7 +52,8 @@ struct CpuSession {
     /// Of every sequence, by layer.
     caches: Vec<Vec<KvCache>>,
     capacity: usize,
-    /// The cosine and sine of every rotary angle, for as many positions as there have been: a context may have millions.
+    /// The cosine and sine of every rotary angle, for as many positions as there have been: a
+    /// context may have millions.
     angles: Vec<f32>,
     /// The same of layers that see a window.
     local_angles: Vec<f32>,
@@ -71,10 +72,25 @@ impl Engine for CpuModel {
     }
 
     fn session(self: Arc<Self>, options: SessionOptions) -> Result<Box<dyn EngineSession>> {
-        let cache = |layer| KvCache::new(self.config.attention(), options.cache == Some(Element::F16), self.config.window(layer));
-        let caches = vec![(0..self.config.layers).map(cache).collect::<Result<_>>()?; options.sequences];
+        let cache = |layer| {
+            KvCache::new(
+                self.config.attention(),
+                options.cache == Some(Element::F16),
+                self.config.window(layer),
+            )
+        };
+        let caches =
+            vec![(0..self.config.layers).map(cache).collect::<Result<_>>()?; options.sequences];
         let (angles, local_angles) = (Vec::new(), Vec::new());
-        Ok(Box::new(CpuSession { model: self, caches, capacity: options.capacity, angles, local_angles, choice: None, next: Vec::new() }))
+        Ok(Box::new(CpuSession {
+            model: self,
+            caches,
+            capacity: options.capacity,
+            angles,
+            local_angles,
+            choice: None,
+            next: Vec::new(),
+        }))
     }
 
     fn parts(&self, _: SessionOptions) -> Result<Vec<ModelPart>> {
@@ -92,18 +108,42 @@ fn ends(host: HostEnds) -> CpuEnds {
         HostTable::Dense(matrix) => Table::Dense(matrix),
         HostTable::Ternary(matrix) => Table::Ternary(InterleavedTernary::of(&matrix)),
     };
-    Ends { embedding: table(host.embedding), norm: host.norm, untied_head: host.untied_head.map(table) }
+    Ends {
+        embedding: table(host.embedding),
+        norm: host.norm,
+        untied_head: host.untied_head.map(table),
+    }
 }
 
 impl CpuModel {
     /// Lays out what was read, a layer after another.
-    pub fn new(config: ModelConfig, host: HostEnds, layers: impl Iterator<Item = Result<HostLayer>>, threads: Threads) -> Result<Self> {
-        let layers = layers.map(|layer| layer?.try_map(|w| Ok(InterleavedTernary::of(w)), |gains| Ok(gains.clone())));
-        Ok(Self { layers: layers.collect::<Result<_>>()?, ends: ends(host), config, isa: Isa::best(), threads })
+    pub fn new(
+        config: ModelConfig,
+        host: HostEnds,
+        layers: impl Iterator<Item = Result<HostLayer>>,
+        threads: Threads,
+    ) -> Result<Self> {
+        let layers = layers.map(|layer| {
+            layer?.try_map(|w| Ok(InterleavedTernary::of(w)), |gains| Ok(gains.clone()))
+        });
+        Ok(Self {
+            layers: layers.collect::<Result<_>>()?,
+            ends: ends(host),
+            config,
+            isa: Isa::best(),
+            threads,
+        })
     }
 
-    /// Tokens of one or more sequences through a layer: `x` `[sequences, run, hidden]`, of which each continues its cache.
-    fn layer(&self, layer: &CpuLayer, x: &mut [f32], angles: &[f32], caches: &mut [&mut KvCache]) -> Result<()> {
+    /// Tokens of one or more sequences through a layer: `x` `[sequences, run, hidden]`, of which
+    /// each continues its cache.
+    fn layer(
+        &self,
+        layer: &CpuLayer,
+        x: &mut [f32],
+        angles: &[f32],
+        caches: &mut [&mut KvCache],
+    ) -> Result<()> {
         let c = &self.config;
         let tokens = x.len() / c.hidden;
         let mut qkv = self.side_by_side(x, &layer.input_norm, &layer.qkv)?;
@@ -112,7 +152,10 @@ impl CpuModel {
         }
         let (run, width) = ((tokens / caches.len().max(1)).max(1), c.heads * c.head_dim);
         let mut attended = vec![0f32; tokens * width];
-        let sequences = qkv.par_chunks_exact_mut(run * c.attention().row()).zip(caches).zip(attended.par_chunks_exact_mut(run * width));
+        let sequences = qkv
+            .par_chunks_exact_mut(run * c.attention().row())
+            .zip(caches)
+            .zip(attended.par_chunks_exact_mut(run * width));
         sequences.for_each(|((qkv, cache), attended)| {
             cpu::attention::rope(qkv, angles, cache);
             attended.copy_from_slice(&cpu::attention::attention(qkv, cache));
@@ -122,7 +165,12 @@ impl CpuModel {
         let gate_up = self.side_by_side(x, &layer.post_norm, &layer.gate_up)?;
         let norm = layer.gated_norm.as_ref();
         let down = if c.quantized_activations {
-            let gated = bitnet::gate_quantize_cpu(&gate_up, c.intermediate, c.gate(), norm.map(|gain| (gain.as_slice(), c.eps)))?;
+            let gated = bitnet::gate_quantize_cpu(
+                &gate_up,
+                c.intermediate,
+                c.gate(),
+                norm.map(|gain| (gain.as_slice(), c.eps)),
+            )?;
             cpu::ternary::bitlinear(self.isa, &gated, &layer.down)?
         } else {
             self.linear(&bitnet::gate_cpu(&gate_up, c.intermediate, c.gate())?, norm, &layer.down)?
@@ -132,20 +180,32 @@ impl CpuModel {
 
     /// Adds what a half of a block gives to the residual stream, normed where there is such a norm.
     fn add(&self, x: &mut [f32], y: Vec<f32>, norm: Gain<'_>) -> Result<()> {
-        let y = norm.map_or(Ok(y.as_slice().into()), |gain| transformer::rms_norm_cpu(&y, gain, self.config.eps).map(Cow::from))?;
+        let y = norm.map_or(Ok(y.as_slice().into()), |gain| {
+            transformer::rms_norm_cpu(&y, gain, self.config.eps).map(Cow::from)
+        })?;
         x.iter_mut().zip(&*y).for_each(|(x, y)| *x += y);
         Ok(())
     }
 
     /// The products of linear layers of one input, side by side.
-    fn side_by_side(&self, x: &[f32], gain: &Vec<f32>, stack: &Stack<InterleavedTernary, Vec<f32>>) -> Result<Vec<f32>> {
+    fn side_by_side(
+        &self,
+        x: &[f32],
+        gain: &Vec<f32>,
+        stack: &Stack<InterleavedTernary, Vec<f32>>,
+    ) -> Result<Vec<f32>> {
         let parts = match stack {
             Stack::One(w) => return self.linear(x, Some(gain), w),
             Stack::Normed(parts) => parts,
         };
         let normed = transformer::rms_norm_cpu(x, gain, self.config.eps)?;
-        let products = parts.iter().map(|(own, w)| Ok((w.rows(), self.linear(&normed, Some(own), w)?))).collect::<Result<Vec<_>>>()?;
-        let token = |token: usize| products.iter().flat_map(move |(rows, product)| &product[token * rows..][..*rows]);
+        let products = parts
+            .iter()
+            .map(|(own, w)| Ok((w.rows(), self.linear(&normed, Some(own), w)?)))
+            .collect::<Result<Vec<_>>>()?;
+        let token = |token: usize| {
+            products.iter().flat_map(move |(rows, product)| &product[token * rows..][..*rows])
+        };
         Ok((0..x.len() / self.config.hidden).flat_map(token).copied().collect())
     }
 
@@ -153,7 +213,8 @@ impl CpuModel {
     fn linear(&self, x: &[f32], norm: Gain<'_>, w: &InterleavedTernary) -> Result<Vec<f32>> {
         let (tokens, eps) = (x.len() / w.columns(), self.config.eps);
         if !self.config.quantized_activations {
-            let mut x = norm.map_or_else(|| Ok(x.to_vec()), |gain| transformer::rms_norm_cpu(x, gain, eps))?;
+            let mut x = norm
+                .map_or_else(|| Ok(x.to_vec()), |gain| transformer::rms_norm_cpu(x, gain, eps))?;
             self.rotate(&mut x, w.columns())?;
             return cpu::ternary_float::bitlinear(x, w);
         }
@@ -215,7 +276,8 @@ fn scale(x: &mut [f32], by: f32) {
 
 /// Every row times the same numbers.
 fn multiply(x: &mut [f32], by: &[f32]) {
-    x.chunks_exact_mut(by.len()).for_each(|row| row.iter_mut().zip(by).for_each(|(x, by)| *x *= by));
+    x.chunks_exact_mut(by.len())
+        .for_each(|row| row.iter_mut().zip(by).for_each(|(x, by)| *x *= by));
 }
 
 impl CpuSession {
@@ -229,29 +291,49 @@ impl CpuSession {
         }
     }
 
-    /// Appends `tokens` `[sequences, run]` to these sequences; gives what is `wanted` of the last `rows` of each.
-    fn append(&mut self, sequences: &[usize], tokens: &[u32], rows: usize, wanted: Wanted) -> Result<Vec<f32>> {
+    /// Appends `tokens` `[sequences, run]` to these sequences; gives what is `wanted` of the last
+    /// `rows` of each.
+    fn append(
+        &mut self,
+        sequences: &[usize],
+        tokens: &[u32],
+        rows: usize,
+        wanted: Wanted,
+    ) -> Result<Vec<f32>> {
         let threads = self.model.threads.clone();
         threads.run(|| self.compute(sequences, tokens, rows, wanted))
     }
 
-    fn compute(&mut self, sequences: &[usize], tokens: &[u32], rows: usize, wanted: Wanted) -> Result<Vec<f32>> {
+    fn compute(
+        &mut self,
+        sequences: &[usize],
+        tokens: &[u32],
+        rows: usize,
+        wanted: Wanted,
+    ) -> Result<Vec<f32>> {
         let run = tokens.len() / sequences.len().max(1);
         self.prepare(sequences.iter().map(|&sequence| self.len(sequence)).max().unwrap_or(0) + run);
         let (model, hidden) = (&self.model, self.model.config.hidden);
         let mut x = model.embed(tokens)?;
         // Each sequence's caches, in the order in which the sequences are named.
-        let mut all: Vec<_> = self.caches.iter_mut().map(|caches| Some(caches.iter_mut())).collect();
-        let mut caches: Vec<_> = sequences.iter().filter_map(|&sequence| all[sequence].take()).collect();
+        let mut all: Vec<_> =
+            self.caches.iter_mut().map(|caches| Some(caches.iter_mut())).collect();
+        let mut caches: Vec<_> =
+            sequences.iter().filter_map(|&sequence| all[sequence].take()).collect();
         for (l, layer) in model.layers.iter().enumerate() {
             let mut caches: Vec<_> = caches.iter_mut().filter_map(Iterator::next).collect();
-            let angles = if model.config.window(l).is_some() { &self.local_angles } else { &self.angles };
+            let angles =
+                if model.config.window(l).is_some() { &self.local_angles } else { &self.angles };
             model.layer(layer, &mut x, angles, &mut caches)?;
         }
         if rows == 0 {
             return Ok(Vec::new());
         }
-        let last = x.chunks_exact(run * hidden).flat_map(|x| &x[(run - rows) * hidden..]).copied().collect::<Vec<_>>();
+        let last = x
+            .chunks_exact(run * hidden)
+            .flat_map(|x| &x[(run - rows) * hidden..])
+            .copied()
+            .collect::<Vec<_>>();
         wanted(model, &last)
     }
 }
@@ -273,7 +355,15 @@ impl EngineSession for CpuSession {
     fn fork(&self) -> Result<Box<dyn EngineSession>> {
         let (model, caches, capacity) = (self.model.clone(), self.caches.clone(), self.capacity);
         let (angles, local_angles) = (self.angles.clone(), self.local_angles.clone());
-        Ok(Box::new(Self { model, caches, capacity, angles, local_angles, choice: None, next: Vec::new() }))
+        Ok(Box::new(Self {
+            model,
+            caches,
+            capacity,
+            angles,
+            local_angles,
+            choice: None,
+            next: Vec::new(),
+        }))
     }
 
     fn read(&self) -> Result<Pending<Vec<Vec<HostKvCache>>>> {
@@ -294,11 +384,21 @@ impl EngineSession for CpuSession {
         BATCH
     }
 
-    fn extend(&mut self, sequences: &[usize], tokens: &[u32], rows: usize) -> Result<Pending<Vec<f32>>> {
+    fn extend(
+        &mut self,
+        sequences: &[usize],
+        tokens: &[u32],
+        rows: usize,
+    ) -> Result<Pending<Vec<f32>>> {
         done(self.append(sequences, tokens, rows, CpuModel::logits)?)
     }
 
-    fn states(&mut self, sequences: &[usize], tokens: &[u32], rows: usize) -> Result<Pending<Vec<f32>>> {
+    fn states(
+        &mut self,
+        sequences: &[usize],
+        tokens: &[u32],
+        rows: usize,
+    ) -> Result<Pending<Vec<f32>>> {
         done(self.append(sequences, tokens, rows, CpuModel::states)?)
     }
 
@@ -308,7 +408,12 @@ impl EngineSession for CpuSession {
         Ok(())
     }
 
-    fn step_next(&mut self, sequences: &[usize], tokens: Option<&[u32]>, rows: usize) -> Result<Pending<Vec<u32>>> {
+    fn step_next(
+        &mut self,
+        sequences: &[usize],
+        tokens: Option<&[u32]>,
+        rows: usize,
+    ) -> Result<Pending<Vec<u32>>> {
         let tokens = tokens.map_or_else(|| std::mem::take(&mut self.next), <[u32]>::to_vec);
         let run = tokens.len() / sequences.len().max(1);
         let mut logits = self.append(sequences, &tokens, rows, CpuModel::logits)?;
@@ -316,7 +421,8 @@ impl EngineSession for CpuSession {
         for (i, row) in logits.chunks_mut(self.model.config.vocab).enumerate() {
             // How many tokens come after this one.
             let (sequence, after) = (sequences[i / rows], rows - 1 - i % rows);
-            let (token, position) = (tokens[(i / rows + 1) * run - 1 - after], self.len(sequence) - 1 - after);
+            let (token, position) =
+                (tokens[(i / rows + 1) * run - 1 - after], self.len(sequence) - 1 - after);
             let choice = self.choice.as_mut().ok_or_else(unchosen)?;
             next.push(choice.next(sequence, token, position, row)?);
         }
@@ -334,7 +440,9 @@ impl EngineSession for CpuSession {
         let mut cache = KvCache::new(self.model.config.attention(), false, window)?;
         self.prepare(hidden.len() / self.model.config.hidden);
         let angles = if window.is_some() { &self.local_angles } else { &self.angles };
-        self.model.threads.run(|| self.model.layer(&self.model.layers[layer], &mut x, angles, &mut [&mut cache]))?;
+        self.model.threads.run(|| {
+            self.model.layer(&self.model.layers[layer], &mut x, angles, &mut [&mut cache])
+        })?;
         done(x)
     }
 
@@ -352,7 +460,8 @@ mod tests {
     use super::*;
     use crate::model::files::{self, LoadOptions, ModelFiles};
 
-    /// Of each kind of layer, norm, gate, table and activation. (The working directory of tests is the package.)
+    /// Of each kind of layer, norm, gate, table and activation. (The working directory of tests is
+    /// the package.)
     const MODELS: [&str; 7] = [
         "assets/tales-22m",
         "tests/data/models/odd",
@@ -367,14 +476,22 @@ mod tests {
         let files = ModelFiles::open(path, &LoadOptions::default()).unwrap();
         let (config, file) = (files::config(&*files.file).unwrap(), &*files.file);
         let layers = (0..config.layers).map(|layer| HostLayer::read(file, layer));
-        CpuModel::new(config.clone(), HostEnds::read(file, false).unwrap(), layers, Threads::new(threads).unwrap()).unwrap()
+        CpuModel::new(
+            config.clone(),
+            HostEnds::read(file, false).unwrap(),
+            layers,
+            Threads::new(threads).unwrap(),
+        )
+        .unwrap()
     }
 
-    /// The bits of logits: of a prompt that kernels for many tokens take, and of one token of each of two sequences after it.
+    /// The bits of logits: of a prompt that kernels for many tokens take, and of one token of each
+    /// of two sequences after it.
     fn computed(model: &Arc<CpuModel>) -> Vec<u32> {
         let ids: Vec<u32> = (0..41).map(|i| i * i * 7 % model.config.vocab as u32).collect();
         let mut session = model.clone().session(SessionOptions::new(2, 64)).unwrap();
-        let mut logits = pollster::block_on(session.extend(&[0], &ids, ids.len()).unwrap()).unwrap();
+        let mut logits =
+            pollster::block_on(session.extend(&[0], &ids, ids.len()).unwrap()).unwrap();
         logits.extend(pollster::block_on(session.extend(&[1], &ids[..9], 9).unwrap()).unwrap());
         logits.extend(pollster::block_on(session.extend(&[0, 1], &ids[..2], 1).unwrap()).unwrap());
         logits.iter().map(|logit| logit.to_bits()).collect()

@@ -6,14 +6,19 @@ use crate::{
 };
 use std::slice;
 
-/// What a model is loaded to: a GPU, several that share its layers, or the CPU. It is made of what names them: `&context` or `Some(&context)`, a slice, an array
-/// or a `Vec` of contexts, `None` for the CPU.
+/// What a model is loaded to: a GPU, several that share its layers, or the CPU. It is made of what
+/// names them: `&context` or `Some(&context)`, a slice, an array or a `Vec` of contexts, `None` for
+/// the CPU.
 ///
-/// Several contexts are of devices of one machine, each with a run of layers, in their order: the first has the embedding too, and the last the head. How many layers each has is
-/// [`LoadOptions::split`](super::LoadOptions::split). Everything works as on one device and, where devices are alike, to the same bits (but with
-/// [`LoadOptions::half_attention`](super::LoadOptions::half_attention), since a prompt's pieces are cut otherwise). Two contexts that were opened on one adapter count as two devices. Between two of them the residual stream goes by way of the host,
-/// 4 · hidden bytes a token; a token visits one after another, so one text is no faster than on one device, but a prompt's pieces are computed on all of them at
-/// once, and so are texts of several sessions.
+/// Several contexts are of devices of one machine, each with a run of layers, in their order: the
+/// first has the embedding too, and the last the head. How many layers each has is
+/// [`LoadOptions::split`](super::LoadOptions::split). Everything works as on one device and, where
+/// devices are alike, to the same bits (but with
+/// [`LoadOptions::half_attention`](super::LoadOptions::half_attention), since a prompt's pieces are
+/// cut otherwise). Two contexts that were opened on one adapter count as two devices. Between two
+/// of them the residual stream goes by way of the host, 4 · hidden bytes a token; a token visits
+/// one after another, so one text is no faster than on one device, but a prompt's pieces are
+/// computed on all of them at once, and so are texts of several sessions.
 ///
 /// ```no_run
 /// # fn main() -> bitnet_wgpu::Result<()> {
@@ -40,10 +45,13 @@ impl<'a> Devices<'a> {
         self.0.unwrap_or_default()
     }
 
-    /// Can a model of so many layers be there, so many of them on each, or, where that is empty, as many as is best?
+    /// Can a model of so many layers be there, so many of them on each, or, where that is empty, as
+    /// many as is best?
     pub(super) fn check(self, layers: usize, split: &[usize]) -> Result<()> {
-        let (contexts, sum) = (self.contexts(), split.iter().try_fold(0usize, |sum, &count| sum.checked_add(count)));
-        let again = |n: &usize| contexts[..*n].iter().any(|context| context.same_device(&contexts[*n]));
+        let (contexts, sum) =
+            (self.contexts(), split.iter().try_fold(0usize, |sum, &count| sum.checked_add(count)));
+        let again =
+            |n: &usize| contexts[..*n].iter().any(|context| context.same_device(&contexts[*n]));
         let what = if self.0.is_some_and(<[_]>::is_empty) {
             "no context; without any device it is the CPU: `None`".into()
         } else if let Some(n) = (0..contexts.len()).find(again) {
@@ -53,7 +61,11 @@ impl<'a> Devices<'a> {
         } else if split.is_empty() {
             return Ok(());
         } else if split.len() != contexts.len() {
-            format!("numbers of layers for {} contexts, of which there are {}", split.len(), contexts.len())
+            format!(
+                "numbers of layers for {} contexts, of which there are {}",
+                split.len(),
+                contexts.len()
+            )
         } else if let Some(n) = split.iter().position(|&count| count == 0) {
             format!("no layers for context {n}")
         } else if sum != Some(layers) {

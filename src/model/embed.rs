@@ -13,16 +13,20 @@ use crate::{
 };
 use std::path::Path;
 
-/// How texts become vectors. What is not set is as the model's files say: [`EmbeddingDefaults`](crate::formats::EmbeddingDefaults).
+/// How texts become vectors. What is not set is as the model's files say:
+/// [`EmbeddingDefaults`](crate::formats::EmbeddingDefaults).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct EmbedOptions {
-    /// How the states of a text's tokens become one vector; where the files do not say either, that of the last token is taken.
+    /// How the states of a text's tokens become one vector; where the files do not say either, that
+    /// of the last token is taken.
     pub pooling: Option<Pooling>,
-    /// Divide the vector by its length, so that a product of two is the cosine of their angle; where the files do not say either, it is done.
+    /// Divide the vector by its length, so that a product of two is the cosine of their angle;
+    /// where the files do not say either, it is done.
     pub normalize: Option<bool>,
-    /// Have texts end with the tokenizer's EOS (where they do not yet), or without the one that files ask for by `add_eos_token`. What the post-processor of a
-    /// `tokenizer.json` adds stays. Of [`Model::embed`] only, as token ids are taken as they are.
+    /// Have texts end with the tokenizer's EOS (where they do not yet), or without the one that
+    /// files ask for by `add_eos_token`. What the post-processor of a `tokenizer.json` adds stays.
+    /// Of [`Model::embed`] only, as token ids are taken as they are.
     pub add_eos: Option<bool>,
 }
 
@@ -57,9 +61,12 @@ pub struct Embedding {
 }
 
 impl Embedding {
-    /// The cosine of the angle to another vector: 1 for the same direction. 0 where one of them is 0, or has another number of elements.
+    /// The cosine of the angle to another vector: 1 for the same direction. 0 where one of them is
+    /// 0, or has another number of elements.
     pub fn cosine(&self, other: &Self) -> f32 {
-        let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(&a, &b)| f64::from(a) * f64::from(b)).sum::<f64>();
+        let dot = |a: &[f32], b: &[f32]| {
+            a.iter().zip(b).map(|(&a, &b)| f64::from(a) * f64::from(b)).sum::<f64>()
+        };
         let lengths = (dot(&self.vector, &self.vector) * dot(&other.vector, &other.vector)).sqrt();
         if lengths == 0.0 || self.vector.len() != other.vector.len() {
             return 0.0;
@@ -69,11 +76,15 @@ impl Embedding {
 }
 
 impl Model {
-    /// Texts as vectors `[hidden]`, in their order: the states of their tokens after the final norm, pooled, and divided by their length, as the model's
-    /// files say or the options. A text has the tokens of [`Tokenizer::encode_for_embedding`](super::Tokenizer::encode_for_embedding), unless
-    /// [`EmbedOptions::add_eos`] says another end; instructions that a model wants before it are part of it.
-    /// Texts are computed side by side; on one device a text has the same bits whatever else is there (but with
-    /// [`LoadOptions::half_attention`](super::LoadOptions::half_attention)). Keys and values are in 32 bits.
+    /// Texts as vectors `[hidden]`, in their order: the states of their tokens after the final
+    /// norm, pooled, and divided by their length, as the model's files say or the options. A text
+    /// has the tokens of
+    /// [`Tokenizer::encode_for_embedding`](super::Tokenizer::encode_for_embedding), unless
+    /// [`EmbedOptions::add_eos`] says another end; instructions that a model wants before it are
+    /// part of it. Texts are computed side by side; on one device a text has the same bits whatever
+    /// else is there (but with
+    /// [`LoadOptions::half_attention`](super::LoadOptions::half_attention)). Keys and values are in
+    /// 32 bits.
     ///
     /// ```
     /// use bitnet_wgpu::model::{EmbedOptions, Model};
@@ -89,10 +100,19 @@ impl Model {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Invalid`] for an empty text; [`Error::Overflow`] for states that are not finite; [`Error::Context`] for a text of more tokens than the model's context, or than its files
-    /// allow ([`EmbeddingDefaults::max_tokens`](crate::formats::EmbeddingDefaults::max_tokens)): none is cut; [`Error::TextTooLong`] for one whose bytes alone say so; [`Error::Unsupported`] where the files ask for what is not supported ([`EmbeddingDefaults::unsupported`](crate::formats::EmbeddingDefaults::unsupported)), and the options name no pooling; [`Error::Tokenizer`] if the model has
-    /// none, or if it has no EOS where the options want one; what the device reports.
-    pub async fn embed(&self, texts: &[impl AsRef<str> + Sync], options: &EmbedOptions) -> Result<Vec<Embedding>> {
+    /// [`Error::Invalid`] for an empty text; [`Error::Overflow`] for states that are not finite;
+    /// [`Error::Context`] for a text of more tokens than the model's context, or than its files
+    /// allow ([`EmbeddingDefaults::max_tokens`](crate::formats::EmbeddingDefaults::max_tokens)):
+    /// none is cut; [`Error::TextTooLong`] for one whose bytes alone say so; [`Error::Unsupported`]
+    /// where the files ask for what is not supported
+    /// ([`EmbeddingDefaults::unsupported`](crate::formats::EmbeddingDefaults::unsupported)), and
+    /// the options name no pooling; [`Error::Tokenizer`] if the model has none, or if it has no EOS
+    /// where the options want one; what the device reports.
+    pub async fn embed(
+        &self,
+        texts: &[impl AsRef<str> + Sync],
+        options: &EmbedOptions,
+    ) -> Result<Vec<Embedding>> {
         let tokenizer = self.tokenizer()?.within(self.longest_text());
         let encode = |(n, text): (usize, &_)| match AsRef::<str>::as_ref(text) {
             "" => Err(invalid(format!("text {n} is empty"))),
@@ -110,13 +130,22 @@ impl Model {
     /// [`Model::embed`] of texts of token ids, which are taken as they are.
     ///
     /// # Errors
-    /// As [`Model::embed`]; [`Error::Invalid`] for a text without tokens, or tokens that are not in the vocabulary.
-    pub async fn embed_ids(&self, texts: &[Vec<u32>], options: &EmbedOptions) -> Result<Vec<Embedding>> {
+    /// As [`Model::embed`]; [`Error::Invalid`] for a text without tokens, or tokens that are not in
+    /// the vocabulary.
+    pub async fn embed_ids(
+        &self,
+        texts: &[Vec<u32>],
+        options: &EmbedOptions,
+    ) -> Result<Vec<Embedding>> {
         let defaults = &self.config().embedding;
         let pooling = match (options.pooling, &defaults.unsupported) {
             (None, Some(what)) => {
-                let message = format!("{what}, which is not supported; with EmbedOptions::pooling it is left out");
-                return Err(Problem::Unsupported(message).at(self.path().unwrap_or(Path::new("the model"))));
+                let message = format!(
+                    "{what}, which is not supported; with EmbedOptions::pooling it is left out"
+                );
+                return Err(
+                    Problem::Unsupported(message).at(self.path().unwrap_or(Path::new("the model")))
+                );
             }
             (pooling, _) => pooling.or(defaults.pooling).unwrap_or(Pooling::Last),
         };
@@ -129,15 +158,26 @@ impl Model {
         let (sessions, texts, hidden) = (self.sessions(), texts.to_vec(), self.config().hidden);
         let work = async move {
             let mut vectors = vec![Vec::new(); texts.len()];
-            let mut groups = Groups::new(texts.iter().map(|ids| seen(ids, pooling).len()).collect(), MOST_EMBEDDED);
+            let mut groups = Groups::new(
+                texts.iter().map(|ids| seen(ids, pooling).len()).collect(),
+                MOST_EMBEDDED,
+            );
             while let Some((mut session, group)) = groups.next(&sessions)? {
                 let tokens: Vec<&[u32]> = group.iter().map(|&n| seen(&texts[n], pooling)).collect();
-                for (pooled, n) in pool(&mut session, &tokens, pooling, hidden).await?.iter().zip(group) {
-                    vectors[n] = finish(pooled, normalize)
-                        .ok_or_else(|| Error::Overflow { op: "embed", what: format!("the states of text {n}") })?;
+                for (pooled, n) in
+                    pool(&mut session, &tokens, pooling, hidden).await?.iter().zip(group)
+                {
+                    vectors[n] = finish(pooled, normalize).ok_or_else(|| Error::Overflow {
+                        op: "embed",
+                        what: format!("the states of text {n}"),
+                    })?;
                 }
             }
-            Ok(vectors.into_iter().zip(&texts).map(|(vector, ids)| Embedding { vector, tokens: ids.len() }).collect())
+            Ok(vectors
+                .into_iter()
+                .zip(&texts)
+                .map(|(vector, ids)| Embedding { vector, tokens: ids.len() })
+                .collect())
         };
         self.workers().run(work).await
     }
@@ -147,13 +187,20 @@ fn invalid(what: String) -> Error {
     Error::Invalid { op: "embed", what }
 }
 
-/// The tokens that a pooling depends on: attention is causal, so that the first state is of the first token alone.
+/// The tokens that a pooling depends on: attention is causal, so that the first state is of the
+/// first token alone.
 fn seen(ids: &[u32], pooling: Pooling) -> &[u32] {
     if pooling == Pooling::Cls { &ids[..1] } else { ids }
 }
 
-/// The states of each of some texts, pooled, `[hidden]`. Sums are in `f64`, in the order of the tokens, so that nothing depends on how they were cut.
-async fn pool(session: &mut Session, texts: &[&[u32]], pooling: Pooling, hidden: usize) -> Result<Vec<Vec<f64>>> {
+/// The states of each of some texts, pooled, `[hidden]`. Sums are in `f64`, in the order of the
+/// tokens, so that nothing depends on how they were cut.
+async fn pool(
+    session: &mut Session,
+    texts: &[&[u32]],
+    pooling: Pooling,
+    hidden: usize,
+) -> Result<Vec<Vec<f64>>> {
     let mut pooled = vec![vec![0f64; hidden]; texts.len()];
     let mut done = 0;
     while let Some((living, shortest)) = unfinished(texts, done) {
@@ -162,24 +209,31 @@ async fn pool(session: &mut Session, texts: &[&[u32]], pooling: Pooling, hidden:
             Pooling::Mean => run,
             Pooling::Cls | Pooling::Last => usize::from(run == shortest),
         };
-        let tokens: Vec<u32> = living.iter().flat_map(|&n| &texts[n][done..done + run]).copied().collect();
+        let tokens: Vec<u32> =
+            living.iter().flat_map(|&n| &texts[n][done..done + run]).copied().collect();
         let states = session.states(&living, &tokens, rows).await?;
         done += run;
         for (states, &n) in states.chunks(rows.max(1) * hidden).zip(&living) {
             // The last of a text that goes on is not its last.
             if pooling == Pooling::Mean || texts[n].len() == done {
-                states.chunks(hidden).for_each(|state| pooled[n].iter_mut().zip(state).for_each(|(sum, &x)| *sum += f64::from(x)));
+                states.chunks(hidden).for_each(|state| {
+                    pooled[n].iter_mut().zip(state).for_each(|(sum, &x)| *sum += f64::from(x))
+                });
             }
         }
         yield_now().await;
     }
     if pooling == Pooling::Mean {
-        pooled.iter_mut().zip(texts).for_each(|(sum, ids)| sum.iter_mut().for_each(|sum| *sum /= ids.len() as f64));
+        pooled
+            .iter_mut()
+            .zip(texts)
+            .for_each(|(sum, ids)| sum.iter_mut().for_each(|sum| *sum /= ids.len() as f64));
     }
     Ok(pooled)
 }
 
-/// The vector, divided by its length where that is wanted and it is not 0; none where it is not finite.
+/// The vector, divided by its length where that is wanted and it is not 0; none where it is not
+/// finite.
 fn finish(pooled: &[f64], normalize: bool) -> Option<Vec<f32>> {
     let length = pooled.iter().map(|x| x * x).sum::<f64>().sqrt();
     let by = if normalize && length > 0.0 { length } else { 1.0 };

@@ -15,7 +15,8 @@ pub(super) type Pending<T> = Pin<Box<dyn Future<Output = Result<T>> + Send>>;
 
 /// How an engine chooses the next token of every sequence.
 pub(super) struct Choice {
-    /// By which options, and from which seed. A token's random numbers are those of the position of the token before it.
+    /// By which options, and from which seed. A token's random numbers are those of the position of
+    /// the token before it.
     pub draws: Vec<(SampleOptions, u64)>,
     /// What changes the logits before: as many.
     pub changes: Vec<Change>,
@@ -27,8 +28,8 @@ pub(super) struct Change {
     pub penalties: Penalties,
     /// What is added to logits, by token.
     pub bias: BTreeMap<u32, f32>,
-    /// `[vocab]`, without the last token: a step counts the last of its own. None where nobody asks for them, or where the engine was told them when the
-    /// sequence began, and has counted since.
+    /// `[vocab]`, without the last token: a step counts the last of its own. None where nobody asks
+    /// for them, or where the engine was told them when the sequence began, and has counted since.
     pub counts: Option<Vec<u32>>,
 }
 
@@ -62,8 +63,15 @@ impl Choice {
         pairs.for_each(|(change, before)| change.counts = change.counts.take().or(before.counts));
     }
 
-    /// The next token of a sequence, on the CPU: from the `logits` `[vocab]` after `token`, which is at `position`.
-    pub fn next(&mut self, sequence: usize, token: u32, position: usize, logits: &mut [f32]) -> Result<u32> {
+    /// The next token of a sequence, on the CPU: from the `logits` `[vocab]` after `token`, which
+    /// is at `position`.
+    pub fn next(
+        &mut self,
+        sequence: usize,
+        token: u32,
+        position: usize,
+        logits: &mut [f32],
+    ) -> Result<u32> {
         let (change, vocab) = (&mut self.changes[sequence], logits.len());
         if !change.is_none() {
             let biases = change.biases(vocab);
@@ -83,8 +91,9 @@ pub struct SessionOptions {
     pub sequences: usize,
     /// Tokens that each may have; at most the model's context.
     pub capacity: usize,
-    /// The type of cached keys and values: [`Element::F32`], or [`Element::F16`] for half the memory and traffic. Unless it is set, the latter where a GPU
-    /// has it, and the former on the CPU.
+    /// The type of cached keys and values: [`Element::F32`], or [`Element::F16`] for half the
+    /// memory and traffic. Unless it is set, the latter where a GPU has it, and the former on the
+    /// CPU.
     pub cache: Option<Element>,
 }
 
@@ -107,17 +116,20 @@ impl SessionOptions {
 pub struct Offloaded {
     /// Layers whose matrices are in host memory.
     pub layers: usize,
-    /// Their bytes: what is copied to the GPU in every pass, over a prompt's piece or for a token of each sequence.
+    /// Their bytes: what is copied to the GPU in every pass, over a prompt's piece or for a token
+    /// of each sequence.
     pub bytes: u64,
 }
 
-/// A run of a model's layers on a device, and what it takes there: [`ModelFiles::parts`](super::ModelFiles::parts), [`Model::parts`](super::Model::parts).
+/// A run of a model's layers on a device, and what it takes there:
+/// [`ModelFiles::parts`](super::ModelFiles::parts), [`Model::parts`](super::Model::parts).
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ModelPart {
     /// The device.
     pub context: Context,
-    /// Its layers. The first part has the embedding too, and the last the head: where these are one matrix, both have it.
+    /// Its layers. The first part has the embedding too, and the last the head: where these are one
+    /// matrix, both have it.
     pub layers: Range<usize>,
     /// The memory.
     pub footprint: Footprint,
@@ -150,8 +162,9 @@ pub(super) trait Engine: Send + Sync {
     fn warm_up(&self, options: SessionOptions) -> Result<Pending<()>>;
 }
 
-/// Sequences and their key-value caches, with the engine that fills them. The caller has checked that sequences exist, that tokens are in the
-/// vocabulary and that there is room for them. After an error, sequences are of any length up to that with all tokens appended.
+/// Sequences and their key-value caches, with the engine that fills them. The caller has checked
+/// that sequences exist, that tokens are in the vocabulary and that there is room for them. After
+/// an error, sequences are of any length up to that with all tokens appended.
 pub(super) trait EngineSession: Send + Sync {
     /// Tokens in a sequence. Panics if there is no such sequence.
     fn len(&self, sequence: usize) -> usize;
@@ -176,30 +189,53 @@ pub(super) trait EngineSession: Send + Sync {
         1
     }
 
-    /// Appends as many tokens to each of some sequences, none of which is there twice: `tokens` `[sequences, run]`, one each or at most
-    /// [`EngineSession::batch`] in all. Gives, when they are computed, the logits after the last `rows` tokens of each, `[sequences, rows, vocab]`.
-    fn extend(&mut self, sequences: &[usize], tokens: &[u32], rows: usize) -> Result<Pending<Vec<f32>>>;
+    /// Appends as many tokens to each of some sequences, none of which is there twice: `tokens`
+    /// `[sequences, run]`, one each or at most [`EngineSession::batch`] in all. Gives, when they
+    /// are computed, the logits after the last `rows` tokens of each, `[sequences, rows, vocab]`.
+    fn extend(
+        &mut self,
+        sequences: &[usize],
+        tokens: &[u32],
+        rows: usize,
+    ) -> Result<Pending<Vec<f32>>>;
 
-    /// As [`EngineSession::extend`], for the states of the last `rows` tokens of each, after the final norm: `[sequences, rows, hidden]`.
-    fn states(&mut self, sequences: &[usize], tokens: &[u32], rows: usize) -> Result<Pending<Vec<f32>>>;
+    /// As [`EngineSession::extend`], for the states of the last `rows` tokens of each, after the
+    /// final norm: `[sequences, rows, hidden]`.
+    fn states(
+        &mut self,
+        sequences: &[usize],
+        tokens: &[u32],
+        rows: usize,
+    ) -> Result<Pending<Vec<f32>>>;
 
     /// Says how [`EngineSession::step_next`] chooses from now on.
     fn choose_by(&mut self, choice: Choice) -> Result<()>;
 
-    /// As [`EngineSession::extend`], of those tokens, or else of the one of each sequence that the step before this one gives, which had the same
-    /// sequences and, unless [`EngineSession::steps_ahead`] is 0, need not have been awaited. Gives the tokens that are chosen after the last `rows` of each,
-    /// `[sequences, rows]`, [`TopK::NONE`](crate::ops::transformer::TopK::NONE) where the logits are not finite. Where something changes the logits, that is one.
-    fn step_next(&mut self, sequences: &[usize], tokens: Option<&[u32]>, rows: usize) -> Result<Pending<Vec<u32>>>;
+    /// As [`EngineSession::extend`], of those tokens, or else of the one of each sequence that the
+    /// step before this one gives, which had the same sequences and, unless
+    /// [`EngineSession::steps_ahead`] is 0, need not have been awaited. Gives the tokens that are
+    /// chosen after the last `rows` of each, `[sequences, rows]`,
+    /// [`TopK::NONE`](crate::ops::transformer::TopK::NONE) where the logits are not finite. Where
+    /// something changes the logits, that is one.
+    fn step_next(
+        &mut self,
+        sequences: &[usize],
+        tokens: Option<&[u32]>,
+        rows: usize,
+    ) -> Result<Pending<Vec<u32>>>;
 
     /// How many such steps are best submitted beyond the one that is awaited.
     fn steps_ahead(&self) -> usize;
 
-    /// The output of a layer for hidden states `[tokens, hidden]` at the beginning of the first sequence, which must be empty and stays so.
+    /// The output of a layer for hidden states `[tokens, hidden]` at the beginning of the first
+    /// sequence, which must be empty and stays so.
     fn layer_output(&mut self, layer: usize, hidden: &[f32]) -> Result<Pending<Vec<f32>>>;
 
-    /// The dispatches that append tokens to the first sequence, and the tensor that gets the logits after the last; nothing is run.
+    /// The dispatches that append tokens to the first sequence, and the tensor that gets the logits
+    /// after the last; nothing is run.
     fn record(&self, ids: &[u32]) -> Result<(Recording, Tensor<f32>)>;
 
-    /// The dispatches of a greedy decoding step of all sequences when each has had `past` tokens; nothing is run. Sequences must be empty.
+    /// The dispatches of a greedy decoding step of all sequences when each has had `past` tokens;
+    /// nothing is run. Sequences must be empty.
     fn record_step(&mut self, past: usize) -> Result<Recording>;
 }

@@ -31,7 +31,8 @@ pub(super) trait Source: Send + 'static {
     fn rest(self) -> Self::Rest;
 }
 
-/// The items of a source. From the first that is asked for, they are computed on a thread of its own, a few ahead of who takes them.
+/// The items of a source. From the first that is asked for, they are computed on a thread of its
+/// own, a few ahead of who takes them.
 pub(super) struct Feed<S: Source>(State<S>);
 
 enum State<S: Source> {

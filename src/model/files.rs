@@ -13,7 +13,8 @@ use super::{
 use crate::{
     error::{Error, Result},
     formats::{
-        self, Checkpoint, Gguf, I2sLayout, ModelConfig, ModelFile, gguf::write::NO_VOCABULARY, input_files::input_files, native::Native,
+        self, Checkpoint, Gguf, I2sLayout, ModelConfig, ModelFile, gguf::write::NO_VOCABULARY,
+        input_files::input_files, native::Native,
     },
     gpu::context::Context,
     memory::Footprint,
@@ -24,30 +25,39 @@ use std::path::{Path, PathBuf};
 #[derive(Default)]
 #[non_exhaustive]
 pub struct LoadOptions<'a> {
-    /// Quantise the head (the embedding too, where it is the head) to 8 bits with a scale a row: half the bytes, and on a large vocabulary most
-    /// of what a token costs. Else, and where it is ternary, it stays as it is stored.
+    /// Quantise the head (the embedding too, where it is the head) to 8 bits with a scale a row:
+    /// half the bytes, and on a large vocabulary most of what a token costs. Else, and where it is
+    /// ternary, it stays as it is stored.
     pub int8_head: bool,
-    /// Compute the attention of prompts on a GPU's matrix units, with queries and weights in halves: long prompts take less time, and logits differ in
-    /// their last bits by how a prompt is cut, which in a batch depends on the others, and where a text is resumed. See [`rope_attention_in_halves_into`](crate::transformer::rope_attention_in_halves_into), which says where it
-    /// serves; elsewhere nothing changes.
+    /// Compute the attention of prompts on a GPU's matrix units, with queries and weights in
+    /// halves: long prompts take less time, and logits differ in their last bits by how a prompt is
+    /// cut, which in a batch depends on the others, and where a text is resumed. See
+    /// [`rope_attention_in_halves_into`](crate::transformer::rope_attention_in_halves_into), which
+    /// says where it serves; elsewhere nothing changes.
     pub half_attention: bool,
-    /// Quantise linear layers that are in floats, though nothing in the files says that the model was trained for ternary weights. It writes
-    /// gibberish then, unless it was. Without, such a model is refused.
+    /// Quantise linear layers that are in floats, though nothing in the files says that the model
+    /// was trained for ternary weights. It writes gibberish then, unless it was. Without, such a
+    /// model is refused.
     pub quantize: bool,
-    /// Do linear layers quantise their activations? Unless it is set, the files say it. Those of a ternary Llama do not, and then it is guessed: see
-    /// [`Checkpoint::with_quantized_activations`] and [`Gguf::with_quantized_activations`].
+    /// Do linear layers quantise their activations? Unless it is set, the files say it. Those of a
+    /// ternary Llama do not, and then it is guessed: see [`Checkpoint::with_quantized_activations`]
+    /// and [`Gguf::with_quantized_activations`].
     pub quantized_activations: Option<bool>,
     /// How I2_S tensors of a GGUF file lie; see [`I2sLayout`].
     pub i2s_layout: I2sLayout,
-    /// Load a model though its files have tensors that are not used, of more layers than its configuration has for example. Without, it is refused.
+    /// Load a model though its files have tensors that are not used, of more layers than its
+    /// configuration has for example. Without, it is refused.
     pub ignore_unused: bool,
     /// Keep layers in host memory, for a model that is larger than the context's memory limit.
     pub offload: Offload,
-    /// How many layers each of several contexts gets, in their order: see [`Devices`]. Empty, they are shared by what memory the contexts have left, up to their limits where
-    /// they have some; equally, where that of one is not known.
+    /// How many layers each of several contexts gets, in their order: see [`Devices`]. Empty, they
+    /// are shared by what memory the contexts have left, up to their limits where they have some;
+    /// equally, where that of one is not known.
     pub split: Vec<usize>,
-    /// How many threads a model on the CPU computes on, from 1 to 1024: it has so many of its own. Unless it is set, such models share as many as the system gives,
-    /// or as rayon's variable `RAYON_NUM_THREADS` says. The bits are the same on any number. On a GPU, and while files are read, nothing changes.
+    /// How many threads a model on the CPU computes on, from 1 to 1024: it has so many of its own.
+    /// Unless it is set, such models share as many as the system gives, or as rayon's variable
+    /// `RAYON_NUM_THREADS` says. The bits are the same on any number. On a GPU, and while files are
+    /// read, nothing changes.
     pub threads: Option<usize>,
     /// Called with the layers that are loaded, and how many there are.
     pub progress: Option<&'a mut dyn FnMut(usize, usize)>,
@@ -114,7 +124,10 @@ impl<'a> LoadOptions<'a> {
         self.offload.check(layers)?;
         devices.check(layers, &self.split)?;
         if devices.contexts().len() > 1 && self.offload != Offload::None {
-            return Err(Error::Invalid { op: "split", what: "layers are split over devices or kept in host memory, not both".into() });
+            return Err(Error::Invalid {
+                op: "split",
+                what: "layers are split over devices or kept in host memory, not both".into(),
+            });
         }
         Ok(())
     }
@@ -143,7 +156,9 @@ impl<'a> LoadOptions<'a> {
             offload: *offload,
             split: split.clone(),
             threads: *threads,
-            progress: progress.as_mut().map(|progress| &mut **progress as &mut dyn FnMut(usize, usize)),
+            progress: progress
+                .as_mut()
+                .map(|progress| &mut **progress as &mut dyn FnMut(usize, usize)),
         }
     }
 
@@ -154,8 +169,9 @@ impl<'a> LoadOptions<'a> {
     }
 }
 
-/// A model's files, opened: its configuration and its tokenizer are known, its weights are not read yet. So options and prompts can be checked before
-/// a load that takes its time, [`Model::from_files`](super::Model::from_files).
+/// A model's files, opened: its configuration and its tokenizer are known, its weights are not read
+/// yet. So options and prompts can be checked before a load that takes its time,
+/// [`Model::from_files`](super::Model::from_files).
 ///
 /// ```no_run
 /// use bitnet_wgpu::model::{GenerateOptions, LoadOptions, Model, ModelFiles};
@@ -194,21 +210,55 @@ pub(super) struct Origin {
 impl Origin {
     fn new(path: PathBuf, options: &LoadOptions<'_>) -> Self {
         let &LoadOptions {
-            quantize, quantized_activations, i2s_layout, int8_head, half_attention, ignore_unused, offload, threads, ..
+            quantize,
+            quantized_activations,
+            i2s_layout,
+            int8_head,
+            half_attention,
+            ignore_unused,
+            offload,
+            threads,
+            ..
         } = options;
         let split = options.split.clone();
-        Self { path, quantize, quantized_activations, i2s_layout, int8_head, half_attention, ignore_unused, offload, split, threads }
+        Self {
+            path,
+            quantize,
+            quantized_activations,
+            i2s_layout,
+            int8_head,
+            half_attention,
+            ignore_unused,
+            offload,
+            split,
+            threads,
+        }
     }
 
     /// The same files, read as they were opened, and loaded so.
     pub fn loaded(&self, options: &LoadOptions<'_>) -> Self {
         let Self { quantize, quantized_activations, i2s_layout, .. } = *self;
-        Self { quantize, quantized_activations, i2s_layout, ..Self::new(self.path.clone(), options) }
+        Self {
+            quantize,
+            quantized_activations,
+            i2s_layout,
+            ..Self::new(self.path.clone(), options)
+        }
     }
 
     /// For so many devices.
     pub fn options(&self, devices: usize) -> LoadOptions<'static> {
-        let Self { quantize, quantized_activations, i2s_layout, int8_head, half_attention, ignore_unused, offload, threads, .. } = *self;
+        let Self {
+            quantize,
+            quantized_activations,
+            i2s_layout,
+            int8_head,
+            half_attention,
+            ignore_unused,
+            offload,
+            threads,
+            ..
+        } = *self;
         let split = if self.split.len() == devices { self.split.clone() } else { Vec::new() };
         LoadOptions {
             quantize,
@@ -229,10 +279,12 @@ impl Origin {
 pub(super) type MaybeTokenizer = std::result::Result<Tokenizer, String>;
 
 impl ModelFiles {
-    /// Opens a model directory, a .gguf file or a native container. Of the options, it takes `quantize`, `quantized_activations` and `i2s_layout`.
+    /// Opens a model directory, a .gguf file or a native container. Of the options, it takes
+    /// `quantize`, `quantized_activations` and `i2s_layout`.
     ///
     /// # Errors
-    /// [`Error::Io`], [`Error::Format`], [`Error::Unsupported`]. What is wrong with a tokenizer is an error where text is used.
+    /// [`Error::Io`], [`Error::Format`], [`Error::Unsupported`]. What is wrong with a tokenizer is
+    /// an error where text is used.
     pub fn open(path: impl AsRef<Path>, options: &LoadOptions<'_>) -> Result<Self> {
         let path = path.as_ref();
         // The process may be in another folder when it is read again.
@@ -240,28 +292,39 @@ impl ModelFiles {
         let origin = Origin::new(absolute, options);
         Ok(match formats::kind(path)? {
             formats::Kind::Directory(directory) => {
-                let tokenizer = directory.join("tokenizer.json").exists().then(|| Tokenizer::from_directory(&directory));
+                let tokenizer = directory
+                    .join("tokenizer.json")
+                    .exists()
+                    .then(|| Tokenizer::from_directory(&directory));
                 let file = Checkpoint::open(&directory)?.with_quantize(options.quantize);
                 let file = file.with_quantized_activations(options.quantized_activations);
                 Self { file: Box::new(file), tokenizer: usable(tokenizer), origin }
             }
             formats::Kind::Gguf => {
-                let file = Gguf::open(path)?.with_i2s_layout(options.i2s_layout).with_quantize(options.quantize);
+                let file = Gguf::open(path)?
+                    .with_i2s_layout(options.i2s_layout)
+                    .with_quantize(options.quantize);
                 let file = file.with_quantized_activations(options.quantized_activations);
-                let named = file.file().get("tokenizer.ggml.model").is_some_and(|model| model.as_str() != Some(NO_VOCABULARY));
+                let named = file
+                    .file()
+                    .get("tokenizer.ggml.model")
+                    .is_some_and(|model| model.as_str() != Some(NO_VOCABULARY));
                 let tokenizer = named.then(|| Tokenizer::from_gguf(&file.vocabulary()?));
                 Self { file: Box::new(file), tokenizer: usable(tokenizer), origin }
             }
             formats::Kind::Native => {
-                let file = Native::open(path)?.with_quantized_activations(options.quantized_activations);
-                let tokenizer =
-                    file.tokenizer().transpose().map(|stored| stored.and_then(|(json, settings)| Tokenizer::from_stored(&json, settings)));
+                let file =
+                    Native::open(path)?.with_quantized_activations(options.quantized_activations);
+                let tokenizer = file.tokenizer().transpose().map(|stored| {
+                    stored.and_then(|(json, settings)| Tokenizer::from_stored(&json, settings))
+                });
                 Self { file: Box::new(file), tokenizer: usable(tokenizer), origin }
             }
         })
     }
 
-    /// Returns the files that the model is read from: none of them is an output of a tool that reads it.
+    /// Returns the files that the model is read from: none of them is an output of a tool that
+    /// reads it.
     ///
     /// ```
     /// use bitnet_wgpu::model::{LoadOptions, ModelFiles};
@@ -295,7 +358,8 @@ impl ModelFiles {
     /// As [`Model::encode_prompt`](super::Model::encode_prompt).
     ///
     /// # Errors
-    /// [`Error::Tokenizer`]; [`Error::TextTooLong`] for a text that cannot fit into the model's context.
+    /// [`Error::Tokenizer`]; [`Error::TextTooLong`] for a text that cannot fit into the model's
+    /// context.
     pub fn encode_prompt(&self, prompt: &str) -> Result<Vec<u32>> {
         encode_prompt(self.tokenizer()?, self.config(), prompt)
     }
@@ -311,54 +375,80 @@ impl ModelFiles {
             self.tokenizer()?;
         }
         if let Some(id) = prompt.iter().find(|&&id| id as usize >= c.vocab) {
-            return Err(Error::Invalid { op: "generate", what: format!("token {id}; the vocabulary has {}", c.vocab) });
+            return Err(Error::Invalid {
+                op: "generate",
+                what: format!("token {id}; the vocabulary has {}", c.vocab),
+            });
         }
         options.room(1, prompt.len(), c.context).map(drop)
     }
 
-    /// The GPU memory that the weights will need, and the host's for offloaded layers. It reads the tensors outside the layers and those of the first layer, as large
-    /// as which the others are taken to be.
+    /// The GPU memory that the weights will need, and the host's for offloaded layers. It reads the
+    /// tensors outside the layers and those of the first layer, as large as which the others are
+    /// taken to be.
     ///
     /// # Errors
     /// As [`Model::load_with`](super::Model::load_with).
     pub fn footprint(&self, context: &Context, options: &LoadOptions<'_>) -> Result<Footprint> {
-        Ok(self.parts(context, options)?.pop().map_or_else(Footprint::default, |part| part.footprint))
+        Ok(self
+            .parts(context, options)?
+            .pop()
+            .map_or_else(Footprint::default, |part| part.footprint))
     }
 
     /// The same of each of several devices, with the layers that it will have; nothing for the CPU.
     ///
     /// # Errors
     /// As [`ModelFiles::footprint`].
-    pub fn parts<'d>(&self, devices: impl Into<Devices<'d>>, options: &LoadOptions<'_>) -> Result<Vec<ModelPart>> {
-        let (devices, ends, config) = (devices.into(), HostEnds::read(&*self.file, options.int8_head)?, config(&*self.file)?);
+    pub fn parts<'d>(
+        &self,
+        devices: impl Into<Devices<'d>>,
+        options: &LoadOptions<'_>,
+    ) -> Result<Vec<ModelPart>> {
+        let (devices, ends, config) =
+            (devices.into(), HostEnds::read(&*self.file, options.int8_head)?, config(&*self.file)?);
         options.check(devices, config.layers)?;
         let first = HostLayer::read(&*self.file, 0)?;
         let [context] = devices.contexts() else {
             return SplitModel::weights(devices.contexts(), &config, &ends, &first, &options.split);
         };
-        let (_, footprint) = GpuModel::weights(context, &config, &ends, &first, (options.offload, options.half_attention))?;
+        let (_, footprint) = GpuModel::weights(
+            context,
+            &config,
+            &ends,
+            &first,
+            (options.offload, options.half_attention),
+        )?;
         Ok(vec![ModelPart { context: context.clone(), layers: 0..config.layers, footprint }])
     }
 
-    /// What loading would find wrong: tensors that are not used, the configuration, the tensors outside the layers, and one error for each layer that has
-    /// one. It reads all tensors, and so takes as long as loading them does.
+    /// What loading would find wrong: tensors that are not used, the configuration, the tensors
+    /// outside the layers, and one error for each layer that has one. It reads all tensors, and so
+    /// takes as long as loading them does.
     pub fn problems(&self) -> impl Iterator<Item = Error> + '_ {
-        let ends = || config(&*self.file).err().or_else(|| HostEnds::read(&*self.file, false).err());
+        let ends =
+            || config(&*self.file).err().or_else(|| HostEnds::read(&*self.file, false).err());
         let layer = |layer| HostLayer::read(&*self.file, layer).err();
         let unused = || self.file.check_unused().err();
-        std::iter::once_with(unused).chain(std::iter::once_with(ends)).chain((0..self.config().layers).map(layer)).flatten()
+        std::iter::once_with(unused)
+            .chain(std::iter::once_with(ends))
+            .chain((0..self.config().layers).map(layer))
+            .flatten()
     }
 }
 
 /// The configuration, if it is one that can be computed.
 pub(super) fn config(file: &dyn ModelFile) -> Result<ModelConfig> {
-    let config = file.config().clone().checked().map_err(|what| Error::Invalid { op: "model", what })?;
+    let config =
+        file.config().clone().checked().map_err(|what| Error::Invalid { op: "model", what })?;
     config.attention().check("model")?;
     Ok(config)
 }
 
 pub(super) fn usable(tokenizer: Option<Result<Tokenizer>>) -> MaybeTokenizer {
-    let tokenizer = tokenizer.unwrap_or_else(|| Err(Error::Tokenizer { message: "the model came without one; it takes ids".into() }));
+    let tokenizer = tokenizer.unwrap_or_else(|| {
+        Err(Error::Tokenizer { message: "the model came without one; it takes ids".into() })
+    });
     tokenizer.map_err(|error| match error {
         Error::Tokenizer { message } => message,
         other => other.to_string(),
@@ -369,8 +459,13 @@ pub(super) fn tokenizer(tokenizer: &MaybeTokenizer) -> Result<&Tokenizer> {
     tokenizer.as_ref().map_err(|message| Error::Tokenizer { message: message.clone() })
 }
 
-/// The tokens of a text that is to be continued, and fits the context. An empty text is BOS, whatever the tokenizer adds.
-pub(super) fn encode_prompt(tokenizer: &Tokenizer, config: &ModelConfig, prompt: &str) -> Result<Vec<u32>> {
+/// The tokens of a text that is to be continued, and fits the context. An empty text is BOS,
+/// whatever the tokenizer adds.
+pub(super) fn encode_prompt(
+    tokenizer: &Tokenizer,
+    config: &ModelConfig,
+    prompt: &str,
+) -> Result<Vec<u32>> {
     let mut ids = tokenizer.within(config.context).encode(prompt)?;
     if ids.is_empty() {
         ids.extend(config.bos);

@@ -23,8 +23,10 @@ use std::{
     task::{Context, Poll},
 };
 
-/// A continuation: a [`Stream`] of tokens, or by a `for` loop (which blocks) an iterator. From the first that is asked for, they are computed on a
-/// thread of its own, a few tokens ahead of who takes them, or sixteen with drafts. Dropped, it ends within one token, or one batch of the prompt.
+/// A continuation: a [`Stream`] of tokens, or by a `for` loop (which blocks) an iterator. From the
+/// first that is asked for, they are computed on a thread of its own, a few tokens ahead of who
+/// takes them, or sixteen with drafts. Dropped, it ends within one token, or one batch of the
+/// prompt.
 ///
 /// ```no_run
 /// # async fn story(model: bitnet_wgpu::model::Model) -> bitnet_wgpu::Result<()> {
@@ -56,7 +58,8 @@ struct Run {
     verified: Option<Verified>,
 }
 
-/// A pass over the last token and a draft. The session has them all; tokens are chosen one by one, as they are asked for.
+/// A pass over the last token and a draft. The session has them all; tokens are chosen one by one,
+/// as they are asked for.
 struct Verified {
     draft: Vec<u32>,
     found: Found,
@@ -73,13 +76,31 @@ enum Found {
 
 impl Generation {
     /// Makes the sequence's prompt the text of the first sequence of a session, and continues it.
-    pub(super) fn new(workers: &Arc<Workers>, session: Session, sequence: Sequence, speculator: Option<Speculator>) -> Self {
-        let (stop, speculation) = (sequence.stop, speculator.as_ref().map(|speculator| speculator.counts));
-        let run = Run { session, sequence, told: false, pending: VecDeque::new(), speculator, verified: None };
-        Self { feed: if stop.is_some() { Feed::empty(run) } else { Feed::new(run, workers) }, stop, speculation }
+    pub(super) fn new(
+        workers: &Arc<Workers>,
+        session: Session,
+        sequence: Sequence,
+        speculator: Option<Speculator>,
+    ) -> Self {
+        let (stop, speculation) =
+            (sequence.stop, speculator.as_ref().map(|speculator| speculator.counts));
+        let run = Run {
+            session,
+            sequence,
+            told: false,
+            pending: VecDeque::new(),
+            speculator,
+            verified: None,
+        };
+        Self {
+            feed: if stop.is_some() { Feed::empty(run) } else { Feed::new(run, workers) },
+            stop,
+            speculation,
+        }
     }
 
-    /// The next token, as a future for any executor; none after the last. (`StreamExt::next` does the same.)
+    /// The next token, as a future for any executor; none after the last. (`StreamExt::next` does
+    /// the same.)
     pub async fn next_token(&mut self) -> Option<Result<Token>> {
         poll_fn(|cx| Pin::new(&mut *self).poll_next(cx)).await
     }
@@ -89,13 +110,15 @@ impl Generation {
         self.stop
     }
 
-    /// How well tokens were guessed, up to the last that was taken; none without [`GenerateOptions::speculate`](super::GenerateOptions::speculate).
+    /// How well tokens were guessed, up to the last that was taken; none without
+    /// [`GenerateOptions::speculate`](super::GenerateOptions::speculate).
     pub fn speculation(&self) -> Option<SpeculationCounts> {
         self.speculation
     }
 
-    /// Ends it, and gives back the session with the text so far, for [`Model::generate_in`](super::Model::generate_in). The last token generated is
-    /// not in it yet.
+    /// Ends it, and gives back the session with the text so far, for
+    /// [`Model::generate_in`](super::Model::generate_in). The last token generated is not in it
+    /// yet.
     ///
     /// # Errors
     /// [`Error::Gpu`] if its thread panicked.
@@ -157,7 +180,10 @@ impl Source for Run {
         let full = self.sequence.chooser.tokens().len() > self.session.options().capacity;
         let token = self.sequence.take(full)?;
         let stop = self.sequence.stop;
-        Ok(((token, stop, self.speculator.as_ref().map(|speculator| speculator.counts)), stop.is_some()))
+        Ok((
+            (token, stop, self.speculator.as_ref().map(|speculator| speculator.counts)),
+            stop.is_some(),
+        ))
     }
 
     /// As many as a verified draft gives at once, so that the next one is under way then.
@@ -219,24 +245,35 @@ impl Run {
 
     /// Takes the token that the engine chose.
     fn take(&mut self, next: &[u32]) -> Result<()> {
-        let &id = next.first().ok_or_else(|| Error::Invalid { op: "generate", what: "no sequence".into() })?;
+        let &id = next
+            .first()
+            .ok_or_else(|| Error::Invalid { op: "generate", what: "no sequence".into() })?;
         self.sequence.chooser.of_engine(id).map(drop)
     }
 
-    /// How many of the next tokens can be guessed: one more is chosen after them, and all but that one need room beside the last.
+    /// How many of the next tokens can be guessed: one more is chosen after them, and all but that
+    /// one need room beside the last.
     fn draft_length(&mut self) -> usize {
         let Some(speculator) = &mut self.speculator else { return 0 };
         let text = self.sequence.chooser.tokens();
-        let room = self.session.options().capacity.saturating_sub(text.len()).min(self.session.batch() - 1);
+        let room = self
+            .session
+            .options()
+            .capacity
+            .saturating_sub(text.len())
+            .min(self.session.batch() - 1);
         speculator.length(text, room.min(self.sequence.left() - 1))
     }
 
     /// Drafts, and computes what comes after the last token and after every token of the draft.
     async fn verify(&mut self, length: usize) -> Result<()> {
-        let (chooser, Some(speculator)) = (&self.sequence.chooser, &mut self.speculator) else { return Ok(()) };
+        let (chooser, Some(speculator)) = (&self.sequence.chooser, &mut self.speculator) else {
+            return Ok(());
+        };
         let mut draft = speculator.draft(chooser.tokens(), length).await;
         // Nothing follows an end.
-        let end = draft.iter().position(|&id| chooser.is_end(id)).map_or(draft.len(), |end| end + 1);
+        let end =
+            draft.iter().position(|&id| chooser.is_end(id)).map_or(draft.len(), |end| end + 1);
         draft.truncate(end);
         speculator.counts.passes += 1;
         speculator.counts.drafted += draft.len();
@@ -253,12 +290,18 @@ impl Run {
         Ok(())
     }
 
-    /// Chooses the next token after what was verified. Where it is another than was guessed, the rest is forgotten.
+    /// Chooses the next token after what was verified. Where it is another than was guessed, the
+    /// rest is forgotten.
     fn accept(&mut self) -> Result<()> {
-        let (Some(verified), Some(speculator)) = (&mut self.verified, &mut self.speculator) else { return Ok(()) };
-        let (vocab, chooser, Verified { draft, found, accepted }) = (self.session.vocab(), &mut self.sequence.chooser, verified);
+        let (Some(verified), Some(speculator)) = (&mut self.verified, &mut self.speculator) else {
+            return Ok(());
+        };
+        let (vocab, chooser, Verified { draft, found, accepted }) =
+            (self.session.vocab(), &mut self.sequence.chooser, verified);
         let id = match found {
-            Found::Logits(logits) => chooser.of_logits(&mut logits[*accepted * vocab..][..vocab])?,
+            Found::Logits(logits) => {
+                chooser.of_logits(&mut logits[*accepted * vocab..][..vocab])?
+            }
             Found::Next(next) => chooser.of_engine(next[*accepted])?,
         };
         if draft.get(*accepted) == Some(&id) {
@@ -279,7 +322,8 @@ impl Run {
         choose_by(&mut self.session, [(0, &self.sequence.chooser, false)].into_iter())
     }
 
-    /// Up to `ahead` steps are submitted beyond the one that is awaited: a token need not come back before the next step begins.
+    /// Up to `ahead` steps are submitted beyond the one that is awaited: a token need not come back
+    /// before the next step begins.
     async fn ahead(&mut self, ahead: usize) -> Result<()> {
         self.tell()?;
         let next = match self.pending.pop_front() {

@@ -24,8 +24,12 @@ impl Groups {
         Self { lengths, left, most_texts }
     }
 
-    /// Takes the next group, the longest text first. Returns a session with a sequence for each of its texts, and their indices.
-    pub fn next(&mut self, sessions: &impl Fn(SessionOptions) -> Result<Session>) -> Result<Option<(Session, Vec<usize>)>> {
+    /// Takes the next group, the longest text first. Returns a session with a sequence for each of
+    /// its texts, and their indices.
+    pub fn next(
+        &mut self,
+        sessions: &impl Fn(SessionOptions) -> Result<Session>,
+    ) -> Result<Option<(Session, Vec<usize>)>> {
         let Some(&longest) = self.left.first() else { return Ok(None) };
         let capacity = self.lengths[longest];
         let mut count = self.left.len().min(self.most_texts).min(MOST_POSITIONS / capacity).max(1);
@@ -33,13 +37,17 @@ impl Groups {
             match sessions(SessionOptions::new(count, capacity).cache(Element::F32)) {
                 // As many as a limited memory has room for.
                 Err(Error::MemoryLimit { .. }) if count > 1 => count /= 2,
-                session => return session.map(|session| Some((session, self.left.drain(..count).collect()))),
+                session => {
+                    return session
+                        .map(|session| Some((session, self.left.drain(..count).collect())));
+                }
             }
         }
     }
 }
 
-/// Returns which of some texts have tokens behind the first `done`, and how many the one that ends first has. None where all have ended.
+/// Returns which of some texts have tokens behind the first `done`, and how many the one that ends
+/// first has. None where all have ended.
 pub(super) fn unfinished(texts: &[&[u32]], done: usize) -> Option<(Vec<usize>, usize)> {
     let unfinished: Vec<usize> = (0..texts.len()).filter(|&n| texts[n].len() > done).collect();
     let shortest = unfinished.iter().map(|&n| texts[n].len() - done).min()?;

@@ -45,9 +45,19 @@ impl HostLayer {
         let full = |name: &str| format!("model.layers.{layer}.{name}");
         let stacked = |parts: &Vec<Matrix>| {
             let names: Vec<String> = parts.iter().map(|part| full(part.name)).collect();
-            let (rows, columns) = (parts.iter().map(|part| part.rows).sum(), parts.first().map_or(0, |part| part.columns));
-            if let Some(matrix) = file.stacked(&names.iter().map(String::as_str).collect::<Vec<_>>(), rows, columns)? {
-                return expect(&names.join("`, `"), (matrix.rows(), matrix.columns()), (rows, columns)).map(|()| matrix);
+            let (rows, columns) = (
+                parts.iter().map(|part| part.rows).sum(),
+                parts.first().map_or(0, |part| part.columns),
+            );
+            if let Some(matrix) =
+                file.stacked(&names.iter().map(String::as_str).collect::<Vec<_>>(), rows, columns)?
+            {
+                return expect(
+                    &names.join("`, `"),
+                    (matrix.rows(), matrix.columns()),
+                    (rows, columns),
+                )
+                .map(|()| matrix);
             }
             let read = |part: &Matrix| {
                 let (name, shape) = (full(part.name), (part.rows, part.columns));
@@ -57,7 +67,8 @@ impl HostLayer {
             let parts = parts.iter().map(read).collect::<Result<Vec<_>>>()?;
             PackedTernary::concat(&parts.iter().collect::<Vec<_>>())
         };
-        let mut layer = layer_tensors(file.config()).try_map(stacked, |gains| vector(file, &full(gains.name), gains.len))?;
+        let mut layer = layer_tensors(file.config())
+            .try_map(stacked, |gains| vector(file, &full(gains.name), gains.len))?;
         // What a half of a block adds is the product of its last matrix.
         let scale = file.config().residual_scale;
         if scale != 1.0 {
@@ -86,12 +97,14 @@ impl HostEnds {
             (Some(embedding), None) => Ok(embedding.clone()),
             _ => self.head().upload(context),
         };
-        let head = last.then(|| Ok((context.upload(&self.norm, [self.norm.len()])?, head()?))).transpose()?;
+        let head = last
+            .then(|| Ok((context.upload(&self.norm, [self.norm.len()])?, head()?)))
+            .transpose()?;
         Ok(GpuEnds { embedding, head })
     }
 
-    /// Reads the ends; where `int8_head`, the head is converted to 8 bits, unless it is ternary, or is in 8 bits already. (Not an embedding beside it, of which a token reads one
-    /// row.)
+    /// Reads the ends; where `int8_head`, the head is converted to 8 bits, unless it is ternary, or
+    /// is in 8 bits already. (Not an embedding beside it, of which a token reads one row.)
     ///
     /// # Errors
     /// As [`HostLayer::read`].
@@ -99,12 +112,15 @@ impl HostEnds {
         let table = |tensor: &Matrix| {
             let &Matrix { name, rows, columns } = tensor;
             if let Some(matrix) = file.ternary_table(name, rows, columns)? {
-                return expect(name, (matrix.rows(), matrix.columns()), (rows, columns)).map(|()| Table::Ternary(matrix));
+                return expect(name, (matrix.rows(), matrix.columns()), (rows, columns))
+                    .map(|()| Table::Ternary(matrix));
             }
             let matrix = file.dense(name, rows, columns)?;
-            expect(name, (matrix.rows(), matrix.columns()), (rows, columns)).map(|()| Table::Dense(matrix))
+            expect(name, (matrix.rows(), matrix.columns()), (rows, columns))
+                .map(|()| Table::Dense(matrix))
         };
-        let mut ends = end_tensors(file.config()).try_map(table, |gains| vector(file, gains.name, gains.len))?;
+        let mut ends = end_tensors(file.config())
+            .try_map(table, |gains| vector(file, gains.name, gains.len))?;
         let head = ends.untied_head.as_mut().unwrap_or(&mut ends.embedding);
         if let (true, Table::Dense(head)) = (int8_head, head)
             && head.element() != DenseElement::Int8

@@ -1,4 +1,5 @@
-//! A channel of one sender and one receiver that never makes the sender wait: for items of which there is an end.
+//! A channel of one sender and one receiver that never makes the sender wait: for items of which
+//! there is an end.
 
 use std::{
     collections::VecDeque,

@@ -13,11 +13,13 @@
 //! # }
 //! ```
 //!
-//! [`Model::generate`] gives a [`Stream`](futures_core::Stream), which a `for` loop takes too (and blocks); [`Model::logits`] and [`Model::score`]
-//! are futures for any executor. A [`Session`] is the layer below: sequences, their key-value caches, prefill and decode.
+//! [`Model::generate`] gives a [`Stream`](futures_core::Stream), which a `for` loop takes too (and
+//! blocks); [`Model::logits`] and [`Model::score`] are futures for any executor. A [`Session`] is
+//! the layer below: sequences, their key-value caches, prefill and decode.
 
-// Imports go one way: sampling, tokenizer, config, layers, devices < reasoning, saved, worker, mailbox < stop, ngram < engine < cpu, session < offload, gpu < speculate < options < choice, feed,
-// files < native, sequence < generate, slots < loaded < auto, batch, embed; batch < together.
+// Imports go one way: sampling, tokenizer, config, layers, devices < reasoning, saved, worker,
+// mailbox < stop, ngram < engine < cpu, session < offload, gpu < speculate < options < choice,
+// feed, files < native, sequence < generate, slots < loaded < auto, batch, embed; batch < together.
 mod auto;
 mod batch;
 mod choice;

@@ -32,12 +32,14 @@ struct Part<'a> {
 /// Where parts go.
 type Take<'a> = &'a mut dyn FnMut(Part<'_>) -> Result<()>;
 
-/// Writes a model as one file in the native container: its weights as kernels read them, stacked and aligned, so that they are loaded without being packed
-/// again, with its configuration and its tokenizer, if it has one that can be used. It opens as any other model, and computes the same bits. It is safetensors,
-/// with metadata of this crate's and a version: another release of the crate may read another version only, and the file is to be made again from the model.
+/// Writes a model as one file in the native container: its weights as kernels read them, stacked
+/// and aligned, so that they are loaded without being packed again, with its configuration and its
+/// tokenizer, if it has one that can be used. It opens as any other model, and computes the same
+/// bits. It is safetensors, with metadata of this crate's and a version: another release of the
+/// crate may read another version only, and the file is to be made again from the model.
 ///
-/// Of the options, it takes `int8_head`, `ignore_unused` and `progress`. The model is read twice, the first time to see what tensors there will be. The file
-/// takes its name when it is complete.
+/// Of the options, it takes `int8_head`, `ignore_unused` and `progress`. The model is read twice,
+/// the first time to see what tensors there will be. The file takes its name when it is complete.
 ///
 /// ```
 /// use bitnet_wgpu::model::{LoadOptions, Model, ModelFiles, write_native};
@@ -54,9 +56,14 @@ type Take<'a> = &'a mut dyn FnMut(Part<'_>) -> Result<()>;
 /// ```
 ///
 /// # Errors
-/// [`Error::Io`], also if `output` exists and `force` is not set; [`Error::Format`] for a model that becomes another while it is read; else as
-/// [`Model::load`](super::Model::load).
-pub fn write_native(files: &ModelFiles, output: impl AsRef<Path>, force: bool, mut options: LoadOptions<'_>) -> Result<()> {
+/// [`Error::Io`], also if `output` exists and `force` is not set; [`Error::Format`] for a model
+/// that becomes another while it is read; else as [`Model::load`](super::Model::load).
+pub fn write_native(
+    files: &ModelFiles,
+    output: impl AsRef<Path>,
+    force: bool,
+    mut options: LoadOptions<'_>,
+) -> Result<()> {
     let output = output.as_ref();
     if !force && output.exists() {
         return at(output, Err(io::Error::new(io::ErrorKind::AlreadyExists, "exists already")));
@@ -67,7 +74,8 @@ pub fn write_native(files: &ModelFiles, output: impl AsRef<Path>, force: bool, m
     if !options.ignore_unused {
         files.file.check_unused()?;
     }
-    let tokenizer = files.tokenizer.as_ref().ok().map(|tokenizer| tokenizer.stored()).transpose()?;
+    let tokenizer =
+        files.tokenizer.as_ref().ok().map(|tokenizer| tokenizer.stored()).transpose()?;
     let mut progress = |done| {
         if let Some(progress) = &mut options.progress {
             progress(done, 2 * config.layers);
@@ -81,17 +89,26 @@ pub fn write_native(files: &ModelFiles, output: impl AsRef<Path>, force: bool, m
             layout.add(format!("{PADDING}{}", layout.end), Dtype::U8, &[gap], gap);
         }
         if let Some(group) = part.group {
-            metadata.insert(format!("{}.group", part.name.trim_end_matches(".scales")), group.to_string().into());
+            metadata.insert(
+                format!("{}.group", part.name.trim_end_matches(".scales")),
+                group.to_string().into(),
+            );
         }
         layout.add(part.name, part.dtype, &part.shape, part.bytes.len());
         Ok(())
     })?;
-    let text = |value: serde_json::Result<String>| value.map_err(|error| Error::Invalid { op: "write_native", what: error.to_string() });
+    let text = |value: serde_json::Result<String>| {
+        value.map_err(|error| Error::Invalid { op: "write_native", what: error.to_string() })
+    };
     // It is in the scales.
     let stored = ModelConfig { residual_scale: 1.0, ..config.clone() };
     metadata.extend(
-        [("format", FORMAT.to_owned()), ("version", VERSION.into()), ("config", text(serde_json::to_string(&stored))?)]
-            .map(|(key, value)| (key.to_owned(), value.into())),
+        [
+            ("format", FORMAT.to_owned()),
+            ("version", VERSION.into()),
+            ("config", text(serde_json::to_string(&stored))?),
+        ]
+        .map(|(key, value)| (key.to_owned(), value.into())),
     );
     if let Some((_, settings)) = &tokenizer {
         metadata.insert("tokenizer".into(), text(serde_json::to_string(settings))?.into());
@@ -103,18 +120,31 @@ pub fn write_native(files: &ModelFiles, output: impl AsRef<Path>, force: bool, m
     let mut out = AtomicFile::create(output)?;
     out.reserve((header.len() + layout.end) as u64)?;
     out.write_at(0, &header)?;
-    parts(&*files.file, &config, options.int8_head, json, &mut |done| progress(config.layers + done), &mut |part| {
-        let changed = || Problem::from(format!("became another while it was read: `{}`", part.name)).at(&files.origin.path);
-        let start = layout.find(&part.name, part.dtype, &part.shape).ok_or_else(changed)?;
-        out.write_at((header.len() + start) as u64, part.bytes)
-    })?;
+    parts(
+        &*files.file,
+        &config,
+        options.int8_head,
+        json,
+        &mut |done| progress(config.layers + done),
+        &mut |part| {
+            let changed = || {
+                Problem::from(format!("became another while it was read: `{}`", part.name))
+                    .at(&files.origin.path)
+            };
+            let start = layout.find(&part.name, part.dtype, &part.shape).ok_or_else(changed)?;
+            out.write_at((header.len() + start) as u64, part.bytes)
+        },
+    )?;
     let made = Native::open(out.partial())?;
     if let Some((json, settings)) = made.tokenizer()? {
         Tokenizer::from_stored(&json, settings)?;
     }
     match made.config() == &stored {
         true => out.commit(),
-        false => Err(Error::Invalid { op: "write_native", what: format!("a configuration that the file cannot say: {config:?}") }),
+        false => Err(Error::Invalid {
+            op: "write_native",
+            what: format!("a configuration that the file cannot say: {config:?}"),
+        }),
     }
 }
 
@@ -128,7 +158,13 @@ fn parts(
     take: Take<'_>,
 ) -> Result<()> {
     if let Some(bytes) = tokenizer {
-        take(Part { name: TOKENIZER.into(), dtype: Dtype::U8, shape: vec![bytes.len()], bytes, group: None })?;
+        take(Part {
+            name: TOKENIZER.into(),
+            dtype: Dtype::U8,
+            shape: vec![bytes.len()],
+            bytes,
+            group: None,
+        })?;
     }
     let (ends, names) = (HostEnds::read(file, int8_head)?, end_tensors(config));
     table(names.embedding.name, &ends.embedding, take)?;
@@ -159,7 +195,13 @@ fn table(name: &str, table: &HostTable, take: Take<'_>) -> Result<()> {
     };
     let bytes: &[u8] = bytemuck::cast_slice(w.words());
     let shape = vec![w.rows(), bytes.len() / w.rows() / w.element().bytes()];
-    take(Part { name: format!("{name}.elements"), dtype: dtype(w.element()), shape, bytes, group: None })?;
+    take(Part {
+        name: format!("{name}.elements"),
+        dtype: dtype(w.element()),
+        shape,
+        bytes,
+        group: None,
+    })?;
     if w.scales().is_empty() {
         return Ok(());
     }
@@ -168,11 +210,23 @@ fn table(name: &str, table: &HostTable, take: Take<'_>) -> Result<()> {
 
 fn matrix(name: &str, w: &PackedTernary, take: Take<'_>) -> Result<()> {
     let (scales, codes) = (w.row_scales(), bytemuck::cast_slice(w.words()));
-    take(Part { name: format!("{name}.codes"), dtype: Dtype::U32, shape: vec![w.rows(), w.row_words()], bytes: codes, group: None })?;
+    take(Part {
+        name: format!("{name}.codes"),
+        dtype: Dtype::U32,
+        shape: vec![w.rows(), w.row_words()],
+        bytes: codes,
+        group: None,
+    })?;
     let (shape, bytes) = (vec![w.rows(), scales.len() / w.rows()], bytemuck::cast_slice(&scales));
     take(Part { name: format!("{name}.scales"), dtype: Dtype::F32, shape, bytes, group: w.group() })
 }
 
 fn vector(name: String, values: &[f32], take: Take<'_>) -> Result<()> {
-    take(Part { name, dtype: Dtype::F32, shape: vec![values.len()], bytes: bytemuck::cast_slice(values), group: None })
+    take(Part {
+        name,
+        dtype: Dtype::F32,
+        shape: vec![values.len()],
+        bytes: bytemuck::cast_slice(values),
+        group: None,
+    })
 }

@@ -1,8 +1,10 @@
-//! What followed the end of a text when it occurred before: prompt lookup (Saxena 2023, "Prompt Lookup Decoding").
+//! What followed the end of a text when it occurred before: prompt lookup (Saxena 2023, "Prompt
+//! Lookup Decoding").
 
 use std::{collections::HashMap, hash::BuildHasher, ops::RangeInclusive};
 
-/// Where runs of tokens of a text occurred last. A token is looked at when it is new, and never again.
+/// Where runs of tokens of a text occurred last. A token is looked at when it is new, and never
+/// again.
 pub(super) struct NgramIndex {
     lengths: RangeInclusive<usize>,
     /// By a run's hash: the place of the token that followed it.
@@ -17,8 +19,8 @@ impl NgramIndex {
         Self { lengths, next: HashMap::new(), known: 0 }
     }
 
-    /// The place of the token that followed the text's end, the most tokens of it that occurred before, the last time. The text is that of the last
-    /// call, and more.
+    /// The place of the token that followed the text's end, the most tokens of it that occurred
+    /// before, the last time. The text is that of the last call, and more.
     pub fn find(&mut self, text: &[u32]) -> Option<usize> {
         for place in self.known..text.len() {
             for run in self.lengths.clone().filter_map(|length| run(text, place, length)) {
@@ -73,7 +75,9 @@ mod tests {
         for length in (0..=text.len()).step_by(3) {
             let place = index.find(&text[..length]);
             // By going through all of it.
-            let end = |n: usize, place: usize| place >= n && length >= n && text[place - n..place] == text[length - n..length];
+            let end = |n: usize, place: usize| {
+                place >= n && length >= n && text[place - n..place] == text[length - n..length]
+            };
             let wanted = (2..=5).rev().find_map(|n| (0..length).rev().find(|&place| end(n, place)));
             assert_eq!(place, wanted, "{length}");
             found += usize::from(place.is_some());

@@ -26,14 +26,17 @@ pub struct GenerateOptions {
     pub sampling: Sampling,
     /// Go on after an end-of-text token.
     pub ignore_eos: bool,
-    /// Strings at which the text ends; the first that occurs, and what follows it, is left out of [`Token::text`](super::Token::text).
-    /// At most 4096 bytes each, and 16 KiB together. Clones of the options share them.
+    /// Strings at which the text ends; the first that occurs, and what follows it, is left out of
+    /// [`Token::text`](super::Token::text). At most 4096 bytes each, and 16 KiB together. Clones of
+    /// the options share them.
     pub stop: Arc<[String]>,
-    /// The tokens of prompt and continuation together, at most; unless it is set, only the model's context limits them.
+    /// The tokens of prompt and continuation together, at most; unless it is set, only the model's
+    /// context limits them.
     pub max_length: Option<usize>,
     /// No end-of-text token before so many tokens.
     pub min_tokens: usize,
-    /// How many tokens at the end of the prompt were generated before; see [`GenerateOptions::resumed`].
+    /// How many tokens at the end of the prompt were generated before; see
+    /// [`GenerateOptions::resumed`].
     pub resumed: usize,
     /// Runs of tokens that never occur: the last of one is not chosen after the others.
     pub bad_words: Vec<Vec<u32>>,
@@ -47,14 +50,16 @@ pub struct GenerateOptions {
     pub cache: Option<Element>,
     /// Guess tokens ahead: the same text in less time, where guesses are good. A batch refuses it.
     pub speculate: Option<Speculation>,
-    /// Limits the reuse of cached prompt prefixes in a [`Batch`](super::Batch) to requests of an equal salt; requests without one share theirs. Whether a prefix
-    /// was cached shows in the time to the first token and in [`TokenStream::cached_tokens`](super::TokenStream::cached_tokens), so that a user could
-    /// otherwise learn how prompts of others begin. At most 1024 bytes.
+    /// Limits the reuse of cached prompt prefixes in a [`Batch`](super::Batch) to requests of an
+    /// equal salt; requests without one share theirs. Whether a prefix was cached shows in the time
+    /// to the first token and in [`TokenStream::cached_tokens`](super::TokenStream::cached_tokens),
+    /// so that a user could otherwise learn how prompts of others begin. At most 1024 bytes.
     pub cache_salt: Option<Arc<str>>,
 }
 
-/// What a caller does with the logits of the next token: given the tokens so far, the prompt's among them, it changes `[vocab]` logits in place. It
-/// runs on the generation's thread, after biases, penalties and what forbids tokens.
+/// What a caller does with the logits of the next token: given the tokens so far, the prompt's
+/// among them, it changes `[vocab]` logits in place. It runs on the generation's thread, after
+/// biases, penalties and what forbids tokens.
 #[derive(Clone)]
 pub struct LogitsHook(Arc<Change>);
 
@@ -148,10 +153,12 @@ impl GenerateOptions {
         Self { min_tokens, ..self }
     }
 
-    /// Goes on with a generation that broke off, when its device was lost perhaps: the last `tokens` of the prompt are those that it gave. What follows is what
-    /// would have followed: the same options, but for this one, count these tokens as generated, for lengths, penalties and stop strings. (With
-    /// [`LoadOptions::half_attention`](super::LoadOptions::half_attention) not to the last bit.) The n-th text of a batch goes on with a seed greater by n.
-    /// Drafts of a model that fails, since its device is gone perhaps, are left out.
+    /// Goes on with a generation that broke off, when its device was lost perhaps: the last
+    /// `tokens` of the prompt are those that it gave. What follows is what would have followed: the
+    /// same options, but for this one, count these tokens as generated, for lengths, penalties and
+    /// stop strings. (With [`LoadOptions::half_attention`](super::LoadOptions::half_attention) not
+    /// to the last bit.) The n-th text of a batch goes on with a seed greater by n. Drafts of a
+    /// model that fails, since its device is gone perhaps, are left out.
     ///
     /// ```no_run
     /// # fn main() -> bitnet_wgpu::Result<()> {
@@ -198,22 +205,35 @@ impl GenerateOptions {
         Self { logits: Some(LogitsHook(Arc::new(change))), ..self }
     }
 
-    /// Options as a model's authors would have them: those of its generation_config.json, else the defaults. As in transformers, sampling without a
-    /// temperature has one of 1, and without a `top_k` one of 50. What of it is not supported is logged as a warning.
+    /// Options as a model's authors would have them: those of its generation_config.json, else the
+    /// defaults. As in transformers, sampling without a temperature has one of 1, and without a
+    /// `top_k` one of 50. What of it is not supported is logged as a warning.
     pub fn recommended(config: &ModelConfig) -> Self {
         let (wanted, options) = (&config.generation, Self::default());
         if !wanted.ignored.is_empty() {
-            log::warn!("generation_config.json has what is not supported, and ignored: {}", wanted.ignored.join(", "));
+            log::warn!(
+                "generation_config.json has what is not supported, and ignored: {}",
+                wanted.ignored.join(", ")
+            );
         }
-        let mut sampling = Sampling::GREEDY.repetition_penalty(wanted.repetition_penalty.unwrap_or(1.0));
+        let mut sampling =
+            Sampling::GREEDY.repetition_penalty(wanted.repetition_penalty.unwrap_or(1.0));
         if wanted.sample == Some(true) {
-            sampling = sampling.temperature(wanted.temperature.unwrap_or(1.0)).top_k(wanted.top_k.unwrap_or(50));
-            sampling = sampling.top_p(wanted.top_p.unwrap_or(1.0)).min_p(wanted.min_p.unwrap_or(0.0));
+            sampling = sampling
+                .temperature(wanted.temperature.unwrap_or(1.0))
+                .top_k(wanted.top_k.unwrap_or(50));
+            sampling =
+                sampling.top_p(wanted.top_p.unwrap_or(1.0)).min_p(wanted.min_p.unwrap_or(0.0));
         }
         // A limit on prompt and continuation together stands in for one on the continuation.
         let most = if wanted.max_length.is_some() { usize::MAX } else { options.max_tokens };
-        let options = options.max_tokens(wanted.max_tokens.unwrap_or(most)).max_length(wanted.max_length).sampling(sampling);
-        let options = options.min_tokens(wanted.min_tokens.unwrap_or(0)).no_repeat_ngram(wanted.no_repeat_ngram.unwrap_or(0));
+        let options = options
+            .max_tokens(wanted.max_tokens.unwrap_or(most))
+            .max_length(wanted.max_length)
+            .sampling(sampling);
+        let options = options
+            .min_tokens(wanted.min_tokens.unwrap_or(0))
+            .no_repeat_ngram(wanted.no_repeat_ngram.unwrap_or(0));
         let suppressed = wanted.suppressed.iter().map(|&id| (id, f32::NEG_INFINITY));
         options.stop(&wanted.stop).bad_words(wanted.bad_words.clone()).logit_bias(suppressed)
     }
@@ -221,11 +241,17 @@ impl GenerateOptions {
     /// Checks that the numbers are in range for a vocabulary.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for one that is not, a stop string that is empty or too long, or a draft model of another vocabulary.
+    /// [`Error::Invalid`] for one that is not, a stop string that is empty or too long, or a draft
+    /// model of another vocabulary.
     pub fn check(&self, vocab: usize) -> Result<()> {
-        if let Some((id, bias)) = self.logit_bias.iter().find(|(id, bias)| *id as usize >= vocab || bias.is_nan() || *bias == f32::INFINITY)
+        if let Some((id, bias)) = self
+            .logit_bias
+            .iter()
+            .find(|(id, bias)| *id as usize >= vocab || bias.is_nan() || *bias == f32::INFINITY)
         {
-            let what = format!("a logit bias of {bias} for token {id}; the vocabulary has {vocab}, a bias is finite or -inf");
+            let what = format!(
+                "a logit bias of {bias} for token {id}; the vocabulary has {vocab}, a bias is finite or -inf"
+            );
             return Err(Error::Invalid { op: "generate", what });
         }
         let invalid = |what: String| Error::Invalid { op: "generate", what };
@@ -233,14 +259,22 @@ impl GenerateOptions {
         if self.stop.iter().any(String::is_empty) {
             return Err(empty("a stop string"));
         }
-        let (longest, all) = (self.stop.iter().map(String::len).max().unwrap_or(0), self.stop.iter().map(String::len).sum::<usize>());
+        let (longest, all) = (
+            self.stop.iter().map(String::len).max().unwrap_or(0),
+            self.stop.iter().map(String::len).sum::<usize>(),
+        );
         if longest > LONGEST_STOP || all > MOST_STOP_BYTES {
-            let what =
-                format!("stop strings of up to {longest} bytes, {all} together; at most {LONGEST_STOP} and {MOST_STOP_BYTES} are accepted");
+            let what = format!(
+                "stop strings of up to {longest} bytes, {all} together; at most {LONGEST_STOP} and {MOST_STOP_BYTES} are accepted"
+            );
             return Err(invalid(what));
         }
-        if let Some(length) = self.cache_salt.as_ref().map(|salt| salt.len()).filter(|&length| length > LONGEST_SALT) {
-            return Err(invalid(format!("a cache salt of {length} bytes; at most {LONGEST_SALT} are accepted")));
+        if let Some(length) =
+            self.cache_salt.as_ref().map(|salt| salt.len()).filter(|&length| length > LONGEST_SALT)
+        {
+            return Err(invalid(format!(
+                "a cache salt of {length} bytes; at most {LONGEST_SALT} are accepted"
+            )));
         }
         if self.bad_words.iter().any(Vec::is_empty) {
             return Err(empty("a bad word"));
@@ -254,8 +288,8 @@ impl GenerateOptions {
         self.sampling.check()
     }
 
-    /// Room for so many sequences, with prompts of up to `prompt` tokens and what may follow in a model's `context`. The last token generated is not
-    /// appended.
+    /// Room for so many sequences, with prompts of up to `prompt` tokens and what may follow in a
+    /// model's `context`. The last token generated is not appended.
     ///
     /// # Errors
     /// [`Error::Context`] for a prompt that does not fit.
@@ -264,12 +298,15 @@ impl GenerateOptions {
             return Err(Error::Context { needed: prompt, capacity: context });
         }
         let before = prompt.saturating_sub(self.resumed);
-        let capacity = before.saturating_add(self.tokens_after(before).saturating_sub(1)).clamp(prompt.clamp(1, context), context);
+        let capacity = before
+            .saturating_add(self.tokens_after(before).saturating_sub(1))
+            .clamp(prompt.clamp(1, context), context);
         Ok(SessionOptions::new(sequences, capacity).cache(self.cache))
     }
 
     /// The most tokens to generate after a prompt of so many.
     pub(super) fn tokens_after(&self, prompt: usize) -> usize {
-        self.max_length.map_or(self.max_tokens, |length| self.max_tokens.min(length.saturating_sub(prompt)))
+        self.max_length
+            .map_or(self.max_tokens, |length| self.max_tokens.min(length.saturating_sub(prompt)))
     }
 }

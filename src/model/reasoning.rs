@@ -9,8 +9,9 @@ use crate::error::Result;
 /// Tokens of a prompt's end that may say that the reasoning has begun.
 const END: usize = 16;
 
-/// Tells a model's reasoning from its answer while the text comes: an answer that begins with `<think>`, or whose prompt ends with it, is reasoning up to
-/// `</think>`. Marks are left out, and so are the spaces and line breaks around each of both parts; later marks are text.
+/// Tells a model's reasoning from its answer while the text comes: an answer that begins with
+/// `<think>`, or whose prompt ends with it, is reasoning up to `</think>`. Marks are left out, and
+/// so are the spaces and line breaks around each of both parts; later marks are text.
 ///
 /// ```
 /// use bitnet_wgpu::model::Reasoning;
@@ -63,15 +64,18 @@ impl std::ops::AddAssign for Said {
 }
 
 impl Reasoning {
-    /// For the answer to a prompt, which may end with `<think>`, as some chat templates have it. Where a tokenizer has the marks as special tokens, whose
-    /// text is left out of answers, all is the answer.
+    /// For the answer to a prompt, which may end with `<think>`, as some chat templates have it.
+    /// Where a tokenizer has the marks as special tokens, whose text is left out of answers, all is
+    /// the answer.
     ///
     /// # Errors
     /// [`Error::Tokenizer`](crate::Error::Tokenizer) for an id that is not a token.
     pub fn after(tokenizer: &Tokenizer, prompt: &[u32]) -> Result<Self> {
         let end = tokenizer.decode_with_special(&prompt[prompt.len().saturating_sub(END)..])?;
         // Special tokens have no text: nothing would end the reasoning.
-        let unseen = [OPEN, CLOSE].iter().any(|mark| tokenizer.token(mark).is_some_and(|id| tokenizer.is_special(id)));
+        let unseen = [OPEN, CLOSE]
+            .iter()
+            .any(|mark| tokenizer.token(mark).is_some_and(|id| tokenizer.is_special(id)));
         let state = match end.trim_end().ends_with(OPEN) {
             _ if unseen => State::Answer,
             true => State::Opened,
@@ -85,8 +89,8 @@ impl Reasoning {
         matches!(self.state, State::Opened | State::Reasoning)
     }
 
-    /// How many pieces so far were reasoning, those of its marks among them: where each is of a token, so many tokens. A mark that is several pieces
-    /// counts when it is whole.
+    /// How many pieces so far were reasoning, those of its marks among them: where each is of a
+    /// token, so many tokens. A mark that is several pieces counts when it is whole.
     pub fn pieces(&self) -> usize {
         self.pieces
     }
@@ -110,7 +114,8 @@ impl Reasoning {
                 State::Begin => {
                     let begun = self.held.trim_start();
                     if let Some(rest) = begun.strip_prefix(OPEN) {
-                        (self.held, self.state, self.pieces) = (rest.to_owned(), State::Opened, self.open);
+                        (self.held, self.state, self.pieces) =
+                            (rest.to_owned(), State::Opened, self.open);
                     } else if OPEN.starts_with(begun) {
                         return said;
                     } else {
@@ -165,7 +170,8 @@ impl Reasoning {
     }
 }
 
-/// The length of reasoning that is neither the beginning of its end's mark nor the spaces before it.
+/// The length of reasoning that is neither the beginning of its end's mark nor the spaces before
+/// it.
 fn certain(text: &str) -> usize {
     let marked = (1..CLOSE.len()).rev().find(|&length| text.ends_with(&CLOSE[..length]));
     text[..text.len() - marked.unwrap_or(0)].trim_end().len()
@@ -206,9 +212,17 @@ mod tests {
             let wanted = (reasoning.to_owned(), answer.to_owned());
             assert_eq!(said(parts.clone(), &[text]), wanted, "{text:?}");
             let characters: Vec<String> = text.chars().map(String::from).collect();
-            assert_eq!(said(parts.clone(), &characters.iter().map(String::as_str).collect::<Vec<_>>()), wanted, "{text:?} by characters");
+            assert_eq!(
+                said(parts.clone(), &characters.iter().map(String::as_str).collect::<Vec<_>>()),
+                wanted,
+                "{text:?} by characters"
+            );
             for (at, _) in text.char_indices() {
-                assert_eq!(said(parts.clone(), &[&text[..at], &text[at..]]), wanted, "{text:?} cut at {at}");
+                assert_eq!(
+                    said(parts.clone(), &[&text[..at], &text[at..]]),
+                    wanted,
+                    "{text:?} cut at {at}"
+                );
             }
         }
     }
@@ -225,19 +239,26 @@ mod tests {
         };
         assert_eq!(count(&["<think>", "\n", "So", "</think>", "\n", "Yes"]), [1, 2, 3, 4, 4, 4]);
         // Marks of several pieces, and spaces before; what ends a mark may begin an answer.
-        assert_eq!(count(&["\n", "<", "think", ">", "So", "</", "think", ">No", "!"]), [0, 0, 0, 4, 5, 6, 7, 8, 8]);
+        assert_eq!(
+            count(&["\n", "<", "think", ">", "So", "</", "think", ">No", "!"]),
+            [0, 0, 0, 4, 5, 6, 7, 8, 8]
+        );
         assert_eq!(count(&["<think>So</think>Yes", "!"]), [1, 1]);
         // A beginning of a mark that is none.
         assert_eq!(count(&["<", "thin", "ly>", "<think>"]), [0; 4]);
         let mut opened = Reasoning { state: State::Opened, ..Reasoning::default() };
-        let counts = ["", "So", "</think>", "Yes"].map(|piece| (opened.push(piece), opened.pieces()).1);
+        let counts =
+            ["", "So", "</think>", "Yes"].map(|piece| (opened.push(piece), opened.pieces()).1);
         assert_eq!(counts, [1, 2, 3, 3]);
     }
 
     #[test]
     fn text_is_given_as_soon_as_it_is_certain() {
         let mut parts = Reasoning::default();
-        assert_eq!((parts.push("<think>\nSo"), parts.is_open()), (Said { reasoning: "So".into(), answer: String::new() }, true));
+        assert_eq!(
+            (parts.push("<think>\nSo"), parts.is_open()),
+            (Said { reasoning: "So".into(), answer: String::new() }, true)
+        );
         assert_eq!(parts.push(" far ").reasoning, " far");
         assert_eq!(parts.push("<").reasoning, "");
         assert_eq!(parts.push("b").reasoning, " <b");

@@ -8,23 +8,28 @@ use crate::{
     },
 };
 
-/// How the next token is chosen: the logits are changed by the penalties, then a token is taken as [`SampleOptions`] say.
+/// How the next token is chosen: the logits are changed by the penalties, then a token is taken as
+/// [`SampleOptions`] say.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Sampling {
     /// Which tokens are kept, and how one of them is drawn.
     pub options: SampleOptions,
-    /// What tokens pay that the text has already. The prompt counts for the repetition penalty alone.
+    /// What tokens pay that the text has already. The prompt counts for the repetition penalty
+    /// alone.
     pub penalties: Penalties,
-    /// Seeds the random numbers. Those of a token follow from the seed, the token's place in the text and its id: the same logits give the same tokens
-    /// on every device.
+    /// Seeds the random numbers. Those of a token follow from the seed, the token's place in the
+    /// text and its id: the same logits give the same tokens on every device.
     pub seed: u64,
 }
 
 impl Sampling {
     /// The most likely token, always.
-    pub const GREEDY: Self =
-        Self { options: SampleOptions { temperature: 0.0, top_k: 0, top_p: 1.0, min_p: 0.0 }, penalties: Penalties::NONE, seed: 0 };
+    pub const GREEDY: Self = Self {
+        options: SampleOptions { temperature: 0.0, top_k: 0, top_p: 1.0, min_p: 0.0 },
+        penalties: Penalties::NONE,
+        seed: 0,
+    };
 
     /// Sets [`SampleOptions::temperature`].
     #[must_use]
@@ -100,8 +105,9 @@ impl Default for Sampling {
     }
 }
 
-/// Draws tokens, by the rule of [`transformer::sample`](crate::transformer::sample()). It does not know the text, and so applies no penalties:
-/// generations do that before. Its random numbers are those of positions from 0 on, one for each token that it draws: the same options and logits give
+/// Draws tokens, by the rule of [`transformer::sample`](crate::transformer::sample()). It does not
+/// know the text, and so applies no penalties: generations do that before. Its random numbers are
+/// those of positions from 0 on, one for each token that it draws: the same options and logits give
 /// the same tokens on every platform.
 #[derive(Debug)]
 pub struct Sampler {
@@ -132,17 +138,22 @@ impl Sampler {
         self
     }
 
-    /// Draws one of `candidates`, pairs of a token id and its logit, sorted by falling logit, then by rising id. Probabilities are relative
-    /// to the candidates given: pass at least `top_k` of them, or all.
+    /// Draws one of `candidates`, pairs of a token id and its logit, sorted by falling logit, then
+    /// by rising id. Probabilities are relative to the candidates given: pass at least `top_k` of
+    /// them, or all.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if there are no candidates, if they are not sorted, if the first logit is not finite, or if another is NaN.
+    /// [`Error::Invalid`] if there are no candidates, if they are not sorted, if the first logit is
+    /// not finite, or if another is NaN.
     pub fn sample(&mut self, candidates: &[(u32, f32)]) -> Result<u32> {
         if let Some(&(id, logit)) = candidates.iter().find(|(_, logit)| logit.is_nan()) {
             return Err(invalid(format!("the logit of token {id} is {logit}")));
         }
         if let Some(pair) = candidates.windows(2).find(|pair| order(&pair[0], &pair[1]).is_gt()) {
-            return Err(invalid(format!("candidates {:?} and {:?} are not in order", pair[0], pair[1])));
+            return Err(invalid(format!(
+                "candidates {:?} and {:?} are not in order",
+                pair[0], pair[1]
+            )));
         }
         self.choose(candidates.iter().copied())
     }
@@ -173,7 +184,8 @@ impl Sampler {
         if self.sampling.is_greedy() {
             return Ok(first);
         }
-        Ok(draw(&mut self.candidates, self.sampling.seed, position, &self.sampling.options).unwrap_or(first))
+        Ok(draw(&mut self.candidates, self.sampling.seed, position, &self.sampling.options)
+            .unwrap_or(first))
     }
 }
 
@@ -189,7 +201,8 @@ mod tests {
     use std::collections::BTreeSet;
 
     fn sampler(temperature: f32, top_k: usize, top_p: f32) -> Sampler {
-        Sampler::new(Sampling::GREEDY.temperature(temperature).top_k(top_k).top_p(top_p).seed(7)).unwrap()
+        Sampler::new(Sampling::GREEDY.temperature(temperature).top_k(top_k).top_p(top_p).seed(7))
+            .unwrap()
     }
 
     fn is_invalid<T: std::fmt::Debug>(result: Result<T>, part: &str) {
@@ -211,11 +224,22 @@ mod tests {
             is_invalid(Sampler::new(Sampling::GREEDY.min_p(min_p)), "min_p");
         }
         for penalty in [f32::NAN, f32::INFINITY, 0.0, -1.0] {
-            is_invalid(Sampler::new(Sampling::GREEDY.repetition_penalty(penalty)), "repetition_penalty");
+            is_invalid(
+                Sampler::new(Sampling::GREEDY.repetition_penalty(penalty)),
+                "repetition_penalty",
+            );
         }
         is_invalid(Sampler::new(Sampling::GREEDY.presence_penalty(f32::NAN)), "presence_penalty");
-        is_invalid(Sampler::new(Sampling::GREEDY.frequency_penalty(f32::INFINITY)), "frequency_penalty");
-        assert!(Sampler::new(Sampling::GREEDY.temperature(-0.0).top_p(0.0)).unwrap().sampling().is_greedy());
+        is_invalid(
+            Sampler::new(Sampling::GREEDY.frequency_penalty(f32::INFINITY)),
+            "frequency_penalty",
+        );
+        assert!(
+            Sampler::new(Sampling::GREEDY.temperature(-0.0).top_p(0.0))
+                .unwrap()
+                .sampling()
+                .is_greedy()
+        );
     }
 
     #[test]
@@ -237,22 +261,34 @@ mod tests {
     #[test]
     fn bad_logits_have_no_token() {
         let bad = [&[][..], &[0.0, f32::NAN, 1.0], &[f32::NEG_INFINITY; 3], &[0.0, f32::INFINITY]];
-        for (logits, temperature) in bad.into_iter().flat_map(|logits| [(logits, 0.0), (logits, 1.0)]) {
+        for (logits, temperature) in
+            bad.into_iter().flat_map(|logits| [(logits, 0.0), (logits, 1.0)])
+        {
             let options = SampleOptions::default().temperature(temperature);
-            assert_eq!(sample_cpu(logits, 1, 2, &options).unwrap(), TopK::NONE, "{logits:?} at {temperature}");
+            assert_eq!(
+                sample_cpu(logits, 1, 2, &options).unwrap(),
+                TopK::NONE,
+                "{logits:?} at {temperature}"
+            );
         }
     }
 
     #[test]
     fn greedy_takes_the_highest_and_of_equals_the_first() {
-        for mut sampler in [sampler(0.0, 0, 1.0), sampler(1.0, 1, 1.0), sampler(1.0, 0, 0.0), sampler(f32::MIN_POSITIVE, 0, 1.0)] {
+        for mut sampler in [
+            sampler(0.0, 0, 1.0),
+            sampler(1.0, 1, 1.0),
+            sampler(1.0, 0, 0.0),
+            sampler(f32::MIN_POSITIVE, 0, 1.0),
+        ] {
             assert_eq!(sampler.sample_logits(&[-1.0, 3.0, 2.5]).unwrap(), 1);
         }
         assert_eq!(sampler(0.0, 0, 1.0).sample_logits(&[-0.0, 0.0, 0.0, -1.0]).unwrap(), 1);
         assert_eq!(sampler(2.0, 1, 1.0).sample_logits(&[1.0, 3.0, 3.0]).unwrap(), 1);
     }
 
-    /// Draws follow softmax: Σ (seen - expected)² / expected is below the chi-square quantile for 1e-6.
+    /// Draws follow softmax: Σ (seen - expected)² / expected is below the chi-square quantile for
+    /// 1e-6.
     fn agrees(mut sampler: Sampler, logits: &[f32], expected: &[f64]) {
         const DRAWS: usize = 50_000;
         let mut seen = vec![0usize; logits.len()];
@@ -272,7 +308,9 @@ mod tests {
 
     /// Softmax over the kept logits; 0 for the others.
     fn softmax(logits: &[f32], temperature: f64, kept: &[usize]) -> Vec<f64> {
-        let weight = |i: usize| if kept.contains(&i) { (f64::from(logits[i]) / temperature).exp() } else { 0.0 };
+        let weight = |i: usize| {
+            if kept.contains(&i) { (f64::from(logits[i]) / temperature).exp() } else { 0.0 }
+        };
         let total: f64 = (0..logits.len()).map(weight).sum();
         (0..logits.len()).map(|i| weight(i) / total).collect()
     }
@@ -293,7 +331,8 @@ mod tests {
         agrees(sampler(1.0, 0, 0.85), &LOGITS, &softmax(&LOGITS, 1.0, &[0, 1, 3]));
         agrees(sampler(1.0, 0, 0.9), &LOGITS, &softmax(&LOGITS, 1.0, &[0, 1, 3, 5]));
         // The second is 0.607 as likely as the first, the third and fourth 0.22, the fifth 0.05.
-        let min_p = |min_p| Sampler::new(Sampling::GREEDY.temperature(1.0).min_p(min_p).seed(7)).unwrap();
+        let min_p =
+            |min_p| Sampler::new(Sampling::GREEDY.temperature(1.0).min_p(min_p).seed(7)).unwrap();
         agrees(min_p(0.6), &LOGITS, &softmax(&LOGITS, 1.0, &[1, 3]));
         agrees(min_p(0.62), &LOGITS, &softmax(&LOGITS, 1.0, &[1]));
         agrees(min_p(0.2), &LOGITS, &softmax(&LOGITS, 1.0, &[0, 1, 3, 5]));
@@ -305,9 +344,12 @@ mod tests {
     #[test]
     fn top_p_stops_where_it_is_reached() {
         // Four equal weights, whose sums are exact: two of four reach 0.5.
-        for (top_p, kept) in [(0.0, 1), (0.25, 1), (0.26, 2), (0.5, 2), (0.75, 3), (0.76, 4), (1.0, 4)] {
+        for (top_p, kept) in
+            [(0.0, 1), (0.25, 1), (0.26, 2), (0.5, 2), (0.75, 3), (0.76, 4), (1.0, 4)]
+        {
             let mut sampler = sampler(1.0, 0, top_p);
-            let drawn: BTreeSet<u32> = (0..200).map(|_| sampler.sample_logits(&[1.0; 4]).unwrap()).collect();
+            let drawn: BTreeSet<u32> =
+                (0..200).map(|_| sampler.sample_logits(&[1.0; 4]).unwrap()).collect();
             assert_eq!(drawn, (0..kept).collect(), "{top_p}");
         }
     }
@@ -316,7 +358,9 @@ mod tests {
     fn a_seed_gives_these_tokens_everywhere() {
         let logits: Vec<f32> = (0..100).map(|i| ((i * 37) % 100) as f32 / 25.0).collect();
         let draw = |seed| {
-            let mut sampler = Sampler::new(Sampling::GREEDY.temperature(1.0).top_k(50).top_p(0.95).seed(seed)).unwrap();
+            let mut sampler =
+                Sampler::new(Sampling::GREEDY.temperature(1.0).top_k(50).top_p(0.95).seed(seed))
+                    .unwrap();
             (0..8).map(|_| sampler.sample_logits(&logits).unwrap()).collect::<Vec<_>>()
         };
         // Those of the rule in real numbers, computed in Python.
@@ -328,15 +372,18 @@ mod tests {
     fn rows_and_candidates_agree() {
         let mut rng = StdRng::seed_from_u64(1);
         for _ in 0..300 {
-            let mut logits: Vec<f32> = (0..rng.random_range(1..200)).map(|_| rng.random_range(-20.0..20.0)).collect();
+            let mut logits: Vec<f32> =
+                (0..rng.random_range(1..200)).map(|_| rng.random_range(-20.0..20.0)).collect();
             logits.iter_mut().skip(1).for_each(|logit| match rng.random_range(0..10) {
                 0 => *logit = f32::NEG_INFINITY,
                 1 => *logit = 0.0,
                 _ => {}
             });
             let temperature = if rng.random_bool(0.5) { 0.0 } else { rng.random_range(1e-30..4.0) };
-            let (top_k, top_p, seed) = (rng.random_range(0..220), rng.random_range(0.0..=1.0), rng.random());
-            let sampling = Sampling::GREEDY.temperature(temperature).top_k(top_k).top_p(top_p).seed(seed);
+            let (top_k, top_p, seed) =
+                (rng.random_range(0..220), rng.random_range(0.0..=1.0), rng.random());
+            let sampling =
+                Sampling::GREEDY.temperature(temperature).top_k(top_k).top_p(top_p).seed(seed);
             let (mut a, mut b) = (Sampler::new(sampling).unwrap(), Sampler::new(sampling).unwrap());
             let mut sorted: Vec<_> = (0u32..).zip(logits.iter().copied()).collect();
             sorted.sort_by(order);

@@ -13,8 +13,8 @@ use crate::{
 use rayon::prelude::*;
 
 impl Model {
-    /// The negative log-likelihood, in nats, of every token of `ids` but the first, given those before it. Keys and values are in 32
-    /// bits.
+    /// The negative log-likelihood, in nats, of every token of `ids` but the first, given those
+    /// before it. Keys and values are in 32 bits.
     ///
     /// # Errors
     /// As [`Model::logits`].
@@ -22,8 +22,9 @@ impl Model {
         Ok(self.score_batch(&[ids]).await?.pop().unwrap_or_default())
     }
 
-    /// [`Model::score`] of several texts, in their order. They are computed side by side, as many as a limited memory has room for; the bits are those of each
-    /// alone (but with [`LoadOptions::half_attention`](super::LoadOptions::half_attention)).
+    /// [`Model::score`] of several texts, in their order. They are computed side by side, as many
+    /// as a limited memory has room for; the bits are those of each alone (but with
+    /// [`LoadOptions::half_attention`](super::LoadOptions::half_attention)).
     ///
     /// ```
     /// use bitnet_wgpu::model::Model;
@@ -49,7 +50,11 @@ impl Model {
             let mut groups = Groups::new(texts.iter().map(Vec::len).collect(), MOST_SCORED);
             while let Some((mut session, group)) = groups.next(&sessions)? {
                 let tokens: Vec<&[u32]> = group.iter().map(|&n| &texts[n][..]).collect();
-                for (found, n) in side_by_side(&mut session, &tokens, vocab, &threads).await?.into_iter().zip(group) {
+                for (found, n) in side_by_side(&mut session, &tokens, vocab, &threads)
+                    .await?
+                    .into_iter()
+                    .zip(group)
+                {
                     scores[n] = found;
                 }
             }
@@ -60,18 +65,27 @@ impl Model {
 }
 
 /// The scores of each of some texts, the longest first, in a session with a sequence for each.
-async fn side_by_side(session: &mut Session, texts: &[&[u32]], vocab: usize, threads: &Threads) -> Result<Vec<Vec<f64>>> {
+async fn side_by_side(
+    session: &mut Session,
+    texts: &[&[u32]],
+    vocab: usize,
+    threads: &Threads,
+) -> Result<Vec<Vec<f64>>> {
     let rows = session.batch().min(MOST_LOGIT_BYTES / (4 * vocab)).max(1);
     let (mut scores, mut done) = (vec![Vec::new(); texts.len()], 0);
     while let Some((living, shortest)) = unfinished(texts, done) {
         let run = shortest.min(rows / living.len()).max(1);
         // Where not even a token of each is computed together, some go first.
         for living in living.chunks(rows) {
-            let tokens: Vec<u32> = living.iter().flat_map(|&n| &texts[n][done..done + run]).copied().collect();
+            let tokens: Vec<u32> =
+                living.iter().flat_map(|&n| &texts[n][done..done + run]).copied().collect();
             let logits = session.extend(living, &tokens, run).await?;
             for (logits, &n) in logits.chunks(run * vocab).zip(living) {
                 let targets = texts[n][done + 1..].par_iter();
-                let likelihoods = logits.par_chunks(vocab).zip(targets).map(|(row, &target)| negative_log_likelihood(row, target));
+                let likelihoods = logits
+                    .par_chunks(vocab)
+                    .zip(targets)
+                    .map(|(row, &target)| negative_log_likelihood(row, target));
                 threads.run(|| scores[n].par_extend(likelihoods));
             }
             yield_now().await;

@@ -14,8 +14,8 @@ use crate::error::{Error, Result};
 pub struct Token {
     /// Its id.
     pub id: u32,
-    /// The text that it completes: often none, since a character may take several tokens. Special tokens have none, nor have all tokens of a
-    /// model without a tokenizer.
+    /// The text that it completes: often none, since a character may take several tokens. Special
+    /// tokens have none, nor have all tokens of a model without a tokenizer.
     pub text: String,
 }
 
@@ -29,18 +29,31 @@ pub(super) struct Sequence {
 }
 
 impl Sequence {
-    /// For the n-th prompt of a batch, which draws its random numbers from seed + n. Tokens of `ends` end the text.
-    pub fn new(options: &GenerateOptions, n: usize, text: &[u32], ends: &[u32], mut writer: Writer) -> Result<Self> {
+    /// For the n-th prompt of a batch, which draws its random numbers from seed + n. Tokens of
+    /// `ends` end the text.
+    pub fn new(
+        options: &GenerateOptions,
+        n: usize,
+        text: &[u32],
+        ends: &[u32],
+        mut writer: Writer,
+    ) -> Result<Self> {
         let resumed = options.resumed;
         if resumed > 0 && resumed >= text.len() {
-            let what = format!("{resumed} tokens were generated before, of a text of {}", text.len());
+            let what =
+                format!("{resumed} tokens were generated before, of a text of {}", text.len());
             return Err(Error::Invalid { op: "generate", what });
         }
         let (prompt, before) = text.split_at(text.len() - resumed);
         writer.follow(prompt);
         let max_tokens = options.tokens_after(prompt.len());
         let stop = (max_tokens == 0).then_some(Stop::MaxTokens);
-        let mut sequence = Self { chooser: Chooser::new(options, n as u64, prompt, ends)?, writer, max_tokens, stop };
+        let mut sequence = Self {
+            chooser: Chooser::new(options, n as u64, prompt, ends)?,
+            writer,
+            max_tokens,
+            stop,
+        };
         for &id in before {
             if sequence.stop.is_none() {
                 sequence.chooser.resume(id);
@@ -71,18 +84,30 @@ impl Sequence {
     }
 }
 
-/// A step of some sequences of a session, by their numbers, in ascending order, of which the host chooses: each has its next token, or none for what is wrong
-/// with it alone. The engine does not see what is chosen, and has to be told anew before it goes on.
-pub(super) async fn step(session: &mut Session, live: &mut [(usize, &mut Sequence)]) -> Result<Vec<Result<u32>>> {
+/// A step of some sequences of a session, by their numbers, in ascending order, of which the host
+/// chooses: each has its next token, or none for what is wrong with it alone. The engine does not
+/// see what is chosen, and has to be told anew before it goes on.
+pub(super) async fn step(
+    session: &mut Session,
+    live: &mut [(usize, &mut Sequence)],
+) -> Result<Vec<Result<u32>>> {
     let slots: Vec<usize> = live.iter().map(|(slot, _)| *slot).collect();
     let tokens: Vec<u32> = live.iter().map(|(_, sequence)| sequence.chooser.last()).collect();
     let mut logits = session.extend(&slots, &tokens, 1).await?;
     let rows = logits.chunks_mut(session.vocab());
-    Ok(live.iter_mut().zip(rows).map(|((_, sequence), row)| sequence.chooser.of_logits(row)).collect())
+    Ok(live
+        .iter_mut()
+        .zip(rows)
+        .map(|((_, sequence), row)| sequence.chooser.of_logits(row))
+        .collect())
 }
 
-/// Has the session choose the next tokens of these sequences. With each: does the engine have its counts?
-pub(super) fn choose_by<'a>(session: &mut Session, choosers: impl Iterator<Item = (usize, &'a Chooser, bool)>) -> Result<()> {
+/// Has the session choose the next tokens of these sequences. With each: does the engine have its
+/// counts?
+pub(super) fn choose_by<'a>(
+    session: &mut Session,
+    choosers: impl Iterator<Item = (usize, &'a Chooser, bool)>,
+) -> Result<()> {
     let (slots, vocab) = (session.options().sequences, session.vocab());
     session.choose_by(Chooser::for_engine(choosers, slots, vocab))
 }

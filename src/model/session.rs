@@ -20,8 +20,9 @@ const LOGIT_ROWS: usize = 64;
 
 /// One or more sequences, each of the tokens that were put into it.
 ///
-/// On a GPU, its futures wait for results without blocking. On the CPU, they compute where they are polled, and yield between batches of a prompt: in
-/// async code, poll them on a thread that may block. ([`Model`](super::Model)'s own methods do.)
+/// On a GPU, its futures wait for results without blocking. On the CPU, they compute where they are
+/// polled, and yield between batches of a prompt: in async code, poll them on a thread that may
+/// block. ([`Model`](super::Model)'s own methods do.)
 ///
 /// ```no_run
 /// # async fn continuations(model: bitnet_wgpu::model::Model) -> bitnet_wgpu::Result<()> {
@@ -47,20 +48,29 @@ pub struct Session {
 }
 
 impl Session {
-    pub(super) fn new(engine: Arc<dyn Engine>, print: Fingerprint, options: SessionOptions) -> Result<Self> {
+    pub(super) fn new(
+        engine: Arc<dyn Engine>,
+        print: Fingerprint,
+        options: SessionOptions,
+    ) -> Result<Self> {
         let options = Self::checked(&*engine, options)?;
         let SessionOptions { sequences, capacity, .. } = options;
         if engine.contexts().iter().any(|context| context.memory_stats().limit.is_some()) {
             for ModelPart { context, footprint, .. } in engine.parts(options)? {
                 let what = || {
                     let Footprint { cache, activations, staging, .. } = footprint;
-                    format!("a session of {sequences} × {capacity} tokens: cache {cache}, activations {activations}, staging {staging}")
+                    format!(
+                        "a session of {sequences} × {capacity} tokens: cache {cache}, activations {activations}, staging {staging}"
+                    )
                 };
                 context.check_room(footprint.total(), what)?;
             }
         }
         let state = engine.clone().session(options)?;
-        engine.contexts().into_iter().try_for_each(|context| context.check_there("making a session"))?;
+        engine
+            .contexts()
+            .into_iter()
+            .try_for_each(|context| context.check_there("making a session"))?;
         Ok(Self { engine, state, tokens: vec![Vec::new(); sequences], options, print, draft: None })
     }
 
@@ -69,27 +79,43 @@ impl Session {
         let SessionOptions { sequences, capacity, .. } = options;
         let context = engine.config().context;
         if sequences == 0 || capacity == 0 || sequences > MOST_SEQUENCES {
-            let what = format!("{sequences} sequences of {capacity} tokens; 1 to {MOST_SEQUENCES} of 1 or more are possible");
+            let what = format!(
+                "{sequences} sequences of {capacity} tokens; 1 to {MOST_SEQUENCES} of 1 or more are possible"
+            );
             return Err(Error::Invalid { op: "session", what });
         }
         if capacity > context {
             return Err(Error::Context { needed: capacity, capacity: context });
         }
         let contexts = engine.contexts();
-        let halves = !contexts.is_empty() && contexts.iter().all(|context| context.capabilities().f16);
+        let halves =
+            !contexts.is_empty() && contexts.iter().all(|context| context.capabilities().f16);
         let cache = options.cache.unwrap_or(if halves { Element::F16 } else { Element::F32 });
         if !matches!(cache, Element::F32 | Element::F16) {
-            return Err(Error::Invalid { op: "session", what: format!("a cache of {cache:?}; F32 and F16 are supported") });
+            return Err(Error::Invalid {
+                op: "session",
+                what: format!("a cache of {cache:?}; F32 and F16 are supported"),
+            });
         }
         Ok(options.cache(cache))
     }
 
     /// A session with the sequences of a file that [`Session::save`] wrote.
-    pub(super) fn load(engine: Arc<dyn Engine>, print: Fingerprint, path: &Path, options: SessionOptions) -> Result<Self> {
+    pub(super) fn load(
+        engine: Arc<dyn Engine>,
+        print: Fingerprint,
+        path: &Path,
+        options: SessionOptions,
+    ) -> Result<Self> {
         let Saved { tokens, layers } = Saved::read(path, print, engine.config())?;
         let mut session = Self::new(engine, print, options)?;
         if tokens.len() != options.sequences {
-            let what = format!("{} sequences for {} in {}", options.sequences, tokens.len(), display(path));
+            let what = format!(
+                "{} sequences for {} in {}",
+                options.sequences,
+                tokens.len(),
+                display(path)
+            );
             return Err(Error::Invalid { op: "session", what });
         }
         let longest = tokens.iter().map(Vec::len).max().unwrap_or(0);
@@ -101,8 +127,8 @@ impl Session {
         Ok(session)
     }
 
-    /// Another session with the same sequences, which go on independently: what they have in common, a long instruction for example, is computed
-    /// once. It takes as much memory again.
+    /// Another session with the same sequences, which go on independently: what they have in
+    /// common, a long instruction for example, is computed once. It takes as much memory again.
     ///
     /// # Errors
     /// What the device reports.
@@ -111,7 +137,8 @@ impl Session {
         Ok(Self { engine, state, tokens: self.tokens.clone(), draft: None, ..*self })
     }
 
-    /// Writes the sequences to a safetensors file, from which [`Model::load_session`](super::Model::load_session) goes on, on any device, without
+    /// Writes the sequences to a safetensors file, from which
+    /// [`Model::load_session`](super::Model::load_session) goes on, on any device, without
     /// computing them again. A token takes `2 * layers * kv_heads * head_dim` numbers.
     ///
     /// # Errors
@@ -124,7 +151,10 @@ impl Session {
 
     /// The same with another engine's session, for a test.
     #[cfg(test)]
-    pub(super) fn with_state(self, change: impl FnOnce(Box<dyn EngineSession>) -> Box<dyn EngineSession>) -> Self {
+    pub(super) fn with_state(
+        self,
+        change: impl FnOnce(Box<dyn EngineSession>) -> Box<dyn EngineSession>,
+    ) -> Self {
         Self { state: change(self.state), ..self }
     }
 
@@ -183,8 +213,9 @@ impl Session {
         self.tokens[sequence].iter().zip(ids).take_while(|(a, b)| a == b).count()
     }
 
-    /// Has a sequence forget all but what it has in common with the beginning of a text, and of that the text's last token: at least one is to be
-    /// computed, for its logits. Gives what is kept.
+    /// Has a sequence forget all but what it has in common with the beginning of a text, and of
+    /// that the text's last token: at least one is to be computed, for its logits. Gives what is
+    /// kept.
     pub(super) fn keep_common(&mut self, sequence: usize, ids: &[u32]) -> usize {
         let kept = self.common(sequence, ids).min(ids.len().saturating_sub(1));
         self.state.truncate(sequence, kept);
@@ -192,21 +223,27 @@ impl Session {
         kept
     }
 
-    /// Makes `ids` the text of a sequence; of what it has, their common beginning is kept. Gives the logits after the last.
+    /// Makes `ids` the text of a sequence; of what it has, their common beginning is kept. Gives
+    /// the logits after the last.
     pub(super) async fn set_text(&mut self, sequence: usize, ids: &[u32]) -> Result<Vec<f32>> {
         self.check_sequence(sequence)?;
         let kept = self.keep_common(sequence, ids);
         self.prefill(sequence, &ids[kept..]).await
     }
 
-    /// [`Session::set_text`] for the token that is chosen after the last; see [`Session::step_next`].
+    /// [`Session::set_text`] for the token that is chosen after the last; see
+    /// [`Session::step_next`].
     pub(super) async fn set_text_next(&mut self, sequence: usize, ids: &[u32]) -> Result<Vec<u32>> {
         self.check_sequence(sequence)?;
         let kept = self.keep_common(sequence, ids);
-        self.prefill_by(sequence, &ids[kept..], |state, last| state.step_next(&[sequence], Some(last), 1)).await
+        self.prefill_by(sequence, &ids[kept..], |state, last| {
+            state.step_next(&[sequence], Some(last), 1)
+        })
+        .await
     }
 
-    /// Says which tokens a sequence has after its first `kept`, where steps were submitted without saying it; it forgets those beyond.
+    /// Says which tokens a sequence has after its first `kept`, where steps were submitted without
+    /// saying it; it forgets those beyond.
     pub(super) fn settle(&mut self, sequence: usize, kept: usize, tokens: &[u32]) {
         self.tokens[sequence].truncate(kept);
         self.tokens[sequence].extend(tokens);
@@ -226,8 +263,9 @@ impl Session {
     /// Appends tokens to a sequence; gives the logits after the last of them, `[vocab]`.
     ///
     /// # Errors
-    /// [`Error::Context`] if there is no room, [`Error::Invalid`] for no tokens, tokens that are not in the vocabulary, or a sequence that does not
-    /// exist; what the device reports. Nothing is appended then, nor if the future is dropped.
+    /// [`Error::Context`] if there is no room, [`Error::Invalid`] for no tokens, tokens that are
+    /// not in the vocabulary, or a sequence that does not exist; what the device reports. Nothing
+    /// is appended then, nor if the future is dropped.
     pub async fn prefill(&mut self, sequence: usize, ids: &[u32]) -> Result<Vec<f32>> {
         self.prefill_by(sequence, ids, |state, last| state.extend(&[sequence], last, 1)).await
     }
@@ -246,7 +284,8 @@ impl Session {
         let (mut submitted, ahead) = (VecDeque::new(), undo.state.pieces_ahead());
         for batch in before.chunks(batch) {
             submitted.push_back(undo.state.extend(&[sequence], batch, 0)?);
-            // One batch waits on the device for the one that it computes, and no more: what is dropped ends soon.
+            // One batch waits on the device for the one that it computes, and no more: what is
+            // dropped ends soon.
             if submitted.len() > ahead
                 && let Some(first) = submitted.pop_front()
             {
@@ -265,11 +304,17 @@ impl Session {
         Ok(found)
     }
 
-    /// Appends tokens to a sequence; hands on the logits after each, `[rows, vocab]` for some rows at a time, in order.
+    /// Appends tokens to a sequence; hands on the logits after each, `[rows, vocab]` for some rows
+    /// at a time, in order.
     ///
     /// # Errors
     /// As [`Session::prefill`].
-    pub async fn prefill_all(&mut self, sequence: usize, ids: &[u32], mut rows: impl FnMut(Vec<f32>) + Send) -> Result<()> {
+    pub async fn prefill_all(
+        &mut self,
+        sequence: usize,
+        ids: &[u32],
+        mut rows: impl FnMut(Vec<f32>) + Send,
+    ) -> Result<()> {
         self.check(sequence, ids)?;
         let batches = ids.chunks(LOGIT_ROWS.min(self.batch()));
         let undo = self.undo();
@@ -285,19 +330,26 @@ impl Session {
     /// Appends one token to every sequence; gives their logits, `[sequences, vocab]`.
     ///
     /// # Errors
-    /// [`Error::Context`] if a sequence has no room, [`Error::Invalid`] for a wrong number of tokens or tokens that are not in the vocabulary; what
-    /// the device reports. Nothing is appended then, nor if the future is dropped.
+    /// [`Error::Context`] if a sequence has no room, [`Error::Invalid`] for a wrong number of
+    /// tokens or tokens that are not in the vocabulary; what the device reports. Nothing is
+    /// appended then, nor if the future is dropped.
     pub async fn decode(&mut self, tokens: &[u32]) -> Result<Vec<f32>> {
         let all: Vec<usize> = (0..self.options.sequences).collect();
         self.extend(&all, tokens, 1).await
     }
 
-    /// Appends as many tokens to each of some sequences, `tokens` `[sequences, run]`, at most [`Session::batch`] or one each; gives the logits after the
-    /// last `rows` of each, `[sequences, rows, vocab]`.
+    /// Appends as many tokens to each of some sequences, `tokens` `[sequences, run]`, at most
+    /// [`Session::batch`] or one each; gives the logits after the last `rows` of each,
+    /// `[sequences, rows, vocab]`.
     ///
     /// # Errors
     /// As [`Session::decode`]. Nothing is appended then, nor if the future is dropped.
-    pub(super) async fn extend(&mut self, sequences: &[usize], tokens: &[u32], rows: usize) -> Result<Vec<f32>> {
+    pub(super) async fn extend(
+        &mut self,
+        sequences: &[usize],
+        tokens: &[u32],
+        rows: usize,
+    ) -> Result<Vec<f32>> {
         self.check_run(sequences, tokens)?;
         let undo = self.undo();
         let logits = undo.state.extend(sequences, tokens, rows)?.await?;
@@ -306,8 +358,14 @@ impl Session {
         Ok(logits)
     }
 
-    /// [`Session::extend`] for the states of the last `rows` tokens of each, after the final norm: `[sequences, rows, hidden]`.
-    pub(super) async fn states(&mut self, sequences: &[usize], tokens: &[u32], rows: usize) -> Result<Vec<f32>> {
+    /// [`Session::extend`] for the states of the last `rows` tokens of each, after the final norm:
+    /// `[sequences, rows, hidden]`.
+    pub(super) async fn states(
+        &mut self,
+        sequences: &[usize],
+        tokens: &[u32],
+        rows: usize,
+    ) -> Result<Vec<f32>> {
         self.check_run(sequences, tokens)?;
         let undo = self.undo();
         let states = undo.state.states(sequences, tokens, rows)?.await?;
@@ -321,9 +379,15 @@ impl Session {
         self.state.choose_by(choice)
     }
 
-    /// [`Session::extend`] for the tokens that are chosen after the last `rows` of each, `[sequences, rows]`;
-    /// [`TopK::NONE`](crate::ops::transformer::TopK::NONE) where the logits are not finite.
-    pub(super) async fn step_next(&mut self, sequences: &[usize], tokens: &[u32], rows: usize) -> Result<Vec<u32>> {
+    /// [`Session::extend`] for the tokens that are chosen after the last `rows` of each,
+    /// `[sequences, rows]`; [`TopK::NONE`](crate::ops::transformer::TopK::NONE) where the logits
+    /// are not finite.
+    pub(super) async fn step_next(
+        &mut self,
+        sequences: &[usize],
+        tokens: &[u32],
+        rows: usize,
+    ) -> Result<Vec<u32>> {
         self.check_run(sequences, tokens)?;
         let undo = self.undo();
         let next = undo.state.step_next(sequences, Some(tokens), rows)?.await?;
@@ -334,13 +398,22 @@ impl Session {
 
     fn appended(&mut self, sequences: &[usize], tokens: &[u32]) {
         let run = tokens.len() / sequences.len().max(1);
-        sequences.iter().zip(tokens.chunks(run.max(1))).for_each(|(&sequence, ids)| self.tokens[sequence].extend(ids));
+        sequences
+            .iter()
+            .zip(tokens.chunks(run.max(1)))
+            .for_each(|(&sequence, ids)| self.tokens[sequence].extend(ids));
     }
 
-    /// Submits a step of one token of some sequences for the next token of each ([`Session::settle`] follows when they are known): from `tokens`, or from
-    /// those that the step before this one gives, which had the same sequences and need not have been awaited. A token is
-    /// [`TopK::NONE`](crate::ops::transformer::TopK::NONE) where the logits are not finite.
-    pub(super) fn submit_next(&mut self, sequences: &[usize], tokens: Option<&[u32]>) -> Result<Pending<Vec<u32>>> {
+    /// Submits a step of one token of some sequences for the next token of each
+    /// ([`Session::settle`] follows when they are known): from `tokens`, or from those that the
+    /// step before this one gives, which had the same sequences and need not have been awaited. A
+    /// token is [`TopK::NONE`](crate::ops::transformer::TopK::NONE) where the logits are not
+    /// finite.
+    pub(super) fn submit_next(
+        &mut self,
+        sequences: &[usize],
+        tokens: Option<&[u32]>,
+    ) -> Result<Pending<Vec<u32>>> {
         match tokens {
             Some(tokens) => self.check_run(sequences, tokens)?,
             None => sequences.iter().try_for_each(|&sequence| self.check_room(sequence, 1))?,
@@ -363,7 +436,8 @@ impl Session {
         self.options.capacity - self.len(sequence)
     }
 
-    /// The dispatches that append tokens to the first sequence, and the tensor that gets the logits after the last; nothing is run.
+    /// The dispatches that append tokens to the first sequence, and the tensor that gets the logits
+    /// after the last; nothing is run.
     pub(super) fn record(&self, ids: &[u32]) -> Result<(Recording, Tensor<f32>)> {
         self.check(0, ids)?;
         self.state.record(ids)
@@ -390,7 +464,10 @@ impl Session {
         if sequence < self.options.sequences {
             return Ok(());
         }
-        Err(Error::Invalid { op: "session", what: format!("sequence {sequence}; there are {}", self.options.sequences) })
+        Err(Error::Invalid {
+            op: "session",
+            what: format!("sequence {sequence}; there are {}", self.options.sequences),
+        })
     }
 
     /// May these tokens be appended to this sequence?
@@ -414,7 +491,10 @@ impl Session {
     fn check_run(&self, sequences: &[usize], tokens: &[u32]) -> Result<()> {
         let n = sequences.len();
         if n == 0 || tokens.is_empty() || !tokens.len().is_multiple_of(n) {
-            return Err(Error::Invalid { op: "session", what: format!("{} tokens for {n} sequences", tokens.len()) });
+            return Err(Error::Invalid {
+                op: "session",
+                what: format!("{} tokens for {n} sequences", tokens.len()),
+            });
         }
         check_vocabulary(tokens, self.vocab())?;
         sequences.iter().try_for_each(|&sequence| self.check_room(sequence, tokens.len() / n))
@@ -423,7 +503,10 @@ impl Session {
 
 fn check_vocabulary(ids: &[u32], vocab: usize) -> Result<()> {
     match ids.iter().find(|&&id| id as usize >= vocab) {
-        Some(id) => Err(Error::Invalid { op: "session", what: format!("token {id}; the vocabulary has {vocab}") }),
+        Some(id) => Err(Error::Invalid {
+            op: "session",
+            what: format!("token {id}; the vocabulary has {vocab}"),
+        }),
         None => Ok(()),
     }
 }
@@ -431,7 +514,10 @@ fn check_vocabulary(ids: &[u32], vocab: usize) -> Result<()> {
 /// May these tokens follow so many others?
 fn check_appended(before: usize, ids: &[u32], vocab: usize, capacity: usize) -> Result<()> {
     if ids.is_empty() {
-        return Err(Error::Invalid { op: "session", what: "no tokens: a text begins with BOS at least".into() });
+        return Err(Error::Invalid {
+            op: "session",
+            what: "no tokens: a text begins with BOS at least".into(),
+        });
     }
     check_vocabulary(ids, vocab)?;
     let needed = before + ids.len();
@@ -443,7 +529,8 @@ pub(super) fn check_tokens(ids: &[u32], vocab: usize, capacity: usize) -> Result
     check_appended(0, ids, vocab, capacity)
 }
 
-/// Work on sequences: dropped before it is done, by an error or with its future, it gives every sequence the length that it had before.
+/// Work on sequences: dropped before it is done, by an error or with its future, it gives every
+/// sequence the length that it had before.
 struct Undo<'a> {
     state: &'a mut dyn EngineSession,
     before: Vec<usize>,
@@ -457,6 +544,9 @@ impl Undo<'_> {
 
 impl Drop for Undo<'_> {
     fn drop(&mut self) {
-        self.before.iter().enumerate().for_each(|(sequence, &tokens)| self.state.truncate(sequence, tokens));
+        self.before
+            .iter()
+            .enumerate()
+            .for_each(|(sequence, &tokens)| self.state.truncate(sequence, tokens));
     }
 }

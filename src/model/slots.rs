@@ -1,4 +1,5 @@
-//! The thread of a batch: prompts come to slots of a session, are computed piece by piece, and their sequences step together until each ends.
+//! The thread of a batch: prompts come to slots of a session, are computed piece by piece, and
+//! their sequences step together until each ends.
 
 use super::{
     choice::Chooser,
@@ -22,7 +23,8 @@ use std::{
     task::{Poll, Waker},
 };
 
-/// A common beginning of fewer tokens is no reason to take a slot, whose tokens may be of more use to somebody else.
+/// A common beginning of fewer tokens is no reason to take a slot, whose tokens may be of more use
+/// to somebody else.
 const WORTH_KEEPING: usize = 16;
 
 /// A prompt to be continued, and where its tokens go.
@@ -106,7 +108,12 @@ impl Desk {
         }
         let all = waiting.running + waiting.requests.len();
         if all >= slots.saturating_add(queue) {
-            return Err(Error::Busy { running: waiting.running, waiting: waiting.requests.len(), slots, queue });
+            return Err(Error::Busy {
+                running: waiting.running,
+                waiting: waiting.requests.len(),
+                slots,
+                queue,
+            });
         }
         waiting.requests.push_back(request);
         let waker = waiting.waker.take();
@@ -128,8 +135,9 @@ pub(super) struct Slots {
     ahead: Ahead,
 }
 
-/// Steps that are submitted and not yet awaited. While any of their sequences is wanted, all are awaited: what a step computes for a sequence that has
-/// ended is dropped. No request comes to a slot while there are any.
+/// Steps that are submitted and not yet awaited. While any of their sequences is wanted, all are
+/// awaited: what a step computes for a sequence that has ended is dropped. No request comes to a
+/// slot while there are any.
 #[derive(Default)]
 struct Ahead {
     /// Whose steps these are.
@@ -167,9 +175,15 @@ impl Slots {
         let cause = Arc::new(error);
         let mut waiting = self.desk.lock();
         waiting.ended = Some(Some(cause.clone()));
-        let requests: Vec<_> = waiting.requests.drain(..).chain(self.slots.iter_mut().filter_map(|slot| slot.request.take())).collect();
+        let requests: Vec<_> = waiting
+            .requests
+            .drain(..)
+            .chain(self.slots.iter_mut().filter_map(|slot| slot.request.take()))
+            .collect();
         drop(waiting);
-        requests.iter().for_each(|request| request.tokens.send(Err(Error::BatchEnded(cause.clone()))));
+        requests
+            .iter()
+            .for_each(|request| request.tokens.send(Err(Error::BatchEnded(cause.clone()))));
     }
 
     async fn turns(&mut self) -> Result<Infallible> {
@@ -187,7 +201,11 @@ impl Slots {
         poll_fn(|cx| {
             let mut waiting = desk.lock();
             for slot in 0..self.slots.len() {
-                if self.slots[slot].request.as_ref().is_some_and(|request| request.tokens.is_abandoned()) {
+                if self.slots[slot]
+                    .request
+                    .as_ref()
+                    .is_some_and(|request| request.tokens.is_abandoned())
+                {
                     self.free(slot);
                 }
             }
@@ -216,24 +234,34 @@ impl Slots {
         self.slots.iter().filter(|slot| slot.request.is_some()).count()
     }
 
-    /// Gives a request the free slot of its salt that has most of its prompt already; else that which was free for longest.
+    /// Gives a request the free slot of its salt that has most of its prompt already; else that
+    /// which was free for longest.
     fn place(&mut self, request: Request) {
         let (prompt, salt) = (request.sequence.chooser.tokens(), request.sequence.chooser.salt());
         let reusable = |slot: usize| if self.slots[slot].salt == salt { prompt } else { &[] };
-        let common = |slot: usize| Some(self.session.common(slot, reusable(slot))).filter(|&common| common >= WORTH_KEEPING).unwrap_or(0);
+        let common = |slot: usize| {
+            Some(self.session.common(slot, reusable(slot)))
+                .filter(|&common| common >= WORTH_KEEPING)
+                .unwrap_or(0)
+        };
         let free = (0..self.slots.len()).filter(|&slot| self.slots[slot].request.is_none());
-        let Some(slot) = free.max_by_key(|&slot| (common(slot), Reverse(self.slots[slot].last))) else { return };
+        let Some(slot) = free.max_by_key(|&slot| (common(slot), Reverse(self.slots[slot].last)))
+        else {
+            return;
+        };
         let kept = self.session.keep_common(slot, reusable(slot));
         request.cached.store(kept, Ordering::Relaxed);
         self.count += 1;
         self.slots[slot] = Slot { request: Some(request), last: self.count, salt, told: false };
     }
 
-    /// Computes a piece of the prompts that are not computed yet: as many tokens of each, those that came first before others.
+    /// Computes a piece of the prompts that are not computed yet: as many tokens of each, those
+    /// that came first before others.
     async fn prefill(&mut self) -> Result<()> {
         let mut budget = self.piece;
         loop {
-            let waits = |slot: &usize| self.slots[*slot].request.is_some() && !self.slots[*slot].steps();
+            let waits =
+                |slot: &usize| self.slots[*slot].request.is_some() && !self.slots[*slot].steps();
             let mut slots: Vec<usize> = (0..self.slots.len()).filter(waits).collect();
             slots.sort_by_key(|&slot| self.slots[slot].last);
             slots.truncate(budget);
@@ -243,17 +271,27 @@ impl Slots {
             let tokens: Vec<u32> = left.iter().flat_map(|left| &left[..run]).copied().collect();
             let complete: Vec<bool> = left.iter().map(|left| left.len() == run).collect();
             budget -= tokens.len();
-            let ends: Vec<(usize, usize)> = slots.iter().copied().enumerate().filter(|(n, _)| complete[*n]).collect();
+            let ends: Vec<(usize, usize)> =
+                slots.iter().copied().enumerate().filter(|(n, _)| complete[*n]).collect();
             if ends.is_empty() {
                 self.session.extend(&slots, &tokens, 0).await?;
-            } else if ends.iter().all(|&(_, slot)| self.chooser(slot).is_some_and(Chooser::is_for_engine)) {
+            } else if ends
+                .iter()
+                .all(|&(_, slot)| self.chooser(slot).is_some_and(Chooser::is_for_engine))
+            {
                 self.tell(|slot| ends.iter().any(|&(_, end)| end == slot))?;
                 let next = self.session.step_next(&slots, &tokens, 1).await?;
-                ends.into_iter().for_each(|(n, slot)| self.take(slot, |sequence| sequence.chooser.of_engine(next[n])));
+                ends.into_iter().for_each(|(n, slot)| {
+                    self.take(slot, |sequence| sequence.chooser.of_engine(next[n]))
+                });
             } else {
-                let (vocab, mut logits) = (self.session.vocab(), self.session.extend(&slots, &tokens, 1).await?);
-                ends.into_iter()
-                    .for_each(|(n, slot)| self.take(slot, |sequence| sequence.chooser.of_logits(&mut logits[n * vocab..][..vocab])));
+                let (vocab, mut logits) =
+                    (self.session.vocab(), self.session.extend(&slots, &tokens, 1).await?);
+                ends.into_iter().for_each(|(n, slot)| {
+                    self.take(slot, |sequence| {
+                        sequence.chooser.of_logits(&mut logits[n * vocab..][..vocab])
+                    })
+                });
             }
         }
     }
@@ -263,13 +301,20 @@ impl Slots {
         self.slots[slot].request.as_ref().map(|request| &request.sequence.chooser)
     }
 
-    /// Tells the engine how the sequences that step choose, and those of slots that do from now on, where it does not know it of all.
+    /// Tells the engine how the sequences that step choose, and those of slots that do from now on,
+    /// where it does not know it of all.
     fn tell(&mut self, also: impl Fn(usize) -> bool) -> Result<()> {
-        let told: Vec<usize> = (0..self.slots.len()).filter(|&n| self.slots[n].steps() || also(n)).collect();
+        let told: Vec<usize> =
+            (0..self.slots.len()).filter(|&n| self.slots[n].steps() || also(n)).collect();
         if told.iter().all(|&n| self.slots[n].told) {
             return Ok(());
         }
-        let chooser = |&n: &usize| self.slots[n].request.as_ref().map(|request| (n, &request.sequence.chooser, self.slots[n].told));
+        let chooser = |&n: &usize| {
+            self.slots[n]
+                .request
+                .as_ref()
+                .map(|request| (n, &request.sequence.chooser, self.slots[n].told))
+        };
         choose_by(&mut self.session, told.iter().filter_map(chooser))?;
         told.into_iter().for_each(|n| self.slots[n].told = true);
         Ok(())
@@ -277,7 +322,10 @@ impl Slots {
 
     /// What of a prompt is not computed yet.
     fn left(&self, slot: usize) -> &[u32] {
-        let tokens = self.slots[slot].request.as_ref().map_or(&[][..], |request| request.sequence.chooser.tokens());
+        let tokens = self.slots[slot]
+            .request
+            .as_ref()
+            .map_or(&[][..], |request| request.sequence.chooser.tokens());
         &tokens[self.session.len(slot)..]
     }
 
@@ -311,26 +359,31 @@ impl Slots {
         Ok(())
     }
 
-    /// Submits steps beyond the one that is awaited, while nobody waits for a slot that is free, or for a prompt.
+    /// Submits steps beyond the one that is awaited, while nobody waits for a slot that is free, or
+    /// for a prompt.
     fn run_ahead(&mut self) -> Result<()> {
         let running = self.running();
         if running < self.slots.len() && self.desk.admits(running) {
             return Ok(());
         }
-        let requests = self.slots.iter().enumerate().filter_map(|(n, slot)| Some((n, slot.request.as_ref()?)));
-        let (slots, left): (Vec<usize>, Vec<usize>) = requests.map(|(n, request)| (n, request.sequence.left())).unzip();
+        let requests =
+            self.slots.iter().enumerate().filter_map(|(n, slot)| Some((n, slot.request.as_ref()?)));
+        let (slots, left): (Vec<usize>, Vec<usize>) =
+            requests.map(|(n, request)| (n, request.sequence.left())).unzip();
         if slots != self.ahead.slots {
             return Ok(());
         }
         // None goes on after its last token.
         let most = left.into_iter().min().unwrap_or(0).min(1 + self.session.steps_ahead());
-        while self.ahead.steps.len() < most && slots.iter().all(|&slot| self.session.room(slot) > 0) {
+        while self.ahead.steps.len() < most && slots.iter().all(|&slot| self.session.room(slot) > 0)
+        {
             self.ahead.steps.push_back(self.session.submit_next(&slots, None)?);
         }
         Ok(())
     }
 
-    /// Hands on a token that was chosen, or why there is none. The slot of a sequence that has ended is free, and keeps its tokens.
+    /// Hands on a token that was chosen, or why there is none. The slot of a sequence that has
+    /// ended is free, and keeps its tokens.
     fn take(&mut self, slot: usize, choose: impl FnOnce(&mut Sequence) -> Result<u32>) {
         let capacity = self.session.options().capacity;
         // It may have ended, or been given up, while steps were ahead.
@@ -346,7 +399,8 @@ impl Slots {
         }
     }
 
-    /// Has a slot free again. It keeps the tokens of its sequence but for the last, which was chosen and not appended.
+    /// Has a slot free again. It keeps the tokens of its sequence but for the last, which was
+    /// chosen and not appended.
     fn free(&mut self, slot: usize) {
         let Some(Request { sequence, .. }) = self.slots[slot].request.take() else { return };
         let known = sequence.chooser.tokens();
@@ -359,7 +413,9 @@ impl Slots {
 /// The sequences whose prompts are computed, by their slots.
 fn live(slots: &mut [Slot]) -> Vec<(usize, &mut Sequence)> {
     let steps = slots.iter_mut().enumerate().filter(|(_, slot)| slot.steps());
-    steps.filter_map(|(n, slot)| slot.request.as_mut().map(|request| (n, &mut request.sequence))).collect()
+    steps
+        .filter_map(|(n, slot)| slot.request.as_mut().map(|request| (n, &mut request.sequence)))
+        .collect()
 }
 
 /// However it ended: what still waits is told, and nobody waits in vain after it.
@@ -396,7 +452,10 @@ mod tests {
 
     impl Lost {
         fn call(&mut self) -> Result<()> {
-            self.1 = self.1.checked_sub(1).ok_or_else(|| Error::Readback("the device was lost".into()))?;
+            self.1 = self
+                .1
+                .checked_sub(1)
+                .ok_or_else(|| Error::Readback("the device was lost".into()))?;
             Ok(())
         }
     }
@@ -420,18 +479,33 @@ mod tests {
         fn batch(&self) -> usize {
             self.0.batch()
         }
-        fn extend(&mut self, sequences: &[usize], tokens: &[u32], rows: usize) -> Result<Pending<Vec<f32>>> {
+        fn extend(
+            &mut self,
+            sequences: &[usize],
+            tokens: &[u32],
+            rows: usize,
+        ) -> Result<Pending<Vec<f32>>> {
             self.call()?;
             self.0.extend(sequences, tokens, rows)
         }
-        fn states(&mut self, sequences: &[usize], tokens: &[u32], rows: usize) -> Result<Pending<Vec<f32>>> {
+        fn states(
+            &mut self,
+            sequences: &[usize],
+            tokens: &[u32],
+            rows: usize,
+        ) -> Result<Pending<Vec<f32>>> {
             self.call()?;
             self.0.states(sequences, tokens, rows)
         }
         fn choose_by(&mut self, choice: Choice) -> Result<()> {
             self.0.choose_by(choice)
         }
-        fn step_next(&mut self, sequences: &[usize], tokens: Option<&[u32]>, rows: usize) -> Result<Pending<Vec<u32>>> {
+        fn step_next(
+            &mut self,
+            sequences: &[usize],
+            tokens: Option<&[u32]>,
+            rows: usize,
+        ) -> Result<Pending<Vec<u32>>> {
             self.call()?;
             self.0.step_next(sequences, tokens, rows)
         }
@@ -462,7 +536,11 @@ mod tests {
         let (desk, options) = (Arc::<Desk>::default(), GenerateOptions::default().ignore_eos(true));
         let enter = || {
             let (tokens, taken) = mailbox();
-            let request = Request { sequence: model.sequence(0, &[5, 6], &options).unwrap(), tokens, cached: Arc::default() };
+            let request = Request {
+                sequence: model.sequence(0, &[5, 6], &options).unwrap(),
+                tokens,
+                cached: Arc::default(),
+            };
             desk.enter(request, 2, 1).map(|()| taken)
         };
         let streams: Vec<_> = (0..3).map(|_| enter().unwrap()).collect();
@@ -471,7 +549,10 @@ mod tests {
         for (stream, tokens) in streams.iter().zip([2, 2, 0]) {
             (0..tokens).for_each(|_| assert!(next(stream).unwrap().is_ok()));
             let error = next(stream).unwrap().unwrap_err();
-            assert!(matches!(&error, Error::BatchEnded(_)) && error.to_string().contains("was lost"), "{error}");
+            assert!(
+                matches!(&error, Error::BatchEnded(_)) && error.to_string().contains("was lost"),
+                "{error}"
+            );
             assert_eq!(error.kind(), ErrorKind::Lost);
             assert!(next(stream).is_none());
         }

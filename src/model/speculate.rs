@@ -1,6 +1,7 @@
-//! Guessing the next tokens, so that one pass over the weights verifies several (Leviathan, Kalman, Matias 2023, "Fast Inference from Transformers via
-//! Speculative Decoding", arXiv 2211.17192). Where a token is a function of logits, seed and position, guesses need not be drawn by a rule of their own:
-//! what is chosen after them is compared.
+//! Guessing the next tokens, so that one pass over the weights verifies several (Leviathan, Kalman,
+//! Matias 2023, "Fast Inference from Transformers via Speculative Decoding", arXiv 2211.17192).
+//! Where a token is a function of logits, seed and position, guesses need not be drawn by a rule of
+//! their own: what is chosen after them is compared.
 
 use super::{
     engine::{Choice, Engine, SessionOptions},
@@ -16,12 +17,15 @@ use crate::{
 };
 use std::{collections::VecDeque, sync::Arc};
 
-/// How the next tokens of a text are guessed. A guess, the *draft*, is appended together with the last token, in one pass, and a token is chosen after
-/// each of them; those that were guessed rightly are kept, and the first that was not is replaced by the one that was chosen. So the text is the one
-/// that it would be without: the same tokens, greedy or sampled, by any options. Only the time differs.
+/// How the next tokens of a text are guessed. A guess, the *draft*, is appended together with the
+/// last token, in one pass, and a token is chosen after each of them; those that were guessed
+/// rightly are kept, and the first that was not is replaced by the one that was chosen. So the text
+/// is the one that it would be without: the same tokens, greedy or sampled, by any options. Only
+/// the time differs.
 ///
-/// Drafts begin at half of [`Speculation::tokens`]. One of which all is accepted doubles the next; less than half halves it. After drafts in a row of
-/// which nothing was accepted, 1, 2, 4 and at most 32 tokens are generated without.
+/// Drafts begin at half of [`Speculation::tokens`]. One of which all is accepted doubles the next;
+/// less than half halves it. After drafts in a row of which nothing was accepted, 1, 2, 4 and at
+/// most 32 tokens are generated without.
 ///
 /// ```no_run
 /// # fn main() -> bitnet_wgpu::Result<()> {
@@ -54,7 +58,8 @@ pub struct Speculation {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Drafter {
-    /// The text itself: what followed its last tokens the last time they occurred, of `longest` tokens or fewer, down to `shortest`.
+    /// The text itself: what followed its last tokens the last time they occurred, of `longest`
+    /// tokens or fewer, down to `shortest`.
     Ngram {
         /// The fewest tokens that must have occurred before, from 1 on.
         shortest: usize,
@@ -65,8 +70,9 @@ pub enum Drafter {
     Model(DraftModel),
 }
 
-/// A model that drafts for another of the same vocabulary, with the options, seed and positions of the text: so what is sampled is guessed too. Of
-/// penalties, biases, hooks and forbidden tokens it knows nothing. Where its context is full, no more is drafted.
+/// A model that drafts for another of the same vocabulary, with the options, seed and positions of
+/// the text: so what is sampled is guessed too. Of penalties, biases, hooks and forbidden tokens it
+/// knows nothing. Where its context is full, no more is drafted.
 #[derive(Clone)]
 pub struct DraftModel {
     engine: Arc<dyn Engine>,
@@ -88,12 +94,14 @@ pub struct SpeculationCounts {
     pub passes: usize,
     /// Tokens of drafts.
     pub drafted: usize,
-    /// Tokens of drafts that became the text's. Every pass gives one token more than are accepted of its draft.
+    /// Tokens of drafts that became the text's. Every pass gives one token more than are accepted
+    /// of its draft.
     pub accepted: usize,
 }
 
 impl Speculation {
-    /// By what guesses, up to 7 tokens at once: with the one before, eight are verified, which read the weights together.
+    /// By what guesses, up to 7 tokens at once: with the one before, eight are verified, which read
+    /// the weights together.
     pub fn new(drafter: impl Into<Drafter>) -> Self {
         Self { drafter: drafter.into(), tokens: 7 }
     }
@@ -109,22 +117,32 @@ impl Speculation {
         Self { tokens, ..self }
     }
 
-    /// Checks that the numbers are in range, and that a draft model has as many tokens as the vocabulary.
+    /// Checks that the numbers are in range, and that a draft model has as many tokens as the
+    /// vocabulary.
     ///
     /// # Errors
     /// [`Error::Invalid`] for what is not.
     pub fn check(&self, vocab: usize) -> Result<()> {
         let invalid = |what| Err(Error::Invalid { op: "speculation", what });
         if !(1..=MOST_DRAFTED).contains(&self.tokens) {
-            return invalid(format!("drafts of {} tokens; 1 to {MOST_DRAFTED} are possible", self.tokens));
+            return invalid(format!(
+                "drafts of {} tokens; 1 to {MOST_DRAFTED} are possible",
+                self.tokens
+            ));
         }
         match &self.drafter {
-            Drafter::Ngram { shortest, longest } if *shortest == 0 || longest < shortest || *longest > LONGEST_RUN => {
-                invalid(format!("runs of {shortest} to {longest} tokens; 1 to {LONGEST_RUN} are possible"))
+            Drafter::Ngram { shortest, longest }
+                if *shortest == 0 || longest < shortest || *longest > LONGEST_RUN =>
+            {
+                invalid(format!(
+                    "runs of {shortest} to {longest} tokens; 1 to {LONGEST_RUN} are possible"
+                ))
             }
             Drafter::Model(draft) if draft.engine.config().vocab != vocab => {
                 let other = draft.engine.config().vocab;
-                invalid(format!("the draft model has a vocabulary of {other} tokens, the model one of {vocab}"))
+                invalid(format!(
+                    "the draft model has a vocabulary of {other} tokens, the model one of {vocab}"
+                ))
             }
             _ => Ok(()),
         }
@@ -165,7 +183,8 @@ impl Pace {
         } else if 2 * accepted < drafted {
             self.length = self.length.div_ceil(2);
         }
-        (self.missed, self.pause) = if accepted == 0 { (self.missed + 1, 1 << self.missed.min(5)) } else { (0, 0) };
+        (self.missed, self.pause) =
+            if accepted == 0 { (self.missed + 1, 1 << self.missed.min(5)) } else { (0, 0) };
     }
 }
 
@@ -182,10 +201,17 @@ enum Guess {
 }
 
 impl Speculator {
-    /// For a text in a session, of which it takes the draft model's session that the last text left there.
-    pub fn new(speculation: &Speculation, session: &mut Session, sampling: &Sampling) -> Result<Self> {
+    /// For a text in a session, of which it takes the draft model's session that the last text left
+    /// there.
+    pub fn new(
+        speculation: &Speculation,
+        session: &mut Session,
+        sampling: &Sampling,
+    ) -> Result<Self> {
         let guess = match &speculation.drafter {
-            &Drafter::Ngram { shortest, longest } => Guess::Ngram(NgramIndex::new(shortest..=longest)),
+            &Drafter::Ngram { shortest, longest } => {
+                Guess::Ngram(NgramIndex::new(shortest..=longest))
+            }
             Drafter::Model(draft) => {
                 let ready = match session.take_draft().filter(|known| known.is_of(&draft.engine)) {
                     Some(known) => Ok(known),
@@ -203,7 +229,11 @@ impl Speculator {
                 Guess::Model(Follower { session, known: 0 })
             }
         };
-        Ok(Self { guess, pace: Pace::new(speculation.tokens), counts: SpeculationCounts::default() })
+        Ok(Self {
+            guess,
+            pace: Pace::new(speculation.tokens),
+            counts: SpeculationCounts::default(),
+        })
     }
 
     /// How long a draft of what follows the text may be, up to `most`; 0 for no draft.
@@ -216,11 +246,13 @@ impl Speculator {
         most.min(self.pace.length)
     }
 
-    /// What may follow the text: as many tokens as [`Speculator::length`] allows. Nothing, then and later, where the draft model fails: a text is right
-    /// without drafts too.
+    /// What may follow the text: as many tokens as [`Speculator::length`] allows. Nothing, then and
+    /// later, where the draft model fails: a text is right without drafts too.
     pub async fn draft(&mut self, text: &[u32], length: usize) -> Vec<u32> {
         match &mut self.guess {
-            Guess::Ngram(index) => index.find(text).map_or_else(Vec::new, |place| NgramIndex::tokens(text, place, length)),
+            Guess::Ngram(index) => index
+                .find(text)
+                .map_or_else(Vec::new, |place| NgramIndex::tokens(text, place, length)),
             Guess::Model(follower) => follower.draft(text, length).await.unwrap_or_else(|error| {
                 log::warn!("no more drafts for this text: {error}");
                 Vec::new()
@@ -258,20 +290,32 @@ struct Follower {
 impl Follower {
     /// How many tokens it can draft after a text. The last is not appended.
     fn room(&self, text: &[u32]) -> usize {
-        self.session.as_ref().map_or(0, |session| (session.options().capacity + 1).saturating_sub(text.len()))
+        self.session
+            .as_ref()
+            .map_or(0, |session| (session.options().capacity + 1).saturating_sub(text.len()))
     }
 
     async fn draft(&mut self, text: &[u32], length: usize) -> Result<Vec<u32>> {
-        let Some((mut session, (_, before))) = self.session.take().zip(text.split_last()) else { return Ok(Vec::new()) };
-        // What was drafted before and did not become text is forgotten; what became text without a draft is caught up with.
+        let Some((mut session, (_, before))) = self.session.take().zip(text.split_last()) else {
+            return Ok(Vec::new());
+        };
+        // What was drafted before and did not become text is forgotten; what became text without a
+        // draft is caught up with.
         let known = self.known.min(session.len(0)).min(before.len());
-        let kept = known + session.tokens(0)[known..].iter().zip(&before[known..]).take_while(|(a, b)| a == b).count();
+        let kept = known
+            + session.tokens(0)[known..]
+                .iter()
+                .zip(&before[known..])
+                .take_while(|(a, b)| a == b)
+                .count();
         session.truncate(0, kept)?;
-        let (behind, new) = text[kept..].split_at((text.len() - kept).saturating_sub(1 + MOST_DRAFTED));
+        let (behind, new) =
+            text[kept..].split_at((text.len() - kept).saturating_sub(1 + MOST_DRAFTED));
         if !behind.is_empty() {
             session.prefill(0, behind).await?;
         }
-        let (mut input, mut submitted, mut draft) = (Some(new.to_vec()), VecDeque::new(), Vec::with_capacity(length));
+        let (mut input, mut submitted, mut draft) =
+            (Some(new.to_vec()), VecDeque::new(), Vec::with_capacity(length));
         for n in 0..length {
             submitted.push_back(session.submit_next(&[0], input.as_deref())?);
             // From steps of one token the next goes on before they are awaited.
@@ -280,7 +324,12 @@ impl Follower {
                 let Some(next) = submitted.pop_front() else { break };
                 match next.await?.last() {
                     Some(&id) if id != TopK::NONE => draft.push(id),
-                    _ => return Err(Error::Overflow { op: "speculation", what: "the draft model's logits".into() }),
+                    _ => {
+                        return Err(Error::Overflow {
+                            op: "speculation",
+                            what: "the draft model's logits".into(),
+                        });
+                    }
                 }
             }
             input = if single { None } else { draft.last().map(|&id| vec![id]) };
@@ -302,9 +351,18 @@ mod tests {
             pace.verified(drafted, accepted);
             (pace.length, pace.pause)
         };
-        assert_eq!([after(4, 4), after(8, 8), after(8, 4), after(8, 3)], [(8, 0), (8, 0), (8, 0), (4, 0)]);
-        assert_eq!([after(4, 0), after(2, 0), after(1, 0), after(1, 0)], [(2, 1), (1, 2), (1, 4), (1, 8)]);
-        assert_eq!([after(1, 0), after(1, 0), after(1, 0), after(1, 1), after(2, 0)], [(1, 16), (1, 32), (1, 32), (2, 0), (1, 1)]);
+        assert_eq!(
+            [after(4, 4), after(8, 8), after(8, 4), after(8, 3)],
+            [(8, 0), (8, 0), (8, 0), (4, 0)]
+        );
+        assert_eq!(
+            [after(4, 0), after(2, 0), after(1, 0), after(1, 0)],
+            [(2, 1), (1, 2), (1, 4), (1, 8)]
+        );
+        assert_eq!(
+            [after(1, 0), after(1, 0), after(1, 0), after(1, 1), after(2, 0)],
+            [(1, 16), (1, 32), (1, 32), (2, 0), (1, 1)]
+        );
         assert_eq!(Pace::new(1).length, 1);
     }
 }

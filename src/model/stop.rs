@@ -30,14 +30,16 @@ pub(super) struct Writer {
 }
 
 impl Writer {
-    /// What is written follows a prompt: in SentencePiece, a space at its beginning is part of the text only there.
+    /// What is written follows a prompt: in SentencePiece, a space at its beginning is part of the
+    /// text only there.
     pub fn follow(&mut self, prompt: &[u32]) {
         if let Some(text) = &mut self.text {
             text.follow(prompt);
         }
     }
 
-    /// The text that a token settles; all that is left, if `stop` says that it is the last. A stop string that it completes sets `stop`.
+    /// The text that a token settles; all that is left, if `stop` says that it is the last. A stop
+    /// string that it completes sets `stop`.
     pub fn push(&mut self, id: u32, stop: &mut Option<Stop>) -> Result<String> {
         let Some(stream) = &mut self.text else { return Ok(String::new()) };
         // An embedding may have more rows than there are tokens.
@@ -55,9 +57,11 @@ impl Writer {
     }
 }
 
-/// Finds the stop string that is complete first in a text that comes in pieces. Text that may be the beginning of one is held back.
+/// Finds the stop string that is complete first in a text that comes in pieces. Text that may be
+/// the beginning of one is held back.
 ///
-/// The work for a piece depends on its length and on the number of strings, never on the strings' lengths (Knuth, Morris, Pratt 1977).
+/// The work for a piece depends on its length and on the number of strings, never on the strings'
+/// lengths (Knuth, Morris, Pratt 1977).
 #[derive(Clone, Debug, Default)]
 pub(super) struct StopStrings {
     strings: Vec<Matcher>,
@@ -67,16 +71,22 @@ pub(super) struct StopStrings {
 impl StopStrings {
     pub fn new(strings: &Arc<[String]>) -> Self {
         let indices = (0..strings.len()).filter(|&index| !strings[index].is_empty());
-        Self { strings: indices.map(|index| Matcher::new(strings.clone(), index)).collect(), held: String::new() }
+        Self {
+            strings: indices.map(|index| Matcher::new(strings.clone(), index)).collect(),
+            held: String::new(),
+        }
     }
 
-    /// Adds a piece. Returns the text that is settled, and whether a string was found: the text then ends before it.
+    /// Adds a piece. Returns the text that is settled, and whether a string was found: the text
+    /// then ends before it.
     pub fn push(&mut self, piece: &str) -> (String, bool) {
         let before = self.held.len();
         self.held += piece;
         for (at, &byte) in piece.as_bytes().iter().enumerate() {
             // Of several that end here, the longest: the text ends before it.
-            if let Some(length) = self.strings.iter_mut().filter_map(|string| string.push(byte)).max() {
+            if let Some(length) =
+                self.strings.iter_mut().filter_map(|string| string.push(byte)).max()
+            {
                 self.held.truncate(before + at + 1 - length);
                 self.strings.iter_mut().for_each(|string| string.matched = 0);
                 return (take(&mut self.held), true);
@@ -101,7 +111,8 @@ struct Matcher {
     /// All strings; they are shared by the choices of a request.
     strings: Arc<[String]>,
     index: usize,
-    /// For each beginning of the string: the length of the longest shorter beginning with which it ends.
+    /// For each beginning of the string: the length of the longest shorter beginning with which it
+    /// ends.
     fallback: Vec<u16>,
     /// Length of the longest beginning with which the text ends.
     matched: usize,
@@ -167,7 +178,8 @@ mod tests {
         for (strings, expected, found) in cases {
             let strings: Arc<[String]> = strings.iter().map(|&string| string.to_owned()).collect();
             for size in 1..=text.chars().count() {
-                let (mut stops, mut got, mut stopped) = (StopStrings::new(&strings), String::new(), false);
+                let (mut stops, mut got, mut stopped) =
+                    (StopStrings::new(&strings), String::new(), false);
                 for piece in text.chars().collect::<Vec<_>>().chunks(size) {
                     let (settled, hit) = stops.push(&piece.iter().collect::<String>());
                     got += &settled;
@@ -177,14 +189,19 @@ mod tests {
                     }
                 }
                 got += &stops.finish();
-                assert_eq!((got.as_str(), stopped), (expected, found), "{strings:?} in pieces of {size}");
+                assert_eq!(
+                    (got.as_str(), stopped),
+                    (expected, found),
+                    "{strings:?} in pieces of {size}"
+                );
             }
         }
     }
     #[test]
     fn work_is_bounded_by_the_text() {
         // Strings that match almost to their ends, and then not.
-        let strings: Arc<[String]> = (0..16).map(|n| "a".repeat(LONGEST_STOP - 1 - n) + "b").collect();
+        let strings: Arc<[String]> =
+            (0..16).map(|n| "a".repeat(LONGEST_STOP - 1 - n) + "b").collect();
         let mut stops = StopStrings::new(&strings);
         let before: usize = stops.strings.iter().map(|string| string.steps).sum();
         let mut text = 0;
@@ -211,10 +228,15 @@ mod tests {
             (random >> 33) % n
         };
         for _ in 0..2000 {
-            let mut word = |most: u64| (0..1 + below(most)).map(|_| ['a', 'b', 'é'][below(3) as usize]).collect::<String>();
+            let mut word = |most: u64| {
+                (0..1 + below(most)).map(|_| ['a', 'b', 'é'][below(3) as usize]).collect::<String>()
+            };
             let (strings, text): (Arc<[String]>, _) = ((0..3).map(|_| word(6)).collect(), word(40));
-            let ends = strings.iter().filter_map(|string| text.find(string.as_str()).map(|at| (at + string.len(), at)));
-            let expected = ends.min().map_or((text.clone(), false), |(_, at)| (text[..at].to_owned(), true));
+            let ends = strings
+                .iter()
+                .filter_map(|string| text.find(string.as_str()).map(|at| (at + string.len(), at)));
+            let expected =
+                ends.min().map_or((text.clone(), false), |(_, at)| (text[..at].to_owned(), true));
             let (mut stops, mut got) = (StopStrings::new(&strings), (String::new(), false));
             for piece in text.split_inclusive('b') {
                 let (settled, found) = stops.push(piece);

@@ -1,4 +1,5 @@
-//! Several prompts, continued side by side, in one step for all of them: a batch that ends with them.
+//! Several prompts, continued side by side, in one step for all of them: a batch that ends with
+//! them.
 
 use super::{
     batch::{BatchOptions, Generated, TokenStream},
@@ -28,8 +29,8 @@ pub struct BatchToken {
     pub stop: Option<Stop>,
 }
 
-/// The continuations of several prompts: a [`Stream`] of tokens, or by a `for` loop (which blocks) an iterator. It computes as a
-/// [`Batch`](super::Batch) does, and ends when it is dropped.
+/// The continuations of several prompts: a [`Stream`] of tokens, or by a `for` loop (which blocks)
+/// an iterator. It computes as a [`Batch`](super::Batch) does, and ends when it is dropped.
 ///
 /// ```no_run
 /// # async fn stories(model: bitnet_wgpu::model::Model) -> bitnet_wgpu::Result<()> {
@@ -50,12 +51,20 @@ pub struct BatchGeneration {
 }
 
 impl Model {
-    /// Continues several texts side by side, in one step for all of them. The n-th draws its random numbers from seed + n.
+    /// Continues several texts side by side, in one step for all of them. The n-th draws its random
+    /// numbers from seed + n.
     ///
     /// # Errors
     /// As [`Model::generate`].
-    pub fn generate_batch(&self, prompts: &[impl AsRef<str>], options: &GenerateOptions) -> Result<BatchGeneration> {
-        let prompts = prompts.iter().map(|prompt| self.encode_prompt(prompt.as_ref())).collect::<Result<Vec<_>>>()?;
+    pub fn generate_batch(
+        &self,
+        prompts: &[impl AsRef<str>],
+        options: &GenerateOptions,
+    ) -> Result<BatchGeneration> {
+        let prompts = prompts
+            .iter()
+            .map(|prompt| self.encode_prompt(prompt.as_ref()))
+            .collect::<Result<Vec<_>>>()?;
         self.generate_batch_ids(&prompts, options)
     }
 
@@ -63,7 +72,11 @@ impl Model {
     ///
     /// # Errors
     /// As [`Model::generate_ids`].
-    pub fn generate_batch_ids(&self, prompts: &[Vec<u32>], options: &GenerateOptions) -> Result<BatchGeneration> {
+    pub fn generate_batch_ids(
+        &self,
+        prompts: &[Vec<u32>],
+        options: &GenerateOptions,
+    ) -> Result<BatchGeneration> {
         options.check(self.config().vocab)?;
         if options.resumed > 0 && prompts.len() > 1 {
             let what = "texts that broke off have each its own number of tokens before: resume them one by one, in a Batch".into();
@@ -71,7 +84,8 @@ impl Model {
         }
         let longest = prompts.iter().map(Vec::len).max().unwrap_or(0);
         let room = options.room(prompts.len().max(1), longest, self.config().context)?;
-        let batch = self.batch(BatchOptions::new(room.sequences, room.capacity).cache(room.cache))?;
+        let batch =
+            self.batch(BatchOptions::new(room.sequences, room.capacity).cache(room.cache))?;
         let stream = |(n, prompt): (usize, &Vec<u32>)| batch.continue_as(n, prompt, options);
         let streams = prompts.iter().enumerate().map(stream).collect::<Result<_>>()?;
         Ok(BatchGeneration { streams, turn: 0 })
@@ -79,7 +93,8 @@ impl Model {
 }
 
 impl BatchGeneration {
-    /// The next token of any sequence, as a future for any executor; none after the last. Tokens of one sequence come in their order.
+    /// The next token of any sequence, as a future for any executor; none after the last. Tokens of
+    /// one sequence come in their order.
     pub async fn next_token(&mut self) -> Option<Result<BatchToken>> {
         poll_fn(|cx| Pin::new(&mut *self).poll_next(cx)).await
     }

@@ -11,12 +11,13 @@ use std::{
     thread::{self, JoinHandle},
 };
 
-/// The threads of a model. The last owner waits for them: none outlives the model and the work that was begun with it, since a driver may not
-/// stand being used while the process ends.
+/// The threads of a model. The last owner waits for them: none outlives the model and the work that
+/// was begun with it, since a driver may not stand being used while the process ends.
 #[derive(Default)]
 pub(super) struct Workers(Mutex<Vec<JoinHandle<()>>>);
 
-/// Work on a thread of its own. Dropped, it is given up: what it computes at the moment is finished, and nothing after it is begun.
+/// Work on a thread of its own. Dropped, it is given up: what it computes at the moment is
+/// finished, and nothing after it is begun.
 pub(super) struct Work {
     /// Closes when dropped, before `workers` is.
     _alive: OneshotSender<Infallible>,
@@ -25,7 +26,10 @@ pub(super) struct Work {
 
 impl Workers {
     /// Runs `work` on a thread of its own, as long as it is kept.
-    pub fn spawn(self: &Arc<Self>, work: impl Future<Output = ()> + Send + 'static) -> Result<Work> {
+    pub fn spawn(
+        self: &Arc<Self>,
+        work: impl Future<Output = ()> + Send + 'static,
+    ) -> Result<Work> {
         let (alive, dropped) = oneshot_channel::<Infallible>();
         let run = move || {
             let (mut work, mut dropped) = (pin!(work), pin!(dropped.receive()));
@@ -35,14 +39,18 @@ impl Workers {
             }));
         };
         let thread = thread::Builder::new().name("bitnet-wgpu model".into()).spawn(run);
-        let thread = thread.map_err(|e| Error::Gpu { during: "starting a thread for the model".into(), message: e.to_string() })?;
+        let thread = thread.map_err(|e| Error::Gpu {
+            during: "starting a thread for the model".into(),
+            message: e.to_string(),
+        })?;
         let mut threads = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         threads.retain(|thread| !thread.is_finished());
         threads.push(thread);
         Ok(Work { _alive: alive, _workers: self.clone() })
     }
 
-    /// The result of `work`, which begins at once on a thread of its own; dropped, the work is given up.
+    /// The result of `work`, which begins at once on a thread of its own; dropped, the work is
+    /// given up.
     pub fn run<T: Send + 'static, W: Future<Output = Result<T>> + Send + 'static>(
         self: &Arc<Self>,
         work: W,
@@ -79,9 +87,10 @@ impl Threads {
     /// May so many be asked for?
     pub fn check(count: Option<usize>) -> Result<()> {
         match count {
-            Some(count) if !(1..=Self::MOST).contains(&count) => {
-                Err(Error::Invalid { op: "threads", what: format!("{count}; a model computes on 1 to {}", Self::MOST) })
-            }
+            Some(count) if !(1..=Self::MOST).contains(&count) => Err(Error::Invalid {
+                op: "threads",
+                what: format!("{count}; a model computes on 1 to {}", Self::MOST),
+            }),
             _ => Ok(()),
         }
     }
@@ -90,8 +99,14 @@ impl Threads {
     pub fn new(count: Option<usize>) -> Result<Self> {
         Self::check(count)?;
         let Some(count) = count else { return Ok(Self::default()) };
-        let pool = rayon::ThreadPoolBuilder::new().num_threads(count).thread_name(|i| format!("bitnet-wgpu {i}")).build();
-        let pool = pool.map_err(|e| Error::Gpu { during: "starting threads for the model".into(), message: e.to_string() })?;
+        let pool = rayon::ThreadPoolBuilder::new()
+            .num_threads(count)
+            .thread_name(|i| format!("bitnet-wgpu {i}"))
+            .build();
+        let pool = pool.map_err(|e| Error::Gpu {
+            during: "starting threads for the model".into(),
+            message: e.to_string(),
+        })?;
         Ok(Self(Some(Arc::new(pool))))
     }
 
@@ -104,11 +119,13 @@ impl Threads {
     }
 }
 
-/// Runs `work`, which never waits for other work, on the crate's own pool of threads, as many as there are cores (or `RAYON_NUM_THREADS`). The
-/// caller's pool will not do: where all of its threads wait for a model, nobody would be left to compute.
+/// Runs `work`, which never waits for other work, on the crate's own pool of threads, as many as
+/// there are cores (or `RAYON_NUM_THREADS`). The caller's pool will not do: where all of its
+/// threads wait for a model, nobody would be left to compute.
 pub(super) fn on_all_cores<T: Send>(work: impl FnOnce() -> T + Send) -> T {
-    static POOL: LazyLock<Option<rayon::ThreadPool>> =
-        LazyLock::new(|| rayon::ThreadPoolBuilder::new().thread_name(|i| format!("bitnet-wgpu {i}")).build().ok());
+    static POOL: LazyLock<Option<rayon::ThreadPool>> = LazyLock::new(|| {
+        rayon::ThreadPoolBuilder::new().thread_name(|i| format!("bitnet-wgpu {i}")).build().ok()
+    });
     match &*POOL {
         Some(pool) => pool.install(work),
         None => work(),
@@ -117,10 +134,14 @@ pub(super) fn on_all_cores<T: Send>(work: impl FnOnce() -> T + Send) -> T {
 
 /// The thread ended without a result.
 pub(super) fn stopped() -> Error {
-    Error::Gpu { during: "a model's work".into(), message: "its thread panicked; the panic's message says why".into() }
+    Error::Gpu {
+        during: "a model's work".into(),
+        message: "its thread panicked; the panic's message says why".into(),
+    }
 }
 
-/// Lets other work of this thread's executor go first: computing on the CPU never waits for anything.
+/// Lets other work of this thread's executor go first: computing on the CPU never waits for
+/// anything.
 pub(super) async fn yield_now() {
     let mut yielded = false;
     poll_fn(|cx| {
@@ -153,8 +174,12 @@ mod tests {
     fn results_come_back() {
         let workers = Arc::new(Workers::default());
         assert_eq!(pollster::block_on(workers.run(async { Ok(7) })).unwrap(), 7);
-        let panicked = pollster::block_on(workers.run(async { if true { panic!("on purpose") } else { Ok(()) } }));
-        assert!(matches!(panicked, Err(Error::Gpu { message, .. }) if message.contains("panicked")));
+        let panicked = pollster::block_on(
+            workers.run(async { if true { panic!("on purpose") } else { Ok(()) } }),
+        );
+        assert!(
+            matches!(panicked, Err(Error::Gpu { message, .. }) if message.contains("panicked"))
+        );
     }
 
     #[test]

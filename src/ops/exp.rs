@@ -1,9 +1,11 @@
-//! The exponential of the CPU twins: the same bits on every system, in a form that compilers turn into vectors.
+//! The exponential of the CPU twins: the same bits on every system, in a form that compilers turn
+//! into vectors.
 
 /// 2^52 · 1.5: added to a double below 2^51, it leaves the nearest integer in the low bits.
 const ROUND: f64 = 6_755_399_441_055_744.0;
 
-/// e^x. Within 0.50001 units in the last place: e^r of the remainder r, at most ln 2 / 2, is its Taylor series in doubles, off by 2e-13.
+/// e^x. Within 0.50001 units in the last place: e^r of the remainder r, at most ln 2 / 2, is its
+/// Taylor series in doubles, off by 2e-13.
 #[inline(always)]
 pub(crate) fn exp(x: f32) -> f32 {
     // e^±200 is 0 or infinite as a float.
@@ -42,7 +44,10 @@ mod tests {
 
     #[test]
     fn extremes() {
-        assert_eq!((exp(0.0), exp(-0.0), exp(f32::NEG_INFINITY), exp(f32::INFINITY)), (1.0, 1.0, 0.0, f32::INFINITY));
+        assert_eq!(
+            (exp(0.0), exp(-0.0), exp(f32::NEG_INFINITY), exp(f32::INFINITY)),
+            (1.0, 1.0, 0.0, f32::INFINITY)
+        );
         assert_eq!((exp(-1e30), exp(1e30), exp(89.0)), (0.0, f32::INFINITY, f32::INFINITY));
         assert!(exp(f32::NAN).is_nan());
     }

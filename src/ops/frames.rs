@@ -1,7 +1,9 @@
-//! What elementwise ops share. A frame's text (wgsl/frames) owns index, bounds, parameters, broadcasting, accumulation and work in place; an op brings
-//! a function: `forward(x)` of one input, `combine(a, b)` of two, `combine(a, b, c)` of three. Numbers that come with a call are `params.alpha` and
-//! `params.beta`. Ops that are one expression are lines of a table: op_tables.rs. On Metal, elementwise ops are what naga makes of their WGSL; a text of
-//! our own took no fewer instructions (docs/apple-gpu.md).
+//! What elementwise ops share. A frame's text (wgsl/frames) owns index, bounds, parameters,
+//! broadcasting, accumulation and work in place; an op brings a function: `forward(x)` of one
+//! input, `combine(a, b)` of two, `combine(a, b, c)` of three. Numbers that come with a call are
+//! `params.alpha` and `params.beta`. Ops that are one expression are lines of a table:
+//! op_tables.rs. On Metal, elementwise ops are what naga makes of their WGSL; a text of our own
+//! took no fewer instructions (docs/apple-gpu.md).
 
 use crate::{
     element::{ElementType, Float},
@@ -54,7 +56,10 @@ pub const ALIKE: Part = Part::new("alias B", "alias B = X;\n");
 /// A part of text that is a function in one expression.
 macro_rules! function {
     ($head:literal, $expression:literal) => {
-        $crate::kernel::source::Part::new($expression, concat!("fn ", $head, " -> f32 { return ", $expression, "; }\n"))
+        $crate::kernel::source::Part::new(
+            $expression,
+            concat!("fn ", $head, " -> f32 { return ", $expression, "; }\n"),
+        )
     };
 }
 pub(super) use function;
@@ -65,43 +70,70 @@ pub const fn one_input(name: &'static str, sources: &'static [Source]) -> Kernel
     one_input_of(name, BINDINGS, sources)
 }
 
-/// The same from one type to another; the parts of its text say what `X` or `Y` is where the binding does not.
-pub const fn one_input_of(name: &'static str, bindings: &'static [Binding; 2], sources: &'static [Source]) -> Kernel {
+/// The same from one type to another; the parts of its text say what `X` or `Y` is where the
+/// binding does not.
+pub const fn one_input_of(
+    name: &'static str,
+    bindings: &'static [Binding; 2],
+    sources: &'static [Source],
+) -> Kernel {
     Kernel::trusted(name, FrameParams::FIELDS, bindings, sources).entry("elementwise_1").flat()
 }
 
 /// A kernel with two inputs, `sources` made with "frames/elementwise_2".
 pub const fn two_inputs(name: &'static str, sources: &'static [Source]) -> Kernel {
-    const BINDINGS: &[Binding; 3] = &[read("a", Float("X")), read("b", Float("X")), read_write("y", Float("Y"))];
+    const BINDINGS: &[Binding; 3] =
+        &[read("a", Float("X")), read("b", Float("X")), read_write("y", Float("Y"))];
     two_inputs_of(name, BINDINGS, sources)
 }
 
-/// The same from one type to another; the parts of its text say what `X` or `Y` is where the binding does not.
-pub const fn two_inputs_of(name: &'static str, bindings: &'static [Binding; 3], sources: &'static [Source]) -> Kernel {
+/// The same from one type to another; the parts of its text say what `X` or `Y` is where the
+/// binding does not.
+pub const fn two_inputs_of(
+    name: &'static str,
+    bindings: &'static [Binding; 3],
+    sources: &'static [Source],
+) -> Kernel {
     Kernel::trusted(name, FrameParams::FIELDS, bindings, sources).entry("elementwise_2").flat()
 }
 
 /// A kernel with three inputs, `sources` made with "frames/elementwise_3".
-pub const fn three_inputs(name: &'static str, bindings: &'static [Binding; 4], sources: &'static [Source]) -> Kernel {
+pub const fn three_inputs(
+    name: &'static str,
+    bindings: &'static [Binding; 4],
+    sources: &'static [Source],
+) -> Kernel {
     Kernel::trusted(name, FrameParams::FIELDS, bindings, sources).entry("elementwise_3").flat()
 }
 
-/// An input: a tensor and the dimensions of the output that it has, innermost first; it is the same along the others.
+/// An input: a tensor and the dimensions of the output that it has, innermost first; it is the same
+/// along the others.
 pub struct Operand<'a> {
     tensor: &'a dyn Bind,
     has: Vec<bool>,
 }
 
 impl<'a> Operand<'a> {
-    /// A tensor, broadcast to `shape`: dimensions are aligned from the last on, and one of 1 serves for any.
+    /// A tensor, broadcast to `shape`: dimensions are aligned from the last on, and one of 1 serves
+    /// for any.
     ///
     /// # Errors
     /// [`Error::Shape`] if it does not fit.
-    pub fn broadcast<T: ElementType>(op: &'static str, what: &'static str, tensor: &'a Tensor<T>, shape: Shape) -> Result<Self> {
+    pub fn broadcast<T: ElementType>(
+        op: &'static str,
+        what: &'static str,
+        tensor: &'a Tensor<T>,
+        shape: Shape,
+    ) -> Result<Self> {
         let own = tensor.shape();
         let pairs = || own.dims().iter().rev().zip(shape.dims().iter().rev());
         if own.rank() > shape.rank() || pairs().any(|(own, dim)| own != dim && *own != 1) {
-            return Err(Error::Shape { op, what, expected: format!("what broadcasts to {shape}"), found: own });
+            return Err(Error::Shape {
+                op,
+                what,
+                expected: format!("what broadcasts to {shape}"),
+                found: own,
+            });
         }
         let mut has: Vec<bool> = pairs().map(|(own, dim)| own == dim).collect();
         has.resize(shape.rank(), false);
@@ -112,14 +144,25 @@ impl<'a> Operand<'a> {
     ///
     /// # Errors
     /// [`Error::Shape`] if it has another.
-    pub fn same<T: ElementType>(op: &'static str, what: &'static str, tensor: &'a Tensor<T>, shape: Shape) -> Result<Self> {
+    pub fn same<T: ElementType>(
+        op: &'static str,
+        what: &'static str,
+        tensor: &'a Tensor<T>,
+        shape: Shape,
+    ) -> Result<Self> {
         if tensor.shape() != shape {
-            return Err(Error::Shape { op, what, expected: shape.to_string(), found: tensor.shape() });
+            return Err(Error::Shape {
+                op,
+                what,
+                expected: shape.to_string(),
+                found: tensor.shape(),
+            });
         }
         Self::broadcast(op, what, tensor, shape)
     }
 
-    /// The dimensions of `shape`, which it is broadcast to, innermost first and as four, with its strides, 0 where it is the same along one.
+    /// The dimensions of `shape`, which it is broadcast to, innermost first and as four, with its
+    /// strides, 0 where it is the same along one.
     pub fn strides(&self, shape: Shape) -> [(u32, u32); Shape::MAX_RANK] {
         let (mut all, mut next) = ([(1, 0); Shape::MAX_RANK], 1);
         for (of, (&dim, has)) in all.iter_mut().zip(shape.dims().iter().rev().zip(&self.has)) {
@@ -130,7 +173,8 @@ impl<'a> Operand<'a> {
     }
 }
 
-/// The shape to which two tensors are broadcast: dimensions are aligned from the last on, and one of 1 serves for any.
+/// The shape to which two tensors are broadcast: dimensions are aligned from the last on, and one
+/// of 1 serves for any.
 ///
 /// # Errors
 /// [`Error::Shape`] if they do not fit.
@@ -140,7 +184,12 @@ pub fn broadcast_shape(op: &'static str, a: Shape, b: Shape) -> Result<Shape> {
     let outer = dims.len() - shorter.rank();
     for (dim, &other) in dims[outer..].iter_mut().zip(shorter.dims()) {
         if *dim != other && *dim != 1 && other != 1 {
-            return Err(Error::Shape { op, what: "b", expected: format!("what broadcasts with {a}"), found: b });
+            return Err(Error::Shape {
+                op,
+                what: "b",
+                expected: format!("what broadcasts with {a}"),
+                found: b,
+            });
         }
         // One of 1 serves for none, too.
         *dim = if *dim == 1 { other } else { *dim };
@@ -148,12 +197,14 @@ pub fn broadcast_shape(op: &'static str, a: Shape, b: Shape) -> Result<Shape> {
     Ok(Shape::of(&dims))
 }
 
-/// Joins neighbouring dimensions of which each operand has all or none; gives dimensions, innermost first, and for each of them the operands that
-/// have it, a bit each. Operands of one shape have one dimension.
+/// Joins neighbouring dimensions of which each operand has all or none; gives dimensions, innermost
+/// first, and for each of them the operands that have it, a bit each. Operands of one shape have
+/// one dimension.
 fn join(dims: &[usize], operands: &[&[bool]]) -> (Vec<usize>, Vec<u32>) {
     let (mut joined, mut have): (Vec<usize>, Vec<u32>) = (Vec::new(), Vec::new());
     for (i, &dim) in dims.iter().rev().enumerate().filter(|(_, dim)| **dim != 1) {
-        let bits = operands.iter().enumerate().map(|(operand, has)| u32::from(has[i]) << operand).sum();
+        let bits =
+            operands.iter().enumerate().map(|(operand, has)| u32::from(has[i]) << operand).sum();
         match (joined.last_mut(), have.last()) {
             (Some(inner), Some(&last)) if last == bits => *inner *= dim,
             _ => {
@@ -168,7 +219,8 @@ fn join(dims: &[usize], operands: &[&[bool]]) -> (Vec<usize>, Vec<u32>) {
 /// The numbers of a call that are `params.alpha` and `params.beta`.
 pub type Scalars<'a> = &'a [f32];
 
-/// Records a kernel of this file's declarations. An input that is `y` itself, element for element, is read where it is written.
+/// Records a kernel of this file's declarations. An input that is `y` itself, element for element,
+/// is read where it is written.
 fn record<Y: ElementType>(
     encoder: &mut Encoder,
     kernel: &'static Kernel,
@@ -177,14 +229,17 @@ fn record<Y: ElementType>(
     y: Out<'_, Y>,
 ) -> Result<()> {
     let (add, y) = (y.adds().into(), y.tensor());
-    let (n, have) = join(y.shape().dims(), &inputs.iter().map(|input| &*input.has).collect::<Vec<_>>());
+    let (n, have) =
+        join(y.shape().dims(), &inputs.iter().map(|input| &*input.has).collect::<Vec<_>>());
     let is_y = |input: &Operand<'_>| {
         let (bound, y) = (input.tensor.bound(), y.bound());
         bound.id() == y.id() && bound.element() == y.element()
     };
     let all = |input: usize| have.iter().all(|bits| bits >> input & 1 == 1);
-    let in_place: u32 = inputs.iter().enumerate().map(|(i, input)| u32::from(is_y(input) && all(i)) << i).sum();
-    let dims_of = |input: usize| have.iter().enumerate().map(|(dim, bits)| (bits >> input & 1) << dim).sum();
+    let in_place: u32 =
+        inputs.iter().enumerate().map(|(i, input)| u32::from(is_y(input) && all(i)) << i).sum();
+    let dims_of =
+        |input: usize| have.iter().enumerate().map(|(dim, bits)| (bits >> input & 1) << dim).sum();
     let dim = |i: usize| n.get(i).copied().unwrap_or(1) as u32;
     let scalar = |i: usize| scalars.get(i).copied().unwrap_or(0.0);
     let params = FrameParams {
@@ -202,7 +257,8 @@ fn record<Y: ElementType>(
         beta: scalar(1),
     };
     // wgpu binds no buffer for reading that is bound for writing.
-    let unread = if in_place == 0 { None } else { Some(Tensor::<Y>::uninit(encoder.context(), [1])?) };
+    let unread =
+        if in_place == 0 { None } else { Some(Tensor::<Y>::uninit(encoder.context(), [1])?) };
     let mut bindings: Vec<&dyn Bind> = Vec::new();
     for (i, input) in inputs.iter().enumerate() {
         bindings.push(match &unread {
@@ -262,7 +318,10 @@ pub fn combine<X: ElementType, Y: ElementType>(
     y: Out<'_, Y>,
 ) -> Result<()> {
     let shape = y.tensor().shape();
-    let (a, b) = (Operand::broadcast(kernel.name, "a", a, shape)?, Operand::broadcast(kernel.name, "b", b, shape)?);
+    let (a, b) = (
+        Operand::broadcast(kernel.name, "a", a, shape)?,
+        Operand::broadcast(kernel.name, "b", b, shape)?,
+    );
     record_two(encoder, kernel, &[], &a, &b, y)
 }
 

@@ -31,12 +31,10 @@ static ARITHMETIC: Kernel = Kernel::trusted(
     "arithmetic",
     ArithmeticParams::FIELDS,
     &[read_write("sink", F32)],
-    &[Source::wgsl(wgsl!["shared/ids", "measure/arithmetic"]).workgroup_size([256, 1, 1]).tile([1, 1, 1]).work(Work::new(
-        64,
-        "multiply-adds",
-        0,
-        128,
-    ))],
+    &[Source::wgsl(wgsl!["shared/ids", "measure/arithmetic"])
+        .workgroup_size([256, 1, 1])
+        .tile([1, 1, 1])
+        .work(Work::new(64, "multiply-adds", 0, 128))],
 );
 
 pub(super) static KERNELS: &[&Kernel] = &[&READ_BANDWIDTH, &ARITHMETIC];
@@ -51,9 +49,10 @@ pub struct Roof {
 }
 
 impl Roof {
-    /// Measures the read bandwidth: the best run over a buffer of 1 GiB (on a software adapter, 64 MiB), or as much as the device binds. An idle device
-    /// runs at a low clock at first, so it goes on until for 0.4 seconds none was better. That may not do: an H200 stayed at less than half of its
-    /// bandwidth for longer. Do other work first.
+    /// Measures the read bandwidth: the best run over a buffer of 1 GiB (on a software adapter, 64
+    /// MiB), or as much as the device binds. An idle device runs at a low clock at first, so it
+    /// goes on until for 0.4 seconds none was better. That may not do: an H200 stayed at less than
+    /// half of its bandwidth for longer. Do other work first.
     ///
     /// # Errors
     /// What the device reports.
@@ -65,7 +64,12 @@ impl Roof {
         let source = Tensor::<u32>::zeros(context, [4 * quads])?;
         let sink = Tensor::<u32>::uninit(context, [4 * 256 * workgroups])?;
         let mut encoder = context.encoder("roof");
-        encoder.dispatch(&READ_BANDWIDTH, &Params { quads: quads as u32 }, &[&source, &sink], [workgroups, 1, 1])?;
+        encoder.dispatch(
+            &READ_BANDWIDTH,
+            &Params { quads: quads as u32 },
+            &[&source, &sink],
+            [workgroups, 1, 1],
+        )?;
         let recording = encoder.finish();
         let (bytes_per_second, clock) = best_rate(&recording, (16 * quads) as f64).await?;
         // Not a gigabyte in the pool for the rest of the program.
@@ -74,15 +78,17 @@ impl Roof {
         Ok(Self { bytes_per_second, clock })
     }
 
-    /// What share of the roof `bytes` in `seconds` is; `None` where it is above the roof, and so no measurement of this device's memory.
+    /// What share of the roof `bytes` in `seconds` is; `None` where it is above the roof, and so no
+    /// measurement of this device's memory.
     pub fn share(&self, bytes: usize, seconds: f64) -> Option<f64> {
         let share = bytes as f64 / seconds / self.bytes_per_second;
         (share <= 1.0).then_some(share)
     }
 }
 
-/// The operations a second of a kernel that only multiplies and adds `f32` in registers, a multiply-add being two: what matrix products without matrix
-/// units come up to at most. Measured as [`Roof::measure`] does.
+/// The operations a second of a kernel that only multiplies and adds `f32` in registers, a
+/// multiply-add being two: what matrix products without matrix units come up to at most. Measured
+/// as [`Roof::measure`] does.
 ///
 /// # Errors
 /// What the device reports.
@@ -97,10 +103,13 @@ pub async fn arithmetic(context: &Context) -> Result<f64> {
     Ok(best_rate(&encoder.finish(), operations).await?.0)
 }
 
-/// `work` a second in the best run of a recording that does so much, and the clock behind it; begun anew until for 0.4 seconds none was better.
+/// `work` a second in the best run of a recording that does so much, and the clock behind it; begun
+/// anew until for 0.4 seconds none was better.
 async fn best_rate(recording: &Recording, work: f64) -> Result<(f64, Clock)> {
     let (mut best, start, mut improved) = ((0.0, Clock::Host), Instant::now(), Instant::now());
-    while improved.elapsed() < Duration::from_millis(400) && start.elapsed() < Duration::from_secs(4) {
+    while improved.elapsed() < Duration::from_millis(400)
+        && start.elapsed() < Duration::from_secs(4)
+    {
         let (clock, time) = recording.time(4).await?;
         let rate = work / time.as_secs_f64();
         if rate > 1.01 * best.0 {

@@ -1,7 +1,9 @@
-//! The operations, by family. An op's file holds its parameters, its declarations, its GPU functions and its CPU twin.
+//! The operations, by family. An op's file holds its parameters, its declarations, its GPU
+//! functions and its CPU twin.
 
-/// A family's ops: a module each, whose public items are the family's, and whose `KERNELS` are in the catalog. (The modules are declared beside the
-/// list, since rustfmt does not look into macros.)
+/// A family's ops: a module each, whose public items are the family's, and whose `KERNELS` are in
+/// the catalog. (The modules are declared beside the list, since rustfmt does not look into
+/// macros.)
 macro_rules! family {
     ($($op:ident),+ $(,)?) => {
         $(pub use $op::*;)+

@@ -1,7 +1,9 @@
-//! Ops that are one expression: a line of a table makes kernel, functions, documentation and CPU twin.
+//! Ops that are one expression: a line of a table makes kernel, functions, documentation and CPU
+//! twin.
 
-/// Ops of one input, each with its gradient. An op is its names, what numbers come with a call, then WGSL and Rust that say the same: the WGSL is an
-/// expression in `x` (in `x` and `dy` for the gradient), or the parts that bring `forward` (and `backward`).
+/// Ops of one input, each with its gradient. An op is its names, what numbers come with a call,
+/// then WGSL and Rust that say the same: the WGSL is an expression in `x` (in `x` and `dy` for the
+/// gradient), or the parts that bring `forward` (and `backward`).
 macro_rules! unary {
     ($(
         $(#[$doc:meta])*
@@ -61,7 +63,8 @@ macro_rules! unary {
             #[doc = concat!("[`", stringify!($back), "`] into a tensor of the caller, which may be `x` or `dy` itself.")]
             ///
             /// # Errors
-            /// [`Error::Shape`](crate::Error::Shape) if `dy` or the output has another shape than `x`.
+            /// [`Error::Shape`](crate::Error::Shape) if `dy` or the output has another shape than
+            /// `x`.
             pub fn $back_into<'y, T: $crate::element::Float>(
                 encoder: &mut $crate::gpu::encoder::Encoder,
                 x: &$crate::gpu::tensor::Tensor<T>,

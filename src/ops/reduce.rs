@@ -1,9 +1,11 @@
-//! What reductions share. The frame (wgsl/frames/reduce, msl/frames/reduce) owns index, shape, strides and passes; an op's text brings what is
-//! combined: `identity()`, `load(v)`, `combine(a, b)`, `finish(acc)`.
+//! What reductions share. The frame (wgsl/frames/reduce, msl/frames/reduce) owns index, shape,
+//! strides and passes; an op's text brings what is combined: `identity()`, `load(v)`,
+//! `combine(a, b)`, `finish(acc)`.
 //!
-//! The order in which numbers are combined follows from the shape alone. An output's numbers are cut into chunks. A chunk is shared by `lanes`
-//! threads, each of which takes every `lanes`-th number, at most [`TURNS`] of them; then the lanes are combined in a binary tree, the upper half to
-//! the lower. Where there are several chunks, what they give is reduced in the same way.
+//! The order in which numbers are combined follows from the shape alone. An output's numbers are
+//! cut into chunks. A chunk is shared by `lanes` threads, each of which takes every `lanes`-th
+//! number, at most [`TURNS`] of them; then the lanes are combined in a binary tree, the upper half
+//! to the lower. Where there are several chunks, what they give is reduced in the same way.
 
 use crate::{
     choices::Choice,
@@ -21,9 +23,11 @@ use crate::{
 
 /// Threads of a workgroup.
 pub const THREADS: usize = 256;
-/// The same where each has a row alone: as many as a software adapter takes together, so that few rows are work for all of its cores.
+/// The same where each has a row alone: as many as a software adapter takes together, so that few
+/// rows are work for all of its cores.
 const ALONE: u32 = 8;
-/// The most numbers that a thread takes: a bound on the error of a sum, and enough work to hide a dispatch.
+/// The most numbers that a thread takes: a bound on the error of a sum, and enough work to hide a
+/// dispatch.
 pub const TURNS: usize = 32;
 /// Numbers that a thread takes where a row is short: fewer lanes, more rows a workgroup.
 const FEW: usize = 8;
@@ -81,12 +85,17 @@ pub const fn source(source: Source) -> Source {
 }
 
 /// A reduction's kernel, `sources` made with [`reduction`].
-pub const fn kernel(name: &'static str, bindings: &'static [Binding], sources: &'static [Source]) -> Kernel {
+pub const fn kernel(
+    name: &'static str,
+    bindings: &'static [Binding],
+    sources: &'static [Source],
+) -> Kernel {
     Kernel::trusted(name, Params::FIELDS, bindings, sources).entry("reduce").flat()
 }
 
-/// The dimensions that an op reduces: `[0, 2].into()`, or [`Axes::ALL`]. The result is without them, or has them as 1 ([`Axes::keep`]), which is what
-/// broadcasts back; an output of the caller's may have either shape.
+/// The dimensions that an op reduces: `[0, 2].into()`, or [`Axes::ALL`]. The result is without
+/// them, or has them as 1 ([`Axes::keep`]), which is what broadcasts back; an output of the
+/// caller's may have either shape.
 ///
 /// ```
 /// use bitnet_wgpu::tensor::Axes;
@@ -117,7 +126,11 @@ impl Axes {
 
 impl From<&[usize]> for Axes {
     fn from(dims: &[usize]) -> Self {
-        Self { set: dims.iter().fold(0, |set, &dim| set | 1 << dim.min(7)), all: false, keep: false }
+        Self {
+            set: dims.iter().fold(0, |set, &dim| set | 1 << dim.min(7)),
+            all: false,
+            keep: false,
+        }
     }
 }
 
@@ -127,8 +140,8 @@ impl<const N: usize> From<[usize; N]> for Axes {
     }
 }
 
-/// Which elements of a tensor belong to which output. Kept dimensions that lie one after another are joined, as are reduced ones; so there are at
-/// most two of each.
+/// Which elements of a tensor belong to which output. Kept dimensions that lie one after another
+/// are joined, as are reduced ones; so there are at most two of each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Geometry {
     pub outputs: usize,
@@ -158,16 +171,27 @@ pub fn lanes(count: usize) -> usize {
     count.div_ceil(FEW).next_power_of_two().clamp(1, THREADS)
 }
 
-/// The numbers of a kernel whose rows are shared by [`lanes`]: several rows a workgroup where they are short, `words` of workgroup memory a thread.
+/// The numbers of a kernel whose rows are shared by [`lanes`]: several rows a workgroup where they
+/// are short, `words` of workgroup memory a thread.
 pub const fn by_rows(source: Source, words: u32) -> Source {
-    source.workgroup_size([THREADS as u32, 1, 1]).tile([1, 1, 1]).workgroup_bytes(4 * words * THREADS as u32)
+    source
+        .workgroup_size([THREADS as u32, 1, 1])
+        .tile([1, 1, 1])
+        .workgroup_bytes(4 * words * THREADS as u32)
 }
 
-/// Numbers of a row that each thread holds, where that is faster than to read the row again in every pass (wgsl/shared/held.wgsl).
+/// Numbers of a row that each thread holds, where that is faster than to read the row again in
+/// every pass (wgsl/shared/held.wgsl).
 pub const HELD: u32 = 16;
 
-/// Of two kernels whose rows have so many columns: that whose threads hold one number each, or [`HELD`]. Both add in the same order.
-pub fn held(encoder: &Encoder, columns: usize, one: &'static Kernel, held: &'static Kernel) -> &'static Kernel {
+/// Of two kernels whose rows have so many columns: that whose threads hold one number each, or
+/// [`HELD`]. Both add in the same order.
+pub fn held(
+    encoder: &Encoder,
+    columns: usize,
+    one: &'static Kernel,
+    held: &'static Kernel,
+) -> &'static Kernel {
     if columns >= encoder.context().capabilities().choice(Choice::HeldColumns) { held } else { one }
 }
 
@@ -176,7 +200,8 @@ pub const fn alone(source: Source) -> Source {
     source.workgroup_size([ALONE, 1, 1])
 }
 
-/// A kernel whose rows are shared by lanes, and the same by threads alone where there is one: equal orders, equal bindings.
+/// A kernel whose rows are shared by lanes, and the same by threads alone where there is one: equal
+/// orders, equal bindings.
 #[derive(Clone, Copy)]
 pub struct Ways {
     pub shared: &'static Kernel,
@@ -189,9 +214,16 @@ impl Ways {
     }
 
     /// The kernel for so many rows, and its extent, which for lanes is of `workgroups`.
-    pub fn choose(self, encoder: &Encoder, rows: usize, workgroups: impl FnOnce() -> [usize; 3]) -> (&'static Kernel, [usize; 3]) {
+    pub fn choose(
+        self,
+        encoder: &Encoder,
+        rows: usize,
+        workgroups: impl FnOnce() -> [usize; 3],
+    ) -> (&'static Kernel, [usize; 3]) {
         let enough = rows >= encoder.context().capabilities().choice(Choice::RowsAlone);
-        self.alone.filter(|_| enough).map_or_else(|| (self.shared, workgroups()), |alone| (alone, [rows, 1, 1]))
+        self.alone
+            .filter(|_| enough)
+            .map_or_else(|| (self.shared, workgroups()), |alone| (alone, [rows, 1, 1]))
     }
 }
 
@@ -222,8 +254,10 @@ impl Geometry {
         let [kept, reduced] = groups;
         let group = |groups: &[(usize, usize)], i: usize| groups.get(i).copied().unwrap_or((1, 0));
         let length = |groups: &[(usize, usize)]| groups.iter().map(|group| group.0).product();
-        let kept_dims: Vec<usize> = (0..dims.len()).filter(|&i| !axes.has(i)).map(|i| dims[i]).collect();
-        let with_ones: Vec<usize> = (0..dims.len()).map(|i| if axes.has(i) { 1 } else { dims[i] }).collect();
+        let kept_dims: Vec<usize> =
+            (0..dims.len()).filter(|&i| !axes.has(i)).map(|i| dims[i]).collect();
+        let with_ones: Vec<usize> =
+            (0..dims.len()).map(|i| if axes.has(i) { 1 } else { dims[i] }).collect();
         Ok(Self {
             outputs: length(&kept),
             count: length(&reduced),
@@ -246,14 +280,27 @@ impl Geometry {
 
     /// Is there a number for each output?
     pub fn check_len(&self, len: usize) -> Result<()> {
-        if len == self.outputs { Ok(()) } else { Err(Error::Length { shape: self.shape(), found: len }) }
+        if len == self.outputs {
+            Ok(())
+        } else {
+            Err(Error::Length { shape: self.shape(), found: len })
+        }
     }
 
     /// The rows of a matrix.
     pub fn rows(rows: usize, columns: usize) -> Self {
         let shapes = [[rows].into(), [rows, 1].into()];
         let (strides, steps) = ([0, columns], [0, 1]);
-        Self { outputs: rows, count: columns, inner_outputs: rows, strides, inner_count: columns, steps, shapes, keep: false }
+        Self {
+            outputs: rows,
+            count: columns,
+            inner_outputs: rows,
+            strides,
+            inner_count: columns,
+            steps,
+            shapes,
+            keep: false,
+        }
     }
 
     /// The result's shape.
@@ -267,25 +314,39 @@ impl Geometry {
             return Ok(());
         }
         let [without, with] = self.shapes;
-        let expected = if without == with { without.to_string() } else { format!("{without} or {with}") };
+        let expected =
+            if without == with { without.to_string() } else { format!("{without} or {with}") };
         Err(Error::Shape { op, what, expected, found: shape })
     }
 
     fn plan(&self) -> Plan {
-        // Where an output's numbers do not lie side by side, neighbouring threads take neighbouring outputs.
-        let most = if self.steps[1] != 1 { THREADS / self.inner_outputs.clamp(1, TOGETHER).next_power_of_two() } else { THREADS };
+        // Where an output's numbers do not lie side by side, neighbouring threads take neighbouring
+        // outputs.
+        let most = if self.steps[1] != 1 {
+            THREADS / self.inner_outputs.clamp(1, TOGETHER).next_power_of_two()
+        } else {
+            THREADS
+        };
         let lanes = lanes(self.count).min(most);
         Plan { lanes, chunks: self.count.div_ceil(lanes * TURNS).max(1) }
     }
 
     /// Where the number `index` of an output is.
     fn at(&self, output: usize, index: usize) -> usize {
-        let of = |i: usize, inner: usize, [outer_stride, inner_stride]: [usize; 2]| i / inner * outer_stride + i % inner * inner_stride;
+        let of = |i: usize, inner: usize, [outer_stride, inner_stride]: [usize; 2]| {
+            i / inner * outer_stride + i % inner * inner_stride
+        };
         of(output, self.inner_outputs, self.strides) + of(index, self.inner_count, self.steps)
     }
 
-    /// The CPU twin of the frame: the same order. `element(at, index, output)` is a number, `at` its place in the tensor.
-    pub fn reduce_cpu<A: Copy>(&self, identity: A, element: impl Fn(usize, usize, usize) -> A, combine: impl Fn(A, A) -> A) -> Vec<A> {
+    /// The CPU twin of the frame: the same order. `element(at, index, output)` is a number, `at`
+    /// its place in the tensor.
+    pub fn reduce_cpu<A: Copy>(
+        &self,
+        identity: A,
+        element: impl Fn(usize, usize, usize) -> A,
+        combine: impl Fn(A, A) -> A,
+    ) -> Vec<A> {
         let mut now = self.pass_cpu(identity, element, &combine);
         let mut count = self.plan().chunks;
         while count > 1 {
@@ -299,14 +360,21 @@ impl Geometry {
     /// The CPU twin of the frame for gradients.
     pub fn spread_cpu(&self, gradient: impl Fn(usize, usize, usize) -> f32) -> Vec<f32> {
         let mut dx = vec![0.0; self.outputs * self.count];
-        for (output, index) in (0..self.outputs).flat_map(|output| (0..self.count).map(move |index| (output, index))) {
+        for (output, index) in
+            (0..self.outputs).flat_map(|output| (0..self.count).map(move |index| (output, index)))
+        {
             let at = self.at(output, index);
             dx[at] = gradient(at, index, output);
         }
         dx
     }
 
-    fn pass_cpu<A: Copy>(&self, identity: A, element: impl Fn(usize, usize, usize) -> A, combine: &impl Fn(A, A) -> A) -> Vec<A> {
+    fn pass_cpu<A: Copy>(
+        &self,
+        identity: A,
+        element: impl Fn(usize, usize, usize) -> A,
+        combine: &impl Fn(A, A) -> A,
+    ) -> Vec<A> {
         let Plan { lanes, chunks, .. } = self.plan();
         let chunk = |output: usize, chunk: usize| {
             let mut accs = vec![identity; lanes];
@@ -315,7 +383,10 @@ impl Geometry {
             }
             tree_cpu(accs, combine)
         };
-        (0..self.outputs).flat_map(|output| (0..chunks).map(move |i| (output, i))).map(|(output, i)| chunk(output, i)).collect()
+        (0..self.outputs)
+            .flat_map(|output| (0..chunks).map(move |i| (output, i)))
+            .map(|(output, i)| chunk(output, i))
+            .collect()
     }
 }
 
@@ -328,7 +399,8 @@ pub fn tree_cpu<A: Copy>(mut lanes: Vec<A>, combine: &impl Fn(A, A) -> A) -> A {
     lanes[0]
 }
 
-/// A reduction: `first` takes an op's inputs, `then` what the chunks gave, of which each has `words` words.
+/// A reduction: `first` takes an op's inputs, `then` what the chunks gave, of which each has
+/// `words` words.
 pub struct Reduction {
     pub first: Ways,
     pub then: Ways,
@@ -336,7 +408,8 @@ pub struct Reduction {
 }
 
 impl Reduction {
-    /// Records it, in as many passes as it needs. All `inputs` are for `geometry`, or for its outputs.
+    /// Records it, in as many passes as it needs. All `inputs` are for `geometry`, or for its
+    /// outputs.
     pub fn record<T: ElementType>(
         &self,
         encoder: &mut Encoder,
@@ -351,7 +424,9 @@ impl Reduction {
             let last = plan.chunks == 1;
             let next = match last {
                 true => y.tensor().clone(),
-                false => Tensor::uninit(encoder.context(), [geometry.outputs, plan.chunks * self.words])?,
+                false => {
+                    Tensor::uninit(encoder.context(), [geometry.outputs, plan.chunks * self.words])?
+                }
             };
             let params = Params {
                 outputs: geometry.outputs as u32,
@@ -371,8 +446,10 @@ impl Reduction {
                 mask: numbers.mask,
                 flip: numbers.flip,
             };
-            let workgroups = || [geometry.outputs.div_ceil(THREADS / plan.lanes) * plan.chunks, 1, 1];
-            let choose = |ways: Ways| ways.choose(encoder, geometry.outputs * plan.chunks, workgroups);
+            let workgroups =
+                || [geometry.outputs.div_ceil(THREADS / plan.lanes) * plan.chunks, 1, 1];
+            let choose =
+                |ways: Ways| ways.choose(encoder, geometry.outputs * plan.chunks, workgroups);
             let (kernel, extent) = choose(if parts.is_none() { self.first } else { self.then });
             match &parts {
                 None => encoder.dispatch(kernel, &params, &[inputs, &[&next]].concat(), extent)?,
@@ -398,7 +475,13 @@ pub fn reduce<X: Float>(
 ) -> Result<()> {
     let geometry = Geometry::new(op, x.shape(), axes)?;
     geometry.check(op, "the output", y.tensor().shape())?;
-    Reduction { first: kernels, then: kernels, words: 1 }.record(encoder, &[x], &geometry, numbers(&geometry), y)
+    Reduction { first: kernels, then: kernels, words: 1 }.record(
+        encoder,
+        &[x],
+        &geometry,
+        numbers(&geometry),
+        y,
+    )
 }
 
 params! {
@@ -409,16 +492,25 @@ params! {
 }
 
 /// The same by threads alone, `sources` made with [`reduction_alone`].
-pub const fn kernel_alone(name: &'static str, bindings: &'static [Binding], sources: &'static [Source]) -> Kernel {
+pub const fn kernel_alone(
+    name: &'static str,
+    bindings: &'static [Binding],
+    sources: &'static [Source],
+) -> Kernel {
     kernel(name, bindings, sources).entry("reduce_alone")
 }
 
 /// The kernel of a reduction's gradient, `sources` of one text and "frames/spread".
-pub const fn spread_kernel(name: &'static str, bindings: &'static [Binding], sources: &'static [Source]) -> Kernel {
+pub const fn spread_kernel(
+    name: &'static str,
+    bindings: &'static [Binding],
+    sources: &'static [Source],
+) -> Kernel {
     Kernel::trusted(name, SpreadParams::FIELDS, bindings, sources).entry("spread").flat()
 }
 
-/// Records a kernel of [`spread_kernel`]: `inputs` are for the elements of `dx`, or for the outputs of `axes` of its shape.
+/// Records a kernel of [`spread_kernel`]: `inputs` are for the elements of `dx`, or for the outputs
+/// of `axes` of its shape.
 pub fn spread<X: Float>(
     encoder: &mut Encoder,
     kernel: &'static Kernel,
@@ -434,12 +526,33 @@ pub fn spread<X: Float>(
         strides[group][at] = next[group];
         next[group] *= dim as u32;
     }
-    let ([n0, n1, n2, _], [[o0, o1, o2, o3], [i0, i1, i2, i3]], length) = (n, strides, dx.tensor().len());
-    let params = SpreadParams { length: length as u32, n0, n1, n2, o0, o1, o2, o3, i0, i1, i2, i3, add: dx.adds().into(), factor };
+    let ([n0, n1, n2, _], [[o0, o1, o2, o3], [i0, i1, i2, i3]], length) =
+        (n, strides, dx.tensor().len());
+    let params = SpreadParams {
+        length: length as u32,
+        n0,
+        n1,
+        n2,
+        o0,
+        o1,
+        o2,
+        o3,
+        i0,
+        i1,
+        i2,
+        i3,
+        add: dx.adds().into(),
+        factor,
+    };
     encoder.dispatch(kernel, &params, &[inputs, &[dx.tensor()]].concat(), [length, 1, 1])
 }
 
 /// A tensor for the result.
-pub fn output<X: ElementType, T: ElementType>(encoder: &Encoder, op: &'static str, x: &Tensor<X>, axes: Axes) -> Result<Tensor<T>> {
+pub fn output<X: ElementType, T: ElementType>(
+    encoder: &Encoder,
+    op: &'static str,
+    x: &Tensor<X>,
+    axes: Axes,
+) -> Result<Tensor<T>> {
     Tensor::uninit(encoder.context(), Geometry::new(op, x.shape(), axes)?.shape())
 }

@@ -1,6 +1,8 @@
-//! Dense matrices as checkpoints store them: embeddings and heads in 32 or 16 bits, or in 8 bits with a scale a row.
+//! Dense matrices as checkpoints store them: embeddings and heads in 32 or 16 bits, or in 8 bits
+//! with a scale a row.
 //!
-//! Rows are padded with zeros to whole groups of four words, so kernels may read 16 bytes at a time and need no tail.
+//! Rows are padded with zeros to whole groups of four words, so kernels may read 16 bytes at a time
+//! and need no tail.
 
 use crate::{
     error::{Error, Result},
@@ -62,18 +64,33 @@ impl PackedDense {
     /// Packs row-major little-endian elements: the bytes of a file.
     ///
     /// # Errors
-    /// [`Error::Length`] for a wrong number of bytes, [`Error::Invalid`] for [`DenseElement::Int8`], which needs scales, and for too many rows without columns.
-    pub fn from_bytes(element: DenseElement, rows: usize, columns: usize, bytes: &[u8]) -> Result<Self> {
+    /// [`Error::Length`] for a wrong number of bytes, [`Error::Invalid`] for
+    /// [`DenseElement::Int8`], which needs scales, and for too many rows without columns.
+    pub fn from_bytes(
+        element: DenseElement,
+        rows: usize,
+        columns: usize,
+        bytes: &[u8],
+    ) -> Result<Self> {
         if element == DenseElement::Int8 {
-            return Err(Error::Invalid { op: "dense matrix", what: "8-bit elements need scales: see PackedDense::quantize".into() });
+            return Err(Error::Invalid {
+                op: "dense matrix",
+                what: "8-bit elements need scales: see PackedDense::quantize".into(),
+            });
         }
         // Rows without columns take no bytes, but scales.
         if columns == 0 && rows > MOST_EMPTY_ROWS {
-            return Err(Error::Invalid { op: "dense matrix", what: format!("{rows} rows without columns") });
+            return Err(Error::Invalid {
+                op: "dense matrix",
+                what: format!("{rows} rows without columns"),
+            });
         }
         let needed = rows.checked_mul(columns).and_then(|len| len.checked_mul(element.bytes()));
         if needed != Some(bytes.len()) {
-            return Err(Error::Length { shape: [rows, columns].into(), found: bytes.len() / element.bytes() });
+            return Err(Error::Length {
+                shape: [rows, columns].into(),
+                found: bytes.len() / element.bytes(),
+            });
         }
         let stride = element.row_words(columns);
         let mut words = vec![0u32; rows * stride];
@@ -88,20 +105,35 @@ impl PackedDense {
     /// Takes words that are already packed, and the scales of rows for [`DenseElement::Int8`].
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a wrong count, padding that is not zero, or a code of -128, which no float is quantised to.
+    /// [`Error::Invalid`] for a wrong count, padding that is not zero, or a code of -128, which no
+    /// float is quantised to.
     #[cfg(feature = "formats")]
-    pub(crate) fn from_words(element: DenseElement, rows: usize, columns: usize, words: Vec<u32>, scales: Vec<f32>) -> Result<Self> {
+    pub(crate) fn from_words(
+        element: DenseElement,
+        rows: usize,
+        columns: usize,
+        words: Vec<u32>,
+        scales: Vec<f32>,
+    ) -> Result<Self> {
         let invalid = |what| Err(Error::Invalid { op: "dense matrix", what });
-        let (stride, wanted) = (element.row_words(columns), if element == DenseElement::Int8 { rows } else { 0 });
+        let (stride, wanted) =
+            (element.row_words(columns), if element == DenseElement::Int8 { rows } else { 0 });
         if rows.checked_mul(stride) != Some(words.len()) || scales.len() != wanted {
-            return invalid(format!("{} words and {} scales for {rows} rows of {stride}", words.len(), scales.len()));
+            return invalid(format!(
+                "{} words and {} scales for {rows} rows of {stride}",
+                words.len(),
+                scales.len()
+            ));
         }
         let row_bytes = columns * element.bytes();
-        let padded = |row: &[u32]| bytemuck::cast_slice::<_, u8>(row)[row_bytes..].iter().all(|&byte| byte == 0);
+        let padded = |row: &[u32]| {
+            bytemuck::cast_slice::<_, u8>(row)[row_bytes..].iter().all(|&byte| byte == 0)
+        };
         if let Some(row) = words.chunks_exact(stride.max(1)).position(|row| !padded(row)) {
             return invalid(format!("row {row} is not padded with zeros"));
         }
-        if element == DenseElement::Int8 && bytemuck::cast_slice::<_, i8>(&words).contains(&i8::MIN) {
+        if element == DenseElement::Int8 && bytemuck::cast_slice::<_, i8>(&words).contains(&i8::MIN)
+        {
             return invalid("a code is -128; -127 to 127 are used".into());
         }
         Ok(Self { element, rows, columns, words, scales })
@@ -121,31 +153,44 @@ impl PackedDense {
             _ => (16, 0x7c00),
         };
         let stride = self.element.row_words(self.columns);
-        let bad = |word: &u32| word & exponent == exponent || bits == 16 && (word >> 16) & exponent == exponent;
+        let bad = |word: &u32| {
+            word & exponent == exponent || bits == 16 && (word >> 16) & exponent == exponent
+        };
         let at = self.words.par_iter().position_first(bad)?;
         let within = at % stride * 32 / bits;
-        Some((at / stride, within + usize::from(bits == 16 && self.words[at] & exponent != exponent)))
+        Some((
+            at / stride,
+            within + usize::from(bits == 16 && self.words[at] & exponent != exponent),
+        ))
     }
 
-    /// The same matrix in 8 bits: every row divided by its largest magnitude / 127 and rounded, ties to even. At most 0.4 % of a row's largest
-    /// element off; published perplexities hardly move (17.11 to 17.12 for the head of BitNet b1.58 2B4T).
+    /// The same matrix in 8 bits: every row divided by its largest magnitude / 127 and rounded,
+    /// ties to even. At most 0.4 % of a row's largest element off; published perplexities hardly
+    /// move (17.11 to 17.12 for the head of BitNet b1.58 2B4T).
     pub fn quantize(&self) -> Self {
         use rayon::prelude::*;
         let stride = DenseElement::Int8.row_words(self.columns);
         let mut words = vec![0u32; self.rows * stride];
         let mut scales = vec![0f32; self.rows];
-        words.par_chunks_mut(stride.max(1)).zip(&mut scales).enumerate().for_each(|(row, (words, scale))| {
-            let values = self.row(row);
-            // `f32::max` drops a NaN. Here one makes its row's scale NaN, and so is seen in the row's logit.
-            let nan = values.iter().any(|v| v.is_nan());
-            let largest = if nan { f32::NAN } else { values.iter().fold(0f32, |max, v| max.max(v.abs())) };
-            let factor = if largest > 0.0 { 127.0 / largest } else { 0.0 };
-            let codes: &mut [i8] = bytemuck::cast_slice_mut(words);
-            for (code, v) in codes.iter_mut().zip(&values) {
-                *code = (v * factor).round_ties_even() as i8;
-            }
-            *scale = largest / 127.0;
-        });
+        words.par_chunks_mut(stride.max(1)).zip(&mut scales).enumerate().for_each(
+            |(row, (words, scale))| {
+                let values = self.row(row);
+                // `f32::max` drops a NaN. Here one makes its row's scale NaN, and so is seen in the
+                // row's logit.
+                let nan = values.iter().any(|v| v.is_nan());
+                let largest = if nan {
+                    f32::NAN
+                } else {
+                    values.iter().fold(0f32, |max, v| max.max(v.abs()))
+                };
+                let factor = if largest > 0.0 { 127.0 / largest } else { 0.0 };
+                let codes: &mut [i8] = bytemuck::cast_slice_mut(words);
+                for (code, v) in codes.iter_mut().zip(&values) {
+                    *code = (v * factor).round_ties_even() as i8;
+                }
+                *scale = largest / 127.0;
+            },
+        );
         Self { element: DenseElement::Int8, rows: self.rows, columns: self.columns, words, scales }
     }
 
@@ -192,7 +237,10 @@ impl PackedDense {
         let words = &self.words[row * stride..][..stride];
         match self.element {
             DenseElement::F32 => bytemuck::cast_slice::<_, f32>(words)[..self.columns].to_vec(),
-            DenseElement::F16 => bytemuck::cast_slice::<_, f16>(words)[..self.columns].iter().map(|v| v.to_f32()).collect(),
+            DenseElement::F16 => bytemuck::cast_slice::<_, f16>(words)[..self.columns]
+                .iter()
+                .map(|v| v.to_f32())
+                .collect(),
             DenseElement::Bf16 => {
                 let bits = &bytemuck::cast_slice::<_, u16>(words)[..self.columns];
                 bits.iter().map(|&bits| bf16::from_bits(bits).to_f32()).collect()

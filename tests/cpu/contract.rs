@@ -1,4 +1,5 @@
-//! Do the shader texts match their declarations? Needs no GPU. And does the check find what it is for?
+//! Do the shader texts match their declarations? Needs no GPU. And does the check find what it is
+//! for?
 
 use bitnet_wgpu::{
     Context, Kernel, ShaderLanguage, catalog, contract,
@@ -74,11 +75,16 @@ const METAL: &[Part] = &[Part::new("planted/scale.metal", include_str!("../plant
 const BINDINGS: &[Binding] = &[read("x", F32), read("bias", U32), read_write("y", Float("Y"))];
 const SOURCES: &[Source] = &[Source::wgsl(PARTS), Source::msl(METAL)];
 
-/// A sound kernel in both languages; each test below breaks one thing in its declaration, which is the same as in the text.
+/// A sound kernel in both languages; each test below breaks one thing in its declaration, which is
+/// the same as in the text.
 const GOOD: Kernel = Kernel::new("scale", Good::FIELDS, BINDINGS, SOURCES);
 
 fn outcomes(kernel: &Kernel) -> Vec<(ShaderLanguage, Result<(), String>)> {
-    kernel.variants().iter().map(|variant| (variant.language, contract::check(kernel, variant))).collect()
+    kernel
+        .variants()
+        .iter()
+        .map(|variant| (variant.language, contract::check(kernel, variant)))
+        .collect()
 }
 
 #[test]
@@ -95,10 +101,22 @@ fn planted_faults_are_found_in_both_languages() {
     let bound = |bindings| Kernel::new("scale", Good::FIELDS, bindings, SOURCES);
     let passed = |params| Kernel::new("scale", params, BINDINGS, SOURCES);
     let faults = [
-        ("swapped bindings", bound(const { &[read("bias", U32), read("x", F32), read_write("y", Float("Y"))] })),
-        ("a renamed binding", bound(const { &[read("x", F32), read("offset", U32), read_write("y", Float("Y"))] })),
-        ("a binding of another type", bound(const { &[read("x", F32), read("bias", I32), read_write("y", Float("Y"))] })),
-        ("an output declared as input", bound(const { &[read("x", F32), read("bias", U32), read("y", Float("Y"))] })),
+        (
+            "swapped bindings",
+            bound(const { &[read("bias", U32), read("x", F32), read_write("y", Float("Y"))] }),
+        ),
+        (
+            "a renamed binding",
+            bound(const { &[read("x", F32), read("offset", U32), read_write("y", Float("Y"))] }),
+        ),
+        (
+            "a binding of another type",
+            bound(const { &[read("x", F32), read("bias", I32), read_write("y", Float("Y"))] }),
+        ),
+        (
+            "an output declared as input",
+            bound(const { &[read("x", F32), read("bias", U32), read("y", Float("Y"))] }),
+        ),
         ("a missing binding", bound(const { &[read("x", F32), read("bias", U32)] })),
         ("swapped params", passed(Swapped::FIELDS)),
         ("a param of another type", passed(Retyped::FIELDS)),
@@ -116,12 +134,28 @@ fn planted_faults_are_found_in_both_languages() {
 /// A binary says what it binds in words of its own.
 #[test]
 fn planted_faults_are_found_in_binaries() {
-    const SWAPPED: &[Binding] =
-        &[read("w_scale", F32), read("codes", U32), read("x", U32), read("x_scale", F32), read("x_sum", I32), read_write("y", Float("Y"))];
-    const READ: &[Binding] =
-        &[read("codes", U32), read("w_scale", F32), read("x", U32), read("x_scale", F32), read("x_sum", I32), read("y", Float("Y"))];
+    const SWAPPED: &[Binding] = &[
+        read("w_scale", F32),
+        read("codes", U32),
+        read("x", U32),
+        read("x_scale", F32),
+        read("x_sum", I32),
+        read_write("y", Float("Y")),
+    ];
+    const READ: &[Binding] = &[
+        read("codes", U32),
+        read("w_scale", F32),
+        read("x", U32),
+        read("x_scale", F32),
+        read("x_sum", I32),
+        read("y", Float("Y")),
+    ];
     let sound = catalog().find(|kernel| kernel.name == "bitlinear_gemm_int8_units_8").unwrap();
-    assert!(outcomes(sound).iter().all(|(language, outcome)| *language == ShaderLanguage::Spirv && outcome.is_ok()));
+    assert!(
+        outcomes(sound)
+            .iter()
+            .all(|(language, outcome)| *language == ShaderLanguage::Spirv && outcome.is_ok())
+    );
     type Plant = fn(&mut Kernel);
     let faults: [(&str, Plant); 6] = [
         ("swapped bindings", |kernel| kernel.bindings = SWAPPED),
@@ -134,14 +168,24 @@ fn planted_faults_are_found_in_binaries() {
     for (fault, plant) in faults {
         let mut kernel = sound.clone();
         plant(&mut kernel);
-        assert!(outcomes(&kernel).iter().all(|(_, outcome)| outcome.is_err()), "{fault} is not found");
+        assert!(
+            outcomes(&kernel).iter().all(|(_, outcome)| outcome.is_err()),
+            "{fault} is not found"
+        );
     }
 }
 
 /// What the check says of a text in place of the sound one.
-fn check_text(language: ShaderLanguage, text: &str, workgroup_bytes: u32, flat: bool) -> Result<(), String> {
-    let parts: &'static [Part] = Box::leak(Box::new([Part::new("planted", Box::leak(text.to_owned().into_boxed_str()))]));
-    let source = if language == ShaderLanguage::Msl { Source::msl(parts) } else { Source::wgsl(parts) };
+fn check_text(
+    language: ShaderLanguage,
+    text: &str,
+    workgroup_bytes: u32,
+    flat: bool,
+) -> Result<(), String> {
+    let parts: &'static [Part] =
+        Box::leak(Box::new([Part::new("planted", Box::leak(text.to_owned().into_boxed_str()))]));
+    let source =
+        if language == ShaderLanguage::Msl { Source::msl(parts) } else { Source::wgsl(parts) };
     let source = source.workgroup_bytes(workgroup_bytes);
     let kernel = Kernel::new("scale", Good::FIELDS, BINDINGS, Box::leak(Box::new([source])));
     let kernel = if flat { kernel.flat() } else { kernel };
@@ -157,7 +201,11 @@ fn metal_needs_a_stated_group_size_and_attributes() {
         assert!(sound.contains(piece));
         sound.replace(piece, "")
     };
-    assert!(check(&without("[[max_total_threads_per_threadgroup(THREADS)]]")).unwrap_err().contains("must follow"));
+    assert!(
+        check(&without("[[max_total_threads_per_threadgroup(THREADS)]]"))
+            .unwrap_err()
+            .contains("must follow")
+    );
     assert!(check(&without("[[buffer(2)]]")).unwrap_err().contains("no attribute"));
     assert!(check(&without("device const float")).is_err());
 }
@@ -167,37 +215,74 @@ fn grids_and_workgroup_memory_are_those_of_the_texts() {
     let wgsl = PARTS[0].text;
     let metal = METAL[0].text;
     let folded = [
-        (ShaderLanguage::Wgsl, format!("fn flat_group(i: u32) -> u32 {{ return i; }}\n{}", wgsl.replace("if id.x", "if flat_group(id.x)"))),
+        (
+            ShaderLanguage::Wgsl,
+            format!(
+                "fn flat_group(i: u32) -> u32 {{ return i; }}\n{}",
+                wgsl.replace("if id.x", "if flat_group(id.x)")
+            ),
+        ),
         (ShaderLanguage::Msl, metal.replace("if (id", "if (flat_group(id)")),
     ];
     for (language, text) in folded {
         assert!(text.contains("flat_group(id"), "{language:?}");
         check_text(language, &text, 0, true).unwrap();
-        assert!(check_text(language, &text, 0, false).unwrap_err().contains("grid"), "{language:?}");
+        assert!(
+            check_text(language, &text, 0, false).unwrap_err().contains("grid"),
+            "{language:?}"
+        );
     }
     // A function that is there and not called does not count.
-    check_text(ShaderLanguage::Wgsl, &format!("fn flat_group(i: u32) -> u32 {{ return i; }}\n{wgsl}"), 0, false).unwrap();
+    check_text(
+        ShaderLanguage::Wgsl,
+        &format!("fn flat_group(i: u32) -> u32 {{ return i; }}\n{wgsl}"),
+        0,
+        false,
+    )
+    .unwrap();
     let shared = [
-        (ShaderLanguage::Wgsl, format!("var<workgroup> a: array<vec4<f32>, THREADS>; var<workgroup> b: f32;\n{wgsl}")),
-        (ShaderLanguage::Msl, metal.replacen("{\n", "{\n    threadgroup float4 a[THREADS];\n    threadgroup float b[1 * 1];\n", 1)),
+        (
+            ShaderLanguage::Wgsl,
+            format!("var<workgroup> a: array<vec4<f32>, THREADS>; var<workgroup> b: f32;\n{wgsl}"),
+        ),
+        (
+            ShaderLanguage::Msl,
+            metal.replacen(
+                "{\n",
+                "{\n    threadgroup float4 a[THREADS];\n    threadgroup float b[1 * 1];\n",
+                1,
+            ),
+        ),
     ];
     for (language, text) in shared {
         if language == ShaderLanguage::Msl {
             assert!(text.contains("threadgroup float4"));
         }
         check_text(language, &text, 1024 + 16, false).unwrap();
-        assert!(check_text(language, &text, 1024, false).unwrap_err().contains("1040 bytes"), "{language:?}");
+        assert!(
+            check_text(language, &text, 1024, false).unwrap_err().contains("1040 bytes"),
+            "{language:?}"
+        );
     }
 }
 
 #[test]
 fn declared_workgroup_memory_is_that_of_the_texts() {
     let mut wrong = Vec::new();
-    for (kernel, source) in catalog().flat_map(|kernel| kernel.sources().iter().map(move |source| (kernel, source))) {
-        let variants = kernel.variants().into_iter().filter(|variant| variant.language == source.language);
-        let most = variants.map(|variant| contract::workgroup_bytes(kernel, &variant).unwrap()).max().unwrap();
+    for (kernel, source) in
+        catalog().flat_map(|kernel| kernel.sources().iter().map(move |source| (kernel, source)))
+    {
+        let variants =
+            kernel.variants().into_iter().filter(|variant| variant.language == source.language);
+        let most = variants
+            .map(|variant| contract::workgroup_bytes(kernel, &variant).unwrap())
+            .max()
+            .unwrap();
         if most != source.workgroup_bytes {
-            wrong.push(format!("{} {:?}: {most} bytes, not {}", kernel.name, source.language, source.workgroup_bytes));
+            wrong.push(format!(
+                "{} {:?}: {most} bytes, not {}",
+                kernel.name, source.language, source.workgroup_bytes
+            ));
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
@@ -207,12 +292,19 @@ fn declared_workgroup_memory_is_that_of_the_texts() {
 #[test]
 fn what_a_device_must_offer_follows_from_the_catalog() {
     let optional = wgpu::Features::SHADER_F16 | wgpu::Features::SUBGROUP;
-    let wgsl = |kernel: &'static Kernel| kernel.variants().into_iter().filter(|variant| variant.language == ShaderLanguage::Wgsl);
+    let wgsl = |kernel: &'static Kernel| {
+        kernel.variants().into_iter().filter(|variant| variant.language == ShaderLanguage::Wgsl)
+    };
     let needs = catalog().flat_map(|kernel| wgsl(kernel).map(|variant| kernel.needs(&variant)));
-    let plain = needs.filter(|needs| (needs.features - optional - Context::REQUIRED.features).is_empty());
+    let plain =
+        needs.filter(|needs| (needs.features - optional - Context::REQUIRED.features).is_empty());
     let all = plain.fold(Needs::NONE, Needs::union);
     assert_eq!(all.features - optional, Context::REQUIRED.features);
     let limits = |needs: Needs| (needs.storage_buffers, needs.threads, needs.workgroup_bytes);
     assert_eq!(limits(all), limits(Context::REQUIRED));
-    assert!(all.immediate_bytes <= Context::REQUIRED.immediate_bytes, "{} bytes of parameters", all.immediate_bytes);
+    assert!(
+        all.immediate_bytes <= Context::REQUIRED.immediate_bytes,
+        "{} bytes of parameters",
+        all.immediate_bytes
+    );
 }

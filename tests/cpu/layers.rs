@@ -1,5 +1,6 @@
-//! Imports go one way: every file of src/ imports only from layers below its own, by the module that defines a thing, and without cycles.
-//! Files of the command line and of the server import without cycles too. ARCHITECTURE.md shows the layers.
+//! Imports go one way: every file of src/ imports only from layers below its own, by the module
+//! that defines a thing, and without cycles. Files of the command line and of the server import
+//! without cycles too. ARCHITECTURE.md shows the layers.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -11,8 +12,8 @@ use syn::{
     visit::{self, Visit},
 };
 
-/// Top-level modules, from the lowest layer up. A layer may import from those before it; the modules of one layer may import from each other as
-/// long as there is no cycle.
+/// Top-level modules, from the lowest layer up. A layer may import from those before it; the
+/// modules of one layer may import from each other as long as there is no cycle.
 const LAYERS: [&[&str]; 10] = [
     &["shape", "element", "language", "error", "limits", "memory", "spans", "files", "choices"],
     &["kernel"],
@@ -27,10 +28,15 @@ const LAYERS: [&[&str]; 10] = [
 ];
 
 /// The macros that are exported at the root, and where they are defined.
-const MACROS: [(&str, &str); 4] =
-    [("params", "kernel::params"), ("wgsl", "kernel::source"), ("msl", "kernel::source"), ("part", "kernel::source")];
+const MACROS: [(&str, &str); 4] = [
+    ("params", "kernel::params"),
+    ("wgsl", "kernel::source"),
+    ("msl", "kernel::source"),
+    ("part", "kernel::source"),
+];
 
-/// A file's place in the module tree: `["gpu", "context"]`. Files named `mod.rs` have the name of their folder.
+/// A file's place in the module tree: `["gpu", "context"]`. Files named `mod.rs` have the name of
+/// their folder.
 type Module = Vec<String>;
 
 /// All files of the library, with their text.
@@ -38,7 +44,8 @@ fn files() -> BTreeMap<Module, String> {
     files_of("src")
 }
 
-/// All files of a package's folder of sources, but for unit tests in files of their own, with their text.
+/// All files of a package's folder of sources, but for unit tests in files of their own, with their
+/// text.
 fn files_of(folder: &str) -> BTreeMap<Module, String> {
     fn visit(folder: &Path, module: &Module, all: &mut BTreeMap<Module, String>) {
         for entry in fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
@@ -53,7 +60,8 @@ fn files_of(folder: &str) -> BTreeMap<Module, String> {
             }
         }
     }
-    let (source, mut all) = (Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(folder), BTreeMap::new());
+    let (source, mut all) =
+        (Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(folder), BTreeMap::new());
     visit(&source, &Vec::new(), &mut all);
     all.insert(Vec::new(), fs::read_to_string(source.join("lib.rs")).unwrap());
     all
@@ -69,13 +77,17 @@ struct Paths {
 impl<'a> Visit<'a> for Paths {
     fn visit_item_use(&mut self, item: &'a syn::ItemUse) {
         fn leaves(tree: &UseTree, prefix: &[String], all: &mut Vec<Vec<String>>) {
-            let with = |name: &syn::Ident| prefix.iter().cloned().chain([name.to_string()]).collect::<Vec<_>>();
+            let with = |name: &syn::Ident| {
+                prefix.iter().cloned().chain([name.to_string()]).collect::<Vec<_>>()
+            };
             match tree {
                 UseTree::Path(path) => leaves(&path.tree, &with(&path.ident), all),
                 UseTree::Name(name) => all.push(with(&name.ident)),
                 UseTree::Rename(rename) => all.push(with(&rename.ident)),
                 UseTree::Glob(_) => all.push(prefix.to_vec()),
-                UseTree::Group(group) => group.items.iter().for_each(|tree| leaves(tree, prefix, all)),
+                UseTree::Group(group) => {
+                    group.items.iter().for_each(|tree| leaves(tree, prefix, all))
+                }
             }
         }
         leaves(&item.tree, &[], &mut self.uses);
@@ -90,11 +102,10 @@ impl<'a> Visit<'a> for Paths {
     fn visit_visibility(&mut self, _: &'a syn::Visibility) {}
 
     fn visit_item_mod(&mut self, item: &'a syn::ItemMod) {
-        if item
-            .attrs
-            .iter()
-            .any(|attribute| attribute.path().is_ident("cfg") && attribute.parse_args::<syn::Ident>().is_ok_and(|cfg| cfg == "test"))
-        {
+        if item.attrs.iter().any(|attribute| {
+            attribute.path().is_ident("cfg")
+                && attribute.parse_args::<syn::Ident>().is_ok_and(|cfg| cfg == "test")
+        }) {
             return;
         }
         let mut inner = Self::default();
@@ -112,7 +123,8 @@ impl<'a> Visit<'a> for Paths {
     }
 }
 
-/// The file that a path leads to, and whether more of the path follows; `None` for other crates and for names of the file itself.
+/// The file that a path leads to, and whether more of the path follows; `None` for other crates and
+/// for names of the file itself.
 fn target(from: &Module, path: &[String], files: &BTreeMap<Module, String>) -> Option<Module> {
     let mut parts = path.iter();
     let mut at: Module = match path.first()?.as_str() {
@@ -143,7 +155,9 @@ fn target(from: &Module, path: &[String], files: &BTreeMap<Module, String>) -> O
     for part in parts {
         let next: Module = at.iter().cloned().chain([part.clone()]).collect();
         if !files.contains_key(&next) {
-            if let (true, Some((_, place))) = (at.is_empty(), MACROS.iter().find(|(name, _)| name == part)) {
+            if let (true, Some((_, place))) =
+                (at.is_empty(), MACROS.iter().find(|(name, _)| name == part))
+            {
                 return Some(place.split("::").map(str::to_owned).collect());
             }
             break;
@@ -159,16 +173,22 @@ fn name(module: &Module) -> String {
 
 fn layer(module: &Module) -> usize {
     let top = module.first().map_or("lib", String::as_str);
-    LAYERS.iter().position(|layer| layer.contains(&top)).unwrap_or_else(|| panic!("`{top}` is in no layer; add it to LAYERS"))
+    LAYERS
+        .iter()
+        .position(|layer| layer.contains(&top))
+        .unwrap_or_else(|| panic!("`{top}` is in no layer; add it to LAYERS"))
 }
 
 /// What each file imports from.
 fn edges(files: &BTreeMap<Module, String>) -> BTreeMap<Module, BTreeSet<Module>> {
     let edges = |(module, text): (&Module, &String)| {
         let mut paths = Paths::default();
-        paths.visit_file(&syn::parse_file(text).unwrap_or_else(|e| panic!("{}: {e}", name(module))));
-        let others = paths.others.into_iter().filter(|path| matches!(path[0].as_str(), "crate" | "super"));
-        let targets = paths.uses.into_iter().chain(others).filter_map(|path| target(module, &path, files));
+        paths
+            .visit_file(&syn::parse_file(text).unwrap_or_else(|e| panic!("{}: {e}", name(module))));
+        let others =
+            paths.others.into_iter().filter(|path| matches!(path[0].as_str(), "crate" | "super"));
+        let targets =
+            paths.uses.into_iter().chain(others).filter_map(|path| target(module, &path, files));
         (module.clone(), targets.filter(|to| to != module).collect())
     };
     files.iter().map(edges).collect()
@@ -178,7 +198,9 @@ fn edges(files: &BTreeMap<Module, String>) -> BTreeMap<Module, BTreeSet<Module>>
 fn no_import_climbs() {
     let files = files();
     let mut wrong = Vec::new();
-    for (from, to) in edges(&files).iter().flat_map(|(from, all)| all.iter().map(move |to| (from, to))) {
+    for (from, to) in
+        edges(&files).iter().flat_map(|(from, all)| all.iter().map(move |to| (from, to)))
+    {
         if layer(to) > layer(from) {
             wrong.push(format!("{} imports from {}, which is above it", name(from), name(to)));
         }
@@ -196,7 +218,8 @@ fn no_import_climbs() {
 /// What is left of the imports when all that are in no cycle are taken away.
 fn cycles(mut edges: BTreeMap<Module, BTreeSet<Module>>) -> BTreeMap<Module, BTreeSet<Module>> {
     // Whoever imports nothing that is left cannot be in a cycle.
-    while let Some(free) = edges.iter().find(|(_, to)| to.is_empty()).map(|(from, _)| from.clone()) {
+    while let Some(free) = edges.iter().find(|(_, to)| to.is_empty()).map(|(from, _)| from.clone())
+    {
         edges.remove(&free);
         edges.values_mut().for_each(|to| {
             to.remove(&free);
@@ -209,16 +232,26 @@ fn cycles(mut edges: BTreeMap<Module, BTreeSet<Module>>) -> BTreeMap<Module, BTr
 fn no_import_closes_a_cycle() {
     for folder in ["src", "cli/src", "serve/src"] {
         let list = |to: &BTreeSet<Module>| to.iter().map(name).collect::<Vec<_>>().join(", ");
-        let cycle: Vec<_> = cycles(edges(&files_of(folder))).iter().map(|(from, to)| format!("{} -> {}", name(from), list(to))).collect();
-        assert!(cycle.is_empty(), "{folder}: these files are in cycles, or above them:\n{}", cycle.join("\n"));
+        let cycle: Vec<_> = cycles(edges(&files_of(folder)))
+            .iter()
+            .map(|(from, to)| format!("{} -> {}", name(from), list(to)))
+            .collect();
+        assert!(
+            cycle.is_empty(),
+            "{folder}: these files are in cycles, or above them:\n{}",
+            cycle.join("\n")
+        );
     }
 }
 
 #[test]
 fn ops_name_no_wgpu_type() {
-    for (module, text) in files().iter().filter(|(module, _)| module.first().is_some_and(|top| top == "ops")) {
+    for (module, text) in
+        files().iter().filter(|(module, _)| module.first().is_some_and(|top| top == "ops"))
+    {
         let code = text.lines().filter(|line| !line.trim_start().starts_with("//"));
-        let named: Vec<_> = code.filter(|line| line.replace("bitnet_wgpu", "").contains("wgpu")).collect();
+        let named: Vec<_> =
+            code.filter(|line| line.replace("bitnet_wgpu", "").contains("wgpu")).collect();
         assert!(named.is_empty(), "{}: {named:?}", name(module));
     }
 }
@@ -236,7 +269,12 @@ fn planted_edges_are_found() {
     .map(|(module, text)| (module.split("::").map(str::to_owned).collect(), text.to_owned()))
     .into();
     let edges = edges(&files);
-    let of = |module: &str| edges[&module.split("::").map(str::to_owned).collect::<Module>()].iter().map(name).collect::<Vec<_>>();
+    let of = |module: &str| {
+        edges[&module.split("::").map(str::to_owned).collect::<Module>()]
+            .iter()
+            .map(name)
+            .collect::<Vec<_>>()
+    };
     assert_eq!(of("kernel::a"), ["gpu::b", "kernel"]);
     assert_eq!(of("gpu::b"), ["kernel::a", "kernel::params"]);
     assert_eq!(of("gpu"), ["gpu::b"]);

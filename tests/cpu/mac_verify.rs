@@ -2,10 +2,14 @@
 
 use std::{fs, os::unix::fs::PermissionsExt as _, path::PathBuf, process::Command};
 
-/// Names of the stand-ins and their shell scripts. `$FAULT` names what goes wrong; none prints more than the scripts under test look at.
+/// Names of the stand-ins and their shell scripts. `$FAULT` names what goes wrong; none prints more
+/// than the scripts under test look at.
 const STANDINS: [(&str, &str); 7] = [
     ("sw_vers", "echo 'ProductVersion: 15.0'"),
-    ("system_profiler", "printf '  Chip: Apple M9\\n  Memory: 8 GB\\n  Serial Number (system): SECRET\\n  Chipset Model: Apple M9\\n'"),
+    (
+        "system_profiler",
+        "printf '  Chip: Apple M9\\n  Memory: 8 GB\\n  Serial Number (system): SECRET\\n  Chipset Model: Apple M9\\n'",
+    ),
     ("xcodebuild", "[ \"${FAULT:-}\" != xcode ] && echo 'Xcode 16.0'"),
     // A compiler that does not know Metal 4.0 and refuses sources with the word `refuse`.
     (
@@ -88,7 +92,13 @@ fn steps<'a>(report: &'a str, outcome: &str) -> Vec<&'a str> {
 fn every_step_passes_doctor_first() {
     let (succeeded, report) = verify("pass", "", &[]);
     assert!(succeeded && steps(&report, "PASS") == STEPS, "{report}");
-    for shown in ["every kernel compiles", "Apple M9", "Xcode 16.0", "macos-metal2.3, macOS 11.0: all 2 sources compile", "tested"] {
+    for shown in [
+        "every kernel compiles",
+        "Apple M9",
+        "Xcode 16.0",
+        "macos-metal2.3, macOS 11.0: all 2 sources compile",
+        "tested",
+    ] {
         assert!(report.contains(shown), "{shown}: {report}");
     }
     assert!(!report.contains("AGX_RELAX"), "{report}");
@@ -107,9 +117,20 @@ fn a_failed_step_fails_alone() {
         // The stand-in for benchmarks asks for an earlier step that passed.
         let also = (fault == "DIFFER").then_some("benchmarks");
         let (succeeded, report) = verify(&format!("fail-{fault}"), fault, &[]);
-        assert!(!succeeded && steps(&report, "FAIL").into_iter().eq([failed].into_iter().chain(also)), "{fault}: {report}");
-        assert_eq!(steps(&report, "PASS").len(), STEPS.len() - 1 - usize::from(also.is_some()), "{fault}: {report}");
-        assert_eq!(report.contains("AGX_RELAX_CDM_CTXSTORE_TIMEOUT=1"), fault == "watchdog", "{report}");
+        assert!(
+            !succeeded && steps(&report, "FAIL").into_iter().eq([failed].into_iter().chain(also)),
+            "{fault}: {report}"
+        );
+        assert_eq!(
+            steps(&report, "PASS").len(),
+            STEPS.len() - 1 - usize::from(also.is_some()),
+            "{fault}: {report}"
+        );
+        assert_eq!(
+            report.contains("AGX_RELAX_CDM_CTXSTORE_TIMEOUT=1"),
+            fault == "watchdog",
+            "{report}"
+        );
     }
 }
 
@@ -118,7 +139,11 @@ fn without_xcode_a_step_is_skipped() {
     let (succeeded, report) = verify("xcode", "xcode", &[]);
     assert!(succeeded && steps(&report, "SKIPPED") == ["Apple's compiler"], "{report}");
     assert_eq!(steps(&report, "PASS").len(), STEPS.len() - 1, "{report}");
-    assert!(report.contains("no Xcode") && report.contains("xcodebuild -downloadComponent MetalToolchain"), "{report}");
+    assert!(
+        report.contains("no Xcode")
+            && report.contains("xcodebuild -downloadComponent MetalToolchain"),
+        "{report}"
+    );
 }
 
 #[test]
@@ -131,18 +156,32 @@ fn a_dry_run_runs_nothing() {
 #[test]
 fn every_known_language_version_is_compiled() {
     let compile = |fault| {
-        let (_, mut command) = standins(&format!("compile-{fault}"), "scripts/apple-compile", fault);
+        let (_, mut command) =
+            standins(&format!("compile-{fault}"), "scripts/apple-compile", fault);
         let output = command.output().unwrap();
         (output.status.code(), String::from_utf8(output.stdout).unwrap())
     };
     let of = |version: &str, end: &str| format!("{version}: {end}\n");
-    let versions = ["macos-metal2.3, macOS 11.0", "metal3.0, macOS 13.0", "metal3.1, macOS 14.0", "metal3.2, macOS 15.0"];
+    let versions = [
+        "macos-metal2.3, macOS 11.0",
+        "metal3.0, macOS 13.0",
+        "metal3.1, macOS 14.0",
+        "metal3.2, macOS 15.0",
+    ];
     let all = |end: &str| versions.map(|version| of(version, end)).concat();
-    let unknown = of("metal4.0, macOS 26.0", "not known to this compiler: error: invalid value 'metal4.0'");
+    let unknown =
+        of("metal4.0, macOS 26.0", "not known to this compiler: error: invalid value 'metal4.0'");
     let (status, output) = compile("none");
-    assert_eq!((status, output), (Some(0), format!("Apple metal version 32000\n{}{unknown}", all("all 2 sources compile"))));
+    assert_eq!(
+        (status, output),
+        (Some(0), format!("Apple metal version 32000\n{}{unknown}", all("all 2 sources compile")))
+    );
     let (status, output) = compile("refuse");
-    assert!(status == Some(1) && versions.iter().all(|version| output.contains(&of(version, "REFUSED"))), "{output}");
+    assert!(
+        status == Some(1)
+            && versions.iter().all(|version| output.contains(&of(version, "REFUSED"))),
+        "{output}"
+    );
     assert_eq!(compile("xcode").0, Some(77));
 }
 
@@ -151,7 +190,21 @@ fn every_known_language_version_is_compiled() {
 fn scripts_for_macs_avoid_newer_tools() {
     // Of bash 4 and later, then of GNU's tools or Linux.
     let newer = [
-        ["mapfile", "readarray", "declare -A", "local -A", "local -n", "coproc", "wait -n", "&>>", "|&", ",,}", "^^}", "@Q}", "EPOCH"],
+        [
+            "mapfile",
+            "readarray",
+            "declare -A",
+            "local -A",
+            "local -n",
+            "coproc",
+            "wait -n",
+            "&>>",
+            "|&",
+            ",,}",
+            "^^}",
+            "@Q}",
+            "EPOCH",
+        ],
         [
             "stat -c",
             "sed -i",
@@ -171,7 +224,8 @@ fn scripts_for_macs_avoid_newer_tools() {
     for script in ["test", "mac-verify", "apple-compile"] {
         let text = fs::read_to_string(support::repository("scripts").join(script)).unwrap();
         let code = text.lines().filter(|line| !line.trim_start().starts_with('#'));
-        let found: Vec<_> = code.filter(|line| newer.iter().flatten().any(|newer| line.contains(newer))).collect();
+        let found: Vec<_> =
+            code.filter(|line| newer.iter().flatten().any(|newer| line.contains(newer))).collect();
         assert!(found.is_empty(), "scripts/{script}: {found:?}");
     }
 }

@@ -1,4 +1,5 @@
-//! What holds without a GPU: the layers of the code, the declarations of kernels and their texts, CPU references, a whole model on the CPU.
+//! What holds without a GPU: the layers of the code, the declarations of kernels and their texts,
+//! CPU references, a whole model on the CPU.
 
 mod contract;
 mod layers;

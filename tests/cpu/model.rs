@@ -1,4 +1,5 @@
-//! Whole models on the CPU against transformers: the shipped one, and a small random one of each family.
+//! Whole models on the CPU against transformers: the shipped one, and a small random one of each
+//! family.
 
 use bitnet_wgpu::{
     Element,
@@ -10,8 +11,10 @@ use support::{Golden, block_on, models, real_model};
 #[track_caller]
 fn assert_greedy(model: &Model, golden: &Golden, prompt: usize, safe: usize) {
     let wanted = golden.ids(&format!("prompt{prompt}.greedy"));
-    let options = GenerateOptions::default().max_tokens(wanted.len()).ignore_eos(true).cache(Element::F32);
-    let generation = model.generate_ids(&golden.ids(&format!("prompt{prompt}.ids")), &options).unwrap();
+    let options =
+        GenerateOptions::default().max_tokens(wanted.len()).ignore_eos(true).cache(Element::F32);
+    let generation =
+        model.generate_ids(&golden.ids(&format!("prompt{prompt}.ids")), &options).unwrap();
     let tokens: Vec<_> = generation.into_iter().map(|token| token.unwrap().id).collect();
     assert_eq!(tokens[..safe], wanted[..safe], "prompt {prompt}");
 }
@@ -19,8 +22,10 @@ fn assert_greedy(model: &Model, golden: &Golden, prompt: usize, safe: usize) {
 #[test]
 fn the_shipped_model_writes_what_transformers_does() {
     let folder = real_model().join("golden");
-    let report: serde_json::Value = serde_json::from_slice(&std::fs::read(folder.join("golden.json")).unwrap()).unwrap();
-    let (model, golden) = (Model::load_cpu(real_model()).unwrap(), Golden::open(folder.join("golden.safetensors")));
+    let report: serde_json::Value =
+        serde_json::from_slice(&std::fs::read(folder.join("golden.json")).unwrap()).unwrap();
+    let (model, golden) =
+        (Model::load_cpu(real_model()).unwrap(), Golden::open(folder.join("golden.safetensors")));
     for (prompt, info) in report["prompts"].as_array().unwrap().iter().enumerate() {
         assert_greedy(&model, &golden, prompt, info["safe_steps"].as_u64().unwrap() as usize);
     }
@@ -29,15 +34,22 @@ fn the_shipped_model_writes_what_transformers_does() {
 #[test]
 fn small_models_compute_what_transformers_does() {
     for name in ["odd", "llama", "qwen3", "minicpm", "trilm", "gemma3"] {
-        let (model, golden) = (Model::load_cpu(models::directory(name)).unwrap(), models::golden(name));
+        let (model, golden) =
+            (Model::load_cpu(models::directory(name)).unwrap(), models::golden(name));
         // As in the suite of models on GPUs: activations of 8 bits are exact, others are rounded.
         let tolerance = if model.config().quantized_activations { 2e-4 } else { 5e-3 };
         for prompt in 0..3 {
-            let logits = block_on(model.logits(&golden.ids(&format!("prompt{prompt}.ids")))).unwrap();
+            let logits =
+                block_on(model.logits(&golden.ids(&format!("prompt{prompt}.ids")))).unwrap();
             let last = &logits[logits.len() - model.config().vocab..];
             let wanted = golden.floats(&format!("prompt{prompt}.last_logits"));
             approx::assert_abs_diff_eq!(last, &wanted[..], epsilon = tolerance);
-            assert_greedy(&model, &golden, prompt, golden.ids(&format!("prompt{prompt}.safe_steps"))[0] as usize);
+            assert_greedy(
+                &model,
+                &golden,
+                prompt,
+                golden.ids(&format!("prompt{prompt}.safe_steps"))[0] as usize,
+            );
         }
     }
 }

@@ -3,12 +3,15 @@
 use std::{collections::BTreeSet, fs};
 use support::{repository, sources_below};
 
-/// Every page that people read can be reached from the README by its links, and every link to a file of the repository leads to one.
+/// Every page that people read can be reached from the README by its links, and every link to a
+/// file of the repository leads to one.
 #[test]
 fn pages_are_linked_and_links_lead_somewhere() {
-    let (mut open, mut seen) = (vec![repository("README.md").canonicalize().unwrap()], BTreeSet::new());
+    let (mut open, mut seen) =
+        (vec![repository("README.md").canonicalize().unwrap()], BTreeSet::new());
     while let Some(page) = open.pop() {
-        if !seen.insert(page.clone()) || page.extension().is_none_or(|extension| extension != "md") {
+        if !seen.insert(page.clone()) || page.extension().is_none_or(|extension| extension != "md")
+        {
             continue;
         }
         let text = fs::read_to_string(&page).unwrap();
@@ -17,11 +20,15 @@ fn pages_are_linked_and_links_lead_somewhere() {
                 continue;
             }
             let target = page.parent().unwrap().join(link);
-            let target = target.canonicalize().unwrap_or_else(|_| panic!("{} links to {link}, which is not there", page.display()));
+            let target = target.canonicalize().unwrap_or_else(|_| {
+                panic!("{} links to {link}, which is not there", page.display())
+            });
             open.push(target);
         }
     }
-    let pages = fs::read_dir(repository("docs")).unwrap().map(|entry| entry.unwrap().path().canonicalize().unwrap());
+    let pages = fs::read_dir(repository("docs"))
+        .unwrap()
+        .map(|entry| entry.unwrap().path().canonicalize().unwrap());
     for page in pages.filter(|page| page.is_file()) {
         assert!(seen.contains(&page), "no link leads to {}", page.display());
     }
@@ -31,15 +38,35 @@ fn pages_are_linked_and_links_lead_somewhere() {
 #[test]
 fn security_names_tests_that_exist() {
     let page = fs::read_to_string(repository("SECURITY.md")).unwrap();
-    let sources: String = ["src", "tests", "cli", "serve"].map(|folder| sources_below(&repository(folder))).concat();
-    let is_test = |name: &str| name.len() > 12 && name.contains('_') && name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_');
-    let tests = |text: &str| text.split('`').skip(1).step_by(2).filter(|name| is_test(name)).map(str::to_owned).collect::<Vec<_>>();
-    let is_row = |line: &&str| line.starts_with("| ") && !["| ---", "| input |", "| what |"].iter().any(|start| line.starts_with(start));
+    let sources: String =
+        ["src", "tests", "cli", "serve"].map(|folder| sources_below(&repository(folder))).concat();
+    let is_test = |name: &str| {
+        name.len() > 12
+            && name.contains('_')
+            && name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_')
+    };
+    let tests = |text: &str| {
+        text.split('`')
+            .skip(1)
+            .step_by(2)
+            .filter(|name| is_test(name))
+            .map(str::to_owned)
+            .collect::<Vec<_>>()
+    };
+    let is_row = |line: &&str| {
+        line.starts_with("| ")
+            && !["| ---", "| input |", "| what |"].iter().any(|start| line.starts_with(start))
+    };
     for row in page.lines().filter(is_row) {
         let column = row.trim_end_matches([' ', '|']).rsplit('|').next().unwrap_or_default();
         assert!(!tests(column).is_empty(), "no test is named: {row}");
     }
     let all: BTreeSet<String> = tests(&page).into_iter().collect();
-    let missing: Vec<_> = all.iter().filter(|name| !sources.contains(&format!("fn {name}("))).collect();
-    assert!(all.len() > 50 && missing.is_empty(), "of {} tests, these are not there: {missing:?}", all.len());
+    let missing: Vec<_> =
+        all.iter().filter(|name| !sources.contains(&format!("fn {name}("))).collect();
+    assert!(
+        all.len() > 50 && missing.is_empty(),
+        "of {} tests, these are not there: {missing:?}",
+        all.len()
+    );
 }

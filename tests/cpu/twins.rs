@@ -12,7 +12,8 @@ use support::{U, activations, assert_gradient, floats, ints, rng, shapes, ternar
 #[test]
 fn absmean_is_the_papers() {
     // By hand: mean|W| = 0.75, so W·s = 2, -0.533.., 0.4, 0: +1, -1, 0, 0.
-    let packed = bitnet::quantize_weights_cpu(&[1.5f32, -0.4, 0.3, 0.0, 0.8, -1.5, 1.5, 0.0], 2, 4).unwrap();
+    let packed =
+        bitnet::quantize_weights_cpu(&[1.5f32, -0.4, 0.3, 0.0, 0.8, -1.5, 1.5, 0.0], 2, 4).unwrap();
     assert_eq!(packed.to_values(), [1, -1, 0, 0, 1, -1, 1, 0]);
     assert_eq!(packed.scales(), &bitnet_wgpu::Scales::Tensor(0.75));
     // Ties go to even: 0.5·s = 0.5 -> 0 where the mean is 1.
@@ -24,7 +25,8 @@ fn absmean_is_the_papers() {
 fn binary_weights_are_the_papers() {
     // By hand: the mean is 0.25, and what is no more than it is negative; β = mean|W| = 0.75.
     let w = [1.5f32, 0.25, 0.5, -0.75, -0.5, 1.0];
-    let packed = bitnet::quantize_weights_binary_cpu(&[&w[..], &[0.0, 0.0]].concat(), 2, 4).unwrap();
+    let packed =
+        bitnet::quantize_weights_binary_cpu(&[&w[..], &[0.0, 0.0]].concat(), 2, 4).unwrap();
     assert_eq!(packed.to_codes(), [1, 0, 1, 0, 0, 1, 0, 0]);
     assert_eq!(packed.dequantize()[..4], [0.5625, -0.5625, 0.5625, -0.5625]);
     // A row of its own has a mean of its own.
@@ -36,24 +38,51 @@ fn binary_weights_are_the_papers() {
 #[test]
 fn integer_weights_are_the_nearest_steps() {
     // By hand: from -1 to 2 in three steps.
-    let asymmetric = bitnet::quantize_weights_int_cpu(&[2.0f32, -1.0, 0.4, 0.6], 1, 4, Bits::Two, None, Scheme::Asymmetric).unwrap();
-    assert_eq!((asymmetric.to_codes(), &asymmetric.affine().zeros[..]), (vec![3, 0, 1, 2], &[1.0][..]));
+    let asymmetric = bitnet::quantize_weights_int_cpu(
+        &[2.0f32, -1.0, 0.4, 0.6],
+        1,
+        4,
+        Bits::Two,
+        None,
+        Scheme::Asymmetric,
+    )
+    .unwrap();
+    assert_eq!(
+        (asymmetric.to_codes(), &asymmetric.affine().zeros[..]),
+        (vec![3, 0, 1, 2], &[1.0][..])
+    );
     // From -2 to 2 in two; halves go to even.
-    let symmetric = bitnet::quantize_weights_int_cpu(&[2.0f32, -1.0, 1.2, -2.0], 1, 4, Bits::Two, None, Scheme::Symmetric).unwrap();
+    let symmetric = bitnet::quantize_weights_int_cpu(
+        &[2.0f32, -1.0, 1.2, -2.0],
+        1,
+        4,
+        Bits::Two,
+        None,
+        Scheme::Symmetric,
+    )
+    .unwrap();
     assert_eq!(symmetric.dequantize(), [2.0, 0.0, 2.0, -2.0]);
     let mut rng = rng(41);
-    for (bits, offset) in [Bits::Two, Bits::Four, Bits::Eight].into_iter().flat_map(|bits| [0.0, 2.0, -2.0].map(|offset| (bits, offset))) {
+    for (bits, offset) in [Bits::Two, Bits::Four, Bits::Eight]
+        .into_iter()
+        .flat_map(|bits| [0.0, 2.0, -2.0].map(|offset| (bits, offset)))
+    {
         let mut w: Vec<f32> = floats(&mut rng, 300, 1.0).iter().map(|v| v + offset).collect();
         w[7] = 0.0;
         for scheme in [Scheme::Asymmetric, Scheme::Symmetric] {
-            let packed = bitnet::quantize_weights_int_cpu(&w, 3, 100, bits, Some(64), scheme).unwrap();
+            let packed =
+                bitnet::quantize_weights_int_cpu(&w, 3, 100, bits, Some(64), scheme).unwrap();
             let (codes, weights) = (packed.to_codes(), packed.dequantize());
             assert_eq!(weights[7], 0.0, "{bits:?} {scheme:?}");
             for (at, (w, q)) in w.iter().zip(&weights).enumerate() {
                 let scale = packed.affine().scales[at / 100 * 2 + at % 100 / 64];
-                // Half a step; rounding the zero point can cost another half where a weight is an end of the range.
+                // Half a step; rounding the zero point can cost another half where a weight is an
+                // end of the range.
                 let steps = if scheme == Scheme::Symmetric { 0.5 } else { 1.0 };
-                assert!((w - q).abs() <= scale * (steps + 1e-4), "{bits:?} {scheme:?}, weight {at}: {q} for {w}");
+                assert!(
+                    (w - q).abs() <= scale * (steps + 1e-4),
+                    "{bits:?} {scheme:?}, weight {at}: {q} for {w}"
+                );
                 assert!(scheme == Scheme::Asymmetric || codes[at] > 0, "code 0 of {bits:?}");
             }
         }
@@ -67,15 +96,19 @@ fn a_gradient_through_packed_integers_is_a_slope() {
         let w = ints(&mut rng, 7, 37, bits, size);
         let (x, dy, dense) = (floats(&mut rng, 37, 1.0), floats(&mut rng, 7, 1.0), w.dequantize());
         let dx = bitnet::bitlinear_int_backward_cpu(&dy, &w).unwrap();
-        let row = |x: &[f64], row: &[f32]| x.iter().zip(row).map(|(x, w)| x * f64::from(*w)).sum::<f64>();
-        assert_gradient("bitlinear_int", &x, &dx, |x| weighed(dense.chunks(37).map(|w| row(x, w)), &dy));
+        let row =
+            |x: &[f64], row: &[f32]| x.iter().zip(row).map(|(x, w)| x * f64::from(*w)).sum::<f64>();
+        assert_gradient("bitlinear_int", &x, &dx, |x| {
+            weighed(dense.chunks(37).map(|w| row(x, w)), &dy)
+        });
     }
 }
 
 #[test]
 fn rounding_is_to_even_and_scales_follow_pytorch() {
     // Largest value 127: the scale is 127·(1/127), which is 1 but for the last bit, as in PyTorch.
-    let xq = bitnet::quantize_activations_cpu(&[127.0f32, 0.5, 1.5, 2.5, -0.5, -1.5, -127.0], 1, 7).unwrap();
+    let xq = bitnet::quantize_activations_cpu(&[127.0f32, 0.5, 1.5, 2.5, -0.5, -1.5, -127.0], 1, 7)
+        .unwrap();
     assert_eq!(xq.scales, [127.0 * (1.0f32 / 127.0)]);
     assert_eq!(xq.codes, [127, 0, 2, 2, 0, -2, -127]);
     // Below 1e-5 the scale stays.
@@ -93,18 +126,32 @@ fn norms_are_near_the_exact_ones() {
         for token in 0..m {
             let row = &x[token * k..][..k];
             let mean = row.iter().map(|&v| f64::from(v) * f64::from(v)).sum::<f64>() / k as f64;
-            let exact: Vec<f64> =
-                row.iter().zip(&gain).map(|(&v, &g)| f64::from(v) / (mean + f64::from(eps)).sqrt() * f64::from(g)).collect();
-            // The mean and eps, halved by the root; then root, reciprocal and two products. Squares are summed exactly.
+            let exact: Vec<f64> = row
+                .iter()
+                .zip(&gain)
+                .map(|(&v, &g)| f64::from(v) / (mean + f64::from(eps)).sqrt() * f64::from(g))
+                .collect();
+            // The mean and eps, halved by the root; then root, reciprocal and two products. Squares
+            // are summed exactly.
             let stray = 6.0 * U;
             for (got, exact) in normed[token * k..].iter().zip(&exact) {
-                assert!((f64::from(*got) - exact).abs() <= stray * exact.abs(), "{got}, not {exact}, of row {token} of {m} × {k}");
+                assert!(
+                    (f64::from(*got) - exact).abs() <= stray * exact.abs(),
+                    "{got}, not {exact}, of row {token} of {m} × {k}"
+                );
             }
             // The scale has three steps more, and a code two products.
             let scale = 127.0 / exact.iter().fold(1e-5f64, |max, v| max.max(v.abs()));
-            assert!((f64::from(quantized.scales[token]) / scale - 1.0).abs() <= stray + 4.0 * U, "scale of row {token} of {m} × {k}");
+            assert!(
+                (f64::from(quantized.scales[token]) / scale - 1.0).abs() <= stray + 4.0 * U,
+                "scale of row {token} of {m} × {k}"
+            );
             for (&code, v) in quantized.row(token).iter().zip(&exact) {
-                assert!((f64::from(code) - v * scale).abs() <= 0.5 + 128.0 * (2.0 * stray + 5.0 * U), "{code} for {}", v * scale);
+                assert!(
+                    (f64::from(code) - v * scale).abs() <= 0.5 + 128.0 * (2.0 * stray + 5.0 * U),
+                    "{code} for {}",
+                    v * scale
+                );
             }
         }
     }
@@ -120,7 +167,10 @@ fn rows_that_are_not_finite_are_nan_and_alone() {
         let mut x = clean.repeat(3);
         x[40 + 17] = bad;
         let y = bitnet::bitlinear_cpu(&x, 3, &w).unwrap();
-        assert!(y[6..12].iter().all(|v| v.is_nan()) && y[..6] == expected && y[12..] == expected, "{bad}: {y:?}");
+        assert!(
+            y[6..12].iter().all(|v| v.is_nan()) && y[..6] == expected && y[12..] == expected,
+            "{bad}: {y:?}"
+        );
     }
 }
 
@@ -131,7 +181,8 @@ fn segments_scale_their_own_rows() {
     let fused = PackedTernary::concat(&parts.each_ref()).unwrap();
     assert!(matches!(fused.scales(), Scales::Segments(segments) if segments.len() == 3));
     let x = activations(&mut rng, 1, 80);
-    let separate: Vec<f32> = parts.iter().flat_map(|part| bitnet::bitlinear_cpu(&x, 1, part).unwrap()).collect();
+    let separate: Vec<f32> =
+        parts.iter().flat_map(|part| bitnet::bitlinear_cpu(&x, 1, part).unwrap()).collect();
     assert_eq!(bitnet::bitlinear_cpu(&x, 1, &fused).unwrap(), separate);
 }
 
@@ -140,14 +191,19 @@ fn segments_scale_their_own_rows() {
 fn matrices_of_other_groups_are_stacked() {
     let mut rng = rng(42);
     let mut part = |group: Option<usize>| {
-        let scales =
-            group.map_or(Scales::Tensor(0.75), |size| Scales::Groups { size, scales: floats(&mut rng, 3 * 328usize.div_ceil(size), 2.0) });
+        let scales = group.map_or(Scales::Tensor(0.75), |size| Scales::Groups {
+            size,
+            scales: floats(&mut rng, 3 * 328usize.div_ceil(size), 2.0),
+        });
         ternary_with(&mut rng, 3, 328, scales)
     };
     let parts = [Some(128), None, Some(64), Some(192)].map(&mut part);
     let stacked = PackedTernary::concat(&parts.each_ref()).unwrap();
     assert_eq!((stacked.group(), stacked.rows()), (Some(64), 12));
-    assert_eq!(stacked.dequantize(), parts.iter().flat_map(PackedTernary::dequantize).collect::<Vec<_>>());
+    assert_eq!(
+        stacked.dequantize(),
+        parts.iter().flat_map(PackedTernary::dequantize).collect::<Vec<_>>()
+    );
     let [coarse, fine] = [Some(128), Some(80)].map(&mut part);
     assert!(matches!(PackedTernary::concat(&[&coarse, &fine]), Err(Error::Invalid { .. })));
 }
@@ -182,7 +238,9 @@ fn gradients_of_reductions_are_slopes() {
         let axes = Axes::from(axes.as_slice());
         let y = tensor::norm_cpu(&x, shape, axes).unwrap();
         let dx = tensor::norm_backward_cpu(&x, shape, axes, &y, &dy).unwrap();
-        assert_gradient("norm", &x, &dx, |x| weighed(groups(x).iter().map(|x| x.iter().map(|v| v * v).sum::<f64>().sqrt()), &dy));
+        assert_gradient("norm", &x, &dx, |x| {
+            weighed(groups(x).iter().map(|x| x.iter().map(|v| v * v).sum::<f64>().sqrt()), &dy)
+        });
         for correction in [0, 1] {
             let dx = tensor::variance_backward_cpu(&x, shape, axes, correction, &dy).unwrap();
             let variance = |x: &Vec<f64>| {
@@ -193,7 +251,9 @@ fn gradients_of_reductions_are_slopes() {
         }
         let winner = tensor::argmax_cpu(&x, shape, axes).unwrap();
         let dx = tensor::max_backward_cpu(&winner, &dy, axes, shape).unwrap();
-        assert_gradient("max", &x, &dx, |x| weighed(groups(x).iter().map(|x| x.iter().copied().fold(f64::MIN, f64::max)), &dy));
+        assert_gradient("max", &x, &dx, |x| {
+            weighed(groups(x).iter().map(|x| x.iter().copied().fold(f64::MIN, f64::max)), &dy)
+        });
     }
 }
 
@@ -202,22 +262,37 @@ fn gradients_of_rows_are_slopes() {
     let mut rng = rng(61);
     let (row, dy) = (floats(&mut rng, 7, 3.0), floats(&mut rng, 7, 2.0));
     let dx = tensor::softmax_backward_cpu(&tensor::softmax_cpu(&row), &dy);
-    assert_gradient("softmax", &row, &dx, |x| weighed(x.iter().map(|v| (v - log_sum(x)).exp()), &dy));
+    assert_gradient("softmax", &row, &dx, |x| {
+        weighed(x.iter().map(|v| (v - log_sum(x)).exp()), &dy)
+    });
     let dx = tensor::log_softmax_backward_cpu(&tensor::log_softmax_cpu(&row), &dy);
     assert_gradient("log_softmax", &row, &dx, |x| weighed(x.iter().map(|v| v - log_sum(x)), &dy));
     for smoothing in [0.0, 0.25] {
-        let dx = tensor::cross_entropy_backward_cpu(&row, 2, CrossEntropyOptions::default().smoothing(smoothing), 1.5);
+        let dx = tensor::cross_entropy_backward_cpu(
+            &row,
+            2,
+            CrossEntropyOptions::default().smoothing(smoothing),
+            1.5,
+        );
         let smoothing = f64::from(smoothing);
-        let loss = |x: &[f64]| log_sum(x) - (1.0 - smoothing) * x[2] - smoothing * x.iter().sum::<f64>() / 7.0;
+        let loss = |x: &[f64]| {
+            log_sum(x) - (1.0 - smoothing) * x[2] - smoothing * x.iter().sum::<f64>() / 7.0
+        };
         assert_gradient("cross_entropy", &row, &dx, |x| 1.5 * loss(x));
     }
-    let (x, dy, weight, bias) = (floats(&mut rng, 15, 3.0), floats(&mut rng, 15, 2.0), floats(&mut rng, 5, 2.0), floats(&mut rng, 5, 2.0));
+    let (x, dy, weight, bias) = (
+        floats(&mut rng, 15, 3.0),
+        floats(&mut rng, 15, 2.0),
+        floats(&mut rng, 5, 2.0),
+        floats(&mut rng, 5, 2.0),
+    );
     let eps = 0.01;
     let wide = |x: &[f32]| x.iter().map(|&v| f64::from(v)).collect::<Vec<_>>();
     let norm = |center: bool, x: &[f64], weight: &[f64], bias: &[f64]| {
         let row = |row: &[f64]| {
             let mean = if center { row.iter().sum::<f64>() / 5.0 } else { 0.0 };
-            let root = (row.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / 5.0 + f64::from(eps)).sqrt();
+            let root =
+                (row.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / 5.0 + f64::from(eps)).sqrt();
             (0..5).map(|i| (row[i] - mean) / root * weight[i] + bias[i]).collect::<Vec<_>>()
         };
         weighed(x.chunks_exact(5).flat_map(row), &dy)
@@ -225,11 +300,17 @@ fn gradients_of_rows_are_slopes() {
     let made = tensor::layer_norm_backward_cpu(&x, &weight, eps, &dy).unwrap();
     let (wide_x, wide_weight, wide_bias) = (wide(&x), wide(&weight), wide(&bias));
     assert_gradient("layer_norm, x", &x, &made.x, |x| norm(true, x, &wide_weight, &wide_bias));
-    assert_gradient("layer_norm, weight", &weight, &made.weight, |weight| norm(true, &wide_x, weight, &wide_bias));
-    assert_gradient("layer_norm, bias", &bias, &made.bias, |bias| norm(true, &wide_x, &wide_weight, bias));
+    assert_gradient("layer_norm, weight", &weight, &made.weight, |weight| {
+        norm(true, &wide_x, weight, &wide_bias)
+    });
+    assert_gradient("layer_norm, bias", &bias, &made.bias, |bias| {
+        norm(true, &wide_x, &wide_weight, bias)
+    });
     let made = transformer::rms_norm_backward_cpu(&x, &weight, eps, &dy).unwrap();
     assert_gradient("rms_norm, x", &x, &made.x, |x| norm(false, x, &wide_weight, &[0.0; 5]));
-    assert_gradient("rms_norm, gain", &weight, &made.gain, |gain| norm(false, &wide_x, gain, &[0.0; 5]));
+    assert_gradient("rms_norm, gain", &weight, &made.gain, |gain| {
+        norm(false, &wide_x, gain, &[0.0; 5])
+    });
 }
 
 /// Those of elementwise ops, where they have a slope: not beside a corner.
@@ -248,7 +329,11 @@ fn gradients_of_elementwise_ops_are_slopes() {
         ("scale", |x| 1.7 * x, |x, dy| tensor::scale_backward_cpu(x, 1.7, dy)),
         ("clamp", |x| x.clamp(-1.0, 1.5), |x, dy| tensor::clamp_backward_cpu(x, -1.0, 1.5, dy)),
         ("relu", |x| x.max(0.0), tensor::relu_backward_cpu),
-        ("leaky_relu", |x| if x > 0.0 { x } else { 0.1 * x }, |x, dy| tensor::leaky_relu_backward_cpu(x, 0.1, dy)),
+        (
+            "leaky_relu",
+            |x| if x > 0.0 { x } else { 0.1 * x },
+            |x, dy| tensor::leaky_relu_backward_cpu(x, 0.1, dy),
+        ),
         ("relu2", |x| x.max(0.0).powi(2), tensor::relu2_backward_cpu),
         ("gelu", |x| 0.5 * x * libm::erfc(-x / 2f64.sqrt()), tensor::gelu_backward_cpu),
         ("gelu_tanh", gelu_tanh, tensor::gelu_tanh_backward_cpu),
@@ -269,22 +354,29 @@ fn gradients_of_elementwise_ops_are_slopes() {
         ("pow", f64::powf, tensor::pow_backward_cpu),
     ];
     let mut rng = rng(69);
-    // Off multiples of a sixteenth, where corners are, and of each other; and not near 0, where quotients bend much.
+    // Off multiples of a sixteenth, where corners are, and of each other; and not near 0, where
+    // quotients bend much.
     let mut numbers = |off: f32| -> Vec<f32> {
         let number = |v: &f32| (v * 16.0).round() / 16.0 + off;
         floats(&mut rng, 40, 2.0).iter().map(number).map(|v| v + 0.25f32.copysign(v)).collect()
     };
     for (name, function, backward) in of_one {
         let positive = ["log", "sqrt", "rsqrt"].contains(&name);
-        for (x, dy) in numbers(1.0 / 32.0).into_iter().zip(numbers(0.0)).filter(|(x, _)| !positive || *x > 0.0) {
+        for (x, dy) in
+            numbers(1.0 / 32.0).into_iter().zip(numbers(0.0)).filter(|(x, _)| !positive || *x > 0.0)
+        {
             assert_gradient(name, &[x], &[backward(x, dy)], |x| f64::from(dy) * function(x[0]));
         }
     }
     for (name, function, backward) in of_two {
         let (x, y) = (numbers(1.0 / 32.0), numbers(3.0 / 64.0));
-        for ((x, y), dy) in x.into_iter().zip(y).zip(numbers(0.0)).filter(|((x, _), _)| name != "pow" || *x > 0.0) {
+        for ((x, y), dy) in
+            x.into_iter().zip(y).zip(numbers(0.0)).filter(|((x, _), _)| name != "pow" || *x > 0.0)
+        {
             let (dx, dy_of_y) = backward(x, y, dy);
-            assert_gradient(name, &[x, y], &[dx, dy_of_y], |x| f64::from(dy) * function(x[0], x[1]));
+            assert_gradient(name, &[x, y], &[dx, dy_of_y], |x| {
+                f64::from(dy) * function(x[0], x[1])
+            });
         }
     }
 }
@@ -297,12 +389,16 @@ fn gelu_tanh(x: f64) -> f64 {
 #[test]
 fn gradients_of_linear_ops_are_slopes() {
     let mut rng = rng(70);
-    let (packed, x, dy) = (ternary(&mut rng, 5, 7), floats(&mut rng, 7, 1.0), floats(&mut rng, 5, 1.0));
+    let (packed, x, dy) =
+        (ternary(&mut rng, 5, 7), floats(&mut rng, 7, 1.0), floats(&mut rng, 5, 1.0));
     let dx = bitnet::bitlinear_backward_cpu(&dy, &packed).unwrap();
     let dense: Vec<f64> = packed.dequantize().into_iter().map(f64::from).collect();
-    assert_gradient("bitlinear", &x, &dx, |x| weighed(dense.chunks(7).map(|w| w.iter().zip(x).map(|(w, x)| w * x).sum()), &dy));
+    assert_gradient("bitlinear", &x, &dx, |x| {
+        weighed(dense.chunks(7).map(|w| w.iter().zip(x).map(|(w, x)| w * x).sum()), &dy)
+    });
     // Row 2 twice, row 1 never, and one that is not there.
-    let (table, ids, dy) = (floats(&mut rng, 4 * 3, 1.0), [2u32, 0, 2, 3, 9], floats(&mut rng, 5 * 3, 1.0));
+    let (table, ids, dy) =
+        (floats(&mut rng, 4 * 3, 1.0), [2u32, 0, 2, 3, 9], floats(&mut rng, 5 * 3, 1.0));
     let there = |id: &u32| (*id as usize) < 4;
     assert_gradient("gather", &table, &tensor::gather_backward_cpu(&dy, &ids, 4), |table| {
         ids.iter()
@@ -323,7 +419,9 @@ fn gradients_of_gates_are_slopes() {
     ];
     let mut rng = rng(68);
     for (name, function, backward) in gates {
-        for (x, dy) in floats(&mut rng, 40, 3.0).as_chunks::<2>().0.iter().zip(floats(&mut rng, 20, 2.0)) {
+        for (x, dy) in
+            floats(&mut rng, 40, 3.0).as_chunks::<2>().0.iter().zip(floats(&mut rng, 20, 2.0))
+        {
             let (of_gate, of_up) = backward(x[0], x[1], dy);
             assert_gradient(name, x, &[of_gate, of_up], |x| f64::from(dy) * function(x[0]) * x[1]);
         }
@@ -337,20 +435,29 @@ fn gradients_of_attention_are_slopes() {
     let [q, k, v, dy] = [(); 4].map(|()| floats(&mut rng, 5 * DIM, 1.0));
     let wide = |x: &[f32]| x.iter().map(|&v| f64::from(v)).collect::<Vec<_>>();
     let (wide_q, wide_k, wide_v) = (wide(&q), wide(&k), wide(&v));
-    for options in [FlashAttentionOptions::default(), FlashAttentionOptions::default().causal().scale(1.25)] {
+    for options in
+        [FlashAttentionOptions::default(), FlashAttentionOptions::default().causal().scale(1.25)]
+    {
         let scale = f64::from(options.scale.unwrap_or((DIM as f32).sqrt().recip()));
         let attention = |q: &[f64], k: &[f64], v: &[f64]| {
             let row = |i: usize| {
                 let keys = k.chunks_exact(DIM).take(if options.causal { i + 1 } else { 5 });
-                let scores: Vec<f64> = keys.map(|k| scale * k.iter().zip(&q[i * DIM..]).map(|(k, q)| k * q).sum::<f64>()).collect();
+                let scores: Vec<f64> = keys
+                    .map(|k| scale * k.iter().zip(&q[i * DIM..]).map(|(k, q)| k * q).sum::<f64>())
+                    .collect();
                 let log = log_sum(&scores);
-                (0..DIM).map(|d| (0..scores.len()).map(|j| (scores[j] - log).exp() * v[j * DIM + d]).sum()).collect::<Vec<f64>>()
+                (0..DIM)
+                    .map(|d| {
+                        (0..scores.len()).map(|j| (scores[j] - log).exp() * v[j * DIM + d]).sum()
+                    })
+                    .collect::<Vec<f64>>()
             };
             weighed((0..5).flat_map(row), &dy)
         };
         let qkv = Qkv { q: &q[..], k: &k[..], v: &v[..] };
         let attended = transformer::flash_attention_cpu(qkv, DIM, options).unwrap();
-        let made = transformer::flash_attention_backward_cpu(qkv, &attended, &dy, DIM, options).unwrap();
+        let made =
+            transformer::flash_attention_backward_cpu(qkv, &attended, &dy, DIM, options).unwrap();
         assert_gradient("flash_attention, q", &q, &made.q, |q| attention(q, &wide_k, &wide_v));
         assert_gradient("flash_attention, k", &k, &made.k, |k| attention(&wide_q, k, &wide_v));
         assert_gradient("flash_attention, v", &v, &made.v, |v| attention(&wide_q, &wide_k, v));
@@ -375,8 +482,14 @@ fn hadamard_is_orthogonal_and_its_own_gradient() {
         let y = transformed(&x);
         let wide: Vec<f64> = x.iter().map(|&v| v.into()).collect();
         let near = |a: f64, b: f64| (a - b).abs() < 1e-5 * 3.0 * (block as f64).sqrt();
-        assert!((0..x.len()).all(|at| near(y[at].into(), definition(&wide, at))), "blocks of {block}");
-        assert!(transformed(&y).iter().zip(&wide).all(|(&back, &x)| near(back.into(), x)), "blocks of {block}");
+        assert!(
+            (0..x.len()).all(|at| near(y[at].into(), definition(&wide, at))),
+            "blocks of {block}"
+        );
+        assert!(
+            transformed(&y).iter().zip(&wide).all(|(&back, &x)| near(back.into(), x)),
+            "blocks of {block}"
+        );
         if block <= 64 {
             let forward = |x: &[f64]| weighed((0..x.len()).map(|at| definition(x, at)), &dy);
             assert_gradient("hadamard", &x, &transformed(&dy), forward);
@@ -388,16 +501,31 @@ fn hadamard_is_orthogonal_and_its_own_gradient() {
 fn gradients_of_linear_cross_entropy_are_slopes() {
     const K: usize = 3;
     let mut rng = rng(63);
-    let (x, w, targets, dloss) = (floats(&mut rng, 4 * K, 1.0), floats(&mut rng, 6 * K, 1.0), [5, 0, 2, 3], floats(&mut rng, 4, 2.0));
+    let (x, w, targets, dloss) = (
+        floats(&mut rng, 4 * K, 1.0),
+        floats(&mut rng, 6 * K, 1.0),
+        [5, 0, 2, 3],
+        floats(&mut rng, 4, 2.0),
+    );
     let wide = |x: &[f32]| x.iter().map(|&v| f64::from(v)).collect::<Vec<_>>();
     for (smoothing, ignored) in [(0.0, 2), (0.25, 9)] {
         let options = CrossEntropyOptions::default().smoothing(smoothing).ignore(ignored);
-        let made = tensor::linear_cross_entropy_backward_cpu(Linear { x: &x, w: &w }, K, &targets, options, &dloss).unwrap();
+        let made = tensor::linear_cross_entropy_backward_cpu(
+            Linear { x: &x, w: &w },
+            K,
+            &targets,
+            options,
+            &dloss,
+        )
+        .unwrap();
         let smoothing = f64::from(smoothing);
         let loss = |x: &[f64], w: &[f64]| {
             let of_row = |(x, target): (&[f64], &u32)| {
-                let logits: Vec<f64> = w.chunks_exact(K).map(|w| w.iter().zip(x).map(|(w, x)| w * x).sum()).collect();
-                let loss = log_sum(&logits) - (1.0 - smoothing) * logits[*target as usize] - smoothing * logits.iter().sum::<f64>() / 6.0;
+                let logits: Vec<f64> =
+                    w.chunks_exact(K).map(|w| w.iter().zip(x).map(|(w, x)| w * x).sum()).collect();
+                let loss = log_sum(&logits)
+                    - (1.0 - smoothing) * logits[*target as usize]
+                    - smoothing * logits.iter().sum::<f64>() / 6.0;
                 if *target == ignored { 0.0 } else { loss }
             };
             weighed(x.chunks_exact(K).zip(&targets).map(of_row), &dloss)
@@ -407,17 +535,25 @@ fn gradients_of_linear_cross_entropy_are_slopes() {
     }
 }
 
-/// Straight through the rounding, the gradient is that of what is rounded; of clipped numbers there is none.
+/// Straight through the rounding, the gradient is that of what is rounded; of clipped numbers there
+/// is none.
 #[test]
 fn gradients_of_fake_quantisation_are_slopes_of_what_is_rounded() {
     let mut rng = rng(62);
     let (w, dy) = (floats(&mut rng, 40, 1.0), floats(&mut rng, 40, 2.0));
     let made = bitnet::fake_quantize_weights_cpu(&w, 1.0).unwrap();
-    let dw: Vec<f32> = w.iter().zip(&dy).map(|(&w, &dy)| bitnet::fake_quantize_backward_cpu(w, made.scale, (-1.0, 1.0), dy)).collect();
+    let dw: Vec<f32> = w
+        .iter()
+        .zip(&dy)
+        .map(|(&w, &dy)| bitnet::fake_quantize_backward_cpu(w, made.scale, (-1.0, 1.0), dy))
+        .collect();
     assert!(dw.contains(&0.0) && dw != vec![0.0; 40]);
     let scale = f64::from(made.scale);
-    assert_gradient("fake_quantize_weights", &w, &dw, |w| weighed(w.iter().map(|w| (w * scale).clamp(-1.0, 1.0) / scale), &dy));
-    // After a norm: the loss is taken where the rounded numbers are, its slope goes back through the norm alone.
+    assert_gradient("fake_quantize_weights", &w, &dw, |w| {
+        weighed(w.iter().map(|w| (w * scale).clamp(-1.0, 1.0) / scale), &dy)
+    });
+    // After a norm: the loss is taken where the rounded numbers are, its slope goes back through
+    // the norm alone.
     let (x, gain, eps) = (floats(&mut rng, 15, 3.0), floats(&mut rng, 5, 2.0), 0.01);
     let rounded = bitnet::rms_norm_fake_quantize_cpu(&x, 3, &gain, eps, 1.0).unwrap();
     let dy: Vec<f32> = rounded.iter().map(|y| 2.0 * y).collect();
@@ -430,13 +566,23 @@ fn gradients_of_fake_quantisation_are_slopes_of_what_is_rounded() {
     };
     let wide = |x: &[f32]| x.iter().map(|&v| f64::from(v)).collect::<Vec<_>>();
     let made = transformer::rms_norm_backward_cpu(&x, &gain, eps, &dy).unwrap();
-    assert_gradient("rms_norm_fake_quantize, x", &x, &made.x, |x| weighed(norm(x, &wide(&gain)), &dy));
-    assert_gradient("rms_norm_fake_quantize, gain", &gain, &made.gain, |gain| weighed(norm(&wide(&x), gain), &dy));
+    assert_gradient("rms_norm_fake_quantize, x", &x, &made.x, |x| {
+        weighed(norm(x, &wide(&gain)), &dy)
+    });
+    assert_gradient("rms_norm_fake_quantize, gain", &gain, &made.gain, |gain| {
+        weighed(norm(&wide(&x), gain), &dy)
+    });
     // What is rounded is that norm: off by half a step.
     let normed = norm(&wide(&x), &wide(&gain));
     for (rounded, normed) in rounded.chunks(5).zip(normed.chunks(5)) {
         let largest = normed.iter().fold(0.0, |largest: f64, v| largest.max(v.abs()));
-        assert!(rounded.iter().zip(normed).all(|(&r, n)| (f64::from(r) - n).abs() <= 0.5001 * largest / 127.0), "{rounded:?}, {normed:?}");
+        assert!(
+            rounded
+                .iter()
+                .zip(normed)
+                .all(|(&r, n)| (f64::from(r) - n).abs() <= 0.5001 * largest / 127.0),
+            "{rounded:?}, {normed:?}"
+        );
     }
 }
 
@@ -446,10 +592,18 @@ fn lambda_leads_from_a_number_to_its_code() {
     let at = |lambda| bitnet::fake_quantize_activations_cpu(&x, 1, 4, lambda).unwrap();
     assert_eq!(at(0.0), x);
     let (half, all) = (at(0.5), at(1.0));
-    assert!(half.iter().zip(x.iter().zip(&all)).all(|(half, (x, all))| (half - 0.5 * (x + all)).abs() <= f32::EPSILON), "{half:?}");
+    assert!(
+        half.iter()
+            .zip(x.iter().zip(&all))
+            .all(|(half, (x, all))| (half - 0.5 * (x + all)).abs() <= f32::EPSILON),
+        "{half:?}"
+    );
     // 0.9·127 = 114.3, -0.31·127 = -39.37.
     let codes = [114.0, -39.0, 127.0, 0.0];
-    assert!(all.iter().zip(codes).all(|(value, code)| (value - code / 127.0).abs() <= f32::EPSILON), "{all:?}");
+    assert!(
+        all.iter().zip(codes).all(|(value, code)| (value - code / 127.0).abs() <= f32::EPSILON),
+        "{all:?}"
+    );
 }
 
 #[test]
@@ -467,12 +621,13 @@ fn zero_points_and_few_bits_by_hand() {
     assert_eq!(xq.codes, [-128, -128, -78, 127, 127, 127, -128, -78]);
     let xq = bitnet::quantize_activations_by_tensor_cpu(&[127.0f32, 0.5, 1.5, -2.5]);
     assert_eq!((xq.codes, xq.scales), (vec![127, 0, 2, -2], vec![127.0 * (1.0f32 / 127.0)]));
-    let xq = bitnet::quantize_activations_4bit_cpu(&[7.0f32, -7.0, 0.5, 1.5, 2.5, -3.4], 1, 6).unwrap();
+    let xq =
+        bitnet::quantize_activations_4bit_cpu(&[7.0f32, -7.0, 0.5, 1.5, 2.5, -3.4], 1, 6).unwrap();
     assert_eq!(xq.codes, [7, -7, 0, 2, 2, -3], "ties go to even");
 }
 
-/// Over many seeds a code is one of the two neighbours of x·a, and their mean is x·a: within five standard deviations of the mean of as many
-/// independent roundings, and 2^-25 for the units of u.
+/// Over many seeds a code is one of the two neighbours of x·a, and their mean is x·a: within five
+/// standard deviations of the mean of as many independent roundings, and 2^-25 for the units of u.
 #[test]
 fn stochastic_rounding_has_no_bias() {
     const SEEDS: u64 = 20_000;
@@ -490,20 +645,28 @@ fn stochastic_rounding_has_no_bias() {
         let (exact, mean) = (f64::from(x * scale).clamp(-127.0, 127.0), sum as f64 / SEEDS as f64);
         let up = exact - exact.floor();
         let deviation = (up * (1.0 - up) / SEEDS as f64).sqrt();
-        assert!((mean - exact).abs() <= 5.0 * deviation + 0.5f64.powi(25), "{x}: {mean}, not {exact} ± {deviation}");
+        assert!(
+            (mean - exact).abs() <= 5.0 * deviation + 0.5f64.powi(25),
+            "{x}: {mean}, not {exact} ± {deviation}"
+        );
     }
     // Neighbours in a word are rounded apart.
-    let made = bitnet::quantize_gradients_cpu(&[1.0f32, 0.3, 0.3, 0.3, 0.3, 0.3, 0.3, 0.3], 1, 8, 7).unwrap();
+    let made =
+        bitnet::quantize_gradients_cpu(&[1.0f32, 0.3, 0.3, 0.3, 0.3, 0.3, 0.3, 0.3], 1, 8, 7)
+            .unwrap();
     assert!(made.codes.contains(&38) && made.codes.contains(&39), "{:?}", made.codes);
 }
 
-/// Over many seeds, and over many positions, tokens are as likely as softmax says. Σ (seen - expected)² / expected, of n - 1 degrees of freedom, is
-/// beyond n - 1 + 2·√((n - 1)·t) + 2·t with a probability below e^-t (Laurent and Massart 2000, lemma 1).
+/// Over many seeds, and over many positions, tokens are as likely as softmax says. Σ (seen -
+/// expected)² / expected, of n - 1 degrees of freedom, is beyond n - 1 + 2·√((n - 1)·t) + 2·t with
+/// a probability below e^-t (Laurent and Massart 2000, lemma 1).
 #[test]
 fn tokens_are_as_likely_as_softmax_says() {
     const DRAWS: u32 = 40_000;
-    let (logits, options) = (floats(&mut rng(5), 33, 2.5), SampleOptions::default().temperature(0.8));
-    let weights: Vec<f64> = logits.iter().map(|&logit| (f64::from(logit) / f64::from(0.8f32)).exp()).collect();
+    let (logits, options) =
+        (floats(&mut rng(5), 33, 2.5), SampleOptions::default().temperature(0.8));
+    let weights: Vec<f64> =
+        logits.iter().map(|&logit| (f64::from(logit) / f64::from(0.8f32)).exp()).collect();
     let sum: f64 = weights.iter().sum();
     let by_seed = |n: u32| sample_cpu(&logits, u64::from(n), 3, &options).unwrap();
     let by_position = |n: u32| sample_cpu(&logits, u64::MAX - 6, n, &options).unwrap();
@@ -511,7 +674,11 @@ fn tokens_are_as_likely_as_softmax_says() {
         let mut seen = [0u32; 33];
         (0..DRAWS).for_each(|n| seen[draw(n) as usize] += 1);
         let expected = weights.iter().map(|weight| weight / sum * f64::from(DRAWS));
-        let statistic: f64 = seen.iter().zip(expected).map(|(&seen, expected)| (f64::from(seen) - expected).powi(2) / expected).sum();
+        let statistic: f64 = seen
+            .iter()
+            .zip(expected)
+            .map(|(&seen, expected)| (f64::from(seen) - expected).powi(2) / expected)
+            .sum();
         let (freedom, t) = (32.0, 14.0f64);
         assert!(statistic < freedom + 2.0 * (freedom * t).sqrt() + 2.0 * t, "by {by}: {statistic}");
     }

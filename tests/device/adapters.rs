@@ -11,7 +11,8 @@ use support::{block_on, context, warnings};
 #[test]
 fn a_software_adapter_is_not_preferred_unless_it_is_named() {
     let (preferred, why) = block_on(Context::preferred(Default::default())).unwrap();
-    let named = ["WGPU_ADAPTER_NAME", "WGPU_BACKEND"].iter().any(|name| std::env::var_os(name).is_some());
+    let named =
+        ["WGPU_ADAPTER_NAME", "WGPU_BACKEND"].iter().any(|name| std::env::var_os(name).is_some());
     assert_eq!(preferred.is_none(), context().capabilities().software && !named, "{why}");
     assert!(why.contains(&context().capabilities().adapter), "{why}");
 }
@@ -22,68 +23,122 @@ fn a_model_comes_to_the_gpu_or_the_cpu_and_the_caller_knows_why() {
     let load = |policy: DevicePolicy, options: ContextOptions| {
         let mut layers = 0;
         let mut progress = |done: usize, all| layers = done.min(all);
-        let (model, placement) = Model::load_auto(&path, policy, options, LoadOptions::default().progress(&mut progress))?;
+        let (model, placement) = Model::load_auto(
+            &path,
+            policy,
+            options,
+            LoadOptions::default().progress(&mut progress),
+        )?;
         assert_eq!(layers, model.config().layers);
-        assert_eq!(placement.gpu.as_ref(), model.context().map(|context| &context.capabilities().adapter));
+        assert_eq!(
+            placement.gpu.as_ref(),
+            model.context().map(|context| &context.capabilities().adapter)
+        );
         Ok::<_, Error>(placement)
     };
     let plain = ContextOptions::default;
     let on_cpu = load(DevicePolicy::Cpu, plain()).unwrap();
-    assert!(on_cpu.gpu.is_none() && on_cpu.error.is_none() && on_cpu.why.contains("policy"), "{on_cpu:?}");
+    assert!(
+        on_cpu.gpu.is_none() && on_cpu.error.is_none() && on_cpu.why.contains("policy"),
+        "{on_cpu:?}"
+    );
     for policy in [DevicePolicy::AnyGpu, DevicePolicy::RequireGpu] {
         let placed = load(policy, plain()).unwrap();
-        assert!(placed.gpu.as_ref() == Some(name) && placed.error.is_none() && placed.why.contains(name), "{placed:?}");
+        assert!(
+            placed.gpu.as_ref() == Some(name)
+                && placed.error.is_none()
+                && placed.why.contains(name),
+            "{placed:?}"
+        );
     }
     let (preferred, why) = block_on(Context::preferred(plain())).unwrap();
     let placed = load(DevicePolicy::PreferGpu, plain()).unwrap();
-    assert!(placed.gpu.is_some() == preferred.is_some() && placed.error.is_none() && placed.why == why, "{placed:?}");
+    assert!(
+        placed.gpu.is_some() == preferred.is_some() && placed.error.is_none() && placed.why == why,
+        "{placed:?}"
+    );
 
     // One with too little memory, and one that is not there.
-    for (options, kind) in [(plain().memory_limit(1000), ErrorKind::OutOfMemory), (plain().adapter("no such GPU"), ErrorKind::NoDevice)] {
+    for (options, kind) in [
+        (plain().memory_limit(1000), ErrorKind::OutOfMemory),
+        (plain().adapter("no such GPU"), ErrorKind::NoDevice),
+    ] {
         let mut placed = None;
         let told = warnings(|| placed = Some(load(DevicePolicy::AnyGpu, options.clone()).unwrap()));
         let Placement { gpu, why, error, .. } = placed.unwrap();
         let error = error.unwrap();
-        assert!(gpu.is_none() && error.kind() == kind && why.starts_with("the CPU") && why.contains(&error.to_string()), "{why}");
+        assert!(
+            gpu.is_none()
+                && error.kind() == kind
+                && why.starts_with("the CPU")
+                && why.contains(&error.to_string()),
+            "{why}"
+        );
         assert!(told.len() == 1 && told[0].contains(&why), "{told:?}");
         assert_eq!(load(DevicePolicy::RequireGpu, options).unwrap_err().kind(), kind);
     }
-    let missing = Model::load_auto("no/such/model", DevicePolicy::AnyGpu, plain(), LoadOptions::default());
+    let missing =
+        Model::load_auto("no/such/model", DevicePolicy::AnyGpu, plain(), LoadOptions::default());
     assert_eq!(missing.unwrap_err().kind(), ErrorKind::Io, "what is wrong with files is an error");
 }
 
 #[test]
 fn adapters_are_chosen_by_name_by_index_and_by_the_caller() {
     let all = block_on(Adapters::list(&ContextOptions::default())).all;
-    assert!(all.iter().enumerate().all(|(at, adapter)| adapter.index == at && (adapter.score > 0) == adapter.refused.is_none()), "{all:?}");
+    assert!(
+        all.iter()
+            .enumerate()
+            .all(|(at, adapter)| adapter.index == at
+                && (adapter.score > 0) == adapter.refused.is_none()),
+        "{all:?}"
+    );
     let last = all.len() - 1;
     let name = all[last].capabilities.adapter.clone();
     let choose = |options: ContextOptions| block_on(Adapters::list(&options)).chosen;
-    let by_function = choose(ContextOptions::default().adapter_by(|all| Some(all.last()?.index))).unwrap();
-    assert_eq!((by_function.index, choose(ContextOptions::default().adapter(last)).unwrap().index), (last, last));
+    let by_function =
+        choose(ContextOptions::default().adapter_by(|all| Some(all.last()?.index))).unwrap();
+    assert_eq!(
+        (by_function.index, choose(ContextOptions::default().adapter(last)).unwrap().index),
+        (last, last)
+    );
     let by_name = choose(ContextOptions::default().adapter(name[1..].to_uppercase())).unwrap();
-    assert!(all[by_name.index].capabilities.adapter == name && by_name.why.contains("name"), "{by_name:?}");
+    assert!(
+        all[by_name.index].capabilities.adapter == name && by_name.why.contains("name"),
+        "{by_name:?}"
+    );
     let refused = |options: ContextOptions, words: &str| match block_on(Context::open(options)) {
-        Err(Error::NoAdapter { reason, found }) => assert!(reason.contains(words) && found.contains(&name), "{reason} ({found})"),
+        Err(Error::NoAdapter { reason, found }) => {
+            assert!(reason.contains(words) && found.contains(&name), "{reason} ({found})")
+        }
         other => panic!("{other:?}"),
     };
     refused(ContextOptions::default().adapter("no such adapter"), "\"no such adapter\"");
     refused(ContextOptions::default().adapter(""), "is empty");
-    refused(ContextOptions::default().adapter(all.len()), &format!("adapter {} was asked for; there are {}", all.len(), all.len()));
+    refused(
+        ContextOptions::default().adapter(all.len()),
+        &format!("adapter {} was asked for; there are {}", all.len(), all.len()),
+    );
     refused(ContextOptions::default().adapter_by(|_| Some(usize::MAX)), "there are");
     refused(ContextOptions::default().adapter_by(|_| None), "chose none");
     // What is asked for is taken, a software adapter too.
-    let (preferred, why) = block_on(Context::preferred(ContextOptions::default().adapter(by_name.index))).unwrap();
+    let (preferred, why) =
+        block_on(Context::preferred(ContextOptions::default().adapter(by_name.index))).unwrap();
     assert!(preferred.is_some() && why.contains(&name), "{why}");
 }
 
 #[test]
 fn contexts_on_all_adapters_work_side_by_side() {
     let all = block_on(Adapters::list(&ContextOptions::default())).all;
-    let usable: Vec<usize> = all.iter().filter(|adapter| adapter.refused.is_none()).map(|adapter| adapter.index).collect();
+    let usable: Vec<usize> = all
+        .iter()
+        .filter(|adapter| adapter.refused.is_none())
+        .map(|adapter| adapter.index)
+        .collect();
     // One more of the first: where there is one adapter, there are two contexts still.
     let indices = usable.iter().chain(&usable[..1]);
-    let contexts: Vec<_> = indices.map(|&index| block_on(Context::open(ContextOptions::default().adapter(index))).unwrap()).collect();
+    let contexts: Vec<_> = indices
+        .map(|&index| block_on(Context::open(ContextOptions::default().adapter(index))).unwrap())
+        .collect();
     thread::scope(|scope| {
         for (i, context) in (0u32..).zip(&contexts) {
             scope.spawn(move || {

@@ -28,28 +28,47 @@ fn both_sides_compute_the_op() {
         let auto = auto(Some(target));
         let weights = auto.weights(w.clone()).unwrap();
         let each = |f: fn(f32) -> f32| a.iter().map(|&x| f(x)).collect::<Vec<_>>();
-        let pairs = |f: fn(f32, f32) -> f32| a.iter().zip(&b).map(|(&a, &b)| f(a, b)).collect::<Vec<_>>();
+        let pairs =
+            |f: fn(f32, f32) -> f32| a.iter().zip(&b).map(|(&a, &b)| f(a, b)).collect::<Vec<_>>();
         assert_eq!(values(auto.add(&a, &b), target), pairs(|a, b| a + b));
         assert_eq!(values(auto.mul(&a, &b), target), pairs(|a, b| a * b));
         assert_eq!(values(auto.relu2(&a), target), each(|x| x.max(0.0) * x.max(0.0)));
-        assert_eq!(values(auto.bitlinear(&a, 30, &weights), target), bitnet::bitlinear_cpu(&a, 30, &w).unwrap());
+        assert_eq!(
+            values(auto.bitlinear(&a, 30, &weights), target),
+            bitnet::bitlinear_cpu(&a, 30, &w).unwrap()
+        );
         // Others within what cases of these ops say more closely.
         let within = |error: f32, what: &str, got: Vec<f32>, wanted: Vec<f32>| {
             assert_eq!(got.len(), wanted.len(), "{what}");
             for (got, wanted) in got.into_iter().zip(wanted) {
-                assert!((got - wanted).abs() <= error * wanted.abs().max(1.0), "{what} {target:?}: {got}, not {wanted}");
+                assert!(
+                    (got - wanted).abs() <= error * wanted.abs().max(1.0),
+                    "{what} {target:?}: {got}, not {wanted}"
+                );
             }
         };
         let near = |what: &str, got: Vec<f32>, wanted: Vec<f32>| within(3e-6, what, got, wanted);
         near("silu", values(auto.silu(&a), target), each(tensor::silu_cpu));
         near("gelu", values(auto.gelu(&a), target), each(tensor::gelu_cpu));
-        near("softmax", values(auto.softmax(&a, 100), target), a.chunks(100).flat_map(tensor::softmax_cpu).collect());
+        near(
+            "softmax",
+            values(auto.softmax(&a, 100), target),
+            a.chunks(100).flat_map(tensor::softmax_cpu).collect(),
+        );
         let exact: f64 = a.iter().map(|&v| f64::from(v)).sum();
         let sum = values(auto.sum(&a), target);
-        assert!(sum.len() == 1 && (f64::from(sum[0]) - exact).abs() <= 40.0 * U * 4.0 * 3000.0, "{sum:?}, not {exact}");
+        assert!(
+            sum.len() == 1 && (f64::from(sum[0]) - exact).abs() <= 40.0 * U * 4.0 * 3000.0,
+            "{sum:?}, not {exact}"
+        );
         // A hundred products of up to 16 each.
         let error = 100.0 * (100.0 * 16.0) * U as f32;
-        within(error, "matmul", values(auto.matmul(&a, &b, [30, 100, 30]), target), tensor::matmul_cpu(&a, &b, [30, 100, 30]).unwrap());
+        within(
+            error,
+            "matmul",
+            values(auto.matmul(&a, &b, [30, 100, 30]), target),
+            tensor::matmul_cpu(&a, &b, [30, 100, 30]).unwrap(),
+        );
         // Nothing.
         assert!(values(auto.silu(&[]), target).is_empty());
         assert!(values(auto.softmax(&[], 5), target).is_empty());
@@ -64,11 +83,17 @@ fn small_calls_stay_on_the_processor() {
     let auto = auto(None);
     let calls: Vec<_> = (0..20).map(|_| auto.add(&[1.0; 64], &[2.0; 64]).unwrap()).collect();
     assert!(calls.iter().all(|answer| answer.values == [3.0; 64]));
-    // The way to a GPU and back takes more than 64 additions. It is tried, and the first time compiles; of calls that wait for another program there are few.
-    let (stayed, tried): (Vec<_>, Vec<_>) = calls.iter().map(|answer| answer.ran).partition(|ran| ran.on == Target::Cpu);
+    // The way to a GPU and back takes more than 64 additions. It is tried, and the first time
+    // compiles; of calls that wait for another program there are few.
+    let (stayed, tried): (Vec<_>, Vec<_>) =
+        calls.iter().map(|answer| answer.ran).partition(|ran| ran.on == Target::Cpu);
     assert!(stayed.len() >= 15 && tried.iter().any(|ran| ran.why == Why::Trial), "{tried:?}");
     let expected = stayed.iter().rev().find(|ran| ran.why == Why::Expected).unwrap().to_string();
-    assert!(expected.starts_with("add on the CPU, which should be faster: ") && expected.contains(" on the GPU; took "), "{expected}");
+    assert!(
+        expected.starts_with("add on the CPU, which should be faster: ")
+            && expected.contains(" on the GPU; took "),
+        "{expected}"
+    );
 }
 
 #[test]
@@ -76,7 +101,11 @@ fn without_a_gpu_all_runs_on_the_processor() {
     let auto = Auto::new(None).unwrap();
     let answer = auto.gelu(&[1.0]).unwrap();
     assert_eq!((answer.ran.on, answer.ran.why, answer.ran.gpu), (Target::Cpu, Why::NoGpu, None));
-    assert!(answer.ran.to_string().starts_with("gelu on the CPU, since there is no GPU: "), "{}", answer.ran);
+    assert!(
+        answer.ran.to_string().starts_with("gelu on the CPU, since there is no GPU: "),
+        "{}",
+        answer.ran
+    );
     assert!(matches!(auto.always(Some(Target::Gpu)), Err(Error::Invalid { .. })));
 }
 
@@ -104,7 +133,10 @@ fn what_does_not_fit_is_refused_on_both_sides() {
     }
     // Weights that were made without a GPU, or for another.
     let elsewhere = Auto::new(None).unwrap().weights(w).unwrap();
-    assert!(matches!(auto(Some(Target::Gpu)).bitlinear(&[1.0; 8], 1, &elsewhere), Err(Error::OtherDevice { .. })));
+    assert!(matches!(
+        auto(Some(Target::Gpu)).bitlinear(&[1.0; 8], 1, &elsewhere),
+        Err(Error::OtherDevice { .. })
+    ));
 }
 
 #[test]
@@ -117,7 +149,11 @@ fn threads_share_it() {
                 for n in (0..60).map(|i| 1 + i * 97 % 5000) {
                     let x = floats(&mut rng(seed), n, 1.0);
                     let answer = auto.add(&x, &x).unwrap();
-                    assert!(answer.values.iter().zip(&x).all(|(y, x)| *y == x + x), "{}", answer.ran);
+                    assert!(
+                        answer.values.iter().zip(&x).all(|(y, x)| *y == x + x),
+                        "{}",
+                        answer.ran
+                    );
                 }
             });
         }
@@ -130,7 +166,9 @@ fn open(cache: impl Into<Option<PathBuf>>) -> Context {
 
 /// A file that reads as if it had been kept: the header of another, and a text.
 fn with_text(sound: &[u8], text: &[u8]) -> Vec<u8> {
-    let hash = text.iter().fold(0xcbf2_9ce4_8422_2325u64, |hash, &byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3));
+    let hash = text.iter().fold(0xcbf2_9ce4_8422_2325u64, |hash, &byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    });
     [&sound[..29], &hash.to_le_bytes(), text].concat()
 }
 
@@ -140,14 +178,19 @@ fn what_was_learned_is_kept() {
     let context = open(directory.0.join("cache"));
     let auto = Auto::new(Some(&context)).unwrap();
     let x = vec![1.0; 300_000];
-    let call = |auto: &Auto, n: usize| [auto.add(&x[..n], &x[..n]).unwrap().ran, auto.gelu(&x[..n]).unwrap().ran];
+    let call = |auto: &Auto, n: usize| {
+        [auto.add(&x[..n], &x[..n]).unwrap().ran, auto.gelu(&x[..n]).unwrap().ran]
+    };
     let sizes = [64, 5000, 300_000];
     for n in sizes.into_iter().cycle().take(60) {
         call(&auto, n);
     }
     let path = auto.keep().unwrap();
     let text = String::from_utf8_lossy(&fs::read(&path).unwrap()[37..]).into_owned();
-    assert!(text.starts_with("link ") && text.contains("\nadd 64 ") && text.contains("\ngelu 256 "), "{text}");
+    assert!(
+        text.starts_with("link ") && text.contains("\nadd 64 ") && text.contains("\ngelu 256 "),
+        "{text}"
+    );
 
     let context = open(directory.0.join("cache"));
     let told = warnings(|| {
@@ -175,14 +218,33 @@ fn what_was_not_learned_here_is_ignored_with_one_line() {
     let path = Auto::new(Some(&context)).unwrap().keep().unwrap();
     let sound = with_text(&fs::read(&path).unwrap(), b"link 1e9 0 64\nadd 64 0 cpu 1 3\n");
     // An expectation that no machine has.
-    let believed = || Auto::new(Some(&context)).unwrap().add(&[1.0; 64], &[1.0; 64]).unwrap().ran.gpu.unwrap().as_secs_f64() == 1.0;
+    let believed = || {
+        Auto::new(Some(&context))
+            .unwrap()
+            .add(&[1.0; 64], &[1.0; 64])
+            .unwrap()
+            .ran
+            .gpu
+            .unwrap()
+            .as_secs_f64()
+            == 1.0
+    };
     fs::write(&path, &sound).unwrap();
     assert!(believed());
 
-    let changed = |at: usize| sound.iter().enumerate().map(|(i, &byte)| if i == at { byte ^ 1 } else { byte }).collect::<Vec<u8>>();
+    let changed = |at: usize| {
+        sound
+            .iter()
+            .enumerate()
+            .map(|(i, &byte)| if i == at { byte ^ 1 } else { byte })
+            .collect::<Vec<u8>>()
+    };
     let mut wrong: Vec<(String, Vec<u8>)> = vec![
         ("longer".into(), [&sound[..], b"x"].concat()),
-        ("oversized".into(), with_text(&sound, &[&b"link 1e9 0."[..], &b"0".repeat(300_000), b" 64\n"].concat())),
+        (
+            "oversized".into(),
+            with_text(&sound, &[&b"link 1e9 0."[..], &b"0".repeat(300_000), b" 64\n"].concat()),
+        ),
         ("what was tuned".into(), [b"bitnet-wgpu tuning 1\n", &sound[21..]].concat()),
         ("no text".into(), with_text(&sound, &[0xff, 0xfe, b'\n'])),
         ("an unknown op".into(), with_text(&sound, b"link 1e9 0 64\nsub 64 0 cpu 1 3\n")),
@@ -193,7 +255,12 @@ fn what_was_not_learned_here_is_ignored_with_one_line() {
     for (what, bytes) in wrong {
         fs::write(&path, bytes).unwrap();
         let told = warnings(|| assert!(!believed(), "{what}"));
-        assert!(told.len() == 1 && told[0].contains(&path.display().to_string()) && told[0].contains("learned anew"), "{what}: {told:?}");
+        assert!(
+            told.len() == 1
+                && told[0].contains(&path.display().to_string())
+                && told[0].contains("learned anew"),
+            "{what}: {told:?}"
+        );
     }
     // No file at all.
     fs::remove_file(&path).unwrap();
@@ -220,7 +287,8 @@ fn a_way_to_the_gpu_that_is_not_this_one_is_forgotten() {
 fn what_two_processes_learn_is_kept_of_both() {
     let directory = Directory::temporary();
     let context = open(directory.0.join("cache"));
-    let [first, second] = [(); 2].map(|()| Auto::new(Some(&context)).unwrap().always(Some(Target::Cpu)).unwrap());
+    let [first, second] =
+        [(); 2].map(|()| Auto::new(Some(&context)).unwrap().always(Some(Target::Cpu)).unwrap());
     first.add(&[1.0; 64], &[1.0; 64]).unwrap();
     second.silu(&[1.0; 64]).unwrap();
     let path = first.keep().unwrap();
@@ -235,6 +303,7 @@ fn without_a_folder_nothing_is_kept() {
     for auto in [Auto::new(None), Auto::new(Some(&open(None))), Auto::new(Some(context()))] {
         assert_eq!(auto.unwrap().keep().unwrap_err().kind(), ErrorKind::Invalid);
     }
-    let beyond = Auto::new(Some(&open(directory.write("file", "no folder").join("cache")))).unwrap();
+    let beyond =
+        Auto::new(Some(&open(directory.write("file", "no folder").join("cache")))).unwrap();
     assert_eq!(beyond.keep().unwrap_err().kind(), ErrorKind::Io);
 }

@@ -1,9 +1,13 @@
-//! GPU memory: what is counted, what is bounded, what a model takes, and what it says before that it will.
+//! GPU memory: what is counted, what is bounded, what a model takes, and what it says before that
+//! it will.
 
 use bitnet_wgpu::{
     Context, ContextOptions, Element, Error, ErrorKind, Footprint, MemoryPressure, Tensor,
     formats::Pooling,
-    model::{BatchOptions, EmbedOptions, GenerateOptions, LoadOptions, Model, ModelFiles, Offload, Offloaded, Sampling, SessionOptions},
+    model::{
+        BatchOptions, EmbedOptions, GenerateOptions, LoadOptions, Model, ModelFiles, Offload,
+        Offloaded, Sampling, SessionOptions,
+    },
     transformer::{self, AttentionShape, KvCache, NewTokens},
     wgpu,
 };
@@ -41,9 +45,17 @@ fn tensors_are_counted_under_their_labels() {
     let large = Tensor::<f32>::uninit(&images, [1000, 100]).unwrap();
     let small = Tensor::<u32>::uninit(&context, [1]).unwrap();
     let again = large.duplicate().unwrap();
-    let all: Vec<_> = context.live_memory().iter().map(|live| (live.label.to_string(), live.buffers, live.bytes)).collect();
+    let all: Vec<_> = context
+        .live_memory()
+        .iter()
+        .map(|live| (live.label.to_string(), live.buffers, live.bytes))
+        .collect();
     let size = large.buffer().size();
-    assert_eq!(all, [("images".into(), 2, 2 * size), ("tensors".into(), 1, small.buffer().size())], "a copy is counted with its tensor");
+    assert_eq!(
+        all,
+        [("images".into(), 2, 2 * size), ("tensors".into(), 1, small.buffer().size())],
+        "a copy is counted with its tensor"
+    );
     let stats = context.memory_stats();
     assert_eq!(stats.live_bytes, 2 * size + small.buffer().size());
     assert_eq!(stats.fragmentation_bytes, 2 * (size - 400_000) + small.buffer().size() - 16);
@@ -51,7 +63,10 @@ fn tensors_are_counted_under_their_labels() {
     assert_eq!(stats.hit_rate(), Some(stats.hits as f64 / (stats.hits + stats.misses) as f64));
     drop((large, small, again));
     let stats = context.memory_stats();
-    assert_eq!((stats.live_bytes, stats.cached_bytes, stats.fragmentation_bytes), (0, 2 * size + 256, 0));
+    assert_eq!(
+        (stats.live_bytes, stats.cached_bytes, stats.fragmentation_bytes),
+        (0, 2 * size + 256, 0)
+    );
     assert!(stats.peak_bytes >= stats.cached_bytes && context.live_memory().is_empty());
     let _large = Tensor::<f32>::uninit(&context, [999, 100]).unwrap();
     assert_eq!(context.memory_stats().hits, stats.hits + 1);
@@ -61,9 +76,13 @@ fn tensors_are_counted_under_their_labels() {
 fn memory_is_bounded_and_what_does_not_fit_is_told_with_what_is_there() {
     const KIB: u64 = 1 << 10;
     let context = fresh(ContextOptions::default().memory_limit(1024 * KIB));
-    let of = |context: &Context, kib: u64| Tensor::<u32>::zeros(context, [(kib * KIB) as usize / 4]);
+    let of =
+        |context: &Context, kib: u64| Tensor::<u32>::zeros(context, [(kib * KIB) as usize / 4]);
     context.trim_memory();
-    let (weights, keys) = (of(&context.labelled("weights"), 512).unwrap(), of(&context.labelled("keys"), 256).unwrap());
+    let (weights, keys) = (
+        of(&context.labelled("weights"), 512).unwrap(),
+        of(&context.labelled("keys"), 256).unwrap(),
+    );
     let error = of(&context, 300).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::OutOfMemory);
     let text = error.to_string();
@@ -78,8 +97,15 @@ fn memory_is_bounded_and_what_does_not_fit_is_told_with_what_is_there() {
     let evictions = context.memory_stats().evictions;
     let other = of(&context, 400).unwrap();
     let stats = context.memory_stats();
-    assert!(stats.evictions > evictions && stats.live_bytes + stats.cached_bytes <= 1024 * KIB, "{stats:?}");
-    assert_eq!(block_on(other.read()).unwrap_err().kind(), ErrorKind::OutOfMemory, "staging memory is memory");
+    assert!(
+        stats.evictions > evictions && stats.live_bytes + stats.cached_bytes <= 1024 * KIB,
+        "{stats:?}"
+    );
+    assert_eq!(
+        block_on(other.read()).unwrap_err().kind(),
+        ErrorKind::OutOfMemory,
+        "staging memory is memory"
+    );
     drop(weights);
     assert_eq!(block_on(other.read()).unwrap(), vec![0; 400 * 256]);
     // A limit below what is live touches none of it; without one, all is as before.
@@ -94,24 +120,37 @@ fn memory_is_bounded_and_what_does_not_fit_is_told_with_what_is_there() {
 #[test]
 fn where_memory_is_short_the_app_is_asked_to_free_some() {
     const KIB: u64 = 1 << 10;
-    let of = |context: &Context, kib: u64| Tensor::<u32>::zeros(context, [(kib * KIB) as usize / 4]);
+    let of =
+        |context: &Context, kib: u64| Tensor::<u32>::zeros(context, [(kib * KIB) as usize / 4]);
     // What the app can do without, what it was told, and a context for what it asks for itself.
-    let (spare, told, own) = (Arc::new(Mutex::new(Vec::new())), Arc::new(Mutex::new(Vec::new())), Arc::new(OnceLock::<Context>::new()));
+    let (spare, told, own) = (
+        Arc::new(Mutex::new(Vec::new())),
+        Arc::new(Mutex::new(Vec::new())),
+        Arc::new(OnceLock::<Context>::new()),
+    );
     let free = {
         let (spare, told, own) = (spare.clone(), told.clone(), own.clone());
         move |pressure: &MemoryPressure| {
             let context = own.get().unwrap();
             assert!(context.memory_stats().live_bytes <= 1024 * KIB);
-            assert!(matches!(of(context, 65_536), Err(Error::MemoryLimit { .. })), "the app is not asked for what it asks for then");
+            assert!(
+                matches!(of(context, 65_536), Err(Error::MemoryLimit { .. })),
+                "the app is not asked for what it asks for then"
+            );
             told.lock().unwrap().push(pressure.clone());
             spare.lock().unwrap().pop();
         }
     };
-    let context = fresh(ContextOptions::default().memory_limit(1024 * KIB).on_memory_pressure(free));
+    let context =
+        fresh(ContextOptions::default().memory_limit(1024 * KIB).on_memory_pressure(free));
     own.set(context.clone()).unwrap();
     context.trim_memory();
-    let fill =
-        || spare.lock().unwrap().extend([of(&context.labelled("spare"), 512).unwrap(), of(&context.labelled("spare"), 256).unwrap()]);
+    let fill = || {
+        spare.lock().unwrap().extend([
+            of(&context.labelled("spare"), 512).unwrap(),
+            of(&context.labelled("spare"), 256).unwrap(),
+        ])
+    };
     fill();
     assert!(told.lock().unwrap().is_empty(), "there is room");
     // What the function dropped makes room; it is told what is missing.
@@ -123,11 +162,17 @@ fn where_memory_is_short_the_app_is_asked_to_free_some() {
         (&*pressure.what, pressure.bytes, pressure.limit, pressure.missing()),
         ("tensors", 448 * KIB, Some(1024 * KIB), Some(192 * KIB))
     );
-    assert_eq!(pressure.live.iter().map(|live| (&*live.label, live.buffers)).collect::<Vec<_>>(), [("spare", 2)]);
+    assert_eq!(
+        pressure.live.iter().map(|live| (&*live.label, live.buffers)).collect::<Vec<_>>(),
+        [("spare", 2)]
+    );
     // It is asked once for a request, and too little freed is the error that there would have been.
-    assert!(matches!(of(&context, 1024), Err(Error::MemoryLimit { bytes, .. }) if bytes == 1024 * KIB));
+    assert!(
+        matches!(of(&context, 1024), Err(Error::MemoryLimit { bytes, .. }) if bytes == 1024 * KIB)
+    );
     assert_eq!((told.lock().unwrap().len(), spare.lock().unwrap().len()), (1, 0));
-    // So are models and sessions, before anything of them is made; and another device that is opened as this one was.
+    // So are models and sessions, before anything of them is made; and another device that is
+    // opened as this one was.
     drop(tensor);
     let files = ModelFiles::open(real_model(), &LoadOptions::default()).unwrap();
     let weights = files.footprint(&context, &LoadOptions::default()).unwrap().weights;
@@ -135,18 +180,34 @@ fn where_memory_is_short_the_app_is_asked_to_free_some() {
     context.limit_memory(weights + 256 * KIB);
     told.lock().unwrap().clear();
     let model = Model::from_files(Some(&context), &files, LoadOptions::default()).map(drop);
-    assert!(matches!(model, Err(Error::MemoryLimit { .. })), "a quarter of a MiB was freed, and half of one is live");
+    assert!(
+        matches!(model, Err(Error::MemoryLimit { .. })),
+        "a quarter of a MiB was freed, and half of one is live"
+    );
     assert!(Model::from_files(Some(&context), &files, LoadOptions::default()).is_ok());
-    let asked: Vec<_> = told.lock().unwrap().iter().map(|pressure| (pressure.what.clone(), pressure.bytes)).collect();
+    let asked: Vec<_> = told
+        .lock()
+        .unwrap()
+        .iter()
+        .map(|pressure| (pressure.what.clone(), pressure.bytes))
+        .collect();
     assert_eq!(asked, [(); 2].map(|()| ("a model's weights".to_owned(), weights)));
     told.lock().unwrap().clear();
-    assert!(block_on(context.recover()).is_ok_and(|other| of(&other, weights / KIB + 512).is_err()) && !told.lock().unwrap().is_empty());
+    assert!(
+        block_on(context.recover()).is_ok_and(|other| of(&other, weights / KIB + 512).is_err())
+            && !told.lock().unwrap().is_empty()
+    );
 }
 
 #[test]
 fn a_function_that_panics_is_asked_again() {
-    let context = fresh(ContextOptions::default().memory_limit(64 << 10).on_memory_pressure(|_| panic!("an app's bug")));
-    let ask = || catch_unwind(AssertUnwindSafe(|| Tensor::<u32>::uninit(&context, [1 << 20]).map(drop)));
+    let context = fresh(
+        ContextOptions::default()
+            .memory_limit(64 << 10)
+            .on_memory_pressure(|_| panic!("an app's bug")),
+    );
+    let ask =
+        || catch_unwind(AssertUnwindSafe(|| Tensor::<u32>::uninit(&context, [1 << 20]).map(drop)));
     assert!((0..2).all(|_| ask().is_err()), "each time the panic is the caller's");
     assert!(Tensor::<u32>::uninit(&context, [16]).is_ok(), "and nothing else is the worse");
 }
@@ -154,10 +215,16 @@ fn a_function_that_panics_is_asked_again() {
 #[test]
 fn a_device_without_memory_is_a_typed_error() {
     // wgpu refuses every allocation, where the driver tells how much memory there is.
-    let memory_budget_thresholds = wgpu::MemoryBudgetThresholds { for_resource_creation: Some(0), for_device_loss: None };
-    let descriptor = wgpu::InstanceDescriptor { memory_budget_thresholds, ..wgpu::InstanceDescriptor::new_without_display_handle() };
+    let memory_budget_thresholds =
+        wgpu::MemoryBudgetThresholds { for_resource_creation: Some(0), for_device_loss: None };
+    let descriptor = wgpu::InstanceDescriptor {
+        memory_budget_thresholds,
+        ..wgpu::InstanceDescriptor::new_without_display_handle()
+    };
     match App::of(descriptor).open(|_| ()) {
-        Err(error @ Error::OutOfMemory { .. }) => assert!(error.to_string().contains("nothing is live"), "{error}"),
+        Err(error @ Error::OutOfMemory { .. }) => {
+            assert!(error.to_string().contains("nothing is live"), "{error}")
+        }
         Err(error) => panic!("{error}"),
         Ok(_) => eprintln!("this driver does not tell how much memory there is"),
     }
@@ -168,38 +235,63 @@ fn a_loaded_model_takes_little_more_than_its_tensors() {
     let context = fresh(ContextOptions::default());
     let model = Model::load(&context, real_model()).unwrap();
     let session = model.session(SessionOptions::new(1, model.config().context)).unwrap();
-    let (stats, tensors) = (context.memory_stats(), live(&context, Footprint::WEIGHTS) + live(&context, Footprint::CACHE));
+    let (stats, tensors) = (
+        context.memory_stats(),
+        live(&context, Footprint::WEIGHTS) + live(&context, Footprint::CACHE),
+    );
     let asked = stats.live_bytes - stats.fragmentation_bytes;
     let all = stats.live_bytes + stats.cached_bytes;
     eprintln!("{stats:?}, {tensors} in tensors, wgpu has {:?}", context.reserved_bytes());
     assert!(all as f64 <= 1.15 * asked as f64, "{all} bytes for {asked}");
-    assert!(tensors <= all && tensors as f64 > 0.99 * stats.live_bytes as f64, "{tensors} of {all}");
+    assert!(
+        tensors <= all && tensors as f64 > 0.99 * stats.live_bytes as f64,
+        "{tensors} of {all}"
+    );
     drop(session);
     let options = GenerateOptions::default().max_tokens(3);
-    assert_eq!(model.generate("Once upon a time", &options).unwrap().into_iter().filter(|token| token.is_ok()).count(), 3);
+    assert_eq!(
+        model
+            .generate("Once upon a time", &options)
+            .unwrap()
+            .into_iter()
+            .filter(|token| token.is_ok())
+            .count(),
+        3
+    );
 }
 
-/// The shape of BitNet b1.58 2B4T with less of it: what a layer takes is in the difference of two models. Its embedding, of 128 256 tokens, is more than lavapipe binds.
+/// The shape of BitNet b1.58 2B4T with less of it: what a layer takes is in the difference of two
+/// models. Its embedding, of 128 256 tokens, is more than lavapipe binds.
 #[test]
 fn a_model_of_2b4ts_shape_takes_little_more_than_its_tensors() {
     const TOKENS: usize = 2048;
     let context = fresh(ContextOptions::default());
-    let mut config = ModelFiles::open(real_model(), &LoadOptions::default()).unwrap().config().clone();
-    (config.hidden, config.intermediate, config.vocab, config.context) = (2560, 6912, 4096, 2 * TOKENS);
+    let mut config =
+        ModelFiles::open(real_model(), &LoadOptions::default()).unwrap().config().clone();
+    (config.hidden, config.intermediate, config.vocab, config.context) =
+        (2560, 6912, 4096, 2 * TOKENS);
     (config.heads, config.kv_heads, config.head_dim) = (20, 5, 128);
     let taken = |layers: usize| {
         context.trim_memory();
         let mut config = config.clone();
         config.layers = layers;
-        let model = Model::from_file(Some(&context), &Shaped(config.clone()), None, LoadOptions::default()).unwrap();
+        let model =
+            Model::from_file(Some(&context), &Shaped(config.clone()), None, LoadOptions::default())
+                .unwrap();
         let session = model.session(SessionOptions::new(1, TOKENS)).unwrap();
         let stats = context.memory_stats();
-        // Two bits a weight, halves for the embedding, and keys and values of as many bits as the cache's.
+        // Two bits a weight, halves for the embedding, and keys and values of as many bits as the
+        // cache's.
         let (hidden, keys) = (config.hidden, config.kv_heads * config.head_dim);
-        let weights = (hidden + 2 * keys) * hidden + hidden * hidden + 3 * hidden * config.intermediate;
+        let weights =
+            (hidden + 2 * keys) * hidden + hidden * hidden + 3 * hidden * config.intermediate;
         let number = if session.options().cache == Some(Element::F16) { 2 } else { 4 };
-        let tensors = layers * (weights / 4 + 2 * keys * TOKENS * number) + 2 * config.vocab * hidden;
-        eprintln!("{layers} layers: {stats:?} for {tensors}, wgpu has {:?}", context.reserved_bytes());
+        let tensors =
+            layers * (weights / 4 + 2 * keys * TOKENS * number) + 2 * config.vocab * hidden;
+        eprintln!(
+            "{layers} layers: {stats:?} for {tensors}, wgpu has {:?}",
+            context.reserved_bytes()
+        );
         (stats.live_bytes + stats.cached_bytes, tensors as u64)
     };
     let (one, three) = (taken(1), taken(3));
@@ -215,15 +307,20 @@ fn what_will_be_needed_is_what_is_taken() {
     let files = ModelFiles::open(real_model(), &LoadOptions::default()).unwrap();
     for int8_head in [true, false] {
         let need = files.footprint(&context, &LoadOptions::default().int8_head(int8_head)).unwrap();
-        let _model = Model::from_files(Some(&context), &files, LoadOptions::default().int8_head(int8_head)).unwrap();
+        let _model =
+            Model::from_files(Some(&context), &files, LoadOptions::default().int8_head(int8_head))
+                .unwrap();
         assert_eq!(need.weights, live(&context, Footprint::WEIGHTS), "int8_head {int8_head}");
         context.trim_memory();
     }
     context.trim_memory();
     let model = Model::from_files(Some(&context), &files, LoadOptions::default()).unwrap();
-    for (sequences, capacity, cache) in [(1, 700, Some(Element::F16)), (3, 90, None), (1, 1, Some(Element::F32))] {
+    for (sequences, capacity, cache) in
+        [(1, 700, Some(Element::F16)), (3, 90, None), (1, 1, Some(Element::F32))]
+    {
         context.trim_memory();
-        let options = SessionOptions::new(sequences, capacity.min(model.config().context)).cache(cache);
+        let options =
+            SessionOptions::new(sequences, capacity.min(model.config().context)).cache(cache);
         let need = model.session_footprint(options).unwrap();
         let loaded = context.memory_stats();
         assert_eq!(live(&context, Footprint::WEIGHTS), loaded.live_bytes, "asking takes nothing");
@@ -238,16 +335,34 @@ fn a_ternary_embedding_takes_its_packed_bytes() {
     for tied in [true, false] {
         let context = fresh(ContextOptions::default());
         let [packed, floats] = [true, false].map(|packed| {
-            let _model = Model::from_file(Some(&context), &TernaryTables::open(tied, packed), None, LoadOptions::default()).unwrap();
+            let _model = Model::from_file(
+                Some(&context),
+                &TernaryTables::open(tied, packed),
+                None,
+                LoadOptions::default(),
+            )
+            .unwrap();
             live(&context, Footprint::WEIGHTS)
         });
-        // 300 rows of 64 columns by groups of 16: 16 bytes of codes and 16 of scales, or 256 bytes of floats and a scale. Buffers are of whole 256 bytes or so.
+        // 300 rows of 64 columns by groups of 16: 16 bytes of codes and 16 of scales, or 256 bytes
+        // of floats and a scale. Buffers are of whole 256 bytes or so.
         let wanted = (if tied { 1 } else { 2 }) * 300 * (260 - 32);
-        assert!((floats - packed).abs_diff(wanted) < 2048, "{} bytes less, {wanted} expected", floats - packed);
+        assert!(
+            (floats - packed).abs_diff(wanted) < 2048,
+            "{} bytes less, {wanted} expected",
+            floats - packed
+        );
         // Where they do not fit, they are refused before anything is uploaded.
         context.trim_memory();
         context.limit_memory(packed - 1);
-        let error = Model::from_file(Some(&context), &TernaryTables::open(tied, true), None, LoadOptions::default()).map(drop).unwrap_err();
+        let error = Model::from_file(
+            Some(&context),
+            &TernaryTables::open(tied, true),
+            None,
+            LoadOptions::default(),
+        )
+        .map(drop)
+        .unwrap_err();
         assert!(matches!(&error, Error::MemoryLimit { bytes, .. } if *bytes >= packed), "{error}");
     }
 }
@@ -261,9 +376,13 @@ fn a_sessions_work_takes_what_was_estimated() {
     let need = model.session_footprint(options).unwrap();
     context.trim_memory();
     let mut session = model.session(options).unwrap();
-    // A prompt that is too long to be kept as a step, and some tokens, whose step is; then another text, of nearly all that there is room for, in one pass beside them.
+    // A prompt that is too long to be kept as a step, and some tokens, whose step is; then another
+    // text, of nearly all that there is room for, in one pass beside them.
     let text: Vec<u32> = (0..capacity as u32).map(|i| i % 1000).collect();
-    let sampled = GenerateOptions::default().max_tokens(4).ignore_eos(true).sampling(Sampling::GREEDY.temperature(1.0).top_k(9).top_p(0.9));
+    let sampled = GenerateOptions::default()
+        .max_tokens(4)
+        .ignore_eos(true)
+        .sampling(Sampling::GREEDY.temperature(1.0).top_k(9).top_p(0.9));
     for prompt in [&text[..70], &text[1..capacity - 3]] {
         let mut answer = model.generate_in(session, prompt, &sampled).unwrap();
         assert_eq!((&mut answer).into_iter().filter(|token| token.is_ok()).count(), 4);
@@ -271,51 +390,78 @@ fn a_sessions_work_takes_what_was_estimated() {
     }
     let (taken, estimated) = (context.memory_stats().peak_live_bytes, weights + need.total());
     eprintln!("{need:?} and {weights}: {estimated} estimated, {taken} taken");
-    assert!(taken <= estimated && estimated as f64 <= 1.5 * taken as f64, "{estimated} estimated, {taken} taken");
+    assert!(
+        taken <= estimated && estimated as f64 <= 1.5 * taken as f64,
+        "{estimated} estimated, {taken} taken"
+    );
 }
 
 /// Counts and biases are a vocabulary's numbers for each slot.
 #[test]
 fn a_penalised_batch_takes_what_was_estimated() {
     let context = fresh(ContextOptions::default());
-    let mut config = ModelFiles::open(real_model(), &LoadOptions::default()).unwrap().config().clone();
-    // Small but for the vocabulary, so that it matters little how many tokens of prompts are computed together.
+    let mut config =
+        ModelFiles::open(real_model(), &LoadOptions::default()).unwrap().config().clone();
+    // Small but for the vocabulary, so that it matters little how many tokens of prompts are
+    // computed together.
     (config.layers, config.hidden, config.intermediate, config.vocab) = (1, 64, 64, 40_000);
     (config.heads, config.kv_heads, config.head_dim) = (1, 1, 64);
-    let model = Model::from_file(Some(&context), &Shaped(config), None, LoadOptions::default()).unwrap();
+    let model =
+        Model::from_file(Some(&context), &Shaped(config), None, LoadOptions::default()).unwrap();
     let (weights, options) = (context.memory_stats().live_bytes, BatchOptions::new(16, 40));
     let need = model.batch_footprint(options).unwrap();
     context.trim_memory();
     let batch = model.batch(options).unwrap();
     let sampling = Sampling::GREEDY.temperature(1.0).top_k(9).top_p(0.9).frequency_penalty(0.5);
-    // Half of the texts end one after another, then the others together: steps of 16 to 9 are kept, which take most. New prompts come beside them.
+    // Half of the texts end one after another, then the others together: steps of 16 to 9 are kept,
+    // which take most. New prompts come beside them.
     for _ in 0..2 {
         let tokens = |n: u32| 8 + n.min(8);
         let generate = |n: u32| {
-            let own = GenerateOptions::default().max_tokens(tokens(n) as usize).ignore_eos(true).sampling(sampling).logit_bias([(n, 1.0)]);
+            let own = GenerateOptions::default()
+                .max_tokens(tokens(n) as usize)
+                .ignore_eos(true)
+                .sampling(sampling)
+                .logit_bias([(n, 1.0)]);
             batch.generate_ids(&(0..20).map(|i| 30 * n + i).collect::<Vec<_>>(), &own).unwrap()
         };
         let streams: Vec<_> = (0..16).map(generate).collect();
-        streams.into_iter().zip(0..).for_each(|(stream, n)| assert_eq!(block_on(stream.all()).unwrap().ids.len() as u32, tokens(n)));
+        streams.into_iter().zip(0..).for_each(|(stream, n)| {
+            assert_eq!(block_on(stream.all()).unwrap().ids.len() as u32, tokens(n))
+        });
     }
     // No logits are read back, so what is for staging is left out.
-    let (taken, estimated) = (context.memory_stats().peak_live_bytes, weights + need.cache + need.activations);
-    eprintln!("{need:?} and {weights}: {estimated} estimated, {taken} taken; {} are counts and biases", 2 * 16 * 4 * model.config().vocab);
-    assert!(taken <= estimated && estimated as f64 <= 1.5 * taken as f64, "{estimated} estimated, {taken} taken");
+    let (taken, estimated) =
+        (context.memory_stats().peak_live_bytes, weights + need.cache + need.activations);
+    eprintln!(
+        "{need:?} and {weights}: {estimated} estimated, {taken} taken; {} are counts and biases",
+        2 * 16 * 4 * model.config().vocab
+    );
+    assert!(
+        taken <= estimated && estimated as f64 <= 1.5 * taken as f64,
+        "{estimated} estimated, {taken} taken"
+    );
 }
 
-/// Layers come one after another, so what one's attention takes for itself serves all of a recording.
+/// Layers come one after another, so what one's attention takes for itself serves all of a
+/// recording.
 #[test]
 fn attention_takes_memory_for_its_shares_once() {
     let context = fresh(ContextOptions::default());
     let shape = AttentionShape { heads: 8, kv_heads: 2, head_dim: 64 };
     let cache = KvCache::new(&context, shape, 1, 4096, Element::F16).unwrap();
-    let (qkv, runs) = (Tensor::<f32>::zeros(&context, [8, 768]).unwrap(), context.upload(&[4000u32, 0], [1, 2]).unwrap());
-    let (new, y) = (NewTokens { run: 8, runs: &runs }, Tensor::<f32>::zeros(&context, [8, 512]).unwrap());
+    let (qkv, runs) = (
+        Tensor::<f32>::zeros(&context, [8, 768]).unwrap(),
+        context.upload(&[4000u32, 0], [1, 2]).unwrap(),
+    );
+    let (new, y) =
+        (NewTokens { run: 8, runs: &runs }, Tensor::<f32>::zeros(&context, [8, 512]).unwrap());
     let taken = |layers: usize| {
         context.trim_memory();
         let (mut encoder, before) = (context.encoder("layers"), context.memory_stats().live_bytes);
-        (0..layers).for_each(|_| transformer::attention_into(&mut encoder, &qkv, &new, &cache, 4008, &y).unwrap());
+        (0..layers).for_each(|_| {
+            transformer::attention_into(&mut encoder, &qkv, &new, &cache, 4008, &y).unwrap()
+        });
         (encoder.finish(), context.memory_stats().live_bytes - before).1
     };
     let (one, ten) = (taken(1), taken(10));
@@ -331,8 +477,12 @@ fn what_will_not_fit_is_refused_with_the_numbers() {
     context.trim_memory();
     context.limit_memory(weights - 1);
     let misses = context.memory_stats().misses;
-    let error = Model::from_files(Some(&context), &files, LoadOptions::default()).map(drop).unwrap_err();
-    assert!(matches!(&error, Error::MemoryLimit { bytes, limit, .. } if (*bytes, *limit) == (weights, weights - 1)), "{error}");
+    let error =
+        Model::from_files(Some(&context), &files, LoadOptions::default()).map(drop).unwrap_err();
+    assert!(
+        matches!(&error, Error::MemoryLimit { bytes, limit, .. } if (*bytes, *limit) == (weights, weights - 1)),
+        "{error}"
+    );
     assert_eq!(context.memory_stats().misses, misses, "nothing was uploaded");
     context.limit_memory(weights);
     let model = Model::from_files(Some(&context), &files, LoadOptions::default()).unwrap();
@@ -340,15 +490,25 @@ fn what_will_not_fit_is_refused_with_the_numbers() {
     let need = model.batch_footprint(options).unwrap();
     context.limit_memory(weights + need.total() - 1);
     let error = model.batch(options).map(drop).unwrap_err().to_string();
-    assert!(error.contains(&format!("cache {}, activations {}", need.cache, need.activations)), "{error}");
+    assert!(
+        error.contains(&format!("cache {}, activations {}", need.cache, need.activations)),
+        "{error}"
+    );
     assert!(error.contains(&format!("{weights} weights in")), "{error}");
     // With a byte more it is made, and works to its end.
     context.limit_memory(weights + need.total());
     let batch = model.batch(options).unwrap();
-    let generate = || batch.generate_ids(&[1; 25], &GenerateOptions::default().max_tokens(5).ignore_eos(true)).unwrap();
+    let generate = || {
+        batch
+            .generate_ids(&[1; 25], &GenerateOptions::default().max_tokens(5).ignore_eos(true))
+            .unwrap()
+    };
     let both = [generate(), generate()].map(|stream| block_on(stream.all()).unwrap().ids);
     assert!(both[0].len() == 5 && both[0] == both[1], "{both:?}");
-    assert!(context.memory_stats().live_bytes + context.memory_stats().cached_bytes <= weights + need.total());
+    assert!(
+        context.memory_stats().live_bytes + context.memory_stats().cached_bytes
+            <= weights + need.total()
+    );
     // On the CPU, no GPU memory is needed.
     let cpu = Model::load_cpu(real_model()).unwrap();
     assert_eq!(cpu.session_footprint(SessionOptions::new(1, 10)).unwrap(), Footprint::default());
@@ -359,17 +519,26 @@ fn offloaded_layers_compute_the_same_bits() {
     let context = fresh(ContextOptions::default().offload(true));
     let load = |path: &Path, count| {
         let offload = if count == 0 { Offload::None } else { Offload::Layers(count) };
-        let model = Model::load_with(Some(&context), path, LoadOptions::default().offload(offload)).unwrap();
+        let model = Model::load_with(Some(&context), path, LoadOptions::default().offload(offload))
+            .unwrap();
         assert_eq!(model.offloaded().layers, count);
         model
     };
-    for (path, counts) in [(real_model(), &[5, 8][..]), (directory("llama"), &[1, 2, 3]), (directory("normed"), &[2])] {
+    for (path, counts) in
+        [(real_model(), &[5, 8][..]), (directory("llama"), &[1, 2, 3]), (directory("normed"), &[2])]
+    {
         let resident = load(&path, 0);
         assert_eq!(resident.offloaded(), Offloaded::default());
         let wanted = computed(&resident);
         for &count in counts {
-            for (n, (found, wanted)) in computed(&load(&path, count)).iter().zip(&wanted).enumerate() {
-                assert!(found == wanted, "{count} layers of {} offloaded: result {n} differs", path.display());
+            for (n, (found, wanted)) in
+                computed(&load(&path, count)).iter().zip(&wanted).enumerate()
+            {
+                assert!(
+                    found == wanted,
+                    "{count} layers of {} offloaded: result {n} differs",
+                    path.display()
+                );
             }
         }
     }
@@ -378,22 +547,35 @@ fn offloaded_layers_compute_the_same_bits() {
     let wanted = computed(&model);
     // Long prompts on two threads, which use the same slots: each is submitted as a whole.
     let ids: Vec<u32> = (0..65).collect();
-    let long = || bits(block_on(model.session(SessionOptions::new(1, 65)).unwrap().prefill(0, &ids)).unwrap());
+    let long = || {
+        bits(block_on(model.session(SessionOptions::new(1, 65)).unwrap().prefill(0, &ids)).unwrap())
+    };
     thread::scope(|threads| {
         let both = [(); 2].map(|()| threads.spawn(|| (0..30).all(|_| long() == wanted[0])));
-        assert!(both.into_iter().all(|thread| thread.join().unwrap()), "threads disturb one another");
+        assert!(
+            both.into_iter().all(|thread| thread.join().unwrap()),
+            "threads disturb one another"
+        );
     });
     // Vectors of texts, and a text among others.
     let resident = load(&path, 0);
     let vectors =
-        |model: &Model| block_on(model.embed_ids(&[vec![3, 4, 5], vec![6]], &EmbedOptions::default().pooling(Pooling::Last))).unwrap();
+        |model: &Model| {
+            block_on(model.embed_ids(
+                &[vec![3, 4, 5], vec![6]],
+                &EmbedOptions::default().pooling(Pooling::Last),
+            ))
+            .unwrap()
+        };
     assert_eq!(vectors(&model), vectors(&resident));
     // What is recorded may be timed, profiled, and run again.
     let recording = model.record_step(1, 4).unwrap();
     assert!(!block_on(recording.time(2)).unwrap().1.is_zero());
     assert_eq!(block_on(recording.profile()).unwrap().steps.len(), recording.dispatches().count());
     let tracing = context.trace().unwrap();
-    let traced = block_on(model.session(SessionOptions::new(1, 5)).unwrap().prefill(0, &[3, 4, 5, 6, 7])).unwrap();
+    let traced =
+        block_on(model.session(SessionOptions::new(1, 5)).unwrap().prefill(0, &[3, 4, 5, 6, 7]))
+            .unwrap();
     block_on(tracing.finish()).unwrap();
     assert!(bits(traced) == wanted[1], "while it is traced");
     // A model that is loaded again is offloaded again.
@@ -404,15 +586,25 @@ fn offloaded_layers_compute_the_same_bits() {
 fn a_model_that_is_larger_than_the_limit_runs_within_it() {
     let context = fresh(ContextOptions::default().offload(true));
     let files = ModelFiles::open(real_model(), &LoadOptions::default()).unwrap();
-    let load = |offload| Model::from_files(Some(&context), &files, LoadOptions::default().offload(offload));
+    let load = |offload| {
+        Model::from_files(Some(&context), &files, LoadOptions::default().offload(offload))
+    };
     let need = |offload| files.footprint(&context, &LoadOptions::default().offload(offload));
     let (layers, room) = (files.config().layers, SessionOptions::new(1, 60));
     let [all, few] = [0, layers].map(|count| need(Offload::Layers(count)).unwrap());
-    assert!(all.host == 0 && few.host > 0 && all.weights - few.weights > few.host / 2, "{all:?}, {few:?}");
+    assert!(
+        all.host == 0 && few.host > 0 && all.weights - few.weights > few.host / 2,
+        "{all:?}, {few:?}"
+    );
     // Room for half of the layers that can be spared, and a session.
     let text = |model: &Model| -> Vec<u32> {
         let options = GenerateOptions::default().max_tokens(10).ignore_eos(true);
-        model.generate_ids(&[5; 12], &options).unwrap().into_iter().map(|token| token.unwrap().id).collect()
+        model
+            .generate_ids(&[5; 12], &options)
+            .unwrap()
+            .into_iter()
+            .map(|token| token.unwrap().id)
+            .collect()
     };
     let resident = load(Offload::None).unwrap();
     let (session, wanted) = (resident.session_footprint(room).unwrap(), text(&resident));
@@ -425,7 +617,11 @@ fn a_model_that_is_larger_than_the_limit_runs_within_it() {
     let expected = need(auto).unwrap();
     let model = load(auto).unwrap();
     let offloaded = model.offloaded();
-    assert_eq!((offloaded.bytes, live(&context, Footprint::WEIGHTS)), (expected.host, expected.weights), "{offloaded:?}");
+    assert_eq!(
+        (offloaded.bytes, live(&context, Footprint::WEIGHTS)),
+        (expected.host, expected.weights),
+        "{offloaded:?}"
+    );
     assert!((3..layers).contains(&offloaded.layers), "{offloaded:?} of {layers}");
     let one_less = need(Offload::Layers(offloaded.layers - 1)).unwrap();
     assert!(one_less.weights + session.total() > limit, "no more than it takes");
@@ -438,7 +634,10 @@ fn a_model_that_is_larger_than_the_limit_runs_within_it() {
     context.limit_memory(few.weights + session.total() - 1);
     let error = load(auto).map(drop).unwrap_err();
     let bytes = few.weights + session.total();
-    assert!(matches!(&error, Error::MemoryLimit { bytes: needed, .. } if *needed == bytes), "{error}");
+    assert!(
+        matches!(&error, Error::MemoryLimit { bytes: needed, .. } if *needed == bytes),
+        "{error}"
+    );
     context.limit_memory(few.weights + session.total());
     assert_eq!(load(auto).unwrap().offloaded().layers, layers);
     context.limit_memory(None);
@@ -449,17 +648,37 @@ fn a_model_that_is_larger_than_the_limit_runs_within_it() {
 fn what_cannot_be_offloaded_is_refused() {
     let context = fresh(ContextOptions::default().offload(true));
     let files = ModelFiles::open(real_model(), &LoadOptions::default()).unwrap();
-    let load = |context, offload| Model::from_files(context, &files, LoadOptions::default().offload(offload)).map(drop).unwrap_err();
+    let load = |context, offload| {
+        Model::from_files(context, &files, LoadOptions::default().offload(offload))
+            .map(drop)
+            .unwrap_err()
+    };
     let more = Offload::Layers(files.config().layers + 1);
     for context in [Some(&context), None] {
         assert!(matches!(load(context, more), Error::Invalid { op: "offload", .. }));
     }
-    assert!(matches!(files.footprint(&context, &LoadOptions::default().offload(more)), Err(Error::Invalid { op: "offload", .. })));
-    assert!(matches!(load(Some(&context), Offload::Auto(SessionOptions::new(1, usize::MAX))), Error::Context { .. }));
-    assert!(matches!(load(Some(&context), Offload::Auto(SessionOptions::new(0, 1))), Error::Invalid { op: "session", .. }));
+    assert!(matches!(
+        files.footprint(&context, &LoadOptions::default().offload(more)),
+        Err(Error::Invalid { op: "offload", .. })
+    ));
+    assert!(matches!(
+        load(Some(&context), Offload::Auto(SessionOptions::new(1, usize::MAX))),
+        Error::Context { .. }
+    ));
+    assert!(matches!(
+        load(Some(&context), Offload::Auto(SessionOptions::new(0, 1))),
+        Error::Invalid { op: "session", .. }
+    ));
     assert_eq!(live(&context, Footprint::WEIGHTS), 0);
     // An app's own that was not opened for it.
-    let own = App::default().open(|descriptor| descriptor.required_features.remove(wgpu::Features::MAPPABLE_PRIMARY_BUFFERS)).unwrap();
+    let own = App::default()
+        .open(|descriptor| {
+            descriptor.required_features.remove(wgpu::Features::MAPPABLE_PRIMARY_BUFFERS)
+        })
+        .unwrap();
     assert!(matches!(load(Some(&own), Offload::Layers(3)), Error::MissingFeature { .. }));
-    assert_eq!((live(&own, Footprint::WEIGHTS), load(Some(&own), more).kind()), (0, ErrorKind::Invalid));
+    assert_eq!(
+        (live(&own, Footprint::WEIGHTS), load(Some(&own), more).kind()),
+        (0, ErrorKind::Invalid)
+    );
 }

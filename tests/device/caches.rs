@@ -1,4 +1,5 @@
-//! Kernels that are compiled before they are needed, and kept in a folder for the next time; and what was measured, which is kept there too.
+//! Kernels that are compiled before they are needed, and kept in a folder for the next time; and
+//! what was measured, which is kept there too.
 
 use bitnet_wgpu::{
     Choice, Context, ContextOptions, ErrorKind, Tensor, Tuning,
@@ -21,7 +22,8 @@ fn open(cache: impl Into<Option<PathBuf>>) -> Context {
 #[test]
 fn a_model_that_is_warm_compiles_nothing_more() {
     let model = Model::load(&open(None), real_model()).unwrap();
-    let (context, compiled) = (model.context().unwrap(), || model.context().unwrap().compiled_kernels());
+    let (context, compiled) =
+        (model.context().unwrap(), || model.context().unwrap().compiled_kernels());
     let (cold, options) = (compiled(), SessionOptions::new(3, 200));
     block_on(model.warm_up(options)).unwrap();
     let warm = compiled();
@@ -34,11 +36,25 @@ fn a_model_that_is_warm_compiles_nothing_more() {
         assert_eq!(compiled(), warm, "a prompt of {tokens} tokens");
     }
     let sampled = Sampling::GREEDY.temperature(0.8);
-    for sampling in [Sampling::GREEDY, sampled, sampled.top_k(9).top_p(0.9), sampled.repetition_penalty(1.1).presence_penalty(0.1)] {
+    for sampling in [
+        Sampling::GREEDY,
+        sampled,
+        sampled.top_k(9).top_p(0.9),
+        sampled.repetition_penalty(1.1).presence_penalty(0.1),
+    ] {
         let options = GenerateOptions::default().max_tokens(5).ignore_eos(true).sampling(sampling);
-        let prompts = ["Once", "Once upon a time there", "A"].map(|text| model.encode_prompt(text).unwrap());
-        model.generate_ids(&prompts[1], &options).unwrap().into_iter().for_each(|token| drop(token.unwrap()));
-        model.generate_batch_ids(&prompts, &options).unwrap().into_iter().for_each(|token| drop(token.unwrap()));
+        let prompts =
+            ["Once", "Once upon a time there", "A"].map(|text| model.encode_prompt(text).unwrap());
+        model
+            .generate_ids(&prompts[1], &options)
+            .unwrap()
+            .into_iter()
+            .for_each(|token| drop(token.unwrap()));
+        model
+            .generate_batch_ids(&prompts, &options)
+            .unwrap()
+            .into_iter()
+            .for_each(|token| drop(token.unwrap()));
         assert_eq!(compiled(), warm, "{options:?}");
     }
     block_on(model.warm_up(options)).unwrap();
@@ -65,7 +81,12 @@ fn files(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
 
 /// FNV-1a.
 fn hash(bytes: &[u8]) -> [u8; 8] {
-    bytes.iter().fold(0xcbf2_9ce4_8422_2325u64, |hash, &byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)).to_le_bytes()
+    bytes
+        .iter()
+        .fold(0xcbf2_9ce4_8422_2325u64, |hash, &byte| {
+            (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+        })
+        .to_le_bytes()
 }
 
 #[test]
@@ -74,7 +95,10 @@ fn compiled_kernels_are_kept_and_what_is_damaged_is_not_used() {
     let folder = directory.0.join("kernels");
     let told = |what: &str| {
         let told = warnings(|| work(&open(folder.clone())));
-        assert!(told.iter().all(|line| line.contains("the kernel is compiled anew")), "{what}: {told:?}");
+        assert!(
+            told.iter().all(|line| line.contains("the kernel is compiled anew")),
+            "{what}: {told:?}"
+        );
         told
     };
     assert!(told("a folder that is not there").is_empty());
@@ -89,7 +113,9 @@ fn compiled_kernels_are_kept_and_what_is_damaged_is_not_used() {
 
     let paths: Vec<_> = kept.keys().collect();
     let (path, sound, other) = (paths[0], &kept[paths[0]], &kept[paths[1]]);
-    let changed = |at: usize| sound.iter().enumerate().map(|(i, &byte)| if i == at { !byte } else { byte }).collect();
+    let changed = |at: usize| {
+        sound.iter().enumerate().map(|(i, &byte)| if i == at { !byte } else { byte }).collect()
+    };
     // As it is written, but of what wgpu did not make: so wgpu is given what is there.
     let strange = [&sound[..29], &hash(b"strange"), b"strange"].concat();
     let wrong: [(&str, Vec<u8>); 7] = [
@@ -104,7 +130,10 @@ fn compiled_kernels_are_kept_and_what_is_damaged_is_not_used() {
     for (what, bytes) in wrong {
         fs::write(path, bytes).unwrap();
         let (told, again) = (told(what), || told("what was written anew"));
-        assert!(told.len() == 1 && told[0].contains(&path.display().to_string()), "{what}: {told:?}");
+        assert!(
+            told.len() == 1 && told[0].contains(&path.display().to_string()),
+            "{what}: {told:?}"
+        );
         // A driver may make other bytes of the same kernel: so does NVIDIA's.
         assert!(files(&folder).keys().eq(kept.keys()), "{what}");
         assert!(again().is_empty(), "{what}: it is written anew");
@@ -121,7 +150,11 @@ fn a_folder_that_cannot_be_written_to_is_one_warning() {
         caches = context.device().features().contains(wgpu::Features::PIPELINE_CACHE);
         work(&context);
     });
-    assert_eq!(told.iter().filter(|line| line.contains("compiled kernels are not kept")).count(), usize::from(caches), "{told:?}");
+    assert_eq!(
+        told.iter().filter(|line| line.contains("compiled kernels are not kept")).count(),
+        usize::from(caches),
+        "{told:?}"
+    );
 }
 
 /// No file may have a byte more, and what is written is an error then, as where a disk is full.
@@ -134,7 +167,11 @@ fn where_there_is_no_room_work_goes_on_and_what_was_there_stays() {
         let context = open(PathBuf::from(folder));
         let told = warnings(|| work(&context));
         let caches = context.device().features().contains(wgpu::Features::PIPELINE_CACHE);
-        assert_eq!(told.iter().filter(|line| line.contains("compiled kernels are not kept")).count(), usize::from(caches), "{told:?}");
+        assert_eq!(
+            told.iter().filter(|line| line.contains("compiled kernels are not kept")).count(),
+            usize::from(caches),
+            "{told:?}"
+        );
         assert_eq!(context.keep_tuning(&another(&context)).unwrap_err().kind(), ErrorKind::Io);
         assert_eq!(Auto::new(Some(&context)).unwrap().keep().unwrap_err().kind(), ErrorKind::Io);
         return;
@@ -142,7 +179,10 @@ fn where_there_is_no_room_work_goes_on_and_what_was_there_stays() {
     let directory = Directory::temporary();
     let folder = directory.0.join("cache");
     let context = open(folder.clone());
-    let kept = [context.keep_tuning(&another(&context)).unwrap(), Auto::new(Some(&context)).unwrap().keep().unwrap()];
+    let kept = [
+        context.keep_tuning(&another(&context)).unwrap(),
+        Auto::new(Some(&context)).unwrap().keep().unwrap(),
+    ];
     let before = files(&folder);
     assert!(kept.iter().all(|path| before.contains_key(path)));
     let mut limited = own_process("trap '' XFSZ; ulimit -f 0;", module_path!(), NAME);
@@ -160,9 +200,14 @@ fn without_a_folder_the_device_is_as_it_was() {
 
 /// The folder's file of what was measured.
 fn tuning_file(folder: &Path) -> (PathBuf, Vec<u8>) {
-    let mut kept = files(folder).into_iter().filter(|(path, _)| path.extension().is_none_or(|extension| extension != "kernel"));
+    let mut kept = files(folder)
+        .into_iter()
+        .filter(|(path, _)| path.extension().is_none_or(|extension| extension != "kernel"));
     let found = kept.next().expect("there is one");
-    assert!(found.0.extension().is_some_and(|extension| extension == "tuning") && kept.next().is_none(), "and nothing else");
+    assert!(
+        found.0.extension().is_some_and(|extension| extension == "tuning") && kept.next().is_none(),
+        "and nothing else"
+    );
     found
 }
 
@@ -191,12 +236,17 @@ fn what_was_measured_is_kept_and_chosen_by() {
         let tuned = open(folder.clone());
         assert_eq!(tuned.capabilities().tuning, tuning);
         for &choice in Choice::ALL {
-            assert_eq!(Some(tuned.capabilities().choice(choice) as u32), tuning.get(choice), "{choice:?}");
+            assert_eq!(
+                Some(tuned.capabilities().choice(choice) as u32),
+                tuning.get(choice),
+                "{choice:?}"
+            );
         }
         assert_eq!(block_on(tuned.recover()).unwrap().capabilities().tuning, tuning);
         // What is chosen, and what is dispatched.
         let (most, layout) = (context.capabilities().choice(Choice::GemvTokens), Layout::Half);
-        let plan = |context: &Context| bitnet::plan(most, 64, 64, layout, context.capabilities()).name;
+        let plan =
+            |context: &Context| bitnet::plan(most, 64, 64, layout, context.capabilities()).name;
         assert_ne!(plan(&tuned), plan(&context));
         let x = tuned.upload(&vec![1.0f32; most * 64], [most, 64]).unwrap();
         let w = tuned.upload(&vec![1.0f32; 64 * 64], [64, 64]).unwrap();
@@ -209,11 +259,16 @@ fn what_was_measured_is_kept_and_chosen_by() {
         drop(y);
     });
     assert!(told.is_empty(), "{told:?}");
-    assert!(open(None).capabilities().tuning.is_empty() && open(directory.0.join("other")).capabilities().tuning.is_empty());
+    assert!(
+        open(None).capabilities().tuning.is_empty()
+            && open(directory.0.join("other")).capabilities().tuning.is_empty()
+    );
 
     // A new one takes its place, and one of nothing is that of the table.
     context.keep_tuning(&Tuning::default()).unwrap();
-    assert!(tuning_file(&folder).1.len() < 40 && open(folder.clone()).capabilities().tuning.is_empty());
+    assert!(
+        tuning_file(&folder).1.len() < 40 && open(folder.clone()).capabilities().tuning.is_empty()
+    );
 }
 
 #[test]
@@ -223,7 +278,13 @@ fn what_was_not_measured_here_is_ignored_with_one_line() {
     let context = open(folder.clone());
     let (path, tuning) = (context.keep_tuning(&another(&context)).unwrap(), another(&context));
     let sound = fs::read(&path).unwrap();
-    let changed = |at: usize| sound.iter().enumerate().map(|(i, &byte)| if i == at { byte ^ 1 } else { byte }).collect::<Vec<u8>>();
+    let changed = |at: usize| {
+        sound
+            .iter()
+            .enumerate()
+            .map(|(i, &byte)| if i == at { byte ^ 1 } else { byte })
+            .collect::<Vec<u8>>()
+    };
     // As it is written, with another text.
     let lying = |text: &[u8]| [&sound[..29], &hash(text), text].concat();
     let mut wrong: Vec<(String, Vec<u8>)> = vec![
@@ -236,22 +297,48 @@ fn what_was_not_measured_here_is_ignored_with_one_line() {
         ("no number".into(), lying(b"tall_rows\n")),
         ("an unknown choice".into(), lying(b"tall_columns 5\n")),
     ];
-    wrong.extend((0..sound.len()).step_by(7).map(|at| (format!("cut off at {at}"), sound[..at].to_vec())));
+    wrong.extend(
+        (0..sound.len()).step_by(7).map(|at| (format!("cut off at {at}"), sound[..at].to_vec())),
+    );
     wrong.extend((0..sound.len()).step_by(11).map(|at| (format!("a bit in {at}"), changed(at))));
-    let values = ["NaN", "-1", "1e3", "0x10", "inf", "0.5", "4294967296", "99999999999999999999", "", " 5", "\u{663}"];
-    wrong.extend(values.map(|value| (format!("`{value}`"), lying(format!("gemv_tokens {value}\n").as_bytes()))));
-    wrong.extend([0, 4097].map(|value| (format!("out of its range: {value}"), lying(format!("gemv_tokens {value}\n").as_bytes()))));
+    let values = [
+        "NaN",
+        "-1",
+        "1e3",
+        "0x10",
+        "inf",
+        "0.5",
+        "4294967296",
+        "99999999999999999999",
+        "",
+        " 5",
+        "\u{663}",
+    ];
+    wrong.extend(
+        values.map(|value| {
+            (format!("`{value}`"), lying(format!("gemv_tokens {value}\n").as_bytes()))
+        }),
+    );
+    wrong.extend([0, 4097].map(|value| {
+        (format!("out of its range: {value}"), lying(format!("gemv_tokens {value}\n").as_bytes()))
+    }));
     for (what, bytes) in wrong {
         fs::write(&path, bytes).unwrap();
-        let told = warnings(|| assert!(open(folder.clone()).capabilities().tuning.is_empty(), "{what}"));
-        let one = told.len() == 1 && told[0].contains(&path.display().to_string()) && told[0].contains("chosen as without it");
+        let told =
+            warnings(|| assert!(open(folder.clone()).capabilities().tuning.is_empty(), "{what}"));
+        let one = told.len() == 1
+            && told[0].contains(&path.display().to_string())
+            && told[0].contains("chosen as without it");
         assert!(one, "{what}: {told:?}");
     }
     // No file at all.
     fs::remove_file(&path).unwrap();
     assert!(warnings(|| assert!(open(folder.clone()).capabilities().tuning.is_empty())).is_empty());
     fs::create_dir(&path).unwrap();
-    assert_eq!(warnings(|| assert!(open(folder.clone()).capabilities().tuning.is_empty())).len(), 1);
+    assert_eq!(
+        warnings(|| assert!(open(folder.clone()).capabilities().tuning.is_empty())).len(),
+        1
+    );
     assert_eq!(context.keep_tuning(&tuning).unwrap_err().kind(), ErrorKind::Io);
 
     assert_eq!(open(None).keep_tuning(&tuning).unwrap_err().kind(), ErrorKind::Invalid);

@@ -1,5 +1,6 @@
-//! What `BITNET_WGPU_CAPTURE` has a graphics debugger capture. The variable is a process's, so each test starts this program again; the debugger is a
-//! stand-in for RenderDoc: a library that is loaded before, with RenderDoc's function table, and says what it is told.
+//! What `BITNET_WGPU_CAPTURE` has a graphics debugger capture. The variable is a process's, so each
+//! test starts this program again; the debugger is a stand-in for RenderDoc: a library that is
+//! loaded before, with RenderDoc's function table, and says what it is told.
 
 use bitnet_wgpu::{Context, tensor};
 use std::process::Command;
@@ -24,7 +25,8 @@ extern "C" int RENDERDOC_GetAPI(int, void **table) {
 }
 "#;
 
-/// Whether this program, started again, succeeds with such a variable, and the lines that it and the debugger write.
+/// Whether this program, started again, succeeds with such a variable, and the lines that it and
+/// the debugger write.
 fn started(test: &str, whose: &str, value: &str, debugger: Option<&str>) -> (bool, Vec<String>) {
     let mut program = own_process("", module_path!(), test);
     program.env(WHOSE, whose).env(VARIABLE, value).env("RUST_BACKTRACE", "0");
@@ -34,13 +36,17 @@ fn started(test: &str, whose: &str, value: &str, debugger: Option<&str>) -> (boo
     let output = program.output().unwrap();
     let told = ["submission", "capture", "the error"];
     let errors = String::from_utf8(output.stderr).unwrap();
-    let lines = errors.lines().filter(|line| told.iter().any(|told| line.starts_with(told))).map(str::to_owned);
+    let lines = errors
+        .lines()
+        .filter(|line| told.iter().any(|told| line.starts_with(told)))
+        .map(str::to_owned);
     (output.status.success(), lines.collect())
 }
 
 /// Five submissions, the last of which reads what came of all.
 fn work(context: &Context) {
-    let (one, sum) = (context.upload(&[1f32, -2.0], [2]).unwrap(), context.upload(&[0f32; 2], [2]).unwrap());
+    let (one, sum) =
+        (context.upload(&[1f32, -2.0], [2]).unwrap(), context.upload(&[0f32; 2], [2]).unwrap());
     let mut encoder = context.encoder("count");
     tensor::add_into(&mut encoder, &sum, &one, &sum).unwrap();
     let recording = encoder.finish();
@@ -61,18 +67,34 @@ fn a_debugger_captures_the_submissions_that_were_asked_for() {
         Err(_) => {}
     }
     let directory = Directory::temporary();
-    let (text, library) = (directory.write("debugger.cpp", STAND_IN), directory.0.join("librenderdoc.so"));
+    let (text, library) =
+        (directory.write("debugger.cpp", STAND_IN), directory.0.join("librenderdoc.so"));
     let mut compiler = Command::new("c++");
-    compiler.args(["-shared", "-fPIC", "-Wl,-soname,librenderdoc.so", "-o"]).args([&library, &text]);
+    compiler
+        .args(["-shared", "-fPIC", "-Wl,-soname,librenderdoc.so", "-o"])
+        .args([&library, &text]);
     assert!(compiler.status().unwrap().success());
     let library = library.to_str().unwrap();
-    // wgpu looks for RenderDoc where it has debug assertions itself, as it has in all builds but those for release.
-    let attached = started(NAME, "ours", "2", Some(library)).1.iter().any(|line| line == "capture begins");
+    // wgpu looks for RenderDoc where it has debug assertions itself, as it has in all builds but
+    // those for release.
+    let attached =
+        started(NAME, "ours", "2", Some(library)).1.iter().any(|line| line == "capture begins");
     assert!(attached || !cfg!(debug_assertions));
-    for (whose, value, captured) in [("ours", "2", 2..3), ("ours", "1:3", 1..4), ("the app's", "4:9", 4..6), ("ours", "6", 6..6)] {
+    for (whose, value, captured) in [
+        ("ours", "2", 2..3),
+        ("ours", "1:3", 1..4),
+        ("the app's", "4:9", 4..6),
+        ("ours", "6", 6..6),
+    ] {
         let lines = |number: u32| {
-            let captured = if attached && captured.contains(&number) { &["capture begins", "capture ends"][..] } else { &[] };
-            [format!("submission {number}")].into_iter().chain(captured.iter().map(|&line| line.to_owned()))
+            let captured = if attached && captured.contains(&number) {
+                &["capture begins", "capture ends"][..]
+            } else {
+                &[]
+            };
+            [format!("submission {number}")]
+                .into_iter()
+                .chain(captured.iter().map(|&line| line.to_owned()))
         };
         let wanted: Vec<String> = (1..6).flat_map(lines).collect();
         assert_eq!(started(NAME, whose, value, Some(library)), (true, wanted), "{value}, {whose}");
@@ -92,7 +114,10 @@ fn what_is_no_number_of_submissions_is_refused() {
     }
     let (_, told) = started(NAME, "ours", "0:2", None);
     assert!(
-        told.len() == 1 && told[0].starts_with("the error is Invalid, capture: BITNET_WGPU_CAPTURE is \"0:2\"; it is N or N:COUNT"),
+        told.len() == 1
+            && told[0].starts_with(
+                "the error is Invalid, capture: BITNET_WGPU_CAPTURE is \"0:2\"; it is N or N:COUNT"
+            ),
         "{told:?}"
     );
     // Empty, it says nothing.

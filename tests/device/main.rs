@@ -1,4 +1,5 @@
-//! Contexts, tensors, recordings and submissions on the device under test, and ops beside other libraries.
+//! Contexts, tensors, recordings and submissions on the device under test, and ops beside other
+//! libraries.
 
 mod adapters;
 mod auto;

@@ -1,5 +1,5 @@
-//! Writes the Metal kernels as CUDA sources, with all dispatches of the op cases and what the CPU makes of them; tests/msl-host/cuda/run asks
-//! for it.
+//! Writes the Metal kernels as CUDA sources, with all dispatches of the op cases and what the CPU
+//! makes of them; tests/msl-host/cuda/run asks for it.
 
 use bitnet_wgpu::{
     Capabilities, Dispatch, Element, ShaderLanguage,
@@ -52,17 +52,43 @@ struct Folder {
 
 impl Folder {
     /// Adds a dispatch that makes `after` of `before`, unless it is there already.
-    fn add(&mut self, dispatch: &Dispatch<'_>, limit: u32, before: &Memory, after: &Memory, timed: bool, name: &str) {
+    fn add(
+        &mut self,
+        dispatch: &Dispatch<'_>,
+        limit: u32,
+        before: &Memory,
+        after: &Memory,
+        timed: bool,
+        name: &str,
+    ) {
         let kernel = dispatch.kernel();
-        let variant = Variant { language: ShaderLanguage::Msl, subgroups: true, fused: true, floats: dispatch.floats().to_vec() };
-        let float = |(alias, element): &(&str, Element)| format!("_{alias}_{element:?}").to_lowercase();
-        let symbol = format!("msl_{}{}", kernel.name, variant.floats.iter().map(float).collect::<String>());
+        let variant = Variant {
+            language: ShaderLanguage::Msl,
+            subgroups: true,
+            fused: true,
+            floats: dispatch.floats().to_vec(),
+        };
+        let float =
+            |(alias, element): &(&str, Element)| format!("_{alias}_{element:?}").to_lowercase();
+        let symbol =
+            format!("msl_{}{}", kernel.name, variant.floats.iter().map(float).collect::<String>());
         let size = kernel.source_for(ShaderLanguage::Msl).workgroup_size.map(u64::from);
-        let numbers: String =
-            kernel.workgroups(ShaderLanguage::Msl, dispatch.extent(), limit).iter().chain(&size).map(|n| format!("{n} ")).collect();
+        let numbers: String = kernel
+            .workgroups(ShaderLanguage::Msl, dispatch.extent(), limit)
+            .iter()
+            .chain(&size)
+            .map(|n| format!("{n} "))
+            .collect();
         let mut text = String::new();
         let mut buffer = |ty: &str, given: &[u8], expected: &[u8]| {
-            writeln!(text, "buffer {ty} {} {} {}", given.len(), self.blob.add(given), self.blob.add(expected)).unwrap();
+            writeln!(
+                text,
+                "buffer {ty} {} {} {}",
+                given.len(),
+                self.blob.add(given),
+                self.blob.add(expected)
+            )
+            .unwrap();
         };
         if !dispatch.params().is_empty() {
             buffer("U32", dispatch.params(), dispatch.params());
@@ -73,7 +99,12 @@ impl Folder {
                 Type::I32 => Element::I32,
                 Type::F32 => Element::F32,
                 Type::Float(alias) | Type::Bits(alias) => {
-                    dispatch.floats().iter().find(|(known, _)| *known == alias).expect("it is bound").1
+                    dispatch
+                        .floats()
+                        .iter()
+                        .find(|(known, _)| *known == alias)
+                        .expect("it is bound")
+                        .1
                 }
                 other => panic!("{other:?} has no counterpart in CUDA"),
             };
@@ -83,13 +114,17 @@ impl Folder {
         if self.known.insert(format!("{head}{text}")) {
             write!(self.cases, "{head}{}: {name}\n{text}", kernel.name).unwrap();
         }
-        self.sources.entry(symbol.clone()).or_insert_with(|| msl_host::cuda(&kernel.text(&variant), kernel.entry, &symbol).unwrap());
+        self.sources.entry(symbol.clone()).or_insert_with(|| {
+            msl_host::cuda(&kernel.text(&variant), kernel.entry, &symbol).unwrap()
+        });
     }
 
-    /// Adds the dispatches of a case that have Metal texts, as the CPU runs them, in the order in which a warp adds up.
+    /// Adds the dispatches of a case that have Metal texts, as the CPU runs them, in the order in
+    /// which a warp adds up.
     fn add_case(&mut self, case: &Case, timed: bool) {
         let recorded = case.record(&context().restricted(case.restrict)).unwrap();
-        let (before, limit) = (recorded.before().unwrap(), recorded.folding(ShaderLanguage::Msl).unwrap_or(65_535));
+        let (before, limit) =
+            (recorded.before().unwrap(), recorded.folding(ShaderLanguage::Msl).unwrap_or(65_535));
         let mut memory = before.clone();
         for dispatch in recorded.recording.dispatches() {
             let given = memory.clone();
@@ -121,7 +156,10 @@ fn layer(rows: usize, columns: usize, restrict: fn(&mut Capabilities)) -> Case {
 #[test]
 #[ignore = "writes a folder for tests/msl-host/cuda/run"]
 fn write_folder() {
-    let folder = PathBuf::from(std::env::var("MSL_CUDA_FOLDER").expect("MSL_CUDA_FOLDER is set by tests/msl-host/cuda/run"));
+    let folder = PathBuf::from(
+        std::env::var("MSL_CUDA_FOLDER")
+            .expect("MSL_CUDA_FOLDER is set by tests/msl-host/cuda/run"),
+    );
     let mut made = Folder::default();
     ops()
         .iter()
@@ -134,10 +172,20 @@ fn write_folder() {
         made.add_case(&layer(rows, columns, |c| c.half_subnormals = false), true);
     }
     let symbols = || made.sources.keys();
-    let include = |s: &String| format!("namespace text_of_{s} {{\n#include \"kernels/{s}.cu\"\n}}\nusing text_of_{s}::{s};\n");
-    made.sources.iter().for_each(|(symbol, text)| fs::write(folder.join(format!("kernels/{symbol}.cu")), text).unwrap());
+    let include = |s: &String| {
+        format!(
+            "namespace text_of_{s} {{\n#include \"kernels/{s}.cu\"\n}}\nusing text_of_{s}::{s};\n"
+        )
+    };
+    made.sources.iter().for_each(|(symbol, text)| {
+        fs::write(folder.join(format!("kernels/{symbol}.cu")), text).unwrap()
+    });
     fs::write(folder.join("kernels.inc"), symbols().map(include).collect::<String>()).unwrap();
-    fs::write(folder.join("symbols.inc"), symbols().map(|symbol| format!("KERNEL({symbol})\n")).collect::<String>()).unwrap();
+    fs::write(
+        folder.join("symbols.inc"),
+        symbols().map(|symbol| format!("KERNEL({symbol})\n")).collect::<String>(),
+    )
+    .unwrap();
     fs::write(folder.join("cases.txt"), made.cases).unwrap();
     fs::write(folder.join("data.bin"), made.blob.bytes).unwrap();
 }

@@ -1,10 +1,14 @@
 //! Faults, injected: what is lost, what is still valid, and how work goes on.
 
 use bitnet_wgpu::{
-    Context, ContextOptions, Encoder, Error, ErrorKind, Kernel, Out, Recording, Result, Submission, Tensor,
+    Context, ContextOptions, Encoder, Error, ErrorKind, Kernel, Out, Recording, Result, Submission,
+    Tensor,
     formats::Checkpoint,
     kernel::{Part, Source, Type::U32, read_write},
-    model::{BatchOptions, GenerateOptions, LoadOptions, Model, ModelFiles, Sampling, SessionOptions, Speculation, Stop, Token},
+    model::{
+        BatchOptions, GenerateOptions, LoadOptions, Model, ModelFiles, Sampling, SessionOptions,
+        Speculation, Stop, Token,
+    },
     optimizer,
     tensor::{self, Linear, LinearCrossEntropyOptions},
     transformer::{self, Attended, AttentionShape, FlashAttentionOptions, KvCache, NewTokens, Qkv},
@@ -54,15 +58,25 @@ fn until_lost(stream: impl IntoIterator<Item = Result<Token>>) -> Vec<Token> {
     }
 }
 
-/// Options for which it matters where a text began: penalties count what was generated, ends are forbidden at first, a string ends it.
+/// Options for which it matters where a text began: penalties count what was generated, ends are
+/// forbidden at first, a string ends it.
 fn options(model: &Model) -> [GenerateOptions; 3] {
     let sampled = Sampling::GREEDY.temperature(0.9).top_k(40).seed(3);
     let options = GenerateOptions::default().max_tokens(40).ignore_eos(true);
     let ended = options.clone().ignore_eos(false).min_tokens(30).sampling(sampled);
-    let text: String = model.generate("Once upon a time", &ended).unwrap().into_iter().map(|token| token.unwrap().text).collect();
+    let text: String = model
+        .generate("Once upon a time", &ended)
+        .unwrap()
+        .into_iter()
+        .map(|token| token.unwrap().text)
+        .collect();
     // Within words, and so within tokens.
     let stop: String = text.chars().skip(text.chars().count() * 3 / 4).take(9).collect();
-    [options.clone(), options.sampling(sampled.presence_penalty(0.9).frequency_penalty(0.4)), ended.stop([stop])]
+    [
+        options.clone(),
+        options.sampling(sampled.presence_penalty(0.9).frequency_penalty(0.4)),
+        ended.stop([stop]),
+    ]
 }
 
 #[test]
@@ -70,12 +84,20 @@ fn a_text_goes_on_where_its_device_was_lost() {
     let mut model = fresh();
     for options in options(&model) {
         let prompt = model.encode_prompt("Once upon a time").unwrap();
-        let whole: Vec<_> = model.generate_ids(&prompt, &options).unwrap().into_iter().map(Result::unwrap).collect();
+        let whole: Vec<_> = model
+            .generate_ids(&prompt, &options)
+            .unwrap()
+            .into_iter()
+            .map(Result::unwrap)
+            .collect();
         assert!(whole.len() > 20, "{} tokens", whole.len());
         // Lost before the first token, and after some.
         let (mut text, mut tokens) = (prompt.clone(), Vec::new());
         for taken in [0, 5] {
-            let mut stream = model.generate_ids(&text, &options.clone().resumed(tokens.len())).unwrap().into_iter();
+            let mut stream = model
+                .generate_ids(&text, &options.clone().resumed(tokens.len()))
+                .unwrap()
+                .into_iter();
             let first: Vec<_> = stream.by_ref().take(taken).map(Result::unwrap).collect();
             destroy(&model);
             let more = until_lost(stream);
@@ -83,7 +105,13 @@ fn a_text_goes_on_where_its_device_was_lost() {
             tokens.extend(first.into_iter().chain(more));
             model = recovered(&model);
         }
-        tokens.extend(model.generate_ids(&text, &options.clone().resumed(tokens.len())).unwrap().into_iter().map(Result::unwrap));
+        tokens.extend(
+            model
+                .generate_ids(&text, &options.clone().resumed(tokens.len()))
+                .unwrap()
+                .into_iter()
+                .map(Result::unwrap),
+        );
         assert_eq!(tokens, whole, "{options:?}");
     }
 }
@@ -91,20 +119,31 @@ fn a_text_goes_on_where_its_device_was_lost() {
 #[test]
 fn a_batchs_texts_go_on_where_its_device_was_lost() {
     let model = fresh();
-    let options = GenerateOptions::default().max_tokens(30).ignore_eos(true).sampling(Sampling::GREEDY.presence_penalty(0.8));
+    let options = GenerateOptions::default()
+        .max_tokens(30)
+        .ignore_eos(true)
+        .sampling(Sampling::GREEDY.presence_penalty(0.8));
     let prompts = ["Once upon a time", "The bear"].map(|text| model.encode_prompt(text).unwrap());
     let ids = |model: &Model, text: &[u32], options: &GenerateOptions| -> Vec<u32> {
-        model.generate_ids(text, options).unwrap().into_iter().map(|token| token.unwrap().id).collect()
+        model
+            .generate_ids(text, options)
+            .unwrap()
+            .into_iter()
+            .map(|token| token.unwrap().id)
+            .collect()
     };
     let whole = prompts.each_ref().map(|prompt| ids(&model, prompt, &options));
     let batch = model.batch(BatchOptions::new(2, 64)).unwrap();
-    let mut streams = prompts.each_ref().map(|prompt| batch.generate_ids(prompt, &options).unwrap());
+    let mut streams =
+        prompts.each_ref().map(|prompt| batch.generate_ids(prompt, &options).unwrap());
     let first = streams.each_mut().map(|stream| block_on(stream.next_token()).unwrap().unwrap());
     destroy(&model);
     let had: Vec<Vec<u32>> = first
         .into_iter()
         .zip(streams)
-        .map(|(first, stream)| [first].into_iter().chain(until_lost(stream)).map(|token| token.id).collect())
+        .map(|(first, stream)| {
+            [first].into_iter().chain(until_lost(stream)).map(|token| token.id).collect()
+        })
         .collect();
     assert!(matches!(batch.generate("No more", &options).map(drop), Err(Error::BatchEnded(_))));
     let model = recovered(&model);
@@ -112,7 +151,11 @@ fn a_batchs_texts_go_on_where_its_device_was_lost() {
     let rest: Vec<_> = prompts
         .iter()
         .zip(&had)
-        .map(|(prompt, had)| batch.generate_ids(&[&prompt[..], had].concat(), &options.clone().resumed(had.len())).unwrap())
+        .map(|(prompt, had)| {
+            batch
+                .generate_ids(&[&prompt[..], had].concat(), &options.clone().resumed(had.len()))
+                .unwrap()
+        })
         .collect();
     for ((had, rest), whole) in had.into_iter().zip(rest).zip(whole) {
         assert_eq!([had, block_on(rest.all()).unwrap().ids].concat(), whole);
@@ -132,13 +175,19 @@ fn a_session_knows_from_which_token_to_go_on() {
     let (mut whole, mut session) = (begin(&model), begin(&model));
     let wanted = block_on(whole.decode(&[11, 12])).unwrap();
     destroy(&model);
-    let lost = |result: Result<()>| assert_eq!(result.as_ref().err().map(Error::kind), Some(ErrorKind::Lost), "{result:?}");
+    let lost = |result: Result<()>| {
+        assert_eq!(result.as_ref().err().map(Error::kind), Some(ErrorKind::Lost), "{result:?}")
+    };
     lost(block_on(session.decode(&[11, 12])).map(drop));
     lost(block_on(session.prefill(0, &[11; 20])).map(drop));
     lost(block_on(session.save(std::env::temp_dir().join("never"))));
     lost(model.session(session.options()).map(drop));
     lost(model.reload(model.context()).map(drop));
-    assert_eq!([0, 1].map(|sequence| session.tokens(sequence)), [&[1, 2, 3, 4, 5, 6][..], &[9, 8, 7]], "what failed was not appended");
+    assert_eq!(
+        [0, 1].map(|sequence| session.tokens(sequence)),
+        [&[1, 2, 3, 4, 5, 6][..], &[9, 8, 7]],
+        "what failed was not appended"
+    );
     let model = recovered(&model);
     let mut again = model.session(session.options()).unwrap();
     for sequence in 0..2 {
@@ -155,19 +204,28 @@ fn a_context_is_opened_again_as_it_was() {
         counted.fetch_add(1, Ordering::Relaxed);
         Some(0)
     };
-    let opened = block_on(Context::open(ContextOptions::default().adapter_by(choose).memory_limit(1 << 30).wait_limit(HUNG))).unwrap();
+    let opened = block_on(Context::open(
+        ContextOptions::default().adapter_by(choose).memory_limit(1 << 30).wait_limit(HUNG),
+    ))
+    .unwrap();
     opened.limit_memory(1 << 20);
     opened.limit_waits(Duration::from_nanos(1));
     opened.device().destroy();
     // What is done before anybody looks takes no time.
     let over = (0..50).find_map(|_| block_on(opened.recover()).err());
-    assert!(matches!(over, Some(Error::WaitLimit { .. })), "the limit that holds now is that of the new one, from the beginning: {over:?}");
+    assert!(
+        matches!(over, Some(Error::WaitLimit { .. })),
+        "the limit that holds now is that of the new one, from the beginning: {over:?}"
+    );
     asked.store(1, Ordering::Relaxed);
     opened.limit_waits(None);
     let again = block_on(opened.recover()).unwrap();
     assert_eq!((asked.load(Ordering::Relaxed), again.memory_stats().limit), (2, Some(1 << 20)));
     assert_eq!(again.capabilities(), opened.capabilities());
-    assert!(block_on(opened.labelled("lost").recover()).is_ok() && block_on(again.recover()).is_ok(), "as often as is wanted");
+    assert!(
+        block_on(opened.labelled("lost").recover()).is_ok() && block_on(again.recover()).is_ok(),
+        "as often as is wanted"
+    );
     // An app's own device is the app's to open.
     let own = App::default().open(|_| ()).unwrap();
     assert!(matches!(block_on(own.recover()), Err(Error::Invalid { op: "recover", .. })));
@@ -180,11 +238,17 @@ fn a_model_is_loaded_again_as_it_was_or_not_at_all() {
     for name in ["config.json", "model.safetensors"] {
         fs::copy(source.join(name), directory.0.join(name)).unwrap();
     }
-    let model = Model::load_with(Some(context()), &directory.0, LoadOptions::default().int8_head(true)).unwrap();
+    let model =
+        Model::load_with(Some(context()), &directory.0, LoadOptions::default().int8_head(true))
+            .unwrap();
     let again = model.reload(None).unwrap();
-    assert!(again.context().is_none() && again.weight_bytes() == model.weight_bytes(), "for the CPU, with the head in 8 bits");
+    assert!(
+        again.context().is_none() && again.weight_bytes() == model.weight_bytes(),
+        "for the CPU, with the head in 8 bits"
+    );
     assert_eq!(again.reload(Some(context())).unwrap().weight_bytes(), model.weight_bytes());
-    // Of other files, nothing goes on: not of another head either, of which keys and values do not depend.
+    // Of other files, nothing goes on: not of another head either, of which keys and values do not
+    // depend.
     let weights = fs::read(directory.0.join("model.safetensors")).unwrap();
     let header = u64::from_le_bytes(weights[..8].try_into().unwrap()) as usize;
     let tensors: serde_json::Value = serde_json::from_slice(&weights[8..8 + header]).unwrap();
@@ -193,7 +257,10 @@ fn a_model_is_loaded_again_as_it_was_or_not_at_all() {
     changed[8 + header + norm] ^= 1;
     fs::write(directory.0.join("model.safetensors"), changed).unwrap();
     let error = model.reload(None).map(drop).unwrap_err();
-    assert!(matches!(error, Error::Format { .. }) && error.to_string().contains("another model"), "{error}");
+    assert!(
+        matches!(error, Error::Format { .. }) && error.to_string().contains("another model"),
+        "{error}"
+    );
     fs::write(directory.0.join("model.safetensors"), weights).unwrap();
     model.reload(None).unwrap();
     let config = fs::read_to_string(directory.0.join("config.json")).unwrap();
@@ -201,10 +268,15 @@ fn a_model_is_loaded_again_as_it_was_or_not_at_all() {
     json["rms_norm_eps"] = 0.25.into();
     directory.write("config.json", json.to_string());
     let error = model.reload(Some(context())).map(drop).unwrap_err();
-    assert!(matches!(error, Error::Format { .. }) && error.to_string().contains("another model"), "{error}");
+    assert!(
+        matches!(error, Error::Format { .. }) && error.to_string().contains("another model"),
+        "{error}"
+    );
     fs::remove_file(directory.0.join("config.json")).unwrap();
     assert!(matches!(model.reload(Some(context())).map(drop), Err(Error::Io { .. })));
-    let made = Model::from_file(None, &Checkpoint::open(source).unwrap(), None, LoadOptions::default()).unwrap();
+    let made =
+        Model::from_file(None, &Checkpoint::open(source).unwrap(), None, LoadOptions::default())
+            .unwrap();
     assert!(matches!(made.reload(None).map(drop), Err(Error::Invalid { op: "reload", .. })));
 }
 
@@ -213,7 +285,13 @@ fn what_was_generated_before_is_a_part_of_the_text() {
     let model = Model::load_cpu(real_model()).unwrap();
     for resumed in [3, 4, usize::MAX] {
         let options = GenerateOptions::default().resumed(resumed);
-        assert!(matches!(model.generate_ids(&[5, 6, 7], &options).map(drop), Err(Error::Invalid { .. })), "{resumed}");
+        assert!(
+            matches!(
+                model.generate_ids(&[5, 6, 7], &options).map(drop),
+                Err(Error::Invalid { .. })
+            ),
+            "{resumed}"
+        );
     }
     // All that was wanted had come.
     let options = GenerateOptions::default().max_tokens(2).resumed(2);
@@ -221,7 +299,8 @@ fn what_was_generated_before_is_a_part_of_the_text() {
     let options = GenerateOptions::default().max_length(Some(4)).ignore_eos(true).resumed(2);
     assert_eq!(model.generate_ids(&[5, 6, 7], &options).unwrap().into_iter().count(), 1);
     // Several texts have each a number of their own.
-    let several = model.generate_batch_ids(&[vec![5, 6, 7], vec![5, 6]], &GenerateOptions::default().resumed(1));
+    let several = model
+        .generate_batch_ids(&[vec![5, 6, 7], vec![5, 6]], &GenerateOptions::default().resumed(1));
     assert!(matches!(several.map(drop), Err(Error::Invalid { op: "generate_batch", .. })));
 }
 
@@ -247,13 +326,19 @@ fn a_text_goes_on_without_drafts_whose_device_is_gone() {
     let (model, draft) = (Model::load_cpu(real_model()).unwrap(), fresh());
     let options = GenerateOptions::default().max_tokens(12).ignore_eos(true);
     let ids = |options: &GenerateOptions| -> Vec<u32> {
-        model.generate("Once upon a time", options).unwrap().into_iter().map(|token| token.unwrap().id).collect()
+        model
+            .generate("Once upon a time", options)
+            .unwrap()
+            .into_iter()
+            .map(|token| token.unwrap().id)
+            .collect()
     };
     let drafted = options.clone().speculate(Speculation::new(&draft));
     assert_eq!(ids(&drafted), ids(&options));
     // Within a text:
     let mut generation = model.generate("Once upon a time", &drafted).unwrap();
-    let mut text: Vec<u32> = (&mut generation).into_iter().take(3).map(|token| token.unwrap().id).collect();
+    let mut text: Vec<u32> =
+        (&mut generation).into_iter().take(3).map(|token| token.unwrap().id).collect();
     destroy(&draft);
     text.extend((&mut generation).into_iter().map(|token| token.unwrap().id));
     assert_eq!(text, ids(&options));
@@ -274,7 +359,12 @@ const SPIN_TEXT: &[Part] = &[Part::new(
 )];
 
 /// Threads that do something for a while.
-static SPIN: Kernel = Kernel::new("spin", &[], &[read_write("y", U32)], &[Source::wgsl(SPIN_TEXT).workgroup_size([1, 1, 1])]);
+static SPIN: Kernel = Kernel::new(
+    "spin",
+    &[],
+    &[read_write("y", U32)],
+    &[Source::wgsl(SPIN_TEXT).workgroup_size([1, 1, 1])],
+);
 
 /// Work for a device that takes so many times as long, and what it makes.
 fn spin(context: &Context, times: u32) -> (Recording, Tensor<u32>) {
@@ -310,11 +400,15 @@ const HUNG: Duration = Duration::from_secs(2);
 const LIMIT: Duration = Duration::from_millis(200);
 
 fn assert_over(limit: Duration, result: Result<()>) {
-    assert!(matches!(result, Err(Error::WaitLimit { limit: had, .. }) if had == limit), "{result:?}");
+    assert!(
+        matches!(result, Err(Error::WaitLimit { limit: had, .. }) if had == limit),
+        "{result:?}"
+    );
     assert_eq!(result.unwrap_err().kind(), ErrorKind::Lost);
 }
 
-/// One submission at a time: Mesa's software drivers wait for the one before where another is submitted.
+/// One submission at a time: Mesa's software drivers wait for the one before where another is
+/// submitted.
 #[test]
 fn a_wait_for_a_device_that_hangs_ends() {
     let _alone = alone();
@@ -360,7 +454,8 @@ fn a_session_goes_on_when_its_device_answers_again() {
     let mut session = model.session(SessionOptions::new(1, 32)).unwrap();
     block_on(session.prefill(0, &[1, 2, 3])).unwrap();
     let mut whole = session.fork().unwrap();
-    let wanted = [block_on(whole.decode(&[4])).unwrap(), block_on(whole.decode(&[5])).unwrap()].concat();
+    let wanted =
+        [block_on(whole.decode(&[4])).unwrap(), block_on(whole.decode(&[5])).unwrap()].concat();
     context.limit_waits(AT_ONCE);
     // What is done before anybody looks takes no time.
     let over = (0..50).find_map(|_| {
@@ -373,11 +468,14 @@ fn a_session_goes_on_when_its_device_answers_again() {
     assert_over(AT_ONCE, over.map_or(Ok(()), Err));
     assert_eq!((session.tokens(0), session.len(0)), (&[1, 2, 3][..], 3));
     context.limit_waits(None);
-    assert_eq!([block_on(session.decode(&[4])).unwrap(), block_on(session.decode(&[5])).unwrap()].concat(), wanted);
+    assert_eq!(
+        [block_on(session.decode(&[4])).unwrap(), block_on(session.decode(&[5])).unwrap()].concat(),
+        wanted
+    );
 }
 
-/// Tries an op with memory for one allocation more each time, and with grids of all sizes, until it succeeds: where it fails, nothing of it is recorded.
-/// Gives in how many ways it failed.
+/// Tries an op with memory for one allocation more each time, and with grids of all sizes, until it
+/// succeeds: where it fails, nothing of it is recorded. Gives in how many ways it failed.
 fn fails_whole(context: &Context, op: impl Fn(&mut Encoder) -> Result<()>) -> usize {
     let (mut encoder, mut failed) = (context.encoder("whole"), 0);
     let mut check = |encoder: &mut Encoder, result: Result<()>| match result {
@@ -395,7 +493,9 @@ fn fails_whole(context: &Context, op: impl Fn(&mut Encoder) -> Result<()>) -> us
         match check(&mut encoder, result) {
             None => break,
             // What is live, and the one more that was asked for.
-            Some(Error::MemoryLimit { bytes, live, .. }) => context.limit_memory(live.iter().map(|live| live.bytes).sum::<u64>() + bytes),
+            Some(Error::MemoryLimit { bytes, live, .. }) => {
+                context.limit_memory(live.iter().map(|live| live.bytes).sum::<u64>() + bytes)
+            }
             Some(error) => panic!("{error}"),
         }
     }
@@ -412,39 +512,66 @@ fn fails_whole(context: &Context, op: impl Fn(&mut Encoder) -> Result<()>) -> us
 #[test]
 fn an_op_that_fails_half_way_records_nothing() {
     let context = &block_on(Context::new()).unwrap();
-    let tensor = |rows: usize, columns: usize| context.upload(&vec![0.5f32; rows * columns], [rows, columns]).unwrap();
+    let tensor = |rows: usize, columns: usize| {
+        context.upload(&vec![0.5f32; rows * columns], [rows, columns]).unwrap()
+    };
     let vector = |length: usize| context.upload(&vec![0.5f32; length], [length]).unwrap();
 
     let (short, long) = (vector(700), vector(100_000));
-    assert!(fails_whole(context, |encoder| optimizer::clip_gradients(encoder, &[&short, &long], 1.0).map(drop)) > 3);
+    assert!(
+        fails_whole(context, |encoder| optimizer::clip_gradients(encoder, &[&short, &long], 1.0)
+            .map(drop))
+            > 3
+    );
 
-    let (x, dy, dx, weight, dweight, dbias) = (tensor(5000, 8), tensor(5000, 8), tensor(5000, 8), vector(8), vector(8), vector(8));
+    let (x, dy, dx, weight, dweight, dbias) =
+        (tensor(5000, 8), tensor(5000, 8), tensor(5000, 8), vector(8), vector(8), vector(8));
     let norm = |encoder: &mut Encoder| {
-        let gradients = tensor::LayerNormGradients { x: Out::add(&dx), weight: Out::add(&dweight), bias: Out::add(&dbias) };
+        let gradients = tensor::LayerNormGradients {
+            x: Out::add(&dx),
+            weight: Out::add(&dweight),
+            bias: Out::add(&dbias),
+        };
         tensor::layer_norm_backward_into(encoder, &x, &weight, 1e-5, &dy, gradients)
     };
     assert!(fails_whole(context, norm) > 3);
     let rms = |encoder: &mut Encoder| {
-        let gradients = transformer::RmsNormGradients { x: Out::add(&dx), gain: Out::add(&dweight) };
+        let gradients =
+            transformer::RmsNormGradients { x: Out::add(&dx), gain: Out::add(&dweight) };
         transformer::rms_norm_backward_into(encoder, &x, &weight, 1e-5, &dy, gradients)
     };
     assert!(fails_whole(context, rms) > 3);
 
-    let (x, w, dx, dw, rows) = (tensor(50, 8), tensor(300, 8), tensor(50, 8), tensor(300, 8), vector(50));
+    let (x, w, dx, dw, rows) =
+        (tensor(50, 8), tensor(300, 8), tensor(50, 8), tensor(300, 8), vector(50));
     let targets = context.upload(&[3u32; 50], [50]).unwrap();
     let loss = |encoder: &mut Encoder| {
-        let (head, options) = (Linear { x: &x, w: &w }, LinearCrossEntropyOptions::default().chunk(64));
+        let (head, options) =
+            (Linear { x: &x, w: &w }, LinearCrossEntropyOptions::default().chunk(64));
         let gradients = Linear { x: Out::add(&dx), w: Out::add(&dw) };
-        tensor::linear_cross_entropy_backward_into(encoder, head, &targets, options, &rows, &rows, gradients)
+        tensor::linear_cross_entropy_backward_into(
+            encoder, head, &targets, options, &rows, &rows, gradients,
+        )
     };
     assert!(fails_whole(context, loss) > 3);
 
     // What is wrong with the last dispatch alone: it may not write one tensor under two names.
-    let [q, k, v, dq, dkv, dy, y] = [(); 7].map(|()| context.upload(&[0.5f32; 3 * 70 * 8], [3, 70, 8]).unwrap());
+    let [q, k, v, dq, dkv, dy, y] =
+        [(); 7].map(|()| context.upload(&[0.5f32; 3 * 70 * 8], [3, 70, 8]).unwrap());
     let attended = Attended { y, lse: context.upload(&[0.5f32; 3 * 70], [3, 70]).unwrap() };
-    let (qkv, gradients) = (Qkv { q: &q, k: &k, v: &v }, Qkv { q: Out::add(&dq), k: Out::add(&dkv), v: Out::add(&dkv) });
+    let (qkv, gradients) = (
+        Qkv { q: &q, k: &k, v: &v },
+        Qkv { q: Out::add(&dq), k: Out::add(&dkv), v: Out::add(&dkv) },
+    );
     let (mut encoder, options) = (context.encoder("aliased"), FlashAttentionOptions::default());
-    let failed = transformer::flash_attention_backward_into(&mut encoder, qkv, &attended, &dy, options, gradients);
+    let failed = transformer::flash_attention_backward_into(
+        &mut encoder,
+        qkv,
+        &attended,
+        &dy,
+        options,
+        gradients,
+    );
     assert!(matches!(failed, Err(Error::Aliasing { .. })) && encoder.is_empty(), "{failed:?}");
 }
 
@@ -454,21 +581,36 @@ fn an_attention_that_fails_half_way_is_recorded_again() {
     let context = block_on(Context::new()).unwrap();
     let shape = AttentionShape { heads: 2, kv_heads: 1, head_dim: 8 };
     let cache = KvCache::new(&context, shape, 1, 200, bitnet_wgpu::Element::F32).unwrap();
-    let angles = context.upload(&transformer::rope_angles(&[0.5, 0.25, 0.1, 0.05], 200), [200, 4, 2]).unwrap();
+    let angles = context
+        .upload(&transformer::rope_angles(&[0.5, 0.25, 0.1, 0.05], 200), [200, 4, 2])
+        .unwrap();
     let runs = context.upload(&[0u32, 0], [1, 2]).unwrap();
     let numbers: Vec<f32> = (0..3 * 32).map(|i| (i as f32).sin()).collect();
-    let (new, y) = (NewTokens { run: 3, runs: &runs }, Tensor::<f32>::zeros(&context, [3, 16]).unwrap());
+    let (new, y) =
+        (NewTokens { run: 3, runs: &runs }, Tensor::<f32>::zeros(&context, [3, 16]).unwrap());
     let attend = |limited: bool| {
         let qkv = context.upload(&numbers, [3, 32]).unwrap();
         let mut encoder = context.encoder("attention");
         if limited {
             context.trim_memory();
             context.limit_memory(0);
-            let failed = transformer::rope_attention_into(&mut encoder, &qkv, &new, &angles, &cache, 150, &y);
-            assert!(matches!(failed, Err(Error::MemoryLimit { .. })) && encoder.is_empty(), "{failed:?}");
+            let failed = transformer::rope_attention_into(
+                &mut encoder,
+                &qkv,
+                &new,
+                &angles,
+                &cache,
+                150,
+                &y,
+            );
+            assert!(
+                matches!(failed, Err(Error::MemoryLimit { .. })) && encoder.is_empty(),
+                "{failed:?}"
+            );
             context.limit_memory(None);
         }
-        transformer::rope_attention_into(&mut encoder, &qkv, &new, &angles, &cache, 150, &y).unwrap();
+        transformer::rope_attention_into(&mut encoder, &qkv, &new, &angles, &cache, 150, &y)
+            .unwrap();
         encoder.submit().unwrap().wait().unwrap();
         (block_on(y.read()).unwrap(), block_on(qkv.read()).unwrap())
     };
@@ -483,18 +625,32 @@ fn an_attention_in_halves_that_fails_records_nothing() {
     let cache = KvCache::new(&context, shape, 1, 64, bitnet_wgpu::Element::F16).unwrap();
     let angles = context.upload(&transformer::rope_angles(&[0.5; 32], 64), [64, 32, 2]).unwrap();
     let runs = context.upload(&[0u32, 0], [1, 2]).unwrap();
-    let (new, qkv) = (NewTokens { run: 64, runs: &runs }, Tensor::<f32>::zeros(&context, [64, 256]).unwrap());
-    let (y, wrong) = (Tensor::<f32>::zeros(&context, [64, 128]).unwrap(), Tensor::<f32>::zeros(&context, [64, 64]).unwrap());
+    let (new, qkv) =
+        (NewTokens { run: 64, runs: &runs }, Tensor::<f32>::zeros(&context, [64, 256]).unwrap());
+    let (y, wrong) = (
+        Tensor::<f32>::zeros(&context, [64, 128]).unwrap(),
+        Tensor::<f32>::zeros(&context, [64, 64]).unwrap(),
+    );
     let mut encoder = context.encoder("attention");
-    let failed = transformer::rope_attention_in_halves_into(&mut encoder, &qkv, &new, &angles, &cache, 64, &wrong);
+    let failed = transformer::rope_attention_in_halves_into(
+        &mut encoder,
+        &qkv,
+        &new,
+        &angles,
+        &cache,
+        64,
+        &wrong,
+    );
     assert!(matches!(failed, Err(Error::Shape { .. })) && encoder.is_empty(), "{failed:?}");
     // A token that may see nothing gives 0, as without units.
-    transformer::rope_attention_in_halves_into(&mut encoder, &qkv, &new, &angles, &cache, 0, &y).unwrap();
+    transformer::rope_attention_in_halves_into(&mut encoder, &qkv, &new, &angles, &cache, 0, &y)
+        .unwrap();
     encoder.submit().unwrap().wait().unwrap();
     assert!(block_on(y.read()).unwrap().iter().all(|&y| y == 0.0));
 }
 
-/// A file of a process may have at most 8 KiB here: what is longer fails half-way, as on a disk that is full.
+/// A file of a process may have at most 8 KiB here: what is longer fails half-way, as on a disk
+/// that is full.
 #[cfg(unix)]
 #[test]
 fn a_session_is_written_as_a_whole_or_not_at_all() {
@@ -504,7 +660,8 @@ fn a_session_is_written_as_a_whole_or_not_at_all() {
     let options = SessionOptions::new(1, 200);
     let session = |tokens: usize| {
         let mut session = model.session(options).unwrap();
-        block_on(session.prefill(0, &(0..tokens as u32).map(|i| i % 50).collect::<Vec<_>>())).unwrap();
+        block_on(session.prefill(0, &(0..tokens as u32).map(|i| i % 50).collect::<Vec<_>>()))
+            .unwrap();
         session
     };
     if let Some(folder) = std::env::var_os(FOLDER) {
@@ -519,7 +676,11 @@ fn a_session_is_written_as_a_whole_or_not_at_all() {
     let output = limited.env(FOLDER, &directory.0).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     assert_eq!(fs::read_dir(&directory.0).unwrap().count(), 1, "nothing else is left");
-    assert_eq!(model.load_session(directory.0.join("session"), options).unwrap().tokens(0), [0], "what was there stays");
+    assert_eq!(
+        model.load_session(directory.0.join("session"), options).unwrap().tokens(0),
+        [0],
+        "what was there stays"
+    );
     block_on(session(190).save(directory.0.join("session"))).unwrap();
     assert_eq!(model.load_session(directory.0.join("session"), options).unwrap().len(0), 190);
 }
@@ -531,21 +692,29 @@ fn a_file_that_shrinks_is_an_error_and_no_signal() {
         fs::copy(support::data("models").join("odd").join(name), directory.0.join(name)).unwrap();
     }
     let files = ModelFiles::open(&directory.0, &LoadOptions::default()).unwrap();
-    let models = [None, Some(context())].map(|context| Model::from_files(context, &files, LoadOptions::default()).unwrap());
+    let models = [None, Some(context())]
+        .map(|context| Model::from_files(context, &files, LoadOptions::default()).unwrap());
     let logits = || models.each_ref().map(|model| block_on(model.logits(&[1, 2, 3])).unwrap());
     let before = logits();
-    let file = fs::OpenOptions::new().write(true).open(directory.0.join("model.safetensors")).unwrap();
+    let file =
+        fs::OpenOptions::new().write(true).open(directory.0.join("model.safetensors")).unwrap();
     file.set_len(file.metadata().unwrap().len() / 2).unwrap();
     // Models have what they need of it; whoever reads it is told.
     assert_eq!(logits(), before);
     for context in [None, Some(context())] {
-        let error = Model::from_files(context, &files, LoadOptions::default()).map(drop).unwrap_err();
-        assert!(matches!(&error, Error::Format { .. }) && error.to_string().contains("when it was opened"), "{error}");
+        let error =
+            Model::from_files(context, &files, LoadOptions::default()).map(drop).unwrap_err();
+        assert!(
+            matches!(&error, Error::Format { .. })
+                && error.to_string().contains("when it was opened"),
+            "{error}"
+        );
         assert!(matches!(models[0].reload(context).map(drop), Err(Error::Format { .. })));
     }
 }
 
-/// Whatever is under way as a device goes, and wherever: it ends with results or with an error that says so, and nothing panics.
+/// Whatever is under way as a device goes, and wherever: it ends with results or with an error that
+/// says so, and nothing panics.
 #[test]
 fn a_device_may_go_at_any_moment() {
     let (mut rng, mut ended, mut lost) = (rng(9), 0, 0);
@@ -554,11 +723,22 @@ fn a_device_may_go_at_any_moment() {
     for round in 0..6 {
         let context = block_on(context.recover()).unwrap();
         model = model.reload(Some(&context)).unwrap();
-        let sampling = Sampling::GREEDY.temperature(0.8).presence_penalty(if round % 2 == 0 { 0.5 } else { 0.0 });
+        let sampling = Sampling::GREEDY.temperature(0.8).presence_penalty(if round % 2 == 0 {
+            0.5
+        } else {
+            0.0
+        });
         let options = GenerateOptions::default().max_tokens(15).ignore_eos(true).sampling(sampling);
-        let text =
-            |options: &GenerateOptions| model.generate_ids(&[1, 2, 3, 4], options)?.into_iter().try_for_each(|token| token.map(drop));
-        let batch = || block_on(model.generate_batch_ids(&[vec![1, 2], vec![3, 4, 5]], &options)?.all()).map(drop);
+        let text = |options: &GenerateOptions| {
+            model
+                .generate_ids(&[1, 2, 3, 4], options)?
+                .into_iter()
+                .try_for_each(|token| token.map(drop))
+        };
+        let batch = || {
+            block_on(model.generate_batch_ids(&[vec![1, 2], vec![3, 4, 5]], &options)?.all())
+                .map(drop)
+        };
         let session = || {
             let mut session = model.session(SessionOptions::new(2, 24))?;
             block_on(session.prefill(0, &[1, 2, 3]))?;
@@ -568,8 +748,10 @@ fn a_device_may_go_at_any_moment() {
         };
         let score = || block_on(model.score(&[7; 20])).map(drop);
         let profile = || block_on(model.record_prompt(&[1, 2, 3])?.0.profile()).map(drop);
-        let (plain, guessed) = (|| text(&options), || text(&options.clone().speculate(Speculation::ngram())));
-        let kinds: [&dyn Fn() -> Result<()>; 6] = [&plain, &guessed, &batch, &session, &score, &profile];
+        let (plain, guessed) =
+            (|| text(&options), || text(&options.clone().speculate(Speculation::ngram())));
+        let kinds: [&dyn Fn() -> Result<()>; 6] =
+            [&plain, &guessed, &batch, &session, &score, &profile];
         // Kernels are compiled now, and then it takes so long.
         let all = || kinds.iter().try_for_each(|work| work());
         all().unwrap();

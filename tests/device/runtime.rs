@@ -1,8 +1,8 @@
 //! The core: recording, replay, the pool, readback, threads, and what bad input gives.
 
 use bitnet_wgpu::{
-    Bind, Context, Dispatch, Error, ErrorKind, Kernel, PackedTernary, Recording, Result, Scales, ShaderLanguage, SubmissionLimit, Tensor,
-    bitnet, f16,
+    Bind, Context, Dispatch, Error, ErrorKind, Kernel, PackedTernary, Recording, Result, Scales,
+    ShaderLanguage, SubmissionLimit, Tensor, bitnet, f16,
     kernel::{MatrixUnit, Params as _, Part, Source, Type::*, read, read_write},
     params,
     tensor::{self, Linear, LinearCrossEntropyOptions},
@@ -31,16 +31,27 @@ const ADD_TEXT: &[Part] = &[Part::new(
 )];
 
 /// A kernel of a user's own.
-static ADD: Kernel = Kernel::new("add", AddParams::FIELDS, &[read("x", U32), read_write("y", U32)], &[Source::wgsl(ADD_TEXT)]);
+static ADD: Kernel = Kernel::new(
+    "add",
+    AddParams::FIELDS,
+    &[read("x", U32), read_write("y", U32)],
+    &[Source::wgsl(ADD_TEXT)],
+);
 
-fn add(encoder: &mut bitnet_wgpu::Encoder, x: &Tensor<u32>, y: &Tensor<u32>, addend: u32) -> Result<()> {
+fn add(
+    encoder: &mut bitnet_wgpu::Encoder,
+    x: &Tensor<u32>,
+    y: &Tensor<u32>,
+    addend: u32,
+) -> Result<()> {
     encoder.dispatch(&ADD, &AddParams { length: x.len() as u32, addend }, &[x, y], [x.len(), 1, 1])
 }
 
 #[test]
 fn a_recording_replays() {
     let context = context();
-    let (a, b) = (context.upload(&[1u32, 2, 3], [3]).unwrap(), Tensor::zeros(context, [3]).unwrap());
+    let (a, b) =
+        (context.upload(&[1u32, 2, 3], [3]).unwrap(), Tensor::zeros(context, [3]).unwrap());
     let mut encoder = context.encoder("replay");
     add(&mut encoder, &a, &b, 10).unwrap();
     add(&mut encoder, &b, &a, 1).unwrap();
@@ -56,7 +67,8 @@ fn a_recording_replays() {
 
 #[test]
 fn a_recording_keeps_its_buffers() {
-    // The recorded tensors are dropped; fresh tensors of the same size must not get their buffers before the recording runs.
+    // The recorded tensors are dropped; fresh tensors of the same size must not get their buffers
+    // before the recording runs.
     let context = context();
     let y = Tensor::<u32>::zeros(context, [1000]).unwrap();
     let mut encoder = context.encoder("alive");
@@ -75,7 +87,10 @@ fn writing_two_names_of_a_buffer_is_refused() {
     let context = context();
     let x = context.upload(&[1u32], [1]).unwrap();
     let error = add(&mut context.encoder("alias"), &x, &x.clone(), 1).unwrap_err();
-    assert!(matches!(error, Error::Aliasing { kernel: "add", written: "y", other: "x" }), "{error}");
+    assert!(
+        matches!(error, Error::Aliasing { kernel: "add", written: "y", other: "x" }),
+        "{error}"
+    );
     // Reading one buffer twice is fine.
     let w = ternary(&mut rng(1), 4, 4).upload(context).unwrap();
     let x = context.upload(&[1f32; 4], [1, 4]).unwrap();
@@ -88,7 +103,8 @@ fn signatures_are_checked() {
     let (x, f) = (context.upload(&[1u32], [1]).unwrap(), context.upload(&[1f32], [1]).unwrap());
     let mut encoder = context.encoder("signature");
     let params = AddParams { length: 1, addend: 1 };
-    let mut dispatch = |bindings: &[&dyn Bind]| encoder.dispatch(&ADD, &params, bindings, [1, 1, 1]).unwrap_err();
+    let mut dispatch =
+        |bindings: &[&dyn Bind]| encoder.dispatch(&ADD, &params, bindings, [1, 1, 1]).unwrap_err();
     assert!(matches!(dispatch(&[&x]), Error::Signature { what: "bindings", .. }));
     assert!(matches!(dispatch(&[&f, &x]), Error::ElementType { binding: "x", .. }));
     let error = encoder.dispatch(&ADD, &(), &[&x, &x], [1, 1, 1]).unwrap_err();
@@ -98,8 +114,14 @@ fn signatures_are_checked() {
 
 #[test]
 fn a_broken_kernel_is_a_typed_error() {
-    const TEXT: &[Part] = &[Part::new("broken", "@compute @workgroup_size(1) fn broken() { nonsense }")];
-    static BROKEN: Kernel = Kernel::new("broken", &[], &[read_write("y", U32)], &[Source::wgsl(TEXT).workgroup_size([1, 1, 1])]);
+    const TEXT: &[Part] =
+        &[Part::new("broken", "@compute @workgroup_size(1) fn broken() { nonsense }")];
+    static BROKEN: Kernel = Kernel::new(
+        "broken",
+        &[],
+        &[read_write("y", U32)],
+        &[Source::wgsl(TEXT).workgroup_size([1, 1, 1])],
+    );
     let y = context().upload(&[1u32], [1]).unwrap();
     let error = context().encoder("broken").dispatch(&BROKEN, &(), &[&y], [1, 1, 1]).unwrap_err();
     assert!(matches!(error, Error::Shader { kernel: "broken", .. }), "{error}");
@@ -110,14 +132,25 @@ fn shapes_are_checked_where_they_are_given() {
     let context = context();
     let mut encoder = context.encoder("shapes");
     let error = |result: Result<Tensor<f32>>| result.unwrap_err().to_string();
-    assert!(matches!(context.upload(&[1f32; 3], [2, 2]).unwrap_err(), Error::Length { found: 3, .. }));
-    assert!(matches!(Tensor::<f32>::uninit(context, [usize::MAX, 2]).unwrap_err(), Error::TooLarge { .. }));
-    assert!(matches!(Tensor::<i8>::uninit(context, [usize::MAX]).unwrap_err(), Error::TooLarge { .. }));
+    assert!(matches!(
+        context.upload(&[1f32; 3], [2, 2]).unwrap_err(),
+        Error::Length { found: 3, .. }
+    ));
+    assert!(matches!(
+        Tensor::<f32>::uninit(context, [usize::MAX, 2]).unwrap_err(),
+        Error::TooLarge { .. }
+    ));
+    assert!(matches!(
+        Tensor::<i8>::uninit(context, [usize::MAX]).unwrap_err(),
+        Error::TooLarge { .. }
+    ));
     let w = ternary(&mut rng(1), 5, 8).upload(context).unwrap();
     let x = context.upload(&[1f32; 14], [2, 7]).unwrap();
     let text = error(bitnet::bitlinear(&mut encoder, &x, &w));
     assert!(text.contains("[2, 7]") && text.contains("[.., 8]"), "{text}");
-    let xq = bitnet::quantize_activations(&mut encoder, &context.upload(&[1f32; 16], [2, 8]).unwrap()).unwrap();
+    let xq =
+        bitnet::quantize_activations(&mut encoder, &context.upload(&[1f32; 16], [2, 8]).unwrap())
+            .unwrap();
     let y = Tensor::<f32>::zeros(context, [2, 6]).unwrap();
     let text = bitnet::bitlinear_quantized_into(&mut encoder, &xq, &w, &y).unwrap_err().to_string();
     assert!(text.contains("[2, 6]") && text.contains("[2, 5]"), "{text}");
@@ -136,7 +169,9 @@ fn sums_that_would_not_be_exact_are_refused() {
     let x = vec![0f32; k];
     let cpu = bitnet::bitlinear_cpu(&x, 1, &w).unwrap_err().to_string();
     let x = context().upload(&x, [1, k]).unwrap();
-    let gpu = bitnet::bitlinear(&mut context().encoder("long"), &x, &w.upload(context()).unwrap()).unwrap_err().to_string();
+    let gpu = bitnet::bitlinear(&mut context().encoder("long"), &x, &w.upload(context()).unwrap())
+        .unwrap_err()
+        .to_string();
     for text in [cpu, gpu] {
         assert!(text.contains("131072") && text.contains("exact"), "{text}");
     }
@@ -146,14 +181,23 @@ fn sums_that_would_not_be_exact_are_refused() {
 fn what_does_not_fit_the_device_is_refused() {
     let small = context().restricted(|c| c.max_binding_bytes = 1 << 20);
     let error = small.upload(&vec![0f32; 1 << 19], [1 << 19]).unwrap_err();
-    assert!(matches!(error, Error::TooLarge { bytes, limit, .. } if bytes == 1 << 21 && limit == 1 << 20), "{error}");
+    assert!(
+        matches!(error, Error::TooLarge { bytes, limit, .. } if bytes == 1 << 21 && limit == 1 << 20),
+        "{error}"
+    );
     // And the device's own limit, with nothing allocated.
     let limit = context().capabilities().max_binding_bytes as usize;
-    assert!(matches!(Tensor::<f32>::uninit(context(), [limit]).unwrap_err(), Error::TooLarge { .. }));
+    assert!(matches!(
+        Tensor::<f32>::uninit(context(), [limit]).unwrap_err(),
+        Error::TooLarge { .. }
+    ));
     let plain = context().restricted(|c| c.f16 = false);
     let x = plain.upload(&[f16::ONE; 4], [1, 4]).unwrap();
     let error = bitnet::quantize_activations(&mut plain.encoder("f16"), &x).unwrap_err();
-    assert!(matches!(error, Error::MissingFeature { feature: wgpu::Features::SHADER_F16, .. }), "{error}");
+    assert!(
+        matches!(error, Error::MissingFeature { feature: wgpu::Features::SHADER_F16, .. }),
+        "{error}"
+    );
     // A two-dimensional grid cannot be folded.
     let narrow = context().restricted(|c| c.max_workgroups = 2);
     let x = narrow.upload(&[1f32; 9 * 4], [9, 4]).unwrap();
@@ -162,18 +206,40 @@ fn what_does_not_fit_the_device_is_refused() {
     assert!(matches!(error, Error::Grid { limit: 2, .. }), "{error}");
     // What a kernel declares beyond the device's limits: bytes of workgroup memory.
     const WIDE_TEXT: &[Part] = &[Part::new("wide", "@compute @workgroup_size(1) fn wide() {}")];
-    static WIDE: Kernel =
-        Kernel::new("wide", &[], &[read_write("y", U32)], &[Source::wgsl(WIDE_TEXT).workgroup_size([1, 1, 1]).workgroup_bytes(1 << 30)]);
+    static WIDE: Kernel = Kernel::new(
+        "wide",
+        &[],
+        &[read_write("y", U32)],
+        &[Source::wgsl(WIDE_TEXT).workgroup_size([1, 1, 1]).workgroup_bytes(1 << 30)],
+    );
     let y = context().upload(&[1u32], [1]).unwrap();
     let error = context().encoder("wide").dispatch(&WIDE, &(), &[&y], [1, 1, 1]).unwrap_err();
-    assert!(matches!(error, Error::Limit { what: "wide", name: "max_compute_workgroup_storage_size", needed: 0x4000_0000, .. }), "{error}");
+    assert!(
+        matches!(
+            error,
+            Error::Limit {
+                what: "wide",
+                name: "max_compute_workgroup_storage_size",
+                needed: 0x4000_0000,
+                ..
+            }
+        ),
+        "{error}"
+    );
     // A matrix unit that no device has.
-    const UNIT_TEXT: &[Part] = &[Part::new("on_units", "@compute @workgroup_size(1) fn on_units() {}")];
-    static ON_UNITS: Kernel = Kernel::new("on_units", &[], &[read_write("y", U32)], &[Source::wgsl(UNIT_TEXT).workgroup_size([1, 1, 1])])
-        .matrix_unit(MatrixUnit::new(3, 5));
+    const UNIT_TEXT: &[Part] =
+        &[Part::new("on_units", "@compute @workgroup_size(1) fn on_units() {}")];
+    static ON_UNITS: Kernel = Kernel::new(
+        "on_units",
+        &[],
+        &[read_write("y", U32)],
+        &[Source::wgsl(UNIT_TEXT).workgroup_size([1, 1, 1])],
+    )
+    .matrix_unit(MatrixUnit::new(3, 5));
     for context in [Some(context()), with_matrix_units()].into_iter().flatten() {
         let y = context.upload(&[1u32], [1]).unwrap();
-        let error = context.encoder("on units").dispatch(&ON_UNITS, &(), &[&y], [1, 1, 1]).unwrap_err();
+        let error =
+            context.encoder("on units").dispatch(&ON_UNITS, &(), &[&y], [1, 1, 1]).unwrap_err();
         assert!(matches!(error, Error::MissingFeature { what: "on_units", .. }), "{error}");
     }
 }
@@ -214,7 +280,8 @@ fn two_threads_share_a_context() {
         for i in 0..40 {
             let x: Vec<f32> = (0..140).map(|j| ((j * (i + seed)) as f32).sin()).collect();
             let mut encoder = own.encoder("thread");
-            let y = bitnet::bitlinear(&mut encoder, &own.upload(&x, [2, 70]).unwrap(), &gpu).unwrap();
+            let y =
+                bitnet::bitlinear(&mut encoder, &own.upload(&x, [2, 70]).unwrap(), &gpu).unwrap();
             let _ = encoder.submit().unwrap();
             assert_eq!(block_on(y.read()).unwrap(), bitnet::bitlinear_cpu(&x, 2, &w).unwrap());
         }
@@ -234,7 +301,8 @@ fn read_futures_can_be_dropped_at_any_time() {
         let mut future = Box::pin(x.read());
         if i % 2 == 0 {
             // Polled once, then dropped: pending, or already there.
-            let _ = future.as_mut().poll(&mut std::task::Context::from_waker(std::task::Waker::noop()));
+            let _ =
+                future.as_mut().poll(&mut std::task::Context::from_waker(std::task::Waker::noop()));
         }
         drop(future);
         if i % 10 == 0 {
@@ -263,22 +331,35 @@ fn an_apps_own_device_will_do() {
     assert_eq!(block_on(y.read()).unwrap(), [2, 3]);
     // Tensors of two devices do not mix.
     let foreign = context().upload(&[1u32, 2], [2]).unwrap();
-    assert!(matches!(add(&mut own.encoder("mixed"), &foreign, &y, 1).unwrap_err(), Error::OtherDevice { binding: "x", .. }));
+    assert!(matches!(
+        add(&mut own.encoder("mixed"), &foreign, &y, 1).unwrap_err(),
+        Error::OtherDevice { binding: "x", .. }
+    ));
     // A device without what we need is refused, by name.
     let without = app.open(|device| {
         device.required_features.remove(wgpu::Features::IMMEDIATES);
         device.required_limits.max_immediate_size = 0;
     });
     let error = without.unwrap_err();
-    assert!(matches!(error, Error::MissingFeature { feature: wgpu::Features::IMMEDIATES, .. }), "{error}");
+    assert!(
+        matches!(error, Error::MissingFeature { feature: wgpu::Features::IMMEDIATES, .. }),
+        "{error}"
+    );
 }
 
 /// A buffer as an app makes it.
 fn app_buffer(context: &Context, bytes: u64, usage: wgpu::BufferUsages) -> wgpu::Buffer {
-    context.device().create_buffer(&wgpu::BufferDescriptor { label: Some("app"), size: bytes, usage, mapped_at_creation: false })
+    context.device().create_buffer(&wgpu::BufferDescriptor {
+        label: Some("app"),
+        size: bytes,
+        usage,
+        mapped_at_creation: false,
+    })
 }
 
-const SHARED: wgpu::BufferUsages = wgpu::BufferUsages::STORAGE.union(wgpu::BufferUsages::COPY_SRC).union(wgpu::BufferUsages::COPY_DST);
+const SHARED: wgpu::BufferUsages = wgpu::BufferUsages::STORAGE
+    .union(wgpu::BufferUsages::COPY_SRC)
+    .union(wgpu::BufferUsages::COPY_DST);
 
 #[test]
 fn an_apps_buffers_are_tensors() {
@@ -297,7 +378,10 @@ fn an_apps_buffers_are_tensors() {
         assert_eq!(block_on(y.read()).unwrap(), [6, 7, 8]);
         // One buffer is one buffer, in however many tensors.
         let again = Tensor::<u32>::from_buffer(&context, a.clone(), [3]).unwrap();
-        assert!(matches!(add(&mut context.encoder("alias"), &x, &again, 1), Err(Error::Aliasing { .. })));
+        assert!(matches!(
+            add(&mut context.encoder("alias"), &x, &again, 1),
+            Err(Error::Aliasing { .. })
+        ));
         let mut encoder = context.encoder("numbers");
         add(&mut encoder, &x, &y, 1).unwrap();
         add(&mut encoder, &again, &y, 1).unwrap();
@@ -308,7 +392,10 @@ fn an_apps_buffers_are_tensors() {
     }
     let free = context.memory_stats().cached_bytes;
     let others: Vec<_> = (0..4).map(|_| context.upload(&[9u32; 16], [16]).unwrap()).collect();
-    assert!(others.iter().all(|tensor| tensor.buffer() != &a && tensor.buffer() != &b), "it never comes into the pool ({free} bytes)");
+    assert!(
+        others.iter().all(|tensor| tensor.buffer() != &a && tensor.buffer() != &b),
+        "it never comes into the pool ({free} bytes)"
+    );
 }
 
 fn bytemuck_words(words: &[u32]) -> &[u8] {
@@ -318,18 +405,33 @@ fn bytemuck_words(words: &[u32]) -> &[u8] {
 #[test]
 fn buffers_that_will_not_do_are_refused() {
     let context = context();
-    let take = |buffer: wgpu::Buffer, len: usize| Tensor::<u32>::from_buffer(context, buffer, [len]).map(drop);
+    let take = |buffer: wgpu::Buffer, len: usize| {
+        Tensor::<u32>::from_buffer(context, buffer, [len]).map(drop)
+    };
     let words = |result: Result<()>| match result {
         Err(Error::Invalid { what, .. }) => what,
         other => panic!("{other:?}"),
     };
-    assert!(words(take(app_buffer(context, 16, SHARED), 5)).contains("takes 20 bytes; the buffer has 16"));
-    assert!(words(take(app_buffer(context, 4, SHARED), 1)).contains("takes 16 bytes; the buffer has 4"));
-    assert!(words(take(app_buffer(context, 16, wgpu::BufferUsages::COPY_SRC), 4)).contains("STORAGE"));
-    let huge = Tensor::<u32>::from_buffer(context, app_buffer(context, 16, SHARED), [1 << 40]).map(drop);
+    assert!(
+        words(take(app_buffer(context, 16, SHARED), 5))
+            .contains("takes 20 bytes; the buffer has 16")
+    );
+    assert!(
+        words(take(app_buffer(context, 4, SHARED), 1)).contains("takes 16 bytes; the buffer has 4")
+    );
+    assert!(
+        words(take(app_buffer(context, 16, wgpu::BufferUsages::COPY_SRC), 4)).contains("STORAGE")
+    );
+    let huge =
+        Tensor::<u32>::from_buffer(context, app_buffer(context, 16, SHARED), [1 << 40]).map(drop);
     assert!(matches!(huge, Err(Error::TooLarge { .. })));
     // What a buffer's usage does not allow is an error where it is asked for.
-    let closed = Tensor::<u32>::from_buffer(context, app_buffer(context, 16, wgpu::BufferUsages::STORAGE), [4]).unwrap();
+    let closed = Tensor::<u32>::from_buffer(
+        context,
+        app_buffer(context, 16, wgpu::BufferUsages::STORAGE),
+        [4],
+    )
+    .unwrap();
     assert!(matches!(block_on(closed.read()), Err(Error::Gpu { .. })));
     assert!(matches!(closed.write(&[1; 4]), Err(Error::Gpu { .. })));
     // Two devices of one instance.
@@ -369,7 +471,8 @@ fn a_recording_joins_an_apps_encoder() {
 #[test]
 fn a_destroyed_device_is_an_error_wherever_somebody_waits() {
     let context = block_on(Context::new()).unwrap();
-    let (x, y) = (context.upload(&[1u32; 100], [100]).unwrap(), Tensor::zeros(&context, [100]).unwrap());
+    let (x, y) =
+        (context.upload(&[1u32; 100], [100]).unwrap(), Tensor::zeros(&context, [100]).unwrap());
     let record = || {
         let mut encoder = context.encoder("lost");
         add(&mut encoder, &x, &y, 1).map(|()| encoder.finish())
@@ -388,7 +491,10 @@ fn a_destroyed_device_is_an_error_wherever_somebody_waits() {
                 assert_eq!(kind, Some(ErrorKind::Lost), "{what}: {result:?}");
             };
             lost("wait", recording.submit().and_then(bitnet_wgpu::Submission::wait));
-            lost("await", recording.submit().and_then(|submission| block_on(submission.into_future())));
+            lost(
+                "await",
+                recording.submit().and_then(|submission| block_on(submission.into_future())),
+            );
             lost("read", block_on(y.read()).map(drop));
             lost("read after work", recording.submit_read(y).and_then(block_on).map(drop));
             lost("a new recording", record().and_then(|recording| recording.submit()?.wait()));
@@ -398,7 +504,9 @@ fn a_destroyed_device_is_an_error_wherever_somebody_waits() {
             drop(sender);
         });
         // A wait without end would be one for this test too.
-        if done.recv_timeout(std::time::Duration::from_secs(60)) == Err(std::sync::mpsc::RecvTimeoutError::Timeout) {
+        if done.recv_timeout(std::time::Duration::from_secs(60))
+            == Err(std::sync::mpsc::RecvTimeoutError::Timeout)
+        {
             std::process::abort();
         }
     });
@@ -452,7 +560,9 @@ fn a_recording_is_read_after_its_work() {
     let mut encoder = context().encoder("squares");
     let y = bitnet_wgpu::tensor::mul(&mut encoder, &x, &x).unwrap();
     let squares = encoder.finish();
-    for (given, wanted) in [([1.0f32, 2.0, 3.0], [1.0, 4.0, 9.0]), ([4.0, 5.0, 6.0], [16.0, 25.0, 36.0])] {
+    for (given, wanted) in
+        [([1.0f32, 2.0, 3.0], [1.0, 4.0, 9.0]), ([4.0, 5.0, 6.0], [16.0, 25.0, 36.0])]
+    {
         x.write(&given).unwrap();
         assert_eq!(block_on(squares.submit_read(&y).unwrap()).unwrap(), wanted);
     }
@@ -462,7 +572,12 @@ fn a_recording_is_read_after_its_work() {
 fn buffers(recording: &Recording) -> HashMap<usize, usize> {
     let of = |dispatch: Dispatch<'_>| {
         let bytes = |binding| block_on(dispatch.read(binding)).unwrap().len();
-        dispatch.buffers().into_iter().enumerate().map(|(binding, id)| (id, bytes(binding))).collect::<Vec<_>>()
+        dispatch
+            .buffers()
+            .into_iter()
+            .enumerate()
+            .map(|(binding, id)| (id, bytes(binding)))
+            .collect::<Vec<_>>()
     };
     recording.dispatches().flat_map(of).collect()
 }
@@ -475,19 +590,32 @@ fn linear_cross_entropy_takes_no_more_memory_than_it_says() {
         context.upload(&vec![0.5f32; rows * k], [rows, k]).unwrap(),
         context.upload(&vec![0.5f32; vocabulary * k], [vocabulary, k]).unwrap(),
     );
-    let (targets, dloss) = (context.upload(&vec![3u32; rows], [rows]).unwrap(), context.upload(&vec![1f32; rows], [rows]).unwrap());
+    let (targets, dloss) = (
+        context.upload(&vec![3u32; rows], [rows]).unwrap(),
+        context.upload(&vec![1f32; rows], [rows]).unwrap(),
+    );
     let (head, options) = (Linear { x: &x, w: &w }, LinearCrossEntropyOptions::default().chunk(c));
     let mut encoder = context.encoder("forward");
     let made = tensor::linear_cross_entropy(&mut encoder, head, &targets, options).unwrap();
     let forward = buffers(&encoder.finish());
     let mut encoder = context.encoder("backward");
-    tensor::linear_cross_entropy_backward(&mut encoder, head, &targets, options, &made.lse, &dloss).unwrap();
+    tensor::linear_cross_entropy_backward(&mut encoder, head, &targets, options, &made.lse, &dloss)
+        .unwrap();
     let backward = buffers(&encoder.finish());
     // x, W, targets and losses, and the gradients; then what the documentation says.
     let (sides, row) = (4 * (rows + vocabulary) * k, 4 * rows);
-    assert_eq!(forward.values().sum::<usize>(), sides + 3 * row + 4 * (c * (rows + k) + rows * (k + 4)));
-    assert_eq!(backward.values().sum::<usize>(), 2 * sides + 3 * row + 4 * (c * (rows + k) + 2 * rows * k));
-    assert!(forward.values().chain(backward.values()).all(|&bytes| bytes <= 4 * vocabulary * k), "{forward:?} {backward:?}");
+    assert_eq!(
+        forward.values().sum::<usize>(),
+        sides + 3 * row + 4 * (c * (rows + k) + rows * (k + 4))
+    );
+    assert_eq!(
+        backward.values().sum::<usize>(),
+        2 * sides + 3 * row + 4 * (c * (rows + k) + 2 * rows * k)
+    );
+    assert!(
+        forward.values().chain(backward.values()).all(|&bytes| bytes <= 4 * vocabulary * k),
+        "{forward:?} {backward:?}"
+    );
 }
 
 #[test]
@@ -500,21 +628,33 @@ fn flash_attention_takes_no_more_memory_than_it_says() {
     let attended = transformer::flash_attention(&mut encoder, qkv, options).unwrap();
     transformer::flash_attention_backward(&mut encoder, qkv, &attended, &dy, options).unwrap();
     // q, k, v, y and their gradients; the logarithms of sums, and a number a row.
-    assert_eq!(buffers(&encoder.finish()).values().sum::<usize>(), 8 * 4 * tokens * dim + 2 * 4 * tokens);
+    assert_eq!(
+        buffers(&encoder.finish()).values().sum::<usize>(),
+        8 * 4 * tokens * dim + 2 * 4 * tokens
+    );
 }
 
-/// Steps that depend on one another, each a submission of its own: two threads run them, and neither comes between the steps of the other.
+/// Steps that depend on one another, each a submission of its own: two threads run them, and
+/// neither comes between the steps of the other.
 #[test]
 fn split_submissions_of_threads_do_not_mix() {
     const ROUNDS: usize = 100;
     let limited = context().restricted(|c| c.submission_limit = Some(SubmissionLimit::new(1, 1)));
-    let (a, b) = (limited.upload(&[0u32; 300], [300]).unwrap(), Tensor::zeros(&limited, [300]).unwrap());
+    let (a, b) =
+        (limited.upload(&[0u32; 300], [300]).unwrap(), Tensor::zeros(&limited, [300]).unwrap());
     let mut encoder = limited.encoder("in turns");
     add(&mut encoder, &a, &b, 10).unwrap();
     add(&mut encoder, &b, &a, 1).unwrap();
     let recording = &encoder.finish();
-    let run = || (0..ROUNDS).map(|_| block_on(recording.submit_read(&a).unwrap()).unwrap()).collect::<Vec<_>>();
-    let mut seen = thread::scope(|scope| [(); 2].map(|()| scope.spawn(run)).map(|thread| thread.join().unwrap())).concat();
+    let run = || {
+        (0..ROUNDS)
+            .map(|_| block_on(recording.submit_read(&a).unwrap()).unwrap())
+            .collect::<Vec<_>>()
+    };
+    let mut seen = thread::scope(|scope| {
+        [(); 2].map(|()| scope.spawn(run)).map(|thread| thread.join().unwrap())
+    })
+    .concat();
     seen.sort_unstable();
     let expected: Vec<_> = (1..=2 * ROUNDS as u32).map(|run| vec![11 * run; 300]).collect();
     assert_eq!(seen, expected, "each run sees the one before as a whole");

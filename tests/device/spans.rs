@@ -1,4 +1,5 @@
-//! Spans for apps that use the crate `tracing`. One test alone: a process keeps what the first subscriber wants of a span for all threads.
+//! Spans for apps that use the crate `tracing`. One test alone: a process keeps what the first
+//! subscriber wants of a span for all threads.
 
 use bitnet_wgpu::model::{Model, SessionOptions};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -56,10 +57,17 @@ impl Subscriber for Spans {
 #[test]
 fn apps_that_use_tracing_get_spans() {
     const OWN: &str = "BITNET_TEST_SPANS";
-    // tracing asks about a place in the code once: other threads without a subscriber would answer for all.
+    // tracing asks about a place in the code once: other threads without a subscriber would answer
+    // for all.
     if std::env::var_os(OWN).is_none() {
-        let output = own_process("", module_path!(), "apps_that_use_tracing_get_spans").env(OWN, "1").output().unwrap();
-        assert!(output.status.success() && String::from_utf8_lossy(&output.stdout).contains("1 passed"), "{output:?}");
+        let output = own_process("", module_path!(), "apps_that_use_tracing_get_spans")
+            .env(OWN, "1")
+            .output()
+            .unwrap();
+        assert!(
+            output.status.success() && String::from_utf8_lossy(&output.stdout).contains("1 passed"),
+            "{output:?}"
+        );
         return;
     }
     let (spans, context) = (Spans::default(), context());
@@ -71,10 +79,12 @@ fn apps_that_use_tracing_get_spans() {
         model.record_step(1, 1).unwrap().submit().unwrap().wait().unwrap();
     });
     let noted = spans.noted().events.join(" ");
-    // Counters are cleared once for all layers. A step is submitted while it is recorded, here after each of two layers, and then the rest of it; what is
-    // only recorded is not.
+    // Counters are cleared once for all layers. A step is submitted while it is recorded, here
+    // after each of two layers, and then the rest of it; what is only recorded is not.
     assert!(
-        noted.starts_with("+load ") && noted.contains(" session +step +record +submit - +submit - +submit - - +submit - - "),
+        noted.starts_with("+load ")
+            && noted
+                .contains(" session +step +record +submit - +submit - +submit - - +submit - - "),
         "{noted}"
     );
     assert!(noted.ends_with(" +record +submit - - +submit - +wait -"), "{noted}");

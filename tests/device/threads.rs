@@ -15,12 +15,16 @@ use std::{
 };
 use support::{block_on, context, rng, ternary};
 
-/// It counts its own runs. Each read has a count of its own: nobody else's run comes between a run and its copy, nor between its dispatches.
+/// It counts its own runs. Each read has a count of its own: nobody else's run comes between a run
+/// and its copy, nor between its dispatches.
 #[test]
 fn one_recording_is_submitted_by_two_threads() {
     const ROUNDS: usize = 100;
     let context = context();
-    let (one, count) = (context.upload(&[1f32; 3000], [3000]).unwrap(), Tensor::<f32>::zeros(context, [3000]).unwrap());
+    let (one, count) = (
+        context.upload(&[1f32; 3000], [3000]).unwrap(),
+        Tensor::<f32>::zeros(context, [3000]).unwrap(),
+    );
     let mut encoder = context.encoder("count");
     tensor::add_into(&mut encoder, &count, &one, &count).unwrap();
     let double = tensor::add(&mut encoder, &count, &count).unwrap();
@@ -30,7 +34,8 @@ fn one_recording_is_submitted_by_two_threads() {
         let mut reads = Vec::new();
         for round in 0..ROUNDS {
             reads.push(recording.submit_read(&double).unwrap());
-            // One thread has its results as they come, the other when all is submitted; and runs that nobody reads are runs.
+            // One thread has its results as they come, the other when all is submitted; and runs
+            // that nobody reads are runs.
             if waits && round % 2 == 0 {
                 recording.submit().unwrap().wait().unwrap();
             } else {
@@ -43,15 +48,26 @@ fn one_recording_is_submitted_by_two_threads() {
         };
         reads.into_iter().map(|read| count_of(block_on(read).unwrap())).collect()
     };
-    let [a, b] = thread::scope(|scope| [true, false].map(|waits| scope.spawn(move || counts(waits))).map(|thread| thread.join().unwrap()));
+    let [a, b] = thread::scope(|scope| {
+        [true, false]
+            .map(|waits| scope.spawn(move || counts(waits)))
+            .map(|thread| thread.join().unwrap())
+    });
     for counts in [&a, &b] {
-        assert!(counts.is_sorted_by(|a, b| a + 1 < *b), "a thread's runs are in its order, and none is lost: {counts:?}");
+        assert!(
+            counts.is_sorted_by(|a, b| a + 1 < *b),
+            "a thread's runs are in its order, and none is lost: {counts:?}"
+        );
     }
     let mut all = [a, b].concat();
     all.sort_unstable();
     all.dedup();
     assert_eq!(all.len(), 2 * ROUNDS, "a read that saw another's run");
-    assert_eq!(block_on(count.read()).unwrap(), [4.0 * ROUNDS as f32; 3000], "each submission ran once");
+    assert_eq!(
+        block_on(count.read()).unwrap(),
+        [4.0 * ROUNDS as f32; 3000],
+        "each submission ran once"
+    );
 }
 
 #[test]
@@ -64,16 +80,24 @@ fn threads_record_submit_read_and_generate_at_once() {
 fn checked_and_limited_submissions_of_threads_are_finished() {
     let context = block_on(Context::new()).unwrap();
     context.check_submissions().unwrap();
-    all_at_once(&context.restricted(|c| c.submission_limit = Some(SubmissionLimit::new(1_000_000, 1_000_000))));
+    all_at_once(
+        &context
+            .restricted(|c| c.submission_limit = Some(SubmissionLimit::new(1_000_000, 1_000_000))),
+    );
 }
 
 fn all_at_once(context: &Context) {
     const ROUNDS: u32 = 12;
     let model = &Model::load(context, support::data("models").join("odd")).unwrap();
     let greedy = &GenerateOptions::default().max_tokens(10).ignore_eos(true);
-    let sampled = &greedy.clone().sampling(Sampling::GREEDY.temperature(0.8).presence_penalty(0.5).seed(3));
+    let sampled =
+        &greedy.clone().sampling(Sampling::GREEDY.temperature(0.8).presence_penalty(0.5).seed(3));
     let text = |options: &GenerateOptions| -> Result<Vec<u32>> {
-        model.generate_ids(&[1, 2, 3, 4], options)?.into_iter().map(|token| token.map(|token| token.id)).collect()
+        model
+            .generate_ids(&[1, 2, 3, 4], options)?
+            .into_iter()
+            .map(|token| token.map(|token| token.id))
+            .collect()
     };
     let session = || -> Result<Vec<f32>> {
         let mut session = model.session(SessionOptions::new(2, 24))?;
@@ -84,12 +108,17 @@ fn all_at_once(context: &Context) {
     };
     let batch = || -> Result<Vec<Vec<u32>>> {
         let batch = model.batch(BatchOptions::new(2, 24))?;
-        let streams = [&[1u32, 2][..], &[3, 4, 5], &[6]].map(|prompt| batch.generate_ids(prompt, greedy));
+        let streams =
+            [&[1u32, 2][..], &[3, 4, 5], &[6]].map(|prompt| batch.generate_ids(prompt, greedy));
         streams.into_iter().map(|stream| Ok(block_on(stream?.all())?.ids)).collect()
     };
     let score = || block_on(model.score(&[7; 20]));
     // What each gives alone.
-    let (plain, chosen, guessed) = (text(greedy).unwrap(), text(sampled).unwrap(), greedy.clone().speculate(Speculation::ngram()));
+    let (plain, chosen, guessed) = (
+        text(greedy).unwrap(),
+        text(sampled).unwrap(),
+        greedy.clone().speculate(Speculation::ngram()),
+    );
     let (logits, texts, scored) = (session().unwrap(), batch().unwrap(), score().unwrap());
 
     let w: &PackedTernary = &ternary(&mut rng(2), 100, 70);
@@ -98,22 +127,32 @@ fn all_at_once(context: &Context) {
     let ops = |seed: u32| {
         for i in 0..4 * ROUNDS {
             let rows = 1 + (i * 7 + seed) as usize % 9;
-            let x: Vec<f32> = (0..rows * 70).map(|j| ((j as u32 * (i + seed)) as f32).sin()).collect();
+            let x: Vec<f32> =
+                (0..rows * 70).map(|j| ((j as u32 * (i + seed)) as f32).sin()).collect();
             let mut encoder = context.encoder("thread");
-            let y = bitnet::bitlinear(&mut encoder, &context.upload(&x, [rows, 70]).unwrap(), gpu).unwrap();
+            let y = bitnet::bitlinear(&mut encoder, &context.upload(&x, [rows, 70]).unwrap(), gpu)
+                .unwrap();
             let submission = encoder.submit().unwrap();
             match i % 3 {
                 0 => submission.wait().unwrap(),
                 1 => block_on(submission.into_future()).unwrap(),
                 _ => drop(y.read()),
             }
-            assert_eq!(block_on(y.read()).unwrap(), bitnet::bitlinear_cpu(&x, rows, w).unwrap(), "{i}");
+            assert_eq!(
+                block_on(y.read()).unwrap(),
+                bitnet::bitlinear_cpu(&x, rows, w).unwrap(),
+                "{i}"
+            );
         }
     };
     let works: [&(dyn Fn() + Sync); 7] = [
         &|| ops(1),
         &|| ops(2),
-        &|| (0..ROUNDS).for_each(|_| assert_eq!((&text(greedy).unwrap(), &text(sampled).unwrap()), (&plain, &chosen))),
+        &|| {
+            (0..ROUNDS).for_each(|_| {
+                assert_eq!((&text(greedy).unwrap(), &text(sampled).unwrap()), (&plain, &chosen))
+            })
+        },
         &|| (0..ROUNDS).for_each(|_| assert_eq!(text(&guessed).unwrap(), plain)),
         &|| (0..ROUNDS).for_each(|_| assert_eq!(session().unwrap(), logits)),
         &|| (0..ROUNDS / 2).for_each(|_| assert_eq!(batch().unwrap(), texts)),
@@ -126,7 +165,10 @@ fn all_at_once(context: &Context) {
                 context.trim_memory();
                 let stats = context.memory_stats();
                 let live: u64 = context.live_memory().iter().map(|live| live.bytes).sum();
-                assert!(live > 0 && stats.live_bytes > 0 && stats.peak_bytes >= stats.live_bytes, "{stats:?}");
+                assert!(
+                    live > 0 && stats.live_bytes > 0 && stats.peak_bytes >= stats.live_bytes,
+                    "{stats:?}"
+                );
                 thread::yield_now();
             }
         });
@@ -134,10 +176,15 @@ fn all_at_once(context: &Context) {
         // Whichever fails, the thread above ends.
         let results = threads.map(|thread| thread.join());
         done.store(true, Ordering::Relaxed);
-        results.into_iter().for_each(|result| result.unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+        results
+            .into_iter()
+            .for_each(|result| result.unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
     });
     let weights = model.weight_bytes();
     drop((plain, logits));
     let stats = context.memory_stats();
-    assert!(stats.live_bytes < 2 * weights as u64 + (1 << 20), "what threads made is gone: {stats:?}");
+    assert!(
+        stats.live_bytes < 2 * weights as u64 + (1 << 20),
+        "what threads made is gone: {stats:?}"
+    );
 }

@@ -1,4 +1,5 @@
-//! Kernels of one product, and kernels in workgroups and tiles of other sizes: where they add in the same order, they give the same bits.
+//! Kernels of one product, and kernels in workgroups and tiles of other sizes: where they add in
+//! the same order, they give the same bits.
 
 use bitnet_wgpu::{
     Context, Dispatch, Encoder, Float, Kernel, PackedTernary, Result, Scales, ShaderLanguage,
@@ -9,12 +10,16 @@ use bitnet_wgpu::{
 };
 use std::{collections::HashMap, sync::Arc};
 use support::{
-    Case, Data, Leeway, Recorded, block_on, context, contexts, convert, floats, ops, quantize_as, rng, ternary, ternary_with,
-    with_matrix_units,
+    Case, Data, Leeway, Recorded, block_on, context, contexts, convert, floats, ops, quantize_as,
+    rng, ternary, ternary_with, with_matrix_units,
 };
 
 /// What each of these kernels makes of the first dispatch of `record`, in bits.
-fn outputs(context: &Context, kernels: &[&str], record: impl Fn(&mut Encoder) -> Result<()>) -> Vec<Vec<u8>> {
+fn outputs(
+    context: &Context,
+    kernels: &[&str],
+    record: impl Fn(&mut Encoder) -> Result<()>,
+) -> Vec<Vec<u8>> {
     let mut encoder = context.encoder("product");
     record(&mut encoder).unwrap();
     let recording = encoder.finish();
@@ -41,14 +46,23 @@ fn assert_same(kernels: &[&str], outputs: &[Vec<u8>], what: &str) {
 fn products<X: Float, Y: Float>(context: &Context) {
     // Rows of whole quads, off every tile in each dimension.
     for [m, k, n] in [[4, 8, 4], [76, 52, 132], [132, 36, 68], [260, 4, 64]] {
-        for [a_transposed, b_transposed] in [[false, false], [false, true], [true, false], [true, true]] {
+        for [a_transposed, b_transposed] in
+            [[false, false], [false, true], [true, false], [true, true]]
+        {
             let mut rng = rng((m + k + n) as u64);
-            let (a, b) = (convert::<X>(&floats(&mut rng, m * k, 3.0)), convert::<X>(&floats(&mut rng, k * n, 3.0)));
+            let (a, b) = (
+                convert::<X>(&floats(&mut rng, m * k, 3.0)),
+                convert::<X>(&floats(&mut rng, k * n, 3.0)),
+            );
             let a = context.upload(&a, if a_transposed { [k, m] } else { [m, k] }).unwrap();
             let b = context.upload(&b, if b_transposed { [n, k] } else { [k, n] }).unwrap();
             let y = bitnet_wgpu::Tensor::<Y>::uninit(context, [m, n]).unwrap();
-            let side = |tensor, transposed| if transposed { Side::transposed(tensor) } else { Side::from(tensor) };
-            let record = |e: &mut Encoder| tensor::matmul_into(e, side(&a, a_transposed), side(&b, b_transposed), &y);
+            let side = |tensor, transposed| {
+                if transposed { Side::transposed(tensor) } else { Side::from(tensor) }
+            };
+            let record = |e: &mut Encoder| {
+                tensor::matmul_into(e, side(&a, a_transposed), side(&b, b_transposed), &y)
+            };
             let tiles = ["matmul", "matmul_quads", "matmul_large", "matmul_direct"];
             let what = format!("{m} × {k} × {n}, {a_transposed}, {b_transposed}");
             assert_same(&tiles, &outputs(context, &tiles, record), &what);
@@ -78,12 +92,19 @@ fn tiles_of_ternary_weights_do_too() {
     for context in contexts() {
         for (m, rows, columns) in [(1, 5, 8usize), (70, 133, 100), (130, 64, 260)] {
             let mut rng = rng((m + rows) as u64);
-            let scales = Scales::Groups { size: 32, scales: floats(&mut rng, rows * columns.div_ceil(32), 1.0) };
+            let scales = Scales::Groups {
+                size: 32,
+                scales: floats(&mut rng, rows * columns.div_ceil(32), 1.0),
+            };
             let w = ternary_with(&mut rng, rows, columns, scales).upload(&context).unwrap();
             let x = context.upload(&floats(&mut rng, m * columns, 3.0), [m, columns]).unwrap();
             let record = |e: &mut Encoder| bitnet::bitlinear_float(e, &x, &w).map(|_| ());
             let kernels = ["matmul_ternary", "matmul_ternary_large"];
-            assert_same(&kernels, &outputs(&context, &kernels, record), &format!("{m} × {rows} × {columns}"));
+            assert_same(
+                &kernels,
+                &outputs(&context, &kernels, record),
+                &format!("{m} × {rows} × {columns}"),
+            );
         }
     }
 }
@@ -93,34 +114,49 @@ fn gemvs_of_ternary_weights_do_too() {
     const ANY: [&str; 2] = ["bitlinear_float_gemv", "bitlinear_float_gemv_quads"];
     for context in contexts() {
         // Of one token whole words as well: several for a lane, in groups that end between them.
-        for (m, rows, columns, size) in [(1, 21, 1600usize, 48), (1, 4, 528, 128), (3, 21, 1044, 16)] {
+        for (m, rows, columns, size) in
+            [(1, 21, 1600usize, 48), (1, 4, 528, 128), (3, 21, 1044, 16)]
+        {
             let mut rng = rng((m + rows) as u64);
-            let scales = Scales::Groups { size, scales: floats(&mut rng, rows * columns.div_ceil(size), 1.0) };
+            let scales = Scales::Groups {
+                size,
+                scales: floats(&mut rng, rows * columns.div_ceil(size), 1.0),
+            };
             let w = ternary_with(&mut rng, rows, columns, scales).upload(&context).unwrap();
             // Tiny activations too: on the way to a product nothing is lost.
             for power in [0, -110] {
-                let values: Vec<f32> = floats(&mut rng, m * columns, 3.0).iter().map(|v| v * 2f32.powi(power)).collect();
+                let values: Vec<f32> = floats(&mut rng, m * columns, 3.0)
+                    .iter()
+                    .map(|v| v * 2f32.powi(power))
+                    .collect();
                 let x = context.upload(&values, [m, columns]).unwrap();
-                let kernels = if m == 1 { &[ANY[0], ANY[1], "bitlinear_float_gemv_one"][..] } else { &ANY };
-                let made = outputs(&context, kernels, |e| bitnet::bitlinear_float(e, &x, &w).map(|_| ()));
+                let kernels =
+                    if m == 1 { &[ANY[0], ANY[1], "bitlinear_float_gemv_one"][..] } else { &ANY };
+                let made =
+                    outputs(&context, kernels, |e| bitnet::bitlinear_float(e, &x, &w).map(|_| ()));
                 assert_same(kernels, &made, &format!("{m} × {rows} × {columns} by {size}"));
             }
         }
     }
 }
 
-/// A row's output does not depend on how many tokens go beside it, nor on the kernel: all sums are exact.
+/// A row's output does not depend on how many tokens go beside it, nor on the kernel: all sums are
+/// exact.
 #[test]
 fn bitlinear_gives_the_same_bits_by_every_kernel() {
     for context in contexts().into_iter().chain(with_matrix_units().cloned()) {
-        for (m, rows, columns) in [(1, 5, 70), (3, 21, 2575), (8, 130, 515), (21, 66, 300), (150, 133, 200)] {
+        for (m, rows, columns) in
+            [(1, 5, 70), (3, 21, 2575), (8, 130, 515), (21, 66, 300), (150, 133, 200)]
+        {
             let mut rng = rng((m + rows) as u64);
             let (w, x) = (ternary(&mut rng, rows, columns), floats(&mut rng, m * columns, 3.0));
             assert_one_product(&context, &w, &x, m);
         }
         // The largest sums that every kernel takes, and activations of 0.
         for (columns, value) in [(1 << 15, 1.0), (1 << 15, -1.0), (70, 0.0)] {
-            let ones = PackedTernary::from_values(3, columns, &vec![1; 3 * columns], Scales::Tensor(1.0)).unwrap();
+            let ones =
+                PackedTernary::from_values(3, columns, &vec![1; 3 * columns], Scales::Tensor(1.0))
+                    .unwrap();
             assert_one_product(&context, &ones, &vec![value; 2 * columns], 2);
         }
     }
@@ -131,7 +167,8 @@ fn bitlinear_gives_the_same_bits_by_every_kernel() {
 fn the_largest_sums_on_matrix_units_are_exact() {
     let Some(context) = with_matrix_units() else { return };
     let columns = 1 << 16;
-    let ones = PackedTernary::from_values(3, columns, &vec![1; 3 * columns], Scales::Tensor(1.0)).unwrap();
+    let ones =
+        PackedTernary::from_values(3, columns, &vec![1; 3 * columns], Scales::Tensor(1.0)).unwrap();
     for value in [1.0, -1.0] {
         assert_one_product(context, &ones, &vec![value; 2 * columns], 2);
     }
@@ -139,29 +176,42 @@ fn the_largest_sums_on_matrix_units_are_exact() {
 
 fn assert_one_product(context: &Context, w: &PackedTernary, x: &[f32], m: usize) {
     let (w, x) = (w.upload(context).unwrap(), context.upload(x, [m, w.columns()]).unwrap());
-    for (layout, kinds) in [(Layout::Int8, &["_int8", "_units"][..]), (Layout::Half, &["_half", "_biased"])] {
+    for (layout, kinds) in
+        [(Layout::Int8, &["_int8", "_units"][..]), (Layout::Half, &["_half", "_biased"])]
+    {
         let most = layout.max_features(false);
-        if layout == Layout::Half && (!context.capabilities().half_subnormals || w.columns() > most) {
+        if layout == Layout::Half && (!context.capabilities().half_subnormals || w.columns() > most)
+        {
             continue;
         }
         let mut encoder = context.encoder("quantised");
         let xq = quantize_as(&mut encoder, &x, layout).unwrap();
         encoder.submit().unwrap().wait().unwrap();
         let of_layout = |kernel: &&'static Kernel| {
-            let kind = ["bitlinear_gemv", "bitlinear_gemm"].iter().find_map(|entry| kernel.name.strip_prefix(entry));
+            let kind = ["bitlinear_gemv", "bitlinear_gemm"]
+                .iter()
+                .find_map(|entry| kernel.name.strip_prefix(entry));
             // Those with an epilogue are of another declaration.
             let plain = !kernel.name.ends_with("_finish");
-            let runs = plain && kernel.matrix_unit.is_none_or(|unit| context.capabilities().matrix_units.contains(&unit));
+            let runs = plain
+                && kernel
+                    .matrix_unit
+                    .is_none_or(|unit| context.capabilities().matrix_units.contains(&unit));
             runs && kind.is_some_and(|kind| kinds.iter().any(|start| kind.starts_with(start)))
         };
         let names: Vec<_> = catalog().filter(of_layout).map(|kernel| kernel.name).collect();
         assert!(names.len() > 3, "{names:?}");
         let record = |e: &mut Encoder| bitnet::bitlinear_quantized::<f32>(e, &xq, &w).map(|_| ());
-        assert_same(&names, &outputs(context, &names, record), &format!("{m} × {} × {}", w.rows(), w.columns()));
+        assert_same(
+            &names,
+            &outputs(context, &names, record),
+            &format!("{m} × {} × {}", w.rows(), w.columns()),
+        );
     }
 }
 
-/// Ops whose bits no size changes on software adapters, even where nothing is promised, and how many of their cases are tried. Of others one is.
+/// Ops whose bits no size changes on software adapters, even where nothing is promised, and how
+/// many of their cases are tried. Of others one is.
 const SAME: &[(&str, usize)] = &[
     ("tensor::sum", 12),
     ("tensor::max", 2),
@@ -189,8 +239,10 @@ const SAME: &[(&str, usize)] = &[
     ("transformer::rotate", 2),
 ];
 
-/// Ops whose kernels have one size. Products: their kernels, of several tiles, are compared with one another above or by their cases. Sums in the order of a
-/// workgroup's threads: quantisers of weights, prefix sums. A workgroup for what has that size: blocks of a transform, lists of the largest. Probes.
+/// Ops whose kernels have one size. Products: their kernels, of several tiles, are compared with
+/// one another above or by their cases. Sums in the order of a workgroup's threads: quantisers of
+/// weights, prefix sums. A workgroup for what has that size: blocks of a transform, lists of the
+/// largest. Probes.
 const ONE_SIZE: &[&str] = &[
     "bitnet::bitlinear_float",
     "bitnet::bitlinear_float_with",
@@ -218,8 +270,9 @@ const ONE_SIZE: &[&str] = &[
     "measure::read_bandwidth",
 ];
 
-/// Sizes by which a kernel must give the same bits: threads of a row, as many rows as fit into more threads, numbers that a thread holds, rows of a tile of
-/// attention, columns of matrices that are staged together. Those whose sums follow the size of a workgroup have none.
+/// Sizes by which a kernel must give the same bits: threads of a row, as many rows as fit into more
+/// threads, numbers that a thread holds, rows of a tile of attention, columns of matrices that are
+/// staged together. Those whose sums follow the size of a workgroup have none.
 fn sizes(kernel: &Kernel) -> Vec<Source> {
     let Some(&source) = kernel.source(ShaderLanguage::Wgsl) else { return Vec::new() };
     let threads = |threads: u32| {
@@ -231,7 +284,9 @@ fn sizes(kernel: &Kernel) -> Vec<Source> {
     let has = |part: &str| kernel.parts(&source).any(|p| p.path == format!("wgsl/{part}.wgsl"));
     let most = context().device().limits().max_compute_invocations_per_workgroup;
     let sized = if has("transformer/flash_attention_tiles") {
-        let shallow = |&(name, value): &(&'static str, u32)| (name, if name == "DEPTH" { value / 2 } else { value });
+        let shallow = |&(name, value): &(&'static str, u32)| {
+            (name, if name == "DEPTH" { value / 2 } else { value })
+        };
         vec![source.constants(Box::leak(source.constants.iter().map(shallow).collect()))]
     } else if has("transformer/attention_few") {
         let rows = 12 - source.tile[0];
@@ -246,7 +301,10 @@ fn sizes(kernel: &Kernel) -> Vec<Source> {
             sized.push(source.constants(&[("HELD", 3)]));
         }
         sized
-    } else if kernel.grid == Grid::Flat && source.workgroup_bytes == 0 && source.tile[0] % source.threads() == 0 {
+    } else if kernel.grid == Grid::Flat
+        && source.workgroup_bytes == 0
+        && source.tile[0] % source.threads() == 0
+    {
         // Threads that know nothing of each other.
         [64, 128].map(|n| threads(n).tile([source.tile[0] / source.threads() * n, 1, 1])).to_vec()
     } else {
@@ -258,12 +316,15 @@ fn sizes(kernel: &Kernel) -> Vec<Source> {
 /// The same kernel in another size, without a hole.
 fn sized(kernel: &Kernel, mut source: Source) -> Kernel {
     source.parts = Box::leak(kernel.parts(&source).copied().collect());
-    let made = Kernel::new(kernel.name, kernel.params, kernel.bindings, Box::leak(Box::new([source]))).entry(kernel.entry);
+    let made =
+        Kernel::new(kernel.name, kernel.params, kernel.bindings, Box::leak(Box::new([source])))
+            .entry(kernel.entry);
     let made = made.features(kernel.features);
     if kernel.grid == Grid::Flat { made.flat() } else { made }
 }
 
-/// Has a case run as it is, and once more for each size of its kernels. Gives the names of those that have some.
+/// Has a case run as it is, and once more for each size of its kernels. Gives the names of those
+/// that have some.
 fn assert_same_in_all_sizes(case: &Case, context: &Context, op: &str) -> Vec<&'static str> {
     let context = context.restricted(case.restrict).restricted(|c| c.device_barriers = false);
     let mut recorded = case.record(&context).unwrap();
@@ -274,24 +335,31 @@ fn assert_same_in_all_sizes(case: &Case, context: &Context, op: &str) -> Vec<&'s
         recorded.read().unwrap()
     };
     let wanted = run(&recorded);
-    let bytes = |outputs: Vec<Data>| outputs.iter().map(|data| data.bytes().to_vec()).collect::<Vec<_>>();
+    let bytes =
+        |outputs: Vec<Data>| outputs.iter().map(|data| data.bytes().to_vec()).collect::<Vec<_>>();
     let wanted_outputs = bytes(recorded.watched(&before, &wanted).unwrap());
     let same = SAME.iter().any(|(name, _)| *name == op);
-    let all: HashMap<&str, Vec<Source>> = recorded.recording.kernels().map(|kernel| (kernel.name, sizes(kernel))).collect();
+    let all: HashMap<&str, Vec<Source>> =
+        recorded.recording.kernels().map(|kernel| (kernel.name, sizes(kernel))).collect();
     for n in 0..all.values().map(Vec::len).max().unwrap_or(0) {
         let mut encoder = context.encoder("in another size");
         for dispatch in recorded.recording.dispatches() {
             let kernel: &Kernel = dispatch.kernel();
-            let source = all[kernel.name].get(n).or(kernel.source(ShaderLanguage::Wgsl)).copied().unwrap();
+            let source =
+                all[kernel.name].get(n).or(kernel.source(ShaderLanguage::Wgsl)).copied().unwrap();
             encoder.repeat(&dispatch, &Arc::new(sized(kernel, source))).unwrap();
         }
         recorded = recorded.as_recorded(encoder.finish());
         let got = run(&recorded);
         let outputs = recorded.watched(&before, &got);
-        let checked = outputs.as_ref().map_err(String::clone).and_then(|outputs| case.check(outputs, Leeway::Device));
+        let checked = outputs
+            .as_ref()
+            .map_err(String::clone)
+            .and_then(|outputs| case.check(outputs, Leeway::Device));
         assert_eq!(checked, Ok(()), "{op}, {}, size {n} of {all:?}", case.name);
-        // A GPU's compiler may fuse the multiply-adds of one text and not of another, and lavapipe's makes other powers. What is kept between dispatches may differ
-        // in other ops: of tiles beyond the last row more or less is written.
+        // A GPU's compiler may fuse the multiply-adds of one text and not of another, and
+        // lavapipe's makes other powers. What is kept between dispatches may differ in other ops:
+        // of tiles beyond the last row more or less is written.
         let kept = !(same && (case.exact || context.capabilities().software)) || got == wanted;
         let kept = kept && (!case.exact || bytes(outputs.unwrap()) == wanted_outputs);
         assert!(kept, "{op}, {}: other bits in size {n} of {all:?}", case.name);
@@ -306,10 +374,15 @@ fn workgroups_of_any_size_give_the_same_bits() {
     let mut of_one_size = Vec::new();
     for op in ops() {
         let count = SAME.iter().find(|(name, _)| *name == op.name).map_or(1, |(_, count)| *count);
-        let cases: Vec<&Case> = op.cases().iter().filter(|case| !case.device_only && (!case.f16 || context.capabilities().f16)).collect();
+        let cases: Vec<&Case> = op
+            .cases()
+            .iter()
+            .filter(|case| !case.device_only && (!case.f16 || context.capabilities().f16))
+            .collect();
         // From all over: shapes and types differ most.
         let chosen = (1..=count.min(cases.len())).map(|i| cases[i * cases.len() / count - 1]);
-        let tried: Vec<_> = chosen.flat_map(|case| assert_same_in_all_sizes(case, &context, op.name)).collect();
+        let tried: Vec<_> =
+            chosen.flat_map(|case| assert_same_in_all_sizes(case, &context, op.name)).collect();
         if tried.is_empty() {
             of_one_size.push(op.name);
         }

@@ -1,7 +1,9 @@
-//! Transfers of many bytes: through a few staging buffers, in pieces of any lengths, whole at their end.
+//! Transfers of many bytes: through a few staging buffers, in pieces of any lengths, whole at their
+//! end.
 
 use bitnet_wgpu::{
-    Context, ContextOptions, ElementType, Error, PackedTernary, Residency, Result, Scales, Tensor, f16,
+    Context, ContextOptions, ElementType, Error, PackedTernary, Residency, Result, Scales, Tensor,
+    f16,
     model::{GenerateOptions, Model},
     tensor,
 };
@@ -39,7 +41,12 @@ fn pieces_of_any_lengths_come_and_go_whole() {
 }
 
 fn come_and_go_whole(context: &Context) {
-    fn check<T: ElementType + PartialEq + Debug>(context: &Context, number: impl Fn(usize) -> T, len: usize, pieces: &[usize]) {
+    fn check<T: ElementType + PartialEq + Debug>(
+        context: &Context,
+        number: impl Fn(usize) -> T,
+        len: usize,
+        pieces: &[usize],
+    ) {
         let data: Vec<T> = (0..len).map(number).collect();
         for &piece in pieces {
             let found = read(context, &data, piece).unwrap();
@@ -54,7 +61,18 @@ fn come_and_go_whole(context: &Context) {
     check(context, |n| n as u32, bytes / 4, &[STAGE / 4, 1_000_003, usize::MAX]);
     check(context, |n| n as i8, bytes, &[STAGE, 777_777]);
     check(context, |n| f16::from_bits((n % 30_000) as u16), bytes / 2, &[STAGE / 2 - 1, 99_999]);
-    for (len, piece) in [(0, 0), (0, 5), (1, 0), (1, 1), (7, 2), (7, 3), (8, 9), (1000, 1), (STAGE, STAGE), (STAGE + 1, STAGE)] {
+    for (len, piece) in [
+        (0, 0),
+        (0, 5),
+        (1, 0),
+        (1, 1),
+        (7, 2),
+        (7, 3),
+        (8, 9),
+        (1000, 1),
+        (STAGE, STAGE),
+        (STAGE + 1, STAGE),
+    ] {
         check(context, |n| n as i8, len, &[piece]);
     }
 }
@@ -63,17 +81,28 @@ fn come_and_go_whole(context: &Context) {
 fn pieces_that_do_not_fill_the_shape_are_refused() {
     for context in both() {
         // Few, and as many as are written in place.
-        for (lens, found, scale) in
-            [(&[][..], 0, 1), (&[2, 1], 3, 1), (&[4, 1], 5, 1), (&[6, 1], 6, 1), (&[3], 3, 9999), (&[4, 1], 5, 9999)]
-        {
+        for (lens, found, scale) in [
+            (&[][..], 0, 1),
+            (&[2, 1], 3, 1),
+            (&[4, 1], 5, 1),
+            (&[6, 1], 6, 1),
+            (&[3], 3, 9999),
+            (&[4, 1], 5, 9999),
+        ] {
             let pieces = lens.iter().map(|&len| vec![1.0f32; len * scale]);
             let refused = context.upload_pieces(pieces, [2, 2, scale]).map(drop);
             let told = |shape, n| shape == [2, 2, scale].into() && n == found * scale;
-            assert!(matches!(refused, Err(Error::Length { shape, found }) if told(shape, found)), "{refused:?}");
+            assert!(
+                matches!(refused, Err(Error::Length { shape, found }) if told(shape, found)),
+                "{refused:?}"
+            );
         }
         // What is too much is not asked for to its end.
         let endless = std::iter::repeat([0u32; 1000]);
-        assert!(matches!(context.upload_pieces(endless, [1 << 20]).map(drop), Err(Error::Length { .. })));
+        assert!(matches!(
+            context.upload_pieces(endless, [1 << 20]).map(drop),
+            Err(Error::Length { .. })
+        ));
     }
 }
 
@@ -97,14 +126,18 @@ fn what_is_written_in_place_is_in_the_processors_memory() {
     encoder.submit().unwrap();
     let twice: Vec<f32> = data[1..16_385].iter().map(|n| n + n).collect();
     assert!(block_on(sums.read()).unwrap() == twice);
-    // Its memory is counted while it is there, then waits, and is used again: no longer mapped, it is copied to.
+    // Its memory is counted while it is there, then waits, and is used again: no longer mapped, it
+    // is copied to.
     let before = context.memory_stats();
     let again = context.upload(&data, [data.len()]).unwrap();
     let bytes = context.memory_stats().live_bytes - before.live_bytes;
     assert!((1 << 17..1 << 18).contains(&bytes), "{bytes}");
     drop(again);
     let after = context.memory_stats();
-    assert_eq!((after.live_bytes, after.cached_bytes), (before.live_bytes, before.cached_bytes + bytes));
+    assert_eq!(
+        (after.live_bytes, after.cached_bytes),
+        (before.live_bytes, before.cached_bytes + bytes)
+    );
     let data: Vec<f32> = data.iter().map(|n| n + 0.5).collect();
     let again = context.upload(&data, [data.len()]).unwrap();
     assert_eq!((context.memory_stats().hits, again.residency()), (after.hits + 1, wanted));
@@ -114,12 +147,21 @@ fn what_is_written_in_place_is_in_the_processors_memory() {
 #[test]
 fn models_weights_are_where_they_were_written() {
     for context in both() {
-        let wanted = if context.capabilities().writes_in_place { Residency::Shared } else { Residency::Device };
-        let w = PackedTernary::from_values(256, 1024, &[1i8; 256 * 1024], Scales::Tensor(0.5)).unwrap();
+        let wanted = if context.capabilities().writes_in_place {
+            Residency::Shared
+        } else {
+            Residency::Device
+        };
+        let w =
+            PackedTernary::from_values(256, 1024, &[1i8; 256 * 1024], Scales::Tensor(0.5)).unwrap();
         assert_eq!(w.upload(&context).unwrap().tensors().0.residency(), wanted);
         let model = Model::load(&context, real_model()).unwrap();
         let ids = |model: &Model| -> Result<Vec<u32>> {
-            model.generate_ids(&[5, 6], &GenerateOptions::default().max_tokens(4))?.into_iter().map(|token| Ok(token?.id)).collect()
+            model
+                .generate_ids(&[5, 6], &GenerateOptions::default().max_tokens(4))?
+                .into_iter()
+                .map(|token| Ok(token?.id))
+                .collect()
         };
         assert_eq!(ids(&model).unwrap(), ids(&Model::load_cpu(real_model()).unwrap()).unwrap());
     }
@@ -133,21 +175,33 @@ fn what_is_submitted_meanwhile_is_in_its_order() {
 fn in_its_order(context: &Context) {
     let len = 5 * STAGE / 4;
     let x = context.upload(&vec![1u32; len], [len]).unwrap();
-    // A large tensor is there for what is submitted after its upload, and small ones written before it are not lost.
+    // A large tensor is there for what is submitted after its upload, and small ones written before
+    // it are not lost.
     let small = context.upload(&[2u32; 10], [10]).unwrap();
     let large = context.upload(&vec![3u32; len], [len]).unwrap();
-    assert_eq!((block_on(small.read()).unwrap(), block_on(large.read()).unwrap()[len - 1]), (vec![2; 10], 3));
+    assert_eq!(
+        (block_on(small.read()).unwrap(), block_on(large.read()).unwrap()[len - 1]),
+        (vec![2; 10], 3)
+    );
     // The fourth piece is asked for when the second is there, and so after this write.
     let mut pieces = x.read_pieces(STAGE / 4);
     let first = block_on(pieces.next()).unwrap().unwrap();
     x.write(&vec![9; len]).unwrap();
     let later: Vec<_> = (0..4).map(|_| block_on(pieces.next()).unwrap().unwrap()).collect();
-    assert!([&first, &later[0], &later[1]].into_iter().flatten().all(|&n| n == 1), "two are on their way");
-    assert!(later[2..].iter().all(|piece| *piece == vec![9; STAGE / 4]) && block_on(pieces.next()).is_none());
+    assert!(
+        [&first, &later[0], &later[1]].into_iter().flatten().all(|&n| n == 1),
+        "two are on their way"
+    );
+    assert!(
+        later[2..].iter().all(|piece| *piece == vec![9; STAGE / 4])
+            && block_on(pieces.next()).is_none()
+    );
     // A call that is dropped while it waits loses no piece.
     let (mut pieces, mut found) = (x.read_pieces(STAGE / 4), 0);
     loop {
-        let polled = Box::pin(pieces.next()).as_mut().poll(&mut std::task::Context::from_waker(std::task::Waker::noop()));
+        let polled = Box::pin(pieces.next())
+            .as_mut()
+            .poll(&mut std::task::Context::from_waker(std::task::Waker::noop()));
         match polled {
             std::task::Poll::Ready(Some(piece)) => found += piece.unwrap().len(),
             std::task::Poll::Ready(None) => break,
@@ -173,19 +227,28 @@ fn overlaps(context: &Context) -> [bool; 2] {
     while let Some(piece) = block_on(pieces.next()) {
         piece.unwrap();
     }
-    let trace: Value = serde_json::from_str(&block_on(tracing.finish()).unwrap().to_string()).unwrap();
+    let trace: Value =
+        serde_json::from_str(&block_on(tracing.finish()).unwrap().to_string()).unwrap();
     let events = trace["traceEvents"].as_array().unwrap();
     let of = |category: &str| -> Vec<(f64, f64, u64)> {
         let of = |phase| events.iter().filter(move |event| event["ph"] == phase);
         let begun = of("b").filter(|event| event["cat"] == category);
         let time = |event: &Value| event["ts"].as_f64().unwrap();
-        let ended = |event: &Value| time(of("e").find(|end| end["cat"] == category && end["id"] == event["id"]).unwrap());
-        begun.map(|event| (time(event), ended(event), event["args"]["bytes"].as_u64().unwrap())).collect()
+        let ended = |event: &Value| {
+            time(of("e").find(|end| end["cat"] == category && end["id"] == event["id"]).unwrap())
+        };
+        begun
+            .map(|event| (time(event), ended(event), event["args"]["bytes"].as_u64().unwrap()))
+            .collect()
     };
     let (up, down) = (of("upload"), of("readback"));
-    assert_eq!(up.iter().map(|span| span.2).collect::<Vec<_>>(), [vec![STAGE as u64; 8], vec![20]].concat());
+    assert_eq!(
+        up.iter().map(|span| span.2).collect::<Vec<_>>(),
+        [vec![STAGE as u64; 8], vec![20]].concat()
+    );
     assert_eq!(down.iter().map(|span| span.2).sum::<u64>(), 4 * len as u64);
-    let calls: Vec<_> = events.iter().filter(|event| event["name"] == "upload" && event["ph"] == "X").collect();
+    let calls: Vec<_> =
+        events.iter().filter(|event| event["name"] == "upload" && event["ph"] == "X").collect();
     assert!(calls.len() == 1 && calls[0]["args"]["bytes"] == 4 * len, "{calls:?}");
     [up, down].map(|spans| spans.windows(2).any(|pair| pair[1].0 < pair[0].1))
 }

@@ -1,8 +1,11 @@
-//! What `scripts/models-table` asks of this crate: loads a model, continues prompts, and prints one JSON object.
+//! What `scripts/models-table` asks of this crate: loads a model, continues prompts, and prints one
+//! JSON object.
 //!
-//! `model_row PATH [--cpu|--gpu] [--quantize] [--i2s x86|arm|rows] [--steps N | --every] [--text TEXT].. IDS..`, where a prompt is ids separated by commas.
-//! It prints `{"device", "last_logits", "greedy", "tokens"}`, a list per prompt and one per text, or `{"error", "kind"}`. Keys and values are in 32 bits, as the reference has
-//! them. With `--every`, prompts are not continued, and `"logits"` has for each a list of the logits after every token.
+//! `model_row PATH [--cpu|--gpu] [--quantize] [--i2s x86|arm|rows] [--steps N | --every] [--text TEXT].. IDS..`,
+//! where a prompt is ids separated by commas. It prints
+//! `{"device", "last_logits", "greedy", "tokens"}`, a list per prompt and one per text, or
+//! `{"error", "kind"}`. Keys and values are in 32 bits, as the reference has them. With `--every`,
+//! prompts are not continued, and `"logits"` has for each a list of the logits after every token.
 
 use bitnet_wgpu::{
     Context, Element, Error, Result,
@@ -45,7 +48,9 @@ impl Arguments {
                 "--every" => arguments.every = true,
                 "--steps" => arguments.steps = words.next()?.parse().ok()?,
                 "--text" => arguments.texts.push(words.next()?),
-                ids => arguments.prompts.push(ids.split(',').map(|id| id.parse().ok()).collect::<Option<_>>()?),
+                ids => arguments
+                    .prompts
+                    .push(ids.split(',').map(|id| id.parse().ok()).collect::<Option<_>>()?),
             }
         }
         Some(arguments)
@@ -55,8 +60,10 @@ impl Arguments {
         let context = if self.gpu { Some(block_on(Context::new())?) } else { None };
         let options = LoadOptions::default().quantize(self.quantize).i2s_layout(self.layout);
         let model = Model::load_with(context.as_ref(), &self.path, options)?;
-        let (vocab, options) =
-            (model.config().vocab, GenerateOptions::default().max_tokens(self.steps).ignore_eos(true).cache(Element::F32));
+        let (vocab, options) = (
+            model.config().vocab,
+            GenerateOptions::default().max_tokens(self.steps).ignore_eos(true).cache(Element::F32),
+        );
         let (mut every, mut last_logits, mut greedy) = (Vec::new(), Vec::new(), Vec::new());
         for prompt in &self.prompts {
             let logits = block_on(model.logits(prompt))?;
@@ -65,19 +72,35 @@ impl Arguments {
                 continue;
             }
             last_logits.push(logits[logits.len() - vocab..].to_vec());
-            greedy.push(model.generate_ids(prompt, &options)?.into_iter().map(|token| Ok(token?.id)).collect::<Result<Vec<_>>>()?);
+            greedy.push(
+                model
+                    .generate_ids(prompt, &options)?
+                    .into_iter()
+                    .map(|token| Ok(token?.id))
+                    .collect::<Result<Vec<_>>>()?,
+            );
         }
-        let tokens = self.texts.iter().map(|text| model.tokenizer()?.encode(text)).collect::<Result<Vec<_>>>()?;
-        let device = context.map_or_else(|| "CPU".to_owned(), |context| context.capabilities().adapter.clone());
-        Ok(json!({ "device": device, "logits": every, "last_logits": last_logits, "greedy": greedy, "tokens": tokens }))
+        let tokens = self
+            .texts
+            .iter()
+            .map(|text| model.tokenizer()?.encode(text))
+            .collect::<Result<Vec<_>>>()?;
+        let device = context
+            .map_or_else(|| "CPU".to_owned(), |context| context.capabilities().adapter.clone());
+        Ok(
+            json!({ "device": device, "logits": every, "last_logits": last_logits, "greedy": greedy, "tokens": tokens }),
+        )
     }
 }
 
 fn main() {
     let Some(arguments) = Arguments::parse() else {
-        eprintln!("usage: model_row PATH [--cpu|--gpu] [--quantize] [--i2s x86|arm|rows] [--steps N | --every] [--text TEXT].. IDS..");
+        eprintln!(
+            "usage: model_row PATH [--cpu|--gpu] [--quantize] [--i2s x86|arm|rows] [--steps N | --every] [--text TEXT].. IDS.."
+        );
         std::process::exit(2);
     };
-    let refused = |error: Error| json!({ "error": error.to_string(), "kind": format!("{:?}", error.kind()) });
+    let refused =
+        |error: Error| json!({ "error": error.to_string(), "kind": format!("{:?}", error.kind()) });
     println!("{}", arguments.run().unwrap_or_else(refused));
 }

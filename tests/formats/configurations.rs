@@ -18,10 +18,13 @@ fn configurations_are_read() {
     let bitnet = read_config(json!({})).unwrap();
     let mut expected = bitnet.clone();
     expected.architecture = "bitnet".into();
-    (expected.hidden, expected.intermediate, expected.layers, expected.vocab, expected.context) = (64, 128, 2, 100, 2048);
+    (expected.hidden, expected.intermediate, expected.layers, expected.vocab, expected.context) =
+        (64, 128, 2, 100, 2048);
     (expected.heads, expected.kv_heads, expected.head_dim) = (4, 2, 16);
-    (expected.eps, expected.rope_theta, expected.rope_scaling) = (1e-5, 500_000.0, RopeScaling::None);
-    (expected.activation, expected.sub_norms, expected.tied_head) = (Activation::Relu2, true, false);
+    (expected.eps, expected.rope_theta, expected.rope_scaling) =
+        (1e-5, 500_000.0, RopeScaling::None);
+    (expected.activation, expected.sub_norms, expected.tied_head) =
+        (Activation::Relu2, true, false);
     (expected.bos, expected.eos) = (Some(1), vec![2]);
     assert_eq!(bitnet, expected);
     let llama = read_config(json!({
@@ -37,9 +40,12 @@ fn configurations_are_read() {
     // What the class assumes may be beyond a small vocabulary: then there is no such token.
     let defaults = read_config(json!({"bos_token_id": null, "eos_token_id": null})).unwrap();
     assert_eq!((defaults.bos, defaults.eos), (None, vec![]));
-    let written = read_config(json!({"bos_token_id": 128_000, "eos_token_id": [128_001, 5]})).unwrap();
+    let written =
+        read_config(json!({"bos_token_id": 128_000, "eos_token_id": [128_001, 5]})).unwrap();
     assert_eq!((written.bos, written.eos), (None, vec![5]));
-    let large = read_config(json!({"bos_token_id": null, "eos_token_id": null, "vocab_size": 128_256})).unwrap();
+    let large =
+        read_config(json!({"bos_token_id": null, "eos_token_id": null, "vocab_size": 128_256}))
+            .unwrap();
     assert_eq!((large.bos, large.eos), (Some(128_000), vec![128_001]));
     let mut null: Value = serde_json::from_str(&config(json!({"vocab_size": 128_256}))).unwrap();
     (null["bos_token_id"], null["eos_token_id"]) = (Value::Null, Value::Null);
@@ -49,28 +55,44 @@ fn configurations_are_read() {
 
 #[test]
 fn rotary_parameters_are_read_in_both_spellings() {
-    let rope = |keys: Value| read_config(keys).map(|config| (config.rope_theta, config.rope_scaling));
+    let rope =
+        |keys: Value| read_config(keys).map(|config| (config.rope_theta, config.rope_scaling));
     let llama3 = json!({
         "factor": 32.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192, "rope_type": "llama3"
     });
     let expected = RopeScaling::Llama3 { factor: 32.0, low: 1.0, high: 4.0, context: 8192.0 };
     assert_eq!(rope(json!({"rope_theta": 1e6})), Ok((1e6, RopeScaling::None)));
     assert_eq!(rope(json!({"rope_theta": 1e6, "rope_scaling": llama3})), Ok((1e6, expected)));
-    assert_eq!(rope(json!({"rope_scaling": {"type": "linear", "factor": 2}})), Ok((500_000.0, RopeScaling::Linear(2.0))));
-    assert_eq!(rope(json!({"rope_parameters": {"rope_theta": 5.0, "rope_type": "default"}})), Ok((5.0, RopeScaling::None)));
+    assert_eq!(
+        rope(json!({"rope_scaling": {"type": "linear", "factor": 2}})),
+        Ok((500_000.0, RopeScaling::Linear(2.0)))
+    );
+    assert_eq!(
+        rope(json!({"rope_parameters": {"rope_theta": 5.0, "rope_type": "default"}})),
+        Ok((5.0, RopeScaling::None))
+    );
     assert_eq!(rope(json!({"rope_theta": 7.0, "rope_parameters": llama3})), Ok((7.0, expected)));
     for (keys, words) in [
         (json!({"rope_scaling": {"type": "dynamic", "factor": 2}}), "`dynamic`"),
         (json!({"rope_scaling": {"type": "yarn", "factor": 0}}), "out of range"),
-        (json!({"rope_scaling": {"type": "yarn", "factor": 2, "original_max_position_embeddings": 0}}), "out of range"),
-        (json!({"rope_theta": 1, "rope_scaling": {"type": "yarn", "factor": 2}}), "the rotary base is 1"),
+        (
+            json!({"rope_scaling": {"type": "yarn", "factor": 2, "original_max_position_embeddings": 0}}),
+            "out of range",
+        ),
+        (
+            json!({"rope_theta": 1, "rope_scaling": {"type": "yarn", "factor": 2}}),
+            "the rotary base is 1",
+        ),
         (json!({"rope_scaling": {"type": "yarn", "factor": 2, "truncate": 1}}), "truncate"),
         (json!({"rope_scaling": {"type": "linear"}}), "no factor"),
         (json!({"rope_scaling": {"type": "linear", "factor": 0}}), "Linear(0.0)"),
         (json!({"rope_scaling": {"type": "linear", "factor": 1e-60}}), "Linear(0.0)"),
         (json!({"rope_scaling": 3}), "rope_scaling"),
         (json!({"rope_parameters": {"full_attention": {"rope_theta": 1.0}}}), "`full_attention`"),
-        (json!({"rope_theta": 1e6, "rope_parameters": {"rope_theta": 1e4, "rope_type": "default"}}), "rope_theta is 1000000, and 10000"),
+        (
+            json!({"rope_theta": 1e6, "rope_parameters": {"rope_theta": 1e4, "rope_type": "default"}}),
+            "rope_theta is 1000000, and 10000",
+        ),
         (json!({"rope_theta": 0}), "rotary base"),
         (json!({"rope_theta": 1e300}), "rope_theta"),
         (json!({"rope_theta": "10000"}), "rope_theta"),
@@ -88,16 +110,23 @@ fn qwen3_has_the_defaults_of_transformers() {
         read_config(all).unwrap()
     };
     let config = qwen3(json!({}));
-    assert_eq!((config.head_dim, config.context, config.eps, config.rope_theta), (128, 32_768, 1e-6, 10_000.0));
-    assert_eq!((config.activation, config.sub_norms, config.qk_norms, config.tied_head), (Activation::Silu, false, true, false));
+    assert_eq!(
+        (config.head_dim, config.context, config.eps, config.rope_theta),
+        (128, 32_768, 1e-6, 10_000.0)
+    );
+    assert_eq!(
+        (config.activation, config.sub_norms, config.qk_norms, config.tied_head),
+        (Activation::Silu, false, true, false)
+    );
     assert_eq!((config.bos, config.eos), (None, vec![]));
     assert_eq!(qwen3(json!({"num_attention_heads": 32, "num_key_value_heads": null})).kv_heads, 32);
     // Activations are quantised where BitNet's keys say so, and never by MLX.
     assert!(!config.quantized_activations);
-    assert!(qwen3(json!({"quantization_config": {"quant_method": "bitnet"}})).quantized_activations);
+    assert!(
+        qwen3(json!({"quantization_config": {"quant_method": "bitnet"}})).quantized_activations
+    );
     assert!(qwen3(json!({"architectures": ["BitNetQwen3ForCausalLM"]})).quantized_activations);
-    let mlx =
-        json!({"bits": 2, "group_size": 128, "mode": "affine", "lm_head": false, "model.embed_tokens": {"bits": 2, "group_size": 128}});
+    let mlx = json!({"bits": 2, "group_size": 128, "mode": "affine", "lm_head": false, "model.embed_tokens": {"bits": 2, "group_size": 128}});
     assert!(!qwen3(json!({"quantization": mlx})).quantized_activations);
     let llama = json!({"model_type": "llama", "quantization": mlx, "quantization_config": mlx});
     assert!(!read_config(llama).unwrap().quantized_activations);
@@ -107,21 +136,55 @@ fn qwen3_has_the_defaults_of_transformers() {
 #[test]
 fn yarn_is_read() {
     let yarn = |keys: Value| {
-        let mut all = json!({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 8192});
+        let mut all =
+            json!({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 8192});
         keys.as_object().unwrap().iter().for_each(|(key, value)| all[key] = value.clone());
-        read_config(json!({"rope_scaling": all, "max_position_embeddings": 32_768})).unwrap().rope_scaling
+        read_config(json!({"rope_scaling": all, "max_position_embeddings": 32_768}))
+            .unwrap()
+            .rope_scaling
     };
     // 0.1·ln 4 + 1, as transformers has it.
-    let usual = RopeScaling::Yarn { factor: 4.0, context: 8192.0, attention: 1.138_629_4, fast: 32.0, slow: 1.0, truncate: true };
+    let usual = RopeScaling::Yarn {
+        factor: 4.0,
+        context: 8192.0,
+        attention: 1.138_629_4,
+        fast: 32.0,
+        slow: 1.0,
+        truncate: true,
+    };
     assert_eq!(yarn(json!({})), usual);
     assert_eq!(yarn(json!({"factor": null, "beta_fast": 0, "attention_factor": null})), usual);
-    let given = yarn(json!({"attention_factor": 0.9, "beta_fast": 16, "beta_slow": 2, "truncate": false}));
-    assert_eq!(given, RopeScaling::Yarn { factor: 4.0, context: 8192.0, attention: 0.9, fast: 16.0, slow: 2.0, truncate: false });
-    // Where it is not said, the original context is the model's, and a factor below 1 changes nothing of cosines.
+    let given =
+        yarn(json!({"attention_factor": 0.9, "beta_fast": 16, "beta_slow": 2, "truncate": false}));
+    assert_eq!(
+        given,
+        RopeScaling::Yarn {
+            factor: 4.0,
+            context: 8192.0,
+            attention: 0.9,
+            fast: 16.0,
+            slow: 2.0,
+            truncate: false
+        }
+    );
+    // Where it is not said, the original context is the model's, and a factor below 1 changes
+    // nothing of cosines.
     let short = yarn(json!({"original_max_position_embeddings": null, "factor": 0.5}));
-    assert_eq!(short, RopeScaling::Yarn { factor: 0.5, context: 32_768.0, attention: 1.0, fast: 32.0, slow: 1.0, truncate: true });
+    assert_eq!(
+        short,
+        RopeScaling::Yarn {
+            factor: 0.5,
+            context: 32_768.0,
+            attention: 1.0,
+            fast: 32.0,
+            slow: 1.0,
+            truncate: true
+        }
+    );
     match yarn(json!({"factor": 8.0, "mscale": 0.7, "mscale_all_dim": 1.3})) {
-        RopeScaling::Yarn { attention, .. } => approx::assert_abs_diff_eq!(attention, 0.901_784, epsilon = 1e-6),
+        RopeScaling::Yarn { attention, .. } => {
+            approx::assert_abs_diff_eq!(attention, 0.901_784, epsilon = 1e-6)
+        }
         other => panic!("{other:?}"),
     }
 }
@@ -134,27 +197,41 @@ fn minicpm_has_its_factors() {
         keys.as_object().unwrap().iter().for_each(|(key, value)| all[key] = value.clone());
         read_config(all)
     };
-    let config = minicpm(json!({"scale_emb": 12, "scale_depth": 1.4, "dim_model_base": 16})).unwrap();
-    assert_eq!((config.embedding_scale, config.residual_scale, config.logit_scale), (12.0, 0.7, 0.25));
+    let config =
+        minicpm(json!({"scale_emb": 12, "scale_depth": 1.4, "dim_model_base": 16})).unwrap();
+    assert_eq!(
+        (config.embedding_scale, config.residual_scale, config.logit_scale),
+        (12.0, 0.7, 0.25)
+    );
     assert!(!config.quantized_activations && !config.qk_norms && config.rope_factors.is_empty());
     let plain = read_config(json!({"model_type": "llama", "scale_emb": 12})).unwrap();
     assert_eq!((plain.embedding_scale, plain.residual_scale, plain.logit_scale), (1.0, 1.0, 1.0));
     let (ones, twos) = (vec![1.0; 8], vec![2.0; 8]);
     let longrope = |short: &Vec<f64>, long: &Vec<f64>, original: usize| {
-        let scaling =
-            json!({"rope_type": "longrope", "short_factor": short, "long_factor": long, "original_max_position_embeddings": original});
+        let scaling = json!({"rope_type": "longrope", "short_factor": short, "long_factor": long, "original_max_position_embeddings": original});
         minicpm(json!({"rope_scaling": scaling, "scale_emb": 12}))
     };
     // What a text up to the original context has; beyond it only where that is the same.
     let short = longrope(&ones, &twos, 4096).unwrap();
-    assert_eq!((short.rope_scaling, short.rope_factors), (RopeScaling::LongRope { attention: 1.0 }, vec![1.0; 8]));
+    assert_eq!(
+        (short.rope_scaling, short.rope_factors),
+        (RopeScaling::LongRope { attention: 1.0 }, vec![1.0; 8])
+    );
     let beyond = longrope(&twos, &twos, 64).unwrap();
     // sqrt(1 + ln 64 / ln 64)
-    assert_eq!((beyond.rope_scaling, beyond.rope_factors.clone()), (RopeScaling::LongRope { attention: 2f32.sqrt() }, vec![2.0; 8]));
+    assert_eq!(
+        (beyond.rope_scaling, beyond.rope_factors.clone()),
+        (RopeScaling::LongRope { attention: 2f32.sqrt() }, vec![2.0; 8])
+    );
     // The original context may lie beside the factors, and both spellings may be there.
     let list = |factors: &Vec<f64>| json!({"rope_type": "longrope", "short_factor": factors, "long_factor": factors});
-    let outside = minicpm(json!({"rope_scaling": list(&twos), "original_max_position_embeddings": 64})).unwrap();
-    assert_eq!((outside.rope_scaling, &outside.rope_factors), (beyond.rope_scaling, &beyond.rope_factors));
+    let outside =
+        minicpm(json!({"rope_scaling": list(&twos), "original_max_position_embeddings": 64}))
+            .unwrap();
+    assert_eq!(
+        (outside.rope_scaling, &outside.rope_factors),
+        (beyond.rope_scaling, &beyond.rope_factors)
+    );
     let within = |original: usize| {
         let mut scaling = list(&twos);
         scaling["original_max_position_embeddings"] = original.into();
@@ -162,16 +239,18 @@ fn minicpm_has_its_factors() {
     };
     let both = minicpm(json!({"rope_scaling": within(64), "rope_parameters": within(64), "original_max_position_embeddings": 64})).unwrap();
     assert_eq!(both.rope_factors, beyond.rope_factors);
-    // The factor of attention follows from both contexts, and from nothing else that would say another.
+    // The factor of attention follows from both contexts, and from nothing else that would say
+    // another.
     let with = |key: &str, value: f64| {
         let mut scaling = within(64);
         scaling[key] = value.into();
         scaling
     };
-    let attention = |scaling: Value| match minicpm(json!({"rope_scaling": scaling})).unwrap().rope_scaling {
-        RopeScaling::LongRope { attention } => attention,
-        other => panic!("{other:?}"),
-    };
+    let attention =
+        |scaling: Value| match minicpm(json!({"rope_scaling": scaling})).unwrap().rope_scaling {
+            RopeScaling::LongRope { attention } => attention,
+            other => panic!("{other:?}"),
+        };
     let usual = (1.0 + 64f64.ln() / 64f64.ln()).sqrt() as f32;
     assert_eq!([attention(within(64)), attention(with("factor", 64.0))], [usual; 2]);
     let mut both = with("factor", 8.0);
@@ -181,17 +260,31 @@ fn minicpm_has_its_factors() {
     other["short_factor"] = json!(ones);
     other["long_factor"] = json!(ones);
     for (config, words) in [
-        (minicpm(json!({"rope_scaling": within(64), "original_max_position_embeddings": 128})), "is 128, and 64 in the rotary parameters"),
-        (minicpm(json!({"rope_scaling": within(64), "rope_parameters": other})), "rope_scaling has the short_factor"),
+        (
+            minicpm(json!({"rope_scaling": within(64), "original_max_position_embeddings": 128})),
+            "is 128, and 64 in the rotary parameters",
+        ),
+        (
+            minicpm(json!({"rope_scaling": within(64), "rope_parameters": other})),
+            "rope_scaling has the short_factor",
+        ),
         (longrope(&ones, &twos, 64), "other factors beyond 64"),
-        (minicpm(json!({"rope_scaling": with("factor", 8.0)})), "the factor 8 and contexts of 64 and 4096 tokens"),
+        (
+            minicpm(json!({"rope_scaling": with("factor", 8.0)})),
+            "the factor 8 and contexts of 64 and 4096 tokens",
+        ),
         (longrope(&ones[1..].to_vec(), &twos, 4096), "7 rotary factors; 8 positive"),
         (longrope(&vec![0.0; 8], &twos, 4096), "8 rotary factors; 8 positive"),
         (
-            minicpm(json!({"rope_scaling": {"rope_type": "longrope", "original_max_position_embeddings": 64}})),
+            minicpm(
+                json!({"rope_scaling": {"rope_type": "longrope", "original_max_position_embeddings": 64}}),
+            ),
             "no list of numbers short_factor",
         ),
-        (minicpm(json!({"rope_scaling": {"rope_type": "longrope"}})), "original_max_position_embeddings"),
+        (
+            minicpm(json!({"rope_scaling": {"rope_type": "longrope"}})),
+            "original_max_position_embeddings",
+        ),
         (minicpm(json!({"scale_emb": 0})), "scaled by 0"),
         (minicpm(json!({"scale_depth": "1.4"})), "scale_depth"),
         (minicpm(json!({"sparse_config": {"dense_len": 8192}})), "sparse_config"),
@@ -207,8 +300,14 @@ fn rotary_parameters_that_disagree_are_refused() {
     let plain = json!({"rope_type": "default", "rope_theta": 1e6});
     for (keys, text) in [
         (json!({"rope_parameters": plain, "rope_scaling": yarn}), "rope_scaling gives Yarn"),
-        (json!({"rope_scaling": yarn, "original_max_position_embeddings": 4096}), "original_max_position_embeddings is 4096"),
-        (json!({"rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.5}}), "partial_rotary_factor 0.5"),
+        (
+            json!({"rope_scaling": yarn, "original_max_position_embeddings": 4096}),
+            "original_max_position_embeddings is 4096",
+        ),
+        (
+            json!({"rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.5}}),
+            "partial_rotary_factor 0.5",
+        ),
     ] {
         let error = read_config(keys).unwrap_err().to_string();
         assert!(error.contains(text), "{error}");
@@ -226,7 +325,10 @@ fn gemma3(keys: serde_json::Value) -> serde_json::Value {
 fn gemmas_have_layers_that_see_a_window() {
     let read = |keys| read_config(gemma3(keys)).unwrap();
     let usual = read(json!({}));
-    assert_eq!((usual.activation, usual.post_norms, usual.qk_norms, usual.tied_head), (Activation::GeluTanh, true, true, true));
+    assert_eq!(
+        (usual.activation, usual.post_norms, usual.qk_norms, usual.tied_head),
+        (Activation::GeluTanh, true, true, true)
+    );
     assert_eq!((usual.rope_theta, usual.quantized_activations), (1e6, false));
     assert_eq!(usual.embedding_scale, (usual.hidden as f32).sqrt());
     let local = usual.local.unwrap();
@@ -262,7 +364,10 @@ fn gemmas_have_layers_that_see_a_window() {
             json!({"rope_local_base_freq": 500.0, "rope_parameters": {"full_attention": {}, "sliding_attention": {"rope_theta": 400.0}}}),
             "rope_local_base_freq is 500, and the rope_theta of sliding_attention 400",
         ),
-        (json!({"rope_parameters": {"sliding_attention": {"rope_type": "linear", "factor": 2.0}}}), "`linear` of sliding_attention"),
+        (
+            json!({"rope_parameters": {"sliding_attention": {"rope_type": "linear", "factor": 2.0}}}),
+            "`linear` of sliding_attention",
+        ),
         (json!({"rope_parameters": {"rope_theta": 1e6}}), "rope_parameters has `rope_theta`"),
         (json!({"query_pre_attn_scalar": 0.0}), "query_pre_attn_scalar is 0"),
         (json!({"attn_logit_softcapping": 50.0}), "attn_logit_softcapping is not supported"),
@@ -276,10 +381,25 @@ fn gemmas_have_layers_that_see_a_window() {
 
 #[test]
 fn impossible_configurations_are_refused() {
-    let sizes =
-        ["hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim", "vocab_size"];
+    let sizes = [
+        "hidden_size",
+        "intermediate_size",
+        "num_hidden_layers",
+        "num_attention_heads",
+        "num_key_value_heads",
+        "head_dim",
+        "vocab_size",
+    ];
     for key in sizes {
-        for absurd in [json!(0), json!(-1), json!(1.5), json!("64"), json!([]), json!((1 << 24) + 1), json!(u64::MAX)] {
+        for absurd in [
+            json!(0),
+            json!(-1),
+            json!(1.5),
+            json!("64"),
+            json!([]),
+            json!((1 << 24) + 1),
+            json!(u64::MAX),
+        ] {
             let error = read_config(json!({ key: absurd })).unwrap_err().to_string();
             assert!(error.contains(key), "{key}: {error}");
         }
@@ -288,7 +408,10 @@ fn impossible_configurations_are_refused() {
         (json!({"model_type": "qwen2"}), "`qwen2`"),
         (json!({"model_type": "gemma3"}), "`gemma3` is not supported: it sees images"),
         (json!({"model_type": "qwen3", "use_sliding_window": true}), "use_sliding_window"),
-        (json!({"model_type": "qwen3", "layer_types": ["full_attention", "sliding_attention"]}), "sliding_attention"),
+        (
+            json!({"model_type": "qwen3", "layer_types": ["full_attention", "sliding_attention"]}),
+            "sliding_attention",
+        ),
         (json!({"model_type": null}), "model_type"),
         (json!({"hidden_size": null}), "hidden_size"),
         (json!({"hidden_act": "gelu"}), "`gelu`"),
@@ -296,11 +419,20 @@ fn impossible_configurations_are_refused() {
         (json!({"head_dim": 15}), "odd"),
         (json!({"num_attention_heads": 128, "num_key_value_heads": 128}), "head size"),
         (json!({"num_hidden_layers": 4097}), "4097 layers"),
-        (json!({"num_attention_heads": 1 << 24, "num_key_value_heads": 1, "head_dim": 1 << 24}), "over 16777216 features"),
+        (
+            json!({"num_attention_heads": 1 << 24, "num_key_value_heads": 1, "head_dim": 1 << 24}),
+            "over 16777216 features",
+        ),
         (json!({"attention_bias": true}), "attention_bias"),
         (json!({"mlp_bias": true}), "mlp_bias"),
-        (json!({"quantization_config": {"use_rms_norm": true, "rms_norm_eps": 1e-5}}), "use_rms_norm"),
-        (json!({"model_type": "llama", "rms_norm_eps": 1e-5, "quantization_config": {"use_rms_norm": true}}), "one for all"),
+        (
+            json!({"quantization_config": {"use_rms_norm": true, "rms_norm_eps": 1e-5}}),
+            "use_rms_norm",
+        ),
+        (
+            json!({"model_type": "llama", "rms_norm_eps": 1e-5, "quantization_config": {"use_rms_norm": true}}),
+            "one for all",
+        ),
         (json!({"model_type": "qwen3", "is_causal": false}), "only causal attention"),
         (json!({"use_bidirectional_attention": true}), "only causal attention"),
         (json!({"partial_rotary_factor": 0.5}), "partial_rotary_factor"),
@@ -337,7 +469,10 @@ fn families_that_are_not_done_are_refused_by_name() {
     ] {
         match read_config(json!({"model_type": name})) {
             Err(Problem::Unsupported(text)) => {
-                assert!(text.starts_with(&format!("model_type `{name}` is not supported: ")), "{text}");
+                assert!(
+                    text.starts_with(&format!("model_type `{name}` is not supported: ")),
+                    "{text}"
+                );
                 assert!(words.iter().all(|word| text.contains(word)), "{text}");
             }
             other => panic!("{name}: {other:?}"),
@@ -346,8 +481,14 @@ fn families_that_are_not_done_are_refused_by_name() {
     // Under the name of a family that is done.
     for (keys, words) in [
         (json!({"model_type": "minicpm", "num_experts": 8}), "num_experts is 8: mixtures"),
-        (json!({"model_type": "llama", "num_local_experts": 4}), "num_local_experts is 4: mixtures"),
-        (json!({"model_type": "qwen3", "n_routed_experts": "x"}), "n_routed_experts is \"x\": mixtures"),
+        (
+            json!({"model_type": "llama", "num_local_experts": 4}),
+            "num_local_experts is 4: mixtures",
+        ),
+        (
+            json!({"model_type": "qwen3", "n_routed_experts": "x"}),
+            "n_routed_experts is \"x\": mixtures",
+        ),
         (json!({"model_type": "qwen3", "vision_config": {}}), "has a vision_config"),
     ] {
         match read_config(keys.clone()) {
@@ -379,27 +520,44 @@ fn sound_models_that_cannot_run_are_unsupported() {
         let directory = Directory::model(&config(keys.clone()), &file(&[]));
         assert!(matches!(directory.open().unwrap_err(), Error::Unsupported { .. }), "{keys}");
     }
-    let directory = Directory::model(&config(json!({"quantization_config": {"linear_class": "other"}})), &file(&[]));
+    let directory = Directory::model(
+        &config(json!({"quantization_config": {"linear_class": "other"}})),
+        &file(&[]),
+    );
     assert!(matches!(directory.open().unwrap_err(), Error::Unsupported { .. }));
     let wrong = Directory::model(&config(json!({"hidden_size": 0})), &file(&[]));
     assert!(matches!(wrong.open().unwrap_err(), Error::Format { .. }));
 }
 
-/// A layer that stays in floats would be quantised as the others are. The head and the embedding always stay so.
+/// A layer that stays in floats would be quantised as the others are. The head and the embedding
+/// always stay so.
 #[test]
 fn layers_that_are_not_converted_are_refused() {
-    let listed = |list: Value| read_config(json!({"quantization_config": {"quant_method": "bitnet", "modules_to_not_convert": list}}));
-    for ends in [json!(null), json!([]), json!(["lm_head"]), json!(["model.embed_tokens", "embed_tokens", "lm_head"])] {
+    let listed = |list: Value| {
+        read_config(
+            json!({"quantization_config": {"quant_method": "bitnet", "modules_to_not_convert": list}}),
+        )
+    };
+    for ends in [
+        json!(null),
+        json!([]),
+        json!(["lm_head"]),
+        json!(["model.embed_tokens", "embed_tokens", "lm_head"]),
+    ] {
         assert!(listed(ends.clone()).is_ok(), "{ends}");
     }
     for name in ["model.layers.0.mlp.down_proj", "o_proj", "lm_head.dense", ""] {
         match listed(json!(["lm_head", name])) {
-            Err(Problem::Unsupported(text)) => assert!(text.contains(&format!("modules_to_not_convert has `{name}`")), "{text}"),
+            Err(Problem::Unsupported(text)) => {
+                assert!(text.contains(&format!("modules_to_not_convert has `{name}`")), "{text}")
+            }
             other => panic!("{name}: {other:?}"),
         }
     }
     for wrong in [json!("lm_head"), json!(["lm_head", 3]), json!({})] {
-        assert!(matches!(listed(wrong), Err(Problem::Damaged(text)) if text.contains("a list of strings is needed")));
+        assert!(
+            matches!(listed(wrong), Err(Problem::Damaged(text)) if text.contains("a list of strings is needed"))
+        );
     }
 }
 
@@ -410,14 +568,21 @@ fn settings_of_mlx_are_checked() {
         (json!({"quantization": {"bits": 6, "group_size": 128}}), "bits 6"),
         (json!({"quantization": {"bits": 2, "group_size": 100}}), "group_size 100"),
         (json!({"quantization": {"bits": 2, "group_size": 128, "mode": "mxfp4"}}), "mxfp4"),
-        (json!({"quantization": {"bits": 2, "group_size": 128, "lm_head": {"bits": 3, "group_size": 128}}}), "`lm_head`: bits 3"),
-        (json!({"quantization": {"bits": 2, "group_size": 128, "lm_head": {"bits": 4}}}), "`lm_head`: group_size null"),
+        (
+            json!({"quantization": {"bits": 2, "group_size": 128, "lm_head": {"bits": 3, "group_size": 128}}}),
+            "`lm_head`: bits 3",
+        ),
+        (
+            json!({"quantization": {"bits": 2, "group_size": 128, "lm_head": {"bits": 4}}}),
+            "`lm_head`: group_size null",
+        ),
         (
             json!({"quantization": {"bits": 2, "group_size": 128, "lm_head": {"bits": 4, "group_size": 32, "mode": "nvfp4"}}}),
             "`lm_head`: mode \"nvfp4\"",
         ),
     ] {
-        let error = Directory::model(&config(keys.clone()), &file(&[])).open().unwrap_err().to_string();
+        let error =
+            Directory::model(&config(keys.clone()), &file(&[])).open().unwrap_err().to_string();
         assert!(error.contains(words), "{keys}: {error}");
     }
 }
@@ -432,10 +597,18 @@ fn generation_config_ends_texts_too() {
         write(none);
         assert_eq!(directory.open().unwrap().config().eos, [2]);
     }
-    write(r#"{"do_sample":true,"temperature":0.6,"top_p":0.9,"repetition_penalty":1.1,"max_new_tokens":77,"top_k":null}"#);
+    write(
+        r#"{"do_sample":true,"temperature":0.6,"top_p":0.9,"repetition_penalty":1.1,"max_new_tokens":77,"top_k":null}"#,
+    );
     let generation = directory.open().unwrap().config().generation.clone();
-    assert_eq!((generation.sample, generation.temperature, generation.top_p), (Some(true), Some(0.6), Some(0.9)));
-    assert_eq!((generation.top_k, generation.min_p, generation.repetition_penalty), (None, None, Some(1.1)));
+    assert_eq!(
+        (generation.sample, generation.temperature, generation.top_p),
+        (Some(true), Some(0.6), Some(0.9))
+    );
+    assert_eq!(
+        (generation.top_k, generation.min_p, generation.repetition_penalty),
+        (None, None, Some(1.1))
+    );
     assert_eq!(generation.max_tokens, Some(77));
     let bad = [
         "{",

@@ -40,9 +40,13 @@ pub fn config(keys: Value) -> String {
     serde_json::to_string(config).unwrap()
 }
 
-pub static OFFLINE: LazyLock<String> =
-    LazyLock::new(|| config(json!({"quantization_config": {"linear_class": "autobitlinear", "quantization_mode": "offline"}})));
-pub static PLAIN: LazyLock<String> = LazyLock::new(|| config(json!({"quantization_config": {"quant_method": "bitnet"}})));
+pub static OFFLINE: LazyLock<String> = LazyLock::new(|| {
+    config(
+        json!({"quantization_config": {"linear_class": "autobitlinear", "quantization_mode": "offline"}}),
+    )
+});
+pub static PLAIN: LazyLock<String> =
+    LazyLock::new(|| config(json!({"quantization_config": {"quant_method": "bitnet"}})));
 
 pub fn bf16(values: &[f32]) -> Vec<u8> {
     values.iter().flat_map(|v| half::bf16::from_f32(*v).to_le_bytes()).collect()

@@ -1,7 +1,9 @@
 //! Weights that are ternary, or binary, by groups of columns: in floats, and in MLX's words.
 
 use super::file::{ModelDirectory, bf16, config, file};
-use bitnet_wgpu::{DenseElement, Error, ErrorKind, PackedTernary, Result, Scales, bitnet, formats::ModelFile};
+use bitnet_wgpu::{
+    DenseElement, Error, ErrorKind, PackedTernary, Result, Scales, bitnet, formats::ModelFile,
+};
 use half::{bf16 as Bf16, f16};
 use serde_json::{Value, json};
 use support::files::{Directory, words};
@@ -15,7 +17,9 @@ fn qwen3(keys: Value) -> String {
 }
 
 fn mlx(bits: usize, group: usize) -> String {
-    qwen3(json!({"quantization": {"bits": bits, "group_size": group}, "quantization_config": {"bits": bits, "group_size": group}}))
+    qwen3(
+        json!({"quantization": {"bits": bits, "group_size": group}, "quantization_config": {"bits": bits, "group_size": group}}),
+    )
 }
 
 /// Trits, and a scale that bf16 has for every so many of a row.
@@ -26,12 +30,16 @@ fn weights(columns: usize, group: usize) -> (Vec<i8>, Vec<f32>) {
 
 fn floats(columns: usize, group: usize, (values, scales): &(Vec<i8>, Vec<f32>)) -> Vec<f32> {
     let groups = columns.div_ceil(group);
-    (0..ROWS * columns).map(|i| f32::from(values[i]) * scales[i / columns * groups + i % columns / group]).collect()
+    (0..ROWS * columns)
+        .map(|i| f32::from(values[i]) * scales[i / columns * groups + i % columns / group])
+        .collect()
 }
 
 fn refused(found: Result<PackedTernary>, words: &str) {
     match found {
-        Err(error @ (Error::Format { .. } | Error::Unsupported { .. })) => assert!(error.to_string().contains(words), "{error}"),
+        Err(error @ (Error::Format { .. } | Error::Unsupported { .. })) => {
+            assert!(error.to_string().contains(words), "{error}")
+        }
         other => panic!("{words}: {other:?}"),
     }
 }
@@ -39,7 +47,9 @@ fn refused(found: Result<PackedTernary>, words: &str) {
 #[test]
 fn floats_by_128_columns_are_taken_exactly() {
     let open = |keys: &str, columns: usize, values: &[f32]| {
-        Directory::model(keys, &file(&[("l.weight", "BF16", &[ROWS, columns], &bf16(values))])).open().unwrap()
+        Directory::model(keys, &file(&[("l.weight", "BF16", &[ROWS, columns], &bf16(values))]))
+            .open()
+            .unwrap()
     };
     let plain = qwen3(json!({}));
     // Whole groups, a short one at the end, and one that is all there is.
@@ -67,10 +77,16 @@ fn floats_by_128_columns_are_taken_exactly() {
     let one = open(&plain, 256, &vec![-0.5; ROWS * 256]).linear("l").unwrap();
     assert_eq!(one.scales(), &Scales::Tensor(0.5));
     // By other groups than these, and with a weight that is another: what does not fit is named.
-    refused(open(&plain, 256, &floats(256, 64, &weights(256, 64))).linear("l"), "row 0 has 0.25 and");
+    refused(
+        open(&plain, 256, &floats(256, 64, &weights(256, 64))).linear("l"),
+        "row 0 has 0.25 and",
+    );
     let mut values = floats(300, 128, &weights(300, 128));
     values[2 * 300 + 299] = 7.0;
-    refused(open(&plain, 300, &values).linear("l"), "11.1 % of these are not ternary; row 2 has 0.5 and 7 in columns 256 to 299");
+    refused(
+        open(&plain, 300, &values).linear("l"),
+        "11.1 % of these are not ternary; row 2 has 0.5 and 7 in columns 256 to 299",
+    );
     values[2 * 300 + 299] = f32::NAN;
     refused(open(&plain, 300, &values).linear("l"), "finite");
 }
@@ -79,17 +95,28 @@ fn floats_by_128_columns_are_taken_exactly() {
 #[test]
 fn floats_by_parts_of_a_matrix_are_taken_exactly() {
     let (rows, columns) = (8, 512);
-    let values: Vec<i8> = (0..rows * columns).map(|i| ((i * i * 7 + i / 5) % 3) as i8 - 1).collect();
+    let values: Vec<i8> =
+        (0..rows * columns).map(|i| ((i * i * 7 + i / 5) % 3) as i8 - 1).collect();
     let open = |keys: Value, floats: &[f32]| {
         let bytes = floats.iter().flat_map(|&x| f16::from_f32(x).to_le_bytes()).collect::<Vec<_>>();
-        Directory::model(&config(keys), &file(&[("l.weight", "F16", &[rows, columns], &bytes)])).open().unwrap()
+        Directory::model(&config(keys), &file(&[("l.weight", "F16", &[rows, columns], &bytes)]))
+            .open()
+            .unwrap()
     };
     let llama = || json!({"model_type": "llama"});
     let made = |scale: &dyn Fn(usize, usize) -> f32| -> Vec<f32> {
-        (0..rows * columns).map(|i| f32::from(values[i]) * scale(i / columns, i % columns)).collect()
+        (0..rows * columns)
+            .map(|i| f32::from(values[i]) * scale(i / columns, i % columns))
+            .collect()
     };
     let by_rows = made(&|row, _| if row < 3 { 0.5 } else { 0.125 });
-    let wanted = PackedTernary::from_values(rows, columns, &values, Scales::Segments(vec![(3, 0.5), (5, 0.125)])).unwrap();
+    let wanted = PackedTernary::from_values(
+        rows,
+        columns,
+        &values,
+        Scales::Segments(vec![(3, 0.5), (5, 0.125)]),
+    )
+    .unwrap();
     assert_eq!(open(llama(), &by_rows).linear("l").unwrap(), wanted);
     let by_columns = made(&|_, column| if column < 256 { 0.5 } else { 0.125 });
     let read = open(llama(), &by_columns).linear("l").unwrap();
@@ -98,8 +125,14 @@ fn floats_by_parts_of_a_matrix_are_taken_exactly() {
     let mut holes = by_rows.clone();
     [0, 1, 3].into_iter().for_each(|row| holes[row * columns..][..columns].fill(0.0));
     let read = open(llama(), &holes).linear("l").unwrap();
-    assert_eq!((read.scales(), read.dequantize()), (&Scales::Segments(vec![(4, 0.5), (4, 0.125)]), holes));
-    assert_eq!(open(llama(), &vec![0.0; rows * columns]).linear("l").unwrap().scales(), &Scales::Tensor(1.0));
+    assert_eq!(
+        (read.scales(), read.dequantize()),
+        (&Scales::Segments(vec![(4, 0.5), (4, 0.125)]), holes)
+    );
+    assert_eq!(
+        open(llama(), &vec![0.0; rows * columns]).linear("l").unwrap().scales(),
+        &Scales::Tensor(1.0)
+    );
     // A row of two scales is one of groups.
     let mut one = by_rows.clone();
     one[5 * columns..][..128].iter_mut().for_each(|w| *w *= 2.0);
@@ -107,7 +140,12 @@ fn floats_by_parts_of_a_matrix_are_taken_exactly() {
     assert_eq!((read.group(), read.dequantize()), (Some(128), one));
     // A model that says that it is a BitNet has one scale a matrix: other floats are its masters.
     for floats in [by_rows, by_columns] {
-        let read = open(json!({"model_type": "llama", "quantization_config": {"quant_method": "bitnet"}}), &floats).linear("l").unwrap();
+        let read = open(
+            json!({"model_type": "llama", "quantization_config": {"quant_method": "bitnet"}}),
+            &floats,
+        )
+        .linear("l")
+        .unwrap();
         assert_eq!(read, bitnet::quantize_weights_cpu(&floats, rows, columns).unwrap());
     }
 }
@@ -121,56 +159,100 @@ fn activations_of_a_ternary_llama_are_guessed_and_said() {
             "F32" => floats.iter().flat_map(|x| x.to_le_bytes()).collect(),
             _ => halves(floats, element),
         };
-        Directory::model(&config(keys), &file(&[(QUERY, element, &[2, 128], &bytes)])).open().unwrap()
+        Directory::model(&config(keys), &file(&[(QUERY, element, &[2, 128], &bytes)]))
+            .open()
+            .unwrap()
     };
-    let quantized = |keys: &Value, element: &str, floats: &[f32]| open(keys.clone(), element, floats).config().quantized_activations;
+    let quantized = |keys: &Value, element: &str, floats: &[f32]| {
+        open(keys.clone(), element, floats).config().quantized_activations
+    };
     let one: Vec<f32> = (0..256).map(|i| (i % 3) as f32 / 4.0 - 0.25).collect();
-    let two: Vec<f32> = one.iter().enumerate().map(|(i, w)| if i < 128 { *w } else { 2.0 * w }).collect();
+    let two: Vec<f32> =
+        one.iter().enumerate().map(|(i, w)| if i < 128 { *w } else { 2.0 * w }).collect();
     let dense: Vec<f32> = (0..256).map(|i| i as f32 / 256.0).collect();
     let llama = json!({"model_type": "llama"});
     for element in ["F32", "BF16", "F16"] {
         assert_eq!(quantized(&llama, element, &one), element != "F16", "{element}");
-        assert!(!quantized(&llama, element, &two) && quantized(&llama, element, &dense), "{element}");
+        assert!(
+            !quantized(&llama, element, &two) && quantized(&llama, element, &dense),
+            "{element}"
+        );
         // Where it is said, nothing is guessed.
-        let bitnet = json!({"model_type": "llama", "quantization_config": {"quant_method": "bitnet"}});
-        assert!(quantized(&bitnet, element, &two) && quantized(&json!({"model_type": "llama", "weight_bits": 1}), element, &one));
+        let bitnet =
+            json!({"model_type": "llama", "quantization_config": {"quant_method": "bitnet"}});
+        assert!(
+            quantized(&bitnet, element, &two)
+                && quantized(&json!({"model_type": "llama", "weight_bits": 1}), element, &one)
+        );
         for said in [true, false] {
             for floats in [&one, &two, &dense] {
-                let config = open(llama.clone(), element, floats).with_quantized_activations(Some(said)).config().clone();
+                let config = open(llama.clone(), element, floats)
+                    .with_quantized_activations(Some(said))
+                    .config()
+                    .clone();
                 assert_eq!(config.quantized_activations, said);
             }
         }
-        assert_eq!(open(llama.clone(), element, &one).with_quantized_activations(None).config().quantized_activations, element != "F16");
+        assert_eq!(
+            open(llama.clone(), element, &one)
+                .with_quantized_activations(None)
+                .config()
+                .quantized_activations,
+            element != "F16"
+        );
     }
     // A guess is said once; what is certain is not.
     let warned = |keys: &Value, element: &str, floats: &[f32], said: Option<bool>| {
         let checkpoint = open(keys.clone(), element, floats).with_quantized_activations(said);
-        support::warnings(|| (0..2).for_each(|_| drop(ModelFile::linear(&checkpoint, QUERY.trim_end_matches(".weight"), 2, 128).unwrap())))
+        support::warnings(|| {
+            (0..2).for_each(|_| {
+                drop(
+                    ModelFile::linear(&checkpoint, QUERY.trim_end_matches(".weight"), 2, 128)
+                        .unwrap(),
+                )
+            })
+        })
     };
     for (element, how) in [("BF16", "here in 8 bits"), ("F16", "here in floats")] {
         let warnings = warned(&llama, element, &one, None);
         assert!(warnings.len() == 1 && warnings[0].contains(how), "{warnings:?}");
-        assert!(warned(&llama, element, &two, None).is_empty() && warned(&llama, element, &one, Some(false)).is_empty());
+        assert!(
+            warned(&llama, element, &two, None).is_empty()
+                && warned(&llama, element, &one, Some(false)).is_empty()
+        );
     }
     assert!(warned(&json!({"model_type": "qwen3"}), "F16", &one, None).is_empty());
 }
 
 fn halves(numbers: &[f32], element: &str) -> Vec<u8> {
-    let half = |x: f32| if element == "F16" { f16::from_f32(x).to_le_bytes() } else { Bf16::from_f32(x).to_le_bytes() };
+    let half = |x: f32| {
+        if element == "F16" {
+            f16::from_f32(x).to_le_bytes()
+        } else {
+            Bf16::from_f32(x).to_le_bytes()
+        }
+    };
     numbers.iter().flat_map(|&x| half(x)).collect()
 }
 
 #[test]
 fn words_of_mlx_are_read() {
-    for (bits, group, element) in [(2, 128, "F16"), (2, 64, "BF16"), (1, 128, "F16"), (2, 32, "F16"), (1, 32, "BF16")] {
+    for (bits, group, element) in
+        [(2, 128, "F16"), (2, 64, "BF16"), (1, 128, "F16"), (2, 32, "F16"), (1, 32, "BF16")]
+    {
         let columns = 384;
         let (mut values, scales) = weights(columns, group);
         if bits == 1 {
             values.iter_mut().for_each(|value| *value = if *value < 1 { -1 } else { 1 });
         }
-        let integers: Vec<u32> = values.iter().map(|&value| if bits == 2 { (value + 1) as u32 } else { u32::from(value > 0) }).collect();
-        let (packed, biases) = (words(&integers, bits), scales.iter().map(|scale| -scale).collect::<Vec<_>>());
-        let steps: Vec<f32> = scales.iter().map(|scale| scale * if bits == 2 { 1.0 } else { 2.0 }).collect();
+        let integers: Vec<u32> = values
+            .iter()
+            .map(|&value| if bits == 2 { (value + 1) as u32 } else { u32::from(value > 0) })
+            .collect();
+        let (packed, biases) =
+            (words(&integers, bits), scales.iter().map(|scale| -scale).collect::<Vec<_>>());
+        let steps: Vec<f32> =
+            scales.iter().map(|scale| scale * if bits == 2 { 1.0 } else { 2.0 }).collect();
         let (steps, biases) = (halves(&steps, element), halves(&biases, element));
         let (stored, groups) = (columns * bits / 32, columns / group);
         let all: [(&str, &str, &[usize], &[u8]); 3] = [
@@ -180,26 +262,53 @@ fn words_of_mlx_are_read() {
         ];
         let open = |all: &[_]| Directory::model(&mlx(bits, group), &file(all)).open().unwrap();
         let first = scales[0];
-        let wanted = PackedTernary::from_values(ROWS, columns, &values, Scales::Groups { size: group, scales }).unwrap();
+        let wanted = PackedTernary::from_values(
+            ROWS,
+            columns,
+            &values,
+            Scales::Groups { size: group, scales },
+        )
+        .unwrap();
         let checkpoint = open(&all);
-        assert_eq!(ModelFile::linear(&checkpoint, "lm_head", ROWS, columns).unwrap(), wanted, "{bits} bits by {group}");
+        assert_eq!(
+            ModelFile::linear(&checkpoint, "lm_head", ROWS, columns).unwrap(),
+            wanted,
+            "{bits} bits by {group}"
+        );
         assert_eq!(checkpoint.linear("lm_head").unwrap(), wanted);
         let dense = checkpoint.dense("lm_head", ROWS, columns).unwrap();
-        assert_eq!(dense.element(), if element == "F16" { DenseElement::F16 } else { DenseElement::Bf16 });
-        assert_eq!((0..ROWS).flat_map(|row| dense.row(row)).collect::<Vec<_>>(), wanted.dequantize());
-        assert_eq!(checkpoint.ternary_table("lm_head", ROWS, columns).unwrap().as_ref(), Some(&wanted));
+        assert_eq!(
+            dense.element(),
+            if element == "F16" { DenseElement::F16 } else { DenseElement::Bf16 }
+        );
+        assert_eq!(
+            (0..ROWS).flat_map(|row| dense.row(row)).collect::<Vec<_>>(),
+            wanted.dequantize()
+        );
+        assert_eq!(
+            checkpoint.ternary_table("lm_head", ROWS, columns).unwrap().as_ref(),
+            Some(&wanted)
+        );
         assert!(checkpoint.ternary_table("lm_head", ROWS, columns + 32).is_err());
         // Other shapes, and parts that are not there.
         refused(ModelFile::linear(&checkpoint, "lm_head", ROWS + 1, columns), "3 rows, not 4");
-        refused(ModelFile::linear(&checkpoint, "lm_head", ROWS, columns - 32), "352 columns are needed");
+        refused(
+            ModelFile::linear(&checkpoint, "lm_head", ROWS, columns - 32),
+            "352 columns are needed",
+        );
         assert!(checkpoint.dense("lm_head", ROWS, columns + 32).is_err());
         refused(open(&all[..2]).linear("lm_head"), "no tensor `lm_head.biases`");
         refused(open(&[all[0], all[2]]).linear("lm_head"), "no tensor `lm_head.scales`");
-        let short = [all[0], all[1], ("lm_head.biases", element, &[ROWS, groups - 1], &biases[..2 * ROWS * (groups - 1)])];
+        let short = [
+            all[0],
+            all[1],
+            ("lm_head.biases", element, &[ROWS, groups - 1], &biases[..2 * ROWS * (groups - 1)]),
+        ];
         refused(open(&short).linear("lm_head"), "`lm_head.biases` has shape");
         assert!(open(&short).dense("lm_head", ROWS, columns).is_err());
         // The same words with the config of other groups, of other bits, and without one.
-        let of = |config: &str| Directory::model(config, &file(&all)).open().unwrap().linear("lm_head");
+        let of =
+            |config: &str| Directory::model(config, &file(&all)).open().unwrap().linear("lm_head");
         refused(of(&mlx(bits, if group == 128 { 64 } else { 128 })), "is needed");
         refused(of(&mlx(3 - bits, group)), "");
         refused(of(&qwen3(json!({}))), "is U32");
@@ -230,20 +339,29 @@ fn words_of_mlx_are_read() {
         }
     }
     // Rows that are no whole groups.
-    let odd: [(&str, &str, &[usize], &[u8]); 3] =
-        [("l.weight", "U32", &[1, 3], &[0; 12]), ("l.scales", "F16", &[1, 1], &[0; 2]), ("l.biases", "F16", &[1, 1], &[0; 2])];
-    refused(Directory::model(&mlx(2, 32), &file(&odd)).open().unwrap().linear("l"), "not whole groups of 32");
+    let odd: [(&str, &str, &[usize], &[u8]); 3] = [
+        ("l.weight", "U32", &[1, 3], &[0; 12]),
+        ("l.scales", "F16", &[1, 1], &[0; 2]),
+        ("l.biases", "F16", &[1, 1], &[0; 2]),
+    ];
+    refused(
+        Directory::model(&mlx(2, 32), &file(&odd)).open().unwrap().linear("l"),
+        "not whole groups of 32",
+    );
 }
 
-/// Matrices with settings of their own: an embedding or a head may have more bits than linear layers.
+/// Matrices with settings of their own: an embedding or a head may have more bits than linear
+/// layers.
 #[test]
 fn matrices_of_mlx_have_bits_of_their_own() {
     let (columns, group) = (128, 64);
     for bits in [1, 2, 4, 8] {
-        let integers: Vec<u32> = (0..ROWS * columns).map(|i| (i * 7 + i / columns) as u32 & ((1 << bits) - 1)).collect();
+        let integers: Vec<u32> =
+            (0..ROWS * columns).map(|i| (i * 7 + i / columns) as u32 & ((1 << bits) - 1)).collect();
         let scales: Vec<f32> = (0..ROWS * columns / group).map(|i| 0.5 + 0.25 * i as f32).collect();
         let biases: Vec<f32> = scales.iter().map(|scale| -3.0 * scale).collect();
-        let (packed, steps, offsets) = (words(&integers, bits), halves(&scales, "F16"), halves(&biases, "F16"));
+        let (packed, steps, offsets) =
+            (words(&integers, bits), halves(&scales, "F16"), halves(&biases, "F16"));
         let settings = json!({"bits": 2, "group_size": 128, "lm_head": {"bits": bits, "group_size": group}, "model.embed_tokens": false});
         let text = qwen3(json!({"quantization": settings}));
         let all: [(&str, &str, &[usize], &[u8]); 3] = [
@@ -253,13 +371,21 @@ fn matrices_of_mlx_have_bits_of_their_own() {
         ];
         let checkpoint = Directory::model(&text, &file(&all)).open().unwrap();
         let dense = checkpoint.dense("lm_head", ROWS, columns).unwrap();
-        let wanted =
-            integers.iter().enumerate().map(|(i, &integer)| f16::from_f32(scales[i / group] * integer as f32 + biases[i / group]).to_f32());
-        assert_eq!((0..ROWS).flat_map(|row| dense.row(row)).collect::<Vec<_>>(), wanted.collect::<Vec<_>>(), "{bits} bits");
+        let wanted = integers.iter().enumerate().map(|(i, &integer)| {
+            f16::from_f32(scales[i / group] * integer as f32 + biases[i / group]).to_f32()
+        });
+        assert_eq!(
+            (0..ROWS).flat_map(|row| dense.row(row)).collect::<Vec<_>>(),
+            wanted.collect::<Vec<_>>(),
+            "{bits} bits"
+        );
         assert_eq!(checkpoint.ternary_table("lm_head", ROWS, columns).unwrap(), None);
         let words = if bits > 2 { format!("integers of {bits} bits") } else { "the bias".into() };
         let error = checkpoint.linear("lm_head").unwrap_err();
-        assert!(error.kind() == ErrorKind::Unsupported && error.to_string().contains(&words), "{error}");
+        assert!(
+            error.kind() == ErrorKind::Unsupported && error.to_string().contains(&words),
+            "{error}"
+        );
     }
 }
 
@@ -267,6 +393,15 @@ fn matrices_of_mlx_have_bits_of_their_own() {
 #[test]
 fn models_of_float_activations_are_not_packed() {
     let directory = Directory::model(&qwen3(json!({})), &file(&[]));
-    let error = bitnet_wgpu::formats::write_packed(&directory.open().unwrap(), directory.0.join("out"), false, |_| ()).unwrap_err();
-    assert!(matches!(&error, Error::Unsupported { .. }) && error.to_string().contains("activations"), "{error}");
+    let error = bitnet_wgpu::formats::write_packed(
+        &directory.open().unwrap(),
+        directory.0.join("out"),
+        false,
+        |_| (),
+    )
+    .unwrap_err();
+    assert!(
+        matches!(&error, Error::Unsupported { .. }) && error.to_string().contains("activations"),
+        "{error}"
+    );
 }

@@ -1,4 +1,5 @@
-//! Model files, sound, damaged and hostile: the reader gives the right matrix or an error, and never panics.
+//! Model files, sound, damaged and hostile: the reader gives the right matrix or an error, and
+//! never panics.
 
 mod configurations;
 mod file;

@@ -1,4 +1,5 @@
-//! The native container: what is written computes the bits of the model that it was made of, and what is wrong with a file is said.
+//! The native container: what is written computes the bits of the model that it was made of, and
+//! what is wrong with a file is said.
 
 use bitnet_wgpu::{
     Context, ContextOptions, DenseElement, Error,
@@ -14,8 +15,20 @@ use std::{
 };
 use support::{block_on, files::Directory, models::directory, real_model, repository};
 
-const MODELS: [&str; 12] =
-    ["odd", "newer", "online", "llama", "sharded", "qwen3", "normed", "minicpm", "trilm", "gemma3", "gemma3_plain", "gemma3_floats"];
+const MODELS: [&str; 12] = [
+    "odd",
+    "newer",
+    "online",
+    "llama",
+    "sharded",
+    "qwen3",
+    "normed",
+    "minicpm",
+    "trilm",
+    "gemma3",
+    "gemma3_plain",
+    "gemma3_floats",
+];
 
 fn open(path: impl AsRef<Path>) -> ModelFiles {
     ModelFiles::open(path, &LoadOptions::default()).unwrap()
@@ -57,13 +70,15 @@ impl Parts {
 
     /// The bytes of a tensor.
     fn tensor(&mut self, name: &str) -> &mut [u8] {
-        let [start, end] = [0, 1].map(|at| self.header[name]["data_offsets"][at].as_u64().unwrap() as usize);
+        let [start, end] =
+            [0, 1].map(|at| self.header[name]["data_offsets"][at].as_u64().unwrap() as usize);
         &mut self.data[start..end]
     }
 
     /// Changes a key of the configuration.
     fn configure(&mut self, key: &str, value: Value) {
-        let mut config: Value = serde_json::from_str(self.metadata("config").as_str().unwrap()).unwrap();
+        let mut config: Value =
+            serde_json::from_str(self.metadata("config").as_str().unwrap()).unwrap();
         config[key] = value;
         *self.metadata("config") = config.to_string().into();
     }
@@ -72,7 +87,8 @@ impl Parts {
     fn add(&mut self, name: &str, length: usize) {
         let start = self.data.len();
         self.data.resize(start + length, 0);
-        self.header[name] = json!({"dtype": "U8", "shape": [length], "data_offsets": [start, start + length]});
+        self.header[name] =
+            json!({"dtype": "U8", "shape": [length], "data_offsets": [start, start + length]});
     }
 
     fn rename(&mut self, from: &str, to: &str) {
@@ -82,31 +98,47 @@ impl Parts {
 }
 
 fn the_bits_are_those_of_the_model_that_it_was_made_of(on: Option<&Context>) {
-    let directory_of = |name: &str| if name == "tales-22m" { real_model() } else { directory(name) };
+    let directory_of =
+        |name: &str| if name == "tales-22m" { real_model() } else { directory(name) };
     for name in ["tales-22m"].into_iter().chain(MODELS) {
         for int8_head in [false, true] {
             let (source, folder) = (directory_of(name), Directory::temporary());
             let path = write(&source, &folder, LoadOptions::default().int8_head(int8_head));
             let (files, before) = (open(&path), open(&source));
             assert_eq!(formats::kind(&path).unwrap(), Kind::Native);
-            assert_eq!(files.problems().map(|error| error.to_string()).collect::<Vec<_>>(), [""; 0], "{name}");
+            assert_eq!(
+                files.problems().map(|error| error.to_string()).collect::<Vec<_>>(),
+                [""; 0],
+                "{name}"
+            );
             let mut wanted: ModelConfig = before.config().clone();
             wanted.residual_scale = 1.0; // it is in the scales
             assert_eq!(files.config(), &wanted, "{name}");
 
-            let source = Model::load_with(on, &source, LoadOptions::default().int8_head(int8_head)).unwrap();
+            let source =
+                Model::load_with(on, &source, LoadOptions::default().int8_head(int8_head)).unwrap();
             // Already in 8 bits, a head stays as it is.
             for again in [false, true].into_iter().take(1 + usize::from(int8_head)) {
-                let native = Model::load_with(on, &path, LoadOptions::default().int8_head(again)).unwrap();
-                assert!(logits(&source) == logits(&native), "{name} on {native:?}, int8_head: {int8_head}, {again}");
+                let native =
+                    Model::load_with(on, &path, LoadOptions::default().int8_head(again)).unwrap();
+                assert!(
+                    logits(&source) == logits(&native),
+                    "{name} on {native:?}, int8_head: {int8_head}, {again}"
+                );
                 assert_eq!(source.weight_bytes(), native.weight_bytes());
-                assert!(logits(&native.reload(on).unwrap()) == logits(&source), "{name}, loaded again");
+                assert!(
+                    logits(&native.reload(on).unwrap()) == logits(&source),
+                    "{name}, loaded again"
+                );
                 // A session that was saved of one goes on in the other.
                 let saved = folder.0.join("session");
                 let mut session = source.session(SessionOptions::new(1, 8)).unwrap();
                 block_on(session.prefill(0, &[1, 2, 3])).unwrap();
                 block_on(session.save(&saved)).unwrap();
-                assert_eq!(native.load_session(&saved, SessionOptions::new(1, 8)).unwrap().tokens(0), [1, 2, 3]);
+                assert_eq!(
+                    native.load_session(&saved, SessionOptions::new(1, 8)).unwrap().tokens(0),
+                    [1, 2, 3]
+                );
             }
         }
     }
@@ -119,11 +151,15 @@ fn what_is_said_of_activations_is_stored() {
     let (folder, source) = (Directory::temporary(), directory("trilm"));
     for said in [None, Some(true), Some(false)] {
         let path = folder.0.join("model.safetensors");
-        let wanted = ModelFiles::open(&source, &LoadOptions::default().quantized_activations(said)).unwrap();
+        let wanted =
+            ModelFiles::open(&source, &LoadOptions::default().quantized_activations(said)).unwrap();
         write_native(&wanted, &path, true, LoadOptions::default()).unwrap();
         assert_eq!(open(&path).config().quantized_activations, said.unwrap_or(false));
         for said in [true, false] {
-            let load = |path: &Path| Model::load_with(None, path, LoadOptions::default().quantized_activations(said)).unwrap();
+            let load = |path: &Path| {
+                Model::load_with(None, path, LoadOptions::default().quantized_activations(said))
+                    .unwrap()
+            };
             assert!(logits(&load(&source)) == logits(&load(&path)), "{said}");
         }
     }
@@ -141,7 +177,10 @@ fn offloaded_layers_compute_the_same_bits() {
         let options = || LoadOptions::default().offload(Offload::Layers(layers));
         let model = Model::from_files(Some(&context), &files, options()).unwrap();
         assert_eq!(model.offloaded().layers, layers);
-        assert_eq!(files.footprint(&context, &options()).unwrap(), open(real_model()).footprint(&context, &options()).unwrap());
+        assert_eq!(
+            files.footprint(&context, &options()).unwrap(),
+            open(real_model()).footprint(&context, &options()).unwrap()
+        );
         assert!(logits(&model) == wanted, "{layers} layers");
     }
 }
@@ -164,14 +203,27 @@ fn tensors_are_stacked_and_aligned() {
         let source = Checkpoint::open(directory(name)).unwrap();
         let c = source.config().clone();
         let (q, k) = (c.heads * c.head_dim, c.kv_heads * c.head_dim);
-        let linear =
-            |name: &str, rows| ModelFile::linear(&source, &format!("model.layers.1.self_attn.{name}_proj"), rows, c.hidden).unwrap();
+        let linear = |name: &str, rows| {
+            ModelFile::linear(
+                &source,
+                &format!("model.layers.1.self_attn.{name}_proj"),
+                rows,
+                c.hidden,
+            )
+            .unwrap()
+        };
         let apart = [linear("q", q), linear("k", k), linear("v", k)];
         let words: Vec<u32> = apart.iter().flat_map(|matrix| matrix.words()).copied().collect();
         if name == "normed" {
-            assert!(parts.tensor("model.layers.1.self_attn.k_proj.codes") == bytes_of(apart[1].words()));
+            assert!(
+                parts.tensor("model.layers.1.self_attn.k_proj.codes") == bytes_of(apart[1].words())
+            );
         } else {
-            assert!(parts.tensor("model.layers.1.self_attn.q_proj+k_proj+v_proj.codes") == bytes_of(&words), "{name}");
+            assert!(
+                parts.tensor("model.layers.1.self_attn.q_proj+k_proj+v_proj.codes")
+                    == bytes_of(&words),
+                "{name}"
+            );
         }
     }
 }
@@ -181,11 +233,17 @@ fn tensors_are_stacked_and_aligned() {
 fn each_of_a_stack_is_there() {
     for name in ["odd", "qwen3", "normed"] {
         let folder = Directory::temporary();
-        let native = formats::open(write(&directory(name), &folder, LoadOptions::default())).unwrap();
+        let native =
+            formats::open(write(&directory(name), &folder, LoadOptions::default())).unwrap();
         let source = Checkpoint::open(directory(name)).unwrap();
         let c = native.config().clone();
         let (q, k) = (c.heads * c.head_dim, c.kv_heads * c.head_dim);
-        let parts = [("self_attn.q_proj", q), ("self_attn.k_proj", k), ("self_attn.v_proj", k), ("mlp.up_proj", c.intermediate)];
+        let parts = [
+            ("self_attn.q_proj", q),
+            ("self_attn.k_proj", k),
+            ("self_attn.v_proj", k),
+            ("mlp.up_proj", c.intermediate),
+        ];
         for (part, rows) in parts {
             let part = format!("model.layers.1.{part}");
             let wanted = ModelFile::linear(&source, &part, rows, c.hidden).unwrap();
@@ -193,8 +251,14 @@ fn each_of_a_stack_is_there() {
             assert_eq!(native.linear(&part, rows, c.hidden).unwrap(), wanted, "{name}: {part}");
             assert!(matches!(native.linear(&part, rows + 1, c.hidden), Err(Error::Format { .. })));
         }
-        assert!(!native.contains("model.layers.99999.self_attn.q_proj") && !native.contains("nothing"));
-        assert!(native.linear("nothing", 4, 4).is_err() && native.vector("nothing", 4).is_err() && native.dense("nothing", 4, 4).is_err());
+        assert!(
+            !native.contains("model.layers.99999.self_attn.q_proj") && !native.contains("nothing")
+        );
+        assert!(
+            native.linear("nothing", 4, 4).is_err()
+                && native.vector("nothing", 4).is_err()
+                && native.dense("nothing", 4, 4).is_err()
+        );
     }
 }
 
@@ -202,7 +266,8 @@ fn bytes_of(words: &[u32]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_le_bytes()).collect()
 }
 
-/// Tokenizers and chat templates go with it: of directories, and of GGUF files, which have no such files.
+/// Tokenizers and chat templates go with it: of directories, and of GGUF files, which have no such
+/// files.
 #[test]
 fn texts_are_the_same_tokens() {
     let folder = Directory::temporary();
@@ -214,12 +279,21 @@ fn texts_are_the_same_tokens() {
     for source in [tales, gguf] {
         let path = write(&source, &folder, LoadOptions::default());
         let [before, after] = [&source, &path].map(|path| open(path).tokenizer().unwrap().clone());
-        assert_eq!((before.bos(), before.eos(), before.vocab_size()), (after.bos(), after.eos(), after.vocab_size()));
+        assert_eq!(
+            (before.bos(), before.eos(), before.vocab_size()),
+            (after.bos(), after.eos(), after.vocab_size())
+        );
         assert_eq!(before.has_chat_template(), after.has_chat_template());
-        for text in ["", "Once upon a time", "Die Bären, 熊 und 🐻!\n\n  \t2024", "<|eos|> <s> </s>"] {
+        for text in
+            ["", "Once upon a time", "Die Bären, 熊 und 🐻!\n\n  \t2024", "<|eos|> <s> </s>"]
+        {
             let ids = before.encode(text).unwrap();
             assert_eq!(after.encode(text).unwrap(), ids, "{text:?}");
-            assert_eq!(before.encode_for_embedding(text).unwrap(), after.encode_for_embedding(text).unwrap(), "{text:?}");
+            assert_eq!(
+                before.encode_for_embedding(text).unwrap(),
+                after.encode_for_embedding(text).unwrap(),
+                "{text:?}"
+            );
             assert_eq!(
                 (before.decode(&ids).unwrap(), before.decode_with_special(&ids).unwrap()),
                 (after.decode(&ids).unwrap(), after.decode_with_special(&ids).unwrap())
@@ -231,7 +305,9 @@ fn texts_are_the_same_tokens() {
     // Without one it takes ids, as the directory does; and with one that is damaged.
     let path = write(&directory("odd"), &folder, LoadOptions::default());
     assert!(matches!(open(&path).tokenizer(), Err(Error::Tokenizer { .. })));
-    let mut parts = Parts::of(&fs::read(write(&repository("assets/tales-22m"), &folder, LoadOptions::default())).unwrap());
+    let mut parts = Parts::of(
+        &fs::read(write(&repository("assets/tales-22m"), &folder, LoadOptions::default())).unwrap(),
+    );
     *parts.metadata("tokenizer") = "{".into();
     let files = open(folder.write("damaged.safetensors", parts.bytes()));
     assert!(files.tokenizer().unwrap_err().to_string().contains("its tokenizer: EOF"));
@@ -244,21 +320,29 @@ fn files_are_complete_or_not_there() {
     let path = write(&directory("odd"), &folder, LoadOptions::default());
     let before = fs::read(&path).unwrap();
     let files = open(directory("qwen3"));
-    assert!(matches!(write_native(&files, &path, false, LoadOptions::default()), Err(Error::Io { .. })));
+    assert!(matches!(
+        write_native(&files, &path, false, LoadOptions::default()),
+        Err(Error::Io { .. })
+    ));
     // Of a source that ends while it is read.
     let (source, model) = (Directory::temporary(), directory("qwen3"));
     for name in ["config.json", "model.safetensors"] {
         source.write(name, fs::read(model.join(name)).unwrap());
     }
     let files = open(&source.0);
-    let weights = fs::OpenOptions::new().write(true).open(source.0.join("model.safetensors")).unwrap();
+    let weights =
+        fs::OpenOptions::new().write(true).open(source.0.join("model.safetensors")).unwrap();
     let mut progress = |done: usize, all: usize| {
         if done == all / 2 + 1 {
             weights.set_len(1000).unwrap();
         }
     };
-    let error = write_native(&files, &path, true, LoadOptions::default().progress(&mut progress)).unwrap_err();
-    assert!(matches!(&error, Error::Format { message, .. } if message.contains("when it was opened")), "{error}");
+    let error = write_native(&files, &path, true, LoadOptions::default().progress(&mut progress))
+        .unwrap_err();
+    assert!(
+        matches!(&error, Error::Format { message, .. } if message.contains("when it was opened")),
+        "{error}"
+    );
     assert!(fs::read(&path).unwrap() == before, "what was there stays");
     assert_eq!(fs::read_dir(&folder.0).unwrap().count(), 1, "nothing else does");
     // A native container is a source as others are.
@@ -288,7 +372,9 @@ fn refused(change: impl FnOnce(&mut Parts), words: &str) {
     let mut parts = Parts::of(&SMALL);
     change(&mut parts);
     match said(&parts.bytes()) {
-        Some(error @ (Error::Format { .. } | Error::Unsupported { .. })) => assert!(error.to_string().contains(words), "{error}"),
+        Some(error @ (Error::Format { .. } | Error::Unsupported { .. })) => {
+            assert!(error.to_string().contains(words), "{error}")
+        }
         other => panic!("no error of the file but {other:?}, where `{words}` was expected"),
     }
 }
@@ -300,25 +386,44 @@ fn what_is_wrong_with_a_file_is_said() {
     const GROUP: &str = "model.layers.1.self_attn.q_proj+k_proj+v_proj.group";
     assert!(said(&SMALL).is_none() && said(&Parts::of(&SMALL).bytes()).is_none());
     // Other versions and other files.
-    refused(|parts| *parts.metadata("version") = "2".into(), "is of version \"2\" of the native container");
-    refused(|parts| drop(parts.header["__metadata__"].as_object_mut().unwrap().remove("version")), "without a version");
+    refused(
+        |parts| *parts.metadata("version") = "2".into(),
+        "is of version \"2\" of the native container",
+    );
+    refused(
+        |parts| drop(parts.header["__metadata__"].as_object_mut().unwrap().remove("version")),
+        "without a version",
+    );
     refused(|parts| *parts.metadata("format") = "pt".into(), "its format is Some(\"pt\")");
-    refused(|parts| drop(parts.header.as_object_mut().unwrap().remove("__metadata__")), "its format is None");
-    let checkpoint = formats::open(directory("qwen3").join("model.safetensors")).map(drop).unwrap_err();
-    assert!(matches!(&checkpoint, Error::Format { message, .. } if message.contains("the directory is needed")), "{checkpoint}");
+    refused(
+        |parts| drop(parts.header.as_object_mut().unwrap().remove("__metadata__")),
+        "its format is None",
+    );
+    let checkpoint =
+        formats::open(directory("qwen3").join("model.safetensors")).map(drop).unwrap_err();
+    assert!(
+        matches!(&checkpoint, Error::Format { message, .. } if message.contains("the directory is needed")),
+        "{checkpoint}"
+    );
     // Truncated, in the header and in the data, and too long.
     for length in [0, 5, 8, 9, 100, SMALL.len() - 1] {
         assert!(matches!(said(&SMALL[..length]), Some(Error::Format { .. })), "{length} bytes");
     }
     assert!(matches!(said(&[&SMALL[..], &[0]].concat()), Some(Error::Format { .. })));
     // The configuration.
-    refused(|parts| drop(parts.header["__metadata__"].as_object_mut().unwrap().remove("config")), "has no config");
+    refused(
+        |parts| drop(parts.header["__metadata__"].as_object_mut().unwrap().remove("config")),
+        "has no config",
+    );
     refused(|parts| *parts.metadata("config") = "{".into(), "its config: EOF");
     refused(|parts| parts.configure("experts", 8.into()), "its config: unknown field `experts`");
     refused(|parts| parts.configure("hidden", Value::Null), "its config: invalid type: null");
     refused(|parts| parts.configure("heads", 0.into()), "the number of heads is 0");
     refused(|parts| parts.configure("rope_scaling", "Spiral".into()), "unknown variant `Spiral`");
-    refused(|parts| parts.configure("eos", json!([1_000_000])), "token 1000000 is beyond the vocabulary");
+    refused(
+        |parts| parts.configure("eos", json!([1_000_000])),
+        "token 1000000 is beyond the vocabulary",
+    );
     refused(
         |parts| {
             parts.configure("sub_norms", true.into());
@@ -329,7 +434,10 @@ fn what_is_wrong_with_a_file_is_said() {
     // Another model than that of the tensors.
     refused(|parts| parts.configure("layers", 1.into()), "does not account for");
     refused(|parts| parts.configure("layers", 3.into()), "no tensor `model.layers.2.");
-    refused(|parts| parts.configure("intermediate", 128.into()), "`model.layers.0.mlp.gate_proj+up_proj.codes` is");
+    refused(
+        |parts| parts.configure("intermediate", 128.into()),
+        "`model.layers.0.mlp.gate_proj+up_proj.codes` is",
+    );
     refused(|parts| parts.configure("vocab", 301.into()), "`model.embed_tokens.elements` is");
     refused(|parts| parts.configure("qk_norms", false.into()), "does not account for");
     refused(|parts| parts.rename("model.norm", "model.morn"), "no tensor `model.norm`");
@@ -338,7 +446,10 @@ fn what_is_wrong_with_a_file_is_said() {
         |parts| parts.tensor(CODES)[70] |= 0x30,
         "`model.layers.1.self_attn.q_proj+k_proj+v_proj` is not as kernels read it: ternary matrix: code 3 in word 17",
     );
-    refused(|parts| parts.tensor(SCALES)[..4].copy_from_slice(&f32::NAN.to_le_bytes()), "scale NaN");
+    refused(
+        |parts| parts.tensor(SCALES)[..4].copy_from_slice(&f32::NAN.to_le_bytes()),
+        "scale NaN",
+    );
     refused(|parts| *parts.metadata(GROUP) = "0".into(), "has groups of \"0\" columns");
     refused(|parts| *parts.metadata(GROUP) = "-16".into(), "has groups of \"-16\" columns");
     refused(|parts| *parts.metadata(GROUP) = "20".into(), "q_proj+k_proj+v_proj");
@@ -352,8 +463,7 @@ fn what_is_wrong_with_a_file_is_said() {
             parts.header[SCALES]["shape"][1] = 1.into();
             parts.header[SCALES]["data_offsets"][1] = (start + 4 * rows).into();
             let left = scales["data_offsets"][1].as_u64().unwrap() - start - 4 * rows;
-            parts.header["padding.left"] =
-                json!({"dtype": "U8", "shape": [left], "data_offsets": [start + 4 * rows, start + 4 * rows + left]});
+            parts.header["padding.left"] = json!({"dtype": "U8", "shape": [left], "data_offsets": [start + 4 * rows, start + 4 * rows + left]});
         },
         "groups of 68719476752 columns",
     );
@@ -366,19 +476,48 @@ fn what_is_wrong_with_a_file_is_said() {
     padded.add("padding.small", 63);
     assert!(said(&padded.bytes()).is_none());
     let group = "model.layers.1.mlp.down_proj.group";
-    refused(|parts| drop(parts.header["__metadata__"].as_object_mut().unwrap().remove(group)), "mlp.down_proj.scales` is F32");
-    refused(|parts| parts.header[CODES]["dtype"] = "I32".into(), "q_proj+k_proj+v_proj.codes` is I32");
-    refused(|parts| parts.header[CODES]["shape"].as_array_mut().unwrap().reverse(), "q_proj+k_proj+v_proj.codes` is U32 of shape");
-    refused(|parts| parts.tensor("model.norm")[..4].copy_from_slice(&f32::INFINITY.to_le_bytes()), "`model.norm` has inf at 0");
-    refused(|parts| parts.tensor("model.embed_tokens.elements")[..4].copy_from_slice(&f32::NAN.to_le_bytes()), "not finite");
-    refused(|parts| parts.header["model.embed_tokens.elements"]["dtype"] = "I16".into(), "I16; F32, F16, BF16 or I8 is needed");
+    refused(
+        |parts| drop(parts.header["__metadata__"].as_object_mut().unwrap().remove(group)),
+        "mlp.down_proj.scales` is F32",
+    );
+    refused(
+        |parts| parts.header[CODES]["dtype"] = "I32".into(),
+        "q_proj+k_proj+v_proj.codes` is I32",
+    );
+    refused(
+        |parts| parts.header[CODES]["shape"].as_array_mut().unwrap().reverse(),
+        "q_proj+k_proj+v_proj.codes` is U32 of shape",
+    );
+    refused(
+        |parts| parts.tensor("model.norm")[..4].copy_from_slice(&f32::INFINITY.to_le_bytes()),
+        "`model.norm` has inf at 0",
+    );
+    refused(
+        |parts| {
+            parts.tensor("model.embed_tokens.elements")[..4]
+                .copy_from_slice(&f32::NAN.to_le_bytes())
+        },
+        "not finite",
+    );
+    refused(
+        |parts| parts.header["model.embed_tokens.elements"]["dtype"] = "I16".into(),
+        "I16; F32, F16, BF16 or I8 is needed",
+    );
     // A file that is cut off while it is open: no signal.
     let folder = Directory::temporary();
     let path = folder.write("model.safetensors", &*SMALL);
     let files = open(&path);
-    fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(SMALL.len() as u64 - 1).unwrap();
+    fs::OpenOptions::new()
+        .write(true)
+        .open(&path)
+        .unwrap()
+        .set_len(SMALL.len() as u64 - 1)
+        .unwrap();
     let error = Model::from_files(None, &files, LoadOptions::default()).map(drop).unwrap_err();
-    assert!(matches!(&error, Error::Format { message, .. } if message.contains("when it was opened")), "{error}");
+    assert!(
+        matches!(&error, Error::Format { message, .. } if message.contains("when it was opened")),
+        "{error}"
+    );
 }
 
 /// What pads a row is zeros, in ternary words, in floats and in 8 bits; and 8 bits are symmetrical.
@@ -398,13 +537,25 @@ fn padding_is_checked() {
         };
         let row = config.hidden.div_ceil(64) * 16;
         assert!(!config.hidden.is_multiple_of(64), "rows of {} columns are padded", config.hidden);
-        expect(&|parts| parts.tensor("model.layers.0.mlp.gate_proj+up_proj.codes")[2 * row - 1] = 0x15, "row 1 is not padded with zeros");
+        expect(
+            &|parts| parts.tensor("model.layers.0.mlp.gate_proj+up_proj.codes")[2 * row - 1] = 0x15,
+            "row 1 is not padded with zeros",
+        );
         if element.is_some() {
             let stride = config.hidden.div_ceil(16) * 16;
             expect(&|parts| parts.tensor(&format!("{head}.elements"))[4] = 0x80, "a code is -128");
-            expect(&|parts| parts.tensor(&format!("{head}.scales"))[4..8].copy_from_slice(&f32::NAN.to_le_bytes()), "row 1");
+            expect(
+                &|parts| {
+                    parts.tensor(&format!("{head}.scales"))[4..8]
+                        .copy_from_slice(&f32::NAN.to_le_bytes())
+                },
+                "row 1",
+            );
             if stride > config.hidden {
-                expect(&|parts| parts.tensor(&format!("{head}.elements"))[stride - 1] = 1, "row 0 is not padded with zeros");
+                expect(
+                    &|parts| parts.tensor(&format!("{head}.elements"))[stride - 1] = 1,
+                    "row 0 is not padded with zeros",
+                );
             }
         }
     }
@@ -413,7 +564,8 @@ fn padding_is_checked() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: support::cases(60), failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Bytes changed anywhere, cut out or put in, or cut off: whatever comes of it, it is no panic, and what loads computes.
+    /// Bytes changed anywhere, cut out or put in, or cut off: whatever comes of it, it is no panic,
+    /// and what loads computes.
     #[test]
     fn damaged_files_do_not_panic(
         edits in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>(), any::<bool>(), 0..4u8), 1..6),

@@ -15,10 +15,13 @@ fn scales_mean_what_the_linear_class_says() {
     // Eight rows of one column: R = 2. Codes 2 (+1) in rows 0 and 1, else 1 (0).
     let packed = [0b01_01_01_10u8, 0b01_01_01_10];
     let bf16 = half::bf16::from_f32(4.0).to_le_bytes();
-    let file = file(&[("l.weight", "U8", &[2, 1], &packed), ("l.weight_scale", "BF16", &[1], &bf16)]);
-    for (config, rule, beta) in
-        [(&*OFFLINE, ScaleRule::Multiply, 4.0), (&PLAIN, ScaleRule::Divide, 0.25), (&config(json!({})), ScaleRule::Divide, 0.25)]
-    {
+    let file =
+        file(&[("l.weight", "U8", &[2, 1], &packed), ("l.weight_scale", "BF16", &[1], &bf16)]);
+    for (config, rule, beta) in [
+        (&*OFFLINE, ScaleRule::Multiply, 4.0),
+        (&PLAIN, ScaleRule::Divide, 0.25),
+        (&config(json!({})), ScaleRule::Divide, 0.25),
+    ] {
         let directory = Directory::model(config, &file);
         let checkpoint = directory.open().unwrap();
         assert_eq!((checkpoint.scale_rule(), checkpoint.linears()), (rule, vec!["l".to_owned()]));
@@ -26,14 +29,17 @@ fn scales_mean_what_the_linear_class_says() {
         assert_eq!((w.rows(), w.columns(), w.scales()), (8, 1, &Scales::Tensor(beta)));
         assert_eq!(w.to_values(), [1, 1, 0, 0, 0, 0, 0, 0]);
         assert_eq!(checkpoint.linear_with_rows("l", 7).unwrap().to_values(), [1, 1, 0, 0, 0, 0, 0]);
-        assert!(checkpoint.linear_with_rows("l", 9).unwrap_err().to_string().contains("`l.weight`"));
+        assert!(
+            checkpoint.linear_with_rows("l", 9).unwrap_err().to_string().contains("`l.weight`")
+        );
     }
 }
 
 #[test]
 fn float_masters_are_quantised() {
     let dense = [0.5f32, -0.25, 0.0, 1.0, -1.0, 0.125];
-    let bytes: Vec<u8> = dense.iter().flat_map(|v| half::bf16::from_f32(*v).to_le_bytes()).collect();
+    let bytes: Vec<u8> =
+        dense.iter().flat_map(|v| half::bf16::from_f32(*v).to_le_bytes()).collect();
     let directory = Directory::model(&OFFLINE, &file(&[("l.weight", "BF16", &[2, 3], &bytes)]));
     let w = directory.open().unwrap().linear("l").unwrap();
     assert_eq!(w, bitnet::quantize_weights_cpu(&dense, 2, 3).unwrap());
@@ -50,7 +56,8 @@ fn error(config: &str, file: &[u8]) -> String {
 #[test]
 fn bad_files_are_named() {
     let scale = 1f32.to_le_bytes();
-    let good: [(&str, &str, &[usize], &[u8]); 2] = [("l.weight", "U8", &[1, 2], &[0, 1]), ("l.weight_scale", "F32", &[1], &scale)];
+    let good: [(&str, &str, &[usize], &[u8]); 2] =
+        [("l.weight", "U8", &[1, 2], &[0, 1]), ("l.weight_scale", "F32", &[1], &scale)];
     let whole = file(&good);
     assert!(Directory::model(&OFFLINE, &whole).open().unwrap().linear("l").is_ok());
     let expect = |file: &[u8], words: &[&str]| {
@@ -69,9 +76,18 @@ fn bad_files_are_named() {
         let other = r#""l.weight_scale":{"dtype":"F32","shape":[1],"data_offsets":[2,6]}"#;
         with_header(&format!(r#"{{"l.weight":{weight},{other}}}"#), &[0; 6])
     };
-    expect(&header(r#"{"dtype":"U8","shape":[1,2],"data_offsets":[0,18446744073709551615]}"#), &["`l.weight` claims bytes"]);
-    expect(&header(r#"{"dtype":"U8","shape":[1,2],"data_offsets":[2,0]}"#), &["`l.weight` claims bytes 2..0"]);
-    expect(&header(r#"{"dtype":"U8","shape":[1,2],"data_offsets":[-1,2]}"#), &["`l.weight` has no data_offsets"]);
+    expect(
+        &header(r#"{"dtype":"U8","shape":[1,2],"data_offsets":[0,18446744073709551615]}"#),
+        &["`l.weight` claims bytes"],
+    );
+    expect(
+        &header(r#"{"dtype":"U8","shape":[1,2],"data_offsets":[2,0]}"#),
+        &["`l.weight` claims bytes 2..0"],
+    );
+    expect(
+        &header(r#"{"dtype":"U8","shape":[1,2],"data_offsets":[-1,2]}"#),
+        &["`l.weight` has no data_offsets"],
+    );
     expect(&header(r#"{"dtype":"U8","shape":[1,2]}"#), &["`l.weight` has no data_offsets"]);
     expect(&header(r#"{"dtype":"U8","shape":[4294967296,4294967296],"data_offsets":[0,2]}"#), &[]);
     // Overlap, gap, a type that does not exist, and what is no JSON.
@@ -84,27 +100,45 @@ fn bad_files_are_named() {
     expect(&file(&[good[1]]), &["no tensor `l.weight`"]);
     expect(&file(&[good[0]]), &["no tensor `l.weight_scale`"]);
     expect(&file(&[("l.weight", "U8", &[2], &[0, 1]), good[1]]), &["`l.weight` has shape [2]"]);
-    expect(&file(&[("l.weight", "U8", &[1, 2], &[0, 0b1100]), good[1]]), &["`l.weight`", "code 3 in byte 1"]);
-    expect(&file(&[("l.weight", "U8", &[1 << 62, 0], &[]), good[1]]), &["`l.weight` has no columns"]);
+    expect(
+        &file(&[("l.weight", "U8", &[1, 2], &[0, 0b1100]), good[1]]),
+        &["`l.weight`", "code 3 in byte 1"],
+    );
+    expect(
+        &file(&[("l.weight", "U8", &[1 << 62, 0], &[]), good[1]]),
+        &["`l.weight` has no columns"],
+    );
     expect(&file(&[("l.weight", "U8", &[0, 1 << 40], &[]), good[1]]), &["`l.weight`", "32 bits"]);
     expect(&file(&[("l.weight", "I8", &[1, 2], &[0, 1]), good[1]]), &["`l.weight` is I8"]);
-    expect(&file(&[good[0], ("l.weight_scale", "F32", &[2], &[0; 8])]), &["`l.weight_scale` has shape [2]"]);
+    expect(
+        &file(&[good[0], ("l.weight_scale", "F32", &[2], &[0; 8])]),
+        &["`l.weight_scale` has shape [2]"],
+    );
     expect(&file(&[good[0], ("l.weight_scale", "U8", &[1], &[1])]), &["`l.weight_scale` is U8"]);
     for bad in [0f32, -1.0, f32::NAN, f32::INFINITY] {
-        expect(&file(&[good[0], ("l.weight_scale", "F32", &[1], &bad.to_le_bytes())]), &["`l.weight_scale` is"]);
+        expect(
+            &file(&[good[0], ("l.weight_scale", "F32", &[1], &bad.to_le_bytes())]),
+            &["`l.weight_scale` is"],
+        );
     }
     // The configuration.
     assert!(error("{", &whole).contains("config.json"));
-    assert!(error(&config(json!({"quantization_config": {"linear_class": "bitnonlinear"}})), &whole).contains("bitnonlinear"));
+    assert!(
+        error(&config(json!({"quantization_config": {"linear_class": "bitnonlinear"}})), &whole)
+            .contains("bitnonlinear")
+    );
     assert!(matches!(Checkpoint::open("does/not/exist").unwrap_err(), Error::Io { .. }));
 }
 
-/// Of every graph, and of what is beside it: rotary scaling, MLX's integers, layers that see a window.
+/// Of every graph, and of what is beside it: rotary scaling, MLX's integers, layers that see a
+/// window.
 static CONFIGS: LazyLock<Vec<String>> = LazyLock::new(|| {
-    let names = ["qwen3", "minicpm", "trilm", "normed", "newer", "gemma3", "gemma3_plain", "gemma3_floats"];
+    let names =
+        ["qwen3", "minicpm", "trilm", "normed", "newer", "gemma3", "gemma3_plain", "gemma3_floats"];
     let read = |name| fs::read_to_string(models::directory(name).join("config.json")).unwrap();
-    let mlx =
-        config(json!({"model_type": "qwen3", "quantization": {"bits": 2, "group_size": 32, "lm_head": {"bits": 4, "group_size": 32}}}));
+    let mlx = config(
+        json!({"model_type": "qwen3", "quantization": {"bits": 2, "group_size": 32, "lm_head": {"bits": 4, "group_size": 32}}}),
+    );
     [OFFLINE.clone(), mlx].into_iter().chain(names.map(read)).collect()
 });
 
@@ -179,7 +213,8 @@ proptest! {
         }
     }
 
-    /// Configurations of all graphs, indices, and what sentence-transformers writes, with bytes changed, cut out or put in.
+    /// Configurations of all graphs, indices, and what sentence-transformers writes, with bytes
+    /// changed, cut out or put in.
     #[test]
     fn damaged_json_does_not_panic(
         edits in proptest::collection::vec((any::<prop::sample::Index>(), "[0-9a-z{}\\[\\]\",:.-]", 0..3u8), 1..4),
@@ -231,20 +266,26 @@ fn the_shipped_model_opens() {
     assert_eq!(checkpoint.linears().len(), 8 * 7);
     let w: PackedTernary = checkpoint.linear("model.layers.0.mlp.down_proj").unwrap();
     assert_eq!((w.rows(), w.columns()), (512, 1280));
-    let norm = SafeTensors::open(support::repository("assets/tales-22m/model.safetensors")).unwrap();
+    let norm =
+        SafeTensors::open(support::repository("assets/tales-22m/model.safetensors")).unwrap();
     assert_eq!(norm.tensor("model.norm.weight").unwrap().to_f32().unwrap().len(), 512);
 }
 
-/// Float weights: of three values, of more; in models that say that they were trained so, and in others.
+/// Float weights: of three values, of more; in models that say that they were trained so, and in
+/// others.
 #[test]
 fn float_weights_are_never_quantised_unasked() {
     let scale = 0.40625f32;
     let unpacked: Vec<f32> = [1.0, -1.0, 0.0, 0.0, -1.0, 0.0].map(|v| v * scale).to_vec();
     let masters = [0.5f32, -0.25, 0.125, 0.0, 1.0, -0.5];
-    let tensors = file(&[("unpacked.weight", "BF16", &[2, 3], &bf16(&unpacked)), ("masters.weight", "BF16", &[2, 3], &bf16(&masters))]);
+    let tensors = file(&[
+        ("unpacked.weight", "BF16", &[2, 3], &bf16(&unpacked)),
+        ("masters.weight", "BF16", &[2, 3], &bf16(&masters)),
+    ]);
     let open = |keys: Value| Directory::model(&config(keys), &tensors).open().unwrap();
     let quantized = |weights: &[f32]| bitnet::quantize_weights_cpu(weights, 2, 3).unwrap();
-    let own = PackedTernary::from_values(2, 3, &[1, -1, 0, 0, -1, 0], Scales::Tensor(scale)).unwrap();
+    let own =
+        PackedTernary::from_values(2, 3, &[1, -1, 0, 0, -1, 0], Scales::Tensor(scale)).unwrap();
     for trained in [
         json!({}),
         json!({"model_type": "llama", "quantization_config": {"quant_method": "bitnet"}}),
@@ -256,25 +297,39 @@ fn float_weights_are_never_quantised_unasked() {
         assert_eq!(model.linear("masters").unwrap(), quantized(&masters), "{trained}");
     }
     // As transformers: in this mode layers quantise whatever they hold.
-    let online = open(json!({"quantization_config": {"quant_method": "bitnet", "quantization_mode": "online"}}));
+    let online = open(
+        json!({"quantization_config": {"quant_method": "bitnet", "quantization_mode": "online"}}),
+    );
     assert_eq!(online.linear("unpacked").unwrap(), quantized(&unpacked));
-    for plain in [json!({"model_type": "llama"}), json!({"model_type": "llama", "quantization_config": {}})] {
+    for plain in
+        [json!({"model_type": "llama"}), json!({"model_type": "llama", "quantization_config": {}})]
+    {
         let model = open(plain.clone());
         assert_eq!(model.linear("unpacked").unwrap(), own, "{plain}");
         match model.linear("masters") {
             Err(error @ Error::Unsupported { .. }) => {
                 let text = error.to_string();
-                assert!(text.contains("`masters.weight`") && text.contains("LoadOptions::quantize"), "{text}");
+                assert!(
+                    text.contains("`masters.weight`") && text.contains("LoadOptions::quantize"),
+                    "{text}"
+                );
             }
             other => panic!("{plain}: {other:?}"),
         }
-        assert_eq!(model.with_quantize(true).linear("masters").unwrap(), quantized(&masters), "{plain}");
+        assert_eq!(
+            model.with_quantize(true).linear("masters").unwrap(),
+            quantized(&masters),
+            "{plain}"
+        );
     }
 }
 
 #[test]
 fn tensors_have_the_shapes_that_are_asked_for() {
-    let f16: Vec<u8> = [1.0f32, -2.0, 0.5, 4.0, 0.0, 1.5].iter().flat_map(|v| half::f16::from_f32(*v).to_le_bytes()).collect();
+    let f16: Vec<u8> = [1.0f32, -2.0, 0.5, 4.0, 0.0, 1.5]
+        .iter()
+        .flat_map(|v| half::f16::from_f32(*v).to_le_bytes())
+        .collect();
     let scale = 0.5f32.to_le_bytes();
     let directory = Directory::model(
         &config(json!({"model_type": "llama"})),
@@ -318,7 +373,11 @@ fn tensors_have_the_shapes_that_are_asked_for() {
     ];
     for (result, words) in refused {
         let error = result.unwrap_err();
-        assert!(matches!(error, Error::Format { .. } | Error::Unsupported { .. }) && error.to_string().contains(words), "{error}");
+        assert!(
+            matches!(error, Error::Format { .. } | Error::Unsupported { .. })
+                && error.to_string().contains(words),
+            "{error}"
+        );
     }
 }
 
@@ -328,19 +387,44 @@ fn sharded_checkpoints_are_read() {
     let write = |name: &str, bytes: &[u8]| fs::write(directory.0.join(name), bytes).unwrap();
     write("config.json", config(json!({})).as_bytes());
     write("a.safetensors", &file(&[("x.weight", "BF16", &[1], &bf16(&[1.0]))]));
-    write("b.safetensors", &file(&[("y.weight", "BF16", &[1], &bf16(&[2.0])), ("hidden.weight", "BF16", &[0], &[])]));
-    let index = |map: Value| write("model.safetensors.index.json", json!({ "metadata": {}, "weight_map": map }).to_string().as_bytes());
+    write(
+        "b.safetensors",
+        &file(&[("y.weight", "BF16", &[1], &bf16(&[2.0])), ("hidden.weight", "BF16", &[0], &[])]),
+    );
+    let index = |map: Value| {
+        write(
+            "model.safetensors.index.json",
+            json!({ "metadata": {}, "weight_map": map }).to_string().as_bytes(),
+        )
+    };
     index(json!({"x.weight": "a.safetensors", "y.weight": "b.safetensors"}));
     let model = directory.open().unwrap();
-    assert_eq!((model.vector("x", 1).unwrap(), model.vector("y", 1).unwrap()), (vec![1.0], vec![2.0]));
+    assert_eq!(
+        (model.vector("x", 1).unwrap(), model.vector("y", 1).unwrap()),
+        (vec![1.0], vec![2.0])
+    );
     assert_eq!(model.names(), ["x.weight", "y.weight"]);
-    assert!(model.vector("hidden", 0).unwrap_err().to_string().contains("no tensor `hidden.weight`"));
+    assert!(
+        model.vector("hidden", 0).unwrap_err().to_string().contains("no tensor `hidden.weight`")
+    );
     let error = || directory.open().unwrap_err().to_string();
     index(json!({"x.weight": "b.safetensors"}));
     assert!(error().contains("`x.weight` should lie in \"b.safetensors\""), "{}", error());
     index(json!({"x.weight": "c.safetensors"}));
     assert!(matches!(directory.open().unwrap_err(), Error::Io { .. }));
-    for hostile in ["../a.safetensors", "/etc/passwd", "sub/a.safetensors", "..", ".", "", "a\\b", "C:a", "a\0", "./a.safetensors", "a/"] {
+    for hostile in [
+        "../a.safetensors",
+        "/etc/passwd",
+        "sub/a.safetensors",
+        "..",
+        ".",
+        "",
+        "a\\b",
+        "C:a",
+        "a\0",
+        "./a.safetensors",
+        "a/",
+    ] {
         index(json!({ "x.weight": hostile }));
         assert!(error().contains("same directory"), "{hostile:?}: {}", error());
     }
@@ -355,26 +439,39 @@ fn sharded_checkpoints_are_read() {
 /// Whoever truncates a file while it is read gets an error for it, not a signal.
 #[test]
 fn a_file_that_becomes_shorter_is_an_error() {
-    let directory = Directory::model("{}", &file(&[("a", "F32", &[2], &[0; 8]), ("b", "F32", &[3], &[1; 12])]));
+    let directory =
+        Directory::model("{}", &file(&[("a", "F32", &[2], &[0; 8]), ("b", "F32", &[3], &[1; 12])]));
     let path = directory.0.join("model.safetensors");
     let opened = SafeTensors::open(&path).unwrap();
-    assert_eq!((opened.size("b"), opened.shape("b"), opened.size("c")), (Some(12), Some(&[3][..]), None));
+    assert_eq!(
+        (opened.size("b"), opened.shape("b"), opened.size("c")),
+        (Some(12), Some(&[3][..]), None)
+    );
     assert_eq!(opened.tensor("b").unwrap().bytes, [1; 12]);
     let length = fs::metadata(&path).unwrap().len();
     fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(length - 1).unwrap();
     assert!(opened.tensor("a").is_ok());
     match opened.tensor("b") {
         Err(Error::Format { message, .. }) => {
-            assert_eq!(message, format!("had {length} bytes when it was opened, and has {} now", length - 1))
+            assert_eq!(
+                message,
+                format!("had {length} bytes when it was opened, and has {} now", length - 1)
+            )
         }
         other => panic!("{other:?}"),
     }
 }
 
-/// What MLX writes beside weights that are rotated; hadamard.json, which says it too, may be missing.
+/// What MLX writes beside weights that are rotated; hadamard.json, which says it too, may be
+/// missing.
 #[test]
 fn signs_of_a_rotation_are_refused() {
-    let tensors = |name| file(&[("l.weight", "BF16", &[1, 1], &bf16(&[1.0])), (name, "F32", &[1], &1f32.to_le_bytes())]);
+    let tensors = |name| {
+        file(&[
+            ("l.weight", "BF16", &[1, 1], &bf16(&[1.0])),
+            (name, "F32", &[1], &1f32.to_le_bytes()),
+        ])
+    };
     let error = Directory::model(&OFFLINE, &tensors("l.signs")).open().unwrap_err();
     assert!(
         matches!(&error, Error::Unsupported { message, .. } if message.contains("`l.signs` says that weights meet rotated")),

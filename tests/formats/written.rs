@@ -21,7 +21,9 @@ fn masters() -> Directory {
         ("mlp.up_proj", [128, 64]),
         ("mlp.down_proj", [64, 128]),
     ];
-    let values = |seed: usize, len: usize| bf16(&(0..len).map(|i| ((i * 7 + seed) as f32).sin() / 8.0).collect::<Vec<_>>());
+    let values = |seed: usize, len: usize| {
+        bf16(&(0..len).map(|i| ((i * 7 + seed) as f32).sin() / 8.0).collect::<Vec<_>>())
+    };
     let mut tensors = vec![
         ("model.embed_tokens.weight".to_owned(), vec![100, 64], values(0, 6400)),
         ("model.norm.weight".into(), vec![64], values(1, 64)),
@@ -32,8 +34,12 @@ fn masters() -> Directory {
             tensors.push((name, shape.to_vec(), values(100 * layer + i, shape[0] * shape[1])));
         }
     }
-    let tensors: Vec<_> = tensors.iter().map(|(name, shape, bytes)| (name.as_str(), "BF16", &shape[..], &bytes[..])).collect();
-    let directory = Directory::model(&config(json!({"tie_word_embeddings": true})), &file(&tensors));
+    let tensors: Vec<_> = tensors
+        .iter()
+        .map(|(name, shape, bytes)| (name.as_str(), "BF16", &shape[..], &bytes[..]))
+        .collect();
+    let directory =
+        Directory::model(&config(json!({"tie_word_embeddings": true})), &file(&tensors));
     directory.write("tokenizer.json", "{}");
     directory
 }
@@ -45,7 +51,10 @@ fn packed_models_read_back_equal() {
     let mut seen = Vec::new();
     write_packed(&source, &output.0, false, |tensor| seen.push(tensor.clone())).unwrap();
     assert_eq!((seen.len(), seen[15].done, seen[15].total), (16, 16, 16));
-    assert!(seen.iter().all(|tensor| tensor.error.is_none_or(|error| (0.1..0.9).contains(&error))), "{seen:?}");
+    assert!(
+        seen.iter().all(|tensor| tensor.error.is_none_or(|error| (0.1..0.9).contains(&error))),
+        "{seen:?}"
+    );
     assert_eq!(seen.iter().filter(|tensor| tensor.error.is_some()).count(), 14);
     let down = seen.iter().find(|tensor| tensor.name.contains("0.mlp.down_proj")).unwrap();
     assert_eq!((down.bytes_before, down.bytes_after), (64 * 128 * 2, 64 * 128 / 4 + 4));
@@ -56,7 +65,8 @@ fn packed_models_read_back_equal() {
     for name in packed.linears() {
         assert_eq!(packed.linear(&name).unwrap(), source.linear(&name).unwrap(), "{name}");
     }
-    let bytes = |checkpoint: &Checkpoint, name: &str| checkpoint.tensor(name).unwrap().bytes.to_vec();
+    let bytes =
+        |checkpoint: &Checkpoint, name: &str| checkpoint.tensor(name).unwrap().bytes.to_vec();
     for name in ["model.embed_tokens.weight", "model.norm.weight"] {
         assert_eq!(bytes(&packed, name), bytes(&source, name));
     }
@@ -67,7 +77,9 @@ fn packed_models_read_back_equal() {
     assert_eq!(read(&again, "model.safetensors"), read(&output, "model.safetensors"));
     assert_eq!(read(&again, "config.json"), read(&output, "config.json"));
 
-    let refused = |directory: &Directory, force| write_packed(&source, &directory.0, force, |_| {}).unwrap_err().to_string();
+    let refused = |directory: &Directory, force| {
+        write_packed(&source, &directory.0, force, |_| {}).unwrap_err().to_string()
+    };
     assert!(refused(&output, false).contains("has a model already"));
     assert!(refused(&input, true).contains("is the input"));
     write_packed(&source, &output.0, true, |_| {}).unwrap();
@@ -79,33 +91,53 @@ fn the_pooling_goes_with_a_packed_model() {
     for folder in ["1_Pooling", "poolings/last"] {
         let (input, output) = (masters(), Directory::temporary());
         fs::create_dir_all(input.0.join(folder)).unwrap();
-        input.write(&format!("{folder}/config.json"), json!({"pooling_mode": "lasttoken"}).to_string());
+        input.write(
+            &format!("{folder}/config.json"),
+            json!({"pooling_mode": "lasttoken"}).to_string(),
+        );
         if folder != "1_Pooling" {
             let module = |name: &str, path: &str| json!({"type": format!("sentence_transformers.models.{name}"), "path": path});
-            input.write("modules.json", json!([module("Transformer", ""), module("Pooling", folder)]).to_string());
+            input.write(
+                "modules.json",
+                json!([module("Transformer", ""), module("Pooling", folder)]).to_string(),
+            );
         }
         let source = input.open().unwrap();
         write_packed(&source, &output.0, false, |_| {}).unwrap();
         let embedding = &output.open().unwrap().config().embedding.clone();
-        assert_eq!((embedding.pooling, embedding), (Some(Pooling::Last), &source.config().embedding), "{folder}");
+        assert_eq!(
+            (embedding.pooling, embedding),
+            (Some(Pooling::Last), &source.config().embedding),
+            "{folder}"
+        );
     }
 }
 
 #[test]
 fn models_that_cannot_be_packed_leave_nothing_behind() {
     let output = Directory::temporary();
-    let model = Directory::model(&config(json!({})), &file(&[("model.norm.weight", "BF16", &[1], &bf16(&[1.0]))]));
+    let model = Directory::model(
+        &config(json!({})),
+        &file(&[("model.norm.weight", "BF16", &[1], &bf16(&[1.0]))]),
+    );
     let error = write_packed(&model.open().unwrap(), &output.0, false, |_| {}).unwrap_err();
-    assert!(error.to_string().contains("no tensor `model.layers.0.self_attn.q_proj.weight`"), "{error}");
+    assert!(
+        error.to_string().contains("no tensor `model.layers.0.self_attn.q_proj.weight`"),
+        "{error}"
+    );
     assert_eq!(fs::read_dir(&output.0).unwrap().count(), 0);
 }
 
-/// config.json and model.safetensors of small models as they were packed, and of others in floats: ternary by groups, by rows, and in layers that see a window.
+/// config.json and model.safetensors of small models as they were packed, and of others in floats:
+/// ternary by groups, by rows, and in layers that see a window.
 static MODELS: LazyLock<Vec<[Vec<u8>; 2]>> = LazyLock::new(|| {
-    let read = |folder: &Path| ["config.json", "model.safetensors"].map(|file| fs::read(folder.join(file)).unwrap());
+    let read = |folder: &Path| {
+        ["config.json", "model.safetensors"].map(|file| fs::read(folder.join(file)).unwrap())
+    };
     let packed = |name| {
         let output = Directory::temporary();
-        write_packed(&Checkpoint::open(directory(name)).unwrap(), &output.0, false, |_| {}).unwrap();
+        write_packed(&Checkpoint::open(directory(name)).unwrap(), &output.0, false, |_| {})
+            .unwrap();
         read(&output.0)
     };
     let floats = ["minicpm", "trilm", "gemma3_floats"].map(|name| read(&directory(name)));
@@ -119,7 +151,8 @@ fn copied_files_are_bounded_in_bytes() {
         let (input, output) = (masters(), Directory::temporary());
         // It takes no room on the disk.
         fs::File::create(input.0.join(name)).unwrap().set_len((256 << 20) + 1).unwrap();
-        let error = write_packed(&input.open().unwrap(), &output.0, false, |_| {}).unwrap_err().to_string();
+        let error =
+            write_packed(&input.open().unwrap(), &output.0, false, |_| {}).unwrap_err().to_string();
         assert!(error.contains(name) && error.contains("more than 268435456 bytes"), "{error}");
         assert_eq!(fs::read_dir(&output.0).unwrap().count(), 0, "{name}");
     }
@@ -128,7 +161,8 @@ fn copied_files_are_bounded_in_bytes() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: support::cases(60), failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Bytes of either file changed, cut out or put in anywhere: whatever comes of it is a model or an error.
+    /// Bytes of either file changed, cut out or put in anywhere: whatever comes of it is a model or
+    /// an error.
     #[test]
     fn damaged_models_do_not_panic(
         which in any::<prop::sample::Index>(),

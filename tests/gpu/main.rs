@@ -1,5 +1,5 @@
-//! Every op by every executor: a trial each, `bitnet::quantize_activations::our_metal` and so on. `TEST_SEED` seeds the random cases; `TEST_PART=I/N` takes
-//! every N-th op from the I-th on.
+//! Every op by every executor: a trial each, `bitnet::quantize_activations::our_metal` and so on.
+//! `TEST_SEED` seeds the random cases; `TEST_PART=I/N` takes every N-th op from the I-th on.
 //! `UPDATE=1 cargo test --test gpu -- table` writes the table of docs/kernels.md.
 
 use bitnet_wgpu::{Element, Kernel, ShaderLanguage, catalog, kernel::Variant};
@@ -8,16 +8,26 @@ use std::{
     collections::{BTreeSet, HashSet},
     sync::LazyLock,
 };
-use support::{EXECUTORS, Executor, Op, context, files, ops, seed, threadgroups_limit, with_matrix_units};
+use support::{
+    EXECUTORS, Executor, Op, context, files, ops, seed, threadgroups_limit, with_matrix_units,
+};
 
 fn main() {
-    let trial = |op: &'static Op, name: &str, executor: Executor| Trial::test(format!("{}::{name}", op.name), move || run(op, executor));
+    let trial = |op: &'static Op, name: &str, executor: Executor| {
+        Trial::test(format!("{}::{name}", op.name), move || run(op, executor))
+    };
     let of_op = |op: &'static Op| {
-        EXECUTORS.iter().filter(|(_, executor)| executor.runs(op)).map(move |&(name, executor)| trial(op, name, executor))
+        EXECUTORS
+            .iter()
+            .filter(|(_, executor)| executor.runs(op))
+            .map(move |&(name, executor)| trial(op, name, executor))
     };
     let (first, step) = part();
     let mut trials: Vec<_> = ops().iter().skip(first).step_by(step).flat_map(of_op).collect();
-    trials.push(Trial::test("every_kernel_and_variant_has_a_case", every_kernel_and_variant_has_a_case));
+    trials.push(Trial::test(
+        "every_kernel_and_variant_has_a_case",
+        every_kernel_and_variant_has_a_case,
+    ));
     // Of kernels that software adapters take.
     if context().capabilities().software {
         trials.push(Trial::test("the_table_of_ops_is_true", the_table_of_ops_is_true));
@@ -42,7 +52,13 @@ fn run(op: &Op, executor: Executor) -> Result<(), Failed> {
     }
     if !failures.is_empty() {
         let shown = failures[..failures.len().min(5)].join("\n");
-        return Err(format!("{} of {} cases, TEST_SEED={}:\n{shown}", failures.len(), op.cases().len(), seed()).into());
+        return Err(format!(
+            "{} of {} cases, TEST_SEED={}:\n{shown}",
+            failures.len(),
+            op.cases().len(),
+            seed()
+        )
+        .into());
     }
     // Most ops have nothing that would be another without subgroup operations.
     if ran == 0 && threadgroups_limit().is_none() && !matches!(executor, Executor::Portable) {
@@ -53,7 +69,8 @@ fn run(op: &Op, executor: Executor) -> Result<(), Failed> {
 
 /// What the cases of all ops record, on this device and its matrix units.
 struct Everything {
-    /// Kernels, by their addresses, and element types. Cases that an emulated GPU can run count only, and what a device of this kind has.
+    /// Kernels, by their addresses, and element types. Cases that an emulated GPU can run count
+    /// only, and what a device of this kind has.
     variants: HashSet<(usize, Vec<(&'static str, Element)>)>,
     /// Names of kernels in WGSL without matrix units, an op each.
     names: Vec<BTreeSet<&'static str>>,
@@ -67,17 +84,26 @@ fn address(kernel: &Kernel) -> usize {
 fn everything() -> Result<&'static Everything, Failed> {
     static EVERYTHING: LazyLock<Result<Everything, String>> = LazyLock::new(|| {
         let wgsl = context().with_language(ShaderLanguage::Wgsl).map_err(|e| e.to_string())?;
-        let mut everything = Everything { variants: HashSet::new(), names: vec![BTreeSet::new(); ops().len()] };
+        let mut everything =
+            Everything { variants: HashSet::new(), names: vec![BTreeSet::new(); ops().len()] };
         // Whose matrix units are Metal's.
         let apple = wgsl.restricted(|c| (c.device_barriers, c.apple) = (false, true));
         for (op, names) in ops().iter().zip(&mut everything.names) {
-            let [apple, units] = [Some(&apple), with_matrix_units()].map(|context| context.filter(|_| op.on_matrix_units()));
+            let [apple, units] = [Some(&apple), with_matrix_units()]
+                .map(|context| context.filter(|_| op.on_matrix_units()));
             for context in [Some(&wgsl), apple, units].into_iter().flatten() {
-                for case in op.cases().iter().filter(|case| !case.f16 || context.capabilities().f16) {
-                    let recorded = case.record(&context.restricted(case.restrict)).map_err(|e| format!("{}: {e}", case.name))?;
+                for case in op.cases().iter().filter(|case| !case.f16 || context.capabilities().f16)
+                {
+                    let recorded = case
+                        .record(&context.restricted(case.restrict))
+                        .map_err(|e| format!("{}: {e}", case.name))?;
                     for dispatch in recorded.recording.dispatches() {
-                        if !case.device_only || dispatch.kernel().source(ShaderLanguage::Msl).is_none() {
-                            everything.variants.insert((address(dispatch.kernel()), dispatch.floats().to_vec()));
+                        if !case.device_only
+                            || dispatch.kernel().source(ShaderLanguage::Msl).is_none()
+                        {
+                            everything
+                                .variants
+                                .insert((address(dispatch.kernel()), dispatch.floats().to_vec()));
                         }
                         if units.is_none_or(|units| !std::ptr::eq(context, units)) {
                             names.insert(dispatch.kernel().name);
@@ -94,28 +120,50 @@ fn everything() -> Result<&'static Everything, Failed> {
 fn every_kernel_and_variant_has_a_case() -> Result<(), Failed> {
     let recorded = &everything()?.variants;
     let missing = |kernel: &'static Kernel| {
-        let variants = kernel.variants().into_iter().filter(|variant| variant.language != ShaderLanguage::Msl && variant.subgroups);
+        let variants = kernel
+            .variants()
+            .into_iter()
+            .filter(|variant| variant.language != ShaderLanguage::Msl && variant.subgroups);
         // A matrix unit that this device does not have is for others to test.
-        let absent =
-            kernel.matrix_unit.is_some_and(|unit| with_matrix_units().is_none_or(|c| !c.capabilities().matrix_units.contains(&unit)));
-        let there = |variant: &Variant| absent || recorded.contains(&(address(kernel), variant.floats.clone()));
-        variants.filter(|variant| !there(variant)).map(|variant| format!("{} {:?}", kernel.name, variant.floats)).collect::<Vec<_>>()
+        let absent = kernel.matrix_unit.is_some_and(|unit| {
+            with_matrix_units().is_none_or(|c| !c.capabilities().matrix_units.contains(&unit))
+        });
+        let there = |variant: &Variant| {
+            absent || recorded.contains(&(address(kernel), variant.floats.clone()))
+        };
+        variants
+            .filter(|variant| !there(variant))
+            .map(|variant| format!("{} {:?}", kernel.name, variant.floats))
+            .collect::<Vec<_>>()
     };
     let missing: Vec<_> = catalog().flat_map(missing).collect();
     if !missing.is_empty() {
         return Err(format!("no case has {}", missing.join(", ")).into());
     }
-    let tried: BTreeSet<_> =
-        ops().iter().zip(&everything()?.names).filter(|(op, _)| !op.by.is_wgsl_only()).flat_map(|(_, names)| names).collect();
-    let in_metal = catalog().filter(|kernel| kernel.source(ShaderLanguage::Msl).is_some()).map(|kernel| kernel.name);
+    let tried: BTreeSet<_> = ops()
+        .iter()
+        .zip(&everything()?.names)
+        .filter(|(op, _)| !op.by.is_wgsl_only())
+        .flat_map(|(_, names)| names)
+        .collect();
+    let in_metal = catalog()
+        .filter(|kernel| kernel.source(ShaderLanguage::Msl).is_some())
+        .map(|kernel| kernel.name);
     let recorded: BTreeSet<_> = everything()?.names.iter().flatten().collect();
-    let untried: Vec<_> = in_metal.filter(|name| recorded.contains(name) && !tried.contains(name)).collect();
-    if untried.is_empty() { Ok(()) } else { Err(format!("only ops in WGSL have {}", untried.join(", ")).into()) }
+    let untried: Vec<_> =
+        in_metal.filter(|name| recorded.contains(name) && !tried.contains(name)).collect();
+    if untried.is_empty() {
+        Ok(())
+    } else {
+        Err(format!("only ops in WGSL have {}", untried.join(", ")).into())
+    }
 }
 
 /// The table of docs/kernels.md is made from the cases.
 fn the_table_of_ops_is_true() -> Result<(), Failed> {
-    let mut table = "| op | its kernels (*italic*: in WGSL only) | compared by |\n| --- | --- | --- |\n".to_owned();
+    let mut table =
+        "| op | its kernels (*italic*: in WGSL only) | compared by |\n| --- | --- | --- |\n"
+            .to_owned();
     for (op, names) in ops().iter().zip(&everything()?.names) {
         // In the order of the catalog.
         let kernels = catalog().filter(|kernel| names.contains(kernel.name));

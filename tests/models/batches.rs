@@ -1,4 +1,5 @@
-//! Prompts that come to a batch while others run: each has the tokens that it has alone, and nobody waits for who does not take them.
+//! Prompts that come to a batch while others run: each has the tokens that it has alone, and nobody
+//! waits for who does not take them.
 
 use bitnet_wgpu::{
     Context, ContextOptions, Error, ErrorKind, Tracing,
@@ -16,7 +17,8 @@ use support::{block_on, context, models::two_layers};
 
 /// A model on each engine.
 fn models() -> [(&'static str, Model); 2] {
-    static MODELS: LazyLock<[Model; 2]> = LazyLock::new(|| [two_layers(None), two_layers(Some(context()))]);
+    static MODELS: LazyLock<[Model; 2]> =
+        LazyLock::new(|| [two_layers(None), two_layers(Some(context()))]);
     let [cpu, gpu] = &*MODELS;
     [("CPU", cpu.clone()), ("GPU", gpu.clone())]
 }
@@ -47,7 +49,11 @@ fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
 }
 
 /// What a prompt gives without any batch.
-fn alone(model: &Model, prompt: &[u32], options: &GenerateOptions) -> (Vec<u32>, String, Option<Stop>) {
+fn alone(
+    model: &Model,
+    prompt: &[u32],
+    options: &GenerateOptions,
+) -> (Vec<u32>, String, Option<Stop>) {
     let mut generation = model.generate_ids(prompt, options).unwrap();
     let tokens: Vec<Token> = (&mut generation).into_iter().map(Result::unwrap).collect();
     let text = tokens.iter().map(|token| &*token.text).collect();
@@ -68,7 +74,12 @@ fn kinds(model: &Model) -> Vec<(Vec<u32>, GenerateOptions)> {
         (text("Once upon a time"), greedy(40)),
         (text("The bear"), greedy(20).sampling(sampled(7))),
         (ids(model, 3, 110), greedy(15).sampling(sampled(8))),
-        (text("A little girl"), greedy(20).sampling(Sampling::GREEDY.temperature(0.8).top_p(0.9).frequency_penalty(0.5).seed(1))),
+        (
+            text("A little girl"),
+            greedy(20).sampling(
+                Sampling::GREEDY.temperature(0.8).top_p(0.9).frequency_penalty(0.5).seed(1),
+            ),
+        ),
         (text("Once upon a time"), greedy(20).sampling(Sampling::GREEDY.repetition_penalty(1.3))),
         (ids(model, 4, 40), greedy(1)),
         (text("The king"), greedy(15).logits(|tokens, logits| logits[tokens.len() % 7] += 2.0)),
@@ -83,7 +94,8 @@ fn kinds(model: &Model) -> Vec<(Vec<u32>, GenerateOptions)> {
 fn tokens_are_those_of_a_sequence_alone_whoever_comes_and_goes() {
     for (engine, model) in models() {
         let kinds = kinds(&model);
-        let wanted: Vec<_> = kinds.iter().map(|(prompt, options)| alone(&model, prompt, options)).collect();
+        let wanted: Vec<_> =
+            kinds.iter().map(|(prompt, options)| alone(&model, prompt, options)).collect();
         // In pieces of a few tokens, prompts take several turns.
         for piece in if engine == "CPU" { &[512, 5][..] } else { &[9] } {
             let batch = model.batch(BatchOptions::new(3, 256).queue(32).piece(*piece)).unwrap();
@@ -109,15 +121,17 @@ fn tokens_are_those_of_a_sequence_alone_whoever_comes_and_goes() {
     }
 }
 
-/// Not only tokens: logits are the same bits, of prompts that are computed in pieces and together, and of steps of more sequences than any kernel is chosen
-/// by.
+/// Not only tokens: logits are the same bits, of prompts that are computed in pieces and together,
+/// and of steps of more sequences than any kernel is chosen by.
 #[test]
 fn logits_are_the_same_bits_in_any_company() {
     type Seen = Arc<Mutex<Vec<Vec<u32>>>>;
     let watched = || {
         let seen = Seen::default();
         let log = seen.clone();
-        let note = move |_: &[u32], logits: &mut [f32]| log.lock().unwrap().push(logits.iter().map(|logit| logit.to_bits()).collect());
+        let note = move |_: &[u32], logits: &mut [f32]| {
+            log.lock().unwrap().push(logits.iter().map(|logit| logit.to_bits()).collect())
+        };
         (seen, greedy(4).logits(note))
     };
     for (engine, model) in models() {
@@ -154,7 +168,10 @@ fn own_ways(model: &Model) -> Vec<(Vec<u32>, GenerateOptions)> {
         (text("Once upon a time"), greedy(12)),
         (text("The bear"), sampled(warm(7).top_k(40))),
         (text("A little girl"), sampled(warm(8).top_p(0.8).frequency_penalty(0.5))),
-        (ids(model, 3, 70), sampled(warm(9).min_p(0.02)).logit_bias([(5, 3.0), (9, f32::NEG_INFINITY)])),
+        (
+            ids(model, 3, 70),
+            sampled(warm(9).min_p(0.02)).logit_bias([(5, 3.0), (9, f32::NEG_INFINITY)]),
+        ),
         (text("The king"), sampled(Sampling::GREEDY.repetition_penalty(1.4))),
         (text("The king"), sampled(warm(10).temperature(0.7))),
         (ids(model, 4, 3), sampled(warm(11).top_k(9).top_p(0.9)).logit_bias([(5, 12.0)])),
@@ -167,16 +184,24 @@ fn a_gpu_chooses_for_each_by_its_own_options() {
     let context = block_on(Context::open(ContextOptions::default())).unwrap();
     let model = two_layers(Some(&context));
     let ways = own_ways(&model);
-    let wanted: Vec<_> = ways.iter().map(|(prompt, options)| alone(&model, prompt, options)).collect();
+    let wanted: Vec<_> =
+        ways.iter().map(|(prompt, options)| alone(&model, prompt, options)).collect();
     // The same, chosen on the host: a hook that changes nothing has all logits read back.
     for ((prompt, options), wanted) in ways.iter().zip(&wanted) {
-        assert_eq!(&alone(&model, prompt, &options.clone().logits(|_, _| ())), wanted, "{options:?}");
+        assert_eq!(
+            &alone(&model, prompt, &options.clone().logits(|_, _| ())),
+            wanted,
+            "{options:?}"
+        );
     }
     // The most bytes that come back at once.
     let most = |ways: &[(Vec<u32>, GenerateOptions)]| {
         let tracing = context.trace().unwrap();
         let batch = batch(&model, ways.len(), 0);
-        let streams: Vec<_> = ways.iter().map(|(prompt, options)| batch.generate_ids(prompt, options).unwrap()).collect();
+        let streams: Vec<_> = ways
+            .iter()
+            .map(|(prompt, options)| batch.generate_ids(prompt, options).unwrap())
+            .collect();
         let found: Vec<_> = streams.into_iter().map(all).collect();
         assert_eq!(found, wanted[..ways.len()]);
         drop(batch);
@@ -184,29 +209,47 @@ fn a_gpu_chooses_for_each_by_its_own_options() {
     };
     assert_eq!(most(&ways), 4 * ways.len() as u64, "a token for each, of prompts and steps");
     assert_eq!(most(&ways[..1]), 4);
-    let hooked = [ways[..2].to_vec(), vec![(ways[2].0.clone(), ways[2].1.clone().logits(|_, _| ()))]].concat();
-    assert_eq!(most(&hooked), 4 * 3 * model.config().vocab as u64, "one that only the host can choose for");
+    let hooked =
+        [ways[..2].to_vec(), vec![(ways[2].0.clone(), ways[2].1.clone().logits(|_, _| ()))]]
+            .concat();
+    assert_eq!(
+        most(&hooked),
+        4 * 3 * model.config().vocab as u64,
+        "one that only the host can choose for"
+    );
 }
 
 /// What was traced, of one category.
 fn events(tracing: Tracing, category: &str) -> Vec<serde_json::Value> {
-    let mut trace: serde_json::Value = serde_json::from_str(&block_on(tracing.finish()).unwrap().to_string()).unwrap();
+    let mut trace: serde_json::Value =
+        serde_json::from_str(&block_on(tracing.finish()).unwrap().to_string()).unwrap();
     let serde_json::Value::Array(events) = trace["traceEvents"].take() else { panic!("{trace}") };
     events.into_iter().filter(|event| event["cat"] == category).collect()
 }
 
 /// The most bytes that were read back at once.
 fn read_back(tracing: Tracing) -> u64 {
-    events(tracing, "readback").iter().filter_map(|event| event["args"]["bytes"].as_u64()).max().unwrap()
+    events(tracing, "readback")
+        .iter()
+        .filter_map(|event| event["args"]["bytes"].as_u64())
+        .max()
+        .unwrap()
 }
 
-/// A step that has more than is needed serves too: requests of kinds that take turns find theirs recorded.
+/// A step that has more than is needed serves too: requests of kinds that take turns find theirs
+/// recorded.
 #[test]
 fn requests_of_other_kinds_are_served_by_what_is_recorded() {
     let context = block_on(Context::open(ContextOptions::default())).unwrap();
     let model = two_layers(Some(&context));
     let warm = Sampling::GREEDY.temperature(1.2).seed(7);
-    let kinds = [Sampling::GREEDY, warm.top_k(40), warm.top_p(0.8), Sampling::GREEDY.frequency_penalty(0.7), warm];
+    let kinds = [
+        Sampling::GREEDY,
+        warm.top_k(40),
+        warm.top_p(0.8),
+        Sampling::GREEDY.frequency_penalty(0.7),
+        warm,
+    ];
     let prompt = ids(&model, 1, 3);
     let wanted = kinds.map(|sampling| alone(&model, &prompt, &greedy(6).sampling(sampling)));
     let batch = batch(&model, 1, 0);
@@ -226,7 +269,8 @@ fn requests_of_other_kinds_are_served_by_what_is_recorded() {
     assert!(recordings.is_empty(), "{recordings:?}");
 }
 
-/// What is added to logits, and how often tokens were there, are a vocabulary's numbers for each slot: they are written when a request comes that has some.
+/// What is added to logits, and how often tokens were there, are a vocabulary's numbers for each
+/// slot: they are written when a request comes that has some.
 #[test]
 fn only_what_is_new_is_told() {
     let context = block_on(Context::open(ContextOptions::default())).unwrap();
@@ -241,30 +285,46 @@ fn only_what_is_new_is_told() {
         let found = all(batch.generate_ids(&prompt, &options).unwrap());
         let calls = events(tracing, "call");
         assert_eq!(found, alone(&model, &prompt, &options), "{options:?}");
-        let bytes = calls.iter().filter(|call| call["name"] == "upload").filter_map(|call| call["args"]["bytes"].as_u64());
+        let bytes = calls
+            .iter()
+            .filter(|call| call["name"] == "upload")
+            .filter_map(|call| call["args"]["bytes"].as_u64());
         bytes.filter(|&bytes| bytes >= vocabulary).collect::<Vec<_>>()
     };
     assert_eq!(uploads(greedy(3)), [0; 0], "others are as they were");
     assert_eq!(uploads(penalised.clone().max_tokens(3)), [vocabulary], "its own counts");
-    assert_eq!(uploads(penalised.max_tokens(3).logit_bias([(5, 2.0)])), [vocabulary; 2], "its counts, and its biases");
+    assert_eq!(
+        uploads(penalised.max_tokens(3).logit_bias([(5, 2.0)])),
+        [vocabulary; 2],
+        "its counts, and its biases"
+    );
     // More than there are places: some are after others with biases.
     for id in [7, 8, 9] {
         let written = uploads(greedy(3).logit_bias([(id, 30.0)]));
-        assert!([vec![vocabulary], vec![vocabulary; 2]].contains(&written), "its biases, and none in place of others': {written:?}");
+        assert!(
+            [vec![vocabulary], vec![vocabulary; 2]].contains(&written),
+            "its biases, and none in place of others': {written:?}"
+        );
     }
     assert!(first.stop().is_none());
 }
 
-/// While somebody is there whose tokens only the host can choose, it chooses all, and the engine counts none.
+/// While somebody is there whose tokens only the host can choose, it chooses all, and the engine
+/// counts none.
 #[test]
 fn counts_go_on_where_the_host_has_chosen_for_a_while() {
     for (engine, model) in models() {
         let batch = batch(&model, 2, 8);
-        let (prompt, penalised) = (ids(&model, 3, 5), greedy(48).sampling(Sampling::GREEDY.frequency_penalty(2.0)));
+        let (prompt, penalised) =
+            (ids(&model, 3, 5), greedy(48).sampling(Sampling::GREEDY.frequency_penalty(2.0)));
         let mut stream = batch.generate_ids(&prompt, &penalised).unwrap();
         let mut found: Vec<u32> = take(&mut stream, 3).iter().map(|token| token.id).collect();
         let (other, by_host) = (ids(&model, 4, 5), greedy(12).no_repeat_ngram(2));
-        assert_eq!(all(batch.generate_ids(&other, &by_host).unwrap()), alone(&model, &other, &by_host), "{engine}");
+        assert_eq!(
+            all(batch.generate_ids(&other, &by_host).unwrap()),
+            alone(&model, &other, &by_host),
+            "{engine}"
+        );
         found.extend(all(stream).0);
         assert_eq!(found, alone(&model, &prompt, &penalised).0, "{engine}");
     }
@@ -274,7 +334,10 @@ fn counts_go_on_where_the_host_has_chosen_for_a_while() {
 #[test]
 fn those_alike_keep_their_seeds_and_their_counts() {
     for (engine, model) in models() {
-        for sampling in [Sampling::GREEDY.temperature(1.1).top_k(40), Sampling::GREEDY.temperature(0.9).frequency_penalty(0.7)] {
+        for sampling in [
+            Sampling::GREEDY.temperature(1.1).top_k(40),
+            Sampling::GREEDY.temperature(0.9).frequency_penalty(0.7),
+        ] {
             let batch = batch(&model, 3, 8);
             let options = |n: usize| greedy(8 + 3 * n).sampling(sampling.seed(n as u64));
             let prompt = |n: usize| ids(&model, n as u32, 3 + n as u32);
@@ -285,8 +348,13 @@ fn those_alike_keep_their_seeds_and_their_counts() {
                 streams.push((begun, stream));
             }
             for (n, (begun, stream)) in streams.into_iter().enumerate() {
-                let ids: Vec<u32> = begun.iter().map(|token| token.id).chain(all(stream).0).collect();
-                assert_eq!(ids, alone(&model, &prompt(n), &options(n)).0, "{engine}, {sampling:?}: {n}");
+                let ids: Vec<u32> =
+                    begun.iter().map(|token| token.id).chain(all(stream).0).collect();
+                assert_eq!(
+                    ids,
+                    alone(&model, &prompt(n), &options(n)).0,
+                    "{engine}, {sampling:?}: {n}"
+                );
             }
         }
     }
@@ -299,15 +367,29 @@ fn who_waits_gets_nothing_of_who_ended_before() {
         let prompts: Vec<Vec<u32>> = (0..6).map(|n| ids(&model, 20 + n, 4)).collect();
         // Each but the first ends in its middle, at a text that it has there.
         let ends = |prompt: &Vec<u32>| {
-            let mut tokens = model.generate_ids(prompt, &greedy(24)).unwrap().into_iter().map(Result::unwrap).skip(5);
+            let mut tokens = model
+                .generate_ids(prompt, &greedy(24))
+                .unwrap()
+                .into_iter()
+                .map(Result::unwrap)
+                .skip(5);
             tokens.find(|token| token.text.trim().len() > 1).unwrap().text
         };
-        let options = |n: usize| if n == 0 { greedy(60) } else { greedy(24).stop([ends(&prompts[n])]) };
+        let options =
+            |n: usize| if n == 0 { greedy(60) } else { greedy(24).stop([ends(&prompts[n])]) };
         let options: Vec<_> = (0..prompts.len()).map(options).collect();
         let batch = batch(&model, 2, 8);
-        let streams: Vec<_> = prompts.iter().zip(&options).map(|(prompt, options)| batch.generate_ids(prompt, options).unwrap()).collect();
+        let streams: Vec<_> = prompts
+            .iter()
+            .zip(&options)
+            .map(|(prompt, options)| batch.generate_ids(prompt, options).unwrap())
+            .collect();
         for (n, stream) in streams.into_iter().enumerate() {
-            assert_eq!(all(stream), alone(&model, &prompts[n], &options[n]), "{engine}: request {n}");
+            assert_eq!(
+                all(stream),
+                alone(&model, &prompts[n], &options[n]),
+                "{engine}: request {n}"
+            );
         }
     }
 }
@@ -325,8 +407,15 @@ fn a_full_queue_is_told_and_what_is_dropped_makes_room() {
         let (mut a, mut b, c) = (start().unwrap(), start().unwrap(), start().unwrap());
         assert!([&mut a, &mut b].into_iter().all(|stream| take(stream, 1).len() == 1), "{engine}");
         let error = start().map(drop).unwrap_err();
-        assert!(matches!(error, Error::Busy { running: 2, waiting: 1, slots: 2, queue: 1 }), "{engine}: {error:?}");
-        assert_eq!((error.kind(), batch.load().running, batch.load().waiting), (ErrorKind::Busy, 2, 1), "{engine}");
+        assert!(
+            matches!(error, Error::Busy { running: 2, waiting: 1, slots: 2, queue: 1 }),
+            "{engine}: {error:?}"
+        );
+        assert_eq!(
+            (error.kind(), batch.load().running, batch.load().waiting),
+            (ErrorKind::Busy, 2, 1),
+            "{engine}"
+        );
         // From the queue at once, from a slot before the next step.
         drop(c);
         let mut c = start().unwrap();
@@ -336,7 +425,11 @@ fn a_full_queue_is_told_and_what_is_dropped_makes_room() {
         drop((b, c));
         wait_until("both leave", || batch.load().running == 0);
         assert!(steps.load(Ordering::SeqCst) < 200, "{engine}: {steps:?} of 600 steps");
-        assert_eq!(block_on(batch.generate("Once", &greedy(3)).unwrap().all()).unwrap().ids.len(), 3, "{engine}");
+        assert_eq!(
+            block_on(batch.generate("Once", &greedy(3)).unwrap().all()).unwrap().ids.len(),
+            3,
+            "{engine}"
+        );
     }
 }
 
@@ -345,10 +438,12 @@ fn an_app_says_how_many_run() {
     for (engine, model) in models() {
         let batch = batch(&model, 3, 8);
         let prompts = [ids(&model, 1, 5), ids(&model, 2, 9), ids(&model, 3, 3), ids(&model, 4, 7)];
-        let wanted: Vec<_> = prompts.iter().map(|prompt| alone(&model, prompt, &greedy(40)).0).collect();
+        let wanted: Vec<_> =
+            prompts.iter().map(|prompt| alone(&model, prompt, &greedy(40)).0).collect();
         // None at all.
         batch.limit(0);
-        let mut streams: Vec<_> = prompts.iter().map(|prompt| batch.generate_ids(prompt, &greedy(40)).unwrap()).collect();
+        let mut streams: Vec<_> =
+            prompts.iter().map(|prompt| batch.generate_ids(prompt, &greedy(40)).unwrap()).collect();
         sleep(Duration::from_millis(50));
         assert_eq!((batch.load().running, batch.load().waiting), (0, 4), "{engine}");
         // One by one, in their order.
@@ -360,7 +455,11 @@ fn an_app_says_how_many_run() {
         }
         // All that there is room for; fewer change nothing for those that run.
         batch.limit(usize::MAX);
-        got.extend(streams[1..3].iter_mut().map(|stream| take(stream, 1).iter().map(|token| token.id).collect::<Vec<_>>()));
+        got.extend(
+            streams[1..3]
+                .iter_mut()
+                .map(|stream| take(stream, 1).iter().map(|token| token.id).collect::<Vec<_>>()),
+        );
         batch.limit(1);
         for (n, stream) in streams.into_iter().enumerate() {
             let rest = block_on(stream.all()).unwrap().ids;
@@ -376,20 +475,29 @@ fn the_error_of_one_is_its_own() {
         let batch = batch(&model, 4, 8);
         let wanted = alone(&model, &[5, 6, 7], &greedy(20));
         let fine = batch.generate_ids(&[5, 6, 7], &greedy(20)).unwrap();
-        let nan = greedy(20).logits(|tokens, logits| logits[3] = if tokens.len() == 6 { f32::NAN } else { 0.0 });
+        let nan = greedy(20)
+            .logits(|tokens, logits| logits[3] = if tokens.len() == 6 { f32::NAN } else { 0.0 });
         let mut wrong = batch.generate_ids(&[5, 6, 7], &nan).unwrap();
         assert_eq!(take(&mut wrong, 3).len(), 3, "{engine}");
         let error = block_on(wrong.next_token()).unwrap().unwrap_err();
-        assert!(matches!(&error, Error::Invalid { what, .. } if what.contains("NaN")), "{engine}: {error}");
+        assert!(
+            matches!(&error, Error::Invalid { what, .. } if what.contains("NaN")),
+            "{engine}: {error}"
+        );
         assert!(block_on(wrong.next_token()).is_none() && wrong.stop().is_none(), "{engine}");
         assert_eq!(all(fine), wanted, "{engine}");
         // What is wrong with a request is known before it waits.
-        let invalid = |prompt: &[u32], options: &GenerateOptions| batch.generate_ids(prompt, options).map(drop).unwrap_err().to_string();
+        let invalid = |prompt: &[u32], options: &GenerateOptions| {
+            batch.generate_ids(prompt, options).map(drop).unwrap_err().to_string()
+        };
         assert!(invalid(&[], &greedy(1)).contains("no tokens"));
         assert!(invalid(&[99_999], &greedy(1)).contains("token 99999"));
         assert!(invalid(&[5; 257], &greedy(1)).contains("257 positions"));
         assert!(invalid(&[5], &greedy(1).stop([""])).contains("stop string"));
-        assert!(invalid(&[5], &greedy(1).sampling(Sampling::GREEDY.temperature(-1.0))).contains("temperature"));
+        assert!(
+            invalid(&[5], &greedy(1).sampling(Sampling::GREEDY.temperature(-1.0)))
+                .contains("temperature")
+        );
     }
     let (_, model) = &models()[0];
     for (options, wanted) in [
@@ -397,7 +505,10 @@ fn the_error_of_one_is_its_own() {
         (BatchOptions::new(1, 1 << 20), "positions"),
         (BatchOptions::new(1, 16).piece(0), "pieces of 0"),
     ] {
-        assert!(model.batch(options).map(drop).unwrap_err().to_string().contains(wanted), "{wanted}");
+        assert!(
+            model.batch(options).map(drop).unwrap_err().to_string().contains(wanted),
+            "{wanted}"
+        );
     }
 }
 
@@ -410,13 +521,20 @@ fn the_end_of_the_thread_is_told_to_all() {
         drop(fine);
         let mut fine = batch.generate("Once", &greedy(250)).unwrap();
         take(&mut fine, 1);
-        let panics = batch.generate("Once", &greedy(9).logits(|_, _| panic!("on purpose"))).unwrap();
+        let panics =
+            batch.generate("Once", &greedy(9).logits(|_, _| panic!("on purpose"))).unwrap();
         let waits = batch.generate("Once", &greedy(9)).unwrap();
         for stream in [fine, panics, waits] {
             let error = block_on(stream.all()).unwrap_err();
-            assert!(matches!(&error, Error::Gpu { message, .. } if message.contains("panicked")), "{engine}: {error}");
+            assert!(
+                matches!(&error, Error::Gpu { message, .. } if message.contains("panicked")),
+                "{engine}: {error}"
+            );
         }
-        assert!(matches!(batch.generate("Once", &greedy(9)).map(drop), Err(Error::Gpu { .. })), "{engine}");
+        assert!(
+            matches!(batch.generate("Once", &greedy(9)).map(drop), Err(Error::Gpu { .. })),
+            "{engine}"
+        );
         assert_eq!((batch.load().running, batch.load().waiting), (0, 0), "{engine}");
     }
 }
@@ -432,7 +550,8 @@ fn prefixes_are_reused_within_a_salt() {
                 let run = |salt: Option<&str>| {
                     let options = greedy(5).cache_salt(salt);
                     let mut stream = batch.generate_ids(&prompt, &options).unwrap();
-                    let tokens: Vec<u32> = take(&mut stream, 5).into_iter().map(|token| token.id).collect();
+                    let tokens: Vec<u32> =
+                        take(&mut stream, 5).into_iter().map(|token| token.id).collect();
                     assert_eq!(tokens, alone(&model, &prompt, &options).0, "{engine}");
                     stream.cached_tokens()
                 };
@@ -441,7 +560,10 @@ fn prefixes_are_reused_within_a_salt() {
                 assert_eq!(run(second), expected, "{engine}: {first:?}, then {second:?}");
             }
         }
-        let error = batch(&model, 1, 8).generate_ids(&prompt, &greedy(5).cache_salt(Some("x".repeat(1025)))).map(drop).unwrap_err();
+        let error = batch(&model, 1, 8)
+            .generate_ids(&prompt, &greedy(5).cache_salt(Some("x".repeat(1025))))
+            .map(drop)
+            .unwrap_err();
         assert!(error.to_string().contains("cache salt of 1025 bytes"), "{engine}: {error}");
     }
 }
@@ -450,10 +572,17 @@ fn prefixes_are_reused_within_a_salt() {
 fn long_stop_strings_are_refused() {
     for (engine, model) in models() {
         let prompt = ids(&model, 1, 6);
-        for (stop, allowed) in [(vec!["x".repeat(4096)], true), (vec!["x".repeat(4097)], false), (vec!["x".repeat(4096); 5], false)] {
+        for (stop, allowed) in [
+            (vec!["x".repeat(4096)], true),
+            (vec!["x".repeat(4097)], false),
+            (vec!["x".repeat(4096); 5], false),
+        ] {
             let result = batch(&model, 1, 8).generate_ids(&prompt, &greedy(2).stop(stop)).map(drop);
             assert_eq!(result.is_ok(), allowed, "{engine}: {result:?}");
-            assert!(allowed || result.unwrap_err().to_string().contains("stop strings of up to"), "{engine}");
+            assert!(
+                allowed || result.unwrap_err().to_string().contains("stop strings of up to"),
+                "{engine}"
+            );
         }
     }
 }
@@ -462,7 +591,8 @@ fn long_stop_strings_are_refused() {
 fn a_slot_keeps_what_a_following_prompt_begins_with() {
     for (engine, model) in models() {
         let batch = batch(&model, 3, 8);
-        let texts: Vec<_> = [(1, 60), (2, 90), (3, 30)].map(|(seed, len)| ids(&model, seed, len)).into();
+        let texts: Vec<_> =
+            [(1, 60), (2, 90), (3, 30)].map(|(seed, len)| ids(&model, seed, len)).into();
         let run = |prompt: &[u32]| {
             let mut stream = batch.generate_ids(prompt, &greedy(5)).unwrap();
             let tokens: Vec<u32> = take(&mut stream, 5).into_iter().map(|token| token.id).collect();
@@ -471,7 +601,8 @@ fn a_slot_keeps_what_a_following_prompt_begins_with() {
         };
         let begun: Vec<_> = texts.iter().map(|text| run(text)).collect();
         assert!(begun.iter().all(|(cached, _)| *cached == 0), "{engine}: {begun:?}");
-        // The next turn of each: all but the last token generated is there. In another order, so that it is not the slot which is the turn's.
+        // The next turn of each: all but the last token generated is there. In another order, so
+        // that it is not the slot which is the turn's.
         for n in [1, 2, 0] {
             let next = [&texts[n][..], &begun[n].1, &[9, 8, 7]].concat();
             assert_eq!(run(&next).0, texts[n].len() + 4, "{engine}: turn of {n}");
@@ -493,7 +624,11 @@ fn who_reads_slowly_makes_nobody_wait() {
         let batch = batch(&model, 1, 8);
         let slow = batch.generate_ids(&[5, 6], &greedy(50)).unwrap();
         // There is one slot.
-        assert_eq!(block_on(batch.generate_ids(&[7], &greedy(5)).unwrap().all()).unwrap().ids.len(), 5, "{engine}");
+        assert_eq!(
+            block_on(batch.generate_ids(&[7], &greedy(5)).unwrap().all()).unwrap().ids.len(),
+            5,
+            "{engine}"
+        );
         assert_eq!(all(slow), alone(&model, &[5, 6], &greedy(50)), "{engine}");
     }
 }
@@ -512,11 +647,15 @@ fn a_long_prompt_does_not_stop_those_that_run() {
         let at = Arc::new(AtomicUsize::new(0));
         let first = at.clone();
         let before = steps.load(Ordering::SeqCst);
-        let long = greedy(1).logits(move |_, _| first.store(seen.load(Ordering::SeqCst), Ordering::SeqCst));
+        let long = greedy(1)
+            .logits(move |_, _| first.store(seen.load(Ordering::SeqCst), Ordering::SeqCst));
         block_on(batch.generate_ids(&ids(&model, 1, 200), &long).unwrap().all()).unwrap();
         // 50 pieces, and a step after each but the last.
         let between = at.load(Ordering::SeqCst) - before;
-        assert!((49..60).contains(&between), "{engine}: {between} steps while a prompt of 50 pieces was computed");
+        assert!(
+            (49..60).contains(&between),
+            "{engine}: {between} steps while a prompt of 50 pieces was computed"
+        );
         assert!(running.stop().is_none(), "{engine}");
     }
 }
@@ -556,6 +695,10 @@ fn streams_end_for_the_reasons_of_generations() {
         assert_eq!(stop(&greedy(4)), (4, Some(Stop::MaxTokens)), "{engine}");
         // The last token is not appended.
         assert_eq!(stop(&greedy(1000)), (18, Some(Stop::Context)), "{engine}");
-        assert_eq!(stop(&greedy(9).ignore_eos(false).logit_bias([(2047, 1e6)])), (1, Some(Stop::EndOfText)), "{engine}");
+        assert_eq!(
+            stop(&greedy(9).ignore_eos(false).logit_bias([(2047, 1e6)])),
+            (1, Some(Stop::EndOfText)),
+            "{engine}"
+        );
     }
 }

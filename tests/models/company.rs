@@ -1,5 +1,6 @@
-//! The same bits in any company: a sequence's logits do not depend on how its text was cut into pieces, on what else is in the batch, or on how many
-//! tokens a step takes. In every engine. Nor do they depend on the numbers that kernels are chosen by.
+//! The same bits in any company: a sequence's logits do not depend on how its text was cut into
+//! pieces, on what else is in the batch, or on how many tokens a step takes. In every engine. Nor
+//! do they depend on the numbers that kernels are chosen by.
 
 use bitnet_wgpu::{
     Choice, Context, ShaderLanguage, Tuning,
@@ -13,7 +14,8 @@ use support::{
     prompts_on_matrix_units, real_model,
 };
 
-/// The real model by both engines, and on matrix units where the GPU has some, and small ones with SiLU and with rows that take two dispatches.
+/// The real model by both engines, and on matrix units where the GPU has some, and small ones with
+/// SiLU and with rows that take two dispatches.
 fn models() -> Vec<(&'static str, Model)> {
     let small = |name: &str| Model::load(context(), support::data("models").join(name)).unwrap();
     let real = Model::load(context(), real_model()).unwrap();
@@ -29,38 +31,59 @@ fn models() -> Vec<(&'static str, Model)> {
         ("float activations on the GPU", small("qwen3")),
         ("8 bits by groups on the GPU", by_groups(Some(context()))),
         ("8 bits by groups on the CPU", by_groups(None)),
-        ("float activations on the CPU", Model::load_cpu(support::data("models").join("qwen3")).unwrap()),
+        (
+            "float activations on the CPU",
+            Model::load_cpu(support::data("models").join("qwen3")).unwrap(),
+        ),
         ("a ternary head on the GPU", ternary_head(Some(context()))),
         ("a ternary head on the CPU", ternary_head(None)),
         ("rotated weights on the GPU", rotated(Some(context()))),
         ("rotated weights on the CPU", rotated(None)),
     ];
-    for (name, packed) in [("float activations of few tokens in one dispatch", true), ("the same without packed products", false)] {
+    for (name, packed) in [
+        ("float activations of few tokens in one dispatch", true),
+        ("the same without packed products", false),
+    ] {
         let floats = LoadOptions::default().quantized_activations(false);
         all.push((name, Model::load_with(&one_dispatch(packed), real_model(), floats).unwrap()));
     }
-    all.extend(prompts_on_matrix_units().map(|context| ("matrix units", Model::load(&context, real_model()).unwrap())));
+    all.extend(
+        prompts_on_matrix_units()
+            .map(|context| ("matrix units", Model::load(&context, real_model()).unwrap())),
+    );
     all
 }
 
-/// A device that is taken for a GPU, and multiplies rounded activations in planes of bytes or in floats.
+/// A device that is taken for a GPU, and multiplies rounded activations in planes of bytes or in
+/// floats.
 fn one_dispatch(packed: bool) -> Context {
     context().restricted(|c| (c.fast_packed_dot, c.software) = (packed, false))
 }
 
 /// A model whose weights are scaled by groups, and whose activations are quantised all the same.
 fn by_groups(context: Option<&Context>) -> Model {
-    Model::load_with(context, support::data("models/qwen3"), LoadOptions::default().quantized_activations(true)).unwrap()
+    Model::load_with(
+        context,
+        support::data("models/qwen3"),
+        LoadOptions::default().quantized_activations(true),
+    )
+    .unwrap()
 }
 
 fn ternary_head(context: Option<&Context>) -> Model {
-    Model::from_file(context, &TernaryTables::open(true, true), None, LoadOptions::default()).unwrap()
+    Model::from_file(context, &TernaryTables::open(true, true), None, LoadOptions::default())
+        .unwrap()
 }
 
 /// A model whose weights are taken for rotated ones, whatever they mean then.
 fn rotated(context: Option<&Context>) -> Model {
     let file = Reconfigured::open("qwen3", |c| {
-        let signs = |width: usize| (width.to_string(), (0..width).map(|i| if i % 3 == 0 { -1.0f32 } else { 1.0 }).collect::<Vec<_>>());
+        let signs = |width: usize| {
+            (
+                width.to_string(),
+                (0..width).map(|i| if i % 3 == 0 { -1.0f32 } else { 1.0 }).collect::<Vec<_>>(),
+            )
+        };
         let signs: BTreeMap<_, _> = [c.hidden, c.heads * c.head_dim].map(signs).into();
         let keys = json!({ "block": 8, "signs": signs, "head": true, "embedding": true });
         c.hadamard = Some(serde_json::from_value(keys).unwrap());
@@ -114,22 +137,35 @@ fn prompts_on_matrix_units_have_the_same_bits() {
     assert!(in_pieces(299) == alone && in_pieces(300) == alone);
 }
 
-/// Attention in halves is another sum, of a prompt only, and nearly the same: a code that flips moves a logit by some tenths.
+/// Attention in halves is another sum, of a prompt only, and nearly the same: a code that flips
+/// moves a logit by some tenths.
 #[test]
 fn attention_in_halves_moves_logits_a_little() {
-    let metal = || (context().language() == ShaderLanguage::Msl && context().capabilities().apple).then(|| context().clone());
+    let metal = || {
+        (context().language() == ShaderLanguage::Msl && context().capabilities().apple)
+            .then(|| context().clone())
+    };
     let Some(context) = prompts_on_matrix_units().or_else(metal) else { return };
-    let load = |halves| Model::load_with(Some(&context), real_model(), LoadOptions::default().half_attention(halves)).unwrap();
+    let load = |halves| {
+        Model::load_with(
+            Some(&context),
+            real_model(),
+            LoadOptions::default().half_attention(halves),
+        )
+        .unwrap()
+    };
     let (model, halves) = (load(false), load(true));
     let ids = text(&model, 5, 130);
     let logits = |model: &Model, piece| {
         let mut session = model.session(SessionOptions::new(1, 512)).unwrap();
-        let pieces: Vec<_> = ids.chunks(piece).map(|part| block_on(session.prefill(0, part)).unwrap()).collect();
+        let pieces: Vec<_> =
+            ids.chunks(piece).map(|part| block_on(session.prefill(0, part)).unwrap()).collect();
         pieces.last().unwrap().clone()
     };
     let exact = logits(&model, 130);
     assert_eq!(bits(&logits(&halves, 50)), bits(&exact), "pieces that are too short for it");
-    let moved = logits(&halves, 130).iter().zip(&exact).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+    let moved =
+        logits(&halves, 130).iter().zip(&exact).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
     println!("logits move by up to {moved}");
     assert!(moved > 0.0 && moved < 0.6, "{moved}");
 }
@@ -142,7 +178,11 @@ fn in_pieces(engine: &str, model: &Model, ids: &[u32], alone: &[Vec<u32>]) {
         for part in ids.chunks(piece) {
             let logits = block_on(session.prefill(0, part)).unwrap();
             done += part.len();
-            assert_eq!(bits(&logits), alone[done - 1], "{engine}: {done} tokens in pieces of {piece}");
+            assert_eq!(
+                bits(&logits),
+                alone[done - 1],
+                "{engine}: {done} tokens in pieces of {piece}"
+            );
         }
     }
 }
@@ -158,7 +198,11 @@ fn together(engine: &str, model: &Model, ids: &[u32], alone: &[Vec<u32>]) {
             block_on(session.prefill_all(0, part, |more| rows.extend(more))).unwrap();
         }
         for (token, row) in rows.chunks(model.config().vocab).enumerate() {
-            assert_eq!(bits(row), alone[before + token], "{engine}: token {token}, {together} together");
+            assert_eq!(
+                bits(row),
+                alone[before + token],
+                "{engine}: token {token}, {together} together"
+            );
         }
     }
 }
@@ -170,18 +214,30 @@ fn among_others(engine: &str, model: &Model, ids: &[u32], alone: &[Vec<u32>]) {
     for others in [1, 3, 15] {
         let (mut session, place) = (session(model, 1 + others), others / 2);
         for sequence in 0..=others {
-            let prompt = if sequence == place { ids[..before].to_vec() } else { text(model, 10 + sequence as u32, 1 + 5 * sequence) };
+            let prompt = if sequence == place {
+                ids[..before].to_vec()
+            } else {
+                text(model, 10 + sequence as u32, 1 + 5 * sequence)
+            };
             block_on(session.prefill(sequence, &prompt)).unwrap();
         }
         for (token, &id) in ids.iter().enumerate().skip(before) {
-            let token_of = |sequence: usize| if sequence == place { id } else { ((token * 37 + sequence) % vocab) as u32 };
-            let logits = block_on(session.decode(&(0..=others).map(token_of).collect::<Vec<_>>())).unwrap();
-            assert_eq!(bits(&logits[place * vocab..][..vocab]), alone[token], "{engine}: token {token} among {others}");
+            let token_of = |sequence: usize| {
+                if sequence == place { id } else { ((token * 37 + sequence) % vocab) as u32 }
+            };
+            let logits =
+                block_on(session.decode(&(0..=others).map(token_of).collect::<Vec<_>>())).unwrap();
+            assert_eq!(
+                bits(&logits[place * vocab..][..vocab]),
+                alone[token],
+                "{engine}: token {token} among {others}"
+            );
         }
     }
 }
 
-/// Tables of choices as far from the usual ones as may be: all at one end, at the other, and in turn at both.
+/// Tables of choices as far from the usual ones as may be: all at one end, at the other, and in
+/// turn at both.
 fn extremes() -> [Tuning; 4] {
     [|_| false, |_| true, |n| n % 2 == 0, |n| n % 4 < 2].map(|at_end: fn(usize) -> bool| {
         let mut tuning = Tuning::default();
@@ -238,6 +294,7 @@ fn no_choice_changes_a_bit_of_logits() {
             assert_eq!(other, None, "{device}, {}, table {n}", path.display());
         }
     }
-    let [in_floats, in_bytes] = [&in_floats, &in_bytes].map(|context| everything(&Model::load(context, small("qwen3")).unwrap()));
+    let [in_floats, in_bytes] = [&in_floats, &in_bytes]
+        .map(|context| everything(&Model::load(context, small("qwen3")).unwrap()));
     assert!(in_floats == in_bytes, "rounded activations have other bits in planes of bytes");
 }

@@ -1,5 +1,6 @@
-//! A real model against transformers: codes, accumulators and outputs equal, on the CPU and on the GPU in every layout. `BITNET_MODEL_DIR` names
-//! another model directory, laid out as assets/tales-22m.
+//! A real model against transformers: codes, accumulators and outputs equal, on the CPU and on the
+//! GPU in every layout. `BITNET_MODEL_DIR` names another model directory, laid out as
+//! assets/tales-22m.
 
 use bitnet_wgpu::{
     Context, Recording, Tensor, bitnet,
@@ -27,7 +28,11 @@ fn goldens() -> Vec<Golden> {
         match tensor.dtype {
             safetensors::Dtype::I8 => tensor.bytes.iter().map(|&b| f32::from(b as i8)).collect(),
             // Sums are below 2^24.
-            safetensors::Dtype::I32 => tensor.bytes.chunks_exact(4).map(|b| i32::from_le_bytes([b[0], b[1], b[2], b[3]]) as f32).collect(),
+            safetensors::Dtype::I32 => tensor
+                .bytes
+                .chunks_exact(4)
+                .map(|b| i32::from_le_bytes([b[0], b[1], b[2], b[3]]) as f32)
+                .collect(),
             _ => tensor.to_f32().unwrap(),
         }
     };
@@ -71,7 +76,12 @@ fn compare(golden: &Golden, whose: &str, xq: &HostActivations, sums: &[i32], y: 
 /// Codes, sums and outputs.
 type Results = (HostActivations, Vec<i32>, Vec<f32>);
 
-fn on_gpu(context: &Context, layout: Layout, golden: &Golden, w: &bitnet_wgpu::PackedTernary) -> Results {
+fn on_gpu(
+    context: &Context,
+    layout: Layout,
+    golden: &Golden,
+    w: &bitnet_wgpu::PackedTernary,
+) -> Results {
     let (recording, xq, sums, y) = record(context, layout, golden, w);
     let _ = recording.submit().unwrap();
     let sums = block_on(sums.read()).unwrap().into_iter().map(|sum| sum as i32).collect();
@@ -106,13 +116,21 @@ fn by_metal(golden: &Golden, w: &bitnet_wgpu::PackedTernary) -> (Vec<i32>, Vec<f
     let (recording, _xq, sums, y) = record(&context, Layout::Half, golden, w);
     let mut memory = Memory::new();
     for dispatch in recording.dispatches() {
-        assert!(dispatch.kernel().source(bitnet_wgpu::ShaderLanguage::Msl).is_some(), "{} has no Metal text", dispatch.kernel().name);
+        assert!(
+            dispatch.kernel().source(bitnet_wgpu::ShaderLanguage::Msl).is_some(),
+            "{} has no Metal text",
+            dispatch.kernel().name
+        );
         for (binding, id) in dispatch.buffers().into_iter().enumerate() {
             memory.entry(id).or_insert_with(|| block_on(dispatch.read(binding)).unwrap());
         }
-        emulated::run(&dispatch, &mut memory, Text::Metal, msl_host::Order::Forward, 65_535).unwrap();
+        emulated::run(&dispatch, &mut memory, Text::Metal, msl_host::Order::Forward, 65_535)
+            .unwrap();
     }
-    let floats = |tensor: &Tensor<f32>| bytemuck::pod_collect_to_vec::<u8, f32>(&memory[&tensor.bound().id()])[..tensor.len()].to_vec();
+    let floats = |tensor: &Tensor<f32>| {
+        bytemuck::pod_collect_to_vec::<u8, f32>(&memory[&tensor.bound().id()])[..tensor.len()]
+            .to_vec()
+    };
     (floats(&sums).into_iter().map(|sum| sum as i32).collect(), floats(&y))
 }
 
@@ -130,7 +148,13 @@ fn every_linear_equals_transformers() {
                 for half_subnormals in [true, false] {
                     let context = context.restricted(|c| c.half_subnormals &= half_subnormals);
                     let (xq, sums, y) = on_gpu(&context, layout, &golden, &w);
-                    compare(&golden, &format!("{layout:?}, {:?}", context.capabilities()), &xq, &sums, &y);
+                    compare(
+                        &golden,
+                        &format!("{layout:?}, {:?}", context.capabilities()),
+                        &xq,
+                        &sums,
+                        &y,
+                    );
                 }
             }
         }

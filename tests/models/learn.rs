@@ -20,7 +20,8 @@ fn number(tensor: &Tensor<f32>) -> f64 {
 
 /// Loss and norm of PyTorch's first steps (data/learn/make.py), in columns of the golden.
 fn golden(columns: [usize; 2]) -> Vec<[f64; 2]> {
-    let line = |line: &str| columns.map(|column| line.split(',').nth(column).unwrap().parse().unwrap());
+    let line =
+        |line: &str| columns.map(|column| line.split(',').nth(column).unwrap().parse().unwrap());
     GOLDEN.lines().skip(1).map(line).collect()
 }
 
@@ -33,7 +34,13 @@ fn compare(int8: bool, golden: &[[f64; 2]], bounds: [f64; 2]) {
         let (loss, norm) = training.step().unwrap();
         for (which, found) in [number(&loss), number(&norm)].into_iter().enumerate() {
             let off = (found / wanted[which] - 1.0).abs();
-            assert!(off <= bounds[which], "step {}: {} is {found}, not {}", i + 1, ["loss", "norm"][which], wanted[which]);
+            assert!(
+                off <= bounds[which],
+                "step {}: {} is {found}, not {}",
+                i + 1,
+                ["loss", "norm"][which],
+                wanted[which]
+            );
             worst[which] = worst[which].max(off);
         }
     }
@@ -45,7 +52,8 @@ fn float_activations_learn_as_in_pytorch() {
     compare(false, &golden([3, 4]), [1e-5, 1e-5]);
 }
 
-/// A code that is rounded the other way makes a percent of what follows for its token: by so much PyTorch differs from itself (`make.py noise`).
+/// A code that is rounded the other way makes a percent of what follows for its token: by so much
+/// PyTorch differs from itself (`make.py noise`).
 #[test]
 fn int8_activations_learn_as_in_pytorch() {
     compare(true, &golden([1, 2]), [5e-3, 3e-2]);
@@ -61,7 +69,9 @@ fn the_loss_halves_and_again_with_the_same_bits() {
             .model
             .parameters
             .iter()
-            .map(|weights| block_on(weights.read()).unwrap().into_iter().map(f32::to_bits).collect())
+            .map(|weights| {
+                block_on(weights.read()).unwrap().into_iter().map(f32::to_bits).collect()
+            })
             .collect();
         (losses, weights)
     };

@@ -1,5 +1,6 @@
-//! A real model against transformers: layer by layer, last logits, greedy tokens, perplexity; on the GPU, with and without subgroup operations, and
-//! on the CPU. `BITNET_MODEL_DIR` names another model directory, laid out as assets/tales-22m.
+//! A real model against transformers: layer by layer, last logits, greedy tokens, perplexity; on
+//! the GPU, with and without subgroup operations, and on the CPU. `BITNET_MODEL_DIR` names another
+//! model directory, laid out as assets/tales-22m.
 
 use bitnet_wgpu::{
     Context, Element,
@@ -9,15 +10,19 @@ use bitnet_wgpu::{
 };
 use serde_json::Value;
 use std::collections::BTreeMap;
-use support::{Golden, block_on, context, contexts, models::Reconfigured, prompts_on_matrix_units, real_model};
+use support::{
+    Golden, block_on, context, contexts, models::Reconfigured, prompts_on_matrix_units, real_model,
+};
 
-/// The model on the GPU, in every way that the device can be used or in the way that it is by choice, and on the CPU.
+/// The model on the GPU, in every way that the device can be used or in the way that it is by
+/// choice, and on the CPU.
 fn models(every_gpu: bool) -> Vec<(String, Model)> {
     let on_gpu = |context: &Context| {
         let engine = format!("{context:?}, subgroups {}", context.capabilities().subgroups);
         (engine, Model::load(context, real_model()).unwrap())
     };
-    let mut models: Vec<_> = if every_gpu { contexts() } else { vec![context().clone()] }.iter().map(on_gpu).collect();
+    let mut models: Vec<_> =
+        if every_gpu { contexts() } else { vec![context().clone()] }.iter().map(on_gpu).collect();
     models.extend(
         prompts_on_matrix_units()
             .filter(|_| every_gpu)
@@ -37,16 +42,16 @@ fn golden(name: &str) -> Golden {
 }
 
 fn report() -> Value {
-    serde_json::from_slice(&std::fs::read(real_model().join("golden/golden.json")).unwrap()).unwrap()
+    serde_json::from_slice(&std::fs::read(real_model().join("golden/golden.json")).unwrap())
+        .unwrap()
 }
 
 /// |a - b| / |b| in the 2-norm.
 fn relative(a: &[f32], b: &[f32]) -> f64 {
     assert_eq!(a.len(), b.len());
-    let (off, norm) = a
-        .iter()
-        .zip(b)
-        .fold((0.0, 0.0), |(off, norm), (&a, &b)| (off + (f64::from(a) - f64::from(b)).powi(2), norm + f64::from(b).powi(2)));
+    let (off, norm) = a.iter().zip(b).fold((0.0, 0.0), |(off, norm), (&a, &b)| {
+        (off + (f64::from(a) - f64::from(b)).powi(2), norm + f64::from(b).powi(2))
+    });
     (off / norm).sqrt()
 }
 
@@ -58,12 +63,17 @@ fn layers_equal_transformers() {
         for layer in 0..model.config().layers {
             let output = block_on(model.layer_output(layer, &input)).unwrap();
             let wanted = golden.floats(&format!("layer{layer}.out"));
-            let rows = output.chunks(model.config().hidden).zip(wanted.chunks(model.config().hidden));
+            let rows =
+                output.chunks(model.config().hidden).zip(wanted.chunks(model.config().hidden));
             let off: Vec<_> = rows.map(|(a, b)| relative(a, b)).collect();
-            // Where an activation lies on a code's boundary to a last bit, the code may be the next one, and the token's output is off by its share.
+            // Where an activation lies on a code's boundary to a last bit, the code may be the next
+            // one, and the token's output is off by its share.
             let flipped = off.iter().filter(|&&off| off > 1e-5).count();
             let worst = off.iter().copied().fold(0.0, f64::max);
-            println!("{engine}, layer {layer}: {flipped} of {} tokens with another code; worst {worst:.1e}", off.len());
+            println!(
+                "{engine}, layer {layer}: {flipped} of {} tokens with another code; worst {worst:.1e}",
+                off.len()
+            );
             assert!(flipped <= 1 && worst < 1e-2, "layer {layer} on {engine}: {off:?}");
             input = wanted;
         }
@@ -73,9 +83,14 @@ fn layers_equal_transformers() {
 /// How far two correct implementations were from each other on each prompt.
 fn spreads() -> Vec<f64> {
     let report = report();
-    let runs: Vec<&Vec<Value>> =
-        report["report"]["max_abs_logit_diff"].as_object().unwrap().values().map(|run| run.as_array().unwrap()).collect();
-    let spread = |prompt: usize| runs.iter().map(|run| run[prompt].as_f64().unwrap()).fold(0.0, f64::max);
+    let runs: Vec<&Vec<Value>> = report["report"]["max_abs_logit_diff"]
+        .as_object()
+        .unwrap()
+        .values()
+        .map(|run| run.as_array().unwrap())
+        .collect();
+    let spread =
+        |prompt: usize| runs.iter().map(|run| run[prompt].as_f64().unwrap()).fold(0.0, f64::max);
     (0..runs[0].len()).map(spread).collect()
 }
 
@@ -88,8 +103,12 @@ fn last_logits_are_within_the_recorded_spread() {
             let logits = block_on(model.logits(&ids)).unwrap();
             let last = &logits[logits.len() - model.config().vocab..];
             let wanted = golden.floats(&format!("prompt{prompt}.last_logits"));
-            let off = last.iter().zip(&wanted).map(|(a, b)| f64::from((a - b).abs())).fold(0.0, f64::max);
-            assert!(off < 2.0 * spread + 1e-4, "prompt {prompt} on {engine}: {off}, spread {spread}");
+            let off =
+                last.iter().zip(&wanted).map(|(a, b)| f64::from((a - b).abs())).fold(0.0, f64::max);
+            assert!(
+                off < 2.0 * spread + 1e-4,
+                "prompt {prompt} on {engine}: {off}, spread {spread}"
+            );
         }
     }
 }
@@ -102,7 +121,12 @@ fn greedy_tokens_are_those_of_transformers() {
             let safe = info["safe_steps"].as_u64().unwrap() as usize;
             let ids = golden.ids(&format!("prompt{prompt}.ids"));
             let options = GenerateOptions::default().max_tokens(64).ignore_eos(true);
-            let generated: Vec<_> = model.generate_ids(&ids, &options).unwrap().into_iter().map(|token| token.unwrap().id).collect();
+            let generated: Vec<_> = model
+                .generate_ids(&ids, &options)
+                .unwrap()
+                .into_iter()
+                .map(|token| token.unwrap().id)
+                .collect();
             let wanted = golden.ids(&format!("prompt{prompt}.greedy"));
             assert_eq!(generated.len(), 64);
             assert_eq!(generated[..safe], wanted[..safe], "prompt {prompt} on {engine}");
@@ -114,18 +138,24 @@ fn greedy_tokens_are_those_of_transformers() {
 fn perplexity_is_that_of_transformers() {
     let golden = golden("golden.safetensors");
     let (ids, wanted) = (golden.ids("heldout_own.ids"), golden.floats("heldout_own.nll"));
-    let wanted = (wanted.iter().map(|&nll| f64::from(nll)).sum::<f64>() / wanted.len() as f64).exp();
+    let wanted =
+        (wanted.iter().map(|&nll| f64::from(nll)).sum::<f64>() / wanted.len() as f64).exp();
     for (engine, model) in models(false) {
         let bos = model.config().bos.unwrap();
         let windows = ids.chunks(255).map(|window| [&[bos], window].concat());
-        let nll: Vec<f64> = windows.flat_map(|window| block_on(model.score(&window)).unwrap()).collect();
+        let nll: Vec<f64> =
+            windows.flat_map(|window| block_on(model.score(&window)).unwrap()).collect();
         assert_eq!(nll.len(), ids.len());
         let perplexity = (nll.iter().sum::<f64>() / nll.len() as f64).exp();
         println!("{engine}: perplexity {perplexity}, transformers {wanted}");
-        // Codes that lie on a boundary to a last bit fall either way: 0.07 % of perplexity is one standard deviation (benches/notes/measurements.md).
+        // Codes that lie on a boundary to a last bit fall either way: 0.07 % of perplexity is one
+        // standard deviation (benches/notes/measurements.md).
         approx::assert_relative_eq!(perplexity, wanted, max_relative = 2e-3);
         // With keys and values as a session has them by default: in 16 bits where the GPU has them.
-        let by_default: Vec<f64> = ids.chunks(255).flat_map(|window| by_session(&model, &[&[bos], window].concat())).collect();
+        let by_default: Vec<f64> = ids
+            .chunks(255)
+            .flat_map(|window| by_session(&model, &[&[bos], window].concat()))
+            .collect();
         let by_default = (by_default.iter().sum::<f64>() / nll.len() as f64).exp();
         println!("{engine}: perplexity {by_default} by default");
         approx::assert_relative_eq!(by_default, wanted, max_relative = 2e-3);
@@ -147,11 +177,14 @@ fn by_session(model: &Model, ids: &[u32]) -> Vec<f64> {
     rows.map(likelihood).collect()
 }
 
-/// What a decoding step costs cannot creep up unseen: its dispatches, and the bytes that it reads of weights.
+/// What a decoding step costs cannot creep up unseen: its dispatches, and the bytes that it reads
+/// of weights.
 #[test]
 fn a_step_is_few_dispatches_that_read_weights_once() {
     let barriers = context().capabilities().device_barriers;
-    let on = |device_barriers, software| context().restricted(|c| (c.device_barriers, c.software) = (device_barriers, software));
+    let on = |device_barriers, software| {
+        context().restricted(|c| (c.device_barriers, c.software) = (device_barriers, software))
+    };
     for software in [false, true] {
         if barriers {
             step_is_few_dispatches(&on(true, software), LoadOptions::default());
@@ -180,16 +213,28 @@ fn step_is_few_dispatches(context: &Context, options: LoadOptions<'_>) {
             *counts.entry(kernel.name).or_insert(0) += 1;
             // Of an embedding, a row is read; of angles and what tokens leave, little.
             if !kernel.name.starts_with("embed") {
-                let reads = kernel.bindings.iter().zip(dispatch.bytes()).filter(|(binding, _)| binding.name != "angles");
-                bytes += reads.filter(|(binding, _)| binding.access == Access::Read).map(|(_, bytes)| bytes).sum::<u64>();
+                let reads = kernel
+                    .bindings
+                    .iter()
+                    .zip(dispatch.bytes())
+                    .filter(|(binding, _)| binding.name != "angles");
+                bytes += reads
+                    .filter(|(binding, _)| binding.access == Access::Read)
+                    .map(|(_, bytes)| bytes)
+                    .sum::<u64>();
             }
         }
         println!("{counts:?}, {bytes} bytes of {}", model.weight_bytes());
         // For several sequences, one more lays out what the head multiplies.
         let ends = 4 + usize::from(model.config().vocab > 2048) + usize::from(sequences > 1);
-        // Where barriers do not order memory, another brings the shares of the attention together, if there are several.
+        // Where barriers do not order memory, another brings the shares of the attention together,
+        // if there are several.
         let attention = if barriers || past == 0 { 1 } else { 2 };
-        assert_eq!(counts.values().sum::<usize>(), (products + attention) * layers + ends, "{counts:?}");
+        assert_eq!(
+            counts.values().sum::<usize>(),
+            (products + attention) * layers + ends,
+            "{counts:?}"
+        );
         let weights = model.weight_bytes() as u64;
         // Scales, gains, and what one dispatch leaves for the next.
         assert!(
@@ -199,10 +244,15 @@ fn step_is_few_dispatches(context: &Context, options: LoadOptions<'_>) {
     }
 }
 
-/// Nor can what a prompt costs: its dispatches, and the bytes that these are bound to. Weights are read once, whatever its length.
+/// Nor can what a prompt costs: its dispatches, and the bytes that these are bound to. Weights are
+/// read once, whatever its length.
 #[test]
 fn a_prompt_is_few_dispatches_that_read_weights_once() {
-    prompt_is_few_dispatches(&context().restricted(|c| (c.matrix_units, c.f16) = (Vec::new(), false)), LoadOptions::default(), "gem");
+    prompt_is_few_dispatches(
+        &context().restricted(|c| (c.matrix_units, c.f16) = (Vec::new(), false)),
+        LoadOptions::default(),
+        "gem",
+    );
     if let Some(units) = prompts_on_matrix_units() {
         prompt_is_few_dispatches(&units, LoadOptions::default().half_attention(true), "units");
     }
@@ -210,10 +260,17 @@ fn a_prompt_is_few_dispatches_that_read_weights_once() {
 
 /// Some of its products are by kernels of such a name.
 fn prompt_is_few_dispatches(context: &Context, options: LoadOptions<'_>, by: &str) {
-    let model = Model::from_file(Some(context), &Reconfigured::open("llama", |c| c.context = 2048), None, options).unwrap();
+    let model = Model::from_file(
+        Some(context),
+        &Reconfigured::open("llama", |c| c.context = 2048),
+        None,
+        options,
+    )
+    .unwrap();
     let (c, weights) = (model.config(), model.weight_bytes() as u64);
     for tokens in [128, 512, 2048] {
-        let (prompt, _) = model.record_prompt(&(0..tokens).map(|i| i as u32 % 50).collect::<Vec<_>>()).unwrap();
+        let (prompt, _) =
+            model.record_prompt(&(0..tokens).map(|i| i as u32 % 50).collect::<Vec<_>>()).unwrap();
         let (mut counts, mut read, mut written) = (BTreeMap::new(), 0, 0);
         for dispatch in prompt.dispatches() {
             let kernel = dispatch.kernel();
@@ -228,32 +285,44 @@ fn prompt_is_few_dispatches(context: &Context, options: LoadOptions<'_>, by: &st
             }
         }
         assert!(tokens < 512 || counts.keys().any(|name| name.contains(by)), "{counts:?}");
-        println!("{tokens}: {counts:?}, {read} bytes read, {written} written, {weights} are weights");
-        // Four products, what prepares the input of each, rotary positions and attention; where barriers do not order memory, its shares may have to be
-        // brought together.
+        println!(
+            "{tokens}: {counts:?}, {read} bytes read, {written} written, {weights} are weights"
+        );
+        // Four products, what prepares the input of each, rotary positions and attention; where
+        // barriers do not order memory, its shares may have to be brought together.
         let combined = counts.get("attention_combine").copied().unwrap_or(0);
         assert!(combined == 0 || !context.capabilities().device_barriers);
         assert_eq!(counts.values().sum::<usize>(), 10 * c.layers + combined + 3, "{counts:?}");
         let few = tokens == 128;
-        let [most_read, most_written] = token_bytes(c, if few { tokens / 64 + 1 } else { 0 }).map(|bytes| bytes * tokens as u64);
-        assert!((weights..weights + weights / 8 + most_read).contains(&read), "{tokens}: {read}, at most {most_read} beside {weights}");
+        let [most_read, most_written] = token_bytes(c, if few { tokens / 64 + 1 } else { 0 })
+            .map(|bytes| bytes * tokens as u64);
+        assert!(
+            (weights..weights + weights / 8 + most_read).contains(&read),
+            "{tokens}: {read}, at most {most_read} beside {weights}"
+        );
         assert!(written < most_written + 4096, "{tokens}: {written}, at most {most_written}");
     }
 }
 
-/// The most bytes that a token has kernels read, and write, where its attention leaves so many shares.
+/// The most bytes that a token has kernels read, and write, where its attention leaves so many
+/// shares.
 fn token_bytes(c: &ModelConfig, shares: usize) -> [u64; 2] {
     let (row, width) = ((c.heads + 2 * c.kv_heads) * c.head_dim, c.heads * c.head_dim);
     // Codes in halves, in rows of whole 64s, with a scale and sums.
     let codes = |width: usize| 2 * width.next_multiple_of(64) + 16;
     let codes = 2 * codes(c.hidden) + codes(width) + codes(c.intermediate);
     let cached = 2 * c.kv_heads * c.head_dim;
-    // The stream for both norms, queries with keys and values, angles and the cache for attention (of shares, the former in place of angles again), what is
-    // attended, and gates and ups.
+    // The stream for both norms, queries with keys and values, angles and the cache for attention
+    // (of shares, the former in place of angles again), what is attended, and gates and ups.
     let again = if shares > 0 { row } else { 0 };
     let read = 2 * c.hidden + row + again + 2 * c.head_dim + cached + width + 2 * c.intermediate;
     // Each product, queries as they are rotated, the cache, what is attended and its shares.
-    let written = 2 * c.hidden + 2 * row + cached + width + 2 * c.intermediate + shares * c.heads * (c.head_dim.next_multiple_of(4) + 2);
+    let written = 2 * c.hidden
+        + 2 * row
+        + cached
+        + width
+        + 2 * c.intermediate
+        + shares * c.heads * (c.head_dim.next_multiple_of(4) + 2);
     // The embedding writes the stream, which the last norm reads.
     [read, written].map(|floats| (c.layers * (4 * floats + codes) + 4 * (c.hidden + 1)) as u64)
 }
@@ -267,7 +336,9 @@ fn a_prompt_states_the_work_of_its_matrices() {
     let found: u64 = recording.dispatches().map(|dispatch| dispatch.multiply_adds()).sum();
     let c = model.config();
     let width = c.heads * c.head_dim;
-    let matrices = c.hidden * (width + 2 * c.kv_heads * c.head_dim) + width * c.hidden + 3 * c.hidden * c.intermediate;
+    let matrices = c.hidden * (width + 2 * c.kv_heads * c.head_dim)
+        + width * c.hidden
+        + 3 * c.hidden * c.intermediate;
     let expected = TOKENS * c.layers * (matrices + 2 * width * TOKENS) + c.vocab * c.hidden;
     assert_eq!(found, expected as u64);
 }

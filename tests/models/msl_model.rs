@@ -1,5 +1,6 @@
-//! Whole models with every kernel in Metal, executed on the CPU: a recorded prompt is taken dispatch by dispatch, and its logits are compared with
-//! transformers' and with those of the device's WGSL.
+//! Whole models with every kernel in Metal, executed on the CPU: a recorded prompt is taken
+//! dispatch by dispatch, and its logits are compared with transformers' and with those of the
+//! device's WGSL.
 
 use bitnet_wgpu::{Bind, bytemuck, model::Model};
 use msl_host::Order;
@@ -11,8 +12,10 @@ use support::{
 
 /// The last logits of a prompt, by Metal on the CPU and by WGSL on the device.
 fn logits(directory: &Path, ids: &[u32]) -> [Vec<f32>; 2] {
-    // Kernels for other GPUs and for software adapters have no Metal text, nor has what Metal's barriers do not allow.
-    let context = context().restricted(|c| (c.software, c.apple, c.device_barriers) = (false, true, false));
+    // Kernels for other GPUs and for software adapters have no Metal text, nor has what Metal's
+    // barriers do not allow.
+    let context =
+        context().restricted(|c| (c.software, c.apple, c.device_barriers) = (false, true, false));
     let model = Model::load(&context, directory).unwrap();
     let (recording, logits) = model.record_prompt(ids).unwrap();
     // Float activations are rounded by kernels in WGSL alone, but for those of one token.
@@ -21,12 +24,17 @@ fn logits(directory: &Path, ids: &[u32]) -> [Vec<f32>; 2] {
     for dispatch in recording.dispatches() {
         let by_hand = dispatch.kernel().source(bitnet_wgpu::ShaderLanguage::Msl).is_some();
         assert!(by_hand || !quantized, "{} has no Metal text", dispatch.kernel().name);
-        fused += usize::from(dispatch.kernel().name.starts_with("norm_bitlinear_rounded") && by_hand);
+        fused +=
+            usize::from(dispatch.kernel().name.starts_with("norm_bitlinear_rounded") && by_hand);
         for (binding, id) in dispatch.buffers().into_iter().enumerate() {
             memory.entry(id).or_insert_with(|| block_on(dispatch.read(binding)).unwrap());
         }
     }
-    assert_eq!(fused > 0, !quantized && ids.len() == 1, "{fused} dispatches of a norm, rounding and product");
+    assert_eq!(
+        fused > 0,
+        !quantized && ids.len() == 1,
+        "{fused} dispatches of a norm, rounding and product"
+    );
     for dispatch in recording.dispatches() {
         emulated::run(&dispatch, &mut memory, Text::Metal, Order::Random(1), 65_535).unwrap();
     }
@@ -39,10 +47,16 @@ fn check(directory: &Path, golden: &str, prompt: usize, tolerance: f32) {
     let golden = Golden::open(directory.join(golden));
     let ids = golden.ids(&format!("prompt{prompt}.ids"));
     let wanted = golden.floats(&format!("prompt{prompt}.last_logits"));
-    for (whose, got) in ["Metal on the CPU", "WGSL on the device"].into_iter().zip(logits(directory, &ids)) {
+    for (whose, got) in
+        ["Metal on the CPU", "WGSL on the device"].into_iter().zip(logits(directory, &ids))
+    {
         let off = got.iter().zip(&wanted).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
         println!("{}, {} tokens: {whose} is {off:.1e} off", directory.display(), ids.len());
-        assert!(got.len() == wanted.len() && off < tolerance, "{}: {whose} is {off} off", directory.display());
+        assert!(
+            got.len() == wanted.len() && off < tolerance,
+            "{}: {whose} is {off} off",
+            directory.display()
+        );
     }
 }
 
@@ -64,7 +78,8 @@ fn a_small_model_with_float_activations_equals_transformers() {
     }
 }
 
-/// A prompt for which two correct implementations were 3e-6 apart, and one with noise in its last bits 0.1.
+/// A prompt for which two correct implementations were 3e-6 apart, and one with noise in its last
+/// bits 0.1.
 #[test]
 fn a_real_model_equals_transformers() {
     check(&support::repository("assets/tales-22m"), "golden/golden.safetensors", 4, 0.2);

@@ -13,7 +13,10 @@ use support::{block_on, context, files::Directory};
 /// On the GPU and on the CPU.
 fn models(name: &str) -> [(&'static str, Model); 2] {
     let directory = support::data("models").join(name);
-    [("GPU", Model::load(context(), &directory).unwrap()), ("CPU", Model::load_cpu(&directory).unwrap())]
+    [
+        ("GPU", Model::load(context(), &directory).unwrap()),
+        ("CPU", Model::load_cpu(&directory).unwrap()),
+    ]
 }
 
 fn two_sequences(cache: Element) -> SessionOptions {
@@ -41,7 +44,11 @@ fn forks_go_on_independently() {
         let mut session = begun(&model, Element::F32);
         let mut fork = session.fork().unwrap();
         block_on(fork.decode(&[20, 21])).unwrap();
-        assert_eq!((session.tokens(1), fork.tokens(1)), (&[9, 8, 7][..], &[9, 8, 7, 21][..]), "{engine}");
+        assert_eq!(
+            (session.tokens(1), fork.tokens(1)),
+            (&[9, 8, 7][..], &[9, 8, 7, 21][..]),
+            "{engine}"
+        );
         assert_eq!(continued(&mut session), alone, "{engine}: the fork changed what it came from");
         fork.truncate(0, 7).unwrap();
         fork.truncate(1, 3).unwrap();
@@ -70,16 +77,24 @@ fn saved_sessions_go_on_as_they_were() {
                 let wanted = continued(&mut session);
                 for (other, model) in &models {
                     let mut loaded = model.load_session(&path, two_sequences(cache)).unwrap();
-                    assert_eq!((loaded.tokens(0), loaded.tokens(1)), (&[1, 2, 3, 4, 5, 6, 7][..], &[9, 8, 7][..]));
+                    assert_eq!(
+                        (loaded.tokens(0), loaded.tokens(1)),
+                        (&[1, 2, 3, 4, 5, 6, 7][..], &[9, 8, 7][..])
+                    );
                     let found = continued(&mut loaded);
                     if engine == other {
                         assert_eq!(found, wanted, "{name} on the {engine}, {cache:?}");
                     }
-                    let off = found.iter().zip(&wanted).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
-                    // Elsewhere numbers round differently, to 16 bits perhaps; another text's would be far off.
+                    let off =
+                        found.iter().zip(&wanted).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+                    // Elsewhere numbers round differently, to 16 bits perhaps; another text's would
+                    // be far off.
                     let largest = wanted.iter().fold(0f32, |max, x| max.max(x.abs()));
                     let bound = if cache == Element::F16 { 0.2 * largest } else { 2e-4 };
-                    assert!(off < bound, "{name}: {off} from the {engine} to the {other}, {cache:?}");
+                    assert!(
+                        off < bound,
+                        "{name}: {off} from the {engine} to the {other}, {cache:?}"
+                    );
                 }
                 // A session need not be as large as it was.
                 let larger = SessionOptions::new(2, 7).cache(cache);
@@ -107,13 +122,27 @@ fn what_a_session_has_is_not_computed_again() {
         });
         let go_on = |path: &Path, prompt: &[u32]| {
             let session = model.load_session(path, SessionOptions::new(1, 24)).unwrap();
-            let generation = model.generate_in(session, prompt, &GenerateOptions::default().max_tokens(8).ignore_eos(true)).unwrap();
+            let generation = model
+                .generate_in(
+                    session,
+                    prompt,
+                    &GenerateOptions::default().max_tokens(8).ignore_eos(true),
+                )
+                .unwrap();
             generation.into_iter().map(|token| token.unwrap().id).collect::<Vec<_>>()
         };
         let prompt = [1, 2, 3, 4, 5, 6, 7, 8, 9];
-        assert_ne!(go_on(&altered, &prompt), go_on(&path, &prompt), "{engine}: all of it was computed");
+        assert_ne!(
+            go_on(&altered, &prompt),
+            go_on(&path, &prompt),
+            "{engine}: all of it was computed"
+        );
         let another = [2, 2, 3, 4, 5, 6, 7, 8, 9];
-        assert_eq!(go_on(&altered, &another), go_on(&path, &another), "{engine}: a text with nothing in common");
+        assert_eq!(
+            go_on(&altered, &another),
+            go_on(&path, &another),
+            "{engine}: a text with nothing in common"
+        );
     }
 }
 
@@ -127,7 +156,10 @@ fn another_models_session_is_refused() {
         directory.write("model.safetensors", weights);
         Model::load_cpu(&directory.0).unwrap()
     };
-    let (config, weights) = (fs::read_to_string(source.join("config.json")).unwrap(), fs::read(source.join("model.safetensors")).unwrap());
+    let (config, weights) = (
+        fs::read_to_string(source.join("config.json")).unwrap(),
+        fs::read(source.join("model.safetensors")).unwrap(),
+    );
     let model = copy(&config, &weights);
     block_on(begun(&model, Element::F32).save(&path)).unwrap();
     let options = two_sequences(Element::F32);
@@ -141,7 +173,8 @@ fn another_models_session_is_refused() {
     json["rms_norm_eps"] = 0.25.into();
     refused(&copy(&json.to_string(), &weights), "eps");
     // The tensors lie one after another, to the end of the file.
-    let mut end = weights.len() - file.names().iter().filter_map(|name| file.size(name)).sum::<usize>();
+    let mut end =
+        weights.len() - file.names().iter().filter_map(|name| file.size(name)).sum::<usize>();
     for name in file.names() {
         end += file.size(&name).unwrap();
         let is_gain_or_scale = file.shape(&name).unwrap().len() == 1;
@@ -155,25 +188,37 @@ fn another_models_session_is_refused() {
 }
 
 /// Writes a file with other tensors or metadata than a session's.
-fn changed(from: &SafeTensors, path: &Path, model: Option<&str>, change: impl Fn(&str, &mut Dtype, &mut Vec<usize>, &mut Vec<u8>) -> bool) {
+fn changed(
+    from: &SafeTensors,
+    path: &Path,
+    model: Option<&str>,
+    change: impl Fn(&str, &mut Dtype, &mut Vec<usize>, &mut Vec<u8>) -> bool,
+) {
     let mut parts = Vec::new();
     for name in from.names() {
         let tensor = from.tensor(&name).unwrap();
-        let (mut kind, mut shape, mut bytes) = (tensor.dtype, tensor.shape.to_vec(), tensor.bytes.to_vec());
+        let (mut kind, mut shape, mut bytes) =
+            (tensor.dtype, tensor.shape.to_vec(), tensor.bytes.to_vec());
         if change(&name, &mut kind, &mut shape, &mut bytes) {
             parts.push((name, kind, shape, bytes));
         }
     }
-    let views = parts.iter().map(|(name, kind, shape, bytes)| (name, TensorView::new(*kind, shape.clone(), bytes).unwrap()));
+    let views = parts.iter().map(|(name, kind, shape, bytes)| {
+        (name, TensorView::new(*kind, shape.clone(), bytes).unwrap())
+    });
     let print = model.unwrap_or_else(|| from.metadata("model").unwrap());
-    let metadata = HashMap::from([("format".into(), "bitnet-wgpu session 1".into()), ("model".into(), print.into())]);
+    let metadata = HashMap::from([
+        ("format".into(), "bitnet-wgpu session 1".into()),
+        ("model".into(), print.into()),
+    ]);
     safetensors::serialize_to_file(views, Some(metadata), path).unwrap();
 }
 
 #[test]
 fn damaged_sessions_are_refused_by_name() {
     let directory = Directory::temporary();
-    let (path, bad) = (directory.0.join("session.safetensors"), directory.0.join("bad.safetensors"));
+    let (path, bad) =
+        (directory.0.join("session.safetensors"), directory.0.join("bad.safetensors"));
     let [(_, gpu), (_, cpu)] = models("odd");
     block_on(begun(&cpu, Element::F32).save(&path)).unwrap();
     let sound = SafeTensors::open(&path).unwrap();
@@ -236,9 +281,25 @@ fn damaged_sessions_are_refused_by_name() {
     refused("not a saved session");
 
     assert!(matches!(cpu.load_session(directory.0.join("none"), options), Err(Error::Io { .. })));
-    assert!(matches!(cpu.load_session(&path, SessionOptions::new(1, 24)), Err(Error::Invalid { .. })));
-    assert!(matches!(cpu.load_session(&path, SessionOptions::new(2, 6)), Err(Error::Context { needed: 7, capacity: 6 })));
+    assert!(matches!(
+        cpu.load_session(&path, SessionOptions::new(1, 24)),
+        Err(Error::Invalid { .. })
+    ));
+    assert!(matches!(
+        cpu.load_session(&path, SessionOptions::new(2, 6)),
+        Err(Error::Context { needed: 7, capacity: 6 })
+    ));
     let [_, (_, other)] = models("newer");
-    assert!(other.load_session(&path, options).map(drop).unwrap_err().to_string().contains("another model"));
-    assert!(matches!(block_on(begun(&cpu, Element::F32).save(directory.0.join("no/folder"))), Err(Error::Io { .. })));
+    assert!(
+        other
+            .load_session(&path, options)
+            .map(drop)
+            .unwrap_err()
+            .to_string()
+            .contains("another model")
+    );
+    assert!(matches!(
+        block_on(begun(&cpu, Element::F32).save(directory.0.join("no/folder"))),
+        Err(Error::Io { .. })
+    ));
 }

@@ -1,9 +1,12 @@
-//! A text that is guessed ahead is the text that it is without: ids, ends and logits, greedy and sampled, by every engine. And guesses are good where
-//! they can be.
+//! A text that is guessed ahead is the text that it is without: ids, ends and logits, greedy and
+//! sampled, by every engine. And guesses are good where they can be.
 
 use bitnet_wgpu::{
     Element, Error,
-    model::{Drafter, GenerateOptions, LoadOptions, Model, Sampling, SessionOptions, Speculation, SpeculationCounts, Stop},
+    model::{
+        Drafter, GenerateOptions, LoadOptions, Model, Sampling, SessionOptions, Speculation,
+        SpeculationCounts, Stop,
+    },
 };
 use std::{
     collections::BTreeMap,
@@ -40,7 +43,8 @@ fn small(name: &str) -> [(String, Model); 2] {
 /// A model's first layers, on the CPU: of the same vocabulary, and another.
 fn first_layers(of: &Path, layers: usize) -> Model {
     let copy = Directory::temporary();
-    let mut config: serde_json::Value = serde_json::from_slice(&std::fs::read(of.join("config.json")).unwrap()).unwrap();
+    let mut config: serde_json::Value =
+        serde_json::from_slice(&std::fs::read(of.join("config.json")).unwrap()).unwrap();
     config["num_hidden_layers"] = layers.into();
     copy.write("config.json", config.to_string());
     copy.write("model.safetensors", std::fs::read(of.join("model.safetensors")).unwrap());
@@ -55,7 +59,11 @@ struct Run {
     stop: Option<Stop>,
 }
 
-fn run(model: &Model, prompt: &[u32], options: &GenerateOptions) -> (Run, Option<SpeculationCounts>) {
+fn run(
+    model: &Model,
+    prompt: &[u32],
+    options: &GenerateOptions,
+) -> (Run, Option<SpeculationCounts>) {
     let mut generation = model.generate_ids(prompt, options).unwrap();
     let (mut ids, mut text) = (Vec::new(), String::new());
     for token in &mut generation {
@@ -73,11 +81,18 @@ fn run(model: &Model, prompt: &[u32], options: &GenerateOptions) -> (Run, Option
 }
 
 /// Compares a text with and without; gives what was guessed.
-fn same(what: &str, model: &Model, prompt: &[u32], options: &GenerateOptions, by: impl Into<Speculation>) -> SpeculationCounts {
+fn same(
+    what: &str,
+    model: &Model,
+    prompt: &[u32],
+    options: &GenerateOptions,
+    by: impl Into<Speculation>,
+) -> SpeculationCounts {
     all_same(what, model, prompt, options, [by.into()])[0]
 }
 
-/// Compares a text with guesses in several ways with the text without; gives what was guessed by each.
+/// Compares a text with guesses in several ways with the text without; gives what was guessed by
+/// each.
 fn all_same<const N: usize>(
     what: &str,
     model: &Model,
@@ -91,8 +106,15 @@ fn all_same<const N: usize>(
         let (guessed, counts) = run(model, prompt, &options.clone().speculate(by.clone()));
         let counts = counts.unwrap();
         assert_eq!(guessed, plain, "{what}: {by:?}, {counts:?}, {options:?}");
-        assert!(counts.accepted <= counts.drafted && counts.passes <= counts.drafted, "{what}: {counts:?}");
-        assert!(counts.accepted + counts.passes <= plain.ids.len(), "{what}: {counts:?} of {} tokens", plain.ids.len());
+        assert!(
+            counts.accepted <= counts.drafted && counts.passes <= counts.drafted,
+            "{what}: {counts:?}"
+        );
+        assert!(
+            counts.accepted + counts.passes <= plain.ids.len(),
+            "{what}: {counts:?} of {} tokens",
+            plain.ids.len()
+        );
         counts
     })
 }
@@ -113,9 +135,24 @@ fn drafts_of_every_length_leave_the_text_as_it_is() {
         let prompt = [510, 3, 7, 9, 3, 7, 9, 3, 7];
         for options in [options.clone(), options.sampling(warm(1).temperature(0.3))] {
             let lengths = [1, 2, 3, 4, 5, 6, 7, 8, 15];
-            let by_text = all_same(&engine, &model, &prompt, &options, lengths.map(|tokens| ngram(1, 3, tokens)));
-            let by_model = all_same(&engine, &model, &prompt, &options, lengths.map(|tokens| Speculation::from(&draft).tokens(tokens)));
-            assert!(by_text.iter().chain(&by_model).any(|counts| counts.accepted > 0), "{engine}: {by_text:?} {by_model:?}");
+            let by_text = all_same(
+                &engine,
+                &model,
+                &prompt,
+                &options,
+                lengths.map(|tokens| ngram(1, 3, tokens)),
+            );
+            let by_model = all_same(
+                &engine,
+                &model,
+                &prompt,
+                &options,
+                lengths.map(|tokens| Speculation::from(&draft).tokens(tokens)),
+            );
+            assert!(
+                by_text.iter().chain(&by_model).any(|counts| counts.accepted > 0),
+                "{engine}: {by_text:?} {by_model:?}"
+            );
         }
     }
 }
@@ -127,7 +164,10 @@ fn text_that_repeats_itself_is_guessed() {
         let options = GenerateOptions::default().max_tokens(64).ignore_eos(true);
         let counts = same(engine, &model, &prompt, &options, Speculation::ngram());
         println!("{engine}, greedy: {counts:?}");
-        assert!(2 * counts.accepted > counts.drafted && counts.accepted > 16, "{engine}: {counts:?}");
+        assert!(
+            2 * counts.accepted > counts.drafted && counts.accepted > 16,
+            "{engine}: {counts:?}"
+        );
         let mut accepted = 0;
         for seed in 1..3 {
             let sampled = options.clone().sampling(warm(seed).temperature(0.4));
@@ -154,19 +194,28 @@ fn a_models_own_drafts_are_all_accepted() {
     }
 }
 
-/// What is forced upon a text is not guessed; what follows is, since the draft model forgets what did not become text.
+/// What is forced upon a text is not guessed; what follows is, since the draft model forgets what
+/// did not become text.
 #[test]
 fn one_wrong_guess_costs_one_draft() {
     for (engine, model) in small("newer") {
         // Wherever in a draft it is.
-        for (place, sampling) in [12, 13, 14, 15].into_iter().flat_map(|place| [(place, Sampling::GREEDY), (place, warm(5))]) {
+        for (place, sampling) in [12, 13, 14, 15]
+            .into_iter()
+            .flat_map(|place| [(place, Sampling::GREEDY), (place, warm(5))])
+        {
             let forced = move |tokens: &[u32], logits: &mut [f32]| {
                 if tokens.len() == place {
                     logits[(tokens[place - 1] as usize + 7) % 512] = 1e4;
                 }
             };
-            let options = GenerateOptions::default().max_tokens(32).ignore_eos(true).sampling(sampling).logits(forced);
-            let counts = same(&engine, &model, &[510, 3, 7], &options, Speculation::from(&model).tokens(4));
+            let options = GenerateOptions::default()
+                .max_tokens(32)
+                .ignore_eos(true)
+                .sampling(sampling)
+                .logits(forced);
+            let counts =
+                same(&engine, &model, &[510, 3, 7], &options, Speculation::from(&model).tokens(4));
             let missed = counts.drafted - counts.accepted;
             assert!((1..=4).contains(&missed), "{engine}, {place}: {counts:?}");
         }
@@ -175,7 +224,8 @@ fn one_wrong_guess_costs_one_draft() {
 
 /// Options that the host looks at, at every token.
 fn kinds() -> Vec<GenerateOptions> {
-    let options = |sampling| GenerateOptions::default().max_tokens(32).ignore_eos(true).sampling(sampling);
+    let options =
+        |sampling| GenerateOptions::default().max_tokens(32).ignore_eos(true).sampling(sampling);
     vec![
         options(warm(1).repetition_penalty(1.2).presence_penalty(0.2).frequency_penalty(0.1)),
         options(Sampling::GREEDY.repetition_penalty(1.05)),
@@ -193,7 +243,13 @@ fn whatever_changes_the_logits_the_text_is_the_same() {
     let draft = first_layers(&models::directory("newer"), 1);
     for (engine, model) in small("newer") {
         for options in kinds() {
-            all_same(&engine, &model, &prompt, &options, [ngram(1, 4, 6), Speculation::from(&model), Speculation::from(&draft)]);
+            all_same(
+                &engine,
+                &model,
+                &prompt,
+                &options,
+                [ngram(1, 4, 6), Speculation::from(&model), Speculation::from(&draft)],
+            );
         }
     }
 }
@@ -201,14 +257,25 @@ fn whatever_changes_the_logits_the_text_is_the_same() {
 #[test]
 fn another_models_drafts_leave_the_text_as_it_is() {
     let half = first_layers(&support::repository(TALES), 4);
-    let int8 = Model::load_with(None, support::repository(TALES), LoadOptions::default().int8_head(true)).unwrap();
+    let int8 =
+        Model::load_with(None, support::repository(TALES), LoadOptions::default().int8_head(true))
+            .unwrap();
     for (engine, model) in tales() {
         let prompt = model.encode_prompt("Once upon a time there was").unwrap();
         for sampling in [Sampling::GREEDY, warm(1), warm(2)] {
             let options = GenerateOptions::default().max_tokens(40).sampling(sampling);
-            let [poor, good] = all_same(engine, &model, &prompt, &options, [Speculation::from(&half), Speculation::from(&int8)]);
+            let [poor, good] = all_same(
+                engine,
+                &model,
+                &prompt,
+                &options,
+                [Speculation::from(&half), Speculation::from(&int8)],
+            );
             println!("{engine}: {poor:?}, {good:?}");
-            assert!(2 * good.accepted > good.drafted && good.accepted > poor.accepted, "{engine}: {poor:?} {good:?}");
+            assert!(
+                2 * good.accepted > good.drafted && good.accepted > poor.accepted,
+                "{engine}: {poor:?} {good:?}"
+            );
         }
     }
 }
@@ -224,8 +291,12 @@ fn logits_are_the_same_bits() {
                 let bits: Vec<u32> = logits.iter().map(|logit| logit.to_bits()).collect();
                 kept.lock().unwrap().push((tokens.to_vec(), bits));
             };
-            let options =
-                GenerateOptions::default().max_tokens(48).ignore_eos(true).sampling(warm(3).temperature(0.2)).logits(hook).speculate(by);
+            let options = GenerateOptions::default()
+                .max_tokens(48)
+                .ignore_eos(true)
+                .sampling(warm(3).temperature(0.2))
+                .logits(hook)
+                .speculate(by);
             let (_, counts) = run(&model, &model.encode_prompt(LIST).unwrap(), &options);
             let log = log.lock().unwrap().clone();
             (log, counts)
@@ -251,10 +322,14 @@ fn ends_are_where_they_were() {
         assert!(!plain.text[..4].contains(stop));
         let stopped = options.clone().stop([stop]);
         assert_eq!(run(&model, &prompt, &stopped).0.stop, Some(Stop::StopString), "{engine}");
-        let ended = options.clone().logits(|tokens, logits| logits[2047] = if tokens.len() > 25 { 1e6 } else { -1e6 });
+        let ended = options
+            .clone()
+            .logits(|tokens, logits| logits[2047] = if tokens.len() > 25 { 1e6 } else { -1e6 });
         let (end, _) = run(&model, &prompt, &ended);
         assert!(end.stop == Some(Stop::EndOfText) && end.ids.len() > 8, "{engine}: {end:?}");
-        for options in [&stopped, &ended, &options.clone().max_tokens(1), &options.clone().max_tokens(2)] {
+        for options in
+            [&stopped, &ended, &options.clone().max_tokens(1), &options.clone().max_tokens(2)]
+        {
             all_same(engine, &model, &prompt, options, [ngram(1, 3, 6), Speculation::from(&model)]);
         }
     }
@@ -269,7 +344,11 @@ fn a_context_is_filled_to_its_end() {
             let options = GenerateOptions::default().max_tokens(40).ignore_eos(true);
             for by in [ngram(1, 2, 8), Speculation::from(&model)] {
                 let (run, counts) = run(&model, &prompt, &options.clone().speculate(by.clone()));
-                assert_eq!((run.ids.len(), run.stop), (before + 1, Some(Stop::Context)), "{engine}: {counts:?}");
+                assert_eq!(
+                    (run.ids.len(), run.stop),
+                    (before + 1, Some(Stop::Context)),
+                    "{engine}: {counts:?}"
+                );
                 let counts = same(&engine, &model, &prompt, &options, by);
                 assert!(before > 1 || counts.passes == 0, "{engine}: {counts:?}");
             }
@@ -283,7 +362,8 @@ fn a_context_is_filled_to_its_end() {
     }
 }
 
-/// Turns of a conversation: the draft model's session goes along, and so does what was dropped in the middle.
+/// Turns of a conversation: the draft model's session goes along, and so does what was dropped in
+/// the middle.
 #[test]
 fn a_session_goes_on_with_its_draft_model() {
     for (engine, model) in small("newer") {
@@ -296,7 +376,9 @@ fn a_session_goes_on_with_its_draft_model() {
             // Left after so many tokens, wherever the thread is at that time.
             for taken in [5, 1, 7, 3] {
                 let mut generation = model.generate_in(session, &text, &options).unwrap();
-                text.extend((&mut generation).into_iter().take(taken).map(|token| token.unwrap().id));
+                text.extend(
+                    (&mut generation).into_iter().take(taken).map(|token| token.unwrap().id),
+                );
                 session = block_on(generation.into_session()).unwrap();
                 assert_eq!(session.tokens(0).len(), session.len(0), "{engine}");
                 assert_eq!(session.tokens(0)[..text.len() - 1], text[..text.len() - 1], "{engine}");
@@ -304,9 +386,14 @@ fn a_session_goes_on_with_its_draft_model() {
             assert_eq!(text[3..], whole.ids[..16], "{engine}: {options:?}");
             // Another text in the same session, without and with.
             let (wanted, _) = run(&model, &[9, 8], &options.clone().speculate(None));
-            let ids =
-                |generation: bitnet_wgpu::model::Generation| generation.into_iter().map(|token| token.unwrap().id).collect::<Vec<_>>();
-            assert_eq!(ids(model.generate_in(session, &[9, 8], &options).unwrap()), wanted.ids, "{engine}");
+            let ids = |generation: bitnet_wgpu::model::Generation| {
+                generation.into_iter().map(|token| token.unwrap().id).collect::<Vec<_>>()
+            };
+            assert_eq!(
+                ids(model.generate_in(session, &[9, 8], &options).unwrap()),
+                wanted.ids,
+                "{engine}"
+            );
         }
     }
 }
@@ -314,12 +401,15 @@ fn a_session_goes_on_with_its_draft_model() {
 #[test]
 fn many_seeds_give_the_same_pairs() {
     let model = Model::load_cpu(models::directory("newer")).unwrap();
-    let draft = Model::load_with(None, models::directory("newer"), LoadOptions::default().int8_head(true)).unwrap();
+    let draft =
+        Model::load_with(None, models::directory("newer"), LoadOptions::default().int8_head(true))
+            .unwrap();
     let pairs = |by: Option<Speculation>| {
         let mut counts = BTreeMap::<Vec<u32>, usize>::new();
         let mut guessed = 0;
         for seed in 0..300 {
-            let options = GenerateOptions::default().max_tokens(3).ignore_eos(true).speculate(by.clone());
+            let options =
+                GenerateOptions::default().max_tokens(3).ignore_eos(true).speculate(by.clone());
             let options = options.sampling(Sampling::GREEDY.temperature(2.0).top_k(8).seed(seed));
             let (run, speculation) = run(&model, &[510, 3, 7], &options);
             *counts.entry(run.ids[1..].to_vec()).or_default() += 1;
@@ -354,5 +444,8 @@ fn what_cannot_be_is_refused() {
     refused(ngram(1, 33, 4), "runs of 1 to 33 tokens");
     let options = GenerateOptions::default().speculate(Speculation::ngram());
     let batch = model.generate_batch_ids(&[vec![1]], &options).map(drop);
-    assert!(matches!(&batch, Err(Error::Invalid { what, .. }) if what.contains("batch")), "{batch:?}");
+    assert!(
+        matches!(&batch, Err(Error::Invalid { what, .. }) if what.contains("batch")),
+        "{batch:?}"
+    );
 }

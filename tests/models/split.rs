@@ -1,11 +1,12 @@
-//! Models whose layers are on several devices: the bits of one device, whatever is done with them; what is refused; memory; what is lost with one of them.
+//! Models whose layers are on several devices: the bits of one device, whatever is done with them;
+//! what is refused; memory; what is lost with one of them.
 
 use bitnet_wgpu::{
     Capabilities, Context, ContextOptions, Element, Error, ErrorKind, Footprint,
     formats::Pooling,
     model::{
-        BatchOptions, EmbedOptions, GenerateOptions, LoadOptions, Model, ModelFiles, Offload, Sampling, Session, SessionOptions,
-        Speculation, Stop,
+        BatchOptions, EmbedOptions, GenerateOptions, LoadOptions, Model, ModelFiles, Offload,
+        Sampling, Session, SessionOptions, Speculation, Stop,
     },
 };
 use std::{
@@ -41,7 +42,12 @@ fn layers(model: &Model) -> Vec<std::ops::Range<usize>> {
 }
 
 fn text(model: &Model, prompt: &[u32], options: &GenerateOptions) -> Vec<u32> {
-    model.generate_ids(prompt, options).unwrap().into_iter().map(|token| token.unwrap().id).collect()
+    model
+        .generate_ids(prompt, options)
+        .unwrap()
+        .into_iter()
+        .map(|token| token.unwrap().id)
+        .collect()
 }
 
 /// Every kind of model, split at its ends and in the middle.
@@ -49,9 +55,14 @@ fn text(model: &Model, prompt: &[u32], options: &GenerateOptions) -> Vec<u32> {
 fn split_layers_compute_the_same_bits() {
     let (one, two, three) = (devices(1), devices(2), devices(3));
     let real: [&[usize]; 5] = [&[1, 7], &[7, 1], &[4, 4], &[1, 6, 1], &[3, 2, 3]];
-    let mut cases: Vec<(PathBuf, Vec<&[usize]>)> =
-        vec![(real_model(), real.to_vec()), (directory("llama"), vec![&[1, 2], &[2, 1], &[1, 1, 1]])];
-    cases.extend(["odd", "newer", "qwen3", "normed", "minicpm", "trilm"].map(|name| (directory(name), vec![&[1, 1][..]])));
+    let mut cases: Vec<(PathBuf, Vec<&[usize]>)> = vec![
+        (real_model(), real.to_vec()),
+        (directory("llama"), vec![&[1, 2], &[2, 1], &[1, 1, 1]]),
+    ];
+    cases.extend(
+        ["odd", "newer", "qwen3", "normed", "minicpm", "trilm"]
+            .map(|name| (directory(name), vec![&[1, 1][..]])),
+    );
     // Layers that see a window and layers that see all, on either side.
     cases.extend(["gemma3", "gemma3_floats"].map(|name| (directory(name), vec![&[1, 1][..]])));
     for (path, splits) in cases {
@@ -61,14 +72,20 @@ fn split_layers_compute_the_same_bits() {
             let found: Vec<usize> = layers(&model).iter().map(ExactSizeIterator::len).collect();
             assert_eq!(found, split);
             for (n, (found, wanted)) in computed(&model).iter().zip(&wanted).enumerate() {
-                assert!(found == wanted, "{} split as {split:?}: result {n} differs", path.display());
+                assert!(
+                    found == wanted,
+                    "{} split as {split:?}: result {n} differs",
+                    path.display()
+                );
             }
         }
     }
     // Tables that are ternary, of its own or one for both ends.
     for tied in [true, false] {
         let file = TernaryTables::open(tied, true);
-        let [whole, split] = [one, two].map(|devices| computed(&Model::from_file(devices, &file, None, LoadOptions::default()).unwrap()));
+        let [whole, split] = [one, two].map(|devices| {
+            computed(&Model::from_file(devices, &file, None, LoadOptions::default()).unwrap())
+        });
         assert!(whole == split, "tied: {tied}");
     }
 }
@@ -77,10 +94,14 @@ fn split_layers_compute_the_same_bits() {
 #[test]
 fn long_prompts_are_the_same_in_pieces() {
     let (file, two) = (Reconfigured::open("llama", |c| c.context = 600), fresh(2));
-    let [whole, split] = [devices(1), &two].map(|devices| Model::from_file(devices, &file, None, LoadOptions::default()).unwrap());
+    let [whole, split] = [devices(1), &two]
+        .map(|devices| Model::from_file(devices, &file, None, LoadOptions::default()).unwrap());
     let ids: Vec<u32> = (0..592).map(|i| i * 7 % 320).collect();
     let computed = |mut session: Session| {
-        let mut all = vec![bits(block_on(session.prefill(1, &ids[..300])).unwrap()), bits(block_on(session.prefill(0, &ids)).unwrap())];
+        let mut all = vec![
+            bits(block_on(session.prefill(1, &ids[..300])).unwrap()),
+            bits(block_on(session.prefill(0, &ids)).unwrap()),
+        ];
         all.push(bits(block_on(session.decode(&[3, 4])).unwrap()));
         session.truncate(0, 5).unwrap();
         all.push(bits(block_on(session.decode(&[5, 6])).unwrap()));
@@ -88,20 +109,31 @@ fn long_prompts_are_the_same_in_pieces() {
     };
     let room = SessionOptions::new(2, 600);
     let mut session = split.session(room).unwrap();
-    // The second piece is begun before anybody asks whether the first is done, which it is; and what is given up leaves nothing behind.
+    // The second piece is begun before anybody asks whether the first is done, which it is; and
+    // what is given up leaves nothing behind.
     let tracing = [0, 1].map(|device| two[device].trace().unwrap());
     let mut prompt = Box::pin(session.prefill(1, &ids));
     for _ in 0..2 {
-        assert!(prompt.as_mut().poll(&mut task::Context::from_waker(task::Waker::noop())).is_pending());
+        assert!(
+            prompt.as_mut().poll(&mut task::Context::from_waker(task::Waker::noop())).is_pending()
+        );
         block_on(two[0].upload(&[1u32], [1]).unwrap().read()).unwrap();
     }
     drop(prompt);
     let [begun, passed_on] = tracing.map(|tracing| {
-        let trace: serde_json::Value = serde_json::from_str(&block_on(tracing.finish()).unwrap().to_string()).unwrap();
-        let events = trace["traceEvents"].as_array().unwrap().iter().filter(|event| event["name"] == "prefill" && event["ph"] != "e");
+        let trace: serde_json::Value =
+            serde_json::from_str(&block_on(tracing.finish()).unwrap().to_string()).unwrap();
+        let events = trace["traceEvents"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .filter(|event| event["name"] == "prefill" && event["ph"] != "e");
         events.map(|event| event["cat"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
     });
-    assert_eq!((begun.iter().filter(|category| *category == "readback").count(), passed_on), (2, Vec::new()));
+    assert_eq!(
+        (begun.iter().filter(|category| *category == "readback").count(), passed_on),
+        (2, Vec::new())
+    );
     assert_eq!((session.len(0), session.len(1)), (0, 0));
     assert!(computed(session) == computed(whole.session(room).unwrap()));
     let scores = [&whole, &split].map(|model| block_on(model.score(&ids)).unwrap());
@@ -128,7 +160,11 @@ fn everything_works_on_a_split_model() {
         let wanted = text(&whole, &prompt, options);
         assert_eq!(text(&split, &prompt, options), wanted, "options {n}");
         for speculation in [Speculation::ngram(), Speculation::from(&split)] {
-            assert_eq!(text(&split, &prompt, &options.clone().speculate(speculation)), wanted, "options {n}, with drafts");
+            assert_eq!(
+                text(&split, &prompt, &options.clone().speculate(speculation)),
+                wanted,
+                "options {n}, with drafts"
+            );
         }
         assert_eq!(
             text(&whole, &prompt, &options.clone().speculate(Speculation::from(&split))),
@@ -138,7 +174,10 @@ fn everything_works_on_a_split_model() {
         let prompts = [prompt.clone(), prompt[..2].to_vec(), vec![5; 40]];
         let batches = [&whole, &split].map(|model| {
             let stream = model.generate_batch_ids(&prompts, options).unwrap();
-            let mut tokens: Vec<_> = stream.into_iter().map(|token| token.map(|token| (token.sequence, token.token.id)).unwrap()).collect();
+            let mut tokens: Vec<_> = stream
+                .into_iter()
+                .map(|token| token.map(|token| (token.sequence, token.token.id)).unwrap())
+                .collect();
             // As they come, those of different sequences may change places.
             tokens.sort_by_key(|&(sequence, _)| sequence);
             tokens
@@ -148,14 +187,16 @@ fn everything_works_on_a_split_model() {
     // Prompts that come and go.
     let streams = [&whole, &split].map(|model| {
         let batch = model.batch(BatchOptions::new(4, 100)).unwrap();
-        let streams = [3, 9, 30].map(|length| batch.generate_ids(&vec![7; length], &plain).unwrap());
+        let streams =
+            [3, 9, 30].map(|length| batch.generate_ids(&vec![7; length], &plain).unwrap());
         streams.map(|stream| block_on(stream.all()).unwrap().ids)
     });
     assert_eq!(streams[0], streams[1]);
     let texts = [vec![3, 4, 5], vec![6], (0..70).collect()];
     for pooling in [Pooling::Mean, Pooling::Last] {
         let options = EmbedOptions::default().pooling(pooling);
-        let [wanted, found] = [&whole, &split].map(|model| block_on(model.embed_ids(&texts, &options)).unwrap());
+        let [wanted, found] =
+            [&whole, &split].map(|model| block_on(model.embed_ids(&texts, &options)).unwrap());
         assert_eq!(found, wanted);
     }
     // A session goes on in a fork, and from a file on other devices.
@@ -178,8 +219,12 @@ fn everything_works_on_a_split_model() {
     assert_eq!(layers(&counted.reload(one).unwrap()).len(), 1);
     assert!(counted.reload(None).unwrap().context().is_none());
     assert!(format!("{split:?}").contains(", "), "{split:?}");
-    let refused = [split.record_step(1, 4).err().unwrap(), split.record_prompt(&[1]).err().unwrap()];
-    assert!(refused.iter().all(|error| error.to_string().contains("split over several devices")), "{refused:?}");
+    let refused =
+        [split.record_step(1, 4).err().unwrap(), split.record_prompt(&[1]).err().unwrap()];
+    assert!(
+        refused.iter().all(|error| error.to_string().contains("split over several devices")),
+        "{refused:?}"
+    );
 }
 
 #[test]
@@ -191,7 +236,11 @@ fn a_split_model_that_is_warm_compiles_nothing_more() {
     let warm = kernels();
     let sampling = Sampling::GREEDY.temperature(0.8).top_k(5);
     for (prompt, sampling) in [(30, Sampling::GREEDY), (1, sampling)] {
-        text(&model, &vec![5; prompt], &GenerateOptions::default().max_tokens(10).ignore_eos(true).sampling(sampling));
+        text(
+            &model,
+            &vec![5; prompt],
+            &GenerateOptions::default().max_tokens(10).ignore_eos(true).sampling(sampling),
+        );
     }
     assert_eq!(kernels(), warm);
 }
@@ -208,7 +257,8 @@ fn devices_may_differ() {
     let wanted = logits(&load(&plain[..1], &path, &[]));
     for second in [&no_f16, &no_subgroups] {
         let model = load(&[plain[0].clone(), second.clone()], &path, &[2, 1]);
-        let off = logits(&model).iter().zip(&wanted).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+        let off =
+            logits(&model).iter().zip(&wanted).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
         assert!(off < 2e-4, "{off} off on {:?}", second.capabilities());
         // Keys and values are in 16 bits where all have them, and not unless.
         let halves = plain[0].capabilities().f16 && second.capabilities().f16;
@@ -228,30 +278,52 @@ fn what_cannot_be_split_is_refused() {
     let (all, path) = (devices(4), directory("llama"));
     let files = ModelFiles::open(&path, &LoadOptions::default()).unwrap();
     let refused = |devices: &[Context], options: fn() -> LoadOptions<'static>, what: &str| {
-        for error in [Model::from_files(devices, &files, options()).err(), files.parts(devices, &options()).err()] {
+        for error in [
+            Model::from_files(devices, &files, options()).err(),
+            files.parts(devices, &options()).err(),
+        ] {
             let error = error.unwrap();
-            assert!(matches!(error, Error::Invalid { op: "split", .. }) && error.to_string().contains(what), "{error}");
+            assert!(
+                matches!(error, Error::Invalid { op: "split", .. })
+                    && error.to_string().contains(what),
+                "{error}"
+            );
         }
     };
     refused(&[], LoadOptions::default, "no context");
     refused(all, LoadOptions::default, "4 contexts for 3 layers");
-    refused(&[all[0].clone(), all[1].clone(), all[0].clone()], LoadOptions::default, "context 2 is of the same device");
+    refused(
+        &[all[0].clone(), all[1].clone(), all[0].clone()],
+        LoadOptions::default,
+        "context 2 is of the same device",
+    );
     refused(&all[..2], || LoadOptions::default().split([3, 0]), "no layers for context 1");
     refused(&all[..2], || LoadOptions::default().split([0, 3]), "no layers for context 0");
     refused(&all[..2], || LoadOptions::default().split([1, 1]), "layers [1, 1]; the model has 3");
     refused(&all[..2], || LoadOptions::default().split([usize::MAX, 4]), "the model has 3");
-    refused(&all[..2], || LoadOptions::default().split([1, 1, 1]), "numbers of layers for 3 contexts, of which there are 2");
+    refused(
+        &all[..2],
+        || LoadOptions::default().split([1, 1, 1]),
+        "numbers of layers for 3 contexts, of which there are 2",
+    );
     refused(&all[..1], || LoadOptions::default().split([2]), "layers [2]; the model has 3");
     refused(&all[..2], || LoadOptions::default().offload(Offload::Layers(1)), "not both");
-    let error = Model::load_with(None, &path, LoadOptions::default().split([3])).unwrap_err().to_string();
+    let error =
+        Model::load_with(None, &path, LoadOptions::default().split([3])).unwrap_err().to_string();
     assert!(error.contains("for 1 contexts, of which there are 0"), "{error}");
 }
 
-/// What is said before is what is taken, on each device; layers go where there is room; what does not fit is refused.
+/// What is said before is what is taken, on each device; layers go where there is room; what does
+/// not fit is refused.
 #[test]
 fn memory_is_estimated_and_bounded_on_each_device() {
     let live = |context: &Context, label: &str| -> u64 {
-        context.live_memory().iter().filter(|live| &*live.label == label).map(|live| live.bytes).sum()
+        context
+            .live_memory()
+            .iter()
+            .filter(|live| &*live.label == label)
+            .map(|live| live.bytes)
+            .sum()
     };
     let all = fresh(2);
     let files = ModelFiles::open(real_model(), &LoadOptions::default()).unwrap();
@@ -266,27 +338,39 @@ fn memory_is_estimated_and_bounded_on_each_device() {
         assert_eq!(live(context, Footprint::CACHE), session.footprint.cache);
         assert_eq!(part.layers, session.layers);
     }
-    assert_eq!(model.session_footprint(room).unwrap().cache, sessions.iter().map(|part| part.footprint.cache).sum::<u64>());
+    assert_eq!(
+        model.session_footprint(room).unwrap().cache,
+        sessions.iter().map(|part| part.footprint.cache).sum::<u64>()
+    );
     drop(session);
     // A session that the second has no room for.
     let bytes = sessions[1].footprint.total();
     all[1].limit_memory(all[1].memory_stats().live_bytes + bytes - 1);
     let error = model.session(room).err();
-    assert!(matches!(error, Some(Error::MemoryLimit { bytes: needed, .. }) if needed == bytes), "{error:?}");
+    assert!(
+        matches!(error, Some(Error::MemoryLimit { bytes: needed, .. }) if needed == bytes),
+        "{error:?}"
+    );
     // All of a session's work stays within the estimate.
     for (context, part) in all.iter().zip(&sessions) {
         context.trim_memory();
         context.limit_memory(context.memory_stats().live_bytes + part.footprint.total());
     }
     let batch = model.batch(BatchOptions::new(2, 100)).unwrap();
-    let generate = || batch.generate_ids(&[1; 90], &GenerateOptions::default().max_tokens(10).ignore_eos(true)).unwrap();
+    let generate = || {
+        batch
+            .generate_ids(&[1; 90], &GenerateOptions::default().max_tokens(10).ignore_eos(true))
+            .unwrap()
+    };
     let [a, b] = [generate(), generate()].map(|stream| block_on(stream.all()).unwrap().ids);
     assert!(a.len() == 10 && a == b);
     drop(batch);
     drop(model);
     // Layers go by the room that limits leave: some more than the weights take, three to one.
     let sum: u64 = parts.iter().map(|part| part.footprint.weights).sum();
-    let limited = [2 * sum, sum].map(|bytes| block_on(Context::open(ContextOptions::default().memory_limit(bytes))).unwrap());
+    let limited = [2 * sum, sum].map(|bytes| {
+        block_on(Context::open(ContextOptions::default().memory_limit(bytes))).unwrap()
+    });
     let shared = files.parts(&limited, &LoadOptions::default()).unwrap();
     assert_eq!(shared[0].layers.end, shared[1].layers.start);
     assert!(shared[0].layers.len() > shared[1].layers.len(), "{shared:?}");
@@ -296,13 +380,22 @@ fn memory_is_estimated_and_bounded_on_each_device() {
     );
     // What does not fit the second is refused before anything is on the first.
     let tight = [None, Some(parts[1].footprint.weights - 1)];
-    let tight = tight.map(|limit| block_on(Context::open(ContextOptions::default().memory_limit(limit))).unwrap());
+    let tight = tight.map(|limit| {
+        block_on(Context::open(ContextOptions::default().memory_limit(limit))).unwrap()
+    });
     let error = Model::from_files(&tight, &files, options()).unwrap_err();
-    assert!(matches!(error, Error::MemoryLimit { .. }) && error.to_string().contains("layers 3..8"), "{error}");
-    assert_eq!(tight[0].memory_stats().misses, block_on(Context::new()).unwrap().memory_stats().misses);
+    assert!(
+        matches!(error, Error::MemoryLimit { .. }) && error.to_string().contains("layers 3..8"),
+        "{error}"
+    );
+    assert_eq!(
+        tight[0].memory_stats().misses,
+        block_on(Context::new()).unwrap().memory_stats().misses
+    );
 }
 
-/// A device of a later part is lost: whoever waits is told, the first is none the worse, and the model is loaded again.
+/// A device of a later part is lost: whoever waits is told, the first is none the worse, and the
+/// model is loaded again.
 #[test]
 fn a_part_that_is_lost_is_told() {
     for lost in 0..2 {
@@ -329,7 +422,8 @@ fn a_part_that_is_lost_is_told() {
         let model = model.reload(&again).unwrap();
         assert_eq!(layers(&model), [0..4, 4..8]);
         let before = [&[5, 6, 7], &found[..]].concat();
-        let mut rest = model.generate_ids(&before, &options.clone().resumed(found.len())).unwrap().into_iter();
+        let mut rest =
+            model.generate_ids(&before, &options.clone().resumed(found.len())).unwrap().into_iter();
         found.extend((&mut rest).map(|token| token.unwrap().id));
         assert_eq!((found, rest.stop()), (wanted, Some(Stop::MaxTokens)));
     }

@@ -1,4 +1,5 @@
-//! Generations in an app on tokio: on an executor of one thread, whatever blocks it blocks everything.
+//! Generations in an app on tokio: on an executor of one thread, whatever blocks it blocks
+//! everything.
 
 use bitnet_wgpu::{
     Element, Error,
@@ -48,7 +49,12 @@ fn on_one_thread<T>(test: impl Future<Output = T>) -> T {
 fn a_stream_gives_what_a_loop_gives() {
     for (engine, model) in models() {
         let options = GenerateOptions::default().max_tokens(24);
-        let looped: Vec<_> = model.generate("The bear", &options).unwrap().into_iter().collect::<Result<_, _>>().unwrap();
+        let looped: Vec<_> = model
+            .generate("The bear", &options)
+            .unwrap()
+            .into_iter()
+            .collect::<Result<_, _>>()
+            .unwrap();
         let mut generation = model.generate("The bear", &options).unwrap();
         let (streamed, stop) = on_one_thread(async {
             let tokens: Vec<_> = generation.by_ref().map(Result::unwrap).collect().await;
@@ -85,7 +91,11 @@ fn other_tasks_run_while_it_generates() {
             .await;
             ticker.abort();
             // The machine may be busy; an executor that is blocked does not tick at all.
-            assert!(ticks.get() >= 5, "{engine}: {} ticks, at these when tokens came: {between:?}", ticks.get());
+            assert!(
+                ticks.get() >= 5,
+                "{engine}: {} ticks, at these when tokens came: {between:?}",
+                ticks.get()
+            );
         });
     }
 }
@@ -95,7 +105,9 @@ fn a_timeout_fires_and_an_abort_ends_it() {
     for (engine, model) in models() {
         on_one_thread(async {
             let mut generation = long(&model);
-            let all = timeout(Duration::from_millis(100), async { while generation.next().await.is_some() {} });
+            let all = timeout(Duration::from_millis(100), async {
+                while generation.next().await.is_some() {}
+            });
             assert!(all.await.is_err(), "{engine}: it was done before the timeout");
             assert_eq!(generation.stop(), None, "{engine}");
             drop(generation);
@@ -108,17 +120,34 @@ fn a_timeout_fires_and_an_abort_ends_it() {
 
             // So do the futures of scoring, and of several prompts.
             let ids = vec![5; model.config().context];
-            assert!(timeout(Duration::from_millis(1), model.score(&ids)).await.is_err(), "{engine}");
+            assert!(
+                timeout(Duration::from_millis(1), model.score(&ids)).await.is_err(),
+                "{engine}"
+            );
             let options = GenerateOptions::default().max_tokens(usize::MAX).ignore_eos(true);
             let prompts = [vec![5, 6], vec![7]];
             assert!(
-                timeout(Duration::from_millis(1), model.generate_batch_ids(&prompts, &options).unwrap().all()).await.is_err(),
+                timeout(
+                    Duration::from_millis(1),
+                    model.generate_batch_ids(&prompts, &options).unwrap().all()
+                )
+                .await
+                .is_err(),
                 "{engine}"
             );
         });
         // What was given up changes nothing for what follows.
         let options = GenerateOptions::default().max_tokens(3);
-        assert_eq!(model.generate("Once upon a time", &options).unwrap().into_iter().filter(Result::is_ok).count(), 3, "{engine}");
+        assert_eq!(
+            model
+                .generate("Once upon a time", &options)
+                .unwrap()
+                .into_iter()
+                .filter(Result::is_ok)
+                .count(),
+            3,
+            "{engine}"
+        );
     }
 }
 
@@ -141,7 +170,8 @@ fn a_text_ends_at_a_stop_string() {
         let options = GenerateOptions::default().max_tokens(60).ignore_eos(true);
         let text = |options: &GenerateOptions| {
             let mut generation = model.generate("Once upon a time", options).unwrap();
-            let text: String = (&mut generation).into_iter().map(|token| token.unwrap().text).collect();
+            let text: String =
+                (&mut generation).into_iter().map(|token| token.unwrap().text).collect();
             (text, generation.stop())
         };
         let (whole, stop) = text(&options);
@@ -150,9 +180,20 @@ fn a_text_ends_at_a_stop_string() {
         let middle = whole.char_indices().nth(whole.chars().count() / 2).unwrap().0;
         let string = &whole[middle..middle + 7];
         let (until, stop) = text(&options.clone().stop(["never said", string]));
-        assert_eq!((until.as_str(), stop), (&whole[..whole.find(string).unwrap()], Some(Stop::StopString)), "{engine}");
-        assert_eq!(text(&options.clone().stop(["never said"])), (whole, Some(Stop::MaxTokens)), "{engine}");
-        assert!(matches!(model.generate("Once", &options.clone().stop([""])).map(drop), Err(Error::Invalid { .. })));
+        assert_eq!(
+            (until.as_str(), stop),
+            (&whole[..whole.find(string).unwrap()], Some(Stop::StopString)),
+            "{engine}"
+        );
+        assert_eq!(
+            text(&options.clone().stop(["never said"])),
+            (whole, Some(Stop::MaxTokens)),
+            "{engine}"
+        );
+        assert!(matches!(
+            model.generate("Once", &options.clone().stop([""])).map(drop),
+            Err(Error::Invalid { .. })
+        ));
     }
 }
 
@@ -162,10 +203,19 @@ fn biases_penalties_and_hooks_reach_the_tokens() {
     for (engine, model) in models() {
         let options = GenerateOptions::default().max_tokens(40).ignore_eos(true);
         let ids = |options: &GenerateOptions| -> Vec<u32> {
-            model.generate("Once upon a time", options).unwrap().into_iter().map(|token| token.unwrap().id).collect()
+            model
+                .generate("Once upon a time", options)
+                .unwrap()
+                .into_iter()
+                .map(|token| token.unwrap().id)
+                .collect()
         };
         let plain = ids(&options);
-        assert_eq!(ids(&options.clone().logits(|_, _| ())), plain, "{engine}: a hook that changes nothing");
+        assert_eq!(
+            ids(&options.clone().logits(|_, _| ())),
+            plain,
+            "{engine}: a hook that changes nothing"
+        );
         let forbidden = ids(&options.clone().logit_bias([(plain[3], f32::NEG_INFINITY)]));
         assert!(forbidden[..3] == plain[..3] && !forbidden.contains(&plain[3]), "{engine}");
         // A penalty that no repetition survives, against none.
@@ -174,13 +224,26 @@ fn biases_penalties_and_hooks_reach_the_tokens() {
         assert_eq!(distinct(&unlike), 40, "{engine}");
         assert!(distinct(&plain) < 40, "{engine}");
         let prompt = model.encode_prompt("Once upon a time").unwrap().len();
-        let forced = ids(&options.clone().logits(move |tokens, logits| logits[(tokens.len() - prompt) % 3] = 1e6));
+        let forced = ids(&options
+            .clone()
+            .logits(move |tokens, logits| logits[(tokens.len() - prompt) % 3] = 1e6));
         assert!(forced.iter().enumerate().all(|(i, &id)| id as usize == i % 3), "{engine}");
-        let sequences =
-            block_on(model.generate_batch_ids(&[vec![1, 5], vec![1, 7]], &options.clone().logit_bias([(9, 1e6)])).unwrap().all()).unwrap();
+        let sequences = block_on(
+            model
+                .generate_batch_ids(
+                    &[vec![1, 5], vec![1, 7]],
+                    &options.clone().logit_bias([(9, 1e6)]),
+                )
+                .unwrap()
+                .all(),
+        )
+        .unwrap();
         assert!(sequences.iter().flat_map(|sequence| &sequence.ids).all(|&id| id == 9), "{engine}");
         let beyond = options.clone().logit_bias([(model.config().vocab as u32, 1.0)]);
-        assert!(matches!(model.generate("Once", &beyond).map(drop), Err(Error::Invalid { .. })), "{engine}");
+        assert!(
+            matches!(model.generate("Once", &beyond).map(drop), Err(Error::Invalid { .. })),
+            "{engine}"
+        );
     }
 }
 
@@ -189,39 +252,59 @@ fn a_session_goes_on_from_what_it_has() {
     for (engine, model) in models() {
         let options = GenerateOptions::default().max_tokens(12).ignore_eos(true);
         let alone = |prompt: &[u32]| -> Vec<u32> {
-            model.generate_ids(prompt, &options).unwrap().into_iter().map(|token| token.unwrap().id).collect()
+            model
+                .generate_ids(prompt, &options)
+                .unwrap()
+                .into_iter()
+                .map(|token| token.unwrap().id)
+                .collect()
         };
         let prompt = model.encode_prompt("Once upon a time").unwrap();
         let session = model.session(SessionOptions::new(1, 200)).unwrap();
 
         // Taken to its end, then gone on with: the last token generated is not in the session yet.
         let mut generation = model.generate_in(session, &prompt, &options).unwrap();
-        let first: Vec<u32> = (&mut generation).into_iter().map(|token| token.unwrap().id).collect();
+        let first: Vec<u32> =
+            (&mut generation).into_iter().map(|token| token.unwrap().id).collect();
         assert_eq!(first, alone(&prompt), "{engine}");
         let session = block_on(generation.into_session()).unwrap();
         assert_eq!(session.tokens(0), [&prompt[..], &first[..11]].concat(), "{engine}");
         assert_eq!(session.len(0), session.tokens(0).len(), "{engine}");
         let longer = [&prompt[..], &first, &[7, 300, 12]].concat();
         let mut generation = model.generate_in(session, &longer, &options).unwrap();
-        let second: Vec<u32> = (&mut generation).into_iter().map(|token| token.unwrap().id).collect();
+        let second: Vec<u32> =
+            (&mut generation).into_iter().map(|token| token.unwrap().id).collect();
         assert_eq!(second, alone(&longer), "{engine}");
 
         // Another text with a common beginning; ended early, with steps submitted ahead.
         let session = block_on(generation.into_session()).unwrap();
         let other = [&prompt[..], &[9, 9]].concat();
         let mut generation = model.generate_in(session, &other, &options).unwrap();
-        let begun: Vec<u32> = (&mut generation).into_iter().take(3).map(|token| token.unwrap().id).collect();
+        let begun: Vec<u32> =
+            (&mut generation).into_iter().take(3).map(|token| token.unwrap().id).collect();
         let session = block_on(generation.into_session()).unwrap();
         let all = alone(&other);
         assert_eq!(begun, all[..3], "{engine}");
         let held = session.tokens(0).to_vec();
-        assert!(held.len() >= other.len() + 2 && held == [&other[..], &all].concat()[..held.len()], "{engine}: {held:?}");
+        assert!(
+            held.len() >= other.len() + 2 && held == [&other[..], &all].concat()[..held.len()],
+            "{engine}: {held:?}"
+        );
 
-        // The same text again, of which only the last token is computed; nothing to generate; nobody asks.
-        let session = block_on(model.generate_in(session, &held, &options.clone().max_tokens(0)).unwrap().into_session()).unwrap();
-        let session = block_on(model.generate_in(session, &held, &options).unwrap().into_session()).unwrap();
+        // The same text again, of which only the last token is computed; nothing to generate;
+        // nobody asks.
+        let session = block_on(
+            model
+                .generate_in(session, &held, &options.clone().max_tokens(0))
+                .unwrap()
+                .into_session(),
+        )
+        .unwrap();
+        let session =
+            block_on(model.generate_in(session, &held, &options).unwrap().into_session()).unwrap();
         let mut generation = model.generate_in(session, &held, &options).unwrap();
-        let again: Vec<u32> = (&mut generation).into_iter().map(|token| token.unwrap().id).collect();
+        let again: Vec<u32> =
+            (&mut generation).into_iter().map(|token| token.unwrap().id).collect();
         assert_eq!(again, alone(&held), "{engine}");
 
         let session = block_on(generation.into_session()).unwrap();
@@ -230,24 +313,43 @@ fn a_session_goes_on_from_what_it_has() {
             Err(Error::Context { needed: 201, capacity: 200 })
         ));
         let two = model.session(SessionOptions::new(2, 20)).unwrap();
-        assert!(matches!(model.generate_in(two, &prompt, &options).map(drop), Err(Error::Invalid { .. })), "{engine}");
+        assert!(
+            matches!(
+                model.generate_in(two, &prompt, &options).map(drop),
+                Err(Error::Invalid { .. })
+            ),
+            "{engine}"
+        );
     }
     let [(_, cpu), (_, gpu)] = models();
     let foreign = cpu.session(SessionOptions::new(1, 20)).unwrap();
-    assert!(matches!(gpu.generate_in(foreign, &[1], &GenerateOptions::default()).map(drop), Err(Error::Invalid { .. })));
+    assert!(matches!(
+        gpu.generate_in(foreign, &[1], &GenerateOptions::default()).map(drop),
+        Err(Error::Invalid { .. })
+    ));
 }
 
 #[test]
 fn a_batch_says_what_became_of_each_prompt() {
     for (engine, model) in models() {
         let options = GenerateOptions::default().max_tokens(30).stop([".", ","]);
-        let prompts: Vec<Vec<u32>> = ["Once upon a time", "The bear"].iter().map(|text| model.encode_prompt(text).unwrap()).collect();
-        for (prompt, together) in prompts.iter().zip(block_on(model.generate_batch_ids(&prompts, &options).unwrap().all()).unwrap()) {
+        let prompts: Vec<Vec<u32>> = ["Once upon a time", "The bear"]
+            .iter()
+            .map(|text| model.encode_prompt(text).unwrap())
+            .collect();
+        for (prompt, together) in prompts
+            .iter()
+            .zip(block_on(model.generate_batch_ids(&prompts, &options).unwrap().all()).unwrap())
+        {
             let mut generation = model.generate_ids(prompt, &options).unwrap();
             let tokens: Vec<_> = (&mut generation).into_iter().map(Result::unwrap).collect();
             let text: String = tokens.iter().map(|token| token.text.as_str()).collect();
             assert_eq!((together.text, Some(together.stop)), (text, generation.stop()), "{engine}");
-            assert_eq!(together.ids, tokens.iter().map(|token| token.id).collect::<Vec<_>>(), "{engine}");
+            assert_eq!(
+                together.ids,
+                tokens.iter().map(|token| token.id).collect::<Vec<_>>(),
+                "{engine}"
+            );
         }
     }
 }
@@ -267,20 +369,31 @@ fn a_batch_streams_texts_side_by_side() {
                 texts[next.sequence].push(next.token);
             }
         });
-        assert!((0..3).all(|sequence| order[..12].contains(&sequence)), "{engine}: one after another, {order:?}");
+        assert!(
+            (0..3).all(|sequence| order[..12].contains(&sequence)),
+            "{engine}: one after another, {order:?}"
+        );
         for (prompt, tokens) in prompts.iter().zip(texts) {
-            let alone: Vec<_> = model.generate(prompt, &options).unwrap().into_iter().map(Result::unwrap).collect();
+            let alone: Vec<_> =
+                model.generate(prompt, &options).unwrap().into_iter().map(Result::unwrap).collect();
             assert_eq!(tokens, alone, "{engine}: {prompt}");
         }
         // Each has its own end, and nothing is computed for what has none to come.
         let ends = |options: &GenerateOptions| {
             let batch = block_on(model.generate_batch(&prompts, options).unwrap().all()).unwrap();
-            batch.into_iter().map(|generated| (generated.ids.len(), generated.stop)).collect::<Vec<_>>()
+            batch
+                .into_iter()
+                .map(|generated| (generated.ids.len(), generated.stop))
+                .collect::<Vec<_>>()
         };
         assert_eq!(ends(&options.clone().max_tokens(0)), [(0, Stop::MaxTokens); 3], "{engine}");
         let length = model.encode_prompt(prompts[0]).unwrap().len();
         let lengths = [0, length - model.encode_prompt(prompts[1]).unwrap().len(), length - 1];
-        assert_eq!(ends(&options.clone().max_length(Some(length))), lengths.map(|tokens| (tokens, Stop::MaxTokens)), "{engine}");
+        assert_eq!(
+            ends(&options.clone().max_length(Some(length))),
+            lengths.map(|tokens| (tokens, Stop::MaxTokens)),
+            "{engine}"
+        );
         let mut batch = model.generate_batch(&prompts, &options).unwrap().into_iter();
         assert_eq!(batch.by_ref().count(), 36);
     }
@@ -291,28 +404,48 @@ fn what_must_not_occur_does_not() {
     for (engine, model) in models() {
         let generate = |options: &GenerateOptions| {
             let mut generation = model.generate("Once upon a time", options).unwrap();
-            let ids: Vec<u32> = (&mut generation).into_iter().map(|token| token.unwrap().id).collect();
+            let ids: Vec<u32> =
+                (&mut generation).into_iter().map(|token| token.unwrap().id).collect();
             (ids, generation.stop())
         };
         let options = GenerateOptions::default().max_tokens(40);
         let (free, _) = generate(&options);
         let word = free[2..4].to_vec();
         let (ids, _) = generate(&options.clone().bad_words([word.clone()]));
-        assert!(ids[..3] == free[..3] && !ids.windows(2).any(|pair| pair == word), "{engine}: {ids:?}");
-        let repeats = |ids: &[u32]| (0..ids.len() - 1).any(|at| ids[..at + 1].windows(2).any(|pair| pair == &ids[at..at + 2]));
+        assert!(
+            ids[..3] == free[..3] && !ids.windows(2).any(|pair| pair == word),
+            "{engine}: {ids:?}"
+        );
+        let repeats = |ids: &[u32]| {
+            (0..ids.len() - 1)
+                .any(|at| ids[..at + 1].windows(2).any(|pair| pair == &ids[at..at + 2]))
+        };
         let (ids, _) = generate(&options.clone().max_tokens(120).no_repeat_ngram(2));
-        assert!(!repeats(&ids) && repeats(&generate(&options.clone().max_tokens(120)).0), "{engine}");
+        assert!(
+            !repeats(&ids) && repeats(&generate(&options.clone().max_tokens(120)).0),
+            "{engine}"
+        );
         // An end that comes at once, without and with a least length.
         let end = model.config().eos[0];
         let eager = options.clone().logit_bias([(end, 1e6)]);
         assert_eq!(generate(&eager), (vec![end], Some(Stop::EndOfText)), "{engine}");
         let (ids, stop) = generate(&eager.min_tokens(5));
-        assert_eq!((&ids[..5], ids.len(), stop), (&free[..5], 6, Some(Stop::EndOfText)), "{engine}");
+        assert_eq!(
+            (&ids[..5], ids.len(), stop),
+            (&free[..5], 6, Some(Stop::EndOfText)),
+            "{engine}"
+        );
         let prompt = model.encode_prompt("Once upon a time").unwrap().len();
         let (ids, stop) = generate(&options.clone().max_length(Some(prompt + 3)));
         assert_eq!((ids, stop), (free[..3].to_vec(), Some(Stop::MaxTokens)), "{engine}");
-        let refused = |options: GenerateOptions| matches!(model.generate("", &options).map(drop), Err(Error::Invalid { .. }));
-        assert!(refused(options.clone().bad_words([vec![]])) && refused(options.clone().bad_words([vec![1, 99_999]])), "{engine}");
+        let refused = |options: GenerateOptions| {
+            matches!(model.generate("", &options).map(drop), Err(Error::Invalid { .. }))
+        };
+        assert!(
+            refused(options.clone().bad_words([vec![]]))
+                && refused(options.clone().bad_words([vec![1, 99_999]])),
+            "{engine}"
+        );
     }
 }
 
@@ -320,7 +453,10 @@ fn what_must_not_occur_does_not() {
 fn a_model_has_its_authors_options() {
     let directory = support::files::Directory::temporary();
     for file in ["config.json", "model.safetensors", "tokenizer.json"] {
-        directory.write(file, std::fs::read(support::repository("assets/tales-22m").join(file)).unwrap());
+        directory.write(
+            file,
+            std::fs::read(support::repository("assets/tales-22m").join(file)).unwrap(),
+        );
     }
     let sampling = |json: &str| {
         directory.write("generation_config.json", json);
@@ -328,8 +464,12 @@ fn a_model_has_its_authors_options() {
         (options.max_tokens, options.sampling)
     };
     assert_eq!(sampling("{}"), (256, Sampling::GREEDY));
-    assert_eq!(sampling(r#"{"do_sample": true}"#), (256, Sampling::GREEDY.temperature(1.0).top_k(50)));
-    let wanted = Sampling::GREEDY.temperature(0.6).top_k(0).top_p(0.9).min_p(0.1).repetition_penalty(1.2);
+    assert_eq!(
+        sampling(r#"{"do_sample": true}"#),
+        (256, Sampling::GREEDY.temperature(1.0).top_k(50))
+    );
+    let wanted =
+        Sampling::GREEDY.temperature(0.6).top_k(0).top_p(0.9).min_p(0.1).repetition_penalty(1.2);
     let json = r#"{"do_sample":true,"temperature":0.6,"top_k":0,"top_p":0.9,"min_p":0.1,"repetition_penalty":1.2,"max_new_tokens":5}"#;
     assert_eq!(sampling(json), (5, wanted));
     let whole = |json: &str| {
@@ -340,31 +480,49 @@ fn a_model_has_its_authors_options() {
     let json = r#"{"max_length":9,"min_new_tokens":2,"no_repeat_ngram_size":3,"bad_words_ids":[[1],[2,3]],"suppress_tokens":[4],"stop_strings":"x",
         "num_beams":4,"typical_p":1.0,"guidance_scale":null,"use_cache":true,"transformers_version":"5.0"}"#;
     let (options, ignored) = whole(json);
-    assert_eq!((options.max_tokens, options.max_length, options.min_tokens), (usize::MAX, Some(9), 2));
+    assert_eq!(
+        (options.max_tokens, options.max_length, options.min_tokens),
+        (usize::MAX, Some(9), 2)
+    );
     assert_eq!((options.no_repeat_ngram, options.bad_words), (3, vec![vec![1], vec![2, 3]]));
-    assert_eq!((options.logit_bias, options.stop), (vec![(4, f32::NEG_INFINITY)], Arc::from(["x".to_owned()])));
+    assert_eq!(
+        (options.logit_bias, options.stop),
+        (vec![(4, f32::NEG_INFINITY)], Arc::from(["x".to_owned()]))
+    );
     assert_eq!(ignored, ["num_beams"]);
-    let (options, _) = whole(r#"{"max_length": 9, "max_new_tokens": 7, "stop_strings": ["x", "y"]}"#);
+    let (options, _) =
+        whole(r#"{"max_length": 9, "max_new_tokens": 7, "stop_strings": ["x", "y"]}"#);
     assert_eq!((options.max_tokens, options.max_length, options.stop.len()), (7, None, 2));
-    for wrong in [r#"{"bad_words_ids": [["a"]]}"#, r#"{"suppress_tokens": -1}"#, r#"{"stop_strings": [1]}"#, r#"{"max_length": "9"}"#] {
+    for wrong in [
+        r#"{"bad_words_ids": [["a"]]}"#,
+        r#"{"suppress_tokens": -1}"#,
+        r#"{"stop_strings": [1]}"#,
+        r#"{"max_length": "9"}"#,
+    ] {
         directory.write("generation_config.json", wrong);
         let error = Model::load_cpu(&directory.0).unwrap_err().to_string();
-        assert!(error.contains("generation_config.json") && error.contains(wrong.split('"').nth(1).unwrap()), "{error}");
+        assert!(
+            error.contains("generation_config.json")
+                && error.contains(wrong.split('"').nth(1).unwrap()),
+            "{error}"
+        );
     }
     // Without sampling the rest is not meant.
     assert_eq!(sampling(r#"{"do_sample": false, "temperature": 0.6}"#), (256, Sampling::GREEDY));
 }
 
-/// What is dropped is given up: the model of a test's own waits for its threads when it is dropped, and nothing was computed in between.
+/// What is dropped is given up: the model of a test's own waits for its threads when it is dropped,
+/// and nothing was computed in between.
 #[test]
 fn what_is_dropped_is_not_computed() {
     for (engine, context) in [("CPU", None), ("GPU", Some(context()))] {
         let path = support::repository("assets/tales-22m");
         let chosen = Arc::new(AtomicUsize::new(0));
         let counter = chosen.clone();
-        let options = GenerateOptions::default().max_tokens(400).ignore_eos(true).logits(move |_, _| {
-            counter.fetch_add(1, Ordering::SeqCst);
-        });
+        let options =
+            GenerateOptions::default().max_tokens(400).ignore_eos(true).logits(move |_, _| {
+                counter.fetch_add(1, Ordering::SeqCst);
+            });
         let model = Model::load_with(context, &path, LoadOptions::default()).unwrap();
         let mut generation = model.generate("Once", &options).unwrap();
         (&mut generation).into_iter().take(2).for_each(|token| drop(token.unwrap()));
@@ -377,7 +535,10 @@ fn what_is_dropped_is_not_computed() {
         let prompts = [vec![5, 6], vec![7]];
         let mut batch = Box::pin(model.generate_batch_ids(&prompts, &options).unwrap().all());
         while chosen.load(Ordering::SeqCst) < 4 {
-            assert!(block_on(poll_fn(|cx| Poll::Ready(batch.as_mut().poll(cx)))).is_pending(), "{engine}: 800 tokens at once");
+            assert!(
+                block_on(poll_fn(|cx| Poll::Ready(batch.as_mut().poll(cx)))).is_pending(),
+                "{engine}: 800 tokens at once"
+            );
             std::thread::sleep(Duration::from_millis(1));
         }
         drop(batch);
@@ -396,13 +557,19 @@ fn a_dropped_prompt_leaves_no_trace() {
         for polls in 1..if engine == "CPU" { 4 } else { 2 } {
             let ids: Vec<u32> = (0..500).map(|i| i % 700).collect();
             let mut prefill = Box::pin(session.prefill(0, &ids));
-            let pending = (0..polls).all(|_| block_on(poll_fn(|cx| Poll::Ready(prefill.as_mut().poll(cx)))).is_pending());
+            let pending = (0..polls).all(|_| {
+                block_on(poll_fn(|cx| Poll::Ready(prefill.as_mut().poll(cx)))).is_pending()
+            });
             drop(prefill);
             assert!(pending, "{engine}: 500 tokens in {polls} steps");
             assert_eq!((session.len(0), session.tokens(0)), (3, &[5, 6, 7][..]), "{engine}");
         }
         let logits = block_on(session.decode(&[8])).unwrap();
-        let off = logits.iter().zip(&expected[3 * logits.len()..]).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+        let off = logits
+            .iter()
+            .zip(&expected[3 * logits.len()..])
+            .map(|(a, b)| (a - b).abs())
+            .fold(0.0, f32::max);
         assert!(off < 1e-3, "{engine}: {off}");
     }
 }
@@ -415,11 +582,17 @@ fn models_do_not_need_the_callers_threads() {
     for (engine, model) in models() {
         let ids: Vec<u32> = (1..40).collect();
         let wanted = block_on(model.score(&ids)).unwrap();
-        let scores: Vec<_> = pool.install(|| (0..4).into_par_iter().map(|_| block_on(model.score(&ids)).unwrap()).collect());
+        let scores: Vec<_> = pool.install(|| {
+            (0..4).into_par_iter().map(|_| block_on(model.score(&ids)).unwrap()).collect()
+        });
         assert!(scores.iter().all(|scores| *scores == wanted), "{engine}");
         let options = GenerateOptions::default().max_tokens(5).ignore_eos(true);
-        let global: usize =
-            rayon::scope(|_| (0..4).into_par_iter().map(|_| model.generate("Once", &options).unwrap().into_iter().count()).sum());
+        let global: usize = rayon::scope(|_| {
+            (0..4)
+                .into_par_iter()
+                .map(|_| model.generate("Once", &options).unwrap().into_iter().count())
+                .sum()
+        });
         assert_eq!(global, 20, "{engine}");
     }
 }

@@ -2,7 +2,8 @@
 
 use crate::{Data, Leeway, Near, block_on, machine::Memory};
 use bitnet_wgpu::{
-    Bind, Capabilities, Choice, Context, Dispatch, Element, ElementType, Encoder, Recording, Result, ShaderLanguage, Shape, Tensor,
+    Bind, Capabilities, Choice, Context, Dispatch, Element, ElementType, Encoder, Recording,
+    Result, ShaderLanguage, Shape, Tensor,
     kernel::{Access, Binding, Grid},
 };
 use std::collections::HashMap;
@@ -29,27 +30,47 @@ pub struct Case {
 }
 
 impl Case {
-    /// A case that uploads, calls ops and names what to watch in `record`; `check` judges the contents of what is watched, in that order.
+    /// A case that uploads, calls ops and names what to watch in `record`; `check` judges the
+    /// contents of what is watched, in that order.
     pub fn new(
         name: String,
         record: impl Fn(&mut Recorder) -> Result<()> + Send + Sync + 'static,
         check: impl Fn(&[Data], Leeway) -> Result<(), String> + Send + Sync + 'static,
     ) -> Self {
         let (record, check) = (Box::new(record), Box::new(check));
-        Self { name, f16: false, exact: false, device_only: false, restrict: |_| (), record, check, twin: None }
+        Self {
+            name,
+            f16: false,
+            exact: false,
+            device_only: false,
+            restrict: |_| (),
+            record,
+            check,
+            twin: None,
+        }
     }
 
     /// A case whose outputs are known to the bit.
-    pub fn exact(name: String, wanted: Vec<Data>, record: impl Fn(&mut Recorder) -> Result<()> + Send + Sync + 'static) -> Self {
+    pub fn exact(
+        name: String,
+        wanted: Vec<Data>,
+        record: impl Fn(&mut Recorder) -> Result<()> + Send + Sync + 'static,
+    ) -> Self {
         let check = move |got: &[Data], leeway| {
             let mut pairs = got.iter().zip(&wanted).enumerate();
-            pairs.try_for_each(|(i, (got, want))| got.check(want, leeway).map_err(|e| format!("output {i}: {e}")))
+            pairs.try_for_each(|(i, (got, want))| {
+                got.check(want, leeway).map_err(|e| format!("output {i}: {e}"))
+            })
         };
         Self { exact: true, ..Self::new(name, record, check) }
     }
 
     /// A case whose only output lies within derived bounds.
-    pub fn near(name: String, wanted: Vec<Near>, record: impl Fn(&mut Recorder) -> Result<()> + Send + Sync + 'static) -> Self {
+    pub fn near(
+        name: String,
+        wanted: Vec<Near>,
+        record: impl Fn(&mut Recorder) -> Result<()> + Send + Sync + 'static,
+    ) -> Self {
         Self::new(name, record, move |got, _| got[0].check_near(wanted.iter().copied()))
     }
 
@@ -73,24 +94,50 @@ impl Case {
         Self { restrict, ..self }
     }
 
-    /// With the kernels of software adapters, on any device: a thread has a row alone and holds none of it, and products take no workgroup memory.
+    /// With the kernels of software adapters, on any device: a thread has a row alone and holds
+    /// none of it, and products take no workgroup memory.
     pub fn as_on_software(self) -> Self {
         self.on(|c| {
-            choose(c, [(Choice::ShortRows, 0), (Choice::HeldColumns, u32::MAX), (Choice::RowsAlone, 0), (Choice::DirectOutputs, u32::MAX)])
+            choose(
+                c,
+                [
+                    (Choice::ShortRows, 0),
+                    (Choice::HeldColumns, u32::MAX),
+                    (Choice::RowsAlone, 0),
+                    (Choice::DirectOutputs, u32::MAX),
+                ],
+            )
         })
     }
 
-    /// With those of Apple's GPUs, of which many are in Metal: lanes share a row and hold none of it.
+    /// With those of Apple's GPUs, of which many are in Metal: lanes share a row and hold none of
+    /// it.
     pub fn as_on_apple(self) -> Self {
         self.on(|c| {
-            choose(c, [(Choice::ShortRows, 0), (Choice::HeldColumns, u32::MAX), (Choice::RowsAlone, u32::MAX), (Choice::DirectOutputs, 0)])
+            choose(
+                c,
+                [
+                    (Choice::ShortRows, 0),
+                    (Choice::HeldColumns, u32::MAX),
+                    (Choice::RowsAlone, u32::MAX),
+                    (Choice::DirectOutputs, 0),
+                ],
+            )
         })
     }
 
     /// With those of GPUs.
     pub fn as_on_gpus(self) -> Self {
         self.on(|c| {
-            choose(c, [(Choice::ShortRows, 2560), (Choice::HeldColumns, 0), (Choice::RowsAlone, u32::MAX), (Choice::DirectOutputs, 0)])
+            choose(
+                c,
+                [
+                    (Choice::ShortRows, 2560),
+                    (Choice::HeldColumns, 0),
+                    (Choice::RowsAlone, u32::MAX),
+                    (Choice::DirectOutputs, 0),
+                ],
+            )
         })
     }
 
@@ -108,7 +155,11 @@ impl Case {
 
     /// Records it on a device.
     pub fn record(&self, context: &Context) -> Result<Recorded> {
-        let mut recorder = Recorder { encoder: context.encoder("case"), given: HashMap::new(), watched: Vec::new() };
+        let mut recorder = Recorder {
+            encoder: context.encoder("case"),
+            given: HashMap::new(),
+            watched: Vec::new(),
+        };
         (self.record)(&mut recorder)?;
         let Recorder { encoder, given, watched } = recorder;
         Ok(Recorded { recording: encoder.finish(), given, watched })
@@ -141,7 +192,11 @@ pub struct Recorder {
 
 impl Recorder {
     /// A tensor with contents that count.
-    pub fn upload<T: ElementType>(&mut self, data: &[T], shape: impl Into<Shape>) -> Result<Tensor<T>> {
+    pub fn upload<T: ElementType>(
+        &mut self,
+        data: &[T],
+        shape: impl Into<Shape>,
+    ) -> Result<Tensor<T>> {
         let tensor = self.encoder.context().upload(data, shape)?;
         self.given.insert(tensor.bound().id(), None);
         Ok(tensor)
@@ -197,11 +252,18 @@ impl Recorded {
         Self { recording, ..self }
     }
 
-    /// The buffers of all dispatches as they are before the first, by number. What is an output only holds `POISON`.
+    /// The buffers of all dispatches as they are before the first, by number. What is an output
+    /// only holds `POISON`.
     pub fn before(&self) -> Result<Memory> {
         let mut memory = Memory::new();
         for dispatch in self.recording.dispatches() {
-            for (binding, id) in dispatch.buffers().into_iter().enumerate().filter(|(_, id)| !memory.contains_key(id)).collect::<Vec<_>>() {
+            for (binding, id) in dispatch
+                .buffers()
+                .into_iter()
+                .enumerate()
+                .filter(|(_, id)| !memory.contains_key(id))
+                .collect::<Vec<_>>()
+            {
                 let mut bytes = block_on(dispatch.read(binding))?;
                 let Binding { name, access, .. } = dispatch.kernel().bindings[binding];
                 match (self.given.get(&id), access) {
@@ -216,21 +278,33 @@ impl Recorded {
         Ok(memory)
     }
 
-    /// So few workgroups a dimension that the longest grid is folded and hangs over; `None` unless all kernels can fold theirs.
+    /// So few workgroups a dimension that the longest grid is folded and hangs over; `None` unless
+    /// all kernels can fold theirs.
     pub fn folding(&self, language: ShaderLanguage) -> Option<u32> {
-        let groups = self.recording.dispatches().map(|d| d.kernel().workgroups(language, d.extent(), u32::MAX)[0]).max()?;
-        (groups > 2 && self.recording.kernels().all(|kernel| kernel.grid == Grid::Flat)).then(|| groups.isqrt() as u32 + 1)
+        let groups = self
+            .recording
+            .dispatches()
+            .map(|d| d.kernel().workgroups(language, d.extent(), u32::MAX)[0])
+            .max()?;
+        (groups > 2 && self.recording.kernels().all(|kernel| kernel.grid == Grid::Flat))
+            .then(|| groups.isqrt() as u32 + 1)
     }
 
     /// Writes `before` to the device.
     pub fn write(&self, before: &Memory) -> Result<()> {
-        self.places().into_iter().try_for_each(|(id, (dispatch, binding))| dispatch.write(binding, &before[&id]))
+        self.places()
+            .into_iter()
+            .try_for_each(|(id, (dispatch, binding))| dispatch.write(binding, &before[&id]))
     }
 
     /// The buffers as they are on the device.
     pub fn read(&self) -> Result<Memory> {
         // All are on their way before the first is waited for.
-        let reads: Vec<_> = self.places().into_iter().map(|(id, (dispatch, binding))| (id, dispatch.read(binding))).collect();
+        let reads: Vec<_> = self
+            .places()
+            .into_iter()
+            .map(|(id, (dispatch, binding))| (id, dispatch.read(binding)))
+            .collect();
         reads.into_iter().map(|(id, read)| Ok((id, block_on(read)?))).collect()
     }
 
@@ -250,20 +324,34 @@ impl Recorded {
         for dispatch in self.recording.dispatches() {
             for (id, binding) in dispatch.buffers().iter().zip(dispatch.kernel().bindings) {
                 let written = |d: Dispatch<'_>| {
-                    d.buffers().iter().zip(d.kernel().bindings).any(|(other, b)| other == id && b.access == Access::ReadWrite)
+                    d.buffers()
+                        .iter()
+                        .zip(d.kernel().bindings)
+                        .any(|(other, b)| other == id && b.access == Access::ReadWrite)
                 };
                 if before[id] != after[id] && !self.recording.dispatches().any(written) {
-                    return Err(format!("`{}`, an input of {}, is written", binding.name, dispatch.kernel().name));
+                    return Err(format!(
+                        "`{}`, an input of {}, is written",
+                        binding.name,
+                        dispatch.kernel().name
+                    ));
                 }
                 if binding.name.ends_with(COUNTER) && after[id].iter().any(|&byte| byte != 0) {
-                    return Err(format!("`{}` of {} is not 0 again", binding.name, dispatch.kernel().name));
+                    return Err(format!(
+                        "`{}` of {} is not 0 again",
+                        binding.name,
+                        dispatch.kernel().name
+                    ));
                 }
             }
         }
         let data = |watched: &Watched| {
             let bytes = watched.len * element_bytes(watched.element);
             let empty = Vec::new();
-            let (was, is) = (before.get(&watched.id).unwrap_or(&empty), after.get(&watched.id).unwrap_or(&empty));
+            let (was, is) = (
+                before.get(&watched.id).unwrap_or(&empty),
+                after.get(&watched.id).unwrap_or(&empty),
+            );
             if is.len() < bytes {
                 return Err("what is watched is bound to nothing".to_owned());
             }

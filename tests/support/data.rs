@@ -17,8 +17,8 @@ pub enum Data {
 pub enum Leeway {
     /// Not at all; any NaN is as good as another.
     None,
-    /// What Vulkan leaves to a device: a half may be off by one unit in the last place, and numbers that are too small to be normal may be 0, with
-    /// what is made of them.
+    /// What Vulkan leaves to a device: a half may be off by one unit in the last place, and numbers
+    /// that are too small to be normal may be 0, with what is made of them.
     Device,
 }
 
@@ -35,7 +35,8 @@ impl Near {
         Self { exact: value.into(), error: 0.0 }
     }
 
-    /// On top of `base`. Whether the number is rounded before that is the device's choice, and the sum is rounded.
+    /// On top of `base`. Whether the number is rounded before that is the device's choice, and the
+    /// sum is rounded.
     pub fn on_top_of(self, base: impl Into<f32>) -> Self {
         let exact = self.exact + f64::from(base.into());
         Self { exact, error: self.error + U * (self.exact.abs() + 1.01 * exact.abs()) }
@@ -100,7 +101,8 @@ impl Data {
         }
     }
 
-    /// Says which float is farther from the exact number than it may be; a half may also be rounded either way (Vulkan leaves it open).
+    /// Says which float is farther from the exact number than it may be; a half may also be rounded
+    /// either way (Vulkan leaves it open).
     pub fn check_near(&self, wanted: impl IntoIterator<Item = Near>) -> Result<(), String> {
         let (got, half) = (self.to_f32(), self.element() == Element::F16);
         let wanted: Vec<_> = wanted.into_iter().collect();
@@ -132,12 +134,19 @@ impl Data {
             (Self::I32(got), Self::I32(want)) => first_difference(got, want, |g, w| g == w),
             (Self::I8(got), Self::I8(want)) => first_difference(got, want, |g, w| g == w),
             (Self::F32(got), Self::F32(want)) => {
-                let lost = |g: &f32, w: &f32| leeway == Leeway::Device && *g == 0.0 && w.abs() < FROM_SUBNORMAL;
-                first_difference(got, want, |g, w| g.to_bits() == w.to_bits() || (g.is_nan() && w.is_nan()) || lost(g, w))
+                let lost = |g: &f32, w: &f32| {
+                    leeway == Leeway::Device && *g == 0.0 && w.abs() < FROM_SUBNORMAL
+                };
+                first_difference(got, want, |g, w| {
+                    g.to_bits() == w.to_bits() || (g.is_nan() && w.is_nan()) || lost(g, w)
+                })
             }
             (Self::F16(got), Self::F16(want)) => {
                 let ulps = if leeway == Leeway::None { 0 } else { 1 };
-                let same = |g: &f16, w: &f16| (g.to_bits() as i16).abs_diff(w.to_bits() as i16) <= ulps || (g.is_nan() && w.is_nan());
+                let same = |g: &f16, w: &f16| {
+                    (g.to_bits() as i16).abs_diff(w.to_bits() as i16) <= ulps
+                        || (g.is_nan() && w.is_nan())
+                };
                 first_difference(got, want, same)
             }
             _ => Some(format!("{:?} for {:?}", self.element(), wanted.element())),
@@ -146,7 +155,11 @@ impl Data {
     }
 }
 
-fn first_difference<T: std::fmt::Debug>(got: &[T], want: &[T], same: impl Fn(&T, &T) -> bool) -> Option<String> {
+fn first_difference<T: std::fmt::Debug>(
+    got: &[T],
+    want: &[T],
+    same: impl Fn(&T, &T) -> bool,
+) -> Option<String> {
     if got.len() != want.len() {
         return Some(format!("{} numbers for {}", got.len(), want.len()));
     }
@@ -154,7 +167,8 @@ fn first_difference<T: std::fmt::Debug>(got: &[T], want: &[T], same: impl Fn(&T,
     Some(format!("number {at} is {:?}, not {:?}", got[at], want[at]))
 }
 
-/// What lies in a tensor and a product on top of it. The product is rounded here, and there or not; so is the sum.
+/// What lies in a tensor and a product on top of it. The product is rounded here, and there or not;
+/// so is the sum.
 pub fn sums(base: &[f32], products: &[f32]) -> Vec<Near> {
     let sum = |(&base, &product): (&f32, &f32)| {
         let exact = f64::from(base) + f64::from(product);

@@ -18,12 +18,14 @@ pub enum Executor {
     Twin,
     /// The device under test, as some context on it; `None` where it has no such.
     Device(fn() -> Option<Context>),
-    /// The device under test without subgroup operations: kernels that have any. The others are what they are with them, and so is every plan.
+    /// The device under test without subgroup operations: kernels that have any. The others are
+    /// what they are with them, and so is every plan.
     Portable,
-    /// The device under test with its matrix units, where it has some: ops that have kernels for them.
+    /// The device under test with its matrix units, where it has some: ops that have kernels for
+    /// them.
     MatrixUnits,
-    /// The device under test, with SPIR-V that naga makes of the WGSL: the path by which hand-written Metal reaches its driver, where there is no
-    /// Metal.
+    /// The device under test, with SPIR-V that naga makes of the WGSL: the path by which
+    /// hand-written Metal reaches its driver, where there is no Metal.
     Spirv,
     /// The CPU, by compiled Metal text; naga's with and without subgroup operations.
     Host(Text),
@@ -44,27 +46,45 @@ pub const EXECUTORS: &[(&str, Executor)] = &[
     ("naga_metal", Executor::Host(Text::Naga { subgroups: true })),
 ];
 
-/// Metal promises none of these orders. A random one finds most faults; `metal_orders` tries the others.
+/// Metal promises none of these orders. A random one finds most faults; `metal_orders` tries the
+/// others.
 #[cfg(target_os = "linux")]
 const ORDERS: [Order; 3] = [Order::Random(1), Order::Forward, Order::Reverse];
 
 fn without_subgroups() -> Option<Context> {
     let wgsl = context().with_language(ShaderLanguage::Wgsl).ok()?;
-    wgsl.capabilities().subgroups.then(|| wgsl.restricted(|c| (c.subgroups, c.fused_multiply_add) = (false, false)))
+    wgsl.capabilities()
+        .subgroups
+        .then(|| wgsl.restricted(|c| (c.subgroups, c.fused_multiply_add) = (false, false)))
 }
 
 /// The same declaration with what naga's SPIR-V writer makes of its WGSL.
 fn with_spirv(kernel: &Kernel, floats: &[(&'static str, Element)]) -> Kernel {
     let able = context().capabilities();
     let language = ShaderLanguage::Wgsl;
-    let variant = Variant { language, subgroups: able.subgroups, fused: able.fused_multiply_add, floats: floats.to_vec() };
+    let variant = Variant {
+        language,
+        subgroups: able.subgroups,
+        fused: able.fused_multiply_add,
+        floats: floats.to_vec(),
+    };
     let (module, info) = machine::parse(&kernel.text(&variant), Capabilities::all());
     // As in the release pipelines of the library; else drivers compile for minutes.
     let zero_initialize_workgroup_memory = spv::ZeroInitializeWorkgroupMemoryMode::None;
-    let options = spv::Options { lang_version: (1, 3), zero_initialize_workgroup_memory, force_loop_bounding: false, ..Default::default() };
-    let pipeline = spv::PipelineOptions { shader_stage: naga::ShaderStage::Compute, entry_point: kernel.entry.to_owned() };
-    let words = spv::write_vec(&module, &info, &options, Some(&pipeline)).expect("naga writes SPIR-V");
-    // SAFETY: naga writes valid modules, and the kernels keep to their bounds, as the other executors show.
+    let options = spv::Options {
+        lang_version: (1, 3),
+        zero_initialize_workgroup_memory,
+        force_loop_bounding: false,
+        ..Default::default()
+    };
+    let pipeline = spv::PipelineOptions {
+        shader_stage: naga::ShaderStage::Compute,
+        entry_point: kernel.entry.to_owned(),
+    };
+    let words =
+        spv::write_vec(&module, &info, &options, Some(&pipeline)).expect("naga writes SPIR-V");
+    // SAFETY: naga writes valid modules, and the kernels keep to their bounds, as the other
+    // executors show.
     unsafe { kernel.with_spirv(words) }
 }
 
@@ -76,7 +96,10 @@ fn repeated_in_spirv(recorded: Recorded, context: &Context) -> Result<Recorded> 
     for dispatch in recorded.recording.dispatches() {
         let (kernel, floats) = (dispatch.kernel(), dispatch.floats());
         let key = (std::ptr::from_ref::<Kernel>(kernel).addr(), floats.to_vec());
-        encoder.repeat(&dispatch, &*made.entry(key).or_insert_with(|| Arc::new(with_spirv(kernel, floats))))?;
+        encoder.repeat(
+            &dispatch,
+            &*made.entry(key).or_insert_with(|| Arc::new(with_spirv(kernel, floats))),
+        )?;
     }
     Ok(recorded.as_recorded(encoder.finish()))
 }
@@ -93,10 +116,11 @@ impl Executor {
         match self {
             Self::Twin => matches!(op.by, By::KernelsAndTwin | By::WgslAndTwin),
             // Metal has units where a GPU by Apple runs it.
-            Self::Device(context) if op.by == By::Units => {
-                context().is_some_and(|c| c.language() == ShaderLanguage::Msl && c.capabilities().apple)
+            Self::Device(context) if op.by == By::Units => context()
+                .is_some_and(|c| c.language() == ShaderLanguage::Msl && c.capabilities().apple),
+            Self::Portable | Self::Spirv | Self::Host(Text::Naga { .. }) if op.by == By::Units => {
+                false
             }
-            Self::Portable | Self::Spirv | Self::Host(Text::Naga { .. }) if op.by == By::Units => false,
             Self::Device(context) => context().is_some(),
             Self::Portable => without_subgroups().is_some(),
             Self::MatrixUnits => op.on_matrix_units() && with_matrix_units().is_some(),
@@ -117,9 +141,16 @@ impl Executor {
     pub fn run(self, case: &Case) -> Result<bool, String> {
         match self {
             Self::Twin => case.check_twin().transpose().map(|checked| checked.is_some()),
-            Self::Device(context) => on_device(case, &context().expect("it is here"), |recorded, _| Ok(recorded), true),
+            Self::Device(context) => {
+                on_device(case, &context().expect("it is here"), |recorded, _| Ok(recorded), true)
+            }
             Self::Portable => on_portable_device(case, &without_subgroups().expect("it is here")),
-            Self::MatrixUnits => on_device(case, with_matrix_units().expect("they are here"), |recorded, _| Ok(recorded), true),
+            Self::MatrixUnits => on_device(
+                case,
+                with_matrix_units().expect("they are here"),
+                |recorded, _| Ok(recorded),
+                true,
+            ),
             Self::Spirv => on_device(case, context(), repeated_in_spirv, false),
             #[cfg(target_os = "linux")]
             Self::Host(Text::Metal) => crate::emulated::check(case, Text::Metal, &ORDERS[..1]),
@@ -145,19 +176,31 @@ fn on_portable_device(case: &Case, context: &Context) -> Result<bool, String> {
 }
 
 /// `again`: a second time too, which must give the same bits.
-fn on_device(case: &Case, context: &Context, change: fn(Recorded, &Context) -> Result<Recorded>, again: bool) -> Result<bool, String> {
+fn on_device(
+    case: &Case,
+    context: &Context,
+    change: fn(Recorded, &Context) -> Result<Recorded>,
+    again: bool,
+) -> Result<bool, String> {
     if case.f16 && !context.capabilities().f16 {
         return Ok(false);
     }
     let context = context.restricted(case.restrict);
     let run = |context: &Context, again: bool| {
-        let recorded = case.record(context).and_then(|recorded| change(recorded, context)).map_err(|e| e.to_string())?;
+        let recorded = case
+            .record(context)
+            .and_then(|recorded| change(recorded, context))
+            .map_err(|e| e.to_string())?;
         let run = |before: &Memory| {
             recorded.write(before)?;
             recorded.recording.submit()?.wait()?;
             recorded.read()
         };
-        let run = || recorded.before().and_then(|before| Ok((run(&before)?, if again { Some(run(&before)?) } else { None }, before)));
+        let run = || {
+            recorded.before().and_then(|before| {
+                Ok((run(&before)?, if again { Some(run(&before)?) } else { None }, before))
+            })
+        };
         let (after, second, before) = run().map_err(|e| e.to_string())?;
         case.check(&recorded.watched(&before, &after)?, Leeway::Device)?;
         match second {
@@ -167,7 +210,8 @@ fn on_device(case: &Case, context: &Context, change: fn(Recorded, &Context) -> R
     };
     let recorded = run(&context, again)?;
     if let Some(limit) = recorded.folding(context.language()) {
-        run(&context.restricted(|c| c.max_workgroups = limit), false).map_err(|e| format!("grid folded at {limit}: {e}"))?;
+        run(&context.restricted(|c| c.max_workgroups = limit), false)
+            .map_err(|e| format!("grid folded at {limit}: {e}"))?;
     }
     Ok(true)
 }

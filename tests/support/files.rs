@@ -11,7 +11,8 @@ impl Directory {
     pub fn temporary() -> Self {
         static NEXT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
         let number = NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        let path = std::env::temp_dir().join(format!("bitnet-wgpu-{}-{number}", std::process::id()));
+        let path =
+            std::env::temp_dir().join(format!("bitnet-wgpu-{}-{number}", std::process::id()));
         fs::create_dir_all(&path).unwrap();
         Self(path)
     }
@@ -30,7 +31,8 @@ impl Drop for Directory {
     }
 }
 
-/// What stands in a document between `<!-- name: begin -->` and `<!-- name: end -->` is `wanted`; with `UPDATE` in the environment, it is made so.
+/// What stands in a document between `<!-- name: begin -->` and `<!-- name: end -->` is `wanted`;
+/// with `UPDATE` in the environment, it is made so.
 ///
 /// # Errors
 /// It is not.
@@ -38,20 +40,29 @@ pub fn check_table(document: &str, name: &str, wanted: &str) -> Result<(), Strin
     let path = repository(document);
     let text = fs::read_to_string(&path).map_err(|e| format!("{document}: {e}"))?;
     let [begin, end] = ["begin", "end"].map(|at| format!("<!-- {name}: {at} -->"));
-    let (before, rest) = text.split_once(&begin).ok_or_else(|| format!("{document} lacks {begin}"))?;
+    let (before, rest) =
+        text.split_once(&begin).ok_or_else(|| format!("{document} lacks {begin}"))?;
     let (found, after) = rest.split_once(&end).ok_or_else(|| format!("{document} lacks {end}"))?;
     if std::env::var_os("UPDATE").is_some() {
-        return fs::write(&path, format!("{before}{begin}\n{wanted}{end}{after}")).map_err(|e| format!("{document}: {e}"));
+        return fs::write(&path, format!("{before}{begin}\n{wanted}{end}{after}"))
+            .map_err(|e| format!("{document}: {e}"));
     }
-    if found.trim() == wanted.trim() { Ok(()) } else { Err(format!("{document}: the table `{name}` is out of date; UPDATE=1 writes it")) }
+    if found.trim() == wanted.trim() {
+        Ok(())
+    } else {
+        Err(format!("{document}: the table `{name}` is out of date; UPDATE=1 writes it"))
+    }
 }
 
-/// A safetensors file from (name, dtype, shape, bytes), written by hand: the oracle is the format's description, not the crate that reads it.
+/// A safetensors file from (name, dtype, shape, bytes), written by hand: the oracle is the format's
+/// description, not the crate that reads it.
 pub fn safetensors(tensors: &[(&str, &str, &[usize], &[u8])]) -> Vec<u8> {
     let (mut entries, mut data) = (Vec::new(), Vec::new());
     for (name, dtype, shape, bytes) in tensors {
         let offsets = [data.len(), data.len() + bytes.len()];
-        entries.push(format!("{name:?}:{{\"dtype\":{dtype:?},\"shape\":{shape:?},\"data_offsets\":{offsets:?}}}"));
+        entries.push(format!(
+            "{name:?}:{{\"dtype\":{dtype:?},\"shape\":{shape:?},\"data_offsets\":{offsets:?}}}"
+        ));
         data.extend_from_slice(bytes);
     }
     with_header(&format!("{{{}}}", entries.join(",")), &data)

@@ -1,7 +1,7 @@
 //! Gradients against the functions that they are of.
 
-/// Panics unless `gradient` is that of `f` at `x`, by central differences in `f64`: their own error, and that of `f32`, is below 2e-5 for functions
-/// as smooth as those of the tests.
+/// Panics unless `gradient` is that of `f` at `x`, by central differences in `f64`: their own
+/// error, and that of `f32`, is below 2e-5 for functions as smooth as those of the tests.
 pub fn assert_gradient(name: &str, x: &[f32], gradient: &[f32], f: impl Fn(&[f64]) -> f64) {
     const STEP: f64 = 1e-4;
     assert_eq!(x.len(), gradient.len(), "{name}");
@@ -13,6 +13,9 @@ pub fn assert_gradient(name: &str, x: &[f32], gradient: &[f32], f: impl Fn(&[f64
             f(&x)
         };
         let slope = (at(STEP) - at(-STEP)) / (2.0 * STEP);
-        assert!((f64::from(found) - slope).abs() <= 2e-5 * (1.0 + slope.abs()), "{name}: number {i} is {found}, not {slope}");
+        assert!(
+            (f64::from(found) - slope).abs() <= 2e-5 * (1.0 + slope.abs()),
+            "{name}: number {i} is {found}, not {slope}"
+        );
     }
 }

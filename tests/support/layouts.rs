@@ -6,7 +6,11 @@ use bitnet_wgpu::{
 };
 
 /// `quantize_activations` in `layout`.
-pub fn quantize_as<T: Float>(encoder: &mut Encoder, x: &Tensor<T>, layout: Layout) -> Result<QuantizedActivations> {
+pub fn quantize_as<T: Float>(
+    encoder: &mut Encoder,
+    x: &Tensor<T>,
+    layout: Layout,
+) -> Result<QuantizedActivations> {
     let (tokens, features) = x.shape().as_matrix();
     let xq = QuantizedActivations::uninit(encoder.context(), tokens, features, layout)?;
     bitnet::quantize_activations_into(encoder, x, &xq)?;

@@ -1,4 +1,5 @@
-//! What the tests share: one device, seeded data, where files are, and every op's cases with the ways to run them.
+//! What the tests share: one device, seeded data, where files are, and every op's cases with the
+//! ways to run them.
 
 mod case;
 mod cases;
@@ -30,7 +31,8 @@ pub use own_process::own_process;
 pub use pollster::block_on;
 pub use random::*;
 
-/// Tests of a function that takes `Option<&Context>`: `NAME::cpu`, and `NAME::gpu`, which is ignored unless it is asked for.
+/// Tests of a function that takes `Option<&Context>`: `NAME::cpu`, and `NAME::gpu`, which is
+/// ignored unless it is asked for.
 #[macro_export]
 macro_rules! each_device {
     ($name:ident) => {
@@ -68,7 +70,12 @@ impl Default for App {
 
 impl App {
     pub fn of(descriptor: wgpu::InstanceDescriptor) -> Self {
-        Self { adapter: block_on(wgpu::Instance::new(descriptor.with_env()).request_adapter(&Default::default())).unwrap() }
+        Self {
+            adapter: block_on(
+                wgpu::Instance::new(descriptor.with_env()).request_adapter(&Default::default()),
+            )
+            .unwrap(),
+        }
     }
 
     /// A context on a device of the app's, with what the crate needs as `change` has it.
@@ -78,7 +85,8 @@ impl App {
     /// As [`Context::from_wgpu`].
     pub fn open(&self, change: impl FnOnce(&mut wgpu::DeviceDescriptor)) -> Result<Context, Error> {
         let (required_features, required_limits) = Context::device_needs(&self.adapter);
-        let mut descriptor = wgpu::DeviceDescriptor { required_features, required_limits, ..Default::default() };
+        let mut descriptor =
+            wgpu::DeviceDescriptor { required_features, required_limits, ..Default::default() };
         change(&mut descriptor);
         let (device, queue) = block_on(self.adapter.request_device(&descriptor)).unwrap();
         block_on(Context::from_wgpu(&self.adapter, device, queue))
@@ -89,27 +97,30 @@ impl App {
 pub fn context() -> &'static Context {
     static CONTEXT: LazyLock<Context> = LazyLock::new(|| {
         log::init();
-        let context = block_on(Context::new()).expect("tests need a GPU driver; scripts/test installs lavapipe");
+        let context = block_on(Context::new())
+            .expect("tests need a GPU driver; scripts/test installs lavapipe");
         eprintln!("{context:?}");
         context
     });
     &CONTEXT
 }
 
-/// The same device with its matrix units, opened once more; `None` where it has none that kernels use.
+/// The same device with its matrix units, opened once more; `None` where it has none that kernels
+/// use.
 pub fn with_matrix_units() -> Option<&'static Context> {
     static CONTEXT: LazyLock<Option<Context>> = LazyLock::new(|| {
         context();
         // SAFETY: kernels of the crate alone run on this device.
         let token = unsafe { wgpu::ExperimentalFeatures::enabled() };
-        let context = block_on(Context::open(ContextOptions::default().experimental(token))).expect("it was opened before");
+        let context = block_on(Context::open(ContextOptions::default().experimental(token)))
+            .expect("it was opened before");
         (!context.capabilities().matrix_units.is_empty()).then_some(context)
     });
     CONTEXT.as_ref()
 }
 
-/// The device as a model has it that computes prompts on matrix units; `None` where it has none. Software adapters would rather do without
-/// units.
+/// The device as a model has it that computes prompts on matrix units; `None` where it has none.
+/// Software adapters would rather do without units.
 pub fn prompts_on_matrix_units() -> Option<Context> {
     with_matrix_units().map(|context| context.restricted(|c| c.fast_packed_dot = true))
 }
@@ -117,7 +128,8 @@ pub fn prompts_on_matrix_units() -> Option<Context> {
 /// The device in each of its languages, and in WGSL as if it had no subgroup operations.
 pub fn contexts() -> Vec<Context> {
     let languages = context().capabilities().languages.iter();
-    let mut all: Vec<_> = languages.map(|&language| context().with_language(language).unwrap()).collect();
+    let mut all: Vec<_> =
+        languages.map(|&language| context().with_language(language).unwrap()).collect();
     if context().capabilities().subgroups {
         let wgsl = context().with_language(ShaderLanguage::Wgsl).unwrap();
         all.push(wgsl.restricted(|capabilities: &mut Capabilities| capabilities.subgroups = false));
@@ -132,7 +144,8 @@ pub fn repository(path: impl AsRef<Path>) -> PathBuf {
 
 /// The text of all files of Rust in a folder and in those within it.
 pub fn sources_below(folder: &Path) -> String {
-    let entries = std::fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry").path());
+    let entries =
+        std::fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry").path());
     let text = |path: PathBuf| match path.extension() {
         _ if path.is_dir() => sources_below(&path),
         Some(extension) if extension == "rs" => std::fs::read_to_string(path).expect("a source"),
@@ -148,5 +161,6 @@ pub fn data(path: impl AsRef<Path>) -> PathBuf {
 
 /// The shipped model, or the one that `BITNET_MODEL_DIR` names.
 pub fn real_model() -> PathBuf {
-    std::env::var_os("BITNET_MODEL_DIR").map_or_else(|| repository("assets/tales-22m"), PathBuf::from)
+    std::env::var_os("BITNET_MODEL_DIR")
+        .map_or_else(|| repository("assets/tales-22m"), PathBuf::from)
 }

@@ -17,7 +17,9 @@ impl Log for Logger {
 
     fn log(&self, record: &Record<'_>) {
         if record.level() == log::Level::Warn {
-            WARNINGS.with_borrow_mut(|kept| kept.iter_mut().for_each(|kept| kept.push(record.args().to_string())));
+            WARNINGS.with_borrow_mut(|kept| {
+                kept.iter_mut().for_each(|kept| kept.push(record.args().to_string()))
+            });
         }
         if self.0.matches(record) {
             self.0.log(record);

@@ -1,4 +1,5 @@
-//! The Metal sources of recorded dispatches: the crate's own, or naga's translation of its WGSL. `emulated` runs them on the CPU.
+//! The Metal sources of recorded dispatches: the crate's own, or naga's translation of its WGSL.
+//! `emulated` runs them on the CPU.
 
 use bitnet_wgpu::{
     Dispatch, Element, Kernel, ShaderLanguage,
@@ -24,9 +25,18 @@ pub enum Text {
 
 impl Text {
     pub(crate) fn variant(self, kernel: &Kernel, floats: &[(&'static str, Element)]) -> Variant {
-        let language = if self == Self::Metal { kernel.language(ShaderLanguage::Msl) } else { ShaderLanguage::Wgsl };
+        let language = if self == Self::Metal {
+            kernel.language(ShaderLanguage::Msl)
+        } else {
+            ShaderLanguage::Wgsl
+        };
         let able = self != (Self::Naga { subgroups: false });
-        Variant { language, subgroups: able, fused: able || !kernel.uses_fused(language), floats: floats.to_vec() }
+        Variant {
+            language,
+            subgroups: able,
+            fused: able || !kernel.uses_fused(language),
+            floats: floats.to_vec(),
+        }
     }
 }
 
@@ -36,7 +46,10 @@ pub type Memory = HashMap<usize, Vec<u8>>;
 /// How many threadgroups a dispatch has on the CPU.
 pub fn threadgroups(dispatch: &Dispatch<'_>, text: Text, limit: u32) -> u64 {
     let kernel = dispatch.kernel();
-    kernel.workgroups(text.variant(kernel, dispatch.floats()).language, dispatch.extent(), limit).iter().product()
+    kernel
+        .workgroups(text.variant(kernel, dispatch.floats()).language, dispatch.extent(), limit)
+        .iter()
+        .product()
 }
 
 /// A WGSL text as naga reads it.
@@ -44,24 +57,39 @@ pub fn threadgroups(dispatch: &Dispatch<'_>, text: Text, limit: u32) -> u64 {
 /// # Panics
 /// If naga refuses it, with naga's words.
 pub fn parse(text: &str, capabilities: Capabilities) -> (naga::Module, ModuleInfo) {
-    let module = naga::front::wgsl::parse_str(text).unwrap_or_else(|e| panic!("{}", e.emit_to_string(text)));
+    let module =
+        naga::front::wgsl::parse_str(text).unwrap_or_else(|e| panic!("{}", e.emit_to_string(text)));
     let info = Validator::new(ValidationFlags::all(), capabilities).validate(&module);
     let info = info.unwrap_or_else(|e| panic!("{}", e.emit_to_string(text)));
     (module, info)
 }
 
-/// naga's Metal text of a kernel's WGSL, with the buffer numbers that wgpu gives on Metal, and the name of the entry point in it.
+/// naga's Metal text of a kernel's WGSL, with the buffer numbers that wgpu gives on Metal, and the
+/// name of the entry point in it.
 ///
-/// Index checks are left out, as they are in release builds of the library: an index that is out of bounds should be seen.
+/// Index checks are left out, as they are in release builds of the library: an index that is out of
+/// bounds should be seen.
 ///
 /// # Panics
 /// If naga cannot write it.
-pub fn naga_metal(kernel: &Kernel, (module, info): &(naga::Module, ModuleInfo), lang_version: (u8, u8)) -> (String, String) {
+pub fn naga_metal(
+    kernel: &Kernel,
+    (module, info): &(naga::Module, ModuleInfo),
+    lang_version: (u8, u8),
+) -> (String, String) {
     let first = u8::from(!kernel.params.is_empty());
-    let target = |i: u8, access| msl::BindTarget { buffer: Some(first + i), mutable: access == Access::ReadWrite, ..Default::default() };
+    let target = |i: u8, access| msl::BindTarget {
+        buffer: Some(first + i),
+        mutable: access == Access::ReadWrite,
+        ..Default::default()
+    };
     let bindings = (0u8..).zip(kernel.bindings);
     let resources = msl::EntryPointResources {
-        resources: bindings.map(|(i, b)| (naga::ResourceBinding { group: 0, binding: i.into() }, target(i, b.access))).collect(),
+        resources: bindings
+            .map(|(i, b)| {
+                (naga::ResourceBinding { group: 0, binding: i.into() }, target(i, b.access))
+            })
+            .collect(),
         immediates_buffer: (first == 1).then_some(0),
         sizes_buffer: Some(first + kernel.bindings.len() as u8),
     };
@@ -75,7 +103,8 @@ pub fn naga_metal(kernel: &Kernel, (module, info): &(naga::Module, ModuleInfo), 
     };
     let entry_point = Some((naga::ShaderStage::Compute, kernel.entry.to_owned()));
     let pipeline = msl::PipelineOptions { entry_point, ..Default::default() };
-    let (text, translated) = msl::write_string(module, info, &options, &pipeline).expect("naga writes MSL");
+    let (text, translated) =
+        msl::write_string(module, info, &options, &pipeline).expect("naga writes MSL");
     let entry = translated.entry_point_names[0].clone().expect("the entry point is translated");
     (text, entry)
 }

@@ -1,4 +1,5 @@
-//! Matrices in `f64`, by which results in `f32` are judged, and those that linear algebra is tried on.
+//! Matrices in `f64`, by which results in `f32` are judged, and those that linear algebra is tried
+//! on.
 
 use crate::{U, floats};
 use rand::rngs::SmallRng;
@@ -20,7 +21,11 @@ impl Matrix {
 
     /// Of what a function gives for row and column.
     pub fn from_fn(rows: usize, columns: usize, f: impl Fn(usize, usize) -> f64) -> Self {
-        Self { rows, columns, numbers: (0..rows * columns).map(|at| f(at / columns, at % columns)).collect() }
+        Self {
+            rows,
+            columns,
+            numbers: (0..rows * columns).map(|at| f(at / columns, at % columns)).collect(),
+        }
     }
 
     /// Ones on the diagonal.
@@ -48,8 +53,12 @@ impl Matrix {
         let mut product = Self::from_fn(self.rows, other.columns, |_, _| 0.0);
         for i in 0..self.rows {
             for k in 0..self.columns {
-                let (v, row) = (self.at(i, k), &other.numbers[k * other.columns..][..other.columns]);
-                product.numbers[i * other.columns..][..other.columns].iter_mut().zip(row).for_each(|(sum, other)| *sum += v * other);
+                let (v, row) =
+                    (self.at(i, k), &other.numbers[k * other.columns..][..other.columns]);
+                product.numbers[i * other.columns..][..other.columns]
+                    .iter_mut()
+                    .zip(row)
+                    .for_each(|(sum, other)| *sum += v * other);
             }
         }
         product
@@ -57,7 +66,10 @@ impl Matrix {
 
     /// The difference.
     pub fn minus(&self, other: &Self) -> Self {
-        Self { numbers: self.numbers.iter().zip(&other.numbers).map(|(a, b)| a - b).collect(), ..*self }
+        Self {
+            numbers: self.numbers.iter().zip(&other.numbers).map(|(a, b)| a - b).collect(),
+            ..*self
+        }
     }
 
     /// The Frobenius norm.
@@ -71,8 +83,8 @@ impl Matrix {
     }
 }
 
-/// What roundings of random direction make of sums of n products, relatively: it grows with the root of n. Divisions and roots of Vulkan, off by 2.5
-/// units, count beside it.
+/// What roundings of random direction make of sums of n products, relatively: it grows with the
+/// root of n. Divisions and roots of Vulkan, off by 2.5 units, count beside it.
 pub fn roundings(n: usize) -> f64 {
     (n as f64).sqrt().mul_add(2.0, 8.0) * U
 }

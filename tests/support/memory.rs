@@ -5,7 +5,8 @@ use std::alloc::{GlobalAlloc, Layout, System};
 /// More than any sound file of these tests needs at a time.
 const MOST: usize = 256 << 20;
 
-/// For binaries that read files of strangers: a size in a file must not become a request for memory before it has been compared with the file.
+/// For binaries that read files of strangers: a size in a file must not become a request for memory
+/// before it has been compared with the file.
 pub struct Bounded;
 
 // SAFETY: what is asked of the system is given on, and a null says that there is none.
@@ -15,11 +16,19 @@ unsafe impl GlobalAlloc for Bounded {
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        if layout.size() > MOST { std::ptr::null_mut() } else { unsafe { System.alloc_zeroed(layout) } }
+        if layout.size() > MOST {
+            std::ptr::null_mut()
+        } else {
+            unsafe { System.alloc_zeroed(layout) }
+        }
     }
 
     unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        if size > MOST { std::ptr::null_mut() } else { unsafe { System.realloc(pointer, layout, size) } }
+        if size > MOST {
+            std::ptr::null_mut()
+        } else {
+            unsafe { System.realloc(pointer, layout, size) }
+        }
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {

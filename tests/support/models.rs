@@ -13,13 +13,20 @@ pub fn directory(name: &str) -> PathBuf {
     crate::data("models").join(name)
 }
 
-/// A model on the GPU, with and without subgroup operations, in each layout of activations, fused and not, and on the CPU.
+/// A model on the GPU, with and without subgroup operations, in each layout of activations, fused
+/// and not, and on the CPU.
 pub fn engines(name: &str) -> Vec<(String, Model)> {
     let mut models = Vec::new();
     for context in contexts() {
-        for (device, fast_packed_dot, software) in [("Apple's", false, false), ("others", true, false), ("software", false, true)] {
-            let context = context.restricted(|c| (c.fast_packed_dot, c.software) = (fast_packed_dot, software));
-            let engine = format!("{name} by the kernels of {device}, subgroups {}", context.capabilities().subgroups);
+        for (device, fast_packed_dot, software) in
+            [("Apple's", false, false), ("others", true, false), ("software", false, true)]
+        {
+            let context = context
+                .restricted(|c| (c.fast_packed_dot, c.software) = (fast_packed_dot, software));
+            let engine = format!(
+                "{name} by the kernels of {device}, subgroups {}",
+                context.capabilities().subgroups
+            );
             models.push((engine, Model::load(&context, directory(name)).unwrap()));
         }
     }
@@ -37,10 +44,17 @@ pub fn session(model: &Model, sequences: usize, capacity: usize, cache: Element)
     model.session(SessionOptions::new(sequences, capacity).cache(cache)).unwrap()
 }
 
-/// The first two layers of the real model, for what asks how a model is used and not what it says: a step takes a third of the time.
+/// The first two layers of the real model, for what asks how a model is used and not what it says:
+/// a step takes a third of the time.
 pub fn two_layers(context: Option<&Context>) -> Model {
     let (path, options) = (real_model(), LoadOptions::default());
-    Model::from_file(context, &Reconfigured::of(&path, |c| c.layers = 2), Some(Tokenizer::from_directory(&path).unwrap()), options).unwrap()
+    Model::from_file(
+        context,
+        &Reconfigured::of(&path, |c| c.layers = 2),
+        Some(Tokenizer::from_directory(&path).unwrap()),
+        options,
+    )
+    .unwrap()
 }
 
 /// A model of another configuration than its file has.
@@ -82,7 +96,8 @@ impl ModelFile for Reconfigured {
     }
 }
 
-/// The small random model of Qwen3 with an embedding, and a head of its own or not, that are ternary by groups of 16 columns.
+/// The small random model of Qwen3 with an embedding, and a head of its own or not, that are
+/// ternary by groups of 16 columns.
 pub struct TernaryTables {
     file: Checkpoint,
     config: ModelConfig,
@@ -103,7 +118,12 @@ impl TernaryTables {
     fn table(&self, name: &str, rows: usize, columns: usize) -> Result<PackedTernary> {
         let floats = self.file.dense("model.embed_tokens", rows, columns)?;
         let row = |row: usize| floats.row(if name == "lm_head" { rows - 1 - row } else { row });
-        bitnet::quantize_weights_by_group_cpu(&(0..rows).flat_map(row).collect::<Vec<f32>>(), rows, columns, 16)
+        bitnet::quantize_weights_by_group_cpu(
+            &(0..rows).flat_map(row).collect::<Vec<f32>>(),
+            rows,
+            columns,
+            16,
+        )
     }
 }
 
@@ -128,7 +148,12 @@ impl ModelFile for TernaryTables {
         PackedDense::from_f32(rows, columns, &self.table(name, rows, columns)?.dequantize())
     }
 
-    fn ternary_table(&self, name: &str, rows: usize, columns: usize) -> Result<Option<PackedTernary>> {
+    fn ternary_table(
+        &self,
+        name: &str,
+        rows: usize,
+        columns: usize,
+    ) -> Result<Option<PackedTernary>> {
         self.packed.then(|| self.table(name, rows, columns)).transpose()
     }
 }
@@ -163,17 +188,23 @@ pub fn bits(values: Vec<f32>) -> Vec<u32> {
     values.into_iter().map(f32::to_bits).collect()
 }
 
-/// What a model computes, as bits: the logits of prompts, one too long to be kept as a step among them, of steps of three sequences, layers' outputs, and texts.
+/// What a model computes, as bits: the logits of prompts, one too long to be kept as a step among
+/// them, of steps of three sequences, layers' outputs, and texts.
 pub fn computed(model: &Model) -> Vec<Vec<u32>> {
     let ids: Vec<u32> = (0..65).collect();
     let (mut all, mut session) = (Vec::new(), model.session(SessionOptions::new(3, 70)).unwrap());
     for (sequence, prompt) in [&ids[..], &ids[3..8], &ids[50..51]].into_iter().enumerate() {
         all.push(bits(block_on(session.prefill(sequence, prompt)).unwrap()));
     }
-    all.extend([[5, 6, 7], [8, 9, 10]].map(|tokens| bits(block_on(session.decode(&tokens)).unwrap())));
+    all.extend(
+        [[5, 6, 7], [8, 9, 10]].map(|tokens| bits(block_on(session.decode(&tokens)).unwrap())),
+    );
     let c = model.config();
     let hidden: Vec<f32> = (0..3 * c.hidden).map(|i| (i % 17) as f32 / 8.0 - 1.0).collect();
-    all.extend([0, c.layers / 2, c.layers - 1].map(|layer| bits(block_on(model.layer_output(layer, &hidden)).unwrap())));
+    all.extend(
+        [0, c.layers / 2, c.layers - 1]
+            .map(|layer| bits(block_on(model.layer_output(layer, &hidden)).unwrap())),
+    );
     let options = GenerateOptions::default().max_tokens(6).ignore_eos(true);
     // Two at once: layers that are offloaded meet in the same slots.
     let texts = [0, 1].map(|start| model.generate_ids(&ids[start..start + 4], &options).unwrap());

@@ -1,19 +1,24 @@
 //! Seeded random data, and shapes.
 
-use bitnet_wgpu::{Affine, Bits, DenseElement, Float, PackedDense, PackedInt, PackedTernary, Scales, bytemuck, f16};
+use bitnet_wgpu::{
+    Affine, Bits, DenseElement, Float, PackedDense, PackedInt, PackedTernary, Scales, bytemuck, f16,
+};
 use rand::{RngExt, SeedableRng, rngs::SmallRng};
 use std::sync::LazyLock;
 
 /// What seeds the random cases: `TEST_SEED`, or 1.
 pub fn seed() -> u64 {
-    static SEED: LazyLock<u64> =
-        LazyLock::new(|| std::env::var("TEST_SEED").map_or(1, |seed| seed.parse().expect("TEST_SEED is a whole number")));
+    static SEED: LazyLock<u64> = LazyLock::new(|| {
+        std::env::var("TEST_SEED")
+            .map_or(1, |seed| seed.parse().expect("TEST_SEED is a whole number"))
+    });
     *SEED
 }
 
 /// How many cases a property is tried on, unless `PROPTEST_CASES` says it.
 pub fn cases(usually: u32) -> u32 {
-    std::env::var("PROPTEST_CASES").map_or(usually, |cases| cases.parse().expect("PROPTEST_CASES is a whole number"))
+    std::env::var("PROPTEST_CASES")
+        .map_or(usually, |cases| cases.parse().expect("PROPTEST_CASES is a whole number"))
 }
 
 /// Random numbers that are the same every time.
@@ -21,7 +26,8 @@ pub fn rng(seed: u64) -> SmallRng {
     SmallRng::seed_from_u64(seed)
 }
 
-/// (m, n, k): none, one, primes, tails on every side of 4, 16, 32, 64 and 128, and larger than a tile.
+/// (m, n, k): none, one, primes, tails on every side of 4, 16, 32, 64 and 128, and larger than a
+/// tile.
 pub const SHAPES: &[(usize, usize, usize)] = &[
     (0, 5, 16),
     (1, 0, 16),
@@ -42,7 +48,8 @@ pub const SHAPES: &[(usize, usize, usize)] = &[
 
 /// Twenty random shapes, small ones more often than large ones; `op` has its own.
 pub fn random_shapes(op: &str) -> Vec<(usize, usize, usize)> {
-    let mut rng = rng(op.bytes().fold(seed(), |hash, byte| hash.wrapping_mul(31).wrapping_add(byte.into())));
+    let mut rng =
+        rng(op.bytes().fold(seed(), |hash, byte| hash.wrapping_mul(31).wrapping_add(byte.into())));
     let mut dimension = |most: f64| most.powf(rng.random_range(0.0..1.0)) as usize;
     (0..20).map(|_| (dimension(40.0), dimension(100.0), dimension(500.0))).collect()
 }
@@ -68,7 +75,8 @@ pub fn convert<T: Float>(x: &[f32]) -> Vec<T> {
     x.iter().map(|&v| T::from_f32(v)).collect()
 }
 
-/// Activations with rows of every awkward kind in turn: plain, zero, one huge value, subnormals, signed zeros, and many magnitudes.
+/// Activations with rows of every awkward kind in turn: plain, zero, one huge value, subnormals,
+/// signed zeros, and many magnitudes.
 pub fn activations(rng: &mut SmallRng, tokens: usize, features: usize) -> Vec<f32> {
     let mut x = floats(rng, tokens * features, 3.0);
     for (token, row) in x.chunks_mut(features.max(1)).enumerate() {
@@ -106,25 +114,53 @@ pub fn ternary(rng: &mut SmallRng, rows: usize, columns: usize) -> PackedTernary
 }
 
 /// Random ternary values under given scales.
-pub fn ternary_with(rng: &mut SmallRng, rows: usize, columns: usize, scales: Scales) -> PackedTernary {
+pub fn ternary_with(
+    rng: &mut SmallRng,
+    rows: usize,
+    columns: usize,
+    scales: Scales,
+) -> PackedTernary {
     let values: Vec<i8> = (0..rows * columns).map(|_| rng.random_range(-1..=1)).collect();
     PackedTernary::from_values(rows, columns, &values, scales).unwrap()
 }
 
 /// Random codes under random scales and zero points, whole ones and others.
-pub fn ints(rng: &mut SmallRng, rows: usize, columns: usize, bits: Bits, group: Option<usize>) -> PackedInt {
-    let codes: Vec<u8> = (0..rows * columns).map(|_| rng.random_range(0..=bits.max_code())).collect();
+pub fn ints(
+    rng: &mut SmallRng,
+    rows: usize,
+    columns: usize,
+    bits: Bits,
+    group: Option<usize>,
+) -> PackedInt {
+    let codes: Vec<u8> =
+        (0..rows * columns).map(|_| rng.random_range(0..=bits.max_code())).collect();
     let groups = rows * group.map_or(1, |size| columns.div_ceil(size));
-    let zero = |i: usize| rng.random_range(0..=2 * u32::from(bits.max_code())) as f32 / if i.is_multiple_of(2) { 2.0 } else { 3.0 };
+    let zero = |i: usize| {
+        rng.random_range(0..=2 * u32::from(bits.max_code())) as f32
+            / if i.is_multiple_of(2) { 2.0 } else { 3.0 }
+    };
     let zeros = (0..groups).map(zero).collect();
-    PackedInt::from_codes(rows, columns, bits, &codes, Affine { group, scales: floats(rng, groups, 1.0), zeros }).unwrap()
+    PackedInt::from_codes(
+        rows,
+        columns,
+        bits,
+        &codes,
+        Affine { group, scales: floats(rng, groups, 1.0), zeros },
+    )
+    .unwrap()
 }
 
 /// All types of dense matrices.
-pub const DENSE: [DenseElement; 4] = [DenseElement::F32, DenseElement::F16, DenseElement::Bf16, DenseElement::Int8];
+pub const DENSE: [DenseElement; 4] =
+    [DenseElement::F32, DenseElement::F16, DenseElement::Bf16, DenseElement::Int8];
 
 /// A random dense matrix.
-pub fn dense(rng: &mut SmallRng, element: DenseElement, rows: usize, columns: usize) -> PackedDense {
+pub fn dense(
+    rng: &mut SmallRng,
+    element: DenseElement,
+    rows: usize,
+    columns: usize,
+) -> PackedDense {
     let values = floats(rng, rows * columns, 3.0);
     let bits: Vec<u16> = match element {
         DenseElement::F16 => values.iter().map(|&v| f16::from_f32(v).to_bits()).collect(),
@@ -132,7 +168,9 @@ pub fn dense(rng: &mut SmallRng, element: DenseElement, rows: usize, columns: us
     };
     match element {
         DenseElement::F32 => PackedDense::from_f32(rows, columns, &values),
-        DenseElement::Int8 => PackedDense::from_f32(rows, columns, &values).map(|table| table.quantize()),
+        DenseElement::Int8 => {
+            PackedDense::from_f32(rows, columns, &values).map(|table| table.quantize())
+        }
         _ => PackedDense::from_bytes(element, rows, columns, bytemuck::cast_slice(&bits)),
     }
     .unwrap()

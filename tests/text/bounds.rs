@@ -13,7 +13,8 @@ fn too_long<T: std::fmt::Debug>(result: Result<T>) -> (usize, usize) {
 /// Bytes of text that the longest token of the shipped vocabulary stands for.
 fn longest() -> usize {
     let json = tales("tokenizer.json");
-    let vocabulary = json["model"]["vocab"].as_object().unwrap().keys().map(|token| token.chars().count());
+    let vocabulary =
+        json["model"]["vocab"].as_object().unwrap().keys().map(|token| token.chars().count());
     vocabulary.chain(["<|begin_of_text|>".len()]).max().unwrap()
 }
 
@@ -29,7 +30,10 @@ fn texts_beyond_the_bound_are_refused() {
     }
     let error = tokenizer.encode(&long).unwrap_err();
     assert_eq!(error.kind(), bitnet_wgpu::ErrorKind::Invalid);
-    assert_eq!(error.to_string(), format!("the text has {} bytes; 8 tokens hold at most {most}", most + 1));
+    assert_eq!(
+        error.to_string(),
+        format!("the text has {} bytes; 8 tokens hold at most {most}", most + 1)
+    );
 }
 
 /// The longest tokens, one after the other, have the bytes that their number allows.
@@ -59,7 +63,9 @@ fn output_of_templates_stops_at_the_bound() {
         assert!(bytes > most && bytes <= most + 2_000_000, "{bytes}");
         assert!(too_long(tokenizer.chat_text(&messages, true)).0 == bytes);
     }
-    let (bytes, most) = too_long(with_template("{% for i in range(100000) %}aaaaaaaaaa{% endfor %}").within(64).chat(&[]));
+    let (bytes, most) = too_long(
+        with_template("{% for i in range(100000) %}aaaaaaaaaa{% endfor %}").within(64).chat(&[]),
+    );
     assert!(bytes <= most + 10);
 }
 
@@ -72,7 +78,9 @@ fn values_of_templates_are_in_proportion() {
     let error = message(tokenizer(20 << 20).chat_text(&[], true));
     assert!(error.contains("take more than 16 MiB"), "{error}");
     // In proportion to the conversation.
-    assert!(tokenizer(20 << 20).within(1 << 20).chat_text(&user(&"a".repeat(1 << 20)), true).is_ok());
+    assert!(
+        tokenizer(20 << 20).within(1 << 20).chat_text(&user(&"a".repeat(1 << 20)), true).is_ok()
+    );
 }
 
 #[test]
@@ -90,18 +98,26 @@ fn models_refuse_prompts_beyond_their_context() {
 #[test]
 fn work_beyond_the_bound_is_an_error() {
     let mut json = tales("tokenizer.json");
-    json["normalizer"] = json!({ "type": "Replace", "pattern": { "String": "a" }, "content": "b ".repeat(125) });
+    json["normalizer"] =
+        json!({ "type": "Replace", "pattern": { "String": "a" }, "content": "b ".repeat(125) });
     let grows = Directory::new().with("tokenizer.json", &json).open().unwrap();
-    json["normalizer"] = json!({ "type": "Replace", "pattern": { "Regex": "(?=(a+a+)+b)a" }, "content": "b" });
+    json["normalizer"] =
+        json!({ "type": "Replace", "pattern": { "Regex": "(?=(a+a+)+b)a" }, "content": "b" });
     let backtracks = Directory::new().with("tokenizer.json", &json).open().unwrap();
     let text = "a".repeat(200_000);
     for (tokenizer, expected) in [
         (grows, "a text of 200000 bytes takes more than 2097152 bytes once it is normalized"),
-        (backtracks, "a text of 200000 bytes takes more than 67977216 steps of the tokenizer's patterns"),
+        (
+            backtracks,
+            "a text of 200000 bytes takes more than 67977216 steps of the tokenizer's patterns",
+        ),
     ] {
         let error = tokenizer.encode(&text).unwrap_err();
         assert!(matches!(error, Error::TextWork { bytes: 200_000, .. }), "{error:?}");
-        assert_eq!((error.to_string().as_str(), error.kind()), (expected, bitnet_wgpu::ErrorKind::Text));
+        assert_eq!(
+            (error.to_string().as_str(), error.kind()),
+            (expected, bitnet_wgpu::ErrorKind::Text)
+        );
         assert!(tokenizer.encode("aaa").is_ok());
     }
 }
@@ -121,16 +137,29 @@ fn superlinear_tokenizers_are_refused() {
     let mut json = tales("tokenizer.json");
     json["normalizer"] = json!({ "type": "Replace", "pattern": { "String": "a" }, "content": " " });
     json["added_tokens"] = added("a", true, false, true);
-    assert!(message(Directory::new().with("tokenizer.json", &json).open()).contains("cannot have lstrip or rstrip"));
-    assert!(error("added_tokens", added(&"a".repeat(257), false, false, false)).contains("1 to 256 bytes"));
-    let unigram = json!({ "type": "Unigram", "unk_id": 0, "vocab": [["u", 0.0], ["a".repeat(129), 0.0]] });
+    assert!(
+        message(Directory::new().with("tokenizer.json", &json).open())
+            .contains("cannot have lstrip or rstrip")
+    );
+    assert!(
+        error("added_tokens", added(&"a".repeat(257), false, false, false))
+            .contains("1 to 256 bytes")
+    );
+    let unigram =
+        json!({ "type": "Unigram", "unk_id": 0, "vocab": [["u", 0.0], ["a".repeat(129), 0.0]] });
     assert!(error("model", unigram).contains("129 bytes; 128 are supported"));
     let decoder = json!({ "type": "Replace", "pattern": { "Regex": "a*b|a" }, "content": "" });
     assert!(error("decoder", decoder).contains("not supported in a decoder"));
     for pattern in [r"(a)\1", "(?:a*)*"] {
         let split = json!({ "type": "Split", "pattern": { "Regex": pattern }, "behavior": "Isolated", "invert": false });
         assert!(error("pre_tokenizer", split).contains("the pattern"), "{pattern}");
-        assert!(error("normalizer", json!({ "type": "Replace", "pattern": { "Regex": pattern }, "content": "" })).contains("the pattern"));
+        assert!(
+            error(
+                "normalizer",
+                json!({ "type": "Replace", "pattern": { "Regex": pattern }, "content": "" })
+            )
+            .contains("the pattern")
+        );
     }
     // A table that makes 300 bytes of a character: a trie of one word, and the replacement.
     let table = [&4u32.to_le_bytes()[..], &[0; 4], &[b'a'; 300]].concat();
@@ -141,8 +170,17 @@ fn superlinear_tokenizers_are_refused() {
 fn base64(bytes: &[u8]) -> String {
     const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let letters = |part: &[u8]| {
-        let word = part.iter().fold(0u32, |word, byte| word << 8 | u32::from(*byte)) << (8 * (3 - part.len()));
-        (0..4).map(|n| if n > part.len() { '=' } else { LETTERS[(word >> (18 - 6 * n)) as usize & 63] as char }).collect::<String>()
+        let word = part.iter().fold(0u32, |word, byte| word << 8 | u32::from(*byte))
+            << (8 * (3 - part.len()));
+        (0..4)
+            .map(|n| {
+                if n > part.len() {
+                    '='
+                } else {
+                    LETTERS[(word >> (18 - 6 * n)) as usize & 63] as char
+                }
+            })
+            .collect::<String>()
     };
     bytes.chunks(3).map(letters).collect()
 }
@@ -159,15 +197,40 @@ fn limits_of_tokenizers_are_exact() {
     let strip = json!({ "type": "Strip", "strip_left": true, "strip_right": true });
     let sequence = |steps: Vec<Value>| json!({ "type": "Sequence", "normalizers": steps });
     let nested = |depth: usize| (0..depth).fold(strip.clone(), |inner, _| sequence(vec![inner]));
-    let split = |count: usize| sequence((0..2).map(|n| sequence(vec![strip.clone(); count / 2 + n * (count % 2)])).collect());
-    let bpe = |length: usize| json!({ "type": "BPE", "vocab": { "a".repeat(length): 0 }, "merges": [] });
+    let split = |count: usize| {
+        sequence(
+            (0..2).map(|n| sequence(vec![strip.clone(); count / 2 + n * (count % 2)])).collect(),
+        )
+    };
+    let bpe =
+        |length: usize| json!({ "type": "BPE", "vocab": { "a".repeat(length): 0 }, "merges": [] });
     let token = |length: usize| json!([{ "id": 0, "content": "b".repeat(length), "special": true, "single_word": false, "lstrip": false, "rstrip": false, "normalized": false }]);
     let unigram = |length: usize| json!({ "type": "Unigram", "unk_id": 0, "vocab": [["u", 0.0], ["a".repeat(length), 0.0]] });
     for (key, limit, fits, beyond) in [
-        ("normalizer", "256 are supported", replace("a", &"b".repeat(256)), replace("a", &"b".repeat(257))),
-        ("normalizer", "up to 1024 bytes", replace("aaaaaaaa", &"b".repeat(1024)), replace("aaaaaaaa", &"b".repeat(1025))),
-        ("normalizer", "1 to 4096 are supported", replace(&"a".repeat(4096), "b"), replace(&"a".repeat(4097), "b")),
-        ("normalizer", "more than 64 steps", sequence(vec![strip.clone(); 64]), sequence(vec![strip.clone(); 65])),
+        (
+            "normalizer",
+            "256 are supported",
+            replace("a", &"b".repeat(256)),
+            replace("a", &"b".repeat(257)),
+        ),
+        (
+            "normalizer",
+            "up to 1024 bytes",
+            replace("aaaaaaaa", &"b".repeat(1024)),
+            replace("aaaaaaaa", &"b".repeat(1025)),
+        ),
+        (
+            "normalizer",
+            "1 to 4096 are supported",
+            replace(&"a".repeat(4096), "b"),
+            replace(&"a".repeat(4097), "b"),
+        ),
+        (
+            "normalizer",
+            "more than 64 steps",
+            sequence(vec![strip.clone(); 64]),
+            sequence(vec![strip.clone(); 65]),
+        ),
         ("normalizer", "more than 64 steps", split(64), split(65)),
         ("normalizer", "deeper than 4", nested(4), nested(5)),
         ("added_tokens", "1 to 256 bytes", token(256), token(257)),
@@ -197,7 +260,8 @@ fn tokenizer_files_are_bounded_in_bytes() {
     assert!(!refused(256 << 20).contains(limit));
 }
 
-/// Everything that a template can make long counts before it is allocated: what is refused here would take gigabytes.
+/// Everything that a template can make long counts before it is allocated: what is refused here
+/// would take gigabytes.
 #[test]
 fn templates_ask_before_they_allocate() {
     for (template, reason) in [
@@ -221,12 +285,19 @@ fn templates_ask_before_they_allocate() {
     ] {
         let error = message(with_template(template).within(64).chat_text(&[], true));
         // Steps count what is written, so that they may end before the memory does.
-        let reason = if error.contains("too many steps") && reason == "take more than" { "steps" } else { reason };
+        let reason = if error.contains("too many steps") && reason == "take more than" {
+            "steps"
+        } else {
+            reason
+        };
         assert!(error.contains(reason), "{template}: {error}");
     }
     // Eight macros within each other, each of which evaluates 50 things within each other.
-    let deep =
-        "{% macro f() %}".to_owned() + &"{% if 1 %}".repeat(50) + "{{ f() }}" + &"{% endif %}".repeat(50) + "{% endmacro %}{{ f() }}";
+    let deep = "{% macro f() %}".to_owned()
+        + &"{% if 1 %}".repeat(50)
+        + "{{ f() }}"
+        + &"{% endif %}".repeat(50)
+        + "{% endmacro %}{{ f() }}";
     assert!(message(with_template(&deep).chat_text(&[], true)).contains("deeper than 200 times"));
     let nested = format!("{{{{ {}1{} }}}}", "(".repeat(5000), ")".repeat(5000));
     assert!(message(with_template(&nested).chat_text(&[], true)).contains("60"));

@@ -48,7 +48,8 @@ struct Directory(support::files::Directory);
 impl Directory {
     fn new() -> Self {
         let directory = support::files::Directory::temporary();
-        directory.write("tokenizer.json", fs::read(Path::new(TALES).join("tokenizer.json")).unwrap());
+        directory
+            .write("tokenizer.json", fs::read(Path::new(TALES).join("tokenizer.json")).unwrap());
         Self(directory)
     }
 
@@ -64,7 +65,11 @@ impl Directory {
 
 fn message(result: Result<impl std::fmt::Debug>) -> String {
     match result {
-        Err(Error::Tokenizer { message } | Error::ChatTemplate { message } | Error::Format { message, .. }) => message,
+        Err(
+            Error::Tokenizer { message }
+            | Error::ChatTemplate { message }
+            | Error::Format { message, .. },
+        ) => message,
         other => panic!("{other:?}"),
     }
 }
@@ -87,10 +92,20 @@ fn byte_level() -> GgufVocabulary {
     };
     let merges = json["model"]["merges"].as_array().unwrap().iter().map(merge).collect();
     let (model, pre) = ("gpt2".into(), Some("llama-bpe".into()));
-    GgufVocabulary { model, pre, tokens, token_types, merges, bos: Some(2046), eos: Some(2047), ..Default::default() }
+    GgufVocabulary {
+        model,
+        pre,
+        tokens,
+        token_types,
+        merges,
+        bos: Some(2046),
+        eos: Some(2047),
+        ..Default::default()
+    }
 }
 
-static SENTENCE_PIECE: LazyLock<Tokenizer> = LazyLock::new(|| Tokenizer::from_gguf(&sentence_piece()).unwrap());
+static SENTENCE_PIECE: LazyLock<Tokenizer> =
+    LazyLock::new(|| Tokenizer::from_gguf(&sentence_piece()).unwrap());
 
 fn sentence_piece() -> GgufVocabulary {
     let json = data("sentencepiece.json");
@@ -98,7 +113,10 @@ fn sentence_piece() -> GgufVocabulary {
     GgufVocabulary {
         model: "llama".into(),
         tokens: array("tokens").iter().map(|token| token.as_str().unwrap().into()).collect(),
-        token_types: array("token_types").iter().map(|kind| kind.as_i64().unwrap() as i32).collect(),
+        token_types: array("token_types")
+            .iter()
+            .map(|kind| kind.as_i64().unwrap() as i32)
+            .collect(),
         scores: Some(array("scores").iter().map(|score| score.as_f64().unwrap() as f32).collect()),
         bos: Some(json["bos"].as_u64().unwrap() as u32),
         eos: Some(json["eos"].as_u64().unwrap() as u32),

@@ -24,7 +24,8 @@ fn what_follows_a_prompt_keeps_its_space() {
     }
 }
 
-/// Bytes that are never a character are given up while they come: a stream holds a few tokens, however long it is.
+/// Bytes that are never a character are given up while they come: a stream holds a few tokens,
+/// however long it is.
 #[test]
 fn what_is_no_character_is_not_held_back() {
     let byte = |byte: u8| SENTENCE_PIECE.token(&format!("<0x{byte:02X}>")).unwrap();
@@ -42,7 +43,8 @@ fn what_is_no_character_is_not_held_back() {
 fn characters_come_whole() {
     let text = "a🦊東é!";
     let mut stream = TOKENIZER.stream();
-    let mut pieces: Vec<String> = TOKENIZER.encode(text).unwrap().iter().map(|id| stream.push(*id).unwrap()).collect();
+    let mut pieces: Vec<String> =
+        TOKENIZER.encode(text).unwrap().iter().map(|id| stream.push(*id).unwrap()).collect();
     pieces.retain(|piece| !piece.is_empty());
     assert_eq!(pieces, ["a", "🦊", "東", "é", "!"]);
     assert_eq!(stream.finish().unwrap(), "");

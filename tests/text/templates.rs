@@ -2,13 +2,15 @@
 
 use super::*;
 
-/// Templates that took a general interpreter's stack or gigabytes of memory. Here each is an error, on a thread of 2 MiB; one that is within the
-/// limits may render.
+/// Templates that took a general interpreter's stack or gigabytes of memory. Here each is an error,
+/// on a thread of 2 MiB; one that is within the limits may render.
 #[test]
 fn hostile_templates_do_no_harm() {
-    let chain =
-        |open: &str, inner: &str, close: &str, length: usize| format!("{{{{ {}{inner}{} }}}}", open.repeat(length), close.repeat(length));
-    let blocks = |open: &str, close: &str, length: usize| open.repeat(length) + &close.repeat(length);
+    let chain = |open: &str, inner: &str, close: &str, length: usize| {
+        format!("{{{{ {}{inner}{} }}}}", open.repeat(length), close.repeat(length))
+    };
+    let blocks =
+        |open: &str, close: &str, length: usize| open.repeat(length) + &close.repeat(length);
     let nested = "{% set n = namespace(x=[]) %}{% for i in range(100000) %}{% set n.x = [n.x] %}{% endfor %}{{ n.x }}";
     let refused = [
         "{% set n = namespace() %}{% set n.x = n %}{{ n }}".to_owned(),
@@ -118,7 +120,11 @@ fn hostile_templates_do_no_harm() {
         let shown: String = template.chars().take(100).collect();
         let started = std::time::Instant::now();
         let result = with_template(&template).chat_text(&user("Hello"), true);
-        assert!(matches!(result, Err(Error::ChatTemplate { .. })), "{shown}: {:?}", result.map(|text| text.len()));
+        assert!(
+            matches!(result, Err(Error::ChatTemplate { .. })),
+            "{shown}: {:?}",
+            result.map(|text| text.len())
+        );
         if template.contains("['a' * 100000]") {
             // Not for its steps: 16 MiB are had long before.
             assert!(result.as_ref().unwrap_err().to_string().contains("16 MiB"), "{result:?}");
@@ -223,15 +229,34 @@ fn fragments() -> impl Strategy<Value = String> {
         "text",
         "\u{1b}",
     ];
-    prop::collection::vec(prop::sample::select(&PIECES[..]), 0..40).prop_map(|pieces| pieces.concat())
+    prop::collection::vec(prop::sample::select(&PIECES[..]), 0..40)
+        .prop_map(|pieces| pieces.concat())
 }
 
 /// A template with its statements closed, so that more of it runs.
 fn programs() -> impl Strategy<Value = String> {
     let value = prop::sample::select(
-        &["x", "y", "n.x", "messages", "'aé'", "1", "0", "-7", "2.5", "[x, y]", "{'a': x}", "range(50)", "none", "loop.index", "f(y)"][..],
+        &[
+            "x",
+            "y",
+            "n.x",
+            "messages",
+            "'aé'",
+            "1",
+            "0",
+            "-7",
+            "2.5",
+            "[x, y]",
+            "{'a': x}",
+            "range(50)",
+            "none",
+            "loop.index",
+            "f(y)",
+        ][..],
     );
-    let operator = prop::sample::select(&["+", "-", "*", "/", "//", "%", "**", "~", "==", "<", "in", "and", "or", "if y else"][..]);
+    let operator = prop::sample::select(
+        &["+", "-", "*", "/", "//", "%", "**", "~", "==", "<", "in", "and", "or", "if y else"][..],
+    );
     let filter = prop::sample::select(
         &[
             "",
@@ -255,7 +280,8 @@ fn programs() -> impl Strategy<Value = String> {
             "|abs",
         ][..],
     );
-    let expression = (value.clone(), operator, value, filter).prop_map(|(a, operator, b, filter)| format!("({a} {operator} {b}){filter}"));
+    let expression = (value.clone(), operator, value, filter)
+        .prop_map(|(a, operator, b, filter)| format!("({a} {operator} {b}){filter}"));
     let statement = (0..8, expression.clone(), expression).prop_map(|(kind, a, b)| match kind {
         0 => format!("{{% set x = {a} %}}"),
         1 => format!("{{% set y = {a} %}}"),
@@ -266,8 +292,10 @@ fn programs() -> impl Strategy<Value = String> {
         6 => format!("{{% macro f(x) %}}{{{{ {a} }}}}{{% endmacro %}}"),
         _ => format!("{{{{ {a} }}}}"),
     });
-    prop::collection::vec(statement, 1..30)
-        .prop_map(|all| "{% set n = namespace(x=2) %}{% set x = 'ab' %}{% set y = [1, 'b'] %}".to_owned() + &all.concat())
+    prop::collection::vec(statement, 1..30).prop_map(|all| {
+        "{% set n = namespace(x=2) %}{% set x = 'ab' %}{% set y = [1, 'b'] %}".to_owned()
+            + &all.concat()
+    })
 }
 
 proptest! {

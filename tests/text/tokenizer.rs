@@ -5,26 +5,43 @@ use super::*;
 #[test]
 fn texts_give_the_tokens_of_transformers() {
     for vector in tales("golden/golden.json")["tokenizer"].as_array().unwrap() {
-        let (text, plain, special) = (vector["text"].as_str().unwrap(), ids(&vector["ids"]), ids(&vector["ids_with_special"]));
+        let (text, plain, special) = (
+            vector["text"].as_str().unwrap(),
+            ids(&vector["ids"]),
+            ids(&vector["ids_with_special"]),
+        );
         assert_eq!(TOKENIZER.encode_plain(text).unwrap(), plain, "{text}");
         assert_eq!(TOKENIZER.encode(text).unwrap(), special, "{text}");
-        assert_eq!(TOKENIZER.decode_with_special(&plain).unwrap(), vector["decoded"].as_str().unwrap());
-        assert_eq!(TOKENIZER.decode(&special).unwrap(), vector["decoded_skip_special"].as_str().unwrap());
-        assert_eq!(streamed(TOKENIZER.stream(), &special), vector["decoded_skip_special"].as_str().unwrap());
+        assert_eq!(
+            TOKENIZER.decode_with_special(&plain).unwrap(),
+            vector["decoded"].as_str().unwrap()
+        );
+        assert_eq!(
+            TOKENIZER.decode(&special).unwrap(),
+            vector["decoded_skip_special"].as_str().unwrap()
+        );
+        assert_eq!(
+            streamed(TOKENIZER.stream(), &special),
+            vector["decoded_skip_special"].as_str().unwrap()
+        );
     }
 }
 
 #[test]
 fn a_long_text_gives_the_tokens_of_transformers() {
     let text = fs::read_to_string(Path::new(TALES).join("golden/heldout_own.txt")).unwrap();
-    let expected = Golden::open(Path::new(TALES).join("golden/golden.safetensors")).ids("heldout_own.ids");
+    let expected =
+        Golden::open(Path::new(TALES).join("golden/golden.safetensors")).ids("heldout_own.ids");
     assert_eq!(TOKENIZER.encode_plain(&text).unwrap(), expected);
     assert_eq!(Tokenizer::from_gguf(&byte_level()).unwrap().encode_plain(&text).unwrap(), expected);
 }
 
 #[test]
 fn the_shipped_tokenizer_knows_its_special_tokens() {
-    assert_eq!((TOKENIZER.bos(), TOKENIZER.eos(), TOKENIZER.vocab_size()), (Some(2046), &[2047][..], 2048));
+    assert_eq!(
+        (TOKENIZER.bos(), TOKENIZER.eos(), TOKENIZER.vocab_size()),
+        (Some(2046), &[2047][..], 2048)
+    );
     assert_eq!(TOKENIZER.token("<|end_of_text|>"), Some(2047));
     assert!(TOKENIZER.is_special(2046) && !TOKENIZER.is_special(0));
 }
@@ -34,7 +51,10 @@ fn every_file_may_name_what_ends_a_text() {
     let directory = Directory::new()
         .with("generation_config.json", &json!({ "eos_token_id": [7, 2047], "bos_token_id": 5 }))
         .with("config.json", &json!({ "eos_token_id": 9 }))
-        .with("special_tokens_map.json", &json!({ "eos_token": { "content": "<|begin_of_text|>" } }));
+        .with(
+            "special_tokens_map.json",
+            &json!({ "eos_token": { "content": "<|begin_of_text|>" } }),
+        );
     let tokenizer = directory.open().unwrap();
     assert_eq!((tokenizer.bos(), tokenizer.eos()), (Some(5), &[7, 2047, 9, 2046][..]));
 }
@@ -44,7 +64,8 @@ fn bos_is_added_once() {
     let mut without = tales("tokenizer.json");
     without["post_processor"] = Value::Null;
     let begins = |json: &Value, config: Value| {
-        let directory = Directory::new().with("tokenizer.json", json).with("tokenizer_config.json", &config);
+        let directory =
+            Directory::new().with("tokenizer.json", json).with("tokenizer_config.json", &config);
         directory.open().unwrap().encode("a").unwrap()
     };
     let config = |add: bool| json!({ "bos_token": "<|begin_of_text|>", "add_bos_token": add });
@@ -59,12 +80,16 @@ fn bos_is_added_once() {
 #[test]
 fn truncation_and_padding_of_a_file_are_not_followed() {
     let mut json = tales("tokenizer.json");
-    json["truncation"] = json!({ "direction": "Right", "max_length": 3, "strategy": "LongestFirst", "stride": 0 });
+    json["truncation"] =
+        json!({ "direction": "Right", "max_length": 3, "strategy": "LongestFirst", "stride": 0 });
     json["padding"] = json!({
         "strategy": { "Fixed": 8 }, "direction": "Right", "pad_to_multiple_of": null, "pad_id": 0, "pad_type_id": 0, "pad_token": "!"
     });
     let tokenizer = Directory::new().with("tokenizer.json", &json).open().unwrap();
-    assert_eq!(tokenizer.encode("Once upon a time").unwrap(), TOKENIZER.encode("Once upon a time").unwrap());
+    assert_eq!(
+        tokenizer.encode("Once upon a time").unwrap(),
+        TOKENIZER.encode("Once upon a time").unwrap()
+    );
     assert_eq!(tokenizer.encode("a").unwrap(), [2046, 64]);
 }
 
@@ -96,13 +121,17 @@ fn damaged_files_are_errors() {
     });
     tokenizer(&|json| json["model"]["continuing_subword_prefix"] = json!("longer than any token"));
     tokenizer(&|json| json["post_processor"]["processors"][1]["special_tokens"] = json!({}));
-    tokenizer(&|json| json["post_processor"]["processors"][1]["single"] = json!([{ "Sequence": { "id": "B", "type_id": 0 } }]));
+    tokenizer(&|json| {
+        json["post_processor"]["processors"][1]["single"] =
+            json!([{ "Sequence": { "id": "B", "type_id": 0 } }])
+    });
     let cut = Directory::new();
     cut.0.write("generation_config.json", "{");
     message(cut.open());
 }
 
-/// A tokenizer's file is a program: what it may ask for is bounded, and the same text always gives the same tokens.
+/// A tokenizer's file is a program: what it may ask for is bounded, and the same text always gives
+/// the same tokens.
 #[test]
 fn hostile_tokenizers_do_no_harm() {
     let with = |key: &str, value: Value| {
@@ -111,11 +140,15 @@ fn hostile_tokenizers_do_no_harm() {
         Directory::new().with("tokenizer.json", &json).open()
     };
     let sequence = |kind: &str, steps: Vec<Value>| json!({ "type": "Sequence", kind: steps });
-    let replace = |from: Value, to: String| json!({ "type": "Replace", "pattern": from, "content": to });
+    let replace =
+        |from: Value, to: String| json!({ "type": "Replace", "pattern": from, "content": to });
     let string = |text: &str| json!({ "String": text });
     let normalizers = [
         sequence("normalizers", vec![replace(string("a"), "a".repeat(10)); 9]),
-        sequence("normalizers", vec![sequence("normalizers", vec![replace(string("a"), "a".repeat(10)); 2]); 2]),
+        sequence(
+            "normalizers",
+            vec![sequence("normalizers", vec![replace(string("a"), "a".repeat(10)); 2]); 2],
+        ),
         replace(json!({ "Regex": "." }), "a".repeat(1 << 20)),
         replace(json!({ "Regex": "." }), "a".repeat(257)),
         replace(string(""), "a".into()),
@@ -133,9 +166,15 @@ fn hostile_tokenizers_do_no_harm() {
         assert!(!error.contains("contradicts itself"), "{error}");
     }
     for (key, value) in [
-        ("decoder", json!({ "type": "Strip", "content": "a", "start": 4_000_000_000u64, "stop": 0 })),
+        (
+            "decoder",
+            json!({ "type": "Strip", "content": "a", "start": 4_000_000_000u64, "stop": 0 }),
+        ),
         ("decoder", sequence("decoders", vec![replace(string("a"), "a".repeat(10)); 9])),
-        ("pre_tokenizer", json!({ "type": "Metaspace", "replacement": "ab", "prepend_scheme": "always" })),
+        (
+            "pre_tokenizer",
+            json!({ "type": "Metaspace", "replacement": "ab", "prepend_scheme": "always" }),
+        ),
         ("model", json!({ "type": "WordLevel", "vocab": {}, "unk_token": "a" })),
         ("model", json!({ "type": "BPE", "vocab": { "a": 4_000_000_000u64 }, "merges": [] })),
         ("model", json!({ "type": "BPE", "vocab": { "a": 0, "b": 0 }, "merges": [] })),
@@ -181,7 +220,9 @@ fn mutated(path: usize, value: &Value) -> (Value, String) {
         *left -= 1;
         match json {
             Value::Array(all) => all.iter_mut().take(12).find_map(|part| parts(part, left, value)),
-            Value::Object(all) => all.values_mut().take(24).find_map(|part| parts(part, left, value)),
+            Value::Object(all) => {
+                all.values_mut().take(24).find_map(|part| parts(part, left, value))
+            }
             _ => None,
         }
     }
@@ -206,7 +247,8 @@ fn odd_values() -> impl Strategy<Value = Value> {
     prop_oneof![
         Just(Value::Null),
         any::<bool>().prop_map(Value::from),
-        prop_oneof![Just(-1i64), Just(0), Just(1), Just(2047), Just(2048), Just(i64::MAX)].prop_map(Value::from),
+        prop_oneof![Just(-1i64), Just(0), Just(1), Just(2047), Just(2048), Just(i64::MAX)]
+            .prop_map(Value::from),
         strings.prop_map(Value::from),
         Just(json!([])),
         Just(json!({})),

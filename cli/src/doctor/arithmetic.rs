@@ -27,7 +27,8 @@ const COUNT: usize = 4096;
 /// Where the library's results depend on the answer.
 #[derive(Clone, Copy)]
 enum Relied {
-    /// Kernels are correct with any answer, or the library asks when it opens a device and chooses kernels by it.
+    /// Kernels are correct with any answer, or the library asks when it opens a device and chooses
+    /// kernels by it.
     Nowhere,
     InMsl,
     Everywhere,
@@ -74,10 +75,34 @@ pub struct Row {
 }
 
 const PROBES: &[Probe] = &[
-    Probe { name: "a·b, rounding", operation: 0, relied: Everywhere, inputs: usual, judge: |i, y| ulps(i, y, |a, b, _| a * b) },
-    Probe { name: "a + b, rounding", operation: 1, relied: Everywhere, inputs: usual, judge: |i, y| ulps(i, y, |a, b, _| a + b) },
-    Probe { name: "a / b, rounding", operation: 2, relied: Nowhere, inputs: usual, judge: |i, y| ulps(i, y, |a, b, _| a / b) },
-    Probe { name: "sqrt, rounding", operation: 3, relied: Nowhere, inputs: usual, judge: |i, y| ulps(i, y, |a, _, _| a.sqrt()) },
+    Probe {
+        name: "a·b, rounding",
+        operation: 0,
+        relied: Everywhere,
+        inputs: usual,
+        judge: |i, y| ulps(i, y, |a, b, _| a * b),
+    },
+    Probe {
+        name: "a + b, rounding",
+        operation: 1,
+        relied: Everywhere,
+        inputs: usual,
+        judge: |i, y| ulps(i, y, |a, b, _| a + b),
+    },
+    Probe {
+        name: "a / b, rounding",
+        operation: 2,
+        relied: Nowhere,
+        inputs: usual,
+        judge: |i, y| ulps(i, y, |a, b, _| a / b),
+    },
+    Probe {
+        name: "sqrt, rounding",
+        operation: 3,
+        relied: Nowhere,
+        inputs: usual,
+        judge: |i, y| ulps(i, y, |a, _, _| a.sqrt()),
+    },
     Probe {
         name: "inverse sqrt, rounding",
         operation: 4,
@@ -85,18 +110,72 @@ const PROBES: &[Probe] = &[
         inputs: usual,
         judge: |i, y| ulps(i, y, |a, _, _| a.sqrt().recip()),
     },
-    Probe { name: "exp, rounding", operation: 5, relied: Nowhere, inputs: usual, judge: |i, y| ulps(i, y, |a, _, _| a.exp()) },
+    Probe {
+        name: "exp, rounding",
+        operation: 5,
+        relied: Nowhere,
+        inputs: usual,
+        judge: |i, y| ulps(i, y, |a, _, _| a.exp()),
+    },
     Probe { name: "(a·b)·c, order", operation: 6, relied: InMsl, inputs: usual, judge: order },
-    Probe { name: "(a·b)·c, order with a·b guarded", operation: 7, relied: Everywhere, inputs: usual, judge: order },
-    Probe { name: "a·b + c, contraction", operation: 8, relied: Nowhere, inputs: usual, judge: contraction },
-    Probe { name: "a·b + c, contraction with a·b guarded", operation: 9, relied: Everywhere, inputs: usual, judge: contraction },
+    Probe {
+        name: "(a·b)·c, order with a·b guarded",
+        operation: 7,
+        relied: Everywhere,
+        inputs: usual,
+        judge: order,
+    },
+    Probe {
+        name: "a·b + c, contraction",
+        operation: 8,
+        relied: Nowhere,
+        inputs: usual,
+        judge: contraction,
+    },
+    Probe {
+        name: "a·b + c, contraction with a·b guarded",
+        operation: 9,
+        relied: Everywhere,
+        inputs: usual,
+        judge: contraction,
+    },
     Probe { name: "fma", operation: 10, relied: InMsl, inputs: usual, judge: fma },
     Probe { name: "NaN by a != a", operation: 11, relied: Nowhere, inputs: with_nan, judge: nan },
-    Probe { name: "NaN by its bits", operation: 12, relied: Everywhere, inputs: with_nan, judge: nan },
-    Probe { name: "f32 subnormals as operands", operation: 0, relied: Nowhere, inputs: subnormal_operands, judge: products },
-    Probe { name: "f32 subnormals as results", operation: 0, relied: Nowhere, inputs: subnormal_results, judge: products },
-    Probe { name: "f16 subnormals, widened", operation: 13, relied: Nowhere, inputs: packed_halves, judge: widened },
-    Probe { name: "f16 subnormals, rounded to", operation: 14, relied: Nowhere, inputs: small_halves, judge: narrowed },
+    Probe {
+        name: "NaN by its bits",
+        operation: 12,
+        relied: Everywhere,
+        inputs: with_nan,
+        judge: nan,
+    },
+    Probe {
+        name: "f32 subnormals as operands",
+        operation: 0,
+        relied: Nowhere,
+        inputs: subnormal_operands,
+        judge: products,
+    },
+    Probe {
+        name: "f32 subnormals as results",
+        operation: 0,
+        relied: Nowhere,
+        inputs: subnormal_results,
+        judge: products,
+    },
+    Probe {
+        name: "f16 subnormals, widened",
+        operation: 13,
+        relied: Nowhere,
+        inputs: packed_halves,
+        judge: widened,
+    },
+    Probe {
+        name: "f16 subnormals, rounded to",
+        operation: 14,
+        relied: Nowhere,
+        inputs: small_halves,
+        judge: narrowed,
+    },
 ];
 
 /// All answers of a device.
@@ -110,12 +189,17 @@ pub struct Findings {
 impl Findings {
     /// Asks in every language of the device.
     pub fn of(context: &Context) -> Self {
-        let rows = PROBES.iter().map(|probe| Row { probe: probe.name, findings: BTreeMap::new() }).collect();
+        let rows = PROBES
+            .iter()
+            .map(|probe| Row { probe: probe.name, findings: BTreeMap::new() })
+            .collect();
         let mut all = Self { rows, errors: BTreeMap::new() };
         for &language in context.capabilities().languages {
             match in_language(context, language) {
                 Ok(findings) => {
-                    all.rows.iter_mut().zip(findings).for_each(|(row, finding)| drop(row.findings.insert(name(language), finding)))
+                    all.rows.iter_mut().zip(findings).for_each(|(row, finding)| {
+                        drop(row.findings.insert(name(language), finding))
+                    })
                 }
                 Err(error) => drop(all.errors.insert(name(language), crate::text(&error))),
             }
@@ -125,7 +209,12 @@ impl Findings {
 
     /// Number of answers that kernels cannot work with.
     pub fn unsound(&self) -> usize {
-        self.rows.iter().flat_map(|row| row.findings.values()).filter(|finding| !finding.sound).count() + self.errors.len()
+        self.rows
+            .iter()
+            .flat_map(|row| row.findings.values())
+            .filter(|finding| !finding.sound)
+            .count()
+            + self.errors.len()
     }
 }
 
@@ -135,7 +224,8 @@ fn in_language(context: &Context, language: ShaderLanguage) -> Result<Vec<Findin
     let mut asked = Vec::new();
     for probe in PROBES {
         let inputs = (probe.inputs)(&mut rng);
-        let [a, b, c] = [&inputs.a, &inputs.b, &inputs.c].map(|numbers| context.upload(numbers, [COUNT]));
+        let [a, b, c] =
+            [&inputs.a, &inputs.b, &inputs.c].map(|numbers| context.upload(numbers, [COUNT]));
         let (a, b, c, y) = (a?, b?, c?, Tensor::<u32>::uninit(&context, [COUNT])?);
         let params = Params { length: COUNT as u32, operation: probe.operation, zero: 0 };
         encoder.dispatch(&ARITHMETIC, &params, &[&a, &b, &c, &y], [COUNT, 1, 1])?;
@@ -214,37 +304,65 @@ fn ulps(inputs: &Inputs, y: &[u32], exact: fn(f64, f64, f64) -> f64) -> Answer {
     }
 }
 
-/// Which of several ways to compute explains the results. Only numbers tell them apart for which all ways differ.
+/// Which of several ways to compute explains the results. Only numbers tell them apart for which
+/// all ways differ.
 fn ways(y: &[u32], ways: &[(&str, &dyn Fn(usize) -> f32)]) -> Answer {
     let (mut counts, mut told) = (vec![0; ways.len()], 0);
     for (i, &got) in y.iter().enumerate() {
         let results: Vec<u32> = ways.iter().map(|(_, way)| way(i).to_bits()).collect();
         if (1..results.len()).all(|at| !results[..at].contains(&results[at])) {
             told += 1;
-            counts.iter_mut().zip(results).for_each(|(count, result)| *count += usize::from(result == got));
+            counts
+                .iter_mut()
+                .zip(results)
+                .for_each(|(count, result)| *count += usize::from(result == got));
         }
     }
     let other = told - counts.iter().sum::<usize>();
     let names = ways.iter().map(|(name, _)| *name).chain(["otherwise"]);
-    let mut found: Vec<_> = names.zip(counts.iter().copied().chain([other])).filter(|&(_, count)| count > 0).collect();
+    let mut found: Vec<_> =
+        names.zip(counts.iter().copied().chain([other])).filter(|&(_, count)| count > 0).collect();
     found.sort_by_key(|&(_, count)| std::cmp::Reverse(count));
     let text = match &found[..] {
         [(name, _)] => (*name).to_owned(),
-        several => several.iter().map(|(name, count)| format!("{name} ({count} of {told})")).collect::<Vec<_>>().join(", "),
+        several => several
+            .iter()
+            .map(|(name, count)| format!("{name} ({count} of {told})"))
+            .collect::<Vec<_>>()
+            .join(", "),
     };
     Answer { text, strict: told > 0 && counts[0] == told }
 }
 
 fn order(Inputs { a, b, c }: &Inputs, y: &[u32]) -> Answer {
-    ways(y, &[("kept", &|i| a[i] * b[i] * c[i]), ("a·(b·c)", &|i| a[i] * (b[i] * c[i])), ("(a·c)·b", &|i| a[i] * c[i] * b[i])])
+    ways(
+        y,
+        &[
+            ("kept", &|i| a[i] * b[i] * c[i]),
+            ("a·(b·c)", &|i| a[i] * (b[i] * c[i])),
+            ("(a·c)·b", &|i| a[i] * c[i] * b[i]),
+        ],
+    )
 }
 
 fn contraction(Inputs { a, b, c }: &Inputs, y: &[u32]) -> Answer {
-    ways(y, &[("none, two roundings", &|i| a[i] * b[i] + c[i]), ("fused, one rounding", &|i| a[i].mul_add(b[i], c[i]))])
+    ways(
+        y,
+        &[
+            ("none, two roundings", &|i| a[i] * b[i] + c[i]),
+            ("fused, one rounding", &|i| a[i].mul_add(b[i], c[i])),
+        ],
+    )
 }
 
 fn fma(Inputs { a, b, c }: &Inputs, y: &[u32]) -> Answer {
-    ways(y, &[("one rounding", &|i| a[i].mul_add(b[i], c[i])), ("two roundings", &|i| a[i] * b[i] + c[i])])
+    ways(
+        y,
+        &[
+            ("one rounding", &|i| a[i].mul_add(b[i], c[i])),
+            ("two roundings", &|i| a[i] * b[i] + c[i]),
+        ],
+    )
 }
 
 fn nan(Inputs { a, .. }: &Inputs, y: &[u32]) -> Answer {
@@ -252,7 +370,9 @@ fn nan(Inputs { a, .. }: &Inputs, y: &[u32]) -> Answer {
     match (wrong, y.iter().all(|&y| y == 0)) {
         (0, _) => Answer { text: "seen".into(), strict: true },
         (_, true) => Answer { text: "not seen".into(), strict: false },
-        (wrong, _) => Answer { text: format!("wrong for {wrong} of {COUNT} numbers"), strict: false },
+        (wrong, _) => {
+            Answer { text: format!("wrong for {wrong} of {COUNT} numbers"), strict: false }
+        }
     }
 }
 
@@ -309,7 +429,9 @@ mod tests {
         assert_eq!(text(results(&i, |a, b, c| a * c * b)), "(a·c)·b");
         assert!(text(results(&i, |a, _, _| a)).starts_with("otherwise"));
         let mixed = (0..COUNT).map(|at| (at % 2 == 0, i.a[at], i.b[at], i.c[at]));
-        let mixed: Vec<u32> = mixed.map(|(even, a, b, c)| if even { a * b * c } else { a * (b * c) }.to_bits()).collect();
+        let mixed: Vec<u32> = mixed
+            .map(|(even, a, b, c)| if even { a * b * c } else { a * (b * c) }.to_bits())
+            .collect();
         assert!(!order(&i, &mixed).strict && text(mixed).contains("kept ("));
     }
 
@@ -332,6 +454,10 @@ mod tests {
         assert_eq!(products(&i, &vec![0; COUNT]).text, "flushed to zero");
         let i = inputs(with_nan);
         let seen: Vec<u32> = i.a.iter().map(|a| a.is_nan().into()).collect();
-        assert!(nan(&i, &seen).strict && nan(&i, &vec![0; COUNT]).text == "not seen" && !nan(&i, &vec![1; COUNT]).strict);
+        assert!(
+            nan(&i, &seen).strict
+                && nan(&i, &vec![0; COUNT]).text == "not seen"
+                && !nan(&i, &vec![1; COUNT]).strict
+        );
     }
 }

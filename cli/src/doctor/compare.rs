@@ -70,7 +70,8 @@ impl Numbers for PackedTernary {
 
 impl Numbers for PackedInt {
     fn numbers(&self) -> Vec<f64> {
-        [self.to_codes().numbers(), self.affine().scales.numbers(), self.affine().zeros.numbers()].concat()
+        [self.to_codes().numbers(), self.affine().scales.numbers(), self.affine().zeros.numbers()]
+            .concat()
     }
 }
 
@@ -85,10 +86,15 @@ pub fn difference(got: &[f64], expected: &[f64], bound: Bound) -> Option<String>
     if got.len() != expected.len() {
         return Some(format!("{} numbers instead of {}", got.len(), expected.len()));
     }
-    let largest = expected.iter().filter(|number| number.is_finite()).fold(0.0, |largest: f64, number| largest.max(number.abs()));
+    let largest = expected
+        .iter()
+        .filter(|number| number.is_finite())
+        .fold(0.0, |largest: f64, number| largest.max(number.abs()));
     let differs = |&(got, expected): &(&f64, &f64)| match bound {
         _ if got.to_bits() == expected.to_bits() || got.is_nan() && expected.is_nan() => false,
-        Bound::Within(share) if expected.is_finite() => (got - expected).abs() > share * largest || got.is_nan(),
+        Bound::Within(share) if expected.is_finite() => {
+            (got - expected).abs() > share * largest || got.is_nan()
+        }
         _ => true,
     };
     let pairs = || got.iter().zip(expected);
@@ -98,7 +104,11 @@ pub fn difference(got: &[f64], expected: &[f64], bound: Bound) -> Option<String>
         Bound::Exact => String::new(),
         Bound::Within(share) => format!(" ± {:.1e}", share * largest),
     };
-    Some(format!("{count} of {all} numbers differ; number {at} is {} instead of {}{allowed}", shown(got[at]), shown(expected[at])))
+    Some(format!(
+        "{count} of {all} numbers differ; number {at} is {} instead of {}{allowed}",
+        shown(got[at]),
+        shown(expected[at])
+    ))
 }
 
 /// A number in as many digits as tell it from others of its type.
@@ -113,23 +123,33 @@ mod tests {
 
     #[test]
     fn exact_results_are_compared_by_their_bits() {
-        let same = |got: f64, expected: f64| difference(&[got], &[expected], Bound::Exact).is_none();
+        let same =
+            |got: f64, expected: f64| difference(&[got], &[expected], Bound::Exact).is_none();
         assert!(same(1.5, 1.5) && same(f64::NAN, -f64::NAN) && same(f64::INFINITY, f64::INFINITY));
         assert!(!same(0.0, -0.0) && !same(1.0, 1.0 + f64::EPSILON) && !same(f64::NAN, 0.0));
     }
 
     #[test]
     fn bounds_are_relative_to_the_largest_number() {
-        let within = |got: &[f64], expected: &[f64]| difference(got, expected, Bound::Within(0.01)).is_none();
+        let within = |got: &[f64], expected: &[f64]| {
+            difference(got, expected, Bound::Within(0.01)).is_none()
+        };
         assert!(within(&[100.0, 0.9], &[100.0, 0.0]) && !within(&[100.0, 1.1], &[100.0, 0.0]));
-        assert!(!within(&[f64::NAN], &[1.0]) && !within(&[1.0], &[f64::NAN]) && !within(&[1e300], &[f64::INFINITY]));
+        assert!(
+            !within(&[f64::NAN], &[1.0])
+                && !within(&[1.0], &[f64::NAN])
+                && !within(&[1e300], &[f64::INFINITY])
+        );
         assert!(!within(&[f64::INFINITY], &[1.0]) && within(&[0.0, 1.0, -0.0], &[-0.0, 1.0, 0.0]));
         assert!(!within(&[], &[1.0]));
     }
 
     #[test]
     fn numbers_are_shown_in_few_digits() {
-        assert_eq!([f64::from(0.1f32), f64::from(u32::MAX), f64::NAN].map(shown), ["1e-1", "4.294967295e9", "NaN"]);
+        assert_eq!(
+            [f64::from(0.1f32), f64::from(u32::MAX), f64::NAN].map(shown),
+            ["1e-1", "4.294967295e9", "NaN"]
+        );
     }
 
     #[test]

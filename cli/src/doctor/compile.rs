@@ -1,4 +1,5 @@
-//! Compiles every variant of every kernel, by the compiler that programs on this system have at run time.
+//! Compiles every variant of every kernel, by the compiler that programs on this system have at run
+//! time.
 
 use bitnet_wgpu::{
     Capabilities, Context, Element, Error, ErrorKind, Kernel, ShaderLanguage,
@@ -45,7 +46,11 @@ pub fn all(context: &Context, kernels: &[KernelRef], bar: &ProgressBar) -> Compi
     let start = Instant::now();
     let variants: Vec<(&KernelRef, Variant)> = kernels
         .iter()
-        .flat_map(|kernel| variants(kernel, context.capabilities()).into_iter().map(move |variant| (kernel, variant)))
+        .flat_map(|kernel| {
+            variants(kernel, context.capabilities())
+                .into_iter()
+                .map(move |variant| (kernel, variant))
+        })
         .collect();
     bar.set_length(variants.len() as u64);
     let one = |(kernel, variant): &(&KernelRef, Variant)| {
@@ -54,10 +59,12 @@ pub fn all(context: &Context, kernels: &[KernelRef], bar: &ProgressBar) -> Compi
         result
     };
     let results: Vec<_> = variants.par_iter().map(one).collect();
-    let mut compiled = Compiled { kernels: kernels.len(), time: start.elapsed(), ..Compiled::default() };
+    let mut compiled =
+        Compiled { kernels: kernels.len(), time: start.elapsed(), ..Compiled::default() };
     for ((kernel, variant), result) in variants.iter().zip(results) {
         let language = name(variant.language);
-        let refused = |why| Refused { kernel: kernel.name, language, variant: words(kernel, variant), why };
+        let refused =
+            |why| Refused { kernel: kernel.name, language, variant: words(kernel, variant), why };
         match result {
             Ok(()) => *compiled.sound.entry(language).or_default() += 1,
             Err((ErrorKind::Unsupported, why)) => compiled.not_here.push(refused(why)),
@@ -67,12 +74,15 @@ pub fn all(context: &Context, kernels: &[KernelRef], bar: &ProgressBar) -> Compi
     compiled
 }
 
-/// The variants of the catalog, and that which this device is given, which may be between them: with subgroup operations and without fused multiply-adds.
+/// The variants of the catalog, and that which this device is given, which may be between them:
+/// with subgroup operations and without fused multiply-adds.
 fn variants(kernel: &Kernel, capabilities: &Capabilities) -> Vec<Variant> {
     let mut all = kernel.variants();
     for i in 0..all.len() {
         let mut own = all[i].clone();
-        own.subgroups = capabilities.subgroups || own.language != ShaderLanguage::Wgsl || !kernel.uses_subgroups();
+        own.subgroups = capabilities.subgroups
+            || own.language != ShaderLanguage::Wgsl
+            || !kernel.uses_subgroups();
         own.fused = capabilities.fused_multiply_add || !kernel.uses_fused(own.language);
         if !all.contains(&own) {
             all.push(own);
@@ -81,7 +91,11 @@ fn variants(kernel: &Kernel, capabilities: &Capabilities) -> Vec<Variant> {
     all
 }
 
-fn compile(context: &Context, kernel: &KernelRef, variant: &Variant) -> Result<(), (ErrorKind, String)> {
+fn compile(
+    context: &Context,
+    kernel: &KernelRef,
+    variant: &Variant,
+) -> Result<(), (ErrorKind, String)> {
     context.compile_kernel(kernel.clone(), variant).map_err(|error| match error {
         Error::Shader { message, .. } => (ErrorKind::Internal, message),
         other => (other.kind(), other.to_string()),

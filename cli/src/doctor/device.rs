@@ -78,14 +78,23 @@ impl Device {
 impl fmt::Display for Device {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (c, limits) = (self.context.capabilities(), self.context.device().limits());
-        let system = os_version().map_or_else(|| OS.to_owned(), |version| format!("{OS} {version}"));
+        let system =
+            os_version().map_or_else(|| OS.to_owned(), |version| format!("{OS} {version}"));
         let build = if cfg!(debug_assertions) { ", debug build" } else { "" };
-        let mut languages = c.languages.iter().map(|&language| name(language)).collect::<Vec<_>>().join(" and ");
+        let mut languages =
+            c.languages.iter().map(|&language| name(language)).collect::<Vec<_>>().join(" and ");
         if c.languages.len() > 1 {
             languages += &format!(", {} by default", name(self.context.language()));
         }
-        let named = |wanted: bool| self.offers().into_iter().filter(|&(_, has)| has == wanted).map(|(name, _)| name).collect::<Vec<_>>();
-        let listed = |names: Vec<&str>| if names.is_empty() { "none".to_owned() } else { names.join(", ") };
+        let named = |wanted: bool| {
+            self.offers()
+                .into_iter()
+                .filter(|&(_, has)| has == wanted)
+                .map(|(name, _)| name)
+                .collect::<Vec<_>>()
+        };
+        let listed =
+            |names: Vec<&str>| if names.is_empty() { "none".to_owned() } else { names.join(", ") };
         writeln!(f, "bitnet      {} on {system}, {ARCH}{build}", env!("CARGO_PKG_VERSION"))?;
         writeln!(f, "adapter     {}", c.adapter)?;
         writeln!(f, "driver      {}", if c.driver.is_empty() { "not named" } else { &c.driver })?;
@@ -93,7 +102,10 @@ impl fmt::Display for Device {
         writeln!(f, "features    {}", listed(named(true)))?;
         writeln!(f, "without     {}", listed(named(false)))?;
         writeln!(f, "matrices    {}", units(c))?;
-        let (threads, bytes) = (limits.max_compute_invocations_per_workgroup, limits.max_compute_workgroup_storage_size);
+        let (threads, bytes) = (
+            limits.max_compute_invocations_per_workgroup,
+            limits.max_compute_workgroup_storage_size,
+        );
         writeln!(f, "workgroups  {threads} threads, {bytes} bytes")
     }
 }
@@ -110,8 +122,10 @@ fn backend(backend: wgpu::Backend) -> &'static str {
 /// The version of macOS: drivers come with it.
 #[cfg(target_os = "macos")]
 fn os_version() -> Option<String> {
-    let output = std::process::Command::new("/usr/bin/sw_vers").arg("-productVersion").output().ok()?;
-    Some(String::from_utf8(output.stdout).ok()?.trim().to_owned()).filter(|version| !version.is_empty())
+    let output =
+        std::process::Command::new("/usr/bin/sw_vers").arg("-productVersion").output().ok()?;
+    Some(String::from_utf8(output.stdout).ok()?.trim().to_owned())
+        .filter(|version| !version.is_empty())
 }
 
 #[cfg(not(target_os = "macos"))]
@@ -145,8 +159,16 @@ impl Memory {
 
 impl fmt::Display for Memory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let adapter = self.adapter.map_or_else(|| "of unknown size".to_owned(), |bytes| format!("of {}", mebibytes(bytes)));
-        write!(f, "\nmemory {adapter}, tensors of up to {}, at most {} in use: ", mebibytes(self.tensor), mebibytes(self.peak))?;
+        let adapter = self.adapter.map_or_else(
+            || "of unknown size".to_owned(),
+            |bytes| format!("of {}", mebibytes(bytes)),
+        );
+        write!(
+            f,
+            "\nmemory {adapter}, tensors of up to {}, at most {} in use: ",
+            mebibytes(self.tensor),
+            mebibytes(self.peak)
+        )?;
         match &self.tried {
             Ok(bytes) => writeln!(f, "{} filled and read back", mebibytes(*bytes)),
             Err(error) => writeln!(f, "FAILED: {error}"),

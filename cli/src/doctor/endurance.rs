@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 
 params! { struct Params { length: u32, turns: u32 } }
 
-static WORK: Kernel = Kernel::new("work", Params::FIELDS, &[read_write("x", U32)], &[Source::wgsl(wgsl!["work"])]);
+static WORK: Kernel =
+    Kernel::new("work", Params::FIELDS, &[read_write("x", U32)], &[Source::wgsl(wgsl!["work"])]);
 
 /// Threads of a dispatch.
 const THREADS: usize = 64 * 64;
@@ -41,14 +42,18 @@ pub enum Came {
     Failed(String),
 }
 
-/// The longest submission that models make; systems let longer ones run as well, or end them with an error.
+/// The longest submission that models make; systems let longer ones run as well, or end them with
+/// an error.
 const USUAL: Duration = Duration::from_millis(100);
 
 impl Submission {
     /// Submits as many dispatches as take about the time that is asked for.
     fn of(context: &Context, asked: Duration, turns: u32, dispatch: Duration) -> Self {
-        let dispatches = (asked.as_secs_f64() / dispatch.as_secs_f64()).ceil().clamp(1.0, f64::from(MOST)) as u32;
-        let came = submit(context, turns, dispatches).unwrap_or_else(|error| Came::Failed(crate::text(&error)));
+        let dispatches = (asked.as_secs_f64() / dispatch.as_secs_f64())
+            .ceil()
+            .clamp(1.0, f64::from(MOST)) as u32;
+        let came = submit(context, turns, dispatches)
+            .unwrap_or_else(|error| Came::Failed(crate::text(&error)));
         Self { asked, dispatches, came }
     }
 
@@ -75,16 +80,21 @@ impl Submissions {
     pub fn of(context: &Context, times: &[Duration]) -> Self {
         // Systems that stop work without a word are asked about it, as models do.
         match context.check_submissions().map_err(Into::into).and_then(|()| calibrate(context)) {
-            Ok((turns, dispatch)) => {
-                Self { all: times.iter().map(|&asked| Submission::of(context, asked, turns, dispatch)).collect(), error: None }
-            }
+            Ok((turns, dispatch)) => Self {
+                all: times
+                    .iter()
+                    .map(|&asked| Submission::of(context, asked, turns, dispatch))
+                    .collect(),
+                error: None,
+            },
             Err(error) => Self { all: Vec::new(), error: Some(crate::text(&error)) },
         }
     }
 
     /// Number of submissions that ended in a way that programs cannot handle.
     pub fn failures(&self) -> usize {
-        self.all.iter().filter(|submission| !submission.sound()).count() + usize::from(self.error.is_some())
+        self.all.iter().filter(|submission| !submission.sound()).count()
+            + usize::from(self.error.is_some())
     }
 }
 
@@ -126,14 +136,21 @@ fn submit(context: &Context, turns: u32, dispatches: u32) -> Result<Came> {
 fn record(context: &Context, x: &Tensor<u32>, turns: u32, dispatches: u32) -> Result<Recording> {
     let mut encoder = context.encoder("work");
     for _ in 0..dispatches {
-        encoder.dispatch(&WORK, &Params { length: THREADS as u32, turns }, &[x], [THREADS, 1, 1])?;
+        encoder.dispatch(
+            &WORK,
+            &Params { length: THREADS as u32, turns },
+            &[x],
+            [THREADS, 1, 1],
+        )?;
     }
     Ok(encoder.finish())
 }
 
-/// So many steps of the kernel's function, as one: the steps are v·factor + term, and two of those are another.
+/// So many steps of the kernel's function, as one: the steps are v·factor + term, and two of those
+/// are another.
 fn steps(mut count: u64) -> impl Fn(u32) -> u32 {
-    let after = |[f, t]: [u32; 2], [g, u]: [u32; 2]| [f.wrapping_mul(g), t.wrapping_mul(g).wrapping_add(u)];
+    let after =
+        |[f, t]: [u32; 2], [g, u]: [u32; 2]| [f.wrapping_mul(g), t.wrapping_mul(g).wrapping_add(u)];
     let (mut all, mut power) = ([1u32, 0], [747_796_405u32, 2_891_336_453]);
     while count > 0 {
         if count & 1 == 1 {
@@ -148,7 +165,8 @@ fn steps(mut count: u64) -> impl Fn(u32) -> u32 {
 const SHARE: u64 = 20;
 const MOST_BYTES: u64 = 256 << 20;
 
-/// Fills a tensor of a part of the adapter's memory, of which nothing may be known, and reads a few numbers back. Gives its bytes.
+/// Fills a tensor of a part of the adapter's memory, of which nothing may be known, and reads a few
+/// numbers back. Gives its bytes.
 ///
 /// # Errors
 /// What the device reports, or numbers that are not those which were written.

@@ -22,11 +22,14 @@ use std::{fmt::Display, time::Duration};
 
 /// Compiles all kernels on a GPU, compares ops with the CPU, and says how the device computes
 ///
-/// Needs no model and no developer tools: the kernels are compiled by the driver, as programs have it done. Ends with one line, or with all errors and
-/// a status that is not 0. The output names the GPU, its driver and the system, and nothing else of the machine, so that it can go into a bug report.
+/// Needs no model and no developer tools: the kernels are compiled by the driver, as programs have
+/// it done. Ends with one line, or with all errors and a status that is not 0. The output names the
+/// GPU, its driver and the system, and nothing else of the machine, so that it can go into a bug
+/// report.
 #[derive(Args)]
 pub struct Doctor {
-    /// Examine this GPU: a part of its name, or its number in `bitnet adapters` [default: the one that models would run on]
+    /// Examine this GPU: a part of its name, or its number in `bitnet adapters`
+    /// [default: the one that models would run on]
     #[arg(long, value_name = "NAME|NUMBER")]
     adapter: Option<String>,
     /// Print one JSON object, at the end
@@ -42,8 +45,9 @@ impl Doctor {
         let mut device = Device::open(self.adapter.as_deref().map(chosen))?;
         let kernels: Vec<KernelRef> = bitnet_wgpu::catalog().map(KernelRef::from).collect();
         let json = self.json;
-        let report =
-            examine(&mut device, &kernels, &cases::all(), &mut |part| if json { Ok(()) } else { Ok(say(printable(&part.to_string()))?) })?;
+        let report = examine(&mut device, &kernels, &cases::all(), &mut |part| {
+            if json { Ok(()) } else { Ok(say(printable(&part.to_string()))?) }
+        })?;
         if json {
             say(format!("{}\n", report.object()))?;
         }
@@ -55,8 +59,14 @@ impl Doctor {
     }
 }
 
-/// Examines a device with these kernels and cases. Parts of the report are shown as they come, for the last ones may stop the device.
-fn examine(device: &mut Device, kernels: &[KernelRef], cases: &[Case], show: &mut dyn FnMut(&dyn Display) -> Result<()>) -> Result<Report> {
+/// Examines a device with these kernels and cases. Parts of the report are shown as they come, for
+/// the last ones may stop the device.
+fn examine(
+    device: &mut Device,
+    kernels: &[KernelRef],
+    cases: &[Case],
+    show: &mut dyn FnMut(&dyn Display) -> Result<()>,
+) -> Result<Report> {
     show(device)?;
     let bar = progress("compiling", "kernel variants");
     let compiled = compile::all(&device.context, kernels, &bar);
@@ -109,17 +119,27 @@ mod tests {
     #[test]
     #[ignore = "needs a GPU"]
     fn a_sound_device_passes() {
-        let (report, shown) = examined(&few_kernels(), &[Case { name: "right", f16: false, run: right }]);
-        assert!(report.verdict().unwrap().ends_with(" kernel variants compile, all 1 cases agree"), "{shown}");
+        let (report, shown) =
+            examined(&few_kernels(), &[Case { name: "right", f16: false, run: right }]);
+        assert!(
+            report.verdict().unwrap().ends_with(" kernel variants compile, all 1 cases agree"),
+            "{shown}"
+        );
         assert_eq!(report.object()["passed"], true, "{shown}");
     }
 
     #[test]
     #[ignore = "needs a GPU"]
     fn wrong_results_are_reported_by_name() {
-        let cases = [Case { name: "right", f16: false, run: right }, Case { name: "planted", f16: false, run: wrong }];
+        let cases = [
+            Case { name: "right", f16: false, run: right },
+            Case { name: "planted", f16: false, run: wrong },
+        ];
         let (report, shown) = examined(&few_kernels(), &cases);
-        assert!(shown.contains("planted") && shown.contains("number 1 is 2e0 instead of 2.5e0"), "{shown}");
+        assert!(
+            shown.contains("planted") && shown.contains("number 1 is 2e0 instead of 2.5e0"),
+            "{shown}"
+        );
         assert!(report.verdict().unwrap_err().contains("cases that disagree: 1 of 2"), "{shown}");
         assert_eq!(report.object()["cases"]["failures"][0]["case"], "planted");
     }
@@ -127,7 +147,9 @@ mod tests {
     #[test]
     #[ignore = "needs a GPU"]
     fn kernels_that_do_not_compile_are_reported_by_name() {
-        let planted: Arc<Kernel> = Arc::new(catalog().next().unwrap().with_text("fn planted() -> u32 { return missing; }"));
+        let planted: Arc<Kernel> = Arc::new(
+            catalog().next().unwrap().with_text("fn planted() -> u32 { return missing; }"),
+        );
         let kernels = [few_kernels(), vec![KernelRef::from(&planted)]].concat();
         let (report, shown) = examined(&kernels, &[]);
         assert!(shown.contains(planted.name) && shown.contains("missing"), "{shown}");

@@ -29,13 +29,26 @@ impl Report {
         let Self { compiled, ran, arithmetic, memory, submissions, .. } = self;
         let (variants, cases) = (compiled.tried(), ran.tried());
         let failures = [
-            (compiled.failures.len(), format!("kernel variants that do not compile: {} of {variants}", compiled.failures.len())),
+            (
+                compiled.failures.len(),
+                format!(
+                    "kernel variants that do not compile: {} of {variants}",
+                    compiled.failures.len()
+                ),
+            ),
             (ran.failures.len(), format!("cases that disagree: {} of {cases}", ran.failures.len())),
-            (arithmetic.unsound(), format!("answers of the arithmetic that kernels cannot work with: {}", arithmetic.unsound())),
+            (
+                arithmetic.unsound(),
+                format!(
+                    "answers of the arithmetic that kernels cannot work with: {}",
+                    arithmetic.unsound()
+                ),
+            ),
             (usize::from(memory.tried.is_err()), "memory cannot be used".into()),
             (submissions.failures(), format!("submissions that fail: {}", submissions.failures())),
         ];
-        let failed: Vec<_> = failures.into_iter().filter(|(count, _)| *count > 0).map(|(_, text)| text).collect();
+        let failed: Vec<_> =
+            failures.into_iter().filter(|(count, _)| *count > 0).map(|(_, text)| text).collect();
         match failed.is_empty() {
             true => Ok(format!("all {variants} kernel variants compile, all {cases} cases agree")),
             false => Err(failed.join("; ")),
@@ -82,12 +95,25 @@ impl Compiled {
 
 impl fmt::Display for Compiled {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut languages: BTreeMap<&str, [usize; 3]> = self.sound.iter().map(|(&language, &count)| (language, [count, 0, 0])).collect();
+        let mut languages: BTreeMap<&str, [usize; 3]> =
+            self.sound.iter().map(|(&language, &count)| (language, [count, 0, 0])).collect();
         for (at, refused) in [(1, &self.failures), (2, &self.not_here)] {
-            refused.iter().for_each(|refused| languages.entry(refused.language).or_default()[at] += 1);
+            refused
+                .iter()
+                .for_each(|refused| languages.entry(refused.language).or_default()[at] += 1);
         }
-        writeln!(f, "\n{} kernels, {} variants, in {}", self.kernels, self.tried(), seconds(self.time))?;
-        writeln!(f, "  {:<10}{:>10}{:>10}{:>22}", "language", "compile", "fail", "not for this device")?;
+        writeln!(
+            f,
+            "\n{} kernels, {} variants, in {}",
+            self.kernels,
+            self.tried(),
+            seconds(self.time)
+        )?;
+        writeln!(
+            f,
+            "  {:<10}{:>10}{:>10}{:>22}",
+            "language", "compile", "fail", "not for this device"
+        )?;
         for (language, [sound, failed, not_here]) in languages {
             writeln!(f, "  {language:<10}{sound:>10}{failed:>10}{not_here:>22}")?;
         }
@@ -107,21 +133,34 @@ impl Ran {
 
 impl fmt::Display for Ran {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "\n{} of {} cases agree with the CPU, in {}", self.agree, self.tried(), self.languages.join(" and "))?;
-        let without =
-            if self.not_here.is_empty() { String::new() } else { format!("; {} need f16, which this device lacks", self.not_here.len()) };
+        write!(
+            f,
+            "\n{} of {} cases agree with the CPU, in {}",
+            self.agree,
+            self.tried(),
+            self.languages.join(" and ")
+        )?;
+        let without = if self.not_here.is_empty() {
+            String::new()
+        } else {
+            format!("; {} need f16, which this device lacks", self.not_here.len())
+        };
         writeln!(f, ", in {}{without}", seconds(self.time))?;
-        self.failures.iter().try_for_each(|failure| writeln!(f, "FAILED {} ({}): {}", failure.case, failure.language, failure.error))
+        self.failures.iter().try_for_each(|failure| {
+            writeln!(f, "FAILED {} ({}): {}", failure.case, failure.language, failure.error)
+        })
     }
 }
 
 impl Findings {
     fn object(&self) -> Value {
         let row = |row: &super::arithmetic::Row| {
-            let findings = row
-                .findings
-                .iter()
-                .map(|(&language, finding)| (language.to_owned(), json!({ "finding": finding.text, "as_kernels_rely_on": finding.sound })));
+            let findings = row.findings.iter().map(|(&language, finding)| {
+                (
+                    language.to_owned(),
+                    json!({ "finding": finding.text, "as_kernels_rely_on": finding.sound }),
+                )
+            });
             json!({ "probe": row.probe, "findings": findings.collect::<Map<_, _>>() })
         };
         json!({ "probes": self.rows.iter().map(row).collect::<Vec<_>>(), "errors": self.errors })
@@ -130,13 +169,21 @@ impl Findings {
 
 impl fmt::Display for Findings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let languages: Vec<&str> = self.rows.first().map(|row| row.findings.keys().copied().collect()).unwrap_or_default();
-        let column = |text: &str, width: usize| format!("{text}{}", " ".repeat(width.saturating_sub(text.chars().count())));
+        let languages: Vec<&str> =
+            self.rows.first().map(|row| row.findings.keys().copied().collect()).unwrap_or_default();
+        let column = |text: &str, width: usize| {
+            format!("{text}{}", " ".repeat(width.saturating_sub(text.chars().count())))
+        };
         let line = |probe: &str, cells: Vec<String>| {
             let cells: String = cells.iter().map(|cell| column(cell, 30)).collect();
             format!("  {}{}", column(probe, 42), cells).trim_end().to_owned()
         };
-        writeln!(f, "\n{}", line("arithmetic", languages.iter().map(|language| (*language).to_owned()).collect()).trim_start())?;
+        writeln!(
+            f,
+            "\n{}",
+            line("arithmetic", languages.iter().map(|language| (*language).to_owned()).collect())
+                .trim_start()
+        )?;
         for row in &self.rows {
             let cell = |language: &&str| match row.findings.get(*language) {
                 Some(finding) if finding.sound => finding.text.clone(),
@@ -145,7 +192,9 @@ impl fmt::Display for Findings {
             };
             writeln!(f, "{}", line(row.probe, languages.iter().map(cell).collect()))?;
         }
-        self.errors.iter().try_for_each(|(language, error)| writeln!(f, "FAILED in {language}: {error}"))
+        self.errors
+            .iter()
+            .try_for_each(|(language, error)| writeln!(f, "FAILED in {language}: {error}"))
     }
 }
 
@@ -158,7 +207,9 @@ impl Submissions {
         let submission = |submission: &super::endurance::Submission| {
             let (took, error) = match &submission.came {
                 Came::Right(took) => (Some(milliseconds(*took)), None),
-                Came::Wrong(count) => (None, Some(format!("{count} numbers are wrong, and no error was reported"))),
+                Came::Wrong(count) => {
+                    (None, Some(format!("{count} numbers are wrong, and no error was reported")))
+                }
                 Came::Failed(error) => (None, Some(error.clone())),
             };
             json!({
@@ -173,14 +224,25 @@ impl Submissions {
 impl fmt::Display for Submissions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for submission in &self.all {
-            write!(f, "a submission of about {} ms, {} dispatches: ", milliseconds(submission.asked), submission.dispatches)?;
+            write!(
+                f,
+                "a submission of about {} ms, {} dispatches: ",
+                milliseconds(submission.asked),
+                submission.dispatches
+            )?;
             match &submission.came {
                 Came::Right(took) => writeln!(f, "right, after {:.0} ms", milliseconds(*took))?,
-                Came::Wrong(count) => writeln!(f, "FAILED: {count} numbers are wrong, and no error was reported")?,
-                Came::Failed(error) if submission.sound() => writeln!(f, "ended with an error: {error}")?,
+                Came::Wrong(count) => {
+                    writeln!(f, "FAILED: {count} numbers are wrong, and no error was reported")?
+                }
+                Came::Failed(error) if submission.sound() => {
+                    writeln!(f, "ended with an error: {error}")?
+                }
                 Came::Failed(error) => writeln!(f, "FAILED: {error}")?,
             }
         }
-        self.error.iter().try_for_each(|error| writeln!(f, "FAILED: submissions cannot be timed: {error}"))
+        self.error
+            .iter()
+            .try_for_each(|error| writeln!(f, "FAILED: submissions cannot be timed: {error}"))
     }
 }

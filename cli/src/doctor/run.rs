@@ -39,8 +39,10 @@ impl Ran {
 /// # Errors
 /// If a lost device cannot be opened again.
 pub fn all(context: &mut Context, cases: &[Case], bar: &ProgressBar) -> Result<Ran> {
-    let (start, f16, languages) = (Instant::now(), context.capabilities().f16, context.capabilities().languages);
-    let (here, not_here): (Vec<&Case>, Vec<&Case>) = cases.iter().partition(|case| f16 || !case.f16);
+    let (start, f16, languages) =
+        (Instant::now(), context.capabilities().f16, context.capabilities().languages);
+    let (here, not_here): (Vec<&Case>, Vec<&Case>) =
+        cases.iter().partition(|case| f16 || !case.f16);
     let mut ran = Ran {
         languages: languages.iter().map(|&language| name(language)).collect(),
         not_here: not_here.iter().map(|case| case.name).collect(),
@@ -52,8 +54,15 @@ pub fn all(context: &mut Context, cases: &[Case], bar: &ProgressBar) -> Result<R
             match one(context, language, case) {
                 Ok(()) => ran.agree += 1,
                 Err(error) => {
-                    ran.failures.push(Failure { case: case.name, language: name(language), error: crate::text(&error) });
-                    if error.downcast_ref::<Error>().is_some_and(|error| error.kind() == ErrorKind::Lost) {
+                    ran.failures.push(Failure {
+                        case: case.name,
+                        language: name(language),
+                        error: crate::text(&error),
+                    });
+                    if error
+                        .downcast_ref::<Error>()
+                        .is_some_and(|error| error.kind() == ErrorKind::Lost)
+                    {
                         *context = block_on(context.recover())?;
                     }
                 }

@@ -6,7 +6,8 @@ use bitnet_wgpu::{Context, ElementType, Encoder, Float, Tensor};
 use pollster::block_on;
 use rand::{RngExt as _, SeedableRng as _, rngs::StdRng};
 
-/// Half a unit in the last place of an `f16`, with some room: Vulkan and Metal leave its rounding open.
+/// Half a unit in the last place of an `f16`, with some room: Vulkan and Metal leave its rounding
+/// open.
 const F16_ROUNDING: f64 = 1.0 / 1024.0;
 
 /// A case that is recorded on a device.
@@ -25,8 +26,14 @@ type Check = Box<dyn FnOnce() -> Result<Option<String>>>;
 impl Trial {
     /// `name` seeds the data.
     pub fn new(context: &Context, name: &str) -> Self {
-        let seed = name.bytes().fold(7, |hash: u64, byte| hash.wrapping_mul(31).wrapping_add(byte.into()));
-        Self { context: context.clone(), encoder: context.encoder("doctor"), rng: StdRng::seed_from_u64(seed), checks: Vec::new() }
+        let seed =
+            name.bytes().fold(7, |hash: u64, byte| hash.wrapping_mul(31).wrapping_add(byte.into()));
+        Self {
+            context: context.clone(),
+            encoder: context.encoder("doctor"),
+            rng: StdRng::seed_from_u64(seed),
+            checks: Vec::new(),
+        }
     }
 
     /// Random numbers in -3..3.
@@ -55,15 +62,25 @@ impl Trial {
         self.check(Bound::Exact, move || Ok(block_on(got.read())?), &expected);
     }
 
-    /// Expects a tensor to hold these numbers, but for a share of the largest and for the rounding to `f16`.
+    /// Expects a tensor to hold these numbers, but for a share of the largest and for the rounding
+    /// to `f16`.
     pub fn near<T: Float + Number>(&mut self, got: &Tensor<T>, expected: &[f32], share: f64) {
         let rounding = if T::ELEMENT == f32::ELEMENT { 0.0 } else { F16_ROUNDING };
         let got = got.clone();
-        self.check(Bound::Within(share + rounding), move || Ok(block_on(got.read())?), &expected.to_vec());
+        self.check(
+            Bound::Within(share + rounding),
+            move || Ok(block_on(got.read())?),
+            &expected.to_vec(),
+        );
     }
 
     /// Expects these numbers of a result that is read after the submission.
-    pub fn check<G: Numbers>(&mut self, bound: Bound, read: impl FnOnce() -> Result<G> + 'static, expected: &impl Numbers) {
+    pub fn check<G: Numbers>(
+        &mut self,
+        bound: Bound,
+        read: impl FnOnce() -> Result<G> + 'static,
+        expected: &impl Numbers,
+    ) {
         let expected = expected.numbers();
         self.checks.push(Box::new(move || Ok(difference(&read()?.numbers(), &expected, bound))));
     }
@@ -71,7 +88,8 @@ impl Trial {
     /// Submits what is recorded and runs the checks, in order.
     ///
     /// # Errors
-    /// The first difference, or what the device reports. A case without checks proves nothing, which is an error.
+    /// The first difference, or what the device reports. A case without checks proves nothing,
+    /// which is an error.
     pub fn finish(self) -> Result<()> {
         if self.checks.is_empty() {
             bail!("nothing is checked");

@@ -1,11 +1,14 @@
-//! The cache's folder of one repository, in the layout of huggingface_hub: `models--OWNER--NAME/{blobs,refs,snapshots}`.
+//! The cache's folder of one repository, in the layout of huggingface_hub:
+//! `models--OWNER--NAME/{blobs,refs,snapshots}`.
 //!
-//! Names that come from the network are checked by [`is_component`] before they come here. Folders and files that are
-//! written are checked to be no symbolic links before they are opened, so that one that an attacker had planted leads nowhere. (Another
-//! program of the same user, which could write anywhere itself, is not an attacker.)
+//! Names that come from the network are checked by [`is_component`] before they come here. Folders
+//! and files that are written are checked to be no symbolic links before they are opened, so that
+//! one that an attacker had planted leads nowhere. (Another program of the same user, which could
+//! write anywhere itself, is not an attacker.)
 //!
-//! The folder itself may be a link, as of a user who has moved a model to another disk. It is read as any other, since whoever could plant such a link could
-//! plant the files too. Nothing is written through it.
+//! The folder itself may be a link, as of a user who has moved a model to another disk. It is read
+//! as any other, since whoever could plant such a link could plant the files too. Nothing is
+//! written through it.
 
 use super::{error::HubError, name::is_component};
 use crate::note;
@@ -60,15 +63,19 @@ impl Cache {
             return Ok(());
         }
         let folder = self.folder(&["refs"])?;
-        let (path, new) = (folder.join(revision), folder.join(format!(".{}.part", std::process::id())));
+        let (path, new) =
+            (folder.join(revision), folder.join(format!(".{}.part", std::process::id())));
         plain_size(&path)?;
         // Of a killed process with this id.
         let _ = fs::remove_file(&new);
-        let written = File::create_new(&new).and_then(|mut file| file.write_all(commit.as_bytes())).and_then(|()| fs::rename(&new, &path));
+        let written = File::create_new(&new)
+            .and_then(|mut file| file.write_all(commit.as_bytes()))
+            .and_then(|()| fs::rename(&new, &path));
         written.map_err(HubError::file(&path))
     }
 
-    /// Returns the path of a commit's file if it is there. Refuses a link that leads out of the repository's folder.
+    /// Returns the path of a commit's file if it is there. Refuses a link that leads out of the
+    /// repository's folder.
     pub fn find(&self, commit: &str, file: &str) -> Result<Option<PathBuf>, HubError> {
         let path = self.snapshot(commit).join(file);
         let target = match path.canonicalize() {
@@ -82,14 +89,22 @@ impl Cache {
         }
     }
 
-    /// Takes the lock of a file's version, which other programs and processes use too. It is given back when it is dropped.
+    /// Takes the lock of a file's version, which other programs and processes use too. It is given
+    /// back when it is dropped.
     pub fn lock(&self, etag: &str) -> Result<File, HubError> {
         let path = self.folder_of(&[".locks", &self.name])?.join(format!("{etag}.lock"));
         plain_size(&path)?;
-        let lock = OpenOptions::new().write(true).create(true).truncate(false).open(&path).map_err(HubError::file(&path))?;
+        let lock = OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(&path)
+            .map_err(HubError::file(&path))?;
         match lock.try_lock() {
             Ok(()) => return Ok(lock),
-            Err(TryLockError::WouldBlock) => note("another process downloads this file; waiting for it"),
+            Err(TryLockError::WouldBlock) => {
+                note("another process downloads this file; waiting for it")
+            }
             Err(TryLockError::Error(error)) => return Err(HubError::File { path, error }),
         }
         lock.lock().map_err(HubError::file(&path))?;
@@ -111,18 +126,27 @@ impl Cache {
         let blob = self.blobs()?.join(etag);
         let path = self.blobs()?.join(format!("{etag}.part"));
         plain_size(&path)?;
-        let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path).map_err(HubError::file(&path))?;
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(&path)
+            .map_err(HubError::file(&path))?;
         Ok(Partial { file, path, blob })
     }
 
     /// Makes a version of a file that is there a file of a commit. The caller has its lock.
     pub fn link(&self, etag: &str, commit: &str, file: &str) -> Result<PathBuf, HubError> {
-        let mut parts: Vec<&str> = ["snapshots", commit].into_iter().chain(file.split('/')).collect();
+        let mut parts: Vec<&str> =
+            ["snapshots", commit].into_iter().chain(file.split('/')).collect();
         let name = parts.pop().unwrap_or_default();
         let path = self.folder(&parts)?.join(name);
         // A link whose target is gone.
         match fs::remove_file(&path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(HubError::File { path, error }),
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                return Err(HubError::File { path, error });
+            }
             _ => {}
         }
         // Relative, so that the cache can be moved.
@@ -142,7 +166,9 @@ impl Cache {
         for part in parts {
             path.push(part);
             match fs::create_dir(&path) {
-                Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(HubError::File { path, error }),
+                Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+                    return Err(HubError::File { path, error });
+                }
                 _ => {}
             }
             let metadata = path.symlink_metadata().map_err(HubError::file(&path))?;
@@ -190,7 +216,14 @@ impl Partial {
         let (mut context, mut buffer) = (Context::new(&SHA256), vec![0; HASH_BUFFER_BYTES]);
         loop {
             match self.file.read(&mut buffer).map_err(HubError::file(&self.path))? {
-                0 => return Ok(context.finish().as_ref().iter().map(|byte| format!("{byte:02x}")).collect()),
+                0 => {
+                    return Ok(context
+                        .finish()
+                        .as_ref()
+                        .iter()
+                        .map(|byte| format!("{byte:02x}"))
+                        .collect());
+                }
                 read => context.update(&buffer[..read]),
             }
         }
@@ -212,14 +245,17 @@ impl Partial {
     }
 }
 
-/// Returns the size of a file in bytes, or none if there is nothing. Refuses links, folders and devices.
+/// Returns the size of a file in bytes, or none if there is nothing. Refuses links, folders and
+/// devices.
 fn plain_size(path: &Path) -> Result<Option<u64>, HubError> {
     match path.symlink_metadata() {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(HubError::File { path: path.into(), error }),
         Ok(metadata) if metadata.is_symlink() => Err(HubError::Link { path: path.into() }),
         Ok(metadata) if metadata.is_file() => Ok(Some(metadata.len())),
-        Ok(_) => Err(HubError::File { path: path.into(), error: io::Error::other("is not a file") }),
+        Ok(_) => {
+            Err(HubError::File { path: path.into(), error: io::Error::other("is not a file") })
+        }
     }
 }
 

@@ -16,9 +16,11 @@ use ureq::{
     http::{HeaderValue, Response, header},
 };
 
-/// Redirects of one request: the hub needs two (to the new name of a repository, and to the storage).
+/// Redirects of one request: the hub needs two (to the new name of a repository, and to the
+/// storage).
 const MOST_REDIRECTS: usize = 5;
-/// Longest listing of a repository, in bytes: a file takes some 300, and the largest repositories of models have some thousand.
+/// Longest listing of a repository, in bytes: a file takes some 300, and the largest repositories
+/// of models have some thousand.
 const MOST_LISTING_BYTES: u64 = 8 << 20;
 /// Longest header of an answer, in bytes: the hub's have 4 KB, most of it signatures of URLs.
 const MOST_HEADER_BYTES: usize = 64 << 10;
@@ -26,7 +28,8 @@ const MOST_HEADER_BYTES: usize = 64 << 10;
 const CONNECT_LIMIT: Duration = Duration::from_secs(10);
 /// Time from a request to the end of the answer's header. `HF_HUB_ETAG_TIMEOUT` sets another.
 const ANSWER_LIMIT: Duration = Duration::from_secs(15);
-/// Time between two reads of a body. `HF_HUB_DOWNLOAD_TIMEOUT` sets another. A download has no limit as a whole.
+/// Time between two reads of a body. `HF_HUB_DOWNLOAD_TIMEOUT` sets another. A download has no
+/// limit as a whole.
 const STALL_LIMIT: Duration = Duration::from_secs(30);
 /// Time for the whole body of a listing, of whatever speed: it has some 100 KB at most.
 const LISTING_LIMIT: Duration = Duration::from_secs(60);
@@ -44,7 +47,8 @@ pub struct Client {
 pub struct Answer {
     response: Response<Body>,
     url: Url,
-    /// The last version that the endpoint itself named, of a large file by its own header: storages have others.
+    /// The last version that the endpoint itself named, of a large file by its own header: storages
+    /// have others.
     etag: Option<String>,
 }
 
@@ -112,22 +116,39 @@ impl Client {
 
     /// Returns the files of a repository at a revision, and its commit.
     pub fn listing(&self, repository: &str, revision: &str) -> Result<Listing, HubError> {
-        let url = self.endpoint.below(&format!("/api/models/{repository}/revision/{revision}?blobs=true"))?;
+        let url = self
+            .endpoint
+            .below(&format!("/api/models/{repository}/revision/{revision}?blobs=true"))?;
         let answer = self.get(&url, None, Some(LISTING_LIMIT))?;
         let mut text = Vec::new();
-        let read = answer.response.into_body().into_reader().take(MOST_LISTING_BYTES + 1).read_to_end(&mut text);
+        let read = answer
+            .response
+            .into_body()
+            .into_reader()
+            .take(MOST_LISTING_BYTES + 1)
+            .read_to_end(&mut text);
         read.map_err(|error| self.failed(&answer.url, error.into()))?;
         let refuse = |problem| HubError::Listing { problem };
         if text.len() as u64 > MOST_LISTING_BYTES {
-            return Err(refuse(format!("is longer than the {} MiB that are accepted", MOST_LISTING_BYTES >> 20)));
+            return Err(refuse(format!(
+                "is longer than the {} MiB that are accepted",
+                MOST_LISTING_BYTES >> 20
+            )));
         }
-        let listing: Listing =
-            serde_json::from_slice(&text).map_err(|error| refuse(format!("cannot be read: {}", shown(&error.to_string()))))?;
+        let listing: Listing = serde_json::from_slice(&text)
+            .map_err(|error| refuse(format!("cannot be read: {}", shown(&error.to_string()))))?;
         if !is_component(&listing.commit) {
             return Err(HubError::Name { what: "the commit", name: listing.commit });
         }
-        match listing.siblings.iter().find_map(|file| file.sha256().filter(|digest| !is_sha256(digest))) {
-            Some(digest) => Err(refuse(format!("has the SHA-256 `{}`; 64 hexadecimal digits would be accepted", shown(digest)))),
+        match listing
+            .siblings
+            .iter()
+            .find_map(|file| file.sha256().filter(|digest| !is_sha256(digest)))
+        {
+            Some(digest) => Err(refuse(format!(
+                "has the SHA-256 `{}`; 64 hexadecimal digits would be accepted",
+                shown(digest)
+            ))),
             None => Ok(listing),
         }
     }
@@ -154,7 +175,12 @@ impl Client {
     }
 
     /// Reads from a body.
-    pub fn read(&self, reader: &mut impl Read, buffer: &mut [u8], url: &Url) -> Result<usize, HubError> {
+    pub fn read(
+        &self,
+        reader: &mut impl Read,
+        buffer: &mut [u8],
+        url: &Url,
+    ) -> Result<usize, HubError> {
         loop {
             match reader.read(buffer) {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -163,8 +189,14 @@ impl Client {
         }
     }
 
-    /// Requests a URL and follows its redirects. The token goes to the endpoint's scheme, host and port only.
-    fn get(&self, url: &Url, range: Option<&str>, body_limit: Option<Duration>) -> Result<Answer, HubError> {
+    /// Requests a URL and follows its redirects. The token goes to the endpoint's scheme, host and
+    /// port only.
+    fn get(
+        &self,
+        url: &Url,
+        range: Option<&str>,
+        body_limit: Option<Duration>,
+    ) -> Result<Answer, HubError> {
         let (mut url, mut linked, mut own) = (url.clone(), None, None);
         for _ in 0..=MOST_REDIRECTS {
             let response = self.send(&url, range, body_limit)?;
@@ -182,10 +214,18 @@ impl Client {
                 (code, _) => return Err(HubError::Status { from: url.to_string(), code }),
             }
         }
-        Err(HubError::Redirect { from: url.to_string(), problem: format!("further than the {MOST_REDIRECTS} times that are followed") })
+        Err(HubError::Redirect {
+            from: url.to_string(),
+            problem: format!("further than the {MOST_REDIRECTS} times that are followed"),
+        })
     }
 
-    fn send(&self, url: &Url, range: Option<&str>, body_limit: Option<Duration>) -> Result<Response<Body>, HubError> {
+    fn send(
+        &self,
+        url: &Url,
+        range: Option<&str>,
+        body_limit: Option<Duration>,
+    ) -> Result<Response<Body>, HubError> {
         let mut request = self.agent.get(url.uri()).config().timeout_recv_body(body_limit).build();
         if let Some(range) = range {
             request = request.header(header::RANGE, range);
@@ -199,7 +239,9 @@ impl Client {
     fn failed(&self, url: &Url, error: Error) -> HubError {
         let from = url.to_string();
         let (limit, doing) = match error {
-            Error::Timeout(Timeout::Resolve | Timeout::Connect) => (CONNECT_LIMIT, Doing::Connecting),
+            Error::Timeout(Timeout::Resolve | Timeout::Connect) => {
+                (CONNECT_LIMIT, Doing::Connecting)
+            }
             Error::Timeout(Timeout::PerRead) => (self.stall_limit, Doing::Sending),
             Error::Timeout(Timeout::RecvBody) => (LISTING_LIMIT, Doing::Answering),
             Error::Timeout(_) => (self.answer_limit, Doing::Answering),
@@ -213,7 +255,10 @@ impl Answer {
     /// Returns the version of the file, which can become the name of a file.
     pub fn etag(&self) -> Result<String, HubError> {
         let Some(etag) = &self.etag else {
-            return Err(HubError::Answer { from: self.url.to_string(), problem: "no ETag header, which names the version".into() });
+            return Err(HubError::Answer {
+                from: self.url.to_string(),
+                problem: "no ETag header, which names the version".into(),
+            });
         };
         let etag = etag.strip_prefix("W/").unwrap_or(etag).trim_matches('"');
         // The longest name that is made of it.
@@ -227,7 +272,10 @@ impl Answer {
     pub fn start(&self) -> Result<u64, HubError> {
         match (self.response.status().as_u16(), self.content_range()) {
             (206, Some((start, _))) => Ok(start),
-            (206, None) => Err(HubError::Answer { from: self.url.to_string(), problem: "no Content-Range header that can be read".into() }),
+            (206, None) => Err(HubError::Answer {
+                from: self.url.to_string(),
+                problem: "no Content-Range header that can be read".into(),
+            }),
             _ => Ok(0),
         }
     }
@@ -267,10 +315,11 @@ fn value(response: &Response<Body>, name: &str) -> Option<String> {
 }
 
 fn bearer(token: String) -> Result<HeaderValue, HubError> {
-    let mut value = HeaderValue::from_str(&format!("Bearer {token}")).map_err(|_| HubError::Setting {
-        name: "the token (HF_TOKEN, or the file `token`)".into(),
-        problem: "has control characters; one line of text would be accepted".into(),
-    })?;
+    let mut value =
+        HeaderValue::from_str(&format!("Bearer {token}")).map_err(|_| HubError::Setting {
+            name: "the token (HF_TOKEN, or the file `token`)".into(),
+            problem: "has control characters; one line of text would be accepted".into(),
+        })?;
     value.set_sensitive(true);
     Ok(value)
 }
@@ -288,7 +337,9 @@ mod tests {
     fn content_ranges_are_read() {
         assert_eq!(content_range("bytes 5-9/10"), Some((5, Some(10))));
         assert_eq!(content_range("bytes 5-9/*"), Some((5, None)));
-        for text in ["", "bytes */10", "bytes -1-9/10", "items 5-9/10", "bytes 99999999999999999999-9/10"] {
+        for text in
+            ["", "bytes */10", "bytes -1-9/10", "items 5-9/10", "bytes 99999999999999999999-9/10"]
+        {
             assert_eq!(content_range(text), None, "{text}");
         }
     }

@@ -29,7 +29,8 @@ const COMPANIONS: [&str; 11] = [
     "hadamard.json",
     POOLING,
 ];
-/// Where an embedding model says how its states become one vector: sentence-transformers' name for it.
+/// Where an embedding model says how its states become one vector: sentence-transformers' name for
+/// it.
 const POOLING: &str = "1_Pooling/config.json";
 /// Attempts at a file in one run. Each goes on where the last stopped.
 const TRIES: usize = 3;
@@ -42,7 +43,8 @@ pub fn fetch(name: &str, hub: &Name) -> Result<PathBuf> {
     let problem = match online(hub) {
         Ok((client, listing)) => {
             // What is asked for is not there: an older copy would be another answer.
-            let wanted = wanted(name, hub, &usable(&listing)).map_err(|error| explained(error, &listing))?;
+            let wanted =
+                wanted(name, hub, &usable(&listing)).map_err(|error| explained(error, &listing))?;
             match download(name, hub, &Download { client, cache: &cache, hub, listing }, &wanted) {
                 Ok(path) => return Ok(path),
                 Err(error) => error,
@@ -67,11 +69,14 @@ fn online(hub: &Name) -> Result<(Client, Listing)> {
         bail!("HF_HUB_OFFLINE is set");
     }
     let client = Client::from_environment()?;
-    let listing = client.listing(&hub.repository, &hub.revision).context("the hub does not list its files")?;
+    let listing = client
+        .listing(&hub.repository, &hub.revision)
+        .context("the hub does not list its files")?;
     Ok((client, listing))
 }
 
-/// Returns the names that can become files of a snapshot. What lies in other folders is not the model.
+/// Returns the names that can become files of a snapshot. What lies in other folders is not the
+/// model.
 fn usable(listing: &Listing) -> Vec<String> {
     let names = listing.siblings.iter().map(|file| &file.name);
     names.filter(|name| is_component(name) || *name == POOLING).cloned().collect()
@@ -80,7 +85,9 @@ fn usable(listing: &Listing) -> Vec<String> {
 /// Returns an error with the first file of weights that has no usable name, if there is one.
 fn explained(error: anyhow::Error, listing: &Listing) -> anyhow::Error {
     let is_weights = |name: &str| name.ends_with(".gguf") || name.ends_with(".safetensors");
-    match listing.siblings.iter().find(|file| is_weights(&file.name) && !file.name.contains('/') && !is_component(&file.name)) {
+    match listing.siblings.iter().find(|file| {
+        is_weights(&file.name) && !file.name.contains('/') && !is_component(&file.name)
+    }) {
         Some(file) => anyhow!("{error}; it has `{}`: {ACCEPTED_NAMES}", shown(&file.name)),
         None => error,
     }
@@ -91,7 +98,8 @@ fn download(name: &str, hub: &Name, download: &Download, wanted: &[String]) -> R
     let mut paths = Vec::new();
     for file in wanted {
         let path = download.with_retries(file).map_err(|error| {
-            let hint = if error.is_transient() { "; run it again to go on where it stopped" } else { "" };
+            let hint =
+                if error.is_transient() { "; run it again to go on where it stopped" } else { "" };
             anyhow::Error::new(error).context(format!("{name}: downloading {file}{hint}"))
         });
         paths.push(path?);
@@ -127,7 +135,8 @@ impl Download<'_> {
         path
     }
 
-    /// Returns the path of a file. What is in the cache already is not downloaded again, and what was broken off goes on.
+    /// Returns the path of a file. What is in the cache already is not downloaded again, and what
+    /// was broken off goes on.
     fn file(&self, file: &str) -> Result<PathBuf, HubError> {
         let commit = &self.listing.commit;
         if let Some(path) = self.cache.find(commit, file)? {
@@ -146,17 +155,27 @@ impl Download<'_> {
     /// Downloads a version of a file, from where an earlier download stopped.
     fn blob(&self, file: &str, url: &Url, metadata: &Metadata) -> Result<(), HubError> {
         let mut partial = self.cache.partial(&metadata.etag)?;
-        let outcome = self.complete(file, url, metadata, &mut partial).and_then(|()| self.verify(file, metadata, &mut partial));
+        let outcome = self
+            .complete(file, url, metadata, &mut partial)
+            .and_then(|()| self.verify(file, metadata, &mut partial));
         match outcome {
             Ok(()) => partial.finish(),
             // It is not the beginning of the file.
-            Err(error @ (HubError::Long { .. } | HubError::Digest { .. })) => partial.remove().and(Err(error)),
+            Err(error @ (HubError::Long { .. } | HubError::Digest { .. })) => {
+                partial.remove().and(Err(error))
+            }
             Err(error) => Err(error),
         }
     }
 
     /// Appends what is missing.
-    fn complete(&self, file: &str, url: &Url, metadata: &Metadata, partial: &mut Partial) -> Result<(), HubError> {
+    fn complete(
+        &self,
+        file: &str,
+        url: &Url,
+        metadata: &Metadata,
+        partial: &mut Partial,
+    ) -> Result<(), HubError> {
         let mut start = partial.len()?;
         if start > metadata.size {
             partial.truncate()?;
@@ -178,7 +197,14 @@ impl Download<'_> {
     }
 
     /// Copies a body to the end of a partial file. Writes no byte beyond the announced size.
-    fn copy(&self, answer: Answer, size: u64, start: u64, partial: &mut Partial, bar: &ProgressBar) -> Result<(), HubError> {
+    fn copy(
+        &self,
+        answer: Answer,
+        size: u64,
+        start: u64,
+        partial: &mut Partial,
+        bar: &ProgressBar,
+    ) -> Result<(), HubError> {
         let (mut body, url) = answer.into_body();
         let (mut found, mut buffer) = (start, vec![0; BUFFER_BYTES]);
         partial.seek(start)?;
@@ -196,10 +222,24 @@ impl Download<'_> {
         }
     }
 
-    /// Compares the SHA-256 with those that the hub announced: the listing's, and the version of a large file.
-    fn verify(&self, file: &str, metadata: &Metadata, partial: &mut Partial) -> Result<(), HubError> {
-        let listed = self.listing.siblings.iter().find(|sibling| sibling.name == file).and_then(|sibling| sibling.sha256());
-        let announced: Vec<&str> = listed.into_iter().chain(Some(metadata.etag.as_str()).filter(|etag| is_sha256(etag))).collect();
+    /// Compares the SHA-256 with those that the hub announced: the listing's, and the version of a
+    /// large file.
+    fn verify(
+        &self,
+        file: &str,
+        metadata: &Metadata,
+        partial: &mut Partial,
+    ) -> Result<(), HubError> {
+        let listed = self
+            .listing
+            .siblings
+            .iter()
+            .find(|sibling| sibling.name == file)
+            .and_then(|sibling| sibling.sha256());
+        let announced: Vec<&str> = listed
+            .into_iter()
+            .chain(Some(metadata.etag.as_str()).filter(|etag| is_sha256(etag)))
+            .collect();
         if announced.is_empty() {
             return Ok(());
         }
@@ -211,31 +251,45 @@ impl Download<'_> {
     }
 }
 
-/// Returns the byte at which the answer begins: the one that was asked for, or 0. Refuses another version of the file.
+/// Returns the byte at which the answer begins: the one that was asked for, or 0. Refuses another
+/// version of the file.
 fn check_version(answer: &Answer, metadata: &Metadata, asked: u64) -> Result<u64, HubError> {
-    let refuse = |problem: String| Err(HubError::Answer { from: answer.url().to_string(), problem });
+    let refuse =
+        |problem: String| Err(HubError::Answer { from: answer.url().to_string(), problem });
     let (etag, start) = (answer.etag()?, answer.start()?);
     if etag != metadata.etag {
-        return refuse(format!("the ETag {etag}, and another one a moment ago ({}); run it again", metadata.etag));
+        return refuse(format!(
+            "the ETag {etag}, and another one a moment ago ({}); run it again",
+            metadata.etag
+        ));
     }
     if start != 0 && start != asked {
         return refuse(format!("a body that begins at byte {start}; {asked} was asked for"));
     }
     match answer.size() {
         Some(size) if size > metadata.size => Err(HubError::Long { size: metadata.size }),
-        Some(size) if size < metadata.size => refuse(format!("a size of {size} bytes, and {} a moment ago; run it again", metadata.size)),
+        Some(size) if size < metadata.size => refuse(format!(
+            "a size of {size} bytes, and {} a moment ago; run it again",
+            metadata.size
+        )),
         _ => Ok(start),
     }
 }
 
 fn progress(file: &str, size: u64) -> ProgressBar {
-    let style = ProgressStyle::with_template("{msg} {wide_bar} {bytes}/{total_bytes} {bytes_per_sec} {eta}");
-    ProgressBar::new(size).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar())).with_message(file.to_owned())
+    let style = ProgressStyle::with_template(
+        "{msg} {wide_bar} {bytes}/{total_bytes} {bytes_per_sec} {eta}",
+    );
+    ProgressBar::new(size)
+        .with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
+        .with_message(file.to_owned())
 }
 
 /// The files of the model: one .gguf file, or config.json first and what belongs to it.
 fn wanted(name: &str, hub: &Name, files: &[String]) -> Result<Vec<String>> {
-    let ending = |ending: &str| files.iter().filter(|file| file.ends_with(ending)).cloned().collect::<Vec<_>>();
+    let ending = |ending: &str| {
+        files.iter().filter(|file| file.ends_with(ending)).cloned().collect::<Vec<_>>()
+    };
     let (weights, ggufs) = (ending(".safetensors"), ending(".gguf"));
     if let Some(file) = &hub.file {
         return match ggufs.contains(file) {
@@ -244,25 +298,41 @@ fn wanted(name: &str, hub: &Name, files: &[String]) -> Result<Vec<String>> {
         };
     }
     if files.iter().any(|file| file == "config.json") && !weights.is_empty() {
-        let companions = COMPANIONS.iter().filter(|name| files.iter().any(|file| file == *name)).map(|name| (*name).to_owned());
+        let companions = COMPANIONS
+            .iter()
+            .filter(|name| files.iter().any(|file| file == *name))
+            .map(|name| (*name).to_owned());
         let weights = match files.iter().any(|file| file == "model.safetensors") {
             true => vec!["model.safetensors".to_owned()],
-            false => weights.into_iter().filter(|file| file.starts_with("model")).chain(ending(".safetensors.index.json")).collect(),
+            false => weights
+                .into_iter()
+                .filter(|file| file.starts_with("model"))
+                .chain(ending(".safetensors.index.json"))
+                .collect(),
         };
         return Ok(companions.chain(weights).collect());
     }
     match ggufs.as_slice() {
         [one] => Ok(vec![one.clone()]),
-        [] => bail!("{name}: it has neither a .gguf file nor a config.json with .safetensors files"),
-        several => bail!("{name}: it has several models; name one, as in {name}:{}. GGUF files that it has: {several:?}", several[0]),
+        [] => {
+            bail!("{name}: it has neither a .gguf file nor a config.json with .safetensors files")
+        }
+        several => bail!(
+            "{name}: it has several models; name one, as in {name}:{}. GGUF files that it has: {several:?}",
+            several[0]
+        ),
     }
 }
 
-/// Returns a copy from an earlier download, by this program or another, if it has all that is wanted.
+/// Returns a copy from an earlier download, by this program or another, if it has all that is
+/// wanted.
 fn cached(name: &str, hub: &Name, cache: &Cache) -> Option<PathBuf> {
     let commit = cache.commit(&hub.revision)?;
     let directory = cache.snapshot(&commit);
-    let files: Vec<_> = fs::read_dir(&directory).ok()?.filter_map(|file| file.ok()?.file_name().into_string().ok()).collect();
+    let files: Vec<_> = fs::read_dir(&directory)
+        .ok()?
+        .filter_map(|file| file.ok()?.file_name().into_string().ok())
+        .collect();
     let wanted = wanted(name, hub, &files).ok()?;
     let paths: Option<Vec<_>> = wanted.iter().map(|file| cache.find(&commit, file).ok()?).collect();
     match paths?.as_slice() {
@@ -286,11 +356,34 @@ mod tests {
         assert!(wanted("a/b", &["x.gguf", "y.gguf"]).unwrap_err().contains("a/b:x.gguf"));
         assert!(wanted("a/b:z.gguf", &["x.gguf"]).unwrap_err().contains("x.gguf"));
         assert!(wanted("a/b", &["pytorch_model.bin", "config.json"]).is_err());
-        let one = ["README.md", "config.json", "model.safetensors", "other.safetensors", "tokenizer.json"];
-        assert_eq!(wanted("a/b", &one).unwrap(), ["config.json", "tokenizer.json", "model.safetensors"]);
-        let shards = ["config.json", "model-1.safetensors", "model-2.safetensors", "model.safetensors.index.json"];
+        let one = [
+            "README.md",
+            "config.json",
+            "model.safetensors",
+            "other.safetensors",
+            "tokenizer.json",
+        ];
+        assert_eq!(
+            wanted("a/b", &one).unwrap(),
+            ["config.json", "tokenizer.json", "model.safetensors"]
+        );
+        let shards = [
+            "config.json",
+            "model-1.safetensors",
+            "model-2.safetensors",
+            "model.safetensors.index.json",
+        ];
         assert_eq!(wanted("a/b", &shards).unwrap(), shards);
-        let embeds = ["1_Pooling/config.json", "README.md", "config.json", "model.safetensors", "modules.json"];
-        assert_eq!(wanted("a/b", &embeds).unwrap(), ["config.json", "modules.json", "1_Pooling/config.json", "model.safetensors"]);
+        let embeds = [
+            "1_Pooling/config.json",
+            "README.md",
+            "config.json",
+            "model.safetensors",
+            "modules.json",
+        ];
+        assert_eq!(
+            wanted("a/b", &embeds).unwrap(),
+            ["config.json", "modules.json", "1_Pooling/config.json", "model.safetensors"]
+        );
     }
 }

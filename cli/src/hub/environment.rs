@@ -19,7 +19,8 @@ fn variable(name: &str) -> Option<OsString> {
 
 /// Returns whether `HF_HUB_OFFLINE` keeps this program off the network.
 pub fn is_offline() -> bool {
-    env::var("HF_HUB_OFFLINE").is_ok_and(|value| !["", "0", "false"].contains(&value.to_lowercase().as_str()))
+    env::var("HF_HUB_OFFLINE")
+        .is_ok_and(|value| !["", "0", "false"].contains(&value.to_lowercase().as_str()))
 }
 
 /// Returns the folder of caches and tokens: `HF_HOME`, or the default of other programs.
@@ -29,7 +30,9 @@ fn home() -> Result<PathBuf, HubError> {
     }
     let user = env::home_dir().ok_or_else(|| HubError::Setting {
         name: "HF_HOME".into(),
-        problem: "is not set, and there is no home directory; the path of a folder would be accepted".into(),
+        problem:
+            "is not set, and there is no home directory; the path of a folder would be accepted"
+                .into(),
     })?;
     Ok(user.join(".cache").join("huggingface"))
 }
@@ -45,15 +48,17 @@ pub fn cache() -> Result<PathBuf, HubError> {
 /// Returns the URL of the hub, or of a mirror.
 pub fn endpoint() -> Result<Url, HubError> {
     let endpoint = variable("HF_ENDPOINT").unwrap_or_else(|| "https://huggingface.co".into());
-    Url::parse(endpoint.to_string_lossy().trim_end_matches('/'))
-        .map_err(|problem| HubError::Setting { name: "HF_ENDPOINT".into(), problem: format!("has {problem}") })
+    Url::parse(endpoint.to_string_lossy().trim_end_matches('/')).map_err(|problem| {
+        HubError::Setting { name: "HF_ENDPOINT".into(), problem: format!("has {problem}") }
+    })
 }
 
 /// Returns the token that opens private repositories, if there is one.
 pub fn token() -> Option<String> {
     let token = match variable("HF_TOKEN") {
         Some(token) => token.to_string_lossy().into_owned(),
-        None => String::from_utf8(files::read(home().ok()?.join("token"), MOST_TOKEN_BYTES).ok()?).ok()?,
+        None => String::from_utf8(files::read(home().ok()?.join("token"), MOST_TOKEN_BYTES).ok()?)
+            .ok()?,
     };
     Some(token.trim().to_owned()).filter(|token| !token.is_empty())
 }
@@ -66,7 +71,10 @@ pub fn seconds(name: &str, default: Duration) -> Result<Duration, HubError> {
         Ok(seconds @ 1..=MOST_SECONDS) => Ok(Duration::from_secs(seconds)),
         _ => Err(HubError::Setting {
             name: name.into(),
-            problem: format!("is `{}`; a number of seconds from 1 to {MOST_SECONDS} would be accepted", shown(&value)),
+            problem: format!(
+                "is `{}`; a number of seconds from 1 to {MOST_SECONDS} would be accepted",
+                shown(&value)
+            ),
         }),
     }
 }

@@ -8,7 +8,8 @@ use std::{
     time::Duration,
 };
 
-/// Characters of a text from the network that an error shows: enough for the URL of a file, too few to fill a screen.
+/// Characters of a text from the network that an error shows: enough for the URL of a file, too few
+/// to fill a screen.
 const MOST_SHOWN: usize = 300;
 
 /// What [`is_component`](super::name::is_component) accepts.
@@ -72,7 +73,9 @@ impl HubError {
 impl Display for HubError {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Name { what, name } => write!(f, "the hub sent `{}` as {what}; {ACCEPTED_NAMES}", shown(name)),
+            Self::Name { what, name } => {
+                write!(f, "the hub sent `{}` as {what}; {ACCEPTED_NAMES}", shown(name))
+            }
             Self::Answer { from, problem } => write!(f, "the answer of {from} has {problem}"),
             Self::Redirect { from, problem } => write!(f, "{from} redirects {problem}"),
             Self::Listing { problem } => write!(f, "the listing of the repository {problem}"),
@@ -80,16 +83,25 @@ impl Display for HubError {
             Self::Silent { from, limit, doing } => {
                 let seconds = limit.as_secs();
                 match doing {
-                    Doing::Connecting => write!(f, "there was no connection to {from} within {seconds} s"),
+                    Doing::Connecting => {
+                        write!(f, "there was no connection to {from} within {seconds} s")
+                    }
                     Doing::Answering => write!(f, "{from} has not answered for {seconds} s"),
-                    Doing::Sending => write!(f, "the download stalled: {from} sent nothing for {seconds} s"),
+                    Doing::Sending => {
+                        write!(f, "the download stalled: {from} sent nothing for {seconds} s")
+                    }
                 }
             }
             Self::Connection { from, problem } => write!(f, "{from}: {}", shown(problem)),
             Self::Short { found, size } => write!(f, "it ended after {found} of {size} bytes"),
-            Self::Long { size } => write!(f, "its body goes on after the {size} bytes that were announced"),
+            Self::Long { size } => {
+                write!(f, "its body goes on after the {size} bytes that were announced")
+            }
             Self::Digest { announced, found } => {
-                write!(f, "its SHA-256 is {found}, and the hub announced {announced}; the file was removed")
+                write!(
+                    f,
+                    "its SHA-256 is {found}, and the hub announced {announced}; the file was removed"
+                )
             }
             Self::Link { path } => write!(
                 f,

@@ -20,7 +20,8 @@ use download::fetch;
 use name::Name;
 use std::path::{Path, PathBuf};
 
-/// The path of a model: a path as it is, or that of a copy of a model on the hub, downloaded if it is not here yet.
+/// The path of a model: a path as it is, or that of a copy of a model on the hub, downloaded if it
+/// is not here yet.
 pub fn resolve(name: &str) -> Result<PathBuf> {
     if Path::new(name).exists() {
         return Ok(name.into());

@@ -1,4 +1,5 @@
-//! Any arguments at all: a command succeeds, or says what is wrong with them. It neither panics nor hangs.
+//! Any arguments at all: a command succeeds, or says what is wrong with them. It neither panics nor
+//! hangs.
 
 use crate::TALES;
 use proptest::prelude::*;

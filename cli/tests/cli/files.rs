@@ -1,6 +1,8 @@
 //! Files that commands read and write: names, kinds and lengths of them.
 
-use crate::{Directory, HELDOUT, TALES, bitnet, errors, fails, json, output_of, replaced, succeeds};
+use crate::{
+    Directory, HELDOUT, TALES, bitnet, errors, fails, json, output_of, replaced, succeeds,
+};
 use std::fs;
 
 /// A session of an earlier run, which another one may write to.
@@ -33,7 +35,9 @@ fn no_command_overwrites_its_input() {
     }
     fails(&["quantize", &model, &outputs.path(""), "--force"], "it is an input");
     fails(&["quantize", &model, &model, "--force"], "is the input");
-    assert!(fs::read(&weights).unwrap() == before && fs::symlink_metadata(&soft).unwrap().is_symlink());
+    assert!(
+        fs::read(&weights).unwrap() == before && fs::symlink_metadata(&soft).unwrap().is_symlink()
+    );
     // A file of the same folder that is no part of the model is another.
     let (native, gguf) = (format!("{model}/native"), format!("{model}/model.gguf"));
     for _ in 0..2 {
@@ -49,14 +53,24 @@ fn no_command_overwrites_its_input() {
 fn outputs_are_checked_before_work() {
     let directory = Directory::new("unwritable");
     let file = session(&directory);
-    let broken = directory.model("model.safetensors", |bytes| replaced(bytes, b"model.norm.weight\"", b"model.morn.weight\""));
-    let run = |file: &str, wanted: &str| fails(&["run", &broken, "x", "--cpu", "--session", file], wanted);
+    let broken = directory.model("model.safetensors", |bytes| {
+        replaced(bytes, b"model.norm.weight\"", b"model.morn.weight\"")
+    });
+    let run = |file: &str, wanted: &str| {
+        fails(&["run", &broken, "x", "--cpu", "--session", file], wanted)
+    };
     run(&file, "model.norm");
     run(&format!("{file}/x"), "there is no directory");
     // A file may have no byte, as where a disk is full.
     let full = |arguments: &[&str]| {
         let mut command = std::process::Command::new("sh");
-        command.args(["-c", "trap '' XFSZ; ulimit -f 0; exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_bitnet")]).args(arguments);
+        command
+            .args([
+                "-c",
+                "trap '' XFSZ; ulimit -f 0; exec \"$0\" \"$@\"",
+                env!("CARGO_BIN_EXE_bitnet"),
+            ])
+            .args(arguments);
         let output = command.output().unwrap();
         assert!(!output.status.success() && output.stdout.is_empty(), "{}", errors(&output));
         errors(&output)
@@ -65,7 +79,10 @@ fn outputs_are_checked_before_work() {
     assert!(error.contains("File too large") && !error.contains("model.norm"), "{error}");
     for format in [&["--format", "packed"][..], &["--format", "gguf-q2_0"], &["--native"]] {
         let error = full(&[&["quantize", TALES, &directory.path("new/model")], format].concat());
-        assert!(error.contains("File too large") && !directory.0.join("new").exists(), "{format:?}: {error}");
+        assert!(
+            error.contains("File too large") && !directory.0.join("new").exists(),
+            "{format:?}: {error}"
+        );
     }
     let mut permissions = fs::metadata(&file).unwrap().permissions();
     permissions.set_readonly(true);
@@ -80,8 +97,16 @@ fn writers_remove_stale_partials() {
     let directory = Directory::new("stale");
     let (packed, file) = (directory.path("packed"), session(&directory));
     fs::create_dir(&packed).unwrap();
-    for target in ["packed/model.safetensors", "packed/config.json", "packed/tokenizer.json", "native", "model.gguf", "session"] {
-        fs::write(directory.path(&format!("{target}.abcdefghijkl.partial")), "left behind").unwrap();
+    for target in [
+        "packed/model.safetensors",
+        "packed/config.json",
+        "packed/tokenizer.json",
+        "native",
+        "model.gguf",
+        "session",
+    ] {
+        fs::write(directory.path(&format!("{target}.abcdefghijkl.partial")), "left behind")
+            .unwrap();
     }
     succeeds(&["quantize", TALES, &packed]);
     succeeds(&["quantize", TALES, &directory.path("native"), "--native"]);
@@ -105,13 +130,34 @@ fn inputs_are_bounded() {
         let output = bitnet(command).stdin(fs::File::open("/dev/zero").unwrap()).output().unwrap();
         assert!(!output.status.success() && errors(&output).contains(most), "{}", errors(&output));
     }
-    let output = output_of(&["embed", TALES, "--cpu"], &[b"bear\n", &vec![b'x'; 1 << 20][..], b"yy\n"].concat());
-    assert!(!output.status.success() && errors(&output).contains("text 1 has more than 1048576 bytes"), "{}", errors(&output));
+    let output = output_of(
+        &["embed", TALES, "--cpu"],
+        &[b"bear\n", &vec![b'x'; 1 << 20][..], b"yy\n"].concat(),
+    );
+    assert!(
+        !output.status.success() && errors(&output).contains("text 1 has more than 1048576 bytes"),
+        "{}",
+        errors(&output)
+    );
     let output = output_of(&["run", TALES, "--cpu"], b"Once \xff");
-    assert!(!output.status.success() && errors(&output).contains("is not UTF-8: byte 5 is wrong"), "{}", errors(&output));
-    let piped = output_of(&["perplexity", TALES, "/dev/stdin", "--cpu", "--max-tokens", "9"], &fs::read(HELDOUT).unwrap());
-    assert!(piped.status.success() && piped.stdout.starts_with(b"perplexity "), "{}", errors(&piped));
-    fails(&["bench", TALES, "--cpu", "--sequences", "18446744073709551615"], "at most 4096 are decoded side by side");
+    assert!(
+        !output.status.success() && errors(&output).contains("is not UTF-8: byte 5 is wrong"),
+        "{}",
+        errors(&output)
+    );
+    let piped = output_of(
+        &["perplexity", TALES, "/dev/stdin", "--cpu", "--max-tokens", "9"],
+        &fs::read(HELDOUT).unwrap(),
+    );
+    assert!(
+        piped.status.success() && piped.stdout.starts_with(b"perplexity "),
+        "{}",
+        errors(&piped)
+    );
+    fails(
+        &["bench", TALES, "--cpu", "--sequences", "18446744073709551615"],
+        "at most 4096 are decoded side by side",
+    );
 }
 
 #[cfg(unix)]
@@ -126,7 +172,18 @@ fn names_command_no_terminal() {
     for arguments in [
         &["info", &path][..],
         &["run", &missing, "x"],
-        &["run", &path, "x", "--session", &missing, "--max-tokens", "1", "--cpu", "--speculate", &missing],
+        &[
+            "run",
+            &path,
+            "x",
+            "--session",
+            &missing,
+            "--max-tokens",
+            "1",
+            "--cpu",
+            "--speculate",
+            &missing,
+        ],
         &["run", &path, "x", "--session", &format!("{missing}/s"), "--cpu"],
         &["run", TALES, "x", "--session", &format!("{path}/config.json"), "--cpu"],
         &["perplexity", TALES, &missing],
@@ -139,7 +196,10 @@ fn names_command_no_terminal() {
     ] {
         let output = bitnet(arguments).output().unwrap();
         let text = String::from_utf8_lossy(&output.stdout).into_owned() + &errors(&output);
-        assert!(text.contains(shown) && !text.contains(['\u{1b}', '\u{202e}']), "{arguments:?}: {text:?}");
+        assert!(
+            text.contains(shown) && !text.contains(['\u{1b}', '\u{202e}']),
+            "{arguments:?}: {text:?}"
+        );
     }
     assert!(!succeeds(&["info", &path]).contains('\u{1b}'));
 }
@@ -155,8 +215,13 @@ fn paths_need_not_be_utf8() {
     model.model("", <[u8]>::to_vec);
     let at = |name: &[u8]| directory.0.join(OsStr::from_bytes(name));
     let run = |arguments: &[&OsStr], input: &str| {
-        let output = bitnet(&[]).args(arguments).stdin(fs::File::open(input).unwrap()).output().unwrap();
-        assert!(output.status.success() && !output.stdout.is_empty(), "{arguments:?}: {}", errors(&output));
+        let output =
+            bitnet(&[]).args(arguments).stdin(fs::File::open(input).unwrap()).output().unwrap();
+        assert!(
+            output.status.success() && !output.stdout.is_empty(),
+            "{arguments:?}: {}",
+            errors(&output)
+        );
     };
     let (path, text) = (model.0.as_os_str(), at(b"text\xfe"));
     fs::write(&text, "Once upon a time").unwrap();
@@ -164,10 +229,20 @@ fn paths_need_not_be_utf8() {
     run(&[word("info"), path], "/dev/null");
     run(&[word("perplexity"), path, text.as_os_str(), word("--cpu")], "/dev/null");
     run(&[word("embed"), path, word("bear"), word("--cpu")], "/dev/null");
-    run(&[word("chat"), path, word("--cpu"), word("--max-tokens"), word("1")], text.to_str().unwrap_or(HELDOUT));
+    run(
+        &[word("chat"), path, word("--cpu"), word("--max-tokens"), word("1")],
+        text.to_str().unwrap_or(HELDOUT),
+    );
     let (native, session) = (at(b"native\xfd"), at(b"session\xfc"));
     run(&[word("quantize"), path, native.as_os_str(), word("--native")], "/dev/null");
-    let once = [word("Once"), word("--cpu"), word("--max-tokens"), word("1"), word("--session"), session.as_os_str()];
+    let once = [
+        word("Once"),
+        word("--cpu"),
+        word("--max-tokens"),
+        word("1"),
+        word("--session"),
+        session.as_os_str(),
+    ];
     for model in [path, native.as_os_str()] {
         run(&[&[word("run"), model, word("--speculate"), path], &once[..]].concat(), "/dev/null");
     }

@@ -22,7 +22,8 @@ use std::{
 };
 
 const TALES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../assets/tales-22m");
-const HELDOUT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../assets/tales-22m/golden/heldout_own.txt");
+const HELDOUT: &str =
+    concat!(env!("CARGO_MANIFEST_DIR"), "/../assets/tales-22m/golden/heldout_own.txt");
 
 fn bitnet(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_bitnet"));
@@ -50,7 +51,10 @@ fn fails(arguments: &[&str], wanted: &str) {
     let output = bitnet(arguments).output().unwrap();
     assert!(!output.status.success() && output.stdout.is_empty(), "{arguments:?}");
     let error = errors(&output);
-    assert!(error.contains("error: ") && error.contains(wanted) && !error.contains("panicked"), "{arguments:?}: {error}");
+    assert!(
+        error.contains("error: ") && error.contains(wanted) && !error.contains("panicked"),
+        "{arguments:?}: {error}"
+    );
 }
 
 /// With its input.
@@ -62,7 +66,12 @@ fn answers(arguments: &[&str], input: &str) -> String {
 
 /// With its input, of any bytes.
 fn output_of(arguments: &[&str], input: &[u8]) -> Output {
-    let mut child = bitnet(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut child = bitnet(arguments)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
     child.stdin.take().unwrap().write_all(input).unwrap();
     child.wait_with_output().unwrap()
 }
@@ -88,9 +97,16 @@ impl Directory {
 
     /// A copy of the shipped model, of which a file is another.
     fn model(&self, file: &str, change: impl Fn(&[u8]) -> Vec<u8>) -> String {
-        for entry in ["config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"] {
+        for entry in [
+            "config.json",
+            "model.safetensors",
+            "tokenizer.json",
+            "tokenizer_config.json",
+            "chat_template.jinja",
+        ] {
             let bytes = fs::read(Path::new(TALES).join(entry)).unwrap();
-            fs::write(self.0.join(entry), if entry == file { change(&bytes) } else { bytes }).unwrap();
+            fs::write(self.0.join(entry), if entry == file { change(&bytes) } else { bytes })
+                .unwrap();
         }
         self.0.display().to_string()
     }

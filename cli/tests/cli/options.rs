@@ -10,7 +10,9 @@ use std::{
 #[test]
 fn options_are_checked_before_the_weights_are_read() {
     let directory = Directory::new("options");
-    let broken = directory.model("model.safetensors", |bytes| replaced(bytes, b"model.norm.weight\"", b"model.morn.weight\""));
+    let broken = directory.model("model.safetensors", |bytes| {
+        replaced(bytes, b"model.norm.weight\"", b"model.morn.weight\"")
+    });
     fails(&["run", &broken, "x", "--cpu"], "model.norm");
     for (arguments, wanted) in [
         (&["run", "x", "--temperature", "nan"][..], "temperature"),
@@ -50,22 +52,35 @@ fn a_closed_output_is_no_error() {
         .unwrap();
     drop(child.stdout.take());
     let output = child.wait_with_output().unwrap();
-    assert!(output.status.success() && !errors(&output).contains("panicked"), "{}", errors(&output));
+    assert!(
+        output.status.success() && !errors(&output).contains("panicked"),
+        "{}",
+        errors(&output)
+    );
     // Nor is one of what is said beside it.
     let arguments = ["run", TALES, "Once", "--cpu", "--greedy", "--max-tokens", "3"];
-    let mut child = bitnet(&arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut child =
+        bitnet(&arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     drop(child.stderr.take());
     let output = child.wait_with_output().unwrap();
     assert!(output.status.success() && output.stdout.starts_with(b"Once"), "{:?}", output.status);
 }
 
-/// A full disk, a pipe in place of a file, names that would command a terminal, and devices that there are not.
+/// A full disk, a pipe in place of a file, names that would command a terminal, and devices that
+/// there are not.
 #[test]
 #[ignore = "needs a GPU"]
 fn odd_surroundings_are_errors() {
     if let Ok(full) = fs::OpenOptions::new().write(true).open("/dev/full") {
-        let output = bitnet(&["run", TALES, "Once", "--cpu", "--max-tokens", "3"]).stdout(full).output().unwrap();
-        assert!(!output.status.success() && errors(&output).contains("No space left"), "{}", errors(&output));
+        let output = bitnet(&["run", TALES, "Once", "--cpu", "--max-tokens", "3"])
+            .stdout(full)
+            .output()
+            .unwrap();
+        assert!(
+            !output.status.success() && errors(&output).contains("No space left"),
+            "{}",
+            errors(&output)
+        );
     }
     let directory = Directory::new("odd");
     #[cfg(unix)]
@@ -76,32 +91,71 @@ fn odd_surroundings_are_errors() {
         fails(&["run", &pipes.display().to_string(), "x", "--cpu"], "is not a regular file");
         let broken = directory.model("", <[u8]>::to_vec);
         fs::remove_file(directory.path("tokenizer.json")).unwrap();
-        assert!(Command::new("mkfifo").arg(directory.path("tokenizer.json")).status().unwrap().success());
+        assert!(
+            Command::new("mkfifo")
+                .arg(directory.path("tokenizer.json"))
+                .status()
+                .unwrap()
+                .success()
+        );
         fails(&["run", &broken, "x", "--cpu"], "is not a regular file");
         fs::remove_file(directory.path("tokenizer.json")).unwrap();
     }
     // JSON has the escape character as \u001b; 27 bytes either way.
-    let commanding = directory.model("model.safetensors", |bytes| replaced(bytes, b"model.norm.weight\"", b"model\\u001b[2J.no\""));
+    let commanding = directory.model("model.safetensors", |bytes| {
+        replaced(bytes, b"model.norm.weight\"", b"model\\u001b[2J.no\"")
+    });
     let shown = succeeds(&["info", &commanding]);
     assert!(!shown.contains('\u{1b}') && shown.contains("u{1b}[2J"), "{shown}");
     for (variable, value) in [("WGPU_BACKEND", "xyzzy"), ("WGPU_ADAPTER_NAME", "no such adapter")] {
-        let output = bitnet(&["run", TALES, "x", "--max-tokens", "1"]).env(variable, value).output().unwrap();
-        assert!(!output.status.success() && errors(&output).contains(value), "{variable}: {}", errors(&output));
+        let output = bitnet(&["run", TALES, "x", "--max-tokens", "1"])
+            .env(variable, value)
+            .output()
+            .unwrap();
+        assert!(
+            !output.status.success() && errors(&output).contains(value),
+            "{variable}: {}",
+            errors(&output)
+        );
     }
-    let with_msl = |value: &str, arguments: &[&str]| bitnet(arguments).env("BITNET_WGPU_MSL", value).output().unwrap();
+    let with_msl = |value: &str, arguments: &[&str]| {
+        bitnet(arguments).env("BITNET_WGPU_MSL", value).output().unwrap()
+    };
     let wrong = with_msl("yes", &["run", TALES, "x", "--max-tokens", "1"]);
-    assert!(!wrong.status.success() && errors(&wrong).contains("neither 0 (never use MSL) nor 1 (always)"), "{}", errors(&wrong));
+    assert!(
+        !wrong.status.success()
+            && errors(&wrong).contains("neither 0 (never use MSL) nor 1 (always)"),
+        "{}",
+        errors(&wrong)
+    );
     let listed = with_msl("0", &["adapters"]);
-    assert!(listed.status.success() && String::from_utf8_lossy(&listed.stdout).contains("MSL is not used: "), "{}", errors(&listed));
+    assert!(
+        listed.status.success()
+            && String::from_utf8_lossy(&listed.stdout).contains("MSL is not used: "),
+        "{}",
+        errors(&listed)
+    );
     // Where a GPU is not under Metal, forcing MSL is an error, by the option and by the variable.
     let adapters = json(&["adapters"]);
-    if let Some(other) = adapters.as_array().unwrap().iter().find(|adapter| adapter["backend"] != "Metal") {
+    if let Some(other) =
+        adapters.as_array().unwrap().iter().find(|adapter| adapter["backend"] != "Metal")
+    {
         let index = other["index"].to_string();
-        fails(&["run", TALES, "x", "--adapter", &index, "--language", "msl"], "Msl kernels cannot run on the");
+        fails(
+            &["run", TALES, "x", "--adapter", &index, "--language", "msl"],
+            "Msl kernels cannot run on the",
+        );
         let forced = with_msl("1", &["run", TALES, "x", "--gpu", "--adapter", &index]);
-        assert!(!forced.status.success() && errors(&forced).contains("Msl kernels cannot run on the"), "{}", errors(&forced));
+        assert!(
+            !forced.status.success() && errors(&forced).contains("Msl kernels cannot run on the"),
+            "{}",
+            errors(&forced)
+        );
         // An option overrides the variable.
-        let unforced = with_msl("1", &["run", TALES, "x", "--max-tokens", "1", "--adapter", &index, "--language", "wgsl"]);
+        let unforced = with_msl(
+            "1",
+            &["run", TALES, "x", "--max-tokens", "1", "--adapter", &index, "--language", "wgsl"],
+        );
         assert!(unforced.status.success(), "{}", errors(&unforced));
     }
     fails(&["run", TALES, "x", "--language", "msl", "--cpu"], "cannot be used with");
@@ -109,7 +163,10 @@ fn odd_surroundings_are_errors() {
     fails(&["run", TALES, "x", "--adapter", "1000"], "adapter 1000 was asked for; there are");
     fails(&["run", TALES, "x", "--adapter", "0", "--cpu"], "cannot be used with");
     fails(&["run", TALES, "x", "--split", "3,5"], "--adapter");
-    fails(&["run", TALES, "x", "--cpu", "--threads", "0"], "threads: 0; a model computes on 1 to 1024");
+    fails(
+        &["run", TALES, "x", "--cpu", "--threads", "0"],
+        "threads: 0; a model computes on 1 to 1024",
+    );
     fails(&["run", TALES, "x", "--gpu", "--threads", "2"], "cannot be used with");
     let split = |layers| ["run", TALES, "x", "--adapter", "0", "--adapter", "0", "--split", layers];
     fails(&split("3,6"), "layers [3, 6]; the model has 8");

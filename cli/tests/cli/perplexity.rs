@@ -18,9 +18,14 @@ fn perplexity_is_the_figure_of_the_readme() {
 
 #[test]
 fn perplexity_of_the_first_tokens() {
-    let score = |more: &[&str]| json(&[&["perplexity", TALES, HELDOUT, "--cpu", "--window", "20"], more].concat());
+    let score = |more: &[&str]| {
+        json(&[&["perplexity", TALES, HELDOUT, "--cpu", "--window", "20"], more].concat())
+    };
     let (all, first) = (score(&["--max-tokens", "50"]), score(&["--max-tokens", "20"]));
-    assert_eq!((&all["tokens"], &all["text_tokens"], &all["complete"]), (&50.into(), &50.into(), &true.into()));
+    assert_eq!(
+        (&all["tokens"], &all["text_tokens"], &all["complete"]),
+        (&50.into(), &50.into(), &true.into())
+    );
     assert!(first["tokens"] == 20 && first["nll"].as_f64() < all["nll"].as_f64(), "{first}");
     fails(&["perplexity", TALES, HELDOUT, "--cpu", "--max-tokens", "0"], "--max-tokens 0");
 }

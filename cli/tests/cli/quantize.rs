@@ -4,7 +4,8 @@ use crate::{Directory, TALES, errors, fails, json, succeeds};
 use serde_json::Value;
 use std::{fs, process::Command};
 
-/// Files of the program may have a megabyte here: what is longer fails half-way, as on a disk that is full.
+/// Files of the program may have a megabyte here: what is longer fails half-way, as on a disk that
+/// is full.
 #[cfg(unix)]
 #[test]
 fn where_there_is_no_room_the_model_that_was_there_stays() {
@@ -12,16 +13,26 @@ fn where_there_is_no_room_the_model_that_was_there_stays() {
     let packed = directory.path("packed");
     let limited = |arguments: &[&str]| {
         let mut command = Command::new("sh");
-        command.args(["-c", "trap '' XFSZ; ulimit -f 2048; exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_bitnet")]).args(arguments);
+        command
+            .args([
+                "-c",
+                "trap '' XFSZ; ulimit -f 2048; exec \"$0\" \"$@\"",
+                env!("CARGO_BIN_EXE_bitnet"),
+            ])
+            .args(arguments);
         let output = command.output().unwrap();
         let error = errors(&output);
-        assert!(!output.status.success() && error.contains("error: ") && !error.contains("panicked"), "{error}");
+        assert!(
+            !output.status.success() && error.contains("error: ") && !error.contains("panicked"),
+            "{error}"
+        );
     };
     limited(&["quantize", TALES, &packed]);
     assert_eq!(fs::read_dir(&packed).unwrap().count(), 0, "nothing is left");
     succeeds(&["quantize", TALES, &packed]);
     let files = || {
-        let mut files: Vec<_> = fs::read_dir(&packed).unwrap().map(|file| file.unwrap().path()).collect();
+        let mut files: Vec<_> =
+            fs::read_dir(&packed).unwrap().map(|file| file.unwrap().path()).collect();
         files.sort();
         files.into_iter().map(|file| (fs::read(&file).unwrap(), file)).collect::<Vec<_>>()
     };
@@ -43,14 +54,24 @@ fn quantize_packs_what_info_and_run_read() {
     let info = json(&["info", &packed]);
     assert_eq!((&info["problems"], &info["checked"]), (&Value::Array(vec![]), &Value::Bool(true)));
     assert_eq!((&info["config"]["layers"], &info["tokenizer"]["bos"]), (&8.into(), &2046.into()));
-    let bytes: u64 = info["tensors"].as_array().unwrap().iter().map(|tensor| tensor["bytes"].as_u64().unwrap()).sum();
+    let bytes: u64 = info["tensors"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|tensor| tensor["bytes"].as_u64().unwrap())
+        .sum();
     assert_eq!(Some(bytes), object["bytes_after"].as_u64());
-    let greedy = |model: &str| json(&["run", model, "The bear", "--greedy", "--max-tokens", "12", "--cpu"])["ids"].clone();
+    let greedy = |model: &str| {
+        json(&["run", model, "The bear", "--greedy", "--max-tokens", "12", "--cpu"])["ids"].clone()
+    };
     assert_eq!(greedy(&packed), greedy(TALES));
     // The tokenizer goes with it.
     let gguf = directory.path("model.gguf");
     json(&["quantize", TALES, &gguf, "--format", "gguf-tq2_0"]);
-    assert_eq!((greedy(&gguf), &json(&["info", &gguf])["problems"]), (greedy(TALES), &Value::Array(vec![])));
+    assert_eq!(
+        (greedy(&gguf), &json(&["info", &gguf])["problems"]),
+        (greedy(TALES), &Value::Array(vec![]))
+    );
     fails(&["quantize", TALES, &gguf, "--format", "gguf-q2_0"], "exists already");
     succeeds(&["quantize", TALES, &gguf, "--format", "gguf-q2_0", "--force"]);
     assert_eq!(greedy(&gguf), greedy(TALES));
@@ -61,8 +82,11 @@ fn quantize_packs_what_info_and_run_read() {
 #[test]
 fn a_native_container_is_a_model_as_others_are() {
     let directory = Directory::new("native");
-    let greedy = |model: &str| json(&["run", model, "The bear", "--greedy", "--max-tokens", "12", "--cpu"])["ids"].clone();
-    let (gguf, native, again) = (directory.path("model.gguf"), directory.path("new/native"), directory.path("again"));
+    let greedy = |model: &str| {
+        json(&["run", model, "The bear", "--greedy", "--max-tokens", "12", "--cpu"])["ids"].clone()
+    };
+    let (gguf, native, again) =
+        (directory.path("model.gguf"), directory.path("new/native"), directory.path("again"));
     let bytes = json(&["quantize", TALES, &native, "--native"])["bytes"].as_u64().unwrap();
     assert_eq!(fs::metadata(&native).unwrap().len(), bytes);
     assert_eq!(greedy(&native), greedy(TALES));
@@ -73,18 +97,28 @@ fn a_native_container_is_a_model_as_others_are() {
     );
     assert_eq!(json(&["info", TALES])["format"], "directory");
     let text = succeeds(&["info", &native]);
-    assert!(text.contains("format        native container") && text.contains("model.layers.*.mlp.gate_proj+up_proj.codes"), "{text}");
+    assert!(
+        text.contains("format        native container")
+            && text.contains("model.layers.*.mlp.gate_proj+up_proj.codes"),
+        "{text}"
+    );
     // Of a GGUF file, with its tokenizer, and of a container.
     succeeds(&["quantize", TALES, &gguf, "--format", "gguf-q2_0"]);
     assert_eq!(json(&["info", &gguf])["format"], "GGUF file");
     assert!(succeeds(&["quantize", &gguf, &again, "--native"]).ends_with("MB\n"));
     assert_eq!(greedy(&again), greedy(TALES));
     succeeds(&["quantize", &native, &again, "--native", "--int8-head", "--force"]);
-    assert!(fs::metadata(&again).unwrap().len() + 400_000 < bytes, "the head has half of its bytes");
+    assert!(
+        fs::metadata(&again).unwrap().len() + 400_000 < bytes,
+        "the head has half of its bytes"
+    );
     assert_eq!(json(&["info", &again])["problems"], Value::Array(vec![]));
     fails(&["quantize", TALES, &native, "--native"], "exists already");
     fails(&["quantize", TALES, &native, "--int8-head", "--force"], "--native");
-    fails(&["quantize", TALES, &native, "--native", "--format", "gguf-q2_0"], "cannot be used with");
+    fails(
+        &["quantize", TALES, &native, "--native", "--format", "gguf-q2_0"],
+        "cannot be used with",
+    );
     fails(&["quantize", "no/such/model", &native, "--native"], "no/such/model");
     fails(&["run", &format!("{TALES}/model.safetensors"), "a"], "the directory is needed");
 }

@@ -7,53 +7,94 @@ use std::{fs, process::Stdio};
 #[test]
 #[ignore = "needs a GPU"]
 fn run_continues_a_text() {
-    let run = |more: &[&str]| json(&[&["run", TALES, "Once upon a time", "--max-tokens", "12"], more].concat());
+    let run = |more: &[&str]| {
+        json(&[&["run", TALES, "Once upon a time", "--max-tokens", "12"], more].concat())
+    };
     let greedy = run(&["--greedy"]);
     assert_eq!(greedy["stop"], "MaxTokens");
     let text = succeeds(&["run", TALES, "Once upon a time", "--max-tokens", "12", "--greedy"]);
     assert_eq!(text, format!("Once upon a time{}\n", greedy["text"].as_str().unwrap()));
-    assert_eq!(answers(&["run", TALES, "-", "--max-tokens", "12", "--greedy"], "Once upon a time"), text);
+    assert_eq!(
+        answers(&["run", TALES, "-", "--max-tokens", "12", "--greedy"], "Once upon a time"),
+        text
+    );
     // On two devices, of one adapter here: what is on which is said, and the text is that of one.
-    let [one, two] = [&["--adapter", "0"][..], &["--adapter", "0", "--adapter", "0", "--split", "3,5"]].map(|more| {
-        let output = bitnet(&[&["run", TALES, "Once upon a time", "--max-tokens", "12", "--greedy"], more].concat()).output().unwrap();
-        (output.stdout.clone(), errors(&output))
-    });
-    assert!(one.0 == two.0 && two.1.contains("layers 1 to 3 of 8 on") && two.1.contains("layers 4 to 8 of 8 on"), "{one:?}, {two:?}");
-    assert_eq!(answers(&["run", TALES, "--max-tokens", "12", "--greedy"], "Once upon a time\n"), text);
-    let penalised = run(&["--greedy", "--presence-penalty", "-0.5", "--stop", "- x", "--stop", "--"]);
+    let [one, two] =
+        [&["--adapter", "0"][..], &["--adapter", "0", "--adapter", "0", "--split", "3,5"]].map(
+            |more| {
+                let output = bitnet(
+                    &[&["run", TALES, "Once upon a time", "--max-tokens", "12", "--greedy"], more]
+                        .concat(),
+                )
+                .output()
+                .unwrap();
+                (output.stdout.clone(), errors(&output))
+            },
+        );
+    assert!(
+        one.0 == two.0
+            && two.1.contains("layers 1 to 3 of 8 on")
+            && two.1.contains("layers 4 to 8 of 8 on"),
+        "{one:?}, {two:?}"
+    );
+    assert_eq!(
+        answers(&["run", TALES, "--max-tokens", "12", "--greedy"], "Once upon a time\n"),
+        text
+    );
+    let penalised =
+        run(&["--greedy", "--presence-penalty", "-0.5", "--stop", "- x", "--stop", "--"]);
     assert_eq!(penalised["ids"].as_array().unwrap().len(), 12);
     // The first token is forbidden, and another wanted above all.
     let first = |run: &Value| run["ids"][0].as_u64().unwrap();
     let (forbidden, wanted) = (format!("{}=-inf", first(&greedy)), "7=1000");
     assert_ne!(first(&run(&["--greedy", "--logit-bias", &forbidden])), first(&greedy));
-    assert_eq!(run(&["--greedy", "--logit-bias", &forbidden, "--logit-bias", wanted])["ids"], Value::from(vec![7; 12]));
+    assert_eq!(
+        run(&["--greedy", "--logit-bias", &forbidden, "--logit-bias", wanted])["ids"],
+        Value::from(vec![7; 12])
+    );
     // It samples unless it is told not to, the same for a seed.
     assert_eq!(run(&["--cpu"])["ids"], run(&["--cpu", "--seed", "0"])["ids"]);
     assert_ne!(run(&["--cpu"])["ids"], run(&["--cpu", "--seed", "1"])["ids"]);
     assert_ne!(run(&["--cpu"])["ids"], greedy["ids"]);
     assert_eq!(run(&["--cpu"])["ids"], run(&["--cpu", "--threads", "3"])["ids"]);
-    let ids = |ids: &str| json(&["run", TALES, "--ids", ids, "--greedy", "--max-tokens", "3", "--cpu"])["ids"].clone();
+    let ids = |ids: &str| {
+        json(&["run", TALES, "--ids", ids, "--greedy", "--max-tokens", "3", "--cpu"])["ids"].clone()
+    };
     assert_eq!(ids("2046,7,9").as_array().unwrap().len(), 3);
     let stopped = run(&["--greedy", "--stop", "king"]);
-    assert!(stopped["stop"] == "StopString" && !stopped["text"].as_str().unwrap().contains("king"), "{stopped}");
+    assert!(
+        stopped["stop"] == "StopString" && !stopped["text"].as_str().unwrap().contains("king"),
+        "{stopped}"
+    );
     assert_eq!(run(&["--greedy", "--gpu"])["language"], "wgsl");
 }
 
 /// Guesses change nothing but the time, and `--json` counts them.
 #[test]
 fn speculation_is_counted() {
-    let run = |more: &[&str]| json(&[&["run", TALES, "Once upon a time", "--max-tokens", "24", "--cpu"], more].concat());
+    let run = |more: &[&str]| {
+        json(&[&["run", TALES, "Once upon a time", "--max-tokens", "24", "--cpu"], more].concat())
+    };
     let plain = run(&[]);
     assert!(plain["speculation"].is_null());
     let own = run(&["--speculate", TALES, "--draft-tokens", "4"]);
     let count = |run: &Value, what: &str| run["speculation"][what].as_u64().unwrap();
     assert_eq!(own["ids"], plain["ids"]);
-    assert!(count(&own, "accepted") == count(&own, "drafted") && count(&own, "passes") > 4, "{own}");
+    assert!(
+        count(&own, "accepted") == count(&own, "drafted") && count(&own, "passes") > 4,
+        "{own}"
+    );
     let ngram = run(&["--speculate", "ngram"]);
-    assert!(ngram["ids"] == plain["ids"] && count(&ngram, "drafted") >= count(&ngram, "accepted"), "{ngram}");
+    assert!(
+        ngram["ids"] == plain["ids"] && count(&ngram, "drafted") >= count(&ngram, "accepted"),
+        "{ngram}"
+    );
     let talk = |more: &[&str]| -> Vec<Value> {
         let arguments = [&["chat", TALES, "--max-tokens", "12", "--cpu", "--json"], more].concat();
-        answers(&arguments, "Tell me a tale.\nAnother\n").lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+        answers(&arguments, "Tell me a tale.\nAnother\n")
+            .lines()
+            .map(|line| serde_json::from_str(line).unwrap())
+            .collect()
     };
     let (plain, own) = (talk(&[]), talk(&["--speculate", TALES]));
     for (plain, own) in plain.iter().zip(&own) {
@@ -65,20 +106,39 @@ fn speculation_is_counted() {
     fails(&["run", TALES, "x", "--speculate", "no/such/model"], "no/such/model");
 }
 
-/// Of its prompt and of a step in the middle of the text: as tables beside the text, and in the object.
+/// Of its prompt and of a step in the middle of the text: as tables beside the text, and in the
+/// object.
 #[test]
 #[ignore = "needs a GPU"]
 fn a_texts_kernels_are_timed() {
-    let run = ["run", TALES, "--ids", "2046,7,9,12,5", "--gpu", "--greedy", "--max-tokens", "6", "--ignore-eos"];
+    let run = [
+        "run",
+        TALES,
+        "--ids",
+        "2046,7,9,12,5",
+        "--gpu",
+        "--greedy",
+        "--max-tokens",
+        "6",
+        "--ignore-eos",
+    ];
     let (plain, profiled) = (json(&run), json(&[&run[..], &["--profile"]].concat()));
     assert!(plain["profile"].is_null() && plain["ids"] == profiled["ids"], "{plain} {profiled}");
     let profile = &profiled["profile"];
     let roof = profile["roof_bytes_per_second"].as_f64().unwrap();
-    for (what, named) in [("prompt", "a prompt of 5 tokens"), ("step", "a step of 1 after 8 tokens")] {
+    for (what, named) in
+        [("prompt", "a prompt of 5 tokens"), ("step", "a step of 1 after 8 tokens")]
+    {
         let of = &profile[what];
-        assert!(of["what"] == named && of["gpu_us"].as_f64().unwrap() > 0.0 && of["host_us"].as_f64().unwrap() > 0.0, "{of}");
+        assert!(
+            of["what"] == named
+                && of["gpu_us"].as_f64().unwrap() > 0.0
+                && of["host_us"].as_f64().unwrap() > 0.0,
+            "{of}"
+        );
         let kernels = of["kernels"].as_array().unwrap();
-        let sum = |key: &str| kernels.iter().map(|kernel| kernel[key].as_f64().unwrap()).sum::<f64>();
+        let sum =
+            |key: &str| kernels.iter().map(|kernel| kernel[key].as_f64().unwrap()).sum::<f64>();
         // All dispatches are some kernel's. They read the weights of eight layers, two bits each.
         assert!(sum("count") == of["dispatches"].as_f64().unwrap() && sum("bytes") > 5e6, "{of}");
         for kernel in kernels.iter().filter(|kernel| kernel["share_of_roof"].is_number()) {
@@ -90,7 +150,12 @@ fn a_texts_kernels_are_timed() {
     let output = bitnet(&[&run[..], &["--profile"]].concat()).output().unwrap();
     let (text, told) = (String::from_utf8(output.stdout.clone()).unwrap(), errors(&output));
     assert_eq!(text.trim_end(), plain["text"].as_str().unwrap().trim_end());
-    for part in ["a prompt of 5 tokens, by the ", "a step of 1 after 8 tokens, by the ", "% of the roof  ", " dispatches on the GPU"] {
+    for part in [
+        "a prompt of 5 tokens, by the ",
+        "a step of 1 after 8 tokens, by the ",
+        "% of the roof  ",
+        " dispatches on the GPU",
+    ] {
         assert!(told.contains(part), "{part:?}: {told}");
     }
     fails(&["run", TALES, "x", "--cpu", "--profile"], "--profile: kernels are timed on a GPU");
@@ -101,12 +166,25 @@ fn a_texts_kernels_are_timed() {
 #[test]
 #[ignore = "needs a GPU"]
 fn layers_that_do_not_fit_stay_in_host_memory() {
-    let run = |options: &[&str]| json(&[&["run", TALES, "Once upon a time", "--gpu", "--greedy", "--max-tokens", "4"], options].concat());
+    let run = |options: &[&str]| {
+        json(
+            &[
+                &["run", TALES, "Once upon a time", "--gpu", "--greedy", "--max-tokens", "4"],
+                options,
+            ]
+            .concat(),
+        )
+    };
     let wanted = run(&[])["ids"].clone();
     let limit = ["--memory-limit", "6M"];
     assert_eq!(run(&[&["--offload", "auto"], &limit[..]].concat())["ids"], wanted);
-    fails(&[&["run", TALES, "x", "--gpu"], &limit[..]].concat(), "over the memory limit of 6291456");
-    let output = bitnet(&["run", TALES, "x", "--gpu", "--max-tokens", "1", "--offload", "6"]).output().unwrap();
+    fails(
+        &[&["run", TALES, "x", "--gpu"], &limit[..]].concat(),
+        "over the memory limit of 6291456",
+    );
+    let output = bitnet(&["run", TALES, "x", "--gpu", "--max-tokens", "1", "--offload", "6"])
+        .output()
+        .unwrap();
     assert!(errors(&output).contains("6 of 8 layers stay in host memory"), "{}", errors(&output));
     fails(&["run", TALES, "x", "--gpu", "--offload", "9"], "9 layers; the model has 8");
     fails(&["run", TALES, "x", "--offload", "some"], "a number of layers, or `auto`");
@@ -123,25 +201,49 @@ fn a_session_in_a_file_goes_on() {
     };
     assert_eq!(run("Once upon a time", &["--session", &file]), run("Once upon a time", &[]));
     let saved = fs::metadata(&file).unwrap().len();
-    assert_eq!(run("Once upon a time, a bear", &["--session", &file]), run("Once upon a time, a bear", &[]));
+    assert_eq!(
+        run("Once upon a time, a bear", &["--session", &file]),
+        run("Once upon a time, a bear", &[])
+    );
     assert!(fs::metadata(&file).unwrap().len() > saved);
-    fails(&["run", TALES, "x", "--cpu", "--session", &directory.path("no/where")], "there is no directory");
-    for other in [format!("{TALES}/model.safetensors"), format!("{TALES}/config.json"), directory.path("")] {
+    fails(
+        &["run", TALES, "x", "--cpu", "--session", &directory.path("no/where")],
+        "there is no directory",
+    );
+    for other in
+        [format!("{TALES}/model.safetensors"), format!("{TALES}/config.json"), directory.path("")]
+    {
         fails(&["run", TALES, "x", "--cpu", "--session", &other], "is not a saved session");
     }
-    // The file is complete though nobody reads the text, and text comes before what may go wrong with the file.
+    // The file is complete though nobody reads the text, and text comes before what may go wrong
+    // with the file.
     let unread = directory.path("unread");
-    let mut child = bitnet(&["run", TALES, "Once", "--cpu", "--greedy", "--max-tokens", "60", "--session", &unread])
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
+    let mut child = bitnet(&[
+        "run",
+        TALES,
+        "Once",
+        "--cpu",
+        "--greedy",
+        "--max-tokens",
+        "60",
+        "--session",
+        &unread,
+    ])
+    .stdout(Stdio::piped())
+    .spawn()
+    .unwrap();
     drop(child.stdout.take());
     assert!(child.wait().unwrap().success());
-    assert!(run("Once", &["--session", &unread]).as_array().unwrap().len() == 20 && fs::metadata(&unread).unwrap().len() > 1000);
+    assert!(
+        run("Once", &["--session", &unread]).as_array().unwrap().len() == 20
+            && fs::metadata(&unread).unwrap().len() > 1000
+    );
     assert_eq!(fs::read_dir(&directory.0).unwrap().count(), 2, "nothing else is left");
     // Without tokens to generate, the prompt is in it.
     let empty = directory.path("empty");
-    let ids = json(&["run", TALES, "Once upon", "--cpu", "--max-tokens", "0", "--session", &empty])["ids"].clone();
+    let ids = json(&["run", TALES, "Once upon", "--cpu", "--max-tokens", "0", "--session", &empty])
+        ["ids"]
+        .clone();
     assert!(ids == Value::Array(vec![]) && fs::metadata(&empty).unwrap().len() > 1000);
 }
 
@@ -153,7 +255,9 @@ fn the_authors_recommendations_are_followed() {
         fs::write(directory.path("generation_config.json"), generation).unwrap();
         model
     };
-    let ids = |model: &str, more: &[&str]| json(&[&["run", model, "Once upon a time", "--cpu"], more].concat())["ids"].clone();
+    let ids = |model: &str, more: &[&str]| {
+        json(&[&["run", model, "Once upon a time", "--cpu"], more].concat())["ids"].clone()
+    };
     let greedy = ids(TALES, &["--greedy", "--max-tokens", "12"]);
     let sampled = ids(TALES, &["--temperature", "0.7", "--top-k", "40", "--max-tokens", "12"]);
     assert_ne!(greedy, sampled);
@@ -161,10 +265,24 @@ fn the_authors_recommendations_are_followed() {
     assert_eq!(ids(&with(r#"{"do_sample": false}"#), &twelve), greedy);
     assert_eq!(ids(&with(r#"{"do_sample": true, "top_k": 1}"#), &twelve), greedy);
     assert_eq!(ids(&with("{}"), &twelve), sampled);
-    assert_eq!(ids(&with(r#"{"do_sample": true, "temperature": 0.7, "top_k": 40}"#), &twelve), sampled);
+    assert_eq!(
+        ids(&with(r#"{"do_sample": true, "temperature": 0.7, "top_k": 40}"#), &twelve),
+        sampled
+    );
     // Lengths: what is asked for counts.
-    assert_eq!(ids(&with(r#"{"do_sample": false, "max_length": 9}"#), &[]).as_array().unwrap().len(), 3);
+    assert_eq!(
+        ids(&with(r#"{"do_sample": false, "max_length": 9}"#), &[]).as_array().unwrap().len(),
+        3
+    );
     assert_eq!(ids(&with(r#"{"do_sample": false, "max_length": 9}"#), &twelve), greedy);
     // What the vocabulary has not cannot be forbidden.
-    assert_eq!(ids(&with(r#"{"do_sample": false, "suppress_tokens": [5000], "bad_words_ids": [[7, 5000]]}"#), &twelve), greedy);
+    assert_eq!(
+        ids(
+            &with(
+                r#"{"do_sample": false, "suppress_tokens": [5000], "bad_words_ids": [[7, 5000]]}"#
+            ),
+            &twelve
+        ),
+        greedy
+    );
 }

@@ -14,19 +14,34 @@ use std::{
 fn serve_answers_what_run_writes() {
     // Requests that say nothing have what the server was told.
     let options = ["--cpu", "--temperature", "0.9", "--seed", "3", "--max-tokens", "12"];
-    let mut child = bitnet(&[&["serve", TALES, "--port", "0", "--json", "--grace", "1"][..], &options].concat());
-    let mut child = child.env("BITNET_API_KEY", "sesame").stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut child = bitnet(
+        &[&["serve", TALES, "--port", "0", "--json", "--grace", "1"][..], &options].concat(),
+    );
+    let mut child = child
+        .env("BITNET_API_KEY", "sesame")
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
     let mut line = String::new();
     BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
     let ready: Value = serde_json::from_str(&line).unwrap();
-    assert_eq!((&ready["model"], &ready["slots"], &ready["context"]), (&"tales-22m".into(), &8.into(), &512.into()));
+    assert_eq!(
+        (&ready["model"], &ready["slots"], &ready["context"]),
+        (&"tales-22m".into(), &8.into(), &512.into())
+    );
     let address = ready["address"].as_str().unwrap().strip_prefix("http://").unwrap();
     assert!(address.starts_with("127.0.0.1:"));
     let body = r#"{"prompt": "Once upon a time"}"#;
     let post = |key: &str| {
-        let head = format!("POST /v1/completions HTTP/1.0\r\nContent-Type: application/json\r\nContent-Length: {}\r\n", body.len());
+        let head = format!(
+            "POST /v1/completions HTTP/1.0\r\nContent-Type: application/json\r\nContent-Length: {}\r\n",
+            body.len()
+        );
         let mut connection = TcpStream::connect(address).unwrap();
-        connection.write_all(format!("{head}Authorization: Bearer {key}\r\n\r\n{body}").as_bytes()).unwrap();
+        connection
+            .write_all(format!("{head}Authorization: Bearer {key}\r\n\r\n{body}").as_bytes())
+            .unwrap();
         let mut answer = String::new();
         connection.read_to_string(&mut answer).unwrap();
         let (head, body) = answer.split_once("\r\n\r\n").unwrap();
@@ -34,12 +49,17 @@ fn serve_answers_what_run_writes() {
     };
     let (status, answer) = post("sesame");
     let run = json(&[&["run", TALES, "Once upon a time"][..], &options].concat());
-    assert_eq!((&*status, &answer["choices"][0]["text"], &answer["usage"]["completion_tokens"]), ("200", &run["text"], &12.into()));
+    assert_eq!(
+        (&*status, &answer["choices"][0]["text"], &answer["usage"]["completion_tokens"]),
+        ("200", &run["text"], &12.into())
+    );
     assert_eq!(post("open").0, "401");
     // The address is taken.
     let port = address.rsplit(':').next().unwrap();
     fails(&["serve", TALES, "--cpu", "--port", port], port);
-    assert!(Command::new("kill").args(["-TERM", &child.id().to_string()]).status().unwrap().success());
+    assert!(
+        Command::new("kill").args(["-TERM", &child.id().to_string()]).status().unwrap().success()
+    );
     let output = child.wait_with_output().unwrap();
     assert!(output.status.success() && errors(&output).contains("ended"), "{output:?}");
 }
@@ -62,7 +82,11 @@ fn ended(mut child: Child) -> String {
 fn status(address: &str, headers: &str) -> String {
     let port = address.rsplit(':').next().unwrap();
     let mut connection = TcpStream::connect(format!("127.0.0.1:{port}")).unwrap();
-    connection.write_all(format!("GET /v1/models HTTP/1.1\r\nConnection: close\r\n{headers}\r\n").as_bytes()).unwrap();
+    connection
+        .write_all(
+            format!("GET /v1/models HTTP/1.1\r\nConnection: close\r\n{headers}\r\n").as_bytes(),
+        )
+        .unwrap();
     let mut answer = String::new();
     connection.read_to_string(&mut answer).unwrap();
     answer.split(' ').nth(1).unwrap().to_owned()
@@ -72,26 +96,53 @@ fn status(address: &str, headers: &str) -> String {
 fn serve_takes_keys_of_files_and_hosts() {
     let file = std::env::temp_dir().join(format!("bitnet-serve-keys-{}", std::process::id()));
     std::fs::write(&file, "sesame\n\n lentil \n").unwrap();
-    let keys = ["--api-key", "pea", "--api-key", "bean", "--api-key-file", file.to_str().unwrap(), "--allowed-host", "tales.example"];
-    let (child, address) = started(&mut bitnet(&[&["serve", TALES, "--cpu", "--port", "0", "--json"][..], &keys].concat()));
+    let keys = [
+        "--api-key",
+        "pea",
+        "--api-key",
+        "bean",
+        "--api-key-file",
+        file.to_str().unwrap(),
+        "--allowed-host",
+        "tales.example",
+    ];
+    let (child, address) = started(&mut bitnet(
+        &[&["serve", TALES, "--cpu", "--port", "0", "--json"][..], &keys].concat(),
+    ));
     std::fs::remove_file(file).unwrap();
-    for (key, expected) in [("pea", "200"), ("bean", "200"), ("sesame", "200"), ("lentil", "200"), ("rice", "401")] {
-        assert_eq!(status(&address, &format!("Host: tales.example\r\nAuthorization: bearer {key}\r\n")), expected, "{key}");
+    for (key, expected) in
+        [("pea", "200"), ("bean", "200"), ("sesame", "200"), ("lentil", "200"), ("rice", "401")]
+    {
+        assert_eq!(
+            status(&address, &format!("Host: tales.example\r\nAuthorization: bearer {key}\r\n")),
+            expected,
+            "{key}"
+        );
     }
     assert_eq!(status(&address, "Host: evil.example\r\nAuthorization: Bearer pea\r\n"), "403");
     ended(child);
     let mut command = bitnet(&["serve", TALES, "--cpu", "--port", "0", "--json"]);
     let (child, address) = started(command.env("BITNET_API_KEY", "sesame,lentil\npea\n"));
     for (key, expected) in [("sesame", "200"), ("lentil", "200"), ("pea", "200"), ("", "401")] {
-        assert_eq!(status(&address, &format!("Host: localhost\r\nAuthorization: Bearer {key}\r\n")), expected, "{key}");
+        assert_eq!(
+            status(&address, &format!("Host: localhost\r\nAuthorization: Bearer {key}\r\n")),
+            expected,
+            "{key}"
+        );
     }
     ended(child);
 }
 
 #[test]
 fn serve_warns_of_open_servers() {
-    for (host, keys, is_warned) in [("0.0.0.0", &[][..], true), ("0.0.0.0", &["--api-key", "pea"], false), ("127.0.0.1", &[], false)] {
-        let (child, address) = started(&mut bitnet(&[&["serve", TALES, "--cpu", "--port", "0", "--json", "--host", host], keys].concat()));
+    for (host, keys, is_warned) in [
+        ("0.0.0.0", &[][..], true),
+        ("0.0.0.0", &["--api-key", "pea"], false),
+        ("127.0.0.1", &[], false),
+    ] {
+        let (child, address) = started(&mut bitnet(
+            &[&["serve", TALES, "--cpu", "--port", "0", "--json", "--host", host], keys].concat(),
+        ));
         status(&address, "Host: localhost\r\n");
         assert_eq!(ended(child).contains("no key is needed"), is_warned, "{host} {keys:?}");
     }
@@ -103,13 +154,20 @@ fn serve_names_the_limit_of_open_files() {
     let serve = bitnet(&["serve", TALES, "--cpu", "--port", "0"]);
     let limited = |files: usize| {
         let mut shell = Command::new("sh");
-        shell.args(["-c", &format!("ulimit -n {files}; exec \"$0\" \"$@\"")]).arg(serve.get_program()).args(serve.get_args());
+        shell
+            .args(["-c", &format!("ulimit -n {files}; exec \"$0\" \"$@\"")])
+            .arg(serve.get_program())
+            .args(serve.get_args());
         shell
     };
     for files in [8, 64] {
         let output = limited(files).output().unwrap();
         let text = errors(&output);
-        assert!(output.status.code() == Some(1) && text.contains(&format!("may open {files} files; 65 are needed")), "{text}");
+        assert!(
+            output.status.code() == Some(1)
+                && text.contains(&format!("may open {files} files; 65 are needed")),
+            "{text}"
+        );
     }
     let (child, address) = started(limited(70).arg("--json"));
     assert_eq!(status(&address, "Host: localhost\r\n"), "200");
@@ -130,7 +188,8 @@ fn resident(child: &Child) -> [u64; 2] {
 #[test]
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 fn serve_returns_the_memory_of_a_burst() {
-    let (child, address) = started(&mut bitnet(&["serve", TALES, "--cpu", "--port", "0", "--json"]));
+    let (child, address) =
+        started(&mut bitnet(&["serve", TALES, "--cpu", "--port", "0", "--json"]));
     let text = |count: usize| "a ".repeat(count);
     let message = format!(r#"{{"role":"user","content":"{}"}}"#, text(500));
     let bodies = [
@@ -140,16 +199,22 @@ fn serve_returns_the_memory_of_a_burst() {
     ];
     let ask = |path: &str, body: &str| {
         let mut connection = TcpStream::connect(&address).unwrap();
-        let head = format!("POST {path} HTTP/1.0\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n", body.len());
+        let head = format!(
+            "POST {path} HTTP/1.0\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n",
+            body.len()
+        );
         // It may be refused before all of it is sent.
-        let _ = connection.write_all(head.as_bytes()).and_then(|()| connection.write_all(body.as_bytes()));
+        let _ = connection
+            .write_all(head.as_bytes())
+            .and_then(|()| connection.write_all(body.as_bytes()));
         let mut answer = String::new();
         let _ = connection.read_to_string(&mut answer);
     };
     ask("/v1/completions", r#"{"prompt":"Once","max_tokens":8}"#);
     let [before, _] = resident(&child);
     for body in &bodies {
-        let path = if body.contains("messages") { "/v1/chat/completions" } else { "/v1/completions" };
+        let path =
+            if body.contains("messages") { "/v1/chat/completions" } else { "/v1/completions" };
         std::thread::scope(|scope| (0..64).for_each(|_| drop(scope.spawn(|| ask(path, body)))));
     }
     let [_, most] = resident(&child);
@@ -167,10 +232,19 @@ fn serve_returns_the_memory_of_a_burst() {
 fn serve_refuses_what_cannot_be_served() {
     let file = std::env::temp_dir().join(format!("bitnet-keys-{}", std::process::id()));
     std::fs::write(&file, "\n \n").unwrap();
-    fails(&["serve", TALES, "--cpu", "--port", "0", "--api-key-file", file.to_str().unwrap()], "no key in it");
+    fails(
+        &["serve", TALES, "--cpu", "--port", "0", "--api-key-file", file.to_str().unwrap()],
+        "no key in it",
+    );
     std::fs::remove_file(&file).unwrap();
-    fails(&["serve", TALES, "--cpu", "--port", "0", "--api-key-file", file.to_str().unwrap()], "--api-key-file");
-    fails(&["serve", TALES, "--cpu", "--port", "0", "--allowed-host", "http://tales.example"], "without a port");
+    fails(
+        &["serve", TALES, "--cpu", "--port", "0", "--api-key-file", file.to_str().unwrap()],
+        "--api-key-file",
+    );
+    fails(
+        &["serve", TALES, "--cpu", "--port", "0", "--allowed-host", "http://tales.example"],
+        "without a port",
+    );
     fails(&["serve", TALES, "--cpu", "--port", "0", "--slots", "0"], "--slots 0");
     fails(&["serve", TALES, "--cpu", "--port", "0", "--context", "100000"], "--context 100000");
     fails(&["serve", TALES, "--cpu", "--port", "0", "--api-key", ""], "API key");

@@ -2,7 +2,10 @@
 
 use crate::{
     COMMIT, TALES, said,
-    server::{CONTENT, DIGEST, FLOOD, Ground, NAMES, NO_MODEL, UNDER_WAY, etag, head, listing, respond, send, serve, small},
+    server::{
+        CONTENT, DIGEST, FLOOD, Ground, NAMES, NO_MODEL, UNDER_WAY, etag, head, listing, respond,
+        send, serve, small,
+    },
 };
 use std::{
     fs,
@@ -15,11 +18,27 @@ use std::{
     },
 };
 
-/// Names that must not become files. The paths lead from `blobs` and `snapshots` to the sentinel and beside the cache.
+/// Names that must not become files. The paths lead from `blobs` and `snapshots` to the sentinel
+/// and beside the cache.
 fn hostile_names(ground: &Ground) -> Vec<String> {
     let absolute = ground.outside().join("sentinel").to_string_lossy().into_owned();
-    let names =
-        ["../../x", "../../../../outside/sentinel", "..", ".", ".x", "", "a/b", "a\\b", "C:x", "%00", "a%0ab", "a b", "CON", "nul.x", "x."];
+    let names = [
+        "../../x",
+        "../../../../outside/sentinel",
+        "..",
+        ".",
+        ".x",
+        "",
+        "a/b",
+        "a\\b",
+        "C:x",
+        "%00",
+        "a%0ab",
+        "a b",
+        "CON",
+        "nul.x",
+        "x.",
+    ];
     names.into_iter().map(Into::into).chain([absolute, "a".repeat(300), "é".into()]).collect()
 }
 
@@ -33,7 +52,11 @@ fn hostile_etags_never_become_paths() {
                 if request.is_listing() {
                     return Ok(false);
                 }
-                let headers = [("content-range", "bytes 0-99/100"), ("x-repo-commit", COMMIT), (header, &value)];
+                let headers = [
+                    ("content-range", "bytes 0-99/100"),
+                    ("x-repo-commit", COMMIT),
+                    (header, &value),
+                ];
                 respond(stream, "206 Partial Content", &headers, &CONTENT).map(|()| true)
             });
             ground.refuses(&url, "as the ETag");
@@ -73,8 +96,17 @@ fn hostile_commits_never_become_paths() {
     // The header that hf-hub makes a path of is not used.
     let (url, _) = small(|request, stream| {
         if !request.is_listing() {
-            let headers = [("content-range", "bytes 0-99/100"), ("x-repo-commit", "../../../../outside"), ("etag", "same")];
-            respond(stream, "206 Partial Content", &headers, if request.is_metadata() { &CONTENT[..1] } else { &CONTENT })?;
+            let headers = [
+                ("content-range", "bytes 0-99/100"),
+                ("x-repo-commit", "../../../../outside"),
+                ("etag", "same"),
+            ];
+            respond(
+                stream,
+                "206 Partial Content",
+                &headers,
+                if request.is_metadata() { &CONTENT[..1] } else { &CONTENT },
+            )?;
         }
         Ok(!request.is_listing())
     });
@@ -84,8 +116,17 @@ fn hostile_commits_never_become_paths() {
 #[test]
 fn listed_names_never_leave_the_snapshot() {
     let ground = Ground::new("names");
-    let names =
-        ["../x.gguf", "../../../../outside/sentinel", "/etc/x.gguf", "a\\b.gguf", "CON.gguf", "nul.gguf", ".x.gguf", "x\n.gguf", "x.gguf/"];
+    let names = [
+        "../x.gguf",
+        "../../../../outside/sentinel",
+        "/etc/x.gguf",
+        "a\\b.gguf",
+        "CON.gguf",
+        "nul.gguf",
+        ".x.gguf",
+        "x\n.gguf",
+        "x.gguf/",
+    ];
     for name in names {
         let (url, requests) = small(move |request, stream| {
             if request.is_listing() {
@@ -96,13 +137,21 @@ fn listed_names_never_leave_the_snapshot() {
         ground.refuses(&url, "neither a .gguf file");
         assert_eq!(requests.lock().unwrap().len(), 1, "{name}");
     }
-    let (url, _) = serve("127.0.0.1:0", |_, stream| respond(stream, "200 OK", &[], &listing(COMMIT, &["my\u{1b}[2J model.gguf"])));
+    let (url, _) = serve("127.0.0.1:0", |_, stream| {
+        respond(stream, "200 OK", &[], &listing(COMMIT, &["my\u{1b}[2J model.gguf"]))
+    });
     let text = ground.refuses(&url, r"`my\u{1b}[2J model.gguf`: a name of up to 255");
     assert!(!text.contains('\u{1b}'), "{text}");
 }
 
 /// Answers with a body in chunks, without end. Counts what was taken.
-fn flood(stream: &mut TcpStream, headers: &[(&str, &str)], start: &[u8], filling: &[u8], sent: &AtomicUsize) -> std::io::Result<()> {
+fn flood(
+    stream: &mut TcpStream,
+    headers: &[(&str, &str)],
+    start: &[u8],
+    filling: &[u8],
+    sent: &AtomicUsize,
+) -> std::io::Result<()> {
     head(stream, "206 Partial Content", &[headers, &[("transfer-encoding", "chunked")]].concat())?;
     let filling = filling.repeat(10_000);
     let mut chunk = start;
@@ -126,12 +175,21 @@ fn bodies_end_at_the_announced_size() {
             if request.is_listing() || request.is_metadata() {
                 return Ok(false);
             }
-            let headers = [("etag", "config-json"), ("x-repo-commit", COMMIT), ("content-range", "bytes 0-99/100")];
+            let headers = [
+                ("etag", "config-json"),
+                ("x-repo-commit", COMMIT),
+                ("content-range", "bytes 0-99/100"),
+            ];
             if case == "chunks" {
                 return flood(stream, &headers, b" ", b" filling  ", &count).map(|()| true);
             }
             let range = if case == "size" { "bytes 0-104857599/104857600" } else { headers[2].1 };
-            head(stream, "206 Partial Content", &[&headers[..2], &[("content-range", range), ("content-length", "104857600")]].concat())?;
+            head(
+                stream,
+                "206 Partial Content",
+                &[&headers[..2], &[("content-range", range), ("content-length", "104857600")]]
+                    .concat(),
+            )?;
             for _ in 0..FLOOD / 100_000 {
                 stream.write_all(&[b' '; 100_000])?;
                 count.fetch_add(100_000, Ordering::SeqCst);
@@ -149,15 +207,24 @@ fn listings_are_bounded() {
     let (ground, sent) = (Ground::new("listing"), Arc::new(AtomicUsize::new(0)));
     let count = sent.clone();
     let (url, _) = serve("127.0.0.1:0", move |_, stream| {
-        flood(stream, &[], br#"{"sha":"x","siblings":[{"rfilename":"x"}"#, br#",{"rfilename":"x"}"#, &count)
+        flood(
+            stream,
+            &[],
+            br#"{"sha":"x","siblings":[{"rfilename":"x"}"#,
+            br#",{"rfilename":"x"}"#,
+            &count,
+        )
     });
     ground.refuses(&url, "longer than the 8 MiB");
     assert!(sent.load(Ordering::SeqCst) < (8 << 20) + UNDER_WAY, "{sent:?}");
     let deep = "[".repeat(1 << 20);
-    for text in ["", "<html>", "[]", r#"{"sha":"x"}"#, "{\"sha\":\"\u{1b}\",\"siblings\":7}", &deep] {
+    for text in ["", "<html>", "[]", r#"{"sha":"x"}"#, "{\"sha\":\"\u{1b}\",\"siblings\":7}", &deep]
+    {
         let body = text.as_bytes().to_vec();
         let (url, _) = serve("127.0.0.1:0", move |_, stream| respond(stream, "200 OK", &[], &body));
-        assert!(!ground.refuses(&url, "listing of the repository cannot be read").contains('\u{1b}'));
+        assert!(
+            !ground.refuses(&url, "listing of the repository cannot be read").contains('\u{1b}')
+        );
     }
 }
 
@@ -165,9 +232,13 @@ fn listings_are_bounded() {
 fn announced_digests_are_verified() {
     let wrong = "0".repeat(64);
     // As the listing has it, and as the version of the file.
-    for (listed, etag, is_right) in
-        [(wrong.as_str(), "x", false), (DIGEST, &wrong, false), (&wrong, DIGEST, false), (DIGEST, "x", true), (DIGEST, DIGEST, true)]
-    {
+    for (listed, etag, is_right) in [
+        (wrong.as_str(), "x", false),
+        (DIGEST, &wrong, false),
+        (&wrong, DIGEST, false),
+        (DIGEST, "x", true),
+        (DIGEST, DIGEST, true),
+    ] {
         let ground = Ground::new("digest");
         let (listed, version) = (listed.to_owned(), etag.to_owned());
         let (url, _) = serve("127.0.0.1:0", move |request, stream| match request.is_listing() {
@@ -193,7 +264,9 @@ fn announced_digests_are_verified() {
 #[test]
 fn control_characters_of_answers_are_escaped() {
     let ground = Ground::new("control");
-    let (url, _) = serve("127.0.0.1:0", |_, stream| respond(stream, "200 OK", &[], &listing("\u{1b}]0;owned\u{7}", &NAMES)));
+    let (url, _) = serve("127.0.0.1:0", |_, stream| {
+        respond(stream, "200 OK", &[], &listing("\u{1b}]0;owned\u{7}", &NAMES))
+    });
     let text = ground.refuses(&url, r"\u{1b}]0;owned\u{7}");
     assert!(!text.contains(['\u{1b}', '\u{7}']), "{text}");
 }
@@ -205,7 +278,10 @@ fn settings_that_cannot_be_used_are_named() {
         let mut command = ground.command("http://127.0.0.1:9", &["info", "people/tales"]);
         let output = command.env(variable, value).output().unwrap();
         let text = said(&output);
-        assert!(!output.status.success() && text.contains(wanted) && !text.contains("secret"), "{text}");
+        assert!(
+            !output.status.success() && text.contains(wanted) && !text.contains("secret"),
+            "{text}"
+        );
     };
     refuses("HF_TOKEN", "secret\nX-Evil: 1", "one line of text would be accepted");
     refuses("HF_ENDPOINT", "ftp://127.0.0.1", "http or https would be accepted");
@@ -219,12 +295,15 @@ fn models_of_the_hub_are_files_of_the_cache() {
     let names = ["config.json", "tokenizer.json", "model.safetensors"];
     let (url, _) = serve("127.0.0.1:0", move |request, stream| match request.is_listing() {
         true => respond(stream, "200 OK", &[], &listing(COMMIT, &names)),
-        false => send(request, stream, &etag(request.file()), &fs::read(model.join(request.file()))?),
+        false => {
+            send(request, stream, &etag(request.file()), &fs::read(model.join(request.file()))?)
+        }
     });
     let before = ground.around();
     let output = ground.info(&url);
     assert!(output.status.success() && ground.around() == before, "{}", said(&output));
-    // The layout of huggingface_hub: links from a commit's names to versions, which can be moved together.
+    // The layout of huggingface_hub: links from a commit's names to versions, which can be moved
+    // together.
     let repository = ground.repository();
     assert_eq!(fs::read_to_string(repository.join("refs/main")).unwrap(), COMMIT);
     for name in names {

@@ -2,7 +2,9 @@
 
 use crate::{
     COMMIT, TALES, said,
-    server::{CONTENT, Ground, NO_MODEL, Request, etag, head, listing, respond, send, serve, small},
+    server::{
+        CONTENT, Ground, NO_MODEL, Request, etag, head, listing, respond, send, serve, small,
+    },
 };
 use std::{
     fs,
@@ -22,7 +24,9 @@ fn model(file: &str) -> Vec<u8> {
 }
 
 /// Serves the shipped model; `weights` answers requests for the weights themselves.
-fn hub(weights: impl Fn(&Request, &mut TcpStream) -> std::io::Result<()> + Send + Sync + 'static) -> (String, crate::server::Requests) {
+fn hub(
+    weights: impl Fn(&Request, &mut TcpStream) -> std::io::Result<()> + Send + Sync + 'static,
+) -> (String, crate::server::Requests) {
     serve("127.0.0.1:0", move |request, stream| match request.file() {
         _ if request.is_listing() => respond(stream, "200 OK", &[], &listing(COMMIT, &NAMES)),
         WEIGHTS if !request.is_metadata() => weights(request, stream),
@@ -33,12 +37,18 @@ fn hub(weights: impl Fn(&Request, &mut TcpStream) -> std::io::Result<()> + Send 
 /// Sends the first half of what is asked for, and then nothing until the connection is closed.
 fn send_half(request: &Request, stream: &mut TcpStream, bytes: &[u8]) -> std::io::Result<()> {
     let (start, size) = (request.start(), bytes.len());
-    let (range, length) = (format!("bytes {start}-{}/{size}", size - 1), (size - start).to_string());
+    let (range, length) =
+        (format!("bytes {start}-{}/{size}", size - 1), (size - start).to_string());
     let etag = etag(request.file());
     head(
         stream,
         "206 Partial Content",
-        &[("etag", &etag), ("x-repo-commit", COMMIT), ("content-range", &range), ("content-length", &length)],
+        &[
+            ("etag", &etag),
+            ("x-repo-commit", COMMIT),
+            ("content-range", &range),
+            ("content-length", &length),
+        ],
     )?;
     stream.write_all(&bytes[start..start + (size - start) / 2])?;
     stream.read(&mut [0]).map(|_| ())
@@ -46,7 +56,11 @@ fn send_half(request: &Request, stream: &mut TcpStream, bytes: &[u8]) -> std::io
 
 /// The first bytes that were asked for in downloads of a file.
 fn starts(requests: &[Request], file: &str) -> Vec<usize> {
-    requests.iter().filter(|request| request.file() == file && !request.is_metadata()).map(Request::start).collect()
+    requests
+        .iter()
+        .filter(|request| request.file() == file && !request.is_metadata())
+        .map(Request::start)
+        .collect()
 }
 
 #[test]
@@ -61,11 +75,15 @@ fn killed_downloads_go_on() {
     }
     child.kill().unwrap();
     child.wait().unwrap();
-    let (url, requests) = hub(|request, stream| send(request, stream, &etag(WEIGHTS), &model(WEIGHTS)));
+    let (url, requests) =
+        hub(|request, stream| send(request, stream, &etag(WEIGHTS), &model(WEIGHTS)));
     let output = ground.info(&url);
     assert!(output.status.success(), "{}", said(&output));
     assert_eq!(starts(&requests.lock().unwrap(), WEIGHTS), [half]);
-    assert!(ground.files().values().any(|file| *file == model(WEIGHTS)) && !ground.partial(WEIGHTS).exists());
+    assert!(
+        ground.files().values().any(|file| *file == model(WEIGHTS))
+            && !ground.partial(WEIGHTS).exists()
+    );
 }
 
 #[test]
@@ -78,9 +96,17 @@ fn stalled_downloads_end() {
         }
         Ok(is_body)
     });
-    let output = ground.command(&url, &["info", "people/tales"]).env("HF_HUB_DOWNLOAD_TIMEOUT", "1").output().unwrap();
+    let output = ground
+        .command(&url, &["info", "people/tales"])
+        .env("HF_HUB_DOWNLOAD_TIMEOUT", "1")
+        .output()
+        .unwrap();
     assert!(said(&output).contains("the download stalled"), "{}", said(&output));
-    assert_eq!(starts(&requests.lock().unwrap(), "config.json"), [0, 50, 75], "each attempt goes on");
+    assert_eq!(
+        starts(&requests.lock().unwrap(), "config.json"),
+        [0, 50, 75],
+        "each attempt goes on"
+    );
 }
 
 #[test]
@@ -101,7 +127,8 @@ fn concurrent_downloads_fetch_a_file_once() {
         }
         send(request, stream, &etag(file), &model(file))
     });
-    let children: Vec<_> = (0..2).map(|_| ground.command(&url, &["info", "people/tales"]).spawn().unwrap()).collect();
+    let children: Vec<_> =
+        (0..2).map(|_| ground.command(&url, &["info", "people/tales"]).spawn().unwrap()).collect();
     for child in children {
         let output = child.wait_with_output().unwrap();
         assert!(output.status.success(), "{}", said(&output));
@@ -155,7 +182,12 @@ fn empty_files_are_downloaded() {
     let ground = Ground::new("empty");
     let (url, requests) = small(|request, stream| {
         if !request.is_listing() {
-            respond(stream, "416 Range Not Satisfiable", &[("etag", &etag(request.file())), ("content-range", "bytes */0")], b"")?;
+            respond(
+                stream,
+                "416 Range Not Satisfiable",
+                &[("etag", &etag(request.file())), ("content-range", "bytes */0")],
+                b"",
+            )?;
         }
         Ok(!request.is_listing())
     });

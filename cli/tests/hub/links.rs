@@ -20,13 +20,29 @@ fn plant(target: &Path, path: &Path) {
 #[test]
 fn planted_links_are_not_followed() {
     let version = etag("config.json");
-    let files = ["blobs/VERSION", "blobs/VERSION.part", "snapshots/COMMIT/config.json", "../.locks/models--people--tales/VERSION.lock"];
-    let folders = ["", "blobs", "snapshots", "snapshots/COMMIT", "../.locks", "../.locks/models--people--tales"];
-    let places = files.map(|path| (path, "sentinel")).into_iter().chain(folders.map(|path| (path, "")));
+    let files = [
+        "blobs/VERSION",
+        "blobs/VERSION.part",
+        "snapshots/COMMIT/config.json",
+        "../.locks/models--people--tales/VERSION.lock",
+    ];
+    let folders = [
+        "",
+        "blobs",
+        "snapshots",
+        "snapshots/COMMIT",
+        "../.locks",
+        "../.locks/models--people--tales",
+    ];
+    let places =
+        files.map(|path| (path, "sentinel")).into_iter().chain(folders.map(|path| (path, "")));
     for (path, target) in places {
         let ground = Ground::new("links");
-        let path: PathBuf =
-            path.replace("VERSION", &version).replace("COMMIT", COMMIT).split('/').fold(ground.repository(), |path, part| match part {
+        let path: PathBuf = path
+            .replace("VERSION", &version)
+            .replace("COMMIT", COMMIT)
+            .split('/')
+            .fold(ground.repository(), |path, part| match part {
                 ".." => path.parent().unwrap().into(),
                 "" => path,
                 part => path.join(part),

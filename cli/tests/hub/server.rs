@@ -1,4 +1,5 @@
-//! A hub that answers whatever a test wants, byte by byte, and the ground around a cache on which nothing may change.
+//! A hub that answers whatever a test wants, byte by byte, and the ground around a cache on which
+//! nothing may change.
 
 use crate::{COMMIT, said};
 use std::{
@@ -20,9 +21,14 @@ pub struct Request {
 
 impl Request {
     fn read(stream: &TcpStream) -> Option<Self> {
-        let mut lines = BufReader::new(stream).lines().map_while(Result::ok).take_while(|line| !line.is_empty());
+        let mut lines = BufReader::new(stream)
+            .lines()
+            .map_while(Result::ok)
+            .take_while(|line| !line.is_empty());
         let path = lines.next()?.split(' ').nth(1)?.to_owned();
-        let headers = lines.filter_map(|line| line.split_once(": ").map(|(name, value)| (name.to_lowercase(), value.to_owned())));
+        let headers = lines.filter_map(|line| {
+            line.split_once(": ").map(|(name, value)| (name.to_lowercase(), value.to_owned()))
+        });
         Some(Self { path, headers: headers.collect() })
     }
 
@@ -45,15 +51,20 @@ impl Request {
 
     /// The first byte that is asked for.
     pub fn start(&self) -> usize {
-        let range = self.header("range").and_then(|range| range.strip_prefix("bytes=")?.split('-').next());
+        let range =
+            self.header("range").and_then(|range| range.strip_prefix("bytes=")?.split('-').next());
         range.map_or(0, |start| start.parse().unwrap())
     }
 }
 
 pub type Requests = Arc<Mutex<Vec<Request>>>;
 
-/// Serves an address until the process ends: a thread and an answer for each request. Returns the URL, and the requests so far.
-pub fn serve(address: &str, answer: impl Fn(&Request, &mut TcpStream) -> io::Result<()> + Send + Sync + 'static) -> (String, Requests) {
+/// Serves an address until the process ends: a thread and an answer for each request. Returns the
+/// URL, and the requests so far.
+pub fn serve(
+    address: &str,
+    answer: impl Fn(&Request, &mut TcpStream) -> io::Result<()> + Send + Sync + 'static,
+) -> (String, Requests) {
     let listener = TcpListener::bind(address).unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     let (requests, answer) = (Requests::default(), Arc::new(answer));
@@ -73,13 +84,19 @@ pub fn serve(address: &str, answer: impl Fn(&Request, &mut TcpStream) -> io::Res
 }
 
 /// Answers with a head and a body of the announced length.
-pub fn respond(stream: &mut TcpStream, status: &str, headers: &[(&str, &str)], body: &[u8]) -> io::Result<()> {
+pub fn respond(
+    stream: &mut TcpStream,
+    status: &str,
+    headers: &[(&str, &str)],
+    body: &[u8],
+) -> io::Result<()> {
     head(stream, status, &[headers, &[("content-length", &body.len().to_string())]].concat())?;
     stream.write_all(body)
 }
 
 pub fn head(stream: &mut TcpStream, status: &str, headers: &[(&str, &str)]) -> io::Result<()> {
-    let headers: String = headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
+    let headers: String =
+        headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
     stream.write_all(format!("HTTP/1.1 {status}\r\nconnection: close\r\n{headers}\r\n").as_bytes())
 }
 
@@ -88,12 +105,18 @@ pub fn send(request: &Request, stream: &mut TcpStream, etag: &str, bytes: &[u8])
     let start = request.start();
     let body = if request.is_metadata() { &bytes[..1] } else { &bytes[start..] };
     let range = format!("bytes {start}-{}/{}", start + body.len() - 1, bytes.len());
-    respond(stream, "206 Partial Content", &[("etag", &format!("\"{etag}\"")), ("x-repo-commit", COMMIT), ("content-range", &range)], body)
+    respond(
+        stream,
+        "206 Partial Content",
+        &[("etag", &format!("\"{etag}\"")), ("x-repo-commit", COMMIT), ("content-range", &range)],
+        body,
+    )
 }
 
 /// The listing of a repository.
 pub fn listing(commit: &str, names: &[&str]) -> Vec<u8> {
-    let siblings: Vec<_> = names.iter().map(|name| serde_json::json!({ "rfilename": name })).collect();
+    let siblings: Vec<_> =
+        names.iter().map(|name| serde_json::json!({ "rfilename": name })).collect();
     serde_json::json!({ "sha": commit, "siblings": siblings }).to_string().into_bytes()
 }
 
@@ -118,8 +141,11 @@ pub fn etag(file: &str) -> String {
 /// What the library says of [`CONTENT`], which is downloaded and then no model.
 pub const NO_MODEL: &str = "the header claims";
 
-/// A hub whose files are [`CONTENT`], but for what `answer` says: it returns whether it has answered.
-pub fn small(answer: impl Fn(&Request, &mut TcpStream) -> io::Result<bool> + Send + Sync + 'static) -> (String, Requests) {
+/// A hub whose files are [`CONTENT`], but for what `answer` says: it returns whether it has
+/// answered.
+pub fn small(
+    answer: impl Fn(&Request, &mut TcpStream) -> io::Result<bool> + Send + Sync + 'static,
+) -> (String, Requests) {
     serve("127.0.0.1:0", move |request, stream| match answer(request, stream)? {
         true => Ok(()),
         false if request.is_listing() => respond(stream, "200 OK", &[], &listing(COMMIT, &NAMES)),
@@ -132,7 +158,8 @@ pub struct Ground(PathBuf);
 
 impl Ground {
     pub fn new(name: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("bitnet-ground-{name}-{}", std::process::id()));
+        let path =
+            std::env::temp_dir().join(format!("bitnet-ground-{name}-{}", std::process::id()));
         let _ = fs::remove_dir_all(&path);
         for folder in ["home/hub", "outside"] {
             fs::create_dir_all(path.join(folder)).unwrap();
@@ -166,7 +193,10 @@ impl Ground {
     pub fn command(&self, endpoint: &str, arguments: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_bitnet"));
         command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        command.env("HF_ENDPOINT", endpoint).env("HF_HOME", self.0.join("home")).env("HF_TOKEN", "sesame");
+        command
+            .env("HF_ENDPOINT", endpoint)
+            .env("HF_HOME", self.0.join("home"))
+            .env("HF_TOKEN", "sesame");
         command.env("HF_HUB_OFFLINE", "").env_remove("HF_HUB_CACHE");
         command
     }
@@ -175,7 +205,8 @@ impl Ground {
         self.command(endpoint, &["info", "people/tales"]).output().unwrap()
     }
 
-    /// Runs a download that must fail with `wanted` in its error, and change nothing outside of the cache.
+    /// Runs a download that must fail with `wanted` in its error, and change nothing outside of the
+    /// cache.
     pub fn refuses(&self, endpoint: &str, wanted: &str) -> String {
         let before = self.around();
         let output = self.info(endpoint);
@@ -189,7 +220,9 @@ impl Ground {
     /// Everything but the repository's folder and the locks. Of links, where they lead.
     pub fn around(&self) -> BTreeMap<PathBuf, Vec<u8>> {
         let mut around = tree(&self.0);
-        around.retain(|path, _| !path.starts_with(self.repository()) && !path.starts_with(self.cache().join(".locks")));
+        around.retain(|path, _| {
+            !path.starts_with(self.repository()) && !path.starts_with(self.cache().join(".locks"))
+        });
         around
     }
 
@@ -212,7 +245,10 @@ fn tree(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
         if metadata.is_dir() {
             files.append(&mut tree(&path));
         } else if metadata.is_symlink() {
-            files.insert(path.clone(), fs::read_link(&path).unwrap().into_os_string().into_encoded_bytes());
+            files.insert(
+                path.clone(),
+                fs::read_link(&path).unwrap().into_os_string().into_encoded_bytes(),
+            );
         } else {
             files.insert(path.clone(), fs::read(&path).unwrap());
         }

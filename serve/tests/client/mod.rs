@@ -16,7 +16,12 @@ pub struct Answer {
 }
 
 /// Sends a request. In HTTP/1.0, so that the body comes as it is, and ends with the connection.
-pub fn open(address: &str, head: &str, headers: &[(&str, &str)], body: &[u8]) -> std::io::Result<TcpStream> {
+pub fn open(
+    address: &str,
+    head: &str,
+    headers: &[(&str, &str)],
+    body: &[u8],
+) -> std::io::Result<TcpStream> {
     let mut connection = TcpStream::connect(address)?;
     connection.set_read_timeout(Some(Duration::from_secs(120)))?;
     let mut text = format!("{head} HTTP/1.0\r\nHost: {address}\r\n");
@@ -33,7 +38,12 @@ pub fn open(address: &str, head: &str, headers: &[(&str, &str)], body: &[u8]) ->
 }
 
 /// Sends a request, and waits for the head of its answer.
-pub fn send(address: &str, head: &str, headers: &[(&str, &str)], body: &[u8]) -> std::io::Result<Answer> {
+pub fn send(
+    address: &str,
+    head: &str,
+    headers: &[(&str, &str)],
+    body: &[u8],
+) -> std::io::Result<Answer> {
     answer(open(address, head, headers, body)?)
 }
 
@@ -41,7 +51,11 @@ pub fn answer(connection: TcpStream) -> std::io::Result<Answer> {
     let mut body = BufReader::new(connection);
     let mut line = String::new();
     body.read_line(&mut line)?;
-    let status = line.split(' ').nth(1).and_then(|status| status.parse().ok()).ok_or(std::io::ErrorKind::InvalidData)?;
+    let status = line
+        .split(' ')
+        .nth(1)
+        .and_then(|status| status.parse().ok())
+        .ok_or(std::io::ErrorKind::InvalidData)?;
     let mut headers = Vec::new();
     loop {
         line.clear();

@@ -18,7 +18,11 @@ pub fn connect(address: &str, bytes: &[u8]) -> TcpStream {
 /// A request of HTTP/1.1 after whose answer the connection ends. Headers end with line breaks.
 pub fn request(head: &str, headers: &str, body: &str) -> Vec<u8> {
     let length = format!("Content-Type: application/json\r\nContent-Length: {}\r\n", body.len());
-    format!("{head} HTTP/1.1\r\nConnection: close\r\n{headers}{}\r\n{body}", if body.is_empty() { "" } else { &length }).into_bytes()
+    format!(
+        "{head} HTTP/1.1\r\nConnection: close\r\n{headers}{}\r\n{body}",
+        if body.is_empty() { "" } else { &length }
+    )
+    .into_bytes()
 }
 
 /// All that comes until the connection ends.

@@ -21,43 +21,94 @@ fn ask(server: &Served, headers: &str) -> u16 {
 #[test]
 fn hosts_of_other_sites_are_refused() {
     let server = Served::new(&cpu(), 1, 1, |options| options.allowed_hosts(["tales.example"]));
-    for host in ["localhost", "LocalHost:80", "127.0.0.1:1", "127.1.2.3", "[::1]:8080", "tales.example", "TALES.example:443"] {
+    for host in [
+        "localhost",
+        "LocalHost:80",
+        "127.0.0.1:1",
+        "127.1.2.3",
+        "[::1]:8080",
+        "tales.example",
+        "TALES.example:443",
+    ] {
         assert_eq!(ask(&server, &format!("Host: {host}\r\n")), 200, "{host}");
     }
-    for host in
-        ["evil.example", "evil.example:8080", "localhost.evil.example", "10.0.0.1", "me@localhost", "", "a b", "tales.example.evil.example"]
-    {
+    for host in [
+        "evil.example",
+        "evil.example:8080",
+        "localhost.evil.example",
+        "10.0.0.1",
+        "me@localhost",
+        "",
+        "a b",
+        "tales.example.evil.example",
+    ] {
         assert_eq!(ask(&server, &format!("Host: {host}\r\n")), 403, "{host}");
     }
     assert_eq!(ask(&server, ""), 403, "HTTP/1.1 needs one");
     assert_eq!(ask(&server, "Host: localhost\r\nHost: localhost\r\n"), 403);
     assert_eq!(get(&server.address, "/health").status, 200, "HTTP/1.0");
-    for (head, status) in [("GET http://evil.example/health", 403), ("GET http://localhost/health", 200)] {
-        assert_eq!(exchange(&server.address, &request(head, "Host: localhost\r\n", "")).0, status, "{head}");
+    for (head, status) in
+        [("GET http://evil.example/health", 403), ("GET http://localhost/health", 200)]
+    {
+        assert_eq!(
+            exchange(&server.address, &request(head, "Host: localhost\r\n", "")).0,
+            status,
+            "{head}"
+        );
     }
     let body = r#"{"prompt":"Once","max_tokens":2,"n":1}"#;
-    assert_eq!(exchange(&server.address, &request("POST /v1/completions", "Host: evil.example:18080\r\n", body)).0, 403);
+    assert_eq!(
+        exchange(
+            &server.address,
+            &request("POST /v1/completions", "Host: evil.example:18080\r\n", body)
+        )
+        .0,
+        403
+    );
 }
 
 #[test]
 fn origins_of_other_sites_are_refused() {
     let server = Served::new(&cpu(), 1, 1, |options| options.allowed_hosts(["tales.example"]));
     let origin = |origin: &str| ask(&server, &format!("Host: localhost\r\nOrigin: {origin}\r\n"));
-    for own in ["http://localhost:3000", "https://127.0.0.1", "http://[::1]:5173", "https://tales.example", "tauri://localhost"] {
+    for own in [
+        "http://localhost:3000",
+        "https://127.0.0.1",
+        "http://[::1]:5173",
+        "https://tales.example",
+        "tauri://localhost",
+    ] {
         assert_eq!(origin(own), 200, "{own}");
     }
-    for other in ["null", "http://evil.example", "https://tales.example.evil.example", "file://", "http://10.0.0.1", "localhost", ""] {
+    for other in [
+        "null",
+        "http://evil.example",
+        "https://tales.example.evil.example",
+        "file://",
+        "http://10.0.0.1",
+        "localhost",
+        "",
+    ] {
         assert_eq!(origin(other), 403, "{other}");
     }
-    assert_eq!(ask(&server, "Host: localhost\r\nOrigin: http://localhost\r\nOrigin: http://localhost\r\n"), 403);
+    assert_eq!(
+        ask(&server, "Host: localhost\r\nOrigin: http://localhost\r\nOrigin: http://localhost\r\n"),
+        403
+    );
 }
 
 #[test]
 fn other_listeners_check_hosts_if_told() {
     let any = Served::at("0.0.0.0:0", &cpu(), 1, 1, |options| options);
-    assert_eq!((ask(&any, "Host: evil.example\r\n"), ask(&any, "Host: x\r\nOrigin: null\r\n")), (200, 200));
-    let told = Served::at("0.0.0.0:0", &cpu(), 1, 1, |options| options.allowed_hosts(["tales.example"]));
-    for (host, status) in [("evil.example", 403), ("tales.example", 200), ("192.0.2.7:8080", 200), ("localhost", 200)] {
+    assert_eq!(
+        (ask(&any, "Host: evil.example\r\n"), ask(&any, "Host: x\r\nOrigin: null\r\n")),
+        (200, 200)
+    );
+    let told =
+        Served::at("0.0.0.0:0", &cpu(), 1, 1, |options| options.allowed_hosts(["tales.example"]));
+    for (host, status) in
+        [("evil.example", 403), ("tales.example", 200), ("192.0.2.7:8080", 200), ("localhost", 200)]
+    {
         assert_eq!(ask(&told, &format!("Host: {host}\r\n")), status, "{host}");
     }
 }
@@ -65,11 +116,22 @@ fn other_listeners_check_hosts_if_told() {
 #[test]
 fn any_of_several_keys_is_accepted() {
     let server = Served::new(&cpu(), 1, 1, |options| options.keys(["sesame", "lentil", "pea"]));
-    let status = |credentials: &str, head: &str| send(&server.address, head, &[("Authorization", credentials)], b"").unwrap().status;
+    let status = |credentials: &str, head: &str| {
+        send(&server.address, head, &[("Authorization", credentials)], b"").unwrap().status
+    };
     for credentials in ["Bearer sesame", "bearer lentil", "BEARER   pea", "Bearer  lentil  "] {
         assert_eq!(status(credentials, "GET /v1/models"), 200, "{credentials}");
     }
-    for credentials in ["Bearer", "Bearer ", "Bearersesame", "Bearer sesame lentil", "Bearer sesamf", "Bearer lent", "Basic pea", "pea"] {
+    for credentials in [
+        "Bearer",
+        "Bearer ",
+        "Bearersesame",
+        "Bearer sesame lentil",
+        "Bearer sesamf",
+        "Bearer lent",
+        "Basic pea",
+        "pea",
+    ] {
         assert_eq!(status(credentials, "GET /v1/models"), 401, "{credentials}");
     }
     let twice = [("Authorization", "Bearer pea"), ("Authorization", "Bearer pea")];
@@ -79,21 +141,43 @@ fn any_of_several_keys_is_accepted() {
 #[test]
 fn without_a_key_nothing_else_is_told() {
     let server = Served::new(&cpu(), 1, 1, |options| options.keys(["sesame"]));
-    for head in
-        ["GET /nowhere", "DELETE /v1/models", "GET /v1/models/%ff", "GET /v1/models/a", "POST /v1/embeddings", "GET /", "GET /health/"]
-    {
+    for head in [
+        "GET /nowhere",
+        "DELETE /v1/models",
+        "GET /v1/models/%ff",
+        "GET /v1/models/a",
+        "POST /v1/embeddings",
+        "GET /",
+        "GET /health/",
+    ] {
         let answer = send(&server.address, head, &[], b"").unwrap();
-        assert_eq!((answer.status, &answer.json()["error"]["code"]), (401, &json!("invalid_api_key")), "{head}");
+        assert_eq!(
+            (answer.status, &answer.json()["error"]["code"]),
+            (401, &json!("invalid_api_key")),
+            "{head}"
+        );
     }
-    let answer = send(&server.address, "GET /v1/models/%ff", &[("Authorization", "Bearer sesame")], b"").unwrap();
+    let answer =
+        send(&server.address, "GET /v1/models/%ff", &[("Authorization", "Bearer sesame")], b"")
+            .unwrap();
     let (status, error) = (answer.status, answer.json()["error"].clone());
-    assert!(status == 404 && error["message"].as_str().unwrap().contains("%ff") && error["code"] == "model_not_found", "{error}");
+    assert!(
+        status == 404
+            && error["message"].as_str().unwrap().contains("%ff")
+            && error["code"] == "model_not_found",
+        "{error}"
+    );
     assert_eq!(get(&server.address, "/health").status, 200);
 }
 
 #[test]
 fn options_that_admit_nobody_are_refused() {
-    let refused = |options: Options| Server::new(cpu().batch(BatchOptions::new(1, 64)).unwrap(), options).err().unwrap().to_string();
+    let refused = |options: Options| {
+        Server::new(cpu().batch(BatchOptions::new(1, 64)).unwrap(), options)
+            .err()
+            .unwrap()
+            .to_string()
+    };
     let options = || Options::new("tales");
     assert!(refused(options().keys([""])).contains("API key"));
     assert!(refused(options().keys(["ok", "not\nok"])).contains("API key"));
@@ -110,16 +194,36 @@ fn keys_and_salts_share_no_prefixes() {
     let cached = |server: &Served, key: &str, salt: Value| -> u64 {
         let body = json!({ "prompt": prompt, "max_tokens": 1, "cache_salt": salt }).to_string();
         let headers = [("Authorization", &*format!("Bearer {key}"))];
-        let answer = send(&server.address, "POST /v1/completions", &headers, body.as_bytes()).unwrap().json();
+        let answer = send(&server.address, "POST /v1/completions", &headers, body.as_bytes())
+            .unwrap()
+            .json();
         answer["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap()
     };
     let server = Served::new(&cpu(), 4, 1, |options| options.keys(["a", "b"]));
-    assert_eq!([cached(&server, "a", Value::Null), cached(&server, "b", Value::Null), cached(&server, "a", "x".into())], [0; 3]);
+    assert_eq!(
+        [
+            cached(&server, "a", Value::Null),
+            cached(&server, "b", Value::Null),
+            cached(&server, "a", "x".into())
+        ],
+        [0; 3]
+    );
     assert!(cached(&server, "a", Value::Null) > 16 && cached(&server, "a", "x".into()) > 16);
     assert_eq!(cached(&server, "b", "x".into()), 0, "the salt is the key's own");
     let single = Served::new(&cpu(), 4, 1, |options| options);
-    assert_eq!([cached(&single, "", Value::Null), cached(&single, "", "x".into()), cached(&single, "", "y".into())], [0; 3]);
+    assert_eq!(
+        [
+            cached(&single, "", Value::Null),
+            cached(&single, "", "x".into()),
+            cached(&single, "", "y".into())
+        ],
+        [0; 3]
+    );
     assert!(cached(&single, "", "x".into()) > 16 && cached(&single, "", Value::Null) > 16);
-    let long = post(&single.address, "/v1/completions", &json!({ "prompt": "Hi", "cache_salt": "x".repeat(257) }));
+    let long = post(
+        &single.address,
+        "/v1/completions",
+        &json!({ "prompt": "Hi", "cache_salt": "x".repeat(257) }),
+    );
     assert_eq!((long.status, &long.json()["error"]["param"]), (400, &json!("cache_salt")));
 }

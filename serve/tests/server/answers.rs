@@ -6,17 +6,34 @@ use serde_json::{Value, json};
 
 fn answers_and_streams_are_what_the_model_writes_alone(model: &Model) {
     let server = Served::new(model, 4, 8, |options| options);
-    let sampled = Sampling::GREEDY.temperature(0.9).top_k(30).top_p(0.95).min_p(0.01).frequency_penalty(0.2).seed(5);
+    let sampled = Sampling::GREEDY
+        .temperature(0.9)
+        .top_k(30)
+        .top_p(0.95)
+        .min_p(0.01)
+        .frequency_penalty(0.2)
+        .seed(5);
     let fields = json!({ "temperature": 0.9, "top_k": 30, "top_p": 0.95, "min_p": 0.01, "frequency_penalty": 0.2, "seed": 5 });
     let prompt = model.encode_prompt("The bear").unwrap();
     let cases = [
         (json!({}), GenerateOptions::default().max_tokens(16)),
-        (with(fields, &[("max_tokens", 20.into())]), GenerateOptions::default().max_tokens(20).sampling(sampled)),
-        (json!({ "stop": ["the", "and"], "max_tokens": 60 }), GenerateOptions::default().max_tokens(60).stop(["the", "and"])),
-        (json!({ "logit_bias": { "2047": 100 }, "max_tokens": 9 }), GenerateOptions::default().max_tokens(9).logit_bias([(2047, 100.0)])),
+        (
+            with(fields, &[("max_tokens", 20.into())]),
+            GenerateOptions::default().max_tokens(20).sampling(sampled),
+        ),
+        (
+            json!({ "stop": ["the", "and"], "max_tokens": 60 }),
+            GenerateOptions::default().max_tokens(60).stop(["the", "and"]),
+        ),
+        (
+            json!({ "logit_bias": { "2047": 100 }, "max_tokens": 9 }),
+            GenerateOptions::default().max_tokens(9).logit_bias([(2047, 100.0)]),
+        ),
         (
             json!({ "repetition_penalty": 1.5, "presence_penalty": -0.5, "max_tokens": 9 }),
-            GenerateOptions::default().max_tokens(9).sampling(Sampling::GREEDY.repetition_penalty(1.5).presence_penalty(-0.5)),
+            GenerateOptions::default()
+                .max_tokens(9)
+                .sampling(Sampling::GREEDY.repetition_penalty(1.5).presence_penalty(-0.5)),
         ),
     ];
     for (body, options) in cases {
@@ -25,7 +42,10 @@ fn answers_and_streams_are_what_the_model_writes_alone(model: &Model) {
         let text: String = tokens.iter().map(|token| &*token.text).collect();
         let stopped = format!("{:?}", generation.stop().unwrap());
         let reason = if stopped == "MaxTokens" { "length" } else { "stop" };
-        let body = with(body, &[("model", "tales".into()), ("prompt", "The bear".into()), ("user", "me".into())]);
+        let body = with(
+            body,
+            &[("model", "tales".into()), ("prompt", "The bear".into()), ("user", "me".into())],
+        );
         let whole = server.complete(&body);
         let choice = &whole["choices"][0];
         assert_eq!(
@@ -34,11 +54,21 @@ fn answers_and_streams_are_what_the_model_writes_alone(model: &Model) {
             "{body}"
         );
         let used = &whole["usage"];
-        assert_eq!((&used["prompt_tokens"], &used["completion_tokens"]), (&json!(prompt.len()), &json!(tokens.len())), "{whole}");
+        assert_eq!(
+            (&used["prompt_tokens"], &used["completion_tokens"]),
+            (&json!(prompt.len()), &json!(tokens.len())),
+            "{whole}"
+        );
         assert_eq!(used["total_tokens"], prompt.len() + tokens.len());
-        let chunks = post(&server.address, "/v1/completions", &with(body, &[("stream", true.into())])).chunks();
+        let chunks =
+            post(&server.address, "/v1/completions", &with(body, &[("stream", true.into())]))
+                .chunks();
         assert_eq!(joined(&chunks, 0), (text, reason.to_owned()));
-        assert!(chunks.iter().all(|chunk| chunk["id"] == chunks[0]["id"] && chunk.get("usage").is_none()));
+        assert!(
+            chunks
+                .iter()
+                .all(|chunk| chunk["id"] == chunks[0]["id"] && chunk.get("usage").is_none())
+        );
     }
     server.wait_for_load(0, 0);
 }
@@ -53,7 +83,12 @@ fn conversations_are_continued_by_the_template(model: &Model) {
         Message::new("assistant", "there was"),
     ];
     let options = GenerateOptions::default().max_tokens(12);
-    let text: String = model.chat(&messages, &options).unwrap().into_iter().map(|token| token.unwrap().text).collect();
+    let text: String = model
+        .chat(&messages, &options)
+        .unwrap()
+        .into_iter()
+        .map(|token| token.unwrap().text)
+        .collect();
     let body = json!({
         "model": "tales", "max_completion_tokens": 12, "n": 1, "logprobs": false, "tools": [],
         "messages": [
@@ -64,8 +99,14 @@ fn conversations_are_continued_by_the_template(model: &Model) {
     });
     let whole = post(&server.address, "/v1/chat/completions", &body).json();
     let message = &whole["choices"][0]["message"];
-    assert_eq!((&whole["object"], &message["role"], &message["content"]), (&json!("chat.completion"), &json!("assistant"), &json!(text)));
-    let stream = with(body, &[("stream", true.into()), ("stream_options", json!({ "include_usage": true }))]);
+    assert_eq!(
+        (&whole["object"], &message["role"], &message["content"]),
+        (&json!("chat.completion"), &json!("assistant"), &json!(text))
+    );
+    let stream = with(
+        body,
+        &[("stream", true.into()), ("stream_options", json!({ "include_usage": true }))],
+    );
     let mut chunks = post(&server.address, "/v1/chat/completions", &stream).chunks();
     let last = chunks.pop().unwrap();
     assert_eq!((&last["choices"], &last["usage"]["completion_tokens"]), (&json!([]), &json!(12)));
@@ -73,14 +114,20 @@ fn conversations_are_continued_by_the_template(model: &Model) {
     let prompt = last["usage"]["prompt_tokens"].as_u64().unwrap();
     let cached = last["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap();
     assert!(prompt > 16 && cached == prompt - 1, "{last}");
-    assert_eq!((&chunks[0]["object"], &chunks[0]["choices"][0]["delta"]["role"]), (&json!("chat.completion.chunk"), &json!("assistant")));
-    assert!(chunks.iter().all(|chunk| chunk["usage"] == Value::Null && chunk.get("usage").is_some()));
+    assert_eq!(
+        (&chunks[0]["object"], &chunks[0]["choices"][0]["delta"]["role"]),
+        (&json!("chat.completion.chunk"), &json!("assistant"))
+    );
+    assert!(
+        chunks.iter().all(|chunk| chunk["usage"] == Value::Null && chunk.get("usage").is_some())
+    );
     assert_eq!(joined(&chunks, 0), (text, "length".to_owned()));
 }
 
 each_engine!(conversations_are_continued_by_the_template);
 
-/// The shipped model does not reason: what it says after `<think>` counts as reasoning, since nothing ends it.
+/// The shipped model does not reason: what it says after `<think>` counts as reasoning, since
+/// nothing ends it.
 #[test]
 fn reasoning_is_told_from_the_answer() {
     const TEMPLATE: &str = "{{ bos_token }}{% for m in messages %}{{ m.reasoning_content }}{{ m.content }}{% endfor %}\
@@ -89,7 +136,8 @@ fn reasoning_is_told_from_the_answer() {
     let tokenizer = model.tokenizer().unwrap().with_chat_template(TEMPLATE);
     let server = Served::new(&model, 2, 8, |options| options.tokenizer(Some(tokenizer.clone())));
     let text = |prompt: &str| -> String {
-        let prompt = model.tokenizer().unwrap().encode_plain(&format!("<|begin_of_text|>{prompt}")).unwrap();
+        let prompt =
+            model.tokenizer().unwrap().encode_plain(&format!("<|begin_of_text|>{prompt}")).unwrap();
         model
             .generate_ids(&prompt, &GenerateOptions::default().max_tokens(9))
             .unwrap()
@@ -103,7 +151,12 @@ fn reasoning_is_told_from_the_answer() {
     let thoughts = text("The bear<think>\n").trim().to_owned();
     for (body, reasoning, answer, count) in [
         (&body, Some(&thoughts), String::new(), 9),
-        (&with(body.clone(), &[("chat_template_kwargs", json!({ "enable_thinking": true }))]), Some(&thoughts), String::new(), 9),
+        (
+            &with(body.clone(), &[("chat_template_kwargs", json!({ "enable_thinking": true }))]),
+            Some(&thoughts),
+            String::new(),
+            9,
+        ),
         (&off, None, text("The bear<think>\n\n</think>\n\n"), 0),
         (&hidden, None, String::new(), 9),
     ] {
@@ -119,23 +172,42 @@ fn reasoning_is_told_from_the_answer() {
             (&json!(9), &json!(count)),
             "{body}"
         );
-        let chunks = post(&server.address, "/v1/chat/completions", &with(body.clone(), &[("stream", true.into())])).chunks();
-        let said = |part: &str| chunks.iter().filter_map(|chunk| chunk["choices"][0]["delta"][part].as_str()).collect::<String>();
-        assert_eq!((said("reasoning_content"), said("content")), (reasoning.cloned().unwrap_or_default(), answer), "{body}");
+        let chunks = post(
+            &server.address,
+            "/v1/chat/completions",
+            &with(body.clone(), &[("stream", true.into())]),
+        )
+        .chunks();
+        let said = |part: &str| {
+            chunks
+                .iter()
+                .filter_map(|chunk| chunk["choices"][0]["delta"][part].as_str())
+                .collect::<String>()
+        };
+        assert_eq!(
+            (said("reasoning_content"), said("content")),
+            (reasoning.cloned().unwrap_or_default(), answer),
+            "{body}"
+        );
         assert_eq!(chunks.last().unwrap()["choices"][0]["finish_reason"], "length");
     }
     // What was said to itself may come back.
     let mut again = off;
-    again["messages"] = json!([{ "role": "assistant", "reasoning_content": "The ", "content": "bear" }]);
+    again["messages"] =
+        json!([{ "role": "assistant", "reasoning_content": "The ", "content": "bear" }]);
     let answer = post(&server.address, "/v1/chat/completions", &again).json();
-    assert_eq!(answer["choices"][0]["message"]["content"], text("The bear<think>\n\n</think>\n\n").as_str());
+    assert_eq!(
+        answer["choices"][0]["message"]["content"],
+        text("The bear<think>\n\n</think>\n\n").as_str()
+    );
     // The shipped template does not heed it, and nobody else's variables are known.
     let refused = |server: &Served, body: Value, words: &str| {
         let answer = post(&server.address, "/v1/chat/completions", &body);
         assert_eq!(answer.status, 400);
         let error = answer.json()["error"].clone();
         // Begins with the field's name.
-        let named = error["message"].as_str().unwrap().starts_with(error["param"].as_str().unwrap());
+        let named =
+            error["message"].as_str().unwrap().starts_with(error["param"].as_str().unwrap());
         assert!(named && error["message"].to_string().contains(words), "{error}");
     };
     let plain = Served::new(&model, 1, 1, |options| options);
@@ -146,8 +218,16 @@ fn reasoning_is_told_from_the_answer() {
             "chat_template_kwargs.enable_thinking: ",
         );
     }
-    refused(&server, with(body.clone(), &[("chat_template_kwargs", json!({ "thinking": true }))]), "chat_template_kwargs.thinking");
-    refused(&server, with(body.clone(), &[("chat_template_kwargs", json!({ "enable_thinking": "no" }))]), "true or false is expected");
+    refused(
+        &server,
+        with(body.clone(), &[("chat_template_kwargs", json!({ "thinking": true }))]),
+        "chat_template_kwargs.thinking",
+    );
+    refused(
+        &server,
+        with(body.clone(), &[("chat_template_kwargs", json!({ "enable_thinking": "no" }))]),
+        "true or false is expected",
+    );
     let by_user = json!([{ "role": "user", "reasoning_content": "a", "content": "b" }]);
     refused(&server, with(body, &[("messages", by_user)]), "messages[0].reasoning_content");
 }
@@ -156,48 +236,97 @@ fn reasoning_is_told_from_the_answer() {
 fn several_choices_of_several_prompts() {
     let server = Served::new(&cpu(), 3, 8, |options| options);
     let ids = cpu().encode_prompt("The bear").unwrap();
-    let options = |seed| GenerateOptions::default().max_tokens(8).sampling(Sampling::GREEDY.temperature(1.2).seed(seed));
+    let options = |seed| {
+        GenerateOptions::default()
+            .max_tokens(8)
+            .sampling(Sampling::GREEDY.temperature(1.2).seed(seed))
+    };
     let alone = |prompt: &str, seed| -> String {
-        cpu().generate(prompt, &options(seed)).unwrap().into_iter().map(|token| token.unwrap().text).collect()
+        cpu()
+            .generate(prompt, &options(seed))
+            .unwrap()
+            .into_iter()
+            .map(|token| token.unwrap().text)
+            .collect()
     };
     let wanted = [alone("Once", 7), alone("Once", 8), alone("The bear", 9), alone("The bear", 10)];
     let body = json!({ "prompt": ["Once", "The bear"], "n": 2, "seed": 7, "temperature": 1.2, "max_tokens": 8 });
     let whole = server.complete(&body);
-    let texts: Vec<_> = whole["choices"].as_array().unwrap().iter().map(|choice| choice["text"].as_str().unwrap()).collect();
+    let texts: Vec<_> = whole["choices"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|choice| choice["text"].as_str().unwrap())
+        .collect();
     assert_eq!(texts, wanted);
     let once = cpu().encode_prompt("Once").unwrap().len();
-    assert_eq!((&whole["usage"]["prompt_tokens"], &whole["usage"]["completion_tokens"]), (&json!(once + ids.len()), &json!(32)));
-    let chunks = post(&server.address, "/v1/completions", &with(body, &[("stream", true.into())])).chunks();
-    (0..4).for_each(|n| assert_eq!(joined(&chunks, n as u64), (wanted[n].clone(), "length".to_owned())));
+    assert_eq!(
+        (&whole["usage"]["prompt_tokens"], &whole["usage"]["completion_tokens"]),
+        (&json!(once + ids.len()), &json!(32))
+    );
+    let chunks =
+        post(&server.address, "/v1/completions", &with(body, &[("stream", true.into())])).chunks();
+    (0..4).for_each(|n| {
+        assert_eq!(joined(&chunks, n as u64), (wanted[n].clone(), "length".to_owned()))
+    });
     let by_ids = json!({ "prompt": ids, "seed": 9, "temperature": 1.2, "max_tokens": 8 });
     assert_eq!(server.complete(&by_ids)["choices"][0]["text"], wanted[2].as_str());
     // Without a seed, texts differ.
     let body = json!({ "prompt": "Once", "n": 3, "temperature": 2.0, "max_tokens": 16 });
-    let texts =
-        || server.complete(&body)["choices"].as_array().unwrap().iter().map(|choice| choice["text"].to_string()).collect::<Vec<_>>();
+    let texts = || {
+        server.complete(&body)["choices"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|choice| choice["text"].to_string())
+            .collect::<Vec<_>>()
+    };
     assert_ne!(texts(), texts());
-    assert_eq!(server.complete(&json!({ "prompt": "Once", "max_tokens": 0 }))["choices"][0]["text"], "");
+    assert_eq!(
+        server.complete(&json!({ "prompt": "Once", "max_tokens": 0 }))["choices"][0]["text"],
+        ""
+    );
 }
 
 #[test]
 fn a_server_says_what_requests_do_not() {
-    let defaults = GenerateOptions::default().sampling(Sampling::GREEDY.temperature(1.2)).ignore_eos(true);
-    let server = Served::new(&cpu(), 2, 2, |options| options.defaults(defaults.clone()).max_tokens(Some(20)).seed(Some(7)));
+    let defaults =
+        GenerateOptions::default().sampling(Sampling::GREEDY.temperature(1.2)).ignore_eos(true);
+    let server = Served::new(&cpu(), 2, 2, |options| {
+        options.defaults(defaults.clone()).max_tokens(Some(20)).seed(Some(7))
+    });
     let alone = |tokens: usize, seed: u64| -> String {
         let options = defaults.clone().max_tokens(tokens).sampling(defaults.sampling.seed(seed));
-        cpu().generate("Once", &options).unwrap().into_iter().map(|token| token.unwrap().text).collect()
+        cpu()
+            .generate("Once", &options)
+            .unwrap()
+            .into_iter()
+            .map(|token| token.unwrap().text)
+            .collect()
     };
     let texts = |body: Value| -> Vec<String> {
         let whole = server.complete(&with(body, &[("prompt", "Once".into())]));
-        whole["choices"].as_array().unwrap().iter().map(|choice| choice["text"].as_str().unwrap().to_owned()).collect()
+        whole["choices"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|choice| choice["text"].as_str().unwrap().to_owned())
+            .collect()
     };
     assert_eq!(texts(json!({ "n": 2 })), [alone(20, 7), alone(20, 8)]);
-    assert_eq!(texts(json!({ "max_tokens": 30, "seed": 9 })), [alone(30, 9)], "a default is no limit");
+    assert_eq!(
+        texts(json!({ "max_tokens": 30, "seed": 9 })),
+        [alone(30, 9)],
+        "a default is no limit"
+    );
     let chat = |body: Value| {
         let body = with(body, &[("messages", json!([{ "role": "user", "content": "Once" }]))]);
         post(&server.address, "/v1/chat/completions", &body).json()
     };
     let (said, longer) = (chat(json!({})), chat(json!({ "max_completion_tokens": 25 })));
-    assert_eq!((&said["usage"]["completion_tokens"], &longer["usage"]["completion_tokens"]), (&json!(20), &json!(25)));
+    assert_eq!(
+        (&said["usage"]["completion_tokens"], &longer["usage"]["completion_tokens"]),
+        (&json!(20), &json!(25))
+    );
     assert_eq!(said["choices"], chat(json!({}))["choices"], "the same seed");
 }

@@ -23,12 +23,21 @@ fn unfinished(server: &Served, key: &str, announced: usize, sent: usize) -> TcpS
 fn finished(server: &Served, key: &str, bytes: usize) -> u16 {
     let body = json!({ "prompt": "Hi", "max_tokens": 1 }).to_string();
     let body = " ".repeat(bytes - body.len()) + &body;
-    send(&server.address, COMPLETIONS, &[("Authorization", &format!("Bearer {key}"))], body.as_bytes()).unwrap().status
+    send(
+        &server.address,
+        COMPLETIONS,
+        &[("Authorization", &format!("Bearer {key}"))],
+        body.as_bytes(),
+    )
+    .unwrap()
+    .status
 }
 
 #[test]
 fn bytes_that_arrive_are_bounded() {
-    let server = Served::new(&cpu(), 1, 1, |options| options.keys(["ann", "bob"]).body(100_000).bytes(400_000));
+    let server = Served::new(&cpu(), 1, 1, |options| {
+        options.keys(["ann", "bob"]).body(100_000).bytes(400_000)
+    });
     let mut held = Vec::new();
     let mut refused = 0;
     for _ in 0..20 {
@@ -43,7 +52,11 @@ fn bytes_that_arrive_are_bounded() {
             held.push(connection);
         }
     }
-    assert!(held.len() <= 3 && refused >= 17, "{} held, {refused} refused: 60 000 bytes each, of 200 000", held.len());
+    assert!(
+        held.len() <= 3 && refused >= 17,
+        "{} held, {refused} refused: 60 000 bytes each, of 200 000",
+        held.len()
+    );
     assert_eq!(finished(&server, "ann", 90_000), 429);
     assert_eq!(finished(&server, "bob", 90_000), 200, "others have the other half");
     // Bytes are given back with their connection, once the server has seen it end.
@@ -68,8 +81,14 @@ fn bytes_are_given_back_with_every_answer() {
     for _ in 0..10 {
         assert_eq!(finished(&server, "", 90_000), 200);
         assert_eq!(send(&server.address, COMPLETIONS, &[], junk.as_bytes()).unwrap().status, 400);
-        assert_eq!(send(&server.address, "POST /v1/embeddings", &[], junk.as_bytes()).unwrap().status, 400);
-        assert_eq!(post(&server.address, "/v1/embeddings", &json!({ "input": vec!["a"; 40] })).json()["object"], "list");
+        assert_eq!(
+            send(&server.address, "POST /v1/embeddings", &[], junk.as_bytes()).unwrap().status,
+            400
+        );
+        assert_eq!(
+            post(&server.address, "/v1/embeddings", &json!({ "input": vec!["a"; 40] })).json()["object"],
+            "list"
+        );
     }
 }
 
@@ -90,36 +109,54 @@ fn prompts_that_cannot_fit_are_refused() {
     ] {
         let answer = post(&server.address, path, &with(json!({}), &[(field, value)]));
         let (status, error) = (answer.status, answer.json()["error"].clone());
-        assert!(status == 400 && error["param"] == field && error["code"] == "context_length_exceeded", "{path}: {status} {error}");
+        assert!(
+            status == 400 && error["param"] == field && error["code"] == "context_length_exceeded",
+            "{path}: {status} {error}"
+        );
         assert!(!error["message"].as_str().unwrap().contains("aa"), "{error}");
     }
-    let refused =
-        |prompt: Value| post(&server.address, "/v1/completions", &json!({ "prompt": prompt })).json()["error"]["message"].to_string();
+    let refused = |prompt: Value| {
+        post(&server.address, "/v1/completions", &json!({ "prompt": prompt })).json()["error"]["message"].to_string()
+    };
     assert!(refused(json!(long)).contains("bytes"), "not tokenized");
     let tokenizer = cpu().tokenizer().unwrap().with_chat_template("{{ 'a ' * 10000000 }}");
     let server = Served::new(&cpu(), 1, 1, |options| options.tokenizer(Some(tokenizer)));
-    let answer = post(&server.address, "/v1/chat/completions", &json!({ "messages": [{ "role": "user", "content": "Hi" }] }));
+    let answer = post(
+        &server.address,
+        "/v1/chat/completions",
+        &json!({ "messages": [{ "role": "user", "content": "Hi" }] }),
+    );
     assert_eq!(answer.status, 400);
 }
 
 #[test]
 fn tokens_of_embeddings_are_bounded() {
     let server = Served::new(&cpu(), 1, 1, |options| options.embedding_tokens(100));
-    let embed = |texts: usize| post(&server.address, "/v1/embeddings", &json!({ "input": vec![vec![7; 10]; texts] }));
+    let embed = |texts: usize| {
+        post(&server.address, "/v1/embeddings", &json!({ "input": vec![vec![7; 10]; texts] }))
+    };
     assert_eq!(embed(10).status, 200);
     let refused = embed(11);
     let (status, error) = (refused.status, refused.json()["error"].clone());
     assert!(status == 400 && error["param"] == "input", "{status} {error}");
-    assert!(error["message"].as_str().unwrap().contains("more than 100 tokens (`--embedding-tokens`)"), "{error}");
+    assert!(
+        error["message"].as_str().unwrap().contains("more than 100 tokens (`--embedding-tokens`)"),
+        "{error}"
+    );
     assert_eq!(get(&server.address, "/health").status, 200);
 }
 
 #[test]
 fn bytes_of_vectors_are_bounded() {
     let server = Served::new(&cpu(), 1, 1, |options| options.body(100_000).bytes(200_000));
-    let embed = |texts: usize| post(&server.address, "/v1/embeddings", &json!({ "input": vec!["a"; texts] }));
+    let embed = |texts: usize| {
+        post(&server.address, "/v1/embeddings", &json!({ "input": vec!["a"; texts] }))
+    };
     assert_eq!(embed(40).status, 200);
     let refused = embed(60);
     let (status, error) = (refused.status, refused.json()["error"].clone());
-    assert!(status == 400 && error["message"].as_str().unwrap().contains("at most 100000"), "{status} {error}");
+    assert!(
+        status == 400 && error["message"].as_str().unwrap().contains("at most 100000"),
+        "{status} {error}"
+    );
 }

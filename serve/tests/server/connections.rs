@@ -23,20 +23,27 @@ const WHILE: Duration = Duration::from_millis(300);
 fn idle_connections_and_unfinished_heads_end() {
     let server = Served::new(&cpu(), 1, 1, |options| options.idle(WHILE));
     let unfinished = b"POST /v1/completions HTTP/1.1\r\nHost: local";
-    for (bytes, answers) in [(&b""[..], 0), (unfinished, 0), (b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n", 1)] {
+    for (bytes, answers) in
+        [(&b""[..], 0), (unfinished, 0), (b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n", 1)]
+    {
         let mut connection = connect(&server.address, bytes);
         connection.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
         assert_eq!(rest(&mut connection).matches("HTTP/1.1 200").count(), answers);
     }
     // An answer may take longer than a head.
     let slow = Served::endless(&cpu(), 1, 1, |options| options.idle(Duration::from_millis(1)));
-    assert_eq!(slow.complete(&json!({ "prompt": "Once", "max_tokens": 100 }))["usage"]["completion_tokens"], 100);
+    assert_eq!(
+        slow.complete(&json!({ "prompt": "Once", "max_tokens": 100 }))["usage"]["completion_tokens"],
+        100
+    );
 }
 
 #[test]
 fn heads_are_bounded_in_bytes() {
     let server = Served::new(&cpu(), 1, 1, |options| options);
-    let head = |bytes: usize| request("GET /health", &format!("{HOST}X-Long: {}\r\n", "x".repeat(bytes)), "");
+    let head = |bytes: usize| {
+        request("GET /health", &format!("{HOST}X-Long: {}\r\n", "x".repeat(bytes)), "")
+    };
     assert_eq!(exchange(&server.address, &head(30_000)).0, 200);
     assert_eq!(exchange(&server.address, &head(33_000)).0, 431);
 }
@@ -45,20 +52,24 @@ fn heads_are_bounded_in_bytes() {
 fn half_closed_clients_get_their_answers() {
     let server = Served::endless(&cpu(), 1, 1, |options| options);
     for stream in [false, true] {
-        let body = json!({ "prompt": "Once", "max_tokens": 20, "stream": stream, "stream_options": null }).to_string();
+        let body =
+            json!({ "prompt": "Once", "max_tokens": 20, "stream": stream, "stream_options": null })
+                .to_string();
         let answer = half_closed(&server.address, &request("POST /v1/completions", HOST, &body));
         let end = if stream { "data: [DONE]" } else { "\"total_tokens\"" };
         assert!(status(&answer) == 200 && answer.contains(end), "{answer}");
     }
 }
 
-/// A stream goes on as long as it is taken; of an answer that comes as a whole, nobody knows whether anybody waits for it.
+/// A stream goes on as long as it is taken; of an answer that comes as a whole, nobody knows
+/// whether anybody waits for it.
 #[test]
 fn half_closed_answers_without_progress_end() {
     let slow = GenerateOptions::default().ignore_eos(true).logits(|_, _| sleep(WHILE / 10));
     let server = Served::new(&cpu(), 1, 1, |options| options.defaults(slow).half_closed(WHILE));
     let ask = |tokens: u64, stream: bool| {
-        let body = with(long(), &[("max_tokens", tokens.into()), ("stream", stream.into())]).to_string();
+        let body =
+            with(long(), &[("max_tokens", tokens.into()), ("stream", stream.into())]).to_string();
         half_closed(&server.address, &request("POST /v1/completions", HOST, &body))
     };
     assert_eq!(ask(400, false), "");
@@ -69,7 +80,8 @@ fn half_closed_answers_without_progress_end() {
 /// 20 MB, of which sockets hold a part.
 #[test]
 fn answers_that_nobody_reads_end() {
-    let server = Served::new(&cpu(), 1, 1, |options| options.stall(WHILE).patience(Duration::from_secs(60)));
+    let server =
+        Served::new(&cpu(), 1, 1, |options| options.stall(WHILE).patience(Duration::from_secs(60)));
     let body = json!({ "input": vec![[7]; 2048] }).to_string();
     let mut connection = connect(&server.address, &request("POST /v1/embeddings", HOST, &body));
     connection.set_read_timeout(None).unwrap();
@@ -104,7 +116,12 @@ fn connections_are_bounded_in_number() {
     let server = Served::new(&cpu(), 1, 1, |options| options.connections(4));
     let idle = [connect(&server.address, b""), connect(&server.address, b"")];
     let refused = rest(&mut connect(&server.address, b""));
-    assert!(status(&refused) == 429 && refused.contains("Retry-After: 1") && refused.contains("rate_limit_exceeded"), "{refused}");
+    assert!(
+        status(&refused) == 429
+            && refused.contains("Retry-After: 1")
+            && refused.contains("rate_limit_exceeded"),
+        "{refused}"
+    );
     // Elsewhere, 127.0.0.1 is the only address of the loopback interface.
     if cfg!(any(target_os = "linux", windows)) {
         assert_eq!(health_from("127.0.0.2", &server), 200, "two of four are left");
@@ -133,5 +150,9 @@ fn refusals_reach_clients_that_still_send() {
         assert_eq!(exchange(&server.address, &bytes).0, 404);
     }
     assert_eq!(get(&server.address, "/health").status, 200);
-    assert_eq!(post(&server.address, "/v1/completions", &json!({ "prompt": "Hi", "max_tokens": 1 })).status, 200);
+    assert_eq!(
+        post(&server.address, "/v1/completions", &json!({ "prompt": "Hi", "max_tokens": 1 }))
+            .status,
+        200
+    );
 }

@@ -10,28 +10,52 @@ fn embeddings_are_the_librarys() {
     let embed = |body: Value| post(&server.address, "/v1/embeddings", &body);
     let texts = ["The bear ate honey.", "It rained."];
     let wanted = pollster::block_on(model.embed(&texts, &EmbedOptions::default())).unwrap();
-    let answer = embed(json!({ "input": texts, "model": "tales", "user": "x", "dimensions": 512 })).json();
-    let floats =
-        |n: usize| -> Vec<f32> { answer["data"][n]["embedding"].as_array().unwrap().iter().map(|x| x.as_f64().unwrap() as f32).collect() };
+    let answer =
+        embed(json!({ "input": texts, "model": "tales", "user": "x", "dimensions": 512 })).json();
+    let floats = |n: usize| -> Vec<f32> {
+        answer["data"][n]["embedding"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|x| x.as_f64().unwrap() as f32)
+            .collect()
+    };
     for n in 0..2 {
         assert_eq!((floats(n), &answer["data"][n]["index"]), (wanted[n].vector.clone(), &json!(n)));
     }
     let tokens = wanted.iter().map(|one| one.tokens).sum::<usize>();
     assert_eq!(answer["usage"], json!({ "prompt_tokens": tokens, "total_tokens": tokens }));
-    assert_eq!((&answer["object"], &answer["model"], &answer["data"][0]["object"]), (&json!("list"), &json!("tales"), &json!("embedding")));
-    // OpenAI's client asks for base64, of four bytes a number: the first three make the first four characters.
+    assert_eq!(
+        (&answer["object"], &answer["model"], &answer["data"][0]["object"]),
+        (&json!("list"), &json!("tales"), &json!("embedding"))
+    );
+    // OpenAI's client asks for base64, of four bytes a number: the first three make the first four
+    // characters.
     let encoded = embed(json!({ "input": texts[0], "encoding_format": "base64" })).json();
     let encoded = encoded["data"][0]["embedding"].as_str().unwrap();
-    let digit = |c: u8| "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/".bytes().position(|d| d == c).unwrap_or(0) as u32;
+    let digit = |c: u8| {
+        "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
+            .bytes()
+            .position(|d| d == c)
+            .unwrap_or(0) as u32
+    };
     let bytes: Vec<u8> = encoded
         .as_bytes()
         .chunks(4)
-        .flat_map(|four| four.iter().fold(0, |bits, &c| bits << 6 | digit(c)).to_be_bytes()[1..].to_vec())
+        .flat_map(|four| {
+            four.iter().fold(0, |bits, &c| bits << 6 | digit(c)).to_be_bytes()[1..].to_vec()
+        })
         .take(4 * 512)
         .collect();
-    assert_eq!((encoded.len(), bytes), (2732, wanted[0].vector.iter().flat_map(|x| x.to_le_bytes()).collect()));
+    assert_eq!(
+        (encoded.len(), bytes),
+        (2732, wanted[0].vector.iter().flat_map(|x| x.to_le_bytes()).collect())
+    );
     let ids = model.tokenizer().unwrap().encode(texts[0]).unwrap();
-    assert_eq!(embed(json!({ "input": ids })).json()["data"][0]["embedding"], answer["data"][0]["embedding"]);
+    assert_eq!(
+        embed(json!({ "input": ids })).json()["data"][0]["embedding"],
+        answer["data"][0]["embedding"]
+    );
     for (body, param, words) in [
         (json!({}), "input", "there is none"),
         (json!({ "input": "" }), "input", "text 0 has no tokens"),
@@ -48,7 +72,12 @@ fn embeddings_are_the_librarys() {
     ] {
         let answer = embed(body);
         let (status, error) = (answer.status, answer.json()["error"].clone());
-        assert!(status == 400 && error["param"] == param && error["message"].as_str().unwrap().contains(words), "{status} {error}");
+        assert!(
+            status == 400
+                && error["param"] == param
+                && error["message"].as_str().unwrap().contains(words),
+            "{status} {error}"
+        );
     }
     assert_eq!(embed(json!({ "input": "a", "model": "other" })).status, 404);
 }
@@ -59,24 +88,43 @@ fn requests_for_vectors_wait_in_a_queue_that_ends() {
     let server = Served::new(&cpu(), 1, 1, |options| options);
     let body = json!({ "input": vec![vec![7; 200]; 8] });
     let statuses: Vec<_> = std::thread::scope(|scope| {
-        let asked: Vec<_> = (0..6).map(|_| scope.spawn(|| post(&server.address, "/v1/embeddings", &body).status)).collect();
+        let asked: Vec<_> = (0..6)
+            .map(|_| scope.spawn(|| post(&server.address, "/v1/embeddings", &body).status))
+            .collect();
         asked.into_iter().map(|one| one.join().unwrap()).collect()
     });
     assert!(statuses.contains(&200) && statuses.contains(&429), "{statuses:?}");
     assert!(statuses.iter().all(|status| [200, 429].contains(status)), "{statuses:?}");
-    assert_eq!(post(&server.address, "/v1/embeddings", &json!({ "input": "a" })).status, 200, "there is room again");
+    assert_eq!(
+        post(&server.address, "/v1/embeddings", &json!({ "input": "a" })).status,
+        200,
+        "there is room again"
+    );
 }
 
 #[test]
 fn vectors_do_not_depend_on_parts() {
     let (server, model) = (Served::new(&cpu(), 1, 1, |options| options), cpu());
-    let texts: Vec<Vec<u32>> = (0..40).map(|n| (0..1 + n * 37 % 50).map(|token| 20 + token as u32).collect()).collect();
-    let alone =
-        |ids: &Vec<u32>| pollster::block_on(model.embed_ids(std::slice::from_ref(ids), &EmbedOptions::default())).unwrap().remove(0);
+    let texts: Vec<Vec<u32>> =
+        (0..40).map(|n| (0..1 + n * 37 % 50).map(|token| 20 + token as u32).collect()).collect();
+    let alone = |ids: &Vec<u32>| {
+        pollster::block_on(model.embed_ids(std::slice::from_ref(ids), &EmbedOptions::default()))
+            .unwrap()
+            .remove(0)
+    };
     let answer = post(&server.address, "/v1/embeddings", &json!({ "input": texts })).json();
     for (n, ids) in texts.iter().enumerate() {
-        let found: Vec<f32> = answer["data"][n]["embedding"].as_array().unwrap().iter().map(|x| x.as_f64().unwrap() as f32).collect();
-        assert!(found == alone(ids).vector && answer["data"][n]["index"] == n, "text {n}, of {} tokens", ids.len());
+        let found: Vec<f32> = answer["data"][n]["embedding"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|x| x.as_f64().unwrap() as f32)
+            .collect();
+        assert!(
+            found == alone(ids).vector && answer["data"][n]["index"] == n,
+            "text {n}, of {} tokens",
+            ids.len()
+        );
     }
     assert_eq!(answer["usage"]["total_tokens"], texts.iter().map(Vec::len).sum::<usize>());
 }

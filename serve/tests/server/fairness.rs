@@ -12,11 +12,17 @@ const KEYS: [&str; 3] = ["ann", "bob", "cat"];
 
 fn ask(server: &Served, key: &str, path: &str, body: &Value) -> Answer {
     let key = format!("Bearer {key}");
-    send(&server.address, &format!("POST {path}"), &[("Authorization", &key)], body.to_string().as_bytes()).unwrap()
+    send(
+        &server.address,
+        &format!("POST {path}"),
+        &[("Authorization", &key)],
+        body.to_string().as_bytes(),
+    )
+    .unwrap()
 }
 
-/// How many of one client's requests are answered before another's, which comes when there is room for no more of the first client's. `count` is more
-/// than there is room for.
+/// How many of one client's requests are answered before another's, which comes when there is room
+/// for no more of the first client's. `count` is more than there is room for.
 fn answered_before(server: &Served, count: usize, path: &str, many: &Value, one: &Value) -> usize {
     scope(|scope| {
         let (sender, statuses) = channel();
@@ -35,7 +41,10 @@ fn answered_before(server: &Served, count: usize, path: &str, many: &Value, one:
 #[test]
 fn prompts_of_another_client_come_next() {
     let server = Served::endless(&cpu(), 1, 9, |options| options.keys(KEYS));
-    let (many, one) = (json!({ "prompt": "Once", "max_tokens": 100 }), json!({ "prompt": "The bear", "max_tokens": 1 }));
+    let (many, one) = (
+        json!({ "prompt": "Once", "max_tokens": 100 }),
+        json!({ "prompt": "The bear", "max_tokens": 1 }),
+    );
     let before = answered_before(&server, 11, "/v1/completions", &many, &one);
     assert!(before <= 2, "{before} of 10 came first");
 }
@@ -44,7 +53,10 @@ fn prompts_of_another_client_come_next() {
 #[test]
 fn one_client_leaves_slots_to_others() {
     let server = Served::endless(&cpu(), 4, 2, |options| options.keys(KEYS));
-    let (many, one) = (json!({ "prompt": "Once", "max_tokens": 490 }), json!({ "prompt": "The bear", "max_tokens": 1 }));
+    let (many, one) = (
+        json!({ "prompt": "Once", "max_tokens": 490 }),
+        json!({ "prompt": "The bear", "max_tokens": 1 }),
+    );
     assert_eq!(answered_before(&server, 7, "/v1/completions", &many, &one), 0);
 }
 
@@ -53,7 +65,8 @@ fn one_client_leaves_slots_to_others() {
 fn preparing_takes_turns() {
     const SLOW: &str = "{% for i in range(200) %}{% for j in range(1000) %}{% endfor %}{% endfor %}{{ messages[0].content }}";
     let tokenizer = cpu().tokenizer().unwrap().with_chat_template(SLOW);
-    let server = Served::endless(&cpu(), 25, 0, |options| options.keys(KEYS).tokenizer(Some(tokenizer)));
+    let server =
+        Served::endless(&cpu(), 25, 0, |options| options.keys(KEYS).tokenizer(Some(tokenizer)));
     let body = json!({ "messages": [{ "role": "user", "content": "Once" }], "max_tokens": 1 });
     let before = answered_before(&server, 50, "/v1/chat/completions", &body, &body);
     assert!(before <= 18, "{before} of 26 at least came first");
@@ -79,9 +92,15 @@ fn a_full_queue_makes_room_for_another_client() {
     let server = Served::endless(&cpu(), 1, 1, |options| options.keys(KEYS));
     let mut first = ask(&server, "ann", "/v1/completions", &long());
     assert!(first.event().is_some());
-    let second = open(&server.address, "POST /v1/completions", &key("Bearer ann"), whole.as_bytes()).unwrap();
+    let second =
+        open(&server.address, "POST /v1/completions", &key("Bearer ann"), whole.as_bytes())
+            .unwrap();
     server.wait_for_load(1, 1);
-    assert_eq!(ask(&server, "bob", "/v1/completions", &with(long(), &[("n", 2.into())])).status, 429, "more than its share");
+    assert_eq!(
+        ask(&server, "bob", "/v1/completions", &with(long(), &[("n", 2.into())])).status,
+        429,
+        "more than its share"
+    );
     drop(first);
     assert_eq!(answer(second).unwrap().status, 200);
 }
@@ -90,8 +109,13 @@ fn a_full_queue_makes_room_for_another_client() {
 #[test]
 fn slow_readers_keep_no_slot() {
     let server = Served::endless(&cpu(), 1, 1, |options| options.keys(KEYS));
-    let unread = ask(&server, "ann", "/v1/completions", &with(long(), &[("max_tokens", 200.into())]));
-    assert_eq!(ask(&server, "bob", "/v1/completions", &json!({ "prompt": "Once", "max_tokens": 2 })).status, 200);
+    let unread =
+        ask(&server, "ann", "/v1/completions", &with(long(), &[("max_tokens", 200.into())]));
+    assert_eq!(
+        ask(&server, "bob", "/v1/completions", &json!({ "prompt": "Once", "max_tokens": 2 }))
+            .status,
+        200
+    );
     server.wait_for_load(0, 0);
     assert_eq!(unread.chunks().len(), 201);
 }

@@ -20,30 +20,49 @@ use std::{
 };
 
 fn a_full_queue_is_429_and_who_leaves_makes_room(model: &Model) {
-    let server = Served::endless(model, 1, 1, |options| options.half_closed(Duration::from_millis(200)));
+    let server =
+        Served::endless(model, 1, 1, |options| options.half_closed(Duration::from_millis(200)));
     let mut first = post(&server.address, "/v1/completions", &long());
     assert!(first.event().is_some());
-    let second =
-        open(&server.address, "POST /v1/completions", &[], with(long(), &[("stream", false.into())]).to_string().as_bytes()).unwrap();
+    let second = open(
+        &server.address,
+        "POST /v1/completions",
+        &[],
+        with(long(), &[("stream", false.into())]).to_string().as_bytes(),
+    )
+    .unwrap();
     server.wait_for_load(1, 1);
     let refused = post(&server.address, "/v1/completions", &long());
     assert_eq!((refused.status, refused.header("retry-after")), (429, Some("1")));
     let error = refused.json()["error"].clone();
-    assert!(error["code"] == "rate_limit_exceeded" && error["message"].as_str().unwrap().contains("1 sequences run and 1 wait"), "{error}");
+    assert!(
+        error["code"] == "rate_limit_exceeded"
+            && error["message"].as_str().unwrap().contains("1 sequences run and 1 wait"),
+        "{error}"
+    );
     // Of several choices all run, or none.
     let several = post(&server.address, "/v1/completions", &with(long(), &[("n", 2.into())]));
     assert_eq!(several.status, 429);
-    // A client in the queue goes, then the one in the middle of its stream, then one that waits for all of it.
+    // A client in the queue goes, then the one in the middle of its stream, then one that waits for
+    // all of it.
     drop(second);
     server.wait_for_load(1, 0);
-    let third =
-        open(&server.address, "POST /v1/completions", &[], with(long(), &[("stream", false.into())]).to_string().as_bytes()).unwrap();
+    let third = open(
+        &server.address,
+        "POST /v1/completions",
+        &[],
+        with(long(), &[("stream", false.into())]).to_string().as_bytes(),
+    )
+    .unwrap();
     server.wait_for_load(1, 1);
     drop(first);
     server.wait_for_load(1, 0);
     drop(third);
     server.wait_for_load(0, 0);
-    assert_eq!(server.complete(&json!({ "prompt": "Hi", "max_tokens": 3 }))["usage"]["completion_tokens"], 3);
+    assert_eq!(
+        server.complete(&json!({ "prompt": "Hi", "max_tokens": 3 }))["usage"]["completion_tokens"],
+        3
+    );
 }
 
 each_engine!(a_full_queue_is_429_and_who_leaves_makes_room);
@@ -53,8 +72,10 @@ fn the_end_lets_answers_finish_and_cuts_those_that_do_not(model: &Model) {
         let gate = Arc::new(Gate::default());
         let waits = gate.clone();
         let options = GenerateOptions::default().ignore_eos(true).logits(move |_, _| waits.pass());
-        let mut server = Served::new(model, 2, 8, |o| o.defaults(options).grace(Duration::from_millis(grace)));
-        let mut stream = post(&server.address, "/v1/completions", &with(long(), &[("max_tokens", 60.into())]));
+        let mut server =
+            Served::new(model, 2, 8, |o| o.defaults(options).grace(Duration::from_millis(grace)));
+        let mut stream =
+            post(&server.address, "/v1/completions", &with(long(), &[("max_tokens", 60.into())]));
         assert!(stream.event().is_some());
         let start = Instant::now();
         server.end();
@@ -91,7 +112,10 @@ impl Gate {
     fn pass(&self) {
         let start = Instant::now();
         let passed = self.passed.fetch_add(1, Ordering::SeqCst);
-        while passed >= 5 && !self.is_open.load(Ordering::SeqCst) && start.elapsed() < Duration::from_secs(60) {
+        while passed >= 5
+            && !self.is_open.load(Ordering::SeqCst)
+            && start.elapsed() < Duration::from_secs(60)
+        {
             sleep(Duration::from_millis(1));
         }
     }
@@ -108,7 +132,11 @@ fn a_server_that_has_failed_says_so_and_ends() {
     let fails = |mut server: Served, path: &str, body: &Value, why: ErrorKind| {
         assert_eq!(get(&server.address, "/health").status, 200, "{path}");
         let answer = post(&server.address, path, body);
-        assert_eq!((answer.status, &answer.json()["error"]["type"]), (500, &json!("server_error")), "{path}");
+        assert_eq!(
+            (answer.status, &answer.json()["error"]["type"]),
+            (500, &json!("server_error")),
+            "{path}"
+        );
         let health = get(&server.address, "/health");
         assert_eq!((health.status, &health.json()["status"]), (503, &json!("failed")), "{path}");
         let error = server.result().unwrap_err();
@@ -117,8 +145,14 @@ fn a_server_that_has_failed_says_so_and_ends() {
     };
     let panics = GenerateOptions::default().logits(|_, _| panic!("as the test wants it"));
     let text = json!({ "prompt": "Once" });
-    fails(Served::new(&cpu(), 1, 1, |options| options.defaults(panics)), "/v1/completions", &text, ErrorKind::Internal);
-    for (path, body) in [("/v1/completions", text), ("/v1/embeddings", json!({ "input": "Once" }))] {
+    fails(
+        Served::new(&cpu(), 1, 1, |options| options.defaults(panics)),
+        "/v1/completions",
+        &text,
+        ErrorKind::Internal,
+    );
+    for (path, body) in [("/v1/completions", text), ("/v1/embeddings", json!({ "input": "Once" }))]
+    {
         let model = Model::load(&pollster::block_on(Context::new()).unwrap(), TALES).unwrap();
         let server = Served::new(&model, 1, 1, |options| options);
         model.context().unwrap().device().destroy();
@@ -134,7 +168,10 @@ fn numbers_that_are_not_finite_are_not_the_clients_fault() {
     let is_ours = |error: &Value| {
         let error = &error["error"];
         let named = error["message"].as_str().unwrap().contains("sampling");
-        assert!(named && error["type"] == "server_error" && error["param"] == Value::Null, "{error}");
+        assert!(
+            named && error["type"] == "server_error" && error["param"] == Value::Null,
+            "{error}"
+        );
     };
     let whole = post(&server.address, "/v1/completions", &json!({ "prompt": "Once" }));
     assert_eq!(whole.status, 500);
@@ -156,12 +193,19 @@ fn requests_that_wait_to_be_prepared_are_bounded() {
         let asked: Vec<_> = (0..8).map(|_| scope.spawn(ask)).collect();
         asked.into_iter().map(|one| one.join().unwrap()).collect()
     });
-    let (served, refused): (Vec<_>, Vec<_>) = answers.into_iter().partition(|answer| answer.status == 200);
-    assert!(!served.is_empty() && !refused.is_empty(), "{} served, {} refused", served.len(), refused.len());
+    let (served, refused): (Vec<_>, Vec<_>) =
+        answers.into_iter().partition(|answer| answer.status == 200);
+    assert!(
+        !served.is_empty() && !refused.is_empty(),
+        "{} served, {} refused",
+        served.len(),
+        refused.len()
+    );
     for answer in refused {
         assert_eq!((answer.status, answer.header("retry-after")), (429, Some("1")));
         let error = answer.json()["error"].clone();
-        let told = error["message"].as_str().unwrap().contains("requests are being prepared, and 2 wait");
+        let told =
+            error["message"].as_str().unwrap().contains("requests are being prepared, and 2 wait");
         assert!(told && error["code"] == "rate_limit_exceeded", "{error}");
     }
     assert_eq!(ask().status, 200, "there is room again");

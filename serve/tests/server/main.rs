@@ -38,11 +38,13 @@ fn cpu() -> Model {
 }
 
 fn gpu() -> Model {
-    static MODEL: LazyLock<Model> = LazyLock::new(|| Model::load(&pollster::block_on(Context::new()).unwrap(), TALES).unwrap());
+    static MODEL: LazyLock<Model> =
+        LazyLock::new(|| Model::load(&pollster::block_on(Context::new()).unwrap(), TALES).unwrap());
     MODEL.clone()
 }
 
-/// Tests of a function that takes a model: `NAME::cpu`, and `NAME::gpu`, which is ignored unless it is asked for.
+/// Tests of a function that takes a model: `NAME::cpu`, and `NAME::gpu`, which is ignored unless it
+/// is asked for.
 macro_rules! each_engine {
     ($name:ident) => {
         mod $name {
@@ -69,23 +71,43 @@ struct Served {
 }
 
 impl Served {
-    fn new(model: &Model, slots: usize, queue: usize, options: impl FnOnce(Options) -> Options) -> Self {
+    fn new(
+        model: &Model,
+        slots: usize,
+        queue: usize,
+        options: impl FnOnce(Options) -> Options,
+    ) -> Self {
         Self::at("127.0.0.1:0", model, slots, queue, options)
     }
 
-    fn at(listener: &str, model: &Model, slots: usize, queue: usize, options: impl FnOnce(Options) -> Options) -> Self {
+    fn at(
+        listener: &str,
+        model: &Model,
+        slots: usize,
+        queue: usize,
+        options: impl FnOnce(Options) -> Options,
+    ) -> Self {
         let batch = model.batch(BatchOptions::new(slots, 500).queue(queue)).unwrap();
         let server = Server::new(batch, options(Options::new("tales"))).unwrap();
         let runtime = tokio::runtime::Runtime::new().unwrap();
         let listener = runtime.block_on(TcpListener::bind(listener)).unwrap();
         let (port, (end, ended)) = (listener.local_addr().unwrap().port(), oneshot::channel());
-        let thread = spawn(move || runtime.block_on(server.run(listener, async { ended.await.unwrap_or(()) })));
+        let thread = spawn(move || {
+            runtime.block_on(server.run(listener, async { ended.await.unwrap_or(()) }))
+        });
         Self { address: format!("127.0.0.1:{port}"), end: Some(end), thread: Some(thread) }
     }
 
     /// Its texts do not end by themselves.
-    fn endless(model: &Model, slots: usize, queue: usize, options: impl FnOnce(Options) -> Options) -> Self {
-        Self::new(model, slots, queue, |defaults| options(defaults.defaults(GenerateOptions::default().ignore_eos(true))))
+    fn endless(
+        model: &Model,
+        slots: usize,
+        queue: usize,
+        options: impl FnOnce(Options) -> Options,
+    ) -> Self {
+        Self::new(model, slots, queue, |defaults| {
+            options(defaults.defaults(GenerateOptions::default().ignore_eos(true)))
+        })
     }
 
     fn end(&mut self) {
@@ -110,7 +132,11 @@ impl Served {
     fn wait_for_load(&self, running: u64, waiting: u64) {
         let start = Instant::now();
         while self.load() != (running.into(), waiting.into()) {
-            assert!(start.elapsed() < Duration::from_secs(60), "{:?}, not {running} and {waiting}", self.load());
+            assert!(
+                start.elapsed() < Duration::from_secs(60),
+                "{:?}, not {running} and {waiting}",
+                self.load()
+            );
             sleep(Duration::from_millis(5));
         }
     }
@@ -145,7 +171,11 @@ fn with(mut body: Value, more: &[(&str, Value)]) -> Value {
 /// The text of a choice in chunks, and why it ended.
 fn joined(chunks: &[Value], choice: u64) -> (String, String) {
     let (mut text, mut reason) = (String::new(), String::new());
-    for part in chunks.iter().filter_map(|chunk| chunk["choices"].get(0)).filter(|part| part["index"] == choice) {
+    for part in chunks
+        .iter()
+        .filter_map(|chunk| chunk["choices"].get(0))
+        .filter(|part| part["index"] == choice)
+    {
         assert!(reason.is_empty(), "{part} after the end");
         text += part["text"].as_str().or(part["delta"]["content"].as_str()).unwrap_or("");
         reason += part["finish_reason"].as_str().unwrap_or("");

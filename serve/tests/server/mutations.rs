@@ -1,4 +1,5 @@
-//! Requests that are damaged in many ways: each is answered or its connection closed, and the server goes on.
+//! Requests that are damaged in many ways: each is answered or its connection closed, and the
+//! server goes on.
 
 use crate::{
     Served,
@@ -14,7 +15,8 @@ use std::{
     time::Duration,
 };
 
-/// Threads that send requests: most of the time, they wait for the server to give an unfinished request up.
+/// Threads that send requests: most of the time, they wait for the server to give an unfinished
+/// request up.
 const CLIENTS: u64 = 64;
 
 /// What came of a request.
@@ -29,7 +31,8 @@ enum Outcome {
 
 /// How many requests, unless `MUTATIONS` says it.
 fn count() -> u64 {
-    std::env::var("MUTATIONS").map_or(1000, |count| count.parse().expect("MUTATIONS is a whole number"))
+    std::env::var("MUTATIONS")
+        .map_or(1000, |count| count.parse().expect("MUTATIONS is a whole number"))
 }
 
 /// Values where others are expected.
@@ -63,7 +66,12 @@ fn change(value: &mut Value, random: &mut StdRng) {
             match random.random_range(0..6) {
                 0 => drop(map.remove(&key)),
                 1 => drop(
-                    map.insert(["stop", "n", "logit_bias", "seed", "stream_options", "?"][random.random_range(0..6)].into(), odd(random)),
+                    map.insert(
+                        ["stop", "n", "logit_bias", "seed", "stream_options", "?"]
+                            [random.random_range(0..6)]
+                        .into(),
+                        odd(random),
+                    ),
                 ),
                 _ => change(map.get_mut(&key).expect("it is there"), random),
             }
@@ -89,7 +97,11 @@ fn damage(bytes: &mut Vec<u8>, random: &mut StdRng) {
             1 => bytes.insert(at.min(bytes.len()), random.random()),
             2 => drop((at < bytes.len()).then(|| bytes.remove(at))),
             3 => bytes.extend_from_within(at.min(bytes.len())..),
-            _ => bytes.iter_mut().skip(at).take(1).for_each(|byte| *byte ^= 1 << random.random_range(0..8)),
+            _ => bytes
+                .iter_mut()
+                .skip(at)
+                .take(1)
+                .for_each(|byte| *byte ^= 1 << random.random_range(0..8)),
         }
     }
 }
@@ -109,7 +121,9 @@ fn sound(random: &mut StdRng) -> (&'static str, Value) {
             "POST /v1/completions",
             json!({ "prompt": [5, 6, 7], "max_tokens": 1, "temperature": 0.5, "top_p": 0.9, "stream": true, "stream_options": { "include_usage": true } }),
         ),
-        3 => ("POST /v1/embeddings", json!({ "input": ["one", "two"], "encoding_format": "base64" })),
+        3 => {
+            ("POST /v1/embeddings", json!({ "input": ["one", "two"], "encoding_format": "base64" }))
+        }
         _ => ("GET /v1/models/tales", Value::Null),
     }
 }
@@ -141,7 +155,8 @@ fn send(address: &str, random: &mut StdRng) -> Outcome {
     let _ = connection.write_all(&[head, body].concat());
     match random.random_range(0..20) {
         0 => return Outcome::Closed,
-        // What is unfinished is waited for until a timeout of the server's, which here is not the point.
+        // What is unfinished is waited for until a timeout of the server's, which here is not the
+        // point.
         n if n < 5 || damaged == 1 || length > 0 => drop(connection.shutdown(Shutdown::Write)),
         _ => {}
     }
@@ -164,11 +179,15 @@ fn read(mut answer: Answer, cancels: bool, random: &mut StdRng) -> Outcome {
 fn outcomes(address: &str) -> BTreeMap<Outcome, u64> {
     let client = |seed| {
         let mut random = StdRng::seed_from_u64(seed);
-        (seed..count()).step_by(CLIENTS as usize).map(|_| send(address, &mut random)).collect::<Vec<_>>()
+        (seed..count())
+            .step_by(CLIENTS as usize)
+            .map(|_| send(address, &mut random))
+            .collect::<Vec<_>>()
     };
     let mut counts = BTreeMap::new();
     std::thread::scope(|threads| {
-        let clients: Vec<_> = (0..CLIENTS).map(|seed| threads.spawn(move || client(seed))).collect();
+        let clients: Vec<_> =
+            (0..CLIENTS).map(|seed| threads.spawn(move || client(seed))).collect();
         let all = clients.into_iter().flat_map(|client| client.join().expect("a client"));
         all.for_each(|outcome| *counts.entry(outcome).or_default() += 1);
     });
@@ -178,15 +197,24 @@ fn outcomes(address: &str) -> BTreeMap<Outcome, u64> {
 #[test]
 fn damaged_requests_leave_the_server_whole() {
     let hurry = Duration::from_secs(3);
-    let server = Served::new(&cpu(), 4, 256, |options| options.max_tokens(Some(4)).half_closed(hurry).idle(hurry).patience(hurry));
+    let server = Served::new(&cpu(), 4, 256, |options| {
+        options.max_tokens(Some(4)).half_closed(hurry).idle(hurry).patience(hurry)
+    });
     let sound = json!({ "prompt": "Once upon a time", "max_tokens": 8, "temperature": 0 });
     let before = server.complete(&sound)["choices"].clone();
     let outcomes = outcomes(&server.address);
     println!("{outcomes:?}");
-    // Some are as good as before, some are wrong, some are cancelled, and none is the server's fault.
-    assert!(outcomes[&Outcome::Status(200)] > 0 && outcomes[&Outcome::Status(400)] > 0, "{outcomes:?}");
+    // Some are as good as before, some are wrong, some are cancelled, and none is the server's
+    // fault.
+    assert!(
+        outcomes[&Outcome::Status(200)] > 0 && outcomes[&Outcome::Status(400)] > 0,
+        "{outcomes:?}"
+    );
     assert!(outcomes[&Outcome::Cancelled] >= count() / 100, "{outcomes:?}");
-    assert!(outcomes.keys().all(|outcome| !matches!(outcome, Outcome::Status(500..))), "{outcomes:?}");
+    assert!(
+        outcomes.keys().all(|outcome| !matches!(outcome, Outcome::Status(500..))),
+        "{outcomes:?}"
+    );
     server.wait_for_load(0, 0);
     assert_eq!(server.complete(&sound)["choices"], before);
 }

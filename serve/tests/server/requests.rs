@@ -20,16 +20,33 @@ fn what_is_served_and_who_may_ask() {
         let answer = send(&server.address, head, &[("Authorization", key)], body).unwrap();
         (answer.status, answer.header("www-authenticate").map(str::to_owned), answer.json())
     };
-    assert_eq!(get(&server.address, "/health").json(), json!({ "status": "ok", "running": 0, "waiting": 0, "slots": 2, "queue": 3 }));
+    assert_eq!(
+        get(&server.address, "/health").json(),
+        json!({ "status": "ok", "running": 0, "waiting": 0, "slots": 2, "queue": 3 })
+    );
     let (status, _, list) = key("Bearer sesame", "GET /v1/models", b"");
-    assert_eq!((status, &list["object"], &list["data"][0]["id"]), (200, &json!("list"), &json!("tales")));
+    assert_eq!(
+        (status, &list["object"], &list["data"][0]["id"]),
+        (200, &json!("list"), &json!("tales"))
+    );
     assert_eq!(key("Bearer sesame", "GET /v1/models/tales", b"").2["object"], "model");
     let (status, _, error) = key("Bearer sesame", "GET /v1/models/a/b", b"");
     assert_eq!((status, &error["error"]["code"]), (404, &json!("model_not_found")));
-    for wrong in ["Bearer sesam", "Bearer sesame2", "Bearer sesamf", "sesame", "Bearer ", "Basic sesame"] {
-        for head in ["GET /v1/models", "GET /v1/models/tales", "POST /v1/completions", "POST /v1/chat/completions"] {
+    for wrong in
+        ["Bearer sesam", "Bearer sesame2", "Bearer sesamf", "sesame", "Bearer ", "Basic sesame"]
+    {
+        for head in [
+            "GET /v1/models",
+            "GET /v1/models/tales",
+            "POST /v1/completions",
+            "POST /v1/chat/completions",
+        ] {
             let (status, scheme, error) = key(wrong, head, b"{}");
-            assert_eq!((status, scheme.as_deref(), &error["error"]["code"]), (401, Some("Bearer"), &json!("invalid_api_key")), "{wrong}");
+            assert_eq!(
+                (status, scheme.as_deref(), &error["error"]["code"]),
+                (401, Some("Bearer"), &json!("invalid_api_key")),
+                "{wrong}"
+            );
         }
     }
     let (status, _, error) = key("Bearer sesame", "GET /v2", b"");
@@ -54,23 +71,47 @@ fn what_is_wrong_is_named() {
         (messages(json!(null)), "messages", "none"),
         (messages(json!("Hi")), "messages", "list"),
         (messages(json!([])), "messages", "0 messages"),
-        (messages(json!(vec![json!({ "role": "user", "content": "x" }); 4097])), "messages", "4097"),
+        (
+            messages(json!(vec![json!({ "role": "user", "content": "x" }); 4097])),
+            "messages",
+            "4097",
+        ),
         (messages(json!(["Hi"])), "messages[0]", "an object"),
         (messages(json!([{ "content": "Hi" }])), "messages[0].role", "none"),
         (messages(json!([{ "role": "tool", "content": "Hi" }])), "messages[0].role", "user"),
         (messages(json!([{ "role": 7, "content": "Hi" }])), "messages[0].role", "7"),
         (messages(json!([{ "role": "user" }])), "messages[0].content", "none"),
         (messages(json!([{ "role": "user", "content": 7 }])), "messages[0].content", "7"),
-        (messages(json!([{ "role": "user", "content": [{ "type": "image_url" }] }])), "messages[0].content[0].type", "text"),
-        (messages(json!([{ "role": "user", "content": [{ "type": "text" }] }])), "messages[0].content[0].text", "none"),
-        (messages(json!([{ "role": "user", "content": "Hi", "name": "Ann" }])), "messages[0].name", "no such field"),
-        (messages(json!([{ "role": "assistant", "content": "Hi", "tool_calls": [{}] }])), "messages[0].tool_calls", "not supported"),
+        (
+            messages(json!([{ "role": "user", "content": [{ "type": "image_url" }] }])),
+            "messages[0].content[0].type",
+            "text",
+        ),
+        (
+            messages(json!([{ "role": "user", "content": [{ "type": "text" }] }])),
+            "messages[0].content[0].text",
+            "none",
+        ),
+        (
+            messages(json!([{ "role": "user", "content": "Hi", "name": "Ann" }])),
+            "messages[0].name",
+            "no such field",
+        ),
+        (
+            messages(json!([{ "role": "assistant", "content": "Hi", "tool_calls": [{}] }])),
+            "messages[0].tool_calls",
+            "not supported",
+        ),
         (chat(json!({ "max_tokens": 0 })), "max_tokens", "from 1"),
         (chat(json!({ "max_tokens": 3, "max_completion_tokens": 4 })), "max_tokens", "one of them"),
         (chat(json!({ "logprobs": true })), "logprobs", "not supported"),
         (chat(json!({ "top_logprobs": 2 })), "top_logprobs", "not supported"),
         (chat(json!({ "tools": [{}] })), "tools", "not supported"),
-        (chat(json!({ "response_format": { "type": "json_object" } })), "response_format", "not supported"),
+        (
+            chat(json!({ "response_format": { "type": "json_object" } })),
+            "response_format",
+            "not supported",
+        ),
         (chat(json!({ "reasoning_effort": "low" })), "reasoning_effort", "not supported"),
         (chat(json!({ "temprature": 1 })), "temprature", "no such field"),
         (text(json!({ "prompt": null })), "prompt", "none"),
@@ -112,7 +153,11 @@ fn what_is_wrong_is_named() {
         (text(json!({ "logit_bias": { "7": 101 } })), "logit_bias", "token 7"),
         (text(json!({ "stream": "yes" })), "stream", "a string"),
         (text(json!({ "stream_options": {} })), "stream_options", "streams"),
-        (text(json!({ "stream": true, "stream_options": { "usage": true } })), "stream_options.usage", "no such field"),
+        (
+            text(json!({ "stream": true, "stream_options": { "usage": true } })),
+            "stream_options.usage",
+            "no such field",
+        ),
         (text(json!({ "model": 7 })), "model", "7"),
         (text(json!({ ("\n".to_owned() + &"x".repeat(300)): 7 })), "xxx", "no such field"),
     ];
@@ -121,16 +166,33 @@ fn what_is_wrong_is_named() {
         let answer = post(&server.address, path, &body);
         let (status, error) = (answer.status, answer.json()["error"].clone());
         let named = error["param"].as_str().unwrap_or("");
-        let right = named == param || (param == "xxx" && named.contains(param) && named.len() < 120 && !named.contains('\n'));
-        assert!(status == 400 && right && error["type"] == "invalid_request_error", "{param}: {status} {error}");
+        let right = named == param
+            || (param == "xxx"
+                && named.contains(param)
+                && named.len() < 120
+                && !named.contains('\n'));
+        assert!(
+            status == 400 && right && error["type"] == "invalid_request_error",
+            "{param}: {status} {error}"
+        );
         assert!(error["message"].as_str().unwrap().contains(wanted), "{param}: {error}");
     }
-    let bias = post(&server.address, "/v1/completions", &json!({ "prompt": "Hi", "logit_bias": { "99999": 1 } }));
-    assert!(bias.status == 400 && bias.json()["error"]["message"].as_str().unwrap().contains("99999"));
+    let bias = post(
+        &server.address,
+        "/v1/completions",
+        &json!({ "prompt": "Hi", "logit_bias": { "99999": 1 } }),
+    );
+    assert!(
+        bias.status == 400 && bias.json()["error"]["message"].as_str().unwrap().contains("99999")
+    );
     let long = post(&server.address, "/v1/completions", &json!({ "prompt": vec![7; 513] })).json();
     assert_eq!(long["error"]["code"], "context_length_exceeded");
-    let unknown = post(&server.address, "/v1/completions", &json!({ "prompt": "Hi", "model": "gpt" }));
-    assert_eq!((unknown.status, &unknown.json()["error"]["code"]), (404, &json!("model_not_found")));
+    let unknown =
+        post(&server.address, "/v1/completions", &json!({ "prompt": "Hi", "model": "gpt" }));
+    assert_eq!(
+        (unknown.status, &unknown.json()["error"]["code"]),
+        (404, &json!("model_not_found"))
+    );
     for body in ["", "{", "[]", "7", "\"x\"", "{\"prompt\": \"\u{0}\"}", &"[".repeat(9000)] {
         let answer = send(
             &server.address,
@@ -139,17 +201,28 @@ fn what_is_wrong_is_named() {
             body.as_bytes(),
         )
         .unwrap();
-        assert!(answer.status == 400 && answer.json()["error"]["message"].as_str().unwrap().contains("body"), "{body:.20}");
+        assert!(
+            answer.status == 400
+                && answer.json()["error"]["message"].as_str().unwrap().contains("body"),
+            "{body:.20}"
+        );
     }
     assert_eq!(server.load(), (0.into(), 0.into()), "nothing of it ran");
 }
 
 #[test]
 fn bodies_have_a_type_a_length_and_a_time() {
-    let server = Served::new(&cpu(), 2, 8, |options| options.body(1000).patience(Duration::from_millis(300)));
+    let server = Served::new(&cpu(), 2, 8, |options| {
+        options.body(1000).patience(Duration::from_millis(300))
+    });
     let body = json!({ "prompt": "Hi", "max_tokens": 1 }).to_string();
-    let status = |headers: &[(&str, &str)], body: &[u8]| send(&server.address, "POST /v1/completions", headers, body).unwrap().status;
-    assert_eq!(status(&[("Content-Type", "application/json; charset=utf-8")], body.as_bytes()), 200);
+    let status = |headers: &[(&str, &str)], body: &[u8]| {
+        send(&server.address, "POST /v1/completions", headers, body).unwrap().status
+    };
+    assert_eq!(
+        status(&[("Content-Type", "application/json; charset=utf-8")], body.as_bytes()),
+        200
+    );
     // What a form of another site can send.
     for kind in ["text/plain", "application/x-www-form-urlencoded", "application/jsonp", ""] {
         assert_eq!(status(&[("Content-Type", kind)], body.as_bytes()), 415, "{kind}");
@@ -159,12 +232,15 @@ fn bodies_have_a_type_a_length_and_a_time() {
     assert_eq!(status(&[], (longest.clone() + " ").as_bytes()), 413);
     // Said to be long, and in pieces of which nobody says how many there are.
     assert_eq!(status(&[("Content-Length", "99999999999")], body.as_bytes()), 413);
-    let mut pieces = open(&server.address, "POST /v1/completions", &[("Content-Length", "900")], b" ").unwrap();
+    let mut pieces =
+        open(&server.address, "POST /v1/completions", &[("Content-Length", "900")], b" ").unwrap();
     pieces.write_all(&[b' '; 100]).unwrap();
     assert_eq!(answer(pieces).unwrap().status, 408);
     let mut chunked = std::net::TcpStream::connect(&server.address).unwrap();
     let head = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n";
-    chunked.write_all(format!("{head}7d0\r\n{}\r\n0\r\n\r\n", " ".repeat(2000)).as_bytes()).unwrap();
+    chunked
+        .write_all(format!("{head}7d0\r\n{}\r\n0\r\n\r\n", " ".repeat(2000)).as_bytes())
+        .unwrap();
     assert_eq!(answer(chunked).unwrap().status, 413);
 }
 
@@ -180,25 +256,50 @@ fn a_model_without_a_template_or_a_tokenizer_says_so() {
     let refused = |server: &Served, path: &str, body: &Value, param: &str, wanted: &str| {
         let answer = post(&server.address, path, body);
         let (status, error) = (answer.status, answer.json()["error"].clone());
-        assert!(status == 400 && error["param"] == param && error["message"].as_str().unwrap().contains(wanted), "{status} {error}");
+        assert!(
+            status == 400
+                && error["param"] == param
+                && error["message"].as_str().unwrap().contains(wanted),
+            "{status} {error}"
+        );
     };
     let server = Served::new(&model(), 1, 1, |options| options);
     refused(&server, "/v1/chat/completions", &chat, "messages", "chat template");
-    assert_eq!(server.complete(&json!({ "prompt": "Hi", "max_tokens": 2 }))["usage"]["completion_tokens"], 2);
+    assert_eq!(
+        server.complete(&json!({ "prompt": "Hi", "max_tokens": 2 }))["usage"]["completion_tokens"],
+        2
+    );
     // A template of somebody's own, which may refuse what it is given.
     let tokenizer = model()
         .tokenizer()
         .unwrap()
         .with_chat_template("{% if messages|length > 1 %}{{ raise_exception('one only') }}{% endif %}{{ messages[0].content }}");
     let server = Served::new(&model(), 1, 1, |options| options.tokenizer(Some(tokenizer)));
-    assert_eq!(post(&server.address, "/v1/chat/completions", &with(chat.clone(), &[("max_tokens", 2.into())])).status, 200);
+    assert_eq!(
+        post(
+            &server.address,
+            "/v1/chat/completions",
+            &with(chat.clone(), &[("max_tokens", 2.into())])
+        )
+        .status,
+        200
+    );
     let two = json!({ "messages": [{ "role": "user", "content": "Hi" }, { "role": "user", "content": "Hi" }] });
     refused(&server, "/v1/chat/completions", &two, "messages", "one only");
     std::fs::remove_file(folder.join("tokenizer.json")).unwrap();
     let server = Served::new(&model(), 1, 1, |options| options);
     refused(&server, "/v1/completions", &json!({ "prompt": "Hi" }), "prompt", "tokenizer");
-    refused(&server, "/v1/completions", &json!({ "prompt": [5], "stop": "x" }), "prompt", "tokenizer");
-    assert_eq!(server.complete(&json!({ "prompt": [5], "max_tokens": 2 }))["choices"][0]["text"], "");
+    refused(
+        &server,
+        "/v1/completions",
+        &json!({ "prompt": [5], "stop": "x" }),
+        "prompt",
+        "tokenizer",
+    );
+    assert_eq!(
+        server.complete(&json!({ "prompt": [5], "max_tokens": 2 }))["choices"][0]["text"],
+        ""
+    );
     std::fs::remove_dir_all(folder).unwrap();
 }
 
@@ -207,15 +308,28 @@ fn a_model_without_a_template_or_a_tokenizer_says_so() {
 fn more_choices_than_there_can_be_are_refused_for_good() {
     let server = Served::new(&cpu(), 2, 1, |options| options);
     let ask = |prompts: usize, n: usize| {
-        let answer = post(&server.address, "/v1/completions", &json!({ "prompt": vec!["Hi"; prompts], "n": n, "max_tokens": 1 }));
+        let answer = post(
+            &server.address,
+            "/v1/completions",
+            &json!({ "prompt": vec!["Hi"; prompts], "n": n, "max_tokens": 1 }),
+        );
         (answer.status, answer.json()["error"].clone())
     };
     assert_eq!([ask(1, 3).0, ask(3, 1).0], [200; 2]);
     for (prompts, n, field) in [(1, 4, "n"), (2, 2, "n"), (4, 1, "prompt"), (4, 2, "prompt")] {
         let (status, error) = ask(prompts, n);
-        assert!(status == 400 && error["param"] == field && error["message"].to_string().contains("3 in all"), "{status} {error}");
+        assert!(
+            status == 400
+                && error["param"] == field
+                && error["message"].to_string().contains("3 in all"),
+            "{status} {error}"
+        );
     }
-    let chat = post(&server.address, "/v1/chat/completions", &json!({ "messages": [{ "role": "user", "content": "Hi" }], "n": 4 }));
+    let chat = post(
+        &server.address,
+        "/v1/chat/completions",
+        &json!({ "messages": [{ "role": "user", "content": "Hi" }], "n": 4 }),
+    );
     assert_eq!((chat.status, &chat.json()["error"]["param"]), (400, &json!("n")));
 }
 
@@ -228,6 +342,9 @@ fn defaults_that_serve_no_request_are_refused() {
         (GenerateOptions::default().sampling(Sampling::GREEDY.temperature(-1.0)), "temperature"),
     ] {
         let refused = Server::new(batch.clone(), Options::new("tales").defaults(defaults)).err();
-        assert!(matches!(&refused, Some(Error::Invalid { what, .. }) if what.contains(wanted)), "{wanted}: {refused:?}");
+        assert!(
+            matches!(&refused, Some(Error::Invalid { what, .. }) if what.contains(wanted)),
+            "{wanted}: {refused:?}"
+        );
     }
 }

@@ -1,4 +1,5 @@
-//! Decoders of GGUF's tensor types. Callers have checked the number of bytes against the type's size.
+//! Decoders of GGUF's tensor types. Callers have checked the number of bytes against the type's
+//! size.
 
 use crate::{
     formats::problem::{Problem, with_share},
@@ -23,7 +24,8 @@ pub enum GgufType {
     Bf16,
     /// Blocks of 32 8-bit integers with a scale each.
     Q8_0,
-    /// Blocks of 256 4-bit integers with two scales, and for every 32 of them a 6-bit scale and a 6-bit offset.
+    /// Blocks of 256 4-bit integers with two scales, and for every 32 of them a 6-bit scale and a
+    /// 6-bit offset.
     Q4K,
     /// Blocks of 256 6-bit integers with a scale, and an 8-bit scale for every 16 of them.
     Q6K,
@@ -35,7 +37,8 @@ pub enum GgufType {
     Tq2_0,
     /// 2-bit codes in blocks of 64 with a scale each; ternary where code 3 does not occur.
     Q2_0,
-    /// [`GgufType::Q2_0`] in blocks of 128. (Older files give it the number of that type: they are told apart by the tensors' places.)
+    /// [`GgufType::Q2_0`] in blocks of 128. (Older files give it the number of that type: they are
+    /// told apart by the tensors' places.)
     Pq2_0,
     /// Ternary: blocks of 128 weights, five to a byte, with a scale each.
     Ptq1_0,
@@ -99,7 +102,9 @@ impl GgufType {
             Self::Other(_) => Ok(None),
             // Four codes per byte, then 32 bytes that begin with the scale.
             Self::I2S => Ok(Some(elements.div_ceil(4).saturating_add(32))),
-            _ if !columns.is_multiple_of(size) => Err(format!("has rows of {columns} elements; {self:?} needs whole blocks of {size}")),
+            _ if !columns.is_multiple_of(size) => Err(format!(
+                "has rows of {columns} elements; {self:?} needs whole blocks of {size}"
+            )),
             _ => Ok(Some((elements / size).saturating_mul(bytes))),
         }
     }
@@ -119,14 +124,30 @@ struct Block {
     pack: fn(&[u8], &mut [u32]),
 }
 
-static TQ1_0: Block =
-    Block { bytes: 54, columns: 256, scale: 52, codes: 0..0, has_code_3: false, pack: |block, words| pack_trits(block, TQ1_PARTS, words) };
-static PTQ1_0: Block =
-    Block { bytes: 28, columns: 128, scale: 26, codes: 0..0, has_code_3: false, pack: |block, words| pack_trits(block, PTQ1_PARTS, words) };
-static TQ2_0: Block = Block { bytes: 66, columns: 256, scale: 64, codes: 0..64, has_code_3: false, pack: pack_tq2 };
-static Q2_0: Block = Block { bytes: 18, columns: 64, scale: 0, codes: 2..18, has_code_3: true, pack: pack_q2 };
-static PQ2_0: Block = Block { bytes: 34, columns: 128, scale: 0, codes: 2..34, has_code_3: true, pack: pack_q2 };
-static Q1_0: Block = Block { bytes: 18, columns: 128, scale: 0, codes: 0..0, has_code_3: false, pack: pack_q1 };
+static TQ1_0: Block = Block {
+    bytes: 54,
+    columns: 256,
+    scale: 52,
+    codes: 0..0,
+    has_code_3: false,
+    pack: |block, words| pack_trits(block, TQ1_PARTS, words),
+};
+static PTQ1_0: Block = Block {
+    bytes: 28,
+    columns: 128,
+    scale: 26,
+    codes: 0..0,
+    has_code_3: false,
+    pack: |block, words| pack_trits(block, PTQ1_PARTS, words),
+};
+static TQ2_0: Block =
+    Block { bytes: 66, columns: 256, scale: 64, codes: 0..64, has_code_3: false, pack: pack_tq2 };
+static Q2_0: Block =
+    Block { bytes: 18, columns: 64, scale: 0, codes: 2..18, has_code_3: true, pack: pack_q2 };
+static PQ2_0: Block =
+    Block { bytes: 34, columns: 128, scale: 0, codes: 2..34, has_code_3: true, pack: pack_q2 };
+static Q1_0: Block =
+    Block { bytes: 18, columns: 128, scale: 0, codes: 0..0, has_code_3: false, pack: pack_q1 };
 
 /// The matrix of a ternary type; `None` for other types.
 pub(super) fn ternary(
@@ -151,13 +172,24 @@ pub(super) fn ternary(
 impl Block {
     fn matrix(&self, rows: usize, columns: usize, bytes: &[u8]) -> Result<PackedTernary, Problem> {
         // No early exit within a block, so that the compiler vectorises the loop.
-        let code_3 = |block: &[u8]| block[self.codes.clone()].iter().fold(0, |all, byte| all | byte & byte >> 1 & 0x55) != 0;
+        let code_3 = |block: &[u8]| {
+            block[self.codes.clone()].iter().fold(0, |all, byte| all | byte & byte >> 1 & 0x55) != 0
+        };
         let blocks = bytes.par_chunks_exact(self.bytes).with_min_len(1 << 10);
         if let Some(block) = blocks.clone().position_first(code_3) {
             let threes = |byte: &u8| (byte & byte >> 1 & 0x55).count_ones() as usize;
-            let count = blocks.map(|block| block[self.codes.clone()].iter().map(threes).sum::<usize>()).sum();
-            let what = format!("has code 3 (the value 2), first in the block at its byte {}: not ternary", block * self.bytes);
-            return if self.has_code_3 { Err(with_share(what, count, rows * columns)) } else { Err(what.into()) };
+            let count = blocks
+                .map(|block| block[self.codes.clone()].iter().map(threes).sum::<usize>())
+                .sum();
+            let what = format!(
+                "has code 3 (the value 2), first in the block at its byte {}: not ternary",
+                block * self.bytes
+            );
+            return if self.has_code_3 {
+                Err(with_share(what, count, rows * columns))
+            } else {
+                Err(what.into())
+            };
         }
         let scales: Vec<f32> = blocks.map(|block| half(block, self.scale)).collect();
         let scales = Scales::of_groups(self.columns, columns / self.columns, scales);
@@ -165,8 +197,13 @@ impl Block {
         let packed = PackedTernary::from_rows(rows, columns, scales, |row, words| {
             let blocks = bytes[row * row_bytes..][..row_bytes].chunks_exact(self.bytes);
             for (block, words) in blocks.zip(words.chunks_exact_mut(self.columns / 16)) {
-                // With a scale of zero every weight is zero, whatever its code; zero codes keep it so under a scale shared with other blocks.
-                if half(block, self.scale) == 0.0 { words.fill(ZEROS) } else { (self.pack)(block, words) }
+                // With a scale of zero every weight is zero, whatever its code; zero codes keep it
+                // so under a scale shared with other blocks.
+                if half(block, self.scale) == 0.0 {
+                    words.fill(ZEROS)
+                } else {
+                    (self.pack)(block, words)
+                }
             }
         });
         packed.map_err(|e| e.to_string().into())
@@ -187,25 +224,35 @@ fn pack_tq2(block: &[u8], words: &mut [u32]) {
 /// Element 4·b + l is in byte b at bit 2·l.
 fn pack_q2(block: &[u8], words: &mut [u32]) {
     let (quads, _) = block[2..].as_chunks::<4>();
-    words.iter_mut().zip(quads).for_each(|(word, quad)| *word = transpose(u32::from_le_bytes(*quad)));
+    words
+        .iter_mut()
+        .zip(quads)
+        .for_each(|(word, quad)| *word = transpose(u32::from_le_bytes(*quad)));
 }
 
 /// Element 8·b + l is +1 where byte b has bit l, else -1.
 fn pack_q1(block: &[u8], words: &mut [u32]) {
     let (pairs, _) = block[2..].as_chunks::<2>();
-    words.iter_mut().zip(pairs).for_each(|(word, pair)| *word = from_signs(u16::from_le_bytes(*pair)));
+    words
+        .iter_mut()
+        .zip(pairs)
+        .for_each(|(word, pair)| *word = from_signs(u16::from_le_bytes(*pair)));
 }
 
-/// A byte holds five base-3 digits v = 0..243 as ceil(256·v / 243), so byte / 256 is slightly above v / 3^5: the digits after the point.
-/// Multiplying by 3^i modulo 256 drops the first i digits; the upper byte of three times the result is digit i.
+/// A byte holds five base-3 digits v = 0..243 as ceil(256·v / 243), so byte / 256 is slightly above
+/// v / 3^5: the digits after the point. Multiplying by 3^i modulo 256 drops the first i digits; the
+/// upper byte of three times the result is digit i.
 ///
-/// Of n bytes from the first element e on, digit i of byte j is element e + n·i + j. The last bytes of a block hold four digits each.
+/// Of n bytes from the first element e on, digit i of byte j is element e + n·i + j. The last bytes
+/// of a block hold four digits each.
 fn trits(block: &[u8], parts: TritParts) -> [u8; 256] {
     let mut codes = [0u8; 256];
     for (start, end, first) in parts {
         let bytes = &block[start..end];
         let last = 256.min(first + 5 * bytes.len());
-        for (codes, power) in codes[first..last].chunks_exact_mut(bytes.len()).zip([1u8, 3, 9, 27, 81]) {
+        for (codes, power) in
+            codes[first..last].chunks_exact_mut(bytes.len()).zip([1u8, 3, 9, 27, 81])
+        {
             for (code, byte) in codes.iter_mut().zip(bytes) {
                 *code = ((u16::from(byte.wrapping_mul(power)) * 3) >> 8) as u8;
             }
@@ -223,19 +270,23 @@ fn pack_trits(block: &[u8], parts: TritParts, words: &mut [u32]) {
     gather(words, &trits(block, parts)[..16 * words.len()], 0);
 }
 
-/// The order of codes in I2_S tensors. Converters have written three layouts under one type number, and nothing in a file tells which. All
-/// hold the same codes, so a file decodes without an error in any of them, unless a shape does not fit. A model read in the wrong layout
-/// writes gibberish from the first token; its weights differ from those of the safetensors that it was converted from.
+/// The order of codes in I2_S tensors. Converters have written three layouts under one type number,
+/// and nothing in a file tells which. All hold the same codes, so a file decodes without an error
+/// in any of them, unless a shape does not fit. A model read in the wrong layout writes gibberish
+/// from the first token; its weights differ from those of the safetensors that it was converted
+/// from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum I2sLayout {
-    /// Blocks of 128 weights in 32 bytes; byte p holds weights p, 32 + p, 64 + p, 96 + p from its upper bits down. The published files have
-    /// this layout, and bitnet.cpp writes it on x86-64.
+    /// Blocks of 128 weights in 32 bytes; byte p holds weights p, 32 + p, 64 + p, 96 + p from its
+    /// upper bits down. The published files have this layout, and bitnet.cpp writes it on x86-64.
     #[default]
     X86,
-    /// Blocks of 64 weights in 16 bytes; byte p holds weights p, 16 + p, 32 + p, 48 + p. Older bitnet.cpp wrote it on ARM.
+    /// Blocks of 64 weights in 16 bytes; byte p holds weights p, 16 + p, 32 + p, 48 + p. Older
+    /// bitnet.cpp wrote it on ARM.
     Arm,
-    /// A byte holds one column of four neighbouring rows, the first in its upper bits. Newer bitnet.cpp writes it for its row-wise kernels.
+    /// A byte holds one column of four neighbouring rows, the first in its upper bits. Newer
+    /// bitnet.cpp writes it for its row-wise kernels.
     Rows,
 }
 
@@ -250,10 +301,19 @@ impl I2sLayout {
     }
 }
 
-fn i2s(layout: I2sLayout, rows: usize, columns: usize, bytes: &[u8]) -> Result<PackedTernary, String> {
+fn i2s(
+    layout: I2sLayout,
+    rows: usize,
+    columns: usize,
+    bytes: &[u8],
+) -> Result<PackedTernary, String> {
     let (size, run) = layout.block();
     let elements = rows * columns;
-    let fits = if layout == I2sLayout::Rows { rows.is_multiple_of(4) } else { elements.is_multiple_of(size) };
+    let fits = if layout == I2sLayout::Rows {
+        rows.is_multiple_of(4)
+    } else {
+        elements.is_multiple_of(size)
+    };
     if !fits {
         return Err(format!(
             "is [{rows}, {columns}], which the I2_S layout {layout:?} cannot hold: it probably has another layout, see Gguf::with_i2s_layout"
@@ -262,12 +322,17 @@ fn i2s(layout: I2sLayout, rows: usize, columns: usize, bytes: &[u8]) -> Result<P
     let (codes, rest) = bytes.split_at(elements / 4);
     let scale = rest.first_chunk().map_or(f32::NAN, |scale| f32::from_le_bytes(*scale));
     if !(scale >= 0.0 && scale.is_finite()) {
-        return Err(format!("has the scale {scale} at its byte {}: a damaged file, or not I2_S as converters write it", elements / 4));
+        return Err(format!(
+            "has the scale {scale} at its byte {}: a damaged file, or not I2_S as converters write it",
+            elements / 4
+        ));
     }
     check_codes(codes)?;
     let scales = Scales::Tensor(scale);
     let packed = if layout == I2sLayout::Rows {
-        PackedTernary::from_rows(rows, columns, scales, |row, words| gather(words, &codes[row / 4 * columns..][..columns], 6 - row % 4 * 2))
+        PackedTernary::from_rows(rows, columns, scales, |row, words| {
+            gather(words, &codes[row / 4 * columns..][..columns], 6 - row % 4 * 2)
+        })
     } else if columns.is_multiple_of(size) {
         PackedTernary::from_rows(rows, columns, scales, |row, words| {
             let blocks = codes[row * columns / 4..][..columns / 4].chunks_exact(size / 4);
@@ -280,14 +345,16 @@ fn i2s(layout: I2sLayout, rows: usize, columns: usize, bytes: &[u8]) -> Result<P
     } else {
         // Blocks straddle the ends of rows.
         PackedTernary::from_codes(rows, columns, scales, |row, column| {
-            let (block, element) = ((row * columns + column) / size, (row * columns + column) % size);
+            let (block, element) =
+                ((row * columns + column) / size, (row * columns + column) % size);
             u32::from(codes[block * size / 4 + element % run] >> (6 - element / run * 2) & 3)
         })
     };
     packed.map_err(|e| e.to_string())
 }
 
-/// Refuses code 3 and implausible counts of codes. The layouts only permute codes, so this works for all of them.
+/// Refuses code 3 and implausible counts of codes. The layouts only permute codes, so this works
+/// for all of them.
 fn check_codes(codes: &[u8]) -> Result<(), String> {
     if let Some(at) = code_3(codes) {
         return Err(format!(
@@ -296,12 +363,17 @@ fn check_codes(codes: &[u8]) -> Result<(), String> {
     }
     let count = |mask: u64| {
         let (words, rest) = codes.as_chunks::<8>();
-        let words = words.par_iter().with_min_len(1 << 13).map(|word| (u64::from_le_bytes(*word) & mask).count_ones() as usize);
-        words.sum::<usize>() + rest.iter().map(|&byte| (u64::from(byte) & mask).count_ones() as usize).sum::<usize>()
+        let words = words
+            .par_iter()
+            .with_min_len(1 << 13)
+            .map(|word| (u64::from_le_bytes(*word) & mask).count_ones() as usize);
+        words.sum::<usize>()
+            + rest.iter().map(|&byte| (u64::from(byte) & mask).count_ones() as usize).sum::<usize>()
     };
     let (zeros, plus) = (count(0x5555_5555_5555_5555), count(0xaaaa_aaaa_aaaa_aaaa));
     let minus = codes.len() * 4 - zeros - plus;
-    // Trained weights have about as many +1 as -1. A hole of zero bytes, as in an interrupted download, reads as -1.
+    // Trained weights have about as many +1 as -1. A hole of zero bytes, as in an interrupted
+    // download, reads as -1.
     if codes.len() >= 1024 && plus.max(minus) > 9 * plus.min(minus) + codes.len() / 4 {
         return Err(format!(
             "has {minus} weights of -1, {zeros} of 0 and {plus} of +1: the file is incomplete, or uses the type's number for another type"
@@ -314,14 +386,20 @@ fn check_codes(codes: &[u8]) -> Result<(), String> {
 pub(super) fn floats(kind: GgufType, bytes: &[u8]) -> Option<Vec<f32>> {
     let pairs = || bytes.par_chunks_exact(2).map(|b| u16::from_le_bytes([b[0], b[1]]));
     match kind {
-        GgufType::F32 => Some(bytes.par_chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()),
+        GgufType::F32 => Some(
+            bytes
+                .par_chunks_exact(4)
+                .map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]))
+                .collect(),
+        ),
         GgufType::F16 => Some(pairs().map(|bits| f16::from_bits(bits).to_f32()).collect()),
         GgufType::Bf16 => Some(pairs().map(|bits| half::bf16::from_bits(bits).to_f32()).collect()),
         _ => None,
     }
 }
 
-/// Decodes the quantised types of embeddings and heads to little-endian `f16`; `None` for other types.
+/// Decodes the quantised types of embeddings and heads to little-endian `f16`; `None` for other
+/// types.
 ///
 /// # Errors
 /// A message, if a weight is not a finite `f16`.
@@ -337,18 +415,24 @@ pub(super) fn halves(kind: GgufType, bytes: &[u8]) -> Option<Result<Vec<u8>, Str
     };
     let (size, stride) = kind.block();
     let mut out = vec![0u8; bytes.len() / stride * size * 2];
-    let finite = bytes.par_chunks_exact(stride).zip(out.par_chunks_exact_mut(2 * size)).map(|(block, out)| {
-        let mut floats = [0f32; 256];
-        decode(block, &mut floats[..size]);
-        let (pairs, _) = out.as_chunks_mut::<2>();
-        pairs.iter_mut().zip(&floats).fold(true, |finite, (pair, &float)| {
-            let half = f16::from_f32(float);
-            *pair = half.to_le_bytes();
-            finite && half.is_finite()
-        })
-    });
+    let finite = bytes.par_chunks_exact(stride).zip(out.par_chunks_exact_mut(2 * size)).map(
+        |(block, out)| {
+            let mut floats = [0f32; 256];
+            decode(block, &mut floats[..size]);
+            let (pairs, _) = out.as_chunks_mut::<2>();
+            pairs.iter_mut().zip(&floats).fold(true, |finite, (pair, &float)| {
+                let half = f16::from_f32(float);
+                *pair = half.to_le_bytes();
+                finite && half.is_finite()
+            })
+        },
+    );
     let all = finite.reduce(|| true, |a, b| a && b);
-    Some(if all { Ok(out) } else { Err("has weights that are not finite half-precision numbers".into()) })
+    Some(if all {
+        Ok(out)
+    } else {
+        Err("has weights that are not finite half-precision numbers".into())
+    })
 }
 
 /// A block is an `f16` scale, then 32 signed bytes.
@@ -381,15 +465,20 @@ fn decode_q1(block: &[u8], out: &mut [f32]) {
     }
 }
 
-/// Two `f16`, of the scales and of the offsets; 12 bytes of both; 128 bytes of codes. The codes of 64 elements are in 32 bytes, the first 32 elements
-/// in the low nibbles. A weight is scale · scale of its 32 · code - scale of offsets · offset of its 32.
+/// Two `f16`, of the scales and of the offsets; 12 bytes of both; 128 bytes of codes. The codes of
+/// 64 elements are in 32 bytes, the first 32 elements in the low nibbles. A weight is scale · scale
+/// of its 32 · code - scale of offsets · offset of its 32.
 fn decode_q4(block: &[u8], out: &mut [f32]) {
     let (scale, offset, packed) = (half(block, 0), half(block, 2), &block[4..16]);
     for (run, out) in out.chunks_exact_mut(32).enumerate() {
-        // The first four of either have a byte's low six bits; of the others, the low bits are in nibbles, the high ones where six bits left two.
+        // The first four of either have a byte's low six bits; of the others, the low bits are in
+        // nibbles, the high ones where six bits left two.
         let (s, m) = match run {
             0..4 => (packed[run] & 63, packed[run + 4] & 63),
-            _ => (packed[run + 4] & 15 | packed[run - 4] >> 6 << 4, packed[run + 4] >> 4 | packed[run] >> 6 << 4),
+            _ => (
+                packed[run + 4] & 15 | packed[run - 4] >> 6 << 4,
+                packed[run + 4] >> 4 | packed[run] >> 6 << 4,
+            ),
         };
         let (s, m) = (scale * f32::from(s), offset * f32::from(m));
         for (out, &byte) in out.iter_mut().zip(&block[16 + run / 2 * 32..]) {
@@ -398,8 +487,9 @@ fn decode_q4(block: &[u8], out: &mut [f32]) {
     }
 }
 
-/// 128 bytes of low four bits, 64 bytes of high two bits, 16 signed scales, an `f16` scale. In quarter q of 128 elements, element j has its low
-/// bits in byte 32·(q mod 2) + j, the low nibble for q < 2, and its high bits in byte j at bit 2·q. A weight is scale · scale of its 16 · (bits -
+/// 128 bytes of low four bits, 64 bytes of high two bits, 16 signed scales, an `f16` scale. In
+/// quarter q of 128 elements, element j has its low bits in byte 32·(q mod 2) + j, the low nibble
+/// for q < 2, and its high bits in byte j at bit 2·q. A weight is scale · scale of its 16 · (bits -
 /// 32).
 fn decode_q6(block: &[u8], out: &mut [f32]) {
     let scale = half(block, 208);

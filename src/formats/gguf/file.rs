@@ -18,7 +18,8 @@ use crate::{
 };
 use std::path::Path;
 
-/// A GGUF file of any model (version 2 or 3, little-endian), whose header has been checked: metadata and tensors.
+/// A GGUF file of any model (version 2 or 3, little-endian), whose header has been checked:
+/// metadata and tensors.
 pub struct GgufFile {
     file: InputFile,
     /// What comes before the tensors' data.
@@ -42,7 +43,8 @@ pub struct GgufTensor<'a> {
 }
 
 impl GgufFile {
-    /// Opens `path` and checks its header: every length, count, type and offset, and that tensors are within the file and do not overlap.
+    /// Opens `path` and checks its header: every length, count, type and offset, and that tensors
+    /// are within the file and do not overlap.
     ///
     /// # Errors
     /// [`Error::Io`], [`Error::Format`]; [`Error::Unsupported`] for another version or byte order.
@@ -54,11 +56,14 @@ impl GgufFile {
             let head = file.read(0, length)?;
             match parse::header(&head, file.len()) {
                 Ok(header) => break (head, header),
-                Err(_) if length < MOST_GGUF_HEADER.min(file.len()) => length = (4 * length).min(MOST_GGUF_HEADER).min(file.len()),
+                Err(_) if length < MOST_GGUF_HEADER.min(file.len()) => {
+                    length = (4 * length).min(MOST_GGUF_HEADER).min(file.len())
+                }
                 Err(problem) => return Err(problem.at(path)),
             }
         };
-        let checked = name_older_q2(&mut header, file.len()).and_then(|()| check_tensors(&header, file.len()));
+        let checked = name_older_q2(&mut header, file.len())
+            .and_then(|()| check_tensors(&header, file.len()));
         checked.map_err(|message| Problem::from(message).at(path))?;
         head.truncate(header.data);
         Ok(Self { file, head, header })
@@ -110,14 +115,27 @@ impl GgufFile {
     /// Reads a tensor.
     ///
     /// # Errors
-    /// [`Error::Format`] if there is no tensor of that name, or the file has been truncated; [`Error::Unsupported`] for a type that is not read;
-    /// [`Error::Io`].
+    /// [`Error::Format`] if there is no tensor of that name, or the file has been truncated;
+    /// [`Error::Unsupported`] for a type that is not read; [`Error::Io`].
     pub fn tensor(&self, name: &str) -> Result<GgufTensor<'_>> {
-        let info = self.header.tensors.get(name).ok_or_else(|| self.error(format!("no tensor `{name}`")))?;
+        let info = self
+            .header
+            .tensors
+            .get(name)
+            .ok_or_else(|| self.error(format!("no tensor `{name}`")))?;
         let (kind, start) = (GgufType::from_id(info.id), self.header.data + info.offset as usize);
-        let mut tensor = GgufTensor { path: self.path(), name: name.to_owned(), start, kind, shape: &info.shape, bytes: Vec::new() };
+        let mut tensor = GgufTensor {
+            path: self.path(),
+            name: name.to_owned(),
+            start,
+            kind,
+            shape: &info.shape,
+            bytes: Vec::new(),
+        };
         let length = info.size().map_err(|e| tensor.error(e))?;
-        let length = length.ok_or_else(|| tensor.unsupported(format!("is of type {}; {SUPPORTED} are supported", info.id)))?;
+        let length = length.ok_or_else(|| {
+            tensor.unsupported(format!("is of type {}; {SUPPORTED} are supported", info.id))
+        })?;
         tensor.bytes = self.file.read(start, length)?;
         Ok(tensor)
     }
@@ -127,10 +145,12 @@ impl GgufFile {
     }
 }
 
-const SUPPORTED: &str = "F32, F16, BF16, Q8_0, Q4_K, Q6_K, I2_S, TQ1_0, TQ2_0, Q2_0, PQ2_0, PTQ1_0 and Q1_0";
+const SUPPORTED: &str =
+    "F32, F16, BF16, Q8_0, Q4_K, Q6_K, I2_S, TQ1_0, TQ2_0, Q2_0, PQ2_0, PTQ1_0 and Q1_0";
 
-/// Type 42 had blocks of 128 before it had blocks of 64, and what a file says of its type does not tell which: the distances between tensors do. Where
-/// the larger blocks of 64 do not fit, and blocks of 128 end exactly where they should, tensors get the number that blocks of 128 have now.
+/// Type 42 had blocks of 128 before it had blocks of 64, and what a file says of its type does not
+/// tell which: the distances between tensors do. Where the larger blocks of 64 do not fit, and
+/// blocks of 128 end exactly where they should, tensors get the number that blocks of 128 have now.
 /// (Where only tensors below 2048 weights are of the type, both fit; they count as blocks of 64.)
 ///
 /// # Errors
@@ -153,7 +173,8 @@ fn name_older_q2(header: &mut Header, file: usize) -> Result<(), String> {
         size(info, GgufType::Pq2_0).is_some_and(|bytes| {
             let whole = bytes.checked_next_multiple_of(header.alignment as u64);
             // What pads the last tensor may be missing.
-            whole == Some(room) || !is_followed && bytes <= room && whole.is_some_and(|whole| room <= whole)
+            whole == Some(room)
+                || !is_followed && bytes <= room && whole.is_some_and(|whole| room <= whole)
         })
     };
     let of_type = || header.tensors.values().filter(|info| info.id == Q2_0);
@@ -162,7 +183,9 @@ fn name_older_q2(header: &mut Header, file: usize) -> Result<(), String> {
     }
     if !of_type().all(newer) {
         header.tensors.values_mut().filter(|info| info.id == Q2_0).for_each(|info| info.id = PQ2_0);
-    } else if header.alignment > 32 && of_type().any(|info| size(info, GgufType::Q2_0) != size(info, GgufType::Pq2_0)) {
+    } else if header.alignment > 32
+        && of_type().any(|info| size(info, GgufType::Q2_0) != size(info, GgufType::Pq2_0))
+    {
         let alignment = header.alignment;
         return Err(format!(
             "has tensors of type {Q2_0}, of which an alignment of {alignment} does not tell whether blocks are of 64 or 128"
@@ -181,28 +204,40 @@ fn check_tensors(header: &Header, file: usize) -> Result<(), String> {
     for (name, info) in &header.tensors {
         let length = info.size().map_err(|e| format!("`{name}` {e}"))?.unwrap_or(0) as u64;
         if info.offset % header.alignment as u64 != 0 {
-            return Err(format!("`{name}` begins at byte {} of the data, which is not aligned to {}", info.offset, header.alignment));
+            return Err(format!(
+                "`{name}` begins at byte {} of the data, which is not aligned to {}",
+                info.offset, header.alignment
+            ));
         }
         let end = info.offset.saturating_add(length);
         if end > data {
-            return Err(format!("`{name}` claims bytes {}..{end} of the {data} of data", info.offset));
+            return Err(format!(
+                "`{name}` claims bytes {}..{end} of the {data} of data",
+                info.offset
+            ));
         }
         extents.push((info.offset, end, name.as_str(), info.id));
     }
     extents.push((data, data, "the end of the file", u32::MAX));
     extents.sort();
     let pairs = || extents.iter().zip(extents.iter().skip(1));
-    if let Some(((_, end, a, _), (start, _, b, _))) = pairs().find(|((_, end, ..), (start, ..))| end > start) {
+    if let Some(((_, end, a, _), (start, _, b, _))) =
+        pairs().find(|((_, end, ..), (start, ..))| end > start)
+    {
         return Err(format!(
             "`{a}` ends at byte {end} of the data, where `{b}` began at {start}: a damaged file, or a type with an unknown block size"
         ));
     }
     // Tensors of these types that were given each other's number.
-    let is_apart = |end: u64, start: u64, id: u32| matches!(id, Q2_0 | PQ2_0) && start - end >= header.alignment as u64;
+    let is_apart = |end: u64, start: u64, id: u32| {
+        matches!(id, Q2_0 | PQ2_0) && start - end >= header.alignment as u64
+    };
     match pairs().find(|((_, end, _, id), (start, ..))| is_apart(*end, *start, *id)) {
         Some(((_, end, a, id), (start, _, b, _))) => {
             let kind = GgufType::from_id(*id);
-            Err(format!("`{a}` would end at byte {end} of the data, far before `{b}` at {start}: its blocks are not those of {kind:?}"))
+            Err(format!(
+                "`{a}` would end at byte {end} of the data, far before `{b}` at {start}: its blocks are not those of {kind:?}"
+            ))
         }
         None => Ok(()),
     }
@@ -215,8 +250,14 @@ impl GgufTensor<'_> {
     /// [`Error::Format`] if the tensor is not a matrix or has no elements.
     pub fn matrix(&self) -> Result<(usize, usize)> {
         match self.shape {
-            [outer @ .., rows, columns] if *rows > 0 && *columns > 0 && outer.iter().all(|&size| size == 1) => Ok((*rows, *columns)),
-            shape => Err(self.error(format!("has shape {shape:?}; a matrix with elements is needed"))),
+            [outer @ .., rows, columns]
+                if *rows > 0 && *columns > 0 && outer.iter().all(|&size| size == 1) =>
+            {
+                Ok((*rows, *columns))
+            }
+            shape => {
+                Err(self.error(format!("has shape {shape:?}; a matrix with elements is needed")))
+            }
         }
     }
 
@@ -225,13 +266,16 @@ impl GgufTensor<'_> {
     /// # Errors
     /// [`Error::Unsupported`] for a quantised type.
     pub fn to_f32(&self) -> Result<Vec<f32>> {
-        blocks::floats(self.kind, &self.bytes).ok_or_else(|| self.unsupported(format!("is {:?}; F32, F16 or BF16 is needed", self.kind)))
+        blocks::floats(self.kind, &self.bytes).ok_or_else(|| {
+            self.unsupported(format!("is {:?}; F32, F16 or BF16 is needed", self.kind))
+        })
     }
 
     /// A ternary matrix, from a ternary type or from floats with only the values -a, 0 and a.
     ///
     /// # Errors
-    /// [`Error::Format`] for another shape, or weights that are not ternary; [`Error::Unsupported`] for another type, or other floats.
+    /// [`Error::Format`] for another shape, or weights that are not ternary; [`Error::Unsupported`]
+    /// for another type, or other floats.
     pub fn ternary(&self, layout: I2sLayout) -> Result<PackedTernary> {
         self.linear(layout, Masters::Refuse)
     }
@@ -245,7 +289,8 @@ impl GgufTensor<'_> {
         masters.matrix(&self.to_f32()?, rows, columns).map_err(|problem| self.problem(problem))
     }
 
-    /// An embedding or a head: floats as stored; Q8_0, Q4_K, Q6_K, Q2_0, PQ2_0, PTQ1_0 and Q1_0 converted to `f16`.
+    /// An embedding or a head: floats as stored; Q8_0, Q4_K, Q6_K, Q2_0, PQ2_0, PTQ1_0 and Q1_0
+    /// converted to `f16`.
     ///
     /// # Errors
     /// [`Error::Format`] for another shape, [`Error::Unsupported`] for another type.
@@ -256,13 +301,16 @@ impl GgufTensor<'_> {
             GgufType::Bf16 => DenseElement::Bf16,
             GgufType::F16 => DenseElement::F16,
             GgufType::Q8_0 | GgufType::Q4K | GgufType::Q6K => DenseElement::F16,
-            GgufType::Q2_0 | GgufType::Pq2_0 | GgufType::Ptq1_0 | GgufType::Q1_0 => DenseElement::F16,
+            GgufType::Q2_0 | GgufType::Pq2_0 | GgufType::Ptq1_0 | GgufType::Q1_0 => {
+                DenseElement::F16
+            }
             other => {
                 let known = "F32, F16, BF16, Q8_0, Q4_K, Q6_K, Q2_0, PQ2_0, PTQ1_0 or Q1_0";
                 return Err(self.unsupported(format!("is {other:?}; {known} is needed")));
             }
         };
-        let halves = blocks::halves(self.kind, &self.bytes).transpose().map_err(|e| self.error(e))?;
+        let halves =
+            blocks::halves(self.kind, &self.bytes).transpose().map_err(|e| self.error(e))?;
         let bytes = halves.as_deref().unwrap_or(&self.bytes);
         PackedDense::from_bytes(element, rows, columns, bytes).map_err(|e| self.error(e))
     }
@@ -277,7 +325,9 @@ impl GgufTensor<'_> {
     }
 
     fn problem(&self, problem: Problem) -> Error {
-        problem.map(|message| format!("`{}` at byte {} {message}", self.name, self.start)).at(self.path)
+        problem
+            .map(|message| format!("`{}` at byte {} {message}", self.name, self.start))
+            .at(self.path)
     }
 }
 

@@ -1,4 +1,5 @@
-//! The keys `prism.hadamard.*`: weights that meet rotated activations. What they mean is that of the fork of llama.cpp that writes them.
+//! The keys `prism.hadamard.*`: weights that meet rotated activations. What they mean is that of
+//! the fork of llama.cpp that writes them.
 
 use super::{config::show, file::GgufFile, value::GgufValue};
 use crate::formats::{
@@ -11,19 +12,36 @@ use std::collections::{BTreeMap, BTreeSet};
 const PREFIX: &str = "prism.hadamard.";
 
 /// Keys that have one value that is supported.
-const FIXED: [(&str, &str); 2] = [("transform", "normalized-sylvester-walsh-hadamard"), ("axis", "input-last-dimension")];
+const FIXED: [(&str, &str); 2] =
+    [("transform", "normalized-sylvester-walsh-hadamard"), ("axis", "input-last-dimension")];
 
 /// All others. The last is of layers that are not supported, and changes nothing of those that are.
-const KEYS: [&str; 8] =
-    ["version", "block_size", "sign_mode", "sign_widths", "sign_values", "weight_names", "inverse_weight_names", "gdn_v_grouped"];
+const KEYS: [&str; 8] = [
+    "version",
+    "block_size",
+    "sign_mode",
+    "sign_widths",
+    "sign_values",
+    "weight_names",
+    "inverse_weight_names",
+    "gdn_v_grouped",
+];
 
-/// Reads the rotation of a model whose linear layers are `linears`, by their names in the file. None where the file has no such key: with any of them it is
-/// never loaded as if it had none.
-pub(super) fn read(file: &GgufFile, config: &ModelConfig, linears: &[String]) -> Result<Option<Hadamard>, Problem> {
+/// Reads the rotation of a model whose linear layers are `linears`, by their names in the file.
+/// None where the file has no such key: with any of them it is never loaded as if it had none.
+pub(super) fn read(
+    file: &GgufFile,
+    config: &ModelConfig,
+    linears: &[String],
+) -> Result<Option<Hadamard>, Problem> {
     let Some(first) = file.keys().find(|key| key.starts_with(PREFIX)) else { return Ok(None) };
     let known = |key: &str| KEYS.contains(&key) || FIXED.iter().any(|(fixed, _)| *fixed == key);
-    if let Some(key) = file.keys().filter_map(|key| key.strip_prefix(PREFIX)).find(|key| !known(key)) {
-        return unsupported(format!("{PREFIX}{key} is not known, and would change what weights mean"));
+    if let Some(key) =
+        file.keys().filter_map(|key| key.strip_prefix(PREFIX)).find(|key| !known(key))
+    {
+        return unsupported(format!(
+            "{PREFIX}{key} is not known, and would change what weights mean"
+        ));
     }
     if config.architecture != "qwen3" {
         let name = &config.architecture;
@@ -32,7 +50,9 @@ pub(super) fn read(file: &GgufFile, config: &ModelConfig, linears: &[String]) ->
         ));
     }
     if config.quantized_activations {
-        return unsupported(format!("has the key {first}: rotated activations that are quantised are not supported"));
+        return unsupported(format!(
+            "has the key {first}: rotated activations that are quantised are not supported"
+        ));
     }
     let keys = Keys(file);
     match keys.needed("version", |value| value.as_u64())? {
@@ -45,31 +65,50 @@ pub(super) fn read(file: &GgufFile, config: &ModelConfig, linears: &[String]) ->
             return unsupported(format!("{PREFIX}{key} is `{found}`; `{only}` is supported"));
         }
     }
-    let block = keys.needed("block_size", |value| value.as_u64().and_then(|size| usize::try_from(size).ok()))?;
+    let block = keys
+        .needed("block_size", |value| value.as_u64().and_then(|size| usize::try_from(size).ok()))?;
     let signs = match keys.needed("sign_mode", |value| value.as_str())? {
         "identity" => match file.get(&format!("{PREFIX}sign_values")) {
             Some(_) if keys.sign_values()?.iter().any(|&sign| sign != 1.0) => {
-                return Err(format!("{PREFIX}sign_mode is `identity`, and {PREFIX}sign_values has others than 1").into());
+                return Err(format!(
+                    "{PREFIX}sign_mode is `identity`, and {PREFIX}sign_values has others than 1"
+                )
+                .into());
             }
             _ => BTreeMap::new(),
         },
         "explicit" => keys.signs()?,
-        other => return unsupported(format!("{PREFIX}sign_mode is `{other}`; `explicit` and `identity` are supported")),
+        other => {
+            return unsupported(format!(
+                "{PREFIX}sign_mode is `{other}`; `explicit` and `identity` are supported"
+            ));
+        }
     };
     let (mut named, inverse) = (keys.names("weight_names")?, keys.names("inverse_weight_names")?);
     if let Some(missing) = linears.iter().find(|name| !named.remove(name.as_str())) {
-        return unsupported(format!("{PREFIX}weight_names is without `{missing}`; that all linear layers are rotated is supported"));
+        return unsupported(format!(
+            "{PREFIX}weight_names is without `{missing}`; that all linear layers are rotated is supported"
+        ));
     }
-    let (embedding, head) = ("token_embd.weight", if config.tied_head { "token_embd.weight" } else { "output.weight" });
-    let hadamard = Hadamard { block, signs, head: named.remove(head), embedding: inverse.contains(embedding) };
-    if let Some(other) = named.iter().chain(inverse.iter().filter(|name| **name != embedding)).next() {
+    let (embedding, head) =
+        ("token_embd.weight", if config.tied_head { "token_embd.weight" } else { "output.weight" });
+    let hadamard =
+        Hadamard { block, signs, head: named.remove(head), embedding: inverse.contains(embedding) };
+    if let Some(other) =
+        named.iter().chain(inverse.iter().filter(|name| **name != embedding)).next()
+    {
         return Err(format!("{PREFIX}weight_names or inverse_weight_names has `{other}`, which is no weight that is rotated so").into());
     }
     if config.tied_head && hadamard.head != hadamard.embedding {
-        return unsupported(format!("{PREFIX}weight_names and inverse_weight_names disagree about `{embedding}`, which is the head too"));
+        return unsupported(format!(
+            "{PREFIX}weight_names and inverse_weight_names disagree about `{embedding}`, which is the head too"
+        ));
     }
     let widths = [config.hidden, config.heads * config.head_dim, config.intermediate];
-    if let Some(width) = widths.iter().find(|width| !hadamard.signs.is_empty() && !hadamard.signs.contains_key(width)) {
+    if let Some(width) = widths
+        .iter()
+        .find(|width| !hadamard.signs.is_empty() && !hadamard.signs.contains_key(width))
+    {
         return Err(format!("{PREFIX}sign_widths is without {width}").into());
     }
     // A block that is larger than what is supported is nothing wrong with the file.
@@ -82,11 +121,17 @@ struct Keys<'a>(&'a GgufFile);
 
 impl<'a> Keys<'a> {
     fn needed<T>(self, key: &str, read: impl Fn(GgufValue<'a>) -> Option<T>) -> Result<T, String> {
-        let value = self.0.get(&format!("{PREFIX}{key}")).ok_or_else(|| format!("has no {PREFIX}{key}"))?;
-        read(value).ok_or_else(|| format!("{PREFIX}{key} is {}, a value of the wrong type", show(value)))
+        let value =
+            self.0.get(&format!("{PREFIX}{key}")).ok_or_else(|| format!("has no {PREFIX}{key}"))?;
+        read(value)
+            .ok_or_else(|| format!("{PREFIX}{key} is {}, a value of the wrong type", show(value)))
     }
 
-    fn list<T>(self, key: &str, read: impl Fn(GgufValue<'a>) -> Option<T>) -> Result<Vec<T>, String> {
+    fn list<T>(
+        self,
+        key: &str,
+        read: impl Fn(GgufValue<'a>) -> Option<T>,
+    ) -> Result<Vec<T>, String> {
         self.needed(key, |value| value.as_array()?.iter().map(&read).collect())
     }
 
@@ -95,20 +140,31 @@ impl<'a> Keys<'a> {
         let names = self.list(key, |value| value.as_str())?;
         let count = names.len();
         let names: BTreeSet<_> = names.into_iter().collect();
-        if names.len() == count { Ok(names) } else { Err(format!("{PREFIX}{key} has a name twice")) }
+        if names.len() == count {
+            Ok(names)
+        } else {
+            Err(format!("{PREFIX}{key} has a name twice"))
+        }
     }
 
     /// The signs of each width, which are one after another.
     fn sign_values(self) -> Result<Vec<f32>, String> {
-        self.list("sign_values", |value| value.as_i64().map(|sign| sign as f32).or(value.as_f64().map(|sign| sign as f32)))
+        self.list("sign_values", |value| {
+            value.as_i64().map(|sign| sign as f32).or(value.as_f64().map(|sign| sign as f32))
+        })
     }
 
     fn signs(self) -> Result<BTreeMap<usize, Vec<f32>>, String> {
-        let widths = self.list("sign_widths", |value| value.as_u64().and_then(|width| usize::try_from(width).ok()))?;
+        let widths = self.list("sign_widths", |value| {
+            value.as_u64().and_then(|width| usize::try_from(width).ok())
+        })?;
         let values = self.sign_values()?;
         let total = widths.iter().try_fold(0usize, |sum, &width| sum.checked_add(width));
         if total != Some(values.len()) || widths.is_empty() {
-            return Err(format!("{PREFIX}sign_values has {} numbers for sign_widths {widths:?}", values.len()));
+            return Err(format!(
+                "{PREFIX}sign_values has {} numbers for sign_widths {widths:?}",
+                values.len()
+            ));
         }
         if let Some(wrong) = values.iter().find(|sign| sign.abs() != 1.0) {
             return Err(format!("{PREFIX}sign_values has {wrong}; 1 and -1 are signs"));

@@ -20,7 +20,8 @@ use crate::{
 };
 use std::{collections::HashSet, path::Path, sync::Once};
 
-/// A model in a GGUF file: architectures `bitnet-b1.58`, `bitnet-25`, `bitnet`, `llama`, `qwen3`, `minicpm` and `gemma3`.
+/// A model in a GGUF file: architectures `bitnet-b1.58`, `bitnet-25`, `bitnet`, `llama`, `qwen3`,
+/// `minicpm` and `gemma3`.
 ///
 /// ```no_run
 /// use bitnet_wgpu::{formats::{Gguf, I2sLayout}, model::Tokenizer};
@@ -47,24 +48,38 @@ pub struct Gguf {
 }
 
 impl Gguf {
-    /// Opens a file. I2_S tensors are read in [`I2sLayout::X86`], query and key rows in the architecture's usual [`RotaryOrder`]; linear layers in
-    /// floats are quantised in BitNet's architectures, and otherwise refused unless they are ternary already.
+    /// Opens a file. I2_S tensors are read in [`I2sLayout::X86`], query and key rows in the
+    /// architecture's usual [`RotaryOrder`]; linear layers in floats are quantised in BitNet's
+    /// architectures, and otherwise refused unless they are ternary already.
     ///
     /// # Errors
-    /// [`Error::Io`](crate::Error::Io); [`Error::Format`](crate::Error::Format) for a damaged file, [`Error::Unsupported`](crate::Error::Unsupported)
-    /// for another architecture.
+    /// [`Error::Io`](crate::Error::Io); [`Error::Format`](crate::Error::Format) for a damaged file,
+    /// [`Error::Unsupported`](crate::Error::Unsupported) for another architecture.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         let file = GgufFile::open(path)?;
         let (mut config, rotary) = config::read(&file).map_err(|problem| file.error(problem))?;
-        config.hadamard = hadamard::read(&file, &config, &linears(&config)).map_err(|problem| file.error(problem))?;
-        let masters = if config.architecture.starts_with("bitnet") { Masters::Quantize } else { Masters::Refuse };
+        config.hadamard = hadamard::read(&file, &config, &linears(&config))
+            .map_err(|problem| file.error(problem))?;
+        let masters = if config.architecture.starts_with("bitnet") {
+            Masters::Quantize
+        } else {
+            Masters::Refuse
+        };
         // As of a directory whose linear layers have norms.
         let masters = masters.or_quantize(config.projection_norms);
         if is_trilm(&file, &config) {
             config.quantized_activations = false;
         }
         let unsaid = masters == Masters::Refuse && config.quantized_activations;
-        Ok(Self { file, config, layout: I2sLayout::default(), rotary, masters, unsaid, said: Once::new() })
+        Ok(Self {
+            file,
+            config,
+            layout: I2sLayout::default(),
+            rotary,
+            masters,
+            unsaid,
+            said: Once::new(),
+        })
     }
 
     /// The same file, with I2_S tensors read in another layout.
@@ -85,8 +100,9 @@ impl Gguf {
         Self { masters: self.masters.or_quantize(quantize), ..self }
     }
 
-    /// The same file, with linear layers that quantise their activations, or do not, whatever it says; none leaves it to the file. Files of
-    /// `llama` do not say it: there they are quantised, but for TriLM, by its name or where a matrix has several scales.
+    /// The same file, with linear layers that quantise their activations, or do not, whatever it
+    /// says; none leaves it to the file. Files of `llama` do not say it: there they are quantised,
+    /// but for TriLM, by its name or where a matrix has several scales.
     #[must_use]
     pub fn with_quantized_activations(mut self, quantized: Option<bool>) -> Self {
         if let Some(quantized) = quantized {
@@ -108,7 +124,8 @@ impl Gguf {
     /// The tokenizer's vocabulary.
     ///
     /// # Errors
-    /// [`Error::Format`](crate::Error::Format) if it is missing, has values of a wrong type, or contradicts itself.
+    /// [`Error::Format`](crate::Error::Format) if it is missing, has values of a wrong type, or
+    /// contradicts itself.
     pub fn vocabulary(&self) -> Result<GgufVocabulary> {
         vocabulary::read(&self.file, self.config.vocab).map_err(|message| self.file.error(message))
     }
@@ -149,7 +166,11 @@ impl Gguf {
         }
         let size = self.config.head_dim;
         if !matrix.rows().is_multiple_of(size) {
-            return Err(self.file.error(format!("`{}.weight` has {} rows, not whole heads of {size}", self.stored(name), matrix.rows())));
+            return Err(self.file.error(format!(
+                "`{}.weight` has {} rows, not whole heads of {size}",
+                self.stored(name),
+                matrix.rows()
+            )));
         }
         matrix.reorder_rows(|row| {
             let (head, half, pair) = (row / size, row % size / (size / 2), row % (size / 2));
@@ -158,7 +179,8 @@ impl Gguf {
     }
 }
 
-/// The row, in the order of halves, that is row `row` in the order of pairs, in heads of `size` rows.
+/// The row, in the order of halves, that is row `row` in the order of pairs, in heads of `size`
+/// rows.
 pub(super) fn paired(row: usize, size: usize) -> usize {
     let (head, pair, half) = (row / size, row % size / 2, row % 2);
     head * size + half * (size / 2) + pair
@@ -219,25 +241,42 @@ impl ModelFile for Gguf {
         tensors::finite_matrix(tensor.dense()?, |what| tensor.error(what))
     }
 
-    fn ternary_table(&self, name: &str, rows: usize, columns: usize) -> Result<Option<PackedTernary>> {
+    fn ternary_table(
+        &self,
+        name: &str,
+        rows: usize,
+        columns: usize,
+    ) -> Result<Option<PackedTernary>> {
         let tensor = self.tensor(name)?;
         check_shape(&tensor, rows, columns)?;
         match tensor.kind {
             // With code 3, it is none.
-            GgufType::Q2_0 | GgufType::Pq2_0 | GgufType::Ptq1_0 | GgufType::Q1_0 => Ok(tensor.ternary(self.layout).ok()),
+            GgufType::Q2_0 | GgufType::Pq2_0 | GgufType::Ptq1_0 | GgufType::Q1_0 => {
+                Ok(tensor.ternary(self.layout).ok())
+            }
             GgufType::Tq1_0 | GgufType::Tq2_0 => tensor.ternary(self.layout).map(Some),
             _ => Ok(None),
         }
     }
 }
 
-/// Is it a TriLM, whose activations are floats? Its architecture is any Llama's. The larger ones have several scales a matrix, as no BitNet has; the others
-/// are known by the name that converters take from the model's.
+/// Is it a TriLM, whose activations are floats? Its architecture is any Llama's. The larger ones
+/// have several scales a matrix, as no BitNet has; the others are known by the name that converters
+/// take from the model's.
 fn is_trilm(file: &GgufFile, config: &ModelConfig) -> bool {
-    let named = |key| file.get(key).and_then(|value| value.as_str()).is_some_and(|name| name.to_lowercase().starts_with("trilm"));
-    let first = || file.tensor("blk.0.attn_q.weight").and_then(|tensor| tensor.linear(I2sLayout::default(), Masters::Refuse));
+    let named = |key| {
+        file.get(key)
+            .and_then(|value| value.as_str())
+            .is_some_and(|name| name.to_lowercase().starts_with("trilm"))
+    };
+    let first = || {
+        file.tensor("blk.0.attn_q.weight")
+            .and_then(|tensor| tensor.linear(I2sLayout::default(), Masters::Refuse))
+    };
     let plain = config.architecture == "llama" && !config.sub_norms && !config.projection_norms;
-    plain && (["general.basename", "general.name"].into_iter().any(named) || first().is_ok_and(|matrix| has_several_scales(&matrix)))
+    plain
+        && (["general.basename", "general.name"].into_iter().any(named)
+            || first().is_ok_and(|matrix| has_several_scales(&matrix)))
 }
 
 fn check_shape(tensor: &GgufTensor<'_>, rows: usize, columns: usize) -> Result<()> {
@@ -249,10 +288,13 @@ fn check_shape(tensor: &GgufTensor<'_>, rows: usize, columns: usize) -> Result<(
 
 /// The names of all linear layers.
 fn linears(config: &ModelConfig) -> Vec<String> {
-    linear_names(config).map(|name| format!("{}.weight", stored(&name, config.post_norms))).collect()
+    linear_names(config)
+        .map(|name| format!("{}.weight", stored(&name, config.post_norms)))
+        .collect()
 }
 
-/// The GGUF name of a tensor, from its name in transformers, both without `.weight`, of a model with norms of what is added, or without. A name without a counterpart is returned as it is.
+/// The GGUF name of a tensor, from its name in transformers, both without `.weight`, of a model
+/// with norms of what is added, or without. A name without a counterpart is returned as it is.
 pub(super) fn stored(name: &str, post_norms: bool) -> String {
     let part = |part: &str| {
         Some(match part {
@@ -287,7 +329,8 @@ pub(super) fn stored(name: &str, post_norms: bool) -> String {
         "model.norm" => "output_norm".into(),
         _ => {
             let layer = name.strip_prefix("model.layers.").and_then(|rest| rest.split_once('.'));
-            let stored = layer.and_then(|(layer, rest)| Some(format!("blk.{layer}.{}", part(rest)?)));
+            let stored =
+                layer.and_then(|(layer, rest)| Some(format!("blk.{layer}.{}", part(rest)?)));
             stored.unwrap_or_else(|| name.into())
         }
     }

@@ -1,4 +1,5 @@
-//! Parses the container: magic, version, counts, metadata, tensor infos, aligned data. No memory is reserved by a count from the file.
+//! Parses the container: magic, version, counts, metadata, tensor infos, aligned data. No memory is
+//! reserved by a count from the file.
 
 use super::{
     blocks::GgufType,
@@ -52,9 +53,14 @@ pub(super) fn header(bytes: &[u8], length: usize) -> Result<Header, Problem> {
         version if (1..=3).contains(&version.swap_bytes()) => {
             return unsupported("is a big-endian GGUF file; only little-endian ones are supported");
         }
-        version => return unsupported(format!("is GGUF version {version}; versions 2 and 3 are supported")),
+        version => {
+            return unsupported(format!(
+                "is GGUF version {version}; versions 2 and 3 are supported"
+            ));
+        }
     }
-    // Least sizes. Tensor: name length 8, rank 4, type 4, offset 8. Metadata entry: key length 8, type 4, value 1.
+    // Least sizes. Tensor: name length 8, rank 4, type 4, offset 8. Metadata entry: key length 8,
+    // type 4, value 1.
     let tensors = cursor.count(24, "tensors")?;
     let entries = cursor.count(13, "metadata entries")?;
     let metadata = metadata(&mut cursor, entries)?;
@@ -71,7 +77,8 @@ fn metadata(cursor: &mut Cursor<'_>, count: u64) -> Result<BTreeMap<String, Plac
     let mut metadata = BTreeMap::new();
     for _ in 0..count {
         let key = cursor.string("a metadata key")?;
-        let kind = Kind::from_id(cursor.u32("a metadata type")?).map_err(|e| format!("`{key}` {e}"))?;
+        let kind =
+            Kind::from_id(cursor.u32("a metadata type")?).map_err(|e| format!("`{key}` {e}"))?;
         let at = cursor.at;
         value(cursor, kind).map_err(|e| format!("`{key}`: {e}"))?;
         if metadata.insert(key.to_owned(), Place { kind, at }).is_some() {
@@ -84,10 +91,11 @@ fn metadata(cursor: &mut Cursor<'_>, count: u64) -> Result<BTreeMap<String, Plac
 fn alignment(bytes: &[u8], metadata: &BTreeMap<String, Place>) -> Result<usize, String> {
     let Some(place) = metadata.get("general.alignment") else { return Ok(32) };
     let stored = value(&mut Cursor { bytes, at: place.at }, place.kind)?;
-    let alignment = stored.as_u64().filter(|alignment| alignment.is_power_of_two() && *alignment <= 1 << 20);
-    alignment
-        .map(|alignment| alignment as usize)
-        .ok_or_else(|| format!("general.alignment is {stored:?}; a power of two up to 2^20 is needed"))
+    let alignment =
+        stored.as_u64().filter(|alignment| alignment.is_power_of_two() && *alignment <= 1 << 20);
+    alignment.map(|alignment| alignment as usize).ok_or_else(|| {
+        format!("general.alignment is {stored:?}; a power of two up to 2^20 is needed")
+    })
 }
 
 fn infos(cursor: &mut Cursor<'_>, count: u64) -> Result<BTreeMap<String, Info>, String> {
@@ -115,8 +123,15 @@ fn info(cursor: &mut Cursor<'_>) -> Result<Info, String> {
     // The file has the innermost first.
     sizes.reverse();
     // Zeros count as ones here, so that a zero does not hide an overflow of the other dimensions.
-    let sound = sizes.iter().try_fold(1usize, |all, &size| all.checked_mul(usize::try_from(size).ok()?.max(1)));
+    let sound = sizes
+        .iter()
+        .try_fold(1usize, |all, &size| all.checked_mul(usize::try_from(size).ok()?.max(1)));
     sound.ok_or_else(|| format!("has absurd dimensions {sizes:?}"))?;
     let shape: Vec<usize> = sizes.iter().map(|&size| size as usize).collect();
-    Ok(Info { elements: shape.iter().product(), shape, id: cursor.u32("a type")?, offset: cursor.u64("an offset")? })
+    Ok(Info {
+        elements: shape.iter().product(),
+        shape,
+        id: cursor.u32("a type")?,
+        offset: cursor.u64("an offset")?,
+    })
 }

@@ -23,8 +23,11 @@ pub(super) enum Kind {
 impl Kind {
     pub(super) fn from_id(id: u32) -> Result<Self, String> {
         use Kind::*;
-        const ALL: [Kind; 13] = [U8, I8, U16, I16, U32, I32, F32, Bool, String, Array, U64, I64, F64];
-        ALL.get(id as usize).copied().ok_or_else(|| format!("has a value of type {id}, which does not exist"))
+        const ALL: [Kind; 13] =
+            [U8, I8, U16, I16, U32, I32, F32, Bool, String, Array, U64, I64, F64];
+        ALL.get(id as usize)
+            .copied()
+            .ok_or_else(|| format!("has a value of type {id}, which does not exist"))
     }
 
     /// The fewest bytes that a value of this type takes.
@@ -168,7 +171,9 @@ pub(super) fn value<'a>(cursor: &mut Cursor<'a>, kind: Kind) -> Result<GgufValue
         Kind::F32 => GgufValue::F32(f32::from_bits(word as u32)),
         Kind::I64 => GgufValue::I64(word as i64),
         Kind::F64 => GgufValue::F64(f64::from_bits(word)),
-        Kind::Bool if word > 1 => return Err(format!("byte {at} is {word}; a truth value is 0 or 1")),
+        Kind::Bool if word > 1 => {
+            return Err(format!("byte {at} is {word}; a truth value is 0 or 1"));
+        }
         Kind::Bool => GgufValue::Bool(word == 1),
         Kind::U64 | Kind::String | Kind::Array => GgufValue::U64(word),
     })

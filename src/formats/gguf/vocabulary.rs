@@ -2,7 +2,8 @@
 
 use super::{config::show, file::GgufFile, value::GgufValue};
 
-/// Tokens that end a turn of a chat, and one that ends a text where EOS is that of a turn. GGUF names a single EOS.
+/// Tokens that end a turn of a chat, and one that ends a text where EOS is that of a turn. GGUF
+/// names a single EOS.
 pub(crate) const ENDS: [&str; 4] = ["<|eot_id|>", "<|im_end|>", "<end_of_turn>", "<|endoftext|>"];
 
 /// A tokenizer as a GGUF file's metadata describes it.
@@ -35,15 +36,28 @@ pub struct GgufVocabulary {
 }
 
 pub(super) fn read(file: &GgufFile, vocab: usize) -> Result<GgufVocabulary, String> {
-    let tokens = array(file, "tokenizer.ggml.tokens", |value| value.as_str().map(str::to_owned))?.ok_or("has no tokenizer.ggml.tokens")?;
+    let tokens = array(file, "tokenizer.ggml.tokens", |value| value.as_str().map(str::to_owned))?
+        .ok_or("has no tokenizer.ggml.tokens")?;
     if tokens.len() > vocab {
-        return Err(format!("tokenizer.ggml.tokens has {} tokens, the model {vocab}", tokens.len()));
+        return Err(format!(
+            "tokenizer.ggml.tokens has {} tokens, the model {vocab}",
+            tokens.len()
+        ));
     }
-    let token_types = array(file, "tokenizer.ggml.token_type", |value| value.as_i64().and_then(|kind| i32::try_from(kind).ok()))?;
-    let scores = array(file, "tokenizer.ggml.scores", |value| value.as_f64().map(|score| score as f32))?;
-    for (key, length) in [("token_type", token_types.as_ref().map(Vec::len)), ("scores", scores.as_ref().map(Vec::len))] {
+    let token_types = array(file, "tokenizer.ggml.token_type", |value| {
+        value.as_i64().and_then(|kind| i32::try_from(kind).ok())
+    })?;
+    let scores =
+        array(file, "tokenizer.ggml.scores", |value| value.as_f64().map(|score| score as f32))?;
+    for (key, length) in [
+        ("token_type", token_types.as_ref().map(Vec::len)),
+        ("scores", scores.as_ref().map(Vec::len)),
+    ] {
         if let Some(length) = length.filter(|&length| length != tokens.len()) {
-            return Err(format!("tokenizer.ggml.{key} has {length} elements for {} tokens", tokens.len()));
+            return Err(format!(
+                "tokenizer.ggml.{key} has {length} elements for {} tokens",
+                tokens.len()
+            ));
         }
     }
     let id = |name: &str| {
@@ -59,7 +73,8 @@ pub(super) fn read(file: &GgufFile, vocab: usize) -> Result<GgufVocabulary, Stri
         model: text("tokenizer.ggml.model")?.ok_or("has no tokenizer.ggml.model")?,
         pre: text("tokenizer.ggml.pre")?,
         token_types: token_types.unwrap_or_default(),
-        merges: array(file, "tokenizer.ggml.merges", |value| value.as_str().map(str::to_owned))?.unwrap_or_default(),
+        merges: array(file, "tokenizer.ggml.merges", |value| value.as_str().map(str::to_owned))?
+            .unwrap_or_default(),
         scores,
         bos: id("bos")?,
         eos: id("eos")?,
@@ -71,13 +86,26 @@ pub(super) fn read(file: &GgufFile, vocab: usize) -> Result<GgufVocabulary, Stri
     })
 }
 
-fn one<T>(file: &GgufFile, key: &str, read: impl Fn(GgufValue<'_>) -> Option<T>) -> Result<Option<T>, String> {
+fn one<T>(
+    file: &GgufFile,
+    key: &str,
+    read: impl Fn(GgufValue<'_>) -> Option<T>,
+) -> Result<Option<T>, String> {
     let Some(value) = file.get(key) else { return Ok(None) };
-    read(value).map(Some).ok_or_else(|| format!("{key} is {}, a value of the wrong type", show(value)))
+    read(value)
+        .map(Some)
+        .ok_or_else(|| format!("{key} is {}, a value of the wrong type", show(value)))
 }
 
-fn array<T>(file: &GgufFile, key: &str, read: impl Fn(GgufValue<'_>) -> Option<T>) -> Result<Option<Vec<T>>, String> {
-    let Some(array) = one(file, key, |value| value.as_array().map(|array| array.iter().map(&read).collect::<Option<Vec<T>>>()))? else {
+fn array<T>(
+    file: &GgufFile,
+    key: &str,
+    read: impl Fn(GgufValue<'_>) -> Option<T>,
+) -> Result<Option<Vec<T>>, String> {
+    let Some(array) = one(file, key, |value| {
+        value.as_array().map(|array| array.iter().map(&read).collect::<Option<Vec<T>>>())
+    })?
+    else {
         return Ok(None);
     };
     array.map(Some).ok_or_else(|| format!("{key} has elements of another type than it should"))

@@ -41,18 +41,23 @@ use std::{
 /// Where tensors begin: at multiples of so many bytes.
 const ALIGNMENT: usize = 32;
 
-/// Writes `checkpoint` as the GGUF file `output`, with the linear layers of its blocks as `kind`: [`GgufType::Tq2_0`], or [`GgufType::Q2_0`], which has
-/// smaller blocks. Both are types of llama.cpp, and so are the architectures that it is written as, but for `bitnet-b1.58` (relu(x)²), which bitnet.cpp has,
-/// and for norms of linear layers.
+/// Writes `checkpoint` as the GGUF file `output`, with the linear layers of its blocks as `kind`:
+/// [`GgufType::Tq2_0`], or [`GgufType::Q2_0`], which has smaller blocks. Both are types of
+/// llama.cpp, and so are the architectures that it is written as, but for `bitnet-b1.58`
+/// (relu(x)²), which bitnet.cpp has, and for norms of linear layers.
 ///
-/// No number changes: embedding and head stay in their types (Q2_0 where they are ternary), a matrix whose scale is no half has it in a tensor beside
-/// it, and scales of groups are halves or refused. Floats of a model that is to be quantised are quantised by their absmean. The input is read twice, the
-/// first time to see whether the type holds it. `vocabulary` is the tokenizer, from [`Tokenizer::to_gguf`](crate::model::Tokenizer::to_gguf); without
-/// one, the file says that it has none. `progress` is called after each tensor. The file takes its name when it is complete.
+/// No number changes: embedding and head stay in their types (Q2_0 where they are ternary), a
+/// matrix whose scale is no half has it in a tensor beside it, and scales of groups are halves or
+/// refused. Floats of a model that is to be quantised are quantised by their absmean. The input is
+/// read twice, the first time to see whether the type holds it. `vocabulary` is the tokenizer, from
+/// [`Tokenizer::to_gguf`](crate::model::Tokenizer::to_gguf); without one, the file says that it has
+/// none. `progress` is called after each tensor. The file takes its name when it is complete.
 ///
 /// # Errors
-/// [`Error::Io`](crate::Error::Io), also if `output` exists and `force` is not set; [`Error::Unsupported`](crate::Error::Unsupported) for another type, for what GGUF cannot say of a model, for tensors
-/// that the model does not use, and for a matrix that the type does not hold: other blocks, or scales that are no halves. Else as [`Checkpoint::linear`].
+/// [`Error::Io`](crate::Error::Io), also if `output` exists and `force` is not set;
+/// [`Error::Unsupported`](crate::Error::Unsupported) for another type, for what GGUF cannot say of
+/// a model, for tensors that the model does not use, and for a matrix that the type does not hold:
+/// other blocks, or scales that are no halves. Else as [`Checkpoint::linear`].
 pub fn write_gguf(
     checkpoint: &Checkpoint,
     vocabulary: Option<&GgufVocabulary>,
@@ -83,9 +88,19 @@ pub fn write_gguf(
     for (i, tensor) in tensors.iter().enumerate() {
         let (bytes, error) = tensor.read(checkpoint, rotary)?;
         at(output, file.write_all(&bytes))?;
-        at(output, file.write_all(&vec![0; bytes.len().next_multiple_of(ALIGNMENT) - bytes.len()]))?;
+        at(
+            output,
+            file.write_all(&vec![0; bytes.len().next_multiple_of(ALIGNMENT) - bytes.len()]),
+        )?;
         let (name, bytes_after) = (tensor.name.clone(), bytes.len() as u64);
-        progress(&WrittenTensor { name, done: i + 1, total: tensors.len(), bytes_before: tensor.before, bytes_after, error });
+        progress(&WrittenTensor {
+            name,
+            done: i + 1,
+            total: tensors.len(),
+            bytes_before: tensor.before,
+            bytes_after,
+            error,
+        });
     }
     at(output, file.flush())?;
     drop(file);
@@ -97,11 +112,20 @@ pub fn write_gguf(
 fn same_model(file: &Gguf, wanted: &ModelConfig) -> Result<(), Problem> {
     let (architecture, generation) = (wanted.architecture.clone(), wanted.generation.clone());
     let (eos, embedding) = (wanted.eos.clone(), wanted.embedding.clone());
-    let read = ModelConfig { architecture, generation, eos, embedding, bos: wanted.bos, ..file.config().clone() };
+    let read = ModelConfig {
+        architecture,
+        generation,
+        eos,
+        embedding,
+        bos: wanted.bos,
+        ..file.config().clone()
+    };
     if &read == wanted {
         Ok(())
     } else {
-        unsupported(format!("is a model that GGUF cannot say: it would be read as {read:?}, and is {wanted:?}"))
+        unsupported(format!(
+            "is a model that GGUF cannot say: it would be read as {read:?}, and is {wanted:?}"
+        ))
     }
 }
 
@@ -109,7 +133,9 @@ fn same_model(file: &Gguf, wanted: &ModelConfig) -> Result<(), Problem> {
 fn architecture(c: &ModelConfig) -> Result<(&'static str, RotaryOrder), Problem> {
     let found = graph_of(c)?;
     match (c.quantized_activations, !matches!(found.0, "qwen3" | "minicpm") || c.projection_norms) {
-        (true, false) => unsupported(format!("quantises its activations; GGUF's `{}` is for floats", found.0)),
+        (true, false) => {
+            unsupported(format!("quantises its activations; GGUF's `{}` is for floats", found.0))
+        }
         (false, true) => unsupported(format!(
             "has its activations in floats; they are quantised where GGUF says `{}`. Where files do not say it, Checkpoint::with_quantized_activations does \
              (--activations int8 on the command line)",
@@ -121,15 +147,17 @@ fn architecture(c: &ModelConfig) -> Result<(&'static str, RotaryOrder), Problem>
 
 fn graph_of(c: &ModelConfig) -> Result<(&'static str, RotaryOrder), Problem> {
     match (c.activation, c.sub_norms, c.qk_norms) {
-        _ if c.post_norms => {
-            unsupported("is a Gemma 3, which is not written as GGUF: its readers do not round the embedding's scale as this model's do")
-        }
+        _ if c.post_norms => unsupported(
+            "is a Gemma 3, which is not written as GGUF: its readers do not round the embedding's scale as this model's do",
+        ),
         _ if c.architecture == "minicpm" => Ok(("minicpm", RotaryOrder::Pairs)),
         (Activation::Relu2, true, false) => Ok(("bitnet-b1.58", RotaryOrder::Halves)),
-        (Activation::Silu, true, false) if c.tied_head && c.heads * c.head_dim == c.hidden => Ok(("bitnet", RotaryOrder::Halves)),
-        (Activation::Silu, true, false) => {
-            unsupported("has sub-norms and SiLU, for which GGUF's architecture needs a tied head, and heads as wide as the model")
+        (Activation::Silu, true, false) if c.tied_head && c.heads * c.head_dim == c.hidden => {
+            Ok(("bitnet", RotaryOrder::Halves))
         }
+        (Activation::Silu, true, false) => unsupported(
+            "has sub-norms and SiLU, for which GGUF's architecture needs a tied head, and heads as wide as the model",
+        ),
         (Activation::Silu, false, true) => Ok(("qwen3", RotaryOrder::Halves)),
         (Activation::Silu, false, false) => Ok(("llama", RotaryOrder::Pairs)),
         _ => unsupported("is of a graph for which GGUF has no architecture"),
@@ -174,14 +202,18 @@ enum Content {
 /// All tensors, in the order in which a token meets them.
 ///
 /// # Errors
-/// Those of [`write_gguf`]: all matrices are read, so that none is found wrong when the file has begun.
+/// Those of [`write_gguf`]: all matrices are read, so that none is found wrong when the file has
+/// begun.
 fn tensors(checkpoint: &Checkpoint, kind: GgufType) -> Result<Vec<Tensor>> {
     let c = checkpoint.config();
     let (ends, layer) = (end_tensors(c), layer_tensors(c));
     let mut tensors = vec![table(checkpoint, kind, &ends.embedding)?];
     for i in 0..c.layers {
         let full = |name: &str| format!("model.layers.{i}.{name}");
-        let optional = [&layer.query_norm, &layer.key_norm, &layer.attention_norm, &layer.gated_norm].into_iter().flatten();
+        let optional =
+            [&layer.query_norm, &layer.key_norm, &layer.attention_norm, &layer.gated_norm]
+                .into_iter()
+                .flatten();
         let norms = [&layer.input_norm, &layer.post_norm].into_iter().chain(optional);
         let norms = norms.chain(layer.qkv.norms()).chain(layer.gate_up.norms());
         tensors.extend(norms.map(|norm| gains(checkpoint, full(norm.name), norm)));
@@ -225,9 +257,14 @@ fn linear(
     &Matrix { rows, columns, .. }: &Matrix,
     all: &mut Vec<Tensor>,
 ) -> Result<()> {
-    let refused = |what: String| Problem::Unsupported(format!("`{name}.weight` {what}")).at(checkpoint.path());
+    let refused = |what: String| {
+        Problem::Unsupported(format!("`{name}.weight` {what}")).at(checkpoint.path())
+    };
     // Before the matrix is read.
-    let bytes = kind.bytes(rows * columns, columns).map_err(|what| refused(format!("{what}{}", smaller(kind, columns))))?.unwrap_or(0);
+    let bytes = kind
+        .bytes(rows * columns, columns)
+        .map_err(|what| refused(format!("{what}{}", smaller(kind, columns))))?
+        .unwrap_or(0);
     let matrix = ModelFile::linear(checkpoint, &name, rows, columns)?;
     let beside = match matrix.scales() {
         Scales::Tensor(scale) => Some(*scale).filter(|&scale| !is_half(scale)),
@@ -235,7 +272,14 @@ fn linear(
     };
     let (before, place) = (checkpoint.bytes_of(&name), stored(&name, false));
     let content = Content::Linear { name, rows, columns, scaled: beside.is_none() };
-    all.push(Tensor { name: format!("{place}.weight"), shape: vec![rows, columns], kind, bytes, before, content });
+    all.push(Tensor {
+        name: format!("{place}.weight"),
+        shape: vec![rows, columns],
+        kind,
+        bytes,
+        before,
+        content,
+    });
     if let Some(scale) = beside {
         all.push(Tensor {
             name: format!("{place}.scale"),
@@ -251,17 +295,33 @@ fn linear(
 
 /// Who may hold a matrix of so many columns that `kind` does not.
 fn smaller(kind: GgufType, columns: usize) -> &'static str {
-    if kind == GgufType::Tq2_0 && columns.is_multiple_of(GgufType::Q2_0.block().0) { "; Q2_0 has blocks of 64" } else { "" }
+    if kind == GgufType::Tq2_0 && columns.is_multiple_of(GgufType::Q2_0.block().0) {
+        "; Q2_0 has blocks of 64"
+    } else {
+        ""
+    }
 }
 
-fn table(checkpoint: &Checkpoint, kind: GgufType, &Matrix { name, rows, columns }: &Matrix) -> Result<Tensor> {
+fn table(
+    checkpoint: &Checkpoint,
+    kind: GgufType,
+    &Matrix { name, rows, columns }: &Matrix,
+) -> Result<Tensor> {
     let fits = kind == GgufType::Q2_0 && columns.is_multiple_of(kind.block().0);
     let matrix = if fits { checkpoint.ternary_table(name, rows, columns)? } else { None };
     let ternary = matrix.is_some_and(|matrix| check_groups(kind, &matrix).is_ok());
     let kind = if ternary { kind } else { float_type(&checkpoint.dense(name, rows, columns)?) };
     let bytes = kind.bytes(rows * columns, columns).ok().flatten().unwrap_or(0);
-    let (before, content) = (checkpoint.bytes_of(name), Content::Table { name, rows, columns, ternary });
-    Ok(Tensor { name: format!("{}.weight", stored(name, false)), shape: vec![rows, columns], kind, bytes, before, content })
+    let (before, content) =
+        (checkpoint.bytes_of(name), Content::Table { name, rows, columns, ternary });
+    Ok(Tensor {
+        name: format!("{}.weight", stored(name, false)),
+        shape: vec![rows, columns],
+        kind,
+        bytes,
+        before,
+        content,
+    })
 }
 
 fn float_type(matrix: &PackedDense) -> GgufType {
@@ -280,10 +340,15 @@ fn is_half(scale: f32) -> bool {
 fn check_groups(kind: GgufType, matrix: &PackedTernary) -> Result<(), String> {
     let block = kind.block().0;
     if let Some(size) = matrix.group().filter(|size| !size.is_multiple_of(block)) {
-        return Err(format!("has a scale for every {size} columns; blocks of {kind:?} have {block}{}", smaller(kind, size)));
+        return Err(format!(
+            "has a scale for every {size} columns; blocks of {kind:?} have {block}{}",
+            smaller(kind, size)
+        ));
     }
     match matrix.row_scales().into_iter().find(|&scale| !is_half(scale)) {
-        Some(scale) => Err(format!("has the scale {scale} among others, which is no half-precision number, as {kind:?} needs")),
+        Some(scale) => Err(format!(
+            "has the scale {scale} among others, which is no half-precision number, as {kind:?} needs"
+        )),
         None => Ok(()),
     }
 }
@@ -302,10 +367,16 @@ impl Tensor {
             Content::Floats(numbers) => (floats(numbers), None),
             Content::Linear { name, rows, columns, scaled } => {
                 let matrix = ModelFile::linear(checkpoint, name, *rows, *columns)?;
-                let error = quantisation_error(&checkpoint.tensor(&format!("{name}.weight"))?, &matrix)?;
-                let rotates = name.ends_with(".self_attn.q_proj") || name.ends_with(".self_attn.k_proj");
+                let error =
+                    quantisation_error(&checkpoint.tensor(&format!("{name}.weight"))?, &matrix)?;
+                let rotates =
+                    name.ends_with(".self_attn.q_proj") || name.ends_with(".self_attn.k_proj");
                 let head = checkpoint.config().head_dim;
-                let matrix = if rotates && rotary == RotaryOrder::Pairs { matrix.reorder_rows(|row| paired(row, head))? } else { matrix };
+                let matrix = if rotates && rotary == RotaryOrder::Pairs {
+                    matrix.reorder_rows(|row| paired(row, head))?
+                } else {
+                    matrix
+                };
                 (encode(self.kind, &matrix, *scaled), error)
             }
             Content::Table { name, rows, columns, ternary: true } => {
@@ -317,7 +388,13 @@ impl Tensor {
                 let matrix = checkpoint.dense(name, *rows, *columns)?;
                 let row = columns * matrix.element().bytes();
                 let words = matrix.words().chunks_exact(matrix.element().row_words(*columns));
-                (words.flat_map(|words| &bytemuck::cast_slice::<u32, u8>(words)[..row]).copied().collect(), None)
+                (
+                    words
+                        .flat_map(|words| &bytemuck::cast_slice::<u32, u8>(words)[..row])
+                        .copied()
+                        .collect(),
+                    None,
+                )
             }
         })
     }
@@ -344,7 +421,10 @@ fn encode(kind: GgufType, matrix: &PackedTernary, scaled: bool) -> Vec<u8> {
         } else {
             out[..2].copy_from_slice(&scale);
             let (quads, _) = out[2..].as_chunks_mut::<4>();
-            quads.iter_mut().zip(words).for_each(|(quad, word)| *quad = transpose(*word).to_le_bytes());
+            quads
+                .iter_mut()
+                .zip(words)
+                .for_each(|(quad, word)| *quad = transpose(*word).to_le_bytes());
         }
     });
     out
@@ -399,10 +479,22 @@ impl Metadata {
     }
 }
 
-fn metadata(checkpoint: &Checkpoint, architecture: &str, vocabulary: Option<&GgufVocabulary>, kind: GgufType) -> Result<Metadata, Problem> {
+fn metadata(
+    checkpoint: &Checkpoint,
+    architecture: &str,
+    vocabulary: Option<&GgufVocabulary>,
+    kind: GgufType,
+) -> Result<Metadata, Problem> {
     let mut metadata = Metadata::default();
     metadata.text("general.architecture", architecture);
-    if let Some(name) = checkpoint.path().canonicalize().ok().as_deref().and_then(Path::file_name).and_then(|name| name.to_str()) {
+    if let Some(name) = checkpoint
+        .path()
+        .canonicalize()
+        .ok()
+        .as_deref()
+        .and_then(Path::file_name)
+        .and_then(|name| name.to_str())
+    {
         metadata.text("general.name", name);
     }
     metadata.number("general.quantization_version", 2u32);
@@ -412,7 +504,11 @@ fn metadata(checkpoint: &Checkpoint, architecture: &str, vocabulary: Option<&Ggu
         match kind {
             GgufType::Tq2_0 => 37u32,
             GgufType::Q2_0 => 41,
-            other => return unsupported(format!("is to be written as {other:?}; Tq2_0 and Q2_0 are supported")),
+            other => {
+                return unsupported(format!(
+                    "is to be written as {other:?}; Tq2_0 and Q2_0 are supported"
+                ));
+            }
         },
     );
     graph(&mut metadata, architecture, checkpoint.config())?;
@@ -439,14 +535,22 @@ fn graph(metadata: &mut Metadata, architecture: &str, c: &ModelConfig) -> Result
     metadata.float(&key("attention.layer_norm_rms_epsilon"), c.eps);
     metadata.float(&key("rope.freq_base"), c.rope_theta);
     if architecture == "minicpm" {
-        let scales = [("embedding_scale", c.embedding_scale), ("residual_scale", c.residual_scale), ("logit_scale", 1.0 / c.logit_scale)];
+        let scales = [
+            ("embedding_scale", c.embedding_scale),
+            ("residual_scale", c.residual_scale),
+            ("logit_scale", 1.0 / c.logit_scale),
+        ];
         scales.into_iter().for_each(|(name, scale)| metadata.float(&key(name), scale));
     }
     if let Some(what) = &c.embedding.unsupported {
-        return unsupported(format!("makes vectors of texts in a way that GGUF files cannot say: {what}"));
+        return unsupported(format!(
+            "makes vectors of texts in a way that GGUF files cannot say: {what}"
+        ));
     }
     if c.embedding.normalize == Some(false) {
-        return unsupported("does not divide the vectors of texts by their length, which GGUF files cannot say");
+        return unsupported(
+            "does not divide the vectors of texts by their length, which GGUF files cannot say",
+        );
     }
     match c.embedding.pooling {
         Some(Pooling::Mean) => metadata.number(&key("pooling_type"), 1u32),
@@ -464,8 +568,15 @@ fn graph(metadata: &mut Metadata, architecture: &str, c: &ModelConfig) -> Result
             metadata.text(&key("rope.scaling.type"), "yarn");
             metadata.number(&key("rope.scaling.original_context_length"), context as usize);
             let usual = yarn_attention(factor, 1.0);
-            let floats = [("factor", factor), ("attn_factor", attention / usual), ("yarn_beta_fast", fast), ("yarn_beta_slow", slow)];
-            floats.into_iter().for_each(|(name, float)| metadata.float(&key(&format!("rope.scaling.{name}")), float));
+            let floats = [
+                ("factor", factor),
+                ("attn_factor", attention / usual),
+                ("yarn_beta_fast", fast),
+                ("yarn_beta_slow", slow),
+            ];
+            floats.into_iter().for_each(|(name, float)| {
+                metadata.float(&key(&format!("rope.scaling.{name}")), float)
+            });
         }
         // What is the same for all texts is so whatever the original context was.
         RopeScaling::LongRope { attention } if matches!(architecture, "llama" | "minicpm") => {
@@ -473,23 +584,42 @@ fn graph(metadata: &mut Metadata, architecture: &str, c: &ModelConfig) -> Result
             metadata.number(&key("rope.scaling.original_context_length"), c.context);
             metadata.float(&key("rope.scaling.attn_factor"), attention);
         }
-        other => return unsupported(format!("has the rotary scaling {other:?}, which is not written to GGUF files")),
+        other => {
+            return unsupported(format!(
+                "has the rotary scaling {other:?}, which is not written to GGUF files"
+            ));
+        }
     }
     Ok(())
 }
 
-fn tokens(metadata: &mut Metadata, c: &ModelConfig, vocabulary: Option<&GgufVocabulary>) -> Result<(), Problem> {
+fn tokens(
+    metadata: &mut Metadata,
+    c: &ModelConfig,
+    vocabulary: Option<&GgufVocabulary>,
+) -> Result<(), Problem> {
     let key = |name: &str| format!("tokenizer.ggml.{name}");
     let eos = vocabulary.and_then(|vocabulary| vocabulary.eos).or(c.eos.first().copied());
     // Some are known by their names.
-    let named = |id: u32| vocabulary.and_then(|v| v.tokens.get(id as usize)).is_some_and(|token| ENDS.contains(&token.as_str()));
+    let named = |id: u32| {
+        vocabulary
+            .and_then(|v| v.tokens.get(id as usize))
+            .is_some_and(|token| ENDS.contains(&token.as_str()))
+    };
     let others: Vec<u32> = c.eos.iter().copied().filter(|&id| Some(id) != eos).collect();
     let nameless: Vec<u32> = others.iter().copied().filter(|&id| !named(id)).collect();
     if nameless.len() > 1 {
-        return unsupported(format!("ends its texts by the tokens {:?}, of which GGUF files name two", c.eos));
+        return unsupported(format!(
+            "ends its texts by the tokens {:?}, of which GGUF files name two",
+            c.eos
+        ));
     }
     let eot = nameless.first().or(others.first()).copied();
-    let ids = [("bos", vocabulary.and_then(|vocabulary| vocabulary.bos).or(c.bos)), ("eos", eos), ("eot", eot)];
+    let ids = [
+        ("bos", vocabulary.and_then(|vocabulary| vocabulary.bos).or(c.bos)),
+        ("eos", eos),
+        ("eot", eot),
+    ];
     for (name, id) in ids {
         if let Some(id) = id {
             metadata.number(&key(&format!("{name}_token_id")), id);
@@ -500,7 +630,12 @@ fn tokens(metadata: &mut Metadata, c: &ModelConfig, vocabulary: Option<&GgufVoca
         return Ok(());
     };
     if v.tokens.len() > c.vocab {
-        return Err(format!("has {} tokens in its tokenizer, {} in its configuration", v.tokens.len(), c.vocab).into());
+        return Err(format!(
+            "has {} tokens in its tokenizer, {} in its configuration",
+            v.tokens.len(),
+            c.vocab
+        )
+        .into());
     }
     metadata.text(&key("model"), &v.model);
     if let Some(pre) = &v.pre {
@@ -510,20 +645,34 @@ fn tokens(metadata: &mut Metadata, c: &ModelConfig, vocabulary: Option<&GgufVoca
     let added = v.tokens.len()..c.vocab;
     let unused: HashSet<String> = added.clone().map(unused_token).collect();
     if let Some(token) = v.tokens.iter().find(|token| unused.contains(*token)) {
-        return unsupported(format!("has the token {token:?}, whose name is for one that does not occur"));
+        return unsupported(format!(
+            "has the token {token:?}, whose name is for one that does not occur"
+        ));
     }
-    let texts: Vec<String> = v.tokens.iter().cloned().chain(added.clone().map(unused_token)).collect();
-    let kinds = (0..v.tokens.len()).map(|id| v.token_types.get(id).copied().unwrap_or(NORMAL)).chain(added.clone().map(|_| UNUSED));
+    let texts: Vec<String> =
+        v.tokens.iter().cloned().chain(added.clone().map(unused_token)).collect();
+    let kinds = (0..v.tokens.len())
+        .map(|id| v.token_types.get(id).copied().unwrap_or(NORMAL))
+        .chain(added.clone().map(|_| UNUSED));
     metadata.list(&key("tokens"), Kind::String, &texts, |bytes, text| put_text(bytes, text));
-    metadata.list(&key("token_type"), Kind::I32, &kinds.collect::<Vec<_>>(), |bytes, kind| bytes.extend(kind.to_le_bytes()));
+    metadata.list(&key("token_type"), Kind::I32, &kinds.collect::<Vec<_>>(), |bytes, kind| {
+        bytes.extend(kind.to_le_bytes())
+    });
     if let Some(scores) = &v.scores {
         let scores: Vec<f32> = scores.iter().copied().chain(added.map(|_| 0.0)).collect();
-        metadata.list(&key("scores"), Kind::F32, &scores, |bytes, score| bytes.extend(score.to_le_bytes()));
+        metadata.list(&key("scores"), Kind::F32, &scores, |bytes, score| {
+            bytes.extend(score.to_le_bytes())
+        });
     }
     if !v.merges.is_empty() {
-        metadata.list(&key("merges"), Kind::String, &v.merges, |bytes, merge| put_text(bytes, merge));
+        metadata
+            .list(&key("merges"), Kind::String, &v.merges, |bytes, merge| put_text(bytes, merge));
     }
-    let flags = [("add_bos_token", v.add_bos), ("add_eos_token", v.add_eos), ("add_space_prefix", v.add_space_prefix)];
+    let flags = [
+        ("add_bos_token", v.add_bos),
+        ("add_eos_token", v.add_eos),
+        ("add_space_prefix", v.add_space_prefix),
+    ];
     flags.into_iter().for_each(|(name, flag)| metadata.flag(&key(name), flag));
     if let Some(template) = &v.chat_template {
         metadata.text("tokenizer.chat_template", template);

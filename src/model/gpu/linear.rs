@@ -1,4 +1,5 @@
-//! Linear layers: what enters them is normed, rotated, quantised or rounded, in one dispatch with the product where that is better.
+//! Linear layers: what enters them is normed, rotated, quantised or rounded, in one dispatch with
+//! the product where that is better.
 
 use crate::{
     error::Result,
@@ -14,7 +15,8 @@ use std::collections::BTreeMap;
 
 pub(super) type GpuStack = Stack<TernaryMatrix, Tensor<f32>>;
 
-/// How activations are rotated that meet rotated weights; see [`Hadamard`](crate::formats::Hadamard).
+/// How activations are rotated that meet rotated weights; see
+/// [`Hadamard`](crate::formats::Hadamard).
 #[derive(Clone)]
 pub(super) struct Rotation {
     block: usize,
@@ -41,7 +43,8 @@ impl Rotation {
 pub(super) enum Prepared {
     /// Normed and quantised.
     Quantized(QuantizedActivations),
-    /// Of a model that does not quantise its activations: normed, rotated where it is so, and rounded.
+    /// Of a model that does not quantise its activations: normed, rotated where it is so, and
+    /// rounded.
     Floats { rounded: RoundedActivations, rotation: Option<Rotation> },
 }
 
@@ -87,7 +90,8 @@ pub(super) fn side_by_side(
     tensor::concat_into(encoder, &products.iter().collect::<Vec<_>>(), 1, y)
 }
 
-/// Norm, quantiser where the model has them, and product: in one dispatch where that is better, else by way of `prepared`.
+/// Norm, quantiser where the model has them, and product: in one dispatch where that is better,
+/// else by way of `prepared`.
 pub(super) fn linear(
     encoder: &mut Encoder,
     x: &Tensor<f32>,
@@ -98,7 +102,9 @@ pub(super) fn linear(
 ) -> Result<()> {
     let xq = match prepared {
         Prepared::Quantized(xq) => xq,
-        Prepared::Floats { rounded, rotation } => return product_of_floats(encoder, x, norm, w, (rounded, rotation.as_ref()), y),
+        Prepared::Floats { rounded, rotation } => {
+            return product_of_floats(encoder, x, norm, w, (rounded, rotation.as_ref()), y);
+        }
     };
     if bitnet::norm_bitlinear_fuses(encoder.context(), xq.tokens(), w) {
         return bitnet::norm_bitlinear_into(encoder, x, norm, w, y);
@@ -119,12 +125,16 @@ pub(super) fn gated(
     prepared: &Prepared,
     y: &Tensor<f32>,
 ) -> Result<bool> {
-    let (Stack::One(w), context, tokens) = (stack, encoder.context(), prepared.tokens()) else { return Ok(false) };
+    let (Stack::One(w), context, tokens) = (stack, encoder.context(), prepared.tokens()) else {
+        return Ok(false);
+    };
     match prepared {
         Prepared::Quantized(_) if bitnet::norm_bitlinear_fuses(context, tokens, w) => {
             bitnet::norm_bitlinear_gated_into(encoder, x, norm, w, gate, y)?;
         }
-        Prepared::Floats { rotation: None, .. } if bitnet::norm_bitlinear_rounded_fuses(context, tokens, w) => {
+        Prepared::Floats { rotation: None, .. }
+            if bitnet::norm_bitlinear_rounded_fuses(context, tokens, w) =>
+        {
             bitnet::norm_bitlinear_rounded_gated_into(encoder, x, norm, w, gate, y)?;
         }
         _ => return Ok(false),
@@ -132,7 +142,8 @@ pub(super) fn gated(
     Ok(true)
 }
 
-/// Norm and product of activations in floats; by way of `rounded`, where its blocks are those of the matrix.
+/// Norm and product of activations in floats; by way of `rounded`, where its blocks are those of
+/// the matrix.
 fn product_of_floats(
     encoder: &mut Encoder,
     x: &Tensor<f32>,
@@ -141,16 +152,24 @@ fn product_of_floats(
     (rounded, rotation): (&RoundedActivations, Option<&Rotation>),
     y: Out<'_, f32>,
 ) -> Result<()> {
-    if rotation.is_none() && bitnet::norm_bitlinear_rounded_fuses(encoder.context(), rounded.tokens(), w) {
+    if rotation.is_none()
+        && bitnet::norm_bitlinear_rounded_fuses(encoder.context(), rounded.tokens(), w)
+    {
         return bitnet::norm_bitlinear_rounded_into(encoder, x, norm, w, y);
     }
-    let own =
-        (!fits(rounded, w)).then(|| RoundedActivations::uninit(encoder.context(), rounded.tokens(), w.columns(), block(w))).transpose()?;
+    let own = (!fits(rounded, w))
+        .then(|| {
+            RoundedActivations::uninit(encoder.context(), rounded.tokens(), w.columns(), block(w))
+        })
+        .transpose()?;
     let rounded = own.as_ref().unwrap_or(rounded);
     match (norm, rotation) {
-        (Some((gain, eps)), None) => bitnet::rms_norm_round_into(encoder, x, 0, gain, eps, rounded)?,
+        (Some((gain, eps)), None) => {
+            bitnet::rms_norm_round_into(encoder, x, 0, gain, eps, rounded)?
+        }
         (norm, rotation) => {
-            let normed = norm.map(|(gain, eps)| transformer::rms_norm(encoder, x, gain, eps)).transpose()?;
+            let normed =
+                norm.map(|(gain, eps)| transformer::rms_norm(encoder, x, gain, eps)).transpose()?;
             let x = normed.as_ref().unwrap_or(x);
             // Nobody needs it as it was: it is normed, or attended, or gated, for this product.
             rotation.map_or(Ok(()), |rotation| rotation.apply(encoder, x))?;

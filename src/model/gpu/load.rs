@@ -30,13 +30,21 @@ struct Bytes {
 
 impl Bytes {
     /// Of so many layers, and the ends that they need.
-    fn of(context: &Context, (ends, which): (&HostEnds, (bool, bool)), layer: &HostLayer, layers: usize) -> Result<Self> {
+    fn of(
+        context: &Context,
+        (ends, which): (&HostEnds, (bool, bool)),
+        layer: &HostLayer,
+        layers: usize,
+    ) -> Result<Self> {
         let planned = |upload: &dyn Fn(&Context) -> Result<()>| {
             let (context, plan) = context.labelled(Footprint::WEIGHTS).planning();
             upload(&context).map(|()| plan.bytes(Footprint::WEIGHTS))
         };
         let matrices = layer.matrices();
-        let hosted = matrices.iter().map(|matrix| 4 * (matrix.words().len() + matrix.row_scales().len()) as u64).sum();
+        let hosted = matrices
+            .iter()
+            .map(|matrix| 4 * (matrix.words().len() + matrix.row_scales().len()) as u64)
+            .sum();
         let all = planned(&|context| layer.upload(context).map(drop))?;
         let matrices = planned(&|context| slot_for(context, layer).map(drop))?;
         let ends = planned(&|context| ends.upload(context, which).map(drop))?;
@@ -46,18 +54,23 @@ impl Bytes {
     /// With so many layers offloaded.
     fn with(&self, offloaded: usize) -> Footprint {
         let resident = (self.layers - offloaded as u64).saturating_add(offloaded.min(SLOTS) as u64);
-        let layers = self.vectors.saturating_mul(self.layers).saturating_add(self.matrices.saturating_mul(resident));
+        let layers = self
+            .vectors
+            .saturating_mul(self.layers)
+            .saturating_add(self.matrices.saturating_mul(resident));
         let host = self.hosted.saturating_mul(offloaded as u64);
         Footprint { weights: self.ends.saturating_add(layers), host, ..Footprint::default() }
     }
 }
 
 impl GpuModel {
-    /// Uploads the weights, layer by layer as they come, or keeps them in host memory, as `offload` says; with the attention of prompts in halves, or not.
+    /// Uploads the weights, layer by layer as they come, or keeps them in host memory, as `offload`
+    /// says; with the attention of prompts in halves, or not.
     ///
     /// # Errors
-    /// [`Error::MemoryLimit`](crate::Error::MemoryLimit) before anything is uploaded, where they will not fit: layers are taken to be as large as the first.
-    /// Those of [`GpuModel::weights`] and [`Streamed::take`].
+    /// [`Error::MemoryLimit`](crate::Error::MemoryLimit) before anything is uploaded, where they
+    /// will not fit: layers are taken to be as large as the first. Those of [`GpuModel::weights`]
+    /// and [`Streamed::take`].
     pub fn new(
         context: &Context,
         config: ModelConfig,
@@ -72,7 +85,8 @@ impl GpuModel {
             && let Some(Ok(first)) = layers.peek()
         {
             let footprint;
-            (offloaded, footprint) = Self::weights(context, &config, &host, first, (offload, half_attention))?;
+            (offloaded, footprint) =
+                Self::weights(context, &config, &host, first, (offload, half_attention))?;
             context.check_room(footprint.weights, || match offloaded {
                 0 => "a model's weights".into(),
                 _ => format!("a model's weights, {offloaded} of {count} layers apart"),
@@ -85,16 +99,20 @@ impl GpuModel {
         let mut streamed = Streamed::default();
         let place = |(index, layer): (usize, Result<HostLayer>)| {
             let layer = layer?;
-            streamed.take(&weights, index, &layer, (offloaded, count))?.map_or_else(|| layer.upload(&weights), Ok)
+            streamed
+                .take(&weights, index, &layer, (offloaded, count))?
+                .map_or_else(|| layer.upload(&weights), Ok)
         };
         let layers = layers.enumerate().map(place).collect::<Result<_>>()?;
         Ok(Self::of(context, config, ends, layers, streamed)?.half_attention(half_attention))
     }
 
-    /// How many layers of a model of such ends and layers are offloaded, and what its weights take then.
+    /// How many layers of a model of such ends and layers are offloaded, and what its weights take
+    /// then.
     ///
     /// # Errors
-    /// [`Error::MemoryLimit`] where [`Offload::Auto`] finds that offloading all will not do; [`Error::Invalid`], [`Error::Context`] for its options.
+    /// [`Error::MemoryLimit`] where [`Offload::Auto`] finds that offloading all will not do;
+    /// [`Error::Invalid`], [`Error::Context`] for its options.
     pub fn weights(
         context: &Context,
         config: &ModelConfig,
@@ -107,14 +125,21 @@ impl GpuModel {
             Offload::None => 0,
             Offload::Layers(count) => count,
             Offload::Auto(options) => {
-                let session = Self::session_of(context, config, ends, layer, half_attention, options)?.total();
+                let session =
+                    Self::session_of(context, config, ends, layer, half_attention, options)?
+                        .total();
                 let needed = |count| bytes.with(count).weights.saturating_add(session);
                 let stats = context.memory_stats();
-                let fits = |&count: &usize| stats.limit.is_none_or(|limit| stats.live_bytes.saturating_add(needed(count)) <= limit);
+                let fits = |&count: &usize| {
+                    stats
+                        .limit
+                        .is_none_or(|limit| stats.live_bytes.saturating_add(needed(count)) <= limit)
+                };
                 match (0..=config.layers).find(fits) {
                     Some(count) => count,
                     None => {
-                        let what = || "a model's weights with all layers offloaded, and a session".into();
+                        let what =
+                            || "a model's weights with all layers offloaded, and a session".into();
                         context.check_room(needed(config.layers), what)?;
                         config.layers
                     }
@@ -128,11 +153,17 @@ impl GpuModel {
     }
 
     /// What the weights of a part take that is so many layers, and the ends that they need.
-    pub fn part_weights(context: &Context, ends: (&HostEnds, (bool, bool)), layer: &HostLayer, layers: usize) -> Result<Footprint> {
+    pub fn part_weights(
+        context: &Context,
+        ends: (&HostEnds, (bool, bool)),
+        layer: &HostLayer,
+        layers: usize,
+    ) -> Result<Footprint> {
         Ok(Bytes::of(context, ends, layer, layers)?.with(0))
     }
 
-    /// Uploads the layers of a part, all that come, whose ends are there; with the attention of prompts in halves, or not.
+    /// Uploads the layers of a part, all that come, whose ends are there; with the attention of
+    /// prompts in halves, or not.
     ///
     /// # Errors
     /// What the layers report, and the device.
@@ -145,7 +176,8 @@ impl GpuModel {
     ) -> Result<Self> {
         let weights = context.labelled(Footprint::WEIGHTS);
         let layers = layers.map(|layer| layer?.upload(&weights)).collect::<Result<_>>()?;
-        Ok(Self::of(context, config, ends, layers, Streamed::default())?.half_attention(half_attention))
+        Ok(Self::of(context, config, ends, layers, Streamed::default())?
+            .half_attention(half_attention))
     }
 
     /// What a session of a model of such ends and layers takes.
@@ -159,7 +191,13 @@ impl GpuModel {
     ) -> Result<Footprint> {
         let (context, _) = context.planning();
         let layers = (0..config.layers).map(|_| layer.upload(&context)).collect::<Result<_>>()?;
-        let model = Self::of(&context, config.clone(), ends.upload(&context, (true, true))?, layers, Streamed::default())?;
+        let model = Self::of(
+            &context,
+            config.clone(),
+            ends.upload(&context, (true, true))?,
+            layers,
+            Streamed::default(),
+        )?;
         let model = model.half_attention(half_attention);
         model.footprint(Session::checked(&model, options)?)
     }

@@ -1,5 +1,6 @@
-//! Layers whose matrices stay in host memory. Two slots on the device hold the one that is computed and the next, which is copied meanwhile: all of it is
-//! recorded, so that steps are submitted ahead, and again, as others are.
+//! Layers whose matrices stay in host memory. Two slots on the device hold the one that is computed
+//! and the next, which is copied meanwhile: all of it is recorded, so that steps are submitted
+//! ahead, and again, as others are.
 
 use crate::{
     error::{Error, Result},
@@ -30,13 +31,15 @@ pub(super) struct Streamed {
     layers: Vec<(usize, Arc<Vec<Hosted>>)>,
 }
 
-/// Is this layer among those, so many of all, that are offloaded? They are spread evenly: one is copied while those before it are computed.
+/// Is this layer among those, so many of all, that are offloaded? They are spread evenly: one is
+/// copied while those before it are computed.
 fn is_offloaded(layer: usize, offloaded: usize, layers: usize) -> bool {
     (layer + 1) * offloaded / layers > layer * offloaded / layers
 }
 
 impl Streamed {
-    /// Has a layer stay on the host, if it is among those that do: its vectors are on the device, its matrices are those of a slot.
+    /// Has a layer stay on the host, if it is among those that do: its vectors are on the device,
+    /// its matrices are those of a slot.
     pub fn take(
         &mut self,
         context: &Context,
@@ -57,13 +60,23 @@ impl Streamed {
                 let place = &slot[next.replace(next.get() + 1)];
                 let form = (place.rows(), place.columns(), place.group());
                 if form != (matrix.rows(), matrix.columns(), matrix.group()) {
-                    let what =
-                        format!("layer {index} has scales by groups of {:?} columns, another has {:?}", matrix.group(), place.group());
-                    return Err(Error::Invalid { op: "offload", what: format!("{what}: such layers cannot take turns in memory") });
+                    let what = format!(
+                        "layer {index} has scales by groups of {:?} columns, another has {:?}",
+                        matrix.group(),
+                        place.group()
+                    );
+                    return Err(Error::Invalid {
+                        op: "offload",
+                        what: format!("{what}: such layers cannot take turns in memory"),
+                    });
                 }
                 let (codes, scales) = (bytemuck::cast_slice(matrix.words()), matrix.row_scales());
                 copies.borrow_mut().push(Hosted::new(context, codes, &place.codes)?);
-                copies.borrow_mut().push(Hosted::new(context, bytemuck::cast_slice(&scales), &place.scales)?);
+                copies.borrow_mut().push(Hosted::new(
+                    context,
+                    bytemuck::cast_slice(&scales),
+                    &place.scales,
+                )?);
                 Ok(place.clone())
             },
             |gains| context.upload(gains, [gains.len()]),
@@ -111,7 +124,9 @@ impl Streamed {
 
 /// Matrices of the forms of a layer's, not filled.
 pub(super) fn slot_for(context: &Context, layer: &HostLayer) -> Result<Vec<TernaryMatrix>> {
-    let like = |matrix: &&PackedTernary| TernaryMatrix::uninit(context, matrix.rows(), matrix.columns(), matrix.group());
+    let like = |matrix: &&PackedTernary| {
+        TernaryMatrix::uninit(context, matrix.rows(), matrix.columns(), matrix.group())
+    };
     layer.matrices().iter().map(like).collect()
 }
 
@@ -122,7 +137,8 @@ mod tests {
     #[test]
     fn offloaded_layers_are_as_many_as_wanted_and_apart() {
         for (layers, offloaded) in [(1, 0), (1, 1), (12, 0), (12, 5), (12, 6), (12, 12), (30, 29)] {
-            let which: Vec<usize> = (0..layers).filter(|&layer| is_offloaded(layer, offloaded, layers)).collect();
+            let which: Vec<usize> =
+                (0..layers).filter(|&layer| is_offloaded(layer, offloaded, layers)).collect();
             assert_eq!(which.len(), offloaded, "{offloaded} of {layers}");
             let apart = which.windows(2).map(|pair| pair[1] - pair[0]);
             let bounds = (layers / offloaded.max(1), layers.div_ceil(offloaded.max(1)));

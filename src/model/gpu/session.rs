@@ -1,14 +1,21 @@
-//! Sequences on a GPU. What appends to them is recorded; a short step is kept, and run again and again.
+//! Sequences on a GPU. What appends to them is recorded; a short step is kept, and run again and
+//! again.
 
 use super::graph::{Given, GpuChoice, GpuModel, Input, Memory, Needs, Run, Step, Wanted};
 use crate::{
     choices,
     error::Result,
     formats::ModelConfig,
-    gpu::{capabilities::Capabilities, context::Context, plan::PlannedKernel, pool::buffer_bytes, recording::Recording, tensor::Tensor},
+    gpu::{
+        capabilities::Capabilities, context::Context, plan::PlannedKernel, pool::buffer_bytes,
+        recording::Recording, tensor::Tensor,
+    },
     memory::Footprint,
     model::{
-        engine::{Change, Choice, Engine, EngineSession, ModelPart, Offloaded, Pending, SessionOptions, unchosen},
+        engine::{
+            Change, Choice, Engine, EngineSession, ModelPart, Offloaded, Pending, SessionOptions,
+            unchosen,
+        },
         worker::on_all_cores,
     },
     ops::transformer::{HostKvCache, Penalties, SampleOptions, attention::most_share_bytes},
@@ -16,7 +23,8 @@ use crate::{
 };
 use std::{iter, sync::Arc};
 
-/// Context lengths at which a step is recorded anew, with more shares of the attention: 64 and its doubles.
+/// Context lengths at which a step is recorded anew, with more shares of the attention: 64 and its
+/// doubles.
 const FIRST_SPAN: usize = 64;
 
 /// Steps beyond the one that is awaited, so that the GPU does not wait while a token is read back.
@@ -129,27 +137,41 @@ impl GpuModel {
         let SessionOptions { sequences, capacity, .. } = options;
         let (context, plan) = self.context.planning();
         let model = Arc::new(self.on(context));
-        let mut session = GpuSession::new(model.clone(), model.memory(options)?, vec![0; sequences])?;
+        let mut session =
+            GpuSession::new(model.clone(), model.memory(options)?, vec![0; sequences])?;
         // The way to choose that takes most.
         if self.ends.head.is_some() {
-            session.choose_by(penalised(SampleOptions::default().top_k(2).top_p(0.5), sequences))?;
+            session
+                .choose_by(penalised(SampleOptions::default().top_k(2).top_p(0.5), sequences))?;
         }
         let batch = self.batch;
-        let record = |session: &GpuSession, kind: Kind| session.record_kind(kind, session.needs(kind), capacity, Run::Later).map(drop);
+        let record = |session: &GpuSession, kind: Kind| {
+            session.record_kind(kind, session.needs(kind), capacity, Run::Later).map(drop)
+        };
         let run = capacity.min(batch);
         let prompts = sequences.min(batch / run);
         record(&session, self.kind(prompts, run, Rows::Next(1)))?;
         // Larger ones are not kept, so that one of them is there at a time.
-        for sequences in (1..=sequences.min(FEW_ROWS)).rev().take(KEPT).chain((sequences > FEW_ROWS).then_some(sequences)) {
+        for sequences in (1..=sequences.min(FEW_ROWS))
+            .rev()
+            .take(KEPT)
+            .chain((sequences > FEW_ROWS).then_some(sequences))
+        {
             record(&session, self.kind(sequences, 1, Rows::Next(1)))?;
         }
         // Shorter prompts, and many together, may take more for attention than the longest does.
         let (shape, capabilities) = (self.config.attention(), self.context.capabilities());
-        let shares = |prompts: usize| most_share_bytes(shape, capacity.min(batch / prompts), prompts, capacity, capabilities);
+        let shares = |prompts: usize| {
+            most_share_bytes(shape, capacity.min(batch / prompts), prompts, capacity, capabilities)
+        };
         let shares = (1..=sequences.min(batch)).map(shares).max().unwrap_or(0);
-        let (cache, activations) = (plan.bytes(Footprint::CACHE), plan.bytes(Footprint::ACTIVATIONS) + buffer_bytes(shares));
+        let (cache, activations) = (
+            plan.bytes(Footprint::CACHE),
+            plan.bytes(Footprint::ACTIVATIONS) + buffer_bytes(shares),
+        );
         if self.ends.head.is_none() {
-            let staging = buffer_bytes(4 * (prompts * run).max(sequences) as u64 * self.config.hidden as u64);
+            let staging =
+                buffer_bytes(4 * (prompts * run).max(sequences) as u64 * self.config.hidden as u64);
             return Ok(Footprint { cache, activations, staging, ..Footprint::default() });
         }
         let logits = |rows: usize| buffer_bytes(4 * (rows * self.config.vocab) as u64);
@@ -162,19 +184,30 @@ impl GpuModel {
 
     /// A kind of step: of a part that other layers follow, the same whatever is wanted of them.
     fn kind(&self, sequences: usize, run: usize, given: Rows) -> Kind {
-        Kind { sequences, run, given: if self.ends.head.is_some() { given } else { Rows::Logits(0) } }
+        Kind {
+            sequences,
+            run,
+            given: if self.ends.head.is_some() { given } else { Rows::Logits(0) },
+        }
     }
 
-    /// The kernels of prompts of any length, and of steps, of such a session: found by recording them on a context that plans.
+    /// The kernels of prompts of any length, and of steps, of such a session: found by recording
+    /// them on a context that plans.
     fn kernels(&self, options: SessionOptions) -> Result<Vec<PlannedKernel>> {
         let SessionOptions { sequences, capacity, .. } = options;
         let (context, plan) = self.context.planning();
         let model = Arc::new(self.on(context));
-        let mut session = GpuSession::new(model.clone(), model.memory(options)?, vec![0; sequences])?;
-        let contexts: Vec<usize> = iter::successors(Some(FIRST_SPAN), |span| Some(2 * span)).take_while(|&span| span < capacity).collect();
+        let mut session =
+            GpuSession::new(model.clone(), model.memory(options)?, vec![0; sequences])?;
+        let contexts: Vec<usize> = iter::successors(Some(FIRST_SPAN), |span| Some(2 * span))
+            .take_while(|&span| span < capacity)
+            .collect();
         let record = |session: &GpuSession, kind: Kind| {
-            let mut spans = contexts.iter().filter(|&&span| span > kind.run).chain([&kind.run, &capacity]);
-            spans.try_for_each(|&longest| session.record_kind(kind, session.needs(kind), longest, Run::Later).map(drop))
+            let mut spans =
+                contexts.iter().filter(|&&span| span > kind.run).chain([&kind.run, &capacity]);
+            spans.try_for_each(|&longest| {
+                session.record_kind(kind, session.needs(kind), longest, Run::Later).map(drop)
+            })
         };
         let batch = self.batch;
         for run in lengths(capacity.min(batch), self.context.capabilities()) {
@@ -184,8 +217,12 @@ impl GpuModel {
                 record(&session, self.kind(sequences, run, Rows::Logits(1)))?;
             }
         }
-        // The largest logit, and the way to choose that takes most: others take a part of its kernels.
-        for options in [SampleOptions::default().temperature(0.0), SampleOptions::default().top_k(2).top_p(0.5)] {
+        // The largest logit, and the way to choose that takes most: others take a part of its
+        // kernels.
+        for options in [
+            SampleOptions::default().temperature(0.0),
+            SampleOptions::default().top_k(2).top_p(0.5),
+        ] {
             session.choose_by(penalised(options, sequences))?;
             for sequences in lengths(sequences, self.context.capabilities()) {
                 record(&session, self.kind(sequences, 1, Rows::Next(1)))?;
@@ -198,13 +235,23 @@ impl GpuModel {
 /// A choice by the same options for all of some sequences, of logits that penalties change.
 fn penalised(options: SampleOptions, sequences: usize) -> Choice {
     let penalties = Penalties { presence: 1.0, ..Penalties::NONE };
-    Choice { changes: vec![Change { penalties, ..Change::NONE }; sequences], ..Choice::new(vec![(options, 0); sequences]) }
+    Choice {
+        changes: vec![Change { penalties, ..Change::NONE }; sequences],
+        ..Choice::new(vec![(options, 0); sequences])
+    }
 }
 
-/// Numbers of tokens up to `most` that kernels may be chosen by: few of them matter one by one, but that of any choice, and the next.
+/// Numbers of tokens up to `most` that kernels may be chosen by: few of them matter one by one, but
+/// that of any choice, and the next.
 fn lengths(most: usize, capabilities: &Capabilities) -> impl Iterator<Item = usize> + use<> {
-    let choices: Vec<_> = choices::Choice::ALL.iter().map(|&choice| capabilities.choice(choice)).collect();
-    (1..=most).filter(move |&n| n <= SHORT || n % SHORT <= 1 || n == most || choices.iter().any(|&choice| n == choice || n - 1 == choice))
+    let choices: Vec<_> =
+        choices::Choice::ALL.iter().map(|&choice| capabilities.choice(choice)).collect();
+    (1..=most).filter(move |&n| {
+        n <= SHORT
+            || n % SHORT <= 1
+            || n == most
+            || choices.iter().any(|&choice| n == choice || n - 1 == choice)
+    })
 }
 
 impl GpuSession {
@@ -219,7 +266,17 @@ impl GpuSession {
         let tokens = Tensor::zeros(&model.context, [most])?;
         let stream = model.ends.embedding.is_none().then(|| model.stream(most)).transpose()?;
         let runs = Tensor::zeros(&model.context, [lengths.len(), 2])?;
-        Ok(Self { model, memory, tokens, stream, runs, counted: Vec::new(), lengths, choice: None, steps: Vec::new() })
+        Ok(Self {
+            model,
+            memory,
+            tokens,
+            stream,
+            runs,
+            counted: Vec::new(),
+            lengths,
+            choice: None,
+            steps: Vec::new(),
+        })
     }
 
     /// Another with the same sequences.
@@ -227,12 +284,14 @@ impl GpuSession {
         Self::new(self.model.clone(), self.memory.duplicate()?, self.lengths.clone())
     }
 
-    /// Has sequences be as long as is known elsewhere: for a part of a model, whose steps may not all have come so far.
+    /// Has sequences be as long as is known elsewhere: for a part of a model, whose steps may not
+    /// all have come so far.
     pub fn set_len(&mut self, sequence: usize, tokens: usize) {
         self.lengths[sequence] = tokens;
     }
 
-    /// Does such a step count its tokens itself? It can be submitted again then without anything being written.
+    /// Does such a step count its tokens itself? It can be submitted again then without anything
+    /// being written.
     fn advances(&self, kind: Kind) -> bool {
         kind.run == 1 && kind.given == Rows::Next(1) && self.stream.is_none()
     }
@@ -240,8 +299,13 @@ impl GpuSession {
     /// The input of a step of so many sequences, of up to `longest` tokens with it.
     fn input(&self, kind: Kind, longest: usize) -> Result<Input> {
         let Kind { sequences, run, .. } = kind;
-        let (tokens, runs) = (self.tokens.beginning([sequences * run])?, self.runs.beginning([sequences, 2])?);
-        let stream = self.stream.as_ref().map(|x| x.beginning([sequences * run, self.model.config.hidden])).transpose()?;
+        let (tokens, runs) =
+            (self.tokens.beginning([sequences * run])?, self.runs.beginning([sequences, 2])?);
+        let stream = self
+            .stream
+            .as_ref()
+            .map(|x| x.beginning([sequences * run, self.model.config.hidden]))
+            .transpose()?;
         Ok(Input { tokens, run, runs, advances: self.advances(kind), longest, stream })
     }
 
@@ -257,13 +321,15 @@ impl GpuSession {
             _ if self.model.ends.head.is_none() => Wanted::Stream,
             Rows::Logits(rows) => Wanted::Logits(rows),
             Rows::States(rows) => Wanted::States(rows),
-            Rows::Next(rows) => Wanted::Next(self.choice.as_ref().ok_or_else(unchosen)?, needs, rows),
+            Rows::Next(rows) => {
+                Wanted::Next(self.choice.as_ref().ok_or_else(unchosen)?, needs, rows)
+            }
         };
         self.model.step(&self.memory, &self.input(kind, longest)?, wanted, run)
     }
 
-    /// The recorded step of a kind that has tokens see up to `longest` positions, and before it how many of its dispatches are submitted already, where it was
-    /// recorded just now.
+    /// The recorded step of a kind that has tokens see up to `longest` positions, and before it how
+    /// many of its dispatches are submitted already, where it was recorded just now.
     fn recorded(&mut self, kind: Kind, longest: usize) -> Result<(Option<usize>, Arc<Step>)> {
         let (Rows::Logits(rows) | Rows::States(rows) | Rows::Next(rows)) = kind.given;
         let needs = self.needs(kind);
@@ -271,8 +337,11 @@ impl GpuSession {
             let step = self.record_kind(kind, needs, longest, Run::Once)?;
             return Ok((Some(step.begun), Arc::new(step)));
         }
-        let spans = |kept: &KeptStep| kept.kind == kind && longest <= kept.span && kept.span <= FIRST_SPAN.max(2 * longest);
-        let (begun, kept) = match self.steps.iter().position(spans).map(|at| self.steps.remove(at)) {
+        let spans = |kept: &KeptStep| {
+            kept.kind == kind && longest <= kept.span && kept.span <= FIRST_SPAN.max(2 * longest)
+        };
+        let (begun, kept) = match self.steps.iter().position(spans).map(|at| self.steps.remove(at))
+        {
             Some(kept) if kept.needs.or(needs) == kept.needs => (None, kept),
             found => {
                 // Who needed what it has comes again.
@@ -292,12 +361,23 @@ impl GpuSession {
         Ok((begun, step))
     }
 
-    /// Has a step ready that appends `tokens` `[sequences, run]` to these sequences, or one that the step before this one gives to each; of a part after
-    /// others, what `stream` `[sequences · run, hidden]` they gave. Whoever gets it submits it, but for the dispatches that are submitted already.
-    fn prepare(&mut self, sequences: &[usize], tokens: Option<&[u32]>, stream: &[f32], given: Rows) -> Result<(Option<usize>, Arc<Step>)> {
+    /// Has a step ready that appends `tokens` `[sequences, run]` to these sequences, or one that
+    /// the step before this one gives to each; of a part after others, what `stream`
+    /// `[sequences · run, hidden]` they gave. Whoever gets it submits it, but for the dispatches
+    /// that are submitted already.
+    fn prepare(
+        &mut self,
+        sequences: &[usize],
+        tokens: Option<&[u32]>,
+        stream: &[f32],
+        given: Rows,
+    ) -> Result<(Option<usize>, Arc<Step>)> {
         let run = tokens.map_or(1, |tokens| tokens.len() / sequences.len().max(1));
         let kind = self.model.kind(sequences.len(), run, given);
-        let runs: Vec<[u32; 2]> = sequences.iter().map(|&sequence| [sequence as u32, self.lengths[sequence] as u32]).collect();
+        let runs: Vec<[u32; 2]> = sequences
+            .iter()
+            .map(|&sequence| [sequence as u32, self.lengths[sequence] as u32])
+            .collect();
         let longest = runs.iter().map(|run| run[1] as usize).max().unwrap_or(0) + run;
         let input = self.input(kind, longest)?;
         if let Some(tokens) = tokens {
@@ -305,7 +385,10 @@ impl GpuSession {
         }
         input.stream.as_ref().map_or(Ok(()), |x| x.write(stream))?;
         // In a row of steps, each finds them as the one before left them.
-        let begin: Vec<[u32; 2]> = runs.iter().map(|&[sequence, past]| [sequence, past.wrapping_sub(self.advances(kind).into())]).collect();
+        let begin: Vec<[u32; 2]> = runs
+            .iter()
+            .map(|&[sequence, past]| [sequence, past.wrapping_sub(self.advances(kind).into())])
+            .collect();
         if begin != self.counted {
             input.runs.write(begin.as_flattened())?;
         }
@@ -318,10 +401,21 @@ impl GpuSession {
     }
 
     /// Submits a step, as [`GpuSession::prepare`] has it ready.
-    pub fn submit(&mut self, sequences: &[usize], tokens: Option<&[u32]>, stream: &[f32], given: Rows) -> Result<Pending<Found>> {
-        span!("step", sequences = sequences.len(), tokens = tokens.map_or(sequences.len(), <[u32]>::len));
+    pub fn submit(
+        &mut self,
+        sequences: &[usize],
+        tokens: Option<&[u32]>,
+        stream: &[f32],
+        given: Rows,
+    ) -> Result<Pending<Found>> {
+        span!(
+            "step",
+            sequences = sequences.len(),
+            tokens = tokens.map_or(sequences.len(), <[u32]>::len)
+        );
         let (begun, step) = self.prepare(sequences, tokens, stream, given)?;
-        // What comes without tokens is submitted behind steps that the device still has; before others it has nothing to do, as a rule.
+        // What comes without tokens is submitted behind steps that the device still has; before
+        // others it has nothing to do, as a rule.
         let begun = match begun {
             Some(begun) => begun,
             None if tokens.is_some() => step.recording.submit_beginning()?,
@@ -383,11 +477,21 @@ impl EngineSession for GpuSession {
         self.model.batch
     }
 
-    fn extend(&mut self, sequences: &[usize], tokens: &[u32], rows: usize) -> Result<Pending<Vec<f32>>> {
+    fn extend(
+        &mut self,
+        sequences: &[usize],
+        tokens: &[u32],
+        rows: usize,
+    ) -> Result<Pending<Vec<f32>>> {
         Ok(Box::pin(Found::rows(self.submit(sequences, Some(tokens), &[], Rows::Logits(rows))?)))
     }
 
-    fn states(&mut self, sequences: &[usize], tokens: &[u32], rows: usize) -> Result<Pending<Vec<f32>>> {
+    fn states(
+        &mut self,
+        sequences: &[usize],
+        tokens: &[u32],
+        rows: usize,
+    ) -> Result<Pending<Vec<f32>>> {
         Ok(Box::pin(Found::rows(self.submit(sequences, Some(tokens), &[], Rows::States(rows))?)))
     }
 
@@ -400,7 +504,12 @@ impl EngineSession for GpuSession {
         own.tell(context, &choice, vocab)
     }
 
-    fn step_next(&mut self, sequences: &[usize], tokens: Option<&[u32]>, rows: usize) -> Result<Pending<Vec<u32>>> {
+    fn step_next(
+        &mut self,
+        sequences: &[usize],
+        tokens: Option<&[u32]>,
+        rows: usize,
+    ) -> Result<Pending<Vec<u32>>> {
         Ok(Box::pin(Found::next(self.submit(sequences, tokens, &[], Rows::Next(rows))?)))
     }
 
@@ -420,15 +529,23 @@ impl EngineSession for GpuSession {
         self.counted.clear();
         let mut encoder = self.model.context.encoder("layer");
         self.model.streamed.only(&mut encoder, layer);
-        self.model.layer(&mut encoder, layer, &self.memory, &Input { run: tokens, ..input }, &scratch)?;
+        self.model.layer(
+            &mut encoder,
+            layer,
+            &self.memory,
+            &Input { run: tokens, ..input },
+            &scratch,
+        )?;
         encoder.submit()?;
         Ok(Box::pin(scratch.x.read()))
     }
 
     fn record(&self, ids: &[u32]) -> Result<(Recording, Tensor<f32>)> {
         let longest = self.lengths[0] + ids.len();
-        let (tokens, runs) =
-            (self.model.context.upload(ids, [ids.len()])?, self.model.context.upload(&[0, self.lengths[0] as u32], [1, 2])?);
+        let (tokens, runs) = (
+            self.model.context.upload(ids, [ids.len()])?,
+            self.model.context.upload(&[0, self.lengths[0] as u32], [1, 2])?,
+        );
         let input = Input { tokens, run: ids.len(), runs, advances: false, longest, stream: None };
         let step = self.model.step(&self.memory, &input, Wanted::Logits(1), Run::Later)?;
         match step.given {
@@ -439,13 +556,25 @@ impl EngineSession for GpuSession {
 
     fn record_step(&mut self, past: usize) -> Result<Recording> {
         let sequences = self.lengths.len();
-        let runs: Vec<u32> = (0..sequences).flat_map(|sequence| [sequence as u32, past as u32]).collect();
+        let runs: Vec<u32> =
+            (0..sequences).flat_map(|sequence| [sequence as u32, past as u32]).collect();
         self.runs.write(&runs)?;
         self.counted.clear();
-        self.choose_by(Choice::new(vec![(SampleOptions::default().temperature(0.0), 0); sequences]))?;
+        self.choose_by(Choice::new(vec![
+            (SampleOptions::default().temperature(0.0), 0);
+            sequences
+        ]))?;
         // One that can be run again for the same position.
         let input = self.input(Kind { sequences, run: 1, given: Rows::Next(1) }, past + 1)?;
         let choice = self.choice.as_ref().ok_or_else(unchosen)?;
-        Ok(self.model.step(&self.memory, &Input { advances: false, ..input }, Wanted::Next(choice, choice.needs, 1), Run::Later)?.recording)
+        Ok(self
+            .model
+            .step(
+                &self.memory,
+                &Input { advances: false, ..input },
+                Wanted::Next(choice, choice.needs, 1),
+                Run::Later,
+            )?
+            .recording)
     }
 }

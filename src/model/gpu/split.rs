@@ -1,5 +1,5 @@
-//! A model whose layers are on several devices. A step goes from one to the next by way of the host; steps follow one another, so that each device computes
-//! another of them.
+//! A model whose layers are on several devices. A step goes from one to the next by way of the
+//! host; steps follow one another, so that each device computes another of them.
 
 use super::{
     graph::GpuModel,
@@ -31,12 +31,13 @@ pub(in crate::model) struct SplitModel {
 }
 
 impl SplitModel {
-    /// Uploads the weights, layer by layer as they come, so many to each context or, where that is empty, as their memory is; with the attention of prompts in
-    /// halves, or not. What is asked for has been checked.
+    /// Uploads the weights, layer by layer as they come, so many to each context or, where that is
+    /// empty, as their memory is; with the attention of prompts in halves, or not. What is asked
+    /// for has been checked.
     ///
     /// # Errors
-    /// [`Error::MemoryLimit`] before anything is uploaded, where they will not fit: layers are taken to be as large as the first. What the layers report, and
-    /// the devices.
+    /// [`Error::MemoryLimit`] before anything is uploaded, where they will not fit: layers are
+    /// taken to be as large as the first. What the layers report, and the devices.
     pub fn new(
         contexts: &[Context],
         config: ModelConfig,
@@ -50,9 +51,12 @@ impl SplitModel {
             _ => return Err(layers.next().and_then(Result::err).unwrap_or_else(unchosen)),
         };
         for ModelPart { context, layers, footprint, .. } in &parts {
-            context.check_room(footprint.weights, || format!("the weights of layers {layers:?}"))?;
+            context
+                .check_room(footprint.weights, || format!("the weights of layers {layers:?}"))?;
         }
-        let upload = |part: &ModelPart| host.upload(&part.context.labelled(Footprint::WEIGHTS), ends_of(&part.layers, &config));
+        let upload = |part: &ModelPart| {
+            host.upload(&part.context.labelled(Footprint::WEIGHTS), ends_of(&part.layers, &config))
+        };
         let ends = parts.iter().map(upload).collect::<Result<Vec<_>>>()?;
         drop(host);
         let mut models = Vec::new();
@@ -63,7 +67,13 @@ impl SplitModel {
             models.push(GpuModel::part(&part.context, own, ends, layers, half_attention)?);
         }
         // Pieces of a prompt are so small that there is one for each device.
-        let batch = models.iter().map(|model| model.batch).min().unwrap_or(1).div_ceil(models.len()).next_multiple_of(64);
+        let batch = models
+            .iter()
+            .map(|model| model.batch)
+            .min()
+            .unwrap_or(1)
+            .div_ceil(models.len())
+            .next_multiple_of(64);
         models.iter_mut().for_each(|model| model.batch = batch);
         Ok(Self { config, parts: models.into_iter().map(Arc::new).collect() })
     }
@@ -79,16 +89,30 @@ impl SplitModel {
         layer: &HostLayer,
         split: &[usize],
     ) -> Result<Vec<ModelPart>> {
-        let counts = if split.is_empty() { shares(&Self::room(contexts, config, ends, layer)?, config.layers) } else { split.to_vec() };
+        let counts = if split.is_empty() {
+            shares(&Self::room(contexts, config, ends, layer)?, config.layers)
+        } else {
+            split.to_vec()
+        };
         let part = |(context, layers): (&Context, Range<usize>)| {
-            let footprint = GpuModel::part_weights(context, (ends, ends_of(&layers, config)), layer, layers.len())?;
+            let footprint = GpuModel::part_weights(
+                context,
+                (ends, ends_of(&layers, config)),
+                layer,
+                layers.len(),
+            )?;
             Ok(ModelPart { context: context.clone(), layers, footprint })
         };
         contexts.iter().zip(ranges(&counts)).map(part).collect()
     }
 
     /// The memory that each device has for layers, where it is known.
-    fn room(contexts: &[Context], config: &ModelConfig, ends: &HostEnds, layer: &HostLayer) -> Result<Vec<Option<u64>>> {
+    fn room(
+        contexts: &[Context],
+        config: &ModelConfig,
+        ends: &HostEnds,
+        layer: &HostLayer,
+    ) -> Result<Vec<Option<u64>>> {
         let room = |(n, context): (usize, &Context)| {
             let which = (n == 0, n + 1 == contexts.len());
             let ends = GpuModel::part_weights(context, (ends, which), layer, 0)?.weights;
@@ -118,10 +142,16 @@ fn ranges(counts: &[usize]) -> Vec<Range<usize>> {
     counts.iter().scan(0, run).collect()
 }
 
-/// How many of the layers each device gets: by its memory, or as many as others where that of one is not known; one at least.
+/// How many of the layers each device gets: by its memory, or as many as others where that of one
+/// is not known; one at least.
 fn shares(room: &[Option<u64>], layers: usize) -> Vec<usize> {
-    let known = room.iter().copied().collect::<Option<Vec<u64>>>().filter(|room| room.iter().any(|&bytes| bytes > 0));
-    let room: Vec<u128> = known.map_or_else(|| vec![1; room.len()], |room| room.into_iter().map(u128::from).collect());
+    let known = room
+        .iter()
+        .copied()
+        .collect::<Option<Vec<u64>>>()
+        .filter(|room| room.iter().any(|&bytes| bytes > 0));
+    let room: Vec<u128> = known
+        .map_or_else(|| vec![1; room.len()], |room| room.into_iter().map(u128::from).collect());
     let all: u128 = room.iter().sum();
     // Where each run ends, to the nearest layer.
     let end = |sum: &mut u128, &bytes: &u128| {
@@ -129,9 +159,11 @@ fn shares(room: &[Option<u64>], layers: usize) -> Vec<usize> {
         Some(((2 * layers as u128 * *sum + all) / (2 * all)) as usize)
     };
     let ends: Vec<usize> = room.iter().scan(0, end).collect();
-    let mut counts: Vec<usize> = ends.iter().scan(0, |last, &end| Some(end - std::mem::replace(last, end))).collect();
+    let mut counts: Vec<usize> =
+        ends.iter().scan(0, |last, &end| Some(end - std::mem::replace(last, end))).collect();
     while let Some(none) = counts.iter().position(|&count| count == 0)
-        && let Some(most) = (0..counts.len()).max_by_key(|&n| counts[n]).filter(|&most| counts[most] > 1)
+        && let Some(most) =
+            (0..counts.len()).max_by_key(|&n| counts[n]).filter(|&most| counts[most] > 1)
     {
         counts[none] += 1;
         counts[most] -= 1;
@@ -149,7 +181,11 @@ impl Engine for SplitModel {
     }
 
     fn session(self: Arc<Self>, options: SessionOptions) -> Result<Box<dyn EngineSession>> {
-        let sessions = self.parts.iter().map(|part| GpuSession::empty(part.clone(), options)).collect::<Result<_>>()?;
+        let sessions = self
+            .parts
+            .iter()
+            .map(|part| GpuSession::empty(part.clone(), options))
+            .collect::<Result<_>>()?;
         Ok(Box::new(SplitSession::new(self, sessions, vec![0; options.sequences])))
     }
 
@@ -166,7 +202,8 @@ impl Engine for SplitModel {
     }
 
     fn warm_up(&self, options: SessionOptions) -> Result<Pending<()>> {
-        let parts = self.parts.iter().map(|part| part.warm_up(options)).collect::<Result<Vec<_>>>()?;
+        let parts =
+            self.parts.iter().map(|part| part.warm_up(options)).collect::<Result<Vec<_>>>()?;
         Ok(Box::pin(async move {
             for part in parts {
                 part.await?;
@@ -212,11 +249,15 @@ enum State {
 impl Step {
     /// Has a part compute it.
     fn submit(&self, session: &mut GpuSession, stream: &[f32]) -> Result<Pending<Found>> {
-        self.sequences.iter().zip(&self.past).for_each(|(&sequence, &past)| session.set_len(sequence, past));
+        self.sequences
+            .iter()
+            .zip(&self.past)
+            .for_each(|(&sequence, &past)| session.set_len(sequence, past));
         session.submit(&self.sequences, Some(&self.tokens), stream, self.given)
     }
 
-    /// Goes on as far as it can: to parts at which the step before it was, since each needs its keys and values.
+    /// Goes on as far as it can: to parts at which the step before it was, since each needs its
+    /// keys and values.
     fn advance(&mut self, sessions: &mut [GpuSession], before: usize, cx: &mut task::Context<'_>) {
         let last = sessions.len() - 1;
         while let State::Computed(found) = &mut self.state
@@ -243,13 +284,18 @@ impl Flight {
         let mut before = self.sessions.len();
         for step in &mut self.steps {
             step.advance(&mut self.sessions, before, cx);
-            before = if matches!(step.state, State::Done(_)) { self.sessions.len() } else { step.part };
+            before =
+                if matches!(step.state, State::Done(_)) { self.sessions.len() } else { step.part };
         }
-        let Some(at) = self.steps.iter().position(|step| step.number == number) else { return Poll::Ready(Err(unchosen())) };
+        let Some(at) = self.steps.iter().position(|step| step.number == number) else {
+            return Poll::Ready(Err(unchosen()));
+        };
         if matches!(self.steps[at].state, State::Computed(_)) {
             return Poll::Pending;
         }
-        let Some(Step { state: State::Done(found), .. }) = self.steps.remove(at) else { return Poll::Ready(Err(unchosen())) };
+        let Some(Step { state: State::Done(found), .. }) = self.steps.remove(at) else {
+            return Poll::Ready(Err(unchosen()));
+        };
         if let Ok(Found::Next(next)) = &found {
             self.next.clone_from(next);
         }
@@ -257,7 +303,8 @@ impl Flight {
     }
 }
 
-/// Awaited, a step is done; dropped, it goes no further. Those of a session are awaited in their order and by one task: who polls moves all of them on, and it is that task that is woken.
+/// Awaited, a step is done; dropped, it goes no further. Those of a session are awaited in their
+/// order and by one task: who polls moves all of them on, and it is that task that is woken.
 struct Underway {
     flight: Arc<Mutex<Flight>>,
     number: u64,
@@ -288,17 +335,27 @@ impl SplitSession {
     }
 
     /// Begins a step of these tokens, or of those that were chosen last.
-    fn begin(&mut self, sequences: &[usize], tokens: Option<&[u32]>, given: Rows) -> Result<Pending<Found>> {
+    fn begin(
+        &mut self,
+        sequences: &[usize],
+        tokens: Option<&[u32]>,
+        given: Rows,
+    ) -> Result<Pending<Found>> {
         let mut flight = locked(&self.flight);
         let tokens = tokens.map_or_else(|| std::mem::take(&mut flight.next), <[u32]>::to_vec);
-        if sequences.is_empty() || !tokens.len().is_multiple_of(sequences.len()) || tokens.is_empty() {
+        if sequences.is_empty()
+            || !tokens.len().is_multiple_of(sequences.len())
+            || tokens.is_empty()
+        {
             return Err(unchosen());
         }
         flight.begun += 1;
-        let (number, past) = (flight.begun, sequences.iter().map(|&sequence| self.lengths[sequence]).collect());
+        let (number, past) =
+            (flight.begun, sequences.iter().map(|&sequence| self.lengths[sequence]).collect());
         let run = tokens.len() / sequences.len();
         let state = State::Done(Err(unchosen()));
-        let mut step = Step { number, sequences: sequences.to_vec(), past, tokens, given, part: 0, state };
+        let mut step =
+            Step { number, sequences: sequences.to_vec(), past, tokens, given, part: 0, state };
         step.state = State::Computed(step.submit(&mut flight.sessions[0], &[])?);
         flight.steps.push_back(step);
         sequences.iter().for_each(|&sequence| self.lengths[sequence] += run);
@@ -309,7 +366,10 @@ impl SplitSession {
     fn settled(&self) -> MutexGuard<'_, Flight> {
         let mut flight = locked(&self.flight);
         for session in &mut flight.sessions {
-            self.lengths.iter().enumerate().for_each(|(sequence, &tokens)| session.set_len(sequence, tokens));
+            self.lengths
+                .iter()
+                .enumerate()
+                .for_each(|(sequence, &tokens)| session.set_len(sequence, tokens));
         }
         flight
     }
@@ -325,12 +385,14 @@ impl EngineSession for SplitSession {
     }
 
     fn fork(&self) -> Result<Box<dyn EngineSession>> {
-        let sessions = self.settled().sessions.iter().map(GpuSession::duplicate).collect::<Result<_>>()?;
+        let sessions =
+            self.settled().sessions.iter().map(GpuSession::duplicate).collect::<Result<_>>()?;
         Ok(Box::new(Self::new(self.model.clone(), sessions, self.lengths.clone())))
     }
 
     fn read(&self) -> Result<Pending<Vec<Vec<HostKvCache>>>> {
-        let parts = self.settled().sessions.iter().map(GpuSession::read).collect::<Result<Vec<_>>>()?;
+        let parts =
+            self.settled().sessions.iter().map(GpuSession::read).collect::<Result<Vec<_>>>()?;
         Ok(Box::pin(async move {
             let mut layers = Vec::new();
             for part in parts {
@@ -341,10 +403,14 @@ impl EngineSession for SplitSession {
     }
 
     fn write(&mut self, layers: Vec<Vec<HostKvCache>>) -> Result<()> {
-        self.lengths = layers.first().map_or_else(Vec::new, |layer| layer.iter().map(HostKvCache::len).collect());
+        self.lengths = layers
+            .first()
+            .map_or_else(Vec::new, |layer| layer.iter().map(HostKvCache::len).collect());
         let (mut layers, ranges) = (layers.into_iter(), self.model.ranges());
         let mut flight = locked(&self.flight);
-        flight.sessions.iter_mut().zip(ranges).try_for_each(|(session, range)| session.write(layers.by_ref().take(range.len()).collect()))
+        flight.sessions.iter_mut().zip(ranges).try_for_each(|(session, range)| {
+            session.write(layers.by_ref().take(range.len()).collect())
+        })
     }
 
     fn batch(&self) -> usize {
@@ -355,19 +421,37 @@ impl EngineSession for SplitSession {
         self.model.parts.len()
     }
 
-    fn extend(&mut self, sequences: &[usize], tokens: &[u32], rows: usize) -> Result<Pending<Vec<f32>>> {
+    fn extend(
+        &mut self,
+        sequences: &[usize],
+        tokens: &[u32],
+        rows: usize,
+    ) -> Result<Pending<Vec<f32>>> {
         Ok(Box::pin(Found::rows(self.begin(sequences, Some(tokens), Rows::Logits(rows))?)))
     }
 
-    fn states(&mut self, sequences: &[usize], tokens: &[u32], rows: usize) -> Result<Pending<Vec<f32>>> {
+    fn states(
+        &mut self,
+        sequences: &[usize],
+        tokens: &[u32],
+        rows: usize,
+    ) -> Result<Pending<Vec<f32>>> {
         Ok(Box::pin(Found::rows(self.begin(sequences, Some(tokens), Rows::States(rows))?)))
     }
 
     fn choose_by(&mut self, choice: Choice) -> Result<()> {
-        locked(&self.flight).sessions.last_mut().map_or_else(|| Err(unchosen()), |session| session.choose_by(choice))
+        locked(&self.flight)
+            .sessions
+            .last_mut()
+            .map_or_else(|| Err(unchosen()), |session| session.choose_by(choice))
     }
 
-    fn step_next(&mut self, sequences: &[usize], tokens: Option<&[u32]>, rows: usize) -> Result<Pending<Vec<u32>>> {
+    fn step_next(
+        &mut self,
+        sequences: &[usize],
+        tokens: Option<&[u32]>,
+        rows: usize,
+    ) -> Result<Pending<Vec<u32>>> {
         Ok(Box::pin(Found::next(self.begin(sequences, tokens, Rows::Next(rows))?)))
     }
 
@@ -380,7 +464,10 @@ impl EngineSession for SplitSession {
         let mut flight = locked(&self.flight);
         let parts = self.model.ranges().into_iter().zip(&mut flight.sessions);
         let mut found = parts.filter(|(range, _)| range.contains(&layer));
-        found.next().map_or_else(|| Err(unchosen()), |(range, session)| session.layer_output(layer - range.start, hidden))
+        found.next().map_or_else(
+            || Err(unchosen()),
+            |(range, session)| session.layer_output(layer - range.start, hidden),
+        )
     }
 
     fn record(&self, _: &[u32]) -> Result<(Recording, Tensor<f32>)> {
@@ -393,7 +480,10 @@ impl EngineSession for SplitSession {
 }
 
 fn not_one() -> Error {
-    Error::Invalid { op: "model", what: "it is split over several devices, and a recording is for one".into() }
+    Error::Invalid {
+        op: "model",
+        what: "it is split over several devices, and a recording is for one".into(),
+    }
 }
 
 #[cfg(test)]

@@ -18,7 +18,8 @@ pub struct Message {
     pub role: String,
     /// What they say.
     pub content: String,
-    /// What an assistant has said to itself before; templates know it as `reasoning_content`, and mostly leave it out.
+    /// What an assistant has said to itself before; templates know it as `reasoning_content`, and
+    /// mostly leave it out.
     pub reasoning: Option<String>,
 }
 
@@ -41,19 +42,26 @@ impl Tokenizer {
         self.1.template.is_some()
     }
 
-    /// The same tokenizer with another chat template, in Jinja, which is asked anew whether it knows [`Self::with_thinking`].
+    /// The same tokenizer with another chat template, in Jinja, which is asked anew whether it
+    /// knows [`Self::with_thinking`].
     #[must_use]
     pub fn with_chat_template(&self, template: &str) -> Self {
-        Self(self.0.clone(), Chat { template: Some(template.into()), thinking: None, ..self.1.clone() })
+        Self(
+            self.0.clone(),
+            Chat { template: Some(template.into()), thinking: None, ..self.1.clone() },
+        )
     }
 
-    /// The same tokenizer, whose chat template is told whether the model is to reason before it answers: by the variable `enable_thinking`, as Qwen's
-    /// templates have it. [`Reasoning`](crate::model::Reasoning) tells such an answer's parts apart.
+    /// The same tokenizer, whose chat template is told whether the model is to reason before it
+    /// answers: by the variable `enable_thinking`, as Qwen's templates have it.
+    /// [`Reasoning`](crate::model::Reasoning) tells such an answer's parts apart.
     ///
     /// # Errors
-    /// [`Error::ChatTemplate`] if there is no template, or if it writes the same with and without: the choice would be ignored.
+    /// [`Error::ChatTemplate`] if there is no template, or if it writes the same with and without:
+    /// the choice would be ignored.
     pub fn with_thinking(&self, thinking: bool) -> Result<Self> {
-        let told = |thinking| Self(self.0.clone(), Chat { thinking: Some(thinking), ..self.1.clone() });
+        let told =
+            |thinking| Self(self.0.clone(), Chat { thinking: Some(thinking), ..self.1.clone() });
         let text = |thinking| told(thinking).chat_text(&[Message::new("user", "Hello")], true);
         if text(true)? == text(false)? {
             let message = "it does not know `enable_thinking`: whether the model reasons before it answers cannot be chosen";
@@ -62,30 +70,36 @@ impl Tokenizer {
         Ok(told(thinking))
     }
 
-    /// Returns this tokenizer, for which names of special tokens within a message are those tokens, or the text that they are. They are text by default: a
-    /// message cannot end its turn, or begin another. It changes [`Tokenizer::chat`], not [`Tokenizer::encode`].
+    /// Returns this tokenizer, for which names of special tokens within a message are those tokens,
+    /// or the text that they are. They are text by default: a message cannot end its turn, or begin
+    /// another. It changes [`Tokenizer::chat`], not [`Tokenizer::encode`].
     #[must_use]
     pub fn with_special_tokens_in_content(&self, allowed: bool) -> Self {
         Self(self.0.clone(), Chat { special_in_content: allowed, ..self.1.clone() })
     }
 
-    /// The tokens of a conversation, ending where the assistant's turn begins. As in transformers, only the template inserts BOS. Unlike there, names of
-    /// special tokens, of BOS and of EOS within a message are text, in letters of any case; [`Tokenizer::with_special_tokens_in_content`] makes them tokens.
-    /// In an assistant's message, `<think>` and `</think>` stay what they are, since templates look for them. A special token whose name is one character is
-    /// always a token.
+    /// The tokens of a conversation, ending where the assistant's turn begins. As in transformers,
+    /// only the template inserts BOS. Unlike there, names of special tokens, of BOS and of EOS
+    /// within a message are text, in letters of any case;
+    /// [`Tokenizer::with_special_tokens_in_content`] makes them tokens. In an assistant's message,
+    /// `<think>` and `</think>` stay what they are, since templates look for them. A special token
+    /// whose name is one character is always a token.
     ///
     /// # Errors
-    /// [`Error::ChatTemplate`], [`Error::Tokenizer`]; [`Error::TextTooLong`] where the template writes more than [`Tokenizer::within`] allows;
-    /// [`Error::TextWork`] as [`Tokenizer::encode`].
+    /// [`Error::ChatTemplate`], [`Error::Tokenizer`]; [`Error::TextTooLong`] where the template
+    /// writes more than [`Tokenizer::within`] allows; [`Error::TextWork`] as [`Tokenizer::encode`].
     pub fn chat(&self, messages: &[Message]) -> Result<Vec<u32>> {
         if self.1.special_in_content {
             return self.encode_plain(&self.chat_text(messages, true)?);
         }
-        let parts = messages.iter().flat_map(|m| [m.role.as_str(), m.content.as_str(), m.reasoning.as_deref().unwrap_or_default()]);
+        let parts = messages.iter().flat_map(|m| {
+            [m.role.as_str(), m.content.as_str(), m.reasoning.as_deref().unwrap_or_default()]
+        });
         let mark = unused_mark(parts.chain(self.1.template.as_deref())).ok_or_else(|| Error::ChatTemplate {
             message: "the conversation has all hieroglyphs, of which one must be unused to mark names of special tokens".into(),
         })?;
-        let messages: Vec<Message> = messages.iter().map(|message| self.marked(message, mark)).collect();
+        let messages: Vec<Message> =
+            messages.iter().map(|message| self.marked(message, mark)).collect();
         let text = self.chat_text(&messages, true)?;
         self.check_length(text.len())?;
         self.0.encode_marked(&text, false, Some(mark))
@@ -95,22 +109,36 @@ impl Tokenizer {
     fn marked(&self, message: &Message, mark: char) -> Message {
         let kept: &[&str] = if message.role == "assistant" { &[OPEN, CLOSE] } else { &[] };
         let marked = |text: &str| self.0.names.marked(text, mark, kept).into_owned();
-        Message { role: marked(&message.role), content: marked(&message.content), reasoning: message.reasoning.as_deref().map(marked) }
+        Message {
+            role: marked(&message.role),
+            content: marked(&message.content),
+            reasoning: message.reasoning.as_deref().map(marked),
+        }
     }
 
-    /// A conversation as text, rendered by the model's template, with or without the beginning of the assistant's turn. Templates see the
-    /// variables of transformers except the date, tools and documents. In the text nothing tells names of special tokens that people wrote from those that
-    /// the template wrote: [`Tokenizer::chat`] does.
+    /// A conversation as text, rendered by the model's template, with or without the beginning of
+    /// the assistant's turn. Templates see the variables of transformers except the date, tools and
+    /// documents. In the text nothing tells names of special tokens that people wrote from those
+    /// that the template wrote: [`Tokenizer::chat`] does.
     ///
     /// # Errors
-    /// [`Error::ChatTemplate`] if there is no template, or if it is faulty or refuses the messages; [`Error::TextTooLong`] where it writes more than
-    /// [`Tokenizer::within`] allows.
+    /// [`Error::ChatTemplate`] if there is no template, or if it is faulty or refuses the messages;
+    /// [`Error::TextTooLong`] where it writes more than [`Tokenizer::within`] allows.
     pub fn chat_text(&self, messages: &[Message], add_generation_prompt: bool) -> Result<String> {
-        let template = self.1.template.as_deref().ok_or_else(|| Error::ChatTemplate { message: "the tokenizer has none".into() })?;
-        let name = |id: Option<u32>| id.and_then(|id| self.0.inner.id_to_token(id)).unwrap_or_default();
+        let template = self
+            .1
+            .template
+            .as_deref()
+            .ok_or_else(|| Error::ChatTemplate { message: "the tokenizer has none".into() })?;
+        let name =
+            |id: Option<u32>| id.and_then(|id| self.0.inner.id_to_token(id)).unwrap_or_default();
         let messages = messages.iter().map(|m| {
-            let reasoning = m.reasoning.as_deref().map(|reasoning| ("reasoning_content", reasoning));
-            [("role", m.role.as_str()), ("content", m.content.as_str())].into_iter().chain(reasoning).collect()
+            let reasoning =
+                m.reasoning.as_deref().map(|reasoning| ("reasoning_content", reasoning));
+            [("role", m.role.as_str()), ("content", m.content.as_str())]
+                .into_iter()
+                .chain(reasoning)
+                .collect()
         });
         let (bos_token, eos_token) = (name(self.0.bos), name(self.0.eos_token));
         let mut variables = vec![
@@ -119,7 +147,8 @@ impl Tokenizer {
             ("bos_token", Variable::Str(&bos_token)),
             ("eos_token", Variable::Str(&eos_token)),
         ];
-        variables.extend(self.1.thinking.map(|thinking| ("enable_thinking", Variable::Bool(thinking))));
+        variables
+            .extend(self.1.thinking.map(|thinking| ("enable_thinking", Variable::Bool(thinking))));
         jinja::render(template, &variables, self.most_bytes()).map_err(|refusal| match refusal {
             Refusal::TooLong { bytes } => match self.check_length(bytes) {
                 Err(error) => error,

@@ -40,8 +40,11 @@ const QWEN_35: Split = Split {
     ignore_merges: false,
     add_bos: false,
 };
-pub(super) const GPT_2: Split =
-    Split { regex: r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+", ignore_merges: false, add_bos: false };
+pub(super) const GPT_2: Split = Split {
+    regex: r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",
+    ignore_merges: false,
+    add_bos: false,
+};
 
 /// Rules by their names, of which the first is the one that is written.
 pub(super) static SPLITS: [(&[&str], Split); 4] = [
@@ -55,8 +58,8 @@ impl Tokenizer {
     /// The tokenizer of a GGUF file.
     ///
     /// # Errors
-    /// [`Error::Tokenizer`] for a kind of tokenizer other than `gpt2` or `llama`, for a rule that splits texts and is not known, or if the vocabulary
-    /// contradicts itself.
+    /// [`Error::Tokenizer`] for a kind of tokenizer other than `gpt2` or `llama`, for a rule that
+    /// splits texts and is not known, or if the vocabulary contradicts itself.
     pub fn from_gguf(vocabulary: &GgufVocabulary) -> Result<Self> {
         let (json, add_bos) = vocabulary.to_json().map_err(error)?;
         let parsed = parse(json).map_err(error)?;
@@ -69,9 +72,23 @@ impl Tokenizer {
             return Err(error("EOS is wanted by add_eos_token, but the file names none".into()));
         }
         let mut eos: Vec<u32> = vocabulary.eos.into_iter().collect();
-        eos.extend(ENDS.iter().filter_map(|name| parsed.inner.token_to_id(name)).filter(|id| Some(*id) != vocabulary.eos));
+        eos.extend(
+            ENDS.iter()
+                .filter_map(|name| parsed.inner.token_to_id(name))
+                .filter(|id| Some(*id) != vocabulary.eos),
+        );
         let template = vocabulary.chat_template.clone();
-        Self::new(parsed, Settings { bos: vocabulary.bos, eos, eos_token: vocabulary.eos, add_bos, add_eos, template })
+        Self::new(
+            parsed,
+            Settings {
+                bos: vocabulary.bos,
+                eos,
+                eos_token: vocabulary.eos,
+                add_bos,
+                add_eos,
+                template,
+            },
+        )
     }
 }
 
@@ -82,15 +99,22 @@ impl GgufVocabulary {
         let (parts, add_bos) = match self.model.as_str() {
             "gpt2" => self.byte_level(&ids)?,
             "llama" => (self.sentence_piece(&ids)?, true),
-            other => return Err(format!("the model `{other}` is not supported (`gpt2` and `llama` are)")),
+            other => {
+                return Err(format!(
+                    "the model `{other}` is not supported (`gpt2` and `llama` are)"
+                ));
+            }
         };
         let mut json = json!({ "version": "1.0", "added_tokens": self.added_tokens() });
         for (key, value) in parts {
             json[key] = value;
         }
         json["model"]["type"] = "BPE".into();
-        json["model"]["vocab"] =
-            ids.into_iter().map(|(token, id)| (token.to_owned(), Value::from(id))).collect::<serde_json::Map<_, _>>().into();
+        json["model"]["vocab"] = ids
+            .into_iter()
+            .map(|(token, id)| (token.to_owned(), Value::from(id)))
+            .collect::<serde_json::Map<_, _>>()
+            .into();
         Ok((json, add_bos))
     }
 
@@ -98,7 +122,10 @@ impl GgufVocabulary {
     fn ids(&self) -> Result<HashMap<&str, u32>, String> {
         let count = self.tokens.len();
         let count_u32 = u32::try_from(count).map_err(|_| format!("{count} tokens are too many"))?;
-        let lengths = [("token types", self.token_types.len()), ("scores", self.scores.as_ref().map_or(0, Vec::len))];
+        let lengths = [
+            ("token types", self.token_types.len()),
+            ("scores", self.scores.as_ref().map_or(0, Vec::len)),
+        ];
         if let Some((what, len)) = lengths.into_iter().find(|(_, len)| *len != 0 && *len != count) {
             return Err(format!("{count} tokens have {len} {what}"));
         }
@@ -120,8 +147,13 @@ impl GgufVocabulary {
 
     /// The tokens that are recognised in a text before it is split.
     fn added_tokens(&self) -> Vec<Value> {
-        let flags = json!({ "single_word": false, "lstrip": false, "rstrip": false, "normalized": false });
-        let added = self.tokens.iter().zip(0u32..).filter(|(_, id)| matches!(self.kind(*id), UNKNOWN | CONTROL | USER_DEFINED));
+        let flags =
+            json!({ "single_word": false, "lstrip": false, "rstrip": false, "normalized": false });
+        let added = self
+            .tokens
+            .iter()
+            .zip(0u32..)
+            .filter(|(_, id)| matches!(self.kind(*id), UNKNOWN | CONTROL | USER_DEFINED));
         let entry = |(content, id): (&String, u32)| {
             let mut entry = flags.clone();
             entry["id"] = id.into();
@@ -136,7 +168,11 @@ impl GgufVocabulary {
         let split = self.split()?;
         let bytes = json!({ "type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false });
         let pieces = json!({ "type": "Split", "pattern": { "Regex": split.regex }, "behavior": "Isolated", "invert": false });
-        let merges = self.merges.iter().map(|merge| read_merge(merge, ids)).collect::<Result<Vec<_>, _>>()?;
+        let merges = self
+            .merges
+            .iter()
+            .map(|merge| read_merge(merge, ids))
+            .collect::<Result<Vec<_>, _>>()?;
         let parts = vec![
             ("pre_tokenizer", json!({ "type": "Sequence", "pretokenizers": [pieces, bytes] })),
             ("decoder", bytes),
@@ -148,7 +184,9 @@ impl GgufVocabulary {
     fn split(&self) -> Result<&'static Split, String> {
         // Files of older converters, bitnet.cpp's among them, name none.
         let Some(name) = self.pre.as_deref().filter(|name| *name != "default") else {
-            log::warn!("the file names no rule by which the tokenizer splits texts; that of llama-bpe is used");
+            log::warn!(
+                "the file names no rule by which the tokenizer splits texts; that of llama-bpe is used"
+            );
             return Ok(&LLAMA_3);
         };
         let known = SPLITS.iter().find(|(names, _)| names.contains(&name)).map(|(_, split)| split);
@@ -159,13 +197,22 @@ impl GgufVocabulary {
     }
 
     fn sentence_piece(&self, ids: &HashMap<&str, u32>) -> Result<Parts, String> {
-        // Every way to cut a token in two is tried, so a hostile long token could take hours. SentencePiece's have at most 16 characters.
+        // Every way to cut a token in two is tried, so a hostile long token could take hours.
+        // SentencePiece's have at most 16 characters.
         if let Some((token, id)) = ids.iter().find(|(token, _)| token.len() > MOST_CONTENT) {
-            return Err(format!("token {id} has {} bytes; at most {MOST_CONTENT} are supported", token.len()));
+            return Err(format!(
+                "token {id} has {} bytes; at most {MOST_CONTENT} are supported",
+                token.len()
+            ));
         }
         let scores = self.scores.as_deref().ok_or("a SentencePiece vocabulary needs scores")?;
         // Of several, the first: the order of a map is another in every process.
-        let unknown = self.tokens.iter().zip(0..).find(|(_, id)| self.kind(*id) == UNKNOWN).map(|(token, _)| token);
+        let unknown = self
+            .tokens
+            .iter()
+            .zip(0..)
+            .find(|(_, id)| self.kind(*id) == UNKNOWN)
+            .map(|(token, _)| token);
         let space = json!({ "String": " " });
         let mut normalizers = vec![json!({ "type": "Replace", "pattern": space, "content": "▁" })];
         let mut decoders = vec![
@@ -181,34 +228,54 @@ impl GgufVocabulary {
         Ok(vec![
             ("normalizer", json!({ "type": "Sequence", "normalizers": normalizers })),
             ("decoder", json!({ "type": "Sequence", "decoders": decoders })),
-            ("model", json!({ "unk_token": unknown, "fuse_unk": true, "byte_fallback": true, "merges": merges })),
+            (
+                "model",
+                json!({ "unk_token": unknown, "fuse_unk": true, "byte_fallback": true, "merges": merges }),
+            ),
         ])
     }
 
     /// All ways to cut a token in two tokens, of the tokens that have a rank.
-    pub(super) fn cuts(&self, ranks: &HashMap<String, usize>) -> BTreeMap<usize, HashSet<(&str, &str)>> {
+    pub(super) fn cuts(
+        &self,
+        ranks: &HashMap<String, usize>,
+    ) -> BTreeMap<usize, HashSet<(&str, &str)>> {
         let kinds = self.tokens.iter().map(String::as_str).zip(self.token_types.iter().copied());
-        let normal: HashSet<&str> = kinds.filter(|(_, kind)| *kind == NORMAL).map(|(token, _)| token).collect();
+        let normal: HashSet<&str> =
+            kinds.filter(|(_, kind)| *kind == NORMAL).map(|(token, _)| token).collect();
         let mut cuts: BTreeMap<usize, HashSet<(&str, &str)>> = BTreeMap::new();
         for token in &normal {
-            let two =
-                token.char_indices().skip(1).map(|(at, _)| token.split_at(at)).filter(|(a, b)| normal.contains(a) && normal.contains(b));
+            let two = token
+                .char_indices()
+                .skip(1)
+                .map(|(at, _)| token.split_at(at))
+                .filter(|(a, b)| normal.contains(a) && normal.contains(b));
             for pair in two {
                 // One that no merge makes has no rank: beyond all others.
-                cuts.entry(ranks.get(*token).copied().unwrap_or(usize::MAX)).or_default().insert(pair);
+                cuts.entry(ranks.get(*token).copied().unwrap_or(usize::MAX))
+                    .or_default()
+                    .insert(pair);
             }
         }
         cuts
     }
 
-    /// Merges that are equivalent to SentencePiece, which joins the two neighbours whose joint token has the highest score: one merge for
-    /// every way to cut a token in two, ordered by the token's score.
-    fn scored_merges<'a>(&self, ids: &HashMap<&'a str, u32>, scores: &[f32]) -> Vec<(&'a str, &'a str)> {
+    /// Merges that are equivalent to SentencePiece, which joins the two neighbours whose joint
+    /// token has the highest score: one merge for every way to cut a token in two, ordered by the
+    /// token's score.
+    fn scored_merges<'a>(
+        &self,
+        ids: &HashMap<&'a str, u32>,
+        scores: &[f32],
+    ) -> Vec<(&'a str, &'a str)> {
         let normal = |token: &&str| ids.get(token).is_some_and(|id| self.kind(*id) == NORMAL);
         let mut merges = Vec::new();
         for (&token, &id) in ids.iter().filter(|(_, id)| self.kind(**id) == NORMAL) {
             let cuts = token.char_indices().skip(1).map(|(at, _)| token.split_at(at));
-            merges.extend(cuts.filter(|(a, b)| normal(a) && normal(b)).map(|(a, b)| (scores[id as usize], (ids[a], ids[b]), (a, b))));
+            merges.extend(
+                cuts.filter(|(a, b)| normal(a) && normal(b))
+                    .map(|(a, b)| (scores[id as usize], (ids[a], ids[b]), (a, b))),
+            );
         }
         merges.sort_unstable_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
         merges.into_iter().map(|(_, _, pair)| pair).collect()

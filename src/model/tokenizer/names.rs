@@ -1,5 +1,6 @@
-//! Names of special tokens in what people write. A mark within a name keeps the tokenizer from taking it for the token, and is removed before the text is
-//! split. So a name becomes the tokens of its text, and a text without names is what it was.
+//! Names of special tokens in what people write. A mark within a name keeps the tokenizer from
+//! taking it for the token, and is removed before the text is split. So a name becomes the tokens
+//! of its text, and a text without names is what it was.
 
 use aho_corasick::AhoCorasick;
 use std::{borrow::Cow, collections::HashSet};
@@ -24,20 +25,36 @@ impl Names {
     /// # Errors
     /// A message, if there are more names than can be looked for.
     pub fn new<'a>(names: impl Iterator<Item = &'a str>) -> Result<Self, String> {
-        let mut forward: Vec<String> = names.filter(|name| name.chars().nth(1).is_some()).map(str::to_ascii_lowercase).collect();
+        let mut forward: Vec<String> = names
+            .filter(|name| name.chars().nth(1).is_some())
+            .map(str::to_ascii_lowercase)
+            .collect();
         forward.sort_unstable();
         forward.dedup();
-        let mut backward: Vec<String> = forward.iter().map(|name| name.chars().rev().collect()).collect();
+        let mut backward: Vec<String> =
+            forward.iter().map(|name| name.chars().rev().collect()).collect();
         backward.sort_unstable();
-        let first = forward.iter().map(|name| name.chars().next().map_or(0, char::len_utf8)).collect();
-        let whole = AhoCorasick::builder().ascii_case_insensitive(true).build(&forward).map_err(|error| error.to_string())?;
+        let first =
+            forward.iter().map(|name| name.chars().next().map_or(0, char::len_utf8)).collect();
+        let whole = AhoCorasick::builder()
+            .ascii_case_insensitive(true)
+            .build(&forward)
+            .map_err(|error| error.to_string())?;
         let longest = forward.iter().map(String::len).max().unwrap_or(0);
-        Ok(Self { whole: Some(whole).filter(|_| !forward.is_empty()), forward, backward, first, longest })
+        Ok(Self {
+            whole: Some(whole).filter(|_| !forward.is_empty()),
+            forward,
+            backward,
+            first,
+            longest,
+        })
     }
 
-    /// Puts marks into all names in a text, except those in `kept`, and where a name may arise between its ends and what a template puts beside them.
+    /// Puts marks into all names in a text, except those in `kept`, and where a name may arise
+    /// between its ends and what a template puts beside them.
     pub fn marked<'a>(&self, text: &'a str, mark: char, kept: &[&str]) -> Cow<'a, str> {
-        // Overlapping names give up to a place for each of their bytes and each byte of the text: a list of them could be long.
+        // Overlapping names give up to a place for each of their bytes and each byte of the text: a
+        // list of them could be long.
         let mut is_place = vec![false; text.len() + 1];
         self.ends(text).into_iter().for_each(|at| is_place[at] = true);
         for found in self.whole.iter().flat_map(|whole| whole.find_overlapping_iter(text)) {
@@ -69,21 +86,29 @@ impl Names {
         if continues(&self.forward, self.longest, last, str::to_ascii_lowercase) {
             places.push(begin + words.len());
         }
-        if continues(&self.backward, self.longest, first, |part| part.chars().rev().collect::<String>().to_ascii_lowercase()) {
+        if continues(&self.backward, self.longest, first, |part| {
+            part.chars().rev().collect::<String>().to_ascii_lowercase()
+        }) {
             places.push(begin);
         }
         places
     }
 }
 
-/// Does a name begin with one of these parts and go on? Of each part, `read` gives what is compared, which begins with the character beside it.
-fn continues<'a>(names: &[String], longest: usize, parts: impl Iterator<Item = (char, &'a str)>, read: impl Fn(&str) -> String) -> bool {
+/// Does a name begin with one of these parts and go on? Of each part, `read` gives what is
+/// compared, which begins with the character beside it.
+fn continues<'a>(
+    names: &[String],
+    longest: usize,
+    parts: impl Iterator<Item = (char, &'a str)>,
+    read: impl Fn(&str) -> String,
+) -> bool {
     // The first name that is greater than a part begins with it, if any greater one does.
     let greater = |part: &str| names.get(names.partition_point(|name| name.as_str() <= part));
     parts.take_while(|(_, part)| part.len() < longest).any(|(c, part)| {
         let mut buffer = [0; 4];
-        let begins =
-            greater(&*c.to_ascii_lowercase().encode_utf8(&mut buffer)).is_some_and(|name| name.starts_with(c.to_ascii_lowercase()));
+        let begins = greater(&*c.to_ascii_lowercase().encode_utf8(&mut buffer))
+            .is_some_and(|name| name.starts_with(c.to_ascii_lowercase()));
         let part = if begins { read(part) } else { return false };
         greater(&part).is_some_and(|name| name.starts_with(&part))
     })
@@ -101,7 +126,9 @@ mod tests {
     use super::*;
 
     fn marked(text: &str) -> String {
-        let names = Names::new(["<|im_end|>", "<s>", "</s>", "<|a|", "|>b", "</think>", "x"].into_iter()).unwrap();
+        let names =
+            Names::new(["<|im_end|>", "<s>", "</s>", "<|a|", "|>b", "</think>", "x"].into_iter())
+                .unwrap();
         names.marked(text, '^', &["</think>"]).into_owned()
     }
 

@@ -1,5 +1,6 @@
-//! Encoding within bounds: the steps that a tokenizer.json puts before its model. The `tokenizers` crate runs them without a bound on their work, and drops
-//! the errors of patterns and of normalizers.
+//! Encoding within bounds: the steps that a tokenizer.json puts before its model. The `tokenizers`
+//! crate runs them without a bound on their work, and drops the errors of patterns and of
+//! normalizers.
 
 use super::pattern::{OutOfSteps, Pattern};
 use crate::{
@@ -9,8 +10,8 @@ use crate::{
 use serde_json::Value;
 use std::sync::{Mutex, PoisonError};
 use tokenizers::{
-    Model, NormalizedString, Normalizer, NormalizerWrapper, OffsetReferential, OffsetType, Offsets, PreTokenizedString, PreTokenizer,
-    PreTokenizerWrapper,
+    Model, NormalizedString, Normalizer, NormalizerWrapper, OffsetReferential, OffsetType, Offsets,
+    PreTokenizedString, PreTokenizer, PreTokenizerWrapper,
     pattern::Invert,
     pre_tokenizers::split::{Split, SplitPattern},
     tokenizer::Result,
@@ -87,12 +88,16 @@ impl Pipeline {
 
     fn normalizer(&mut self, step: &NormalizerWrapper) -> std::result::Result<(), String> {
         self.normalizers.push(match step {
-            NormalizerWrapper::Sequence(steps) => return steps.as_ref().iter().try_for_each(|step| self.normalizer(step)),
+            NormalizerWrapper::Sequence(steps) => {
+                return steps.as_ref().iter().try_for_each(|step| self.normalizer(step));
+            }
             NormalizerWrapper::Replace(replace) => {
                 // Its pattern is private.
                 let json = serde_json::to_value(replace).map_err(|error| error.to_string())?;
                 let pattern = match &json["pattern"] {
-                    pattern if pattern["String"].is_string() => Pattern::literal(text_of(&pattern["String"])),
+                    pattern if pattern["String"].is_string() => {
+                        Pattern::literal(text_of(&pattern["String"]))
+                    }
                     pattern => regex(text_of(&pattern["Regex"]))?,
                 };
                 Normalize::Replace { pattern, content: replace.content.clone() }
@@ -105,7 +110,9 @@ impl Pipeline {
 
     fn pre_tokenizer(&mut self, step: &PreTokenizerWrapper) -> std::result::Result<(), String> {
         self.pre_tokenizers.push(match step {
-            PreTokenizerWrapper::Sequence(steps) => return steps.as_ref().iter().try_for_each(|step| self.pre_tokenizer(step)),
+            PreTokenizerWrapper::Sequence(steps) => {
+                return steps.as_ref().iter().try_for_each(|step| self.pre_tokenizer(step));
+            }
             PreTokenizerWrapper::Split(split) => {
                 let pattern = match &split.pattern {
                     SplitPattern::String(text) => Pattern::literal(text),
@@ -118,12 +125,18 @@ impl Pipeline {
         Ok(())
     }
 
-    /// Encodes a text as `encode_fast` of the tokenizer does. A mark in it keeps names of added tokens from being recognized, and is no part of the text
-    /// otherwise.
+    /// Encodes a text as `encode_fast` of the tokenizer does. A mark in it keeps names of added
+    /// tokens from being recognized, and is no part of the text otherwise.
     ///
     /// # Errors
     /// [`Excess`] for a text that takes too much work; else what the tokenizer reports.
-    pub fn encode(&self, tokenizer: &tokenizers::Tokenizer, text: &str, special: bool, mark: Option<char>) -> Result<Vec<u32>> {
+    pub fn encode(
+        &self,
+        tokenizer: &tokenizers::Tokenizer,
+        text: &str,
+        special: bool,
+        mark: Option<char>,
+    ) -> Result<Vec<u32>> {
         let work = Work::new(text.len());
         let normalizer = Normalizing { steps: &self.normalizers, work: &work };
         let normalizer = (!self.normalizers.is_empty()).then_some(&normalizer);
@@ -145,15 +158,29 @@ impl Pipeline {
     }
 }
 
-/// Refuses special tokens that are not in a text by their names, but were found once it was normalized: nothing in the text could have kept them from it.
-fn check_names(tokenizer: &tokenizers::Tokenizer, pieces: &PreTokenizedString, text: &str) -> Result<()> {
+/// Refuses special tokens that are not in a text by their names, but were found once it was
+/// normalized: nothing in the text could have kept them from it.
+fn check_names(
+    tokenizer: &tokenizers::Tokenizer,
+    pieces: &PreTokenizedString,
+    text: &str,
+) -> Result<()> {
     let added = tokenizer.get_added_vocabulary().get_added_tokens_decoder();
-    for (_, (start, end), tokens) in pieces.get_splits(OffsetReferential::Original, OffsetType::Byte) {
-        let token = tokens.as_ref().and_then(|tokens| added.get(&tokens.first()?.id)).filter(|token| token.special && token.normalized);
+    for (_, (start, end), tokens) in
+        pieces.get_splits(OffsetReferential::Original, OffsetType::Byte)
+    {
+        let token = tokens
+            .as_ref()
+            .and_then(|tokens| added.get(&tokens.first()?.id))
+            .filter(|token| token.special && token.normalized);
         if let Some(token) = token
             && text.get(start..end).is_none_or(|found| found.trim() != token.content.trim())
         {
-            return Err(format!("a message becomes the special token {:?} when it is normalized", token.content).into());
+            return Err(format!(
+                "a message becomes the special token {:?} when it is normalized",
+                token.content
+            )
+            .into());
         }
     }
     Ok(())
@@ -170,17 +197,26 @@ fn regex(pattern: &str) -> std::result::Result<Pattern, String> {
 /// How many times as many bytes a character can become.
 fn growth(step: &NormalizerWrapper) -> usize {
     match step {
-        NormalizerWrapper::StripNormalizer(_) | NormalizerWrapper::StripAccents(_) | NormalizerWrapper::Nmt(_) => 1,
+        NormalizerWrapper::StripNormalizer(_)
+        | NormalizerWrapper::StripAccents(_)
+        | NormalizerWrapper::Nmt(_) => 1,
         NormalizerWrapper::ByteLevel(_) => 2,
-        NormalizerWrapper::NFC(_) | NormalizerWrapper::NFD(_) | NormalizerWrapper::Lowercase(_) => 3,
+        NormalizerWrapper::NFC(_) | NormalizerWrapper::NFD(_) | NormalizerWrapper::Lowercase(_) => {
+            3
+        }
         _ => GROWTH_OF_ANY,
     }
 }
 
 impl Work {
     fn new(bytes: usize) -> Self {
-        let most_steps = MOST_STEPS_OF_ANY.saturating_add(MOST_STEPS_PER_BYTE.saturating_mul(bytes as u64));
-        Self { most_steps, most_bytes: MOST_GROWN.max(bytes.saturating_mul(4)), used: Mutex::default() }
+        let most_steps =
+            MOST_STEPS_OF_ANY.saturating_add(MOST_STEPS_PER_BYTE.saturating_mul(bytes as u64));
+        Self {
+            most_steps,
+            most_bytes: MOST_GROWN.max(bytes.saturating_mul(4)),
+            used: Mutex::default(),
+        }
     }
 
     fn with<T>(&self, act: impl FnOnce(&mut Used) -> T) -> T {
@@ -192,13 +228,19 @@ impl Work {
         self.with(|used| used.excess.map_or(Ok(()), Err))
     }
 
-    fn find(&self, pattern: &Pattern, text: &str) -> std::result::Result<Vec<(usize, usize)>, Excess> {
+    fn find(
+        &self,
+        pattern: &Pattern,
+        text: &str,
+    ) -> std::result::Result<Vec<(usize, usize)>, Excess> {
         self.with(|used| {
             let mut left = self.most_steps.saturating_sub(used.steps);
             let found = pattern.find_all(text, &mut left);
             used.steps = self.most_steps - left;
             let most = usize::try_from(self.most_steps).unwrap_or(usize::MAX);
-            found.map_err(|OutOfSteps| *used.excess.insert(Excess { what: "steps of the tokenizer's patterns", most }))
+            found.map_err(|OutOfSteps| {
+                *used.excess.insert(Excess { what: "steps of the tokenizer's patterns", most })
+            })
         })
     }
 
@@ -239,7 +281,10 @@ impl Normalize {
             Self::Replace { pattern, content } => {
                 let found = work.find(pattern, text.get())?;
                 let removed: usize = found.iter().map(|(start, end)| end - start).sum();
-                work.check((text.len() - removed).saturating_add(found.len().saturating_mul(content.len())))?;
+                work.check(
+                    (text.len() - removed)
+                        .saturating_add(found.len().saturating_mul(content.len())),
+                )?;
                 text.replace(Found(found), content)
             }
             Self::Prepend(prefix) => {
@@ -259,11 +304,15 @@ impl Normalize {
     }
 }
 
-/// Refuses a text that a step would make too long: it is normalized in short parts, which are dropped.
+/// Refuses a text that a step would make too long: it is normalized in short parts, which are
+/// dropped.
 fn check_length(step: &NormalizerWrapper, text: &str, work: &Work) -> Result<()> {
     let (mut rest, mut bytes) = (text, 0);
     while !rest.is_empty() {
-        let end = (0..=SAMPLE.min(rest.len())).rev().find(|&at| rest.is_char_boundary(at)).unwrap_or(rest.len());
+        let end = (0..=SAMPLE.min(rest.len()))
+            .rev()
+            .find(|&at| rest.is_char_boundary(at))
+            .unwrap_or(rest.len());
         let (part, after) = rest.split_at(end);
         let mut part = NormalizedString::from(part);
         step.normalize(&mut part)?;
@@ -279,7 +328,11 @@ impl PreTokenize {
         match self {
             Self::Split { pattern, split } => pieces.split(|_, piece| {
                 let found = Found(work.find(pattern, piece.get())?);
-                if split.invert { piece.split(Invert(found), split.behavior) } else { piece.split(found, split.behavior) }
+                if split.invert {
+                    piece.split(Invert(found), split.behavior)
+                } else {
+                    piece.split(found, split.behavior)
+                }
             }),
             Self::Other(step) => step.pre_tokenize(pieces),
         }

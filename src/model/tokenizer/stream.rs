@@ -3,9 +3,10 @@
 use super::text::Tokenizer;
 use crate::error::Result;
 
-/// Turns tokens into text one by one. A character may be spread over several tokens, and a token's text may depend on the one before it, so
-/// text is held back until it is complete. Joined, the pieces are what [`Tokenizer::decode`] gives for all tokens, except for some
-/// sequences that are not UTF-8: a later SentencePiece token can change how earlier bytes decode.
+/// Turns tokens into text one by one. A character may be spread over several tokens, and a token's
+/// text may depend on the one before it, so text is held back until it is complete. Joined, the
+/// pieces are what [`Tokenizer::decode`] gives for all tokens, except for some sequences that are
+/// not UTF-8: a later SentencePiece token can change how earlier bytes decode.
 #[derive(Clone, Debug)]
 pub struct TextStream {
     tokenizer: Tokenizer,
@@ -17,9 +18,11 @@ pub struct TextStream {
     prefix: String,
 }
 
-/// Tokens of an incomplete character that may follow each other, at most: one for each of its bytes but the last.
+/// Tokens of an incomplete character that may follow each other, at most: one for each of its bytes
+/// but the last.
 const CHARACTER: usize = 3;
-/// Tokens that are held back at most: a text may end with characters U+FFFD of its own, of three bytes each.
+/// Tokens that are held back at most: a text may end with characters U+FFFD of its own, of three
+/// bytes each.
 const HELD: usize = 64;
 /// Tokens of a prompt on which the text after it may depend.
 const CONTEXT: usize = 8;
@@ -36,10 +39,15 @@ impl TextStream {
         Self { tokenizer, ids: Vec::new(), given: 0, prefix: String::new() }
     }
 
-    /// The text to come follows `ids`, a prompt that is not decoded again: its last tokens decide whether a space comes first. A special token at its end
-    /// begins a new text.
+    /// The text to come follows `ids`, a prompt that is not decoded again: its last tokens decide
+    /// whether a space comes first. A special token at its end begins a new text.
     pub fn follow(&mut self, ids: &[u32]) {
-        let last = ids.iter().rev().take(CONTEXT).take_while(|&&id| !self.tokenizer.is_special(id)).count();
+        let last = ids
+            .iter()
+            .rev()
+            .take(CONTEXT)
+            .take_while(|&&id| !self.tokenizer.is_special(id))
+            .count();
         let last = ids[ids.len() - last..].to_vec();
         // An embedding may have more rows than there are tokens.
         if let Ok(prefix) = self.tokenizer.decode(&last) {
@@ -47,10 +55,12 @@ impl TextStream {
         }
     }
 
-    /// Adds a token and returns the text that it completes: often empty, always so for a special token.
+    /// Adds a token and returns the text that it completes: often empty, always so for a special
+    /// token.
     ///
     /// # Errors
-    /// [`Error::Tokenizer`](crate::Error::Tokenizer) for an id that is not a token; the stream then continues as if it had not been given.
+    /// [`Error::Tokenizer`](crate::Error::Tokenizer) for an id that is not a token; the stream then
+    /// continues as if it had not been given.
     pub fn push(&mut self, id: u32) -> Result<String> {
         if self.tokenizer.is_special(id) {
             return Ok(String::new());
@@ -65,7 +75,8 @@ impl TextStream {
         if self.ids.len() - self.given <= HELD {
             return Ok(String::new());
         }
-        // No text takes so many: what is held is not UTF-8, but for what may be the beginning of a character.
+        // No text takes so many: what is held is not UTF-8, but for what may be the beginning of a
+        // character.
         let settled = self.ids.len() - CHARACTER;
         let text = self.tokenizer.decode(&self.ids[..settled])?;
         self.settle(settled, &text)
@@ -85,7 +96,8 @@ impl TextStream {
         Ok(piece)
     }
 
-    /// Ends the text and returns what is still held back; incomplete characters become U+FFFD. Another text may then follow.
+    /// Ends the text and returns what is still held back; incomplete characters become U+FFFD.
+    /// Another text may then follow.
     ///
     /// # Errors
     /// As [`TextStream::push`].

@@ -61,11 +61,13 @@ pub(super) struct Parts {
     pub names: Names,
     pub bos: Option<u32>,
     pub eos: Vec<u32>,
-    /// The EOS that the tokenizer's configuration names, for templates; `eos` also has those of other files.
+    /// The EOS that the tokenizer's configuration names, for templates; `eos` also has those of
+    /// other files.
     pub eos_token: Option<u32>,
     /// BOS, if texts must begin with it and the post-processor does not add it.
     pub prepended: Option<u32>,
-    /// EOS, if texts that are embedded must end with it and the post-processor adds nothing behind a text.
+    /// EOS, if texts that are embedded must end with it and the post-processor adds nothing behind
+    /// a text.
     pub appended: Option<u32>,
 }
 
@@ -84,8 +86,9 @@ pub(in crate::model) struct Settings {
 }
 
 impl Tokenizer {
-    /// Reads `tokenizer.json` of a model directory and, where they exist, `tokenizer_config.json`, `special_tokens_map.json`,
-    /// `chat_template.jinja`, `generation_config.json` and `config.json`.
+    /// Reads `tokenizer.json` of a model directory and, where they exist, `tokenizer_config.json`,
+    /// `special_tokens_map.json`, `chat_template.jinja`, `generation_config.json` and
+    /// `config.json`.
     ///
     /// # Errors
     /// [`Error::Io`], [`Error::Format`], [`Error::Tokenizer`].
@@ -100,43 +103,74 @@ impl Tokenizer {
 
     /// The tokenizer of a `tokenizer.json` and its settings, as [`Tokenizer::stored`] gives them.
     pub(in crate::model) fn from_stored(json: &[u8], settings: Settings) -> Result<Self> {
-        let parsed = serde_json::from_slice(json).map_err(|error| error.to_string()).and_then(parse);
+        let parsed =
+            serde_json::from_slice(json).map_err(|error| error.to_string()).and_then(parse);
         Self::new(parsed.map_err(|message| Error::Tokenizer { message })?, settings)
     }
 
     /// It as a `tokenizer.json` and settings. A thinking that was chosen is not among them.
     pub(in crate::model) fn stored(&self) -> Result<(String, Settings)> {
         let Parts { inner, bos, eos, eos_token, prepended, appended, .. } = &*self.0;
-        let json = guarded(|| inner.to_string(false)).map_err(|message| Error::Tokenizer { message })?;
+        let json =
+            guarded(|| inner.to_string(false)).map_err(|message| Error::Tokenizer { message })?;
         let template = self.1.template.as_deref().map(str::to_owned);
         let (add_bos, add_eos) = (prepended.is_some(), appended.is_some());
-        Ok((json, Settings { bos: *bos, eos: eos.clone(), eos_token: *eos_token, add_bos, add_eos, template }))
+        Ok((
+            json,
+            Settings {
+                bos: *bos,
+                eos: eos.clone(),
+                eos_token: *eos_token,
+                add_bos,
+                add_eos,
+                template,
+            },
+        ))
     }
 
     pub(super) fn new(Parsed { inner, pipeline }: Parsed, settings: Settings) -> Result<Self> {
         let added = inner.get_added_tokens_decoder();
         let special = added.iter().filter(|(_, token)| token.special).map(|(id, _)| *id).collect();
         let Settings { bos, eos, eos_token, add_bos, add_eos, template } = settings;
-        let controls = added.iter().filter(|(id, token)| token.special || bos == Some(**id) || eos.contains(id));
-        let names = Names::new(controls.map(|(_, token)| token.content.as_str())).map_err(|message| Error::Tokenizer { message })?;
+        let controls = added
+            .iter()
+            .filter(|(id, token)| token.special || bos == Some(**id) || eos.contains(id));
+        let names = Names::new(controls.map(|(_, token)| token.content.as_str()))
+            .map_err(|message| Error::Tokenizer { message })?;
         let longest = longest_token(&inner);
-        let mut parts = Parts { inner, pipeline, longest, special, names, bos, eos, eos_token, prepended: None, appended: None };
-        // A text, since what is put before one is what is put behind one where BOS and EOS are the same.
+        let mut parts = Parts {
+            inner,
+            pipeline,
+            longest,
+            special,
+            names,
+            bos,
+            eos,
+            eos_token,
+            prepended: None,
+            appended: None,
+        };
+        // A text, since what is put before one is what is put behind one where BOS and EOS are the
+        // same.
         let both = |text| Ok((parts.encode(text, true)?, parts.encode(text, false)?));
         let (around, plain) = both("a").or_else(|_: Error| both(""))?;
         parts.prepended = bos.filter(|bos| add_bos && around.first() != Some(bos));
         // Where the post-processor puts a token of its own there, two would end a text.
-        parts.appended = eos_token.filter(|eos| add_eos && around.ends_with(&plain) && around.last() != Some(eos));
+        parts.appended = eos_token
+            .filter(|eos| add_eos && around.ends_with(&plain) && around.last() != Some(eos));
         Ok(Self(Arc::new(parts), Chat { template: template.map(Into::into), ..Chat::default() }))
     }
 
-    /// Returns this tokenizer with a bound: it refuses a text that has more bytes than `tokens` tokens can hold, before any other work. Cloning is cheap.
+    /// Returns this tokenizer with a bound: it refuses a text that has more bytes than `tokens`
+    /// tokens can hold, before any other work. Cloning is cheap.
     ///
-    /// A token holds at most as many bytes as the longest of the vocabulary and of the added tokens. So a text of at most `tokens` tokens passes, with
-    /// these exceptions: a normalizer that shortens texts (white space that is stripped or collapsed, characters that are composed), added tokens that take
-    /// the white space beside them, and unknown characters that are fused into one token. Such a text may be refused although its tokens would fit.
-    /// [`Tokenizer::chat`] stops the chat template as soon as its output is longer. [`Model`](crate::model::Model) encodes prompts with its context as the
-    /// bound.
+    /// A token holds at most as many bytes as the longest of the vocabulary and of the added
+    /// tokens. So a text of at most `tokens` tokens passes, with these exceptions: a normalizer
+    /// that shortens texts (white space that is stripped or collapsed, characters that are
+    /// composed), added tokens that take the white space beside them, and unknown characters that
+    /// are fused into one token. Such a text may be refused although its tokens would fit.
+    /// [`Tokenizer::chat`] stops the chat template as soon as its output is longer.
+    /// [`Model`](crate::model::Model) encodes prompts with its context as the bound.
     ///
     /// ```
     /// use bitnet_wgpu::{Error, model::Tokenizer};
@@ -161,25 +195,31 @@ impl Tokenizer {
     /// Returns the error for a text of `bytes` bytes, if that is too long.
     pub(super) fn check_length(&self, bytes: usize) -> Result<()> {
         match (self.1.within, self.most_bytes()) {
-            (Some(tokens), Some(most)) if bytes > most => Err(Error::TextTooLong { bytes, most, tokens }),
+            (Some(tokens), Some(most)) if bytes > most => {
+                Err(Error::TextTooLong { bytes, most, tokens })
+            }
             _ => Ok(()),
         }
     }
 
-    /// The tokens of a text, with the special tokens that the tokenizer's post-processor adds, and with BOS first if the configuration asks
-    /// for it. Names of special tokens within the text become those tokens, as completion APIs have it; [`Tokenizer::chat`] is for what people write.
+    /// The tokens of a text, with the special tokens that the tokenizer's post-processor adds, and
+    /// with BOS first if the configuration asks for it. Names of special tokens within the text
+    /// become those tokens, as completion APIs have it; [`Tokenizer::chat`] is for what people
+    /// write.
     ///
     /// # Errors
-    /// [`Error::Tokenizer`]; [`Error::TextTooLong`] for a text beyond [`Tokenizer::within`]; [`Error::TextWork`] for one that takes the tokenizer's normalizers
-    /// or patterns too much work.
+    /// [`Error::Tokenizer`]; [`Error::TextTooLong`] for a text beyond [`Tokenizer::within`];
+    /// [`Error::TextWork`] for one that takes the tokenizer's normalizers or patterns too much
+    /// work.
     pub fn encode(&self, text: &str) -> Result<Vec<u32>> {
         self.check_length(text.len())?;
         let ids = self.0.encode(text, true)?;
         Ok(self.0.prepended.into_iter().chain(ids).collect())
     }
 
-    /// The tokens of a text that is not to be continued but to become a vector: those of [`Tokenizer::encode`], and EOS after them where a GGUF file or a
-    /// tokenizer_config.json has `add_eos_token`, and the post-processor of a `tokenizer.json` adds no token there.
+    /// The tokens of a text that is not to be continued but to become a vector: those of
+    /// [`Tokenizer::encode`], and EOS after them where a GGUF file or a tokenizer_config.json has
+    /// `add_eos_token`, and the post-processor of a `tokenizer.json` adds no token there.
     ///
     /// # Errors
     /// As [`Tokenizer::encode`].
@@ -188,14 +228,20 @@ impl Tokenizer {
     }
 
     /// The same with EOS behind it, or without what `add_eos_token` puts there, whatever files say.
-    pub(in crate::model) fn encode_ended(&self, text: &str, add_eos: Option<bool>) -> Result<Vec<u32>> {
+    pub(in crate::model) fn encode_ended(
+        &self,
+        text: &str,
+        add_eos: Option<bool>,
+    ) -> Result<Vec<u32>> {
         let mut ids = self.encode(text)?;
         match add_eos {
             None => ids.extend(self.0.appended),
             Some(false) => {}
             Some(true) => {
                 let eos = self.0.eos_token.or(self.0.eos.first().copied());
-                let eos = eos.ok_or_else(|| Error::Tokenizer { message: "EOS is wanted, but the tokenizer's files name none".into() })?;
+                let eos = eos.ok_or_else(|| Error::Tokenizer {
+                    message: "EOS is wanted, but the tokenizer's files name none".into(),
+                })?;
                 if ids.last() != Some(&eos) {
                     ids.push(eos);
                 }
@@ -257,7 +303,13 @@ impl Tokenizer {
 
 impl std::fmt::Debug for Tokenizer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Tokenizer({} tokens, BOS {:?}, EOS {:?})", self.vocab_size(), self.0.bos, self.0.eos)
+        write!(
+            f,
+            "Tokenizer({} tokens, BOS {:?}, EOS {:?})",
+            self.vocab_size(),
+            self.0.bos,
+            self.0.eos
+        )
     }
 }
 
@@ -268,7 +320,9 @@ impl Parts {
 
     /// Encodes a text in which a mark keeps names of added tokens from being recognized.
     pub fn encode_marked(&self, text: &str, special: bool, mark: Option<char>) -> Result<Vec<u32>> {
-        match catch_unwind(AssertUnwindSafe(|| self.pipeline.encode(&self.inner, text, special, mark))) {
+        match catch_unwind(AssertUnwindSafe(|| {
+            self.pipeline.encode(&self.inner, text, special, mark)
+        })) {
             Ok(ids) => ids.map_err(|error| match error.downcast::<Excess>() {
                 Ok(excess) => excess.of(text.len()),
                 Err(error) => Error::Tokenizer { message: error.to_string() },
@@ -282,21 +336,25 @@ impl Parts {
         if let Some(id) = ids.iter().find(|id| self.inner.id_to_token(**id).is_none()) {
             return Err(Error::Tokenizer { message: format!("there is no token {id}") });
         }
-        guarded(|| self.inner.decode(ids, skip_special)).map_err(|message| Error::Tokenizer { message })
+        guarded(|| self.inner.decode(ids, skip_special))
+            .map_err(|message| Error::Tokenizer { message })
     }
 }
 
 /// Returns the number of bytes of text that the longest token stands for, at most.
 fn longest_token(tokenizer: &tokenizers::Tokenizer) -> usize {
-    // In a byte-level vocabulary each character stands for a byte, and takes one or two in UTF-8. In others a text may contain a token as it is written.
+    // In a byte-level vocabulary each character stands for a byte, and takes one or two in UTF-8.
+    // In others a text may contain a token as it is written.
     let byte_level = is_byte_level(tokenizer);
     let bytes = |token: &str| if byte_level { token.chars().count() } else { token.len() };
     let vocabulary = tokenizer.get_vocab(false).keys().map(|token| bytes(token)).max();
-    let added = tokenizer.get_added_tokens_decoder().values().map(|token| token.content.len()).max();
+    let added =
+        tokenizer.get_added_tokens_decoder().values().map(|token| token.content.len()).max();
     vocabulary.max(added).unwrap_or(0).max(1)
 }
 
-/// Are the bytes of all texts written as the characters of GPT-2's alphabet before they are looked for in the vocabulary?
+/// Are the bytes of all texts written as the characters of GPT-2's alphabet before they are looked
+/// for in the vocabulary?
 fn is_byte_level(tokenizer: &tokenizers::Tokenizer) -> bool {
     let step = |step: &PreTokenizerWrapper| matches!(step, PreTokenizerWrapper::ByteLevel(_));
     match tokenizer.get_pre_tokenizer() {
@@ -320,15 +378,21 @@ pub(super) fn parse(mut json: Value) -> Result<Parsed, String> {
     Ok(Parsed { pipeline: Pipeline::new(&inner)?, inner })
 }
 
-/// Refuses added tokens that are white space and take the white space beside them: each of them in a run would take the rest of it.
+/// Refuses added tokens that are white space and take the white space beside them: each of them in
+/// a run would take the rest of it.
 fn check_stripping(tokenizer: &tokenizers::Tokenizer) -> Result<(), String> {
-    for token in tokenizer.get_added_tokens_decoder().values().filter(|token| token.lstrip || token.rstrip) {
+    for token in
+        tokenizer.get_added_tokens_decoder().values().filter(|token| token.lstrip || token.rstrip)
+    {
         let mut content = NormalizedString::from(token.content.as_str());
         if let (true, Some(normalizer)) = (token.normalized, tokenizer.get_normalizer()) {
             guarded(|| normalizer.normalize(&mut content))?;
         }
         if content.get().trim().is_empty() {
-            return Err(format!("the added token {:?} is white space; such a token cannot have lstrip or rstrip", token.content));
+            return Err(format!(
+                "the added token {:?} is white space; such a token cannot have lstrip or rstrip",
+                token.content
+            ));
         }
     }
     Ok(())
@@ -337,7 +401,8 @@ fn check_stripping(tokenizer: &tokenizers::Tokenizer) -> Result<(), String> {
 /// What a panic of the `tokenizers` crate means.
 const CONTRADICTION: &str = "the tokenizer contradicts itself";
 
-/// Turns panics of the `tokenizers` crate into errors, as a last resort: what is known to make it panic is refused by [`check`].
+/// Turns panics of the `tokenizers` crate into errors, as a last resort: what is known to make it
+/// panic is refused by [`check`].
 fn guarded<T>(run: impl FnOnce() -> tokenizers::Result<T>) -> Result<T, String> {
     match catch_unwind(AssertUnwindSafe(run)) {
         Ok(result) => result.map_err(|e| e.to_string()),
@@ -350,20 +415,30 @@ impl Settings {
         let json = |name| read_json(&directory.join(name));
         let (config, special) = (json("tokenizer_config.json")?, json("special_tokens_map.json")?);
         let (generation, model) = (json("generation_config.json")?, json("config.json")?);
-        let named = |key: &str| [&config[key], &special[key]].into_iter().find_map(|token| tokenizer.token_to_id(token_name(token)?));
-        let ids = |key: &str| [&generation[key], &model[key]].into_iter().flat_map(token_ids).collect::<Vec<_>>();
+        let named = |key: &str| {
+            [&config[key], &special[key]]
+                .into_iter()
+                .find_map(|token| tokenizer.token_to_id(token_name(token)?))
+        };
+        let ids = |key: &str| {
+            [&generation[key], &model[key]].into_iter().flat_map(token_ids).collect::<Vec<_>>()
+        };
         let (mut eos, eos_token) = (ids("eos_token_id"), named("eos_token"));
         eos.extend(eos_token);
         let mut seen = HashSet::new();
         eos.retain(|id| seen.insert(*id));
         let bos = named("bos_token").or_else(|| ids("bos_token_id").first().copied());
-        let [add_bos, add_eos] = ["add_bos_token", "add_eos_token"].map(|key| config[key].as_bool() == Some(true));
+        let [add_bos, add_eos] =
+            ["add_bos_token", "add_eos_token"].map(|key| config[key].as_bool() == Some(true));
         if add_eos && eos_token.is_none() {
-            return Err(Error::Tokenizer { message: "EOS is wanted by add_eos_token, but eos_token names no token".into() });
+            return Err(Error::Tokenizer {
+                message: "EOS is wanted by add_eos_token, but eos_token names no token".into(),
+            });
         }
         let file = read_if_there(&directory.join("chat_template.jinja"))?;
         let template = file.map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
-        let template = template.or_else(|| default_template(&config["chat_template"]).map(str::to_owned));
+        let template =
+            template.or_else(|| default_template(&config["chat_template"]).map(str::to_owned));
         Ok(Self { bos, eos, eos_token, add_bos, add_eos, template })
     }
 }
@@ -381,7 +456,10 @@ fn token_ids(ids: &Value) -> Vec<u32> {
 
 /// The template; of several, the one named `default`.
 fn default_template(templates: &Value) -> Option<&str> {
-    let default = || templates.as_array()?.iter().find(|template| template["name"] == "default")?["template"].as_str();
+    let default = || {
+        templates.as_array()?.iter().find(|template| template["name"] == "default")?["template"]
+            .as_str()
+    };
     templates.as_str().or_else(default)
 }
 

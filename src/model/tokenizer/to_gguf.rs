@@ -13,13 +13,16 @@ use serde_json::Value;
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 impl Tokenizer {
-    /// The tokenizer as a GGUF file has it, for [`write_gguf`](crate::formats::write_gguf): byte-level BPE whose rule for splitting texts has a name
-    /// there, and BPE made from a SentencePiece model, whose scores follow from its merges.
+    /// The tokenizer as a GGUF file has it, for [`write_gguf`](crate::formats::write_gguf):
+    /// byte-level BPE whose rule for splitting texts has a name there, and BPE made from a
+    /// SentencePiece model, whose scores follow from its merges.
     ///
-    /// GGUF files say nothing of normalisation: where a tokenizer brings texts to Unicode's form NFC (Qwen's do), readers of the file expect them in it.
+    /// GGUF files say nothing of normalisation: where a tokenizer brings texts to Unicode's form
+    /// NFC (Qwen's do), readers of the file expect them in it.
     ///
     /// # Errors
-    /// [`Error::Tokenizer`] for a tokenizer of another kind, which would split texts in another way.
+    /// [`Error::Tokenizer`] for a tokenizer of another kind, which would split texts in another
+    /// way.
     pub fn to_gguf(&self) -> Result<GgufVocabulary> {
         let json = serde_json::to_value(&self.0.inner).map_err(|e| refuse(e.to_string()))?;
         let model = &json["model"];
@@ -52,33 +55,53 @@ impl Tokenizer {
 
     /// The text of every token, and what it is.
     fn tokens(&self, unknown: Option<&str>) -> Result<(Vec<String>, Vec<i32>)> {
-        let (vocabulary, added) = (self.0.inner.get_vocab(true), self.0.inner.get_added_tokens_decoder());
+        let (vocabulary, added) =
+            (self.0.inner.get_vocab(true), self.0.inner.get_added_tokens_decoder());
         // A file says of no token how it is met in a text.
-        if let Some(token) = added.values().find(|token| token.lstrip || token.rstrip || token.single_word) {
-            return Err(refuse(format!("its token {:?} takes the spaces around it, or whole words only", token.content)));
+        if let Some(token) =
+            added.values().find(|token| token.lstrip || token.rstrip || token.single_word)
+        {
+            return Err(refuse(format!(
+                "its token {:?} takes the spaces around it, or whole words only",
+                token.content
+            )));
         }
         let count = vocabulary.values().max().map_or(0, |&id| id as usize + 1);
         if count as u64 > MOST_ID {
             return Err(refuse(format!("it has the token {}", count - 1)));
         }
-        let mut tokens: Vec<(String, i32)> = (0..count).map(|id| (unused_token(id), UNUSED)).collect();
+        let mut tokens: Vec<(String, i32)> =
+            (0..count).map(|id| (unused_token(id), UNUSED)).collect();
         for (token, id) in vocabulary {
             // The reader of files does not take longer ones: all their cuts are tried.
             if token.len() > MOST_CONTENT {
-                return Err(refuse(format!("token {id} has {} bytes; at most {MOST_CONTENT} are supported", token.len())));
+                return Err(refuse(format!(
+                    "token {id} has {} bytes; at most {MOST_CONTENT} are supported",
+                    token.len()
+                )));
             }
             let kind = match added.get(&id) {
                 _ if Some(token.as_str()) == unknown => UNKNOWN,
                 Some(added) if added.special => CONTROL,
                 Some(_) => USER_DEFINED,
-                None if token.len() == 6 && token.starts_with("<0x") && token.ends_with('>') => BYTE,
+                None if token.len() == 6 && token.starts_with("<0x") && token.ends_with('>') => {
+                    BYTE
+                }
                 None => NORMAL,
             };
             tokens[id as usize] = (token, kind);
         }
-        let unused: HashSet<String> = tokens.iter().filter(|(_, kind)| *kind == UNUSED).map(|(token, _)| token.clone()).collect();
-        if let Some((token, _)) = tokens.iter().find(|(token, kind)| *kind != UNUSED && unused.contains(token)) {
-            return Err(refuse(format!("its token {token:?} has the name of one that does not occur")));
+        let unused: HashSet<String> = tokens
+            .iter()
+            .filter(|(_, kind)| *kind == UNUSED)
+            .map(|(token, _)| token.clone())
+            .collect();
+        if let Some((token, _)) =
+            tokens.iter().find(|(token, kind)| *kind != UNUSED && unused.contains(token))
+        {
+            return Err(refuse(format!(
+                "its token {token:?} has the name of one that does not occur"
+            )));
         }
         Ok(tokens.into_iter().unzip())
     }
@@ -90,9 +113,9 @@ impl Tokenizer {
         match around[usize::from(bos)..].strip_prefix(text.as_slice()) {
             Some([]) => Ok((bos, false)),
             Some([id]) if Some(*id) == self.0.eos_token => Ok((bos, true)),
-            _ => {
-                Err(refuse(format!("of the text {text:?} it makes {around:?}, and GGUF files know BOS before and EOS behind a text only")))
-            }
+            _ => Err(refuse(format!(
+                "of the text {text:?} it makes {around:?}, and GGUF files know BOS before and EOS behind a text only"
+            ))),
         }
     }
 }
@@ -104,25 +127,43 @@ fn merges(model: &Value) -> Result<Vec<(String, String)>> {
         merge => Some((merge[0].as_str()?.to_owned(), merge[1].as_str()?.to_owned())),
     };
     let all = model["merges"].as_array().map_or(&[][..], Vec::as_slice);
-    all.iter().map(pair).collect::<Option<_>>().ok_or_else(|| refuse("its merges are not of two tokens".into()))
+    all.iter()
+        .map(pair)
+        .collect::<Option<_>>()
+        .ok_or_else(|| refuse("its merges are not of two tokens".into()))
 }
 
-fn byte_level(mut vocabulary: GgufVocabulary, mut json: Value, merges: Vec<(String, String)>) -> Result<GgufVocabulary> {
+fn byte_level(
+    mut vocabulary: GgufVocabulary,
+    mut json: Value,
+    merges: Vec<(String, String)>,
+) -> Result<GgufVocabulary> {
     if !(json["normalizer"].is_null() || json["normalizer"]["type"] == "NFC") {
-        return Err(refuse(format!("its normalizer is {}, which GGUF files cannot say", json["normalizer"]["type"])));
+        return Err(refuse(format!(
+            "its normalizer is {}, which GGUF files cannot say",
+            json["normalizer"]["type"]
+        )));
     }
-    let rule = rule(&json["pre_tokenizer"]).ok_or_else(|| refuse("it splits texts by a rule that has no name in GGUF files".into()))?;
+    let rule = rule(&json["pre_tokenizer"])
+        .ok_or_else(|| refuse("it splits texts by a rule that has no name in GGUF files".into()))?;
     let Some((name, split)) = SPLITS.iter().find(|(_, split)| split.regex == rule) else {
-        return Err(refuse(format!("it splits texts by a rule that has no name in GGUF files: {rule}")));
+        return Err(refuse(format!(
+            "it splits texts by a rule that has no name in GGUF files: {rule}"
+        )));
     };
     if let Some((a, b)) = merges.iter().find(|(a, b)| a.contains(' ') || b.contains(' ')) {
         return Err(refuse(format!("it merges {a:?} and {b:?}, of which one has a space")));
     }
-    // The name says whether a piece that is a token is taken as it is. It does not matter if merging makes every token from its pieces.
+    // The name says whether a piece that is a token is taken as it is. It does not matter if
+    // merging makes every token from its pieces.
     if json["model"]["ignore_merges"].as_bool().unwrap_or(false) != split.ignore_merges {
         json["model"]["ignore_merges"] = false.into();
         let merged = parse(json).map_err(refuse)?.inner;
-        let normal = vocabulary.tokens.iter().zip(&vocabulary.token_types).filter(|(_, kind)| **kind == NORMAL);
+        let normal = vocabulary
+            .tokens
+            .iter()
+            .zip(&vocabulary.token_types)
+            .filter(|(_, kind)| **kind == NORMAL);
         use tokenizers::Model;
         for (token, _) in normal {
             if merged.get_model().tokenize(token).map_err(|e| refuse(e.to_string()))?.len() != 1 {
@@ -141,25 +182,45 @@ fn byte_level(mut vocabulary: GgufVocabulary, mut json: Value, merges: Vec<(Stri
 
 /// The pattern by which a byte-level tokenizer splits a text.
 fn rule(pre_tokenizer: &Value) -> Option<&str> {
-    let bytes = |step: &Value, regex: bool| step["type"] == "ByteLevel" && step["add_prefix_space"] == false && step["use_regex"] == regex;
+    let bytes = |step: &Value, regex: bool| {
+        step["type"] == "ByteLevel"
+            && step["add_prefix_space"] == false
+            && step["use_regex"] == regex
+    };
     if bytes(pre_tokenizer, true) {
         return Some(super::gguf::GPT_2.regex);
     }
     match pre_tokenizer["pretokenizers"].as_array()?.as_slice() {
-        [split, step] if split["type"] == "Split" && split["behavior"] == "Isolated" && split["invert"] == false && bytes(step, false) => {
+        [split, step]
+            if split["type"] == "Split"
+                && split["behavior"] == "Isolated"
+                && split["invert"] == false
+                && bytes(step, false) =>
+        {
             split["pattern"]["Regex"].as_str()
         }
         _ => None,
     }
 }
 
-fn sentence_piece(mut vocabulary: GgufVocabulary, json: &Value, merges: &[(String, String)]) -> Result<GgufVocabulary> {
+fn sentence_piece(
+    mut vocabulary: GgufVocabulary,
+    json: &Value,
+    merges: &[(String, String)],
+) -> Result<GgufVocabulary> {
     let normalized = |token: &Value| token["normalized"] == true;
-    if let Some(token) = json["added_tokens"].as_array().and_then(|tokens| tokens.iter().find(|token| normalized(token))) {
-        return Err(refuse(format!("its token {} is met in normalised text, which GGUF files cannot say", token["content"])));
+    if let Some(token) = json["added_tokens"]
+        .as_array()
+        .and_then(|tokens| tokens.iter().find(|token| normalized(token)))
+    {
+        return Err(refuse(format!(
+            "its token {} is met in normalised text, which GGUF files cannot say",
+            token["content"]
+        )));
     }
-    let prefix =
-        space_prefix(json).ok_or_else(|| refuse("it has bytes as tokens, and does not split texts as SentencePiece does".into()))?;
+    let prefix = space_prefix(json).ok_or_else(|| {
+        refuse("it has bytes as tokens, and does not split texts as SentencePiece does".into())
+    })?;
     // A token's score is the higher the earlier it is made.
     let mut first = HashMap::new();
     for (rank, (a, b)) in merges.iter().enumerate() {
@@ -184,20 +245,29 @@ fn sentence_piece(mut vocabulary: GgufVocabulary, json: &Value, merges: &[(Strin
 
 /// Is a space put before a text? None for a tokenizer that treats spaces in another way.
 fn space_prefix(json: &Value) -> Option<bool> {
-    let replaces = |step: &Value| step["type"] == "Replace" && step["pattern"]["String"] == " " && step["content"] == "▁";
+    let replaces = |step: &Value| {
+        step["type"] == "Replace" && step["pattern"]["String"] == " " && step["content"] == "▁"
+    };
     let prepends = |step: &Value| step["type"] == "Prepend" && step["prepend"] == "▁";
     let (normalizer, pre_tokenizer) = (&json["normalizer"], &json["pre_tokenizer"]);
     match (pre_tokenizer.is_null(), normalizer.is_null()) {
-        (true, false) => match normalizer["normalizers"].as_array().map_or(std::slice::from_ref(normalizer), Vec::as_slice) {
+        (true, false) => match normalizer["normalizers"]
+            .as_array()
+            .map_or(std::slice::from_ref(normalizer), Vec::as_slice)
+        {
             [a, b] if prepends(a) && replaces(b) => Some(true),
             [a] if replaces(a) => Some(false),
             _ => None,
         },
-        (false, true) if pre_tokenizer["type"] == "Metaspace" && pre_tokenizer["split"] == false && pre_tokenizer["replacement"] == "▁" =>
+        (false, true)
+            if pre_tokenizer["type"] == "Metaspace"
+                && pre_tokenizer["split"] == false
+                && pre_tokenizer["replacement"] == "▁" =>
         {
             match pre_tokenizer["prepend_scheme"].as_str() {
                 Some("never") => Some(false),
-                // None is put before a text that begins with one, nor, by one of both, behind special tokens: files cannot say that.
+                // None is put before a text that begins with one, nor, by one of both, behind
+                // special tokens: files cannot say that.
                 _ => None,
             }
         }

@@ -7,17 +7,20 @@ use crate::{
     weights::ternary::layout::row_words,
 };
 
-/// The most input features: up to here |Σ xq·Wq| ≤ 128·k < 2^24, so that the sum is exact as an `f32`, in any order.
+/// The most input features: up to here |Σ xq·Wq| ≤ 128·k < 2^24, so that the sum is exact as an
+/// `f32`, in any order.
 pub const MAX_FEATURES: usize = (1 << 17) - 1;
 
-/// How quantised activations lie in memory. Both are padded with zeros to whole words of [`TernaryMatrix`](crate::TernaryMatrix).
+/// How quantised activations lie in memory. Both are padded with zeros to whole words of
+/// [`TernaryMatrix`](crate::TernaryMatrix).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Layout {
     /// Bytes in order, four a word: for packed integer dot products, and for software adapters.
     Int8,
-    /// Half-precision numbers, permuted and scaled by powers of four to meet the masked fields of a word of codes: for GPUs without
-    /// integer dot products, and for matrix units. See `wgsl/bitnet/layout_half.wgsl`.
+    /// Half-precision numbers, permuted and scaled by powers of four to meet the masked fields of a
+    /// word of codes: for GPUs without integer dot products, and for matrix units. See
+    /// `wgsl/bitnet/layout_half.wgsl`.
     Half,
 }
 
@@ -42,12 +45,19 @@ impl Layout {
     }
 
     /// Refuses what the integer sums could not hold exactly.
-    pub(super) fn check_features(self, op: &'static str, features: usize, encoder: &Encoder) -> Result<()> {
+    pub(super) fn check_features(
+        self,
+        op: &'static str,
+        features: usize,
+        encoder: &Encoder,
+    ) -> Result<()> {
         let limit = self.max_features(encoder.context().capabilities().half_subnormals);
         if features <= limit {
             return Ok(());
         }
-        let what = format!("{features} input features in the {self:?} layout; integer sums are exact in f32 up to {limit}");
+        let what = format!(
+            "{features} input features in the {self:?} layout; integer sums are exact in f32 up to {limit}"
+        );
         Err(Error::Invalid { op, what })
     }
 
@@ -65,7 +75,8 @@ pub struct QuantizedActivations {
     pub(crate) codes: Tensor<u32>,
     /// `[tokens]`: a = 127 / max(max|x|, 1e-5), NaN for a row that is not finite.
     pub(crate) scales: Tensor<f32>,
-    /// `[tokens, 2]`: Σ code, and Σ code·4^(5-f) where f is the field that meets it (the bias of `dot_biased`).
+    /// `[tokens, 2]`: Σ code, and Σ code·4^(5-f) where f is the field that meets it (the bias of
+    /// `dot_biased`).
     pub(crate) sums: Tensor<i32>,
     tokens: usize,
     features: usize,
@@ -76,7 +87,12 @@ impl QuantizedActivations {
     ///
     /// # Errors
     /// [`Error::TooLarge`].
-    pub fn uninit(context: &Context, tokens: usize, features: usize, layout: Layout) -> Result<Self> {
+    pub fn uninit(
+        context: &Context,
+        tokens: usize,
+        features: usize,
+        layout: Layout,
+    ) -> Result<Self> {
         Ok(Self {
             layout,
             codes: Tensor::uninit(context, [tokens, layout.words(features)])?,
@@ -88,7 +104,13 @@ impl QuantizedActivations {
     }
 
     /// Can they take so many tokens and features, and are integer sums exact?
-    pub(super) fn check(&self, op: &'static str, tokens: usize, features: usize, encoder: &Encoder) -> Result<()> {
+    pub(super) fn check(
+        &self,
+        op: &'static str,
+        tokens: usize,
+        features: usize,
+        encoder: &Encoder,
+    ) -> Result<()> {
         self.layout.check_features(op, features, encoder)?;
         if (self.tokens, self.features) == (tokens, features) {
             return Ok(());
@@ -133,7 +155,8 @@ impl QuantizedActivations {
         let code = |token: usize, i: usize| match self.layout {
             Layout::Int8 => bytemuck::cast_slice::<u32, i8>(&words)[token * stride * 4 + i],
             Layout::Half => {
-                // Group of four codes, field, and which half of which plane: 0 and 2 are in plane 0, 1 and 3 in plane 1.
+                // Group of four codes, field, and which half of which plane: 0 and 2 are in plane
+                // 0, 1 and 3 in plane 1.
                 let (group, j) = (i / 4, i % 4);
                 let place = token * stride + j % 2 * (stride / 2) + group;
                 let half = half::f16::from_bits((words[place] >> (16 * (j / 2))) as u16);
@@ -164,13 +187,20 @@ impl HostActivations {
     pub(crate) fn check_bitlinear(&self, columns: usize) -> Result<()> {
         let (op, m) = ("bitlinear", self.tokens);
         if self.features != columns {
-            return Err(Error::Shape { op, what: "x", expected: format!("[m, {columns}]"), found: [m, self.features].into() });
+            return Err(Error::Shape {
+                op,
+                what: "x",
+                expected: format!("[m, {columns}]"),
+                found: [m, self.features].into(),
+            });
         }
         if m.checked_mul(columns) != Some(self.codes.len()) || self.scales.len() != m {
             return Err(Error::Length { shape: [m, columns].into(), found: self.codes.len() });
         }
         if columns > MAX_FEATURES {
-            let what = format!("{columns} input features; integer sums are exact in f32 up to {MAX_FEATURES}");
+            let what = format!(
+                "{columns} input features; integer sums are exact in f32 up to {MAX_FEATURES}"
+            );
             return Err(Error::Invalid { op, what });
         }
         Ok(())
@@ -181,9 +211,11 @@ impl HostActivations {
         &self.codes[token * self.features..][..self.features]
     }
 
-    /// The numbers that the codes stand for: the CPU twin of [`dequantize_activations`](super::dequantize_activations).
+    /// The numbers that the codes stand for: the CPU twin of
+    /// [`dequantize_activations`](super::dequantize_activations).
     pub fn dequantize(&self) -> Vec<f32> {
         let rows = self.codes.chunks(self.features.max(1)).zip(&self.scales);
-        rows.flat_map(|(codes, scale)| codes.iter().map(move |&code| f32::from(code) / scale)).collect()
+        rows.flat_map(|(codes, scale)| codes.iter().map(move |&code| f32::from(code) / scale))
+            .collect()
     }
 }

@@ -1,16 +1,19 @@
 //! BitLinear: `x` `[m, k]` quantised to int8 × ternary `w` `[n, k]` → `y` `[m, n]`.
 //!
-//! acc = Σ xq·Wq is an exact integer, whatever the kernel, and y = (acc · β) / a, the quotient correctly rounded: every implementation here
-//! gives the same bits. Where W is scaled by groups of columns, the integers of blocks of them are each multiplied by their β, which rounds, and added in
-//! order: the same bits too. A β that is stored in 16 bits leaves the product exact as long as acc has 16 bits, and then y is the float nearest to the
-//! true value.
+//! acc = Σ xq·Wq is an exact integer, whatever the kernel, and y = (acc · β) / a, the quotient
+//! correctly rounded: every implementation here gives the same bits. Where W is scaled by groups of
+//! columns, the integers of blocks of them are each multiplied by their β, which rounds, and added
+//! in order: the same bits too. A β that is stored in 16 bits leaves the product exact as long as
+//! acc has 16 bits, and then y is the float nearest to the true value.
 
 use super::{
     activations::{HostActivations, Layout, QuantizedActivations},
     bitlinear_kernels::{self, FinishParams, Params, QUOTIENT},
     bitlinear_rounded::bitlinear_rounded_into,
     plan::forms,
-    quantize_activations::{quantize_activations, quantize_activations_cpu, quantize_activations_into},
+    quantize_activations::{
+        quantize_activations, quantize_activations_cpu, quantize_activations_into,
+    },
     round_activations::{round_codes, rounded_block},
 };
 use crate::{
@@ -25,18 +28,25 @@ use crate::{
     kernel::declaration::Kernel,
     ops::tensor::epilogue::{self, Epilogue, finish_into},
     shape::Shape,
-    weights::ternary::{layout::CODES_PER_WORD, matrix::TernaryMatrix, packed::PackedTernary, scales::groups},
+    weights::ternary::{
+        layout::CODES_PER_WORD, matrix::TernaryMatrix, packed::PackedTernary, scales::groups,
+    },
 };
 use rayon::prelude::*;
 
 pub(super) const KERNELS: &[&Kernel] = bitlinear_kernels::KERNELS;
 
-/// `x` `[.., k]` (`f32` or `f16`) times `w` `[n, k]`: quantises `x` per row and multiplies; `y` `[.., n]` has the type of `x`.
+/// `x` `[.., k]` (`f32` or `f16`) times `w` `[n, k]`: quantises `x` per row and multiplies; `y`
+/// `[.., n]` has the type of `x`.
 ///
 /// # Errors
-/// [`Error::Shape`] if the last dimension of `x` is not `w.columns()`; [`Error::Invalid`] for more than
-/// [`MAX_FEATURES`](super::MAX_FEATURES) input features.
-pub fn bitlinear<T: Float>(encoder: &mut Encoder, x: &Tensor<T>, w: &TernaryMatrix) -> Result<Tensor<T>> {
+/// [`Error::Shape`] if the last dimension of `x` is not `w.columns()`; [`Error::Invalid`] for more
+/// than [`MAX_FEATURES`](super::MAX_FEATURES) input features.
+pub fn bitlinear<T: Float>(
+    encoder: &mut Encoder,
+    x: &Tensor<T>,
+    w: &TernaryMatrix,
+) -> Result<Tensor<T>> {
     let y = Tensor::uninit(encoder.context(), x.shape().with_last(w.rows()))?;
     bitlinear_into(encoder, x, w, &y)?;
     Ok(y)
@@ -46,15 +56,26 @@ pub fn bitlinear<T: Float>(encoder: &mut Encoder, x: &Tensor<T>, w: &TernaryMatr
 ///
 /// # Errors
 /// As [`bitlinear`]; [`Error::Shape`] if the output does not fit.
-pub fn bitlinear_into<'a, T: Float>(encoder: &mut Encoder, x: &Tensor<T>, w: &TernaryMatrix, y: impl Into<Out<'a, T>>) -> Result<()> {
+pub fn bitlinear_into<'a, T: Float>(
+    encoder: &mut Encoder,
+    x: &Tensor<T>,
+    w: &TernaryMatrix,
+    y: impl Into<Out<'a, T>>,
+) -> Result<()> {
     bitlinear_with_into(encoder, x, w, &Epilogue::new(), y)
 }
 
-/// [`bitlinear`], finished by an [`Epilogue`] before it is stored: activation(x·Wᵀ + bias), the bias being `[rows]`.
+/// [`bitlinear`], finished by an [`Epilogue`] before it is stored: activation(x·Wᵀ + bias), the
+/// bias being `[rows]`.
 ///
 /// # Errors
 /// As [`bitlinear_with_into`].
-pub fn bitlinear_with<T: Float>(encoder: &mut Encoder, x: &Tensor<T>, w: &TernaryMatrix, epilogue: &Epilogue<'_, T>) -> Result<Tensor<T>> {
+pub fn bitlinear_with<T: Float>(
+    encoder: &mut Encoder,
+    x: &Tensor<T>,
+    w: &TernaryMatrix,
+    epilogue: &Epilogue<'_, T>,
+) -> Result<Tensor<T>> {
     let y = Tensor::uninit(encoder.context(), x.shape().with_last(w.rows()))?;
     bitlinear_with_into(encoder, x, w, epilogue, &y)?;
     Ok(y)
@@ -73,7 +94,12 @@ pub fn bitlinear_with_into<'y, T: Float>(
 ) -> Result<()> {
     let (m, features) = x.shape().as_matrix();
     if features != w.columns() {
-        return Err(Error::Shape { op: "bitlinear", what: "x", expected: format!("[.., {}]", w.columns()), found: x.shape() });
+        return Err(Error::Shape {
+            op: "bitlinear",
+            what: "x",
+            expected: format!("[.., {}]", w.columns()),
+            found: x.shape(),
+        });
     }
     let xq = match w.group() {
         None => quantize_activations(encoder, x)?,
@@ -86,20 +112,27 @@ pub fn bitlinear_with_into<'y, T: Float>(
     bitlinear_quantized_with_into(encoder, &xq, w, epilogue, y)
 }
 
-/// [`bitlinear`] of activations that are already quantised (several matrices can share them): `[m, n]` in `f32` or `f16`.
+/// [`bitlinear`] of activations that are already quantised (several matrices can share them):
+/// `[m, n]` in `f32` or `f16`.
 ///
 /// # Errors
 /// As [`bitlinear_quantized_into`].
-pub fn bitlinear_quantized<T: Float>(encoder: &mut Encoder, x: &QuantizedActivations, w: &TernaryMatrix) -> Result<Tensor<T>> {
+pub fn bitlinear_quantized<T: Float>(
+    encoder: &mut Encoder,
+    x: &QuantizedActivations,
+    w: &TernaryMatrix,
+) -> Result<Tensor<T>> {
     bitlinear_quantized_with(encoder, x, w, &Epilogue::new())
 }
 
-/// [`bitlinear_quantized`] into a tensor of the caller, `[m, n]`; with [`Out::add`] it adds to the residual stream of a transformer.
+/// [`bitlinear_quantized`] into a tensor of the caller, `[m, n]`; with [`Out::add`] it adds to the
+/// residual stream of a transformer.
 ///
 /// # Errors
-/// [`Error::Shape`] if `x`, `w` and `y` do not fit; [`Error::Invalid`] if the sum would not be exact, or for a matrix that is scaled by groups
-/// and activations not in [`Layout::Int8`]. Such a product takes memory of its own, four bytes for each of its numbers and of the activations': [`Error::TooLarge`]
-/// where that is more than a tensor may have.
+/// [`Error::Shape`] if `x`, `w` and `y` do not fit; [`Error::Invalid`] if the sum would not be
+/// exact, or for a matrix that is scaled by groups and activations not in [`Layout::Int8`]. Such a
+/// product takes memory of its own, four bytes for each of its numbers and of the activations':
+/// [`Error::TooLarge`] where that is more than a tensor may have.
 pub fn bitlinear_quantized_into<'a, T: Float>(
     encoder: &mut Encoder,
     x: &QuantizedActivations,
@@ -124,14 +157,17 @@ pub fn bitlinear_quantized_with<T: Float>(
     Ok(y)
 }
 
-/// [`bitlinear_quantized_with`] into a tensor of the caller. What is finished is added to an [`Out::add`], which so serves for a residual.
+/// [`bitlinear_quantized_with`] into a tensor of the caller. What is finished is added to an
+/// [`Out::add`], which so serves for a residual.
 ///
-/// The epilogue is applied by the kernel that makes the product, to the float that it would store: a bias and activations but SiLU and GELU, which are
-/// close, leave the same bits everywhere. Matrix units for int8, and products with a matrix scaled by groups, store their products first, in `f32`; another dispatch
-/// finishes them.
+/// The epilogue is applied by the kernel that makes the product, to the float that it would store:
+/// a bias and activations but SiLU and GELU, which are close, leave the same bits everywhere.
+/// Matrix units for int8, and products with a matrix scaled by groups, store their products first,
+/// in `f32`; another dispatch finishes them.
 ///
-/// Gradients, straight through the quantisers: with dz = dy·activation'(x·Wᵀ + bias), [`bitlinear_backward`](super::bitlinear_backward()) of dz for x, and
-/// the sum of dz over tokens for the bias. A product with a bias alone keeps what the activation's gradient asks for.
+/// Gradients, straight through the quantisers: with dz = dy·activation'(x·Wᵀ + bias),
+/// [`bitlinear_backward`](super::bitlinear_backward()) of dz for x, and the sum of dz over tokens
+/// for the bias. A product with a bias alone keeps what the activation's gradient asks for.
 ///
 /// # Errors
 /// As [`bitlinear_quantized_into`]; [`Error::Shape`] for a bias that is not `[rows]`.
@@ -145,7 +181,12 @@ pub fn bitlinear_quantized_with_into<'y, T: Float>(
     let (op, y) = ("bitlinear", y.into());
     let (m, n, k) = (x.tokens(), w.rows(), w.columns());
     if x.features() != k {
-        return Err(Error::Shape { op, what: "x", expected: format!("[m, {k}]"), found: [m, x.features()].into() });
+        return Err(Error::Shape {
+            op,
+            what: "x",
+            expected: format!("[m, {k}]"),
+            found: [m, x.features()].into(),
+        });
     }
     y.check(op, m, n)?;
     x.layout().check_features(op, k, encoder)?;
@@ -154,21 +195,32 @@ pub fn bitlinear_quantized_with_into<'y, T: Float>(
         return Err(Error::Invalid { op, what });
     }
     let (rows, tokens, words, add) = (n as u32, m as u32, w.row_words() as u32, y.adds().into());
-    let (biased, activation, extent) = (epilogue.has_bias().into(), epilogue.code(), Extent::products([n, m, 1], k));
+    let (biased, activation, extent) =
+        (epilogue.has_bias().into(), epilogue.code(), Extent::products([n, m, 1], k));
     if w.group().is_some() {
         return encoder.whole(|encoder| by_groups(encoder, x, w, epilogue, &y));
     }
     let kernels = forms(m, n, k, x.layout(), encoder.context().capabilities());
     let record = |encoder: &mut Encoder, y: &dyn Bind, add| {
         let params = Params { rows, tokens, words, add };
-        encoder.dispatch(&kernels[0], &params, &[&w.codes, &w.scales, &x.codes, &x.scales, &x.sums, y], extent)
+        encoder.dispatch(
+            &kernels[0],
+            &params,
+            &[&w.codes, &w.scales, &x.codes, &x.scales, &x.sums, y],
+            extent,
+        )
     };
     match kernels {
         _ if epilogue.is_empty() => record(encoder, y.tensor(), add),
         [_, finish] => {
             let bias = epilogue.bound_bias(op, n, encoder.context())?;
             let params = FinishParams { rows, tokens, words, add, biased, activation };
-            encoder.dispatch(finish, &params, &[&w.codes, &w.scales, &x.codes, &x.scales, &x.sums, y.tensor(), &bias], extent)
+            encoder.dispatch(
+                finish,
+                &params,
+                &[&w.codes, &w.scales, &x.codes, &x.scales, &x.sums, y.tensor(), &bias],
+                extent,
+            )
         }
         _ => {
             let products = Tensor::<f32>::uninit(encoder.context(), y.tensor().shape())?;
@@ -180,7 +232,8 @@ pub fn bitlinear_quantized_with_into<'y, T: Float>(
     }
 }
 
-/// The product with a matrix that is scaled by groups, for which codes are numbers in block floating point.
+/// The product with a matrix that is scaled by groups, for which codes are numbers in block
+/// floating point.
 fn by_groups<T: Float>(
     encoder: &mut Encoder,
     x: &QuantizedActivations,
@@ -193,14 +246,24 @@ fn by_groups<T: Float>(
     let products = encoder.scratch::<f32>(2, [x.tokens(), w.rows()])?;
     bitlinear_rounded_into(encoder, &rounded, w, &products)?;
     let params = epilogue::Params::new(products.len(), w.rows(), epilogue, y);
-    encoder.dispatch(&QUOTIENT, &params, &[&products, &bias, y.tensor(), &x.scales], [products.len(), 1, 1])
+    encoder.dispatch(
+        &QUOTIENT,
+        &params,
+        &[&products, &bias, y.tensor(), &x.scales],
+        [products.len(), 1, 1],
+    )
 }
 
-/// The integers Σ xq·Wq as floats, `[m, n]`: [`bitlinear_quantized`] with all scales 1. For checks; exact on every device.
+/// The integers Σ xq·Wq as floats, `[m, n]`: [`bitlinear_quantized`] with all scales 1. For checks;
+/// exact on every device.
 ///
 /// # Errors
 /// As [`bitlinear_quantized`].
-pub fn accumulators(encoder: &mut Encoder, x: &QuantizedActivations, w: &TernaryMatrix) -> Result<Tensor<f32>> {
+pub fn accumulators(
+    encoder: &mut Encoder,
+    x: &QuantizedActivations,
+    w: &TernaryMatrix,
+) -> Result<Tensor<f32>> {
     let context = encoder.context();
     let ones = |shape: Shape| context.upload(&vec![1.0; shape.checked_len().unwrap_or(0)], shape);
     let x = x.with_scales(ones(x.scales.shape())?);
@@ -208,10 +271,12 @@ pub fn accumulators(encoder: &mut Encoder, x: &QuantizedActivations, w: &Ternary
     bitlinear_quantized(encoder, &x, &w)
 }
 
-/// The CPU twin of [`bitlinear`], on all cores: the same bits. `x` is `[tokens, w.columns()]`, the result `[tokens, w.rows()]`.
+/// The CPU twin of [`bitlinear`], on all cores: the same bits. `x` is `[tokens, w.columns()]`, the
+/// result `[tokens, w.rows()]`.
 ///
 /// # Errors
-/// [`Error::Length`] if `x` is not whole rows; [`Error::Invalid`] for more than [`MAX_FEATURES`](super::MAX_FEATURES) features.
+/// [`Error::Length`] if `x` is not whole rows; [`Error::Invalid`] for more than
+/// [`MAX_FEATURES`](super::MAX_FEATURES) features.
 pub fn bitlinear_cpu<T: Float>(x: &[T], tokens: usize, w: &PackedTernary) -> Result<Vec<T>> {
     let xq = quantize_activations_cpu(x, tokens, w.columns())?;
     Ok(bitlinear_quantized_cpu(&xq, w)?.into_iter().map(T::from_f32).collect())
@@ -220,7 +285,8 @@ pub fn bitlinear_cpu<T: Float>(x: &[T], tokens: usize, w: &PackedTernary) -> Res
 /// The CPU twin of [`bitlinear_quantized`].
 ///
 /// # Errors
-/// [`Error::Shape`] if `x` does not fit `w`; [`Error::Length`] if it has not as many codes and scales as it says; [`Error::Invalid`] for too many features.
+/// [`Error::Shape`] if `x` does not fit `w`; [`Error::Length`] if it has not as many codes and
+/// scales as it says; [`Error::Invalid`] for too many features.
 pub fn bitlinear_quantized_cpu(x: &HostActivations, w: &PackedTernary) -> Result<Vec<f32>> {
     let scales = w.row_scales();
     let (block, groups) = (rounded_block(w.group()), groups(w.columns(), w.group()));
@@ -228,7 +294,8 @@ pub fn bitlinear_quantized_cpu(x: &HostActivations, w: &PackedTernary) -> Result
         None => sum(0) as f32 * scales[row] / x.scales[token],
         Some(size) => {
             let scaled = |b: usize| sum(b) as f32 * scales[row * groups + b * block / size];
-            (0..w.columns().div_ceil(block)).fold(0.0, |all: f32, b| all + scaled(b)) / x.scales[token]
+            (0..w.columns().div_ceil(block)).fold(0.0, |all: f32, b| all + scaled(b))
+                / x.scales[token]
         }
     })
 }
@@ -242,8 +309,9 @@ pub fn accumulators_cpu(x: &HostActivations, w: &PackedTernary) -> Result<Vec<i3
     by_rows(x, w, |_, _, sum| (0..blocks).map(sum).sum())
 }
 
-/// Calls `output(row, token, sum)` for every output, rows in parallel, where `sum(b)` is Σ xq·Wq over the b-th block of columns, or over all of them where there
-/// are no groups; gives `[tokens, rows]`.
+/// Calls `output(row, token, sum)` for every output, rows in parallel, where `sum(b)` is Σ xq·Wq
+/// over the b-th block of columns, or over all of them where there are no groups; gives
+/// `[tokens, rows]`.
 fn by_rows<R: Copy + Default + Send>(
     x: &HostActivations,
     w: &PackedTernary,
@@ -252,9 +320,12 @@ fn by_rows<R: Copy + Default + Send>(
     x.check_bitlinear(w.columns())?;
     let (m, n) = (x.tokens, w.rows());
     // Four codes a byte.
-    let block_bytes = w.group().map_or(w.row_words() * 4, |group| rounded_block(Some(group)) / 4).max(1);
-    let tokens: Vec<_> = (0..m).map(|token| Fields::of(x.row(token), w.row_words(), block_bytes)).collect();
-    // Rows are the parallel dimension, so a row's outputs are made together and transposed at the end.
+    let block_bytes =
+        w.group().map_or(w.row_words() * 4, |group| rounded_block(Some(group)) / 4).max(1);
+    let tokens: Vec<_> =
+        (0..m).map(|token| Fields::of(x.row(token), w.row_words(), block_bytes)).collect();
+    // Rows are the parallel dimension, so a row's outputs are made together and transposed at the
+    // end.
     let mut by_row = vec![R::default(); n * m];
     by_row.par_chunks_mut(m.max(1)).enumerate().for_each(|(row, outputs)| {
         let bytes: &[u8] = bytemuck::cast_slice(w.row(row));
@@ -268,7 +339,8 @@ fn by_rows<R: Copy + Default + Send>(
     Ok((0..m * n).map(|at| by_row[at % n * m + at / n]).collect())
 }
 
-/// A token's activations by the field of a byte of codes that they meet, and their sums over blocks of columns.
+/// A token's activations by the field of a byte of codes that they meet, and their sums over blocks
+/// of columns.
 struct Fields {
     fields: [Vec<i16>; 4],
     block_sums: Vec<i32>,
@@ -281,13 +353,17 @@ impl Fields {
             let (word, e) = (k / CODES_PER_WORD, k % CODES_PER_WORD);
             fields[e / 4][4 * word + e % 4] = i16::from(code);
         }
-        let block_sums = codes.chunks(4 * block_bytes).map(|block| block.iter().map(|&code| i32::from(code)).sum()).collect();
+        let block_sums = codes
+            .chunks(4 * block_bytes)
+            .map(|block| block.iter().map(|&code| i32::from(code)).sum())
+            .collect();
         Self { fields, block_sums }
     }
 
     /// Σ x·(code - 1) over a block: the sum with raw codes, less the sum of the activations.
     fn sum(&self, bytes: &[u8], block: usize, block_bytes: usize) -> i32 {
-        let range = (block * block_bytes).min(bytes.len())..((block + 1) * block_bytes).min(bytes.len());
+        let range =
+            (block * block_bytes).min(bytes.len())..((block + 1) * block_bytes).min(bytes.len());
         let fields = self.fields.each_ref().map(|field| &field[range.clone()]);
         dot(&bytes[range], fields) - self.block_sums.get(block).copied().unwrap_or(0)
     }
@@ -299,7 +375,10 @@ fn dot(bytes: &[u8], [a, b, c, d]: [&[i16]; 4]) -> i32 {
     let product = |code: u8, x: i16| i32::from(i16::from(code & 3)) * i32::from(x);
     let mut sum = 0;
     for (i, &byte) in bytes.iter().enumerate() {
-        sum += product(byte, a[i]) + product(byte >> 2, b[i]) + product(byte >> 4, c[i]) + product(byte >> 6, d[i]);
+        sum += product(byte, a[i])
+            + product(byte >> 2, b[i])
+            + product(byte >> 4, c[i])
+            + product(byte >> 6, d[i]);
     }
     sum
 }

@@ -1,5 +1,6 @@
-//! BitLinear with activations that are not quantised, y = x·Wᵀ with W = β·Wq, and the gradient of any BitLinear for its input, dx = dy·W (the weights
-//! and activations being taken for what they are quantised to: the straight-through estimator of Bengio et al. 2013, arXiv:1308.3432).
+//! BitLinear with activations that are not quantised, y = x·Wᵀ with W = β·Wq, and the gradient of
+//! any BitLinear for its input, dx = dy·W (the weights and activations being taken for what they
+//! are quantised to: the straight-through estimator of Bengio et al. 2013, arXiv:1308.3432).
 
 use super::decoded::{backward_cpu, product_cpu, product_shape};
 use crate::{
@@ -43,8 +44,17 @@ pub(super) const KERNELS: &[&Kernel] = &[
 
 /// 8 rows × so many tokens a workgroup, 32 lanes four rows; a turn takes so many quads of each.
 const fn gemv(parts: &'static [Part], tokens: u32, quads: u32) -> Source {
-    let work = Work::new(16 * quads * tokens, "products", 8 * quads + 16 * quads * tokens, 32 * quads * tokens);
-    Source::wgsl(parts).workgroup_size([64, 1, 1]).tile([8, tokens, 1]).work(work).workgroup_bytes(1024 * tokens)
+    let work = Work::new(
+        16 * quads * tokens,
+        "products",
+        8 * quads + 16 * quads * tokens,
+        32 * quads * tokens,
+    );
+    Source::wgsl(parts)
+        .workgroup_size([64, 1, 1])
+        .tile([8, tokens, 1])
+        .work(work)
+        .workgroup_bytes(1024 * tokens)
 }
 
 /// A [`gemv`] with the part that loads activations.
@@ -69,17 +79,28 @@ macro_rules! gemv_of {
 
 /// A SIMD-group makes so many rows of `tokens`; a turn takes a word of each.
 const fn metal(rows: u32, tokens: u32, constants: &'static [(&'static str, u32)]) -> Source {
-    const PARTS: &[Part] = msl!["shared/prelude", "bitnet/bitlinear_float_word", HOLE, "bitnet/bitlinear_float_gemv"];
+    const PARTS: &[Part] =
+        msl!["shared/prelude", "bitnet/bitlinear_float_word", HOLE, "bitnet/bitlinear_float_gemv"];
     let (products, bytes) = (16 * rows * tokens, 8 * rows + 64 * tokens);
-    let source = Source::msl(PARTS).workgroup_size([64, 1, 1]).tile([2 * rows, tokens, 1]).constants(constants);
-    source.work(Work::new(products, "products", bytes, 2 * products)).workgroup_bytes(2 * rows * tokens * 33 * 4)
+    let source = Source::msl(PARTS)
+        .workgroup_size([64, 1, 1])
+        .tile([2 * rows, tokens, 1])
+        .constants(constants);
+    source
+        .work(Work::new(products, "products", bytes, 2 * products))
+        .workgroup_bytes(2 * rows * tokens * 33 * 4)
 }
 
 /// With an epilogue, whose bias is bound in the fifth place.
 const FINISH: Filling = finished!("X", 4, 5, wgsl ["tensor/matmul_finish"], msl []);
 
-const BINDINGS: &[Binding] =
-    &[read("a", Float("X")), read("codes", U32), read("w_scale", F32), read_write("y", Float("Y")), read("bias", Float("X"))];
+const BINDINGS: &[Binding] = &[
+    read("a", Float("X")),
+    read("codes", U32),
+    read("w_scale", F32),
+    read_write("y", Float("Y")),
+    read("bias", Float("X")),
+];
 
 /// Both forms of one declaration: products as they are, and with an epilogue.
 const fn forms(names: [&'static str; 2], entry: &'static str, sources: &'static [Source]) -> Forms {
@@ -88,7 +109,8 @@ const fn forms(names: [&'static str; 2], entry: &'static str, sources: &'static 
     [STORE.fill(plain.entry(entry)), FINISH.fill(finish.entry(entry))]
 }
 
-const METAL_TILE: &[Part] = msl!["shared/prelude", "tensor/matmul_side", HOLE, "tensor/matmul_tiles", "bitnet/matmul"];
+const METAL_TILE: &[Part] =
+    msl!["shared/prelude", "tensor/matmul_side", HOLE, "tensor/matmul_tiles", "bitnet/matmul"];
 
 static MATMUL_TERNARY: Forms = forms(
     ["matmul_ternary", "matmul_ternary_finish"],
@@ -143,10 +165,12 @@ static BITLINEAR_FLOAT_GEMV_ONE: Forms = forms(
     &[gemv_of!("bitnet/whole_words", 1, 4), metal(8, 1, &[("ROWS", 8), ("ALIGNED", 2)])],
 );
 
-/// Up to so many tokens the weights' bytes are the cost, which a GEMV reads for four tokens at once.
+/// Up to so many tokens the weights' bytes are the cost, which a GEMV reads for four tokens at
+/// once.
 const GEMV_TOKENS: usize = 8;
 
-/// The kernels for a product of activations and ternary weights; the order of their sums follows from the shape.
+/// The kernels for a product of activations and ternary weights; the order of their sums follows
+/// from the shape.
 fn plan(product: Product) -> &'static Forms {
     match product.b_along_k && product.m <= GEMV_TOKENS {
         true => gemv_forms(product.m, product.k),
@@ -172,16 +196,23 @@ fn are_words(k: usize) -> bool {
     k > 0 && k.is_multiple_of(CODES_PER_WORD)
 }
 
-/// y = x·Wᵀ: `x` `[.., k]` as it is, `w` `[rows, k]` with any scales; gives `[.., rows]`. [`bitlinear_rounded`](super::bitlinear_rounded()), for models
-/// whose activations are not quantised (W1.58A16), is faster, and so is [`bitlinear`](super::bitlinear()), which quantises them.
+/// y = x·Wᵀ: `x` `[.., k]` as it is, `w` `[rows, k]` with any scales; gives `[.., rows]`.
+/// [`bitlinear_rounded`](super::bitlinear_rounded()), for models whose activations are not
+/// quantised (W1.58A16), is faster, and so is [`bitlinear`](super::bitlinear()), which quantises
+/// them.
 ///
-/// Sums are `f32`. Up to eight tokens, sixteen products at a time, which are ±x or 0 and so exact, are added in order and scaled once; of these sums
-/// each of 32 lanes adds up every 32nd, and lanes are added in order. For more tokens, weights are β·Wq, and products are added in the order of k (eight at a time on the
-/// matrix units of Metal).
+/// Sums are `f32`. Up to eight tokens, sixteen products at a time, which are ±x or 0 and so exact,
+/// are added in order and scaled once; of these sums each of 32 lanes adds up every 32nd, and lanes
+/// are added in order. For more tokens, weights are β·Wq, and products are added in the order of k
+/// (eight at a time on the matrix units of Metal).
 ///
 /// # Errors
 /// As [`bitlinear_float_into`].
-pub fn bitlinear_float<T: Float>(encoder: &mut Encoder, x: &Tensor<T>, w: &TernaryMatrix) -> Result<Tensor<T>> {
+pub fn bitlinear_float<T: Float>(
+    encoder: &mut Encoder,
+    x: &Tensor<T>,
+    w: &TernaryMatrix,
+) -> Result<Tensor<T>> {
     let y = Tensor::uninit(encoder.context(), x.shape().with_last(w.rows()))?;
     bitlinear_float_into(encoder, x, w, &y)?;
     Ok(y)
@@ -200,7 +231,8 @@ pub fn bitlinear_float_into<'y, X: Float, Y: Float>(
     bitlinear_float_with_into(encoder, x, w, &Epilogue::new(), y)
 }
 
-/// [`bitlinear_float`], finished by an [`Epilogue`] before it is stored: activation(x·Wᵀ + bias), the bias being `[rows]`.
+/// [`bitlinear_float`], finished by an [`Epilogue`] before it is stored: activation(x·Wᵀ + bias),
+/// the bias being `[rows]`.
 ///
 /// # Errors
 /// As [`bitlinear_float_with_into`].
@@ -215,10 +247,12 @@ pub fn bitlinear_float_with<T: Float>(
     Ok(y)
 }
 
-/// [`bitlinear_float_with`] into a tensor of the caller. What is finished is added to an [`Out::add`], which so serves for a residual.
+/// [`bitlinear_float_with`] into a tensor of the caller. What is finished is added to an
+/// [`Out::add`], which so serves for a residual.
 ///
 /// # Errors
-/// As [`bitlinear_float_into`]; [`Error::Shape`](crate::Error::Shape) for a bias that is not `[rows]`.
+/// As [`bitlinear_float_into`]; [`Error::Shape`](crate::Error::Shape) for a bias that is not
+/// `[rows]`.
 pub fn bitlinear_float_with_into<'y, X: Float, Y: Float>(
     encoder: &mut Encoder,
     x: &Tensor<X>,
@@ -229,12 +263,17 @@ pub fn bitlinear_float_with_into<'y, X: Float, Y: Float>(
     record(encoder, "bitlinear_float", x, w, epilogue, y.into(), true)
 }
 
-/// dx = dy·W: the gradient of a BitLinear for its input, straight through its quantisers. `dy` is `[.., rows]`; gives `[.., k]`. The weights are decoded
-/// where they are multiplied: there is no dense copy. (The gradient for the weights is `matmul(Side::transposed(dy), x)`.)
+/// dx = dy·W: the gradient of a BitLinear for its input, straight through its quantisers. `dy` is
+/// `[.., rows]`; gives `[.., k]`. The weights are decoded where they are multiplied: there is no
+/// dense copy. (The gradient for the weights is `matmul(Side::transposed(dy), x)`.)
 ///
 /// # Errors
 /// As [`bitlinear_backward_into`].
-pub fn bitlinear_backward<T: Float>(encoder: &mut Encoder, dy: &Tensor<T>, w: &TernaryMatrix) -> Result<Tensor<T>> {
+pub fn bitlinear_backward<T: Float>(
+    encoder: &mut Encoder,
+    dy: &Tensor<T>,
+    w: &TernaryMatrix,
+) -> Result<Tensor<T>> {
     let dx = Tensor::uninit(encoder.context(), dy.shape().with_last(w.columns()))?;
     bitlinear_backward_into(encoder, dy, w, &dx)?;
     Ok(dx)
@@ -291,10 +330,20 @@ fn record<X: Float, Y: Float>(
     let (product, params) = prepare(op, a, w, epilogue, &y, transposed)?;
     let ([plain, finish], Product { m, n, k, .. }) = (plan(product), product);
     if epilogue.is_empty() {
-        return encoder.dispatch(plain, &params, &[a, &w.codes, &w.scales, y.tensor()], Extent::products([n, m, 1], k));
+        return encoder.dispatch(
+            plain,
+            &params,
+            &[a, &w.codes, &w.scales, y.tensor()],
+            Extent::products([n, m, 1], k),
+        );
     }
     let bias = epilogue.bias_or(op, n, a)?;
-    encoder.dispatch(finish, &params, &[a, &w.codes, &w.scales, y.tensor(), bias], Extent::products([n, m, 1], k))
+    encoder.dispatch(
+        finish,
+        &params,
+        &[a, &w.codes, &w.scales, y.tensor(), bias],
+        Extent::products([n, m, 1], k),
+    )
 }
 
 /// The CPU twin of [`bitlinear_float`], of one row: products added in the order of k.

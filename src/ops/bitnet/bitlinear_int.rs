@@ -1,5 +1,6 @@
-//! BitLinear with weights of 1, 2, 4 or 8 bits and activations that are not quantised, y = x·Wᵀ with W = scale·(code - zero), and its gradient for the
-//! input, dx = dy·W (straight through the quantiser of the weights: Bengio et al. 2013, arXiv:1308.3432).
+//! BitLinear with weights of 1, 2, 4 or 8 bits and activations that are not quantised, y = x·Wᵀ
+//! with W = scale·(code - zero), and its gradient for the input, dx = dy·W (straight through the
+//! quantiser of the weights: Bengio et al. 2013, arXiv:1308.3432).
 
 use super::decoded::{backward_cpu, product_cpu, product_shape};
 use crate::{
@@ -44,8 +45,21 @@ static MATMUL_INT: Forms = {
         read("bias", Float("X")),
     ];
     const SOURCES: &[Source] = &[
-        tile(wgsl!["shared/ids", "bitnet/matmul_int", "tensor/matmul_a", "tensor/matmul_block", HOLE, "tensor/matmul"]),
-        metal_tile(msl!["shared/prelude", "tensor/matmul_side", HOLE, "tensor/matmul_tiles", "bitnet/int/matmul"]),
+        tile(wgsl![
+            "shared/ids",
+            "bitnet/matmul_int",
+            "tensor/matmul_a",
+            "tensor/matmul_block",
+            HOLE,
+            "tensor/matmul"
+        ]),
+        metal_tile(msl![
+            "shared/prelude",
+            "tensor/matmul_side",
+            HOLE,
+            "tensor/matmul_tiles",
+            "bitnet/int/matmul"
+        ]),
     ];
     const FINISH: Filling = finished!("X", 5, 6, wgsl ["tensor/matmul_finish"], msl []);
     let plain = Kernel::trusted("matmul_int", Params::FIELDS, BINDINGS.split_at(5).0, SOURCES);
@@ -55,11 +69,16 @@ static MATMUL_INT: Forms = {
 
 pub(super) const KERNELS: &[&Kernel] = &[&MATMUL_INT[0], &MATMUL_INT[1]];
 
-/// y = x·Wᵀ: `x` `[.., k]` as it is, `w` `[rows, k]`; gives `[.., rows]`. Products are added in `f32`, in the order of k.
+/// y = x·Wᵀ: `x` `[.., k]` as it is, `w` `[rows, k]`; gives `[.., rows]`. Products are added in
+/// `f32`, in the order of k.
 ///
 /// # Errors
 /// As [`bitlinear_int_into`].
-pub fn bitlinear_int<T: Float>(encoder: &mut Encoder, x: &Tensor<T>, w: &IntMatrix) -> Result<Tensor<T>> {
+pub fn bitlinear_int<T: Float>(
+    encoder: &mut Encoder,
+    x: &Tensor<T>,
+    w: &IntMatrix,
+) -> Result<Tensor<T>> {
     let y = Tensor::uninit(encoder.context(), x.shape().with_last(w.rows()))?;
     bitlinear_int_into(encoder, x, w, &y)?;
     Ok(y)
@@ -78,22 +97,31 @@ pub fn bitlinear_int_into<'y, X: Float, Y: Float>(
     bitlinear_int_with_into(encoder, x, w, &Epilogue::new(), y)
 }
 
-/// [`bitlinear_int`], finished by an [`Epilogue`] before it is stored: activation(x·Wᵀ + bias), the bias being `[rows]`.
+/// [`bitlinear_int`], finished by an [`Epilogue`] before it is stored: activation(x·Wᵀ + bias), the
+/// bias being `[rows]`.
 ///
 /// # Errors
 /// As [`bitlinear_int_with_into`].
-pub fn bitlinear_int_with<T: Float>(encoder: &mut Encoder, x: &Tensor<T>, w: &IntMatrix, epilogue: &Epilogue<'_, T>) -> Result<Tensor<T>> {
+pub fn bitlinear_int_with<T: Float>(
+    encoder: &mut Encoder,
+    x: &Tensor<T>,
+    w: &IntMatrix,
+    epilogue: &Epilogue<'_, T>,
+) -> Result<Tensor<T>> {
     let y = Tensor::uninit(encoder.context(), x.shape().with_last(w.rows()))?;
     bitlinear_int_with_into(encoder, x, w, epilogue, &y)?;
     Ok(y)
 }
 
-/// [`bitlinear_int_with`] into a tensor of the caller. What is finished is added to an [`Out::add`], which so serves for a residual.
+/// [`bitlinear_int_with`] into a tensor of the caller. What is finished is added to an
+/// [`Out::add`], which so serves for a residual.
 ///
-/// Gradients: with dz = dy·activation'(x·Wᵀ + bias), [`bitlinear_int_backward`] of dz for x, and the sum of dz over rows for the bias.
+/// Gradients: with dz = dy·activation'(x·Wᵀ + bias), [`bitlinear_int_backward`] of dz for x, and
+/// the sum of dz over rows for the bias.
 ///
 /// # Errors
-/// As [`bitlinear_int_into`]; [`Error::Shape`](crate::Error::Shape) for a bias that is not `[rows]`.
+/// As [`bitlinear_int_into`]; [`Error::Shape`](crate::Error::Shape) for a bias that is not
+/// `[rows]`.
 pub fn bitlinear_int_with_into<'y, X: Float, Y: Float>(
     encoder: &mut Encoder,
     x: &Tensor<X>,
@@ -104,12 +132,17 @@ pub fn bitlinear_int_with_into<'y, X: Float, Y: Float>(
     record(encoder, "bitlinear_int", x, w, epilogue, y.into(), true)
 }
 
-/// dx = dy·W: the gradient of [`bitlinear_int`] for its input. `dy` is `[.., rows]`; gives `[.., k]`. The weights are decoded where they are multiplied:
-/// there is no dense copy. (The gradient for the weights is `matmul(Side::transposed(dy), x)`.)
+/// dx = dy·W: the gradient of [`bitlinear_int`] for its input. `dy` is `[.., rows]`; gives
+/// `[.., k]`. The weights are decoded where they are multiplied: there is no dense copy. (The
+/// gradient for the weights is `matmul(Side::transposed(dy), x)`.)
 ///
 /// # Errors
 /// As [`bitlinear_int_backward_into`].
-pub fn bitlinear_int_backward<T: Float>(encoder: &mut Encoder, dy: &Tensor<T>, w: &IntMatrix) -> Result<Tensor<T>> {
+pub fn bitlinear_int_backward<T: Float>(
+    encoder: &mut Encoder,
+    dy: &Tensor<T>,
+    w: &IntMatrix,
+) -> Result<Tensor<T>> {
     let dx = Tensor::uninit(encoder.context(), dy.shape().with_last(w.columns()))?;
     bitlinear_int_backward_into(encoder, dy, w, &dx)?;
     Ok(dx)
@@ -152,7 +185,8 @@ fn record<X: Float, Y: Float>(
         activation: epilogue.code(),
     };
     let [plain, finish] = &MATMUL_INT;
-    let bindings: [&dyn Bind; 6] = [a, &w.codes, &w.scales, &w.zeros, y.tensor(), epilogue.bias_or(op, n, a)?];
+    let bindings: [&dyn Bind; 6] =
+        [a, &w.codes, &w.scales, &w.zeros, y.tensor(), epilogue.bias_or(op, n, a)?];
     match epilogue.is_empty() {
         true => encoder.dispatch(plain, &params, &bindings[..5], Extent::products([n, m, 1], k)),
         false => encoder.dispatch(finish, &params, &bindings, Extent::products([n, m, 1], k)),

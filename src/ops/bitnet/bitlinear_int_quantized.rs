@@ -1,6 +1,8 @@
-//! BitLinear with weights of 1, 2, 4 or 8 bits and int8 activations: y = (1/a)·Σ_g scale_g·(Σ xq·code - zero_g·Σ xq), sums within groups of columns.
+//! BitLinear with weights of 1, 2, 4 or 8 bits and int8 activations: y = (1/a)·Σ_g scale_g·(Σ
+//! xq·code - zero_g·Σ xq), sums within groups of columns.
 //!
-//! Sums within a group are exact integers, and groups are added in their order, so a result depends on its row and its token alone.
+//! Sums within a group are exact integers, and groups are added in their order, so a result depends
+//! on its row and its token alone.
 
 use super::{
     activations::{HostActivations, Layout, QuantizedActivations},
@@ -52,17 +54,23 @@ const BINDINGS: &[Binding] = &[
     read("bias", Float("Y")),
 ];
 const PARTS: &[Part] = wgsl!["shared/ids", EXACT, HOLE, "bitnet/bitlinear_int_quantized"];
-const METAL: &[Part] = msl!["shared/prelude", "shared/exact", HOLE, "bitnet/bitlinear_int_quantized"];
+const METAL: &[Part] =
+    msl!["shared/prelude", "shared/exact", HOLE, "bitnet/bitlinear_int_quantized"];
 
 const fn forms(names: [&'static str; 2], sources: &'static [Source]) -> Forms {
     const FINISH: Filling = finished!("Y", 6, 7, wgsl ["bitnet/product_finish"], msl []);
-    const PRODUCT: Product = Product { params: [Params::FIELDS; 2], bindings: BINDINGS, fillings: [PRODUCT_PLAIN, FINISH] };
+    const PRODUCT: Product = Product {
+        params: [Params::FIELDS; 2],
+        bindings: BINDINGS,
+        fillings: [PRODUCT_PLAIN, FINISH],
+    };
     PRODUCT.forms(names, "bitlinear_int_quantized", sources)
 }
 
 /// 64 rows of `tokens` tokens; a turn is 32 columns of a row.
 const fn source(source: Source, tokens: u32, workgroup_bytes: u32) -> Source {
-    let source = source.tile([64, tokens, 1]).constants(&[("UNITS", 4)]).workgroup_bytes(workgroup_bytes);
+    let source =
+        source.tile([64, tokens, 1]).constants(&[("UNITS", 4)]).workgroup_bytes(workgroup_bytes);
     source.work(Work::new(32 * tokens, "weights", 0, 64 * tokens))
 }
 
@@ -77,19 +85,25 @@ static SEVERAL: Forms = forms(
 
 pub(super) const KERNELS: &[&Kernel] = &[&ONE[0], &ONE[1], &SEVERAL[0], &SEVERAL[1]];
 
-/// Activations `[m, k]` in [`Layout::Int8`] times `w` `[n, k]`: `[m, n]` in `f32` or `f16`. A token that is not finite gives NaN.
+/// Activations `[m, k]` in [`Layout::Int8`] times `w` `[n, k]`: `[m, n]` in `f32` or `f16`. A token
+/// that is not finite gives NaN.
 ///
 /// # Errors
 /// As [`bitlinear_int_quantized_into`].
-pub fn bitlinear_int_quantized<T: Float>(encoder: &mut Encoder, x: &QuantizedActivations, w: &IntMatrix) -> Result<Tensor<T>> {
+pub fn bitlinear_int_quantized<T: Float>(
+    encoder: &mut Encoder,
+    x: &QuantizedActivations,
+    w: &IntMatrix,
+) -> Result<Tensor<T>> {
     bitlinear_int_quantized_with(encoder, x, w, &Epilogue::new())
 }
 
 /// [`bitlinear_int_quantized`] into a tensor of the caller, `[m, n]`.
 ///
 /// # Errors
-/// [`Error::Shape`] if `x`, `w` and `y` do not fit; [`Error::Invalid`] for activations in another layout, or groups so long that their sums would not
-/// be exact integers of 32 bits (65793 columns of 8 bits; fewer bits reach to [`MAX_FEATURES`](super::MAX_FEATURES)).
+/// [`Error::Shape`] if `x`, `w` and `y` do not fit; [`Error::Invalid`] for activations in another
+/// layout, or groups so long that their sums would not be exact integers of 32 bits (65793 columns
+/// of 8 bits; fewer bits reach to [`MAX_FEATURES`](super::MAX_FEATURES)).
 pub fn bitlinear_int_quantized_into<'y, T: Float>(
     encoder: &mut Encoder,
     x: &QuantizedActivations,
@@ -99,7 +113,8 @@ pub fn bitlinear_int_quantized_into<'y, T: Float>(
     bitlinear_int_quantized_with_into(encoder, x, w, &Epilogue::new(), y)
 }
 
-/// [`bitlinear_int_quantized`], finished by an [`Epilogue`] before it is stored: activation(x·Wᵀ + bias), the bias being `[rows]`.
+/// [`bitlinear_int_quantized`], finished by an [`Epilogue`] before it is stored: activation(x·Wᵀ +
+/// bias), the bias being `[rows]`.
 ///
 /// # Errors
 /// As [`bitlinear_int_quantized_with_into`].
@@ -114,7 +129,8 @@ pub fn bitlinear_int_quantized_with<T: Float>(
     Ok(y)
 }
 
-/// [`bitlinear_int_quantized_with`] into a tensor of the caller. What is finished is added to an [`Out::add`], which so serves for a residual.
+/// [`bitlinear_int_quantized_with`] into a tensor of the caller. What is finished is added to an
+/// [`Out::add`], which so serves for a residual.
 ///
 /// # Errors
 /// As [`bitlinear_int_quantized_into`]; [`Error::Shape`] for a bias that is not `[rows]`.
@@ -127,11 +143,19 @@ pub fn bitlinear_int_quantized_with_into<'y, T: Float>(
 ) -> Result<()> {
     let (y, m, n, k) = (y.into(), x.tokens(), w.rows(), w.columns());
     if x.features() != k {
-        return Err(Error::Shape { op: OP, what: "x", expected: format!("[m, {k}]"), found: [m, x.features()].into() });
+        return Err(Error::Shape {
+            op: OP,
+            what: "x",
+            expected: format!("[m, {k}]"),
+            found: [m, x.features()].into(),
+        });
     }
     y.check(OP, m, n)?;
     if x.layout() != Layout::Int8 {
-        return Err(Error::Invalid { op: OP, what: format!("activations are in the {:?} layout; Int8 is needed", x.layout()) });
+        return Err(Error::Invalid {
+            op: OP,
+            what: format!("activations are in the {:?} layout; Int8 is needed", x.layout()),
+        });
     }
     x.layout().check_features(OP, k, encoder)?;
     check_sums(w.bits(), w.group_size().min(k))?;
@@ -154,7 +178,12 @@ pub fn bitlinear_int_quantized_with_into<'y, T: Float>(
         return encoder.dispatch(plain, &params, &bindings, Extent::products([n, m, 1], k));
     }
     let bias = epilogue.bound_bias(OP, n, encoder.context())?;
-    encoder.dispatch(finish, &params, &[&bindings[..], &[&bias]].concat(), Extent::products([n, m, 1], k))
+    encoder.dispatch(
+        finish,
+        &params,
+        &[&bindings[..], &[&bias]].concat(),
+        Extent::products([n, m, 1], k),
+    )
 }
 
 const OP: &str = "bitlinear_int_quantized";
@@ -165,18 +194,28 @@ fn check_sums(bits: Bits, columns: usize) -> Result<()> {
     if columns <= most {
         return Ok(());
     }
-    let what = format!("groups of {columns} columns of {} bits; integer sums are exact up to {most}", bits.count());
+    let what = format!(
+        "groups of {columns} columns of {} bits; integer sums are exact up to {most}",
+        bits.count()
+    );
     Err(Error::Invalid { op: OP, what })
 }
 
-/// The CPU twin of [`bitlinear_int_quantized`], `[tokens, rows]`: the same integers, in the same order.
+/// The CPU twin of [`bitlinear_int_quantized`], `[tokens, rows]`: the same integers, in the same
+/// order.
 ///
 /// # Errors
-/// As [`bitlinear_int_quantized_into`]; [`Error::Length`] if `x` has not as many codes and scales as it says.
+/// As [`bitlinear_int_quantized_into`]; [`Error::Length`] if `x` has not as many codes and scales
+/// as it says.
 pub fn bitlinear_int_quantized_cpu(x: &HostActivations, w: &PackedInt) -> Result<Vec<f32>> {
     let (m, n, k) = (x.tokens, w.rows(), w.columns());
     if x.features != k {
-        return Err(Error::Shape { op: OP, what: "x", expected: format!("[m, {k}]"), found: [m, x.features].into() });
+        return Err(Error::Shape {
+            op: OP,
+            what: "x",
+            expected: format!("[m, {k}]"),
+            found: [m, x.features].into(),
+        });
     }
     if m.checked_mul(k) != Some(x.codes.len()) || x.scales.len() != m {
         return Err(Error::Length { shape: [m, k].into(), found: x.codes.len() });
@@ -184,14 +223,16 @@ pub fn bitlinear_int_quantized_cpu(x: &HostActivations, w: &PackedInt) -> Result
     let Affine { group, scales, zeros } = w.affine();
     let (size, groups) = (group.unwrap_or(k).max(1), scales.len() / n.max(1));
     check_sums(w.bits(), size.min(k))?;
-    // Rows are the parallel dimension, so a row's outputs are made together and transposed at the end.
+    // Rows are the parallel dimension, so a row's outputs are made together and transposed at the
+    // end.
     let mut by_row = vec![0.0; n * m];
     by_row.par_chunks_mut(m.max(1)).enumerate().for_each(|(row, outputs)| {
         let codes: Vec<u8> = (0..k).map(|column| w.code(row, column)).collect();
         for (token, out) in outputs.iter_mut().enumerate() {
             let pairs = codes.chunks(size).zip(x.row(token).chunks(size)).enumerate();
             let sum = pairs.fold(0.0, |sum: f32, (g, (codes, x))| {
-                let products: i32 = codes.iter().zip(x).map(|(&code, &x)| i32::from(code) * i32::from(x)).sum();
+                let products: i32 =
+                    codes.iter().zip(x).map(|(&code, &x)| i32::from(code) * i32::from(x)).sum();
                 let x_sum: i32 = x.iter().map(|&x| i32::from(x)).sum();
                 let (scale, zero) = (scales[row * groups + g], zeros[row * groups + g]);
                 scale.mul_add(products as f32 - zero * x_sum as f32, sum)

@@ -1,4 +1,5 @@
-//! BitLinear with activations in block floating point, y = x·Wᵀ with W = β·Wq: for models whose activations are floats (W1.58A16).
+//! BitLinear with activations in block floating point, y = x·Wᵀ with W = β·Wq: for models whose
+//! activations are floats (W1.58A16).
 
 use super::round_activations::{RoundedActivations, RoundedLayout, rounded_block};
 use crate::{
@@ -29,16 +30,27 @@ params! {
     struct Params { m: u32, n: u32, blocks: u32, words: u32, block_words: u32, groups: u32, group_blocks: u32, lanes: u32, add: u32 }
 }
 
-const BINDINGS: &[Binding] = &[read("x", F32), read("codes", U32), read("w_scale", F32), read_write("y", Float("Y"))];
+const BINDINGS: &[Binding] =
+    &[read("x", F32), read("codes", U32), read("w_scale", F32), read_write("y", Float("Y"))];
 
-/// Threads of a workgroup of the GEMV, and places for what they leave to each other: one more after every four.
+/// Threads of a workgroup of the GEMV, and places for what they leave to each other: one more after
+/// every four.
 const THREADS: u32 = 64;
 const PLACES: u32 = THREADS + THREADS / 4;
 
 /// Four rows of `tokens` for each lane; a turn is so many words of each.
 const fn gemv(source: Source, tokens: u32, words: u32) -> Source {
-    let work = Work::new(64 * words * tokens, "products", 16 * words * (1 + 4 * tokens), 128 * words * tokens);
-    source.workgroup_size([THREADS, 1, 1]).tile([1, tokens, 1]).work(work).workgroup_bytes(16 * PLACES * tokens)
+    let work = Work::new(
+        64 * words * tokens,
+        "products",
+        16 * words * (1 + 4 * tokens),
+        128 * words * tokens,
+    );
+    source
+        .workgroup_size([THREADS, 1, 1])
+        .tile([1, tokens, 1])
+        .work(work)
+        .workgroup_bytes(16 * PLACES * tokens)
 }
 
 /// A [`gemv`] by the part that loads codes, so many words at a time.
@@ -61,8 +73,16 @@ macro_rules! gemv_of {
                     1,
                 )
                 .constants(&[("PLACES", PLACES)]),
-                gemv(Source::msl(msl!["shared/prelude", "bitnet/bitlinear_float_word", "bitnet/bitlinear_rounded_gemv"]), $tokens, $words)
-                    .constants(&[("PLACES", PLACES), ("STEP", $words)]),
+                gemv(
+                    Source::msl(msl![
+                        "shared/prelude",
+                        "bitnet/bitlinear_float_word",
+                        "bitnet/bitlinear_rounded_gemv"
+                    ]),
+                    $tokens,
+                    $words,
+                )
+                .constants(&[("PLACES", PLACES), ("STEP", $words)]),
             ],
         )
         .entry("bitlinear_rounded_gemv")
@@ -72,32 +92,55 @@ macro_rules! gemv_of {
 static GEMV: Kernel = gemv_of!("bitlinear_rounded_gemv", "bitnet/rounded_words", 1, 1);
 static GEMV_4: Kernel = gemv_of!("bitlinear_rounded_gemv_4", "bitnet/rounded_words", 4, 1);
 static GEMV_QUADS: Kernel = gemv_of!("bitlinear_rounded_gemv_quads", "bitnet/rounded_quads", 1, 4);
-static GEMV_QUADS_4: Kernel = gemv_of!("bitlinear_rounded_gemv_quads_4", "bitnet/rounded_quads", 4, 4);
+static GEMV_QUADS_4: Kernel =
+    gemv_of!("bitlinear_rounded_gemv_quads_4", "bitnet/rounded_quads", 4, 4);
 
-/// Tiles, of 64 rows and 64 tokens: in WGSL 4 × 4 a thread, 32 columns at a time; in Metal on the matrix units.
+/// Tiles, of 64 rows and 64 tokens: in WGSL 4 × 4 a thread, 32 columns at a time; in Metal on the
+/// matrix units.
 static GEMM: Kernel = Kernel::trusted(
     "bitlinear_rounded_gemm",
     Params::FIELDS,
     BINDINGS,
     &[
-        Source::wgsl(wgsl!["shared/ids", "tensor/matmul_block", "bitnet/bitlinear_float_word", "bitnet/bitlinear_rounded_gemm"])
-            .workgroup_size([256, 1, 1])
-            .tile([64, 64, 1])
-            .workgroup_bytes(16_384)
-            .work(Work::new(512, "products", 0, 1024)),
-        Source::msl(msl!["shared/prelude", "bitnet/bitlinear_float_word", "bitnet/bitlinear_rounded_gemm"])
-            .workgroup_size([128, 1, 1])
-            .tile([64, 64, 1])
-            .workgroup_bytes(10_240),
+        Source::wgsl(wgsl![
+            "shared/ids",
+            "tensor/matmul_block",
+            "bitnet/bitlinear_float_word",
+            "bitnet/bitlinear_rounded_gemm"
+        ])
+        .workgroup_size([256, 1, 1])
+        .tile([64, 64, 1])
+        .workgroup_bytes(16_384)
+        .work(Work::new(512, "products", 0, 1024)),
+        Source::msl(msl![
+            "shared/prelude",
+            "bitnet/bitlinear_float_word",
+            "bitnet/bitlinear_rounded_gemm"
+        ])
+        .workgroup_size([128, 1, 1])
+        .tile([64, 64, 1])
+        .workgroup_bytes(10_240),
     ],
 );
 
 /// Bindings of kernels that take the units of blocks.
-const WITH_UNITS: &[Binding] = &[read("x", U32), read("codes", U32), read("w_scale", F32), read("units", F32), read_write("y", Float("Y"))];
+const WITH_UNITS: &[Binding] = &[
+    read("x", U32),
+    read("codes", U32),
+    read("w_scale", F32),
+    read("units", F32),
+    read_write("y", Float("Y")),
+];
 
-/// `rows` of `tokens` a workgroup, four of them by a team of lanes; a turn is a quad of words of each.
+/// `rows` of `tokens` a workgroup, four of them by a team of lanes; a turn is a quad of words of
+/// each.
 const fn packed(rows: u32, tokens: u32) -> Source {
-    const PARTS: &[Part] = wgsl!["shared/ids", "bitnet/row_quads", "bitnet/rounded_rows", "bitnet/bitlinear_rounded_packed"];
+    const PARTS: &[Part] = wgsl![
+        "shared/ids",
+        "bitnet/row_quads",
+        "bitnet/rounded_rows",
+        "bitnet/bitlinear_rounded_packed"
+    ];
     let lanes = 4 * 128 / rows;
     let source = Source::wgsl(PARTS).workgroup_size([128, 1, 1]).tile([rows, tokens, 1]);
     let source = source.workgroup_bytes(tokens * (16 * 128 + 4 * rows * (lanes / 2 + 1)));
@@ -105,16 +148,22 @@ const fn packed(rows: u32, tokens: u32) -> Source {
     source.work(Work::new(3 * 256, "products", 64 + 192, 3 * 2 * 256))
 }
 
-static PACKED: Kernel = Kernel::trusted("bitlinear_rounded_packed", Params::FIELDS, WITH_UNITS, &[packed(16, 1)]);
+static PACKED: Kernel =
+    Kernel::trusted("bitlinear_rounded_packed", Params::FIELDS, WITH_UNITS, &[packed(16, 1)]);
 static PACKED_4: Kernel =
-    Kernel::trusted("bitlinear_rounded_packed_4", Params::FIELDS, WITH_UNITS, &[packed(16, 4)]).entry("bitlinear_rounded_packed");
+    Kernel::trusted("bitlinear_rounded_packed_4", Params::FIELDS, WITH_UNITS, &[packed(16, 4)])
+        .entry("bitlinear_rounded_packed");
 
-/// `side` × `side` outputs a workgroup, of which a subgroup makes `down` × `across` matrices; a turn is 32 columns.
+/// `side` × `side` outputs a workgroup, of which a subgroup makes `down` × `across` matrices; a
+/// turn is 32 columns.
 const fn units(source: Source, unit: MatrixUnit, side: u32, [down, across]: [u32; 2]) -> Source {
     let subgroups = side * side / (down * across * unit.size * unit.size);
     let (staged, stored) = (14 * 16 * side, subgroups * unit.size * (across * unit.size + 4) * 4);
     let most = if staged > stored { staged } else { stored };
-    source.workgroup_size([subgroups * unit.lanes, 1, 1]).tile([side, side, 1]).workgroup_bytes(most + 8 * side)
+    source
+        .workgroup_size([subgroups * unit.lanes, 1, 1])
+        .tile([side, side, 1])
+        .workgroup_bytes(most + 8 * side)
 }
 
 macro_rules! units_of_spirv {
@@ -134,23 +183,42 @@ macro_rules! units_of_spirv {
 const UNITS_PARTS: &[Part] = glsl!["shared/prelude", "bitnet/bitlinear_rounded_units"];
 
 static UNITS_16: Kernel = units_of_spirv!("bitlinear_rounded_units_16", UNIT_16, 64, [2, 2]);
-static UNITS_16_LARGE: Kernel = units_of_spirv!("bitlinear_rounded_units_16_large", UNIT_16, 128, [2, 4]);
+static UNITS_16_LARGE: Kernel =
+    units_of_spirv!("bitlinear_rounded_units_16_large", UNIT_16, 128, [2, 4]);
 /// For tests on software adapters.
 static UNITS_8: Kernel = units_of_spirv!("bitlinear_rounded_units_8", UNIT_8, 32, [2, 2]);
-static UNITS_8_LARGE: Kernel = units_of_spirv!("bitlinear_rounded_units_8_large", UNIT_8, 64, [2, 4]);
+static UNITS_8_LARGE: Kernel =
+    units_of_spirv!("bitlinear_rounded_units_8_large", UNIT_8, 64, [2, 4]);
 
-pub(super) const KERNELS: &[&Kernel] =
-    &[&GEMV, &GEMV_4, &GEMV_QUADS, &GEMV_QUADS_4, &GEMM, &PACKED, &PACKED_4, &UNITS_16, &UNITS_16_LARGE, &UNITS_8, &UNITS_8_LARGE];
+pub(super) const KERNELS: &[&Kernel] = &[
+    &GEMV,
+    &GEMV_4,
+    &GEMV_QUADS,
+    &GEMV_QUADS_4,
+    &GEMM,
+    &PACKED,
+    &PACKED_4,
+    &UNITS_16,
+    &UNITS_16_LARGE,
+    &UNITS_8,
+    &UNITS_8_LARGE,
+];
 
-/// y = x·Wᵀ: `x` `[.., k]` in block floating point, `w` `[rows, k]` with any scales; gives `[.., rows]`. For models whose activations are not quantised.
+/// y = x·Wᵀ: `x` `[.., k]` in block floating point, `w` `[rows, k]` with any scales; gives
+/// `[.., rows]`. For models whose activations are not quantised.
 ///
-/// The products of a block, which are ±x or 0, are added exactly. The sum is multiplied by its group's scale, and these products, each rounded, are added in
-/// the order of the columns. So what comes of a row of `x` is the same bits however many there are, by every kernel and on every device,
-/// where no number is above 2^119, so that no sum of a block is infinite on its way.
+/// The products of a block, which are ±x or 0, are added exactly. The sum is multiplied by its
+/// group's scale, and these products, each rounded, are added in the order of the columns. So what
+/// comes of a row of `x` is the same bits however many there are, by every kernel and on every
+/// device, where no number is above 2^119, so that no sum of a block is infinite on its way.
 ///
 /// # Errors
 /// As [`bitlinear_rounded_into`].
-pub fn bitlinear_rounded(encoder: &mut Encoder, x: &RoundedActivations, w: &TernaryMatrix) -> Result<Tensor<f32>> {
+pub fn bitlinear_rounded(
+    encoder: &mut Encoder,
+    x: &RoundedActivations,
+    w: &TernaryMatrix,
+) -> Result<Tensor<f32>> {
     let y = Tensor::uninit(encoder.context(), [x.tokens(), w.rows()])?;
     bitlinear_rounded_into(encoder, x, w, &y)?;
     Ok(y)
@@ -159,8 +227,8 @@ pub fn bitlinear_rounded(encoder: &mut Encoder, x: &RoundedActivations, w: &Tern
 /// [`bitlinear_rounded`] into a tensor of the caller, `[.., rows]`.
 ///
 /// # Errors
-/// [`Error::Shape`] if `x` or the output does not fit `w`; [`Error::Invalid`] if the blocks of `x` are not those of `w`
-/// ([`rounded_block`](super::rounded_block)).
+/// [`Error::Shape`] if `x` or the output does not fit `w`; [`Error::Invalid`] if the blocks of `x`
+/// are not those of `w` ([`rounded_block`](super::rounded_block)).
 pub fn bitlinear_rounded_into<'y, Y: Float>(
     encoder: &mut Encoder,
     x: &RoundedActivations,
@@ -170,10 +238,16 @@ pub fn bitlinear_rounded_into<'y, Y: Float>(
     let (op, y) = ("bitlinear_rounded", y.into());
     let (m, n, k, block) = (x.tokens(), w.rows(), w.columns(), x.block());
     if x.features() != k {
-        return Err(Error::Shape { op, what: "x", expected: format!("[m, {k}]"), found: [m, x.features()].into() });
+        return Err(Error::Shape {
+            op,
+            what: "x",
+            expected: format!("[m, {k}]"),
+            found: [m, x.features()].into(),
+        });
     }
     if block != rounded_block(w.group()) {
-        let what = format!("blocks of {block} columns, for a matrix of {}", rounded_block(w.group()));
+        let what =
+            format!("blocks of {block} columns, for a matrix of {}", rounded_block(w.group()));
         return Err(Error::Invalid { op, what });
     }
     y.check(op, m, n)?;
@@ -191,19 +265,29 @@ pub fn bitlinear_rounded_into<'y, Y: Float>(
         add: y.adds().into(),
     };
     let (kernel, extent) = match x.layout {
-        RoundedLayout::ByPlace => (plan_gemv(m, k, block), [n.div_ceil((4 * THREADS / lanes) as usize), m, 1]),
+        RoundedLayout::ByPlace => {
+            (plan_gemv(m, k, block), [n.div_ceil((4 * THREADS / lanes) as usize), m, 1])
+        }
         RoundedLayout::InOrder => (&GEMM, [n, m, 1]),
         RoundedLayout::Halves => (on_units(encoder, m, n), [n, m, 1]),
         RoundedLayout::Bytes => (if m <= 1 { &PACKED } else { &PACKED_4 }, [n, m, 1]),
     };
     let floats = x.values.cast::<f32>();
-    let bindings: [&[&dyn Bind]; 2] =
-        [&[&floats, &w.codes, &w.scales, y.tensor()], &[&x.values, &w.codes, &w.scales, &x.units, y.tensor()]];
+    let bindings: [&[&dyn Bind]; 2] = [
+        &[&floats, &w.codes, &w.scales, y.tensor()],
+        &[&x.values, &w.codes, &w.scales, &x.units, y.tensor()],
+    ];
     let by_units = matches!(x.layout, RoundedLayout::Halves | RoundedLayout::Bytes);
-    encoder.dispatch(kernel, &params, bindings[usize::from(by_units)], Extent::with_work(extent, product(&[n, m, k])))
+    encoder.dispatch(
+        kernel,
+        &params,
+        bindings[usize::from(by_units)],
+        Extent::with_work(extent, product(&[n, m, k])),
+    )
 }
 
-/// Lanes that share a row: as many as there are blocks, but at least four for each token, which each of them adds up for a row.
+/// Lanes that share a row: as many as there are blocks, but at least four for each token, which
+/// each of them adds up for a row.
 fn lanes(tokens: usize, blocks: usize) -> u32 {
     (blocks.next_power_of_two() as u32).clamp(if tokens == 1 { 4 } else { 16 }, 32)
 }
@@ -230,7 +314,8 @@ fn on_units(encoder: &Encoder, m: usize, n: usize) -> &'static Kernel {
     }
 }
 
-/// The CPU twin of [`bitlinear_rounded`], of one row as [`round_activations_cpu`](super::round_activations_cpu) gives it: the same bits.
+/// The CPU twin of [`bitlinear_rounded`], of one row as
+/// [`round_activations_cpu`](super::round_activations_cpu) gives it: the same bits.
 ///
 /// # Errors
 /// [`Error::Length`] if it has another length.
@@ -242,8 +327,15 @@ pub fn bitlinear_rounded_cpu(x: &[f32], w: &PackedTernary) -> Result<Vec<f32>> {
     let groups = scales.len() / w.rows().max(1);
     let group_blocks = w.group().map_or(usize::MAX, |size| size / block);
     let of_block = |row: usize, b: usize, x: &[f32]| {
-        let sum = x.iter().enumerate().fold(0.0, |sum: f32, (i, x)| sum + f32::from(w.value(row, b * block + i)) * x);
+        let sum = x
+            .iter()
+            .enumerate()
+            .fold(0.0, |sum: f32, (i, x)| sum + f32::from(w.value(row, b * block + i)) * x);
         sum * scales[row * groups + b / group_blocks]
     };
-    Ok((0..w.rows()).map(|row| x.chunks(block).enumerate().fold(0.0, |all: f32, (b, x)| all + of_block(row, b, x))).collect())
+    Ok((0..w.rows())
+        .map(|row| {
+            x.chunks(block).enumerate().fold(0.0, |all: f32, (b, x)| all + of_block(row, b, x))
+        })
+        .collect())
 }

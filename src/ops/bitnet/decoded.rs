@@ -1,4 +1,5 @@
-//! What products of floats with matrices that are decoded where they are multiplied have in common: their shapes, and their CPU twins.
+//! What products of floats with matrices that are decoded where they are multiplied have in common:
+//! their shapes, and their CPU twins.
 
 use crate::{
     element::Float,
@@ -21,7 +22,12 @@ pub(super) fn product_shape<Y: Float>(
     let (m, k) = a.as_matrix();
     let (depth, n) = if transposed { (columns, rows) } else { (rows, columns) };
     if k != depth {
-        return Err(Error::Shape { op, what: "the input", expected: format!("[.., {depth}]"), found: a });
+        return Err(Error::Shape {
+            op,
+            what: "the input",
+            expected: format!("[.., {depth}]"),
+            found: a,
+        });
     }
     y.check_shape(op, a.with_last(n))?;
     Ok([m, n, k])
@@ -31,7 +37,11 @@ pub(super) fn product_shape<Y: Float>(
 ///
 /// # Errors
 /// [`Error::Length`] if the row has another length.
-pub(super) fn product_cpu(x: &[f32], dense: &[f32], [rows, columns]: [usize; 2]) -> Result<Vec<f32>> {
+pub(super) fn product_cpu(
+    x: &[f32],
+    dense: &[f32],
+    [rows, columns]: [usize; 2],
+) -> Result<Vec<f32>> {
     if x.len() != columns {
         return Err(Error::Length { shape: [columns].into(), found: x.len() });
     }
@@ -43,7 +53,11 @@ pub(super) fn product_cpu(x: &[f32], dense: &[f32], [rows, columns]: [usize; 2])
 ///
 /// # Errors
 /// [`Error::Length`] if the row has another length.
-pub(super) fn backward_cpu(dy: &[f32], dense: &[f32], [rows, columns]: [usize; 2]) -> Result<Vec<f32>> {
+pub(super) fn backward_cpu(
+    dy: &[f32],
+    dense: &[f32],
+    [rows, columns]: [usize; 2],
+) -> Result<Vec<f32>> {
     if dy.len() != rows {
         return Err(Error::Length { shape: [rows].into(), found: dy.len() });
     }

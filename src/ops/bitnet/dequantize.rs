@@ -24,22 +24,42 @@ static WEIGHTS: Kernel = Kernel::trusted(
     Weights::FIELDS,
     &[read("codes", U32), read("w_scale", F32), read_write("y", Float("Y"))],
     &[
-        Source::wgsl(wgsl!["shared/ids", "shared/flat", "shared/ternary", "bitnet/dequantize_weights"]).work(Work::new(1, "element", 8, 1)),
+        Source::wgsl(wgsl![
+            "shared/ids",
+            "shared/flat",
+            "shared/ternary",
+            "bitnet/dequantize_weights"
+        ])
+        .work(Work::new(1, "element", 8, 1)),
         Source::msl(msl!["shared/prelude", "shared/ternary", "bitnet/dequantize_weights"]),
     ],
 )
 .flat();
 
 const fn activations(name: &'static str, sources: &'static [Source]) -> Kernel {
-    const BINDINGS: &[Binding] = &[read("x", U32), read("x_scale", F32), read_write("y", Float("Y"))];
-    Kernel::trusted(name, Activations::FIELDS, BINDINGS, sources).entry("dequantize_activations").flat()
+    const BINDINGS: &[Binding] =
+        &[read("x", U32), read("x_scale", F32), read_write("y", Float("Y"))];
+    Kernel::trusted(name, Activations::FIELDS, BINDINGS, sources)
+        .entry("dequantize_activations")
+        .flat()
 }
 
 static ACTIVATIONS_INT8: Kernel = activations(
     "dequantize_activations_int8",
     &[
-        Source::wgsl(wgsl!["shared/ids", "shared/flat", EXACT, "bitnet/unpack_int8", "bitnet/dequantize_activations"]),
-        Source::msl(msl!["shared/prelude", "shared/exact", "bitnet/layout_int8", "bitnet/dequantize_activations"]),
+        Source::wgsl(wgsl![
+            "shared/ids",
+            "shared/flat",
+            EXACT,
+            "bitnet/unpack_int8",
+            "bitnet/dequantize_activations"
+        ]),
+        Source::msl(msl![
+            "shared/prelude",
+            "shared/exact",
+            "bitnet/layout_int8",
+            "bitnet/dequantize_activations"
+        ]),
     ],
 );
 
@@ -54,13 +74,19 @@ static ACTIVATIONS_HALF: Kernel = activations(
             "bitnet/unpack_half",
             "bitnet/dequantize_activations"
         ]),
-        Source::msl(msl!["shared/prelude", "shared/exact", "bitnet/layout_half", "bitnet/dequantize_activations"]),
+        Source::msl(msl![
+            "shared/prelude",
+            "shared/exact",
+            "bitnet/layout_half",
+            "bitnet/dequantize_activations"
+        ]),
     ],
 );
 
 pub(super) const KERNELS: &[&Kernel] = &[&WEIGHTS, &ACTIVATIONS_INT8, &ACTIVATIONS_HALF];
 
-/// Ternary weights as floats, `[rows, columns]`. The CPU twin is [`PackedTernary::dequantize`](crate::PackedTernary::dequantize).
+/// Ternary weights as floats, `[rows, columns]`. The CPU twin is
+/// [`PackedTernary::dequantize`](crate::PackedTernary::dequantize).
 ///
 /// # Errors
 /// [`Error::TooLarge`](crate::Error::TooLarge); what [`Encoder::dispatch`] reports.
@@ -74,7 +100,11 @@ pub fn dequantize_weights<T: Float>(encoder: &mut Encoder, w: &TernaryMatrix) ->
 ///
 /// # Errors
 /// [`Error::Shape`](crate::Error::Shape) if it does not fit.
-pub fn dequantize_weights_into<'y, T: Float>(encoder: &mut Encoder, w: &TernaryMatrix, y: impl Into<Out<'y, T>>) -> Result<()> {
+pub fn dequantize_weights_into<'y, T: Float>(
+    encoder: &mut Encoder,
+    w: &TernaryMatrix,
+    y: impl Into<Out<'y, T>>,
+) -> Result<()> {
     let y = y.into();
     y.check("dequantize_weights", w.rows(), w.columns())?;
     let params = Weights {
@@ -85,14 +115,23 @@ pub fn dequantize_weights_into<'y, T: Float>(encoder: &mut Encoder, w: &TernaryM
         group_size: w.group().unwrap_or(w.columns()) as u32,
         add: y.adds().into(),
     };
-    encoder.dispatch(&WEIGHTS, &params, &[&w.codes, &w.scales, y.tensor()], [w.rows() * w.row_words(), 1, 1])
+    encoder.dispatch(
+        &WEIGHTS,
+        &params,
+        &[&w.codes, &w.scales, y.tensor()],
+        [w.rows() * w.row_words(), 1, 1],
+    )
 }
 
-/// Quantised activations as floats, `[tokens, features]`. The CPU twin is [`HostActivations::dequantize`](super::HostActivations::dequantize).
+/// Quantised activations as floats, `[tokens, features]`. The CPU twin is
+/// [`HostActivations::dequantize`](super::HostActivations::dequantize).
 ///
 /// # Errors
 /// [`Error::TooLarge`](crate::Error::TooLarge); what [`Encoder::dispatch`] reports.
-pub fn dequantize_activations<T: Float>(encoder: &mut Encoder, x: &QuantizedActivations) -> Result<Tensor<T>> {
+pub fn dequantize_activations<T: Float>(
+    encoder: &mut Encoder,
+    x: &QuantizedActivations,
+) -> Result<Tensor<T>> {
     let y = Tensor::uninit(encoder.context(), [x.tokens(), x.features()])?;
     dequantize_activations_into(encoder, x, &y)?;
     Ok(y)
@@ -102,12 +141,21 @@ pub fn dequantize_activations<T: Float>(encoder: &mut Encoder, x: &QuantizedActi
 ///
 /// # Errors
 /// [`Error::Shape`](crate::Error::Shape) if it does not fit.
-pub fn dequantize_activations_into<'y, T: Float>(encoder: &mut Encoder, x: &QuantizedActivations, y: impl Into<Out<'y, T>>) -> Result<()> {
+pub fn dequantize_activations_into<'y, T: Float>(
+    encoder: &mut Encoder,
+    x: &QuantizedActivations,
+    y: impl Into<Out<'y, T>>,
+) -> Result<()> {
     let y = y.into();
     y.check("dequantize_activations", x.tokens(), x.features())?;
     let words = row_words(x.features());
     let (tokens, features, add) = (x.tokens() as u32, x.features() as u32, y.adds().into());
     let params = Activations { tokens, features, words: words as u32, add };
     let kernel = x.layout().choose(&ACTIVATIONS_INT8, &ACTIVATIONS_HALF);
-    encoder.dispatch(kernel, &params, &[&x.codes, &x.scales, y.tensor()], [x.tokens() * words * 4, 1, 1])
+    encoder.dispatch(
+        kernel,
+        &params,
+        &[&x.codes, &x.scales, y.tensor()],
+        [x.tokens() * words * 4, 1, 1],
+    )
 }

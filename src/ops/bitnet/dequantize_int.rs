@@ -21,13 +21,15 @@ static DEQUANTIZE_INT: Kernel = Kernel::trusted(
     "dequantize_int",
     Params::FIELDS,
     &[read("codes", U32), read("w_scale", F32), read("w_zero", F32), read_write("y", Float("Y"))],
-    &[Source::wgsl(wgsl!["shared/ids", "shared/flat", "bitnet/dequantize_int"]).work(Work::new(1, "element", 16, 2))],
+    &[Source::wgsl(wgsl!["shared/ids", "shared/flat", "bitnet/dequantize_int"])
+        .work(Work::new(1, "element", 16, 2))],
 )
 .flat();
 
 pub(super) const KERNELS: &[&Kernel] = &[&DEQUANTIZE_INT];
 
-/// Weights of 1 to 8 bits as floats, `[rows, columns]`. The CPU twin is [`PackedInt::dequantize`](crate::PackedInt::dequantize).
+/// Weights of 1 to 8 bits as floats, `[rows, columns]`. The CPU twin is
+/// [`PackedInt::dequantize`](crate::PackedInt::dequantize).
 ///
 /// # Errors
 /// [`Error::TooLarge`](crate::Error::TooLarge); what [`Encoder::dispatch`] reports.
@@ -41,7 +43,11 @@ pub fn dequantize_int<T: Float>(encoder: &mut Encoder, w: &IntMatrix) -> Result<
 ///
 /// # Errors
 /// [`Error::Shape`](crate::Error::Shape) if it does not fit.
-pub fn dequantize_int_into<'y, T: Float>(encoder: &mut Encoder, w: &IntMatrix, y: impl Into<Out<'y, T>>) -> Result<()> {
+pub fn dequantize_int_into<'y, T: Float>(
+    encoder: &mut Encoder,
+    w: &IntMatrix,
+    y: impl Into<Out<'y, T>>,
+) -> Result<()> {
     let y = y.into();
     y.check("dequantize_int", w.rows(), w.columns())?;
     let length = y.tensor().len();
@@ -54,5 +60,10 @@ pub fn dequantize_int_into<'y, T: Float>(encoder: &mut Encoder, w: &IntMatrix, y
         bits: w.bits().count() as u32,
         add: y.adds().into(),
     };
-    encoder.dispatch(&DEQUANTIZE_INT, &params, &[&w.codes, &w.scales, &w.zeros, y.tensor()], [length, 1, 1])
+    encoder.dispatch(
+        &DEQUANTIZE_INT,
+        &params,
+        &[&w.codes, &w.scales, &w.zeros, y.tensor()],
+        [length, 1, 1],
+    )
 }

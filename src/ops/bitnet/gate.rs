@@ -1,5 +1,6 @@
-//! The gates of feed-forward blocks, y = relu(gate)²·up (BitNet's), y = silu(gate)·up (SwiGLU, Shazeer 2020, arXiv:2002.05202) and y = gelu(gate)·up (GEGLU,
-//! by GELU's approximation), and their gradients: of a gate dy·up·f'(gate), of an up dy·f(gate).
+//! The gates of feed-forward blocks, y = relu(gate)²·up (BitNet's), y = silu(gate)·up (SwiGLU,
+//! Shazeer 2020, arXiv:2002.05202) and y = gelu(gate)·up (GEGLU, by GELU's approximation), and
+//! their gradients: of a gate dy·up·f'(gate), of an up dy·f(gate).
 
 use super::gate_quantize::Gate;
 use crate::{
@@ -12,7 +13,10 @@ use crate::{
         params::Params as _,
         source::Source,
     },
-    ops::tensor::activations::{gelu_tanh_backward_cpu, gelu_tanh_cpu, relu2_backward_cpu, relu2_cpu, silu_backward_cpu, silu_cpu},
+    ops::tensor::activations::{
+        gelu_tanh_backward_cpu, gelu_tanh_cpu, relu2_backward_cpu, relu2_cpu, silu_backward_cpu,
+        silu_cpu,
+    },
     params, wgsl,
 };
 
@@ -25,36 +29,84 @@ const fn forward(name: &'static str, sources: &'static [Source]) -> Kernel {
 }
 
 const fn backward(name: &'static str, sources: &'static [Source]) -> Kernel {
-    const BINDINGS: &[Binding] = &[read("x", Float("X")), read("dy", Float("X")), read_write("dx", Float("X"))];
+    const BINDINGS: &[Binding] =
+        &[read("x", Float("X")), read("dy", Float("X")), read_write("dx", Float("X"))];
     Kernel::trusted(name, BackwardParams::FIELDS, BINDINGS, sources).entry("gated_backward").flat()
 }
 
-static RELU2_GATE: Kernel =
-    forward("relu2_gate", &[Source::wgsl(wgsl!["shared/ids", "shared/flat", "tensor/relu2", "bitnet/gate", "bitnet/gated"])]);
-static RELU2_GATE_BACKWARD: Kernel =
-    backward("relu2_gate_backward", &[Source::wgsl(wgsl!["shared/ids", "shared/flat", "tensor/relu2", "bitnet/gated_backward"])]);
+static RELU2_GATE: Kernel = forward(
+    "relu2_gate",
+    &[Source::wgsl(wgsl![
+        "shared/ids",
+        "shared/flat",
+        "tensor/relu2",
+        "bitnet/gate",
+        "bitnet/gated"
+    ])],
+);
+static RELU2_GATE_BACKWARD: Kernel = backward(
+    "relu2_gate_backward",
+    &[Source::wgsl(wgsl!["shared/ids", "shared/flat", "tensor/relu2", "bitnet/gated_backward"])],
+);
 static SILU_GATE: Kernel = forward(
     "silu_gate",
-    &[Source::wgsl(wgsl!["shared/ids", "shared/flat", "shared/exp", "shared/sigmoid", "tensor/silu", "bitnet/gate", "bitnet/gated"])],
+    &[Source::wgsl(wgsl![
+        "shared/ids",
+        "shared/flat",
+        "shared/exp",
+        "shared/sigmoid",
+        "tensor/silu",
+        "bitnet/gate",
+        "bitnet/gated"
+    ])],
 );
 static SILU_GATE_BACKWARD: Kernel = backward(
     "silu_gate_backward",
-    &[Source::wgsl(wgsl!["shared/ids", "shared/flat", "shared/exp", "shared/sigmoid", "tensor/silu", "bitnet/gated_backward"])],
+    &[Source::wgsl(wgsl![
+        "shared/ids",
+        "shared/flat",
+        "shared/exp",
+        "shared/sigmoid",
+        "tensor/silu",
+        "bitnet/gated_backward"
+    ])],
 );
 
 static GELU_TANH_GATE: Kernel = forward(
     "gelu_tanh_gate",
-    &[Source::wgsl(wgsl!["shared/ids", "shared/flat", "shared/exp", "shared/sigmoid", "tensor/gelu_tanh", "bitnet/gate", "bitnet/gated"])],
+    &[Source::wgsl(wgsl![
+        "shared/ids",
+        "shared/flat",
+        "shared/exp",
+        "shared/sigmoid",
+        "tensor/gelu_tanh",
+        "bitnet/gate",
+        "bitnet/gated"
+    ])],
 );
 static GELU_TANH_GATE_BACKWARD: Kernel = backward(
     "gelu_tanh_gate_backward",
-    &[Source::wgsl(wgsl!["shared/ids", "shared/flat", "shared/exp", "shared/sigmoid", "tensor/gelu_tanh", "bitnet/gated_backward"])],
+    &[Source::wgsl(wgsl![
+        "shared/ids",
+        "shared/flat",
+        "shared/exp",
+        "shared/sigmoid",
+        "tensor/gelu_tanh",
+        "bitnet/gated_backward"
+    ])],
 );
 
-pub(super) const KERNELS: &[&Kernel] =
-    &[&RELU2_GATE, &RELU2_GATE_BACKWARD, &SILU_GATE, &SILU_GATE_BACKWARD, &GELU_TANH_GATE, &GELU_TANH_GATE_BACKWARD];
+pub(super) const KERNELS: &[&Kernel] = &[
+    &RELU2_GATE,
+    &RELU2_GATE_BACKWARD,
+    &SILU_GATE,
+    &SILU_GATE_BACKWARD,
+    &GELU_TANH_GATE,
+    &GELU_TANH_GATE_BACKWARD,
+];
 
-/// relu(gate)²·up: `x` `[tokens, 2·features]` holds gate, then up, in every row; gives `[tokens, features]`, in `f32` since relu² overflows `f16`.
+/// relu(gate)²·up: `x` `[tokens, 2·features]` holds gate, then up, in every row; gives
+/// `[tokens, features]`, in `f32` since relu² overflows `f16`.
 ///
 /// # Errors
 /// [`Error::Shape`] for an odd number of columns.
@@ -66,15 +118,24 @@ pub fn relu2_gate<T: Float>(encoder: &mut Encoder, x: &Tensor<T>) -> Result<Tens
 ///
 /// # Errors
 /// As [`relu2_gate`]; [`Error::Shape`] if the output does not fit.
-pub fn relu2_gate_into<'y, X: Float, Y: Float>(encoder: &mut Encoder, x: &Tensor<X>, y: impl Into<Out<'y, Y>>) -> Result<()> {
+pub fn relu2_gate_into<'y, X: Float, Y: Float>(
+    encoder: &mut Encoder,
+    x: &Tensor<X>,
+    y: impl Into<Out<'y, Y>>,
+) -> Result<()> {
     gate(encoder, &RELU2_GATE, x, y.into())
 }
 
-/// The gradient of [`relu2_gate`] at `x`, where `dy` is that of its output: gates, then ups, as `x` has them.
+/// The gradient of [`relu2_gate`] at `x`, where `dy` is that of its output: gates, then ups, as `x`
+/// has them.
 ///
 /// # Errors
 /// [`Error::Shape`] if `dy` does not fit `x`.
-pub fn relu2_gate_backward<T: Float>(encoder: &mut Encoder, x: &Tensor<T>, dy: &Tensor<T>) -> Result<Tensor<T>> {
+pub fn relu2_gate_backward<T: Float>(
+    encoder: &mut Encoder,
+    x: &Tensor<T>,
+    dy: &Tensor<T>,
+) -> Result<Tensor<T>> {
     gradient(encoder, &RELU2_GATE_BACKWARD, x, dy)
 }
 
@@ -90,7 +151,11 @@ pub fn silu_gate<T: Float>(encoder: &mut Encoder, x: &Tensor<T>) -> Result<Tenso
 ///
 /// # Errors
 /// As [`silu_gate`]; [`Error::Shape`] if the output does not fit.
-pub fn silu_gate_into<'y, X: Float, Y: Float>(encoder: &mut Encoder, x: &Tensor<X>, y: impl Into<Out<'y, Y>>) -> Result<()> {
+pub fn silu_gate_into<'y, X: Float, Y: Float>(
+    encoder: &mut Encoder,
+    x: &Tensor<X>,
+    y: impl Into<Out<'y, Y>>,
+) -> Result<()> {
     gate(encoder, &SILU_GATE, x, y.into())
 }
 
@@ -98,11 +163,16 @@ pub fn silu_gate_into<'y, X: Float, Y: Float>(encoder: &mut Encoder, x: &Tensor<
 ///
 /// # Errors
 /// [`Error::Shape`] if `dy` does not fit `x`.
-pub fn silu_gate_backward<T: Float>(encoder: &mut Encoder, x: &Tensor<T>, dy: &Tensor<T>) -> Result<Tensor<T>> {
+pub fn silu_gate_backward<T: Float>(
+    encoder: &mut Encoder,
+    x: &Tensor<T>,
+    dy: &Tensor<T>,
+) -> Result<Tensor<T>> {
     gradient(encoder, &SILU_GATE_BACKWARD, x, dy)
 }
 
-/// gelu(gate)·up, as [`gelu_tanh`](crate::tensor::gelu_tanh) approximates it; else as [`relu2_gate`].
+/// gelu(gate)·up, as [`gelu_tanh`](crate::tensor::gelu_tanh) approximates it; else as
+/// [`relu2_gate`].
 ///
 /// # Errors
 /// [`Error::Shape`] for an odd number of columns.
@@ -114,7 +184,11 @@ pub fn gelu_tanh_gate<T: Float>(encoder: &mut Encoder, x: &Tensor<T>) -> Result<
 ///
 /// # Errors
 /// As [`gelu_tanh_gate`]; [`Error::Shape`] if the output does not fit.
-pub fn gelu_tanh_gate_into<'y, X: Float, Y: Float>(encoder: &mut Encoder, x: &Tensor<X>, y: impl Into<Out<'y, Y>>) -> Result<()> {
+pub fn gelu_tanh_gate_into<'y, X: Float, Y: Float>(
+    encoder: &mut Encoder,
+    x: &Tensor<X>,
+    y: impl Into<Out<'y, Y>>,
+) -> Result<()> {
     gate(encoder, &GELU_TANH_GATE, x, y.into())
 }
 
@@ -122,28 +196,52 @@ pub fn gelu_tanh_gate_into<'y, X: Float, Y: Float>(encoder: &mut Encoder, x: &Te
 ///
 /// # Errors
 /// [`Error::Shape`] if `dy` does not fit `x`.
-pub fn gelu_tanh_gate_backward<T: Float>(encoder: &mut Encoder, x: &Tensor<T>, dy: &Tensor<T>) -> Result<Tensor<T>> {
+pub fn gelu_tanh_gate_backward<T: Float>(
+    encoder: &mut Encoder,
+    x: &Tensor<T>,
+    dy: &Tensor<T>,
+) -> Result<Tensor<T>> {
     gradient(encoder, &GELU_TANH_GATE_BACKWARD, x, dy)
 }
 
-fn allocated<T: Float>(encoder: &mut Encoder, kernel: &'static Kernel, x: &Tensor<T>) -> Result<Tensor<f32>> {
+fn allocated<T: Float>(
+    encoder: &mut Encoder,
+    kernel: &'static Kernel,
+    x: &Tensor<T>,
+) -> Result<Tensor<f32>> {
     let (tokens, columns) = x.shape().as_matrix();
     let y = Tensor::uninit(encoder.context(), [tokens, columns / 2])?;
     gate(encoder, kernel, x, (&y).into())?;
     Ok(y)
 }
 
-fn gate<X: Float, Y: Float>(encoder: &mut Encoder, kernel: &'static Kernel, x: &Tensor<X>, y: Out<'_, Y>) -> Result<()> {
+fn gate<X: Float, Y: Float>(
+    encoder: &mut Encoder,
+    kernel: &'static Kernel,
+    x: &Tensor<X>,
+    y: Out<'_, Y>,
+) -> Result<()> {
     let (tokens, features) = halves(kernel.name, x)?;
     y.check(kernel.name, tokens, features)?;
-    let params = Params { length: y.tensor().len() as u32, features: features as u32, add: y.adds().into() };
+    let params =
+        Params { length: y.tensor().len() as u32, features: features as u32, add: y.adds().into() };
     encoder.dispatch(kernel, &params, &[x, y.tensor()], [y.tensor().len(), 1, 1])
 }
 
-fn gradient<T: Float>(encoder: &mut Encoder, kernel: &'static Kernel, x: &Tensor<T>, dy: &Tensor<T>) -> Result<Tensor<T>> {
+fn gradient<T: Float>(
+    encoder: &mut Encoder,
+    kernel: &'static Kernel,
+    x: &Tensor<T>,
+    dy: &Tensor<T>,
+) -> Result<Tensor<T>> {
     let (tokens, features) = halves(kernel.name, x)?;
     if dy.shape().as_matrix() != (tokens, features) {
-        return Err(Error::Shape { op: kernel.name, what: "dy", expected: format!("[{tokens}, {features}]"), found: dy.shape() });
+        return Err(Error::Shape {
+            op: kernel.name,
+            what: "dy",
+            expected: format!("[{tokens}, {features}]"),
+            found: dy.shape(),
+        });
     }
     let dx = Tensor::uninit(encoder.context(), x.shape())?;
     let params = BackwardParams { length: dy.len() as u32, features: features as u32 };
@@ -155,12 +253,18 @@ fn gradient<T: Float>(encoder: &mut Encoder, kernel: &'static Kernel, x: &Tensor
 fn halves<T: Float>(op: &'static str, x: &Tensor<T>) -> Result<(usize, usize)> {
     let (tokens, columns) = x.shape().as_matrix();
     if !columns.is_multiple_of(2) {
-        return Err(Error::Shape { op, what: "x", expected: "[tokens, 2 · features]".to_owned(), found: x.shape() });
+        return Err(Error::Shape {
+            op,
+            what: "x",
+            expected: "[tokens, 2 · features]".to_owned(),
+            found: x.shape(),
+        });
     }
     Ok((tokens, columns / 2))
 }
 
-/// The CPU twin of [`relu2_gate`]: the same bits, where nothing is subnormal. Rows of `x` hold `features` gates, then as many ups.
+/// The CPU twin of [`relu2_gate`]: the same bits, where nothing is subnormal. Rows of `x` hold
+/// `features` gates, then as many ups.
 ///
 /// # Errors
 /// [`Error::Length`] if `x` is not whole rows.
@@ -188,7 +292,12 @@ pub fn gelu_tanh_gate_cpu<T: Float>(x: &[T], features: usize) -> Result<Vec<f32>
 ///
 /// # Errors
 /// As these.
-pub(crate) fn gate_into<'y, X: Float, Y: Float>(encoder: &mut Encoder, x: &Tensor<X>, kind: Gate, y: impl Into<Out<'y, Y>>) -> Result<()> {
+pub(crate) fn gate_into<'y, X: Float, Y: Float>(
+    encoder: &mut Encoder,
+    x: &Tensor<X>,
+    kind: Gate,
+    y: impl Into<Out<'y, Y>>,
+) -> Result<()> {
     match kind {
         Gate::Relu2 => relu2_gate_into(encoder, x, y),
         Gate::Silu => silu_gate_into(encoder, x, y),
@@ -211,7 +320,10 @@ pub(crate) fn gate_cpu<T: Float>(x: &[T], features: usize, kind: Gate) -> Result
 fn gated_cpu<T: Float>(x: &[T], features: usize, function: fn(f32) -> f32) -> Result<Vec<f32>> {
     let columns = features.saturating_mul(2);
     if !x.len().is_multiple_of(columns.max(1)) || (columns == 0 && !x.is_empty()) {
-        return Err(Error::Length { shape: [x.len() / columns.max(1), columns].into(), found: x.len() });
+        return Err(Error::Length {
+            shape: [x.len() / columns.max(1), columns].into(),
+            found: x.len(),
+        });
     }
     let rows = x.chunks_exact(columns.max(1)).map(|row| row.split_at(features));
     let gated = |(gate, up): (&T, &T)| function((*gate).into()) * (*up).into();

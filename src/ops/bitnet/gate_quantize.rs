@@ -1,5 +1,6 @@
-//! The feed-forward gate, its sub-norm where there is one, and the quantiser in one dispatch: v = act(gate)·up, v / sqrt(mean(v²) + eps) · gain,
-//! then as [`quantize_activations`](super::quantize_activations).
+//! The feed-forward gate, its sub-norm where there is one, and the quantiser in one dispatch: v =
+//! act(gate)·up, v / sqrt(mean(v²) + eps) · gain, then as
+//! [`quantize_activations`](super::quantize_activations).
 
 use super::{
     activations::{HostActivations, QuantizedActivations},
@@ -26,9 +27,19 @@ use crate::{
 params! { struct Params { tokens: u32, features: u32, words: u32 } }
 params! { struct NormParams { tokens: u32, features: u32, words: u32, eps: f32 } }
 
-const BINDINGS: &[Binding] = &[read("source", F32), read_write("x", U32), read_write("x_scale", F32), read_write("x_sum", I32)];
-const NORM_BINDINGS: &[Binding] =
-    &[read("source", F32), read("gain", F32), read_write("x", U32), read_write("x_scale", F32), read_write("x_sum", I32)];
+const BINDINGS: &[Binding] = &[
+    read("source", F32),
+    read_write("x", U32),
+    read_write("x_scale", F32),
+    read_write("x_sum", I32),
+];
+const NORM_BINDINGS: &[Binding] = &[
+    read("source", F32),
+    read("gain", F32),
+    read_write("x", U32),
+    read_write("x_scale", F32),
+    read_write("x_sum", I32),
+];
 const WORK: Work = Work::new(4, "elements", 48, 24);
 
 static RELU2: RowQuantizer = row_quantizer!(
@@ -68,8 +79,14 @@ static NORM_GELU: RowQuantizer = row_quantizer!(
     msl ["shared/rms", "shared/rms_row", "shared/exp", "shared/sigmoid", "tensor/gelu_tanh", "bitnet/gate"]
 );
 
-const QUANTIZERS: [[&Kernel; 7]; 6] =
-    [RELU2.kernels(), SILU.kernels(), GELU.kernels(), NORM_RELU2.kernels(), NORM_SILU.kernels(), NORM_GELU.kernels()];
+const QUANTIZERS: [[&Kernel; 7]; 6] = [
+    RELU2.kernels(),
+    SILU.kernels(),
+    GELU.kernels(),
+    NORM_RELU2.kernels(),
+    NORM_SILU.kernels(),
+    NORM_GELU.kernels(),
+];
 pub(super) const KERNELS: &[&Kernel] = QUANTIZERS.as_flattened();
 
 /// The activation function of a gate.
@@ -87,17 +104,28 @@ pub enum Gate {
 /// The norm before a quantiser: its gain `[k]` and its eps.
 pub type Norm<'a, G> = Option<(&'a G, f32)>;
 
-/// Gates, normalises (where `norm` is given) and quantises every row of `x` `[m, 2·k]`, which holds k gates, then as many ups; in the layout that
-/// suits this device and k.
+/// Gates, normalises (where `norm` is given) and quantises every row of `x` `[m, 2·k]`, which holds
+/// k gates, then as many ups; in the layout that suits this device and k.
 ///
-/// With relu² codes and scales are the same bits on every device; with SiLU and GELU they differ in last bits, as e^x and divisions do, so a code on a
-/// rounding boundary may differ by one.
+/// With relu² codes and scales are the same bits on every device; with SiLU and GELU they differ in
+/// last bits, as e^x and divisions do, so a code on a rounding boundary may differ by one.
 ///
 /// # Errors
-/// [`Error::Shape`] for an odd number of columns or a gain that is not `[k]`; [`Error::Invalid`] for too many features.
-pub fn gate_quantize(encoder: &mut Encoder, x: &Tensor<f32>, gate: Gate, norm: Norm<'_, Tensor<f32>>) -> Result<QuantizedActivations> {
+/// [`Error::Shape`] for an odd number of columns or a gain that is not `[k]`; [`Error::Invalid`]
+/// for too many features.
+pub fn gate_quantize(
+    encoder: &mut Encoder,
+    x: &Tensor<f32>,
+    gate: Gate,
+    norm: Norm<'_, Tensor<f32>>,
+) -> Result<QuantizedActivations> {
     let (tokens, columns) = x.shape().as_matrix();
-    let xq = QuantizedActivations::uninit(encoder.context(), tokens, columns / 2, layout_on(columns / 2, encoder.context()))?;
+    let xq = QuantizedActivations::uninit(
+        encoder.context(),
+        tokens,
+        columns / 2,
+        layout_on(columns / 2, encoder.context()),
+    )?;
     gate_quantize_into(encoder, x, gate, norm, &xq)?;
     Ok(xq)
 }
@@ -117,12 +145,22 @@ pub fn gate_quantize_into(
     let (tokens, columns) = x.shape().as_matrix();
     let features = columns / 2;
     if !columns.is_multiple_of(2) {
-        return Err(Error::Shape { op, what: "x", expected: "[m, 2 · k]".to_owned(), found: x.shape() });
+        return Err(Error::Shape {
+            op,
+            what: "x",
+            expected: "[m, 2 · k]".to_owned(),
+            found: x.shape(),
+        });
     }
     if let Some((gain, _)) = norm
         && gain.shape().dims() != [features]
     {
-        return Err(Error::Shape { op, what: "gain", expected: format!("[{features}]"), found: gain.shape() });
+        return Err(Error::Shape {
+            op,
+            what: "gain",
+            expected: format!("[{features}]"),
+            found: gain.shape(),
+        });
     }
     xq.check(op, tokens, features, encoder)?;
     let (tokens, features, words) = (tokens as u32, features as u32, row_words(features) as u32);
@@ -143,14 +181,24 @@ pub fn gate_quantize_into(
         Gate::GeluTanh => &NORM_GELU,
     };
     let kernel = quantizer.choose(xq.layout(), extent[0], columns / 2, encoder);
-    encoder.dispatch(kernel, &NormParams { tokens, features, words, eps }, &[x, gain, &xq.codes, &xq.scales, &xq.sums], extent)
+    encoder.dispatch(
+        kernel,
+        &NormParams { tokens, features, words, eps },
+        &[x, gain, &xq.codes, &xq.scales, &xq.sums],
+        extent,
+    )
 }
 
 /// The CPU twin. Rows of `x` hold `features` gates, then as many ups.
 ///
 /// # Errors
 /// [`Error::Length`] if `x` is not whole rows or the gain has another length.
-pub fn gate_quantize_cpu(x: &[f32], features: usize, gate: Gate, norm: Norm<'_, [f32]>) -> Result<HostActivations> {
+pub fn gate_quantize_cpu(
+    x: &[f32],
+    features: usize,
+    gate: Gate,
+    norm: Norm<'_, [f32]>,
+) -> Result<HostActivations> {
     let columns = features.saturating_mul(2).max(1);
     if !x.len().is_multiple_of(columns) {
         return Err(Error::Length { shape: [x.len() / columns, columns].into(), found: x.len() });
@@ -193,5 +241,7 @@ fn silu(gates: &mut [f32], ups: &[f32]) {
 /// Gates to gated numbers: g / (1 + e^-2v) · u with v = √(2/π)·(g + 0.044715·g³).
 #[multiversion::multiversion(targets = "simd")]
 fn gelu_tanh(gates: &mut [f32], ups: &[f32]) {
-    gates.iter_mut().zip(ups).for_each(|(g, u)| *g = *g / (1.0 + exp(-2.0 * (0.797_884_6 * *g * (0.044_715 * *g * *g + 1.0)))) * u);
+    gates.iter_mut().zip(ups).for_each(|(g, u)| {
+        *g = *g / (1.0 + exp(-2.0 * (0.797_884_6 * *g * (0.044_715 * *g * *g + 1.0)))) * u
+    });
 }

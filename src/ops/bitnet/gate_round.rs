@@ -29,18 +29,29 @@ static GELU: Rounding = rounding!(
     quads ["shared/ids", "shared/exp", "shared/sigmoid", "tensor/gelu_tanh", "bitnet/gate", "bitnet/round_gated"]
 );
 
-pub(super) const KERNELS: &[&Kernel] = &[&RELU2[0], &RELU2[1], &SILU[0], &SILU[1], &GELU[0], &GELU[1]];
+pub(super) const KERNELS: &[&Kernel] =
+    &[&RELU2[0], &RELU2[1], &SILU[0], &SILU[1], &GELU[0], &GELU[1]];
 
-/// act(gate)·up of every row of `x` `[m, 2·k]`, which holds k gates, then as many ups, rounded. (Its twin is that of the gate, then
-/// [`round_activations_cpu`](super::round_activations_cpu).)
+/// act(gate)·up of every row of `x` `[m, 2·k]`, which holds k gates, then as many ups, rounded.
+/// (Its twin is that of the gate, then [`round_activations_cpu`](super::round_activations_cpu).)
 ///
 /// # Errors
 /// [`Error::Shape`] if `rounded` is not `[m, k]`.
-pub fn gate_round_into(encoder: &mut Encoder, x: &Tensor<f32>, gate: Gate, rounded: &RoundedActivations) -> Result<()> {
+pub fn gate_round_into(
+    encoder: &mut Encoder,
+    x: &Tensor<f32>,
+    gate: Gate,
+    rounded: &RoundedActivations,
+) -> Result<()> {
     let op = "gate_round";
     let (tokens, columns) = x.shape().as_matrix();
     if !columns.is_multiple_of(2) {
-        return Err(Error::Shape { op, what: "x", expected: "[tokens, 2 · features]".to_owned(), found: x.shape() });
+        return Err(Error::Shape {
+            op,
+            what: "x",
+            expected: "[tokens, 2 · features]".to_owned(),
+            found: x.shape(),
+        });
     }
     rounded.check(op, tokens, columns / 2)?;
     let rounding = match gate {
@@ -49,5 +60,10 @@ pub fn gate_round_into(encoder: &mut Encoder, x: &Tensor<f32>, gate: Gate, round
         Gate::GeluTanh => &GELU,
     };
     let (params, extent) = rounded.by_quads();
-    encoder.dispatch(rounded.kernel(rounding), &params, &[&rounded.values, &rounded.units, x], extent)
+    encoder.dispatch(
+        rounded.kernel(rounding),
+        &params,
+        &[&rounded.values, &rounded.units, x],
+        extent,
+    )
 }

@@ -1,4 +1,5 @@
-//! What the quantisers of weights share: those to plain codes a workgroup for each group of columns, all of them what a matrix of the caller must be.
+//! What the quantisers of weights share: those to plain codes a workgroup for each group of
+//! columns, all of them what a matrix of the caller must be.
 
 use crate::{
     element::Float,
@@ -40,8 +41,14 @@ impl Groups {
     /// [`Error::Shape`] if it has another.
     pub fn of(op: &'static str, w: Shape, matrix: &IntMatrix) -> Result<Self> {
         check_matrix(op, w, [matrix.rows(), matrix.columns()])?;
-        let [rows, columns, words, groups, group_size] =
-            [matrix.rows(), matrix.columns(), matrix.row_words(), matrix.groups(), matrix.group_size()].map(|count| count as u32);
+        let [rows, columns, words, groups, group_size] = [
+            matrix.rows(),
+            matrix.columns(),
+            matrix.row_words(),
+            matrix.groups(),
+            matrix.group_size(),
+        ]
+        .map(|count| count as u32);
         Ok(Self { rows, columns, words, groups, group_size })
     }
 
@@ -59,38 +66,58 @@ pub(super) fn stack_of(w: Shape) -> [usize; 3] {
     }
 }
 
-/// Refuses weights in host memory that are not as many as such a stack has, or more matrices than kernels count.
+/// Refuses weights in host memory that are not as many as such a stack has, or more matrices than
+/// kernels count.
 pub(super) fn check_stack<T>(op: &'static str, w: &[T], stack: [usize; 3]) -> Result<()> {
     // From the last: a product with 0 does not overflow.
-    if stack.iter().rev().try_fold(1usize, |product, &dim| product.checked_mul(dim)) != Some(w.len()) {
+    if stack.iter().rev().try_fold(1usize, |product, &dim| product.checked_mul(dim))
+        != Some(w.len())
+    {
         return Err(Error::Length { shape: stack.into(), found: w.len() });
     }
     match stack[0] {
-        matrices if matrices > u32::MAX as usize => {
-            Err(Error::Invalid { op, what: format!("{matrices} matrices; kernels count them in 32 bits") })
-        }
+        matrices if matrices > u32::MAX as usize => Err(Error::Invalid {
+            op,
+            what: format!("{matrices} matrices; kernels count them in 32 bits"),
+        }),
         _ => Ok(()),
     }
 }
 
-/// Refuses a matrix `[rows, columns]` of the caller for weights of another shape, of which all but the last dimension are rows.
+/// Refuses a matrix `[rows, columns]` of the caller for weights of another shape, of which all but
+/// the last dimension are rows.
 pub(super) fn check_matrix(op: &'static str, w: Shape, matrix: [usize; 2]) -> Result<()> {
     let (rows, columns) = w.as_matrix();
     if matrix == [rows, columns] {
         return Ok(());
     }
-    Err(Error::Shape { op, what: "the output", expected: format!("[{rows}, {columns}]"), found: matrix.into() })
+    Err(Error::Shape {
+        op,
+        what: "the output",
+        expected: format!("[{rows}, {columns}]"),
+        found: matrix.into(),
+    })
 }
 
-/// Refuses weights in host memory that are no `[rows, columns]`, are not finite, or have more rows than a matrix may.
-pub(super) fn check_weights<T: Float>(op: &'static str, w: &[T], rows: usize, columns: usize) -> Result<()> {
+/// Refuses weights in host memory that are no `[rows, columns]`, are not finite, or have more rows
+/// than a matrix may.
+pub(super) fn check_weights<T: Float>(
+    op: &'static str,
+    w: &[T],
+    rows: usize,
+    columns: usize,
+) -> Result<()> {
     if rows.checked_mul(columns) != Some(w.len()) {
         return Err(Error::Length { shape: [rows, columns].into(), found: w.len() });
     }
     let what = if rows > u32::MAX as usize {
         format!("{rows} rows; kernels count them in 32 bits")
     } else if let Some(at) = w.iter().position(|&v| !v.into().is_finite()) {
-        format!("weights must be finite; that of row {}, column {} is not", at / columns, at % columns)
+        format!(
+            "weights must be finite; that of row {}, column {} is not",
+            at / columns,
+            at % columns
+        )
     } else {
         return Ok(());
     };
@@ -101,20 +128,32 @@ pub(super) fn check_weights<T: Float>(op: &'static str, w: &[T], rows: usize, co
 pub(super) fn check_no_groups(op: &'static str, group: Option<usize>) -> Result<()> {
     match group {
         None => Ok(()),
-        Some(size) => {
-            Err(Error::Invalid { op, what: format!("the output has scales by groups of {size} columns; none are made by groups") })
-        }
+        Some(size) => Err(Error::Invalid {
+            op,
+            what: format!(
+                "the output has scales by groups of {size} columns; none are made by groups"
+            ),
+        }),
     }
 }
 
-/// A matrix without weights, as a CPU twin has it: there is nothing to quantise, but its scales must be something.
-pub(super) fn write_empty_ternary(encoder: &mut Encoder, empty: &PackedTernary, matrix: &TernaryMatrix) -> Result<()> {
+/// A matrix without weights, as a CPU twin has it: there is nothing to quantise, but its scales
+/// must be something.
+pub(super) fn write_empty_ternary(
+    encoder: &mut Encoder,
+    empty: &PackedTernary,
+    matrix: &TernaryMatrix,
+) -> Result<()> {
     let empty = empty.upload(encoder.context())?;
     copy_into(encoder, &empty.scales, &matrix.scales)
 }
 
 /// The same with zero points.
-pub(super) fn write_empty(encoder: &mut Encoder, empty: &PackedInt, matrix: &IntMatrix) -> Result<()> {
+pub(super) fn write_empty(
+    encoder: &mut Encoder,
+    empty: &PackedInt,
+    matrix: &IntMatrix,
+) -> Result<()> {
     let empty = empty.upload(encoder.context())?;
     encoder.whole(|encoder| {
         copy_into(encoder, &empty.scales, &matrix.scales)?;

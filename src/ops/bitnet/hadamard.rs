@@ -1,5 +1,6 @@
-//! The Walsh-Hadamard rotation of activations, which spreads outliers over a block before it is quantised: QuaRot (Ashkboos et al. 2024,
-//! arXiv:2404.00456), BitNet v2 (Wang et al. 2025, arXiv:2504.18415).
+//! The Walsh-Hadamard rotation of activations, which spreads outliers over a block before it is
+//! quantised: QuaRot (Ashkboos et al. 2024, arXiv:2404.00456), BitNet v2 (Wang et al. 2025,
+//! arXiv:2504.18415).
 
 use crate::{
     element::Float,
@@ -24,7 +25,10 @@ params! { struct Params { length: u32, block: u32, scale: f32, add: u32, in_plac
 const LARGEST: usize = 1024;
 
 const fn quarters(source: Source) -> Source {
-    let source = source.workgroup_size([LARGEST as u32 / 4, 1, 1]).tile([LARGEST as u32, 1, 1]).workgroup_bytes(8 * LARGEST as u32);
+    let source = source
+        .workgroup_size([LARGEST as u32 / 4, 1, 1])
+        .tile([LARGEST as u32, 1, 1])
+        .workgroup_bytes(8 * LARGEST as u32);
     source.work(Work::new(4, "elements", 0, 4))
 }
 
@@ -41,11 +45,12 @@ static HADAMARD: Kernel = Kernel::trusted(
 
 pub(super) const KERNELS: &[&Kernel] = &[&HADAMARD];
 
-/// H·x / √`block` of every `block` neighbours along the last dimension, where H\[i, j\] = (-1)^(ones in i & j), Sylvester's order; `block` is a power of
-/// two up to 1024. It keeps lengths and angles. It is its own inverse, and its own gradient: dx = `hadamard(dy, block)`.
+/// H·x / √`block` of every `block` neighbours along the last dimension, where H\[i, j\] =
+/// (-1)^(ones in i & j), Sylvester's order; `block` is a power of two up to 1024. It keeps lengths
+/// and angles. It is its own inverse, and its own gradient: dx = `hadamard(dy, block)`.
 ///
-/// Sums are `f32`, in the order of the fast transform: log₂ `block` steps, of which step h = 1, 2, 4, ... makes of elements h apart their sum and their
-/// difference. The factor comes last.
+/// Sums are `f32`, in the order of the fast transform: log₂ `block` steps, of which step h = 1, 2,
+/// 4, ... makes of elements h apart their sum and their difference. The factor comes last.
 ///
 /// # Errors
 /// As [`hadamard_into`].
@@ -58,28 +63,51 @@ pub fn hadamard<T: Float>(encoder: &mut Encoder, x: &Tensor<T>, block: usize) ->
 /// [`hadamard`] into a tensor of the caller, which may be `x` itself.
 ///
 /// # Errors
-/// [`Error::Invalid`] for a block that is no power of two up to 1024, [`Error::Shape`] if the last dimension is not whole blocks or the output has another
-/// shape.
-pub fn hadamard_into<'y, T: Float>(encoder: &mut Encoder, x: &Tensor<T>, block: usize, y: impl Into<Out<'y, T>>) -> Result<()> {
+/// [`Error::Invalid`] for a block that is no power of two up to 1024, [`Error::Shape`] if the last
+/// dimension is not whole blocks or the output has another shape.
+pub fn hadamard_into<'y, T: Float>(
+    encoder: &mut Encoder,
+    x: &Tensor<T>,
+    block: usize,
+    y: impl Into<Out<'y, T>>,
+) -> Result<()> {
     let (op, y) = ("hadamard", y.into());
     check(block)?;
     if !x.shape().as_matrix().1.is_multiple_of(block) {
-        return Err(Error::Shape { op, what: "x", expected: format!("[.., a multiple of {block}]"), found: x.shape() });
+        return Err(Error::Shape {
+            op,
+            what: "x",
+            expected: format!("[.., a multiple of {block}]"),
+            found: x.shape(),
+        });
     }
     y.check_shape(op, x.shape())?;
     let in_place = x.bound().id() == y.tensor().bound().id();
-    let params =
-        Params { length: x.len() as u32, block: block as u32, scale: scale(block), add: y.adds().into(), in_place: in_place.into() };
+    let params = Params {
+        length: x.len() as u32,
+        block: block as u32,
+        scale: scale(block),
+        add: y.adds().into(),
+        in_place: in_place.into(),
+    };
     // wgpu binds no buffer for reading that is bound for writing.
     let unread = if in_place { Some(Tensor::<T>::uninit(encoder.context(), [1])?) } else { None };
-    encoder.dispatch(&HADAMARD, &params, &[unread.as_ref().unwrap_or(x), y.tensor()], [x.len(), 1, 1])
+    encoder.dispatch(
+        &HADAMARD,
+        &params,
+        &[unread.as_ref().unwrap_or(x), y.tensor()],
+        [x.len(), 1, 1],
+    )
 }
 
 fn check(block: usize) -> Result<()> {
     if block.is_power_of_two() && block <= LARGEST {
         return Ok(());
     }
-    Err(Error::Invalid { op: "hadamard", what: format!("blocks of {block}; a power of two up to {LARGEST} is needed") })
+    Err(Error::Invalid {
+        op: "hadamard",
+        what: format!("blocks of {block}; a power of two up to {LARGEST} is needed"),
+    })
 }
 
 fn scale(block: usize) -> f32 {
@@ -89,7 +117,8 @@ fn scale(block: usize) -> f32 {
 /// The CPU twin of [`hadamard`], in place: the same bits.
 ///
 /// # Errors
-/// [`Error::Invalid`] for a block that is no power of two up to 1024, [`Error::Length`] if `x` is not whole blocks.
+/// [`Error::Invalid`] for a block that is no power of two up to 1024, [`Error::Length`] if `x` is
+/// not whole blocks.
 pub fn hadamard_cpu(x: &mut [f32], block: usize) -> Result<()> {
     check(block)?;
     if !x.len().is_multiple_of(block) {

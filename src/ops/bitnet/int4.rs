@@ -61,10 +61,15 @@ impl QuantizedInt4 {
     pub fn uninit(context: &Context, shape: impl Into<Shape>) -> Result<Self> {
         let shape = shape.into();
         let (rows, columns) = shape.as_matrix();
-        Ok(Self { codes: Tensor::uninit(context, [rows, columns.div_ceil(CODES)])?, scales: Tensor::uninit(context, [rows])?, shape })
+        Ok(Self {
+            codes: Tensor::uninit(context, [rows, columns.div_ceil(CODES)])?,
+            scales: Tensor::uninit(context, [rows])?,
+            shape,
+        })
     }
 
-    /// `[rows, ⌈k / 8⌉]` words of eight codes each, in two's complement, the first in the lowest bits; 0 beyond the end of a row.
+    /// `[rows, ⌈k / 8⌉]` words of eight codes each, in two's complement, the first in the lowest
+    /// bits; 0 beyond the end of a row.
     pub fn codes(&self) -> &Tensor<u32> {
         &self.codes
     }
@@ -88,9 +93,14 @@ impl QuantizedInt4 {
         let (words, scales) = (words.await?, scales.await?);
         let columns = self.shape.as_matrix().1;
         // Shifted up and down again, which brings the sign along.
-        let code = |words: &[u32], i: usize| ((words[i / CODES] << (28 - 4 * (i % CODES))) as i32 >> 28) as i8;
+        let code = |words: &[u32], i: usize| {
+            ((words[i / CODES] << (28 - 4 * (i % CODES))) as i32 >> 28) as i8
+        };
         let row = |words: &[u32]| (0..columns).map(|i| code(words, i)).collect::<Vec<_>>();
-        Ok(HostInt4 { codes: words.chunks(columns.div_ceil(CODES).max(1)).flat_map(row).collect(), scales })
+        Ok(HostInt4 {
+            codes: words.chunks(columns.div_ceil(CODES).max(1)).flat_map(row).collect(),
+            scales,
+        })
     }
 }
 
@@ -107,16 +117,24 @@ impl HostInt4 {
     /// The numbers that the codes stand for: the CPU twin of [`dequantize_int4`].
     pub fn dequantize(&self) -> Vec<f32> {
         let columns = self.codes.len() / self.scales.len().max(1);
-        self.codes.iter().enumerate().map(|(i, &code)| f32::from(code) / self.scales[i / columns]).collect()
+        self.codes
+            .iter()
+            .enumerate()
+            .map(|(i, &code)| f32::from(code) / self.scales[i / columns])
+            .collect()
     }
 }
 
-/// Every row of `x` `[.., k]` in 4 bits: code = clamp(round(x·a), -8, 7), ties to even, with a = 7 / max(max|x|, 1e-5) over the row. (BitNet a4.8,
-/// Wang et al. 2024, arXiv:2411.04965, has activations of 4 bits.) A row that holds a NaN or an infinity gets codes 0 and scale NaN.
+/// Every row of `x` `[.., k]` in 4 bits: code = clamp(round(x·a), -8, 7), ties to even, with a = 7
+/// / max(max|x|, 1e-5) over the row. (BitNet a4.8, Wang et al. 2024, arXiv:2411.04965, has
+/// activations of 4 bits.) A row that holds a NaN or an infinity gets codes 0 and scale NaN.
 ///
 /// # Errors
 /// [`Error::TooLarge`]; what [`Encoder::dispatch`] reports.
-pub fn quantize_activations_4bit<T: Float>(encoder: &mut Encoder, x: &Tensor<T>) -> Result<QuantizedInt4> {
+pub fn quantize_activations_4bit<T: Float>(
+    encoder: &mut Encoder,
+    x: &Tensor<T>,
+) -> Result<QuantizedInt4> {
     let xq = QuantizedInt4::uninit(encoder.context(), x.shape())?;
     quantize_activations_4bit_into(encoder, x, &xq)?;
     Ok(xq)
@@ -126,15 +144,29 @@ pub fn quantize_activations_4bit<T: Float>(encoder: &mut Encoder, x: &Tensor<T>)
 ///
 /// # Errors
 /// [`Error::Shape`] if they have another shape.
-pub fn quantize_activations_4bit_into<T: Float>(encoder: &mut Encoder, x: &Tensor<T>, xq: &QuantizedInt4) -> Result<()> {
+pub fn quantize_activations_4bit_into<T: Float>(
+    encoder: &mut Encoder,
+    x: &Tensor<T>,
+    xq: &QuantizedInt4,
+) -> Result<()> {
     if xq.shape != x.shape() {
         let (op, expected) = ("quantize_activations_4bit", x.shape().to_string());
         return Err(Error::Shape { op, what: "the output", expected, found: xq.shape });
     }
     let (rows, columns) = x.shape().as_matrix();
     let words = columns.div_ceil(CODES);
-    let params = Params { rows: rows as u32, columns: columns as u32, lanes: lanes(columns) as u32, words: words as u32 };
-    encoder.dispatch(&QUANTIZE_ACTIVATIONS_4BIT, &params, &[x, &xq.codes, &xq.scales], rows_extent(rows, columns))
+    let params = Params {
+        rows: rows as u32,
+        columns: columns as u32,
+        lanes: lanes(columns) as u32,
+        words: words as u32,
+    };
+    encoder.dispatch(
+        &QUANTIZE_ACTIVATIONS_4BIT,
+        &params,
+        &[x, &xq.codes, &xq.scales],
+        rows_extent(rows, columns),
+    )
 }
 
 /// code / scale, of the shape of what was quantised: floats again. What is not finite is NaN.
@@ -151,26 +183,47 @@ pub fn dequantize_int4<T: Float>(encoder: &mut Encoder, x: &QuantizedInt4) -> Re
 ///
 /// # Errors
 /// [`Error::Shape`] if it has another shape.
-pub fn dequantize_int4_into<'y, T: Float>(encoder: &mut Encoder, x: &QuantizedInt4, y: impl Into<Out<'y, T>>) -> Result<()> {
+pub fn dequantize_int4_into<'y, T: Float>(
+    encoder: &mut Encoder,
+    x: &QuantizedInt4,
+    y: impl Into<Out<'y, T>>,
+) -> Result<()> {
     let y = y.into();
     y.check_shape("dequantize_int4", x.shape)?;
     let (rows, columns) = x.shape.as_matrix();
     let words = columns.div_ceil(CODES);
-    let params = BackParams { rows: rows as u32, columns: columns as u32, words: words as u32, add: y.adds().into() };
-    encoder.dispatch(&DEQUANTIZE_INT4, &params, &[&x.codes, &x.scales, y.tensor()], [rows * words, 1, 1])
+    let params = BackParams {
+        rows: rows as u32,
+        columns: columns as u32,
+        words: words as u32,
+        add: y.adds().into(),
+    };
+    encoder.dispatch(
+        &DEQUANTIZE_INT4,
+        &params,
+        &[&x.codes, &x.scales, y.tensor()],
+        [rows * words, 1, 1],
+    )
 }
 
 /// The CPU twin of [`quantize_activations_4bit`]: the same bits. `x` is `[tokens, features]`.
 ///
 /// # Errors
 /// [`Error::Length`] if `x` is not whole rows.
-pub fn quantize_activations_4bit_cpu<T: Float>(x: &[T], tokens: usize, features: usize) -> Result<HostInt4> {
+pub fn quantize_activations_4bit_cpu<T: Float>(
+    x: &[T],
+    tokens: usize,
+    features: usize,
+) -> Result<HostInt4> {
     if tokens.checked_mul(features) != Some(x.len()) {
         return Err(Error::Length { shape: [tokens, features].into(), found: x.len() });
     }
     let row = |token: usize| x[token * features..][..features].iter().map(|&v| v.into());
-    let scales: Vec<f32> = (0..tokens).map(|token| absmax_scale(largest_magnitude(row(token)), 7.0)).collect();
+    let scales: Vec<f32> =
+        (0..tokens).map(|token| absmax_scale(largest_magnitude(row(token)), 7.0)).collect();
     // Of NaN, the scale of a row that is not finite, 0.
-    let code = |(i, &v): (usize, &T)| (v.into() * scales[i / features]).round_ties_even().clamp(-8.0, 7.0) as i8;
+    let code = |(i, &v): (usize, &T)| {
+        (v.into() * scales[i / features]).round_ties_even().clamp(-8.0, 7.0) as i8
+    };
     Ok(HostInt4 { codes: x.iter().enumerate().map(code).collect(), scales })
 }

@@ -21,20 +21,27 @@ params! { struct Params { length: u32, per_scale: u32, zeros: u32, add: u32 } }
 static DEQUANTIZE_INT8: Kernel = Kernel::trusted(
     "dequantize_int8",
     Params::FIELDS,
-    &[read("codes", U32), read("scales", F32), read("zero_points", I32), read_write("y", Float("Y"))],
+    &[
+        read("codes", U32),
+        read("scales", F32),
+        read("zero_points", I32),
+        read_write("y", Float("Y")),
+    ],
     &[Source::wgsl(wgsl!["shared/ids", "shared/flat", EXACT, "bitnet/dequantize_int8"])],
 )
 .flat();
 
 pub(super) const KERNELS: &[&Kernel] = &[&DEQUANTIZE_INT8];
 
-/// Numbers on the GPU in 8 bits: x ≈ (code - zero point) / scale. They lie as `x` does, in plain tensors: [`cast`](crate::tensor::cast) and others take
-/// the codes. ([`QuantizedActivations`](super::QuantizedActivations) are laid out for BitLinear.)
+/// Numbers on the GPU in 8 bits: x ≈ (code - zero point) / scale. They lie as `x` does, in plain
+/// tensors: [`cast`](crate::tensor::cast) and others take the codes.
+/// ([`QuantizedActivations`](super::QuantizedActivations) are laid out for BitLinear.)
 #[derive(Clone, Debug)]
 pub struct QuantizedInt8 {
     /// Of the shape of `x`.
     pub codes: Tensor<i8>,
-    /// `[rows]`, one a row, or `[]`, one for the tensor. What is not finite has scale NaN and codes 0.
+    /// `[rows]`, one a row, or `[]`, one for the tensor. What is not finite has scale NaN and codes
+    /// 0.
     pub scales: Tensor<f32>,
     /// The code of 0, one for each scale; `None` where that is 0.
     pub zero_points: Option<Tensor<i32>>,
@@ -59,22 +66,44 @@ impl Scaled {
 impl QuantizedInt8 {
     /// What an op will write for `x` of a shape, with zero points or without.
     pub(super) fn uninit(context: &Context, x: Shape, scaled: Scaled, zeros: bool) -> Result<Self> {
-        let (codes, scales) = (Tensor::uninit(context, x)?, Tensor::uninit(context, scaled.shape(x))?);
-        let zero_points = if zeros { Some(Tensor::uninit(context, scaled.shape(x))?) } else { None };
+        let (codes, scales) =
+            (Tensor::uninit(context, x)?, Tensor::uninit(context, scaled.shape(x))?);
+        let zero_points =
+            if zeros { Some(Tensor::uninit(context, scaled.shape(x))?) } else { None };
         Ok(Self { codes, scales, zero_points })
     }
 
     /// Refuses what of the caller an op that writes so cannot write for `x` of a shape.
-    pub(super) fn check_output(&self, op: &'static str, x: Shape, scaled: Scaled, zeros: bool) -> Result<()> {
+    pub(super) fn check_output(
+        &self,
+        op: &'static str,
+        x: Shape,
+        scaled: Scaled,
+        zeros: bool,
+    ) -> Result<()> {
         let wanted = scaled.shape(x);
-        let zero_points = self.zero_points.as_ref().map(|zeros| ("zero_points of the output", zeros.shape(), wanted));
-        let parts = [("codes of the output", self.codes.shape(), x), ("scales of the output", self.scales.shape(), wanted)];
-        if let Some((what, found, expected)) = parts.into_iter().chain(zero_points).find(|(_, found, wanted)| found != wanted) {
+        let zero_points = self
+            .zero_points
+            .as_ref()
+            .map(|zeros| ("zero_points of the output", zeros.shape(), wanted));
+        let parts = [
+            ("codes of the output", self.codes.shape(), x),
+            ("scales of the output", self.scales.shape(), wanted),
+        ];
+        if let Some((what, found, expected)) =
+            parts.into_iter().chain(zero_points).find(|(_, found, wanted)| found != wanted)
+        {
             return Err(Error::Shape { op, what, expected: expected.to_string(), found });
         }
         match (zeros, zero_points) {
-            (true, None) => Err(Error::Invalid { op, what: "the output has no zero points; they are made".to_owned() }),
-            (false, Some(_)) => Err(Error::Invalid { op, what: "the output has zero points; none are made".to_owned() }),
+            (true, None) => Err(Error::Invalid {
+                op,
+                what: "the output has no zero points; they are made".to_owned(),
+            }),
+            (false, Some(_)) => Err(Error::Invalid {
+                op,
+                what: "the output has zero points; none are made".to_owned(),
+            }),
             _ => Ok(()),
         }
     }
@@ -89,12 +118,20 @@ impl QuantizedInt8 {
         let (shape, found) = (self.codes.shape(), self.scales.shape());
         let [rows, one] = [Scaled::Rows, Scaled::Tensor].map(|scaled| scaled.shape(shape));
         if found != rows && found != one {
-            return Err(Error::Shape { op, what: "scales", expected: format!("{rows} or {one}"), found });
+            return Err(Error::Shape {
+                op,
+                what: "scales",
+                expected: format!("{rows} or {one}"),
+                found,
+            });
         }
         match &self.zero_points {
-            Some(zeros) if zeros.shape() != found => {
-                Err(Error::Shape { op, what: "zero_points", expected: found.to_string(), found: zeros.shape() })
-            }
+            Some(zeros) if zeros.shape() != found => Err(Error::Shape {
+                op,
+                what: "zero_points",
+                expected: found.to_string(),
+                found: zeros.shape(),
+            }),
             _ => Ok(()),
         }
     }
@@ -104,7 +141,8 @@ impl QuantizedInt8 {
     /// # Errors
     /// What the device reports.
     pub async fn read(&self) -> Result<HostInt8> {
-        let (codes, scales, zeros) = (self.codes.read(), self.scales.read(), self.zero_points.as_ref().map(Tensor::read));
+        let (codes, scales, zeros) =
+            (self.codes.read(), self.scales.read(), self.zero_points.as_ref().map(Tensor::read));
         let zero_points = match zeros {
             Some(zeros) => Some(zeros.await?),
             None => None,
@@ -151,7 +189,11 @@ pub fn dequantize_int8<T: Float>(encoder: &mut Encoder, x: &QuantizedInt8) -> Re
 ///
 /// # Errors
 /// [`Error::Shape`] if it does not fit, or scales or zero points do not.
-pub fn dequantize_int8_into<'y, T: Float>(encoder: &mut Encoder, x: &QuantizedInt8, y: impl Into<Out<'y, T>>) -> Result<()> {
+pub fn dequantize_int8_into<'y, T: Float>(
+    encoder: &mut Encoder,
+    x: &QuantizedInt8,
+    y: impl Into<Out<'y, T>>,
+) -> Result<()> {
     let (op, y) = ("dequantize_int8", y.into());
     x.check(op)?;
     y.check_shape(op, x.codes.shape())?;
@@ -162,10 +204,16 @@ pub fn dequantize_int8_into<'y, T: Float>(encoder: &mut Encoder, x: &QuantizedIn
         zeros: x.zero_points.is_some().into(),
         add: y.adds().into(),
     };
-    encoder.dispatch(&DEQUANTIZE_INT8, &params, &[&x.codes, &x.scales, &x.bound_zero_points(), y.tensor()], [length.div_ceil(4), 1, 1])
+    encoder.dispatch(
+        &DEQUANTIZE_INT8,
+        &params,
+        &[&x.codes, &x.scales, &x.bound_zero_points(), y.tensor()],
+        [length.div_ceil(4), 1, 1],
+    )
 }
 
-/// Threads that share a row in wgsl/bitnet/quantize_rows.wgsl: no more than leave whole words of codes to a workgroup.
+/// Threads that share a row in wgsl/bitnet/quantize_rows.wgsl: no more than leave whole words of
+/// codes to a workgroup.
 pub(super) fn word_lanes(columns: usize) -> usize {
     let most = if columns.is_multiple_of(4) { THREADS } else { THREADS / 4 };
     lanes(columns).min(most)

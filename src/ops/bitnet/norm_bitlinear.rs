@@ -1,5 +1,6 @@
-//! RMSNorm, the activation quantiser and BitLinear in one dispatch, for few tokens: what decoding is made of. The same bits as
-//! [`rms_norm_quantize`](super::rms_norm_quantize) and [`bitlinear_quantized`](super::bitlinear_quantized) one after another.
+//! RMSNorm, the activation quantiser and BitLinear in one dispatch, for few tokens: what decoding
+//! is made of. The same bits as [`rms_norm_quantize`](super::rms_norm_quantize) and
+//! [`bitlinear_quantized`](super::bitlinear_quantized) one after another.
 
 use super::{
     activations::{Layout, QuantizedActivations},
@@ -34,28 +35,45 @@ use crate::{
 
 params! { struct Params { rows: u32, features: u32, words: u32, tile: u32, normalise: u32, eps: f32, add: u32 } }
 
-const BINDINGS: &[Binding] = &[read("codes", U32), read("w_scale", F32), read("source", F32), read("gain", F32), read_write("y", F32)];
+const BINDINGS: &[Binding] = &[
+    read("codes", U32),
+    read("w_scale", F32),
+    read("source", F32),
+    read("gain", F32),
+    read_write("y", F32),
+];
 
 const fn kernel(name: &'static str, sources: &'static [Source]) -> Kernel {
     Kernel::trusted(name, Params::FIELDS, BINDINGS, sources).entry("norm_bitlinear")
 }
 
-const PARAMS_MSL: Part = Part::new("Params", "struct Params { uint rows, features, words, tile, normalise; float eps; uint add; };\n");
+const PARAMS_MSL: Part = Part::new(
+    "Params",
+    "struct Params { uint rows, features, words, tile, normalise; float eps; uint add; };\n",
+);
 
-/// Threads, the text's numbers, bytes of workgroup memory, weights of a turn. The tile is given at run time, so the grid counts workgroups.
-const fn source(source: Source, threads: u32, constants: &'static [(&'static str, u32)], bytes: u32, weights: u32) -> Source {
-    source.workgroup_size([threads, 1, 1]).tile([1, 1, 1]).constants(constants).workgroup_bytes(bytes).work(Work::new(
-        weights,
-        "weights",
-        weights / 4,
-        2 * weights,
-    ))
+/// Threads, the text's numbers, bytes of workgroup memory, weights of a turn. The tile is given at
+/// run time, so the grid counts workgroups.
+const fn source(
+    source: Source,
+    threads: u32,
+    constants: &'static [(&'static str, u32)],
+    bytes: u32,
+    weights: u32,
+) -> Source {
+    source
+        .workgroup_size([threads, 1, 1])
+        .tile([1, 1, 1])
+        .constants(constants)
+        .workgroup_bytes(bytes)
+        .work(Work::new(weights, "weights", weights / 4, 2 * weights))
 }
 
-/// The kernels of an epilogue for each layout, for rows of most models' hidden states and for those of their feed-forward layers: as many features as 16 KiB
-/// of workgroup memory hold.
+/// The kernels of an epilogue for each layout, for rows of most models' hidden states and for those
+/// of their feed-forward layers: as many features as 16 KiB of workgroup memory hold.
 struct Family {
-    /// By the turns that 32 lanes take for a row, all of whose weights are loaded before the first is multiplied.
+    /// By the turns that 32 lanes take for a row, all of whose weights are loaded before the first
+    /// is multiplied.
     int8: [Kernel; 4],
     half: [Kernel; 2],
 }
@@ -154,8 +172,8 @@ pub(super) const KERNELS: &[&Kernel] = &[
 /// A kernel, and the rows of the matrix that a workgroup takes.
 type Plan = (&'static Kernel, usize);
 
-/// The rows of a matrix that a workgroup takes, of the fewest and the most: as few as keep a large GPU busy, but no fewer, since each workgroup prepares the row
-/// once again.
+/// The rows of a matrix that a workgroup takes, of the fewest and the most: as few as keep a large
+/// GPU busy, but no fewer, since each workgroup prepares the row once again.
 pub(super) fn tile(rows: usize, [fewest, most]: [usize; 2], busy: usize) -> usize {
     let mut tile = fewest;
     while tile < most && rows.div_ceil(tile) > busy {
@@ -164,7 +182,8 @@ pub(super) fn tile(rows: usize, [fewest, most]: [usize; 2], busy: usize) -> usiz
     tile
 }
 
-/// The kernel for so many tokens of `features` times a matrix of `rows`; none where one dispatch after another is better, or where the row does not fit.
+/// The kernel for so many tokens of `features` times a matrix of `rows`; none where one dispatch
+/// after another is better, or where the row does not fit.
 fn plan(
     family: &'static Family,
     tokens: usize,
@@ -173,7 +192,11 @@ fn plan(
     capabilities: &Capabilities,
     language: ShaderLanguage,
 ) -> Option<Plan> {
-    if tokens > capabilities.choice(Choice::FusedTokens) || rows == 0 || features == 0 || !features.is_multiple_of(4) {
+    if tokens > capabilities.choice(Choice::FusedTokens)
+        || rows == 0
+        || features == 0
+        || !features.is_multiple_of(4)
+    {
         return None;
     }
     let (kernels, smallest): (&[Kernel], _) = match layout(features, capabilities, language) {
@@ -183,32 +206,45 @@ fn plan(
     };
     let fits = |kernel: &&Kernel| 16 * kernel.sources()[0].constants[0].1 as usize >= features;
     let kernel = kernels.iter().find(fits)?;
-    let busy = capabilities.choice(Choice::FusedWorkgroups).min(capabilities.max_workgroups as usize);
+    let busy =
+        capabilities.choice(Choice::FusedWorkgroups).min(capabilities.max_workgroups as usize);
     let tile = tile(rows, [smallest, kernel.sources()[0].threads() as usize], busy);
     Some((kernel, tile))
 }
 
 /// Do [`norm_bitlinear`] and [`norm_bitlinear_gated`] take one dispatch for so many tokens, here?
 pub fn norm_bitlinear_fuses(context: &Context, tokens: usize, w: &TernaryMatrix) -> bool {
-    w.group().is_none() && plan(&STORED, tokens, w.rows(), w.columns(), context.capabilities(), context.language()).is_some()
+    w.group().is_none()
+        && plan(&STORED, tokens, w.rows(), w.columns(), context.capabilities(), context.language())
+            .is_some()
 }
 
-/// `x` `[.., k]`, normalised by every row where `norm` (gain `[k]` and eps) is given, and quantised, times `w` `[n, k]`: `[.., n]`.
+/// `x` `[.., k]`, normalised by every row where `norm` (gain `[k]` and eps) is given, and
+/// quantised, times `w` `[n, k]`: `[.., n]`.
 ///
 /// The same bits as the ops one after another ([`rms_norm_quantize`](super::rms_norm_quantize) or
-/// [`quantize_activations`](super::quantize_activations), then [`bitlinear_quantized`](super::bitlinear_quantized)), which run where one dispatch is no
-/// gain: on software adapters, for more than a few tokens, for matrices scaled by groups, for more features than workgroup memory holds (8192; 7104 in the half layout) or
-/// features that are not a multiple of four.
+/// [`quantize_activations`](super::quantize_activations), then
+/// [`bitlinear_quantized`](super::bitlinear_quantized)), which run where one dispatch is no gain:
+/// on software adapters, for more than a few tokens, for matrices scaled by groups, for more
+/// features than workgroup memory holds (8192; 7104 in the half layout) or features that are not a
+/// multiple of four.
 ///
 /// # Errors
-/// [`Error::Shape`] if `x`, the gain and `w` do not fit; [`Error::Invalid`] for more than [`MAX_FEATURES`](super::MAX_FEATURES) features.
-pub fn norm_bitlinear(encoder: &mut Encoder, x: &Tensor<f32>, norm: Norm<'_, Tensor<f32>>, w: &TernaryMatrix) -> Result<Tensor<f32>> {
+/// [`Error::Shape`] if `x`, the gain and `w` do not fit; [`Error::Invalid`] for more than
+/// [`MAX_FEATURES`](super::MAX_FEATURES) features.
+pub fn norm_bitlinear(
+    encoder: &mut Encoder,
+    x: &Tensor<f32>,
+    norm: Norm<'_, Tensor<f32>>,
+    w: &TernaryMatrix,
+) -> Result<Tensor<f32>> {
     let y = Tensor::uninit(encoder.context(), x.shape().with_last(w.rows()))?;
     norm_bitlinear_into(encoder, x, norm, w, &y)?;
     Ok(y)
 }
 
-/// [`norm_bitlinear`] into a tensor of the caller, `[.., n]`; with [`Out::add`] it adds to the residual stream of a transformer.
+/// [`norm_bitlinear`] into a tensor of the caller, `[.., n]`; with [`Out::add`] it adds to the
+/// residual stream of a transformer.
 ///
 /// # Errors
 /// As [`norm_bitlinear`]; [`Error::Shape`] if the output does not fit.
@@ -229,10 +265,12 @@ pub fn norm_bitlinear_into<'a>(
     bitlinear_quantized_into(encoder, &xq, w, y)
 }
 
-/// [`norm_bitlinear`] by a matrix of `n` gates, then as many ups, and act(gate)·up of them: `[.., n]`.
+/// [`norm_bitlinear`] by a matrix of `n` gates, then as many ups, and act(gate)·up of them:
+/// `[.., n]`.
 ///
-/// With relu² the same bits as [`relu2_gate`](super::relu2_gate) of the product; with SiLU and GELU within the bounds of
-/// [`silu_gate`](super::silu_gate) and [`gelu_tanh_gate`](super::gelu_tanh_gate).
+/// With relu² the same bits as [`relu2_gate`](super::relu2_gate) of the product; with SiLU and GELU
+/// within the bounds of [`silu_gate`](super::silu_gate) and
+/// [`gelu_tanh_gate`](super::gelu_tanh_gate).
 ///
 /// # Errors
 /// As [`norm_bitlinear`]; [`Error::Shape`] for a matrix of an odd number of rows.
@@ -278,15 +316,28 @@ pub fn norm_bitlinear_gated_into(
 }
 
 /// Checks what goes in; gives the number of tokens.
-pub(super) fn check(op: &'static str, x: &Tensor<f32>, norm: Norm<'_, Tensor<f32>>, w: &TernaryMatrix) -> Result<usize> {
+pub(super) fn check(
+    op: &'static str,
+    x: &Tensor<f32>,
+    norm: Norm<'_, Tensor<f32>>,
+    w: &TernaryMatrix,
+) -> Result<usize> {
     let (tokens, features) = x.shape().as_matrix();
     if features != w.columns() {
-        return Err(Error::Shape { op, what: "x", expected: format!("[.., {}]", w.columns()), found: x.shape() });
+        return Err(Error::Shape {
+            op,
+            what: "x",
+            expected: format!("[.., {}]", w.columns()),
+            found: x.shape(),
+        });
     }
     match norm {
-        Some((gain, _)) if gain.shape().dims() != [features] => {
-            Err(Error::Shape { op, what: "gain", expected: format!("[{features}]"), found: gain.shape() })
-        }
+        Some((gain, _)) if gain.shape().dims() != [features] => Err(Error::Shape {
+            op,
+            what: "gain",
+            expected: format!("[{features}]"),
+            found: gain.shape(),
+        }),
         _ => Ok(tokens),
     }
 }
@@ -296,7 +347,12 @@ pub(super) fn check_gates(op: &'static str, w: &TernaryMatrix) -> Result<()> {
     if w.rows().is_multiple_of(2) {
         return Ok(());
     }
-    Err(Error::Shape { op, what: "w", expected: format!("[2 · n, {}]", w.columns()), found: [w.rows(), w.columns()].into() })
+    Err(Error::Shape {
+        op,
+        what: "w",
+        expected: format!("[2 · n, {}]", w.columns()),
+        found: [w.rows(), w.columns()].into(),
+    })
 }
 
 /// Records the one dispatch, if there is one for it. Shapes have been checked.
@@ -314,16 +370,33 @@ fn record(
     let Some((kernel, tile)) = plan.filter(|_| w.group().is_none()) else { return Ok(false) };
     let (gain, eps) = norm.unwrap_or((x, 0.0));
     let (rows, words, normalise) = (w.rows() as u32, w.row_words() as u32, norm.is_some().into());
-    let params = Params { rows, features: features as u32, words, tile: tile as u32, normalise, eps, add: y.adds().into() };
-    let extent = Extent::with_work([w.rows().div_ceil(tile), tokens, 1], product(&[w.rows(), tokens, features]));
+    let params = Params {
+        rows,
+        features: features as u32,
+        words,
+        tile: tile as u32,
+        normalise,
+        eps,
+        add: y.adds().into(),
+    };
+    let extent = Extent::with_work(
+        [w.rows().div_ceil(tile), tokens, 1],
+        product(&[w.rows(), tokens, features]),
+    );
     encoder.dispatch(kernel, &params, &[&w.codes, &w.scales, x, gain, y.tensor()], extent)?;
     Ok(true)
 }
 
 /// The dispatch before BitLinear, where there are two.
-fn quantized(encoder: &mut Encoder, x: &Tensor<f32>, norm: Norm<'_, Tensor<f32>>, w: &TernaryMatrix) -> Result<QuantizedActivations> {
+fn quantized(
+    encoder: &mut Encoder,
+    x: &Tensor<f32>,
+    norm: Norm<'_, Tensor<f32>>,
+    w: &TernaryMatrix,
+) -> Result<QuantizedActivations> {
     let (tokens, features) = x.shape().as_matrix();
-    let layout = if w.group().is_some() { Layout::Int8 } else { layout_on(features, encoder.context()) };
+    let layout =
+        if w.group().is_some() { Layout::Int8 } else { layout_on(features, encoder.context()) };
     let xq = QuantizedActivations::uninit(encoder.context(), tokens, features, layout)?;
     match norm {
         Some((gain, eps)) => rms_norm_quantize_into(encoder, x, gain, eps, &xq)?,
@@ -335,7 +408,9 @@ fn quantized(encoder: &mut Encoder, x: &Tensor<f32>, norm: Norm<'_, Tensor<f32>>
 /// Is there a gain for every column?
 pub(super) fn check_gain(norm: Norm<'_, [f32]>, w: &PackedTernary) -> Result<()> {
     match norm {
-        Some((gain, _)) if gain.len() != w.columns() => Err(Error::Length { shape: [w.columns()].into(), found: gain.len() }),
+        Some((gain, _)) if gain.len() != w.columns() => {
+            Err(Error::Length { shape: [w.columns()].into(), found: gain.len() })
+        }
         _ => Ok(()),
     }
 }
@@ -343,8 +418,14 @@ pub(super) fn check_gain(norm: Norm<'_, [f32]>, w: &PackedTernary) -> Result<()>
 /// The CPU twin of [`norm_bitlinear`]: the same bits. `x` is `[tokens, w.columns()]`.
 ///
 /// # Errors
-/// [`Error::Length`] if `x` is not whole rows or the gain has another length; [`Error::Invalid`] as for [`norm_bitlinear`].
-pub fn norm_bitlinear_cpu(x: &[f32], tokens: usize, norm: Norm<'_, [f32]>, w: &PackedTernary) -> Result<Vec<f32>> {
+/// [`Error::Length`] if `x` is not whole rows or the gain has another length; [`Error::Invalid`] as
+/// for [`norm_bitlinear`].
+pub fn norm_bitlinear_cpu(
+    x: &[f32],
+    tokens: usize,
+    norm: Norm<'_, [f32]>,
+    w: &PackedTernary,
+) -> Result<Vec<f32>> {
     check_gain(norm, w)?;
     let xq = match norm {
         Some((gain, eps)) => rms_norm_quantize_cpu(x, tokens, gain, eps)?,
@@ -357,7 +438,13 @@ pub fn norm_bitlinear_cpu(x: &[f32], tokens: usize, norm: Norm<'_, [f32]>, w: &P
 ///
 /// # Errors
 /// As [`norm_bitlinear_cpu`]; [`Error::Length`] for a matrix of an odd number of rows.
-pub fn norm_bitlinear_gated_cpu(x: &[f32], tokens: usize, norm: Norm<'_, [f32]>, w: &PackedTernary, gate: Gate) -> Result<Vec<f32>> {
+pub fn norm_bitlinear_gated_cpu(
+    x: &[f32],
+    tokens: usize,
+    norm: Norm<'_, [f32]>,
+    w: &PackedTernary,
+    gate: Gate,
+) -> Result<Vec<f32>> {
     if !w.rows().is_multiple_of(2) {
         return Err(Error::Length { shape: [w.rows() / 2, 2].into(), found: w.rows() });
     }
@@ -370,8 +457,15 @@ mod tests {
     use super::*;
     use ShaderLanguage::{Msl, Wgsl};
 
-    fn chosen(tokens: usize, rows: usize, features: usize, capabilities: &Capabilities, language: ShaderLanguage) -> Option<(&str, usize)> {
-        plan(&STORED, tokens, rows, features, capabilities, language).map(|(kernel, tile)| (kernel.name, tile))
+    fn chosen(
+        tokens: usize,
+        rows: usize,
+        features: usize,
+        capabilities: &Capabilities,
+        language: ShaderLanguage,
+    ) -> Option<(&str, usize)> {
+        plan(&STORED, tokens, rows, features, capabilities, language)
+            .map(|(kernel, tile)| (kernel.name, tile))
     }
 
     #[test]

@@ -1,5 +1,7 @@
-//! RMSNorm, rounding to block floating point and BitLinear in one dispatch, for few tokens: what decoding is made of where activations are floats. The same bits as
-//! [`rms_norm_round_into`](super::rms_norm_round_into) and [`bitlinear_rounded`](super::bitlinear_rounded()) one after another.
+//! RMSNorm, rounding to block floating point and BitLinear in one dispatch, for few tokens: what
+//! decoding is made of where activations are floats. The same bits as
+//! [`rms_norm_round_into`](super::rms_norm_round_into) and
+//! [`bitlinear_rounded`](super::bitlinear_rounded()) one after another.
 
 use super::{
     bitlinear_rounded::{bitlinear_rounded, bitlinear_rounded_cpu, bitlinear_rounded_into},
@@ -7,7 +9,10 @@ use super::{
     gate_quantize::{Gate, Norm},
     norm_bitlinear::{check, check_gain, check_gates, tile},
     rms_norm_round::{rms_norm_round_cpu, rms_norm_round_into},
-    round_activations::{BLOCK, RoundedActivations, RoundedLayout, layout, round_activations_cpu, round_activations_into, rounded_block},
+    round_activations::{
+        BLOCK, RoundedActivations, RoundedLayout, layout, round_activations_cpu,
+        round_activations_into, rounded_block,
+    },
 };
 use crate::{
     choices::Choice,
@@ -35,7 +40,13 @@ params! {
     struct Params { rows: u32, features: u32, words: u32, tile: u32, blocks: u32, groups: u32, group_blocks: u32, normalise: u32, eps: f32, add: u32 }
 }
 
-const BINDINGS: &[Binding] = &[read("codes", U32), read("w_scale", F32), read("source", F32), read("gain", F32), read_write("y", F32)];
+const BINDINGS: &[Binding] = &[
+    read("codes", U32),
+    read("w_scale", F32),
+    read("source", F32),
+    read("gain", F32),
+    read_write("y", F32),
+];
 
 const PARAMS_MSL: Part = Part::new(
     "Params",
@@ -44,14 +55,21 @@ const PARAMS_MSL: Part = Part::new(
 
 /// Threads of a workgroup, each of which prepares sixteen columns of a chunk.
 const THREADS: u32 = 128;
-/// The fewest rows of a workgroup, which makes sixteen at a time: of packed products, and of those in floats, which are for GPUs of fewer cores.
+/// The fewest rows of a workgroup, which makes sixteen at a time: of packed products, and of those
+/// in floats, which are for GPUs of fewer cores.
 const FEWEST: [usize; 2] = [16, 64];
 /// The most.
 const MOST: u32 = 64;
 
-/// A turn is a quad of words of four rows. The tile is given at run time, so the grid counts workgroups.
+/// A turn is a quad of words of four rows. The tile is given at run time, so the grid counts
+/// workgroups.
 const fn source(source: Source, bytes: u32, work: Work) -> Source {
-    source.workgroup_size([THREADS, 1, 1]).tile([1, 1, 1]).constants(&[("ROWS", MOST)]).workgroup_bytes(bytes).work(work)
+    source
+        .workgroup_size([THREADS, 1, 1])
+        .tile([1, 1, 1])
+        .constants(&[("ROWS", MOST)])
+        .workgroup_bytes(bytes)
+        .work(work)
 }
 
 /// In WGSL, with so many bytes of workgroup memory for a chunk.
@@ -64,7 +82,11 @@ const fn chunks(parts: &'static [Part], bytes: u32, work: Work) -> Source {
 
 /// In three planes of bytes.
 const fn packed(parts: &'static [Part]) -> Source {
-    chunks(parts, 3 * 16 * (THREADS + THREADS / 8) + 8 * THREADS / 8, Work::new(3 * 256, "products", 64, 3 * 2 * 256))
+    chunks(
+        parts,
+        3 * 16 * (THREADS + THREADS / 8) + 8 * THREADS / 8,
+        Work::new(3 * 256, "products", 64, 3 * 2 * 256),
+    )
 }
 
 /// In floats, of which a turn is a word of four rows.
@@ -73,10 +95,15 @@ const fn floats(parts: &'static [Part]) -> Source {
 }
 
 const fn floats_msl(parts: &'static [Part]) -> Source {
-    source(Source::msl(parts), 4 * 64 + 4 * 16 * THREADS + 4 * 4 * 4 * 17 + 4 * MOST, Work::new(256, "products", 64, 2 * 256))
+    source(
+        Source::msl(parts),
+        4 * 64 + 4 * 16 * THREADS + 4 * 4 * 4 * 17 + 4 * MOST,
+        Work::new(256, "products", 64, 2 * 256),
+    )
 }
 
-/// Declares a kernel for packed products and one for floats, by the parts that say what becomes of a product, which have the same names in both languages.
+/// Declares a kernel for packed products and one for floats, by the parts that say what becomes of
+/// a product, which have the same names in both languages.
 macro_rules! kernels_of {
     ($name:literal, [$($part:tt),*]) => {
         [
@@ -112,14 +139,22 @@ macro_rules! kernels_of {
 
 /// For packed products, and for floats.
 static STORED: [Kernel; 2] = kernels_of!("", ["bitnet/rows_stored"]);
-static RELU2: [Kernel; 2] = kernels_of!("_relu2", ["tensor/relu2", "bitnet/gate", "bitnet/rows_gated"]);
-static SILU: [Kernel; 2] = kernels_of!("_silu", ["shared/exp", "shared/sigmoid", "tensor/silu", "bitnet/gate", "bitnet/rows_gated"]);
-static GELU: [Kernel; 2] =
-    kernels_of!("_gelu_tanh", ["shared/exp", "shared/sigmoid", "tensor/gelu_tanh", "bitnet/gate", "bitnet/rows_gated"]);
+static RELU2: [Kernel; 2] =
+    kernels_of!("_relu2", ["tensor/relu2", "bitnet/gate", "bitnet/rows_gated"]);
+static SILU: [Kernel; 2] = kernels_of!(
+    "_silu",
+    ["shared/exp", "shared/sigmoid", "tensor/silu", "bitnet/gate", "bitnet/rows_gated"]
+);
+static GELU: [Kernel; 2] = kernels_of!(
+    "_gelu_tanh",
+    ["shared/exp", "shared/sigmoid", "tensor/gelu_tanh", "bitnet/gate", "bitnet/rows_gated"]
+);
 
-pub(super) const KERNELS: &[&Kernel] = &[&STORED[0], &STORED[1], &RELU2[0], &RELU2[1], &SILU[0], &SILU[1], &GELU[0], &GELU[1]];
+pub(super) const KERNELS: &[&Kernel] =
+    &[&STORED[0], &STORED[1], &RELU2[0], &RELU2[1], &SILU[0], &SILU[1], &GELU[0], &GELU[1]];
 
-/// Do [`norm_bitlinear_rounded_into`] and [`norm_bitlinear_rounded_gated_into`] take one dispatch for so many tokens, here?
+/// Do [`norm_bitlinear_rounded_into`] and [`norm_bitlinear_rounded_gated_into`] take one dispatch
+/// for so many tokens, here?
 pub fn norm_bitlinear_rounded_fuses(context: &Context, tokens: usize, w: &TernaryMatrix) -> bool {
     form(context, tokens, w).is_some()
 }
@@ -137,12 +172,15 @@ fn form(context: &Context, tokens: usize, w: &TernaryMatrix) -> Option<usize> {
     }
 }
 
-/// `x` `[.., k]`, normalised by every row where `norm` (gain `[k]` and eps) is given, and rounded, times `w` `[n, k]`, into a tensor of the caller, `[.., n]`; with
-/// [`Out::add`] it adds to the residual stream of a transformer. For models whose activations are not quantised.
+/// `x` `[.., k]`, normalised by every row where `norm` (gain `[k]` and eps) is given, and rounded,
+/// times `w` `[n, k]`, into a tensor of the caller, `[.., n]`; with [`Out::add`] it adds to the
+/// residual stream of a transformer. For models whose activations are not quantised.
 ///
-/// The same bits as the ops one after another ([`rms_norm_round_into`](super::rms_norm_round_into) or [`round_activations`](super::round_activations()), then
-/// [`bitlinear_rounded`](super::bitlinear_rounded())), which run where one dispatch is no gain: for more than a few tokens, on software adapters, and for matrices
-/// whose blocks are not of 128 columns, or whose rows are not whole quads of words.
+/// The same bits as the ops one after another ([`rms_norm_round_into`](super::rms_norm_round_into)
+/// or [`round_activations`](super::round_activations()), then
+/// [`bitlinear_rounded`](super::bitlinear_rounded())), which run where one dispatch is no gain: for
+/// more than a few tokens, on software adapters, and for matrices whose blocks are not of 128
+/// columns, or whose rows are not whole quads of words.
 ///
 /// # Errors
 /// [`Error::Shape`] if `x`, the gain, `w` and the output do not fit.
@@ -163,10 +201,12 @@ pub fn norm_bitlinear_rounded_into<'a>(
     bitlinear_rounded_into(encoder, &rounded, w, y)
 }
 
-/// [`norm_bitlinear_rounded_into`] by a matrix of `n` gates, then as many ups, and act(gate)·up of them: `[.., n]`, which is overwritten.
+/// [`norm_bitlinear_rounded_into`] by a matrix of `n` gates, then as many ups, and act(gate)·up of
+/// them: `[.., n]`, which is overwritten.
 ///
-/// With relu² the same bits as [`relu2_gate`](super::relu2_gate) of the product; with SiLU and GELU within the bounds of
-/// [`silu_gate`](super::silu_gate) and [`gelu_tanh_gate`](super::gelu_tanh_gate).
+/// With relu² the same bits as [`relu2_gate`](super::relu2_gate) of the product; with SiLU and GELU
+/// within the bounds of [`silu_gate`](super::silu_gate) and
+/// [`gelu_tanh_gate`](super::gelu_tanh_gate).
 ///
 /// # Errors
 /// As [`norm_bitlinear_rounded_into`]; [`Error::Shape`] for a matrix of an odd number of rows.
@@ -198,7 +238,10 @@ pub fn norm_bitlinear_rounded_gated_into(
 /// The rows of a matrix that a workgroup takes.
 fn rows_of_workgroup(rows: usize, form: usize, capabilities: &Capabilities) -> usize {
     // Workgroups of the choice have twice as many threads.
-    let busy = capabilities.choice(Choice::FusedWorkgroups).saturating_mul(2).min(capabilities.max_workgroups as usize);
+    let busy = capabilities
+        .choice(Choice::FusedWorkgroups)
+        .saturating_mul(2)
+        .min(capabilities.max_workgroups as usize);
     tile(rows, [FEWEST[form], MOST as usize], busy)
 }
 
@@ -227,14 +270,23 @@ fn record(
         eps,
         add: y.adds().into(),
     };
-    let extent = Extent::with_work([w.rows().div_ceil(tile), tokens, 1], product(&[w.rows(), tokens, w.columns()]));
+    let extent = Extent::with_work(
+        [w.rows().div_ceil(tile), tokens, 1],
+        product(&[w.rows(), tokens, w.columns()]),
+    );
     encoder.dispatch(&kernels[form], &params, &[&w.codes, &w.scales, x, gain, y.tensor()], extent)
 }
 
 /// The dispatch before BitLinear, where there are two.
-fn rounded(encoder: &mut Encoder, x: &Tensor<f32>, norm: Norm<'_, Tensor<f32>>, w: &TernaryMatrix) -> Result<RoundedActivations> {
+fn rounded(
+    encoder: &mut Encoder,
+    x: &Tensor<f32>,
+    norm: Norm<'_, Tensor<f32>>,
+    w: &TernaryMatrix,
+) -> Result<RoundedActivations> {
     let (tokens, features) = x.shape().as_matrix();
-    let rounded = RoundedActivations::uninit(encoder.context(), tokens, features, rounded_block(w.group()))?;
+    let rounded =
+        RoundedActivations::uninit(encoder.context(), tokens, features, rounded_block(w.group()))?;
     match norm {
         Some((gain, eps)) => rms_norm_round_into(encoder, x, 0, gain, eps, &rounded)?,
         None => round_activations_into(encoder, x, &rounded)?,
@@ -242,11 +294,16 @@ fn rounded(encoder: &mut Encoder, x: &Tensor<f32>, norm: Norm<'_, Tensor<f32>>, 
     Ok(rounded)
 }
 
-/// The CPU twin of [`norm_bitlinear_rounded_into`]: the same bits. `x` is whole rows of `w.columns()`.
+/// The CPU twin of [`norm_bitlinear_rounded_into`]: the same bits. `x` is whole rows of
+/// `w.columns()`.
 ///
 /// # Errors
 /// [`Error::Length`] if `x` is not whole rows or the gain has another length.
-pub fn norm_bitlinear_rounded_cpu(x: &[f32], norm: Norm<'_, [f32]>, w: &PackedTernary) -> Result<Vec<f32>> {
+pub fn norm_bitlinear_rounded_cpu(
+    x: &[f32],
+    norm: Norm<'_, [f32]>,
+    w: &PackedTernary,
+) -> Result<Vec<f32>> {
     let block = rounded_block(w.group());
     check_gain(norm, w)?;
     let rounded = match norm {
@@ -257,7 +314,10 @@ pub fn norm_bitlinear_rounded_cpu(x: &[f32], norm: Norm<'_, [f32]>, w: &PackedTe
             rounded
         }
     };
-    let products = rounded.chunks(w.columns().max(1)).map(|row| bitlinear_rounded_cpu(row, w)).collect::<Result<Vec<_>>>()?;
+    let products = rounded
+        .chunks(w.columns().max(1))
+        .map(|row| bitlinear_rounded_cpu(row, w))
+        .collect::<Result<Vec<_>>>()?;
     Ok(products.concat())
 }
 
@@ -265,7 +325,12 @@ pub fn norm_bitlinear_rounded_cpu(x: &[f32], norm: Norm<'_, [f32]>, w: &PackedTe
 ///
 /// # Errors
 /// As [`norm_bitlinear_rounded_cpu`]; [`Error::Length`] for a matrix of an odd number of rows.
-pub fn norm_bitlinear_rounded_gated_cpu(x: &[f32], norm: Norm<'_, [f32]>, w: &PackedTernary, gate: Gate) -> Result<Vec<f32>> {
+pub fn norm_bitlinear_rounded_gated_cpu(
+    x: &[f32],
+    norm: Norm<'_, [f32]>,
+    w: &PackedTernary,
+    gate: Gate,
+) -> Result<Vec<f32>> {
     if !w.rows().is_multiple_of(2) {
         return Err(Error::Length { shape: [w.rows() / 2, 2].into(), found: w.rows() });
     }
@@ -279,8 +344,17 @@ mod tests {
     #[test]
     fn rows_of_workgroups_are_those_that_were_measured() {
         let gpu = Capabilities::example(false);
-        // Ternary-Bonsai-1.7B and 8B: q + k + v, o and down, gate + up; then as many as there may be.
-        let matrices = [(4096, 16), (2048, 16), (12_288, 32), (6144, 16), (24_576, 64), (1 << 20, 64), (1, 16)];
+        // Ternary-Bonsai-1.7B and 8B: q + k + v, o and down, gate + up; then as many as there may
+        // be.
+        let matrices = [
+            (4096, 16),
+            (2048, 16),
+            (12_288, 32),
+            (6144, 16),
+            (24_576, 64),
+            (1 << 20, 64),
+            (1, 16),
+        ];
         for (rows, wanted) in matrices {
             assert_eq!(rows_of_workgroup(rows, 0, &gpu), wanted, "{rows}");
             // As counted for Apple's GPUs.

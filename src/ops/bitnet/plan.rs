@@ -1,11 +1,13 @@
-//! Which kernel computes a BitLinear: a pure function of the problem and the device. The numbers that decide are in `choices.rs`.
+//! Which kernel computes a BitLinear: a pure function of the problem and the device. The numbers
+//! that decide are in `choices.rs`.
 
 use super::{
     activations::Layout,
     bitlinear_kernels::{
-        DIRECT, DIRECT_8, GEMM_HALF, GEMM_HALF_NARROW, GEMM_INT8, GEMV_BIASED, GEMV_BIASED_4, GEMV_HALF, GEMV_HALF_2, GEMV_HALF_4,
-        GEMV_INT8, GEMV_INT8_2, GEMV_INT8_4, GEMV_INT8_4_BUSY, GEMV_INT8_8, GEMV_INT8_8_BUSY, GEMV_INT8_TALL, INT8_UNITS_8, INT8_UNITS_16,
-        OnUnit, UNITS_8, UNITS_16,
+        DIRECT, DIRECT_8, GEMM_HALF, GEMM_HALF_NARROW, GEMM_INT8, GEMV_BIASED, GEMV_BIASED_4,
+        GEMV_HALF, GEMV_HALF_2, GEMV_HALF_4, GEMV_INT8, GEMV_INT8_2, GEMV_INT8_4, GEMV_INT8_4_BUSY,
+        GEMV_INT8_8, GEMV_INT8_8_BUSY, GEMV_INT8_TALL, INT8_UNITS_8, INT8_UNITS_16, OnUnit,
+        UNITS_8, UNITS_16,
     },
 };
 use crate::{
@@ -15,15 +17,21 @@ use crate::{
     language::ShaderLanguage,
 };
 
-/// The fewest rows that a workgroup of a GEMV of several tokens has; a dimension of a grid has only so many workgroups.
+/// The fewest rows that a workgroup of a GEMV of several tokens has; a dimension of a grid has only
+/// so many workgroups.
 const LEAST_TILE_ROWS: usize = 4;
 
-/// The layout in which activations of so many features are best quantised: int8 where packed integer products are fast; halves on
-/// Apple GPUs, which have none, as far as they are exact; int8 on software adapters, whose kernel makes
-/// two rows' products by one integer multiplication.
+/// The layout in which activations of so many features are best quantised: int8 where packed
+/// integer products are fast; halves on Apple GPUs, which have none, as far as they are exact; int8
+/// on software adapters, whose kernel makes two rows' products by one integer multiplication.
 pub fn layout(features: usize, capabilities: &Capabilities, language: ShaderLanguage) -> Layout {
-    let prefers_half = language == ShaderLanguage::Msl || !(capabilities.fast_packed_dot || capabilities.software);
-    if prefers_half && features <= Layout::Half.max_features(capabilities.half_subnormals) { Layout::Half } else { Layout::Int8 }
+    let prefers_half =
+        language == ShaderLanguage::Msl || !(capabilities.fast_packed_dot || capabilities.software);
+    if prefers_half && features <= Layout::Half.max_features(capabilities.half_subnormals) {
+        Layout::Half
+    } else {
+        Layout::Int8
+    }
 }
 
 /// [`layout`] on a context.
@@ -31,21 +39,38 @@ pub(super) fn layout_on(features: usize, context: &Context) -> Layout {
     layout(features, context.capabilities(), context.language())
 }
 
-/// The kernel for `tokens` activations of so many `features` in `layout`, times a matrix of `rows` that is not scaled by groups.
-pub fn plan(tokens: usize, rows: usize, features: usize, layout: Layout, capabilities: &Capabilities) -> &'static Kernel {
+/// The kernel for `tokens` activations of so many `features` in `layout`, times a matrix of `rows`
+/// that is not scaled by groups.
+pub fn plan(
+    tokens: usize,
+    rows: usize,
+    features: usize,
+    layout: Layout,
+    capabilities: &Capabilities,
+) -> &'static Kernel {
     &forms(tokens, rows, features, layout, capabilities)[0]
 }
 
 /// [`plan`], and behind it the kernel of the same product with an epilogue, if it has one.
-pub(super) fn forms(tokens: usize, rows: usize, features: usize, layout: Layout, capabilities: &Capabilities) -> &'static [Kernel] {
+pub(super) fn forms(
+    tokens: usize,
+    rows: usize,
+    features: usize,
+    layout: Layout,
+    capabilities: &Capabilities,
+) -> &'static [Kernel] {
     if layout == Layout::Int8
-        && let Some(forms) = without_workgroup_memory(tokens, rows, capabilities).or_else(|| on_unit(tokens, rows, features, capabilities))
+        && let Some(forms) = without_workgroup_memory(tokens, rows, capabilities)
+            .or_else(|| on_unit(tokens, rows, features, capabilities))
     {
         return forms;
     }
-    let gemv_fits = tokens <= 1 || rows.div_ceil(LEAST_TILE_ROWS) <= capabilities.max_workgroups as usize;
+    let gemv_fits =
+        tokens <= 1 || rows.div_ceil(LEAST_TILE_ROWS) <= capabilities.max_workgroups as usize;
     match layout {
-        Layout::Int8 if gemv_fits && !capabilities.fast_packed_dot => int8_expanded(tokens, rows, capabilities),
+        Layout::Int8 if gemv_fits && !capabilities.fast_packed_dot => {
+            int8_expanded(tokens, rows, capabilities)
+        }
         Layout::Int8 if gemv_fits => int8(tokens, rows, capabilities),
         Layout::Int8 => &GEMM_INT8,
         Layout::Half if gemv_fits => half(tokens, capabilities),
@@ -54,21 +79,35 @@ pub(super) fn forms(tokens: usize, rows: usize, features: usize, layout: Layout,
 }
 
 /// The kernel for devices that gain nothing by workgroup memory.
-fn without_workgroup_memory(tokens: usize, rows: usize, capabilities: &Capabilities) -> Option<&'static [Kernel]> {
+fn without_workgroup_memory(
+    tokens: usize,
+    rows: usize,
+    capabilities: &Capabilities,
+) -> Option<&'static [Kernel]> {
     let kernel = if tokens <= 1 { &DIRECT } else { &DIRECT_8 };
     let [tile_rows, tile_tokens, _] = kernel[0].sources()[0].tile;
     let workgroups = rows.div_ceil(tile_rows as usize).max(tokens.div_ceil(tile_tokens as usize));
     let fits = workgroups <= capabilities.max_workgroups as usize;
-    let pays = !capabilities.fast_packed_dot && tokens.saturating_mul(rows) <= capabilities.choice(Choice::DirectOutputs);
+    let pays = !capabilities.fast_packed_dot
+        && tokens.saturating_mul(rows) <= capabilities.choice(Choice::DirectOutputs);
     (fits && pays).then_some(&kernel[..])
 }
 
 /// The kernel on a matrix unit, where there is one, and where it is exact and the best.
-fn on_unit(tokens: usize, rows: usize, features: usize, capabilities: &Capabilities) -> Option<&'static [Kernel]> {
-    let has = |unit: Option<MatrixUnit>| unit.is_some_and(|unit| capabilities.matrix_units.contains(&unit));
+fn on_unit(
+    tokens: usize,
+    rows: usize,
+    features: usize,
+    capabilities: &Capabilities,
+) -> Option<&'static [Kernel]> {
+    let has = |unit: Option<MatrixUnit>| {
+        unit.is_some_and(|unit| capabilities.matrix_units.contains(&unit))
+    };
     let many = |tokens_from, outputs_from| {
-        let [tokens_from, outputs_from] = [tokens_from, outputs_from].map(|choice| capabilities.choice(choice));
-        tokens > capabilities.choice(Choice::PackedGemvTokens) || tokens > tokens_from && tokens.saturating_mul(rows) >= outputs_from
+        let [tokens_from, outputs_from] =
+            [tokens_from, outputs_from].map(|choice| capabilities.choice(choice));
+        tokens > capabilities.choice(Choice::PackedGemvTokens)
+            || tokens > tokens_from && tokens.saturating_mul(rows) >= outputs_from
     };
     let tiles = |side: usize| rows.div_ceil(side).saturating_mul(tokens.div_ceil(side));
     // Up to 64 tokens, half of a large tile would be empty.
@@ -92,7 +131,10 @@ fn on_unit(tokens: usize, rows: usize, features: usize, capabilities: &Capabilit
 
 /// The GEMV whose pass has room for the tokens, at most eight of them.
 fn int8(tokens: usize, rows: usize, capabilities: &Capabilities) -> &'static [Kernel] {
-    let busy = |in_a_pass| rows.div_ceil(4).saturating_mul(tokens.div_ceil(in_a_pass)) >= capabilities.choice(Choice::BusyTeams);
+    let busy = |in_a_pass| {
+        rows.div_ceil(4).saturating_mul(tokens.div_ceil(in_a_pass))
+            >= capabilities.choice(Choice::BusyTeams)
+    };
     match tokens {
         0..=1 if rows >= capabilities.choice(Choice::TallRows) => &GEMV_INT8_TALL,
         0..=1 => &GEMV_INT8,
@@ -120,10 +162,12 @@ fn half(tokens: usize, capabilities: &Capabilities) -> &'static [Kernel] {
     match tokens {
         0..=1 if !capabilities.half_subnormals => &GEMV_BIASED,
         0..=1 => &GEMV_HALF,
-        _ if tokens > capabilities.choice(Choice::GemvTokens) => match tokens <= capabilities.choice(Choice::NarrowTokens) {
-            true => &GEMM_HALF_NARROW,
-            false => &GEMM_HALF,
-        },
+        _ if tokens > capabilities.choice(Choice::GemvTokens) => {
+            match tokens <= capabilities.choice(Choice::NarrowTokens) {
+                true => &GEMM_HALF_NARROW,
+                false => &GEMM_HALF,
+            }
+        }
         _ if !capabilities.half_subnormals => &GEMV_BIASED_4,
         2 => &GEMV_HALF_2,
         _ => &GEMV_HALF_4,
@@ -156,7 +200,9 @@ mod tests {
     #[test]
     fn kernels() {
         let (mut apple, other) = (Capabilities::example(true), Capabilities::example(false));
-        let plan = |tokens, rows, layout, capabilities: &Capabilities| plan(tokens, rows, 2560, layout, capabilities).name;
+        let plan = |tokens, rows, layout, capabilities: &Capabilities| {
+            plan(tokens, rows, 2560, layout, capabilities).name
+        };
         assert_eq!(plan(1, 2560, Layout::Half, &apple), "bitlinear_gemv_half");
         assert_eq!(plan(2, 2560, Layout::Half, &apple), "bitlinear_gemv_half_2");
         assert_eq!(plan(3, 2560, Layout::Half, &apple), "bitlinear_gemv_half_4");
@@ -187,15 +233,22 @@ mod tests {
     fn software_adapters_have_kernels_without_workgroup_memory() {
         let mut software = Capabilities::example(true);
         (software.apple, software.software, software.max_workgroups) = (false, true, 1000);
-        assert_eq!((layout(2560, &software, Wgsl), layout(2560, &software, Msl)), (Layout::Int8, Layout::Half));
-        let name = |tokens, rows, features| plan(tokens, rows, features, Layout::Int8, &software).name;
+        assert_eq!(
+            (layout(2560, &software, Wgsl), layout(2560, &software, Msl)),
+            (Layout::Int8, Layout::Half)
+        );
+        let name =
+            |tokens, rows, features| plan(tokens, rows, features, Layout::Int8, &software).name;
         assert_eq!(
             [name(0, 8, 64), name(1, 64_000, 131_071), name(2, 8, 0)],
             ["bitlinear_direct", "bitlinear_direct", "bitlinear_direct_8"]
         );
         assert_eq!(name(8000, 64_000, 64), "bitlinear_direct_8");
         // Where the grid has too few workgroups.
-        assert_eq!([name(8001, 8, 64), name(1, 64_001, 64)], ["bitlinear_gemm_int8", "bitlinear_gemv_int8_tall"]);
+        assert_eq!(
+            [name(8001, 8, 64), name(1, 64_001, 64)],
+            ["bitlinear_gemm_int8", "bitlinear_gemv_int8_tall"]
+        );
         software.tuning.set(Choice::DirectOutputs, 4096).unwrap();
         let name = |tokens, rows| plan(tokens, rows, 64, Layout::Int8, &software).name;
         assert_eq!([name(8, 512), name(8, 513)], ["bitlinear_direct_8", "bitlinear_gemv_int8_4"]);
@@ -203,10 +256,19 @@ mod tests {
 
     #[test]
     fn a_device_that_has_units_has_memory_for_their_kernels() {
-        let of_halves = [&UNITS_16, &UNITS_8].into_iter().flat_map(|on| on.large.iter().chain(&on.small));
-        let of_int8 = [&INT8_UNITS_16, &INT8_UNITS_8].into_iter().flat_map(|on| [&on.large, &on.small, &on.deep]).flatten();
+        let of_halves =
+            [&UNITS_16, &UNITS_8].into_iter().flat_map(|on| on.large.iter().chain(&on.small));
+        let of_int8 = [&INT8_UNITS_16, &INT8_UNITS_8]
+            .into_iter()
+            .flat_map(|on| [&on.large, &on.small, &on.deep])
+            .flatten();
         for kernel in of_halves.chain(of_int8) {
-            assert!(kernel.source_for(Wgsl).workgroup_bytes <= kernel.matrix_unit.unwrap().workgroup_bytes(), "{}", kernel.name);
+            assert!(
+                kernel.source_for(Wgsl).workgroup_bytes
+                    <= kernel.matrix_unit.unwrap().workgroup_bytes(),
+                "{}",
+                kernel.name
+            );
         }
     }
 
@@ -233,7 +295,8 @@ mod tests {
     fn matrix_units_make_many_tokens_of_whole_matrices() {
         let mut with = Capabilities::example(false);
         with.matrix_units = vec![MatrixUnit::new(16, 64), MatrixUnit::new(16, 32)];
-        let name = |tokens, rows, features, layout| plan(tokens, rows, features, layout, &with).name;
+        let name =
+            |tokens, rows, features, layout| plan(tokens, rows, features, layout, &with).name;
         assert_eq!(name(32, 13_824, 2560, Layout::Int8), "bitlinear_gemv_int8_8_busy");
         assert_eq!(name(64, 13_824, 2560, Layout::Int8), "bitlinear_gemm_units_16");
         assert_eq!(name(65, 13_824, 2560, Layout::Int8), "bitlinear_gemm_units_16_large");

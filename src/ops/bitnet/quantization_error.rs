@@ -19,7 +19,8 @@ const WORDS: usize = 6;
 static QUANTIZATION_ERROR: Kernel = reduce::kernel(
     "quantization_error",
     &[read("w", Float("X")), read("quantized", Float("Q")), read_write("y", U32)],
-    &[reduction!(wgsl[EXACT, "bitnet/quantization_error", "bitnet/quantization_error_sums"]).workgroup_bytes(4 * (WORDS * THREADS) as u32)],
+    &[reduction!(wgsl[EXACT, "bitnet/quantization_error", "bitnet/quantization_error_sums"])
+        .workgroup_bytes(4 * (WORDS * THREADS) as u32)],
 );
 static QUANTIZATION_ERROR_MERGE: Kernel = reduce::kernel(
     "quantization_error_merge",
@@ -50,40 +51,67 @@ impl QuantizationError {
     /// [`Error::Shape`] for a tensor of another shape than `[4]`; what the device reports.
     pub async fn read(error: &Tensor<f32>) -> Result<Self> {
         match error.read().await?[..] {
-            [mean_squared, largest, cosine, zeros] => Ok(Self { mean_squared, largest, cosine, zeros }),
-            _ => Err(Error::Shape { op: "quantization_error", what: "the result", expected: "[4]".to_owned(), found: error.shape() }),
+            [mean_squared, largest, cosine, zeros] => {
+                Ok(Self { mean_squared, largest, cosine, zeros })
+            }
+            _ => Err(Error::Shape {
+                op: "quantization_error",
+                what: "the result",
+                expected: "[4]".to_owned(),
+                found: error.shape(),
+            }),
         }
     }
 }
 
-/// Mean squared error, largest error, cosine similarity and share of zeros of `quantized` beside `w`, both of one shape and `f32` or `f16`: `[4]`, which
-/// [`QuantizationError::read`] names. Both are read once. `quantized` is in floats, so any quantiser can be judged: of packed weights,
-/// [`dequantize_weights`](super::dequantize_weights) and [`dequantize_int`](super::dequantize_int) make them. Without elements, all four are 0.
+/// Mean squared error, largest error, cosine similarity and share of zeros of `quantized` beside
+/// `w`, both of one shape and `f32` or `f16`: `[4]`, which [`QuantizationError::read`] names. Both
+/// are read once. `quantized` is in floats, so any quantiser can be judged: of packed weights,
+/// [`dequantize_weights`](super::dequantize_weights) and [`dequantize_int`](super::dequantize_int)
+/// make them. Without elements, all four are 0.
 ///
-/// Sums are added in `f32`, in an order that follows from the shape. Squares are plain floats: numbers above 2^63 give infinity, below 2^-63 nothing.
-/// One that is not finite makes the first three NaN or infinite.
+/// Sums are added in `f32`, in an order that follows from the shape. Squares are plain floats:
+/// numbers above 2^63 give infinity, below 2^-63 nothing. One that is not finite makes the first
+/// three NaN or infinite.
 ///
 /// # Errors
 /// [`Error::Shape`] if the shapes differ.
-pub fn quantization_error<X: Float, Q: Float>(encoder: &mut Encoder, w: &Tensor<X>, quantized: &Tensor<Q>) -> Result<Tensor<f32>> {
+pub fn quantization_error<X: Float, Q: Float>(
+    encoder: &mut Encoder,
+    w: &Tensor<X>,
+    quantized: &Tensor<Q>,
+) -> Result<Tensor<f32>> {
     let op = "quantization_error";
     if w.shape() != quantized.shape() {
-        return Err(Error::Shape { op, what: "quantized", expected: w.shape().to_string(), found: quantized.shape() });
+        return Err(Error::Shape {
+            op,
+            what: "quantized",
+            expected: w.shape().to_string(),
+            found: quantized.shape(),
+        });
     }
     let geometry = Geometry::new(op, w.shape(), Axes::ALL)?;
     // Words: counts and floats come out of the same kernel.
     let y = Tensor::<u32>::uninit(encoder.context(), [4])?;
     let numbers = Numbers { divisor: w.len().max(1) as f32, ..Numbers::default() };
-    let reduction = Reduction { first: Ways::shared(&QUANTIZATION_ERROR), then: Ways::shared(&QUANTIZATION_ERROR_MERGE), words: WORDS };
+    let reduction = Reduction {
+        first: Ways::shared(&QUANTIZATION_ERROR),
+        then: Ways::shared(&QUANTIZATION_ERROR_MERGE),
+        words: WORDS,
+    };
     reduction.record(encoder, &[w, quantized], &geometry, numbers, Out::set(&y))?;
     Ok(y.cast())
 }
 
-/// The CPU twin of [`quantization_error`]: the same order, but devices may round squares and products or not.
+/// The CPU twin of [`quantization_error`]: the same order, but devices may round squares and
+/// products or not.
 ///
 /// # Errors
 /// [`Error::Length`] if there are not as many of both.
-pub fn quantization_error_cpu<X: Float, Q: Float>(w: &[X], quantized: &[Q]) -> Result<QuantizationError> {
+pub fn quantization_error_cpu<X: Float, Q: Float>(
+    w: &[X],
+    quantized: &[Q],
+) -> Result<QuantizationError> {
     let shape = Shape::from([w.len()]);
     if quantized.len() != w.len() {
         return Err(Error::Length { shape, found: quantized.len() });

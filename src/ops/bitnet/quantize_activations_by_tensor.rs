@@ -1,4 +1,5 @@
-//! Int8 with one scale for the tensor: from its largest magnitude, or from a range that is known before (static quantisation).
+//! Int8 with one scale for the tensor: from its largest magnitude, or from a range that is known
+//! before (static quantisation).
 
 use super::{
     int8::{HostInt8, QuantizedInt8, Scaled},
@@ -49,18 +50,27 @@ static QUANTIZE_BY_TENSOR: Kernel = Kernel::trusted(
     "quantize_by_tensor",
     Params::FIELDS,
     &[read("x", Float("X")), read("scale", F32), read("zero_point", I32), read_write("codes", U32)],
-    &[Source::wgsl(wgsl!["shared/ids", "shared/flat", "shared/finite", "bitnet/quantize_by_tensor"])],
+    &[Source::wgsl(wgsl![
+        "shared/ids",
+        "shared/flat",
+        "shared/finite",
+        "bitnet/quantize_by_tensor"
+    ])],
 )
 .flat();
 
 pub(super) const KERNELS: &[&Kernel] = &[&SCALE_OF_LARGEST, &QUANTIZE_BY_TENSOR];
 
-/// All of `x`, of any shape, in 8 bits under one scale: code = clamp(round(x·a), -128, 127), ties to even, a = 127 / max(max|x|, 1e-5) over the tensor.
-/// (BitNet, arXiv:2310.11453, quantises so in training.) Where `x` holds a NaN or an infinity, all codes are 0 and the scale is NaN.
+/// All of `x`, of any shape, in 8 bits under one scale: code = clamp(round(x·a), -128, 127), ties
+/// to even, a = 127 / max(max|x|, 1e-5) over the tensor. (BitNet, arXiv:2310.11453, quantises so in
+/// training.) Where `x` holds a NaN or an infinity, all codes are 0 and the scale is NaN.
 ///
 /// # Errors
 /// [`Error::TooLarge`]; what [`Encoder::dispatch`] reports.
-pub fn quantize_activations_by_tensor<T: Float>(encoder: &mut Encoder, x: &Tensor<T>) -> Result<QuantizedInt8> {
+pub fn quantize_activations_by_tensor<T: Float>(
+    encoder: &mut Encoder,
+    x: &Tensor<T>,
+) -> Result<QuantizedInt8> {
     let made = QuantizedInt8::uninit(encoder.context(), x.shape(), Scaled::Tensor, false)?;
     quantize_activations_by_tensor_into(encoder, x, &made)?;
     Ok(made)
@@ -69,8 +79,13 @@ pub fn quantize_activations_by_tensor<T: Float>(encoder: &mut Encoder, x: &Tenso
 /// [`quantize_activations_by_tensor`] into tensors of the caller.
 ///
 /// # Errors
-/// [`Error::Shape`] if codes do not have the shape of `x`, or scales `[]`; [`Error::Invalid`] if there are zero points.
-pub fn quantize_activations_by_tensor_into<T: Float>(encoder: &mut Encoder, x: &Tensor<T>, made: &QuantizedInt8) -> Result<()> {
+/// [`Error::Shape`] if codes do not have the shape of `x`, or scales `[]`; [`Error::Invalid`] if
+/// there are zero points.
+pub fn quantize_activations_by_tensor_into<T: Float>(
+    encoder: &mut Encoder,
+    x: &Tensor<T>,
+    made: &QuantizedInt8,
+) -> Result<()> {
     made.check_output("quantize_activations_by_tensor", x.shape(), Scaled::Tensor, false)?;
     let largest = absmax(encoder, x, Axes::ALL)?;
     encoder.whole(|encoder| {
@@ -79,28 +94,39 @@ pub fn quantize_activations_by_tensor_into<T: Float>(encoder: &mut Encoder, x: &
     })
 }
 
-/// All of `x`, of any shape, in 8 bits from low to high, which are `range`: code = clamp(round(x·a) + z, -128, 127), ties to even, with
-/// a = 255 / (high - low) and z = round(-low·a) - 128, as
-/// [`quantize_activations_with_zero_point`](super::quantize_activations_with_zero_point()) has them: the range is widened to hold 0, and counts as 2e-5
-/// at least. Numbers beyond it, infinities too, get the code of its end; NaN gets that of 0. The range is what calibration has found: nothing is
-/// measured here, so this is one dispatch.
+/// All of `x`, of any shape, in 8 bits from low to high, which are `range`: code = clamp(round(x·a) +
+/// z, -128, 127), ties to even, with a = 255 / (high - low) and z = round(-low·a) - 128, as
+/// [`quantize_activations_with_zero_point`](super::quantize_activations_with_zero_point()) has
+/// them: the range is widened to hold 0, and counts as 2e-5 at least. Numbers beyond it, infinities
+/// too, get the code of its end; NaN gets that of 0. The range is what calibration has found:
+/// nothing is measured here, so this is one dispatch.
 ///
 /// # Errors
 /// [`Error::Invalid`] unless low <= high, both finite; [`Error::TooLarge`].
-pub fn quantize_activations_static<T: Float>(encoder: &mut Encoder, x: &Tensor<T>, range: (f32, f32)) -> Result<QuantizedInt8> {
+pub fn quantize_activations_static<T: Float>(
+    encoder: &mut Encoder,
+    x: &Tensor<T>,
+    range: (f32, f32),
+) -> Result<QuantizedInt8> {
     let grid = checked(range)?;
     let context = encoder.context();
-    let (scales, zero_points) = (context.upload(&[grid.scale], [])?, context.upload(&[grid.zero_point], [])?);
-    let made = QuantizedInt8 { codes: Tensor::uninit(context, x.shape())?, scales, zero_points: Some(zero_points) };
+    let (scales, zero_points) =
+        (context.upload(&[grid.scale], [])?, context.upload(&[grid.zero_point], [])?);
+    let made = QuantizedInt8 {
+        codes: Tensor::uninit(context, x.shape())?,
+        scales,
+        zero_points: Some(zero_points),
+    };
     record(encoder, x, &made)?;
     Ok(made)
 }
 
-/// [`quantize_activations_static`] into tensors of the caller: three dispatches, of which two write scale and zero point.
+/// [`quantize_activations_static`] into tensors of the caller: three dispatches, of which two write
+/// scale and zero point.
 ///
 /// # Errors
-/// As [`quantize_activations_static`]; [`Error::Shape`] if codes do not have the shape of `x`, or scales and zero points `[]`; [`Error::Invalid`] if there
-/// are no zero points.
+/// As [`quantize_activations_static`]; [`Error::Shape`] if codes do not have the shape of `x`, or
+/// scales and zero points `[]`; [`Error::Invalid`] if there are no zero points.
 pub fn quantize_activations_static_into<T: Float>(
     encoder: &mut Encoder,
     x: &Tensor<T>,
@@ -121,20 +147,32 @@ fn checked((low, high): (f32, f32)) -> Result<Grid> {
     if low.is_finite() && high.is_finite() && low <= high {
         return Ok(Grid::within(low, high));
     }
-    Err(Error::Invalid { op: "quantize_activations_static", what: format!("a range from {low} to {high}") })
+    Err(Error::Invalid {
+        op: "quantize_activations_static",
+        what: format!("a range from {low} to {high}"),
+    })
 }
 
 /// Records the codes, of which the scale is known or will be.
 fn record<T: Float>(encoder: &mut Encoder, x: &Tensor<T>, made: &QuantizedInt8) -> Result<()> {
     let params = Params { length: x.len() as u32, zeros: made.zero_points.is_some().into() };
-    encoder.dispatch(&QUANTIZE_BY_TENSOR, &params, &[x, &made.scales, &made.bound_zero_points(), &made.codes], [x.len().div_ceil(4), 1, 1])
+    encoder.dispatch(
+        &QUANTIZE_BY_TENSOR,
+        &params,
+        &[x, &made.scales, &made.bound_zero_points(), &made.codes],
+        [x.len().div_ceil(4), 1, 1],
+    )
 }
 
 /// The CPU twin of [`quantize_activations_by_tensor`]: the same bits.
 pub fn quantize_activations_by_tensor_cpu<T: Float>(x: &[T]) -> HostInt8 {
     let scale = absmax_scale(largest_magnitude(x.iter().map(|&v| v.into())), 127.0);
     let grid = Grid { scale, zero_point: 0 };
-    HostInt8 { codes: x.iter().map(|&v| grid.code(v.into())).collect(), scales: vec![scale], zero_points: None }
+    HostInt8 {
+        codes: x.iter().map(|&v| grid.code(v.into())).collect(),
+        scales: vec![scale],
+        zero_points: None,
+    }
 }
 
 /// The CPU twin of [`quantize_activations_static`]: the same bits.

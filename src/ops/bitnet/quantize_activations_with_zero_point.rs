@@ -1,5 +1,6 @@
-//! quantize_activations_with_zero_point: asymmetric int8 by token, for numbers that lie on one side of 0, as after relu. Jacob et al. 2018,
-//! arXiv:1712.05877; BitNet (arXiv:2310.11453) has it before non-linear functions.
+//! quantize_activations_with_zero_point: asymmetric int8 by token, for numbers that lie on one side
+//! of 0, as after relu. Jacob et al. 2018, arXiv:1712.05877; BitNet (arXiv:2310.11453) has it
+//! before non-linear functions.
 
 use super::{
     int8::{HostInt8, QuantizedInt8, Scaled, word_extent, word_lanes},
@@ -23,7 +24,12 @@ params! { struct Params { rows: u32, columns: u32, lanes: u32 } }
 static QUANTIZE_ACTIVATIONS_WITH_ZERO_POINT: Kernel = shared_rows!(
     "quantize_activations_with_zero_point",
     Params,
-    &[read("x", Float("X")), read_write("codes", U32), read_write("scales", F32), read_write("zero_points", I32)],
+    &[
+        read("x", Float("X")),
+        read_write("codes", U32),
+        read_write("scales", F32),
+        read_write("zero_points", I32)
+    ],
     // Two words of the tree and two of the grid for each thread.
     4,
     Work::new(4, "elements", 20, 8),
@@ -40,15 +46,20 @@ static QUANTIZE_ACTIVATIONS_WITH_ZERO_POINT: Kernel = shared_rows!(
 
 pub(super) const KERNELS: &[&Kernel] = &[&QUANTIZE_ACTIVATIONS_WITH_ZERO_POINT];
 
-/// Every row of `x` `[.., k]` in 8 bits from its smallest number to its largest: code = clamp(round(x·a) + z, -128, 127), ties to even, where
-/// a = 255 / (high - low) and z = round(-low·a) - 128. low and high are the extremes of the row and 0, which keeps its place exactly: its code is the
-/// zero point z. high - low counts as 2e-5 at least. (PyTorch's scale is 1 / a.)
+/// Every row of `x` `[.., k]` in 8 bits from its smallest number to its largest: code =
+/// clamp(round(x·a) + z, -128, 127), ties to even, where a = 255 / (high - low) and z =
+/// round(-low·a) - 128. low and high are the extremes of the row and 0, which keeps its place
+/// exactly: its code is the zero point z. high - low counts as 2e-5 at least. (PyTorch's scale is 1
+/// / a.)
 ///
 /// A row that holds a NaN or an infinity gets codes 0, zero point 0 and scale NaN.
 ///
 /// # Errors
 /// [`Error::TooLarge`]; what [`Encoder::dispatch`] reports.
-pub fn quantize_activations_with_zero_point<T: Float>(encoder: &mut Encoder, x: &Tensor<T>) -> Result<QuantizedInt8> {
+pub fn quantize_activations_with_zero_point<T: Float>(
+    encoder: &mut Encoder,
+    x: &Tensor<T>,
+) -> Result<QuantizedInt8> {
     let made = QuantizedInt8::uninit(encoder.context(), x.shape(), Scaled::Rows, true)?;
     quantize_activations_with_zero_point_into(encoder, x, &made)?;
     Ok(made)
@@ -57,20 +68,35 @@ pub fn quantize_activations_with_zero_point<T: Float>(encoder: &mut Encoder, x: 
 /// [`quantize_activations_with_zero_point`] into tensors of the caller.
 ///
 /// # Errors
-/// [`Error::Shape`] if codes do not have the shape of `x`, or scales and zero points not one for each row; [`Error::Invalid`] if there are no zero points.
-pub fn quantize_activations_with_zero_point_into<T: Float>(encoder: &mut Encoder, x: &Tensor<T>, made: &QuantizedInt8) -> Result<()> {
+/// [`Error::Shape`] if codes do not have the shape of `x`, or scales and zero points not one for
+/// each row; [`Error::Invalid`] if there are no zero points.
+pub fn quantize_activations_with_zero_point_into<T: Float>(
+    encoder: &mut Encoder,
+    x: &Tensor<T>,
+    made: &QuantizedInt8,
+) -> Result<()> {
     made.check_output("quantize_activations_with_zero_point", x.shape(), Scaled::Rows, true)?;
     let (rows, columns) = x.shape().as_matrix();
-    let params = Params { rows: rows as u32, columns: columns as u32, lanes: word_lanes(columns) as u32 };
+    let params =
+        Params { rows: rows as u32, columns: columns as u32, lanes: word_lanes(columns) as u32 };
     let (kernel, extent) = (&QUANTIZE_ACTIVATIONS_WITH_ZERO_POINT, word_extent(rows, columns));
-    encoder.dispatch(kernel, &params, &[x, &made.codes, &made.scales, &made.bound_zero_points()], extent)
+    encoder.dispatch(
+        kernel,
+        &params,
+        &[x, &made.codes, &made.scales, &made.bound_zero_points()],
+        extent,
+    )
 }
 
 /// The CPU twin: the same bits. `x` is `[tokens, features]`.
 ///
 /// # Errors
 /// [`Error::Length`] if `x` is not whole rows.
-pub fn quantize_activations_with_zero_point_cpu<T: Float>(x: &[T], tokens: usize, features: usize) -> Result<HostInt8> {
+pub fn quantize_activations_with_zero_point_cpu<T: Float>(
+    x: &[T],
+    tokens: usize,
+    features: usize,
+) -> Result<HostInt8> {
     if tokens.checked_mul(features) != Some(x.len()) {
         return Err(Error::Length { shape: [tokens, features].into(), found: x.len() });
     }
@@ -104,12 +130,19 @@ impl Grid {
         let (low, high) = (low.min(0.0), high.max(0.0));
         // Halves first, since the difference may be no float.
         let scale = absmax_scale(0.5 * high - 0.5 * low, 127.5);
-        Self { scale, zero_point: ((-low * scale).round_ties_even() - 128.0).clamp(-128.0, 127.0) as i32 }
+        Self {
+            scale,
+            zero_point: ((-low * scale).round_ties_even() - 128.0).clamp(-128.0, 127.0) as i32,
+        }
     }
 
     /// The code of a number; of NaN that of 0.
     pub fn code(self, v: f32) -> i8 {
-        let steps = if v.is_nan() || self.scale.is_nan() { 0.0 } else { (v * self.scale).round_ties_even() };
+        let steps = if v.is_nan() || self.scale.is_nan() {
+            0.0
+        } else {
+            (v * self.scale).round_ties_even()
+        };
         (steps + self.zero_point as f32).clamp(-128.0, 127.0) as i8
     }
 }

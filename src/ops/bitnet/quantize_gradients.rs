@@ -1,5 +1,5 @@
-//! quantize_gradients: int8 by row with stochastic rounding, which leaves sums of many steps unbiased. Gupta et al. 2015, "Deep Learning with Limited
-//! Numerical Precision", arXiv:1502.02551.
+//! quantize_gradients: int8 by row with stochastic rounding, which leaves sums of many steps
+//! unbiased. Gupta et al. 2015, "Deep Learning with Limited Numerical Precision", arXiv:1502.02551.
 
 use super::{
     int8::{HostInt8, QuantizedInt8, Scaled, word_extent, word_lanes},
@@ -41,16 +41,22 @@ static QUANTIZE_GRADIENTS: Kernel = shared_rows!(
 
 pub(super) const KERNELS: &[&Kernel] = &[&QUANTIZE_GRADIENTS];
 
-/// Every row of `x` `[.., k]` in 8 bits, rounded at random: code = floor(x·a + u), from -127 to 127, where a = 127 / max(max|x|, 1e-5) over the row and
-/// u is from 0 to below 1, in steps of 2^-24. The expected code is x·a, to 2^-25: what is rounded off in one step is made up for in others, where
-/// rounding to the nearest would lose small gradients in every step.
+/// Every row of `x` `[.., k]` in 8 bits, rounded at random: code = floor(x·a + u), from -127 to
+/// 127, where a = 127 / max(max|x|, 1e-5) over the row and u is from 0 to below 1, in steps of
+/// 2^-24. The expected code is x·a, to 2^-25: what is rounded off in one step is made up for in
+/// others, where rounding to the nearest would lose small gradients in every step.
 ///
-/// u follows from `seed` and the place of the number alone (Philox 4×32-10): the codes are the same on every backend, and for the same seed every
-/// time. Take another seed for each step. A row that holds a NaN or an infinity gets codes 0 and scale NaN.
+/// u follows from `seed` and the place of the number alone (Philox 4×32-10): the codes are the same
+/// on every backend, and for the same seed every time. Take another seed for each step. A row that
+/// holds a NaN or an infinity gets codes 0 and scale NaN.
 ///
 /// # Errors
 /// [`Error::TooLarge`]; what [`Encoder::dispatch`] reports.
-pub fn quantize_gradients<T: Float>(encoder: &mut Encoder, x: &Tensor<T>, seed: u64) -> Result<QuantizedInt8> {
+pub fn quantize_gradients<T: Float>(
+    encoder: &mut Encoder,
+    x: &Tensor<T>,
+    seed: u64,
+) -> Result<QuantizedInt8> {
     let made = QuantizedInt8::uninit(encoder.context(), x.shape(), Scaled::Rows, false)?;
     quantize_gradients_into(encoder, x, seed, &made)?;
     Ok(made)
@@ -59,8 +65,14 @@ pub fn quantize_gradients<T: Float>(encoder: &mut Encoder, x: &Tensor<T>, seed: 
 /// [`quantize_gradients`] into tensors of the caller.
 ///
 /// # Errors
-/// [`Error::Shape`] if codes do not have the shape of `x`, or scales not one for each row; [`Error::Invalid`] if there are zero points.
-pub fn quantize_gradients_into<T: Float>(encoder: &mut Encoder, x: &Tensor<T>, seed: u64, made: &QuantizedInt8) -> Result<()> {
+/// [`Error::Shape`] if codes do not have the shape of `x`, or scales not one for each row;
+/// [`Error::Invalid`] if there are zero points.
+pub fn quantize_gradients_into<T: Float>(
+    encoder: &mut Encoder,
+    x: &Tensor<T>,
+    seed: u64,
+    made: &QuantizedInt8,
+) -> Result<()> {
     made.check_output("quantize_gradients", x.shape(), Scaled::Rows, false)?;
     let (rows, columns) = x.shape().as_matrix();
     let params = Params {
@@ -70,24 +82,36 @@ pub fn quantize_gradients_into<T: Float>(encoder: &mut Encoder, x: &Tensor<T>, s
         seed_low: seed as u32,
         seed_high: (seed >> 32) as u32,
     };
-    encoder.dispatch(&QUANTIZE_GRADIENTS, &params, &[x, &made.codes, &made.scales], word_extent(rows, columns))
+    encoder.dispatch(
+        &QUANTIZE_GRADIENTS,
+        &params,
+        &[x, &made.codes, &made.scales],
+        word_extent(rows, columns),
+    )
 }
 
 /// The CPU twin: the same bits. `x` is `[rows, columns]`.
 ///
 /// # Errors
 /// [`Error::Length`] if `x` is not whole rows.
-pub fn quantize_gradients_cpu<T: Float>(x: &[T], rows: usize, columns: usize, seed: u64) -> Result<HostInt8> {
+pub fn quantize_gradients_cpu<T: Float>(
+    x: &[T],
+    rows: usize,
+    columns: usize,
+    seed: u64,
+) -> Result<HostInt8> {
     if rows.checked_mul(columns) != Some(x.len()) {
         return Err(Error::Length { shape: [rows, columns].into(), found: x.len() });
     }
     let row = |row: usize| x[row * columns..][..columns].iter().map(|&v| v.into());
-    let scales: Vec<f32> = (0..rows).map(|i| absmax_scale(largest_magnitude(row(i)), 127.0)).collect();
+    let scales: Vec<f32> =
+        (0..rows).map(|i| absmax_scale(largest_magnitude(row(i)), 127.0)).collect();
     let code = |(i, &v): (usize, &T)| stochastic(v.into(), scales[i / columns], word(seed, i));
     Ok(HostInt8 { codes: x.iter().enumerate().map(code).collect(), zero_points: None, scales })
 }
 
-/// floor(v·scale + u) in units of 2^-24, as integers: on GPUs a product may be fused with what is added to it.
+/// floor(v·scale + u) in units of 2^-24, as integers: on GPUs a product may be fused with what is
+/// added to it.
 fn stochastic(v: f32, scale: f32, word: u32) -> i8 {
     if scale.is_nan() {
         return 0;

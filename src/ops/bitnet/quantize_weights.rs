@@ -1,9 +1,13 @@
-//! Absmean quantisation of a whole tensor: s = 1 / max(mean|W|, 1e-5), Wq = clamp(round(W·s), -1, 1), β = 1 / s.
+//! Absmean quantisation of a whole tensor: s = 1 / max(mean|W|, 1e-5), Wq = clamp(round(W·s), -1,
+//! 1), β = 1 / s.
 //!
-//! Of a stack of matrices each may have a scale of its own. The mean needs two dispatches, since a barrier orders one workgroup only: sums of chunks, then the codes. Both add in a fixed order, so
+//! Of a stack of matrices each may have a scale of its own. The mean needs two dispatches, since a
+//! barrier orders one workgroup only: sums of chunks, then the codes. Both add in a fixed order, so
 //! the codes are the same on every device.
 
-use super::group_quantizer::{check_matrix, check_no_groups, check_stack, stack_of, write_empty_ternary};
+use super::group_quantizer::{
+    check_matrix, check_no_groups, check_stack, stack_of, write_empty_ternary,
+};
 use crate::{
     element::Float,
     error::{Error, Result},
@@ -48,7 +52,12 @@ static SUM_ABS: Kernel = Kernel::trusted(
 static QUANTIZE_WEIGHTS: Kernel = Kernel::trusted(
     "quantize_weights",
     Params::FIELDS,
-    &[read("w", Float("X")), read("sums", F32), read_write("codes", U32), read_write("w_scale", F32)],
+    &[
+        read("w", Float("X")),
+        read("sums", F32),
+        read_write("codes", U32),
+        read_write("w_scale", F32),
+    ],
     &[
         Source::wgsl(wgsl![
             "shared/ids",
@@ -78,9 +87,11 @@ static QUANTIZE_WEIGHTS: Kernel = Kernel::trusted(
 
 pub(super) const KERNELS: &[&Kernel] = &[&SUM_ABS, &QUANTIZE_WEIGHTS];
 
-/// Quantises `w` `[.., columns]` (`f32` or `f16`) with one scale for the tensor; all but the last dimension are rows.
+/// Quantises `w` `[.., columns]` (`f32` or `f16`) with one scale for the tensor; all but the last
+/// dimension are rows.
 ///
-/// Weights must be finite: otherwise all codes are zero and the scale is NaN, which [`TernaryMatrix::read`] refuses.
+/// Weights must be finite: otherwise all codes are zero and the scale is NaN, which
+/// [`TernaryMatrix::read`] refuses.
 ///
 /// # Errors
 /// What the device reports.
@@ -93,21 +104,30 @@ pub fn quantize_weights<T: Float>(encoder: &mut Encoder, w: &Tensor<T>) -> Resul
 /// [`quantize_weights`] into a matrix of the caller.
 ///
 /// # Errors
-/// [`Error::Shape`] if it has another shape; [`Error::Invalid`] if its scales go by groups of columns.
-pub fn quantize_weights_into<T: Float>(encoder: &mut Encoder, w: &Tensor<T>, matrix: &TernaryMatrix) -> Result<()> {
+/// [`Error::Shape`] if it has another shape; [`Error::Invalid`] if its scales go by groups of
+/// columns.
+pub fn quantize_weights_into<T: Float>(
+    encoder: &mut Encoder,
+    w: &Tensor<T>,
+    matrix: &TernaryMatrix,
+) -> Result<()> {
     let (rows, columns) = w.shape().as_matrix();
     record(encoder, "quantize_weights", w, [1, rows, columns], matrix)
 }
 
-/// Quantises a stack of matrices, `w` `[.., rows, columns]`, each with one scale and to the bits of [`quantize_weights`] of it alone: the experts of a
-/// mixture, or heads. They become one matrix, a row after another, that is multiplied at once.
+/// Quantises a stack of matrices, `w` `[.., rows, columns]`, each with one scale and to the bits of
+/// [`quantize_weights`] of it alone: the experts of a mixture, or heads. They become one matrix, a
+/// row after another, that is multiplied at once.
 ///
-/// Weights must be finite: otherwise the codes of their matrix are zero and its scale is NaN, which [`TernaryMatrix::read`] refuses; the others do not
-/// notice.
+/// Weights must be finite: otherwise the codes of their matrix are zero and its scale is NaN, which
+/// [`TernaryMatrix::read`] refuses; the others do not notice.
 ///
 /// # Errors
 /// What the device reports.
-pub fn quantize_weights_by_matrix<T: Float>(encoder: &mut Encoder, w: &Tensor<T>) -> Result<TernaryMatrix> {
+pub fn quantize_weights_by_matrix<T: Float>(
+    encoder: &mut Encoder,
+    w: &Tensor<T>,
+) -> Result<TernaryMatrix> {
     let matrix = uninit(encoder, w.shape())?;
     quantize_weights_by_matrix_into(encoder, w, &matrix)?;
     Ok(matrix)
@@ -117,7 +137,11 @@ pub fn quantize_weights_by_matrix<T: Float>(encoder: &mut Encoder, w: &Tensor<T>
 ///
 /// # Errors
 /// As [`quantize_weights_into`].
-pub fn quantize_weights_by_matrix_into<T: Float>(encoder: &mut Encoder, w: &Tensor<T>, matrix: &TernaryMatrix) -> Result<()> {
+pub fn quantize_weights_by_matrix_into<T: Float>(
+    encoder: &mut Encoder,
+    w: &Tensor<T>,
+    matrix: &TernaryMatrix,
+) -> Result<()> {
     record(encoder, "quantize_weights_by_matrix", w, stack_of(w.shape()), matrix)
 }
 
@@ -137,7 +161,11 @@ fn record<T: Float>(
     check_matrix(op, w.shape(), [matrix.rows(), matrix.columns()])?;
     check_no_groups(op, matrix.group())?;
     if w.is_empty() {
-        return write_empty_ternary(encoder, &quantize_weights_cpu::<T>(&[], matrix.rows(), columns)?, matrix);
+        return write_empty_ternary(
+            encoder,
+            &quantize_weights_cpu::<T>(&[], matrix.rows(), columns)?,
+            matrix,
+        );
     }
     let sums = sum_abs(encoder, w, matrices)?;
     let params = Params {
@@ -150,15 +178,26 @@ fn record<T: Float>(
     };
     // Whole workgroups for each matrix.
     let threads = (rows * matrix.row_words()).next_multiple_of(THREADS);
-    encoder.dispatch(&QUANTIZE_WEIGHTS, &params, &[w, &sums, &matrix.codes, &matrix.scales], [matrices * threads, 1, 1])
+    encoder.dispatch(
+        &QUANTIZE_WEIGHTS,
+        &params,
+        &[w, &sums, &matrix.codes, &matrix.scales],
+        [matrices * threads, 1, 1],
+    )
 }
 
-/// The sums of |w| over chunks of each of so many matrices, which every workgroup of a kernel after it adds up.
-pub(super) fn sum_abs<T: Float>(encoder: &mut Encoder, w: &Tensor<T>, matrices: usize) -> Result<Tensor<f32>> {
+/// The sums of |w| over chunks of each of so many matrices, which every workgroup of a kernel after
+/// it adds up.
+pub(super) fn sum_abs<T: Float>(
+    encoder: &mut Encoder,
+    w: &Tensor<T>,
+    matrices: usize,
+) -> Result<Tensor<f32>> {
     let length = w.len() / matrices.max(1);
     let chunks = length.div_ceil(CHUNK);
     let sums = Tensor::uninit(encoder.context(), [matrices * chunks])?;
-    let params = SumParams { length: length as u32, chunks: chunks as u32, matrices: matrices as u32 };
+    let params =
+        SumParams { length: length as u32, chunks: chunks as u32, matrices: matrices as u32 };
     encoder.dispatch(&SUM_ABS, &params, &[w, &sums], [sums.len() * CHUNK, 1, 1])?;
     Ok(sums)
 }
@@ -173,8 +212,13 @@ pub(super) fn absmean_cpu<T: Float>(w: &[T]) -> f32 {
 /// The CPU twin: the same codes and scale, bit for bit. `w` is `[rows, columns]`.
 ///
 /// # Errors
-/// [`Error::Length`] if `w` is not `rows × columns`; [`Error::Invalid`] for weights that are not finite.
-pub fn quantize_weights_cpu<T: Float>(w: &[T], rows: usize, columns: usize) -> Result<PackedTernary> {
+/// [`Error::Length`] if `w` is not `rows × columns`; [`Error::Invalid`] for weights that are not
+/// finite.
+pub fn quantize_weights_cpu<T: Float>(
+    w: &[T],
+    rows: usize,
+    columns: usize,
+) -> Result<PackedTernary> {
     if rows.checked_mul(columns) != Some(w.len()) {
         return Err(Error::Length { shape: [rows, columns].into(), found: w.len() });
     }
@@ -193,16 +237,21 @@ pub fn quantize_weights_cpu<T: Float>(w: &[T], rows: usize, columns: usize) -> R
     PackedTernary::from_codes(rows, columns, Scales::Tensor(1.0 / s), code)
 }
 
-/// The CPU twin of [`quantize_weights_by_matrix`]: the same codes and scales, bit for bit. `w` is `[matrices, rows, columns]`.
+/// The CPU twin of [`quantize_weights_by_matrix`]: the same codes and scales, bit for bit. `w` is
+/// `[matrices, rows, columns]`.
 ///
 /// # Errors
 /// [`Error::Length`] if it is not; [`Error::Invalid`] for weights that are not finite.
-pub fn quantize_weights_by_matrix_cpu<T: Float>(w: &[T], [matrices, rows, columns]: [usize; 3]) -> Result<PackedTernary> {
+pub fn quantize_weights_by_matrix_cpu<T: Float>(
+    w: &[T],
+    [matrices, rows, columns]: [usize; 3],
+) -> Result<PackedTernary> {
     check_stack("quantize_weights_by_matrix", w, [matrices, rows, columns])?;
     if w.is_empty() {
         return quantize_weights_cpu::<T>(&[], matrices.saturating_mul(rows), columns);
     }
-    let parts: Result<Vec<_>> = w.chunks_exact(rows * columns).map(|w| quantize_weights_cpu(w, rows, columns)).collect();
+    let parts: Result<Vec<_>> =
+        w.chunks_exact(rows * columns).map(|w| quantize_weights_cpu(w, rows, columns)).collect();
     PackedTernary::concat(&parts?.iter().collect::<Vec<_>>())
 }
 

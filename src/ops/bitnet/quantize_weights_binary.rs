@@ -1,7 +1,9 @@
-//! Binary quantisation, BitNet's first (Wang et al. 2023, arXiv:2310.11453): the sign of W - mean W, scaled by β = mean|W|. Codes are 1 for +β and 0
-//! for -β: scale 2β, zero point ½.
+//! Binary quantisation, BitNet's first (Wang et al. 2023, arXiv:2310.11453): the sign of W - mean
+//! W, scaled by β = mean|W|. Codes are 1 for +β and 0 for -β: scale 2β, zero point ½.
 
-use super::group_quantizer::{Groups, THREADS, by_groups, check_no_groups, check_stack, check_weights, stack_of, write_empty};
+use super::group_quantizer::{
+    Groups, THREADS, by_groups, check_no_groups, check_stack, check_weights, stack_of, write_empty,
+};
 use crate::{
     element::Float,
     error::{Error, Result},
@@ -60,14 +62,33 @@ static WEIGHT_SUMS: Kernel = Kernel::trusted(
 static QUANTIZE_WEIGHTS_BINARY: Kernel = Kernel::trusted(
     "quantize_weights_binary",
     Params::FIELDS,
-    &[read("w", Float("X")), read("sums", F32), read_write("codes", U32), read_write("w_scale", F32), read_write("w_zero", F32)],
+    &[
+        read("w", Float("X")),
+        read("sums", F32),
+        read_write("codes", U32),
+        read_write("w_scale", F32),
+        read_write("w_zero", F32),
+    ],
     &[
         by_groups(
-            Source::wgsl(wgsl!["shared/ids", "shared/flat", EXACT, "shared/finite", "shared/fixed_tree", "bitnet/quantize_weights_binary"]),
+            Source::wgsl(wgsl![
+                "shared/ids",
+                "shared/flat",
+                EXACT,
+                "shared/finite",
+                "shared/fixed_tree",
+                "bitnet/quantize_weights_binary"
+            ]),
             4 * THREADS as u32,
         ),
         by_groups(
-            Source::msl(msl!["shared/prelude", "shared/exact", "shared/finite", "shared/fixed_tree", "bitnet/quantize_weights_binary"]),
+            Source::msl(msl![
+                "shared/prelude",
+                "shared/exact",
+                "shared/finite",
+                "shared/fixed_tree",
+                "bitnet/quantize_weights_binary"
+            ]),
             4 * THREADS as u32,
         ),
     ],
@@ -76,14 +97,18 @@ static QUANTIZE_WEIGHTS_BINARY: Kernel = Kernel::trusted(
 
 pub(super) const KERNELS: &[&Kernel] = &[&WEIGHT_SUMS, &QUANTIZE_WEIGHTS_BINARY];
 
-/// Quantises `w` `[.., columns]` (`f32` or `f16`) to one bit with the mean and the scale of the whole tensor; all but the last dimension are rows. A
-/// weight is β where it is above the mean, else -β. A β below 2^-81 counts as 0.
+/// Quantises `w` `[.., columns]` (`f32` or `f16`) to one bit with the mean and the scale of the
+/// whole tensor; all but the last dimension are rows. A weight is β where it is above the mean,
+/// else -β. A β below 2^-81 counts as 0.
 ///
 /// Weights must be finite: otherwise codes are 0 and scales NaN, which [`IntMatrix::read`] refuses.
 ///
 /// # Errors
 /// What the device reports.
-pub fn quantize_weights_binary<T: Float>(encoder: &mut Encoder, w: &Tensor<T>) -> Result<IntMatrix> {
+pub fn quantize_weights_binary<T: Float>(
+    encoder: &mut Encoder,
+    w: &Tensor<T>,
+) -> Result<IntMatrix> {
     let matrix = uninit(encoder, w.shape(), None)?;
     quantize_weights_binary_into(encoder, w, &matrix)?;
     Ok(matrix)
@@ -92,38 +117,57 @@ pub fn quantize_weights_binary<T: Float>(encoder: &mut Encoder, w: &Tensor<T>) -
 /// [`quantize_weights_binary`] into a matrix of the caller.
 ///
 /// # Errors
-/// [`Error::Shape`] if it has another shape; [`Error::Invalid`] if it has other bits, or scales by groups of columns.
-pub fn quantize_weights_binary_into<T: Float>(encoder: &mut Encoder, w: &Tensor<T>, matrix: &IntMatrix) -> Result<()> {
+/// [`Error::Shape`] if it has another shape; [`Error::Invalid`] if it has other bits, or scales by
+/// groups of columns.
+pub fn quantize_weights_binary_into<T: Float>(
+    encoder: &mut Encoder,
+    w: &Tensor<T>,
+    matrix: &IntMatrix,
+) -> Result<()> {
     let (rows, columns) = w.shape().as_matrix();
     by_sums(encoder, w, [1, rows, columns], matrix)
 }
 
-/// Quantises a stack of matrices, `w` `[.., rows, columns]`, to one bit, each with a mean and a scale and to the bits of [`quantize_weights_binary`] of
-/// it alone: the experts of a mixture, or heads. They become one matrix, a row after another, that is multiplied at once. What is not finite harms its
-/// own matrix only.
+/// Quantises a stack of matrices, `w` `[.., rows, columns]`, to one bit, each with a mean and a
+/// scale and to the bits of [`quantize_weights_binary`] of it alone: the experts of a mixture, or
+/// heads. They become one matrix, a row after another, that is multiplied at once. What is not
+/// finite harms its own matrix only.
 ///
 /// # Errors
 /// What the device reports.
-pub fn quantize_weights_binary_by_matrix<T: Float>(encoder: &mut Encoder, w: &Tensor<T>) -> Result<IntMatrix> {
+pub fn quantize_weights_binary_by_matrix<T: Float>(
+    encoder: &mut Encoder,
+    w: &Tensor<T>,
+) -> Result<IntMatrix> {
     let matrix = uninit(encoder, w.shape(), None)?;
     quantize_weights_binary_by_matrix_into(encoder, w, &matrix)?;
     Ok(matrix)
 }
 
-/// [`quantize_weights_binary_by_matrix`] into a matrix of the caller, which has the rows of all of them.
+/// [`quantize_weights_binary_by_matrix`] into a matrix of the caller, which has the rows of all of
+/// them.
 ///
 /// # Errors
 /// As [`quantize_weights_binary_into`].
-pub fn quantize_weights_binary_by_matrix_into<T: Float>(encoder: &mut Encoder, w: &Tensor<T>, matrix: &IntMatrix) -> Result<()> {
+pub fn quantize_weights_binary_by_matrix_into<T: Float>(
+    encoder: &mut Encoder,
+    w: &Tensor<T>,
+    matrix: &IntMatrix,
+) -> Result<()> {
     by_sums(encoder, w, stack_of(w.shape()), matrix)
 }
 
-/// Quantises `w` `[.., columns]` to one bit with a mean and a scale for every `size` neighbouring columns of a row, or with `None` for each row; the
-/// last group may be short. Else as [`quantize_weights_binary`]; what is not finite harms its own group only.
+/// Quantises `w` `[.., columns]` to one bit with a mean and a scale for every `size` neighbouring
+/// columns of a row, or with `None` for each row; the last group may be short. Else as
+/// [`quantize_weights_binary`]; what is not finite harms its own group only.
 ///
 /// # Errors
 /// [`Error::Invalid`] if the size is no multiple of 32.
-pub fn quantize_weights_binary_by_group<T: Float>(encoder: &mut Encoder, w: &Tensor<T>, size: Option<usize>) -> Result<IntMatrix> {
+pub fn quantize_weights_binary_by_group<T: Float>(
+    encoder: &mut Encoder,
+    w: &Tensor<T>,
+    size: Option<usize>,
+) -> Result<IntMatrix> {
     let matrix = uninit(encoder, w.shape(), size)?;
     quantize_weights_binary_by_group_into(encoder, w, &matrix)?;
     Ok(matrix)
@@ -133,7 +177,11 @@ pub fn quantize_weights_binary_by_group<T: Float>(encoder: &mut Encoder, w: &Ten
 ///
 /// # Errors
 /// [`Error::Shape`] if it has another shape; [`Error::Invalid`] if it has other bits.
-pub fn quantize_weights_binary_by_group_into<T: Float>(encoder: &mut Encoder, w: &Tensor<T>, matrix: &IntMatrix) -> Result<()> {
+pub fn quantize_weights_binary_by_group_into<T: Float>(
+    encoder: &mut Encoder,
+    w: &Tensor<T>,
+    matrix: &IntMatrix,
+) -> Result<()> {
     let groups = check_output(w, matrix)?;
     let none = Tensor::uninit(encoder.context(), [1])?;
     record(encoder, w, &none, [0, matrix.rows(), matrix.columns()], groups, matrix)
@@ -148,23 +196,37 @@ fn uninit(encoder: &Encoder, w: Shape, group: Option<usize>) -> Result<IntMatrix
 
 fn check_output<T: Float>(w: &Tensor<T>, matrix: &IntMatrix) -> Result<Groups> {
     if matrix.bits() != Bits::One {
-        return Err(Error::Invalid { op: OP, what: format!("the output has {} bits; one is made", matrix.bits().count()) });
+        return Err(Error::Invalid {
+            op: OP,
+            what: format!("the output has {} bits; one is made", matrix.bits().count()),
+        });
     }
     Groups::of(OP, w.shape(), matrix)
 }
 
-/// Records a stack of `[matrices, rows, columns]` with means for each, of sums that are taken before.
-fn by_sums<T: Float>(encoder: &mut Encoder, w: &Tensor<T>, [matrices, rows, columns]: [usize; 3], matrix: &IntMatrix) -> Result<()> {
+/// Records a stack of `[matrices, rows, columns]` with means for each, of sums that are taken
+/// before.
+fn by_sums<T: Float>(
+    encoder: &mut Encoder,
+    w: &Tensor<T>,
+    [matrices, rows, columns]: [usize; 3],
+    matrix: &IntMatrix,
+) -> Result<()> {
     check_no_groups(OP, matrix.group())?;
     let groups = check_output(w, matrix)?;
     let chunks = (rows * columns).div_ceil(CHUNK);
     let sums = Tensor::uninit(encoder.context(), [matrices * chunks, 2])?;
-    let params = SumParams { length: (rows * columns) as u32, chunks: chunks as u32, matrices: matrices as u32 };
+    let params = SumParams {
+        length: (rows * columns) as u32,
+        chunks: chunks as u32,
+        matrices: matrices as u32,
+    };
     encoder.dispatch(&WEIGHT_SUMS, &params, &[w, &sums], [matrices * chunks * CHUNK, 1, 1])?;
     record(encoder, w, &sums, [chunks, rows, columns], groups, matrix)
 }
 
-/// Records matrices of `matrix_rows × matrix_columns` with the means that follow from so many chunks of sums for each, or without chunks from groups.
+/// Records matrices of `matrix_rows × matrix_columns` with the means that follow from so many
+/// chunks of sums for each, or without chunks from groups.
 fn record<T: Float>(
     encoder: &mut Encoder,
     w: &Tensor<T>,
@@ -174,7 +236,12 @@ fn record<T: Float>(
     matrix: &IntMatrix,
 ) -> Result<()> {
     if w.is_empty() {
-        let empty = quantize_weights_binary_by_group_cpu::<T>(&[], matrix.rows(), matrix.columns(), matrix.group())?;
+        let empty = quantize_weights_binary_by_group_cpu::<T>(
+            &[],
+            matrix.rows(),
+            matrix.columns(),
+            matrix.group(),
+        )?;
         return write_empty(encoder, &empty, matrix);
     }
     let (extent, Groups { rows, columns, words, groups, group_size }) = (of.extent(), of);
@@ -200,15 +267,29 @@ struct Means {
 }
 
 impl Means {
-    /// Of `count` weights, in the order of the kernel: what each of its threads adds up, then a tree.
-    fn new<const LANES: usize>(values: impl Iterator<Item = [f32; 2]> + Clone, count: usize) -> Self {
-        let mean = |i: usize| if count == 0 { 0.0 } else { strided_sum::<LANES>(values.clone().map(|v| v[i])) / count as f32 };
+    /// Of `count` weights, in the order of the kernel: what each of its threads adds up, then a
+    /// tree.
+    fn new<const LANES: usize>(
+        values: impl Iterator<Item = [f32; 2]> + Clone,
+        count: usize,
+    ) -> Self {
+        let mean = |i: usize| {
+            if count == 0 {
+                0.0
+            } else {
+                strided_sum::<LANES>(values.clone().map(|v| v[i])) / count as f32
+            }
+        };
         Self { signed: mean(0), absolute: mean(1) }
     }
 
     /// Of all weights, by sums of chunks in the order of the kernels.
     fn by_chunks<T: Float>(w: &[T]) -> Self {
-        let chunk = |chunk: &[T]| [0, 1].map(|i| strided_sum::<SUM_THREADS>(chunk.iter().map(|v| signed_and_absolute(v)[i])));
+        let chunk = |chunk: &[T]| {
+            [0, 1].map(|i| {
+                strided_sum::<SUM_THREADS>(chunk.iter().map(|v| signed_and_absolute(v)[i]))
+            })
+        };
         let sums: Vec<[f32; 2]> = w.par_chunks(CHUNK).map(chunk).collect();
         Self::new::<THREADS>(sums.iter().copied(), w.len())
     }
@@ -225,26 +306,37 @@ fn signed_and_absolute<T: Float>(v: &T) -> [f32; 2] {
     [v, v.abs()]
 }
 
-/// The CPU twin of [`quantize_weights_binary`]: the same codes and scales, bit for bit. `w` is `[rows, columns]`.
+/// The CPU twin of [`quantize_weights_binary`]: the same codes and scales, bit for bit. `w` is
+/// `[rows, columns]`.
 ///
 /// # Errors
-/// [`Error::Length`] if `w` is not `rows × columns`; [`Error::Invalid`] for weights that are not finite.
-pub fn quantize_weights_binary_cpu<T: Float>(w: &[T], rows: usize, columns: usize) -> Result<PackedInt> {
+/// [`Error::Length`] if `w` is not `rows × columns`; [`Error::Invalid`] for weights that are not
+/// finite.
+pub fn quantize_weights_binary_cpu<T: Float>(
+    w: &[T],
+    rows: usize,
+    columns: usize,
+) -> Result<PackedInt> {
     check_weights(OP, w, rows, columns)?;
     pack(w, rows, columns, None, &vec![Means::by_chunks(w); rows])
 }
 
-/// The CPU twin of [`quantize_weights_binary_by_matrix`]: the same codes and scales, bit for bit. `w` is `[matrices, rows, columns]`.
+/// The CPU twin of [`quantize_weights_binary_by_matrix`]: the same codes and scales, bit for bit.
+/// `w` is `[matrices, rows, columns]`.
 ///
 /// # Errors
 /// [`Error::Length`] if it is not; [`Error::Invalid`] for weights that are not finite.
-pub fn quantize_weights_binary_by_matrix_cpu<T: Float>(w: &[T], [matrices, rows, columns]: [usize; 3]) -> Result<PackedInt> {
+pub fn quantize_weights_binary_by_matrix_cpu<T: Float>(
+    w: &[T],
+    [matrices, rows, columns]: [usize; 3],
+) -> Result<PackedInt> {
     check_stack(OP, w, [matrices, rows, columns])?;
     if w.is_empty() {
         return quantize_weights_binary_cpu::<T>(&[], matrices.saturating_mul(rows), columns);
     }
     check_weights(OP, w, matrices * rows, columns)?;
-    let means: Vec<_> = w.chunks(rows * columns).flat_map(|w| vec![Means::by_chunks(w); rows]).collect();
+    let means: Vec<_> =
+        w.chunks(rows * columns).flat_map(|w| vec![Means::by_chunks(w); rows]).collect();
     pack(w, matrices * rows, columns, None, &means)
 }
 
@@ -252,20 +344,40 @@ pub fn quantize_weights_binary_by_matrix_cpu<T: Float>(w: &[T], [matrices, rows,
 ///
 /// # Errors
 /// As [`quantize_weights_binary_cpu`]; [`Error::Invalid`] if the size is no multiple of 32.
-pub fn quantize_weights_binary_by_group_cpu<T: Float>(w: &[T], rows: usize, columns: usize, size: Option<usize>) -> Result<PackedInt> {
+pub fn quantize_weights_binary_by_group_cpu<T: Float>(
+    w: &[T],
+    rows: usize,
+    columns: usize,
+    size: Option<usize>,
+) -> Result<PackedInt> {
     check_group(size)?;
     check_weights(OP, w, rows, columns)?;
-    let of = |group: &[T]| Means::new::<THREADS>(group.iter().map(signed_and_absolute), group.len());
+    let of =
+        |group: &[T]| Means::new::<THREADS>(group.iter().map(signed_and_absolute), group.len());
     let means: Vec<Means> = match columns {
         0 => vec![of(&[]); if size.is_some() { 0 } else { rows }],
-        _ => w.chunks(columns).flat_map(|row| row.chunks(size.unwrap_or(columns)).map(of)).collect(),
+        _ => {
+            w.chunks(columns).flat_map(|row| row.chunks(size.unwrap_or(columns)).map(of)).collect()
+        }
     };
     pack(w, rows, columns, size, &means)
 }
 
-fn pack<T: Float>(w: &[T], rows: usize, columns: usize, group: Option<usize>, means: &[Means]) -> Result<PackedInt> {
+fn pack<T: Float>(
+    w: &[T],
+    rows: usize,
+    columns: usize,
+    group: Option<usize>,
+    means: &[Means],
+) -> Result<PackedInt> {
     let (size, groups) = (group.unwrap_or(columns).max(1), means.len() / rows.max(1));
-    let affine = Affine { group, scales: means.iter().map(|means| means.scale()).collect(), zeros: vec![0.5; means.len()] };
-    let code = |row: usize, column: usize| u8::from(w[row * columns + column].into() > means[row * groups + column / size].signed);
+    let affine = Affine {
+        group,
+        scales: means.iter().map(|means| means.scale()).collect(),
+        zeros: vec![0.5; means.len()],
+    };
+    let code = |row: usize, column: usize| {
+        u8::from(w[row * columns + column].into() > means[row * groups + column / size].signed)
+    };
     PackedInt::from_fn(rows, columns, Bits::One, affine, code)
 }

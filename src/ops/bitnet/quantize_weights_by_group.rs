@@ -1,5 +1,5 @@
-//! Absmean quantisation with a scale for each row, or for each group of columns of a row: s = 1 / max(mean|W|, 1e-5) over the group, Wq =
-//! clamp(round(W·s), -1, 1), β = 1 / s.
+//! Absmean quantisation with a scale for each row, or for each group of columns of a row: s = 1 /
+//! max(mean|W|, 1e-5) over the group, Wq = clamp(round(W·s), -1, 1), β = 1 / s.
 
 use super::group_quantizer::{check_matrix, check_no_groups, write_empty_ternary};
 use crate::{
@@ -61,31 +61,45 @@ static QUANTIZE_WEIGHTS_BY_GROUP: Kernel = Kernel::trusted(
 
 pub(super) const KERNELS: &[&Kernel] = &[&QUANTIZE_WEIGHTS_BY_GROUP];
 
-/// Quantises `w` `[.., columns]` (`f32` or `f16`) with one scale for each row; all but the last dimension are rows.
+/// Quantises `w` `[.., columns]` (`f32` or `f16`) with one scale for each row; all but the last
+/// dimension are rows.
 ///
-/// Weights must be finite: otherwise the codes of the row are zero and its scale is NaN, which [`TernaryMatrix::read`] refuses.
+/// Weights must be finite: otherwise the codes of the row are zero and its scale is NaN, which
+/// [`TernaryMatrix::read`] refuses.
 ///
 /// # Errors
 /// What the device reports.
-pub fn quantize_weights_by_row<T: Float>(encoder: &mut Encoder, w: &Tensor<T>) -> Result<TernaryMatrix> {
+pub fn quantize_weights_by_row<T: Float>(
+    encoder: &mut Encoder,
+    w: &Tensor<T>,
+) -> Result<TernaryMatrix> {
     record_new(encoder, w, None)
 }
 
 /// [`quantize_weights_by_row`] into a matrix of the caller.
 ///
 /// # Errors
-/// [`Error::Shape`] if it has another shape; [`Error::Invalid`] if its scales go by groups of columns.
-pub fn quantize_weights_by_row_into<T: Float>(encoder: &mut Encoder, w: &Tensor<T>, matrix: &TernaryMatrix) -> Result<()> {
+/// [`Error::Shape`] if it has another shape; [`Error::Invalid`] if its scales go by groups of
+/// columns.
+pub fn quantize_weights_by_row_into<T: Float>(
+    encoder: &mut Encoder,
+    w: &Tensor<T>,
+    matrix: &TernaryMatrix,
+) -> Result<()> {
     check_no_groups("quantize_weights_by_row", matrix.group())?;
     record(encoder, "quantize_weights_by_row", w, matrix)
 }
 
-/// Quantises `w` `[.., columns]` with one scale for every `size` neighbouring columns of a row; the last group may be short. Else as
-/// [`quantize_weights_by_row`].
+/// Quantises `w` `[.., columns]` with one scale for every `size` neighbouring columns of a row; the
+/// last group may be short. Else as [`quantize_weights_by_row`].
 ///
 /// # Errors
 /// [`Error::Invalid`] if `size` is no multiple of 16.
-pub fn quantize_weights_by_group<T: Float>(encoder: &mut Encoder, w: &Tensor<T>, size: usize) -> Result<TernaryMatrix> {
+pub fn quantize_weights_by_group<T: Float>(
+    encoder: &mut Encoder,
+    w: &Tensor<T>,
+    size: usize,
+) -> Result<TernaryMatrix> {
     record_new(encoder, w, Some(size))
 }
 
@@ -93,39 +107,75 @@ pub fn quantize_weights_by_group<T: Float>(encoder: &mut Encoder, w: &Tensor<T>,
 ///
 /// # Errors
 /// [`Error::Shape`] if it has another shape; [`Error::Invalid`] if it has no groups.
-pub fn quantize_weights_by_group_into<T: Float>(encoder: &mut Encoder, w: &Tensor<T>, matrix: &TernaryMatrix) -> Result<()> {
+pub fn quantize_weights_by_group_into<T: Float>(
+    encoder: &mut Encoder,
+    w: &Tensor<T>,
+    matrix: &TernaryMatrix,
+) -> Result<()> {
     let op = "quantize_weights_by_group";
     if matrix.group().is_none() {
-        return Err(Error::Invalid { op, what: "the output has no scales by groups of columns".to_owned() });
+        return Err(Error::Invalid {
+            op,
+            what: "the output has no scales by groups of columns".to_owned(),
+        });
     }
     record(encoder, op, w, matrix)
 }
 
-fn record_new<T: Float>(encoder: &mut Encoder, w: &Tensor<T>, group: Option<usize>) -> Result<TernaryMatrix> {
+fn record_new<T: Float>(
+    encoder: &mut Encoder,
+    w: &Tensor<T>,
+    group: Option<usize>,
+) -> Result<TernaryMatrix> {
     let (rows, columns) = w.shape().as_matrix();
     let matrix = TernaryMatrix::uninit(encoder.context(), rows, columns, group)?;
     record(encoder, "quantize_weights_by_group", w, &matrix)?;
     Ok(matrix)
 }
 
-fn record<T: Float>(encoder: &mut Encoder, op: &'static str, w: &Tensor<T>, matrix: &TernaryMatrix) -> Result<()> {
+fn record<T: Float>(
+    encoder: &mut Encoder,
+    op: &'static str,
+    w: &Tensor<T>,
+    matrix: &TernaryMatrix,
+) -> Result<()> {
     let (rows, columns, words) = (matrix.rows(), matrix.columns(), matrix.row_words());
     check_matrix(op, w.shape(), [rows, columns])?;
     if w.is_empty() {
-        return write_empty_ternary(encoder, &quantize_groups_cpu::<T>(&[], rows, columns, matrix.group())?, matrix);
+        return write_empty_ternary(
+            encoder,
+            &quantize_groups_cpu::<T>(&[], rows, columns, matrix.group())?,
+            matrix,
+        );
     }
     let group_words = matrix.group().map_or(words, |size| size / 16);
     let groups = matrix.scales.len() / rows;
-    let params =
-        Params { rows: rows as u32, columns: columns as u32, words: words as u32, groups: groups as u32, group_words: group_words as u32 };
-    encoder.dispatch(&QUANTIZE_WEIGHTS_BY_GROUP, &params, &[w, &matrix.codes, &matrix.scales], [rows * groups, 1, 1])
+    let params = Params {
+        rows: rows as u32,
+        columns: columns as u32,
+        words: words as u32,
+        groups: groups as u32,
+        group_words: group_words as u32,
+    };
+    encoder.dispatch(
+        &QUANTIZE_WEIGHTS_BY_GROUP,
+        &params,
+        &[w, &matrix.codes, &matrix.scales],
+        [rows * groups, 1, 1],
+    )
 }
 
-/// The CPU twin of [`quantize_weights_by_row`]: the same codes and scales, bit for bit. `w` is `[rows, columns]`.
+/// The CPU twin of [`quantize_weights_by_row`]: the same codes and scales, bit for bit. `w` is
+/// `[rows, columns]`.
 ///
 /// # Errors
-/// [`Error::Length`] if `w` is not `rows × columns`; [`Error::Invalid`] for weights that are not finite.
-pub fn quantize_weights_by_row_cpu<T: Float>(w: &[T], rows: usize, columns: usize) -> Result<PackedTernary> {
+/// [`Error::Length`] if `w` is not `rows × columns`; [`Error::Invalid`] for weights that are not
+/// finite.
+pub fn quantize_weights_by_row_cpu<T: Float>(
+    w: &[T],
+    rows: usize,
+    columns: usize,
+) -> Result<PackedTernary> {
     quantize_groups_cpu(w, rows, columns, None)
 }
 
@@ -133,29 +183,46 @@ pub fn quantize_weights_by_row_cpu<T: Float>(w: &[T], rows: usize, columns: usiz
 ///
 /// # Errors
 /// As [`quantize_weights_by_row_cpu`]; [`Error::Invalid`] if `size` is no multiple of 16.
-pub fn quantize_weights_by_group_cpu<T: Float>(w: &[T], rows: usize, columns: usize, size: usize) -> Result<PackedTernary> {
+pub fn quantize_weights_by_group_cpu<T: Float>(
+    w: &[T],
+    rows: usize,
+    columns: usize,
+    size: usize,
+) -> Result<PackedTernary> {
     check_group(Some(size))?;
     quantize_groups_cpu(w, rows, columns, Some(size))
 }
 
-fn quantize_groups_cpu<T: Float>(w: &[T], rows: usize, columns: usize, group: Option<usize>) -> Result<PackedTernary> {
+fn quantize_groups_cpu<T: Float>(
+    w: &[T],
+    rows: usize,
+    columns: usize,
+    group: Option<usize>,
+) -> Result<PackedTernary> {
     if rows.checked_mul(columns) != Some(w.len()) {
         return Err(Error::Length { shape: [rows, columns].into(), found: w.len() });
     }
     if let Some(at) = w.iter().position(|&v| !v.into().is_finite()) {
-        let what = format!("weights must be finite; that of row {}, column {} is not", at / columns, at % columns);
+        let what = format!(
+            "weights must be finite; that of row {}, column {} is not",
+            at / columns,
+            at % columns
+        );
         return Err(Error::Invalid { op: "quantize_weights_by_group", what });
     }
     let size = group.unwrap_or(columns).max(1);
     let scale = |group: &[T]| {
-        let mean = strided_sum::<THREADS>(group.iter().map(|&v| v.into().abs())) / group.len() as f32;
+        let mean =
+            strided_sum::<THREADS>(group.iter().map(|&v| v.into().abs())) / group.len() as f32;
         1.0 / mean.max(1e-5)
     };
-    let s: Vec<f32> = w.chunks(columns.max(1)).flat_map(|row| row.chunks(size).map(scale)).collect();
+    let s: Vec<f32> =
+        w.chunks(columns.max(1)).flat_map(|row| row.chunks(size).map(scale)).collect();
     let groups = columns.div_ceil(size);
     let code = |row: usize, column: usize| {
         let value: f32 = w[row * columns + column].into();
-        ((value * s[row * groups + column / size]).round_ties_even().clamp(-1.0, 1.0) as i32 + 1) as u32
+        ((value * s[row * groups + column / size]).round_ties_even().clamp(-1.0, 1.0) as i32 + 1)
+            as u32
     };
     let scales: Vec<f32> = s.iter().map(|s| 1.0 / s).collect();
     let scales = match group {

@@ -1,7 +1,9 @@
-//! Uniform quantisation to 2, 4 or 8 bits by groups of columns, rounded to the nearest step: code = round(W / scale) + zero.
+//! Uniform quantisation to 2, 4 or 8 bits by groups of columns, rounded to the nearest step: code =
+//! round(W / scale) + zero.
 //!
-//! Asymmetric (Jacob et al. 2018, arXiv:1712.05877): steps from min W to max W, both taken to be no more and no less than 0, so that 0 is one of them:
-//! scale = (max - min) / (2^b - 1), zero = round(-min / scale). Symmetric (absmax): zero = 2^(b-1) and scale = max|W| / (2^(b-1) - 1).
+//! Asymmetric (Jacob et al. 2018, arXiv:1712.05877): steps from min W to max W, both taken to be no
+//! more and no less than 0, so that 0 is one of them: scale = (max - min) / (2^b - 1), zero =
+//! round(-min / scale). Symmetric (absmax): zero = 2^(b-1) and scale = max|W| / (2^(b-1) - 1).
 
 use super::group_quantizer::{Groups, THREADS, by_groups, check_weights, write_empty};
 use crate::{
@@ -35,14 +37,32 @@ params! {
 static QUANTIZE_WEIGHTS_INT: Kernel = Kernel::trusted(
     "quantize_weights_int",
     Params::FIELDS,
-    &[read("w", Float("X")), read_write("codes", U32), read_write("w_scale", F32), read_write("w_zero", F32)],
+    &[
+        read("w", Float("X")),
+        read_write("codes", U32),
+        read_write("w_scale", F32),
+        read_write("w_zero", F32),
+    ],
     &[
         by_groups(
-            Source::wgsl(wgsl!["shared/ids", "shared/flat", EXACT, "shared/finite", "shared/lanes", "bitnet/quantize_weights_int"]),
+            Source::wgsl(wgsl![
+                "shared/ids",
+                "shared/flat",
+                EXACT,
+                "shared/finite",
+                "shared/lanes",
+                "bitnet/quantize_weights_int"
+            ]),
             8 * THREADS as u32,
         ),
         by_groups(
-            Source::msl(msl!["shared/prelude", "shared/exact", "shared/finite", "shared/reduce", "bitnet/quantize_weights_int"]),
+            Source::msl(msl![
+                "shared/prelude",
+                "shared/exact",
+                "shared/finite",
+                "shared/reduce",
+                "bitnet/quantize_weights_int"
+            ]),
             128,
         ),
     ],
@@ -60,14 +80,17 @@ pub enum Scheme {
     Symmetric,
 }
 
-/// Quantises `w` `[.., columns]` (`f32` or `f16`) to 2, 4 or 8 bits, with a scale and a zero point for every `size` neighbouring columns of a row, or with
-/// `None` for each row; all but the last dimension are rows, and the last group of a row may be short. Codes are rounded to the nearest step, ties to
-/// even, and 0 is exact. A group whose scale would be below 2^-80 counts as zeros.
+/// Quantises `w` `[.., columns]` (`f32` or `f16`) to 2, 4 or 8 bits, with a scale and a zero point
+/// for every `size` neighbouring columns of a row, or with `None` for each row; all but the last
+/// dimension are rows, and the last group of a row may be short. Codes are rounded to the nearest
+/// step, ties to even, and 0 is exact. A group whose scale would be below 2^-80 counts as zeros.
 ///
-/// Weights must be finite: otherwise the codes of the group are 0 and its scale NaN, which [`IntMatrix::read`] refuses.
+/// Weights must be finite: otherwise the codes of the group are 0 and its scale NaN, which
+/// [`IntMatrix::read`] refuses.
 ///
 /// # Errors
-/// [`Error::Invalid`] if the size is no multiple of 32, or for one bit, which [`quantize_weights_binary`](super::quantize_weights_binary) makes.
+/// [`Error::Invalid`] if the size is no multiple of 32, or for one bit, which
+/// [`quantize_weights_binary`](super::quantize_weights_binary) makes.
 pub fn quantize_weights_int<T: Float>(
     encoder: &mut Encoder,
     w: &Tensor<T>,
@@ -85,18 +108,42 @@ pub fn quantize_weights_int<T: Float>(
 ///
 /// # Errors
 /// [`Error::Shape`] if it has another shape; [`Error::Invalid`] if it has one bit.
-pub fn quantize_weights_int_into<T: Float>(encoder: &mut Encoder, w: &Tensor<T>, scheme: Scheme, matrix: &IntMatrix) -> Result<()> {
+pub fn quantize_weights_int_into<T: Float>(
+    encoder: &mut Encoder,
+    w: &Tensor<T>,
+    scheme: Scheme,
+    matrix: &IntMatrix,
+) -> Result<()> {
     let bits = matrix.bits();
     check(bits, matrix.group())?;
     let of = Groups::of("quantize_weights_int", w.shape(), matrix)?;
     if w.is_empty() {
-        let empty = quantize_weights_int_cpu::<T>(&[], matrix.rows(), matrix.columns(), bits, matrix.group(), scheme)?;
+        let empty = quantize_weights_int_cpu::<T>(
+            &[],
+            matrix.rows(),
+            matrix.columns(),
+            bits,
+            matrix.group(),
+            scheme,
+        )?;
         return write_empty(encoder, &empty, matrix);
     }
     let (extent, Groups { rows, columns, words, groups, group_size }) = (of.extent(), of);
-    let params =
-        Params { rows, columns, words, groups, group_size, bits: bits.count() as u32, symmetric: (scheme == Scheme::Symmetric).into() };
-    encoder.dispatch(&QUANTIZE_WEIGHTS_INT, &params, &[w, &matrix.codes, &matrix.scales, &matrix.zeros], extent)
+    let params = Params {
+        rows,
+        columns,
+        words,
+        groups,
+        group_size,
+        bits: bits.count() as u32,
+        symmetric: (scheme == Scheme::Symmetric).into(),
+    };
+    encoder.dispatch(
+        &QUANTIZE_WEIGHTS_INT,
+        &params,
+        &[w, &matrix.codes, &matrix.scales, &matrix.zeros],
+        extent,
+    )
 }
 
 fn check(bits: Bits, size: Option<usize>) -> Result<()> {
@@ -130,21 +177,25 @@ impl Steps {
         }
         let per_unit = 1.0 / scale;
         let zero = match scheme {
-            Scheme::Asymmetric => (below * per_unit).round_ties_even().min(f32::from(bits.max_code())),
+            Scheme::Asymmetric => {
+                (below * per_unit).round_ties_even().min(f32::from(bits.max_code()))
+            }
             Scheme::Symmetric => half + 1.0,
         };
         Self { scale, per_unit, zero }
     }
 
     fn code(self, v: f32, bits: Bits) -> u8 {
-        ((v * self.per_unit).round_ties_even() + self.zero).clamp(0.0, f32::from(bits.max_code())) as u8
+        ((v * self.per_unit).round_ties_even() + self.zero).clamp(0.0, f32::from(bits.max_code()))
+            as u8
     }
 }
 
 /// The CPU twin: the same codes, scales and zero points, bit for bit. `w` is `[rows, columns]`.
 ///
 /// # Errors
-/// [`Error::Length`] if `w` is not `rows × columns`; [`Error::Invalid`] for weights that are not finite, and as [`quantize_weights_int`].
+/// [`Error::Length`] if `w` is not `rows × columns`; [`Error::Invalid`] for weights that are not
+/// finite, and as [`quantize_weights_int`].
 pub fn quantize_weights_int_cpu<T: Float>(
     w: &[T],
     rows: usize,
@@ -158,10 +209,15 @@ pub fn quantize_weights_int_cpu<T: Float>(
     let of = |group: &[T]| Steps::of(group, bits, scheme);
     let steps: Vec<Steps> = match columns {
         0 => vec![of(&[]); if size.is_some() { 0 } else { rows }],
-        _ => w.par_chunks(columns).flat_map_iter(|row| row.chunks(size.unwrap_or(columns)).map(of)).collect(),
+        _ => w
+            .par_chunks(columns)
+            .flat_map_iter(|row| row.chunks(size.unwrap_or(columns)).map(of))
+            .collect(),
     };
     let (scales, zeros) = steps.iter().map(|steps| (steps.scale, steps.zero)).unzip();
     let (length, groups) = (size.unwrap_or(columns).max(1), steps.len() / rows.max(1));
-    let code = |row: usize, column: usize| steps[row * groups + column / length].code(w[row * columns + column].into(), bits);
+    let code = |row: usize, column: usize| {
+        steps[row * groups + column / length].code(w[row * columns + column].into(), bits)
+    };
     PackedInt::from_fn(rows, columns, bits, Affine { group: size, scales, zeros }, code)
 }

@@ -67,11 +67,13 @@ static RMS_NORM_FAKE_QUANTIZE: Kernel = Kernel::trusted(
 
 pub(super) const KERNELS: &[&Kernel] = &[&RMS_NORM_FAKE_QUANTIZE];
 
-/// [`fake_quantize_activations`](super::fake_quantize_activations()), with its λ, of n = x / sqrt(mean(x²) + eps) · gain, for every row of `x` `[.., k]`;
-/// `gain` is `[k]`. For λ = 1 it is what [`rms_norm_quantize`](super::rms_norm_quantize()) makes, dequantised, to the bit.
+/// [`fake_quantize_activations`](super::fake_quantize_activations()), with its λ, of n = x /
+/// sqrt(mean(x²) + eps) · gain, for every row of `x` `[.., k]`; `gain` is `[k]`. For λ = 1 it is
+/// what [`rms_norm_quantize`](super::rms_norm_quantize()) makes, dequantised, to the bit.
 ///
 /// Straight through the rounding, its gradients are those of the norm:
-/// [`transformer::rms_norm_backward`](crate::transformer::rms_norm_backward) of `x`, `gain` and `dy`, whatever λ.
+/// [`transformer::rms_norm_backward`](crate::transformer::rms_norm_backward) of `x`, `gain` and
+/// `dy`, whatever λ.
 ///
 /// # Errors
 /// As [`rms_norm_fake_quantize_into`].
@@ -90,7 +92,8 @@ pub fn rms_norm_fake_quantize<T: Float>(
 /// [`rms_norm_fake_quantize`] into a tensor of the caller.
 ///
 /// # Errors
-/// [`Error::Shape`] if `gain` is not `[k]`, or the output has another shape than `x`; [`Error::Invalid`] unless 0 <= λ <= 1.
+/// [`Error::Shape`] if `gain` is not `[k]`, or the output has another shape than `x`;
+/// [`Error::Invalid`] unless 0 <= λ <= 1.
 pub fn rms_norm_fake_quantize_into<'y, T: Float>(
     encoder: &mut Encoder,
     x: &Tensor<T>,
@@ -103,10 +106,21 @@ pub fn rms_norm_fake_quantize_into<'y, T: Float>(
     let (tokens, features) = x.shape().as_matrix();
     check_lambda(op, lambda)?;
     if gain.shape().dims() != [features] {
-        return Err(Error::Shape { op, what: "gain", expected: format!("[{features}]"), found: gain.shape() });
+        return Err(Error::Shape {
+            op,
+            what: "gain",
+            expected: format!("[{features}]"),
+            found: gain.shape(),
+        });
     }
     y.check_shape(op, x.shape())?;
-    let params = Params { tokens: tokens as u32, features: features as u32, add: y.adds().into(), eps, lambda };
+    let params = Params {
+        tokens: tokens as u32,
+        features: features as u32,
+        add: y.adds().into(),
+        eps,
+        lambda,
+    };
     encoder.dispatch(&RMS_NORM_FAKE_QUANTIZE, &params, &[x, gain, y.tensor()], [tokens, 1, 1])
 }
 
@@ -114,7 +128,13 @@ pub fn rms_norm_fake_quantize_into<'y, T: Float>(
 ///
 /// # Errors
 /// [`Error::Length`] if `x` is not whole rows; [`Error::Invalid`] unless 0 <= λ <= 1.
-pub fn rms_norm_fake_quantize_cpu<T: Float>(x: &[T], tokens: usize, gain: &[f32], eps: f32, lambda: f32) -> Result<Vec<f32>> {
+pub fn rms_norm_fake_quantize_cpu<T: Float>(
+    x: &[T],
+    tokens: usize,
+    gain: &[f32],
+    eps: f32,
+    lambda: f32,
+) -> Result<Vec<f32>> {
     check_lambda("rms_norm_fake_quantize", lambda)?;
     let rounded = rms_norm_quantize_cpu(x, tokens, gain, eps)?.dequantize();
     let normed = x.chunks(gain.len().max(1)).flat_map(|row| {

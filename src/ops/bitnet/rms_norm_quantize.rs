@@ -1,5 +1,5 @@
-//! RMSNorm and the activation quantiser in one dispatch: n = x / sqrt(mean(x²) + eps) · gain, then as
-//! [`quantize_activations`](super::quantize_activations).
+//! RMSNorm and the activation quantiser in one dispatch: n = x / sqrt(mean(x²) + eps) · gain, then
+//! as [`quantize_activations`](super::quantize_activations).
 
 use super::{
     activations::{HostActivations, QuantizedActivations},
@@ -23,8 +23,13 @@ use crate::{
 
 params! { struct Params { tokens: u32, features: u32, words: u32, eps: f32 } }
 
-const BINDINGS: &[Binding] =
-    &[read("source", Float("X")), read("gain", F32), read_write("x", U32), read_write("x_scale", F32), read_write("x_sum", I32)];
+const BINDINGS: &[Binding] = &[
+    read("source", Float("X")),
+    read("gain", F32),
+    read_write("x", U32),
+    read_write("x_scale", F32),
+    read_write("x_sum", I32),
+];
 
 static QUANTIZER: RowQuantizer = row_quantizer!(
     "rms_norm_quantize", "rms_norm_quantize" in "bitnet/rms_norm_quantize", Params, BINDINGS, 7, Work::new(4, "elements", 36, 16),
@@ -34,15 +39,28 @@ static QUANTIZER: RowQuantizer = row_quantizer!(
 
 pub(super) const KERNELS: &[&Kernel] = &QUANTIZER.kernels();
 
-/// Normalises every row of `x` `[.., k]` with `gain` `[k]` and quantises it, in the layout that suits this device and k.
+/// Normalises every row of `x` `[.., k]` with `gain` `[k]` and quantises it, in the layout that
+/// suits this device and k.
 ///
-/// Squares are summed as integers (wgsl/shared/rms.wgsl), so codes and scales are the same bits on every device.
+/// Squares are summed as integers (wgsl/shared/rms.wgsl), so codes and scales are the same bits on
+/// every device.
 ///
 /// # Errors
-/// [`Error::Shape`] if `gain` is not `[k]`; else as [`quantize_activations`](super::quantize_activations).
-pub fn rms_norm_quantize<T: Float>(encoder: &mut Encoder, x: &Tensor<T>, gain: &Tensor<f32>, eps: f32) -> Result<QuantizedActivations> {
+/// [`Error::Shape`] if `gain` is not `[k]`; else as
+/// [`quantize_activations`](super::quantize_activations).
+pub fn rms_norm_quantize<T: Float>(
+    encoder: &mut Encoder,
+    x: &Tensor<T>,
+    gain: &Tensor<f32>,
+    eps: f32,
+) -> Result<QuantizedActivations> {
     let (tokens, features) = x.shape().as_matrix();
-    let xq = QuantizedActivations::uninit(encoder.context(), tokens, features, layout_on(features, encoder.context()))?;
+    let xq = QuantizedActivations::uninit(
+        encoder.context(),
+        tokens,
+        features,
+        layout_on(features, encoder.context()),
+    )?;
     rms_norm_quantize_into(encoder, x, gain, eps, &xq)?;
     Ok(xq)
 }
@@ -61,7 +79,12 @@ pub fn rms_norm_quantize_into<T: Float>(
     let op = "rms_norm_quantize";
     let (tokens, features) = x.shape().as_matrix();
     if gain.shape().dims() != [features] {
-        return Err(Error::Shape { op, what: "gain", expected: format!("[{features}]"), found: gain.shape() });
+        return Err(Error::Shape {
+            op,
+            what: "gain",
+            expected: format!("[{features}]"),
+            found: gain.shape(),
+        });
     }
     xq.check(op, tokens, features, encoder)?;
     let words = row_words(features) as u32;
@@ -74,13 +97,19 @@ pub fn rms_norm_quantize_into<T: Float>(
 ///
 /// # Errors
 /// [`Error::Length`] if `x` is not whole rows.
-pub fn rms_norm_quantize_cpu<T: Float>(x: &[T], tokens: usize, gain: &[f32], eps: f32) -> Result<HostActivations> {
+pub fn rms_norm_quantize_cpu<T: Float>(
+    x: &[T],
+    tokens: usize,
+    gain: &[f32],
+    eps: f32,
+) -> Result<HostActivations> {
     let features = gain.len();
     if tokens.checked_mul(features) != Some(x.len()) {
         return Err(Error::Length { shape: [tokens, features].into(), found: x.len() });
     }
     let row = |token: usize| {
-        let mut row: Vec<f32> = x[token * features..][..features].iter().map(|&v| v.into()).collect();
+        let mut row: Vec<f32> =
+            x[token * features..][..features].iter().map(|&v| v.into()).collect();
         let inverse = inverse_rms(&row, eps);
         normalize(&mut row, gain, inverse);
         row

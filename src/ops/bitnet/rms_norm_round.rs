@@ -18,7 +18,8 @@ params! { struct Params { tokens: u32, features: u32, first: u32, blocks: u32, q
 
 /// A workgroup for a row, with so many bytes of workgroup memory a thread for its blocks.
 const fn row(parts: &'static [Part], bytes: u32) -> Source {
-    let source = Source::wgsl(parts).workgroup_size([256, 1, 1]).tile([1, 1, 1]).constants(&[("HELD", 4)]);
+    let source =
+        Source::wgsl(parts).workgroup_size([256, 1, 1]).tile([1, 1, 1]).constants(&[("HELD", 4)]);
     source.workgroup_bytes(1056 + 256 * bytes).work(Work::new(4, "elements", 48, 28))
 }
 
@@ -32,10 +33,12 @@ static RMS_NORM_ROUND: Rounding = rounding!(
 
 pub(super) const KERNELS: &[&Kernel] = &[&RMS_NORM_ROUND[0], &RMS_NORM_ROUND[1]];
 
-/// Rows `first..` of `x` `[m, k]`, as many as `rounded` has, as [`rms_norm`](crate::transformer::rms_norm()) makes them, rounded.
+/// Rows `first..` of `x` `[m, k]`, as many as `rounded` has, as
+/// [`rms_norm`](crate::transformer::rms_norm()) makes them, rounded.
 ///
 /// # Errors
-/// [`Error::Shape`] if `gain` is not `[k]`, or the output has more rows than there are or other columns.
+/// [`Error::Shape`] if `gain` is not `[k]`, or the output has more rows than there are or other
+/// columns.
 pub fn rms_norm_round_into(
     encoder: &mut Encoder,
     x: &Tensor<f32>,
@@ -47,15 +50,36 @@ pub fn rms_norm_round_into(
     let op = "rms_norm_round";
     let ((m, features), tokens) = (x.shape().as_matrix(), rounded.tokens());
     if gain.shape().dims() != [features] {
-        return Err(Error::Shape { op, what: "gain", expected: format!("[{features}]"), found: gain.shape() });
+        return Err(Error::Shape {
+            op,
+            what: "gain",
+            expected: format!("[{features}]"),
+            found: gain.shape(),
+        });
     }
     if first > m || tokens > m - first || rounded.features() != features {
-        let (expected, found) = (format!("[≤ {}, {features}]", m.saturating_sub(first)), [tokens, rounded.features()].into());
+        let (expected, found) = (
+            format!("[≤ {}, {features}]", m.saturating_sub(first)),
+            [tokens, rounded.features()].into(),
+        );
         return Err(Error::Shape { op, what: "the output", expected, found });
     }
     let [blocks, quads, order] = rounded.numbers();
-    let params = Params { tokens: tokens as u32, features: features as u32, first: first as u32, blocks, quads, order, eps };
-    encoder.dispatch(rounded.kernel(&RMS_NORM_ROUND), &params, &[&rounded.values, &rounded.units, x, gain], [tokens, 1, 1])
+    let params = Params {
+        tokens: tokens as u32,
+        features: features as u32,
+        first: first as u32,
+        blocks,
+        quads,
+        order,
+        eps,
+    };
+    encoder.dispatch(
+        rounded.kernel(&RMS_NORM_ROUND),
+        &params,
+        &[&rounded.values, &rounded.units, x, gain],
+        [tokens, 1, 1],
+    )
 }
 
 /// The CPU twin on whole rows: the same bits.

@@ -1,5 +1,5 @@
-//! round_activations: activations in block floating point, so that sums of ternary products are exact. (Wilkinson 1963, *Rounding Errors in
-//! Algebraic Processes*, has block floating point.)
+//! round_activations: activations in block floating point, so that sums of ternary products are
+//! exact. (Wilkinson 1963, *Rounding Errors in Algebraic Processes*, has block floating point.)
 
 use super::activations::QuantizedActivations;
 use crate::{
@@ -20,7 +20,8 @@ use crate::{
 
 params! { pub(super) struct Params { pub tokens: u32, pub features: u32, pub blocks: u32, pub quads: u32, pub order: u32 } }
 
-/// A kernel that rounds, for products in floats and for products of bytes: what goes out is bound first. The last part is named by its file.
+/// A kernel that rounds, for products in floats and for products of bytes: what goes out is bound
+/// first. The last part is named by its file.
 macro_rules! rounding {
     ($name:literal, $entry:literal in $last:literal, $params:ty, $inputs:expr, $source:ident [$($part:tt),*]) => {
         [
@@ -55,7 +56,10 @@ pub(super) type Rounding = [Kernel; 2];
 
 /// With so many bytes of workgroup memory a thread.
 pub(super) const fn quads(parts: &'static [Part], bytes: u32) -> Source {
-    Source::wgsl(parts).workgroup_size([256, 1, 1]).workgroup_bytes(256 * bytes).work(Work::new(4, "elements", 32, 12))
+    Source::wgsl(parts)
+        .workgroup_size([256, 1, 1])
+        .workgroup_bytes(256 * bytes)
+        .work(Work::new(4, "elements", 32, 12))
 }
 
 static ROUND_ACTIVATIONS: Rounding = rounding!(
@@ -71,18 +75,22 @@ static ROUND_CODES: Rounding = rounding!(
     quads ["shared/ids", "bitnet/round_codes"]
 );
 
-pub(super) const KERNELS: &[&Kernel] = &[&ROUND_ACTIVATIONS[0], &ROUND_ACTIVATIONS[1], &ROUND_CODES[0], &ROUND_CODES[1]];
+pub(super) const KERNELS: &[&Kernel] =
+    &[&ROUND_ACTIVATIONS[0], &ROUND_ACTIVATIONS[1], &ROUND_CODES[0], &ROUND_CODES[1]];
 
 /// Columns of a block at most: with seventeen bits each, their sum has twenty-four.
 pub(super) const BLOCK: usize = 128;
 
-/// The columns of a block for a matrix that is scaled by groups of so many columns, or not: 128, or the largest power of two that divides the group, if that is less.
+/// The columns of a block for a matrix that is scaled by groups of so many columns, or not: 128, or
+/// the largest power of two that divides the group, if that is less.
 pub fn rounded_block(group: Option<usize>) -> usize {
     // The greatest common divisor, of a power of two.
-    group.map_or(BLOCK, |group| (1 << group.trailing_zeros().min(BLOCK.trailing_zeros())).min(BLOCK))
+    group
+        .map_or(BLOCK, |group| (1 << group.trailing_zeros().min(BLOCK.trailing_zeros())).min(BLOCK))
 }
 
-/// How rounded activations lie in memory: as wgsl/bitnet/round_store.wgsl numbers it, and wgsl/bitnet/round_store_bytes.wgsl.
+/// How rounded activations lie in memory: as wgsl/bitnet/round_store.wgsl numbers it, and
+/// wgsl/bitnet/round_store_bytes.wgsl.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RoundedLayout {
     /// Floats, a block's quads by place.
@@ -95,7 +103,8 @@ pub(super) enum RoundedLayout {
     Bytes = 4,
 }
 
-/// Activations on the GPU in block floating point: blocks of columns with a unit each, and multiples of it of up to 16 bits and a sign.
+/// Activations on the GPU in block floating point: blocks of columns with a unit each, and
+/// multiples of it of up to 16 bits and a sign.
 #[derive(Clone, Debug)]
 pub struct RoundedActivations {
     pub(super) layout: RoundedLayout,
@@ -109,7 +118,8 @@ pub struct RoundedActivations {
 }
 
 impl RoundedActivations {
-    /// Activations that an op will write, and can write again, for matrices of this `block` ([`rounded_block`]).
+    /// Activations that an op will write, and can write again, for matrices of this `block`
+    /// ([`rounded_block`]).
     ///
     /// # Errors
     /// [`Error::TooLarge`]; [`Error::Invalid`] for a block that is not 16, 32, 64 or 128.
@@ -118,7 +128,12 @@ impl RoundedActivations {
     }
 
     /// In memory of the encoder's, until the next op that takes it.
-    pub(super) fn scratch(encoder: &mut Encoder, tokens: usize, features: usize, block: usize) -> Result<Self> {
+    pub(super) fn scratch(
+        encoder: &mut Encoder,
+        tokens: usize,
+        features: usize,
+        block: usize,
+    ) -> Result<Self> {
         let context = encoder.context().clone();
         Self::made(&context, [tokens, features, block], |slot, shape| encoder.scratch(slot, shape))
     }
@@ -130,10 +145,14 @@ impl RoundedActivations {
         mut memory: impl FnMut(usize, [usize; 2]) -> Result<Tensor<u32>>,
     ) -> Result<Self> {
         if !(CODES_PER_WORD..=BLOCK).contains(&block) || !block.is_power_of_two() {
-            return Err(Error::Invalid { op: "round_activations", what: format!("blocks of {block} columns, not 16, 32, 64 or 128") });
+            return Err(Error::Invalid {
+                op: "round_activations",
+                what: format!("blocks of {block} columns, not 16, 32, 64 or 128"),
+            });
         }
         let (blocks, layout) = (features.div_ceil(block), layout(tokens, features, block, context));
-        let (words, numbers) = if layout == RoundedLayout::Bytes { (block / 4 * 3, 2) } else { (block, 1) };
+        let (words, numbers) =
+            if layout == RoundedLayout::Bytes { (block / 4 * 3, 2) } else { (block, 1) };
         Ok(Self {
             layout,
             values: memory(0, [tokens, blocks * words])?,
@@ -150,7 +169,12 @@ impl RoundedActivations {
             return Ok(());
         }
         let found = [self.tokens, self.features].into();
-        Err(Error::Shape { op, what: "the output", expected: format!("[{tokens}, {features}]"), found })
+        Err(Error::Shape {
+            op,
+            what: "the output",
+            expected: format!("[{tokens}, {features}]"),
+            found,
+        })
     }
 
     /// The kernel for this layout.
@@ -166,7 +190,13 @@ impl RoundedActivations {
     /// What a kernel of a thread for each quad takes, and how many there are.
     pub(super) fn by_quads(&self) -> (Params, [usize; 3]) {
         let [blocks, quads, order] = self.numbers();
-        let params = Params { tokens: self.tokens as u32, features: self.features as u32, blocks, quads, order };
+        let params = Params {
+            tokens: self.tokens as u32,
+            features: self.features as u32,
+            blocks,
+            quads,
+            order,
+        };
         (params, [self.tokens * (blocks * quads) as usize, 1, 1])
     }
 
@@ -187,7 +217,12 @@ impl RoundedActivations {
 }
 
 /// The layout of what the best kernel for so many tokens takes. All of them give the same bits.
-pub(super) fn layout(tokens: usize, features: usize, block: usize, context: &Context) -> RoundedLayout {
+pub(super) fn layout(
+    tokens: usize,
+    features: usize,
+    block: usize,
+    context: &Context,
+) -> RoundedLayout {
     let capabilities = context.capabilities();
     let on_units = [UNIT_16, UNIT_8].iter().any(|unit| capabilities.matrix_units.contains(unit));
     // A turn of tiles is 32 columns, and loads the first without asking.
@@ -196,7 +231,11 @@ pub(super) fn layout(tokens: usize, features: usize, block: usize, context: &Con
         RoundedLayout::Halves
     } else if many(Choice::RoundedTileTokens) {
         RoundedLayout::InOrder
-    } else if capabilities.fast_packed_dot && features > 0 && block == BLOCK && features.is_multiple_of(4 * CODES_PER_WORD) {
+    } else if capabilities.fast_packed_dot
+        && features > 0
+        && block == BLOCK
+        && features.is_multiple_of(4 * CODES_PER_WORD)
+    {
         // A lane loads four words of whole ones.
         RoundedLayout::Bytes
     } else {
@@ -204,13 +243,19 @@ pub(super) fn layout(tokens: usize, features: usize, block: usize, context: &Con
     }
 }
 
-/// Every row of `x` `[.., k]` in block floating point: of each `block` of columns, multiples of the power of two of which the largest number has 2^15 to
-/// 2^16, to the nearest, ties to even. So a number is off by at most 2^-16 of the largest of its block; where that is below 2^-95, by at most 2^-111. A block
-/// that holds an infinity or a NaN keeps it, and what is finite there becomes a multiple of 2^113.
+/// Every row of `x` `[.., k]` in block floating point: of each `block` of columns, multiples of the
+/// power of two of which the largest number has 2^15 to 2^16, to the nearest, ties to even. So a
+/// number is off by at most 2^-16 of the largest of its block; where that is below 2^-95, by at
+/// most 2^-111. A block that holds an infinity or a NaN keeps it, and what is finite there becomes
+/// a multiple of 2^113.
 ///
 /// # Errors
 /// As [`RoundedActivations::uninit`].
-pub fn round_activations<T: Float>(encoder: &mut Encoder, x: &Tensor<T>, block: usize) -> Result<RoundedActivations> {
+pub fn round_activations<T: Float>(
+    encoder: &mut Encoder,
+    x: &Tensor<T>,
+    block: usize,
+) -> Result<RoundedActivations> {
     let (tokens, features) = x.shape().as_matrix();
     let rounded = RoundedActivations::uninit(encoder.context(), tokens, features, block)?;
     round_activations_into(encoder, x, &rounded)?;
@@ -221,23 +266,43 @@ pub fn round_activations<T: Float>(encoder: &mut Encoder, x: &Tensor<T>, block: 
 ///
 /// # Errors
 /// [`Error::Shape`] if they do not fit.
-pub fn round_activations_into<T: Float>(encoder: &mut Encoder, x: &Tensor<T>, rounded: &RoundedActivations) -> Result<()> {
+pub fn round_activations_into<T: Float>(
+    encoder: &mut Encoder,
+    x: &Tensor<T>,
+    rounded: &RoundedActivations,
+) -> Result<()> {
     let (tokens, features) = x.shape().as_matrix();
     rounded.check("round_activations", tokens, features)?;
     let (params, extent) = rounded.by_quads();
-    encoder.dispatch(rounded.kernel(&ROUND_ACTIVATIONS), &params, &[&rounded.values, &rounded.units, x], extent)
+    encoder.dispatch(
+        rounded.kernel(&ROUND_ACTIVATIONS),
+        &params,
+        &[&rounded.values, &rounded.units, x],
+        extent,
+    )
 }
 
-/// The codes of `x`, in the layout `Int8`, without their scales, for matrices scaled by groups. Eight bits are not rounded. What comes of it is in memory of the
-/// encoder's, until the next op that takes some.
-pub(super) fn round_codes(encoder: &mut Encoder, x: &QuantizedActivations, block: usize) -> Result<RoundedActivations> {
+/// The codes of `x`, in the layout `Int8`, without their scales, for matrices scaled by groups.
+/// Eight bits are not rounded. What comes of it is in memory of the encoder's, until the next op
+/// that takes some.
+pub(super) fn round_codes(
+    encoder: &mut Encoder,
+    x: &QuantizedActivations,
+    block: usize,
+) -> Result<RoundedActivations> {
     let rounded = RoundedActivations::scratch(encoder, x.tokens(), x.features(), block)?;
     let (params, extent) = rounded.by_quads();
-    encoder.dispatch(rounded.kernel(&ROUND_CODES), &params, &[&rounded.values, &rounded.units, &x.codes], extent)?;
+    encoder.dispatch(
+        rounded.kernel(&ROUND_CODES),
+        &params,
+        &[&rounded.values, &rounded.units, &x.codes],
+        extent,
+    )?;
     Ok(rounded)
 }
 
-/// The CPU twin of [`round_activations`], where they are: the same numbers, bit for bit. `x` is rows of `features`.
+/// The CPU twin of [`round_activations`], where they are: the same numbers, bit for bit. `x` is
+/// rows of `features`.
 ///
 /// # Errors
 /// [`Error::Length`] if it is not whole rows.
@@ -254,7 +319,9 @@ pub fn round_activations_cpu(x: &mut [f32], features: usize, block: usize) -> Re
 fn round_block(block: &mut [f32]) {
     let largest = block.iter().fold(0, |largest: u32, v| largest.max(v.to_bits() & 0x7fff_ffff));
     let exponent = (largest >> 23).max(32);
-    let (unit, inverse) = (f32::from_bits((exponent - 15) << 23), f32::from_bits((269 - exponent) << 23));
-    // 1.5·2^23 leaves no bits for fractions: as `round_ties_even`, which is a call where a processor's oldest instructions are compiled for.
+    let (unit, inverse) =
+        (f32::from_bits((exponent - 15) << 23), f32::from_bits((269 - exponent) << 23));
+    // 1.5·2^23 leaves no bits for fractions: as `round_ties_even`, which is a call where a
+    // processor's oldest instructions are compiled for.
     block.iter_mut().for_each(|v| *v = (*v * inverse + 12_582_912.0 - 12_582_912.0) * unit);
 }

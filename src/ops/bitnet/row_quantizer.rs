@@ -1,7 +1,9 @@
-//! What the ops that end by quantising rows share: kernels for each layout of activations, one workgroup or one thread per row.
+//! What the ops that end by quantising rows share: kernels for each layout of activations, one
+//! workgroup or one thread per row.
 
-/// The kernels of an op: in each layout for rows of any length, for rows of whole quads, and for short ones of these, of which a workgroup of half as many
-/// threads holds every number; and that for many rows on software adapters, of which a thread has one alone, in their layout.
+/// The kernels of an op: in each layout for rows of any length, for rows of whole quads, and for
+/// short ones of these, of which a workgroup of half as many threads holds every number; and that
+/// for many rows on software adapters, of which a thread has one alone, in their layout.
 pub struct RowQuantizer {
     pub int8: [Kernel; 3],
     pub half: [Kernel; 3],
@@ -10,11 +12,18 @@ pub struct RowQuantizer {
 
 impl RowQuantizer {
     pub const fn kernels(&'static self) -> [&'static Kernel; 7] {
-        let ([int8, whole_int8, short_int8], [half, whole_half, short_half]) = (&self.int8, &self.half);
+        let ([int8, whole_int8, short_int8], [half, whole_half, short_half]) =
+            (&self.int8, &self.half);
         [int8, half, whole_int8, whole_half, short_int8, short_half, &self.alone]
     }
 
-    pub fn choose(&'static self, layout: Layout, tokens: usize, features: usize, encoder: &Encoder) -> &'static Kernel {
+    pub fn choose(
+        &'static self,
+        layout: Layout,
+        tokens: usize,
+        features: usize,
+        encoder: &Encoder,
+    ) -> &'static Kernel {
         let capabilities = encoder.context().capabilities();
         if layout == Layout::Int8 && tokens >= capabilities.choice(Choice::RowsAlone) {
             return &self.alone;
@@ -28,9 +37,10 @@ impl RowQuantizer {
     }
 }
 
-/// Declares a [`RowQuantizer`]: `$file` computes the numbers of a row, `$wgsl` and `$msl` are the parts that it needs besides those of the quantiser, `$any`
-/// and `$whole` those that load numbers and quads. A thread holds `$held` quads of a row of any length. More make a longer text, which takes longer to
-/// fetch, whether a row has so many or not.
+/// Declares a [`RowQuantizer`]: `$file` computes the numbers of a row, `$wgsl` and `$msl` are the
+/// parts that it needs besides those of the quantiser, `$any` and `$whole` those that load numbers
+/// and quads. A thread holds `$held` quads of a row of any length. More make a longer text, which
+/// takes longer to fetch, whether a row has so many or not.
 macro_rules! row_quantizer {
     (
         $stem:literal, $entry:literal in $file:literal, $params:ty, $bindings:expr, $held:literal, $work:expr,
@@ -96,7 +106,11 @@ const SHORT_THREADS: u32 = 128;
 
 /// Rows of up to 2560 numbers, held whole.
 pub const fn short_rows(source: Source) -> Source {
-    source.workgroup_bytes(4 * SHORT_THREADS + 32).workgroup_size([SHORT_THREADS, 1, 1]).tile([1, 1, 1]).constants(&[("HELD", 5)])
+    source
+        .workgroup_bytes(4 * SHORT_THREADS + 32)
+        .workgroup_size([SHORT_THREADS, 1, 1])
+        .tile([1, 1, 1])
+        .constants(&[("HELD", 5)])
 }
 
 /// Rows of which up to 7168 numbers are held.
@@ -114,8 +128,8 @@ pub const fn row_alone(source: Source, work: Work) -> Source {
     source.workgroup_size([16, 1, 1]).constants(&[("HELD", 1)]).work(work)
 }
 
-/// A kernel whose threads share rows, in WGSL and Metal: `$words` words of workgroup memory a thread, and parts that are there in both languages,
-/// besides exact quotients.
+/// A kernel whose threads share rows, in WGSL and Metal: `$words` words of workgroup memory a
+/// thread, and parts that are there in both languages, besides exact quotients.
 macro_rules! shared_rows {
     ($name:literal, $params:ty, $bindings:expr, $words:expr, $work:expr, [$($part:literal),+ $(,)?]) => {{
         use $crate::{

@@ -1,4 +1,5 @@
-//! cholesky: A = L·Lᵀ, by blocks of columns, right-looking (Golub and Van Loan, Matrix Computations, 4th edition, 4.2.5).
+//! cholesky: A = L·Lᵀ, by blocks of columns, right-looking (Golub and Van Loan, Matrix
+//! Computations, 4th edition, 4.2.5).
 
 use crate::{
     error::Result,
@@ -39,18 +40,24 @@ static CHOLESKY_PANEL: Kernel = Kernel::trusted(
     "cholesky_panel",
     PanelParams::FIELDS,
     &[read("diagonal", F32), read_write("l", F32), read_write("status", U32)],
-    &[Source::wgsl(wgsl!["shared/ids", "shared/flat", "shared/finite", "linear_algebra/cholesky_panel"])
-        .workgroup_size([256, 1, 1])
-        .tile([1, 1, 1])
-        .constants(&[("BLOCK", BLOCK as u32), ("NOT_FINITE", NOT_FINITE)])
-        .workgroup_bytes(8448)],
+    &[Source::wgsl(wgsl![
+        "shared/ids",
+        "shared/flat",
+        "shared/finite",
+        "linear_algebra/cholesky_panel"
+    ])
+    .workgroup_size([256, 1, 1])
+    .tile([1, 1, 1])
+    .constants(&[("BLOCK", BLOCK as u32), ("NOT_FINITE", NOT_FINITE)])
+    .workgroup_bytes(8448)],
 )
 .flat();
 
 pub(super) const KERNELS: &[&Kernel] = &[&CHOLESKY_UPDATE, &CHOLESKY_PANEL];
 
-/// The lower triangular L `[.., n, n]` with positive diagonal for which A = L·Lᵀ, for symmetric positive definite A `[.., n, n]`. Only the lower
-/// triangle of A is read; above the diagonal, L has zeros.
+/// The lower triangular L `[.., n, n]` with positive diagonal for which A = L·Lᵀ, for symmetric
+/// positive definite A `[.., n, n]`. Only the lower triangle of A is read; above the diagonal, L
+/// has zeros.
 ///
 /// ```
 /// # fn main() -> bitnet_wgpu::Result<()> {
@@ -69,8 +76,8 @@ pub(super) const KERNELS: &[&Kernel] = &[&CHOLESKY_UPDATE, &CHOLESKY_PANEL];
 ///
 /// # Errors
 /// [`Error::Shape`](crate::Error::Shape) if A is not square. The outcome:
-/// [`Error::NotPositiveDefinite`](crate::Error::NotPositiveDefinite) at the first column whose pivot is not positive,
-/// [`Error::NotFinite`](crate::Error::NotFinite); L is NaN then.
+/// [`Error::NotPositiveDefinite`](crate::Error::NotPositiveDefinite) at the first column whose
+/// pivot is not positive, [`Error::NotFinite`](crate::Error::NotFinite); L is NaN then.
 pub fn cholesky(encoder: &mut Encoder, a: &Tensor<f32>) -> Result<Outcome<Tensor<f32>>> {
     let op = "cholesky";
     let Matrices { count, rows: n, .. } = Matrices::square(op, "A", a)?;
@@ -81,7 +88,12 @@ pub fn cholesky(encoder: &mut Encoder, a: &Tensor<f32>) -> Result<Outcome<Tensor
     for first in (0..n.max(1)).step_by(BLOCK) {
         let tiles = (n - first).div_ceil(BLOCK).max(1);
         let groups = count * tiles * tiles;
-        let params = UpdateParams { groups: groups as u32, n: n as u32, first: first as u32, tiles: tiles as u32 };
+        let params = UpdateParams {
+            groups: groups as u32,
+            n: n as u32,
+            first: first as u32,
+            tiles: tiles as u32,
+        };
         encoder.dispatch(
             &CHOLESKY_UPDATE,
             &params,
@@ -89,12 +101,20 @@ pub fn cholesky(encoder: &mut Encoder, a: &Tensor<f32>) -> Result<Outcome<Tensor
             Extent::with_work([groups, 1, 1], product(&[groups, BLOCK, BLOCK, first])),
         )?;
         let chunks = (tiles - 1).max(1);
-        let params = PanelParams { groups: (count * chunks) as u32, n: n as u32, first: first as u32, chunks: chunks as u32 };
+        let params = PanelParams {
+            groups: (count * chunks) as u32,
+            n: n as u32,
+            first: first as u32,
+            chunks: chunks as u32,
+        };
         encoder.dispatch(
             &CHOLESKY_PANEL,
             &params,
             &[&diagonal, &l, status.words()],
-            Extent::with_work([count * chunks, 1, 1], product(&[count, chunks, BLOCK, BLOCK, BLOCK])),
+            Extent::with_work(
+                [count * chunks, 1, 1],
+                product(&[count, chunks, BLOCK, BLOCK, BLOCK]),
+            ),
         )?;
     }
     status.guard(encoder, &[&l], l.clone())

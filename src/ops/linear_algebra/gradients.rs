@@ -1,6 +1,7 @@
-//! Gradients of solutions and factorisations, made of products and triangular solves (Giles 2008, An extended collection of matrix derivative results for
-//! forward and reverse mode algorithmic differentiation; Murray 2016, arXiv:1602.07527, for Cholesky; Walter and Lehmann 2010, arXiv:1009.6112, and
-//! Roberts and Roberts 2020, arXiv:2009.10071, for QR).
+//! Gradients of solutions and factorisations, made of products and triangular solves (Giles 2008,
+//! An extended collection of matrix derivative results for forward and reverse mode algorithmic
+//! differentiation; Murray 2016, arXiv:1602.07527, for Cholesky; Walter and Lehmann 2010,
+//! arXiv:1009.6112, and Roberts and Roberts 2020, arXiv:2009.10071, for QR).
 //!
 //! Where the op itself failed, its results are NaN, and so are these.
 
@@ -73,10 +74,15 @@ fn minus_triangle(triangle: Triangle) -> Weights {
     if triangle.is_upper() { [0.0, diagonal, -1.0] } else { [-1.0, diagonal, 0.0] }
 }
 
-/// The lower triangle with half of the diagonal: with its transpose it is the whole of a symmetric matrix.
+/// The lower triangle with half of the diagonal: with its transpose it is the whole of a symmetric
+/// matrix.
 const HALF: Weights = [1.0, 0.5, 0.0];
 
-fn weigh(encoder: &mut Encoder, x: &Tensor<f32>, [below, diagonal, above]: Weights) -> Result<Tensor<f32>> {
+fn weigh(
+    encoder: &mut Encoder,
+    x: &Tensor<f32>,
+    [below, diagonal, above]: Weights,
+) -> Result<Tensor<f32>> {
     let n = Matrices::square("weigh_triangles", "x", x)?.rows;
     let y = Tensor::uninit(encoder.context(), x.shape())?;
     let params = WeighParams { length: x.len() as u32, n: n as u32, below, diagonal, above };
@@ -92,8 +98,8 @@ fn same(op: &'static str, what: &'static str, found: &Tensor<f32>, expected: Sha
     Err(Error::Shape { op, what, expected: expected.to_string(), found: found.shape() })
 }
 
-/// The gradients of [`triangular_solve`], which gave `x` `[.., n, r]`: db = A⁻ᵀ·dx, and dA = -db·xᵀ in the triangle that is read, 0 elsewhere (for Aᵀ·x = b,
-/// A⁻¹·dx and -x·dbᵀ).
+/// The gradients of [`triangular_solve`], which gave `x` `[.., n, r]`: db = A⁻ᵀ·dx, and dA = -db·xᵀ
+/// in the triangle that is read, 0 elsewhere (for Aᵀ·x = b, A⁻¹·dx and -x·dbᵀ).
 ///
 /// # Errors
 /// [`Error::Shape`] as of [`triangular_solve`], or if `x` and `dx` differ.
@@ -125,7 +131,12 @@ pub fn triangular_solve_backward(
 ///
 /// # Errors
 /// [`Error::Shape`] as of [`solve`], or if `x` and `dx` differ.
-pub fn solve_backward(encoder: &mut Encoder, a: &Tensor<f32>, x: &Tensor<f32>, dx: &Tensor<f32>) -> Result<SystemGradients> {
+pub fn solve_backward(
+    encoder: &mut Encoder,
+    a: &Tensor<f32>,
+    x: &Tensor<f32>,
+    dx: &Tensor<f32>,
+) -> Result<SystemGradients> {
     let op = "solve_backward";
     Matrices::square(op, "A", a)?.right_hand_sides(op, dx)?;
     same(op, "x", x, dx.shape())?;
@@ -135,8 +146,9 @@ pub fn solve_backward(encoder: &mut Encoder, a: &Tensor<f32>, x: &Tensor<f32>, d
     Ok(SystemGradients { a: neg(encoder, &product)?, b })
 }
 
-/// The gradients of [`least_squares`](super::least_squares()) of A and `b`, which gave `x` `[.., n, r]`: with u = (AᵀA)⁻¹·dx, db = A·u and
-/// dA = (b - A·x)·uᵀ - db·xᵀ. Factors of A are made again.
+/// The gradients of [`least_squares`](super::least_squares()) of A and `b`, which gave `x`
+/// `[.., n, r]`: with u = (AᵀA)⁻¹·dx, db = A·u and dA = (b - A·x)·uᵀ - db·xᵀ. Factors of A are made
+/// again.
 ///
 /// # Errors
 /// [`Error::Shape`] if m < n, or `b`, `x` or `dx` is not of the op.
@@ -159,7 +171,8 @@ pub fn least_squares_backward(
     let (u, _) = triangular_solve(encoder, &r, &half, Triangle::UPPER)?.unchecked();
     let (db, ax) = (matmul(encoder, a, &u)?, matmul(encoder, a, x)?);
     let rest = sub(encoder, b, &ax)?;
-    let (more, less) = (matmul(encoder, &rest, Side::transposed(&u))?, matmul(encoder, &db, Side::transposed(x))?);
+    let (more, less) =
+        (matmul(encoder, &rest, Side::transposed(&u))?, matmul(encoder, &db, Side::transposed(x))?);
     Ok(SystemGradients { a: sub(encoder, &more, &less)?, b: db })
 }
 
@@ -168,15 +181,25 @@ fn tall(op: &'static str, what: &'static str, a: Matrices<'_>) -> Result<()> {
     if a.rows >= a.columns {
         return Ok(());
     }
-    Err(Error::Shape { op, what, expected: "[.., m, n] with m >= n".into(), found: a.tensor.shape() })
+    Err(Error::Shape {
+        op,
+        what,
+        expected: "[.., m, n] with m >= n".into(),
+        found: a.tensor.shape(),
+    })
 }
 
-/// The gradient of [`cholesky`](super::cholesky()), which gave L: dA = (S + Sᵀ) / 2 with S = L⁻ᵀ·Φ(Lᵀ·dL)·L⁻¹, where Φ keeps the lower triangle and half of the
-/// diagonal. It is that of a symmetric A, both of whose triangles change together. Of `dl` the lower triangle counts.
+/// The gradient of [`cholesky`](super::cholesky()), which gave L: dA = (S + Sᵀ) / 2 with S =
+/// L⁻ᵀ·Φ(Lᵀ·dL)·L⁻¹, where Φ keeps the lower triangle and half of the diagonal. It is that of a
+/// symmetric A, both of whose triangles change together. Of `dl` the lower triangle counts.
 ///
 /// # Errors
 /// [`Error::Shape`] if L is not square, or `dl` has another shape.
-pub fn cholesky_backward(encoder: &mut Encoder, l: &Tensor<f32>, dl: &Tensor<f32>) -> Result<Tensor<f32>> {
+pub fn cholesky_backward(
+    encoder: &mut Encoder,
+    l: &Tensor<f32>,
+    dl: &Tensor<f32>,
+) -> Result<Tensor<f32>> {
     let op = "cholesky_backward";
     Matrices::square(op, "L", l)?;
     same(op, "dL", dl, l.shape())?;
@@ -184,7 +207,8 @@ pub fn cholesky_backward(encoder: &mut Encoder, l: &Tensor<f32>, dl: &Tensor<f32
     let mut s = weigh(encoder, &product, HALF)?;
     // From the left, and from the left of the transpose.
     for _ in 0..2 {
-        let (solved, _) = triangular_solve(encoder, l, &s, Triangle::LOWER.transposed())?.unchecked();
+        let (solved, _) =
+            triangular_solve(encoder, l, &s, Triangle::LOWER.transposed())?.unchecked();
         s = transpose(encoder, &solved)?;
     }
     let turned = transpose(encoder, &s)?;
@@ -192,13 +216,16 @@ pub fn cholesky_backward(encoder: &mut Encoder, l: &Tensor<f32>, dl: &Tensor<f32
     scale(encoder, &both, 0.5)
 }
 
-/// The gradient of [`qr`], which gave `factors`: dA = (dQ + Q·C)·R⁻ᵀ, where C is the lower triangle of M = R·dRᵀ - dQᵀ·Q, and what is below its diagonal once
-/// more above it. Of a wide A = \[X Y\], whose R is \[U V\], this is the gradient of X with U in the place of R and dQ + Q·V·dVᵀ in that of dQ, and that of Y is
-/// Q·dV (Roberts and Roberts 2020, arXiv:2009.10071). As many of the first columns of A as Q has must be independent; where they are not, there is none, and it
-/// is infinite or NaN. Of the gradient of R (of U) the upper triangle counts.
+/// The gradient of [`qr`], which gave `factors`: dA = (dQ + Q·C)·R⁻ᵀ, where C is the lower triangle
+/// of M = R·dRᵀ - dQᵀ·Q, and what is below its diagonal once more above it. Of a wide A = \[X Y\],
+/// whose R is \[U V\], this is the gradient of X with U in the place of R and dQ + Q·V·dVᵀ in that
+/// of dQ, and that of Y is Q·dV (Roberts and Roberts 2020, arXiv:2009.10071). As many of the first
+/// columns of A as Q has must be independent; where they are not, there is none, and it is infinite
+/// or NaN. Of the gradient of R (of U) the upper triangle counts.
 ///
 /// # Errors
-/// [`Error::Shape`] for factors of [`qr_full`](super::qr_full) of a tall matrix, or gradients of other shapes.
+/// [`Error::Shape`] for factors of [`qr_full`](super::qr_full) of a tall matrix, or gradients of
+/// other shapes.
 pub fn qr_backward(encoder: &mut Encoder, factors: &Qr, gradients: &Qr) -> Result<Tensor<f32>> {
     let op = "qr_backward";
     let (Qr { q, r }, Qr { q: dq, r: dr }) = (factors, gradients);
@@ -224,8 +251,15 @@ pub fn qr_backward(encoder: &mut Encoder, factors: &Qr, gradients: &Qr) -> Resul
 }
 
 /// [`qr_backward`] where R is square.
-fn tall_qr_backward(encoder: &mut Encoder, Qr { q, r }: &Qr, gradients: &Qr) -> Result<Tensor<f32>> {
-    let (of_r, of_q) = (matmul(encoder, r, Side::transposed(&gradients.r))?, matmul(encoder, Side::transposed(&gradients.q), q)?);
+fn tall_qr_backward(
+    encoder: &mut Encoder,
+    Qr { q, r }: &Qr,
+    gradients: &Qr,
+) -> Result<Tensor<f32>> {
+    let (of_r, of_q) = (
+        matmul(encoder, r, Side::transposed(&gradients.r))?,
+        matmul(encoder, Side::transposed(&gradients.q), q)?,
+    );
     let m = sub(encoder, &of_r, &of_q)?;
     let half = weigh(encoder, &m, HALF)?;
     let turned = transpose(encoder, &half)?;
@@ -237,10 +271,11 @@ fn tall_qr_backward(encoder: &mut Encoder, Qr { q, r }: &Qr, gradients: &Qr) -> 
     transpose(encoder, &solved)
 }
 
-/// The gradient of [`svd`](super::svd()), which gave `factors`: dA = U·C·Vᵀ + (I - U·Uᵀ)·dU·Σ⁻¹·Vᵀ + U·Σ⁻¹·dVᵀ·(I - V·Vᵀ), with C of
-/// wgsl/linear_algebra/svd_core.wgsl. It exists where singular values differ and none is 0, and what is made of the factors does not change with signs of
-/// vectors; else it is infinite, NaN or without meaning. That of the singular values alone, where `gradients.u` and `gradients.vt` are 0, exists wherever
-/// they differ.
+/// The gradient of [`svd`](super::svd()), which gave `factors`: dA = U·C·Vᵀ + (I - U·Uᵀ)·dU·Σ⁻¹·Vᵀ +
+/// U·Σ⁻¹·dVᵀ·(I - V·Vᵀ), with C of wgsl/linear_algebra/svd_core.wgsl. It exists where singular
+/// values differ and none is 0, and what is made of the factors does not change with signs of
+/// vectors; else it is infinite, NaN or without meaning. That of the singular values alone, where
+/// `gradients.u` and `gradients.vt` are 0, exists wherever they differ.
 ///
 /// # Errors
 /// [`Error::Shape`] for gradients of other shapes than the factors.
@@ -255,10 +290,18 @@ pub fn svd_backward(encoder: &mut Encoder, factors: &Svd, gradients: &Svd) -> Re
     same(op, "dU", &gradients.u, u.shape())?;
     same(op, "dσ", &gradients.s, s.shape())?;
     same(op, "dVᵀ", &gradients.vt, vt.shape())?;
-    let (of_left, of_right) = (matmul(encoder, Side::transposed(u), &gradients.u)?, matmul(encoder, vt, Side::transposed(&gradients.vt))?);
+    let (of_left, of_right) = (
+        matmul(encoder, Side::transposed(u), &gradients.u)?,
+        matmul(encoder, vt, Side::transposed(&gradients.vt))?,
+    );
     let core = Tensor::uninit(encoder.context(), of_left.shape())?;
     let params = CoreParams { length: core.len() as u32, k: k as u32 };
-    encoder.dispatch(&SVD_CORE, &params, &[&of_left, &of_right, s, &gradients.s, &core], [core.len(), 1, 1])?;
+    encoder.dispatch(
+        &SVD_CORE,
+        &params,
+        &[&of_left, &of_right, s, &gradients.s, &core],
+        [core.len(), 1, 1],
+    )?;
     // What is between U and Vᵀ, what is beside U, and what is beside Vᵀ.
     let mut left = matmul(encoder, u, &core)?;
     if of_u.rows > k {
@@ -278,33 +321,59 @@ pub fn svd_backward(encoder: &mut Encoder, factors: &Svd, gradients: &Svd) -> Re
     add(encoder, &da, &right)
 }
 
-/// The CPU twin of [`triangular_solve_backward`] for one matrix `n × n`, in `f64` and rounded at the end.
+/// The CPU twin of [`triangular_solve_backward`] for one matrix `n × n`, in `f64` and rounded at
+/// the end.
 ///
 /// # Errors
 /// [`Error::Length`] for numbers that are not of such matrices; else as [`triangular_solve`].
-pub fn triangular_solve_backward_cpu(a: &[f32], x: &[f32], dx: &[f32], n: usize, triangle: Triangle) -> Result<SystemGradients<Vec<f32>>> {
+pub fn triangular_solve_backward_cpu(
+    a: &[f32],
+    x: &[f32],
+    dx: &[f32],
+    n: usize,
+    triangle: Triangle,
+) -> Result<SystemGradients<Vec<f32>>> {
     let (a, [x, mut b]) = (HostMatrix::new(a, n, n)?, sides(x, dx, n)?);
     substitute_cpu("triangular_solve_backward", &a, &mut b, n, triangle.transposed())?;
-    let product = if triangle.is_transposed() { x.times(&b.transposed()) } else { b.times(&x.transposed()) };
-    Ok(SystemGradients { a: weigh_cpu(product, minus_triangle(triangle)).corner(n, n), b: b.corner(n, x.columns) })
+    let product =
+        if triangle.is_transposed() { x.times(&b.transposed()) } else { b.times(&x.transposed()) };
+    Ok(SystemGradients {
+        a: weigh_cpu(product, minus_triangle(triangle)).corner(n, n),
+        b: b.corner(n, x.columns),
+    })
 }
 
-/// The CPU twin of [`solve_backward`] for one matrix `n × n`; its solution is rounded before the product, else it is in `f64`.
+/// The CPU twin of [`solve_backward`] for one matrix `n × n`; its solution is rounded before the
+/// product, else it is in `f64`.
 ///
 /// # Errors
 /// [`Error::Length`] for numbers that are not of such matrices; else as [`solve`].
-pub fn solve_backward_cpu(a: &[f32], x: &[f32], dx: &[f32], n: usize) -> Result<SystemGradients<Vec<f32>>> {
+pub fn solve_backward_cpu(
+    a: &[f32],
+    x: &[f32],
+    dx: &[f32],
+    n: usize,
+) -> Result<SystemGradients<Vec<f32>>> {
     let (turned, [x, _]) = (HostMatrix::new(a, n, n)?.transposed(), sides(x, dx, n)?);
     let b = solve_cpu(&turned.corner(n, n), dx, n)?;
     let product = HostMatrix::new(&b, n, x.columns)?.times(&x.transposed());
     Ok(SystemGradients { a: weigh_cpu(product, [-1.0; 3]).corner(n, n), b })
 }
 
-/// The CPU twin of [`least_squares_backward`] for one matrix `m × n`; R is rounded, else it is in `f64`.
+/// The CPU twin of [`least_squares_backward`] for one matrix `m × n`; R is rounded, else it is in
+/// `f64`.
 ///
 /// # Errors
-/// [`Error::Length`] for numbers that are not of such matrices; [`Error::Invalid`] if m < n; else as [`triangular_solve`].
-pub fn least_squares_backward_cpu(a: &[f32], b: &[f32], x: &[f32], dx: &[f32], m: usize, n: usize) -> Result<SystemGradients<Vec<f32>>> {
+/// [`Error::Length`] for numbers that are not of such matrices; [`Error::Invalid`] if m < n; else
+/// as [`triangular_solve`].
+pub fn least_squares_backward_cpu(
+    a: &[f32],
+    b: &[f32],
+    x: &[f32],
+    dx: &[f32],
+    m: usize,
+    n: usize,
+) -> Result<SystemGradients<Vec<f32>>> {
     let op = "least_squares_backward";
     if m < n {
         return Err(Error::Invalid { op, what: format!("{m} rows are fewer than {n} columns") });
@@ -338,11 +407,20 @@ pub fn cholesky_backward_cpu(l: &[f32], dl: &[f32], n: usize) -> Result<Vec<f32>
 ///
 /// # Errors
 /// [`Error::Length`] for numbers that are not of such matrices; else as [`triangular_solve`].
-pub fn qr_backward_cpu(factors: &Qr<Vec<f32>>, gradients: &Qr<Vec<f32>>, m: usize, n: usize) -> Result<Vec<f32>> {
+pub fn qr_backward_cpu(
+    factors: &Qr<Vec<f32>>,
+    gradients: &Qr<Vec<f32>>,
+    m: usize,
+    n: usize,
+) -> Result<Vec<f32>> {
     let k = m.min(n);
-    let of = |factors: &Qr<Vec<f32>>| Ok::<_, Error>((HostMatrix::new(&factors.q, m, k)?, HostMatrix::new(&factors.r, k, n)?));
+    let of = |factors: &Qr<Vec<f32>>| {
+        Ok::<_, Error>((HostMatrix::new(&factors.q, m, k)?, HostMatrix::new(&factors.r, k, n)?))
+    };
     let ((q, r), (mut dq, dr)) = (of(factors)?, of(gradients)?);
-    let columns = |r: &HostMatrix, range: Range<usize>| HostMatrix::from_fn([k, range.len()], |i, j| r[(i, range.start + j)]);
+    let columns = |r: &HostMatrix, range: Range<usize>| {
+        HostMatrix::from_fn([k, range.len()], |i, j| r[(i, range.start + j)])
+    };
     let [u, du] = [&r, &dr].map(|r| columns(r, 0..k));
     let [v, dv] = [&r, &dr].map(|r| columns(r, k..n));
     dq = dq.plus(&q.times(&v.times(&dv.transposed())));
@@ -350,14 +428,20 @@ pub fn qr_backward_cpu(factors: &Qr<Vec<f32>>, gradients: &Qr<Vec<f32>>, m: usiz
     let mut left = dq.plus(&q.times(&half.plus(&half.transposed()))).transposed();
     substitute_cpu("qr_backward", &u, &mut left, k, Triangle::UPPER)?;
     let (dx, dy) = (left.transposed(), q.times(&dv));
-    Ok(HostMatrix::from_fn([m, n], |i, j| if j < k { dx[(i, j)] } else { dy[(i, j - k)] }).corner(m, n))
+    Ok(HostMatrix::from_fn([m, n], |i, j| if j < k { dx[(i, j)] } else { dy[(i, j - k)] })
+        .corner(m, n))
 }
 
 /// The CPU twin of [`svd_backward`] for one matrix `m × n`, in `f64` and rounded at the end.
 ///
 /// # Errors
 /// [`Error::Length`] for numbers that are not of such matrices.
-pub fn svd_backward_cpu(factors: &Svd<Vec<f32>>, gradients: &Svd<Vec<f32>>, m: usize, n: usize) -> Result<Vec<f32>> {
+pub fn svd_backward_cpu(
+    factors: &Svd<Vec<f32>>,
+    gradients: &Svd<Vec<f32>>,
+    m: usize,
+    n: usize,
+) -> Result<Vec<f32>> {
     let k = m.min(n);
     let of = |factors: &Svd<Vec<f32>>| {
         let s = HostMatrix::new(&factors.s, 1, k)?.numbers;
@@ -366,7 +450,8 @@ pub fn svd_backward_cpu(factors: &Svd<Vec<f32>>, gradients: &Svd<Vec<f32>>, m: u
     let ((u, s, vt), (du, ds, dvt)) = (of(factors)?, of(gradients)?);
     let (of_left, of_right) = (u.transposed().times(&du), vt.times(&dvt.transposed()));
     let core = HostMatrix::from_fn([k, k], |i, j| {
-        let both = (of_left[(i, j)] - of_left[(j, i)]) * s[j] + s[i] * (of_right[(i, j)] - of_right[(j, i)]);
+        let both = (of_left[(i, j)] - of_left[(j, i)]) * s[j]
+            + s[i] * (of_right[(i, j)] - of_right[(j, i)]);
         if i == j { ds[i] } else { both / (s[j] * s[j] - s[i] * s[i]) }
     });
     let mut left = u.times(&core);

@@ -1,6 +1,7 @@
-//! Householder's QR factorisation of batches, for [`qr`](super::qr), `solve`, `least_squares` and `svd`: by panels, whose reflections are joined so
-//! that the rest of the matrix is changed by products of matrices (Schreiber and Van Loan 1989; Golub and Van Loan, Matrix Computations, 4th edition,
-//! 5.2.3).
+//! Householder's QR factorisation of batches, for [`qr`](super::qr), `solve`, `least_squares` and
+//! `svd`: by panels, whose reflections are joined so that the rest of the matrix is changed by
+//! products of matrices (Schreiber and Van Loan 1989; Golub and Van Loan, Matrix Computations, 4th
+//! edition, 5.2.3).
 
 use crate::{
     error::Result,
@@ -30,11 +31,17 @@ pub static HOUSEHOLDER_PANEL: Kernel = Kernel::trusted(
     "householder_panel",
     PanelParams::FIELDS,
     &[read_write("a", F32), read_write("v", F32), read_write("t", F32)],
-    &[Source::wgsl(wgsl!["shared/ids", "shared/flat", "shared/fixed_tree", "linear_algebra/tree_max", "linear_algebra/householder_panel"])
-        .workgroup_size([256, 1, 1])
-        .tile([1, 1, 1])
-        .constants(&[("BLOCK", BLOCK as u32)])
-        .workgroup_bytes(7296)],
+    &[Source::wgsl(wgsl![
+        "shared/ids",
+        "shared/flat",
+        "shared/fixed_tree",
+        "linear_algebra/tree_max",
+        "linear_algebra/householder_panel"
+    ])
+    .workgroup_size([256, 1, 1])
+    .tile([1, 1, 1])
+    .constants(&[("BLOCK", BLOCK as u32)])
+    .workgroup_bytes(7296)],
 )
 .flat();
 
@@ -50,7 +57,8 @@ pub static HOUSEHOLDER_APPLY: Kernel = Kernel::trusted(
 )
 .flat();
 
-/// Q of a batch of matrices `m × n`, as the product of k = min(m, n) reflections, joined by panels of [`BLOCK`].
+/// Q of a batch of matrices `m × n`, as the product of k = min(m, n) reflections, joined by panels
+/// of [`BLOCK`].
 pub struct Reflections {
     count: usize,
     m: usize,
@@ -66,14 +74,26 @@ impl Reflections {
         let (k, context) = (m.min(n), encoder.context());
         let panels = k.div_ceil(BLOCK);
         let edge = k.min(BLOCK);
-        let (v, t) = (Tensor::uninit(context, [count, m, k])?, Tensor::uninit(context, [count, panels, edge, edge])?);
+        let (v, t) = (
+            Tensor::uninit(context, [count, m, k])?,
+            Tensor::uninit(context, [count, panels, edge, edge])?,
+        );
         let reflections = Self { count, m, k, v, t };
         for first in reflections.panels() {
             let width = BLOCK.min(k - first);
             let [matrices, m, n, k, panels] = [count, m, n, k, panels].map(|number| number as u32);
-            let params = PanelParams { matrices, m, n, k, first: first as u32, width: width as u32, panels };
-            let extent = Extent::with_work([count, 1, 1], product(&[2, reflections.count, reflections.m, width, width]));
-            encoder.dispatch(&HOUSEHOLDER_PANEL, &params, &[tensor, &reflections.v, &reflections.t], extent)?;
+            let params =
+                PanelParams { matrices, m, n, k, first: first as u32, width: width as u32, panels };
+            let extent = Extent::with_work(
+                [count, 1, 1],
+                product(&[2, reflections.count, reflections.m, width, width]),
+            );
+            encoder.dispatch(
+                &HOUSEHOLDER_PANEL,
+                &params,
+                &[tensor, &reflections.v, &reflections.t],
+                extent,
+            )?;
             reflections.apply_panel(encoder, first, a, first + width, true)?;
         }
         Ok(reflections)
@@ -94,15 +114,30 @@ impl Reflections {
     }
 
     /// Records the first `columns` columns of Q.
-    pub fn columns(&self, encoder: &mut Encoder, of: Matrices<'_>, columns: usize) -> Result<Tensor<f32>> {
+    pub fn columns(
+        &self,
+        encoder: &mut Encoder,
+        of: Matrices<'_>,
+        columns: usize,
+    ) -> Result<Tensor<f32>> {
         let q = of.identity(encoder, [self.m, columns])?;
         let c = Matrices { tensor: &q, rows: self.m, columns, ..of };
-        // From the last panel on, columns before a panel's first are still those of the identity, which it does not change.
-        self.panels().rev().try_for_each(|first| self.apply_panel(encoder, first, c, first, false))?;
+        // From the last panel on, columns before a panel's first are still those of the identity,
+        // which it does not change.
+        self.panels()
+            .rev()
+            .try_for_each(|first| self.apply_panel(encoder, first, c, first, false))?;
         Ok(q)
     }
 
-    fn apply_panel(&self, encoder: &mut Encoder, first: usize, c: Matrices<'_>, column0: usize, transposed: bool) -> Result<()> {
+    fn apply_panel(
+        &self,
+        encoder: &mut Encoder,
+        first: usize,
+        c: Matrices<'_>,
+        column0: usize,
+        transposed: bool,
+    ) -> Result<()> {
         let tiles = (c.columns - column0).div_ceil(BLOCK);
         let params = ApplyParams {
             groups: (self.count * tiles) as u32,
@@ -115,12 +150,16 @@ impl Reflections {
             tiles: tiles as u32,
             transposed: transposed.into(),
         };
-        let extent = Extent::with_work([self.count * tiles, 1, 1], product(&[2, self.count, self.m, c.columns - column0, BLOCK]));
+        let extent = Extent::with_work(
+            [self.count * tiles, 1, 1],
+            product(&[2, self.count, self.m, c.columns - column0, BLOCK]),
+        );
         encoder.dispatch(&HOUSEHOLDER_APPLY, &params, &[&self.v, &self.t, c.tensor], extent)
     }
 }
 
-/// For CPU twins: `a`, `m × n`, becomes R, and `c`, of m rows, Qᵀ·C. Gives the reflections, each as its v, from its own row on, and τ.
+/// For CPU twins: `a`, `m × n`, becomes R, and `c`, of m rows, Qᵀ·C. Gives the reflections, each as
+/// its v, from its own row on, and τ.
 pub fn reflect_cpu(a: &mut HostMatrix, m: usize, c: &mut HostMatrix) -> Vec<(Vec<f64>, f64)> {
     let k = m.min(a.columns);
     let reflect = |j: usize| {

@@ -14,7 +14,8 @@ use crate::{
     wgsl,
 };
 
-/// Columns of a panel, and edge of a tile: a row of them is a cache line, and three tiles fit into the workgroup memory of any device.
+/// Columns of a panel, and edge of a tile: a row of them is a cache line, and three tiles fit into
+/// the workgroup memory of any device.
 pub const BLOCK: usize = 32;
 
 params! { struct CopyParams { length: u32, rows: u32, columns: u32, x_matrix: u32, x_row: u32, x_column: u32 } }
@@ -50,8 +51,12 @@ impl<'a> Matrices<'a> {
     /// [`Error::Shape`] for a tensor of less than two dimensions.
     pub fn of(op: &'static str, what: &'static str, tensor: &'a Tensor<f32>) -> Result<Self> {
         match *tensor.shape().dims() {
-            [ref leading @ .., rows, columns] => Ok(Self { tensor, count: leading.iter().product(), rows, columns }),
-            _ => Err(Error::Shape { op, what, expected: "[.., m, n]".into(), found: tensor.shape() }),
+            [ref leading @ .., rows, columns] => {
+                Ok(Self { tensor, count: leading.iter().product(), rows, columns })
+            }
+            _ => {
+                Err(Error::Shape { op, what, expected: "[.., m, n]".into(), found: tensor.shape() })
+            }
         }
     }
 
@@ -60,7 +65,9 @@ impl<'a> Matrices<'a> {
     pub fn square(op: &'static str, what: &'static str, tensor: &'a Tensor<f32>) -> Result<Self> {
         match Self::of(op, what, tensor)? {
             square if square.rows == square.columns => Ok(square),
-            _ => Err(Error::Shape { op, what, expected: "[.., n, n]".into(), found: tensor.shape() }),
+            _ => {
+                Err(Error::Shape { op, what, expected: "[.., n, n]".into(), found: tensor.shape() })
+            }
         }
     }
 
@@ -68,12 +75,21 @@ impl<'a> Matrices<'a> {
     ///
     /// # Errors
     /// [`Error::Shape`] if they are others.
-    pub fn right_hand_sides<'b>(&self, op: &'static str, b: &'b Tensor<f32>) -> Result<Matrices<'b>> {
+    pub fn right_hand_sides<'b>(
+        &self,
+        op: &'static str,
+        b: &'b Tensor<f32>,
+    ) -> Result<Matrices<'b>> {
         let of_each = Matrices::of(op, "b", b)?;
         if self.shape(self.rows, of_each.columns) == b.shape() {
             return Ok(of_each);
         }
-        Err(Error::Shape { op, what: "b", expected: self.shape(self.rows, of_each.columns).to_string(), found: b.shape() })
+        Err(Error::Shape {
+            op,
+            what: "b",
+            expected: self.shape(self.rows, of_each.columns).to_string(),
+            found: b.shape(),
+        })
     }
 
     /// As many matrices of other dimensions.
@@ -82,19 +98,37 @@ impl<'a> Matrices<'a> {
     }
 
     /// The upper left corners of all matrices, `rows × columns`; `transposed`: of their transposes.
-    pub fn copy(&self, encoder: &mut Encoder, [rows, columns]: [usize; 2], transposed: bool) -> Result<Tensor<f32>> {
+    pub fn copy(
+        &self,
+        encoder: &mut Encoder,
+        [rows, columns]: [usize; 2],
+        transposed: bool,
+    ) -> Result<Tensor<f32>> {
         let y = Tensor::uninit(encoder.context(), self.shape(rows, columns))?;
-        let (x_row, x_column) = if transposed { (1, self.columns as u32) } else { (self.columns as u32, 1) };
+        let (x_row, x_column) =
+            if transposed { (1, self.columns as u32) } else { (self.columns as u32, 1) };
         let (length, x_matrix) = (y.len() as u32, (self.rows * self.columns) as u32);
-        let params = CopyParams { length, rows: rows as u32, columns: columns as u32, x_matrix, x_row, x_column };
+        let params = CopyParams {
+            length,
+            rows: rows as u32,
+            columns: columns as u32,
+            x_matrix,
+            x_row,
+            x_column,
+        };
         encoder.dispatch(&COPY_MATRICES, &params, &[self.tensor, &y], [y.len(), 1, 1])?;
         Ok(y)
     }
 
     /// As many matrices with ones on the diagonal and zeros elsewhere.
-    pub fn identity(&self, encoder: &mut Encoder, [rows, columns]: [usize; 2]) -> Result<Tensor<f32>> {
+    pub fn identity(
+        &self,
+        encoder: &mut Encoder,
+        [rows, columns]: [usize; 2],
+    ) -> Result<Tensor<f32>> {
         let y = Tensor::uninit(encoder.context(), self.shape(rows, columns))?;
-        let params = IdentityParams { length: y.len() as u32, rows: rows as u32, columns: columns as u32 };
+        let params =
+            IdentityParams { length: y.len() as u32, rows: rows as u32, columns: columns as u32 };
         encoder.dispatch(&IDENTITY_MATRICES, &params, &[&y], [y.len(), 1, 1])?;
         Ok(y)
     }
@@ -120,7 +154,11 @@ impl HostMatrix {
 
     /// Of what a function gives for row and column.
     pub fn from_fn([rows, columns]: [usize; 2], f: impl Fn(usize, usize) -> f64) -> Self {
-        Self { rows, columns, numbers: (0..rows * columns).map(|at| f(at / columns, at % columns)).collect() }
+        Self {
+            rows,
+            columns,
+            numbers: (0..rows * columns).map(|at| f(at / columns, at % columns)).collect(),
+        }
     }
 
     /// Ones on the diagonal, zeros elsewhere.
@@ -133,7 +171,9 @@ impl HostMatrix {
     }
 
     pub fn times(&self, other: &Self) -> Self {
-        Self::from_fn([self.rows, other.columns], |i, j| (0..self.columns).map(|l| self[(i, l)] * other[(l, j)]).sum())
+        Self::from_fn([self.rows, other.columns], |i, j| {
+            (0..self.columns).map(|l| self[(i, l)] * other[(l, j)]).sum()
+        })
     }
 
     pub fn plus(&self, other: &Self) -> Self {

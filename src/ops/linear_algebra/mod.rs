@@ -1,5 +1,6 @@
-//! Factorisations and solutions of dense matrices in `f32`, for batches: of a tensor `[.., m, n]` the last two dimensions are a matrix, those before
-//! them the batch. Matrices of up to a thousand rows or so are what it is made for.
+//! Factorisations and solutions of dense matrices in `f32`, for batches: of a tensor `[.., m, n]`
+//! the last two dimensions are a matrix, those before them the batch. Matrices of up to a thousand
+//! rows or so are what it is made for.
 //!
 //! | to | see |
 //! | --- | --- |
@@ -10,8 +11,9 @@
 //!
 //! Each has a gradient: [`solve_backward`], [`cholesky_backward`] and so on.
 //!
-//! A matrix may have no such factors. Its status says so when the work has run: see [`Outcome`]. Sums are added in a fixed order, so the same device
-//! gives the same bits every time; devices differ from each other by rounding. Numbers below 2^-126 may be taken for 0.
+//! A matrix may have no such factors. Its status says so when the work has run: see [`Outcome`].
+//! Sums are added in a fixed order, so the same device gives the same bits every time; devices
+//! differ from each other by rounding. Numbers below 2^-126 may be taken for 0.
 
 mod householder;
 mod matrices;

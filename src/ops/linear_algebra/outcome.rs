@@ -1,4 +1,5 @@
-//! What came of each matrix of a batch. A kernel cannot return an error, so every op writes a word per matrix, which becomes one when it is read.
+//! What came of each matrix of a batch. A kernel cannot return an error, so every op writes a word
+//! per matrix, which becomes one when it is read.
 
 use crate::{
     error::{Error, Result},
@@ -22,11 +23,16 @@ static SCAN_FINITE: Kernel = Kernel::trusted(
     "scan_finite",
     ScanParams::FIELDS,
     &[read("x", F32), read_write("status", U32)],
-    &[Source::wgsl(wgsl!["shared/ids", "shared/flat", "linear_algebra/tree_max", "linear_algebra/scan_finite"])
-        .workgroup_size([256, 1, 1])
-        .tile([1, 1, 1])
-        .constants(&[("NOT_FINITE", NOT_FINITE)])
-        .workgroup_bytes(1024)],
+    &[Source::wgsl(wgsl![
+        "shared/ids",
+        "shared/flat",
+        "linear_algebra/tree_max",
+        "linear_algebra/scan_finite"
+    ])
+    .workgroup_size([256, 1, 1])
+    .tile([1, 1, 1])
+    .constants(&[("NOT_FINITE", NOT_FINITE)])
+    .workgroup_bytes(1024)],
 )
 .flat();
 
@@ -64,9 +70,14 @@ impl Fault {
         let number = code as usize;
         Err(match (code, self) {
             (FINE, _) => return Ok(()),
-            (NOT_RUN, _) => Error::Invalid { op, what: "what was recorded has not run: submit it before its outcome is read".into() },
+            (NOT_RUN, _) => Error::Invalid {
+                op,
+                what: "what was recorded has not run: submit it before its outcome is read".into(),
+            },
             (NOT_FINITE, _) | (_, Self::Nothing) => Error::NotFinite { op, matrix },
-            (_, Self::NotPositiveDefinite) => Error::NotPositiveDefinite { op, matrix, column: number },
+            (_, Self::NotPositiveDefinite) => {
+                Error::NotPositiveDefinite { op, matrix, column: number }
+            }
             (_, Self::Singular) => Error::Singular { op, matrix, column: number },
             (_, Self::RankDeficient) => Error::RankDeficient { op, matrix, column: number },
             (_, Self::NotConverged) => Error::NotConverged { op, matrix, sweeps: number },
@@ -76,8 +87,9 @@ impl Fault {
 
 /// A word per matrix: whether its results are sound. It is there when what was recorded has run.
 ///
-/// Results of a matrix that failed are NaN, all of them, and NaN makes the ops after it fail too. So one check at the end of a chain is enough to
-/// know that something failed; the check of each op says what.
+/// Results of a matrix that failed are NaN, all of them, and NaN makes the ops after it fail too.
+/// So one check at the end of a chain is enough to know that something failed; the check of each op
+/// says what.
 #[derive(Clone, Debug)]
 #[must_use = "some matrices may have failed: `check` tells"]
 pub struct Status {
@@ -87,11 +99,16 @@ pub struct Status {
 }
 
 impl Status {
-    /// The word of a matrix with numbers that are not finite, or that leads to some. Others, but for 0, are a column, counted from 1, or a number of
-    /// sweeps, as the op's error has them.
+    /// The word of a matrix with numbers that are not finite, or that leads to some. Others, but
+    /// for 0, are a column, counted from 1, or a number of sweeps, as the op's error has them.
     pub const NOT_FINITE: u32 = u32::MAX - 1;
 
-    pub(super) fn new(encoder: &Encoder, op: &'static str, matrices: usize, fault: Fault) -> Result<Self> {
+    pub(super) fn new(
+        encoder: &Encoder,
+        op: &'static str,
+        matrices: usize,
+        fault: Fault,
+    ) -> Result<Self> {
         let words = encoder.context().upload(&vec![NOT_RUN; matrices], [matrices])?;
         Ok(Self { op, fault, words })
     }
@@ -101,12 +118,14 @@ impl Status {
         &self.words
     }
 
-    /// Reads what came of all matrices: the first error, if there is one. The copy is submitted at once, after all work submitted before; the future
-    /// can be awaited on any executor, or dropped.
+    /// Reads what came of all matrices: the first error, if there is one. The copy is submitted at
+    /// once, after all work submitted before; the future can be awaited on any executor, or
+    /// dropped.
     ///
     /// # Errors
-    /// [`Error::NotPositiveDefinite`], [`Error::Singular`], [`Error::RankDeficient`], [`Error::NotConverged`] or [`Error::NotFinite`], as the op
-    /// says; [`Error::Invalid`] if it has not been submitted; what [`Tensor::read`] reports.
+    /// [`Error::NotPositiveDefinite`], [`Error::Singular`], [`Error::RankDeficient`],
+    /// [`Error::NotConverged`] or [`Error::NotFinite`], as the op says; [`Error::Invalid`] if it
+    /// has not been submitted; what [`Tensor::read`] reports.
     pub fn check(&self) -> impl Future<Output = Result<()>> + Send + use<> {
         let results = self.results();
         async move { results.await?.into_iter().collect() }
@@ -118,28 +137,52 @@ impl Status {
     /// What [`Tensor::read`] reports.
     pub fn results(&self) -> impl Future<Output = Result<Vec<Result<()>>>> + Send + use<> {
         let (op, fault, words) = (self.op, self.fault, self.words.read());
-        async move { Ok(words.await?.into_iter().enumerate().map(|(matrix, word)| fault.of(op, matrix, word)).collect()) }
+        async move {
+            Ok(words
+                .await?
+                .into_iter()
+                .enumerate()
+                .map(|(matrix, word)| fault.of(op, matrix, word))
+                .collect())
+        }
     }
 
-    /// Records that matrices of `x`, `[.., m, n]`, must be finite; `first` if this is the first that is written.
+    /// Records that matrices of `x`, `[.., m, n]`, must be finite; `first` if this is the first
+    /// that is written.
     pub(super) fn scan(&self, encoder: &mut Encoder, x: &Tensor<f32>, first: bool) -> Result<()> {
         let matrices = self.words.len();
-        let params = ScanParams { matrices: matrices as u32, count: (x.len() / matrices.max(1)) as u32, first: first.into() };
+        let params = ScanParams {
+            matrices: matrices as u32,
+            count: (x.len() / matrices.max(1)) as u32,
+            first: first.into(),
+        };
         encoder.dispatch(&SCAN_FINITE, &params, &[x, &self.words], [matrices, 1, 1])
     }
 
     /// Records NaN for what came of matrices that failed, and gives all results with this status.
-    pub(super) fn guard<T>(self, encoder: &mut Encoder, outputs: &[&Tensor<f32>], value: T) -> Result<Outcome<T>> {
+    pub(super) fn guard<T>(
+        self,
+        encoder: &mut Encoder,
+        outputs: &[&Tensor<f32>],
+        value: T,
+    ) -> Result<Outcome<T>> {
         for y in outputs.iter().filter(|y| !y.is_empty()) {
-            let params = FillParams { length: y.len() as u32, count: (y.len() / self.words.len()) as u32 };
-            encoder.dispatch(&FILL_FAILED, &params, &[&self.words as &dyn Bind, *y], [y.len(), 1, 1])?;
+            let params =
+                FillParams { length: y.len() as u32, count: (y.len() / self.words.len()) as u32 };
+            encoder.dispatch(
+                &FILL_FAILED,
+                &params,
+                &[&self.words as &dyn Bind, *y],
+                [y.len(), 1, 1],
+            )?;
         }
         Ok(Outcome { value, status: self })
     }
 }
 
-/// What an op makes of a batch of matrices, some of which may fail. Nothing is known before it has run, so the results are behind one of two doors:
-/// [`check`](Self::check) waits and gives them or an error, [`unchecked`](Self::unchecked) gives them at once, with a [`Status`] for later.
+/// What an op makes of a batch of matrices, some of which may fail. Nothing is known before it has
+/// run, so the results are behind one of two doors: [`check`](Self::check) waits and gives them or
+/// an error, [`unchecked`](Self::unchecked) gives them at once, with a [`Status`] for later.
 ///
 /// ```
 /// # fn main() -> bitnet_wgpu::Result<()> {
@@ -171,7 +214,8 @@ pub struct Outcome<T> {
 }
 
 impl<T> Outcome<T> {
-    /// The results, if all matrices are sound. To be called after the recording is submitted; else as [`Status::check`].
+    /// The results, if all matrices are sound. To be called after the recording is submitted; else
+    /// as [`Status::check`].
     ///
     /// # Errors
     /// As [`Status::check`].
@@ -183,7 +227,8 @@ impl<T> Outcome<T> {
         async move { checked.await.map(|()| value) }
     }
 
-    /// The results as they will be, for ops that are recorded next, and the status, to be checked when all has run.
+    /// The results as they will be, for ops that are recorded next, and the status, to be checked
+    /// when all has run.
     pub fn unchecked(self) -> (T, Status) {
         (self.value, self.status)
     }

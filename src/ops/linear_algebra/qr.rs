@@ -1,5 +1,6 @@
-//! qr: A = Q·R, Q with orthonormal columns and R upper triangular, by Householder's reflections (Householder 1958, Unitary triangularization of a
-//! nonsymmetric matrix; Golub and Van Loan, Matrix Computations, 4th edition, 5.2).
+//! qr: A = Q·R, Q with orthonormal columns and R upper triangular, by Householder's reflections
+//! (Householder 1958, Unitary triangularization of a nonsymmetric matrix; Golub and Van Loan,
+//! Matrix Computations, 4th edition, 5.2).
 
 use crate::{
     error::{Error, Result},
@@ -12,7 +13,8 @@ use crate::{
     },
 };
 
-pub(super) const KERNELS: &[&Kernel] = &[&HOUSEHOLDER_PANEL, &HOUSEHOLDER_APPLY, &IDENTITY_MATRICES];
+pub(super) const KERNELS: &[&Kernel] =
+    &[&HOUSEHOLDER_PANEL, &HOUSEHOLDER_APPLY, &IDENTITY_MATRICES];
 
 /// The factors of A `[.., m, n]`. In the thin form p = min(m, n), in the full one p = m.
 #[derive(Clone, Debug)]
@@ -23,7 +25,8 @@ pub struct Qr<T = Tensor<f32>> {
     pub r: T,
 }
 
-/// A = Q·R in the thin form, which is enough to have the columns' span: Q `[.., m, p]` and R `[.., p, n]`, p = min(m, n). Any A has such factors.
+/// A = Q·R in the thin form, which is enough to have the columns' span: Q `[.., m, p]` and R
+/// `[.., p, n]`, p = min(m, n). Any A has such factors.
 ///
 /// ```
 /// # fn main() -> bitnet_wgpu::Result<()> {
@@ -41,7 +44,8 @@ pub struct Qr<T = Tensor<f32>> {
 /// ```
 ///
 /// # Errors
-/// [`Error::Shape`] for a tensor without matrices. The outcome: [`Error::NotFinite`], also where R overflows; Q and R are NaN then.
+/// [`Error::Shape`] for a tensor without matrices. The outcome: [`Error::NotFinite`], also where R
+/// overflows; Q and R are NaN then.
 pub fn qr(encoder: &mut Encoder, a: &Tensor<f32>) -> Result<Outcome<Qr>> {
     let Matrices { rows, columns, .. } = Matrices::of("qr", "A", a)?;
     factors(encoder, "qr", a, rows.min(columns))
@@ -57,7 +61,12 @@ pub fn qr_full(encoder: &mut Encoder, a: &Tensor<f32>) -> Result<Outcome<Qr>> {
 }
 
 /// `columns` columns of Q and rows of R.
-fn factors(encoder: &mut Encoder, op: &'static str, a: &Tensor<f32>, columns: usize) -> Result<Outcome<Qr>> {
+fn factors(
+    encoder: &mut Encoder,
+    op: &'static str,
+    a: &Tensor<f32>,
+    columns: usize,
+) -> Result<Outcome<Qr>> {
     let a = Matrices::of(op, "A", a)?;
     let status = Status::new(encoder, op, a.count, Fault::Nothing)?;
     let whole = a.copy(encoder, [a.rows, a.columns], false)?;
@@ -85,10 +94,19 @@ pub fn qr_full_cpu(a: &[f32], m: usize, n: usize) -> Result<Qr<Vec<f32>>> {
     factors_cpu("qr_full", a, [m, n], m)
 }
 
-fn factors_cpu(op: &'static str, a: &[f32], [m, n]: [usize; 2], columns: usize) -> Result<Qr<Vec<f32>>> {
+fn factors_cpu(
+    op: &'static str,
+    a: &[f32],
+    [m, n]: [usize; 2],
+    columns: usize,
+) -> Result<Qr<Vec<f32>>> {
     let (mut r, mut q) = (HostMatrix::new(a, m, n)?, HostMatrix::identity(m, columns));
     let reflections = reflect_cpu(&mut r, m, &mut HostMatrix::identity(0, 0));
     reflections.iter().rev().for_each(|(v, tau)| apply_cpu(v, *tau, &mut q, 0));
     let r = r.corner(columns, n);
-    if r.iter().all(|v| v.is_finite()) { Ok(Qr { q: q.corner(m, columns), r }) } else { Err(Error::NotFinite { op, matrix: 0 }) }
+    if r.iter().all(|v| v.is_finite()) {
+        Ok(Qr { q: q.corner(m, columns), r })
+    } else {
+        Err(Error::NotFinite { op, matrix: 0 })
+    }
 }

@@ -1,7 +1,9 @@
-//! svd: A = U·Σ·Vᵀ by the one-sided Jacobi method: rotations make vectors orthogonal, whose norms are the singular values then (Hestenes 1958,
-//! Inversion of matrices by biorthogonalization; Demmel and Veselić 1992, Jacobi's method is more accurate than QR; by blocks, Golub and Van Loan,
-//! Matrix Computations, 4th edition, 8.6.3). What is rotated are the rows of R, where A = Q·R with the columns of A sorted by their norms: that takes
-//! few sweeps also where A's own columns would take many (Drmač and Veselić 2008, New fast and accurate Jacobi SVD algorithm).
+//! svd: A = U·Σ·Vᵀ by the one-sided Jacobi method: rotations make vectors orthogonal, whose norms
+//! are the singular values then (Hestenes 1958, Inversion of matrices by biorthogonalization;
+//! Demmel and Veselić 1992, Jacobi's method is more accurate than QR; by blocks, Golub and Van
+//! Loan, Matrix Computations, 4th edition, 8.6.3). What is rotated are the rows of R, where A = Q·R
+//! with the columns of A sorted by their norms: that takes few sweeps also where A's own columns
+//! would take many (Drmač and Veselić 2008, New fast and accurate Jacobi SVD algorithm).
 
 use crate::{
     error::{Error, Result},
@@ -43,8 +45,16 @@ static SVD_BEGIN: Kernel = Kernel::trusted(
     "svd_begin",
     BeginParams::FIELDS,
     &[read("a", F32), read_write("scale", F32), read_write("status", U32)],
-    &[by_groups(Source::wgsl(wgsl!["shared/ids", "shared/flat", "linear_algebra/tree_max", "linear_algebra/svd_begin"]), 1024)
-        .constants(&[("NOT_FINITE", NOT_FINITE)])],
+    &[by_groups(
+        Source::wgsl(wgsl![
+            "shared/ids",
+            "shared/flat",
+            "linear_algebra/tree_max",
+            "linear_algebra/svd_begin"
+        ]),
+        1024,
+    )
+    .constants(&[("NOT_FINITE", NOT_FINITE)])],
 )
 .flat();
 
@@ -68,8 +78,16 @@ static SVD_ROTATE: Kernel = Kernel::trusted(
     "svd_rotate",
     RotateParams::FIELDS,
     &[read("status", U32), read_write("rows", F32), read_write("cosines", F32)],
-    &[by_groups(Source::wgsl(wgsl!["shared/ids", "shared/flat", "linear_algebra/tree_max", "linear_algebra/svd_rotate"]), 13_824)
-        .constants(&[("BLOCK", BLOCK as u32), ("NOT_FINITE", NOT_FINITE)])],
+    &[by_groups(
+        Source::wgsl(wgsl![
+            "shared/ids",
+            "shared/flat",
+            "linear_algebra/tree_max",
+            "linear_algebra/svd_rotate"
+        ]),
+        13_824,
+    )
+    .constants(&[("BLOCK", BLOCK as u32), ("NOT_FINITE", NOT_FINITE)])],
 )
 .flat();
 
@@ -77,7 +95,8 @@ static SVD_CONVERGED: Kernel = Kernel::trusted(
     "svd_converged",
     ConvergedParams::FIELDS,
     &[read("cosines", F32), read_write("status", U32)],
-    &[Source::wgsl(wgsl!["shared/ids", "shared/flat", "linear_algebra/svd_converged"]).constants(&[("NOT_FINITE", NOT_FINITE)])],
+    &[Source::wgsl(wgsl!["shared/ids", "shared/flat", "linear_algebra/svd_converged"])
+        .constants(&[("NOT_FINITE", NOT_FINITE)])],
 )
 .flat();
 
@@ -86,7 +105,13 @@ static SVD_NORMS: Kernel = Kernel::trusted(
     NormsParams::FIELDS,
     &[read("x", F32), read_write("norms", F32)],
     &[by_groups(
-        Source::wgsl(wgsl!["shared/ids", "shared/flat", "shared/fixed_tree", "linear_algebra/tree_max", "linear_algebra/svd_norms"]),
+        Source::wgsl(wgsl![
+            "shared/ids",
+            "shared/flat",
+            "shared/fixed_tree",
+            "linear_algebra/tree_max",
+            "linear_algebra/svd_norms"
+        ]),
         2048,
     )],
 )
@@ -116,8 +141,17 @@ static SVD_SIGNS: Kernel = Kernel::trusted(
 )
 .flat();
 
-pub(super) const KERNELS: &[&Kernel] =
-    &[&SVD_BEGIN, &SVD_PERMUTE, &SVD_LOAD, &SVD_ROTATE, &SVD_CONVERGED, &SVD_NORMS, &SVD_SORT, &SVD_GATHER, &SVD_SIGNS];
+pub(super) const KERNELS: &[&Kernel] = &[
+    &SVD_BEGIN,
+    &SVD_PERMUTE,
+    &SVD_LOAD,
+    &SVD_ROTATE,
+    &SVD_CONVERGED,
+    &SVD_NORMS,
+    &SVD_SORT,
+    &SVD_GATHER,
+    &SVD_SIGNS,
+];
 
 /// The factors of A `[.., m, n]`; k = min(m, n).
 #[derive(Clone, Debug)]
@@ -136,11 +170,13 @@ const SWEEPS: usize = 20;
 /// The twin rotates A's own columns, in any order.
 const SWEEPS_CPU: usize = 100;
 
-/// The largest cosine between two columns before a sweep that is the last one. The method converges quadratically, so after that sweep only rounding
-/// is left, which is some √n·2^-24: this is far above it.
+/// The largest cosine between two columns before a sweep that is the last one. The method converges
+/// quadratically, so after that sweep only rounding is left, which is some √n·2^-24: this is far
+/// above it.
 const TOLERANCE: f32 = 2e-5;
 
-/// A = U·Σ·Vᵀ in the thin form, for A `[.., m, n]` of any rank. Small singular values are found to within rounding of the largest.
+/// A = U·Σ·Vᵀ in the thin form, for A `[.., m, n]` of any rank. Small singular values are found to
+/// within rounding of the largest.
 ///
 /// ```
 /// # fn main() -> bitnet_wgpu::Result<()> {
@@ -158,21 +194,28 @@ const TOLERANCE: f32 = 2e-5;
 /// ```
 ///
 /// # Errors
-/// [`Error::Shape`] for a tensor without matrices. The outcome: [`Error::NotConverged`], to which none of the matrices that were tried leads;
-/// [`Error::NotFinite`], also where a singular value overflows; U, Σ and V are NaN then.
+/// [`Error::Shape`] for a tensor without matrices. The outcome: [`Error::NotConverged`], to which
+/// none of the matrices that were tried leads; [`Error::NotFinite`], also where a singular value
+/// overflows; U, Σ and V are NaN then.
 pub fn svd(encoder: &mut Encoder, a: &Tensor<f32>) -> Result<Outcome<Svd>> {
     svd_in_sweeps(encoder, a, SWEEPS)
 }
 
-/// [`svd`] in at most so many sweeps, which are recorded whether they are needed or not: what has converged is left alone by those that follow.
+/// [`svd`] in at most so many sweeps, which are recorded whether they are needed or not: what has
+/// converged is left alone by those that follow.
 ///
 /// # Errors
 /// As [`svd`]; [`Error::NotConverged`] if more would be needed.
-pub fn svd_in_sweeps(encoder: &mut Encoder, a: &Tensor<f32>, sweeps: usize) -> Result<Outcome<Svd>> {
+pub fn svd_in_sweeps(
+    encoder: &mut Encoder,
+    a: &Tensor<f32>,
+    sweeps: usize,
+) -> Result<Outcome<Svd>> {
     let op = "svd";
     let a = Matrices::of(op, "A", a)?;
     let Matrices { count, rows: m, columns: n, .. } = a;
-    // Of a wide matrix, the transpose is taken apart: p × q, and its element (i, j) is at i·row + j·column.
+    // Of a wide matrix, the transpose is taken apart: p × q, and its element (i, j) is at i·row +
+    // j·column.
     let (p, q, wide) = (m.max(n), m.min(n), m < n);
     let [row, column] = if wide { [1, n] } else { [n, 1] };
     let context = encoder.context().clone();
@@ -183,12 +226,24 @@ pub fn svd_in_sweeps(encoder: &mut Encoder, a: &Tensor<f32>, sweeps: usize) -> R
     encoder.dispatch(&SVD_BEGIN, &params, &[a.tensor, &scale, status.words()], [count, 1, 1])?;
     let (_, by_norm) = sort(encoder, a.tensor, &scale, [count, q, p], [p * q, column, row])?;
     let tall = Tensor::<f32>::uninit(&context, a.shape(p, q))?;
-    let params = PermuteParams { length: tall.len() as u32, p: p as u32, q: q as u32, a_row: row as u32, a_column: column as u32 };
-    encoder.dispatch(&SVD_PERMUTE, &params, &[a.tensor as &dyn Bind, &by_norm, &scale, &tall], [tall.len(), 1, 1])?;
+    let params = PermuteParams {
+        length: tall.len() as u32,
+        p: p as u32,
+        q: q as u32,
+        a_row: row as u32,
+        a_column: column as u32,
+    };
+    encoder.dispatch(
+        &SVD_PERMUTE,
+        &params,
+        &[a.tensor as &dyn Bind, &by_norm, &scale, &tall],
+        [tall.len(), 1, 1],
+    )?;
     let of_tall = Matrices { tensor: &tall, count, rows: p, columns: q };
     let reflections = Reflections::of(encoder, of_tall)?;
 
-    // Rᵀ·X = W with orthogonal columns, and R = X·Σ·Yᵀ where W = Y·Σ. The rows have those of Wᵀ and of Xᵀ.
+    // Rᵀ·X = W with orthogonal columns, and R = X·Σ·Yᵀ where W = Y·Σ. The rows have those of Wᵀ and
+    // of Xᵀ.
     let rows = Tensor::<f32>::uninit(&context, [count, q, 2 * q])?;
     let params = LoadParams { length: rows.len() as u32, p: p as u32, q: q as u32 };
     encoder.dispatch(&SVD_LOAD, &params, &[&tall, &rows], [rows.len(), 1, 1])?;
@@ -198,17 +253,33 @@ pub fn svd_in_sweeps(encoder: &mut Encoder, a: &Tensor<f32>, sweeps: usize) -> R
     let gather = |encoder: &mut Encoder, offset: usize| {
         let y = Tensor::<f32>::uninit(&context, a.shape(q, q))?;
         let params = GatherParams { length: y.len() as u32, q: q as u32, offset: offset as u32 };
-        encoder.dispatch(&SVD_GATHER, &params, &[&rows as &dyn Bind, &order, &y], [y.len(), 1, 1])?;
+        encoder.dispatch(
+            &SVD_GATHER,
+            &params,
+            &[&rows as &dyn Bind, &order, &y],
+            [y.len(), 1, 1],
+        )?;
         Ok::<_, Error>(y)
     };
-    // X and W are as orthogonal as rotations left them, and where a singular value is 0, W is not. Reflections make vectors of them that are so to rounding.
-    let orthogonal = |encoder: &mut Encoder, of: &Tensor<f32>, length: usize, ordered: bool, [y_row, y_column]: [usize; 2]| {
+    // X and W are as orthogonal as rotations left them, and where a singular value is 0, W is not.
+    // Reflections make vectors of them that are so to rounding.
+    let orthogonal = |encoder: &mut Encoder,
+                      of: &Tensor<f32>,
+                      length: usize,
+                      ordered: bool,
+                      [y_row, y_column]: [usize; 2]| {
         let of = Matrices { tensor: of, count, rows: q, columns: q };
         let vectors = Reflections::of(encoder, of)?.columns(encoder, of, q)?;
         let y = Tensor::<f32>::uninit(&context, a.shape(length, q))?;
-        let [length, rows, q, y_row, y_column] = [y.len(), length, q, y_row, y_column].map(|number| number as u32);
+        let [length, rows, q, y_row, y_column] =
+            [y.len(), length, q, y_row, y_column].map(|number| number as u32);
         let params = SignsParams { length, rows, q, ordered: ordered.into(), y_row, y_column };
-        encoder.dispatch(&SVD_SIGNS, &params, &[&vectors as &dyn Bind, of.tensor, &by_norm, &y], [y.len(), 1, 1])?;
+        encoder.dispatch(
+            &SVD_SIGNS,
+            &params,
+            &[&vectors as &dyn Bind, of.tensor, &by_norm, &y],
+            [y.len(), 1, 1],
+        )?;
         Ok::<_, Error>(y)
     };
     // Q·X, the left vectors of the tall matrix, and Y, its right ones.
@@ -223,8 +294,9 @@ pub fn svd_in_sweeps(encoder: &mut Encoder, a: &Tensor<f32>, sweeps: usize) -> R
     status.guard(encoder, &[&u, &s, &vt], Svd { u: u.clone(), s: s.clone(), vt: vt.clone() })
 }
 
-/// Records the norms of `q` vectors of `length` numbers in each of `count` matrices, largest first and without their scale, and whose they are.
-/// Matrices, vectors and their numbers are as far apart as `strides` say.
+/// Records the norms of `q` vectors of `length` numbers in each of `count` matrices, largest first
+/// and without their scale, and whose they are. Matrices, vectors and their numbers are as far
+/// apart as `strides` say.
 fn sort(
     encoder: &mut Encoder,
     x: &Tensor<f32>,
@@ -234,29 +306,56 @@ fn sort(
 ) -> Result<(Tensor<f32>, Tensor<u32>)> {
     let context = encoder.context();
     let norms = Tensor::<f32>::uninit(context, [count, q])?;
-    let (sorted, order) = (Tensor::uninit(context, [count, q])?, Tensor::uninit(context, [count, q])?);
+    let (sorted, order) =
+        (Tensor::uninit(context, [count, q])?, Tensor::uninit(context, [count, q])?);
     let [x_matrix, x_i, x_j] = strides.map(|stride| stride as u32);
-    let params = NormsParams { groups: (count * q) as u32, q: q as u32, count: length as u32, x_matrix, x_i, x_j };
+    let params = NormsParams {
+        groups: (count * q) as u32,
+        q: q as u32,
+        count: length as u32,
+        x_matrix,
+        x_i,
+        x_j,
+    };
     encoder.dispatch(&SVD_NORMS, &params, &[x, &norms], [count * q, 1, 1])?;
     let bindings: [&dyn Bind; 4] = [&norms, scale, &sorted, &order];
-    encoder.dispatch(&SVD_SORT, &SortParams { length: (count * q) as u32, q: q as u32 }, &bindings, [count * q, 1, 1])?;
+    encoder.dispatch(
+        &SVD_SORT,
+        &SortParams { length: (count * q) as u32, q: q as u32 },
+        &bindings,
+        [count * q, 1, 1],
+    )?;
     Ok((sorted, order))
 }
 
 /// Records sweeps over all pairs of rows, `[count, q, 2·q]`.
-fn sweep(encoder: &mut Encoder, rows: &Tensor<f32>, [count, q]: [usize; 2], sweeps: usize, status: &Status) -> Result<()> {
+fn sweep(
+    encoder: &mut Encoder,
+    rows: &Tensor<f32>,
+    [count, q]: [usize; 2],
+    sweeps: usize,
+    status: &Status,
+) -> Result<()> {
     let blocks = q.div_ceil(BLOCK / 2).next_multiple_of(2).max(2);
     let places = blocks / 2;
     let cosines = Tensor::<f32>::uninit(encoder.context(), [count, places])?;
-    // Inner products of a place's rows, of q numbers, and the product of its rotations and its rows, of 2·q.
-    let extent = Extent::with_work([count * places, 1, 1], product(&[3, count, places, BLOCK, BLOCK, q]));
+    // Inner products of a place's rows, of q numbers, and the product of its rotations and its
+    // rows, of 2·q.
+    let extent =
+        Extent::with_work([count * places, 1, 1], product(&[3, count, places, BLOCK, BLOCK, q]));
     for sweep in 1..=sweeps {
         for round in 0..blocks - 1 {
-            let [groups, q, blocks, round] = [count * places, q, blocks, round].map(|number| number as u32);
+            let [groups, q, blocks, round] =
+                [count * places, q, blocks, round].map(|number| number as u32);
             let params = RotateParams { groups, q, blocks, round };
             encoder.dispatch(&SVD_ROTATE, &params, &[status.words(), rows, &cosines], extent)?;
         }
-        let params = ConvergedParams { matrices: count as u32, places: places as u32, sweep: sweep as u32, tolerance: TOLERANCE };
+        let params = ConvergedParams {
+            matrices: count as u32,
+            places: places as u32,
+            sweep: sweep as u32,
+            tolerance: TOLERANCE,
+        };
         encoder.dispatch(&SVD_CONVERGED, &params, &[&cosines, status.words()], [count, 1, 1])?;
     }
     Ok(())
@@ -291,20 +390,26 @@ pub fn svd_cpu(a: &[f32], m: usize, n: usize) -> Result<Svd<Vec<f32>>> {
     reflections.iter().rev().for_each(|(v, tau)| apply_cpu(v, *tau, &mut left, 0));
     (0..p * q).filter(|at| r[(at % q, at % q)] < 0.0).for_each(|at| left.numbers[at] *= -1.0);
     let right = HostMatrix::from_fn([q, q], |i, j| rows[i][p + j]);
-    let transposed =
-        |x: &HostMatrix, rows: usize, columns: usize| (0..rows * columns).map(|at| x[(at % columns, at / columns)] as f32).collect();
+    let transposed = |x: &HostMatrix, rows: usize, columns: usize| {
+        (0..rows * columns).map(|at| x[(at % columns, at / columns)] as f32).collect()
+    };
     Ok(match wide {
         false => Svd { u: left.corner(m, q), s, vt: right.corner(q, n) },
         true => Svd { u: transposed(&right, m, q), s, vt: transposed(&left, q, n) },
     })
 }
 
-/// Rotates each pair of rows once, and gives the largest cosine between the first p numbers of two of them that was met.
+/// Rotates each pair of rows once, and gives the largest cosine between the first p numbers of two
+/// of them that was met.
 fn sweep_cpu(rows: &mut [Vec<f64>], p: usize) -> f64 {
     let norm = rows.iter().map(|row| dot(&row[..p], &row[..p])).fold(0.0, f64::max);
     let mut largest = 0.0;
     for (i, j) in (0..rows.len()).flat_map(|j| (0..j).map(move |i| (i, j))) {
-        let (x, y, product) = (dot(&rows[i][..p], &rows[i][..p]), dot(&rows[j][..p], &rows[j][..p]), dot(&rows[i][..p], &rows[j][..p]));
+        let (x, y, product) = (
+            dot(&rows[i][..p], &rows[i][..p]),
+            dot(&rows[j][..p], &rows[j][..p]),
+            dot(&rows[i][..p], &rows[j][..p]),
+        );
         let cosine = product.abs() / (x * y).sqrt();
         // Of rows that are nothing but rounding, down to zeros, there is no cosine.
         if cosine > f64::EPSILON && (x * y).sqrt() > f64::EPSILON.powi(2) * norm {
@@ -313,7 +418,8 @@ fn sweep_cpu(rows: &mut [Vec<f64>], p: usize) -> f64 {
             let t = zeta.signum() / (zeta.abs() + zeta.hypot(1.0));
             let (cos, sin) = (1.0 / t.hypot(1.0), t / t.hypot(1.0));
             for at in 0..rows[i].len() {
-                (rows[i][at], rows[j][at]) = (cos * rows[i][at] - sin * rows[j][at], sin * rows[i][at] + cos * rows[j][at]);
+                (rows[i][at], rows[j][at]) =
+                    (cos * rows[i][at] - sin * rows[j][at], sin * rows[i][at] + cos * rows[j][at]);
             }
         }
     }

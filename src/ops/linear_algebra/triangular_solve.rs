@@ -1,4 +1,5 @@
-//! triangular_solve: A·x = b for triangular A, by substitution in blocks (Golub and Van Loan, Matrix Computations, 4th edition, 3.1).
+//! triangular_solve: A·x = b for triangular A, by substitution in blocks (Golub and Van Loan,
+//! Matrix Computations, 4th edition, 3.1).
 
 use crate::{
     error::{Error, Result},
@@ -31,11 +32,16 @@ static CHECK_DIAGONAL: Kernel = Kernel::trusted(
     "check_diagonal",
     CheckParams::FIELDS,
     &[read("a", F32), read_write("status", U32)],
-    &[Source::wgsl(wgsl!["shared/ids", "shared/flat", "linear_algebra/tree_max", "linear_algebra/check_diagonal"])
-        .workgroup_size([256, 1, 1])
-        .tile([1, 1, 1])
-        .constants(&[("NOT_FINITE", NOT_FINITE)])
-        .workgroup_bytes(1024)],
+    &[Source::wgsl(wgsl![
+        "shared/ids",
+        "shared/flat",
+        "linear_algebra/tree_max",
+        "linear_algebra/check_diagonal"
+    ])
+    .workgroup_size([256, 1, 1])
+    .tile([1, 1, 1])
+    .constants(&[("NOT_FINITE", NOT_FINITE)])
+    .workgroup_bytes(1024)],
 )
 .flat();
 
@@ -53,7 +59,8 @@ static TRIANGULAR_SOLVE: Kernel = Kernel::trusted(
 
 pub(super) const KERNELS: &[&Kernel] = &[&COPY_MATRICES, &CHECK_DIAGONAL, &TRIANGULAR_SOLVE];
 
-/// Which triangle of a matrix there is, and how it is used. What lies in the other triangle is not read.
+/// Which triangle of a matrix there is, and how it is used. What lies in the other triangle is not
+/// read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Triangle {
     upper: bool,
@@ -109,9 +116,15 @@ impl Triangle {
 /// ```
 ///
 /// # Errors
-/// [`Error::Shape`] if A is not square, or b has other rows or leading dimensions. The outcome: [`Error::Singular`] at the first zero on the
-/// diagonal; [`Error::NotFinite`], also where the solution overflows; x is NaN then.
-pub fn triangular_solve(encoder: &mut Encoder, a: &Tensor<f32>, b: &Tensor<f32>, triangle: Triangle) -> Result<Outcome<Tensor<f32>>> {
+/// [`Error::Shape`] if A is not square, or b has other rows or leading dimensions. The outcome:
+/// [`Error::Singular`] at the first zero on the diagonal; [`Error::NotFinite`], also where the
+/// solution overflows; x is NaN then.
+pub fn triangular_solve(
+    encoder: &mut Encoder,
+    a: &Tensor<f32>,
+    b: &Tensor<f32>,
+    triangle: Triangle,
+) -> Result<Outcome<Tensor<f32>>> {
     let op = "triangular_solve";
     let a = Matrices::square(op, "A", a)?;
     let b = a.right_hand_sides(op, b)?;
@@ -124,15 +137,33 @@ pub fn triangular_solve(encoder: &mut Encoder, a: &Tensor<f32>, b: &Tensor<f32>,
     status.guard(encoder, &[&x], x.clone())
 }
 
-/// Records the status of triangular matrices, the upper `n` rows of each of `a`: the first column with an element on the diagonal that is at most
-/// `tolerance` of the column's norm, which is for upper triangles.
-pub(super) fn check_diagonal(encoder: &mut Encoder, a: Matrices<'_>, n: usize, tolerance: f32, status: &Status) -> Result<()> {
-    let params = CheckParams { matrices: a.count as u32, n: n as u32, a_matrix: (a.rows * a.columns) as u32, tolerance };
+/// Records the status of triangular matrices, the upper `n` rows of each of `a`: the first column
+/// with an element on the diagonal that is at most `tolerance` of the column's norm, which is for
+/// upper triangles.
+pub(super) fn check_diagonal(
+    encoder: &mut Encoder,
+    a: Matrices<'_>,
+    n: usize,
+    tolerance: f32,
+    status: &Status,
+) -> Result<()> {
+    let params = CheckParams {
+        matrices: a.count as u32,
+        n: n as u32,
+        a_matrix: (a.rows * a.columns) as u32,
+        tolerance,
+    };
     encoder.dispatch(&CHECK_DIAGONAL, &params, &[a.tensor, status.words()], [a.count, 1, 1])
 }
 
-/// Records substitution in place: x `[.., n, r]` holds the right-hand sides. The triangle is in the upper n rows of each matrix of `a` `[.., m, n]`.
-pub(super) fn substitute(encoder: &mut Encoder, a: Matrices<'_>, x: &Tensor<f32>, triangle: Triangle) -> Result<()> {
+/// Records substitution in place: x `[.., n, r]` holds the right-hand sides. The triangle is in the
+/// upper n rows of each matrix of `a` `[.., m, n]`.
+pub(super) fn substitute(
+    encoder: &mut Encoder,
+    a: Matrices<'_>,
+    x: &Tensor<f32>,
+    triangle: Triangle,
+) -> Result<()> {
     let Triangle { upper, transposed, unit } = triangle;
     let Matrices { count, rows: n, columns, .. } = Matrices::of("triangular_solve", "x", x)?;
     let tiles = columns.div_ceil(BLOCK);
@@ -146,14 +177,25 @@ pub(super) fn substitute(encoder: &mut Encoder, a: Matrices<'_>, x: &Tensor<f32>
         transposed: transposed.into(),
         unit: unit.into(),
     };
-    encoder.dispatch(&TRIANGULAR_SOLVE, &params, &[a.tensor, x], Extent::with_work([count * tiles, 1, 1], product(&[count, n, n, columns])))
+    encoder.dispatch(
+        &TRIANGULAR_SOLVE,
+        &params,
+        &[a.tensor, x],
+        Extent::with_work([count * tiles, 1, 1], product(&[count, n, n, columns])),
+    )
 }
 
-/// The CPU twin for one matrix `n × n` and right-hand sides `b` `[n, r]`, in `f64` and rounded at the end.
+/// The CPU twin for one matrix `n × n` and right-hand sides `b` `[n, r]`, in `f64` and rounded at
+/// the end.
 ///
 /// # Errors
 /// [`Error::Length`] if `a` is not `n × n`, or `b` not n rows; else as [`triangular_solve`].
-pub fn triangular_solve_cpu(a: &[f32], b: &[f32], n: usize, triangle: Triangle) -> Result<Vec<f32>> {
+pub fn triangular_solve_cpu(
+    a: &[f32],
+    b: &[f32],
+    n: usize,
+    triangle: Triangle,
+) -> Result<Vec<f32>> {
     let columns = b.len() / n.max(1);
     let (a, mut x) = (HostMatrix::new(a, n, n)?, HostMatrix::new(b, n, columns)?);
     substitute_cpu("triangular_solve", &a, &mut x, n, triangle)?;
@@ -161,7 +203,13 @@ pub fn triangular_solve_cpu(a: &[f32], b: &[f32], n: usize, triangle: Triangle) 
 }
 
 /// [`substitute`] in `f64`.
-pub(super) fn substitute_cpu(op: &'static str, a: &HostMatrix, x: &mut HostMatrix, n: usize, triangle: Triangle) -> Result<()> {
+pub(super) fn substitute_cpu(
+    op: &'static str,
+    a: &HostMatrix,
+    x: &mut HostMatrix,
+    n: usize,
+    triangle: Triangle,
+) -> Result<()> {
     let Triangle { upper, transposed, unit } = triangle;
     let of_a = |i: usize, j: usize| if transposed { a[(j, i)] } else { a[(i, j)] };
     let infinite = |v: &f64| !(*v as f32).is_finite();
@@ -179,5 +227,9 @@ pub(super) fn substitute_cpu(op: &'static str, a: &HostMatrix, x: &mut HostMatri
             x[(i, c)] = if unit { rest } else { rest / of_a(i, i) };
         }
     }
-    if x.numbers[..n * x.columns].iter().any(infinite) { Err(Error::NotFinite { op, matrix: 0 }) } else { Ok(()) }
+    if x.numbers[..n * x.columns].iter().any(infinite) {
+        Err(Error::NotFinite { op, matrix: 0 })
+    } else {
+        Ok(())
+    }
 }

@@ -1,5 +1,6 @@
-//! AdamW: w -= rate·(m̂ / (√v̂ + ε) + decay·w), m and v being running means of the gradient and of its square, and m̂ and v̂ corrected for their start
-//! at 0. Loshchilov and Hutter 2017, arXiv:1711.05101.
+//! AdamW: w -= rate·(m̂ / (√v̂ + ε) + decay·w), m and v being running means of the gradient and of
+//! its square, and m̂ and v̂ corrected for their start at 0. Loshchilov and Hutter 2017,
+//! arXiv:1711.05101.
 
 use crate::{
     element::Float,
@@ -59,7 +60,15 @@ impl AdamW {
         let there = |beta: f32| 1.0 - f64::from(beta).powi(step as i32);
         let corrected = (f64::from(rate) / there(beta1)) as f32;
         let root = (1.0 / there(beta2).sqrt()) as f32;
-        Params { length: length as u32, shrink: 1.0 - rate * decay, rate: corrected, root, beta1, beta2, eps }
+        Params {
+            length: length as u32,
+            shrink: 1.0 - rate * decay,
+            rate: corrected,
+            root,
+            beta1,
+            beta2,
+            eps,
+        }
     }
 }
 
@@ -86,7 +95,8 @@ impl AdamWState {
 /// Step number `step` of `weights` along `gradient`; the first is 1.
 ///
 /// # Errors
-/// [`Error::Shape`] if `gradient` or `state` has another shape than `weights`; [`Error::Invalid`] for step 0.
+/// [`Error::Shape`] if `gradient` or `state` has another shape than `weights`; [`Error::Invalid`]
+/// for step 0.
 pub fn adamw<T: Float>(
     encoder: &mut Encoder,
     numbers: AdamW,
@@ -98,11 +108,24 @@ pub fn adamw<T: Float>(
     if step == 0 {
         return Err(Error::Invalid { op: "adamw", what: "step 0: the first is 1".into() });
     }
-    step::step(encoder, &ADAMW, &numbers.params(weights.len(), step), weights, gradient, &[&state.mean, &state.square])
+    step::step(
+        encoder,
+        &ADAMW,
+        &numbers.params(weights.len(), step),
+        weights,
+        gradient,
+        &[&state.mean, &state.square],
+    )
 }
 
 /// The CPU twin of [`adamw`], of one weight: its new value, mean and mean of squares.
-pub fn adamw_cpu(numbers: AdamW, step: u32, weight: f32, gradient: f32, [mean, square]: [f32; 2]) -> (f32, [f32; 2]) {
+pub fn adamw_cpu(
+    numbers: AdamW,
+    step: u32,
+    weight: f32,
+    gradient: f32,
+    [mean, square]: [f32; 2],
+) -> (f32, [f32; 2]) {
     let Params { shrink, rate, root, beta1, beta2, eps, .. } = numbers.params(1, step);
     let m = beta1.mul_add(mean, (1.0 - beta1) * gradient);
     let v = beta2.mul_add(square, (1.0 - beta2) * gradient * gradient);

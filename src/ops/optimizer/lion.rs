@@ -1,4 +1,5 @@
-//! Lion: w -= rate·(sign(β1·m + (1 - β1)·g) + decay·w), then m = β2·m + (1 - β2)·g. Chen et al. 2023, arXiv:2302.06675.
+//! Lion: w -= rate·(sign(β1·m + (1 - β1)·g) + decay·w), then m = β2·m + (1 - β2)·g. Chen et al.
+//! 2023, arXiv:2302.06675.
 
 use crate::{
     element::Float,
@@ -48,9 +49,16 @@ impl Lion {
 ///
 /// # Errors
 /// [`Error::Shape`](crate::Error::Shape) if `gradient` or `mean` has another shape than `weights`.
-pub fn lion<T: Float>(encoder: &mut Encoder, numbers: Lion, weights: &Tensor<f32>, gradient: &Tensor<T>, mean: &Tensor<f32>) -> Result<()> {
+pub fn lion<T: Float>(
+    encoder: &mut Encoder,
+    numbers: Lion,
+    weights: &Tensor<f32>,
+    gradient: &Tensor<T>,
+    mean: &Tensor<f32>,
+) -> Result<()> {
     let Lion { rate, betas: (beta1, beta2), decay } = numbers;
-    let params = Params { length: weights.len() as u32, shrink: 1.0 - rate * decay, rate, beta1, beta2 };
+    let params =
+        Params { length: weights.len() as u32, shrink: 1.0 - rate * decay, rate, beta1, beta2 };
     step(encoder, &LION, &params, weights, gradient, &[mean])
 }
 

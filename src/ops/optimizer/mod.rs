@@ -1,4 +1,5 @@
-//! Optimizers: weights in `f32` that follow their gradients, in one dispatch per tensor and in place.
+//! Optimizers: weights in `f32` that follow their gradients, in one dispatch per tensor and in
+//! place.
 
 pub(crate) mod adamw;
 pub(crate) mod clip;

@@ -1,5 +1,6 @@
-//! Stochastic gradient descent with momentum: v = momentum·v + g, w -= rate·v, where g has decay·w in it. Sutskever et al. 2013, "On the importance of
-//! initialization and momentum in deep learning", as PyTorch has it.
+//! Stochastic gradient descent with momentum: v = momentum·v + g, w -= rate·v, where g has decay·w
+//! in it. Sutskever et al. 2013, "On the importance of initialization and momentum in deep
+//! learning", as PyTorch has it.
 
 use crate::{
     element::Float,
@@ -55,7 +56,8 @@ impl Sgd {
 /// A step of `weights` along `gradient`. `velocity` has their shape and is 0 at the beginning.
 ///
 /// # Errors
-/// [`Error::Shape`](crate::Error::Shape) if `gradient` or `velocity` has another shape than `weights`.
+/// [`Error::Shape`](crate::Error::Shape) if `gradient` or `velocity` has another shape than
+/// `weights`.
 pub fn sgd<T: Float>(
     encoder: &mut Encoder,
     numbers: Sgd,
@@ -64,7 +66,8 @@ pub fn sgd<T: Float>(
     velocity: &Tensor<f32>,
 ) -> Result<()> {
     let Sgd { rate, momentum, decay, nesterov } = numbers;
-    let params = Params { length: weights.len() as u32, rate, momentum, decay, nesterov: nesterov.into() };
+    let params =
+        Params { length: weights.len() as u32, rate, momentum, decay, nesterov: nesterov.into() };
     step(encoder, &SGD, &params, weights, gradient, &[velocity])
 }
 

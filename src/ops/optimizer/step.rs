@@ -10,7 +10,8 @@ use crate::{
     kernel::{declaration::Kernel, params::Params},
 };
 
-/// The kernel of an optimizer, four elements a thread in WGSL and one in Metal: gradient, weights, and what the optimizer remembers of each.
+/// The kernel of an optimizer, four elements a thread in WGSL and one in Metal: gradient, weights,
+/// and what the optimizer remembers of each.
 macro_rules! optimizer {
     ($name:literal, $part:literal, $params:ty, [$($state:literal),+]) => {{
         use $crate::kernel::{
@@ -44,11 +45,17 @@ pub(super) fn step<T: Float, P: Params>(
     gradient: &Tensor<T>,
     state: &[&Tensor<f32>],
 ) -> Result<()> {
-    let (expected, others) = (weights.shape(), state.iter().map(|state| ("the state", state.shape())));
-    if let Some((what, found)) = [("the gradient", gradient.shape())].into_iter().chain(others).find(|(_, shape)| *shape != expected) {
+    let (expected, others) =
+        (weights.shape(), state.iter().map(|state| ("the state", state.shape())));
+    if let Some((what, found)) = [("the gradient", gradient.shape())]
+        .into_iter()
+        .chain(others)
+        .find(|(_, shape)| *shape != expected)
+    {
         return Err(Error::Shape { op: kernel.name, what, expected: expected.to_string(), found });
     }
     let state = state.iter().map(|state| *state as &dyn Bind);
-    let bindings: Vec<&dyn Bind> = [gradient as &dyn Bind, weights].into_iter().chain(state).collect();
+    let bindings: Vec<&dyn Bind> =
+        [gradient as &dyn Bind, weights].into_iter().chain(state).collect();
     encoder.dispatch(kernel, params, &bindings, [weights.len(), 1, 1])
 }

@@ -13,7 +13,8 @@ unary! {
     leaky_relu_backward, leaky_relu_backward_into, leaky_relu_backward_cpu "select(params.alpha * dy, dy, x > 0.0)"
         |x, dy| if x > 0.0 { dy } else { slope * dy };
 
-    /// max(x, 0)² of every element, the activation of BitNet b1.58 2B4T. So et al. 2021, arXiv:2109.08668.
+    /// max(x, 0)² of every element, the activation of BitNet b1.58 2B4T. So et al. 2021,
+    /// arXiv:2109.08668.
     relu2, relu2_into, relu2_cpu () ["tensor/relu2"] |x| x.max(0.0) * x.max(0.0);
     relu2_backward, relu2_backward_into, relu2_backward_cpu ["tensor/relu2"] |x, dy| dy * (2.0 * x.max(0.0));
 
@@ -32,14 +33,14 @@ unary! {
     tanh_backward, tanh_backward_into, tanh_backward_cpu ["shared/exp", "shared/tanh", "tensor/tanh"]
         |x, dy| (f64::from(dy) / f64::from(x).cosh().powi(2)) as f32;
 
-    /// x·Φ(x) of every element, Φ being the normal distribution's cumulative function: GELU as it is defined. Hendrycks and Gimpel 2016,
-    /// arXiv:1606.08415. [`gelu_tanh`] is its approximation.
+    /// x·Φ(x) of every element, Φ being the normal distribution's cumulative function: GELU as it
+    /// is defined. Hendrycks and Gimpel 2016, arXiv:1606.08415. [`gelu_tanh`] is its approximation.
     gelu, gelu_into, gelu_cpu () ["shared/exp", "shared/normal", "tensor/gelu"] |x| x * normal_cdf(x);
     gelu_backward, gelu_backward_into, gelu_backward_cpu ["shared/exp", "shared/normal", "tensor/gelu"]
         |x, dy| dy * (normal_cdf(x) + x * (-0.5 * x * x).exp() / (2.0 * PI).sqrt());
 
-    /// x·σ(2u) with u = √(2/π)·(x + 0.044715·x³), which is x·(1 + tanh u)/2, of every element: the approximation of [`gelu`] that many models are
-    /// trained with.
+    /// x·σ(2u) with u = √(2/π)·(x + 0.044715·x³), which is x·(1 + tanh u)/2, of every element: the
+    /// approximation of [`gelu`] that many models are trained with.
     gelu_tanh, gelu_tanh_into, gelu_tanh_cpu () ["shared/exp", "shared/sigmoid", "tensor/gelu_tanh"] |x| x * sigmoid_of(2.0 * gelu_inner(x));
     gelu_tanh_backward, gelu_tanh_backward_into, gelu_tanh_backward_cpu ["shared/exp", "shared/sigmoid", "tensor/gelu_tanh"] |x, dy| {
         let (s, t) = (sigmoid_of(2.0 * gelu_inner(x)), sigmoid_of(-2.0 * gelu_inner(x)));

@@ -18,22 +18,29 @@ use crate::{
 static ARGMAX: Kernel = reduce::kernel(
     "argmax",
     &[read("x", Float("X")), read_write("y", U32)],
-    &[reduction!(wgsl["shared/order", "tensor/argmax", "tensor/argmax_pair"]).workgroup_bytes(8 * THREADS as u32)],
+    &[reduction!(wgsl["shared/order", "tensor/argmax", "tensor/argmax_pair"])
+        .workgroup_bytes(8 * THREADS as u32)],
 );
 static ARGMAX_MERGE: Kernel = reduce::kernel(
     "argmax_merge",
     &[read("parts", U32), read_write("y", U32)],
-    &[reduction!(wgsl["tensor/argmax_merge", "tensor/argmax_pair"]).workgroup_bytes(8 * THREADS as u32)],
+    &[reduction!(wgsl["tensor/argmax_merge", "tensor/argmax_pair"])
+        .workgroup_bytes(8 * THREADS as u32)],
 );
 
 pub(super) const KERNELS: &[&Kernel] = &[&ARGMAX, &ARGMAX_MERGE];
 
-/// The index of the largest over `axes`: of equal ones and of NaNs, which are above all, the lowest; `u32::MAX` where there is nothing. It counts the
-/// elements of all axes together, in row-major order. 0 is above -0.
+/// The index of the largest over `axes`: of equal ones and of NaNs, which are above all, the
+/// lowest; `u32::MAX` where there is nothing. It counts the elements of all axes together, in
+/// row-major order. 0 is above -0.
 ///
 /// # Errors
 /// As [`sum`](fn@super::sum).
-pub fn argmax<X: Float>(encoder: &mut Encoder, x: &Tensor<X>, axes: impl Into<Axes>) -> Result<Tensor<u32>> {
+pub fn argmax<X: Float>(
+    encoder: &mut Encoder,
+    x: &Tensor<X>,
+    axes: impl Into<Axes>,
+) -> Result<Tensor<u32>> {
     let axes = axes.into();
     let y = reduce::output(encoder, "argmax", x, axes)?;
     argmax_into(encoder, x, axes, &y)?;
@@ -44,7 +51,12 @@ pub fn argmax<X: Float>(encoder: &mut Encoder, x: &Tensor<X>, axes: impl Into<Ax
 ///
 /// # Errors
 /// As [`sum_into`](super::sum_into).
-pub fn argmax_into<X: Float>(encoder: &mut Encoder, x: &Tensor<X>, axes: impl Into<Axes>, y: &Tensor<u32>) -> Result<()> {
+pub fn argmax_into<X: Float>(
+    encoder: &mut Encoder,
+    x: &Tensor<X>,
+    axes: impl Into<Axes>,
+    y: &Tensor<u32>,
+) -> Result<()> {
     record(encoder, "argmax", x, axes.into(), 0, y)
 }
 
@@ -52,7 +64,11 @@ pub fn argmax_into<X: Float>(encoder: &mut Encoder, x: &Tensor<X>, axes: impl In
 ///
 /// # Errors
 /// As [`sum`](fn@super::sum).
-pub fn argmin<X: Float>(encoder: &mut Encoder, x: &Tensor<X>, axes: impl Into<Axes>) -> Result<Tensor<u32>> {
+pub fn argmin<X: Float>(
+    encoder: &mut Encoder,
+    x: &Tensor<X>,
+    axes: impl Into<Axes>,
+) -> Result<Tensor<u32>> {
     let axes = axes.into();
     let y = reduce::output(encoder, "argmin", x, axes)?;
     argmin_into(encoder, x, axes, &y)?;
@@ -63,14 +79,27 @@ pub fn argmin<X: Float>(encoder: &mut Encoder, x: &Tensor<X>, axes: impl Into<Ax
 ///
 /// # Errors
 /// As [`sum_into`](super::sum_into).
-pub fn argmin_into<X: Float>(encoder: &mut Encoder, x: &Tensor<X>, axes: impl Into<Axes>, y: &Tensor<u32>) -> Result<()> {
+pub fn argmin_into<X: Float>(
+    encoder: &mut Encoder,
+    x: &Tensor<X>,
+    axes: impl Into<Axes>,
+    y: &Tensor<u32>,
+) -> Result<()> {
     record(encoder, "argmin", x, axes.into(), SIGN, y)
 }
 
-fn record<X: Float>(encoder: &mut Encoder, op: &'static str, x: &Tensor<X>, axes: Axes, flip: u32, y: &Tensor<u32>) -> Result<()> {
+fn record<X: Float>(
+    encoder: &mut Encoder,
+    op: &'static str,
+    x: &Tensor<X>,
+    axes: Axes,
+    flip: u32,
+    y: &Tensor<u32>,
+) -> Result<()> {
     let geometry = Geometry::new(op, x.shape(), axes)?;
     geometry.check(op, "the output", y.shape())?;
-    let reduction = Reduction { first: Ways::shared(&ARGMAX), then: Ways::shared(&ARGMAX_MERGE), words: 2 };
+    let reduction =
+        Reduction { first: Ways::shared(&ARGMAX), then: Ways::shared(&ARGMAX_MERGE), words: 2 };
     reduction.record(encoder, &[x], &geometry, Numbers { flip, ..Numbers::default() }, Out::set(y))
 }
 
@@ -78,7 +107,11 @@ fn record<X: Float>(encoder: &mut Encoder, op: &'static str, x: &Tensor<X>, axes
 ///
 /// # Errors
 /// As [`sum_cpu`](super::sum_cpu).
-pub fn argmax_cpu<X: Float>(x: &[X], shape: impl Into<Shape>, axes: impl Into<Axes>) -> Result<Vec<u32>> {
+pub fn argmax_cpu<X: Float>(
+    x: &[X],
+    shape: impl Into<Shape>,
+    axes: impl Into<Axes>,
+) -> Result<Vec<u32>> {
     winners("argmax", x, shape.into(), axes.into(), 0)
 }
 
@@ -86,12 +119,24 @@ pub fn argmax_cpu<X: Float>(x: &[X], shape: impl Into<Shape>, axes: impl Into<Ax
 ///
 /// # Errors
 /// As [`sum_cpu`](super::sum_cpu).
-pub fn argmin_cpu<X: Float>(x: &[X], shape: impl Into<Shape>, axes: impl Into<Axes>) -> Result<Vec<u32>> {
+pub fn argmin_cpu<X: Float>(
+    x: &[X],
+    shape: impl Into<Shape>,
+    axes: impl Into<Axes>,
+) -> Result<Vec<u32>> {
     winners("argmin", x, shape.into(), axes.into(), SIGN)
 }
 
-fn winners<X: Float>(op: &'static str, x: &[X], shape: Shape, axes: Axes, flip: u32) -> Result<Vec<u32>> {
-    let pair = |at: usize, index: usize, _| (key(f32::from_bits(Into::<f32>::into(x[at]).to_bits() ^ flip)), !(index as u32));
+fn winners<X: Float>(
+    op: &'static str,
+    x: &[X],
+    shape: Shape,
+    axes: Axes,
+    flip: u32,
+) -> Result<Vec<u32>> {
+    let pair = |at: usize, index: usize, _| {
+        (key(f32::from_bits(Into::<f32>::into(x[at]).to_bits() ^ flip)), !(index as u32))
+    };
     let winners = Geometry::of(op, x, shape, axes)?.reduce_cpu((0, 0), pair, Ord::max);
     Ok(winners.into_iter().map(|(_, complement)| !complement).collect())
 }

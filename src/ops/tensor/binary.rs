@@ -1,5 +1,5 @@
-//! Functions of two numbers, and their gradients. Tensors of other shapes are broadcast: dimensions are aligned from the last on, and one of 1 serves
-//! for any.
+//! Functions of two numbers, and their gradients. Tensors of other shapes are broadcast: dimensions
+//! are aligned from the last on, and one of 1 serves for any.
 
 use crate::{
     element::Float,
@@ -11,14 +11,23 @@ use crate::{
         source::Part,
     },
     ops::{
-        frames::{ALIKE, Operand, broadcast_shape, combine, elementwise, function, record_three, three_inputs, two_inputs},
+        frames::{
+            ALIKE, Operand, broadcast_shape, combine, elementwise, function, record_three,
+            three_inputs, two_inputs,
+        },
         tensor::{copy::cast, sum::sum_to},
     },
 };
 
-const GRADIENT: &[Binding; 4] = &[read("a", Float("A")), read("b", Float("X")), read("c", Float("X")), read_write("y", Float("Y"))];
+const GRADIENT: &[Binding; 4] = &[
+    read("a", Float("A")),
+    read("b", Float("X")),
+    read("c", Float("X")),
+    read_write("y", Float("Y")),
+];
 
-/// An op is its names, then WGSL and Rust that say the same, of the function and of its gradients for a and b.
+/// An op is its names, then WGSL and Rust that say the same, of the function and of its gradients
+/// for a and b.
 macro_rules! binary {
     ($(
         $(#[$doc:meta])*
@@ -98,9 +107,19 @@ fn gradient<T: Float>(
 ) -> Result<Tensor<T>> {
     let shape = dy.shape();
     let (op, all) = (kernel.name, Tensor::uninit(encoder.context(), shape)?);
-    let operands = (Operand::broadcast(op, "a", a, shape)?, Operand::broadcast(op, "b", b, shape)?, Operand::same(op, "dy", dy, shape)?);
+    let operands = (
+        Operand::broadcast(op, "a", a, shape)?,
+        Operand::broadcast(op, "b", b, shape)?,
+        Operand::same(op, "dy", dy, shape)?,
+    );
     let which = f32::from(u8::from(matches!(of, Of::B)));
-    record_three(encoder, kernel, &[which], [&operands.0, &operands.1, &operands.2], Out::set(&all))?;
+    record_three(
+        encoder,
+        kernel,
+        &[which],
+        [&operands.0, &operands.1, &operands.2],
+        Out::set(&all),
+    )?;
     let own = match of {
         Of::A => a.shape(),
         Of::B => b.shape(),
@@ -129,20 +148,22 @@ binary! {
     div, div_into, div_cpu [] "a / b" |a, b| a / b;
     div_backward, div_backward_cpu "dy / b", "-dy * (a / b) / b" |a, b, dy| (dy / b, -dy * (a / b) / b);
 
-    /// The lesser of a and b; NaN where one is. Its gradient goes to the lesser, and half of it to each where they are equal.
+    /// The lesser of a and b; NaN where one is. Its gradient goes to the lesser, and half of it to
+    /// each where they are equal.
     minimum, minimum_into, minimum_cpu [] "select(min(a, b), a + b, is_nan(a) || is_nan(b))"
         |a, b| if a.is_nan() || b.is_nan() { f32::NAN } else { a.min(b) };
     minimum_backward, minimum_backward_cpu "dy * select(select(0.0, 0.5, a == b), 1.0, a < b)", "dy * select(select(0.0, 0.5, a == b), 1.0, b < a)"
         |a, b, dy| (dy * share(b - a), dy * share(a - b));
 
-    /// The greater of a and b; NaN where one is. Its gradient goes to the greater, and half of it to each where they are equal.
+    /// The greater of a and b; NaN where one is. Its gradient goes to the greater, and half of it
+    /// to each where they are equal.
     maximum, maximum_into, maximum_cpu [] "select(max(a, b), a + b, is_nan(a) || is_nan(b))"
         |a, b| if a.is_nan() || b.is_nan() { f32::NAN } else { a.max(b) };
     maximum_backward, maximum_backward_cpu "dy * select(select(0.0, 0.5, a == b), 1.0, a > b)", "dy * select(select(0.0, 0.5, a == b), 1.0, b > a)"
         |a, b, dy| (dy * share(a - b), dy * share(b - a));
 
-    /// a to the power of b, as 2^(b·log₂ |a|) with the sign that an odd b gives; NaN for a < 0 where b is no integer; 1 for b = 0. The gradient for b is
-    /// 0 where a is.
+    /// a to the power of b, as 2^(b·log₂ |a|) with the sign that an odd b gives; NaN for a < 0
+    /// where b is no integer; 1 for b = 0. The gradient for b is 0 where a is.
     pow, pow_into, pow_cpu ["tensor/pow"] "power(a, b)" |a, b| a.powf(b);
     pow_backward, pow_backward_cpu "select(dy * b * power(a, b - 1.0), 0.0, b == 0.0)", "select(dy * power(a, b) * log(a), 0.0, a == 0.0)"
         |a, b, dy| {

@@ -1,4 +1,5 @@
-//! Comparisons: 1 where they hold, else 0, in words. A comparison with NaN does not hold, but for [`not_equal`].
+//! Comparisons: 1 where they hold, else 0, in words. A comparison with NaN does not hold, but for
+//! [`not_equal`].
 
 use crate::{
     element::Float,
@@ -12,7 +13,8 @@ use crate::{
     ops::frames::{ALIKE, broadcast_shape, combine, elementwise, function, two_inputs_of},
 };
 
-const BINDINGS: &[Binding; 3] = &[read("a", Float("X")), read("b", Float("X")), read_write("y", U32)];
+const BINDINGS: &[Binding; 3] =
+    &[read("a", Float("X")), read("b", Float("X")), read_write("y", U32)];
 const WORDS: Part = Part::new("alias Y", "alias Y = u32;\n");
 
 macro_rules! comparisons {

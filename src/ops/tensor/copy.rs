@@ -23,11 +23,14 @@ const FROM_U32: Part = Part::new("alias X", "alias X = u32;\n");
 const TO_I32: Part = Part::new("alias Y", "alias Y = i32;\n");
 const TO_U32: Part = Part::new("alias Y", "alias Y = u32;\n");
 // The ends are floats, so that nothing is left to the device.
-const WITHIN_I32: Part = function!("forward(x: f32)", "select(clamp(x, -2147483648.0, 2147483520.0), 0.0, is_nan(x))");
-const WITHIN_U32: Part = function!("forward(x: f32)", "select(clamp(x, 0.0, 4294967040.0), 0.0, is_nan(x))");
+const WITHIN_I32: Part =
+    function!("forward(x: f32)", "select(clamp(x, -2147483648.0, 2147483520.0), 0.0, is_nan(x))");
+const WITHIN_U32: Part =
+    function!("forward(x: f32)", "select(clamp(x, 0.0, 4294967040.0), 0.0, is_nan(x))");
 
 static COPY: Kernel = one_input("copy", elementwise!("frames/elementwise_1", [IDENTITY]));
-static FILL: Kernel = one_input("fill", elementwise!("frames/elementwise_1", [CONSTANT])).one_float();
+static FILL: Kernel =
+    one_input("fill", elementwise!("frames/elementwise_1", [CONSTANT])).one_float();
 static FLOAT_TO_I32: Kernel = one_input_of(
     "cast_float_to_i32",
     &[read("a", Float("X")), read_write("y", I32)],
@@ -73,11 +76,22 @@ static I32_TO_I8: Kernel = bytes(
     "cast_i32_to_i8",
     "cast_to_i8",
     &[read("x", I32), read_write("y", U32)],
-    &[Source::wgsl(wgsl!["shared/ids", "shared/flat", "shared/finite", FROM_I32, "tensor/cast_to_i8"])],
+    &[Source::wgsl(wgsl![
+        "shared/ids",
+        "shared/flat",
+        "shared/finite",
+        FROM_I32,
+        "tensor/cast_to_i8"
+    ])],
 );
 
 /// A kernel with a thread for each word of four bytes.
-const fn bytes(name: &'static str, entry: &'static str, bindings: &'static [Binding], sources: &'static [Source]) -> Kernel {
+const fn bytes(
+    name: &'static str,
+    entry: &'static str,
+    bindings: &'static [Binding],
+    sources: &'static [Source],
+) -> Kernel {
     Kernel::trusted(name, BytesParams::FIELDS, bindings, sources).entry(entry).flat()
 }
 
@@ -86,22 +100,31 @@ pub(super) const KERNELS: &[&Kernel] = &[
     &COPY, &FILL, &FLOAT_TO_I32, &FLOAT_TO_U32, &I32_TO_FLOAT, &U32_TO_FLOAT, &I8_TO_FLOAT, &I8_TO_I32, &FLOAT_TO_I8, &I32_TO_I8,
 ];
 
-/// `x`, broadcast to a shape as in [`add`](super::add). Its gradient is the sum of dy over what `x` was repeated for.
+/// `x`, broadcast to a shape as in [`add`](super::add). Its gradient is the sum of dy over what `x`
+/// was repeated for.
 ///
 /// # Errors
 /// [`Error::Shape`] if it does not fit.
-pub fn broadcast_to<T: Float>(encoder: &mut Encoder, x: &Tensor<T>, shape: impl Into<Shape>) -> Result<Tensor<T>> {
+pub fn broadcast_to<T: Float>(
+    encoder: &mut Encoder,
+    x: &Tensor<T>,
+    shape: impl Into<Shape>,
+) -> Result<Tensor<T>> {
     let y = Tensor::uninit(encoder.context(), shape)?;
     copy_into(encoder, x, &y)?;
     Ok(y)
 }
 
-/// `x` into a tensor of the caller, to whose shape it is broadcast and in whose type it is rounded; or added to it.
-/// ([`Tensor::duplicate`] makes a copy at once.)
+/// `x` into a tensor of the caller, to whose shape it is broadcast and in whose type it is rounded;
+/// or added to it. ([`Tensor::duplicate`] makes a copy at once.)
 ///
 /// # Errors
 /// [`Error::Shape`] if it does not fit.
-pub fn copy_into<'y, X: Float, Y: Float>(encoder: &mut Encoder, x: &Tensor<X>, y: impl Into<Out<'y, Y>>) -> Result<()> {
+pub fn copy_into<'y, X: Float, Y: Float>(
+    encoder: &mut Encoder,
+    x: &Tensor<X>,
+    y: impl Into<Out<'y, Y>>,
+) -> Result<()> {
     spread(encoder, &COPY, &[], x, y.into())
 }
 
@@ -113,13 +136,17 @@ pub fn fill<T: Float>(encoder: &mut Encoder, y: &Tensor<T>, value: f32) -> Resul
     map(encoder, &FILL, &[value], y, y.into())
 }
 
-/// `x` in another type: of `f32`, `f16`, `i32` and `i8` any to any other, and floats to and from `u32`. As Rust's `as`: what has digits after the point loses
-/// them, what is too large for the type becomes its largest (of `i32` and `u32`, the largest that is a float: 2147483520 and 4294967040), NaN becomes 0.
-/// Floats that are too large for `f16` become infinite.
+/// `x` in another type: of `f32`, `f16`, `i32` and `i8` any to any other, and floats to and from
+/// `u32`. As Rust's `as`: what has digits after the point loses them, what is too large for the
+/// type becomes its largest (of `i32` and `u32`, the largest that is a float: 2147483520 and
+/// 4294967040), NaN becomes 0. Floats that are too large for `f16` become infinite.
 ///
 /// # Errors
 /// [`Error::Invalid`] between other types.
-pub fn cast<X: ElementType, Y: ElementType>(encoder: &mut Encoder, x: &Tensor<X>) -> Result<Tensor<Y>> {
+pub fn cast<X: ElementType, Y: ElementType>(
+    encoder: &mut Encoder,
+    x: &Tensor<X>,
+) -> Result<Tensor<Y>> {
     let y = Tensor::uninit(encoder.context(), x.shape())?;
     cast_into(encoder, x, &y)?;
     Ok(y)
@@ -129,7 +156,11 @@ pub fn cast<X: ElementType, Y: ElementType>(encoder: &mut Encoder, x: &Tensor<X>
 ///
 /// # Errors
 /// As [`cast`]; [`Error::Shape`] if it has another shape.
-pub fn cast_into<X: ElementType, Y: ElementType>(encoder: &mut Encoder, x: &Tensor<X>, y: &Tensor<Y>) -> Result<()> {
+pub fn cast_into<X: ElementType, Y: ElementType>(
+    encoder: &mut Encoder,
+    x: &Tensor<X>,
+    y: &Tensor<Y>,
+) -> Result<()> {
     use Element::{F16, F32, I8, I32, U32};
     let out = Out::from(y);
     out.check_shape("cast", x.shape())?;
@@ -143,7 +174,17 @@ pub fn cast_into<X: ElementType, Y: ElementType>(encoder: &mut Encoder, x: &Tens
         (I8, I32) => &I8_TO_I32,
         (F32 | F16, I8) => &FLOAT_TO_I8,
         (I32, I8) => &I32_TO_I8,
-        (from, to) => return Err(Error::Invalid { op: "cast", what: format!("there is no cast from {from:?} to {to:?}") }),
+        (from, to) => {
+            return Err(Error::Invalid {
+                op: "cast",
+                what: format!("there is no cast from {from:?} to {to:?}"),
+            });
+        }
     };
-    encoder.dispatch(kernel, &BytesParams { length: x.len() as u32 }, &[x, y], [x.len().div_ceil(4), 1, 1])
+    encoder.dispatch(
+        kernel,
+        &BytesParams { length: x.len() as u32 },
+        &[x, y],
+        [x.len().div_ceil(4), 1, 1],
+    )
 }

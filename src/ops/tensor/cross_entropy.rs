@@ -1,5 +1,6 @@
-//! cross_entropy: loss = ln Σ e^x - x_target for rows of logits, with label smoothing ε (Szegedy et al. 2015, arXiv:1512.00567):
-//! (1 - ε)·(ln Σ e^x - x_target) + ε·(ln Σ e^x - mean x). Backward: dx = dloss·(softmax(x) - (1 - ε)·[i = target] - ε / n).
+//! cross_entropy: loss = ln Σ e^x - x_target for rows of logits, with label smoothing ε (Szegedy et
+//! al. 2015, arXiv:1512.00567): (1 - ε)·(ln Σ e^x - x_target) + ε·(ln Σ e^x - mean x). Backward: dx
+//! = dloss·(softmax(x) - (1 - ε)·[i = target] - ε / n).
 
 use crate::{
     element::Float,
@@ -56,7 +57,12 @@ static CROSS_ENTROPY: Kernel = Kernel::trusted(
 static CROSS_ENTROPY_BACKWARD: Kernel = Kernel::trusted(
     "cross_entropy_backward",
     Params::FIELDS,
-    &[read("logits", Float("X")), read("targets", U32), read("dloss", F32), read_write("dx", Float("X"))],
+    &[
+        read("logits", Float("X")),
+        read("targets", U32),
+        read("dloss", F32),
+        read_write("dx", Float("X")),
+    ],
     &[
         by_rows(
             Source::wgsl(wgsl![
@@ -69,7 +75,16 @@ static CROSS_ENTROPY_BACKWARD: Kernel = Kernel::trusted(
             ]),
             2,
         ),
-        by_rows(Source::msl(msl!["shared/prelude", "shared/exp", "shared/softmax", "shared/lanes", "tensor/cross_entropy_backward"]), 2),
+        by_rows(
+            Source::msl(msl![
+                "shared/prelude",
+                "shared/exp",
+                "shared/softmax",
+                "shared/lanes",
+                "tensor/cross_entropy_backward"
+            ]),
+            2,
+        ),
     ],
 )
 .flat();
@@ -100,8 +115,10 @@ impl CrossEntropyOptions {
     }
 }
 
-/// The loss of every row of `logits` `[.., n]` in nats, `[rows]`: -ln of the target's share of the softmax. 0 for ignored rows; NaN for a target that
-/// is not below n, which reads nothing out of bounds. A mean over the rows that count is [`sum`](fn@super::sum), and a division by their number.
+/// The loss of every row of `logits` `[.., n]` in nats, `[rows]`: -ln of the target's share of the
+/// softmax. 0 for ignored rows; NaN for a target that is not below n, which reads nothing out of
+/// bounds. A mean over the rows that count is [`sum`](fn@super::sum), and a division by their
+/// number.
 ///
 /// # Errors
 /// As [`cross_entropy_into`].
@@ -119,7 +136,8 @@ pub fn cross_entropy<X: Float>(
 /// [`cross_entropy`] into a tensor of the caller.
 ///
 /// # Errors
-/// [`Error::Shape`] if `targets` or the output are not one for each row; [`Error::Invalid`] for a smoothing that is not from 0 to 1.
+/// [`Error::Shape`] if `targets` or the output are not one for each row; [`Error::Invalid`] for a
+/// smoothing that is not from 0 to 1.
 pub fn cross_entropy_into<'y, X: Float>(
     encoder: &mut Encoder,
     logits: &Tensor<X>,
@@ -152,7 +170,8 @@ pub fn cross_entropy_backward<X: Float>(
 /// [`cross_entropy_backward`] into a tensor of the caller.
 ///
 /// # Errors
-/// [`Error::Shape`] if `dloss` is not one for each row, or the output has another shape than `logits`; else as [`cross_entropy_into`].
+/// [`Error::Shape`] if `dloss` is not one for each row, or the output has another shape than
+/// `logits`; else as [`cross_entropy_into`].
 pub fn cross_entropy_backward_into<'y, X: Float>(
     encoder: &mut Encoder,
     logits: &Tensor<X>,
@@ -165,11 +184,21 @@ pub fn cross_entropy_backward_into<'y, X: Float>(
     let (params, extent) = params(op, logits, targets, options, dx.adds())?;
     check(op, "dloss", logits, dloss)?;
     dx.check_shape(op, logits.shape())?;
-    encoder.dispatch(&CROSS_ENTROPY_BACKWARD, &params, &[logits, targets, dloss, dx.tensor()], extent)
+    encoder.dispatch(
+        &CROSS_ENTROPY_BACKWARD,
+        &params,
+        &[logits, targets, dloss, dx.tensor()],
+        extent,
+    )
 }
 
 /// Is it one for each row?
-fn check<X: Float, T>(op: &'static str, what: &'static str, logits: &Tensor<X>, found: &Tensor<T>) -> Result<()> {
+fn check<X: Float, T>(
+    op: &'static str,
+    what: &'static str,
+    logits: &Tensor<X>,
+    found: &Tensor<T>,
+) -> Result<()> {
     let (rows, _) = logits.shape().as_matrix();
     if found.shape().dims() == [rows] {
         return Ok(());
@@ -207,8 +236,13 @@ fn params<X: Float>(
     Ok((params, rows_extent(rows, columns)))
 }
 
-/// The CPU twin of [`cross_entropy`] for one row: within a few units in the last place of its logits.
-pub fn cross_entropy_cpu(row: &[f32], target: u32, CrossEntropyOptions { ignore, smoothing }: CrossEntropyOptions) -> f32 {
+/// The CPU twin of [`cross_entropy`] for one row: within a few units in the last place of its
+/// logits.
+pub fn cross_entropy_cpu(
+    row: &[f32],
+    target: u32,
+    CrossEntropyOptions { ignore, smoothing }: CrossEntropyOptions,
+) -> f32 {
     if ignore == Some(target) {
         return 0.0;
     }
@@ -222,11 +256,17 @@ pub fn cross_entropy_cpu(row: &[f32], target: u32, CrossEntropyOptions { ignore,
 }
 
 /// The CPU twin of [`cross_entropy_backward`] for one row, as close.
-pub fn cross_entropy_backward_cpu(row: &[f32], target: u32, options: CrossEntropyOptions, dloss: f32) -> Vec<f32> {
+pub fn cross_entropy_backward_cpu(
+    row: &[f32],
+    target: u32,
+    options: CrossEntropyOptions,
+    dloss: f32,
+) -> Vec<f32> {
     let CrossEntropyOptions { ignore, smoothing } = options;
     if ignore == Some(target) || target as usize >= row.len() {
         return vec![if ignore == Some(target) { 0.0 } else { f32::NAN }; row.len()];
     }
-    let wanted = |i: u32| (if i == target { 1.0 - smoothing } else { 0.0 }) + smoothing / row.len() as f32;
+    let wanted =
+        |i: u32| (if i == target { 1.0 - smoothing } else { 0.0 }) + smoothing / row.len() as f32;
     (0..).zip(softmax_cpu(row)).map(|(i, share)| (share - wanted(i)) * dloss).collect()
 }

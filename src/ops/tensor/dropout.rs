@@ -1,5 +1,5 @@
-//! dropout: y = x / (1 - rate) with probability 1 - rate, else 0; and the same after relu. Srivastava et al. 2014, "Dropout: a simple way to prevent
-//! neural networks from overfitting".
+//! dropout: y = x / (1 - rate) with probability 1 - rate, else 0; and the same after relu.
+//! Srivastava et al. 2014, "Dropout: a simple way to prevent neural networks from overfitting".
 
 use crate::{
     element::Float,
@@ -27,12 +27,18 @@ static DROPOUT: Kernel = Kernel::trusted(
 
 pub(super) const KERNELS: &[&Kernel] = &[&DROPOUT];
 
-/// x / (1 - rate) for elements that are kept, 0 for the share `rate` that is not. Which ones follows from `seed` and the place of the element alone: it
-/// is the same on every backend, and for the same seed every time. Its gradient is the same op on dy, with the same seed.
+/// x / (1 - rate) for elements that are kept, 0 for the share `rate` that is not. Which ones
+/// follows from `seed` and the place of the element alone: it is the same on every backend, and for
+/// the same seed every time. Its gradient is the same op on dy, with the same seed.
 ///
 /// # Errors
 /// [`Error::Invalid`] unless 0 <= rate < 1.
-pub fn dropout<T: Float>(encoder: &mut Encoder, x: &Tensor<T>, rate: f32, seed: u64) -> Result<Tensor<T>> {
+pub fn dropout<T: Float>(
+    encoder: &mut Encoder,
+    x: &Tensor<T>,
+    rate: f32,
+    seed: u64,
+) -> Result<Tensor<T>> {
     let y = Tensor::uninit(encoder.context(), x.shape())?;
     dropout_into(encoder, x, rate, seed, &y)?;
     Ok(y)
@@ -42,7 +48,13 @@ pub fn dropout<T: Float>(encoder: &mut Encoder, x: &Tensor<T>, rate: f32, seed: 
 ///
 /// # Errors
 /// As [`dropout`]; [`Error::Shape`] if it has another shape.
-pub fn dropout_into<'y, T: Float>(encoder: &mut Encoder, x: &Tensor<T>, rate: f32, seed: u64, y: impl Into<Out<'y, T>>) -> Result<()> {
+pub fn dropout_into<'y, T: Float>(
+    encoder: &mut Encoder,
+    x: &Tensor<T>,
+    rate: f32,
+    seed: u64,
+    y: impl Into<Out<'y, T>>,
+) -> Result<()> {
     record(encoder, "dropout", x, x, (rate, seed), false, y.into())
 }
 
@@ -50,7 +62,12 @@ pub fn dropout_into<'y, T: Float>(encoder: &mut Encoder, x: &Tensor<T>, rate: f3
 ///
 /// # Errors
 /// As [`dropout`].
-pub fn relu_dropout<T: Float>(encoder: &mut Encoder, x: &Tensor<T>, rate: f32, seed: u64) -> Result<Tensor<T>> {
+pub fn relu_dropout<T: Float>(
+    encoder: &mut Encoder,
+    x: &Tensor<T>,
+    rate: f32,
+    seed: u64,
+) -> Result<Tensor<T>> {
     let y = Tensor::uninit(encoder.context(), x.shape())?;
     relu_dropout_into(encoder, x, rate, seed, &y)?;
     Ok(y)
@@ -60,7 +77,13 @@ pub fn relu_dropout<T: Float>(encoder: &mut Encoder, x: &Tensor<T>, rate: f32, s
 ///
 /// # Errors
 /// As [`dropout_into`].
-pub fn relu_dropout_into<'y, T: Float>(encoder: &mut Encoder, x: &Tensor<T>, rate: f32, seed: u64, y: impl Into<Out<'y, T>>) -> Result<()> {
+pub fn relu_dropout_into<'y, T: Float>(
+    encoder: &mut Encoder,
+    x: &Tensor<T>,
+    rate: f32,
+    seed: u64,
+    y: impl Into<Out<'y, T>>,
+) -> Result<()> {
     record(encoder, "relu_dropout", x, x, (rate, seed), true, y.into())
 }
 
@@ -68,7 +91,13 @@ pub fn relu_dropout_into<'y, T: Float>(encoder: &mut Encoder, x: &Tensor<T>, rat
 ///
 /// # Errors
 /// As [`dropout`]; [`Error::Shape`] if `dy` has another shape than `x`.
-pub fn relu_dropout_backward<T: Float>(encoder: &mut Encoder, x: &Tensor<T>, dy: &Tensor<T>, rate: f32, seed: u64) -> Result<Tensor<T>> {
+pub fn relu_dropout_backward<T: Float>(
+    encoder: &mut Encoder,
+    x: &Tensor<T>,
+    dy: &Tensor<T>,
+    rate: f32,
+    seed: u64,
+) -> Result<Tensor<T>> {
     let dx = Tensor::uninit(encoder.context(), x.shape())?;
     relu_dropout_backward_into(encoder, x, dy, rate, seed, &dx)?;
     Ok(dx)
@@ -88,7 +117,12 @@ pub fn relu_dropout_backward_into<'y, T: Float>(
 ) -> Result<()> {
     let op = "relu_dropout_backward";
     if dy.shape() != x.shape() {
-        return Err(Error::Shape { op, what: "dy", expected: x.shape().to_string(), found: dy.shape() });
+        return Err(Error::Shape {
+            op,
+            what: "dy",
+            expected: x.shape().to_string(),
+            found: dy.shape(),
+        });
     }
     record(encoder, op, dy, x, (rate, seed), true, dx.into())
 }
@@ -119,7 +153,10 @@ fn record<T: Float>(
 /// Below which a random word drops its element.
 fn threshold(rate: f32) -> Result<u32> {
     if !(0.0..1.0).contains(&rate) {
-        return Err(Error::Invalid { op: "dropout", what: format!("a rate of {rate}: it is from 0 to below 1") });
+        return Err(Error::Invalid {
+            op: "dropout",
+            what: format!("a rate of {rate}: it is from 0 to below 1"),
+        });
     }
     Ok((f64::from(rate) * 2_f64.powi(32)) as u32)
 }
@@ -157,5 +194,7 @@ pub fn relu_dropout_backward_cpu(x: &[f32], dy: &[f32], rate: f32, seed: u64) ->
 
 fn kept(x: impl Iterator<Item = f32>, rate: f32, seed: u64) -> Result<Vec<f32>> {
     let (threshold, factor) = (threshold(rate)?, factor(rate));
-    Ok(x.enumerate().map(|(i, x)| if word(seed, i) >= threshold { factor * x } else { 0.0 }).collect())
+    Ok(x.enumerate()
+        .map(|(i, x)| if word(seed, i) >= threshold { factor * x } else { 0.0 })
+        .collect())
 }

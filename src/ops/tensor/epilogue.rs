@@ -1,4 +1,5 @@
-//! What is done to a product before it is stored, in the kernel that makes it, or by an op of its own.
+//! What is done to a product before it is stored, in the kernel that makes it, or by an op of its
+//! own.
 
 use super::activations::{gelu_cpu, relu_cpu, relu2_cpu, silu_cpu};
 use crate::{
@@ -28,9 +29,11 @@ impl Filling {
 }
 
 /// For products of floats as they are; those of integers bring their parameters too.
-pub(crate) const STORE: Filling = Filling { wgsl: wgsl!["tensor/matmul_store"], msl: msl!["tensor/product_plain"] };
+pub(crate) const STORE: Filling =
+    Filling { wgsl: wgsl!["tensor/matmul_store"], msl: msl!["tensor/product_plain"] };
 
-/// The [`Filling`] of an epilogue: `bias`, of the type `$type`, in binding `$binding` of WGSL and `$buffer` of Metal, and more parts of each.
+/// The [`Filling`] of an epilogue: `bias`, of the type `$type`, in binding `$binding` of WGSL and
+/// `$buffer` of Metal, and more parts of each.
 macro_rules! finished {
     ($type:literal, $binding:literal, $buffer:literal, wgsl [$($wgsl:tt),*], msl [$($msl:tt),*]) => {{
         use $crate::kernel::source::Part;
@@ -52,9 +55,20 @@ pub(crate) use finished;
 params! { pub(crate) struct Params { pub length: u32, pub columns: u32, pub add: u32, pub biased: u32, pub activation: u32 } }
 
 impl Params {
-    pub fn new<Y: ElementType>(length: usize, columns: usize, epilogue: &Epilogue<'_, Y>, y: &Out<'_, Y>) -> Self {
+    pub fn new<Y: ElementType>(
+        length: usize,
+        columns: usize,
+        epilogue: &Epilogue<'_, Y>,
+        y: &Out<'_, Y>,
+    ) -> Self {
         let (biased, activation) = (epilogue.has_bias().into(), epilogue.code());
-        Self { length: length as u32, columns: columns as u32, add: y.adds().into(), biased, activation }
+        Self {
+            length: length as u32,
+            columns: columns as u32,
+            add: y.adds().into(),
+            biased,
+            activation,
+        }
     }
 }
 
@@ -88,7 +102,8 @@ static FINISH: Kernel = Kernel::trusted(
 
 pub(super) const KERNELS: &[&Kernel] = &[&FINISH];
 
-/// An activation function, as the op of its name ([`relu`](super::relu), [`relu2`](super::relu2), [`silu`](super::silu), [`gelu`](super::gelu)) has it.
+/// An activation function, as the op of its name ([`relu`](super::relu), [`relu2`](super::relu2),
+/// [`silu`](super::silu), [`gelu`](super::gelu)) has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Activation {
@@ -114,10 +129,13 @@ impl Activation {
     }
 }
 
-/// How a product is finished: v becomes activation(v + bias), in `f32`, and then what the output is of. A gradient needs v + bias: keep it by a product
-/// with a bias alone, and call the activation for itself. Products of floats have it by their own kernels
-/// ([`matmul_with`](super::matmul_with), [`bitlinear_float_with`](crate::bitnet::bitlinear_float_with)), and so have those of integers
-/// ([`bitlinear_with`](crate::bitnet::bitlinear_with) and others, but for some that take a dispatch more); [`finish`] is for any other.
+/// How a product is finished: v becomes activation(v + bias), in `f32`, and then what the output is
+/// of. A gradient needs v + bias: keep it by a product with a bias alone, and call the activation
+/// for itself. Products of floats have it by their own kernels
+/// ([`matmul_with`](super::matmul_with),
+/// [`bitlinear_float_with`](crate::bitnet::bitlinear_float_with)), and so have those of integers
+/// ([`bitlinear_with`](crate::bitnet::bitlinear_with) and others, but for some that take a dispatch
+/// more); [`finish`] is for any other.
 pub struct Epilogue<'a, T> {
     bias: Option<&'a Tensor<T>>,
     activation: Option<Activation>,
@@ -175,11 +193,19 @@ impl<'a, T> Epilogue<'a, T> {
     }
 
     /// The bias of `n` columns; `other`, which is not read, where there is none.
-    pub(crate) fn bias_or(&self, op: &'static str, n: usize, other: &'a Tensor<T>) -> Result<&'a Tensor<T>> {
+    pub(crate) fn bias_or(
+        &self,
+        op: &'static str,
+        n: usize,
+        other: &'a Tensor<T>,
+    ) -> Result<&'a Tensor<T>> {
         match self.bias {
-            Some(bias) if bias.shape().dims() != [n] => {
-                Err(Error::Shape { op, what: "the bias", expected: format!("[{n}]"), found: bias.shape() })
-            }
+            Some(bias) if bias.shape().dims() != [n] => Err(Error::Shape {
+                op,
+                what: "the bias",
+                expected: format!("[{n}]"),
+                found: bias.shape(),
+            }),
             Some(bias) => Ok(bias),
             None => Ok(other),
         }
@@ -188,7 +214,12 @@ impl<'a, T> Epilogue<'a, T> {
 
 impl<T: ElementType> Epilogue<'_, T> {
     /// The bias of `n` columns; where there is none, a tensor that is not read.
-    pub(crate) fn bound_bias(&self, op: &'static str, n: usize, context: &Context) -> Result<Tensor<T>> {
+    pub(crate) fn bound_bias(
+        &self,
+        op: &'static str,
+        n: usize,
+        context: &Context,
+    ) -> Result<Tensor<T>> {
         match self.bias {
             Some(bias) => self.bias_or(op, n, bias).cloned(),
             None => Tensor::uninit(context, [1]),
@@ -196,11 +227,16 @@ impl<T: ElementType> Epilogue<'_, T> {
     }
 }
 
-/// activation(x + bias) of every row of `x` `[.., n]`, the bias being `[n]`: what an [`Epilogue`] does, by itself, in one dispatch.
+/// activation(x + bias) of every row of `x` `[.., n]`, the bias being `[n]`: what an [`Epilogue`]
+/// does, by itself, in one dispatch.
 ///
 /// # Errors
 /// As [`finish_into`].
-pub fn finish<T: Float>(encoder: &mut Encoder, x: &Tensor<T>, epilogue: &Epilogue<'_, T>) -> Result<Tensor<T>> {
+pub fn finish<T: Float>(
+    encoder: &mut Encoder,
+    x: &Tensor<T>,
+    epilogue: &Epilogue<'_, T>,
+) -> Result<Tensor<T>> {
     let y = Tensor::uninit(encoder.context(), x.shape())?;
     finish_into(encoder, x, epilogue, &y)?;
     Ok(y)
@@ -223,14 +259,22 @@ pub fn finish_into<'y, X: Float, Y: Float>(
     encoder.dispatch(&FINISH, &params, &[x, &bias, y.tensor()], [x.len(), 1, 1])
 }
 
-/// The CPU twin of [`finish`], and so of every product's epilogue. `x` is whole rows of as many columns as the bias has, where there is one.
+/// The CPU twin of [`finish`], and so of every product's epilogue. `x` is whole rows of as many
+/// columns as the bias has, where there is one.
 ///
 /// # Errors
 /// [`Error::Length`] if it is not.
-pub fn finish_cpu(x: &[f32], bias: Option<&[f32]>, activation: Option<Activation>) -> Result<Vec<f32>> {
+pub fn finish_cpu(
+    x: &[f32],
+    bias: Option<&[f32]>,
+    activation: Option<Activation>,
+) -> Result<Vec<f32>> {
     let columns = bias.map_or(1, <[f32]>::len);
     if !x.len().is_multiple_of(columns.max(1)) || (columns == 0 && !x.is_empty()) {
-        return Err(Error::Length { shape: [x.len() / columns.max(1), columns].into(), found: x.len() });
+        return Err(Error::Length {
+            shape: [x.len() / columns.max(1), columns].into(),
+            found: x.len(),
+        });
     }
     let biased = x.iter().enumerate().map(|(i, &v)| bias.map_or(v, |bias| v + bias[i % columns]));
     Ok(biased.map(|v| activation.map_or(v, |activation| activation.cpu(v))).collect())

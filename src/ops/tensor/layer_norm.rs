@@ -1,7 +1,9 @@
-//! layer_norm: y = (x - mean) / sqrt(variance + eps)·weight + bias along rows (Ba et al. 2016, arXiv:1607.06450), and its gradients.
+//! layer_norm: y = (x - mean) / sqrt(variance + eps)·weight + bias along rows (Ba et al. 2016,
+//! arXiv:1607.06450), and its gradients.
 //!
-//! With n the normed row and g = dy·weight: dx = (g - mean g - n·mean(g·n)) / sqrt(variance + eps), dweight = Σ dy·n and dbias = Σ dy over rows. The
-//! gradient of an RMS norm is the same without means of x and g, by the same kernels.
+//! With n the normed row and g = dy·weight: dx = (g - mean g - n·mean(g·n)) / sqrt(variance + eps),
+//! dweight = Σ dy·n and dbias = Σ dy over rows. The gradient of an RMS norm is the same without
+//! means of x and g, by the same kernels.
 
 use crate::{
     element::Float,
@@ -15,7 +17,10 @@ use crate::{
     },
     msl,
     ops::{
-        reduce::{self, Axes, Geometry, HELD, Numbers, Reduction, Ways, alone, by_rows, held, lanes, reduction, rows_extent},
+        reduce::{
+            self, Axes, Geometry, HELD, Numbers, Reduction, Ways, alone, by_rows, held, lanes,
+            reduction, rows_extent,
+        },
         tensor::sum::{self, sum_into},
     },
     params, wgsl,
@@ -24,9 +29,19 @@ use crate::{
 params! { struct Params { rows: u32, columns: u32, lanes: u32, add: u32, eps: f32 } }
 params! { struct BackwardParams { rows: u32, columns: u32, lanes: u32, center: u32, add: u32, eps: f32 } }
 
-const BINDINGS: &[Binding] = &[read("x", Float("X")), read("weight", F32), read("bias", F32), read_write("y", Float("X"))];
-const WGSL: Source =
-    by_rows(Source::wgsl(wgsl!["shared/ids", "shared/flat", "frames/reduce_sum", "shared/lanes", "shared/held", "tensor/layer_norm"]), 1);
+const BINDINGS: &[Binding] =
+    &[read("x", Float("X")), read("weight", F32), read("bias", F32), read_write("y", Float("X"))];
+const WGSL: Source = by_rows(
+    Source::wgsl(wgsl![
+        "shared/ids",
+        "shared/flat",
+        "frames/reduce_sum",
+        "shared/lanes",
+        "shared/held",
+        "tensor/layer_norm"
+    ]),
+    1,
+);
 
 static LAYER_NORM: Kernel = Kernel::trusted(
     "layer_norm",
@@ -34,19 +49,55 @@ static LAYER_NORM: Kernel = Kernel::trusted(
     BINDINGS,
     &[
         WGSL.constants(&[("HELD", 1)]),
-        by_rows(Source::msl(msl!["shared/prelude", "frames/reduce_sum", "shared/lanes", "tensor/layer_norm"]), 1),
+        by_rows(
+            Source::msl(msl![
+                "shared/prelude",
+                "frames/reduce_sum",
+                "shared/lanes",
+                "tensor/layer_norm"
+            ]),
+            1,
+        ),
     ],
 )
 .flat();
-static LAYER_NORM_HELD: Kernel =
-    Kernel::trusted("layer_norm_held", Params::FIELDS, BINDINGS, &[WGSL.constants(&[("HELD", HELD)])]).entry("layer_norm").flat();
+static LAYER_NORM_HELD: Kernel = Kernel::trusted(
+    "layer_norm_held",
+    Params::FIELDS,
+    BINDINGS,
+    &[WGSL.constants(&[("HELD", HELD)])],
+)
+.entry("layer_norm")
+.flat();
 static NORM_ROWS_BACKWARD: Kernel = Kernel::trusted(
     "norm_rows_backward",
     BackwardParams::FIELDS,
-    &[read("x", Float("X")), read("weight", F32), read("dy", Float("X")), read_write("dx", Float("X")), read_write("statistics", F32)],
     &[
-        by_rows(Source::wgsl(wgsl!["shared/ids", "shared/flat", "shared/lanes", "tensor/norm_rows_backward"]), 2),
-        by_rows(Source::msl(msl!["shared/prelude", "shared/add_pairs", "shared/lanes", "tensor/norm_rows_backward"]), 2),
+        read("x", Float("X")),
+        read("weight", F32),
+        read("dy", Float("X")),
+        read_write("dx", Float("X")),
+        read_write("statistics", F32),
+    ],
+    &[
+        by_rows(
+            Source::wgsl(wgsl![
+                "shared/ids",
+                "shared/flat",
+                "shared/lanes",
+                "tensor/norm_rows_backward"
+            ]),
+            2,
+        ),
+        by_rows(
+            Source::msl(msl![
+                "shared/prelude",
+                "shared/add_pairs",
+                "shared/lanes",
+                "tensor/norm_rows_backward"
+            ]),
+            2,
+        ),
     ],
 )
 .flat();
@@ -60,17 +111,31 @@ static LAYER_NORM_ALONE: Kernel = Kernel::trusted(
     "layer_norm_alone",
     Params::FIELDS,
     BINDINGS,
-    &[alone(Source::wgsl(wgsl!["shared/ids", "shared/flat", "frames/reduce_sum", "shared/row_alone", "tensor/layer_norm_alone"]))],
+    &[alone(Source::wgsl(wgsl![
+        "shared/ids",
+        "shared/flat",
+        "frames/reduce_sum",
+        "shared/row_alone",
+        "tensor/layer_norm_alone"
+    ]))],
 )
 .flat();
 
-pub(super) const KERNELS: &[&Kernel] = &[&LAYER_NORM, &LAYER_NORM_HELD, &LAYER_NORM_ALONE, &NORM_ROWS_BACKWARD, &NORM_WEIGHT_BACKWARD];
+pub(super) const KERNELS: &[&Kernel] =
+    &[&LAYER_NORM, &LAYER_NORM_HELD, &LAYER_NORM_ALONE, &NORM_ROWS_BACKWARD, &NORM_WEIGHT_BACKWARD];
 
-/// Every row of `x` `[.., k]` as (x - mean) / sqrt(variance + eps)·weight + bias; the variance is Σ (x - mean)² / k.
+/// Every row of `x` `[.., k]` as (x - mean) / sqrt(variance + eps)·weight + bias; the variance is Σ
+/// (x - mean)² / k.
 ///
 /// # Errors
 /// As [`layer_norm_into`].
-pub fn layer_norm<T: Float>(encoder: &mut Encoder, x: &Tensor<T>, weight: &Tensor<f32>, bias: &Tensor<f32>, eps: f32) -> Result<Tensor<T>> {
+pub fn layer_norm<T: Float>(
+    encoder: &mut Encoder,
+    x: &Tensor<T>,
+    weight: &Tensor<f32>,
+    bias: &Tensor<f32>,
+    eps: f32,
+) -> Result<Tensor<T>> {
     let y = Tensor::uninit(encoder.context(), x.shape())?;
     layer_norm_into(encoder, x, weight, bias, eps, &y)?;
     Ok(y)
@@ -94,14 +159,18 @@ pub fn layer_norm_into<'y, T: Float>(
     check_columns(op, "bias", bias, columns)?;
     y.check_shape(op, x.shape())?;
     let (rows_word, columns_word, lanes) = (rows as u32, columns as u32, lanes(columns) as u32);
-    let params = Params { rows: rows_word, columns: columns_word, lanes, add: y.adds().into(), eps };
-    let ways = Ways { shared: held(encoder, columns, &LAYER_NORM, &LAYER_NORM_HELD), alone: Some(&LAYER_NORM_ALONE) };
+    let params =
+        Params { rows: rows_word, columns: columns_word, lanes, add: y.adds().into(), eps };
+    let ways = Ways {
+        shared: held(encoder, columns, &LAYER_NORM, &LAYER_NORM_HELD),
+        alone: Some(&LAYER_NORM_ALONE),
+    };
     let (kernel, extent) = ways.choose(encoder, rows, || rows_extent(rows, columns));
     encoder.dispatch(kernel, &params, &[x, weight, bias, y.tensor()], extent)
 }
 
-/// The gradients of a layer norm: `LayerNormGradients<Tensor<T>, Tensor<f32>>` as they are made, or where they go to
-/// (`LayerNormGradients<Out<T>, Out<f32>>`).
+/// The gradients of a layer norm: `LayerNormGradients<Tensor<T>, Tensor<f32>>` as they are made, or
+/// where they go to (`LayerNormGradients<Out<T>, Out<f32>>`).
 #[derive(Clone, Copy, Debug)]
 pub struct LayerNormGradients<X, W> {
     /// `[.., k]`
@@ -130,14 +199,22 @@ pub fn layer_norm_backward<T: Float>(
         bias: Tensor::uninit(context, weight.shape())?,
     };
     let LayerNormGradients { x: dx, weight: dweight, bias } = &made;
-    layer_norm_backward_into(encoder, x, weight, eps, dy, LayerNormGradients { x: dx.into(), weight: dweight.into(), bias: bias.into() })?;
+    layer_norm_backward_into(
+        encoder,
+        x,
+        weight,
+        eps,
+        dy,
+        LayerNormGradients { x: dx.into(), weight: dweight.into(), bias: bias.into() },
+    )?;
     Ok(made)
 }
 
 /// [`layer_norm_backward`] into tensors of the caller.
 ///
 /// # Errors
-/// [`Error::Shape`] if `weight`, its gradient or that of the bias is not `[k]`, or `dy` or the gradient of `x` has another shape than `x`.
+/// [`Error::Shape`] if `weight`, its gradient or that of the bias is not `[k]`, or `dy` or the
+/// gradient of `x` has another shape than `x`.
 pub fn layer_norm_backward_into<T: Float>(
     encoder: &mut Encoder,
     x: &Tensor<T>,
@@ -149,7 +226,16 @@ pub fn layer_norm_backward_into<T: Float>(
     let (op, columns) = ("layer_norm_backward", x.shape().as_matrix().1);
     check_columns(op, "the gradient of the bias", gradients.bias.tensor(), columns)?;
     encoder.whole(|encoder| {
-        norm_rows_backward(encoder, op, x, weight, Norm { center: true, eps }, dy, gradients.x, gradients.weight)?;
+        norm_rows_backward(
+            encoder,
+            op,
+            x,
+            weight,
+            Norm { center: true, eps },
+            dy,
+            gradients.x,
+            gradients.weight,
+        )?;
         let rows: Vec<usize> = (0..x.shape().rank().saturating_sub(1)).collect();
         sum_into(encoder, dy, Axes::from(rows.as_slice()), gradients.bias)
     })
@@ -178,7 +264,12 @@ pub(in crate::ops) fn norm_rows_backward<T: Float>(
     check_columns(op, "weight", weight, columns)?;
     check_columns(op, "the gradient of the weight", dweight.tensor(), columns)?;
     if dy.shape() != x.shape() {
-        return Err(Error::Shape { op, what: "dy", expected: x.shape().to_string(), found: dy.shape() });
+        return Err(Error::Shape {
+            op,
+            what: "dy",
+            expected: x.shape().to_string(),
+            found: dy.shape(),
+        });
     }
     dx.check_shape(op, x.shape())?;
     let statistics = Tensor::<f32>::uninit(encoder.context(), [rows, 2])?;
@@ -191,7 +282,12 @@ pub(in crate::ops) fn norm_rows_backward<T: Float>(
         eps: norm.eps,
     };
     encoder.whole(|encoder| {
-        encoder.dispatch(&NORM_ROWS_BACKWARD, &params, &[x, weight, dy, dx.tensor(), &statistics], rows_extent(rows, columns))?;
+        encoder.dispatch(
+            &NORM_ROWS_BACKWARD,
+            &params,
+            &[x, weight, dy, dx.tensor(), &statistics],
+            rows_extent(rows, columns),
+        )?;
         let geometry = Geometry::new(op, [rows, columns].into(), [0].into())?;
         Reduction { first: Ways::shared(&NORM_WEIGHT_BACKWARD), then: sum::WAYS, words: 1 }.record(
             encoder,
@@ -203,7 +299,12 @@ pub(in crate::ops) fn norm_rows_backward<T: Float>(
     })
 }
 
-fn check_columns(op: &'static str, what: &'static str, found: &Tensor<f32>, columns: usize) -> Result<()> {
+fn check_columns(
+    op: &'static str,
+    what: &'static str,
+    found: &Tensor<f32>,
+    columns: usize,
+) -> Result<()> {
     if found.shape().dims() == [columns] {
         return Ok(());
     }
@@ -219,7 +320,9 @@ pub fn layer_norm_cpu(x: &[f32], weight: &[f32], bias: &[f32], eps: f32) -> Resu
     check_rows(bias, weight)?;
     let row = |row: &[f32]| {
         let (mean, inverse) = Norm { center: true, eps }.statistics_cpu(row);
-        let normed = |(v, (w, b)): (&f32, (&f32, &f32))| ((f64::from(*v) - mean) * inverse * f64::from(*w) + f64::from(*b)) as f32;
+        let normed = |(v, (w, b)): (&f32, (&f32, &f32))| {
+            ((f64::from(*v) - mean) * inverse * f64::from(*w) + f64::from(*b)) as f32
+        };
         row.iter().zip(weight.iter().zip(bias)).map(normed).collect::<Vec<_>>()
     };
     Ok(x.chunks_exact(k).flat_map(row).collect())
@@ -229,38 +332,58 @@ pub fn layer_norm_cpu(x: &[f32], weight: &[f32], bias: &[f32], eps: f32) -> Resu
 ///
 /// # Errors
 /// As [`layer_norm_cpu`], of `x` and `dy`.
-pub fn layer_norm_backward_cpu(x: &[f32], weight: &[f32], eps: f32, dy: &[f32]) -> Result<LayerNormGradients<Vec<f32>, Vec<f32>>> {
+pub fn layer_norm_backward_cpu(
+    x: &[f32],
+    weight: &[f32],
+    eps: f32,
+    dy: &[f32],
+) -> Result<LayerNormGradients<Vec<f32>, Vec<f32>>> {
     let [dx, dweight, dbias] = Norm { center: true, eps }.backward_cpu(x, weight, dy)?;
     Ok(LayerNormGradients { x: dx, weight: dweight, bias: dbias })
 }
 
 fn check_rows(x: &[f32], weight: &[f32]) -> Result<usize> {
     let k = weight.len().max(1);
-    if x.len().is_multiple_of(k) { Ok(k) } else { Err(Error::Length { shape: [x.len() / k, k].into(), found: x.len() }) }
+    if x.len().is_multiple_of(k) {
+        Ok(k)
+    } else {
+        Err(Error::Length { shape: [x.len() / k, k].into(), found: x.len() })
+    }
 }
 
 impl Norm {
     /// The mean, or 0, and 1 / sqrt(mean square + eps).
     fn statistics_cpu(&self, row: &[f32]) -> (f64, f64) {
-        let mean_of = |of: &dyn Fn(f64) -> f64| row.iter().map(|&v| of(v.into())).sum::<f64>() / row.len() as f64;
+        let mean_of = |of: &dyn Fn(f64) -> f64| {
+            row.iter().map(|&v| of(v.into())).sum::<f64>() / row.len() as f64
+        };
         let mean = if self.center { mean_of(&|v| v) } else { 0.0 };
         (mean, 1.0 / (mean_of(&|v| (v - mean).powi(2)) + f64::from(self.eps)).sqrt())
     }
 
     /// The gradients of x, weight and bias.
-    pub(in crate::ops) fn backward_cpu(&self, x: &[f32], weight: &[f32], dy: &[f32]) -> Result<[Vec<f32>; 3]> {
+    pub(in crate::ops) fn backward_cpu(
+        &self,
+        x: &[f32],
+        weight: &[f32],
+        dy: &[f32],
+    ) -> Result<[Vec<f32>; 3]> {
         let k = check_rows(x, weight)?;
         if dy.len() != x.len() {
             return Err(Error::Length { shape: [x.len() / k, k].into(), found: dy.len() });
         }
-        let (mut dx, mut dweight, mut dbias) = (Vec::with_capacity(x.len()), vec![0f64; weight.len()], vec![0f64; weight.len()]);
+        let (mut dx, mut dweight, mut dbias) =
+            (Vec::with_capacity(x.len()), vec![0f64; weight.len()], vec![0f64; weight.len()]);
         for (x, dy) in x.chunks_exact(k).zip(dy.chunks_exact(k)) {
             let (mean, inverse) = self.statistics_cpu(x);
             let normed: Vec<f64> = x.iter().map(|&v| (f64::from(v) - mean) * inverse).collect();
-            let g: Vec<f64> = dy.iter().zip(weight).map(|(&dy, &w)| f64::from(dy) * f64::from(w)).collect();
+            let g: Vec<f64> =
+                dy.iter().zip(weight).map(|(&dy, &w)| f64::from(dy) * f64::from(w)).collect();
             let mean_g = if self.center { g.iter().sum::<f64>() / k as f64 } else { 0.0 };
             let slope = g.iter().zip(&normed).map(|(g, n)| g * n).sum::<f64>() / k as f64;
-            dx.extend(g.iter().zip(&normed).map(|(g, n)| (inverse * (g - mean_g - n * slope)) as f32));
+            dx.extend(
+                g.iter().zip(&normed).map(|(g, n)| (inverse * (g - mean_g - n * slope)) as f32),
+            );
             for (i, (&dy, n)) in dy.iter().zip(&normed).enumerate() {
                 dweight[i] += f64::from(dy) * n;
                 dbias[i] += f64::from(dy);

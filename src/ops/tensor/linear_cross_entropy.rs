@@ -1,5 +1,6 @@
-//! linear_cross_entropy: [`cross_entropy`](super::cross_entropy()) of the logits x·Wᵀ, which exist a chunk of the vocabulary at a time. ("Fused
-//! linear cross entropy" in Liger Kernel, Hsu et al. 2024, arXiv:2410.10989, which cuts the rows; "Cut Your Losses in Large-Vocabulary Language
+//! linear_cross_entropy: [`cross_entropy`](super::cross_entropy()) of the logits x·Wᵀ, which exist
+//! a chunk of the vocabulary at a time. ("Fused linear cross entropy" in Liger Kernel, Hsu et al.
+//! 2024, arXiv:2410.10989, which cuts the rows; "Cut Your Losses in Large-Vocabulary Language
 //! Models", Wijmans et al. 2024, arXiv:2411.09009.)
 
 use super::{
@@ -44,14 +45,26 @@ static NARROW: Kernel = copying(
     &[Source::wgsl(wgsl!["shared/ids", "shared/flat", WIDE_X, "tensor/linear_cross_entropy_copy"])],
 );
 
-const fn copying(name: &'static str, bindings: &'static [Binding], sources: &'static [Source]) -> Kernel {
-    Kernel::trusted(name, CopyParams::FIELDS, bindings, sources).entry("linear_cross_entropy_copy").flat()
+const fn copying(
+    name: &'static str,
+    bindings: &'static [Binding],
+    sources: &'static [Source],
+) -> Kernel {
+    Kernel::trusted(name, CopyParams::FIELDS, bindings, sources)
+        .entry("linear_cross_entropy_copy")
+        .flat()
 }
 
 static LINEAR_CROSS_ENTROPY: Kernel = Kernel::trusted(
     "linear_cross_entropy",
     Params::FIELDS,
-    &[read("logits", F32), read("targets", U32), read_write("running", F32), read_write("loss", F32), read_write("lse", F32)],
+    &[
+        read("logits", F32),
+        read("targets", U32),
+        read_write("running", F32),
+        read_write("loss", F32),
+        read_write("lse", F32),
+    ],
     &[by_rows(
         Source::wgsl(wgsl![
             "shared/ids",
@@ -69,8 +82,9 @@ static LINEAR_CROSS_ENTROPY: Kernel = Kernel::trusted(
 
 pub(super) const KERNELS: &[&Kernel] = &[&WIDEN, &NARROW, &LINEAR_CROSS_ENTROPY];
 
-/// The most bytes that the logits and the weights of a chunk take together in [`linear_cross_entropy`], unless the caller says how long a chunk is,
-/// or one column of them is more.
+/// The most bytes that the logits and the weights of a chunk take together in
+/// [`linear_cross_entropy`], unless the caller says how long a chunk is, or one column of them is
+/// more.
 pub const LINEAR_CROSS_ENTROPY_BYTES: usize = 64 << 20;
 
 /// How [`linear_cross_entropy`] computes.
@@ -79,7 +93,8 @@ pub const LINEAR_CROSS_ENTROPY_BYTES: usize = 64 << 20;
 pub struct LinearCrossEntropyOptions {
     /// What the loss leaves out or softens.
     pub loss: CrossEntropyOptions,
-    /// Columns of logits (rows of W) that exist at a time; unless given, as many as [`LINEAR_CROSS_ENTROPY_BYTES`] hold.
+    /// Columns of logits (rows of W) that exist at a time; unless given, as many as
+    /// [`LINEAR_CROSS_ENTROPY_BYTES`] hold.
     pub chunk: Option<usize>,
 }
 
@@ -97,8 +112,8 @@ impl From<CrossEntropyOptions> for LinearCrossEntropyOptions {
     }
 }
 
-/// What makes logits, `Linear<&Tensor<X>, &Tensor<W>>`; the gradients for it, `Linear<Tensor<X>, Tensor<W>>`; or where these go to,
-/// `Linear<Out<X>, Out<W>>`.
+/// What makes logits, `Linear<&Tensor<X>, &Tensor<W>>`; the gradients for it,
+/// `Linear<Tensor<X>, Tensor<W>>`; or where these go to, `Linear<Out<X>, Out<W>>`.
 #[derive(Clone, Copy, Debug)]
 pub struct Linear<X, W> {
     /// Rows, one for each target: `[.., k]`.
@@ -136,7 +151,14 @@ impl Problem {
         let (rows, k) = x.shape().as_matrix();
         let vocabulary = match *w.shape().dims() {
             [vocabulary, columns] if columns == k => vocabulary,
-            _ => return Err(Error::Shape { op, what: "w", expected: format!("[vocabulary, {k}]"), found: w.shape() }),
+            _ => {
+                return Err(Error::Shape {
+                    op,
+                    what: "w",
+                    expected: format!("[vocabulary, {k}]"),
+                    found: w.shape(),
+                });
+            }
         };
         if let Some(&(what, found)) = by_rows.iter().find(|(_, shape)| shape.dims() != [rows]) {
             return Err(Error::Shape { op, what, expected: format!("[{rows}]"), found });
@@ -150,7 +172,9 @@ impl Problem {
 
     /// First column and columns of each chunk; of no columns, there is one chunk.
     pub fn chunks(self) -> impl Iterator<Item = (usize, usize)> {
-        (0..self.vocabulary.max(1)).step_by(self.chunk).map(move |first| (first, self.chunk.min(self.vocabulary - first)))
+        (0..self.vocabulary.max(1))
+            .step_by(self.chunk)
+            .map(move |first| (first, self.chunk.min(self.vocabulary - first)))
     }
 }
 
@@ -161,19 +185,38 @@ fn chunk(rows: usize, k: usize, vocabulary: usize, wanted: Option<usize>) -> usi
 }
 
 /// Records as many numbers of `x` as `y` has, from the `first` on, in `f32`.
-fn widen<X: Float>(encoder: &mut Encoder, x: &Tensor<X>, first: usize, y: &Tensor<f32>) -> Result<()> {
+fn widen<X: Float>(
+    encoder: &mut Encoder,
+    x: &Tensor<X>,
+    first: usize,
+    y: &Tensor<f32>,
+) -> Result<()> {
     let params = CopyParams { length: y.len() as u32, x_first: first as u32, y_first: 0, add: 0 };
     encoder.dispatch(&WIDEN, &params, &[x, y], [y.len(), 1, 1])
 }
 
 /// Records the numbers of `x` in those of `y` from the `first` on.
-pub(super) fn narrow<Y: Float>(encoder: &mut Encoder, x: &Tensor<f32>, y: Out<'_, Y>, first: usize) -> Result<()> {
-    let params = CopyParams { length: x.len() as u32, x_first: 0, y_first: first as u32, add: y.adds().into() };
+pub(super) fn narrow<Y: Float>(
+    encoder: &mut Encoder,
+    x: &Tensor<f32>,
+    y: Out<'_, Y>,
+    first: usize,
+) -> Result<()> {
+    let params = CopyParams {
+        length: x.len() as u32,
+        x_first: 0,
+        y_first: first as u32,
+        add: y.adds().into(),
+    };
     encoder.dispatch(&NARROW, &params, &[x, y.tensor()], [x.len(), 1, 1])
 }
 
 /// Rows as a matrix of `f32`.
-pub(super) fn wide<X: Float>(encoder: &mut Encoder, x: &Tensor<X>, problem: Problem) -> Result<Tensor<f32>> {
+pub(super) fn wide<X: Float>(
+    encoder: &mut Encoder,
+    x: &Tensor<X>,
+    problem: Problem,
+) -> Result<Tensor<f32>> {
     let y = Tensor::uninit(encoder.context(), [problem.rows, problem.k])?;
     widen(encoder, x, 0, &y)?;
     Ok(y)
@@ -188,23 +231,38 @@ pub(super) struct Chunk {
 impl Chunk {
     pub fn new(encoder: &Encoder, Problem { rows, k, chunk, .. }: Problem) -> Result<Self> {
         let context = encoder.context();
-        Ok(Self { w: Tensor::uninit(context, [chunk, k])?, logits: Tensor::uninit(context, [rows, chunk])? })
+        Ok(Self {
+            w: Tensor::uninit(context, [chunk, k])?,
+            logits: Tensor::uninit(context, [rows, chunk])?,
+        })
     }
 
-    /// Records the logits of `columns` columns from `first` on. Gives the parts of the buffers that these take.
-    pub fn fill<W: Float>(&self, encoder: &mut Encoder, x: &Tensor<f32>, w: &Tensor<W>, (first, columns): (usize, usize)) -> Result<Self> {
+    /// Records the logits of `columns` columns from `first` on. Gives the parts of the buffers that
+    /// these take.
+    pub fn fill<W: Float>(
+        &self,
+        encoder: &mut Encoder,
+        x: &Tensor<f32>,
+        w: &Tensor<W>,
+        (first, columns): (usize, usize),
+    ) -> Result<Self> {
         let (rows, k) = x.shape().as_matrix();
-        let part = Self { w: self.w.beginning([columns, k])?, logits: self.logits.beginning([rows, columns])? };
+        let part = Self {
+            w: self.w.beginning([columns, k])?,
+            logits: self.logits.beginning([rows, columns])?,
+        };
         widen(encoder, w, first * k, &part.w)?;
         matmul_into(encoder, x, Side::transposed(&part.w), &part.logits)?;
         Ok(part)
     }
 }
 
-/// The loss of every row of the logits x·Wᵀ, `x` being `[.., k]` and `w` `[vocabulary, k]`, with `lse` for the gradients: in nats, as
-/// [`cross_entropy`](super::cross_entropy()) has it, with the same options and the same answer to targets that are ignored or no column. Products
-/// are in `f32`, and so are the logits. They exist a chunk of columns at a time, so that beside its results this takes
-/// 4·(c·(rows + k) + rows·(k + 4)) bytes for chunks of c columns. The order of sums follows from the shapes and c, so a device gives the same bits every time.
+/// The loss of every row of the logits x·Wᵀ, `x` being `[.., k]` and `w` `[vocabulary, k]`, with
+/// `lse` for the gradients: in nats, as [`cross_entropy`](super::cross_entropy()) has it, with the
+/// same options and the same answer to targets that are ignored or no column. Products are in
+/// `f32`, and so are the logits. They exist a chunk of columns at a time, so that beside its
+/// results this takes 4·(c·(rows + k) + rows·(k + 4)) bytes for chunks of c columns. The order of
+/// sums follows from the shapes and c, so a device gives the same bits every time.
 ///
 /// ```no_run
 /// # use bitnet_wgpu::{Encoder, Result, Tensor, tensor::{self, Linear, LinearCrossEntropyOptions}};
@@ -225,7 +283,10 @@ pub fn linear_cross_entropy<X: Float, W: Float>(
     options: LinearCrossEntropyOptions,
 ) -> Result<LinearLoss<Tensor<f32>>> {
     let (context, rows) = (encoder.context(), head.x.shape().as_matrix().0);
-    let made = LinearLoss { loss: Tensor::uninit(context, [rows])?, lse: Tensor::uninit(context, [rows])? };
+    let made = LinearLoss {
+        loss: Tensor::uninit(context, [rows])?,
+        lse: Tensor::uninit(context, [rows])?,
+    };
     linear_cross_entropy_into(encoder, head, targets, options, Out::set(&made.loss), &made.lse)?;
     Ok(made)
 }
@@ -233,8 +294,8 @@ pub fn linear_cross_entropy<X: Float, W: Float>(
 /// [`linear_cross_entropy`] into tensors of the caller; `lse` is overwritten.
 ///
 /// # Errors
-/// [`Error::Shape`] if `w` is not `[vocabulary, k]`, or `targets` or an output is not one for each row; [`Error::Invalid`] for a smoothing that is
-/// not from 0 to 1, or chunks of 0 columns.
+/// [`Error::Shape`] if `w` is not `[vocabulary, k]`, or `targets` or an output is not one for each
+/// row; [`Error::Invalid`] for a smoothing that is not from 0 to 1, or chunks of 0 columns.
 pub fn linear_cross_entropy_into<'y, X: Float, W: Float>(
     encoder: &mut Encoder,
     head: Linear<&Tensor<X>, &Tensor<W>>,
@@ -244,7 +305,8 @@ pub fn linear_cross_entropy_into<'y, X: Float, W: Float>(
     lse: &Tensor<f32>,
 ) -> Result<()> {
     let (op, loss) = ("linear_cross_entropy", loss.into());
-    let by_rows = [("targets", targets.shape()), ("the loss", loss.tensor().shape()), ("lse", lse.shape())];
+    let by_rows =
+        [("targets", targets.shape()), ("the loss", loss.tensor().shape()), ("lse", lse.shape())];
     let problem = Problem::of(op, head, &by_rows, options)?;
     let running = Tensor::<f32>::uninit(encoder.context(), [problem.rows, 4])?;
     let (x, chunk) = (wide(encoder, head.x, problem)?, Chunk::new(encoder, problem)?);
@@ -263,7 +325,12 @@ pub fn linear_cross_entropy_into<'y, X: Float, W: Float>(
             smoothing: options.loss.smoothing,
         };
         let extent = rows_extent(problem.rows, columns);
-        encoder.dispatch(&LINEAR_CROSS_ENTROPY, &params, &[&logits, targets, &running, loss.tensor(), lse], extent)?;
+        encoder.dispatch(
+            &LINEAR_CROSS_ENTROPY,
+            &params,
+            &[&logits, targets, &running, loss.tensor(), lse],
+            extent,
+        )?;
     }
     Ok(())
 }
@@ -285,7 +352,8 @@ pub(super) fn rows_cpu<'a>(
     Ok(head.x.chunks_exact(k).map(logits).zip(targets.iter().copied()))
 }
 
-/// The CPU twin of [`linear_cross_entropy`], for rows of `k` numbers: within a few units in the last place of the logits.
+/// The CPU twin of [`linear_cross_entropy`], for rows of `k` numbers: within a few units in the
+/// last place of the logits.
 ///
 /// # Errors
 /// [`Error::Length`] if `x` is not a row for each target, `w` not whole rows, or `k` is 0.
@@ -319,9 +387,15 @@ mod tests {
         for (rows, k) in [(100, 100), (70_000, 4096), (262_000, 144), (1, 16_000_000)] {
             let bytes = |chunk: usize| 4 * chunk * (rows + k);
             let chunk = of(rows, k, 1_000_000);
-            assert!(bytes(chunk) <= LINEAR_CROSS_ENTROPY_BYTES && bytes(chunk + 64) > LINEAR_CROSS_ENTROPY_BYTES, "{rows} {k}: {chunk}");
+            assert!(
+                bytes(chunk) <= LINEAR_CROSS_ENTROPY_BYTES
+                    && bytes(chunk + 64) > LINEAR_CROSS_ENTROPY_BYTES,
+                "{rows} {k}: {chunk}"
+            );
         }
-        let chunks = |vocabulary, chunk| Problem { rows: 1, k: 1, vocabulary, chunk }.chunks().collect::<Vec<_>>();
+        let chunks = |vocabulary, chunk| {
+            Problem { rows: 1, k: 1, vocabulary, chunk }.chunks().collect::<Vec<_>>()
+        };
         assert_eq!(chunks(7, 3), [(0, 3), (3, 3), (6, 1)]);
         assert_eq!(chunks(6, 3), [(0, 3), (3, 3)]);
         assert_eq!(chunks(0, 1), [(0, 0)]);

@@ -1,9 +1,12 @@
-//! The gradients of [`linear_cross_entropy`](super::linear_cross_entropy()): with dlogits = dloss·(softmax - target), dx = dlogits·W and
-//! dW = dlogitsᵀ·x, a chunk of the vocabulary at a time.
+//! The gradients of [`linear_cross_entropy`](super::linear_cross_entropy()): with dlogits =
+//! dloss·(softmax - target), dx = dlogits·W and dW = dlogitsᵀ·x, a chunk of the vocabulary at a
+//! time.
 
 use super::{
     cross_entropy::{CrossEntropyOptions, cross_entropy_backward_cpu},
-    linear_cross_entropy::{Chunk, Linear, LinearCrossEntropyOptions, Problem, narrow, rows_cpu, wide},
+    linear_cross_entropy::{
+        Chunk, Linear, LinearCrossEntropyOptions, Problem, narrow, rows_cpu, wide,
+    },
     matmul::{Side, matmul_into},
 };
 use crate::{
@@ -27,14 +30,20 @@ static LINEAR_CROSS_ENTROPY_BACKWARD: Kernel = Kernel::trusted(
     "linear_cross_entropy_backward",
     Params::FIELDS,
     &[read_write("logits", F32), read("targets", U32), read("lse", F32), read("dloss", F32)],
-    &[Source::wgsl(wgsl!["shared/ids", "shared/flat", "shared/exp", "tensor/linear_cross_entropy_backward"])],
+    &[Source::wgsl(wgsl![
+        "shared/ids",
+        "shared/flat",
+        "shared/exp",
+        "tensor/linear_cross_entropy_backward"
+    ])],
 )
 .flat();
 
 pub(super) const KERNELS: &[&Kernel] = &[&LINEAR_CROSS_ENTROPY_BACKWARD];
 
-/// The gradients of [`linear_cross_entropy`](super::linear_cross_entropy()) for `x` and `w`, where `lse` is what it gave and `dloss` `[rows]` is
-/// the gradient of the losses. The logits are computed again, a chunk at a time, and become their own gradients: beside its results this takes
+/// The gradients of [`linear_cross_entropy`](super::linear_cross_entropy()) for `x` and `w`, where
+/// `lse` is what it gave and `dloss` `[rows]` is the gradient of the losses. The logits are
+/// computed again, a chunk at a time, and become their own gradients: beside its results this takes
 /// 4·(c·(rows + k) + 2·rows·k) bytes for chunks of c columns.
 ///
 /// # Errors
@@ -48,7 +57,10 @@ pub fn linear_cross_entropy_backward<X: Float, W: Float>(
     dloss: &Tensor<f32>,
 ) -> Result<Linear<Tensor<X>, Tensor<W>>> {
     let context = encoder.context();
-    let made = Linear { x: Tensor::uninit(context, head.x.shape())?, w: Tensor::uninit(context, head.w.shape())? };
+    let made = Linear {
+        x: Tensor::uninit(context, head.x.shape())?,
+        w: Tensor::uninit(context, head.w.shape())?,
+    };
     let outs = Linear { x: Out::set(&made.x), w: Out::set(&made.w) };
     linear_cross_entropy_backward_into(encoder, head, targets, options, lse, dloss, outs)?;
     Ok(made)
@@ -57,8 +69,8 @@ pub fn linear_cross_entropy_backward<X: Float, W: Float>(
 /// [`linear_cross_entropy_backward`] into tensors of the caller.
 ///
 /// # Errors
-/// As [`linear_cross_entropy_into`](super::linear_cross_entropy_into); [`Error::Shape`] if `lse` or `dloss` is not one for each row, or a gradient
-/// has another shape than what it is of.
+/// As [`linear_cross_entropy_into`](super::linear_cross_entropy_into); [`Error::Shape`] if `lse` or
+/// `dloss` is not one for each row, or a gradient has another shape than what it is of.
 pub fn linear_cross_entropy_backward_into<X: Float, W: Float>(
     encoder: &mut Encoder,
     head: Linear<&Tensor<X>, &Tensor<W>>,
@@ -87,8 +99,18 @@ pub fn linear_cross_entropy_backward_into<X: Float, W: Float>(
                 ignored: options.loss.ignore.unwrap_or_default(),
                 smoothing: options.loss.smoothing,
             };
-            encoder.dispatch(&LINEAR_CROSS_ENTROPY_BACKWARD, &params, &[&logits, targets, lse, dloss], [logits.len(), 1, 1])?;
-            matmul_into(encoder, &logits, &w, if first == 0 { Out::set(&dx) } else { Out::add(&dx) })?;
+            encoder.dispatch(
+                &LINEAR_CROSS_ENTROPY_BACKWARD,
+                &params,
+                &[&logits, targets, lse, dloss],
+                [logits.len(), 1, 1],
+            )?;
+            matmul_into(
+                encoder,
+                &logits,
+                &w,
+                if first == 0 { Out::set(&dx) } else { Out::add(&dx) },
+            )?;
             // The weights have done their part: their gradients take their place.
             matmul_into(encoder, Side::transposed(&logits), &x, &w)?;
             narrow(encoder, &w, gradients.w, first * problem.k)?;
@@ -100,7 +122,8 @@ pub fn linear_cross_entropy_backward_into<X: Float, W: Float>(
 /// The CPU twin of [`linear_cross_entropy_backward`], as close.
 ///
 /// # Errors
-/// As [`linear_cross_entropy_cpu`](super::linear_cross_entropy_cpu); [`Error::Length`] if `dloss` is not one for each target.
+/// As [`linear_cross_entropy_cpu`](super::linear_cross_entropy_cpu); [`Error::Length`] if `dloss`
+/// is not one for each target.
 pub fn linear_cross_entropy_backward_cpu(
     head: Linear<&[f32], &[f32]>,
     k: usize,
@@ -115,7 +138,9 @@ pub fn linear_cross_entropy_backward_cpu(
     for (row, (logits, target)) in rows_cpu(head, k, targets)?.enumerate() {
         let slopes = cross_entropy_backward_cpu(&logits, target, options, dloss[row]);
         let (x, dx) = (&head.x[row * k..][..k], &mut made.x[row * k..][..k]);
-        for ((slope, w), dw) in slopes.iter().zip(head.w.chunks_exact(k)).zip(made.w.chunks_exact_mut(k)) {
+        for ((slope, w), dw) in
+            slopes.iter().zip(head.w.chunks_exact(k)).zip(made.w.chunks_exact_mut(k))
+        {
             dx.iter_mut().zip(w).for_each(|(dx, w)| *dx = slope.mul_add(*w, *dx));
             dw.iter_mut().zip(x).for_each(|(dw, x)| *dw = slope.mul_add(*x, *dw));
         }

@@ -55,13 +55,19 @@ impl<T> Side<'_, T> {
     fn view(&self, what: &'static str) -> Result<View> {
         let shape = self.tensor.shape();
         let &[ref batch @ .., rows, columns] = shape.dims() else {
-            return Err(Error::Shape { op: "matmul", what, expected: "[.., rows, columns]".into(), found: shape });
+            return Err(Error::Shape {
+                op: "matmul",
+                what,
+                expected: "[.., rows, columns]".into(),
+                found: shape,
+            });
         };
         let (rows, columns) = if self.transposed { (columns, rows) } else { (rows, columns) };
         Ok(View { batch: batch.iter().product(), rows, columns })
     }
 
-    /// The rows of its tensor from one matrix to the next. Without a batch, it begins at the same place for all.
+    /// The rows of its tensor from one matrix to the next. Without a batch, it begins at the same
+    /// place for all.
     fn step(&self) -> u32 {
         match *self.tensor.shape().dims() {
             [_, .., rows, _] => rows as u32,
@@ -70,13 +76,16 @@ impl<T> Side<'_, T> {
     }
 }
 
-/// a·b: `[.., m, k]` by `[.., k, n]` gives `[.., m, n]`. Leading dimensions are a batch and must agree; a side that has none is the same for all. Either
-/// side may be [`Side::transposed`]. Products are added in `f32`, in an order that follows from the shapes (that of k where there are many
-/// rows; eight at a time on the matrix units of Metal), so a device gives the same bits every time. Halves in lines of whole quads are multiplied on
-/// matrix units where the device has them ([`Capabilities::matrix_units`](crate::Capabilities::matrix_units)): in `f32` too, but in which order they
-/// add, and how they round on the way, is the unit's.
+/// a·b: `[.., m, k]` by `[.., k, n]` gives `[.., m, n]`. Leading dimensions are a batch and must
+/// agree; a side that has none is the same for all. Either side may be [`Side::transposed`].
+/// Products are added in `f32`, in an order that follows from the shapes (that of k where there are
+/// many rows; eight at a time on the matrix units of Metal), so a device gives the same bits every
+/// time. Halves in lines of whole quads are multiplied on matrix units where the device has them
+/// ([`Capabilities::matrix_units`](crate::Capabilities::matrix_units)): in `f32` too, but in which
+/// order they add, and how they round on the way, is the unit's.
 ///
-/// Gradients: `matmul(dy, Side::transposed(b))` for a, `matmul(Side::transposed(a), dy)` for b (summed over the batch for a side that has none).
+/// Gradients: `matmul(dy, Side::transposed(b))` for a, `matmul(Side::transposed(a), dy)` for b
+/// (summed over the batch for a side that has none).
 ///
 /// ```no_run
 /// # use bitnet_wgpu::{Encoder, Result, Tensor, tensor::{self, Side}};
@@ -88,7 +97,11 @@ impl<T> Side<'_, T> {
 ///
 /// # Errors
 /// As [`matmul_into`].
-pub fn matmul<'a, T: Float>(encoder: &mut Encoder, a: impl Into<Side<'a, T>>, b: impl Into<Side<'a, T>>) -> Result<Tensor<T>> {
+pub fn matmul<'a, T: Float>(
+    encoder: &mut Encoder,
+    a: impl Into<Side<'a, T>>,
+    b: impl Into<Side<'a, T>>,
+) -> Result<Tensor<T>> {
     let (a, b) = (a.into(), b.into());
     let y = Tensor::uninit(encoder.context(), output(&a, &b)?)?;
     matmul_into(encoder, a, b, &y)?;
@@ -132,7 +145,8 @@ pub fn matmul_with<'a, T: Float>(
     Ok(y)
 }
 
-/// [`matmul_with`] into a tensor of the caller. What is finished is added to an [`Out::add`], which so serves for a residual.
+/// [`matmul_with`] into a tensor of the caller. What is finished is added to an [`Out::add`], which
+/// so serves for a residual.
 ///
 /// # Errors
 /// As [`matmul_into`]; [`Error::Shape`] for a bias that is not `[n]`.
@@ -163,7 +177,8 @@ pub fn matmul_with_into<'a, 'y, X: Float, Y: Float>(
     let of_halves = X::ELEMENT == Element::F16;
     let capabilities = encoder.context().capabilities();
     let units = if of_halves { &capabilities.matrix_units[..] } else { &[] };
-    let direct = m.saturating_mul(n).saturating_mul(batch) <= capabilities.choice(Choice::DirectOutputs);
+    let direct =
+        m.saturating_mul(n).saturating_mul(batch) <= capabilities.choice(Choice::DirectOutputs);
     let product = Product { m, n, k, batch, a_along_k: !a.transposed, b_along_k: b.transposed };
     let [plain, finish] = plan(product, units, direct);
     if std::ptr::eq(plain, &MATMUL_DIRECT[0]) && product.is_far_apart() {
@@ -173,16 +188,27 @@ pub fn matmul_with_into<'a, 'y, X: Float, Y: Float>(
         });
     }
     if epilogue.is_empty() {
-        return encoder.dispatch(plain, &params, &[a.tensor, b.tensor, y.tensor()], Extent::products([n, m, batch], k));
+        return encoder.dispatch(
+            plain,
+            &params,
+            &[a.tensor, b.tensor, y.tensor()],
+            Extent::products([n, m, batch], k),
+        );
     }
     let bias = epilogue.bias_or("matmul", n, a.tensor)?;
-    encoder.dispatch(finish, &params, &[a.tensor, b.tensor, y.tensor(), bias], Extent::products([n, m, batch], k))
+    encoder.dispatch(
+        finish,
+        &params,
+        &[a.tensor, b.tensor, y.tensor(), bias],
+        Extent::products([n, m, batch], k),
+    )
 }
 
 /// The shape of a product.
 fn output<T>(a: &Side<'_, T>, b: &Side<'_, T>) -> Result<Shape> {
     let (left, right) = (a.view("a")?, b.view("b")?);
-    let batch = |side: &Side<'_, T>| side.tensor.shape().dims()[..side.tensor.shape().rank() - 2].to_vec();
+    let batch =
+        |side: &Side<'_, T>| side.tensor.shape().dims()[..side.tensor.shape().rank() - 2].to_vec();
     let (of_a, of_b) = (batch(a), batch(b));
     if left.columns != right.rows || (of_a != of_b && !of_a.is_empty() && !of_b.is_empty()) {
         let expected = format!("[.., {}, n] with the batch of {}", left.columns, a.tensor.shape());
@@ -192,7 +218,8 @@ fn output<T>(a: &Side<'_, T>, b: &Side<'_, T>) -> Result<Shape> {
     Ok(Shape::of(&[&batch[..], &[left.rows, right.columns]].concat()))
 }
 
-/// The CPU twin of [`matmul`], of one matrix `[m, k]` by another `[k, n]`: products added in the order of k. The bits of a device that fuses them.
+/// The CPU twin of [`matmul`], of one matrix `[m, k]` by another `[k, n]`: products added in the
+/// order of k. The bits of a device that fuses them.
 ///
 /// # Errors
 /// [`Error::Length`] if a slice is no such matrix.

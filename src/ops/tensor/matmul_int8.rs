@@ -43,9 +43,10 @@ pub(super) const KERNELS: &[&Kernel] = &[&MATMUL_INT8];
 /// The first k of which a sum of products may be larger than an `i32`: k·(-128)².
 const TOO_MANY: usize = 1 << 17;
 
-/// a·bᵀ: `[.., m, k]` by `[.., n, k]` gives `[.., m, n]`, exact. Leading dimensions are a batch and must agree; a side that has none is the same
-/// for all. Rows may have any length: they are packed one after another, in whole words or not. Devices that have it use a dot product of four
-/// bytes (DP4A).
+/// a·bᵀ: `[.., m, k]` by `[.., n, k]` gives `[.., m, n]`, exact. Leading dimensions are a batch and
+/// must agree; a side that has none is the same for all. Rows may have any length: they are packed
+/// one after another, in whole words or not. Devices that have it use a dot product of four bytes
+/// (DP4A).
 ///
 /// # Errors
 /// As [`matmul_int8_into`].
@@ -58,8 +59,14 @@ pub fn matmul_int8(encoder: &mut Encoder, a: &Tensor<i8>, b: &Tensor<i8>) -> Res
 /// [`matmul_int8`] into a tensor of the caller, which is overwritten.
 ///
 /// # Errors
-/// [`Error::Shape`] if the sides or the output do not fit; [`Error::Invalid`] for k of 2^17 or more, of which a sum may be too large for an `i32`.
-pub fn matmul_int8_into(encoder: &mut Encoder, a: &Tensor<i8>, b: &Tensor<i8>, y: &Tensor<i32>) -> Result<()> {
+/// [`Error::Shape`] if the sides or the output do not fit; [`Error::Invalid`] for k of 2^17 or
+/// more, of which a sum may be too large for an `i32`.
+pub fn matmul_int8_into(
+    encoder: &mut Encoder,
+    a: &Tensor<i8>,
+    b: &Tensor<i8>,
+    y: &Tensor<i32>,
+) -> Result<()> {
     let shape = output(a.shape(), b.shape())?;
     Out::set(y).check_shape("matmul_int8", shape)?;
     let ((m, k), n) = (matrix(a.shape()), matrix(b.shape()).0);
@@ -94,7 +101,8 @@ fn check_features(k: usize) -> Result<()> {
     if k < TOO_MANY {
         return Ok(());
     }
-    let what = format!("a sum of {k} products may be too large for an i32; {} are the most", TOO_MANY - 1);
+    let what =
+        format!("a sum of {k} products may be too large for an i32; {} are the most", TOO_MANY - 1);
     Err(Error::Invalid { op: "matmul_int8", what })
 }
 
@@ -111,7 +119,8 @@ pub fn matmul_int8_cpu(a: &[i8], b: &[i8], [m, k, n]: [usize; 3]) -> Result<Vec<
     }
     let mut y = vec![0; m.saturating_mul(n)];
     if n > 0 && k > 0 {
-        let dot = |a: &[i8], b: &[i8]| a.iter().zip(b).map(|(&a, &b)| i32::from(a) * i32::from(b)).sum();
+        let dot =
+            |a: &[i8], b: &[i8]| a.iter().zip(b).map(|(&a, &b)| i32::from(a) * i32::from(b)).sum();
         y.par_chunks_exact_mut(n).zip(a.par_chunks_exact(k)).for_each(|(y, a)| {
             y.iter_mut().zip(b.chunks_exact(k)).for_each(|(y, b)| *y = dot(a, b));
         });

@@ -1,4 +1,5 @@
-//! The kernels of matmul, and which of them computes a product: a pure function of its shape, since the order of its sums follows from it.
+//! The kernels of matmul, and which of them computes a product: a pure function of its shape, since
+//! the order of its sums follows from it.
 
 use crate::{
     kernel::{
@@ -47,20 +48,33 @@ pub const KERNELS: &[&Kernel] = &[
     &MATMUL_GEMV_COLUMNS_QUADS[1],
 ];
 
-/// A kernel for products as they are, and one for products with an epilogue, which has a bias bound: where it is none, anything of its type.
+/// A kernel for products as they are, and one for products with an epilogue, which has a bias
+/// bound: where it is none, anything of its type.
 pub type Forms = [Kernel; 2];
 
 /// With an epilogue, whose bias is bound in the fourth place.
 const FINISH: Filling = finished!("X", 3, 4, wgsl ["tensor/matmul_finish"], msl []);
 
-/// 64 × 64 outputs a workgroup, 4 × 4 a thread; a turn takes four elements of the depth, which are in workgroup memory.
+/// 64 × 64 outputs a workgroup, 4 × 4 a thread; a turn takes four elements of the depth, which are
+/// in workgroup memory.
 pub const fn tile(parts: &'static [Part]) -> Source {
-    tiles(parts, 64).constants(&[("BLOCKS", 1), ("DEPTH", 32)]).work(Work::new(4 * 16, "products", 0, 2 * 4 * 16))
+    tiles(parts, 64).constants(&[("BLOCKS", 1), ("DEPTH", 32)]).work(Work::new(
+        4 * 16,
+        "products",
+        0,
+        2 * 4 * 16,
+    ))
 }
 
-/// 128 × 128 outputs a workgroup, 8 × 8 a thread: half as many loads from workgroup memory for a product.
+/// 128 × 128 outputs a workgroup, 8 × 8 a thread: half as many loads from workgroup memory for a
+/// product.
 pub const fn large_tile(parts: &'static [Part]) -> Source {
-    tiles(parts, 128).constants(&[("BLOCKS", 2), ("DEPTH", 16)]).work(Work::new(16 * 64, "products", 64, 2 * 16 * 64))
+    tiles(parts, 128).constants(&[("BLOCKS", 2), ("DEPTH", 16)]).work(Work::new(
+        16 * 64,
+        "products",
+        64,
+        2 * 16 * 64,
+    ))
 }
 
 const fn tiles(parts: &'static [Part], side: u32) -> Source {
@@ -70,7 +84,11 @@ const fn tiles(parts: &'static [Part], side: u32) -> Source {
 /// In Metal, on the matrix units: 64 × 64 outputs, of which a SIMD-group makes a quarter.
 pub const fn metal_tile(parts: &'static [Part]) -> Source {
     const CONSTANTS: &[(&str, u32)] = &[("DEPTH", 16), ("ALIGNED", 0)];
-    Source::msl(parts).workgroup_size([128, 1, 1]).tile([64, 64, 1]).constants(CONSTANTS).workgroup_bytes(10_496)
+    Source::msl(parts)
+        .workgroup_size([128, 1, 1])
+        .tile([64, 64, 1])
+        .constants(CONSTANTS)
+        .workgroup_bytes(10_496)
 }
 
 /// The same for floats in lines of whole quads.
@@ -78,29 +96,47 @@ pub const fn metal_tile_of_quads(parts: &'static [Part]) -> Source {
     metal_tile(parts).constants(&[("DEPTH", 16), ("ALIGNED", 1)])
 }
 
-const METAL_PARTS: &[Part] = msl!["shared/prelude", "tensor/matmul_side", HOLE, "tensor/matmul_tiles", "tensor/matmul"];
+const METAL_PARTS: &[Part] =
+    msl!["shared/prelude", "tensor/matmul_side", HOLE, "tensor/matmul_tiles", "tensor/matmul"];
 const METAL: Source = metal_tile(METAL_PARTS);
 const METAL_QUADS: Source = metal_tile_of_quads(METAL_PARTS);
 
 /// In WGSL, on matrix units: 64 × 64 outputs, or 128 × 128.
 const fn units(parts: &'static [Part]) -> Source {
     const SMALL: &[(&str, u32)] = &[("BLOCKS", 1), ("DEPTH", 32)];
-    Source::wgsl(parts).workgroup_size([128, 1, 1]).tile([64, 64, 1]).constants(SMALL).workgroup_bytes(14_336)
+    Source::wgsl(parts)
+        .workgroup_size([128, 1, 1])
+        .tile([64, 64, 1])
+        .constants(SMALL)
+        .workgroup_bytes(14_336)
 }
 
 const fn large_units(parts: &'static [Part]) -> Source {
     const LARGE: &[(&str, u32)] = &[("BLOCKS", 2), ("DEPTH", 32)];
-    Source::wgsl(parts).workgroup_size([256, 1, 1]).tile([128, 128, 1]).constants(LARGE).workgroup_bytes(28_672)
+    Source::wgsl(parts)
+        .workgroup_size([256, 1, 1])
+        .tile([128, 128, 1])
+        .constants(LARGE)
+        .workgroup_bytes(28_672)
 }
 
-/// 128 columns of 16 rows a workgroup, four columns a thread; a turn takes four elements of the depth.
+/// 128 columns of 16 rows a workgroup, four columns a thread; a turn takes four elements of the
+/// depth.
 const fn direct(parts: &'static [Part]) -> Source {
-    Source::wgsl(parts).workgroup_size([32, 1, 1]).tile([128, 16, 1]).work(Work::new(256, "products", 320, 512))
+    Source::wgsl(parts)
+        .workgroup_size([32, 1, 1])
+        .tile([128, 16, 1])
+        .work(Work::new(256, "products", 320, 512))
 }
 
-/// 8 columns of 8 rows a workgroup, 32 lanes a column; a turn is two quads of all rows, or in Metal one.
+/// 8 columns of 8 rows a workgroup, 32 lanes a column; a turn is two quads of all rows, or in Metal
+/// one.
 const fn gemv(parts: &'static [Part]) -> Source {
-    Source::wgsl(parts).workgroup_size([256, 1, 1]).tile([8, 8, 1]).workgroup_bytes(4096).work(Work::new(64, "products", 160, 128))
+    Source::wgsl(parts)
+        .workgroup_size([256, 1, 1])
+        .tile([8, 8, 1])
+        .workgroup_bytes(4096)
+        .work(Work::new(64, "products", 160, 128))
 }
 
 const fn metal_gemv(aligned: &'static [(&'static str, u32)]) -> Source {
@@ -111,12 +147,22 @@ const fn metal_gemv(aligned: &'static [(&'static str, u32)]) -> Source {
 
 /// 32 columns of 4 rows a workgroup, 32 threads for four columns.
 const fn gemv_columns(source: Source) -> Source {
-    source.workgroup_size([256, 1, 1]).tile([32, 4, 1]).workgroup_bytes(4096).work(Work::new(64, "products", 128, 128))
+    source
+        .workgroup_size([256, 1, 1])
+        .tile([32, 4, 1])
+        .workgroup_bytes(4096)
+        .work(Work::new(64, "products", 128, 128))
 }
 
 const fn metal_gemv_columns(aligned: &'static [(&'static str, u32)]) -> Source {
-    const PARTS: &[Part] =
-        msl!["shared/prelude", "tensor/matmul_side", "shared/add_quads", "shared/lanes", HOLE, "tensor/matmul_gemv_columns"];
+    const PARTS: &[Part] = msl![
+        "shared/prelude",
+        "tensor/matmul_side",
+        "shared/add_quads",
+        "shared/lanes",
+        HOLE,
+        "tensor/matmul_gemv_columns"
+    ];
     gemv_columns(Source::msl(PARTS)).constants(aligned)
 }
 
@@ -125,25 +171,47 @@ const ANY: &[(&str, u32)] = &[("ALIGNED", 0)];
 const ALIGNED: &[(&str, u32)] = &[("ALIGNED", 1)];
 
 /// A product as it is: all bindings but the bias, which is the last.
-const fn plain(name: &'static str, entry: &'static str, bindings: &'static [Binding], sources: &'static [Source]) -> Kernel {
-    STORE.fill(Kernel::trusted(name, Params::FIELDS, bindings.split_at(bindings.len() - 1).0, sources).entry(entry))
+const fn plain(
+    name: &'static str,
+    entry: &'static str,
+    bindings: &'static [Binding],
+    sources: &'static [Source],
+) -> Kernel {
+    STORE.fill(
+        Kernel::trusted(name, Params::FIELDS, bindings.split_at(bindings.len() - 1).0, sources)
+            .entry(entry),
+    )
 }
 
 /// The same declaration with an epilogue.
-const fn finish(name: &'static str, entry: &'static str, bindings: &'static [Binding], sources: &'static [Source]) -> Kernel {
+const fn finish(
+    name: &'static str,
+    entry: &'static str,
+    bindings: &'static [Binding],
+    sources: &'static [Source],
+) -> Kernel {
     FINISH.fill(Kernel::trusted(name, Params::FIELDS, bindings, sources).entry(entry))
 }
 
 const fn forms(names: [&'static str; 2], entry: &'static str, sources: &'static [Source]) -> Forms {
-    const BINDINGS: &[Binding] = &[read("a", Float("X")), read("b", Float("X")), read_write("y", Float("Y")), read("bias", Float("X"))];
+    const BINDINGS: &[Binding] = &[
+        read("a", Float("X")),
+        read("b", Float("X")),
+        read_write("y", Float("Y")),
+        read("bias", Float("X")),
+    ];
     [plain(names[0], entry, BINDINGS, sources), finish(names[1], entry, BINDINGS, sources)]
 }
 
 /// The same for halves, on a matrix unit.
 const fn forms_on(unit: MatrixUnit, names: [&'static str; 2], sources: &'static [Source]) -> Forms {
-    const BINDINGS: &[Binding] = &[read("a", F16), read("b", F16), read_write("y", Float("Y")), read("bias", F16)];
+    const BINDINGS: &[Binding] =
+        &[read("a", F16), read("b", F16), read_write("y", Float("Y")), read("bias", F16)];
     let entry = "matmul_units";
-    [plain(names[0], entry, BINDINGS, sources).matrix_unit(unit), finish(names[1], entry, BINDINGS, sources).matrix_unit(unit)]
+    [
+        plain(names[0], entry, BINDINGS, sources).matrix_unit(unit),
+        finish(names[1], entry, BINDINGS, sources).matrix_unit(unit),
+    ]
 }
 
 /// Sides of any shape.
@@ -176,24 +244,49 @@ const QUADS: &[Part] = wgsl![
 ];
 
 /// Both tensors have rows of whole quads.
-pub static MATMUL_QUADS: Forms = forms(["matmul_quads", "matmul_quads_finish"], "matmul", &[tile(QUADS), METAL_QUADS]);
+pub static MATMUL_QUADS: Forms =
+    forms(["matmul_quads", "matmul_quads_finish"], "matmul", &[tile(QUADS), METAL_QUADS]);
 
 /// The same, for products that keep a GPU busy with few workgroups. (In Metal they are no larger.)
-pub static MATMUL_LARGE: Forms = forms(["matmul_large", "matmul_large_finish"], "matmul", &[large_tile(QUADS), METAL_QUADS]);
+pub static MATMUL_LARGE: Forms =
+    forms(["matmul_large", "matmul_large_finish"], "matmul", &[large_tile(QUADS), METAL_QUADS]);
 
 /// Units for matrices of 16 × 16, as NVIDIA's are.
 pub const UNIT_16: MatrixUnit = MatrixUnit::new(16, 32);
-const UNITS_16: &[Part] = wgsl!["shared/ids", "tensor/matmul_dense", "shared/lane", "tensor/matrix_16", HOLE, "tensor/matmul_units"];
+const UNITS_16: &[Part] = wgsl![
+    "shared/ids",
+    "tensor/matmul_dense",
+    "shared/lane",
+    "tensor/matrix_16",
+    HOLE,
+    "tensor/matmul_units"
+];
 /// Those of 8 × 8 of a software adapter, which run the same text.
 pub const UNIT_8: MatrixUnit = MatrixUnit::new(8, 8);
-const UNITS_8: &[Part] = wgsl!["shared/ids", "tensor/matmul_dense", "shared/lane", "tensor/matrix_8", HOLE, "tensor/matmul_units"];
+const UNITS_8: &[Part] = wgsl![
+    "shared/ids",
+    "tensor/matmul_dense",
+    "shared/lane",
+    "tensor/matrix_8",
+    HOLE,
+    "tensor/matmul_units"
+];
 
 /// Halves in rows of whole quads.
-pub static MATMUL_UNITS_16: Forms = forms_on(UNIT_16, ["matmul_units_16", "matmul_units_16_finish"], &[units(UNITS_16)]);
-pub static MATMUL_UNITS_16_LARGE: Forms =
-    forms_on(UNIT_16, ["matmul_units_16_large", "matmul_units_16_large_finish"], &[large_units(UNITS_16)]);
-pub static MATMUL_UNITS_8: Forms = forms_on(UNIT_8, ["matmul_units_8", "matmul_units_8_finish"], &[units(UNITS_8)]);
-pub static MATMUL_UNITS_8_LARGE: Forms = forms_on(UNIT_8, ["matmul_units_8_large", "matmul_units_8_large_finish"], &[large_units(UNITS_8)]);
+pub static MATMUL_UNITS_16: Forms =
+    forms_on(UNIT_16, ["matmul_units_16", "matmul_units_16_finish"], &[units(UNITS_16)]);
+pub static MATMUL_UNITS_16_LARGE: Forms = forms_on(
+    UNIT_16,
+    ["matmul_units_16_large", "matmul_units_16_large_finish"],
+    &[large_units(UNITS_16)],
+);
+pub static MATMUL_UNITS_8: Forms =
+    forms_on(UNIT_8, ["matmul_units_8", "matmul_units_8_finish"], &[units(UNITS_8)]);
+pub static MATMUL_UNITS_8_LARGE: Forms = forms_on(
+    UNIT_8,
+    ["matmul_units_8_large", "matmul_units_8_large_finish"],
+    &[large_units(UNITS_8)],
+);
 
 /// Few rows, both sides in lines along k.
 pub static MATMUL_GEMV: Forms = forms(
@@ -277,7 +370,13 @@ pub static MATMUL_GEMV_COLUMNS_QUADS: Forms = forms(
 pub static MATMUL_DIRECT: Forms = forms(
     ["matmul_direct", "matmul_direct_finish"],
     "matmul_direct",
-    &[direct(wgsl!["shared/ids", "tensor/matmul_dense", "tensor/matmul_block", HOLE, "tensor/matmul_direct"])],
+    &[direct(wgsl![
+        "shared/ids",
+        "tensor/matmul_dense",
+        "tensor/matmul_block",
+        HOLE,
+        "tensor/matmul_direct"
+    ])],
 );
 
 /// A product `[m, k]` by `[k, n]`, `batch` times, and which sides lie in memory in lines along k.
@@ -301,41 +400,53 @@ const GEMV_COLUMNS: usize = 524_280;
 impl Product {
     /// Are all rows of both tensors whole quads? (A tensor without elements has none to load.)
     fn of_quads(&self) -> bool {
-        let lines = [if self.a_along_k { self.k } else { self.m }, if self.b_along_k { self.k } else { self.n }];
+        let lines = [
+            if self.a_along_k { self.k } else { self.m },
+            if self.b_along_k { self.k } else { self.n },
+        ];
         self.k > 0 && lines.iter().all(|line| line.is_multiple_of(4))
     }
 
-    /// Does [`MATMUL_DIRECT`] gain by a right side that is transposed before, which changes no bit? Of 2048² numbers on lavapipe 26.1, whose rows are 8 KiB
-    /// apart, a product takes 747 ms as it is and 431 transposed; of 1024² 49 and 54.
+    /// Does [`MATMUL_DIRECT`] gain by a right side that is transposed before, which changes no bit?
+    /// Of 2048² numbers on lavapipe 26.1, whose rows are 8 KiB apart, a product takes 747 ms as it
+    /// is and 431 transposed; of 1024² 49 and 54.
     pub fn is_far_apart(&self) -> bool {
         !self.b_along_k && self.k >= 2048 && self.n >= 2048 && self.m >= 256
     }
 
     /// Is a tile of 128 × 128 the better one? Not before there are workgroups for most GPUs.
     pub fn is_large(&self) -> bool {
-        let tiles = [self.m.div_ceil(128), self.n.div_ceil(128), self.batch].into_iter().fold(1, usize::saturating_mul);
+        let tiles = [self.m.div_ceil(128), self.n.div_ceil(128), self.batch]
+            .into_iter()
+            .fold(1, usize::saturating_mul);
         self.m.min(self.n) > 64 && tiles >= 128
     }
 }
 
-/// The kernels for a product; `units` are those that its elements can be multiplied on, `direct` is for devices that gain nothing by workgroup memory.
+/// The kernels for a product; `units` are those that its elements can be multiplied on, `direct` is
+/// for devices that gain nothing by workgroup memory.
 pub fn plan(product: Product, units: &[MatrixUnit], direct: bool) -> &'static Forms {
     let Product { m, n, a_along_k, b_along_k, .. } = product;
-    let few = a_along_k && m <= if b_along_k { GEMV_ROWS } else { GEMV_COLUMNS_ROWS } && n <= GEMV_COLUMNS;
+    let few = a_along_k
+        && m <= if b_along_k { GEMV_ROWS } else { GEMV_COLUMNS_ROWS }
+        && n <= GEMV_COLUMNS;
     match (few, product.of_quads()) {
         (true, quads) if b_along_k => [&MATMUL_GEMV, &MATMUL_GEMV_QUADS][usize::from(quads)],
         (true, quads) => [&MATMUL_GEMV_COLUMNS, &MATMUL_GEMV_COLUMNS_QUADS][usize::from(quads)],
-        (false, quads) => on_units(product, units).filter(|_| quads).unwrap_or(match (direct, quads) {
-            (true, _) => &MATMUL_DIRECT,
-            (false, true) => [&MATMUL_QUADS, &MATMUL_LARGE][usize::from(product.is_large())],
-            (false, false) => &MATMUL,
-        }),
+        (false, quads) => {
+            on_units(product, units).filter(|_| quads).unwrap_or(match (direct, quads) {
+                (true, _) => &MATMUL_DIRECT,
+                (false, true) => [&MATMUL_QUADS, &MATMUL_LARGE][usize::from(product.is_large())],
+                (false, false) => &MATMUL,
+            })
+        }
     }
 }
 
 /// Those on the first unit that they are made for.
 fn on_units(product: Product, units: &[MatrixUnit]) -> Option<&'static Forms> {
-    let all: [[&Forms; 2]; 2] = [[&MATMUL_UNITS_16, &MATMUL_UNITS_16_LARGE], [&MATMUL_UNITS_8, &MATMUL_UNITS_8_LARGE]];
+    let all: [[&Forms; 2]; 2] =
+        [[&MATMUL_UNITS_16, &MATMUL_UNITS_16_LARGE], [&MATMUL_UNITS_8, &MATMUL_UNITS_8_LARGE]];
     let forms = all.map(|of_unit| of_unit[usize::from(product.is_large())]);
     forms.into_iter().find(|forms| forms[0].matrix_unit.is_some_and(|unit| units.contains(&unit)))
 }
@@ -350,8 +461,10 @@ mod tests {
 
     #[test]
     fn units_make_what_is_in_quads_and_not_of_few_rows() {
-        let name =
-            |m, n, k, units: &[MatrixUnit]| plan(Product { m, n, k, batch: 1, a_along_k: true, b_along_k: true }, units, false)[0].name;
+        let name = |m, n, k, units: &[MatrixUnit]| {
+            plan(Product { m, n, k, batch: 1, a_along_k: true, b_along_k: true }, units, false)[0]
+                .name
+        };
         assert_eq!(name(1024, 1024, 64, &[UNIT_16]), "matmul_units_16");
         assert_eq!(name(1024, 2048, 64, &[UNIT_16]), "matmul_units_16_large");
         assert_eq!(name(17, 1024, 64, &[UNIT_8, UNIT_16]), "matmul_units_16");
@@ -375,9 +488,15 @@ mod tests {
 
     #[test]
     fn what_lies_far_apart_is_transposed() {
-        let far = |m, n, k, b_along_k| Product { m, n, k, batch: 1, a_along_k: true, b_along_k }.is_far_apart();
+        let far = |m, n, k, b_along_k| {
+            Product { m, n, k, batch: 1, a_along_k: true, b_along_k }.is_far_apart()
+        };
         assert!(far(256, 2048, 2048, false) && !far(256, 2048, 2048, true));
-        assert!(!far(255, 2048, 2048, false) && !far(256, 2047, 2048, false) && !far(256, 2048, 2047, false));
+        assert!(
+            !far(255, 2048, 2048, false)
+                && !far(256, 2047, 2048, false)
+                && !far(256, 2048, 2047, false)
+        );
     }
 
     #[test]

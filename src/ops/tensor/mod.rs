@@ -1,4 +1,5 @@
-//! Ops on tensors of any meaning: elementwise, broadcast, reduced, by rows, moved; forward and backward.
+//! Ops on tensors of any meaning: elementwise, broadcast, reduced, by rows, moved; forward and
+//! backward.
 
 pub(crate) mod activations;
 pub(crate) mod argmax;

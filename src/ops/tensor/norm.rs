@@ -17,7 +17,10 @@ use crate::{
 static NORM: Kernel = reduce::kernel(
     "norm",
     &[read("x", Float("X")), read_write("y", F32)],
-    &[reduction!(wgsl["tensor/norm", "frames/reduce_floats", "frames/reduce_sum"]), reduction!(msl["frames/reduce_sum", "tensor/norm"])],
+    &[
+        reduction!(wgsl["tensor/norm", "frames/reduce_floats", "frames/reduce_sum"]),
+        reduction!(msl["frames/reduce_sum", "tensor/norm"]),
+    ],
 );
 static NORM_BACKWARD: Kernel = reduce::spread_kernel(
     "norm_backward",
@@ -27,11 +30,16 @@ static NORM_BACKWARD: Kernel = reduce::spread_kernel(
 
 pub(super) const KERNELS: &[&Kernel] = &[&NORM, &NORM_BACKWARD];
 
-/// sqrt(Σ x²) over `axes`, 0 where there is nothing to add. Squares are plain floats: numbers above 2^63 give infinity, below 2^-63 nothing.
+/// sqrt(Σ x²) over `axes`, 0 where there is nothing to add. Squares are plain floats: numbers above
+/// 2^63 give infinity, below 2^-63 nothing.
 ///
 /// # Errors
 /// As [`sum`](fn@super::sum).
-pub fn norm<X: Float>(encoder: &mut Encoder, x: &Tensor<X>, axes: impl Into<Axes>) -> Result<Tensor<f32>> {
+pub fn norm<X: Float>(
+    encoder: &mut Encoder,
+    x: &Tensor<X>,
+    axes: impl Into<Axes>,
+) -> Result<Tensor<f32>> {
     let axes = axes.into();
     let y = reduce::output(encoder, "norm", x, axes)?;
     norm_into(encoder, x, axes, &y)?;
@@ -42,11 +50,25 @@ pub fn norm<X: Float>(encoder: &mut Encoder, x: &Tensor<X>, axes: impl Into<Axes
 ///
 /// # Errors
 /// As [`sum_into`](super::sum_into).
-pub fn norm_into<'y, X: Float>(encoder: &mut Encoder, x: &Tensor<X>, axes: impl Into<Axes>, y: impl Into<Out<'y, f32>>) -> Result<()> {
-    reduce::reduce(encoder, "norm", Ways::shared(&NORM), x, axes.into(), |_| Numbers::default(), y.into())
+pub fn norm_into<'y, X: Float>(
+    encoder: &mut Encoder,
+    x: &Tensor<X>,
+    axes: impl Into<Axes>,
+    y: impl Into<Out<'y, f32>>,
+) -> Result<()> {
+    reduce::reduce(
+        encoder,
+        "norm",
+        Ways::shared(&NORM),
+        x,
+        axes.into(),
+        |_| Numbers::default(),
+        y.into(),
+    )
 }
 
-/// The gradient of [`norm`] at `x`: dy·x / y, where `y` is what it gave and `dy` the gradient of that; 0 where y is 0.
+/// The gradient of [`norm`] at `x`: dy·x / y, where `y` is what it gave and `dy` the gradient of
+/// that; 0 where y is 0.
 ///
 /// # Errors
 /// As [`norm_backward_into`].
@@ -65,7 +87,8 @@ pub fn norm_backward<X: Float>(
 /// [`norm_backward`] into a tensor of the caller.
 ///
 /// # Errors
-/// [`Error::Shape`](crate::Error::Shape) if `y` or `dy` has another shape than the result, or the output than `x`; else as [`norm`].
+/// [`Error::Shape`](crate::Error::Shape) if `y` or `dy` has another shape than the result, or the
+/// output than `x`; else as [`norm`].
 pub fn norm_backward_into<'y, X: Float>(
     encoder: &mut Encoder,
     x: &Tensor<X>,
@@ -86,7 +109,11 @@ pub fn norm_backward_into<'y, X: Float>(
 ///
 /// # Errors
 /// As [`sum_cpu`](super::sum_cpu).
-pub fn norm_cpu<X: Float>(x: &[X], shape: impl Into<Shape>, axes: impl Into<Axes>) -> Result<Vec<f32>> {
+pub fn norm_cpu<X: Float>(
+    x: &[X],
+    shape: impl Into<Shape>,
+    axes: impl Into<Axes>,
+) -> Result<Vec<f32>> {
     let geometry = Geometry::of("norm", x, shape.into(), axes.into())?;
     let square = |at: usize, _, _| Into::<f32>::into(x[at]) * Into::<f32>::into(x[at]);
     Ok(geometry.reduce_cpu(0.0, square, |a: f32, b| a + b).into_iter().map(f32::sqrt).collect())
@@ -95,11 +122,20 @@ pub fn norm_cpu<X: Float>(x: &[X], shape: impl Into<Shape>, axes: impl Into<Axes
 /// The CPU twin of [`norm_backward`], as close.
 ///
 /// # Errors
-/// As [`norm_cpu`]; [`Error::Length`](crate::Error::Length) if `y` or `dy` is not a number for each output.
-pub fn norm_backward_cpu<X: Float>(x: &[X], shape: impl Into<Shape>, axes: impl Into<Axes>, y: &[f32], dy: &[f32]) -> Result<Vec<f32>> {
+/// As [`norm_cpu`]; [`Error::Length`](crate::Error::Length) if `y` or `dy` is not a number for each
+/// output.
+pub fn norm_backward_cpu<X: Float>(
+    x: &[X],
+    shape: impl Into<Shape>,
+    axes: impl Into<Axes>,
+    y: &[f32],
+    dy: &[f32],
+) -> Result<Vec<f32>> {
     let geometry = Geometry::of("norm_backward", x, shape.into(), axes.into())?;
     geometry.check_len(y.len())?;
     geometry.check_len(dy.len())?;
-    let gradient = |at: usize, _, output: usize| if y[output] == 0.0 { 0.0 } else { x[at].into() / y[output] * dy[output] };
+    let gradient = |at: usize, _, output: usize| {
+        if y[output] == 0.0 { 0.0 } else { x[at].into() / y[output] * dy[output] }
+    };
     Ok(geometry.spread_cpu(gradient))
 }

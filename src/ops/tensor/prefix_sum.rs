@@ -1,7 +1,9 @@
 //! prefix_sum: y_i = Σ_{j ≤ i} x_j along a dimension, or Σ_{j < i}.
 //!
-//! Along another dimension than the last, it goes there and back. Rows are cut into chunks. Where there are several, the sums of chunks come first, then their prefix sums, by the same kernels. One pass would do
-//! if workgroups waited for those before them, but WebGPU does not promise that those run.
+//! Along another dimension than the last, it goes there and back. Rows are cut into chunks. Where
+//! there are several, the sums of chunks come first, then their prefix sums, by the same kernels.
+//! One pass would do if workgroups waited for those before them, but WebGPU does not promise that
+//! those run.
 
 use crate::{
     element::ElementType,
@@ -29,36 +31,80 @@ const CHUNK: usize = (THREADS * TURNS) as usize;
 
 /// Its numbers, with so many words of workgroup memory a thread.
 const fn source(source: Source, words: u32) -> Source {
-    source.workgroup_size([THREADS, 1, 1]).tile([1, 1, 1]).workgroup_bytes(4 * words * THREADS).constants(&[("TURNS", TURNS)])
+    source
+        .workgroup_size([THREADS, 1, 1])
+        .tile([1, 1, 1])
+        .workgroup_bytes(4 * words * THREADS)
+        .constants(&[("TURNS", TURNS)])
 }
 
-const fn chunks(name: &'static str, bindings: &'static [Binding], sources: &'static [Source]) -> Kernel {
+const fn chunks(
+    name: &'static str,
+    bindings: &'static [Binding],
+    sources: &'static [Source],
+) -> Kernel {
     Kernel::trusted(name, ChunksParams::FIELDS, bindings, sources).entry("prefix_sum_chunks").flat()
 }
 
-const fn sums(name: &'static str, bindings: &'static [Binding], sources: &'static [Source]) -> Kernel {
+const fn sums(
+    name: &'static str,
+    bindings: &'static [Binding],
+    sources: &'static [Source],
+) -> Kernel {
     Kernel::trusted(name, Params::FIELDS, bindings, sources).entry("prefix_sum").flat()
 }
 
 static CHUNKS_F32: Kernel = chunks(
     "prefix_sum_chunks_f32",
     &[read("x", F32), read_write("y", F32)],
-    &[source(Source::wgsl(wgsl!["shared/ids", "shared/flat", "tensor/prefix_sum_f32", "tensor/prefix_sum_chunks"]), 1)],
+    &[source(
+        Source::wgsl(wgsl![
+            "shared/ids",
+            "shared/flat",
+            "tensor/prefix_sum_f32",
+            "tensor/prefix_sum_chunks"
+        ]),
+        1,
+    )],
 );
 static CHUNKS_U32: Kernel = chunks(
     "prefix_sum_chunks_u32",
     &[read("x", U32), read_write("y", U32)],
-    &[source(Source::wgsl(wgsl!["shared/ids", "shared/flat", "tensor/prefix_sum_u32", "tensor/prefix_sum_chunks"]), 1)],
+    &[source(
+        Source::wgsl(wgsl![
+            "shared/ids",
+            "shared/flat",
+            "tensor/prefix_sum_u32",
+            "tensor/prefix_sum_chunks"
+        ]),
+        1,
+    )],
 );
 static SUMS_F32: Kernel = sums(
     "prefix_sum_f32",
     &[read("x", F32), read("before", F32), read_write("y", F32)],
-    &[source(Source::wgsl(wgsl!["shared/ids", "shared/flat", "tensor/prefix_sum_f32", "tensor/prefix_sum"]), TURNS + 3)],
+    &[source(
+        Source::wgsl(wgsl![
+            "shared/ids",
+            "shared/flat",
+            "tensor/prefix_sum_f32",
+            "tensor/prefix_sum"
+        ]),
+        TURNS + 3,
+    )],
 );
 static SUMS_U32: Kernel = sums(
     "prefix_sum_u32",
     &[read("x", U32), read("before", U32), read_write("y", U32)],
-    &[source(Source::wgsl(wgsl!["shared/ids", "shared/flat", "tensor/prefix_sum_u32", "tensor/prefix_sum"]), TURNS + 3)],
+    &[source(
+        Source::wgsl(wgsl![
+            "shared/ids",
+            "shared/flat",
+            "tensor/prefix_sum_u32",
+            "tensor/prefix_sum"
+        ]),
+        TURNS + 3,
+    )],
 );
 
 pub(super) const KERNELS: &[&Kernel] = &[&CHUNKS_F32, &CHUNKS_U32, &SUMS_F32, &SUMS_U32];
@@ -126,14 +172,21 @@ impl PrefixSum for i32 {
     }
 }
 
-/// The sums of what is before each element along a dimension, with itself or without. Floats are added in an order that follows from the shape: 8
-/// neighbours, then 256 of those sums in 8 steps, then chunks of 2048 in the same way, so |error| < 24·2^-24·Σ|x| for every such level.
+/// The sums of what is before each element along a dimension, with itself or without. Floats are
+/// added in an order that follows from the shape: 8 neighbours, then 256 of those sums in 8 steps,
+/// then chunks of 2048 in the same way, so |error| < 24·2^-24·Σ|x| for every such level.
 ///
-/// The gradient of an inclusive sum is Σ dy less the exclusive prefix sums of dy; of an exclusive one, less the inclusive.
+/// The gradient of an inclusive sum is Σ dy less the exclusive prefix sums of dy; of an exclusive
+/// one, less the inclusive.
 ///
 /// # Errors
 /// [`Error::Invalid`] for a dimension that `x` has not.
-pub fn prefix_sum<T: PrefixSum>(encoder: &mut Encoder, x: &Tensor<T>, axis: usize, prefix: Prefix) -> Result<Tensor<T>> {
+pub fn prefix_sum<T: PrefixSum>(
+    encoder: &mut Encoder,
+    x: &Tensor<T>,
+    axis: usize,
+    prefix: Prefix,
+) -> Result<Tensor<T>> {
     let y = Tensor::uninit(encoder.context(), x.shape())?;
     prefix_sum_into(encoder, x, axis, prefix, &y)?;
     Ok(y)
@@ -143,12 +196,25 @@ pub fn prefix_sum<T: PrefixSum>(encoder: &mut Encoder, x: &Tensor<T>, axis: usiz
 ///
 /// # Errors
 /// As [`prefix_sum`]; [`Error::Shape`] if it has another shape.
-pub fn prefix_sum_into<T: PrefixSum>(encoder: &mut Encoder, x: &Tensor<T>, axis: usize, prefix: Prefix, y: &Tensor<T>) -> Result<()> {
+pub fn prefix_sum_into<T: PrefixSum>(
+    encoder: &mut Encoder,
+    x: &Tensor<T>,
+    axis: usize,
+    prefix: Prefix,
+    y: &Tensor<T>,
+) -> Result<()> {
     if y.shape() != x.shape() {
-        return Err(Error::Shape { op: "prefix_sum", what: "the output", expected: x.shape().to_string(), found: y.shape() });
+        return Err(Error::Shape {
+            op: "prefix_sum",
+            what: "the output",
+            expected: x.shape().to_string(),
+            found: y.shape(),
+        });
     }
     let (x, y) = (x.cast::<T::Bound>(), y.cast::<T::Bound>());
-    let Some([there, back]) = turns(x.shape(), axis)? else { return record(encoder, &x, prefix, &y) };
+    let Some([there, back]) = turns(x.shape(), axis)? else {
+        return record(encoder, &x, prefix, &y);
+    };
     let x = permute(encoder, &x, &there)?;
     let sums = Tensor::uninit(encoder.context(), x.shape())?;
     record(encoder, &x, prefix, &sums)?;
@@ -159,7 +225,10 @@ pub fn prefix_sum_into<T: PrefixSum>(encoder: &mut Encoder, x: &Tensor<T>, axis:
 fn turns(shape: Shape, axis: usize) -> Result<Option<[Vec<usize>; 2]>> {
     let rank = shape.rank();
     if axis >= rank {
-        return Err(Error::Invalid { op: "prefix_sum", what: format!("there is no dimension {axis} in {shape}") });
+        return Err(Error::Invalid {
+            op: "prefix_sum",
+            what: format!("there is no dimension {axis} in {shape}"),
+        });
     }
     let there = (0..rank).filter(|&i| i != axis).chain([axis]).collect();
     let back = (0..axis).chain([rank - 1]).chain(axis..rank - 1).collect();
@@ -167,7 +236,12 @@ fn turns(shape: Shape, axis: usize) -> Result<Option<[Vec<usize>; 2]>> {
 }
 
 /// Of the last dimension.
-fn record<T: PrefixSum>(encoder: &mut Encoder, x: &Tensor<T>, prefix: Prefix, y: &Tensor<T>) -> Result<()> {
+fn record<T: PrefixSum>(
+    encoder: &mut Encoder,
+    x: &Tensor<T>,
+    prefix: Prefix,
+    y: &Tensor<T>,
+) -> Result<()> {
     let [chunks_kernel, sums_kernel] = T::kernels();
     let (rows, columns) = x.shape().as_matrix();
     let chunks = columns.div_ceil(CHUNK).max(1);
@@ -176,7 +250,8 @@ fn record<T: PrefixSum>(encoder: &mut Encoder, x: &Tensor<T>, prefix: Prefix, y:
     if chunks > 1 {
         let sums = Tensor::uninit(encoder.context(), [rows, chunks])?;
         before = Tensor::uninit(encoder.context(), [rows, chunks])?;
-        let params = ChunksParams { rows: rows as u32, columns: columns as u32, chunks: chunks as u32 };
+        let params =
+            ChunksParams { rows: rows as u32, columns: columns as u32, chunks: chunks as u32 };
         encoder.dispatch(chunks_kernel, &params, &[x, &sums], [rows * chunks, 1, 1])?;
         record(encoder, &sums, Prefix::Exclusive, &before)?;
     }
@@ -184,7 +259,13 @@ fn record<T: PrefixSum>(encoder: &mut Encoder, x: &Tensor<T>, prefix: Prefix, y:
     // Rows that are one chunk share workgroups.
     let lanes = columns.div_ceil(TURNS as usize).next_power_of_two().min(THREADS as usize);
     let groups = rows.div_ceil(THREADS as usize / lanes) * chunks;
-    let params = Params { rows: rows as u32, columns: columns as u32, chunks: chunks as u32, lanes: lanes as u32, exclusive };
+    let params = Params {
+        rows: rows as u32,
+        columns: columns as u32,
+        chunks: chunks as u32,
+        lanes: lanes as u32,
+        exclusive,
+    };
     encoder.dispatch(sums_kernel, &params, &[x, &before, y], [groups, 1, 1])
 }
 
@@ -192,11 +273,18 @@ fn record<T: PrefixSum>(encoder: &mut Encoder, x: &Tensor<T>, prefix: Prefix, y:
 ///
 /// # Errors
 /// As [`prefix_sum`]; [`Error::Length`] if `x` has not as many numbers as the shape.
-pub fn prefix_sum_cpu<T: PrefixSum>(x: &[T], shape: impl Into<Shape>, axis: usize, prefix: Prefix) -> Result<Vec<T>> {
+pub fn prefix_sum_cpu<T: PrefixSum>(
+    x: &[T],
+    shape: impl Into<Shape>,
+    axis: usize,
+    prefix: Prefix,
+) -> Result<Vec<T>> {
     let shape = shape.into();
     let first = usize::from(prefix == Prefix::Inclusive);
     let sums = |x: &[T], columns: usize| -> Vec<T> {
-        x.chunks_exact(columns.max(1)).flat_map(|row| T::running(row)[first..][..columns].to_vec()).collect()
+        x.chunks_exact(columns.max(1))
+            .flat_map(|row| T::running(row)[first..][..columns].to_vec())
+            .collect()
     };
     if shape.checked_len() != Some(x.len()) {
         return Err(Error::Length { shape, found: x.len() });

@@ -12,21 +12,34 @@ use crate::{
     ops::frames::{Operand, broadcast_shape, elementwise, function, record_three, three_inputs},
 };
 
-const BINDINGS: &[Binding; 4] = &[read("a", U32), read("b", Float("X")), read("c", Float("X")), read_write("y", Float("Y"))];
+const BINDINGS: &[Binding; 4] =
+    &[read("a", U32), read("b", Float("X")), read("c", Float("X")), read_write("y", Float("Y"))];
 const CONDITION: Part = Part::new("alias A", "alias A = u32;\n");
 const COMBINE: Part = function!("combine(a: f32, b: f32, c: f32)", "select(c, b, a != 0.0)");
 
-static SELECT: Kernel = three_inputs("select", BINDINGS, elementwise!("frames/elementwise_3", [CONDITION, COMBINE])).one_float();
+static SELECT: Kernel =
+    three_inputs("select", BINDINGS, elementwise!("frames/elementwise_3", [CONDITION, COMBINE]))
+        .one_float();
 
 pub(super) const KERNELS: &[&Kernel] = &[&SELECT];
 
-/// `a` where `condition` is not 0, else `b`; all are broadcast as in [`add`](super::add). `where` in other libraries, which is a word of Rust. Its
-/// gradients: `select(condition, dy, 0)` and `select(condition, 0, dy)`.
+/// `a` where `condition` is not 0, else `b`; all are broadcast as in [`add`](super::add). `where`
+/// in other libraries, which is a word of Rust. Its gradients: `select(condition, dy, 0)` and
+/// `select(condition, 0, dy)`.
 ///
 /// # Errors
 /// As [`select_into`].
-pub fn select<T: Float>(encoder: &mut Encoder, condition: &Tensor<u32>, a: &Tensor<T>, b: &Tensor<T>) -> Result<Tensor<T>> {
-    let shape = broadcast_shape(SELECT.name, broadcast_shape(SELECT.name, condition.shape(), a.shape())?, b.shape())?;
+pub fn select<T: Float>(
+    encoder: &mut Encoder,
+    condition: &Tensor<u32>,
+    a: &Tensor<T>,
+    b: &Tensor<T>,
+) -> Result<Tensor<T>> {
+    let shape = broadcast_shape(
+        SELECT.name,
+        broadcast_shape(SELECT.name, condition.shape(), a.shape())?,
+        b.shape(),
+    )?;
     let y = Tensor::uninit(encoder.context(), shape)?;
     select_into(encoder, condition, a, b, &y)?;
     Ok(y)

@@ -1,5 +1,6 @@
-//! softmax: y = e^x / Σ e^x along rows, plain, causal or with a mask; log_softmax: its logarithm; and their gradients. A row is read twice, in one kernel: its
-//! maximum and sum come in one pass (Milakov and Gimelshein 2018, arXiv:1805.02867).
+//! softmax: y = e^x / Σ e^x along rows, plain, causal or with a mask; log_softmax: its logarithm;
+//! and their gradients. A row is read twice, in one kernel: its maximum and sum come in one pass
+//! (Milakov and Gimelshein 2018, arXiv:1805.02867).
 
 use crate::{
     element::Float,
@@ -49,7 +50,17 @@ static SOFTMAX: Kernel = Kernel::trusted(
             ]),
             2,
         ),
-        by_rows(Source::msl(msl!["shared/prelude", "shared/exp", "shared/log", "shared/softmax", "shared/lanes", "tensor/softmax"]), 2),
+        by_rows(
+            Source::msl(msl![
+                "shared/prelude",
+                "shared/exp",
+                "shared/log",
+                "shared/softmax",
+                "shared/lanes",
+                "tensor/softmax"
+            ]),
+            2,
+        ),
     ],
 )
 .flat();
@@ -91,7 +102,8 @@ static SOFTMAX_MASKED: Kernel = Kernel::trusted(
 )
 .entry("softmax")
 .flat();
-const BACKWARD: &[Binding] = &[read("y", Float("X")), read("dy", Float("X")), read_write("dx", Float("X"))];
+const BACKWARD: &[Binding] =
+    &[read("y", Float("X")), read("dy", Float("X")), read_write("dx", Float("X"))];
 const BACKWARD_WGSL: Source = by_rows(
     Source::wgsl(wgsl![
         "shared/ids",
@@ -110,16 +122,30 @@ static SOFTMAX_BACKWARD: Kernel = Kernel::trusted(
     BACKWARD,
     &[
         BACKWARD_WGSL.constants(&[("HELD", 1)]),
-        by_rows(Source::msl(msl!["shared/prelude", "shared/exp", "frames/reduce_sum", "shared/lanes", "tensor/softmax_backward"]), 1),
+        by_rows(
+            Source::msl(msl![
+                "shared/prelude",
+                "shared/exp",
+                "frames/reduce_sum",
+                "shared/lanes",
+                "tensor/softmax_backward"
+            ]),
+            1,
+        ),
     ],
 )
 .flat();
-static SOFTMAX_BACKWARD_HELD: Kernel =
-    Kernel::trusted("softmax_backward_held", BackwardParams::FIELDS, BACKWARD, &[BACKWARD_WGSL.constants(&[("HELD", HELD)])])
-        .entry("softmax_backward")
-        .flat();
+static SOFTMAX_BACKWARD_HELD: Kernel = Kernel::trusted(
+    "softmax_backward_held",
+    BackwardParams::FIELDS,
+    BACKWARD,
+    &[BACKWARD_WGSL.constants(&[("HELD", HELD)])],
+)
+.entry("softmax_backward")
+.flat();
 
-pub(super) const KERNELS: &[&Kernel] = &[&SOFTMAX, &SOFTMAX_ALONE, &SOFTMAX_MASKED, &SOFTMAX_BACKWARD, &SOFTMAX_BACKWARD_HELD];
+pub(super) const KERNELS: &[&Kernel] =
+    &[&SOFTMAX, &SOFTMAX_ALONE, &SOFTMAX_MASKED, &SOFTMAX_BACKWARD, &SOFTMAX_BACKWARD_HELD];
 
 /// Which softmax.
 #[derive(Clone, Copy)]
@@ -130,8 +156,9 @@ enum Form<'a> {
     Logarithm,
 }
 
-/// e^x / Σ e^x along the last dimension. Logits of -infinity have no share; a row that has a NaN, an infinity or nothing but -infinity has NaNs,
-/// unless a compiler takes all floats for finite (as Metal's does for WGSL). By the crate's own exponential; sums in `f32`.
+/// e^x / Σ e^x along the last dimension. Logits of -infinity have no share; a row that has a NaN,
+/// an infinity or nothing but -infinity has NaNs, unless a compiler takes all floats for finite (as
+/// Metal's does for WGSL). By the crate's own exponential; sums in `f32`.
 ///
 /// # Errors
 /// What [`Encoder::dispatch`] reports.
@@ -145,12 +172,17 @@ pub fn softmax<T: Float>(encoder: &mut Encoder, x: &Tensor<T>) -> Result<Tensor<
 ///
 /// # Errors
 /// [`Error::Shape`] if it has another shape.
-pub fn softmax_into<'y, T: Float>(encoder: &mut Encoder, x: &Tensor<T>, y: impl Into<Out<'y, T>>) -> Result<()> {
+pub fn softmax_into<'y, T: Float>(
+    encoder: &mut Encoder,
+    x: &Tensor<T>,
+    y: impl Into<Out<'y, T>>,
+) -> Result<()> {
     record(encoder, "softmax", x, Form::Plain, y.into())
 }
 
-/// [`softmax`] with a causal mask, for scores `[.., n, m]` of n queries with m keys: the last query sees all keys, and each before it one less. Of
-/// what is not seen, the share is 0; where a query sees nothing (of n > m), all are. Its gradient is [`softmax_backward`].
+/// [`softmax`] with a causal mask, for scores `[.., n, m]` of n queries with m keys: the last query
+/// sees all keys, and each before it one less. Of what is not seen, the share is 0; where a query
+/// sees nothing (of n > m), all are. Its gradient is [`softmax_backward`].
 ///
 /// # Errors
 /// [`Error::Shape`] for a tensor of less than two dimensions.
@@ -164,13 +196,18 @@ pub fn causal_softmax<T: Float>(encoder: &mut Encoder, x: &Tensor<T>) -> Result<
 ///
 /// # Errors
 /// [`Error::Shape`] if it has another shape; as [`causal_softmax`].
-pub fn causal_softmax_into<'y, T: Float>(encoder: &mut Encoder, x: &Tensor<T>, y: impl Into<Out<'y, T>>) -> Result<()> {
+pub fn causal_softmax_into<'y, T: Float>(
+    encoder: &mut Encoder,
+    x: &Tensor<T>,
+    y: impl Into<Out<'y, T>>,
+) -> Result<()> {
     record(encoder, "causal_softmax", x, Form::Causal, y.into())
 }
 
-/// [`softmax`] of what `mask` has a number other than 0 for; it is broadcast to the shape of `x`, as in [`add`](super::add). Of what is hidden, the share is
-/// 0, whatever `x` has there; of a row that is hidden, all are. Its gradient is [`softmax_backward`]. A mask that is added to scores is an addition before
-/// [`softmax`].
+/// [`softmax`] of what `mask` has a number other than 0 for; it is broadcast to the shape of `x`,
+/// as in [`add`](super::add). Of what is hidden, the share is 0, whatever `x` has there; of a row
+/// that is hidden, all are. Its gradient is [`softmax_backward`]. A mask that is added to scores is
+/// an addition before [`softmax`].
 ///
 /// ```no_run
 /// # use bitnet_wgpu::{Encoder, Result, Tensor, tensor};
@@ -184,7 +221,11 @@ pub fn causal_softmax_into<'y, T: Float>(encoder: &mut Encoder, x: &Tensor<T>, y
 ///
 /// # Errors
 /// As [`masked_softmax_into`].
-pub fn masked_softmax<T: Float>(encoder: &mut Encoder, x: &Tensor<T>, mask: &Tensor<u32>) -> Result<Tensor<T>> {
+pub fn masked_softmax<T: Float>(
+    encoder: &mut Encoder,
+    x: &Tensor<T>,
+    mask: &Tensor<u32>,
+) -> Result<Tensor<T>> {
     let y = Tensor::uninit(encoder.context(), x.shape())?;
     masked_softmax_into(encoder, x, mask, &y)?;
     Ok(y)
@@ -194,7 +235,12 @@ pub fn masked_softmax<T: Float>(encoder: &mut Encoder, x: &Tensor<T>, mask: &Ten
 ///
 /// # Errors
 /// [`Error::Shape`] if it has another shape, or the mask does not broadcast to that.
-pub fn masked_softmax_into<'y, T: Float>(encoder: &mut Encoder, x: &Tensor<T>, mask: &Tensor<u32>, y: impl Into<Out<'y, T>>) -> Result<()> {
+pub fn masked_softmax_into<'y, T: Float>(
+    encoder: &mut Encoder,
+    x: &Tensor<T>,
+    mask: &Tensor<u32>,
+    y: impl Into<Out<'y, T>>,
+) -> Result<()> {
     record(encoder, "masked_softmax", x, Form::Masked(mask), y.into())
 }
 
@@ -212,16 +258,33 @@ pub fn log_softmax<T: Float>(encoder: &mut Encoder, x: &Tensor<T>) -> Result<Ten
 ///
 /// # Errors
 /// As [`softmax_into`].
-pub fn log_softmax_into<'y, T: Float>(encoder: &mut Encoder, x: &Tensor<T>, y: impl Into<Out<'y, T>>) -> Result<()> {
+pub fn log_softmax_into<'y, T: Float>(
+    encoder: &mut Encoder,
+    x: &Tensor<T>,
+    y: impl Into<Out<'y, T>>,
+) -> Result<()> {
     record(encoder, "log_softmax", x, Form::Logarithm, y.into())
 }
 
-fn record<T: Float>(encoder: &mut Encoder, op: &'static str, x: &Tensor<T>, form: Form<'_>, y: Out<'_, T>) -> Result<()> {
+fn record<T: Float>(
+    encoder: &mut Encoder,
+    op: &'static str,
+    x: &Tensor<T>,
+    form: Form<'_>,
+    y: Out<'_, T>,
+) -> Result<()> {
     y.check_shape(op, x.shape())?;
     let (rows, columns) = x.shape().as_matrix();
     let queries = match (form, x.shape().dims()) {
         (Form::Causal, [.., queries, _]) => *queries,
-        (Form::Causal, _) => return Err(Error::Shape { op, what: "x", expected: "[.., queries, keys]".to_owned(), found: x.shape() }),
+        (Form::Causal, _) => {
+            return Err(Error::Shape {
+                op,
+                what: "x",
+                expected: "[.., queries, keys]".to_owned(),
+                found: x.shape(),
+            });
+        }
         _ => 0,
     };
     let mut params = Params {
@@ -240,20 +303,31 @@ fn record<T: Float>(encoder: &mut Encoder, op: &'static str, x: &Tensor<T>, form
         m3: 0,
     };
     if let Form::Masked(mask) = form {
-        let [(_, m3), (n2, m2), (n1, m1), (_, m0)] = Operand::broadcast(op, "mask", mask, x.shape())?.strides(x.shape());
+        let [(_, m3), (n2, m2), (n1, m1), (_, m0)] =
+            Operand::broadcast(op, "mask", mask, x.shape())?.strides(x.shape());
         params = Params { n1, n2, m0, m1, m2, m3, ..params };
-        return encoder.dispatch(&SOFTMAX_MASKED, &params, &[x, y.tensor(), mask], rows_extent(rows, columns));
+        return encoder.dispatch(
+            &SOFTMAX_MASKED,
+            &params,
+            &[x, y.tensor(), mask],
+            rows_extent(rows, columns),
+        );
     }
     let ways = Ways { shared: &SOFTMAX, alone: Some(&SOFTMAX_ALONE) };
     let (kernel, extent) = ways.choose(encoder, rows, || rows_extent(rows, columns));
     encoder.dispatch(kernel, &params, &[x, y.tensor()], extent)
 }
 
-/// The gradient of [`softmax`], [`causal_softmax`] or [`masked_softmax`], which gave `y`: dx = y·(dy - Σ y·dy).
+/// The gradient of [`softmax`], [`causal_softmax`] or [`masked_softmax`], which gave `y`: dx =
+/// y·(dy - Σ y·dy).
 ///
 /// # Errors
 /// As [`softmax_backward_into`].
-pub fn softmax_backward<T: Float>(encoder: &mut Encoder, y: &Tensor<T>, dy: &Tensor<T>) -> Result<Tensor<T>> {
+pub fn softmax_backward<T: Float>(
+    encoder: &mut Encoder,
+    y: &Tensor<T>,
+    dy: &Tensor<T>,
+) -> Result<Tensor<T>> {
     let dx = Tensor::uninit(encoder.context(), y.shape())?;
     softmax_backward_into(encoder, y, dy, &dx)?;
     Ok(dx)
@@ -263,7 +337,12 @@ pub fn softmax_backward<T: Float>(encoder: &mut Encoder, y: &Tensor<T>, dy: &Ten
 ///
 /// # Errors
 /// [`Error::Shape`] if `dy` or the output has another shape than `y`.
-pub fn softmax_backward_into<'y, T: Float>(encoder: &mut Encoder, y: &Tensor<T>, dy: &Tensor<T>, dx: impl Into<Out<'y, T>>) -> Result<()> {
+pub fn softmax_backward_into<'y, T: Float>(
+    encoder: &mut Encoder,
+    y: &Tensor<T>,
+    dy: &Tensor<T>,
+    dx: impl Into<Out<'y, T>>,
+) -> Result<()> {
     record_backward(encoder, "softmax_backward", y, dy, false, dx.into())
 }
 
@@ -271,7 +350,11 @@ pub fn softmax_backward_into<'y, T: Float>(encoder: &mut Encoder, y: &Tensor<T>,
 ///
 /// # Errors
 /// As [`softmax_backward_into`].
-pub fn log_softmax_backward<T: Float>(encoder: &mut Encoder, y: &Tensor<T>, dy: &Tensor<T>) -> Result<Tensor<T>> {
+pub fn log_softmax_backward<T: Float>(
+    encoder: &mut Encoder,
+    y: &Tensor<T>,
+    dy: &Tensor<T>,
+) -> Result<Tensor<T>> {
     let dx = Tensor::uninit(encoder.context(), y.shape())?;
     log_softmax_backward_into(encoder, y, dy, &dx)?;
     Ok(dx)
@@ -299,7 +382,12 @@ fn record_backward<T: Float>(
     dx: Out<'_, T>,
 ) -> Result<()> {
     if dy.shape() != y.shape() {
-        return Err(Error::Shape { op, what: "dy", expected: y.shape().to_string(), found: dy.shape() });
+        return Err(Error::Shape {
+            op,
+            what: "dy",
+            expected: y.shape().to_string(),
+            found: dy.shape(),
+        });
     }
     dx.check_shape(op, y.shape())?;
     let (rows, columns) = y.shape().as_matrix();
@@ -324,7 +412,8 @@ pub(super) fn statistics_cpu(row: &[f32]) -> (f32, f64) {
     (largest, row.iter().map(|&v| f64::from(v - largest).exp()).sum())
 }
 
-/// The CPU twin of [`softmax`] for one row, or for what a query sees of it: within a few units in the last place.
+/// The CPU twin of [`softmax`] for one row, or for what a query sees of it: within a few units in
+/// the last place.
 pub fn softmax_cpu(row: &[f32]) -> Vec<f32> {
     let (largest, sum) = statistics_cpu(row);
     row.iter().map(|&v| (f64::from(v - largest).exp() / sum) as f32).collect()

@@ -1,4 +1,5 @@
-//! permute, transpose, slice, concat and pad: elements as they are, in other places. Of any type but `i8`; `pad` of floats.
+//! permute, transpose, slice, concat and pad: elements as they are, in other places. Of any type
+//! but `i8`; `pad` of floats.
 
 use crate::{
     choices::Choice,
@@ -43,8 +44,14 @@ static TRANSPOSE: Kernel = Kernel::trusted(
     TransposeParams::FIELDS,
     TRANSPOSE_BINDINGS,
     &[
-        Source::wgsl(wgsl!["shared/ids", "tensor/transpose"]).workgroup_size([32, 8, 1]).tile([32, 32, 1]).workgroup_bytes(4224),
-        Source::msl(msl!["shared/prelude", "tensor/transpose"]).workgroup_size([32, 8, 1]).tile([32, 32, 1]).workgroup_bytes(4224),
+        Source::wgsl(wgsl!["shared/ids", "tensor/transpose"])
+            .workgroup_size([32, 8, 1])
+            .tile([32, 32, 1])
+            .workgroup_bytes(4224),
+        Source::msl(msl!["shared/prelude", "tensor/transpose"])
+            .workgroup_size([32, 8, 1])
+            .tile([32, 32, 1])
+            .workgroup_bytes(4224),
     ],
 );
 
@@ -52,12 +59,15 @@ static TRANSPOSE_DIRECT: Kernel = Kernel::trusted(
     "transpose_direct",
     TransposeParams::FIELDS,
     TRANSPOSE_BINDINGS,
-    &[Source::wgsl(wgsl!["shared/ids", "tensor/transpose_direct"]).workgroup_size([64, 1, 1]).tile([8, 64, 1])],
+    &[Source::wgsl(wgsl!["shared/ids", "tensor/transpose_direct"])
+        .workgroup_size([64, 1, 1])
+        .tile([8, 64, 1])],
 );
 
 pub(super) const KERNELS: &[&Kernel] = &[&STRIDED_COPY, &TRANSPOSE, &TRANSPOSE_DIRECT];
 
-/// `x` with its dimensions in another order: dimension i of the result is dimension `axes[i]` of `x`. Its gradient is the permutation back.
+/// `x` with its dimensions in another order: dimension i of the result is dimension `axes[i]` of
+/// `x`. Its gradient is the permutation back.
 ///
 /// ```no_run
 /// # use bitnet_wgpu::{Encoder, Result, Tensor, tensor};
@@ -69,7 +79,11 @@ pub(super) const KERNELS: &[&Kernel] = &[&STRIDED_COPY, &TRANSPOSE, &TRANSPOSE_D
 ///
 /// # Errors
 /// As [`permute_into`].
-pub fn permute<T: ElementType>(encoder: &mut Encoder, x: &Tensor<T>, axes: &[usize]) -> Result<Tensor<T>> {
+pub fn permute<T: ElementType>(
+    encoder: &mut Encoder,
+    x: &Tensor<T>,
+    axes: &[usize],
+) -> Result<Tensor<T>> {
     let y = Tensor::uninit(encoder.context(), permuted("permute", x.shape(), axes)?)?;
     permute_into(encoder, x, axes, &y)?;
     Ok(y)
@@ -78,8 +92,14 @@ pub fn permute<T: ElementType>(encoder: &mut Encoder, x: &Tensor<T>, axes: &[usi
 /// [`permute`] into a tensor of the caller.
 ///
 /// # Errors
-/// [`Error::Invalid`] if `axes` does not name every dimension once; [`Error::Shape`] if the output does not fit; [`Error::ElementType`] for `i8`.
-pub fn permute_into<T: ElementType>(encoder: &mut Encoder, x: &Tensor<T>, axes: &[usize], y: &Tensor<T>) -> Result<()> {
+/// [`Error::Invalid`] if `axes` does not name every dimension once; [`Error::Shape`] if the output
+/// does not fit; [`Error::ElementType`] for `i8`.
+pub fn permute_into<T: ElementType>(
+    encoder: &mut Encoder,
+    x: &Tensor<T>,
+    axes: &[usize],
+    y: &Tensor<T>,
+) -> Result<()> {
     let shape = permuted("permute", x.shape(), axes)?;
     check("permute", y, shape)?;
     let (own, mut dims) = (strides(x.shape()), Vec::new());
@@ -87,20 +107,33 @@ pub fn permute_into<T: ElementType>(encoder: &mut Encoder, x: &Tensor<T>, axes: 
     for &axis in axes.iter().filter(|axis| x.shape().dims()[**axis] != 1) {
         let (length, stride) = (x.shape().dims()[axis], own[axis]);
         match dims.last_mut() {
-            Some((outer, last)) if *last == length * stride => (*outer, *last) = (*outer * length, stride),
+            Some((outer, last)) if *last == length * stride => {
+                (*outer, *last) = (*outer * length, stride)
+            }
             _ => dims.push((length, stride)),
         }
     }
-    // What only swaps the last two dimensions goes through tiles, so that both sides are read and written in runs.
+    // What only swaps the last two dimensions goes through tiles, so that both sides are read and
+    // written in runs.
     let tiled = match dims[..] {
         [(columns, 1), (rows, width)] => Some((1, rows, columns)).filter(|_| width == columns),
-        [(batch, size), (columns, 1), (rows, width)] => Some((batch, rows, columns)).filter(|_| width == columns && size == rows * columns),
+        [(batch, size), (columns, 1), (rows, width)] => {
+            Some((batch, rows, columns)).filter(|_| width == columns && size == rows * columns)
+        }
         _ => None,
     };
-    if let Some((batch, rows, columns)) = tiled.filter(|(batch, ..)| *batch <= encoder.context().capabilities().max_workgroups as usize) {
+    if let Some((batch, rows, columns)) = tiled
+        .filter(|(batch, ..)| *batch <= encoder.context().capabilities().max_workgroups as usize)
+    {
         let params = TransposeParams { rows: rows as u32, columns: columns as u32 };
-        let direct = rows * columns <= encoder.context().capabilities().choice(Choice::DirectOutputs);
-        return encoder.dispatch([&TRANSPOSE, &TRANSPOSE_DIRECT][usize::from(direct)], &params, &[x, y], [columns, rows, batch]);
+        let direct =
+            rows * columns <= encoder.context().capabilities().choice(Choice::DirectOutputs);
+        return encoder.dispatch(
+            [&TRANSPOSE, &TRANSPOSE_DIRECT][usize::from(direct)],
+            &params,
+            &[x, y],
+            [columns, rows, batch],
+        );
     }
     let lengths: Vec<usize> = dims.iter().map(|(length, _)| *length).collect();
     let of_x: Vec<usize> = dims.iter().map(|(_, stride)| *stride).collect();
@@ -114,7 +147,10 @@ pub fn permute_into<T: ElementType>(encoder: &mut Encoder, x: &Tensor<T>, axes: 
 pub fn permute_cpu<T: Copy>(x: &[T], shape: impl Into<Shape>, axes: &[usize]) -> Result<Vec<T>> {
     let shape = held(x, shape.into())?;
     let (result, own) = (permuted("permute", shape, axes)?, strides(shape));
-    Ok(places(result, &axes.iter().map(|&axis| own[axis]).collect::<Vec<_>>()).into_iter().map(|at| x[at]).collect())
+    Ok(places(result, &axes.iter().map(|&axis| own[axis]).collect::<Vec<_>>())
+        .into_iter()
+        .map(|at| x[at])
+        .collect())
 }
 
 /// `x` with its last two dimensions swapped: [`permute`].
@@ -124,7 +160,12 @@ pub fn permute_cpu<T: Copy>(x: &[T], shape: impl Into<Shape>, axes: &[usize]) ->
 pub fn transpose<T: ElementType>(encoder: &mut Encoder, x: &Tensor<T>) -> Result<Tensor<T>> {
     let mut axes: Vec<usize> = (0..x.shape().rank()).collect();
     let [.., rows, columns] = &mut axes[..] else {
-        return Err(Error::Shape { op: "transpose", what: "x", expected: "[.., rows, columns]".into(), found: x.shape() });
+        return Err(Error::Shape {
+            op: "transpose",
+            what: "x",
+            expected: "[.., rows, columns]".into(),
+            found: x.shape(),
+        });
     };
     std::mem::swap(rows, columns);
     permute(encoder, x, &axes)
@@ -134,7 +175,12 @@ pub fn transpose<T: ElementType>(encoder: &mut Encoder, x: &Tensor<T>) -> Result
 ///
 /// # Errors
 /// As [`slice_into`].
-pub fn slice<T: ElementType>(encoder: &mut Encoder, x: &Tensor<T>, axis: usize, range: Range<usize>) -> Result<Tensor<T>> {
+pub fn slice<T: ElementType>(
+    encoder: &mut Encoder,
+    x: &Tensor<T>,
+    axis: usize,
+    range: Range<usize>,
+) -> Result<Tensor<T>> {
     let y = Tensor::uninit(encoder.context(), sliced(x.shape(), axis, &range)?)?;
     slice_into(encoder, x, axis, range, &y)?;
     Ok(y)
@@ -143,8 +189,15 @@ pub fn slice<T: ElementType>(encoder: &mut Encoder, x: &Tensor<T>, axis: usize, 
 /// [`slice()`] into a tensor of the caller.
 ///
 /// # Errors
-/// [`Error::Invalid`] for what is no range of a dimension of `x`; [`Error::Shape`] if the output does not fit; [`Error::ElementType`] for `i8`.
-pub fn slice_into<T: ElementType>(encoder: &mut Encoder, x: &Tensor<T>, axis: usize, range: Range<usize>, y: &Tensor<T>) -> Result<()> {
+/// [`Error::Invalid`] for what is no range of a dimension of `x`; [`Error::Shape`] if the output
+/// does not fit; [`Error::ElementType`] for `i8`.
+pub fn slice_into<T: ElementType>(
+    encoder: &mut Encoder,
+    x: &Tensor<T>,
+    axis: usize,
+    range: Range<usize>,
+    y: &Tensor<T>,
+) -> Result<()> {
     let shape = sliced(x.shape(), axis, &range)?;
     check("slice", y, shape)?;
     let of_x = strides(x.shape());
@@ -155,18 +208,28 @@ pub fn slice_into<T: ElementType>(encoder: &mut Encoder, x: &Tensor<T>, axis: us
 ///
 /// # Errors
 /// As [`slice()`]; [`Error::Length`] if `x` has not as many elements as the shape.
-pub fn slice_cpu<T: Copy>(x: &[T], shape: impl Into<Shape>, axis: usize, range: Range<usize>) -> Result<Vec<T>> {
+pub fn slice_cpu<T: Copy>(
+    x: &[T],
+    shape: impl Into<Shape>,
+    axis: usize,
+    range: Range<usize>,
+) -> Result<Vec<T>> {
     let shape = held(x, shape.into())?;
     let (result, own) = (sliced(shape, axis, &range)?, strides(shape));
     Ok(places(result, &own).into_iter().map(|at| x[at + range.start * own[axis]]).collect())
 }
 
-/// Tensors one after another along a dimension; the others must agree. Its gradient for each is the [`slice()`] of dy that it became.
+/// Tensors one after another along a dimension; the others must agree. Its gradient for each is the
+/// [`slice()`] of dy that it became.
 ///
 /// # Errors
-/// [`Error::Invalid`] for no tensor, or for a dimension that they have not; [`Error::Shape`] for one that does not fit the first; [`Error::ElementType`]
-/// for `i8`.
-pub fn concat<T: ElementType>(encoder: &mut Encoder, tensors: &[&Tensor<T>], axis: usize) -> Result<Tensor<T>> {
+/// [`Error::Invalid`] for no tensor, or for a dimension that they have not; [`Error::Shape`] for
+/// one that does not fit the first; [`Error::ElementType`] for `i8`.
+pub fn concat<T: ElementType>(
+    encoder: &mut Encoder,
+    tensors: &[&Tensor<T>],
+    axis: usize,
+) -> Result<Tensor<T>> {
     let y = Tensor::uninit(encoder.context(), joined(&shapes(tensors), axis)?)?;
     concat_into(encoder, tensors, axis, &y)?;
     Ok(y)
@@ -176,13 +239,23 @@ pub fn concat<T: ElementType>(encoder: &mut Encoder, tensors: &[&Tensor<T>], axi
 ///
 /// # Errors
 /// As [`concat()`]; [`Error::Shape`] if the output does not fit.
-pub fn concat_into<T: ElementType>(encoder: &mut Encoder, tensors: &[&Tensor<T>], axis: usize, y: &Tensor<T>) -> Result<()> {
+pub fn concat_into<T: ElementType>(
+    encoder: &mut Encoder,
+    tensors: &[&Tensor<T>],
+    axis: usize,
+    y: &Tensor<T>,
+) -> Result<()> {
     check("concat", y, joined(&shapes(tensors), axis)?)?;
     let of_y = strides(y.shape());
     encoder.whole(|encoder| {
         let mut start = 0;
         for x in tensors {
-            copy(encoder, x.shape().dims(), (x, 0, &strides(x.shape())), (y, start * of_y[axis], &of_y))?;
+            copy(
+                encoder,
+                x.shape().dims(),
+                (x, 0, &strides(x.shape())),
+                (y, start * of_y[axis], &of_y),
+            )?;
             start += x.shape().dims()[axis];
         }
         Ok(())
@@ -200,7 +273,12 @@ pub fn concat_cpu<T: Copy>(parts: &[(&[T], Shape)], axis: usize) -> Result<Vec<T
     // Before the dimension, parts take turns, each with a run of what is from there on.
     let run = |shape: &Shape| shape.dims()[axis..].iter().product::<usize>();
     let turns = if result.dims().contains(&0) { 0 } else { result.dims()[..axis].iter().product() };
-    Ok((0..turns).flat_map(|turn| parts.iter().flat_map(move |(x, shape)| &x[turn * run(shape)..][..run(shape)])).copied().collect())
+    Ok((0..turns)
+        .flat_map(|turn| {
+            parts.iter().flat_map(move |(x, shape)| &x[turn * run(shape)..][..run(shape)])
+        })
+        .copied()
+        .collect())
 }
 
 fn shapes<T: ElementType>(tensors: &[&Tensor<T>]) -> Vec<Shape> {
@@ -211,27 +289,48 @@ fn shapes<T: ElementType>(tensors: &[&Tensor<T>]) -> Vec<Shape> {
 fn joined(shapes: &[Shape], axis: usize) -> Result<Shape> {
     let invalid = |what: String| Error::Invalid { op: "concat", what };
     let first = *shapes.first().ok_or_else(|| invalid("there is no tensor".into()))?;
-    let others = |shape: &Shape| shape.dims().iter().copied().enumerate().filter(|(i, _)| *i != axis).collect::<Vec<_>>();
+    let others = |shape: &Shape| {
+        shape.dims().iter().copied().enumerate().filter(|(i, _)| *i != axis).collect::<Vec<_>>()
+    };
     if axis >= first.rank() {
         return Err(invalid(format!("there is no dimension {axis} in {first}")));
     }
-    if let Some(&found) = shapes.iter().find(|shape| shape.rank() != first.rank() || others(shape) != others(&first)) {
-        return Err(Error::Shape { op: "concat", what: "a tensor", expected: format!("{first} but for dimension {axis}"), found });
+    if let Some(&found) =
+        shapes.iter().find(|shape| shape.rank() != first.rank() || others(shape) != others(&first))
+    {
+        return Err(Error::Shape {
+            op: "concat",
+            what: "a tensor",
+            expected: format!("{first} but for dimension {axis}"),
+            found,
+        });
     }
     let mut dims = first.dims().to_vec();
     dims[axis] = shapes.iter().map(|shape| shape.dims()[axis]).fold(0, usize::saturating_add);
     Ok(Shape::of(&dims))
 }
 
-/// `x` with `value` around it: for each dimension, how many elements before and after. Its gradient is the [`slice()`] of dy where `x` is.
+/// `x` with `value` around it: for each dimension, how many elements before and after. Its gradient
+/// is the [`slice()`] of dy where `x` is.
 ///
 /// # Errors
-/// [`Error::Invalid`] unless there is one pair for each dimension; [`Error::TooLarge`] if the result is.
-pub fn pad<T: Float>(encoder: &mut Encoder, x: &Tensor<T>, around: &[(usize, usize)], value: f32) -> Result<Tensor<T>> {
+/// [`Error::Invalid`] unless there is one pair for each dimension; [`Error::TooLarge`] if the
+/// result is.
+pub fn pad<T: Float>(
+    encoder: &mut Encoder,
+    x: &Tensor<T>,
+    around: &[(usize, usize)],
+    value: f32,
+) -> Result<Tensor<T>> {
     let y = Tensor::uninit(encoder.context(), padded(x.shape(), around)?)?;
     fill(encoder, &y, value)?;
     let of_y = strides(y.shape());
-    copy(encoder, x.shape().dims(), (x, 0, &strides(x.shape())), (&y, corner(around, &of_y), &of_y))?;
+    copy(
+        encoder,
+        x.shape().dims(),
+        (x, 0, &strides(x.shape())),
+        (&y, corner(around, &of_y), &of_y),
+    )?;
     Ok(y)
 }
 
@@ -239,10 +338,16 @@ pub fn pad<T: Float>(encoder: &mut Encoder, x: &Tensor<T>, around: &[(usize, usi
 ///
 /// # Errors
 /// As [`pad`]; [`Error::Length`] if `x` has not as many elements as the shape.
-pub fn pad_cpu<T: Copy>(x: &[T], shape: impl Into<Shape>, around: &[(usize, usize)], value: T) -> Result<Vec<T>> {
+pub fn pad_cpu<T: Copy>(
+    x: &[T],
+    shape: impl Into<Shape>,
+    around: &[(usize, usize)],
+    value: T,
+) -> Result<Vec<T>> {
     let shape = held(x, shape.into())?;
     let result = padded(shape, around)?;
-    let mut y = vec![value; result.checked_len().ok_or(Error::Length { shape: result, found: x.len() })?];
+    let mut y =
+        vec![value; result.checked_len().ok_or(Error::Length { shape: result, found: x.len() })?];
     let of_y = strides(result);
     places(shape, &of_y).into_iter().zip(x).for_each(|(at, &x)| y[corner(around, &of_y) + at] = x);
     Ok(y)
@@ -251,9 +356,14 @@ pub fn pad_cpu<T: Copy>(x: &[T], shape: impl Into<Shape>, around: &[(usize, usiz
 /// What [`pad`] makes of a shape.
 fn padded(shape: Shape, around: &[(usize, usize)]) -> Result<Shape> {
     if around.len() != shape.rank() {
-        return Err(Error::Invalid { op: "pad", what: format!("{} pairs for the {} dimensions of {shape}", around.len(), shape.rank()) });
+        return Err(Error::Invalid {
+            op: "pad",
+            what: format!("{} pairs for the {} dimensions of {shape}", around.len(), shape.rank()),
+        });
     }
-    let wide = |(dim, (before, after)): (&usize, &(usize, usize))| dim.saturating_add(*before).saturating_add(*after);
+    let wide = |(dim, (before, after)): (&usize, &(usize, usize))| {
+        dim.saturating_add(*before).saturating_add(*after)
+    };
     Ok(Shape::of(&shape.dims().iter().zip(around).map(wide).collect::<Vec<_>>()))
 }
 
@@ -267,7 +377,10 @@ fn permuted(op: &'static str, shape: Shape, axes: &[usize]) -> Result<Shape> {
     let mut sorted = axes.to_vec();
     sorted.sort_unstable();
     if !sorted.iter().copied().eq(0..shape.rank()) {
-        return Err(Error::Invalid { op, what: format!("axes {axes:?} do not name each dimension of {shape} once") });
+        return Err(Error::Invalid {
+            op,
+            what: format!("axes {axes:?} do not name each dimension of {shape} once"),
+        });
     }
     Ok(Shape::of(&axes.iter().map(|&axis| shape.dims()[axis]).collect::<Vec<_>>()))
 }
@@ -276,7 +389,12 @@ fn sliced(shape: Shape, axis: usize, range: &Range<usize>) -> Result<Shape> {
     let mut dims = shape.dims().to_vec();
     match dims.get_mut(axis) {
         Some(dim) if range.start <= range.end && range.end <= *dim => *dim = range.len(),
-        _ => return Err(Error::Invalid { op: "slice", what: format!("{range:?} is no range of dimension {axis} of {shape}") }),
+        _ => {
+            return Err(Error::Invalid {
+                op: "slice",
+                what: format!("{range:?} is no range of dimension {axis} of {shape}"),
+            });
+        }
     }
     Ok(Shape::of(&dims))
 }
@@ -299,7 +417,11 @@ fn strides(shape: Shape) -> Vec<usize> {
 
 /// For twins: a shape of which there are as many elements.
 fn held<T>(x: &[T], shape: Shape) -> Result<Shape> {
-    if shape.checked_len() == Some(x.len()) { Ok(shape) } else { Err(Error::Length { shape, found: x.len() }) }
+    if shape.checked_len() == Some(x.len()) {
+        Ok(shape)
+    } else {
+        Err(Error::Length { shape, found: x.len() })
+    }
 }
 
 /// For twins: where elements of a shape are, in their order, with other strides.
@@ -325,7 +447,8 @@ fn copy<T: ElementType>(
 ) -> Result<()> {
     let length: usize = dims.iter().product();
     // Innermost first; a dimension that is not there has one element.
-    let inner = |numbers: &[usize], i: usize| numbers.iter().rev().nth(i).copied().unwrap_or(1) as u32;
+    let inner =
+        |numbers: &[usize], i: usize| numbers.iter().rev().nth(i).copied().unwrap_or(1) as u32;
     let params = StridedParams {
         length: length as u32,
         n0: inner(dims, 0),

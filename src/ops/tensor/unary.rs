@@ -11,11 +11,13 @@ unary! {
     abs, abs_into, abs_cpu () "abs(x)" |x| x.abs();
     abs_backward, abs_backward_into, abs_backward_cpu "dy * sign(x)" |x, dy| if x == 0.0 { 0.0 } else { dy * x.signum() };
 
-    /// e^x of every element, as the device has it: within 3 + 2·|x| units in the last place by Vulkan's rules.
+    /// e^x of every element, as the device has it: within 3 + 2·|x| units in the last place by
+    /// Vulkan's rules.
     exp, exp_into, exp_cpu () "exp(x)" |x| x.exp();
     exp_backward, exp_backward_into, exp_backward_cpu "dy * exp(x)" |x, dy| dy * x.exp();
 
-    /// ln x of every element, as the device has it: by Vulkan's rules within 2^-21 between 0.5 and 2, else within 3 units in the last place.
+    /// ln x of every element, as the device has it: by Vulkan's rules within 2^-21 between 0.5 and
+    /// 2, else within 3 units in the last place.
     log, log_into, log_cpu () "log(x)" |x| x.ln();
     log_backward, log_backward_into, log_backward_cpu "dy / x" |x, dy| dy / x;
 
@@ -27,7 +29,8 @@ unary! {
     rsqrt, rsqrt_into, rsqrt_cpu () "inverseSqrt(x)" |x| 1.0 / x.sqrt();
     rsqrt_backward, rsqrt_backward_into, rsqrt_backward_cpu "dy * -0.5 * inverseSqrt(x) / x" |x, dy| dy * -0.5 / x.sqrt() / x;
 
-    /// 1 where x > 0, else -1, of 0 too: the Sign of BitNet (arXiv:2310.11453, equation 2). The gradient is taken for that of clamp(x, -1, 1): dy where
+    /// 1 where x > 0, else -1, of 0 too: the Sign of BitNet (arXiv:2310.11453, equation 2). The
+    /// gradient is taken for that of clamp(x, -1, 1): dy where
     /// |x| <= 1, else 0 (Hubara et al. 2016, arXiv:1602.02830).
     binarize, binarize_into, binarize_cpu () "select(-1.0, 1.0, x > 0.0)" |x| if x > 0.0 { 1.0 } else { -1.0 };
     binarize_backward, binarize_backward_into, binarize_backward_cpu "select(0.0, dy, abs(x) <= 1.0)" |x, dy| if x.abs() <= 1.0 { dy } else { 0.0 };
@@ -44,8 +47,8 @@ unary! {
     scale, scale_into, scale_cpu (factor) "params.alpha * x" |x| factor * x;
     scale_backward, scale_backward_into, scale_backward_cpu "params.alpha * dy" |x, dy| factor * dy;
 
-    /// Every element, but no less than `low` and no more than `high`; `high` where that is the lower. The gradient is dy where x is between them or
-    /// one of them, else 0.
+    /// Every element, but no less than `low` and no more than `high`; `high` where that is the
+    /// lower. The gradient is dy where x is between them or one of them, else 0.
     clamp, clamp_into, clamp_cpu (low, high) "select(min(max(x, params.alpha), params.beta), x, is_nan(x))"
         |x| if x.is_nan() { x } else { x.max(low).min(high) };
     clamp_backward, clamp_backward_into, clamp_backward_cpu "select(0.0, dy, x >= params.alpha && x <= params.beta)"

@@ -32,63 +32,147 @@ const TURN: u32 = SPAN as u32 / 2;
 /// Fewer new tokens of a sequence than this leave most of a tile empty.
 const MIN_RUN: usize = 64;
 
-const BINDINGS: &[Binding] = &[read("runs", U32), read("qkv", F32), read("keys", F16), read("values", F16), read_write("y", F32)];
-const PARTS_16: &[Part] =
-    wgsl!["shared/ids", "shared/lane", "tensor/matrix_16", "transformer/attention_rows", "transformer/attention_units"];
-const PARTS_8: &[Part] = wgsl!["shared/ids", "shared/lane", "tensor/matrix_8", "transformer/attention_rows", "transformer/attention_units"];
+const BINDINGS: &[Binding] = &[
+    read("runs", U32),
+    read("qkv", F32),
+    read("keys", F16),
+    read("values", F16),
+    read_write("y", F32),
+];
+const PARTS_16: &[Part] = wgsl![
+    "shared/ids",
+    "shared/lane",
+    "tensor/matrix_16",
+    "transformer/attention_rows",
+    "transformer/attention_units"
+];
+const PARTS_8: &[Part] = wgsl![
+    "shared/ids",
+    "shared/lane",
+    "tensor/matrix_8",
+    "transformer/attention_rows",
+    "transformer/attention_units"
+];
 
 /// `rows` rows of `head` columns a workgroup; a subgroup takes as many as a matrix has.
 const fn source(parts: &'static [Part], unit: MatrixUnit, rows: u32, head: u32) -> Source {
     // Keys and values, in lines of two quads more; scores of one quad more, and weights of two.
     let bytes = 2 * TURN * (2 * head + 16) + rows * (4 * TURN + 16 + 2 * TURN + 16) + 16;
-    Source::wgsl(parts).workgroup_size([rows / unit.size * unit.lanes, 1, 1]).tile([rows, 1, 1]).workgroup_bytes(bytes)
+    Source::wgsl(parts)
+        .workgroup_size([rows / unit.size * unit.lanes, 1, 1])
+        .tile([rows, 1, 1])
+        .workgroup_bytes(bytes)
 }
 
 const fn kernel(name: &'static str, unit: MatrixUnit, sources: &'static [Source]) -> Kernel {
-    Kernel::trusted(name, Params::FIELDS, BINDINGS, sources).entry("attention_units").matrix_unit(unit)
+    Kernel::trusted(name, Params::FIELDS, BINDINGS, sources)
+        .entry("attention_units")
+        .matrix_unit(unit)
 }
 
-static UNITS_16_64: Kernel =
-    kernel("attention_units_16_64", UNIT_16, &[source(PARTS_16, UNIT_16, 64, 64).constants(&[("SPAN", TURN), ("HEAD", 64)])]);
-static UNITS_16_128: Kernel =
-    kernel("attention_units_16_128", UNIT_16, &[source(PARTS_16, UNIT_16, 64, 128).constants(&[("SPAN", TURN), ("HEAD", 128)])]);
-static UNITS_16_128_LARGE: Kernel =
-    kernel("attention_units_16_128_large", UNIT_16, &[source(PARTS_16, UNIT_16, 128, 128).constants(&[("SPAN", TURN), ("HEAD", 128)])]);
+static UNITS_16_64: Kernel = kernel(
+    "attention_units_16_64",
+    UNIT_16,
+    &[source(PARTS_16, UNIT_16, 64, 64).constants(&[("SPAN", TURN), ("HEAD", 64)])],
+);
+static UNITS_16_128: Kernel = kernel(
+    "attention_units_16_128",
+    UNIT_16,
+    &[source(PARTS_16, UNIT_16, 64, 128).constants(&[("SPAN", TURN), ("HEAD", 128)])],
+);
+static UNITS_16_128_LARGE: Kernel = kernel(
+    "attention_units_16_128_large",
+    UNIT_16,
+    &[source(PARTS_16, UNIT_16, 128, 128).constants(&[("SPAN", TURN), ("HEAD", 128)])],
+);
 /// For software adapters.
-static UNITS_8_32: Kernel =
-    kernel("attention_units_8_32", UNIT_8, &[source(PARTS_8, UNIT_8, 64, 32).constants(&[("SPAN", TURN), ("HEAD", 32)])]);
-static UNITS_8_64: Kernel =
-    kernel("attention_units_8_64", UNIT_8, &[source(PARTS_8, UNIT_8, 64, 64).constants(&[("SPAN", TURN), ("HEAD", 64)])]);
+static UNITS_8_32: Kernel = kernel(
+    "attention_units_8_32",
+    UNIT_8,
+    &[source(PARTS_8, UNIT_8, 64, 32).constants(&[("SPAN", TURN), ("HEAD", 32)])],
+);
+static UNITS_8_64: Kernel = kernel(
+    "attention_units_8_64",
+    UNIT_8,
+    &[source(PARTS_8, UNIT_8, 64, 64).constants(&[("SPAN", TURN), ("HEAD", 64)])],
+);
 
 const HALVES_WGSL: &[Part] = wgsl!["transformer/attention_halves"];
 
-/// For GPUs by Apple, whose units are Metal's: on matrices of 8 × 8, eight rows a SIMD-group. In WGSL it is what there is without units.
+/// For GPUs by Apple, whose units are Metal's: on matrices of 8 × 8, eight rows a SIMD-group. In
+/// WGSL it is what there is without units.
 const fn halves(name: &'static str, sources: &'static [Source]) -> Kernel {
-    Kernel::trusted(name, Params::FIELDS, BINDINGS, sources).entry("attention_halves").fill(HALVES_WGSL)
+    Kernel::trusted(name, Params::FIELDS, BINDINGS, sources)
+        .entry("attention_halves")
+        .fill(HALVES_WGSL)
 }
 
-const HALVES_MSL: Source = Source::msl(msl!["shared/prelude", "shared/exp", "transformer/attention_rows", "transformer/attention_halves"])
-    .workgroup_size([256, 1, 1])
-    .tile([64, 1, 1]);
+const HALVES_MSL: Source = Source::msl(msl![
+    "shared/prelude",
+    "shared/exp",
+    "transformer/attention_rows",
+    "transformer/attention_halves"
+])
+.workgroup_size([256, 1, 1])
+.tile([64, 1, 1]);
 
 const fn halves_msl(constants: &'static [(&'static str, u32)], head: u32) -> Source {
-    HALVES_MSL.constants(constants).workgroup_bytes(2 * 2 * TURN * (head + 8) + 64 * (4 * (TURN + 4) + 2 * (TURN + 8)))
+    HALVES_MSL
+        .constants(constants)
+        .workgroup_bytes(2 * 2 * TURN * (head + 8) + 64 * (4 * (TURN + 4) + 2 * (TURN + 8)))
 }
 
 static HALVES_64: Kernel = halves(
     "attention_halves_64",
-    &[MANY_WGSL, halves_msl(&[("SPAN", TURN), ("HEAD", 64), ("PITCH", 18), ("SCORES", TURN / 4 + 1), ("WEIGHTS", TURN / 4 + 2)], 64)],
+    &[
+        MANY_WGSL,
+        halves_msl(
+            &[
+                ("SPAN", TURN),
+                ("HEAD", 64),
+                ("PITCH", 18),
+                ("SCORES", TURN / 4 + 1),
+                ("WEIGHTS", TURN / 4 + 2),
+            ],
+            64,
+        ),
+    ],
 );
 static HALVES_128: Kernel = halves(
     "attention_halves_128",
-    &[MANY_WGSL, halves_msl(&[("SPAN", TURN), ("HEAD", 128), ("PITCH", 34), ("SCORES", TURN / 4 + 1), ("WEIGHTS", TURN / 4 + 2)], 128)],
+    &[
+        MANY_WGSL,
+        halves_msl(
+            &[
+                ("SPAN", TURN),
+                ("HEAD", 128),
+                ("PITCH", 34),
+                ("SCORES", TURN / 4 + 1),
+                ("WEIGHTS", TURN / 4 + 2),
+            ],
+            128,
+        ),
+    ],
 );
 
-pub(super) const KERNELS: &[&Kernel] =
-    &[&UNITS_16_64, &UNITS_16_128, &UNITS_16_128_LARGE, &UNITS_8_32, &UNITS_8_64, &HALVES_64, &HALVES_128];
+pub(super) const KERNELS: &[&Kernel] = &[
+    &UNITS_16_64,
+    &UNITS_16_128,
+    &UNITS_16_128_LARGE,
+    &UNITS_8_32,
+    &UNITS_8_64,
+    &HALVES_64,
+    &HALVES_128,
+];
 
-/// Which kernel serves, if one does: `groups` are pairs of a sequence and a key head, each with `rows` rows.
-fn plan(capabilities: &Capabilities, head_dim: usize, rows: usize, groups: usize) -> Option<&'static Kernel> {
+/// Which kernel serves, if one does: `groups` are pairs of a sequence and a key head, each with
+/// `rows` rows.
+fn plan(
+    capabilities: &Capabilities,
+    head_dim: usize,
+    rows: usize,
+    groups: usize,
+) -> Option<&'static Kernel> {
     // Tiles of 128 rows read keys and values half as often; they must keep a GPU busy.
     let large = rows.div_ceil(128) * groups >= capabilities.choice(Choice::AttentionLargeTiles);
     let kernel = |unit| match (unit, head_dim) {
@@ -106,15 +190,18 @@ fn plan(capabilities: &Capabilities, head_dim: usize, rows: usize, groups: usize
     capabilities.matrix_units.iter().find_map(|&unit| kernel(unit)).or_else(of_apple)
 }
 
-/// [`rope_attention_into`](super::rope_attention_into) for prompts, up to five times as fast: of runs of 64 tokens and more, queries and weights of
-/// positions are rounded to halves, and multiplied on the GPU's matrix units, which add up in an order of their own. Errors are those of a half, 2⁻¹¹ of
-/// a query and of a weight, and 2⁻²⁵ of the largest weight for a position that has next to none; queries beyond the range of halves, after their division
-/// by √D, give NaN.
+/// [`rope_attention_into`](super::rope_attention_into) for prompts, up to five times as fast: of
+/// runs of 64 tokens and more, queries and weights of positions are rounded to halves, and
+/// multiplied on the GPU's matrix units, which add up in an order of their own. Errors are those of
+/// a half, 2⁻¹¹ of a query and of a weight, and 2⁻²⁵ of the largest weight for a position that has
+/// next to none; queries beyond the range of halves, after their division by √D, give NaN.
 ///
-/// So numbers depend on which tokens come in runs of 64 or more; otherwise a token's attention is still the same bits however many there are. It is
-/// [`rope_attention_into`](super::rope_attention_into) itself for shorter runs, for a window, without a fitting unit
-/// ([`Capabilities::matrix_units`](crate::Capabilities::matrix_units); on GPUs by Apple, Metal has them), for a cache in `f32`, and for heads that are not of
-/// four or eight matrices: of other widths than 64 and 128 on GPUs.
+/// So numbers depend on which tokens come in runs of 64 or more; otherwise a token's attention is
+/// still the same bits however many there are. It is
+/// [`rope_attention_into`](super::rope_attention_into) itself for shorter runs, for a window,
+/// without a fitting unit ([`Capabilities::matrix_units`](crate::Capabilities::matrix_units); on
+/// GPUs by Apple, Metal has them), for a cache in `f32`, and for heads that are not of four or
+/// eight matrices: of other widths than 64 and 128 on GPUs.
 ///
 /// # Errors
 /// As [`rope_attention_into`](super::rope_attention_into).
@@ -129,10 +216,16 @@ pub fn rope_attention_in_halves_into<'y>(
 ) -> Result<()> {
     let y = y.into();
     let (capabilities, shape) = (encoder.context().capabilities(), cache.shape);
-    let (rows, sequences) = (new.run * (shape.heads / shape.kv_heads), qkv.shape().as_matrix().0 / new.run.max(1));
+    let (rows, sequences) =
+        (new.run * (shape.heads / shape.kv_heads), qkv.shape().as_matrix().0 / new.run.max(1));
     // A row that sees nothing is for the others.
-    let served = new.run >= MIN_RUN && cache.in_halves() && cache.window.is_none() && longest.min(cache.capacity) > 0;
-    let Some(kernel) = plan(capabilities, shape.head_dim, rows, shape.kv_heads * sequences).filter(|_| served) else {
+    let served = new.run >= MIN_RUN
+        && cache.in_halves()
+        && cache.window.is_none()
+        && longest.min(cache.capacity) > 0;
+    let Some(kernel) =
+        plan(capabilities, shape.head_dim, rows, shape.kv_heads * sequences).filter(|_| served)
+    else {
         return attention::rope_attention_into(encoder, qkv, new, angles, cache, longest, y);
     };
     encoder.whole(|encoder| {
@@ -140,7 +233,12 @@ pub fn rope_attention_in_halves_into<'y>(
         let params = attention::params(qkv, new, cache, longest, &y)?;
         let bindings: [&dyn Bind; 5] = [new.runs, qkv, &cache.keys, &cache.values, y.tensor()];
         let multiply_adds = product(&[2, sequences, rows, shape.kv_heads, shape.head_dim, longest]);
-        encoder.dispatch(kernel, &params, &bindings, Extent::with_work([rows, shape.kv_heads, sequences], multiply_adds))
+        encoder.dispatch(
+            kernel,
+            &params,
+            &bindings,
+            Extent::with_work([rows, shape.kv_heads, sequences], multiply_adds),
+        )
     })
 }
 
@@ -162,7 +260,8 @@ mod tests {
         assert_eq!(name(&[UNIT_16], 80, 512 * 4), None);
         assert_eq!(name(&[], 128, 512 * 4), None);
         let apple = Capabilities::example(true);
-        let on_apple = [64, 128, 80].map(|head_dim| plan(&apple, head_dim, 512 * 4, 5).map(|kernel| kernel.name));
+        let on_apple = [64, 128, 80]
+            .map(|head_dim| plan(&apple, head_dim, 512 * 4, 5).map(|kernel| kernel.name));
         assert_eq!(on_apple, [Some("attention_halves_64"), Some("attention_halves_128"), None]);
     }
 }

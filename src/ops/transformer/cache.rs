@@ -26,7 +26,8 @@ impl AttentionShape {
     /// The widest head that the kernels hold in workgroup memory.
     pub const MAX_DIM: usize = 256;
 
-    /// Columns of the queries, keys and values of a token: what q_proj, k_proj and v_proj make together.
+    /// Columns of the queries, keys and values of a token: what q_proj, k_proj and v_proj make
+    /// together.
     pub fn row(&self) -> usize {
         (self.heads + 2 * self.kv_heads) * self.head_dim
     }
@@ -38,7 +39,11 @@ impl AttentionShape {
 
     pub(crate) fn check(&self, op: &'static str) -> Result<()> {
         let Self { heads, kv_heads, head_dim } = *self;
-        let sound = kv_heads > 0 && heads > 0 && heads.is_multiple_of(kv_heads) && head_dim > 0 && head_dim.is_multiple_of(2);
+        let sound = kv_heads > 0
+            && heads > 0
+            && heads.is_multiple_of(kv_heads)
+            && head_dim > 0
+            && head_dim.is_multiple_of(2);
         if sound && head_dim <= Self::MAX_DIM {
             return Ok(());
         }
@@ -55,8 +60,8 @@ impl AttentionShape {
 pub struct NewTokens<'a> {
     /// New tokens of each.
     pub run: usize,
-    /// `[n, 2]`: of each of these sequences, which one it is, and how many tokens it has had before. None is there twice; one that does not exist is
-    /// taken for the last.
+    /// `[n, 2]`: of each of these sequences, which one it is, and how many tokens it has had
+    /// before. None is there twice; one that does not exist is taken for the last.
     pub runs: &'a Tensor<u32>,
 }
 
@@ -69,7 +74,10 @@ impl NewTokens<'_> {
             return Err(Error::Shape { op, what: "runs", expected: "[n, 2]".into(), found: shape });
         }
         if run == 0 || n.saturating_mul(run) != tokens {
-            return Err(Error::Invalid { op, what: format!("{tokens} tokens in {n} runs of {run}") });
+            return Err(Error::Invalid {
+                op,
+                what: format!("{tokens} tokens in {n} runs of {run}"),
+            });
         }
         Ok(n)
     }
@@ -80,16 +88,20 @@ impl NewTokens<'_> {
         let n = self.check(op, runs.saturating_mul(self.run))?;
         let each = rows.checked_div(n).unwrap_or(self.run);
         if rows != n * each || !(1..=self.run).contains(&each) {
-            return Err(Error::Invalid { op, what: format!("{rows} rows after {n} runs of {} tokens", self.run) });
+            return Err(Error::Invalid {
+                op,
+                what: format!("{rows} rows after {n} runs of {} tokens", self.run),
+            });
         }
         Ok(each)
     }
 }
 
-/// The keys and values of one layer on the GPU, for `sequences` sequences of up to `capacity` tokens; in `f32`, or in `f16` at half the size.
+/// The keys and values of one layer on the GPU, for `sequences` sequences of up to `capacity`
+/// tokens; in `f32`, or in `f16` at half the size.
 ///
-/// Keys are `[sequence, head, ceil(D / 4), capacity, 4]`, so that a thread a position reads 16 bytes beside its neighbour's; values
-/// `[sequence, head, capacity, ceil(D / 4), 4]`.
+/// Keys are `[sequence, head, ceil(D / 4), capacity, 4]`, so that a thread a position reads 16
+/// bytes beside its neighbour's; values `[sequence, head, capacity, ceil(D / 4), 4]`.
 #[derive(Clone, Debug)]
 pub struct KvCache {
     pub(super) shape: AttentionShape,
@@ -113,7 +125,10 @@ impl Floats {
         match element {
             Element::F32 => Ok(Self::F32(Tensor::zeros(context, shape)?)),
             Element::F16 => Ok(Self::F16(Tensor::zeros(context, shape)?)),
-            other => Err(Error::Invalid { op: "key-value cache", what: format!("elements of {other:?}; F32 and F16 are supported") }),
+            other => Err(Error::Invalid {
+                op: "key-value cache",
+                what: format!("elements of {other:?}; F32 and F16 are supported"),
+            }),
         }
     }
 
@@ -127,7 +142,9 @@ impl Floats {
     fn write(&self, numbers: &[f32]) -> Result<()> {
         match self {
             Self::F32(tensor) => tensor.write(numbers),
-            Self::F16(tensor) => tensor.write(&numbers.iter().map(|&x| f16::from_f32(x)).collect::<Vec<_>>()),
+            Self::F16(tensor) => {
+                tensor.write(&numbers.iter().map(|&x| f16::from_f32(x)).collect::<Vec<_>>())
+            }
         }
     }
 
@@ -156,15 +173,23 @@ impl KvCache {
     ///
     /// # Errors
     /// [`Error::Invalid`] for heads that are not shared evenly, or too wide; [`Error::TooLarge`].
-    pub fn new(context: &Context, shape: AttentionShape, sequences: usize, capacity: usize, element: Element) -> Result<Self> {
+    pub fn new(
+        context: &Context,
+        shape: AttentionShape,
+        sequences: usize,
+        capacity: usize,
+        element: Element,
+    ) -> Result<Self> {
         shape.check("key-value cache")?;
         let dims = [sequences.saturating_mul(shape.kv_heads), shape.quads(), capacity, 4];
-        let (keys, values) = (Floats::zeros(context, element, dims)?, Floats::zeros(context, element, dims)?);
+        let (keys, values) =
+            (Floats::zeros(context, element, dims)?, Floats::zeros(context, element, dims)?);
         Ok(Self { shape, sequences, capacity, keys, values, window: None })
     }
 
-    /// The same cache for tokens that see the last `window` positions only, each its own among them; all positions where it is none. A window of 0 is one of 1. The cache keeps those
-    /// that nobody sees, so that a sequence can be cut short.
+    /// The same cache for tokens that see the last `window` positions only, each its own among
+    /// them; all positions where it is none. A window of 0 is one of 1. The cache keeps those that
+    /// nobody sees, so that a sequence can be cut short.
     #[must_use]
     pub fn with_window(self, window: Option<usize>) -> Self {
         Self { window: window.map(|window| window.max(1)), ..self }
@@ -181,16 +206,25 @@ impl KvCache {
     /// Copies it back: the sequences have so many tokens.
     ///
     /// # Errors
-    /// [`Error::Length`] for another number of sequences, or more tokens than there is room for; what the device reports.
-    pub fn read(&self, lengths: &[usize]) -> Result<impl Future<Output = Result<Vec<HostKvCache>>> + Send + use<>> {
+    /// [`Error::Length`] for another number of sequences, or more tokens than there is room for;
+    /// what the device reports.
+    pub fn read(
+        &self,
+        lengths: &[usize],
+    ) -> Result<impl Future<Output = Result<Vec<HostKvCache>>> + Send + use<>> {
         self.check_lengths(lengths)?;
-        let (keys, values, lengths, cache) = (self.keys.read(), self.values.read(), lengths.to_vec(), self.clone());
+        let (keys, values, lengths, cache) =
+            (self.keys.read(), self.values.read(), lengths.to_vec(), self.clone());
         Ok(async move {
             let (keys, values) = (keys.await?, values.await?);
             let sequence = |(s, &length): (usize, &usize)| {
                 let (mut host, shape) = (HostKvCache::new(cache.shape)?, cache.shape);
-                let numbers =
-                    || (0..length).flat_map(|t| (0..shape.kv_heads).flat_map(move |h| (0..shape.head_dim).map(move |d| (t, h, d))));
+                let numbers = || {
+                    (0..length).flat_map(|t| {
+                        (0..shape.kv_heads)
+                            .flat_map(move |h| (0..shape.head_dim).map(move |d| (t, h, d)))
+                    })
+                };
                 host.keys = numbers().map(|(t, h, d)| keys[cache.key(s, t, h, d)]).collect();
                 host.values = numbers().map(|(t, h, d)| values[cache.value(s, t, h, d)]).collect();
                 Ok(host)
@@ -210,7 +244,10 @@ impl KvCache {
         let (mut keys, mut values) = (vec![0.0; all], vec![0.0; all]);
         for (s, host) in sequences.iter().enumerate() {
             if host.shape != self.shape {
-                return Err(Error::Invalid { op: "key-value cache", what: format!("{:?} for a cache of {:?}", host.shape, self.shape) });
+                return Err(Error::Invalid {
+                    op: "key-value cache",
+                    what: format!("{:?} for a cache of {:?}", host.shape, self.shape),
+                });
             }
             for (i, (&key, &value)) in host.keys.iter().zip(&host.values).enumerate() {
                 let (t, h, d) = (i / (kv_heads * head_dim), i / head_dim % kv_heads, i % head_dim);
@@ -228,20 +265,28 @@ impl KvCache {
 
     fn check_lengths(&self, lengths: &[usize]) -> Result<()> {
         match lengths.iter().find(|&&length| length > self.capacity) {
-            Some(&found) => Err(Error::Length { shape: [self.sequences, self.capacity].into(), found }),
-            None if lengths.len() != self.sequences => Err(Error::Length { shape: [self.sequences].into(), found: lengths.len() }),
+            Some(&found) => {
+                Err(Error::Length { shape: [self.sequences, self.capacity].into(), found })
+            }
+            None if lengths.len() != self.sequences => {
+                Err(Error::Length { shape: [self.sequences].into(), found: lengths.len() })
+            }
             None => Ok(()),
         }
     }
 
     /// Where the d-th number of a head's key for a token lies.
     fn key(&self, sequence: usize, token: usize, head: usize, d: usize) -> usize {
-        (((sequence * self.shape.kv_heads + head) * self.shape.quads() + d / 4) * self.capacity + token) * 4 + d % 4
+        (((sequence * self.shape.kv_heads + head) * self.shape.quads() + d / 4) * self.capacity
+            + token)
+            * 4
+            + d % 4
     }
 
     /// Where that of its value lies.
     fn value(&self, sequence: usize, token: usize, head: usize, d: usize) -> usize {
-        ((sequence * self.shape.kv_heads + head) * self.capacity + token) * self.shape.quads() * 4 + d
+        ((sequence * self.shape.kv_heads + head) * self.capacity + token) * self.shape.quads() * 4
+            + d
     }
 
     /// Keys and values as they lie in memory, for tests.
@@ -266,7 +311,8 @@ impl KvCache {
     }
 }
 
-/// The keys and values of one layer and one sequence in host memory: the twin of [`KvCache`]. It grows as it is filled.
+/// The keys and values of one layer and one sequence in host memory: the twin of [`KvCache`]. It
+/// grows as it is filled.
 #[derive(Clone, Debug)]
 pub struct HostKvCache {
     pub(super) shape: AttentionShape,

@@ -1,4 +1,5 @@
-//! The head: `x` `[m, k]` times a dense matrix `[n, k]`, whose bytes are the cost; made for few tokens.
+//! The head: `x` `[m, k]` times a dense matrix `[n, k]`, whose bytes are the cost; made for few
+//! tokens.
 
 use super::attention::dot;
 use crate::{
@@ -21,7 +22,8 @@ use rayon::prelude::*;
 
 params! { struct Params { rows: u32, tokens: u32, blocks: u32, add: u32 } }
 
-const BINDINGS: &[Binding] = &[read("table", U32), read("table_scale", F32), read("x", F32), read_write("y", F32)];
+const BINDINGS: &[Binding] =
+    &[read("table", U32), read("table_scale", F32), read("x", F32), read_write("y", F32)];
 
 /// The kernels of an element: for one token, for four at a time, and for eight.
 type Family = [Kernel; 3];
@@ -37,8 +39,12 @@ macro_rules! family_of {
                 Kernel::trusted(name, Params::FIELDS, BINDINGS, sources).entry("dense_gemv")
             }
             const fn gemv(source: Source, tokens: u32, elements: u32) -> Source {
-                let (products, bytes) = (4 * tokens * elements, 4 * 16 * elements / $elements + 4 * tokens * elements);
-                let source = source.workgroup_size([256, 1, 1]).tile([32, tokens, 1]).constants(&[("ROWS", 4)]);
+                let (products, bytes) =
+                    (4 * tokens * elements, 4 * 16 * elements / $elements + 4 * tokens * elements);
+                let source = source
+                    .workgroup_size([256, 1, 1])
+                    .tile([32, tokens, 1])
+                    .constants(&[("ROWS", 4)]);
                 source.work(Work::new(products, "products", bytes, 2 * products))
             }
             const fn wgsl(tokens: u32) -> Source {
@@ -88,16 +94,27 @@ pub fn dense_gemv(encoder: &mut Encoder, x: &Tensor<f32>, w: &DenseMatrix) -> Re
     Ok(y)
 }
 
-/// [`dense_gemv`] into a tensor of the caller, `[m, n]`. Where rows of `w` are not whole groups of 16 bytes, a dispatch more pads `x` as `w` is; for
-/// several tokens, one more lays `x` out. On a device, a token's products are the same bits alone and in company.
+/// [`dense_gemv`] into a tensor of the caller, `[m, n]`. Where rows of `w` are not whole groups of
+/// 16 bytes, a dispatch more pads `x` as `w` is; for several tokens, one more lays `x` out. On a
+/// device, a token's products are the same bits alone and in company.
 ///
 /// # Errors
 /// [`Error::Shape`] if `x`, `w` and `y` do not fit.
-pub fn dense_gemv_into<'y>(encoder: &mut Encoder, x: &Tensor<f32>, w: &DenseMatrix, y: impl Into<Out<'y, f32>>) -> Result<()> {
+pub fn dense_gemv_into<'y>(
+    encoder: &mut Encoder,
+    x: &Tensor<f32>,
+    w: &DenseMatrix,
+    y: impl Into<Out<'y, f32>>,
+) -> Result<()> {
     let (op, y) = ("dense_gemv", y.into());
     let (m, k) = x.shape().as_matrix();
     if k != w.columns() {
-        return Err(Error::Shape { op, what: "x", expected: format!("[m, {}]", w.columns()), found: x.shape() });
+        return Err(Error::Shape {
+            op,
+            what: "x",
+            expected: format!("[m, {}]", w.columns()),
+            found: x.shape(),
+        });
     }
     y.check(op, m, w.rows())?;
     let x = if k == w.padded() { x.clone() } else { pad_rows(encoder, x, w.padded())? };
@@ -110,11 +127,18 @@ pub fn dense_gemv_into<'y>(encoder: &mut Encoder, x: &Tensor<f32>, w: &DenseMatr
     let (tokens, blocks) = (m as u32, w.blocks() as u32);
     let (kernel, x) = match m {
         0..=1 => (&family[0], x),
-        _ if m < encoder.context().capabilities().choice(Choice::HeadEightTokens) => (&family[1], quads_by_place(encoder, &x, w.blocks())?),
+        _ if m < encoder.context().capabilities().choice(Choice::HeadEightTokens) => {
+            (&family[1], quads_by_place(encoder, &x, w.blocks())?)
+        }
         _ => (&family[2], quads_by_place(encoder, &x, w.blocks())?),
     };
     let params = Params { rows: w.rows() as u32, tokens, blocks, add: y.adds().into() };
-    encoder.dispatch(kernel, &params, &[&w.words, &w.scales, &x, y.tensor()], Extent::products([w.rows(), m, 1], w.columns()))
+    encoder.dispatch(
+        kernel,
+        &params,
+        &[&w.words, &w.scales, &x, y.tensor()],
+        Extent::products([w.rows(), m, 1], w.columns()),
+    )
 }
 
 /// The CPU twin, on all cores: equal but for the order of a float sum.

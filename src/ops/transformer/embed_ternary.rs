@@ -11,7 +11,9 @@ use crate::{
         source::Source,
     },
     params,
-    weights::ternary::{layout::CODES_PER_WORD, matrix::TernaryMatrix, packed::PackedTernary, scales::groups},
+    weights::ternary::{
+        layout::CODES_PER_WORD, matrix::TernaryMatrix, packed::PackedTernary, scales::groups,
+    },
     wgsl,
 };
 
@@ -20,19 +22,34 @@ params! { struct Params { tokens: u32, columns: u32, row_words: u32, groups: u32
 static EMBED_TERNARY: Kernel = Kernel::trusted(
     "embed_ternary",
     Params::FIELDS,
-    &[read("tokens", U32), read("table", U32), read("table_scale", F32), read_write("y", F32), read_write("runs", U32)],
-    &[Source::wgsl(wgsl!["shared/ids", "shared/flat", "shared/ternary", "transformer/embed_ternary"])],
+    &[
+        read("tokens", U32),
+        read("table", U32),
+        read("table_scale", F32),
+        read_write("y", F32),
+        read_write("runs", U32),
+    ],
+    &[Source::wgsl(wgsl![
+        "shared/ids",
+        "shared/flat",
+        "shared/ternary",
+        "transformer/embed_ternary"
+    ])],
 )
 .flat();
 
 pub(super) const KERNELS: &[&Kernel] = &[&EMBED_TERNARY];
 
-/// The rows of `table` `[vocab, k]` that `tokens` `[m]` name, as `[m, k]`: scale · code, which is exact. Ids beyond the vocabulary read its last row:
-/// whoever makes them on the host checks them.
+/// The rows of `table` `[vocab, k]` that `tokens` `[m]` name, as `[m, k]`: scale · code, which is
+/// exact. Ids beyond the vocabulary read its last row: whoever makes them on the host checks them.
 ///
 /// # Errors
 /// As [`embed_ternary_into`].
-pub fn embed_ternary(encoder: &mut Encoder, tokens: &Tensor<u32>, table: &TernaryMatrix) -> Result<Tensor<f32>> {
+pub fn embed_ternary(
+    encoder: &mut Encoder,
+    tokens: &Tensor<u32>,
+    table: &TernaryMatrix,
+) -> Result<Tensor<f32>> {
     let y = Tensor::uninit(encoder.context(), [tokens.len(), table.columns()])?;
     embed_ternary_into(encoder, tokens, table, &y)?;
     Ok(y)
@@ -41,7 +58,8 @@ pub fn embed_ternary(encoder: &mut Encoder, tokens: &Tensor<u32>, table: &Ternar
 /// [`embed_ternary`] into a tensor of the caller, `[m, k]`.
 ///
 /// # Errors
-/// [`Error::Shape`] if the output does not fit; [`Error::Invalid`] for an empty table and tokens to look up.
+/// [`Error::Shape`] if the output does not fit; [`Error::Invalid`] for an empty table and tokens to
+/// look up.
 pub fn embed_ternary_into<'y>(
     encoder: &mut Encoder,
     tokens: &Tensor<u32>,
@@ -52,8 +70,8 @@ pub fn embed_ternary_into<'y>(
     record(encoder, tokens, table, y.into(), &none, false)
 }
 
-/// [`embed_ternary_into`] for the next token of each of some sequences, which is counted in `runs`: see
-/// [`embed_next_into`](super::embed::embed_next_into).
+/// [`embed_ternary_into`] for the next token of each of some sequences, which is counted in `runs`:
+/// see [`embed_next_into`](super::embed::embed_next_into).
 ///
 /// # Errors
 /// As [`embed_ternary_into`]; [`Error::Invalid`] for runs of other tokens.
@@ -92,7 +110,12 @@ fn record(
         add: y.adds().into(),
         advance: advance.into(),
     };
-    encoder.dispatch(&EMBED_TERNARY, &params, &[tokens, &table.codes, &table.scales, y.tensor(), runs], [m * row_words, 1, 1])
+    encoder.dispatch(
+        &EMBED_TERNARY,
+        &params,
+        &[tokens, &table.codes, &table.scales, y.tensor(), runs],
+        [m * row_words, 1, 1],
+    )
 }
 
 /// The CPU twin: the same bits.
@@ -106,9 +129,14 @@ pub fn embed_ternary_cpu(tokens: &[u32], table: &PackedTernary) -> Result<Vec<f3
     for &token in tokens {
         let row = token as usize;
         if row >= table.rows() {
-            return Err(Error::Invalid { op: "embed_ternary", what: format!("token {token}; the vocabulary has {}", table.rows()) });
+            return Err(Error::Invalid {
+                op: "embed_ternary",
+                what: format!("token {token}; the vocabulary has {}", table.rows()),
+            });
         }
-        y.extend((0..table.columns()).map(|column| f32::from(table.value(row, column)) * scales[row * groups + column / size]));
+        y.extend((0..table.columns()).map(|column| {
+            f32::from(table.value(row, column)) * scales[row * groups + column / size]
+        }));
     }
     Ok(y)
 }

@@ -1,5 +1,6 @@
-//! Attention for training, without a matrix of scores: y = softmax(scale·q·kᵀ)·v, and the logarithm of each row's sum, from which
-//! [`flash_attention_backward`](super::flash_attention_backward()) computes the scores again. "FlashAttention-2", Dao 2023, arXiv:2307.08691.
+//! Attention for training, without a matrix of scores: y = softmax(scale·q·kᵀ)·v, and the logarithm
+//! of each row's sum, from which [`flash_attention_backward`](super::flash_attention_backward())
+//! computes the scores again. "FlashAttention-2", Dao 2023, arXiv:2307.08691.
 
 use crate::{
     element::{ElementType, Float},
@@ -25,18 +26,21 @@ use crate::{
 
 params! { struct Params { groups: u32, tokens: u32, dim: u32, sharing: u32, causal: u32, add: u32, scale: f32 } }
 
-/// Queries of a workgroup (keys, of the gradients for them), and keys (queries) that it looks at together.
+/// Queries of a workgroup (keys, of the gradients for them), and keys (queries) that it looks at
+/// together.
 const ROWS: usize = 64;
 const COLUMNS: usize = 32;
 /// Columns of an output that a thread adds up together; a workgroup makes twice as many.
 const WIDTH: usize = 64;
 /// Columns of two matrices, or rows of one, that are staged together.
 const DEPTH: usize = 16;
-/// From one of them to the next, and between the columns of a tile: one more than there are numbers, so that neighbours meet no bank twice.
+/// From one of them to the next, and between the columns of a tile: one more than there are
+/// numbers, so that neighbours meet no bank twice.
 const SLICE: usize = ROWS + COLUMNS + 1;
 const PITCH: usize = ROWS + 1;
 
-/// In Metal, the distances of rows of DEPTH, COLUMNS and WIDTH numbers: four more than they have, so that neighbours start in different banks.
+/// In Metal, the distances of rows of DEPTH, COLUMNS and WIDTH numbers: four more than they have,
+/// so that neighbours start in different banks.
 const METAL_SLICE: usize = DEPTH + 4;
 const METAL_PITCH: usize = COLUMNS + 4;
 const METAL_LINE: usize = WIDTH + 4;
@@ -78,7 +82,13 @@ pub(super) const fn tiled_msl(source: Source, more_words: usize) -> Source {
 static FLASH_ATTENTION: Kernel = Kernel::trusted(
     "flash_attention",
     Params::FIELDS,
-    &[read("q", Float("X")), read("k", Float("X")), read("v", Float("X")), read_write("y", Float("X")), read_write("lse", F32)],
+    &[
+        read("q", Float("X")),
+        read("k", Float("X")),
+        read("v", Float("X")),
+        read_write("y", Float("X")),
+        read_write("lse", F32),
+    ],
     &[
         tiled(
             Source::wgsl(wgsl![
@@ -139,7 +149,8 @@ impl FlashAttentionOptions {
     }
 }
 
-/// Queries, keys and values (`Qkv<&Tensor<T>>`), or something of each: their gradients (`Qkv<Tensor<T>>`), or where these go to (`Qkv<Out<T>>`).
+/// Queries, keys and values (`Qkv<&Tensor<T>>`), or something of each: their gradients
+/// (`Qkv<Tensor<T>>`), or where these go to (`Qkv<Out<T>>`).
 #[derive(Clone, Copy, Debug)]
 pub struct Qkv<T> {
     /// `[.., heads, tokens, head_dim]`
@@ -177,16 +188,30 @@ pub(super) struct Problem {
 
 impl Problem {
     pub fn of<T: ElementType>(op: &'static str, qkv: Qkv<&Tensor<T>>) -> Result<Self> {
-        let misfit = |what, expected: &str, found| Err(Error::Shape { op, what, expected: expected.to_owned(), found });
+        let misfit = |what, expected: &str, found| {
+            Err(Error::Shape { op, what, expected: expected.to_owned(), found })
+        };
         let (q, k) = (qkv.q.shape(), qkv.k.shape());
-        let (&[ref batch @ .., heads, tokens, dim], &[ref k_batch @ .., kv_heads, k_tokens, k_dim]) = (q.dims(), k.dims()) else {
-            return misfit("q or k", "[.., heads, tokens, head_dim]", if q.rank() < 3 { q } else { k });
+        let (&[ref batch @ .., heads, tokens, dim], &[ref k_batch @ .., kv_heads, k_tokens, k_dim]) =
+            (q.dims(), k.dims())
+        else {
+            return misfit(
+                "q or k",
+                "[.., heads, tokens, head_dim]",
+                if q.rank() < 3 { q } else { k },
+            );
         };
         if dim == 0 || dim > FLASH_ATTENTION_MAX_DIM {
             return misfit("q", &format!("a head_dim of 1 to {FLASH_ATTENTION_MAX_DIM}"), q);
         }
-        if (batch, tokens, dim) != (k_batch, k_tokens, k_dim) || heads.checked_rem(kv_heads) != Some(0) {
-            return misfit("k", &format!("the shape of q, {q}, with as many heads or a divisor of them"), k);
+        if (batch, tokens, dim) != (k_batch, k_tokens, k_dim)
+            || heads.checked_rem(kv_heads) != Some(0)
+        {
+            return misfit(
+                "k",
+                &format!("the shape of q, {q}, with as many heads or a divisor of them"),
+                k,
+            );
         }
         if qkv.v.shape() != k {
             return misfit("v", &k.to_string(), qkv.v.shape());
@@ -211,9 +236,11 @@ impl Problem {
     }
 }
 
-/// softmax(scale·q·kᵀ)·v of every head, with the logarithm of each row's sum. Each head of `k` and `v` is shared by `heads / kv_heads` of `q`, in
-/// order (grouped-query attention). Memory for the results is all that it takes: scores exist in tiles. Sums are in `f32`, in an order that follows
-/// from the shape, so a device gives the same bits every time. A score that is not finite gives numbers that nobody promises.
+/// softmax(scale·q·kᵀ)·v of every head, with the logarithm of each row's sum. Each head of `k` and
+/// `v` is shared by `heads / kv_heads` of `q`, in order (grouped-query attention). Memory for the
+/// results is all that it takes: scores exist in tiles. Sums are in `f32`, in an order that follows
+/// from the shape, so a device gives the same bits every time. A score that is not finite gives
+/// numbers that nobody promises.
 ///
 /// ```no_run
 /// # use bitnet_wgpu::{Encoder, Result, Tensor, transformer::{self, FlashAttentionOptions, Qkv}};
@@ -234,7 +261,10 @@ pub fn flash_attention<T: Float>(
 ) -> Result<Attended<Tensor<T>, Tensor<f32>>> {
     let shape = qkv.q.shape();
     Problem::of("flash_attention", qkv)?;
-    let made = Attended { y: Tensor::uninit(encoder.context(), shape)?, lse: Tensor::uninit(encoder.context(), shape.without_last())? };
+    let made = Attended {
+        y: Tensor::uninit(encoder.context(), shape)?,
+        lse: Tensor::uninit(encoder.context(), shape.without_last())?,
+    };
     flash_attention_into(encoder, qkv, options, Attended { y: Out::set(&made.y), lse: &made.lse })?;
     Ok(made)
 }
@@ -242,8 +272,9 @@ pub fn flash_attention<T: Float>(
 /// [`flash_attention`] into tensors of the caller; `lse` is overwritten.
 ///
 /// # Errors
-/// [`Error::Shape`] unless `q` is `[.., heads, tokens, head_dim]` with a `head_dim` of 1 to [`FLASH_ATTENTION_MAX_DIM`], `k` and `v` are
-/// `[.., kv_heads, tokens, head_dim]` where `kv_heads` divides `heads`, and the outputs fit.
+/// [`Error::Shape`] unless `q` is `[.., heads, tokens, head_dim]` with a `head_dim` of 1 to
+/// [`FLASH_ATTENTION_MAX_DIM`], `k` and `v` are `[.., kv_heads, tokens, head_dim]` where `kv_heads`
+/// divides `heads`, and the outputs fit.
 pub fn flash_attention_into<T: Float>(
     encoder: &mut Encoder,
     qkv: Qkv<&Tensor<T>>,
@@ -264,7 +295,12 @@ pub fn flash_attention_into<T: Float>(
         add: y.adds().into(),
         scale: options.scale_for(problem.dim),
     };
-    encoder.dispatch(&FLASH_ATTENTION, &params, &[qkv.q, qkv.k, qkv.v, y.tensor(), lse], problem.extent(groups, 2))
+    encoder.dispatch(
+        &FLASH_ATTENTION,
+        &params,
+        &[qkv.q, qkv.k, qkv.v, y.tensor(), lse],
+        problem.extent(groups, 2),
+    )
 }
 
 /// Are they matrices of `dim` columns, and of one size? Gives their rows.
@@ -276,16 +312,23 @@ pub(super) fn rows_cpu(dim: usize, matrices: &[&[f32]]) -> Result<usize> {
     }
 }
 
-/// The CPU twin of [`flash_attention`], of one head: `[tokens, dim]` each, and `lse` `[tokens]`. As close as sums in `f32` are, in another order.
+/// The CPU twin of [`flash_attention`], of one head: `[tokens, dim]` each, and `lse` `[tokens]`. As
+/// close as sums in `f32` are, in another order.
 ///
 /// # Errors
 /// [`Error::Length`] if they are not of one size, or not whole rows.
-pub fn flash_attention_cpu(qkv: Qkv<&[f32]>, dim: usize, options: FlashAttentionOptions) -> Result<Attended<Vec<f32>, Vec<f32>>> {
+pub fn flash_attention_cpu(
+    qkv: Qkv<&[f32]>,
+    dim: usize,
+    options: FlashAttentionOptions,
+) -> Result<Attended<Vec<f32>, Vec<f32>>> {
     let tokens = rows_cpu(dim, &[qkv.q, qkv.k, qkv.v])?;
-    let (scale, mut y, mut lse) = (options.scale_for(dim), vec![0f32; tokens * dim], Vec::with_capacity(tokens));
+    let (scale, mut y, mut lse) =
+        (options.scale_for(dim), vec![0f32; tokens * dim], Vec::with_capacity(tokens));
     for (i, (q, y)) in qkv.q.chunks_exact(dim).zip(y.chunks_exact_mut(dim)).enumerate() {
         let seen = if options.causal { i + 1 } else { tokens };
-        let scores: Vec<f32> = qkv.k.chunks_exact(dim).take(seen).map(|k| dot(q, k) * scale).collect();
+        let scores: Vec<f32> =
+            qkv.k.chunks_exact(dim).take(seen).map(|k| dot(q, k) * scale).collect();
         let largest = scores.iter().copied().fold(f32::MIN, f32::max);
         let mut total = 0f32;
         for (score, v) in scores.iter().zip(qkv.v.chunks_exact(dim)) {

@@ -1,5 +1,7 @@
-//! The gradients of [`flash_attention`](super::flash_attention()): with P = e^(scale·q·kᵀ - lse) and delta = Σ y·dy of a row, dv = Pᵀ·dy,
-//! dS = P∘(dy·vᵀ - delta), dq = scale·dS·k, dk = scale·dSᵀ·q. Each output has a workgroup that adds it up, in a fixed order: there are no atomics.
+//! The gradients of [`flash_attention`](super::flash_attention()): with P = e^(scale·q·kᵀ - lse)
+//! and delta = Σ y·dy of a row, dv = Pᵀ·dy, dS = P∘(dy·vᵀ - delta), dq = scale·dS·k, dk =
+//! scale·dSᵀ·q. Each output has a workgroup that adds it up, in a fixed order: there are no
+//! atomics.
 
 use super::{
     attention::dot,
@@ -34,10 +36,24 @@ static DELTA: Kernel = Kernel::trusted(
     &[read("y", Float("X")), read("dy", Float("X")), read_write("delta", F32)],
     &[
         by_rows(
-            Source::wgsl(wgsl!["shared/ids", "shared/flat", "frames/reduce_sum", "shared/lanes", "transformer/flash_attention_delta"]),
+            Source::wgsl(wgsl![
+                "shared/ids",
+                "shared/flat",
+                "frames/reduce_sum",
+                "shared/lanes",
+                "transformer/flash_attention_delta"
+            ]),
             1,
         ),
-        by_rows(Source::msl(msl!["shared/prelude", "frames/reduce_sum", "shared/lanes", "transformer/flash_attention_delta"]), 1),
+        by_rows(
+            Source::msl(msl![
+                "shared/prelude",
+                "frames/reduce_sum",
+                "shared/lanes",
+                "transformer/flash_attention_delta"
+            ]),
+            1,
+        ),
     ],
 )
 .flat();
@@ -66,7 +82,12 @@ static DQ: Kernel = Kernel::trusted(
             0,
         ),
         tiled_msl(
-            Source::msl(msl!["shared/prelude", "shared/exp", "transformer/flash_attention_tiles", "transformer/flash_attention_dq"]),
+            Source::msl(msl![
+                "shared/prelude",
+                "shared/exp",
+                "transformer/flash_attention_tiles",
+                "transformer/flash_attention_dq"
+            ]),
             0,
         ),
     ],
@@ -98,7 +119,12 @@ static DKDV: Kernel = Kernel::trusted(
             0,
         ),
         tiled_msl(
-            Source::msl(msl!["shared/prelude", "shared/exp", "transformer/flash_attention_tiles", "transformer/flash_attention_dkdv"]),
+            Source::msl(msl![
+                "shared/prelude",
+                "shared/exp",
+                "transformer/flash_attention_tiles",
+                "transformer/flash_attention_dkdv"
+            ]),
             0,
         ),
     ],
@@ -107,8 +133,9 @@ static DKDV: Kernel = Kernel::trusted(
 
 pub(super) const KERNELS: &[&Kernel] = &[&DELTA, &DQ, &DKDV];
 
-/// The gradients of [`flash_attention`](super::flash_attention()), which gave `attended` with the same options, where `dy` is that of its `y`. Where
-/// heads share keys and values, their gradients are added, in the order of the heads. Beside the results it takes 4 bytes a row.
+/// The gradients of [`flash_attention`](super::flash_attention()), which gave `attended` with the
+/// same options, where `dy` is that of its `y`. Where heads share keys and values, their gradients
+/// are added, in the order of the heads. Beside the results it takes 4 bytes a row.
 ///
 /// # Errors
 /// As [`flash_attention_backward_into`].
@@ -129,7 +156,8 @@ pub fn flash_attention_backward<T: Float>(
 /// [`flash_attention_backward`] into tensors of the caller.
 ///
 /// # Errors
-/// As [`flash_attention_into`](super::flash_attention_into); [`Error::Shape`] if `y`, `lse`, `dy` or a gradient does not fit.
+/// As [`flash_attention_into`](super::flash_attention_into); [`Error::Shape`] if `y`, `lse`, `dy`
+/// or a gradient does not fit.
 pub fn flash_attention_backward_into<T: Float>(
     encoder: &mut Encoder,
     qkv: Qkv<&Tensor<T>>,
@@ -142,7 +170,9 @@ pub fn flash_attention_backward_into<T: Float>(
     let problem = Problem::of(op, qkv)?;
     let (Qkv { q, k, v }, Attended { y, lse }, shape) = (qkv, attended, qkv.q.shape());
     let by_rows = shape.without_last();
-    for (what, expected, found) in [("y", shape, y.shape()), ("lse", by_rows, lse.shape()), ("dy", shape, dy.shape())] {
+    for (what, expected, found) in
+        [("y", shape, y.shape()), ("lse", by_rows, lse.shape()), ("dy", shape, dy.shape())]
+    {
         if found != expected {
             return Err(Error::Shape { op, what, expected: expected.to_string(), found });
         }
@@ -154,23 +184,45 @@ pub fn flash_attention_backward_into<T: Float>(
     encoder.whole(|encoder| {
         let (rows, columns) = shape.as_matrix();
         let delta = &Tensor::<f32>::uninit(encoder.context(), by_rows)?;
-        let params = DeltaParams { rows: rows as u32, columns: columns as u32, lanes: lanes(columns) as u32 };
+        let params = DeltaParams {
+            rows: rows as u32,
+            columns: columns as u32,
+            lanes: lanes(columns) as u32,
+        };
         encoder.dispatch(&DELTA, &params, &[y, dy, delta], rows_extent(rows, columns))?;
 
-        let (tokens, dim, sharing) = (problem.tokens as u32, problem.dim as u32, problem.sharing() as u32);
-        let (causal, scale, groups) = (options.causal.into(), options.scale_for(problem.dim), problem.groups(problem.heads));
-        let params = QueryParams { groups: groups as u32, tokens, dim, sharing, causal, add: gradients.q.adds().into(), scale };
-        encoder.dispatch(&DQ, &params, &[q, k, v, dy, lse, delta, gradients.q.tensor()], problem.extent(groups, 3))?;
+        let (tokens, dim, sharing) =
+            (problem.tokens as u32, problem.dim as u32, problem.sharing() as u32);
+        let (causal, scale, groups) =
+            (options.causal.into(), options.scale_for(problem.dim), problem.groups(problem.heads));
+        let params = QueryParams {
+            groups: groups as u32,
+            tokens,
+            dim,
+            sharing,
+            causal,
+            add: gradients.q.adds().into(),
+            scale,
+        };
+        encoder.dispatch(
+            &DQ,
+            &params,
+            &[q, k, v, dy, lse, delta, gradients.q.tensor()],
+            problem.extent(groups, 3),
+        )?;
 
         let groups = problem.groups(problem.kv_heads);
         let (add_k, add_v) = (gradients.k.adds().into(), gradients.v.adds().into());
-        let params = KeyParams { groups: groups as u32, tokens, dim, sharing, causal, add_k, add_v, scale };
-        let bindings: [&dyn Bind; 8] = [q, k, v, dy, lse, delta, gradients.k.tensor(), gradients.v.tensor()];
+        let params =
+            KeyParams { groups: groups as u32, tokens, dim, sharing, causal, add_k, add_v, scale };
+        let bindings: [&dyn Bind; 8] =
+            [q, k, v, dy, lse, delta, gradients.k.tensor(), gradients.v.tensor()];
         encoder.dispatch(&DKDV, &params, &bindings, problem.extent(groups, 4 * problem.sharing()))
     })
 }
 
-/// The CPU twin of [`flash_attention_backward`], of one head: `[tokens, dim]` each. Where heads share keys, the gradients for these are to be added.
+/// The CPU twin of [`flash_attention_backward`], of one head: `[tokens, dim]` each. Where heads
+/// share keys, the gradients for these are to be added.
 ///
 /// # Errors
 /// [`Error::Length`] if they are not of one size, or not whole rows.
@@ -189,7 +241,9 @@ pub fn flash_attention_backward_cpu(
     let (scale, mut made) = (options.scale_for(dim), [(); 3].map(|()| vec![0f32; tokens * dim]));
     let [dq, dk, dv] = &mut made;
     let at = |i: usize| i * dim..(i + 1) * dim;
-    let add = |to: &mut [f32], factor: f32, from: &[f32]| to.iter_mut().zip(from).for_each(|(to, from)| *to += factor * from);
+    let add = |to: &mut [f32], factor: f32, from: &[f32]| {
+        to.iter_mut().zip(from).for_each(|(to, from)| *to += factor * from)
+    };
     for i in 0..tokens {
         let delta = dot(&y[at(i)], &dy[at(i)]);
         for j in 0..if options.causal { i + 1 } else { tokens } {

@@ -1,8 +1,9 @@
-//! What a transformer needs beside its linear layers: embedding, norm, rotary positions with a key-value cache, attention, the head, and the
-//! choice of a token.
+//! What a transformer needs beside its linear layers: embedding, norm, rotary positions with a
+//! key-value cache, attention, the head, and the choice of a token.
 //!
-//! Formulas are those of transformers' `BitNetForCausalLM`, `LlamaForCausalLM`, `Qwen3ForCausalLM` and `Gemma3ForCausalLM`: RMSNorm (Zhang and Sennrich, arXiv 1910.07467), rotary
-//! positions (Su et al., 2104.09864) in the halves convention, grouped-query attention (Ainslie et al., 2305.13245).
+//! Formulas are those of transformers' `BitNetForCausalLM`, `LlamaForCausalLM`, `Qwen3ForCausalLM`
+//! and `Gemma3ForCausalLM`: RMSNorm (Zhang and Sennrich, arXiv 1910.07467), rotary positions (Su et
+//! al., 2104.09864) in the halves convention, grouped-query attention (Ainslie et al., 2305.13245).
 
 pub(crate) mod attention;
 pub(crate) mod attention_units;

@@ -1,4 +1,5 @@
-//! Biases and penalties: logits of the next token are changed by which tokens a sequence has. Repetition: Keskar et al. 2019, "CTRL", arXiv 1909.05858.
+//! Biases and penalties: logits of the next token are changed by which tokens a sequence has.
+//! Repetition: Keskar et al. 2019, "CTRL", arXiv 1909.05858.
 
 use super::cache::NewTokens;
 use crate::{
@@ -38,7 +39,8 @@ const OP: &str = "penalize";
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Penalties {
-    /// Divides logits where they are positive (it multiplies with the rounded 1 / repetition), and multiplies the others; 1 changes nothing.
+    /// Divides logits where they are positive (it multiplies with the rounded 1 / repetition), and
+    /// multiplies the others; 1 changes nothing.
     pub repetition: f32,
     /// Subtracted for tokens that were generated.
     pub presence: f32,
@@ -65,9 +67,14 @@ impl Penalties {
     pub fn check(&self) -> Result<()> {
         let invalid = |what| Err(Error::Invalid { op: OP, what });
         if !(self.repetition.is_finite() && self.repetition > 0.0) {
-            return invalid(format!("repetition_penalty is {}; it must be finite and positive", self.repetition));
+            return invalid(format!(
+                "repetition_penalty is {}; it must be finite and positive",
+                self.repetition
+            ));
         }
-        for (name, penalty) in [("presence_penalty", self.presence), ("frequency_penalty", self.frequency)] {
+        for (name, penalty) in
+            [("presence_penalty", self.presence), ("frequency_penalty", self.frequency)]
+        {
             if !penalty.is_finite() {
                 return invalid(format!("{name} is {penalty}; it must be finite"));
             }
@@ -91,10 +98,14 @@ impl Penalties {
     /// The numbers of [`Penalties::upload`].
     pub(crate) fn words(sequences: &[Self]) -> Result<Vec<f32>> {
         sequences.iter().try_for_each(Self::check)?;
-        Ok(sequences.iter().flat_map(|own| [own.repetition, own.inverse(), own.presence, own.frequency]).collect())
+        Ok(sequences
+            .iter()
+            .flat_map(|own| [own.repetition, own.inverse(), own.presence, own.frequency])
+            .collect())
     }
 
-    /// The logit of a token that was generated so many times; [`Penalties::SEEN`] as in [`penalize`].
+    /// The logit of a token that was generated so many times; [`Penalties::SEEN`] as in
+    /// [`penalize`].
     pub(crate) fn apply(&self, logit: f32, count: u32) -> f32 {
         if count == 0 {
             return logit;
@@ -107,13 +118,16 @@ impl Penalties {
     }
 }
 
-/// Changes `logits` `[rows, vocab]`, those after the last token of each run, in place. `biases` `[sequences, vocab]`, or one for all `[1, vocab]`, are added
-/// where they are not 0; then come the penalties, those of [`Penalties::upload`]. `counts` `[sequences, vocab]` says how often each token was generated, plus
-/// [`Penalties::SEEN`] for tokens of the prompt; of `tokens` `[rows · run]`, the new ones, the count of each run's last is raised first. So a step that is run
-/// again and again keeps its counts by itself. Each sum and product is rounded, as on the CPU.
+/// Changes `logits` `[rows, vocab]`, those after the last token of each run, in place. `biases`
+/// `[sequences, vocab]`, or one for all `[1, vocab]`, are added where they are not 0; then come the
+/// penalties, those of [`Penalties::upload`]. `counts` `[sequences, vocab]` says how often each
+/// token was generated, plus [`Penalties::SEEN`] for tokens of the prompt; of `tokens`
+/// `[rows · run]`, the new ones, the count of each run's last is raised first. So a step that is
+/// run again and again keeps its counts by itself. Each sum and product is rounded, as on the CPU.
 ///
 /// # Errors
-/// [`Error::Invalid`] for rows that are not those of the runs; [`Error::Shape`] for tensors that do not fit.
+/// [`Error::Invalid`] for rows that are not those of the runs; [`Error::Shape`] for tensors that do
+/// not fit.
 pub fn penalize(
     encoder: &mut Encoder,
     logits: &Tensor<f32>,
@@ -126,7 +140,10 @@ pub fn penalize(
     let (rows, vocab) = logits.shape().as_matrix();
     let all = rows.saturating_mul(new.run);
     if new.check(OP, all)? != rows {
-        return Err(Error::Invalid { op: OP, what: format!("{rows} rows; one comes after each run of {} tokens", new.run) });
+        return Err(Error::Invalid {
+            op: OP,
+            what: format!("{rows} rows; one comes after each run of {} tokens", new.run),
+        });
     }
     let sequences = counts.shape().dims().first().copied().unwrap_or(0);
     if sequences == 0 && rows > 0 {
@@ -145,19 +162,32 @@ pub fn penalize(
         }
     }
     let biased = if shared { 1 } else { sequences as u32 };
-    let (length, vocab, sequences, run) = (logits.len() as u32, vocab as u32, sequences as u32, new.run as u32);
+    let (length, vocab, sequences, run) =
+        (logits.len() as u32, vocab as u32, sequences as u32, new.run as u32);
     let params = Params { length, vocab, sequences, biases: biased, run, zero: 0 };
-    encoder.dispatch(&PENALIZE, &params, &[tokens, new.runs, penalties, biases, counts, logits], [logits.len(), 1, 1])
+    encoder.dispatch(
+        &PENALIZE,
+        &params,
+        &[tokens, new.runs, penalties, biases, counts, logits],
+        [logits.len(), 1, 1],
+    )
 }
 
 /// The CPU twin for one sequence: the same bits, but of numbers that are too small to be normal.
 ///
 /// # Errors
 /// [`Error::Invalid`] for penalties out of range, or lengths that differ.
-pub fn penalize_cpu(logits: &mut [f32], token: u32, counts: &mut [u32], bias: &[f32], penalties: &Penalties) -> Result<()> {
+pub fn penalize_cpu(
+    logits: &mut [f32],
+    token: u32,
+    counts: &mut [u32],
+    bias: &[f32],
+    penalties: &Penalties,
+) -> Result<()> {
     penalties.check()?;
     if counts.len() != logits.len() || bias.len() != logits.len() {
-        let what = format!("{} logits, {} counts, a bias of {}", logits.len(), counts.len(), bias.len());
+        let what =
+            format!("{} logits, {} counts, a bias of {}", logits.len(), counts.len(), bias.len());
         return Err(Error::Invalid { op: OP, what });
     }
     if let Some(count) = counts.get_mut(token as usize) {

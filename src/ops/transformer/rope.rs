@@ -18,7 +18,13 @@ params! { struct Params { tokens: u32, run: u32, sequences: u32, heads: u32, kv_
 static ROPE: Kernel = Kernel::trusted(
     "rope",
     Params::FIELDS,
-    &[read("runs", U32), read("angles", F32), read_write("qkv", F32), read_write("keys", Float("C")), read_write("values", Float("C"))],
+    &[
+        read("runs", U32),
+        read("angles", F32),
+        read_write("qkv", F32),
+        read_write("keys", Float("C")),
+        read_write("values", Float("C")),
+    ],
     &[
         Source::wgsl(wgsl!["shared/ids", "shared/flat", "transformer/turned", "transformer/rope"]),
         Source::msl(msl!["shared/prelude", "transformer/turned", "transformer/rope"]),
@@ -28,19 +34,28 @@ static ROPE: Kernel = Kernel::trusted(
 
 pub(super) const KERNELS: &[&Kernel] = &[&ROPE];
 
-/// cos and sin of position · frequency, `[capacity, frequencies, 2]`, computed as PyTorch does: the angle in `f32`. GPUs are not trusted with the
-/// sine of a large angle.
+/// cos and sin of position · frequency, `[capacity, frequencies, 2]`, computed as PyTorch does: the
+/// angle in `f32`. GPUs are not trusted with the sine of a large angle.
 pub fn rope_angles(frequencies: &[f32], capacity: usize) -> Vec<f32> {
-    let angle = |position: usize| frequencies.iter().map(move |frequency| position as f32 * frequency);
+    let angle =
+        |position: usize| frequencies.iter().map(move |frequency| position as f32 * frequency);
     (0..capacity).flat_map(angle).flat_map(|angle| [angle.cos(), angle.sin()]).collect()
 }
 
-/// Rotates the queries in `qkv` `[m, (heads + 2·kv_heads)·D]` where they are, and puts its keys, rotated, and its values into `cache`. What is beyond
-/// the cache's capacity is dropped, so callers check their room. `angles` are [`rope_angles`] for the cache's capacity.
+/// Rotates the queries in `qkv` `[m, (heads + 2·kv_heads)·D]` where they are, and puts its keys,
+/// rotated, and its values into `cache`. What is beyond the cache's capacity is dropped, so callers
+/// check their room. `angles` are [`rope_angles`] for the cache's capacity.
 ///
 /// # Errors
-/// [`Error::Shape`] if the tensors do not fit the cache; [`Error::Invalid`] if `m` is not equal runs, or there are more than the cache has sequences.
-pub fn rope(encoder: &mut Encoder, qkv: &Tensor<f32>, new: &NewTokens<'_>, angles: &Tensor<f32>, cache: &KvCache) -> Result<()> {
+/// [`Error::Shape`] if the tensors do not fit the cache; [`Error::Invalid`] if `m` is not equal
+/// runs, or there are more than the cache has sequences.
+pub fn rope(
+    encoder: &mut Encoder,
+    qkv: &Tensor<f32>,
+    new: &NewTokens<'_>,
+    angles: &Tensor<f32>,
+    cache: &KvCache,
+) -> Result<()> {
     let op = "rope";
     let (tokens, shape) = (qkv.shape().as_matrix().0, cache.shape);
     cache.check_rows(op, qkv, new)?;
@@ -54,7 +69,12 @@ pub fn rope(encoder: &mut Encoder, qkv: &Tensor<f32>, new: &NewTokens<'_>, angle
         head_dim: shape.head_dim as u32,
         capacity: cache.capacity as u32,
     };
-    encoder.dispatch(&ROPE, &params, &[new.runs, angles, qkv, &cache.keys, &cache.values], [tokens * shape.row() / 2, 1, 1])
+    encoder.dispatch(
+        &ROPE,
+        &params,
+        &[new.runs, angles, qkv, &cache.keys, &cache.values],
+        [tokens * shape.row() / 2, 1, 1],
+    )
 }
 
 impl KvCache {
@@ -68,10 +88,20 @@ impl KvCache {
     }
 
     /// Is `qkv` as many runs of tokens as there are sequences for?
-    pub(super) fn check_rows(&self, op: &'static str, qkv: &Tensor<f32>, new: &NewTokens<'_>) -> Result<()> {
+    pub(super) fn check_rows(
+        &self,
+        op: &'static str,
+        qkv: &Tensor<f32>,
+        new: &NewTokens<'_>,
+    ) -> Result<()> {
         let tokens = qkv.shape().as_matrix().0;
         if qkv.shape().as_matrix().1 != self.shape.row() {
-            return Err(Error::Shape { op, what: "qkv", expected: format!("[m, {}]", self.shape.row()), found: qkv.shape() });
+            return Err(Error::Shape {
+                op,
+                what: "qkv",
+                expected: format!("[m, {}]", self.shape.row()),
+                found: qkv.shape(),
+            });
         }
         let runs = new.check(op, tokens)?;
         if runs > self.sequences {
@@ -85,12 +115,16 @@ impl KvCache {
 /// The CPU twin, for one sequence: appends to `cache`.
 ///
 /// # Errors
-/// [`Error::Length`] if `qkv` is not whole rows; [`Error::Invalid`] if `angles` end before the last position.
+/// [`Error::Length`] if `qkv` is not whole rows; [`Error::Invalid`] if `angles` end before the last
+/// position.
 pub fn rope_cpu(qkv: &mut [f32], angles: &[f32], cache: &mut HostKvCache) -> Result<()> {
     let (shape, past) = (cache.shape, cache.len());
     let dim = shape.head_dim;
     if !qkv.len().is_multiple_of(shape.row()) {
-        return Err(Error::Length { shape: [qkv.len() / shape.row(), shape.row()].into(), found: qkv.len() });
+        return Err(Error::Length {
+            shape: [qkv.len() / shape.row(), shape.row()].into(),
+            found: qkv.len(),
+        });
     }
     let room = angles.len() / dim;
     if past + qkv.len() / shape.row() > room {

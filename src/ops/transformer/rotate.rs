@@ -25,12 +25,19 @@ static ROTATE: Kernel = Kernel::trusted(
 
 pub(super) const KERNELS: &[&Kernel] = &[&ROTATE];
 
-/// Rotates the heads of `x` `[.., tokens, heads, head_dim]`, in halves as [`rope`](super::rope()) does; token t of each batch has position `start` + t.
-/// `angles` are [`rope_angles`](super::rope_angles), `[positions, head_dim / 2, 2]`.
+/// Rotates the heads of `x` `[.., tokens, heads, head_dim]`, in halves as [`rope`](super::rope())
+/// does; token t of each batch has position `start` + t. `angles` are
+/// [`rope_angles`](super::rope_angles), `[positions, head_dim / 2, 2]`.
 ///
 /// # Errors
-/// [`Error::Shape`] for fewer than three dimensions, an odd `head_dim`, or angles that end before the last position or have another width.
-pub fn rotate<T: Float>(encoder: &mut Encoder, x: &Tensor<T>, angles: &Tensor<f32>, start: usize) -> Result<Tensor<T>> {
+/// [`Error::Shape`] for fewer than three dimensions, an odd `head_dim`, or angles that end before
+/// the last position or have another width.
+pub fn rotate<T: Float>(
+    encoder: &mut Encoder,
+    x: &Tensor<T>,
+    angles: &Tensor<f32>,
+    start: usize,
+) -> Result<Tensor<T>> {
     record(encoder, x, angles, start, 1.0)
 }
 
@@ -38,12 +45,24 @@ pub fn rotate<T: Float>(encoder: &mut Encoder, x: &Tensor<T>, angles: &Tensor<f3
 ///
 /// # Errors
 /// As [`rotate`].
-pub fn rotate_backward<T: Float>(encoder: &mut Encoder, dy: &Tensor<T>, angles: &Tensor<f32>, start: usize) -> Result<Tensor<T>> {
+pub fn rotate_backward<T: Float>(
+    encoder: &mut Encoder,
+    dy: &Tensor<T>,
+    angles: &Tensor<f32>,
+    start: usize,
+) -> Result<Tensor<T>> {
     record(encoder, dy, angles, start, -1.0)
 }
 
-fn record<T: Float>(encoder: &mut Encoder, x: &Tensor<T>, angles: &Tensor<f32>, start: usize, direction: f32) -> Result<Tensor<T>> {
-    let misfit = |what, expected: String, found| Error::Shape { op: "rotate", what, expected, found };
+fn record<T: Float>(
+    encoder: &mut Encoder,
+    x: &Tensor<T>,
+    angles: &Tensor<f32>,
+    start: usize,
+    direction: f32,
+) -> Result<Tensor<T>> {
+    let misfit =
+        |what, expected: String, found| Error::Shape { op: "rotate", what, expected, found };
     let &[.., tokens, heads, dim] = x.shape().dims() else {
         return Err(misfit("x", "[.., tokens, heads, head_dim]".into(), x.shape()));
     };
@@ -53,16 +72,29 @@ fn record<T: Float>(encoder: &mut Encoder, x: &Tensor<T>, angles: &Tensor<f32>, 
     let positions = start.saturating_add(tokens);
     match *angles.shape().dims() {
         [room, half, 2] if room >= positions && 2 * half == dim => {}
-        _ => return Err(misfit("angles", format!("[≥ {positions}, {}, 2]", dim / 2), angles.shape())),
+        _ => {
+            return Err(misfit(
+                "angles",
+                format!("[≥ {positions}, {}, 2]", dim / 2),
+                angles.shape(),
+            ));
+        }
     }
     let (y, pairs) = (Tensor::uninit(encoder.context(), x.shape())?, x.len() / 2);
-    let params =
-        Params { pairs: pairs as u32, tokens: tokens as u32, heads: heads as u32, half: dim as u32 / 2, start: start as u32, direction };
+    let params = Params {
+        pairs: pairs as u32,
+        tokens: tokens as u32,
+        heads: heads as u32,
+        half: dim as u32 / 2,
+        start: start as u32,
+        direction,
+    };
     encoder.dispatch(&ROTATE, &params, &[x, angles, &y], [pairs, 1, 1])?;
     Ok(y)
 }
 
-/// The CPU twin of [`rotate`], of one head at a position: in place. For the way back, `direction` is -1, else 1.
+/// The CPU twin of [`rotate`], of one head at a position: in place. For the way back, `direction`
+/// is -1, else 1.
 pub fn rotate_cpu(head: &mut [f32], angles: &[f32], position: usize, direction: f32) {
     let turns = &angles[position * head.len()..][..head.len()];
     let (low, high) = head.split_at_mut(turns.len() / 2);

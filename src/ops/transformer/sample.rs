@@ -1,5 +1,6 @@
-//! The next token of every sequence, drawn from its logits: top-k (Fan, Lewis, Dauphin 2018, arXiv 1805.04833), top-p (Holtzman et al. 2019,
-//! 1904.09751), min-p (Nguyen et al. 2024, 2407.01082), and the Gumbel-max trick, in integers.
+//! The next token of every sequence, drawn from its logits: top-k (Fan, Lewis, Dauphin 2018, arXiv
+//! 1805.04833), top-p (Holtzman et al. 2019, 1904.09751), min-p (Nguyen et al. 2024, 2407.01082),
+//! and the Gumbel-max trick, in integers.
 
 use super::{
     cache::NewTokens,
@@ -36,7 +37,10 @@ const TURNS: usize = 4;
 const CHUNK: usize = THREADS * TURNS;
 
 const fn rows(parts: &'static [Part], extent: u32) -> Source {
-    Source::wgsl(parts).workgroup_size([THREADS as u32, 1, 1]).tile([extent, 1, 1]).constants(&[("TURNS", TURNS as u32)])
+    Source::wgsl(parts)
+        .workgroup_size([THREADS as u32, 1, 1])
+        .tile([extent, 1, 1])
+        .constants(&[("TURNS", TURNS as u32)])
 }
 
 macro_rules! chunk {
@@ -57,8 +61,16 @@ static SAMPLE_LARGEST: Kernel = Kernel::trusted(
 static SAMPLE_COUNT: Kernel = Kernel::trusted(
     "sample_count",
     Params::FIELDS,
-    &[read("logits", F32), read("largest", U32), read_write("bins", U32), read_write("path", U32), read("draws", U32), read("runs", U32)],
-    &[chunk!("transformer/sample_draws", "transformer/sample_path", "transformer/sample_count").workgroup_bytes(5136)],
+    &[
+        read("logits", F32),
+        read("largest", U32),
+        read_write("bins", U32),
+        read_write("path", U32),
+        read("draws", U32),
+        read("runs", U32),
+    ],
+    &[chunk!("transformer/sample_draws", "transformer/sample_path", "transformer/sample_count")
+        .workgroup_bytes(5136)],
 );
 static SAMPLE_TIES: Kernel = Kernel::trusted(
     "sample_ties",
@@ -72,7 +84,8 @@ static SAMPLE_TIES: Kernel = Kernel::trusted(
         read("draws", U32),
         read("runs", U32),
     ],
-    &[chunk!("transformer/sample_draws", "transformer/sample_path", "transformer/sample_ties").workgroup_bytes(3088)],
+    &[chunk!("transformer/sample_draws", "transformer/sample_path", "transformer/sample_ties")
+        .workgroup_bytes(3088)],
 );
 static SAMPLE_DRAW: Kernel = Kernel::trusted(
     "sample_draw",
@@ -92,16 +105,21 @@ static SAMPLE_MERGE: Kernel = Kernel::trusted(
     "sample_merge",
     Params::FIELDS,
     &[read("largest", U32), read("best", U32), read_write("chosen", U32)],
-    &[rows(wgsl![REDUCE, "shared/order", "transformer/sample_row", "transformer/sample_merge"], 1).workgroup_bytes(1024)],
+    &[rows(wgsl![REDUCE, "shared/order", "transformer/sample_row", "transformer/sample_merge"], 1)
+        .workgroup_bytes(1024)],
 );
 
-pub(super) const KERNELS: &[&Kernel] = &[&SAMPLE_LARGEST, &SAMPLE_COUNT, &SAMPLE_TIES, &SAMPLE_DRAW, &SAMPLE_MERGE];
+pub(super) const KERNELS: &[&Kernel] =
+    &[&SAMPLE_LARGEST, &SAMPLE_COUNT, &SAMPLE_TIES, &SAMPLE_DRAW, &SAMPLE_MERGE];
 
-/// How [`sample`] chooses for a sequence: of the `top_k` largest logits the fewest, largest first, whose probability reaches `top_p`, of those the ones that are at
-/// least `min_p` as likely as the largest, and one of these at random.
+/// How [`sample`] chooses for a sequence: of the `top_k` largest logits the fewest, largest first,
+/// whose probability reaches `top_p`, of those the ones that are at least `min_p` as likely as the
+/// largest, and one of these at random.
 ///
-/// Logits are in order: largest first, 0 before -0, of equal ones the lower id. Probabilities are relative to the `top_k`, at the temperature. They are
-/// whole numbers, 2^31 for the largest logit, so that sums are the same in any order; what is 2^-32 as likely as the largest counts for nothing.
+/// Logits are in order: largest first, 0 before -0, of equal ones the lower id. Probabilities are
+/// relative to the `top_k`, at the temperature. They are whole numbers, 2^31 for the largest logit,
+/// so that sums are the same in any order; what is 2^-32 as likely as the largest counts for
+/// nothing.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct SampleOptions {
@@ -109,7 +127,8 @@ pub struct SampleOptions {
     pub temperature: f32,
     /// How many are kept; 0 means all.
     pub top_k: usize,
-    /// What the probabilities of those that are kept must reach, 0 to 1; at least one is kept, and 1 keeps all.
+    /// What the probabilities of those that are kept must reach, 0 to 1; at least one is kept, and
+    /// 1 keeps all.
     pub top_p: f32,
     /// Those less likely than this share of the largest one's probability are left out, 0 to 1.
     pub min_p: f32,
@@ -159,7 +178,10 @@ impl SampleOptions {
     pub fn check(&self) -> Result<()> {
         let invalid = |what| Err(Error::Invalid { op: OP, what });
         if !(self.temperature.is_finite() && self.temperature >= 0.0) {
-            return invalid(format!("temperature is {}; it must be finite and not negative", self.temperature));
+            return invalid(format!(
+                "temperature is {}; it must be finite and not negative",
+                self.temperature
+            ));
         }
         for (name, share) in [("top_p", self.top_p), ("min_p", self.min_p)] {
             if !(0.0..=1.0).contains(&share) {
@@ -194,7 +216,8 @@ const OP: &str = "sample";
 /// Of [`Draws`]: no number of tokens, and no share, limits those that are kept.
 const ALL: u32 = u32::MAX;
 
-/// How tokens are chosen for each of some sequences, on the GPU: nothing else decides a sequence's tokens, so they do not depend on those beside it.
+/// How tokens are chosen for each of some sequences, on the GPU: nothing else decides a sequence's
+/// tokens, so they do not depend on those beside it.
 #[derive(Clone, Debug)]
 pub struct Draws {
     /// `[sequences, 8]`: see `sample_draws.wgsl`.
@@ -202,7 +225,8 @@ pub struct Draws {
     searches: Searches,
 }
 
-/// What has to be found for some of the sequences. What is recorded with all that is needed, and more, chooses the same tokens.
+/// What has to be found for some of the sequences. What is recorded with all that is needed, and
+/// more, chooses the same tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Searches {
     /// Does one draw, or do all take the largest logit?
@@ -215,12 +239,17 @@ pub(crate) struct Searches {
 impl Searches {
     /// Both.
     pub fn or(self, other: Self) -> Self {
-        Self { draws: self.draws | other.draws, by_number: self.by_number | other.by_number, by_weight: self.by_weight | other.by_weight }
+        Self {
+            draws: self.draws | other.draws,
+            by_number: self.by_number | other.by_number,
+            by_weight: self.by_weight | other.by_weight,
+        }
     }
 }
 
 impl Draws {
-    /// By the options of each sequence, and its seed. With the same seed, every position has its own random numbers.
+    /// By the options of each sequence, and its seed. With the same seed, every position has its
+    /// own random numbers.
     ///
     /// # Errors
     /// [`Error::Invalid`] for options out of range; what the device reports.
@@ -229,7 +258,8 @@ impl Draws {
         Ok(Self { table: context.upload(&words, [sequences.len(), WORDS])?, searches })
     }
 
-    /// Overwrites them, with those of as many sequences: what was recorded with them chooses by the new ones then, if it has their searches.
+    /// Overwrites them, with those of as many sequences: what was recorded with them chooses by the
+    /// new ones then, if it has their searches.
     #[cfg(feature = "models")]
     pub(crate) fn rewrite(&mut self, sequences: &[(SampleOptions, u64)]) -> Result<()> {
         let (words, searches) = Self::read(sequences)?;
@@ -244,14 +274,16 @@ impl Draws {
         self.searches
     }
 
-    /// The same, for what is recorded with these searches, which are all that they need and perhaps more.
+    /// The same, for what is recorded with these searches, which are all that they need and perhaps
+    /// more.
     #[cfg(feature = "models")]
     pub(crate) fn with(&self, searches: Searches) -> Self {
         Self { searches, ..self.clone() }
     }
 
     fn read(sequences: &[(SampleOptions, u64)]) -> Result<(Vec<u32>, Searches)> {
-        let (mut words, mut searches) = (Vec::with_capacity(WORDS * sequences.len()), Searches::default());
+        let (mut words, mut searches) =
+            (Vec::with_capacity(WORDS * sequences.len()), Searches::default());
         for (options, seed) in sequences {
             options.check()?;
             let draws = !options.is_greedy();
@@ -261,7 +293,16 @@ impl Draws {
             let scale = if draws { race::scale(options.temperature) } else { 0.0 };
             let least = if draws { options.least() } else { 0 };
             let share = options.share().unwrap_or(ALL);
-            words.extend([*seed as u32, (seed >> 32) as u32, scale.to_bits(), least, options.k(), share, 0, 0]);
+            words.extend([
+                *seed as u32,
+                (seed >> 32) as u32,
+                scale.to_bits(),
+                least,
+                options.k(),
+                share,
+                0,
+                0,
+            ]);
         }
         Ok((words, searches))
     }
@@ -272,17 +313,24 @@ impl Draws {
     }
 }
 
-/// A token for every row of `logits` `[rows, vocab]`, as `[rows]`: [`TopK::NONE`] for a row that has a NaN, or whose largest logit is
-/// not finite, however it is chosen. The rows come after the last tokens of each run of `new`, as many of each, which are of the sequences of
-/// `draws`.
+/// A token for every row of `logits` `[rows, vocab]`, as `[rows]`: [`TopK::NONE`] for a row that
+/// has a NaN, or whose largest logit is not finite, however it is chosen. The rows come after the
+/// last tokens of each run of `new`, as many of each, which are of the sequences of `draws`.
 ///
-/// Of the tokens that are kept, the one with the largest logit / temperature + g is taken, where g is Gumbel noise that follows from the seed, the
-/// position and the token: it has the probability that softmax gives it, up to 2^-22 of it. All that follows from a logit's difference to the largest is
-/// computed in integers: where logits are equal, so are tokens, on every device.
+/// Of the tokens that are kept, the one with the largest logit / temperature + g is taken, where g
+/// is Gumbel noise that follows from the seed, the position and the token: it has the probability
+/// that softmax gives it, up to 2^-22 of it. All that follows from a logit's difference to the
+/// largest is computed in integers: where logits are equal, so are tokens, on every device.
 ///
 /// # Errors
-/// [`Error::Invalid`] for rows that are not of the runs, or no sequences; [`Error::Shape`] if runs do not fit.
-pub fn sample(encoder: &mut Encoder, logits: &Tensor<f32>, new: &NewTokens<'_>, draws: &Draws) -> Result<Tensor<u32>> {
+/// [`Error::Invalid`] for rows that are not of the runs, or no sequences; [`Error::Shape`] if runs
+/// do not fit.
+pub fn sample(
+    encoder: &mut Encoder,
+    logits: &Tensor<f32>,
+    new: &NewTokens<'_>,
+    draws: &Draws,
+) -> Result<Tensor<u32>> {
     let chosen = Tensor::uninit(encoder.context(), [logits.shape().as_matrix().0])?;
     sample_into(encoder, logits, new, draws, &chosen)?;
     Ok(chosen)
@@ -292,19 +340,31 @@ pub fn sample(encoder: &mut Encoder, logits: &Tensor<f32>, new: &NewTokens<'_>, 
 ///
 /// # Errors
 /// As [`sample`]; [`Error::Shape`] if the output does not fit.
-pub fn sample_into(encoder: &mut Encoder, logits: &Tensor<f32>, new: &NewTokens<'_>, draws: &Draws, chosen: &Tensor<u32>) -> Result<()> {
+pub fn sample_into(
+    encoder: &mut Encoder,
+    logits: &Tensor<f32>,
+    new: &NewTokens<'_>,
+    draws: &Draws,
+    chosen: &Tensor<u32>,
+) -> Result<()> {
     let (rows, count) = logits.shape().as_matrix();
     let each = new.check_last(OP, rows)?;
     if draws.sequences() == 0 && rows > 0 {
         return Err(Error::Invalid { op: OP, what: "no sequences".into() });
     }
     if chosen.shape().dims() != [rows] {
-        return Err(Error::Shape { op: OP, what: "the output", expected: format!("[{rows}]"), found: chosen.shape() });
+        return Err(Error::Shape {
+            op: OP,
+            what: "the output",
+            expected: format!("[{rows}]"),
+            found: chosen.shape(),
+        });
     }
     if !draws.searches.draws {
         return largest_into(encoder, logits, chosen);
     }
-    Search::new(encoder, rows, count, (new.run, each), draws)?.record(encoder, logits, new, draws, chosen)
+    Search::new(encoder, rows, count, (new.run, each), draws)?
+        .record(encoder, logits, new, draws, chosen)
 }
 
 /// A pass of a search: the digit, by number or by weight.
@@ -331,10 +391,18 @@ struct Search {
 
 impl Search {
     /// Of rows that come after `each` of the last tokens of runs.
-    fn new(encoder: &Encoder, rows: usize, count: usize, (run, each): (usize, usize), draws: &Draws) -> Result<Self> {
+    fn new(
+        encoder: &Encoder,
+        rows: usize,
+        count: usize,
+        (run, each): (usize, usize),
+        draws: &Draws,
+    ) -> Result<Self> {
         let Searches { by_number, by_weight, .. } = draws.searches;
-        let kinds = by_number.then_some(BY_NUMBER).into_iter().chain(by_weight.then_some(BY_WEIGHT));
-        let passes: Vec<Pass> = kinds.flat_map(|kind| [24, 16, 8, 0].map(|shift| Pass { shift, kind })).collect();
+        let kinds =
+            by_number.then_some(BY_NUMBER).into_iter().chain(by_weight.then_some(BY_WEIGHT));
+        let passes: Vec<Pass> =
+            kinds.flat_map(|kind| [24, 16, 8, 0].map(|shift| Pass { shift, kind })).collect();
         let (n, chunks) = (passes.len(), count.div_ceil(CHUNK).max(1));
         let tensor = |words: usize| Tensor::uninit(encoder.context(), [rows, words]);
         let params = Params {
@@ -350,30 +418,64 @@ impl Search {
             sequences: draws.sequences() as u32,
             zero: 0,
         };
-        let (largest, bins, path) = (tensor(chunks)?, tensor((2 * THREADS * n).max(1))?, tensor(3 * (n + 1))?);
-        Ok(Self { passes, params, rows, largest, bins, path, ties: tensor(chunks)?, best: tensor(2 * chunks)? })
+        let (largest, bins, path) =
+            (tensor(chunks)?, tensor((2 * THREADS * n).max(1))?, tensor(3 * (n + 1))?);
+        Ok(Self {
+            passes,
+            params,
+            rows,
+            largest,
+            bins,
+            path,
+            ties: tensor(chunks)?,
+            best: tensor(2 * chunks)?,
+        })
     }
 
-    fn record(&self, encoder: &mut Encoder, logits: &Tensor<f32>, new: &NewTokens<'_>, draws: &Draws, chosen: &Tensor<u32>) -> Result<()> {
+    fn record(
+        &self,
+        encoder: &mut Encoder,
+        logits: &Tensor<f32>,
+        new: &NewTokens<'_>,
+        draws: &Draws,
+        chosen: &Tensor<u32>,
+    ) -> Result<()> {
         let Self { largest, bins, path, ties, best, .. } = self;
         let (draws, runs) = (&draws.table, new.runs);
         // Without any logits there is still a chunk, of nothing.
-        let (chunks, rows) = ([self.params.chunks as usize * CHUNK, self.rows, 1], [1, self.rows, 1]);
+        let (chunks, rows) =
+            ([self.params.chunks as usize * CHUNK, self.rows, 1], [1, self.rows, 1]);
         encoder.dispatch(&SAMPLE_LARGEST, &self.params, &[logits, largest, bins], chunks)?;
         for n in 0..self.passes.len() {
-            encoder.dispatch(&SAMPLE_COUNT, &self.at(n), &[logits, largest, bins, path, draws, runs], chunks)?;
+            encoder.dispatch(
+                &SAMPLE_COUNT,
+                &self.at(n),
+                &[logits, largest, bins, path, draws, runs],
+                chunks,
+            )?;
         }
         if !self.passes.is_empty() {
-            encoder.dispatch(&SAMPLE_TIES, &self.at(self.passes.len()), &[logits, largest, bins, path, ties, draws, runs], chunks)?;
+            encoder.dispatch(
+                &SAMPLE_TIES,
+                &self.at(self.passes.len()),
+                &[logits, largest, bins, path, ties, draws, runs],
+                chunks,
+            )?;
         }
-        encoder.dispatch(&SAMPLE_DRAW, &self.params, &[logits, largest, path, ties, draws, runs, best], chunks)?;
+        encoder.dispatch(
+            &SAMPLE_DRAW,
+            &self.params,
+            &[logits, largest, path, ties, draws, runs, best],
+            chunks,
+        )?;
         encoder.dispatch(&SAMPLE_MERGE, &self.params, &[largest, best, chosen], rows)
     }
 
     /// The parameters of pass `n`, or of what follows the last.
     fn at(&self, n: usize) -> Params {
         let before = n.checked_sub(1).map(|before| self.passes[before]);
-        // A pass finds the digit before its own, which for a first one is the last: 24 + 8 is 0, modulo 32.
+        // A pass finds the digit before its own, which for a first one is the last: 24 + 8 is 0,
+        // modulo 32.
         let pass = self.passes.get(n).copied().unwrap_or(Pass { shift: 24, kind: BY_NUMBER });
         let before = match before {
             None => 0,
@@ -388,10 +490,18 @@ impl Search {
 ///
 /// # Errors
 /// [`Error::Invalid`] for options out of range.
-pub fn sample_cpu(logits: &[f32], seed: u64, position: u32, options: &SampleOptions) -> Result<u32> {
+pub fn sample_cpu(
+    logits: &[f32],
+    seed: u64,
+    position: u32,
+    options: &SampleOptions,
+) -> Result<u32> {
     options.check()?;
     if options.is_greedy() {
-        return Ok(top_k_cpu(logits, 1).first().filter(|(_, logit)| logit.is_finite()).map_or(TopK::NONE, |winner| winner.0));
+        return Ok(top_k_cpu(logits, 1)
+            .first()
+            .filter(|(_, logit)| logit.is_finite())
+            .map_or(TopK::NONE, |winner| winner.0));
     }
     let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     if !largest.is_finite() || logits.iter().any(|logit| logit.is_nan()) {
@@ -401,9 +511,14 @@ pub fn sample_cpu(logits: &[f32], seed: u64, position: u32, options: &SampleOpti
     Ok(draw(&mut candidates, seed, position, options).unwrap_or(TopK::NONE))
 }
 
-/// One of some tokens with their logits, none of which is NaN, and the largest of which is finite; none of none. The options are in range, and not
-/// greedy.
-pub(crate) fn draw(candidates: &mut Vec<(u32, f32)>, seed: u64, position: u32, options: &SampleOptions) -> Option<u32> {
+/// One of some tokens with their logits, none of which is NaN, and the largest of which is finite;
+/// none of none. The options are in range, and not greedy.
+pub(crate) fn draw(
+    candidates: &mut Vec<(u32, f32)>,
+    seed: u64,
+    position: u32,
+    options: &SampleOptions,
+) -> Option<u32> {
     let scale = race::scale(options.temperature);
     let &(_, largest) = candidates.iter().min_by(|a, b| order(a, b))?;
     let distance = |logit: f32| race::distance(largest, logit, scale);

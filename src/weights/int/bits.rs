@@ -1,7 +1,9 @@
 //! The width of a code, and how codes lie in words.
 //!
-//! Codes fill a word from its lowest bits on. A row is padded with codes of 0 to whole vectors of four words, so that every row begins at 16 bytes.
-//! What the padding stands for, -scale·zero, matters nowhere: kernels read weights by their column, and integer sums meet activations of 0 there.
+//! Codes fill a word from its lowest bits on. A row is padded with codes of 0 to whole vectors of
+//! four words, so that every row begins at 16 bytes. What the padding stands for, -scale·zero,
+//! matters nowhere: kernels read weights by their column, and integer sums meet activations of 0
+//! there.
 
 /// Bits of a code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

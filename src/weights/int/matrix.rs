@@ -31,7 +31,8 @@ impl PackedInt {
     }
 }
 
-/// A matrix of codes of 1, 2, 4 or 8 bits on the GPU: weight = scale·(code - zero). Clones share its buffers.
+/// A matrix of codes of 1, 2, 4 or 8 bits on the GPU: weight = scale·(code - zero). Clones share
+/// its buffers.
 #[derive(Clone, Debug)]
 pub struct IntMatrix {
     pub(crate) codes: Tensor<u32>,
@@ -46,16 +47,25 @@ pub struct IntMatrix {
 }
 
 impl IntMatrix {
-    /// A matrix that an op will write, and can write again, with a scale and a zero point for each row, or for each `group` of columns: a multiple
-    /// of 32.
+    /// A matrix that an op will write, and can write again, with a scale and a zero point for each
+    /// row, or for each `group` of columns: a multiple of 32.
     ///
     /// # Errors
-    /// [`Error::Invalid`](crate::Error::Invalid) for other groups; [`Error::TooLarge`](crate::Error::TooLarge).
-    pub fn uninit(context: &Context, rows: usize, columns: usize, bits: Bits, group: Option<usize>) -> Result<Self> {
+    /// [`Error::Invalid`](crate::Error::Invalid) for other groups;
+    /// [`Error::TooLarge`](crate::Error::TooLarge).
+    pub fn uninit(
+        context: &Context,
+        rows: usize,
+        columns: usize,
+        bits: Bits,
+        group: Option<usize>,
+    ) -> Result<Self> {
         check_group(group)?;
         let codes = Tensor::uninit(context, [rows, bits.row_words(columns)])?;
-        let (scales, zeros) =
-            (Tensor::uninit(context, [rows, groups(columns, group)])?, Tensor::uninit(context, [rows, groups(columns, group)])?);
+        let (scales, zeros) = (
+            Tensor::uninit(context, [rows, groups(columns, group)])?,
+            Tensor::uninit(context, [rows, groups(columns, group)])?,
+        );
         Ok(Self { codes, scales, zeros, rows, columns, bits, group })
     }
 
@@ -108,8 +118,8 @@ impl IntMatrix {
     /// Copies it back.
     ///
     /// # Errors
-    /// [`Error::Invalid`](crate::Error::Invalid) for scales that are not finite or out of range, as quantisers leave them for weights that are; what
-    /// the device reports.
+    /// [`Error::Invalid`](crate::Error::Invalid) for scales that are not finite or out of range, as
+    /// quantisers leave them for weights that are; what the device reports.
     pub async fn read(&self) -> Result<PackedInt> {
         let (words, scales, zeros) = (self.codes.read(), self.scales.read(), self.zeros.read());
         let affine = Affine { group: self.group, scales: scales.await?, zeros: zeros.await? };

@@ -1,4 +1,5 @@
-//! Matrices of unsigned codes of 1, 2, 4 or 8 bits, with a scale and a zero point for groups of columns.
+//! Matrices of unsigned codes of 1, 2, 4 or 8 bits, with a scale and a zero point for groups of
+//! columns.
 
 pub(crate) mod affine;
 pub(crate) mod bits;

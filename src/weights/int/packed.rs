@@ -10,7 +10,8 @@ use crate::{
 };
 use rayon::prelude::*;
 
-/// A matrix of codes of 1, 2, 4 or 8 bits in host memory, rows = output features, packed as the kernels want it: weight = scale·(code - zero).
+/// A matrix of codes of 1, 2, 4 or 8 bits in host memory, rows = output features, packed as the
+/// kernels want it: weight = scale·(code - zero).
 #[derive(Clone, Debug, PartialEq)]
 pub struct PackedInt {
     rows: usize,
@@ -24,8 +25,9 @@ impl PackedInt {
     /// Packs row-major codes.
     ///
     /// # Errors
-    /// [`Error::Length`] if `codes` is not `rows × columns`; [`Error::Invalid`] for a code that has too many bits, scales or zero points that are not
-    /// finite or out of range, or as many as do not fit the shape, or a size of groups that is no multiple of 32.
+    /// [`Error::Length`] if `codes` is not `rows × columns`; [`Error::Invalid`] for a code that has
+    /// too many bits, scales or zero points that are not finite or out of range, or as many as do
+    /// not fit the shape, or a size of groups that is no multiple of 32.
     ///
     /// ```
     /// # use bitnet_wgpu::{Affine, Bits, PackedInt};
@@ -35,7 +37,13 @@ impl PackedInt {
     /// assert_eq!(w.dequantize(), [0.25, -0.25, 0.25, -0.25, -0.25, 0.25]);
     /// # Ok::<(), bitnet_wgpu::Error>(())
     /// ```
-    pub fn from_codes(rows: usize, columns: usize, bits: Bits, codes: &[u8], affine: Affine) -> Result<Self> {
+    pub fn from_codes(
+        rows: usize,
+        columns: usize,
+        bits: Bits,
+        codes: &[u8],
+        affine: Affine,
+    ) -> Result<Self> {
         if rows.checked_mul(columns) != Some(codes.len()) {
             return Err(Error::Length { shape: [rows, columns].into(), found: codes.len() });
         }
@@ -64,7 +72,8 @@ impl PackedInt {
         let mut words = vec![0; rows * stride];
         words.par_chunks_mut(stride.max(1)).enumerate().for_each(|(row, words)| {
             for column in 0..columns {
-                words[column / per_word] |= u32::from(code(row, column)) << (column % per_word * bits.count());
+                words[column / per_word] |=
+                    u32::from(code(row, column)) << (column % per_word * bits.count());
             }
         });
         Ok(Self { rows, columns, bits, words, affine })
@@ -73,8 +82,15 @@ impl PackedInt {
     /// Takes words that are already packed.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a wrong count, or padding that is not 0; else as [`PackedInt::from_codes`].
-    pub fn from_words(rows: usize, columns: usize, bits: Bits, words: Vec<u32>, affine: Affine) -> Result<Self> {
+    /// [`Error::Invalid`] for a wrong count, or padding that is not 0; else as
+    /// [`PackedInt::from_codes`].
+    pub fn from_words(
+        rows: usize,
+        columns: usize,
+        bits: Bits,
+        words: Vec<u32>,
+        affine: Affine,
+    ) -> Result<Self> {
         check(rows, columns, bits, &affine)?;
         let stride = bits.row_words(columns);
         if rows.checked_mul(stride) != Some(words.len()) {
@@ -82,7 +98,8 @@ impl PackedInt {
         }
         let packed = Self { rows, columns, bits, words, affine };
         for row in 0..rows {
-            if (columns..stride * bits.codes_per_word()).any(|column| packed.code(row, column) != 0) {
+            if (columns..stride * bits.codes_per_word()).any(|column| packed.code(row, column) != 0)
+            {
                 return Err(invalid(format!("row {row} is not padded with codes of 0")));
             }
         }
@@ -104,7 +121,8 @@ impl PackedInt {
         self.bits
     }
 
-    /// The packed codes, a row after another: lowest bits first, each row padded to whole vectors of four words.
+    /// The packed codes, a row after another: lowest bits first, each row padded to whole vectors
+    /// of four words.
     pub fn words(&self) -> &[u32] {
         &self.words
     }
@@ -128,10 +146,13 @@ impl PackedInt {
 
     /// All codes, row-major.
     pub fn to_codes(&self) -> Vec<u8> {
-        (0..self.rows).flat_map(|row| (0..self.columns).map(move |column| self.code(row, column))).collect()
+        (0..self.rows)
+            .flat_map(|row| (0..self.columns).map(move |column| self.code(row, column)))
+            .collect()
     }
 
-    /// All weights, row-major: the CPU twin of [`bitnet::dequantize_int`](crate::bitnet::dequantize_int).
+    /// All weights, row-major: the CPU twin of
+    /// [`bitnet::dequantize_int`](crate::bitnet::dequantize_int).
     pub fn dequantize(&self) -> Vec<f32> {
         let Affine { group, scales, zeros } = &self.affine;
         let (size, groups) = (group.unwrap_or(self.columns).max(1), groups(self.columns, *group));
@@ -139,13 +160,17 @@ impl PackedInt {
             let at = row * groups + column / size;
             scales[at] * (f32::from(self.code(row, column)) - zeros[at])
         };
-        (0..self.rows).flat_map(|row| (0..self.columns).map(move |column| weight(row, column))).collect()
+        (0..self.rows)
+            .flat_map(|row| (0..self.columns).map(move |column| weight(row, column)))
+            .collect()
     }
 }
 
 fn check(rows: usize, columns: usize, bits: Bits, affine: &Affine) -> Result<()> {
     if rows > u32::MAX as usize || columns > u32::MAX as usize / bits.count() {
-        return Err(invalid(format!("{rows} × {columns}; kernels count rows, and the bits of a row, in 32 bits")));
+        return Err(invalid(format!(
+            "{rows} × {columns}; kernels count rows, and the bits of a row, in 32 bits"
+        )));
     }
     affine.check(rows, columns)
 }
@@ -164,18 +189,27 @@ mod tests {
         let mut rng = StdRng::seed_from_u64(1);
         for bits in Bits::ALL {
             // Every tail of a word, and of a vector of words.
-            for (rows, columns) in (0..4).flat_map(|rows| (0..150).map(move |columns| (rows, columns))) {
-                let codes: Vec<u8> = (0..rows * columns).map(|_| rng.random_range(0..=bits.max_code())).collect();
+            for (rows, columns) in
+                (0..4).flat_map(|rows| (0..150).map(move |columns| (rows, columns)))
+            {
+                let codes: Vec<u8> =
+                    (0..rows * columns).map(|_| rng.random_range(0..=bits.max_code())).collect();
                 let w = PackedInt::from_codes(rows, columns, bits, &codes, plain(rows)).unwrap();
                 assert_eq!(w.to_codes(), codes, "{rows} × {columns}, {bits:?}");
-                assert_eq!(PackedInt::from_words(rows, columns, bits, w.words().to_vec(), plain(rows)).unwrap(), w);
+                assert_eq!(
+                    PackedInt::from_words(rows, columns, bits, w.words().to_vec(), plain(rows))
+                        .unwrap(),
+                    w
+                );
             }
         }
     }
 
     #[test]
     fn word_layout_is_the_documented_one() {
-        let words = |bits, codes: &[u8]| PackedInt::from_codes(1, codes.len(), bits, codes, plain(1)).unwrap().words().to_vec();
+        let words = |bits, codes: &[u8]| {
+            PackedInt::from_codes(1, codes.len(), bits, codes, plain(1)).unwrap().words().to_vec()
+        };
         assert_eq!(words(Bits::One, &[1, 0, 1]), [0b101, 0, 0, 0]);
         assert_eq!(words(Bits::Two, &[3, 0, 2]), [0b10_00_11, 0, 0, 0]);
         assert_eq!(words(Bits::Four, &[1, 2, 3, 4, 5, 6, 7, 8, 9]), [0x8765_4321, 9, 0, 0]);
@@ -185,10 +219,17 @@ mod tests {
 
     #[test]
     fn groups_have_their_own_scale_and_zero() {
-        let affine = Affine { group: Some(32), scales: vec![1.0, 2.0, -3.0, 0.0], zeros: vec![0.0, 1.5, 2.0, 3.0] };
+        let affine = Affine {
+            group: Some(32),
+            scales: vec![1.0, 2.0, -3.0, 0.0],
+            zeros: vec![0.0, 1.5, 2.0, 3.0],
+        };
         let w = PackedInt::from_codes(2, 33, Bits::Two, &[3; 66], affine).unwrap();
         let weights = w.dequantize();
-        assert_eq!([weights[0], weights[31], weights[32], weights[33], weights[65]], [3.0, 3.0, 3.0, -3.0, 0.0]);
+        assert_eq!(
+            [weights[0], weights[31], weights[32], weights[33], weights[65]],
+            [3.0, 3.0, 3.0, -3.0, 0.0]
+        );
     }
 
     #[test]
@@ -198,19 +239,43 @@ mod tests {
         assert!(error(of(&[0; 3], plain(1))).contains("[1, 2]"));
         assert!(error(of(&[0, 4], plain(1))).contains("code 4 at row 0, column 1"));
         assert!(error(of(&[0; 2], plain(2))).contains("2 scales, 1 are needed"));
-        assert!(error(of(&[0; 2], Affine { zeros: vec![], ..plain(1) })).contains("0 zero points, 1 are needed"));
+        assert!(
+            error(of(&[0; 2], Affine { zeros: vec![], ..plain(1) }))
+                .contains("0 zero points, 1 are needed")
+        );
         for scale in [f32::NAN, f32::INFINITY, 2f32.powi(81), 2f32.powi(-81)] {
-            assert!(error(of(&[0; 2], Affine { scales: vec![scale], ..plain(1) })).contains(&format!("scale {scale}")));
+            assert!(
+                error(of(&[0; 2], Affine { scales: vec![scale], ..plain(1) }))
+                    .contains(&format!("scale {scale}"))
+            );
         }
         for zero in [f32::NAN, f32::NEG_INFINITY, 1e6, 1e-40] {
-            assert!(error(of(&[0; 2], Affine { zeros: vec![zero], ..plain(1) })).contains(&format!("zero point {zero}")));
+            assert!(
+                error(of(&[0; 2], Affine { zeros: vec![zero], ..plain(1) }))
+                    .contains(&format!("zero point {zero}"))
+            );
         }
         for size in [0, 16, 48, 1 << 40] {
-            assert!(error(of(&[0; 2], Affine { group: Some(size), ..plain(1) })).contains(&format!("groups of {size} columns")));
+            assert!(
+                error(of(&[0; 2], Affine { group: Some(size), ..plain(1) }))
+                    .contains(&format!("groups of {size} columns"))
+            );
         }
-        assert!(error(PackedInt::from_words(1, 2, Bits::Two, vec![0; 3], plain(1))).contains("3 words for 1 rows of 4"));
-        assert!(error(PackedInt::from_words(1, 2, Bits::Two, vec![16, 0, 0, 0], plain(1))).contains("row 0 is not padded"));
-        assert!(error(PackedInt::from_words(1, 1 << 29, Bits::Eight, vec![], plain(1))).contains("in 32 bits"));
-        assert!(error(PackedInt::from_words(1 << 32, 0, Bits::Eight, vec![], plain(1))).contains("in 32 bits"));
+        assert!(
+            error(PackedInt::from_words(1, 2, Bits::Two, vec![0; 3], plain(1)))
+                .contains("3 words for 1 rows of 4")
+        );
+        assert!(
+            error(PackedInt::from_words(1, 2, Bits::Two, vec![16, 0, 0, 0], plain(1)))
+                .contains("row 0 is not padded")
+        );
+        assert!(
+            error(PackedInt::from_words(1, 1 << 29, Bits::Eight, vec![], plain(1)))
+                .contains("in 32 bits")
+        );
+        assert!(
+            error(PackedInt::from_words(1 << 32, 0, Bits::Eight, vec![], plain(1)))
+                .contains("in 32 bits")
+        );
     }
 }

@@ -16,8 +16,9 @@ pub const LANES: usize = 16;
 #[repr(align(64))]
 pub struct Lanes(pub [u32; LANES]);
 
-/// A ternary matrix whose rows are interleaved by words: the first words of sixteen rows, their second words, and so on. A vector instruction
-/// has sixteen rows before it that all meet the same activations, so nothing is added up across a vector, and weights are read in order.
+/// A ternary matrix whose rows are interleaved by words: the first words of sixteen rows, their
+/// second words, and so on. A vector instruction has sixteen rows before it that all meet the same
+/// activations, so nothing is added up across a vector, and weights are read in order.
 pub struct InterleavedTernary {
     rows: usize,
     columns: usize,
@@ -36,7 +37,10 @@ impl InterleavedTernary {
         let mut words = vec![Lanes([ZEROS; LANES]); blocks * stride];
         words.par_chunks_mut(stride.max(1)).enumerate().for_each(|(block, words)| {
             for lane in 0..LANES.min(rows - block * LANES) {
-                words.iter_mut().zip(w.row(block * LANES + lane)).for_each(|(to, &word)| to.0[lane] = word);
+                words
+                    .iter_mut()
+                    .zip(w.row(block * LANES + lane))
+                    .for_each(|(to, &word)| to.0[lane] = word);
             }
         });
         let mut scales = vec![[1.0; LANES]; blocks * groups];
@@ -86,6 +90,9 @@ impl InterleavedTernary {
     /// The words of a block, and its scales by group.
     pub fn block(&self, block: usize) -> (&[Lanes], &[[f32; LANES]]) {
         let groups = self.groups();
-        (&self.words[block * self.row_words()..][..self.row_words()], &self.scales[block * groups..][..groups])
+        (
+            &self.words[block * self.row_words()..][..self.row_words()],
+            &self.scales[block * groups..][..groups],
+        )
     }
 }

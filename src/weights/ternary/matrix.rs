@@ -18,7 +18,8 @@ impl PackedTernary {
     pub fn upload(&self, context: &Context) -> Result<TernaryMatrix> {
         Ok(TernaryMatrix {
             codes: context.upload(self.words(), [self.rows(), row_words(self.columns())])?,
-            scales: context.upload(&self.row_scales(), [self.rows(), groups(self.columns(), self.group())])?,
+            scales: context
+                .upload(&self.row_scales(), [self.rows(), groups(self.columns(), self.group())])?,
             rows: self.rows(),
             columns: self.columns(),
             group: self.group(),
@@ -38,14 +39,27 @@ pub struct TernaryMatrix {
 }
 
 impl TernaryMatrix {
-    /// A matrix that an op will write, and can write again, with a scale for each row, or for each `group` of columns: a multiple of 16.
+    /// A matrix that an op will write, and can write again, with a scale for each row, or for each
+    /// `group` of columns: a multiple of 16.
     ///
     /// # Errors
-    /// [`Error::Invalid`](crate::Error::Invalid) for other groups; [`Error::TooLarge`](crate::Error::TooLarge).
-    pub fn uninit(context: &Context, rows: usize, columns: usize, group: Option<usize>) -> Result<Self> {
+    /// [`Error::Invalid`](crate::Error::Invalid) for other groups;
+    /// [`Error::TooLarge`](crate::Error::TooLarge).
+    pub fn uninit(
+        context: &Context,
+        rows: usize,
+        columns: usize,
+        group: Option<usize>,
+    ) -> Result<Self> {
         check_group(group)?;
         let codes = Tensor::uninit(context, [rows, row_words(columns)])?;
-        Ok(Self { codes, scales: Tensor::uninit(context, [rows, groups(columns, group)])?, rows, columns, group })
+        Ok(Self {
+            codes,
+            scales: Tensor::uninit(context, [rows, groups(columns, group)])?,
+            rows,
+            columns,
+            group,
+        })
     }
 
     pub(crate) fn with_scales(&self, scales: Tensor<f32>) -> Self {

@@ -9,9 +9,11 @@ use crate::error::{Error, Result};
 pub enum Scales {
     /// One for the whole matrix: BitNet b1.58's β = max(mean|W|, 1e-5).
     Tensor(f32),
-    /// One for each run of rows, as (rows, scale): matrices of one tensor scale each, fused along their rows (q, k and v, say).
+    /// One for each run of rows, as (rows, scale): matrices of one tensor scale each, fused along
+    /// their rows (q, k and v, say).
     Segments(Vec<(usize, f32)>),
-    /// One for every `size` neighbouring columns of a row, row by row; `size` is a multiple of 16, the last group may be short.
+    /// One for every `size` neighbouring columns of a row, row by row; `size` is a multiple of 16,
+    /// the last group may be short.
     Groups {
         /// Columns of a group.
         size: usize,
@@ -25,13 +27,18 @@ impl Scales {
     pub(super) fn expand(&self, rows: usize) -> Vec<f32> {
         match self {
             Self::Tensor(scale) => vec![*scale; rows],
-            Self::Segments(segments) => segments.iter().flat_map(|&(rows, scale)| std::iter::repeat_n(scale, rows)).collect(),
+            Self::Segments(segments) => segments
+                .iter()
+                .flat_map(|&(rows, scale)| std::iter::repeat_n(scale, rows))
+                .collect(),
             Self::Groups { scales, .. } => scales.clone(),
         }
     }
 
-    /// Those of groups of `size` columns, `in_row` of them a row: of fewer groups where neighbours have the same, of rows where all of a row do. So the same
-    /// numbers are computed in the same way, whatever groups a file has them in. A group whose scale is 0 must hold zeros only: it takes any scale.
+    /// Those of groups of `size` columns, `in_row` of them a row: of fewer groups where neighbours
+    /// have the same, of rows where all of a row do. So the same numbers are computed in the same
+    /// way, whatever groups a file has them in. A group whose scale is 0 must hold zeros only: it
+    /// takes any scale.
     #[cfg(feature = "formats")]
     pub(crate) fn of_groups(mut size: usize, mut in_row: usize, mut scales: Vec<f32>) -> Self {
         if let Some(rows) = merged(&scales, in_row) {
@@ -46,7 +53,8 @@ impl Scales {
         Self::Groups { size, scales }
     }
 
-    /// One a row. A row whose scale is 0 holds zeros only, and gets that of its neighbour, so that rows of one scale stay together.
+    /// One a row. A row whose scale is 0 holds zeros only, and gets that of its neighbour, so that
+    /// rows of one scale stay together.
     #[cfg(feature = "formats")]
     pub(crate) fn of_rows(mut scales: Vec<f32>) -> Self {
         let mut last = scales.iter().copied().find(|&scale| scale != 0.0).unwrap_or(1.0);
@@ -101,7 +109,8 @@ pub fn groups(columns: usize, group: Option<usize>) -> usize {
 /// The smallest scale but 0, 2^-80.
 pub const SMALLEST_SCALE: f32 = f32::from_bits((127 - 80) << 23);
 
-/// Is it 0, or of a magnitude from 2^-80 to 2^80? So no product or quotient of scales leaves the normal floats, where devices differ.
+/// Is it 0, or of a magnitude from 2^-80 to 2^80? So no product or quotient of scales leaves the
+/// normal floats, where devices differ.
 pub fn is_sound(scale: f32) -> bool {
     scale == 0.0 || (-80..=80).contains(&(i32::from((scale.to_bits() >> 23) as u8) - 127))
 }
@@ -109,7 +118,9 @@ pub fn is_sound(scale: f32) -> bool {
 /// Do groups of this size keep to whole words?
 pub fn check_group(group: Option<usize>) -> Result<()> {
     match group {
-        Some(size) if size == 0 || !size.is_multiple_of(CODES_PER_WORD) || size > u32::MAX as usize => {
+        Some(size)
+            if size == 0 || !size.is_multiple_of(CODES_PER_WORD) || size > u32::MAX as usize =>
+        {
             Err(invalid(format!("groups of {size} columns; a multiple of 16 below 2^32 is needed")))
         }
         _ => Ok(()),
@@ -122,7 +133,9 @@ pub fn check_scales(rows: usize, columns: usize, scales: &Scales) -> Result<()> 
     }
     let (expected, found) = match scales {
         Scales::Tensor(_) => (1, 1),
-        Scales::Segments(segments) => (rows, segments.iter().fold(0usize, |sum, s| sum.saturating_add(s.0))),
+        Scales::Segments(segments) => {
+            (rows, segments.iter().fold(0usize, |sum, s| sum.saturating_add(s.0)))
+        }
         Scales::Groups { size, scales } => {
             check_group(Some(*size))?;
             (rows.saturating_mul(groups(columns, Some(*size))), scales.len())
@@ -133,10 +146,14 @@ pub fn check_scales(rows: usize, columns: usize, scales: &Scales) -> Result<()> 
     }
     let broken = match scales {
         Scales::Tensor(scale) => Some(scale).filter(|scale| !is_sound(**scale)),
-        Scales::Segments(segments) => segments.iter().map(|segment| &segment.1).find(|scale| !is_sound(**scale)),
+        Scales::Segments(segments) => {
+            segments.iter().map(|segment| &segment.1).find(|scale| !is_sound(**scale))
+        }
         Scales::Groups { scales, .. } => scales.iter().find(|scale| !is_sound(**scale)),
     };
-    broken.map_or(Ok(()), |scale| Err(invalid(format!("scale {scale}; magnitudes from 2^-80 to 2^80, and 0, are supported"))))
+    broken.map_or(Ok(()), |scale| {
+        Err(invalid(format!("scale {scale}; magnitudes from 2^-80 to 2^80, and 0, are supported")))
+    })
 }
 
 pub fn invalid(what: String) -> Error {

@@ -1,4 +1,5 @@
-//! The crate's kernels in the variants that are compiled here: either language, all in `f32` or all in `f16`, with subgroup operations.
+//! The crate's kernels in the variants that are compiled here: either language, all in `f32` or all
+//! in `f16`, with subgroup operations.
 
 use bitnet_wgpu::{
     Element, Kernel, ShaderLanguage,
@@ -8,7 +9,8 @@ use bitnet_wgpu::{
 /// What ends the names of variants in halves.
 const HALVES: &str = " f16";
 
-/// Is a name that of a variant in halves? They are compiled and may not spill, but have no line in the table.
+/// Is a name that of a variant in halves? They are compiled and may not spill, but have no line in
+/// the table.
 pub fn is_of_halves(name: &str) -> bool {
     name.ends_with(HALVES)
 }
@@ -22,7 +24,11 @@ pub struct Text {
 impl Text {
     /// The kernel's name, the language, and whether it is of halves; unique.
     pub fn name(&self) -> String {
-        let halves = if self.variant.floats.iter().any(|&(_, element)| element == Element::F16) { HALVES } else { "" };
+        let halves = if self.variant.floats.iter().any(|&(_, element)| element == Element::F16) {
+            HALVES
+        } else {
+            ""
+        };
         format!("{} {}{halves}", self.declaration.name, language_name(self.variant.language))
     }
 
@@ -30,9 +36,11 @@ impl Text {
         self.declaration.text(&self.variant)
     }
 
-    /// Does it use matrix units? They have no counterpart in OpenCL, through which MSL is compiled here.
+    /// Does it use matrix units? They have no counterpart in OpenCL, through which MSL is compiled
+    /// here.
     pub fn on_matrix_units(&self) -> bool {
-        self.variant.language == ShaderLanguage::Msl && self.text().contains("simdgroup_multiply_accumulate")
+        self.variant.language == ShaderLanguage::Msl
+            && self.text().contains("simdgroup_multiply_accumulate")
     }
 }
 
@@ -44,39 +52,51 @@ pub fn language_name(language: ShaderLanguage) -> &'static str {
     }
 }
 
-/// May a text spill? Those for other GPUs, and `attention_many` in WGSL, the tiles of which fill registers: where a device takes Metal texts, it has smaller
-/// ones.
+/// May a text spill? Those for other GPUs, and `attention_many` in WGSL, the tiles of which fill
+/// registers: where a device takes Metal texts, it has smaller ones.
 pub fn may_spill(kernel: &Text) -> bool {
     let name = kernel.declaration.name;
     is_for_others(name)
-        || (matches!(kernel.declaration.entry, "attention_many" | "attention_halves") && kernel.variant.language == ShaderLanguage::Wgsl)
+        || (matches!(kernel.declaration.entry, "attention_many" | "attention_halves")
+            && kernel.variant.language == ShaderLanguage::Wgsl)
 }
 
-/// Is a kernel given to no Apple GPU by its `plan`? Those for packed integer products fill registers there with expanded ones, and spill.
+/// Is a kernel given to no Apple GPU by its `plan`? Those for packed integer products fill
+/// registers there with expanded ones, and spill.
 fn is_for_others(name: &str) -> bool {
-    const SEVERAL_TOKENS: [&str; 3] = ["bitlinear_gemv_int8_4_busy", "bitlinear_gemv_int8_8", "bitlinear_gemv_int8_8_busy"];
+    const SEVERAL_TOKENS: [&str; 3] =
+        ["bitlinear_gemv_int8_4_busy", "bitlinear_gemv_int8_8", "bitlinear_gemv_int8_8_busy"];
     // What is done to a product before it is stored changes nothing about that.
     let name = name.strip_suffix("_finish").unwrap_or(name);
     let of_a_step = name.starts_with("norm_bitlinear") && name.contains("_int8_");
-    let of_bytes = name.starts_with("bitlinear_rounded_packed") || name.starts_with("norm_bitlinear_rounded_packed");
+    let of_bytes = name.starts_with("bitlinear_rounded_packed")
+        || name.starts_with("norm_bitlinear_rounded_packed");
     of_a_step || of_bytes || SEVERAL_TOKENS.contains(&name)
 }
 
-/// Every kernel that has a text in `language`, of 32-bit elements, and where it has a choice of halves too.
+/// Every kernel that has a text in `language`, of 32-bit elements, and where it has a choice of
+/// halves too.
 pub fn kernels(language: ShaderLanguage) -> impl Iterator<Item = Text> {
     let alike = |variant: &Variant| {
         let halves = variant.floats.iter().filter(|&&(_, element)| element == Element::F16).count();
         halves == 0 || halves == variant.floats.len()
     };
     let variants = move |declaration: &'static Kernel| {
-        let wanted = move |variant: &Variant| variant.language == language && variant.subgroups && alike(variant);
-        declaration.variants().into_iter().filter(wanted).map(move |variant| Text { declaration, variant })
+        let wanted = move |variant: &Variant| {
+            variant.language == language && variant.subgroups && alike(variant)
+        };
+        declaration
+            .variants()
+            .into_iter()
+            .filter(wanted)
+            .map(move |variant| Text { declaration, variant })
     };
     // Matrix units of WGSL have no counterpart here, as those of Metal.
     bitnet_wgpu::catalog().filter(|kernel| kernel.matrix_unit.is_none()).flat_map(variants)
 }
 
-/// What a turn of the hot loop of a kernel's text does, as its source states it; kernel and language by name.
+/// What a turn of the hot loop of a kernel's text does, as its source states it; kernel and
+/// language by name.
 pub fn work(kernel: &str, language: &str) -> Option<Work> {
     let kernel = bitnet_wgpu::catalog().find(|declared| declared.name == kernel)?;
     kernel.sources().iter().find(|source| language_name(source.language) == language)?.work

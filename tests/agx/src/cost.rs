@@ -25,16 +25,22 @@ impl Class {
     pub fn of(instruction: &Instruction) -> Self {
         match instruction.mnemonic.as_str() {
             "fadd" | "fmul" | "ffma" | "hadd" | "hmul" | "hfma" => Self::Float,
-            "load" | "store" | "stack_load" | "stack_store" | "lload" | "lstore" | "latomic" | "atomic" => Self::Other,
+            "load" | "store" | "stack_load" | "stack_store" | "lload" | "lstore" | "latomic"
+            | "atomic" => Self::Other,
             "if" | "else" | "while" | "pop_exec" | "wait" | "stop" => Self::Other,
-            "imul" | "imadd" | "imsub" | "shl" | "shr" | "asr" | "bfi" | "bfeil" | "extr" | "bitrev" | "popcount" | "ffs" => Self::Slow,
-            "floor" | "ceil" | "trunc" | "roundeven" | "rint" | "rcp" | "rsqrt" | "srsqrt" => Self::Slow,
+            "imul" | "imadd" | "imsub" | "shl" | "shr" | "asr" | "bfi" | "bfeil" | "extr"
+            | "bitrev" | "popcount" | "ffs" => Self::Slow,
+            "floor" | "ceil" | "trunc" | "roundeven" | "rint" | "rcp" | "rsqrt" | "srsqrt" => {
+                Self::Slow
+            }
             "log2" | "exp2" | "sin_pt_1" | "sin_pt_2" => Self::Slow,
             "simd" | "quad" if instruction.operands.contains("prefix") => Self::Prefix,
             "simd" | "quad" => Self::Reduction,
             m if m.contains("_to_") => Self::Slow,
             m if m.contains("ballot") || m.contains("shuffle") => Self::Shuffle,
-            m if m.starts_with("jmp") || m.contains("barrier") || m.contains("flush") => Self::Other,
+            m if m.starts_with("jmp") || m.contains("barrier") || m.contains("flush") => {
+                Self::Other
+            }
             _ => Self::Integer,
         }
     }
@@ -46,7 +52,8 @@ pub struct Cost {
     pub instructions: u64,
     /// Float operations among them.
     pub float: u64,
-    /// Multiplications with or without an addition: fused ones of floats, or those of integers, whichever are more.
+    /// Multiplications with or without an addition: fused ones of floats, or those of integers,
+    /// whichever are more.
     pub multiplications: u64,
     /// Cycles of the pipe for floats and simple integer operations.
     pub fast: u64,
@@ -93,14 +100,27 @@ mod tests {
     #[test]
     fn pipes_run_side_by_side() {
         let code = |mnemonics: &[(&str, &str)]| -> Vec<Instruction> {
-            let make =
-                |&(mnemonic, operands): &(&str, &str)| Instruction { address: 0, mnemonic: mnemonic.into(), operands: operands.into() };
+            let make = |&(mnemonic, operands): &(&str, &str)| Instruction {
+                address: 0,
+                mnemonic: mnemonic.into(),
+                operands: operands.into(),
+            };
             mnemonics.iter().map(make).collect()
         };
-        let cost = Cost::of(&code(&[("ffma", ""), ("and", ""), ("load", "r0, du0, 5, i32, x, a"), ("shr", ""), ("u32_to_f32", "")]));
+        let cost = Cost::of(&code(&[
+            ("ffma", ""),
+            ("and", ""),
+            ("load", "r0, du0, 5, i32, x, a"),
+            ("shr", ""),
+            ("u32_to_f32", ""),
+        ]));
         assert_eq!(cost, Cost { instructions: 5, float: 1, multiplications: 1, fast: 4, slow: 8 });
         assert_eq!(cost.cycles(), 8);
-        let of_simd = Cost::of(&code(&[("simd", "r4, r25, fadd"), ("simd", "r4, r25, fadd, prefix"), ("shuffle", "r4, r5, 1, xor")]));
+        let of_simd = Cost::of(&code(&[
+            ("simd", "r4, r25, fadd"),
+            ("simd", "r4, r25, fadd, prefix"),
+            ("shuffle", "r4, r5, 1, xor"),
+        ]));
         assert_eq!((of_simd.fast, of_simd.cycles()), (24 + 18 + 2, 44));
         assert_eq!(Cost::of(&code(&[("jmp_any", "-26"), ("wait", "a"), ("rcp", "")])).slow, 6);
     }

@@ -1,4 +1,5 @@
-//! Reads Mesa's output under `AGX_MESA_DEBUG=shaders,shaderdb`: the disassembly of each shader, then a line of statistics.
+//! Reads Mesa's output under `AGX_MESA_DEBUG=shaders,shaderdb`: the disassembly of each shader,
+//! then a line of statistics.
 
 /// Followed by a name, begins a kernel's part of the log; without a name, ends it.
 pub const MARKER: &str = "@@kernel";
@@ -33,7 +34,11 @@ impl Instruction {
         let bytes = words.next()?;
         let hexadecimal = bytes.len() % 2 == 0 && bytes.bytes().all(|b| b.is_ascii_hexdigit());
         let address = u64::from_str_radix(address, 16).ok().filter(|_| hexadecimal)?;
-        Some(Self { address, mnemonic: words.next()?.to_owned(), operands: words.collect::<Vec<_>>().join(" ") })
+        Some(Self {
+            address,
+            mnemonic: words.next()?.to_owned(),
+            operands: words.collect::<Vec<_>>().join(" "),
+        })
     }
 
     /// The address that a jump leads to.
@@ -49,7 +54,8 @@ impl Instruction {
 /// A message that names what a line of statistics lacks.
 pub fn read(log: &str) -> Result<Vec<Listing>, String> {
     let mut found: Vec<Listing> = Vec::new();
-    // Between two markers, a kernel's main program comes first, then its preamble, which runs once per dispatch and is ignored.
+    // Between two markers, a kernel's main program comes first, then its preamble, which runs once
+    // per dispatch and is ignored.
     let (mut kernel, mut code, mut programs) = ("", Vec::new(), 0);
     for line in log.lines() {
         if let Some(name) = line.strip_prefix(MARKER) {
@@ -59,7 +65,8 @@ pub fn read(log: &str) -> Result<Vec<Listing>, String> {
         } else if let Some((_, statistics)) = line.split_once("CS shader: ") {
             let listing = statistics_of(kernel, statistics, std::mem::take(&mut code))?;
             programs = 0;
-            // Drivers compile a kernel more than once, in a general and a specialised form; the specialised one is shorter.
+            // Drivers compile a kernel more than once, in a general and a specialised form; the
+            // specialised one is shorter.
             match found.iter_mut().find(|other| other.kernel == kernel) {
                 Some(other) if other.instructions <= listing.instructions => {}
                 Some(other) => *other = listing,
@@ -78,12 +85,23 @@ pub fn read(log: &str) -> Result<Vec<Listing>, String> {
 /// Parses `52 instrs, 20 alu, ..., 0:0 spills:fills`.
 fn statistics_of(kernel: &str, line: &str, code: Vec<Instruction>) -> Result<Listing, String> {
     let text = |name: &str| {
-        let of = |item: &str| item.trim().split_once(' ').filter(|(_, found)| *found == name).map(|(value, _)| value.to_owned());
-        line.split(',').find_map(of).ok_or_else(|| format!("{kernel}: the driver's statistics have no `{name}`: {line}"))
+        let of = |item: &str| {
+            item.trim()
+                .split_once(' ')
+                .filter(|(_, found)| *found == name)
+                .map(|(value, _)| value.to_owned())
+        };
+        line.split(',')
+            .find_map(of)
+            .ok_or_else(|| format!("{kernel}: the driver's statistics have no `{name}`: {line}"))
     };
-    let number = |text: &str| text.parse::<u64>().map_err(|_| format!("{kernel}: `{text}` is not a number: {line}"));
+    let number = |text: &str| {
+        text.parse::<u64>().map_err(|_| format!("{kernel}: `{text}` is not a number: {line}"))
+    };
     let spills = text("spills:fills")?;
-    let (spilled, filled) = spills.split_once(':').ok_or_else(|| format!("{kernel}: `{spills}` is not `spills:fills`"))?;
+    let (spilled, filled) = spills
+        .split_once(':')
+        .ok_or_else(|| format!("{kernel}: `{spills}` is not `spills:fills`"))?;
     if code.is_empty() {
         return Err(format!("{kernel}: statistics without a disassembly"));
     }
@@ -125,10 +143,17 @@ CS shader: 1 instrs, 0 alu, 9 gprs, 1024 threads, 9:9 spills:fills
     fn a_log_becomes_listings() {
         let listings = read(LOG).unwrap();
         let [sum] = &listings[..] else { panic!("{listings:?}") };
-        assert_eq!((sum.kernel.as_str(), sum.instructions, sum.half_registers, sum.threads), ("sum", 8, 9, 1024));
+        assert_eq!(
+            (sum.kernel.as_str(), sum.instructions, sum.half_registers, sum.threads),
+            ("sum", 8, 9, 1024)
+        );
         assert_eq!(sum.spills, (2, 3));
         assert_eq!(sum.code.len(), 8, "the preamble is not the kernel");
-        let fma = Instruction { address: 0x16, mnemonic: "ffma".into(), operands: "r2, r2l, r3h, r2".into() };
+        let fma = Instruction {
+            address: 0x16,
+            mnemonic: "ffma".into(),
+            operands: "r2, r2l, r3h, r2".into(),
+        };
         assert_eq!(sum.code[4], fma);
         assert_eq!((sum.code[6].target(), sum.code[5].target()), (Some(6), None));
     }
@@ -139,7 +164,10 @@ CS shader: 1 instrs, 0 alu, 9 gprs, 1024 threads, 9:9 spills:fills
         let shorter = part.replace("8 instrs", "7 instrs");
         for log in [format!("{part}{shorter}"), format!("{shorter}{part}")] {
             let listings = read(&log).unwrap();
-            assert_eq!(listings.iter().map(|listing| listing.instructions).collect::<Vec<_>>(), [7]);
+            assert_eq!(
+                listings.iter().map(|listing| listing.instructions).collect::<Vec<_>>(),
+                [7]
+            );
         }
     }
 
@@ -147,6 +175,10 @@ CS shader: 1 instrs, 0 alu, 9 gprs, 1024 threads, 9:9 spills:fills
     fn what_is_missing_is_an_error() {
         assert!(read(&LOG.replace("2:3 spills:fills, ", "")).unwrap_err().contains("spills:fills"));
         assert!(read(&LOG.replace("1024 threads", "many threads")).unwrap_err().contains("many"));
-        assert!(read("@@kernel sum\nCS shader: 8 instrs, 9 gprs, 1024 threads, 0:0 spills:fills").unwrap_err().contains("disassembly"));
+        assert!(
+            read("@@kernel sum\nCS shader: 8 instrs, 9 gprs, 1024 threads, 0:0 spills:fills")
+                .unwrap_err()
+                .contains("disassembly")
+        );
     }
 }

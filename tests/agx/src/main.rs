@@ -1,5 +1,6 @@
-//! Compiles every kernel of the catalog for Apple GPUs, without such a GPU, and compares instruction counts with those recorded in
-//! counts.md. docs/apple-gpu.md has the background. `scripts/agx-check` sets up the drivers and runs this.
+//! Compiles every kernel of the catalog for Apple GPUs, without such a GPU, and compares
+//! instruction counts with those recorded in counts.md. docs/apple-gpu.md has the background.
+//! `scripts/agx-check` sets up the drivers and runs this.
 
 mod budgets;
 mod catalog;
@@ -39,10 +40,12 @@ fn main() -> ExitCode {
     let result = match arguments[..] {
         // Processes on the driver, which `check` starts.
         ["compile-wgsl"] => wgsl::compile(&wgsl::catalog()).map_err(|e| format!("{FAILED}{e}")),
-        ["compile-wgsl", file] => {
-            wgsl::of_file(Path::new(file)).and_then(|text| wgsl::compile(&[text])).map_err(|e| format!("{FAILED}{e}"))
+        ["compile-wgsl", file] => wgsl::of_file(Path::new(file))
+            .and_then(|text| wgsl::compile(&[text]))
+            .map_err(|e| format!("{FAILED}{e}")),
+        ["compile-spirv", folder] => {
+            spirv::compile(Path::new(folder)).map_err(|e| format!("{FAILED}{e}"))
         }
-        ["compile-spirv", folder] => spirv::compile(Path::new(folder)).map_err(|e| format!("{FAILED}{e}")),
         ["check"] => check(false),
         ["check", "--write"] => check(true),
         ["check", file] => count(Path::new(file)),
@@ -59,14 +62,16 @@ fn main() -> ExitCode {
 
 /// The programs that `scripts/agx-check` has set up.
 fn tools() -> Result<Tools, String> {
-    let prefix = std::env::var("AGX_PREFIX").map_err(|_| "AGX_PREFIX is not set; scripts/agx-check sets it")?;
+    let prefix = std::env::var("AGX_PREFIX")
+        .map_err(|_| "AGX_PREFIX is not set; scripts/agx-check sets it")?;
     Ok(Tools(PathBuf::from(prefix)))
 }
 
-/// Counts one kernel's text in a file, as `examples/dump_shaders` writes them: for whoever changes one. Prints its line of the table, without what a turn
-/// does, and where the disassembly is.
+/// Counts one kernel's text in a file, as `examples/dump_shaders` writes them: for whoever changes
+/// one. Prints its line of the table, without what a turn does, and where the disassembly is.
 fn count(file: &Path) -> Result<(), String> {
-    let (tools, work, name) = (tools()?, work_folder()?, file.file_stem().unwrap_or_default().to_string_lossy());
+    let (tools, work, name) =
+        (tools()?, work_folder()?, file.file_stem().unwrap_or_default().to_string_lossy());
     let folder = work.to_string_lossy();
     let (driver, arguments) = if file.extension().is_some_and(|extension| extension == "metal") {
         let text = std::fs::read_to_string(file).map_err(|e| format!("{}: {e}", file.display()))?;
@@ -100,19 +105,35 @@ fn check(write: bool) -> Result<(), String> {
     for (i, (gpu, name)) in GPUS.into_iter().enumerate() {
         let found = compile(&tools, &work, gpu, &mut wrong)?;
         wrong.extend(faults(&found.listings).into_iter().map(|fault| format!("{name}: {fault}")));
-        let (halves, floats): (Vec<_>, Vec<_>) = found.listings.iter().partition(|listing| catalog::is_of_halves(&listing.kernel));
+        let (halves, floats): (Vec<_>, Vec<_>) =
+            found.listings.iter().partition(|listing| catalog::is_of_halves(&listing.kernel));
         let rows: Vec<_> = floats.into_iter().map(Row::of).collect();
         if i == 0 && write && wrong.is_empty() {
-            let notes = format!("{}; clang {}. Registers are of 32 bits.\n", found.driver, tools.clang_version()?);
+            let notes = format!(
+                "{}; clang {}. Registers are of 32 bits.\n",
+                found.driver,
+                tools.clang_version()?
+            );
             write_to(COUNTS, &report::write(&counts, &rows, &notes)?)?;
-            write_to(DOCUMENT, &report::replace(&document, budgets::SECTION, &budgets::table(&found.listings))?)?;
+            write_to(
+                DOCUMENT,
+                &report::replace(&document, budgets::SECTION, &budgets::table(&found.listings))?,
+            )?;
             println!("written: {} kernels", rows.len());
         } else if !write {
             let difference = report::compare(&recorded, &rows);
             wrong.extend(difference.worse.into_iter().map(|line| format!("{name}: {line}")));
-            difference.better.into_iter().for_each(|line| println!("{name}: better than recorded: {line}"));
+            difference
+                .better
+                .into_iter()
+                .for_each(|line| println!("{name}: better than recorded: {line}"));
         }
-        println!("{name}: {} kernels, and {} in halves, by {}", rows.len(), halves.len(), found.driver);
+        println!(
+            "{name}: {} kernels, and {} in halves, by {}",
+            rows.len(),
+            halves.len(),
+            found.driver
+        );
         if i == 0 {
             print!("{}", budgets::table(&found.listings));
         }
@@ -139,7 +160,9 @@ fn work_folder() -> Result<PathBuf, String> {
 
 /// Compiles all Metal texts to SPIR-V except those for matrix units; returns the errors.
 fn to_spirv(tools: &Tools, work: &Path) -> Vec<String> {
-    let kernels = Mutex::new(catalog::kernels(ShaderLanguage::Msl).filter(|kernel| !kernel.on_matrix_units()));
+    let kernels = Mutex::new(
+        catalog::kernels(ShaderLanguage::Msl).filter(|kernel| !kernel.on_matrix_units()),
+    );
     let next = || kernels.lock().ok()?.next();
     let worker = || {
         let mut wrong = Vec::new();
@@ -153,7 +176,12 @@ fn to_spirv(tools: &Tools, work: &Path) -> Vec<String> {
     thread::scope(|scope| {
         let workers = thread::available_parallelism().map_or(1, usize::from);
         let threads: Vec<_> = (0..workers).map(|_| scope.spawn(worker)).collect();
-        threads.into_iter().flat_map(|thread| thread.join().unwrap_or_else(|_| vec!["a thread panicked".to_owned()])).collect()
+        threads
+            .into_iter()
+            .flat_map(|thread| {
+                thread.join().unwrap_or_else(|_| vec!["a thread panicked".to_owned()])
+            })
+            .collect()
     })
 }
 
@@ -164,30 +192,54 @@ struct Compiled {
     driver: String,
 }
 
-fn compile(tools: &Tools, work: &Path, gpu: &str, wrong: &mut Vec<String>) -> Result<Compiled, String> {
+fn compile(
+    tools: &Tools,
+    work: &Path,
+    gpu: &str,
+    wrong: &mut Vec<String>,
+) -> Result<Compiled, String> {
     let mut logs = String::new();
     let folder = work.to_string_lossy();
-    for (driver, arguments) in [("agx-vulkan", &["compile-wgsl"][..]), ("agx-opencl", &["compile-spirv", &folder])] {
-        let (log, error) = tools.on_driver(driver, gpu, arguments, &work.join(format!("{gpu}-{driver}.log")))?;
+    for (driver, arguments) in
+        [("agx-vulkan", &["compile-wgsl"][..]), ("agx-opencl", &["compile-spirv", &folder])]
+    {
+        let (log, error) =
+            tools.on_driver(driver, gpu, arguments, &work.join(format!("{gpu}-{driver}.log")))?;
         logs += &log;
         wrong.extend(error);
     }
-    let driver = logs.lines().find_map(|line| line.strip_prefix(wgsl::DRIVER)).unwrap_or("no driver").trim().to_owned();
+    let driver = logs
+        .lines()
+        .find_map(|line| line.strip_prefix(wgsl::DRIVER))
+        .unwrap_or("no driver")
+        .trim()
+        .to_owned();
     Ok(Compiled { listings: listing::read(&logs)?, driver })
 }
 
 /// Errors for kernels on matrix units that the document does not count by hand.
 fn uncounted(document: &str) -> Vec<String> {
     let by_hand = catalog::kernels(ShaderLanguage::Msl).filter(catalog::Text::on_matrix_units);
-    let uncounted =
-        by_hand.filter(|kernel| !document.contains(&format!("`{}` in Metal is on `simdgroup_matrix`", kernel.declaration.name)));
-    uncounted.map(|kernel| format!("{}: uses matrix units, and is not counted by hand in the document", kernel.name())).collect()
+    let uncounted = by_hand.filter(|kernel| {
+        !document
+            .contains(&format!("`{}` in Metal is on `simdgroup_matrix`", kernel.declaration.name))
+    });
+    uncounted
+        .map(|kernel| {
+            format!(
+                "{}: uses matrix units, and is not counted by hand in the document",
+                kernel.name()
+            )
+        })
+        .collect()
 }
 
-/// Faults regardless of the recorded figures: missing kernels, spills, work that is not what is declared, kernels above their limits.
+/// Faults regardless of the recorded figures: missing kernels, spills, work that is not what is
+/// declared, kernels above their limits.
 fn faults(listings: &[Listing]) -> Vec<String> {
     let mut faults = Vec::new();
-    for kernel in [ShaderLanguage::Wgsl, ShaderLanguage::Msl].into_iter().flat_map(catalog::kernels) {
+    for kernel in [ShaderLanguage::Wgsl, ShaderLanguage::Msl].into_iter().flat_map(catalog::kernels)
+    {
         let name = kernel.name();
         let Some(listing) = listings.iter().find(|listing| listing.kernel == name) else {
             if !kernel.on_matrix_units() {

@@ -7,9 +7,11 @@ use crate::{
 use msl_host::opencl;
 use std::{fmt::Write as _, fs, path::Path};
 
-/// Inline all functions, as Metal's compiler does; otherwise arguments passed by value go through memory.
+/// Inline all functions, as Metal's compiler does; otherwise arguments passed by value go through
+/// memory.
 const INLINE: [&str; 2] = ["-mllvm", "-inline-threshold=1000000"];
-/// Unroll loops of constant length, as Metal's compiler does; otherwise local arrays stay in memory.
+/// Unroll loops of constant length, as Metal's compiler does; otherwise local arrays stay in
+/// memory.
 const UNROLL: [&str; 2] = ["-mllvm", "-unroll-threshold=8000"];
 /// Keep 32-bit indices: the load instruction itself adds one to a 64-bit base.
 const NARROW: [&str; 2] = ["-mllvm", "-indvars-widen-indvars=false"];
@@ -19,9 +21,14 @@ const NARROW: [&str; 2] = ["-mllvm", "-indvars-widen-indvars=false"];
 /// # Errors
 /// The error output of whichever tool fails.
 pub fn to_spirv(tools: &Tools, text: &str, folder: &Path, name: &str) -> Result<(), String> {
-    let path = |extension: &str| folder.join(format!("{name}.{extension}")).to_string_lossy().into_owned();
-    let write = |extension: &str, text: &str| fs::write(path(extension), text).map_err(|e| format!("{}: {e}", path(extension)));
-    let read = |extension: &str| fs::read_to_string(path(extension)).map_err(|e| format!("{}: {e}", path(extension)));
+    let path =
+        |extension: &str| folder.join(format!("{name}.{extension}")).to_string_lossy().into_owned();
+    let write = |extension: &str, text: &str| {
+        fs::write(path(extension), text).map_err(|e| format!("{}: {e}", path(extension)))
+    };
+    let read = |extension: &str| {
+        fs::read_to_string(path(extension)).map_err(|e| format!("{}: {e}", path(extension)))
+    };
     write("clcpp", &opencl::source(text).map_err(|e| e.to_string())?)?;
     let define = format!("-D{}", opencl::DEFINE);
     let mut clang = tools.command("clang");
@@ -35,17 +42,47 @@ pub fn to_spirv(tools: &Tools, text: &str, folder: &Path, name: &str) -> Result<
         "-Xclang",
         "-cl-ext=-cl_khr_fp64,-__opencl_c_fp64",
     ]);
-    // The sources forbid contraction, but the library's `dot`, which most sums of products are, is not theirs to forbid.
-    clang.args(["-O2", "-fno-math-errno", "-ffp-contract=fast", "-w", &define, "-I", &opencl::headers(), "-S", "-emit-llvm"]);
+    // The sources forbid contraction, but the library's `dot`, which most sums of products are, is
+    // not theirs to forbid.
+    clang.args([
+        "-O2",
+        "-fno-math-errno",
+        "-ffp-contract=fast",
+        "-w",
+        &define,
+        "-I",
+        &opencl::headers(),
+        "-S",
+        "-emit-llvm",
+    ]);
     run(clang.args(INLINE).args(UNROLL).args(NARROW).args(["-o", &path("ll"), &path("clcpp")]))?;
     write("local.ll", &with_threadgroup_memory(&read("ll")?)?)?;
     let mut opt = tools.command("opt");
-    opt.args(["-mtriple=spirv64", "-passes=function(infer-address-spaces),default<O3>", INLINE[1], UNROLL[1], NARROW[1]]);
+    opt.args([
+        "-mtriple=spirv64",
+        "-passes=function(infer-address-spaces),default<O3>",
+        INLINE[1],
+        UNROLL[1],
+        NARROW[1],
+    ]);
     run(opt.args(["-S", "-o", &path("opt.ll"), &path("local.ll")]))?;
     write("final.ll", &for_translator(&read("opt.ll")?)?)?;
-    run(tools.command("opt").args(["-mtriple=spirv64", "-passes=verify", "-o", &path("bc"), &path("final.ll")]))?;
-    run(tools.command("llvm-spirv").args(["--spirv-max-version=1.3", "--spirv-ext=-all", "-o", &path("translated"), &path("bc")]))?;
-    let translated = fs::read(path("translated")).map_err(|e| format!("{}: {e}", path("translated")))?;
+    run(tools.command("opt").args([
+        "-mtriple=spirv64",
+        "-passes=verify",
+        "-o",
+        &path("bc"),
+        &path("final.ll"),
+    ]))?;
+    run(tools.command("llvm-spirv").args([
+        "--spirv-max-version=1.3",
+        "--spirv-ext=-all",
+        "-o",
+        &path("translated"),
+        &path("bc"),
+    ]))?;
+    let translated =
+        fs::read(path("translated")).map_err(|e| format!("{}: {e}", path("translated")))?;
     fs::write(path("spv"), quads::swap(&translated)?).map_err(|e| format!("{}: {e}", path("spv")))
 }
 
@@ -54,21 +91,30 @@ fn with_threadgroup_memory(ir: &str) -> Result<String, String> {
     let (mut body, mut variables) = (String::new(), std::collections::BTreeMap::new());
     for line in ir.lines() {
         if let Some((result, arguments)) = call(line, opencl::THREADGROUP_MEMORY) {
-            let [site, bytes] = arguments[..] else { return Err(format!("not two arguments: {line}")) };
-            let _ = writeln!(body, "{result} = getelementptr inbounds i8, ptr addrspace(3) @threadgroup_{site}, i64 0");
+            let [site, bytes] = arguments[..] else {
+                return Err(format!("not two arguments: {line}"));
+            };
+            let _ = writeln!(
+                body,
+                "{result} = getelementptr inbounds i8, ptr addrspace(3) @threadgroup_{site}, i64 0"
+            );
             variables.insert(site, bytes);
         } else {
             let _ = writeln!(body, "{line}");
         }
     }
     for (site, bytes) in variables {
-        let _ = writeln!(body, "@threadgroup_{site} = internal addrspace(3) global [{bytes} x i8] undef, align 16");
+        let _ = writeln!(
+            body,
+            "@threadgroup_{site} = internal addrspace(3) global [{bytes} x i8] undef, align 16"
+        );
     }
     Ok(body)
 }
 
-/// Adapts LLVM IR to the translator: it knows OpenCL's functions by name only if the source is not marked as C++ for OpenCL; loop hints
-/// would become OpLoopMerge, which is only valid in structured control flow; and the half2 placeholder becomes a bitcast.
+/// Adapts LLVM IR to the translator: it knows OpenCL's functions by name only if the source is not
+/// marked as C++ for OpenCL; loop hints would become OpLoopMerge, which is only valid in structured
+/// control flow; and the half2 placeholder becomes a bitcast.
 fn for_translator(ir: &str) -> Result<String, String> {
     let mut text = String::new();
     for line in ir.lines().filter(|line| !line.starts_with("!opencl.cxx.version")) {
@@ -131,6 +177,9 @@ mod tests {
     #[test]
     fn the_translator_gets_bitcasts_and_no_hints() {
         let ir = "!opencl.cxx.version = !{!1}\n  %5 = call <2 x half> @msl_as_half2(i32 range(i32 0, 4) %4)\n  br label %9, !llvm.loop !3";
-        assert_eq!(for_translator(ir).unwrap(), "  %5 = bitcast i32 %4 to <2 x half>\n  br label %9\n");
+        assert_eq!(
+            for_translator(ir).unwrap(),
+            "  %5 = bitcast i32 %4 to <2 x half>\n  br label %9\n"
+        );
     }
 }

@@ -1,5 +1,6 @@
-//! Quad swaps: SPIR-V has an instruction for them, but the LLVM-to-SPIR-V translator cannot emit it. So SIMD-group shuffles with the xor
-//! masks 1, 2 and 3, which are equivalent, are replaced by quad swaps in the translated module.
+//! Quad swaps: SPIR-V has an instruction for them, but the LLVM-to-SPIR-V translator cannot emit
+//! it. So SIMD-group shuffles with the xor masks 1, 2 and 3, which are equivalent, are replaced by
+//! quad swaps in the translated module.
 
 const MAGIC: u32 = 0x0723_0203;
 const BOUND: usize = 3;
@@ -16,8 +17,11 @@ const CAPABILITY_QUAD: u32 = 68;
 /// # Errors
 /// If the bytes are not SPIR-V.
 pub fn swap(module: &[u8]) -> Result<Vec<u8>, String> {
-    let words: Vec<u32> =
-        module.chunks(4).map(|bytes| bytes.try_into().map(u32::from_le_bytes)).collect::<Result<_, _>>().map_err(|_| "not words")?;
+    let words: Vec<u32> = module
+        .chunks(4)
+        .map(|bytes| bytes.try_into().map(u32::from_le_bytes))
+        .collect::<Result<_, _>>()
+        .map_err(|_| "not words")?;
     if words.len() < HEADER || words[0] != MAGIC {
         return Err("not SPIR-V".to_owned());
     }
@@ -34,7 +38,8 @@ pub fn swap(module: &[u8]) -> Result<Vec<u8>, String> {
             [_, ty, result, value @ 1..=3] if opcode == CONSTANT => masks.push((result, ty, value)),
             [_, ty, result, scope, value, mask] if opcode == SHUFFLE_XOR => {
                 if let Some(&(_, of, mask)) = masks.iter().find(|(result, ..)| *result == mask) {
-                    // Direction 0 swaps with lane ^ 1, direction 1 with lane ^ 2, direction 2 with lane ^ 3.
+                    // Direction 0 swaps with lane ^ 1, direction 1 with lane ^ 2, direction 2 with
+                    // lane ^ 3.
                     constants.extend([4 << 16 | CONSTANT, of, bound, mask - 1]);
                     body.extend([6 << 16 | QUAD_SWAP, ty, result, scope, value, bound]);
                     bound += 1;
@@ -63,8 +68,22 @@ mod tests {
 
     fn module(shuffle_by: u32) -> Vec<u8> {
         let header = [MAGIC, 0x1_0300, 0, 20, 0];
-        let before = [2 << 16 | CAPABILITY, 4, 4 << 16 | CONSTANT, 1, 7, 2, 4 << 16 | CONSTANT, 1, 8, 16];
-        let body = [5 << 16 | FUNCTION, 1, 9, 0, 3, 6 << 16 | SHUFFLE_XOR, 1, 10, 11, 12, shuffle_by, 1 << 16 | 56];
+        let before =
+            [2 << 16 | CAPABILITY, 4, 4 << 16 | CONSTANT, 1, 7, 2, 4 << 16 | CONSTANT, 1, 8, 16];
+        let body = [
+            5 << 16 | FUNCTION,
+            1,
+            9,
+            0,
+            3,
+            6 << 16 | SHUFFLE_XOR,
+            1,
+            10,
+            11,
+            12,
+            shuffle_by,
+            1 << 16 | 56,
+        ];
         [&header[..], &before, &body].concat().into_iter().flat_map(u32::to_le_bytes).collect()
     }
 

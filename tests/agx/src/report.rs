@@ -12,7 +12,8 @@ a turn does | cycles each |
 | --- | --- | --: | --: | --: | --: | --: | --: | --: | --: | --: |
 ";
 
-/// A row of the table, without the columns computed from others. Lower is better for all figures but the threads.
+/// A row of the table, without the columns computed from others. Lower is better for all figures
+/// but the threads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Row {
     pub kernel: String,
@@ -49,9 +50,14 @@ impl Row {
     }
 
     fn parse(line: &str) -> Option<Self> {
-        let cells: Vec<_> = line.trim().strip_prefix('|')?.strip_suffix('|')?.split('|').map(str::trim).collect();
+        let cells: Vec<_> =
+            line.trim().strip_prefix('|')?.strip_suffix('|')?.split('|').map(str::trim).collect();
         let [kernel, language, figures @ .., _, _] = &cells[..] else { return None };
-        let mut row = Self { kernel: kernel.trim_matches('`').to_owned(), language: (*language).to_owned(), figures: [None; 7] };
+        let mut row = Self {
+            kernel: kernel.trim_matches('`').to_owned(),
+            language: (*language).to_owned(),
+            figures: [None; 7],
+        };
         if figures.len() != row.figures.len() {
             return None;
         }
@@ -68,7 +74,12 @@ impl Row {
         }
         let work = catalog::work(&self.kernel, &self.language).zip(self.figures[TURN_CYCLES]);
         line += &work.map_or(" | |".to_owned(), |(work, cycles)| {
-            format!(" {} {} | {:.2} |", work.count, work.unit, cycles as f64 / f64::from(work.count))
+            format!(
+                " {} {} | {:.2} |",
+                work.count,
+                work.unit,
+                cycles as f64 / f64::from(work.count)
+            )
         });
         line + "\n"
     }
@@ -78,20 +89,26 @@ impl Row {
     }
 }
 
-/// What is wrong with the products, pairs of products that are made at once, or weights that a kernel's text declares for a turn: each takes a
-/// multiplication, and what else multiplies is less. (A compiler that leaves an inner loop as it is makes less of a turn than one that unrolls it, and the
-/// costliest loop may be one that multiplies nothing.)
+/// What is wrong with the products, pairs of products that are made at once, or weights that a
+/// kernel's text declares for a turn: each takes a multiplication, and what else multiplies is
+/// less. (A compiler that leaves an inner loop as it is makes less of a turn than one that unrolls
+/// it, and the costliest loop may be one that multiplies nothing.)
 pub fn unlike(listing: &Listing) -> Option<String> {
     let (kernel, language) = listing.kernel.split_once(' ')?;
-    let declared = catalog::work(kernel, language).filter(|work| matches!(work.unit, "products" | "pairs of products" | "weights"))?;
+    let declared = catalog::work(kernel, language)
+        .filter(|work| matches!(work.unit, "products" | "pairs of products" | "weights"))?;
     let found = loops::parts(listing).map_or(0, |parts| parts.turn.multiplications);
     let wrong = !is_of(found, declared.count.into());
-    wrong
-        .then(|| format!("{}: a turn is declared to do {} {}, and multiplies {found} times", listing.kernel, declared.count, declared.unit))
+    wrong.then(|| {
+        format!(
+            "{}: a turn is declared to do {} {}, and multiplies {found} times",
+            listing.kernel, declared.count, declared.unit
+        )
+    })
 }
 
-/// Are so many multiplications those of so many products? A tenth less, since a few first ones are no fused ones, and up to twice as many, since weights are
-/// decoded, and places reckoned, by some.
+/// Are so many multiplications those of so many products? A tenth less, since a few first ones are
+/// no fused ones, and up to twice as many, since weights are decoded, and places reckoned, by some.
 fn is_of(multiplications: u64, products: u64) -> bool {
     10 * multiplications >= 9 * products && multiplications < 2 * products
 }
@@ -131,7 +148,9 @@ pub fn replace(document: &str, section: &str, text: &str) -> Result<String, Stri
 fn split<'a>(document: &'a str, section: &str) -> Result<[&'a str; 3], String> {
     let (begin, end) = (format!("<!-- {section} -->\n"), format!("<!-- end of {section} -->"));
     let place = document.find(&begin).and_then(|at| Some((at + begin.len(), document.find(&end)?)));
-    let (from, to) = place.filter(|(from, to)| from <= to).ok_or_else(|| format!("the document has no section `{section}`"))?;
+    let (from, to) = place
+        .filter(|(from, to)| from <= to)
+        .ok_or_else(|| format!("the document has no section `{section}`"))?;
     Ok([&document[..from], &document[from..to], &document[to..]])
 }
 
@@ -152,17 +171,26 @@ pub fn compare(recorded: &[Row], found: &[Row]) -> Difference {
             difference.worse.push(format!("{name}: not in the table"));
             continue;
         };
-        for (i, what) in NAMES.iter().enumerate().filter(|&(i, _)| old.figures[i] != row.figures[i]) {
-            let show = |figure: Option<u64>| figure.map_or("none".to_owned(), |figure| figure.to_string());
+        for (i, what) in NAMES.iter().enumerate().filter(|&(i, _)| old.figures[i] != row.figures[i])
+        {
+            let show =
+                |figure: Option<u64>| figure.map_or("none".to_owned(), |figure| figure.to_string());
             let mut text = String::new();
             // Writing to a String cannot fail.
-            let _ = write!(text, "{name}: {what} {} -> {}", show(old.figures[i]), show(row.figures[i]));
+            let _ =
+                write!(text, "{name}: {what} {} -> {}", show(old.figures[i]), show(row.figures[i]));
             let rises = row.figures[i] > old.figures[i];
-            if rises == (i == THREADS) { difference.better.push(text) } else { difference.worse.push(text) }
+            if rises == (i == THREADS) {
+                difference.better.push(text)
+            } else {
+                difference.worse.push(text)
+            }
         }
     }
     let gone = recorded.iter().filter(|old| !found.iter().any(|row| old.is(row)));
-    difference.worse.extend(gone.map(|old| format!("{} {}: in the table only", old.kernel, old.language)));
+    difference
+        .worse
+        .extend(gone.map(|old| format!("{} {}: in the table only", old.kernel, old.language)));
     difference
 }
 
@@ -174,15 +202,21 @@ mod tests {
         Row { kernel: kernel.into(), language: "MSL".into(), figures }
     }
 
-    const FIGURES: [Option<u64>; 7] = [Some(407), Some(47), Some(1024), Some(0), None, None, Some(3)];
+    const FIGURES: [Option<u64>; 7] =
+        [Some(407), Some(47), Some(1024), Some(0), None, None, Some(3)];
 
     #[test]
     fn what_is_written_is_read() {
         let rows = [row("a", FIGURES), row("bitlinear_gemv_half", [Some(192); 7])];
-        let document = write("# Title\n<!-- counts -->\nold\n<!-- end of counts -->\nend\n", &rows, "notes\n").unwrap();
+        let document =
+            write("# Title\n<!-- counts -->\nold\n<!-- end of counts -->\nend\n", &rows, "notes\n")
+                .unwrap();
         assert!(document.starts_with("# Title\n<!-- counts -->\nnotes\n\n| kernel"), "{document}");
         assert!(document.ends_with("<!-- end of counts -->\nend\n"), "{document}");
-        assert!(document.contains("| `a` | MSL | 407 | 47 | 1024 | 0 | | | 3 | | |\n"), "{document}");
+        assert!(
+            document.contains("| `a` | MSL | 407 | 47 | 1024 | 0 | | | 3 | | |\n"),
+            "{document}"
+        );
         assert!(document.contains(" | 192 | 128 weights | 1.50 |\n"), "{document}");
         assert_eq!(read(&document).unwrap(), rows);
         assert!(read("# Title").is_err());
@@ -190,7 +224,8 @@ mod tests {
 
     #[test]
     fn a_turn_multiplies_as_often_as_it_says() {
-        // What was declared wrong once: turns of four tokens for those of one, of a whole tile for those of a quad of it.
+        // What was declared wrong once: turns of four tokens for those of one, of a whole tile for
+        // those of a quad of it.
         assert!(!is_of(274, 64) && !is_of(64, 512) && !is_of(129, 64));
         assert!(is_of(120, 128) && is_of(128, 128) && is_of(232, 128));
     }
@@ -201,8 +236,12 @@ mod tests {
         let mut figures = FIGURES;
         (figures[0], figures[1], figures[2]) = (Some(408), Some(46), Some(896));
         let found = compare(&recorded, &[row("a", figures), row("new", FIGURES)]);
-        let worse =
-            ["a MSL: instructions 407 -> 408", "a MSL: threads 1024 -> 896", "new MSL: not in the table", "gone MSL: in the table only"];
+        let worse = [
+            "a MSL: instructions 407 -> 408",
+            "a MSL: threads 1024 -> 896",
+            "new MSL: not in the table",
+            "gone MSL: in the table only",
+        ];
         assert_eq!(found.worse, worse);
         assert_eq!(found.better, ["a MSL: registers 47 -> 46"]);
         assert_eq!(compare(&recorded[..1], &recorded[..1]), Difference::default());

@@ -1,4 +1,5 @@
-//! Builds the pipeline of every kernel's WGSL with wgpu, as a release build does. Runs in a separate process on the driver.
+//! Builds the pipeline of every kernel's WGSL with wgpu, as a release build does. Runs in a
+//! separate process on the driver.
 
 use crate::{catalog, listing::MARKER};
 use bitnet_wgpu::{Context, ShaderLanguage};
@@ -15,7 +16,9 @@ pub struct Text {
 
 /// Every kernel of the catalog.
 pub fn catalog() -> Vec<Text> {
-    catalog::kernels(ShaderLanguage::Wgsl).map(|kernel| Text { name: kernel.name(), text: kernel.text() }).collect()
+    catalog::kernels(ShaderLanguage::Wgsl)
+        .map(|kernel| Text { name: kernel.name(), text: kernel.text() })
+        .collect()
 }
 
 /// The kernel of a file.
@@ -37,24 +40,32 @@ pub fn compile(kernels: &[Text]) -> Result<(), String> {
         flags: wgpu::InstanceFlags::empty(),
         ..wgpu::InstanceDescriptor::new_without_display_handle()
     });
-    let adapter = pollster::block_on(instance.request_adapter(&wgpu::RequestAdapterOptions::default())).map_err(|e| e.to_string())?;
+    let adapter =
+        pollster::block_on(instance.request_adapter(&wgpu::RequestAdapterOptions::default()))
+            .map_err(|e| e.to_string())?;
     let info = adapter.get_info();
     if !info.name.starts_with("Apple ") {
         return Err(format!("the adapter is not an Apple GPU but {}", info.name));
     }
     println!("{DRIVER} {} {}", info.name, info.driver_info);
     let (required_features, required_limits) = Context::device_needs(&adapter);
-    let descriptor = wgpu::DeviceDescriptor { required_features, required_limits, ..Default::default() };
-    let (device, _queue) = pollster::block_on(adapter.request_device(&descriptor)).map_err(|e| e.to_string())?;
+    let descriptor =
+        wgpu::DeviceDescriptor { required_features, required_limits, ..Default::default() };
+    let (device, _queue) =
+        pollster::block_on(adapter.request_device(&descriptor)).map_err(|e| e.to_string())?;
 
     let mut failures = String::new();
     for kernel in kernels {
-        let scopes = [wgpu::ErrorFilter::Validation, wgpu::ErrorFilter::Internal].map(|filter| device.push_error_scope(filter));
+        let scopes = [wgpu::ErrorFilter::Validation, wgpu::ErrorFilter::Internal]
+            .map(|filter| device.push_error_scope(filter));
         let source = wgpu::ShaderSource::Wgsl(kernel.text.as_str().into());
         let label = Some(kernel.name.as_str());
         // SAFETY: nothing is executed.
         let module = unsafe {
-            device.create_shader_module_trusted(wgpu::ShaderModuleDescriptor { label, source }, wgpu::ShaderRuntimeChecks::unchecked())
+            device.create_shader_module_trusted(
+                wgpu::ShaderModuleDescriptor { label, source },
+                wgpu::ShaderRuntimeChecks::unchecked(),
+            )
         };
         mark(&kernel.name);
         let _pipeline = device.create_compute_pipeline(&wgpu::ComputePipelineDescriptor {
@@ -62,7 +73,10 @@ pub fn compile(kernels: &[Text]) -> Result<(), String> {
             layout: None,
             module: &module,
             entry_point: None,
-            compilation_options: wgpu::PipelineCompilationOptions { zero_initialize_workgroup_memory: false, ..Default::default() },
+            compilation_options: wgpu::PipelineCompilationOptions {
+                zero_initialize_workgroup_memory: false,
+                ..Default::default()
+            },
             cache: None,
         });
         mark("");
@@ -78,6 +92,7 @@ pub fn compile(kernels: &[Text]) -> Result<(), String> {
 /// Marks the driver's following output as belonging to this kernel, or with an empty name to none.
 pub fn mark(kernel: &str) {
     println!("{MARKER} {kernel}");
-    // An error here can be ignored: the kernel would then be missing from the log, which is an error later.
+    // An error here can be ignored: the kernel would then be missing from the log, which is an
+    // error later.
     let _ = std::io::stdout().flush();
 }

@@ -1,5 +1,6 @@
-//! An app on tokio with its own wgpu device: streams a text while it does other things, gives one up, and puts BitLinear between its own passes.
-//! `app MODEL`; on any difference from what it should be, it panics.
+//! An app on tokio with its own wgpu device: streams a text while it does other things, gives one
+//! up, and puts BitLinear between its own passes. `app MODEL`; on any difference from what it
+//! should be, it panics.
 
 use bitnet_wgpu::{
     Context, ErrorKind, Tensor, bitnet,

@@ -1,4 +1,5 @@
-//! Quotients and roots are exact in Metal on devices whose own are off. The emulator runs the sources, so this is for Linux.
+//! Quotients and roots are exact in Metal on devices whose own are off. The emulator runs the
+//! sources, so this is for Linux.
 
 use bitnet_wgpu::{
     Kernel,
@@ -13,23 +14,33 @@ use support::{
     repository, rng,
 };
 
-/// Quotients as near to the middle of two floats as floats have any, and others; then by how many units the device's reciprocals are off.
+/// Quotients as near to the middle of two floats as floats have any, and others; then by how many
+/// units the device's reciprocals are off.
 fn quotients() -> (Vec<f32>, Vec<f32>) {
     let mut rng = rng(7);
     let float = |significand: u64| significand as f32;
-    let mut pairs = vec![(1.0, f32::from_bits(0x3fff_ffff)), (f32::from_bits(0x3fff_ffff), 1.0), (6.0, 3.0), (-1.0, 3e37), (3e38, -7.0)];
+    let mut pairs = vec![
+        (1.0, f32::from_bits(0x3fff_ffff)),
+        (f32::from_bits(0x3fff_ffff), 1.0),
+        (6.0, 3.0),
+        (-1.0, 3e37),
+        (3e38, -7.0),
+    ];
     while pairs.len() < 6000 {
         let b = rng.random_range(1u64 << 23..1 << 24) | 1;
         let r = rng.random_range(0..2u64) * 2;
-        // a with 2^25·a = ±1 (mod b), so that a / b is half a unit of 2^-24 off a multiple of that, but for 1 / 2^25·b.
+        // a with 2^25·a = ±1 (mod b), so that a / b is half a unit of 2^-24 off a multiple of that,
+        // but for 1 / 2^25·b.
         let half = b.div_ceil(2);
         let inverse = (0..25).fold(1, |v, _| v * half % b);
         let a = if r == 0 { inverse } else { b - inverse };
         if a >= 1 << 23 {
             pairs.push((float(a), float(b)));
         }
-        pairs
-            .push((f32::from_bits(rng.random_range(0x2000_0000..0x6000_0000)), f32::from_bits(rng.random_range(0x2000_0000..0x6000_0000))));
+        pairs.push((
+            f32::from_bits(rng.random_range(0x2000_0000..0x6000_0000)),
+            f32::from_bits(rng.random_range(0x2000_0000..0x6000_0000)),
+        ));
     }
     pairs.into_iter().unzip()
 }
@@ -40,14 +51,28 @@ fn check_exact(text: &str, entry: &str, units: RangeInclusive<i32>) {
     let (x, y) = quotients();
     let bytes = |v: &[f32]| v.iter().flat_map(|v| v.to_ne_bytes()).collect::<Vec<_>>();
     for units in units {
-        let mut buffers = vec![bytes(&x), bytes(&y), units.to_ne_bytes().to_vec(), vec![0; 8 * x.len()]];
+        let mut buffers =
+            vec![bytes(&x), bytes(&y), units.to_ne_bytes().to_vec(), vec![0; 8 * x.len()]];
         // naga's text asks for the sizes of its buffers.
-        buffers.push(buffers.iter().flat_map(|buffer| (buffer.len() as u32).to_ne_bytes()).collect());
-        program.dispatch(&mut buffers, [x.len().div_ceil(64) as u32, 1, 1], Order::Forward).unwrap_or_else(|e| panic!("{e}"));
-        let found: Vec<u32> = buffers[3].chunks_exact(4).map(|b| u32::from_ne_bytes(b.try_into().unwrap())).collect();
+        buffers
+            .push(buffers.iter().flat_map(|buffer| (buffer.len() as u32).to_ne_bytes()).collect());
+        program
+            .dispatch(&mut buffers, [x.len().div_ceil(64) as u32, 1, 1], Order::Forward)
+            .unwrap_or_else(|e| panic!("{e}"));
+        let found: Vec<u32> =
+            buffers[3].chunks_exact(4).map(|b| u32::from_ne_bytes(b.try_into().unwrap())).collect();
         for (i, (&x, &y)) in x.iter().zip(&y).enumerate() {
-            assert_eq!(found[2 * i], (x / y).to_bits(), "{x:?} / {y:?}, {units} units off: {:?}", f32::from_bits(found[2 * i]));
-            assert_eq!(found[2 * i + 1], x.abs().sqrt().to_bits(), "the root of {x:?}, {units} units off");
+            assert_eq!(
+                found[2 * i],
+                (x / y).to_bits(),
+                "{x:?} / {y:?}, {units} units off: {:?}",
+                f32::from_bits(found[2 * i])
+            );
+            assert_eq!(
+                found[2 * i + 1],
+                x.abs().sqrt().to_bits(),
+                "the root of {x:?}, {units} units off"
+            );
         }
     }
 }
@@ -66,10 +91,17 @@ fn quotients_and_roots_are_exact_however_a_device_divides() {
     const KERNEL: Kernel = Kernel::new(
         "exact",
         &[],
-        &[read("x", Type::F32), read("y", Type::F32), read("units", Type::I32), read_write("z", Type::F32)],
+        &[
+            read("x", Type::F32),
+            read("y", Type::F32),
+            read("units", Type::I32),
+            read_write("z", Type::F32),
+        ],
         &[Source::wgsl(&[])],
     );
-    for (file, rounded, units) in [("exact", ["1.0 / b", "inverseSqrt(m)"], 3), ("exact_unfused", ["x / y", "sqrt(x)"], 2)] {
+    for (file, rounded, units) in
+        [("exact", ["1.0 / b", "inverseSqrt(m)"], 3), ("exact_unfused", ["x / y", "sqrt(x)"], 2)]
+    {
         let text = nudged(&format!("wgsl/shared/{file}.wgsl"), &rounded)
             + "@group(0) @binding(0) var<storage, read> x: array<f32>;
             @group(0) @binding(1) var<storage, read> y: array<f32>;
@@ -86,7 +118,8 @@ fn quotients_and_roots_are_exact_however_a_device_divides() {
                 z[2u * id.x] = exact_quotient(x[id.x], y[id.x]);
                 z[2u * id.x + 1u] = exact_sqrt(abs(x[id.x]));
             }";
-        let (metal, entry) = naga_metal(&KERNEL, &parse(&text, msl::supported_capabilities()), (3, 1));
+        let (metal, entry) =
+            naga_metal(&KERNEL, &parse(&text, msl::supported_capabilities()), (3, 1));
         check_exact(&metal, &entry, -units..=units);
     }
     // Metal has no variables that `nudged` could read.

@@ -3,7 +3,10 @@
 use super::{assert_invalid, assert_shape, unwritten};
 use bitnet_wgpu::{
     Bits, Error, IntMatrix, Out, Result, Shape, Tensor, TernaryMatrix,
-    bitnet::{self, Gate, Layout, QuantizationError, QuantizedActivations, QuantizedInt4, QuantizedInt8, Scheme},
+    bitnet::{
+        self, Gate, Layout, QuantizationError, QuantizedActivations, QuantizedInt4, QuantizedInt8,
+        Scheme,
+    },
     tensor,
 };
 use support::{block_on, context, contexts, ints, rng, ternary};
@@ -12,7 +15,11 @@ use support::{block_on, context, contexts, ints, rng, ternary};
 fn leading_dimensions_are_kept() {
     let context = context();
     let w = ternary(&mut rng(8), 7, 12).upload(context).unwrap();
-    for (shape, expected) in [([2, 3, 12].into(), "[2, 3, 7]"), ([12].into(), "[7]"), ([1, 2, 2, 12].into(), "[1, 2, 2, 7]")] {
+    for (shape, expected) in [
+        ([2, 3, 12].into(), "[2, 3, 7]"),
+        ([12].into(), "[7]"),
+        ([1, 2, 2, 12].into(), "[1, 2, 2, 7]"),
+    ] {
         let shape: Shape = shape;
         let x = context.upload(&vec![1.0f32; shape.checked_len().unwrap()], shape).unwrap();
         let y = bitnet::bitlinear(&mut context.encoder("test"), &x, &w).unwrap();
@@ -20,7 +27,10 @@ fn leading_dimensions_are_kept() {
     }
     let scalar = context.upload(&[1.0f32], []).unwrap();
     let w = ternary(&mut rng(8), 7, 1).upload(context).unwrap();
-    assert_eq!(bitnet::bitlinear(&mut context.encoder("test"), &scalar, &w).unwrap().shape().to_string(), "[7]");
+    assert_eq!(
+        bitnet::bitlinear(&mut context.encoder("test"), &scalar, &w).unwrap().shape().to_string(),
+        "[7]"
+    );
 }
 
 #[test]
@@ -28,10 +38,15 @@ fn weights_that_are_not_finite_are_refused() {
     for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
         let mut w = vec![0.5f32; 60];
         w[17] = bad;
-        assert!(matches!(bitnet::quantize_weights_cpu(&w, 6, 10).unwrap_err(), Error::Invalid { .. }));
+        assert!(matches!(
+            bitnet::quantize_weights_cpu(&w, 6, 10).unwrap_err(),
+            Error::Invalid { .. }
+        ));
         for context in contexts() {
             let mut encoder = context.encoder("test");
-            let packed = bitnet::quantize_weights(&mut encoder, &context.upload(&w, [6, 10]).unwrap()).unwrap();
+            let packed =
+                bitnet::quantize_weights(&mut encoder, &context.upload(&w, [6, 10]).unwrap())
+                    .unwrap();
             encoder.submit().unwrap();
             assert!(matches!(block_on(packed.read()).unwrap_err(), Error::Invalid { .. }), "{bad}");
         }
@@ -45,20 +60,41 @@ fn integer_weights_that_are_not_finite_are_refused() {
         w[17] = bad;
         assert_invalid(bitnet::quantize_weights_binary_cpu(&w, 6, 10));
         assert_invalid(bitnet::quantize_weights_binary_by_group_cpu(&w, 6, 10, None));
-        assert_invalid(bitnet::quantize_weights_int_cpu(&w, 6, 10, Bits::Four, None, Scheme::Symmetric));
+        assert_invalid(bitnet::quantize_weights_int_cpu(
+            &w,
+            6,
+            10,
+            Bits::Four,
+            None,
+            Scheme::Symmetric,
+        ));
         for context in contexts() {
             let (mut encoder, w) = (context.encoder("test"), context.upload(&w, [6, 10]).unwrap());
             let all = [
                 bitnet::quantize_weights_binary(&mut encoder, &w).unwrap(),
                 bitnet::quantize_weights_binary_by_group(&mut encoder, &w, None).unwrap(),
-                bitnet::quantize_weights_int(&mut encoder, &w, Bits::Four, None, Scheme::Asymmetric).unwrap(),
+                bitnet::quantize_weights_int(
+                    &mut encoder,
+                    &w,
+                    Bits::Four,
+                    None,
+                    Scheme::Asymmetric,
+                )
+                .unwrap(),
             ];
             encoder.submit().unwrap();
             all.into_iter().for_each(|packed| assert_invalid(block_on(packed.read())));
         }
     }
     // Finite, but no scale of its group is: 2^81 and more.
-    assert_invalid(bitnet::quantize_weights_int_cpu(&[3e38f32, -3e38], 1, 2, Bits::Eight, None, Scheme::Asymmetric));
+    assert_invalid(bitnet::quantize_weights_int_cpu(
+        &[3e38f32, -3e38],
+        1,
+        2,
+        Bits::Eight,
+        None,
+        Scheme::Asymmetric,
+    ));
     assert_invalid(bitnet::quantize_weights_binary_cpu(&[3e38f32, -3e38], 1, 2));
 }
 
@@ -68,7 +104,10 @@ fn integer_weights_are_read_back() {
     for (bits, size) in Bits::ALL.into_iter().flat_map(|bits| [(bits, None), (bits, Some(32))]) {
         let packed = ints(&mut rng(3), 5, 70, bits, size);
         let matrix = packed.upload(context()).unwrap();
-        assert_eq!((matrix.rows(), matrix.columns(), matrix.bits(), matrix.group()), (5, 70, bits, size));
+        assert_eq!(
+            (matrix.rows(), matrix.columns(), matrix.bits(), matrix.group()),
+            (5, 70, bits, size)
+        );
         assert_eq!(matrix.code_bytes(), 4 * packed.words().len());
         assert_eq!(block_on(matrix.read()).unwrap(), packed);
     }
@@ -89,22 +128,55 @@ fn ops_on_integer_weights_refuse_what_does_not_fit() {
     assert_shape(block_on(QuantizationError::read(&x(40))));
     let xq = |columns, layout| QuantizedActivations::uninit(context, 2, columns, layout).unwrap();
     assert_shape(bitnet::bitlinear_int_quantized::<f32>(&mut encoder, &xq(41, Layout::Int8), &w));
-    assert_shape(bitnet::bitlinear_int_quantized_into(&mut encoder, &xq(40, Layout::Int8), &w, &x(5)));
+    assert_shape(bitnet::bitlinear_int_quantized_into(
+        &mut encoder,
+        &xq(40, Layout::Int8),
+        &w,
+        &x(5),
+    ));
     assert_invalid(bitnet::bitlinear_int_quantized::<f32>(&mut encoder, &xq(40, Layout::Half), &w));
     let long = ints(&mut rng(5), 1, 65_794, Bits::Eight, None).upload(context).unwrap();
-    assert_invalid(bitnet::bitlinear_int_quantized::<f32>(&mut encoder, &xq(65_794, Layout::Int8), &long));
+    assert_invalid(bitnet::bitlinear_int_quantized::<f32>(
+        &mut encoder,
+        &xq(65_794, Layout::Int8),
+        &long,
+    ));
     for size in [0, 16, 48] {
         assert_invalid(bitnet::quantize_weights_binary_by_group(&mut encoder, &x(64), Some(size)));
-        assert_invalid(bitnet::quantize_weights_int(&mut encoder, &x(64), Bits::Four, Some(size), Scheme::Symmetric));
+        assert_invalid(bitnet::quantize_weights_int(
+            &mut encoder,
+            &x(64),
+            Bits::Four,
+            Some(size),
+            Scheme::Symmetric,
+        ));
     }
-    assert_invalid(bitnet::quantize_weights_int(&mut encoder, &x(64), Bits::One, None, Scheme::Asymmetric));
+    assert_invalid(bitnet::quantize_weights_int(
+        &mut encoder,
+        &x(64),
+        Bits::One,
+        None,
+        Scheme::Asymmetric,
+    ));
     assert!(encoder.is_empty());
     let packed = ints(&mut rng(4), 6, 40, Bits::Two, None);
     assert!(matches!(bitnet::bitlinear_int_cpu(&[0.0; 6], &packed), Err(Error::Length { .. })));
-    assert!(matches!(bitnet::bitlinear_int_backward_cpu(&[0.0; 40], &packed), Err(Error::Length { .. })));
-    assert!(matches!(bitnet::quantization_error_cpu(&[0f32; 2], &[0f32; 3]), Err(Error::Length { .. })));
-    assert!(matches!(bitnet::quantize_weights_binary_cpu(&[0f32; 3], 2, 2), Err(Error::Length { .. })));
-    assert!(matches!(bitnet::quantize_weights_int_cpu(&[0f32; 3], 2, 2, Bits::Two, None, Scheme::Symmetric), Err(Error::Length { .. })));
+    assert!(matches!(
+        bitnet::bitlinear_int_backward_cpu(&[0.0; 40], &packed),
+        Err(Error::Length { .. })
+    ));
+    assert!(matches!(
+        bitnet::quantization_error_cpu(&[0f32; 2], &[0f32; 3]),
+        Err(Error::Length { .. })
+    ));
+    assert!(matches!(
+        bitnet::quantize_weights_binary_cpu(&[0f32; 3], 2, 2),
+        Err(Error::Length { .. })
+    ));
+    assert!(matches!(
+        bitnet::quantize_weights_int_cpu(&[0f32; 3], 2, 2, Bits::Two, None, Scheme::Symmetric),
+        Err(Error::Length { .. })
+    ));
 }
 
 #[test]
@@ -112,15 +184,34 @@ fn gate_quantize_refuses_what_does_not_fit() {
     let context = context();
     let mut encoder = context.encoder("test");
     let mut gate = |x: &Tensor<f32>, gain: Option<&Tensor<f32>>| {
-        support::gate_quantize_as(&mut encoder, x, Gate::Silu, gain.map(|gain| (gain, 1e-5)), Layout::Int8).map(|_| ())
+        support::gate_quantize_as(
+            &mut encoder,
+            x,
+            Gate::Silu,
+            gain.map(|gain| (gain, 1e-5)),
+            Layout::Int8,
+        )
+        .map(|_| ())
     };
     assert_shape(gate(&unwritten(context, [2, 9]), None));
     assert_shape(gate(&unwritten(context, [2, 8]), Some(&unwritten(context, [5]))));
     assert_invalid(gate(&unwritten(context, [1, 2 << 17]), None));
     let xq = QuantizedActivations::uninit(context, 2, 5, Layout::Half).unwrap();
-    assert_shape(bitnet::gate_quantize_into(&mut encoder, &unwritten(context, [2, 8]), Gate::Relu2, None, &xq));
-    assert!(matches!(bitnet::gate_quantize_cpu(&[0.0; 5], 2, Gate::Silu, None), Err(Error::Length { .. })));
-    assert!(matches!(bitnet::gate_quantize_cpu(&[0.0; 4], 2, Gate::Silu, Some((&[1.0], 0.0))), Err(Error::Length { .. })));
+    assert_shape(bitnet::gate_quantize_into(
+        &mut encoder,
+        &unwritten(context, [2, 8]),
+        Gate::Relu2,
+        None,
+        &xq,
+    ));
+    assert!(matches!(
+        bitnet::gate_quantize_cpu(&[0.0; 5], 2, Gate::Silu, None),
+        Err(Error::Length { .. })
+    ));
+    assert!(matches!(
+        bitnet::gate_quantize_cpu(&[0.0; 4], 2, Gate::Silu, Some((&[1.0], 0.0))),
+        Err(Error::Length { .. })
+    ));
 }
 
 #[test]
@@ -129,9 +220,24 @@ fn bitlinear_add_refuses_what_does_not_fit() {
     let mut encoder = context.encoder("test");
     let w = ternary(&mut rng(36), 6, 40).upload(context).unwrap();
     let xq = |features| QuantizedActivations::uninit(context, 2, features, Layout::Int8).unwrap();
-    assert_shape(bitnet::bitlinear_quantized_into(&mut encoder, &xq(40), &w, Out::add(&unwritten(context, [2, 5]))));
-    assert_shape(bitnet::bitlinear_quantized_into(&mut encoder, &xq(40), &w, Out::add(&unwritten(context, [3, 6]))));
-    assert_shape(bitnet::bitlinear_quantized_into(&mut encoder, &xq(41), &w, Out::add(&unwritten(context, [2, 6]))));
+    assert_shape(bitnet::bitlinear_quantized_into(
+        &mut encoder,
+        &xq(40),
+        &w,
+        Out::add(&unwritten(context, [2, 5])),
+    ));
+    assert_shape(bitnet::bitlinear_quantized_into(
+        &mut encoder,
+        &xq(40),
+        &w,
+        Out::add(&unwritten(context, [3, 6])),
+    ));
+    assert_shape(bitnet::bitlinear_quantized_into(
+        &mut encoder,
+        &xq(41),
+        &w,
+        Out::add(&unwritten(context, [2, 6])),
+    ));
     assert!(encoder.is_empty());
 }
 
@@ -141,8 +247,10 @@ fn products_with_a_bias_refuse_one_that_does_not_fit() {
     let mut encoder = context.encoder("test");
     let (x, row) = (unwritten(context, [2, 3]), unwritten(context, [3]));
     // `x` is [2, 3], and so there are two outputs; biases are [3].
-    let (matrix, ints) =
-        (ternary(&mut rng(1), 2, 3).upload(context).unwrap(), ints(&mut rng(1), 2, 3, Bits::Four, None).upload(context).unwrap());
+    let (matrix, ints) = (
+        ternary(&mut rng(1), 2, 3).upload(context).unwrap(),
+        ints(&mut rng(1), 2, 3, Bits::Four, None).upload(context).unwrap(),
+    );
     let xq = QuantizedActivations::uninit(context, 2, 3, Layout::Int8).unwrap();
     let biased = tensor::Epilogue::new().bias(&row);
     assert_shape(bitnet::bitlinear_quantized_with(&mut encoder, &xq, &matrix, &biased));
@@ -156,8 +264,14 @@ fn transforms_and_gates_refuse_what_does_not_fit() {
     let context = context();
     let mut encoder = context.encoder("test");
     let (x, row) = (unwritten(context, [2, 3]), unwritten(context, [3]));
-    assert!(matches!(bitnet::quantize_weights_by_group(&mut encoder, &x, 24), Err(Error::Invalid { .. })));
-    assert!(matches!(bitnet::quantize_weights_by_row_cpu(&[1.0, f32::NAN], 1, 2), Err(Error::Invalid { .. })));
+    assert!(matches!(
+        bitnet::quantize_weights_by_group(&mut encoder, &x, 24),
+        Err(Error::Invalid { .. })
+    ));
+    assert!(matches!(
+        bitnet::quantize_weights_by_row_cpu(&[1.0, f32::NAN], 1, 2),
+        Err(Error::Invalid { .. })
+    ));
     for block in [0, 3, 2048] {
         assert!(matches!(bitnet::hadamard(&mut encoder, &x, block), Err(Error::Invalid { .. })));
         assert!(matches!(bitnet::hadamard_cpu(&mut [1.0; 6], block), Err(Error::Invalid { .. })));
@@ -165,8 +279,16 @@ fn transforms_and_gates_refuse_what_does_not_fit() {
     assert_shape(bitnet::hadamard(&mut encoder, &x, 2));
     assert_shape(bitnet::hadamard_into(&mut encoder, &x, 1, &row));
     assert!(matches!(bitnet::hadamard_cpu(&mut [1.0; 6], 4), Err(Error::Length { .. })));
-    assert_shape(bitnet::relu2_gate_into(&mut encoder, &unwritten(context, [2, 6]), &unwritten(context, [2, 6])));
-    assert_shape(bitnet::dequantize_weights_into(&mut encoder, &ternary(&mut rng(1), 3, 4).upload(context).unwrap(), &x));
+    assert_shape(bitnet::relu2_gate_into(
+        &mut encoder,
+        &unwritten(context, [2, 6]),
+        &unwritten(context, [2, 6]),
+    ));
+    assert_shape(bitnet::dequantize_weights_into(
+        &mut encoder,
+        &ternary(&mut rng(1), 3, 4).upload(context).unwrap(),
+        &x,
+    ));
     assert!(encoder.is_empty());
 }
 
@@ -187,15 +309,53 @@ fn quantisers_of_weights_refuse_matrices_that_do_not_fit() {
     assert_shape(bitnet::quantize_weights_by_group_into(&mut encoder, &w, &ternary(3, Some(16))));
     assert_invalid(bitnet::quantize_weights_by_group_into(&mut encoder, &w, &ternary(2, None)));
     assert_shape(bitnet::quantize_weights_binary_into(&mut encoder, &w, &ints(3, Bits::One, None)));
-    assert_invalid(bitnet::quantize_weights_binary_into(&mut encoder, &w, &ints(2, Bits::One, Some(32))));
-    assert_invalid(bitnet::quantize_weights_binary_into(&mut encoder, &w, &ints(2, Bits::Two, None)));
-    assert_shape(bitnet::quantize_weights_binary_by_matrix_into(&mut encoder, &w, &ints(3, Bits::One, None)));
-    assert_invalid(bitnet::quantize_weights_binary_by_matrix_into(&mut encoder, &w, &ints(2, Bits::One, Some(32))));
-    assert_invalid(bitnet::quantize_weights_binary_by_matrix_into(&mut encoder, &w, &ints(2, Bits::Two, None)));
-    assert_shape(bitnet::quantize_weights_binary_by_group_into(&mut encoder, &w, &ints(3, Bits::One, Some(32))));
-    assert_invalid(bitnet::quantize_weights_binary_by_group_into(&mut encoder, &w, &ints(2, Bits::Two, Some(32))));
-    assert_shape(bitnet::quantize_weights_int_into(&mut encoder, &w, Scheme::Symmetric, &ints(3, Bits::Two, None)));
-    assert_invalid(bitnet::quantize_weights_int_into(&mut encoder, &w, Scheme::Symmetric, &ints(2, Bits::One, None)));
+    assert_invalid(bitnet::quantize_weights_binary_into(
+        &mut encoder,
+        &w,
+        &ints(2, Bits::One, Some(32)),
+    ));
+    assert_invalid(bitnet::quantize_weights_binary_into(
+        &mut encoder,
+        &w,
+        &ints(2, Bits::Two, None),
+    ));
+    assert_shape(bitnet::quantize_weights_binary_by_matrix_into(
+        &mut encoder,
+        &w,
+        &ints(3, Bits::One, None),
+    ));
+    assert_invalid(bitnet::quantize_weights_binary_by_matrix_into(
+        &mut encoder,
+        &w,
+        &ints(2, Bits::One, Some(32)),
+    ));
+    assert_invalid(bitnet::quantize_weights_binary_by_matrix_into(
+        &mut encoder,
+        &w,
+        &ints(2, Bits::Two, None),
+    ));
+    assert_shape(bitnet::quantize_weights_binary_by_group_into(
+        &mut encoder,
+        &w,
+        &ints(3, Bits::One, Some(32)),
+    ));
+    assert_invalid(bitnet::quantize_weights_binary_by_group_into(
+        &mut encoder,
+        &w,
+        &ints(2, Bits::Two, Some(32)),
+    ));
+    assert_shape(bitnet::quantize_weights_int_into(
+        &mut encoder,
+        &w,
+        Scheme::Symmetric,
+        &ints(3, Bits::Two, None),
+    ));
+    assert_invalid(bitnet::quantize_weights_int_into(
+        &mut encoder,
+        &w,
+        Scheme::Symmetric,
+        &ints(2, Bits::One, None),
+    ));
     assert!(encoder.is_empty());
     for size in [0, 8, 17] {
         assert_invalid(TernaryMatrix::uninit(context, 2, 3, Some(size)));
@@ -215,16 +375,28 @@ fn quantisers_of_weights_refuse_matrices_that_do_not_fit() {
         assert_invalid(bitnet::quantize_weights_by_matrix_cpu::<f32>(&[], stack));
         assert_invalid(bitnet::quantize_weights_binary_by_matrix_cpu::<f32>(&[], stack));
     }
-    assert_invalid(bitnet::fake_quantize_weights_by_matrix_cpu::<f32>(&[], [usize::MAX, 0, 0], 1.0));
+    assert_invalid(bitnet::fake_quantize_weights_by_matrix_cpu::<f32>(
+        &[],
+        [usize::MAX, 0, 0],
+        1.0,
+    ));
     assert_invalid(bitnet::quantize_weights_binary_cpu::<f32>(&[], usize::MAX, 0));
-    assert_invalid(bitnet::quantize_weights_int_cpu::<f32>(&[], usize::MAX, 0, Bits::Two, None, Scheme::Symmetric));
+    assert_invalid(bitnet::quantize_weights_int_cpu::<f32>(
+        &[],
+        usize::MAX,
+        0,
+        Bits::Two,
+        None,
+        Scheme::Symmetric,
+    ));
 }
 
 #[test]
 fn quantisers_refuse_what_does_not_fit() {
     let context = context();
     let mut encoder = context.encoder("test");
-    let (x, other, row) = (unwritten(context, [2, 3]), unwritten(context, [3, 2]), unwritten(context, [3]));
+    let (x, other, row) =
+        (unwritten(context, [2, 3]), unwritten(context, [3, 2]), unwritten(context, [3]));
     let one = unwritten(context, []);
     for lambda in [-0.1, 1.1, f32::NAN] {
         assert_invalid(bitnet::fake_quantize_activations(&mut encoder, &x, lambda));
@@ -233,12 +405,28 @@ fn quantisers_refuse_what_does_not_fit() {
         assert_invalid(bitnet::fake_quantize_activations_cpu(&[0.0f32; 6], 2, 3, lambda));
         assert_invalid(bitnet::fake_quantize_weights_by_matrix(&mut encoder, &x, lambda));
         assert_invalid(bitnet::fake_quantize_weights_cpu(&[0.0f32; 6], lambda));
-        assert_invalid(bitnet::fake_quantize_weights_by_matrix_cpu(&[0.0f32; 0], [0, 2, 3], lambda));
-        assert_invalid(bitnet::rms_norm_fake_quantize_cpu(&[0.0f32; 6], 2, &[1.0; 3], 1e-5, lambda));
+        assert_invalid(bitnet::fake_quantize_weights_by_matrix_cpu(
+            &[0.0f32; 0],
+            [0, 2, 3],
+            lambda,
+        ));
+        assert_invalid(bitnet::rms_norm_fake_quantize_cpu(
+            &[0.0f32; 6],
+            2,
+            &[1.0; 3],
+            1e-5,
+            lambda,
+        ));
     }
     assert_shape(bitnet::fake_quantize_activations_into(&mut encoder, &x, 1.0, &other));
     assert_shape(bitnet::fake_quantize_weights_into(&mut encoder, &x, 1.0, &other, &one));
-    assert_shape(bitnet::fake_quantize_weights_into(&mut encoder, &x, 1.0, &unwritten(context, [2, 3]), &row));
+    assert_shape(bitnet::fake_quantize_weights_into(
+        &mut encoder,
+        &x,
+        1.0,
+        &unwritten(context, [2, 3]),
+        &row,
+    ));
     assert_shape(bitnet::fake_quantize_weights_by_matrix_into(&mut encoder, &x, 1.0, &other, &one));
     assert_shape(bitnet::fake_quantize_weights_by_matrix_into(
         &mut encoder,
@@ -247,9 +435,22 @@ fn quantisers_refuse_what_does_not_fit() {
         &unwritten(context, [2, 2, 3]),
         &row,
     ));
-    assert_shape(bitnet::fake_quantize_backward(&mut encoder, &x, &unwritten(context, [2]), (-1.0, 1.0), &x));
+    assert_shape(bitnet::fake_quantize_backward(
+        &mut encoder,
+        &x,
+        &unwritten(context, [2]),
+        (-1.0, 1.0),
+        &x,
+    ));
     assert_shape(bitnet::fake_quantize_backward(&mut encoder, &x, &one, (-1.0, 1.0), &other));
-    assert_shape(bitnet::fake_quantize_backward_into(&mut encoder, &x, &one, (-1.0, 1.0), &x, &other));
+    assert_shape(bitnet::fake_quantize_backward_into(
+        &mut encoder,
+        &x,
+        &one,
+        (-1.0, 1.0),
+        &x,
+        &other,
+    ));
     assert_shape(bitnet::rms_norm_fake_quantize(&mut encoder, &x, &one, 1e-5, 1.0));
     assert_shape(bitnet::rms_norm_fake_quantize_into(&mut encoder, &x, &row, 1e-5, 1.0, &other));
     for range in [(1.0, -1.0), (f32::NAN, 1.0), (0.0, f32::INFINITY)] {
@@ -264,20 +465,54 @@ fn quantisers_refuse_what_does_not_fit() {
     };
     assert_shape(bitnet::dequantize_int8_into(&mut encoder, &int8(&one, None), &other));
     assert_shape(bitnet::dequantize_int8::<f32>(&mut encoder, &int8(&row, None)));
-    assert_shape(bitnet::dequantize_int8::<f32>(&mut encoder, &int8(&unwritten(context, [2]), Some(1))));
-    // Outputs of the caller: of another shape, with scales that are not made, without zero points that are.
+    assert_shape(bitnet::dequantize_int8::<f32>(
+        &mut encoder,
+        &int8(&unwritten(context, [2]), Some(1)),
+    ));
+    // Outputs of the caller: of another shape, with scales that are not made, without zero points
+    // that are.
     let two = unwritten(context, [2]);
     assert_shape(bitnet::quantize_activations_by_tensor_into(&mut encoder, &x, &int8(&two, None)));
-    assert_shape(bitnet::quantize_activations_by_tensor_into(&mut encoder, &x, &int8(&one, Some(1))));
-    assert_shape(bitnet::quantize_activations_static_into(&mut encoder, &x, (0.0, 1.0), &int8(&two, Some(2))));
-    assert_invalid(bitnet::quantize_activations_static_into(&mut encoder, &x, (0.0, 1.0), &int8(&one, None)));
-    assert_shape(bitnet::quantize_activations_with_zero_point_into(&mut encoder, &x, &int8(&two, Some(1))));
-    assert_shape(bitnet::quantize_activations_with_zero_point_into(&mut encoder, &x, &int8(&one, Some(2))));
-    assert_invalid(bitnet::quantize_activations_with_zero_point_into(&mut encoder, &x, &int8(&two, None)));
+    assert_shape(bitnet::quantize_activations_by_tensor_into(
+        &mut encoder,
+        &x,
+        &int8(&one, Some(1)),
+    ));
+    assert_shape(bitnet::quantize_activations_static_into(
+        &mut encoder,
+        &x,
+        (0.0, 1.0),
+        &int8(&two, Some(2)),
+    ));
+    assert_invalid(bitnet::quantize_activations_static_into(
+        &mut encoder,
+        &x,
+        (0.0, 1.0),
+        &int8(&one, None),
+    ));
+    assert_shape(bitnet::quantize_activations_with_zero_point_into(
+        &mut encoder,
+        &x,
+        &int8(&two, Some(1)),
+    ));
+    assert_shape(bitnet::quantize_activations_with_zero_point_into(
+        &mut encoder,
+        &x,
+        &int8(&one, Some(2)),
+    ));
+    assert_invalid(bitnet::quantize_activations_with_zero_point_into(
+        &mut encoder,
+        &x,
+        &int8(&two, None),
+    ));
     assert_shape(bitnet::quantize_gradients_into(&mut encoder, &x, 1, &int8(&one, None)));
     assert_invalid(bitnet::quantize_gradients_into(&mut encoder, &x, 1, &int8(&two, Some(2))));
     assert_shape(bitnet::quantize_gradients_into(&mut encoder, &other, 1, &int8(&row, None)));
-    assert_shape(bitnet::quantize_activations_4bit_into(&mut encoder, &x, &QuantizedInt4::uninit(context, [3, 2]).unwrap()));
+    assert_shape(bitnet::quantize_activations_4bit_into(
+        &mut encoder,
+        &x,
+        &QuantizedInt4::uninit(context, [3, 2]).unwrap(),
+    ));
     assert_shape(tensor::dropout_into(&mut encoder, &x, 0.5, 1, &other));
     assert_shape(tensor::relu_dropout_into(&mut encoder, &x, 0.5, 1, &other));
     assert_shape(tensor::relu_dropout_backward_into(&mut encoder, &x, &x, 0.5, 1, &other));
@@ -285,7 +520,8 @@ fn quantisers_refuse_what_does_not_fit() {
     assert!(encoder.is_empty());
     let int4 = bitnet::quantize_activations_4bit(&mut encoder, &x).unwrap();
     assert_shape(bitnet::dequantize_int4_into(&mut encoder, &int4, &other));
-    let length = |result: Result<()>| assert!(matches!(result, Err(Error::Length { .. })), "{result:?}");
+    let length =
+        |result: Result<()>| assert!(matches!(result, Err(Error::Length { .. })), "{result:?}");
     length(bitnet::fake_quantize_activations_cpu(&[0.0f32; 5], 2, 3, 1.0).map(drop));
     length(bitnet::rms_norm_fake_quantize_cpu(&[0.0f32; 5], 2, &[1.0; 3], 1e-5, 1.0).map(drop));
     length(bitnet::quantize_gradients_cpu(&[0.0f32; 5], 2, 3, 1).map(drop));
@@ -305,9 +541,21 @@ fn quantised_numbers_are_read() {
     let few = bitnet::quantize_activations_4bit(&mut encoder, &tensor).unwrap();
     let y = bitnet::dequantize_int4::<f32>(&mut encoder, &few).unwrap();
     encoder.submit().unwrap();
-    assert_eq!((affine.codes.shape(), affine.scales.shape(), y.shape()), ([2, 3, 11].into(), [6].into(), [2, 3, 11].into()));
-    assert_eq!(block_on(affine.read()).unwrap(), bitnet::quantize_activations_with_zero_point_cpu(&x, 6, 11).unwrap());
-    assert_eq!(block_on(gradients.read()).unwrap(), bitnet::quantize_gradients_cpu(&x, 6, 11, 5).unwrap());
+    assert_eq!(
+        (affine.codes.shape(), affine.scales.shape(), y.shape()),
+        ([2, 3, 11].into(), [6].into(), [2, 3, 11].into())
+    );
+    assert_eq!(
+        block_on(affine.read()).unwrap(),
+        bitnet::quantize_activations_with_zero_point_cpu(&x, 6, 11).unwrap()
+    );
+    assert_eq!(
+        block_on(gradients.read()).unwrap(),
+        bitnet::quantize_gradients_cpu(&x, 6, 11, 5).unwrap()
+    );
     let twin = bitnet::quantize_activations_4bit_cpu(&x, 6, 11).unwrap();
-    assert_eq!((block_on(few.read()).unwrap(), block_on(y.read()).unwrap()), (twin.clone(), twin.dequantize()));
+    assert_eq!(
+        (block_on(few.read()).unwrap(), block_on(y.read()).unwrap()),
+        (twin.clone(), twin.dequantize())
+    );
 }

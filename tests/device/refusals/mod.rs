@@ -1,4 +1,5 @@
-//! What ops do with tensors that do not fit: a typed error where they are recorded, and nothing is recorded.
+//! What ops do with tensors that do not fit: a typed error where they are recorded, and nothing is
+//! recorded.
 
 mod bitnet;
 mod optimizer;

@@ -27,7 +27,9 @@ fn tensor_ops_refuse_what_does_not_fit() {
     assert_shape(tensor::transpose(&mut encoder, &row));
     assert_shape(tensor::permute_into(&mut encoder, &x, &[1, 0], &x));
     assert_shape(tensor::concat(&mut encoder, &[&x, &row], 0));
-    let invalid = |result: Result<Tensor<f32>>| assert!(matches!(result, Err(Error::Invalid { .. })), "{result:?}");
+    let invalid = |result: Result<Tensor<f32>>| {
+        assert!(matches!(result, Err(Error::Invalid { .. })), "{result:?}")
+    };
     invalid(tensor::permute(&mut encoder, &x, &[0]));
     invalid(tensor::permute(&mut encoder, &x, &[1, 1]));
     invalid(tensor::slice(&mut encoder, &x, 1, 1..4));
@@ -52,27 +54,43 @@ fn tensor_ops_refuse_what_does_not_fit() {
         tensor::pad_cpu(&of, [2, 2], &[(0, 0), (0, 0)], 0.0),
         tensor::pad_cpu(&of, [2, 3], &[(1, usize::MAX), (0, 0)], 0.0),
     ];
-    too_long.into_iter().for_each(|refused| assert!(matches!(refused, Err(Error::Length { .. })), "{refused:?}"));
+    too_long
+        .into_iter()
+        .for_each(|refused| assert!(matches!(refused, Err(Error::Length { .. })), "{refused:?}"));
     // Nothing, however many times.
     assert!(tensor::permute_cpu::<f32>(&[], [usize::MAX, 0], &[1, 0]).unwrap().is_empty());
     assert!(tensor::concat_cpu::<f32>(&[(&[], [usize::MAX, 0].into())], 1).unwrap().is_empty());
-    assert!(matches!(tensor::cast::<u32, i32>(&mut encoder, &condition), Err(Error::Invalid { .. })));
+    assert!(matches!(
+        tensor::cast::<u32, i32>(&mut encoder, &condition),
+        Err(Error::Invalid { .. })
+    ));
     let bytes = Tensor::<i8>::uninit(context, [2, 3]).unwrap();
     assert!(matches!(tensor::transpose(&mut encoder, &bytes), Err(Error::ElementType { .. })));
     assert_shape(tensor::matmul(&mut encoder, &x, &x));
     assert_shape(tensor::matmul(&mut encoder, &row, &x));
-    assert_shape(tensor::matmul_with(&mut encoder, &x, tensor::Side::transposed(&x), &tensor::Epilogue::new().bias(&row)));
+    assert_shape(tensor::matmul_with(
+        &mut encoder,
+        &x,
+        tensor::Side::transposed(&x),
+        &tensor::Epilogue::new().bias(&row),
+    ));
     assert_shape(tensor::matmul_into(&mut encoder, &x, tensor::Side::transposed(&x), &x));
     let biased = tensor::Epilogue::new().bias(&row);
     assert_shape(tensor::finish(&mut encoder, &unwritten(context, [3, 2]), &biased));
     assert_shape(tensor::finish_into(&mut encoder, &x, &biased, &unwritten(context, [3, 2])));
     for (length, bias) in [(4, &[1.0; 3][..]), (1, &[])] {
-        assert!(matches!(tensor::finish_cpu(&vec![0.0; length], Some(bias), None), Err(Error::Length { .. })));
+        assert!(matches!(
+            tensor::finish_cpu(&vec![0.0; length], Some(bias), None),
+            Err(Error::Length { .. })
+        ));
     }
     assert_shape(tensor::gather(&mut encoder, &row, &condition));
     assert_shape(tensor::gather_backward(&mut encoder, &x, &condition, 5));
     assert!(matches!(tensor::gather_cpu(&[1.0f32; 5], 2, &[0]), Err(Error::Length { .. })));
-    assert!(matches!(tensor::relu_dropout_backward_cpu(&[1.0], &[], 0.5, 1), Err(Error::Length { .. })));
+    assert!(matches!(
+        tensor::relu_dropout_backward_cpu(&[1.0], &[], 0.5, 1),
+        Err(Error::Length { .. })
+    ));
     assert!(matches!(tensor::dropout(&mut encoder, &x, 1.0, 0), Err(Error::Invalid { .. })));
     assert!(matches!(tensor::dropout(&mut encoder, &x, f32::NAN, 0), Err(Error::Invalid { .. })));
     assert_shape(tensor::relu_dropout_backward(&mut encoder, &x, &row, 0.5, 0));
@@ -85,7 +103,11 @@ fn tensor_ops_refuse_what_does_not_fit() {
 fn reductions_refuse_what_does_not_fit() {
     let context = context();
     let mut encoder = context.encoder("test");
-    let (x, row, words) = (unwritten(context, [2, 3]), unwritten(context, [3]), context.upload(&[0u32; 3], [3]).unwrap());
+    let (x, row, words) = (
+        unwritten(context, [2, 3]),
+        unwritten(context, [3]),
+        context.upload(&[0u32; 3], [3]).unwrap(),
+    );
     assert_invalid(tensor::sum(&mut encoder, &x, [2]));
     assert_invalid(tensor::argmin(&mut encoder, &x, [0, 200]));
     assert_shape(tensor::mean_into(&mut encoder, &x, [1], &row));
@@ -102,7 +124,10 @@ fn reductions_refuse_what_does_not_fit() {
     assert!(matches!(tensor::sum_cpu(&[0f32; 3], [2, 2], [0]), Err(Error::Length { .. })));
     assert_invalid(tensor::prefix_sum(&mut encoder, &x, 2, Prefix::Inclusive));
     assert_invalid(tensor::prefix_sum_cpu(&[0f32; 4], [2, 2], 2, Prefix::Inclusive));
-    assert!(matches!(tensor::prefix_sum_cpu(&[0f32; 3], [2, 2], 1, Prefix::Inclusive), Err(Error::Length { .. })));
+    assert!(matches!(
+        tensor::prefix_sum_cpu(&[0f32; 3], [2, 2], 1, Prefix::Inclusive),
+        Err(Error::Length { .. })
+    ));
     assert!(encoder.is_empty());
     // Both forms of the result's shape are taken, and sums of one are sums of both.
     tensor::sum_into(&mut encoder, &x, [1], &unwritten(context, [2])).unwrap();
@@ -114,7 +139,11 @@ fn reductions_refuse_what_does_not_fit() {
 fn softmax_losses_and_norms_refuse_what_does_not_fit() {
     let context = context();
     let mut encoder = context.encoder("test");
-    let (x, row, targets) = (unwritten(context, [2, 3]), unwritten(context, [3]), context.upload(&[0u32; 2], [2]).unwrap());
+    let (x, row, targets) = (
+        unwritten(context, [2, 3]),
+        unwritten(context, [3]),
+        context.upload(&[0u32; 2], [2]).unwrap(),
+    );
     let plain = CrossEntropyOptions::default();
     assert_shape(tensor::softmax_into(&mut encoder, &x, &row));
     assert_shape(tensor::causal_softmax(&mut encoder, &row));
@@ -132,8 +161,14 @@ fn softmax_losses_and_norms_refuse_what_does_not_fit() {
     assert_shape(tensor::layer_norm_backward(&mut encoder, &x, &two, 0.0, &x));
     assert_shape(tensor::layer_norm_backward(&mut encoder, &x, &row, 0.0, &row));
     assert_shape(transformer::rms_norm_backward(&mut encoder, &x, &row, 0.0, &row));
-    assert!(matches!(tensor::layer_norm_cpu(&[0.0; 3], &[1.0; 2], &[0.0; 2], 0.0), Err(Error::Length { .. })));
-    assert!(matches!(transformer::rms_norm_backward_cpu(&[0.0; 4], &[1.0; 2], 0.0, &[0.0; 2]), Err(Error::Length { .. })));
+    assert!(matches!(
+        tensor::layer_norm_cpu(&[0.0; 3], &[1.0; 2], &[0.0; 2], 0.0),
+        Err(Error::Length { .. })
+    ));
+    assert!(matches!(
+        transformer::rms_norm_backward_cpu(&[0.0; 4], &[1.0; 2], 0.0, &[0.0; 2]),
+        Err(Error::Length { .. })
+    ));
     assert!(encoder.is_empty());
 }
 
@@ -147,42 +182,101 @@ fn matmul_int8_refuses_what_does_not_fit() {
     assert_shape(tensor::matmul_int8(&mut encoder, &row, &b));
     assert_shape(tensor::matmul_int8(&mut encoder, &a, &row));
     assert_shape(tensor::matmul_int8(&mut encoder, &of([2, 2, 5].into()), &of([3, 3, 5].into())));
-    assert_shape(tensor::matmul_int8_into(&mut encoder, &a, &b, &Tensor::uninit(context, [3, 2]).unwrap()));
+    assert_shape(tensor::matmul_int8_into(
+        &mut encoder,
+        &a,
+        &b,
+        &Tensor::uninit(context, [3, 2]).unwrap(),
+    ));
     let long = of([1, 1 << 17].into());
     assert_invalid(tensor::matmul_int8(&mut encoder, &long, &long));
     assert!(encoder.is_empty());
     assert_invalid(tensor::matmul_int8_cpu(&[], &[], [0, 1 << 17, 0]));
-    assert!(matches!(tensor::matmul_int8_cpu(&[0; 3], &[0; 4], [2, 2, 2]), Err(Error::Length { .. })));
+    assert!(matches!(
+        tensor::matmul_int8_cpu(&[0; 3], &[0; 4], [2, 2, 2]),
+        Err(Error::Length { .. })
+    ));
 }
 
 #[test]
 fn linear_cross_entropy_refuses_what_does_not_fit() {
     let context = context();
     let mut encoder = context.encoder("test");
-    let (x, w, plain) = (unwritten(context, [2, 3]), unwritten(context, [5, 3]), LinearCrossEntropyOptions::default());
+    let (x, w, plain) = (
+        unwritten(context, [2, 3]),
+        unwritten(context, [5, 3]),
+        LinearCrossEntropyOptions::default(),
+    );
     let (two, three) = (unwritten(context, [2]), unwritten(context, [3]));
     let of = |len: usize| context.upload(&vec![0u32; len], [len]).unwrap();
     let (targets, more, head) = (of(2), of(3), Linear { x: &x, w: &w });
     let narrow = Linear { x: &x, w: &two };
     assert_shape(tensor::linear_cross_entropy(&mut encoder, narrow, &targets, plain));
-    assert_shape(tensor::linear_cross_entropy(&mut encoder, Linear { x: &w, w: &unwritten(context, [3, 5]) }, &of(5), plain));
+    assert_shape(tensor::linear_cross_entropy(
+        &mut encoder,
+        Linear { x: &w, w: &unwritten(context, [3, 5]) },
+        &of(5),
+        plain,
+    ));
     assert_shape(tensor::linear_cross_entropy(&mut encoder, head, &more, plain));
-    assert_shape(tensor::linear_cross_entropy_into(&mut encoder, head, &targets, plain, &three, &two));
-    assert_shape(tensor::linear_cross_entropy_into(&mut encoder, head, &targets, plain, &two, &three));
+    assert_shape(tensor::linear_cross_entropy_into(
+        &mut encoder,
+        head,
+        &targets,
+        plain,
+        &three,
+        &two,
+    ));
+    assert_shape(tensor::linear_cross_entropy_into(
+        &mut encoder,
+        head,
+        &targets,
+        plain,
+        &two,
+        &three,
+    ));
     assert_invalid(tensor::linear_cross_entropy(&mut encoder, head, &targets, plain.chunk(0)));
     let soft = LinearCrossEntropyOptions::from(CrossEntropyOptions::default().smoothing(-0.5));
     assert_invalid(tensor::linear_cross_entropy(&mut encoder, head, &targets, soft));
-    assert_shape(tensor::linear_cross_entropy_backward(&mut encoder, head, &targets, plain, &three, &two));
-    assert_shape(tensor::linear_cross_entropy_backward(&mut encoder, head, &targets, plain, &two, &three));
+    assert_shape(tensor::linear_cross_entropy_backward(
+        &mut encoder,
+        head,
+        &targets,
+        plain,
+        &three,
+        &two,
+    ));
+    assert_shape(tensor::linear_cross_entropy_backward(
+        &mut encoder,
+        head,
+        &targets,
+        plain,
+        &two,
+        &three,
+    ));
     let (good, odd) = (Linear { x: Out::set(&x), w: Out::set(&w) }, unwritten(context, [3, 5]));
     for outs in [Linear { x: Out::set(&odd), ..good }, Linear { w: Out::set(&odd), ..good }] {
-        assert_shape(tensor::linear_cross_entropy_backward_into(&mut encoder, head, &targets, plain, &two, &two, outs));
+        assert_shape(tensor::linear_cross_entropy_backward_into(
+            &mut encoder,
+            head,
+            &targets,
+            plain,
+            &two,
+            &two,
+            outs,
+        ));
     }
     assert!(encoder.is_empty());
     let plain = CrossEntropyOptions::default();
     for (x, w, k, dloss) in [(5, 6, 3, 2), (6, 7, 3, 2), (0, 0, 0, 2), (6, 9, 3, 1)] {
         let (x, w) = (vec![0.0; x], vec![0.0; w]);
-        let made = tensor::linear_cross_entropy_backward_cpu(Linear { x: &x, w: &w }, k, &[0, 0], plain, &vec![0.0; dloss]);
+        let made = tensor::linear_cross_entropy_backward_cpu(
+            Linear { x: &x, w: &w },
+            k,
+            &[0, 0],
+            plain,
+            &vec![0.0; dloss],
+        );
         assert!(matches!(made, Err(Error::Length { .. })), "{made:?}");
     }
 }

@@ -7,7 +7,10 @@ use bitnet_wgpu::{
     f16,
     linear_algebra::{self as la, Qr, Svd, Triangle},
     optimizer::{self, AdamW, AdamWState, Lion, Sgd},
-    tensor::{self, Activation, Axes, CrossEntropyOptions, Epilogue, Linear, LinearCrossEntropyOptions, Prefix, Side},
+    tensor::{
+        self, Activation, Axes, CrossEntropyOptions, Epilogue, Linear, LinearCrossEntropyOptions,
+        Prefix, Side,
+    },
     transformer::{self, AttentionShape, FlashAttentionOptions, Qkv},
 };
 use support::context;
@@ -71,7 +74,10 @@ fn spread(e: &mut Encoder, dy: &Tensor<f32>, of: &Tensor<f32>) -> Result<Tensor<
     tensor::broadcast_to(e, &dy.reshape([rows, 1, columns])?, of.shape())
 }
 
-fn steps(c: &mut Case, mut step: impl FnMut(&mut Encoder, u32, &Tensor<f32>, &Tensor<f32>) -> Result<()>) -> Result<Vec<Out>> {
+fn steps(
+    c: &mut Case,
+    mut step: impl FnMut(&mut Encoder, u32, &Tensor<f32>, &Tensor<f32>) -> Result<()>,
+) -> Result<Vec<Out>> {
     let w = c.x(0);
     for i in 1..=3 {
         let gradient = c.x(i);
@@ -85,7 +91,11 @@ fn sgd(c: &mut Case, numbers: Sgd) -> Result<Vec<Out>> {
     steps(c, |e, _, w, gradient| optimizer::sgd(e, numbers, w, gradient, &velocity))
 }
 
-fn one_input<X: Float, Y: Float>(c: &mut Case, op: Forward<X, Y>, backward: Backward<X>) -> Result<Vec<Out>>
+fn one_input<X: Float, Y: Float>(
+    c: &mut Case,
+    op: Forward<X, Y>,
+    backward: Backward<X>,
+) -> Result<Vec<Out>>
 where
     Out: From<Tensor<X>> + From<Tensor<Y>>,
 {
@@ -107,9 +117,15 @@ fn layer_norm<T: Float>(c: &mut Case) -> Result<Vec<Out>>
 where
     Out: From<Tensor<T>>,
 {
-    let (x, weight, bias, dy, e) = (c.floats::<T>("in0"), c.x(1), c.x(2), c.floats("dy"), &mut c.encoder);
+    let (x, weight, bias, dy, e) =
+        (c.floats::<T>("in0"), c.x(1), c.x(2), c.floats("dy"), &mut c.encoder);
     let of = tensor::layer_norm_backward(e, &x, &weight, 1e-5, &dy)?;
-    Ok(vec![tensor::layer_norm(e, &x, &weight, &bias, 1e-5)?.into(), of.x.into(), of.weight.into(), of.bias.into()])
+    Ok(vec![
+        tensor::layer_norm(e, &x, &weight, &bias, 1e-5)?.into(),
+        of.x.into(),
+        of.weight.into(),
+        of.bias.into(),
+    ])
 }
 
 fn rms_norm<T: Float>(c: &mut Case) -> Result<Vec<Out>>
@@ -126,7 +142,10 @@ where
     Out: From<Tensor<T>>,
 {
     let (a, b, dy, e) = (c.floats::<T>("in0"), c.floats("in1"), c.floats("dy"), &mut c.encoder);
-    let (da, db) = (tensor::matmul(e, &dy, Side::transposed(&b))?, tensor::matmul(e, Side::transposed(&a), &dy)?);
+    let (da, db) = (
+        tensor::matmul(e, &dy, Side::transposed(&b))?,
+        tensor::matmul(e, Side::transposed(&a), &dy)?,
+    );
     Ok(vec![tensor::matmul(e, &a, &b)?.into(), da.into(), db.into()])
 }
 
@@ -134,7 +153,8 @@ fn flash_attention<T: Float>(c: &mut Case) -> Result<Vec<Out>>
 where
     Out: From<Tensor<T>>,
 {
-    let (q, k, v, dy, e) = (c.floats::<T>("in0"), c.floats("in1"), c.floats("in2"), c.floats("dy"), &mut c.encoder);
+    let (q, k, v, dy, e) =
+        (c.floats::<T>("in0"), c.floats("in1"), c.floats("in2"), c.floats("dy"), &mut c.encoder);
     let (qkv, causal) = (Qkv { q: &q, k: &k, v: &v }, FlashAttentionOptions::default().causal());
     let attended = transformer::flash_attention(e, qkv, causal)?;
     let of = transformer::flash_attention_backward(e, qkv, &attended, &dy, causal)?;
@@ -166,7 +186,10 @@ fn int_weights(c: &mut Case, quantize: QuantizeWeights) -> Result<Vec<Out>> {
     Ok(vec![bitnet::dequantize_int::<f32>(e, &w)?.into()])
 }
 
-fn ternary_weights(c: &mut Case, quantize: fn(&mut Encoder, &Tensor<f32>) -> Result<TernaryMatrix>) -> Result<Vec<Out>> {
+fn ternary_weights(
+    c: &mut Case,
+    quantize: fn(&mut Encoder, &Tensor<f32>) -> Result<TernaryMatrix>,
+) -> Result<Vec<Out>> {
     let (w, e) = (c.x(0), &mut c.encoder);
     let w = quantize(e, &w)?;
     Ok(vec![bitnet::dequantize_weights::<f32>(e, &w)?.into()])
@@ -181,7 +204,10 @@ fn bitlinear_int(c: &mut Case, quantize: QuantizeWeights) -> Result<Vec<Out>> {
 }
 
 /// The same with ternary weights.
-fn bitlinear_float(c: &mut Case, quantize: fn(&mut Encoder, &Tensor<f32>) -> Result<TernaryMatrix>) -> Result<Vec<Out>> {
+fn bitlinear_float(
+    c: &mut Case,
+    quantize: fn(&mut Encoder, &Tensor<f32>) -> Result<TernaryMatrix>,
+) -> Result<Vec<Out>> {
     let (x, w, dy, e) = (c.x(0), c.x(1), c.dy(), &mut c.encoder);
     let w = quantize(e, &w)?;
     let (y, dx) = (bitnet::bitlinear_float(e, &x, &w)?, bitnet::bitlinear_backward(e, &dy, &w)?);
@@ -189,15 +215,27 @@ fn bitlinear_float(c: &mut Case, quantize: fn(&mut Encoder, &Tensor<f32>) -> Res
 }
 
 /// And with activations of 8 bits.
-fn bitlinear(c: &mut Case, quantize: fn(&mut Encoder, &Tensor<f32>) -> Result<TernaryMatrix>) -> Result<Vec<Out>> {
+fn bitlinear(
+    c: &mut Case,
+    quantize: fn(&mut Encoder, &Tensor<f32>) -> Result<TernaryMatrix>,
+) -> Result<Vec<Out>> {
     let (x, weights, dy, e) = (c.x(0), c.x(1), c.dy(), &mut c.encoder);
     let (w, quantized) = (quantize(e, &weights)?, bitnet::quantize_activations(e, &x)?);
-    let (dx, rounded) = (bitnet::bitlinear_backward(e, &dy, &w)?, bitnet::dequantize_activations(e, &quantized)?);
-    Ok(vec![bitnet::bitlinear(e, &x, &w)?.into(), dx.into(), tensor::matmul(e, Side::transposed(&dy), &rounded)?.into()])
+    let (dx, rounded) =
+        (bitnet::bitlinear_backward(e, &dy, &w)?, bitnet::dequantize_activations(e, &quantized)?);
+    Ok(vec![
+        bitnet::bitlinear(e, &x, &w)?.into(),
+        dx.into(),
+        tensor::matmul(e, Side::transposed(&dy), &rounded)?.into(),
+    ])
 }
 
 /// Weights with a scale for 32 columns, and activations of 8 bits.
-fn bitlinear_int_quantized(c: &mut Case, bits: Bits, epilogue: &Epilogue<'_, f32>) -> Result<Vec<Out>> {
+fn bitlinear_int_quantized(
+    c: &mut Case,
+    bits: Bits,
+    epilogue: &Epilogue<'_, f32>,
+) -> Result<Vec<Out>> {
     let (x, w, e) = (c.x(0), c.x(1), &mut c.encoder);
     let w = bitnet::quantize_weights_int(e, &w, bits, Some(32), Scheme::Asymmetric)?;
     let (tokens, features) = x.shape().as_matrix();
@@ -207,7 +245,10 @@ fn bitlinear_int_quantized(c: &mut Case, bits: Bits, epilogue: &Epilogue<'_, f32
 }
 
 /// Activations in block floating point.
-fn bitlinear_rounded(c: &mut Case, quantize: fn(&mut Encoder, &Tensor<f32>) -> Result<TernaryMatrix>) -> Result<Vec<Out>> {
+fn bitlinear_rounded(
+    c: &mut Case,
+    quantize: fn(&mut Encoder, &Tensor<f32>) -> Result<TernaryMatrix>,
+) -> Result<Vec<Out>> {
     let (x, w, e) = (c.x(0), c.x(1), &mut c.encoder);
     let w = quantize(e, &w)?;
     let rounded = bitnet::round_activations(e, &x, bitnet::rounded_block(w.group()))?;
@@ -215,10 +256,14 @@ fn bitlinear_rounded(c: &mut Case, quantize: fn(&mut Encoder, &Tensor<f32>) -> R
 }
 
 /// What the codes of activations stand for, scales, and zero points if there are any.
-fn int8(c: &mut Case, quantize: fn(&mut Encoder, &Tensor<f32>) -> Result<QuantizedInt8>) -> Result<Vec<Out>> {
+fn int8(
+    c: &mut Case,
+    quantize: fn(&mut Encoder, &Tensor<f32>) -> Result<QuantizedInt8>,
+) -> Result<Vec<Out>> {
     let (x, e) = (c.x(0), &mut c.encoder);
     let made = quantize(e, &x)?;
-    let zeros = made.zero_points.as_ref().map(|zeros| tensor::cast::<i32, f32>(e, zeros)).transpose()?;
+    let zeros =
+        made.zero_points.as_ref().map(|zeros| tensor::cast::<i32, f32>(e, zeros)).transpose()?;
     let values = bitnet::dequantize_int8::<f32>(e, &made)?;
     Ok([values, made.scales].into_iter().chain(zeros).map(Out::from).collect())
 }
@@ -237,7 +282,9 @@ fn qr_backward(c: &mut Case) -> Result<Vec<Out>> {
 
 fn svd_backward(c: &mut Case) -> Result<Vec<Out>> {
     let [u, s, vt, du, ds, dvt] = [0, 1, 2, 3, 4, 5].map(|i| c.x(i));
-    Ok(vec![la::svd_backward(&mut c.encoder, &Svd { u, s, vt }, &Svd { u: du, s: ds, vt: dvt })?.into()])
+    Ok(vec![
+        la::svd_backward(&mut c.encoder, &Svd { u, s, vt }, &Svd { u: du, s: ds, vt: dvt })?.into(),
+    ])
 }
 
 /// By the names of the golden.
@@ -277,7 +324,10 @@ pub const CASES: &[(&str, Run)] = &[
     ("select", |c| {
         let (condition, a, b, dy, e) = (c.ids(0), c.x(1), c.x(2), c.dy(), &mut c.encoder);
         let zero = Tensor::zeros(context(), [])?;
-        let (da, db) = (tensor::select(e, &condition, &dy, &zero)?, tensor::select(e, &condition, &zero, &dy)?);
+        let (da, db) = (
+            tensor::select(e, &condition, &dy, &zero)?,
+            tensor::select(e, &condition, &zero, &dy)?,
+        );
         Ok(vec![tensor::select(e, &condition, &a, &b)?.into(), da.into(), db.into()])
     }),
     ("sum", |c| {
@@ -297,7 +347,10 @@ pub const CASES: &[(&str, Run)] = &[
     }),
     ("variance", |c| {
         let (x, dy, e) = (c.x(0), c.dy(), &mut c.encoder);
-        Ok(vec![tensor::variance(e, &x, MIDDLE, 1)?.into(), tensor::variance_backward(e, &x, MIDDLE, 1, &dy)?.into()])
+        Ok(vec![
+            tensor::variance(e, &x, MIDDLE, 1)?.into(),
+            tensor::variance_backward(e, &x, MIDDLE, 1, &dy)?.into(),
+        ])
     }),
     ("max", |c| extreme(c, tensor::max, tensor::argmax)),
     ("min", |c| extreme(c, tensor::min, tensor::argmin)),
@@ -317,11 +370,17 @@ pub const CASES: &[(&str, Run)] = &[
     ("prefix_sum_exclusive", |c| prefix_sum(c, Prefix::Exclusive, Prefix::Inclusive)),
     ("permute", |c| {
         let (x, dy, e) = (c.x(0), c.dy(), &mut c.encoder);
-        Ok(vec![tensor::permute(e, &x, &[2, 0, 1])?.into(), tensor::permute(e, &dy, &[1, 2, 0])?.into()])
+        Ok(vec![
+            tensor::permute(e, &x, &[2, 0, 1])?.into(),
+            tensor::permute(e, &dy, &[1, 2, 0])?.into(),
+        ])
     }),
     ("slice", |c| {
         let (x, dy, e) = (c.x(0), c.dy(), &mut c.encoder);
-        Ok(vec![tensor::slice(e, &x, 1, 2..5)?.into(), tensor::pad(e, &dy, &[(0, 0), (2, 2), (0, 0)], 0.0)?.into()])
+        Ok(vec![
+            tensor::slice(e, &x, 1, 2..5)?.into(),
+            tensor::pad(e, &dy, &[(0, 0), (2, 2), (0, 0)], 0.0)?.into(),
+        ])
     }),
     ("concat", |c| {
         let (a, b, dy, e) = (c.x(0), c.x(1), c.dy(), &mut c.encoder);
@@ -331,11 +390,17 @@ pub const CASES: &[(&str, Run)] = &[
     ("pad", |c| {
         let (x, dy, e) = (c.x(0), c.dy(), &mut c.encoder);
         let dx = tensor::slice(e, &dy, 0, 1..4)?;
-        Ok(vec![tensor::pad(e, &x, &[(1, 0), (0, 2)], 0.5)?.into(), tensor::slice(e, &dx, 1, 0..4)?.into()])
+        Ok(vec![
+            tensor::pad(e, &x, &[(1, 0), (0, 2)], 0.5)?.into(),
+            tensor::slice(e, &dx, 1, 0..4)?.into(),
+        ])
     }),
     ("gather", |c| {
         let (x, ids, dy, e) = (c.x(0), c.ids(1), c.dy(), &mut c.encoder);
-        Ok(vec![tensor::gather(e, &x, &ids)?.into(), tensor::gather_backward(e, &dy, &ids, 5)?.into()])
+        Ok(vec![
+            tensor::gather(e, &x, &ids)?.into(),
+            tensor::gather_backward(e, &dy, &ids, 5)?.into(),
+        ])
     }),
     ("one_hot", |c| {
         let ids = c.ids(0);
@@ -370,9 +435,13 @@ pub const CASES: &[(&str, Run)] = &[
     ("rms_norm", rms_norm::<f32>),
     ("rotate", |c| {
         let (x, dy, e) = (c.x(0), c.dy(), &mut c.encoder);
-        let frequencies: Vec<f32> = (0..4).map(|i| 10000f64.powf(-f64::from(i) / 4.0) as f32).collect();
+        let frequencies: Vec<f32> =
+            (0..4).map(|i| 10000f64.powf(-f64::from(i) / 4.0) as f32).collect();
         let angles = context().upload(&transformer::rope_angles(&frequencies, 5), [5, 4, 2])?;
-        Ok(vec![transformer::rotate(e, &x, &angles, 0)?.into(), transformer::rotate_backward(e, &dy, &angles, 0)?.into()])
+        Ok(vec![
+            transformer::rotate(e, &x, &angles, 0)?.into(),
+            transformer::rotate_backward(e, &dy, &angles, 0)?.into(),
+        ])
     }),
     ("matmul", matmul::<f32>),
     ("matmul_transposed", |c| {
@@ -386,17 +455,31 @@ pub const CASES: &[(&str, Run)] = &[
     }),
     ("bitlinear_float", |c| bitlinear_float(c, bitnet::quantize_weights)),
     ("bitlinear_float_by_row", |c| bitlinear_float(c, bitnet::quantize_weights_by_row)),
-    ("bitlinear_float_grouped", |c| bitlinear_float(c, |e, w| bitnet::quantize_weights_by_group(e, w, 16))),
-    ("bitlinear_float_grouped_by_128", |c| bitlinear_float(c, |e, w| bitnet::quantize_weights_by_group(e, w, 128))),
+    ("bitlinear_float_grouped", |c| {
+        bitlinear_float(c, |e, w| bitnet::quantize_weights_by_group(e, w, 16))
+    }),
+    ("bitlinear_float_grouped_by_128", |c| {
+        bitlinear_float(c, |e, w| bitnet::quantize_weights_by_group(e, w, 128))
+    }),
     ("relu2_gate", |c| one_input(c, bitnet::relu2_gate::<f32>, bitnet::relu2_gate_backward)),
     ("silu_gate", |c| one_input(c, bitnet::silu_gate::<f32>, bitnet::silu_gate_backward)),
-    ("gelu_tanh_gate", |c| one_input(c, bitnet::gelu_tanh_gate::<f32>, bitnet::gelu_tanh_gate_backward)),
+    ("gelu_tanh_gate", |c| {
+        one_input(c, bitnet::gelu_tanh_gate::<f32>, bitnet::gelu_tanh_gate_backward)
+    }),
     ("flash_attention", flash_attention::<f32>),
     ("linear_cross_entropy", |c| {
         let (x, w, targets, dy, e) = (c.x(0), c.x(1), c.ids(2), c.dy(), &mut c.encoder);
-        let options = LinearCrossEntropyOptions::from(CrossEntropyOptions::default().ignore(3)).chunk(4);
+        let options =
+            LinearCrossEntropyOptions::from(CrossEntropyOptions::default().ignore(3)).chunk(4);
         let made = tensor::linear_cross_entropy(e, Linear { x: &x, w: &w }, &targets, options)?;
-        let of = tensor::linear_cross_entropy_backward(e, Linear { x: &x, w: &w }, &targets, options, &made.lse, &dy)?;
+        let of = tensor::linear_cross_entropy_backward(
+            e,
+            Linear { x: &x, w: &w },
+            &targets,
+            options,
+            &made.lse,
+            &dy,
+        )?;
         Ok(vec![made.loss.into(), of.x.into(), of.w.into()])
     }),
     ("fake_quantize_weights", |c| {
@@ -419,22 +502,35 @@ pub const CASES: &[(&str, Run)] = &[
         let y = tensor::matmul_with(e, &a, &b, &biased.activation(Activation::Gelu))?;
         let before = tensor::matmul_with(e, &a, &b, &biased)?;
         let d = tensor::gelu_backward(e, &before, &dy)?;
-        let (da, db) = (tensor::matmul(e, &d, Side::transposed(&b))?, tensor::matmul(e, Side::transposed(&a), &d)?);
+        let (da, db) = (
+            tensor::matmul(e, &d, Side::transposed(&b))?,
+            tensor::matmul(e, Side::transposed(&a), &d)?,
+        );
         Ok(vec![y.into(), da.into(), db.into(), tensor::sum(e, &d, [0])?.into()])
     }),
     unary!(binarize, binarize_backward),
     ("dropout", |c| {
         let (x, dy, e) = (c.x(0), c.dy(), &mut c.encoder);
-        Ok(vec![tensor::dropout(e, &x, 0.1, SEED)?.into(), tensor::dropout(e, &dy, 0.1, SEED)?.into()])
+        Ok(vec![
+            tensor::dropout(e, &x, 0.1, SEED)?.into(),
+            tensor::dropout(e, &dy, 0.1, SEED)?.into(),
+        ])
     }),
     ("relu_dropout", |c| {
         let (x, dy, e) = (c.x(0), c.dy(), &mut c.encoder);
-        Ok(vec![tensor::relu_dropout(e, &x, 0.1, SEED)?.into(), tensor::relu_dropout_backward(e, &x, &dy, 0.1, SEED)?.into()])
+        Ok(vec![
+            tensor::relu_dropout(e, &x, 0.1, SEED)?.into(),
+            tensor::relu_dropout_backward(e, &x, &dy, 0.1, SEED)?.into(),
+        ])
     }),
     ("rms_norm_fake_quantize", |c| {
         let (x, gain, dy, e) = (c.x(0), c.x(1), c.dy(), &mut c.encoder);
         let of = transformer::rms_norm_backward(e, &x, &gain, 1e-5, &dy)?;
-        Ok(vec![bitnet::rms_norm_fake_quantize(e, &x, &gain, 1e-5, 1.0)?.into(), of.x.into(), of.gain.into()])
+        Ok(vec![
+            bitnet::rms_norm_fake_quantize(e, &x, &gain, 1e-5, 1.0)?.into(),
+            of.x.into(),
+            of.gain.into(),
+        ])
     }),
     ("rms_norm_heads", |c| {
         let (qkv, query_gain, key_gain) = (c.x(0), c.x(1), c.x(2));
@@ -451,7 +547,9 @@ pub const CASES: &[(&str, Run)] = &[
     ("quantize_weights_int4_symmetric", |c| int_weights(c, |e, w| symmetric(e, w, Bits::Four))),
     ("quantize_weights_int8_symmetric", |c| int_weights(c, |e, w| symmetric(e, w, Bits::Eight))),
     ("quantize_weights_binary", |c| int_weights(c, bitnet::quantize_weights_binary)),
-    ("quantize_weights_binary_by_row", |c| int_weights(c, |e, w| bitnet::quantize_weights_binary_by_group(e, w, None))),
+    ("quantize_weights_binary_by_row", |c| {
+        int_weights(c, |e, w| bitnet::quantize_weights_binary_by_group(e, w, None))
+    }),
     ("bitlinear_int1", |c| bitlinear_int(c, bitnet::quantize_weights_binary)),
     ("bitlinear_int2", |c| bitlinear_int(c, |e, w| int_rows(e, w, Bits::Two))),
     ("bitlinear_int4", |c| bitlinear_int(c, |e, w| int_rows(e, w, Bits::Four))),
@@ -470,12 +568,20 @@ pub const CASES: &[(&str, Run)] = &[
         Ok(vec![bitnet::dequantize_int4::<f32>(e, &made)?.into(), made.scales().clone().into()])
     }),
     ("quantize_activations_by_tensor", |c| int8(c, bitnet::quantize_activations_by_tensor)),
-    ("quantize_activations_static", |c| int8(c, |e, x| bitnet::quantize_activations_static(e, x, (-0.7, 1.6)))),
-    ("quantize_activations_with_zero_point", |c| int8(c, bitnet::quantize_activations_with_zero_point)),
+    ("quantize_activations_static", |c| {
+        int8(c, |e, x| bitnet::quantize_activations_static(e, x, (-0.7, 1.6)))
+    }),
+    ("quantize_activations_with_zero_point", |c| {
+        int8(c, bitnet::quantize_activations_with_zero_point)
+    }),
     ("quantize_weights_by_row", |c| ternary_weights(c, bitnet::quantize_weights_by_row)),
-    ("quantize_weights_by_group", |c| ternary_weights(c, |e, w| bitnet::quantize_weights_by_group(e, w, 16))),
+    ("quantize_weights_by_group", |c| {
+        ternary_weights(c, |e, w| bitnet::quantize_weights_by_group(e, w, 16))
+    }),
     ("quantize_weights_by_matrix", |c| ternary_weights(c, bitnet::quantize_weights_by_matrix)),
-    ("quantize_weights_binary_by_matrix", |c| int_weights(c, bitnet::quantize_weights_binary_by_matrix)),
+    ("quantize_weights_binary_by_matrix", |c| {
+        int_weights(c, bitnet::quantize_weights_binary_by_matrix)
+    }),
     ("fake_quantize_weights_by_matrix", |c| {
         let w = c.x(0);
         Ok(vec![bitnet::fake_quantize_weights_by_matrix(&mut c.encoder, &w, 1.0)?.values.into()])
@@ -513,25 +619,59 @@ pub const CASES: &[(&str, Run)] = &[
     ("bitlinear_with", |c| {
         let (x, w, bias, e) = (c.x(0), c.x(1), c.x(2), &mut c.encoder);
         let w = bitnet::quantize_weights(e, &w)?;
-        Ok(vec![bitnet::bitlinear_with(e, &x, &w, &Epilogue::new().bias(&bias).activation(Activation::Silu))?.into()])
+        Ok(vec![
+            bitnet::bitlinear_with(
+                e,
+                &x,
+                &w,
+                &Epilogue::new().bias(&bias).activation(Activation::Silu),
+            )?
+            .into(),
+        ])
     }),
     ("bitlinear_float_with", |c| {
         let (x, w, bias, e) = (c.x(0), c.x(1), c.x(2), &mut c.encoder);
         let w = bitnet::quantize_weights(e, &w)?;
-        Ok(vec![bitnet::bitlinear_float_with(e, &x, &w, &Epilogue::new().bias(&bias).activation(Activation::Gelu))?.into()])
+        Ok(vec![
+            bitnet::bitlinear_float_with(
+                e,
+                &x,
+                &w,
+                &Epilogue::new().bias(&bias).activation(Activation::Gelu),
+            )?
+            .into(),
+        ])
     }),
     ("bitlinear_int_with", |c| {
         let (x, w, bias, e) = (c.x(0), c.x(1), c.x(2), &mut c.encoder);
         let w = int_rows(e, &w, Bits::Four)?;
-        Ok(vec![bitnet::bitlinear_int_with(e, &x, &w, &Epilogue::new().bias(&bias).activation(Activation::Relu))?.into()])
+        Ok(vec![
+            bitnet::bitlinear_int_with(
+                e,
+                &x,
+                &w,
+                &Epilogue::new().bias(&bias).activation(Activation::Relu),
+            )?
+            .into(),
+        ])
     }),
     ("bitlinear_int_quantized_with", |c| {
         let bias = c.x(2);
-        bitlinear_int_quantized(c, Bits::Four, &Epilogue::new().bias(&bias).activation(Activation::Relu))
+        bitlinear_int_quantized(
+            c,
+            Bits::Four,
+            &Epilogue::new().bias(&bias).activation(Activation::Relu),
+        )
     }),
     ("bitlinear_rounded", |c| bitlinear_rounded(c, bitnet::quantize_weights)),
-    ("bitlinear_rounded_grouped", |c| bitlinear_rounded(c, |e, w| bitnet::quantize_weights_by_group(e, w, 16))),
-    ("bitlinear_int4_grouped", |c| bitlinear_int(c, |e, w| bitnet::quantize_weights_int(e, w, Bits::Four, Some(32), Scheme::Asymmetric))),
+    ("bitlinear_rounded_grouped", |c| {
+        bitlinear_rounded(c, |e, w| bitnet::quantize_weights_by_group(e, w, 16))
+    }),
+    ("bitlinear_int4_grouped", |c| {
+        bitlinear_int(c, |e, w| {
+            bitnet::quantize_weights_int(e, w, Bits::Four, Some(32), Scheme::Asymmetric)
+        })
+    }),
     ("bitlinear_int1_quantized", |c| {
         let (x, w, e) = (c.x(0), c.x(1), &mut c.encoder);
         let w = bitnet::quantize_weights_binary_by_group(e, &w, None)?;
@@ -540,7 +680,9 @@ pub const CASES: &[(&str, Run)] = &[
         bitnet::quantize_activations_into(e, &x, &quantized)?;
         Ok(vec![bitnet::bitlinear_int_quantized::<f32>(e, &quantized, &w)?.into()])
     }),
-    ("quantize_weights_binary_by_group", |c| int_weights(c, |e, w| bitnet::quantize_weights_binary_by_group(e, w, Some(32)))),
+    ("quantize_weights_binary_by_group", |c| {
+        int_weights(c, |e, w| bitnet::quantize_weights_binary_by_group(e, w, Some(32)))
+    }),
     ("quantize_gradients", |c| int8(c, |e, x| bitnet::quantize_gradients(e, x, SEED))),
     ("embed", |c| {
         let (table, ids, dy) = (c.x(0), c.ids(1), c.dy());
@@ -548,11 +690,17 @@ pub const CASES: &[(&str, Run)] = &[
         let numbers = support::block_on(table.read())?;
         let table = PackedDense::from_f32(rows, columns, &numbers)?.upload(context())?;
         let e = &mut c.encoder;
-        Ok(vec![transformer::embed(e, &ids, &table)?.into(), tensor::gather_backward(e, &dy, &ids, rows)?.into()])
+        Ok(vec![
+            transformer::embed(e, &ids, &table)?.into(),
+            tensor::gather_backward(e, &dy, &ids, rows)?.into(),
+        ])
     }),
     ("broadcast_to", |c| {
         let (x, dy, e) = (c.x(0), c.dy(), &mut c.encoder);
-        Ok(vec![tensor::broadcast_to(e, &x, [4, 3, 5])?.into(), tensor::sum_to(e, &dy, [3, 1])?.into()])
+        Ok(vec![
+            tensor::broadcast_to(e, &x, [4, 3, 5])?.into(),
+            tensor::sum_to(e, &dy, [3, 1])?.into(),
+        ])
     }),
     ("cast", |c| {
         let (x, e) = (c.x(0), &mut c.encoder);
@@ -561,7 +709,14 @@ pub const CASES: &[(&str, Run)] = &[
     }),
     ("finish", |c| {
         let (x, bias) = (c.x(0), c.x(1));
-        Ok(vec![tensor::finish(&mut c.encoder, &x, &Epilogue::new().bias(&bias).activation(Activation::Gelu))?.into()])
+        Ok(vec![
+            tensor::finish(
+                &mut c.encoder,
+                &x,
+                &Epilogue::new().bias(&bias).activation(Activation::Gelu),
+            )?
+            .into(),
+        ])
     }),
     ("sum_to", |c| {
         let x = c.x(0);
@@ -574,7 +729,8 @@ pub const CASES: &[(&str, Run)] = &[
     }),
     ("silu_f16", |c| one_input(c, tensor::silu::<f16>, tensor::silu_backward)),
     ("mul_f16", |c| {
-        let (a, b, dy, e) = (c.floats::<f16>("in0"), c.floats("in1"), c.floats("dy"), &mut c.encoder);
+        let (a, b, dy, e) =
+            (c.floats::<f16>("in0"), c.floats("in1"), c.floats("dy"), &mut c.encoder);
         let (da, db) = tensor::mul_backward(e, &a, &b, &dy)?;
         Ok(vec![tensor::mul(e, &a, &b)?.into(), da.into(), db.into()])
     }),
@@ -582,10 +738,13 @@ pub const CASES: &[(&str, Run)] = &[
     ("layer_norm_f16", layer_norm::<f16>),
     ("rms_norm_f16", rms_norm::<f16>),
     ("matmul_f16", matmul::<f16>),
-    ("gelu_tanh_gate_f16", |c| one_input(c, bitnet::gelu_tanh_gate::<f16>, bitnet::gelu_tanh_gate_backward)),
+    ("gelu_tanh_gate_f16", |c| {
+        one_input(c, bitnet::gelu_tanh_gate::<f16>, bitnet::gelu_tanh_gate_backward)
+    }),
     ("flash_attention_f16", flash_attention::<f16>),
     ("adamw", |c| {
-        let (numbers, state) = (AdamW::new(0.02).betas(0.9, 0.99).decay(0.1), AdamWState::new(context(), [6, 5])?);
+        let (numbers, state) =
+            (AdamW::new(0.02).betas(0.9, 0.99).decay(0.1), AdamWState::new(context(), [6, 5])?);
         steps(c, |e, step, w, gradient| optimizer::adamw(e, numbers, step, w, gradient, &state))
     }),
     ("sgd", |c| sgd(c, Sgd::new(0.05).decay(0.1))),
@@ -593,7 +752,9 @@ pub const CASES: &[(&str, Run)] = &[
     ("sgd_nesterov", |c| sgd(c, Sgd::new(0.05).momentum(0.9).nesterov().decay(0.1))),
     ("lion", |c| {
         let mean = Tensor::zeros(context(), [6, 5])?;
-        steps(c, |e, _, w, gradient| optimizer::lion(e, Lion::new(0.02).decay(0.1), w, gradient, &mean))
+        steps(c, |e, _, w, gradient| {
+            optimizer::lion(e, Lion::new(0.02).decay(0.1), w, gradient, &mean)
+        })
     }),
     ("ema", |c| {
         let (average, w) = (c.x(0), c.x(1));

@@ -6,7 +6,8 @@ use std::sync::LazyLock;
 use support::{block_on, context, repository};
 
 /// The file.
-pub static GOLDEN: LazyLock<Vec<u8>> = LazyLock::new(|| std::fs::read(repository("tests/data/torch/golden.safetensors")).unwrap());
+pub static GOLDEN: LazyLock<Vec<u8>> =
+    LazyLock::new(|| std::fs::read(repository("tests/data/torch/golden.safetensors")).unwrap());
 
 /// The inputs of a case, and where it is recorded.
 pub struct Case {
@@ -18,7 +19,11 @@ pub struct Case {
 pub fn words(name: &str) -> Option<(Vec<usize>, Vec<u32>)> {
     let file = SafeTensors::deserialize(&GOLDEN).unwrap();
     let tensor = file.tensor(name).ok()?;
-    let words = tensor.data().chunks_exact(4).map(|bytes| u32::from_le_bytes(bytes.try_into().unwrap())).collect();
+    let words = tensor
+        .data()
+        .chunks_exact(4)
+        .map(|bytes| u32::from_le_bytes(bytes.try_into().unwrap()))
+        .collect();
     Some((tensor.shape().to_vec(), words))
 }
 
@@ -55,7 +60,10 @@ impl Case {
     }
 
     /// Submits what was recorded, and gives a result that is now known to be sound.
-    pub fn sound<T: Send + 'static>(&mut self, record: impl FnOnce(&mut Encoder) -> Result<Outcome<T>>) -> Result<T> {
+    pub fn sound<T: Send + 'static>(
+        &mut self,
+        record: impl FnOnce(&mut Encoder) -> Result<Outcome<T>>,
+    ) -> Result<T> {
         let mut encoder = context().encoder(self.name);
         let outcome = record(&mut encoder)?;
         let _ = encoder.submit()?;

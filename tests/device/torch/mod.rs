@@ -10,17 +10,26 @@ use safetensors::SafeTensors;
 use std::collections::HashSet;
 use support::{block_on, context};
 
-/// Panics if an output is off by more than a share of the largest of its tensor: floats by 2e-6, ids at all, halves by 2e-3, since some are made of others, and
-/// devices may round them as they like.
+/// Panics if an output is off by more than a share of the largest of its tensor: floats by 2e-6,
+/// ids at all, halves by 2e-3, since some are made of others, and devices may round them as they
+/// like.
 fn compare(name: &str, found: &Out) {
     let (shape, wanted) = words(name).unwrap_or_else(|| panic!("there is no {name}"));
     let (dims, got, share) = match found {
         Out::Ids(found) => {
-            assert_eq!((found.shape().dims(), block_on(found.read()).unwrap()), (&shape[..], wanted), "{name}");
+            assert_eq!(
+                (found.shape().dims(), block_on(found.read()).unwrap()),
+                (&shape[..], wanted),
+                "{name}"
+            );
             return;
         }
         Out::Floats(found) => (found.shape(), block_on(found.read()).unwrap(), 2e-6),
-        Out::Halves(found) => (found.shape(), block_on(found.read()).unwrap().into_iter().map(f32::from).collect(), 2e-3),
+        Out::Halves(found) => (
+            found.shape(),
+            block_on(found.read()).unwrap().into_iter().map(f32::from).collect(),
+            2e-3,
+        ),
     };
     assert_eq!(dims.dims(), shape, "{name}");
     let wanted: Vec<f64> = wanted.into_iter().map(|word| f32::from_bits(word).into()).collect();
@@ -34,7 +43,8 @@ fn compare(name: &str, found: &Out) {
 #[test]
 fn ops_and_gradients_are_those_of_pytorch() {
     let file = SafeTensors::deserialize(&GOLDEN).unwrap();
-    let mut left: HashSet<&str> = file.names().into_iter().filter(|name| name.contains("/out")).collect();
+    let mut left: HashSet<&str> =
+        file.names().into_iter().filter(|name| name.contains("/out")).collect();
     for &(name, run) in CASES {
         if name.ends_with("_f16") && !context().capabilities().f16 {
             left.retain(|output| !output.starts_with(name));

@@ -1,4 +1,5 @@
-//! One model in every encoding that holds it: whatever file it comes from, its logits are the same bits.
+//! One model in every encoding that holds it: whatever file it comes from, its logits are the same
+//! bits.
 
 use super::*;
 use bitnet_wgpu::{
@@ -53,50 +54,94 @@ impl Small {
         });
         let config = ModelConfig::from_json(&json).unwrap();
         let (hidden, attention, kv, inner) = (256, 4 * 64, 2 * 64, 512);
-        let shapes =
-            [(attention, hidden), (kv, hidden), (kv, hidden), (hidden, attention), (inner, hidden), (inner, hidden), (hidden, inner)];
-        let layers = || (0..config.layers).flat_map(|layer| QWEN3.map(|(name, _)| format!("model.layers.{layer}.{name}")));
-        let linears = layers().filter(|name| name.ends_with("_proj")).zip(shapes.iter().cycle().copied());
-        let matrices = std::iter::once(("model.embed_tokens".to_owned(), (config.vocab, hidden))).chain(linears);
+        let shapes = [
+            (attention, hidden),
+            (kv, hidden),
+            (kv, hidden),
+            (hidden, attention),
+            (inner, hidden),
+            (inner, hidden),
+            (hidden, inner),
+        ];
+        let layers = || {
+            (0..config.layers)
+                .flat_map(|layer| QWEN3.map(|(name, _)| format!("model.layers.{layer}.{name}")))
+        };
+        let linears =
+            layers().filter(|name| name.ends_with("_proj")).zip(shapes.iter().cycle().copied());
+        let matrices = std::iter::once(("model.embed_tokens".to_owned(), (config.vocab, hidden)))
+            .chain(linears);
         let weights = matrices.zip(1..).map(|((name, (rows, columns)), seed)| {
-            let values = trits(seed, rows * columns).into_iter().map(|value| if of.zeros || value != 0 { value } else { 1 }).collect();
-            // Halves and bfloats alike; here and there 0, under which weights are 0, whatever the file has for them.
+            let values = trits(seed, rows * columns)
+                .into_iter()
+                .map(|value| if of.zeros || value != 0 { value } else { 1 })
+                .collect();
+            // Halves and bfloats alike; here and there 0, under which weights are 0, whatever the
+            // file has for them.
             let scale = |group: usize| match mix(seed + 1000, group / of.shared.unwrap_or(2)) % 8 {
                 0 => 0.0,
-                _ => (8 + mix(seed, of.shared.map_or(0, |shared| group / shared)) % 8) as f32 / 256.0,
+                _ => {
+                    (8 + mix(seed, of.shared.map_or(0, |shared| group / shared)) % 8) as f32 / 256.0
+                }
             };
-            Weights { name, rows, columns, values, scales: (0..rows * columns / GROUP).map(scale).collect() }
+            Weights {
+                name,
+                rows,
+                columns,
+                values,
+                scales: (0..rows * columns / GROUP).map(scale).collect(),
+            }
         });
-        let vectors = layers().filter(|name| name.ends_with("norm")).chain(["model.norm".to_owned()]).zip(100..).map(|(name, seed)| {
-            let len = if name.contains("self_attn") { config.head_dim } else { hidden };
-            let gain = |i: usize| 1.0 + (mix(seed, i) % 64) as f32 / 128.0;
-            (name, (0..len).map(gain).collect())
-        });
+        let vectors = layers()
+            .filter(|name| name.ends_with("norm"))
+            .chain(["model.norm".to_owned()])
+            .zip(100..)
+            .map(|(name, seed)| {
+                let len = if name.contains("self_attn") { config.head_dim } else { hidden };
+                let gain = |i: usize| 1.0 + (mix(seed, i) % 64) as f32 / 128.0;
+                (name, (0..len).map(gain).collect())
+            });
         let (weights, vectors) = (weights.collect(), vectors.collect());
         Self { json, config, weights, vectors }
     }
 
-    /// A GGUF file with blocks of `size` weights, which `encode` makes; the embedding is of that type, or in bf16.
+    /// A GGUF file with blocks of `size` weights, which `encode` makes; the embedding is of that
+    /// type, or in bf16.
     fn gguf(&self, (id, size, encode): Layout, embedding: bool) -> Maker {
-        let stored = |name: &str| match name.strip_prefix("model.layers.").and_then(|name| name.split_once('.')) {
-            Some((layer, part)) => format!("blk.{layer}.{}.weight", QWEN3.iter().find(|(name, _)| *name == part).unwrap().1),
-            None => format!("{}.weight", if name == "model.norm" { "output_norm" } else { "token_embd" }),
+        let stored = |name: &str| match name
+            .strip_prefix("model.layers.")
+            .and_then(|name| name.split_once('.'))
+        {
+            Some((layer, part)) => format!(
+                "blk.{layer}.{}.weight",
+                QWEN3.iter().find(|(name, _)| *name == part).unwrap().1
+            ),
+            None => format!(
+                "{}.weight",
+                if name == "model.norm" { "output_norm" } else { "token_embd" }
+            ),
         };
-        let maker = self.weights.iter().fold(Maker::configured("qwen3", &self.config), |maker, w| {
-            let shape = [w.rows as u64, w.columns as u64];
-            if !embedding && w.name == "model.embed_tokens" {
-                return maker.tensor(&stored(&w.name), &shape, 30, &w.floats());
-            }
-            let scales: Vec<f32> = (0..w.values.len() / size).map(|block| w.scales[block * size / GROUP]).collect();
-            maker.tensor(&stored(&w.name), &shape, id, &encode(&w.values, &scales))
-        });
-        let float = |vector: &[f32]| vector.iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<u8>>();
-        let vector =
-            |maker: Maker, (name, vector): &(String, Vec<f32>)| maker.tensor(&stored(name), &[vector.len() as u64], 0, &float(vector));
+        let maker =
+            self.weights.iter().fold(Maker::configured("qwen3", &self.config), |maker, w| {
+                let shape = [w.rows as u64, w.columns as u64];
+                if !embedding && w.name == "model.embed_tokens" {
+                    return maker.tensor(&stored(&w.name), &shape, 30, &w.floats());
+                }
+                let scales: Vec<f32> = (0..w.values.len() / size)
+                    .map(|block| w.scales[block * size / GROUP])
+                    .collect();
+                maker.tensor(&stored(&w.name), &shape, id, &encode(&w.values, &scales))
+            });
+        let float =
+            |vector: &[f32]| vector.iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<u8>>();
+        let vector = |maker: Maker, (name, vector): &(String, Vec<f32>)| {
+            maker.tensor(&stored(name), &[vector.len() as u64], 0, &float(vector))
+        };
         self.vectors.iter().fold(maker, vector)
     }
 
-    /// Writes a model directory with words of so many bits, as MLX has them, or with floats in bf16; the embedding is so too, or in bf16.
+    /// Writes a model directory with words of so many bits, as MLX has them, or with floats in
+    /// bf16; the embedding is so too, or in bf16.
     fn directory(&self, bits: Option<usize>, embedding: bool) -> Directory {
         let folder = Directory::temporary();
         let mut json = self.json.clone();
@@ -107,21 +152,50 @@ impl Small {
         let mut tensors: Vec<(String, &str, Vec<usize>, Vec<u8>)> = Vec::new();
         for w in &self.weights {
             let Some(bits) = bits.filter(|_| embedding || w.name != "model.embed_tokens") else {
-                tensors.push((format!("{}.weight", w.name), "BF16", vec![w.rows, w.columns], w.floats()));
+                tensors.push((
+                    format!("{}.weight", w.name),
+                    "BF16",
+                    vec![w.rows, w.columns],
+                    w.floats(),
+                ));
                 continue;
             };
-            let integers: Vec<u32> =
-                w.values.iter().map(|&value| if bits == 2 { (value + 1) as u32 } else { u32::from(value > 0) }).collect();
-            let halves = |factor: f32| w.scales.iter().flat_map(|scale| f16::from_f32(factor * scale).to_le_bytes()).collect();
+            let integers: Vec<u32> = w
+                .values
+                .iter()
+                .map(|&value| if bits == 2 { (value + 1) as u32 } else { u32::from(value > 0) })
+                .collect();
+            let halves = |factor: f32| {
+                w.scales
+                    .iter()
+                    .flat_map(|scale| f16::from_f32(factor * scale).to_le_bytes())
+                    .collect()
+            };
             let groups = vec![w.rows, w.columns / GROUP];
-            tensors.push((format!("{}.weight", w.name), "U32", vec![w.rows, w.columns * bits / 32], words(&integers, bits)));
-            tensors.push((format!("{}.scales", w.name), "F16", groups.clone(), halves(if bits == 2 { 1.0 } else { 2.0 })));
+            tensors.push((
+                format!("{}.weight", w.name),
+                "U32",
+                vec![w.rows, w.columns * bits / 32],
+                words(&integers, bits),
+            ));
+            tensors.push((
+                format!("{}.scales", w.name),
+                "F16",
+                groups.clone(),
+                halves(if bits == 2 { 1.0 } else { 2.0 }),
+            ));
             tensors.push((format!("{}.biases", w.name), "F16", groups, halves(-1.0)));
         }
         let float = |vector: &[f32]| vector.iter().flat_map(|x| x.to_le_bytes()).collect();
-        tensors.extend(self.vectors.iter().map(|(name, vector)| (format!("{name}.weight"), "F32", vec![vector.len()], float(vector))));
-        let tensors: Vec<(&str, &str, &[usize], &[u8])> =
-            tensors.iter().map(|(name, element, shape, bytes)| (name.as_str(), *element, shape.as_slice(), bytes.as_slice())).collect();
+        tensors.extend(self.vectors.iter().map(|(name, vector)| {
+            (format!("{name}.weight"), "F32", vec![vector.len()], float(vector))
+        }));
+        let tensors: Vec<(&str, &str, &[usize], &[u8])> = tensors
+            .iter()
+            .map(|(name, element, shape, bytes)| {
+                (name.as_str(), *element, shape.as_slice(), bytes.as_slice())
+            })
+            .collect();
         folder.write("model.safetensors", safetensors(&tensors));
         folder
     }
@@ -130,7 +204,9 @@ impl Small {
 impl Weights {
     /// In bf16.
     fn floats(&self) -> Vec<u8> {
-        let weight = |(i, &value): (usize, &i8)| bf16::from_f32(f32::from(value) * self.scales[i / GROUP]).to_le_bytes();
+        let weight = |(i, &value): (usize, &i8)| {
+            bf16::from_f32(f32::from(value) * self.scales[i / GROUP]).to_le_bytes()
+        };
         self.values.iter().enumerate().flat_map(weight).collect()
     }
 }
@@ -151,31 +227,48 @@ fn one_model_gives_the_same_bits_in_every_encoding(on: Option<&Context>) {
     let [apart, rows, one] = [Some(1), Some(4), None].map(|shared| Of { shared, zeros: true });
     for of in [apart, rows, one, Of { zeros: false, ..apart }, Of { zeros: false, ..one }] {
         let (small, folder) = (Small::new(of), Directory::temporary());
-        // An embedding in bf16, which all can have, and one that is packed as the linear layers are.
+        // An embedding in bf16, which all can have, and one that is packed as the linear layers
+        // are.
         for embedding in [false, true] {
             let fits = |name: &str, size: usize| match name {
                 "Q1_0" => !of.zeros,
                 _ => size <= GROUP || of.shared != Some(1),
             };
             let blocks = BLOCKS.into_iter().filter(|(name, (_, size, _))| fits(name, *size));
-            let files = blocks.map(|(name, layout)| (name, folder.write(&format!("{name}.gguf"), small.gguf(layout, embedding).bytes())));
-            let of_bits = |bits: Option<usize>| !(embedding && bits.is_none() || of.zeros && bits == Some(1));
-            let folders =
-                [("MLX, 2 bits", Some(2)), ("MLX, 1 bit", Some(1)), ("bf16", None)].into_iter().filter(|&(_, bits)| of_bits(bits));
-            let folders: Vec<_> = folders.map(|(name, bits)| (name, small.directory(bits, embedding))).collect();
-            let mut all: Vec<_> = files.chain(folders.iter().map(|(name, folder)| (*name, folder.0.clone()))).collect();
+            let files = blocks.map(|(name, layout)| {
+                (name, folder.write(&format!("{name}.gguf"), small.gguf(layout, embedding).bytes()))
+            });
+            let of_bits =
+                |bits: Option<usize>| !(embedding && bits.is_none() || of.zeros && bits == Some(1));
+            let folders = [("MLX, 2 bits", Some(2)), ("MLX, 1 bit", Some(1)), ("bf16", None)]
+                .into_iter()
+                .filter(|&(_, bits)| of_bits(bits));
+            let folders: Vec<_> =
+                folders.map(|(name, bits)| (name, small.directory(bits, embedding))).collect();
+            let mut all: Vec<_> = files
+                .chain(folders.iter().map(|(name, folder)| (*name, folder.0.clone())))
+                .collect();
             // Of the first, and of the last.
             for (name, of) in [("native, of GGUF", 0), ("native, of safetensors", all.len() - 1)] {
-                let (files, native) = (ModelFiles::open(&all[of].1, &LoadOptions::default()).unwrap(), folder.0.join(name));
+                let (files, native) = (
+                    ModelFiles::open(&all[of].1, &LoadOptions::default()).unwrap(),
+                    folder.0.join(name),
+                );
                 write_native(&files, &native, true, LoadOptions::default()).unwrap();
                 all.push((name, native));
             }
             assert!(all.len() >= if embedding { 7 } else { 8 }, "{of:?}: {}", all.len());
 
-            let bits = |path: &Path| computed(&Model::load_with(on, path, LoadOptions::default()).unwrap());
+            let bits = |path: &Path| {
+                computed(&Model::load_with(on, path, LoadOptions::default()).unwrap())
+            };
             let wanted = bits(&all[0].1);
             for (name, path) in &all[1..] {
-                assert!(bits(path) == wanted, "{name}, {of:?}, embedding packed: {embedding}, GPU: {}", on.is_some());
+                assert!(
+                    bits(path) == wanted,
+                    "{name}, {of:?}, embedding packed: {embedding}, GPU: {}",
+                    on.is_some()
+                );
             }
         }
     }
@@ -183,7 +276,8 @@ fn one_model_gives_the_same_bits_in_every_encoding(on: Option<&Context>) {
 
 support::each_device!(one_model_gives_the_same_bits_in_every_encoding);
 
-/// Sums are cut after 128 columns at most, so that blocks of 256 have the bits of two of 128 with the same numbers.
+/// Sums are cut after 128 columns at most, so that blocks of 256 have the bits of two of 128 with
+/// the same numbers.
 fn blocks_of_256_are_two_of_128(on: Option<&Context>) {
     let (small, folder) = (Small::new(Of { shared: Some(2), zeros: true }), Directory::temporary());
     let ids: Vec<u32> = (0..65).collect();
@@ -199,21 +293,34 @@ fn blocks_of_256_are_two_of_128(on: Option<&Context>) {
 
 support::each_device!(blocks_of_256_are_two_of_128);
 
-/// Of matrices that are stacked, some may have the same scale in neighbouring blocks, and so be of larger groups.
+/// Of matrices that are stacked, some may have the same scale in neighbouring blocks, and so be of
+/// larger groups.
 #[test]
 #[ignore = "needs a GPU"]
 fn matrices_of_other_groups_are_stacked() {
     let (small, folder) = (Small::new(Of { shared: Some(1), zeros: true }), Directory::temporary());
     let key = small.weights.iter().find(|w| w.name == "model.layers.0.self_attn.k_proj").unwrap();
     for (id, size, encode) in [BLOCKS[0].1, BLOCKS[2].1] {
-        // The last block of the key's last row has another scale than that before it; and all of it the same.
+        // The last block of the key's last row has another scale than that before it; and all of it
+        // the same.
         let blocks = key.values.len() / size;
-        let last = |block: usize| if block == blocks - 1 { 0.5 } else { key.scales[block * size / GROUP] };
-        for (scales, groups) in [((0..blocks).map(last).collect::<Vec<_>>(), Some(size)), (vec![0.25; blocks], None)] {
+        let last =
+            |block: usize| if block == blocks - 1 { 0.5 } else { key.scales[block * size / GROUP] };
+        for (scales, groups) in
+            [((0..blocks).map(last).collect::<Vec<_>>(), Some(size)), (vec![0.25; blocks], None)]
+        {
             let maker = small.gguf((id, size, encode), false);
-            let maker = maker.tensor("blk.0.attn_k.weight", &[key.rows as u64, key.columns as u64], id, &encode(&key.values, &scales));
+            let maker = maker.tensor(
+                "blk.0.attn_k.weight",
+                &[key.rows as u64, key.columns as u64],
+                id,
+                &encode(&key.values, &scales),
+            );
             let path = folder.write("model.gguf", maker.bytes());
-            assert_eq!(open(&path).unwrap().linear(&key.name, key.rows, key.columns).unwrap().group(), groups);
+            assert_eq!(
+                open(&path).unwrap().linear(&key.name, key.rows, key.columns).unwrap().group(),
+                groups
+            );
             let [cpu, gpu] = [None, Some(context())].map(|on| {
                 let model = Model::load_with(on, &path, LoadOptions::default()).unwrap();
                 block_on(model.logits(&[1, 2, 3])).unwrap()

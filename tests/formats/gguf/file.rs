@@ -67,7 +67,12 @@ impl Maker {
 
     pub fn tensor(mut self, name: &str, shape: &[u64], kind: u32, bytes: &[u8]) -> Self {
         self.tensors.retain(|tensor| tensor.0 != name);
-        self.tensors.push((name.into(), shape.iter().rev().copied().collect(), kind, bytes.to_vec()));
+        self.tensors.push((
+            name.into(),
+            shape.iter().rev().copied().collect(),
+            kind,
+            bytes.to_vec(),
+        ));
         self
     }
 
@@ -78,11 +83,24 @@ impl Maker {
 
     /// A model of another architecture.
     pub fn of(architecture: &str) -> Self {
-        let keys = ["block_count", "embedding_length", "feed_forward_length", "attention.head_count", "context_length"];
+        let keys = [
+            "block_count",
+            "embedding_length",
+            "feed_forward_length",
+            "attention.head_count",
+            "context_length",
+        ];
         let sizes = keys.iter().zip([1, 8, 8, 2, 16]);
-        let maker = sizes.fold(Self::default(), |maker, (key, value)| maker.number(&format!("{architecture}.{key}"), value));
+        let maker = sizes.fold(Self::default(), |maker, (key, value)| {
+            maker.number(&format!("{architecture}.{key}"), value)
+        });
         let maker = maker.float(&format!("{architecture}.attention.layer_norm_rms_epsilon"), 1e-5);
-        maker.text("general.architecture", architecture).tensor("token_embd.weight", &[4, 8], 0, &[0; 4 * 8 * 4])
+        maker.text("general.architecture", architecture).tensor(
+            "token_embd.weight",
+            &[4, 8],
+            0,
+            &[0; 4 * 8 * 4],
+        )
     }
 
     /// The keys of a model, its rotary frequencies not scaled.
@@ -98,8 +116,12 @@ impl Maker {
             ("context_length", c.context),
         ];
         let key = |name: &str| format!("{architecture}.{name}");
-        let maker = sizes.iter().fold(Self::default(), |maker, (name, size)| maker.number(&key(name), *size as u32));
-        let maker = maker.float(&key("attention.layer_norm_rms_epsilon"), c.eps).float(&key("rope.freq_base"), c.rope_theta);
+        let maker = sizes
+            .iter()
+            .fold(Self::default(), |maker, (name, size)| maker.number(&key(name), *size as u32));
+        let maker = maker
+            .float(&key("attention.layer_norm_rms_epsilon"), c.eps)
+            .float(&key("rope.freq_base"), c.rope_theta);
         maker.text("general.architecture", architecture)
     }
 
@@ -116,7 +138,15 @@ impl Maker {
 
     pub fn bytes(&self) -> Vec<u8> {
         let counts = [self.tensors.len() as u64, self.metadata.len() as u64].map(u64::to_le_bytes);
-        let mut file = [&b"GGUF"[..], &3u32.to_le_bytes(), &counts[0], &counts[1], &self.metadata.concat(), &self.infos()].concat();
+        let mut file = [
+            &b"GGUF"[..],
+            &3u32.to_le_bytes(),
+            &counts[0],
+            &counts[1],
+            &self.metadata.concat(),
+            &self.infos(),
+        ]
+        .concat();
         for (.., bytes) in &self.tensors {
             file.resize(file.len().next_multiple_of(32), 0);
             file.extend(bytes);
@@ -154,7 +184,10 @@ pub fn i2s(layout: I2sLayout, columns: usize, values: &[i8], scale: f32) -> Vec<
 
 pub fn tq2(values: &[i8], scales: &[f32]) -> Vec<u8> {
     let block = |(values, scale): (&[i8], &f32)| {
-        let byte = |at: usize| (0..4).fold(0, |byte, l| byte | code(values, at / 32 * 128 + 32 * l + at % 32) << (2 * l));
+        let byte = |at: usize| {
+            (0..4)
+                .fold(0, |byte, l| byte | code(values, at / 32 * 128 + 32 * l + at % 32) << (2 * l))
+        };
         (0..64).map(byte).chain(f16::from_f32(*scale).to_le_bytes()).collect::<Vec<u8>>()
     };
     values.chunks(256).zip(scales).flat_map(block).collect()
@@ -162,12 +195,17 @@ pub fn tq2(values: &[i8], scales: &[f32]) -> Vec<u8> {
 
 pub fn tq1(values: &[i8], scales: &[f32]) -> Vec<u8> {
     // The number whose digits the trits are, as a fraction of 3^5, in 256ths, rounded up.
-    let digits = |trits: [u8; 5]| (trits.iter().fold(0u32, |number, &trit| number * 3 + u32::from(trit)) * 256).div_ceil(243) as u8;
+    let digits = |trits: [u8; 5]| {
+        (trits.iter().fold(0u32, |number, &trit| number * 3 + u32::from(trit)) * 256).div_ceil(243)
+            as u8
+    };
     let block = |(values, scale): (&[i8], &f32)| {
         let byte = |at: usize| match at {
             0..32 => digits(std::array::from_fn(|i| code(values, 32 * i + at))),
             32..48 => digits(std::array::from_fn(|i| code(values, 160 + 16 * i + at - 32))),
-            _ => digits(std::array::from_fn(|i| if i < 4 { code(values, 240 + 4 * i + at - 48) } else { 0 })),
+            _ => digits(std::array::from_fn(|i| {
+                if i < 4 { code(values, 240 + 4 * i + at - 48) } else { 0 }
+            })),
         };
         (0..52).map(byte).chain(f16::from_f32(*scale).to_le_bytes()).collect::<Vec<u8>>()
     };
@@ -177,7 +215,11 @@ pub fn tq1(values: &[i8], scales: &[f32]) -> Vec<u8> {
 pub fn q2(values: &[i8], scales: &[f32]) -> Vec<u8> {
     let block = |(values, scale): (&[i8], &f32)| {
         let byte = |at: usize| (0..4).fold(0, |byte, l| byte | code(values, 4 * at + l) << (2 * l));
-        f16::from_f32(*scale).to_le_bytes().into_iter().chain((0..16).map(byte)).collect::<Vec<u8>>()
+        f16::from_f32(*scale)
+            .to_le_bytes()
+            .into_iter()
+            .chain((0..16).map(byte))
+            .collect::<Vec<u8>>()
     };
     values.chunks(64).zip(scales).flat_map(block).collect()
 }
@@ -185,18 +227,27 @@ pub fn q2(values: &[i8], scales: &[f32]) -> Vec<u8> {
 pub fn pq2(values: &[i8], scales: &[f32]) -> Vec<u8> {
     let block = |(values, scale): (&[i8], &f32)| {
         let byte = |at: usize| (0..4).fold(0, |byte, l| byte | code(values, 4 * at + l) << (2 * l));
-        f16::from_f32(*scale).to_le_bytes().into_iter().chain((0..32).map(byte)).collect::<Vec<u8>>()
+        f16::from_f32(*scale)
+            .to_le_bytes()
+            .into_iter()
+            .chain((0..32).map(byte))
+            .collect::<Vec<u8>>()
     };
     values.chunks(128).zip(scales).flat_map(block).collect()
 }
 
 pub fn ptq1(values: &[i8], scales: &[f32]) -> Vec<u8> {
-    let digits = |trits: [u8; 5]| (trits.iter().fold(0u32, |number, &trit| number * 3 + u32::from(trit)) * 256).div_ceil(243) as u8;
+    let digits = |trits: [u8; 5]| {
+        (trits.iter().fold(0u32, |number, &trit| number * 3 + u32::from(trit)) * 256).div_ceil(243)
+            as u8
+    };
     let block = |(values, scale): (&[i8], &f32)| {
         let byte = |at: usize| match at {
             0..16 => digits(std::array::from_fn(|i| code(values, 16 * i + at))),
             16..24 => digits(std::array::from_fn(|i| code(values, 80 + 8 * i + at - 16))),
-            _ => digits(std::array::from_fn(|i| if i < 4 { code(values, 120 + 2 * i + at - 24) } else { 0 })),
+            _ => digits(std::array::from_fn(|i| {
+                if i < 4 { code(values, 120 + 2 * i + at - 24) } else { 0 }
+            })),
         };
         (0..26).map(byte).chain(f16::from_f32(*scale).to_le_bytes()).collect::<Vec<u8>>()
     };
@@ -206,8 +257,13 @@ pub fn ptq1(values: &[i8], scales: &[f32]) -> Vec<u8> {
 /// Weights of -1 and 1.
 pub fn q1(values: &[i8], scales: &[f32]) -> Vec<u8> {
     let block = |(values, scale): (&[i8], &f32)| {
-        let byte = |at: usize| (0..8).fold(0, |byte, l| byte | u8::from(values[8 * at + l] > 0) << l);
-        f16::from_f32(*scale).to_le_bytes().into_iter().chain((0..16).map(byte)).collect::<Vec<u8>>()
+        let byte =
+            |at: usize| (0..8).fold(0, |byte, l| byte | u8::from(values[8 * at + l] > 0) << l);
+        f16::from_f32(*scale)
+            .to_le_bytes()
+            .into_iter()
+            .chain((0..16).map(byte))
+            .collect::<Vec<u8>>()
     };
     values.chunks(128).zip(scales).flat_map(block).collect()
 }

@@ -19,15 +19,21 @@ const WIDTHS: [u32; 3] = [64, 144, 152];
 fn plain() -> Maker {
     let checkpoint = Checkpoint::open(directory("qwen3")).unwrap();
     let c = checkpoint.config();
-    let maker = Maker::configured("qwen3", c).text("qwen3.rope.scaling.type", "yarn").float("qwen3.rope.scaling.factor", 4.0);
+    let maker = Maker::configured("qwen3", c)
+        .text("qwen3.rope.scaling.type", "yarn")
+        .float("qwen3.rope.scaling.factor", 4.0);
     let maker = maker.number("qwen3.rope.scaling.original_context_length", 512);
     let layers = (0..c.layers).flat_map(|layer| {
-        QWEN3.iter().map(move |(name, stored)| (format!("model.layers.{layer}.{name}"), format!("blk.{layer}.{stored}")))
+        QWEN3.iter().map(move |(name, stored)| {
+            (format!("model.layers.{layer}.{name}"), format!("blk.{layer}.{stored}"))
+        })
     });
-    let ends = [("model.embed_tokens", "token_embd"), ("model.norm", "output_norm")].map(|(a, b)| (a.to_owned(), b.to_owned()));
+    let ends = [("model.embed_tokens", "token_embd"), ("model.norm", "output_norm")]
+        .map(|(a, b)| (a.to_owned(), b.to_owned()));
     layers.chain(ends).fold(maker, |maker, (name, stored)| {
         let tensor = checkpoint.tensor(&format!("{name}.weight")).unwrap();
-        let bytes: Vec<u8> = tensor.to_f32().unwrap().iter().flat_map(|x| x.to_le_bytes()).collect();
+        let bytes: Vec<u8> =
+            tensor.to_f32().unwrap().iter().flat_map(|x| x.to_le_bytes()).collect();
         let shape: Vec<u64> = tensor.shape.iter().map(|&size| size as u64).collect();
         maker.tensor(&format!("{stored}.weight"), &shape, 0, &bytes)
     })
@@ -47,13 +53,19 @@ fn names(names: &[String]) -> Vec<u8> {
 
 /// All weights that are rotated: the head, which is the embedding, among them.
 fn rotated() -> Vec<String> {
-    let layer = |layer: usize| QWEN3[4..].iter().map(move |(_, stored)| format!("blk.{layer}.{stored}.weight"));
+    let layer = |layer: usize| {
+        QWEN3[4..].iter().map(move |(_, stored)| format!("blk.{layer}.{stored}.weight"))
+    };
     (0..2).flat_map(layer).chain(["token_embd.weight".to_owned()]).collect()
 }
 
 fn signs() -> Vec<i32> {
     let golden = Golden::open(directory("qwen3").join("hadamard.safetensors"));
-    WIDTHS.iter().flat_map(|width| golden.ids(&format!("signs.{width}"))).map(u32::cast_signed).collect()
+    WIDTHS
+        .iter()
+        .flat_map(|width| golden.ids(&format!("signs.{width}")))
+        .map(u32::cast_signed)
+        .collect()
 }
 
 const I32: u32 = 5;
@@ -62,10 +74,24 @@ const I32: u32 = 5;
 pub fn keyed() -> Maker {
     let key = |name: &str| format!("prism.hadamard.{name}");
     let maker = plain().number(&key("version"), 1).number(&key("block_size"), BLOCK);
-    let maker = maker.text(&key("transform"), "normalized-sylvester-walsh-hadamard").text(&key("axis"), "input-last-dimension");
-    let maker = maker.text(&key("sign_mode"), "explicit").set(&key("sign_widths"), ARRAY, &numbers(U32, &WIDTHS.map(|w| w as i32)));
-    let maker = maker.set(&key("sign_values"), ARRAY, &numbers(I32, &signs())).set(&key("weight_names"), ARRAY, &names(&rotated()));
-    maker.set(&key("inverse_weight_names"), ARRAY, &names(&["token_embd.weight".into()])).set(&key("gdn_v_grouped"), 7, &[1])
+    let maker = maker
+        .text(&key("transform"), "normalized-sylvester-walsh-hadamard")
+        .text(&key("axis"), "input-last-dimension");
+    let maker = maker.text(&key("sign_mode"), "explicit").set(
+        &key("sign_widths"),
+        ARRAY,
+        &numbers(U32, &WIDTHS.map(|w| w as i32)),
+    );
+    let maker = maker.set(&key("sign_values"), ARRAY, &numbers(I32, &signs())).set(
+        &key("weight_names"),
+        ARRAY,
+        &names(&rotated()),
+    );
+    maker.set(&key("inverse_weight_names"), ARRAY, &names(&["token_embd.weight".into()])).set(
+        &key("gdn_v_grouped"),
+        7,
+        &[1],
+    )
 }
 
 fn logits(file: &Gguf, context: Option<&Context>, prompt: usize) -> Vec<f32> {
@@ -75,10 +101,15 @@ fn logits(file: &Gguf, context: Option<&Context>, prompt: usize) -> Vec<f32> {
 }
 
 fn rotated_weights_give_the_logits_of_transformers(on: Option<&Context>) {
-    let (file, wanted) = (open_bytes(&keyed().bytes()).unwrap(), Golden::open(directory("qwen3").join("hadamard.safetensors")));
+    let (file, wanted) = (
+        open_bytes(&keyed().bytes()).unwrap(),
+        Golden::open(directory("qwen3").join("hadamard.safetensors")),
+    );
     let Hadamard { block, signs, head, embedding, .. } = file.config().hadamard.clone().unwrap();
     assert_eq!((block, head, embedding, signs.len(), signs[&144].len()), (8, true, true, 3, 144));
-    let off = |found: &[f32], wanted: &[f32]| found.iter().zip(wanted).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+    let off = |found: &[f32], wanted: &[f32]| {
+        found.iter().zip(wanted).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max)
+    };
     for prompt in 0..3 {
         let wanted = wanted.floats(&format!("prompt{prompt}.last_logits"));
 
@@ -88,7 +119,8 @@ fn rotated_weights_give_the_logits_of_transformers(on: Option<&Context>) {
         assert!(off < 1e-4 * largest, "prompt {prompt}, GPU {}: {off} of {largest}", on.is_some());
     }
     // Without the keys it is the model as it was, and with signs that are all 1 yet another.
-    let (plain, golden) = (open_bytes(&plain().bytes()).unwrap(), golden("qwen3").floats("prompt2.last_logits"));
+    let (plain, golden) =
+        (open_bytes(&plain().bytes()).unwrap(), golden("qwen3").floats("prompt2.last_logits"));
     assert!(plain.config().hadamard.is_none() && off(&logits(&plain, None, 2), &golden) < 5e-3);
     let identity = keyed().text("prism.hadamard.sign_mode", "identity");
     let error = open_bytes(&identity.bytes()).unwrap_err().to_string();
@@ -116,7 +148,11 @@ fn rotated_weights_stay_so_in_a_native_container(on: Option<&Context>) {
     let logits = |path| {
         let model = Model::load_with(on, path, LoadOptions::default()).unwrap();
         assert!(model.config().hadamard.is_some());
-        block_on(model.logits(&golden("qwen3").ids("prompt2.ids"))).unwrap().into_iter().map(f32::to_bits).collect::<Vec<_>>()
+        block_on(model.logits(&golden("qwen3").ids("prompt2.ids")))
+            .unwrap()
+            .into_iter()
+            .map(f32::to_bits)
+            .collect::<Vec<_>>()
     };
     assert!(logits(&source) == logits(&native), "GPU: {}", on.is_some());
 }
@@ -128,7 +164,9 @@ support::each_device!(rotated_weights_stay_so_in_a_native_container);
 fn damaged_keys_are_typed_errors() {
     let with = |change: &dyn Fn(Maker) -> Maker| open_bytes(&change(keyed()).bytes()).map(drop);
     let unsupported = |change: &dyn Fn(Maker) -> Maker, words: &str| match with(change) {
-        Err(error @ Error::Unsupported { .. }) => assert!(error.to_string().contains(words), "{error}"),
+        Err(error @ Error::Unsupported { .. }) => {
+            assert!(error.to_string().contains(words), "{error}")
+        }
         other => panic!("{words}: {other:?}"),
     };
     let damaged = |change: &dyn Fn(Maker) -> Maker, words: &str| match with(change) {
@@ -136,16 +174,30 @@ fn damaged_keys_are_typed_errors() {
         other => panic!("{words}: {other:?}"),
     };
     assert!(with(&|m| m).is_ok() && with(&|m| m.without("prism.hadamard.gdn_v_grouped")).is_ok());
-    for key in
-        ["version", "block_size", "transform", "axis", "sign_mode", "sign_widths", "sign_values", "weight_names", "inverse_weight_names"]
-    {
+    for key in [
+        "version",
+        "block_size",
+        "transform",
+        "axis",
+        "sign_mode",
+        "sign_widths",
+        "sign_values",
+        "weight_names",
+        "inverse_weight_names",
+    ] {
         let key = format!("prism.hadamard.{key}");
         damaged(&|m| m.without(&key), &format!("has no {key}"));
         damaged(&|m| m.set(&key, 7, &[1]), "wrong type");
     }
-    let text = |key: &'static str, value: &'static str| move |m: Maker| m.text(&format!("prism.hadamard.{key}"), value);
-    let number = |key: &'static str, value: u32| move |m: Maker| m.number(&format!("prism.hadamard.{key}"), value);
-    let list = |key: &'static str, list: Vec<u8>| move |m: Maker| m.set(&format!("prism.hadamard.{key}"), ARRAY, &list);
+    let text = |key: &'static str, value: &'static str| {
+        move |m: Maker| m.text(&format!("prism.hadamard.{key}"), value)
+    };
+    let number = |key: &'static str, value: u32| {
+        move |m: Maker| m.number(&format!("prism.hadamard.{key}"), value)
+    };
+    let list = |key: &'static str, list: Vec<u8>| {
+        move |m: Maker| m.set(&format!("prism.hadamard.{key}"), ARRAY, &list)
+    };
     unsupported(&number("version", 2), "version is 2");
     unsupported(&number("scale", 2), "prism.hadamard.scale is not known");
     unsupported(&text("transform", "dct"), "`dct`");
@@ -167,9 +219,15 @@ fn damaged_keys_are_typed_errors() {
     unsupported(&list("weight_names", names(&all[1..])), "without `blk.0.attn_q.weight`");
     unsupported(&list("weight_names", names(&all[..14])), "disagree about `token_embd.weight`");
     unsupported(&list("inverse_weight_names", names(&[])), "disagree about `token_embd.weight`");
-    damaged(&list("weight_names", names(&[&all[..], &["blk.7.attn_q.weight".into()]].concat())), "`blk.7.attn_q.weight`");
+    damaged(
+        &list("weight_names", names(&[&all[..], &["blk.7.attn_q.weight".into()]].concat())),
+        "`blk.7.attn_q.weight`",
+    );
     damaged(&list("weight_names", names(&[&all[..], &all[..1]].concat())), "a name twice");
-    damaged(&list("inverse_weight_names", names(&["token_embd.weight".into(), "output.weight".into()])), "`output.weight`");
+    damaged(
+        &list("inverse_weight_names", names(&["token_embd.weight".into(), "output.weight".into()])),
+        "`output.weight`",
+    );
     // Other models have codes where these have floats.
     let other = Maker::of("llama").number("prism.hadamard.version", 1);
     assert!(matches!(open_bytes(&other.bytes()), Err(Error::Unsupported { .. })));
@@ -181,7 +239,10 @@ fn damaged_keys_are_typed_errors() {
         assert!(open_bytes(&maker.bytes()).is_ok(), "{name}");
         let error = open_bytes(&maker.number("prism.hadamard.version", 1).bytes()).unwrap_err();
         let words = format!("rotated weights of the architecture `{name}` are not supported");
-        assert!(matches!(&error, Error::Unsupported { message, .. } if message.contains(&words)), "{error}");
+        assert!(
+            matches!(&error, Error::Unsupported { message, .. } if message.contains(&words)),
+            "{error}"
+        );
     }
     // As MLX has it.
     let copy = Directory::temporary();

@@ -11,7 +11,9 @@ use support::files::Directory;
 #[track_caller]
 pub fn refused<T>(result: Result<T>, words: &str) {
     match result.map(|_| ()) {
-        Err(error @ (Error::Format { .. } | Error::Unsupported { .. })) => assert!(error.to_string().contains(words), "{error}"),
+        Err(error @ (Error::Format { .. } | Error::Unsupported { .. })) => {
+            assert!(error.to_string().contains(words), "{error}")
+        }
         other => panic!("no error of the file but {other:?}, where `{words}` was expected"),
     }
 }
@@ -20,15 +22,22 @@ pub fn refused<T>(result: Result<T>, words: &str) {
 #[test]
 fn sound_models_that_cannot_run_are_unsupported() {
     let keys = [("expert_count", 2), ("attention.value_length", 2), ("rope.dimension_count", 2)];
-    let changed = keys.map(|(key, value)| Maker::model().number(&format!("bitnet-25.{key}"), value));
-    let others = [Maker::model().text("general.architecture", "qwen2"), Maker::model().text("bitnet-25.rope.scaling.type", "dynamic")];
+    let changed =
+        keys.map(|(key, value)| Maker::model().number(&format!("bitnet-25.{key}"), value));
+    let others = [
+        Maker::model().text("general.architecture", "qwen2"),
+        Maker::model().text("bitnet-25.rope.scaling.type", "dynamic"),
+    ];
     for maker in changed.into_iter().chain(others) {
         assert!(matches!(open_bytes(&maker.bytes()), Err(Error::Unsupported { .. })));
     }
-    let unknown = open_bytes(&Maker::model().tensor("output.weight", &[4, 8], 13, &[0; 64]).bytes()).unwrap();
+    let unknown =
+        open_bytes(&Maker::model().tensor("output.weight", &[4, 8], 13, &[0; 64]).bytes()).unwrap();
     assert!(matches!(unknown.dense("lm_head", 4, 8), Err(Error::Unsupported { .. })));
     // Q5_K, as quantising tools write embeddings.
-    let embedding = open_bytes(&Maker::model().tensor("token_embd.weight", &[4, 8], 13, &[0; 64]).bytes()).unwrap();
+    let embedding =
+        open_bytes(&Maker::model().tensor("token_embd.weight", &[4, 8], 13, &[0; 64]).bytes())
+            .unwrap();
     assert!(matches!(embedding.dense("model.embed_tokens", 4, 8), Err(Error::Unsupported { .. })));
 }
 
@@ -49,7 +58,10 @@ fn families_that_are_not_done_are_refused_by_name() {
     ] {
         match open_bytes(&Maker::default().text("general.architecture", name).bytes()) {
             Err(Error::Unsupported { message, .. }) => {
-                assert!(message.starts_with(&format!("architecture `{name}` is not supported: ")), "{message}");
+                assert!(
+                    message.starts_with(&format!("architecture `{name}` is not supported: ")),
+                    "{message}"
+                );
                 assert!(words.iter().all(|word| message.contains(word)), "{message}");
             }
             other => panic!("{name}: {other:?}"),
@@ -97,7 +109,8 @@ pub fn read_everything(bytes: &[u8]) {
     let path = directory.write("model.gguf", bytes);
     if let Ok(file) = GgufFile::open(&path) {
         for key in file.keys() {
-            let _ = file.get(key).and_then(|value| value.as_array()).map(|array| array.iter().count());
+            let _ =
+                file.get(key).and_then(|value| value.as_array()).map(|array| array.iter().count());
         }
         for tensor in file.names().filter_map(|name| file.tensor(name).ok()) {
             for layout in [I2sLayout::X86, I2sLayout::Arm, I2sLayout::Rows] {
@@ -109,18 +122,27 @@ pub fn read_everything(bytes: &[u8]) {
     if let Ok(model) = Gguf::open(&path) {
         let config = model.config().clone();
         let (hidden, attention) = (config.hidden, config.heads * config.head_dim);
-        let _ = (model.vocabulary(), model.dense("model.embed_tokens", config.vocab, hidden), model.dense("lm_head", config.vocab, hidden));
-        let _ = (model.linear("model.layers.0.self_attn.q_proj", attention, hidden), model.vector("model.norm", hidden));
+        let _ = (
+            model.vocabulary(),
+            model.dense("model.embed_tokens", config.vocab, hidden),
+            model.dense("lm_head", config.vocab, hidden),
+        );
+        let _ = (
+            model.linear("model.layers.0.self_attn.q_proj", attention, hidden),
+            model.vector("model.norm", hidden),
+        );
     }
 }
 
 #[test]
 fn headers_that_stop_anywhere_are_refused() {
-    let model = Maker::model().tensor("output.weight", &[1, 128], 36, &i2s(I2sLayout::X86, 128, &trits(1, 128), 1.0)).set(
-        "tokenizer.ggml.tokens",
-        ARRAY,
-        &[&STRING.to_le_bytes()[..], &2u64.to_le_bytes(), &string("a"), &string("b")].concat(),
-    );
+    let model = Maker::model()
+        .tensor("output.weight", &[1, 128], 36, &i2s(I2sLayout::X86, 128, &trits(1, 128), 1.0))
+        .set(
+            "tokenizer.ggml.tokens",
+            ARRAY,
+            &[&STRING.to_le_bytes()[..], &2u64.to_le_bytes(), &string("a"), &string("b")].concat(),
+        );
     let bytes = model.bytes();
     assert!(open_bytes(&bytes).is_ok());
     let directory = Directory::temporary();
@@ -136,7 +158,14 @@ fn headers_that_stop_anywhere_are_refused() {
 /// A header is read until it is whole, and no longer than one may be.
 #[test]
 fn long_headers_are_read_and_endless_ones_refused() {
-    let with = |length: usize| open_bytes(&Maker::model().text("general.description", &"x".repeat(length)).text("last", "y").bytes());
+    let with = |length: usize| {
+        open_bytes(
+            &Maker::model()
+                .text("general.description", &"x".repeat(length))
+                .text("last", "y")
+                .bytes(),
+        )
+    };
     let long = with(5 << 20).unwrap();
     assert_eq!(long.file().get("general.description").unwrap().as_str().unwrap().len(), 5 << 20);
     assert_eq!(long.file().get("last").unwrap().as_str(), Some("y"));
@@ -180,13 +209,16 @@ fn absurd_headers_are_named() {
     }
     assert!(with(4, &2u32.to_le_bytes()).is_ok());
 
-    let metadata = |kind: u32, value: &[u8]| open_bytes(&Maker::model().set("key", kind, value).bytes());
+    let metadata =
+        |kind: u32, value: &[u8]| open_bytes(&Maker::model().set("key", kind, value).bytes());
     refused(metadata(13, &[0; 8]), "type 13");
     refused(metadata(u32::MAX, &[0; 8]), "type 4294967295");
     refused(metadata(7, &[2]), "truth value");
     refused(metadata(STRING, &[&2u64.to_le_bytes()[..], &[0xff, 0xfe]].concat()), "UTF-8");
     refused(metadata(STRING, &u64::MAX.to_le_bytes()), "18446744073709551615 bytes");
-    let array = |kind: u32, count: u64, rest: &[u8]| metadata(ARRAY, &[&kind.to_le_bytes()[..], &count.to_le_bytes(), rest].concat());
+    let array = |kind: u32, count: u64, rest: &[u8]| {
+        metadata(ARRAY, &[&kind.to_le_bytes()[..], &count.to_le_bytes(), rest].concat())
+    };
     refused(array(ARRAY, 1, &[0; 12]), "array of arrays");
     refused(array(99, 1, &[0; 12]), "type 99");
     refused(array(7, 1, &[3]), "truth value");
@@ -202,10 +234,19 @@ fn absurd_headers_are_named() {
     twice.metadata.push(twice.metadata[0].clone());
     refused(open_bytes(&twice.bytes()), "occurs twice");
     for alignment in [0, 3, 1 << 21, u32::MAX] {
-        refused(open_bytes(&Maker::model().number("general.alignment", alignment).bytes()), "general.alignment");
+        refused(
+            open_bytes(&Maker::model().number("general.alignment", alignment).bytes()),
+            "general.alignment",
+        );
     }
-    refused(open_bytes(&Maker::model().text("general.alignment", "32").bytes()), "general.alignment");
-    refused(open_bytes(&Maker::model().number("general.alignment", 1 << 20).bytes()), "data should begin");
+    refused(
+        open_bytes(&Maker::model().text("general.alignment", "32").bytes()),
+        "general.alignment",
+    );
+    refused(
+        open_bytes(&Maker::model().number("general.alignment", 1 << 20).bytes()),
+        "data should begin",
+    );
 }
 
 #[test]
@@ -239,7 +280,8 @@ fn absurd_tensors_are_named() {
     twice.tensors.push(twice.tensors[0].clone());
     refused(open_bytes(&twice.bytes()), "`token_embd.weight` occurs twice");
     // Unknown types are no harm until they are asked for.
-    let unknown = open_bytes(&Maker::model().tensor("output.weight", &[4, 8], 13, &[0; 64]).bytes()).unwrap();
+    let unknown =
+        open_bytes(&Maker::model().tensor("output.weight", &[4, 8], 13, &[0; 64]).bytes()).unwrap();
     refused(unknown.dense("lm_head", 4, 8), "type 13; F32");
 }
 
@@ -247,14 +289,30 @@ fn absurd_tensors_are_named() {
 fn impossible_models_are_refused() {
     let model = |change: &dyn Fn(Maker) -> Maker| open_bytes(&change(Maker::model()).bytes());
     assert!(model(&|m| m).is_ok());
-    let number = |key: &str, value: u32| open_bytes(&Maker::model().number(&format!("bitnet-25.{key}"), value).bytes());
-    for key in
-        ["block_count", "embedding_length", "feed_forward_length", "attention.head_count", "attention.head_count_kv", "context_length"]
-    {
+    let number = |key: &str, value: u32| {
+        open_bytes(&Maker::model().number(&format!("bitnet-25.{key}"), value).bytes())
+    };
+    for key in [
+        "block_count",
+        "embedding_length",
+        "feed_forward_length",
+        "attention.head_count",
+        "attention.head_count_kv",
+        "context_length",
+    ] {
         refused(number(key, 0), key);
         refused(number(key, u32::MAX), key);
         refused(model(&|m| m.text(&format!("bitnet-25.{key}"), "8")), key);
-        refused(model(&|m| m.set(&format!("bitnet-25.{key}"), ARRAY, &[&U32.to_le_bytes()[..], &[0; 8]].concat())), "an array of 0");
+        refused(
+            model(&|m| {
+                m.set(
+                    &format!("bitnet-25.{key}"),
+                    ARRAY,
+                    &[&U32.to_le_bytes()[..], &[0; 8]].concat(),
+                )
+            }),
+            "an array of 0",
+        );
         if key != "attention.head_count_kv" {
             refused(model(&|m| m.without(&format!("bitnet-25.{key}"))), key);
         }
@@ -282,8 +340,18 @@ fn impossible_models_are_refused() {
     refused(model(&|m| m.text("bitnet-25.rope.scaling.type", "linear")), "rope.scaling.factor");
     refused(model(&|m| m.number("tokenizer.ggml.bos_token_id", 4)), "token 4");
     refused(model(&|m| m.text("tokenizer.ggml.eos_token_id", "a")), "eos_token_id");
-    refused(model(&|m| m.tensor("rope_freqs.weight", &[2], 0, &[[0, 0, 0x80, 0x3f], [0, 0, 0, 0]].concat())), "rotary factors");
-    let linear = |factor: f32| model(&|m| m.text("bitnet-25.rope.scaling.type", "linear").float("bitnet-25.rope.scaling.factor", factor));
+    refused(
+        model(&|m| {
+            m.tensor("rope_freqs.weight", &[2], 0, &[[0, 0, 0x80, 0x3f], [0, 0, 0, 0]].concat())
+        }),
+        "rotary factors",
+    );
+    let linear = |factor: f32| {
+        model(&|m| {
+            m.text("bitnet-25.rope.scaling.type", "linear")
+                .float("bitnet-25.rope.scaling.factor", factor)
+        })
+    };
     assert_eq!(linear(1.0).unwrap().config().rope_scaling, RopeScaling::None);
     assert_eq!(linear(4.0).unwrap().config().rope_scaling, RopeScaling::Linear(4.0));
     refused(linear(-1.0), "Linear(-1.0)");
@@ -291,11 +359,16 @@ fn impossible_models_are_refused() {
     refused(model(&|m| m.number("prism.hadamard.version", 1)), "prism.hadamard.version");
     // Converters write the factor of transformers, with that of the frequencies in it.
     let yarn = |product: f32| {
-        let m = |m: Maker| m.text("bitnet-25.rope.scaling.type", "yarn").float("bitnet-25.rope.scaling.factor", 4.0);
+        let m = |m: Maker| {
+            m.text("bitnet-25.rope.scaling.type", "yarn")
+                .float("bitnet-25.rope.scaling.factor", 4.0)
+        };
         model(&|maker| m(maker).float("bitnet-25.rope.scaling.yarn_attn_factor", product))
     };
     match yarn(1.138_63).unwrap().config().rope_scaling {
-        RopeScaling::Yarn { attention, .. } => approx::assert_abs_diff_eq!(attention, 1.138_63, epsilon = 1e-5),
+        RopeScaling::Yarn { attention, .. } => {
+            approx::assert_abs_diff_eq!(attention, 1.138_63, epsilon = 1e-5)
+        }
         other => panic!("{other:?}"),
     }
     refused(yarn(1.0), "yarn_attn_factor is 1");
@@ -305,7 +378,9 @@ fn impossible_models_are_refused() {
 fn bad_weights_are_named() {
     let sound = i2s(I2sLayout::X86, 128, &trits(1, 512), 1.0);
     let linear = |kind: u32, shape: [u64; 2], bytes: &[u8]| {
-        let model = open_bytes(&Maker::model().tensor("output.weight", &shape, kind, bytes).bytes()).unwrap();
+        let model =
+            open_bytes(&Maker::model().tensor("output.weight", &shape, kind, bytes).bytes())
+                .unwrap();
         model.linear("lm_head", shape[0] as usize, shape[1] as usize)
     };
     assert!(linear(36, [4, 128], &sound).is_ok());
@@ -320,43 +395,72 @@ fn bad_weights_are_named() {
     }
     refused(linear(36, [4, 128], &with(128, &1e-30f32.to_le_bytes())), "scale");
     // A hole in a file.
-    refused(linear(36, [64, 128], &[vec![0; 2048], 1f32.to_le_bytes().to_vec(), vec![0; 28]].concat()), "8192 weights of -1");
+    refused(
+        linear(36, [64, 128], &[vec![0; 2048], 1f32.to_le_bytes().to_vec(), vec![0; 28]].concat()),
+        "8192 weights of -1",
+    );
     // Shapes that a layout cannot hold point to another.
     refused(linear(36, [3, 64], &[0; 80]), "with_i2s_layout");
-    let rows = open_bytes(&Maker::model().tensor("output.weight", &[3, 128], 36, &[0; 128]).bytes()).unwrap();
+    let rows =
+        open_bytes(&Maker::model().tensor("output.weight", &[3, 128], 36, &[0; 128]).bytes())
+            .unwrap();
     refused(rows.with_i2s_layout(I2sLayout::Rows).linear("lm_head", 3, 128), "Rows cannot hold");
 
     let block = |bytes: Vec<u8>, at: usize, value: u8| {
-        bytes.into_iter().enumerate().map(|(i, byte)| if i == at { value } else { byte }).collect::<Vec<_>>()
+        bytes
+            .into_iter()
+            .enumerate()
+            .map(|(i, byte)| if i == at { value } else { byte })
+            .collect::<Vec<_>>()
     };
-    refused(linear(35, [1, 512], &block(tq2(&trits(1, 512), &[1.0; 2]), 70, 0xc0)), "block at its byte 66");
+    refused(
+        linear(35, [1, 512], &block(tq2(&trits(1, 512), &[1.0; 2]), 70, 0xc0)),
+        "block at its byte 66",
+    );
     refused(linear(42, [1, 64], &block(q2(&trits(1, 64), &[1.0]), 5, 3)), "the value 2");
     // In any byte.
     for at in 0..64 {
-        refused(linear(35, [1, 256], &block(tq2(&trits(1, 256), &[1.0]), at, 0x30)), "block at its byte 0");
-        refused(linear(42, [1, 64], &block(q2(&trits(1, 64), &[1.0]), 2 + at % 16, 0x0c)), "the value 2");
+        refused(
+            linear(35, [1, 256], &block(tq2(&trits(1, 256), &[1.0]), at, 0x30)),
+            "block at its byte 0",
+        );
+        refused(
+            linear(42, [1, 64], &block(q2(&trits(1, 64), &[1.0]), 2 + at % 16, 0x0c)),
+            "the value 2",
+        );
     }
     // A block whose scale is 0 holds zeros, whatever its codes.
     let values = trits(1, 512);
     let read = linear(35, [1, 512], &tq2(&values, &[0.5, 0.0])).unwrap();
-    let zeroed: Vec<i8> = values.iter().enumerate().map(|(i, &value)| if i < 256 { value } else { 0 }).collect();
+    let zeroed: Vec<i8> =
+        values.iter().enumerate().map(|(i, &value)| if i < 256 { value } else { 0 }).collect();
     assert_eq!(read, PackedTernary::from_values(1, 512, &zeroed, Scales::Tensor(0.5)).unwrap());
     refused(linear(34, [1, 256], &tq1(&trits(1, 256), &[f32::INFINITY])), "scale inf");
     refused(linear(8, [1, 32], &[0; 34]), "is Q8_0; F32");
     refused(linear(0, [1, 1], &f32::NAN.to_le_bytes()), "finite");
     let dense = |kind: u32, shape: [u64; 2], bytes: &[u8]| {
-        let model = open_bytes(&Maker::model().tensor("output.weight", &shape, kind, bytes).bytes()).unwrap();
+        let model =
+            open_bytes(&Maker::model().tensor("output.weight", &shape, kind, bytes).bytes())
+                .unwrap();
         model.dense("lm_head", shape[0] as usize, shape[1] as usize)
     };
     refused(dense(8, [1, 32], &[0xff; 34]), "finite half");
     refused(dense(36, [1, 128], &i2s(I2sLayout::X86, 128, &trits(1, 128), 1.0)), "is I2S");
 
     let model = open_bytes(
-        &Maker::model().tensor("blk.0.attn_q.weight", &[8, 8], 0, &[0; 256]).tensor("blk.0.attn_q.bias", &[8], 0, &[0; 32]).bytes(),
+        &Maker::model()
+            .tensor("blk.0.attn_q.weight", &[8, 8], 0, &[0; 256])
+            .tensor("blk.0.attn_q.bias", &[8], 0, &[0; 32])
+            .bytes(),
     );
     refused(model.unwrap().linear("model.layers.0.self_attn.q_proj", 8, 8), "has a bias");
     for bad in [0.0f32, -1.0, f32::NAN] {
-        let scaled = Maker::model().tensor("output.weight", &[4, 128], 36, &sound).tensor("output.scale", &[1], 0, &bad.to_le_bytes());
+        let scaled = Maker::model().tensor("output.weight", &[4, 128], 36, &sound).tensor(
+            "output.scale",
+            &[1],
+            0,
+            &bad.to_le_bytes(),
+        );
         refused(open_bytes(&scaled.bytes()).unwrap().linear("lm_head", 4, 128), "output.scale");
     }
     let model = open_bytes(&Maker::model().bytes()).unwrap();
@@ -369,18 +473,36 @@ fn bad_weights_are_named() {
 #[test]
 fn bad_vocabularies_are_refused() {
     let strings = |texts: &[&str]| {
-        [&STRING.to_le_bytes()[..], &(texts.len() as u64).to_le_bytes(), &texts.iter().flat_map(|text| string(text)).collect::<Vec<_>>()]
-            .concat()
+        [
+            &STRING.to_le_bytes()[..],
+            &(texts.len() as u64).to_le_bytes(),
+            &texts.iter().flat_map(|text| string(text)).collect::<Vec<_>>(),
+        ]
+        .concat()
     };
-    let sound = Maker::model().set("tokenizer.ggml.tokens", ARRAY, &strings(&["a", "b"])).text("tokenizer.ggml.model", "llama");
+    let sound = Maker::model()
+        .set("tokenizer.ggml.tokens", ARRAY, &strings(&["a", "b"]))
+        .text("tokenizer.ggml.model", "llama");
     let read = |maker: Maker| open_bytes(&maker.bytes()).unwrap().vocabulary();
     let scores = [&F32.to_le_bytes()[..], &2u64.to_le_bytes(), &[0; 8]].concat();
-    assert_eq!(read(sound.clone().set("tokenizer.ggml.scores", ARRAY, &scores)).unwrap().scores, Some(vec![0.0; 2]));
+    assert_eq!(
+        read(sound.clone().set("tokenizer.ggml.scores", ARRAY, &scores)).unwrap().scores,
+        Some(vec![0.0; 2])
+    );
     let numbers = [&U32.to_le_bytes()[..], &3u64.to_le_bytes(), &[0; 12]].concat();
     refused(read(sound.clone().without("tokenizer.ggml.model")), "tokenizer.ggml.model");
-    refused(read(sound.clone().set("tokenizer.ggml.token_type", ARRAY, &numbers)), "3 elements for 2 tokens");
-    refused(read(sound.clone().set("tokenizer.ggml.merges", ARRAY, &numbers)), "elements of another type");
+    refused(
+        read(sound.clone().set("tokenizer.ggml.token_type", ARRAY, &numbers)),
+        "3 elements for 2 tokens",
+    );
+    refused(
+        read(sound.clone().set("tokenizer.ggml.merges", ARRAY, &numbers)),
+        "elements of another type",
+    );
     refused(read(sound.clone().text("tokenizer.ggml.scores", "x")), "tokenizer.ggml.scores");
     refused(read(sound.clone().text("tokenizer.ggml.add_bos_token", "x")), "add_bos_token");
-    refused(read(sound.set("tokenizer.ggml.tokens", ARRAY, &strings(&["a"; 5]))), "5 tokens, the model 4");
+    refused(
+        read(sound.set("tokenizer.ggml.tokens", ARRAY, &strings(&["a"; 5]))),
+        "5 tokens, the model 4",
+    );
 }

@@ -1,4 +1,5 @@
-//! Checks Metal files for what Apple's compiler refuses: `cargo run -p msl-host --example front FILE..`.
+//! Checks Metal files for what Apple's compiler refuses:
+//! `cargo run -p msl-host --example front FILE..`.
 
 use msl_host::front;
 

@@ -1,4 +1,5 @@
-//! Turns Metal text into CUDA source, to run it on a GPU that runs threads concurrently, in warps of 32 like SIMD-groups.
+//! Turns Metal text into CUDA source, to run it on a GPU that runs threads concurrently, in warps
+//! of 32 like SIMD-groups.
 
 use crate::{
     Error, compiler,
@@ -6,7 +7,8 @@ use crate::{
     text::{Kind, tokens},
 };
 
-/// Metal's keywords in CUDA. Helper functions must be `static` or operators: others get no `__device__`, and nvcc refuses calls to them.
+/// Metal's keywords in CUDA. Helper functions must be `static` or operators: others get no
+/// `__device__`, and nvcc refuses calls to them.
 const WORDS: &[(&str, &str)] = &[
     ("constant", "const"),
     ("device", ""),
@@ -17,8 +19,8 @@ const WORDS: &[(&str, &str)] = &[
     ("threadgroup", ""),
 ];
 
-/// CUDA source with `extern "C" __global__ void symbol(msl_buffers)`, which runs the kernel `entry` of a text. It must be included after
-/// `metal/metal.h`, in a namespace of its own.
+/// CUDA source with `extern "C" __global__ void symbol(msl_buffers)`, which runs the kernel `entry`
+/// of a text. It must be included after `metal/metal.h`, in a namespace of its own.
 ///
 /// # Errors
 /// [`Error::Text`] for a signature that is not supported, [`Error::Compile`] from the preprocessor.
@@ -28,7 +30,9 @@ pub fn cuda(text: &str, entry: &str, symbol: &str) -> Result<String, Error> {
     let unit = rewrite(&compiler::preprocess(&metal)?).map_err(Error::Text)?;
     let kernel = unit.kernels.iter().find(|kernel| kernel.name == entry);
     let kernel = kernel.ok_or_else(|| Error::Text(format!("no kernel `{entry}`")))?;
-    let threads = kernel.max_threads.ok_or_else(|| Error::Text(format!("`{entry}` has no max_total_threads_per_threadgroup")))?;
+    let threads = kernel.max_threads.ok_or_else(|| {
+        Error::Text(format!("`{entry}` has no max_total_threads_per_threadgroup"))
+    })?;
     if kernel.parameters.iter().any(|parameter| parameter.source == Argument::Threadgroup) {
         return Err(Error::Text(format!("`{entry}` has a parameter in threadgroup memory")));
     }
@@ -42,8 +46,12 @@ pub fn cuda(text: &str, entry: &str, symbol: &str) -> Result<String, Error> {
 }
 
 fn words(text: &str) -> String {
-    let word = |text| WORDS.iter().find(|(metal, _)| *metal == text).map_or(text, |(_, cuda)| *cuda);
-    tokens(text).iter().map(|token| if token.kind == Kind::Word { word(token.text) } else { token.text }).collect()
+    let word =
+        |text| WORDS.iter().find(|(metal, _)| *metal == text).map_or(text, |(_, cuda)| *cuda);
+    tokens(text)
+        .iter()
+        .map(|token| if token.kind == Kind::Word { word(token.text) } else { token.text })
+        .collect()
 }
 
 #[cfg(test)]

@@ -1,4 +1,5 @@
-//! Compiles Metal kernels for the CPU and runs them, so that hand-written kernels can be tested without an Apple GPU.
+//! Compiles Metal kernels for the CPU and runs them, so that hand-written kernels can be tested
+//! without an Apple GPU.
 //!
 //! ```no_run
 //! let text = "
@@ -68,7 +69,8 @@ pub enum Fault {
     OutOfBounds,
 }
 
-/// The order in which threadgroups, SIMD-groups and lanes run, and in which a SIMD-group's floats are added. Metal guarantees none.
+/// The order in which threadgroups, SIMD-groups and lanes run, and in which a SIMD-group's floats
+/// are added. Metal guarantees none.
 #[derive(Clone, Copy, Debug)]
 pub enum Order {
     /// First to last.
@@ -88,7 +90,8 @@ pub struct Program {
     _library: libloading::Library,
 }
 
-// SAFETY: `entry` is a function in `_library`, which lives as long, and neither has state that threads share.
+// SAFETY: `entry` is a function in `_library`, which lives as long, and neither has state that
+// threads share.
 unsafe impl Send for Program {}
 // SAFETY: as above.
 unsafe impl Sync for Program {}
@@ -113,14 +116,17 @@ struct Dispatch {
 }
 
 impl Program {
-    /// Compiles the kernel `entry` of a text for threadgroups of `workgroup_size` threads, unless it is in the cache.
+    /// Compiles the kernel `entry` of a text for threadgroups of `workgroup_size` threads, unless
+    /// it is in the cache.
     ///
     /// # Errors
-    /// [`Error::Text`] if the kernel's `max_total_threads_per_threadgroup` is not the product of `workgroup_size`, or its signature is not
-    /// supported; [`Error::Compile`] for errors that a C++ compiler finds.
+    /// [`Error::Text`] if the kernel's `max_total_threads_per_threadgroup` is not the product of
+    /// `workgroup_size`, or its signature is not supported; [`Error::Compile`] for errors that a
+    /// C++ compiler finds.
     pub fn compile(text: &str, entry: &str, workgroup_size: [u32; 3]) -> Result<Self, Error> {
         let path = compiler::program(text, entry, workgroup_size.iter().product())?;
-        // SAFETY: the libraries have no constructors, and the symbols have these types in `compiler.rs` and `runtime/runtime.h`.
+        // SAFETY: the libraries have no constructors, and the symbols have these types in
+        // `compiler.rs` and `runtime/runtime.h`.
         unsafe {
             let library = libloading::Library::new(path)?;
             let entry = *library.get::<*const c_void>(b"msl_entry")?;
@@ -133,12 +139,21 @@ impl Program {
     /// Runs a grid of threadgroups with `buffers` bound to slots 0, 1, ...
     ///
     /// # Errors
-    /// [`Error::Buffers`]; [`Error::Run`] for a fault of the kernel, with the buffers as it left them.
-    pub fn dispatch(&self, buffers: &mut [Vec<u8>], threadgroups: [u32; 3], order: Order) -> Result<(), Error> {
+    /// [`Error::Buffers`]; [`Error::Run`] for a fault of the kernel, with the buffers as it left
+    /// them.
+    pub fn dispatch(
+        &self,
+        buffers: &mut [Vec<u8>],
+        threadgroups: [u32; 3],
+        order: Order,
+    ) -> Result<(), Error> {
         if buffers.len() != self.slots {
             return Err(Error::Buffers { expected: self.slots, found: buffers.len() });
         }
-        let buffers: Vec<_> = buffers.iter_mut().map(|data| Buffer { data: data.as_mut_ptr().cast(), bytes: data.len() as u64 }).collect();
+        let buffers: Vec<_> = buffers
+            .iter_mut()
+            .map(|data| Buffer { data: data.as_mut_ptr().cast(), bytes: data.len() as u64 })
+            .collect();
         let (order, seed) = match order {
             Order::Forward => (0, 0),
             Order::Reverse => (1, 0),
@@ -154,7 +169,8 @@ impl Program {
             seed,
         };
         let mut message = [0; 512];
-        // SAFETY: all pointers are to live memory of the given sizes. The kernel works on copies; stray writes hit guard pages.
+        // SAFETY: all pointers are to live memory of the given sizes. The kernel works on copies;
+        // stray writes hit guard pages.
         let fault = unsafe { (self.run)(&dispatch, message.as_mut_ptr(), message.len() as u64) };
         let fault = match fault {
             0 => return Ok(()),

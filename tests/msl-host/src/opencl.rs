@@ -6,14 +6,16 @@ use crate::{
 };
 use std::fmt::Write as _;
 
-/// The macro that must be defined when the source is compiled, with [`headers`] in the include path.
+/// The macro that must be defined when the source is compiled, with [`headers`] in the include
+/// path.
 pub const DEFINE: &str = "MSL_SPIRV";
 
-/// A placeholder for threadgroup memory: a function from a variable's number and its size in bytes to its address. It has no body; calls
-/// must be replaced in the LLVM IR.
+/// A placeholder for threadgroup memory: a function from a variable's number and its size in bytes
+/// to its address. It has no body; calls must be replaced in the LLVM IR.
 pub const THREADGROUP_MEMORY: &str = "msl_threadgroup_memory";
 
-/// A placeholder that reinterprets a word as two halves. It has no body; calls must be replaced by a bitcast in the LLVM IR.
+/// A placeholder that reinterprets a word as two halves. It has no body; calls must be replaced by
+/// a bitcast in the LLVM IR.
 pub const AS_HALF2: &str = "msl_as_half2";
 
 /// The folder of the headers.
@@ -21,10 +23,12 @@ pub fn headers() -> String {
     compiler::support("metal")
 }
 
-/// The source for a text. For each kernel it has an OpenCL kernel that calls it, named `opencl_` + the kernel's name.
+/// The source for a text. For each kernel it has an OpenCL kernel that calls it, named `opencl_` +
+/// the kernel's name.
 ///
 /// # Errors
-/// [`Error::Text`] for a kernel parameter without a counterpart in OpenCL, [`Error::Compile`] from the preprocessor.
+/// [`Error::Text`] for a kernel parameter without a counterpart in OpenCL, [`Error::Compile`] from
+/// the preprocessor.
 pub fn source(text: &str) -> Result<String, Error> {
     let metal = compiler::cache_path("opencl", &text, "metal");
     compiler::write(&metal, text)?;
@@ -39,14 +43,22 @@ pub fn source(text: &str) -> Result<String, Error> {
 fn entry(kernel: &Kernel) -> Result<String, String> {
     let (mut parameters, mut arguments) = (Vec::new(), Vec::new());
     for Parameter { name, reference, constant, source } in &kernel.parameters {
-        let (space, class) = if *constant { ("const __constant", "Constant") } else { ("__global", "Global") };
+        let (space, class) =
+            if *constant { ("const __constant", "Constant") } else { ("__global", "Global") };
         match source {
             Argument::Buffer(_) => {
                 parameters.push(format!("{space} void* {name}"));
-                arguments.push(format!("msl::{class}{}{{{name}}}", if *reference { "Reference" } else { "" }));
+                arguments.push(format!(
+                    "msl::{class}{}{{{name}}}",
+                    if *reference { "Reference" } else { "" }
+                ));
             }
-            Argument::Place(attribute) => arguments.push(format!("msl::Place{{{}}}", place(attribute))),
-            Argument::Threadgroup => return Err(format!("`{}`: nothing allocates memory for `{name}`", kernel.name)),
+            Argument::Place(attribute) => {
+                arguments.push(format!("msl::Place{{{}}}", place(attribute)))
+            }
+            Argument::Threadgroup => {
+                return Err(format!("`{}`: nothing allocates memory for `{name}`", kernel.name));
+            }
         }
     }
     let mut text = String::new();
@@ -58,9 +70,11 @@ fn entry(kernel: &Kernel) -> Result<String, String> {
     Ok(text)
 }
 
-/// The OpenCL expressions for a thread-position attribute: three components, or a scalar in the first.
+/// The OpenCL expressions for a thread-position attribute: three components, or a scalar in the
+/// first.
 fn place(attribute: &str) -> String {
-    let of = |function: &str| format!("uint({function}(0)), uint({function}(1)), uint({function}(2))");
+    let of =
+        |function: &str| format!("uint({function}(0)), uint({function}(1)), uint({function}(2))");
     match attribute {
         "thread_position_in_grid" => of("get_global_id"),
         "threads_per_grid" => of("get_global_size"),

@@ -1,7 +1,8 @@
 //! Turns Metal text into C++, and reads the kernels' signatures.
 //!
-//! Most of Metal is C++ under other names, which `metal/metal.h` defines. The rest is done here, on preprocessed tokens: attributes go,
-//! numbers get their C++ suffix, `v.xz` becomes a call, and a threadgroup variable a reference to memory from the runtime.
+//! Most of Metal is C++ under other names, which `metal/metal.h` defines. The rest is done here, on
+//! preprocessed tokens: attributes go, numbers get their C++ suffix, `v.xz` becomes a call, and a
+//! threadgroup variable a reference to memory from the runtime.
 
 use crate::text::{Kind, Token, cpp_number, tokens};
 use std::fmt::Write as _;
@@ -43,7 +44,8 @@ pub enum Argument {
     Place(&'static str),
 }
 
-/// The attributes for a thread's position, which are also the fields of `msl_place` in `runtime/runtime.h`.
+/// The attributes for a thread's position, which are also the fields of `msl_place` in
+/// `runtime/runtime.h`.
 const PLACES: &[&str] = &[
     "thread_position_in_grid",
     "threads_per_grid",
@@ -61,7 +63,11 @@ const PLACES: &[&str] = &[
 /// Rewrites preprocessed text.
 pub fn rewrite(text: &str) -> Result<Unit, String> {
     let tokens = tokens(text);
-    let mut rewriter = Rewriter { text: Tokens(&tokens), unit: Unit { cpp: String::new(), kernels: Vec::new() }, shared: Vec::new() };
+    let mut rewriter = Rewriter {
+        text: Tokens(&tokens),
+        unit: Unit { cpp: String::new(), kernels: Vec::new() },
+        shared: Vec::new(),
+    };
     rewriter.run()?;
     Ok(rewriter.unit)
 }
@@ -89,7 +95,9 @@ impl Rewriter<'_> {
                     attributes.extend(self.text.attributes(at, end)?);
                     self.keep_lines(at, end);
                 }
-                (_, "threadgroup") if braces > 0 && statement_starts && self.text.declares_storage(at) => {
+                (_, "threadgroup")
+                    if braces > 0 && statement_starts && self.text.declares_storage(at) =>
+                {
                     end = self.declare_shared(at)?;
                     previous = ";";
                 }
@@ -99,7 +107,11 @@ impl Rewriter<'_> {
                     self.unit.cpp.push_str(token.text);
                 }
                 (_, ".") if self.text.swizzle(at + 1).is_some() => {
-                    let _ = write!(self.unit.cpp, ".swizzle<{}>()", self.text.swizzle(at + 1).unwrap_or_default());
+                    let _ = write!(
+                        self.unit.cpp,
+                        ".swizzle<{}>()",
+                        self.text.swizzle(at + 1).unwrap_or_default()
+                    );
                     end = at + 2;
                 }
                 (_, text) => {
@@ -127,22 +139,33 @@ impl Rewriter<'_> {
 
     /// Emits the line breaks of tokens that are left out, to keep line numbers.
     fn keep_lines(&mut self, from: usize, to: usize) {
-        let breaks = self.text.0[from..to].iter().map(|token| token.text.matches('\n').count()).sum();
+        let breaks =
+            self.text.0[from..to].iter().map(|token| token.text.matches('\n').count()).sum();
         self.unit.cpp.extend(std::iter::repeat_n('\n', breaks));
     }
 
     /// Rewrites a declaration such as `threadgroup float tree[64];` that begins at `at`.
     fn declare_shared(&mut self, at: usize) -> Result<usize, String> {
-        let end = self.text.find(at, ";").ok_or("a declaration in threadgroup memory does not end")?;
+        let end =
+            self.text.find(at, ";").ok_or("a declaration in threadgroup memory does not end")?;
         let declaration = self.text.join(at + 1, end);
-        let (head, dimensions) = declaration.split_at(declaration.find('[').unwrap_or(declaration.len()));
-        let (ty, name) = head.trim().rsplit_once(char::is_whitespace).ok_or_else(|| format!("unreadable: `threadgroup {declaration}`"))?;
+        let (head, dimensions) =
+            declaration.split_at(declaration.find('[').unwrap_or(declaration.len()));
+        let (ty, name) = head
+            .trim()
+            .rsplit_once(char::is_whitespace)
+            .ok_or_else(|| format!("unreadable: `threadgroup {declaration}`"))?;
         if declaration.contains([',', '=']) {
-            return Err(format!("`threadgroup {declaration}`: declare one variable at a time, without a value"));
+            return Err(format!(
+                "`threadgroup {declaration}`: declare one variable at a time, without a value"
+            ));
         }
         let site = self.unit.cpp.len();
         let storage = format!("msl_type_{site}");
-        let _ = write!(self.unit.cpp, "typedef {ty} {storage}{dimensions}; MSL_THREADGROUP_REFERENCE({storage}, {name}, {site}); ");
+        let _ = write!(
+            self.unit.cpp,
+            "typedef {ty} {storage}{dimensions}; MSL_THREADGROUP_REFERENCE({storage}, {name}, {site}); "
+        );
         self.shared.push(format!("sizeof({storage})"));
         let _ = write!(self.unit.cpp, "MSL_THREADGROUP_BYTES({});", self.shared.join(" + "));
         self.keep_lines(at, end + 1);
@@ -152,27 +175,52 @@ impl Rewriter<'_> {
     /// Reads the signature `kernel void name(parameters)`.
     fn kernel(&self, at: usize, attributes: Vec<(String, String)>) -> Result<Kernel, String> {
         let open = self.text.find(at, "(").ok_or("a kernel without parameters")?;
-        let name = self.text.join(at, open).rsplit(char::is_whitespace).next().unwrap_or_default().to_owned();
-        let max_threads = match attributes.iter().find(|(name, _)| name == "max_total_threads_per_threadgroup") {
-            Some((_, value)) => Some(integer(value)?),
-            None => None,
-        };
+        let name = self
+            .text
+            .join(at, open)
+            .rsplit(char::is_whitespace)
+            .next()
+            .unwrap_or_default()
+            .to_owned();
+        let max_threads =
+            match attributes.iter().find(|(name, _)| name == "max_total_threads_per_threadgroup") {
+                Some((_, value)) => Some(integer(value)?),
+                None => None,
+            };
         let close = self.text.after_bracket(open)? - 1;
-        let parameters = self.text.split(open + 1, close)?.into_iter().map(|(from, to)| self.parameter(from, to));
-        Ok(Kernel { parameters: parameters.collect::<Result<_, _>>().map_err(|e| format!("kernel `{name}`: {e}"))?, name, max_threads })
+        let parameters = self
+            .text
+            .split(open + 1, close)?
+            .into_iter()
+            .map(|(from, to)| self.parameter(from, to));
+        Ok(Kernel {
+            parameters: parameters
+                .collect::<Result<_, _>>()
+                .map_err(|e| format!("kernel `{name}`: {e}"))?,
+            name,
+            max_threads,
+        })
     }
 
     fn parameter(&self, from: usize, to: usize) -> Result<Parameter, String> {
         let start = self.text.find(from, "[[").filter(|&start| start < to).unwrap_or(to);
         let declaration = self.text.join(from, start);
-        let name = declaration.rsplit(|c: char| !c.is_alphanumeric() && c != '_').next().unwrap_or_default().to_owned();
+        let name = declaration
+            .rsplit(|c: char| !c.is_alphanumeric() && c != '_')
+            .next()
+            .unwrap_or_default()
+            .to_owned();
         let reference = declaration.contains('&');
         let constant = declaration.split_whitespace().any(|word| word == "constant");
         let source = match self.text.attributes(start, to)?.first() {
             Some((attribute, slot)) if attribute == "buffer" => Argument::Buffer(integer(slot)?),
             Some((attribute, _)) => {
                 let place = PLACES.iter().find(|place| *place == attribute);
-                Argument::Place(place.ok_or_else(|| format!("`{name}`: no attribute [[{attribute}]] is known"))?)
+                Argument::Place(
+                    place.ok_or_else(|| {
+                        format!("`{name}`: no attribute [[{attribute}]] is known")
+                    })?,
+                )
             }
             None if declaration.starts_with("threadgroup") && reference => Argument::Threadgroup,
             None => return Err(format!("`{name}` has no attribute")),
@@ -211,7 +259,11 @@ impl Tokens<'_> {
     pub fn join(&self, from: usize, to: usize) -> String {
         let mut text = String::new();
         for token in &self.0[from..to] {
-            text.push_str(if matches!(token.kind, Kind::Space | Kind::Directive) { " " } else { token.text });
+            text.push_str(if matches!(token.kind, Kind::Space | Kind::Directive) {
+                " "
+            } else {
+                token.text
+            });
         }
         text.trim().to_owned()
     }
@@ -252,7 +304,8 @@ impl Tokens<'_> {
         Ok(named.collect())
     }
 
-    /// Does the declaration at `threadgroup` allocate memory, rather than declare a pointer or reference?
+    /// Does the declaration at `threadgroup` allocate memory, rather than declare a pointer or
+    /// reference?
     pub fn declares_storage(&self, at: usize) -> bool {
         let pointer = self.0[at..].iter().find(|token| matches!(token.text, ";" | "*" | "&" | "["));
         pointer.is_some_and(|token| matches!(token.text, ";" | "["))
@@ -261,8 +314,11 @@ impl Tokens<'_> {
     /// The component indices of a swizzle such as `xz`, if the token is one.
     fn swizzle(&self, at: usize) -> Option<String> {
         let token = self.0.get(at)?;
-        let indices: Option<Vec<_>> = token.text.chars().map(|c| "xyzw".find(c).map(|i| i.to_string())).collect();
-        indices.filter(|indices| token.kind == Kind::Word && (2..=4).contains(&indices.len())).map(|indices| indices.join(", "))
+        let indices: Option<Vec<_>> =
+            token.text.chars().map(|c| "xyzw".find(c).map(|i| i.to_string())).collect();
+        indices
+            .filter(|indices| token.kind == Kind::Word && (2..=4).contains(&indices.len()))
+            .map(|indices| indices.join(", "))
     }
 }
 
@@ -281,7 +337,11 @@ mod tests {
         let unit = rewrite(text).unwrap();
         let [kernel] = &unit.kernels[..] else { panic!("{unit:?}") };
         assert_eq!((kernel.name.as_str(), kernel.max_threads), ("k", Some(64)));
-        let parameters: Vec<_> = kernel.parameters.iter().map(|p| (p.name.as_str(), p.reference, p.constant, &p.source)).collect();
+        let parameters: Vec<_> = kernel
+            .parameters
+            .iter()
+            .map(|p| (p.name.as_str(), p.reference, p.constant, &p.source))
+            .collect();
         let lane = Argument::Place("thread_index_in_simdgroup");
         let expected = [
             ("p", true, true, &Argument::Buffer(0)),
@@ -300,8 +360,13 @@ mod tests {
     fn what_cannot_be_bound_is_refused() {
         let error = |text| rewrite(text).unwrap_err();
         assert!(error("kernel void k(device float* x) {}").contains("`x` has no attribute"));
-        assert!(error("kernel void k(uint i [[thread_position]]) {}").contains("[[thread_position]]"));
-        assert!(error("kernel void k(device float* x [[buffer(N)]]) {}").contains("`N` is not a number"));
+        assert!(
+            error("kernel void k(uint i [[thread_position]]) {}").contains("[[thread_position]]")
+        );
+        assert!(
+            error("kernel void k(device float* x [[buffer(N)]]) {}")
+                .contains("`N` is not a number")
+        );
         assert!(error("kernel void k(device float* x [[buffer(0)]]").contains("not closed"));
     }
 }

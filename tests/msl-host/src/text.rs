@@ -34,11 +34,17 @@ pub fn tokens(text: &str) -> Vec<Token<'_>> {
             '#' if line_start => (Kind::Directive, rest.find('\n').unwrap_or(rest.len())),
             c if c.is_whitespace() => (Kind::Space, span(rest, char::is_whitespace)),
             '/' if rest.starts_with("//") => (Kind::Space, rest.find('\n').unwrap_or(rest.len())),
-            '/' if rest.starts_with("/*") => (Kind::Space, rest.find("*/").map_or(rest.len(), |end| end + 2)),
+            '/' if rest.starts_with("/*") => {
+                (Kind::Space, rest.find("*/").map_or(rest.len(), |end| end + 2))
+            }
             '"' | '\'' => (Kind::Quoted, quoted(rest, first)),
             c if c.is_ascii_digit() => (Kind::Number, number(rest)),
-            '.' if rest[1..].starts_with(|c: char| c.is_ascii_digit()) => (Kind::Number, number(rest)),
-            c if c.is_alphabetic() || c == '_' => (Kind::Word, span(rest, |c| c.is_alphanumeric() || c == '_')),
+            '.' if rest[1..].starts_with(|c: char| c.is_ascii_digit()) => {
+                (Kind::Number, number(rest))
+            }
+            c if c.is_alphabetic() || c == '_' => {
+                (Kind::Word, span(rest, |c| c.is_alphanumeric() || c == '_'))
+            }
             _ if rest.starts_with("[[") => (Kind::Symbol, 2),
             c => (Kind::Symbol, c.len_utf8()),
         };
@@ -69,7 +75,8 @@ fn number(text: &str) -> usize {
     let hexadecimal = text.starts_with("0x") || text.starts_with("0X");
     let mut last = ' ';
     let end = text.find(|c: char| {
-        let exponent = if hexadecimal { matches!(last, 'p' | 'P') } else { matches!(last, 'e' | 'E') };
+        let exponent =
+            if hexadecimal { matches!(last, 'p' | 'P') } else { matches!(last, 'e' | 'E') };
         let belongs = c.is_ascii_alphanumeric() || c == '.' || (matches!(c, '+' | '-') && exponent);
         last = c;
         !belongs
@@ -77,7 +84,8 @@ fn number(text: &str) -> usize {
     end.unwrap_or(text.len())
 }
 
-/// A Metal number in C++. In Metal a fraction without a suffix is a `float`, and the suffix `h` means `half`.
+/// A Metal number in C++. In Metal a fraction without a suffix is a `float`, and the suffix `h`
+/// means `half`.
 pub fn cpp_number(text: &str) -> String {
     if text.starts_with("0x") || text.starts_with("0X") {
         let fraction = text.contains(['p', 'P']) && !text.ends_with(['f', 'F']);

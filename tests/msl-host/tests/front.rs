@@ -33,7 +33,13 @@ fn planted_faults_are_found() {
             (!found.contains(what)).then(|| format!("{name}: not `{what}` but: {found}"))
         })
         .collect();
-    assert!(missed.is_empty(), "{} of {} faults are missed:\n{}", missed.len(), FAULTS.len(), missed.join("\n"));
+    assert!(
+        missed.is_empty(),
+        "{} of {} faults are missed:\n{}",
+        missed.len(),
+        FAULTS.len(),
+        missed.join("\n")
+    );
 }
 
 #[test]
@@ -60,7 +66,11 @@ fn names_need_their_language_version() {
         ("y[0] = nextafter(sum, 1.0f);", 310, "needs Metal 3.1"),
         ("sum = simd_shuffle_and_fill_up(sum, 0.0f, ushort(1));", 240, "needs Metal 2.4"),
         ("atomic_float parts; (void)parts;", 300, "needs Metal 3.0"),
-        ("auto twofold = [](float v) { return 2.0f * v; }; sum = twofold(sum);", 320, "need Metal 3.2"),
+        (
+            "auto twofold = [](float v) { return 2.0f * v; }; sum = twofold(sum);",
+            320,
+            "need Metal 3.2",
+        ),
     ];
     for (line, first, what) in cases {
         let text = spoiled(TEXT, faults::KERNEL, line);
@@ -77,6 +87,10 @@ fn names_need_their_language_version() {
 fn errors_name_the_line() {
     let line = TEXT.lines().position(|line| line.contains(faults::KERNEL)).unwrap() + 1;
     let found = found(&spoiled(TEXT, faults::KERNEL, "goto end; end: sum = max(0, 1.0f);"), 230);
-    assert_eq!(found.lines().filter(|found| found.starts_with(&format!("{line}: "))).count(), found.lines().count(), "{found}");
+    assert_eq!(
+        found.lines().filter(|found| found.starts_with(&format!("{line}: "))).count(),
+        found.lines().count(),
+        "{found}"
+    );
     assert!(found.contains("goto") && found.contains("ambiguous"), "{found}");
 }

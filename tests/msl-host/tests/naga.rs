@@ -1,4 +1,5 @@
-//! naga's Metal translation of a WGSL kernel runs unchanged and agrees with the hand-written kernel.
+//! naga's Metal translation of a WGSL kernel runs unchanged and agrees with the hand-written
+//! kernel.
 #![cfg(target_os = "linux")]
 
 mod common;
@@ -9,7 +10,10 @@ use naga::back::msl;
 
 fn metal(wgsl: &str, entry: &str, bindings: u8) -> String {
     let module = naga::front::wgsl::parse_str(wgsl).unwrap();
-    let mut validator = naga::valid::Validator::new(naga::valid::ValidationFlags::all(), naga::valid::Capabilities::all());
+    let mut validator = naga::valid::Validator::new(
+        naga::valid::ValidationFlags::all(),
+        naga::valid::Capabilities::all(),
+    );
     let info = validator.validate(&module).unwrap();
     let at = |i| naga::ResourceBinding { group: 0, binding: u32::from(i) };
     let target = |i| msl::BindTarget { buffer: Some(i + 1), mutable: true, ..Default::default() };
@@ -31,11 +35,16 @@ fn metal(wgsl: &str, entry: &str, bindings: u8) -> String {
 #[test]
 fn naga_agrees() {
     let wgsl = include_str!("kernels/row_sums.wgsl");
-    for (spoiled, right) in [(wgsl.to_owned(), true), (wgsl.replace("parts[3]", "parts[2]"), false)] {
-        let program = Program::compile(&metal(&spoiled, "row_sums", 3), "row_sums", [128, 1, 1]).unwrap();
+    for (spoiled, right) in [(wgsl.to_owned(), true), (wgsl.replace("parts[3]", "parts[2]"), false)]
+    {
+        let program =
+            Program::compile(&metal(&spoiled, "row_sums", 3), "row_sums", [128, 1, 1]).unwrap();
         for order in ORDERS {
             let (buffers, expected) = row_sums_data();
-            let sizes = buffers[1..].iter().flat_map(|buffer| (buffer.len() as u32).to_ne_bytes()).collect();
+            let sizes = buffers[1..]
+                .iter()
+                .flat_map(|buffer| (buffer.len() as u32).to_ne_bytes())
+                .collect();
             let mut buffers: Vec<_> = buffers.into_iter().chain([sizes]).collect();
             program.dispatch(&mut buffers, [ROWS as u32, 1, 1], order).unwrap();
             assert_eq!(buffers[3] == expected, right, "{order:?}");

@@ -19,7 +19,8 @@ fn results(piece: &str, by: &str) -> [bool; 4] {
     ORDERS.map(|order| run_row_sums(&text, order).unwrap())
 }
 
-/// The spoiled text's fault, which must be the same in all orders, and the message in the first order.
+/// The spoiled text's fault, which must be the same in all orders, and the message in the first
+/// order.
 fn fault(piece: &str, by: &str) -> (Fault, String) {
     let text = spoiled(ROW_SUMS, piece, by);
     let mut faults = ORDERS.map(|order| match run_row_sums(&text, order) {
@@ -40,7 +41,13 @@ fn a_missing_barrier_shows_in_some_order() {
 
 #[test]
 fn threadgroup_memory_is_not_zero() {
-    assert_eq!(results("if (lane == 0) parts[simd] = part;", "if (lane == 0 && simd > 0) parts[simd] = part;"), [false; 4]);
+    assert_eq!(
+        results(
+            "if (lane == 0) parts[simd] = part;",
+            "if (lane == 0 && simd > 0) parts[simd] = part;"
+        ),
+        [false; 4]
+    );
 }
 
 #[test]
@@ -66,18 +73,25 @@ fn indices_out_of_bounds() {
 
 #[test]
 fn swapped_buffers() {
-    let text = spoiled(&spoiled(ROW_SUMS, "buffer(1)", "buffer(9)"), "buffer(2)", "buffer(1)").replace("buffer(9)", "buffer(2)");
+    let text = spoiled(&spoiled(ROW_SUMS, "buffer(1)", "buffer(9)"), "buffer(2)", "buffer(1)")
+        .replace("buffer(9)", "buffer(2)");
     let outcome = run_row_sums(&text, Order::Forward);
     assert!(matches!(outcome, Err(Error::Run { fault: Fault::OutOfBounds, .. })), "{outcome:?}");
-    let text =
-        spoiled(&spoiled(ROW_SUMS, "buffer(1)", "buffer(4)"), "device int* y           [[buffer(3)]],", "device int* y [[buffer(1)]],");
+    let text = spoiled(
+        &spoiled(ROW_SUMS, "buffer(1)", "buffer(4)"),
+        "device int* y           [[buffer(3)]],",
+        "device int* y [[buffer(1)]],",
+    );
     let outcome = run_row_sums(&text, Order::Forward);
     assert!(matches!(outcome, Err(Error::Buffers { expected: 5, found: 4 })), "{outcome:?}");
 }
 
 #[test]
 fn simd_operations_in_divergent_code() {
-    let (found, message) = fault("const int part = simd_sum(sum);", "int part = 0;\nif (lane < 16) part = simd_sum(sum);");
+    let (found, message) = fault(
+        "const int part = simd_sum(sum);",
+        "int part = 0;\nif (lane < 16) part = simd_sum(sum);",
+    );
     assert_eq!(found, Fault::DivergentSimd);
     assert!(message.contains("lane 16 waits at row_sums-"), "{message}");
     let (found, message) = fault("const int part =", "if (lane == 5) return;\nconst int part =");
@@ -105,7 +119,8 @@ fn too_much_threadgroup_memory() {
 
 #[test]
 fn what_does_not_compile() {
-    let error = |piece, by| run_row_sums(&spoiled(ROW_SUMS, piece, by), Order::Forward).unwrap_err();
+    let error =
+        |piece, by| run_row_sums(&spoiled(ROW_SUMS, piece, by), Order::Forward).unwrap_err();
     let compiler_says = |piece, by, what: &str| match error(piece, by) {
         Error::Compile { output } => assert!(output.contains(what), "{piece} → {by}: {output}"),
         other => panic!("{piece} → {by}: {other}"),
@@ -135,7 +150,8 @@ fn matrices() {
         let x = |row: usize, column: usize| (row * 3 + column) % 5;
         let given = (0..64).flat_map(|at| halves[x(at / 8, at % 8)].to_ne_bytes()).collect();
         let product = |at: usize| (0..8).map(|k| x(at / 8, k) * x(at % 8, k)).sum::<usize>() as f32;
-        let expected: Vec<u8> = (0..64).flat_map(|at| product(63 - at).powi(2).to_ne_bytes()).collect();
+        let expected: Vec<u8> =
+            (0..64).flat_map(|at| product(63 - at).powi(2).to_ne_bytes()).collect();
         let mut buffers = [given, vec![0; 256]];
         Program::compile(text, "matrix_square", [32, 1, 1])
             .unwrap()
@@ -145,18 +161,35 @@ fn matrices() {
     for order in ORDERS {
         assert!(run(MATRIX_SQUARE, order).unwrap(), "{order:?}");
         // Other lanes' stores are not visible yet.
-        let unordered = spoiled(MATRIX_SQUARE, "simdgroup_barrier(mem_flags::mem_threadgroup);", "");
+        let unordered =
+            spoiled(MATRIX_SQUARE, "simdgroup_barrier(mem_flags::mem_threadgroup);", "");
         assert!(!run(&unordered, order).unwrap(), "{order:?}");
-        let divergent = spoiled(MATRIX_SQUARE, "simdgroup_store(c, block, 8);", "if (lane != 3) simdgroup_store(c, block, 8);");
-        assert!(matches!(run(&divergent, order), Err(Error::Run { fault: Fault::DivergentSimd, .. })), "{order:?}");
-        let transposed = spoiled(MATRIX_SQUARE, "simdgroup_load(b, x, 8, ulong2(0, 0), true);", "simdgroup_load(b, x, 8);");
+        let divergent = spoiled(
+            MATRIX_SQUARE,
+            "simdgroup_store(c, block, 8);",
+            "if (lane != 3) simdgroup_store(c, block, 8);",
+        );
+        assert!(
+            matches!(run(&divergent, order), Err(Error::Run { fault: Fault::DivergentSimd, .. })),
+            "{order:?}"
+        );
+        let transposed = spoiled(
+            MATRIX_SQUARE,
+            "simdgroup_load(b, x, 8, ulong2(0, 0), true);",
+            "simdgroup_load(b, x, 8);",
+        );
         assert!(!run(&transposed, order).unwrap(), "{order:?}");
     }
 }
 
 #[test]
 fn after_a_fault_others_run() {
-    let wild = Program::compile(&spoiled(ROW_SUMS, "y[row] = total", "y[row * 100000000] = total"), "row_sums", [128, 1, 1]).unwrap();
+    let wild = Program::compile(
+        &spoiled(ROW_SUMS, "y[row] = total", "y[row * 100000000] = total"),
+        "row_sums",
+        [128, 1, 1],
+    )
+    .unwrap();
     let sound = Program::compile(ROW_SUMS, "row_sums", [128, 1, 1]).unwrap();
     std::thread::scope(|scope| {
         for _ in 0..4 {

@@ -1,4 +1,5 @@
-//! Faults that only sanitizers find. Each ends the process, so scripts/msl-sanitize runs them one by one and checks the sanitizer's report.
+//! Faults that only sanitizers find. Each ends the process, so scripts/msl-sanitize runs them one
+//! by one and checks the sanitizer's report.
 #![cfg(target_os = "linux")]
 
 mod common;

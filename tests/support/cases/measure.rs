@@ -35,7 +35,12 @@ fn completion() -> Vec<Case> {
     let case = Case::exact("passes".to_owned(), vec![Data::U32(vec![7, 102, 55, 7])], |r| {
         let log = r.upload(&[7u32; 4], [4])?;
         for (place, word, first) in [(1, 100, 1), (1, 100, 0), (1, 100, 0), (2, 55, 1)] {
-            r.encoder.dispatch(kernel("completion"), &CompletionParams { place, word, first }, &[&log], [1, 1, 1])?;
+            r.encoder.dispatch(
+                kernel("completion"),
+                &CompletionParams { place, word, first },
+                &[&log],
+                [1, 1, 1],
+            )?;
         }
         r.watch_all(&log);
         Ok(())
@@ -74,7 +79,12 @@ fn reading(quads: usize) -> Case {
     source.iter().enumerate().for_each(|(i, word)| sink[i % (4 * THREADS)] ^= word);
     Case::exact(format!("{quads} quads"), vec![Data::U32(sink)], move |r| {
         let (source, sink) = (r.upload(&source, [4 * quads])?, r.output::<u32>([4 * THREADS])?);
-        r.encoder.dispatch(kernel("read_bandwidth"), &Params { quads: quads as u32 }, &[&source, &sink], [2, 1, 1])?;
+        r.encoder.dispatch(
+            kernel("read_bandwidth"),
+            &Params { quads: quads as u32 },
+            &[&source, &sink],
+            [2, 1, 1],
+        )?;
         r.watch_all(&sink);
         Ok(())
     })
@@ -84,7 +94,9 @@ params! { struct ArithmeticParams { turns: u32, factor: f32, term: f32 } }
 
 /// Factors of 1 and -1 keep numbers whole, so that they are exact.
 fn arithmetic() -> Vec<Case> {
-    [(0, 1.0, 1.0), (3, 1.0, 2.0), (50, 1.0, -1.0), (7, -1.0, 3.0)].map(|(turns, factor, term)| chains(turns, factor, term)).into()
+    [(0, 1.0, 1.0), (3, 1.0, 2.0), (50, 1.0, -1.0), (7, -1.0, 3.0)]
+        .map(|(turns, factor, term)| chains(turns, factor, term))
+        .into()
 }
 
 fn chains(turns: u32, factor: f32, term: f32) -> Case {
@@ -94,7 +106,12 @@ fn chains(turns: u32, factor: f32, term: f32) -> Case {
     let sink = (0..4 * THREADS).map(|i| of(i / 4)).collect();
     Case::exact(format!("{turns} turns by {factor}, {term}"), vec![Data::F32(sink)], move |r| {
         let sink = r.output::<f32>([4 * THREADS])?;
-        r.encoder.dispatch(kernel("arithmetic"), &ArithmeticParams { turns, factor, term }, &[&sink], [2, 1, 1])?;
+        r.encoder.dispatch(
+            kernel("arithmetic"),
+            &ArithmeticParams { turns, factor, term },
+            &[&sink],
+            [2, 1, 1],
+        )?;
         r.watch_all(&sink);
         Ok(())
     })

@@ -26,7 +26,8 @@ pub enum By {
     WgslAndTwin,
     /// Its kernels, but not on an emulated GPU.
     Device,
-    /// Its kernels for matrix units alone, and those in Metal, which has such: without them, it is another op.
+    /// Its kernels for matrix units alone, and those in Metal, which has such: without them, it is
+    /// another op.
     Units,
 }
 
@@ -72,8 +73,18 @@ impl Op {
 /// Every op of the crate.
 pub fn ops() -> &'static [Op] {
     static OPS: LazyLock<Vec<Op>> = LazyLock::new(|| {
-        let all = [bitnet::OPS, linear_algebra::OPS, tensor::OPS, transformer::OPS, optimizer::OPS, measure::OPS].concat();
-        all.into_iter().map(|(name, by, make)| Op { name, by, make, made: OnceLock::new() }).collect()
+        let all = [
+            bitnet::OPS,
+            linear_algebra::OPS,
+            tensor::OPS,
+            transformer::OPS,
+            optimizer::OPS,
+            measure::OPS,
+        ]
+        .concat();
+        all.into_iter()
+            .map(|(name, by, make)| Op { name, by, make, made: OnceLock::new() })
+            .collect()
     });
     &OPS
 }

@@ -1,9 +1,13 @@
-//! Ops of bitnet-wgpu, of burn (https://burn.dev) and of oxbitnet (https://crates.io/crates/oxbitnet, MIT) on the same GPU through Vulkan, in one program and in
-//! turns: `cargo run --release -- products`, or `-- tensor`. A time is by the host's clock: recording and submitting several calls, and the waiting for their
-//! end. All begin with data on the device and make their results anew; burn has fusion and autotune on, and tunes before it is timed.
+//! Ops of bitnet-wgpu, of burn (https://burn.dev) and of oxbitnet
+//! (https://crates.io/crates/oxbitnet, MIT) on the same GPU through Vulkan, in one program and in
+//! turns: `cargo run --release -- products`, or `-- tensor`. A time is by the host's clock:
+//! recording and submitting several calls, and the waiting for their end. All begin with data on
+//! the device and make their results anew; burn has fusion and autotune on, and tunes before it is
+//! timed.
 //!
-//! Building oxbitnet needs OpenSSL's headers, for its downloads; what is built does not need the library. burn's kernels want a newer lavapipe than 22.3, in which
-//! they crash: `scripts/newer-mesa`.
+//! Building oxbitnet needs OpenSSL's headers, for its downloads; what is built does not need the
+//! library. burn's kernels want a newer lavapipe than 22.3, in which they crash:
+//! `scripts/newer-mesa`.
 
 mod ours;
 mod oxbitnet_side;

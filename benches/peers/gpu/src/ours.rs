@@ -1,4 +1,5 @@
-//! This library's side: calls are recorded anew each time, and a submission has a few of them, so that the GPU computes while the next are recorded.
+//! This library's side: calls are recorded anew each time, and a submission has a few of them, so
+//! that the GPU computes while the next are recorded.
 
 use crate::turns::Rival;
 use bitnet_wgpu::{Clock, Context, Encoder, Result};

@@ -1,5 +1,6 @@
-//! oxbitnet's side, by what it makes public: its BitLinear, which quantises `f32` to 8 bits and multiplies, on a device of its own (wgpu 26) of the same
-//! adapter. A call makes the buffers and bind groups that the crate makes for it.
+//! oxbitnet's side, by what it makes public: its BitLinear, which quantises `f32` to 8 bits and
+//! multiplies, on a device of its own (wgpu 26) of the same adapter. A call makes the buffers and
+//! bind groups that the crate makes for it.
 
 use oxbitnet::{
     gpu::{BufferPool, PipelineManager, buffer_pool::GpuBuf},
@@ -123,7 +124,8 @@ fn bytes(numbers: &[f32]) -> Vec<u8> {
     numbers.iter().flat_map(|x| x.to_le_bytes()).collect()
 }
 
-/// bitnet.cpp's packing for x86, which oxbitnet reads: byte i of 32 has elements i, i + 32, i + 64 and i + 96 of 128, the first in the high bits.
+/// bitnet.cpp's packing for x86, which oxbitnet reads: byte i of 32 has elements i, i + 32, i + 64
+/// and i + 96 of 128, the first in the high bits.
 fn i2_s(values: &[i8]) -> Vec<u8> {
     let code = |block: &[i8], i: usize, group: usize| ((block[i + 32 * group] + 1) as u8) << (6 - 2 * group);
     values.chunks_exact(128).flat_map(|block| (0..32).map(move |i| (0..4).fold(0, |byte, group| byte | code(block, i, group)))).collect()

@@ -1,5 +1,6 @@
-//! Ternary products from `f32` to `f32`, and attention. A float product of the same shape is what a user of burn has in place of a ternary one. Weights take turns
-//! with copies of themselves that no cache holds together, as a model's layers do.
+//! Ternary products from `f32` to `f32`, and attention. A float product of the same shape is what a
+//! user of burn has in place of a ternary one. Weights take turns with copies of themselves that no
+//! cache holds together, as a model's layers do.
 
 use crate::{
     ours,
@@ -127,7 +128,8 @@ fn burns<'a, const D: usize>(name: &'static str, device: &'a Device, call: impl 
     })
 }
 
-/// The types that burn computes with here, with what it then is called, and half a unit in the last place.
+/// The types that burn computes with here, with what it then is called, and half a unit in the last
+/// place.
 fn types(device: &Device) -> impl Iterator<Item = (FloatDType, &'static str, f32)> {
     let all = [(FloatDType::F32, "burn, f32", 0.0), (FloatDType::F16, "burn, f16", HALF)];
     all.into_iter().filter(|&(dtype, ..)| device.supports_dtype(dtype))
@@ -185,8 +187,9 @@ fn product(context: &Context, burn: Option<&Device>, ox: &RefCell<OxBitNet>, [m,
     in_turns(rivals, rounds)
 }
 
-/// Causal attention of a prompt: ours from its cache, as in a model, with keys and values in 32 and in 16 bits; burn's with keys and values repeated for the heads
-/// that share them, which is done before.
+/// Causal attention of a prompt: ours from its cache, as in a model, with keys and values in 32 and
+/// in 16 bits; burn's with keys and values repeated for the heads that share them, which is done
+/// before.
 fn attend(context: &Context, burn: Option<&Device>, m: usize, rounds: usize) -> Vec<Times> {
     let AttentionShape { heads, kv_heads, head_dim } = HEADS;
     let mut next = random(2 + m as u32);
@@ -198,8 +201,9 @@ fn attend(context: &Context, burn: Option<&Device>, m: usize, rounds: usize) -> 
     let (q, k, v) = (part(0, heads), part(heads, kv_heads), part(heads + kv_heads, kv_heads));
     let host = HostKvCache::from_parts(HEADS, k.clone(), v.clone()).expect("whole tokens");
     let due = transformer::attention_cpu(&qkv, &host).expect("it attends");
-    // A score is a sum of `head_dim` products of at most 1 over √head_dim; its error moves a weight by as much of itself, twice with the sum's. Values are at
-    // most 1; rounding them and their sum adds a few more units.
+    // A score is a sum of `head_dim` products of at most 1 over √head_dim; its error moves a weight
+    // by as much of itself, twice with the sum's. Values are at most 1; rounding them and their sum
+    // adds a few more units.
     let bound = SINGLE * (4.0 * (head_dim as f32).powf(1.5) + 2.0 * (m + 16) as f32);
 
     let runs = context.upload(&[0, 0], [1, 2]).expect("it fits");
@@ -227,7 +231,8 @@ fn attend(context: &Context, burn: Option<&Device>, m: usize, rounds: usize) -> 
             let (q, k, v) = (heads_first(&q, heads).mul_scalar(1.0), shared(&k), shared(&v));
             let options = AttentionModuleOptions { is_causal: true, ..Default::default() };
             let call = move |_| module::attention(q.clone(), k.clone(), v.clone(), None, None, options);
-            // In halves the bound above says nothing; scores here are small, and what is rounded a few times stays within this.
+            // In halves the bound above says nothing; scores here are small, and what is rounded a
+            // few times stays within this.
             let bound = if rounding == 0.0 { bound } else { 64.0 * rounding };
             if check(name, &numbers(call(0).swap_dims(1, 2)), &due, |_| bound) {
                 rivals.push(burns(name, device, call));

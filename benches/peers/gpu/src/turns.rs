@@ -47,7 +47,8 @@ fn median(mut values: Vec<f64>) -> f64 {
     values[values.len() / 2]
 }
 
-/// Each computes several times in each round. Of those that share a name, layouts of one program, the faster one is left.
+/// Each computes several times in each round. Of those that share a name, layouts of one program,
+/// the faster one is left.
 pub fn in_turns(rivals: Vec<Rival<'_>>, rounds: usize) -> Vec<Times> {
     let mut seated: Vec<_> = rivals
         .into_iter()

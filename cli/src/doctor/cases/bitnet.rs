@@ -1,4 +1,5 @@
-//! Quantizers and BitLinear. Most results are integers or one rounding away from them, so they are compared bit for bit.
+//! Quantizers and BitLinear. Most results are integers or one rounding away from them, so they are
+//! compared bit for bit.
 
 use super::{Case, SUM, case, half};
 use crate::doctor::{
@@ -53,7 +54,12 @@ pub const CASES: &[Case] = &[
 ];
 
 /// Random ternary weights: one scale, or one per group of columns.
-fn ternary(t: &mut Trial, rows: usize, columns: usize, group: Option<usize>) -> Result<PackedTernary> {
+fn ternary(
+    t: &mut Trial,
+    rows: usize,
+    columns: usize,
+    group: Option<usize>,
+) -> Result<PackedTernary> {
     let values: Vec<i8> = t.ids(rows * columns, 3).into_iter().map(|code| code as i8 - 1).collect();
     let scales = match group {
         Some(size) => Scales::Groups { size, scales: positive(t, rows * columns.div_ceil(size)) },
@@ -75,15 +81,24 @@ fn positive(t: &mut Trial, len: usize) -> Vec<f32> {
 }
 
 /// What a reference of one row makes of all.
-fn by_row(x: &[f32], columns: usize, reference: impl Fn(&[f32]) -> bitnet_wgpu::Result<Vec<f32>>) -> Result<Vec<f32>> {
+fn by_row(
+    x: &[f32],
+    columns: usize,
+    reference: impl Fn(&[f32]) -> bitnet_wgpu::Result<Vec<f32>>,
+) -> Result<Vec<f32>> {
     Ok(x.chunks(columns).map(reference).collect::<bitnet_wgpu::Result<Vec<_>>>()?.concat())
 }
 
 fn bitlinear<T: Float + Number>(t: &mut Trial, tokens: usize) -> Result<()> {
     let (rows, columns) = (67, 452);
     let (x, w) = (t.values::<T>(tokens * columns), ternary(t, rows, columns, None)?);
-    let y = bitnet::bitlinear(&mut t.encoder, &t.context.upload(&x, [tokens, columns])?, &w.upload(&t.context)?)?;
-    let expected: Vec<f32> = bitnet::bitlinear_cpu(&x, tokens, &w)?.into_iter().map(Into::into).collect();
+    let y = bitnet::bitlinear(
+        &mut t.encoder,
+        &t.context.upload(&x, [tokens, columns])?,
+        &w.upload(&t.context)?,
+    )?;
+    let expected: Vec<f32> =
+        bitnet::bitlinear_cpu(&x, tokens, &w)?.into_iter().map(Into::into).collect();
     // The integer sums are exact; only the rounding to f16 is open.
     t.near(&y, &expected, 0.0);
     Ok(())
@@ -92,7 +107,11 @@ fn bitlinear<T: Float + Number>(t: &mut Trial, tokens: usize) -> Result<()> {
 fn bitlinear_backward(t: &mut Trial) -> Result<()> {
     let (tokens, outputs, columns) = (5, 67, 130);
     let (dy, w) = (t.floats(tokens * outputs), ternary(t, outputs, columns, None)?);
-    let dx = bitnet::bitlinear_backward(&mut t.encoder, &t.context.upload(&dy, [tokens, outputs])?, &w.upload(&t.context)?)?;
+    let dx = bitnet::bitlinear_backward(
+        &mut t.encoder,
+        &t.context.upload(&dy, [tokens, outputs])?,
+        &w.upload(&t.context)?,
+    )?;
     t.near(&dx, &by_row(&dy, outputs, |row| bitnet::bitlinear_backward_cpu(row, &w))?, SUM);
     Ok(())
 }
@@ -100,7 +119,11 @@ fn bitlinear_backward(t: &mut Trial) -> Result<()> {
 fn bitlinear_float(t: &mut Trial) -> Result<()> {
     let (tokens, rows, columns) = (5, 67, 300);
     let (x, w) = (t.floats(tokens * columns), ternary(t, rows, columns, Some(128))?);
-    let y = bitnet::bitlinear_float(&mut t.encoder, &t.context.upload(&x, [tokens, columns])?, &w.upload(&t.context)?)?;
+    let y = bitnet::bitlinear_float(
+        &mut t.encoder,
+        &t.context.upload(&x, [tokens, columns])?,
+        &w.upload(&t.context)?,
+    )?;
     t.near(&y, &by_row(&x, columns, |row| bitnet::bitlinear_float_cpu(row, &w))?, SUM);
     Ok(())
 }
@@ -108,7 +131,11 @@ fn bitlinear_float(t: &mut Trial) -> Result<()> {
 fn bitlinear_int(t: &mut Trial) -> Result<()> {
     let (tokens, rows, columns) = (5, 67, 300);
     let (x, w) = (t.floats(tokens * columns), integers(t, rows, columns)?);
-    let y = bitnet::bitlinear_int(&mut t.encoder, &t.context.upload(&x, [tokens, columns])?, &w.upload(&t.context)?)?;
+    let y = bitnet::bitlinear_int(
+        &mut t.encoder,
+        &t.context.upload(&x, [tokens, columns])?,
+        &w.upload(&t.context)?,
+    )?;
     t.near(&y, &by_row(&x, columns, |row| bitnet::bitlinear_int_cpu(row, &w))?, SUM);
     Ok(())
 }
@@ -116,9 +143,18 @@ fn bitlinear_int(t: &mut Trial) -> Result<()> {
 fn bitlinear_int_quantized(t: &mut Trial) -> Result<()> {
     let (tokens, rows, columns) = (5, 67, 300);
     let (x, w) = (t.floats(tokens * columns), integers(t, rows, columns)?);
-    let codes = bitnet::quantize_activations(&mut t.encoder, &t.context.upload(&x, [tokens, columns])?)?;
-    let y: Tensor<f32> = bitnet::bitlinear_int_quantized(&mut t.encoder, &codes, &w.upload(&t.context)?)?;
-    t.near(&y, &bitnet::bitlinear_int_quantized_cpu(&bitnet::quantize_activations_cpu(&x, tokens, columns)?, &w)?, SUM);
+    let codes =
+        bitnet::quantize_activations(&mut t.encoder, &t.context.upload(&x, [tokens, columns])?)?;
+    let y: Tensor<f32> =
+        bitnet::bitlinear_int_quantized(&mut t.encoder, &codes, &w.upload(&t.context)?)?;
+    t.near(
+        &y,
+        &bitnet::bitlinear_int_quantized_cpu(
+            &bitnet::quantize_activations_cpu(&x, tokens, columns)?,
+            &w,
+        )?,
+        SUM,
+    );
     Ok(())
 }
 
@@ -126,7 +162,11 @@ fn bitlinear_rounded(t: &mut Trial) -> Result<()> {
     let (tokens, rows, columns) = (5, 67, 300);
     let (mut x, w) = (t.floats(tokens * columns), ternary(t, rows, columns, Some(128))?);
     let block = bitnet::rounded_block(w.group());
-    let rounded = bitnet::round_activations(&mut t.encoder, &t.context.upload(&x, [tokens, columns])?, block)?;
+    let rounded = bitnet::round_activations(
+        &mut t.encoder,
+        &t.context.upload(&x, [tokens, columns])?,
+        block,
+    )?;
     let y = bitnet::bitlinear_rounded(&mut t.encoder, &rounded, &w.upload(&t.context)?)?;
     bitnet::round_activations_cpu(&mut x, columns, block)?;
     t.same(&y, by_row(&x, columns, |row| bitnet::bitlinear_rounded_cpu(row, &w))?);
@@ -136,8 +176,14 @@ fn bitlinear_rounded(t: &mut Trial) -> Result<()> {
 fn norm_bitlinear(t: &mut Trial) -> Result<()> {
     let (rows, columns) = (67, 516);
     let (x, gain, w) = (t.floats(columns), t.floats(columns), ternary(t, rows, columns, None)?);
-    let (x_there, gain_there) = (t.context.upload(&x, [1, columns])?, t.context.upload(&gain, [columns])?);
-    let y = bitnet::norm_bitlinear(&mut t.encoder, &x_there, Some((&gain_there, EPS)), &w.upload(&t.context)?)?;
+    let (x_there, gain_there) =
+        (t.context.upload(&x, [1, columns])?, t.context.upload(&gain, [columns])?);
+    let y = bitnet::norm_bitlinear(
+        &mut t.encoder,
+        &x_there,
+        Some((&gain_there, EPS)),
+        &w.upload(&t.context)?,
+    )?;
     t.same(&y, bitnet::norm_bitlinear_cpu(&x, 1, Some((&gain, EPS)), &w)?);
     Ok(())
 }
@@ -145,9 +191,19 @@ fn norm_bitlinear(t: &mut Trial) -> Result<()> {
 fn norm_bitlinear_gated(t: &mut Trial) -> Result<()> {
     let (rows, columns) = (66, 516);
     let (x, gain, w) = (t.floats(columns), t.floats(columns), ternary(t, rows, columns, None)?);
-    let (x_there, gain_there, w_there) = (t.context.upload(&x, [1, columns])?, t.context.upload(&gain, [columns])?, w.upload(&t.context)?);
+    let (x_there, gain_there, w_there) = (
+        t.context.upload(&x, [1, columns])?,
+        t.context.upload(&gain, [columns])?,
+        w.upload(&t.context)?,
+    );
     for (gate, share) in [(Gate::Relu2, 0.0), (Gate::Silu, SUM), (Gate::GeluTanh, SUM)] {
-        let y = bitnet::norm_bitlinear_gated(&mut t.encoder, &x_there, Some((&gain_there, EPS)), &w_there, gate)?;
+        let y = bitnet::norm_bitlinear_gated(
+            &mut t.encoder,
+            &x_there,
+            Some((&gain_there, EPS)),
+            &w_there,
+            gate,
+        )?;
         t.near(&y, &bitnet::norm_bitlinear_gated_cpu(&x, 1, Some((&gain, EPS)), &w, gate)?, share);
     }
     Ok(())
@@ -155,12 +211,27 @@ fn norm_bitlinear_gated(t: &mut Trial) -> Result<()> {
 
 fn norm_bitlinear_rounded(t: &mut Trial) -> Result<()> {
     let (rows, columns) = (66, 640);
-    let (x, gain, w) = (t.floats(columns), t.floats(columns), ternary(t, rows, columns, Some(128))?);
-    let (x_there, gain_there, w_there) = (t.context.upload(&x, [1, columns])?, t.context.upload(&gain, [columns])?, w.upload(&t.context)?);
-    let (y, gated) = (Tensor::<f32>::uninit(&t.context, [1, rows])?, Tensor::<f32>::uninit(&t.context, [1, rows / 2])?);
+    let (x, gain, w) =
+        (t.floats(columns), t.floats(columns), ternary(t, rows, columns, Some(128))?);
+    let (x_there, gain_there, w_there) = (
+        t.context.upload(&x, [1, columns])?,
+        t.context.upload(&gain, [columns])?,
+        w.upload(&t.context)?,
+    );
+    let (y, gated) = (
+        Tensor::<f32>::uninit(&t.context, [1, rows])?,
+        Tensor::<f32>::uninit(&t.context, [1, rows / 2])?,
+    );
     let (there, here) = (Some((&gain_there, EPS)), Some((&gain[..], EPS)));
     bitnet::norm_bitlinear_rounded_into(&mut t.encoder, &x_there, there, &w_there, &y)?;
-    bitnet::norm_bitlinear_rounded_gated_into(&mut t.encoder, &x_there, there, &w_there, Gate::Silu, &gated)?;
+    bitnet::norm_bitlinear_rounded_gated_into(
+        &mut t.encoder,
+        &x_there,
+        there,
+        &w_there,
+        Gate::Silu,
+        &gated,
+    )?;
     t.same(&y, bitnet::norm_bitlinear_rounded_cpu(&x, here, &w)?);
     t.near(&gated, &bitnet::norm_bitlinear_rounded_gated_cpu(&x, here, &w, Gate::Silu)?, SUM);
     Ok(())
@@ -168,10 +239,16 @@ fn norm_bitlinear_rounded(t: &mut Trial) -> Result<()> {
 
 fn dequantize(t: &mut Trial) -> Result<()> {
     let (rows, columns) = (7, 300);
-    let (x, ternary, int) = (t.floats(rows * columns), ternary(t, rows, columns, Some(48))?, integers(t, rows, columns)?);
-    let codes = bitnet::quantize_activations(&mut t.encoder, &t.context.upload(&x, [rows, columns])?)?;
+    let (x, ternary, int) = (
+        t.floats(rows * columns),
+        ternary(t, rows, columns, Some(48))?,
+        integers(t, rows, columns)?,
+    );
+    let codes =
+        bitnet::quantize_activations(&mut t.encoder, &t.context.upload(&x, [rows, columns])?)?;
     let from_codes: Tensor<f32> = bitnet::dequantize_activations(&mut t.encoder, &codes)?;
-    let from_ternary: Tensor<f32> = bitnet::dequantize_weights(&mut t.encoder, &ternary.upload(&t.context)?)?;
+    let from_ternary: Tensor<f32> =
+        bitnet::dequantize_weights(&mut t.encoder, &ternary.upload(&t.context)?)?;
     let from_int: Tensor<f32> = bitnet::dequantize_int(&mut t.encoder, &int.upload(&t.context)?)?;
     t.same(&from_codes, bitnet::quantize_activations_cpu(&x, rows, columns)?.dequantize());
     t.same(&from_ternary, ternary.dequantize());
@@ -182,22 +259,38 @@ fn dequantize(t: &mut Trial) -> Result<()> {
 fn fake_quantize_activations(t: &mut Trial) -> Result<()> {
     let (rows, columns) = (5, 300);
     let x = t.floats(rows * columns);
-    let y = bitnet::fake_quantize_activations(&mut t.encoder, &t.context.upload(&x, [rows, columns])?, 1.0)?;
+    let y = bitnet::fake_quantize_activations(
+        &mut t.encoder,
+        &t.context.upload(&x, [rows, columns])?,
+        1.0,
+    )?;
     t.same(&y, bitnet::fake_quantize_activations_cpu(&x, rows, columns, 1.0)?);
     Ok(())
 }
 
 fn fake_quantize_backward(t: &mut Trial) -> Result<()> {
     let (x, dy, scale, range) = (t.floats(300), t.floats(300), 0.6, (-1.0, 1.0));
-    let (x_there, dy_there, scale_there) = (t.context.upload(&x, [300])?, t.context.upload(&dy, [300])?, t.context.upload(&[scale], [1])?);
-    let dx = bitnet::fake_quantize_backward(&mut t.encoder, &x_there, &scale_there, range, &dy_there)?;
-    t.same(&dx, x.iter().zip(&dy).map(|(&x, &dy)| bitnet::fake_quantize_backward_cpu(x, scale, range, dy)).collect());
+    let (x_there, dy_there, scale_there) = (
+        t.context.upload(&x, [300])?,
+        t.context.upload(&dy, [300])?,
+        t.context.upload(&[scale], [1])?,
+    );
+    let dx =
+        bitnet::fake_quantize_backward(&mut t.encoder, &x_there, &scale_there, range, &dy_there)?;
+    t.same(
+        &dx,
+        x.iter()
+            .zip(&dy)
+            .map(|(&x, &dy)| bitnet::fake_quantize_backward_cpu(x, scale, range, dy))
+            .collect(),
+    );
     Ok(())
 }
 
 fn fake_quantize_weights(t: &mut Trial) -> Result<()> {
     let w = t.floats(65 * 129);
-    let fake = bitnet::fake_quantize_weights(&mut t.encoder, &t.context.upload(&w, [65, 129])?, 1.0)?;
+    let fake =
+        bitnet::fake_quantize_weights(&mut t.encoder, &t.context.upload(&w, [65, 129])?, 1.0)?;
     let expected = bitnet::fake_quantize_weights_cpu(&w, 1.0)?;
     t.same(&fake.values, expected.values);
     t.same(&fake.scale, vec![expected.scale]);
@@ -226,7 +319,9 @@ fn gate_backward(t: &mut Trial) -> Result<()> {
         &t.context.upload(&dy, [tokens, features])?,
     )?;
     let mut expected = vec![0.0; x.len()];
-    for ((x, dx), dy) in x.chunks(2 * features).zip(expected.chunks_mut(2 * features)).zip(dy.chunks(features)) {
+    for ((x, dx), dy) in
+        x.chunks(2 * features).zip(expected.chunks_mut(2 * features)).zip(dy.chunks(features))
+    {
         for (i, &dy) in dy.iter().enumerate() {
             (dx[i], dx[features + i]) = bitnet::silu_gate_backward_cpu(x[i], x[features + i], dy);
         }
@@ -238,9 +333,11 @@ fn gate_backward(t: &mut Trial) -> Result<()> {
 fn gate_quantize(t: &mut Trial) -> Result<()> {
     let (tokens, features) = (5, 300);
     let (x, gain) = (t.floats(tokens * 2 * features), t.floats(features));
-    let (x_there, gain_there) = (t.context.upload(&x, [tokens, 2 * features])?, t.context.upload(&gain, [features])?);
+    let (x_there, gain_there) =
+        (t.context.upload(&x, [tokens, 2 * features])?, t.context.upload(&gain, [features])?);
     let plain = bitnet::gate_quantize(&mut t.encoder, &x_there, Gate::Relu2, None)?;
-    let normed = bitnet::gate_quantize(&mut t.encoder, &x_there, Gate::Relu2, Some((&gain_there, EPS)))?;
+    let normed =
+        bitnet::gate_quantize(&mut t.encoder, &x_there, Gate::Relu2, Some((&gain_there, EPS)))?;
     let expected = bitnet::gate_quantize_cpu(&x, features, Gate::Relu2, None)?;
     t.check(Bound::Exact, move || Ok(block_on(plain.read())?), &expected);
     let expected = bitnet::gate_quantize_cpu(&x, features, Gate::Relu2, Some((&gain, EPS)))?;
@@ -259,8 +356,13 @@ fn hadamard(t: &mut Trial) -> Result<()> {
 fn quantization_error(t: &mut Trial) -> Result<()> {
     let w = t.floats(5 * 1800);
     let rounded: Vec<f32> = w.iter().map(|v| v.round()).collect();
-    let error = bitnet::quantization_error(&mut t.encoder, &t.context.upload(&w, [5, 1800])?, &t.context.upload(&rounded, [5, 1800])?)?;
-    let QuantizationError { mean_squared, largest, cosine, zeros } = bitnet::quantization_error_cpu(&w, &rounded)?;
+    let error = bitnet::quantization_error(
+        &mut t.encoder,
+        &t.context.upload(&w, [5, 1800])?,
+        &t.context.upload(&rounded, [5, 1800])?,
+    )?;
+    let QuantizationError { mean_squared, largest, cosine, zeros } =
+        bitnet::quantization_error_cpu(&w, &rounded)?;
     t.near(&error, &[mean_squared, largest, cosine, zeros], SUM);
     Ok(())
 }
@@ -268,16 +370,28 @@ fn quantization_error(t: &mut Trial) -> Result<()> {
 fn quantize_activations<T: Float>(t: &mut Trial) -> Result<()> {
     let (tokens, features) = (5, 300);
     let x = t.values::<T>(tokens * features);
-    let codes = bitnet::quantize_activations(&mut t.encoder, &t.context.upload(&x, [tokens, features])?)?;
-    t.check(Bound::Exact, move || Ok(block_on(codes.read())?), &bitnet::quantize_activations_cpu(&x, tokens, features)?);
+    let codes =
+        bitnet::quantize_activations(&mut t.encoder, &t.context.upload(&x, [tokens, features])?)?;
+    t.check(
+        Bound::Exact,
+        move || Ok(block_on(codes.read())?),
+        &bitnet::quantize_activations_cpu(&x, tokens, features)?,
+    );
     Ok(())
 }
 
 fn quantize_activations_4bit(t: &mut Trial) -> Result<()> {
     let (tokens, features) = (5, 300);
     let x = t.floats(tokens * features);
-    let codes = bitnet::quantize_activations_4bit(&mut t.encoder, &t.context.upload(&x, [tokens, features])?)?;
-    t.check(Bound::Exact, move || Ok(block_on(codes.read())?), &bitnet::quantize_activations_4bit_cpu(&x, tokens, features)?);
+    let codes = bitnet::quantize_activations_4bit(
+        &mut t.encoder,
+        &t.context.upload(&x, [tokens, features])?,
+    )?;
+    t.check(
+        Bound::Exact,
+        move || Ok(block_on(codes.read())?),
+        &bitnet::quantize_activations_4bit_cpu(&x, tokens, features)?,
+    );
     Ok(())
 }
 
@@ -285,23 +399,42 @@ fn quantize_activations_by_tensor(t: &mut Trial) -> Result<()> {
     let x = t.floats(5 * 300);
     let there = t.context.upload(&x, [5, 300])?;
     let codes = bitnet::quantize_activations_by_tensor(&mut t.encoder, &there)?;
-    t.check(Bound::Exact, move || Ok(block_on(codes.read())?), &bitnet::quantize_activations_by_tensor_cpu(&x));
+    t.check(
+        Bound::Exact,
+        move || Ok(block_on(codes.read())?),
+        &bitnet::quantize_activations_by_tensor_cpu(&x),
+    );
     let codes = bitnet::quantize_activations_static(&mut t.encoder, &there, (-2.0, 1.5))?;
-    t.check(Bound::Exact, move || Ok(block_on(codes.read())?), &bitnet::quantize_activations_static_cpu(&x, (-2.0, 1.5))?);
+    t.check(
+        Bound::Exact,
+        move || Ok(block_on(codes.read())?),
+        &bitnet::quantize_activations_static_cpu(&x, (-2.0, 1.5))?,
+    );
     Ok(())
 }
 
 fn quantize_activations_with_zero_point(t: &mut Trial) -> Result<()> {
     let x = t.floats(5 * 300);
-    let codes = bitnet::quantize_activations_with_zero_point(&mut t.encoder, &t.context.upload(&x, [5, 300])?)?;
-    t.check(Bound::Exact, move || Ok(block_on(codes.read())?), &bitnet::quantize_activations_with_zero_point_cpu(&x, 5, 300)?);
+    let codes = bitnet::quantize_activations_with_zero_point(
+        &mut t.encoder,
+        &t.context.upload(&x, [5, 300])?,
+    )?;
+    t.check(
+        Bound::Exact,
+        move || Ok(block_on(codes.read())?),
+        &bitnet::quantize_activations_with_zero_point_cpu(&x, 5, 300)?,
+    );
     Ok(())
 }
 
 fn quantize_gradients(t: &mut Trial) -> Result<()> {
     let (x, seed) = (t.floats(5 * 300), 0x1234_5678_9abc_def0);
     let codes = bitnet::quantize_gradients(&mut t.encoder, &t.context.upload(&x, [5, 300])?, seed)?;
-    t.check(Bound::Exact, move || Ok(block_on(codes.read())?), &bitnet::quantize_gradients_cpu(&x, 5, 300, seed)?);
+    t.check(
+        Bound::Exact,
+        move || Ok(block_on(codes.read())?),
+        &bitnet::quantize_gradients_cpu(&x, 5, 300, seed)?,
+    );
     Ok(())
 }
 
@@ -310,25 +443,46 @@ fn quantize_weights<T: Float>(t: &mut Trial) -> Result<()> {
     let w = t.values::<T>(rows * columns);
     let there = t.context.upload(&w, [rows, columns])?;
     let by_tensor = bitnet::quantize_weights(&mut t.encoder, &there)?;
-    t.check(Bound::Exact, move || Ok(block_on(by_tensor.read())?), &bitnet::quantize_weights_cpu(&w, rows, columns)?);
+    t.check(
+        Bound::Exact,
+        move || Ok(block_on(by_tensor.read())?),
+        &bitnet::quantize_weights_cpu(&w, rows, columns)?,
+    );
     let by_row = bitnet::quantize_weights_by_row(&mut t.encoder, &there)?;
-    t.check(Bound::Exact, move || Ok(block_on(by_row.read())?), &bitnet::quantize_weights_by_row_cpu(&w, rows, columns)?);
+    t.check(
+        Bound::Exact,
+        move || Ok(block_on(by_row.read())?),
+        &bitnet::quantize_weights_by_row_cpu(&w, rows, columns)?,
+    );
     Ok(())
 }
 
 fn quantize_weights_by_group(t: &mut Trial) -> Result<()> {
     let (rows, columns) = (65, 300);
     let w = t.floats(rows * columns);
-    let packed = bitnet::quantize_weights_by_group(&mut t.encoder, &t.context.upload(&w, [rows, columns])?, 128)?;
-    t.check(Bound::Exact, move || Ok(block_on(packed.read())?), &bitnet::quantize_weights_by_group_cpu(&w, rows, columns, 128)?);
+    let packed = bitnet::quantize_weights_by_group(
+        &mut t.encoder,
+        &t.context.upload(&w, [rows, columns])?,
+        128,
+    )?;
+    t.check(
+        Bound::Exact,
+        move || Ok(block_on(packed.read())?),
+        &bitnet::quantize_weights_by_group_cpu(&w, rows, columns, 128)?,
+    );
     Ok(())
 }
 
 fn quantize_weights_binary(t: &mut Trial) -> Result<()> {
     let (rows, columns) = (65, 129);
     let w = t.floats(rows * columns);
-    let packed = bitnet::quantize_weights_binary(&mut t.encoder, &t.context.upload(&w, [rows, columns])?)?;
-    t.check(Bound::Exact, move || Ok(block_on(packed.read())?), &bitnet::quantize_weights_binary_cpu(&w, rows, columns)?);
+    let packed =
+        bitnet::quantize_weights_binary(&mut t.encoder, &t.context.upload(&w, [rows, columns])?)?;
+    t.check(
+        Bound::Exact,
+        move || Ok(block_on(packed.read())?),
+        &bitnet::quantize_weights_binary_cpu(&w, rows, columns)?,
+    );
     Ok(())
 }
 
@@ -336,7 +490,11 @@ fn quantize_weights_int(t: &mut Trial) -> Result<()> {
     let (rows, columns) = (65, 300);
     let w = t.floats(rows * columns);
     let there = t.context.upload(&w, [rows, columns])?;
-    for (bits, scheme) in [(Bits::Two, Scheme::Asymmetric), (Bits::Four, Scheme::Symmetric), (Bits::Eight, Scheme::Asymmetric)] {
+    for (bits, scheme) in [
+        (Bits::Two, Scheme::Asymmetric),
+        (Bits::Four, Scheme::Symmetric),
+        (Bits::Eight, Scheme::Asymmetric),
+    ] {
         let packed = bitnet::quantize_weights_int(&mut t.encoder, &there, bits, Some(64), scheme)?;
         let expected = bitnet::quantize_weights_int_cpu(&w, rows, columns, bits, Some(64), scheme)?;
         t.check(Bound::Exact, move || Ok(block_on(packed.read())?), &expected);
@@ -347,7 +505,8 @@ fn quantize_weights_int(t: &mut Trial) -> Result<()> {
 fn rms_norm_fake_quantize(t: &mut Trial) -> Result<()> {
     let (tokens, features) = (5, 300);
     let (x, gain) = (t.floats(tokens * features), t.floats(features));
-    let (x_there, gain_there) = (t.context.upload(&x, [tokens, features])?, t.context.upload(&gain, [features])?);
+    let (x_there, gain_there) =
+        (t.context.upload(&x, [tokens, features])?, t.context.upload(&gain, [features])?);
     let y = bitnet::rms_norm_fake_quantize(&mut t.encoder, &x_there, &gain_there, EPS, 1.0)?;
     t.same(&y, bitnet::rms_norm_fake_quantize_cpu(&x, tokens, &gain, EPS, 1.0)?);
     Ok(())
@@ -356,8 +515,16 @@ fn rms_norm_fake_quantize(t: &mut Trial) -> Result<()> {
 fn rms_norm_quantize(t: &mut Trial) -> Result<()> {
     let (tokens, features) = (5, 300);
     let (x, gain) = (t.floats(tokens * features), t.floats(features));
-    let codes =
-        bitnet::rms_norm_quantize(&mut t.encoder, &t.context.upload(&x, [tokens, features])?, &t.context.upload(&gain, [features])?, EPS)?;
-    t.check(Bound::Exact, move || Ok(block_on(codes.read())?), &bitnet::rms_norm_quantize_cpu(&x, tokens, &gain, EPS)?);
+    let codes = bitnet::rms_norm_quantize(
+        &mut t.encoder,
+        &t.context.upload(&x, [tokens, features])?,
+        &t.context.upload(&gain, [features])?,
+        EPS,
+    )?;
+    t.check(
+        Bound::Exact,
+        move || Ok(block_on(codes.read())?),
+        &bitnet::rms_norm_quantize_cpu(&x, tokens, &gain, EPS)?,
+    );
     Ok(())
 }

@@ -36,12 +36,18 @@ fn dominant(t: &mut Trial, rows: usize) -> Vec<f32> {
 /// B·Bᵀ of such numbers, in steps that leave it symmetric.
 fn positive_definite(t: &mut Trial) -> Vec<f32> {
     let b = dominant(t, N);
-    let product = |i: usize, j: usize| (0..N).map(|k| b[i * N + k] * b[j * N + k]).sum::<f32>() / 20.0;
+    let product =
+        |i: usize, j: usize| (0..N).map(|k| b[i * N + k] * b[j * N + k]).sum::<f32>() / 20.0;
     (0..N * N).map(|at| product((at / N).min(at % N), (at / N).max(at % N))).collect()
 }
 
 /// Expects these numbers of a result, and that the op reports no failure.
-fn sound<T: Send + 'static>(t: &mut Trial, outcome: Outcome<T>, tensor: fn(T) -> Tensor<f32>, expected: &[f32]) {
+fn sound<T: Send + 'static>(
+    t: &mut Trial,
+    outcome: Outcome<T>,
+    tensor: fn(T) -> Tensor<f32>,
+    expected: &[f32],
+) {
     let read = move || Ok(block_on(tensor(block_on(outcome.check())?).read())?);
     t.check(Bound::Within(SOLUTION), read, &expected.to_vec());
 }
@@ -57,14 +63,22 @@ fn cholesky(t: &mut Trial) -> Result<()> {
 fn cholesky_backward(t: &mut Trial) -> Result<()> {
     let (a, dl) = (positive_definite(t), t.floats(N * N));
     let l = linear_algebra::cholesky_cpu(&a, N)?;
-    let da = linear_algebra::cholesky_backward(&mut t.encoder, &t.context.upload(&l, [N, N])?, &t.context.upload(&dl, [N, N])?)?;
+    let da = linear_algebra::cholesky_backward(
+        &mut t.encoder,
+        &t.context.upload(&l, [N, N])?,
+        &t.context.upload(&dl, [N, N])?,
+    )?;
     t.near(&da, &linear_algebra::cholesky_backward_cpu(&l, &dl, N)?, SOLUTION);
     Ok(())
 }
 
 fn least_squares(t: &mut Trial) -> Result<()> {
     let (a, b) = (dominant(t, ROWS), t.floats(ROWS * 3));
-    let x = linear_algebra::least_squares(&mut t.encoder, &t.context.upload(&a, [ROWS, N])?, &t.context.upload(&b, [ROWS, 3])?)?;
+    let x = linear_algebra::least_squares(
+        &mut t.encoder,
+        &t.context.upload(&a, [ROWS, N])?,
+        &t.context.upload(&b, [ROWS, 3])?,
+    )?;
     sound(t, x, |x| x, &linear_algebra::least_squares_cpu(&a, &b, ROWS, N)?);
     Ok(())
 }
@@ -72,7 +86,8 @@ fn least_squares(t: &mut Trial) -> Result<()> {
 fn qr(t: &mut Trial) -> Result<()> {
     let a = dominant(t, ROWS);
     let there = t.context.upload(&a, [ROWS, N])?;
-    let (for_q, for_r) = (linear_algebra::qr(&mut t.encoder, &there)?, linear_algebra::qr(&mut t.encoder, &there)?);
+    let (for_q, for_r) =
+        (linear_algebra::qr(&mut t.encoder, &there)?, linear_algebra::qr(&mut t.encoder, &there)?);
     let expected = linear_algebra::qr_cpu(&a, ROWS, N)?;
     sound(t, for_q, |factors| factors.q, &expected.q);
     sound(t, for_r, |factors| factors.r, &expected.r);
@@ -81,12 +96,17 @@ fn qr(t: &mut Trial) -> Result<()> {
 
 fn solve(t: &mut Trial) -> Result<()> {
     let (a, b) = (dominant(t, N), t.floats(N * 3));
-    let x = linear_algebra::solve(&mut t.encoder, &t.context.upload(&a, [N, N])?, &t.context.upload(&b, [N, 3])?)?;
+    let x = linear_algebra::solve(
+        &mut t.encoder,
+        &t.context.upload(&a, [N, N])?,
+        &t.context.upload(&b, [N, 3])?,
+    )?;
     sound(t, x, |x| x, &linear_algebra::solve_cpu(&a, &b, N)?);
     Ok(())
 }
 
-/// Singular vectors are unique up to their signs only, so only the values are compared with the reference, and the product of all with the matrix.
+/// Singular vectors are unique up to their signs only, so only the values are compared with the
+/// reference, and the product of all with the matrix.
 fn svd(t: &mut Trial) -> Result<()> {
     let (m, n) = (33, 17);
     let a = t.floats(m * n);
@@ -96,7 +116,8 @@ fn svd(t: &mut Trial) -> Result<()> {
     let read = move || {
         let Svd { u, s, vt } = block_on(factors.check())?;
         let (u, s, vt) = (block_on(u.read())?, block_on(s.read())?, block_on(vt.read())?);
-        let product = |at: usize| (0..n).map(|k| u[at / n * n + k] * s[k] * vt[k * n + at % n]).sum();
+        let product =
+            |at: usize| (0..n).map(|k| u[at / n * n + k] * s[k] * vt[k * n + at % n]).sum();
         Ok((s.clone(), (0..m * n).map(product).collect::<Vec<f32>>()))
     };
     t.check(Bound::Within(SOLUTION), read, &(values, a));

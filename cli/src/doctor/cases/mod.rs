@@ -1,4 +1,5 @@
-//! The cases: for each op, the smallest shapes that need more than one workgroup or end within one, and what the CPU reference makes of the same data.
+//! The cases: for each op, the smallest shapes that need more than one workgroup or end within one,
+//! and what the CPU reference makes of the same data.
 
 mod bitnet;
 mod linear_algebra;
@@ -31,10 +32,20 @@ const fn half(name: &'static str, run: fn(&mut Trial) -> Result<()>) -> Case {
     Case { name, f16: true, run }
 }
 
-/// Bound of a sum of a few hundred numbers, and of functions that devices compute to a few units in the last place.
+/// Bound of a sum of a few hundred numbers, and of functions that devices compute to a few units in
+/// the last place.
 const SUM: f64 = 1e-5;
 
 /// All cases.
 pub fn all() -> Vec<Case> {
-    [bitnet::CASES, tensor::CASES, transformer::CASES, optimizer::CASES, linear_algebra::CASES, measure::CASES, model::CASES].concat()
+    [
+        bitnet::CASES,
+        tensor::CASES,
+        transformer::CASES,
+        optimizer::CASES,
+        linear_algebra::CASES,
+        measure::CASES,
+        model::CASES,
+    ]
+    .concat()
 }

@@ -12,7 +12,8 @@ use bitnet_wgpu::{
 };
 use pollster::block_on;
 
-pub const CASES: &[Case] = &[case("model, int8 activations", int8), case("model, float activations", floats)];
+pub const CASES: &[Case] =
+    &[case("model, int8 activations", int8), case("model, float activations", floats)];
 
 const INT8: &str = r#"{
     "model_type": "bitnet", "hidden_act": "relu2", "hidden_size": 192, "intermediate_size": 320, "num_hidden_layers": 2,
@@ -26,7 +27,8 @@ const FLOATS: &str = r#"{
     "rms_norm_eps": 1e-6, "rope_theta": 10000.0, "tie_word_embeddings": true, "eos_token_id": 1
 }"#;
 
-/// After attention, whose last bits are a device's own, a code of 8 bits may be the next one. A whole step of one code changes logits by less than this.
+/// After attention, whose last bits are a device's own, a code of 8 bits may be the next one. A
+/// whole step of one code changes logits by less than this.
 fn int8(t: &mut Trial) -> Result<()> {
     logits(t, INT8, 2e-2).map(drop)
 }

@@ -5,7 +5,10 @@ use crate::doctor::{compare::Number, trial::Trial};
 use anyhow::Result;
 use bitnet_wgpu::{
     Float, Tensor, f16,
-    tensor::{self, Activation, CrossEntropyOptions, Epilogue, Linear, LinearCrossEntropyOptions, Prefix, Side},
+    tensor::{
+        self, Activation, CrossEntropyOptions, Epilogue, Linear, LinearCrossEntropyOptions, Prefix,
+        Side,
+    },
 };
 
 const EPS: f32 = 1e-5;
@@ -120,8 +123,12 @@ fn compare(t: &mut Trial) -> Result<()> {
 
 fn select(t: &mut Trial) -> Result<()> {
     let (choice, a, b) = (t.ids(LEN, 2), t.floats(LEN), t.floats(LEN));
-    let y =
-        tensor::select(&mut t.encoder, &t.context.upload(&choice, [LEN])?, &t.context.upload(&a, [LEN])?, &t.context.upload(&b, [LEN])?)?;
+    let y = tensor::select(
+        &mut t.encoder,
+        &t.context.upload(&choice, [LEN])?,
+        &t.context.upload(&a, [LEN])?,
+        &t.context.upload(&b, [LEN])?,
+    )?;
     t.same(&y, (0..LEN).map(|i| tensor::select_cpu(choice[i], a[i], b[i])).collect());
     Ok(())
 }
@@ -140,7 +147,11 @@ fn cast(t: &mut Trial) -> Result<()> {
 
 fn concat(t: &mut Trial) -> Result<()> {
     let (a, b) = (t.floats(7 * 30), t.floats(7 * 35));
-    let joined = tensor::concat(&mut t.encoder, &[&t.context.upload(&a, [7, 30])?, &t.context.upload(&b, [7, 35])?], 1)?;
+    let joined = tensor::concat(
+        &mut t.encoder,
+        &[&t.context.upload(&a, [7, 30])?, &t.context.upload(&b, [7, 35])?],
+        1,
+    )?;
     t.same(&joined, tensor::concat_cpu(&[(&a[..], [7, 30].into()), (&b[..], [7, 35].into())], 1)?);
     let part = tensor::slice(&mut t.encoder, &joined, 1, 28..41)?;
     let expected = tensor::concat_cpu(&[(&a[..], [7, 30].into()), (&b[..], [7, 35].into())], 1)?;
@@ -178,7 +189,8 @@ fn gather(t: &mut Trial) -> Result<()> {
     let ids_there = t.context.upload(&ids, [20])?;
     let y = tensor::gather(&mut t.encoder, &t.context.upload(&x, [9, 65])?, &ids_there)?;
     t.same(&y, tensor::gather_cpu(&x, 65, &ids)?);
-    let dx = tensor::gather_backward(&mut t.encoder, &t.context.upload(&dy, [20, 65])?, &ids_there, 9)?;
+    let dx =
+        tensor::gather_backward(&mut t.encoder, &t.context.upload(&dy, [20, 65])?, &ids_there, 9)?;
     t.same(&dx, tensor::gather_backward_cpu(&dy, &ids, 9));
     Ok(())
 }
@@ -229,9 +241,19 @@ fn variance(t: &mut Trial) -> Result<()> {
 
 fn prefix_sum(t: &mut Trial) -> Result<()> {
     let (x, counts) = (t.floats(3 * 2100), t.ids(3 * 2100, 100));
-    let sums = tensor::prefix_sum(&mut t.encoder, &t.context.upload(&counts, [3, 2100])?, 1, Prefix::Exclusive)?;
+    let sums = tensor::prefix_sum(
+        &mut t.encoder,
+        &t.context.upload(&counts, [3, 2100])?,
+        1,
+        Prefix::Exclusive,
+    )?;
     t.same(&sums, tensor::prefix_sum_cpu(&counts, [3, 2100], 1, Prefix::Exclusive)?);
-    let sums = tensor::prefix_sum(&mut t.encoder, &t.context.upload(&x, [3, 2100])?, 1, Prefix::Inclusive)?;
+    let sums = tensor::prefix_sum(
+        &mut t.encoder,
+        &t.context.upload(&x, [3, 2100])?,
+        1,
+        Prefix::Inclusive,
+    )?;
     t.near(&sums, &tensor::prefix_sum_cpu(&x, [3, 2100], 1, Prefix::Inclusive)?, SUM);
     Ok(())
 }
@@ -259,8 +281,16 @@ fn softmax<T: Float + Number>(t: &mut Trial) -> Result<()> {
 
 fn softmax_backward(t: &mut Trial) -> Result<()> {
     let (y, dy) = (rows(&t.floats(9 * 300), 300, tensor::softmax_cpu), t.floats(9 * 300));
-    let dx = tensor::softmax_backward(&mut t.encoder, &t.context.upload(&y, [9, 300])?, &t.context.upload(&dy, [9, 300])?)?;
-    let expected: Vec<f32> = y.chunks(300).zip(dy.chunks(300)).flat_map(|(y, dy)| tensor::softmax_backward_cpu(y, dy)).collect();
+    let dx = tensor::softmax_backward(
+        &mut t.encoder,
+        &t.context.upload(&y, [9, 300])?,
+        &t.context.upload(&dy, [9, 300])?,
+    )?;
+    let expected: Vec<f32> = y
+        .chunks(300)
+        .zip(dy.chunks(300))
+        .flat_map(|(y, dy)| tensor::softmax_backward_cpu(y, dy))
+        .collect();
     t.near(&dx, &expected, SUM);
     Ok(())
 }
@@ -280,9 +310,13 @@ fn layer_norm(t: &mut Trial) -> Result<()> {
 
 fn layer_norm_backward(t: &mut Trial) -> Result<()> {
     let (x, weight, dy) = (t.floats(9 * 300), t.floats(300), t.floats(9 * 300));
-    let (x_there, weight_there, dy_there) =
-        (t.context.upload(&x, [9, 300])?, t.context.upload(&weight, [300])?, t.context.upload(&dy, [9, 300])?);
-    let gradients = tensor::layer_norm_backward(&mut t.encoder, &x_there, &weight_there, EPS, &dy_there)?;
+    let (x_there, weight_there, dy_there) = (
+        t.context.upload(&x, [9, 300])?,
+        t.context.upload(&weight, [300])?,
+        t.context.upload(&dy, [9, 300])?,
+    );
+    let gradients =
+        tensor::layer_norm_backward(&mut t.encoder, &x_there, &weight_there, EPS, &dy_there)?;
     let expected = tensor::layer_norm_backward_cpu(&x, &weight, EPS, &dy)?;
     t.near(&gradients.x, &expected.x, GRADIENT);
     t.near(&gradients.weight, &expected.weight, GRADIENT);
@@ -291,13 +325,28 @@ fn layer_norm_backward(t: &mut Trial) -> Result<()> {
 }
 
 fn cross_entropy(t: &mut Trial) -> Result<()> {
-    let (x, targets, dloss, options) = (t.floats(9 * 300), t.ids(9, 300), t.floats(9), CrossEntropyOptions::default().smoothing(0.1));
-    let (x_there, targets_there) = (t.context.upload(&x, [9, 300])?, t.context.upload(&targets, [9])?);
+    let (x, targets, dloss, options) = (
+        t.floats(9 * 300),
+        t.ids(9, 300),
+        t.floats(9),
+        CrossEntropyOptions::default().smoothing(0.1),
+    );
+    let (x_there, targets_there) =
+        (t.context.upload(&x, [9, 300])?, t.context.upload(&targets, [9])?);
     let loss = tensor::cross_entropy(&mut t.encoder, &x_there, &targets_there, options)?;
-    let dx = tensor::cross_entropy_backward(&mut t.encoder, &x_there, &targets_there, options, &t.context.upload(&dloss, [9])?)?;
+    let dx = tensor::cross_entropy_backward(
+        &mut t.encoder,
+        &x_there,
+        &targets_there,
+        options,
+        &t.context.upload(&dloss, [9])?,
+    )?;
     let of_rows = || x.chunks(300).zip(&targets);
-    let losses: Vec<f32> = of_rows().map(|(row, &target)| tensor::cross_entropy_cpu(row, target, options)).collect();
-    let gradient = |((row, &target), &dloss): ((&[f32], &u32), &f32)| tensor::cross_entropy_backward_cpu(row, target, options, dloss);
+    let losses: Vec<f32> =
+        of_rows().map(|(row, &target)| tensor::cross_entropy_cpu(row, target, options)).collect();
+    let gradient = |((row, &target), &dloss): ((&[f32], &u32), &f32)| {
+        tensor::cross_entropy_backward_cpu(row, target, options, dloss)
+    };
     let gradients: Vec<f32> = of_rows().zip(&dloss).flat_map(gradient).collect();
     t.near(&loss, &losses, SUM);
     t.near(&dx, &gradients, SUM);
@@ -311,11 +360,24 @@ const CHUNK: usize = 64;
 fn linear_cross_entropy(t: &mut Trial) -> Result<()> {
     let [m, k, n] = HEAD;
     let (x, w, targets) = (t.floats(m * k), t.floats(n * k), t.ids(m, n as u32));
-    let (x_there, w_there, targets_there) =
-        (t.context.upload(&x, [m, k])?, t.context.upload(&w, [n, k])?, t.context.upload(&targets, [m])?);
+    let (x_there, w_there, targets_there) = (
+        t.context.upload(&x, [m, k])?,
+        t.context.upload(&w, [n, k])?,
+        t.context.upload(&targets, [m])?,
+    );
     let options = LinearCrossEntropyOptions::default().chunk(CHUNK);
-    let made = tensor::linear_cross_entropy(&mut t.encoder, Linear { x: &x_there, w: &w_there }, &targets_there, options)?;
-    let expected = tensor::linear_cross_entropy_cpu(Linear { x: &x[..], w: &w[..] }, k, &targets, options.loss)?;
+    let made = tensor::linear_cross_entropy(
+        &mut t.encoder,
+        Linear { x: &x_there, w: &w_there },
+        &targets_there,
+        options,
+    )?;
+    let expected = tensor::linear_cross_entropy_cpu(
+        Linear { x: &x[..], w: &w[..] },
+        k,
+        &targets,
+        options.loss,
+    )?;
     t.near(&made.loss, &expected.loss, SUM);
     t.near(&made.lse, &expected.lse, SUM);
     Ok(())
@@ -323,14 +385,29 @@ fn linear_cross_entropy(t: &mut Trial) -> Result<()> {
 
 fn linear_cross_entropy_backward(t: &mut Trial) -> Result<()> {
     let [m, k, n] = HEAD;
-    let (x, w, targets, dloss) = (t.floats(m * k), t.floats(n * k), t.ids(m, n as u32), t.floats(m));
-    let (x_there, w_there, targets_there) =
-        (t.context.upload(&x, [m, k])?, t.context.upload(&w, [n, k])?, t.context.upload(&targets, [m])?);
-    let (options, dloss_there) = (LinearCrossEntropyOptions::default().chunk(CHUNK), t.context.upload(&dloss, [m])?);
+    let (x, w, targets, dloss) =
+        (t.floats(m * k), t.floats(n * k), t.ids(m, n as u32), t.floats(m));
+    let (x_there, w_there, targets_there) = (
+        t.context.upload(&x, [m, k])?,
+        t.context.upload(&w, [n, k])?,
+        t.context.upload(&targets, [m])?,
+    );
+    let (options, dloss_there) =
+        (LinearCrossEntropyOptions::default().chunk(CHUNK), t.context.upload(&dloss, [m])?);
     let (here, there) = (Linear { x: &x[..], w: &w[..] }, Linear { x: &x_there, w: &w_there });
-    let lse = t.context.upload(&tensor::linear_cross_entropy_cpu(here, k, &targets, options.loss)?.lse, [m])?;
-    let gradients = tensor::linear_cross_entropy_backward(&mut t.encoder, there, &targets_there, options, &lse, &dloss_there)?;
-    let expected = tensor::linear_cross_entropy_backward_cpu(here, k, &targets, options.loss, &dloss)?;
+    let lse = t
+        .context
+        .upload(&tensor::linear_cross_entropy_cpu(here, k, &targets, options.loss)?.lse, [m])?;
+    let gradients = tensor::linear_cross_entropy_backward(
+        &mut t.encoder,
+        there,
+        &targets_there,
+        options,
+        &lse,
+        &dloss_there,
+    )?;
+    let expected =
+        tensor::linear_cross_entropy_backward_cpu(here, k, &targets, options.loss, &dloss)?;
     t.near(&gradients.x, &expected.x, GRADIENT);
     t.near(&gradients.w, &expected.w, GRADIENT);
     Ok(())
@@ -353,7 +430,11 @@ fn matmul<T: Float + Number>(t: &mut Trial, m: usize) -> Result<()> {
 fn matmul_int8(t: &mut Trial) -> Result<()> {
     let [m, k, n] = [67, 130, 70];
     let (a, b) = (t.bytes(m * k), t.bytes(n * k));
-    let y = tensor::matmul_int8(&mut t.encoder, &t.context.upload(&a, [m, k])?, &t.context.upload(&b, [n, k])?)?;
+    let y = tensor::matmul_int8(
+        &mut t.encoder,
+        &t.context.upload(&a, [m, k])?,
+        &t.context.upload(&b, [n, k])?,
+    )?;
     t.same(&y, tensor::matmul_int8_cpu(&a, &b, [m, k, n])?);
     Ok(())
 }
@@ -362,7 +443,11 @@ fn finish(t: &mut Trial) -> Result<()> {
     let (x, bias) = (t.floats(9 * 65), t.floats(65));
     let (x_there, bias_there) = (t.context.upload(&x, [9, 65])?, t.context.upload(&bias, [65])?);
     for activation in [Activation::Relu2, Activation::Silu] {
-        let y = tensor::finish(&mut t.encoder, &x_there, &Epilogue::new().bias(&bias_there).activation(activation))?;
+        let y = tensor::finish(
+            &mut t.encoder,
+            &x_there,
+            &Epilogue::new().bias(&bias_there).activation(activation),
+        )?;
         t.near(&y, &tensor::finish_cpu(&x, Some(&bias), Some(activation))?, SUM);
     }
     Ok(())

@@ -99,14 +99,22 @@ impl Interpreter {
             }
             StmtKind::FilterBlock { value, body } => self.filtered(value, body)?.write(out)?,
             StmtKind::With { variables, body } => {
-                let values = variables.iter().map(|(_, value)| self.evaluate(value)).collect::<Result<Vec<_>>>()?;
+                let values = variables
+                    .iter()
+                    .map(|(_, value)| self.evaluate(value))
+                    .collect::<Result<Vec<_>>>()?;
                 self.scopes.push(HashMap::new());
-                let assigned = variables.iter().zip(values).try_for_each(|((target, _), value)| self.assign(target, value));
+                let assigned = variables
+                    .iter()
+                    .zip(values)
+                    .try_for_each(|((target, _), value)| self.assign(target, value));
                 let flow = assigned.and_then(|()| self.statements(body, out));
                 self.scopes.pop();
                 return flow;
             }
-            StmtKind::Macro { name, definition } => self.set(name, Value::Macro(definition.clone())),
+            StmtKind::Macro { name, definition } => {
+                self.set(name, Value::Macro(definition.clone()))
+            }
             StmtKind::Break => return Ok(Flow::Break),
             StmtKind::Continue => return Ok(Flow::Continue),
         }
@@ -138,7 +146,9 @@ impl Interpreter {
             for item in items.iter() {
                 self.ops.budget.step(1)?;
                 self.scopes.push(HashMap::new());
-                let keep = self.assign(target, item.clone()).and_then(|()| Ok(self.evaluate(filter)?.is_true()));
+                let keep = self
+                    .assign(target, item.clone())
+                    .and_then(|()| Ok(self.evaluate(filter)?.is_true()));
                 self.scopes.pop();
                 if keep? {
                     kept.push(item.clone());
@@ -149,7 +159,11 @@ impl Interpreter {
         if items.is_empty() {
             return self.statements(otherwise, out);
         }
-        let state = Rc::new(Loop { index: Cell::new(0), items: items.clone(), changed: RefCell::new(None) });
+        let state = Rc::new(Loop {
+            index: Cell::new(0),
+            items: items.clone(),
+            changed: RefCell::new(None),
+        });
         let mut flow = Ok(Flow::On);
         for (index, item) in items.iter().enumerate() {
             self.ops.budget.step(1)?;
@@ -175,7 +189,12 @@ impl Interpreter {
             Target::Name(name) => self.set(name, value),
             Target::Attribute(name, attribute) => match self.lookup(name) {
                 Value::Namespace(namespace) => namespace.set(attribute, value)?,
-                other => return Err(format!("`{name}.{attribute}` cannot be set: `{name}` is {}", other.kind())),
+                other => {
+                    return Err(format!(
+                        "`{name}.{attribute}` cannot be set: `{name}` is {}",
+                        other.kind()
+                    ));
+                }
             },
             Target::Several(targets) => {
                 let items = self.ops.items(&value)?;
@@ -192,7 +211,10 @@ impl Interpreter {
 
     fn lookup(&self, name: &str) -> Value {
         let found = self.scopes.iter().rev().find_map(|scope| scope.get(name));
-        found.cloned().or_else(|| functions::function(name).map(Value::Function)).unwrap_or(Value::Undefined)
+        found
+            .cloned()
+            .or_else(|| functions::function(name).map(Value::Function))
+            .unwrap_or(Value::Undefined)
     }
 
     fn evaluate(&mut self, expr: &Expr) -> Result<Value> {
@@ -206,7 +228,11 @@ impl Interpreter {
     /// Goes one evaluation deeper: what calls each other in macros is not seen when it is parsed.
     fn deeper(&mut self) -> Result<()> {
         self.depth += 1;
-        if self.depth > MAX_EVALUATIONS { Err(format!("evaluations are nested deeper than {MAX_EVALUATIONS} times")) } else { Ok(()) }
+        if self.depth > MAX_EVALUATIONS {
+            Err(format!("evaluations are nested deeper than {MAX_EVALUATIONS} times"))
+        } else {
+            Ok(())
+        }
     }
 
     fn expression(&mut self, expr: &Expr) -> Result<Value> {
@@ -231,7 +257,10 @@ impl Interpreter {
                 Value::tuple(&self.ops.budget, all)?
             }
             ExprKind::Map(all) => {
-                let all = all.iter().map(|(key, value)| Ok((self.evaluate(key)?, self.evaluate(value)?))).collect::<Result<_>>()?;
+                let all = all
+                    .iter()
+                    .map(|(key, value)| Ok((self.evaluate(key)?, self.evaluate(value)?)))
+                    .collect::<Result<_>>()?;
                 Value::map(&self.ops.budget, all)?
             }
             ExprKind::Attribute(value, name) => {
@@ -244,8 +273,11 @@ impl Interpreter {
             }
             ExprKind::Slice(value, parts) => {
                 let value = self.evaluate(value)?;
-                let part = |part: &Option<Expr>, this: &mut Self| part.as_ref().map(|part| this.evaluate(part)).transpose();
-                let parts = [part(&parts[0], self)?, part(&parts[1], self)?, part(&parts[2], self)?];
+                let part = |part: &Option<Expr>, this: &mut Self| {
+                    part.as_ref().map(|part| this.evaluate(part)).transpose()
+                };
+                let parts =
+                    [part(&parts[0], self)?, part(&parts[1], self)?, part(&parts[2], self)?];
                 self.ops.slice(&value, parts)?
             }
             ExprKind::Call(function, arguments) => {
@@ -254,16 +286,26 @@ impl Interpreter {
             }
             ExprKind::Filter(value, name, arguments) => {
                 let (value, given) = (self.evaluate(value)?, self.arguments(arguments)?);
-                filter(&self.ops, name, &value, &given).map_err(|what| format!("`{name}`: {what}"))?
+                filter(&self.ops, name, &value, &given)
+                    .map_err(|what| format!("`{name}`: {what}"))?
             }
             ExprKind::Test { value, name, arguments, negated } => {
                 let (value, given) = (self.evaluate(value)?, self.arguments(arguments)?);
-                Value::Bool(functions::test(&self.ops, name, &value, &given).map_err(|what| format!("`{name}`: {what}"))? != *negated)
+                Value::Bool(
+                    functions::test(&self.ops, name, &value, &given)
+                        .map_err(|what| format!("`{name}`: {what}"))?
+                        != *negated,
+                )
             }
             ExprKind::Not(value) => Value::Bool(!self.evaluate(value)?.is_true()),
             ExprKind::Negative(value) => match self.evaluate(value)? {
                 Value::Float(value) => Value::Float(-value),
-                other => Value::Int(other.as_int().and_then(i64::checked_neg).ok_or_else(|| format!("{} has no negative", other.kind()))?),
+                other => Value::Int(
+                    other
+                        .as_int()
+                        .and_then(i64::checked_neg)
+                        .ok_or_else(|| format!("{} has no negative", other.kind()))?,
+                ),
             },
             ExprKind::Positive(value) => match self.evaluate(value)? {
                 value @ (Value::Int(_) | Value::Float(_)) => value,
@@ -281,11 +323,13 @@ impl Interpreter {
                 a if a.is_true() => a,
                 _ => self.evaluate(b)?,
             },
-            ExprKind::Choice { condition, yes, no } => match (self.evaluate(condition)?.is_true(), no) {
-                (true, _) => self.evaluate(yes)?,
-                (false, Some(no)) => self.evaluate(no)?,
-                (false, None) => Value::Undefined,
-            },
+            ExprKind::Choice { condition, yes, no } => {
+                match (self.evaluate(condition)?.is_true(), no) {
+                    (true, _) => self.evaluate(yes)?,
+                    (false, Some(no)) => self.evaluate(no)?,
+                    (false, None) => Value::Undefined,
+                }
+            }
             ExprKind::Compare(first, others) => {
                 let mut left = self.evaluate(first)?;
                 for (operator, right) in others {
@@ -301,16 +345,26 @@ impl Interpreter {
     }
 
     fn arguments(&mut self, arguments: &Arguments) -> Result<Given> {
-        let positional = arguments.positional.iter().map(|value| self.evaluate(value)).collect::<Result<_>>()?;
-        let named = arguments.named.iter().map(|(name, value)| Ok((name.clone(), self.evaluate(value)?))).collect::<Result<_>>()?;
+        let positional =
+            arguments.positional.iter().map(|value| self.evaluate(value)).collect::<Result<_>>()?;
+        let named = arguments
+            .named
+            .iter()
+            .map(|(name, value)| Ok((name.clone(), self.evaluate(value)?)))
+            .collect::<Result<_>>()?;
         Ok(Given { positional, named })
     }
 
     pub fn call(&mut self, function: &Value, given: &Given) -> Result<Value> {
         match function {
-            Value::Function(name) => functions::call(&self.ops, name, given).map_err(|what| format!("`{name}`: {what}")),
-            Value::Method(of, name) => functions::method(&self.ops, of, name, given).map_err(|what| format!("`{name}`: {what}")),
-            Value::Macro(definition) => self.call_macro(definition, given).map_err(|what| format!("`{}`: {what}", definition.name)),
+            Value::Function(name) => {
+                functions::call(&self.ops, name, given).map_err(|what| format!("`{name}`: {what}"))
+            }
+            Value::Method(of, name) => functions::method(&self.ops, of, name, given)
+                .map_err(|what| format!("`{name}`: {what}")),
+            Value::Macro(definition) => self
+                .call_macro(definition, given)
+                .map_err(|what| format!("`{}`: {what}", definition.name)),
             other => Err(format!("{} is no function", other.kind())),
         }
     }
@@ -319,21 +373,23 @@ impl Interpreter {
         if self.calls >= MAX_CALLS {
             return Err(format!("macros call each other deeper than {MAX_CALLS} times"));
         }
-        let names: Vec<&str> = definition.parameters.iter().map(|(name, _)| name.as_str()).collect();
+        let names: Vec<&str> =
+            definition.parameters.iter().map(|(name, _)| name.as_str()).collect();
         given.at_most(names.len(), &names)?;
         // A macro sees the template's own variables, not those of its caller.
         let callers = self.scopes.split_off(1);
         self.scopes.push(HashMap::new());
         self.calls += 1;
-        let bound = definition.parameters.iter().enumerate().try_for_each(|(at, (name, default))| {
-            let value = match (given.get(at, name), default) {
-                (Some(value), _) => value.clone(),
-                (None, Some(default)) => self.evaluate(default)?,
-                (None, None) => Value::Undefined,
-            };
-            self.set(name, value);
-            Ok(())
-        });
+        let bound =
+            definition.parameters.iter().enumerate().try_for_each(|(at, (name, default))| {
+                let value = match (given.get(at, name), default) {
+                    (Some(value), _) => value.clone(),
+                    (None, Some(default)) => self.evaluate(default)?,
+                    (None, None) => Value::Undefined,
+                };
+                self.set(name, value);
+                Ok(())
+            });
         let text = bound.and_then(|()| self.captured(&definition.body));
         self.calls -= 1;
         self.scopes.truncate(1);

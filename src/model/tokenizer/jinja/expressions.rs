@@ -74,7 +74,9 @@ impl Parser<'_> {
             let operator = match self.peek() {
                 Some(Token::Op(operator @ ("==" | "!=" | "<" | "<=" | ">" | ">="))) => *operator,
                 Some(Token::Name("in")) => "in",
-                Some(Token::Name("not")) if matches!(self.tokens.get(self.at + 1), Some((Token::Name("in"), _))) => {
+                Some(Token::Name("not"))
+                    if matches!(self.tokens.get(self.at + 1), Some((Token::Name("in"), _))) =>
+                {
                     self.at += 1;
                     "not in"
                 }
@@ -86,7 +88,11 @@ impl Parser<'_> {
         if others.is_empty() { Ok(left) } else { new(line, ExprKind::Compare(left, others)) }
     }
 
-    fn binary(&mut self, operators: &[&'static str], operand: fn(&mut Self) -> Result<Expr>) -> Result<Expr> {
+    fn binary(
+        &mut self,
+        operators: &[&'static str],
+        operand: fn(&mut Self) -> Result<Expr>,
+    ) -> Result<Expr> {
         let mut left = operand(self)?;
         while let Some(&operator) = operators.iter().find(|operator| self.is(operator)) {
             let line = self.line();
@@ -184,8 +190,12 @@ impl Parser<'_> {
             arguments = self.arguments()?;
         } else {
             let begins = match self.peek() {
-                Some(Token::Name(name)) => !["else", "or", "and", "is", "if", "in", "not"].contains(name),
-                Some(Token::Int(_) | Token::Float(_) | Token::Str(_) | Token::Op("[" | "{")) => true,
+                Some(Token::Name(name)) => {
+                    !["else", "or", "and", "is", "if", "in", "not"].contains(name)
+                }
+                Some(Token::Int(_) | Token::Float(_) | Token::Str(_) | Token::Op("[" | "{")) => {
+                    true
+                }
                 _ => false,
             };
             if begins {
@@ -308,16 +318,32 @@ fn new(line: u32, kind: ExprKind) -> Result<Expr> {
     };
     let depth = 1 + match &kind {
         ExprKind::Constant(_) | ExprKind::Name(_) => 0,
-        ExprKind::List(all) | ExprKind::Tuple(all) => all.iter().map(|value| value.depth).max().unwrap_or(0),
-        ExprKind::Map(all) => all.iter().map(|(key, value)| key.depth.max(value.depth)).max().unwrap_or(0),
-        ExprKind::Attribute(value, _) | ExprKind::Not(value) | ExprKind::Negative(value) | ExprKind::Positive(value) => value.depth,
-        ExprKind::Item(a, b) | ExprKind::Binary(_, a, b) | ExprKind::And(a, b) | ExprKind::Or(a, b) => a.depth.max(b.depth),
-        ExprKind::Slice(value, parts) => parts.iter().flatten().map(|part| part.depth).fold(value.depth, u16::max),
-        ExprKind::Call(value, arguments) | ExprKind::Filter(value, _, arguments) | ExprKind::Test { value, arguments, .. } => {
-            value.depth.max(of(arguments))
+        ExprKind::List(all) | ExprKind::Tuple(all) => {
+            all.iter().map(|value| value.depth).max().unwrap_or(0)
         }
-        ExprKind::Compare(value, others) => others.iter().map(|(_, other)| other.depth).fold(value.depth, u16::max),
-        ExprKind::Choice { condition, yes, no } => condition.depth.max(yes.depth).max(no.as_ref().map_or(0, |no| no.depth)),
+        ExprKind::Map(all) => {
+            all.iter().map(|(key, value)| key.depth.max(value.depth)).max().unwrap_or(0)
+        }
+        ExprKind::Attribute(value, _)
+        | ExprKind::Not(value)
+        | ExprKind::Negative(value)
+        | ExprKind::Positive(value) => value.depth,
+        ExprKind::Item(a, b)
+        | ExprKind::Binary(_, a, b)
+        | ExprKind::And(a, b)
+        | ExprKind::Or(a, b) => a.depth.max(b.depth),
+        ExprKind::Slice(value, parts) => {
+            parts.iter().flatten().map(|part| part.depth).fold(value.depth, u16::max)
+        }
+        ExprKind::Call(value, arguments)
+        | ExprKind::Filter(value, _, arguments)
+        | ExprKind::Test { value, arguments, .. } => value.depth.max(of(arguments)),
+        ExprKind::Compare(value, others) => {
+            others.iter().map(|(_, other)| other.depth).fold(value.depth, u16::max)
+        }
+        ExprKind::Choice { condition, yes, no } => {
+            condition.depth.max(yes.depth).max(no.as_ref().map_or(0, |no| no.depth))
+        }
     };
     if usize::from(depth) > MAX_DEPTH {
         return Err(format!("an expression is deeper than {MAX_DEPTH} operators"));

@@ -12,7 +12,8 @@ use std::cmp::Ordering;
 
 type Result<T> = std::result::Result<T, String>;
 
-/// What a filter takes, in the order of its positions; none for one whose arguments are those of what it calls, and for what is no filter.
+/// What a filter takes, in the order of its positions; none for one whose arguments are those of
+/// what it calls, and for what is no filter.
 fn parameters(filter: &str) -> Option<&'static [&'static str]> {
     Some(match filter {
         "default" | "d" => &["default_value", "boolean"],
@@ -29,8 +30,9 @@ fn parameters(filter: &str) -> Option<&'static [&'static str]> {
         "int" => &["default", "base"],
         "float" => &["default"],
         "round" => &["precision", "method"],
-        "title" | "upper" | "lower" | "capitalize" | "string" | "safe" | "escape" | "e" | "forceescape" | "length" | "count" | "list"
-        | "first" | "last" | "items" | "reverse" | "abs" => &[],
+        "title" | "upper" | "lower" | "capitalize" | "string" | "safe" | "escape" | "e"
+        | "forceescape" | "length" | "count" | "list" | "first" | "last" | "items" | "reverse"
+        | "abs" => &[],
         _ => return None,
     })
 }
@@ -44,13 +46,16 @@ pub fn filter(ops: &Ops, name: &str, value: &Value, given: &Given) -> Result<Val
     let as_text = || ops.written(value);
     match name {
         "default" | "d" => {
-            let use_default = matches!(value, Value::Undefined) || given.is(1, "boolean") && !value.is_true();
+            let use_default =
+                matches!(value, Value::Undefined) || given.is(1, "boolean") && !value.is_true();
             let default = given.get(0, "default_value").cloned();
             if use_default { default.map_or_else(|| ops.text(""), Ok) } else { Ok(value.clone()) }
         }
         "trim" => strings::strip(ops, &as_text()?, "strip", given.string(0, "chars")?),
         "title" => title(ops, &as_text()?),
-        "upper" | "lower" | "capitalize" => strings::method(ops, &as_text()?, name, &Given::default()),
+        "upper" | "lower" | "capitalize" => {
+            strings::method(ops, &as_text()?, name, &Given::default())
+        }
         "string" | "safe" => ops.text(as_text()?),
         "escape" | "e" | "forceescape" => escape(ops, &as_text()?),
         "replace" => strings::replace(ops, &as_text()?, given),
@@ -74,7 +79,10 @@ pub fn filter(ops: &Ops, name: &str, value: &Value, given: &Given) -> Result<Val
         },
         "dictsort" => dictsort(ops, value, given),
         "sort" => {
-            let by = Key { attribute: given.get(2, "attribute"), case_sensitive: given.is(1, "case_sensitive") };
+            let by = Key {
+                attribute: given.get(2, "attribute"),
+                case_sensitive: given.is(1, "case_sensitive"),
+            };
             sorted(ops, ops.items(value)?.to_vec(), &by, given.is(0, "reverse"))
         }
         "reverse" => match value {
@@ -100,7 +108,11 @@ pub fn filter(ops: &Ops, name: &str, value: &Value, given: &Given) -> Result<Val
         }
         "abs" => match value {
             Value::Float(value) => Ok(Value::Float(value.abs())),
-            other => other.as_int().and_then(i64::checked_abs).map(Value::Int).ok_or_else(|| format!("of {}", other.kind())),
+            other => other
+                .as_int()
+                .and_then(i64::checked_abs)
+                .map(Value::Int)
+                .ok_or_else(|| format!("of {}", other.kind())),
         },
         "round" => round(value, given),
         _ => Err("is no filter of chat templates".into()),
@@ -151,7 +163,13 @@ fn to_json(ops: &Ops, value: &Value, given: &Given) -> Result<Value> {
         },
         Some(_) => return Err("separators are two strings".into()),
     };
-    let json = Json { indent, comma, colon, sorted: given.is(3, "sort_keys"), ascii: given.is(0, "ensure_ascii") };
+    let json = Json {
+        indent,
+        comma,
+        colon,
+        sorted: given.is(3, "sort_keys"),
+        ascii: given.is(0, "ensure_ascii"),
+    };
     let mut text = Output::new(&ops.budget);
     json.write(value, &mut text, 0)?;
     ops.text(text.into_text())
@@ -166,7 +184,12 @@ fn int(value: &Value, given: &Given) -> Result<Value> {
         Value::Float(value) if value.is_finite() && value.abs() < 9e18 => Value::Int(*value as i64),
         Value::Str(text) => {
             let text = text.trim();
-            let float = || text.parse::<f64>().ok().filter(|value| value.is_finite() && value.abs() < 9e18).map(|value| value as i64);
+            let float = || {
+                text.parse::<f64>()
+                    .ok()
+                    .filter(|value| value.is_finite() && value.abs() < 9e18)
+                    .map(|value| value as i64)
+            };
             text.parse().ok().or_else(float).map_or(default, Value::Int)
         }
         other => other.as_int().map_or(default, Value::Int),
@@ -180,27 +203,34 @@ fn round(value: &Value, given: &Given) -> Result<Value> {
     let rounded = match given.string(1, "method")?.unwrap_or("common") {
         "ceil" => (value * scale).ceil() / scale,
         "floor" => (value * scale).floor() / scale,
-        "common" => format!("{value:.*}", usize::try_from(digits).unwrap_or(0)).parse().unwrap_or(value),
+        "common" => {
+            format!("{value:.*}", usize::try_from(digits).unwrap_or(0)).parse().unwrap_or(value)
+        }
         other => return Err(format!("there is no method `{other}`")),
     };
     Ok(Value::Float(rounded))
 }
 
 fn dictsort(ops: &Ops, value: &Value, given: &Given) -> Result<Value> {
-    let Value::Map(entries) = value else { return Err(format!("{} is no dictionary", value.kind())) };
+    let Value::Map(entries) = value else {
+        return Err(format!("{} is no dictionary", value.kind()));
+    };
     let by = match given.string(1, "by")?.unwrap_or("key") {
         "key" => 0,
         "value" => 1,
         other => return Err(format!("by `{other}`")),
     };
-    let pair = |(key, value): &(Value, Value)| Value::tuple(&ops.budget, vec![key.clone(), value.clone()]);
+    let pair =
+        |(key, value): &(Value, Value)| Value::tuple(&ops.budget, vec![key.clone(), value.clone()]);
     let pairs = entries.iter().map(pair).collect::<Result<Vec<_>>>()?;
-    let by = Key { attribute: Some(&Value::Int(by)), case_sensitive: given.is(0, "case_sensitive") };
+    let by =
+        Key { attribute: Some(&Value::Int(by)), case_sensitive: given.is(0, "case_sensitive") };
     sorted(ops, pairs, &by, given.is(2, "reverse"))
 }
 
 fn unique(ops: &Ops, value: &Value, given: &Given) -> Result<Value> {
-    let by = Key { attribute: given.get(1, "attribute"), case_sensitive: given.is(0, "case_sensitive") };
+    let by =
+        Key { attribute: given.get(1, "attribute"), case_sensitive: given.is(0, "case_sensitive") };
     let (mut kept, mut keys) = (Vec::new(), Vec::<Value>::new());
     'items: for item in ops.items(value)?.iter() {
         let key = by.of(ops, item)?;
@@ -217,12 +247,16 @@ fn unique(ops: &Ops, value: &Value, given: &Given) -> Result<Value> {
 
 /// The least or the greatest element.
 fn extreme(ops: &Ops, name: &str, value: &Value, given: &Given) -> Result<Value> {
-    let by = Key { attribute: given.get(1, "attribute"), case_sensitive: given.is(0, "case_sensitive") };
+    let by =
+        Key { attribute: given.get(1, "attribute"), case_sensitive: given.is(0, "case_sensitive") };
     let mut best: Option<(Value, Value)> = None;
     for item in ops.items(value)?.iter() {
         let key = by.of(ops, item)?;
         let better = match &best {
-            Some((best, _)) => key.compare(best, &ops.budget)? == if name == "min" { Ordering::Less } else { Ordering::Greater },
+            Some((best, _)) => {
+                key.compare(best, &ops.budget)?
+                    == if name == "min" { Ordering::Less } else { Ordering::Greater }
+            }
             None => true,
         };
         if better {
@@ -256,7 +290,8 @@ fn map(ops: &Ops, value: &Value, given: &Given) -> Result<Value> {
     for item in ops.items(value)?.iter() {
         ops.budget.step(1)?;
         mapped.push(match attribute {
-            Some(attribute) => match (ops.path(item, attribute)?, given.get(usize::MAX, "default")) {
+            Some(attribute) => match (ops.path(item, attribute)?, given.get(usize::MAX, "default"))
+            {
                 (Value::Undefined, Some(default)) => default.clone(),
                 (found, _) => found,
             },
@@ -265,7 +300,10 @@ fn map(ops: &Ops, value: &Value, given: &Given) -> Result<Value> {
                 if name == "map" {
                     return Err("maps of maps are not supported".into());
                 }
-                let rest = Given { positional: given.positional[1..].to_vec(), named: given.named.clone() };
+                let rest = Given {
+                    positional: given.positional[1..].to_vec(),
+                    named: given.named.clone(),
+                };
                 filter(ops, &name, item, &rest)?
             }
         });
@@ -278,9 +316,16 @@ fn select(ops: &Ops, name: &str, value: &Value, given: &Given) -> Result<Value> 
     given.at_most(usize::MAX, &[])?;
     let by_attribute = name.ends_with("attr");
     let (first, wanted) = (usize::from(by_attribute), name.starts_with("select"));
-    let attribute = if by_attribute { Some(given.get(0, "").ok_or("an attribute is needed")?.clone()) } else { None };
+    let attribute = if by_attribute {
+        Some(given.get(0, "").ok_or("an attribute is needed")?.clone())
+    } else {
+        None
+    };
     let test_name = given.string(first, "")?.map(str::to_owned);
-    let rest = Given { positional: given.positional.iter().skip(first + 1).cloned().collect(), named: Vec::new() };
+    let rest = Given {
+        positional: given.positional.iter().skip(first + 1).cloned().collect(),
+        named: Vec::new(),
+    };
     let mut kept = Vec::new();
     for item in ops.items(value)?.iter() {
         ops.budget.step(1)?;
@@ -300,7 +345,10 @@ fn select(ops: &Ops, name: &str, value: &Value, given: &Given) -> Result<Value> 
 }
 
 fn batch(ops: &Ops, value: &Value, given: &Given) -> Result<Value> {
-    let size = given.count(0, "linecount")?.filter(|&size| size > 0).ok_or("the size of a batch is needed")?;
+    let size = given
+        .count(0, "linecount")?
+        .filter(|&size| size > 0)
+        .ok_or("the size of a batch is needed")?;
     let items = ops.items(value)?;
     let mut batches = Vec::new();
     for batch in items.chunks(size) {
@@ -337,7 +385,8 @@ impl Key<'_> {
     }
 }
 
-/// Sorts by numbers or by strings. That all have an order is checked first: a sort may panic where some have none.
+/// Sorts by numbers or by strings. That all have an order is checked first: a sort may panic where
+/// some have none.
 fn sorted(ops: &Ops, items: Vec<Value>, by: &Key<'_>, reverse: bool) -> Result<Value> {
     let (mut texts, mut numbers) = (Vec::new(), Vec::new());
     for item in items {
@@ -348,8 +397,10 @@ fn sorted(ops: &Ops, items: Vec<Value>, by: &Key<'_>, reverse: bool) -> Result<V
             (_, key) => return Err(format!("{} has no order", key.kind())),
         }
     }
-    let (longest, count) = (texts.iter().map(|(text, _)| text.len()).max().unwrap_or(0), texts.len() + numbers.len());
-    ops.budget.step(count.saturating_mul((1 + longest / 16) * (1 + count.max(1).ilog2() as usize)))?;
+    let (longest, count) =
+        (texts.iter().map(|(text, _)| text.len()).max().unwrap_or(0), texts.len() + numbers.len());
+    ops.budget
+        .step(count.saturating_mul((1 + longest / 16) * (1 + count.max(1).ilog2() as usize)))?;
     let ordered = |order: Ordering| if reverse { order.reverse() } else { order };
     let items: Vec<Value> = match (texts.is_empty(), numbers.is_empty()) {
         (false, false) => return Err("strings and numbers have no order".into()),

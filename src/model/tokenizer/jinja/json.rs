@@ -42,10 +42,17 @@ impl Json<'_> {
                 let mut entries: Vec<_> = entries.iter().collect();
                 if self.sorted {
                     if let Some((key, _)) = entries.iter().find(|(key, _)| key.as_str().is_none()) {
-                        return Err(format!("keys are not sorted that are not strings, such as {}", key.kind()));
+                        return Err(format!(
+                            "keys are not sorted that are not strings, such as {}",
+                            key.kind()
+                        ));
                     }
-                    let bytes: usize = entries.iter().filter_map(|(key, _)| key.as_str()).map(str::len).sum();
-                    out.budget().step((entries.len() + bytes / 16).saturating_mul(1 + entries.len().max(1).ilog2() as usize))?;
+                    let bytes: usize =
+                        entries.iter().filter_map(|(key, _)| key.as_str()).map(str::len).sum();
+                    out.budget().step(
+                        (entries.len() + bytes / 16)
+                            .saturating_mul(1 + entries.len().max(1).ilog2() as usize),
+                    )?;
                     entries.sort_by_key(|(key, _)| key.as_str());
                 }
                 out.push("{")?;

@@ -23,8 +23,8 @@ pub enum Token<'a> {
 
 /// Longest first: `==` before `=`.
 const OPERATORS: [&str; 27] = [
-    "==", "!=", "<=", ">=", "**", "//", "<", ">", "=", "+", "-", "*", "/", "%", "~", "|", ".", ",", ":", "(", ")", "[", "]", "{", "}", "!",
-    ";",
+    "==", "!=", "<=", ">=", "**", "//", "<", ">", "=", "+", "-", "*", "/", "%", "~", "|", ".", ",",
+    ":", "(", ")", "[", "]", "{", "}", "!", ";",
 ];
 
 pub struct Lexer<'a> {
@@ -42,8 +42,8 @@ enum Trim {
     All,
 }
 
-/// The tokens of a template and the lines that they are on. As in transformers, a block's tag takes the newline after it and the blanks before it on its
-/// line with it.
+/// The tokens of a template and the lines that they are on. As in transformers, a block's tag takes
+/// the newline after it and the blanks before it on its line with it.
 pub fn tokens(template: &str) -> Result<Vec<(Token<'_>, u32)>, String> {
     // One newline at the end is not the template's.
     let template = template.strip_suffix('\n').unwrap_or(template);
@@ -60,7 +60,8 @@ impl<'a> Lexer<'a> {
                 self.raw(text, false, false);
                 break;
             };
-            let (block, after) = (&self.rest[start..start + 2] != "{{", self.rest[start + 2..].chars().next());
+            let (block, after) =
+                (&self.rest[start..start + 2] != "{{", self.rest[start + 2..].chars().next());
             let text = self.take(start);
             self.raw(text, after == Some('-'), block && after != Some('+'));
             match &self.take(2)[1..] {
@@ -78,9 +79,11 @@ impl<'a> Lexer<'a> {
         Ok(())
     }
 
-    /// Text between tags. `all` says that the tag after it removes white space before it, `blanks` that it removes those of its own line.
+    /// Text between tags. `all` says that the tag after it removes white space before it, `blanks`
+    /// that it removes those of its own line.
     fn raw(&mut self, text: &'a str, all: bool, blanks: bool) {
-        let begins_line = self.trim != Trim::All && (self.tokens.is_empty() || self.trim == Trim::Newline && text.starts_with('\n'));
+        let begins_line = self.trim != Trim::All
+            && (self.tokens.is_empty() || self.trim == Trim::Newline && text.starts_with('\n'));
         let mut text = match self.trim {
             Trim::Nothing => text,
             Trim::Newline => text.strip_prefix('\n').unwrap_or(text),
@@ -103,15 +106,22 @@ impl<'a> Lexer<'a> {
     /// What stands between `{% raw %}` and `{% endraw %}`, if that is what begins here.
     fn verbatim(&mut self) -> Result<bool, String> {
         let tag = |rest: &'a str, name: &str| {
-            let inner = rest.strip_prefix(['-', '+']).unwrap_or(rest).trim_start().strip_prefix(name)?.trim_start();
-            let (inner, minus) = inner.strip_prefix('-').map_or((inner, false), |inner| (inner, true));
+            let inner = rest
+                .strip_prefix(['-', '+'])
+                .unwrap_or(rest)
+                .trim_start()
+                .strip_prefix(name)?
+                .trim_start();
+            let (inner, minus) =
+                inner.strip_prefix('-').map_or((inner, false), |inner| (inner, true));
             Some((inner.strip_prefix("%}")?, minus))
         };
         let Some((inside, minus)) = tag(self.rest, "raw") else { return Ok(false) };
         self.take(self.rest.len() - inside.len());
         self.trim = if minus { Trim::All } else { Trim::Nothing };
-        let ends =
-            self.rest.match_indices("{%").find_map(|(at, _)| tag(&self.rest[at + 2..], "endraw").map(|(rest, minus)| (at, rest, minus)));
+        let ends = self.rest.match_indices("{%").find_map(|(at, _)| {
+            tag(&self.rest[at + 2..], "endraw").map(|(rest, minus)| (at, rest, minus))
+        });
         let (at, rest, minus) = ends.ok_or("`raw` has no `endraw`")?;
         let after = self.rest[at + 2..].chars().next();
         let text = self.take(at);
@@ -132,9 +142,11 @@ impl<'a> Lexer<'a> {
             let blank = self.rest.len() - self.rest.trim_start().len();
             self.take(blank);
             if open.is_empty() {
-                for (sign, trim) in
-                    [("-", Trim::All), ("+", Trim::Nothing), ("", if close == "%}" { Trim::Newline } else { Trim::Nothing })]
-                {
+                for (sign, trim) in [
+                    ("-", Trim::All),
+                    ("+", Trim::Nothing),
+                    ("", if close == "%}" { Trim::Newline } else { Trim::Nothing }),
+                ] {
                     if self.rest.strip_prefix(sign).is_some_and(|rest| rest.starts_with(close)) {
                         self.take(sign.len() + 2);
                         self.trim = trim;
@@ -160,7 +172,10 @@ impl<'a> Lexer<'a> {
     fn token(&mut self) -> Result<Token<'a>, String> {
         let first = self.rest.chars().next().ok_or("a tag has no end")?;
         if first.is_alphabetic() || first == '_' {
-            let end = self.rest.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(self.rest.len());
+            let end = self
+                .rest
+                .find(|c: char| !c.is_alphanumeric() && c != '_')
+                .unwrap_or(self.rest.len());
             return Ok(Token::Name(self.take(end)));
         }
         if first.is_ascii_digit() {
@@ -170,16 +185,20 @@ impl<'a> Lexer<'a> {
             return self.string(first);
         }
         let operator = OPERATORS.into_iter().find(|operator| self.rest.starts_with(operator));
-        let operator = operator.ok_or_else(|| format!("`{}` is not understood", first.escape_default()))?;
+        let operator =
+            operator.ok_or_else(|| format!("`{}` is not understood", first.escape_default()))?;
         self.take(operator.len());
         Ok(Token::Op(operator))
     }
 
     fn number(&mut self) -> Result<Token<'a>, String> {
-        let digits = |text: &str| text.find(|c: char| !c.is_ascii_digit() && c != '_').unwrap_or(text.len());
+        let digits =
+            |text: &str| text.find(|c: char| !c.is_ascii_digit() && c != '_').unwrap_or(text.len());
         let mut end = digits(self.rest);
         let mut float = false;
-        if self.rest[end..].starts_with('.') && self.rest[end + 1..].starts_with(|c: char| c.is_ascii_digit()) {
+        if self.rest[end..].starts_with('.')
+            && self.rest[end + 1..].starts_with(|c: char| c.is_ascii_digit())
+        {
             end += 1 + digits(&self.rest[end + 1..]);
             float = true;
         }

@@ -1,12 +1,17 @@
-//! Jinja as chat templates use it, for templates from strangers. A template is a program, and a general interpreter bounds neither the memory nor the
-//! stack that one takes. This one does, before it takes them:
+//! Jinja as chat templates use it, for templates from strangers. A template is a program, and a
+//! general interpreter bounds neither the memory nor the stack that one takes. This one does,
+//! before it takes them:
 //!
-//! - nesting: of statements and expressions when it is parsed, of values when they are made, of macros when they are called;
-//! - memory: values count against [`MOST_BYTES`] as long as they live, and are asked for before they are allocated;
-//! - time: [`STEPS`], one for everything that is evaluated, and for every 16 bytes that are read or written.
+//! - nesting: of statements and expressions when it is parsed, of values when they are made, of
+//!   macros when they are called;
+//! - memory: values count against [`MOST_BYTES`] as long as they live, and are asked for before
+//!   they are allocated;
+//! - time: [`STEPS`], one for everything that is evaluated, and for every 16 bytes that are read or
+//!   written.
 //!
-//! No value contains itself, since only data can be put into other values. What templates of published models use is there, with the results of Jinja2
-//! under the settings of transformers; the rest (inheritance, imports, recursive loops, call blocks) is an error that names it.
+//! No value contains itself, since only data can be put into other values. What templates of
+//! published models use is there, with the results of Jinja2 under the settings of transformers;
+//! the rest (inheritance, imports, recursive loops, call blocks) is an error that names it.
 
 mod ast;
 mod eval;
@@ -43,11 +48,17 @@ pub enum Refusal {
 }
 
 /// Renders a template, whose output has at most `most_output` bytes.
-pub fn render(template: &str, variables: &[(&str, Variable<'_>)], most_output: Option<usize>) -> Result<String, Refusal> {
+pub fn render(
+    template: &str,
+    variables: &[(&str, Variable<'_>)],
+    most_output: Option<usize>,
+) -> Result<String, Refusal> {
     let statements = parsed(template).map_err(Refusal::Faulty)?;
     let budget = budget(variables, most_output);
     let rendered = run(&budget, variables, &statements);
-    rendered.map_err(|message| budget.too_long().map_or(Refusal::Faulty(message), |bytes| Refusal::TooLong { bytes }))
+    rendered.map_err(|message| {
+        budget.too_long().map_or(Refusal::Faulty(message), |bytes| Refusal::TooLong { bytes })
+    })
 }
 
 fn parsed(template: &str) -> Result<Vec<ast::Stmt>, String> {
@@ -61,9 +72,10 @@ fn parsed(template: &str) -> Result<Vec<ast::Stmt>, String> {
 fn budget(variables: &[(&str, Variable<'_>)], most_output: Option<usize>) -> Rc<Budget> {
     // The conversation is the caller's, however long it is.
     let size = |(_, variable): &(&str, Variable<'_>)| match variable {
-        Variable::Messages(messages) => {
-            messages.iter().map(|message| 256 + message.iter().map(|(_, text)| 256 + text.len()).sum::<usize>()).sum()
-        }
+        Variable::Messages(messages) => messages
+            .iter()
+            .map(|message| 256 + message.iter().map(|(_, text)| 256 + text.len()).sum::<usize>())
+            .sum(),
         Variable::Str(text) => text.len() + 256,
         Variable::Bool(_) => 0,
     };
@@ -73,7 +85,11 @@ fn budget(variables: &[(&str, Variable<'_>)], most_output: Option<usize>) -> Rc<
     Budget::new(bytes, STEPS.saturating_add(given as u64), most_output)
 }
 
-fn run(budget: &Rc<Budget>, variables: &[(&str, Variable<'_>)], statements: &[ast::Stmt]) -> Result<String, String> {
+fn run(
+    budget: &Rc<Budget>,
+    variables: &[(&str, Variable<'_>)],
+    statements: &[ast::Stmt],
+) -> Result<String, String> {
     let mut values = HashMap::new();
     for (name, variable) in variables {
         values.insert((*name).to_owned(), value(budget, variable)?);
@@ -88,7 +104,9 @@ fn value(budget: &Rc<Budget>, variable: &Variable<'_>) -> Result<Value, String> 
         Variable::Str(string) => text(string),
         Variable::Messages(messages) => {
             let entry = |(key, value): &(&str, &str)| Ok((text(key)?, text(value)?));
-            let message = |message: &Vec<(&str, &str)>| Value::map(budget, message.iter().map(entry).collect::<Result<_, String>>()?);
+            let message = |message: &Vec<(&str, &str)>| {
+                Value::map(budget, message.iter().map(entry).collect::<Result<_, String>>()?)
+            };
             Value::list(budget, messages.iter().map(message).collect::<Result<_, String>>()?)
         }
     }

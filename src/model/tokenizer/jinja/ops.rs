@@ -20,13 +20,18 @@ pub struct Given {
 impl Given {
     /// The argument at a position or of a name.
     pub fn get(&self, at: usize, name: &str) -> Option<&Value> {
-        self.positional.get(at).or_else(|| self.named.iter().find(|(known, _)| known == name).map(|(_, value)| value))
+        self.positional
+            .get(at)
+            .or_else(|| self.named.iter().find(|(known, _)| known == name).map(|(_, value)| value))
     }
 
     /// Refuses what a function does not take, by position and by name.
     pub fn at_most(&self, positional: usize, named: &[&str]) -> Result<()> {
         if self.positional.len() > positional {
-            return Err(format!("{} arguments where {positional} are taken", self.positional.len()));
+            return Err(format!(
+                "{} arguments where {positional} are taken",
+                self.positional.len()
+            ));
         }
         match self.named.iter().find(|(name, _)| !named.contains(&name.as_str())) {
             Some((name, _)) => Err(format!("there is no argument `{name}`")),
@@ -43,7 +48,10 @@ impl Given {
     pub fn string(&self, at: usize, name: &str) -> Result<Option<&str>> {
         match self.get(at, name) {
             None | Some(Value::None) => Ok(None),
-            Some(value) => value.as_str().map(Some).ok_or_else(|| format!("{} where a string is needed", value.kind())),
+            Some(value) => value
+                .as_str()
+                .map(Some)
+                .ok_or_else(|| format!("{} where a string is needed", value.kind())),
         }
     }
 
@@ -96,10 +104,15 @@ impl Ops {
     pub fn items(&self, value: &Value) -> Result<Items> {
         match value {
             Value::List(items) => Ok(items.clone()),
-            Value::Map(entries) => self.counted(entries.iter().map(|(key, _)| key.clone()).collect()),
+            Value::Map(entries) => {
+                self.counted(entries.iter().map(|(key, _)| key.clone()).collect())
+            }
             Value::Str(text) => {
                 self.budget.check(text.len() * (size_of::<Value>() + 96))?;
-                let characters = text.chars().map(|c| Value::text(&self.budget, c.to_string())).collect::<Result<_>>()?;
+                let characters = text
+                    .chars()
+                    .map(|c| Value::text(&self.budget, c.to_string()))
+                    .collect::<Result<_>>()?;
                 self.counted(characters)
             }
             Value::Undefined => self.counted(Vec::new()),
@@ -164,9 +177,13 @@ impl Ops {
             Value::Undefined => return Err(format!("`.{name}` of an undefined value")),
             Value::Namespace(namespace) => namespace.get(name),
             Value::Loop(state) => self.loop_attribute(state, name)?,
-            Value::Map(_) if ["items", "keys", "values", "get"].contains(&name) => Value::Method(Box::new(value.clone()), name.to_owned()),
+            Value::Map(_) if ["items", "keys", "values", "get"].contains(&name) => {
+                Value::Method(Box::new(value.clone()), name.to_owned())
+            }
             Value::Map(entries) => self.entry(entries, name)?,
-            Value::Str(_) if METHODS.contains(&name) => Value::Method(Box::new(value.clone()), name.to_owned()),
+            Value::Str(_) if METHODS.contains(&name) => {
+                Value::Method(Box::new(value.clone()), name.to_owned())
+            }
             _ => Value::Undefined,
         })
     }
@@ -191,9 +208,15 @@ impl Ops {
             // Only recursive loops, which there are not, go deeper.
             "depth" => Value::Int(1),
             "depth0" => Value::Int(0),
-            "previtem" => index.checked_sub(1).and_then(|at| state.items.get(at)).cloned().unwrap_or(Value::Undefined),
+            "previtem" => index
+                .checked_sub(1)
+                .and_then(|at| state.items.get(at))
+                .cloned()
+                .unwrap_or(Value::Undefined),
             "nextitem" => state.items.get(index + 1).cloned().unwrap_or(Value::Undefined),
-            "cycle" | "changed" => Value::Method(Box::new(Value::Loop(state.clone())), name.to_owned()),
+            "cycle" | "changed" => {
+                Value::Method(Box::new(Value::Loop(state.clone())), name.to_owned())
+            }
             _ => Value::Undefined,
         })
     }
@@ -202,9 +225,13 @@ impl Ops {
     pub fn item(&self, value: &Value, index: &Value) -> Result<Value> {
         Ok(match (value, index) {
             (Value::Undefined, _) => return Err("an item of an undefined value".into()),
-            (Value::Map(entries), key) => find(entries, key, &self.budget)?.cloned().unwrap_or(Value::Undefined),
+            (Value::Map(entries), key) => {
+                find(entries, key, &self.budget)?.cloned().unwrap_or(Value::Undefined)
+            }
             (Value::List(items), _) => match index.as_int() {
-                Some(at) => position(at, items.len()).map_or(Value::Undefined, |at| items[at].clone()),
+                Some(at) => {
+                    position(at, items.len()).map_or(Value::Undefined, |at| items[at].clone())
+                }
                 None => Value::Undefined,
             },
             (Value::Str(text), Value::Int(at)) => {
@@ -235,7 +262,9 @@ impl Ops {
     pub fn slice(&self, value: &Value, parts: [Option<Value>; 3]) -> Result<Value> {
         let number = |part: &Option<Value>| match part {
             None | Some(Value::None) => Ok(None),
-            Some(value) => value.as_int().map(Some).ok_or_else(|| format!("a slice at {}", value.kind())),
+            Some(value) => {
+                value.as_int().map(Some).ok_or_else(|| format!("a slice at {}", value.kind()))
+            }
         };
         let [start, end, step] = [number(&parts[0])?, number(&parts[1])?, number(&parts[2])?];
         let step = step.unwrap_or(1);
@@ -248,7 +277,9 @@ impl Ops {
         };
         let length = items.len() as i64;
         let place = |at: Option<i64>, default: i64, least: i64, most: i64| {
-            at.map_or(default, |at| if at < 0 { at.saturating_add(length) } else { at }.clamp(least, most))
+            at.map_or(default, |at| {
+                if at < 0 { at.saturating_add(length) } else { at }.clamp(least, most)
+            })
         };
         let (mut at, end) = match step > 0 {
             true => (place(start, 0, 0, length), place(end, length, 0, length)),
@@ -282,7 +313,9 @@ impl Ops {
                 self.budget.check((a.len() + b.len()) * size_of::<Value>())?;
                 return Value::list(&self.budget, a.iter().chain(b.iter()).cloned().collect());
             }
-            ("*", Value::Str(text), count) | ("*", count, Value::Str(text)) if count.as_int().is_some() => {
+            ("*", Value::Str(text), count) | ("*", count, Value::Str(text))
+                if count.as_int().is_some() =>
+            {
                 let count = usize::try_from(count.as_int().unwrap_or(0)).unwrap_or(0);
                 self.budget.check(text.len().saturating_mul(count))?;
                 return self.text(text.repeat(count));
@@ -296,15 +329,23 @@ impl Ops {
                 "-" => a.checked_sub(b),
                 "*" => a.checked_mul(b),
                 "//" | "%" | "/" if b == 0 => return Err("a division by zero".into()),
-                "//" => a.checked_div_euclid(b).map(|q| if b < 0 && a.rem_euclid(b) != 0 { q - 1 } else { q }),
-                "%" => a.checked_rem(b).map(|r| if r != 0 && (r < 0) != (b < 0) { r + b } else { r }),
+                "//" => a
+                    .checked_div_euclid(b)
+                    .map(|q| if b < 0 && a.rem_euclid(b) != 0 { q - 1 } else { q }),
+                "%" => {
+                    a.checked_rem(b).map(|r| if r != 0 && (r < 0) != (b < 0) { r + b } else { r })
+                }
                 "**" if b >= 0 => u32::try_from(b).ok().and_then(|b| a.checked_pow(b)),
-                _ => return float(operator, a as f64, b as f64).map(Value::Float).ok_or_else(wrong),
+                _ => {
+                    return float(operator, a as f64, b as f64).map(Value::Float).ok_or_else(wrong);
+                }
             };
             return result.map(Value::Int).ok_or_else(|| "a number is too large".into());
         }
         match (a.as_float(), b.as_float()) {
-            (Some(_), Some(0.0)) if ["/", "//", "%"].contains(&operator) => Err("a division by zero".into()),
+            (Some(_), Some(0.0)) if ["/", "//", "%"].contains(&operator) => {
+                Err("a division by zero".into())
+            }
             (Some(a), Some(b)) => float(operator, a, b).map(Value::Float).ok_or_else(wrong),
             _ => Err(wrong()),
         }

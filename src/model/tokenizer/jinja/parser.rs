@@ -49,11 +49,19 @@ impl<'a> Parser<'a> {
     }
 
     pub fn expect(&mut self, operator: &str) -> Result<()> {
-        if self.skip(operator) { Ok(()) } else { Err(format!("`{operator}` is missing{}", self.found())) }
+        if self.skip(operator) {
+            Ok(())
+        } else {
+            Err(format!("`{operator}` is missing{}", self.found()))
+        }
     }
 
     pub fn expect_name(&mut self, name: &str) -> Result<()> {
-        if self.skip_name(name) { Ok(()) } else { Err(format!("`{name}` is missing{}", self.found())) }
+        if self.skip_name(name) {
+            Ok(())
+        } else {
+            Err(format!("`{name}` is missing{}", self.found()))
+        }
     }
 
     pub fn found(&self) -> String {
@@ -83,7 +91,11 @@ impl<'a> Parser<'a> {
     }
 
     /// Parses what is the body of a loop, or is not part of the loop around it.
-    pub fn within<T>(&mut self, in_loop: bool, parse: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
+    pub fn within<T>(
+        &mut self,
+        in_loop: bool,
+        parse: impl FnOnce(&mut Self) -> Result<T>,
+    ) -> Result<T> {
         let around = std::mem::replace(&mut self.in_loop, in_loop);
         let parsed = parse(self);
         self.in_loop = around;
@@ -92,5 +104,9 @@ impl<'a> Parser<'a> {
 }
 
 pub fn at_most(arguments: usize) -> Result<()> {
-    if arguments > MOST_ARGUMENTS { Err(format!("more than {MOST_ARGUMENTS} arguments")) } else { Ok(()) }
+    if arguments > MOST_ARGUMENTS {
+        Err(format!("more than {MOST_ARGUMENTS} arguments"))
+    } else {
+        Ok(())
+    }
 }

@@ -26,7 +26,8 @@ impl Parser<'_> {
         }
     }
 
-    /// Statements up to the tag of one of these names, which stays; up to the end of the template for none.
+    /// Statements up to the tag of one of these names, which stays; up to the end of the template
+    /// for none.
     fn statements(&mut self, ends: &[&str]) -> Result<Vec<Stmt>> {
         let mut statements = Vec::new();
         while let Some((token, line)) = self.tokens.get(self.at).cloned() {
@@ -47,7 +48,8 @@ impl Parser<'_> {
                     }
                 }
                 _ => {
-                    if matches!(self.tokens.get(self.at + 1), Some((Token::Name(name), _)) if ends.contains(name)) {
+                    if matches!(self.tokens.get(self.at + 1), Some((Token::Name(name), _)) if ends.contains(name))
+                    {
                         return Ok(statements);
                     }
                     self.at += 1;
@@ -56,7 +58,11 @@ impl Parser<'_> {
             };
             statements.push(Stmt { line, kind });
         }
-        if ends.is_empty() { Ok(statements) } else { Err(format!("`{}` is missing", ends.join("` or `"))) }
+        if ends.is_empty() {
+            Ok(statements)
+        } else {
+            Err(format!("`{}` is missing", ends.join("` or `")))
+        }
     }
 
     /// The rest of a block's tag, statements, and the tag that ends it.
@@ -97,7 +103,9 @@ impl Parser<'_> {
                 StmtKind::With { variables, body: self.body_until("endwith")? }
             }
             // It marks the assistant's words for training; what is set in it ends with it.
-            "generation" => StmtKind::With { variables: Vec::new(), body: self.body_until("endgeneration")? },
+            "generation" => {
+                StmtKind::With { variables: Vec::new(), body: self.body_until("endgeneration")? }
+            }
             "macro" => self.macro_definition()?,
             "filter" => {
                 let value = self.filter(captured(self.line()))?;
@@ -111,7 +119,11 @@ impl Parser<'_> {
                 self.block_end()?;
                 if name == "break" { StmtKind::Break } else { StmtKind::Continue }
             }
-            other => return Err(format!("the statement `{other}` is not supported in chat templates, or ends nothing")),
+            other => {
+                return Err(format!(
+                    "the statement `{other}` is not supported in chat templates, or ends nothing"
+                ));
+            }
         })
     }
 
@@ -142,7 +154,9 @@ impl Parser<'_> {
             branches.push((condition, body));
             match end.as_str() {
                 "elif" => {}
-                "else" => return Ok(StmtKind::If { branches, otherwise: self.body_until("endif")? }),
+                "else" => {
+                    return Ok(StmtKind::If { branches, otherwise: self.body_until("endif")? });
+                }
                 _ => {
                     self.block_end()?;
                     return Ok(StmtKind::If { branches, otherwise: Vec::new() });
@@ -176,7 +190,10 @@ impl Parser<'_> {
             }
         }
         let body = self.kept("endmacro")?;
-        Ok(StmtKind::Macro { name: name.clone(), definition: Rc::new(Macro { name, parameters, body }) })
+        Ok(StmtKind::Macro {
+            name: name.clone(),
+            definition: Rc::new(Macro { name, parameters, body }),
+        })
     }
 
     fn targets(&mut self) -> Result<Target> {
@@ -201,7 +218,11 @@ impl Parser<'_> {
         if ["true", "false", "none", "True", "False", "None"].contains(&name.as_str()) {
             return Err(format!("`{name}` cannot be set"));
         }
-        if self.skip(".") { Ok(Target::Attribute(name, self.name()?)) } else { Ok(Target::Name(name)) }
+        if self.skip(".") {
+            Ok(Target::Attribute(name, self.name()?))
+        } else {
+            Ok(Target::Name(name))
+        }
     }
 }
 

@@ -11,10 +11,13 @@ pub fn method(ops: &Ops, text: &str, name: &str, given: &Given) -> Result<Value>
     match name {
         "split" | "rsplit" => given.at_most(2, &["sep", "maxsplit"])?,
         "replace" => given.at_most(3, &["count"])?,
-        "strip" | "lstrip" | "rstrip" | "startswith" | "endswith" | "find" | "count" | "join" => given.at_most(1, &[])?,
+        "strip" | "lstrip" | "rstrip" | "startswith" | "endswith" | "find" | "count" | "join" => {
+            given.at_most(1, &[])?
+        }
         _ => given.at_most(0, &[])?,
     }
-    // Letters of another case take three times the bytes at most; parts are held as slices before they are values.
+    // Letters of another case take three times the bytes at most; parts are held as slices before
+    // they are values.
     ops.budget.check(size_of::<&str>() * text.len())?;
     let strings = |ops: &Ops, parts: Vec<&str>| -> Result<Value> {
         ops.budget.check(parts.len() * (size_of::<Value>() + 64) + text.len())?;
@@ -30,12 +33,18 @@ pub fn method(ops: &Ops, text: &str, name: &str, given: &Given) -> Result<Value>
         "strip" | "lstrip" | "rstrip" => strip(ops, text, name, given.string(0, "")?),
         "startswith" | "endswith" => {
             let one = |part: &Value| {
-                let part = part.as_str().ok_or_else(|| format!("{} where a string is needed", part.kind()))?;
+                let part = part
+                    .as_str()
+                    .ok_or_else(|| format!("{} where a string is needed", part.kind()))?;
                 ops.budget.step(1 + part.len() / 16)?;
                 Ok(if name == "startswith" { text.starts_with(part) } else { text.ends_with(part) })
             };
             match given.get(0, "").ok_or("a string is needed")? {
-                Value::List(parts) => parts.iter().map(one).collect::<Result<Vec<_>>>().map(|found| Value::Bool(found.contains(&true))),
+                Value::List(parts) => parts
+                    .iter()
+                    .map(one)
+                    .collect::<Result<Vec<_>>>()
+                    .map(|found| Value::Bool(found.contains(&true))),
                 part => one(part).map(Value::Bool),
             }
         }
@@ -45,7 +54,11 @@ pub fn method(ops: &Ops, text: &str, name: &str, given: &Given) -> Result<Value>
         }
         "count" => {
             let part = given.string(0, "")?.ok_or("a string is needed")?;
-            Ok(Value::Int(if part.is_empty() { text.chars().count() + 1 } else { text.matches(part).count() } as i64))
+            Ok(Value::Int(if part.is_empty() {
+                text.chars().count() + 1
+            } else {
+                text.matches(part).count()
+            } as i64))
         }
         "splitlines" => strings(ops, lines(text)),
         "split" | "rsplit" => {
@@ -64,7 +77,9 @@ pub fn method(ops: &Ops, text: &str, name: &str, given: &Given) -> Result<Value>
                 }
                 (None, "split") => words(text, most),
                 (None, _) if most == usize::MAX => words(text, most),
-                (None, _) => return Err("rsplit by white space with a limit is not supported".into()),
+                (None, _) => {
+                    return Err("rsplit by white space with a limit is not supported".into());
+                }
             };
             strings(ops, parts)
         }
@@ -78,10 +93,14 @@ pub fn method(ops: &Ops, text: &str, name: &str, given: &Given) -> Result<Value>
 fn lines(text: &str) -> Vec<&str> {
     let (mut lines, mut rest) = (Vec::new(), text);
     while !rest.is_empty() {
-        let end = rest.find(|c| matches!(c, '\n'..='\r' | '\u{1c}'..='\u{1e}' | '\u{85}' | '\u{2028}' | '\u{2029}'));
+        let end = rest.find(
+            |c| matches!(c, '\n'..='\r' | '\u{1c}'..='\u{1e}' | '\u{85}' | '\u{2028}' | '\u{2029}'),
+        );
         let (line, after) = rest.split_at(end.unwrap_or(rest.len()));
         lines.push(line);
-        rest = after.strip_prefix("\r\n").unwrap_or_else(|| after.get(after.chars().next().map_or(0, char::len_utf8)..).unwrap_or(""));
+        rest = after.strip_prefix("\r\n").unwrap_or_else(|| {
+            after.get(after.chars().next().map_or(0, char::len_utf8)..).unwrap_or("")
+        });
     }
     lines
 }
@@ -110,13 +129,16 @@ pub fn strip(ops: &Ops, text: &str, name: &str, of: Option<&str>) -> Result<Valu
 
 pub fn capitalized(text: &str) -> String {
     let mut chars = text.chars();
-    chars.next().map_or_else(String::new, |first| first.to_uppercase().chain(chars.flat_map(char::to_lowercase)).collect())
+    chars.next().map_or_else(String::new, |first| {
+        first.to_uppercase().chain(chars.flat_map(char::to_lowercase)).collect()
+    })
 }
 
 fn title(text: &str) -> String {
     let mut begins = true;
     let letter = |c: char| {
-        let letters: String = if begins { c.to_uppercase().collect() } else { c.to_lowercase().collect() };
+        let letters: String =
+            if begins { c.to_uppercase().collect() } else { c.to_lowercase().collect() };
         begins = !c.is_alphabetic();
         letters
     };
@@ -124,11 +146,14 @@ fn title(text: &str) -> String {
 }
 
 pub fn replace(ops: &Ops, text: &str, given: &Given) -> Result<Value> {
-    let (from, to) =
-        (given.string(0, "old")?.ok_or("what to replace is missing")?, given.string(1, "new")?.ok_or("what to put there is missing")?);
+    let (from, to) = (
+        given.string(0, "old")?.ok_or("what to replace is missing")?,
+        given.string(1, "new")?.ok_or("what to put there is missing")?,
+    );
     let most = given.count(2, "count")?.unwrap_or(usize::MAX);
     ops.budget.step(text.len() / 4)?;
-    let times = if from.is_empty() { text.chars().count() + 1 } else { text.matches(from).count() }.min(most);
+    let times = if from.is_empty() { text.chars().count() + 1 } else { text.matches(from).count() }
+        .min(most);
     ops.budget.check(text.len().saturating_add(times.saturating_mul(to.len())))?;
     ops.text(text.replacen(from, to, most))
 }

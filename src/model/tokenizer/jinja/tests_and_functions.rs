@@ -28,7 +28,12 @@ pub fn call(ops: &Ops, name: &str, given: &Given) -> Result<Value> {
         "range" => {
             given.at_most(3, &[])?;
             let number = |at: usize| {
-                given.get(at, "").map(|value| value.as_int().ok_or_else(|| format!("{} is no number", value.kind()))).transpose()
+                given
+                    .get(at, "")
+                    .map(|value| {
+                        value.as_int().ok_or_else(|| format!("{} is no number", value.kind()))
+                    })
+                    .transpose()
             };
             let (start, end) = match (number(0)?, number(1)?) {
                 (Some(end), None) => (0, end),
@@ -38,19 +43,28 @@ pub fn call(ops: &Ops, name: &str, given: &Given) -> Result<Value> {
             let step = number(2)?.unwrap_or(1);
             let length = match step {
                 0 => return Err("steps of 0".into()),
-                step if step > 0 => (i128::from(end) - i128::from(start) + i128::from(step) - 1) / i128::from(step),
-                step => (i128::from(start) - i128::from(end) - i128::from(step) - 1) / -i128::from(step),
+                step if step > 0 => {
+                    (i128::from(end) - i128::from(start) + i128::from(step) - 1) / i128::from(step)
+                }
+                step => {
+                    (i128::from(start) - i128::from(end) - i128::from(step) - 1) / -i128::from(step)
+                }
             };
             if length > i128::from(MOST_RANGE) {
                 return Err(format!("{length} numbers; {MOST_RANGE} are supported"));
             }
             ops.budget.check(length.max(0) as usize * size_of::<Value>())?;
-            Value::list(&ops.budget, (0..length.max(0) as i64).map(|i| Value::Int(start + i * step)).collect())
+            Value::list(
+                &ops.budget,
+                (0..length.max(0) as i64).map(|i| Value::Int(start + i * step)).collect(),
+            )
         }
         // What the template says to people: why it refuses.
         _ => {
             given.at_most(1, &[])?;
-            Err(given.get(0, "").map_or_else(|| Ok(String::new()), |message| ops.written(message))?)
+            Err(given
+                .get(0, "")
+                .map_or_else(|| Ok(String::new()), |message| ops.written(message))?)
         }
     }
 }
@@ -83,13 +97,21 @@ pub fn method(ops: &Ops, of: &Value, name: &str, given: &Given) -> Result<Value>
             given.at_most(if name == "get" { 2 } else { 0 }, &[])?;
             match name {
                 "items" => {
-                    let pair = |(key, value): &(Value, Value)| Value::tuple(&ops.budget, vec![key.clone(), value.clone()]);
+                    let pair = |(key, value): &(Value, Value)| {
+                        Value::tuple(&ops.budget, vec![key.clone(), value.clone()])
+                    };
                     Value::list(&ops.budget, entries.iter().map(pair).collect::<Result<_>>()?)
                 }
-                "keys" => Value::list(&ops.budget, entries.iter().map(|(key, _)| key.clone()).collect()),
-                "values" => Value::list(&ops.budget, entries.iter().map(|(_, value)| value.clone()).collect()),
+                "keys" => {
+                    Value::list(&ops.budget, entries.iter().map(|(key, _)| key.clone()).collect())
+                }
+                "values" => Value::list(
+                    &ops.budget,
+                    entries.iter().map(|(_, value)| value.clone()).collect(),
+                ),
                 _ => {
-                    let found = find(entries, given.get(0, "").ok_or("a key is needed")?, &ops.budget)?;
+                    let found =
+                        find(entries, given.get(0, "").ok_or("a key is needed")?, &ops.budget)?;
                     Ok(found.or(given.get(1, "")).cloned().unwrap_or(Value::None))
                 }
             }
@@ -97,7 +119,11 @@ pub fn method(ops: &Ops, of: &Value, name: &str, given: &Given) -> Result<Value>
         Value::Loop(_) if !given.named.is_empty() => Err("no argument of it has a name".into()),
         Value::Loop(state) if name == "cycle" => {
             let length = given.positional.len();
-            if length == 0 { Err("nothing to cycle through".into()) } else { Ok(given.positional[state.index.get() % length].clone()) }
+            if length == 0 {
+                Err("nothing to cycle through".into())
+            } else {
+                Ok(given.positional[state.index.get() % length].clone())
+            }
         }
         Value::Loop(state) => {
             let now = Value::list(&ops.budget, given.positional.clone())?;
@@ -114,9 +140,23 @@ pub fn method(ops: &Ops, of: &Value, name: &str, given: &Given) -> Result<Value>
 
 pub fn test(ops: &Ops, name: &str, value: &Value, given: &Given) -> Result<bool> {
     ops.visit(value, given)?;
-    let compares = ["divisibleby", "eq", "equalto", "sameas", "ne", "lt", "lessthan", "le", "gt", "greaterthan", "ge", "in"];
+    let compares = [
+        "divisibleby",
+        "eq",
+        "equalto",
+        "sameas",
+        "ne",
+        "lt",
+        "lessthan",
+        "le",
+        "gt",
+        "greaterthan",
+        "ge",
+        "in",
+    ];
     given.at_most(usize::from(compares.contains(&name)), &[])?;
-    let argument = || given.get(0, "").ok_or_else(|| "a value to compare with is needed".to_owned());
+    let argument =
+        || given.get(0, "").ok_or_else(|| "a value to compare with is needed".to_owned());
     Ok(match name {
         "defined" => !matches!(value, Value::Undefined),
         "undefined" => matches!(value, Value::Undefined),
@@ -130,9 +170,14 @@ pub fn test(ops: &Ops, name: &str, value: &Value, given: &Given) -> Result<bool>
         "string" => matches!(value, Value::Str(_)),
         "mapping" => matches!(value, Value::Map(_)),
         "sequence" => matches!(value, Value::List(_) | Value::Str(_) | Value::Map(_)),
-        "iterable" => matches!(value, Value::List(_) | Value::Str(_) | Value::Map(_) | Value::Undefined),
+        "iterable" => {
+            matches!(value, Value::List(_) | Value::Str(_) | Value::Map(_) | Value::Undefined)
+        }
         "callable" => matches!(value, Value::Function(_) | Value::Macro(_) | Value::Method(..)),
-        "odd" | "even" => (value.as_int().ok_or_else(|| format!("of {}", value.kind()))?.rem_euclid(2) == 1) == (name == "odd"),
+        "odd" | "even" => {
+            (value.as_int().ok_or_else(|| format!("of {}", value.kind()))?.rem_euclid(2) == 1)
+                == (name == "odd")
+        }
         "divisibleby" => {
             let (value, by) = (value.as_int(), argument()?.as_int());
             match (value, by) {

@@ -1,4 +1,5 @@
-//! Values of a template, and what they take: every string, list and map counts against a budget as long as it lives.
+//! Values of a template, and what they take: every string, list and map counts against a budget as
+//! long as it lives.
 
 use super::ast::Macro;
 use crate::limits::template::MAX_DEPTH;
@@ -27,7 +28,13 @@ pub struct Budget {
 impl Budget {
     pub fn new(most_bytes: usize, steps: u64, most_output: Option<usize>) -> Rc<Self> {
         let most_output = most_output.unwrap_or(usize::MAX);
-        Rc::new(Self { bytes: Cell::new(0), most_bytes, steps: Cell::new(steps), most_output, too_long: Cell::new(None) })
+        Rc::new(Self {
+            bytes: Cell::new(0),
+            most_bytes,
+            steps: Cell::new(steps),
+            most_output,
+            too_long: Cell::new(None),
+        })
     }
 
     /// Length of the output at which the template was stopped.
@@ -35,7 +42,8 @@ impl Budget {
         self.too_long.get()
     }
 
-    /// Takes steps: one for everything that is evaluated, and one for every 16 bytes that are read or written.
+    /// Takes steps: one for everything that is evaluated, and one for every 16 bytes that are read
+    /// or written.
     pub fn step(&self, steps: usize) -> Result<(), String> {
         match self.steps.get().checked_sub(steps as u64) {
             Some(left) => {
@@ -54,7 +62,10 @@ impl Budget {
 
     fn room(&self, bytes: usize) -> Result<(), String> {
         if self.bytes.get().saturating_add(bytes) > self.most_bytes {
-            return Err(format!("the template's values take more than {} MiB", self.most_bytes >> 20));
+            return Err(format!(
+                "the template's values take more than {} MiB",
+                self.most_bytes >> 20
+            ));
         }
         Ok(())
     }
@@ -147,7 +158,13 @@ pub struct Counted<T> {
 }
 
 impl<T> Counted<T> {
-    fn new(budget: &Rc<Budget>, data: T, bytes: usize, depth: usize, tuple: bool) -> Result<Rc<Self>, String> {
+    fn new(
+        budget: &Rc<Budget>,
+        data: T,
+        bytes: usize,
+        depth: usize,
+        tuple: bool,
+    ) -> Result<Rc<Self>, String> {
         if depth > MAX_DEPTH {
             return Err(format!("a value is nested deeper than {MAX_DEPTH} times"));
         }
@@ -255,7 +272,10 @@ impl Value {
     }
 
     fn sequence(budget: &Rc<Budget>, items: Vec<Value>, tuple: bool) -> Result<Self, String> {
-        let depth = items.iter().map(Self::nesting).try_fold(0, |most, depth| Ok::<_, String>(most.max(depth?)))?;
+        let depth = items
+            .iter()
+            .map(Self::nesting)
+            .try_fold(0, |most, depth| Ok::<_, String>(most.max(depth?)))?;
         let bytes = items.capacity() * size_of::<Value>() + 64;
         Ok(Self::List(Counted::new(budget, items, bytes, depth + 1, tuple)?))
     }
@@ -281,7 +301,12 @@ impl Value {
     /// For what is no data.
     pub fn nesting(&self) -> Result<usize, String> {
         match self {
-            Self::Str(_) | Self::Undefined | Self::None | Self::Bool(_) | Self::Int(_) | Self::Float(_) => Ok(0),
+            Self::Str(_)
+            | Self::Undefined
+            | Self::None
+            | Self::Bool(_)
+            | Self::Int(_)
+            | Self::Float(_) => Ok(0),
             Self::List(items) => Ok(items.depth),
             Self::Map(entries) => Ok(entries.depth),
             other => Err(format!("{} cannot be part of a value", other.kind())),
@@ -348,9 +373,13 @@ impl Value {
                 budget.step(a.len().min(b.len()) / 16)?;
                 a.as_str() == b.as_str()
             }
-            (Self::List(a), Self::List(b)) => a.len() == b.len() && all(a.iter().zip(b.iter()), |(a, b)| a.equals(b, budget))?,
+            (Self::List(a), Self::List(b)) => {
+                a.len() == b.len() && all(a.iter().zip(b.iter()), |(a, b)| a.equals(b, budget))?
+            }
             (Self::Map(a), Self::Map(b)) => {
-                let same = |(key, value): &(Value, Value)| find(b, key, budget)?.map_or(Ok(false), |found| found.equals(value, budget));
+                let same = |(key, value): &(Value, Value)| {
+                    find(b, key, budget)?.map_or(Ok(false), |found| found.equals(value, budget))
+                };
                 a.len() == b.len() && all(a.iter(), same)?
             }
             _ => match (self.as_int(), other.as_int()) {
@@ -370,7 +399,8 @@ impl Value {
             }
             (Self::List(a), Self::List(b)) => {
                 for (a, b) in a.iter().zip(b.iter()) {
-                    let order = if a.equals(b, budget)? { Ordering::Equal } else { a.compare(b, budget)? };
+                    let order =
+                        if a.equals(b, budget)? { Ordering::Equal } else { a.compare(b, budget)? };
                     if order.is_ne() {
                         return Ok(order);
                     }
@@ -378,7 +408,9 @@ impl Value {
                 Ok(a.len().cmp(&b.len()))
             }
             _ => match (self.as_float(), other.as_float()) {
-                (Some(a), Some(b)) => a.partial_cmp(&b).ok_or_else(|| "NaN has no order".to_owned()),
+                (Some(a), Some(b)) => {
+                    a.partial_cmp(&b).ok_or_else(|| "NaN has no order".to_owned())
+                }
                 _ => Err(format!("{} and {} have no order", self.kind(), other.kind())),
             },
         }
@@ -430,11 +462,19 @@ impl Value {
 }
 
 /// The value of a key.
-pub fn find<'a>(entries: &'a [(Value, Value)], key: &Value, budget: &Budget) -> Result<Option<&'a Value>, String> {
+pub fn find<'a>(
+    entries: &'a [(Value, Value)],
+    key: &Value,
+    budget: &Budget,
+) -> Result<Option<&'a Value>, String> {
     Ok(position(entries, key, budget)?.map(|at| &entries[at].1))
 }
 
-fn position(entries: &[(Value, Value)], key: &Value, budget: &Budget) -> Result<Option<usize>, String> {
+fn position(
+    entries: &[(Value, Value)],
+    key: &Value,
+    budget: &Budget,
+) -> Result<Option<usize>, String> {
     for (at, (known, _)) in entries.iter().enumerate() {
         if known.equals(key, budget)? {
             return Ok(Some(at));
@@ -443,7 +483,10 @@ fn position(entries: &[(Value, Value)], key: &Value, budget: &Budget) -> Result<
     Ok(None)
 }
 
-fn all<T>(items: impl Iterator<Item = T>, mut test: impl FnMut(T) -> Result<bool, String>) -> Result<bool, String> {
+fn all<T>(
+    items: impl Iterator<Item = T>,
+    mut test: impl FnMut(T) -> Result<bool, String>,
+) -> Result<bool, String> {
     for item in items {
         if !test(item)? {
             return Ok(false);
@@ -464,7 +507,8 @@ pub fn float(value: f64) -> String {
     if magnitude != 0.0 && !(1e-4..1e16).contains(&magnitude) {
         let text = format!("{value:e}");
         let (digits, exponent) = text.split_once('e').unwrap_or((&text, "0"));
-        let (sign, exponent) = exponent.strip_prefix('-').map_or(('+', exponent), |exponent| ('-', exponent));
+        let (sign, exponent) =
+            exponent.strip_prefix('-').map_or(('+', exponent), |exponent| ('-', exponent));
         return format!("{digits}e{sign}{exponent:0>2}");
     }
     let text = format!("{value}");

@@ -18,7 +18,9 @@ pub struct Class {
 
 impl Class {
     fn new(ranges: Vec<(char, char)>) -> Self {
-        let in_ranges = |code: &u32| ranges.iter().any(|(first, last)| (u32::from(*first)..=u32::from(*last)).contains(code));
+        let in_ranges = |code: &u32| {
+            ranges.iter().any(|(first, last)| (u32::from(*first)..=u32::from(*last)).contains(code))
+        };
         let ascii = (0..128u32).filter(in_ranges).fold(0, |bits, code| bits | 1 << code);
         Self { ascii, ranges }
     }
@@ -83,7 +85,10 @@ impl Pattern {
 
     /// Compiles a text that is matched as it is.
     pub fn literal(text: &str) -> Self {
-        Self { program: vec![Instruction::Literal(text.to_owned()), Instruction::Accept], classes: Vec::new() }
+        Self {
+            program: vec![Instruction::Literal(text.to_owned()), Instruction::Accept],
+            classes: Vec::new(),
+        }
     }
 
     fn add(&mut self, instruction: Instruction) -> Result<usize, String> {
@@ -97,11 +102,15 @@ impl Pattern {
     fn expression(&mut self, expression: &Expr) -> Result<(), String> {
         match expression {
             Expr::Empty => Ok(()),
-            Expr::Literal { val, casei: false } => self.add(Instruction::Literal(val.clone())).map(drop),
+            Expr::Literal { val, casei: false } => {
+                self.add(Instruction::Literal(val.clone())).map(drop)
+            }
             Expr::Literal { val, casei: true } => self.translated(&regex_syntax::escape(val), true),
             Expr::Delegate { inner, casei, .. } => self.translated(inner, *casei),
             Expr::Any { newline } => self.run(any(*newline), 1, 1),
-            Expr::Assertion(Assertion::StartLine { crlf: true } | Assertion::EndLine { crlf: true }) => Err(unsupported("`(?R)`")),
+            Expr::Assertion(
+                Assertion::StartLine { crlf: true } | Assertion::EndLine { crlf: true },
+            ) => Err(unsupported("`(?R)`")),
             Expr::Assertion(assertion) => self.add(Instruction::Assert(*assertion)).map(drop),
             Expr::Concat(all) => all.iter().try_for_each(|part| self.expression(part)),
             Expr::Alt(all) => self.alternatives(all, Self::expression),
@@ -121,7 +130,11 @@ impl Pattern {
 
     /// What `regex-syntax` makes of a class, or of a text in which case does not matter.
     fn translated(&mut self, pattern: &str, case_insensitive: bool) -> Result<(), String> {
-        let hir = ParserBuilder::new().case_insensitive(case_insensitive).build().parse(pattern).map_err(|error| error.to_string())?;
+        let hir = ParserBuilder::new()
+            .case_insensitive(case_insensitive)
+            .build()
+            .parse(pattern)
+            .map_err(|error| error.to_string())?;
         self.hir(&hir)
     }
 
@@ -129,7 +142,8 @@ impl Pattern {
         match hir.kind() {
             HirKind::Concat(all) => all.iter().try_for_each(|part| self.hir(part)),
             HirKind::Literal(literal) => {
-                let text = std::str::from_utf8(&literal.0).map_err(|_| "it matches bytes that are no character".to_owned())?;
+                let text = std::str::from_utf8(&literal.0)
+                    .map_err(|_| "it matches bytes that are no character".to_owned())?;
                 self.add(Instruction::Literal(text.to_owned())).map(drop)
             }
             _ => match class(hir) {
@@ -148,7 +162,11 @@ impl Pattern {
         self.add(Instruction::Run { class, least, most }).map(drop)
     }
 
-    fn alternatives<T>(&mut self, all: &[T], mut one: impl FnMut(&mut Self, &T) -> Result<(), String>) -> Result<(), String> {
+    fn alternatives<T>(
+        &mut self,
+        all: &[T],
+        mut one: impl FnMut(&mut Self, &T) -> Result<(), String>,
+    ) -> Result<(), String> {
         let mut jumps = Vec::new();
         for (n, part) in all.iter().enumerate() {
             if n + 1 == all.len() {
@@ -165,7 +183,13 @@ impl Pattern {
         Ok(())
     }
 
-    fn repeat(&mut self, child: &Expr, least: usize, most: usize, greedy: bool) -> Result<(), String> {
+    fn repeat(
+        &mut self,
+        child: &Expr,
+        least: usize,
+        most: usize,
+        greedy: bool,
+    ) -> Result<(), String> {
         if let (true, Some(class)) = (greedy, one_character(child)) {
             return self.run(class, least, most);
         }
@@ -180,7 +204,13 @@ impl Pattern {
                 return Ok(());
             }
         }
-        let split = |inside, outside| if greedy { Instruction::Split(inside, outside) } else { Instruction::Split(outside, inside) };
+        let split = |inside, outside| {
+            if greedy {
+                Instruction::Split(inside, outside)
+            } else {
+                Instruction::Split(outside, inside)
+            }
+        };
         if most == usize::MAX {
             let at = self.add(Instruction::Split(0, 0))?;
             self.expression(child)?;
@@ -206,7 +236,9 @@ impl Pattern {
         match (inner, characters(inner)) {
             (_, Some(behind)) => self.looked(inner, behind, negated),
             // Of several lengths: each alternative alone.
-            (Expr::Alt(all), None) if negated => all.iter().try_for_each(|part| self.look(part, look)),
+            (Expr::Alt(all), None) if negated => {
+                all.iter().try_for_each(|part| self.look(part, look))
+            }
             (Expr::Alt(all), None) => self.alternatives(all, |this, part| this.look(part, look)),
             _ => Err(unsupported("look-behinds of no fixed length")),
         }
@@ -231,18 +263,24 @@ fn unsupported(what: &str) -> String {
 }
 
 fn any(newline: bool) -> Class {
-    let before = if newline { vec![('\0', '\u{10ffff}')] } else { vec![('\0', '\t'), ('\u{b}', '\u{10ffff}')] };
+    let before = if newline {
+        vec![('\0', '\u{10ffff}')]
+    } else {
+        vec![('\0', '\t'), ('\u{b}', '\u{10ffff}')]
+    };
     Class::new(before)
 }
 
 fn class(hir: &Hir) -> Option<Class> {
     match hir.kind() {
-        HirKind::Class(HirClass::Unicode(class)) => {
-            Some(Class::new(class.ranges().iter().map(|range| (range.start(), range.end())).collect()))
-        }
+        HirKind::Class(HirClass::Unicode(class)) => Some(Class::new(
+            class.ranges().iter().map(|range| (range.start(), range.end())).collect(),
+        )),
         HirKind::Class(HirClass::Bytes(class)) => {
             let class = class.to_unicode_class()?;
-            Some(Class::new(class.ranges().iter().map(|range| (range.start(), range.end())).collect()))
+            Some(Class::new(
+                class.ranges().iter().map(|range| (range.start(), range.end())).collect(),
+            ))
         }
         HirKind::Literal(literal) => {
             let mut all = std::str::from_utf8(&literal.0).ok()?.chars();
@@ -255,7 +293,9 @@ fn class(hir: &Hir) -> Option<Class> {
 
 /// The class of an expression that takes one character.
 fn one_character(expression: &Expr) -> Option<Class> {
-    let parse = |pattern: &str, casei: &bool| ParserBuilder::new().case_insensitive(*casei).build().parse(pattern).ok();
+    let parse = |pattern: &str, casei: &bool| {
+        ParserBuilder::new().case_insensitive(*casei).build().parse(pattern).ok()
+    };
     match expression {
         Expr::Any { newline } => Some(any(*newline)),
         Expr::Delegate { inner, casei, .. } => class(&parse(inner, casei)?),

@@ -8,7 +8,8 @@ use fancy_regex::Assertion;
 #[derive(Debug, PartialEq)]
 pub struct OutOfSteps;
 
-/// A place to go on from if matching fails: `at`, or for a run of characters the ends before `at` down to `least`.
+/// A place to go on from if matching fails: `at`, or for a run of characters the ends before `at`
+/// down to `least`.
 struct Branch {
     next: usize,
     at: usize,
@@ -23,16 +24,21 @@ struct Search<'a> {
 }
 
 impl Pattern {
-    /// Finds all matches that do not overlap, from left to right, as `find_iter` of `fancy-regex` does. Takes a step for each instruction and character.
+    /// Finds all matches that do not overlap, from left to right, as `find_iter` of `fancy-regex`
+    /// does. Takes a step for each instruction and character.
     pub fn find_all(&self, text: &str, steps: &mut u64) -> Result<Vec<(usize, usize)>, OutOfSteps> {
         let mut search = Search { pattern: self, text, steps };
         if let [Instruction::Literal(literal), Instruction::Accept] = &self.program[..] {
             search.step(text.len() / 16)?;
-            return Ok(text.match_indices(literal.as_str()).map(|(at, found)| (at, at + found.len())).collect());
+            return Ok(text
+                .match_indices(literal.as_str())
+                .map(|(at, found)| (at, at + found.len()))
+                .collect());
         }
         let (mut found, mut from, mut last) = (Vec::new(), 0, None);
         while let Some((start, end)) = search.find(from)? {
-            from = if start == end { end + search.next(end).map_or(1, char::len_utf8) } else { end };
+            from =
+                if start == end { end + search.next(end).map_or(1, char::len_utf8) } else { end };
             // What is empty just behind a match is none.
             if start < end || last != Some(end) {
                 found.push((start, end));
@@ -88,9 +94,13 @@ impl Search<'_> {
                 }
                 Instruction::Literal(literal) => {
                     self.step(literal.len() / 16)?;
-                    self.text[at..].starts_with(literal.as_str()).then(|| (next + 1, at + literal.len()))
+                    self.text[at..]
+                        .starts_with(literal.as_str())
+                        .then(|| (next + 1, at + literal.len()))
                 }
-                Instruction::Run { class, least, most } => match self.run(*class, *least, *most, at)? {
+                Instruction::Run { class, least, most } => match self
+                    .run(*class, *least, *most, at)?
+                {
                     Some((shortest, longest)) => {
                         if shortest < longest {
                             branches.push(Branch { next: next + 1, at: longest, least: shortest });
@@ -99,10 +109,16 @@ impl Search<'_> {
                     }
                     None => None,
                 },
-                Instruction::Assert(assertion) => self.holds(*assertion, at).then_some((next + 1, at)),
+                Instruction::Assert(assertion) => {
+                    self.holds(*assertion, at).then_some((next + 1, at))
+                }
                 Instruction::Look { behind, negated, end } => {
                     let from = self.before(at, *behind)?;
-                    let found = from.map(|from| self.match_at(next + 1, from)).transpose()?.flatten().is_some();
+                    let found = from
+                        .map(|from| self.match_at(next + 1, from))
+                        .transpose()?
+                        .flatten()
+                        .is_some();
                     (found != *negated).then_some((*end, at))
                 }
                 Instruction::Atomic { end } => self.match_at(next + 1, at)?.map(|to| (*end, to)),
@@ -129,7 +145,13 @@ impl Search<'_> {
     }
 
     /// The ends of the shortest and the longest run of a class.
-    fn run(&mut self, class: usize, least: usize, most: usize, at: usize) -> Result<Option<(usize, usize)>, OutOfSteps> {
+    fn run(
+        &mut self,
+        class: usize,
+        least: usize,
+        most: usize,
+        at: usize,
+    ) -> Result<Option<(usize, usize)>, OutOfSteps> {
         let class = &self.pattern.classes[class];
         let (mut count, mut end, mut shortest) = (0, at, at);
         for c in self.text[at..].chars().take(most) {

@@ -38,8 +38,9 @@ fn found(pattern: &Pattern, text: &str) -> Vec<(usize, usize)> {
 
 fn texts(count: usize) -> impl Iterator<Item = String> {
     const PIECES: [&str; 40] = [
-        "a", "aa", "b", "B", "'s", "'LL", " ", "  ", "\n", "\r\n", "\t", "1", "23", "456", "é", "É", "ſ", "K", "東", "京", "\u{300}", "!",
-        "?", "...", "c", "d", "cc", "bcd", "x", "y", "z", "m", "q", "r", "n", "\u{a0}", "😀", "ǅ", "_", "/",
+        "a", "aa", "b", "B", "'s", "'LL", " ", "  ", "\n", "\r\n", "\t", "1", "23", "456", "é",
+        "É", "ſ", "K", "東", "京", "\u{300}", "!", "?", "...", "c", "d", "cc", "bcd", "x", "y",
+        "z", "m", "q", "r", "n", "\u{a0}", "😀", "ǅ", "_", "/",
     ];
     let mut seed = 12345u64;
     let mut random = move |below: usize| {
@@ -54,9 +55,13 @@ fn texts(count: usize) -> impl Iterator<Item = String> {
 #[test]
 fn matches_are_those_of_fancy_regex() {
     for source in PATTERNS {
-        let (ours, theirs) = (Pattern::regex(source).unwrap(), fancy_regex::Regex::new(source).unwrap());
+        let (ours, theirs) =
+            (Pattern::regex(source).unwrap(), fancy_regex::Regex::new(source).unwrap());
         for text in texts(1000) {
-            let expected: Vec<_> = theirs.find_iter(&text).map(|found| found.map(|found| (found.start(), found.end())).unwrap()).collect();
+            let expected: Vec<_> = theirs
+                .find_iter(&text)
+                .map(|found| found.map(|found| (found.start(), found.end())).unwrap())
+                .collect();
             assert_eq!(found(&ours, &text), expected, "{source} in {text:?}");
         }
     }
@@ -69,7 +74,8 @@ fn matches_are_those_of_fancy_regex() {
 /// Texts of one kind of character, which are the worst for patterns that scan a run twice.
 #[test]
 fn published_patterns_take_few_steps() {
-    let long = ["A", " ", "aA", "\n", "東", "1", "!", " \n", "'", " x", "é'", "\u{300}"].map(|piece| piece.repeat(20_000));
+    let long = ["A", " ", "aA", "\n", "東", "1", "!", " \n", "'", " x", "é'", "\u{300}"]
+        .map(|piece| piece.repeat(20_000));
     for source in &PATTERNS[..13] {
         let pattern = Pattern::regex(source).unwrap();
         for text in &long {
@@ -86,9 +92,21 @@ fn published_patterns_take_few_steps() {
 #[test]
 fn quadratic_patterns_run_out_of_steps() {
     let text = "a".repeat(100_000);
-    for source in [r"a*b|a", r"(?=a*b)b|a", r"a+(?!a|\z)", r"(?:a|a)*b", r"(a+)+b", r"(?>a+)b|a", r"a(?=a*$)(?!a)|(?s:.)"] {
+    for source in [
+        r"a*b|a",
+        r"(?=a*b)b|a",
+        r"a+(?!a|\z)",
+        r"(?:a|a)*b",
+        r"(a+)+b",
+        r"(?>a+)b|a",
+        r"a(?=a*$)(?!a)|(?s:.)",
+    ] {
         let mut steps = 256 * text.len() as u64;
-        assert_eq!(Pattern::regex(source).unwrap().find_all(&text, &mut steps), Err(OutOfSteps), "{source}");
+        assert_eq!(
+            Pattern::regex(source).unwrap().find_all(&text, &mut steps),
+            Err(OutOfSteps),
+            "{source}"
+        );
     }
 }
 

@@ -24,7 +24,8 @@ fn tokens_are_those_of_the_crate() {
     let string = |text: &str| json!({ "String": text });
     let regex = |text: &str| json!({ "Regex": text });
     let split = |pattern: Value, behavior: &str, invert: bool| json!({ "type": "Split", "pattern": pattern, "behavior": behavior, "invert": invert });
-    let kinds = ["NFC", "NFD", "NFKC", "NFKD", "Lowercase", "StripAccents", "Nmt"].map(|kind| json!({ "type": kind }));
+    let kinds = ["NFC", "NFD", "NFKC", "NFKD", "Lowercase", "StripAccents", "Nmt"]
+        .map(|kind| json!({ "type": kind }));
     let mut normalizers = vec![
         Value::Null,
         json!({ "type": "Strip", "strip_left": true, "strip_right": true }),
@@ -39,10 +40,14 @@ fn tokens_are_those_of_the_crate() {
     normalizers.extend(kinds);
     let bytes = json!({ "type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false });
     let behaviors = ["Removed", "Isolated", "MergedWithPrevious", "MergedWithNext", "Contiguous"];
-    let mut pre_tokenizers =
-        vec![bytes.clone(), json!({ "type": "ByteLevel", "add_prefix_space": true, "trim_offsets": true, "use_regex": true })];
+    let mut pre_tokenizers = vec![
+        bytes.clone(),
+        json!({ "type": "ByteLevel", "add_prefix_space": true, "trim_offsets": true, "use_regex": true }),
+    ];
     for behavior in behaviors {
-        for (pattern, invert) in [(regex(r"\s+(?!\S)|\w+"), false), (string("a"), true), (regex("x*"), false)] {
+        for (pattern, invert) in
+            [(regex(r"\s+(?!\S)|\w+"), false), (string("a"), true), (regex("x*"), false)]
+        {
             pre_tokenizers.push(json!({ "type": "Sequence", "pretokenizers": [split(pattern, behavior, invert), bytes] }));
         }
     }
@@ -59,10 +64,17 @@ fn tokens_are_those_of_the_crate() {
             if n > 0 && m > 2 && n != m % normalizers.len() {
                 continue;
             }
-            let Parsed { inner, pipeline } = tokenizer(&[("normalizer", normalizer.clone()), ("pre_tokenizer", pre_tokenizer.clone())]);
+            let Parsed { inner, pipeline } = tokenizer(&[
+                ("normalizer", normalizer.clone()),
+                ("pre_tokenizer", pre_tokenizer.clone()),
+            ]);
             for text in texts {
                 let expected = inner.encode_fast(text, true).unwrap().get_ids().to_vec();
-                assert_eq!(pipeline.encode(&inner, text, true, None).unwrap(), expected, "{normalizer} {pre_tokenizer} {text:?}");
+                assert_eq!(
+                    pipeline.encode(&inner, text, true, None).unwrap(),
+                    expected,
+                    "{normalizer} {pre_tokenizer} {text:?}"
+                );
             }
         }
     }
@@ -71,7 +83,9 @@ fn tokens_are_those_of_the_crate() {
 #[test]
 fn growth_is_bounded_in_bytes() {
     let content = "b ".repeat(125);
-    let grows = |count: usize, normalizer: &Value| excess(&tokenizer(&[("normalizer", normalizer.clone())]), &"a".repeat(count));
+    let grows = |count: usize, normalizer: &Value| {
+        excess(&tokenizer(&[("normalizer", normalizer.clone())]), &"a".repeat(count))
+    };
     let longer = Some("bytes once it is normalized");
     for pattern in [json!({ "String": "a" }), json!({ "Regex": "a" })] {
         let once = replace(pattern, &content);
@@ -81,19 +95,27 @@ fn growth_is_bounded_in_bytes() {
     let four = replace(json!({ "String": "a" }), "bbbb");
     assert_eq!(grows(MOST_GROWN / 4 + 1, &four), None);
     // What is put before each piece between added tokens.
-    let parsed = tokenizer(&[("normalizer", json!({ "type": "Prepend", "prepend": "b".repeat(1000) }))]);
+    let parsed =
+        tokenizer(&[("normalizer", json!({ "type": "Prepend", "prepend": "b".repeat(1000) }))]);
     let pieces = |count: usize| excess(&parsed, &"a<|end_of_text|>".repeat(count));
     assert_eq!((pieces(100), pieces(MOST_GROWN / 1000 + 1)), (None, longer));
 }
 
-/// Of normalizers that are not counted exactly, the length is measured before the whole text is made longer.
+/// Of normalizers that are not counted exactly, the length is measured before the whole text is
+/// made longer.
 #[test]
 fn growth_of_characters_is_measured() {
     let parsed = tokenizer(&[("normalizer", json!({ "type": "NFKC" }))]);
     // 3 bytes that become 33.
-    assert_eq!(excess(&parsed, &"ﷺ".repeat(MOST_GROWN / 33 + 1)), Some("bytes once it is normalized"));
+    assert_eq!(
+        excess(&parsed, &"ﷺ".repeat(MOST_GROWN / 33 + 1)),
+        Some("bytes once it is normalized")
+    );
     let work = Work::new(10_000);
-    let nfkc = Normalize::Characters { step: parsed.inner.get_normalizer().unwrap().clone(), growth: 1 << 20 };
+    let nfkc = Normalize::Characters {
+        step: parsed.inner.get_normalizer().unwrap().clone(),
+        growth: 1 << 20,
+    };
     let mut text = NormalizedString::from("é".repeat(5_000).as_str());
     nfkc.run(&mut text, &work).unwrap();
     assert_eq!(text.len(), 10_000);
@@ -105,8 +127,16 @@ fn patterns_share_steps_of_a_text() {
     let steps = Some("steps of the tokenizer's patterns");
     for pattern in ["a*b|a", "(?=a*$)a", "(?=(a+a+)+b)a"] {
         let text = "a".repeat(20_000);
-        assert_eq!(excess(&tokenizer(&[("pre_tokenizer", split(pattern))]), &text), steps, "{pattern}");
-        assert_eq!(excess(&tokenizer(&[("normalizer", replace(json!({ "Regex": pattern }), "b"))]), &text), steps, "{pattern}");
+        assert_eq!(
+            excess(&tokenizer(&[("pre_tokenizer", split(pattern))]), &text),
+            steps,
+            "{pattern}"
+        );
+        assert_eq!(
+            excess(&tokenizer(&[("normalizer", replace(json!({ "Regex": pattern }), "b"))]), &text),
+            steps,
+            "{pattern}"
+        );
     }
     // Of pieces between added tokens, each alone is within them.
     let piece = "a".repeat(2000) + "<|end_of_text|>";

@@ -47,7 +47,10 @@ impl Library {
                 if row.is_global() {
                     global.insert(name.clone());
                 }
-                since.entry(name).and_modify(|first: &mut u32| *first = row.version.min(*first)).or_insert(row.version);
+                since
+                    .entry(name)
+                    .and_modify(|first: &mut u32| *first = row.version.min(*first))
+                    .or_insert(row.version);
             }
         }
         Self { rows, since, global }
@@ -55,7 +58,10 @@ impl Library {
 
     /// Returns whether one of `versions` declares something by a name.
     pub fn changes(&self, name: &str, versions: RangeInclusive<u32>) -> bool {
-        self.rows.iter().filter(|row| versions.contains(&row.version)).any(|row| row.expanded().any(|(_, other)| other == name))
+        self.rows
+            .iter()
+            .filter(|row| versions.contains(&row.version))
+            .any(|row| row.expanded().any(|(_, other)| other == name))
     }
 
     /// Writes the declarations of a language version, then the constructors of its vectors.
@@ -71,7 +77,10 @@ impl Library {
                     writeln!(header, "namespace metal {{ {declaration} }}")
                 };
                 if declaration.starts_with("GLOBAL_") {
-                    let _ = writeln!(constructors, "#define {name}(...) front::vector<{name}>(__VA_ARGS__)");
+                    let _ = writeln!(
+                        constructors,
+                        "#define {name}(...) front::vector<{name}>(__VA_ARGS__)"
+                    );
                 }
             }
         }
@@ -99,9 +108,14 @@ impl Row {
 
     /// Each name with each type.
     fn expanded(&self) -> impl Iterator<Item = (Option<Type>, String)> {
-        let types = if self.types.is_empty() { vec![None] } else { self.types.iter().cloned().map(Some).collect() };
+        let types = if self.types.is_empty() {
+            vec![None]
+        } else {
+            self.types.iter().cloned().map(Some).collect()
+        };
         self.names.iter().flat_map(move |name| {
-            let named = types.clone().into_iter().map(move |ty| (substitute(name, ty.as_ref(), ""), ty));
+            let named =
+                types.clone().into_iter().map(move |ty| (substitute(name, ty.as_ref(), ""), ty));
             named.map(|(name, ty)| (ty, name))
         })
     }
@@ -163,10 +177,17 @@ mod tests {
         assert_eq!(lines[4], "namespace metal { uint more(int x, bool c); }");
         assert_eq!(
             lines[8..],
-            ["namespace metal { enum order {}; }", "namespace metal { void store_int(atomic_int* o); }", "#define MAX 1.0f"]
+            [
+                "namespace metal { enum order {}; }",
+                "namespace metal { void store_int(atomic_int* o); }",
+                "#define MAX 1.0f"
+            ]
         );
         assert!(library.header(310).contains("namespace metal { half dot(half2 x); }"));
-        assert_eq!((library.since["dot"], library.since["more"], library.since["store_int"]), (310, 230, 230));
+        assert_eq!(
+            (library.since["dot"], library.since["more"], library.since["store_int"]),
+            (310, 230, 230)
+        );
     }
 
     #[test]
@@ -174,6 +195,11 @@ mod tests {
         let table = include_str!("../../front/library.txt");
         let of_rows = |line: &&str| line.contains(" | ") && !line.starts_with('#');
         assert_eq!(Library::get().rows.len(), table.lines().filter(of_rows).count());
-        assert!(Library::get().rows.iter().all(|row| !row.names.is_empty() && row.declaration.contains("NAME")));
+        assert!(
+            Library::get()
+                .rows
+                .iter()
+                .all(|row| !row.names.is_empty() && row.declaration.contains("NAME"))
+        );
     }
 }

@@ -57,13 +57,21 @@ impl Placed<'_> {
     }
 }
 
-/// The tokens that are not space. The preprocessor's `# 7 "file"` says what the next line's number is.
+/// The tokens that are not space. The preprocessor's `# 7 "file"` says what the next line's number
+/// is.
 fn placed<'a>(tokens: &[Token<'a>]) -> Vec<Placed<'a>> {
     let mut line = 1;
     let mut placed = Vec::new();
     for token in tokens {
         match token.kind {
-            Kind::Directive => line = token.text.split(' ').nth(1).and_then(|at| at.parse().ok()).map_or(line, |at: usize| at - 1),
+            Kind::Directive => {
+                line = token
+                    .text
+                    .split(' ')
+                    .nth(1)
+                    .and_then(|at| at.parse().ok())
+                    .map_or(line, |at: usize| at - 1)
+            }
             Kind::Space => {}
             kind => placed.push(Placed { line, kind, text: token.text }),
         }
@@ -89,7 +97,9 @@ fn words(tokens: &[Placed<'_>], version: u32) -> Vec<Fault> {
             ("=", "delete") => {}
             (_, "delete") => found.push(token.fault("Metal does not have memory from the heap")),
             ("long", "long") => found.push(token.fault("Metal does not have `long long`")),
-            (before, "[") if version < 320 && !ends_operand(before) => found.push(token.fault("lambdas need Metal 3.2")),
+            (before, "[") if version < 320 && !ends_operand(before) => {
+                found.push(token.fault("lambdas need Metal 3.2"))
+            }
             (_, number) if token.kind == Kind::Number && is_double(number) => {
                 found.push(token.fault(format!("`{number}` has no suffix f or h")));
             }
@@ -106,7 +116,8 @@ fn ends_operand(token: &str) -> bool {
 
 fn is_double(number: &str) -> bool {
     let hexadecimal = number.starts_with("0x") || number.starts_with("0X");
-    let fraction = number.contains('.') || number.contains(if hexadecimal { ['p', 'P'] } else { ['e', 'E'] });
+    let fraction =
+        number.contains('.') || number.contains(if hexadecimal { ['p', 'P'] } else { ['e', 'E'] });
     fraction && !number.ends_with(['f', 'F', 'h', 'H'])
 }
 
@@ -115,12 +126,21 @@ mod tests {
     use super::*;
 
     fn found(text: &str, version: u32) -> Vec<(usize, String)> {
-        words(&placed(&tokens(text)), version).into_iter().map(|fault| (fault.line, fault.what)).collect()
+        words(&placed(&tokens(text)), version)
+            .into_iter()
+            .map(|fault| (fault.line, fault.what))
+            .collect()
     }
 
     #[test]
     fn lines_are_those_of_the_source() {
-        assert_eq!(found("# 40 \"f\"\n\n  goto x; /* goto\n */ new\n", 230).iter().map(|(line, _)| *line).collect::<Vec<_>>(), [41, 42]);
+        assert_eq!(
+            found("# 40 \"f\"\n\n  goto x; /* goto\n */ new\n", 230)
+                .iter()
+                .map(|(line, _)| *line)
+                .collect::<Vec<_>>(),
+            [41, 42]
+        );
     }
 
     #[test]

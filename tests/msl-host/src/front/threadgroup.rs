@@ -29,7 +29,10 @@ pub fn with_static(expanded: &str) -> String {
         }
         if end == Some(at) {
             let bytes: Vec<_> = names.iter().map(|name| format!("sizeof({name})")).collect();
-            text += &format!(" static_assert({} <= {MOST_BYTES}, \"more than 32 KiB of threadgroup memory\");", bytes.join(" + "));
+            text += &format!(
+                " static_assert({} <= {MOST_BYTES}, \"more than 32 KiB of threadgroup memory\");",
+                bytes.join(" + ")
+            );
         }
         if braces == 0 {
             names.clear();

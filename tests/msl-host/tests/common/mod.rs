@@ -26,12 +26,19 @@ pub fn row_sums_data() -> ([Vec<u8>; 4], Vec<u8>) {
     let w = |i: i32| i % 5 - 1;
     let y = (0..ROWS).map(|row| (0..COLUMNS).map(|i| x(row, i) * w(i)).sum());
     let given = bytes((0..ROWS * COLUMNS).map(|at| x(at / COLUMNS, at % COLUMNS)));
-    ([bytes([ROWS, COLUMNS]), given, bytes((0..COLUMNS).map(w)), bytes([-1; ROWS as usize])], bytes(y))
+    (
+        [bytes([ROWS, COLUMNS]), given, bytes((0..COLUMNS).map(w)), bytes([-1; ROWS as usize])],
+        bytes(y),
+    )
 }
 
 /// Runs a text of `row_sums` and returns whether its output is right.
 pub fn run_row_sums(text: &str, order: Order) -> Result<bool, Error> {
     let (mut buffers, expected) = row_sums_data();
-    Program::compile(text, "row_sums", [128, 1, 1])?.dispatch(&mut buffers, [ROWS as u32, 1, 1], order)?;
+    Program::compile(text, "row_sums", [128, 1, 1])?.dispatch(
+        &mut buffers,
+        [ROWS as u32, 1, 1],
+        order,
+    )?;
     Ok(buffers[3] == expected)
 }

@@ -5,20 +5,48 @@ use crate::faults::{FILE, KERNEL};
 pub const SOUND: &[(&str, &str, &str)] = &[
     ("local variable named quad", KERNEL, "uint quad = lane / 4u; sum += float(quad);"),
     ("parameter named quad", FILE, "static inline uint after(uint quad) { return quad + 1u; }"),
-    ("names of OpenCL", KERNEL, "uint global = lane; uint generic = global; sum += float(generic);"),
-    ("function like one that is not imported", FILE, "static inline float forward(float v) { return v; }"),
+    (
+        "names of OpenCL",
+        KERNEL,
+        "uint global = lane; uint generic = global; sum += float(generic);",
+    ),
+    (
+        "function like one that is not imported",
+        FILE,
+        "static inline float forward(float v) { return v; }",
+    ),
     ("kernel named transpose", "kernel void sound(", "kernel void transpose("),
     ("macro after the library", FILE, "#define C half\nstatic inline C one() { return C(1.0f); }"),
-    ("names imported one by one", FILE, "using metal::fma; using metal::float4; using metal::mem_flags;"),
-    ("qualified names", KERNEL, "sum = metal::fma(sum, 2.0f, metal::precise::exp(sum)); metal::float4 v = float4(sum); (void)v;"),
-    ("pragmas", KERNEL, "#pragma clang diagnostic ignored \"-Wunknown-pragmas\"\n#pragma METAL fp contract(off)\n"),
-    ("unrolled loop", KERNEL, "#pragma unroll\n    for (uint i = 0; i < 4; ++i) sum += float(PRIMES[i]);"),
+    (
+        "names imported one by one",
+        FILE,
+        "using metal::fma; using metal::float4; using metal::mem_flags;",
+    ),
+    (
+        "qualified names",
+        KERNEL,
+        "sum = metal::fma(sum, 2.0f, metal::precise::exp(sum)); metal::float4 v = float4(sum); (void)v;",
+    ),
+    (
+        "pragmas",
+        KERNEL,
+        "#pragma clang diagnostic ignored \"-Wunknown-pragmas\"\n#pragma METAL fp contract(off)\n",
+    ),
+    (
+        "unrolled loop",
+        KERNEL,
+        "#pragma unroll\n    for (uint i = 0; i < 4; ++i) sum += float(PRIMES[i]);",
+    ),
     (
         "pointer casts within an address space",
         KERNEL,
         "threadgroup float2* pairs = (threadgroup float2*)staged; pairs[local] = float2(sum);",
     ),
-    ("word written by its address", KERNEL, "threadgroup uint* bits = (threadgroup uint*)staged; bits[local] = as_type<uint>(sum);"),
+    (
+        "word written by its address",
+        KERNEL,
+        "threadgroup uint* bits = (threadgroup uint*)staged; bits[local] = as_type<uint>(sum);",
+    ),
     ("reference of thread", KERNEL, "thread float& same = sum; same += 1.0f;"),
     (
         "array of thread to a function",
@@ -40,20 +68,36 @@ pub const SOUND: &[(&str, &str, &str)] = &[
         FILE,
         "static inline float give(float v) { return v; } static inline uint give(uint v) { return v; } static inline uint2 give(uint2 v) { return uint2(give(v.x), give(v.y)); }",
     ),
-    ("scalar and vector", KERNEL, "float4 v = 2.0f * float4(sum) + 1.0f; v *= 2.0f; v += v.x; sum = v.y;"),
+    (
+        "scalar and vector",
+        KERNEL,
+        "float4 v = 2.0f * float4(sum) + 1.0f; v *= 2.0f; v += v.x; sum = v.y;",
+    ),
     (
         "vector by vector of another type, explicitly",
         KERNEL,
         "uint4 v = uint4(int4(1)); float4 f = float4(as_type<char4>(v.x)); sum += f.z;",
     ),
-    ("components", KERNEL, "float4 v = float4(0.0f); v.xz = float2(1.0f, sum); v[2] = v.w; sum = v.rgba.a;"),
-    ("shift by a vector", KERNEL, "uint4 v = uint4(lane) >> uint4(0u, 8u, 16u, 24u); sum += float(v.w & 1u);"),
+    (
+        "components",
+        KERNEL,
+        "float4 v = float4(0.0f); v.xz = float2(1.0f, sum); v[2] = v.w; sum = v.rgba.a;",
+    ),
+    (
+        "shift by a vector",
+        KERNEL,
+        "uint4 v = uint4(lane) >> uint4(0u, 8u, 16u, 24u); sum += float(v.w & 1u);",
+    ),
     (
         "clamp of vectors",
         KERNEL,
         "float4 v = clamp(rint(float4(sum)), -1.0f, 1.0f); int4 i = clamp(int4(v), int4(-1), int4(1)); sum += float(i.x);",
     ),
-    ("half arithmetic", KERNEL, "half v = half(sum) * 2.0h + 1.0h; half2 w = half2(v, 0.5h); sum += float(w.x + w.y);"),
+    (
+        "half arithmetic",
+        KERNEL,
+        "half v = half(sum) * 2.0h + 1.0h; half2 w = half2(v, 0.5h); sum += float(w.x + w.y);",
+    ),
     (
         "relational functions",
         KERNEL,
@@ -87,5 +131,9 @@ pub const SOUND: &[(&str, &str, &str)] = &[
         FILE,
         "constant constexpr uint SIDE = 8u; static inline uint use() { constexpr uint twofold = 2u * SIDE; return twofold; }",
     ),
-    ("index of 16 bits", "uint lane     [[thread_index_in_simdgroup]]", "ushort lane   [[thread_index_in_simdgroup]]"),
+    (
+        "index of 16 bits",
+        "uint lane     [[thread_index_in_simdgroup]]",
+        "ushort lane   [[thread_index_in_simdgroup]]",
+    ),
 ];

@@ -1,13 +1,16 @@
 //! `src/ops/bitnet/bitlinear.rs`
 
 use super::{
-    bitlinear_rounded::{FEW, MANY, Shape as Grouped, in_bytes, in_floats, in_tiles, matrix, on_units},
+    bitlinear_rounded::{
+        FEW, MANY, Shape as Grouped, in_bytes, in_floats, in_tiles, matrix, on_units,
+    },
     exact_product, quantized, row_scales, watch_quantized,
 };
 use crate::{
     Case, Data, Near, U, activations,
     cases::tensor::epilogue::{Finished, Way, epilogue, half_floats_of, ways},
-    context, convert, floats, half_floats, rng, shapes, sums, ternary, ternary_with, wild_activations,
+    context, convert, floats, half_floats, rng, shapes, sums, ternary, ternary_with,
+    wild_activations,
 };
 use bitnet_wgpu::{
     Capabilities, Element, Float, PackedTernary, Scales,
@@ -21,17 +24,36 @@ type Shape = (usize, usize, usize);
 type Method = (&'static str, Layout, fn(&mut Capabilities));
 
 /// Awkward numbers of rows and columns.
-const AWKWARD: [Shape; 10] =
-    [(2, 1, 1), (3, 7, 15), (4, 9, 17), (5, 33, 100), (7, 16, 33), (8, 65, 31), (11, 63, 129), (16, 5, 513), (29, 67, 90), (70, 67, 100)];
+const AWKWARD: [Shape; 10] = [
+    (2, 1, 1),
+    (3, 7, 15),
+    (4, 9, 17),
+    (5, 33, 100),
+    (7, 16, 33),
+    (8, 65, 31),
+    (11, 63, 129),
+    (16, 5, 513),
+    (29, 67, 90),
+    (70, 67, 100),
+];
 /// So long that lanes take several turns, the last of which is not full.
-const LONG_ROWS: [Shape; 6] = [(2, 9, 4131), (4, 5, 2575), (8, 9, 2575), (13, 3, 2575), (27, 5, 2575), (33, 3, 2575)];
-/// So many rows or tokens that there are other kernels for them in the int8 layout, and not a multiple of their tiles.
-const MANY_OUTPUTS: [Shape; 7] =
-    [(1, 16_387, 65), (1, 16_387, 300), (3, 8197, 300), (4, 8195, 65), (8, 8195, 300), (250, 259, 40), (263, 130, 70)];
+const LONG_ROWS: [Shape; 6] =
+    [(2, 9, 4131), (4, 5, 2575), (8, 9, 2575), (13, 3, 2575), (27, 5, 2575), (33, 3, 2575)];
+/// So many rows or tokens that there are other kernels for them in the int8 layout, and not a
+/// multiple of their tiles.
+const MANY_OUTPUTS: [Shape; 7] = [
+    (1, 16_387, 65),
+    (1, 16_387, 300),
+    (3, 8197, 300),
+    (4, 8195, 65),
+    (8, 8195, 300),
+    (250, 259, 40),
+    (263, 130, 70),
+];
 
 const INT8: Method = ("int8", Layout::Int8, |c| c.fast_packed_dot = true);
-/// So many tokens or outputs that matrix units make them, where a device has some: off their tiles, at and off the columns that are staged at a time; the
-/// last in large tiles.
+/// So many tokens or outputs that matrix units make them, where a device has some: off their tiles,
+/// at and off the columns that are staged at a time; the last in large tiles.
 const ON_UNITS: [Shape; 10] = [
     (257, 1, 1),
     (258, 200, 65),
@@ -51,7 +73,8 @@ const ON_HALVES: Method = ("int8, units of halves", Layout::Int8, |c| {
 });
 
 /// Devices without packed products take other kernels for 3 to 256 tokens.
-const EXPANDED: Method = ("int8, expanded", Layout::Int8, |c| (c.fast_packed_dot, c.software) = (false, false));
+const EXPANDED: Method =
+    ("int8, expanded", Layout::Int8, |c| (c.fast_packed_dot, c.software) = (false, false));
 const METHODS: [Method; 4] = [
     INT8,
     ("half", Layout::Half, |_| ()),
@@ -65,30 +88,51 @@ pub fn cases() -> Vec<Case> {
         for (mut rng, shape) in shapes(method.0).chain([(rng(1), (2, 9, 2560))]) {
             let (x, w) = (wild_activations(&mut rng, shape.0, shape.2), weights(&mut rng, shape));
             let halves = tame(&activations(&mut rng, shape.0, shape.2));
-            cases.extend([case::<f32>(method, shape, &x, &w), case::<f16>(method, shape, &halves, &w)]);
+            cases.extend([
+                case::<f32>(method, shape, &x, &w),
+                case::<f16>(method, shape, &halves, &w),
+            ]);
         }
-        // Every number of tokens that a GEMV may share words among, and where kernels change; rows shorter and longer than a turn of the lanes.
+        // Every number of tokens that a GEMV may share words among, and where kernels change; rows
+        // shorter and longer than a turn of the lanes.
         for shape in (0..=20).map(|m| (m, 19, 70)).chain(AWKWARD).chain(LONG_ROWS) {
             let mut rng = rng(4 + shape.0 as u64);
             let (x, w) = (activations(&mut rng, shape.0, shape.2), weights(&mut rng, shape));
-            cases.extend([case::<f32>(method, shape, &x, &w), case::<f16>(method, shape, &tame(&x), &w)]);
+            cases.extend([
+                case::<f32>(method, shape, &x, &w),
+                case::<f16>(method, shape, &tame(&x), &w),
+            ]);
         }
-        // q, k, v under grouped-query attention: segments of different lengths, none a multiple of a tile.
+        // q, k, v under grouped-query attention: segments of different lengths, none a multiple of
+        // a tile.
         for m in [1, 3, 40] {
             let mut rng = rng(5);
             let parts = [37, 11, 11].map(|rows| ternary(&mut rng, rows, 80));
             let fused = PackedTernary::concat(&parts.each_ref()).unwrap();
             cases.push(case::<f32>(method, (m, 59, 80), &activations(&mut rng, m, 80), &fused));
         }
-        // The largest sums there can be: all codes +1, all activations 127, at the largest k of a layout.
-        let k = method.1.max_features(context().capabilities().half_subnormals && !method.0.ends_with("biased"));
+        // The largest sums there can be: all codes +1, all activations 127, at the largest k of a
+        // layout.
+        let k = method.1.max_features(
+            context().capabilities().half_subnormals && !method.0.ends_with("biased"),
+        );
         let ones = PackedTernary::from_values(2, k, &vec![1; 2 * k], Scales::Tensor(1.0)).unwrap();
-        for (m, value) in [(1, 1.0), (1, -1.0), (2, -1.0), (9, 1.0), (9, -1.0), (27, -1.0), (33, 1.0)] {
+        for (m, value) in
+            [(1, 1.0), (1, -1.0), (2, -1.0), (9, 1.0), (9, -1.0), (27, -1.0), (33, 1.0)]
+        {
             cases.push(case::<f32>(method, (m, 2, k), &vec![value; m * k], &ones).device_only());
         }
         // More tokens than a dimension of a grid has workgroups.
         let m = 70_000;
-        cases.push(case::<f32>(method, (m, 2, 3), &floats(&mut rng(9), m * 3, 3.0), &ternary(&mut rng(9), 2, 3)).device_only());
+        cases.push(
+            case::<f32>(
+                method,
+                (m, 2, 3),
+                &floats(&mut rng(9), m * 3, 3.0),
+                &ternary(&mut rng(9), 2, 3),
+            )
+            .device_only(),
+        );
     }
     for shape in AWKWARD {
         let mut rng = rng(11);
@@ -98,12 +142,22 @@ pub fn cases() -> Vec<Case> {
     for shape in MANY_OUTPUTS {
         let mut rng = rng(10);
         let (x, w) = (activations(&mut rng, shape.0, shape.2), weights(&mut rng, shape));
-        cases.extend([case::<f32>(INT8, shape, &x, &w).device_only(), case::<f16>(INT8, shape, &tame(&x), &w).device_only()]);
+        cases.extend([
+            case::<f32>(INT8, shape, &x, &w).device_only(),
+            case::<f16>(INT8, shape, &tame(&x), &w).device_only(),
+        ]);
     }
-    for (method, shape) in ON_UNITS.map(|shape| (INT8, shape)).into_iter().chain([1, 3, 6, 7].map(|i| (ON_HALVES, ON_UNITS[i]))) {
+    for (method, shape) in ON_UNITS
+        .map(|shape| (INT8, shape))
+        .into_iter()
+        .chain([1, 3, 6, 7].map(|i| (ON_HALVES, ON_UNITS[i])))
+    {
         let mut rng = rng(12);
         let (x, w) = (activations(&mut rng, shape.0, shape.2), weights(&mut rng, shape));
-        cases.extend([case::<f32>(method, shape, &x, &w).device_only(), case::<f16>(method, shape, &tame(&x), &w).device_only()]);
+        cases.extend([
+            case::<f32>(method, shape, &x, &w).device_only(),
+            case::<f16>(method, shape, &tame(&x), &w).device_only(),
+        ]);
     }
     cases
 }
@@ -119,10 +173,16 @@ fn weights(rng: &mut SmallRng, (_, n, k): Shape) -> PackedTernary {
 }
 
 /// From floats of a type to floats of that type; and the integer sums.
-fn case<T: Float>((method, layout, restrict): Method, (m, n, k): Shape, x: &[f32], w: &PackedTernary) -> Case {
+fn case<T: Float>(
+    (method, layout, restrict): Method,
+    (m, n, k): Shape,
+    x: &[f32],
+    w: &PackedTernary,
+) -> Case {
     let (x, w) = (convert::<T>(x), w.clone());
     let host = bitnet::quantize_activations_cpu(&x, m, k).unwrap();
-    let accumulators = bitnet::accumulators_cpu(&host, &w).unwrap().into_iter().map(|sum| sum as f32).collect();
+    let accumulators =
+        bitnet::accumulators_cpu(&host, &w).unwrap().into_iter().map(|sum| sum as f32).collect();
     let y = Data::floats(T::ELEMENT, &bitnet::bitlinear_quantized_cpu(&host, &w).unwrap());
     let wanted = quantized(&host, layout).into_iter().chain([Data::F32(accumulators), y]).collect();
     Case::exact(format!("{m} × {n} × {k} {:?}, {method}", T::ELEMENT), wanted, move |r| {
@@ -144,26 +204,37 @@ pub fn adding() -> Vec<Case> {
     let mut cases = Vec::new();
     for method in METHODS {
         for (mut rng, shape) in shapes(method.0) {
-            cases.extend([add::<f32>(&mut rng, method, shape), add::<f16>(&mut rng, method, shape)]);
+            cases
+                .extend([add::<f32>(&mut rng, method, shape), add::<f16>(&mut rng, method, shape)]);
         }
         for shape in (1..=20).map(|m| (m, 18, 77)).chain(LONG_ROWS) {
-            cases.extend([add::<f32>(&mut rng(35), method, shape), add::<f16>(&mut rng(36), method, shape)]);
+            cases.extend([
+                add::<f32>(&mut rng(35), method, shape),
+                add::<f16>(&mut rng(36), method, shape),
+            ]);
         }
     }
-    cases.extend(MANY_OUTPUTS.into_iter().chain(ON_UNITS).map(|shape| add::<f32>(&mut rng(34), INT8, shape).device_only()));
+    cases.extend(
+        MANY_OUTPUTS
+            .into_iter()
+            .chain(ON_UNITS)
+            .map(|shape| add::<f32>(&mut rng(34), INT8, shape).device_only()),
+    );
     cases.extend(ON_UNITS.map(|shape| add::<f16>(&mut rng(37), INT8, shape).device_only()));
     cases
 }
 
 fn add<T: Float>(rng: &mut SmallRng, (method, layout, restrict): Method, shape: Shape) -> Case {
     let (m, n, k) = shape;
-    let (x, w, base) = (floats(rng, m * k, 3.0), weights(rng, shape), half_floats(rng, m * n, 50.0));
+    let (x, w, base) =
+        (floats(rng, m * k, 3.0), weights(rng, shape), half_floats(rng, m * n, 50.0));
     let host = bitnet::quantize_activations_cpu(&x, m, k).unwrap();
     let products = bitnet::bitlinear_quantized_cpu(&host, &w).unwrap();
     let wanted = sums(&base, &products);
     let base = convert::<T>(&base);
     Case::near(format!("{m} × {n} × {k} {:?}, {method}", T::ELEMENT), wanted, move |r| {
-        let (x, w, y) = (r.upload(&x, [m, k])?, w.upload(r.encoder.context())?, r.upload(&base, [m, n])?);
+        let (x, w, y) =
+            (r.upload(&x, [m, k])?, w.upload(r.encoder.context())?, r.upload(&base, [m, n])?);
         let xq = crate::quantize_as(&mut r.encoder, &x, layout)?;
         bitnet::bitlinear_quantized_into(&mut r.encoder, &xq, &w, bitnet_wgpu::Out::add(&y))?;
         r.watch_all(&y);
@@ -185,36 +256,62 @@ pub fn finished() -> Vec<Case> {
     };
     let mut cases: Vec<Case> = every.flat_map(&mut both).collect();
     // Tall rows, workgroups that keep a device busy, large tiles; and matrix units.
-    let large = [0, 3, 4, 6].map(|i| (INT8, MANY_OUTPUTS[i])).into_iter().chain([1, 3, 7].map(|i| (INT8, ON_UNITS[i])));
+    let large = [0, 3, 4, 6]
+        .map(|i| (INT8, MANY_OUTPUTS[i]))
+        .into_iter()
+        .chain([1, 3, 7].map(|i| (INT8, ON_UNITS[i])));
     let large = large.chain([3, 7].map(|i| (ON_HALVES, ON_UNITS[i])));
     cases.extend(large.flat_map(both).map(Case::device_only));
     cases
 }
 
-fn finish<T: Float>((method, layout, restrict): Method, (m, n, k): Shape, way: Way, w: &PackedTernary) -> Case {
+fn finish<T: Float>(
+    (method, layout, restrict): Method,
+    (m, n, k): Shape,
+    way: Way,
+    w: &PackedTernary,
+) -> Case {
     let mut rng = rng((m + n + k) as u64);
     let (x, w) = (floats(&mut rng, m * k, 3.0), w.clone());
-    let (bias, base) = (half_floats_of(&floats(&mut rng, n, 9.0)), half_floats(&mut rng, m * n, 50.0));
+    let (bias, base) =
+        (half_floats_of(&floats(&mut rng, n, 9.0)), half_floats(&mut rng, m * n, 50.0));
     let host = bitnet::quantize_activations_cpu(&x, m, k).unwrap();
-    let finished = Finished::of(&bitnet::bitlinear_quantized_cpu(&host, &w).unwrap(), &bias, way, &base);
+    let finished =
+        Finished::of(&bitnet::bitlinear_quantized_cpu(&host, &w).unwrap(), &bias, way, &base);
     let (bias, base) = (convert::<T>(&bias), convert::<T>(&base));
     let record = move |r: &mut crate::Recorder| {
-        let (x, w, bias) = (r.upload(&x, [m, k])?, w.upload(r.encoder.context())?, r.upload(&bias, [n])?);
+        let (x, w, bias) =
+            (r.upload(&x, [m, k])?, w.upload(r.encoder.context())?, r.upload(&bias, [n])?);
         let xq = crate::quantize_as(&mut r.encoder, &x, layout)?;
-        let (y, added, epilogue) = (r.output::<T>([m, n])?, r.upload(&base, [m, n])?, epilogue(way, &bias));
+        let (y, added, epilogue) =
+            (r.output::<T>([m, n])?, r.upload(&base, [m, n])?, epilogue(way, &bias));
         bitnet::bitlinear_quantized_with_into(&mut r.encoder, &xq, &w, &epilogue, &y)?;
-        bitnet::bitlinear_quantized_with_into(&mut r.encoder, &xq, &w, &epilogue, bitnet_wgpu::Out::add(&added))?;
+        bitnet::bitlinear_quantized_with_into(
+            &mut r.encoder,
+            &xq,
+            &w,
+            &epilogue,
+            bitnet_wgpu::Out::add(&added),
+        )?;
         [&y, &added].into_iter().for_each(|tensor| r.watch_all(tensor));
         Ok(())
     };
     let name = format!("{m} × {n} × {k} {:?}, {way:?}, {method}", T::ELEMENT);
-    Case::new(name, record, move |got, leeway| finished.check::<T>(got, leeway)).of(T::ELEMENT).on(restrict)
+    Case::new(name, record, move |got, leeway| finished.check::<T>(got, leeway))
+        .of(T::ELEMENT)
+        .on(restrict)
 }
 
 /// The same of matrices that are scaled by groups.
 pub fn groups_finished() -> Vec<Case> {
     let mut ways = ways();
-    let shapes = [(0, 3, 32, Some(32)), (1, 17, 200, Some(16)), (3, 9, 256, Some(64)), (7, 9, 100, Some(48)), (2, 5, 384, Some(128))];
+    let shapes = [
+        (0, 3, 32, Some(32)),
+        (1, 17, 200, Some(16)),
+        (3, 9, 256, Some(64)),
+        (7, 9, 100, Some(48)),
+        (2, 5, 384, Some(128)),
+    ];
     let mut both = |shape: Grouped| {
         let ((m, n, k, _), w) = (shape, matrix(&mut rng(3), shape));
         let mut way = || ways.next().expect("it has no end");
@@ -223,30 +320,56 @@ pub fn groups_finished() -> Vec<Case> {
     shapes.into_iter().flat_map(&mut both).collect()
 }
 
-/// Scales by groups of columns: the bits of the twin, by every kind of kernel that there is for activations in block floating point; and those bits within
-/// bounds of what is exact.
+/// Scales by groups of columns: the bits of the twin, by every kind of kernel that there is for
+/// activations in block floating point; and those bits within bounds of what is exact.
 pub fn groups() -> Vec<Case> {
-    let awkward = [(3, 17, 200, 16), (4, 9, 1100, 64), (7, 9, 100, 16), (12, 5, 100, 48), (2, 3, 15, 16), (0, 2, 32, 32), (2, 3, 0, 16)];
-    let random = crate::random_shapes("groups").into_iter().zip([16, 32, 64, 128].into_iter().cycle());
+    let awkward = [
+        (3, 17, 200, 16),
+        (4, 9, 1100, 64),
+        (7, 9, 100, 16),
+        (12, 5, 100, 48),
+        (2, 3, 15, 16),
+        (0, 2, 32, 32),
+        (2, 3, 0, 16),
+    ];
+    let random =
+        crate::random_shapes("groups").into_iter().zip([16, 32, 64, 128].into_iter().cycle());
     let shapes = awkward.into_iter().chain(random.map(|((m, n, k), size)| (m, n, k, size)));
-    let few = shapes.map(|(m, n, k, size)| (m, n, k, Some(size))).chain(FEW).filter(|shape| shape.3.is_some());
-    let few = few.flat_map(|shape| [in_floats, in_bytes, in_tiles].map(|on| (shape, on as fn(&mut Capabilities))));
-    let many =
-        MANY.into_iter().filter(|shape| shape.3.is_some()).flat_map(|shape| [on_units, in_tiles].map(|on| (shape, on as fn(&mut _))));
+    let few = shapes
+        .map(|(m, n, k, size)| (m, n, k, Some(size)))
+        .chain(FEW)
+        .filter(|shape| shape.3.is_some());
+    let few = few.flat_map(|shape| {
+        [in_floats, in_bytes, in_tiles].map(|on| (shape, on as fn(&mut Capabilities)))
+    });
+    let many = MANY
+        .into_iter()
+        .filter(|shape| shape.3.is_some())
+        .flat_map(|shape| [on_units, in_tiles].map(|on| (shape, on as fn(&mut _))));
     let case = |(shape, on): (Grouped, fn(&mut Capabilities))| {
-        let cases = [false, true].into_iter().flat_map(move |add| [grouped::<f32>(shape, add), grouped::<f16>(shape, add)]);
+        let cases = [false, true]
+            .into_iter()
+            .flat_map(move |add| [grouped::<f32>(shape, add), grouped::<f16>(shape, add)]);
         let large = shape.0 * shape.1 > 50_000;
         cases.map(move |case| if large { case.on(on).device_only() } else { case.on(on) })
     };
     few.chain(many).flat_map(case).chain(one_after_another()).collect()
 }
 
-/// Products of one recording, which take the same memory for what is between their dispatches: more of it each time, and less.
+/// Products of one recording, which take the same memory for what is between their dispatches: more
+/// of it each time, and less.
 fn one_after_another() -> impl Iterator<Item = Case> {
-    let shapes: [Grouped; 4] = [(2, 17, 200, Some(16)), (9, 33, 640, Some(128)), (1, 70, 128, Some(64)), (9, 65, 700, Some(32))];
+    let shapes: [Grouped; 4] = [
+        (2, 17, 200, Some(16)),
+        (9, 33, 640, Some(128)),
+        (1, 70, 128, Some(64)),
+        (9, 65, 700, Some(32)),
+    ];
     [in_floats, in_bytes, in_tiles].into_iter().map(move |on| {
         let mut rng = rng(8);
-        let products = shapes.map(|shape| (shape, matrix(&mut rng, shape), floats(&mut rng, shape.0 * shape.2, 2.0)));
+        let products = shapes.map(|shape| {
+            (shape, matrix(&mut rng, shape), floats(&mut rng, shape.0 * shape.2, 2.0))
+        });
         let wanted = products.iter().map(|((m, _, k, _), w, x)| {
             let host = bitnet::quantize_activations_cpu(x, *m, *k).unwrap();
             Data::F32(bitnet::bitlinear_quantized_cpu(&host, w).unwrap())
@@ -279,8 +402,11 @@ fn grouped<T: Float>(shape: Grouped, add: bool) -> Case {
         if add { near.on_top_of(base) } else { near }
     };
     let bounds: Vec<Near> = base.iter().enumerate().map(near).collect();
-    let wanted: Vec<Near> =
-        products.iter().zip(&base).map(|(&y, &base)| if add { Near::exactly(y).on_top_of(base) } else { Near::exactly(y) }).collect();
+    let wanted: Vec<Near> = products
+        .iter()
+        .zip(&base)
+        .map(|(&y, &base)| if add { Near::exactly(y).on_top_of(base) } else { Near::exactly(y) })
+        .collect();
     let bits = Data::F32(products);
     let check = move |got: &[Data], leeway| {
         if T::ELEMENT == Element::F32 && !add {
@@ -295,13 +421,29 @@ fn grouped<T: Float>(shape: Grouped, add: bool) -> Case {
         let xq = crate::quantize_as(&mut r.encoder, &x, Layout::Int8)?;
         let y = if add { r.upload(&base, [m, n])? } else { r.output::<T>([m, n])? };
         match add {
-            true => bitnet::bitlinear_quantized_into(&mut r.encoder, &xq, &w, bitnet_wgpu::Out::add(&y))?,
+            true => bitnet::bitlinear_quantized_into(
+                &mut r.encoder,
+                &xq,
+                &w,
+                bitnet_wgpu::Out::add(&y),
+            )?,
             false => bitnet::bitlinear_quantized_into(&mut r.encoder, &xq, &w, &y)?,
         }
         r.watch_all(&y);
         Ok(())
     };
-    let case = Case::new(format!("{m} × {n} × {k} {:?}, groups of {size:?}, added {add}", T::ELEMENT), record, check).of(T::ELEMENT);
+    let case = Case::new(
+        format!("{m} × {n} × {k} {:?}, groups of {size:?}, added {add}", T::ELEMENT),
+        record,
+        check,
+    )
+    .of(T::ELEMENT);
     let case = if T::ELEMENT == Element::F32 && !add { case.to_the_bit() } else { case };
-    if add { case } else { case.twin(move || vec![Data::F32(bitnet::bitlinear_quantized_cpu(&twin.0, &twin.1).unwrap())]) }
+    if add {
+        case
+    } else {
+        case.twin(move || {
+            vec![Data::F32(bitnet::bitlinear_quantized_cpu(&twin.0, &twin.1).unwrap())]
+        })
+    }
 }

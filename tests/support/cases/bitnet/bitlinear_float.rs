@@ -1,7 +1,9 @@
 //! `src/ops/bitnet/bitlinear_float.rs`
 
 use super::decoded::{Operands, Product, Twin};
-use crate::{Case, Data, Near, Recorder, cases::tensor::activated, convert, floats, rng, ternary_with};
+use crate::{
+    Case, Data, Near, Recorder, cases::tensor::activated, convert, floats, rng, ternary_with,
+};
 use bitnet_wgpu::{
     Float, Out, Scales, bitnet, f16,
     tensor::{Activation, Epilogue},
@@ -19,24 +21,43 @@ pub fn cases() -> Vec<Case> {
         (8, 9, 1100, Some(128)),
         (1, 21, 1040, Some(48)),
     ] {
-        cases.extend([case::<f32, f32>(m, rows, columns, size), case::<f16, f32>(m, rows, columns, size)]);
+        cases.extend([
+            case::<f32, f32>(m, rows, columns, size),
+            case::<f16, f32>(m, rows, columns, size),
+        ]);
     }
-    // Each kernel to halves: few tokens of any length and of quads, one of whole words, more tokens, and as many as make large tiles.
-    for (m, rows, columns, size) in [(4, 20, 50, Some(32)), (6, 21, 1028, Some(128)), (1, 35, 1600, None), (9, 20, 50, None)] {
-        cases.extend([case::<f16, f16>(m, rows, columns, size), case::<f32, f16>(m, rows, columns, size)]);
+    // Each kernel to halves: few tokens of any length and of quads, one of whole words, more
+    // tokens, and as many as make large tiles.
+    for (m, rows, columns, size) in
+        [(4, 20, 50, Some(32)), (6, 21, 1028, Some(128)), (1, 35, 1600, None), (9, 20, 50, None)]
+    {
+        cases.extend([
+            case::<f16, f16>(m, rows, columns, size),
+            case::<f32, f16>(m, rows, columns, size),
+        ]);
     }
     let (m, rows, columns, size) = (16_257, 68, 20, Some(16));
-    cases.extend([case::<f32, f32>(m, rows, columns, size), case::<f16, f32>(m, rows, columns, size)]);
-    cases.extend([case::<f32, f16>(m, rows, columns, size), case::<f16, f16>(m, rows, columns, size)]);
+    cases.extend([
+        case::<f32, f32>(m, rows, columns, size),
+        case::<f16, f32>(m, rows, columns, size),
+    ]);
+    cases.extend([
+        case::<f32, f16>(m, rows, columns, size),
+        case::<f16, f16>(m, rows, columns, size),
+    ]);
     cases
 }
 
-/// Every kernel that finishes products by every type of float, with every activation and a bias or none.
+/// Every kernel that finishes products by every type of float, with every activation and a bias or
+/// none.
 pub fn finished() -> Vec<Case> {
     use Activation::*;
     let mut ways = [None, Some(Relu), Some(Relu2), Some(Silu), Some(Gelu)].into_iter().cycle();
     let mut cases = Vec::new();
-    for (i, shape) in [(4, 20, 50), (7, 21, 1028), (1, 19, 560), (9, 70, 50), (16_257, 68, 16)].into_iter().enumerate() {
+    for (i, shape) in [(4, 20, 50), (7, 21, 1028), (1, 19, 560), (9, 70, 50), (16_257, 68, 16)]
+        .into_iter()
+        .enumerate()
+    {
         let mut way = || (ways.next().expect("it is a cycle"), i % 2 == 0);
         cases.extend([finish::<f32, f32>(shape, way()), finish::<f16, f32>(shape, way())]);
         cases.extend([finish::<f32, f16>(shape, way()), finish::<f16, f16>(shape, way())]);
@@ -45,10 +66,14 @@ pub fn finished() -> Vec<Case> {
 }
 
 /// Into a tensor, and on top of one. Where there is no activation, there is a bias.
-fn finish<X: Float, Y: Float>((m, rows, columns): (usize, usize, usize), (activation, biased): (Option<Activation>, bool)) -> Case {
+fn finish<X: Float, Y: Float>(
+    (m, rows, columns): (usize, usize, usize),
+    (activation, biased): (Option<Activation>, bool),
+) -> Case {
     let biased = biased || activation.is_none();
     let mut rng = rng((rows * columns) as u64);
-    let scales = Scales::Groups { size: 32, scales: floats(&mut rng, rows * columns.div_ceil(32), 1.0) };
+    let scales =
+        Scales::Groups { size: 32, scales: floats(&mut rng, rows * columns.div_ceil(32), 1.0) };
     let w = ternary_with(&mut rng, rows, columns, scales);
     // A weight is a product, and with what it meets another.
     let product = Product { shape: [m, rows, columns], dense: w.dequantize(), roundings: 2.0 };
@@ -60,7 +85,9 @@ fn finish<X: Float, Y: Float>((m, rows, columns): (usize, usize, usize), (activa
     };
     let y: Vec<Near> = (0..m * rows).map(near).collect();
     let added: Vec<Near> = y.iter().zip(&base).map(|(near, &base)| near.on_top_of(base)).collect();
-    let check = move |got: &[Data], _| got[0].check_near(y.iter().copied()).and_then(|()| got[1].check_near(added.iter().copied()));
+    let check = move |got: &[Data], _| {
+        got[0].check_near(y.iter().copied()).and_then(|()| got[1].check_near(added.iter().copied()))
+    };
     let record = move |r: &mut Recorder| {
         let w = w.upload(r.encoder.context())?;
         let (x, bias) = (r.upload(&x, [m, columns])?, r.upload(&bias, [rows])?);
@@ -72,7 +99,11 @@ fn finish<X: Float, Y: Float>((m, rows, columns): (usize, usize, usize), (activa
         [&y, &added].into_iter().for_each(|tensor| r.watch_all(tensor));
         Ok(())
     };
-    let name = format!("{m} × {rows} × {columns}, {activation:?}, bias: {biased}, {:?} to {:?}", X::ELEMENT, Y::ELEMENT);
+    let name = format!(
+        "{m} × {rows} × {columns}, {activation:?}, bias: {biased}, {:?} to {:?}",
+        X::ELEMENT,
+        Y::ELEMENT
+    );
     Case::new(name, record, check).of(X::ELEMENT).of(Y::ELEMENT)
 }
 
@@ -80,12 +111,15 @@ fn finish<X: Float, Y: Float>((m, rows, columns): (usize, usize, usize), (activa
 fn case<X: Float, Y: Float>(m: usize, rows: usize, columns: usize, size: Option<usize>) -> Case {
     let mut rng = rng((rows + columns) as u64);
     let scales = match size {
-        Some(size) => Scales::Groups { size, scales: floats(&mut rng, rows * columns.div_ceil(size), 1.0) },
+        Some(size) => {
+            Scales::Groups { size, scales: floats(&mut rng, rows * columns.div_ceil(size), 1.0) }
+        }
         None => Scales::Segments((0..rows).map(|row| (1, 0.5 + row as f32 / 100.0)).collect()),
     };
     let w = ternary_with(&mut rng, rows, columns, scales);
     let product = Product { shape: [m, rows, columns], dense: w.dequantize(), roundings: 2.0 };
-    let name = format!("{m} × {rows} × {columns} by {size:?}, {:?} to {:?}", X::ELEMENT, Y::ELEMENT);
+    let name =
+        format!("{m} × {rows} × {columns} by {size:?}, {:?} to {:?}", X::ELEMENT, Y::ELEMENT);
     let [of_x, of_dy] = [w.clone(), w.clone()];
     let twins: [Twin; 2] = [
         Box::new(move |x| bitnet::bitlinear_float_cpu(x, &of_x).unwrap()),

@@ -16,14 +16,27 @@ use bitnet_wgpu::{Bits, Float, Out, bitnet, f16};
 
 pub fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
-    let shapes = [(1, 1, 1, None), (0, 3, 5, None), (2, 3, 0, None), (5, 70, 65, None), (3, 20, 300, Some(32)), (66, 33, 260, Some(128))];
-    for (bits, (m, rows, columns, size)) in Bits::ALL.into_iter().flat_map(|bits| shapes.map(|shape| (bits, shape))) {
+    let shapes = [
+        (1, 1, 1, None),
+        (0, 3, 5, None),
+        (2, 3, 0, None),
+        (5, 70, 65, None),
+        (3, 20, 300, Some(32)),
+        (66, 33, 260, Some(128)),
+    ];
+    for (bits, (m, rows, columns, size)) in
+        Bits::ALL.into_iter().flat_map(|bits| shapes.map(|shape| (bits, shape)))
+    {
         cases.push(case::<f32, f32>(m, rows, columns, (bits, size)));
     }
-    for (((m, rows, columns), size), bits) in random_groups("bitlinear_int").zip(Bits::ALL.into_iter().cycle()) {
+    for (((m, rows, columns), size), bits) in
+        random_groups("bitlinear_int").zip(Bits::ALL.into_iter().cycle())
+    {
         cases.push(case::<f32, f32>(m, rows, columns, (bits, size)));
     }
-    for (bits, (m, rows, columns, size)) in Bits::ALL.into_iter().zip([(4, 20, 50, Some(32)), (3, 65, 129, None)].into_iter().cycle()) {
+    for (bits, (m, rows, columns, size)) in
+        Bits::ALL.into_iter().zip([(4, 20, 50, Some(32)), (3, 65, 129, None)].into_iter().cycle())
+    {
         let how = (bits, size);
         cases.extend([
             case::<f16, f16>(m, rows, columns, how),
@@ -41,13 +54,20 @@ pub fn finished() -> Vec<Case> {
     let mut way = || ways.next().expect("it has no end");
     let all = shapes.into_iter().zip(Bits::ALL.into_iter().cycle());
     all.flat_map(|(shape, bits)| {
-        let of_f32 = [finish::<f32, f32>(shape, bits, way()), finish::<f32, f16>(shape, bits, way())];
-        of_f32.into_iter().chain([finish::<f16, f32>(shape, bits, way()), finish::<f16, f16>(shape, bits, way())])
+        let of_f32 =
+            [finish::<f32, f32>(shape, bits, way()), finish::<f32, f16>(shape, bits, way())];
+        of_f32
+            .into_iter()
+            .chain([finish::<f16, f32>(shape, bits, way()), finish::<f16, f16>(shape, bits, way())])
     })
     .collect()
 }
 
-fn finish<X: Float, Y: Float>((m, rows, columns): (usize, usize, usize), bits: Bits, way: Way) -> Case {
+fn finish<X: Float, Y: Float>(
+    (m, rows, columns): (usize, usize, usize),
+    bits: Bits,
+    way: Way,
+) -> Case {
     let mut rng = rng((rows + columns) as u64);
     let w = ints(&mut rng, rows, columns, bits, Some(32));
     let product = Product { shape: [m, rows, columns], dense: w.dequantize(), roundings: 1.0 };
@@ -59,25 +79,42 @@ fn finish<X: Float, Y: Float>((m, rows, columns): (usize, usize, usize), bits: B
     };
     let y: Vec<Near> = (0..m * rows).map(near).collect();
     let added: Vec<Near> = y.iter().zip(&base).map(|(near, &base)| near.on_top_of(base)).collect();
-    let check = move |got: &[Data], _| got[0].check_near(y.iter().copied()).and_then(|()| got[1].check_near(added.iter().copied()));
+    let check = move |got: &[Data], _| {
+        got[0].check_near(y.iter().copied()).and_then(|()| got[1].check_near(added.iter().copied()))
+    };
     let record = move |r: &mut Recorder| {
-        let (w, x, bias) = (w.upload(r.encoder.context())?, r.upload(&x, [m, columns])?, r.upload(&bias, [rows])?);
-        let (y, added, epilogue) = (r.output::<Y>([m, rows])?, r.upload(&base, [m, rows])?, epilogue(way, &bias));
+        let (w, x, bias) =
+            (w.upload(r.encoder.context())?, r.upload(&x, [m, columns])?, r.upload(&bias, [rows])?);
+        let (y, added, epilogue) =
+            (r.output::<Y>([m, rows])?, r.upload(&base, [m, rows])?, epilogue(way, &bias));
         bitnet::bitlinear_int_with_into(&mut r.encoder, &x, &w, &epilogue, &y)?;
         bitnet::bitlinear_int_with_into(&mut r.encoder, &x, &w, &epilogue, Out::add(&added))?;
         [&y, &added].into_iter().for_each(|tensor| r.watch_all(tensor));
         Ok(())
     };
-    let name = format!("{m} × {rows} × {columns}, {bits:?}, {way:?}, {:?} to {:?}", X::ELEMENT, Y::ELEMENT);
+    let name = format!(
+        "{m} × {rows} × {columns}, {bits:?}, {way:?}, {:?} to {:?}",
+        X::ELEMENT,
+        Y::ELEMENT
+    );
     Case::new(name, record, check).of(X::ELEMENT).of(Y::ELEMENT)
 }
 
 /// Forward, on top of something, and the gradient for the input.
-fn case<X: Float, Y: Float>(m: usize, rows: usize, columns: usize, (bits, size): (Bits, Option<usize>)) -> Case {
+fn case<X: Float, Y: Float>(
+    m: usize,
+    rows: usize,
+    columns: usize,
+    (bits, size): (Bits, Option<usize>),
+) -> Case {
     let mut rng = rng((rows + columns) as u64);
     let w = ints(&mut rng, rows, columns, bits, size);
     let product = Product { shape: [m, rows, columns], dense: w.dequantize(), roundings: 1.0 };
-    let name = format!("{m} × {rows} × {columns}, {bits:?} by {size:?}, {:?} to {:?}", X::ELEMENT, Y::ELEMENT);
+    let name = format!(
+        "{m} × {rows} × {columns}, {bits:?} by {size:?}, {:?} to {:?}",
+        X::ELEMENT,
+        Y::ELEMENT
+    );
     let [of_x, of_dy] = [w.clone(), w.clone()];
     let twins: [Twin; 2] = [
         Box::new(move |x| bitnet::bitlinear_int_cpu(x, &of_x).unwrap()),

@@ -13,7 +13,8 @@ type Draw = fn(&mut SmallRng) -> f32;
 /// Tokens, rows, columns, and columns of a group.
 pub(super) type Shape = (usize, usize, usize, Option<usize>);
 
-/// Few tokens: blocks of each length, whole and cut off, more of them than lanes, and groups of several blocks.
+/// Few tokens: blocks of each length, whole and cut off, more of them than lanes, and groups of
+/// several blocks.
 pub(super) const FEW: [Shape; 14] = [
     (0, 3, 5, None),
     (2, 3, 0, None),
@@ -30,7 +31,8 @@ pub(super) const FEW: [Shape; 14] = [
     (9, 33, 768, Some(384)),
     (21, 17, 4352, Some(128)),
 ];
-/// As many as matrix units are for: tiles of both sizes, full and not, blocks of one turn and of four, cut off.
+/// As many as matrix units are for: tiles of both sizes, full and not, blocks of one turn and of
+/// four, cut off.
 pub(super) const MANY: [Shape; 8] = [
     (17, 3, 1, None),
     (18, 70, 33, Some(32)),
@@ -45,16 +47,17 @@ pub(super) const MANY: [Shape; 8] = [
 pub fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
     for on in [in_floats, in_bytes] {
-        cases.extend(
-            FEW.into_iter()
-                .flat_map(|shape| [case::<f32, f32>(shape), case::<f16, f32>(shape), case::<f32, f16>(shape)].map(|case| case.on(on))),
-        );
+        cases.extend(FEW.into_iter().flat_map(|shape| {
+            [case::<f32, f32>(shape), case::<f16, f32>(shape), case::<f32, f16>(shape)]
+                .map(|case| case.on(on))
+        }));
     }
     // As few, where a choice of the caller's says so.
     cases.extend(FEW.into_iter().map(|shape| case::<f32, f32>(shape).on(on_units_always)));
     cases.extend(FEW.into_iter().map(|shape| case::<f32, f32>(shape).on(in_tiles)));
     for (i, shape) in MANY.into_iter().enumerate() {
-        let on = [on_units as fn(&mut Capabilities), in_tiles].map(|on| [case::<f32, f32>(shape).on(on), case::<f16, f16>(shape).on(on)]);
+        let on = [on_units as fn(&mut Capabilities), in_tiles]
+            .map(|on| [case::<f32, f32>(shape).on(on), case::<f16, f16>(shape).on(on)]);
         let on = on.into_iter().flatten();
         cases.extend(on.map(|case| if i > 4 { case.device_only() } else { case }));
     }
@@ -89,7 +92,9 @@ pub(super) fn in_bytes(c: &mut Capabilities) {
 
 pub(super) fn matrix(rng: &mut SmallRng, (_, rows, columns, size): Shape) -> PackedTernary {
     let scales = match size {
-        Some(size) => Scales::Groups { size, scales: floats(rng, rows * columns.div_ceil(size), 1.0) },
+        Some(size) => {
+            Scales::Groups { size, scales: floats(rng, rows * columns.div_ceil(size), 1.0) }
+        }
         None => Scales::Segments((0..rows).map(|row| (1, 0.5 + row as f32 / 100.0)).collect()),
     };
     ternary_with(rng, rows, columns, scales)
@@ -98,8 +103,12 @@ pub(super) fn matrix(rng: &mut SmallRng, (_, rows, columns, size): Shape) -> Pac
 /// What the twins make of rows of `x`.
 fn twin(x: &[f32], w: &PackedTernary) -> Vec<f32> {
     let mut rounded = x.to_vec();
-    bitnet::round_activations_cpu(&mut rounded, w.columns(), bitnet::rounded_block(w.group())).unwrap();
-    rounded.chunks(w.columns().max(1)).flat_map(|row| bitnet::bitlinear_rounded_cpu(row, w).unwrap()).collect()
+    bitnet::round_activations_cpu(&mut rounded, w.columns(), bitnet::rounded_block(w.group()))
+        .unwrap();
+    rounded
+        .chunks(w.columns().max(1))
+        .flat_map(|row| bitnet::bitlinear_rounded_cpu(row, w).unwrap())
+        .collect()
 }
 
 fn case<X: Float, Y: Float>(shape: Shape) -> Case {
@@ -108,12 +117,18 @@ fn case<X: Float, Y: Float>(shape: Shape) -> Case {
     let w = matrix(&mut rng, shape);
     // Blocks of all magnitudes, and blocks of which one number is far above the rest.
     let x = activations(&mut rng, m, columns);
-    let x = if X::ELEMENT == Element::F16 { x.iter().map(|x| x.clamp(-6e4, 6e4)).collect() } else { x };
+    let x =
+        if X::ELEMENT == Element::F16 { x.iter().map(|x| x.clamp(-6e4, 6e4)).collect() } else { x };
     of::<X, Y>(format!("{shape:?}"), shape, x, w)
 }
 
 /// The bits of the twins, and on top of what is there.
-fn of<X: Float, Y: Float>(name: String, (m, rows, columns, _): Shape, x: Vec<f32>, w: PackedTernary) -> Case {
+fn of<X: Float, Y: Float>(
+    name: String,
+    (m, rows, columns, _): Shape,
+    x: Vec<f32>,
+    w: PackedTernary,
+) -> Case {
     let mut rng = rng(7);
     let x = convert::<X>(&x);
     let wanted = match columns {
@@ -121,12 +136,15 @@ fn of<X: Float, Y: Float>(name: String, (m, rows, columns, _): Shape, x: Vec<f32
         _ => twin(&x.iter().map(|&x| x.into()).collect::<Vec<f32>>(), &w),
     };
     let base = convert::<Y>(&floats(&mut rng, m * rows, 9.0));
-    let added: Vec<Near> = wanted.iter().zip(&base).map(|(&y, &base)| Near::exactly(y).on_top_of(base)).collect();
+    let added: Vec<Near> =
+        wanted.iter().zip(&base).map(|(&y, &base)| Near::exactly(y).on_top_of(base)).collect();
     let check = move |got: &[Data], _| {
         let y = got[0].to_f32();
         // How a device rounds to halves is its own.
         if Y::ELEMENT == Element::F32
-            && let Some(i) = (0..y.len()).find(|&i| y[i].to_bits() != wanted[i].to_bits() && !(y[i].is_nan() && wanted[i].is_nan()))
+            && let Some(i) = (0..y.len()).find(|&i| {
+                y[i].to_bits() != wanted[i].to_bits() && !(y[i].is_nan() && wanted[i].is_nan())
+            })
         {
             return Err(format!("output {i}: {:e} in place of {:e}", y[i], wanted[i]));
         }
@@ -137,23 +155,32 @@ fn of<X: Float, Y: Float>(name: String, (m, rows, columns, _): Shape, x: Vec<f32
         let w = w.upload(r.encoder.context())?;
         let (x, y) = (r.upload(&x, [m, columns])?, r.output::<Y>([m, rows])?);
         let added = r.upload(&base, [m, rows])?;
-        let rounded = bitnet::round_activations(&mut r.encoder, &x, bitnet::rounded_block(w.group()))?;
+        let rounded =
+            bitnet::round_activations(&mut r.encoder, &x, bitnet::rounded_block(w.group()))?;
         bitnet::bitlinear_rounded_into(&mut r.encoder, &rounded, &w, &y)?;
         bitnet::bitlinear_rounded_into(&mut r.encoder, &rounded, &w, Out::add(&added))?;
         [&y, &added].into_iter().for_each(|tensor| r.watch_all(tensor));
         Ok(())
     };
-    Case::new(format!("{name}, {:?} to {:?}", X::ELEMENT, Y::ELEMENT), record, check).of(X::ELEMENT).of(Y::ELEMENT)
+    Case::new(format!("{name}, {:?} to {:?}", X::ELEMENT, Y::ELEMENT), record, check)
+        .of(X::ELEMENT)
+        .of(Y::ELEMENT)
 }
 
-/// The largest sums that there can be, of one sign and of both; numbers halfway between two multiples; the smallest floats.
+/// The largest sums that there can be, of one sign and of both; numbers halfway between two
+/// multiples; the smallest floats.
 fn adversarial() -> Vec<Case> {
     let mut cases = Vec::new();
     for m in [1, 5, 40] {
         let shape = (m, 9, 256, Some(128));
         let mut rng = rng(m as u64);
-        let ones =
-            PackedTernary::from_values(9, 256, &[1; 9 * 256], Scales::Groups { size: 128, scales: floats(&mut rng, 18, 1.0) }).unwrap();
+        let ones = PackedTernary::from_values(
+            9,
+            256,
+            &[1; 9 * 256],
+            Scales::Groups { size: 128, scales: floats(&mut rng, 18, 1.0) },
+        )
+        .unwrap();
         let mixed = matrix(&mut rng, shape);
         let kinds: [(&str, Draw); 4] = [
             ("all as large as their unit allows", |_| f32::from_bits(0x3fff_ffff)),
@@ -165,7 +192,10 @@ fn adversarial() -> Vec<Case> {
             let x: Vec<f32> = (0..m * 256).map(|_| number(&mut rng)).collect();
             for (w, of_w) in [(&ones, "ones"), (&mixed, "mixed")] {
                 for on in [in_floats, in_bytes, in_tiles, on_units] {
-                    cases.push(of::<f32, f32>(format!("{m}, {name}, {of_w}"), shape, x.clone(), w.clone()).on(on));
+                    cases.push(
+                        of::<f32, f32>(format!("{m}, {name}, {of_w}"), shape, x.clone(), w.clone())
+                            .on(on),
+                    );
                 }
             }
         }
@@ -173,7 +203,8 @@ fn adversarial() -> Vec<Case> {
     cases
 }
 
-/// Norm or gate, and rounding: the bits that come of the twins, through a product. Rows that threads hold, and longer ones.
+/// Norm or gate, and rounding: the bits that come of the twins, through a product. Rows that
+/// threads hold, and longer ones.
 pub fn fused() -> Vec<Case> {
     let mut cases = Vec::new();
     let shapes: [Shape; 6] = [
@@ -200,9 +231,16 @@ fn normed(shape: Shape) -> Case {
     let x: Vec<f32> = x.iter().map(|x| x.clamp(-1e4, 1e4)).collect();
     let block = bitnet::rounded_block(w.group());
     let rounded = bitnet::rms_norm_round_cpu(&x[2 * columns..], &gain, 1e-6, block).unwrap();
-    let wanted: Vec<f32> = rounded.chunks(columns).flat_map(|row| bitnet::bitlinear_rounded_cpu(row, &w).unwrap()).collect();
+    let wanted: Vec<f32> = rounded
+        .chunks(columns)
+        .flat_map(|row| bitnet::bitlinear_rounded_cpu(row, &w).unwrap())
+        .collect();
     exactly(format!("norm of {shape:?}"), [m, rows], wanted, move |r, y| {
-        let (w, x, gain) = (w.upload(r.encoder.context())?, r.upload(&x, [m + 2, columns])?, r.upload(&gain, [columns])?);
+        let (w, x, gain) = (
+            w.upload(r.encoder.context())?,
+            r.upload(&x, [m + 2, columns])?,
+            r.upload(&gain, [columns])?,
+        );
         let rounded = RoundedActivations::uninit(r.encoder.context(), m, columns, block)?;
         bitnet::rms_norm_round_into(&mut r.encoder, &x, 2, &gain, 1e-6, &rounded)?;
         bitnet::bitlinear_rounded_into(&mut r.encoder, &rounded, &w, y)
@@ -217,7 +255,12 @@ fn gated(shape: Shape, gate: Gate) -> Case {
     let wanted = twin(&bitnet::relu2_gate_cpu(&x, columns).unwrap(), &w);
     exactly(format!("{gate:?} of {shape:?}"), [m, rows], wanted, move |r, y| {
         let (w, x) = (w.upload(r.encoder.context())?, r.upload(&x, [m, 2 * columns])?);
-        let rounded = RoundedActivations::uninit(r.encoder.context(), m, columns, bitnet::rounded_block(w.group()))?;
+        let rounded = RoundedActivations::uninit(
+            r.encoder.context(),
+            m,
+            columns,
+            bitnet::rounded_block(w.group()),
+        )?;
         bitnet::gate_round_into(&mut r.encoder, &x, gate, &rounded)?;
         bitnet::bitlinear_rounded_into(&mut r.encoder, &rounded, &w, y)
     })
@@ -232,7 +275,9 @@ pub(super) fn exactly(
 ) -> Case {
     let check = move |got: &[Data], _| {
         let y = got[0].to_f32();
-        match (0..y.len()).find(|&i| y[i].to_bits() != wanted[i].to_bits() && !(y[i].is_nan() && wanted[i].is_nan())) {
+        match (0..y.len()).find(|&i| {
+            y[i].to_bits() != wanted[i].to_bits() && !(y[i].is_nan() && wanted[i].is_nan())
+        }) {
             Some(i) => Err(format!("output {i}: {:e} in place of {:e}", y[i], wanted[i])),
             None => Ok(()),
         }
@@ -246,14 +291,17 @@ pub(super) fn exactly(
     Case::new(name, record, check).to_the_bit()
 }
 
-/// SiLU and GELU, whose last bits are a device's own, beside the gate and the rounding one after the other on the same device: equal bits.
+/// SiLU and GELU, whose last bits are a device's own, beside the gate and the rounding one after
+/// the other on the same device: equal bits.
 pub fn gates() -> Vec<Case> {
     let shape = (3, 20, 640, Some(128));
     let (m, rows, columns, _) = shape;
     let make = |gate: Gate, on: fn(&mut Capabilities)| {
         let mut rng = rng(9);
         let (w, x) = (matrix(&mut rng, shape), floats(&mut rng, 2 * m * columns, 3.0));
-        let check = |got: &[Data], _| match got[0].bytes() == got[1].bytes() && got[0].to_f32().iter().any(|&v| v != 0.0) {
+        let check = |got: &[Data], _| match got[0].bytes() == got[1].bytes()
+            && got[0].to_f32().iter().any(|&v| v != 0.0)
+        {
             true => Ok(()),
             false => Err("gated and rounded at once are other bits".to_owned()),
         };
@@ -263,8 +311,11 @@ pub fn gates() -> Vec<Case> {
             let rounded = RoundedActivations::uninit(r.encoder.context(), m, columns, 128)?;
             bitnet::gate_round_into(&mut r.encoder, &x, gate, &rounded)?;
             bitnet::bitlinear_rounded_into(&mut r.encoder, &rounded, &w, &at_once)?;
-            let gated =
-                if gate == Gate::Silu { bitnet::silu_gate(&mut r.encoder, &x)? } else { bitnet::gelu_tanh_gate(&mut r.encoder, &x)? };
+            let gated = if gate == Gate::Silu {
+                bitnet::silu_gate(&mut r.encoder, &x)?
+            } else {
+                bitnet::gelu_tanh_gate(&mut r.encoder, &x)?
+            };
             let rounded = bitnet::round_activations(&mut r.encoder, &gated, 128)?;
             bitnet::bitlinear_rounded_into(&mut r.encoder, &rounded, &w, &apart)?;
             [&at_once, &apart].into_iter().for_each(|y| r.watch_all(y));
@@ -272,5 +323,8 @@ pub fn gates() -> Vec<Case> {
         };
         Case::new(format!("{gate:?}"), record, check).on(on)
     };
-    [Gate::Silu, Gate::GeluTanh].into_iter().flat_map(|gate| [make(gate, in_floats), make(gate, in_tiles), make(gate, in_bytes)]).collect()
+    [Gate::Silu, Gate::GeluTanh]
+        .into_iter()
+        .flat_map(|gate| [make(gate, in_floats), make(gate, in_tiles), make(gate, in_bytes)])
+        .collect()
 }

@@ -1,4 +1,5 @@
-//! What the cases of products with matrices that are decoded where they are multiplied have in common.
+//! What the cases of products with matrices that are decoded where they are multiplied have in
+//! common.
 
 use crate::{Case, Data, Near, Recorder, U, convert, floats};
 use bitnet_wgpu::{Float, Result, Tensor};
@@ -7,7 +8,8 @@ use rand::rngs::SmallRng;
 /// A row and the CPU twin that takes it.
 pub type Twin = Box<dyn Fn(&[f32]) -> Vec<f32> + Send + Sync>;
 
-/// A product's shape m × rows × columns, the matrix as the twin decodes it, to the bit, and how often a term is rounded before it is added.
+/// A product's shape m × rows × columns, the matrix as the twin decodes it, to the bit, and how
+/// often a term is rounded before it is added.
 pub struct Product {
     pub shape: [usize; 3],
     pub dense: Vec<f32>,
@@ -25,7 +27,9 @@ pub struct Operands<X: Float, Y: Float> {
 
 /// A sum of products, and its bounds: each is rounded so often, and then comes a sum for each.
 pub fn sum(products: impl Iterator<Item = f64>, roundings: f64) -> Near {
-    let (exact, sizes, count) = products.fold((0.0, 0.0, roundings), |(sum, sizes, count), p| (sum + p, sizes + p.abs(), count + 1.0));
+    let (exact, sizes, count) = products.fold((0.0, 0.0, roundings), |(sum, sizes, count), p| {
+        (sum + p, sizes + p.abs(), count + 1.0)
+    });
     Near { exact, error: U * count * sizes }
 }
 
@@ -33,7 +37,8 @@ impl Product {
     /// Output `i` of x·Wᵀ.
     pub fn forward<X: Float>(&self, x: &[X], i: usize) -> Near {
         let [_, rows, columns] = self.shape;
-        let (x, w) = (&x[i / rows * columns..][..columns], &self.dense[i % rows * columns..][..columns]);
+        let (x, w) =
+            (&x[i / rows * columns..][..columns], &self.dense[i % rows * columns..][..columns]);
         sum(x.iter().zip(w).map(|(&x, &w)| f64::from(x.into()) * f64::from(w)), self.roundings)
     }
 
@@ -41,10 +46,16 @@ impl Product {
     fn backward<X: Float>(&self, dy: &[X], i: usize) -> Near {
         let [_, rows, columns] = self.shape;
         let (t, c) = (i / columns, i % columns);
-        sum((0..rows).map(|r| f64::from(dy[t * rows + r].into()) * f64::from(self.dense[r * columns + c])), self.roundings)
+        sum(
+            (0..rows).map(|r| {
+                f64::from(dy[t * rows + r].into()) * f64::from(self.dense[r * columns + c])
+            }),
+            self.roundings,
+        )
     }
 
-    /// A case of y = x·Wᵀ, of dx = dy·W and of the first on top of something, which `record` records in this order; the twins make the first two.
+    /// A case of y = x·Wᵀ, of dx = dy·W and of the first on top of something, which `record`
+    /// records in this order; the twins make the first two.
     pub fn case<X: Float, Y: Float>(
         self,
         name: String,
@@ -57,20 +68,38 @@ impl Product {
         let base = convert::<Y>(&floats(rng, m * rows, 9.0));
         let y: Vec<Near> = (0..m * rows).map(|i| self.forward(&x, i)).collect();
         let dx: Vec<Near> = (0..m * columns).map(|i| self.backward(&dy, i)).collect();
-        let added: Vec<Near> = y.iter().zip(&base).map(|(near, &base)| near.on_top_of(base)).collect();
+        let added: Vec<Near> =
+            y.iter().zip(&base).map(|(near, &base)| near.on_top_of(base)).collect();
         let check = move |got: &[Data], _| {
             let mut pairs = got.iter().zip([("y", &y), ("dx", &dx), ("added", &added)]);
-            pairs.try_for_each(|(got, (name, near))| got.check_near(near.iter().copied()).map_err(|e| format!("{name}: {e}")))
+            pairs.try_for_each(|(got, (name, near))| {
+                got.check_near(near.iter().copied()).map_err(|e| format!("{name}: {e}"))
+            })
         };
-        let of_rows =
-            move |values: &[f32], width: usize, twin: &Twin| Data::F32((0..m).flat_map(|t| twin(&values[t * width..][..width])).collect());
-        let [of_x, of_dy] = [&x, &dy].map(|values| values.iter().map(|&v| v.into()).collect::<Vec<f32>>());
-        let twin = move || vec![of_rows(&of_x, columns, &forward), of_rows(&of_dy, rows, &backward)];
+        let of_rows = move |values: &[f32], width: usize, twin: &Twin| {
+            Data::F32((0..m).flat_map(|t| twin(&values[t * width..][..width])).collect())
+        };
+        let [of_x, of_dy] =
+            [&x, &dy].map(|values| values.iter().map(|&v| v.into()).collect::<Vec<f32>>());
+        let twin =
+            move || vec![of_rows(&of_x, columns, &forward), of_rows(&of_dy, rows, &backward)];
         let record = move |r: &mut Recorder| {
-            let (x, dy, base) = (r.upload(&x, [m, columns])?, r.upload(&dy, [m, rows])?, r.upload(&base, [m, rows])?);
-            let operands = Operands { x, dy, y: r.output::<Y>([m, rows])?, dx: r.output::<Y>([m, columns])?, base };
+            let (x, dy, base) = (
+                r.upload(&x, [m, columns])?,
+                r.upload(&dy, [m, rows])?,
+                r.upload(&base, [m, rows])?,
+            );
+            let operands = Operands {
+                x,
+                dy,
+                y: r.output::<Y>([m, rows])?,
+                dx: r.output::<Y>([m, columns])?,
+                base,
+            };
             record(r, &operands)?;
-            [&operands.y, &operands.dx, &operands.base].into_iter().for_each(|tensor| r.watch_all(tensor));
+            [&operands.y, &operands.dx, &operands.base]
+                .into_iter()
+                .for_each(|tensor| r.watch_all(tensor));
             Ok(())
         };
         Case::new(name, record, check).twin(twin).of(X::ELEMENT).of(Y::ELEMENT)

@@ -15,7 +15,13 @@ pub fn activations() -> Vec<Case> {
         let host = bitnet::quantize_activations_cpu(&x, tokens, features).unwrap();
         for layout in LAYOUTS {
             // Under fast math, what quantises them has to be in Metal too.
-            cases.extend([of_activations::<f32>(&x, &host, layout), of_activations::<f16>(&x, &host, layout)].map(Case::as_on_apple));
+            cases.extend(
+                [
+                    of_activations::<f32>(&x, &host, layout),
+                    of_activations::<f16>(&x, &host, layout),
+                ]
+                .map(Case::as_on_apple),
+            );
         }
     }
     cases

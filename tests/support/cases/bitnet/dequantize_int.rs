@@ -5,10 +5,23 @@ use crate::{Case, Data, convert, ints, rng, sums};
 use bitnet_wgpu::{Bits, Float, Out, bitnet, f16};
 
 pub fn cases() -> Vec<Case> {
-    let shapes = [(0, 5, None), (3, 0, None), (1, 1, None), (5, 65, None), (3, 300, Some(64)), (7, 129, Some(32)), (2, 100, Some(128))];
-    let random = random_groups("dequantize_int").map(|((_, rows, columns), size)| (rows, columns, size));
-    let all = shapes.into_iter().chain(random).flat_map(|shape| Bits::ALL.map(|bits| (shape, bits)));
-    all.flat_map(|((rows, columns, size), bits)| [case::<f32>(rows, columns, bits, size), case::<f16>(rows, columns, bits, size)]).collect()
+    let shapes = [
+        (0, 5, None),
+        (3, 0, None),
+        (1, 1, None),
+        (5, 65, None),
+        (3, 300, Some(64)),
+        (7, 129, Some(32)),
+        (2, 100, Some(128)),
+    ];
+    let random =
+        random_groups("dequantize_int").map(|((_, rows, columns), size)| (rows, columns, size));
+    let all =
+        shapes.into_iter().chain(random).flat_map(|shape| Bits::ALL.map(|bits| (shape, bits)));
+    all.flat_map(|((rows, columns, size), bits)| {
+        [case::<f32>(rows, columns, bits, size), case::<f16>(rows, columns, bits, size)]
+    })
+    .collect()
 }
 
 /// In a tensor of their own, and on top of what is there.

@@ -1,21 +1,33 @@
-//! `src/ops/bitnet/fake_quantize_activations.rs`, `fake_quantize_weights.rs` and `rms_norm_fake_quantize.rs`
+//! `src/ops/bitnet/fake_quantize_activations.rs`, `fake_quantize_weights.rs` and
+//! `rms_norm_fake_quantize.rs`
 
 use super::stacks;
-use crate::{Case, Data, FROM_SUBNORMAL, Near, Recorder, U, convert, floats, rng, shapes, sums, wild_activations};
+use crate::{
+    Case, Data, FROM_SUBNORMAL, Near, Recorder, U, convert, floats, rng, shapes, sums,
+    wild_activations,
+};
 use bitnet_wgpu::{Float, Out, Result, bitnet, f16};
 
-/// How far x + λ·(x̃ - x) may be off: three roundings, that of a product x which a device may leave out, and numbers that are too small to be normal.
+/// How far x + λ·(x̃ - x) may be off: three roundings, that of a product x which a device may leave
+/// out, and numbers that are too small to be normal.
 pub fn warmed(x: f32, rounded: f32, lambda: f32) -> Near {
     let (x, rounded, lambda) = (f64::from(x), f64::from(rounded), f64::from(lambda));
     let exact = x + lambda * (rounded - x);
-    Near { exact, error: U * (2.01 * lambda * (rounded - x).abs() + 1.01 * x.abs() + 1.01 * exact.abs()) + f64::from(FROM_SUBNORMAL) }
+    Near {
+        exact,
+        error: U * (2.01 * lambda * (rounded - x).abs() + 1.01 * x.abs() + 1.01 * exact.abs())
+            + f64::from(FROM_SUBNORMAL),
+    }
 }
 
 pub fn activations() -> Vec<Case> {
     let mut cases = Vec::new();
     for (mut rng, (tokens, _, features)) in shapes("fake_quantize_activations") {
         let x = wild_activations(&mut rng, tokens, features);
-        cases.extend([of_activations::<f32>(&x, tokens, features), of_activations::<f16>(&x, tokens, features)]);
+        cases.extend([
+            of_activations::<f32>(&x, tokens, features),
+            of_activations::<f16>(&x, tokens, features),
+        ]);
     }
     // Rows that no workgroup takes at once, and many in one.
     for (tokens, features) in [(3, 5000), (700, 2)] {
@@ -25,12 +37,18 @@ pub fn activations() -> Vec<Case> {
     cases
 }
 
-/// What BitLinear computes with, to the bit: the values of the quantiser itself. Beside them what is on the way there, and what is added.
+/// What BitLinear computes with, to the bit: the values of the quantiser itself. Beside them what
+/// is on the way there, and what is added.
 fn of_activations<T: Float>(x: &[f32], tokens: usize, features: usize) -> Case {
     let x = convert::<T>(x);
     let rounded = bitnet::quantize_activations_cpu(&x, tokens, features).unwrap().dequantize();
     let twin = bitnet::fake_quantize_activations_cpu(&x, tokens, features, 1.0).unwrap();
-    assert!(twin.iter().zip(&rounded).all(|(twin, value)| twin.to_bits() == value.to_bits() || twin.is_nan() && value.is_nan()));
+    assert!(
+        twin.iter()
+            .zip(&rounded)
+            .all(|(twin, value)| twin.to_bits() == value.to_bits()
+                || twin.is_nan() && value.is_nan())
+    );
     let name = format!("{tokens} × {features} {:?}", T::ELEMENT);
     case(name, x, rounded, vec![], move |r, x, base| {
         let (x, base) = (r.upload(x, [tokens, features])?, r.upload(base, [tokens, features])?);
@@ -46,8 +64,12 @@ pub fn with_norm() -> Vec<Case> {
     let mut cases = Vec::new();
     let wide = [(rng(14), (3, 0, 1280)), (rng(15), (1, 0, 6912))];
     for (mut rng, (tokens, _, features)) in shapes("rms_norm_fake_quantize").chain(wide) {
-        let (x, gain) = (wild_activations(&mut rng, tokens, features), floats(&mut rng, features, 2.0));
-        cases.extend([after_norm::<f32>(&x, tokens, &gain, 1e-5), after_norm::<f16>(&x, tokens, &gain, 1e-6)]);
+        let (x, gain) =
+            (wild_activations(&mut rng, tokens, features), floats(&mut rng, features, 2.0));
+        cases.extend([
+            after_norm::<f32>(&x, tokens, &gain, 1e-5),
+            after_norm::<f16>(&x, tokens, &gain, 1e-6),
+        ]);
     }
     cases
 }
@@ -58,10 +80,19 @@ fn after_norm<T: Float>(x: &[f32], tokens: usize, gain: &[f32], eps: f32) -> Cas
     let rounded = bitnet::rms_norm_quantize_cpu(&x, tokens, &gain, eps).unwrap().dequantize();
     let normed = bitnet::rms_norm_fake_quantize_cpu(&x, tokens, &gain, eps, 0.0).unwrap();
     let twin = bitnet::rms_norm_fake_quantize_cpu(&x, tokens, &gain, eps, 1.0).unwrap();
-    assert!(twin.iter().zip(&rounded).all(|(twin, value)| twin.to_bits() == value.to_bits() || twin.is_nan() && value.is_nan()));
+    assert!(
+        twin.iter()
+            .zip(&rounded)
+            .all(|(twin, value)| twin.to_bits() == value.to_bits()
+                || twin.is_nan() && value.is_nan())
+    );
     let name = format!("{tokens} × {features} {:?}", T::ELEMENT);
     between(name, x, normed, rounded, vec![], move |r, x, base| {
-        let (x, gain, base) = (r.upload(x, [tokens, features])?, r.upload(&gain, [features])?, r.upload(base, [tokens, features])?);
+        let (x, gain, base) = (
+            r.upload(x, [tokens, features])?,
+            r.upload(&gain, [features])?,
+            r.upload(base, [tokens, features])?,
+        );
         let exact = bitnet::rms_norm_fake_quantize(&mut r.encoder, &x, &gain, eps, 1.0)?;
         let partly = bitnet::rms_norm_fake_quantize(&mut r.encoder, &x, &gain, eps, LAMBDA)?;
         bitnet::rms_norm_fake_quantize_into(&mut r.encoder, &x, &gain, eps, 1.0, Out::add(&base))?;
@@ -73,14 +104,27 @@ fn after_norm<T: Float>(x: &[f32], tokens: usize, gain: &[f32], eps: f32) -> Cas
 pub fn weights() -> Vec<Case> {
     let mut cases = Vec::new();
     // One workgroup's chunk is 65536 weights, its part of the codes 4096.
-    let more = [(1, 70_001), (64, 64), (129, 1031)].map(|(rows, columns)| (rng(columns as u64), (0, rows, columns)));
+    let more = [(1, 70_001), (64, 64), (129, 1031)]
+        .map(|(rows, columns)| (rng(columns as u64), (0, rows, columns)));
     for (mut rng, (_, rows, columns)) in shapes("fake_quantize_weights").chain(more) {
         let w = floats(&mut rng, rows * columns, 1.0);
-        let (uneven, tiny) = (w.iter().map(|w| w.powi(3)).collect::<Vec<_>>(), w.iter().map(|w| w * 1e-6).collect::<Vec<_>>());
-        cases.extend([of_weights::<f32>(&uneven, rows, columns), of_weights::<f16>(&w, rows, columns)]);
-        cases.extend([of_weights::<f32>(&tiny, rows, columns), of_weights::<f32>(&vec![0.0; w.len()], rows, columns)]);
+        let (uneven, tiny) = (
+            w.iter().map(|w| w.powi(3)).collect::<Vec<_>>(),
+            w.iter().map(|w| w * 1e-6).collect::<Vec<_>>(),
+        );
+        cases.extend([
+            of_weights::<f32>(&uneven, rows, columns),
+            of_weights::<f16>(&w, rows, columns),
+        ]);
+        cases.extend([
+            of_weights::<f32>(&tiny, rows, columns),
+            of_weights::<f32>(&vec![0.0; w.len()], rows, columns),
+        ]);
     }
-    cases.extend([f32::NAN, f32::INFINITY].map(|bad| of_weights::<f32>(&[0.5, bad, -0.25, 1.0, 0.0, 3.0], 2, 3)));
+    cases.extend(
+        [f32::NAN, f32::INFINITY]
+            .map(|bad| of_weights::<f32>(&[0.5, bad, -0.25, 1.0, 0.0, 3.0], 2, 3)),
+    );
     cases
 }
 
@@ -96,7 +140,13 @@ fn of_weights<T: Float>(w: &[f32], rows: usize, columns: usize) -> Case {
         let (w, base) = (r.upload(w, [rows, columns])?, r.upload(base, [rows, columns])?);
         let exact = bitnet::fake_quantize_weights(&mut r.encoder, &w, 1.0)?;
         let partly = bitnet::fake_quantize_weights(&mut r.encoder, &w, LAMBDA)?;
-        bitnet::fake_quantize_weights_into(&mut r.encoder, &w, 1.0, Out::add(&base), &partly.scale)?;
+        bitnet::fake_quantize_weights_into(
+            &mut r.encoder,
+            &w,
+            1.0,
+            Out::add(&base),
+            &partly.scale,
+        )?;
         [&exact.values, &partly.values, &base].into_iter().for_each(|tensor| r.watch_all(tensor));
         r.watch_all(&exact.scale);
         Ok(())
@@ -104,10 +154,12 @@ fn of_weights<T: Float>(w: &[f32], rows: usize, columns: usize) -> Case {
 }
 
 pub fn weights_by_matrix() -> Vec<Case> {
-    let of =
-        |(stack, plain, uneven): ([usize; 3], Vec<f32>, Vec<f32>)| [of_matrices::<f32>(&uneven, stack), of_matrices::<f16>(&plain, stack)];
+    let of = |(stack, plain, uneven): ([usize; 3], Vec<f32>, Vec<f32>)| {
+        [of_matrices::<f32>(&uneven, stack), of_matrices::<f16>(&plain, stack)]
+    };
     // Its neighbours do not notice.
-    let broken = [f32::NAN, f32::INFINITY].map(|bad| of_matrices::<f32>(&[0.5, 1.0, -0.25, bad, 0.0, 3.0], [3, 1, 2]));
+    let broken = [f32::NAN, f32::INFINITY]
+        .map(|bad| of_matrices::<f32>(&[0.5, 1.0, -0.25, bad, 0.0, 3.0], [3, 1, 2]));
     stacks("fake_quantize_weights_by_matrix").flat_map(of).chain(broken).collect()
 }
 
@@ -118,14 +170,30 @@ fn of_matrices<T: Float>(w: &[f32], stack: [usize; 3]) -> Case {
     if let Ok(packed) = bitnet::quantize_weights_by_matrix_cpu(&w, stack) {
         assert_eq!(packed.dequantize(), twin.values, "the values of the quantiser itself");
     }
-    let slope = |i: usize| bitnet::fake_quantize_backward_cpu(w[i].into(), twin.scale[i / length], (-1.0, 1.0), w[i].into());
-    let more = vec![Data::F32(twin.scale.clone()), Data::floats(T::ELEMENT, &(0..w.len()).map(slope).collect::<Vec<_>>())];
+    let slope = |i: usize| {
+        bitnet::fake_quantize_backward_cpu(
+            w[i].into(),
+            twin.scale[i / length],
+            (-1.0, 1.0),
+            w[i].into(),
+        )
+    };
+    let more = vec![
+        Data::F32(twin.scale.clone()),
+        Data::floats(T::ELEMENT, &(0..w.len()).map(slope).collect::<Vec<_>>()),
+    ];
     let name = format!("{stack:?} {:?}", T::ELEMENT);
     case(name, w, twin.values, more, move |r, w, base| {
         let (w, base) = (r.upload(w, stack)?, r.upload(base, stack)?);
         let exact = bitnet::fake_quantize_weights_by_matrix(&mut r.encoder, &w, 1.0)?;
         let partly = bitnet::fake_quantize_weights_by_matrix(&mut r.encoder, &w, LAMBDA)?;
-        bitnet::fake_quantize_weights_by_matrix_into(&mut r.encoder, &w, 1.0, Out::add(&base), &partly.scale)?;
+        bitnet::fake_quantize_weights_by_matrix_into(
+            &mut r.encoder,
+            &w,
+            1.0,
+            Out::add(&base),
+            &partly.scale,
+        )?;
         let dw = bitnet::fake_quantize_backward(&mut r.encoder, &w, &exact.scale, (-1.0, 1.0), &w)?;
         [&exact.values, &partly.values, &base].into_iter().for_each(|tensor| r.watch_all(tensor));
         r.watch_all(&exact.scale);
@@ -136,7 +204,8 @@ fn of_matrices<T: Float>(w: &[f32], stack: [usize; 3]) -> Case {
 
 const LAMBDA: f32 = 0.3;
 
-/// The values x̃ of `x` themselves, what is on the way there by `LAMBDA`, and x̃ added to 1.5; then what else there is.
+/// The values x̃ of `x` themselves, what is on the way there by `LAMBDA`, and x̃ added to 1.5; then
+/// what else there is.
 fn case<T: Float>(
     name: String,
     x: Vec<T>,
@@ -158,7 +227,8 @@ fn between<T: Float>(
     record: impl Fn(&mut Recorder, &[T], &[T]) -> Result<()> + Send + Sync + 'static,
 ) -> Case {
     let base = vec![1.5; rounded.len()];
-    let partly: Vec<_> = from.iter().zip(&rounded).map(|(&x, &rounded)| warmed(x, rounded, LAMBDA)).collect();
+    let partly: Vec<_> =
+        from.iter().zip(&rounded).map(|(&x, &rounded)| warmed(x, rounded, LAMBDA)).collect();
     let (exact, added) = (Data::floats(T::ELEMENT, &rounded), sums(&base, &rounded));
     let check = move |got: &[Data], leeway| {
         got[0].check(&exact, leeway)?;
@@ -172,7 +242,12 @@ fn between<T: Float>(
 
 pub fn backward() -> Vec<Case> {
     let shapes = [(1, 1), (0, 3), (5, 7), (33, 65), (2, 3000)];
-    shapes.into_iter().flat_map(|(rows, columns)| [of_backward::<f32>(rows, columns), of_backward::<f16>(rows, columns)]).collect()
+    shapes
+        .into_iter()
+        .flat_map(|(rows, columns)| {
+            [of_backward::<f32>(rows, columns), of_backward::<f16>(rows, columns)]
+        })
+        .collect()
 }
 
 /// With a scale for all and one a row, beyond the range, within it and at its ends; and in place.
@@ -183,19 +258,33 @@ fn of_backward<T: Float>(rows: usize, columns: usize) -> Case {
     let (x, dy) = (convert::<T>(&x), convert::<T>(&floats(&mut rng, rows * columns, 2.0)));
     let scales: Vec<f32> = (0..rows).map(|row| 2.0 / (row + 1) as f32).collect();
     let twin = |scale: &dyn Fn(usize) -> f32, range| {
-        let one = |i: usize| bitnet::fake_quantize_backward_cpu(x[i].into(), scale(i), range, dy[i].into());
+        let one = |i: usize| {
+            bitnet::fake_quantize_backward_cpu(x[i].into(), scale(i), range, dy[i].into())
+        };
         Data::floats(T::ELEMENT, &(0..x.len()).map(one).collect::<Vec<_>>())
     };
     let of_all = twin(&|_| 2.0, (-1.0, 1.0));
     let of_rows = twin(&|i| scales[i / columns], (-0.5, 2.0));
-    Case::exact(format!("{rows} × {columns} {:?}", T::ELEMENT), vec![of_all, of_rows.clone(), of_rows], move |r| {
-        let (x, dy) = (r.upload(&x, [rows, columns])?, r.upload(&dy, [rows, columns])?);
-        let (one, scales) = (r.upload(&[2.0], [])?, r.upload(&scales, [rows, 1])?);
-        let dx = bitnet::fake_quantize_backward(&mut r.encoder, &x, &one, (-1.0, 1.0), &dy)?;
-        let of_rows = bitnet::fake_quantize_backward(&mut r.encoder, &x, &scales, (-0.5, 2.0), &dy)?;
-        bitnet::fake_quantize_backward_into(&mut r.encoder, &x, &scales, (-0.5, 2.0), &dy, &dy)?;
-        [&dx, &of_rows, &dy].into_iter().for_each(|tensor| r.watch_all(tensor));
-        Ok(())
-    })
+    Case::exact(
+        format!("{rows} × {columns} {:?}", T::ELEMENT),
+        vec![of_all, of_rows.clone(), of_rows],
+        move |r| {
+            let (x, dy) = (r.upload(&x, [rows, columns])?, r.upload(&dy, [rows, columns])?);
+            let (one, scales) = (r.upload(&[2.0], [])?, r.upload(&scales, [rows, 1])?);
+            let dx = bitnet::fake_quantize_backward(&mut r.encoder, &x, &one, (-1.0, 1.0), &dy)?;
+            let of_rows =
+                bitnet::fake_quantize_backward(&mut r.encoder, &x, &scales, (-0.5, 2.0), &dy)?;
+            bitnet::fake_quantize_backward_into(
+                &mut r.encoder,
+                &x,
+                &scales,
+                (-0.5, 2.0),
+                &dy,
+                &dy,
+            )?;
+            [&dx, &of_rows, &dy].into_iter().for_each(|tensor| r.watch_all(tensor));
+            Ok(())
+        },
+    )
     .of(T::ELEMENT)
 }

@@ -15,7 +15,10 @@ pub fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
     for (mut rng, (tokens, _, features)) in shapes("relu2_gate") {
         let x = activations(&mut rng, tokens, 2 * features);
-        cases.extend([case::<f32, f32>(&x, tokens, features), case::<f16, f32>(&x, tokens, features)]);
+        cases.extend([
+            case::<f32, f32>(&x, tokens, features),
+            case::<f16, f32>(&x, tokens, features),
+        ]);
     }
     let x = floats(&mut rng(15), 9 * 2 * 1280, 30.0);
     cases.extend([case::<f32, f32>(&x, 9, 1280), case::<f16, f32>(&x, 9, 1280)]);
@@ -32,20 +35,28 @@ pub fn cases() -> Vec<Case> {
 fn case<X: Float, Y: Float>(x: &[f32], tokens: usize, features: usize) -> Case {
     let x = convert::<X>(x);
     let y = Data::floats(Y::ELEMENT, &bitnet::relu2_gate_cpu(&x, features).unwrap());
-    Case::exact(format!("{tokens} × {features} {:?} to {:?}", X::ELEMENT, Y::ELEMENT), vec![y], move |r| {
-        let x = r.upload(&x, [tokens, 2 * features])?;
-        let y = r.output::<Y>([tokens, features])?;
-        bitnet::relu2_gate_into(&mut r.encoder, &x, &y)?;
-        r.watch_all(&y);
-        Ok(())
-    })
+    Case::exact(
+        format!("{tokens} × {features} {:?} to {:?}", X::ELEMENT, Y::ELEMENT),
+        vec![y],
+        move |r| {
+            let x = r.upload(&x, [tokens, 2 * features])?;
+            let y = r.output::<Y>([tokens, features])?;
+            bitnet::relu2_gate_into(&mut r.encoder, &x, &y)?;
+            r.watch_all(&y);
+            Ok(())
+        },
+    )
     .of(X::ELEMENT)
     .of(Y::ELEMENT)
 }
 
 /// Gates and ups of each place of an output.
 fn pairs<X: Float>(x: &[X], features: usize) -> Vec<(f64, f64)> {
-    let pair = |row: &[X]| (0..features).map(|c| (f64::from(row[c].into()), f64::from(row[features + c].into()))).collect::<Vec<_>>();
+    let pair = |row: &[X]| {
+        (0..features)
+            .map(|c| (f64::from(row[c].into()), f64::from(row[features + c].into())))
+            .collect::<Vec<_>>()
+    };
     x.chunks_exact(2 * features).flat_map(pair).collect()
 }
 
@@ -65,8 +76,11 @@ fn near<X: Float, Y: Float>(x: &[f32], tokens: usize, features: usize, gate: Gat
         got.get(1).map_or(Ok(()), |got| got.check_near(sum.iter().copied()))
     };
     let record = move |r: &mut Recorder| {
-        let (x, y, base) =
-            (r.upload(&x, [tokens, 2 * features])?, r.output::<Y>([tokens, features])?, r.upload(&base, [tokens, features])?);
+        let (x, y, base) = (
+            r.upload(&x, [tokens, 2 * features])?,
+            r.output::<Y>([tokens, features])?,
+            r.upload(&base, [tokens, features])?,
+        );
         if silu {
             bitnet::silu_gate_into(&mut r.encoder, &x, &y)?;
             bitnet::silu_gate_into(&mut r.encoder, &x, Out::add(&base))?;
@@ -92,13 +106,19 @@ type Backward<T> = fn(&mut Encoder, &Tensor<T>, &Tensor<T>) -> Result<Tensor<T>>
 fn gradients<T: Float>(x: &[f32], tokens: usize, features: usize) -> Case {
     let x = convert::<T>(x);
     let dy = convert::<T>(&floats(&mut rng(18), tokens * features, 3.0));
-    let numbers: Vec<(f64, f64, f64)> =
-        pairs(&x, features).iter().zip(&dy).map(|(&(gate, up), &dy)| (gate, up, f64::from(dy.into()))).collect();
+    let numbers: Vec<(f64, f64, f64)> = pairs(&x, features)
+        .iter()
+        .zip(&dy)
+        .map(|(&(gate, up), &dy)| (gate, up, f64::from(dy.into())))
+        .collect();
     // Those of the gates of a row, then those of its ups.
     let laid_out = |of: &dyn Fn((f64, f64, f64)) -> [Near; 2]| -> Vec<Near> {
         let row = |row: &[(f64, f64, f64)]| {
             let both: Vec<[Near; 2]> = row.iter().map(|&numbers| of(numbers)).collect();
-            [0, 1].into_iter().flat_map(|i| both.iter().map(move |near| near[i])).collect::<Vec<_>>()
+            [0, 1]
+                .into_iter()
+                .flat_map(|i| both.iter().map(move |near| near[i]))
+                .collect::<Vec<_>>()
         };
         numbers.chunks_exact(features).flat_map(row).collect()
     };
@@ -109,12 +129,22 @@ fn gradients<T: Float>(x: &[f32], tokens: usize, features: usize) -> Case {
     let smooth = |function: Activation, (gate, up, dy): (f64, f64, f64)| {
         let (forward, gradient) = function(gate, dy * up, [0.0; 2]);
         // The product of dy and up is rounded, too.
-        [Near { error: gradient.error + U * gradient.exact.abs(), ..gradient }, times(forward, dy, 1.0)]
+        [
+            Near { error: gradient.error + U * gradient.exact.abs(), ..gradient },
+            times(forward, dy, 1.0),
+        ]
     };
-    let [silu, gelu_tanh] = [activations::silu, activations::gelu_tanh].map(|function: Activation| laid_out(&|at| smooth(function, at)));
+    let [silu, gelu_tanh] = [activations::silu, activations::gelu_tanh]
+        .map(|function: Activation| laid_out(&|at| smooth(function, at)));
     let wanted = [laid_out(&relu2), silu, gelu_tanh];
-    let check = move |got: &[Data], _| wanted.iter().zip(got).try_for_each(|(near, got)| got.check_near(near.iter().copied()));
-    let twins: [Twin; 3] = [bitnet::relu2_gate_backward_cpu, bitnet::silu_gate_backward_cpu, bitnet::gelu_tanh_gate_backward_cpu];
+    let check = move |got: &[Data], _| {
+        wanted.iter().zip(got).try_for_each(|(near, got)| got.check_near(near.iter().copied()))
+    };
+    let twins: [Twin; 3] = [
+        bitnet::relu2_gate_backward_cpu,
+        bitnet::silu_gate_backward_cpu,
+        bitnet::gelu_tanh_gate_backward_cpu,
+    ];
     let twins = twins.map(|twin| {
         let near = |(gate, up, dy): (f64, f64, f64)| {
             let (of_gate, of_up) = twin(gate as f32, up as f32, dy as f32);
@@ -124,12 +154,18 @@ fn gradients<T: Float>(x: &[f32], tokens: usize, features: usize) -> Case {
     });
     let record = move |r: &mut Recorder| {
         let (x, dy) = (r.upload(&x, [tokens, 2 * features])?, r.upload(&dy, [tokens, features])?);
-        let all: [Backward<T>; 3] = [bitnet::relu2_gate_backward, bitnet::silu_gate_backward, bitnet::gelu_tanh_gate_backward];
+        let all: [Backward<T>; 3] = [
+            bitnet::relu2_gate_backward,
+            bitnet::silu_gate_backward,
+            bitnet::gelu_tanh_gate_backward,
+        ];
         for backward in all {
             let dx = backward(&mut r.encoder, &x, &dy)?;
             r.watch_all(&dx);
         }
         Ok(())
     };
-    Case::new(format!("gradients, {tokens} × {features} {:?}", T::ELEMENT), record, check).twin(move || twins.to_vec()).of(T::ELEMENT)
+    Case::new(format!("gradients, {tokens} × {features} {:?}", T::ELEMENT), record, check)
+        .twin(move || twins.to_vec())
+        .of(T::ELEMENT)
 }

@@ -1,4 +1,5 @@
-//! `src/ops/bitnet/gate_quantize.rs`. Exponentials differ, so SiLU and GELU are judged in `f64`, with what `f32` may stray; relu² by the bit.
+//! `src/ops/bitnet/gate_quantize.rs`. Exponentials differ, so SiLU and GELU are judged in `f64`,
+//! with what `f32` may stray; relu² by the bit.
 
 use super::{LAYOUTS, pack, quantized, sums, unpack, watch_quantized};
 use crate::{Case, Data, Recorder, U, activations, floats, rng, shapes};
@@ -15,9 +16,23 @@ pub fn extremes() -> Vec<Case> {
     let cases = |layout| {
         [
             // e^-x overflows, and what it divides is nothing then.
-            exact("far from zero", vec![-1e4, -100.0, 100.0, 1e4, 1.0, 1.0, 1.0, 1.0], 4, Gate::Silu, None, layout),
+            exact(
+                "far from zero",
+                vec![-1e4, -100.0, 100.0, 1e4, 1.0, 1.0, 1.0, 1.0],
+                4,
+                Gate::Silu,
+                None,
+                layout,
+            ),
             // The square of 1e20 is infinite, and so is the row.
-            exact("overflow", vec![1e20, 1.0, 1.0, 1.0, 2.0, 1.0, 1.0, 1.0], 2, Gate::Relu2, None, layout),
+            exact(
+                "overflow",
+                vec![1e20, 1.0, 1.0, 1.0, 2.0, 1.0, 1.0, 1.0],
+                2,
+                Gate::Relu2,
+                None,
+                layout,
+            ),
         ]
     };
     LAYOUTS.into_iter().flat_map(cases).collect()
@@ -29,28 +44,53 @@ pub fn with_norm() -> Vec<Case> {
 
 fn of_shapes(normed: bool) -> Vec<Case> {
     let mut cases = Vec::new();
-    let wide = [(rng(33), (2, 0, 1280)), (rng(34), (50, 0, 9)), (rng(35), (2, 0, 7183)), (rng(36), (2, 0, 7184))];
+    let wide = [
+        (rng(33), (2, 0, 1280)),
+        (rng(34), (50, 0, 9)),
+        (rng(35), (2, 0, 7183)),
+        (rng(36), (2, 0, 7184)),
+    ];
     for (n, (mut rng, (tokens, _, features))) in shapes("gate_quantize").chain(wide).enumerate() {
         // Rows of more than threads hold, in both ways.
         let n = if features > 7168 { 0 } else { n };
         let gain = normed.then(|| floats(&mut rng, features, 2.0));
         // No squares that overflow, and exponents for which the error of exp is small.
-        let x: Vec<f32> = activations(&mut rng, tokens, 2 * features).iter().map(|v| v.clamp(-10.0, 10.0)).collect();
+        let x: Vec<f32> = activations(&mut rng, tokens, 2 * features)
+            .iter()
+            .map(|v| v.clamp(-10.0, 10.0))
+            .collect();
         for layout in LAYOUTS {
             let name = format!("{tokens} × {features}");
-            cases.extend(Case::as_on_either(n, || exact(&name, x.clone(), features, Gate::Relu2, gain.clone(), layout)));
+            cases.extend(Case::as_on_either(n, || {
+                exact(&name, x.clone(), features, Gate::Relu2, gain.clone(), layout)
+            }));
             for gate in [Gate::Silu, Gate::GeluTanh] {
-                cases.extend(Case::as_on_either(n, || near(&name, x.clone(), features, gate, gain.clone(), layout)));
+                cases.extend(Case::as_on_either(n, || {
+                    near(&name, x.clone(), features, gate, gain.clone(), layout)
+                }));
             }
         }
     }
     cases
 }
 
-fn record(r: &mut Recorder, x: &[f32], features: usize, gate: Gate, gain: Option<&[f32]>, layout: Layout) -> bitnet_wgpu::Result<()> {
+fn record(
+    r: &mut Recorder,
+    x: &[f32],
+    features: usize,
+    gate: Gate,
+    gain: Option<&[f32]>,
+    layout: Layout,
+) -> bitnet_wgpu::Result<()> {
     let x = r.upload(x, [x.len() / (2 * features).max(1), 2 * features])?;
     let gain = gain.map(|gain| r.upload(gain, [features])).transpose()?;
-    let xq = crate::gate_quantize_as(&mut r.encoder, &x, gate, gain.as_ref().map(|gain| (gain, EPS)), layout)?;
+    let xq = crate::gate_quantize_as(
+        &mut r.encoder,
+        &x,
+        gate,
+        gain.as_ref().map(|gain| (gain, EPS)),
+        layout,
+    )?;
     watch_quantized(r, &xq);
     Ok(())
 }
@@ -59,20 +99,46 @@ fn twin(x: &[f32], features: usize, gate: Gate, gain: Option<&[f32]>) -> HostAct
     bitnet::gate_quantize_cpu(x, features, gate, gain.map(|gain| (gain, EPS))).unwrap()
 }
 
-fn exact(name: &str, x: Vec<f32>, features: usize, gate: Gate, gain: Option<Vec<f32>>, layout: Layout) -> Case {
+fn exact(
+    name: &str,
+    x: Vec<f32>,
+    features: usize,
+    gate: Gate,
+    gain: Option<Vec<f32>>,
+    layout: Layout,
+) -> Case {
     let host = twin(&x, features, gate, gain.as_deref());
     let name = format!("{name} {gate:?}, norm {}, {layout:?}", gain.is_some());
-    Case::exact(name, quantized(&host, layout), move |r| record(r, &x, features, gate, gain.as_deref(), layout))
+    Case::exact(name, quantized(&host, layout), move |r| {
+        record(r, &x, features, gate, gain.as_deref(), layout)
+    })
 }
 
-fn near(name: &str, x: Vec<f32>, features: usize, gate: Gate, gain: Option<Vec<f32>>, layout: Layout) -> Case {
+fn near(
+    name: &str,
+    x: Vec<f32>,
+    features: usize,
+    gate: Gate,
+    gain: Option<Vec<f32>>,
+    layout: Layout,
+) -> Case {
     let name = format!("{name} {gate:?}, norm {}, {layout:?}", gain.is_some());
-    let rows: Vec<Row> = x.chunks_exact((2 * features).max(1)).map(|row| Row::new(row, gate, gain.as_deref())).collect();
+    let rows: Vec<Row> = x
+        .chunks_exact((2 * features).max(1))
+        .map(|row| Row::new(row, gate, gain.as_deref()))
+        .collect();
     let check = move |got: &[Data], _| {
-        let [Data::U32(words), Data::F32(scales), Data::I32(sums)] = got else { panic!("buffers of another type") };
+        let [Data::U32(words), Data::F32(scales), Data::I32(sums)] = got else {
+            panic!("buffers of another type")
+        };
         rows.iter().enumerate().try_for_each(|(token, row)| {
             let stride = words.len() / rows.len();
-            let result = row.check(layout, &words[token * stride..][..stride], scales[token], &sums[2 * token..][..2]);
+            let result = row.check(
+                layout,
+                &words[token * stride..][..stride],
+                scales[token],
+                &sums[2 * token..][..2],
+            );
             result.map_err(|e| format!("token {token}: {e}"))
         })
     };
@@ -81,25 +147,30 @@ fn near(name: &str, x: Vec<f32>, features: usize, gate: Gate, gain: Option<Vec<f
         .twin(move || quantized(&twin(&twin_x, features, gate, twin_gain.as_deref()), layout))
 }
 
-/// A row's numbers before they are quantised, and how far `f32` may stray from them and from the scale, relatively.
+/// A row's numbers before they are quantised, and how far `f32` may stray from them and from the
+/// scale, relatively.
 struct Row {
     exact: Vec<f64>,
     stray: f64,
 }
 
 impl Row {
-    /// Of gates, then ups. In units of 2^-24, exp strays by 4 + 2·|x| where sums are reordered, |x| at most 10; then come a sum, a quotient (5) and a
-    /// product; and the three steps of the scale. A norm strays by half of 1 for the mean and 1 for eps, then root, reciprocal, and the two products
-    /// of a value (squares are summed exactly), and by what its values do once more. The exponent of GELU has errors of its own, of 8 units, and may be as
-    /// large as is asked.
+    /// Of gates, then ups. In units of 2^-24, exp strays by 4 + 2·|x| where sums are reordered, |x|
+    /// at most 10; then come a sum, a quotient (5) and a product; and the three steps of the scale.
+    /// A norm strays by half of 1 for the mean and 1 for eps, then root, reciprocal, and the two
+    /// products of a value (squares are summed exactly), and by what its values do once more. The
+    /// exponent of GELU has errors of its own, of 8 units, and may be as large as is asked.
     fn new(row: &[f32], gate: Gate, gain: Option<&[f32]>) -> Self {
         let (gates, ups) = row.split_at(row.len() / 2);
         let exponent = |v: f64| match gate {
-            Gate::GeluTanh => 2.0 * (2.0 / std::f64::consts::PI).sqrt() * v * (1.0 + 0.044715 * v * v),
+            Gate::GeluTanh => {
+                2.0 * (2.0 / std::f64::consts::PI).sqrt() * v * (1.0 + 0.044715 * v * v)
+            }
             _ => v,
         };
         let act = |v: f64| v / (1.0 + (-exponent(v)).exp());
-        let exact: Vec<f64> = gates.iter().zip(ups).map(|(&gate, &up)| act(gate.into()) * f64::from(up)).collect();
+        let exact: Vec<f64> =
+            gates.iter().zip(ups).map(|(&gate, &up)| act(gate.into()) * f64::from(up)).collect();
         let largest = gates.iter().fold(0f64, |most, &gate| most.max(exponent(gate.into()).abs()));
         let gated = if gate == Gate::GeluTanh { (11.0 + 10.0 * largest) * U } else { 31.0 * U };
         let Some(gain) = gain else { return Self { exact, stray: gated + 3.0 * U } };
@@ -109,7 +180,13 @@ impl Row {
         Self { exact, stray: 8.0 * U + 2.0 * gated }
     }
 
-    fn check(&self, layout: Layout, words: &[u32], scale: f32, found_sums: &[i32]) -> Result<(), String> {
+    fn check(
+        &self,
+        layout: Layout,
+        words: &[u32],
+        scale: f32,
+        found_sums: &[i32],
+    ) -> Result<(), String> {
         let max = self.exact.iter().fold(0f64, |max, v| max.max(v.abs())).max(f64::from(1e-5f32));
         let a = 127.0 / max;
         if (f64::from(scale) - a).abs() > self.stray * a {

@@ -88,7 +88,8 @@ fn row_words(features: usize) -> usize {
     features.div_ceil(64) * 4
 }
 
-/// The codes of a row in the half layout as `wgsl/bitnet/half_planes.wgsl` describes it, or as bytes in order.
+/// The codes of a row in the half layout as `wgsl/bitnet/half_planes.wgsl` describes it, or as
+/// bytes in order.
 fn pack(layout: Layout, codes: &[i8]) -> Vec<u32> {
     let groups = row_words(codes.len()) * 4;
     let mut row = vec![0; if layout == Layout::Half { 2 * groups } else { groups }];
@@ -118,11 +119,12 @@ fn unpack(layout: Layout, words: &[u32], features: usize) -> Vec<i8> {
     (0..features).map(code).collect()
 }
 
-/// Σ code and Σ code·4^(5-f), where f is the field of a word that meets the code. Rows that are too long for the second sum let it wrap around:
-/// kernels that use it refuse them.
+/// Σ code and Σ code·4^(5-f), where f is the field of a word that meets the code. Rows that are too
+/// long for the second sum let it wrap around: kernels that use it refuse them.
 fn sums(codes: &[i8]) -> [i32; 2] {
     let sum = codes.iter().map(|&code| i32::from(code)).sum();
-    let weighted = codes.iter().enumerate().map(|(i, &code)| i32::from(code) * 4i32.pow(5 - i as u32 / 4 % 4));
+    let weighted =
+        codes.iter().enumerate().map(|(i, &code)| i32::from(code) * 4i32.pow(5 - i as u32 / 4 % 4));
     [sum, weighted.fold(0, i32::wrapping_add)]
 }
 
@@ -149,24 +151,40 @@ fn random_groups(op: &str) -> impl Iterator<Item = ((usize, usize, usize), Optio
     random_shapes(op).into_iter().zip([None, Some(32), Some(64), Some(160)].into_iter().cycle())
 }
 
-/// Stacks of matrices that end within a workgroup of words, and within and beyond a chunk of sums; and some without any. Their weights twice: alike, and
-/// in matrices that differ by much, of which some are nothing.
+/// Stacks of matrices that end within a workgroup of words, and within and beyond a chunk of sums;
+/// and some without any. Their weights twice: alike, and in matrices that differ by much, of which
+/// some are nothing.
 fn stacks(op: &str) -> impl Iterator<Item = ([usize; 3], Vec<f32>, Vec<f32>)> {
-    let fixed = [[1, 3, 17], [3, 5, 70], [2, 129, 515], [5, 1, 1], [4, 65, 64], [3, 1, 65_537], [0, 3, 5], [3, 0, 5], [3, 2, 0]];
+    let fixed = [
+        [1, 3, 17],
+        [3, 5, 70],
+        [2, 129, 515],
+        [5, 1, 1],
+        [4, 65, 64],
+        [3, 1, 65_537],
+        [0, 3, 5],
+        [3, 0, 5],
+        [3, 2, 0],
+    ];
     let others = shapes(op).map(|(_, (matrices, rows, columns))| [matrices, rows, columns]);
     // Larger ones take a minute and show nothing else.
     let others = others.filter(|stack| stack.iter().product::<usize>() < 1 << 18);
     fixed.into_iter().chain(others).map(|stack| {
         let length = stack[1] * stack[2];
         let plain = floats(&mut rng(length as u64), stack[0] * length, 3.0);
-        let uneven = plain.iter().enumerate().map(|(i, v)| v * [1.0, 0.0, 1e-3][i / length % 3]).collect();
+        let uneven =
+            plain.iter().enumerate().map(|(i, v)| v * [1.0, 0.0, 1e-3][i / length % 3]).collect();
         (stack, plain, uneven)
     })
 }
 
 /// What [`watch_ints`] watches: codes, scales, zero points.
 fn ints_of(w: &PackedInt) -> Vec<Data> {
-    vec![Data::U32(w.words().to_vec()), Data::F32(w.affine().scales.clone()), Data::F32(w.affine().zeros.clone())]
+    vec![
+        Data::U32(w.words().to_vec()),
+        Data::F32(w.affine().scales.clone()),
+        Data::F32(w.affine().zeros.clone()),
+    ]
 }
 
 /// Watches a matrix of 1 to 8 bits.
@@ -177,14 +195,26 @@ fn watch_ints(r: &mut Recorder, w: &IntMatrix) {
     r.watch_all(zeros);
 }
 
-/// Says where [`ints_of`] a matrix with groups that are not finite differ from `wanted`: their codes and zero points are what they are there, and
-/// their scales no numbers.
+/// Says where [`ints_of`] a matrix with groups that are not finite differ from `wanted`: their
+/// codes and zero points are what they are there, and their scales no numbers.
 fn check_not_finite(got: &[Data], wanted: &[Data], broken: &[usize]) -> Result<(), String> {
     got[0].check(&wanted[0], Leeway::None)?;
     got[2].check(&wanted[2], Leeway::None)?;
-    let (Data::F32(found), Data::F32(scales)) = (&got[1], &wanted[1]) else { return Err("scales are f32".to_owned()) };
-    let right = |i: usize| if broken.contains(&i) { found[i].is_nan() } else { found[i].to_bits() == scales[i].to_bits() };
-    if found.len() == scales.len() && (0..found.len()).all(right) { Ok(()) } else { Err(format!("scales {found:?}")) }
+    let (Data::F32(found), Data::F32(scales)) = (&got[1], &wanted[1]) else {
+        return Err("scales are f32".to_owned());
+    };
+    let right = |i: usize| {
+        if broken.contains(&i) {
+            found[i].is_nan()
+        } else {
+            found[i].to_bits() == scales[i].to_bits()
+        }
+    };
+    if found.len() == scales.len() && (0..found.len()).all(right) {
+        Ok(())
+    } else {
+        Err(format!("scales {found:?}"))
+    }
 }
 
 /// A scale for every row, so that a wrong row shows.
@@ -192,10 +222,16 @@ fn row_scales(scales: &[f32]) -> bitnet_wgpu::Scales {
     bitnet_wgpu::Scales::Segments(scales.iter().map(|&scale| (1, scale)).collect())
 }
 
-/// What a matrix multiplies a token by, and by what the sums are divided: Σ and Σ|..| of the terms of an output, in `f64`.
+/// What a matrix multiplies a token by, and by what the sums are divided: Σ and Σ|..| of the terms
+/// of an output, in `f64`.
 fn exact_product(dense: &[f32], x: &HostActivations, w: &PackedTernary, at: usize) -> (f64, f64) {
     let (n, k) = (w.rows(), w.columns());
-    let terms = || dense[at % n * k..][..k].iter().zip(x.row(at / n)).map(|(&w, &x)| f64::from(w) * f64::from(x));
+    let terms = || {
+        dense[at % n * k..][..k]
+            .iter()
+            .zip(x.row(at / n))
+            .map(|(&w, &x)| f64::from(w) * f64::from(x))
+    };
     let scale = f64::from(x.scales[at / n]);
     (terms().sum::<f64>() / scale, terms().map(f64::abs).sum::<f64>() / scale)
 }

@@ -22,13 +22,15 @@ const METHODS: [Method; 4] = [
     ("half", |c| (c.fast_packed_dot, c.software) = (false, false)),
     // Two dispatches.
     ("int8 on software", |c| (c.fast_packed_dot, c.software) = (false, true)),
-    ("half, biased", |c| (c.fast_packed_dot, c.half_subnormals, c.software) = (false, false, false)),
+    ("half, biased", |c| {
+        (c.fast_packed_dot, c.half_subnormals, c.software) = (false, false, false)
+    }),
 ];
 
 const EPS: f32 = 1e-5;
 
-/// Rows of every length of a turn and of a chunk, up to the longest that fit and beyond; matrices of every number of rows in a tile; tokens that take one
-/// dispatch and such that take several.
+/// Rows of every length of a turn and of a chunk, up to the longest that fit and beyond; matrices
+/// of every number of rows in a tile; tokens that take one dispatch and such that take several.
 fn all_shapes() -> impl Iterator<Item = (SmallRng, Shape)> {
     let fixed = [
         (1, 1, 4),
@@ -65,7 +67,10 @@ pub fn cases() -> Vec<Case> {
             let (m, n, k) = shape;
             let (x, w) = (wild_activations(&mut rng, m, k), weights(&mut rng, n, k));
             let gain = floats(&mut rng, k, 2.0);
-            cases.extend([stored(method, shape, &x, None, &w), stored(method, shape, &x, Some(&gain), &w)]);
+            cases.extend([
+                stored(method, shape, &x, None, &w),
+                stored(method, shape, &x, Some(&gain), &w),
+            ]);
         }
         // More workgroups than one has rows: larger tiles.
         let (mut rng, n) = (rng(90), 16_387);
@@ -78,7 +83,13 @@ pub fn cases() -> Vec<Case> {
     cases
 }
 
-fn stored((method, restrict): Method, (m, n, k): Shape, x: &[f32], gain: Option<&[f32]>, w: &PackedTernary) -> Case {
+fn stored(
+    (method, restrict): Method,
+    (m, n, k): Shape,
+    x: &[f32],
+    gain: Option<&[f32]>,
+    w: &PackedTernary,
+) -> Case {
     let (x, w, gain) = (x.to_vec(), w.clone(), gain.map(<[f32]>::to_vec));
     let y = bitnet::norm_bitlinear_cpu(&x, m, norm_of(gain.as_deref()), &w).unwrap();
     let name = format!("{m} × {n} × {k}, norm {}, {method}", gain.is_some());
@@ -98,15 +109,22 @@ pub(super) fn norm_of<G: ?Sized>(gain: Option<&G>) -> Norm<'_, G> {
 
 /// A product on top of what is there.
 pub fn adding() -> Vec<Case> {
-    let of = |method: Method| all_shapes().map(move |(mut rng, shape)| add(&mut rng, method, shape));
+    let of =
+        |method: Method| all_shapes().map(move |(mut rng, shape)| add(&mut rng, method, shape));
     METHODS.into_iter().flat_map(of).collect()
 }
 
 fn add(rng: &mut SmallRng, (method, restrict): Method, (m, n, k): Shape) -> Case {
-    let (x, w, base, gain) = (floats(rng, m * k, 3.0), weights(rng, n, k), floats(rng, m * n, 50.0), floats(rng, k, 2.0));
+    let (x, w, base, gain) = (
+        floats(rng, m * k, 3.0),
+        weights(rng, n, k),
+        floats(rng, m * n, 50.0),
+        floats(rng, k, 2.0),
+    );
     let products = bitnet::norm_bitlinear_cpu(&x, m, Some((&gain, EPS)), &w).unwrap();
     Case::near(format!("{m} × {n} × {k}, {method}"), sums(&base, &products), move |r| {
-        let (x, w, y) = (r.upload(&x, [m, k])?, w.upload(r.encoder.context())?, r.upload(&base, [m, n])?);
+        let (x, w, y) =
+            (r.upload(&x, [m, k])?, w.upload(r.encoder.context())?, r.upload(&base, [m, n])?);
         let gain = r.upload(&gain, [k])?;
         bitnet::norm_bitlinear_into(&mut r.encoder, &x, Some((&gain, EPS)), &w, Out::add(&y))?;
         r.watch_all(&y);
@@ -122,29 +140,46 @@ pub fn gated() -> Vec<Case> {
         for (mut rng, (m, n, k)) in all_shapes() {
             let (x, w) = (activations(&mut rng, m, k), ternary(&mut rng, 2 * n, k));
             let gain = floats(&mut rng, k, 2.0);
-            cases.extend([Gate::Relu2, Gate::Silu, Gate::GeluTanh].map(|gate| gate_case(method, (m, n, k), &x, &gain, &w, gate)));
+            cases.extend(
+                [Gate::Relu2, Gate::Silu, Gate::GeluTanh]
+                    .map(|gate| gate_case(method, (m, n, k), &x, &gain, &w, gate)),
+            );
         }
     }
     cases
 }
 
 /// relu² is known to the bit; silu and gelu as an exponential is.
-fn gate_case((method, restrict): Method, (m, n, k): Shape, x: &[f32], gain: &[f32], w: &PackedTernary, gate: Gate) -> Case {
+fn gate_case(
+    (method, restrict): Method,
+    (m, n, k): Shape,
+    x: &[f32],
+    gain: &[f32],
+    w: &PackedTernary,
+    gate: Gate,
+) -> Case {
     let (x, w, gain) = (x.to_vec(), w.clone(), gain.to_vec());
     let name = format!("{m} × {n} × {k}, {gate:?}, {method}");
     let products = bitnet::norm_bitlinear_cpu(&x, m, Some((&gain, EPS)), &w).unwrap();
     let function = if gate == Gate::GeluTanh { gelu_tanh } else { silu };
-    let near =
-        |row: &[f32]| (0..n).map(|i| times(function(f64::from(row[i]), 0.0, [0.0; 2]).0, f64::from(row[n + i]), 1.0)).collect::<Vec<_>>();
+    let near = |row: &[f32]| {
+        (0..n)
+            .map(|i| {
+                times(function(f64::from(row[i]), 0.0, [0.0; 2]).0, f64::from(row[n + i]), 1.0)
+            })
+            .collect::<Vec<_>>()
+    };
     let wanted: Vec<Near> = products.chunks_exact((2 * n).max(1)).flat_map(near).collect();
-    let twin = Data::F32(bitnet::norm_bitlinear_gated_cpu(&x, m, Some((&gain, EPS)), &w, gate).unwrap());
+    let twin =
+        Data::F32(bitnet::norm_bitlinear_gated_cpu(&x, m, Some((&gain, EPS)), &w, gate).unwrap());
     let exact = twin.clone();
     let check = move |got: &[Data], leeway| match gate {
         Gate::Relu2 => got[0].check(&exact, leeway),
         _ => got[0].check_near(wanted.iter().copied()),
     };
     let record = move |r: &mut crate::Recorder| {
-        let (x, w, gain) = (r.upload(&x, [m, k])?, w.upload(r.encoder.context())?, r.upload(&gain, [k])?);
+        let (x, w, gain) =
+            (r.upload(&x, [m, k])?, w.upload(r.encoder.context())?, r.upload(&gain, [k])?);
         let y = bitnet::norm_bitlinear_gated(&mut r.encoder, &x, Some((&gain, EPS)), &w, gate)?;
         r.watch_all(&y);
         Ok(())

@@ -10,8 +10,9 @@ use bitnet_wgpu::{
     bitnet::{self, Gate},
 };
 
-/// Chunks of every length, up to several of each size; tiles that are full and not; groups of a block, of several and none; and what takes a dispatch more:
-/// shorter blocks, rows that are not whole quads of words, more tokens.
+/// Chunks of every length, up to several of each size; tiles that are full and not; groups of a
+/// block, of several and none; and what takes a dispatch more: shorter blocks, rows that are not
+/// whole quads of words, more tokens.
 const SHAPES: [Shape; 17] = [
     (1, 1, 64, None),
     (1, 16, 128, Some(128)),
@@ -33,7 +34,8 @@ const SHAPES: [Shape; 17] = [
 ];
 
 type On = fn(&mut Capabilities);
-/// One dispatch, of few rows a workgroup and of many, and in floats; and two by each kind of product that there is for few tokens.
+/// One dispatch, of few rows a workgroup and of many, and in floats; and two by each kind of
+/// product that there is for few tokens.
 const ON: [On; 5] = [
     |c| (c.software, c.fast_packed_dot) = (false, true),
     |c| {
@@ -56,10 +58,15 @@ pub fn cases() -> Vec<Case> {
         let w = matrix(&mut rng, shape);
         let (x, gain) = (activations(&mut rng, m, k), floats(&mut rng, k, 2.0));
         let tame: Vec<f32> = x.iter().map(|x| x.clamp(-1e4, 1e4)).collect();
-        cases.extend(ON.iter().flat_map(|&on| [stored(shape, &x, None, &w).on(on), stored(shape, &tame, Some(&gain), &w).on(on)]));
+        cases.extend(ON.iter().flat_map(|&on| {
+            [stored(shape, &x, None, &w).on(on), stored(shape, &tame, Some(&gain), &w).on(on)]
+        }));
         // What a row has that is not finite is in all of its outputs.
         let mut wild = tame.clone();
-        wild.iter_mut().step_by(k + 1).zip([f32::NAN, f32::NEG_INFINITY]).for_each(|(v, worst)| *v = worst);
+        wild.iter_mut()
+            .step_by(k + 1)
+            .zip([f32::NAN, f32::NEG_INFINITY])
+            .for_each(|(v, worst)| *v = worst);
         cases.extend([ON[0], ON[2]].map(|on| stored(shape, &wild, Some(&gain), &w).on(on)));
     }
     cases
@@ -76,21 +83,37 @@ fn stored(shape: Shape, x: &[f32], gain: Option<&[f32]>, w: &PackedTernary) -> C
     })
 }
 
-/// On top of what is there, and gates and ups: relu² to the bit, SiLU and GELU beside the gate that is a dispatch of its own.
+/// On top of what is there, and gates and ups: relu² to the bit, SiLU and GELU beside the gate that
+/// is a dispatch of its own.
 pub fn finished() -> Vec<Case> {
     let shapes = SHAPES.into_iter().map(|(m, n, k, size)| (m, 2 * n, k, size));
-    let all = |shape| [added(shape), gated(shape, Gate::Relu2), gated(shape, Gate::Silu), gated(shape, Gate::GeluTanh)];
+    let all = |shape| {
+        [
+            added(shape),
+            gated(shape, Gate::Relu2),
+            gated(shape, Gate::Silu),
+            gated(shape, Gate::GeluTanh),
+        ]
+    };
     let packed = |(_, n, ..): Shape| ON[n / 2 % 2];
-    shapes.flat_map(|shape| [packed(shape), ON[2]].into_iter().flat_map(move |on| all(shape).map(|case| case.on(on)))).collect()
+    shapes
+        .flat_map(|shape| {
+            [packed(shape), ON[2]]
+                .into_iter()
+                .flat_map(move |on| all(shape).map(|case| case.on(on)))
+        })
+        .collect()
 }
 
 fn added(shape: Shape) -> Case {
     let (m, n, k, _) = shape;
     let mut rng = rng((m + n + k) as u64);
-    let (w, x, base) = (matrix(&mut rng, shape), floats(&mut rng, m * k, 3.0), floats(&mut rng, m * n, 50.0));
+    let (w, x, base) =
+        (matrix(&mut rng, shape), floats(&mut rng, m * k, 3.0), floats(&mut rng, m * n, 50.0));
     let products = bitnet::norm_bitlinear_rounded_cpu(&x, None, &w).unwrap();
     Case::near(format!("added, {shape:?}"), sums(&base, &products), move |r| {
-        let (x, w, y) = (r.upload(&x, [m, k])?, w.upload(r.encoder.context())?, r.upload(&base, [m, n])?);
+        let (x, w, y) =
+            (r.upload(&x, [m, k])?, w.upload(r.encoder.context())?, r.upload(&base, [m, n])?);
         bitnet::norm_bitlinear_rounded_into(&mut r.encoder, &x, None, &w, Out::add(&y))?;
         r.watch_all(&y);
         Ok(())
@@ -100,8 +123,11 @@ fn added(shape: Shape) -> Case {
 fn gated(shape: Shape, gate: Gate) -> Case {
     let (m, n, k, _) = shape;
     let mut rng = rng((m + n + k) as u64);
-    let (w, x, gain) = (matrix(&mut rng, shape), floats(&mut rng, m * k, 3.0), floats(&mut rng, k, 2.0));
-    let twin = Data::F32(bitnet::norm_bitlinear_rounded_gated_cpu(&x, norm_of(Some(&gain[..])), &w, gate).unwrap());
+    let (w, x, gain) =
+        (matrix(&mut rng, shape), floats(&mut rng, m * k, 3.0), floats(&mut rng, k, 2.0));
+    let twin = Data::F32(
+        bitnet::norm_bitlinear_rounded_gated_cpu(&x, norm_of(Some(&gain[..])), &w, gate).unwrap(),
+    );
     let check = move |got: &[Data], leeway: _| {
         if gate == Gate::Relu2 {
             got[0].check(&twin, leeway)?;
@@ -112,11 +138,25 @@ fn gated(shape: Shape, gate: Gate) -> Case {
         }
     };
     let record = move |r: &mut Recorder| {
-        let (x, w, gain) = (r.upload(&x, [m, k])?, w.upload(r.encoder.context())?, r.upload(&gain, [k])?);
+        let (x, w, gain) =
+            (r.upload(&x, [m, k])?, w.upload(r.encoder.context())?, r.upload(&gain, [k])?);
         let y = r.output::<f32>([m, n / 2])?;
-        bitnet::norm_bitlinear_rounded_gated_into(&mut r.encoder, &x, norm_of(Some(&gain)), &w, gate, &y)?;
+        bitnet::norm_bitlinear_rounded_gated_into(
+            &mut r.encoder,
+            &x,
+            norm_of(Some(&gain)),
+            &w,
+            gate,
+            &y,
+        )?;
         let product = r.output::<f32>([m, n])?;
-        bitnet::norm_bitlinear_rounded_into(&mut r.encoder, &x, norm_of(Some(&gain)), &w, &product)?;
+        bitnet::norm_bitlinear_rounded_into(
+            &mut r.encoder,
+            &x,
+            norm_of(Some(&gain)),
+            &w,
+            &product,
+        )?;
         let apart = match gate {
             Gate::Relu2 => bitnet::relu2_gate(&mut r.encoder, &product)?,
             Gate::Silu => bitnet::silu_gate(&mut r.encoder, &product)?,

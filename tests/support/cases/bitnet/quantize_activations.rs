@@ -20,8 +20,12 @@ pub fn cases() -> Vec<Case> {
     }
     // Many magnitudes: what a GPU's division alone would get wrong in the last bit.
     let mut rng = rng(13);
-    let x: Vec<f32> = (0..20_000).map(|_| f32::from_bits(rng.random_range(0x3000_0000..0x7f00_0000))).collect();
-    cases.extend([case::<f32>(&x, x.len(), 1, Layout::Int8).device_only(), case::<f32>(&x[..100], 100, 1, Layout::Int8)]);
+    let x: Vec<f32> =
+        (0..20_000).map(|_| f32::from_bits(rng.random_range(0x3000_0000..0x7f00_0000))).collect();
+    cases.extend([
+        case::<f32>(&x, x.len(), 1, Layout::Int8).device_only(),
+        case::<f32>(&x[..100], 100, 1, Layout::Int8),
+    ]);
     // More than threads hold of a row.
     let x = wild_activations(&mut rng, 2, 3087);
     cases.extend(LAYOUTS.map(|layout| case::<f32>(&x, 2, 3087, layout)));
@@ -37,11 +41,15 @@ pub fn cases() -> Vec<Case> {
 fn case<T: Float>(x: &[f32], tokens: usize, features: usize, layout: Layout) -> Case {
     let x = convert::<T>(x);
     let host = bitnet::quantize_activations_cpu(&x, tokens, features).unwrap();
-    Case::exact(format!("{tokens} × {features} {:?}, {layout:?}", T::ELEMENT), quantized(&host, layout), move |r| {
-        let x = r.upload(&x, [tokens, features])?;
-        let xq = crate::quantize_as(&mut r.encoder, &x, layout)?;
-        watch_quantized(r, &xq);
-        Ok(())
-    })
+    Case::exact(
+        format!("{tokens} × {features} {:?}, {layout:?}", T::ELEMENT),
+        quantized(&host, layout),
+        move |r| {
+            let x = r.upload(&x, [tokens, features])?;
+            let xq = crate::quantize_as(&mut r.encoder, &x, layout)?;
+            watch_quantized(r, &xq);
+            Ok(())
+        },
+    )
     .of(T::ELEMENT)
 }

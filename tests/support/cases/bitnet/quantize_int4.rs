@@ -4,7 +4,8 @@ use crate::{Case, Data, convert, rng, shapes, sums, wild_activations};
 use bitnet_wgpu::{Float, Out, bitnet, f16};
 
 pub fn cases() -> Vec<Case> {
-    let more = [(3, 5000), (700, 1), (300, 9)].map(|(rows, columns)| (rng(columns as u64), (rows, 0, columns)));
+    let more = [(3, 5000), (700, 1), (300, 9)]
+        .map(|(rows, columns)| (rng(columns as u64), (rows, 0, columns)));
     let mut cases = Vec::new();
     for (mut rng, (rows, _, columns)) in shapes("quantize_activations_4bit").chain(more) {
         let x = wild_activations(&mut rng, rows, columns);
@@ -13,12 +14,15 @@ pub fn cases() -> Vec<Case> {
     cases
 }
 
-/// Codes in words whose last has zeros at its end, scales, the numbers that they stand for, and those added to something.
+/// Codes in words whose last has zeros at its end, scales, the numbers that they stand for, and
+/// those added to something.
 fn case<T: Float>(x: &[f32], rows: usize, columns: usize) -> Case {
     let x = convert::<T>(x);
     let host = bitnet::quantize_activations_4bit_cpu(&x, rows, columns).unwrap();
     let values = host.dequantize();
-    let word = |codes: &[i8]| codes.iter().rev().fold(0, |word, &code| (word << 4) | u32::from(code as u8 & 15));
+    let word = |codes: &[i8]| {
+        codes.iter().rev().fold(0, |word, &code| (word << 4) | u32::from(code as u8 & 15))
+    };
     let words = host.codes.chunks(columns.max(1)).flat_map(|row| row.chunks(8).map(word)).collect();
     let wanted = [Data::U32(words), Data::F32(host.scales), Data::floats(T::ELEMENT, &values)];
     let base = vec![1.5; values.len()];

@@ -1,6 +1,8 @@
 //! Ops that make bytes: `src/ops/bitnet/int8.rs`, `quantize_gradients.rs` and others.
 
-use crate::{Case, Data, Recorder, activations, convert, floats, rng, shapes, sums, wild_activations};
+use crate::{
+    Case, Data, Recorder, activations, convert, floats, rng, shapes, sums, wild_activations,
+};
 use bitnet_wgpu::{
     Encoder, Float, Out, Result, Tensor,
     bitnet::{self, HostInt8, QuantizedInt8},
@@ -16,44 +18,64 @@ const SEED: u64 = 0x1234_5678_9abc_def0;
 /// The cases of an op, in both types.
 macro_rules! in_both_types {
     ($op:literal, $quantize:expr, $twin:expr) => {
-        cases($op, |x, rows, columns| [case::<f32>(x, rows, columns, $quantize, $twin), case::<f16>(x, rows, columns, $quantize, $twin)])
+        cases($op, |x, rows, columns| {
+            [
+                case::<f32>(x, rows, columns, $quantize, $twin),
+                case::<f16>(x, rows, columns, $quantize, $twin),
+            ]
+        })
     };
 }
 
 pub fn gradients() -> Vec<Case> {
-    in_both_types!("quantize_gradients", |e, x| bitnet::quantize_gradients(e, x, SEED), |x, rows, columns| bitnet::quantize_gradients_cpu(
-        x, rows, columns, SEED
+    in_both_types!(
+        "quantize_gradients",
+        |e, x| bitnet::quantize_gradients(e, x, SEED),
+        |x, rows, columns| bitnet::quantize_gradients_cpu(x, rows, columns, SEED).unwrap()
     )
-    .unwrap())
 }
 
 pub fn with_zero_point() -> Vec<Case> {
-    in_both_types!("quantize_activations_with_zero_point", bitnet::quantize_activations_with_zero_point, |x, rows, columns| {
-        bitnet::quantize_activations_with_zero_point_cpu(x, rows, columns).unwrap()
-    })
+    in_both_types!(
+        "quantize_activations_with_zero_point",
+        bitnet::quantize_activations_with_zero_point,
+        |x, rows, columns| {
+            bitnet::quantize_activations_with_zero_point_cpu(x, rows, columns).unwrap()
+        }
+    )
 }
 
 pub fn by_tensor() -> Vec<Case> {
-    in_both_types!("quantize_activations_by_tensor", bitnet::quantize_activations_by_tensor, |x, _, _| {
-        bitnet::quantize_activations_by_tensor_cpu(x)
-    })
+    in_both_types!(
+        "quantize_activations_by_tensor",
+        bitnet::quantize_activations_by_tensor,
+        |x, _, _| { bitnet::quantize_activations_by_tensor_cpu(x) }
+    )
 }
 
 /// A range on both sides of 0, one on one side, and one that is no range.
 pub fn with_range() -> Vec<Case> {
-    let both = in_both_types!("quantize_activations_static", |e, x| bitnet::quantize_activations_static(e, x, (-2.0, 1.5)), |x, _, _| {
-        bitnet::quantize_activations_static_cpu(x, (-2.0, 1.5)).unwrap()
-    });
-    let one = in_both_types!("quantize_activations_static", |e, x| bitnet::quantize_activations_static(e, x, (0.5, 2.5)), |x, _, _| {
-        bitnet::quantize_activations_static_cpu(x, (0.5, 2.5)).unwrap()
-    });
-    let none = in_both_types!("quantize_activations_static", |e, x| bitnet::quantize_activations_static(e, x, (0.0, 0.0)), |x, _, _| {
-        bitnet::quantize_activations_static_cpu(x, (0.0, 0.0)).unwrap()
-    });
+    let both = in_both_types!(
+        "quantize_activations_static",
+        |e, x| bitnet::quantize_activations_static(e, x, (-2.0, 1.5)),
+        |x, _, _| { bitnet::quantize_activations_static_cpu(x, (-2.0, 1.5)).unwrap() }
+    );
+    let one = in_both_types!(
+        "quantize_activations_static",
+        |e, x| bitnet::quantize_activations_static(e, x, (0.5, 2.5)),
+        |x, _, _| { bitnet::quantize_activations_static_cpu(x, (0.5, 2.5)).unwrap() }
+    );
+    let none = in_both_types!(
+        "quantize_activations_static",
+        |e, x| bitnet::quantize_activations_static(e, x, (0.0, 0.0)),
+        |x, _, _| { bitnet::quantize_activations_static_cpu(x, (0.0, 0.0)).unwrap() }
+    );
     let into = in_both_types!("quantize_activations_static", static_into, |x, _, _| {
         bitnet::quantize_activations_static_cpu(x, (-2.0, 1.5)).unwrap()
     });
-    let all = both.into_iter().chain([one, none, into].into_iter().flat_map(|cases| cases.into_iter().take(20)));
+    let all = both
+        .into_iter()
+        .chain([one, none, into].into_iter().flat_map(|cases| cases.into_iter().take(20)));
     // Of no numbers there is no dispatch, and so no buffer to look into.
     all.filter(|case| !case.name.starts_with("0 ×") && !case.name.contains("× 0 ")).collect()
 }
@@ -62,25 +84,38 @@ pub fn with_range() -> Vec<Case> {
 fn static_into<T: Float>(encoder: &mut Encoder, x: &Tensor<T>) -> Result<QuantizedInt8> {
     let context = encoder.context();
     let zero_points = Some(Tensor::uninit(context, [])?);
-    let made = QuantizedInt8 { codes: Tensor::uninit(context, x.shape())?, scales: Tensor::uninit(context, [])?, zero_points };
+    let made = QuantizedInt8 {
+        codes: Tensor::uninit(context, x.shape())?,
+        scales: Tensor::uninit(context, [])?,
+        zero_points,
+    };
     bitnet::quantize_activations_static_into(encoder, x, (-2.0, 1.5), &made)?;
     Ok(made)
 }
 
 /// Rows of every kind and length; with those that no word and no workgroup ends with.
 fn cases(op: &str, of: impl Fn(&[f32], usize, usize) -> [Case; 2]) -> Vec<Case> {
-    let more = [(1, 5000), (3, 2047), (7, 2049), (5, 2050), (700, 1), (300, 3)].map(|(m, k)| (rng(k as u64), (m, 0, k)));
+    let more = [(1, 5000), (3, 2047), (7, 2049), (5, 2050), (700, 1), (300, 3)]
+        .map(|(m, k)| (rng(k as u64), (m, 0, k)));
     let all = shapes(op).chain(more);
     let data = |rng: &mut SmallRng, rows, columns| match rows % 3 {
         0 => floats(rng, rows * columns, 3.0).iter().map(|v| v.abs()).collect(),
         1 => activations(rng, rows, columns),
         _ => wild_activations(rng, rows, columns),
     };
-    all.flat_map(|(mut rng, (rows, _, columns))| of(&data(&mut rng, rows, columns), rows, columns)).collect()
+    all.flat_map(|(mut rng, (rows, _, columns))| of(&data(&mut rng, rows, columns), rows, columns))
+        .collect()
 }
 
-/// The codes of the twin, to the bit, scales and zero points; the numbers that they stand for, and those added to something.
-fn case<T: Float>(x: &[f32], rows: usize, columns: usize, quantize: Quantize<T>, twin: Twin<T>) -> Case {
+/// The codes of the twin, to the bit, scales and zero points; the numbers that they stand for, and
+/// those added to something.
+fn case<T: Float>(
+    x: &[f32],
+    rows: usize,
+    columns: usize,
+    quantize: Quantize<T>,
+    twin: Twin<T>,
+) -> Case {
     let x = convert::<T>(x);
     let host = twin(&x, rows, columns);
     let values = host.dequantize();
@@ -93,7 +128,9 @@ fn case<T: Float>(x: &[f32], rows: usize, columns: usize, quantize: Quantize<T>,
     let added = sums(&base, &values);
     let check = move |got: &[Data], leeway| {
         let pairs = got.iter().zip(&wanted).enumerate();
-        pairs.into_iter().try_for_each(|(i, (got, wanted))| got.check(wanted, leeway).map_err(|e| format!("output {i}: {e}")))?;
+        pairs.into_iter().try_for_each(|(i, (got, wanted))| {
+            got.check(wanted, leeway).map_err(|e| format!("output {i}: {e}"))
+        })?;
         got[wanted.len()].check_near(added.iter().copied()).map_err(|e| format!("added: {e}"))
     };
     let base = convert::<T>(&base);
@@ -108,7 +145,8 @@ fn case<T: Float>(x: &[f32], rows: usize, columns: usize, quantize: Quantize<T>,
         [&y, &base].into_iter().for_each(|tensor| r.watch_all(tensor));
         Ok(())
     };
-    let mut case = Case::new(format!("{rows} × {columns} {:?}", T::ELEMENT), record, check).of(T::ELEMENT);
+    let mut case =
+        Case::new(format!("{rows} × {columns} {:?}", T::ELEMENT), record, check).of(T::ELEMENT);
     case.exact = true;
     case
 }

@@ -26,7 +26,9 @@ pub fn cases() -> Vec<Case> {
 }
 
 pub fn by_matrix() -> Vec<Case> {
-    let of = |(stack, plain, uneven): ([usize; 3], Vec<f32>, Vec<f32>)| [stacked::<f32>(&uneven, stack), stacked::<f16>(&plain, stack)];
+    let of = |(stack, plain, uneven): ([usize; 3], Vec<f32>, Vec<f32>)| {
+        [stacked::<f32>(&uneven, stack), stacked::<f16>(&plain, stack)]
+    };
     let broken = [f32::NAN, f32::INFINITY].map(not_finite);
     stacks("quantize_weights_by_matrix").flat_map(of).chain(broken).collect()
 }
@@ -37,14 +39,23 @@ fn stacked<T: Float>(w: &[f32], stack: [usize; 3]) -> Case {
     let rows = packed.rows();
     let scales: Vec<f32> = match packed.scales() {
         Scales::Tensor(scale) => vec![*scale; rows],
-        Scales::Segments(parts) => parts.iter().flat_map(|&(rows, scale)| vec![scale; rows]).collect(),
+        Scales::Segments(parts) => {
+            parts.iter().flat_map(|&(rows, scale)| vec![scale; rows]).collect()
+        }
         other => panic!("{other:?}"),
     };
     let wanted = vec![Data::U32(packed.words().to_vec()), Data::F32(scales)];
-    Case::exact(format!("{stack:?} {:?}", T::ELEMENT), wanted, move |r| quantize_stack(r, &w, stack)).of(T::ELEMENT)
+    Case::exact(format!("{stack:?} {:?}", T::ELEMENT), wanted, move |r| {
+        quantize_stack(r, &w, stack)
+    })
+    .of(T::ELEMENT)
 }
 
-fn quantize_stack<T: Float>(r: &mut Recorder, w: &[T], stack: [usize; 3]) -> bitnet_wgpu::Result<()> {
+fn quantize_stack<T: Float>(
+    r: &mut Recorder,
+    w: &[T],
+    stack: [usize; 3],
+) -> bitnet_wgpu::Result<()> {
     let w = r.upload(w, stack)?;
     let w = bitnet::quantize_weights_by_matrix(&mut r.encoder, &w)?;
     let (codes, scales) = w.tensors();
@@ -53,22 +64,36 @@ fn quantize_stack<T: Float>(r: &mut Recorder, w: &[T], stack: [usize; 3]) -> bit
     Ok(())
 }
 
-/// A matrix that is not finite has codes of zero and scales that are no numbers; its neighbours do not notice.
+/// A matrix that is not finite has codes of zero and scales that are no numbers; its neighbours do
+/// not notice.
 fn not_finite(value: f32) -> Case {
     let stack = [3, 4, 70];
     let mut w = floats(&mut rng(7), 3 * 280, 3.0);
     w[280..560].fill(0.0);
     let packed = bitnet::quantize_weights_by_matrix_cpu(&w, stack).unwrap();
     let codes = Data::U32(packed.words().to_vec());
-    let Scales::Segments(parts) = packed.scales().clone() else { panic!("a scale for each matrix") };
+    let Scales::Segments(parts) = packed.scales().clone() else {
+        panic!("a scale for each matrix")
+    };
     w[300] = value;
     let check = move |got: &[Data], leeway| {
         got[0].check(&codes, leeway)?;
         let Data::F32(found) = &got[1] else { return Err("scales are f32".to_owned()) };
-        let right = |row: usize| if row / 4 == 1 { found[row].is_nan() } else { found[row].to_bits() == parts[row / 4].1.to_bits() };
-        if found.len() == 12 && (0..12).all(right) { Ok(()) } else { Err(format!("scales {found:?}")) }
+        let right = |row: usize| {
+            if row / 4 == 1 {
+                found[row].is_nan()
+            } else {
+                found[row].to_bits() == parts[row / 4].1.to_bits()
+            }
+        };
+        if found.len() == 12 && (0..12).all(right) {
+            Ok(())
+        } else {
+            Err(format!("scales {found:?}"))
+        }
     };
-    let mut case = Case::new(format!("a matrix with {value}"), move |r| quantize_stack(r, &w, stack), check);
+    let mut case =
+        Case::new(format!("a matrix with {value}"), move |r| quantize_stack(r, &w, stack), check);
     case.exact = true;
     case
 }

@@ -5,21 +5,47 @@ use bitnet_wgpu::{Element, Float, PackedTernary, Scales, bitnet, f16};
 
 pub fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
-    for (rows, columns, size) in [(0, 5, None), (3, 0, Some(16)), (1, 1, None), (5, 65, None), (3, 300, None), (2, 1000, None)]
-        .into_iter()
-        .chain([(7, 16, Some(16)), (5, 65, Some(16)), (3, 300, Some(32)), (4, 130, Some(64)), (9, 256, Some(128)), (2, 100, Some(128))])
-    {
+    for (rows, columns, size) in [
+        (0, 5, None),
+        (3, 0, Some(16)),
+        (1, 1, None),
+        (5, 65, None),
+        (3, 300, None),
+        (2, 1000, None),
+    ]
+    .into_iter()
+    .chain([
+        (7, 16, Some(16)),
+        (5, 65, Some(16)),
+        (3, 300, Some(32)),
+        (4, 130, Some(64)),
+        (9, 256, Some(128)),
+        (2, 100, Some(128)),
+    ]) {
         let plain = floats(&mut rng(rows as u64 + columns as u64), rows * columns, 3.0);
         // Rows and groups differ by much, and some are nothing.
-        let uneven: Vec<f32> = plain.iter().enumerate().map(|(i, v)| v.powi(3) * [1.0, 0.0, 1e-3][i / 16 % 3]).collect();
-        cases.extend([case::<f32>(&plain, rows, columns, size), case::<f16>(&uneven, rows, columns, size)]);
-        cases.push(case::<f32>(&plain.iter().map(|v| v * 1e-6).collect::<Vec<_>>(), rows, columns, size));
+        let uneven: Vec<f32> = plain
+            .iter()
+            .enumerate()
+            .map(|(i, v)| v.powi(3) * [1.0, 0.0, 1e-3][i / 16 % 3])
+            .collect();
+        cases.extend([
+            case::<f32>(&plain, rows, columns, size),
+            case::<f16>(&uneven, rows, columns, size),
+        ]);
+        cases.push(case::<f32>(
+            &plain.iter().map(|v| v * 1e-6).collect::<Vec<_>>(),
+            rows,
+            columns,
+            size,
+        ));
     }
     cases.extend([f32::NAN, f32::INFINITY].map(not_finite));
     cases
 }
 
-/// A row that is not finite has codes of zero and a scale that is no number; its neighbours do not notice.
+/// A row that is not finite has codes of zero and a scale that is no number; its neighbours do not
+/// notice.
 fn not_finite(value: f32) -> Case {
     let (rows, columns) = (4, 70);
     let mut w = floats(&mut rng(7), rows * columns, 3.0);
@@ -31,8 +57,14 @@ fn not_finite(value: f32) -> Case {
     let check = move |got: &[Data], leeway| {
         got[0].check(&codes, leeway)?;
         let Data::F32(found) = &got[1] else { return Err("scales are f32".to_owned()) };
-        let right = |row: usize| if row == 2 { found[row].is_nan() } else { found[row].to_bits() == scales[row] };
-        if found.len() == rows && (0..rows).all(right) { Ok(()) } else { Err(format!("scales {found:?}")) }
+        let right = |row: usize| {
+            if row == 2 { found[row].is_nan() } else { found[row].to_bits() == scales[row] }
+        };
+        if found.len() == rows && (0..rows).all(right) {
+            Ok(())
+        } else {
+            Err(format!("scales {found:?}"))
+        }
     };
     let mut case = Case::new(
         format!("a row with {value}"),
@@ -67,26 +99,32 @@ fn case<T: Float>(w: &[f32], rows: usize, columns: usize, size: Option<usize>) -
     }
     .unwrap();
     let wanted = vec![Data::U32(packed.words().to_vec()), Data::F32(scales_of(&packed))];
-    Case::exact(format!("{rows} × {columns} by {size:?} {:?}", T::ELEMENT), wanted, move |r: &mut Recorder| {
-        let w = r.upload(&w, [rows, columns])?;
-        // Halves go into a matrix that has other weights.
-        let other = r.upload(&convert::<T>(&vec![1.0; rows * columns]), [rows, columns])?;
-        let into = T::ELEMENT == Element::F16;
-        let first = if into { &other } else { &w };
-        let made = match size {
-            Some(size) => bitnet::quantize_weights_by_group(&mut r.encoder, first, size)?,
-            None => bitnet::quantize_weights_by_row(&mut r.encoder, first)?,
-        };
-        match size {
-            Some(_) if into => bitnet::quantize_weights_by_group_into(&mut r.encoder, &w, &made)?,
-            None if into => bitnet::quantize_weights_by_row_into(&mut r.encoder, &w, &made)?,
-            _ => {}
-        }
-        let w = made;
-        let (codes, made) = w.tensors();
-        r.watch_all(codes);
-        r.watch_all(made);
-        Ok(())
-    })
+    Case::exact(
+        format!("{rows} × {columns} by {size:?} {:?}", T::ELEMENT),
+        wanted,
+        move |r: &mut Recorder| {
+            let w = r.upload(&w, [rows, columns])?;
+            // Halves go into a matrix that has other weights.
+            let other = r.upload(&convert::<T>(&vec![1.0; rows * columns]), [rows, columns])?;
+            let into = T::ELEMENT == Element::F16;
+            let first = if into { &other } else { &w };
+            let made = match size {
+                Some(size) => bitnet::quantize_weights_by_group(&mut r.encoder, first, size)?,
+                None => bitnet::quantize_weights_by_row(&mut r.encoder, first)?,
+            };
+            match size {
+                Some(_) if into => {
+                    bitnet::quantize_weights_by_group_into(&mut r.encoder, &w, &made)?
+                }
+                None if into => bitnet::quantize_weights_by_row_into(&mut r.encoder, &w, &made)?,
+                _ => {}
+            }
+            let w = made;
+            let (codes, made) = w.tensors();
+            r.watch_all(codes);
+            r.watch_all(made);
+            Ok(())
+        },
+    )
     .of(T::ELEMENT)
 }

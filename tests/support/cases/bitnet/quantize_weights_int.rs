@@ -12,18 +12,43 @@ type How = (Bits, Option<usize>, Scheme);
 
 pub fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
-    let shapes = [(0, 5, None), (3, 0, Some(32)), (2, 0, None), (1, 1, None), (5, 65, None), (2, 1000, None), (7, 32, Some(32))]
-        .into_iter()
-        .chain([(5, 65, Some(32)), (3, 300, Some(64)), (4, 130, Some(96)), (9, 256, Some(128)), (2, 100, Some(128))]);
-    let random = random_groups("quantize_weights_int").map(|((_, rows, columns), size)| (rows, columns, size));
+    let shapes = [
+        (0, 5, None),
+        (3, 0, Some(32)),
+        (2, 0, None),
+        (1, 1, None),
+        (5, 65, None),
+        (2, 1000, None),
+        (7, 32, Some(32)),
+    ]
+    .into_iter()
+    .chain([
+        (5, 65, Some(32)),
+        (3, 300, Some(64)),
+        (4, 130, Some(96)),
+        (9, 256, Some(128)),
+        (2, 100, Some(128)),
+    ]);
+    let random = random_groups("quantize_weights_int")
+        .map(|((_, rows, columns), size)| (rows, columns, size));
     for (rows, columns, size) in shapes.chain(random) {
         for (bits, scheme) in [Bits::Two, Bits::Four, Bits::Eight].into_iter().flat_map(both) {
             let how = (bits, size, scheme);
             let plain = floats(&mut rng((rows + columns) as u64), rows * columns, 3.0);
             // Of one sign, of the other, and of nothing.
-            let uneven: Vec<f32> = plain.iter().enumerate().map(|(i, v)| (v.abs() + 0.1) * [1.0, -1e-3, 0.0][i / 32 % 3]).collect();
-            cases.extend([case::<f32>(&plain, rows, columns, how), case::<f16>(&plain, rows, columns, how)]);
-            cases.extend([case::<f32>(&uneven, rows, columns, how), case::<f16>(&uneven, rows, columns, how)]);
+            let uneven: Vec<f32> = plain
+                .iter()
+                .enumerate()
+                .map(|(i, v)| (v.abs() + 0.1) * [1.0, -1e-3, 0.0][i / 32 % 3])
+                .collect();
+            cases.extend([
+                case::<f32>(&plain, rows, columns, how),
+                case::<f16>(&plain, rows, columns, how),
+            ]);
+            cases.extend([
+                case::<f32>(&uneven, rows, columns, how),
+                case::<f16>(&uneven, rows, columns, how),
+            ]);
         }
     }
     for (bits, scheme) in [Bits::Two, Bits::Four, Bits::Eight].into_iter().flat_map(both) {
@@ -31,12 +56,16 @@ pub fn cases() -> Vec<Case> {
         // Values on the steps, and halfway between: -3.5 to 4 by halves.
         let halves: Vec<f32> = (0..64).map(|i| (i % 16) as f32 / 2.0 - 3.5).collect();
         cases.push(case::<f32>(&halves, 2, 32, how));
-        // Scales that are too small, and barely large enough, to be scales; and zeros of both signs.
+        // Scales that are too small, and barely large enough, to be scales; and zeros of both
+        // signs.
         for tiny in [1e-25, 3e-22] {
             cases.push(case::<f32>(&floats(&mut rng(3), 80, tiny), 2, 40, how));
         }
         cases.push(case::<f32>(&[-0.0, 0.0].repeat(20), 1, 40, how));
-        cases.extend([f32::NAN, -f32::NAN, f32::INFINITY, f32::NEG_INFINITY].map(|value| not_finite(value, how)));
+        cases.extend(
+            [f32::NAN, -f32::NAN, f32::INFINITY, f32::NEG_INFINITY]
+                .map(|value| not_finite(value, how)),
+        );
     }
     cases
 }
@@ -45,7 +74,12 @@ fn both(bits: Bits) -> [(Bits, Scheme); 2] {
     [(bits, Scheme::Asymmetric), (bits, Scheme::Symmetric)]
 }
 
-fn quantize(r: &mut Recorder, w: &[impl Float], shape: [usize; 2], (bits, size, scheme): How) -> bitnet_wgpu::Result<()> {
+fn quantize(
+    r: &mut Recorder,
+    w: &[impl Float],
+    shape: [usize; 2],
+    (bits, size, scheme): How,
+) -> bitnet_wgpu::Result<()> {
     let w = r.upload(w, shape)?;
     let packed = bitnet::quantize_weights_int(&mut r.encoder, &w, bits, size, scheme)?;
     watch_ints(r, &packed);
@@ -56,16 +90,23 @@ fn case<T: Float>(w: &[f32], rows: usize, columns: usize, how: How) -> Case {
     let w = convert::<T>(w);
     let packed = bitnet::quantize_weights_int_cpu(&w, rows, columns, how.0, how.1, how.2).unwrap();
     let name = format!("{rows} × {columns} to {how:?} {:?}", T::ELEMENT);
-    Case::exact(name, ints_of(&packed), move |r| quantize(r, &w, [rows, columns], how)).of(T::ELEMENT)
+    Case::exact(name, ints_of(&packed), move |r| quantize(r, &w, [rows, columns], how))
+        .of(T::ELEMENT)
 }
 
-/// A group that is not finite has codes and zero points of 0 and a scale that is no number; its neighbours do not notice.
+/// A group that is not finite has codes and zero points of 0 and a scale that is no number; its
+/// neighbours do not notice.
 fn not_finite(value: f32, how: How) -> Case {
     let (rows, columns) = (4, 70);
     let mut w = floats(&mut rng(7), rows * columns, 3.0);
     w[2 * columns + 32..2 * columns + 64].fill(0.0);
-    let wanted = ints_of(&bitnet::quantize_weights_int_cpu(&w, rows, columns, how.0, how.1, how.2).unwrap());
+    let wanted =
+        ints_of(&bitnet::quantize_weights_int_cpu(&w, rows, columns, how.0, how.1, how.2).unwrap());
     w[2 * columns + 33] = value;
     let check = move |got: &[Data], _| check_not_finite(got, &wanted, &[7]);
-    Case::new(format!("a group with {value} to {how:?}"), move |r| quantize(r, &w, [rows, columns], how), check)
+    Case::new(
+        format!("a group with {value} to {how:?}"),
+        move |r| quantize(r, &w, [rows, columns], how),
+        check,
+    )
 }

@@ -17,7 +17,8 @@ const TRIANGLES: [Triangle; 8] = [
     Triangle::UPPER.transposed().unit_diagonal(),
 ];
 
-/// The second half are unit triangles; odd ones are upper, and the third and fourth of each half transposed.
+/// The second half are unit triangles; odd ones are upper, and the third and fourth of each half
+/// transposed.
 fn is(triangle: usize) -> (bool, bool, bool) {
     (triangle % 2 == 1, triangle % 4 >= 2, triangle >= 4)
 }
@@ -26,20 +27,26 @@ pub fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
     for triangle in 0..TRIANGLES.len() {
         let seeded = || rng(triangle as u64);
-        cases.extend([(5, 3, 3), (33, 2, 1), (70, 34, 1)].map(|(n, columns, count)| sound(&mut seeded(), triangle, n, columns, count)));
+        cases.extend(
+            [(5, 3, 3), (33, 2, 1), (70, 34, 1)]
+                .map(|(n, columns, count)| sound(&mut seeded(), triangle, n, columns, count)),
+        );
         cases.push(sound(&mut seeded(), triangle, 150, 40, 2).device_only());
         let mut random = rng(1000 * seed() + triangle as u64);
-        let (n, columns, count) = (random.random_range(1..50), random.random_range(1..40), random.random_range(1..4));
+        let (n, columns, count) =
+            (random.random_range(1..50), random.random_range(1..40), random.random_range(1..4));
         cases.push(sound(&mut random, triangle, n, columns, count));
     }
     cases.extend(
-        [(0, 3, 2), (1, 1, 1), (32, 32, 1), (64, 1, 4), (3, 0, 2)].map(|(n, columns, count)| sound(&mut rng(8), 0, n, columns, count)),
+        [(0, 3, 2), (1, 1, 1), (32, 32, 1), (64, 1, 4), (3, 0, 2)]
+            .map(|(n, columns, count)| sound(&mut rng(8), 0, n, columns, count)),
     );
     cases.extend([0, 3].map(failing));
     cases
 }
 
-/// What substitution does not amplify: a large diagonal, or small numbers beside ones. The other triangle, and a diagonal of ones, are no numbers.
+/// What substitution does not amplify: a large diagonal, or small numbers beside ones. The other
+/// triangle, and a diagonal of ones, are no numbers.
 fn well_conditioned(rng: &mut SmallRng, triangle: usize, n: usize) -> Vec<f32> {
     let (upper, _, unit) = is(triangle);
     let mut a = floats(rng, n * n, 1.0 / (n.max(1) as f32).sqrt());
@@ -54,7 +61,14 @@ fn well_conditioned(rng: &mut SmallRng, triangle: usize, n: usize) -> Vec<f32> {
 fn sound(rng: &mut SmallRng, triangle: usize, n: usize, columns: usize, count: usize) -> Case {
     let matrices = (0..count).map(|_| well_conditioned(rng, triangle, n)).collect();
     let sides = (0..count).map(|_| floats(rng, n * columns, 3.0)).collect();
-    of(format!("{count} of {n} × {n}, {columns} sides"), triangle, [n, columns], matrices, sides, vec![Fine; count])
+    of(
+        format!("{count} of {n} × {n}, {columns} sides"),
+        triangle,
+        [n, columns],
+        matrices,
+        sides,
+        vec![Fine; count],
+    )
 }
 
 /// Zeros on the diagonal, numbers that are not finite in A and in b, a solution that overflows.
@@ -70,10 +84,24 @@ fn failing(triangle: usize) -> Case {
     sides[5][4 * columns] = 1e20;
     matrices[6][n - 1] = if triangle == 0 { f32::NAN } else { f32::INFINITY };
     let last = if triangle == 0 { Fine } else { NOT_FINITE };
-    of("failing".into(), triangle, [n, columns], matrices, sides, vec![Fine, Fails(21), Fails(1), NOT_FINITE, NOT_FINITE, NOT_FINITE, last])
+    of(
+        "failing".into(),
+        triangle,
+        [n, columns],
+        matrices,
+        sides,
+        vec![Fine, Fails(21), Fails(1), NOT_FINITE, NOT_FINITE, NOT_FINITE, last],
+    )
 }
 
-fn of(name: String, triangle: usize, [n, columns]: [usize; 2], matrices: Vec<Vec<f32>>, sides: Vec<Vec<f32>>, fates: Vec<Fate>) -> Case {
+fn of(
+    name: String,
+    triangle: usize,
+    [n, columns]: [usize; 2],
+    matrices: Vec<Vec<f32>>,
+    sides: Vec<Vec<f32>>,
+    fates: Vec<Fate>,
+) -> Case {
     let (upper, transposed, unit) = is(triangle);
     let judge = move |given: &[&[f32]], x: &[&[f32]]| {
         let a = Matrix::from_fn(n, n, |i, j| match i.cmp(&j) {
@@ -84,12 +112,16 @@ fn of(name: String, triangle: usize, [n, columns]: [usize; 2], matrices: Vec<Vec
         });
         let a = if transposed { a.transposed() } else { a };
         let (b, x) = (Matrix::new(given[1], n, columns), Matrix::new(x[0], n, columns));
-        // (A + E)·x = b with |E| <= n·u·|A| (Higham, Accuracy and Stability, theorem 8.5), random roundings far below.
+        // (A + E)·x = b with |E| <= n·u·|A| (Higham, Accuracy and Stability, theorem 8.5), random
+        // roundings far below.
         small("A·x - b", a.times(&x).minus(&b).norm(), a.norm() * x.norm(), roundings(n))
     };
     let name = format!("{:?}: {name}", TRIANGLES[triangle]);
-    let inputs = vec![Input { rows: n, columns: n, matrices }, Input { rows: n, columns, matrices: sides }];
-    let twin = move |given: &[&[f32]]| Ok(vec![triangular_solve_cpu(given[0], given[1], n, TRIANGLES[triangle])?]);
+    let inputs =
+        vec![Input { rows: n, columns: n, matrices }, Input { rows: n, columns, matrices: sides }];
+    let twin = move |given: &[&[f32]]| {
+        Ok(vec![triangular_solve_cpu(given[0], given[1], n, TRIANGLES[triangle])?])
+    };
     let record = move |r: &mut crate::Recorder, given: &[bitnet_wgpu::Tensor<f32>]| {
         triangular_solve(&mut r.encoder, &given[0], &given[1], TRIANGLES[triangle])
     };

@@ -33,11 +33,19 @@ const STEPS: usize = 3;
 /// Weights, and a gradient for each step.
 fn numbers<T: Float>(seed: u64) -> (Vec<f32>, Vec<Vec<T>>) {
     let mut rng = rng(seed);
-    (floats(&mut rng, N, 1.0), (0..STEPS).map(|_| convert::<T>(&floats(&mut rng, N, 3.0))).collect())
+    (
+        floats(&mut rng, N, 1.0),
+        (0..STEPS).map(|_| convert::<T>(&floats(&mut rng, N, 3.0))).collect(),
+    )
 }
 
-/// The steps of each weight by `step(w, g, number, kept)`, as weights and what is kept, the first number of which is the weight.
-fn path<const K: usize, T: Float>(weights: &[f32], gradients: &[Vec<T>], step: impl Fn(f64, usize, [f64; K]) -> [f64; K]) -> [Vec<f64>; K] {
+/// The steps of each weight by `step(w, g, number, kept)`, as weights and what is kept, the first
+/// number of which is the weight.
+fn path<const K: usize, T: Float>(
+    weights: &[f32],
+    gradients: &[Vec<T>],
+    step: impl Fn(f64, usize, [f64; K]) -> [f64; K],
+) -> [Vec<f64>; K] {
     let of = |i: usize| {
         let mut state = [0.0; K];
         state[0] = weights[i].into();
@@ -48,8 +56,12 @@ fn path<const K: usize, T: Float>(weights: &[f32], gradients: &[Vec<T>], step: i
     std::array::from_fn(|k| all.iter().map(|state| state[k]).collect())
 }
 
-/// Compares with `wanted`, of which each number is off by `units` of U at most of the largest that it was made of, about 4.
-fn check<const K: usize>(wanted: [Vec<f64>; K], units: f64) -> impl Fn(&[Data], crate::Leeway) -> Result<(), String> {
+/// Compares with `wanted`, of which each number is off by `units` of U at most of the largest that
+/// it was made of, about 4.
+fn check<const K: usize>(
+    wanted: [Vec<f64>; K],
+    units: f64,
+) -> impl Fn(&[Data], crate::Leeway) -> Result<(), String> {
     move |got, _| {
         wanted.iter().zip(got).enumerate().try_for_each(|(i, (wanted, got))| {
             let near = wanted.iter().map(|&exact| Near { exact, error: 4.0 * U * units });
@@ -59,7 +71,11 @@ fn check<const K: usize>(wanted: [Vec<f64>; K], units: f64) -> impl Fn(&[Data], 
 }
 
 /// What a twin makes of the same.
-fn twin<const K: usize, T: Float>(weights: &[f32], gradients: &[Vec<T>], step: impl Fn(f32, usize, [f32; K]) -> [f32; K]) -> Vec<Data> {
+fn twin<const K: usize, T: Float>(
+    weights: &[f32],
+    gradients: &[Vec<T>],
+    step: impl Fn(f32, usize, [f32; K]) -> [f32; K],
+) -> Vec<Data> {
     let of = |i: usize| {
         let mut state = [0.0; K];
         state[0] = weights[i];
@@ -79,7 +95,8 @@ fn sgd<T: Float>(options: Sgd) -> Case {
         let v = momentum * v + g;
         [w - rate * if nesterov { g + momentum * v } else { v }, v]
     });
-    let by_twin = twin(&weights, &gradients, |g, _, [w, v]| optimizer::sgd_cpu(options, w, g, v).into());
+    let by_twin =
+        twin(&weights, &gradients, |g, _, [w, v]| optimizer::sgd_cpu(options, w, g, v).into());
     let record = move |r: &mut Recorder| {
         let (w, v) = (r.upload(&weights, [N])?, r.upload(&[0.0f32; N], [N])?);
         for gradient in &gradients {
@@ -90,7 +107,9 @@ fn sgd<T: Float>(options: Sgd) -> Case {
         Ok(())
     };
     // Each step rounds four times, and velocities come to 9.
-    Case::new(format!("{options:?} {:?}", T::ELEMENT), record, check(wanted, 40.0)).twin(move || by_twin.clone()).of(T::ELEMENT)
+    Case::new(format!("{options:?} {:?}", T::ELEMENT), record, check(wanted, 40.0))
+        .twin(move || by_twin.clone())
+        .of(T::ELEMENT)
 }
 
 fn adamw<T: Float>() -> Case {
@@ -108,7 +127,8 @@ fn adamw<T: Float>() -> Case {
         [w, m, v]
     });
     let record = move |r: &mut Recorder| {
-        let (w, mean, square) = (r.upload(&weights, [N])?, r.upload(&[0.0f32; N], [N])?, r.upload(&[0.0f32; N], [N])?);
+        let (w, mean, square) =
+            (r.upload(&weights, [N])?, r.upload(&[0.0f32; N], [N])?, r.upload(&[0.0f32; N], [N])?);
         let state = AdamWState { mean, square };
         for (n, gradient) in (1..).zip(&gradients) {
             let gradient = r.upload(gradient, [N])?;
@@ -117,7 +137,9 @@ fn adamw<T: Float>() -> Case {
         [&w, &state.mean, &state.square].into_iter().for_each(|tensor| r.watch_all(tensor));
         Ok(())
     };
-    Case::new(format!("{:?}", T::ELEMENT), record, check(wanted, 30.0)).twin(move || by_twin.clone()).of(T::ELEMENT)
+    Case::new(format!("{:?}", T::ELEMENT), record, check(wanted, 30.0))
+        .twin(move || by_twin.clone())
+        .of(T::ELEMENT)
 }
 
 fn lion<T: Float>() -> Case {
@@ -129,7 +151,8 @@ fn lion<T: Float>() -> Case {
         let direction = b1 * m + (1.0 - b1) * g;
         [w - rate * (direction.signum() + decay * w), b2 * m + (1.0 - b2) * g]
     });
-    let by_twin = twin(&weights, &gradients, |g, _, [w, m]| optimizer::lion_cpu(options, w, g, m).into());
+    let by_twin =
+        twin(&weights, &gradients, |g, _, [w, m]| optimizer::lion_cpu(options, w, g, m).into());
     let record = move |r: &mut Recorder| {
         let (w, mean) = (r.upload(&weights, [N])?, r.upload(&[0.0f32; N], [N])?);
         for gradient in &gradients {
@@ -139,44 +162,69 @@ fn lion<T: Float>() -> Case {
         [&w, &mean].into_iter().for_each(|tensor| r.watch_all(tensor));
         Ok(())
     };
-    Case::new(format!("{:?}", T::ELEMENT), record, check(wanted, 20.0)).twin(move || by_twin.clone()).of(T::ELEMENT)
+    Case::new(format!("{:?}", T::ELEMENT), record, check(wanted, 20.0))
+        .twin(move || by_twin.clone())
+        .of(T::ELEMENT)
 }
 
 /// Gradients of such lengths as one vector.
 fn clip<T: Float>(limit: f32, lengths: [usize; 3]) -> Case {
-    let gradients: Vec<Vec<T>> = (4..).zip(lengths).map(|(seed, length)| convert(&floats(&mut rng(seed), length, 3.0))).collect();
+    let gradients: Vec<Vec<T>> = (4..)
+        .zip(lengths)
+        .map(|(seed, length)| convert(&floats(&mut rng(seed), length, 3.0)))
+        .collect();
     let exact = |&v: &T| f64::from(v.into());
     let norm = gradients.iter().flatten().map(exact).map(|v| v * v).sum::<f64>().sqrt();
     let factor = (f64::from(limit) / (norm + 1e-6)).min(1.0);
-    let clipped = gradients.iter().map(|gradient| gradient.iter().map(|v| exact(v) * factor).collect());
+    let clipped =
+        gradients.iter().map(|gradient| gradient.iter().map(|v| exact(v) * factor).collect());
     let wanted: Vec<Vec<f64>> = std::iter::once(vec![norm]).chain(clipped).collect();
     let check = move |got: &[Data], _| {
         // A sum of squares in a tree, two roots, a quotient and a product.
-        let near = |wanted: &Vec<f64>| wanted.iter().map(|&exact| Near { exact, error: 100.0 * U * exact.abs() }).collect::<Vec<_>>();
+        let near = |wanted: &Vec<f64>| {
+            wanted
+                .iter()
+                .map(|&exact| Near { exact, error: 100.0 * U * exact.abs() })
+                .collect::<Vec<_>>()
+        };
         wanted.iter().zip(got).try_for_each(|(wanted, got)| got.check_near(near(wanted)))
     };
     let of_twin = gradients.clone();
     let twin = move || {
         let mut clipped = of_twin.clone();
-        let norm = optimizer::clip_gradients_cpu(&mut clipped.iter_mut().map(Vec::as_mut_slice).collect::<Vec<_>>(), limit).unwrap();
+        let norm = optimizer::clip_gradients_cpu(
+            &mut clipped.iter_mut().map(Vec::as_mut_slice).collect::<Vec<_>>(),
+            limit,
+        )
+        .unwrap();
         let numbers = |gradient: Vec<T>| gradient.into_iter().map(Into::into).collect::<Vec<f32>>();
         std::iter::once(Data::F32(vec![norm]))
             .chain(clipped.into_iter().map(|gradient| Data::floats(T::ELEMENT, &numbers(gradient))))
             .collect()
     };
     let record = move |r: &mut Recorder| {
-        let tensors = gradients.iter().map(|gradient| r.upload(gradient, [gradient.len(), 1])).collect::<Result<Vec<_>, _>>()?;
-        let norm = optimizer::clip_gradients(&mut r.encoder, &tensors.iter().collect::<Vec<_>>(), limit)?;
+        let tensors = gradients
+            .iter()
+            .map(|gradient| r.upload(gradient, [gradient.len(), 1]))
+            .collect::<Result<Vec<_>, _>>()?;
+        let norm =
+            optimizer::clip_gradients(&mut r.encoder, &tensors.iter().collect::<Vec<_>>(), limit)?;
         r.watch_all(&norm);
         tensors.iter().for_each(|tensor| r.watch_all(tensor));
         Ok(())
     };
-    Case::new(format!("{lengths:?} to {limit}, {:?}", T::ELEMENT), record, check).of(T::ELEMENT).twin(twin)
+    Case::new(format!("{lengths:?} to {limit}, {:?}", T::ELEMENT), record, check)
+        .of(T::ELEMENT)
+        .twin(twin)
 }
 
 fn average<T: Float>() -> Case {
-    let (average, weights) = (floats(&mut rng(6), N, 3.0), convert::<T>(&floats(&mut rng(7), N, 3.0)));
-    let near = |(&a, &w): (&f32, &T)| Near { exact: f64::from(optimizer::ema_cpu(a, w.into(), 0.9)), error: 20.0 * U };
+    let (average, weights) =
+        (floats(&mut rng(6), N, 3.0), convert::<T>(&floats(&mut rng(7), N, 3.0)));
+    let near = |(&a, &w): (&f32, &T)| Near {
+        exact: f64::from(optimizer::ema_cpu(a, w.into(), 0.9)),
+        error: 20.0 * U,
+    };
     let wanted = average.iter().zip(&weights).map(near).collect();
     Case::near(format!("ema of {:?}", T::ELEMENT), wanted, move |r: &mut Recorder| {
         let (average, weights) = (r.upload(&average, [N])?, r.upload(&weights, [N])?);

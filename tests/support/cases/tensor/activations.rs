@@ -7,7 +7,17 @@ use std::f64::consts::{FRAC_1_SQRT_2, PI};
 
 pub fn cases() -> Vec<Case> {
     vec![
-        unary!(relu, relu_into, relu_cpu, relu_backward, relu_backward_into, relu_backward_cpu, (), any, the_twin),
+        unary!(
+            relu,
+            relu_into,
+            relu_cpu,
+            relu_backward,
+            relu_backward_into,
+            relu_backward_cpu,
+            (),
+            any,
+            the_twin
+        ),
         unary!(
             leaky_relu,
             leaky_relu_into,
@@ -19,14 +29,61 @@ pub fn cases() -> Vec<Case> {
             any,
             the_twin
         ),
-        unary!(relu2, relu2_into, relu2_cpu, relu2_backward, relu2_backward_into, relu2_backward_cpu, (), any, the_twin),
-        unary!(sigmoid, sigmoid_into, sigmoid_cpu, sigmoid_backward, sigmoid_backward_into, sigmoid_backward_cpu, (), any, |x, dy, _| (
-            sigma(x, 0.0),
-            times(product(sigma(x, 0.0), sigma(-x, 0.0)), dy, 2.0)
-        )),
-        unary!(silu, silu_into, silu_cpu, silu_backward, silu_backward_into, silu_backward_cpu, (), any, silu),
-        unary!(tanh, tanh_into, tanh_cpu, tanh_backward, tanh_backward_into, tanh_backward_cpu, (), any, tanh),
-        unary!(gelu, gelu_into, gelu_cpu, gelu_backward, gelu_backward_into, gelu_backward_cpu, (), any, gelu),
+        unary!(
+            relu2,
+            relu2_into,
+            relu2_cpu,
+            relu2_backward,
+            relu2_backward_into,
+            relu2_backward_cpu,
+            (),
+            any,
+            the_twin
+        ),
+        unary!(
+            sigmoid,
+            sigmoid_into,
+            sigmoid_cpu,
+            sigmoid_backward,
+            sigmoid_backward_into,
+            sigmoid_backward_cpu,
+            (),
+            any,
+            |x, dy, _| (sigma(x, 0.0), times(product(sigma(x, 0.0), sigma(-x, 0.0)), dy, 2.0))
+        ),
+        unary!(
+            silu,
+            silu_into,
+            silu_cpu,
+            silu_backward,
+            silu_backward_into,
+            silu_backward_cpu,
+            (),
+            any,
+            silu
+        ),
+        unary!(
+            tanh,
+            tanh_into,
+            tanh_cpu,
+            tanh_backward,
+            tanh_backward_into,
+            tanh_backward_cpu,
+            (),
+            any,
+            tanh
+        ),
+        unary!(
+            gelu,
+            gelu_into,
+            gelu_cpu,
+            gelu_backward,
+            gelu_backward_into,
+            gelu_backward_cpu,
+            (),
+            any,
+            gelu
+        ),
         unary!(
             gelu_tanh,
             gelu_tanh_into,
@@ -38,7 +95,17 @@ pub fn cases() -> Vec<Case> {
             any,
             gelu_tanh
         ),
-        unary!(softplus, softplus_into, softplus_cpu, softplus_backward, softplus_backward_into, softplus_backward_cpu, (), any, softplus),
+        unary!(
+            softplus,
+            softplus_into,
+            softplus_cpu,
+            softplus_backward,
+            softplus_backward_into,
+            softplus_backward_cpu,
+            (),
+            any,
+            softplus
+        ),
     ]
     .into_iter()
     .flatten()
@@ -46,15 +113,21 @@ pub fn cases() -> Vec<Case> {
 }
 
 fn product(a: Near, b: Near) -> Near {
-    Near { exact: a.exact * b.exact, error: a.error * b.exact.abs() + b.error * a.exact.abs() + U * (a.exact * b.exact).abs() }
+    Near {
+        exact: a.exact * b.exact,
+        error: a.error * b.exact.abs() + b.error * a.exact.abs() + U * (a.exact * b.exact).abs(),
+    }
 }
 
 fn sum(a: Near, b: Near) -> Near {
-    Near { exact: a.exact + b.exact, error: a.error + b.error + U * (a.exact.abs() + b.exact.abs()) }
+    Near {
+        exact: a.exact + b.exact,
+        error: a.error + b.error + U * (a.exact.abs() + b.exact.abs()),
+    }
 }
 
-/// σ of an x that is off by `units` of U: `f32` misses e^-|x| by 4 + 2·|x| of them where sums are reordered, and of that σ by the share 1 - σ; its own
-/// sum and quotient are 8.
+/// σ of an x that is off by `units` of U: `f32` misses e^-|x| by 4 + 2·|x| of them where sums are
+/// reordered, and of that σ by the share 1 - σ; its own sum and quotient are 8.
 fn sigma(x: f64, units: f64) -> Near {
     let other = 1.0 / (1.0 + x.exp());
     near(1.0 / (1.0 + (-x).exp()), 8.0 + other * (4.0 + (2.0 + units) * x.abs()))
@@ -64,20 +137,23 @@ fn sigma(x: f64, units: f64) -> Near {
 pub fn silu(x: f64, dy: f64, _: [f32; 2]) -> (Near, Near) {
     let s = sigma(x, 0.0);
     // 1 - σ is no better than σ.
-    let inner = Near { exact: 1.0 + x * (1.0 - s.exact), error: x.abs() * (s.error + 2.0 * U) + 2.0 * U };
+    let inner =
+        Near { exact: 1.0 + x * (1.0 - s.exact), error: x.abs() * (s.error + 2.0 * U) + 2.0 * U };
     (times(s, x, 1.0), times(product(s, inner), dy, 2.0))
 }
 
 fn tanh(x: f64, dy: f64, _: [f32; 2]) -> (Near, Near) {
     let (t, e) = (x.tanh(), (-2.0 * x.abs()).exp());
-    // Sum, difference and quotient are 10 units of U, the exponential is off by 4 + 4·|x|, and its share counts twice.
+    // Sum, difference and quotient are 10 units of U, the exponential is off by 4 + 4·|x|, and its
+    // share counts twice.
     let forward = Near { exact: t, error: U * (10.0 * t.abs() + e * (8.0 + 8.0 * x.abs())) };
     let forward = if x.abs() < 0.56 { near(t, 4.0) } else { forward };
     (forward, near(dy / x.cosh().powi(2), 24.0 + 4.0 * x.abs()))
 }
 
 fn gelu(x: f64, dy: f64, _: [f32; 2]) -> (Near, Near) {
-    // The polynomial, its quotient and the exponential are 40 units of U, and the square of x may be off by one.
+    // The polynomial, its quotient and the exponential are 40 units of U, and the square of x may
+    // be off by one.
     let tail = 0.5 * libm::erfc(x.abs() * FRAC_1_SQRT_2);
     let below = 0.5 * libm::erfc(-x * FRAC_1_SQRT_2);
     let below = Near { exact: below, error: U * (tail * (40.0 + 3.0 * x * x) + below) + 1e-37 };

@@ -22,15 +22,59 @@ pub fn cases() -> Vec<Case> {
     let mut cases: Vec<Case> = shapes()
         .iter()
         .zip(0..)
-        .flat_map(|((a, b), i)| with(op!(mul, mul_into, mul_cpu, mul_backward, mul_backward_cpu), rng(i), a, b, the_twin))
+        .flat_map(|((a, b), i)| {
+            with(
+                op!(mul, mul_into, mul_cpu, mul_backward, mul_backward_cpu),
+                rng(i),
+                a,
+                b,
+                the_twin,
+            )
+        })
         .collect();
     let (a, b): (&[usize], &[usize]) = (&[4, 1, 31], &[3, 1]);
-    cases.extend(with(op!(add, add_into, add_cpu, add_backward, add_backward_cpu), rng(1), a, b, the_twin));
-    cases.extend(with(op!(sub, sub_into, sub_cpu, sub_backward, sub_backward_cpu), rng(2), a, b, the_twin));
-    cases.extend(with(op!(minimum, minimum_into, minimum_cpu, minimum_backward, minimum_backward_cpu), rng(3), a, b, the_twin));
-    cases.extend(with(op!(maximum, maximum_into, maximum_cpu, maximum_backward, maximum_backward_cpu), rng(4), a, b, the_twin));
-    cases.extend(with(op!(div, div_into, div_cpu, div_backward, div_backward_cpu), rng(5), a, b, div));
-    cases.extend(with(op!(pow, pow_into, pow_cpu, pow_backward, pow_backward_cpu), rng(6), a, &[5, 1], pow));
+    cases.extend(with(
+        op!(add, add_into, add_cpu, add_backward, add_backward_cpu),
+        rng(1),
+        a,
+        b,
+        the_twin,
+    ));
+    cases.extend(with(
+        op!(sub, sub_into, sub_cpu, sub_backward, sub_backward_cpu),
+        rng(2),
+        a,
+        b,
+        the_twin,
+    ));
+    cases.extend(with(
+        op!(minimum, minimum_into, minimum_cpu, minimum_backward, minimum_backward_cpu),
+        rng(3),
+        a,
+        b,
+        the_twin,
+    ));
+    cases.extend(with(
+        op!(maximum, maximum_into, maximum_cpu, maximum_backward, maximum_backward_cpu),
+        rng(4),
+        a,
+        b,
+        the_twin,
+    ));
+    cases.extend(with(
+        op!(div, div_into, div_cpu, div_backward, div_backward_cpu),
+        rng(5),
+        a,
+        b,
+        div,
+    ));
+    cases.extend(with(
+        op!(pow, pow_into, pow_cpu, pow_backward, pow_backward_cpu),
+        rng(6),
+        a,
+        &[5, 1],
+        pow,
+    ));
     cases
 }
 
@@ -55,10 +99,17 @@ fn shapes() -> Vec<(Vec<usize>, Vec<usize>)> {
     let mut all: Vec<_> = fixed.map(|(a, b)| (a.to_vec(), b.to_vec())).into();
     for i in 0..20 {
         let mut rng = rng(1000 * seed() + i);
-        let shape: Vec<usize> = (0..rng.random_range(0..=4)).map(|_| rng.random_range(1..9)).collect();
+        let shape: Vec<usize> =
+            (0..rng.random_range(0..=4)).map(|_| rng.random_range(1..9)).collect();
         let first = rng.random_range(0..=shape.len());
-        let mut part = |dims: &[usize]| dims.iter().map(|&dim| if rng.random_bool(0.5) { dim } else { 1 }).collect();
-        all.push(if i % 2 == 0 { (part(&shape), part(&shape[first..])) } else { (part(&shape[first..]), shape.clone()) });
+        let mut part = |dims: &[usize]| {
+            dims.iter().map(|&dim| if rng.random_bool(0.5) { dim } else { 1 }).collect()
+        };
+        all.push(if i % 2 == 0 {
+            (part(&shape), part(&shape[first..]))
+        } else {
+            (part(&shape[first..]), shape.clone())
+        });
     }
     all
 }
@@ -79,16 +130,28 @@ fn pow([a, b, dy]: [f64; 3], _: [f32; 3]) -> [Near; 3] {
     let zero = Near::exactly(0.0);
     // The logarithm of its own is off by 2^-21 or by three units in the last place.
     let log = Near { exact: a.ln(), error: (6.0 * U * a.ln().abs()).max(0.5_f64.powi(21)) };
-    let of_log = Near { exact: of_b.exact * log.exact, error: of_b.error * log.exact.abs() + log.error * of_b.exact.abs() };
-    [of_b, if b == 0.0 { zero } else { times(of_a, dy * b, 3.0) }, if a == 0.0 { zero } else { times(of_log, dy, 3.0) }]
+    let of_log = Near {
+        exact: of_b.exact * log.exact,
+        error: of_b.error * log.exact.abs() + log.error * of_b.exact.abs(),
+    };
+    [
+        of_b,
+        if b == 0.0 { zero } else { times(of_a, dy * b, 3.0) },
+        if a == 0.0 { zero } else { times(of_log, dy, 3.0) },
+    ]
 }
 
-/// log₂ is off by 2^-21 or three units in the last place, which b and ln 2 make larger; then comes 2^x.
+/// log₂ is off by 2^-21 or three units in the last place, which b and ln 2 make larger; then comes
+/// 2^x.
 fn power(a: f64, b: f64) -> Near {
     let (y, log) = (a.powf(b), a.abs().log2());
     let of_log = (b * (6.0 * U * log.abs()).max(0.5_f64.powi(21))).abs();
     let units = 2.0 * (3.0 + 2.0 * (b * log).abs()) + (b * log).abs();
-    if b == 0.0 { Near::exactly(1.0) } else { Near { exact: y, error: y.abs() * (U * units + of_log) } }
+    if b == 0.0 {
+        Near::exactly(1.0)
+    } else {
+        Near { exact: y, error: y.abs() * (U * units + of_log) }
+    }
 }
 
 /// Which element of `own` an element of `of` takes, by the definition of broadcasting.
@@ -139,10 +202,14 @@ struct Op {
 }
 
 fn with(op: Op, mut rng: SmallRng, a: &[usize], b: &[usize], bounds: Bounds) -> Vec<Case> {
-    vec![case::<f32>(&op, op.single, &mut rng, a, b, bounds), case::<f16>(&op, op.half, &mut rng, a, b, bounds)]
+    vec![
+        case::<f32>(&op, op.single, &mut rng, a, b, bounds),
+        case::<f16>(&op, op.half, &mut rng, a, b, bounds),
+    ]
 }
 
-/// What is allocated, what is added, both gradients, and, where that is one of the inputs, the result in its place.
+/// What is allocated, what is added, both gradients, and, where that is one of the inputs, the
+/// result in its place.
 fn case<T: Float>(
     op: &Op,
     (allocated, into, back): Forms<T>,
@@ -151,7 +218,9 @@ fn case<T: Float>(
     b_dims: &[usize],
     bounds: Bounds,
 ) -> Case {
-    let of = |rng: &mut SmallRng, dims: &[usize], bound| convert::<T>(&floats(rng, dims.iter().product(), bound));
+    let of = |rng: &mut SmallRng, dims: &[usize], bound| {
+        convert::<T>(&floats(rng, dims.iter().product(), bound))
+    };
     let (mut a, mut b) = (of(rng, a_dims, 3.0), of(rng, b_dims, 3.0));
     if op.name == "pow" {
         a = a.iter().map(|&a| T::from_f32(a.into().abs() + 0.1)).collect();
@@ -165,14 +234,17 @@ fn case<T: Float>(
     }
     let y_dims = broadcast(a_dims, b_dims);
     let (base, dy) = (of(rng, &y_dims, 9.0), of(rng, &y_dims, 3.0));
-    let sources: Vec<[usize; 2]> = (0..base.len()).map(|i| [a_dims, b_dims].map(|own| element(i, &y_dims, own))).collect();
-    let numbers = |i: usize| -> [f32; 3] { [a[sources[i][0]].into(), b[sources[i][1]].into(), dy[i].into()] };
+    let sources: Vec<[usize; 2]> =
+        (0..base.len()).map(|i| [a_dims, b_dims].map(|own| element(i, &y_dims, own))).collect();
+    let numbers =
+        |i: usize| -> [f32; 3] { [a[sources[i][0]].into(), b[sources[i][1]].into(), dy[i].into()] };
     let twins = |[a, b, dy]: [f32; 3]| {
         let (da, db) = (op.back_twin)(a, b, dy);
         [(op.twin)(a, b), da, db]
     };
     let twins: Vec<[f32; 3]> = (0..base.len()).map(|i| twins(numbers(i))).collect();
-    let all: Vec<[Near; 3]> = (0..base.len()).map(|i| bounds(numbers(i).map(f64::from), twins[i])).collect();
+    let all: Vec<[Near; 3]> =
+        (0..base.len()).map(|i| bounds(numbers(i).map(f64::from), twins[i])).collect();
     let y: Vec<Near> = all.iter().map(|[y, ..]| *y).collect();
     let sum: Vec<Near> = y.iter().zip(&base).map(|(near, &base)| near.on_top_of(base)).collect();
     // The gradient of each element of an input is a sum, of numbers that are rounded to its type.
@@ -180,12 +252,16 @@ fn case<T: Float>(
         let mut sums = vec![(Near::exactly(0.0), 0.0, 0.0); dims.iter().product()];
         for (near, source) in all.iter().map(|near| near[1 + which]).zip(&sources) {
             let (sum, sizes, count) = &mut sums[source[which]];
-            let rounding = if T::ELEMENT == Element::F16 { near.exact.abs() / 1024.0 + 6e-8 } else { 0.0 };
+            let rounding =
+                if T::ELEMENT == Element::F16 { near.exact.abs() / 1024.0 + 6e-8 } else { 0.0 };
             *sum = Near { exact: sum.exact + near.exact, error: sum.error + near.error + rounding };
             (*sizes, *count) = (*sizes + near.exact.abs(), *count + 1.0);
         }
         sums.into_iter()
-            .map(|(near, sizes, count)| Near { error: near.error + (count - 1.0_f64).max(0.0) * U * sizes, ..near })
+            .map(|(near, sizes, count)| Near {
+                error: near.error + (count - 1.0_f64).max(0.0) * U * sizes,
+                ..near
+            })
             .collect::<Vec<_>>()
     };
     let (da, db) = (gradient(0, a_dims), gradient(1, b_dims));
@@ -198,7 +274,8 @@ fn case<T: Float>(
     let name = format!("{}: {a_dims:?} and {b_dims:?} {:?}", op.name, T::ELEMENT);
     let (a_shape, b_shape, y_shape) = (shape(a_dims), shape(b_dims), shape(&y_dims));
     let record = move |r: &mut Recorder| {
-        let (a, b, sum) = (r.upload(&a, a_shape)?, r.upload(&b, b_shape)?, r.upload(&base, y_shape)?);
+        let (a, b, sum) =
+            (r.upload(&a, a_shape)?, r.upload(&b, b_shape)?, r.upload(&base, y_shape)?);
         let dy = r.upload(&dy, y_shape)?;
         let y = allocated(&mut r.encoder, &a, &b)?;
         into(&mut r.encoder, &a, &b, Out::add(&sum))?;
@@ -210,5 +287,7 @@ fn case<T: Float>(
         }
         Ok(())
     };
-    Case::new(name, record, check).twin(move || vec![Data::F32(twins.iter().map(|[y, ..]| *y).collect())]).of(T::ELEMENT)
+    Case::new(name, record, check)
+        .twin(move || vec![Data::F32(twins.iter().map(|[y, ..]| *y).collect())])
+        .of(T::ELEMENT)
 }

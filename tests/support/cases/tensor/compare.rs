@@ -4,8 +4,10 @@ use crate::{Case, Data, Recorder, convert, floats, rng};
 use bitnet_wgpu::{Encoder, Float, Result, Tensor, f16, tensor};
 
 /// A comparison, allocated and into a tensor.
-type Forms<T> =
-    (fn(&mut Encoder, &Tensor<T>, &Tensor<T>) -> Result<Tensor<u32>>, fn(&mut Encoder, &Tensor<T>, &Tensor<T>, &Tensor<u32>) -> Result<()>);
+type Forms<T> = (
+    fn(&mut Encoder, &Tensor<T>, &Tensor<T>) -> Result<Tensor<u32>>,
+    fn(&mut Encoder, &Tensor<T>, &Tensor<T>, &Tensor<u32>) -> Result<()>,
+);
 
 pub fn cases() -> Vec<Case> {
     macro_rules! comparison {
@@ -29,7 +31,8 @@ pub fn cases() -> Vec<Case> {
     .collect()
 }
 
-/// A row against a matrix, and the other way round; every third pair is equal, every 17th has a NaN.
+/// A row against a matrix, and the other way round; every third pair is equal, every 17th has a
+/// NaN.
 fn case<T: Float>(name: &'static str, twin: fn(f32, f32) -> bool, (op, into): Forms<T>) -> Case {
     let mut rng = rng(7);
     let row = convert::<T>(&floats(&mut rng, 50, 3.0));
@@ -38,15 +41,25 @@ fn case<T: Float>(name: &'static str, twin: fn(f32, f32) -> bool, (op, into): Fo
     (0..150).step_by(17).for_each(|i| matrix[i] = T::from_f32(f32::NAN));
     let twins = |swap: bool| {
         let pair = |i: usize| (row[i % 50].into(), matrix[i].into());
-        Data::U32((0..150).map(pair).map(|(a, b)| u32::from(if swap { twin(b, a) } else { twin(a, b) })).collect())
+        Data::U32(
+            (0..150)
+                .map(pair)
+                .map(|(a, b)| u32::from(if swap { twin(b, a) } else { twin(a, b) }))
+                .collect(),
+        )
     };
-    Case::exact(format!("{name} {:?}", T::ELEMENT), vec![twins(false), twins(true)], move |r: &mut Recorder| {
-        let (row, matrix, y) = (r.upload(&row, [50])?, r.upload(&matrix, [3, 50])?, r.output::<u32>([3, 50])?);
-        let allocated = op(&mut r.encoder, &row, &matrix)?;
-        into(&mut r.encoder, &matrix, &row, &y)?;
-        r.watch_all(&allocated);
-        r.watch_all(&y);
-        Ok(())
-    })
+    Case::exact(
+        format!("{name} {:?}", T::ELEMENT),
+        vec![twins(false), twins(true)],
+        move |r: &mut Recorder| {
+            let (row, matrix, y) =
+                (r.upload(&row, [50])?, r.upload(&matrix, [3, 50])?, r.output::<u32>([3, 50])?);
+            let allocated = op(&mut r.encoder, &row, &matrix)?;
+            into(&mut r.encoder, &matrix, &row, &y)?;
+            r.watch_all(&allocated);
+            r.watch_all(&y);
+            Ok(())
+        },
+    )
     .of(T::ELEMENT)
 }

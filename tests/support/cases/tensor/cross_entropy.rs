@@ -32,7 +32,9 @@ fn case<X: Float>(rng: &mut SmallRng, shape: [usize; 2], options: CrossEntropyOp
     targets.iter_mut().skip(3).step_by(5).for_each(|target| *target = u32::MAX);
     // Without smoothing, what has no chance counts for nothing.
     if options.smoothing == 0.0 && n > 1 {
-        x.chunks_exact_mut(n).zip(&targets).for_each(|(row, target)| row[usize::from(*target == 0)] = f32::NEG_INFINITY);
+        x.chunks_exact_mut(n)
+            .zip(&targets)
+            .for_each(|(row, target)| row[usize::from(*target == 0)] = f32::NEG_INFINITY);
     }
     let (x, dloss) = (convert::<X>(&x), floats(rng, m, 3.0));
     let (values, smoothing) = (numbers(&x), f64::from(options.smoothing));
@@ -45,7 +47,8 @@ fn case<X: Float>(rng: &mut SmallRng, shape: [usize; 2], options: CrossEntropyOp
         let near = |target: usize| {
             let ((largest, logarithm), strays) = (statistics(x), strays(x));
             let below = largest - x[target];
-            let (mut exact, mut error) = (logarithm + (1.0 - smoothing) * below, strays + 14.0 * logarithm + 4.0 * below);
+            let (mut exact, mut error) =
+                (logarithm + (1.0 - smoothing) * below, strays + 14.0 * logarithm + 4.0 * below);
             if smoothing != 0.0 {
                 let (sum, all): (f64, f64) = (x.iter().sum(), x.iter().map(|v| v.abs()).sum());
                 exact += smoothing * (largest - sum / n as f64);
@@ -62,7 +65,11 @@ fn case<X: Float>(rng: &mut SmallRng, shape: [usize; 2], options: CrossEntropyOp
             let near = |target: usize| {
                 let wanted = if i == target { 1.0 - smoothing } else { 0.0 } + smoothing / n as f64;
                 let exact = (shares[i].exact - wanted) * slope;
-                Near { exact, error: (shares[i].error + 4.0 * U * wanted) * slope.abs() + 2.0 * U * exact.abs() }
+                Near {
+                    exact,
+                    error: (shares[i].error + 4.0 * U * wanted) * slope.abs()
+                        + 2.0 * U * exact.abs(),
+                }
             };
             unless_odd(row, &near)
         };
@@ -76,19 +83,25 @@ fn case<X: Float>(rng: &mut SmallRng, shape: [usize; 2], options: CrossEntropyOp
         let (targets, dloss) = (targets.clone(), dloss.clone());
         move || {
             let rows = || values.chunks_exact(n).zip(&targets);
-            let losses = rows().map(|(row, &target)| tensor::cross_entropy_cpu(row, target, options)).collect();
-            let dx =
-                rows().zip(&dloss).flat_map(|((row, &target), &dloss)| tensor::cross_entropy_backward_cpu(row, target, options, dloss));
+            let losses = rows()
+                .map(|(row, &target)| tensor::cross_entropy_cpu(row, target, options))
+                .collect();
+            let dx = rows().zip(&dloss).flat_map(|((row, &target), &dloss)| {
+                tensor::cross_entropy_backward_cpu(row, target, options, dloss)
+            });
             vec![Data::F32(losses), Data::F32(dx.collect())]
         }
     };
     let record = move |r: &mut Recorder| {
-        let (x, targets, dloss) = (r.upload(&x, shape)?, r.upload(&targets, [m])?, r.upload(&dloss, [m])?);
+        let (x, targets, dloss) =
+            (r.upload(&x, shape)?, r.upload(&targets, [m])?, r.upload(&dloss, [m])?);
         let losses = tensor::cross_entropy(&mut r.encoder, &x, &targets, options)?;
         let dx = tensor::cross_entropy_backward(&mut r.encoder, &x, &targets, options, &dloss)?;
         r.watch_all(&losses);
         r.watch_all(&dx);
         Ok(())
     };
-    Case::new(format!("{shape:?} {:?} {options:?}", X::ELEMENT), record, check).twin(twin).of(X::ELEMENT)
+    Case::new(format!("{shape:?} {:?} {options:?}", X::ELEMENT), record, check)
+        .twin(twin)
+        .of(X::ELEMENT)
 }

@@ -4,7 +4,12 @@ use crate::{Case, Data, Recorder, convert, floats, half_floats, rng, sums};
 use bitnet_wgpu::{Float, Out, f16, tensor};
 
 pub fn cases() -> Vec<Case> {
-    vec![case::<f32>(301, 0.3, 7), case::<f16>(301, 0.3, 7), case::<f32>(64, 0.0, 1), case::<f32>(1000, 0.9, u64::MAX - 3)]
+    vec![
+        case::<f32>(301, 0.3, 7),
+        case::<f16>(301, 0.3, 7),
+        case::<f32>(64, 0.0, 1),
+        case::<f32>(1000, 0.9, u64::MAX - 3),
+    ]
 }
 
 /// The masks are those of the twin: equal bits; and what comes of it on top of something.
@@ -15,18 +20,27 @@ fn case<T: Float>(n: usize, rate: f32, seed: u64) -> Case {
     let (x, dy) = (convert::<T>(&given), convert::<T>(&floats(&mut rng, n, 3.0)));
     let numbers = |values: &[T]| values.iter().map(|&v| v.into()).collect::<Vec<f32>>();
     let relu: Vec<f32> = numbers(&x).iter().map(|&x| if x > 0.0 { x } else { 0.0 }).collect();
-    let at_positive: Vec<f32> = numbers(&dy).iter().zip(&relu).map(|(dy, x)| if *x > 0.0 { *dy } else { 0.0 }).collect();
-    let made = [numbers(&x), relu, at_positive].map(|x| tensor::dropout_cpu(&x, rate, seed).unwrap());
+    let at_positive: Vec<f32> =
+        numbers(&dy).iter().zip(&relu).map(|(dy, x)| if *x > 0.0 { *dy } else { 0.0 }).collect();
+    let made =
+        [numbers(&x), relu, at_positive].map(|x| tensor::dropout_cpu(&x, rate, seed).unwrap());
     let bits = |values: &[f32]| values.iter().map(|v| v.to_bits()).collect::<Vec<_>>();
-    let twins =
-        [tensor::relu_dropout_cpu(&numbers(&x), rate, seed), tensor::relu_dropout_backward_cpu(&numbers(&x), &numbers(&dy), rate, seed)];
-    twins.into_iter().zip(&made[1..]).for_each(|(twin, made)| assert_eq!(bits(&twin.unwrap()), bits(made)));
+    let twins = [
+        tensor::relu_dropout_cpu(&numbers(&x), rate, seed),
+        tensor::relu_dropout_backward_cpu(&numbers(&x), &numbers(&dy), rate, seed),
+    ];
+    twins
+        .into_iter()
+        .zip(&made[1..])
+        .for_each(|(twin, made)| assert_eq!(bits(&twin.unwrap()), bits(made)));
     let base = half_floats(&mut rng, n, 9.0);
     let added = made.each_ref().map(|made| sums(&base, made));
     let wanted = made.map(|made| Data::floats(T::ELEMENT, &made));
     let check = move |got: &[Data], leeway| {
         wanted.iter().zip(got).try_for_each(|(wanted, got)| got.check(wanted, leeway))?;
-        added.iter().zip(&got[3..]).try_for_each(|(added, got)| got.check_near(added.iter().copied()).map_err(|e| format!("added: {e}")))
+        added.iter().zip(&got[3..]).try_for_each(|(added, got)| {
+            got.check_near(added.iter().copied()).map_err(|e| format!("added: {e}"))
+        })
     };
     let base = convert::<T>(&base);
     let record = move |r: &mut Recorder| {
@@ -34,14 +48,18 @@ fn case<T: Float>(n: usize, rate: f32, seed: u64) -> Case {
         let dropped = tensor::dropout(&mut r.encoder, &x, rate, seed)?;
         let fused = tensor::relu_dropout(&mut r.encoder, &x, rate, seed)?;
         let dx = tensor::relu_dropout_backward(&mut r.encoder, &x, &dy, rate, seed)?;
-        let [on_dropped, on_fused, on_dx] = [r.upload(&base, [n])?, r.upload(&base, [n])?, r.upload(&base, [n])?];
+        let [on_dropped, on_fused, on_dx] =
+            [r.upload(&base, [n])?, r.upload(&base, [n])?, r.upload(&base, [n])?];
         tensor::dropout_into(&mut r.encoder, &x, rate, seed, Out::add(&on_dropped))?;
         tensor::relu_dropout_into(&mut r.encoder, &x, rate, seed, Out::add(&on_fused))?;
         tensor::relu_dropout_backward_into(&mut r.encoder, &x, &dy, rate, seed, Out::add(&on_dx))?;
-        [&dropped, &fused, &dx, &on_dropped, &on_fused, &on_dx].into_iter().for_each(|tensor| r.watch_all(tensor));
+        [&dropped, &fused, &dx, &on_dropped, &on_fused, &on_dx]
+            .into_iter()
+            .for_each(|tensor| r.watch_all(tensor));
         Ok(())
     };
-    let mut case = Case::new(format!("{n} at {rate} by {seed} {:?}", T::ELEMENT), record, check).of(T::ELEMENT);
+    let mut case = Case::new(format!("{n} at {rate} by {seed} {:?}", T::ELEMENT), record, check)
+        .of(T::ELEMENT);
     case.exact = true;
     case
 }

@@ -24,7 +24,8 @@ pub fn epilogue<T>((activation, biased): Way, bias: &bitnet_wgpu::Tensor<T>) -> 
     if biased { epilogue.bias(bias) } else { epilogue }
 }
 
-/// What comes of products, and of them on top of something. A bias, relu and relu² leave the same bits everywhere, where products are.
+/// What comes of products, and of them on top of something. A bias, relu and relu² leave the same
+/// bits everywhere, where products are.
 pub struct Finished {
     values: Vec<f32>,
     near: Option<Vec<Near>>,
@@ -61,15 +62,21 @@ impl Finished {
 pub fn cases() -> Vec<Case> {
     let shapes = [(0, 5), (3, 0), (1, 1), (7, 33), (2, 64), (65, 3)];
     let all = shapes.into_iter().chain(shapes).chain(shapes).zip(ways());
-    all.flat_map(|((rows, columns), way)| [case::<f32, f32>(rows, columns, way), case::<f32, f16>(rows, columns, way)])
-        .chain([case::<f16, f32>(5, 33, (None, true)), case::<f16, f16>(5, 33, (Some(Activation::Relu), true))])
-        .collect()
+    all.flat_map(|((rows, columns), way)| {
+        [case::<f32, f32>(rows, columns, way), case::<f32, f16>(rows, columns, way)]
+    })
+    .chain([
+        case::<f16, f32>(5, 33, (None, true)),
+        case::<f16, f16>(5, 33, (Some(Activation::Relu), true)),
+    ])
+    .collect()
 }
 
 fn case<X: Float, Y: Float>(rows: usize, columns: usize, way: Way) -> Case {
     let mut rng = rng((rows * columns) as u64);
     let numbers = |values: &[f32]| half_floats_of(values);
-    let (x, bias) = (numbers(&floats(&mut rng, rows * columns, 3.0)), numbers(&floats(&mut rng, columns, 1.0)));
+    let (x, bias) =
+        (numbers(&floats(&mut rng, rows * columns, 3.0)), numbers(&floats(&mut rng, columns, 1.0)));
     let base = half_floats(&mut rng, rows * columns, 9.0);
     let finished = Finished::of(&x, &bias, way, &base);
     let (x, bias, base) = (convert::<X>(&x), convert::<Y>(&bias), convert::<Y>(&base));
@@ -83,7 +90,9 @@ fn case<X: Float, Y: Float>(rows: usize, columns: usize, way: Way) -> Case {
         [&y, &added].into_iter().for_each(|tensor| r.watch_all(tensor));
         Ok(())
     };
-    Case::new(name, record, move |got, leeway| finished.check::<Y>(got, leeway)).of(X::ELEMENT).of(Y::ELEMENT)
+    Case::new(name, record, move |got, leeway| finished.check::<Y>(got, leeway))
+        .of(X::ELEMENT)
+        .of(Y::ELEMENT)
 }
 
 /// Numbers that halves hold.

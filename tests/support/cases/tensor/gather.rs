@@ -12,33 +12,63 @@ pub fn cases() -> Vec<Case> {
     cases
 }
 
-/// Rows, what they were repeated for added again, and the ids as rows of their own; every seventh id is no row.
+/// Rows, what they were repeated for added again, and the ids as rows of their own; every seventh
+/// id is no row.
 fn case<T: Float>(rows: usize, columns: usize, count: usize) -> Case {
     let mut rng = rng(rows as u64);
     let x = convert::<T>(&floats(&mut rng, rows * columns, 3.0));
     let dy = convert::<T>(&floats(&mut rng, count * columns, 3.0));
-    let ids: Vec<u32> = (0..count).map(|i| if i % 7 == 6 { rows as u32 + i as u32 } else { rng.random_range(0..rows as u32) }).collect();
+    let ids: Vec<u32> = (0..count)
+        .map(|i| if i % 7 == 6 { rows as u32 + i as u32 } else { rng.random_range(0..rows as u32) })
+        .collect();
     let numbers = |values: &[T]| values.iter().map(|&v| v.into()).collect::<Vec<f32>>();
-    let row = |id: &u32| numbers(x.get(*id as usize * columns..(*id as usize + 1) * columns).unwrap_or(&vec![T::from_f32(0.0); columns]));
+    let row =
+        |id: &u32| {
+            numbers(
+                x.get(*id as usize * columns..(*id as usize + 1) * columns)
+                    .unwrap_or(&vec![T::from_f32(0.0); columns]),
+            )
+        };
     let y = Data::floats(T::ELEMENT, &ids.iter().flat_map(row).collect::<Vec<f32>>());
     let dx = Data::floats(T::ELEMENT, &tensor::gather_backward_cpu(&numbers(&dy), &ids, rows));
-    let ones = (0..count * rows).map(|i| f32::from(u8::from(ids[i / rows] as usize == i % rows))).collect::<Vec<f32>>();
-    let (dx, ones) = (if count == 0 { Data::floats(T::ELEMENT, &vec![0.0; rows * columns]) } else { dx }, Data::floats(T::ELEMENT, &ones));
+    let ones = (0..count * rows)
+        .map(|i| f32::from(u8::from(ids[i / rows] as usize == i % rows)))
+        .collect::<Vec<f32>>();
+    let (dx, ones) = (
+        if count == 0 { Data::floats(T::ELEMENT, &vec![0.0; rows * columns]) } else { dx },
+        Data::floats(T::ELEMENT, &ones),
+    );
     let twin = {
         let (x, ids, dx) = (x.clone(), ids.clone(), dx.clone());
         move || {
-            let y: Vec<f32> = tensor::gather_cpu(&x, columns, &ids).unwrap().into_iter().map(Into::into).collect();
-            vec![Data::floats(T::ELEMENT, &y), dx.clone(), Data::floats(T::ELEMENT, &tensor::one_hot_cpu(&ids, rows))]
+            let y: Vec<f32> = tensor::gather_cpu(&x, columns, &ids)
+                .unwrap()
+                .into_iter()
+                .map(Into::into)
+                .collect();
+            vec![
+                Data::floats(T::ELEMENT, &y),
+                dx.clone(),
+                Data::floats(T::ELEMENT, &tensor::one_hot_cpu(&ids, rows)),
+            ]
         }
     };
-    Case::exact(format!("{count} of {rows} × {columns} {:?}", T::ELEMENT), vec![y, dx, ones], move |r: &mut Recorder| {
-        let (x, ids, dy) = (r.upload(&x, [rows, columns])?, r.upload(&ids, [count])?, r.upload(&dy, [count, columns])?);
-        let y = tensor::gather(&mut r.encoder, &x, &ids)?;
-        let dx = tensor::gather_backward(&mut r.encoder, &dy, &ids, rows)?;
-        let ones = tensor::one_hot::<T>(&mut r.encoder, &ids, rows)?;
-        [&y, &dx, &ones].into_iter().for_each(|tensor| r.watch_all(tensor));
-        Ok(())
-    })
+    Case::exact(
+        format!("{count} of {rows} × {columns} {:?}", T::ELEMENT),
+        vec![y, dx, ones],
+        move |r: &mut Recorder| {
+            let (x, ids, dy) = (
+                r.upload(&x, [rows, columns])?,
+                r.upload(&ids, [count])?,
+                r.upload(&dy, [count, columns])?,
+            );
+            let y = tensor::gather(&mut r.encoder, &x, &ids)?;
+            let dx = tensor::gather_backward(&mut r.encoder, &dy, &ids, rows)?;
+            let ones = tensor::one_hot::<T>(&mut r.encoder, &ids, rows)?;
+            [&y, &dx, &ones].into_iter().for_each(|tensor| r.watch_all(tensor));
+            Ok(())
+        },
+    )
     .twin(twin)
     .of(T::ELEMENT)
 }

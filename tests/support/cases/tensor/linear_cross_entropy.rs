@@ -8,7 +8,8 @@ use bitnet_wgpu::{
 };
 use rand::RngExt;
 
-/// Rows, k, vocabulary; and chunks: one, several, one that is not full, more than there is, and what is chosen.
+/// Rows, k, vocabulary; and chunks: one, several, one that is not full, more than there is, and
+/// what is chosen.
 fn shapes() -> Vec<([usize; 3], Option<usize>)> {
     let mut all = vec![
         ([0, 3, 5], Some(2)),
@@ -34,7 +35,8 @@ pub fn cases() -> Vec<Case> {
     let all = (0..).zip(shapes()).flat_map(|(i, (shape, chunk))| {
         [
             Problem::new::<f32, f32>(i, shape, chunk, plain).case::<f32, f32>(),
-            Problem::new::<f32, f16>(i, shape, chunk, plain.ignore(2).smoothing(0.1)).case::<f32, f16>(),
+            Problem::new::<f32, f16>(i, shape, chunk, plain.ignore(2).smoothing(0.1))
+                .case::<f32, f16>(),
             Problem::new::<f16, f16>(i, shape, chunk, plain.ignore(u32::MAX)).case::<f16, f16>(),
         ]
     });
@@ -73,7 +75,12 @@ impl Sum {
 }
 
 impl Problem {
-    fn new<X: Float, W: Float>(seed: u64, shape: [usize; 3], chunk: Option<usize>, loss: CrossEntropyOptions) -> Self {
+    fn new<X: Float, W: Float>(
+        seed: u64,
+        shape: [usize; 3],
+        chunk: Option<usize>,
+        loss: CrossEntropyOptions,
+    ) -> Self {
         let ([rows, k, vocabulary], mut rng) = (shape, rng(seed));
         let x = numbers(&convert::<X>(&floats(&mut rng, rows * k, 1.5)));
         let w = numbers(&convert::<W>(&floats(&mut rng, vocabulary * k, 1.5)));
@@ -89,7 +96,9 @@ impl Problem {
         let logit = |column: usize| {
             let mut sum = Sum::default();
             let x = &self.x[row * k..][..k];
-            x.iter().zip(&self.w[column * k..][..k]).for_each(|(&x, &w)| sum.add(Near::exactly(x), w));
+            x.iter()
+                .zip(&self.w[column * k..][..k])
+                .for_each(|(&x, &w)| sum.add(Near::exactly(x), w));
             sum.near(k + 1)
         };
         (0..vocabulary).map(logit).collect()
@@ -102,11 +111,16 @@ impl Problem {
         let largest = logits.iter().map(|x| x.exact).fold(f64::MIN, f64::max);
         let weights: Vec<f64> = logits.iter().map(|x| (x.exact - largest).exp()).collect();
         let total: f64 = weights.iter().sum();
-        // A share is scaled down with each number that its thread takes, each step of a tree, and each chunk: an exponential, a product and a sum.
-        // All the distances make up that to the maximum.
+        // A share is scaled down with each number that its thread takes, each step of a tree, and
+        // each chunk: an exponential, a product and a sum. All the distances make up that to the
+        // maximum.
         let chunk = self.options.chunk.unwrap_or(usize::MAX).min(self.shape[2]);
         let chunks = self.shape[2].div_ceil(chunk) as f64;
-        let stray = |i: usize| (U * (6.0 * (steps(chunk) + chunks + 2.0) + 2.0 * (largest - logits[i].exact)) + logits[i].error).exp_m1();
+        let stray = |i: usize| {
+            (U * (6.0 * (steps(chunk) + chunks + 2.0) + 2.0 * (largest - logits[i].exact))
+                + logits[i].error)
+                .exp_m1()
+        };
         let strays: f64 = (0..logits.len()).map(|i| weights[i] / total * stray(i)).sum();
         let (logarithm, exact) = (total.ln(), largest + total.ln());
         // The crate's own logarithm is 14 U off at most.
@@ -119,18 +133,27 @@ impl Problem {
             return (nan, lse, vec![nan; logits.len()]);
         };
         let below = largest - wanted.exact;
-        let (mut loss, mut error) = (logarithm + (1.0 - smoothing) * below, strays + wanted.error + U * (14.0 * logarithm + 4.0 * below));
+        let (mut loss, mut error) = (
+            logarithm + (1.0 - smoothing) * below,
+            strays + wanted.error + U * (14.0 * logarithm + 4.0 * below),
+        );
         if smoothing != 0.0 {
-            let [sum, all, off] = logits.iter().fold([0.0; 3], |[a, b, c], x| [a + x.exact, b + x.exact.abs(), c + x.error]);
+            let [sum, all, off] = logits
+                .iter()
+                .fold([0.0; 3], |[a, b, c], x| [a + x.exact, b + x.exact.abs(), c + x.error]);
             loss += smoothing * (largest - sum / n);
             error += smoothing * (off / n + U * ((20.0 + chunks) * all / n + 5.0 * largest.abs()));
         }
         let slope = |(i, x): (usize, &Near)| {
             let wanted = if i == target as usize { 1.0 - smoothing } else { 0.0 } + smoothing / n;
             let (from_lse, factor) = (x.exact - lse.exact, f64::from(self.dloss[row]));
-            let off = from_lse.exp() * (x.error + lse.error + U * (5.0 * from_lse.abs() + 7.0)).exp_m1();
+            let off =
+                from_lse.exp() * (x.error + lse.error + U * (5.0 * from_lse.abs() + 7.0)).exp_m1();
             let exact = (from_lse.exp() - wanted) * factor;
-            Near { exact, error: (off + 4.0 * U * wanted + 1e-36) * factor.abs() + 2.0 * U * exact.abs() }
+            Near {
+                exact,
+                error: (off + 4.0 * U * wanted + 1e-36) * factor.abs() + 2.0 * U * exact.abs(),
+            }
         };
         let slopes = logits.iter().enumerate().map(slope).collect();
         (Near { exact: loss, error: error + 3.0 * U * loss.abs() }, lse, slopes)
@@ -140,7 +163,8 @@ impl Problem {
     fn wanted(&self) -> [Vec<Near>; 4] {
         let [rows, k, vocabulary] = self.shape;
         let (mut losses, mut lses) = (Vec::new(), Vec::new());
-        let (mut dx, mut dw) = (vec![Sum::default(); rows * k], vec![Sum::default(); vocabulary * k]);
+        let (mut dx, mut dw) =
+            (vec![Sum::default(); rows * k], vec![Sum::default(); vocabulary * k]);
         for row in 0..rows {
             let (loss, lse, slopes) = self.row(row);
             losses.push(loss);
@@ -152,7 +176,9 @@ impl Problem {
                 }
             }
         }
-        let near = |sums: Vec<Sum>, roundings: usize| sums.into_iter().map(|sum| sum.near(roundings)).collect();
+        let near = |sums: Vec<Sum>, roundings: usize| {
+            sums.into_iter().map(|sum| sum.near(roundings)).collect()
+        };
         // Chunks are added up too.
         [losses, lses, near(dx, 2 * vocabulary + 3), near(dw, rows + 3)]
     }
@@ -166,28 +192,53 @@ impl Problem {
         assert!(wanted.iter().flatten().all(bounded), "{name}");
         let mut rng = rng(77);
         let of_loss = floats(&mut rng, rows, 3.0);
-        let (of_x, of_w) = (convert::<X>(&floats(&mut rng, rows * k, 3.0)), convert::<W>(&floats(&mut rng, vocabulary * k, 3.0)));
-        let on_top = |near: &[Near], base: &[f32]| near.iter().zip(base).map(|(near, &base)| near.on_top_of(base)).collect::<Vec<_>>();
-        let sums = [on_top(&wanted[0], &of_loss), on_top(&wanted[2], &numbers(&of_x)), on_top(&wanted[3], &numbers(&of_w))];
+        let (of_x, of_w) = (
+            convert::<X>(&floats(&mut rng, rows * k, 3.0)),
+            convert::<W>(&floats(&mut rng, vocabulary * k, 3.0)),
+        );
+        let on_top = |near: &[Near], base: &[f32]| {
+            near.iter().zip(base).map(|(near, &base)| near.on_top_of(base)).collect::<Vec<_>>()
+        };
+        let sums = [
+            on_top(&wanted[0], &of_loss),
+            on_top(&wanted[2], &numbers(&of_x)),
+            on_top(&wanted[3], &numbers(&of_w)),
+        ];
         let check = move |got: &[Data], _| {
-            wanted
-                .iter()
-                .chain(&sums)
-                .zip(got)
-                .enumerate()
-                .try_for_each(|(i, (wanted, got))| got.check_near(wanted.iter().copied()).map_err(|e| format!("output {i}: {e}")))
+            wanted.iter().chain(&sums).zip(got).enumerate().try_for_each(|(i, (wanted, got))| {
+                got.check_near(wanted.iter().copied()).map_err(|e| format!("output {i}: {e}"))
+            })
         };
         let twin = self.clone();
         let record = move |r: &mut Recorder| {
-            let (x, w) = (r.upload(&convert::<X>(&self.x), [rows, k])?, r.upload(&convert::<W>(&self.w), [vocabulary, k])?);
-            let (targets, dloss) = (r.upload(&self.targets, [rows])?, r.upload(&self.dloss, [rows])?);
-            let (loss, dx, dw) = (r.upload(&of_loss, [rows])?, r.upload(&of_x, [rows, k])?, r.upload(&of_w, [vocabulary, k])?);
+            let (x, w) = (
+                r.upload(&convert::<X>(&self.x), [rows, k])?,
+                r.upload(&convert::<W>(&self.w), [vocabulary, k])?,
+            );
+            let (targets, dloss) =
+                (r.upload(&self.targets, [rows])?, r.upload(&self.dloss, [rows])?);
+            let (loss, dx, dw) = (
+                r.upload(&of_loss, [rows])?,
+                r.upload(&of_x, [rows, k])?,
+                r.upload(&of_w, [vocabulary, k])?,
+            );
             let (head, options, encoder) = (Linear { x: &x, w: &w }, self.options, &mut r.encoder);
             let made = tensor::linear_cross_entropy(encoder, head, &targets, options)?;
-            let gradients = tensor::linear_cross_entropy_backward(encoder, head, &targets, options, &made.lse, &dloss)?;
-            tensor::linear_cross_entropy_into(encoder, head, &targets, options, Out::add(&loss), &made.lse)?;
+            let gradients = tensor::linear_cross_entropy_backward(
+                encoder, head, &targets, options, &made.lse, &dloss,
+            )?;
+            tensor::linear_cross_entropy_into(
+                encoder,
+                head,
+                &targets,
+                options,
+                Out::add(&loss),
+                &made.lse,
+            )?;
             let outs = Linear { x: Out::add(&dx), w: Out::add(&dw) };
-            tensor::linear_cross_entropy_backward_into(encoder, head, &targets, options, &made.lse, &dloss, outs)?;
+            tensor::linear_cross_entropy_backward_into(
+                encoder, head, &targets, options, &made.lse, &dloss, outs,
+            )?;
             r.watch_all(&made.loss);
             r.watch_all(&made.lse);
             r.watch_all(&gradients.x);
@@ -201,9 +252,13 @@ impl Problem {
     }
 
     fn by_cpu(&self) -> Vec<Data> {
-        let (head, k, options) = (Linear { x: &self.x[..], w: &self.w[..] }, self.shape[1], self.options.loss);
-        let LinearLoss { loss, lse } = tensor::linear_cross_entropy_cpu(head, k, &self.targets, options).unwrap();
-        let Linear { x, w } = tensor::linear_cross_entropy_backward_cpu(head, k, &self.targets, options, &self.dloss).unwrap();
+        let (head, k, options) =
+            (Linear { x: &self.x[..], w: &self.w[..] }, self.shape[1], self.options.loss);
+        let LinearLoss { loss, lse } =
+            tensor::linear_cross_entropy_cpu(head, k, &self.targets, options).unwrap();
+        let Linear { x, w } =
+            tensor::linear_cross_entropy_backward_cpu(head, k, &self.targets, options, &self.dloss)
+                .unwrap();
         [loss, lse, x, w].map(Data::F32).to_vec()
     }
 }

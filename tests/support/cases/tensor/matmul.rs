@@ -10,8 +10,14 @@ use bitnet_wgpu::{
 pub fn cases() -> Vec<Case> {
     let software = shapes().into_iter().map(Case::as_on_software);
     // The right side is transposed before.
-    let far_apart = Problem::new([257, 2048, 2049], &[], [false, false]).case::<f32, f32>().as_on_software().device_only();
-    software.chain(shapes().into_iter().chain(tiles()).map(Case::as_on_gpus)).chain([far_apart]).collect()
+    let far_apart = Problem::new([257, 2048, 2049], &[], [false, false])
+        .case::<f32, f32>()
+        .as_on_software()
+        .device_only();
+    software
+        .chain(shapes().into_iter().chain(tiles()).map(Case::as_on_gpus))
+        .chain([far_apart])
+        .collect()
 }
 
 fn shapes() -> Vec<Case> {
@@ -31,12 +37,25 @@ fn shapes() -> Vec<Case> {
     .into_iter()
     .enumerate()
     {
-        for (a_transposed, b_transposed) in [(false, false), (true, false), (false, true), (true, true)].into_iter().skip(i % 2) {
-            let problem = Problem { dims, a_batch: a_batch.clone(), b_batch: b_batch.clone(), a_transposed, b_transposed };
-            cases.push(if (i + usize::from(a_transposed)) % 2 == 0 { problem.case::<f32, f32>() } else { problem.case::<f16, f32>() });
+        for (a_transposed, b_transposed) in
+            [(false, false), (true, false), (false, true), (true, true)].into_iter().skip(i % 2)
+        {
+            let problem = Problem {
+                dims,
+                a_batch: a_batch.clone(),
+                b_batch: b_batch.clone(),
+                a_transposed,
+                b_transposed,
+            };
+            cases.push(if (i + usize::from(a_transposed)) % 2 == 0 {
+                problem.case::<f32, f32>()
+            } else {
+                problem.case::<f16, f32>()
+            });
         }
     }
-    // Every kernel by every type of float: lines of any length and of quads, tiles small and large, few rows with a right side either way.
+    // Every kernel by every type of float: lines of any length and of quads, tiles small and large,
+    // few rows with a right side either way.
     for (dims, batch, transposed) in [
         ([20, 41, 70], vec![], [false, true]),
         ([20, 40, 72], vec![], [false, true]),
@@ -59,10 +78,13 @@ fn shapes() -> Vec<Case> {
 /// Large tiles, and matrix units.
 fn tiles() -> Vec<Case> {
     let mut cases = Vec::new();
-    let large = |a_transposed, b_transposed| Problem::new([68, 4, 68], &[128], [a_transposed, b_transposed]);
+    let large = |a_transposed, b_transposed| {
+        Problem::new([68, 4, 68], &[128], [a_transposed, b_transposed])
+    };
     cases.extend([large(false, false).case::<f32, f32>(), large(true, false).case::<f16, f32>()]);
     cases.extend([large(false, true).case::<f32, f16>(), large(true, true).case::<f16, f16>()]);
-    // Halves for matrix units, either side in lines either way, with more of k than is staged at once; too much for an emulated GPU in large tiles.
+    // Halves for matrix units, either side in lines either way, with more of k than is staged at
+    // once; too much for an emulated GPU in large tiles.
     for transposed in [[false, false], [true, false], [false, true], [true, true]] {
         cases.push(Problem::new([68, 100, 76], &[2], transposed).case::<f16, f32>());
         cases.push(Problem::new([68, 36, 132], &[64], transposed).case::<f16, f16>().device_only());
@@ -70,9 +92,14 @@ fn tiles() -> Vec<Case> {
     cases
 }
 
-/// Every kernel that finishes products by every type of float, with every activation and a bias or none.
+/// Every kernel that finishes products by every type of float, with every activation and a bias or
+/// none.
 pub fn finished() -> Vec<Case> {
-    all_finished().into_iter().map(Case::as_on_software).chain(all_finished().into_iter().map(Case::as_on_gpus)).collect()
+    all_finished()
+        .into_iter()
+        .map(Case::as_on_software)
+        .chain(all_finished().into_iter().map(Case::as_on_gpus))
+        .collect()
 }
 
 fn all_finished() -> Vec<Case> {
@@ -102,37 +129,62 @@ fn all_finished() -> Vec<Case> {
 }
 
 /// Into a tensor, and on top of one. Where there is no activation, there is a bias.
-fn finish<X: Float, Y: Float>([m, k, n]: [usize; 3], b_transposed: bool, (activation, biased): (Option<Activation>, bool)) -> Case {
+fn finish<X: Float, Y: Float>(
+    [m, k, n]: [usize; 3],
+    b_transposed: bool,
+    (activation, biased): (Option<Activation>, bool),
+) -> Case {
     let biased = biased || activation.is_none();
     let mut rng = rng((m * 100 + k * 10 + n) as u64);
     let [a, b, bias] = [m * k, k * n, n].map(|length| convert::<X>(&floats(&mut rng, length, 1.0)));
     let base = convert::<Y>(&floats(&mut rng, m * n, 9.0));
     let near = |index: usize| {
         let (i, j) = (index / n, index % n);
-        let product = |l: usize| f64::from(a[i * k + l].into()) * f64::from(b[if b_transposed { j * k + l } else { l * n + j }].into());
-        let (exact, sizes) = (0..k).map(product).fold((0.0, 0.0), |(sum, sizes), p| (sum + p, sizes + p.abs()));
+        let product = |l: usize| {
+            f64::from(a[i * k + l].into())
+                * f64::from(b[if b_transposed { j * k + l } else { l * n + j }].into())
+        };
+        let (exact, sizes) =
+            (0..k).map(product).fold((0.0, 0.0), |(sum, sizes), p| (sum + p, sizes + p.abs()));
         let sum = Near { exact, error: U * (k + 1) as f64 * sizes };
         activated(if biased { sum.on_top_of(bias[j]) } else { sum }, activation)
     };
     let y: Vec<Near> = (0..m * n).map(near).collect();
     let added: Vec<Near> = y.iter().zip(&base).map(|(near, &base)| near.on_top_of(base)).collect();
-    let check = move |got: &[Data], _| got[0].check_near(y.iter().copied()).and_then(|()| got[1].check_near(added.iter().copied()));
+    let check = move |got: &[Data], _| {
+        got[0].check_near(y.iter().copied()).and_then(|()| got[1].check_near(added.iter().copied()))
+    };
     let record = move |r: &mut Recorder| {
-        let (a, b, bias) = (r.upload(&a, [m, k])?, r.upload(&b, if b_transposed { [n, k] } else { [k, n] })?, r.upload(&bias, [n])?);
+        let (a, b, bias) = (
+            r.upload(&a, [m, k])?,
+            r.upload(&b, if b_transposed { [n, k] } else { [k, n] })?,
+            r.upload(&bias, [n])?,
+        );
         let (y, added) = (r.output::<Y>([m, n])?, r.upload(&base, [m, n])?);
         let epilogue = activation.into_iter().fold(Epilogue::new(), Epilogue::activation);
         let epilogue = if biased { epilogue.bias(&bias) } else { epilogue };
         tensor::matmul_with_into(&mut r.encoder, &a, side(&b, b_transposed), &epilogue, &y)?;
-        tensor::matmul_with_into(&mut r.encoder, &a, side(&b, b_transposed), &epilogue, Out::add(&added))?;
+        tensor::matmul_with_into(
+            &mut r.encoder,
+            &a,
+            side(&b, b_transposed),
+            &epilogue,
+            Out::add(&added),
+        )?;
         [&y, &added].into_iter().for_each(|tensor| r.watch_all(tensor));
         Ok(())
     };
-    let name = format!("{m} × {k} × {n}, {activation:?}, bias: {biased}, {:?} to {:?}", X::ELEMENT, Y::ELEMENT);
+    let name = format!(
+        "{m} × {k} × {n}, {activation:?}, bias: {biased}, {:?} to {:?}",
+        X::ELEMENT,
+        Y::ELEMENT
+    );
     Case::new(name, record, check).of(X::ELEMENT).of(Y::ELEMENT)
 }
 
-/// An activation of a number that is off by its error: that times the steepest slope, and what the function itself is off by (the exponential by
-/// 4 + 2·|x| units at most, and that of -v²/2 counts only where v is below 9).
+/// An activation of a number that is off by its error: that times the steepest slope, and what the
+/// function itself is off by (the exponential by 4 + 2·|x| units at most, and that of -v²/2 counts
+/// only where v is below 9).
 pub(in crate::cases) fn activated(near: Near, activation: Option<Activation>) -> Near {
     let Near { exact: v, error } = near;
     let own = |units: f64| U * units * v.abs();
@@ -141,9 +193,15 @@ pub(in crate::cases) fn activated(near: Near, activation: Option<Activation>) ->
         Some(Activation::Relu) => Near { exact: v.max(0.0), error },
         Some(Activation::Relu2) => {
             let positive = v.max(0.0);
-            Near { exact: positive * positive, error: (2.0 * positive + error) * error + own(2.0 * positive) }
+            Near {
+                exact: positive * positive,
+                error: (2.0 * positive + error) * error + own(2.0 * positive),
+            }
         }
-        Some(Activation::Silu) => Near { exact: v / (1.0 + (-v).exp()), error: 1.1 * error + own(16.0 + 4.0 * v.abs().min(9.0)) },
+        Some(Activation::Silu) => Near {
+            exact: v / (1.0 + (-v).exp()),
+            error: 1.1 * error + own(16.0 + 4.0 * v.abs().min(9.0)),
+        },
         Some(Activation::Gelu) => {
             let exact = 0.5 * v * libm::erfc(-v * std::f64::consts::FRAC_1_SQRT_2);
             Near { exact, error: 1.13 * error + own(16.0 + v.abs().min(9.0).powi(2)) }
@@ -182,32 +240,52 @@ impl Problem {
         let b = convert::<X>(&floats(&mut rng, length(&b_batch) * k * n, 3.0));
         let base = convert::<Y>(&floats(&mut rng, count * m * n, 9.0));
         // By the definition, an element at a time.
-        let at = |data: &[X], own: &[usize], which: usize, [rows, columns]: [usize; 2], transposed: bool, [r, c]: [usize; 2]| -> f64 {
+        let at = |data: &[X],
+                  own: &[usize],
+                  which: usize,
+                  [rows, columns]: [usize; 2],
+                  transposed: bool,
+                  [r, c]: [usize; 2]|
+         -> f64 {
             let first = if own.is_empty() { 0 } else { which * rows * columns };
             let place = if transposed { c * rows + r } else { r * columns + c };
             f64::from(data[first + place].into())
         };
         let near = |index: usize| {
             let (which, i, j) = (index / (m * n), index / n % m, index % n);
-            let product = |l| at(&a, &a_batch, which, [m, k], a_transposed, [i, l]) * at(&b, &b_batch, which, [k, n], b_transposed, [l, j]);
-            let (exact, sizes) = (0..k).map(product).fold((0.0, 0.0), |(sum, sizes), p| (sum + p, sizes + p.abs()));
+            let product = |l| {
+                at(&a, &a_batch, which, [m, k], a_transposed, [i, l])
+                    * at(&b, &b_batch, which, [k, n], b_transposed, [l, j])
+            };
+            let (exact, sizes) =
+                (0..k).map(product).fold((0.0, 0.0), |(sum, sizes), p| (sum + p, sizes + p.abs()));
             // A product and a sum for each l.
             Near { exact, error: U * (k + 1) as f64 * sizes }
         };
         let y: Vec<Near> = (0..count * m * n).map(near).collect();
-        let sum: Vec<Near> = y.iter().zip(&base).map(|(near, &base)| near.on_top_of(base)).collect();
-        let check = move |got: &[Data], _| got[0].check_near(y.iter().copied()).and_then(|()| got[1].check_near(sum.iter().copied()));
+        let sum: Vec<Near> =
+            y.iter().zip(&base).map(|(near, &base)| near.on_top_of(base)).collect();
+        let check = move |got: &[Data], _| {
+            got[0]
+                .check_near(y.iter().copied())
+                .and_then(|()| got[1].check_near(sum.iter().copied()))
+        };
         let of = |own: &[usize], rows: usize, columns: usize, transposed: bool| {
             shape(&[own, &if transposed { [columns, rows] } else { [rows, columns] }].concat())
         };
         let numbers = |values: &[X]| values.iter().map(|&v| v.into()).collect::<Vec<f32>>();
-        let (of_a, of_b, of_base) = (numbers(&a), numbers(&b), base.iter().map(|&v| v.into()).collect::<Vec<f32>>());
+        let (of_a, of_b, of_base) =
+            (numbers(&a), numbers(&b), base.iter().map(|&v| v.into()).collect::<Vec<f32>>());
         let twin = move || {
             let y = tensor::matmul_cpu(&of_a, &of_b, [m, k, n]).unwrap();
             let sum = y.iter().zip(&of_base).map(|(y, base)| y + base).collect();
             vec![Data::F32(y), Data::F32(sum)]
         };
-        let shapes = [of(&a_batch, m, k, a_transposed), of(&b_batch, k, n, b_transposed), of(batch, m, n, false)];
+        let shapes = [
+            of(&a_batch, m, k, a_transposed),
+            of(&b_batch, k, n, b_transposed),
+            of(batch, m, n, false),
+        ];
         let name = format!(
             "{}{}·{}{}, {:?} to {:?}",
             shapes[0],
@@ -220,8 +298,18 @@ impl Problem {
         let record = move |r: &mut Recorder| {
             let (a, b) = (r.upload(&a, shapes[0])?, r.upload(&b, shapes[1])?);
             let (y, sum) = (r.output::<Y>(shapes[2])?, r.upload(&base, shapes[2])?);
-            tensor::matmul_into(&mut r.encoder, side(&a, a_transposed), side(&b, b_transposed), &y)?;
-            tensor::matmul_into(&mut r.encoder, side(&a, a_transposed), side(&b, b_transposed), Out::add(&sum))?;
+            tensor::matmul_into(
+                &mut r.encoder,
+                side(&a, a_transposed),
+                side(&b, b_transposed),
+                &y,
+            )?;
+            tensor::matmul_into(
+                &mut r.encoder,
+                side(&a, a_transposed),
+                side(&b, b_transposed),
+                Out::add(&sum),
+            )?;
             r.watch_all(&y);
             r.watch_all(&sum);
             Ok(())

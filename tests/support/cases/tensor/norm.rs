@@ -8,7 +8,8 @@ pub fn cases() -> Vec<Case> {
     reductions().iter_mut().flat_map(|r| [case::<f32>(r), case::<f16>(r)]).collect()
 }
 
-/// Norms, and the gradient at given norms. A device's root is off by up to 9 U (2 for a reciprocal root, 2.5 for a quotient, in units of two U).
+/// Norms, and the gradient at given norms. A device's root is off by up to 9 U (2 for a reciprocal
+/// root, 2.5 for a quotient, in units of two U).
 fn case<X: Float>(r: &mut Reduced) -> Case {
     let (shape, axes) = (r.shape, r.axes());
     let (x, dy) = (convert::<X>(&r.floats(3.0)), r.per_output(3.0));
@@ -16,8 +17,12 @@ fn case<X: Float>(r: &mut Reduced) -> Case {
     let wanted = r.each(&numbers, |v| {
         let squares = sum_near(&v.iter().map(|v| v * v).collect::<Vec<_>>());
         let exact = squares.exact.sqrt();
-        // A root has half the relative error of what it is of, of which each square has one rounding.
-        Near { exact, error: if exact == 0.0 { 0.0 } else { squares.error / exact / 2.0 + U * 10.0 * exact } }
+        // A root has half the relative error of what it is of, of which each square has one
+        // rounding.
+        Near {
+            exact,
+            error: if exact == 0.0 { 0.0 } else { squares.error / exact / 2.0 + U * 10.0 * exact },
+        }
     });
     // One of them is nothing, as for zeros.
     let mut y = tensor::norm_cpu(&x, shape, axes).unwrap();
@@ -33,7 +38,9 @@ fn case<X: Float>(r: &mut Reduced) -> Case {
     };
     let twin = {
         let (x, y, dy) = (x.clone(), y.clone(), dy.clone());
-        let all = move || [tensor::norm_cpu(&x, shape, axes), tensor::norm_backward_cpu(&x, shape, axes, &y, &dy)];
+        let all = move || {
+            [tensor::norm_cpu(&x, shape, axes), tensor::norm_backward_cpu(&x, shape, axes, &y, &dy)]
+        };
         move || all().map(|y| Data::F32(y.unwrap())).to_vec()
     };
     let record = move |r: &mut crate::Recorder| {

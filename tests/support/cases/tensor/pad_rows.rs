@@ -6,7 +6,10 @@ use bitnet_wgpu::{Float, f16, tensor};
 pub fn cases() -> Vec<Case> {
     let all = shapes("pad_rows").flat_map(|(mut rng, (rows, padding, columns))| {
         let x = activations(&mut rng, rows, columns);
-        [case::<f32>(&x, rows, columns, columns + padding), case::<f16>(&x, rows, columns, columns + padding)]
+        [
+            case::<f32>(&x, rows, columns, columns + padding),
+            case::<f16>(&x, rows, columns, columns + padding),
+        ]
     });
     all.collect()
 }
@@ -18,11 +21,15 @@ fn case<T: Float>(x: &[f32], rows: usize, columns: usize, padded: usize) -> Case
         y[row * padded..][..columns].copy_from_slice(&x[row * columns..][..columns]);
     }
     let wanted = Data::floats(T::ELEMENT, &y.into_iter().map(Into::into).collect::<Vec<f32>>());
-    Case::exact(format!("{rows} × {columns} to {padded} {:?}", T::ELEMENT), vec![wanted], move |r| {
-        let x = r.upload(&x, [rows, columns])?;
-        let y = tensor::pad_rows(&mut r.encoder, &x, padded)?;
-        r.watch_all(&y);
-        Ok(())
-    })
+    Case::exact(
+        format!("{rows} × {columns} to {padded} {:?}", T::ELEMENT),
+        vec![wanted],
+        move |r| {
+            let x = r.upload(&x, [rows, columns])?;
+            let y = tensor::pad_rows(&mut r.encoder, &x, padded)?;
+            r.watch_all(&y);
+            Ok(())
+        },
+    )
     .of(T::ELEMENT)
 }

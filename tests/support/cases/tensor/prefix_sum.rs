@@ -10,7 +10,19 @@ use rand::RngExt;
 
 pub fn cases() -> Vec<Case> {
     // A workgroup has 2048 numbers.
-    let mut shapes = vec![[0, 5], [2, 0], [1, 1], [3, 7], [2, 257], [2, 2048], [3, 2049], [1, 9000], [70, 40], [300, 5], [5, 1024]];
+    let mut shapes = vec![
+        [0, 5],
+        [2, 0],
+        [1, 1],
+        [3, 7],
+        [2, 257],
+        [2, 2048],
+        [3, 2049],
+        [1, 9000],
+        [70, 40],
+        [300, 5],
+        [5, 1024],
+    ];
     let mut random = rng(1000 * seed());
     shapes.extend((0..4).map(|_| [random.random_range(1..9), random.random_range(1..700)]));
     let mut all: Vec<_> = (0..).zip(shapes).flat_map(|(i, shape)| of_types(i, shape)).collect();
@@ -40,7 +52,9 @@ fn along(dims: &'static [usize]) -> Vec<Case> {
     let case = |axis: usize| {
         let step = dims[axis + 1..].iter().product::<usize>();
         let mut sums = x.clone();
-        (0..x.len()).filter(|at| at / step % dims[axis] > 0).for_each(|at| sums[at] = sums[at].wrapping_add(sums[at - step]));
+        (0..x.len())
+            .filter(|at| at / step % dims[axis] > 0)
+            .for_each(|at| sums[at] = sums[at].wrapping_add(sums[at - step]));
         let (given, of_twin) = (x.clone(), x.clone());
         let record = move |r: &mut crate::Recorder| {
             let x = r.upload(&given, shape(dims))?;
@@ -48,13 +62,21 @@ fn along(dims: &'static [usize]) -> Vec<Case> {
             r.watch_all(&y);
             Ok(())
         };
-        let twin = move || vec![Data::U32(tensor::prefix_sum_cpu(&of_twin, shape(dims), axis, Prefix::Inclusive).unwrap())];
+        let twin = move || {
+            vec![Data::U32(
+                tensor::prefix_sum_cpu(&of_twin, shape(dims), axis, Prefix::Inclusive).unwrap(),
+            )]
+        };
         Case::exact(format!("{dims:?} along {axis}"), vec![Data::U32(sums)], record).twin(twin)
     };
     (0..dims.len()).map(case).collect()
 }
 
-fn record<T: PrefixSum>(x: Vec<T>, shape: [usize; 2], prefix: Prefix) -> impl Fn(&mut crate::Recorder) -> bitnet_wgpu::Result<()> {
+fn record<T: PrefixSum>(
+    x: Vec<T>,
+    shape: [usize; 2],
+    prefix: Prefix,
+) -> impl Fn(&mut crate::Recorder) -> bitnet_wgpu::Result<()> {
     move |r| {
         let x = r.upload(&x, shape)?;
         let y = tensor::prefix_sum(&mut r.encoder, &x, 1, prefix)?;
@@ -83,22 +105,35 @@ fn whole<T: PrefixSum>(x: Vec<T>, shape: [usize; 2], prefix: Prefix) -> Case {
     let wanted = vec![data(&sums)];
     let twin = {
         let x = x.clone();
-        move || vec![Data::from_bytes(T::ELEMENT, bytemuck::cast_slice(&tensor::prefix_sum_cpu(&x, shape, 1, prefix).unwrap()))]
+        move || {
+            vec![Data::from_bytes(
+                T::ELEMENT,
+                bytemuck::cast_slice(&tensor::prefix_sum_cpu(&x, shape, 1, prefix).unwrap()),
+            )]
+        }
     };
     Case::exact(name::<T>(shape, prefix), wanted, record(x, shape, prefix)).twin(twin)
 }
 
-/// Floats: the bound is that of three levels, of 8 numbers, 8 steps, and what is before; or of a rounding.
+/// Floats: the bound is that of three levels, of 8 numbers, 8 steps, and what is before; or of a
+/// rounding.
 fn float(x: Vec<f32>, shape: [usize; 2], prefix: Prefix) -> Case {
     let mut wanted = Vec::new();
     for row in x.chunks_exact(shape[1].max(1)) {
         let (mut sum, mut magnitudes) = (0.0, 0.0);
         for (i, &v) in (0..).zip(row) {
-            let near = |terms: usize, exact: f64, magnitudes: f64| Near { exact, error: U * terms.min(3 * 24) as f64 * magnitudes };
+            let near = |terms: usize, exact: f64, magnitudes: f64| Near {
+                exact,
+                error: U * terms.min(3 * 24) as f64 * magnitudes,
+            };
             let without = near(i, sum, magnitudes);
             sum += f64::from(v);
             magnitudes += f64::from(v.abs());
-            wanted.push(if prefix == Prefix::Inclusive { near(i + 1, sum, magnitudes) } else { without });
+            wanted.push(if prefix == Prefix::Inclusive {
+                near(i + 1, sum, magnitudes)
+            } else {
+                without
+            });
         }
     }
     let twin = {

@@ -1,4 +1,5 @@
-//! What the cases of reductions share: shapes, and which elements belong to which output, by the definition.
+//! What the cases of reductions share: shapes, and which elements belong to which output, by the
+//! definition.
 
 use crate::{Near, U, floats, rng, seed};
 use bitnet_wgpu::{Shape, tensor::Axes};
@@ -13,7 +14,8 @@ pub struct Reduced {
     pub elements: Vec<Vec<usize>>,
 }
 
-/// Scalars, nothing, axes in every place, many short rows, rows and columns of several passes, and random ones.
+/// Scalars, nothing, axes in every place, many short rows, rows and columns of several passes, and
+/// random ones.
 pub fn reductions() -> Vec<Reduced> {
     let fixed: [(&[usize], &[usize]); 19] = [
         (&[], &[]),
@@ -36,10 +38,12 @@ pub fn reductions() -> Vec<Reduced> {
         (&[130, 3, 70], &[0, 2]),
         (&[1100, 9], &[1]),
     ];
-    let mut all: Vec<_> = (0..).zip(fixed).map(|(i, (dims, axes))| Reduced::new(rng(i), dims, axes)).collect();
+    let mut all: Vec<_> =
+        (0..).zip(fixed).map(|(i, (dims, axes))| Reduced::new(rng(i), dims, axes)).collect();
     for i in 0..8 {
         let mut rng = rng(1000 * seed() + i);
-        let dims: Vec<usize> = (0..rng.random_range(1..=4)).map(|_| rng.random_range(1..13)).collect();
+        let dims: Vec<usize> =
+            (0..rng.random_range(1..=4)).map(|_| rng.random_range(1..13)).collect();
         let axes: Vec<usize> = (0..dims.len()).filter(|_| rng.random_bool(0.5)).collect();
         all.push(Reduced::new(rng, &dims, &axes));
     }
@@ -106,14 +110,20 @@ impl Reduced {
     /// What `of` makes of every element and its output.
     pub fn spread<T: Clone>(&self, empty: T, of: impl Fn(usize, usize) -> T) -> Vec<T> {
         let mut all = vec![empty; self.len()];
-        for (output, at) in self.elements.iter().enumerate().flat_map(|(output, all)| all.iter().map(move |&at| (output, at))) {
+        for (output, at) in self
+            .elements
+            .iter()
+            .enumerate()
+            .flat_map(|(output, all)| all.iter().map(move |&at| (output, at)))
+        {
             all[at] = of(at, output);
         }
         all
     }
 }
 
-/// Σ v, as a sum of `f32` may miss it: a thread adds at most 32 numbers, then comes a tree of at most 256, in each of at most three passes.
+/// Σ v, as a sum of `f32` may miss it: a thread adds at most 32 numbers, then comes a tree of at
+/// most 256, in each of at most three passes.
 pub fn sum_near(v: &[f64]) -> Near {
     let magnitudes: f64 = v.iter().map(|v| v.abs()).sum();
     Near { exact: v.iter().sum(), error: U * v.len().min(3 * 41) as f64 * magnitudes }

@@ -12,11 +12,15 @@ pub fn cases() -> Vec<Case> {
 fn case<T: Float>() -> Case {
     let mut rng = rng(3);
     let condition: Vec<u32> = (0..45).map(|_| [0, 1, u32::MAX][rng.random_range(0..3)]).collect();
-    let (a, b) = (convert::<T>(&floats(&mut rng, 33, 3.0)), convert::<T>(&floats(&mut rng, 1485, 3.0)));
-    let y: Vec<f32> = (0..1485).map(|i| tensor::select_cpu(condition[i / 33], a[i % 33].into(), b[i].into())).collect();
+    let (a, b) =
+        (convert::<T>(&floats(&mut rng, 33, 3.0)), convert::<T>(&floats(&mut rng, 1485, 3.0)));
+    let y: Vec<f32> = (0..1485)
+        .map(|i| tensor::select_cpu(condition[i / 33], a[i % 33].into(), b[i].into()))
+        .collect();
     let wanted = vec![Data::floats(T::ELEMENT, &y); 2];
     Case::exact(format!("{:?}", T::ELEMENT), wanted, move |r: &mut Recorder| {
-        let (condition, a, b) = (r.upload(&condition, [45, 1])?, r.upload(&a, [33])?, r.upload(&b, [45, 33])?);
+        let (condition, a, b) =
+            (r.upload(&condition, [45, 1])?, r.upload(&a, [33])?, r.upload(&b, [45, 33])?);
         let y = tensor::select(&mut r.encoder, &condition, &a, &b)?;
         tensor::select_into(&mut r.encoder, &condition, &a, &b, &b)?;
         r.watch_all(&y);

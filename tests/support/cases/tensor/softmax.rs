@@ -22,7 +22,9 @@ pub fn cases() -> Vec<Case> {
         [1, 1, 5000],
     ];
     let mut random = rng(1000 * seed());
-    shapes.extend((0..4).map(|_| [random.random_range(1..4), random.random_range(1..20), random.random_range(1..90)]));
+    shapes.extend((0..4).map(|_| {
+        [random.random_range(1..4), random.random_range(1..20), random.random_range(1..90)]
+    }));
     let all = (0..).zip(shapes).flat_map(|(i, shape)| {
         let ways = [
             Case::as_on_either(0, || forward::<f32>(&mut rng(i), shape)),
@@ -55,29 +57,44 @@ fn masks() -> Vec<Case> {
 
 fn masked<X: Float, const N: usize>(shape: [usize; 4], of_mask: [usize; N]) -> Case {
     let (mut rng, columns) = (rng(60 + N as u64), shape[3]);
-    let mask: Vec<u32> = (0..of_mask.iter().product()).map(|_| [0, 0, 1, u32::MAX, 1 << 31][rng.random_range(0..5)]).collect();
+    let mask: Vec<u32> = (0..of_mask.iter().product())
+        .map(|_| [0, 0, 1, u32::MAX, 1 << 31][rng.random_range(0..5)])
+        .collect();
     let mut x = convert::<X>(&floats(&mut rng, shape.iter().product(), 12.0));
     // Where the mask is that has element i of x.
     let place = |i: usize| {
-        let at = [i / columns / shape[2] / shape[1], i / columns / shape[2] % shape[1], i / columns % shape[2], i % columns];
+        let at = [
+            i / columns / shape[2] / shape[1],
+            i / columns / shape[2] % shape[1],
+            i / columns % shape[2],
+            i % columns,
+        ];
         at[4 - N..].iter().zip(&of_mask).fold(0, |place, (at, length)| place * length + at % length)
     };
     let seen: Vec<bool> = (0..x.len()).map(|i| mask[place(i)] != 0).collect();
     // What is hidden may be anything.
     let hidden: Vec<usize> = (0..x.len()).filter(|&i| !seen[i]).collect();
-    hidden.iter().step_by(7).for_each(|&i| x[i] = convert::<X>(&[[f32::NAN, f32::INFINITY, 6e4][i % 3]])[0]);
+    hidden
+        .iter()
+        .step_by(7)
+        .for_each(|&i| x[i] = convert::<X>(&[[f32::NAN, f32::INFINITY, 6e4][i % 3]])[0]);
     let by_row = move |x: &[f32], of: &dyn Fn(&[f32]) -> Vec<Near>| {
         let row = |(x, seen): (&[f32], &[bool])| {
-            let kept: Vec<f32> = x.iter().zip(seen).filter(|(_, seen)| **seen).map(|(x, _)| *x).collect();
+            let kept: Vec<f32> =
+                x.iter().zip(seen).filter(|(_, seen)| **seen).map(|(x, _)| *x).collect();
             let mut shares = of(&kept).into_iter();
-            seen.iter().map(|seen| if *seen { shares.next().unwrap() } else { Near::exactly(0.0) }).collect::<Vec<_>>()
+            seen.iter()
+                .map(|seen| if *seen { shares.next().unwrap() } else { Near::exactly(0.0) })
+                .collect::<Vec<_>>()
         };
         x.chunks_exact(columns).zip(seen.chunks_exact(columns)).flat_map(row).collect::<Vec<_>>()
     };
     let values = numbers(&x);
     let wanted = by_row(&values, &|row| shares(&row.iter().map(|&v| v.into()).collect::<Vec<_>>()));
     let twin = move || {
-        let exact = by_row(&values, &|row| tensor::softmax_cpu(row).into_iter().map(Near::exactly).collect());
+        let exact = by_row(&values, &|row| {
+            tensor::softmax_cpu(row).into_iter().map(Near::exactly).collect()
+        });
         vec![Data::F32(exact.iter().map(|near| near.exact as f32).collect())]
     };
     let record = move |r: &mut Recorder| {
@@ -86,22 +103,28 @@ fn masked<X: Float, const N: usize>(shape: [usize; 4], of_mask: [usize; N]) -> C
         r.watch_all(&y);
         Ok(())
     };
-    Case::near(format!("{shape:?} {:?}, a mask of {of_mask:?}", X::ELEMENT), wanted, record).twin(twin).of(X::ELEMENT)
+    Case::near(format!("{shape:?} {:?}, a mask of {of_mask:?}", X::ELEMENT), wanted, record)
+        .twin(twin)
+        .of(X::ELEMENT)
 }
 
-/// How many numbers of a row are added one after another: those of a thread, then the steps of a tree.
+/// How many numbers of a row are added one after another: those of a thread, then the steps of a
+/// tree.
 pub fn steps(columns: usize) -> f64 {
     let lanes = columns.div_ceil(8).next_power_of_two().clamp(1, 256);
     (columns.div_ceil(lanes) + 8) as f64
 }
 
-/// What the sum of exponentials that makes a row's softmax may miss, relatively, in units of U. A share is scaled down once for each number that its
-/// thread takes after it, and for each step of a tree; each time an exponential is 4 + 2·|x| off where a driver reorders its sums, and a product
+/// What the sum of exponentials that makes a row's softmax may miss, relatively, in units of U. A
+/// share is scaled down once for each number that its thread takes after it, and for each step of a
+/// tree; each time an exponential is 4 + 2·|x| off where a driver reorders its sums, and a product
 /// and a sum are rounded. All the distances make up that to the maximum.
 pub fn strays(row: &[f64]) -> f64 {
     let largest = row.iter().copied().fold(f64::MIN, f64::max);
     let shares: Vec<(f64, f64)> = row.iter().map(|v| ((v - largest).exp(), largest - v)).collect();
-    let of_share = |(share, below): &(f64, f64)| if *share == 0.0 { 0.0 } else { share * (6.0 * steps(row.len()) + 2.0 * below) };
+    let of_share = |(share, below): &(f64, f64)| {
+        if *share == 0.0 { 0.0 } else { share * (6.0 * steps(row.len()) + 2.0 * below) }
+    };
     shares.iter().map(of_share).sum::<f64>() / shares.iter().map(|share| share.0).sum::<f64>()
 }
 
@@ -157,8 +180,14 @@ fn forward<X: Float>(rng: &mut SmallRng, shape: Shape) -> Case {
         y.resize(columns, Near::exactly(0.0));
         y
     });
-    let wanted = [rows(&values, columns, |_, x| shares(x)), rows(&values, columns, |_, x| logarithms(x)), masked];
-    let check = move |got: &[Data], _| got.iter().zip(&wanted).try_for_each(|(got, near)| got.check_near(near.iter().copied()));
+    let wanted = [
+        rows(&values, columns, |_, x| shares(x)),
+        rows(&values, columns, |_, x| logarithms(x)),
+        masked,
+    ];
+    let check = move |got: &[Data], _| {
+        got.iter().zip(&wanted).try_for_each(|(got, near)| got.check_near(near.iter().copied()))
+    };
     let twin = move || {
         let (mut y, mut logarithms, mut masked) = (Vec::new(), Vec::new(), Vec::new());
         for (i, row) in values.chunks_exact(columns.max(1)).enumerate() {
@@ -171,8 +200,11 @@ fn forward<X: Float>(rng: &mut SmallRng, shape: Shape) -> Case {
     };
     let record = move |r: &mut Recorder| {
         let x = r.upload(&x, shape)?;
-        let all =
-            [tensor::softmax(&mut r.encoder, &x)?, tensor::log_softmax(&mut r.encoder, &x)?, tensor::causal_softmax(&mut r.encoder, &x)?];
+        let all = [
+            tensor::softmax(&mut r.encoder, &x)?,
+            tensor::log_softmax(&mut r.encoder, &x)?,
+            tensor::causal_softmax(&mut r.encoder, &x)?,
+        ];
         all.iter().for_each(|y| r.watch_all(y));
         Ok(())
     };
@@ -182,48 +214,82 @@ fn forward<X: Float>(rng: &mut SmallRng, shape: Shape) -> Case {
 /// The gradients, of what softmax and its logarithm give.
 fn backward<X: Float>(rng: &mut SmallRng, shape: Shape) -> Case {
     let columns = shape[2];
-    let (x, dy) = (floats(rng, shape.iter().product(), 5.0), convert::<X>(&floats(rng, shape.iter().product(), 3.0)));
-    let of_rows = |of: fn(&[f32]) -> Vec<f32>| convert::<X>(&x.chunks_exact(columns.max(1)).flat_map(of).collect::<Vec<_>>());
+    let (x, dy) = (
+        floats(rng, shape.iter().product(), 5.0),
+        convert::<X>(&floats(rng, shape.iter().product(), 3.0)),
+    );
+    let of_rows = |of: fn(&[f32]) -> Vec<f32>| {
+        convert::<X>(&x.chunks_exact(columns.max(1)).flat_map(of).collect::<Vec<_>>())
+    };
     let ys = [of_rows(tensor::softmax_cpu), of_rows(tensor::log_softmax_cpu)];
     let (values, slopes) = ([numbers(&ys[0]), numbers(&ys[1])], numbers(&dy));
     let near = |logarithm: bool, row: usize, y: &[f64]| {
         let dy: Vec<f64> = slopes[row * columns..][..columns].iter().map(|&v| v.into()).collect();
-        let terms: Vec<f64> = y.iter().zip(&dy).map(|(y, dy)| if logarithm { *dy } else { y * dy }).collect();
+        let terms: Vec<f64> =
+            y.iter().zip(&dy).map(|(y, dy)| if logarithm { *dy } else { y * dy }).collect();
         let adds = steps(columns) + 1.0;
-        let (sum, strays): (f64, f64) = (terms.iter().sum(), U * adds * terms.iter().map(|v| v.abs()).sum::<f64>());
+        let (sum, strays): (f64, f64) =
+            (terms.iter().sum(), U * adds * terms.iter().map(|v| v.abs()).sum::<f64>());
         let dx = |(y, dy): (&f64, &f64)| {
             let share = y.exp();
             match logarithm {
                 true => Near {
                     exact: dy - share * sum,
-                    error: share * (strays + U * (6.0 + 2.0 * y.abs()) * sum.abs()) + U * (dy - share * sum).abs(),
+                    error: share * (strays + U * (6.0 + 2.0 * y.abs()) * sum.abs())
+                        + U * (dy - share * sum).abs(),
                 },
-                false => Near { exact: y * (dy - sum), error: y.abs() * (strays + 2.0 * U * (dy - sum).abs()) },
+                false => Near {
+                    exact: y * (dy - sum),
+                    error: y.abs() * (strays + 2.0 * U * (dy - sum).abs()),
+                },
             }
         };
         y.iter().zip(&dy).map(dx).collect::<Vec<_>>()
     };
-    let wanted = [false, true].map(|logarithm| rows(&values[usize::from(logarithm)], columns, |row, y| near(logarithm, row, y)));
-    let check = move |got: &[Data], _| got.iter().zip(&wanted).try_for_each(|(got, near)| got.check_near(near.iter().copied()));
+    let wanted = [false, true].map(|logarithm| {
+        rows(&values[usize::from(logarithm)], columns, |row, y| near(logarithm, row, y))
+    });
+    let check = move |got: &[Data], _| {
+        got.iter().zip(&wanted).try_for_each(|(got, near)| got.check_near(near.iter().copied()))
+    };
     let twin = move || {
         let all = |y: &[f32], of: fn(&[f32], &[f32]) -> Vec<f32>| {
-            Data::F32(y.chunks_exact(columns.max(1)).zip(slopes.chunks_exact(columns.max(1))).flat_map(|(y, dy)| of(y, dy)).collect())
+            Data::F32(
+                y.chunks_exact(columns.max(1))
+                    .zip(slopes.chunks_exact(columns.max(1)))
+                    .flat_map(|(y, dy)| of(y, dy))
+                    .collect(),
+            )
         };
-        vec![all(&values[0], tensor::softmax_backward_cpu), all(&values[1], tensor::log_softmax_backward_cpu)]
+        vec![
+            all(&values[0], tensor::softmax_backward_cpu),
+            all(&values[1], tensor::log_softmax_backward_cpu),
+        ]
     };
     let record = move |r: &mut Recorder| {
-        let (y, logarithms, dy) = (r.upload(&ys[0], shape)?, r.upload(&ys[1], shape)?, r.upload(&dy, shape)?);
-        let all = [tensor::softmax_backward(&mut r.encoder, &y, &dy)?, tensor::log_softmax_backward(&mut r.encoder, &logarithms, &dy)?];
+        let (y, logarithms, dy) =
+            (r.upload(&ys[0], shape)?, r.upload(&ys[1], shape)?, r.upload(&dy, shape)?);
+        let all = [
+            tensor::softmax_backward(&mut r.encoder, &y, &dy)?,
+            tensor::log_softmax_backward(&mut r.encoder, &logarithms, &dy)?,
+        ];
         all.iter().for_each(|dx| r.watch_all(dx));
         Ok(())
     };
-    Case::new(format!("{shape:?} {:?}, backward", X::ELEMENT), record, check).twin(twin).of(X::ELEMENT)
+    Case::new(format!("{shape:?} {:?}, backward", X::ELEMENT), record, check)
+        .twin(twin)
+        .of(X::ELEMENT)
 }
 
 /// On top of what is there.
 fn added(rng: &mut SmallRng, shape: Shape) -> Case {
-    let (x, base) = (floats(rng, shape.iter().product(), 12.0), floats(rng, shape.iter().product(), 9.0));
-    let wanted = rows(&x, shape[2], |_, x| shares(x)).into_iter().zip(&base).map(|(near, &base)| near.on_top_of(base)).collect();
+    let (x, base) =
+        (floats(rng, shape.iter().product(), 12.0), floats(rng, shape.iter().product(), 9.0));
+    let wanted = rows(&x, shape[2], |_, x| shares(x))
+        .into_iter()
+        .zip(&base)
+        .map(|(near, &base)| near.on_top_of(base))
+        .collect();
     Case::near(format!("{shape:?}, added"), wanted, move |r| {
         let (x, y) = (r.upload(&x, shape)?, r.upload(&base, shape)?);
         tensor::softmax_into(&mut r.encoder, &x, Out::add(&y))?;
@@ -240,7 +306,13 @@ pub fn extremes() -> Vec<Case> {
     x[80..120].iter_mut().for_each(|v| *v += 3e4);
     x[120..160].iter_mut().for_each(|v| *v *= 3e4);
     x[160..].fill(f32::NEG_INFINITY);
-    let wanted = rows(&x, 40, |row, x| if matches!(row, 0 | 4) { vec![Near { exact: f64::NAN, error: 0.0 }; 40] } else { shares(x) });
+    let wanted = rows(&x, 40, |row, x| {
+        if matches!(row, 0 | 4) {
+            vec![Near { exact: f64::NAN, error: 0.0 }; 40]
+        } else {
+            shares(x)
+        }
+    });
     let values = x.clone();
     let case = Case::near("NaN and infinities".to_owned(), wanted, move |r| {
         let x = r.upload(&x, [5, 40])?;

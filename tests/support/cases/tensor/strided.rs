@@ -26,7 +26,9 @@ pub fn cases() -> Vec<Case> {
         (&[2, 1, 4, 5], &[0, 3, 1, 2]),
     ];
     for (i, (dims, axes)) in permutations.into_iter().enumerate() {
-        cases.extend(Case::as_on_either(0, || if i % 2 == 0 { permuted::<f32>(dims, axes) } else { permuted::<f16>(dims, axes) }));
+        cases.extend(Case::as_on_either(0, || {
+            if i % 2 == 0 { permuted::<f32>(dims, axes) } else { permuted::<f16>(dims, axes) }
+        }));
     }
     cases.extend(Case::as_on_either(0, || permuted::<f16>(&[33, 65], &[1, 0])));
     cases.extend([permuted::<f32>(&[3, 34, 40], &[1, 0, 2]), of_words()]);
@@ -37,8 +39,14 @@ pub fn cases() -> Vec<Case> {
         sliced(&[3, 4, 5, 6], 1, 1..3),
         sliced(&[3, 4, 5], 0, 2..3),
     ]);
-    cases.extend([padded::<f32>(&[3], &[(0, 2)]), padded::<f16>(&[2, 3, 4], &[(1, 0), (0, 0), (2, 3)])]);
-    cases.extend([joined(&[&[2, 3], &[4, 3], &[0, 3]], 0), joined(&[&[2, 3, 4], &[2, 1, 4], &[2, 5, 4]], 1)]);
+    cases.extend([
+        padded::<f32>(&[3], &[(0, 2)]),
+        padded::<f16>(&[2, 3, 4], &[(1, 0), (0, 0), (2, 3)]),
+    ]);
+    cases.extend([
+        joined(&[&[2, 3], &[4, 3], &[0, 3]], 0),
+        joined(&[&[2, 3, 4], &[2, 1, 4], &[2, 5, 4]], 1),
+    ]);
     cases
 }
 
@@ -46,7 +54,10 @@ pub fn cases() -> Vec<Case> {
 fn places(dims: &[usize]) -> Vec<Vec<usize>> {
     let mut all = vec![vec![]];
     for &dim in dims {
-        all = all.into_iter().flat_map(|place| (0..dim).map(move |i| [&place[..], &[i]].concat())).collect();
+        all = all
+            .into_iter()
+            .flat_map(|place| (0..dim).map(move |i| [&place[..], &[i]].concat()))
+            .collect();
     }
     all
 }
@@ -57,7 +68,10 @@ fn index(place: &[usize], dims: &[usize]) -> usize {
 }
 
 fn data(dims: &[usize]) -> Vec<f32> {
-    convert::<f16>(&floats(&mut rng(5), dims.iter().product(), 9.0)).iter().map(|v| v.to_f32()).collect()
+    convert::<f16>(&floats(&mut rng(5), dims.iter().product(), 9.0))
+        .iter()
+        .map(|v| v.to_f32())
+        .collect()
 }
 
 /// What the CPU twin makes of a tensor.
@@ -80,12 +94,16 @@ fn permuted<T: Float>(dims: &'static [usize], axes: &'static [usize]) -> Case {
     let y: Vec<f32> = places(&result).into_iter().map(source).collect();
     let x = convert::<T>(&x);
     let twin = twin(&x, move |x| tensor::permute_cpu(x, shape(dims), axes));
-    Case::exact(format!("{dims:?} by {axes:?} {:?}", T::ELEMENT), vec![Data::floats(T::ELEMENT, &y)], move |r: &mut Recorder| {
-        let x = r.upload(&x, shape(dims))?;
-        let y = tensor::permute(&mut r.encoder, &x, axes)?;
-        r.watch_all(&y);
-        Ok(())
-    })
+    Case::exact(
+        format!("{dims:?} by {axes:?} {:?}", T::ELEMENT),
+        vec![Data::floats(T::ELEMENT, &y)],
+        move |r: &mut Recorder| {
+            let x = r.upload(&x, shape(dims))?;
+            let y = tensor::permute(&mut r.encoder, &x, axes)?;
+            r.watch_all(&y);
+            Ok(())
+        },
+    )
     .of(T::ELEMENT)
     .twin(twin)
 }
@@ -93,7 +111,8 @@ fn permuted<T: Float>(dims: &'static [usize], axes: &'static [usize]) -> Case {
 /// Words of any meaning, by `transpose`.
 fn of_words() -> Case {
     let x: Vec<u32> = (0..70 * 35).map(|i| 0x7fc0_0000 + i).collect();
-    let y = (0..35).flat_map(|c| (0..70).map(move |r| (r, c))).map(|(r, c)| x[r * 35 + c]).collect();
+    let y =
+        (0..35).flat_map(|c| (0..70).map(move |r| (r, c))).map(|(r, c)| x[r * 35 + c]).collect();
     let twin = twin(&x, |x| tensor::permute_cpu(x, [70, 35], &[1, 0]));
     Case::exact("words".into(), vec![Data::U32(y)], move |r: &mut Recorder| {
         let x = r.upload(&x, [70, 35])?;
@@ -106,34 +125,50 @@ fn of_words() -> Case {
 
 fn sliced(dims: &'static [usize], axis: usize, range: Range<usize>) -> Case {
     let x = data(dims);
-    let y: Vec<f32> = places(dims).iter().filter(|place| range.contains(&place[axis])).map(|place| x[index(place, dims)]).collect();
+    let y: Vec<f32> = places(dims)
+        .iter()
+        .filter(|place| range.contains(&place[axis]))
+        .map(|place| x[index(place, dims)])
+        .collect();
     let of_twin = range.clone();
     let twin = twin(&x, move |x| tensor::slice_cpu(x, shape(dims), axis, of_twin.clone()));
-    Case::exact(format!("{range:?} of dimension {axis} of {dims:?}"), vec![Data::F32(y)], move |r: &mut Recorder| {
-        let x = r.upload(&x, shape(dims))?;
-        let y = tensor::slice(&mut r.encoder, &x, axis, range.clone())?;
-        r.watch_all(&y);
-        Ok(())
-    })
+    Case::exact(
+        format!("{range:?} of dimension {axis} of {dims:?}"),
+        vec![Data::F32(y)],
+        move |r: &mut Recorder| {
+            let x = r.upload(&x, shape(dims))?;
+            let y = tensor::slice(&mut r.encoder, &x, axis, range.clone())?;
+            r.watch_all(&y);
+            Ok(())
+        },
+    )
     .twin(twin)
 }
 
 fn padded<T: Float>(dims: &'static [usize], around: &'static [(usize, usize)]) -> Case {
     let x = data(dims);
-    let result: Vec<usize> = dims.iter().zip(around).map(|(dim, (before, after))| before + dim + after).collect();
+    let result: Vec<usize> =
+        dims.iter().zip(around).map(|(dim, (before, after))| before + dim + after).collect();
     let source = |place: &Vec<usize>| {
-        let inner: Option<Vec<usize>> = place.iter().zip(around).map(|(i, (before, _))| i.checked_sub(*before)).collect();
-        inner.filter(|inner| inner.iter().zip(dims).all(|(i, dim)| i < dim)).map_or(-1.5, |inner| x[index(&inner, dims)])
+        let inner: Option<Vec<usize>> =
+            place.iter().zip(around).map(|(i, (before, _))| i.checked_sub(*before)).collect();
+        inner
+            .filter(|inner| inner.iter().zip(dims).all(|(i, dim)| i < dim))
+            .map_or(-1.5, |inner| x[index(&inner, dims)])
     };
     let y: Vec<f32> = places(&result).iter().map(source).collect();
     let x = convert::<T>(&x);
     let twin = twin(&x, move |x| tensor::pad_cpu(x, shape(dims), around, T::from_f32(-1.5)));
-    Case::exact(format!("{around:?} around {dims:?} {:?}", T::ELEMENT), vec![Data::floats(T::ELEMENT, &y)], move |r: &mut Recorder| {
-        let x = r.upload(&x, shape(dims))?;
-        let y = tensor::pad(&mut r.encoder, &x, around, -1.5)?;
-        r.watch_all(&y);
-        Ok(())
-    })
+    Case::exact(
+        format!("{around:?} around {dims:?} {:?}", T::ELEMENT),
+        vec![Data::floats(T::ELEMENT, &y)],
+        move |r: &mut Recorder| {
+            let x = r.upload(&x, shape(dims))?;
+            let y = tensor::pad(&mut r.encoder, &x, around, -1.5)?;
+            r.watch_all(&y);
+            Ok(())
+        },
+    )
     .of(T::ELEMENT)
     .twin(twin)
 }
@@ -153,11 +188,16 @@ fn joined(all: &'static [&'static [usize]], axis: usize) -> Case {
     let y: Vec<f32> = places(&result).into_iter().map(source).collect();
     let of_twin = parts.clone();
     let twin = move || {
-        let parts: Vec<_> = of_twin.iter().zip(all).map(|(part, dims)| (&part[..], shape(dims))).collect();
+        let parts: Vec<_> =
+            of_twin.iter().zip(all).map(|(part, dims)| (&part[..], shape(dims))).collect();
         vec![Data::F32(tensor::concat_cpu(&parts, axis).unwrap())]
     };
     Case::exact(format!("{all:?} along {axis}"), vec![Data::F32(y)], move |r: &mut Recorder| {
-        let tensors = all.iter().zip(&parts).map(|(dims, part)| r.upload(part, shape(dims))).collect::<Result<Vec<_>>>()?;
+        let tensors = all
+            .iter()
+            .zip(&parts)
+            .map(|(dims, part)| r.upload(part, shape(dims)))
+            .collect::<Result<Vec<_>>>()?;
         let y = tensor::concat(&mut r.encoder, &tensors.iter().collect::<Vec<_>>(), axis)?;
         r.watch_all(&y);
         Ok(())

@@ -5,14 +5,29 @@ use crate::{Case, Data, Near, U, convert, floats, rng, sums};
 use bitnet_wgpu::{Element, Float, Out, Shape, f16, tensor};
 
 pub fn cases() -> Vec<Case> {
-    let reduced = || reductions().into_iter().flat_map(|mut r| [case::<f32>(&mut r), case::<f16>(&mut r), added(&mut r)]);
+    let reduced = || {
+        reductions()
+            .into_iter()
+            .flat_map(|mut r| [case::<f32>(&mut r), case::<f16>(&mut r), added(&mut r)])
+    };
     // Three passes.
     let long = || case::<f32>(&mut Reduced::new(rng(30), &[2_100_007], &[0])).device_only();
     let software = reduced().chain([long()]).map(Case::as_on_software);
     let mut all: Vec<_> = software.chain(reduced().chain([long()]).map(Case::as_on_gpus)).collect();
-    let to: [(&[usize], &[usize]); 5] = [(&[2, 3, 5], &[0, 1]), (&[4, 3], &[]), (&[4, 3], &[1]), (&[2, 3, 4, 5], &[0, 2]), (&[6], &[0])];
-    let shapes: [Shape; 5] = [[5].into(), [4, 3].into(), [4, 1].into(), [3, 1, 5].into(), [].into()];
-    all.extend(to.into_iter().zip(shapes).map(|((dims, axes), shape)| summed_to(&mut Reduced::new(rng(31), dims, axes), shape)));
+    let to: [(&[usize], &[usize]); 5] = [
+        (&[2, 3, 5], &[0, 1]),
+        (&[4, 3], &[]),
+        (&[4, 3], &[1]),
+        (&[2, 3, 4, 5], &[0, 2]),
+        (&[6], &[0]),
+    ];
+    let shapes: [Shape; 5] =
+        [[5].into(), [4, 3].into(), [4, 1].into(), [3, 1, 5].into(), [].into()];
+    all.extend(
+        to.into_iter()
+            .zip(shapes)
+            .map(|((dims, axes), shape)| summed_to(&mut Reduced::new(rng(31), dims, axes), shape)),
+    );
     all
 }
 
@@ -28,7 +43,12 @@ fn case<X: Float>(r: &mut Reduced) -> Case {
     });
     let twin = {
         let x = x.clone();
-        move || vec![tensor::sum_cpu(&x, shape, axes).unwrap(), tensor::mean_cpu(&x, shape, axes.keep()).unwrap()]
+        move || {
+            vec![
+                tensor::sum_cpu(&x, shape, axes).unwrap(),
+                tensor::mean_cpu(&x, shape, axes.keep()).unwrap(),
+            ]
+        }
     };
     let twin = move || twin().into_iter().map(Data::F32).collect::<Vec<_>>();
     let bits = twin();
@@ -47,7 +67,9 @@ fn case<X: Float>(r: &mut Reduced) -> Case {
         r.watch_all(&y);
         Ok(())
     };
-    let mut case = Case::new(format!("{} {:?}", r.name(), X::ELEMENT), record, check).twin(twin).of(X::ELEMENT);
+    let mut case = Case::new(format!("{} {:?}", r.name(), X::ELEMENT), record, check)
+        .twin(twin)
+        .of(X::ELEMENT);
     case.exact = true;
     case
 }

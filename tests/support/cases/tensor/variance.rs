@@ -5,7 +5,10 @@ use crate::{Case, Data, Near, U, convert};
 use bitnet_wgpu::{Float, f16, tensor};
 
 pub fn cases() -> Vec<Case> {
-    reductions().iter_mut().flat_map(|r| [case::<f32>(r, 1, 0.0), case::<f32>(r, 0, 1000.0), case::<f16>(r, 1, 0.0)]).collect()
+    reductions()
+        .iter_mut()
+        .flat_map(|r| [case::<f32>(r, 1, 0.0), case::<f32>(r, 0, 1000.0), case::<f16>(r, 1, 0.0)])
+        .collect()
 }
 
 /// Of numbers around `center`.
@@ -14,7 +17,8 @@ fn case<X: Float>(r: &mut Reduced, correction: usize, center: f32) -> Case {
     let x = convert::<X>(&r.floats(3.0).iter().map(|v| v + center).collect::<Vec<_>>());
     let dy = r.per_output(3.0);
     let numbers: Vec<f32> = x.iter().map(|&v| v.into()).collect();
-    // The mean is off by the error of a sum and a rounding, and n times the square of that is added to the squares; a square has three roundings.
+    // The mean is off by the error of a sum and a rounding, and n times the square of that is added
+    // to the squares; a square has three roundings.
     let means = r.each(&numbers, |v| {
         let (Near { exact, error }, n) = (sum_near(v), v.len() as f64);
         Near { exact: exact / n, error: error / n + U * (exact / n).abs() }
@@ -37,7 +41,8 @@ fn case<X: Float>(r: &mut Reduced, correction: usize, center: f32) -> Case {
     let free = move |near: &Near| near.exact.is_finite();
     let check = move |got: &[Data], _| {
         let finite = |got: &Data, wanted: &[Near]| {
-            let (got, wanted): (Vec<f32>, Vec<Near>) = got.to_f32().into_iter().zip(wanted).filter(|(_, near)| free(near)).unzip();
+            let (got, wanted): (Vec<f32>, Vec<Near>) =
+                got.to_f32().into_iter().zip(wanted).filter(|(_, near)| free(near)).unzip();
             (got, wanted)
         };
         if got[0].to_f32().iter().zip(&wanted).any(|(got, near)| got.is_finite() != free(near)) {
@@ -52,8 +57,12 @@ fn case<X: Float>(r: &mut Reduced, correction: usize, center: f32) -> Case {
     };
     let twin = {
         let (x, dy) = (x.clone(), dy.clone());
-        let all =
-            move || [tensor::variance_cpu(&x, shape, axes, correction), tensor::variance_backward_cpu(&x, shape, axes, correction, &dy)];
+        let all = move || {
+            [
+                tensor::variance_cpu(&x, shape, axes, correction),
+                tensor::variance_backward_cpu(&x, shape, axes, correction, &dy),
+            ]
+        };
         move || all().map(|y| Data::F32(y.unwrap())).to_vec()
     };
     let record = move |r: &mut crate::Recorder| {
@@ -65,5 +74,7 @@ fn case<X: Float>(r: &mut Reduced, correction: usize, center: f32) -> Case {
         r.watch_all(&dx);
         Ok(())
     };
-    Case::new(format!("{} {:?}, around {center}", r.name(), X::ELEMENT), record, check).twin(twin).of(X::ELEMENT)
+    Case::new(format!("{} {:?}, around {center}", r.name(), X::ELEMENT), record, check)
+        .twin(twin)
+        .of(X::ELEMENT)
 }

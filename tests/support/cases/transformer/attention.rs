@@ -5,8 +5,8 @@ use crate::{Case, Data, Near, U, half_floats, rng, seed};
 use bitnet_wgpu::{
     Element, Out,
     transformer::{
-        HostKvCache, NewTokens, attention, attention_cpu, attention_into, rope, rope_angles, rope_attention_in_halves_into,
-        rope_attention_into, rope_cpu,
+        HostKvCache, NewTokens, attention, attention_cpu, attention_into, rope, rope_angles,
+        rope_attention_in_halves_into, rope_attention_into, rope_cpu,
     },
 };
 use rand::{RngExt, rngs::SmallRng};
@@ -39,7 +39,8 @@ pub fn cases() -> Vec<Case> {
         (Slots::one(4, 2, 40, 0, 1).of(&[0, 5, 127, 128, 299], &[0, 1, 2, 3, 4]), 2),
         (Slots::one(4, 1, 14, 0, 7).of(&[9, 130, 0, 3], &[1, 0]), 2),
         (Slots::one(2, 1, 2, 0, 1).of(&[3, 3], &[]), 1),
-        // Windows of one position, within a share, of one, and of more; that begin within a tile; of sequences that are shorter.
+        // Windows of one position, within a share, of one, and of more; that begin within a tile;
+        // of sequences that are shorter.
         (Slots::one(2, 1, 6, 130, 1).window(1), 2),
         (Slots::one(4, 1, 14, 300, 1).window(64), 1),
         (Slots::one(4, 2, 40, 299, 1).window(65), 3),
@@ -56,10 +57,13 @@ pub fn cases() -> Vec<Case> {
         let mut rng = rng(1000 * seed() + i);
         let (kv_heads, sharing) = (rng.random_range(1..4), rng.random_range(1..5));
         let run = if rng.random_bool(0.5) { 1 } else { rng.random_range(1..20) };
-        let positions: Vec<usize> = (0..rng.random_range(1..4)).map(|_| rng.random_range(0..300)).collect();
+        let positions: Vec<usize> =
+            (0..rng.random_range(1..4)).map(|_| rng.random_range(0..300)).collect();
         let used = Slots::some(&mut rng, positions.len());
-        let slots = Slots::one(kv_heads * sharing, kv_heads, 2 * rng.random_range(1..50), 0, run).of(&positions, &used);
-        let slots = if rng.random_bool(0.4) { slots.window(rng.random_range(1..200)) } else { slots };
+        let slots = Slots::one(kv_heads * sharing, kv_heads, 2 * rng.random_range(1..50), 0, run)
+            .of(&positions, &used);
+        let slots =
+            if rng.random_bool(0.4) { slots.window(rng.random_range(1..200)) } else { slots };
         let rooms = rng.random_range(1..6);
         (rng, slots, rooms)
     });
@@ -70,11 +74,26 @@ pub fn cases() -> Vec<Case> {
             if slots.run < 3 {
                 // Shares that a second dispatch brings together.
                 let slots = with_room(slots.clone(), rooms);
-                let attention = Attention { slots, rooms, element, rows: rows.clone(), exact: false, halves: false };
+                let attention = Attention {
+                    slots,
+                    rooms,
+                    element,
+                    rows: rows.clone(),
+                    exact: false,
+                    halves: false,
+                };
                 cases.push(attention.case("in two dispatches").on(|c| c.device_barriers = false));
             }
             cases.push(
-                Attention { slots: with_room(slots.clone(), rooms), rooms, element, rows, exact: false, halves: false }.case("plain"),
+                Attention {
+                    slots: with_room(slots.clone(), rooms),
+                    rooms,
+                    element,
+                    rows,
+                    exact: false,
+                    halves: false,
+                }
+                .case("plain"),
             );
         }
     }
@@ -106,10 +125,14 @@ pub fn in_halves() -> Vec<Case> {
     let fixed = (0u64..).zip(fixed).map(|(i, (slots, growth))| (rng(800 + i), slots, growth));
     let random = (0..6).map(|i| {
         let mut rng = rng(1000 * seed() + 800 + i);
-        let (kv_heads, sharing, head_dim) = (rng.random_range(1..4), rng.random_range(1..5), [32, 64, 128][rng.random_range(0..3)]);
-        let positions: Vec<usize> = (0..rng.random_range(1..3)).map(|_| rng.random_range(0..150)).collect();
+        let (kv_heads, sharing, head_dim) =
+            (rng.random_range(1..4), rng.random_range(1..5), [32, 64, 128][rng.random_range(0..3)]);
+        let positions: Vec<usize> =
+            (0..rng.random_range(1..3)).map(|_| rng.random_range(0..150)).collect();
         let used = Slots::some(&mut rng, positions.len());
-        let slots = Slots::one(kv_heads * sharing, kv_heads, head_dim, 0, rng.random_range(64..140)).of(&positions, &used);
+        let slots =
+            Slots::one(kv_heads * sharing, kv_heads, head_dim, 0, rng.random_range(64..140))
+                .of(&positions, &used);
         (rng, slots, 12.0)
     });
     let case = |(mut rng, slots, growth): (SmallRng, Slots, f32), element| {
@@ -119,13 +142,16 @@ pub fn in_halves() -> Vec<Case> {
         for length in slots.positions.iter().map(|past| past + slots.run) {
             for (position, token) in tokens.by_ref().take(length).enumerate() {
                 let growth = 1.0 + (growth - 1.0) * position as f32 / length as f32;
-                let keys = &mut token[shape.heads * shape.head_dim..][..shape.kv_heads * shape.head_dim];
-                keys.iter_mut().for_each(|k| *k = Data::floats(Element::F16, &[*k * growth]).to_f32()[0]);
+                let keys =
+                    &mut token[shape.heads * shape.head_dim..][..shape.kv_heads * shape.head_dim];
+                keys.iter_mut()
+                    .for_each(|k| *k = Data::floats(Element::F16, &[*k * growth]).to_f32()[0]);
             }
         }
         Attention { slots, rooms: 1, element, rows, exact: false, halves: true }.case("in halves")
     };
-    let mut cases: Vec<_> = fixed.chain(random.collect::<Vec<_>>()).map(|of| case(of, Element::F16)).collect();
+    let mut cases: Vec<_> =
+        fixed.chain(random.collect::<Vec<_>>()).map(|of| case(of, Element::F16)).collect();
     cases.push(case((rng(820), Slots::one(2, 1, 64, 3, 66), 1.0), Element::F32));
     cases
 }
@@ -142,24 +168,36 @@ fn huge_scores() -> Vec<Case> {
         for (run, rooms) in [(1, 1), (1, 3), (5, 2)] {
             let slots = with_room(Slots::one(4, 2, 64, 290, run), rooms);
             // Whole numbers, products and sums of which are: 64·500² < 2^24, over 8.
-            let mut rows: Vec<f32> = half_floats(&mut rng(30), rows_len(&slots), 500.0).iter().map(|v| v.round()).collect();
+            let mut rows: Vec<f32> = half_floats(&mut rng(30), rows_len(&slots), 500.0)
+                .iter()
+                .map(|v| v.round())
+                .collect();
             // Values that tell which position won.
             for row in rows.chunks_mut(slots.shape.row()) {
                 row[6 * 64..].iter_mut().for_each(|v| *v /= 512.0);
             }
-            cases.push(Attention { slots, rooms, element, rows, exact: true, halves: false }.case("huge scores"));
+            cases.push(
+                Attention { slots, rooms, element, rows, exact: true, halves: false }
+                    .case("huge scores"),
+            );
         }
     }
-    // Scores up to 2^118 and down to -2^93 (-10^30 is less than any may be); equal ones share the weight.
-    for (key, query) in [(2f32.powi(60), 2f32.powi(60)), (-2f32.powi(50), 2f32.powi(45)), (2f32.powi(60), 0.0)] {
+    // Scores up to 2^118 and down to -2^93 (-10^30 is less than any may be); equal ones share the
+    // weight.
+    for (key, query) in
+        [(2f32.powi(60), 2f32.powi(60)), (-2f32.powi(50), 2f32.powi(45)), (2f32.powi(60), 0.0)]
+    {
         let slots = Slots::one(2, 1, 16, 200, 1);
         let mut rows = half_floats(&mut rng(31), rows_len(&slots), 1.0);
         for (token, row) in rows.chunks_mut(slots.shape.row()).enumerate() {
             row[..3 * 16].fill(0.0);
-            (row[3], row[16 + 3], row[32 + 3]) = (query, -query.min(2f32.powi(30)), if token % 3 == 0 { key } else { key / 2.0 });
+            (row[3], row[16 + 3], row[32 + 3]) =
+                (query, -query.min(2f32.powi(30)), if token % 3 == 0 { key } else { key / 2.0 });
         }
-        cases
-            .push(Attention { slots, rooms: 2, element: Element::F32, rows, exact: true, halves: false }.case(&format!("keys of {key:e}")));
+        cases.push(
+            Attention { slots, rooms: 2, element: Element::F32, rows, exact: true, halves: false }
+                .case(&format!("keys of {key:e}")),
+        );
     }
     cases
 }
@@ -189,7 +227,8 @@ impl Attention {
         let (name, element) = (format!("{kind}, {slots:?} {element:?}, {rooms} rooms"), *element);
         // Some are added to ones, as one share and as several.
         let base = if (rooms + slots.run) % 3 == 2 { 1.0f32 } else { 0.0 };
-        let wanted: Vec<Near> = self.wanted().into_iter().map(|near| near.on_top_of(base)).collect();
+        let wanted: Vec<Near> =
+            self.wanted().into_iter().map(|near| near.on_top_of(base)).collect();
         // A bound that shows something.
         assert!(wanted.iter().all(|near| near.error < 0.1), "{name}");
         let (twin, [qkv, keys, values]) = (self.clone(), self.data());
@@ -203,10 +242,20 @@ impl Attention {
             let y = if self.halves {
                 let y = r.upload(&vec![base; shape[0] * shape[1]], shape)?;
                 // They turn nothing.
-                let angles =
-                    r.upload(&[1.0, 0.0].repeat(slots.capacity * slots.shape.head_dim / 2), [slots.capacity, slots.shape.head_dim / 2, 2])?;
+                let angles = r.upload(
+                    &[1.0, 0.0].repeat(slots.capacity * slots.shape.head_dim / 2),
+                    [slots.capacity, slots.shape.head_dim / 2, 2],
+                )?;
                 let out = if base == 0.0 { Out::set(&y) } else { Out::add(&y) };
-                rope_attention_in_halves_into(&mut r.encoder, &qkv, &new, &angles, &cache, slots.capacity, out)?;
+                rope_attention_in_halves_into(
+                    &mut r.encoder,
+                    &qkv,
+                    &new,
+                    &angles,
+                    &cache,
+                    slots.capacity,
+                    out,
+                )?;
                 y
             } else if base == 0.0 {
                 attention(&mut r.encoder, &qkv, &new, &cache, slots.capacity)?
@@ -235,7 +284,8 @@ impl Attention {
         self.slots.used.iter().copied()
     }
 
-    /// New tokens, keys and values. What is not seen, of slots or of positions, must not count; what pads a head is 0.
+    /// New tokens, keys and values. What is not seen, of slots or of positions, must not count;
+    /// what pads a head is 0.
     fn data(&self) -> [Vec<f32>; 3] {
         let (slots, shape) = (&self.slots, self.slots.shape);
         let [mut keys, mut values] = [(); 2].map(|()| vec![f32::NAN; slots.cache_len()]);
@@ -243,10 +293,19 @@ impl Attention {
         for slot in self.used() {
             for position in 0..slots.positions[slot] + slots.run {
                 let row = self.row(slot, position);
-                for (head, d) in (0..shape.kv_heads).flat_map(|head| (0..slots.padded()).map(move |d| (head, d))) {
-                    let number = |first: usize| if d < shape.head_dim { row[(first + head) * shape.head_dim + d] } else { 0.0 };
+                for (head, d) in
+                    (0..shape.kv_heads).flat_map(|head| (0..slots.padded()).map(move |d| (head, d)))
+                {
+                    let number = |first: usize| {
+                        if d < shape.head_dim {
+                            row[(first + head) * shape.head_dim + d]
+                        } else {
+                            0.0
+                        }
+                    };
                     keys[slots.key_at(slot, head, position, d)] = number(shape.heads);
-                    values[slots.value_at(slot, head, position, d)] = number(shape.heads + shape.kv_heads);
+                    values[slots.value_at(slot, head, position, d)] =
+                        number(shape.heads + shape.kv_heads);
                 }
                 if position >= slots.positions[slot] {
                     qkv.extend_from_slice(row);
@@ -258,17 +317,22 @@ impl Attention {
 
     /// How many numbers are multiplied with keys.
     fn products(&self) -> usize {
-        let positions: usize = self.used().map(|slot| self.slots.positions[slot] + self.slots.run).sum();
+        let positions: usize =
+            self.used().map(|slot| self.slots.positions[slot] + self.slots.run).sum();
         self.slots.run * positions * self.slots.shape.heads * self.slots.shape.head_dim
     }
 
     fn by_cpu(&self) -> Vec<f32> {
         let one = |slot: usize| {
             let past = self.slots.positions[slot];
-            let tokens: Vec<f32> = (0..past + self.slots.run).flat_map(|token| self.row(slot, token)).copied().collect();
+            let tokens: Vec<f32> = (0..past + self.slots.run)
+                .flat_map(|token| self.row(slot, token))
+                .copied()
+                .collect();
             // Turns nothing, so that the cache holds what keys and values are.
             let angles = [1.0, 0.0].repeat((past + self.slots.run) * self.slots.shape.head_dim / 2);
-            let mut cache = HostKvCache::new(self.slots.shape).unwrap().with_window(self.slots.window);
+            let mut cache =
+                HostKvCache::new(self.slots.shape).unwrap().with_window(self.slots.window);
             rope_cpu(&mut tokens.clone(), &angles, &mut cache).unwrap();
             attention_cpu(&tokens[past * self.slots.shape.row()..], &cache).unwrap()
         };
@@ -282,42 +346,77 @@ impl Attention {
         let scale = f64::from((head_dim as f32).sqrt().recip());
         let mut all = Vec::new();
         for slot in self.used() {
-            let row = |token: usize, head: usize| &self.row(slot, token)[head * head_dim..][..head_dim];
-            for (token, head) in (0..self.slots.run).flat_map(|token| (0..heads).map(move |head| (token, head))) {
-                let (last, shared) = (self.slots.positions[slot] + token, head / (heads / kv_heads));
+            let row =
+                |token: usize, head: usize| &self.row(slot, token)[head * head_dim..][..head_dim];
+            for (token, head) in
+                (0..self.slots.run).flat_map(|token| (0..heads).map(move |head| (token, head)))
+            {
+                let (last, shared) =
+                    (self.slots.positions[slot] + token, head / (heads / kv_heads));
                 let q = row(last, head);
                 let begin = self.slots.window.map_or(0, |window| (last + 1).saturating_sub(window));
-                let terms =
-                    |position: usize| q.iter().zip(row(position, heads + shared)).map(|(&q, &k)| f64::from(q) * f64::from(k) * scale);
+                let terms = |position: usize| {
+                    q.iter()
+                        .zip(row(position, heads + shared))
+                        .map(|(&q, &k)| f64::from(q) * f64::from(k) * scale)
+                };
                 let scores: Vec<f64> =
-                    (0..=last).map(|position| if position < begin { f64::NEG_INFINITY } else { terms(position).sum() }).collect();
+                    (0..=last)
+                        .map(|position| {
+                            if position < begin { f64::NEG_INFINITY } else { terms(position).sum() }
+                        })
+                        .collect();
                 let largest = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-                let weights: Vec<f64> = scores.iter().map(|score| (score - largest).exp()).collect();
+                let weights: Vec<f64> =
+                    scores.iter().map(|score| (score - largest).exp()).collect();
                 let total: f64 = weights.iter().sum();
-                // A score strays by a rounding of q, of a product, and of less than D sums. What all scores have in common cancels out. Then
-                // there are a difference, which is off by U·|x|, and exp, by (3 + 2·|x|)·2U as WGSL has it, on the way from the score to the
-                // largest of its tile, from there to those of later tiles and of other shares: the |x| add up to that of the whole way; and a
-                // product each.
+                // A score strays by a rounding of q, of a product, and of less than D sums. What
+                // all scores have in common cancels out. Then there are a difference, which is off
+                // by U·|x|, and exp, by (3 + 2·|x|)·2U as WGSL has it, on the way from the score to
+                // the largest of its tile, from there to those of later tiles and of other shares:
+                // the |x| add up to that of the whole way; and a product each.
                 let steps = (last / 64 + 3) as f64;
-                // Half a unit of a half, of a query and of a weight, and of the least half where a weight is less. A matrix unit may cut off where others
-                // round, and does so where products are brought to one exponent: that is taken for eight times the error of a sum in `f32`.
-                let (half, least, unit) = if self.halves { (2f64.powi(-11), 2f64.powi(-25), 8.0) } else { (0.0, 0.0, 1.0) };
+                // Half a unit of a half, of a query and of a weight, and of the least half where a
+                // weight is less. A matrix unit may cut off where others round, and does so where
+                // products are brought to one exponent: that is taken for eight times the error of
+                // a sum in `f32`.
+                let (half, least, unit) = if self.halves {
+                    (2f64.powi(-11), 2f64.powi(-25), 8.0)
+                } else {
+                    (0.0, 0.0, 1.0)
+                };
                 let stray = |position: usize| {
                     let error = (head_dim + 2) as f64 * U * unit + half;
-                    let score = if self.exact { 0.0 } else { terms(position).map(f64::abs).sum::<f64>() * error };
-                    (1.0 + half) * (score + (5.0 * (largest - scores[position]) + 7.0 * steps) * U).exp() - 1.0
+                    let score = if self.exact {
+                        0.0
+                    } else {
+                        terms(position).map(f64::abs).sum::<f64>() * error
+                    };
+                    (1.0 + half)
+                        * (score + (5.0 * (largest - scores[position]) + 7.0 * steps) * U).exp()
+                        - 1.0
                 };
                 // Where a weight is nothing, so is what it strays.
-                let strays: Vec<f64> = (0..=last).map(|p| least + if weights[p] == 0.0 { 0.0 } else { weights[p] * stray(p) }).collect();
+                let strays: Vec<f64> = (0..=last)
+                    .map(|p| least + if weights[p] == 0.0 { 0.0 } else { weights[p] * stray(p) })
+                    .collect();
                 for d in 0..head_dim {
-                    let v = |position: usize| f64::from(row(position, heads + kv_heads + shared)[d]);
+                    let v =
+                        |position: usize| f64::from(row(position, heads + kv_heads + shared)[d]);
                     let mean = |weights: &[f64], of: &dyn Fn(usize) -> f64| {
-                        (0..=last).map(|position| weights[position] * of(position)).sum::<f64>() / total
+                        (0..=last).map(|position| weights[position] * of(position)).sum::<f64>()
+                            / total
                     };
                     let exact = mean(&weights, &v);
-                    // Sums of weights and of weighted values in some order, their quotient (2.5 units), and weights that are flushed.
-                    let sums = 2.0 * unit * (last + 12) as f64 * U * mean(&weights, &|p| v(p).abs()) + 1e-30;
-                    all.push(Near { exact, error: mean(&strays, &|p| v(p).abs() + exact.abs()) + sums });
+                    // Sums of weights and of weighted values in some order, their quotient (2.5
+                    // units), and weights that are flushed.
+                    let sums =
+                        2.0 * unit * (last + 12) as f64 * U * mean(&weights, &|p| v(p).abs())
+                            + 1e-30;
+                    all.push(Near {
+                        exact,
+                        error: mean(&strays, &|p| v(p).abs() + exact.abs()) + sums,
+                    });
                 }
             }
         }
@@ -325,7 +424,8 @@ impl Attention {
     }
 }
 
-/// The same bits in any company: a prompt in one piece and in pieces, which other kernels take, and tokens that rotate in the attention's dispatch.
+/// The same bits in any company: a prompt in one piece and in pieces, which other kernels take, and
+/// tokens that rotate in the attention's dispatch.
 pub fn company() -> Vec<Case> {
     let shapes = [
         // Heads, key heads, width, tokens before, tokens; pieces.
@@ -364,7 +464,8 @@ pub fn company() -> Vec<Case> {
     (0..).zip(shapes.into_iter().chain(many)).flat_map(case).collect()
 }
 
-/// The same bits for a prompt on matrix units in one piece, in pieces that they take, and among others.
+/// The same bits for a prompt on matrix units in one piece, in pieces that they take, and among
+/// others.
 pub fn company_in_halves() -> Vec<Case> {
     let shapes = [
         (Slots::one(4, 2, 64, 0, 200), vec![64, 71, 65]),
@@ -374,9 +475,14 @@ pub fn company_in_halves() -> Vec<Case> {
         (Slots::one(1, 1, 128, 0, 129), vec![64, 65]),
         (Slots::one(2, 1, 64, 0, 128).of(&[3, 64, 0], &[2, 0]), vec![64, 64]),
         // Larger tiles for all than for one.
-        (Slots::one(16, 16, 128, 0, 128).of(&[0; 10], &[0, 1, 2, 3, 4, 5, 6, 7, 8, 9]), vec![64, 64]),
+        (
+            Slots::one(16, 16, 128, 0, 128).of(&[0; 10], &[0, 1, 2, 3, 4, 5, 6, 7, 8, 9]),
+            vec![64, 64],
+        ),
     ];
-    let case = |(i, (slots, pieces)): (u64, (Slots, Vec<usize>))| in_pieces_by(true, &mut rng(850 + i), &slots, &pieces, Element::F16);
+    let case = |(i, (slots, pieces)): (u64, (Slots, Vec<usize>))| {
+        in_pieces_by(true, &mut rng(850 + i), &slots, &pieces, Element::F16)
+    };
     (0..).zip(shapes).map(case).collect()
 }
 
@@ -385,17 +491,26 @@ fn in_pieces(rng: &mut SmallRng, slots: &Slots, pieces: &[usize], element: Eleme
 }
 
 /// The new tokens of all slots at once, and each slot's by itself, a piece after another.
-fn in_pieces_by(halves: bool, rng: &mut SmallRng, slots: &Slots, pieces: &[usize], element: Element) -> Case {
+fn in_pieces_by(
+    halves: bool,
+    rng: &mut SmallRng,
+    slots: &Slots,
+    pieces: &[usize],
+    element: Element,
+) -> Case {
     let (shape, run) = (slots.shape, slots.run);
     assert_eq!(pieces.iter().sum::<usize>(), run);
     // A position that nobody comes to.
     let slots = slots.clone().capacity(slots.capacity + 1);
-    let frequencies: Vec<f32> = (0..shape.head_dim / 2).map(|i| 100f32.powf(-(i as f32) / 7.0)).collect();
+    let frequencies: Vec<f32> =
+        (0..shape.head_dim / 2).map(|i| 100f32.powf(-(i as f32) / 7.0)).collect();
     let angles = rope_angles(&frequencies, slots.capacity);
     let qkv = half_floats(rng, slots.tokens() * shape.row(), 1.5);
     let mut caches = [(); 2].map(|()| half_floats(rng, slots.cache_len(), 1.5));
     // What pads a head is 0; positions whose tokens are yet to come are not seen before.
-    for (slot, head) in (0..slots.positions.len()).flat_map(|slot| (0..shape.kv_heads).map(move |head| (slot, head))) {
+    for (slot, head) in (0..slots.positions.len())
+        .flat_map(|slot| (0..shape.kv_heads).map(move |head| (slot, head)))
+    {
         for position in 0..slots.capacity {
             let first = if position < slots.positions[slot] { shape.head_dim } else { 0 };
             for d in first..slots.padded() {
@@ -407,15 +522,27 @@ fn in_pieces_by(halves: bool, rng: &mut SmallRng, slots: &Slots, pieces: &[usize
     }
     // Longer than it need take on a CPU.
     let large = slots.tokens() * slots.capacity * shape.heads * shape.head_dim > 4_000_000;
-    let (name, pieces) = (format!("{slots:?} {element:?} in pieces of {pieces:?}"), pieces.to_vec());
+    let (name, pieces) =
+        (format!("{slots:?} {element:?} in pieces of {pieces:?}"), pieces.to_vec());
     let width = shape.heads * shape.head_dim;
     let record = move |r: &mut crate::Recorder| {
         let angles = r.upload(&angles, [slots.capacity, shape.head_dim / 2, 2])?;
         let (whole, runs) = slots.upload(r, element, &caches)?;
         let new = NewTokens { run, runs: &runs };
-        let (rows, y) = (r.upload(&qkv, [slots.tokens(), shape.row()])?, r.output::<f32>([slots.tokens(), width])?);
+        let (rows, y) = (
+            r.upload(&qkv, [slots.tokens(), shape.row()])?,
+            r.output::<f32>([slots.tokens(), width])?,
+        );
         if halves {
-            rope_attention_in_halves_into(&mut r.encoder, &rows, &new, &angles, &whole, slots.capacity, &y)?;
+            rope_attention_in_halves_into(
+                &mut r.encoder,
+                &rows,
+                &new,
+                &angles,
+                &whole,
+                slots.capacity,
+                &y,
+            )?;
         } else {
             rope(&mut r.encoder, &rows, &new, &angles, &whole)?;
             attention_into(&mut r.encoder, &rows, &new, &whole, slots.capacity, &y)?;
@@ -429,11 +556,22 @@ fn in_pieces_by(halves: bool, rng: &mut SmallRng, slots: &Slots, pieces: &[usize
             for &piece in &pieces {
                 let runs = r.upload(&[slot as u32, past as u32], [1, 2])?;
                 let new = NewTokens { run: piece, runs: &runs };
-                let rows = r.upload(&qkv[done * shape.row()..][..piece * shape.row()], [piece, shape.row()])?;
+                let rows = r.upload(
+                    &qkv[done * shape.row()..][..piece * shape.row()],
+                    [piece, shape.row()],
+                )?;
                 let y = r.output::<f32>([piece, width])?;
                 (done, past) = (done + piece, past + piece);
                 if halves {
-                    rope_attention_in_halves_into(&mut r.encoder, &rows, &new, &angles, &cut, past, &y)?;
+                    rope_attention_in_halves_into(
+                        &mut r.encoder,
+                        &rows,
+                        &new,
+                        &angles,
+                        &cut,
+                        past,
+                        &y,
+                    )?;
                 } else {
                     rope_attention_into(&mut r.encoder, &rows, &new, &angles, &cut, past, &y)?;
                 }
@@ -444,13 +582,24 @@ fn in_pieces_by(halves: bool, rng: &mut SmallRng, slots: &Slots, pieces: &[usize
         Ok(())
     };
     let check = move |got: &[Data], _| {
-        let [y, keys, values, cut @ .., cut_keys, cut_values] = got else { panic!("two attentions") };
+        let [y, keys, values, cut @ .., cut_keys, cut_values] = got else {
+            panic!("two attentions")
+        };
         let pieces: Vec<f32> = cut.iter().flat_map(Data::to_f32).collect();
         let whole = y.to_f32();
-        if let Some(at) = (0..whole.len()).find(|&at| whole[at].to_bits() != pieces[at].to_bits() || !whole[at].is_finite()) {
-            return Err(format!("number {at} of the attention: {} alone, {}", pieces[at], whole[at]));
+        if let Some(at) = (0..whole.len())
+            .find(|&at| whole[at].to_bits() != pieces[at].to_bits() || !whole[at].is_finite())
+        {
+            return Err(format!(
+                "number {at} of the attention: {} alone, {}",
+                pieces[at], whole[at]
+            ));
         }
-        if keys.bytes() == cut_keys.bytes() && values.bytes() == cut_values.bytes() { Ok(()) } else { Err("the caches differ".into()) }
+        if keys.bytes() == cut_keys.bytes() && values.bytes() == cut_values.bytes() {
+            Ok(())
+        } else {
+            Err("the caches differ".into())
+        }
     };
     let case = Case::new(name, record, check).of(element);
     if large { case.device_only() } else { case }

@@ -1,4 +1,5 @@
-//! New tokens of some sequences of a key-value cache, laid out as `wgsl/transformer/rope.wgsl` has it.
+//! New tokens of some sequences of a key-value cache, laid out as `wgsl/transformer/rope.wgsl` has
+//! it.
 
 use crate::{Data, Recorder};
 use bitnet_wgpu::{
@@ -25,7 +26,14 @@ impl Slots {
     pub fn one(heads: usize, kv_heads: usize, head_dim: usize, past: usize, run: usize) -> Self {
         let shape = AttentionShape { heads, kv_heads, head_dim };
         // Odd, and no more than what is needed.
-        Self { shape, capacity: (past + run) | 1, positions: vec![past], used: vec![0], run, window: None }
+        Self {
+            shape,
+            capacity: (past + run) | 1,
+            positions: vec![past],
+            used: vec![0],
+            run,
+            window: None,
+        }
     }
 
     pub fn capacity(self, capacity: usize) -> Self {
@@ -60,7 +68,9 @@ impl Slots {
     }
 
     pub fn key_at(&self, slot: usize, head: usize, position: usize, d: usize) -> usize {
-        (((slot * self.shape.kv_heads + head) * self.quads() + d / 4) * self.capacity + position) * 4 + d % 4
+        (((slot * self.shape.kv_heads + head) * self.quads() + d / 4) * self.capacity + position)
+            * 4
+            + d % 4
     }
 
     pub fn value_at(&self, slot: usize, head: usize, position: usize, d: usize) -> usize {
@@ -74,12 +84,25 @@ impl Slots {
     }
 
     /// The cache and the runs on the device.
-    pub fn upload(&self, r: &mut Recorder, element: Element, caches: &[Vec<f32>; 2]) -> Result<(KvCache, Tensor<u32>)> {
-        let cache = KvCache::new(r.encoder.context(), self.shape, self.positions.len(), self.capacity, element)?.with_window(self.window);
+    pub fn upload(
+        &self,
+        r: &mut Recorder,
+        element: Element,
+        caches: &[Vec<f32>; 2],
+    ) -> Result<(KvCache, Tensor<u32>)> {
+        let cache = KvCache::new(
+            r.encoder.context(),
+            self.shape,
+            self.positions.len(),
+            self.capacity,
+            element,
+        )?
+        .with_window(self.window);
         for (buffer, numbers) in cache.tensors().into_iter().zip(caches) {
             r.fill(buffer, &Data::floats(element, numbers));
         }
-        let runs: Vec<u32> = self.used.iter().flat_map(|&slot| [slot as u32, self.positions[slot] as u32]).collect();
+        let runs: Vec<u32> =
+            self.used.iter().flat_map(|&slot| [slot as u32, self.positions[slot] as u32]).collect();
         Ok((cache, r.upload(&runs, [self.used.len(), 2])?))
     }
 

@@ -8,16 +8,31 @@ pub fn cases() -> Vec<Case> {
     let more = [(1, 5, 1280), (3, 32, 8), (4, 33, 15), (5, 67, 17), (1, 130, 257)];
     let more = (0u64..).zip(more).map(|(i, shape)| (rng(i), shape));
     let all = shapes("dense_gemv").chain(more).zip([false, false, true].into_iter().cycle());
-    all.flat_map(|((mut rng, shape), add)| DENSE.map(|element| case(&mut rng, element, shape, add))).collect()
+    all.flat_map(|((mut rng, shape), add)| DENSE.map(|element| case(&mut rng, element, shape, add)))
+        .collect()
 }
 
-fn case(rng: &mut SmallRng, element: DenseElement, (m, n, k): (usize, usize, usize), add: bool) -> Case {
+fn case(
+    rng: &mut SmallRng,
+    element: DenseElement,
+    (m, n, k): (usize, usize, usize),
+    add: bool,
+) -> Case {
     let (w, x) = (dense(rng, element, n, k), floats(rng, m * k, 2.0));
     let rows: Vec<Vec<f32>> = (0..n).map(|row| w.row(row)).collect();
     let near = |at: usize| {
-        let terms = || rows[at % n].iter().zip(&x[at / n * k..][..k]).map(|(&w, &x)| f64::from(w) * f64::from(x));
-        // A rounding for the product, less than k for additions in whatever order, one for the scale, and one for that of `row`.
-        Near { exact: terms().sum(), error: terms().map(f64::abs).sum::<f64>() * (k + 3) as f64 * U }
+        let terms = || {
+            rows[at % n]
+                .iter()
+                .zip(&x[at / n * k..][..k])
+                .map(|(&w, &x)| f64::from(w) * f64::from(x))
+        };
+        // A rounding for the product, less than k for additions in whatever order, one for the
+        // scale, and one for that of `row`.
+        Near {
+            exact: terms().sum(),
+            error: terms().map(f64::abs).sum::<f64>() * (k + 3) as f64 * U,
+        }
     };
     let wanted: Vec<Near> = (0..m * n).map(near).collect();
     let packed = w.clone();
@@ -43,7 +58,11 @@ fn case(rng: &mut SmallRng, element: DenseElement, (m, n, k): (usize, usize, usi
         Ok(())
     })
     .twin(move || {
-        let mut y = if k == 0 { vec![0.0; m * n] } else { transformer::dense_gemv_cpu(&x, &packed).unwrap() };
+        let mut y = if k == 0 {
+            vec![0.0; m * n]
+        } else {
+            transformer::dense_gemv_cpu(&x, &packed).unwrap()
+        };
         y.iter_mut().zip(twin_base.iter().flatten()).for_each(|(y, base)| *y += base);
         vec![Data::F32(y)]
     })

@@ -7,15 +7,22 @@ use rand::{RngExt, rngs::SmallRng};
 pub fn cases() -> Vec<Case> {
     let more = [(17, 5, 16), (2, 9, 33), (301, 19, 31), (5, 20, 300)];
     let more = (0u64..).zip(more).map(|(i, shape)| (rng(i), shape));
-    let all = shapes("embed_ternary").chain(more).filter(|(_, (m, n, k))| (*n > 0 || *m == 0) && *k > 0);
+    let all =
+        shapes("embed_ternary").chain(more).filter(|(_, (m, n, k))| (*n > 0 || *m == 0) && *k > 0);
     all.zip([None, Some(128), Some(16), Some(64), None].into_iter().cycle())
         .map(|((mut rng, shape), size)| case(&mut rng, shape, size))
         .collect()
 }
 
-fn case(rng: &mut SmallRng, (m, rows, columns): (usize, usize, usize), size: Option<usize>) -> Case {
+fn case(
+    rng: &mut SmallRng,
+    (m, rows, columns): (usize, usize, usize),
+    size: Option<usize>,
+) -> Case {
     let scales = match size {
-        Some(size) => Scales::Groups { size, scales: floats(rng, rows * columns.div_ceil(size), 1.0) },
+        Some(size) => {
+            Scales::Groups { size, scales: floats(rng, rows * columns.div_ceil(size), 1.0) }
+        }
         None => Scales::Segments((0..rows).map(|row| (1, 0.5 - row as f32 / 100.0)).collect()),
     };
     let table = ternary_with(rng, rows, columns, scales);
@@ -29,10 +36,12 @@ fn case(rng: &mut SmallRng, (m, rows, columns): (usize, usize, usize), size: Opt
     let base = floats(rng, m * columns, 9.0);
     // The lengths of sequences are raised, the first from one less than none.
     let runs: Vec<[u32; 2]> = (0..m as u32).map(|i| [7 * i, (9 * i).wrapping_sub(1)]).collect();
-    let raised = runs.iter().flat_map(|&[sequence, past]| [sequence, past.wrapping_add(1)]).collect();
+    let raised =
+        runs.iter().flat_map(|&[sequence, past]| [sequence, past.wrapping_add(1)]).collect();
     // What is added to is rounded once, since a product by -1, 0 or 1 is exact.
     let added = base.iter().zip(&y).map(|(base, y)| base + y).collect();
-    let wanted = vec![Data::F32(y.clone()), Data::F32(y.clone()), Data::U32(raised), Data::F32(added)];
+    let wanted =
+        vec![Data::F32(y.clone()), Data::F32(y.clone()), Data::U32(raised), Data::F32(added)];
     Case::exact(format!("{m} of {rows} × {columns} by {size:?}"), wanted, move |r| {
         let (tokens, table) = (r.upload(&tokens, [m])?, table.upload(r.encoder.context())?);
         let y = transformer::embed_ternary(&mut r.encoder, &tokens, &table)?;

@@ -8,8 +8,8 @@ use bitnet_wgpu::{
 };
 use rand::RngExt;
 
-/// Batch, key heads, heads that share one, tokens and head_dim: none, one, tails on every side of the tiles of 64, 32 and 16, and of the strips of
-/// 64 and 128 columns.
+/// Batch, key heads, heads that share one, tokens and head_dim: none, one, tails on every side of
+/// the tiles of 64, 32 and 16, and of the strips of 64 and 128 columns.
 fn problems() -> Vec<([usize; 5], FlashAttentionOptions)> {
     let plain = FlashAttentionOptions::default();
     let mut all = vec![
@@ -39,14 +39,20 @@ fn problems() -> Vec<([usize; 5], FlashAttentionOptions)> {
 
 pub fn cases() -> Vec<Case> {
     let of = |(i, (dims, options)): (u64, ([usize; 5], FlashAttentionOptions))| {
-        [Problem::new::<f32>(i, dims, options).forward::<f32>(), Problem::new::<f16>(i, dims, options).forward::<f16>()]
+        [
+            Problem::new::<f32>(i, dims, options).forward::<f32>(),
+            Problem::new::<f16>(i, dims, options).forward::<f16>(),
+        ]
     };
     (0..).zip(problems()).flat_map(of).collect()
 }
 
 pub fn backward_cases() -> Vec<Case> {
     let of = |(i, (dims, options)): (u64, ([usize; 5], FlashAttentionOptions))| {
-        [Problem::new::<f32>(i, dims, options).backward::<f32>(), Problem::new::<f16>(i, dims, options).backward::<f16>()]
+        [
+            Problem::new::<f32>(i, dims, options).backward::<f32>(),
+            Problem::new::<f16>(i, dims, options).backward::<f16>(),
+        ]
     };
     (0..).zip(problems()).flat_map(of).collect()
 }
@@ -92,8 +98,20 @@ impl Problem {
     fn new<T: Float>(seed: u64, dims: [usize; 5], options: FlashAttentionOptions) -> Self {
         let [batch, kv_heads, sharing, tokens, dim] = dims;
         let (mut rng, keys) = (rng(seed), batch * kv_heads * tokens * dim);
-        let mut of = |len: usize| convert::<T>(&floats(&mut rng, len, 1.5)).iter().map(|&v| v.into()).collect::<Vec<f32>>();
-        Self { dims, options, q: of(keys * sharing), k: of(keys), v: of(keys), dy: of(keys * sharing) }
+        let mut of = |len: usize| {
+            convert::<T>(&floats(&mut rng, len, 1.5))
+                .iter()
+                .map(|&v| v.into())
+                .collect::<Vec<f32>>()
+        };
+        Self {
+            dims,
+            options,
+            q: of(keys * sharing),
+            k: of(keys),
+            v: of(keys),
+            dy: of(keys * sharing),
+        }
     }
 
     fn name<T: Float>(&self) -> String {
@@ -104,7 +122,13 @@ impl Problem {
     fn shapes(&self) -> [bitnet_wgpu::Shape; 2] {
         let [batch, kv_heads, sharing, tokens, dim] = self.dims;
         // A batch of one is none.
-        let of = |heads: usize| if batch == 1 { shape(&[heads, tokens, dim]) } else { shape(&[batch, heads, tokens, dim]) };
+        let of = |heads: usize| {
+            if batch == 1 {
+                shape(&[heads, tokens, dim])
+            } else {
+                shape(&[batch, heads, tokens, dim])
+            }
+        };
         [of(kv_heads * sharing), of(kv_heads)]
     }
 
@@ -120,7 +144,8 @@ impl Problem {
         &of[(head * self.dims[3] + token) * self.dims[4]..][..self.dims[4]]
     }
 
-    /// The scores of a query, each with what it may be off: a rounding for each product and sum, and one for the scale.
+    /// The scores of a query, each with what it may be off: a rounding for each product and sum,
+    /// and one for the scale.
     fn scores(&self, head: usize, query: usize) -> Vec<(f64, f64)> {
         let (q, shared) = (self.row(&self.q, head, query), head / self.dims[2]);
         let score = |key: usize| {
@@ -132,7 +157,8 @@ impl Problem {
 
     fn queries(&self) -> impl Iterator<Item = (usize, usize)> + use<> {
         let [batch, kv_heads, sharing, tokens, _] = self.dims;
-        (0..batch * kv_heads * sharing).flat_map(move |head| (0..tokens).map(move |query| (head, query)))
+        (0..batch * kv_heads * sharing)
+            .flat_map(move |head| (0..tokens).map(move |query| (head, query)))
     }
 
     /// y and lse.
@@ -141,25 +167,35 @@ impl Problem {
         for (head, query) in self.queries() {
             let scores = self.scores(head, query);
             let largest = scores.iter().map(|(score, _)| *score).fold(f64::MIN, f64::max);
-            let weights: Vec<f64> = scores.iter().map(|(score, _)| (score - largest).exp()).collect();
+            let weights: Vec<f64> =
+                scores.iter().map(|(score, _)| (score - largest).exp()).collect();
             let total: f64 = weights.iter().sum();
-            // Beside the score: a difference, which is off by U·|x|, and exp, by (3 + 2·|x|)·2U, on the way from the score to the largest of its
-            // tile, and from there to those of later tiles: the |x| add up to that of the whole way. And a product for each.
+            // Beside the score: a difference, which is off by U·|x|, and exp, by (3 + 2·|x|)·2U, on
+            // the way from the score to the largest of its tile, and from there to those of later
+            // tiles: the |x| add up to that of the whole way. And a product for each.
             let steps = (self.dims[3] / 32 + 3) as f64;
-            let stray = |key: usize| (scores[key].1 + (5.0 * (largest - scores[key].0) + 7.0 * steps) * U).exp_m1() * weights[key] / total;
+            let stray = |key: usize| {
+                (scores[key].1 + (5.0 * (largest - scores[key].0) + 7.0 * steps) * U).exp_m1()
+                    * weights[key]
+                    / total
+            };
             let roundings = 2 * (scores.len() + 12);
             for d in 0..self.dims[4] {
                 let v = |key: usize| f64::from(self.row(&self.v, head / self.dims[2], key)[d]);
                 let mut y = Sum::default();
                 (0..scores.len()).for_each(|key| y.add(weights[key] / total * v(key), 0.0));
                 // Of a weight that strays, the total does as well.
-                y.strays = (0..scores.len()).map(|key| stray(key) * (v(key) - y.exact).abs().max(v(key).abs() + y.exact.abs())).sum();
+                y.strays = (0..scores.len())
+                    .map(|key| {
+                        stray(key) * (v(key) - y.exact).abs().max(v(key).abs() + y.exact.abs())
+                    })
+                    .sum();
                 wanted[0].push(y.near(roundings));
             }
             let exact = largest + total.ln();
             // The crate's own logarithm is off by 14 U at most.
-            let error =
-                (0..scores.len()).map(stray).sum::<f64>() + U * (roundings as f64 + 14.0 * total.ln() + largest.abs() + 2.0 * exact.abs());
+            let error = (0..scores.len()).map(stray).sum::<f64>()
+                + U * (roundings as f64 + 14.0 * total.ln() + largest.abs() + 2.0 * exact.abs());
             wanted[1].push(Near { exact, error });
         }
         wanted
@@ -168,21 +204,32 @@ impl Problem {
     fn forward<T: Float>(self) -> Case {
         let [y, lse] = self.wanted();
         let base = convert::<T>(&floats(&mut rng(77), y.len(), 3.0));
-        let sum: Vec<Near> = y.iter().zip(&base).map(|(near, &base)| near.on_top_of(base)).collect();
+        let sum: Vec<Near> =
+            y.iter().zip(&base).map(|(near, &base)| near.on_top_of(base)).collect();
         // Bounds that show something.
         assert!(y.iter().chain(&lse).all(|near| near.error < 1e-3), "{}", self.name::<T>());
         let check = move |got: &[Data], _| {
-            [&y, &lse, &sum].into_iter().zip(got).try_for_each(|(wanted, got)| got.check_near(wanted.iter().copied()))
+            [&y, &lse, &sum]
+                .into_iter()
+                .zip(got)
+                .try_for_each(|(wanted, got)| got.check_near(wanted.iter().copied()))
         };
         let (name, twin) = (self.name::<T>(), self.clone());
         let shapes = self.shapes();
         let record = move |r: &mut Recorder| {
-            let [q, k, v] = [(&self.q, 0), (&self.k, 1), (&self.v, 1)].map(|(x, of)| r.upload(&convert::<T>(x), shapes[of]));
+            let [q, k, v] = [(&self.q, 0), (&self.k, 1), (&self.v, 1)]
+                .map(|(x, of)| r.upload(&convert::<T>(x), shapes[of]));
             let (q, k, v, sum) = (q?, k?, v?, r.upload(&base, shapes[0])?);
             let qkv = Qkv { q: &q, k: &k, v: &v };
-            let Attended { y, lse } = transformer::flash_attention(&mut r.encoder, qkv, self.options)?;
+            let Attended { y, lse } =
+                transformer::flash_attention(&mut r.encoder, qkv, self.options)?;
             let again = r.output(lse.shape())?;
-            transformer::flash_attention_into(&mut r.encoder, qkv, self.options, Attended { y: Out::add(&sum), lse: &again })?;
+            transformer::flash_attention_into(
+                &mut r.encoder,
+                qkv,
+                self.options,
+                Attended { y: Out::add(&sum), lse: &again },
+            )?;
             r.watch_all(&y);
             r.watch_all(&lse);
             r.watch_all(&sum);
@@ -199,7 +246,11 @@ impl Problem {
 
     fn qkv(&self, head: usize) -> Qkv<&[f32]> {
         let sharing = self.dims[2];
-        Qkv { q: self.of_head(&self.q, head, 1), k: self.of_head(&self.k, head, sharing), v: self.of_head(&self.v, head, sharing) }
+        Qkv {
+            q: self.of_head(&self.q, head, 1),
+            k: self.of_head(&self.k, head, sharing),
+            v: self.of_head(&self.v, head, sharing),
+        }
     }
 
     fn heads(&self) -> usize {
@@ -207,15 +258,21 @@ impl Problem {
     }
 
     fn by_cpu(&self) -> Vec<Data> {
-        let attended = |head| transformer::flash_attention_cpu(self.qkv(head), self.dims[4], self.options).unwrap();
+        let attended = |head| {
+            transformer::flash_attention_cpu(self.qkv(head), self.dims[4], self.options).unwrap()
+        };
         let all: Vec<_> = (0..self.heads()).map(attended).collect();
-        vec![Data::F32(all.iter().flat_map(|one| one.y.clone()).collect()), Data::F32(all.iter().flat_map(|one| one.lse.clone()).collect())]
+        vec![
+            Data::F32(all.iter().flat_map(|one| one.y.clone()).collect()),
+            Data::F32(all.iter().flat_map(|one| one.lse.clone()).collect()),
+        ]
     }
 
     /// The gradients for q, k and v, as they follow from `y` and `lse`.
     fn gradients(&self, y: &[f32], lse: &[f32]) -> [Vec<Near>; 3] {
         let (dim, scale) = (self.dims[4], self.scale());
-        let mut sums = [self.q.len(), self.k.len(), self.k.len()].map(|len| vec![Sum::default(); len]);
+        let mut sums =
+            [self.q.len(), self.k.len(), self.k.len()].map(|len| vec![Sum::default(); len]);
         for (head, query) in self.queries() {
             let (i, shared) = (head * self.dims[3] + query, head / self.dims[2]);
             let (q, dy) = (self.row(&self.q, head, query), self.row(&self.dy, head, query));
@@ -229,8 +286,13 @@ impl Problem {
                 let of_weight = weight * (of_score + (5.0 * below.abs() + 7.0) * U).exp_m1();
                 let (slope, of_slope) = dot(dy, v);
                 let value = weight * (slope - delta) * scale;
-                let off = (weight + of_weight) * (dim + 3) as f64 * U * (of_slope + of_delta) * scale.abs();
-                let off = off + of_weight * (slope - delta).abs() * scale.abs() + 5.0 * U * value.abs();
+                let off = (weight + of_weight)
+                    * (dim + 3) as f64
+                    * U
+                    * (of_slope + of_delta)
+                    * scale.abs();
+                let off =
+                    off + of_weight * (slope - delta).abs() * scale.abs() + 5.0 * U * value.abs();
                 for d in 0..dim {
                     let [q, k, dy] = [q[d], k[d], dy[d]].map(f64::from);
                     sums[0][i * dim + d].add(value * k, off * k.abs());
@@ -240,47 +302,81 @@ impl Problem {
             }
         }
         let (tokens, all) = (self.dims[3], self.dims[3] * self.dims[2]);
-        let near = |(sums, roundings): (&Vec<Sum>, usize)| sums.iter().map(|sum| sum.near(roundings + 3)).collect::<Vec<_>>();
+        let near = |(sums, roundings): (&Vec<Sum>, usize)| {
+            sums.iter().map(|sum| sum.near(roundings + 3)).collect::<Vec<_>>()
+        };
         [(&sums[0], tokens), (&sums[1], all), (&sums[2], all)].map(near)
     }
 
     /// Into tensors, and on top of some.
     fn backward<T: Float>(self) -> Case {
         let [y, lse] = self.wanted();
-        let (y, lse): (Vec<T>, Vec<f32>) =
-            (y.iter().map(|y| T::from_f32(y.exact as f32)).collect(), lse.iter().map(|l| l.exact as f32).collect());
+        let (y, lse): (Vec<T>, Vec<f32>) = (
+            y.iter().map(|y| T::from_f32(y.exact as f32)).collect(),
+            lse.iter().map(|l| l.exact as f32).collect(),
+        );
         let rounded: Vec<f32> = y.iter().map(|&y| y.into()).collect();
         let wanted = self.gradients(&rounded, &lse);
         assert!(wanted.iter().flatten().all(|near| near.error < 1e-2), "{}", self.name::<T>());
-        let base = [self.q.len(), self.k.len(), self.k.len()].map(|len| convert::<T>(&floats(&mut rng(78), len, 3.0)));
+        let base = [self.q.len(), self.k.len(), self.k.len()]
+            .map(|len| convert::<T>(&floats(&mut rng(78), len, 3.0)));
         // Each is added or not, whatever becomes of the others.
         let tokens = self.dims[3];
         let adds = move |i: usize| tokens % 3 != i;
         let on_top = |(i, (near, base)): (usize, (&Vec<Near>, &Vec<T>))| {
-            near.iter().zip(base).map(|(near, &base)| if adds(i) { near.on_top_of(base) } else { *near }).collect::<Vec<_>>()
+            near.iter()
+                .zip(base)
+                .map(|(near, &base)| if adds(i) { near.on_top_of(base) } else { *near })
+                .collect::<Vec<_>>()
         };
         let sums: Vec<Vec<Near>> = wanted.iter().zip(&base).enumerate().map(on_top).collect();
         let check = move |got: &[Data], _| {
-            wanted
-                .iter()
-                .chain(&sums)
-                .zip(got)
-                .enumerate()
-                .try_for_each(|(i, (wanted, got))| got.check_near(wanted.iter().copied()).map_err(|e| format!("output {i}: {e}")))
+            wanted.iter().chain(&sums).zip(got).enumerate().try_for_each(|(i, (wanted, got))| {
+                got.check_near(wanted.iter().copied()).map_err(|e| format!("output {i}: {e}"))
+            })
         };
-        let (name, twin, of_twin, shapes) = (self.name::<T>(), self.clone(), Attended { y: rounded, lse: lse.clone() }, self.shapes());
+        let (name, twin, of_twin, shapes) = (
+            self.name::<T>(),
+            self.clone(),
+            Attended { y: rounded, lse: lse.clone() },
+            self.shapes(),
+        );
         let record = move |r: &mut Recorder| {
             let [q, dy] = [&self.q, &self.dy].map(|x| r.upload(&convert::<T>(x), shapes[0]));
             let [k, v] = [&self.k, &self.v].map(|x| r.upload(&convert::<T>(x), shapes[1]));
             let (q, k, v, dy) = (q?, k?, v?, dy?);
-            let attended = Attended { y: r.upload(&y, shapes[0])?, lse: r.upload(&lse, shape(&shapes[0].dims()[..shapes[0].rank() - 1]))? };
+            let attended = Attended {
+                y: r.upload(&y, shapes[0])?,
+                lse: r.upload(&lse, shape(&shapes[0].dims()[..shapes[0].rank() - 1]))?,
+            };
             let qkv = Qkv { q: &q, k: &k, v: &v };
-            let made = transformer::flash_attention_backward(&mut r.encoder, qkv, &attended, &dy, self.options)?;
-            let sums = [r.upload(&base[0], shapes[0])?, r.upload(&base[1], shapes[1])?, r.upload(&base[2], shapes[1])?];
-            let [q, k, v] = [0, 1, 2].map(|i| if adds(i) { Out::add(&sums[i]) } else { Out::set(&sums[i]) });
+            let made = transformer::flash_attention_backward(
+                &mut r.encoder,
+                qkv,
+                &attended,
+                &dy,
+                self.options,
+            )?;
+            let sums = [
+                r.upload(&base[0], shapes[0])?,
+                r.upload(&base[1], shapes[1])?,
+                r.upload(&base[2], shapes[1])?,
+            ];
+            let [q, k, v] =
+                [0, 1, 2].map(|i| if adds(i) { Out::add(&sums[i]) } else { Out::set(&sums[i]) });
             let outs = Qkv { q, k, v };
-            transformer::flash_attention_backward_into(&mut r.encoder, qkv, &attended, &dy, self.options, outs)?;
-            [&made.q, &made.k, &made.v].into_iter().chain(&sums).for_each(|tensor| r.watch_all(tensor));
+            transformer::flash_attention_backward_into(
+                &mut r.encoder,
+                qkv,
+                &attended,
+                &dy,
+                self.options,
+                outs,
+            )?;
+            [&made.q, &made.k, &made.v]
+                .into_iter()
+                .chain(&sums)
+                .for_each(|tensor| r.watch_all(tensor));
             Ok(())
         };
         Case::new(name, record, check).of(T::ELEMENT).twin(move || twin.backward_by_cpu(&of_twin))
@@ -293,7 +389,14 @@ impl Problem {
             let lse = attended.lse[head * tokens..][..tokens].to_vec();
             let of_head = Attended { y: self.of_head(&attended.y, head, 1).to_vec(), lse };
             let dy = self.of_head(&self.dy, head, 1);
-            let Qkv { q, k, v } = transformer::flash_attention_backward_cpu(self.qkv(head), &of_head, dy, dim, self.options).unwrap();
+            let Qkv { q, k, v } = transformer::flash_attention_backward_cpu(
+                self.qkv(head),
+                &of_head,
+                dy,
+                dim,
+                self.options,
+            )
+            .unwrap();
             made[0].extend(q);
             let first = head / sharing * tokens * dim;
             made[1][first..].iter_mut().zip(&k).for_each(|(sum, k)| *sum += k);

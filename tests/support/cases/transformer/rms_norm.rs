@@ -25,7 +25,10 @@ pub fn cases() -> Vec<Case> {
         // More than threads hold of a row.
         (3, 3087, 1, 2),
     ];
-    let mut cases: Vec<_> = (0u64..).zip(fixed).flat_map(|(i, shape)| [case(&mut rng(i), shape), adding(&mut rng(i), shape)]).collect();
+    let mut cases: Vec<_> = (0u64..)
+        .zip(fixed)
+        .flat_map(|(i, shape)| [case(&mut rng(i), shape), adding(&mut rng(i), shape)])
+        .collect();
     for (i, (m, _, k)) in (0..).zip(random_shapes("rms_norm")) {
         let mut rng = rng(1000 * crate::seed() + i);
         let first = rng.random_range(0..=m);
@@ -33,7 +36,10 @@ pub fn cases() -> Vec<Case> {
         cases.push(case(&mut rng, (m, k, first, tokens)));
         cases.push(in_halves(&mut rng, (m, k, first, tokens)));
     }
-    cases.extend([in_halves(&mut rng(20), (9, 257, 2, 7)), in_halves(&mut rng(21), (3, 3087, 1, 2))]);
+    cases.extend([
+        in_halves(&mut rng(20), (9, 257, 2, 7)),
+        in_halves(&mut rng(21), (3, 3087, 1, 2)),
+    ]);
     cases
 }
 
@@ -42,12 +48,17 @@ fn in_halves(rng: &mut SmallRng, (m, k, first, tokens): Shape) -> Case {
     let [x, base] = [m, tokens].map(|rows| convert::<f16>(&floats(rng, rows * k, 3.0)));
     let gain = floats(rng, k, 2.0);
     let values: Vec<f32> = x.iter().map(|&v| v.into()).collect();
-    let normed = transformer::rms_norm_cpu(&values, &gain, EPS).unwrap()[first * k..][..tokens * k].to_vec();
-    let on_top = normed.iter().zip(&base).map(|(&v, &base)| Near::exactly(v).on_top_of(base)).collect();
+    let normed =
+        transformer::rms_norm_cpu(&values, &gain, EPS).unwrap()[first * k..][..tokens * k].to_vec();
+    let on_top =
+        normed.iter().zip(&base).map(|(&v, &base)| Near::exactly(v).on_top_of(base)).collect();
     let wanted: [Vec<Near>; 2] = [normed.into_iter().map(Near::exactly).collect(), on_top];
-    let check = move |got: &[Data], _| got.iter().zip(&wanted).try_for_each(|(got, near)| got.check_near(near.iter().copied()));
+    let check = move |got: &[Data], _| {
+        got.iter().zip(&wanted).try_for_each(|(got, near)| got.check_near(near.iter().copied()))
+    };
     let record = move |r: &mut Recorder| {
-        let (x, gain, base) = (r.upload(&x, [m, k])?, r.upload(&gain, [k])?, r.upload(&base, [tokens, k])?);
+        let (x, gain, base) =
+            (r.upload(&x, [m, k])?, r.upload(&gain, [k])?, r.upload(&base, [tokens, k])?);
         let y = r.output::<f16>([tokens, k])?;
         transformer::rms_norm_into(&mut r.encoder, &x, first, &gain, EPS, &y)?;
         transformer::rms_norm_into(&mut r.encoder, &x, first, &gain, EPS, Out::add(&base))?;
@@ -55,7 +66,8 @@ fn in_halves(rng: &mut SmallRng, (m, k, first, tokens): Shape) -> Case {
         r.watch_all(&base);
         Ok(())
     };
-    Case::new(format!("rows {first}.. of {m} × {k}, {tokens}, in halves"), record, check).of(Element::F16)
+    Case::new(format!("rows {first}.. of {m} × {k}, {tokens}, in halves"), record, check)
+        .of(Element::F16)
 }
 
 fn case(rng: &mut SmallRng, (m, k, first, tokens): Shape) -> Case {
@@ -71,11 +83,13 @@ fn case(rng: &mut SmallRng, (m, k, first, tokens): Shape) -> Case {
 }
 
 fn adding(rng: &mut SmallRng, (m, k, first, tokens): Shape) -> Case {
-    let (x, gain, base) = (floats(rng, m * k, 3.0), floats(rng, k, 2.0), floats(rng, tokens * k, 9.0));
+    let (x, gain, base) =
+        (floats(rng, m * k, 3.0), floats(rng, k, 2.0), floats(rng, tokens * k, 9.0));
     let normed = transformer::rms_norm_cpu(&x, &gain, EPS).unwrap();
     let wanted = sums(&base, &normed[first * k..][..tokens * k]);
     Case::near(format!("rows {first}.. of {m} × {k}, {tokens}, added"), wanted, move |r| {
-        let (x, gain, y) = (r.upload(&x, [m, k])?, r.upload(&gain, [k])?, r.upload(&base, [tokens, k])?);
+        let (x, gain, y) =
+            (r.upload(&x, [m, k])?, r.upload(&gain, [k])?, r.upload(&base, [tokens, k])?);
         transformer::rms_norm_into(&mut r.encoder, &x, first, &gain, EPS, Out::add(&y))?;
         r.watch_all(&y);
         Ok(())

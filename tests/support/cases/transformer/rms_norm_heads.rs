@@ -22,10 +22,19 @@ pub fn cases() -> Vec<Case> {
     let random = (0..10).map(|i| {
         let mut rng = rng(1000 * seed() + i);
         let kv_heads = rng.random_range(1..4);
-        let shape = (rng.random_range(1..9), kv_heads * rng.random_range(1..4), kv_heads, 2 * rng.random_range(1..129));
+        let shape = (
+            rng.random_range(1..9),
+            kv_heads * rng.random_range(1..4),
+            kv_heads,
+            2 * rng.random_range(1..129),
+        );
         (rng, shape)
     });
-    fixed.into_iter().chain(random.collect::<Vec<_>>()).map(|(mut rng, shape)| case(&mut rng, shape)).collect()
+    fixed
+        .into_iter()
+        .chain(random.collect::<Vec<_>>())
+        .map(|(mut rng, shape)| case(&mut rng, shape))
+        .collect()
 }
 
 fn case(rng: &mut SmallRng, (m, heads, kv_heads, head_dim): (usize, usize, usize, usize)) -> Case {
@@ -36,7 +45,11 @@ fn case(rng: &mut SmallRng, (m, heads, kv_heads, head_dim): (usize, usize, usize
     let mut normed = qkv.clone();
     transformer::rms_norm_heads_cpu(&mut normed, shape, &query_gain, &key_gain, EPS).unwrap();
     Case::exact(format!("{m} × {shape:?}"), vec![Data::F32(normed)], move |r| {
-        let (qkv, query_gain, key_gain) = (r.upload(&qkv, [m, row])?, r.upload(&query_gain, [head_dim])?, r.upload(&key_gain, [head_dim])?);
+        let (qkv, query_gain, key_gain) = (
+            r.upload(&qkv, [m, row])?,
+            r.upload(&query_gain, [head_dim])?,
+            r.upload(&key_gain, [head_dim])?,
+        );
         transformer::rms_norm_heads(&mut r.encoder, &qkv, shape, &query_gain, &key_gain, EPS)?;
         r.watch_all(&qkv);
         Ok(())

@@ -24,33 +24,50 @@ pub fn cases() -> Vec<Case> {
     let random = (0..20).map(|i| {
         let mut rng = rng(1000 * seed() + i);
         let (kv_heads, sharing) = (rng.random_range(1..4), rng.random_range(1..4));
-        let slots = Slots::one(kv_heads * sharing, kv_heads, 2 * rng.random_range(1..40), 0, rng.random_range(1..9));
+        let slots = Slots::one(
+            kv_heads * sharing,
+            kv_heads,
+            2 * rng.random_range(1..40),
+            0,
+            rng.random_range(1..9),
+        );
         let capacity = rng.random_range(1..40);
-        let positions: Vec<usize> = (0..rng.random_range(1..5)).map(|_| rng.random_range(0..capacity + 3)).collect();
+        let positions: Vec<usize> =
+            (0..rng.random_range(1..5)).map(|_| rng.random_range(0..capacity + 3)).collect();
         let used = Slots::some(&mut rng, positions.len());
         (rng, slots.of(&positions, &used).capacity(capacity))
     });
     let all = fixed.chain(random.collect::<Vec<_>>());
-    all.flat_map(|(mut rng, slots)| [Element::F32, Element::F16].map(|element| case(&mut rng, &slots, element))).collect()
+    all.flat_map(|(mut rng, slots)| {
+        [Element::F32, Element::F16].map(|element| case(&mut rng, &slots, element))
+    })
+    .collect()
 }
 
 fn case(rng: &mut SmallRng, slots: &Slots, element: Element) -> Case {
     let (name, slots) = (format!("{slots:?} {element:?}"), slots.clone());
-    let (heads, kv_heads, head_dim) = (slots.shape.heads, slots.shape.kv_heads, slots.shape.head_dim);
+    let (heads, kv_heads, head_dim) =
+        (slots.shape.heads, slots.shape.kv_heads, slots.shape.head_dim);
     let (row, middle) = (slots.shape.row(), head_dim / 2);
-    let frequencies: Vec<f32> = (0..middle).map(|i| 100f32.powf(-(i as f32) / middle as f32)).collect();
+    let frequencies: Vec<f32> =
+        (0..middle).map(|i| 100f32.powf(-(i as f32) / middle as f32)).collect();
     let angles = rope_angles(&frequencies, slots.capacity);
     let qkv = half_floats(rng, slots.tokens() * row, 5.0);
     let caches = [(); 2].map(|()| half_floats(rng, slots.cache_len(), 900.0));
     // Nothing else may change.
-    let mut wanted = [&qkv, &caches[0], &caches[1]].map(|before| before.iter().map(|&v| (Near::exactly(v), true)).collect::<Vec<_>>());
+    let mut wanted = [&qkv, &caches[0], &caches[1]]
+        .map(|before| before.iter().map(|&v| (Near::exactly(v), true)).collect::<Vec<_>>());
     for token in 0..slots.tokens() {
         let (slot, position) = slots.place(token);
-        for (head, i) in (0..row / head_dim).flat_map(|head| (0..head_dim).map(move |i| (head, i))).filter(|_| position < slots.capacity) {
+        for (head, i) in (0..row / head_dim)
+            .flat_map(|head| (0..head_dim).map(move |i| (head, i)))
+            .filter(|_| position < slots.capacity)
+        {
             let start = token * row + head * head_dim;
             let v = |i: usize| f64::from(qkv[start + i]);
             let turn = |j: usize| f64::from(angles[(position * middle + i % middle) * 2 + j]);
-            let (a, b) = (v(i) * turn(0), if i < middle { -v(i + middle) } else { v(i - middle) } * turn(1));
+            let (a, b) =
+                (v(i) * turn(0), if i < middle { -v(i + middle) } else { v(i - middle) } * turn(1));
             // Two products and their sum are rounded, or fewer.
             let turned = (Near { exact: a + b, error: 2.0 * U * (a.abs() + b.abs()) }, false);
             if head < heads {
@@ -58,7 +75,8 @@ fn case(rng: &mut SmallRng, slots: &Slots, element: Element) -> Case {
             } else if head < heads + kv_heads {
                 wanted[1][slots.key_at(slot, head - heads, position, i)] = turned;
             } else {
-                wanted[2][slots.value_at(slot, head - heads - kv_heads, position, i)] = (Near::exactly(qkv[start + i]), true);
+                wanted[2][slots.value_at(slot, head - heads - kv_heads, position, i)] =
+                    (Near::exactly(qkv[start + i]), true);
             }
         }
     }
@@ -66,11 +84,18 @@ fn case(rng: &mut SmallRng, slots: &Slots, element: Element) -> Case {
     let cache_len = if slots.tokens() == 0 { 0 } else { slots.cache_len() };
     wanted[1..].iter_mut().for_each(|cache| cache.truncate(cache_len));
     let check = move |got: &[Data], _| {
-        got.iter().zip(&wanted).zip(["qkv", "keys", "values"]).try_for_each(|((got, wanted), what)| {
-            let copied = got.to_f32().iter().zip(wanted).position(|(&got, &(near, copied))| copied && f64::from(got) != near.exact);
-            let near = got.check_near(wanted.iter().map(|wanted| wanted.0));
-            near.and(copied.map_or(Ok(()), |at| Err(format!("number {at} has changed")))).map_err(|e| format!("{what}: {e}"))
-        })
+        got.iter().zip(&wanted).zip(["qkv", "keys", "values"]).try_for_each(
+            |((got, wanted), what)| {
+                let copied = got
+                    .to_f32()
+                    .iter()
+                    .zip(wanted)
+                    .position(|(&got, &(near, copied))| copied && f64::from(got) != near.exact);
+                let near = got.check_near(wanted.iter().map(|wanted| wanted.0));
+                near.and(copied.map_or(Ok(()), |at| Err(format!("number {at} has changed"))))
+                    .map_err(|e| format!("{what}: {e}"))
+            },
+        )
     };
     let record = move |r: &mut crate::Recorder| {
         let (cache, runs) = slots.upload(r, element, &caches)?;

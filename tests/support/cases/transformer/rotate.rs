@@ -9,7 +9,9 @@ use bitnet_wgpu::{
 
 pub fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
-    for (dims, start) in [(&[1, 1, 2][..], 0), (&[5, 3, 8], 2), (&[2, 7, 2, 64], 9), (&[0, 2, 4], 1)] {
+    for (dims, start) in
+        [(&[1, 1, 2][..], 0), (&[5, 3, 8], 2), (&[2, 7, 2, 64], 9), (&[0, 2, 4], 1)]
+    {
         cases.extend([case::<f32>(dims, start), case::<f16>(dims, start)]);
     }
     cases
@@ -19,7 +21,8 @@ pub fn cases() -> Vec<Case> {
 fn case<T: Float>(dims: &'static [usize], start: usize) -> Case {
     let &[.., tokens, heads, dim] = dims else { panic!("three dimensions at least") };
     let x = convert::<T>(&floats(&mut rng(dim as u64), dims.iter().product(), 3.0));
-    let frequencies: Vec<f32> = (0..dim / 2).map(|i| 100f32.powf(-(i as f32) / dim as f32)).collect();
+    let frequencies: Vec<f32> =
+        (0..dim / 2).map(|i| 100f32.powf(-(i as f32) / dim as f32)).collect();
     let positions = start + tokens + 1;
     let angles = rope_angles(&frequencies, positions);
     let position = |head: usize| start + head / heads % tokens.max(1);
@@ -37,10 +40,14 @@ fn case<T: Float>(dims: &'static [usize], start: usize) -> Case {
     let wanted = [wanted(1.0), wanted(-1.0)];
     let twin = [1.0, -1.0].map(|direction| {
         let mut y: Vec<f32> = x.iter().map(|&v| v.into()).collect();
-        y.chunks_exact_mut(dim).enumerate().for_each(|(i, head)| rotate_cpu(head, &angles, position(i), direction));
+        y.chunks_exact_mut(dim)
+            .enumerate()
+            .for_each(|(i, head)| rotate_cpu(head, &angles, position(i), direction));
         Data::F32(y)
     });
-    let check = move |got: &[Data], _| wanted.iter().zip(got).try_for_each(|(wanted, got)| got.check_near(wanted.iter().copied()));
+    let check = move |got: &[Data], _| {
+        wanted.iter().zip(got).try_for_each(|(wanted, got)| got.check_near(wanted.iter().copied()))
+    };
     let record = move |r: &mut Recorder| {
         let (x, angles) = (r.upload(&x, shape(dims))?, r.upload(&angles, [positions, dim / 2, 2])?);
         let there = rotate(&mut r.encoder, &x, &angles, start)?;
@@ -49,5 +56,7 @@ fn case<T: Float>(dims: &'static [usize], start: usize) -> Case {
         r.watch_all(&back);
         Ok(())
     };
-    Case::new(format!("{dims:?} from {start} {:?}", T::ELEMENT), record, check).twin(move || twin.to_vec()).of(T::ELEMENT)
+    Case::new(format!("{dims:?} from {start} {:?}", T::ELEMENT), record, check)
+        .twin(move || twin.to_vec())
+        .of(T::ELEMENT)
 }

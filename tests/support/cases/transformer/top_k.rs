@@ -7,13 +7,28 @@ use rand::{RngExt, rngs::SmallRng};
 pub fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
     // A workgroup looks at 2048 logits.
-    let fixed = [(1, 1), (3, 5), (2, 255), (1, 257), (2, 2048), (3, 2049), (2, 5000), (1, 200_000), (1, 0), (0, 9)];
+    let fixed = [
+        (1, 1),
+        (3, 5),
+        (2, 255),
+        (1, 257),
+        (2, 2048),
+        (3, 2049),
+        (2, 5000),
+        (1, 200_000),
+        (1, 0),
+        (0, 9),
+    ];
     for (i, (rows, count)) in (0..).zip(fixed) {
         for k in [1, 2, 7, 64, 256] {
             let mut rng = rng(i);
             // k turns over all logits are a lot of barriers.
             let emulated = rows * count * k < 200_000;
-            cases.extend(of_kinds(&mut rng, rows, count, k).into_iter().map(|case| if emulated { case } else { case.device_only() }));
+            cases.extend(
+                of_kinds(&mut rng, rows, count, k)
+                    .into_iter()
+                    .map(|case| if emulated { case } else { case.device_only() }),
+            );
         }
     }
     for count in [3, 300, 2049, 9000] {
@@ -46,7 +61,11 @@ fn of_kinds(rng: &mut SmallRng, rows: usize, count: usize, k: usize) -> [Case; 3
         _ => *v,
     };
     let odd = ties.iter().map(odd).collect();
-    [case("plain", plain, rows, k, k == 7), case("ties", ties, rows, k, k == 2), case("odd", odd, rows, k, false)]
+    [
+        case("plain", plain, rows, k, k == 7),
+        case("ties", ties, rows, k, k == 2),
+        case("odd", odd, rows, k, false),
+    ]
 }
 
 /// `into`: the winners go to tensors of the caller.
@@ -59,17 +78,21 @@ fn case(kind: &str, logits: Vec<f32>, rows: usize, k: usize, into: bool) -> Case
         ids.extend(winners.iter().map(|winner| winner.0));
         top.extend(winners.iter().map(|winner| winner.1));
     }
-    Case::exact(format!("{k} of {rows} × {count}, {kind}, into {into}"), vec![Data::U32(ids), Data::F32(top)], move |r| {
-        let logits = r.upload(&logits, [rows, count])?;
-        let top = if into {
-            let top = TopK { logits: r.output([rows, k])?, ids: r.output([rows, k])? };
-            top_k_into(&mut r.encoder, &logits, &top)?;
-            top
-        } else {
-            top_k(&mut r.encoder, &logits, k)?
-        };
-        r.watch_all(&top.ids);
-        r.watch_all(&top.logits);
-        Ok(())
-    })
+    Case::exact(
+        format!("{k} of {rows} × {count}, {kind}, into {into}"),
+        vec![Data::U32(ids), Data::F32(top)],
+        move |r| {
+            let logits = r.upload(&logits, [rows, count])?;
+            let top = if into {
+                let top = TopK { logits: r.output([rows, k])?, ids: r.output([rows, k])? };
+                top_k_into(&mut r.encoder, &logits, &top)?;
+                top
+            } else {
+                top_k(&mut r.encoder, &logits, k)?
+            };
+            r.watch_all(&top.ids);
+            r.watch_all(&top.logits);
+            Ok(())
+        },
+    )
 }

@@ -6,7 +6,8 @@ use crate::{
     text::{Kind, tokens},
 };
 
-/// Names beside those of the library that a file may not give to something of its own: Metal's words, C++'s other ways to write operators, macros.
+/// Names beside those of the library that a file may not give to something of its own: Metal's
+/// words, C++'s other ways to write operators, macros.
 const RESERVED: &[&str] = &[
     "main",
     "assert",
@@ -46,10 +47,14 @@ pub fn directives(text: &str, library: &Library) -> Vec<Fault> {
         let mut fault = |what: String| found.push(Fault { line, what });
         match (token.kind, &words[..]) {
             (Kind::Directive, ["#include", "<metal_stdlib>", ..]) => included = true,
-            (Kind::Directive, ["#include", file, ..]) => fault(format!("only <metal_stdlib> may be included, not {file}")),
+            (Kind::Directive, ["#include", file, ..]) => {
+                fault(format!("only <metal_stdlib> may be included, not {file}"))
+            }
             (Kind::Directive, ["#define", name, ..]) => {
                 if !included {
-                    fault(format!("macro `{name}` before <metal_stdlib> is included, whose text it may change"));
+                    fault(format!(
+                        "macro `{name}` before <metal_stdlib> is included, whose text it may change"
+                    ));
                 }
                 if library.since.contains_key(*name) {
                     fault(format!("macro `{name}` is a name of Metal's library"));
@@ -92,21 +97,28 @@ pub fn at_file_scope(all: &[Placed<'_>], library: &Library) -> Vec<Fault> {
 fn declares(all: &[Placed<'_>], at: usize) -> bool {
     let text = |at: Option<usize>| at.and_then(|at| all.get(at)).map_or("", |token| token.text);
     let (before, after) = (text(at.checked_sub(1)), text(Some(at + 1)));
-    let is_type = matches!(before, "struct" | "class" | "union" | "enum") || (before == "using" && after == "=");
-    let start = all[..at].iter().rposition(|token| matches!(token.text, ";" | "}")).map_or(0, |at| at + 1);
+    let is_type = matches!(before, "struct" | "class" | "union" | "enum")
+        || (before == "using" && after == "=");
+    let start =
+        all[..at].iter().rposition(|token| matches!(token.text, ";" | "}")).map_or(0, |at| at + 1);
     let is_alias = after == ";" && text(Some(start)) == "typedef";
-    let follows_type = all.get(at.wrapping_sub(1)).is_some_and(|token| token.kind == Kind::Word || matches!(token.text, "*" | "&" | ">"));
+    let follows_type = all
+        .get(at.wrapping_sub(1))
+        .is_some_and(|token| token.kind == Kind::Word || matches!(token.text, "*" | "&" | ">"));
     let is_function = after == "(" && follows_type && before != "operator";
     is_type || is_alias || is_function
 }
 
-/// Returns why a name is not free at file scope. Clang finds the clashes with names that a text imports from namespace `metal`.
+/// Returns why a name is not free at file scope. Clang finds the clashes with names that a text
+/// imports from namespace `metal`.
 fn taken(name: &str, library: &Library) -> Option<&'static str> {
     if library.global.contains(name) {
         Some("is a name of Metal's library")
     } else if RESERVED.contains(&name) {
         Some("is a word of Metal")
-    } else if name.contains("__") || (name.starts_with('_') && name[1..].starts_with(|c: char| c.is_ascii_uppercase())) {
+    } else if name.contains("__")
+        || (name.starts_with('_') && name[1..].starts_with(|c: char| c.is_ascii_uppercase()))
+    {
         Some("is reserved for compilers")
     } else {
         None

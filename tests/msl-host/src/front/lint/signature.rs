@@ -1,4 +1,5 @@
-//! Signatures of kernels: the attributes of section 5.2 of the specification, as far as wgpu can bind what they stand for.
+//! Signatures of kernels: the attributes of section 5.2 of the specification, as far as wgpu can
+//! bind what they stand for.
 
 use super::{Fault, line_of};
 use crate::{
@@ -29,8 +30,10 @@ const INDICES: &[&str] = &[
 ];
 
 /// Attributes that must be of one type in a kernel.
-const ALIKE: &[[&str; 2]] =
-    &[["thread_position_in_grid", "threads_per_grid"], ["thread_position_in_threadgroup", "threads_per_threadgroup"]];
+const ALIKE: &[[&str; 2]] = &[
+    ["thread_position_in_grid", "threads_per_grid"],
+    ["thread_position_in_threadgroup", "threads_per_threadgroup"],
+];
 
 /// Checks all kernels of a preprocessed text.
 pub fn kernels(all: &[Token<'_>]) -> Vec<Fault> {
@@ -66,10 +69,15 @@ fn kernel(all: &[Token<'_>], at: usize, attributes: &[Attribute]) -> Result<Vec<
     if result != "kernel void" {
         found.push(format!("kernel `{name}` does not return void"));
     }
-    match attributes.iter().find(|(name, _)| name == "max_total_threads_per_threadgroup").map(|(_, threads)| integer(threads)) {
+    match attributes
+        .iter()
+        .find(|(name, _)| name == "max_total_threads_per_threadgroup")
+        .map(|(_, threads)| integer(threads))
+    {
         None => found.push(format!("kernel `{name}` has no max_total_threads_per_threadgroup")),
         Some(Ok(1..=1024)) => {}
-        Some(_) => found.push(format!("kernel `{name}`: max_total_threads_per_threadgroup is not 1 to 1024")),
+        Some(_) => found
+            .push(format!("kernel `{name}`: max_total_threads_per_threadgroup is not 1 to 1024")),
     }
     let close = tokens.after_bracket(open)? - 1;
     let mut parameters = Vec::new();
@@ -100,17 +108,26 @@ impl Parameter {
         let declaration = tokens.join(from, start);
         let is_name = |c: char| c.is_alphanumeric() || c == '_';
         let (ty, name) = declaration.split_at(declaration.trim_end_matches(is_name).len());
-        let rest = if start < to { tokens.join(tokens.after_bracket(start)?, to) } else { String::new() };
+        let rest =
+            if start < to { tokens.join(tokens.after_bracket(start)?, to) } else { String::new() };
         let mut attributes = tokens.attributes(start, to)?;
         if attributes.len() != 1 || !rest.is_empty() {
-            return Err(format!("`{name}` has {} attribute", if attributes.is_empty() { "no" } else { "more than one" }));
+            return Err(format!(
+                "`{name}` has {} attribute",
+                if attributes.is_empty() { "no" } else { "more than one" }
+            ));
         }
         let (attribute, value) = attributes.remove(0);
         let parameter = Self { attribute, value, ty: ty.trim_end().to_owned() };
         match parameter.is_sound() {
             Some(true) => Ok(parameter),
-            Some(false) => Err(format!("`{name}` of type `{}` cannot be {}({})", parameter.ty, parameter.attribute, parameter.value)),
-            None if parameter.attribute == "threadgroup" => Err(format!("nothing allocates memory for `{name}`")),
+            Some(false) => Err(format!(
+                "`{name}` of type `{}` cannot be {}({})",
+                parameter.ty, parameter.attribute, parameter.value
+            )),
+            None if parameter.attribute == "threadgroup" => {
+                Err(format!("nothing allocates memory for `{name}`"))
+            }
             None => Err(format!("`{name}`: attribute `{}` is not known", parameter.attribute)),
         }
     }
@@ -121,7 +138,8 @@ impl Parameter {
         let index = |ty: &str| matches!(ty, "uint" | "ushort");
         if self.is_buffer() {
             let words: Vec<_> = ty.split_whitespace().collect();
-            let in_memory = ty.ends_with(['*', '&']) && (words.contains(&"device") || words.contains(&"constant"));
+            let in_memory = ty.ends_with(['*', '&'])
+                && (words.contains(&"device") || words.contains(&"constant"));
             Some(in_memory && integer(&self.value).is_ok_and(|slot| slot < BUFFERS))
         } else if self.is_position() {
             Some(index(ty.trim_end_matches(['2', '3'])))
@@ -146,10 +164,16 @@ impl Parameter {
 
 /// Checks that buffers have the slots 0, 1, .., each once.
 fn slots(parameters: &[Parameter]) -> Result<(), String> {
-    let mut slots: Vec<_> = parameters.iter().filter(|p| p.is_buffer()).filter_map(|p| integer(&p.value).ok()).collect();
+    let mut slots: Vec<_> = parameters
+        .iter()
+        .filter(|p| p.is_buffer())
+        .filter_map(|p| integer(&p.value).ok())
+        .collect();
     slots.sort_unstable();
     match (0..).zip(slots).find(|(slot, found)| slot != found) {
-        Some((slot, found)) if found < slot => Err(format!("two parameters in [[buffer({found})]]")),
+        Some((slot, found)) if found < slot => {
+            Err(format!("two parameters in [[buffer({found})]]"))
+        }
         Some((slot, _)) => Err(format!("no parameter in [[buffer({slot})]]")),
         None => Ok(()),
     }
@@ -164,11 +188,16 @@ fn places(parameters: &[Parameter]) -> Result<(), String> {
                 return Err(format!("two parameters are {}", a.attribute));
             }
             let pair = [a.attribute.as_str(), b.attribute.as_str()];
-            if ALIKE.iter().any(|alike| alike.iter().all(|attribute| pair.contains(attribute))) && a.ty != b.ty {
+            if ALIKE.iter().any(|alike| alike.iter().all(|attribute| pair.contains(attribute)))
+                && a.ty != b.ty
+            {
                 return Err(format!("{} and {} have different types", a.attribute, b.attribute));
             }
             if a.components().zip(b.components()).is_some_and(|(a, b)| a != b) {
-                return Err(format!("{} and {} have different numbers of components", a.attribute, b.attribute));
+                return Err(format!(
+                    "{} and {} have different numbers of components",
+                    a.attribute, b.attribute
+                ));
             }
         }
     }

@@ -3,7 +3,8 @@
 use crate::front::Fault;
 use std::collections::BTreeSet;
 
-/// Searches a dump, which has one node per line. A node has its file and line only if they differ from the node before.
+/// Searches a dump, which has one node per line. A node has its file and line only if they differ
+/// from the node before.
 pub fn lint(dump: &str) -> BTreeSet<Fault> {
     let mut found = BTreeSet::new();
     let (mut ours, mut line) = (false, 0);
@@ -13,7 +14,10 @@ pub fn lint(dump: &str) -> BTreeSet<Fault> {
     let mut function = String::new();
     for node in dump.replace("<stdin>", "stdin").lines() {
         // `<start, end> place of the name`
-        let Some((places, rest)) = node.split_once('<').and_then(|(_, rest)| rest.split_once('>')) else { continue };
+        let Some((places, rest)) = node.split_once('<').and_then(|(_, rest)| rest.split_once('>'))
+        else {
+            continue;
+        };
         let name_at = rest.split_whitespace().next().unwrap_or_default();
         for place in places.split(", ").chain([name_at]) {
             let fields: Vec<_> = place.split(':').collect();
@@ -38,14 +42,19 @@ pub fn lint(dump: &str) -> BTreeSet<Fault> {
         }
         let is = |kind: &str| node.trim_start_matches(['|', '`', '-', ' ']).starts_with(kind);
         let mut fault = |what: &str| found.insert(Fault { line, what: what.to_owned() });
-        if ["ParmVarDecl", "VarDecl", "FieldDecl"].into_iter().any(is) && rest.contains("__generic") {
+        if ["ParmVarDecl", "VarDecl", "FieldDecl"].into_iter().any(is) && rest.contains("__generic")
+        {
             fault("a pointer or reference without an address space");
         }
         if is("VarDecl") && rest.contains("' static") && !rest.contains("__constant") {
             fault("a static variable");
         }
         if ["FunctionDecl", "CXXMethodDecl"].into_iter().any(is) {
-            function = node.split_whitespace().find(|word| word.starts_with("0x")).unwrap_or_default().to_owned();
+            function = node
+                .split_whitespace()
+                .find(|word| word.starts_with("0x"))
+                .unwrap_or_default()
+                .to_owned();
         }
         if is("DeclRefExpr") && !function.is_empty() && rest.contains(&function) {
             fault("recursion");
