@@ -477,7 +477,7 @@ impl GpuModel {
         }
         self.embedding_scale
             .as_ref()
-            .map_or(Ok(()), |scale| tensor::mul_into(encoder, &x, scale, &x))?;
+            .map_or(Ok(()), |scale| tensor::mul(&x, scale).forward_into(encoder, &x))?;
         Ok(x)
     }
 
@@ -557,7 +557,7 @@ impl GpuModel {
         }
         self.logit_scale
             .as_ref()
-            .map_or(Ok(()), |scale| tensor::mul_into(encoder, &normed, scale, &normed))?;
+            .map_or(Ok(()), |scale| tensor::mul(&normed, scale).forward_into(encoder, &normed))?;
         match &self.head()?.1 {
             Table::Dense(head) => transformer::dense_gemv(encoder, &normed, head),
             Table::Ternary(head) => {

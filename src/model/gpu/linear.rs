@@ -27,7 +27,7 @@ impl Rotation {
     /// Records it for rows, where they are.
     pub fn apply(&self, encoder: &mut Encoder, x: &Tensor<f32>) -> Result<()> {
         if let Some(signs) = &self.signs {
-            tensor::mul_into(encoder, x, signs, x)?;
+            tensor::mul(x, signs).forward_into(encoder, x)?;
         }
         bitnet::hadamard_into(encoder, x, self.block, x)
     }
@@ -35,7 +35,7 @@ impl Rotation {
     /// Records the way back.
     pub fn undo(&self, encoder: &mut Encoder, x: &Tensor<f32>) -> Result<()> {
         bitnet::hadamard_into(encoder, x, self.block, x)?;
-        self.signs.as_ref().map_or(Ok(()), |signs| tensor::mul_into(encoder, x, signs, x))
+        self.signs.as_ref().map_or(Ok(()), |signs| tensor::mul(x, signs).forward_into(encoder, x))
     }
 }
 
