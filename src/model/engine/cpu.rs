@@ -11,7 +11,7 @@ use crate::{
     error::{Error, Result},
     formats::{
         Hadamard, ModelConfig,
-        tensors::{Ends, Layer, Stack, Table},
+        tensors::{Ends, Layer, LayerStep, Stack, Table},
     },
     gpu::{context::Context, recording::Recording, tensor::Tensor},
     model::threads::workers::Threads,
@@ -22,7 +22,7 @@ use crate::{
     weights::{dense::PackedDense, ternary::interleaved::InterleavedTernary},
 };
 use rayon::prelude::*;
-use std::{borrow::Cow, future::ready, sync::Arc};
+use std::{future::ready, sync::Arc};
 
 /// The gain of a norm before a linear layer, if there is one.
 type Gain<'a> = Option<&'a Vec<f32>>;
@@ -35,6 +35,8 @@ const BATCH: usize = 64;
 
 /// A decoder layer as the kernels for processors read it.
 type CpuLayer = Layer<InterleavedTernary, Vec<f32>>;
+
+type CpuStep = LayerStep<InterleavedTernary, Vec<f32>>;
 
 /// What comes before and after the layers, as they read it.
 type CpuEnds = Ends<Table<PackedDense, InterleavedTernary>, Vec<f32>>;
@@ -145,64 +147,100 @@ impl CpuModel {
         angles: &[f32],
         caches: &mut [&mut KvCache],
     ) -> Result<()> {
-        let c = &self.config;
-        let tokens = x.len() / c.hidden;
-        let mut qkv = self.side_by_side(x, &layer.input_norm, &layer.qkv)?;
-        if let (Some(queries), Some(keys)) = (&layer.query_norm, &layer.key_norm) {
-            transformer::rms_norm_heads_cpu(&mut qkv, c.attention(), queries, keys, c.eps)?;
+        // What the last step gives; none where it is the residual stream.
+        let mut value: Option<Vec<f32>> = None;
+        let mut steps = layer.0.as_slice();
+        while let Some((step, after)) = steps.split_first() {
+            let input = value.as_deref().unwrap_or(x);
+            let next;
+            (next, steps) = match (step, after) {
+                (LayerStep::Norm(gain), [LayerStep::Linear(stack), after @ ..]) => {
+                    (Some(self.side_by_side(input, Some(gain), stack)?), after)
+                }
+                (LayerStep::Norm(gain), _) => {
+                    (Some(transformer::rms_norm_cpu(input, gain, self.config.eps)?), after)
+                }
+                (LayerStep::Linear(stack), _) => {
+                    (Some(self.side_by_side(input, None, stack)?), after)
+                }
+                (LayerStep::HeadNorms { queries, keys }, _) => {
+                    let mut qkv = value.take().unwrap_or_else(|| x.to_vec());
+                    let shape = self.config.attention();
+                    let eps = self.config.eps;
+                    transformer::rms_norm_heads_cpu(&mut qkv, shape, queries, keys, eps)?;
+                    (Some(qkv), after)
+                }
+                (LayerStep::Attention, _) => {
+                    let qkv = value.take().unwrap_or_else(|| x.to_vec());
+                    (Some(self.attend(qkv, angles, caches)), after)
+                }
+                (LayerStep::Gate, _) => self.gate(input, after)?,
+                (LayerStep::Add, _) => {
+                    x.iter_mut().zip(value.iter().flatten()).for_each(|(x, y)| *x += y);
+                    (None, after)
+                }
+            };
+            value = next;
         }
-        let (run, width) = ((tokens / caches.len().max(1)).max(1), c.heads * c.head_dim);
+        Ok(())
+    }
+
+    /// Rotary embedding, and attention of queries, keys and values `[sequences, run, row]`.
+    fn attend(&self, mut qkv: Vec<f32>, angles: &[f32], caches: &mut [&mut KvCache]) -> Vec<f32> {
+        let (row, width) =
+            (self.config.attention().row(), self.config.heads * self.config.head_dim);
+        let tokens = qkv.len() / row;
+        let run = (tokens / caches.len().max(1)).max(1);
         let mut attended = vec![0f32; tokens * width];
         let sequences = qkv
-            .par_chunks_exact_mut(run * c.attention().row())
+            .par_chunks_exact_mut(run * row)
             .zip(caches)
             .zip(attended.par_chunks_exact_mut(run * width));
         sequences.for_each(|((qkv, cache), attended)| {
             cpu::attention::rope(qkv, angles, cache);
             attended.copy_from_slice(&cpu::attention::attention(qkv, cache));
         });
-        let attended = self.linear(&attended, layer.attention_norm.as_ref(), &layer.output)?;
-        self.add(x, attended, layer.output_norm.as_ref())?;
-        let gate_up = self.side_by_side(x, &layer.post_norm, &layer.gate_up)?;
-        let norm = layer.gated_norm.as_ref();
-        let down = if c.quantized_activations {
-            let gated = bitnet::gate_quantize_cpu(
-                &gate_up,
-                c.intermediate,
-                c.gate(),
-                norm.map(|gain| (gain.as_slice(), c.eps)),
-            )?;
-            cpu::ternary::bitlinear(self.isa, &gated, &layer.down)?
-        } else {
-            self.linear(&bitnet::gate_cpu(&gate_up, c.intermediate, c.gate())?, norm, &layer.down)?
-        };
-        self.add(x, down, layer.down_norm.as_ref())
+        attended
     }
 
-    /// Adds what a half of a block gives to the residual stream, normed where there is such a norm.
-    fn add(&self, x: &mut [f32], y: Vec<f32>, norm: Gain<'_>) -> Result<()> {
-        let y = norm.map_or(Ok(y.as_slice().into()), |gain| {
-            transformer::rms_norm_cpu(&y, gain, self.config.eps).map(Cow::from)
-        })?;
-        x.iter_mut().zip(&*y).for_each(|(x, y)| *x += y);
-        Ok(())
+    /// act(gate)·up; where a quantized linear layer follows, its product at once. Returns the
+    /// steps that are left, too.
+    fn gate<'a>(
+        &self,
+        gate_up: &[f32],
+        after: &'a [CpuStep],
+    ) -> Result<(Option<Vec<f32>>, &'a [CpuStep])> {
+        let (width, gate) = (self.config.intermediate, self.config.gate());
+        let (norm, next) = match after {
+            [LayerStep::Norm(gain), next @ ..] => (Some((&gain[..], self.config.eps)), next),
+            next => (None, next),
+        };
+        match next {
+            [LayerStep::Linear(Stack::One(w)), next @ ..] if self.config.quantized_activations => {
+                let gated = bitnet::gate_quantize_cpu(gate_up, width, gate, norm)?;
+                Ok((Some(cpu::ternary::bitlinear(self.isa, &gated, w)?), next))
+            }
+            _ => Ok((Some(bitnet::gate_cpu(gate_up, width, gate)?), after)),
+        }
     }
 
     /// The products of linear layers of one input, side by side.
     fn side_by_side(
         &self,
         x: &[f32],
-        gain: &Vec<f32>,
+        norm: Gain<'_>,
         stack: &Stack<InterleavedTernary, Vec<f32>>,
     ) -> Result<Vec<f32>> {
         let parts = match stack {
-            Stack::One(w) => return self.linear(x, Some(gain), w),
+            Stack::One(w) => return self.linear(x, norm, w),
             Stack::Normed(parts) => parts,
         };
-        let normed = transformer::rms_norm_cpu(x, gain, self.config.eps)?;
+        let normed =
+            norm.map(|gain| transformer::rms_norm_cpu(x, gain, self.config.eps)).transpose()?;
+        let x = normed.as_deref().unwrap_or(x);
         let products = parts
             .iter()
-            .map(|(own, w)| Ok((w.rows(), self.linear(&normed, Some(own), w)?)))
+            .map(|(own, w)| Ok((w.rows(), self.linear(x, Some(own), w)?)))
             .collect::<Result<Vec<_>>>()?;
         let token = |token: usize| {
             products.iter().flat_map(move |(rows, product)| &product[token * rows..][..*rows])

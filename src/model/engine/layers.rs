@@ -4,7 +4,7 @@ use crate::{
     error::{Error, Result},
     formats::{
         model_file::ModelFile,
-        tensors::{Ends, Layer, Matrix, Table, end_tensors, layer_tensors},
+        tensors::{Ends, Gains, Layer, Matrix, Table, end_tensors, layer_tensors},
     },
     gpu::{context::Context, tensor::Tensor},
     weights::{
@@ -45,36 +45,31 @@ impl HostLayer {
         let full = |name: &str| format!("model.layers.{layer}.{name}");
         let stacked = |parts: &Vec<Matrix>| {
             let names: Vec<String> = parts.iter().map(|part| full(part.name)).collect();
-            let (rows, columns) = (
-                parts.iter().map(|part| part.rows).sum(),
-                parts.first().map_or(0, |part| part.columns),
-            );
-            if let Some(matrix) =
-                file.stacked(&names.iter().map(String::as_str).collect::<Vec<_>>(), rows, columns)?
+            let rows = parts.iter().map(|part| part.rows).sum();
+            let (columns, scale) =
+                parts.first().map_or((0, 1.0), |part| (part.columns, part.scale));
+            if parts.iter().all(|part| part.scale == scale)
+                && let Some(matrix) = file.stacked(
+                    &names.iter().map(String::as_str).collect::<Vec<_>>(),
+                    rows,
+                    columns,
+                )?
             {
-                return expect(
-                    &names.join("`, `"),
-                    (matrix.rows(), matrix.columns()),
-                    (rows, columns),
-                )
-                .map(|()| matrix);
+                let found = (matrix.rows(), matrix.columns());
+                expect(&names.join("`, `"), found, (rows, columns))?;
+                return scaled(matrix, scale);
             }
             let read = |part: &Matrix| {
                 let (name, shape) = (full(part.name), (part.rows, part.columns));
                 let matrix = file.linear(&name, part.rows, part.columns)?;
-                expect(&name, (matrix.rows(), matrix.columns()), shape).map(|()| matrix)
+                expect(&name, (matrix.rows(), matrix.columns()), shape)?;
+                scaled(matrix, part.scale)
             };
             let parts = parts.iter().map(read).collect::<Result<Vec<_>>>()?;
             PackedTernary::concat(&parts.iter().collect::<Vec<_>>())
         };
-        let mut layer = layer_tensors(file.config())
-            .try_map(stacked, |gains| vector(file, &full(gains.name), gains.len))?;
-        // What a half of a block adds is the product of its last matrix.
-        let scale = file.config().residual_scale;
-        if scale != 1.0 {
-            (layer.output, layer.down) = (layer.output.scaled(scale)?, layer.down.scaled(scale)?);
-        }
-        Ok(layer)
+        layer_tensors(file.config())
+            .try_map(stacked, |gains| vector(file, &full(gains.name), gains))
     }
 
     /// Copies it to the GPU.
@@ -110,7 +105,7 @@ impl HostEnds {
     /// As [`HostLayer::read`].
     pub fn read(file: &dyn ModelFile, int8_head: bool) -> Result<Self> {
         let table = |tensor: &Matrix| {
-            let &Matrix { name, rows, columns } = tensor;
+            let &Matrix { name, rows, columns, .. } = tensor;
             if let Some(matrix) = file.ternary_table(name, rows, columns)? {
                 return expect(name, (matrix.rows(), matrix.columns()), (rows, columns))
                     .map(|()| Table::Ternary(matrix));
@@ -119,8 +114,8 @@ impl HostEnds {
             expect(name, (matrix.rows(), matrix.columns()), (rows, columns))
                 .map(|()| Table::Dense(matrix))
         };
-        let mut ends = end_tensors(file.config())
-            .try_map(table, |gains| vector(file, gains.name, gains.len))?;
+        let mut ends =
+            end_tensors(file.config()).try_map(table, |gains| vector(file, gains.name, gains))?;
         let head = ends.untied_head.as_mut().unwrap_or(&mut ends.embedding);
         if let (true, Table::Dense(head)) = (int8_head, head)
             && head.element() != DenseElement::Int8
@@ -160,9 +155,17 @@ impl HostTable {
     }
 }
 
-fn vector(file: &dyn ModelFile, name: &str, len: usize) -> Result<Vec<f32>> {
-    let gains = file.vector(name, len)?;
-    expect(name, (1, gains.len()), (1, len)).map(|()| gains)
+fn vector(file: &dyn ModelFile, name: &str, &Gains { len, scale, .. }: &Gains) -> Result<Vec<f32>> {
+    let mut gains = file.vector(name, len)?;
+    expect(name, (1, gains.len()), (1, len))?;
+    if scale != 1.0 {
+        gains.iter_mut().for_each(|gain| *gain *= scale);
+    }
+    Ok(gains)
+}
+
+fn scaled(matrix: PackedTernary, scale: f32) -> Result<PackedTernary> {
+    if scale == 1.0 { Ok(matrix) } else { matrix.scaled(scale) }
 }
 
 /// Shapes are checked again here, since a [`ModelFile`] may be an app's own.

@@ -4,9 +4,13 @@
 use crate::{
     error::{Result, at},
     files::write::AtomicFile,
-    formats::{ModelConfig, Problem, SafeTensors, tensors::finite},
+    formats::{
+        ModelConfig, Problem, SafeTensors,
+        tensors::{LayerStep, finite},
+    },
     model::engine::layers::{HostEnds, HostLayer},
     ops::transformer::{AttentionShape, HostKvCache},
+    weights::ternary::packed::PackedTernary,
 };
 use half::f16;
 use safetensors::{Dtype, tensor::TensorView};
@@ -45,7 +49,7 @@ impl Fingerprint {
         print.add(
             [c.hidden, c.layers, c.heads, c.kv_heads, c.head_dim, c.vocab].map(|size| size as u32),
         );
-        print.add([c.eps.to_bits(), c.activation as u32, u32::from(c.sub_norms)]);
+        print.add([c.eps.to_bits(), c.activation as u32]);
         print.add(c.rope_frequencies().iter().map(|frequency| frequency.to_bits()));
         // What came later adds nothing to models without it, whose sessions lie in files.
         print.add(c.rope_factor().map(f32::to_bits));
@@ -77,30 +81,8 @@ impl Fingerprint {
     }
 
     pub fn add_layer(&mut self, layer: &HostLayer) {
-        let sub_norms = layer.attention_norm.iter().chain(&layer.gated_norm).flatten();
-        self.add(
-            layer.query_norm.iter().chain(&layer.key_norm).flatten().map(|gain| gain.to_bits()),
-        );
-        self.add(
-            layer
-                .input_norm
-                .iter()
-                .chain(&layer.post_norm)
-                .chain(sub_norms)
-                .map(|gain| gain.to_bits()),
-        );
-        self.add(
-            layer.output_norm.iter().chain(&layer.down_norm).flatten().map(|gain| gain.to_bits()),
-        );
-        self.add(
-            layer
-                .qkv
-                .norms()
-                .into_iter()
-                .chain(layer.gate_up.norms())
-                .flatten()
-                .map(|gain| gain.to_bits()),
-        );
+        self.add(layer.0.iter().map(kind));
+        self.add(layer.vectors().into_iter().flatten().map(|gain| gain.to_bits()));
         for matrix in layer.matrices() {
             self.add(matrix.words().iter().step_by(7).copied());
             self.add(matrix.row_scales().iter().map(|scale| scale.to_bits()));
@@ -111,6 +93,18 @@ impl Fingerprint {
         self.0 = words
             .into_iter()
             .fold(self.0, |hash, word| (hash ^ u64::from(word)).wrapping_mul(0x0100_0000_01b3));
+    }
+}
+
+/// A number for each kind of step.
+fn kind(step: &LayerStep<PackedTernary, Vec<f32>>) -> u32 {
+    match step {
+        LayerStep::Norm(_) => 0,
+        LayerStep::Linear(_) => 1,
+        LayerStep::HeadNorms { .. } => 2,
+        LayerStep::Attention => 3,
+        LayerStep::Gate => 4,
+        LayerStep::Add => 5,
     }
 }
 

@@ -1,8 +1,8 @@
-//! The model's operations, recorded in the order in which tokens go through them. Every call of an
-//! operation on the GPU is in this file, and in linear.rs for the linear layers.
+//! A model on a GPU, and what is recorded before and after its layers. The steps of a layer are
+//! recorded in layer.rs.
 
 use super::{
-    linear::{GpuStack, Prepared, Rotation, block, fits, gated, linear, rotations, side_by_side},
+    linear::{Rotation, block, rotations},
     offload::Streamed,
 };
 use crate::{
@@ -10,8 +10,8 @@ use crate::{
     error::{Error, Result},
     formats::{config::ModelConfig, tensors::Table},
     gpu::{
-        capabilities::Capabilities, context::Context, encoder::Encoder, out::Out,
-        recording::Recording, tensor::Tensor,
+        capabilities::Capabilities, context::Context, encoder::Encoder, recording::Recording,
+        tensor::Tensor,
     },
     memory::Footprint,
     model::engine::{
@@ -20,7 +20,7 @@ use crate::{
         sampling_plan::{LogitChanges, SamplingPlan},
     },
     ops::{
-        bitnet::{self, Layout, QuantizedActivations, RoundedActivations},
+        bitnet::{self, RoundedActivations},
         tensor,
         transformer::{
             self, Draws, KvCache, NewTokens, Penalties, SampleOptions, sample::Searches,
@@ -40,16 +40,16 @@ pub(in crate::model) struct GpuModel {
     /// With as many layers as are here.
     pub(super) config: ModelConfig,
     pub(super) ends: Arc<GpuEnds>,
-    layers: Arc<Vec<GpuLayer>>,
+    pub(super) layers: Arc<Vec<GpuLayer>>,
     /// Those of them whose matrices are on the host.
     pub(super) streamed: Arc<Streamed>,
     /// Of models whose weights are rotated, by the width of what is.
-    rotations: Arc<BTreeMap<usize, Rotation>>,
+    pub(super) rotations: Arc<BTreeMap<usize, Rotation>>,
     /// What the embedding's rows and the head's input are multiplied by, where they are.
     embedding_scale: Option<Tensor<f32>>,
     logit_scale: Option<Tensor<f32>>,
     /// Of prompts; see [`LoadOptions::half_attention`](crate::model::LoadOptions::half_attention).
-    half_attention: bool,
+    pub(super) half_attention: bool,
     /// Tokens that are computed together, at most.
     pub(super) batch: usize,
 }
@@ -59,9 +59,9 @@ pub(super) struct Memory {
     /// Keys and values, by layer.
     pub caches: Vec<KvCache>,
     /// The cosine and sine of every rotary angle, by position.
-    angles: Tensor<f32>,
+    pub angles: Tensor<f32>,
     /// The same of layers that see a window, where there are some.
-    local_angles: Option<Tensor<f32>>,
+    pub local_angles: Option<Tensor<f32>>,
 }
 
 impl Memory {
@@ -92,7 +92,7 @@ pub(super) struct Input {
 }
 
 impl Input {
-    fn new_tokens(&self) -> NewTokens<'_> {
+    pub fn new_tokens(&self) -> NewTokens<'_> {
         NewTokens { run: self.run, runs: &self.runs }
     }
 }
@@ -232,29 +232,6 @@ pub(super) enum Wanted<'a> {
     Stream,
 }
 
-/// Intermediate results of a layer, in buffers that all layers share.
-pub(super) struct Scratch {
-    /// The residual stream, `[rows, hidden]`.
-    pub x: Tensor<f32>,
-    normed: Prepared,
-    qkv: Tensor<f32>,
-    attended: Tensor<f32>,
-    attended_q: Prepared,
-    gate_up: Tensor<f32>,
-    /// act(gate)·up, `[rows, intermediate]`, where a dispatch makes it of `x` at once.
-    hidden: Tensor<f32>,
-    gated: Prepared,
-    /// What a half of a block gives, `[rows, hidden]`, where it is normed before it is added.
-    added: Option<Tensor<f32>>,
-}
-
-impl Scratch {
-    /// Where a half of a block puts what it gives.
-    fn given(&self) -> Out<'_, f32> {
-        self.added.as_ref().map_or(Out::add(&self.x), Out::set)
-    }
-}
-
 impl GpuModel {
     /// A model of such ends and layers, some of which are streamed perhaps; or a part of one.
     pub(super) fn of(
@@ -315,153 +292,6 @@ impl GpuModel {
     /// Room for the residual stream of so many tokens.
     pub(super) fn stream(&self, rows: usize) -> Result<Tensor<f32>> {
         Tensor::uninit(&self.context, [rows, self.config.hidden])
-    }
-
-    /// Intermediate results of the tokens of a residual stream.
-    pub(super) fn scratch(&self, x: Tensor<f32>) -> Result<Scratch> {
-        let (c, context, rows) = (&self.config, &self.context, x.shape().as_matrix().0);
-        let width = c.heads * c.head_dim;
-        let grouped = |stack: &GpuStack| stack.matrices().iter().any(|w| w.group().is_some());
-        let normed = self.layout(c.hidden, |layer| grouped(&layer.qkv) || grouped(&layer.gate_up));
-        let attended = self.layout(width, |layer| layer.output.group().is_some());
-        let gated = self.layout(c.intermediate, |layer| layer.down.group().is_some());
-        let group = |matrix: fn(&GpuLayer) -> Option<usize>| self.layers.first().and_then(matrix);
-        let of_normed = group(|layer| layer.qkv.matrices().first().and_then(|w| w.group()));
-        let [of_attended, of_gated] =
-            [group(|layer| layer.output.group()), group(|layer| layer.down.group())];
-        Ok(Scratch {
-            x,
-            normed: self.prepared([rows, c.hidden], normed, of_normed)?,
-            qkv: Tensor::uninit(context, [rows, c.attention().row()])?,
-            attended: Tensor::uninit(context, [rows, width])?,
-            attended_q: self.prepared([rows, width], attended, of_attended)?,
-            gate_up: Tensor::uninit(context, [rows, 2 * c.intermediate])?,
-            hidden: Tensor::uninit(context, [rows, c.intermediate])?,
-            gated: self.prepared([rows, c.intermediate], gated, of_gated)?,
-            added: c.post_norms.then(|| Tensor::uninit(context, [rows, c.hidden])).transpose()?,
-        })
-    }
-
-    /// Room for what goes into a linear layer: of this layout, or for matrices of this group.
-    fn prepared(
-        &self,
-        [rows, columns]: [usize; 2],
-        layout: Layout,
-        group: Option<usize>,
-    ) -> Result<Prepared> {
-        if self.config.quantized_activations {
-            return Ok(Prepared::Quantized(QuantizedActivations::uninit(
-                &self.context,
-                rows,
-                columns,
-                layout,
-            )?));
-        }
-        let rounded =
-            RoundedActivations::uninit(&self.context, rows, columns, bitnet::rounded_block(group))?;
-        Ok(Prepared::Floats { rounded, rotation: self.rotations.get(&columns).cloned() })
-    }
-
-    /// The layout of activations for matrices of which some, or none, are scaled by groups.
-    fn layout(&self, columns: usize, grouped: impl Fn(&GpuLayer) -> bool) -> Layout {
-        match self.layers.iter().any(grouped) {
-            true => Layout::Int8,
-            false => bitnet::layout(columns, self.context.capabilities(), self.context.language()),
-        }
-    }
-
-    /// Records one layer on the residual stream.
-    pub(super) fn layer(
-        &self,
-        encoder: &mut Encoder,
-        index: usize,
-        memory: &Memory,
-        input: &Input,
-        s: &Scratch,
-    ) -> Result<()> {
-        let (c, layer, cache) = (&self.config, &self.layers[index], &memory.caches[index]);
-        let norm = |gain| Some((gain, c.eps));
-        side_by_side(encoder, &s.x, (&layer.input_norm, c.eps), &layer.qkv, &s.normed, &s.qkv)?;
-        if let (Some(queries), Some(keys)) = (&layer.query_norm, &layer.key_norm) {
-            transformer::rms_norm_heads(encoder, &s.qkv, c.attention(), queries, keys, c.eps)?;
-        }
-        let attend = if self.half_attention {
-            transformer::rope_attention_in_halves_into
-        } else {
-            transformer::rope_attention_into
-        };
-        let angles = memory
-            .local_angles
-            .as_ref()
-            .filter(|_| c.window(index).is_some())
-            .unwrap_or(&memory.angles);
-        attend(
-            encoder,
-            &s.qkv,
-            &input.new_tokens(),
-            angles,
-            cache,
-            input.longest,
-            Out::set(&s.attended),
-        )?;
-        linear(
-            encoder,
-            &s.attended,
-            layer.attention_norm.as_ref().and_then(norm),
-            &layer.output,
-            &s.attended_q,
-            s.given(),
-        )?;
-        self.add_normed(encoder, s, layer.output_norm.as_ref())?;
-        let gated_norm = layer.gated_norm.as_ref().and_then(norm);
-        if gated(
-            encoder,
-            &s.x,
-            norm(&layer.post_norm),
-            (&layer.gate_up, c.gate()),
-            &s.normed,
-            &s.hidden,
-        )? {
-            linear(encoder, &s.hidden, gated_norm, &layer.down, &s.gated, s.given())?;
-            return self.add_normed(encoder, s, layer.down_norm.as_ref());
-        }
-        side_by_side(
-            encoder,
-            &s.x,
-            (&layer.post_norm, c.eps),
-            &layer.gate_up,
-            &s.normed,
-            &s.gate_up,
-        )?;
-        match &s.gated {
-            Prepared::Quantized(gated) => {
-                bitnet::gate_quantize_into(encoder, &s.gate_up, c.gate(), gated_norm, gated)?;
-                bitnet::bitlinear_quantized_into(encoder, gated, &layer.down, s.given())?;
-            }
-            Prepared::Floats { rounded, rotation: None }
-                if gated_norm.is_none() && fits(rounded, &layer.down) =>
-            {
-                bitnet::gate_round_into(encoder, &s.gate_up, c.gate(), rounded)?;
-                bitnet::bitlinear_rounded_into(encoder, rounded, &layer.down, s.given())?;
-            }
-            Prepared::Floats { .. } => {
-                bitnet::gate_into(encoder, &s.gate_up, c.gate(), &s.hidden)?;
-                linear(encoder, &s.hidden, gated_norm, &layer.down, &s.gated, s.given())?;
-            }
-        }
-        self.add_normed(encoder, s, layer.down_norm.as_ref())
-    }
-
-    /// Records the norm of what a half of a block has given, and its way to the residual stream,
-    /// where there is such a norm.
-    fn add_normed(
-        &self,
-        encoder: &mut Encoder,
-        s: &Scratch,
-        gain: Option<&Tensor<f32>>,
-    ) -> Result<()> {
-        let (Some(added), Some(gain)) = (&s.added, gain) else { return Ok(()) };
-        transformer::rms_norm_into(encoder, added, 0, gain, self.config.eps, Out::add(&s.x))
     }
 
     /// Records the embedding; gives the residual stream.

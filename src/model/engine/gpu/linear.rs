@@ -67,27 +67,30 @@ pub(super) fn rotations(context: &Context, c: &ModelConfig) -> Result<BTreeMap<u
     [c.hidden, c.heads * c.head_dim, c.intermediate].into_iter().map(rotation).collect()
 }
 
-/// Products of linear layers of one input, which is normed, side by side in `y`.
+/// Records the products of linear layers of one input, side by side in `y`.
 pub(super) fn side_by_side(
     encoder: &mut Encoder,
     x: &Tensor<f32>,
-    (gain, eps): (&Tensor<f32>, f32),
+    (gain, eps): (Option<&Tensor<f32>>, f32),
     stack: &GpuStack,
     prepared: &Prepared,
-    y: &Tensor<f32>,
+    y: Out<'_, f32>,
 ) -> Result<()> {
+    let norm = gain.map(|gain| (gain, eps));
     let parts = match stack {
-        Stack::One(w) => return linear(encoder, x, Some((gain, eps)), w, prepared, Out::set(y)),
+        Stack::One(w) => return linear(encoder, x, norm, w, prepared, y),
         Stack::Normed(parts) => parts,
     };
-    let normed = transformer::rms_norm(encoder, x, gain, eps)?;
+    let normed =
+        norm.map(|(gain, eps)| transformer::rms_norm(encoder, x, gain, eps)).transpose()?;
+    let x = normed.as_ref().unwrap_or(x);
     let mut products = Vec::new();
     for (own, w) in parts {
         let product = Tensor::uninit(encoder.context(), [prepared.tokens(), w.rows()])?;
-        linear(encoder, &normed, Some((own, eps)), w, prepared, Out::set(&product))?;
+        linear(encoder, x, Some((own, eps)), w, prepared, Out::set(&product))?;
         products.push(product);
     }
-    tensor::concat_into(encoder, &products.iter().collect::<Vec<_>>(), 1, y)
+    tensor::concat_into(encoder, &products.iter().collect::<Vec<_>>(), 1, y.tensor())
 }
 
 /// Norm, quantiser where the model has them, and product: in one dispatch where that is better,

@@ -2,6 +2,7 @@
 //! them.
 
 mod graph;
+mod layer;
 mod linear;
 mod load;
 mod offload;
