@@ -1,7 +1,9 @@
 //! What statements and expressions are parsed with: where in the tokens a parser is, and how deep.
 
-use super::lexer::Token;
-use crate::limits::template::{MAX_DEPTH, MOST_ARGUMENTS};
+use crate::{
+    lexer::Token,
+    limits::{MAX_ARGUMENTS, MAX_NESTING},
+};
 
 pub type Result<T> = std::result::Result<T, String>;
 
@@ -82,8 +84,8 @@ impl<'a> Parser<'a> {
     /// Goes into something nested.
     pub fn nested<T>(&mut self, parse: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
         self.depth += 1;
-        if self.depth > MAX_DEPTH {
-            return Err(format!("is nested deeper than {MAX_DEPTH} times"));
+        if self.depth > MAX_NESTING {
+            return Err(format!("is nested deeper than {MAX_NESTING} times"));
         }
         let parsed = parse(self);
         self.depth -= 1;
@@ -104,8 +106,8 @@ impl<'a> Parser<'a> {
 }
 
 pub fn at_most(arguments: usize) -> Result<()> {
-    if arguments > MOST_ARGUMENTS {
-        Err(format!("more than {MOST_ARGUMENTS} arguments"))
+    if arguments > MAX_ARGUMENTS {
+        Err(format!("more than {MAX_ARGUMENTS} arguments"))
     } else {
         Ok(())
     }

@@ -1,11 +1,11 @@
 //! Tokens to expressions, by recursive descent.
 
-use super::{
+use crate::{
     ast::{Arguments, Constant, Expr, ExprKind},
     lexer::Token,
+    limits::MAX_NESTING,
     parser::{Parser, Result, at_most},
 };
-use crate::limits::template::MAX_DEPTH;
 
 impl Parser<'_> {
     /// One expression, or several with commas between them, which make a list.
@@ -345,8 +345,8 @@ fn new(line: u32, kind: ExprKind) -> Result<Expr> {
             condition.depth.max(yes.depth).max(no.as_ref().map_or(0, |no| no.depth))
         }
     };
-    if usize::from(depth) > MAX_DEPTH {
-        return Err(format!("an expression is deeper than {MAX_DEPTH} operators"));
+    if usize::from(depth) > MAX_NESTING {
+        return Err(format!("an expression is deeper than {MAX_NESTING} operators"));
     }
     Ok(Expr { line, depth, kind: Box::new(kind) })
 }

@@ -1,6 +1,6 @@
 //! What can be done with values, within a budget.
 
-use super::value::{Budget, Entries, Items, Loop, Output, Value, find};
+use crate::value::{Budget, Entries, Items, Loop, Output, Value, find};
 use std::rc::Rc;
 
 type Result<T> = std::result::Result<T, String>;

@@ -1,8 +1,7 @@
 //! Values of a template, and what they take: every string, list and map counts against a budget as
 //! long as it lives.
 
-use super::ast::Macro;
-use crate::limits::template::MAX_DEPTH;
+use crate::{ast::Macro, limits::MAX_NESTING};
 use std::{
     cell::{Cell, RefCell},
     cmp::Ordering,
@@ -10,31 +9,38 @@ use std::{
     fmt::Write as _,
     ops::Deref,
     rc::Rc,
+    sync::Arc,
 };
 
 /// What a template may still use.
 pub struct Budget {
     /// Bytes of values that are alive.
     bytes: Cell<usize>,
-    most_bytes: usize,
+    max_bytes: Cell<usize>,
     /// Steps that are left.
     steps: Cell<u64>,
     /// Bytes that the template may write.
-    most_output: usize,
-    /// How many it would have written, if that is more.
+    max_output: usize,
+    /// Length of the output at which the template was stopped.
     too_long: Cell<Option<usize>>,
 }
 
 impl Budget {
-    pub fn new(most_bytes: usize, steps: u64, most_output: Option<usize>) -> Rc<Self> {
-        let most_output = most_output.unwrap_or(usize::MAX);
+    /// Creates a budget that limits only the output, until [`Budget::limit`].
+    pub fn new(max_output: Option<usize>) -> Rc<Self> {
         Rc::new(Self {
             bytes: Cell::new(0),
-            most_bytes,
-            steps: Cell::new(steps),
-            most_output,
+            max_bytes: Cell::new(usize::MAX),
+            steps: Cell::new(u64::MAX),
+            max_output: max_output.unwrap_or(usize::MAX),
             too_long: Cell::new(None),
         })
+    }
+
+    /// Limits the bytes of all values, with those that are alive, and the steps from here on.
+    pub fn limit(&self, max_bytes: usize, steps: u64) {
+        self.max_bytes.set(max_bytes);
+        self.steps.set(steps);
     }
 
     /// Length of the output at which the template was stopped.
@@ -61,11 +67,9 @@ impl Budget {
     }
 
     fn room(&self, bytes: usize) -> Result<(), String> {
-        if self.bytes.get().saturating_add(bytes) > self.most_bytes {
-            return Err(format!(
-                "the template's values take more than {} MiB",
-                self.most_bytes >> 20
-            ));
+        let max = self.max_bytes.get();
+        if self.bytes.get().saturating_add(bytes) > max {
+            return Err(format!("the template's values take more than {} MiB", max >> 20));
         }
         Ok(())
     }
@@ -102,7 +106,7 @@ impl Output {
 
     /// What the whole template writes, which has a length of its own.
     pub fn of_template(budget: &Rc<Budget>) -> Self {
-        Self::within(budget, budget.most_output)
+        Self::within(budget, budget.max_output)
     }
 
     fn within(budget: &Rc<Budget>, most: usize) -> Self {
@@ -165,8 +169,8 @@ impl<T> Counted<T> {
         depth: usize,
         tuple: bool,
     ) -> Result<Rc<Self>, String> {
-        if depth > MAX_DEPTH {
-            return Err(format!("a value is nested deeper than {MAX_DEPTH} times"));
+        if depth > MAX_NESTING {
+            return Err(format!("a value is nested deeper than {MAX_NESTING} times"));
         }
         budget.take(bytes)?;
         Ok(Rc::new(Self { data, bytes, budget: budget.clone(), depth, tuple }))
@@ -203,7 +207,7 @@ pub enum Value {
     List(Items),
     Map(Entries),
     Namespace(Rc<Namespace>),
-    Macro(Rc<Macro>),
+    Macro(Arc<Macro>),
     Loop(Rc<Loop>),
     /// A function by its name.
     Function(&'static str),
@@ -283,16 +287,26 @@ impl Value {
     /// A later value for a key takes the place of the former.
     pub fn map(budget: &Rc<Budget>, entries: Vec<(Value, Value)>) -> Result<Self, String> {
         let mut kept: Vec<(Value, Value)> = Vec::with_capacity(entries.len());
-        let mut depth = 0;
         for (key, value) in entries {
-            depth = depth.max(key.nesting()?).max(value.nesting()?);
             match position(&kept, &key, budget)? {
                 Some(at) => kept[at].1 = value,
                 None => kept.push((key, value)),
             }
         }
-        let bytes = kept.capacity() * 2 * size_of::<Value>() + 64;
-        Ok(Self::Map(Counted::new(budget, kept, bytes, depth + 1, false)?))
+        Self::map_of_unique(budget, kept)
+    }
+
+    /// Creates a map of entries whose keys differ from each other.
+    pub fn map_of_unique(
+        budget: &Rc<Budget>,
+        entries: Vec<(Value, Value)>,
+    ) -> Result<Self, String> {
+        let mut depth = 0;
+        for (key, value) in &entries {
+            depth = depth.max(key.nesting()?).max(value.nesting()?);
+        }
+        let bytes = entries.capacity() * 2 * size_of::<Value>() + 64;
+        Ok(Self::Map(Counted::new(budget, entries, bytes, depth + 1, false)?))
     }
 
     /// How deep data is nested.

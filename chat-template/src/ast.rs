@@ -1,11 +1,13 @@
 //! A parsed template.
 
 /// A statement and the line that it is on.
+#[derive(Debug)]
 pub struct Stmt {
     pub line: u32,
     pub kind: StmtKind,
 }
 
+#[derive(Debug)]
 pub enum StmtKind {
     Raw(String),
     Emit(Expr),
@@ -41,7 +43,7 @@ pub enum StmtKind {
     },
     Macro {
         name: String,
-        definition: std::rc::Rc<Macro>,
+        definition: std::sync::Arc<Macro>,
     },
     Break,
     Continue,
@@ -50,12 +52,14 @@ pub enum StmtKind {
 /// The name of what a block wrote, in the filters of the block. No template's name has a blank.
 pub const CAPTURED: &str = "what was written";
 
+#[derive(Debug)]
 pub struct Macro {
     pub name: String,
     pub parameters: Vec<(String, Option<Expr>)>,
     pub body: Vec<Stmt>,
 }
 
+#[derive(Debug)]
 pub enum Target {
     Name(String),
     /// An attribute of a namespace.
@@ -64,12 +68,14 @@ pub enum Target {
 }
 
 /// An expression, the line that it is on, and how deep it is: no evaluation recurses deeper.
+#[derive(Debug)]
 pub struct Expr {
     pub line: u32,
     pub depth: u16,
     pub kind: Box<ExprKind>,
 }
 
+#[derive(Debug)]
 pub enum ExprKind {
     Constant(Constant),
     Name(String),
@@ -103,6 +109,7 @@ pub enum ExprKind {
     },
 }
 
+#[derive(Debug)]
 pub enum Constant {
     None,
     Bool(bool),
@@ -111,7 +118,7 @@ pub enum Constant {
     Str(String),
 }
 
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub struct Arguments {
     pub positional: Vec<Expr>,
     pub named: Vec<(String, Expr)>,

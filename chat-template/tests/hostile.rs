@@ -1,4 +1,4 @@
-//! Chat templates from strangers: none does harm.
+//! Templates from strangers do no harm.
 
 use super::*;
 
@@ -119,9 +119,9 @@ fn hostile_templates_do_no_harm() {
     for template in refused {
         let shown: String = template.chars().take(100).collect();
         let started = std::time::Instant::now();
-        let result = with_template(&template).chat_text(&user("Hello"), true);
+        let result = render(&template, &user("Hello"));
         assert!(
-            matches!(result, Err(Error::ChatTemplate { .. })),
+            matches!(result, Err(Error::Syntax(_) | Error::Render(_))),
             "{shown}: {:?}",
             result.map(|text| text.len())
         );
@@ -131,6 +131,11 @@ fn hostile_templates_do_no_harm() {
         }
         println!("{:6.2} s  {shown}", started.elapsed().as_secs_f64());
     }
+}
+
+/// Cases of a property, unless `PROPTEST_CASES` says it.
+fn cases(usual: u32) -> u32 {
+    std::env::var("PROPTEST_CASES").map_or(usual, |cases| cases.parse().unwrap())
 }
 
 /// Any sequence of the language's pieces renders, or is an error.
@@ -302,9 +307,52 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: cases(3000), ..ProptestConfig::default() })]
     #[test]
     fn any_template_renders_or_is_refused(template in prop_oneof![fragments(), programs()]) {
-        match TOKENIZER.with_chat_template(&template).chat_text(&user("Hello"), true) {
-            Ok(_) | Err(Error::ChatTemplate { .. }) => {}
+        match render(&template, &user("Hello")) {
+            Ok(_) | Err(Error::Syntax(_) | Error::Render(_)) => {}
             Err(other) => prop_assert!(false, "{other}"),
         }
     }
+}
+
+/// Everything that a template can make long counts before it is allocated: what is refused here
+/// would take gigabytes.
+#[test]
+fn templates_ask_before_they_allocate() {
+    for (template, reason) in [
+        ("{{ range(10 ** 9) | length }}", "100000 are supported"),
+        ("{{ ('a' * 1000) * 1000000000 }}", "take more than"),
+        ("{{ 'ab'.replace('a', 'c' * 1000000).replace('c', 'd' * 1000000) }}", "take more than"),
+        ("{{ (('a' * 1000000) | list | join('b' * 1000000)) | length }}", "take more than"),
+        ("{{ range(100000) | join('b' * 1000000) }}", "take more than"),
+        ("{{ 'b'.join(range(100000)) * 1000 }}", "take more than"),
+        ("{{ ('\\n' * 1000000) | indent(100, true, true) }}", "take more than"),
+        ("{{ [1] | batch(4000000000, 'a') | list }}", "take more than"),
+        ("{{ ('&' * 5000000) | e }}", "take more than"),
+        ("{{ ('\\n' * 5000000) | tojson }}", "take more than"),
+        ("{{ 'a' | center(4000000000) }}", "is no filter"),
+        ("{{ '%4000000000d' | format(1) }}", "is no filter"),
+        ("{{ '%4000000000d' % 1 }}", "`%` of a string"),
+        ("{{ 'a'.ljust(4000000000) }}", "is no function"),
+        ("{{ 'a' | indent(101) }}", "100 are supported"),
+        ("{{ [1] * 4000000000 }}", "`*` of a list"),
+        ("{% macro f(x) %}{{ f(x) }}{% endmacro %}{{ f(1) }}", "8 times"),
+    ] {
+        let error = error(template);
+        // Steps count what is written, so that they may end before the memory does.
+        let reason = if error.contains("too many steps") && reason == "take more than" {
+            "steps"
+        } else {
+            reason
+        };
+        assert!(error.contains(reason), "{template}: {error}");
+    }
+    // Eight macros within each other, each of which evaluates 50 things within each other.
+    let deep = "{% macro f() %}".to_owned()
+        + &"{% if 1 %}".repeat(50)
+        + "{{ f() }}"
+        + &"{% endif %}".repeat(50)
+        + "{% endmacro %}{{ f() }}";
+    assert!(error(&deep).contains("deeper than 200 times"));
+    let nested = format!("{{{{ {}1{} }}}}", "(".repeat(5000), ")".repeat(5000));
+    assert!(error(&nested).contains("60"));
 }

@@ -1,6 +1,6 @@
 //! Values as JSON, as Python's `json.dumps` writes it.
 
-use super::value::{Output, Value, float};
+use crate::value::{Output, Value, float};
 use std::fmt::Write as _;
 
 type Result<T> = std::result::Result<T, String>;

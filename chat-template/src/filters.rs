@@ -1,13 +1,13 @@
 //! Filters.
 
-use super::{
+use crate::{
     json::Json,
+    limits::MAX_INDENT,
     ops::{Given, Ops},
     strings::{self, capitalized},
     tests_and_functions::{method, test},
     value::{Output, Value},
 };
-use crate::limits::template::MOST_INDENT;
 use std::cmp::Ordering;
 
 type Result<T> = std::result::Result<T, String>;
@@ -134,8 +134,8 @@ fn escape(ops: &Ops, text: &str) -> Result<Value> {
 
 fn indent(ops: &Ops, text: &str, given: &Given) -> Result<Value> {
     let width = given.count(0, "width")?.unwrap_or(4);
-    if width > MOST_INDENT {
-        return Err(format!("{width} blanks; {MOST_INDENT} are supported"));
+    if width > MAX_INDENT {
+        return Err(format!("{width} blanks; {MAX_INDENT} are supported"));
     }
     let (first, blank) = (given.is(1, "first"), given.is(2, "blank"));
     ops.budget.check(text.len() + (text.matches('\n').count() + 1) * width)?;
@@ -152,8 +152,8 @@ fn indent(ops: &Ops, text: &str, given: &Given) -> Result<Value> {
 
 fn to_json(ops: &Ops, value: &Value, given: &Given) -> Result<Value> {
     let indent = given.count(1, "indent")?;
-    if indent.is_some_and(|indent| indent > MOST_INDENT) {
-        return Err(format!("an indent of more than {MOST_INDENT}"));
+    if indent.is_some_and(|indent| indent > MAX_INDENT) {
+        return Err(format!("an indent of more than {MAX_INDENT}"));
     }
     let (comma, colon) = match given.get(2, "separators") {
         None | Some(Value::None) => (if indent.is_some() { "," } else { ", " }, ": "),

@@ -1,6 +1,6 @@
 //! Methods of strings, and what filters share with them.
 
-use super::{
+use crate::{
     ops::{Given, Ops},
     value::{Output, Value},
 };

@@ -1,13 +1,13 @@
 //! Running a template.
 
-use super::{
+use crate::{
     ast::{Arguments, CAPTURED, Constant, Expr, ExprKind, Macro, Stmt, StmtKind, Target},
     filters::filter,
+    limits::{MAX_EVALUATION_DEPTH, MAX_MACRO_DEPTH},
     ops::{Given, Ops},
     tests_and_functions as functions,
     value::{Budget, Loop, Output, Value},
 };
-use crate::limits::template::{MAX_CALLS, MAX_EVALUATIONS};
 use std::{
     cell::{Cell, RefCell},
     collections::HashMap,
@@ -228,8 +228,8 @@ impl Interpreter {
     /// Goes one evaluation deeper: what calls each other in macros is not seen when it is parsed.
     fn deeper(&mut self) -> Result<()> {
         self.depth += 1;
-        if self.depth > MAX_EVALUATIONS {
-            Err(format!("evaluations are nested deeper than {MAX_EVALUATIONS} times"))
+        if self.depth > MAX_EVALUATION_DEPTH {
+            Err(format!("evaluations are nested deeper than {MAX_EVALUATION_DEPTH} times"))
         } else {
             Ok(())
         }
@@ -370,8 +370,8 @@ impl Interpreter {
     }
 
     fn call_macro(&mut self, definition: &Macro, given: &Given) -> Result<Value> {
-        if self.calls >= MAX_CALLS {
-            return Err(format!("macros call each other deeper than {MAX_CALLS} times"));
+        if self.calls >= MAX_MACRO_DEPTH {
+            return Err(format!("macros call each other deeper than {MAX_MACRO_DEPTH} times"));
         }
         let names: Vec<&str> =
             definition.parameters.iter().map(|(name, _)| name.as_str()).collect();

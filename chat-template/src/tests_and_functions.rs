@@ -1,11 +1,11 @@
 //! Functions, methods and tests.
 
-use super::{
+use crate::{
+    limits::MAX_RANGE,
     ops::{Given, Ops},
     strings,
     value::{Namespace, Value, find},
 };
-use crate::limits::template::MOST_RANGE;
 use std::rc::Rc;
 
 type Result<T> = std::result::Result<T, String>;
@@ -50,8 +50,8 @@ pub fn call(ops: &Ops, name: &str, given: &Given) -> Result<Value> {
                     (i128::from(start) - i128::from(end) - i128::from(step) - 1) / -i128::from(step)
                 }
             };
-            if length > i128::from(MOST_RANGE) {
-                return Err(format!("{length} numbers; {MOST_RANGE} are supported"));
+            if length > i128::from(MAX_RANGE) {
+                return Err(format!("{length} numbers; {MAX_RANGE} are supported"));
             }
             ops.budget.check(length.max(0) as usize * size_of::<Value>())?;
             Value::list(

@@ -1,11 +1,11 @@
 //! Tokens to statements, by recursive descent.
 
-use super::{
+use crate::{
     ast::{CAPTURED, Expr, ExprKind, Macro, Stmt, StmtKind, Target},
     lexer::{self, Token},
     parser::{Parser, Result, at_most},
 };
-use std::rc::Rc;
+use std::sync::Arc;
 
 /// Statements of a template.
 pub fn parse(template: &str) -> Result<Vec<Stmt>> {
@@ -192,7 +192,7 @@ impl Parser<'_> {
         let body = self.kept("endmacro")?;
         Ok(StmtKind::Macro {
             name: name.clone(),
-            definition: Rc::new(Macro { name, parameters, body }),
+            definition: Arc::new(Macro { name, parameters, body }),
         })
     }
 
