@@ -10,7 +10,8 @@ use support::{repository, sources_below};
 fn the_listing_of_public_items_is_up_to_date() {
     let target = repository("target/public-api");
     let status = Command::new(env!("CARGO"))
-        .args(["rustdoc", "--quiet", "--locked", "-p", "bitnet-wgpu", "--lib", "--target-dir"])
+        .args(["rustdoc", "--quiet", "--locked", "-p", "bitnet-wgpu", "--lib"])
+        .args(["--features", "auto,linalg", "--target-dir"])
         .arg(&target)
         .args(["--", "-Zunstable-options", "--output-format", "json", "--cap-lints", "allow"])
         .env("RUSTC_BOOTSTRAP", "1")

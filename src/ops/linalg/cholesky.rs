@@ -14,7 +14,7 @@ use crate::{
         params::Params as _,
         source::Source,
     },
-    ops::linear_algebra::{
+    ops::linalg::{
         matrices::{BLOCK, HostMatrix, Matrices},
         outcome::{Fault, NOT_FINITE, Outcome, Status},
     },
@@ -28,7 +28,7 @@ static CHOLESKY_UPDATE: Kernel = Kernel::trusted(
     "cholesky_update",
     UpdateParams::FIELDS,
     &[read("a", F32), read_write("l", F32), read_write("diagonal", F32)],
-    &[Source::wgsl(wgsl!["shared/ids", "shared/flat", "linear_algebra/cholesky_update"])
+    &[Source::wgsl(wgsl!["shared/ids", "shared/flat", "linalg/cholesky_update"])
         .workgroup_size([256, 1, 1])
         .tile([1, 1, 1])
         .constants(&[("BLOCK", BLOCK as u32)])
@@ -40,16 +40,11 @@ static CHOLESKY_PANEL: Kernel = Kernel::trusted(
     "cholesky_panel",
     PanelParams::FIELDS,
     &[read("diagonal", F32), read_write("l", F32), read_write("status", U32)],
-    &[Source::wgsl(wgsl![
-        "shared/ids",
-        "shared/flat",
-        "shared/finite",
-        "linear_algebra/cholesky_panel"
-    ])
-    .workgroup_size([256, 1, 1])
-    .tile([1, 1, 1])
-    .constants(&[("BLOCK", BLOCK as u32), ("NOT_FINITE", NOT_FINITE)])
-    .workgroup_bytes(8448)],
+    &[Source::wgsl(wgsl!["shared/ids", "shared/flat", "shared/finite", "linalg/cholesky_panel"])
+        .workgroup_size([256, 1, 1])
+        .tile([1, 1, 1])
+        .constants(&[("BLOCK", BLOCK as u32), ("NOT_FINITE", NOT_FINITE)])
+        .workgroup_bytes(8448)],
 )
 .flat();
 
@@ -61,12 +56,12 @@ pub(super) const KERNELS: &[&Kernel] = &[&CHOLESKY_UPDATE, &CHOLESKY_PANEL];
 ///
 /// ```
 /// # fn main() -> bitnet_wgpu::Result<()> {
-/// use bitnet_wgpu::{Context, linear_algebra};
+/// use bitnet_wgpu::{Context, linalg};
 ///
 /// let context = pollster::block_on(Context::new())?;
 /// let a = context.upload(&[4.0f32, 2.0, 2.0, 5.0], [2, 2])?;
 /// let mut encoder = context.encoder("cholesky");
-/// let l = linear_algebra::cholesky(&mut encoder, &a)?;
+/// let l = linalg::cholesky(&mut encoder, &a)?;
 /// encoder.submit()?;
 /// let l = pollster::block_on(l.check())?; // an error where A is not positive definite
 /// println!("{:?}", pollster::block_on(l.read())?); // [2.0, 0.0, 1.0, 2.0]

@@ -13,17 +13,17 @@ use super::{By::*, Family};
 use crate::{Case, Data, Matrix, Recorder, roundings};
 use bitnet_wgpu::{
     Error, Result, Shape, Tensor,
-    linear_algebra::{Outcome, Status},
+    linalg::{Outcome, Status},
 };
 
 pub const OPS: Family = &[
-    ("linear_algebra::cholesky", WgslAndTwin, cholesky::cases),
-    ("linear_algebra::gradients", Wgsl, gradients::cases),
-    ("linear_algebra::least_squares", WgslAndTwin, least_squares::cases),
-    ("linear_algebra::qr", WgslAndTwin, qr::cases),
-    ("linear_algebra::solve", WgslAndTwin, solve::cases),
-    ("linear_algebra::svd", WgslAndTwin, svd::cases),
-    ("linear_algebra::triangular_solve", WgslAndTwin, triangular_solve::cases),
+    ("linalg::cholesky", WgslAndTwin, cholesky::cases),
+    ("linalg::gradients", Wgsl, gradients::cases),
+    ("linalg::least_squares", WgslAndTwin, least_squares::cases),
+    ("linalg::qr", WgslAndTwin, qr::cases),
+    ("linalg::solve", WgslAndTwin, solve::cases),
+    ("linalg::svd", WgslAndTwin, svd::cases),
+    ("linalg::triangular_solve", WgslAndTwin, triangular_solve::cases),
 ];
 
 /// What must become of a matrix.

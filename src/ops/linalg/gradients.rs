@@ -15,7 +15,7 @@ use crate::{
         source::Source,
     },
     ops::{
-        linear_algebra::{
+        linalg::{
             matrices::{HostMatrix, Matrices},
             qr::{Qr, qr, qr_cpu},
             solve::{solve, solve_cpu},
@@ -42,7 +42,7 @@ static WEIGH_TRIANGLES: Kernel = Kernel::trusted(
     "weigh_triangles",
     WeighParams::FIELDS,
     &[read("x", F32), read_write("y", F32)],
-    &[Source::wgsl(wgsl!["shared/ids", "shared/flat", "linear_algebra/weigh_triangles"])],
+    &[Source::wgsl(wgsl!["shared/ids", "shared/flat", "linalg/weigh_triangles"])],
 )
 .flat();
 
@@ -50,7 +50,7 @@ static SVD_CORE: Kernel = Kernel::trusted(
     "svd_core",
     CoreParams::FIELDS,
     &[read("u", F32), read("v", F32), read("s", F32), read("ds", F32), read_write("y", F32)],
-    &[Source::wgsl(wgsl!["shared/ids", "shared/flat", "linear_algebra/svd_core"])],
+    &[Source::wgsl(wgsl!["shared/ids", "shared/flat", "linalg/svd_core"])],
 )
 .flat();
 
@@ -120,11 +120,11 @@ pub fn triangular_solve_backward(
 /// The gradients of [`solve`], which gave `x` `[.., n, r]`: db = A⁻ᵀ·dx and dA = -db·xᵀ.
 ///
 /// ```no_run
-/// # use bitnet_wgpu::{Encoder, Result, Tensor, linear_algebra};
+/// # use bitnet_wgpu::{Encoder, Result, Tensor, linalg};
 /// # fn f(encoder: &mut Encoder, a: &Tensor<f32>, b: &Tensor<f32>, dx: &Tensor<f32>) -> Result<()> {
-/// let (x, status) = linear_algebra::solve(encoder, a, b)?.unchecked();
+/// let (x, status) = linalg::solve(encoder, a, b)?.unchecked();
 /// // .. what is made of x has the gradient dx ..
-/// let of = linear_algebra::solve_backward(encoder, a, &x, dx)?; // of.a, of.b
+/// let of = linalg::solve_backward(encoder, a, &x, dx)?; // of.a, of.b
 /// # Ok(())
 /// # }
 /// ```
@@ -272,7 +272,7 @@ fn tall_qr_backward(
 }
 
 /// The gradient of [`svd`](super::svd()), which gave `factors`: dA = U·C·Vᵀ + (I - U·Uᵀ)·dU·Σ⁻¹·Vᵀ +
-/// U·Σ⁻¹·dVᵀ·(I - V·Vᵀ), with C of wgsl/linear_algebra/svd_core.wgsl. It exists where singular
+/// U·Σ⁻¹·dVᵀ·(I - V·Vᵀ), with C of wgsl/linalg/svd_core.wgsl. It exists where singular
 /// values differ and none is 0, and what is made of the factors does not change with signs of
 /// vectors; else it is infinite, NaN or without meaning. That of the singular values alone, where
 /// `gradients.u` and `gradients.vt` are 0, exists wherever they differ.

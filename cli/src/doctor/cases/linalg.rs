@@ -5,7 +5,7 @@ use crate::doctor::{compare::Bound, trial::Trial};
 use anyhow::Result;
 use bitnet_wgpu::{
     Tensor,
-    linear_algebra::{self, Outcome, Svd, Triangle},
+    linalg::{self, Outcome, Svd, Triangle},
 };
 use pollster::block_on;
 
@@ -17,13 +17,13 @@ const ROWS: usize = 45;
 const SOLUTION: f64 = 1e-3;
 
 pub const CASES: &[Case] = &[
-    case("linear_algebra::cholesky", cholesky),
-    case("linear_algebra::cholesky_backward", cholesky_backward),
-    case("linear_algebra::least_squares", least_squares),
-    case("linear_algebra::qr", qr),
-    case("linear_algebra::solve", solve),
-    case("linear_algebra::svd", svd),
-    case("linear_algebra::triangular_solve", triangular_solve),
+    case("linalg::cholesky", cholesky),
+    case("linalg::cholesky_backward", cholesky_backward),
+    case("linalg::least_squares", least_squares),
+    case("linalg::qr", qr),
+    case("linalg::solve", solve),
+    case("linalg::svd", svd),
+    case("linalg::triangular_solve", triangular_solve),
 ];
 
 /// Random numbers with a heavy diagonal.
@@ -55,40 +55,39 @@ fn sound<T: Send + 'static>(
 fn cholesky(t: &mut Trial) -> Result<()> {
     let a = positive_definite(t);
     let there = t.context.upload(&a, [N, N])?;
-    let l = linear_algebra::cholesky(&mut t.encoder, &there)?;
-    sound(t, l, |l| l, &linear_algebra::cholesky_cpu(&a, N)?);
+    let l = linalg::cholesky(&mut t.encoder, &there)?;
+    sound(t, l, |l| l, &linalg::cholesky_cpu(&a, N)?);
     Ok(())
 }
 
 fn cholesky_backward(t: &mut Trial) -> Result<()> {
     let (a, dl) = (positive_definite(t), t.floats(N * N));
-    let l = linear_algebra::cholesky_cpu(&a, N)?;
-    let da = linear_algebra::cholesky_backward(
+    let l = linalg::cholesky_cpu(&a, N)?;
+    let da = linalg::cholesky_backward(
         &mut t.encoder,
         &t.context.upload(&l, [N, N])?,
         &t.context.upload(&dl, [N, N])?,
     )?;
-    t.near(&da, &linear_algebra::cholesky_backward_cpu(&l, &dl, N)?, SOLUTION);
+    t.near(&da, &linalg::cholesky_backward_cpu(&l, &dl, N)?, SOLUTION);
     Ok(())
 }
 
 fn least_squares(t: &mut Trial) -> Result<()> {
     let (a, b) = (dominant(t, ROWS), t.floats(ROWS * 3));
-    let x = linear_algebra::least_squares(
+    let x = linalg::least_squares(
         &mut t.encoder,
         &t.context.upload(&a, [ROWS, N])?,
         &t.context.upload(&b, [ROWS, 3])?,
     )?;
-    sound(t, x, |x| x, &linear_algebra::least_squares_cpu(&a, &b, ROWS, N)?);
+    sound(t, x, |x| x, &linalg::least_squares_cpu(&a, &b, ROWS, N)?);
     Ok(())
 }
 
 fn qr(t: &mut Trial) -> Result<()> {
     let a = dominant(t, ROWS);
     let there = t.context.upload(&a, [ROWS, N])?;
-    let (for_q, for_r) =
-        (linear_algebra::qr(&mut t.encoder, &there)?, linear_algebra::qr(&mut t.encoder, &there)?);
-    let expected = linear_algebra::qr_cpu(&a, ROWS, N)?;
+    let (for_q, for_r) = (linalg::qr(&mut t.encoder, &there)?, linalg::qr(&mut t.encoder, &there)?);
+    let expected = linalg::qr_cpu(&a, ROWS, N)?;
     sound(t, for_q, |factors| factors.q, &expected.q);
     sound(t, for_r, |factors| factors.r, &expected.r);
     Ok(())
@@ -96,12 +95,12 @@ fn qr(t: &mut Trial) -> Result<()> {
 
 fn solve(t: &mut Trial) -> Result<()> {
     let (a, b) = (dominant(t, N), t.floats(N * 3));
-    let x = linear_algebra::solve(
+    let x = linalg::solve(
         &mut t.encoder,
         &t.context.upload(&a, [N, N])?,
         &t.context.upload(&b, [N, 3])?,
     )?;
-    sound(t, x, |x| x, &linear_algebra::solve_cpu(&a, &b, N)?);
+    sound(t, x, |x| x, &linalg::solve_cpu(&a, &b, N)?);
     Ok(())
 }
 
@@ -111,8 +110,8 @@ fn svd(t: &mut Trial) -> Result<()> {
     let (m, n) = (33, 17);
     let a = t.floats(m * n);
     let there = t.context.upload(&a, [m, n])?;
-    let factors = linear_algebra::svd(&mut t.encoder, &there)?;
-    let values = linear_algebra::svd_cpu(&a, m, n)?.s;
+    let factors = linalg::svd(&mut t.encoder, &there)?;
+    let values = linalg::svd_cpu(&a, m, n)?.s;
     let read = move || {
         let Svd { u, s, vt } = block_on(factors.check())?;
         let (u, s, vt) = (block_on(u.read())?, block_on(s.read())?, block_on(vt.read())?);
@@ -127,7 +126,7 @@ fn svd(t: &mut Trial) -> Result<()> {
 fn triangular_solve(t: &mut Trial) -> Result<()> {
     let (a, b, triangle) = (dominant(t, N), t.floats(N * 3), Triangle::LOWER);
     let (a_there, b_there) = (t.context.upload(&a, [N, N])?, t.context.upload(&b, [N, 3])?);
-    let x = linear_algebra::triangular_solve(&mut t.encoder, &a_there, &b_there, triangle)?;
-    sound(t, x, |x| x, &linear_algebra::triangular_solve_cpu(&a, &b, N, triangle)?);
+    let x = linalg::triangular_solve(&mut t.encoder, &a_there, &b_there, triangle)?;
+    sound(t, x, |x| x, &linalg::triangular_solve_cpu(&a, &b, N, triangle)?);
     Ok(())
 }

@@ -14,7 +14,7 @@ use crate::{
         params::Params as _,
         source::Source,
     },
-    ops::linear_algebra::{
+    ops::linalg::{
         matrices::{BLOCK, COPY_MATRICES, HostMatrix, Matrices},
         outcome::{Fault, NOT_FINITE, Outcome, Status},
     },
@@ -32,16 +32,11 @@ static CHECK_DIAGONAL: Kernel = Kernel::trusted(
     "check_diagonal",
     CheckParams::FIELDS,
     &[read("a", F32), read_write("status", U32)],
-    &[Source::wgsl(wgsl![
-        "shared/ids",
-        "shared/flat",
-        "linear_algebra/tree_max",
-        "linear_algebra/check_diagonal"
-    ])
-    .workgroup_size([256, 1, 1])
-    .tile([1, 1, 1])
-    .constants(&[("NOT_FINITE", NOT_FINITE)])
-    .workgroup_bytes(1024)],
+    &[Source::wgsl(wgsl!["shared/ids", "shared/flat", "linalg/tree_max", "linalg/check_diagonal"])
+        .workgroup_size([256, 1, 1])
+        .tile([1, 1, 1])
+        .constants(&[("NOT_FINITE", NOT_FINITE)])
+        .workgroup_bytes(1024)],
 )
 .flat();
 
@@ -49,7 +44,7 @@ static TRIANGULAR_SOLVE: Kernel = Kernel::trusted(
     "triangular_solve",
     SolveParams::FIELDS,
     &[read("a", F32), read_write("x", F32)],
-    &[Source::wgsl(wgsl!["shared/ids", "shared/flat", "linear_algebra/triangular_solve"])
+    &[Source::wgsl(wgsl!["shared/ids", "shared/flat", "linalg/triangular_solve"])
         .workgroup_size([256, 1, 1])
         .tile([1, 1, 1])
         .constants(&[("BLOCK", BLOCK as u32)])
@@ -101,14 +96,14 @@ impl Triangle {
 ///
 /// ```
 /// # fn main() -> bitnet_wgpu::Result<()> {
-/// use bitnet_wgpu::{Context, linear_algebra::{self, Triangle}};
+/// use bitnet_wgpu::{Context, linalg::{self, Triangle}};
 ///
 /// let context = pollster::block_on(Context::new())?;
 /// let l = context.upload(&[2.0f32, 0.0, 1.0, 2.0], [2, 2])?;
 /// let b = context.upload(&[8.0f32, 14.0], [2, 1])?;
 /// let mut encoder = context.encoder("L·Lᵀ·x = b");
-/// let (y, _) = linear_algebra::triangular_solve(&mut encoder, &l, &b, Triangle::LOWER)?.unchecked();
-/// let x = linear_algebra::triangular_solve(&mut encoder, &l, &y, Triangle::LOWER.transposed())?;
+/// let (y, _) = linalg::triangular_solve(&mut encoder, &l, &b, Triangle::LOWER)?.unchecked();
+/// let x = linalg::triangular_solve(&mut encoder, &l, &y, Triangle::LOWER.transposed())?;
 /// encoder.submit()?;
 /// println!("{:?}", pollster::block_on(pollster::block_on(x.check())?.read())?); // [0.75, 2.5]
 /// # Ok(())

@@ -18,7 +18,7 @@ use crate::{
         params::Params as _,
         source::Source,
     },
-    ops::linear_algebra::{
+    ops::linalg::{
         householder::{Reflections, apply_cpu, reflect_cpu},
         matrices::{BLOCK, HostMatrix, Matrices},
         outcome::{Fault, NOT_FINITE, Outcome, Status},
@@ -46,12 +46,7 @@ static SVD_BEGIN: Kernel = Kernel::trusted(
     BeginParams::FIELDS,
     &[read("a", F32), read_write("scale", F32), read_write("status", U32)],
     &[by_groups(
-        Source::wgsl(wgsl![
-            "shared/ids",
-            "shared/flat",
-            "linear_algebra/tree_max",
-            "linear_algebra/svd_begin"
-        ]),
+        Source::wgsl(wgsl!["shared/ids", "shared/flat", "linalg/tree_max", "linalg/svd_begin"]),
         1024,
     )
     .constants(&[("NOT_FINITE", NOT_FINITE)])],
@@ -62,7 +57,7 @@ static SVD_PERMUTE: Kernel = Kernel::trusted(
     "svd_permute",
     PermuteParams::FIELDS,
     &[read("a", F32), read("order", U32), read("scale", F32), read_write("b", F32)],
-    &[Source::wgsl(wgsl!["shared/ids", "shared/flat", "linear_algebra/svd_permute"])],
+    &[Source::wgsl(wgsl!["shared/ids", "shared/flat", "linalg/svd_permute"])],
 )
 .flat();
 
@@ -70,7 +65,7 @@ static SVD_LOAD: Kernel = Kernel::trusted(
     "svd_load",
     LoadParams::FIELDS,
     &[read("r", F32), read_write("rows", F32)],
-    &[Source::wgsl(wgsl!["shared/ids", "shared/flat", "linear_algebra/svd_load"])],
+    &[Source::wgsl(wgsl!["shared/ids", "shared/flat", "linalg/svd_load"])],
 )
 .flat();
 
@@ -79,12 +74,7 @@ static SVD_ROTATE: Kernel = Kernel::trusted(
     RotateParams::FIELDS,
     &[read("status", U32), read_write("rows", F32), read_write("cosines", F32)],
     &[by_groups(
-        Source::wgsl(wgsl![
-            "shared/ids",
-            "shared/flat",
-            "linear_algebra/tree_max",
-            "linear_algebra/svd_rotate"
-        ]),
+        Source::wgsl(wgsl!["shared/ids", "shared/flat", "linalg/tree_max", "linalg/svd_rotate"]),
         13_824,
     )
     .constants(&[("BLOCK", BLOCK as u32), ("NOT_FINITE", NOT_FINITE)])],
@@ -95,7 +85,7 @@ static SVD_CONVERGED: Kernel = Kernel::trusted(
     "svd_converged",
     ConvergedParams::FIELDS,
     &[read("cosines", F32), read_write("status", U32)],
-    &[Source::wgsl(wgsl!["shared/ids", "shared/flat", "linear_algebra/svd_converged"])
+    &[Source::wgsl(wgsl!["shared/ids", "shared/flat", "linalg/svd_converged"])
         .constants(&[("NOT_FINITE", NOT_FINITE)])],
 )
 .flat();
@@ -109,8 +99,8 @@ static SVD_NORMS: Kernel = Kernel::trusted(
             "shared/ids",
             "shared/flat",
             "shared/fixed_tree",
-            "linear_algebra/tree_max",
-            "linear_algebra/svd_norms"
+            "linalg/tree_max",
+            "linalg/svd_norms"
         ]),
         2048,
     )],
@@ -121,7 +111,7 @@ static SVD_SORT: Kernel = Kernel::trusted(
     "svd_sort",
     SortParams::FIELDS,
     &[read("norms", F32), read("scale", F32), read_write("s", F32), read_write("order", U32)],
-    &[Source::wgsl(wgsl!["shared/ids", "shared/flat", "linear_algebra/svd_sort"])],
+    &[Source::wgsl(wgsl!["shared/ids", "shared/flat", "linalg/svd_sort"])],
 )
 .flat();
 
@@ -129,7 +119,7 @@ static SVD_GATHER: Kernel = Kernel::trusted(
     "svd_gather",
     GatherParams::FIELDS,
     &[read("rows", F32), read("order", U32), read_write("y", F32)],
-    &[Source::wgsl(wgsl!["shared/ids", "shared/flat", "linear_algebra/svd_gather"])],
+    &[Source::wgsl(wgsl!["shared/ids", "shared/flat", "linalg/svd_gather"])],
 )
 .flat();
 
@@ -137,7 +127,7 @@ static SVD_SIGNS: Kernel = Kernel::trusted(
     "svd_signs",
     SignsParams::FIELDS,
     &[read("vectors", F32), read("r", F32), read("order", U32), read_write("y", F32)],
-    &[Source::wgsl(wgsl!["shared/ids", "shared/flat", "linear_algebra/svd_signs"])],
+    &[Source::wgsl(wgsl!["shared/ids", "shared/flat", "linalg/svd_signs"])],
 )
 .flat();
 
@@ -180,12 +170,12 @@ const TOLERANCE: f32 = 2e-5;
 ///
 /// ```
 /// # fn main() -> bitnet_wgpu::Result<()> {
-/// use bitnet_wgpu::{Context, linear_algebra};
+/// use bitnet_wgpu::{Context, linalg};
 ///
 /// let context = pollster::block_on(Context::new())?;
 /// let a = context.upload(&[3.0f32, 0.0, 4.0, 5.0], [2, 2])?;
 /// let mut encoder = context.encoder("svd");
-/// let factors = linear_algebra::svd(&mut encoder, &a)?;
+/// let factors = linalg::svd(&mut encoder, &a)?;
 /// encoder.submit()?;
 /// let factors = pollster::block_on(factors.check())?;
 /// println!("{:?}", pollster::block_on(factors.s.read())?); // √45 and √5: [6.708, 2.236]

@@ -1,8 +1,8 @@
-//! `src/ops/linear_algebra/least_squares.rs`
+//! `src/ops/linalg/least_squares.rs`
 
 use super::{Fate, Fate::*, Input, NOT_FINITE, case, small};
 use crate::{Case, Matrix, floats, hilbert, of_rank, rng, roundings, seed};
-use bitnet_wgpu::linear_algebra::{least_squares, least_squares_cpu};
+use bitnet_wgpu::linalg::{least_squares, least_squares_cpu};
 use rand::{RngExt, rngs::SmallRng};
 
 pub fn cases() -> Vec<Case> {

@@ -1,10 +1,10 @@
-//! `src/ops/linear_algebra/gradients.rs`
+//! `src/ops/linalg/gradients.rs`
 
 use super::{Input, slices, small};
 use crate::{Case, Data, Matrix, Recorder, floats, rng, roundings, seed};
 use bitnet_wgpu::{
     Result, Tensor,
-    linear_algebra::{self as la, Qr, Svd, SystemGradients, Triangle},
+    linalg::{self as la, Qr, Svd, SystemGradients, Triangle},
 };
 use rand::{RngExt, rngs::SmallRng};
 

@@ -6,7 +6,7 @@ use crate::{
     error::Result,
     gpu::{encoder::Encoder, tensor::Tensor},
     kernel::declaration::Kernel,
-    ops::linear_algebra::{
+    ops::linalg::{
         least_squares::{by_reflections, by_reflections_cpu},
         matrices::Matrices,
         outcome::{Fault, Outcome},

@@ -23,16 +23,11 @@ static SCAN_FINITE: Kernel = Kernel::trusted(
     "scan_finite",
     ScanParams::FIELDS,
     &[read("x", F32), read_write("status", U32)],
-    &[Source::wgsl(wgsl![
-        "shared/ids",
-        "shared/flat",
-        "linear_algebra/tree_max",
-        "linear_algebra/scan_finite"
-    ])
-    .workgroup_size([256, 1, 1])
-    .tile([1, 1, 1])
-    .constants(&[("NOT_FINITE", NOT_FINITE)])
-    .workgroup_bytes(1024)],
+    &[Source::wgsl(wgsl!["shared/ids", "shared/flat", "linalg/tree_max", "linalg/scan_finite"])
+        .workgroup_size([256, 1, 1])
+        .tile([1, 1, 1])
+        .constants(&[("NOT_FINITE", NOT_FINITE)])
+        .workgroup_bytes(1024)],
 )
 .flat();
 
@@ -40,7 +35,7 @@ static FILL_FAILED: Kernel = Kernel::trusted(
     "fill_failed",
     FillParams::FIELDS,
     &[read("status", U32), read_write("y", F32)],
-    &[Source::wgsl(wgsl!["shared/ids", "shared/flat", "linear_algebra/fill_failed"])],
+    &[Source::wgsl(wgsl!["shared/ids", "shared/flat", "linalg/fill_failed"])],
 )
 .flat();
 
@@ -186,21 +181,21 @@ impl Status {
 ///
 /// ```
 /// # fn main() -> bitnet_wgpu::Result<()> {
-/// use bitnet_wgpu::{Context, Error, linear_algebra};
+/// use bitnet_wgpu::{Context, Error, linalg};
 ///
 /// let context = pollster::block_on(Context::new())?;
 /// let a = context.upload(&[4.0f32, 2.0, 2.0, 5.0], [2, 2])?;
 /// let b = context.upload(&[8.0f32, 14.0], [2, 1])?;
 /// let mut encoder = context.encoder("chain");
-/// let (x, status) = linear_algebra::solve(&mut encoder, &a, &b)?.unchecked();
-/// let (y, _) = linear_algebra::solve(&mut encoder, &a, &x)?.unchecked(); // its failure would be that of `x`
+/// let (x, status) = linalg::solve(&mut encoder, &a, &b)?.unchecked();
+/// let (y, _) = linalg::solve(&mut encoder, &a, &x)?.unchecked(); // its failure would be that of `x`
 /// encoder.submit()?;
 /// pollster::block_on(status.check())?; // one read for the whole chain
 /// assert_eq!(pollster::block_on(y.read())?.len(), 2);
 ///
 /// let zero = context.upload(&[0.0f32; 4], [2, 2])?;
 /// let mut encoder = context.encoder("singular");
-/// let x = linear_algebra::solve(&mut encoder, &zero, &b)?;
+/// let x = linalg::solve(&mut encoder, &zero, &b)?;
 /// encoder.submit()?;
 /// assert!(matches!(pollster::block_on(x.check()), Err(Error::Singular { matrix: 0, column: 1, .. })));
 /// # Ok(())

@@ -16,7 +16,7 @@ use crate::{
         params::Params as _,
         source::Source,
     },
-    ops::linear_algebra::matrices::{BLOCK, HostMatrix, Matrices},
+    ops::linalg::matrices::{BLOCK, HostMatrix, Matrices},
     params, wgsl,
 };
 
@@ -35,8 +35,8 @@ pub static HOUSEHOLDER_PANEL: Kernel = Kernel::trusted(
         "shared/ids",
         "shared/flat",
         "shared/fixed_tree",
-        "linear_algebra/tree_max",
-        "linear_algebra/householder_panel"
+        "linalg/tree_max",
+        "linalg/householder_panel"
     ])
     .workgroup_size([256, 1, 1])
     .tile([1, 1, 1])
@@ -49,7 +49,7 @@ pub static HOUSEHOLDER_APPLY: Kernel = Kernel::trusted(
     "householder_apply",
     ApplyParams::FIELDS,
     &[read("v", F32), read("t", F32), read_write("c", F32)],
-    &[Source::wgsl(wgsl!["shared/ids", "shared/flat", "linear_algebra/householder_apply"])
+    &[Source::wgsl(wgsl!["shared/ids", "shared/flat", "linalg/householder_apply"])
         .workgroup_size([256, 1, 1])
         .tile([1, 1, 1])
         .constants(&[("BLOCK", BLOCK as u32)])

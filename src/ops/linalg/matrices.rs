@@ -25,7 +25,7 @@ pub static COPY_MATRICES: Kernel = Kernel::trusted(
     "copy_matrices",
     CopyParams::FIELDS,
     &[read("x", F32), read_write("y", F32)],
-    &[Source::wgsl(wgsl!["shared/ids", "shared/flat", "linear_algebra/copy_matrices"])],
+    &[Source::wgsl(wgsl!["shared/ids", "shared/flat", "linalg/copy_matrices"])],
 )
 .flat();
 
@@ -33,7 +33,7 @@ pub static IDENTITY_MATRICES: Kernel = Kernel::trusted(
     "identity_matrices",
     IdentityParams::FIELDS,
     &[read_write("y", F32)],
-    &[Source::wgsl(wgsl!["shared/ids", "shared/flat", "linear_algebra/identity_matrices"])],
+    &[Source::wgsl(wgsl!["shared/ids", "shared/flat", "linalg/identity_matrices"])],
 )
 .flat();
 

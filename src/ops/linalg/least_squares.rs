@@ -6,7 +6,7 @@ use crate::{
     error::{Error, Result},
     gpu::{encoder::Encoder, tensor::Tensor},
     kernel::declaration::Kernel,
-    ops::linear_algebra::{
+    ops::linalg::{
         householder::{Reflections, reflect_cpu},
         matrices::{HostMatrix, Matrices},
         outcome::{Fault, NOT_FINITE, Outcome, Status},
@@ -30,14 +30,14 @@ fn rounding(m: usize) -> f32 {
 ///
 /// ```
 /// # fn main() -> bitnet_wgpu::Result<()> {
-/// use bitnet_wgpu::{Context, linear_algebra};
+/// use bitnet_wgpu::{Context, linalg};
 ///
 /// let context = pollster::block_on(Context::new())?;
 /// // The line c + d·t near (1, 1), (2, 3), (3, 2).
 /// let a = context.upload(&[1.0f32, 1.0, 1.0, 2.0, 1.0, 3.0], [3, 2])?;
 /// let b = context.upload(&[1.0f32, 3.0, 2.0], [3, 1])?;
 /// let mut encoder = context.encoder("line");
-/// let line = linear_algebra::least_squares(&mut encoder, &a, &b)?;
+/// let line = linalg::least_squares(&mut encoder, &a, &b)?;
 /// encoder.submit()?;
 /// println!("{:?}", pollster::block_on(pollster::block_on(line.check())?.read())?); // [1.0, 0.5]
 /// # Ok(())

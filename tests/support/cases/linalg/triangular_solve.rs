@@ -1,8 +1,8 @@
-//! `src/ops/linear_algebra/triangular_solve.rs`
+//! `src/ops/linalg/triangular_solve.rs`
 
 use super::{Fate, Fate::*, Input, NOT_FINITE, case, small};
 use crate::{Case, Matrix, floats, rng, roundings, seed};
-use bitnet_wgpu::linear_algebra::{Triangle, triangular_solve, triangular_solve_cpu};
+use bitnet_wgpu::linalg::{Triangle, triangular_solve, triangular_solve_cpu};
 use rand::{RngExt, rngs::SmallRng};
 
 /// Lower or upper, transposed or not, a diagonal of ones or not.

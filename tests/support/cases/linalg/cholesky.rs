@@ -1,8 +1,8 @@
-//! `src/ops/linear_algebra/cholesky.rs`
+//! `src/ops/linalg/cholesky.rs`
 
 use super::{Fate, Fate::*, Input, NOT_FINITE, case, small};
 use crate::{Case, Matrix, floats, hilbert, rng, roundings, seed};
-use bitnet_wgpu::linear_algebra::{cholesky, cholesky_cpu};
+use bitnet_wgpu::linalg::{cholesky, cholesky_cpu};
 use rand::{RngExt, rngs::SmallRng};
 
 pub fn cases() -> Vec<Case> {

@@ -6,7 +6,7 @@ use crate::{
     error::{Error, Result},
     gpu::{encoder::Encoder, tensor::Tensor},
     kernel::declaration::Kernel,
-    ops::linear_algebra::{
+    ops::linalg::{
         householder::{HOUSEHOLDER_APPLY, HOUSEHOLDER_PANEL, Reflections, apply_cpu, reflect_cpu},
         matrices::{HostMatrix, IDENTITY_MATRICES, Matrices},
         outcome::{Fault, Outcome, Status},
@@ -30,12 +30,12 @@ pub struct Qr<T = Tensor<f32>> {
 ///
 /// ```
 /// # fn main() -> bitnet_wgpu::Result<()> {
-/// use bitnet_wgpu::{Context, linear_algebra};
+/// use bitnet_wgpu::{Context, linalg};
 ///
 /// let context = pollster::block_on(Context::new())?;
 /// let a = context.upload(&[3.0f32, 1.0, 4.0, 2.0, 0.0, 2.0], [3, 2])?;
 /// let mut encoder = context.encoder("qr");
-/// let factors = linear_algebra::qr(&mut encoder, &a)?;
+/// let factors = linalg::qr(&mut encoder, &a)?;
 /// encoder.submit()?;
 /// let factors = pollster::block_on(factors.check())?;
 /// println!("{:?}", pollster::block_on(factors.r.read())?); // [-5.0, -2.2, 0.0, -2.04]

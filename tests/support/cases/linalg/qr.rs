@@ -1,10 +1,10 @@
-//! `src/ops/linear_algebra/qr.rs`
+//! `src/ops/linalg/qr.rs`
 
 use super::{Fate, Fate::*, Input, NOT_FINITE, case, orthonormal, small};
 use crate::{Case, Matrix, Recorder, floats, hilbert, of_rank, rng, roundings, seed};
 use bitnet_wgpu::{
     Tensor,
-    linear_algebra::{Qr, qr, qr_cpu, qr_full, qr_full_cpu},
+    linalg::{Qr, qr, qr_cpu, qr_full, qr_full_cpu},
 };
 use rand::{RngExt, rngs::SmallRng};
 

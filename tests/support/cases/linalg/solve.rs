@@ -1,8 +1,8 @@
-//! `src/ops/linear_algebra/solve.rs`
+//! `src/ops/linalg/solve.rs`
 
 use super::{Fate, Fate::*, Input, NOT_FINITE, case, small};
 use crate::{Case, Matrix, floats, hilbert, of_rank, rng, roundings, seed};
-use bitnet_wgpu::linear_algebra::{solve, solve_cpu};
+use bitnet_wgpu::linalg::{solve, solve_cpu};
 use rand::{RngExt, rngs::SmallRng};
 
 pub fn cases() -> Vec<Case> {

@@ -1,10 +1,10 @@
-//! `src/ops/linear_algebra/svd.rs`
+//! `src/ops/linalg/svd.rs`
 
 use super::{Fate, Fate::*, Input, NOT_FINITE, case, orthonormal, small};
 use crate::{Case, Matrix, Recorder, floats, hilbert, of_rank, rng, roundings, seed};
 use bitnet_wgpu::{
     Tensor,
-    linear_algebra::{Svd, svd, svd_cpu, svd_in_sweeps},
+    linalg::{Svd, svd, svd_cpu, svd_in_sweeps},
 };
 use rand::{RngExt, rngs::SmallRng};
 
