@@ -62,7 +62,7 @@ pub fn bitlinear_into<'a, T: Float>(
     w: &TernaryMatrix,
     y: impl Into<Out<'a, T>>,
 ) -> Result<()> {
-    bitlinear_with_into(encoder, x, w, &Epilogue::new(), y)
+    bitlinear_with_into(encoder, x, w, &Epilogue::new(), y.into())
 }
 
 /// [`bitlinear`], finished by an [`Epilogue`] before it is stored: activation(x·Wᵀ + bias), the
@@ -77,7 +77,7 @@ pub fn bitlinear_with<T: Float>(
     epilogue: &Epilogue<'_, T>,
 ) -> Result<Tensor<T>> {
     let y = Tensor::uninit(encoder.context(), x.shape().with_last(w.rows()))?;
-    bitlinear_with_into(encoder, x, w, epilogue, &y)?;
+    bitlinear_with_into(encoder, x, w, epilogue, Out::set(&y))?;
     Ok(y)
 }
 
@@ -85,12 +85,12 @@ pub fn bitlinear_with<T: Float>(
 ///
 /// # Errors
 /// As [`bitlinear_into`]; [`Error::Shape`] for a bias that is not `[rows]`.
-pub fn bitlinear_with_into<'y, T: Float>(
+pub(crate) fn bitlinear_with_into<X: Float, Y: Float>(
     encoder: &mut Encoder,
-    x: &Tensor<T>,
+    x: &Tensor<X>,
     w: &TernaryMatrix,
-    epilogue: &Epilogue<'_, T>,
-    y: impl Into<Out<'y, T>>,
+    epilogue: &Epilogue<'_, Y>,
+    y: Out<'_, Y>,
 ) -> Result<()> {
     let (m, features) = x.shape().as_matrix();
     if features != w.columns() {

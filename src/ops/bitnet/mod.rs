@@ -22,6 +22,7 @@ mod group_quantizer;
 pub(crate) mod hadamard;
 pub(crate) mod int4;
 pub(crate) mod int8;
+mod layer;
 pub(crate) mod norm_bitlinear;
 pub(crate) mod norm_bitlinear_rounded;
 pub(crate) mod plan;
@@ -41,6 +42,7 @@ pub(crate) mod round_activations;
 mod row_quantizer;
 
 pub use activations::{HostActivations, Layout, MAX_FEATURES, QuantizedActivations};
+pub use layer::{ActivationType, Activations, BitLinear, LinearWeights};
 pub use plan::{layout, plan};
 
 family!(

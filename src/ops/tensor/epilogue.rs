@@ -161,6 +161,10 @@ impl<'a, T> Epilogue<'a, T> {
         Self { bias: None, activation: None }
     }
 
+    pub(crate) fn of(bias: Option<&'a Tensor<T>>, activation: Option<Activation>) -> Self {
+        Self { bias, activation }
+    }
+
     /// Adds `bias`, `[n]`, to every row.
     #[must_use]
     pub fn bias(self, bias: &'a Tensor<T>) -> Self {

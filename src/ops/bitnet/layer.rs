@@ -1,0 +1,401 @@
+//! BitLinear as a layer: weights and options, which activations are given to.
+
+use super::{
+    activations::{Layout, QuantizedActivations},
+    bitlinear::{bitlinear_quantized_with_into, bitlinear_with_into},
+    bitlinear_float::{bitlinear_backward_into, bitlinear_float_with_into},
+    bitlinear_int::{bitlinear_int_backward_into, bitlinear_int_with_into},
+    bitlinear_int_quantized::bitlinear_int_quantized_with_into,
+    bitlinear_rounded::bitlinear_rounded_into,
+    gate::gate_into,
+    gate_quantize::{Gate, Norm},
+    norm_bitlinear::{norm_bitlinear_gated_into, norm_bitlinear_into},
+    norm_bitlinear_rounded::{norm_bitlinear_rounded_gated_into, norm_bitlinear_rounded_into},
+    quantize_activations::quantize_activations_into,
+    round_activations::RoundedActivations,
+};
+use crate::{
+    element::{ElementType, Float},
+    error::{Error, Result},
+    gpu::{encoder::Encoder, out::Out, tensor::Tensor},
+    ops::tensor::epilogue::{Activation, Epilogue, finish_into},
+    shape::Shape,
+    weights::{int::matrix::IntMatrix, ternary::matrix::TernaryMatrix},
+};
+use std::any::Any;
+
+const OP: &str = "bitlinear";
+
+/// Weights of a [`BitLinear`] layer.
+#[derive(Clone, Copy)]
+pub enum LinearWeights<'a> {
+    /// -1, 0 and 1, with scales.
+    Ternary(&'a TernaryMatrix),
+    /// Codes of 1 to 8 bits, with scales and zero points per group.
+    Int(&'a IntMatrix),
+}
+
+impl<'a> From<&'a TernaryMatrix> for LinearWeights<'a> {
+    fn from(weights: &'a TernaryMatrix) -> Self {
+        Self::Ternary(weights)
+    }
+}
+
+impl<'a> From<&'a IntMatrix> for LinearWeights<'a> {
+    fn from(weights: &'a IntMatrix) -> Self {
+        Self::Int(weights)
+    }
+}
+
+/// Input of a [`BitLinear`] layer.
+#[derive(Clone, Copy)]
+pub enum Activations<'x, T> {
+    /// Floats, `[.., k]`, which the layer converts as [`ActivationType`] says.
+    Float(&'x Tensor<T>),
+    /// Int8 codes with a scale per token.
+    Int8(&'x QuantizedActivations),
+    /// Block floating point.
+    BlockFloat(&'x RoundedActivations),
+}
+
+impl<'x, T> From<&'x Tensor<T>> for Activations<'x, T> {
+    fn from(x: &'x Tensor<T>) -> Self {
+        Self::Float(x)
+    }
+}
+
+impl<'x, T> From<&'x QuantizedActivations> for Activations<'x, T> {
+    fn from(x: &'x QuantizedActivations) -> Self {
+        Self::Int8(x)
+    }
+}
+
+impl<'x, T> From<&'x RoundedActivations> for Activations<'x, T> {
+    fn from(x: &'x RoundedActivations) -> Self {
+        Self::BlockFloat(x)
+    }
+}
+
+impl<T: ElementType> Activations<'_, T> {
+    /// The shape of the result for `n` output features.
+    fn output(&self, n: usize) -> Shape {
+        match self {
+            Self::Float(x) => x.shape().with_last(n),
+            Self::Int8(x) => [x.tokens(), n].into(),
+            Self::BlockFloat(x) => [x.tokens(), n].into(),
+        }
+    }
+}
+
+/// Arithmetic of a [`BitLinear`] layer whose input is floats.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ActivationType {
+    /// Quantized to int8 per token (W1.58A8). Integer sums: bit-identical on all devices.
+    Int8,
+    /// Converted to block floating point (W1.58A16): 17 bits with an exponent per block of
+    /// columns. Bit-identical on all devices.
+    BlockFloat,
+    /// Multiplied as they are, with sums in `f32`. Slower than the others.
+    Float,
+}
+
+/// A linear layer with quantized weights `[n, k]`:
+/// y = activation(norm(x)·Wᵀ + bias), then optionally a gate. `x` is `[.., k]`, `y` `[.., n]`.
+///
+/// Ma et al. 2024, *The Era of 1-bit LLMs* (arXiv:2402.17764). By default, floats are quantized to
+/// int8 per token for ternary weights, and multiplied as they are for [`IntMatrix`]; see
+/// [`activation_type`](Self::activation_type). Where one kernel does several of these steps it is
+/// used: the bits are those of the steps one after another.
+///
+/// Gradients are straight-through: the quantizers count as the identity.
+///
+/// ```no_run
+/// # use bitnet_wgpu::{Context, Out, Result, Tensor, TernaryMatrix};
+/// # use bitnet_wgpu::{bitnet::BitLinear, tensor::Activation};
+/// # fn f(context: &Context, w: &TernaryMatrix, x: &Tensor<f32>, b: &Tensor<f32>) -> Result<()> {
+/// let layer = BitLinear::new(w).bias(b).activation(Activation::Silu);
+/// let mut encoder = context.encoder("layer");
+/// let y = layer.forward(&mut encoder, x)?;
+/// layer.forward_into(&mut encoder, x, Out::add(&y))?; // added to y
+/// # Ok(())
+/// # }
+/// ```
+#[must_use = "a layer does nothing until `forward` or `backward` records it"]
+#[derive(Clone, Copy)]
+pub struct BitLinear<'a, T = f32> {
+    weights: LinearWeights<'a>,
+    activation_type: ActivationType,
+    norm: Norm<'a, Tensor<f32>>,
+    bias: Option<&'a Tensor<T>>,
+    activation: Option<Activation>,
+    gate: Option<Gate>,
+}
+
+impl<'a, T: Float> BitLinear<'a, T> {
+    /// A layer without bias, activation, norm or gate.
+    pub fn new(weights: impl Into<LinearWeights<'a>>) -> Self {
+        let weights = weights.into();
+        let activation_type = match weights {
+            LinearWeights::Ternary(_) => ActivationType::Int8,
+            LinearWeights::Int(_) => ActivationType::Float,
+        };
+        Self { weights, activation_type, norm: None, bias: None, activation: None, gate: None }
+    }
+
+    /// Sets the arithmetic for inputs in floats.
+    pub fn activation_type(self, activation_type: ActivationType) -> Self {
+        Self { activation_type, ..self }
+    }
+
+    /// Adds `bias`, `[n]`, to the product.
+    pub fn bias(self, bias: impl Into<Option<&'a Tensor<T>>>) -> Self {
+        Self { bias: bias.into(), ..self }
+    }
+
+    /// Applies `activation` after the bias.
+    pub fn activation(self, activation: impl Into<Option<Activation>>) -> Self {
+        Self { activation: activation.into(), ..self }
+    }
+
+    /// Normalizes each token of the input by RMSNorm, with a gain `[k]`, before it is quantized.
+    /// For input in `f32`.
+    pub fn norm(self, gain: &'a Tensor<f32>, eps: f32) -> Self {
+        Self { norm: Some((gain, eps)), ..self }
+    }
+
+    /// Takes the product `[.., n]` for n/2 gates followed by n/2 ups, and returns act(gate)·up,
+    /// `[.., n/2]`.
+    pub fn gate(self, gate: impl Into<Option<Gate>>) -> Self {
+        Self { gate: gate.into(), ..self }
+    }
+
+    /// Records the layer and returns its result, a new tensor.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] if input, weights, bias or gain do not fit; [`Error::Invalid`] for a
+    /// combination that is not supported, or more input features than an exact sum allows
+    /// ([`MAX_FEATURES`](super::MAX_FEATURES)).
+    pub fn forward<'x>(
+        &self,
+        encoder: &mut Encoder,
+        x: impl Into<Activations<'x, T>>,
+    ) -> Result<Tensor<T>> {
+        let x = x.into();
+        let y = Tensor::uninit(encoder.context(), x.output(self.outputs()))?;
+        self.forward_into(encoder, x, &y)?;
+        Ok(y)
+    }
+
+    /// Records the layer, which writes its result to a tensor of the caller, or adds it to one
+    /// ([`Out::add`]): a residual connection.
+    ///
+    /// # Errors
+    /// As [`forward`](Self::forward); [`Error::Shape`] if the tensor does not fit.
+    pub fn forward_into<'x, 'y, Y: Float>(
+        &self,
+        encoder: &mut Encoder,
+        x: impl Into<Activations<'x, T>>,
+        out: impl Into<Out<'y, Y>>,
+    ) -> Result<()> {
+        let (x, out) = (x.into(), out.into());
+        match self.gate {
+            None => self.product_into(encoder, x, out),
+            Some(gate) => self.gated_into(encoder, x, gate, out),
+        }
+    }
+
+    /// Records the gradient of the layer and returns that of its input, dx = dz·W, where `dz` is
+    /// the gradient of the product (before bias, activation and gate), `[.., n]`. (That of the
+    /// weights is the product of dz transposed and x.)
+    ///
+    /// # Errors
+    /// [`Error::Shape`] if `dz` does not fit the weights.
+    pub fn backward(&self, encoder: &mut Encoder, dz: &Tensor<T>) -> Result<Tensor<T>> {
+        let dx = Tensor::uninit(encoder.context(), dz.shape().with_last(self.inputs()))?;
+        self.backward_into(encoder, dz, &dx)?;
+        Ok(dx)
+    }
+
+    /// Like [`backward`](Self::backward), into a tensor of the caller.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] if `dz` or the tensor does not fit the weights.
+    pub fn backward_into<'y, Y: Float>(
+        &self,
+        encoder: &mut Encoder,
+        dz: &Tensor<T>,
+        dx: impl Into<Out<'y, Y>>,
+    ) -> Result<()> {
+        match self.weights {
+            LinearWeights::Ternary(w) => bitlinear_backward_into(encoder, dz, w, dx),
+            LinearWeights::Int(w) => bitlinear_int_backward_into(encoder, dz, w, dx),
+        }
+    }
+
+    fn inputs(&self) -> usize {
+        match self.weights {
+            LinearWeights::Ternary(w) => w.columns(),
+            LinearWeights::Int(w) => w.columns(),
+        }
+    }
+
+    fn rows(&self) -> usize {
+        match self.weights {
+            LinearWeights::Ternary(w) => w.rows(),
+            LinearWeights::Int(w) => w.rows(),
+        }
+    }
+
+    fn outputs(&self) -> usize {
+        if self.gate.is_some() { self.rows() / 2 } else { self.rows() }
+    }
+
+    fn is_plain(&self) -> bool {
+        self.bias.is_none() && self.activation.is_none()
+    }
+
+    fn epilogue<Y: Float>(&self) -> Result<Epilogue<'_, Y>> {
+        let bias = self.bias.map(|bias| {
+            (bias as &dyn Any)
+                .downcast_ref::<Tensor<Y>>()
+                .ok_or_else(|| invalid("a bias of another type than the output"))
+        });
+        Ok(Epilogue::of(bias.transpose()?, self.activation))
+    }
+
+    /// The product, with bias and activation.
+    fn product_into<Y: Float>(
+        &self,
+        encoder: &mut Encoder,
+        x: Activations<'_, T>,
+        out: Out<'_, Y>,
+    ) -> Result<()> {
+        match (x, self.weights) {
+            (Activations::Float(x), LinearWeights::Ternary(w)) => {
+                self.ternary_into(encoder, x, w, out)
+            }
+            (Activations::Float(x), LinearWeights::Int(w)) => self.int_into(encoder, x, w, out),
+            _ if self.norm.is_some() => Err(invalid("a norm for an input that is not floats")),
+            (Activations::Int8(x), LinearWeights::Ternary(w)) => {
+                bitlinear_quantized_with_into(encoder, x, w, &self.epilogue()?, out)
+            }
+            (Activations::Int8(x), LinearWeights::Int(w)) => {
+                bitlinear_int_quantized_with_into(encoder, x, w, &self.epilogue()?, out)
+            }
+            (Activations::BlockFloat(x), LinearWeights::Ternary(w)) if self.is_plain() => {
+                bitlinear_rounded_into(encoder, x, w, out)
+            }
+            (Activations::BlockFloat(x), LinearWeights::Ternary(w)) => {
+                let products = encoder.scratch::<f32>(2, [x.tokens(), w.rows()])?;
+                bitlinear_rounded_into(encoder, x, w, &products)?;
+                finish_into(encoder, &products, &self.epilogue()?, out)
+            }
+            (Activations::BlockFloat(_), LinearWeights::Int(_)) => {
+                Err(invalid("block floating point with an IntMatrix"))
+            }
+        }
+    }
+
+    fn ternary_into<Y: Float>(
+        &self,
+        encoder: &mut Encoder,
+        x: &Tensor<T>,
+        w: &TernaryMatrix,
+        out: Out<'_, Y>,
+    ) -> Result<()> {
+        let plain_f32 = self.is_plain().then(|| f32s(x, out)).flatten();
+        match (self.activation_type, plain_f32) {
+            (ActivationType::Int8, Some((x, out))) => {
+                norm_bitlinear_into(encoder, x, self.norm, w, out)
+            }
+            (ActivationType::BlockFloat, Some((x, out))) => {
+                norm_bitlinear_rounded_into(encoder, x, self.norm, w, out)
+            }
+            _ if self.norm.is_some() => {
+                Err(invalid("a norm for input or output that is not f32, or with a bias"))
+            }
+            (ActivationType::Int8, None) => {
+                bitlinear_with_into(encoder, x, w, &self.epilogue()?, out)
+            }
+            (ActivationType::BlockFloat, None) => {
+                Err(invalid("block floating point with f16, a bias or an activation"))
+            }
+            (ActivationType::Float, _) => {
+                bitlinear_float_with_into(encoder, x, w, &self.epilogue()?, out)
+            }
+        }
+    }
+
+    fn int_into<Y: Float>(
+        &self,
+        encoder: &mut Encoder,
+        x: &Tensor<T>,
+        w: &IntMatrix,
+        out: Out<'_, Y>,
+    ) -> Result<()> {
+        if self.norm.is_some() {
+            return Err(invalid("a norm with an IntMatrix"));
+        }
+        match self.activation_type {
+            ActivationType::Float => bitlinear_int_with_into(encoder, x, w, &self.epilogue()?, out),
+            ActivationType::Int8 => {
+                let (m, k) = x.shape().as_matrix();
+                let xq = QuantizedActivations::uninit(encoder.context(), m, k, Layout::Int8)?;
+                quantize_activations_into(encoder, x, &xq)?;
+                bitlinear_int_quantized_with_into(encoder, &xq, w, &self.epilogue()?, out)
+            }
+            ActivationType::BlockFloat => Err(invalid("block floating point with an IntMatrix")),
+        }
+    }
+
+    fn gated_into<Y: Float>(
+        &self,
+        encoder: &mut Encoder,
+        x: Activations<'_, T>,
+        gate: Gate,
+        out: Out<'_, Y>,
+    ) -> Result<()> {
+        if let (Activations::Float(x), LinearWeights::Ternary(w), true) =
+            (x, self.weights, self.is_plain() && !out.adds())
+            && let Some((x, out)) = f32s(x, out)
+        {
+            match self.activation_type {
+                ActivationType::Int8 => {
+                    return norm_bitlinear_gated_into(encoder, x, self.norm, w, gate, out.tensor());
+                }
+                ActivationType::BlockFloat => {
+                    return norm_bitlinear_rounded_gated_into(
+                        encoder,
+                        x,
+                        self.norm,
+                        w,
+                        gate,
+                        out.tensor(),
+                    );
+                }
+                ActivationType::Float => {}
+            }
+        }
+        if !self.rows().is_multiple_of(2) {
+            return Err(invalid("a gate with an odd number of output features"));
+        }
+        let products = Tensor::<T>::uninit(encoder.context(), x.output(self.rows()))?;
+        self.product_into(encoder, x, Out::set(&products))?;
+        gate_into(encoder, &products, gate, out)
+    }
+}
+
+/// The same tensors, if both are of `f32`.
+fn f32s<'x, 'y, X: Float, Y: Float>(
+    x: &'x Tensor<X>,
+    out: Out<'y, Y>,
+) -> Option<(&'x Tensor<f32>, Out<'y, f32>)> {
+    let x = (x as &dyn Any).downcast_ref::<Tensor<f32>>()?;
+    let y = (out.tensor() as &'y dyn Any).downcast_ref::<Tensor<f32>>()?;
+    Some((x, if out.adds() { Out::add(y) } else { Out::set(y) }))
+}
+
+fn invalid(what: &str) -> Error {
+    Error::Invalid { op: OP, what: format!("{what} is not supported") }
+}
