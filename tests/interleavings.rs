@@ -35,17 +35,14 @@ mod element {
     pub use bitnet_wgpu::Element;
 }
 mod language {
-    pub use bitnet_wgpu::ShaderLanguage;
+    pub use bitnet_wgpu::kernel::ShaderLanguage;
 }
 mod shape {
     pub use bitnet_wgpu::Shape;
 }
 mod kernel {
     pub mod declaration {
-        pub use bitnet_wgpu::{
-            Kernel,
-            kernel::{KernelRef, Variant},
-        };
+        pub use bitnet_wgpu::{Kernel, internals::Variant, kernel::KernelRef};
     }
 }
 
@@ -102,7 +99,7 @@ mod gpu {
             error::{Error, Result},
             kernel::declaration::{Kernel, Variant},
         };
-        use bitnet_wgpu::ShaderLanguage;
+        use bitnet_wgpu::kernel::ShaderLanguage;
 
         pub struct Pipeline {
             pub language: ShaderLanguage,
@@ -347,8 +344,9 @@ fn a_device_without_memory_leaves_a_pool_as_it_was() {
 #[test]
 fn a_kernel_is_one_pipeline_for_all() {
     use bitnet_wgpu::{
-        Kernel, ShaderLanguage,
-        kernel::{KernelRef, Part, Source, Variant},
+        Kernel,
+        internals::Variant,
+        kernel::{KernelRef, Part, ShaderLanguage, Source},
     };
     const TEXT: &[Part] = &[];
     static ONE: Kernel = Kernel::new("one", &[], &[], &[Source::wgsl(TEXT)]);

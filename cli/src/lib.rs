@@ -20,7 +20,7 @@ pub mod random;
 pub mod run;
 pub mod serve;
 
-use bitnet_wgpu::files::display;
+use bitnet_wgpu::internals::files::display;
 use std::{
     io::{ErrorKind, Write},
     path::Path,

@@ -3,9 +3,10 @@
 use crate::{hub, input, note};
 use anyhow::{Error, Result, bail};
 use bitnet_wgpu::{
-    AdapterChoice, Context, ContextOptions, MslPolicy,
-    files::display,
+    Context, ContextOptions,
+    device::{AdapterChoice, MslPolicy},
     formats::I2sLayout,
+    internals::files::display,
     model::{Devices, LoadOptions, Model, ModelFiles, Offload, SessionOptions, Tokenizer},
     wgpu,
 };

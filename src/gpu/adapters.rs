@@ -47,7 +47,7 @@ pub struct Adapter {
     /// the same while drivers and the environment do.
     pub index: usize,
     /// Name, driver, backend, and what kernels may count on. What only an open device shows,
-    /// [`Capabilities::half_subnormals`] and [`Capabilities::fused_multiply_add`], is false here.
+    /// `Capabilities::half_subnormals` and `Capabilities::fused_multiply_add`, is false here.
     pub capabilities: Capabilities,
     /// Discrete, integrated, a processor, ...
     pub kind: wgpu::DeviceType,
@@ -269,7 +269,7 @@ pub struct ContextOptions {
     /// The adapter.
     pub adapter: AdapterChoice,
     /// wgpu's token for experimental features: with it, the GPU's matrix units are used where it
-    /// has some that kernels use ([`Capabilities::matrix_units`]). [`ContextOptions::experimental`]
+    /// has some that kernels use (`Capabilities::matrix_units`). [`ContextOptions::experimental`]
     /// says what whoever makes the token promises.
     pub experimental: wgpu::ExperimentalFeatures,
     /// The most bytes of GPU memory that tensors may take, buffers that wait for reuse among them:
@@ -308,7 +308,7 @@ impl ContextOptions {
     /// will do.
     ///
     /// ```no_run
-    /// use bitnet_wgpu::{Adapter, Context, ContextOptions};
+    /// use bitnet_wgpu::{Context, ContextOptions, device::Adapter};
     ///
     /// # async fn open() -> bitnet_wgpu::Result<()> {
     /// // The one with the most memory.
@@ -413,7 +413,7 @@ impl ContextOptions {
     /// [`MslPolicy::Auto`]. [`Adapter::msl_reason`] says what was chosen for an adapter, and why.
     ///
     /// ```no_run
-    /// use bitnet_wgpu::{Context, ContextOptions, MslPolicy};
+    /// use bitnet_wgpu::{Context, ContextOptions, device::MslPolicy};
     ///
     /// # async fn open() -> bitnet_wgpu::Result<Context> {
     /// Context::open(ContextOptions::default().msl(MslPolicy::Never)).await
@@ -437,7 +437,7 @@ impl ContextOptions {
     ///
     /// What was measured on the device by the example `tune`, and written by
     /// [`Context::keep_tuning`](crate::Context::keep_tuning), is read from the folder with any
-    /// backend, and kernels are chosen by it: [`Capabilities::tuning`]. So is what
+    /// backend, and kernels are chosen by it: `Capabilities::tuning`. So is what
     /// `auto::Auto::keep` wrote, by each `Auto` that is made.
     ///
     /// Let nobody write to the folder whom the program does not trust: a driver does not check what

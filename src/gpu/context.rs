@@ -162,6 +162,7 @@ impl Context {
 
     /// The same device, used as if it offered less: `change` may clear capabilities, so that the
     /// kernels for lesser devices can be tested and timed on it. What it lacks cannot be added.
+    #[cfg(feature = "internals")]
     pub fn restricted(&self, change: impl FnOnce(&mut Capabilities)) -> Self {
         let old = self.capabilities();
         let mut new = old.clone();

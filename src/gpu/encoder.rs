@@ -115,6 +115,7 @@ impl Encoder {
     ///
     /// # Errors
     /// [`Error::Signature`] for a kernel of another declaration; else as [`Encoder::dispatch`].
+    #[cfg(feature = "internals")]
     pub fn repeat(&mut self, dispatch: &Dispatch<'_>, kernel: impl Into<KernelRef>) -> Result<()> {
         let (kernel, step) = (kernel.into(), dispatch.step);
         if (kernel.params, kernel.bindings) != (step.kernel.params, step.kernel.bindings) {

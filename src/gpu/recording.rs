@@ -59,7 +59,7 @@ pub struct Recording {
 pub struct Extent {
     /// The outputs; the tile of a kernel turns them into workgroups.
     pub outputs: [usize; 3],
-    /// Multiply-adds, or as much other arithmetic. [`SubmissionLimit`] bounds submissions by it.
+    /// Multiply-adds, or as much other arithmetic. `SubmissionLimit` bounds submissions by it.
     pub multiply_adds: u64,
 }
 
@@ -218,7 +218,7 @@ const FIRST_PART: usize = 16;
 impl Recording {
     /// Runs it once: one compute pass in one submission. There are more passes where layers are
     /// offloaded, and more submissions where the work is more than
-    /// [`Capabilities::submission_limit`](crate::Capabilities::submission_limit); other work of
+    /// `Capabilities::submission_limit`; other work of
     /// this crate does not come between them. Dispatches see the results of earlier ones.
     ///
     /// # Errors
@@ -387,11 +387,13 @@ impl Recording {
     }
 
     /// The recorded dispatches, in order, as plain data: to print a plan, or to run it elsewhere.
+    #[cfg(feature = "internals")]
     pub fn dispatches(&self) -> impl Iterator<Item = Dispatch<'_>> {
         self.steps.iter().map(|step| Dispatch { context: &self.context, step })
     }
 
     /// The recorded kernels, in order.
+    #[cfg(feature = "internals")]
     pub fn kernels(&self) -> impl Iterator<Item = &Kernel> {
         self.steps.iter().map(|step| &*step.kernel)
     }

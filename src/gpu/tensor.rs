@@ -294,6 +294,7 @@ impl<T> Tensor<T> {
     }
 
     /// In whose memory it is.
+    #[cfg(feature = "internals")]
     pub fn residency(&self) -> Residency {
         let shared = self
             .buffer
@@ -358,7 +359,7 @@ pub enum Residency {
     /// The device's. On Metal it is storage of the mode `private`.
     Device,
     /// The device's and the processor's (`shared` on Metal). Uploads of 64 KiB and more have it
-    /// where [`Capabilities::writes_in_place`](crate::Capabilities::writes_in_place) says so,
+    /// where `Capabilities::writes_in_place` says so,
     /// weights of models among them: to new memory the processor writes them itself. So have an
     /// app's own buffers that can be mapped.
     Shared,
@@ -450,7 +451,7 @@ pub struct Bound<'a> {
 }
 
 impl<'a> Bound<'a> {
-    /// The number of its buffer, as [`Dispatch::buffers`](crate::Dispatch::buffers) gives it.
+    /// The number of its buffer, as `Dispatch::buffers` gives it.
     pub fn id(&self) -> usize {
         self.buffer.id()
     }

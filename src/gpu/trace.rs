@@ -388,7 +388,7 @@ fn ticks(buffer: &wgpu::Buffer) -> Result<Vec<u64>> {
 /// submissions until the host knows that they are done, readbacks. Of the device it has
 /// submissions, and in them their kernels, by the device's clock, which is moved so that nothing
 /// begins before it was submitted. Where a device has no clock
-/// ([`Capabilities::timestamps`](crate::Capabilities::timestamps)), there is nothing of it.
+/// (`Capabilities::timestamps`), there is nothing of it.
 #[derive(Clone)]
 pub struct Trace {
     events: Vec<String>,

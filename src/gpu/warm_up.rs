@@ -27,6 +27,7 @@ impl Context {
     /// # Errors
     /// [`Error::Language`], [`Error::MissingFeature`] or [`Error::Limit`] where this device cannot
     /// run the variant; [`Error::Shader`] where it does not compile.
+    #[cfg(feature = "internals")]
     pub fn compile_kernel(&self, kernel: impl Into<KernelRef>, variant: &Variant) -> Result<()> {
         let kernel = kernel.into();
         self.check_needs(kernel.name, &kernel.needs(variant), variant.language)?;

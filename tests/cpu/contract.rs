@@ -2,8 +2,9 @@
 //! for?
 
 use bitnet_wgpu::{
-    Context, Kernel, ShaderLanguage, catalog, contract,
-    kernel::{Binding, Needs, Params as _, Part, Source, Type::*, read, read_write},
+    Context, Kernel,
+    internals::{KernelInternals as _, Needs, catalog, contract},
+    kernel::{Binding, Params as _, Part, ShaderLanguage, Source, Type::*, read, read_write},
     params, wgpu,
 };
 use std::collections::HashSet;

@@ -15,7 +15,18 @@ use syn::{
 /// Top-level modules, from the lowest layer up. A layer may import from those before it; the
 /// modules of one layer may import from each other as long as there is no cycle.
 const LAYERS: [&[&str]; 10] = [
-    &["shape", "element", "language", "error", "limits", "memory", "spans", "files", "choices"],
+    &[
+        "shape",
+        "element",
+        "language",
+        "error",
+        "limits",
+        "memory",
+        "spans",
+        "files",
+        "tuning",
+        "visibility",
+    ],
     &["kernel"],
     &["gpu"],
     &["weights"],
@@ -24,7 +35,7 @@ const LAYERS: [&[&str]; 10] = [
     &["cpu"],
     &["formats"],
     &["model"],
-    &["lib"],
+    &["lib", "internals"],
 ];
 
 /// The macros that are exported at the root, and where they are defined.

@@ -2,8 +2,9 @@
 //! runs this.
 
 use bitnet_wgpu::{
-    Kernel, ShaderLanguage, catalog,
-    kernel::{Part, Source},
+    Kernel,
+    internals::{KernelInternals as _, catalog},
+    kernel::{Part, ShaderLanguage, Source},
 };
 use std::{
     collections::{BTreeMap, BTreeSet},

@@ -3,7 +3,6 @@
 
 use super::graph::{Given, GpuChoice, GpuModel, Input, Memory, Needs, Run, Step, Wanted};
 use crate::{
-    choices,
     error::Result,
     formats::ModelConfig,
     gpu::{
@@ -20,6 +19,7 @@ use crate::{
     },
     ops::transformer::{HostKvCache, Penalties, SampleOptions, attention::most_share_bytes},
     spans::span,
+    tuning,
 };
 use std::{iter, sync::Arc};
 
@@ -245,7 +245,7 @@ fn penalised(options: SampleOptions, sequences: usize) -> Choice {
 /// that of any choice, and the next.
 fn lengths(most: usize, capabilities: &Capabilities) -> impl Iterator<Item = usize> + use<> {
     let choices: Vec<_> =
-        choices::Choice::ALL.iter().map(|&choice| capabilities.choice(choice)).collect();
+        tuning::TuningKey::ALL.iter().map(|&key| capabilities.tuned(key)).collect();
     (1..=most).filter(move |&n| {
         n <= SHORT
             || n % SHORT <= 1
