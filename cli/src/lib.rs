@@ -1,6 +1,8 @@
 //! The commands of `bitnet`: each is a module with its arguments and what it does. The examples
 //! `generate`, `perplexity` and `bench_model` call them too, and `tune` takes their options.
 
+#![deny(unsafe_code)]
+
 pub mod adapters;
 mod allocator;
 pub mod bench;

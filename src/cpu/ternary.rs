@@ -5,7 +5,7 @@
 //! a code a byte, and meets four activations that are the same for all rows. Codes are value + 1,
 //! so the sum of the activations is taken off at the end. Several tokens share what is loaded.
 
-use super::isa::Isa;
+use super::isa::{Extension, Isa};
 #[cfg(target_arch = "x86_64")]
 use super::near;
 use crate::{
@@ -130,23 +130,23 @@ pub(super) fn by_blocks(
 /// Some blocks of rows times all tokens: `[tokens, 16 rows a block]`.
 #[allow(unsafe_code)]
 fn multiply(isa: Isa, x: &Tokens, w: &InterleavedTernary, blocks: Range<usize>, y: &mut [f32]) {
-    match isa {
-        // SAFETY: callers have their `Isa` from `Isa::all`, which names what the processor has.
+    match isa.kind() {
+        // SAFETY: only what the processor has becomes an `Isa`.
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx512Vnni => unsafe { avx512_vnni::multiply(x, w, blocks, y) },
+        Extension::Avx512Vnni => unsafe { avx512_vnni::multiply(x, w, blocks, y) },
         // SAFETY: as above.
         #[cfg(target_arch = "x86_64")]
-        Isa::AvxVnni => unsafe { avx_vnni::multiply(x, w, blocks, y) },
+        Extension::AvxVnni => unsafe { avx_vnni::multiply(x, w, blocks, y) },
         // SAFETY: as above.
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx2 => unsafe { avx2::multiply(x, w, blocks, y) },
+        Extension::Avx2 => unsafe { avx2::multiply(x, w, blocks, y) },
         // SAFETY: as above.
         #[cfg(target_arch = "aarch64")]
-        Isa::NeonI8mm => unsafe { neon_i8mm::multiply(x, w, blocks, y) },
+        Extension::NeonI8mm => unsafe { neon_i8mm::multiply(x, w, blocks, y) },
         // SAFETY: as above.
         #[cfg(target_arch = "aarch64")]
-        Isa::NeonDot => unsafe { neon_dot::multiply(x, w, blocks, y) },
-        Isa::Portable => portable::multiply(x, w, blocks, y),
+        Extension::NeonDot => unsafe { neon_dot::multiply(x, w, blocks, y) },
+        Extension::Portable => portable::multiply(x, w, blocks, y),
     }
 }
 

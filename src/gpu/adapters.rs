@@ -440,11 +440,11 @@ impl ContextOptions {
     /// backend, and kernels are chosen by it: `Capabilities::tuning`. So is what
     /// `auto::Auto::keep` wrote, by each `Auto` that is made.
     ///
-    /// Let nobody write to the folder whom the program does not trust: a driver does not check what
-    /// it is given. A folder that is not there is made for its owner alone. A file that is damaged
-    /// or of something else is not used, and a folder that is full or cannot be written to leaves a
-    /// warning in the log: nothing fails for it. Files of older drivers and versions stay; the
-    /// folder may be removed at any time.
+    /// A driver does not check compiled kernels. So on Unix, a folder that belongs to another user
+    /// than this one or root, or that others may write to, is not used, and the log has a warning. A
+    /// folder that is not there is made for its owner alone. A file that is damaged or of something
+    /// else is not used, and a folder that is full or cannot be written to leaves a warning in the
+    /// log. Files of older drivers and versions stay; the folder may be removed at any time.
     ///
     /// ```no_run
     /// use bitnet_wgpu::{Context, ContextOptions};

@@ -16,8 +16,8 @@ use std::{
 internal_fields! {
     /// A GPU function: its declaration, and its text in one or more languages.
     ///
-    /// A kernel of a crate's own is a `static`; [`Kernel::with_text`] makes one from text that exists
-    /// only at run time.
+    /// A kernel of a crate's own is a `static`; [`Kernel::with_wgsl`] makes one from a source
+    /// that exists only at run time.
     ///
     /// ```
     /// use bitnet_wgpu::{Kernel, kernel::{Part, Params as _, Source, Type::*, read, read_write}, params};
@@ -199,34 +199,46 @@ impl Kernel {
             .flat_map(move |part| if *part == HOLE { filling } else { std::slice::from_ref(part) })
     }
 
-    /// The same declaration with WGSL that a caller made at run time. Its bounds are checked when
-    /// it runs. It is compiled once for the same text, and the compiled kernel is kept as long as
-    /// the device. Workgroup size, tile and constants are those of the first source; for a kernel
-    /// that is [`flat`](Self::flat), the text brings its own `flat_group`.
-    pub fn with_text(&self, text: impl Into<Arc<str>>) -> Self {
-        let source =
-            Source { language: ShaderLanguage::Wgsl, parts: &[], ..*self.default_source() };
-        Self {
-            trusted: false,
-            sources: Sources::Brought(source, Code::Text(text.into())),
-            ..self.clone()
-        }
+    /// Returns this declaration with WGSL that is made at run time. Bounds are checked when it runs.
+    /// It is compiled once for the same source, and the compiled kernel is kept as long as the
+    /// device. Workgroup size, tile and constants are those of the first source; for a kernel that
+    /// is [`flat`](Self::flat), the source brings its own `flat_group`. The example `custom_kernel`
+    /// dispatches one.
+    pub fn with_wgsl(&self, source: impl Into<Arc<str>>) -> Self {
+        self.with_code(ShaderLanguage::Wgsl, Code::Text(source.into()))
     }
 
-    /// The same declaration with SPIR-V, which is handed to the driver as it is.
+    /// Returns this declaration with Metal that is made at run time; else as
+    /// [`Kernel::with_wgsl`]. It runs on Apple's GPUs only.
+    ///
+    /// ```compile_fail,E0133
+    /// # use bitnet_wgpu::{Kernel, kernel::Source};
+    /// # static NOTHING: Kernel = Kernel::new("nothing", &[], &[], &[]);
+    /// NOTHING.with_msl("kernel void nothing() {}"); // without `unsafe`
+    /// ```
+    ///
+    /// # Safety
+    /// The source must keep to the bounds of its buffers: it reaches the driver without checks. Its
+    /// signature is compared with the declaration.
+    #[allow(unsafe_code)]
+    pub unsafe fn with_msl(&self, source: impl Into<Arc<str>>) -> Self {
+        self.with_code(ShaderLanguage::Msl, Code::Text(source.into()))
+    }
+
+    /// Returns this declaration with SPIR-V, which reaches the driver as it is.
     ///
     /// # Safety
     /// The module must be valid, have the declared entry point, bindings (group 0) and immediates,
     /// and keep to the bounds of its buffers: nothing checks it.
     #[allow(unsafe_code)]
     pub unsafe fn with_spirv(&self, words: impl Into<Arc<[u32]>>) -> Self {
-        let source =
-            Source { language: ShaderLanguage::Spirv, parts: &[], ..*self.default_source() };
-        Self {
-            trusted: true,
-            sources: Sources::Brought(source, Code::Words(words.into())),
-            ..self.clone()
-        }
+        self.with_code(ShaderLanguage::Spirv, Code::Words(words.into()))
+    }
+
+    fn with_code(&self, language: ShaderLanguage, code: Code) -> Self {
+        let source = Source { language, parts: &[], ..*self.default_source() };
+        let sources = Sources::Brought(source, code);
+        Self { trusted: language == ShaderLanguage::Spirv, sources, ..self.clone() }
     }
 
     /// Its sources, the default first.

@@ -131,8 +131,30 @@ impl Source {
         Self::new(ShaderLanguage::Wgsl, parts)
     }
 
-    /// A Metal text; else as [`Source::wgsl`].
-    pub const fn msl(parts: &'static [Part]) -> Self {
+    /// A Metal source; else as [`Source::wgsl`].
+    ///
+    /// ```
+    /// use bitnet_wgpu::kernel::{Part, Source};
+    /// const PARTS: &[Part] = &[Part::new("scale", "...")];
+    /// // SAFETY: it compares its index with the length of its buffers.
+    /// const SOURCE: Source = unsafe { Source::msl_unchecked(PARTS) };
+    /// ```
+    ///
+    /// ```compile_fail,E0133
+    /// # use bitnet_wgpu::kernel::Source;
+    /// Source::msl_unchecked(&[]); // without `unsafe`
+    /// ```
+    ///
+    /// # Safety
+    /// The source must keep to the bounds of its buffers: it reaches the driver without checks. Its
+    /// signature is compared with the declaration.
+    #[allow(unsafe_code)]
+    pub const unsafe fn msl_unchecked(parts: &'static [Part]) -> Self {
+        Self::msl(parts)
+    }
+
+    /// A Metal source of this crate, which tests run with checks.
+    pub(crate) const fn msl(parts: &'static [Part]) -> Self {
         Self::new(ShaderLanguage::Msl, parts)
     }
 

@@ -159,6 +159,27 @@ fn a_folder_that_cannot_be_written_to_is_one_warning() {
     );
 }
 
+#[test]
+#[cfg(unix)]
+fn folders_that_others_may_write_to_are_not_used() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let directory = Directory::temporary();
+    let folder = directory.0.join("kernels");
+    fs::create_dir(&folder).unwrap();
+    fs::set_permissions(&folder, fs::Permissions::from_mode(0o777)).unwrap();
+    let mut context = None;
+    let told = warnings(|| work(context.insert(open(folder.clone()))));
+    let context = context.unwrap();
+    let caches = context.device().features().contains(wgpu::Features::PIPELINE_CACHE);
+    let kernels = told.iter().filter(|line| line.contains("compiled kernels are not kept"));
+    assert_eq!(kernels.count(), usize::from(caches), "{told:?}");
+    assert!(told.iter().all(|line| line.contains("chmod go-w")), "{told:?}");
+    assert!(
+        context.keep_tuning(&another(&context)).unwrap_err().to_string().contains("chmod go-w")
+    );
+    assert!(files(&folder).is_empty());
+}
+
 /// No file may have a byte more, and what is written is an error then, as where a disk is full.
 #[test]
 #[cfg(unix)]

@@ -149,7 +149,7 @@ mod tests {
     #[ignore = "needs a GPU"]
     fn kernels_that_do_not_compile_are_reported_by_name() {
         let planted: Arc<Kernel> = Arc::new(
-            catalog().next().unwrap().with_text("fn planted() -> u32 { return missing; }"),
+            catalog().next().unwrap().with_wgsl("fn planted() -> u32 { return missing; }"),
         );
         let kernels = [few_kernels(), vec![KernelRef::from(&planted)]].concat();
         let (report, shown) = examined(&kernels, &[]);
