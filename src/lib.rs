@@ -90,7 +90,7 @@ pub use gpu::{
 };
 pub use half::f16;
 pub use kernel::declaration::Kernel;
-pub use ops::{bitnet, linear_algebra, optimizer, tensor, transformer};
+pub use ops::{bitnet, linear_algebra, optimizer, reference, tensor, transformer};
 pub use shape::Shape;
 pub use wgpu;
 
