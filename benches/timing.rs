@@ -26,7 +26,7 @@ pub fn device() -> &'static (Context, PeakBandwidth) {
             .expect("a GPU driver");
         let roof = block_on(PeakBandwidth::measure(&context)).expect("the roof can be measured");
         println!(
-            "{context:?}; reads {:.1} GB/s by the {:?} clock",
+            "{context:?}; reads {:.1} GB/s by the {} clock",
             roof.bytes_per_second / 1e9,
             roof.clock
         );
@@ -113,7 +113,7 @@ pub fn bench_work(
     let seconds = time.as_secs_f64() / copies as f64;
     match work.share(seconds) {
         Some(share) => println!(
-            "{name} {shape}: {:.2} µs ({clock:?} clock), {:.1} % of the roof",
+            "{name} {shape}: {:.2} µs ({clock} clock), {:.1} % of the roof",
             seconds * 1e6,
             share * 100.0
         ),

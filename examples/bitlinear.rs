@@ -19,7 +19,7 @@ fn main() -> Result<()> {
     if let Some(PeakBandwidth { bytes_per_second, clock }) = roof {
         let roof = bytes_per_second / 1e9;
         println!(
-            "roof: reads {roof:.1} GB/s ({clock:?} clock); GB/s are of packed weights, from memory or cache"
+            "roof: reads {roof:.1} GB/s ({clock} clock); GB/s are of packed weights, from memory or cache"
         );
     }
     println!("\n{:<38} {:>12} tokens   on sums   error        time", "layer", "shape");

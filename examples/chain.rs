@@ -59,6 +59,6 @@ fn main() -> Result<()> {
         );
     }
     let (clock, time) = pollster::block_on(block.time(100))?;
-    println!("{time:?} per block, by the {clock:?} clock; {:?}", context.memory_stats());
+    println!("{time:?} per block, by the {clock} clock; {:?}", context.memory_stats());
     Ok(())
 }

@@ -81,8 +81,8 @@ pub use bytemuck;
 pub use element::{Element, ElementType, Float};
 pub use error::{Error, ErrorKind, Result};
 pub use gpu::{
-    adapters::{Adapters, ContextOptions},
     context::Context,
+    device::adapters::{Adapters, ContextOptions},
     encoder::Encoder,
     out::Out,
     recording::{Extent, Recording, Submission},
@@ -97,9 +97,11 @@ pub use wgpu;
 /// GPUs of the system: what they offer, and how one is chosen.
 pub mod device {
     pub use crate::gpu::{
-        adapters::{Adapter, AdapterChoice, ChooseAdapter, ChosenAdapter},
         capabilities::Capabilities,
-        msl::MslPolicy,
+        device::{
+            adapters::{Adapter, AdapterChoice, ChooseAdapter, ChosenAdapter},
+            msl::MslPolicy,
+        },
     };
 }
 
@@ -107,8 +109,10 @@ pub mod device {
 pub mod telemetry {
     pub use crate::{
         gpu::{
-            health::{Health, Reading, Thermal},
-            profile::{Clock, Profile, StepTime},
+            observe::{
+                health::{Health, Reading, Thermal},
+                profile::{Clock, Profile, StepTime},
+            },
             trace::{Trace, Tracing},
         },
         memory::{Footprint, FreeMemory, LiveMemory, MemoryPressure, MemoryStats},

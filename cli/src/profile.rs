@@ -211,7 +211,7 @@ impl fmt::Display for Profile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
-            "{}, by the {:?} clock; what a pass costs is taken off; bytes are those bound",
+            "{}, by the {} clock; what a pass costs is taken off; bytes are those bound",
             self.what, self.clock
         )?;
         for kernel @ Kernel { name, count, us, bytes } in &self.kernels {

@@ -6,7 +6,7 @@
 use super::{
     halves::half_to_f32,
     isa::{Extension, Isa},
-    near::bring_near,
+    prefetch::prefetch,
 };
 use crate::{
     error::{Error, Result},
@@ -133,7 +133,7 @@ macro_rules! by_element {
                     // As many bytes of the rows after these.
                     for line in (0..R * size_of::<[$element; SUMS]>()).step_by(64) {
                         let next = row_parts[0].as_ptr().cast::<$element>().wrapping_add(R * stride);
-                        bring_near(next.wrapping_add(c * R * SUMS).wrapping_byte_add(line).cast());
+                        prefetch(next.wrapping_add(c * R * SUMS).wrapping_byte_add(line).cast());
                     }
                     let x: [_; T] = std::array::from_fn(|t| floats(&x_parts[t][c]));
                     for r in 0..R {

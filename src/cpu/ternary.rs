@@ -7,7 +7,7 @@
 
 use super::isa::{Extension, Isa};
 #[cfg(target_arch = "x86_64")]
-use super::near;
+use super::prefetch;
 use crate::{
     error::Result,
     ops::bitnet::{HostActivations, rounded_block},
@@ -305,7 +305,7 @@ mod avx512_vnni {
         for (words, x) in pairs.iter().zip(x_pairs) {
             // A page ahead, since the processor's own prefetcher ends at every page. (A token alone
             // waits for nothing but memory.)
-            near::bring_near_after(words, 4096);
+            prefetch::prefetch_after(words, 4096);
             step(&mut acc[0], &words[0], &x[0]);
             step(&mut acc[1], &words[1], &x[1]);
         }
@@ -387,7 +387,7 @@ mod avx_vnni {
         let masks = [3, 12, 48, -64].map(|mask| _mm256_set1_epi8(mask));
         let mut acc = [[_mm256_setzero_si256(); 4]; 2];
         for (word, x) in words.iter().zip(x) {
-            near::bring_near_after(std::slice::from_ref(word), 4096);
+            prefetch::prefetch_after(std::slice::from_ref(word), 4096);
             let of_word: [__m256i; 2] = bytemuck::cast(word.0);
             for f in 0..4 {
                 let x = _mm256_set1_epi32(dword(x, f));
@@ -444,7 +444,7 @@ mod avx2 {
             let mut short = [[_mm256_setzero_si256(); H]; T];
             for j in start..words.len().min(start + SHORT) {
                 if T == 1 {
-                    near::bring_near_after(&words[j..=j], 4096);
+                    prefetch::prefetch_after(&words[j..=j], 4096);
                 }
                 for half in 0..H {
                     let word = bytemuck::cast::<_, [__m256i; 2]>(words[j].0)[first + half];

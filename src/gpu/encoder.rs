@@ -2,7 +2,7 @@
 
 use super::{
     context::Context,
-    hosted::Upload,
+    host_staging::Upload,
     recording::{Dispatch, Extent, Recording, Step, Submission},
     tensor::{Bind, Bound, Tensor},
 };
@@ -12,7 +12,7 @@ use crate::{
     kernel::{
         binding::{Access, Type},
         declaration::{Kernel, KernelRef},
-        params::Params,
+        params::{Params, list},
     },
     shape::Shape,
 };
@@ -86,7 +86,7 @@ impl Encoder {
     ) -> Result<()> {
         let (kernel, extent) = (kernel.into(), extent.into());
         if P::FIELDS != kernel.params {
-            let (expected, found) = (format!("{:?}", kernel.params), format!("{:?}", P::FIELDS));
+            let (expected, found) = (list(kernel.params), list(P::FIELDS));
             return Err(Error::Signature { kernel: kernel.name, what: "params", expected, found });
         }
         let bound: Vec<_> = bindings.iter().map(|binding| binding.bound()).collect();

@@ -2,16 +2,18 @@
 
 use super::{
     capabilities::SubmissionLimit,
-    commands::{Commands, MOST_PASSES},
+    compile::pipeline::Pipeline,
     context::Context,
-    hosted::Upload,
-    pipeline::Pipeline,
-    pool::Pooled,
-    readback,
-    scopes::guarded,
-    submissions::SubmissionPart,
+    device::scopes::guarded,
+    execute::{
+        commands::{Commands, MOST_PASSES},
+        submissions::SubmissionPart,
+    },
+    host_staging::Upload,
+    memory::pool::Pooled,
     tensor::{Bind, Tensor},
     trace::Dispatched,
+    transfer::readback,
 };
 use crate::{
     element::{Element, ElementType},

@@ -1,7 +1,10 @@
 //! Typed arrays on the GPU.
 
 use super::{
-    context::Context, pool::Pooled, readback, submissions::SubmissionPart, upload::UploadStream,
+    context::Context,
+    execute::submissions::SubmissionPart,
+    memory::pool::Pooled,
+    transfer::{readback, upload::UploadStream},
 };
 use crate::{
     element::{Element, ElementType},
@@ -117,7 +120,7 @@ impl<T: ElementType> Tensor<T> {
             ));
         }
         if !buffer.usage().contains(wgpu::BufferUsages::STORAGE) {
-            return invalid(format!("the buffer's usage is {:?}, without STORAGE", buffer.usage()));
+            return invalid("the buffer's usage has no STORAGE".into());
         }
         context.check_own(&buffer)?;
         Ok(Self {

@@ -1,7 +1,7 @@
 //! What the host and the device did and when: spans, in the JSON that Perfetto and Chrome's tracing
 //! read.
 
-use super::commands::MOST_PASSES;
+use super::execute::commands::MOST_PASSES;
 use crate::error::{Error, Result};
 use futures_intrusive::channel::shared::{OneshotReceiver, OneshotSender, oneshot_channel};
 use std::{
@@ -563,7 +563,7 @@ fn quoted(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::gpu::noop;
+    use crate::gpu::setup::noop;
 
     #[test]
     fn query_sets_are_few_and_go_round() {

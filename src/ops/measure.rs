@@ -2,7 +2,7 @@
 
 use crate::{
     error::Result,
-    gpu::{context::Context, profile::Clock, recording::Recording, tensor::Tensor},
+    gpu::{context::Context, observe::profile::Clock, recording::Recording, tensor::Tensor},
     kernel::{
         binding::{Type::*, read, read_write},
         declaration::Kernel,

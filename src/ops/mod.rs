@@ -39,7 +39,7 @@ pub mod reference {
 }
 
 use crate::{
-    gpu::{completion_check, probes},
+    gpu::{execute::completion_check, setup::probes},
     kernel::declaration::Kernel,
 };
 

@@ -40,10 +40,32 @@ const LAYERS: [&[&str]; 10] = [
 
 /// Folders of a top-level module, from the lowest up. A file may import from its own folder and
 /// from those before it.
-const FOLDERS: [(&str, &[&str]); 1] = [(
-    "model",
-    &["tokenizer", "threads", "engine", "session", "generate", "load", "batch", "evaluate"],
-)];
+const FOLDERS: [(&str, &[&str]); 2] = [
+    (
+        "gpu",
+        &[
+            "capabilities",
+            "device",
+            "memory",
+            "compile",
+            "execute",
+            "trace",
+            "context",
+            "transfer",
+            "tensor",
+            "out",
+            "host_staging",
+            "recording",
+            "encoder",
+            "observe",
+            "setup",
+        ],
+    ),
+    (
+        "model",
+        &["tokenizer", "threads", "engine", "session", "generate", "load", "batch", "evaluate"],
+    ),
+];
 
 /// The macros that are exported at the root, and where they are defined.
 const MACROS: [(&str, &str); 4] = [

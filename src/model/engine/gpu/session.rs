@@ -6,8 +6,11 @@ use crate::{
     error::Result,
     formats::ModelConfig,
     gpu::{
-        capabilities::Capabilities, context::Context, plan::PlannedKernel, pool::buffer_bytes,
-        recording::Recording, tensor::Tensor,
+        capabilities::Capabilities,
+        context::Context,
+        memory::{plan::PlannedKernel, pool::buffer_bytes},
+        recording::Recording,
+        tensor::Tensor,
     },
     memory::Footprint,
     model::{

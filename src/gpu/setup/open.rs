@@ -1,20 +1,22 @@
 //! Opening a device, or taking over an app's own.
 
-use super::{
-    adapters::{
-        Adapter, AdapterChoice, Adapters, ContextOptions, NEEDED, lacking, matrices, wanted,
-    },
-    cache::KernelCache,
-    capabilities::Capabilities,
-    capture::Captures,
-    context::Context,
-    environment::environment,
-    metal::MetalGpu,
-    msl::{MslPolicy, MslSupport},
-    probes,
-};
+use super::probes;
 use crate::{
     error::{Error, Result},
+    gpu::{
+        capabilities::Capabilities,
+        compile::cache::KernelCache,
+        context::Context,
+        device::{
+            adapters::{
+                Adapter, AdapterChoice, Adapters, ContextOptions, NEEDED, lacking, matrices, wanted,
+            },
+            capture::Captures,
+            environment::environment,
+            metal::MetalGpu,
+            msl::{MslPolicy, MslSupport},
+        },
+    },
     kernel::needs::Needs,
 };
 
@@ -231,7 +233,7 @@ impl Context {
         capabilities.half_subnormals = found.half_subnormals;
         capabilities.fused_multiply_add = found.fused_multiply_add;
         capabilities.timestamps = found.clock_moves;
-        log::info!("{:?} kernels on {capabilities:?}", context.language());
+        log::info!("{} kernels on {}", context.language(), capabilities.adapter);
         // After the probes: an app whose own resources exceed the working set can still open a
         // context and set a limit.
         context.limit_memory(options.memory_limit.or(metal.map(MetalGpu::memory_limit)));

@@ -3,10 +3,10 @@
 //! that nor a folder that cannot be written to is more than a line in the log. (`tuning.rs` keeps
 //! what was measured in files of the same form, and so does `auto`.)
 
-use super::scopes::guarded;
 use crate::{
     error::{Error, Result, at},
     files::{self, display, read::read_regular},
+    gpu::device::scopes::guarded,
     limits::cache::MOST_BYTES,
 };
 use std::{

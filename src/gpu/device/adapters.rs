@@ -1,13 +1,13 @@
 //! The GPUs that a system offers, and which of them is taken.
 
 use super::{
-    capabilities::{Capabilities, Matrices, is_apple, unified_memory},
     environment::environment,
     metal::MetalGpu,
     msl::{MslPolicy, MslSupport},
 };
 use crate::{
     error::{Error, Result},
+    gpu::capabilities::{Capabilities, Matrices, is_apple, unified_memory},
     kernel::needs::Needs,
     memory::{FreeMemory, MemoryPressure},
 };
@@ -28,7 +28,7 @@ const WANTED: wgpu::Features = NEEDED
     .union(wgpu::Features::TIMESTAMP_QUERY)
     .union(wgpu::Features::PASSTHROUGH_SHADERS);
 
-/// What a device must offer: see [`Context::REQUIRED`](super::context::Context::REQUIRED).
+/// What a device must offer: see [`Context::REQUIRED`](crate::gpu::context::Context::REQUIRED).
 pub const NEEDED: Needs = Needs {
     features: wgpu::Features::IMMEDIATES,
     // What WebGPU promises.
@@ -589,7 +589,7 @@ impl Adapters {
 
 impl Adapters {
     /// The one that is chosen, and why.
-    pub(super) fn take(mut self) -> Result<(Adapter, String)> {
+    pub(crate) fn take(mut self) -> Result<(Adapter, String)> {
         self.chosen.map(|ChosenAdapter { index, why }| (self.all.swap_remove(index), why))
     }
 }

@@ -1,13 +1,13 @@
 //! Kernels that are compiled before somebody waits for what they compute.
 
-use super::{
-    context::Context,
-    pipeline,
-    plan::PlannedKernel,
-    recording::{Recording, Step, Submission},
-};
 use crate::{
     error::{Error, Result},
+    gpu::{
+        compile::pipeline,
+        context::Context,
+        memory::plan::PlannedKernel,
+        recording::{Recording, Step, Submission},
+    },
     kernel::declaration::{KernelRef, Variant},
     language::ShaderLanguage,
 };

@@ -1,14 +1,14 @@
 //! What was measured on a device, in a file of the folder that it was opened with. A file that is
 //! not what was written there is not used, which is a line in the log.
 
-use super::{
-    cache::{Kind, hash, identity, read, write},
-    capabilities::Capabilities,
-    context::Context,
-};
 use crate::{
     error::{Error, Result},
     files::display,
+    gpu::{
+        capabilities::Capabilities,
+        compile::cache::{Kind, hash, identity, read, write},
+        context::Context,
+    },
     limits::cache::MOST_TUNING,
     tuning::Tuning,
 };
@@ -52,7 +52,7 @@ impl Context {
     }
 
     /// The same device, with what its folder has for it.
-    pub(super) fn tuned(self) -> Self {
+    pub(crate) fn tuned(self) -> Self {
         let Some(folder) = self.cache_folder() else { return self };
         let (path, key) = self.tuning_file(folder);
         let text = |bytes: Vec<u8>| String::from_utf8(bytes).map_err(|error| error.to_string());
@@ -62,8 +62,9 @@ impl Context {
             Ok(None) => self,
             Ok(Some(tuning)) => {
                 log::info!(
-                    "{}: kernels are chosen by what was measured here: {tuning:?}",
-                    display(&path)
+                    "{}: kernels are chosen by what was measured here: {}",
+                    display(&path),
+                    tuning.to_string().trim_end().replace('\n', ", ")
                 );
                 self.with_tuning(tuning)
             }
