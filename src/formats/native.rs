@@ -11,6 +11,7 @@
 
 use super::{
     config::ModelConfig,
+    families,
     model_file::ModelFile,
     problem::Problem,
     safetensors::SafeTensors,
@@ -31,7 +32,7 @@ use std::{collections::HashSet, ops::Range, path::Path};
 pub const FORMAT: &str = "bitnet-wgpu native";
 
 /// The metadata `version`: another one where tensors lie otherwise, or the configuration says more.
-pub const VERSION: &str = "1";
+pub const VERSION: &str = "2";
 
 /// The bytes of a file of which tensors begin at a multiple.
 pub const ALIGNMENT: usize = 64;
@@ -99,6 +100,10 @@ impl Native {
             json(&file, "config")?.ok_or_else(|| file.error("has no config".into()))?;
         if config.sub_norms && config.projection_norms {
             return Err(file.error("its config has sub_norms beside projection_norms".into()));
+        }
+        if !families::is_known(&config.architecture) {
+            let what = format!("its config: architecture `{}` is unknown", config.architecture);
+            return Err(file.error(what));
         }
         config.generation = config.generation.of_vocabulary(config.vocab);
         let config = config.checked().map_err(|what| file.error(format!("its config: {what}")))?;

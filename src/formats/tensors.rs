@@ -3,7 +3,7 @@
 
 use super::{
     config::ModelConfig,
-    family::{self, Part, Projection, Rows},
+    family::{Part, Projection, Rows},
     problem::{Problem, unsupported},
 };
 use crate::{
@@ -83,11 +83,7 @@ pub struct Gains {
 /// `model.layers.N.`, in each architecture and file format: matrices that are stacked, in their
 /// order, and gains.
 pub fn layer_tensors(c: &ModelConfig) -> Layer<Vec<Matrix>, Gains> {
-    let parts = match (c.post_norms, c.qk_norms) {
-        (true, _) => family::GEMMA3,
-        (false, true) => family::QWEN3,
-        (false, false) => family::LLAMA,
-    };
+    let parts = c.family().layer;
     let (mut steps, mut width) = (Vec::new(), c.hidden);
     for (n, part) in parts.iter().enumerate() {
         // What is added to the residual stream is scaled by what makes it.
@@ -106,8 +102,9 @@ pub fn layer_tensors(c: &ModelConfig) -> Layer<Vec<Matrix>, Gains> {
                 width = projections.iter().map(|own| rows(c, own.rows)).sum();
             }
             Part::HeadNorms(queries, keys) => {
-                let gains = |name| Gains { name, len: c.head_dim, scale: 1.0 };
-                steps.push(LayerStep::HeadNorms { queries: gains(queries), keys: gains(keys) });
+                let gains = |name, scale| Gains { name, len: c.head_dim, scale };
+                let (queries, keys) = (gains(queries, c.query_scale), gains(keys, 1.0));
+                steps.push(LayerStep::HeadNorms { queries, keys });
             }
             Part::Attention => {
                 steps.push(LayerStep::Attention);
@@ -133,8 +130,12 @@ fn linear_steps(
     columns: usize,
     scale: f32,
 ) -> Vec<LayerStep<Vec<Matrix>, Gains>> {
-    let matrix =
-        |own: &Projection| Matrix { name: own.name, rows: rows(c, own.rows), columns, scale };
+    let matrix = |own: &Projection| {
+        // Norms of heads would undo it, and have it in their gains.
+        let queries = own.rows == Rows::Queries && !c.qk_norms();
+        let scale = if queries { scale * c.query_scale } else { scale };
+        Matrix { name: own.name, rows: rows(c, own.rows), columns, scale }
+    };
     let norm = |own: &Projection| Gains { name: own.norm, len: columns, scale: 1.0 };
     match (projections, c.projection_norms) {
         (all, false) => vec![LayerStep::Linear(Stack::One(all.iter().map(matrix).collect()))],

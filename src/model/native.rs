@@ -100,8 +100,8 @@ pub fn write_native(
     let text = |value: serde_json::Result<String>| {
         value.map_err(|error| Error::Invalid { op: "write_native", what: error.to_string() })
     };
-    // It is in the scales.
-    let stored = ModelConfig { residual_scale: 1.0, ..config.clone() };
+    // These are in scales and gains.
+    let stored = ModelConfig { query_scale: 1.0, residual_scale: 1.0, ..config.clone() };
     metadata.extend(
         [
             ("format", FORMAT.to_owned()),

@@ -115,7 +115,7 @@ fn qwen3_has_the_defaults_of_transformers() {
         (128, 32_768, 1e-6, 10_000.0)
     );
     assert_eq!(
-        (config.activation, config.sub_norms, config.qk_norms, config.tied_head),
+        (config.activation, config.sub_norms, config.qk_norms(), config.tied_head),
         (Activation::Silu, false, true, false)
     );
     assert_eq!((config.bos, config.eos), (None, vec![]));
@@ -203,7 +203,7 @@ fn minicpm_has_its_factors() {
         (config.embedding_scale, config.residual_scale, config.logit_scale),
         (12.0, 0.7, 0.25)
     );
-    assert!(!config.quantized_activations && !config.qk_norms && config.rope_factors.is_empty());
+    assert!(!config.quantized_activations && !config.qk_norms() && config.rope_factors.is_empty());
     let plain = read_config(json!({"model_type": "llama", "scale_emb": 12})).unwrap();
     assert_eq!((plain.embedding_scale, plain.residual_scale, plain.logit_scale), (1.0, 1.0, 1.0));
     let (ones, twos) = (vec![1.0; 8], vec![2.0; 8]);
@@ -326,8 +326,8 @@ fn gemmas_have_layers_that_see_a_window() {
     let read = |keys| read_config(gemma3(keys)).unwrap();
     let usual = read(json!({}));
     assert_eq!(
-        (usual.activation, usual.post_norms, usual.qk_norms, usual.tied_head),
-        (Activation::GeluTanh, true, true, true)
+        (usual.activation, usual.qk_norms(), usual.tied_head),
+        (Activation::GeluTanh, true, true)
     );
     assert_eq!((usual.rope_theta, usual.quantized_activations), (1e6, false));
     assert_eq!(usual.embedding_scale, (usual.hidden as f32).sqrt());

@@ -439,7 +439,8 @@ fn what_is_wrong_with_a_file_is_said() {
         "`model.layers.0.mlp.gate_proj+up_proj.codes` is",
     );
     refused(|parts| parts.configure("vocab", 301.into()), "`model.embed_tokens.elements` is");
-    refused(|parts| parts.configure("qk_norms", false.into()), "does not account for");
+    refused(|parts| parts.configure("architecture", "llama".into()), "does not account for");
+    refused(|parts| parts.configure("architecture", "gpt".into()), "architecture `gpt` is unknown");
     refused(|parts| parts.rename("model.norm", "model.morn"), "no tensor `model.norm`");
     // Tensors that are not as kernels read them.
     refused(

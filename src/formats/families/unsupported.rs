@@ -1,6 +1,6 @@
-//! Models that are known and not done, by what they have that is missing here.
+//! Families that are known and not supported, by what they have that is missing here.
 
-use super::problem::{Problem, unsupported};
+use crate::formats::problem::{Problem, unsupported};
 
 const DELTA_NET: &str = "most of its layers are linear attention (Gated DeltaNet), and queries of the others have gates";
 const EXPERTS: &str = "its feed-forward blocks are mixtures of experts";
@@ -44,13 +44,13 @@ const FAMILIES: [(&[&str], &[&str]); 8] = [
     (&["gemma-embedding"], &[BOTH_WAYS]),
 ];
 
-/// Refuses the model that `key` says is a `name`: with what is missing, or with what is `known` of
-/// that key.
-pub(super) fn refuse<T>(key: &str, name: &str, known: &str) -> Result<T, Problem> {
-    match FAMILIES.iter().find(|(names, _)| names.contains(&name)) {
-        Some((_, missing)) => {
-            unsupported(format!("{key} `{name}` is not supported: {}", missing.join("; ")))
-        }
-        None => unsupported(format!("{key} `{name}` is not supported; {known} are")),
+/// Refuses the model that `key` says is a `name`: with what is missing, or with the `known` names
+/// of that key.
+pub fn refuse<T>(key: &str, name: &str, known: &[&str]) -> Result<T, Problem> {
+    if let Some((_, missing)) = FAMILIES.iter().find(|(names, _)| names.contains(&name)) {
+        return unsupported(format!("{key} `{name}` is not supported: {}", missing.join("; ")));
     }
+    let (last, others) = known.split_last().unwrap_or((&"", &[]));
+    let known = format!("`{}` and `{last}`", others.join("`, `"));
+    unsupported(format!("{key} `{name}` is not supported; {known} are"))
 }
