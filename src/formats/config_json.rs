@@ -13,8 +13,8 @@ use super::{
 use serde_json::{Map, Value};
 
 impl ModelConfig {
-    /// Reads a config.json of a supported `model_type`: `bitnet`, `llama`, `qwen3`, `minicpm` or
-    /// `gemma3_text`. Missing keys get the defaults of transformers. For `llama`, config.json does
+    /// Reads a config.json of a supported `model_type`: `bitnet`, `llama`, `qwen3`, `minicpm`,
+    /// `gemma3_text` or `granite`. Missing keys get the defaults of transformers. For `llama`, config.json does
     /// not mention sub-norms: they are off here, and [`Checkpoint`](super::Checkpoint) turns them on
     /// if their tensors exist. Activations are quantized in `bitnet` and `llama`, unless MLX wrote
     /// the file, and in other models that say that they are BitNets. Gemma's `embedding_scale` is

@@ -2,6 +2,7 @@
 
 mod bitnet;
 mod gemma3;
+mod granite;
 mod llama;
 mod minicpm;
 mod qwen3;
@@ -13,8 +14,14 @@ use super::{
     problem::Problem,
 };
 
-static FAMILIES: [&Family; 5] =
-    [&bitnet::FAMILY, &llama::FAMILY, &qwen3::FAMILY, &minicpm::FAMILY, &gemma3::FAMILY];
+static FAMILIES: [&Family; 6] = [
+    &bitnet::FAMILY,
+    &llama::FAMILY,
+    &qwen3::FAMILY,
+    &minicpm::FAMILY,
+    &gemma3::FAMILY,
+    &granite::FAMILY,
+];
 
 /// Returns the family of a `model_type` in config.json.
 ///

@@ -16,7 +16,10 @@ const FAMILIES: [(&[&str], &[&str]); 8] = [
         &["qwen35moe", "qwen3_5_moe", "qwen3_5_moe_text", "qwen3next", "qwen3_next"],
         &[DELTA_NET, EXPERTS],
     ),
-    (&["qwen3moe", "qwen3_moe", "qwen2moe", "qwen2_moe", "mixtral", "olmoe"], &[EXPERTS]),
+    (
+        &["qwen3moe", "qwen3_moe", "qwen2moe", "qwen2_moe", "mixtral", "olmoe", "granitemoe"],
+        &[EXPERTS],
+    ),
     (
         &["maple"],
         &[

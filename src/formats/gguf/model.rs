@@ -22,7 +22,7 @@ use crate::{
 use std::{collections::HashSet, path::Path, sync::Once};
 
 /// A model in a GGUF file: architectures `bitnet-b1.58`, `bitnet-25`, `bitnet`, `llama`, `qwen3`,
-/// `minicpm` and `gemma3`.
+/// `minicpm`, `gemma3` and `granite`.
 ///
 /// ```no_run
 /// use bitnet_wgpu::{formats::{Gguf, I2sLayout}, model::Tokenizer};
