@@ -101,7 +101,7 @@ impl Native {
         if config.sub_norms && config.projection_norms {
             return Err(file.error("its config has sub_norms beside projection_norms".into()));
         }
-        if !families::is_known(&config.architecture) {
+        if families::of_name(&config.architecture).is_none() {
             let what = format!("its config: architecture `{}` is unknown", config.architecture);
             return Err(file.error(what));
         }

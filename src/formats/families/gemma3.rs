@@ -108,16 +108,13 @@ fn local_layers(json: Keys<'_>, layers: usize) -> Result<Option<LocalLayers>, Pr
         None => LocalLayers::but_every(json.size("sliding_window_pattern", Some(PERIOD))?, layers),
     };
     let theta = json.float("rope_local_base_freq", THETA)?;
-    let own = json
-        .object("rope_parameters")?
-        .map(|kinds| kinds.object("sliding_attention"))
-        .transpose()?
-        .flatten();
-    if let Some(kind) = own
-        .map(|own| own.text("rope_type"))
-        .transpose()?
-        .flatten()
-        .filter(|&kind| kind != "default")
+    let own = match json.object("rope_parameters")? {
+        Some(kinds) => kinds.object("sliding_attention")?,
+        None => None,
+    };
+    if let Some(own) = own
+        && let Some(kind) = own.text("rope_type")?
+        && kind != "default"
     {
         return unsupported(format!(
             "rotary scaling `{kind}` of sliding_attention is not supported"
@@ -134,14 +131,12 @@ fn local_layers(json: Keys<'_>, layers: usize) -> Result<Option<LocalLayers>, Pr
 
 /// Refuses what would change Gemma's graph, as llama.cpp reads it.
 fn check_gguf(keys: GgufKeys<'_>, c: &ModelConfig) -> Result<(), Problem> {
-    let (layers, share, head_dim) = (c.layers, c.hidden / c.heads, c.head_dim);
-    for key in ["final_logit_softcapping", "attn_logit_softcapping"] {
+    for (key, why) in FAMILY.refused {
         if keys.float(key, Some(0.0))? != 0.0 {
-            return unsupported(format!(
-                "gemma3.{key} is not supported: logits and scores are taken as they are"
-            ));
+            return unsupported(format!("gemma3.{key} is not supported: {why}"));
         }
     }
+    let (layers, share, head_dim) = (c.layers, c.hidden / c.heads, c.head_dim);
     // Known by its layers: the one of 27 B, whose queries have another scale.
     if layers == 62 && share != head_dim {
         return unsupported(format!(
@@ -155,14 +150,11 @@ fn check_gguf(keys: GgufKeys<'_>, c: &ModelConfig) -> Result<(), Problem> {
 /// file says another number, or names them.
 fn local_layers_of_gguf(keys: GgufKeys<'_>, layers: usize) -> Result<Option<LocalLayers>, Problem> {
     let (key, window) = keys.get("attention.sliding_window");
-    if window.is_none_or(|window| window.as_u64() == Some(0)) {
-        return Ok(None);
-    }
-    let window =
-        window.and_then(|window| window.as_u64()).and_then(|window| usize::try_from(window).ok());
-    let window = window
-        .filter(|&window| window <= MOST_SIZE)
-        .ok_or_else(|| format!("{key} is no number up to {MOST_SIZE}"))?;
+    let window = match window.map(|window| window.as_u64()) {
+        None | Some(Some(0)) => return Ok(None),
+        Some(Some(window)) if window <= MOST_SIZE as u64 => window as usize,
+        _ => return Err(format!("{key} is no number up to {MOST_SIZE}").into()),
+    };
     let (key, pattern) = keys.get("attention.sliding_window_pattern");
     let local = match pattern.and_then(|pattern| pattern.as_array()) {
         Some(array) => {

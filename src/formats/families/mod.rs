@@ -13,6 +13,7 @@ use super::{
     family::{Architecture, Family, Part},
     problem::Problem,
 };
+use std::ptr;
 
 static FAMILIES: [&Family; 6] = [
     &bitnet::FAMILY,
@@ -23,19 +24,20 @@ static FAMILIES: [&Family; 6] = [
     &granite::FAMILY,
 ];
 
+fn architectures() -> impl Iterator<Item = (&'static Family, &'static Architecture)> {
+    FAMILIES
+        .into_iter()
+        .flat_map(|family| family.architectures.iter().map(move |own| (family, own)))
+}
+
 /// Returns the family of a `model_type` in config.json.
 ///
 /// # Errors
 /// A message that names what is missing for it, or the names that are supported.
 pub fn of_json(name: &str) -> Result<&'static Family, Problem> {
-    match FAMILIES.into_iter().find(|family| family.model_types.contains(&name)) {
-        Some(family) => Ok(family),
-        None => {
-            let known: Vec<&str> =
-                FAMILIES.iter().flat_map(|family| family.model_types).copied().collect();
-            unsupported::refuse("model_type", name, &known)
-        }
-    }
+    let known = FAMILIES.iter().flat_map(|family| family.model_types).copied();
+    let found = FAMILIES.into_iter().find(|family| family.model_types.contains(&name));
+    found.ok_or_else(|| unsupported::problem("model_type", name, known.collect()))
 }
 
 /// Returns the family of a `general.architecture` in a GGUF file.
@@ -43,44 +45,23 @@ pub fn of_json(name: &str) -> Result<&'static Family, Problem> {
 /// # Errors
 /// As [`of_json`].
 pub fn of_gguf(name: &str) -> Result<(&'static Family, &'static Architecture), Problem> {
-    let all = || {
-        FAMILIES
-            .into_iter()
-            .flat_map(|family| family.architectures.iter().map(move |a| (family, a)))
-    };
-    match all().find(|(_, architecture)| architecture.name == name) {
-        Some(found) => Ok(found),
-        None => {
-            let known: Vec<&str> = all().map(|(_, architecture)| architecture.name).collect();
-            unsupported::refuse("architecture", name, &known)
-        }
-    }
+    let known = architectures().map(|(_, own)| own.name);
+    let found = architectures().find(|(_, own)| own.name == name);
+    found.ok_or_else(|| unsupported::problem("architecture", name, known.collect()))
 }
 
 /// Returns the GGUF architecture with the graph of a model, if there is one, and its family. Any
 /// Llama with sub-norms is a BitNet.
 pub fn with_graph(c: &ModelConfig) -> Option<(&'static Family, &'static Architecture)> {
-    let bitnet = Some(&bitnet::FAMILY).filter(|_| !c.qk_norms());
-    let architectures = [Some(c.family()), bitnet]
-        .into_iter()
-        .flatten()
-        .flat_map(|family| family.architectures.iter().map(move |a| (family, a)));
-    let same = |architecture: &Architecture| {
-        (architecture.activation, architecture.sub_norms) == (c.activation, c.sub_norms)
-    };
-    architectures.into_iter().find(|(_, architecture)| same(architecture))
-}
-
-/// Whether a name is a `model_type` or an architecture of a family.
-pub fn is_known(name: &str) -> bool {
-    of_name(name).is_some()
-}
-
-fn of_name(name: &str) -> Option<&'static Family> {
-    FAMILIES.into_iter().find(|family| {
-        family.model_types.contains(&name)
-            || family.architectures.iter().any(|architecture| architecture.name == name)
+    architectures().find(|(family, own)| {
+        (own.activation, own.sub_norms) == (c.activation, c.sub_norms)
+            && (ptr::eq(*family, c.family()) || own.sub_norms && !c.qk_norms())
     })
+}
+
+/// Returns the family of a name in either format.
+pub fn of_name(name: &str) -> Option<&'static Family> {
+    of_json(name).or_else(|_| of_gguf(name).map(|(family, _)| family)).ok()
 }
 
 impl ModelConfig {
@@ -111,6 +92,6 @@ mod tests {
             assert!(!names.is_empty() && seen.is_disjoint(&names), "{names:?}");
             seen.extend(names);
         }
-        assert!(seen.iter().all(|name| is_known(name)) && !is_known("gpt"));
+        assert!(seen.iter().all(|name| of_name(name).is_some()) && of_name("gpt").is_none());
     }
 }

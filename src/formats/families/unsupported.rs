@@ -1,6 +1,6 @@
 //! Families that are known and not supported, by what they have that is missing here.
 
-use crate::formats::problem::{Problem, unsupported};
+use crate::formats::problem::Problem;
 
 const DELTA_NET: &str = "most of its layers are linear attention (Gated DeltaNet), and queries of the others have gates";
 const EXPERTS: &str = "its feed-forward blocks are mixtures of experts";
@@ -47,13 +47,14 @@ const FAMILIES: [(&[&str], &[&str]); 8] = [
     (&["gemma-embedding"], &[BOTH_WAYS]),
 ];
 
-/// Refuses the model that `key` says is a `name`: with what is missing, or with the `known` names
+/// Returns why a model is refused that `key` says is a `name`: what is missing, or the `known` names
 /// of that key.
-pub fn refuse<T>(key: &str, name: &str, known: &[&str]) -> Result<T, Problem> {
-    if let Some((_, missing)) = FAMILIES.iter().find(|(names, _)| names.contains(&name)) {
-        return unsupported(format!("{key} `{name}` is not supported: {}", missing.join("; ")));
-    }
-    let (last, others) = known.split_last().unwrap_or((&"", &[]));
-    let known = format!("`{}` and `{last}`", others.join("`, `"));
-    unsupported(format!("{key} `{name}` is not supported; {known} are"))
+pub fn problem(key: &str, name: &str, known: Vec<&str>) -> Problem {
+    let missing = FAMILIES.iter().find(|(names, _)| names.contains(&name));
+    let why = match (missing, known.split_last()) {
+        (Some((_, missing)), _) => format!(": {}", missing.join("; ")),
+        (None, Some((last, others))) => format!("; `{}` and `{last}` are", others.join("`, `")),
+        (None, None) => String::new(),
+    };
+    Problem::Unsupported(format!("{key} `{name}` is not supported{why}"))
 }
