@@ -11,13 +11,13 @@ use crate::formats::{
 pub static FAMILY: Family = Family {
     model_types: &["granite"],
     architectures: &[Architecture::new("granite", Activation::Silu, RotaryOrder::Pairs)],
-    read_json: scales,
-    read_gguf: check_rotary,
+    read_json,
+    read_gguf,
     scale_keys: true,
     ..BASE
 };
 
-fn scales(json: Keys<'_>, c: &mut ModelConfig) -> Result<(), Problem> {
+fn read_json(json: Keys<'_>, c: &mut ModelConfig) -> Result<(), Problem> {
     c.embedding_scale = json.float("embedding_multiplier", 1.0)?;
     c.query_scale = json.float("attention_multiplier", 1.0)? * (c.head_dim as f32).sqrt();
     c.residual_scale = json.float("residual_multiplier", 1.0)?;
@@ -25,13 +25,16 @@ fn scales(json: Keys<'_>, c: &mut ModelConfig) -> Result<(), Problem> {
     Ok(())
 }
 
-/// Refuses models without rotary embedding, as llama.cpp knows them.
-fn check_rotary(keys: GgufKeys<'_>, _: &mut ModelConfig) -> Result<(), Problem> {
+fn read_gguf(keys: GgufKeys<'_>, c: &mut ModelConfig) -> Result<(), Problem> {
+    // As llama.cpp knows models without rotary embedding.
     let (key, rotates) = keys.get("rope.scaling.finetuned");
-    match rotates.and_then(|value| value.as_bool()) {
-        Some(false) => unsupported(format!(
+    if rotates.and_then(|value| value.as_bool()) == Some(false) {
+        return unsupported(format!(
             "{key} is false: models without rotary embedding are not supported"
-        )),
-        _ => Ok(()),
+        ));
     }
+    if keys.get("attention.scale").1.is_some() {
+        c.query_scale = keys.float("attention.scale", None)? * (c.head_dim as f32).sqrt();
+    }
+    Ok(())
 }

@@ -138,7 +138,7 @@ impl Keys<'_> {
         }
     }
 
-    /// Reads what multiplies embedding, scores and residual stream, and divides logits. Older files of
+    /// Reads what multiplies embedding and residual stream, and divides logits. Older files of
     /// MiniCPM have no such keys, and readers differ in what they then take.
     fn scales(self, c: &mut ModelConfig) -> Result<(), Problem> {
         let scale = |key| match self.get(key) {
@@ -150,10 +150,6 @@ impl Keys<'_> {
         c.embedding_scale = scale("embedding_scale")?;
         c.residual_scale = scale("residual_scale")?;
         c.logit_scale = 1.0 / scale("logit_scale")?;
-        let root = (c.head_dim as f32).sqrt();
-        if self.get("attention.scale").1.is_some() {
-            c.query_scale = self.float("attention.scale", None)? * root;
-        }
         Ok(())
     }
 

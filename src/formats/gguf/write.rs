@@ -536,7 +536,8 @@ fn graph(
         ];
         scales.into_iter().for_each(|(name, scale)| metadata.float(&key(name), scale));
         if c.query_scale != 1.0 {
-            metadata.float(&key("attention.scale"), score_scale(c));
+            let scale = c.query_scale / (c.head_dim as f32).sqrt();
+            metadata.float(&key("attention.scale"), scale);
         }
     }
     if let Some(what) = &c.embedding.unsupported {
@@ -588,14 +589,6 @@ fn graph(
         }
     }
     Ok(())
-}
-
-/// Returns what scores are multiplied by: the number of which a reader makes the queries' scale.
-fn score_scale(c: &ModelConfig) -> f32 {
-    let root = (c.head_dim as f32).sqrt();
-    let scale = c.query_scale / root;
-    let near = [scale, scale.next_down(), scale.next_up()];
-    near.into_iter().find(|scale| scale * root == c.query_scale).unwrap_or(scale)
 }
 
 fn tokens(
