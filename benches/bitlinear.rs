@@ -1,6 +1,7 @@
 //! BitLinear over the layers of a 2B model, in both layouts, and on the CPU beside a plain loop.
 //! `cargo bench -p bitnet-wgpu-benches --bench bitlinear`
 
+use bitnet_wgpu::bitnet::BitLinear;
 use bitnet_wgpu::{
     Context, Tensor,
     bitnet::{self, Layout},
@@ -38,8 +39,7 @@ fn tokens(criterion: &mut Criterion) {
                 let mut encoder = context.encoder("tokens");
                 let y = Tensor::<f32>::zeros(context, [tokens, rows]).expect("it fits");
                 for w in &matrices {
-                    bitnet::bitlinear_quantized_into(&mut encoder, &xq, w, &y)
-                        .expect("it multiplies");
+                    BitLinear::new(w).forward_into(&mut encoder, &xq, &y).expect("it multiplies");
                 }
                 let shape = format!("{tokens}x{rows}x{columns}");
                 let bytes = matrices[0].code_bytes()

@@ -1,9 +1,10 @@
 //! What a decoding step of BitNet b1.58 2B4T is made of, one token, and the linear layers of
 //! Ternary-Bonsai's. `cargo bench -p bitnet-wgpu-benches --bench decoding`
 
+use bitnet_wgpu::bitnet::{ActivationType, BitLinear};
 use bitnet_wgpu::{
     Element, Tensor,
-    bitnet::{self, Gate},
+    bitnet::Gate,
     transformer::{self, AttentionShape, KvCache, NewTokens},
     weights::Scales,
 };
@@ -30,15 +31,12 @@ fn norm_bitlinear(criterion: &mut Criterion) {
             let mut encoder = context.encoder("norm_bitlinear");
             for w in &matrices {
                 match gated {
-                    true => bitnet::norm_bitlinear_gated_into(
+                    true => BitLinear::new(w).norm(norm).gate(Gate::Relu2).forward_into(
                         &mut encoder,
                         &x,
-                        norm,
-                        w,
-                        Gate::Relu2,
                         &half,
                     ),
-                    false => bitnet::norm_bitlinear_into(&mut encoder, &x, norm, w, &y),
+                    false => BitLinear::new(w).norm(norm).forward_into(&mut encoder, &x, &y),
                 }
                 .expect("it multiplies");
             }
@@ -85,15 +83,15 @@ fn norm_bitlinear_rounded(criterion: &mut Criterion) {
         let mut encoder = context.encoder("norm_bitlinear_rounded");
         for w in &matrices {
             match gated {
-                true => bitnet::norm_bitlinear_rounded_gated_into(
-                    &mut encoder,
-                    &x,
-                    norm,
-                    w,
-                    Gate::Silu,
-                    &half,
-                ),
-                false => bitnet::norm_bitlinear_rounded_into(&mut encoder, &x, norm, w, &y),
+                true => BitLinear::new(w)
+                    .activation_type(ActivationType::BlockFloat)
+                    .norm(norm)
+                    .gate(Gate::Silu)
+                    .forward_into(&mut encoder, &x, &half),
+                false => BitLinear::new(w)
+                    .activation_type(ActivationType::BlockFloat)
+                    .norm(norm)
+                    .forward_into(&mut encoder, &x, &y),
             }
             .expect("it multiplies");
         }

@@ -1,7 +1,8 @@
 //! What the host pays: recording, submitting, reading back.
 //! `cargo bench -p bitnet-wgpu-benches --bench overhead`
 
-use bitnet_wgpu::{bitnet, bitnet::Layout};
+use bitnet_wgpu::bitnet::BitLinear;
+use bitnet_wgpu::bitnet::Layout;
 use criterion::{Criterion, criterion_group, criterion_main};
 use pollster::block_on;
 use support::{rng, ternary};
@@ -14,7 +15,7 @@ fn overhead(criterion: &mut Criterion) {
     let record = || {
         let mut encoder = context.encoder("overhead");
         let xq = support::quantize_as(&mut encoder, &x, Layout::Int8).expect("it quantises");
-        bitnet::bitlinear_quantized::<f32>(&mut encoder, &xq, &w).expect("it multiplies");
+        BitLinear::new(&w).forward(&mut encoder, &xq).expect("it multiplies");
         encoder.finish()
     };
     let recording = record();

@@ -2,6 +2,7 @@
 //! must be read and written once, products against arithmetic.
 //! `cargo bench -p bitnet-wgpu-benches --bench tensor`
 
+use bitnet_wgpu::bitnet::{ActivationType, BitLinear};
 use bitnet_wgpu::{
     Context, Encoder, Float, Result, Tensor, bitnet, f16,
     optimizer::{self, AdamW, AdamWState},
@@ -95,7 +96,9 @@ fn few_rows(criterion: &mut Criterion) {
         let recording = recorded(context, |e| tensor::matmul_into(e, &x, &w, &y));
         bench(&mut group, "f32", &shape, &recording, 1, 4 * side * side);
         // Four times as many rows, so that a cache of 50 MiB does not hold the codes.
-        let recording = recorded(context, |e| bitnet::bitlinear_float(e, &x, &codes).map(|_| ()));
+        let recording = recorded(context, |e| {
+            BitLinear::new(&codes).activation_type(ActivationType::Float).forward(e, &x).map(|_| ())
+        });
         bench(
             &mut group,
             "ternary",

@@ -4,6 +4,7 @@
 
 mod support;
 
+use bitnet_wgpu::bitnet::BitLinear;
 use bitnet_wgpu::{Result, Tensor, bitnet, formats::Checkpoint, weights::PackedTernary};
 
 fn main() -> Result<()> {
@@ -19,7 +20,7 @@ fn main() -> Result<()> {
     let x = Tensor::<f32>::zeros(&context, [1, hidden])?;
     let mut encoder = context.encoder("feed-forward");
     let xq = bitnet::rms_norm_quantize(&mut encoder, &x, &context.upload(&norm, [hidden])?, 1e-5)?;
-    let both = bitnet::bitlinear_quantized::<f32>(&mut encoder, &xq, &gate_up.upload(&context)?)?;
+    let both = BitLinear::new(&gate_up.upload(&context)?).forward(&mut encoder, &xq)?;
     let gated = bitnet::relu2_gate(&mut encoder, &both)?;
     let gq = bitnet::rms_norm_quantize(
         &mut encoder,
@@ -27,7 +28,7 @@ fn main() -> Result<()> {
         &context.upload(&sub_norm, [inner])?,
         1e-5,
     )?;
-    let y = bitnet::bitlinear_quantized::<f32>(&mut encoder, &gq, &down.upload(&context)?)?;
+    let y = BitLinear::new(&down.upload(&context)?).forward(&mut encoder, &gq)?;
     println!("{} dispatches", encoder.len());
     let block = encoder.finish();
 

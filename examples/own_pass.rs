@@ -91,7 +91,7 @@ async fn run() -> Result<(), Box<dyn std::error::Error>> {
     let packed = support::ternary(&mut support::rng(), OUTPUTS, FEATURES);
     let weights = packed.upload(&context)?;
     let mut recorded = context.encoder("bitlinear");
-    bitnet::bitlinear_into(&mut recorded, &x, &weights, &y)?;
+    bitnet::BitLinear::new(&weights).forward_into(&mut recorded, &x, &y)?;
     let bitlinear = recorded.finish();
     let (wave, twice) = (Pass::new(&device, "wave", &input), Pass::new(&device, "twice", &output));
 

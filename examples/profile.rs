@@ -4,6 +4,7 @@
 
 mod support;
 
+use bitnet_wgpu::bitnet::BitLinear;
 use bitnet_wgpu::{
     Context, Recording, bitnet,
     telemetry::{self, Profile},
@@ -27,8 +28,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let gain = context.upload(&vec![1.0; COLUMNS], [COLUMNS])?;
         let mut encoder = context.encoder("profile");
         let xq = bitnet::rms_norm_quantize(&mut encoder, &x, &gain, 1e-5)?;
-        let y = bitnet::bitlinear_quantized::<f32>(&mut encoder, &xq, &w)?;
-        let _ = bitnet::bitlinear(&mut encoder, &y, &w)?;
+        let y = BitLinear::new(&w).forward(&mut encoder, &xq)?;
+        let _ = BitLinear::new(&w).forward(&mut encoder, &y)?;
         let recording = encoder.finish();
         // The first run compiles the kernels and warms up the GPU.
         recording.submit()?.wait()?;

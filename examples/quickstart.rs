@@ -1,6 +1,7 @@
 //! Quantises a matrix, multiplies it by a vector and reads the result back.
 //! `cargo run --release --example quickstart`
 
+use bitnet_wgpu::bitnet::BitLinear;
 use bitnet_wgpu::{Context, bitnet};
 
 fn main() -> bitnet_wgpu::Result<()> {
@@ -15,7 +16,7 @@ fn main() -> bitnet_wgpu::Result<()> {
     // Record: nothing runs before `submit`.
     let mut encoder = context.encoder("quickstart");
     let w = bitnet::quantize_weights(&mut encoder, &context.upload(&weights, [rows, columns])?)?;
-    let y = bitnet::bitlinear(&mut encoder, &context.upload(&x, [1, columns])?, &w)?;
+    let y = BitLinear::new(&w).forward(&mut encoder, &context.upload(&x, [1, columns])?)?;
     encoder.submit()?.wait()?;
 
     let y = pollster::block_on(y.read())?;

@@ -11,7 +11,7 @@
 //!
 //! let mut encoder = context.encoder("bitlinear");
 //! let w = bitnet::quantize_weights(&mut encoder, &weights)?; // a TernaryMatrix
-//! let y = bitnet::bitlinear(&mut encoder, &x, &w)?; // Tensor<f32> [1, 1024]
+//! let y = bitnet::BitLinear::new(&w).forward(&mut encoder, &x)?; // Tensor<f32> [1, 1024]
 //! encoder.submit()?;
 //! println!("{:?}", &pollster::block_on(y.read())?[..4]);
 //! # Ok(())

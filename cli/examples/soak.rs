@@ -4,6 +4,7 @@
 
 use anyhow::{Result, ensure};
 use bitnet_cli::{note, say};
+use bitnet_wgpu::bitnet::BitLinear;
 use bitnet_wgpu::{
     Context, ContextOptions, Tensor, bitnet,
     device::AdapterChoice,
@@ -121,11 +122,8 @@ impl Soak {
             let w = PackedTernary::from_values(n, k, &values, Scales::Tensor(0.5))?;
             let x: Vec<f32> = (0..m * k).map(|_| rng.random_range(-1.0..1.0)).collect();
             let mut encoder = self.context.encoder("soak");
-            let y = bitnet::bitlinear(
-                &mut encoder,
-                &self.context.upload(&x, [m, k])?,
-                &w.upload(&self.context)?,
-            )?;
+            let y = BitLinear::new(&w.upload(&self.context)?)
+                .forward(&mut encoder, &self.context.upload(&x, [m, k])?)?;
             let squares = tensor::mul(&y, &y).forward(&mut encoder)?;
             encoder.submit()?;
             drop(squares.read());

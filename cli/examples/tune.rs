@@ -10,6 +10,7 @@
 
 use anyhow::{Context as _, Result, ensure};
 use bitnet_cli::{bench, model::ModelArgs, random::Shape, say};
+use bitnet_wgpu::bitnet::{ActivationType, BitLinear};
 use bitnet_wgpu::{
     Context, Element, Out, Recording, Tensor,
     bitnet::{self, Gate},
@@ -418,9 +419,9 @@ fn of_product(
         let record = move |context: &Context, copies: usize| {
             let mut encoder = context.encoder("product");
             if quantized {
-                w[..copies].iter().try_for_each(|w| {
-                    bitnet::bitlinear_quantized_into(&mut encoder, &xq, w, &out)
-                })?;
+                w[..copies]
+                    .iter()
+                    .try_for_each(|w| BitLinear::new(w).forward_into(&mut encoder, &*xq, &out))?;
             } else {
                 // How they lie depends on what is chosen.
                 let rounded = bitnet::round_activations(
@@ -429,7 +430,7 @@ fn of_product(
                     bitnet::rounded_block(Some(group)),
                 )?;
                 w[..copies].iter().try_for_each(|w| {
-                    bitnet::bitlinear_rounded_into(&mut encoder, &rounded, w, &out)
+                    BitLinear::new(w).forward_into(&mut encoder, &rounded, &out)
                 })?;
             }
             Ok(encoder.finish())
@@ -444,18 +445,20 @@ fn of_product(
             let norm = Some((&gain, 1e-5));
             w[..copies].iter().try_for_each(|w| match gate {
                 Some(gate) if quantized => {
-                    bitnet::norm_bitlinear_gated_into(&mut encoder, &x, norm, w, gate, &gated)
+                    BitLinear::new(w).norm(norm).gate(gate).forward_into(&mut encoder, &x, &gated)
                 }
-                Some(gate) => bitnet::norm_bitlinear_rounded_gated_into(
-                    &mut encoder,
-                    &x,
-                    norm,
-                    w,
-                    gate,
-                    &gated,
-                ),
-                None if quantized => bitnet::norm_bitlinear_into(&mut encoder, &x, norm, w, &y),
-                None => bitnet::norm_bitlinear_rounded_into(&mut encoder, &x, norm, w, &y),
+                Some(gate) => BitLinear::new(w)
+                    .activation_type(ActivationType::BlockFloat)
+                    .norm(norm)
+                    .gate(gate)
+                    .forward_into(&mut encoder, &x, &gated),
+                None if quantized => {
+                    BitLinear::new(w).norm(norm).forward_into(&mut encoder, &x, &y)
+                }
+                None => BitLinear::new(w)
+                    .activation_type(ActivationType::BlockFloat)
+                    .norm(norm)
+                    .forward_into(&mut encoder, &x, &y),
             })?;
             Ok(encoder.finish())
         };

@@ -2,6 +2,7 @@
 //! Each function that goes backward stands after the one that it is the gradient of.
 
 use super::data::words;
+use bitnet_wgpu::bitnet::{ActivationType, BitLinear};
 use bitnet_wgpu::{
     Context, Encoder, Result, Tensor, bitnet,
     tensor::{self, Axes, CrossEntropyOptions, Side},
@@ -248,10 +249,13 @@ impl Model {
     ) -> Result<(Tensor<f32>, Linear)> {
         let w = bitnet::quantize_weights(e, &self.parameters[weights])?;
         if !self.settings.int8 {
-            return Ok((bitnet::bitlinear_float(e, &x, &w)?, Linear { x, w }));
+            return Ok((
+                BitLinear::new(&w).activation_type(ActivationType::Float).forward(e, &x)?,
+                Linear { x, w },
+            ));
         }
         let quantized = bitnet::quantize_activations(e, &x)?;
-        let y = bitnet::bitlinear_quantized(e, &quantized, &w)?;
+        let y = BitLinear::new(&w).forward(e, &quantized)?;
         Ok((y, Linear { x: bitnet::dequantize_activations(e, &quantized)?, w }))
     }
 
@@ -266,7 +270,7 @@ impl Model {
         gradients: &mut Gradients,
     ) -> Result<Tensor<f32>> {
         gradients[weights] = Some(tensor::matmul(e, Side::transposed(dy), x)?);
-        bitnet::bitlinear_backward(e, dy, w)
+        BitLinear::new(w).backward(e, dy)
     }
 
     fn attention(&self, e: &mut Encoder, qkv: &Tensor<f32>) -> Result<(Tensor<f32>, Attention)> {

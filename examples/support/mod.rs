@@ -3,6 +3,7 @@
 
 pub mod roofline;
 
+use bitnet_wgpu::bitnet::BitLinear;
 use bitnet_wgpu::{
     Context, Result, bitnet,
     telemetry::PeakBandwidth,
@@ -77,7 +78,7 @@ pub fn on_gpu(
     let sums = bitnet::accumulators(&mut encoder, &xq, &w)?;
     encoder.submit()?.wait()?;
     let mut encoder = context.encoder("bitlinear");
-    let y = bitnet::bitlinear_quantized(&mut encoder, &xq, &w)?;
+    let y = BitLinear::new(&w).forward(&mut encoder, &xq)?;
     let multiplication = encoder.finish();
     block_on(multiplication.time(10))?; // to warm up
     let (_, time) = block_on(multiplication.time(50))?;

@@ -15,6 +15,7 @@ mod learned;
 
 pub use cost::{Target, Why};
 
+use crate::ops::bitnet::BitLinear;
 use crate::{
     error::{Error, Result},
     gpu::{context::Context, encoder::Encoder, tensor::Tensor},
@@ -326,7 +327,7 @@ impl Auto {
                     return Err(Error::OtherDevice { kernel: "bitlinear", binding: "codes" });
                 };
                 let x = e.context().upload(x, [tokens, n])?;
-                bitnet::bitlinear(e, &x, w)
+                BitLinear::new(w).forward(e, &x)
             },
         )
     }

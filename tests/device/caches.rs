@@ -1,6 +1,7 @@
 //! Kernels that are compiled before they are needed, and kept in a folder for the next time; and
 //! what was measured, which is kept there too.
 
+use bitnet_wgpu::bitnet::BitLinear;
 use bitnet_wgpu::{
     Context, ContextOptions, ErrorKind, Tensor,
     auto::Auto,
@@ -276,7 +277,7 @@ fn what_was_measured_is_kept_and_chosen_by() {
         let mut encoder = tuned.encoder("tuned");
         let w = bitnet::quantize_weights(&mut encoder, &w).unwrap();
         let xq = support::quantize_as(&mut encoder, &x, layout).unwrap();
-        let y: Tensor<f32> = bitnet::bitlinear_quantized(&mut encoder, &xq, &w).unwrap();
+        let y: Tensor<f32> = BitLinear::new(&w).forward(&mut encoder, &xq).unwrap();
         let recording = encoder.finish();
         assert_eq!(recording.kernels().last().unwrap().name, plan(&tuned));
         drop(y);

@@ -1,5 +1,6 @@
 //! Memory over many submissions: in a process of its own, since that of all its threads is counted.
 
+use bitnet_wgpu::bitnet::BitLinear;
 use bitnet_wgpu::{Context, bitnet};
 use support::{block_on, own_process, rng, ternary};
 
@@ -21,7 +22,7 @@ fn ten_thousand_submissions_take_no_more_memory() {
     let step = |wait: bool| {
         let x = context.upload(&[1f32; 64], [1, 64]).unwrap();
         let mut encoder = context.encoder("many");
-        bitnet::bitlinear(&mut encoder, &x, &w).unwrap();
+        BitLinear::new(&w).forward(&mut encoder, &x).unwrap();
         let submission = encoder.submit().unwrap();
         if wait {
             submission.wait().unwrap();

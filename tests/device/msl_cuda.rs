@@ -1,6 +1,7 @@
 //! Writes the Metal kernels as CUDA sources, with all dispatches of the op cases and what the CPU
 //! makes of them; tests/msl-host/cuda/run asks for it.
 
+use bitnet_wgpu::bitnet::BitLinear;
 use bitnet_wgpu::{
     Element,
     bitnet::{self, Layout},
@@ -148,7 +149,7 @@ fn layer(rows: usize, columns: usize, restrict: fn(&mut Capabilities)) -> Case {
         move |r| {
             let (x, w) = (r.upload(&x, [1, columns])?, w.upload(r.encoder.context())?);
             let xq = support::quantize_as(&mut r.encoder, &x, Layout::Half)?;
-            bitnet::bitlinear_quantized::<f32>(&mut r.encoder, &xq, &w).map(drop)
+            BitLinear::new(&w).forward(&mut r.encoder, &xq).map(drop)
         },
         |_, _| Ok(()),
     )

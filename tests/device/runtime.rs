@@ -1,5 +1,6 @@
 //! The core: recording, replay, the pool, readback, threads, and what bad input gives.
 
+use bitnet_wgpu::bitnet::BitLinear;
 use bitnet_wgpu::{
     Bind, Context, Error, ErrorKind, Kernel, Recording, Result, Tensor, bitnet, f16,
     internals::{Dispatch, MatrixUnit, SubmissionLimit},
@@ -95,7 +96,7 @@ fn writing_two_names_of_a_buffer_is_refused() {
     // Reading one buffer twice is fine.
     let w = ternary(&mut rng(1), 4, 4).upload(context).unwrap();
     let x = context.upload(&[1f32; 4], [1, 4]).unwrap();
-    bitnet::bitlinear(&mut context.encoder("same"), &x, &w).unwrap();
+    BitLinear::new(&w).forward(&mut context.encoder("same"), &x).unwrap();
 }
 
 #[test]
@@ -147,13 +148,13 @@ fn shapes_are_checked_where_they_are_given() {
     ));
     let w = ternary(&mut rng(1), 5, 8).upload(context).unwrap();
     let x = context.upload(&[1f32; 14], [2, 7]).unwrap();
-    let text = error(bitnet::bitlinear(&mut encoder, &x, &w));
+    let text = error(BitLinear::new(&w).forward(&mut encoder, &x));
     assert!(text.contains("[2, 7]") && text.contains("[.., 8]"), "{text}");
     let xq =
         bitnet::quantize_activations(&mut encoder, &context.upload(&[1f32; 16], [2, 8]).unwrap())
             .unwrap();
     let y = Tensor::<f32>::zeros(context, [2, 6]).unwrap();
-    let text = bitnet::bitlinear_quantized_into(&mut encoder, &xq, &w, &y).unwrap_err().to_string();
+    let text = BitLinear::new(&w).forward_into(&mut encoder, &xq, &y).unwrap_err().to_string();
     assert!(text.contains("[2, 6]") && text.contains("[2, 5]"), "{text}");
     let gain = context.upload(&[1f32; 3], [3]).unwrap();
     let text = bitnet::rms_norm_quantize(&mut encoder, &x, &gain, 1e-5).unwrap_err().to_string();
@@ -170,7 +171,8 @@ fn sums_that_would_not_be_exact_are_refused() {
     let x = vec![0f32; k];
     let cpu = bitnet::bitlinear_cpu(&x, 1, &w).unwrap_err().to_string();
     let x = context().upload(&x, [1, k]).unwrap();
-    let gpu = bitnet::bitlinear(&mut context().encoder("long"), &x, &w.upload(context()).unwrap())
+    let gpu = BitLinear::new(&w.upload(context()).unwrap())
+        .forward(&mut context().encoder("long"), &x)
         .unwrap_err()
         .to_string();
     for text in [cpu, gpu] {
@@ -203,7 +205,7 @@ fn what_does_not_fit_the_device_is_refused() {
     let narrow = context().restricted(|c| c.max_workgroups = 2);
     let x = narrow.upload(&[1f32; 9 * 4], [9, 4]).unwrap();
     let w = ternary(&mut rng(1), 300, 4).upload(&narrow).unwrap();
-    let error = bitnet::bitlinear(&mut narrow.encoder("grid"), &x, &w).unwrap_err();
+    let error = BitLinear::new(&w).forward(&mut narrow.encoder("grid"), &x).unwrap_err();
     assert!(matches!(error, Error::Grid { limit: 2, .. }), "{error}");
     // What a kernel declares beyond the device's limits: bytes of workgroup memory.
     const WIDE_TEXT: &[Part] = &[Part::new("wide", "@compute @workgroup_size(1) fn wide() {}")];
@@ -281,8 +283,9 @@ fn two_threads_share_a_context() {
         for i in 0..40 {
             let x: Vec<f32> = (0..140).map(|j| ((j * (i + seed)) as f32).sin()).collect();
             let mut encoder = own.encoder("thread");
-            let y =
-                bitnet::bitlinear(&mut encoder, &own.upload(&x, [2, 70]).unwrap(), &gpu).unwrap();
+            let y = BitLinear::new(&gpu)
+                .forward(&mut encoder, &own.upload(&x, [2, 70]).unwrap())
+                .unwrap();
             let _ = encoder.submit().unwrap();
             assert_eq!(block_on(y.read()).unwrap(), bitnet::bitlinear_cpu(&x, 2, &w).unwrap());
         }
@@ -539,7 +542,7 @@ fn times_come_with_their_clock() {
     let x = context.upload(&[1f32; 64], [1, 64]).unwrap();
     for restricted in [context.clone(), context.restricted(|c| c.timestamps = false)] {
         let mut encoder = restricted.encoder("profile");
-        bitnet::bitlinear(&mut encoder, &x, &w).unwrap();
+        BitLinear::new(&w).forward(&mut encoder, &x).unwrap();
         let recording = encoder.finish();
         let profile = block_on(recording.profile()).unwrap();
         assert_eq!(profile.steps.len(), 2);
@@ -670,7 +673,7 @@ fn extents_state_the_work_of_products() {
     let w = ternary(&mut rng(3), 100, 70).upload(context).unwrap();
     let x = context.upload(&[1.0f32; 5 * 70], [5, 70]).unwrap();
     let mut encoder = context.encoder("work");
-    bitnet::bitlinear(&mut encoder, &x, &w).unwrap();
+    BitLinear::new(&w).forward(&mut encoder, &x).unwrap();
     tensor::relu2(&mut encoder, &x).unwrap();
     let work: u64 = encoder.finish().dispatches().map(|dispatch| dispatch.multiply_adds()).sum();
     assert_eq!(work, 5 * 100 * 70, "of the product alone");

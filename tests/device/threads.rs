@@ -1,5 +1,6 @@
 //! Threads: one recording of several, and all that a context and a model do at once.
 
+use bitnet_wgpu::bitnet::BitLinear;
 use bitnet_wgpu::{
     Context, Result, Tensor, bitnet,
     internals::SubmissionLimit,
@@ -133,7 +134,8 @@ fn all_at_once(context: &Context) {
             let x: Vec<f32> =
                 (0..rows * 70).map(|j| ((j as u32 * (i + seed)) as f32).sin()).collect();
             let mut encoder = context.encoder("thread");
-            let y = bitnet::bitlinear(&mut encoder, &context.upload(&x, [rows, 70]).unwrap(), gpu)
+            let y = BitLinear::new(gpu)
+                .forward(&mut encoder, &context.upload(&x, [rows, 70]).unwrap())
                 .unwrap();
             let submission = encoder.submit().unwrap();
             match i % 3 {

@@ -1,6 +1,7 @@
 //! Kernels of one product, and kernels in workgroups and tiles of other sizes: where they add in
 //! the same order, they give the same bits.
 
+use bitnet_wgpu::bitnet::{ActivationType, BitLinear};
 use bitnet_wgpu::{
     Context, Encoder, Float, Kernel, Result,
     bitnet::{self, Layout},
@@ -101,7 +102,9 @@ fn tiles_of_ternary_weights_do_too() {
             };
             let w = ternary_with(&mut rng, rows, columns, scales).upload(&context).unwrap();
             let x = context.upload(&floats(&mut rng, m * columns, 3.0), [m, columns]).unwrap();
-            let record = |e: &mut Encoder| bitnet::bitlinear_float(e, &x, &w).map(|_| ());
+            let record = |e: &mut Encoder| {
+                BitLinear::new(&w).activation_type(ActivationType::Float).forward(e, &x).map(|_| ())
+            };
             let kernels = ["matmul_ternary", "matmul_ternary_large"];
             assert_same(
                 &kernels,
@@ -135,8 +138,12 @@ fn gemvs_of_ternary_weights_do_too() {
                 let x = context.upload(&values, [m, columns]).unwrap();
                 let kernels =
                     if m == 1 { &[ANY[0], ANY[1], "bitlinear_float_gemv_one"][..] } else { &ANY };
-                let made =
-                    outputs(&context, kernels, |e| bitnet::bitlinear_float(e, &x, &w).map(|_| ()));
+                let made = outputs(&context, kernels, |e| {
+                    BitLinear::new(&w)
+                        .activation_type(ActivationType::Float)
+                        .forward(e, &x)
+                        .map(|_| ())
+                });
                 assert_same(kernels, &made, &format!("{m} × {rows} × {columns} by {size}"));
             }
         }
@@ -204,7 +211,7 @@ fn assert_one_product(context: &Context, w: &PackedTernary, x: &[f32], m: usize)
         };
         let names: Vec<_> = catalog().filter(of_layout).map(|kernel| kernel.name).collect();
         assert!(names.len() > 3, "{names:?}");
-        let record = |e: &mut Encoder| bitnet::bitlinear_quantized::<f32>(e, &xq, &w).map(|_| ());
+        let record = |e: &mut Encoder| BitLinear::new(&w).forward(e, &xq).map(|_| ());
         assert_same(
             &names,
             &outputs(context, &names, record),

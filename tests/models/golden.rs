@@ -2,6 +2,7 @@
 //! GPU in every layout. `BITNET_MODEL_DIR` names another model directory, laid out as
 //! assets/tales-22m.
 
+use bitnet_wgpu::bitnet::BitLinear;
 use bitnet_wgpu::{
     Context, Recording, Tensor,
     bitnet::{self, HostActivations, Layout, QuantizedActivations},
@@ -100,7 +101,7 @@ fn record(
     let w = w.upload(context).unwrap();
     let xq = support::quantize_as(&mut encoder, &x, layout).unwrap();
     let sums = bitnet::accumulators(&mut encoder, &xq, &w).unwrap();
-    let y = bitnet::bitlinear_quantized(&mut encoder, &xq, &w).unwrap();
+    let y = BitLinear::new(&w).forward(&mut encoder, &xq).unwrap();
     (encoder.finish(), xq, sums, y)
 }
 

@@ -36,51 +36,6 @@ use rayon::prelude::*;
 
 pub(super) const KERNELS: &[&Kernel] = bitlinear_kernels::KERNELS;
 
-/// `x` `[.., k]` (`f32` or `f16`) times `w` `[n, k]`: quantises `x` per row and multiplies; `y`
-/// `[.., n]` has the type of `x`.
-///
-/// # Errors
-/// [`Error::Shape`] if the last dimension of `x` is not `w.columns()`; [`Error::Invalid`] for more
-/// than [`MAX_FEATURES`](super::MAX_FEATURES) input features.
-pub fn bitlinear<T: Float>(
-    encoder: &mut Encoder,
-    x: &Tensor<T>,
-    w: &TernaryMatrix,
-) -> Result<Tensor<T>> {
-    let y = Tensor::uninit(encoder.context(), x.shape().with_last(w.rows()))?;
-    bitlinear_into(encoder, x, w, &y)?;
-    Ok(y)
-}
-
-/// [`bitlinear`] into a tensor of the caller, `[.., n]`.
-///
-/// # Errors
-/// As [`bitlinear`]; [`Error::Shape`] if the output does not fit.
-pub fn bitlinear_into<'a, T: Float>(
-    encoder: &mut Encoder,
-    x: &Tensor<T>,
-    w: &TernaryMatrix,
-    y: impl Into<Out<'a, T>>,
-) -> Result<()> {
-    bitlinear_with_into(encoder, x, w, &Epilogue::new(), y.into())
-}
-
-/// [`bitlinear`], finished by an [`Epilogue`] before it is stored: activation(x·Wᵀ + bias), the
-/// bias being `[rows]`.
-///
-/// # Errors
-/// As [`bitlinear_with_into`].
-pub fn bitlinear_with<T: Float>(
-    encoder: &mut Encoder,
-    x: &Tensor<T>,
-    w: &TernaryMatrix,
-    epilogue: &Epilogue<'_, T>,
-) -> Result<Tensor<T>> {
-    let y = Tensor::uninit(encoder.context(), x.shape().with_last(w.rows()))?;
-    bitlinear_with_into(encoder, x, w, epilogue, Out::set(&y))?;
-    Ok(y)
-}
-
 /// [`bitlinear_with`] into a tensor of the caller; more in [`bitlinear_quantized_with_into`].
 ///
 /// # Errors
@@ -117,7 +72,7 @@ pub(crate) fn bitlinear_with_into<X: Float, Y: Float>(
 ///
 /// # Errors
 /// As [`bitlinear_quantized_into`].
-pub fn bitlinear_quantized<T: Float>(
+pub(crate) fn bitlinear_quantized<T: Float>(
     encoder: &mut Encoder,
     x: &QuantizedActivations,
     w: &TernaryMatrix,
@@ -133,28 +88,13 @@ pub fn bitlinear_quantized<T: Float>(
 /// exact, or for a matrix that is scaled by groups and activations not in [`Layout::Int8`]. Such a
 /// product takes memory of its own, four bytes for each of its numbers and of the activations':
 /// [`Error::TooLarge`] where that is more than a tensor may have.
-pub fn bitlinear_quantized_into<'a, T: Float>(
+pub(crate) fn bitlinear_quantized_into<'a, T: Float>(
     encoder: &mut Encoder,
     x: &QuantizedActivations,
     w: &TernaryMatrix,
     y: impl Into<Out<'a, T>>,
 ) -> Result<()> {
     bitlinear_quantized_with_into(encoder, x, w, &Epilogue::new(), y)
-}
-
-/// [`bitlinear_with`] of activations that are already quantised: `[m, n]`.
-///
-/// # Errors
-/// As [`bitlinear_quantized_with_into`].
-pub fn bitlinear_quantized_with<T: Float>(
-    encoder: &mut Encoder,
-    x: &QuantizedActivations,
-    w: &TernaryMatrix,
-    epilogue: &Epilogue<'_, T>,
-) -> Result<Tensor<T>> {
-    let y = Tensor::uninit(encoder.context(), [x.tokens(), w.rows()])?;
-    bitlinear_quantized_with_into(encoder, x, w, epilogue, &y)?;
-    Ok(y)
 }
 
 /// [`bitlinear_quantized_with`] into a tensor of the caller. What is finished is added to an
@@ -171,7 +111,7 @@ pub fn bitlinear_quantized_with<T: Float>(
 ///
 /// # Errors
 /// As [`bitlinear_quantized_into`]; [`Error::Shape`] for a bias that is not `[rows]`.
-pub fn bitlinear_quantized_with_into<'y, T: Float>(
+pub(crate) fn bitlinear_quantized_with_into<'y, T: Float>(
     encoder: &mut Encoder,
     x: &QuantizedActivations,
     w: &TernaryMatrix,

@@ -196,64 +196,13 @@ fn are_words(k: usize) -> bool {
     k > 0 && k.is_multiple_of(CODES_PER_WORD)
 }
 
-/// y = x·Wᵀ: `x` `[.., k]` as it is, `w` `[rows, k]` with any scales; gives `[.., rows]`.
-/// [`bitlinear_rounded`](super::bitlinear_rounded()), for models whose activations are not
-/// quantised (W1.58A16), is faster, and so is [`bitlinear`](super::bitlinear()), which quantises
-/// them.
-///
-/// Sums are `f32`. Up to eight tokens, sixteen products at a time, which are ±x or 0 and so exact,
-/// are added in order and scaled once; of these sums each of 32 lanes adds up every 32nd, and lanes
-/// are added in order. For more tokens, weights are β·Wq, and products are added in the order of k
-/// (eight at a time on the matrix units of Metal).
-///
-/// # Errors
-/// As [`bitlinear_float_into`].
-pub fn bitlinear_float<T: Float>(
-    encoder: &mut Encoder,
-    x: &Tensor<T>,
-    w: &TernaryMatrix,
-) -> Result<Tensor<T>> {
-    let y = Tensor::uninit(encoder.context(), x.shape().with_last(w.rows()))?;
-    bitlinear_float_into(encoder, x, w, &y)?;
-    Ok(y)
-}
-
-/// [`bitlinear_float`] into a tensor of the caller.
-///
-/// # Errors
-/// [`Error::Shape`](crate::Error::Shape) if `x` or the output does not fit `w`.
-pub fn bitlinear_float_into<'y, X: Float, Y: Float>(
-    encoder: &mut Encoder,
-    x: &Tensor<X>,
-    w: &TernaryMatrix,
-    y: impl Into<Out<'y, Y>>,
-) -> Result<()> {
-    bitlinear_float_with_into(encoder, x, w, &Epilogue::new(), y)
-}
-
-/// [`bitlinear_float`], finished by an [`Epilogue`] before it is stored: activation(x·Wᵀ + bias),
-/// the bias being `[rows]`.
-///
-/// # Errors
-/// As [`bitlinear_float_with_into`].
-pub fn bitlinear_float_with<T: Float>(
-    encoder: &mut Encoder,
-    x: &Tensor<T>,
-    w: &TernaryMatrix,
-    epilogue: &Epilogue<'_, T>,
-) -> Result<Tensor<T>> {
-    let y = Tensor::uninit(encoder.context(), x.shape().with_last(w.rows()))?;
-    bitlinear_float_with_into(encoder, x, w, epilogue, &y)?;
-    Ok(y)
-}
-
 /// [`bitlinear_float_with`] into a tensor of the caller. What is finished is added to an
 /// [`Out::add`], which so serves for a residual.
 ///
 /// # Errors
 /// As [`bitlinear_float_into`]; [`Error::Shape`](crate::Error::Shape) for a bias that is not
 /// `[rows]`.
-pub fn bitlinear_float_with_into<'y, X: Float, Y: Float>(
+pub(crate) fn bitlinear_float_with_into<'y, X: Float, Y: Float>(
     encoder: &mut Encoder,
     x: &Tensor<X>,
     w: &TernaryMatrix,
@@ -263,27 +212,11 @@ pub fn bitlinear_float_with_into<'y, X: Float, Y: Float>(
     record(encoder, "bitlinear_float", x, w, epilogue, y.into(), true)
 }
 
-/// dx = dy·W: the gradient of a BitLinear for its input, straight through its quantisers. `dy` is
-/// `[.., rows]`; gives `[.., k]`. The weights are decoded where they are multiplied: there is no
-/// dense copy. (The gradient for the weights is `matmul(Side::transposed(dy), x)`.)
-///
-/// # Errors
-/// As [`bitlinear_backward_into`].
-pub fn bitlinear_backward<T: Float>(
-    encoder: &mut Encoder,
-    dy: &Tensor<T>,
-    w: &TernaryMatrix,
-) -> Result<Tensor<T>> {
-    let dx = Tensor::uninit(encoder.context(), dy.shape().with_last(w.columns()))?;
-    bitlinear_backward_into(encoder, dy, w, &dx)?;
-    Ok(dx)
-}
-
 /// [`bitlinear_backward`] into a tensor of the caller.
 ///
 /// # Errors
 /// [`Error::Shape`](crate::Error::Shape) if `dy` or the output does not fit `w`.
-pub fn bitlinear_backward_into<'y, X: Float, Y: Float>(
+pub(crate) fn bitlinear_backward_into<'y, X: Float, Y: Float>(
     encoder: &mut Encoder,
     dy: &Tensor<X>,
     w: &TernaryMatrix,

@@ -69,50 +69,6 @@ static MATMUL_INT: Forms = {
 
 pub(super) const KERNELS: &[&Kernel] = &[&MATMUL_INT[0], &MATMUL_INT[1]];
 
-/// y = x·Wᵀ: `x` `[.., k]` as it is, `w` `[rows, k]`; gives `[.., rows]`. Products are added in
-/// `f32`, in the order of k.
-///
-/// # Errors
-/// As [`bitlinear_int_into`].
-pub fn bitlinear_int<T: Float>(
-    encoder: &mut Encoder,
-    x: &Tensor<T>,
-    w: &IntMatrix,
-) -> Result<Tensor<T>> {
-    let y = Tensor::uninit(encoder.context(), x.shape().with_last(w.rows()))?;
-    bitlinear_int_into(encoder, x, w, &y)?;
-    Ok(y)
-}
-
-/// [`bitlinear_int`] into a tensor of the caller, of the type of `x` or another.
-///
-/// # Errors
-/// [`Error::Shape`](crate::Error::Shape) if `x` or the output does not fit `w`.
-pub fn bitlinear_int_into<'y, X: Float, Y: Float>(
-    encoder: &mut Encoder,
-    x: &Tensor<X>,
-    w: &IntMatrix,
-    y: impl Into<Out<'y, Y>>,
-) -> Result<()> {
-    bitlinear_int_with_into(encoder, x, w, &Epilogue::new(), y)
-}
-
-/// [`bitlinear_int`], finished by an [`Epilogue`] before it is stored: activation(x·Wᵀ + bias), the
-/// bias being `[rows]`.
-///
-/// # Errors
-/// As [`bitlinear_int_with_into`].
-pub fn bitlinear_int_with<T: Float>(
-    encoder: &mut Encoder,
-    x: &Tensor<T>,
-    w: &IntMatrix,
-    epilogue: &Epilogue<'_, T>,
-) -> Result<Tensor<T>> {
-    let y = Tensor::uninit(encoder.context(), x.shape().with_last(w.rows()))?;
-    bitlinear_int_with_into(encoder, x, w, epilogue, &y)?;
-    Ok(y)
-}
-
 /// [`bitlinear_int_with`] into a tensor of the caller. What is finished is added to an
 /// [`Out::add`], which so serves for a residual.
 ///
@@ -122,7 +78,7 @@ pub fn bitlinear_int_with<T: Float>(
 /// # Errors
 /// As [`bitlinear_int_into`]; [`Error::Shape`](crate::Error::Shape) for a bias that is not
 /// `[rows]`.
-pub fn bitlinear_int_with_into<'y, X: Float, Y: Float>(
+pub(crate) fn bitlinear_int_with_into<'y, X: Float, Y: Float>(
     encoder: &mut Encoder,
     x: &Tensor<X>,
     w: &IntMatrix,
@@ -132,27 +88,11 @@ pub fn bitlinear_int_with_into<'y, X: Float, Y: Float>(
     record(encoder, "bitlinear_int", x, w, epilogue, y.into(), true)
 }
 
-/// dx = dy·W: the gradient of [`bitlinear_int`] for its input. `dy` is `[.., rows]`; gives
-/// `[.., k]`. The weights are decoded where they are multiplied: there is no dense copy. (The
-/// gradient for the weights is `matmul(Side::transposed(dy), x)`.)
-///
-/// # Errors
-/// As [`bitlinear_int_backward_into`].
-pub fn bitlinear_int_backward<T: Float>(
-    encoder: &mut Encoder,
-    dy: &Tensor<T>,
-    w: &IntMatrix,
-) -> Result<Tensor<T>> {
-    let dx = Tensor::uninit(encoder.context(), dy.shape().with_last(w.columns()))?;
-    bitlinear_int_backward_into(encoder, dy, w, &dx)?;
-    Ok(dx)
-}
-
 /// [`bitlinear_int_backward`] into a tensor of the caller.
 ///
 /// # Errors
 /// [`Error::Shape`](crate::Error::Shape) if `dy` or the output does not fit `w`.
-pub fn bitlinear_int_backward_into<'y, X: Float, Y: Float>(
+pub(crate) fn bitlinear_int_backward_into<'y, X: Float, Y: Float>(
     encoder: &mut Encoder,
     dy: &Tensor<X>,
     w: &IntMatrix,

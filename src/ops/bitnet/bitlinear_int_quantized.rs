@@ -85,56 +85,12 @@ static SEVERAL: Forms = forms(
 
 pub(super) const KERNELS: &[&Kernel] = &[&ONE[0], &ONE[1], &SEVERAL[0], &SEVERAL[1]];
 
-/// Activations `[m, k]` in [`Layout::Int8`] times `w` `[n, k]`: `[m, n]` in `f32` or `f16`. A token
-/// that is not finite gives NaN.
-///
-/// # Errors
-/// As [`bitlinear_int_quantized_into`].
-pub fn bitlinear_int_quantized<T: Float>(
-    encoder: &mut Encoder,
-    x: &QuantizedActivations,
-    w: &IntMatrix,
-) -> Result<Tensor<T>> {
-    bitlinear_int_quantized_with(encoder, x, w, &Epilogue::new())
-}
-
-/// [`bitlinear_int_quantized`] into a tensor of the caller, `[m, n]`.
-///
-/// # Errors
-/// [`Error::Shape`] if `x`, `w` and `y` do not fit; [`Error::Invalid`] for activations in another
-/// layout, or groups so long that their sums would not be exact integers of 32 bits (65793 columns
-/// of 8 bits; fewer bits reach to [`MAX_FEATURES`](super::MAX_FEATURES)).
-pub fn bitlinear_int_quantized_into<'y, T: Float>(
-    encoder: &mut Encoder,
-    x: &QuantizedActivations,
-    w: &IntMatrix,
-    y: impl Into<Out<'y, T>>,
-) -> Result<()> {
-    bitlinear_int_quantized_with_into(encoder, x, w, &Epilogue::new(), y)
-}
-
-/// [`bitlinear_int_quantized`], finished by an [`Epilogue`] before it is stored: activation(x·Wᵀ +
-/// bias), the bias being `[rows]`.
-///
-/// # Errors
-/// As [`bitlinear_int_quantized_with_into`].
-pub fn bitlinear_int_quantized_with<T: Float>(
-    encoder: &mut Encoder,
-    x: &QuantizedActivations,
-    w: &IntMatrix,
-    epilogue: &Epilogue<'_, T>,
-) -> Result<Tensor<T>> {
-    let y = Tensor::uninit(encoder.context(), [x.tokens(), w.rows()])?;
-    bitlinear_int_quantized_with_into(encoder, x, w, epilogue, &y)?;
-    Ok(y)
-}
-
 /// [`bitlinear_int_quantized_with`] into a tensor of the caller. What is finished is added to an
 /// [`Out::add`], which so serves for a residual.
 ///
 /// # Errors
 /// As [`bitlinear_int_quantized_into`]; [`Error::Shape`] for a bias that is not `[rows]`.
-pub fn bitlinear_int_quantized_with_into<'y, T: Float>(
+pub(crate) fn bitlinear_int_quantized_with_into<'y, T: Float>(
     encoder: &mut Encoder,
     x: &QuantizedActivations,
     w: &IntMatrix,

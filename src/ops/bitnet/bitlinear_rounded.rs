@@ -214,7 +214,7 @@ pub(super) const KERNELS: &[&Kernel] = &[
 ///
 /// # Errors
 /// As [`bitlinear_rounded_into`].
-pub fn bitlinear_rounded(
+pub(crate) fn bitlinear_rounded(
     encoder: &mut Encoder,
     x: &RoundedActivations,
     w: &TernaryMatrix,
@@ -229,7 +229,7 @@ pub fn bitlinear_rounded(
 /// # Errors
 /// [`Error::Shape`] if `x` or the output does not fit `w`; [`Error::Invalid`] if the blocks of `x`
 /// are not those of `w` ([`rounded_block`](super::rounded_block)).
-pub fn bitlinear_rounded_into<'y, Y: Float>(
+pub(crate) fn bitlinear_rounded_into<'y, Y: Float>(
     encoder: &mut Encoder,
     x: &RoundedActivations,
     w: &TernaryMatrix,

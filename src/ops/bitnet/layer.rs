@@ -15,13 +15,14 @@ use super::{
     round_activations::RoundedActivations,
 };
 use crate::{
-    element::{ElementType, Float},
+    element::Float,
     error::{Error, Result},
     gpu::{encoder::Encoder, out::Out, tensor::Tensor},
     ops::tensor::epilogue::{Activation, Epilogue, finish_into},
     shape::Shape,
     weights::{int::matrix::IntMatrix, ternary::matrix::TernaryMatrix},
 };
+use half::f16;
 use std::any::Any;
 
 const OP: &str = "bitlinear";
@@ -47,40 +48,47 @@ impl<'a> From<&'a IntMatrix> for LinearWeights<'a> {
     }
 }
 
-/// Input of a [`BitLinear`] layer.
+/// Input of a [`BitLinear`] layer, `[.., k]`.
 #[derive(Clone, Copy)]
-pub enum Activations<'x, T> {
-    /// Floats, `[.., k]`, which the layer converts as [`ActivationType`] says.
-    Float(&'x Tensor<T>),
+pub enum Activations<'x> {
+    /// Floats, which the layer converts as [`ActivationType`] says.
+    F32(&'x Tensor<f32>),
+    /// Floats of 16 bits, likewise.
+    F16(&'x Tensor<f16>),
     /// Int8 codes with a scale per token.
     Int8(&'x QuantizedActivations),
     /// Block floating point.
     BlockFloat(&'x RoundedActivations),
 }
 
-impl<'x, T> From<&'x Tensor<T>> for Activations<'x, T> {
+impl<'x, T: Float> From<&'x Tensor<T>> for Activations<'x> {
     fn from(x: &'x Tensor<T>) -> Self {
-        Self::Float(x)
+        let any: &dyn Any = x;
+        match any.downcast_ref() {
+            Some(x) => Self::F32(x),
+            None => Self::F16(any.downcast_ref().expect("a float is f32 or f16")),
+        }
     }
 }
 
-impl<'x, T> From<&'x QuantizedActivations> for Activations<'x, T> {
+impl<'x> From<&'x QuantizedActivations> for Activations<'x> {
     fn from(x: &'x QuantizedActivations) -> Self {
         Self::Int8(x)
     }
 }
 
-impl<'x, T> From<&'x RoundedActivations> for Activations<'x, T> {
+impl<'x> From<&'x RoundedActivations> for Activations<'x> {
     fn from(x: &'x RoundedActivations) -> Self {
         Self::BlockFloat(x)
     }
 }
 
-impl<T: ElementType> Activations<'_, T> {
+impl Activations<'_> {
     /// The shape of the result for `n` output features.
     fn output(&self, n: usize) -> Shape {
         match self {
-            Self::Float(x) => x.shape().with_last(n),
+            Self::F32(x) => x.shape().with_last(n),
+            Self::F16(x) => x.shape().with_last(n),
             Self::Int8(x) => [x.tokens(), n].into(),
             Self::BlockFloat(x) => [x.tokens(), n].into(),
         }
@@ -132,8 +140,8 @@ pub struct BitLinear<'a, T = f32> {
     gate: Option<Gate>,
 }
 
-impl<'a, T: Float> BitLinear<'a, T> {
-    /// A layer without bias, activation, norm or gate.
+impl<'a> BitLinear<'a> {
+    /// Returns a layer without bias, activation, norm or gate, whose output is `f32`.
     pub fn new(weights: impl Into<LinearWeights<'a>>) -> Self {
         let weights = weights.into();
         let activation_type = match weights {
@@ -142,15 +150,25 @@ impl<'a, T: Float> BitLinear<'a, T> {
         };
         Self { weights, activation_type, norm: None, bias: None, activation: None, gate: None }
     }
+}
+
+impl<'a, T: Float> BitLinear<'a, T> {
+    /// Sets the element type of what [`forward`](Self::forward) returns, and of the bias: `f32` or
+    /// `f16`.
+    pub fn output_type<U: Float>(self) -> BitLinear<'a, U> {
+        let Self { weights, activation_type, norm, activation, gate, .. } = self;
+        BitLinear { weights, activation_type, norm, bias: None, activation, gate }
+    }
 
     /// Sets the arithmetic for inputs in floats.
     pub fn activation_type(self, activation_type: ActivationType) -> Self {
         Self { activation_type, ..self }
     }
 
-    /// Adds `bias`, `[n]`, to the product.
-    pub fn bias(self, bias: impl Into<Option<&'a Tensor<T>>>) -> Self {
-        Self { bias: bias.into(), ..self }
+    /// Adds `bias`, `[n]`, to the product. Its type is that of the output, and of an input in
+    /// floats that is not quantized.
+    pub fn bias<U: Float>(self, bias: impl Into<Option<&'a Tensor<U>>>) -> BitLinear<'a, U> {
+        BitLinear { bias: bias.into(), ..self.output_type() }
     }
 
     /// Applies `activation` after the bias.
@@ -158,10 +176,10 @@ impl<'a, T: Float> BitLinear<'a, T> {
         Self { activation: activation.into(), ..self }
     }
 
-    /// Normalizes each token of the input by RMSNorm, with a gain `[k]`, before it is quantized.
-    /// For input in `f32`.
-    pub fn norm(self, gain: &'a Tensor<f32>, eps: f32) -> Self {
-        Self { norm: Some((gain, eps)), ..self }
+    /// Normalizes each token of the input by RMSNorm, with a gain `[k]` and eps, before it is
+    /// quantized. For input in `f32`.
+    pub fn norm(self, gain_and_eps: impl Into<Option<(&'a Tensor<f32>, f32)>>) -> Self {
+        Self { norm: gain_and_eps.into(), ..self }
     }
 
     /// Takes the product `[.., n]` for n/2 gates followed by n/2 ups, and returns act(gate)·up,
@@ -179,7 +197,7 @@ impl<'a, T: Float> BitLinear<'a, T> {
     pub fn forward<'x>(
         &self,
         encoder: &mut Encoder,
-        x: impl Into<Activations<'x, T>>,
+        x: impl Into<Activations<'x>>,
     ) -> Result<Tensor<T>> {
         let x = x.into();
         let y = Tensor::uninit(encoder.context(), x.output(self.outputs()))?;
@@ -195,7 +213,7 @@ impl<'a, T: Float> BitLinear<'a, T> {
     pub fn forward_into<'x, 'y, Y: Float>(
         &self,
         encoder: &mut Encoder,
-        x: impl Into<Activations<'x, T>>,
+        x: impl Into<Activations<'x>>,
         out: impl Into<Out<'y, Y>>,
     ) -> Result<()> {
         let (x, out) = (x.into(), out.into());
@@ -211,7 +229,7 @@ impl<'a, T: Float> BitLinear<'a, T> {
     ///
     /// # Errors
     /// [`Error::Shape`] if `dz` does not fit the weights.
-    pub fn backward(&self, encoder: &mut Encoder, dz: &Tensor<T>) -> Result<Tensor<T>> {
+    pub fn backward<D: Float>(&self, encoder: &mut Encoder, dz: &Tensor<D>) -> Result<Tensor<D>> {
         let dx = Tensor::uninit(encoder.context(), dz.shape().with_last(self.inputs()))?;
         self.backward_into(encoder, dz, &dx)?;
         Ok(dx)
@@ -221,10 +239,10 @@ impl<'a, T: Float> BitLinear<'a, T> {
     ///
     /// # Errors
     /// [`Error::Shape`] if `dz` or the tensor does not fit the weights.
-    pub fn backward_into<'y, Y: Float>(
+    pub fn backward_into<'y, D: Float, Y: Float>(
         &self,
         encoder: &mut Encoder,
-        dz: &Tensor<T>,
+        dz: &Tensor<D>,
         dx: impl Into<Out<'y, Y>>,
     ) -> Result<()> {
         match self.weights {
@@ -259,7 +277,7 @@ impl<'a, T: Float> BitLinear<'a, T> {
         let bias = self.bias.map(|bias| {
             (bias as &dyn Any)
                 .downcast_ref::<Tensor<Y>>()
-                .ok_or_else(|| invalid("a bias of another type than the output"))
+                .ok_or_else(|| invalid("a bias of another type"))
         });
         Ok(Epilogue::of(bias.transpose()?, self.activation))
     }
@@ -268,14 +286,18 @@ impl<'a, T: Float> BitLinear<'a, T> {
     fn product_into<Y: Float>(
         &self,
         encoder: &mut Encoder,
-        x: Activations<'_, T>,
+        x: Activations<'_>,
         out: Out<'_, Y>,
     ) -> Result<()> {
         match (x, self.weights) {
-            (Activations::Float(x), LinearWeights::Ternary(w)) => {
+            (Activations::F32(x), LinearWeights::Ternary(w)) => {
                 self.ternary_into(encoder, x, w, out)
             }
-            (Activations::Float(x), LinearWeights::Int(w)) => self.int_into(encoder, x, w, out),
+            (Activations::F16(x), LinearWeights::Ternary(w)) => {
+                self.ternary_into(encoder, x, w, out)
+            }
+            (Activations::F32(x), LinearWeights::Int(w)) => self.int_into(encoder, x, w, out),
+            (Activations::F16(x), LinearWeights::Int(w)) => self.int_into(encoder, x, w, out),
             _ if self.norm.is_some() => Err(invalid("a norm for an input that is not floats")),
             (Activations::Int8(x), LinearWeights::Ternary(w)) => {
                 bitlinear_quantized_with_into(encoder, x, w, &self.epilogue()?, out)
@@ -297,10 +319,10 @@ impl<'a, T: Float> BitLinear<'a, T> {
         }
     }
 
-    fn ternary_into<Y: Float>(
+    fn ternary_into<X: Float, Y: Float>(
         &self,
         encoder: &mut Encoder,
-        x: &Tensor<T>,
+        x: &Tensor<X>,
         w: &TernaryMatrix,
         out: Out<'_, Y>,
     ) -> Result<()> {
@@ -327,10 +349,10 @@ impl<'a, T: Float> BitLinear<'a, T> {
         }
     }
 
-    fn int_into<Y: Float>(
+    fn int_into<X: Float, Y: Float>(
         &self,
         encoder: &mut Encoder,
-        x: &Tensor<T>,
+        x: &Tensor<X>,
         w: &IntMatrix,
         out: Out<'_, Y>,
     ) -> Result<()> {
@@ -352,11 +374,11 @@ impl<'a, T: Float> BitLinear<'a, T> {
     fn gated_into<Y: Float>(
         &self,
         encoder: &mut Encoder,
-        x: Activations<'_, T>,
+        x: Activations<'_>,
         gate: Gate,
         out: Out<'_, Y>,
     ) -> Result<()> {
-        if let (Activations::Float(x), LinearWeights::Ternary(w), true) =
+        if let (Activations::F32(x), LinearWeights::Ternary(w), true) =
             (x, self.weights, self.is_plain() && !out.adds())
             && let Some((x, out)) = f32s(x, out)
         {

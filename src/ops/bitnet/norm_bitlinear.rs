@@ -213,34 +213,10 @@ fn plan(
 }
 
 /// Do [`norm_bitlinear`] and [`norm_bitlinear_gated`] take one dispatch for so many tokens, here?
-pub fn norm_bitlinear_fuses(context: &Context, tokens: usize, w: &TernaryMatrix) -> bool {
+pub(crate) fn norm_bitlinear_fuses(context: &Context, tokens: usize, w: &TernaryMatrix) -> bool {
     w.group().is_none()
         && plan(&STORED, tokens, w.rows(), w.columns(), context.capabilities(), context.language())
             .is_some()
-}
-
-/// `x` `[.., k]`, normalised by every row where `norm` (gain `[k]` and eps) is given, and
-/// quantised, times `w` `[n, k]`: `[.., n]`.
-///
-/// The same bits as the ops one after another ([`rms_norm_quantize`](super::rms_norm_quantize) or
-/// [`quantize_activations`](super::quantize_activations), then
-/// [`bitlinear_quantized`](super::bitlinear_quantized)), which run where one dispatch is no gain:
-/// on software adapters, for more than a few tokens, for matrices scaled by groups, for more
-/// features than workgroup memory holds (8192; 7104 in the half layout) or features that are not a
-/// multiple of four.
-///
-/// # Errors
-/// [`Error::Shape`] if `x`, the gain and `w` do not fit; [`Error::Invalid`] for more than
-/// [`MAX_FEATURES`](super::MAX_FEATURES) features.
-pub fn norm_bitlinear(
-    encoder: &mut Encoder,
-    x: &Tensor<f32>,
-    norm: Norm<'_, Tensor<f32>>,
-    w: &TernaryMatrix,
-) -> Result<Tensor<f32>> {
-    let y = Tensor::uninit(encoder.context(), x.shape().with_last(w.rows()))?;
-    norm_bitlinear_into(encoder, x, norm, w, &y)?;
-    Ok(y)
 }
 
 /// [`norm_bitlinear`] into a tensor of the caller, `[.., n]`; with [`Out::add`] it adds to the
@@ -248,7 +224,7 @@ pub fn norm_bitlinear(
 ///
 /// # Errors
 /// As [`norm_bitlinear`]; [`Error::Shape`] if the output does not fit.
-pub fn norm_bitlinear_into<'a>(
+pub(crate) fn norm_bitlinear_into<'a>(
     encoder: &mut Encoder,
     x: &Tensor<f32>,
     norm: Norm<'_, Tensor<f32>>,
@@ -265,32 +241,11 @@ pub fn norm_bitlinear_into<'a>(
     bitlinear_quantized_into(encoder, &xq, w, y)
 }
 
-/// [`norm_bitlinear`] by a matrix of `n` gates, then as many ups, and act(gate)·up of them:
-/// `[.., n]`.
-///
-/// With relu² the same bits as [`relu2_gate`](super::relu2_gate) of the product; with SiLU and GELU
-/// within the bounds of [`silu_gate`](super::silu_gate) and
-/// [`gelu_tanh_gate`](super::gelu_tanh_gate).
-///
-/// # Errors
-/// As [`norm_bitlinear`]; [`Error::Shape`] for a matrix of an odd number of rows.
-pub fn norm_bitlinear_gated(
-    encoder: &mut Encoder,
-    x: &Tensor<f32>,
-    norm: Norm<'_, Tensor<f32>>,
-    w: &TernaryMatrix,
-    gate: Gate,
-) -> Result<Tensor<f32>> {
-    let y = Tensor::uninit(encoder.context(), x.shape().with_last(w.rows() / 2))?;
-    norm_bitlinear_gated_into(encoder, x, norm, w, gate, &y)?;
-    Ok(y)
-}
-
 /// [`norm_bitlinear_gated`] into a tensor of the caller, `[.., n]`, which is overwritten.
 ///
 /// # Errors
 /// As [`norm_bitlinear_gated`]; [`Error::Shape`] if the output does not fit.
-pub fn norm_bitlinear_gated_into(
+pub(crate) fn norm_bitlinear_gated_into(
     encoder: &mut Encoder,
     x: &Tensor<f32>,
     norm: Norm<'_, Tensor<f32>>,

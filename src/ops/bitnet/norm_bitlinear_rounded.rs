@@ -155,7 +155,11 @@ pub(super) const KERNELS: &[&Kernel] =
 
 /// Do [`norm_bitlinear_rounded_into`] and [`norm_bitlinear_rounded_gated_into`] take one dispatch
 /// for so many tokens, here?
-pub fn norm_bitlinear_rounded_fuses(context: &Context, tokens: usize, w: &TernaryMatrix) -> bool {
+pub(crate) fn norm_bitlinear_rounded_fuses(
+    context: &Context,
+    tokens: usize,
+    w: &TernaryMatrix,
+) -> bool {
     form(context, tokens, w).is_some()
 }
 
@@ -184,7 +188,7 @@ fn form(context: &Context, tokens: usize, w: &TernaryMatrix) -> Option<usize> {
 ///
 /// # Errors
 /// [`Error::Shape`] if `x`, the gain, `w` and the output do not fit.
-pub fn norm_bitlinear_rounded_into<'a>(
+pub(crate) fn norm_bitlinear_rounded_into<'a>(
     encoder: &mut Encoder,
     x: &Tensor<f32>,
     norm: Norm<'_, Tensor<f32>>,
@@ -210,7 +214,7 @@ pub fn norm_bitlinear_rounded_into<'a>(
 ///
 /// # Errors
 /// As [`norm_bitlinear_rounded_into`]; [`Error::Shape`] for a matrix of an odd number of rows.
-pub fn norm_bitlinear_rounded_gated_into(
+pub(crate) fn norm_bitlinear_rounded_gated_into(
     encoder: &mut Encoder,
     x: &Tensor<f32>,
     norm: Norm<'_, Tensor<f32>>,

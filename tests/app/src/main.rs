@@ -63,7 +63,7 @@ async fn in_the_apps_buffers(context: &Context) -> Result<(), Box<dyn Error>> {
     let packed = bitnet::quantize_weights_cpu(&weights, rows, columns)?;
     let mut recorded = context.encoder("app");
     let (on_gpu, y) = (packed.upload(context)?, Tensor::<f32>::from_buffer(context, output, [1, rows])?);
-    bitnet::bitlinear_into(&mut recorded, &Tensor::<f32>::from_buffer(context, input.clone(), [1, columns])?, &on_gpu, &y)?;
+    bitnet::BitLinear::new(&on_gpu).forward_into(&mut recorded, &Tensor::<f32>::from_buffer(context, input.clone(), [1, columns])?, &y)?;
     let mut encoder = context.device().create_command_encoder(&Default::default());
     encoder.copy_buffer_to_buffer(upload.buffer(), 0, &input, 0, 4 * columns as u64);
     recorded.finish().encode(&mut encoder);

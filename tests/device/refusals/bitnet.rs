@@ -1,6 +1,7 @@
 //! Quantisers and BitLinear.
 
 use super::{assert_invalid, assert_shape, unwritten};
+use bitnet_wgpu::bitnet::BitLinear;
 use bitnet_wgpu::{
     Error, Out, Result, Shape, Tensor,
     bitnet::{
@@ -23,13 +24,17 @@ fn leading_dimensions_are_kept() {
     ] {
         let shape: Shape = shape;
         let x = context.upload(&vec![1.0f32; shape.checked_len().unwrap()], shape).unwrap();
-        let y = bitnet::bitlinear(&mut context.encoder("test"), &x, &w).unwrap();
+        let y = BitLinear::new(&w).forward(&mut context.encoder("test"), &x).unwrap();
         assert_eq!(y.shape().to_string(), expected);
     }
     let scalar = context.upload(&[1.0f32], []).unwrap();
     let w = ternary(&mut rng(8), 7, 1).upload(context).unwrap();
     assert_eq!(
-        bitnet::bitlinear(&mut context.encoder("test"), &scalar, &w).unwrap().shape().to_string(),
+        BitLinear::new(&w)
+            .forward(&mut context.encoder("test"), &scalar)
+            .unwrap()
+            .shape()
+            .to_string(),
         "[7]"
     );
 }
@@ -120,28 +125,19 @@ fn ops_on_integer_weights_refuse_what_does_not_fit() {
     let mut encoder = context.encoder("test");
     let w = ints(&mut rng(4), 6, 40, Bits::Two, None).upload(context).unwrap();
     let x = |columns| unwritten(context, [2, columns]);
-    assert_shape(bitnet::bitlinear_int(&mut encoder, &x(41), &w));
-    assert_shape(bitnet::bitlinear_int_into(&mut encoder, &x(40), &w, &x(5)));
-    assert_shape(bitnet::bitlinear_int_backward(&mut encoder, &x(40), &w));
-    assert_shape(bitnet::bitlinear_int_backward_into(&mut encoder, &x(6), &w, Out::add(&x(6))));
+    assert_shape(BitLinear::new(&w).forward(&mut encoder, &x(41)));
+    assert_shape(BitLinear::new(&w).forward_into(&mut encoder, &x(40), &x(5)));
+    assert_shape(BitLinear::new(&w).backward(&mut encoder, &x(40)));
+    assert_shape(BitLinear::new(&w).backward_into(&mut encoder, &x(6), Out::add(&x(6))));
     assert_shape(bitnet::dequantize_int_into(&mut encoder, &w, &x(40)));
     assert_shape(bitnet::quantization_error(&mut encoder, &x(40), &x(41)));
     assert_shape(block_on(QuantizationError::read(&x(40))));
     let xq = |columns, layout| QuantizedActivations::uninit(context, 2, columns, layout).unwrap();
-    assert_shape(bitnet::bitlinear_int_quantized::<f32>(&mut encoder, &xq(41, Layout::Int8), &w));
-    assert_shape(bitnet::bitlinear_int_quantized_into(
-        &mut encoder,
-        &xq(40, Layout::Int8),
-        &w,
-        &x(5),
-    ));
-    assert_invalid(bitnet::bitlinear_int_quantized::<f32>(&mut encoder, &xq(40, Layout::Half), &w));
+    assert_shape(BitLinear::new(&w).forward(&mut encoder, &xq(41, Layout::Int8)));
+    assert_shape(BitLinear::new(&w).forward_into(&mut encoder, &xq(40, Layout::Int8), &x(5)));
+    assert_invalid(BitLinear::new(&w).forward(&mut encoder, &xq(40, Layout::Half)));
     let long = ints(&mut rng(5), 1, 65_794, Bits::Eight, None).upload(context).unwrap();
-    assert_invalid(bitnet::bitlinear_int_quantized::<f32>(
-        &mut encoder,
-        &xq(65_794, Layout::Int8),
-        &long,
-    ));
+    assert_invalid(BitLinear::new(&long).forward(&mut encoder, &xq(65_794, Layout::Int8)));
     for size in [0, 16, 48] {
         assert_invalid(bitnet::quantize_weights_binary_by_group(&mut encoder, &x(64), Some(size)));
         assert_invalid(bitnet::quantize_weights_int(
@@ -221,22 +217,19 @@ fn bitlinear_add_refuses_what_does_not_fit() {
     let mut encoder = context.encoder("test");
     let w = ternary(&mut rng(36), 6, 40).upload(context).unwrap();
     let xq = |features| QuantizedActivations::uninit(context, 2, features, Layout::Int8).unwrap();
-    assert_shape(bitnet::bitlinear_quantized_into(
+    assert_shape(BitLinear::new(&w).forward_into(
         &mut encoder,
         &xq(40),
-        &w,
         Out::add(&unwritten(context, [2, 5])),
     ));
-    assert_shape(bitnet::bitlinear_quantized_into(
+    assert_shape(BitLinear::new(&w).forward_into(
         &mut encoder,
         &xq(40),
-        &w,
         Out::add(&unwritten(context, [3, 6])),
     ));
-    assert_shape(bitnet::bitlinear_quantized_into(
+    assert_shape(BitLinear::new(&w).forward_into(
         &mut encoder,
         &xq(41),
-        &w,
         Out::add(&unwritten(context, [2, 6])),
     ));
     assert!(encoder.is_empty());
@@ -253,10 +246,11 @@ fn products_with_a_bias_refuse_one_that_does_not_fit() {
         ints(&mut rng(1), 2, 3, Bits::Four, None).upload(context).unwrap(),
     );
     let xq = QuantizedActivations::uninit(context, 2, 3, Layout::Int8).unwrap();
-    let biased = tensor::Epilogue::new().bias(&row);
-    assert_shape(bitnet::bitlinear_quantized_with(&mut encoder, &xq, &matrix, &biased));
-    assert_shape(bitnet::bitlinear_int_with(&mut encoder, &x, &ints, &biased));
-    assert_shape(bitnet::bitlinear_int_quantized_with(&mut encoder, &xq, &ints, &biased));
+    let layer = BitLinear::new(&matrix).bias(&row);
+    let ints = BitLinear::new(&ints).bias(&row);
+    assert_shape(layer.forward(&mut encoder, &xq));
+    assert_shape(ints.forward(&mut encoder, &x));
+    assert_shape(ints.forward(&mut encoder, &xq));
     assert!(encoder.is_empty());
 }
 

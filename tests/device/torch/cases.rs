@@ -1,6 +1,7 @@
 //! What is compared: an op and its gradients a case.
 
 use super::golden::{Case, Out};
+use bitnet_wgpu::bitnet::{ActivationType, BitLinear};
 use bitnet_wgpu::{
     Encoder, Float, Result, Tensor,
     bitnet::{self, Gate, Layout, QuantizedActivations, QuantizedInt8, Scheme},
@@ -203,7 +204,7 @@ fn ternary_weights(
 fn bitlinear_int(c: &mut Case, quantize: QuantizeWeights) -> Result<Vec<Out>> {
     let (x, w, dy, e) = (c.x(0), c.x(1), c.dy(), &mut c.encoder);
     let w = quantize(e, &w)?;
-    let (y, dx) = (bitnet::bitlinear_int(e, &x, &w)?, bitnet::bitlinear_int_backward(e, &dy, &w)?);
+    let (y, dx) = (BitLinear::new(&w).forward(e, &x)?, BitLinear::new(&w).backward(e, &dy)?);
     Ok(vec![y.into(), dx.into(), tensor::matmul(e, Side::transposed(&dy), &x)?.into()])
 }
 
@@ -214,7 +215,10 @@ fn bitlinear_float(
 ) -> Result<Vec<Out>> {
     let (x, w, dy, e) = (c.x(0), c.x(1), c.dy(), &mut c.encoder);
     let w = quantize(e, &w)?;
-    let (y, dx) = (bitnet::bitlinear_float(e, &x, &w)?, bitnet::bitlinear_backward(e, &dy, &w)?);
+    let (y, dx) = (
+        BitLinear::new(&w).activation_type(ActivationType::Float).forward(e, &x)?,
+        BitLinear::new(&w).backward(e, &dy)?,
+    );
     Ok(vec![y.into(), dx.into(), tensor::matmul(e, Side::transposed(&dy), &x)?.into()])
 }
 
@@ -226,9 +230,9 @@ fn bitlinear(
     let (x, weights, dy, e) = (c.x(0), c.x(1), c.dy(), &mut c.encoder);
     let (w, quantized) = (quantize(e, &weights)?, bitnet::quantize_activations(e, &x)?);
     let (dx, rounded) =
-        (bitnet::bitlinear_backward(e, &dy, &w)?, bitnet::dequantize_activations(e, &quantized)?);
+        (BitLinear::new(&w).backward(e, &dy)?, bitnet::dequantize_activations(e, &quantized)?);
     Ok(vec![
-        bitnet::bitlinear(e, &x, &w)?.into(),
+        BitLinear::new(&w).forward(e, &x)?.into(),
         dx.into(),
         tensor::matmul(e, Side::transposed(&dy), &rounded)?.into(),
     ])
@@ -238,14 +242,15 @@ fn bitlinear(
 fn bitlinear_int_quantized(
     c: &mut Case,
     bits: Bits,
-    epilogue: &Epilogue<'_, f32>,
+    bias: Option<&Tensor<f32>>,
 ) -> Result<Vec<Out>> {
     let (x, w, e) = (c.x(0), c.x(1), &mut c.encoder);
     let w = bitnet::quantize_weights_int(e, &w, bits, Some(32), Scheme::Asymmetric)?;
     let (tokens, features) = x.shape().as_matrix();
     let quantized = QuantizedActivations::uninit(context(), tokens, features, Layout::Int8)?;
     bitnet::quantize_activations_into(e, &x, &quantized)?;
-    Ok(vec![bitnet::bitlinear_int_quantized_with(e, &quantized, &w, epilogue)?.into()])
+    let layer = BitLinear::new(&w).bias(bias).activation(bias.map(|_| Activation::Relu));
+    Ok(vec![layer.forward(e, &quantized)?.into()])
 }
 
 /// Activations in block floating point.
@@ -256,7 +261,7 @@ fn bitlinear_rounded(
     let (x, w, e) = (c.x(0), c.x(1), &mut c.encoder);
     let w = quantize(e, &w)?;
     let rounded = bitnet::round_activations(e, &x, bitnet::rounded_block(w.group()))?;
-    Ok(vec![bitnet::bitlinear_rounded(e, &rounded, &w)?.into()])
+    Ok(vec![BitLinear::new(&w).forward(e, &rounded)?.into()])
 }
 
 /// What the codes of activations stand for, scales, and zero points if there are any.
@@ -561,9 +566,9 @@ pub const CASES: &[(&str, Run)] = &[
     ("bitlinear_int2", |c| bitlinear_int(c, |e, w| int_rows(e, w, Bits::Two))),
     ("bitlinear_int4", |c| bitlinear_int(c, |e, w| int_rows(e, w, Bits::Four))),
     ("bitlinear_int8", |c| bitlinear_int(c, |e, w| int_rows(e, w, Bits::Eight))),
-    ("bitlinear_int2_quantized", |c| bitlinear_int_quantized(c, Bits::Two, &Epilogue::new())),
-    ("bitlinear_int4_quantized", |c| bitlinear_int_quantized(c, Bits::Four, &Epilogue::new())),
-    ("bitlinear_int8_quantized", |c| bitlinear_int_quantized(c, Bits::Eight, &Epilogue::new())),
+    ("bitlinear_int2_quantized", |c| bitlinear_int_quantized(c, Bits::Two, None)),
+    ("bitlinear_int4_quantized", |c| bitlinear_int_quantized(c, Bits::Four, None)),
+    ("bitlinear_int8_quantized", |c| bitlinear_int_quantized(c, Bits::Eight, None)),
     ("quantize_activations", |c| {
         let (x, e) = (c.x(0), &mut c.encoder);
         let made = bitnet::quantize_activations(e, &x)?;
@@ -626,49 +631,24 @@ pub const CASES: &[(&str, Run)] = &[
     ("bitlinear_with", |c| {
         let (x, w, bias, e) = (c.x(0), c.x(1), c.x(2), &mut c.encoder);
         let w = bitnet::quantize_weights(e, &w)?;
-        Ok(vec![
-            bitnet::bitlinear_with(
-                e,
-                &x,
-                &w,
-                &Epilogue::new().bias(&bias).activation(Activation::Silu),
-            )?
-            .into(),
-        ])
+        let layer = BitLinear::new(&w).bias(&bias);
+        Ok(vec![layer.activation(Activation::Silu).forward(e, &x)?.into()])
     }),
     ("bitlinear_float_with", |c| {
         let (x, w, bias, e) = (c.x(0), c.x(1), c.x(2), &mut c.encoder);
         let w = bitnet::quantize_weights(e, &w)?;
-        Ok(vec![
-            bitnet::bitlinear_float_with(
-                e,
-                &x,
-                &w,
-                &Epilogue::new().bias(&bias).activation(Activation::Gelu),
-            )?
-            .into(),
-        ])
+        let layer = BitLinear::new(&w).activation_type(ActivationType::Float).bias(&bias);
+        Ok(vec![layer.activation(Activation::Gelu).forward(e, &x)?.into()])
     }),
     ("bitlinear_int_with", |c| {
         let (x, w, bias, e) = (c.x(0), c.x(1), c.x(2), &mut c.encoder);
         let w = int_rows(e, &w, Bits::Four)?;
-        Ok(vec![
-            bitnet::bitlinear_int_with(
-                e,
-                &x,
-                &w,
-                &Epilogue::new().bias(&bias).activation(Activation::Relu),
-            )?
-            .into(),
-        ])
+        let layer = BitLinear::new(&w).bias(&bias);
+        Ok(vec![layer.activation(Activation::Relu).forward(e, &x)?.into()])
     }),
     ("bitlinear_int_quantized_with", |c| {
         let bias = c.x(2);
-        bitlinear_int_quantized(
-            c,
-            Bits::Four,
-            &Epilogue::new().bias(&bias).activation(Activation::Relu),
-        )
+        bitlinear_int_quantized(c, Bits::Four, Some(&bias))
     }),
     ("bitlinear_rounded", |c| bitlinear_rounded(c, bitnet::quantize_weights)),
     ("bitlinear_rounded_grouped", |c| {
@@ -685,7 +665,7 @@ pub const CASES: &[(&str, Run)] = &[
         let (tokens, features) = x.shape().as_matrix();
         let quantized = QuantizedActivations::uninit(context(), tokens, features, Layout::Int8)?;
         bitnet::quantize_activations_into(e, &x, &quantized)?;
-        Ok(vec![bitnet::bitlinear_int_quantized::<f32>(e, &quantized, &w)?.into()])
+        Ok(vec![BitLinear::new(&w).forward(e, &quantized)?.into()])
     }),
     ("quantize_weights_binary_by_group", |c| {
         int_weights(c, |e, w| bitnet::quantize_weights_binary_by_group(e, w, Some(32)))

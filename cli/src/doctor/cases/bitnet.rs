@@ -7,6 +7,7 @@ use crate::doctor::{
     trial::Trial,
 };
 use anyhow::Result;
+use bitnet_wgpu::bitnet::{ActivationType, BitLinear};
 use bitnet_wgpu::{
     Float, Tensor,
     bitnet::{self, Gate, QuantizationError, Scheme},
@@ -93,11 +94,8 @@ fn by_row(
 fn bitlinear<T: Float + Number>(t: &mut Trial, tokens: usize) -> Result<()> {
     let (rows, columns) = (67, 452);
     let (x, w) = (t.values::<T>(tokens * columns), ternary(t, rows, columns, None)?);
-    let y = bitnet::bitlinear(
-        &mut t.encoder,
-        &t.context.upload(&x, [tokens, columns])?,
-        &w.upload(&t.context)?,
-    )?;
+    let y = BitLinear::new(&w.upload(&t.context)?)
+        .forward(&mut t.encoder, &t.context.upload(&x, [tokens, columns])?)?;
     let expected: Vec<f32> =
         bitnet::bitlinear_cpu(&x, tokens, &w)?.into_iter().map(Into::into).collect();
     // The integer sums are exact; only the rounding to f16 is open.
@@ -108,11 +106,8 @@ fn bitlinear<T: Float + Number>(t: &mut Trial, tokens: usize) -> Result<()> {
 fn bitlinear_backward(t: &mut Trial) -> Result<()> {
     let (tokens, outputs, columns) = (5, 67, 130);
     let (dy, w) = (t.floats(tokens * outputs), ternary(t, outputs, columns, None)?);
-    let dx = bitnet::bitlinear_backward(
-        &mut t.encoder,
-        &t.context.upload(&dy, [tokens, outputs])?,
-        &w.upload(&t.context)?,
-    )?;
+    let dx = BitLinear::new(&w.upload(&t.context)?)
+        .backward(&mut t.encoder, &t.context.upload(&dy, [tokens, outputs])?)?;
     t.near(&dx, &by_row(&dy, outputs, |row| bitnet::bitlinear_backward_cpu(row, &w))?, SUM);
     Ok(())
 }
@@ -120,11 +115,9 @@ fn bitlinear_backward(t: &mut Trial) -> Result<()> {
 fn bitlinear_float(t: &mut Trial) -> Result<()> {
     let (tokens, rows, columns) = (5, 67, 300);
     let (x, w) = (t.floats(tokens * columns), ternary(t, rows, columns, Some(128))?);
-    let y = bitnet::bitlinear_float(
-        &mut t.encoder,
-        &t.context.upload(&x, [tokens, columns])?,
-        &w.upload(&t.context)?,
-    )?;
+    let y = BitLinear::new(&w.upload(&t.context)?)
+        .activation_type(ActivationType::Float)
+        .forward(&mut t.encoder, &t.context.upload(&x, [tokens, columns])?)?;
     t.near(&y, &by_row(&x, columns, |row| bitnet::bitlinear_float_cpu(row, &w))?, SUM);
     Ok(())
 }
@@ -132,11 +125,8 @@ fn bitlinear_float(t: &mut Trial) -> Result<()> {
 fn bitlinear_int(t: &mut Trial) -> Result<()> {
     let (tokens, rows, columns) = (5, 67, 300);
     let (x, w) = (t.floats(tokens * columns), integers(t, rows, columns)?);
-    let y = bitnet::bitlinear_int(
-        &mut t.encoder,
-        &t.context.upload(&x, [tokens, columns])?,
-        &w.upload(&t.context)?,
-    )?;
+    let y = BitLinear::new(&w.upload(&t.context)?)
+        .forward(&mut t.encoder, &t.context.upload(&x, [tokens, columns])?)?;
     t.near(&y, &by_row(&x, columns, |row| bitnet::bitlinear_int_cpu(row, &w))?, SUM);
     Ok(())
 }
@@ -146,8 +136,7 @@ fn bitlinear_int_quantized(t: &mut Trial) -> Result<()> {
     let (x, w) = (t.floats(tokens * columns), integers(t, rows, columns)?);
     let codes =
         bitnet::quantize_activations(&mut t.encoder, &t.context.upload(&x, [tokens, columns])?)?;
-    let y: Tensor<f32> =
-        bitnet::bitlinear_int_quantized(&mut t.encoder, &codes, &w.upload(&t.context)?)?;
+    let y: Tensor<f32> = BitLinear::new(&w.upload(&t.context)?).forward(&mut t.encoder, &codes)?;
     t.near(
         &y,
         &bitnet::bitlinear_int_quantized_cpu(
@@ -168,7 +157,7 @@ fn bitlinear_rounded(t: &mut Trial) -> Result<()> {
         &t.context.upload(&x, [tokens, columns])?,
         block,
     )?;
-    let y = bitnet::bitlinear_rounded(&mut t.encoder, &rounded, &w.upload(&t.context)?)?;
+    let y = BitLinear::new(&w.upload(&t.context)?).forward(&mut t.encoder, &rounded)?;
     bitnet::round_activations_cpu(&mut x, columns, block)?;
     t.same(&y, by_row(&x, columns, |row| bitnet::bitlinear_rounded_cpu(row, &w))?);
     Ok(())
@@ -179,12 +168,9 @@ fn norm_bitlinear(t: &mut Trial) -> Result<()> {
     let (x, gain, w) = (t.floats(columns), t.floats(columns), ternary(t, rows, columns, None)?);
     let (x_there, gain_there) =
         (t.context.upload(&x, [1, columns])?, t.context.upload(&gain, [columns])?);
-    let y = bitnet::norm_bitlinear(
-        &mut t.encoder,
-        &x_there,
-        Some((&gain_there, EPS)),
-        &w.upload(&t.context)?,
-    )?;
+    let y = BitLinear::new(&w.upload(&t.context)?)
+        .norm(Some((&gain_there, EPS)))
+        .forward(&mut t.encoder, &x_there)?;
     t.same(&y, bitnet::norm_bitlinear_cpu(&x, 1, Some((&gain, EPS)), &w)?);
     Ok(())
 }
@@ -198,13 +184,10 @@ fn norm_bitlinear_gated(t: &mut Trial) -> Result<()> {
         w.upload(&t.context)?,
     );
     for (gate, share) in [(Gate::Relu2, 0.0), (Gate::Silu, SUM), (Gate::GeluTanh, SUM)] {
-        let y = bitnet::norm_bitlinear_gated(
-            &mut t.encoder,
-            &x_there,
-            Some((&gain_there, EPS)),
-            &w_there,
-            gate,
-        )?;
+        let y = BitLinear::new(&w_there)
+            .norm(Some((&gain_there, EPS)))
+            .gate(gate)
+            .forward(&mut t.encoder, &x_there)?;
         t.near(&y, &bitnet::norm_bitlinear_gated_cpu(&x, 1, Some((&gain, EPS)), &w, gate)?, share);
     }
     Ok(())
@@ -224,15 +207,16 @@ fn norm_bitlinear_rounded(t: &mut Trial) -> Result<()> {
         Tensor::<f32>::uninit(&t.context, [1, rows / 2])?,
     );
     let (there, here) = (Some((&gain_there, EPS)), Some((&gain[..], EPS)));
-    bitnet::norm_bitlinear_rounded_into(&mut t.encoder, &x_there, there, &w_there, &y)?;
-    bitnet::norm_bitlinear_rounded_gated_into(
+    BitLinear::new(&w_there).activation_type(ActivationType::BlockFloat).norm(there).forward_into(
         &mut t.encoder,
         &x_there,
-        there,
-        &w_there,
-        Gate::Silu,
-        &gated,
+        &y,
     )?;
+    BitLinear::new(&w_there)
+        .activation_type(ActivationType::BlockFloat)
+        .norm(there)
+        .gate(Gate::Silu)
+        .forward_into(&mut t.encoder, &x_there, &gated)?;
     t.same(&y, bitnet::norm_bitlinear_rounded_cpu(&x, here, &w)?);
     t.near(&gated, &bitnet::norm_bitlinear_rounded_gated_cpu(&x, here, &w, Gate::Silu)?, SUM);
     Ok(())

@@ -8,10 +8,11 @@ use super::{
 };
 use crate::{
     Case, Data, Near, U, activations,
-    cases::tensor::epilogue::{Finished, Way, epilogue, half_floats_of, ways},
+    cases::tensor::epilogue::{Finished, Way, finishing, half_floats_of, ways},
     context, convert, floats, half_floats, rng, shapes, sums, ternary, ternary_with,
     wild_activations,
 };
+use bitnet_wgpu::bitnet::BitLinear;
 use bitnet_wgpu::{
     Element, Float,
     bitnet::{self, Layout},
@@ -191,7 +192,7 @@ fn case<T: Float>(
         let (x, w) = (r.upload(&x, [m, k])?, w.upload(r.encoder.context())?);
         let xq = crate::quantize_as(&mut r.encoder, &x, layout)?;
         let sums = bitnet::accumulators(&mut r.encoder, &xq, &w)?;
-        let y = bitnet::bitlinear_quantized::<T>(&mut r.encoder, &xq, &w)?;
+        let y = BitLinear::new(&w).output_type::<T>().forward(&mut r.encoder, &xq)?;
         watch_quantized(r, &xq);
         r.watch_all(&sums);
         r.watch_all(&y);
@@ -238,7 +239,7 @@ fn add<T: Float>(rng: &mut SmallRng, (method, layout, restrict): Method, shape: 
         let (x, w, y) =
             (r.upload(&x, [m, k])?, w.upload(r.encoder.context())?, r.upload(&base, [m, n])?);
         let xq = crate::quantize_as(&mut r.encoder, &x, layout)?;
-        bitnet::bitlinear_quantized_into(&mut r.encoder, &xq, &w, bitnet_wgpu::Out::add(&y))?;
+        BitLinear::new(&w).forward_into(&mut r.encoder, &xq, bitnet_wgpu::Out::add(&y))?;
         r.watch_all(&y);
         Ok(())
     })
@@ -285,16 +286,10 @@ fn finish<T: Float>(
         let (x, w, bias) =
             (r.upload(&x, [m, k])?, w.upload(r.encoder.context())?, r.upload(&bias, [n])?);
         let xq = crate::quantize_as(&mut r.encoder, &x, layout)?;
-        let (y, added, epilogue) =
-            (r.output::<T>([m, n])?, r.upload(&base, [m, n])?, epilogue(way, &bias));
-        bitnet::bitlinear_quantized_with_into(&mut r.encoder, &xq, &w, &epilogue, &y)?;
-        bitnet::bitlinear_quantized_with_into(
-            &mut r.encoder,
-            &xq,
-            &w,
-            &epilogue,
-            bitnet_wgpu::Out::add(&added),
-        )?;
+        let (y, added) = (r.output::<T>([m, n])?, r.upload(&base, [m, n])?);
+        let layer = finishing(BitLinear::new(&w), way, &bias);
+        layer.forward_into(&mut r.encoder, &xq, &y)?;
+        layer.forward_into(&mut r.encoder, &xq, bitnet_wgpu::Out::add(&added))?;
         [&y, &added].into_iter().for_each(|tensor| r.watch_all(tensor));
         Ok(())
     };
@@ -381,7 +376,7 @@ fn one_after_another() -> impl Iterator<Item = Case> {
             for ((m, _, k, _), w, x) in &products {
                 let (x, w) = (r.upload(x, [*m, *k])?, w.upload(r.encoder.context())?);
                 let xq = crate::quantize_as(&mut r.encoder, &x, Layout::Int8)?;
-                outputs.push(bitnet::bitlinear_quantized::<f32>(&mut r.encoder, &xq, &w)?);
+                outputs.push(BitLinear::new(&w).forward(&mut r.encoder, &xq)?);
             }
             outputs.iter().for_each(|y| r.watch_all(y));
             Ok(())
@@ -423,13 +418,10 @@ fn grouped<T: Float>(shape: Grouped, add: bool) -> Case {
         let xq = crate::quantize_as(&mut r.encoder, &x, Layout::Int8)?;
         let y = if add { r.upload(&base, [m, n])? } else { r.output::<T>([m, n])? };
         match add {
-            true => bitnet::bitlinear_quantized_into(
-                &mut r.encoder,
-                &xq,
-                &w,
-                bitnet_wgpu::Out::add(&y),
-            )?,
-            false => bitnet::bitlinear_quantized_into(&mut r.encoder, &xq, &w, &y)?,
+            true => {
+                BitLinear::new(&w).forward_into(&mut r.encoder, &xq, bitnet_wgpu::Out::add(&y))?
+            }
+            false => BitLinear::new(&w).forward_into(&mut r.encoder, &xq, &y)?,
         }
         r.watch_all(&y);
         Ok(())

@@ -2,13 +2,12 @@
 
 use super::decoded::{Operands, Product, Twin};
 use crate::{
-    Case, Data, Near, Recorder, cases::tensor::activated, convert, floats, rng, ternary_with,
+    Case, Data, Near, Recorder,
+    cases::tensor::{activated, epilogue::finishing},
+    convert, floats, rng, ternary_with,
 };
-use bitnet_wgpu::{
-    Float, Out, bitnet, f16,
-    tensor::{Activation, Epilogue},
-    weights::Scales,
-};
+use bitnet_wgpu::bitnet::{ActivationType, BitLinear};
+use bitnet_wgpu::{Float, Out, bitnet, f16, tensor::Activation, weights::Scales};
 
 pub fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
@@ -93,10 +92,10 @@ fn finish<X: Float, Y: Float>(
         let w = w.upload(r.encoder.context())?;
         let (x, bias) = (r.upload(&x, [m, columns])?, r.upload(&bias, [rows])?);
         let (y, added) = (r.output::<Y>([m, rows])?, r.upload(&base, [m, rows])?);
-        let epilogue = activation.into_iter().fold(Epilogue::new(), Epilogue::activation);
-        let epilogue = if biased { epilogue.bias(&bias) } else { epilogue };
-        bitnet::bitlinear_float_with_into(&mut r.encoder, &x, &w, &epilogue, &y)?;
-        bitnet::bitlinear_float_with_into(&mut r.encoder, &x, &w, &epilogue, Out::add(&added))?;
+        let layer = BitLinear::new(&w).activation_type(ActivationType::Float);
+        let layer = finishing(layer, (activation, biased), &bias);
+        layer.forward_into(&mut r.encoder, &x, &y)?;
+        layer.forward_into(&mut r.encoder, &x, Out::add(&added))?;
         [&y, &added].into_iter().for_each(|tensor| r.watch_all(tensor));
         Ok(())
     };
@@ -128,8 +127,16 @@ fn case<X: Float, Y: Float>(m: usize, rows: usize, columns: usize, size: Option<
     ];
     product.case(name, &mut rng, twins, move |r, on: &Operands<X, Y>| {
         let w = w.upload(r.encoder.context())?;
-        bitnet::bitlinear_float_into(&mut r.encoder, &on.x, &w, &on.y)?;
-        bitnet::bitlinear_backward_into(&mut r.encoder, &on.dy, &w, &on.dx)?;
-        bitnet::bitlinear_float_into(&mut r.encoder, &on.x, &w, Out::add(&on.base))
+        BitLinear::new(&w).activation_type(ActivationType::Float).forward_into(
+            &mut r.encoder,
+            &on.x,
+            &on.y,
+        )?;
+        BitLinear::new(&w).backward_into(&mut r.encoder, &on.dy, &on.dx)?;
+        BitLinear::new(&w).activation_type(ActivationType::Float).forward_into(
+            &mut r.encoder,
+            &on.x,
+            Out::add(&on.base),
+        )
     })
 }

@@ -8,10 +8,11 @@ use crate::{
     Case, Data, Near, Recorder,
     cases::tensor::{
         activated,
-        epilogue::{Way, epilogue, ways},
+        epilogue::{Way, finishing, ways},
     },
     convert, floats, ints, rng,
 };
+use bitnet_wgpu::bitnet::BitLinear;
 use bitnet_wgpu::{Float, Out, bitnet, f16, weights::Bits};
 
 pub fn cases() -> Vec<Case> {
@@ -47,7 +48,7 @@ pub fn cases() -> Vec<Case> {
     cases
 }
 
-/// With an epilogue, into every type from every type.
+/// With an into every type from every type.
 pub fn finished() -> Vec<Case> {
     let shapes = [(2, 3, 0), (5, 70, 65), (3, 20, 300), (66, 33, 260)];
     let mut ways = ways();
@@ -85,10 +86,10 @@ fn finish<X: Float, Y: Float>(
     let record = move |r: &mut Recorder| {
         let (w, x, bias) =
             (w.upload(r.encoder.context())?, r.upload(&x, [m, columns])?, r.upload(&bias, [rows])?);
-        let (y, added, epilogue) =
-            (r.output::<Y>([m, rows])?, r.upload(&base, [m, rows])?, epilogue(way, &bias));
-        bitnet::bitlinear_int_with_into(&mut r.encoder, &x, &w, &epilogue, &y)?;
-        bitnet::bitlinear_int_with_into(&mut r.encoder, &x, &w, &epilogue, Out::add(&added))?;
+        let (y, added) = (r.output::<Y>([m, rows])?, r.upload(&base, [m, rows])?);
+        let layer = finishing(BitLinear::new(&w), way, &bias);
+        layer.forward_into(&mut r.encoder, &x, &y)?;
+        layer.forward_into(&mut r.encoder, &x, Out::add(&added))?;
         [&y, &added].into_iter().for_each(|tensor| r.watch_all(tensor));
         Ok(())
     };
@@ -122,8 +123,8 @@ fn case<X: Float, Y: Float>(
     ];
     product.case(name, &mut rng, twins, move |r, on: &Operands<X, Y>| {
         let w = w.upload(r.encoder.context())?;
-        bitnet::bitlinear_int_into(&mut r.encoder, &on.x, &w, &on.y)?;
-        bitnet::bitlinear_int_backward_into(&mut r.encoder, &on.dy, &w, &on.dx)?;
-        bitnet::bitlinear_int_into(&mut r.encoder, &on.x, &w, Out::add(&on.base))
+        BitLinear::new(&w).forward_into(&mut r.encoder, &on.x, &on.y)?;
+        BitLinear::new(&w).backward_into(&mut r.encoder, &on.dy, &on.dx)?;
+        BitLinear::new(&w).forward_into(&mut r.encoder, &on.x, Out::add(&on.base))
     })
 }

@@ -5,10 +5,11 @@ use crate::{
     Case, Data, Near, U,
     cases::tensor::{
         activated,
-        epilogue::{epilogue, half_floats_of},
+        epilogue::{finishing, half_floats_of},
     },
     convert, floats, ints, rng, wild_activations,
 };
+use bitnet_wgpu::bitnet::BitLinear;
 use bitnet_wgpu::{
     Float, Out,
     bitnet::{self, HostActivations, Layout},
@@ -101,7 +102,7 @@ fn case<T: Float>(x: &[f32], m: usize, w: &PackedInt, add: bool) -> Case {
         let xq = crate::quantize_as(&mut r.encoder, &x, Layout::Int8)?;
         let y = if add { r.upload(&base, [m, n])? } else { r.output::<T>([m, n])? };
         let out = if add { Out::add(&y) } else { Out::set(&y) };
-        bitnet::bitlinear_int_quantized_into(&mut r.encoder, &xq, &w, out)?;
+        BitLinear::new(&w).forward_into(&mut r.encoder, &xq, out)?;
         r.watch_all(&y);
         Ok(())
     })
@@ -162,16 +163,10 @@ fn finish<T: Float>(
         let (x, w, bias) =
             (r.upload(&x, [m, k])?, w.upload(r.encoder.context())?, r.upload(&bias, [n])?);
         let xq = crate::quantize_as(&mut r.encoder, &x, Layout::Int8)?;
-        let (y, added, epilogue) =
-            (r.output::<T>([m, n])?, r.upload(&base, [m, n])?, epilogue((activation, true), &bias));
-        bitnet::bitlinear_int_quantized_with_into(&mut r.encoder, &xq, &w, &epilogue, &y)?;
-        bitnet::bitlinear_int_quantized_with_into(
-            &mut r.encoder,
-            &xq,
-            &w,
-            &epilogue,
-            Out::add(&added),
-        )?;
+        let (y, added) = (r.output::<T>([m, n])?, r.upload(&base, [m, n])?);
+        let layer = finishing(BitLinear::new(&w), (activation, true), &bias);
+        layer.forward_into(&mut r.encoder, &xq, &y)?;
+        layer.forward_into(&mut r.encoder, &xq, Out::add(&added))?;
         [&y, &added].into_iter().for_each(|tensor| r.watch_all(tensor));
         Ok(())
     };

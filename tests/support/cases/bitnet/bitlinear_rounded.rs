@@ -1,6 +1,7 @@
 //! `src/ops/bitnet/bitlinear_rounded.rs` and `round_activations.rs`
 
 use crate::{Case, Data, Near, Recorder, activations, convert, floats, rng, ternary_with};
+use bitnet_wgpu::bitnet::BitLinear;
 use bitnet_wgpu::{
     Element, Float, Out, Result, Tensor,
     bitnet::{self, Gate, RoundedActivations},
@@ -160,8 +161,8 @@ fn of<X: Float, Y: Float>(
         let added = r.upload(&base, [m, rows])?;
         let rounded =
             bitnet::round_activations(&mut r.encoder, &x, bitnet::rounded_block(w.group()))?;
-        bitnet::bitlinear_rounded_into(&mut r.encoder, &rounded, &w, &y)?;
-        bitnet::bitlinear_rounded_into(&mut r.encoder, &rounded, &w, Out::add(&added))?;
+        BitLinear::new(&w).forward_into(&mut r.encoder, &rounded, &y)?;
+        BitLinear::new(&w).forward_into(&mut r.encoder, &rounded, Out::add(&added))?;
         [&y, &added].into_iter().for_each(|tensor| r.watch_all(tensor));
         Ok(())
     };
@@ -246,7 +247,7 @@ fn normed(shape: Shape) -> Case {
         );
         let rounded = RoundedActivations::uninit(r.encoder.context(), m, columns, block)?;
         bitnet::rms_norm_round_into(&mut r.encoder, &x, 2, &gain, 1e-6, &rounded)?;
-        bitnet::bitlinear_rounded_into(&mut r.encoder, &rounded, &w, y)
+        BitLinear::new(&w).forward_into(&mut r.encoder, &rounded, y)
     })
 }
 
@@ -265,7 +266,7 @@ fn gated(shape: Shape, gate: Gate) -> Case {
             bitnet::rounded_block(w.group()),
         )?;
         bitnet::gate_round_into(&mut r.encoder, &x, gate, &rounded)?;
-        bitnet::bitlinear_rounded_into(&mut r.encoder, &rounded, &w, y)
+        BitLinear::new(&w).forward_into(&mut r.encoder, &rounded, y)
     })
 }
 
@@ -313,14 +314,14 @@ pub fn gates() -> Vec<Case> {
             let [at_once, apart] = [r.output::<f32>([m, rows])?, r.output::<f32>([m, rows])?];
             let rounded = RoundedActivations::uninit(r.encoder.context(), m, columns, 128)?;
             bitnet::gate_round_into(&mut r.encoder, &x, gate, &rounded)?;
-            bitnet::bitlinear_rounded_into(&mut r.encoder, &rounded, &w, &at_once)?;
+            BitLinear::new(&w).forward_into(&mut r.encoder, &rounded, &at_once)?;
             let gated = if gate == Gate::Silu {
                 bitnet::silu_gate(&mut r.encoder, &x)?
             } else {
                 bitnet::gelu_tanh_gate(&mut r.encoder, &x)?
             };
             let rounded = bitnet::round_activations(&mut r.encoder, &gated, 128)?;
-            bitnet::bitlinear_rounded_into(&mut r.encoder, &rounded, &w, &apart)?;
+            BitLinear::new(&w).forward_into(&mut r.encoder, &rounded, &apart)?;
             [&at_once, &apart].into_iter().for_each(|y| r.watch_all(y));
             Ok(())
         };

@@ -7,6 +7,7 @@ use crate::{
     cases::tensor::unary::times,
     floats, random_shapes, rng, sums, ternary, ternary_with, wild_activations,
 };
+use bitnet_wgpu::bitnet::BitLinear;
 use bitnet_wgpu::{
     Out,
     bitnet::{self, Gate, Norm},
@@ -98,7 +99,7 @@ fn stored(
     Case::exact(name, vec![Data::F32(y)], move |r| {
         let (x, w) = (r.upload(&x, [m, k])?, w.upload(r.encoder.context())?);
         let gain = gain.as_ref().map(|gain| r.upload(gain, [k])).transpose()?;
-        let y = bitnet::norm_bitlinear(&mut r.encoder, &x, norm_of(gain.as_ref()), &w)?;
+        let y = BitLinear::new(&w).norm(norm_of(gain.as_ref())).forward(&mut r.encoder, &x)?;
         r.watch_all(&y);
         Ok(())
     })
@@ -128,7 +129,11 @@ fn add(rng: &mut SmallRng, (method, restrict): Method, (m, n, k): Shape) -> Case
         let (x, w, y) =
             (r.upload(&x, [m, k])?, w.upload(r.encoder.context())?, r.upload(&base, [m, n])?);
         let gain = r.upload(&gain, [k])?;
-        bitnet::norm_bitlinear_into(&mut r.encoder, &x, Some((&gain, EPS)), &w, Out::add(&y))?;
+        BitLinear::new(&w).norm(Some((&gain, EPS))).forward_into(
+            &mut r.encoder,
+            &x,
+            Out::add(&y),
+        )?;
         r.watch_all(&y);
         Ok(())
     })
@@ -182,7 +187,8 @@ fn gate_case(
     let record = move |r: &mut crate::Recorder| {
         let (x, w, gain) =
             (r.upload(&x, [m, k])?, w.upload(r.encoder.context())?, r.upload(&gain, [k])?);
-        let y = bitnet::norm_bitlinear_gated(&mut r.encoder, &x, Some((&gain, EPS)), &w, gate)?;
+        let y =
+            BitLinear::new(&w).norm(Some((&gain, EPS))).gate(gate).forward(&mut r.encoder, &x)?;
         r.watch_all(&y);
         Ok(())
     };

@@ -5,6 +5,7 @@ use super::{
     norm_bitlinear::norm_of,
 };
 use crate::{Case, Data, Recorder, activations, floats, rng, sums};
+use bitnet_wgpu::bitnet::{ActivationType, BitLinear};
 use bitnet_wgpu::{
     Out,
     bitnet::{self, Gate},
@@ -82,7 +83,10 @@ fn stored(shape: Shape, x: &[f32], gain: Option<&[f32]>, w: &PackedTernary) -> C
     exactly(format!("{shape:?}, norm {}", gain.is_some()), [m, n], wanted, move |r, y| {
         let (x, w) = (r.upload(&x, [m, k])?, w.upload(r.encoder.context())?);
         let gain = gain.as_ref().map(|gain| r.upload(gain, [k])).transpose()?;
-        bitnet::norm_bitlinear_rounded_into(&mut r.encoder, &x, norm_of(gain.as_ref()), &w, y)
+        BitLinear::new(&w)
+            .activation_type(ActivationType::BlockFloat)
+            .norm(norm_of(gain.as_ref()))
+            .forward_into(&mut r.encoder, &x, y)
     })
 }
 
@@ -117,7 +121,11 @@ fn added(shape: Shape) -> Case {
     Case::near(format!("added, {shape:?}"), sums(&base, &products), move |r| {
         let (x, w, y) =
             (r.upload(&x, [m, k])?, w.upload(r.encoder.context())?, r.upload(&base, [m, n])?);
-        bitnet::norm_bitlinear_rounded_into(&mut r.encoder, &x, None, &w, Out::add(&y))?;
+        BitLinear::new(&w).activation_type(ActivationType::BlockFloat).norm(None).forward_into(
+            &mut r.encoder,
+            &x,
+            Out::add(&y),
+        )?;
         r.watch_all(&y);
         Ok(())
     })
@@ -144,22 +152,16 @@ fn gated(shape: Shape, gate: Gate) -> Case {
         let (x, w, gain) =
             (r.upload(&x, [m, k])?, w.upload(r.encoder.context())?, r.upload(&gain, [k])?);
         let y = r.output::<f32>([m, n / 2])?;
-        bitnet::norm_bitlinear_rounded_gated_into(
-            &mut r.encoder,
-            &x,
-            norm_of(Some(&gain)),
-            &w,
-            gate,
-            &y,
-        )?;
+        BitLinear::new(&w)
+            .activation_type(ActivationType::BlockFloat)
+            .norm(norm_of(Some(&gain)))
+            .gate(gate)
+            .forward_into(&mut r.encoder, &x, &y)?;
         let product = r.output::<f32>([m, n])?;
-        bitnet::norm_bitlinear_rounded_into(
-            &mut r.encoder,
-            &x,
-            norm_of(Some(&gain)),
-            &w,
-            &product,
-        )?;
+        BitLinear::new(&w)
+            .activation_type(ActivationType::BlockFloat)
+            .norm(norm_of(Some(&gain)))
+            .forward_into(&mut r.encoder, &x, &product)?;
         let apart = match gate {
             Gate::Relu2 => bitnet::relu2_gate(&mut r.encoder, &product)?,
             Gate::Silu => bitnet::silu_gate(&mut r.encoder, &product)?,

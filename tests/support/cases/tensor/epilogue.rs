@@ -3,7 +3,9 @@
 use super::activated;
 use crate::{Case, Data, Leeway, Near, convert, floats, half_floats, rng, sums};
 use bitnet_wgpu::{
-    Float, Out, f16,
+    Float, Out, Tensor,
+    bitnet::BitLinear,
+    f16,
     tensor::{self, Activation, Epilogue},
 };
 
@@ -22,6 +24,15 @@ pub fn ways() -> impl Iterator<Item = Way> {
 pub fn epilogue<T>((activation, biased): Way, bias: &bitnet_wgpu::Tensor<T>) -> Epilogue<'_, T> {
     let epilogue = activation.into_iter().fold(Epilogue::new(), Epilogue::activation);
     if biased { epilogue.bias(bias) } else { epilogue }
+}
+
+/// The layer with the bias and the activation of a way.
+pub fn finishing<'a, T: Float>(
+    layer: BitLinear<'a>,
+    (activation, biased): Way,
+    bias: &'a Tensor<T>,
+) -> BitLinear<'a, T> {
+    layer.bias(biased.then_some(bias)).activation(activation)
 }
 
 /// What comes of products, and of them on top of something. A bias, relu and relu² leave the same
