@@ -28,8 +28,8 @@
 //! | the rest of a transformer, on GPU or CPU | [`transformer`] |
 //! | elementwise ops, reductions, softmax, losses and norms, with gradients | [`tensor`] |
 //! | train: SGD, AdamW, Lion | [`optimizer`] |
-//! | factorize and solve dense matrices | [`linear_algebra`] |
-//! | compute small things on the CPU and large ones on the GPU, call by call | [`auto`] |
+//! | factorize and solve dense matrices (feature `linalg`) | `linalg` |
+//! | run small calls on the CPU and large ones on the GPU (feature `auto`) | `auto` |
 //! | have an op write, or add to, a tensor of yours | [`Out`] |
 //! | load whole models, generate and score text | [`model`] |
 //! | read checkpoints | [`formats`] |
@@ -90,7 +90,9 @@ pub use gpu::{
 };
 pub use half::f16;
 pub use kernel::declaration::Kernel;
-pub use ops::{bitnet, linear_algebra, optimizer, reference, tensor, transformer};
+#[cfg(feature = "linalg")]
+pub use ops::linalg;
+pub use ops::{bitnet, optimizer, reference, tensor, transformer};
 pub use shape::Shape;
 pub use wgpu;
 

@@ -5,7 +5,7 @@ use bitnet_wgpu::{
     Encoder, Float, Result, Tensor,
     bitnet::{self, Gate, Layout, QuantizedActivations, QuantizedInt8, Scheme},
     f16,
-    linear_algebra::{self as la, Qr, Svd, Triangle},
+    linalg::{self as la, Qr, Svd, Triangle},
     optimizer::{self, AdamW, AdamWState, Lion, Sgd},
     tensor::{
         self, Activation, Axes, CrossEntropyOptions, Epilogue, Linear, LinearCrossEntropyOptions,
