@@ -90,7 +90,7 @@ pub use language::ShaderLanguage;
 pub use memory::{Footprint, FreeMemory, LiveMemory, MemoryPressure, MemoryStats};
 #[cfg(feature = "linalg")]
 pub use ops::linalg;
-pub use ops::{bitnet, catalog, measure, optimizer, tensor, transformer};
+pub use ops::{bitnet, catalog, measure, optimizer, reference, tensor, transformer};
 pub use shape::Shape;
 pub use weights::{
     dense::{DenseElement, DenseMatrix, PackedDense},
