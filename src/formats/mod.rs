@@ -27,6 +27,7 @@ pub(crate) mod open;
 mod problem;
 pub(crate) mod safetensors;
 mod shards;
+#[cfg_attr(not(feature = "models"), allow(dead_code, reason = "models need more of it than files"))]
 pub(crate) mod tensors;
 pub(crate) mod write;
 
