@@ -6,8 +6,8 @@ use crate::{
 };
 use anyhow::{Result, bail};
 use bitnet_wgpu::{
-    files::display,
     formats::{self, GgufFile, GgufType, ModelConfig, SafeTensors},
+    internals::files::display,
     model::ModelFiles,
 };
 use clap::Args;
@@ -48,7 +48,7 @@ impl Info {
         let path = resolve(&self.model)?;
         let (kind, tensors) = stored(&path)?;
         // What is unsupported is what is to be shown; so it is no error here.
-        let files = ModelFiles::open(&path, &self.how.options()).map_err(anyhow::Error::from);
+        let files = ModelFiles::open_with(&path, self.how.options()).map_err(anyhow::Error::from);
         let problems = match &files {
             Err(error) => vec![text(error)],
             Ok(_) if self.quick => Vec::new(),
@@ -99,7 +99,7 @@ fn problems(files: &ModelFiles) -> Vec<String> {
 fn stored(path: &Path) -> Result<(&'static str, Vec<Stored>)> {
     let directory = match formats::kind(path)? {
         formats::Kind::Directory(directory) => directory,
-        formats::Kind::Native => return Ok(("native container", safetensors(path)?)),
+        formats::Kind::Prepacked => return Ok(("native container", safetensors(path)?)),
         _ => return Ok(("GGUF file", gguf(path)?)),
     };
     if !directory.join("config.json").exists() {

@@ -10,6 +10,7 @@ use super::{
     mlx::{Affine, AffineMatrix, Settings},
     model_file::ModelFile,
     problem::{Problem, unsupported},
+    read_options::ReadOptions,
     safetensors::{SafeTensors, TensorBytes},
     shards::Shards,
     tensors::{self, linear_names, tensor_names},
@@ -158,20 +159,11 @@ impl Checkpoint {
         }
     }
 
-    /// The same checkpoint, with linear layers quantised that are in floats, though nothing says
-    /// that the model was trained for it.
+    /// Sets how the files are read.
     #[must_use]
-    pub fn with_quantize(self, quantize: bool) -> Self {
-        Self { masters: self.masters.or_quantize(quantize), ..self }
-    }
-
-    /// The same checkpoint, with linear layers that quantise their activations, or do not, whatever
-    /// its files say; none leaves it to them. Of a ternary Llama in floats, such as TriLM's or
-    /// Falcon-E's, nothing says it: there they are floats where a matrix has several scales, or
-    /// where it is in f16.
-    #[must_use]
-    pub fn with_quantized_activations(mut self, quantized: Option<bool>) -> Self {
-        if let Some(quantized) = quantized {
+    pub fn with_options(mut self, options: ReadOptions) -> Self {
+        self.masters = self.masters.or_quantize(options.quantize);
+        if let Some(quantized) = options.quantized_activations {
             (self.unsaid, self.config.quantized_activations) = (false, quantized);
         }
         self

@@ -22,9 +22,10 @@ mod json;
 mod masters;
 mod mlx;
 pub(crate) mod model_file;
-pub(crate) mod native;
 pub(crate) mod open;
+pub(crate) mod prepacked;
 mod problem;
+mod read_options;
 pub(crate) mod safetensors;
 mod shards;
 #[cfg_attr(not(feature = "models"), allow(dead_code, reason = "models need more of it than files"))]
@@ -49,5 +50,6 @@ pub use hadamard::Hadamard;
 pub use model_file::ModelFile;
 pub use open::{Kind, kind, open};
 pub use problem::Problem;
+pub use read_options::ReadOptions;
 pub use safetensors::{SafeTensors, TensorBytes};
 pub use write::{WrittenTensor, write_packed};

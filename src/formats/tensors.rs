@@ -203,7 +203,7 @@ pub fn unused(names: impl Iterator<Item = String>) -> Result<(), Problem> {
     let shown = names[..names.len().min(3)].join("`, `");
     unsupported(format!(
         "has {} tensors that its configuration does not account for, so that it would be another model without them: `{shown}`{}. \
-         LoadOptions::ignore_unused allows it (--ignore-unused on the command line)",
+         ModelBuilder::ignore_unused allows it (--ignore-unused on the command line)",
         names.len(),
         if names.len() > 3 { ", .." } else { "" }
     ))

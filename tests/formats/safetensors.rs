@@ -2,8 +2,9 @@
 
 use super::file::{ModelDirectory, OFFLINE, PLAIN, bf16, config, file, with_header};
 use bitnet_wgpu::{
-    DenseElement, Error, PackedTernary, Scales, bitnet,
-    formats::{Checkpoint, ModelFile, SafeTensors, ScaleRule},
+    Error, bitnet,
+    formats::{Checkpoint, ModelFile, ReadOptions, SafeTensors, ScaleRule},
+    weights::{DenseElement, PackedTernary, Scales},
 };
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -310,14 +311,14 @@ fn float_weights_are_never_quantised_unasked() {
             Err(error @ Error::Unsupported { .. }) => {
                 let text = error.to_string();
                 assert!(
-                    text.contains("`masters.weight`") && text.contains("LoadOptions::quantize"),
+                    text.contains("`masters.weight`") && text.contains("ReadOptions::quantize"),
                     "{text}"
                 );
             }
             other => panic!("{plain}: {other:?}"),
         }
         assert_eq!(
-            model.with_quantize(true).linear("masters").unwrap(),
+            model.with_options(ReadOptions::default().quantize(true)).linear("masters").unwrap(),
             quantized(&masters),
             "{plain}"
         );

@@ -14,6 +14,7 @@ use crate::{
         masters::{Masters, has_several_scales},
         model_file::ModelFile,
         problem::Problem,
+        read_options::ReadOptions,
         tensors::{self, linear_names, tensor_names},
     },
     weights::{dense::PackedDense, ternary::packed::PackedTernary},
@@ -24,10 +25,11 @@ use std::{collections::HashSet, path::Path, sync::Once};
 /// `minicpm` and `gemma3`.
 ///
 /// ```no_run
-/// use bitnet_wgpu::{formats::{Gguf, I2sLayout}, model::Tokenizer};
+/// use bitnet_wgpu::{formats::{Gguf, I2sLayout, ReadOptions}, model::Tokenizer};
 ///
 /// # fn main() -> bitnet_wgpu::Result<()> {
-/// let model = Gguf::open("ggml-model-i2_s.gguf")?.with_i2s_layout(I2sLayout::X86);
+/// let options = ReadOptions::default().i2s_layout(I2sLayout::Arm);
+/// let model = Gguf::open("ggml-model-i2_s.gguf")?.with_options(options);
 /// println!("{:?}", model.file().get("general.architecture"));
 /// let tensor = model.file().tensor("blk.0.ffn_down.weight")?;
 /// println!("{:?} {:?}", tensor.kind, tensor.shape);
@@ -82,30 +84,13 @@ impl Gguf {
         })
     }
 
-    /// The same file, with I2_S tensors read in another layout.
+    /// Sets how the file is read.
     #[must_use]
-    pub fn with_i2s_layout(self, layout: I2sLayout) -> Self {
-        Self { layout, ..self }
-    }
-
-    /// The same file, with query and key rows read in another order.
-    #[must_use]
-    pub fn with_rotary_order(self, rotary: RotaryOrder) -> Self {
-        Self { rotary, ..self }
-    }
-
-    /// The same file, with linear layers quantised that are in floats, whatever the architecture.
-    #[must_use]
-    pub fn with_quantize(self, quantize: bool) -> Self {
-        Self { masters: self.masters.or_quantize(quantize), ..self }
-    }
-
-    /// The same file, with linear layers that quantise their activations, or do not, whatever it
-    /// says; none leaves it to the file. Files of `llama` do not say it: there they are quantised,
-    /// but for TriLM, by its name or where a matrix has several scales.
-    #[must_use]
-    pub fn with_quantized_activations(mut self, quantized: Option<bool>) -> Self {
-        if let Some(quantized) = quantized {
+    pub fn with_options(mut self, options: ReadOptions) -> Self {
+        self.layout = options.i2s_layout;
+        self.rotary = options.rotary_order.unwrap_or(self.rotary);
+        self.masters = self.masters.or_quantize(options.quantize);
+        if let Some(quantized) = options.quantized_activations {
             (self.unsaid, self.config.quantized_activations) = (false, quantized);
         }
         self

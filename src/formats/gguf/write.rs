@@ -137,7 +137,7 @@ fn architecture(c: &ModelConfig) -> Result<(&'static str, RotaryOrder), Problem>
             unsupported(format!("quantises its activations; GGUF's `{}` is for floats", found.0))
         }
         (false, true) => unsupported(format!(
-            "has its activations in floats; they are quantised where GGUF says `{}`. Where files do not say it, Checkpoint::with_quantized_activations does \
+            "has its activations in floats; they are quantised where GGUF says `{}`. Where files do not say it, ReadOptions::quantized_activations does \
              (--activations int8 on the command line)",
             found.0
         )),

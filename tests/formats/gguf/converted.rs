@@ -4,8 +4,8 @@
 use super::*;
 use bitnet_wgpu::{
     Context,
-    formats::Checkpoint,
-    model::{LoadOptions, Model, ModelFiles},
+    formats::{Checkpoint, ReadOptions},
+    model::ModelFiles,
 };
 use safetensors::Dtype;
 use support::{
@@ -179,11 +179,9 @@ fn converted_models_give_the_bits_of_their_safetensors(on: Option<&Context>) {
         let c = checkpoint.config();
         let path = folder.write("model.gguf", converted(&checkpoint).bytes());
         // Nothing says it where linear layers have no norms.
-        let options = || {
-            LoadOptions::default().quantized_activations((name == "gemma3_plain").then_some(true))
-        };
-        let file =
-            Gguf::open(&path).unwrap().with_quantized_activations(options().quantized_activations);
+        let options =
+            ReadOptions::default().quantized_activations((name == "gemma3_plain").then_some(true));
+        let file = Gguf::open(&path).unwrap().with_options(options);
         let found = file.config();
         assert_eq!(
             (found.projection_norms, found.post_norms, found.qk_norms),
@@ -206,7 +204,8 @@ fn converted_models_give_the_bits_of_their_safetensors(on: Option<&Context>) {
 
         for prompt in ["prompt0.ids", "prompt2.ids"] {
             let logits = |path| {
-                let model = Model::load_with(on, path, options()).unwrap();
+                let files = ModelFiles::open_with(path, options).unwrap();
+                let model = files.builder().device(on).build().unwrap();
                 bits(block_on(model.logits(&golden(name).ids(prompt))).unwrap())
             };
             assert!(logits(&path) == logits(&source.0), "{name}, {prompt}, GPU: {}", on.is_some());
@@ -237,8 +236,7 @@ fn norms_of_linear_layers_are_all_there() {
     let maker = converted(&Checkpoint::open(&source("normed").0).unwrap());
     let problems = |maker: &Maker| {
         let folder = Directory::temporary();
-        let files =
-            ModelFiles::open(folder.write("model.gguf", maker.bytes()), &LoadOptions::default())?;
+        let files = ModelFiles::open(folder.write("model.gguf", maker.bytes()))?;
         files.problems().next().map_or(Ok(()), Err)
     };
     assert!(problems(&maker).is_ok());

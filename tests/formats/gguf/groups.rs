@@ -3,8 +3,9 @@
 
 use super::{file::*, hostile::refused, trits};
 use bitnet_wgpu::{
-    DenseElement, Error, PackedTernary, Scales,
-    formats::{Activation, GgufType, I2sLayout, ModelFile, RopeScaling},
+    Error,
+    formats::{Activation, GgufType, I2sLayout, ModelFile, ReadOptions, RopeScaling},
+    weights::{DenseElement, PackedTernary, Scales},
 };
 
 const ROWS: usize = 9;
@@ -318,7 +319,9 @@ fn trilms_are_known() {
     for said in [true, false] {
         let file = open_bytes(&one().text("general.name", "TriLM").bytes()).unwrap();
         assert_eq!(
-            file.with_quantized_activations(Some(said)).config().quantized_activations,
+            file.with_options(ReadOptions::default().quantized_activations(said))
+                .config()
+                .quantized_activations,
             said
         );
     }

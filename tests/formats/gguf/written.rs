@@ -7,8 +7,8 @@ use super::{
     *,
 };
 use bitnet_wgpu::{
-    formats::{Checkpoint, GgufVocabulary, WrittenTensor, write_gguf},
-    model::{LoadOptions, Model, ModelFiles, Tokenizer},
+    formats::{Checkpoint, GgufVocabulary, ReadOptions, WrittenTensor, write_gguf},
+    model::{Model, ModelFiles, Tokenizer},
 };
 use serde_json::{Value, json};
 use std::{fs, sync::LazyLock};
@@ -191,7 +191,7 @@ fn what_is_written_is_what_was_read() {
             same("self_attn.k_proj", 128, HIDDEN);
             same("mlp.down_proj", HIDDEN, 512);
             let [a, b] = [&source as &dyn ModelFile, &written]
-                .map(|file| Model::from_file(None, file, None, LoadOptions::default()).unwrap());
+                .map(|file| Model::builder_from(file, None).cpu().build().unwrap());
             let logits =
                 |model: &Model| pollster::block_on(model.logits(&[1, 17, 30, 4, 4, 39])).unwrap();
             let (a, b): (Vec<u32>, Vec<u32>) =
@@ -232,7 +232,11 @@ fn activations_that_gguf_cannot_say_are_refused() {
     // The same models as the others have them.
     let path = Directory::temporary();
     let from = directory(json!({"model_type": "qwen3"}), None, halves);
-    let said = |quantized| Checkpoint::open(&from.0).unwrap().with_quantized_activations(quantized);
+    let said = |quantized| {
+        Checkpoint::open(&from.0)
+            .unwrap()
+            .with_options(ReadOptions::default().quantized_activations(quantized))
+    };
     write_gguf(&said(Some(false)), None, path.0.join("model.gguf"), GgufType::Q2_0, false, |_| {})
         .unwrap();
 }
@@ -334,7 +338,7 @@ proptest! {
         read_everything(&bytes);
         let directory = Directory::temporary();
         let path = directory.write("model.gguf", bytes);
-        if let Ok(files) = ModelFiles::open(&path, &LoadOptions::default()) {
+        if let Ok(files) = ModelFiles::open(&path) {
             let _ = files.tokenizer().and_then(|tokenizer| tokenizer.encode("ab A b"));
             // As far as it would be loaded.
             let _ = files.problems().take(3).count();
