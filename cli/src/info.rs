@@ -150,7 +150,7 @@ fn gguf(path: &Path) -> Result<Vec<Stored>> {
 
 fn config(c: &ModelConfig) -> Value {
     json!({
-        "architecture": c.architecture, "activation": format!("{:?}", c.activation), "sub_norms": c.sub_norms, "qk_norms": c.qk_norms,
+        "architecture": c.architecture, "activation": format!("{:?}", c.activation), "sub_norms": c.sub_norms, "qk_norms": c.qk_norms(),
         "quantized_activations": c.quantized_activations, "layers": c.layers,
         "hidden": c.hidden, "intermediate": c.intermediate, "heads": c.heads, "kv_heads": c.kv_heads, "head_dim": c.head_dim, "vocab": c.vocab,
         "context": c.context, "tied_head": c.tied_head, "rope_theta": c.rope_theta, "rope_scaling": format!("{:?}", c.rope_scaling),
@@ -170,7 +170,7 @@ fn tokenizer_json(files: &ModelFiles) -> Value {
 fn described(files: &ModelFiles) -> String {
     let c = files.config();
     let norms = if c.sub_norms { ", sub-norms" } else { "" };
-    let heads = if c.qk_norms { ", norms of heads" } else { "" };
+    let heads = if c.qk_norms() { ", norms of heads" } else { "" };
     let activations = if c.quantized_activations { "" } else { ", activations in floats" };
     let head = if c.tied_head { "the embedding is the head" } else { "a head of its own" };
     let tokenizer = match files.tokenizer() {

@@ -13,6 +13,7 @@
 use super::read_options::ReadOptions;
 use super::{
     config::ModelConfig,
+    families,
     model_file::ModelFile,
     problem::Problem,
     safetensors::SafeTensors,
@@ -33,7 +34,7 @@ use std::{collections::HashSet, ops::Range, path::Path};
 pub const FORMAT: &str = "bitnet-wgpu prepacked";
 
 /// The metadata `version`: another one where tensors lie otherwise, or the configuration says more.
-pub const VERSION: &str = "1";
+pub const VERSION: &str = "2";
 
 /// The bytes of a file of which tensors begin at a multiple.
 pub const ALIGNMENT: usize = 64;
@@ -101,6 +102,10 @@ impl Prepacked {
             json(&file, "config")?.ok_or_else(|| file.error("has no config".into()))?;
         if config.sub_norms && config.projection_norms {
             return Err(file.error("its config has sub_norms beside projection_norms".into()));
+        }
+        if families::of_name(&config.architecture).is_none() {
+            let what = format!("its config: architecture `{}` is unknown", config.architecture);
+            return Err(file.error(what));
         }
         config.generation = config.generation.of_vocabulary(config.vocab);
         let config = config.checked().map_err(|what| file.error(format!("its config: {what}")))?;

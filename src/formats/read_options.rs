@@ -1,6 +1,6 @@
 //! How a model's files are read.
 
-use super::gguf::{blocks::I2sLayout, config::RotaryOrder};
+use super::{family::RotaryOrder, gguf::blocks::I2sLayout};
 
 /// How a model's files are read where they do not say it, or not what the caller wants.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

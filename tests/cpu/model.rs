@@ -35,7 +35,7 @@ fn the_shipped_model_writes_what_transformers_does() {
 
 #[test]
 fn small_models_compute_what_transformers_does() {
-    for name in ["odd", "llama", "qwen3", "minicpm", "trilm", "gemma3"] {
+    for name in &models::names() {
         let (model, golden) =
             (Model::builder(models::directory(name)).cpu().build().unwrap(), models::golden(name));
         // As in the suite of models on GPUs: activations of 8 bits are exact, others are rounded.

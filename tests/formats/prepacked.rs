@@ -14,22 +14,12 @@ use std::{
     path::{Path, PathBuf},
     sync::LazyLock,
 };
-use support::{block_on, files::Directory, models::directory, real_model, repository};
-
-const MODELS: [&str; 12] = [
-    "odd",
-    "newer",
-    "online",
-    "llama",
-    "sharded",
-    "qwen3",
-    "normed",
-    "minicpm",
-    "trilm",
-    "gemma3",
-    "gemma3_plain",
-    "gemma3_floats",
-];
+use support::{
+    block_on,
+    files::Directory,
+    models::{directory, names},
+    real_model, repository,
+};
 
 fn open(path: impl AsRef<Path>) -> ModelFiles {
     ModelFiles::open(path).unwrap()
@@ -101,7 +91,8 @@ impl Parts {
 fn the_bits_are_those_of_the_model_that_it_was_made_of(on: Option<&Context>) {
     let directory_of =
         |name: &str| if name == "tales-22m" { real_model() } else { directory(name) };
-    for name in ["tales-22m"].into_iter().chain(MODELS) {
+    for name in ["tales-22m".to_owned()].into_iter().chain(names()) {
+        let name = name.as_str();
         for int8_head in [false, true] {
             let (source, folder) = (directory_of(name), Directory::temporary());
             let path = write(&source, &folder, int8_head);
@@ -113,7 +104,7 @@ fn the_bits_are_those_of_the_model_that_it_was_made_of(on: Option<&Context>) {
                 "{name}"
             );
             let mut wanted: ModelConfig = before.config().clone();
-            wanted.residual_scale = 1.0; // it is in the scales
+            (wanted.query_scale, wanted.residual_scale) = (1.0, 1.0); // it is in the scales
             assert_eq!(files.config(), &wanted, "{name}");
 
             let source = Model::builder(&source).device(on).int8_head(int8_head).build().unwrap();
@@ -386,8 +377,8 @@ fn what_is_wrong_with_a_file_is_said() {
     assert!(said(&SMALL).is_none() && said(&Parts::of(&SMALL).bytes()).is_none());
     // Other versions and other files.
     refused(
-        |parts| *parts.metadata("version") = "2".into(),
-        "is of version \"2\" of the prepacked model file",
+        |parts| *parts.metadata("version") = "1".into(),
+        "is of version \"1\" of the prepacked model file",
     );
     refused(
         |parts| drop(parts.header["__metadata__"].as_object_mut().unwrap().remove("version")),
@@ -438,7 +429,8 @@ fn what_is_wrong_with_a_file_is_said() {
         "`model.layers.0.mlp.gate_proj+up_proj.codes` is",
     );
     refused(|parts| parts.configure("vocab", 301.into()), "`model.embed_tokens.elements` is");
-    refused(|parts| parts.configure("qk_norms", false.into()), "does not account for");
+    refused(|parts| parts.configure("architecture", "llama".into()), "does not account for");
+    refused(|parts| parts.configure("architecture", "gpt".into()), "architecture `gpt` is unknown");
     refused(|parts| parts.rename("model.norm", "model.morn"), "no tensor `model.norm`");
     // Tensors that are not as kernels read them.
     refused(

@@ -13,23 +13,8 @@ use std::path::PathBuf;
 use support::{
     block_on, context, contexts,
     files::Directory,
-    models::{Reconfigured, TernaryTables, bits, directory, engines, golden, session},
+    models::{Reconfigured, TernaryTables, bits, directory, engines, golden, names, session},
 };
-
-const MODELS: [&str; 12] = [
-    "odd",
-    "newer",
-    "online",
-    "llama",
-    "sharded",
-    "qwen3",
-    "normed",
-    "minicpm",
-    "trilm",
-    "gemma3",
-    "gemma3_plain",
-    "gemma3_floats",
-];
 
 fn largest_difference(a: &[f32], b: &[f32]) -> f32 {
     assert_eq!(a.len(), b.len());
@@ -49,7 +34,7 @@ fn tolerance(model: &Model) -> f32 {
 
 #[test]
 fn layers_and_logits() {
-    for name in MODELS {
+    for name in &names() {
         let golden = golden(name);
         for (engine, model) in engines(name) {
             let mut input = golden.floats("prompt1.embed.out");
@@ -83,7 +68,7 @@ fn layers_and_logits() {
 
 #[test]
 fn greedy_tokens_and_scores() {
-    for name in MODELS {
+    for name in &names() {
         let golden = golden(name);
         for (engine, model) in engines(name) {
             for prompt in 0..3 {

@@ -9,6 +9,16 @@ use bitnet_wgpu::{
 };
 use std::path::{Path, PathBuf};
 
+/// The names of all of them.
+pub fn names() -> Vec<String> {
+    let all = std::fs::read_dir(directory("")).unwrap().map(|entry| entry.unwrap().path());
+    let models = all.filter(|path| path.join("golden.safetensors").exists());
+    let mut names: Vec<String> =
+        models.map(|path| path.file_name().unwrap().to_str().unwrap().to_owned()).collect();
+    names.sort();
+    names
+}
+
 /// The folder of a small random model.
 pub fn directory(name: &str) -> PathBuf {
     crate::data("models").join(name)

@@ -104,7 +104,7 @@ impl Contents<'_> {
     fn write(&self, output: &Path, progress: &mut dyn FnMut(usize)) -> Result<()> {
         let (layout, mut metadata) = self.layout(progress)?;
         // It is in the scales.
-        let stored = ModelConfig { residual_scale: 1.0, ..self.config.clone() };
+        let stored = ModelConfig { query_scale: 1.0, residual_scale: 1.0, ..self.config.clone() };
         let entries = [
             ("format", FORMAT.to_owned()),
             ("version", VERSION.into()),

@@ -422,6 +422,27 @@ fn factors_of_minicpm_are_read() {
     );
 }
 
+#[test]
+fn factors_of_granite_are_read() {
+    let file = || {
+        ["embedding_scale", "attention.scale", "residual_scale", "logit_scale"]
+            .into_iter()
+            .fold(Maker::of("granite"), |file, key| file.float(&format!("granite.{key}"), 0.25))
+    };
+    let model = open_bytes(&file().bytes()).unwrap();
+    let c = model.config();
+    assert_eq!((c.embedding_scale, c.residual_scale, c.logit_scale), (0.25, 0.25, 4.0));
+    assert_eq!(c.query_scale, 0.25 * (c.head_dim as f32).sqrt());
+    let usual = open_bytes(&file().without("granite.attention.scale").bytes()).unwrap();
+    assert_eq!(usual.config().query_scale, 1.0);
+    // Without rotary embedding.
+    let error = open_bytes(&file().set("granite.rope.scaling.finetuned", 7, &[0]).bytes());
+    assert!(matches!(
+        error.unwrap_err(),
+        Error::Unsupported { message, .. } if message.contains("finetuned is false")
+    ));
+}
+
 /// What divides every frequency by a number of its own: LongRoPE's two lists, and the numbers that
 /// Llama 3.1's scaling comes to.
 #[test]

@@ -156,6 +156,11 @@ fn what_is_written_is_what_was_read() {
             json!({"model_type": "minicpm", "quantization_config": null, "scale_emb": 3, "scale_depth": 1.4, "dim_model_base": 48, "rope_scaling": long}),
             Some(128),
         ),
+        (
+            "granite",
+            json!({"model_type": "granite", "quantization_config": null, "embedding_multiplier": 3, "attention_multiplier": 0.3, "residual_multiplier": 0.7, "logits_scaling": 6}),
+            Some(128),
+        ),
     ];
     for (architecture, keys, group) in cases {
         // All groups of a model for blocks of 256 have one scale, so that it has one for every
@@ -172,7 +177,14 @@ fn what_is_written_is_what_was_read() {
                 "{architecture}"
             );
             let scales = |c: &bitnet_wgpu::formats::ModelConfig| {
-                [c.embedding_scale, c.residual_scale, c.logit_scale, c.eps, c.rope_theta]
+                [
+                    c.embedding_scale,
+                    c.query_scale,
+                    c.residual_scale,
+                    c.logit_scale,
+                    c.eps,
+                    c.rope_theta,
+                ]
             };
             assert_eq!(
                 (scales(read), read.projection_norms),
