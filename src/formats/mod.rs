@@ -30,7 +30,6 @@ mod read_options;
 mod rope;
 pub(crate) mod safetensors;
 mod shards;
-#[cfg_attr(not(feature = "models"), allow(dead_code, reason = "models need more of it than files"))]
 pub(crate) mod tensors;
 pub(crate) mod write;
 
