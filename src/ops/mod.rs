@@ -44,7 +44,8 @@ use crate::{
     kernel::declaration::Kernel,
 };
 
-/// Every kernel of the crate with these features, family after family. Contract, translation and parity tests walk it.
+/// Returns every kernel of the features that are on, family after family. Contract, translation
+/// and parity tests walk it.
 pub fn catalog() -> impl Iterator<Item = &'static Kernel> {
     static FAMILIES: &[&[&[&Kernel]]] = &[
         bitnet::KERNELS,
