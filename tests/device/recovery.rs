@@ -10,7 +10,7 @@ use bitnet_wgpu::{
         Speculation, Stop, Token,
     },
     optimizer,
-    tensor::{self, Linear, LinearCrossEntropyOptions},
+    tensor::{self, LinearGradients},
     transformer::{self, Attended, AttentionShape, FlashAttentionOptions, KvCache, NewTokens, Qkv},
 };
 use rand::RngExt as _;
@@ -546,12 +546,9 @@ fn an_op_that_fails_half_way_records_nothing() {
         (tensor(50, 8), tensor(300, 8), tensor(50, 8), tensor(300, 8), vector(50));
     let targets = context.upload(&[3u32; 50], [50]).unwrap();
     let loss = |encoder: &mut Encoder| {
-        let (head, options) =
-            (Linear { x: &x, w: &w }, LinearCrossEntropyOptions::default().chunk(64));
-        let gradients = Linear { x: Out::add(&dx), w: Out::add(&dw) };
-        tensor::linear_cross_entropy_backward_into(
-            encoder, head, &targets, options, &rows, &rows, gradients,
-        )
+        let op = tensor::linear_cross_entropy(&x, &w, &targets).chunk(64);
+        let gradients = LinearGradients { x: Out::add(&dx), w: Out::add(&dw) };
+        op.backward_into(encoder, &rows, &rows, gradients)
     };
     assert!(fails_whole(context, loss) > 3);
 
