@@ -5,9 +5,11 @@
 use anyhow::{Result, ensure};
 use bitnet_cli::{note, say};
 use bitnet_wgpu::{
-    AdapterChoice, Context, ContextOptions, PackedTernary, Scales, Tensor, bitnet,
+    Context, ContextOptions, Tensor, bitnet,
+    device::AdapterChoice,
     model::{BatchOptions, GenerateOptions, Model, SessionOptions},
     tensor,
+    weights::{PackedTernary, Scales},
 };
 use clap::Parser;
 use pollster::block_on;
@@ -89,7 +91,7 @@ impl Soak {
             );
         }
         let context = block_on(Context::open(options.clone()))?;
-        let model = Model::load(&context, &arguments.model)?;
+        let model = Model::builder(&arguments.model).device(&context).build()?;
         let prompt = (0..12).map(|i| 1 + i * 7 % (model.config().vocab as u32 - 1)).collect();
         let greedy = GenerateOptions::default().max_tokens(TOKENS).ignore_eos(true);
         let mut soak = Self { options, context, model, prompt, greedy, expected: Vec::new() };

@@ -6,12 +6,12 @@ use super::{
     strided::transpose,
 };
 use crate::{
-    choices::Choice,
     element::{Element, Float},
     error::{Error, Result},
     gpu::{encoder::Encoder, out::Out, recording::Extent, tensor::Tensor},
     kernel::declaration::Kernel,
     shape::Shape,
+    tuning::TuningKey,
 };
 use rayon::prelude::*;
 
@@ -83,7 +83,7 @@ pub struct Matmul<'a, T> {
 /// Products are added in `f32`, in an order that follows from the shapes (that of k where there are
 /// many rows; eight at a time in simdgroup matrices on Metal), so a device gives the same bits
 /// every time. `f16` in rows of whole quads is multiplied on tensor cores where the device has them
-/// ([`Capabilities::matrix_units`](crate::Capabilities::matrix_units)): in `f32` too, but the order
+/// (`Capabilities::matrix_units`): in `f32` too, but the order
 /// of additions, and how they round on the way, is the hardware's.
 ///
 /// Gradients: `matmul(dy, Side::transposed(b))` for a, `matmul(Side::transposed(a), dy)` for b
@@ -174,7 +174,7 @@ fn forms<X: Float>(encoder: &Encoder, product: Product) -> &'static Forms {
     let capabilities = encoder.context().capabilities();
     let units = if X::ELEMENT == Element::F16 { &capabilities.matrix_units[..] } else { &[] };
     let outputs = product.m.saturating_mul(product.n).saturating_mul(product.batch);
-    plan(product, units, outputs <= capabilities.choice(Choice::DirectOutputs))
+    plan(product, units, outputs <= capabilities.tuned(TuningKey::DirectOutputs))
 }
 
 /// The shape of a product.

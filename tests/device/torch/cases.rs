@@ -2,13 +2,14 @@
 
 use super::golden::{Case, Out};
 use bitnet_wgpu::{
-    Bits, Encoder, Float, IntMatrix, PackedDense, Result, Tensor, TernaryMatrix,
+    Encoder, Float, Result, Tensor,
     bitnet::{self, Gate, Layout, QuantizedActivations, QuantizedInt8, Scheme},
     f16,
     linalg::{self as la, Qr, Svd, Triangle},
     optimizer::{self, AdamW, AdamWState, Lion, Sgd},
     tensor::{self, Activation, Epilogue, Reduction, Side},
     transformer::{self, AttentionShape, FlashAttentionOptions, Qkv},
+    weights::{Bits, IntMatrix, PackedDense, TernaryMatrix},
 };
 use support::context;
 
@@ -144,7 +145,7 @@ where
     Ok(vec![attended.y.into(), of.q.into(), of.k.into(), of.v.into()])
 }
 
-/// Sums with an element itself or without; the gradient is by the `other` ones.
+/// Inclusive or exclusive prefix sums; the gradient is made of the others.
 fn prefix_sum(c: &mut Case, exclusive: bool) -> Result<Vec<Out>> {
     let (x, dy, e) = (c.x(0), c.dy(), &mut c.encoder);
     let all = tensor::sum(&dy, [1]).forward(e)?.reshape([x.shape().dims()[0], 1])?;
