@@ -4,7 +4,7 @@
 use super::data::words;
 use bitnet_wgpu::{
     Context, Encoder, Result, Tensor, bitnet,
-    tensor::{self, Axes, CrossEntropyOptions, Side},
+    tensor::{self, Axes, Side},
     transformer::{self, Attended, FlashAttentionOptions, Qkv},
     weights::TernaryMatrix,
 };
@@ -144,33 +144,33 @@ impl Model {
         let (norm, head) = (self.parameters.len() - 2, self.parameters.len() - 1);
         let (mut saved, mut gradients) = (Vec::new(), vec![None; self.parameters.len()]);
 
-        let mut x = tensor::gather(e, &self.parameters[0], tokens)?;
+        let mut x = tensor::gather(&self.parameters[0], tokens).forward(e)?;
         for (i, layer) in self.layers.iter().enumerate() {
             let (y, kept) = self.layer(e, layer, x, seed + 2 * i as u64)?;
             saved.push(kept);
             x = y;
         }
         let normed = self.norm(e, norm, &x)?;
-        let logits = tensor::matmul(e, &normed, Side::transposed(&self.parameters[head]))?;
-        let options = CrossEntropyOptions::default();
-        let losses = tensor::cross_entropy(e, &logits, targets, options)?;
+        let logits =
+            tensor::matmul(&normed, Side::transposed(&self.parameters[head])).forward(e)?;
+        let loss = tensor::cross_entropy(&logits, targets);
+        let losses = loss.forward(e)?;
 
         let share = Tensor::uninit(e.context(), losses.shape())?;
-        tensor::fill(e, &share, 1.0 / losses.len() as f32)?;
-        let dlogits = tensor::cross_entropy_backward(e, &logits, targets, options, &share)?;
-        gradients[head] = Some(tensor::matmul(e, Side::transposed(&dlogits), &normed)?);
-        let dnormed = tensor::matmul(e, &dlogits, &self.parameters[head])?;
+        tensor::fill(1.0 / losses.len() as f32).forward_into(e, &share)?;
+        let dlogits = loss.backward(e, &share)?;
+        gradients[head] = Some(tensor::matmul(Side::transposed(&dlogits), &normed).forward(e)?);
+        let dnormed = tensor::matmul(&dlogits, &self.parameters[head]).forward(e)?;
         let mut dx = self.norm_backward(e, norm, &x, &dnormed, &mut gradients)?;
         for (i, (layer, kept)) in self.layers.iter().zip(&saved).enumerate().rev() {
             dx = self.layer_backward(e, layer, kept, dx, seed + 2 * i as u64, &mut gradients)?;
         }
-        gradients[0] =
-            Some(tensor::gather_backward(e, &dx, tokens, self.parameters[0].shape().dims()[0])?);
+        gradients[0] = Some(tensor::gather(&self.parameters[0], tokens).backward(e, &dx)?);
         let gradients = gradients
             .into_iter()
             .map(|gradient| gradient.expect("every parameter has one"))
             .collect();
-        Ok((tensor::mean(e, &losses, Axes::ALL)?, gradients))
+        Ok((tensor::mean(&losses, Axes::ALL).forward(e)?, gradients))
     }
 
     fn layer(
@@ -184,7 +184,7 @@ impl Model {
         let (y, qkv) = self.linear(e, layer.qkv, normed)?;
         let (y, attention) = self.attention(e, &y)?;
         let (y, out) = self.linear(e, layer.out, y)?;
-        let y = tensor::dropout(e, &y, DROPOUT, seed)?;
+        let y = tensor::dropout(&y, DROPOUT, seed).forward(e)?;
         let middle = tensor::add(&x, &y).forward(e)?;
 
         let normed = self.norm(e, layer.mlp_norm, &middle)?;
@@ -192,7 +192,7 @@ impl Model {
         let gated = bitnet::relu2_gate(e, &gate_up)?;
         let normed = self.norm(e, layer.down_norm, &gated)?;
         let (y, down) = self.linear(e, layer.down, normed)?;
-        let y = tensor::dropout(e, &y, DROPOUT, seed + 1)?;
+        let y = tensor::dropout(&y, DROPOUT, seed + 1).forward(e)?;
         let y = tensor::add(&middle, &y).forward(e)?;
         Ok((y, Saved { x, qkv, attention, out, middle, up, gate_up, gated, down }))
     }
@@ -206,7 +206,7 @@ impl Model {
         seed: u64,
         gradients: &mut Gradients,
     ) -> Result<Tensor<f32>> {
-        let d = tensor::dropout(e, &dy, DROPOUT, seed + 1)?;
+        let d = tensor::dropout(&dy, DROPOUT, seed + 1).forward(e)?;
         let d = self.linear_backward(e, layer.down, &saved.down, &d, gradients)?;
         let d = self.norm_backward(e, layer.down_norm, &saved.gated, &d, gradients)?;
         let d = bitnet::relu2_gate_backward(e, &saved.gate_up, &d)?;
@@ -214,7 +214,7 @@ impl Model {
         let d = self.norm_backward(e, layer.mlp_norm, &saved.middle, &d, gradients)?;
         let dy = tensor::add(&dy, &d).forward(e)?;
 
-        let d = tensor::dropout(e, &dy, DROPOUT, seed)?;
+        let d = tensor::dropout(&dy, DROPOUT, seed).forward(e)?;
         let d = self.linear_backward(e, layer.out, &saved.out, &d, gradients)?;
         let d = self.attention_backward(e, &saved.attention, &d)?;
         let d = self.linear_backward(e, layer.qkv, &saved.qkv, &d, gradients)?;
@@ -265,7 +265,7 @@ impl Model {
         dy: &Tensor<f32>,
         gradients: &mut Gradients,
     ) -> Result<Tensor<f32>> {
-        gradients[weights] = Some(tensor::matmul(e, Side::transposed(dy), x)?);
+        gradients[weights] = Some(tensor::matmul(Side::transposed(dy), x).forward(e)?);
         bitnet::bitlinear_backward(e, dy, w)
     }
 
@@ -294,14 +294,14 @@ impl Model {
             transformer::rotate_backward(e, &q, &self.angles, 0)?,
             transformer::rotate_backward(e, &k, &self.angles, 0)?,
         );
-        tensor::concat(e, &[&self.joined(&q)?, &self.joined(&k)?, &self.joined(&v)?], 1)
+        tensor::concat(&[&self.joined(&q)?, &self.joined(&k)?, &self.joined(&v)?], 1).forward(e)
     }
 
     /// Queries, keys and values, `[batch, context, heads, head_dim]`.
     fn split(&self, e: &mut Encoder, qkv: &Tensor<f32>) -> Result<[Tensor<f32>; 3]> {
         let width = self.settings.width;
         let mut part = |i: usize| {
-            tensor::slice(e, qkv, 1, i * width..(i + 1) * width)?.reshape(self.by_heads())
+            tensor::slice(qkv, 1, i * width..(i + 1) * width).forward(e)?.reshape(self.by_heads())
         };
         Ok([part(0)?, part(1)?, part(2)?])
     }
@@ -320,7 +320,7 @@ impl Model {
 
 /// Tokens and heads in each other's place.
 fn swapped(e: &mut Encoder, x: &Tensor<f32>) -> Result<Tensor<f32>> {
-    tensor::permute(e, x, &[0, 2, 1, 3])
+    tensor::permute(x, &[0, 2, 1, 3]).forward(e)
 }
 
 fn causal() -> FlashAttentionOptions {

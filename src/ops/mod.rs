@@ -1,5 +1,5 @@
-//! The operations, by family. An op's file holds its parameters, its declarations, its GPU
-//! functions and its CPU twin.
+//! The operations, by family. An op's file holds its parameters, its declarations, its value and
+//! its CPU reference.
 
 /// A family's ops: a module each, whose public items are the family's, and whose `KERNELS` are in
 /// the catalog; then those that have CPU references, in a module `reference`. (The modules are

@@ -4,7 +4,7 @@ use bitnet_wgpu::{
     Error,
     bitnet::{self, Scheme},
     reference,
-    tensor::{self, Axes, CrossEntropyOptions, Linear},
+    tensor::Axes,
     transformer::{self, FlashAttentionOptions, Qkv, SampleOptions, sample_cpu},
     weights::{Bits, PackedTernary, Scales},
 };
@@ -225,7 +225,7 @@ fn gradients_of_reductions_are_slopes() {
     let (mut rng, shape) = (rng(60), [3, 4, 2]);
     let x = floats(&mut rng, 24, 3.0);
     for axes in [vec![0], vec![1], vec![0, 2], vec![0, 1, 2]] {
-        let outputs = tensor::sum_cpu(&x, shape, axes.as_slice()).unwrap().len();
+        let outputs = reference::sum(&x, shape, axes.as_slice()).unwrap().len();
         let dy = floats(&mut rng, outputs, 2.0);
         // Which output an element belongs to.
         let output = |at: usize| {
@@ -238,21 +238,21 @@ fn gradients_of_reductions_are_slopes() {
             groups
         };
         let axes = Axes::from(axes.as_slice());
-        let y = tensor::norm_cpu(&x, shape, axes).unwrap();
-        let dx = tensor::norm_backward_cpu(&x, shape, axes, &y, &dy).unwrap();
+        let y = reference::norm(&x, shape, axes).unwrap();
+        let dx = reference::norm_backward(&x, shape, axes, &y, &dy).unwrap();
         assert_gradient("norm", &x, &dx, |x| {
             weighed(groups(x).iter().map(|x| x.iter().map(|v| v * v).sum::<f64>().sqrt()), &dy)
         });
         for correction in [0, 1] {
-            let dx = tensor::variance_backward_cpu(&x, shape, axes, correction, &dy).unwrap();
+            let dx = reference::variance_backward(&x, shape, axes, correction, &dy).unwrap();
             let variance = |x: &Vec<f64>| {
                 let mean = x.iter().sum::<f64>() / x.len() as f64;
                 x.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / (x.len() - correction) as f64
             };
             assert_gradient("variance", &x, &dx, |x| weighed(groups(x).iter().map(variance), &dy));
         }
-        let winner = tensor::argmax_cpu(&x, shape, axes).unwrap();
-        let dx = tensor::max_backward_cpu(&winner, &dy, axes, shape).unwrap();
+        let winner = reference::argmax(&x, shape, axes).unwrap();
+        let dx = reference::max_backward(&winner, &dy, shape, axes).unwrap();
         assert_gradient("max", &x, &dx, |x| {
             weighed(groups(x).iter().map(|x| x.iter().copied().fold(f64::MIN, f64::max)), &dy)
         });
@@ -263,19 +263,14 @@ fn gradients_of_reductions_are_slopes() {
 fn gradients_of_rows_are_slopes() {
     let mut rng = rng(61);
     let (row, dy) = (floats(&mut rng, 7, 3.0), floats(&mut rng, 7, 2.0));
-    let dx = tensor::softmax_backward_cpu(&tensor::softmax_cpu(&row), &dy);
+    let dx = reference::softmax_backward(&reference::softmax(&row), &dy);
     assert_gradient("softmax", &row, &dx, |x| {
         weighed(x.iter().map(|v| (v - log_sum(x)).exp()), &dy)
     });
-    let dx = tensor::log_softmax_backward_cpu(&tensor::log_softmax_cpu(&row), &dy);
+    let dx = reference::log_softmax_backward(&reference::log_softmax(&row), &dy);
     assert_gradient("log_softmax", &row, &dx, |x| weighed(x.iter().map(|v| v - log_sum(x)), &dy));
     for smoothing in [0.0, 0.25] {
-        let dx = tensor::cross_entropy_backward_cpu(
-            &row,
-            2,
-            CrossEntropyOptions::default().smoothing(smoothing),
-            1.5,
-        );
+        let dx = reference::cross_entropy_backward(&row, 2, None, smoothing, 1.5);
         let smoothing = f64::from(smoothing);
         let loss = |x: &[f64]| {
             log_sum(x) - (1.0 - smoothing) * x[2] - smoothing * x.iter().sum::<f64>() / 7.0
@@ -299,7 +294,7 @@ fn gradients_of_rows_are_slopes() {
         };
         weighed(x.chunks_exact(5).flat_map(row), &dy)
     };
-    let made = tensor::layer_norm_backward_cpu(&x, &weight, eps, &dy).unwrap();
+    let made = reference::layer_norm_backward(&x, &weight, eps, &dy).unwrap();
     let (wide_x, wide_weight, wide_bias) = (wide(&x), wide(&weight), wide(&bias));
     assert_gradient("layer_norm, x", &x, &made.x, |x| norm(true, x, &wide_weight, &wide_bias));
     assert_gradient("layer_norm, weight", &weight, &made.weight, |weight| {
@@ -402,7 +397,7 @@ fn gradients_of_linear_ops_are_slopes() {
     let (table, ids, dy) =
         (floats(&mut rng, 4 * 3, 1.0), [2u32, 0, 2, 3, 9], floats(&mut rng, 5 * 3, 1.0));
     let there = |id: &u32| (*id as usize) < 4;
-    assert_gradient("gather", &table, &tensor::gather_backward_cpu(&dy, &ids, 4), |table| {
+    assert_gradient("gather", &table, &reference::gather_backward(&dy, &ids, 4), |table| {
         ids.iter()
             .zip(dy.chunks(3))
             .filter(|(id, _)| there(id))
@@ -511,13 +506,9 @@ fn gradients_of_linear_cross_entropy_are_slopes() {
     );
     let wide = |x: &[f32]| x.iter().map(|&v| f64::from(v)).collect::<Vec<_>>();
     for (smoothing, ignored) in [(0.0, 2), (0.25, 9)] {
-        let options = CrossEntropyOptions::default().smoothing(smoothing).ignore(ignored);
-        let made = tensor::linear_cross_entropy_backward_cpu(
-            Linear { x: &x, w: &w },
-            K,
-            &targets,
-            options,
-            &dloss,
+        let ignore = Some(ignored);
+        let made = reference::linear_cross_entropy_backward(
+            &x, &w, K, &targets, ignore, smoothing, &dloss,
         )
         .unwrap();
         let smoothing = f64::from(smoothing);

@@ -10,7 +10,7 @@ use bitnet_wgpu::{
         Speculation, Stop, Token,
     },
     optimizer,
-    tensor::{self, Linear, LinearCrossEntropyOptions},
+    tensor::{self, LinearGradients},
     transformer::{self, Attended, AttentionShape, FlashAttentionOptions, KvCache, NewTokens, Qkv},
 };
 use rand::RngExt as _;
@@ -528,7 +528,7 @@ fn an_op_that_fails_half_way_records_nothing() {
             weight: Out::add(&dweight),
             bias: Out::add(&dbias),
         };
-        tensor::layer_norm_backward_into(encoder, &x, &weight, 1e-5, &dy, gradients)
+        tensor::LayerNorm::new(&weight, &weight, 1e-5).backward_into(encoder, &x, &dy, gradients)
     };
     assert!(fails_whole(context, norm) > 3);
     let rms = |encoder: &mut Encoder| {
@@ -542,12 +542,9 @@ fn an_op_that_fails_half_way_records_nothing() {
         (tensor(50, 8), tensor(300, 8), tensor(50, 8), tensor(300, 8), vector(50));
     let targets = context.upload(&[3u32; 50], [50]).unwrap();
     let loss = |encoder: &mut Encoder| {
-        let (head, options) =
-            (Linear { x: &x, w: &w }, LinearCrossEntropyOptions::default().chunk(64));
-        let gradients = Linear { x: Out::add(&dx), w: Out::add(&dw) };
-        tensor::linear_cross_entropy_backward_into(
-            encoder, head, &targets, options, &rows, &rows, gradients,
-        )
+        let op = tensor::linear_cross_entropy(&x, &w, &targets).chunk(64);
+        let gradients = LinearGradients { x: Out::add(&dx), w: Out::add(&dw) };
+        op.backward_into(encoder, &rows, &rows, gradients)
     };
     assert!(fails_whole(context, loss) > 3);
 

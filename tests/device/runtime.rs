@@ -4,8 +4,7 @@ use bitnet_wgpu::{
     Bind, Context, Error, ErrorKind, Kernel, Recording, Result, Tensor, bitnet, f16,
     internals::{Dispatch, MatrixUnit, SubmissionLimit},
     kernel::{Params as _, Part, ShaderLanguage, Source, Type::*, read, read_write},
-    params,
-    tensor::{self, Linear, LinearCrossEntropyOptions},
+    params, tensor,
     transformer::{self, FlashAttentionOptions, Qkv},
     weights::{PackedTernary, Scales},
     wgpu,
@@ -598,13 +597,12 @@ fn linear_cross_entropy_takes_no_more_memory_than_it_says() {
         context.upload(&vec![3u32; rows], [rows]).unwrap(),
         context.upload(&vec![1f32; rows], [rows]).unwrap(),
     );
-    let (head, options) = (Linear { x: &x, w: &w }, LinearCrossEntropyOptions::default().chunk(c));
+    let op = tensor::linear_cross_entropy(&x, &w, &targets).chunk(c);
     let mut encoder = context.encoder("forward");
-    let made = tensor::linear_cross_entropy(&mut encoder, head, &targets, options).unwrap();
+    let made = op.forward(&mut encoder).unwrap();
     let forward = buffers(&encoder.finish());
     let mut encoder = context.encoder("backward");
-    tensor::linear_cross_entropy_backward(&mut encoder, head, &targets, options, &made.lse, &dloss)
-        .unwrap();
+    op.backward(&mut encoder, &made.lse, &dloss).unwrap();
     let backward = buffers(&encoder.finish());
     // x, W, targets and losses, and the gradients; then what the documentation says.
     let (sides, row) = (4 * (rows + vocabulary) * k, 4 * rows);

@@ -64,7 +64,7 @@ fn products<X: Float, Y: Float>(context: &Context) {
                 if transposed { Side::transposed(tensor) } else { Side::from(tensor) }
             };
             let record = |e: &mut Encoder| {
-                tensor::matmul_into(e, side(&a, a_transposed), side(&b, b_transposed), &y)
+                tensor::matmul(side(&a, a_transposed), side(&b, b_transposed)).forward_into(e, &y)
             };
             let tiles = ["matmul", "matmul_quads", "matmul_large", "matmul_direct"];
             let what = format!("{m} × {k} × {n}, {a_transposed}, {b_transposed}");

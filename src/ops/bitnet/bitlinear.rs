@@ -26,7 +26,7 @@ use crate::{
         tensor::{Bind, Tensor},
     },
     kernel::declaration::Kernel,
-    ops::tensor::epilogue::{self, Epilogue, finish_into},
+    ops::tensor::epilogue::{self, Epilogue},
     shape::Shape,
     weights::ternary::{
         layout::CODES_PER_WORD, matrix::TernaryMatrix, packed::PackedTernary, scales::groups,
@@ -226,7 +226,7 @@ pub fn bitlinear_quantized_with_into<'y, T: Float>(
             let products = Tensor::<f32>::uninit(encoder.context(), y.tensor().shape())?;
             encoder.whole(|encoder| {
                 record(encoder, &products, 0)?;
-                finish_into(encoder, &products, epilogue, y)
+                epilogue.record(encoder, &products, y)
             })
         }
     }

@@ -113,7 +113,7 @@ pub fn triangular_solve_backward(
     same("triangular_solve_backward", "x", x, dx.shape())?;
     let (b, _) = triangular_solve(encoder, a, dx, triangle.transposed())?.unchecked();
     let [left, right] = if triangle.is_transposed() { [x, &b] } else { [&b, x] };
-    let product = matmul(encoder, left, Side::transposed(right))?;
+    let product = matmul(left, Side::transposed(right)).forward(encoder)?;
     Ok(SystemGradients { a: weigh(encoder, &product, minus_triangle(triangle))?, b })
 }
 
@@ -140,9 +140,9 @@ pub fn solve_backward(
     let op = "solve_backward";
     Matrices::square(op, "A", a)?.right_hand_sides(op, dx)?;
     same(op, "x", x, dx.shape())?;
-    let turned = transpose(encoder, a)?;
+    let turned = transpose(a).forward(encoder)?;
     let (b, _) = solve(encoder, &turned, dx)?.unchecked();
-    let product = matmul(encoder, &b, Side::transposed(x))?;
+    let product = matmul(&b, Side::transposed(x)).forward(encoder)?;
     Ok(SystemGradients { a: neg(&product).forward(encoder)?, b })
 }
 
@@ -169,10 +169,12 @@ pub fn least_squares_backward(
     let r = qr(encoder, a)?.unchecked().0.r;
     let (half, _) = triangular_solve(encoder, &r, dx, Triangle::UPPER.transposed())?.unchecked();
     let (u, _) = triangular_solve(encoder, &r, &half, Triangle::UPPER)?.unchecked();
-    let (db, ax) = (matmul(encoder, a, &u)?, matmul(encoder, a, x)?);
+    let (db, ax) = (matmul(a, &u).forward(encoder)?, matmul(a, x).forward(encoder)?);
     let rest = sub(b, &ax).forward(encoder)?;
-    let (more, less) =
-        (matmul(encoder, &rest, Side::transposed(&u))?, matmul(encoder, &db, Side::transposed(x))?);
+    let (more, less) = (
+        matmul(&rest, Side::transposed(&u)).forward(encoder)?,
+        matmul(&db, Side::transposed(x)).forward(encoder)?,
+    );
     Ok(SystemGradients { a: sub(&more, &less).forward(encoder)?, b: db })
 }
 
@@ -203,15 +205,15 @@ pub fn cholesky_backward(
     let op = "cholesky_backward";
     Matrices::square(op, "L", l)?;
     same(op, "dL", dl, l.shape())?;
-    let product = matmul(encoder, Side::transposed(l), dl)?;
+    let product = matmul(Side::transposed(l), dl).forward(encoder)?;
     let mut s = weigh(encoder, &product, HALF)?;
     // From the left, and from the left of the transpose.
     for _ in 0..2 {
         let (solved, _) =
             triangular_solve(encoder, l, &s, Triangle::LOWER.transposed())?.unchecked();
-        s = transpose(encoder, &solved)?;
+        s = transpose(&solved).forward(encoder)?;
     }
-    let turned = transpose(encoder, &s)?;
+    let turned = transpose(&s).forward(encoder)?;
     let both = add(&s, &turned).forward(encoder)?;
     scale(&both, 0.5).forward(encoder)
 }
@@ -240,14 +242,16 @@ pub fn qr_backward(encoder: &mut Encoder, factors: &Qr, gradients: &Qr) -> Resul
         return tall_qr_backward(encoder, factors, gradients);
     }
     let last = r.shape().rank() - 1;
-    let [u, v] = [slice(encoder, r, last, 0..k)?, slice(encoder, r, last, k..columns)?];
-    let [du, dv] = [slice(encoder, dr, last, 0..k)?, slice(encoder, dr, last, k..columns)?];
-    let through = matmul(encoder, &v, Side::transposed(&dv))?;
-    let through = matmul(encoder, q, &through)?;
+    let [u, v] =
+        [slice(r, last, 0..k).forward(encoder)?, slice(r, last, k..columns).forward(encoder)?];
+    let [du, dv] =
+        [slice(dr, last, 0..k).forward(encoder)?, slice(dr, last, k..columns).forward(encoder)?];
+    let through = matmul(&v, Side::transposed(&dv)).forward(encoder)?;
+    let through = matmul(q, &through).forward(encoder)?;
     let dq = add(dq, &through).forward(encoder)?;
     let dx = tall_qr_backward(encoder, &Qr { q: q.clone(), r: u }, &Qr { q: dq, r: du })?;
-    let dy = matmul(encoder, q, &dv)?;
-    concat(encoder, &[&dx, &dy], last)
+    let dy = matmul(q, &dv).forward(encoder)?;
+    concat(&[&dx, &dy], last).forward(encoder)
 }
 
 /// [`qr_backward`] where R is square.
@@ -257,18 +261,18 @@ fn tall_qr_backward(
     gradients: &Qr,
 ) -> Result<Tensor<f32>> {
     let (of_r, of_q) = (
-        matmul(encoder, r, Side::transposed(&gradients.r))?,
-        matmul(encoder, Side::transposed(&gradients.q), q)?,
+        matmul(r, Side::transposed(&gradients.r)).forward(encoder)?,
+        matmul(Side::transposed(&gradients.q), q).forward(encoder)?,
     );
     let m = sub(&of_r, &of_q).forward(encoder)?;
     let half = weigh(encoder, &m, HALF)?;
-    let turned = transpose(encoder, &half)?;
+    let turned = transpose(&half).forward(encoder)?;
     let c = add(&half, &turned).forward(encoder)?;
-    let qc = matmul(encoder, q, &c)?;
+    let qc = matmul(q, &c).forward(encoder)?;
     let left = add(&gradients.q, &qc).forward(encoder)?;
-    let left = transpose(encoder, &left)?;
+    let left = transpose(&left).forward(encoder)?;
     let (solved, _) = triangular_solve(encoder, r, &left, Triangle::UPPER)?.unchecked();
-    transpose(encoder, &solved)
+    transpose(&solved).forward(encoder)
 }
 
 /// The gradient of [`svd`](super::svd()), which gave `factors`: dA = U·C·Vᵀ + (I - U·Uᵀ)·dU·Σ⁻¹·Vᵀ +
@@ -291,8 +295,8 @@ pub fn svd_backward(encoder: &mut Encoder, factors: &Svd, gradients: &Svd) -> Re
     same(op, "dσ", &gradients.s, s.shape())?;
     same(op, "dVᵀ", &gradients.vt, vt.shape())?;
     let (of_left, of_right) = (
-        matmul(encoder, Side::transposed(u), &gradients.u)?,
-        matmul(encoder, vt, Side::transposed(&gradients.vt))?,
+        matmul(Side::transposed(u), &gradients.u).forward(encoder)?,
+        matmul(vt, Side::transposed(&gradients.vt)).forward(encoder)?,
     );
     let core = Tensor::uninit(encoder.context(), of_left.shape())?;
     let params = CoreParams { length: core.len() as u32, k: k as u32 };
@@ -303,21 +307,21 @@ pub fn svd_backward(encoder: &mut Encoder, factors: &Svd, gradients: &Svd) -> Re
         [core.len(), 1, 1],
     )?;
     // What is between U and Vᵀ, what is beside U, and what is beside Vᵀ.
-    let mut left = matmul(encoder, u, &core)?;
+    let mut left = matmul(u, &core).forward(encoder)?;
     if of_u.rows > k {
-        let projected = matmul(encoder, u, &of_left)?;
+        let projected = matmul(u, &of_left).forward(encoder)?;
         let beside = sub(&gradients.u, &projected).forward(encoder)?;
         let beside = div(&beside, &s.reshape(of_u.shape(1, k))?).forward(encoder)?;
         left = add(&left, &beside).forward(encoder)?;
     }
-    let da = matmul(encoder, &left, vt)?;
+    let da = matmul(&left, vt).forward(encoder)?;
     if of_vt.columns == k {
         return Ok(da);
     }
-    let projected = matmul(encoder, Side::transposed(&of_right), vt)?;
+    let projected = matmul(Side::transposed(&of_right), vt).forward(encoder)?;
     let beside = sub(&gradients.vt, &projected).forward(encoder)?;
     let beside = div(&beside, &s.reshape(of_u.shape(k, 1))?).forward(encoder)?;
-    let right = matmul(encoder, u, &beside)?;
+    let right = matmul(u, &beside).forward(encoder)?;
     add(&da, &right).forward(encoder)
 }
 

@@ -16,7 +16,7 @@ use crate::{
         reduce,
         tensor::{
             Axes,
-            sum::{sum, sum_cpu},
+            sum::{self, sum},
             unary::sqrt,
         },
     },
@@ -92,7 +92,7 @@ pub fn clip_gradients<T: Float>(
             )?;
             first += chunks(gradient) as u32;
         }
-        let squares = sum(encoder, &parts, Axes::ALL)?;
+        let squares = sum(&parts, Axes::ALL).forward(encoder)?;
         let norm = sqrt(&squares).forward(encoder)?;
         for gradient in gradients {
             let shape = gradient.shape();
@@ -134,7 +134,7 @@ pub fn clip_gradients_cpu<T: Float>(gradients: &mut [&mut [T]], limit: f32) -> R
     };
     let parts: Vec<f32> =
         gradients.iter().flat_map(|gradient| gradient.chunks(CHUNK)).map(squares).collect();
-    let norm = sum_cpu(&parts, [parts.len()], Axes::ALL)?[0].sqrt();
+    let norm = sum::reference::sum(&parts, [parts.len()], Axes::ALL)?[0].sqrt();
     let factor = (limit / (norm + 1e-6)).min(1.0);
     gradients
         .iter_mut()

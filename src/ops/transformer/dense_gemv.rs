@@ -117,7 +117,7 @@ pub fn dense_gemv_into<'y>(
         });
     }
     y.check(op, m, w.rows())?;
-    let x = if k == w.padded() { x.clone() } else { pad_rows(encoder, x, w.padded())? };
+    let x = if k == w.padded() { x.clone() } else { pad_rows(x, w.padded()).forward(encoder)? };
     let family = match w.element() {
         DenseElement::F32 => &OF_F32,
         DenseElement::F16 => &OF_F16,

@@ -7,10 +7,7 @@ use bitnet_wgpu::{
     f16,
     linalg::{self as la, Qr, Svd, Triangle},
     optimizer::{self, AdamW, AdamWState, Lion, Sgd},
-    tensor::{
-        self, Activation, Axes, CrossEntropyOptions, Epilogue, Linear, LinearCrossEntropyOptions,
-        Prefix, Side,
-    },
+    tensor::{self, Activation, Epilogue, Reduction, Side},
     transformer::{self, AttentionShape, FlashAttentionOptions, Qkv},
     weights::{Bits, IntMatrix, PackedDense, TernaryMatrix},
 };
@@ -25,21 +22,22 @@ type Backward<T> = fn(&mut Encoder, &Tensor<T>, &Tensor<T>) -> Result<Tensor<T>>
 
 /// An op of one input, with constants, and its gradient.
 macro_rules! unary {
-    ($op:ident, $backward:ident $(, $constant:expr)*) => {
+    ($op:ident $(, $constant:expr)*) => {
         (stringify!($op), |c| {
             let (x, dy, e) = (c.x(0), c.dy(), &mut c.encoder);
-            Ok(vec![tensor::$op(e, &x $(, $constant)*)?.into(), tensor::$backward(e, &x, $($constant,)* &dy)?.into()])
+            let op = tensor::$op(&x $(, $constant)*);
+            Ok(vec![op.forward(e)?.into(), op.backward(e, &dy)?.into()])
         })
     };
 }
 
 /// An op of two inputs that are broadcast, and their gradients.
 macro_rules! binary {
-    ($op:ident, $backward:ident) => {
+    ($op:ident) => {
         (stringify!($op), |c| {
             let (a, b, dy, e) = (c.x(0), c.x(1), c.dy(), &mut c.encoder);
-            let (da, db) = tensor::$backward(e, &a, &b, &dy)?;
-            Ok(vec![tensor::$op(e, &a, &b)?.into(), da.into(), db.into()])
+            let (da, db) = tensor::$op(&a, &b).backward(e, &dy)?;
+            Ok(vec![tensor::$op(&a, &b).forward(e)?.into(), da.into(), db.into()])
         })
     };
 }
@@ -48,7 +46,7 @@ macro_rules! compare {
     ($op:ident) => {
         (stringify!($op), |c| {
             let (a, b) = (c.x(0), c.x(1));
-            Ok(vec![tensor::$op(&mut c.encoder, &a, &b)?.into()])
+            Ok(vec![tensor::$op(&a, &b).forward(&mut c.encoder)?.into()])
         })
     };
 }
@@ -59,20 +57,9 @@ const SEED: u64 = 5 << 32 | 7;
 /// The middle dimension of three.
 const MIDDLE: [usize; 1] = [1];
 
-fn extreme(
-    c: &mut Case,
-    op: fn(&mut Encoder, &Tensor<f32>, Axes) -> Result<Tensor<f32>>,
-    winner: fn(&mut Encoder, &Tensor<f32>, Axes) -> Result<Tensor<u32>>,
-) -> Result<Vec<Out>> {
+fn reduced(c: &mut Case, op: fn(&Tensor<f32>) -> Reduction<'_, f32>) -> Result<Vec<Out>> {
     let (x, dy, e) = (c.x(0), c.dy(), &mut c.encoder);
-    let (y, winner) = (op(e, &x, MIDDLE.into())?, winner(e, &x, MIDDLE.into())?);
-    Ok(vec![y.into(), tensor::max_backward::<f32>(e, &winner, &dy, MIDDLE, x.shape())?.into()])
-}
-
-/// dy of a reduction over the middle dimension, once for each of its elements.
-fn spread(e: &mut Encoder, dy: &Tensor<f32>, of: &Tensor<f32>) -> Result<Tensor<f32>> {
-    let &[rows, _, columns] = of.shape().dims() else { panic!("three dimensions") };
-    tensor::broadcast_to(e, &dy.reshape([rows, 1, columns])?, of.shape())
+    Ok(vec![op(&x).forward(e)?.into(), op(&x).backward(e, &dy)?.into()])
 }
 
 fn steps(
@@ -109,8 +96,8 @@ where
     Out: From<Tensor<T>>,
 {
     let (x, dy, e) = (c.floats::<T>("in0"), c.floats("dy"), &mut c.encoder);
-    let y = tensor::softmax(e, &x)?;
-    let dx = tensor::softmax_backward(e, &y, &dy)?;
+    let y = tensor::softmax(&x).forward(e)?;
+    let dx = tensor::softmax(&x).backward(e, &y, &dy)?;
     Ok(vec![y.into(), dx.into()])
 }
 
@@ -120,13 +107,9 @@ where
 {
     let (x, weight, bias, dy, e) =
         (c.floats::<T>("in0"), c.x(1), c.x(2), c.floats("dy"), &mut c.encoder);
-    let of = tensor::layer_norm_backward(e, &x, &weight, 1e-5, &dy)?;
-    Ok(vec![
-        tensor::layer_norm(e, &x, &weight, &bias, 1e-5)?.into(),
-        of.x.into(),
-        of.weight.into(),
-        of.bias.into(),
-    ])
+    let norm = tensor::LayerNorm::new(&weight, &bias, 1e-5);
+    let of = norm.backward(e, &x, &dy)?;
+    Ok(vec![norm.forward(e, &x)?.into(), of.x.into(), of.weight.into(), of.bias.into()])
 }
 
 fn rms_norm<T: Float>(c: &mut Case) -> Result<Vec<Out>>
@@ -144,10 +127,10 @@ where
 {
     let (a, b, dy, e) = (c.floats::<T>("in0"), c.floats("in1"), c.floats("dy"), &mut c.encoder);
     let (da, db) = (
-        tensor::matmul(e, &dy, Side::transposed(&b))?,
-        tensor::matmul(e, Side::transposed(&a), &dy)?,
+        tensor::matmul(&dy, Side::transposed(&b)).forward(e)?,
+        tensor::matmul(Side::transposed(&a), &dy).forward(e)?,
     );
-    Ok(vec![tensor::matmul(e, &a, &b)?.into(), da.into(), db.into()])
+    Ok(vec![tensor::matmul(&a, &b).forward(e)?.into(), da.into(), db.into()])
 }
 
 fn flash_attention<T: Float>(c: &mut Case) -> Result<Vec<Out>>
@@ -162,15 +145,16 @@ where
     Ok(vec![attended.y.into(), of.q.into(), of.k.into(), of.v.into()])
 }
 
-/// Sums with an element itself or without; the gradient is by the `other` ones.
-fn prefix_sum(c: &mut Case, prefix: Prefix, other: Prefix) -> Result<Vec<Out>> {
+/// Inclusive or exclusive prefix sums; the gradient is made of the others.
+fn prefix_sum(c: &mut Case, exclusive: bool) -> Result<Vec<Out>> {
     let (x, dy, e) = (c.x(0), c.dy(), &mut c.encoder);
-    let all = tensor::sum(e, &dy, [1])?.reshape([x.shape().dims()[0], 1])?;
-    let before = tensor::prefix_sum(e, &dy, 1, other)?;
-    Ok(vec![
-        tensor::prefix_sum(e, &x, 1, prefix)?.into(),
-        tensor::sub(&all, &before).forward(e)?.into(),
-    ])
+    let all = tensor::sum(&dy, [1]).forward(e)?.reshape([x.shape().dims()[0], 1])?;
+    let [y, before] = [(&x, exclusive), (&dy, !exclusive)].map(|(x, exclusive)| {
+        let op = tensor::prefix_sum(x, 1);
+        if exclusive { op.exclusive() } else { op }.forward(e)
+    });
+    let before = before?;
+    Ok(vec![y?.into(), tensor::sub(&all, &before).forward(e)?.into()])
 }
 
 type QuantizeWeights = fn(&mut Encoder, &Tensor<f32>) -> Result<IntMatrix>;
@@ -204,7 +188,7 @@ fn bitlinear_int(c: &mut Case, quantize: QuantizeWeights) -> Result<Vec<Out>> {
     let (x, w, dy, e) = (c.x(0), c.x(1), c.dy(), &mut c.encoder);
     let w = quantize(e, &w)?;
     let (y, dx) = (bitnet::bitlinear_int(e, &x, &w)?, bitnet::bitlinear_int_backward(e, &dy, &w)?);
-    Ok(vec![y.into(), dx.into(), tensor::matmul(e, Side::transposed(&dy), &x)?.into()])
+    Ok(vec![y.into(), dx.into(), tensor::matmul(Side::transposed(&dy), &x).forward(e)?.into()])
 }
 
 /// The same with ternary weights.
@@ -215,7 +199,7 @@ fn bitlinear_float(
     let (x, w, dy, e) = (c.x(0), c.x(1), c.dy(), &mut c.encoder);
     let w = quantize(e, &w)?;
     let (y, dx) = (bitnet::bitlinear_float(e, &x, &w)?, bitnet::bitlinear_backward(e, &dy, &w)?);
-    Ok(vec![y.into(), dx.into(), tensor::matmul(e, Side::transposed(&dy), &x)?.into()])
+    Ok(vec![y.into(), dx.into(), tensor::matmul(Side::transposed(&dy), &x).forward(e)?.into()])
 }
 
 /// And with activations of 8 bits.
@@ -230,7 +214,7 @@ fn bitlinear(
     Ok(vec![
         bitnet::bitlinear(e, &x, &w)?.into(),
         dx.into(),
-        tensor::matmul(e, Side::transposed(&dy), &rounded)?.into(),
+        tensor::matmul(Side::transposed(&dy), &rounded).forward(e)?.into(),
     ])
 }
 
@@ -267,7 +251,7 @@ fn int8(
     let (x, e) = (c.x(0), &mut c.encoder);
     let made = quantize(e, &x)?;
     let zeros =
-        made.zero_points.as_ref().map(|zeros| tensor::cast::<i32, f32>(e, zeros)).transpose()?;
+        made.zero_points.as_ref().map(|zeros| tensor::cast(zeros).forward::<f32>(e)).transpose()?;
     let values = bitnet::dequantize_int8::<f32>(e, &made)?;
     Ok([values, made.scales].into_iter().chain(zeros).map(Out::from).collect())
 }
@@ -293,32 +277,32 @@ fn svd_backward(c: &mut Case) -> Result<Vec<Out>> {
 
 /// By the names of the golden.
 pub const CASES: &[(&str, Run)] = &[
-    unary!(neg, neg_backward),
-    unary!(abs, abs_backward),
-    unary!(exp, exp_backward),
-    unary!(log, log_backward),
-    unary!(sqrt, sqrt_backward),
-    unary!(rsqrt, rsqrt_backward),
-    unary!(square, square_backward),
-    unary!(recip, recip_backward),
-    unary!(scale, scale_backward, 1.7),
-    unary!(clamp, clamp_backward, -1.0, 1.5),
-    unary!(relu, relu_backward),
-    unary!(leaky_relu, leaky_relu_backward, 0.01),
-    unary!(relu2, relu2_backward),
-    unary!(gelu, gelu_backward),
-    unary!(gelu_tanh, gelu_tanh_backward),
-    unary!(silu, silu_backward),
-    unary!(sigmoid, sigmoid_backward),
-    unary!(tanh, tanh_backward),
-    unary!(softplus, softplus_backward),
-    binary!(add, add_backward),
-    binary!(sub, sub_backward),
-    binary!(mul, mul_backward),
-    binary!(div, div_backward),
-    binary!(minimum, minimum_backward),
-    binary!(maximum, maximum_backward),
-    binary!(pow, pow_backward),
+    unary!(neg),
+    unary!(abs),
+    unary!(exp),
+    unary!(log),
+    unary!(sqrt),
+    unary!(rsqrt),
+    unary!(square),
+    unary!(recip),
+    unary!(scale, 1.7),
+    unary!(clamp, -1.0, 1.5),
+    unary!(relu),
+    unary!(leaky_relu, 0.01),
+    unary!(relu2),
+    unary!(gelu),
+    unary!(gelu_tanh),
+    unary!(silu),
+    unary!(sigmoid),
+    unary!(tanh),
+    unary!(softplus),
+    binary!(add),
+    binary!(sub),
+    binary!(mul),
+    binary!(div),
+    binary!(minimum),
+    binary!(maximum),
+    binary!(pow),
     compare!(equal),
     compare!(not_equal),
     compare!(less),
@@ -329,114 +313,105 @@ pub const CASES: &[(&str, Run)] = &[
         let (condition, a, b, dy, e) = (c.ids(0), c.x(1), c.x(2), c.dy(), &mut c.encoder);
         let zero = Tensor::zeros(context(), [])?;
         let (da, db) = (
-            tensor::select(e, &condition, &dy, &zero)?,
-            tensor::select(e, &condition, &zero, &dy)?,
+            tensor::select(&condition, &dy, &zero).forward(e)?,
+            tensor::select(&condition, &zero, &dy).forward(e)?,
         );
-        Ok(vec![tensor::select(e, &condition, &a, &b)?.into(), da.into(), db.into()])
+        Ok(vec![tensor::select(&condition, &a, &b).forward(e)?.into(), da.into(), db.into()])
     }),
-    ("sum", |c| {
-        let (x, dy, e) = (c.x(0), c.dy(), &mut c.encoder);
-        Ok(vec![tensor::sum(e, &x, MIDDLE)?.into(), spread(e, &dy, &x)?.into()])
-    }),
-    ("mean", |c| {
-        let (x, dy, e) = (c.x(0), c.dy(), &mut c.encoder);
-        let dx = spread(e, &dy, &x)?;
-        Ok(vec![
-            tensor::mean(e, &x, MIDDLE)?.into(),
-            tensor::scale(&dx, 1.0 / 7.0).forward(e)?.into(),
-        ])
-    }),
+    ("sum", |c| reduced(c, |x| tensor::sum(x, MIDDLE))),
+    ("mean", |c| reduced(c, |x| tensor::mean(x, MIDDLE))),
     ("norm", |c| {
         let (x, dy, e) = (c.x(0), c.dy(), &mut c.encoder);
-        let y = tensor::norm(e, &x, MIDDLE)?;
-        let dx = tensor::norm_backward(e, &x, MIDDLE, &y, &dy)?;
+        let y = tensor::norm(&x, MIDDLE).forward(e)?;
+        let dx = tensor::norm(&x, MIDDLE).backward(e, &y, &dy)?;
         Ok(vec![y.into(), dx.into()])
     }),
     ("variance", |c| {
         let (x, dy, e) = (c.x(0), c.dy(), &mut c.encoder);
         Ok(vec![
-            tensor::variance(e, &x, MIDDLE, 1)?.into(),
-            tensor::variance_backward(e, &x, MIDDLE, 1, &dy)?.into(),
+            tensor::variance(&x, MIDDLE).correction(1).forward(e)?.into(),
+            tensor::variance(&x, MIDDLE).correction(1).backward(e, &dy)?.into(),
         ])
     }),
-    ("max", |c| extreme(c, tensor::max, tensor::argmax)),
-    ("min", |c| extreme(c, tensor::min, tensor::argmin)),
+    ("max", |c| reduced(c, |x| tensor::max(x, MIDDLE))),
+    ("min", |c| reduced(c, |x| tensor::min(x, MIDDLE))),
     ("absmax", |c| {
         let x = c.x(0);
-        Ok(vec![tensor::absmax(&mut c.encoder, &x, MIDDLE)?.into()])
+        Ok(vec![tensor::absmax(&x, MIDDLE).forward(&mut c.encoder)?.into()])
     }),
     ("argmax", |c| {
         let x = c.x(0);
-        Ok(vec![tensor::argmax(&mut c.encoder, &x, MIDDLE)?.into()])
+        Ok(vec![tensor::argmax(&x, MIDDLE).forward(&mut c.encoder)?.into()])
     }),
     ("argmin", |c| {
         let x = c.x(0);
-        Ok(vec![tensor::argmin(&mut c.encoder, &x, MIDDLE)?.into()])
+        Ok(vec![tensor::argmin(&x, MIDDLE).forward(&mut c.encoder)?.into()])
     }),
-    ("prefix_sum", |c| prefix_sum(c, Prefix::Inclusive, Prefix::Exclusive)),
-    ("prefix_sum_exclusive", |c| prefix_sum(c, Prefix::Exclusive, Prefix::Inclusive)),
+    ("prefix_sum", |c| prefix_sum(c, false)),
+    ("prefix_sum_exclusive", |c| prefix_sum(c, true)),
     ("permute", |c| {
         let (x, dy, e) = (c.x(0), c.dy(), &mut c.encoder);
         Ok(vec![
-            tensor::permute(e, &x, &[2, 0, 1])?.into(),
-            tensor::permute(e, &dy, &[1, 2, 0])?.into(),
+            tensor::permute(&x, &[2, 0, 1]).forward(e)?.into(),
+            tensor::permute(&dy, &[1, 2, 0]).forward(e)?.into(),
         ])
     }),
     ("slice", |c| {
         let (x, dy, e) = (c.x(0), c.dy(), &mut c.encoder);
         Ok(vec![
-            tensor::slice(e, &x, 1, 2..5)?.into(),
-            tensor::pad(e, &dy, &[(0, 0), (2, 2), (0, 0)], 0.0)?.into(),
+            tensor::slice(&x, 1, 2..5).forward(e)?.into(),
+            tensor::pad(&dy, &[(0, 0), (2, 2), (0, 0)]).forward(e)?.into(),
         ])
     }),
     ("concat", |c| {
         let (a, b, dy, e) = (c.x(0), c.x(1), c.dy(), &mut c.encoder);
-        let (da, db) = (tensor::slice(e, &dy, 1, 0..3)?, tensor::slice(e, &dy, 1, 3..7)?);
-        Ok(vec![tensor::concat(e, &[&a, &b], 1)?.into(), da.into(), db.into()])
+        let (da, db) =
+            (tensor::slice(&dy, 1, 0..3).forward(e)?, tensor::slice(&dy, 1, 3..7).forward(e)?);
+        Ok(vec![tensor::concat(&[&a, &b], 1).forward(e)?.into(), da.into(), db.into()])
     }),
     ("pad", |c| {
         let (x, dy, e) = (c.x(0), c.dy(), &mut c.encoder);
-        let dx = tensor::slice(e, &dy, 0, 1..4)?;
+        let dx = tensor::slice(&dy, 0, 1..4).forward(e)?;
         Ok(vec![
-            tensor::pad(e, &x, &[(1, 0), (0, 2)], 0.5)?.into(),
-            tensor::slice(e, &dx, 1, 0..4)?.into(),
+            tensor::pad(&x, &[(1, 0), (0, 2)]).value(0.5).forward(e)?.into(),
+            tensor::slice(&dx, 1, 0..4).forward(e)?.into(),
         ])
     }),
     ("gather", |c| {
         let (x, ids, dy, e) = (c.x(0), c.ids(1), c.dy(), &mut c.encoder);
         Ok(vec![
-            tensor::gather(e, &x, &ids)?.into(),
-            tensor::gather_backward(e, &dy, &ids, 5)?.into(),
+            tensor::gather(&x, &ids).forward(e)?.into(),
+            tensor::gather(&x, &ids).backward(e, &dy)?.into(),
         ])
     }),
     ("one_hot", |c| {
         let ids = c.ids(0);
-        Ok(vec![tensor::one_hot::<f32>(&mut c.encoder, &ids, 7)?.into()])
+        Ok(vec![tensor::one_hot::<f32>(&ids, 7).forward(&mut c.encoder)?.into()])
     }),
     ("softmax", softmax::<f32>),
     ("log_softmax", |c| {
         let (x, dy, e) = (c.x(0), c.dy(), &mut c.encoder);
-        let y = tensor::log_softmax(e, &x)?;
-        let dx = tensor::log_softmax_backward(e, &y, &dy)?;
+        let y = tensor::log_softmax(&x).forward(e)?;
+        let dx = tensor::log_softmax(&x).backward(e, &y, &dy)?;
         Ok(vec![y.into(), dx.into()])
     }),
     ("causal_softmax", |c| {
         let (x, dy, e) = (c.x(0), c.dy(), &mut c.encoder);
-        let y = tensor::causal_softmax(e, &x)?;
-        let dx = tensor::softmax_backward(e, &y, &dy)?;
+        let y = tensor::softmax(&x).causal().forward(e)?;
+        let dx = tensor::softmax(&x).backward(e, &y, &dy)?;
         Ok(vec![y.into(), dx.into()])
     }),
     ("masked_softmax", |c| {
         let (x, mask, dy, e) = (c.x(0), c.ids(1), c.dy(), &mut c.encoder);
-        let y = tensor::masked_softmax(e, &x, &mask)?;
-        let dx = tensor::softmax_backward(e, &y, &dy)?;
+        let y = tensor::softmax(&x).mask(&mask).forward(e)?;
+        let dx = tensor::softmax(&x).backward(e, &y, &dy)?;
         Ok(vec![y.into(), dx.into()])
     }),
     ("cross_entropy", |c| {
         let (x, targets, dy, e) = (c.x(0), c.ids(1), c.dy(), &mut c.encoder);
-        let options = CrossEntropyOptions::default().ignore(3).smoothing(0.1);
-        let dx = tensor::cross_entropy_backward(e, &x, &targets, options, &dy)?;
-        Ok(vec![tensor::cross_entropy(e, &x, &targets, options)?.into(), dx.into()])
+        let op = tensor::cross_entropy(&x, &targets).ignore_index(3).label_smoothing(0.1);
+        let dx = op.backward(e, &dy)?;
+        Ok(vec![op.forward(e)?.into(), dx.into()])
     }),
     ("layer_norm", layer_norm::<f32>),
     ("rms_norm", rms_norm::<f32>),
@@ -453,10 +428,10 @@ pub const CASES: &[(&str, Run)] = &[
     ("matmul", matmul::<f32>),
     ("matmul_transposed", |c| {
         let (a, b, dy, e) = (c.x(0), c.x(1), c.dy(), &mut c.encoder);
-        let y = tensor::matmul(e, Side::transposed(&a), Side::transposed(&b))?;
+        let y = tensor::matmul(Side::transposed(&a), Side::transposed(&b)).forward(e)?;
         let (da, db) = (
-            tensor::matmul(e, Side::transposed(&b), Side::transposed(&dy))?,
-            tensor::matmul(e, Side::transposed(&dy), Side::transposed(&a))?,
+            tensor::matmul(Side::transposed(&b), Side::transposed(&dy)).forward(e)?,
+            tensor::matmul(Side::transposed(&dy), Side::transposed(&a)).forward(e)?,
         );
         Ok(vec![y.into(), da.into(), db.into()])
     }),
@@ -476,17 +451,9 @@ pub const CASES: &[(&str, Run)] = &[
     ("flash_attention", flash_attention::<f32>),
     ("linear_cross_entropy", |c| {
         let (x, w, targets, dy, e) = (c.x(0), c.x(1), c.ids(2), c.dy(), &mut c.encoder);
-        let options =
-            LinearCrossEntropyOptions::from(CrossEntropyOptions::default().ignore(3)).chunk(4);
-        let made = tensor::linear_cross_entropy(e, Linear { x: &x, w: &w }, &targets, options)?;
-        let of = tensor::linear_cross_entropy_backward(
-            e,
-            Linear { x: &x, w: &w },
-            &targets,
-            options,
-            &made.lse,
-            &dy,
-        )?;
+        let op = tensor::linear_cross_entropy(&x, &w, &targets).ignore_index(3).chunk(4);
+        let made = op.forward(e)?;
+        let of = op.backward(e, &made.lse, &dy)?;
         Ok(vec![made.loss.into(), of.x.into(), of.w.into()])
     }),
     ("fake_quantize_weights", |c| {
@@ -505,29 +472,29 @@ pub const CASES: &[(&str, Run)] = &[
     }),
     ("matmul_with", |c| {
         let (a, b, bias, dy, e) = (c.x(0), c.x(1), c.x(2), c.dy(), &mut c.encoder);
-        let biased = Epilogue::new().bias(&bias);
-        let y = tensor::matmul_with(e, &a, &b, &biased.activation(Activation::Gelu))?;
-        let before = tensor::matmul_with(e, &a, &b, &biased)?;
+        let biased = tensor::matmul(&a, &b).bias(&bias);
+        let y = biased.activation(Activation::Gelu).forward(e)?;
+        let before = biased.forward(e)?;
         let d = tensor::gelu(&before).backward(e, &dy)?;
         let (da, db) = (
-            tensor::matmul(e, &d, Side::transposed(&b))?,
-            tensor::matmul(e, Side::transposed(&a), &d)?,
+            tensor::matmul(&d, Side::transposed(&b)).forward(e)?,
+            tensor::matmul(Side::transposed(&a), &d).forward(e)?,
         );
-        Ok(vec![y.into(), da.into(), db.into(), tensor::sum(e, &d, [0])?.into()])
+        Ok(vec![y.into(), da.into(), db.into(), tensor::sum(&d, [0]).forward(e)?.into()])
     }),
-    unary!(binarize, binarize_backward),
+    unary!(binarize),
     ("dropout", |c| {
         let (x, dy, e) = (c.x(0), c.dy(), &mut c.encoder);
         Ok(vec![
-            tensor::dropout(e, &x, 0.1, SEED)?.into(),
-            tensor::dropout(e, &dy, 0.1, SEED)?.into(),
+            tensor::dropout(&x, 0.1, SEED).forward(e)?.into(),
+            tensor::dropout(&dy, 0.1, SEED).forward(e)?.into(),
         ])
     }),
     ("relu_dropout", |c| {
         let (x, dy, e) = (c.x(0), c.dy(), &mut c.encoder);
         Ok(vec![
-            tensor::relu_dropout(e, &x, 0.1, SEED)?.into(),
-            tensor::relu_dropout_backward(e, &x, &dy, 0.1, SEED)?.into(),
+            tensor::dropout(&x, 0.1, SEED).relu().forward(e)?.into(),
+            tensor::dropout(&x, 0.1, SEED).relu().backward(e, &dy)?.into(),
         ])
     }),
     ("rms_norm_fake_quantize", |c| {
@@ -599,9 +566,9 @@ pub const CASES: &[(&str, Run)] = &[
     }),
     ("matmul_int8", |c| {
         let (a, b, e) = (c.x(0), c.x(1), &mut c.encoder);
-        let (a, b) = (tensor::cast(e, &a)?, tensor::cast(e, &b)?);
-        let y = tensor::matmul_int8(e, &a, &b)?;
-        Ok(vec![tensor::cast::<i32, f32>(e, &y)?.into()])
+        let (a, b) = (tensor::cast(&a).forward(e)?, tensor::cast(&b).forward(e)?);
+        let y = tensor::matmul_int8(&a, &b).forward(e)?;
+        Ok(vec![tensor::cast(&y).forward::<f32>(e)?.into()])
     }),
     ("embed_ternary", |c| {
         let (w, ids, e) = (c.x(0), c.ids(1), &mut c.encoder);
@@ -695,46 +662,50 @@ pub const CASES: &[(&str, Run)] = &[
         let (table, ids, dy) = (c.x(0), c.ids(1), c.dy());
         let (rows, columns) = table.shape().as_matrix();
         let numbers = support::block_on(table.read())?;
+        let zeros = Tensor::<f32>::zeros(context(), [rows, columns])?;
         let table = PackedDense::from_f32(rows, columns, &numbers)?.upload(context())?;
         let e = &mut c.encoder;
         Ok(vec![
             transformer::embed(e, &ids, &table)?.into(),
-            tensor::gather_backward(e, &dy, &ids, rows)?.into(),
+            tensor::gather(&zeros, &ids).backward(e, &dy)?.into(),
         ])
     }),
     ("broadcast_to", |c| {
         let (x, dy, e) = (c.x(0), c.dy(), &mut c.encoder);
         Ok(vec![
-            tensor::broadcast_to(e, &x, [4, 3, 5])?.into(),
-            tensor::sum_to(e, &dy, [3, 1])?.into(),
+            tensor::broadcast_to(&x, [4, 3, 5]).forward(e)?.into(),
+            tensor::sum_to(&dy, [3, 1]).forward(e)?.into(),
         ])
     }),
     ("cast", |c| {
         let (x, e) = (c.x(0), &mut c.encoder);
-        let words = tensor::cast::<f32, i32>(e, &x)?;
-        Ok(vec![tensor::cast::<i32, f32>(e, &words)?.into()])
+        let words = tensor::cast(&x).forward::<i32>(e)?;
+        Ok(vec![tensor::cast(&words).forward::<f32>(e)?.into()])
     }),
     ("finish", |c| {
         let (x, bias) = (c.x(0), c.x(1));
         Ok(vec![
-            tensor::finish(
-                &mut c.encoder,
-                &x,
-                &Epilogue::new().bias(&bias).activation(Activation::Gelu),
-            )?
-            .into(),
+            tensor::finish(&x)
+                .bias(&bias)
+                .activation(Activation::Gelu)
+                .forward(&mut c.encoder)?
+                .into(),
         ])
     }),
     ("sum_to", |c| {
         let x = c.x(0);
-        Ok(vec![tensor::sum_to(&mut c.encoder, &x, [7, 1])?.into()])
+        Ok(vec![tensor::sum_to(&x, [7, 1]).forward(&mut c.encoder)?.into()])
     }),
     ("qr_full", |c| {
         let a = c.x(0);
         let r = c.sound(|e| la::qr_full(e, &a))?.r;
         Ok(vec![tensor::abs(&r).forward(&mut c.encoder)?.into()])
     }),
-    ("silu_f16", |c| one_input(c, tensor::silu::<f16>, tensor::silu_backward)),
+    ("silu_f16", |c| {
+        let (x, dy, e) = (c.floats::<f16>("in0"), c.floats("dy"), &mut c.encoder);
+        let op = tensor::silu(&x);
+        Ok(vec![op.forward(e)?.into(), op.backward(e, &dy)?.into()])
+    }),
     ("mul_f16", |c| {
         let (a, b, dy, e) =
             (c.floats::<f16>("in0"), c.floats("in1"), c.floats("dy"), &mut c.encoder);

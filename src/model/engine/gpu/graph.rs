@@ -443,7 +443,7 @@ impl GpuModel {
         }
         let last: Vec<u32> =
             (0..tokens as u32).filter(|token| token % run as u32 >= (run - rows) as u32).collect();
-        let last = tensor::gather(encoder, x, &self.context.upload(&last, [wanted])?)?;
+        let last = tensor::gather(x, &self.context.upload(&last, [wanted])?).forward(encoder)?;
         made(self, encoder, &last, 0, wanted)
     }
 }

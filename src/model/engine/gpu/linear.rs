@@ -90,7 +90,7 @@ pub(super) fn side_by_side(
         linear(encoder, x, Some((own, eps)), w, prepared, Out::set(&product))?;
         products.push(product);
     }
-    tensor::concat_into(encoder, &products.iter().collect::<Vec<_>>(), 1, y.tensor())
+    tensor::concat(&products.iter().collect::<Vec<_>>(), 1).forward_into(encoder, y.tensor())
 }
 
 /// Norm, quantiser where the model has them, and product: in one dispatch where that is better,
