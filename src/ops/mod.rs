@@ -35,7 +35,7 @@ pub mod transformer;
 /// CPU references of the ops: slow, and exact where the ops are. Tests compare every kernel with
 /// them.
 pub mod reference {
-    pub use super::tensor::reference::*;
+    pub use super::{optimizer::reference::*, tensor::reference::*};
 }
 
 use crate::{

@@ -6,7 +6,7 @@ use bitnet_wgpu::{
     bitnet::{self, Gate, Layout, QuantizedActivations, QuantizedInt8, Scheme},
     f16,
     linear_algebra::{self as la, Qr, Svd, Triangle},
-    optimizer::{self, AdamW, AdamWState, Lion, Sgd},
+    optimizer::{self, AdamW, AdamWState, Ema, Lion, Sgd},
     tensor::{
         self, Activation, Axes, CrossEntropyOptions, Epilogue, Linear, LinearCrossEntropyOptions,
         Prefix, Side,
@@ -88,7 +88,7 @@ fn steps(
 
 fn sgd(c: &mut Case, numbers: Sgd) -> Result<Vec<Out>> {
     let velocity = Tensor::zeros(context(), [6, 5])?;
-    steps(c, |e, _, w, gradient| optimizer::sgd(e, numbers, w, gradient, &velocity))
+    steps(c, |e, _, w, gradient| numbers.step(e, w, gradient, &velocity))
 }
 
 fn one_input<X: Float, Y: Float>(
@@ -751,25 +751,23 @@ pub const CASES: &[(&str, Run)] = &[
     ("adamw", |c| {
         let (numbers, state) =
             (AdamW::new(0.02).betas(0.9, 0.99).decay(0.1), AdamWState::new(context(), [6, 5])?);
-        steps(c, |e, step, w, gradient| optimizer::adamw(e, numbers, step, w, gradient, &state))
+        steps(c, |e, step, w, gradient| numbers.step(e, step, w, gradient, &state))
     }),
     ("sgd", |c| sgd(c, Sgd::new(0.05).decay(0.1))),
     ("sgd_momentum", |c| sgd(c, Sgd::new(0.05).momentum(0.9))),
     ("sgd_nesterov", |c| sgd(c, Sgd::new(0.05).momentum(0.9).nesterov().decay(0.1))),
     ("lion", |c| {
         let mean = Tensor::zeros(context(), [6, 5])?;
-        steps(c, |e, _, w, gradient| {
-            optimizer::lion(e, Lion::new(0.02).decay(0.1), w, gradient, &mean)
-        })
+        steps(c, |e, _, w, gradient| Lion::new(0.02).decay(0.1).step(e, w, gradient, &mean))
     }),
     ("ema", |c| {
         let (average, w) = (c.x(0), c.x(1));
-        optimizer::ema(&mut c.encoder, &average, &w, 0.9)?;
+        Ema::new(0.9).step(&mut c.encoder, &average, &w)?;
         Ok(vec![average.into()])
     }),
     ("clip_gradients", |c| {
         let (a, b) = (c.x(0), c.x(1));
-        let norm = optimizer::clip_gradients(&mut c.encoder, &[&a, &b], 1.5)?;
+        let norm = optimizer::clip_gradients(&[&a, &b], 1.5).forward(&mut c.encoder)?;
         Ok(vec![norm.into(), a.into(), b.into()])
     }),
     ("cholesky", |c| {
