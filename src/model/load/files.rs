@@ -34,7 +34,7 @@ pub struct LoadOptions<'a> {
     /// Compute the attention of prompts on a GPU's matrix units, with queries and weights in
     /// halves: long prompts take less time, and logits differ in their last bits by how a prompt is
     /// cut, which in a batch depends on the others, and where a text is resumed. See
-    /// [`rope_attention_in_halves_into`](crate::transformer::rope_attention_in_halves_into), which
+    /// [`Attention::f16`](crate::transformer::Attention::f16), which
     /// says where it serves; elsewhere nothing changes.
     pub half_attention: bool,
     /// Quantise linear layers that are in floats, though nothing in the files says that the model

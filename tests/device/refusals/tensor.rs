@@ -2,9 +2,9 @@
 
 use super::{assert_invalid, assert_shape, unwritten};
 use bitnet_wgpu::{
-    Error, Out, Result, Shape, Tensor,
+    Error, Out, Result, Shape, Tensor, reference,
     tensor::{self, Axes, CrossEntropyOptions, Linear, LinearCrossEntropyOptions, Prefix},
-    transformer,
+    transformer::RmsNorm,
 };
 use support::context;
 
@@ -160,13 +160,13 @@ fn softmax_losses_and_norms_refuse_what_does_not_fit() {
     assert_shape(tensor::layer_norm(&mut encoder, &x, &row, &two, 0.0));
     assert_shape(tensor::layer_norm_backward(&mut encoder, &x, &two, 0.0, &x));
     assert_shape(tensor::layer_norm_backward(&mut encoder, &x, &row, 0.0, &row));
-    assert_shape(transformer::rms_norm_backward(&mut encoder, &x, &row, 0.0, &row));
+    assert_shape(RmsNorm::new(&row, 0.0).backward(&mut encoder, &x, &row));
     assert!(matches!(
         tensor::layer_norm_cpu(&[0.0; 3], &[1.0; 2], &[0.0; 2], 0.0),
         Err(Error::Length { .. })
     ));
     assert!(matches!(
-        transformer::rms_norm_backward_cpu(&[0.0; 4], &[1.0; 2], 0.0, &[0.0; 2]),
+        reference::rms_norm_backward(&[0.0; 4], &[1.0; 2], 0.0, &[0.0; 2]),
         Err(Error::Length { .. })
     ));
     assert!(encoder.is_empty());

@@ -11,7 +11,7 @@ use bitnet_wgpu::{
         self, Activation, Axes, CrossEntropyOptions, Epilogue, Linear, LinearCrossEntropyOptions,
         Prefix, Side,
     },
-    transformer::{self, AttentionShape, FlashAttentionOptions, Qkv},
+    transformer::{self, AttentionShape, RmsNorm, RmsNormHeads, RotaryEmbedding},
 };
 use support::context;
 
@@ -133,8 +133,9 @@ where
     Out: From<Tensor<T>>,
 {
     let (x, gain, dy, e) = (c.floats::<T>("in0"), c.x(1), c.floats("dy"), &mut c.encoder);
-    let of = transformer::rms_norm_backward(e, &x, &gain, 1e-5, &dy)?;
-    Ok(vec![transformer::rms_norm(e, &x, &gain, 1e-5)?.into(), of.x.into(), of.gain.into()])
+    let norm = RmsNorm::new(&gain, 1e-5);
+    let (dx, dgain) = norm.backward(e, &x, &dy)?;
+    Ok(vec![norm.forward(e, &x)?.into(), dx.into(), dgain.into()])
 }
 
 fn matmul<T: Float>(c: &mut Case) -> Result<Vec<Out>>
@@ -155,10 +156,10 @@ where
 {
     let (q, k, v, dy, e) =
         (c.floats::<T>("in0"), c.floats("in1"), c.floats("in2"), c.floats("dy"), &mut c.encoder);
-    let (qkv, causal) = (Qkv { q: &q, k: &k, v: &v }, FlashAttentionOptions::default().causal());
-    let attended = transformer::flash_attention(e, qkv, causal)?;
-    let of = transformer::flash_attention_backward(e, qkv, &attended, &dy, causal)?;
-    Ok(vec![attended.y.into(), of.q.into(), of.k.into(), of.v.into()])
+    let attention = transformer::flash_attention(&q, &k, &v).causal();
+    let (y, lse) = attention.forward(e)?;
+    let (dq, dk, dv) = attention.backward(e, &y, &lse, &dy)?;
+    Ok(vec![y.into(), dq.into(), dk.into(), dv.into()])
 }
 
 /// Sums with an element itself or without; the gradient is by the `other` ones.
@@ -445,8 +446,8 @@ pub const CASES: &[(&str, Run)] = &[
             (0..4).map(|i| 10000f64.powf(-f64::from(i) / 4.0) as f32).collect();
         let angles = context().upload(&transformer::rope_angles(&frequencies, 5), [5, 4, 2])?;
         Ok(vec![
-            transformer::rotate(e, &x, &angles, 0)?.into(),
-            transformer::rotate_backward(e, &dy, &angles, 0)?.into(),
+            RotaryEmbedding::new(&angles).forward(e, &x)?.into(),
+            RotaryEmbedding::new(&angles).backward(e, &dy)?.into(),
         ])
     }),
     ("matmul", matmul::<f32>),
@@ -531,17 +532,17 @@ pub const CASES: &[(&str, Run)] = &[
     }),
     ("rms_norm_fake_quantize", |c| {
         let (x, gain, dy, e) = (c.x(0), c.x(1), c.dy(), &mut c.encoder);
-        let of = transformer::rms_norm_backward(e, &x, &gain, 1e-5, &dy)?;
+        let (dx, dgain) = RmsNorm::new(&gain, 1e-5).backward(e, &x, &dy)?;
         Ok(vec![
             bitnet::rms_norm_fake_quantize(e, &x, &gain, 1e-5, 1.0)?.into(),
-            of.x.into(),
-            of.gain.into(),
+            dx.into(),
+            dgain.into(),
         ])
     }),
     ("rms_norm_heads", |c| {
         let (qkv, query_gain, key_gain) = (c.x(0), c.x(1), c.x(2));
         let shape = AttentionShape { heads: 2, kv_heads: 1, head_dim: 8 };
-        transformer::rms_norm_heads(&mut c.encoder, &qkv, shape, &query_gain, &key_gain, 1e-5)?;
+        RmsNormHeads::new(shape, &query_gain, &key_gain, 1e-5).forward(&mut c.encoder, &qkv)?;
         Ok(vec![qkv.into()])
     }),
     ("bitlinear", |c| bitlinear(c, bitnet::quantize_weights)),
@@ -605,12 +606,12 @@ pub const CASES: &[(&str, Run)] = &[
     ("embed_ternary", |c| {
         let (w, ids, e) = (c.x(0), c.ids(1), &mut c.encoder);
         let table = bitnet::quantize_weights(e, &w)?;
-        Ok(vec![transformer::embed_ternary(e, &ids, &table)?.into()])
+        Ok(vec![transformer::embed(&ids, &table).forward(e)?.into()])
     }),
     ("top_k", |c| {
         let x = c.x(0);
-        let top = transformer::top_k(&mut c.encoder, &x, 4)?;
-        Ok(vec![top.logits.into(), top.ids.into()])
+        let (top, ids) = transformer::top_k(&x, 4).forward(&mut c.encoder)?;
+        Ok(vec![top.into(), ids.into()])
     }),
     ("rms_norm_quantize", |c| {
         let (x, gain, e) = (c.x(0), c.x(1), &mut c.encoder);
@@ -697,7 +698,7 @@ pub const CASES: &[(&str, Run)] = &[
         let table = PackedDense::from_f32(rows, columns, &numbers)?.upload(context())?;
         let e = &mut c.encoder;
         Ok(vec![
-            transformer::embed(e, &ids, &table)?.into(),
+            transformer::embed(&ids, &table).forward(e)?.into(),
             tensor::gather_backward(e, &dy, &ids, rows)?.into(),
         ])
     }),
