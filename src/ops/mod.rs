@@ -37,6 +37,8 @@ pub mod transformer;
 /// CPU references of the ops: slow, and exact where the ops are. Tests compare every kernel with
 /// them.
 pub mod reference {
+    #[cfg(feature = "linalg")]
+    pub use super::linalg::reference::*;
     pub use super::{optimizer::reference::*, tensor::reference::*, transformer::reference::*};
 }
 

@@ -274,21 +274,21 @@ fn int8(
 
 fn triangular_solve(c: &mut Case, triangle: Triangle) -> Result<Vec<Out>> {
     let (a, b, dy) = (c.x(0), c.x(1), c.dy());
-    let x = c.sound(|e| la::triangular_solve(e, &a, &b, triangle))?;
-    let of = la::triangular_solve_backward(&mut c.encoder, &a, &x, &dy, triangle)?;
-    Ok(vec![x.into(), of.a.into(), of.b.into()])
+    let x = c.sound(|e| la::triangular_solve(&a, &b, triangle).forward(e))?;
+    let (da, db) = la::triangular_solve(&a, &b, triangle).backward(&mut c.encoder, &x, &dy)?;
+    Ok(vec![x.into(), da.into(), db.into()])
 }
 
 fn qr_backward(c: &mut Case) -> Result<Vec<Out>> {
     let [q, r, dq, dr] = [0, 1, 2, 3].map(|i| c.x(i));
-    Ok(vec![la::qr_backward(&mut c.encoder, &Qr { q, r }, &Qr { q: dq, r: dr })?.into()])
+    let (factors, gradients) = (Qr { q, r }, Qr { q: dq, r: dr });
+    Ok(vec![la::qr(&factors.q).backward(&mut c.encoder, &factors, &gradients)?.into()])
 }
 
 fn svd_backward(c: &mut Case) -> Result<Vec<Out>> {
     let [u, s, vt, du, ds, dvt] = [0, 1, 2, 3, 4, 5].map(|i| c.x(i));
-    Ok(vec![
-        la::svd_backward(&mut c.encoder, &Svd { u, s, vt }, &Svd { u: du, s: ds, vt: dvt })?.into(),
-    ])
+    let (factors, gradients) = (Svd { u, s, vt }, Svd { u: du, s: ds, vt: dvt });
+    Ok(vec![la::svd(&factors.u).backward(&mut c.encoder, &factors, &gradients)?.into()])
 }
 
 /// By the names of the golden.
@@ -731,7 +731,7 @@ pub const CASES: &[(&str, Run)] = &[
     }),
     ("qr_full", |c| {
         let a = c.x(0);
-        let r = c.sound(|e| la::qr_full(e, &a))?.r;
+        let r = c.sound(|e| la::qr(&a).full().forward(e))?.r;
         Ok(vec![tensor::abs(&r).forward(&mut c.encoder)?.into()])
     }),
     ("silu_f16", |c| one_input(c, tensor::silu::<f16>, tensor::silu_backward)),
@@ -773,8 +773,8 @@ pub const CASES: &[(&str, Run)] = &[
     }),
     ("cholesky", |c| {
         let (a, dy) = (c.x(0), c.dy());
-        let l = c.sound(|e| la::cholesky(e, &a))?;
-        let da = la::cholesky_backward(&mut c.encoder, &l, &dy)?;
+        let l = c.sound(|e| la::cholesky(&a).forward(e))?;
+        let da = la::cholesky(&a).backward(&mut c.encoder, &l, &dy)?;
         Ok(vec![l.into(), da.into()])
     }),
     ("triangular_solve", |c| triangular_solve(c, Triangle::LOWER)),
@@ -782,19 +782,19 @@ pub const CASES: &[(&str, Run)] = &[
     ("triangular_solve_unit", |c| triangular_solve(c, Triangle::UPPER.unit_diagonal())),
     ("solve", |c| {
         let (a, b, dy) = (c.x(0), c.x(1), c.dy());
-        let x = c.sound(|e| la::solve(e, &a, &b))?;
-        let of = la::solve_backward(&mut c.encoder, &a, &x, &dy)?;
-        Ok(vec![x.into(), of.a.into(), of.b.into()])
+        let x = c.sound(|e| la::solve(&a, &b).forward(e))?;
+        let (da, db) = la::solve(&a, &b).backward(&mut c.encoder, &x, &dy)?;
+        Ok(vec![x.into(), da.into(), db.into()])
     }),
     ("svd", |c| {
         let a = c.x(0);
-        Ok(vec![c.sound(|e| la::svd(e, &a))?.s.into()])
+        Ok(vec![c.sound(|e| la::svd(&a).forward(e))?.s.into()])
     }),
     ("least_squares", |c| {
         let (a, b, dy) = (c.x(0), c.x(1), c.dy());
-        let x = c.sound(|e| la::least_squares(e, &a, &b))?;
-        let of = la::least_squares_backward(&mut c.encoder, &a, &b, &x, &dy)?;
-        Ok(vec![x.into(), of.a.into(), of.b.into()])
+        let x = c.sound(|e| la::least_squares(&a, &b).forward(e))?;
+        let (da, db) = la::least_squares(&a, &b).backward(&mut c.encoder, &x, &dy)?;
+        Ok(vec![x.into(), da.into(), db.into()])
     }),
     ("qr_backward_tall", qr_backward),
     ("qr_backward_wide", qr_backward),
@@ -804,7 +804,7 @@ pub const CASES: &[(&str, Run)] = &[
     // Signs of rows are a matter of taste.
     ("qr", |c| {
         let a = c.x(0);
-        let r = c.sound(|e| la::qr(e, &a))?.r;
+        let r = c.sound(|e| la::qr(&a).forward(e))?.r;
         Ok(vec![tensor::abs(&r).forward(&mut c.encoder)?.into()])
     }),
 ];
