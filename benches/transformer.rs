@@ -3,10 +3,11 @@
 //! `cargo bench -p bitnet-wgpu-benches --bench transformer`
 
 use bitnet_wgpu::{
-    DenseElement, Element,
+    Element,
     transformer::{
         self, AttentionShape, CachePositions, KvCache, RmsNorm, SampleOptions, SampleParams,
     },
+    weights::DenseElement,
 };
 use criterion::{Criterion, criterion_group, criterion_main};
 use support::{dense, floats, rng};

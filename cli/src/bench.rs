@@ -9,9 +9,11 @@ use crate::{
 };
 use anyhow::{Context as _, Result, bail};
 use bitnet_wgpu::{
-    Element, MemoryStats, files,
+    Element,
     formats::ModelConfig,
+    internals::files,
     model::{GenerateOptions, Model, ModelFiles, SessionOptions, Speculation, SpeculationCounts},
+    telemetry::MemoryStats,
 };
 use clap::Args;
 use serde_json::json;

@@ -3,9 +3,10 @@
 use crate::{hub, input, note};
 use anyhow::{Error, Result, bail};
 use bitnet_wgpu::{
-    AdapterChoice, Context, ContextOptions, MslPolicy,
-    files::display,
+    Context, ContextOptions,
+    device::{AdapterChoice, MslPolicy},
     formats::I2sLayout,
+    internals::files::display,
     model::{Devices, LoadOptions, Model, ModelFiles, Offload, SessionOptions, Tokenizer},
     wgpu,
 };
@@ -318,7 +319,7 @@ pub fn note_placed(model: &Model) -> Result<()> {
 
 /// wgpu's token for the features that matrix units are.
 #[allow(unsafe_code)]
-pub fn matrix_units() -> wgpu::ExperimentalFeatures {
+pub(crate) fn matrix_units() -> wgpu::ExperimentalFeatures {
     // SAFETY: the command line's devices run the library's kernels only, which keep to their
     // memory.
     unsafe { wgpu::ExperimentalFeatures::enabled() }

@@ -3,9 +3,10 @@
 
 use super::data::words;
 use bitnet_wgpu::{
-    Context, Encoder, Result, Tensor, TernaryMatrix, bitnet,
+    Context, Encoder, Result, Tensor, bitnet,
     tensor::{self, Axes, CrossEntropyOptions, Side},
     transformer::{RmsNorm, RotaryEmbedding, flash_attention, rope_angles},
+    weights::TernaryMatrix,
 };
 
 const EPS: f32 = 1e-5;

@@ -6,7 +6,6 @@ use super::{
     rope::rope,
 };
 use crate::{
-    choices::Choice,
     error::{Error, Result},
     gpu::{
         capabilities::Capabilities,
@@ -27,6 +26,7 @@ use crate::{
     ops::{exp::exp, forward::forward},
     params,
     shape::Shape,
+    tuning::TuningKey,
     wgsl,
 };
 use rayon::prelude::*;
@@ -270,7 +270,7 @@ impl<'a> Attention<'a> {
     ///
     /// So a token's attention depends on whether it comes with 63 others of its sequence. It changes
     /// nothing for fewer tokens, a window, a cache in `f32`, without a fitting unit
-    /// ([`Capabilities::matrix_units`]; on GPUs by Apple, Metal has them), and for heads that are not
+    /// (`Capabilities::matrix_units`; on GPUs by Apple, Metal has them), and for heads that are not
     /// of four or eight matrices: of other widths than 64 and 128 on GPUs.
     pub fn f16(self) -> Self {
         Self { f16: true, ..self }
@@ -441,7 +441,7 @@ fn plan(
     let shares = longest.div_ceil(SPAN).max(1);
     let left =
         [rows, kv_heads, sequences, head_dim].iter().fold(shares, |all, &n| all.saturating_mul(n));
-    let busy = capabilities.choice(Choice::AttentionWorkgroups);
+    let busy = capabilities.tuned(TuningKey::AttentionWorkgroups);
     let few = rows <= MOST_FEW || rows.div_ceil(MOST_FEW) * kv_heads * sequences < busy;
     if few && (shares == 1 || left <= MOST_FLOATS) { Plan::Shares(shares) } else { Plan::All }
 }

@@ -2,7 +2,6 @@
 
 use super::attention::{Attention, MANY_WGSL, Params, SPAN};
 use crate::{
-    choices::Choice,
     gpu::capabilities::Capabilities,
     kernel::{
         binding::{Binding, Type::*, read, read_write},
@@ -13,6 +12,7 @@ use crate::{
     },
     msl,
     ops::tensor::matmul_kernels::{UNIT_8, UNIT_16},
+    tuning::TuningKey,
     wgsl,
 };
 
@@ -174,7 +174,7 @@ fn plan(
     groups: usize,
 ) -> Option<&'static Kernel> {
     // Tiles of 128 rows read keys and values half as often; they must keep a GPU busy.
-    let large = rows.div_ceil(128) * groups >= capabilities.choice(Choice::AttentionLargeTiles);
+    let large = rows.div_ceil(128) * groups >= capabilities.tuned(TuningKey::AttentionLargeTiles);
     let kernel = |unit| match (unit, head_dim) {
         (UNIT_16, 64) => Some(&UNITS_16_64),
         (UNIT_16, 128) => Some(if large { &UNITS_16_128_LARGE } else { &UNITS_16_128 }),

@@ -3,7 +3,6 @@
 
 use super::attention::dot;
 use crate::{
-    choices::Choice,
     error::{Error, Result},
     gpu::{
         encoder::Encoder,
@@ -24,6 +23,7 @@ use crate::{
     },
     params,
     shape::Shape,
+    tuning::TuningKey,
     weights::dense::{DenseElement, DenseMatrix, PackedDense},
     wgsl,
 };
@@ -134,7 +134,7 @@ impl DenseGemv<'_> {
         };
         let (kernel, x) = match m {
             0..=1 => (&family[0], x),
-            _ if m < encoder.context().capabilities().choice(Choice::HeadEightTokens) => {
+            _ if m < encoder.context().capabilities().tuned(TuningKey::HeadEightTokens) => {
                 (&family[1], quads_by_place(encoder, &x, w.blocks())?)
             }
             _ => (&family[2], quads_by_place(encoder, &x, w.blocks())?),

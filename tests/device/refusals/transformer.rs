@@ -2,12 +2,14 @@
 
 use super::{assert_invalid, assert_shape, unwritten};
 use bitnet_wgpu::{
-    Capabilities, DenseElement, Element, Error, Out, PackedDense, PackedTernary, Scales, Tensor,
+    Element, Error, Out, Tensor,
+    device::Capabilities,
     reference,
     transformer::{
         self, AttentionShape, CachePositions, HostKvCache, KvCache, Penalizer, Penalties, RmsNorm,
         RotaryEmbedding, SampleOptions, SampleParams, TopK, flash_attention,
     },
+    weights::{DenseElement, PackedDense, PackedTernary, Scales},
 };
 use support::{context, dense, rng};
 
@@ -87,26 +89,16 @@ fn rms_norm_refuses_what_does_not_fit() {
     let context = context();
     let mut encoder = context.encoder("test");
     let (x, gain) = (unwritten(context, [3, 8]), unwritten(context, [8]));
-    assert_shape(RmsNorm::new(&unwritten(context, [7]), 1e-5).forward_into(
-        &mut encoder,
-        &x,
-        &unwritten(context, [3, 8]),
-    ));
-    assert_shape(RmsNorm::new(&gain, 1e-5).forward_into(
-        &mut encoder,
-        &x,
-        &unwritten(context, [3, 7]),
-    ));
-    assert_shape(RmsNorm::new(&gain, 1e-5).skip_rows(1).forward_into(
-        &mut encoder,
-        &x,
-        &unwritten(context, [3, 8]),
-    ));
-    assert_shape(RmsNorm::new(&gain, 1e-5).skip_rows(4).forward_into(
-        &mut encoder,
-        &x,
-        &unwritten(context, [0, 8]),
-    ));
+    let (norm, out) = (RmsNorm::new(&gain, 1e-5), |rows, k| unwritten(context, [rows, k]));
+    let short = unwritten(context, [7]);
+    assert_shape(RmsNorm::new(&short, 1e-5).forward_into(&mut encoder, &x, &out(3, 8)));
+    assert_shape(norm.forward_into(&mut encoder, &x, &out(3, 7)));
+    assert_shape(norm.skip_rows(1).forward_into(&mut encoder, &x, &out(3, 8)));
+    assert_shape(norm.skip_rows(4).forward_into(&mut encoder, &x, &out(0, 8)));
+    assert_invalid(norm.skip_rows(1).backward(&mut encoder, &x, &x));
+    assert!(encoder.is_empty());
+    let rest = norm.skip_rows(1).forward(&mut encoder, &x).unwrap();
+    assert_eq!(rest.shape().dims(), [2, 8]);
     assert!(matches!(reference::rms_norm(&[0.0; 3], &[1.0; 2], 1e-5), Err(Error::Length { .. })));
 }
 

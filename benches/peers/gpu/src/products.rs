@@ -8,8 +8,9 @@ use crate::{
     turns::{Rival, Times, in_turns},
 };
 use bitnet_wgpu::{
-    Context, Element, Encoder, PackedTernary, Scales, bitnet, reference,
+    Context, Element, Encoder, bitnet, reference,
     transformer::{self, AttentionShape, CachePositions, HostKvCache, KvCache},
+    weights::{PackedTernary, Scales},
 };
 use burn::tensor::{DType, Device, FloatDType, Tensor as Burn, TensorData, module, ops::AttentionModuleOptions};
 use serde_json::{Map, Value, json};

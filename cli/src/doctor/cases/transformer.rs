@@ -7,11 +7,12 @@ use crate::doctor::{
 };
 use anyhow::Result;
 use bitnet_wgpu::{
-    DenseElement, Element, Float, PackedDense, PackedTernary, Scales, Tensor, f16, reference,
+    Element, Float, Tensor, f16, reference,
     transformer::{
         self, AttentionShape, CachePositions, FlashAttention, HostKvCache, KvCache, Penalizer,
         Penalties, RmsNorm, RmsNormHeads, RotaryEmbedding, SampleOptions, SampleParams,
     },
+    weights::{DenseElement, PackedDense, PackedTernary, Scales},
 };
 use pollster::block_on;
 

@@ -1,13 +1,10 @@
 //! From a kernel's text to a compiled pipeline. Handing texts to drivers, the crate's
 //! shader-related `unsafe`, is all here.
 
-use super::{
-    cache::{Cached, KernelCache},
-    metal::compiler_message,
-    scopes::guarded,
-};
+use super::cache::{Cached, KernelCache};
 use crate::{
     error::{Error, Result},
+    gpu::device::{metal::compiler_message, scopes::guarded},
     kernel::{
         binding::Access,
         contract,
@@ -36,7 +33,7 @@ pub fn build(
     match (compile(device, kernel, variant, cache), instead) {
         (Err(Error::Shader { kernel: name, language, message }), Some(instead)) => {
             log::warn!(
-                "kernel `{name}` does not compile from {language:?}; its {:?} source is used instead:\n{message}",
+                "kernel `{name}` does not compile from {language}; its {} source is used instead:\n{message}",
                 instead.language
             );
             compile(device, kernel, instead, cache)
