@@ -2,7 +2,9 @@
 
 use super::{assert_shape, unwritten};
 use bitnet_wgpu::{
-    Error, reference, {AdamW, AdamWState, Ema, Lion, Sgd, clip_gradients},
+    Error,
+    optimizer::{AdamW, AdamWState, Ema, Lion, Sgd, clip_gradients},
+    reference,
 };
 use support::context;
 
