@@ -4,7 +4,7 @@
 
 use bitnet_wgpu::{
     Context, Encoder, Float, Result, Tensor, bitnet, f16,
-    optimizer::{self, AdamW, AdamWState},
+    optimizer::{AdamW, AdamWState},
     tensor::{self, Axes, Side},
 };
 use criterion::{Criterion, criterion_group, criterion_main};
@@ -133,7 +133,7 @@ fn elementwise(criterion: &mut Criterion) {
         AdamWState::new(context, [side, side]).expect("it fits"),
     );
     // Weights and two means are read and written, the gradient is read.
-    time("adamw", 7, &|e| optimizer::adamw(e, AdamW::new(1e-3), 1, &weights, &x, &state));
+    time("adamw", 7, &|e| AdamW::new(1e-3).step(e, 1, &weights, &x, &state));
 }
 
 fn reductions(criterion: &mut Criterion) {

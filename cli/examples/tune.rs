@@ -11,12 +11,12 @@
 use anyhow::{Context as _, Result, ensure};
 use bitnet_cli::{bench, model::ModelArgs, random::Shape, say};
 use bitnet_wgpu::{
-    Context, Element, Out, Recording, Tensor,
+    Context, Element, Recording, Tensor,
     bitnet::{self, Gate},
     formats::{Activation, ModelConfig},
     internals::files,
     telemetry::PeakBandwidth,
-    transformer::{self, AttentionShape, KvCache, NewTokens},
+    transformer::{self, AttentionShape, CachePositions, KvCache},
     tuning::{Tuning, TuningKey},
     weights::{DenseElement, PackedDense, PackedTernary, Scales, TernaryMatrix},
 };
@@ -506,14 +506,11 @@ fn of_attention(context: &Context, shape: AttentionShape, works: &mut Vec<Work>)
                 (qkv.clone(), runs.clone(), angles.clone(), y.clone(), caches.clone());
             let record = move |context: &Context, copies: usize| {
                 let (mut encoder, new) =
-                    (context.encoder("attention"), NewTokens { run, runs: &runs });
-                let attend = if halves {
-                    transformer::rope_attention_in_halves_into
-                } else {
-                    transformer::rope_attention_into
-                };
+                    (context.encoder("attention"), CachePositions::new(&runs, run));
                 caches[..copies].iter().try_for_each(|cache| {
-                    attend(&mut encoder, &qkv, &new, &angles, cache, past + run, Out::set(&y))
+                    let attention = transformer::attention(&qkv, new, cache).rope(&angles);
+                    let attention = if halves { attention.f16() } else { attention };
+                    attention.forward_into(&mut encoder, &y)
                 })?;
                 Ok(encoder.finish())
             };
@@ -547,7 +544,7 @@ fn of_head(context: &Context, rows: usize, columns: usize, works: &mut Vec<Work>
             let mut encoder = context.encoder("head");
             heads[..copies]
                 .iter()
-                .try_for_each(|w| transformer::dense_gemv_into(&mut encoder, &x, w, &y))?;
+                .try_for_each(|w| transformer::dense_gemv(&x, w).forward_into(&mut encoder, &y))?;
             Ok(encoder.finish())
         };
         let bytes = 2 * rows * columns + 4 * tokens * (rows + columns);

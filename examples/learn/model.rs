@@ -5,7 +5,7 @@ use super::data::words;
 use bitnet_wgpu::{
     Context, Encoder, Result, Tensor, bitnet,
     tensor::{self, Axes, Side},
-    transformer::{self, Attended, FlashAttentionOptions, Qkv},
+    transformer::{RmsNorm, RotaryEmbedding, flash_attention, rope_angles},
     weights::TernaryMatrix,
 };
 
@@ -61,8 +61,10 @@ struct Linear {
 
 /// Heads after their rotation, and what came of them.
 struct Attention {
-    qkv: Qkv<Tensor<f32>>,
-    attended: Attended<Tensor<f32>, Tensor<f32>>,
+    qkv: [Tensor<f32>; 3],
+    y: Tensor<f32>,
+    /// Logarithms of the sums of a softmax.
+    lse: Tensor<f32>,
 }
 
 /// What the way back through a layer needs of the way there.
@@ -125,10 +127,8 @@ impl Model {
         let half = width / settings.heads / 2;
         let frequencies: Vec<f32> =
             (0..half).map(|i| 10000f64.powf(-(i as f64) / half as f64) as f32).collect();
-        let angles = context.upload(
-            &transformer::rope_angles(&frequencies, settings.context),
-            [settings.context, half, 2],
-        )?;
+        let angles = context
+            .upload(&rope_angles(&frequencies, settings.context), [settings.context, half, 2])?;
         Ok(Self { settings, parameters: p.all, layers, angles })
     }
 
@@ -223,7 +223,7 @@ impl Model {
     }
 
     fn norm(&self, e: &mut Encoder, gain: usize, x: &Tensor<f32>) -> Result<Tensor<f32>> {
-        transformer::rms_norm(e, x, &self.parameters[gain], EPS)
+        RmsNorm::new(&self.parameters[gain], EPS).forward(e, x)
     }
 
     fn norm_backward(
@@ -234,9 +234,9 @@ impl Model {
         dy: &Tensor<f32>,
         gradients: &mut Gradients,
     ) -> Result<Tensor<f32>> {
-        let of = transformer::rms_norm_backward(e, x, &self.parameters[gain], EPS, dy)?;
-        gradients[gain] = Some(of.gain);
-        Ok(of.x)
+        let (dx, dgain) = RmsNorm::new(&self.parameters[gain], EPS).backward(e, x, dy)?;
+        gradients[gain] = Some(dgain);
+        Ok(dx)
     }
 
     /// By weights that are made ternary anew in each step.
@@ -271,29 +271,25 @@ impl Model {
 
     fn attention(&self, e: &mut Encoder, qkv: &Tensor<f32>) -> Result<(Tensor<f32>, Attention)> {
         let [q, k, v] = self.split(e, qkv)?;
-        let (q, k) = (
-            transformer::rotate(e, &q, &self.angles, 0)?,
-            transformer::rotate(e, &k, &self.angles, 0)?,
-        );
-        let qkv = Qkv { q: swapped(e, &q)?, k: swapped(e, &k)?, v: swapped(e, &v)? };
-        let attended = transformer::flash_attention(e, qkv.as_ref(), causal())?;
-        let y = self.joined(&swapped(e, &attended.y)?)?;
-        Ok((y, Attention { qkv, attended }))
+        let rope = RotaryEmbedding::new(&self.angles);
+        let (q, k) = (rope.forward(e, &q)?, rope.forward(e, &k)?);
+        let [q, k, v] = [swapped(e, &q)?, swapped(e, &k)?, swapped(e, &v)?];
+        let (y, lse) = flash_attention(&q, &k, &v).causal().forward(e)?;
+        let joined = self.joined(&swapped(e, &y)?)?;
+        Ok((joined, Attention { qkv: [q, k, v], y, lse }))
     }
 
     fn attention_backward(
         &self,
         e: &mut Encoder,
-        Attention { qkv, attended }: &Attention,
+        Attention { qkv: [q, k, v], y, lse }: &Attention,
         dy: &Tensor<f32>,
     ) -> Result<Tensor<f32>> {
         let dy = swapped(e, &dy.reshape(self.by_heads())?)?;
-        let d = transformer::flash_attention_backward(e, qkv.as_ref(), attended, &dy, causal())?;
-        let [q, k, v] = [swapped(e, &d.q)?, swapped(e, &d.k)?, swapped(e, &d.v)?];
-        let (q, k) = (
-            transformer::rotate_backward(e, &q, &self.angles, 0)?,
-            transformer::rotate_backward(e, &k, &self.angles, 0)?,
-        );
+        let (q, k, v) = flash_attention(q, k, v).causal().backward(e, y, lse, &dy)?;
+        let [q, k, v] = [swapped(e, &q)?, swapped(e, &k)?, swapped(e, &v)?];
+        let rope = RotaryEmbedding::new(&self.angles);
+        let (q, k) = (rope.backward(e, &q)?, rope.backward(e, &k)?);
         tensor::concat(&[&self.joined(&q)?, &self.joined(&k)?, &self.joined(&v)?], 1).forward(e)
     }
 
@@ -321,8 +317,4 @@ impl Model {
 /// Tokens and heads in each other's place.
 fn swapped(e: &mut Encoder, x: &Tensor<f32>) -> Result<Tensor<f32>> {
     tensor::permute(x, &[0, 2, 1, 3]).forward(e)
-}
-
-fn causal() -> FlashAttentionOptions {
-    FlashAttentionOptions::default().causal()
 }

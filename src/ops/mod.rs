@@ -6,7 +6,8 @@
 /// declared beside the list, since rustfmt does not look into macros.)
 macro_rules! family {
     ($($op:ident),+ $(,)?; reference: $($with:ident),* $(,)?) => {
-        $(pub use $op::*;)+
+        // Some have kernels alone.
+        $(#[allow(unused_imports)] pub use $op::*;)+
 
         /// The CPU references of the family.
         pub(crate) mod reference {
@@ -36,7 +37,9 @@ pub mod transformer;
 /// CPU references of the ops: slow, and exact where the ops are. Tests compare every kernel with
 /// them.
 pub mod reference {
-    pub use super::tensor::reference::*;
+    #[cfg(feature = "linalg")]
+    pub use super::linalg::reference::*;
+    pub use super::{optimizer::reference::*, tensor::reference::*, transformer::reference::*};
 }
 
 use crate::{

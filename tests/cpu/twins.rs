@@ -5,7 +5,7 @@ use bitnet_wgpu::{
     bitnet::{self, Scheme},
     reference,
     tensor::Axes,
-    transformer::{self, FlashAttentionOptions, Qkv, SampleOptions, sample_cpu},
+    transformer::SampleOptions,
     weights::{Bits, PackedTernary, Scales},
 };
 use std::f64::consts::PI;
@@ -123,7 +123,7 @@ fn norms_are_near_the_exact_ones() {
     // Rows without overflow.
     for (mut rng, (m, _, k)) in shapes("norms") {
         let (x, gain, eps) = (floats(&mut rng, m * k, 4.0), floats(&mut rng, k, 2.0), 1e-5);
-        let normed = transformer::rms_norm_cpu(&x, &gain, eps).unwrap();
+        let normed = reference::rms_norm(&x, &gain, eps).unwrap();
         let quantized = bitnet::rms_norm_quantize_cpu(&x, m, &gain, eps).unwrap();
         for token in 0..m {
             let row = &x[token * k..][..k];
@@ -303,9 +303,9 @@ fn gradients_of_rows_are_slopes() {
     assert_gradient("layer_norm, bias", &bias, &made.bias, |bias| {
         norm(true, &wide_x, &wide_weight, bias)
     });
-    let made = transformer::rms_norm_backward_cpu(&x, &weight, eps, &dy).unwrap();
-    assert_gradient("rms_norm, x", &x, &made.x, |x| norm(false, x, &wide_weight, &[0.0; 5]));
-    assert_gradient("rms_norm, gain", &weight, &made.gain, |gain| {
+    let made = reference::rms_norm_backward(&x, &weight, eps, &dy).unwrap();
+    assert_gradient("rms_norm, x", &x, &made.0, |x| norm(false, x, &wide_weight, &[0.0; 5]));
+    assert_gradient("rms_norm, weight", &weight, &made.1, |gain| {
         norm(false, &wide_x, gain, &[0.0; 5])
     });
 }
@@ -432,13 +432,11 @@ fn gradients_of_attention_are_slopes() {
     let [q, k, v, dy] = [(); 4].map(|()| floats(&mut rng, 5 * DIM, 1.0));
     let wide = |x: &[f32]| x.iter().map(|&v| f64::from(v)).collect::<Vec<_>>();
     let (wide_q, wide_k, wide_v) = (wide(&q), wide(&k), wide(&v));
-    for options in
-        [FlashAttentionOptions::default(), FlashAttentionOptions::default().causal().scale(1.25)]
-    {
-        let scale = f64::from(options.scale.unwrap_or((DIM as f32).sqrt().recip()));
+    for (causal, factor) in [(false, None), (true, Some(1.25f32))] {
+        let scale = f64::from(factor.unwrap_or((DIM as f32).sqrt().recip()));
         let attention = |q: &[f64], k: &[f64], v: &[f64]| {
             let row = |i: usize| {
-                let keys = k.chunks_exact(DIM).take(if options.causal { i + 1 } else { 5 });
+                let keys = k.chunks_exact(DIM).take(if causal { i + 1 } else { 5 });
                 let scores: Vec<f64> = keys
                     .map(|k| scale * k.iter().zip(&q[i * DIM..]).map(|(k, q)| k * q).sum::<f64>())
                     .collect();
@@ -451,13 +449,13 @@ fn gradients_of_attention_are_slopes() {
             };
             weighed((0..5).flat_map(row), &dy)
         };
-        let qkv = Qkv { q: &q[..], k: &k[..], v: &v[..] };
-        let attended = transformer::flash_attention_cpu(qkv, DIM, options).unwrap();
+        let qkv = [&q[..], &k[..], &v[..]];
+        let (y, lse) = reference::flash_attention(qkv, DIM, causal, factor).unwrap();
         let made =
-            transformer::flash_attention_backward_cpu(qkv, &attended, &dy, DIM, options).unwrap();
-        assert_gradient("flash_attention, q", &q, &made.q, |q| attention(q, &wide_k, &wide_v));
-        assert_gradient("flash_attention, k", &k, &made.k, |k| attention(&wide_q, k, &wide_v));
-        assert_gradient("flash_attention, v", &v, &made.v, |v| attention(&wide_q, &wide_k, v));
+            reference::flash_attention_backward(qkv, (&y, &lse), &dy, DIM, causal, factor).unwrap();
+        assert_gradient("flash_attention, q", &q, &made.0, |q| attention(q, &wide_k, &wide_v));
+        assert_gradient("flash_attention, k", &k, &made.1, |k| attention(&wide_q, k, &wide_v));
+        assert_gradient("flash_attention, v", &v, &made.2, |v| attention(&wide_q, &wide_k, v));
     }
 }
 
@@ -558,11 +556,11 @@ fn gradients_of_fake_quantisation_are_slopes_of_what_is_rounded() {
         x.chunks_exact(5).flat_map(row).collect::<Vec<_>>()
     };
     let wide = |x: &[f32]| x.iter().map(|&v| f64::from(v)).collect::<Vec<_>>();
-    let made = transformer::rms_norm_backward_cpu(&x, &gain, eps, &dy).unwrap();
-    assert_gradient("rms_norm_fake_quantize, x", &x, &made.x, |x| {
+    let made = reference::rms_norm_backward(&x, &gain, eps, &dy).unwrap();
+    assert_gradient("rms_norm_fake_quantize, x", &x, &made.0, |x| {
         weighed(norm(x, &wide(&gain)), &dy)
     });
-    assert_gradient("rms_norm_fake_quantize, gain", &gain, &made.gain, |gain| {
+    assert_gradient("rms_norm_fake_quantize, gain", &gain, &made.1, |gain| {
         weighed(norm(&wide(&x), gain), &dy)
     });
     // What is rounded is that norm: off by half a step.
@@ -661,8 +659,8 @@ fn tokens_are_as_likely_as_softmax_says() {
     let weights: Vec<f64> =
         logits.iter().map(|&logit| (f64::from(logit) / f64::from(0.8f32)).exp()).collect();
     let sum: f64 = weights.iter().sum();
-    let by_seed = |n: u32| sample_cpu(&logits, u64::from(n), 3, &options).unwrap();
-    let by_position = |n: u32| sample_cpu(&logits, u64::MAX - 6, n, &options).unwrap();
+    let by_seed = |n: u32| reference::sample(&logits, u64::from(n), 3, &options).unwrap();
+    let by_position = |n: u32| reference::sample(&logits, u64::MAX - 6, n, &options).unwrap();
     for (by, draw) in [("seed", &by_seed as &dyn Fn(u32) -> u32), ("position", &by_position)] {
         let mut seen = [0u32; 33];
         (0..DRAWS).for_each(|n| seen[draw(n) as usize] += 1);

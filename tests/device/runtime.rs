@@ -5,7 +5,7 @@ use bitnet_wgpu::{
     internals::{Dispatch, MatrixUnit, SubmissionLimit},
     kernel::{Params as _, Part, ShaderLanguage, Source, Type::*, read, read_write},
     params, tensor,
-    transformer::{self, FlashAttentionOptions, Qkv},
+    transformer::flash_attention,
     weights::{PackedTernary, Scales},
     wgpu,
 };
@@ -625,10 +625,10 @@ fn flash_attention_takes_no_more_memory_than_it_says() {
     let context = context();
     let (tokens, dim) = (300, 4);
     let x = || context.upload(&vec![0.5f32; tokens * dim], [1, tokens, dim]).unwrap();
-    let (q, k, v, dy, options) = (x(), x(), x(), x(), FlashAttentionOptions::default());
-    let (qkv, mut encoder) = (Qkv { q: &q, k: &k, v: &v }, context.encoder("attention"));
-    let attended = transformer::flash_attention(&mut encoder, qkv, options).unwrap();
-    transformer::flash_attention_backward(&mut encoder, qkv, &attended, &dy, options).unwrap();
+    let (q, k, v, dy) = (x(), x(), x(), x());
+    let (attention, mut encoder) = (flash_attention(&q, &k, &v), context.encoder("attention"));
+    let (y, lse) = attention.forward(&mut encoder).unwrap();
+    attention.backward(&mut encoder, &y, &lse, &dy).unwrap();
     // q, k, v, y and their gradients; the logarithms of sums, and a number a row.
     assert_eq!(
         buffers(&encoder.finish()).values().sum::<usize>(),

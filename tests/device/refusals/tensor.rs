@@ -4,7 +4,7 @@ use super::{assert_invalid, assert_shape, unwritten};
 use bitnet_wgpu::{
     Error, Out, Result, Shape, Tensor, reference,
     tensor::{self, Axes, LayerNorm, LinearGradients, LinearLoss},
-    transformer,
+    transformer::RmsNorm,
 };
 use support::context;
 
@@ -170,13 +170,13 @@ fn softmax_losses_and_norms_refuse_what_does_not_fit() {
     assert_shape(LayerNorm::new(&row, &two, 0.0).forward(&mut encoder, &x));
     assert_shape(LayerNorm::new(&two, &two, 0.0).backward(&mut encoder, &x, &x));
     assert_shape(LayerNorm::new(&row, &row, 0.0).backward(&mut encoder, &x, &row));
-    assert_shape(transformer::rms_norm_backward(&mut encoder, &x, &row, 0.0, &row));
+    assert_shape(RmsNorm::new(&row, 0.0).backward(&mut encoder, &x, &row));
     assert!(matches!(
         reference::layer_norm(&[0.0; 3], &[1.0; 2], &[0.0; 2], 0.0),
         Err(Error::Length { .. })
     ));
     assert!(matches!(
-        transformer::rms_norm_backward_cpu(&[0.0; 4], &[1.0; 2], 0.0, &[0.0; 2]),
+        reference::rms_norm_backward(&[0.0; 4], &[1.0; 2], 0.0, &[0.0; 2]),
         Err(Error::Length { .. })
     ));
     assert!(encoder.is_empty());

@@ -6,9 +6,9 @@ use bitnet_wgpu::{
     bitnet::{self, Gate, Layout, QuantizedActivations, QuantizedInt8, Scheme},
     f16,
     linalg::{self as la, Qr, Svd, Triangle},
-    optimizer::{self, AdamW, AdamWState, Lion, Sgd},
+    optimizer::{self, AdamW, AdamWState, Ema, Lion, Sgd},
     tensor::{self, Activation, Epilogue, Reduction, Side},
-    transformer::{self, AttentionShape, FlashAttentionOptions, Qkv},
+    transformer::{self, AttentionShape, RmsNorm, RmsNormHeads, RotaryEmbedding},
     weights::{Bits, IntMatrix, PackedDense, TernaryMatrix},
 };
 use support::context;
@@ -76,7 +76,7 @@ fn steps(
 
 fn sgd(c: &mut Case, numbers: Sgd) -> Result<Vec<Out>> {
     let velocity = Tensor::zeros(context(), [6, 5])?;
-    steps(c, |e, _, w, gradient| optimizer::sgd(e, numbers, w, gradient, &velocity))
+    steps(c, |e, _, w, gradient| numbers.step(e, w, gradient, &velocity))
 }
 
 fn one_input<X: Float, Y: Float>(
@@ -117,8 +117,9 @@ where
     Out: From<Tensor<T>>,
 {
     let (x, gain, dy, e) = (c.floats::<T>("in0"), c.x(1), c.floats("dy"), &mut c.encoder);
-    let of = transformer::rms_norm_backward(e, &x, &gain, 1e-5, &dy)?;
-    Ok(vec![transformer::rms_norm(e, &x, &gain, 1e-5)?.into(), of.x.into(), of.gain.into()])
+    let norm = RmsNorm::new(&gain, 1e-5);
+    let (dx, dgain) = norm.backward(e, &x, &dy)?;
+    Ok(vec![norm.forward(e, &x)?.into(), dx.into(), dgain.into()])
 }
 
 fn matmul<T: Float>(c: &mut Case) -> Result<Vec<Out>>
@@ -139,10 +140,10 @@ where
 {
     let (q, k, v, dy, e) =
         (c.floats::<T>("in0"), c.floats("in1"), c.floats("in2"), c.floats("dy"), &mut c.encoder);
-    let (qkv, causal) = (Qkv { q: &q, k: &k, v: &v }, FlashAttentionOptions::default().causal());
-    let attended = transformer::flash_attention(e, qkv, causal)?;
-    let of = transformer::flash_attention_backward(e, qkv, &attended, &dy, causal)?;
-    Ok(vec![attended.y.into(), of.q.into(), of.k.into(), of.v.into()])
+    let attention = transformer::flash_attention(&q, &k, &v).causal();
+    let (y, lse) = attention.forward(e)?;
+    let (dq, dk, dv) = attention.backward(e, &y, &lse, &dy)?;
+    Ok(vec![y.into(), dq.into(), dk.into(), dv.into()])
 }
 
 /// Inclusive or exclusive prefix sums; the gradient is made of the others.
@@ -258,21 +259,21 @@ fn int8(
 
 fn triangular_solve(c: &mut Case, triangle: Triangle) -> Result<Vec<Out>> {
     let (a, b, dy) = (c.x(0), c.x(1), c.dy());
-    let x = c.sound(|e| la::triangular_solve(e, &a, &b, triangle))?;
-    let of = la::triangular_solve_backward(&mut c.encoder, &a, &x, &dy, triangle)?;
-    Ok(vec![x.into(), of.a.into(), of.b.into()])
+    let x = c.sound(|e| la::triangular_solve(&a, &b, triangle).forward(e))?;
+    let (da, db) = la::triangular_solve(&a, &b, triangle).backward(&mut c.encoder, &x, &dy)?;
+    Ok(vec![x.into(), da.into(), db.into()])
 }
 
 fn qr_backward(c: &mut Case) -> Result<Vec<Out>> {
     let [q, r, dq, dr] = [0, 1, 2, 3].map(|i| c.x(i));
-    Ok(vec![la::qr_backward(&mut c.encoder, &Qr { q, r }, &Qr { q: dq, r: dr })?.into()])
+    let (factors, gradients) = (Qr { q, r }, Qr { q: dq, r: dr });
+    Ok(vec![la::qr(&factors.q).backward(&mut c.encoder, &factors, &gradients)?.into()])
 }
 
 fn svd_backward(c: &mut Case) -> Result<Vec<Out>> {
     let [u, s, vt, du, ds, dvt] = [0, 1, 2, 3, 4, 5].map(|i| c.x(i));
-    Ok(vec![
-        la::svd_backward(&mut c.encoder, &Svd { u, s, vt }, &Svd { u: du, s: ds, vt: dvt })?.into(),
-    ])
+    let (factors, gradients) = (Svd { u, s, vt }, Svd { u: du, s: ds, vt: dvt });
+    Ok(vec![la::svd(&factors.u).backward(&mut c.encoder, &factors, &gradients)?.into()])
 }
 
 /// By the names of the golden.
@@ -421,8 +422,8 @@ pub const CASES: &[(&str, Run)] = &[
             (0..4).map(|i| 10000f64.powf(-f64::from(i) / 4.0) as f32).collect();
         let angles = context().upload(&transformer::rope_angles(&frequencies, 5), [5, 4, 2])?;
         Ok(vec![
-            transformer::rotate(e, &x, &angles, 0)?.into(),
-            transformer::rotate_backward(e, &dy, &angles, 0)?.into(),
+            RotaryEmbedding::new(&angles).forward(e, &x)?.into(),
+            RotaryEmbedding::new(&angles).backward(e, &dy)?.into(),
         ])
     }),
     ("matmul", matmul::<f32>),
@@ -499,17 +500,17 @@ pub const CASES: &[(&str, Run)] = &[
     }),
     ("rms_norm_fake_quantize", |c| {
         let (x, gain, dy, e) = (c.x(0), c.x(1), c.dy(), &mut c.encoder);
-        let of = transformer::rms_norm_backward(e, &x, &gain, 1e-5, &dy)?;
+        let (dx, dgain) = RmsNorm::new(&gain, 1e-5).backward(e, &x, &dy)?;
         Ok(vec![
             bitnet::rms_norm_fake_quantize(e, &x, &gain, 1e-5, 1.0)?.into(),
-            of.x.into(),
-            of.gain.into(),
+            dx.into(),
+            dgain.into(),
         ])
     }),
     ("rms_norm_heads", |c| {
         let (qkv, query_gain, key_gain) = (c.x(0), c.x(1), c.x(2));
         let shape = AttentionShape { heads: 2, kv_heads: 1, head_dim: 8 };
-        transformer::rms_norm_heads(&mut c.encoder, &qkv, shape, &query_gain, &key_gain, 1e-5)?;
+        RmsNormHeads::new(shape, &query_gain, &key_gain, 1e-5).forward(&mut c.encoder, &qkv)?;
         Ok(vec![qkv.into()])
     }),
     ("bitlinear", |c| bitlinear(c, bitnet::quantize_weights)),
@@ -573,12 +574,12 @@ pub const CASES: &[(&str, Run)] = &[
     ("embed_ternary", |c| {
         let (w, ids, e) = (c.x(0), c.ids(1), &mut c.encoder);
         let table = bitnet::quantize_weights(e, &w)?;
-        Ok(vec![transformer::embed_ternary(e, &ids, &table)?.into()])
+        Ok(vec![transformer::embed(&ids, &table).forward(e)?.into()])
     }),
     ("top_k", |c| {
         let x = c.x(0);
-        let top = transformer::top_k(&mut c.encoder, &x, 4)?;
-        Ok(vec![top.logits.into(), top.ids.into()])
+        let (top, ids) = transformer::top_k(&x, 4).forward(&mut c.encoder)?;
+        Ok(vec![top.into(), ids.into()])
     }),
     ("rms_norm_quantize", |c| {
         let (x, gain, e) = (c.x(0), c.x(1), &mut c.encoder);
@@ -666,7 +667,7 @@ pub const CASES: &[(&str, Run)] = &[
         let table = PackedDense::from_f32(rows, columns, &numbers)?.upload(context())?;
         let e = &mut c.encoder;
         Ok(vec![
-            transformer::embed(e, &ids, &table)?.into(),
+            transformer::embed(&ids, &table).forward(e)?.into(),
             tensor::gather(&zeros, &ids).backward(e, &dy)?.into(),
         ])
     }),
@@ -698,7 +699,7 @@ pub const CASES: &[(&str, Run)] = &[
     }),
     ("qr_full", |c| {
         let a = c.x(0);
-        let r = c.sound(|e| la::qr_full(e, &a))?.r;
+        let r = c.sound(|e| la::qr(&a).full().forward(e))?.r;
         Ok(vec![tensor::abs(&r).forward(&mut c.encoder)?.into()])
     }),
     ("silu_f16", |c| {
@@ -723,31 +724,29 @@ pub const CASES: &[(&str, Run)] = &[
     ("adamw", |c| {
         let (numbers, state) =
             (AdamW::new(0.02).betas(0.9, 0.99).decay(0.1), AdamWState::new(context(), [6, 5])?);
-        steps(c, |e, step, w, gradient| optimizer::adamw(e, numbers, step, w, gradient, &state))
+        steps(c, |e, step, w, gradient| numbers.step(e, step, w, gradient, &state))
     }),
     ("sgd", |c| sgd(c, Sgd::new(0.05).decay(0.1))),
     ("sgd_momentum", |c| sgd(c, Sgd::new(0.05).momentum(0.9))),
     ("sgd_nesterov", |c| sgd(c, Sgd::new(0.05).momentum(0.9).nesterov().decay(0.1))),
     ("lion", |c| {
         let mean = Tensor::zeros(context(), [6, 5])?;
-        steps(c, |e, _, w, gradient| {
-            optimizer::lion(e, Lion::new(0.02).decay(0.1), w, gradient, &mean)
-        })
+        steps(c, |e, _, w, gradient| Lion::new(0.02).decay(0.1).step(e, w, gradient, &mean))
     }),
     ("ema", |c| {
         let (average, w) = (c.x(0), c.x(1));
-        optimizer::ema(&mut c.encoder, &average, &w, 0.9)?;
+        Ema::new(0.9).step(&mut c.encoder, &average, &w)?;
         Ok(vec![average.into()])
     }),
     ("clip_gradients", |c| {
         let (a, b) = (c.x(0), c.x(1));
-        let norm = optimizer::clip_gradients(&mut c.encoder, &[&a, &b], 1.5)?;
+        let norm = optimizer::clip_gradients(&[&a, &b], 1.5).forward(&mut c.encoder)?;
         Ok(vec![norm.into(), a.into(), b.into()])
     }),
     ("cholesky", |c| {
         let (a, dy) = (c.x(0), c.dy());
-        let l = c.sound(|e| la::cholesky(e, &a))?;
-        let da = la::cholesky_backward(&mut c.encoder, &l, &dy)?;
+        let l = c.sound(|e| la::cholesky(&a).forward(e))?;
+        let da = la::cholesky(&a).backward(&mut c.encoder, &l, &dy)?;
         Ok(vec![l.into(), da.into()])
     }),
     ("triangular_solve", |c| triangular_solve(c, Triangle::LOWER)),
@@ -755,19 +754,19 @@ pub const CASES: &[(&str, Run)] = &[
     ("triangular_solve_unit", |c| triangular_solve(c, Triangle::UPPER.unit_diagonal())),
     ("solve", |c| {
         let (a, b, dy) = (c.x(0), c.x(1), c.dy());
-        let x = c.sound(|e| la::solve(e, &a, &b))?;
-        let of = la::solve_backward(&mut c.encoder, &a, &x, &dy)?;
-        Ok(vec![x.into(), of.a.into(), of.b.into()])
+        let x = c.sound(|e| la::solve(&a, &b).forward(e))?;
+        let (da, db) = la::solve(&a, &b).backward(&mut c.encoder, &x, &dy)?;
+        Ok(vec![x.into(), da.into(), db.into()])
     }),
     ("svd", |c| {
         let a = c.x(0);
-        Ok(vec![c.sound(|e| la::svd(e, &a))?.s.into()])
+        Ok(vec![c.sound(|e| la::svd(&a).forward(e))?.s.into()])
     }),
     ("least_squares", |c| {
         let (a, b, dy) = (c.x(0), c.x(1), c.dy());
-        let x = c.sound(|e| la::least_squares(e, &a, &b))?;
-        let of = la::least_squares_backward(&mut c.encoder, &a, &b, &x, &dy)?;
-        Ok(vec![x.into(), of.a.into(), of.b.into()])
+        let x = c.sound(|e| la::least_squares(&a, &b).forward(e))?;
+        let (da, db) = la::least_squares(&a, &b).backward(&mut c.encoder, &x, &dy)?;
+        Ok(vec![x.into(), da.into(), db.into()])
     }),
     ("qr_backward_tall", qr_backward),
     ("qr_backward_wide", qr_backward),
@@ -777,7 +776,7 @@ pub const CASES: &[(&str, Run)] = &[
     // Signs of rows are a matter of taste.
     ("qr", |c| {
         let a = c.x(0);
-        let r = c.sound(|e| la::qr(e, &a))?.r;
+        let r = c.sound(|e| la::qr(&a).forward(e))?.r;
         Ok(vec![tensor::abs(&r).forward(&mut c.encoder)?.into()])
     }),
 ];

@@ -6,7 +6,7 @@ use crate::{
 };
 use bitnet_wgpu::{
     Context, Encoder, Result,
-    optimizer::{self, AdamW, AdamWState},
+    optimizer::{AdamW, AdamWState},
     tensor::{self, Axes, Side},
 };
 use burn::{
@@ -75,7 +75,7 @@ pub fn compare(context: &Context, device: &Device, largest: usize) {
     let optimizer = AdamWConfig::new().build();
     let mut burn_state = None;
     let mut weights = y.clone();
-    bench.compare(&of("AdamW"), &|e| optimizer::adamw(e, AdamW::new(1e-3), 1, &b, &a, &state), &mut || {
+    bench.compare(&of("AdamW"), &|e| AdamW::new(1e-3).step(e, 1, &b, &a, &state), &mut || {
         let (next, state) = optimizer.step(1e-3, weights.clone(), x.clone(), burn_state.take());
         (weights, burn_state) = (next, state);
         weights.clone()

@@ -2,7 +2,7 @@
 
 use super::softmax::{numbers, steps};
 use crate::{Case, Data, Near, Recorder, U, convert, floats, rng, seed};
-use bitnet_wgpu::{Float, Out, f16, reference, tensor::LayerNorm, transformer};
+use bitnet_wgpu::{Float, Out, f16, reference, tensor::LayerNorm, transformer::RmsNorm};
 use rand::{RngExt, rngs::SmallRng};
 
 const EPS: f32 = 1e-5;
@@ -208,8 +208,9 @@ fn backward<X: Float>(rng: &mut SmallRng, [m, k]: [usize; 2], center: bool) -> C
                 let all = reference::layer_norm_backward(&values, &weight, EPS, &slopes).unwrap();
                 return [all.x, all.weight, all.bias].map(Data::F32).to_vec();
             }
-            let all = transformer::rms_norm_backward_cpu(&values, &weight, EPS, &slopes).unwrap();
-            [all.x, all.gain].map(Data::F32).to_vec()
+            let (dx, dweight) =
+                reference::rms_norm_backward(&values, &weight, EPS, &slopes).unwrap();
+            [dx, dweight].map(Data::F32).to_vec()
         }
     };
     let record = move |r: &mut Recorder| {
@@ -221,9 +222,9 @@ fn backward<X: Float>(rng: &mut SmallRng, [m, k]: [usize; 2], center: bool) -> C
             r.watch_all(&all.weight);
             r.watch_all(&all.bias);
         } else {
-            let all = transformer::rms_norm_backward(&mut r.encoder, &x, &weight, EPS, &dy)?;
-            r.watch_all(&all.x);
-            r.watch_all(&all.gain);
+            let (dx, dweight) = RmsNorm::new(&weight, EPS).backward(&mut r.encoder, &x, &dy)?;
+            r.watch_all(&dx);
+            r.watch_all(&dweight);
         }
         Ok(())
     };
