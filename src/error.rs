@@ -64,7 +64,7 @@ pub enum Error {
     Invalid { op: &'static str, what: String },
 
     /// A [`Batch`](crate::model::Batch) takes no more: try again when some have ended.
-    #[error("{running} sequences run and {waiting} wait; there is room for {slots} and {queue}")]
+    #[error("batch is full: {running}/{slots} running, {waiting}/{queue} queued")]
     Busy { running: usize, waiting: usize, slots: usize, queue: usize },
 
     // --- a matrix, `matrix` of its batch; columns are counted from 1
@@ -101,7 +101,7 @@ pub enum Error {
     )]
     Limit { what: &'static str, name: &'static str, needed: u64, found: u64 },
     /// The kernel language cannot run on this backend.
-    #[error("{language:?} kernels cannot run on the {backend:?} backend")]
+    #[error("{language} kernels cannot run on the {backend:?} backend")]
     Language { language: ShaderLanguage, backend: wgpu::Backend },
     /// A tensor is larger than one binding may be.
     #[error("{what} needs {bytes} bytes in one buffer; this device allows {limit}")]
@@ -112,7 +112,7 @@ pub enum Error {
 
     // --- a shader
     /// A kernel did not compile, or its text does not match its declaration.
-    #[error("kernel `{kernel}` ({language:?}) failed to build:\n{message}")]
+    #[error("kernel `{kernel}` ({language}) failed to build:\n{message}")]
     Shader { kernel: &'static str, language: ShaderLanguage, message: String },
 
     // --- run time

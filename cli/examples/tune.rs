@@ -1,6 +1,6 @@
 //! Measures on this machine, for a model's shapes, the numbers by which kernels are chosen, and
-//! keeps those that are better than the table's where `--cache DIR` finds them:
-//! `cargo run --release --example tune -- --cache DIR --model PATH`. No choice changes a bit of
+//! keeps those that are better than the table's where `--kernel-cache DIR` finds them:
+//! `cargo run --release --example tune -- --kernel-cache DIR --model PATH`. No choice changes a bit of
 //! what a model gives.
 //!
 //! For each number, those are tried that lead to other dispatches. All are timed in turn, round
@@ -9,7 +9,7 @@
 //! above the roof is of a cache, and does not count.
 
 use anyhow::{Context as _, Result, ensure};
-use bitnet_cli::{bench, model::ModelArgs, random::Shape, say};
+use bitnet_cli::{adapters::backend, bench, model::ModelArgs, random::Shape, renamed, say};
 use bitnet_wgpu::{
     Choice, Context, DenseElement, Element, Out, PackedDense, PackedTernary, Recording, Scales,
     Tensor, TernaryMatrix, Tuning,
@@ -49,7 +49,7 @@ const MOST_HEAD_ROWS: usize = 32_768;
 const WORTH: f64 = 0.97;
 
 fn main() -> ExitCode {
-    let arguments = Arguments::parse();
+    let arguments: Arguments = renamed::parse();
     bitnet_cli::main(|| tune(arguments))
 }
 
@@ -73,14 +73,14 @@ fn tune(mut arguments: Arguments) -> Result<()> {
     let roof = block_on(Roof::measure(&usual))?;
     let c = usual.capabilities();
     say(format!(
-        "{} · {} · {:?} · kernels in {:?}\n",
+        "{} · {} · {} · {} kernels\n",
         c.adapter,
         c.driver,
-        c.backend,
+        backend(c.backend),
         usual.language()
     ))?;
     say(format!(
-        "roof: reads {:.1} GB/s ({:?} clock); shapes of {}\n",
+        "peak bandwidth: {:.1} GB/s ({} clock); shapes of {}\n",
         roof.bytes_per_second / 1e9,
         roof.clock,
         name
@@ -123,9 +123,9 @@ fn tune(mut arguments: Arguments) -> Result<()> {
         true => "\nno number is better here than the table's\n".to_owned(),
         false => format!("\n{tuning}"),
     })?;
-    match &arguments.device.cache {
+    match &arguments.device.kernel_cache {
         Some(_) => say(format!("kept in {}\n", files::display(&opened.keep_tuning(&tuning)?)))?,
-        None => say("kept nowhere: --cache DIR says where\n")?,
+        None => say("kept nowhere: --kernel-cache DIR says where\n")?,
     }
     Ok(())
 }

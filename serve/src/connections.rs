@@ -66,7 +66,7 @@ impl Connections {
     ) -> io::Result<Self> {
         if !is_writable(SystemTime::now()) {
             return Err(io::Error::other(
-                "the clock says a year before 1970 or after 9999: set it, then start the server again",
+                "the system clock is before 1970 or after 9999; set it and restart the server",
             ));
         }
         // A budget leaves one for others.
@@ -129,13 +129,13 @@ impl Connections {
                 if is_writable(SystemTime::now()) {
                     return connection.as_mut().poll(cx);
                 }
-                log::warn!("a connection ends, as the clock says a year before 1970 or after 9999");
+                log::warn!("connection closed: the system clock is before 1970 or after 9999");
                 Poll::Ready(Ok(()))
             });
             select! {
                 ended = while_writable => {
                     if let Err(error) = ended {
-                        log::debug!("a connection of {peer} ended: {error}");
+                        log::debug!("connection of {peer} closed: {error}");
                     }
                     return;
                 }
@@ -157,7 +157,7 @@ async fn accept(listener: &TcpListener) -> (TcpStream, SocketAddr) {
             Ok(accepted) => return accepted,
             Err(error) if is_of_connection(&error) => {}
             Err(error) => {
-                log::warn!("accepting a connection: {error}");
+                log::warn!("cannot accept a connection: {error}");
                 sleep(ACCEPT_RETRY).await;
             }
         }
@@ -167,10 +167,12 @@ async fn accept(listener: &TcpListener) -> (TcpStream, SocketAddr) {
 /// Closes a connection. Its client may read why: the answer is lost if more of a request comes than
 /// was there.
 fn refuse(stream: TcpStream, peer: IpAddr) {
-    log::debug!("{peer} has its share of connections, or there are too many: another is closed");
-    let body = ApiError::busy("your address has too many connections open, or the server has; close some, or try again later")
-        .object()
-        .to_string();
+    log::debug!("connection of {peer} refused: too many of this address or in total");
+    let body = ApiError::busy(
+        "too many connections of this address or in total; close some, or try again later",
+    )
+    .object()
+    .to_string();
     let length = body.len();
     let answer = format!(
         "HTTP/1.1 429 Too Many Requests\r\nContent-Type: application/json\r\nContent-Length: {length}\r\nRetry-After: 1\r\nConnection: close\r\n\r\n{body}"

@@ -192,9 +192,7 @@ impl Options {
         let GenerateOptions { speculate, resumed, .. } = &self.defaults;
         for (option, is_set) in [("speculate", speculate.is_some()), ("resumed", *resumed > 0)] {
             if is_set {
-                return invalid(format!(
-                    "the defaults have `{option}`, which requests cannot be served with"
-                ));
+                return invalid(format!("`{option}` is not supported in the defaults of a server"));
             }
         }
         if self
@@ -203,7 +201,7 @@ impl Options {
             .any(|key| key.is_empty() || !key.bytes().all(|byte| byte.is_ascii_graphic()))
         {
             return invalid(
-                "an API key is empty, or has characters that a header cannot have; visible ASCII characters are accepted".into(),
+                "invalid API key; one or more visible ASCII characters are accepted".into(),
             );
         }
         if let Some(host) = self
@@ -212,18 +210,18 @@ impl Options {
             .find(|host| crate::hosts::host_of(host).is_none_or(|name| name.len() != host.len()))
         {
             return invalid(format!(
-                "{:?} is no host; a name or an address without a port is accepted",
+                "`{}` is not a host; a name or an address without a port is accepted",
                 crate::error::shown(host)
             ));
         }
         if self.bytes < self.body.saturating_mul(2) {
             return invalid(format!(
-                "{} bytes of all bodies; the longest, of {}, has to fit twice",
+                "{} bytes of all bodies; the largest body, of {}, has to fit twice",
                 self.bytes, self.body
             ));
         }
         if self.connections == 0 {
-            return invalid("0 connections; 1 is needed at least".into());
+            return invalid("0 connections; at least 1 is needed".into());
         }
         Ok(())
     }

@@ -50,7 +50,7 @@ impl Server {
         let access = Access::new(options.clone(), address.ip());
         if access.is_open() {
             log::warn!(
-                "{address} is reached from other machines, and no key is needed: whoever reaches it may ask"
+                "{address} is open to other machines without an API key; --api-key-file or BITNET_API_KEY sets one"
             );
         }
         let connections = Connections::new(

@@ -12,6 +12,7 @@ use super::{
 use crate::limits::files::{MOST_LAYERS, MOST_SIZE};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use std::fmt;
 
 /// The activation function of the feed-forward block's gate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -24,6 +25,17 @@ pub enum Activation {
     Silu,
     /// GELU by its approximation with tanh: Gemma.
     GeluTanh,
+}
+
+/// The name in transformers' config.json.
+impl fmt::Display for Activation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Relu2 => "relu2",
+            Self::Silu => "silu",
+            Self::GeluTanh => "gelu_pytorch_tanh",
+        })
+    }
 }
 
 /// How rotary frequencies are scaled for a context longer than the one the model was trained on.
@@ -71,6 +83,19 @@ pub enum RopeScaling {
         /// Multiplies cosines and sines, and so queries and keys.
         attention: f32,
     },
+}
+
+/// The method and its factor.
+impl fmt::Display for RopeScaling {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::None => f.write_str("none"),
+            Self::Linear(factor) => write!(f, "linear by {factor}"),
+            Self::Llama3 { factor, .. } => write!(f, "Llama 3.1 by {factor}"),
+            Self::Yarn { factor, .. } => write!(f, "YaRN by {factor}"),
+            Self::LongRope { .. } => f.write_str("LongRoPE"),
+        }
+    }
 }
 
 /// The dimensions and hyperparameters of a transformer, whichever file format they came from.

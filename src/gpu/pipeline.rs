@@ -36,7 +36,7 @@ pub fn build(
     match (compile(device, kernel, variant, cache), instead) {
         (Err(Error::Shader { kernel: name, language, message }), Some(instead)) => {
             log::warn!(
-                "kernel `{name}` does not compile from {language:?}; its {:?} source is used instead:\n{message}",
+                "kernel `{name}` does not compile from {language}; its {} source is used instead:\n{message}",
                 instead.language
             );
             compile(device, kernel, instead, cache)

@@ -21,6 +21,15 @@ pub enum Clock {
     Host,
 }
 
+impl fmt::Display for Clock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Gpu => "GPU",
+            Self::Host => "host",
+        })
+    }
+}
+
 /// One kernel's share of a [`Profile`].
 #[derive(Clone, Debug)]
 pub struct StepTime {
@@ -52,7 +61,7 @@ impl fmt::Display for Profile {
         for step in &self.steps {
             writeln!(f, "{:>10.1} µs  {}", us(step.time), step.kernel)?;
         }
-        write!(f, "{:>10.1} µs  in all, by the {:?} clock", us(self.total()), self.clock)
+        write!(f, "{:>10.1} µs  in total, {} clock", us(self.total()), self.clock)
     }
 }
 

@@ -143,7 +143,7 @@ pub fn write_native(
         true => out.commit(),
         false => Err(Error::Invalid {
             op: "write_native",
-            what: format!("a configuration that the file cannot say: {config:?}"),
+            what: "the configuration has a value that the file cannot store".into(),
         }),
     }
 }

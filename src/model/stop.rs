@@ -3,6 +3,7 @@
 use super::tokenizer::stream::TextStream;
 use crate::{error::Result, limits::generation::LONGEST_STOP};
 use std::{
+    fmt,
     mem::{replace, take},
     sync::Arc,
 };
@@ -19,6 +20,18 @@ pub enum Stop {
     MaxTokens,
     /// The model's context is full.
     Context,
+}
+
+/// The reason in words with underscores, as in `max_tokens`.
+impl fmt::Display for Stop {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::EndOfText => "end_of_text",
+            Self::StopString => "stop_string",
+            Self::MaxTokens => "max_tokens",
+            Self::Context => "context",
+        })
+    }
 }
 
 /// Writes the text of a sequence.

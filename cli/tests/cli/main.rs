@@ -8,8 +8,10 @@ mod embed;
 mod files;
 mod info;
 mod options;
+mod output;
 mod perplexity;
 mod quantize;
+mod renamed;
 mod run;
 mod serve;
 

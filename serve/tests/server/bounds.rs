@@ -140,7 +140,10 @@ fn tokens_of_embeddings_are_bounded() {
     let (status, error) = (refused.status, refused.json()["error"].clone());
     assert!(status == 400 && error["param"] == "input", "{status} {error}");
     assert!(
-        error["message"].as_str().unwrap().contains("more than 100 tokens (`--embedding-tokens`)"),
+        error["message"]
+            .as_str()
+            .unwrap()
+            .contains("more than 100 tokens in total (`--max-embedding-tokens`)"),
         "{error}"
     );
     assert_eq!(get(&server.address, "/health").status, 200);

@@ -37,7 +37,10 @@ fn a_full_queue_is_429_and_who_leaves_makes_room(model: &Model) {
     let error = refused.json()["error"].clone();
     assert!(
         error["code"] == "rate_limit_exceeded"
-            && error["message"].as_str().unwrap().contains("1 sequences run and 1 wait"),
+            && error["message"]
+                .as_str()
+                .unwrap()
+                .contains("batch is full: 1/1 running, 1/1 queued"),
         "{error}"
     );
     // Of several choices all run, or none.
@@ -204,8 +207,7 @@ fn requests_that_wait_to_be_prepared_are_bounded() {
     for answer in refused {
         assert_eq!((answer.status, answer.header("retry-after")), (429, Some("1")));
         let error = answer.json()["error"].clone();
-        let told =
-            error["message"].as_str().unwrap().contains("requests are being prepared, and 2 wait");
+        let told = error["message"].as_str().unwrap().contains("in preparation, 2 queued");
         assert!(told && error["code"] == "rate_limit_exceeded", "{error}");
     }
     assert_eq!(ask().status, 200, "there is room again");
