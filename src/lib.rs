@@ -88,7 +88,9 @@ pub use half::f16;
 pub use kernel::{Kernel, contract};
 pub use language::ShaderLanguage;
 pub use memory::{Footprint, FreeMemory, LiveMemory, MemoryPressure, MemoryStats};
-pub use ops::{bitnet, catalog, linear_algebra, measure, optimizer, tensor, transformer};
+pub use ops::{
+    bitnet, catalog, linear_algebra, measure, optimizer, reference, tensor, transformer,
+};
 pub use shape::Shape;
 pub use weights::{
     dense::{DenseElement, DenseMatrix, PackedDense},

@@ -353,9 +353,6 @@ impl ModelConfig {
             ));
         }
         self.local.as_ref().map_or(Ok(()), |local| local.check(self.layers))?;
-        if self.post_norms && self.residual_scale != 1.0 {
-            return Err("what is added is scaled before a norm, which would undo it".into());
-        }
         if self.rope_theta == 1.0 && matches!(self.rope_scaling, RopeScaling::Yarn { .. }) {
             return Err("the rotary base is 1; YaRN needs frequencies that differ".into());
         }

@@ -11,6 +11,7 @@ pub(crate) mod checkpoint;
 pub(crate) mod config;
 mod embedding;
 mod families;
+mod family;
 pub(crate) mod file;
 mod gemma;
 mod generation;

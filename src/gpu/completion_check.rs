@@ -269,7 +269,7 @@ mod tests {
 
     fn submit(context: &Context, x: &Tensor<f32>, label: &'static str) {
         let mut encoder = context.encoder(label);
-        tensor::mul(&mut encoder, x, x).unwrap();
+        tensor::mul(x, x).forward(&mut encoder).unwrap();
         encoder.submit().unwrap();
     }
 
@@ -320,7 +320,7 @@ mod tests {
         let (context, check) = context();
         let x = context.upload(&[3f32], [1]).unwrap();
         let mut encoder = context.encoder("squares");
-        let y = tensor::mul(&mut encoder, &x, &x).unwrap();
+        let y = tensor::mul(&x, &x).forward(&mut encoder).unwrap();
         let recording = encoder.finish();
         assert_eq!(unfinished(block_on(recording.submit_read(&y).unwrap())), "squares");
         let read = recording.submit_read(&y).unwrap();
@@ -388,7 +388,7 @@ mod tests {
         let (x, y) =
             (context.upload(&[3f32; 5], [5]).unwrap(), Tensor::zeros(&context, [5]).unwrap());
         let mut encoder = context.encoder("nothing");
-        tensor::mul_into(&mut encoder, &x, &x, &y).unwrap();
+        tensor::mul(&x, &x).forward_into(&mut encoder, &y).unwrap();
         let recording = encoder.finish();
         recording.submit().unwrap().wait().unwrap();
         block_on(std::future::IntoFuture::into_future(recording.submit().unwrap())).unwrap();

@@ -527,7 +527,7 @@ impl Context {
     /// let tracing = context.trace()?;
     /// let x = context.upload(&[1.0f32, -2.0, 3.0], [3])?;
     /// let mut encoder = context.encoder("relu²");
-    /// let y = tensor::relu2(&mut encoder, &x)?;
+    /// let y = tensor::relu2(&x).forward(&mut encoder)?;
     /// encoder.submit()?;
     /// pollster::block_on(y.read())?;
     /// let trace = pollster::block_on(tracing.finish())?;

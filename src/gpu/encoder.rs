@@ -152,8 +152,8 @@ impl Encoder {
     /// let (x, y) = (context.upload(&[1.0f32, -2.0], [2])?, context.upload(&[0.0f32; 3], [3])?);
     /// let mut encoder = context.encoder("both or none");
     /// let both = encoder.whole(|encoder| {
-    ///     tensor::mul_into(encoder, &x, &x, &x)?; // where it is
-    ///     tensor::mul_into(encoder, &x, &y, &x) // of another shape
+    ///     tensor::mul(&x, &x).forward_into(encoder, &x)?; // where it is
+    ///     tensor::mul(&x, &y).forward_into(encoder, &x) // of another shape
     /// });
     /// assert!(both.is_err() && encoder.is_empty());
     /// # Ok(())

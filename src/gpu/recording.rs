@@ -29,7 +29,7 @@ use std::{ops::Range, pin::Pin, sync::Arc};
 /// let context = Context::new().await?;
 /// let x = context.upload(&[1.0f32, 2.0, 3.0], [3])?;
 /// let mut encoder = context.encoder("squares");
-/// let y = tensor::mul(&mut encoder, &x, &x)?; // [3]
+/// let y = tensor::mul(&x, &x).forward(&mut encoder)?; // [3]
 /// let squares = encoder.finish();
 /// squares.submit()?.await?; // or drop what `submit` gives: it runs all the same
 /// x.write(&[4.0, 5.0, 6.0])?;

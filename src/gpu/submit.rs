@@ -37,7 +37,7 @@ impl Context {
     /// context.check_submissions()?;
     /// let x = context.upload(&[1.0f32, -2.0, 3.0], [3])?;
     /// let mut encoder = context.encoder("relu²");
-    /// let y = tensor::relu2(&mut encoder, &x)?;
+    /// let y = tensor::relu2(&x).forward(&mut encoder)?;
     /// encoder.submit()?;
     /// assert_eq!(pollster::block_on(y.read())?, [1.0, 0.0, 9.0]); // or an error: the GPU did not finish `relu²`
     /// # Ok(())

@@ -27,6 +27,13 @@ const LAYERS: [&[&str]; 10] = [
     &["lib"],
 ];
 
+/// Folders of a top-level module, from the lowest up. A file may import from its own folder and
+/// from those before it.
+const FOLDERS: [(&str, &[&str]); 1] = [(
+    "model",
+    &["tokenizer", "threads", "engine", "session", "generate", "load", "batch", "evaluate"],
+)];
+
 /// The macros that are exported at the root, and where they are defined.
 const MACROS: [(&str, &str); 4] = [
     ("params", "kernel::params"),
@@ -215,6 +222,39 @@ fn no_import_climbs() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
+/// Imports of a folder of `top` from one that is later in `order`, or from a folder that is not in
+/// it, as messages.
+fn folders_that_climb(
+    edges: &BTreeMap<Module, BTreeSet<Module>>,
+    top: &str,
+    order: &[&str],
+) -> Vec<String> {
+    let folder =
+        |module: &Module| (module.len() > 1 && module[0] == top).then(|| module[1].clone());
+    let place = |folder: &str| order.iter().position(|name| *name == folder);
+    let mut wrong = Vec::new();
+    for (from, all) in edges {
+        let Some(own) = folder(from) else { continue };
+        let Some(at) = place(&own) else {
+            wrong.push(format!("{top}::{own} is not in FOLDERS"));
+            continue;
+        };
+        let above = all
+            .iter()
+            .filter(|to| folder(to).is_some_and(|to| place(&to).is_none_or(|place| place > at)));
+        wrong.extend(above.map(|to| format!("{} imports from {}", name(from), name(to))));
+    }
+    wrong
+}
+
+#[test]
+fn folders_import_from_lower_folders() {
+    let edges = edges(&files());
+    let wrong: Vec<_> =
+        FOLDERS.iter().flat_map(|(top, order)| folders_that_climb(&edges, top, order)).collect();
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
 /// What is left of the imports when all that are in no cycle are taken away.
 fn cycles(mut edges: BTreeMap<Module, BTreeSet<Module>>) -> BTreeMap<Module, BTreeSet<Module>> {
     // Whoever imports nothing that is left cannot be in a cycle.
@@ -264,6 +304,10 @@ fn planted_edges_are_found() {
         ("gpu", "pub mod b; pub use b::B;"),
         ("gpu::b", "use crate::{kernel::a::{self, A}, params}; use std::fmt; #[cfg(test)] mod tests { use crate::model::M; }"),
         ("model", ""),
+        ("model::batch", "use crate::model::load::files::F;"),
+        ("model::load", ""),
+        ("model::load::files", "use crate::model::batch::B; pub struct F;"),
+        ("model::new", ""),
         ("kernel::params", ""),
     ]
     .map(|(module, text)| (module.split("::").map(str::to_owned).collect(), text.to_owned()))
@@ -278,4 +322,10 @@ fn planted_edges_are_found() {
     assert_eq!(of("kernel::a"), ["gpu::b", "kernel"]);
     assert_eq!(of("gpu::b"), ["kernel::a", "kernel::params"]);
     assert_eq!(of("gpu"), ["gpu::b"]);
+
+    let climbs = folders_that_climb(&edges, "model", &["load", "batch"]);
+    assert_eq!(
+        climbs,
+        ["model::load::files imports from model::batch", "model::new is not in FOLDERS"]
+    );
 }

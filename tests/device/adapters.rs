@@ -145,7 +145,7 @@ fn contexts_on_all_adapters_work_side_by_side() {
                 let x = context.upload(&[i as f32; 100], [100]).unwrap();
                 for _ in 0..20 {
                     let mut encoder = context.encoder("side by side");
-                    let y: Tensor<f32> = tensor::add(&mut encoder, &x, &x).unwrap();
+                    let y: Tensor<f32> = tensor::add(&x, &x).forward(&mut encoder).unwrap();
                     let _ = encoder.submit().unwrap();
                     assert_eq!(block_on(y.read()).unwrap(), [2.0 * i as f32; 100]);
                 }

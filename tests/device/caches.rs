@@ -67,8 +67,8 @@ fn a_model_that_is_warm_compiles_nothing_more() {
 fn work(context: &Context) {
     let x = context.upload(&[1.0f32, -2.0, 3.0], [3]).unwrap();
     let mut encoder = context.encoder("work");
-    let squares: Tensor<f32> = tensor::mul(&mut encoder, &x, &x).unwrap();
-    let sums = tensor::add(&mut encoder, &squares, &x).unwrap();
+    let squares: Tensor<f32> = tensor::mul(&x, &x).forward(&mut encoder).unwrap();
+    let sums = tensor::add(&squares, &x).forward(&mut encoder).unwrap();
     encoder.submit().unwrap();
     assert_eq!(block_on(sums.read()).unwrap(), [2.0, 2.0, 12.0]);
 }

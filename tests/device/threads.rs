@@ -26,8 +26,8 @@ fn one_recording_is_submitted_by_two_threads() {
         Tensor::<f32>::zeros(context, [3000]).unwrap(),
     );
     let mut encoder = context.encoder("count");
-    tensor::add_into(&mut encoder, &count, &one, &count).unwrap();
-    let double = tensor::add(&mut encoder, &count, &count).unwrap();
+    tensor::add(&count, &one).forward_into(&mut encoder, &count).unwrap();
+    let double = tensor::add(&count, &count).forward(&mut encoder).unwrap();
     let (recording, begin) = (encoder.finish(), Barrier::new(2));
     let counts = |waits: bool| -> Vec<usize> {
         begin.wait();

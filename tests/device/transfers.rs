@@ -122,7 +122,7 @@ fn what_is_written_in_place_is_in_the_processors_memory() {
     // It is written again as others are, and kernels read and write it.
     many.write(&data[1..16_385]).unwrap();
     let mut encoder = context.encoder("doubled");
-    let sums = tensor::add(&mut encoder, &many, &many).unwrap();
+    let sums = tensor::add(&many, &many).forward(&mut encoder).unwrap();
     encoder.submit().unwrap();
     let twice: Vec<f32> = data[1..16_385].iter().map(|n| n + n).collect();
     assert!(block_on(sums.read()).unwrap() == twice);
@@ -221,7 +221,7 @@ fn overlaps(context: &Context) -> [bool; 2] {
     let tracing = context.trace().unwrap();
     let x = context.upload(&data, [len]).unwrap();
     let mut encoder = context.encoder("doubled");
-    let y = tensor::add(&mut encoder, &x, &x).unwrap();
+    let y = tensor::add(&x, &x).forward(&mut encoder).unwrap();
     encoder.submit().unwrap();
     let mut pieces = y.read_pieces(len.div_ceil(3));
     while let Some(piece) = block_on(pieces.next()) {

@@ -208,12 +208,7 @@ fn tensors(checkpoint: &Checkpoint, kind: GgufType) -> Result<Vec<Tensor>> {
     let mut tensors = vec![table(checkpoint, kind, &ends.embedding)?];
     for i in 0..c.layers {
         let full = |name: &str| format!("model.layers.{i}.{name}");
-        let optional =
-            [&layer.query_norm, &layer.key_norm, &layer.attention_norm, &layer.gated_norm]
-                .into_iter()
-                .flatten();
-        let norms = [&layer.input_norm, &layer.post_norm].into_iter().chain(optional);
-        let norms = norms.chain(layer.qkv.norms()).chain(layer.gate_up.norms());
+        let norms = layer.vectors().into_iter();
         tensors.extend(norms.map(|norm| gains(checkpoint, full(norm.name), norm)));
         for matrix in layer.matrices().into_iter().flatten() {
             linear(checkpoint, kind, full(matrix.name), matrix, &mut tensors)?;
@@ -303,7 +298,7 @@ fn smaller(kind: GgufType, columns: usize) -> &'static str {
 fn table(
     checkpoint: &Checkpoint,
     kind: GgufType,
-    &Matrix { name, rows, columns }: &Matrix,
+    &Matrix { name, rows, columns, .. }: &Matrix,
 ) -> Result<Tensor> {
     let fits = kind == GgufType::Q2_0 && columns.is_multiple_of(kind.block().0);
     let matrix = if fits { checkpoint.ternary_table(name, rows, columns)? } else { None };

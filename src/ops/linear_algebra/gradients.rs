@@ -143,7 +143,7 @@ pub fn solve_backward(
     let turned = transpose(encoder, a)?;
     let (b, _) = solve(encoder, &turned, dx)?.unchecked();
     let product = matmul(encoder, &b, Side::transposed(x))?;
-    Ok(SystemGradients { a: neg(encoder, &product)?, b })
+    Ok(SystemGradients { a: neg(&product).forward(encoder)?, b })
 }
 
 /// The gradients of [`least_squares`](super::least_squares()) of A and `b`, which gave `x`
@@ -170,10 +170,10 @@ pub fn least_squares_backward(
     let (half, _) = triangular_solve(encoder, &r, dx, Triangle::UPPER.transposed())?.unchecked();
     let (u, _) = triangular_solve(encoder, &r, &half, Triangle::UPPER)?.unchecked();
     let (db, ax) = (matmul(encoder, a, &u)?, matmul(encoder, a, x)?);
-    let rest = sub(encoder, b, &ax)?;
+    let rest = sub(b, &ax).forward(encoder)?;
     let (more, less) =
         (matmul(encoder, &rest, Side::transposed(&u))?, matmul(encoder, &db, Side::transposed(x))?);
-    Ok(SystemGradients { a: sub(encoder, &more, &less)?, b: db })
+    Ok(SystemGradients { a: sub(&more, &less).forward(encoder)?, b: db })
 }
 
 /// At least as many rows as columns.
@@ -212,8 +212,8 @@ pub fn cholesky_backward(
         s = transpose(encoder, &solved)?;
     }
     let turned = transpose(encoder, &s)?;
-    let both = add(encoder, &s, &turned)?;
-    scale(encoder, &both, 0.5)
+    let both = add(&s, &turned).forward(encoder)?;
+    scale(&both, 0.5).forward(encoder)
 }
 
 /// The gradient of [`qr`], which gave `factors`: dA = (dQ + Q·C)·R⁻ᵀ, where C is the lower triangle
@@ -244,7 +244,7 @@ pub fn qr_backward(encoder: &mut Encoder, factors: &Qr, gradients: &Qr) -> Resul
     let [du, dv] = [slice(encoder, dr, last, 0..k)?, slice(encoder, dr, last, k..columns)?];
     let through = matmul(encoder, &v, Side::transposed(&dv))?;
     let through = matmul(encoder, q, &through)?;
-    let dq = add(encoder, dq, &through)?;
+    let dq = add(dq, &through).forward(encoder)?;
     let dx = tall_qr_backward(encoder, &Qr { q: q.clone(), r: u }, &Qr { q: dq, r: du })?;
     let dy = matmul(encoder, q, &dv)?;
     concat(encoder, &[&dx, &dy], last)
@@ -260,12 +260,12 @@ fn tall_qr_backward(
         matmul(encoder, r, Side::transposed(&gradients.r))?,
         matmul(encoder, Side::transposed(&gradients.q), q)?,
     );
-    let m = sub(encoder, &of_r, &of_q)?;
+    let m = sub(&of_r, &of_q).forward(encoder)?;
     let half = weigh(encoder, &m, HALF)?;
     let turned = transpose(encoder, &half)?;
-    let c = add(encoder, &half, &turned)?;
+    let c = add(&half, &turned).forward(encoder)?;
     let qc = matmul(encoder, q, &c)?;
-    let left = add(encoder, &gradients.q, &qc)?;
+    let left = add(&gradients.q, &qc).forward(encoder)?;
     let left = transpose(encoder, &left)?;
     let (solved, _) = triangular_solve(encoder, r, &left, Triangle::UPPER)?.unchecked();
     transpose(encoder, &solved)
@@ -306,19 +306,19 @@ pub fn svd_backward(encoder: &mut Encoder, factors: &Svd, gradients: &Svd) -> Re
     let mut left = matmul(encoder, u, &core)?;
     if of_u.rows > k {
         let projected = matmul(encoder, u, &of_left)?;
-        let beside = sub(encoder, &gradients.u, &projected)?;
-        let beside = div(encoder, &beside, &s.reshape(of_u.shape(1, k))?)?;
-        left = add(encoder, &left, &beside)?;
+        let beside = sub(&gradients.u, &projected).forward(encoder)?;
+        let beside = div(&beside, &s.reshape(of_u.shape(1, k))?).forward(encoder)?;
+        left = add(&left, &beside).forward(encoder)?;
     }
     let da = matmul(encoder, &left, vt)?;
     if of_vt.columns == k {
         return Ok(da);
     }
     let projected = matmul(encoder, Side::transposed(&of_right), vt)?;
-    let beside = sub(encoder, &gradients.vt, &projected)?;
-    let beside = div(encoder, &beside, &s.reshape(of_u.shape(k, 1))?)?;
+    let beside = sub(&gradients.vt, &projected).forward(encoder)?;
+    let beside = div(&beside, &s.reshape(of_u.shape(k, 1))?).forward(encoder)?;
     let right = matmul(encoder, u, &beside)?;
-    add(encoder, &da, &right)
+    add(&da, &right).forward(encoder)
 }
 
 /// The CPU twin of [`triangular_solve_backward`] for one matrix `n × n`, in `f64` and rounded at

@@ -27,4 +27,4 @@ pub(crate) mod solve;
 pub(crate) mod svd;
 pub(crate) mod triangular_solve;
 
-family!(outcome, cholesky, triangular_solve, qr, solve, least_squares, svd, gradients);
+family!(outcome, cholesky, triangular_solve, qr, solve, least_squares, svd, gradients; reference:);
