@@ -33,10 +33,10 @@ pub struct Chat {
     #[arg(long)]
     json: bool,
     /// System message at the start of the conversation [default: none]
-    #[arg(long, value_name = "TEXT", help_heading = "Chat", allow_hyphen_values = true)]
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     system_prompt: Option<String>,
     /// Show the answers without the reasoning before them
-    #[arg(long, help_heading = "Chat")]
+    #[arg(long)]
     hide_thinking: bool,
     #[command(flatten, next_help_heading = "Chat")]
     template: ChatArgs,

@@ -9,6 +9,7 @@ mod files;
 mod info;
 mod options;
 mod output;
+mod page;
 mod perplexity;
 mod quantize;
 mod renamed;

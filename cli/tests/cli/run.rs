@@ -132,7 +132,7 @@ fn a_texts_kernels_are_timed() {
     let profile = &profiled["profile"];
     let roof = profile["peak_bytes_per_second"].as_f64().unwrap();
     for (what, named) in
-        [("prompt", "a prompt of 5 tokens"), ("step", "a step of 1 after 8 tokens")]
+        [("prompt", "prompt of 5 tokens"), ("step", "decode step of a batch of 1 after 8 tokens")]
     {
         let of = &profile[what];
         assert!(
