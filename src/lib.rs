@@ -28,8 +28,8 @@
 //! | the rest of a transformer, on GPU or CPU | [`transformer`] |
 //! | elementwise ops, reductions, softmax, losses and norms, with gradients | [`tensor`] |
 //! | train: SGD, AdamW, Lion | [`optimizer`] |
-//! | factorise and solve dense matrices | [`linear_algebra`] |
-//! | compute small things on the CPU and large ones on the GPU, call by call | [`auto`] |
+//! | factorize and solve dense matrices (feature `linalg`) | `linalg` |
+//! | run small calls on the CPU and large ones on the GPU (feature `auto`) | `auto` |
 //! | have an op write, or add to, a tensor of yours | [`Out`] |
 //! | load whole models, generate and score text | [`model`] |
 //! | read checkpoints | [`formats`] |
@@ -88,9 +88,9 @@ pub use half::f16;
 pub use kernel::{Kernel, contract};
 pub use language::ShaderLanguage;
 pub use memory::{Footprint, FreeMemory, LiveMemory, MemoryPressure, MemoryStats};
-pub use ops::{
-    bitnet, catalog, linear_algebra, measure, optimizer, reference, tensor, transformer,
-};
+#[cfg(feature = "linalg")]
+pub use ops::linalg;
+pub use ops::{bitnet, catalog, measure, optimizer, reference, tensor, transformer};
 pub use shape::Shape;
 pub use weights::{
     dense::{DenseElement, DenseMatrix, PackedDense},

@@ -21,7 +21,8 @@ pub mod bitnet;
 pub(crate) mod exp;
 mod forward;
 mod frames;
-pub mod linear_algebra;
+#[cfg(feature = "linalg")]
+pub mod linalg;
 pub mod measure;
 pub(crate) mod op_tables;
 pub mod optimizer;
@@ -43,11 +44,12 @@ use crate::{
     kernel::declaration::Kernel,
 };
 
-/// Every kernel of the crate, family after family. Contract, translation and parity tests walk it.
+/// Every kernel of the crate with these features, family after family. Contract, translation and parity tests walk it.
 pub fn catalog() -> impl Iterator<Item = &'static Kernel> {
     static FAMILIES: &[&[&[&Kernel]]] = &[
         bitnet::KERNELS,
-        linear_algebra::KERNELS,
+        #[cfg(feature = "linalg")]
+        linalg::KERNELS,
         tensor::KERNELS,
         transformer::KERNELS,
         optimizer::KERNELS,

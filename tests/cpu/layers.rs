@@ -1,6 +1,6 @@
 //! Imports go one way: every file of src/ imports only from layers below its own, by the module
-//! that defines a thing, and without cycles. Files of the command line and of the server import
-//! without cycles too. ARCHITECTURE.md shows the layers.
+//! that defines a thing, and without cycles. Files of the other published crates
+//! import without cycles too. ARCHITECTURE.md shows the layers.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -270,7 +270,7 @@ fn cycles(mut edges: BTreeMap<Module, BTreeSet<Module>>) -> BTreeMap<Module, BTr
 
 #[test]
 fn no_import_closes_a_cycle() {
-    for folder in ["src", "cli/src", "serve/src"] {
+    for folder in ["src", "chat-template/src", "cli/src", "serve/src"] {
         let list = |to: &BTreeSet<Module>| to.iter().map(name).collect::<Vec<_>>().join(", ");
         let cycle: Vec<_> = cycles(edges(&files_of(folder)))
             .iter()

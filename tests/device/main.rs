@@ -7,7 +7,7 @@ mod budgets;
 mod caches;
 #[cfg(target_os = "linux")]
 mod capture;
-mod linear_algebra;
+mod linalg;
 mod memory;
 #[cfg(target_os = "linux")]
 mod msl_cuda;

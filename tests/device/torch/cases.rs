@@ -5,7 +5,7 @@ use bitnet_wgpu::{
     Bits, Encoder, Float, IntMatrix, PackedDense, Result, Tensor, TernaryMatrix,
     bitnet::{self, Gate, Layout, QuantizedActivations, QuantizedInt8, Scheme},
     f16,
-    linear_algebra::{self as la, Qr, Svd, Triangle},
+    linalg::{self as la, Qr, Svd, Triangle},
     optimizer::{self, AdamW, AdamWState, Lion, Sgd},
     tensor::{
         self, Activation, Axes, CrossEntropyOptions, Epilogue, Linear, LinearCrossEntropyOptions,
