@@ -56,17 +56,7 @@ fn main() -> ExitCode {
 fn tune(mut arguments: Arguments) -> Result<()> {
     ensure!(!arguments.device.cpu, "on the CPU there is nothing to choose");
     arguments.device.gpu = true;
-    let config = match arguments.shape {
-        Some(shape) => {
-            arguments.device.file.none()?;
-            bench::config(None, shape)?
-        }
-        None => arguments.device.open(&arguments.model)?.config().clone(),
-    };
-    let name = arguments
-        .shape
-        .and_then(|shape| Some(shape.to_possible_value()?.get_name().to_owned()))
-        .unwrap_or(arguments.model);
+    let (name, config) = shapes(&arguments)?;
     let [opened] =
         <[_; 1]>::try_from(arguments.device.contexts()?).ok().context("one GPU is needed")?;
     let usual = opened.restricted(|c| c.tuning = Tuning::default());
@@ -97,25 +87,7 @@ fn tune(mut arguments: Arguments) -> Result<()> {
             continue;
         }
         say(format!("; {} pieces of work\n", trial.compared.len()))?;
-        let ratios = trial.rounds(arguments.rounds)?;
-        for (candidate, ratios) in trial.candidates.iter().zip(&ratios).skip(1) {
-            say(format!("  {:>10}: {}\n", candidate.value, shown(ratios)))?;
-        }
-        if arguments.verbose {
-            say(trial.figures(&roof))?;
-        }
-        let best =
-            (1..ratios.len()).min_by(|&a, &b| median(&ratios[a]).total_cmp(&median(&ratios[b])));
-        let Some(best) = best.filter(|&best| is_better(&ratios[best])) else { continue };
-        let value = trial.candidates[best].value;
-        let again = trial.rounds(arguments.rounds)?.swap_remove(best);
-        let taken = is_better(&again);
-        say(format!(
-            "  {value:>10} again: {}{}\n",
-            shown(&again),
-            if taken { ", taken" } else { ", not taken" }
-        ))?;
-        if taken {
+        if let Some(value) = better(&mut trial, &arguments, &roof)? {
             tuning.set(choice, value)?;
         }
     }
@@ -128,6 +100,36 @@ fn tune(mut arguments: Arguments) -> Result<()> {
         None => say("kept nowhere: --kernel-cache DIR says where\n")?,
     }
     Ok(())
+}
+
+/// Returns the model whose shapes are measured: its name and configuration.
+fn shapes(arguments: &Arguments) -> Result<(String, ModelConfig)> {
+    let Some(shape) = arguments.shape else {
+        let files = arguments.device.open(&arguments.model)?;
+        return Ok((arguments.model.clone(), files.config().clone()));
+    };
+    arguments.device.file.none()?;
+    let name = shape.to_possible_value().map(|value| value.get_name().to_owned());
+    Ok((name.unwrap_or_default(), bench::config(None, shape)?))
+}
+
+/// Returns the value that is better than the table's, in two sets of rounds.
+fn better(trial: &mut Trial, arguments: &Arguments, roof: &Roof) -> Result<Option<u32>> {
+    let ratios = trial.rounds(arguments.rounds)?;
+    for (candidate, ratios) in trial.candidates.iter().zip(&ratios).skip(1) {
+        say(format!("  {:>10}: {}\n", candidate.value, shown(ratios)))?;
+    }
+    if arguments.verbose {
+        say(trial.figures(roof))?;
+    }
+    let best = (1..ratios.len()).min_by(|&a, &b| median(&ratios[a]).total_cmp(&median(&ratios[b])));
+    let Some(best) = best.filter(|&best| is_better(&ratios[best])) else { return Ok(None) };
+    let value = trial.candidates[best].value;
+    let again = trial.rounds(arguments.rounds)?.swap_remove(best);
+    let taken = is_better(&again);
+    let decision = if taken { "taken" } else { "not taken" };
+    say(format!("  {value:>10} again: {}, {decision}\n", shown(&again)))?;
+    Ok(taken.then_some(value))
 }
 
 fn median(ratios: &[f64]) -> f64 {

@@ -92,7 +92,9 @@ fn offered(adapter: &Adapter, why: Option<&str>) -> String {
     let now = now(&adapter.health());
     let is_used = adapter.capabilities.languages.contains(&ShaderLanguage::Msl);
     let msl = if is_used { "used" } else { "not used" };
-    let (kind, score, reason) = (kind(adapter.kind), adapter.score, &adapter.msl_reason);
+    let kind = kind(adapter.kind);
+    let score = adapter.score;
+    let reason = &adapter.msl_reason;
     format!(
         "  {kind}{generation}{family}; memory {memory}{shared}; score {score}{chosen}\n  MSL is {msl}: {reason}\n{now}"
     )

@@ -306,7 +306,8 @@ impl<'a> Measurements<'a> {
 
     fn decode(&mut self) -> Result<()> {
         let mut results = Vec::new();
-        let (limit, tokens) = (self.limit(), self.args.decode_tokens);
+        let limit = self.limit();
+        let tokens = self.args.decode_tokens;
         for &length in &self.args.context_lengths {
             if length.saturating_add(tokens) > limit {
                 self.show(format!(
@@ -373,7 +374,8 @@ impl<'a> Measurements<'a> {
             }
             let counts = drafted.speculation.context("no counts of speculation")?;
             let SpeculationCounts { passes, drafted: drafts, accepted, .. } = counts;
-            let (rate, without) = (1.0 / drafted.seconds, 1.0 / plain.seconds);
+            let rate = 1.0 / drafted.seconds;
+            let without = 1.0 / plain.seconds;
             self.show(format!(
                 "decode after {length:5} with n-gram speculation: {rate:8.1} tok/s ({without:.1} without), \
                  {accepted} of {drafts} draft tokens accepted in {passes} passes"

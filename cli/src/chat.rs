@@ -160,7 +160,8 @@ impl Conversation<'_> {
         };
         let mut generation = self.model.generate_in(session, &prompt, &self.options)?;
         let mut parts = Reasoning::after(&self.tokenizer, &prompt)?;
-        let (mut said, mut ids) = (Said::default(), Vec::new());
+        let mut said = Said::default();
+        let mut ids = Vec::new();
         let Chat { json, hide_thinking, .. } = *self.chat;
         for token in &mut generation {
             let token = token?;
@@ -171,7 +172,8 @@ impl Conversation<'_> {
             said += more;
             ids.push(token.id);
         }
-        let (last, reasoning_tokens) = (parts.finish(), parts.pieces());
+        let last = parts.finish();
+        let reasoning_tokens = parts.pieces();
         if hide_thinking && !json {
             say(&last.answer)?;
         }

@@ -135,7 +135,8 @@ impl GenerationArgs {
             return Ok(None);
         };
         let draft = model.open(name)?;
-        let (other, vocab) = (draft.config().vocab, files.config().vocab);
+        let other = draft.config().vocab;
+        let vocab = files.config().vocab;
         if other != vocab {
             bail!(
                 "--speculate {}: its vocabulary has {other} tokens, not the model's {vocab}",

@@ -303,7 +303,8 @@ pub fn devices(contexts: &[Context]) -> Devices<'_> {
 
 /// Notes which layers stay in host memory, and which are on which of several GPUs.
 pub fn note_placed(model: &Model) -> Result<()> {
-    let (offloaded, layers) = (model.offloaded(), model.config().layers);
+    let offloaded = model.offloaded();
+    let layers = model.config().layers;
     if offloaded.layers > 0 {
         note(format!(
             "{} of {layers} layers stay in host memory; {} bytes are copied per token",
@@ -324,7 +325,7 @@ pub fn note_placed(model: &Model) -> Result<()> {
 
 /// Returns wgpu's token for the features that tensor cores need.
 #[allow(unsafe_code)]
-pub fn matrix_units() -> wgpu::ExperimentalFeatures {
+pub(crate) fn matrix_units() -> wgpu::ExperimentalFeatures {
     // SAFETY: the command line's devices run the library's kernels only, which keep to their
     // memory.
     unsafe { wgpu::ExperimentalFeatures::enabled() }

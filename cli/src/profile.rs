@@ -143,7 +143,8 @@ impl Profile {
         let mut kernels: Vec<Kernel> = Vec::new();
         for ((timed, time), dispatch) in profiles[0].steps.iter().zip(&times).zip(step.dispatches())
         {
-            let (us, bytes) = (time - pass, dispatch.bytes().iter().sum::<u64>());
+            let us = time - pass;
+            let bytes = dispatch.bytes().iter().sum::<u64>();
             match kernels.iter_mut().find(|kernel| kernel.name == timed.kernel) {
                 Some(kernel) => {
                     (kernel.count, kernel.us, kernel.bytes) =
@@ -214,7 +215,8 @@ impl fmt::Display for Profile {
             let rate = rate.map_or_else(|| "-".into(), |rate| format!("{:.1}", rate / 1e9));
             let share =
                 share.flatten().map_or_else(|| "-".into(), |share| format!("{:.0}", 100.0 * share));
-            let (each, megabytes) = (us / *count as f64, *bytes as f64 / 1e6);
+            let each = us / *count as f64;
+            let megabytes = *bytes as f64 / 1e6;
             writeln!(
                 f,
                 "{us:>9.1} µs  {count:>4} × {each:>6.1} µs  {megabytes:>8.2} MB  {rate:>6} GB/s  {share:>4} % of peak  {name}"

@@ -63,7 +63,8 @@ impl Quantize {
         let checkpoint = Checkpoint::open(&self.input)?.with_quantize(self.file.quantize);
         let checkpoint = checkpoint.with_quantized_activations(quantized);
         let bar = progress("packing", "tensors");
-        let (mut tensors, mut printed) = (Vec::new(), Ok(()));
+        let mut tensors = Vec::new();
+        let mut printed = Ok(());
         let written = |tensor: &WrittenTensor| {
             bar.set_length(tensor.total as u64);
             bar.set_position(tensor.done as u64);
@@ -80,7 +81,8 @@ impl Quantize {
         bar.finish_and_clear();
         printed?;
         let sum = |bytes: fn(&WrittenTensor) -> u64| tensors.iter().map(bytes).sum::<u64>();
-        let (before, after) = (sum(|tensor| tensor.bytes_before), sum(|tensor| tensor.bytes_after));
+        let before = sum(|tensor| tensor.bytes_before);
+        let after = sum(|tensor| tensor.bytes_after);
         if self.json {
             let tensor = |tensor: &WrittenTensor| {
                 let WrittenTensor { name, bytes_before, bytes_after, error, .. } = tensor;

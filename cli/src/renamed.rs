@@ -5,13 +5,14 @@ use clap::{Command, Parser};
 use std::ffi::{OsStr, OsString};
 
 /// Old options and what they are now, in each command that has the new option.
-pub const RENAMED: [(&str, &str); 18] = [
+pub const RENAMED: [(&str, &str); 19] = [
     ("--cache", "--kernel-cache"),
     ("--context", "--context-length"),
     ("--contexts", "--context-lengths"),
     ("--embedding-tokens", "--max-embedding-tokens"),
     ("--f16-cache", "--kv-type=f16"),
     ("--f32-cache", "--kv-type=f32"),
+    ("--grace", "--shutdown-timeout"),
     ("--half-attention", "--f16-attention"),
     ("--i2s", "--i2s-layout"),
     ("--ids", "--token-ids"),

@@ -198,7 +198,8 @@ impl Generated {
             Some(Stop::Context) => "; stopped at the end of the context",
             _ => "",
         };
-        let (generated, decode) = (self.ids.len(), self.decode_rate());
+        let generated = self.ids.len();
+        let decode = self.decode_rate();
         format!(
             "prompt: {prompt} tokens{prefill}; generated: {generated} tokens ({decode:.1} tok/s){drafts}{stop}"
         )
@@ -258,7 +259,9 @@ fn generate(
         Some(session) => model.generate_in(session, prompt, options)?,
         None => model.generate_ids(prompt, options)?,
     };
-    let (mut ids, mut text, mut prefill) = (Vec::new(), String::new(), Duration::ZERO);
+    let mut ids = Vec::new();
+    let mut text = String::new();
+    let mut prefill = Duration::ZERO;
     for token in &mut generation {
         let token = token?;
         if ids.is_empty() {

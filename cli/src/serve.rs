@@ -77,7 +77,7 @@ pub struct Serve {
     model_name: Option<String>,
     /// Seconds that running requests may continue after an interrupt
     #[arg(long, value_name = "SECONDS", default_value_t = 10)]
-    grace: u64,
+    shutdown_timeout: u64,
     /// Print the address as one JSON object
     #[arg(long)]
     json: bool,
@@ -131,10 +131,10 @@ impl Serve {
         let options = Options::new(name)
             .keys(self.keys()?)
             .allowed_hosts(self.allowed_host.clone())
-            .embedding_tokens(self.max_embedding_tokens)
+            .max_embedding_tokens(self.max_embedding_tokens)
             .max_tokens(self.generation.max_tokens)
             .seed(self.generation.seed)
-            .grace(Duration::from_secs(self.grace));
+            .shutdown_timeout(Duration::from_secs(self.shutdown_timeout));
         options.check()?;
         Ok(options)
     }

@@ -70,7 +70,7 @@ impl Connections {
             ));
         }
         // A budget leaves one for others.
-        let places = Budget::new(files::connections(options.connections)?.saturating_add(1));
+        let places = Budget::new(files::connections(options.max_connections)?.saturating_add(1));
         let (access, routes) = (Arc::new(access), TowerToHyperService::new(routes));
         Ok(Self { options, access, life, routes, places, alive: watch::Sender::new(()) })
     }
@@ -118,7 +118,7 @@ impl Connections {
         let mut builder = http1::Builder::new();
         builder
             .timer(TokioTimer::new())
-            .header_read_timeout(self.options.idle)
+            .header_read_timeout(self.options.header_timeout)
             .max_header_size(BUFFER)
             .max_buf_size(BUFFER);
         let mut connection = pin!(builder.serve_connection(socket, service));

@@ -150,7 +150,7 @@ fn check_type(headers: &HeaderMap) -> Result<()> {
 
 /// Receives a body within its time and size, and counts its bytes as they arrive.
 async fn receive(shared: &Shared, client: Client, body: Body) -> Result<Prepared> {
-    let Options { patience, body: most, .. } = *shared.options;
+    let Options { body_timeout, max_body_bytes: most, .. } = *shared.options;
     let too_large = || {
         ApiError::with_status(
             StatusCode::PAYLOAD_TOO_LARGE,
@@ -171,12 +171,13 @@ async fn receive(shared: &Shared, client: Client, body: Body) -> Result<Prepared
             if received.bytes.len() + frame.len() > most {
                 return Err(too_large());
             }
-            reserve(&mut received, frame.len(), most).map_err(|_| no_room(shared.options.bytes))?;
+            reserve(&mut received, frame.len(), most)
+                .map_err(|_| no_room(shared.options.max_pending_bytes))?;
             received.bytes.extend_from_slice(&frame);
         }
         Ok(received)
     };
-    timeout(patience, receiving).await.unwrap_or_else(|_| {
+    timeout(body_timeout, receiving).await.unwrap_or_else(|_| {
         Err(ApiError::with_status(
             StatusCode::REQUEST_TIMEOUT,
             "timeout while the body was received",

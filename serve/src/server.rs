@@ -33,7 +33,7 @@ impl Server {
     }
 
     /// Answers clients of a listener until `end` is over: then nothing new begins, what has begun
-    /// has [`Options::grace`] to end, and is cut.
+    /// has [`Options::shutdown_timeout`] to end, and is cut.
     ///
     /// # Errors
     /// What the listener reports, and an [`Error`](bitnet_wgpu::Error) inside for what ends the
@@ -62,7 +62,7 @@ impl Server {
         let ending = life.clone();
         tokio::spawn(async move {
             end.await;
-            ending.end(options.grace).await;
+            ending.end(options.shutdown_timeout).await;
         });
         let cut = async {
             life.cut().await;

@@ -64,7 +64,7 @@ impl Shared {
         Self {
             started: now(),
             life: Arc::new(Life::new()),
-            bytes: Budget::new(options.bytes),
+            bytes: Budget::new(options.max_pending_bytes),
             preparing: Turns::new(threads, slots.saturating_add(queue)),
             preparing_large: Turns::new(1, slots.saturating_add(queue)),
             running: Turns::with_share(slots, share(slots, &options), queue),

@@ -51,10 +51,10 @@ fn prepare(shared: &Shared, bytes: &[u8], mut held: Held) -> Result<Prepared> {
             return Err(ApiError::field("input", format!("text {n} has no tokens")));
         }
         tokens += text.len();
-        if tokens > shared.options.embedding_tokens {
+        if tokens > shared.options.max_embedding_tokens {
             let what = format!(
                 "more than {} tokens in total (`--max-embedding-tokens`)",
-                shared.options.embedding_tokens
+                shared.options.max_embedding_tokens
             );
             return Err(ApiError::field("input", what));
         }
@@ -65,7 +65,7 @@ fn prepare(shared: &Shared, bytes: &[u8], mut held: Held) -> Result<Prepared> {
 }
 
 fn hold(shared: &Shared, held: &mut Held, bytes: usize) -> Result<()> {
-    let most = shared.options.bytes / 2;
+    let most = shared.options.max_pending_bytes / 2;
     if bytes > most {
         return Err(ApiError::field(
             "input",

@@ -15,7 +15,8 @@ fn serve_answers_what_run_writes() {
     // Requests that say nothing have what the server was told.
     let options = ["--cpu", "--temperature", "0.9", "--seed", "3", "--max-tokens", "12"];
     let mut child = bitnet(
-        &[&["serve", TALES, "--port", "0", "--json", "--grace", "1"][..], &options].concat(),
+        &[&["serve", TALES, "--port", "0", "--json", "--shutdown-timeout", "1"][..], &options]
+            .concat(),
     );
     let mut child = child
         .env("BITNET_API_KEY", "sesame")

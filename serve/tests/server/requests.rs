@@ -217,7 +217,7 @@ fn what_is_wrong_is_named() {
 #[test]
 fn bodies_have_a_type_a_length_and_a_time() {
     let server = Served::new(&cpu(), 2, 8, |options| {
-        options.body(1000).patience(Duration::from_millis(300))
+        options.max_body_bytes(1000).body_timeout(Duration::from_millis(300))
     });
     let body = json!({ "prompt": "Hi", "max_tokens": 1 }).to_string();
     let status = |headers: &[(&str, &str)], body: &[u8]| {
