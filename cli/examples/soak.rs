@@ -5,9 +5,11 @@
 use anyhow::{Result, ensure};
 use bitnet_cli::{note, say};
 use bitnet_wgpu::{
-    AdapterChoice, Context, ContextOptions, PackedTernary, Scales, Tensor, bitnet,
+    Context, ContextOptions, Tensor, bitnet,
+    device::AdapterChoice,
     model::{BatchOptions, GenerateOptions, Model, SessionOptions},
     tensor,
+    weights::{PackedTernary, Scales},
 };
 use clap::Parser;
 use pollster::block_on;

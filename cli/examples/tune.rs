@@ -11,13 +11,14 @@
 use anyhow::{Context as _, Result, ensure};
 use bitnet_cli::{adapters::backend, bench, model::ModelArgs, random::Shape, renamed, say};
 use bitnet_wgpu::{
-    Choice, Context, DenseElement, Element, Out, PackedDense, PackedTernary, Recording, Scales,
-    Tensor, TernaryMatrix, Tuning,
+    Context, Element, Out, Recording, Tensor,
     bitnet::{self, Gate},
-    files,
     formats::{Activation, ModelConfig},
-    measure::Roof,
+    internals::files,
+    telemetry::PeakBandwidth,
     transformer::{self, AttentionShape, KvCache, NewTokens},
+    tuning::{Tuning, TuningKey},
+    weights::{DenseElement, PackedDense, PackedTernary, Scales, TernaryMatrix},
 };
 use clap::{Parser, ValueEnum as _};
 use pollster::block_on;
@@ -60,7 +61,7 @@ fn tune(mut arguments: Arguments) -> Result<()> {
     let [opened] =
         <[_; 1]>::try_from(arguments.device.contexts()?).ok().context("one GPU is needed")?;
     let usual = opened.restricted(|c| c.tuning = Tuning::default());
-    let roof = block_on(Roof::measure(&usual))?;
+    let roof = block_on(PeakBandwidth::measure(&usual))?;
     let c = usual.capabilities();
     say(format!(
         "{} · {} · {} · {} kernels\n",
@@ -79,9 +80,9 @@ fn tune(mut arguments: Arguments) -> Result<()> {
     let works = works(&usual, &config)?;
     let rows: Vec<usize> = products(&config).iter().map(|[rows, _]| *rows).collect();
     let mut tuning = Tuning::default();
-    for &choice in Choice::ALL {
+    for &choice in TuningKey::ALL {
         let mut trial = Trial::new(&usual, &tuning, choice, &rows, &works, &roof)?;
-        say(format!("\n{}: {} by the table", choice.name(), usual.capabilities().choice(choice)))?;
+        say(format!("\n{}: {} by the table", choice.name(), usual.capabilities().tuned(choice)))?;
         if trial.compared.is_empty() {
             say("; no other leads to other dispatches here\n")?;
             continue;
@@ -114,7 +115,7 @@ fn shapes(arguments: &Arguments) -> Result<(String, ModelConfig)> {
 }
 
 /// Returns the value that is better than the table's, in two sets of rounds.
-fn better(trial: &mut Trial, arguments: &Arguments, roof: &Roof) -> Result<Option<u32>> {
+fn better(trial: &mut Trial, arguments: &Arguments, roof: &PeakBandwidth) -> Result<Option<u32>> {
     let ratios = trial.rounds(arguments.rounds)?;
     for (candidate, ratios) in trial.candidates.iter().zip(&ratios).skip(1) {
         say(format!("  {:>10}: {}\n", candidate.value, shown(ratios)))?;
@@ -202,12 +203,12 @@ impl Trial {
     fn new(
         usual: &Context,
         before: &Tuning,
-        choice: Choice,
+        choice: TuningKey,
         rows: &[usize],
         works: &[Work],
-        roof: &Roof,
+        roof: &PeakBandwidth,
     ) -> Result<Self> {
-        let now = usual.capabilities().choice(choice) as u32;
+        let now = usual.capabilities().tuned(choice) as u32;
         let near = (-3..=3).map(|power| (f64::from(now) * 2f64.powi(power)) as u32);
         let ends = [*choice.range().start(), *choice.range().end()];
         let at_rows = rows.iter().flat_map(|&rows| [rows as u32, rows as u32 + 1]);
@@ -305,7 +306,7 @@ impl Trial {
             .collect())
     }
 
-    fn figures(&self, roof: &Roof) -> String {
+    fn figures(&self, roof: &PeakBandwidth) -> String {
         let variant = |compared: &Compared, (dispatched, .., seconds): &Variant| {
             let (seconds, kernel) =
                 (median(seconds), dispatched.last().map_or("", |(name, ..)| name));

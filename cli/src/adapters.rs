@@ -3,9 +3,12 @@
 use crate::{model::matrix_units, say};
 use anyhow::Result;
 use bitnet_wgpu::{
-    Adapter, Capabilities, Context, ContextOptions, Element, Health, Reading, ShaderLanguage,
+    Context, ContextOptions, Element,
     bitnet::{self, Layout},
-    kernel::MatrixUnit,
+    device::{Adapter, Capabilities},
+    internals::MatrixUnit,
+    kernel::ShaderLanguage,
+    telemetry::{Health, Reading},
     wgpu,
 };
 use clap::Args;

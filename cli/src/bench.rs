@@ -9,10 +9,11 @@ use crate::{
 };
 use anyhow::{Context as _, Result, bail};
 use bitnet_wgpu::{
-    Clock, Context, Element, MemoryStats, files,
+    Context, Element,
     formats::ModelConfig,
-    measure::Roof,
+    internals::files,
     model::{GenerateOptions, Model, ModelFiles, SessionOptions, Speculation, SpeculationCounts},
+    telemetry::{Clock, MemoryStats, PeakBandwidth},
 };
 use clap::{Args, ValueEnum};
 use serde_json::{Value, json};
@@ -192,7 +193,7 @@ struct Measurements<'a> {
     model: Model,
     kv: Element,
     /// Peak bandwidth, measured after the warm-up.
-    roof: Option<Roof>,
+    roof: Option<PeakBandwidth>,
     /// The results for `--json`.
     object: Value,
 }

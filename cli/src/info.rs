@@ -6,8 +6,8 @@ use crate::{
 };
 use anyhow::{Result, bail};
 use bitnet_wgpu::{
-    files::display,
     formats::{self, GgufFile, ModelConfig, SafeTensors},
+    internals::files::display,
     model::ModelFiles,
 };
 use clap::Args;

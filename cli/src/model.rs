@@ -3,9 +3,11 @@
 use crate::{hub, input, note};
 use anyhow::{Error, Result, bail};
 use bitnet_wgpu::{
-    AdapterChoice, Context, ContextOptions, MslPolicy, ShaderLanguage,
-    files::display,
+    Context, ContextOptions,
+    device::{AdapterChoice, MslPolicy},
     formats::I2sLayout,
+    internals::files::display,
+    kernel::ShaderLanguage,
     model::{Devices, LoadOptions, Model, ModelFiles, Offload, SessionOptions, Tokenizer},
     wgpu,
 };

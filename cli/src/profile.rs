@@ -2,7 +2,11 @@
 //! `bitnet run`.
 
 use anyhow::{Result, bail};
-use bitnet_wgpu::{Clock, Context, Error, Recording, measure::Roof, model::Model};
+use bitnet_wgpu::{
+    Context, Error, Recording,
+    model::Model,
+    telemetry::{Clock, PeakBandwidth},
+};
 use pollster::block_on;
 use serde_json::{Value, json};
 use std::{
@@ -20,8 +24,8 @@ pub fn device(contexts: &[Context]) -> Result<&Context> {
 }
 
 /// Measures the peak bandwidth of a device, if there is room for it.
-pub fn roof(context: &Context) -> Result<Option<Roof>> {
-    match block_on(Roof::measure(context)) {
+pub fn roof(context: &Context) -> Result<Option<PeakBandwidth>> {
+    match block_on(PeakBandwidth::measure(context)) {
         // It reads a tensor that is larger than caches, and may be larger than the limit.
         Err(Error::MemoryLimit { .. }) => Ok(None),
         roof => Ok(Some(roof?)),
@@ -30,7 +34,7 @@ pub fn roof(context: &Context) -> Result<Option<Roof>> {
 
 /// A text's prompt, and a step of its decoding.
 pub struct OfText {
-    roof: Option<Roof>,
+    roof: Option<PeakBandwidth>,
     prompt: Profile,
     step: Profile,
 }
@@ -100,7 +104,7 @@ impl Profile {
         model: &Model,
         sequences: usize,
         past: usize,
-        roof: Option<&Roof>,
+        roof: Option<&PeakBandwidth>,
     ) -> Result<Self> {
         Self::of(
             format!("decode step of a batch of {sequences} after {past} tokens"),
@@ -110,11 +114,11 @@ impl Profile {
     }
 
     /// Of a prompt of so many tokens, in one piece.
-    pub fn of_prompt(model: &Model, ids: &[u32], roof: Option<&Roof>) -> Result<Self> {
+    pub fn of_prompt(model: &Model, ids: &[u32], roof: Option<&PeakBandwidth>) -> Result<Self> {
         Self::of(format!("prompt of {} tokens", ids.len()), &model.record_prompt(ids)?.0, roof)
     }
 
-    fn of(what: String, step: &Recording, roof: Option<&Roof>) -> Result<Self> {
+    fn of(what: String, step: &Recording, roof: Option<&PeakBandwidth>) -> Result<Self> {
         const TIMES: u32 = 16;
         // A device is at its clock after a while of work.
         let start = Instant::now();

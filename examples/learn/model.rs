@@ -3,9 +3,10 @@
 
 use super::data::words;
 use bitnet_wgpu::{
-    Context, Encoder, Result, Tensor, TernaryMatrix, bitnet,
+    Context, Encoder, Result, Tensor, bitnet,
     tensor::{self, Axes, CrossEntropyOptions, Side},
     transformer::{self, Attended, FlashAttentionOptions, Qkv},
+    weights::TernaryMatrix,
 };
 
 const EPS: f32 = 1e-5;

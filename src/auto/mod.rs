@@ -165,7 +165,7 @@ impl Auto {
     /// let context = Context::open(ContextOptions::default().cache(PathBuf::from("cache/kernels"))).await?;
     /// let auto = Auto::new(Some(&context))?; // with what was kept
     /// auto.silu(&[1.0; 100_000])?;
-    /// println!("kept in {}", bitnet_wgpu::files::display(&auto.keep()?));
+    /// println!("kept in {}", auto.keep()?.display());
     /// # Ok(())
     /// # }
     /// ```

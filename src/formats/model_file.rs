@@ -76,7 +76,7 @@ pub trait ModelFile: Send + Sync {
     fn vector(&self, name: &str, len: usize) -> Result<Vec<f32>>;
 
     /// An embedding or a head, `[rows, columns]`, in its stored type if there is a
-    /// [`DenseElement`](crate::DenseElement) for it.
+    /// [`DenseElement`](crate::weights::DenseElement) for it.
     ///
     /// # Errors
     /// As [`ModelFile::vector`].

@@ -40,7 +40,7 @@ pub mod reference {
 }
 
 use crate::{
-    gpu::{completion_check, probes},
+    gpu::{execute::completion_check, setup::probes},
     kernel::declaration::Kernel,
 };
 

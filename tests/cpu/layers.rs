@@ -15,7 +15,18 @@ use syn::{
 /// Top-level modules, from the lowest layer up. A layer may import from those before it; the
 /// modules of one layer may import from each other as long as there is no cycle.
 const LAYERS: [&[&str]; 10] = [
-    &["shape", "element", "language", "error", "limits", "memory", "spans", "files", "choices"],
+    &[
+        "shape",
+        "element",
+        "language",
+        "error",
+        "limits",
+        "memory",
+        "spans",
+        "files",
+        "tuning",
+        "visibility",
+    ],
     &["kernel"],
     &["gpu"],
     &["weights"],
@@ -24,15 +35,37 @@ const LAYERS: [&[&str]; 10] = [
     &["cpu"],
     &["formats"],
     &["model"],
-    &["lib"],
+    &["lib", "internals"],
 ];
 
 /// Folders of a top-level module, from the lowest up. A file may import from its own folder and
 /// from those before it.
-const FOLDERS: [(&str, &[&str]); 1] = [(
-    "model",
-    &["tokenizer", "threads", "engine", "session", "generate", "load", "batch", "evaluate"],
-)];
+const FOLDERS: [(&str, &[&str]); 2] = [
+    (
+        "gpu",
+        &[
+            "capabilities",
+            "device",
+            "memory",
+            "compile",
+            "execute",
+            "trace",
+            "context",
+            "transfer",
+            "tensor",
+            "out",
+            "host_staging",
+            "recording",
+            "encoder",
+            "observe",
+            "setup",
+        ],
+    ),
+    (
+        "model",
+        &["tokenizer", "threads", "engine", "session", "generate", "load", "batch", "evaluate"],
+    ),
+];
 
 /// The macros that are exported at the root, and where they are defined.
 const MACROS: [(&str, &str); 4] = [

@@ -1,11 +1,12 @@
 //! The CPU twins, which are the oracles of `ops`, against definitions and transformers' choices.
 
 use bitnet_wgpu::{
-    Bits, Error, PackedTernary, Scales,
+    Error,
     bitnet::{self, Scheme},
     reference,
     tensor::{self, Axes, CrossEntropyOptions, Linear},
     transformer::{self, FlashAttentionOptions, Qkv, SampleOptions, sample_cpu},
+    weights::{Bits, PackedTernary, Scales},
 };
 use std::f64::consts::PI;
 use support::{U, activations, assert_gradient, floats, ints, rng, shapes, ternary, ternary_with};
@@ -16,7 +17,7 @@ fn absmean_is_the_papers() {
     let packed =
         bitnet::quantize_weights_cpu(&[1.5f32, -0.4, 0.3, 0.0, 0.8, -1.5, 1.5, 0.0], 2, 4).unwrap();
     assert_eq!(packed.to_values(), [1, -1, 0, 0, 1, -1, 1, 0]);
-    assert_eq!(packed.scales(), &bitnet_wgpu::Scales::Tensor(0.75));
+    assert_eq!(packed.scales(), &bitnet_wgpu::weights::Scales::Tensor(0.75));
     // Ties go to even: 0.5·s = 0.5 -> 0 where the mean is 1.
     let packed = bitnet::quantize_weights_cpu(&[0.5f32, 1.5, -0.5, -1.5], 1, 4).unwrap();
     assert_eq!(packed.to_values(), [0, 1, 0, -1]);

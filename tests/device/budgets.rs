@@ -2,12 +2,13 @@
 //! it will.
 
 use bitnet_wgpu::{
-    Context, ContextOptions, Element, Error, ErrorKind, Footprint, MemoryPressure, Tensor,
+    Context, ContextOptions, Element, Error, ErrorKind, Tensor,
     formats::Pooling,
     model::{
         BatchOptions, EmbedOptions, GenerateOptions, LoadOptions, Model, ModelFiles, Offload,
         Offloaded, Sampling, SessionOptions,
     },
+    telemetry::{Footprint, MemoryPressure},
     transformer::{self, AttentionShape, KvCache, NewTokens},
     wgpu,
 };

@@ -14,6 +14,7 @@ mod msl_cuda;
 mod recovery;
 mod refusals;
 mod rope;
+mod run_time_kernels;
 mod runtime;
 mod spans;
 mod threads;

@@ -200,7 +200,7 @@ fn a_session_knows_from_which_token_to_go_on() {
 fn a_context_is_opened_again_as_it_was() {
     let asked = Arc::new(AtomicUsize::new(0));
     let counted = asked.clone();
-    let choose = move |_: &[bitnet_wgpu::Adapter]| {
+    let choose = move |_: &[bitnet_wgpu::device::Adapter]| {
         counted.fetch_add(1, Ordering::Relaxed);
         Some(0)
     };

@@ -1,9 +1,11 @@
 //! Threads: one recording of several, and all that a context and a model do at once.
 
 use bitnet_wgpu::{
-    Context, PackedTernary, Result, SubmissionLimit, Tensor, bitnet,
+    Context, Result, Tensor, bitnet,
+    internals::SubmissionLimit,
     model::{BatchOptions, GenerateOptions, Model, Sampling, SessionOptions, Speculation},
     tensor,
+    weights::PackedTernary,
 };
 use std::{
     future::IntoFuture as _,

@@ -2,10 +2,11 @@
 //! end.
 
 use bitnet_wgpu::{
-    Context, ContextOptions, ElementType, Error, PackedTernary, Residency, Result, Scales, Tensor,
-    f16,
+    Context, ContextOptions, ElementType, Error, Result, Tensor, f16,
+    internals::Residency,
     model::{GenerateOptions, Model},
     tensor,
+    weights::{PackedTernary, Scales},
 };
 use serde_json::Value;
 use std::fmt::Debug;

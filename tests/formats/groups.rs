@@ -2,7 +2,9 @@
 
 use super::file::{ModelDirectory, bf16, config, file};
 use bitnet_wgpu::{
-    DenseElement, Error, ErrorKind, PackedTernary, Result, Scales, bitnet, formats::ModelFile,
+    Error, ErrorKind, Result, bitnet,
+    formats::ModelFile,
+    weights::{DenseElement, PackedTernary, Scales},
 };
 use half::{bf16 as Bf16, f16};
 use serde_json::{Value, json};

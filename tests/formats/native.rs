@@ -2,9 +2,10 @@
 //! what is wrong with a file is said.
 
 use bitnet_wgpu::{
-    Context, ContextOptions, DenseElement, Error,
+    Context, ContextOptions, Error,
     formats::{self, Checkpoint, GgufType, Kind, ModelConfig, ModelFile, write_gguf},
     model::{LoadOptions, Model, ModelFiles, Offload, SessionOptions, Tokenizer, write_native},
+    weights::DenseElement,
 };
 use proptest::prelude::*;
 use serde_json::{Value, json};

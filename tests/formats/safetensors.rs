@@ -2,8 +2,9 @@
 
 use super::file::{ModelDirectory, OFFLINE, PLAIN, bf16, config, file, with_header};
 use bitnet_wgpu::{
-    DenseElement, Error, PackedTernary, Scales, bitnet,
+    Error, bitnet,
     formats::{Checkpoint, ModelFile, SafeTensors, ScaleRule},
+    weights::{DenseElement, PackedTernary, Scales},
 };
 use proptest::prelude::*;
 use serde_json::{Value, json};

@@ -2,8 +2,9 @@
 //! waits for who does not take them.
 
 use bitnet_wgpu::{
-    Context, ContextOptions, Error, ErrorKind, Tracing,
+    Context, ContextOptions, Error, ErrorKind,
     model::{Batch, BatchOptions, GenerateOptions, Model, Sampling, Stop, Token, TokenStream},
+    telemetry::Tracing,
 };
 use std::{
     sync::{

@@ -3,8 +3,10 @@
 //! do they depend on the numbers that kernels are chosen by.
 
 use bitnet_wgpu::{
-    Choice, Context, ShaderLanguage, Tuning,
+    Context,
+    kernel::ShaderLanguage,
     model::{LoadOptions, Model, Session, SessionOptions},
+    tuning::{Tuning, TuningKey},
 };
 use serde_json::json;
 use std::collections::BTreeMap;
@@ -241,7 +243,7 @@ fn among_others(engine: &str, model: &Model, ids: &[u32], alone: &[Vec<u32>]) {
 fn extremes() -> [Tuning; 4] {
     [|_| false, |_| true, |n| n % 2 == 0, |n| n % 4 < 2].map(|at_end: fn(usize) -> bool| {
         let mut tuning = Tuning::default();
-        for (n, &choice) in Choice::ALL.iter().enumerate() {
+        for (n, &choice) in TuningKey::ALL.iter().enumerate() {
             let range = choice.range();
             tuning.set(choice, if at_end(n) { *range.end() } else { *range.start() }).unwrap();
         }

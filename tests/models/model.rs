@@ -5,7 +5,7 @@
 use bitnet_wgpu::{
     Context, Element,
     formats::ModelConfig,
-    kernel::Access,
+    internals::Access,
     model::{GenerateOptions, LoadOptions, Model, SessionOptions},
 };
 use serde_json::Value;

@@ -2,7 +2,7 @@
 //! dispatch by dispatch, and its logits are compared with transformers' and with those of the
 //! device's WGSL.
 
-use bitnet_wgpu::{Bind, bytemuck, model::Model};
+use bitnet_wgpu::{Bind, bytemuck, internals::KernelInternals as _, model::Model};
 use msl_host::Order;
 use std::path::Path;
 use support::{
@@ -22,7 +22,7 @@ fn logits(directory: &Path, ids: &[u32]) -> [Vec<f32>; 2] {
     let (quantized, mut fused) = (model.config().quantized_activations, 0);
     let mut memory = Memory::new();
     for dispatch in recording.dispatches() {
-        let by_hand = dispatch.kernel().source(bitnet_wgpu::ShaderLanguage::Msl).is_some();
+        let by_hand = dispatch.kernel().source(bitnet_wgpu::kernel::ShaderLanguage::Msl).is_some();
         assert!(by_hand || !quantized, "{} has no Metal text", dispatch.kernel().name);
         fused +=
             usize::from(dispatch.kernel().name.starts_with("norm_bitlinear_rounded") && by_hand);

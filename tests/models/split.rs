@@ -2,12 +2,14 @@
 //! what is refused; memory; what is lost with one of them.
 
 use bitnet_wgpu::{
-    Capabilities, Context, ContextOptions, Element, Error, ErrorKind, Footprint,
+    Context, ContextOptions, Element, Error, ErrorKind,
+    device::Capabilities,
     formats::Pooling,
     model::{
         BatchOptions, EmbedOptions, GenerateOptions, LoadOptions, Model, ModelFiles, Offload,
         Sampling, Session, SessionOptions, Speculation, Stop,
     },
+    telemetry::Footprint,
 };
 use std::{
     path::{Path, PathBuf},

@@ -2,9 +2,10 @@
 
 use crate::{Golden, block_on, contexts, real_model};
 use bitnet_wgpu::{
-    Context, DenseElement, Element, PackedDense, PackedTernary, Result, Scales, bitnet,
+    Context, Element, Result, bitnet,
     formats::{Checkpoint, ModelConfig, ModelFile},
     model::{GenerateOptions, LoadOptions, Model, Session, SessionOptions, Tokenizer},
+    weights::{DenseElement, PackedDense, PackedTernary, Scales},
 };
 use std::path::{Path, PathBuf};
 

@@ -5,7 +5,11 @@ use crate::{
     model::matrix_units,
 };
 use anyhow::Result;
-use bitnet_wgpu::{Adapter, AdapterChoice, Adapters, Context, ContextOptions, wgpu};
+use bitnet_wgpu::{
+    Adapters, Context, ContextOptions,
+    device::{Adapter, AdapterChoice},
+    wgpu,
+};
 use pollster::block_on;
 use serde_json::{Value, json};
 use std::{

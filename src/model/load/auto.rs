@@ -6,7 +6,7 @@ use super::{
 };
 use crate::{
     error::{Error, ErrorKind, Result},
-    gpu::{adapters::ContextOptions, context::Context},
+    gpu::{context::Context, device::adapters::ContextOptions},
 };
 use std::{path::Path, sync::Arc};
 

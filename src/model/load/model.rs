@@ -5,7 +5,9 @@ use crate::{
     element::Element,
     error::{Error, Result},
     formats::{ModelConfig, ModelFile, Problem},
-    gpu::{adapters::ContextOptions, context::Context, recording::Recording, tensor::Tensor},
+    gpu::{
+        context::Context, device::adapters::ContextOptions, recording::Recording, tensor::Tensor,
+    },
     memory::Footprint,
     model::{
         engine::{

@@ -2,7 +2,7 @@
 
 use super::golden::{Case, Out};
 use bitnet_wgpu::{
-    Bits, Encoder, Float, IntMatrix, PackedDense, Result, Tensor, TernaryMatrix,
+    Encoder, Float, Result, Tensor,
     bitnet::{self, Gate, Layout, QuantizedActivations, QuantizedInt8, Scheme},
     f16,
     linalg::{self as la, Qr, Svd, Triangle},
@@ -12,6 +12,7 @@ use bitnet_wgpu::{
         Prefix, Side,
     },
     transformer::{self, AttentionShape, FlashAttentionOptions, Qkv},
+    weights::{Bits, IntMatrix, PackedDense, TernaryMatrix},
 };
 use support::context;
 

@@ -3,8 +3,9 @@
 
 use super::{file::*, hostile::refused, trits};
 use bitnet_wgpu::{
-    DenseElement, Error, PackedTernary, Scales,
+    Error,
     formats::{Activation, GgufType, I2sLayout, ModelFile, RopeScaling},
+    weights::{DenseElement, PackedTernary, Scales},
 };
 
 const ROWS: usize = 9;

@@ -2,8 +2,9 @@
 
 use super::{data, file::*, trits};
 use bitnet_wgpu::{
-    Error, PackedTernary, Result, Scales,
+    Error, Result,
     formats::{Gguf, GgufFile, I2sLayout, ModelFile, RopeScaling},
+    weights::{PackedTernary, Scales},
 };
 use proptest::prelude::*;
 use support::files::Directory;

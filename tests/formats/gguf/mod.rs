@@ -3,11 +3,12 @@
 //! (written.rs). The reader gives the right weights or an error, and never panics.
 
 use bitnet_wgpu::{
-    DenseElement, Error, PackedTernary, Scales, bitnet,
+    Error, bitnet,
     formats::{
         Activation, Gguf, GgufFile, GgufType, GgufValue, I2sLayout, ModelFile, Pooling,
         RopeScaling, RotaryOrder, SafeTensors, open,
     },
+    weights::{DenseElement, PackedTernary, Scales},
 };
 use half::f16;
 use proptest::prelude::*;

@@ -7,7 +7,7 @@ use super::{
 use crate::{
     error::Result,
     formats::ModelConfig,
-    gpu::{context::Context, hosted},
+    gpu::{context::Context, host_staging},
     memory::Footprint,
     model::engine::{
         interface::SessionOptions,
@@ -146,7 +146,7 @@ impl GpuModel {
             }
         };
         if count > 0 {
-            hosted::check(context)?;
+            host_staging::check(context)?;
         }
         Ok((count, bytes.with(count)))
     }

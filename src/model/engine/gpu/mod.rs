@@ -16,7 +16,7 @@ pub(in crate::model) use split::SplitModel;
 mod tests {
     use crate::{
         ErrorKind,
-        gpu::noop,
+        gpu::setup::noop,
         model::{GenerateOptions, Model, Sampling, SessionOptions},
     };
     use pollster::block_on;

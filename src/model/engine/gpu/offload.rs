@@ -7,7 +7,7 @@ use crate::{
     gpu::{
         context::Context,
         encoder::Encoder,
-        hosted::{Hosted, Upload},
+        host_staging::{Hosted, Upload},
     },
     model::engine::{
         interface::Offloaded,

@@ -3,12 +3,14 @@
 
 use super::graph::{Given, GpuChoice, GpuModel, Input, Memory, Needs, Run, Step, Wanted};
 use crate::{
-    choices,
     error::Result,
     formats::ModelConfig,
     gpu::{
-        capabilities::Capabilities, context::Context, plan::PlannedKernel, pool::buffer_bytes,
-        recording::Recording, tensor::Tensor,
+        capabilities::Capabilities,
+        context::Context,
+        memory::{plan::PlannedKernel, pool::buffer_bytes},
+        recording::Recording,
+        tensor::Tensor,
     },
     memory::Footprint,
     model::{
@@ -22,6 +24,7 @@ use crate::{
     },
     ops::transformer::{HostKvCache, Penalties, SampleOptions, attention::most_share_bytes},
     spans::span,
+    tuning,
 };
 use std::{iter, sync::Arc};
 
@@ -247,7 +250,7 @@ fn penalised(options: SampleOptions, sequences: usize) -> SamplingPlan {
 /// that of any choice, and the next.
 fn lengths(most: usize, capabilities: &Capabilities) -> impl Iterator<Item = usize> + use<> {
     let choices: Vec<_> =
-        choices::Choice::ALL.iter().map(|&choice| capabilities.choice(choice)).collect();
+        tuning::TuningKey::ALL.iter().map(|&key| capabilities.tuned(key)).collect();
     (1..=most).filter(move |&n| {
         n <= SHORT
             || n % SHORT <= 1

@@ -1,29 +1,32 @@
 //! Opening a device, or taking over an app's own.
 
-use super::{
-    adapters::{
-        Adapter, AdapterChoice, Adapters, ContextOptions, NEEDED, lacking, matrices, wanted,
-    },
-    cache::KernelCache,
-    capabilities::Capabilities,
-    capture::Captures,
-    context::Context,
-    environment::environment,
-    metal::MetalGpu,
-    msl::{MslPolicy, MslSupport},
-    probes,
-};
+use super::probes;
 use crate::{
     error::{Error, Result},
+    gpu::{
+        capabilities::Capabilities,
+        compile::cache::KernelCache,
+        context::Context,
+        device::{
+            adapters::{
+                Adapter, AdapterChoice, Adapters, ContextOptions, NEEDED, lacking, matrices, wanted,
+            },
+            capture::Captures,
+            environment::environment,
+            metal::MetalGpu,
+            msl::{MslPolicy, MslSupport},
+        },
+    },
     kernel::needs::Needs,
 };
 
 impl Context {
     /// What a device must offer: enough for every kernel of this crate that asks for no feature of
     /// its own. (A test holds it against the catalog.)
+    #[cfg(feature = "internals")]
     pub const REQUIRED: Needs = NEEDED;
 
-    /// Opens the device that [`AdapterChoice::Best`](crate::AdapterChoice::Best) says:
+    /// Opens the device that [`AdapterChoice::Best`](crate::device::AdapterChoice::Best) says:
     /// [`Context::open`] with no options.
     ///
     /// # Errors
@@ -44,7 +47,7 @@ impl Context {
     /// # Errors
     /// [`Error::NoAdapter`] where there is none, or none as the options or the environment want it;
     /// [`Error::NoDevice`]; [`Error::MissingFeature`] (immediates), [`Error::Limit`];
-    /// [`Error::Language`] for [`MslPolicy::Always`](crate::MslPolicy::Always) under other backends
+    /// [`Error::Language`] for [`MslPolicy::Always`](crate::device::MslPolicy::Always) under other backends
     /// than Metal; [`Error::Invalid`] for another value of `BITNET_WGPU_CAPTURE` or
     /// `BITNET_WGPU_MSL`.
     pub async fn open(options: ContextOptions) -> Result<Self> {
@@ -97,7 +100,7 @@ impl Context {
     /// again. This context, and what was made of it, stays with the old device.
     ///
     /// The adapter is chosen anew: it may be another, where one is gone. What was said of this
-    /// context alone ([`Context::with_language`], [`Context::restricted`], [`Context::labelled`])
+    /// context alone ([`Context::with_language`], `Context::restricted`, [`Context::labelled`])
     /// is to be said again.
     ///
     /// # Errors
@@ -174,7 +177,7 @@ impl Context {
     /// # }
     /// ```
     ///
-    /// **Matrix units** are used ([`Capabilities::matrix_units`]) where the device was opened with
+    /// **Matrix units** are used (`Capabilities::matrix_units`) where the device was opened with
     /// wgpu's `EXPERIMENTAL_COOPERATIVE_MATRIX`, for which an app asks itself;
     /// [`ContextOptions::experimental`] says what the token promises.
     ///
@@ -230,7 +233,7 @@ impl Context {
         capabilities.half_subnormals = found.half_subnormals;
         capabilities.fused_multiply_add = found.fused_multiply_add;
         capabilities.timestamps = found.clock_moves;
-        log::info!("{:?} kernels on {capabilities:?}", context.language());
+        log::info!("{} kernels on {}", context.language(), capabilities.adapter);
         // After the probes: an app whose own resources exceed the working set can still open a
         // context and set a limit.
         context.limit_memory(options.memory_limit.or(metal.map(MetalGpu::memory_limit)));

@@ -3,10 +3,10 @@
 //! that nor a folder that cannot be written to is more than a line in the log. (`tuning.rs` keeps
 //! what was measured in files of the same form, and so does `auto`.)
 
-use super::scopes::guarded;
 use crate::{
-    error::{Result, at},
+    error::{Error, Result, at},
     files::{self, display, read::read_regular},
+    gpu::device::scopes::guarded,
     limits::cache::MOST_BYTES,
 };
 use std::{
@@ -56,6 +56,10 @@ impl KernelCache {
         if !device.features().contains(wgpu::Features::PIPELINE_CACHE) {
             return None;
         }
+        if let Err(error) = at(&self.folder, check_folder(&self.folder)) {
+            self.warn_once(&error);
+            return None;
+        }
         let key = hash([self.device.as_bytes(), kernel.as_bytes(), b"\n", text]);
         let path = self.folder.join(format!("{key:016x}.kernel"));
         let data = read(&path, KERNEL, key, MOST_BYTES).unwrap_or_else(|why| {
@@ -71,6 +75,12 @@ impl KernelCache {
         });
         let (found, raw) = known.or_else(|| Some((0, create(device, kernel, None).ok()?)))?;
         Some(Cached { cache: self, path, key, found, raw })
+    }
+
+    fn warn_once(&self, error: &Error) {
+        if !self.told.swap(true, Ordering::Relaxed) {
+            log::warn!("compiled kernels are not kept: {error}");
+        }
     }
 }
 
@@ -88,10 +98,8 @@ impl Cached<'_> {
         else {
             return;
         };
-        if let Err(error) = write(&self.path, KERNEL, self.key, &data)
-            && !self.cache.told.swap(true, Ordering::Relaxed)
-        {
-            log::warn!("compiled kernels are not kept: {error}");
+        if let Err(error) = write(&self.path, KERNEL, self.key, &data) {
+            self.cache.warn_once(&error);
         }
     }
 }
@@ -110,15 +118,39 @@ pub fn identity(info: &wgpu::AdapterInfo) -> String {
 pub fn write(path: &Path, kind: &Kind, key: u64, data: &[u8]) -> Result<()> {
     let folder = path.parent().unwrap_or(path);
     at(folder, make_folder(folder))?;
+    at(folder, check_folder(folder))?;
     files::write(path, &[&header(kind, key, data)[..], data].concat())
 }
 
-/// A folder that nobody else may write to, unless it is there: a driver runs what is in it.
+/// Makes a folder that nobody else may write to, unless it is there.
 fn make_folder(folder: &Path) -> io::Result<()> {
     let mut builder = fs::DirBuilder::new();
     #[cfg(unix)]
     std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
     builder.recursive(true).create(folder)
+}
+
+/// Refuses a folder that others may write to: a driver runs what is in it.
+fn check_folder(folder: &Path) -> io::Result<()> {
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::MetadataExt as _;
+        let found = match fs::metadata(folder) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            found => found?,
+        };
+        let (owner, mode) = (found.uid(), found.mode() & 0o777);
+        let why = if owner != 0 && owner != rustix::process::geteuid().as_raw() {
+            format!("the cache folder belongs to user {owner}; name a folder of your own")
+        } else if mode & 0o022 != 0 {
+            format!("others may write to the cache folder (mode {mode:o}): run chmod go-w on it")
+        } else {
+            return Ok(());
+        };
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
+    }
+    #[cfg(not(unix))]
+    Ok(())
 }
 
 #[allow(unsafe_code)]
@@ -128,8 +160,8 @@ fn create(
     data: Option<&[u8]>,
 ) -> Result<wgpu::PipelineCache> {
     let descriptor = wgpu::PipelineCacheDescriptor { label: Some(kernel), data, fallback: false };
-    // SAFETY: `read` has seen that the data is what `keep` wrote, which wgpu gave it; whoever named
-    // the folder lets nobody else write there. wgpu itself compares device and driver.
+    // SAFETY: `read` has seen that the data is what `keep` wrote, which wgpu gave it, in a folder
+    // that nobody else may write to. wgpu itself compares device and driver.
     guarded(
         device,
         || "taking a compiled kernel".into(),
@@ -144,6 +176,7 @@ pub fn read(
     key: u64,
     most_bytes: u64,
 ) -> Result<Option<Vec<u8>>, String> {
+    check_folder(path.parent().unwrap_or(path)).map_err(|error| error.to_string())?;
     let mut bytes = match read_regular(path, most_bytes) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         bytes => bytes.map_err(|error| error.to_string())?,
@@ -187,6 +220,31 @@ mod tests {
         fs::write(&long, [0; 101]).unwrap();
         assert!(read(&long, KERNEL, 0, 100).unwrap_err().contains("more than 100 bytes"));
         assert_eq!(read(&folder.path().join("none"), KERNEL, 0, 100), Ok(None));
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn folders_that_others_may_write_to_are_refused() {
+        use std::os::unix::fs::{PermissionsExt as _, chown};
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("0.kernel");
+        let refusals = || {
+            let written = write(&path, KERNEL, 0, b"data").err().map(|error| error.to_string());
+            (written, read(&path, KERNEL, 0, MOST_BYTES).err())
+        };
+        assert_eq!(refusals(), (None, None));
+        for mode in [0o775, 0o757, 0o777] {
+            fs::set_permissions(folder.path(), fs::Permissions::from_mode(mode)).unwrap();
+            let (written, read) = refusals();
+            assert!(written.unwrap().contains("chmod go-w"), "{mode:o}");
+            assert!(read.unwrap().contains(&format!("mode {mode:o}")));
+        }
+        fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        assert_eq!(refusals(), (None, None));
+        // Only root may give a folder away.
+        if chown(folder.path(), Some(12_345), None).is_ok() {
+            assert!(refusals().1.unwrap().contains("belongs to user 12345"));
+        }
     }
 
     #[test]

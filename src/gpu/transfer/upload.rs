@@ -1,12 +1,14 @@
 //! Uploads of many bytes, as streams: through a few staging buffers, each of which the host fills
 //! while the device copies those before it, or into the buffer itself, where the host reaches it.
 
-use super::{
-    context::Context,
-    scopes::{guarded, is_lost},
-    trace::Call,
+use crate::{
+    error::{Error, Result},
+    gpu::{
+        context::Context,
+        device::scopes::{guarded, is_lost},
+        trace::Call,
+    },
 };
-use crate::error::{Error, Result};
 use std::{collections::VecDeque, time::Instant};
 
 /// Bytes of a staging buffer.

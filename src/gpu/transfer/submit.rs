@@ -1,16 +1,17 @@
 //! How work reaches the queue: in turns and parts, marked so that a read can check that it was
 //! finished, traced and captured.
 
-use super::{
-    capture::Captures,
-    commands::Commands,
-    completion_check::{COMPLETION, CompletionCheck},
-    context::Context,
-    scopes::guarded,
-    submissions::{SubmissionPart, Turn, likely_cause},
-};
 use crate::{
     error::{Error, Result},
+    gpu::{
+        context::Context,
+        device::{capture::Captures, scopes::guarded},
+        execute::{
+            commands::Commands,
+            completion_check::{COMPLETION, CompletionCheck},
+            submissions::{SubmissionPart, Turn, likely_cause},
+        },
+    },
     kernel::declaration::KernelRef,
     spans::span,
 };
@@ -67,13 +68,13 @@ impl Context {
     }
 
     /// The check of submissions, where it is on.
-    pub(super) fn completion_check(&self) -> Option<&Arc<CompletionCheck>> {
+    pub(crate) fn completion_check(&self) -> Option<&Arc<CompletionCheck>> {
         self.submissions().check.get()
     }
 
     /// The error of a submission that was not finished, with the cause that is likely by what
     /// memory is in use.
-    pub(super) fn unfinished(&self, submission: &'static str) -> Error {
+    pub(crate) fn unfinished(&self, submission: &'static str) -> Error {
         Error::Unfinished {
             submission,
             cause: likely_cause(self.memory_stats().live_bytes, self.memory_bytes()),
@@ -81,7 +82,7 @@ impl Context {
     }
 
     /// Submits what `record` records.
-    pub(super) fn submit_with(
+    pub(crate) fn submit_with(
         &self,
         label: &'static str,
         record: impl FnOnce(&mut Commands<'_, '_>),
@@ -90,7 +91,7 @@ impl Context {
     }
 
     /// Submits parts in order, one by one, with no other submission between them.
-    pub(super) fn submit_parts(
+    pub(crate) fn submit_parts(
         &self,
         label: &'static str,
         parts: &[SubmissionPart<'_>],
@@ -103,7 +104,7 @@ impl Context {
         self.submit_in(&turn, label, last)
     }
 
-    pub(super) fn submit_in(
+    pub(crate) fn submit_in(
         &self,
         _: &Turn<'_>,
         label: &'static str,
@@ -122,12 +123,12 @@ impl Context {
     }
 
     /// Has submissions captured from here on, which are counted from the next.
-    pub(super) fn capture(&self, captures: Captures) {
+    pub(crate) fn capture(&self, captures: Captures) {
         self.submissions().captures.get_or_init(|| captures);
     }
 
     /// Submits what `record` puts into a command encoder, in a turn.
-    pub(super) fn submit(
+    pub(crate) fn submit(
         &self,
         label: &'static str,
         record: impl FnOnce(&mut wgpu::CommandEncoder),

@@ -2,8 +2,10 @@
 //! buffers of its tensors, and neither fills them nor records work on them. So an estimate cannot
 //! differ from what it is about. What it does note is which kernels the work is of.
 
-use super::{pool::Pooled, scopes::guarded};
-use crate::{element::Element, error::Result, kernel::declaration::KernelRef};
+use super::pool::Pooled;
+use crate::{
+    element::Element, error::Result, gpu::device::scopes::guarded, kernel::declaration::KernelRef,
+};
 use std::{
     collections::BTreeMap,
     sync::{Arc, Mutex, PoisonError},

@@ -3,10 +3,10 @@
 use super::{
     cache::KernelCache,
     pipeline::{Pipeline, build},
-    sync::{Arc, Mutex, PoisonError},
 };
 use crate::{
     error::Result,
+    gpu::device::sync::{Arc, Mutex, PoisonError},
     kernel::declaration::{Kernel, KernelRef, Variant},
 };
 use std::collections::HashMap;

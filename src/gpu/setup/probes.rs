@@ -1,8 +1,8 @@
 //! Kernels that ask a device what it does, when a context is made.
 
-use super::{context::Context, tensor::Tensor};
 use crate::{
     error::Result,
+    gpu::{context::Context, tensor::Tensor},
     kernel::{
         binding::{Type::*, read, read_write},
         declaration::Kernel,

@@ -2,16 +2,16 @@
 //! steady program allocates nothing. Those that have waited longest go back to the driver when
 //! memory is short.
 
-use super::{
-    poll::Waits,
-    scopes::guarded,
-    sync::{
-        Arc, Mutex, MutexGuard, PoisonError, Weak,
-        thread::{self, ThreadId},
-    },
-};
 use crate::{
     error::{Error, Result},
+    gpu::device::{
+        poll::Waits,
+        scopes::guarded,
+        sync::{
+            Arc, Mutex, MutexGuard, PoisonError, Weak,
+            thread::{self, ThreadId},
+        },
+    },
     memory::{FreeMemory, LiveMemory, MemoryPressure, MemoryStats},
 };
 use std::{

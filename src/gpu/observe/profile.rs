@@ -1,13 +1,14 @@
 //! How long kernels take, and by which clock.
 
-use super::{
-    commands::MOST_PASSES,
-    readback,
-    recording::{Recording, encode},
-    scopes::guarded,
-    submissions::SubmissionPart,
+use crate::{
+    error::{Error, Result},
+    gpu::{
+        device::scopes::guarded,
+        execute::{commands::MOST_PASSES, submissions::SubmissionPart},
+        recording::{Recording, encode},
+        transfer::readback,
+    },
 };
-use crate::error::{Error, Result};
 use std::{fmt, time::Duration};
 
 /// Where a time comes from.
@@ -172,7 +173,7 @@ impl Recording {
     }
 
     /// Runs it once: does the GPU's clock move?
-    pub(super) async fn clock_moves(&self) -> Result<bool> {
+    pub(crate) async fn clock_moves(&self) -> Result<bool> {
         let times = self.timestamps(std::slice::from_ref(&(0..self.steps.len())), 1).await?;
         Ok(times.is_some_and(|times| times.iter().any(|time| !time.is_zero())))
     }

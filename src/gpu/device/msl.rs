@@ -35,7 +35,7 @@ impl MslPolicy {
     ///
     /// # Errors
     /// [`Error::Invalid`] for values of the variable other than `0` and `1`.
-    pub(super) fn resolved(self) -> Result<Self> {
+    pub(crate) fn resolved(self) -> Result<Self> {
         match (self, environment(VARIABLE)) {
             (Self::Auto, Some(value)) => parse(&value),
             (policy, _) => Ok(policy),
@@ -108,7 +108,7 @@ impl MslSupport {
         let unused = |reason: String| MslChoice { used: false, reason };
         match self.obstacle() {
             Some(Error::Language { backend, .. }) => {
-                return unused(format!("the backend is {backend:?}, and not Metal"));
+                return unused(format!("the backend is {backend}, and not Metal"));
             }
             Some(error) => return unused(error.to_string()),
             None => {}
@@ -211,7 +211,7 @@ mod tests {
             ("M1 under Rosetta", support(Metal, Some(7), ALL, X86_64), Err("x86_64")),
             ("AMD GPU of an Intel Mac", support(Metal, None, ALL, X86_64), Err("x86_64")),
             ("AMD GPU, arm64", support(Metal, None, ALL, NATIVE), Err("not Apple's")),
-            ("Honeykrisp", support(Vulkan, None, ALL, NATIVE), Err("Vulkan")),
+            ("Honeykrisp", support(Vulkan, None, ALL, NATIVE), Err("vulkan")),
             (
                 "M1 opened without passthrough",
                 support(Metal, Some(7), Features::SUBGROUP, NATIVE),

@@ -1,7 +1,10 @@
 //! Bytes that stay in host memory, from which the device copies them into tensors where a recording
 //! says so.
 
-use super::{context::Context, pool::Pooled, scopes::guarded, tensor::Bind, upload::UploadStream};
+use super::{
+    context::Context, device::scopes::guarded, memory::pool::Pooled, tensor::Bind,
+    transfer::upload::UploadStream,
+};
 use crate::error::{Error, Result};
 use std::sync::Arc;
 

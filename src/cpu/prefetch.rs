@@ -1,10 +1,9 @@
-//! Memory that is asked for before it is read.
+//! Prefetches memory before it is read.
 
-/// Has a line of the cache brought near, where the processor has an instruction for it that this
-/// crate uses.
+/// Prefetches a cache line, on x86-64; elsewhere does nothing.
 #[allow(unsafe_code, unused_unsafe)]
 #[inline(always)]
-pub fn bring_near(at: *const u8) {
+pub fn prefetch(at: *const u8) {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: a prefetch may name any address, and reads nothing that the program sees. (Later
     // compilers know that it is safe.)
@@ -15,9 +14,9 @@ pub fn bring_near(at: *const u8) {
     let _ = at;
 }
 
-/// As many bytes as `these` are, so many after them.
+/// Prefetches as many bytes as `these` take, from `bytes` bytes after their beginning on.
 #[inline(always)]
-pub fn bring_near_after<T>(these: &[T], bytes: usize) {
+pub fn prefetch_after<T>(these: &[T], bytes: usize) {
     let first = these.as_ptr().cast::<u8>().wrapping_add(bytes);
-    (0..size_of_val(these)).step_by(64).for_each(|line| bring_near(first.wrapping_add(line)));
+    (0..size_of_val(these)).step_by(64).for_each(|line| prefetch(first.wrapping_add(line)));
 }

@@ -1,13 +1,13 @@
 //! Kernels that are compiled before somebody waits for what they compute.
 
-use super::{
-    context::Context,
-    pipeline,
-    plan::PlannedKernel,
-    recording::{Recording, Step, Submission},
-};
 use crate::{
     error::{Error, Result},
+    gpu::{
+        compile::pipeline,
+        context::Context,
+        memory::plan::PlannedKernel,
+        recording::{Recording, Step, Submission},
+    },
     kernel::declaration::{KernelRef, Variant},
     language::ShaderLanguage,
 };
@@ -27,6 +27,7 @@ impl Context {
     /// # Errors
     /// [`Error::Language`], [`Error::MissingFeature`] or [`Error::Limit`] where this device cannot
     /// run the variant; [`Error::Shader`] where it does not compile.
+    #[cfg(feature = "internals")]
     pub fn compile_kernel(&self, kernel: impl Into<KernelRef>, variant: &Variant) -> Result<()> {
         let kernel = kernel.into();
         self.check_needs(kernel.name, &kernel.needs(variant), variant.language)?;

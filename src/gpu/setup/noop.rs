@@ -1,6 +1,6 @@
 //! wgpu's device that copies, and does nothing else, for tests.
 
-use super::context::Context;
+use crate::gpu::context::Context;
 use pollster::block_on;
 
 pub fn adapter() -> wgpu::Adapter {

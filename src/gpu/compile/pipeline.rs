@@ -1,13 +1,10 @@
 //! From a kernel's text to a compiled pipeline. Handing texts to drivers, the crate's
 //! shader-related `unsafe`, is all here.
 
-use super::{
-    cache::{Cached, KernelCache},
-    metal::compiler_message,
-    scopes::guarded,
-};
+use super::cache::{Cached, KernelCache};
 use crate::{
     error::{Error, Result},
+    gpu::device::{metal::compiler_message, scopes::guarded},
     kernel::{
         binding::Access,
         contract,

@@ -1,7 +1,8 @@
 //! What the submissions on a device share: the order in which they come, whether they are checked,
 //! and which are captured.
 
-use super::{capture::Captures, commands::Commands, completion_check::CompletionCheck};
+use super::{commands::Commands, completion_check::CompletionCheck};
+use crate::gpu::device::capture::Captures;
 use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 /// What the submissions on a device share.

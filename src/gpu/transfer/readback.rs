@@ -1,16 +1,17 @@
 //! Results on their way to the host: a staging copy, a mapped buffer, a future.
 
-use super::{
-    commands::Commands,
-    completion_check::{self, CompletionCheck, Expected},
-    context::Context,
-    poll,
-    pool::Pooled,
-    scopes::guarded,
-    submissions::SubmissionPart,
-};
 use crate::{
     error::{Error, Result},
+    gpu::{
+        context::Context,
+        device::{poll, scopes::guarded},
+        execute::{
+            commands::Commands,
+            completion_check::{self, CompletionCheck, Expected},
+            submissions::SubmissionPart,
+        },
+        memory::pool::Pooled,
+    },
     memory::Footprint,
 };
 use futures_intrusive::channel::shared::{OneshotReceiver, oneshot_channel};

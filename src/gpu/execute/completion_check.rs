@@ -4,9 +4,9 @@
 //! wgpu gives each pass a command buffer of its own on Metal, so that a copy after the pass would
 //! prove nothing. A read brings the log with it and compares the words.
 
-use super::{pipeline::Pipeline, scopes::guarded};
 use crate::{
     error::{Error, Result},
+    gpu::{compile::pipeline::Pipeline, device::scopes::guarded},
     kernel::{
         binding::{Type::U32, read_write},
         declaration::Kernel,
@@ -235,7 +235,7 @@ impl Expected {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Context, ErrorKind, Tensor, gpu::noop, tensor};
+    use crate::{Context, ErrorKind, Tensor, gpu::setup::noop, tensor};
     use pollster::block_on;
 
     /// A device that copies and runs no kernel: like Metal where it stops each pass. `finish` does

@@ -176,7 +176,7 @@ mod tests {
     #[test]
     #[cfg(feature = "models")]
     fn working_set_bounds_models_and_sessions() {
-        use crate::{Error, gpu::noop};
+        use crate::{Error, gpu::setup::noop};
         let gpu =
             MetalGpu { family: Some(7), working_set: working_set(None, 8192 * MIB), allocated: 0 };
         let context = noop::context();

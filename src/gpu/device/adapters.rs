@@ -1,13 +1,13 @@
 //! The GPUs that a system offers, and which of them is taken.
 
 use super::{
-    capabilities::{Capabilities, Matrices, is_apple, unified_memory},
     environment::environment,
     metal::MetalGpu,
     msl::{MslPolicy, MslSupport},
 };
 use crate::{
     error::{Error, Result},
+    gpu::capabilities::{Capabilities, Matrices, is_apple, unified_memory},
     kernel::needs::Needs,
     memory::{FreeMemory, MemoryPressure},
 };
@@ -28,7 +28,7 @@ const WANTED: wgpu::Features = NEEDED
     .union(wgpu::Features::TIMESTAMP_QUERY)
     .union(wgpu::Features::PASSTHROUGH_SHADERS);
 
-/// What a device must offer: see [`Context::REQUIRED`](super::context::Context::REQUIRED).
+/// What a device must offer: see [`Context::REQUIRED`](crate::gpu::context::Context::REQUIRED).
 pub const NEEDED: Needs = Needs {
     features: wgpu::Features::IMMEDIATES,
     // What WebGPU promises.
@@ -47,7 +47,7 @@ pub struct Adapter {
     /// the same while drivers and the environment do.
     pub index: usize,
     /// Name, driver, backend, and what kernels may count on. What only an open device shows,
-    /// [`Capabilities::half_subnormals`] and [`Capabilities::fused_multiply_add`], is false here.
+    /// `Capabilities::half_subnormals` and `Capabilities::fused_multiply_add`, is false here.
     pub capabilities: Capabilities,
     /// Discrete, integrated, a processor, ...
     pub kind: wgpu::DeviceType,
@@ -269,7 +269,7 @@ pub struct ContextOptions {
     /// The adapter.
     pub adapter: AdapterChoice,
     /// wgpu's token for experimental features: with it, the GPU's matrix units are used where it
-    /// has some that kernels use ([`Capabilities::matrix_units`]). [`ContextOptions::experimental`]
+    /// has some that kernels use (`Capabilities::matrix_units`). [`ContextOptions::experimental`]
     /// says what whoever makes the token promises.
     pub experimental: wgpu::ExperimentalFeatures,
     /// The most bytes of GPU memory that tensors may take, buffers that wait for reuse among them:
@@ -308,7 +308,7 @@ impl ContextOptions {
     /// will do.
     ///
     /// ```no_run
-    /// use bitnet_wgpu::{Adapter, Context, ContextOptions};
+    /// use bitnet_wgpu::{Context, ContextOptions, device::Adapter};
     ///
     /// # async fn open() -> bitnet_wgpu::Result<()> {
     /// // The one with the most memory.
@@ -413,7 +413,7 @@ impl ContextOptions {
     /// [`MslPolicy::Auto`]. [`Adapter::msl_reason`] says what was chosen for an adapter, and why.
     ///
     /// ```no_run
-    /// use bitnet_wgpu::{Context, ContextOptions, MslPolicy};
+    /// use bitnet_wgpu::{Context, ContextOptions, device::MslPolicy};
     ///
     /// # async fn open() -> bitnet_wgpu::Result<Context> {
     /// Context::open(ContextOptions::default().msl(MslPolicy::Never)).await
@@ -437,14 +437,14 @@ impl ContextOptions {
     ///
     /// What was measured on the device by the example `tune`, and written by
     /// [`Context::keep_tuning`](crate::Context::keep_tuning), is read from the folder with any
-    /// backend, and kernels are chosen by it: [`Capabilities::tuning`]. So is what
+    /// backend, and kernels are chosen by it: `Capabilities::tuning`. So is what
     /// `auto::Auto::keep` wrote, by each `Auto` that is made.
     ///
-    /// Let nobody write to the folder whom the program does not trust: a driver does not check what
-    /// it is given. A folder that is not there is made for its owner alone. A file that is damaged
-    /// or of something else is not used, and a folder that is full or cannot be written to leaves a
-    /// warning in the log: nothing fails for it. Files of older drivers and versions stay; the
-    /// folder may be removed at any time.
+    /// A driver does not check compiled kernels. So on Unix, a folder that belongs to another user
+    /// than this one or root, or that others may write to, is not used, and the log has a warning. A
+    /// folder that is not there is made for its owner alone. A file that is damaged or of something
+    /// else is not used, and a folder that is full or cannot be written to leaves a warning in the
+    /// log. Files of older drivers and versions stay; the folder may be removed at any time.
     ///
     /// ```no_run
     /// use bitnet_wgpu::{Context, ContextOptions};
@@ -585,7 +585,7 @@ impl Adapters {
 
 impl Adapters {
     /// The one that is chosen, and why.
-    pub(super) fn take(mut self) -> Result<(Adapter, String)> {
+    pub(crate) fn take(mut self) -> Result<(Adapter, String)> {
         self.chosen.map(|ChosenAdapter { index, why }| (self.all.swap_remove(index), why))
     }
 }

@@ -1,8 +1,10 @@
 //! How a GPU is: what the system says of its load, memory, temperature, power and energy. What it
 //! does not say is not made up.
 
-use super::{adapters::Adapter, context::Context};
-use crate::files::display;
+use crate::{
+    files::display,
+    gpu::{context::Context, device::adapters::Adapter},
+};
 use std::{
     fmt, fs,
     path::{Path, PathBuf},

@@ -1,15 +1,16 @@
 //! What was measured on a device, in a file of the folder that it was opened with. A file that is
 //! not what was written there is not used, which is a line in the log.
 
-use super::{
-    cache::{Kind, hash, identity, read, write},
-    context::Context,
-};
 use crate::{
-    choices::Tuning,
     error::{Error, Result},
     files::display,
+    gpu::{
+        capabilities::Capabilities,
+        compile::cache::{Kind, hash, identity, read, write},
+        context::Context,
+    },
     limits::cache::MOST_TUNING,
+    tuning::Tuning,
 };
 use std::path::{Path, PathBuf};
 
@@ -19,9 +20,9 @@ impl Context {
     /// Writes what was measured on this device to the folder of
     /// [`ContextOptions::cache`](crate::ContextOptions::cache), from which the next context has it
     /// that is opened on the same adapter, with the same driver and matrix units, by this version
-    /// of the crate: its [`Capabilities::tuning`](crate::Capabilities::tuning). Gives the file,
+    /// of the crate: its `Capabilities::tuning`. Gives the file,
     /// which takes the place of one that was there. This context is not changed:
-    /// [`Context::restricted`] does that.
+    /// `Context::restricted` does that.
     ///
     /// Another driver or version has another file: what was measured for it before stays in the
     /// folder, unused. A file that is damaged, that was renamed, or that sets what is no choice is
@@ -40,8 +41,18 @@ impl Context {
         Ok(path)
     }
 
+    /// This device, with kernels chosen by `tuning` where it sets a threshold.
+    pub fn with_tuning(&self, tuning: Tuning) -> Self {
+        self.with_capabilities(Capabilities { tuning, ..self.capabilities().clone() })
+    }
+
+    /// Thresholds that were set, by [`Context::with_tuning`] or by a file of the cache folder.
+    pub fn tuning(&self) -> &Tuning {
+        &self.capabilities().tuning
+    }
+
     /// The same device, with what its folder has for it.
-    pub(super) fn tuned(self) -> Self {
+    pub(crate) fn tuned(self) -> Self {
         let Some(folder) = self.cache_folder() else { return self };
         let (path, key) = self.tuning_file(folder);
         let text = |bytes: Vec<u8>| String::from_utf8(bytes).map_err(|error| error.to_string());
@@ -51,10 +62,11 @@ impl Context {
             Ok(None) => self,
             Ok(Some(tuning)) => {
                 log::info!(
-                    "{}: kernels are chosen by what was measured here: {tuning:?}",
-                    display(&path)
+                    "{}: kernels are chosen by what was measured here: {}",
+                    display(&path),
+                    tuning.to_string().trim_end().replace('\n', ", ")
                 );
-                self.restricted(|capabilities| capabilities.tuning = tuning)
+                self.with_tuning(tuning)
             }
             Err(why) => {
                 log::warn!("{}: {why}: kernels are chosen as without it", display(&path));

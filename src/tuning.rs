@@ -41,13 +41,13 @@ struct Row {
 macro_rules! table {
     ($($(#[$doc:meta])* $choice:ident = $name:literal in $range:expr; $gpu:expr, $apple:expr, $software:expr;)+) => {
         /// A number that kernels are chosen by.
-        /// [`Capabilities::choice`](crate::Capabilities::choice) says what it is on a device,
+        /// [`Capabilities::tuned`](crate::device::Capabilities::tuned) says what it is on a device,
         /// [`Tuning`] sets another.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         #[non_exhaustive]
-        pub enum Choice { $($(#[$doc])* $choice),+ }
+        pub enum TuningKey { $($(#[$doc])* $choice),+ }
 
-        impl Choice {
+        impl TuningKey {
             /// All of them, in the order of the table.
             pub const ALL: &[Self] = &[$(Self::$choice),+];
 
@@ -77,7 +77,7 @@ table! {
     /// From so many teams on, each with four rows of a pass's tokens, a large GPU is busy; of fewer
     /// rows and tokens, four teams share four rows. H200: "Several tokens".
     BusyTeams = "busy_teams" in 0..=NEVER; 2048, 2048, 2048;
-    /// From so many outputs on, of more than [`Choice::UnitTokens`], the tiles of a matrix unit for
+    /// From so many outputs on, of more than [`TuningKey::UnitTokens`], the tiles of a matrix unit for
     /// halves cost less than passes of a GEMV. H200: "BitLinear on matrix units".
     UnitOutputs = "unit_outputs" in 0..=NEVER; 300_000, 300_000, 300_000;
     /// Up to so many tokens passes of a GEMV do not cost more than those tiles, however many
@@ -86,15 +86,15 @@ table! {
     /// From so many tiles of 128 × 128 on, a large GPU is busy with them; of fewer, smaller ones
     /// are made. H200: there.
     UnitLargeTiles = "unit_large_tiles" in 0..=NEVER; 96, 96, 96;
-    /// [`Choice::UnitOutputs`] of a unit for int8. H200: "BitLinear on matrix units for int8", "How
+    /// [`TuningKey::UnitOutputs`] of a unit for int8. H200: "BitLinear on matrix units for int8", "How
     /// kernels are chosen".
     Int8UnitOutputs = "int8_unit_outputs" in 0..=NEVER; 240_000, 120_000, 120_000;
-    /// [`Choice::UnitTokens`] of a unit for int8. H200: there.
+    /// [`TuningKey::UnitTokens`] of a unit for int8. H200: there.
     Int8UnitTokens = "int8_unit_tokens" in 0..=TOKENS; 16, 16, 16;
     /// From so many tiles of 128 × 128 on, those of a unit for int8 take less time than four times
     /// as many of 64 × 64. H200: there.
     Int8UnitLargeTiles = "int8_unit_large_tiles" in 0..=NEVER; 64, 64, 64;
-    /// [`Choice::UnitTokens`] of a unit for activations in block floating point. H200: "Activations
+    /// [`TuningKey::UnitTokens`] of a unit for activations in block floating point. H200: "Activations
     /// in block floating point".
     RoundedUnitTokens = "rounded_unit_tokens" in 0..=TOKENS; 16, 16, 16;
     /// Up to so many tokens, passes of a GEMV for activations in block floating point do not cost
@@ -102,7 +102,7 @@ table! {
     /// units". Apple: a pass of four tokens takes 7.2 cycles a weight, a tile, full or not, about
     /// 75 (docs/apple-gpu.md). On software adapters never, since they pay for barriers.
     RoundedTileTokens = "rounded_tile_tokens" in 0..=NEVER; 128, 40, NEVER;
-    /// [`Choice::Int8UnitLargeTiles`] of such a unit. H200: "Tiles without matrix units".
+    /// [`TuningKey::Int8UnitLargeTiles`] of such a unit. H200: "Tiles without matrix units".
     RoundedUnitLargeTiles = "rounded_unit_large_tiles" in 0..=NEVER; 128, 64, 64;
     /// Up to so many tiles of 64 × 64, each has a core of a large GPU to itself, and takes 256
     /// columns at a time in place of 128. H200, which has 132 cores: there.
@@ -149,7 +149,7 @@ table! {
     HeadEightTokens = "head_eight_tokens" in 2..=TOKENS; 5, 5, 5;
 }
 
-impl Choice {
+impl TuningKey {
     /// Its name in a file, and for people.
     pub fn name(self) -> &'static str {
         self.row().name
@@ -166,38 +166,36 @@ impl Choice {
 }
 
 /// Numbers in place of those of the table, as they were measured on one device:
-/// [`Capabilities::tuning`](crate::Capabilities::tuning). The example `tune` measures them and
+/// `Capabilities::tuning`. The example `tune` measures them and
 /// [`Context::keep_tuning`](crate::Context::keep_tuning) writes them to the folder of
 /// [`ContextOptions::cache`](crate::ContextOptions::cache), from which the next context on the
 /// device has them.
 ///
 /// ```
-/// use bitnet_wgpu::{Capabilities, Choice, Tuning};
+/// use bitnet_wgpu::{Context, tuning::{Tuning, TuningKey}};
 ///
 /// # fn main() -> bitnet_wgpu::Result<()> {
 /// let mut tuning = Tuning::default();
-/// tuning.set(Choice::TallRows, 8192)?;
-/// let mut capabilities = Capabilities::example(false);
-/// assert_eq!(capabilities.choice(Choice::TallRows), 16_384);
-/// capabilities.tuning = tuning;
-/// assert_eq!(capabilities.choice(Choice::TallRows), 8192);
+/// tuning.set(TuningKey::TallRows, 8192)?;
+/// let context = pollster::block_on(Context::new())?.with_tuning(tuning);
+/// assert_eq!(context.tuning().get(TuningKey::TallRows), Some(8192));
 /// # Ok(())
 /// # }
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Tuning(BTreeMap<Choice, u32>);
+pub struct Tuning(BTreeMap<TuningKey, u32>);
 
 impl Tuning {
     /// What a choice is set to; `None` where it is the table's.
-    pub fn get(&self, choice: Choice) -> Option<u32> {
+    pub fn get(&self, choice: TuningKey) -> Option<u32> {
         self.0.get(&choice).copied()
     }
 
     /// Sets a choice, or with `None` leaves it to the table.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for what is not in [`Choice::range`].
-    pub fn set(&mut self, choice: Choice, value: impl Into<Option<u32>>) -> Result<()> {
+    /// [`Error::Invalid`] for what is not in [`TuningKey::range`].
+    pub fn set(&mut self, choice: TuningKey, value: impl Into<Option<u32>>) -> Result<()> {
         let Some(value) = value.into() else {
             self.0.remove(&choice);
             return Ok(());
@@ -224,7 +222,7 @@ impl Tuning {
             let (name, value) = line
                 .split_once(' ')
                 .ok_or_else(|| format!("`{}` is no choice", line.escape_debug()))?;
-            let choice = Choice::ALL.iter().copied().find(|choice| choice.name() == name);
+            let choice = TuningKey::ALL.iter().copied().find(|choice| choice.name() == name);
             let choice =
                 choice.ok_or_else(|| format!("there is no choice `{}`", name.escape_debug()))?;
             let value = value
@@ -241,7 +239,7 @@ impl Tuning {
     /// What a file of choices rests on besides the device: which choices there are, and what they
     /// are without it.
     pub(crate) fn table() -> String {
-        Choice::ALL
+        TuningKey::ALL
             .iter()
             .map(|choice| choice.row())
             .map(|Row { name, range, families }| format!("{name} {range:?} {families:?}\n"))
@@ -262,13 +260,13 @@ mod tests {
 
     #[test]
     fn the_table_keeps_to_its_ranges_and_names_are_unique() {
-        for (i, choice) in Choice::ALL.iter().enumerate() {
+        for (i, choice) in TuningKey::ALL.iter().enumerate() {
             assert!(
                 choice.row().families.iter().all(|value| choice.range().contains(value)),
                 "{choice:?}"
             );
             assert!(
-                Choice::ALL[..i].iter().all(|other| other.name() != choice.name()),
+                TuningKey::ALL[..i].iter().all(|other| other.name() != choice.name()),
                 "{choice:?}"
             );
             assert!(
@@ -283,7 +281,7 @@ mod tests {
     #[test]
     fn what_is_written_is_read_and_nothing_else() {
         let mut all = Tuning::default();
-        for (n, &choice) in Choice::ALL.iter().enumerate() {
+        for (n, &choice) in TuningKey::ALL.iter().enumerate() {
             let range = choice.range();
             all.set(choice, if n % 2 == 0 { *range.start() } else { *range.end() }).unwrap();
             assert_eq!(Tuning::parse(&all.to_string()), Ok(all.clone()));
@@ -314,10 +312,10 @@ mod tests {
     #[test]
     fn a_choice_goes_back_to_the_table() {
         let mut tuning = Tuning::default();
-        assert!(tuning.set(Choice::FusedTokens, 65).is_err() && tuning.is_empty());
-        tuning.set(Choice::FusedTokens, 3).unwrap();
-        assert_eq!((tuning.get(Choice::FusedTokens), tuning.is_empty()), (Some(3), false));
-        tuning.set(Choice::FusedTokens, None).unwrap();
+        assert!(tuning.set(TuningKey::FusedTokens, 65).is_err() && tuning.is_empty());
+        tuning.set(TuningKey::FusedTokens, 3).unwrap();
+        assert_eq!((tuning.get(TuningKey::FusedTokens), tuning.is_empty()), (Some(3), false));
+        tuning.set(TuningKey::FusedTokens, None).unwrap();
         assert!(tuning.is_empty());
     }
 }
