@@ -91,7 +91,7 @@ impl Soak {
             );
         }
         let context = block_on(Context::open(options.clone()))?;
-        let model = Model::load(&context, &arguments.model)?;
+        let model = Model::builder(&arguments.model).device(&context).build()?;
         let prompt = (0..12).map(|i| 1 + i * 7 % (model.config().vocab as u32 - 1)).collect();
         let greedy = GenerateOptions::default().max_tokens(TOKENS).ignore_eos(true);
         let mut soak = Self { options, context, model, prompt, greedy, expected: Vec::new() };

@@ -173,14 +173,12 @@ impl Source {
         };
         let room = SessionOptions::new(1, config.context.min(LONGEST));
         let model = with_progress("loading", |progress| {
-            let options = args.model.options().offload(args.model.offload(room));
-            let options = options.progress(progress);
-            match self {
-                Self::Files(files) => Model::from_files(model::devices(contexts), files, options),
-                Self::Random(random) => {
-                    Model::from_file(model::devices(contexts), &**random, None, options)
-                }
-            }
+            let builder = match self {
+                Self::Files(files) => files.builder(),
+                Self::Random(random) => Model::builder_from(&**random, None),
+            };
+            let builder = args.model.configure(builder).device(model::device_of(contexts));
+            builder.offload(args.model.offload(room)).progress(progress).build()
         });
         Ok(model?)
     }

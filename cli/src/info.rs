@@ -49,7 +49,7 @@ impl Info {
         let path = resolve(&self.model)?;
         let (kind, tensors) = stored(&path)?;
         // An unsupported model is shown, so this is no error.
-        let files = ModelFiles::open(&path, &self.how.options()).map_err(anyhow::Error::from);
+        let files = ModelFiles::open_with(&path, self.how.options()).map_err(anyhow::Error::from);
         let problems = match &files {
             Err(error) => vec![text(error)],
             Ok(_) if self.quick => Vec::new(),
@@ -97,7 +97,7 @@ fn problems(files: &ModelFiles) -> Vec<String> {
 fn stored(path: &Path) -> Result<(&'static str, Vec<Stored>)> {
     let directory = match formats::kind(path)? {
         formats::Kind::Directory(directory) => directory,
-        formats::Kind::Native => return Ok(("prepacked model file", safetensors(path)?)),
+        formats::Kind::Prepacked => return Ok(("prepacked model file", safetensors(path)?)),
         _ => return Ok(("GGUF file", gguf(path)?)),
     };
     if !directory.join("config.json").exists() {
@@ -154,7 +154,7 @@ fn config(c: &ModelConfig) -> Value {
         "architecture": c.architecture,
         "activation": c.activation.to_string(),
         "sub_norms": c.sub_norms,
-        "qk_norms": c.qk_norms,
+        "qk_norms": c.qk_norms(),
         "quantized_activations": c.quantized_activations,
         "layers": c.layers,
         "hidden": c.hidden,
@@ -186,7 +186,7 @@ fn tokenizer_json(files: &ModelFiles) -> Value {
 fn described(files: &ModelFiles) -> String {
     let c = files.config();
     let norms = if c.sub_norms { ", sub-norms" } else { "" };
-    let heads = if c.qk_norms { ", QK norms" } else { "" };
+    let heads = if c.qk_norms() { ", QK norms" } else { "" };
     let activations = if c.quantized_activations { "int8" } else { "float" };
     let head = if c.tied_head { "tied with the embedding" } else { "separate" };
     let ignored = match c.generation.ignored.as_slice() {

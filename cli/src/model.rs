@@ -5,10 +5,10 @@ use anyhow::{Error, Result, bail};
 use bitnet_wgpu::{
     Context, ContextOptions,
     device::{AdapterChoice, MslPolicy},
-    formats::I2sLayout,
+    formats::{I2sLayout, ReadOptions},
     internals::files::display,
     kernel::ShaderLanguage,
-    model::{Devices, LoadOptions, Model, ModelFiles, Offload, SessionOptions, Tokenizer},
+    model::{Device, Model, ModelBuilder, ModelFiles, Offload, SessionOptions, Tokenizer},
     wgpu,
 };
 use clap::{Args, ValueEnum};
@@ -158,23 +158,22 @@ impl FileArgs {
         }
     }
 
-    pub fn options<'a>(&self) -> LoadOptions<'a> {
+    pub fn options(&self) -> ReadOptions {
         let i2s_layout = match self.i2s_layout {
             I2s::X86 => I2sLayout::X86,
             I2s::Arm => I2sLayout::Arm,
             I2s::Rows => I2sLayout::Rows,
         };
         let quantized = self.activations.map(Activations::are_quantized);
-        let options =
-            LoadOptions::default().quantize(self.quantize).quantized_activations(quantized);
-        options.i2s_layout(i2s_layout).ignore_unused(self.ignore_unused)
+        let options = ReadOptions::default().quantize(self.quantize).i2s_layout(i2s_layout);
+        options.quantized_activations(quantized)
     }
 }
 
 impl ModelArgs {
     /// Opens the files of a path or of a name on the hub, without reading the weights.
     pub fn open(&self, name: impl AsRef<Path>) -> Result<ModelFiles> {
-        Ok(ModelFiles::open(resolve(name.as_ref())?, &self.options())?)
+        Ok(ModelFiles::open_with(resolve(name.as_ref())?, self.file.options())?)
     }
 
     /// Loads the model, on the CPU if that is faster, with a progress bar. With `--cpu-offload
@@ -192,11 +191,8 @@ impl ModelArgs {
     ) -> Result<Model> {
         let offload = self.offload(room);
         let load = |progress: &mut dyn FnMut(usize, usize)| {
-            Model::from_files(
-                devices(contexts),
-                files,
-                self.options().offload(offload).progress(progress),
-            )
+            let builder = self.configure(files.builder()).device(device_of(contexts));
+            builder.offload(offload).progress(progress).build()
         };
         let model = with_progress("loading", load)?;
         note_placed(&model)?;
@@ -207,7 +203,8 @@ impl ModelArgs {
     /// layers stay in host memory.
     pub fn load_draft(&self, context: Option<&Context>, files: &ModelFiles) -> Result<Model> {
         with_progress("loading", |progress| {
-            Ok(Model::from_files(context, files, self.options().split([]).progress(progress))?)
+            let builder = self.configure(files.builder()).device(context);
+            Ok(builder.split([]).progress(progress).build()?)
         })
     }
 
@@ -220,11 +217,12 @@ impl ModelArgs {
         }
     }
 
-    pub fn options<'a>(&self) -> LoadOptions<'a> {
-        self.file
-            .options()
+    /// Sets what these arguments say of how a model is loaded.
+    pub fn configure<'a>(&self, builder: ModelBuilder<'a>) -> ModelBuilder<'a> {
+        builder
+            .ignore_unused(self.file.ignore_unused)
             .int8_head(self.int8_head)
-            .half_attention(self.f16_attention)
+            .f16_attention(self.f16_attention)
             .split(&*self.layer_split)
             .threads(self.threads)
     }
@@ -298,9 +296,9 @@ pub fn chosen(adapter: &str) -> AdapterChoice {
     adapter.parse().map_or_else(|_| adapter.into(), AdapterChoice::Index)
 }
 
-/// Returns the devices that a model is loaded to.
-pub fn devices(contexts: &[Context]) -> Devices<'_> {
-    if contexts.is_empty() { None.into() } else { contexts.into() }
+/// Returns what computes a model: these GPUs, or without one the CPU.
+pub fn device_of(contexts: &[Context]) -> Device<'_> {
+    if contexts.is_empty() { Device::Cpu } else { contexts.into() }
 }
 
 /// Notes which layers stay in host memory, and which are on which of several GPUs.

@@ -7,8 +7,8 @@ use crate::{
 };
 use anyhow::{Result, bail};
 use bitnet_wgpu::{
-    formats::{Checkpoint, GgufType, WrittenTensor, write_gguf, write_packed},
-    model::{ModelFiles, Tokenizer, write_native},
+    formats::{Checkpoint, GgufType, ReadOptions, WrittenTensor, write_gguf, write_packed},
+    model::{ModelFiles, Tokenizer},
 };
 use clap::{Args, ValueEnum};
 use serde_json::json;
@@ -59,9 +59,10 @@ impl Quantize {
             return self.prepacked();
         }
         self.check()?;
-        let quantized = self.file.activations.map(Activations::are_quantized);
-        let checkpoint = Checkpoint::open(&self.input)?.with_quantize(self.file.quantize);
-        let checkpoint = checkpoint.with_quantized_activations(quantized);
+        let options = ReadOptions::default()
+            .quantize(self.file.quantize)
+            .quantized_activations(self.file.activations.map(Activations::are_quantized));
+        let checkpoint = Checkpoint::open(&self.input)?.with_options(options);
         let bar = progress("packing", "tensors");
         let mut tensors = Vec::new();
         let mut printed = Ok(());
@@ -119,17 +120,14 @@ impl Quantize {
 
     /// Writes a prepacked model file of any model, with its tokenizer if it has one.
     fn prepacked(&self) -> Result<()> {
-        let files = ModelFiles::open(resolve(&self.input)?, &self.file.options())?;
+        let files = ModelFiles::open_with(resolve(&self.input)?, self.file.options())?;
         if let Err(error) = files.tokenizer() {
             note(format!("the file has no tokenizer and takes token ids only: {error}"));
         }
         with_progress("packing", |progress| {
-            write_native(
-                &files,
-                &self.output,
-                self.force,
-                self.file.options().int8_head(self.int8_head).progress(progress),
-            )
+            let builder = files.builder().int8_head(self.int8_head);
+            let builder = builder.ignore_unused(self.file.ignore_unused);
+            builder.progress(progress).write_prepacked(&self.output, self.force)
         })?;
         let bytes = self.output.metadata()?.len();
         match self.json {

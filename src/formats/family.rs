@@ -1,4 +1,129 @@
-//! What a family of models is: here the steps of its layers, by names of tensors.
+//! What a family of models is: data of a file in `families/`.
+
+use super::{
+    config::{Activation, ModelConfig},
+    gguf::keys::Keys as GgufKeys,
+    json::Keys,
+    problem::Problem,
+};
+
+/// A family of models: their names and keys in each format, and the steps of a layer.
+pub struct Family {
+    /// `model_type` in config.json.
+    pub model_types: &'static [&'static str],
+    /// In GGUF files.
+    pub architectures: &'static [Architecture],
+    /// The steps of a layer.
+    pub layer: &'static [Part],
+    /// Values of missing keys of config.json.
+    pub defaults: Defaults,
+    /// The key of config.json that names the activation.
+    pub activation_key: &'static str,
+    /// Keys of config.json that are not supported, and why.
+    pub refused: &'static [(&'static str, &'static str)],
+    /// Reads the keys of config.json that only this family has.
+    pub read_json: fn(Keys<'_>, &mut ModelConfig) -> Result<(), Problem>,
+    /// Reads the keys of GGUF files that only this family has.
+    pub read_gguf: fn(GgufKeys<'_>, &mut ModelConfig) -> Result<(), Problem>,
+    /// Whether GGUF files have keys for the scales of embedding, residual stream and logits.
+    pub scale_keys: bool,
+    /// Tensors with another name in GGUF files than in those of other families.
+    pub gguf_names: &'static [(&'static str, &'static str)],
+    /// Why a model is not written as GGUF, where it is not.
+    pub not_written: Option<&'static str>,
+    /// Whether some layers may see a window of the context only, so that `rope_parameters` has
+    /// those of each kind of layers.
+    pub windows: bool,
+    /// Whether float weights are those of a model that was trained to be quantized.
+    pub trained: bool,
+    /// Whether files do not say if activations are quantized.
+    pub activations_unsaid: bool,
+    /// Whether config.json need not say that a model has no head of its own.
+    pub head_unsaid: bool,
+    /// Whether the embedding's scale is rounded to the embedding's type.
+    pub rounds_scale: bool,
+    /// Whether transformers stores gains less 1, but for those of linear layers' own norms.
+    pub gains_less_one: bool,
+}
+
+/// The values of keys that config.json may leave out: those of transformers.
+pub struct Defaults {
+    pub activation: &'static str,
+    pub sub_norms: bool,
+    pub quantized_activations: bool,
+    pub tied_head: bool,
+    /// None where there are as many as heads.
+    pub kv_heads: Option<usize>,
+    /// None where it follows from the hidden size.
+    pub head_dim: Option<usize>,
+    pub context: usize,
+    pub theta: f32,
+    pub eps: f32,
+    pub bos: Option<u32>,
+    pub eos: Option<u32>,
+}
+
+/// What `general.architecture` says in a GGUF file.
+pub struct Architecture {
+    pub name: &'static str,
+    pub activation: Activation,
+    pub sub_norms: bool,
+    pub rotary: RotaryOrder,
+    /// Whether it is for models with a tied head, and heads as wide as the model.
+    pub tied: bool,
+}
+
+impl Architecture {
+    /// Without sub-norms.
+    pub const fn new(name: &'static str, activation: Activation, rotary: RotaryOrder) -> Self {
+        Self { name, activation, sub_norms: false, rotary, tied: false }
+    }
+}
+
+/// Which two rows of a head of the query and key matrices rotate together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum RotaryOrder {
+    /// Row i and row i + half: transformers.
+    Halves,
+    /// Rows 2i and 2i + 1: llama.cpp's converter reorders them so for the architecture `llama`.
+    Pairs,
+}
+
+/// A family with Llama's layer and defaults, without names.
+pub const BASE: Family = Family {
+    model_types: &[],
+    architectures: &[],
+    layer: LLAMA_LAYER,
+    defaults: DEFAULTS,
+    activation_key: "hidden_act",
+    refused: &[],
+    read_json: |_, _| Ok(()),
+    read_gguf: |_, _| Ok(()),
+    scale_keys: false,
+    gguf_names: &[],
+    not_written: None,
+    windows: false,
+    trained: false,
+    activations_unsaid: false,
+    head_unsaid: false,
+    rounds_scale: false,
+    gains_less_one: false,
+};
+
+/// Llama's defaults, with activations in floats.
+pub const DEFAULTS: Defaults = Defaults {
+    activation: "silu",
+    sub_norms: false,
+    quantized_activations: false,
+    tied_head: false,
+    kv_heads: None,
+    head_dim: None,
+    context: 2048,
+    theta: 10_000.0,
+    eps: 1e-6,
+    bos: Some(1),
+    eos: Some(2),
+};
 
 /// A step of every layer of a family. [`layer_tensors`](super::tensors::layer_tensors) makes the
 /// steps of a model of it.
@@ -61,12 +186,15 @@ pub const GATE_UP: Part = Part::Linear(&[
 /// The feed-forward block's output projection.
 pub const DOWN: Part =
     Part::Linear(&[projection("mlp.down_proj", "mlp.down_proj.norm", Rows::Hidden)]);
-const HEAD_NORMS: Part = Part::HeadNorms("self_attn.q_norm", "self_attn.k_norm");
-const ATTENTION_SUB_NORM: Part = Part::SubNorm("self_attn.attn_sub_norm");
-const FEED_FORWARD_SUB_NORM: Part = Part::SubNorm("mlp.ffn_sub_norm");
+/// Norms of heads.
+pub const HEAD_NORMS: Part = Part::HeadNorms("self_attn.q_norm", "self_attn.k_norm");
+/// BitNet's norm before the attention's output projection.
+pub const ATTENTION_SUB_NORM: Part = Part::SubNorm("self_attn.attn_sub_norm");
+/// BitNet's norm before the feed-forward block's output projection.
+pub const FEED_FORWARD_SUB_NORM: Part = Part::SubNorm("mlp.ffn_sub_norm");
 
 /// The layer of Llama, and of BitNet with sub-norms.
-pub const LLAMA: &[Part] = &[
+pub const LLAMA_LAYER: &[Part] = &[
     Part::Norm("input_layernorm"),
     QKV,
     Part::Attention,
@@ -78,41 +206,5 @@ pub const LLAMA: &[Part] = &[
     Part::Gate,
     FEED_FORWARD_SUB_NORM,
     DOWN,
-    Part::Add,
-];
-
-/// The layer of Qwen3.
-pub const QWEN3: &[Part] = &[
-    Part::Norm("input_layernorm"),
-    QKV,
-    HEAD_NORMS,
-    Part::Attention,
-    ATTENTION_SUB_NORM,
-    OUTPUT,
-    Part::Add,
-    Part::Norm("post_attention_layernorm"),
-    GATE_UP,
-    Part::Gate,
-    FEED_FORWARD_SUB_NORM,
-    DOWN,
-    Part::Add,
-];
-
-/// The layer of Gemma 3.
-pub const GEMMA3: &[Part] = &[
-    Part::Norm("input_layernorm"),
-    QKV,
-    HEAD_NORMS,
-    Part::Attention,
-    ATTENTION_SUB_NORM,
-    OUTPUT,
-    Part::Norm("post_attention_layernorm"),
-    Part::Add,
-    Part::Norm("pre_feedforward_layernorm"),
-    GATE_UP,
-    Part::Gate,
-    FEED_FORWARD_SUB_NORM,
-    DOWN,
-    Part::Norm("post_feedforward_layernorm"),
     Part::Add,
 ];

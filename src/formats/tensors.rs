@@ -3,7 +3,7 @@
 
 use super::{
     config::ModelConfig,
-    family::{self, Part, Projection, Rows},
+    family::{Part, Projection, Rows},
     problem::{Problem, unsupported},
 };
 use crate::{
@@ -83,67 +83,58 @@ pub struct Gains {
 /// `model.layers.N.`, in each architecture and file format: matrices that are stacked, in their
 /// order, and gains.
 pub fn layer_tensors(c: &ModelConfig) -> Layer<Vec<Matrix>, Gains> {
-    let parts = match (c.post_norms, c.qk_norms) {
-        (true, _) => family::GEMMA3,
-        (false, true) => family::QWEN3,
-        (false, false) => family::LLAMA,
-    };
+    let parts = c.family().layer;
     let (mut steps, mut width) = (Vec::new(), c.hidden);
     for (n, part) in parts.iter().enumerate() {
         // What is added to the residual stream is scaled by what makes it.
-        let scale = match parts.get(n + 1) {
-            Some(Part::Add) => c.residual_scale,
-            _ => 1.0,
-        };
-        match *part {
-            Part::Norm(name) => steps.push(LayerStep::Norm(Gains { name, len: width, scale })),
-            Part::SubNorm(name) if c.sub_norms => {
-                steps.push(LayerStep::Norm(Gains { name, len: width, scale }));
+        let added = matches!(parts.get(n + 1), Some(Part::Add));
+        let scale = if added { c.residual_scale } else { 1.0 };
+        let step;
+        (step, width) = match *part {
+            Part::SubNorm(_) if !c.sub_norms => continue,
+            Part::Norm(name) | Part::SubNorm(name) => {
+                (LayerStep::Norm(Gains { name, len: width, scale }), width)
             }
-            Part::SubNorm(_) => {}
             Part::Linear(projections) => {
-                steps.extend(linear_steps(c, projections, width, scale));
-                width = projections.iter().map(|own| rows(c, own.rows)).sum();
+                let rows = projections.iter().map(|own| rows(c, own.rows)).sum();
+                let (norm, stack) = stack(c, projections, width, scale);
+                steps.extend(norm.map(LayerStep::Norm));
+                (LayerStep::Linear(stack), rows)
             }
             Part::HeadNorms(queries, keys) => {
-                let gains = |name| Gains { name, len: c.head_dim, scale: 1.0 };
-                steps.push(LayerStep::HeadNorms { queries: gains(queries), keys: gains(keys) });
+                let gains = |name, scale| Gains { name, len: c.head_dim, scale };
+                let (queries, keys) = (gains(queries, c.query_scale), gains(keys, 1.0));
+                (LayerStep::HeadNorms { queries, keys }, width)
             }
-            Part::Attention => {
-                steps.push(LayerStep::Attention);
-                width = c.heads * c.head_dim;
-            }
-            Part::Gate => {
-                steps.push(LayerStep::Gate);
-                width = c.intermediate;
-            }
-            Part::Add => {
-                steps.push(LayerStep::Add);
-                width = c.hidden;
-            }
-        }
+            Part::Attention => (LayerStep::Attention, c.heads * c.head_dim),
+            Part::Gate => (LayerStep::Gate, c.intermediate),
+            Part::Add => (LayerStep::Add, c.hidden),
+        };
+        steps.push(step);
     }
     Layer(steps)
 }
 
-/// The steps that linear layers of one input take, which has so many columns.
-fn linear_steps(
+/// Linear layers of one input, which has so many columns, and the norm before a single one.
+fn stack(
     c: &ModelConfig,
     projections: &[Projection],
     columns: usize,
     scale: f32,
-) -> Vec<LayerStep<Vec<Matrix>, Gains>> {
-    let matrix =
-        |own: &Projection| Matrix { name: own.name, rows: rows(c, own.rows), columns, scale };
+) -> (Option<Gains>, Stack<Vec<Matrix>, Gains>) {
+    let matrix = |own: &Projection| {
+        // Norms of heads would undo it, and have it in their gains.
+        let queries = own.rows == Rows::Queries && !c.qk_norms();
+        let scale = if queries { scale * c.query_scale } else { scale };
+        Matrix { name: own.name, rows: rows(c, own.rows), columns, scale }
+    };
     let norm = |own: &Projection| Gains { name: own.norm, len: columns, scale: 1.0 };
     match (projections, c.projection_norms) {
-        (all, false) => vec![LayerStep::Linear(Stack::One(all.iter().map(matrix).collect()))],
-        ([own], true) => {
-            vec![LayerStep::Norm(norm(own)), LayerStep::Linear(Stack::One(vec![matrix(own)]))]
-        }
+        (all, false) => (None, Stack::One(all.iter().map(matrix).collect())),
+        ([own], true) => (Some(norm(own)), Stack::One(vec![matrix(own)])),
         (all, true) => {
-            let normed = all.iter().map(|own| (norm(own), vec![matrix(own)])).collect();
-            vec![LayerStep::Linear(Stack::Normed(normed))]
+            let normed = all.iter().map(|own| (norm(own), vec![matrix(own)]));
+            (None, Stack::Normed(normed.collect()))
         }
     }
 }
@@ -203,7 +194,7 @@ pub fn unused(names: impl Iterator<Item = String>) -> Result<(), Problem> {
     let shown = names[..names.len().min(3)].join("`, `");
     unsupported(format!(
         "has {} tensors that its configuration does not account for, so that it would be another model without them: `{shown}`{}. \
-         LoadOptions::ignore_unused allows it (--ignore-unused on the command line)",
+         ModelBuilder::ignore_unused allows it (--ignore-unused on the command line)",
         names.len(),
         if names.len() > 3 { ", .." } else { "" }
     ))
@@ -233,7 +224,11 @@ pub fn finite_matrix(
 impl<M, V> Layer<M, V> {
     /// Its matrices, in the order in which a token meets them.
     pub fn matrices(&self) -> Vec<&M> {
-        self.0.iter().flat_map(LayerStep::matrices).collect()
+        let stacks = self.0.iter().filter_map(|step| match step {
+            LayerStep::Linear(stack) => Some(stack),
+            _ => None,
+        });
+        stacks.flat_map(Stack::matrices).collect()
     }
 
     /// Those of its matrices that read from `source`.
@@ -253,7 +248,13 @@ impl<M, V> Layer<M, V> {
 
     /// Its vectors, in the order in which a token meets them.
     pub fn vectors(&self) -> Vec<&V> {
-        self.0.iter().flat_map(LayerStep::vectors).collect()
+        let of_step = self.0.iter().map(|step| match step {
+            LayerStep::Norm(gains) => vec![gains],
+            LayerStep::Linear(stack) => stack.norms(),
+            LayerStep::HeadNorms { queries, keys } => vec![queries, keys],
+            LayerStep::Attention | LayerStep::Gate | LayerStep::Add => Vec::new(),
+        });
+        of_step.flatten().collect()
     }
 
     /// Whether something is normed as it is added to the residual stream.
@@ -280,24 +281,6 @@ impl<M, V> Layer<M, V> {
             })
         };
         self.0.iter().map(step).collect::<Result<_>>().map(Layer)
-    }
-}
-
-impl<M, V> LayerStep<M, V> {
-    fn matrices(&self) -> Vec<&M> {
-        match self {
-            Self::Linear(stack) => stack.matrices(),
-            _ => Vec::new(),
-        }
-    }
-
-    fn vectors(&self) -> Vec<&V> {
-        match self {
-            Self::Norm(gains) => vec![gains],
-            Self::Linear(stack) => stack.norms(),
-            Self::HeadNorms { queries, keys } => vec![queries, keys],
-            Self::Attention | Self::Gate | Self::Add => Vec::new(),
-        }
     }
 }
 

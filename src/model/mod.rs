@@ -1,11 +1,10 @@
 //! Whole models: load a BitNet checkpoint, generate text, score text; on a GPU or on the CPU.
 //!
 //! ```no_run
-//! use bitnet_wgpu::{Context, model::{GenerateOptions, Model}};
+//! use bitnet_wgpu::model::{GenerateOptions, Model};
 //!
 //! # fn main() -> bitnet_wgpu::Result<()> {
-//! let context = pollster::block_on(Context::new())?;
-//! let model = Model::load(&context, "assets/tales-22m")?;
+//! let model = Model::builder("assets/tales-22m").int8_head(true).build()?;
 //! for token in model.generate("Once upon a time", &GenerateOptions::default())? {
 //!     print!("{}", token?.text);
 //! }
@@ -28,7 +27,7 @@ mod tokenizer;
 
 pub use batch::batch_generation::{BatchGeneration, BatchToken};
 pub use batch::continuous::{Batch, BatchLoad, BatchOptions, Generated, TokenStream};
-pub use engine::devices::Devices;
+pub use engine::device::Device;
 pub use engine::interface::{ModelPart, Offloaded, SessionOptions};
 pub use engine::offload::Offload;
 pub use evaluate::embed::{EmbedOptions, Embedding};
@@ -39,10 +38,7 @@ pub use generate::sampling::{Sampler, Sampling};
 pub use generate::sequence::Token;
 pub use generate::speculation::{DraftModel, Drafter, Speculation, SpeculationCounts};
 pub use generate::stop::Stop;
-pub use load::auto::{DevicePolicy, Placement};
-pub use load::files::{LoadOptions, ModelFiles};
-pub use load::model::Model;
-pub use load::prepacked::write_native;
+pub use load::{builder::ModelBuilder, files::ModelFiles, model::Model};
 pub use session::sequences::Session;
 pub use threads::background::Blocking;
 pub use tokenizer::{chat::Message, stream::TextStream, text::Tokenizer};

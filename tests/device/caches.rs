@@ -23,7 +23,7 @@ fn open(cache: impl Into<Option<PathBuf>>) -> Context {
 
 #[test]
 fn a_model_that_is_warm_compiles_nothing_more() {
-    let model = Model::load(&open(None), real_model()).unwrap();
+    let model = Model::builder(real_model()).device(&open(None)).build().unwrap();
     let (context, compiled) =
         (model.context().unwrap(), || model.context().unwrap().compiled_kernels());
     let (cold, options) = (compiled(), SessionOptions::new(3, 200));
@@ -62,7 +62,7 @@ fn a_model_that_is_warm_compiles_nothing_more() {
     block_on(model.warm_up(options)).unwrap();
     assert_eq!(compiled(), warm, "each is compiled once");
     assert!(block_on(model.warm_up(SessionOptions::new(0, 1))).is_err());
-    block_on(Model::load_cpu(real_model()).unwrap().warm_up(options)).unwrap();
+    block_on(Model::builder(real_model()).cpu().build().unwrap().warm_up(options)).unwrap();
 }
 
 /// Some kernels, and what they give.

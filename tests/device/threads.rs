@@ -90,7 +90,8 @@ fn checked_and_limited_submissions_of_threads_are_finished() {
 
 fn all_at_once(context: &Context) {
     const ROUNDS: u32 = 12;
-    let model = &Model::load(context, support::data("models").join("odd")).unwrap();
+    let model =
+        &Model::builder(support::data("models").join("odd")).device(context).build().unwrap();
     let greedy = &GenerateOptions::default().max_tokens(10).ignore_eos(true);
     let sampled =
         &greedy.clone().sampling(Sampling::GREEDY.temperature(0.8).presence_penalty(0.5).seed(3));

@@ -177,7 +177,7 @@ fn a_trace_has_recordings_transfers_submissions_and_their_kernels() {
 
 #[test]
 fn prompts_and_steps_are_traced_alike() {
-    let model = Model::load(&open(), real_model()).unwrap();
+    let model = Model::builder(real_model()).device(&open()).build().unwrap();
     let context = model.context().unwrap();
     let step = model.record_step(1, 10).unwrap();
     let (prompt, _) = model.record_prompt(&[1, 2, 3, 4, 5]).unwrap();
@@ -244,7 +244,7 @@ fn prompts_and_steps_are_traced_alike() {
 #[test]
 fn steps_upload_and_allocate_nothing() {
     let context = open();
-    let model = Model::load(&context, real_model()).unwrap();
+    let model = Model::builder(real_model()).device(&context).build().unwrap();
     let sampled = Sampling::GREEDY.temperature(0.8).top_k(40).top_p(0.9).seed(5);
     let mut steps = Vec::new();
     for sampling in [Sampling::GREEDY, sampled, sampled.frequency_penalty(0.5)] {

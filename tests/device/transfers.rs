@@ -156,7 +156,7 @@ fn models_weights_are_where_they_were_written() {
         let w =
             PackedTernary::from_values(256, 1024, &[1i8; 256 * 1024], Scales::Tensor(0.5)).unwrap();
         assert_eq!(w.upload(&context).unwrap().tensors().0.residency(), wanted);
-        let model = Model::load(&context, real_model()).unwrap();
+        let model = Model::builder(real_model()).device(&context).build().unwrap();
         let ids = |model: &Model| -> Result<Vec<u32>> {
             model
                 .generate_ids(&[5, 6], &GenerateOptions::default().max_tokens(4))?
@@ -164,7 +164,10 @@ fn models_weights_are_where_they_were_written() {
                 .map(|token| Ok(token?.id))
                 .collect()
         };
-        assert_eq!(ids(&model).unwrap(), ids(&Model::load_cpu(real_model()).unwrap()).unwrap());
+        assert_eq!(
+            ids(&model).unwrap(),
+            ids(&Model::builder(real_model()).cpu().build().unwrap()).unwrap()
+        );
     }
 }
 

@@ -665,7 +665,7 @@ fn a_long_prompt_does_not_stop_those_that_run() {
 fn it_ends_with_its_last_owner() {
     let path = support::repository("assets/tales-22m");
     for (engine, context) in [("CPU", None), ("GPU", Some(context()))] {
-        let model = Model::load_with(context, &path, Default::default()).unwrap();
+        let model = Model::builder(&path).device(context).build().unwrap();
         let steps = Arc::new(AtomicUsize::new(0));
         let count = steps.clone();
         let options = greedy(usize::MAX).logits(move |_, _| {

@@ -3,9 +3,10 @@
 //! do they depend on the numbers that kernels are chosen by.
 
 use bitnet_wgpu::{
-    Context,
+    Context, ShaderLanguage,
+    formats::ReadOptions,
     kernel::ShaderLanguage,
-    model::{LoadOptions, Model, Session, SessionOptions},
+    model::{Model, ModelFiles, Session, SessionOptions},
     tuning::{Tuning, TuningKey},
 };
 use serde_json::json;
@@ -19,11 +20,13 @@ use support::{
 /// The real model by both engines, and on matrix units where the GPU has some, and small ones with
 /// SiLU and with rows that take two dispatches.
 fn models() -> Vec<(&'static str, Model)> {
-    let small = |name: &str| Model::load(context(), support::data("models").join(name)).unwrap();
-    let real = Model::load(context(), real_model()).unwrap();
+    let small = |name: &str| {
+        Model::builder(support::data("models").join(name)).device(context()).build().unwrap()
+    };
+    let real = Model::builder(real_model()).device(context()).build().unwrap();
     let mut all = vec![
         ("the GPU", real),
-        ("the CPU", Model::load_cpu(real_model()).unwrap()),
+        ("the CPU", Model::builder(real_model()).cpu().build().unwrap()),
         ("llama on the GPU", small("llama")),
         ("odd on the GPU", small("odd")),
         ("norms in linear layers on the GPU", small("normed")),
@@ -35,7 +38,7 @@ fn models() -> Vec<(&'static str, Model)> {
         ("8 bits by groups on the CPU", by_groups(None)),
         (
             "float activations on the CPU",
-            Model::load_cpu(support::data("models").join("qwen3")).unwrap(),
+            Model::builder(support::data("models").join("qwen3")).cpu().build().unwrap(),
         ),
         ("a ternary head on the GPU", ternary_head(Some(context()))),
         ("a ternary head on the CPU", ternary_head(None)),
@@ -46,13 +49,13 @@ fn models() -> Vec<(&'static str, Model)> {
         ("float activations of few tokens in one dispatch", true),
         ("the same without packed products", false),
     ] {
-        let floats = LoadOptions::default().quantized_activations(false);
-        all.push((name, Model::load_with(&one_dispatch(packed), real_model(), floats).unwrap()));
+        let floats = ReadOptions::default().quantized_activations(false);
+        let files = ModelFiles::open_with(real_model(), floats).unwrap();
+        all.push((name, files.builder().device(&one_dispatch(packed)).build().unwrap()));
     }
-    all.extend(
-        prompts_on_matrix_units()
-            .map(|context| ("matrix units", Model::load(&context, real_model()).unwrap())),
-    );
+    all.extend(prompts_on_matrix_units().map(|context| {
+        ("matrix units", Model::builder(real_model()).device(&context).build().unwrap())
+    }));
     all
 }
 
@@ -64,17 +67,16 @@ fn one_dispatch(packed: bool) -> Context {
 
 /// A model whose weights are scaled by groups, and whose activations are quantised all the same.
 fn by_groups(context: Option<&Context>) -> Model {
-    Model::load_with(
-        context,
+    ModelFiles::open_with(
         support::data("models/qwen3"),
-        LoadOptions::default().quantized_activations(true),
+        ReadOptions::default().quantized_activations(true),
     )
+    .and_then(|files| files.builder().device(context).build())
     .unwrap()
 }
 
 fn ternary_head(context: Option<&Context>) -> Model {
-    Model::from_file(context, &TernaryTables::open(true, true), None, LoadOptions::default())
-        .unwrap()
+    Model::builder_from(&TernaryTables::open(true, true), None).device(context).build().unwrap()
 }
 
 /// A model whose weights are taken for rotated ones, whatever they mean then.
@@ -90,7 +92,7 @@ fn rotated(context: Option<&Context>) -> Model {
         let keys = json!({ "block": 8, "signs": signs, "head": true, "embedding": true });
         c.hadamard = Some(serde_json::from_value(keys).unwrap());
     });
-    Model::from_file(context, &file, None, LoadOptions::default()).unwrap()
+    Model::builder_from(&file, None).device(context).build().unwrap()
 }
 
 /// Longer than a share of the attention's positions.
@@ -129,7 +131,7 @@ fn logits_are_the_same_bits() {
 #[test]
 fn prompts_on_matrix_units_have_the_same_bits() {
     let Some(context) = prompts_on_matrix_units() else { return };
-    let model = Model::load(&context, real_model()).unwrap();
+    let model = Model::builder(real_model()).device(&context).build().unwrap();
     let ids = text(&model, 3, 300);
     let in_pieces = |piece: usize| {
         let mut session = model.session(SessionOptions::new(1, 512)).unwrap();
@@ -149,12 +151,7 @@ fn attention_in_halves_moves_logits_a_little() {
     };
     let Some(context) = prompts_on_matrix_units().or_else(metal) else { return };
     let load = |halves| {
-        Model::load_with(
-            Some(&context),
-            real_model(),
-            LoadOptions::default().half_attention(halves),
-        )
-        .unwrap()
+        Model::builder(real_model()).device(&context).f16_attention(halves).build().unwrap()
     };
     let (model, halves) = (load(false), load(true));
     let ids = text(&model, 5, 130);
@@ -288,7 +285,8 @@ fn no_choice_changes_a_bit_of_logits() {
     ];
     all.extend(units.as_ref().map(|context| ("matrix units", context, real_model())));
     for (device, context, path) in all {
-        let logits = |context: &Context| everything(&Model::load(context, &path).unwrap());
+        let logits =
+            |context: &Context| everything(&Model::builder(&path).device(context).build().unwrap());
         let usual = logits(context);
         for (n, tuning) in extremes().into_iter().enumerate() {
             let tuned = logits(&context.restricted(|c| c.tuning = tuning));
@@ -296,7 +294,8 @@ fn no_choice_changes_a_bit_of_logits() {
             assert_eq!(other, None, "{device}, {}, table {n}", path.display());
         }
     }
-    let [in_floats, in_bytes] = [&in_floats, &in_bytes]
-        .map(|context| everything(&Model::load(context, small("qwen3")).unwrap()));
+    let [in_floats, in_bytes] = [&in_floats, &in_bytes].map(|context| {
+        everything(&Model::builder(small("qwen3")).device(context).build().unwrap())
+    });
     assert!(in_floats == in_bytes, "rounded activations have other bits in planes of bytes");
 }

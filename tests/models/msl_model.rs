@@ -16,7 +16,7 @@ fn logits(directory: &Path, ids: &[u32]) -> [Vec<f32>; 2] {
     // barriers do not allow.
     let context =
         context().restricted(|c| (c.software, c.apple, c.device_barriers) = (false, true, false));
-    let model = Model::load(&context, directory).unwrap();
+    let model = Model::builder(directory).device(&context).build().unwrap();
     let (recording, logits) = model.record_prompt(ids).unwrap();
     // Float activations are rounded by kernels in WGSL alone, but for those of one token.
     let (quantized, mut fused) = (model.config().quantized_activations, 0);

@@ -156,8 +156,8 @@ fn a_texts_kernels_are_timed() {
     let (text, told) = (String::from_utf8(output.stdout.clone()).unwrap(), errors(&output));
     assert_eq!(text.trim_end(), plain["text"].as_str().unwrap().trim_end());
     for part in [
-        "a prompt of 5 tokens, by the ",
-        "a step of 1 after 8 tokens, by the ",
+        "prompt of 5 tokens, ",
+        "decode step of a batch of 1 after 8 tokens, ",
         "% of the roof  ",
         " dispatches on the GPU",
     ] {

@@ -288,7 +288,7 @@ pub struct ContextOptions {
     /// device: see [`ContextOptions::cache`]. Unless it is set, none is written or read.
     pub cache: Option<PathBuf>,
     /// Are a model's layers to be kept in host memory
-    /// ([`LoadOptions::offload`](crate::model::LoadOptions::offload))? See
+    /// ([`ModelBuilder::offload`](crate::model::ModelBuilder::offload))? See
     /// [`ContextOptions::offload`].
     pub offload: bool,
     /// Whether kernels are compiled from MSL or from WGSL: see

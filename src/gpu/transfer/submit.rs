@@ -22,8 +22,8 @@ impl Context {
     /// what was submitted before them. Metal does not report where a kernel faults, runs for too
     /// long or lacks memory: tensors then keep what they had, and a read returns that. With the
     /// check it returns [`Error::Unfinished`], with the label of the first such submission among
-    /// the last 64, its own included. [`Model::open`](crate::model::Model::open) and the other ways
-    /// to load a model turn it on for devices on Metal.
+    /// the last 64, its own included. Loading a model turns it on for a
+    /// device on Metal.
     ///
     /// It costs one small dispatch per compute pass, and 260 bytes per read. Threads that submit at
     /// the same time take turns. Not checked: what an app submits itself, profiles and traces, and

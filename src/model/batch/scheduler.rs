@@ -536,7 +536,7 @@ mod tests {
 
     #[test]
     fn what_a_device_reports_is_told_to_all() {
-        let model = Model::load_cpu("assets/tales-22m").unwrap();
+        let model = Model::builder("assets/tales-22m").cpu().build().unwrap();
         let session = model.session(SessionOptions::new(2, 64)).unwrap();
         // Two prompts in one piece, a step for both, and no more.
         let session = session.with_state(|state| Box::new(Lost(state, 2)));

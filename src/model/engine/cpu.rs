@@ -497,7 +497,7 @@ impl EngineSession for CpuSession {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::load::files::{self, LoadOptions, ModelFiles};
+    use crate::model::load::files::{self, ModelFiles};
 
     /// Of each kind of layer, norm, gate, table and activation. (The working directory of tests is
     /// the package.)
@@ -512,7 +512,7 @@ mod tests {
     ];
 
     fn open(path: &str, threads: Option<usize>) -> CpuModel {
-        let files = ModelFiles::open(path, &LoadOptions::default()).unwrap();
+        let files = ModelFiles::open(path).unwrap();
         let (config, file) = (files::config(&*files.file).unwrap(), &*files.file);
         let layers = (0..config.layers).map(|layer| HostLayer::read(file, layer));
         CpuModel::new(

@@ -82,8 +82,9 @@ pub struct Offloaded {
     pub bytes: u64,
 }
 
-/// A run of a model's layers on a device, and what it takes there:
-/// [`ModelFiles::parts`](crate::model::ModelFiles::parts), [`Model::parts`](crate::model::Model::parts).
+/// A run of a model's layers on a device, and the memory that it takes there:
+/// [`ModelBuilder::parts`](crate::model::ModelBuilder::parts),
+/// [`Model::parts`](crate::model::Model::parts).
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ModelPart {
@@ -94,6 +95,13 @@ pub struct ModelPart {
     pub layers: Range<usize>,
     /// The memory.
     pub footprint: Footprint,
+}
+
+impl ModelPart {
+    /// Returns the memory of all parts together.
+    pub(crate) fn total(parts: &[Self]) -> Footprint {
+        parts.iter().fold(Footprint::default(), |sum, part| sum.and(part.footprint))
+    }
 }
 
 /// A step for the next tokens before anyone said how they are chosen.

@@ -2,7 +2,7 @@
 
 pub(super) mod config;
 pub(super) mod cpu;
-pub(super) mod devices;
+pub(super) mod device;
 pub(super) mod gpu;
 pub(super) mod interface;
 pub(super) mod layers;

@@ -19,12 +19,12 @@ use crate::error::{Error, Result};
 /// # fn main() -> bitnet_wgpu::Result<()> {
 /// use bitnet_wgpu::{
 ///     Context, ContextOptions,
-///     model::{LoadOptions, Model, Offload, SessionOptions},
+///     model::{Model, Offload, SessionOptions},
 /// };
 ///
 /// let context = pollster::block_on(Context::open(ContextOptions::default().memory_limit(1 << 30)))?;
 /// let room = SessionOptions::new(1, 2048);
-/// let model = Model::load_with(Some(&context), "path/to/a/model", LoadOptions::default().offload(Offload::Auto(room)))?;
+/// let model = Model::builder("path/to/a/model").device(&context).offload(Offload::Auto(room)).build()?;
 /// println!("{} layers stay in host memory", model.offloaded().layers);
 /// let session = model.session(room)?; // fits
 /// # Ok(())

@@ -79,14 +79,14 @@ impl Model {
     /// [`EmbedOptions::add_eos`] says another end; instructions that a model wants before it are
     /// part of it. Texts are computed side by side; on one device a text has the same bits whatever
     /// else is there (but with
-    /// [`LoadOptions::half_attention`](crate::model::LoadOptions::half_attention)). Keys and values are in
+    /// [`ModelBuilder::f16_attention`](crate::model::ModelBuilder::f16_attention)). Keys and values are in
     /// 32 bits.
     ///
     /// ```
     /// use bitnet_wgpu::model::{EmbedOptions, Model};
     ///
     /// # fn main() -> bitnet_wgpu::Result<()> {
-    /// let model = Model::load_cpu("assets/tales-22m")?;
+    /// let model = Model::builder("assets/tales-22m").cpu().build()?;
     /// let texts = ["The bear ate honey.", "The bear ate some honey.", "It rained on the castle."];
     /// let found = pollster::block_on(model.embed(&texts, &EmbedOptions::default()))?;
     /// assert_eq!(found[0].vector.len(), model.config().hidden);

@@ -24,13 +24,13 @@ impl Model {
 
     /// [`Model::score`] of several texts, in their order. They are computed side by side, as many
     /// as a limited memory has room for; the bits are those of each alone (but with
-    /// [`LoadOptions::half_attention`](crate::model::LoadOptions::half_attention)).
+    /// [`ModelBuilder::f16_attention`](crate::model::ModelBuilder::f16_attention)).
     ///
     /// ```
     /// use bitnet_wgpu::model::Model;
     ///
     /// # fn main() -> bitnet_wgpu::Result<()> {
-    /// let model = Model::load_cpu("assets/tales-22m")?;
+    /// let model = Model::builder("assets/tales-22m").cpu().build()?;
     /// let texts = ["The bear ate honey.", "It rained all day."].map(|text| model.encode_prompt(text));
     /// let texts = texts.into_iter().collect::<bitnet_wgpu::Result<Vec<_>>>()?;
     /// let scores = pollster::block_on(model.score_batch(&texts))?;

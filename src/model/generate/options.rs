@@ -157,7 +157,7 @@ impl GenerateOptions {
     /// Goes on with a generation that broke off, when its device was lost perhaps: the last
     /// `tokens` of the prompt are those that it gave. What follows is what would have followed: the
     /// same options, but for this one, count these tokens as generated, for lengths, penalties and
-    /// stop strings. (With [`LoadOptions::half_attention`](crate::model::LoadOptions::half_attention) not
+    /// stop strings. (With [`ModelBuilder::f16_attention`](crate::model::ModelBuilder::f16_attention) not
     /// to the last bit.) The n-th text of a batch goes on with a seed greater by n. Drafts of a
     /// model that fails, since its device is gone perhaps, are left out.
     ///

@@ -1,18 +1,18 @@
 //! A loaded model: what it is made of, and everything that can be done with it.
 
-use super::files::{self, LoadOptions, MaybeTokenizer, ModelFiles, Origin};
+use super::{
+    files::{self, MaybeTokenizer},
+    settings::{LoadSettings, Origin},
+};
 use crate::{
     element::Element,
     error::{Error, Result},
-    formats::{ModelConfig, ModelFile, Problem},
-    gpu::{
-        context::Context, device::adapters::ContextOptions, recording::Recording, tensor::Tensor,
-    },
+    formats::{ModelConfig, ModelFile},
+    gpu::{context::Context, recording::Recording, tensor::Tensor},
     memory::Footprint,
     model::{
         engine::{
             cpu::CpuModel,
-            devices::Devices,
             gpu::{GpuModel, SplitModel},
             interface::{Engine, ModelPart, Offloaded, SessionOptions},
             layers::{HostEnds, HostLayer},
@@ -37,7 +37,7 @@ use std::{path::Path, sync::Arc};
 
 /// A loaded model. Clones share it. What it computes runs on threads of its own, so that its
 /// futures never block an executor; the last clone, when it is dropped, waits for those that are at
-/// work. (Those of [`LoadOptions::threads`](crate::model::LoadOptions::threads) are told to end,
+/// work. (Those of [`ModelBuilder::threads`](crate::model::ModelBuilder::threads) are told to end,
 /// and not waited for.)
 #[derive(Clone)]
 pub struct Model {
@@ -45,203 +45,96 @@ pub struct Model {
     tokenizer: MaybeTokenizer,
     workers: Arc<Workers>,
     threads: Threads,
-    print: Fingerprint,
-    /// Of what is not in `print`, since keys and values do not depend on it.
-    ends_print: Fingerprint,
+    fingerprint: Fingerprint,
+    /// Of what keys and values do not depend on.
+    ends_fingerprint: Fingerprint,
     weight_bytes: usize,
-    /// Where it can be read again.
-    origin: Option<Arc<Origin>>,
+    /// The files to load it again from.
+    pub(super) origin: Option<Arc<Origin>>,
+    pub(super) auto: Option<Arc<AutoChoice>>,
+}
+
+/// Which device [`Device::Auto`](crate::model::Device::Auto) took.
+pub(super) struct AutoChoice {
+    pub reason: String,
+    /// The GPU's error for which the CPU took its place.
+    pub error: Option<Error>,
+}
+
+/// Builds what computes a model.
+fn engine(
+    contexts: &[Context],
+    config: ModelConfig,
+    ends: HostEnds,
+    layers: impl Iterator<Item = Result<HostLayer>>,
+    settings: &LoadSettings,
+    threads: &Threads,
+) -> Result<Arc<dyn Engine>> {
+    let LoadSettings { offload, split, f16_attention, .. } = settings;
+    Ok(match contexts {
+        [] => Arc::new(CpuModel::new(config, ends, layers, threads.clone())?),
+        [context] => {
+            let how = (*offload, *f16_attention);
+            Arc::new(GpuModel::new(context, config, ends, layers, how)?)
+        }
+        contexts => {
+            let how = (&split[..], *f16_attention);
+            Arc::new(SplitModel::new(contexts, config, ends, layers, how)?)
+        }
+    })
 }
 
 impl Model {
-    /// Loads a model directory, a .gguf file or a native container to the GPU, or for the CPU where
-    /// that is faster: see [`Context::preferred`]. What it takes, and why, is logged. It waits for
-    /// the device; in async code, await [`Context::preferred`] and call [`Model::load_with`].
-    ///
-    /// # Errors
-    /// As [`Model::load`], and those of [`Context::preferred`].
-    pub fn open(path: impl AsRef<Path>) -> Result<Self> {
-        let (context, why) = pollster::block_on(Context::preferred(ContextOptions::default()))?;
-        log::info!("computing on {why}");
-        Self::load_with(context.as_ref(), path, LoadOptions::default())
-    }
-
-    /// Loads a model directory, a .gguf file or a native container to the GPU.
-    ///
-    /// # Errors
-    /// [`Error::Io`], [`Error::Format`] for what is wrong with the files; [`Error::Unsupported`]
-    /// for a sound model that this crate cannot run, or of which it would use a part only;
-    /// [`Error::TooLarge`] for a tensor that the device cannot bind; [`Error::MemoryLimit`] for
-    /// weights that do not fit a limited context, before any is uploaded ([`LoadOptions::offload`]
-    /// has some stay on the host).
-    pub fn load(context: &Context, path: impl AsRef<Path>) -> Result<Self> {
-        Self::load_with(Some(context), path, LoadOptions::default())
-    }
-
-    /// Loads a model to compute on the CPU, without any GPU.
-    ///
-    /// # Errors
-    /// As [`Model::load`].
-    pub fn load_cpu(path: impl AsRef<Path>) -> Result<Self> {
-        Self::load_with(None, path, LoadOptions::default())
-    }
-
-    /// Loads a model to a GPU, to several, or for the CPU without a context: see [`Devices`].
-    ///
-    /// # Errors
-    /// As [`Model::load`]; [`Error::Invalid`] for more offloaded layers than the model has, or for
-    /// layers that cannot take turns in memory, since the scales of some go by other groups; for
-    /// layers that cannot be split so: more contexts than layers, one context twice, numbers of
-    /// layers ([`LoadOptions::split`]) that are not one or more for each context and all of the
-    /// model's together, or layers that are offloaded too; [`Error::MissingFeature`] where a device
-    /// for offloaded layers was opened without wgpu's `MAPPABLE_PRIMARY_BUFFERS`.
-    pub fn load_with<'d>(
-        devices: impl Into<Devices<'d>>,
-        path: impl AsRef<Path>,
-        options: LoadOptions<'_>,
-    ) -> Result<Self> {
-        let files = ModelFiles::open(path, &options)?;
-        Self::from_files(devices, &files, options)
-    }
-
-    /// Loads a model whose files are open already. Of the options, those that [`ModelFiles::open`]
-    /// takes are what they were there.
-    ///
-    /// # Errors
-    /// As [`Model::load_with`].
-    pub fn from_files<'d>(
-        devices: impl Into<Devices<'d>>,
-        files: &ModelFiles,
-        options: LoadOptions<'_>,
-    ) -> Result<Self> {
-        let origin = files.origin.loaded(&options);
-        let model =
-            Self::from_source(devices.into(), &*files.file, files.tokenizer.clone(), options)?;
-        Ok(Self { origin: Some(Arc::new(origin)), ..model })
-    }
-
-    /// Loads it again from the files that it came from, as it was loaded: to another context, after
-    /// its device was lost ([`Context::recover`]), to several, or for the CPU. Numbers of layers
-    /// that were given for each context hold for as many contexts. Sessions and batches of this
-    /// model stay with it. What they had goes on in others: a text by [`GenerateOptions::resumed`],
-    /// a session from [`Session::tokens`].
-    ///
-    /// ```no_run
-    /// # async fn again(model: bitnet_wgpu::model::Model, session: bitnet_wgpu::model::Session) -> bitnet_wgpu::Result<()> {
-    /// let context = match model.context() {
-    ///     Some(lost) => Some(lost.recover().await?),
-    ///     None => None, // it is on the CPU
-    /// };
-    /// let model = model.reload(context.as_ref())?;
-    /// let mut again = model.session(session.options())?;
-    /// again.prefill(0, session.tokens(0)).await?; // the same text, on the new device
-    /// # Ok(())
-    /// # }
-    /// ```
-    ///
-    /// # Errors
-    /// As [`Model::load_with`]; [`Error::Invalid`] for a model of [`Model::from_file`], which
-    /// whoever made it makes again; [`Error::Format`] for files that are of another model by now.
-    pub fn reload<'d>(&self, devices: impl Into<Devices<'d>>) -> Result<Self> {
-        let Some(origin) = &self.origin else {
-            let what =
-                "the model was made of a ModelFile, and not loaded from a path: make it again";
-            return Err(Error::Invalid { op: "reload", what: what.into() });
-        };
-        let devices = devices.into();
-        let model =
-            Self::load_with(devices, &origin.path, origin.options(devices.contexts().len()))?;
-        match (model.print, model.ends_print) == (self.print, self.ends_print) {
-            true => Ok(model),
-            false => {
-                Err(Problem::from("is another model than the one that was loaded").at(&origin.path))
-            }
-        }
-    }
-
-    /// Builds a model from any source of weights. Of the options, `quantize`,
-    /// `quantized_activations` and `i2s_layout` belong to the file:
-    /// [`Checkpoint::with_quantize`](crate::formats::Checkpoint::with_quantize),
-    /// [`Gguf::with_quantize`](crate::formats::Gguf::with_quantize),
-    /// [`Gguf::with_i2s_layout`](crate::formats::Gguf::with_i2s_layout).
-    ///
-    /// # Errors
-    /// As [`Model::load_with`].
-    pub fn from_file<'d>(
-        devices: impl Into<Devices<'d>>,
-        file: &dyn ModelFile,
-        tokenizer: Option<Tokenizer>,
-        options: LoadOptions<'_>,
-    ) -> Result<Self> {
-        Self::from_source(devices.into(), file, files::usable(tokenizer.map(Ok)), options)
-    }
-
-    fn from_source(
-        devices: Devices<'_>,
+    /// Reads the weights and places them on these contexts, or for the CPU without one.
+    pub(super) fn new(
+        contexts: &[Context],
         file: &dyn ModelFile,
         tokenizer: MaybeTokenizer,
-        mut options: LoadOptions<'_>,
+        settings: &LoadSettings,
+        progress: &mut dyn FnMut(usize, usize),
     ) -> Result<Self> {
         let config = files::config(file)?;
-        span!("load", layers = config.layers);
-        if !options.ignore_unused {
+        let count = config.layers;
+        span!("load", layers = count);
+        if !settings.ignore_unused {
             file.check_unused()?;
         }
-        options.check(devices, config.layers)?;
-        let ends = HostEnds::read(file, options.int8_head)?;
-        let count = config.layers;
-        let mut progress = |done| {
-            if let Some(progress) = &mut options.progress {
-                progress(done, count);
-            }
-        };
-        let (mut print, mut weight_bytes) =
-            (Fingerprint::new(&config, &ends), size_of_val(ends.head().words()));
-        let ends_print = Fingerprint::of_ends(&config, &ends);
+        settings.check(contexts, count)?;
+        let ends = HostEnds::read(file, settings.int8_head)?;
+        let mut fingerprint = Fingerprint::new(&config, &ends);
+        let ends_fingerprint = Fingerprint::of_ends(&config, &ends);
+        let mut weight_bytes = size_of_val(ends.head().words());
         // Read as the engine asks for them, so that one layer at a time is in host memory on the
         // way to a GPU.
         let layers = (0..count).map(|layer| {
-            progress(layer);
+            progress(layer, count);
             let layer = HostLayer::read(file, layer)?;
-            print.add_layer(&layer);
-            weight_bytes +=
-                layer.matrices().iter().map(|matrix| size_of_val(matrix.words())).sum::<usize>();
+            fingerprint.add_layer(&layer);
+            let bytes = layer.matrices().into_iter().map(|matrix| size_of_val(matrix.words()));
+            weight_bytes += bytes.sum::<usize>();
             Ok(layer)
         });
-        let threads = if devices.contexts().is_empty() {
-            Threads::new(options.threads)?
-        } else {
-            Threads::default()
-        };
-        let engine: Arc<dyn Engine> = match devices.contexts() {
-            [context] => Arc::new(GpuModel::new(
-                context,
-                config,
-                ends,
-                layers,
-                (options.offload, options.half_attention),
-            )?),
-            [] => Arc::new(CpuModel::new(config, ends, layers, threads.clone())?),
-            contexts => Arc::new(SplitModel::new(
-                contexts,
-                config,
-                ends,
-                layers,
-                (&options.split, options.half_attention),
-            )?),
-        };
-        devices.contexts().iter().try_for_each(|context| context.check_there("loading a model"))?;
-        progress(count);
+        let own_threads = settings.threads.filter(|_| contexts.is_empty());
+        let threads = Threads::new(own_threads)?;
+        let engine = engine(contexts, config, ends, layers, settings, &threads)?;
+        contexts.iter().try_for_each(|context| context.check_there("loading a model"))?;
+        progress(count, count);
         Ok(Self {
             engine,
             tokenizer,
             workers: Arc::default(),
             threads,
-            print,
-            ends_print,
+            fingerprint,
+            ends_fingerprint,
             weight_bytes,
             origin: None,
+            auto: None,
         })
+    }
+
+    /// Returns whether another model has the same weights.
+    pub(super) fn is_same(&self, other: &Self) -> bool {
+        (self.fingerprint, self.ends_fingerprint) == (other.fingerprint, other.ends_fingerprint)
     }
 
     /// The configuration.
@@ -269,7 +162,19 @@ impl Model {
         self.weight_bytes
     }
 
-    /// What of it stays in host memory, by [`LoadOptions::offload`], and is copied to the GPU in
+    /// Returns why [`Device::Auto`](crate::model::Device::Auto) took the device that computes the
+    /// model, for people to read; nothing for a device that the caller chose.
+    pub fn auto_reason(&self) -> Option<&str> {
+        self.auto.as_ref().map(|auto| auto.reason.as_str())
+    }
+
+    /// Returns the GPU's error for which [`Device::Auto`](crate::model::Device::Auto) took the CPU
+    /// instead.
+    pub fn gpu_error(&self) -> Option<&Error> {
+        self.auto.as_ref().and_then(|auto| auto.error.as_ref())
+    }
+
+    /// What of it stays in host memory, by [`ModelBuilder::offload`], and is copied to the GPU in
     /// every pass. Nothing on the CPU.
     pub fn offloaded(&self) -> Offloaded {
         self.engine.offloaded()
@@ -288,7 +193,7 @@ impl Model {
     /// [`Error::MemoryLimit`] for more than a limited context has room for, see
     /// [`Model::session_footprint`]; what the device reports.
     pub fn session(&self, options: SessionOptions) -> Result<Session> {
-        Session::new(self.engine.clone(), self.print, options)
+        Session::new(self.engine.clone(), self.fingerprint, options)
     }
 
     /// The GPU memory that a session will need, the model's weights apart; nothing for a model on
@@ -311,14 +216,11 @@ impl Model {
     /// # Errors
     /// As [`Model::session`], but for memory.
     pub fn session_footprint(&self, options: SessionOptions) -> Result<Footprint> {
-        Ok(self
-            .parts(options)?
-            .iter()
-            .fold(Footprint::default(), |sum, part| sum.and(part.footprint)))
+        Ok(ModelPart::total(&self.parts(options)?))
     }
 
     /// The same of each device that the model is on, with the layers that are there: one, or
-    /// several ([`Devices`]); nothing for the CPU.
+    /// several ([`Device`](crate::model::Device)); nothing for the CPU.
     ///
     /// # Errors
     /// As [`Model::session_footprint`].
@@ -364,7 +266,7 @@ impl Model {
     /// [`Error::Invalid`] for another number of sequences; [`Error::Context`] where its tokens have
     /// no room; else as [`Model::session`].
     pub fn load_session(&self, path: impl AsRef<Path>, options: SessionOptions) -> Result<Session> {
-        Session::load(self.engine.clone(), self.print, path.as_ref(), options)
+        Session::load(self.engine.clone(), self.fingerprint, path.as_ref(), options)
     }
 
     /// The logits after every token of `ids`, `[ids.len(), vocab]`. Keys and values are in 32 bits.
@@ -523,8 +425,8 @@ impl Model {
 
     /// What makes sessions of it, and does not keep its threads.
     pub(crate) fn sessions(&self) -> impl Fn(SessionOptions) -> Result<Session> + Send + use<> {
-        let (engine, print) = (self.engine.clone(), self.print);
-        move |options| Session::new(engine.clone(), print, options)
+        let (engine, fingerprint) = (self.engine.clone(), self.fingerprint);
+        move |options| Session::new(engine.clone(), fingerprint, options)
     }
 
     /// The path that it was loaded from, for errors; none where it was made of a [`ModelFile`].
@@ -581,7 +483,7 @@ impl Model {
 /// The model drafts for another.
 impl From<&Model> for Drafter {
     fn from(model: &Model) -> Self {
-        Self::Model(DraftModel::new(model.engine.clone(), model.print))
+        Self::Model(DraftModel::new(model.engine.clone(), model.fingerprint))
     }
 }
 

@@ -48,7 +48,7 @@ pub(in crate::model) struct GpuModel {
     /// What the embedding's rows and the head's input are multiplied by, where they are.
     embedding_scale: Option<Tensor<f32>>,
     logit_scale: Option<Tensor<f32>>,
-    /// Of prompts; see [`LoadOptions::half_attention`](crate::model::LoadOptions::half_attention).
+    /// Of prompts; see [`ModelBuilder::f16_attention`](crate::model::ModelBuilder::f16_attention).
     pub(super) half_attention: bool,
     /// Tokens that are computed together, at most.
     pub(super) batch: usize,

@@ -26,7 +26,7 @@ mod tests {
     #[test]
     fn a_model_on_a_device_that_does_nothing_ends() {
         let context = noop::context();
-        let model = Model::load(&context, "assets/tales-22m").unwrap();
+        let model = Model::builder("assets/tales-22m").device(&context).build().unwrap();
         let (vocab, prompt) =
             (model.config().vocab, model.encode_prompt("Once upon a time").unwrap());
         assert_eq!(block_on(model.logits(&prompt)).unwrap(), vec![0.0; vocab * prompt.len()]);

@@ -1,10 +1,10 @@
-//! The native container: what is written computes the bits of the model that it was made of, and
+//! The prepacked model file: what is written computes the bits of the model that it was made of, and
 //! what is wrong with a file is said.
 
 use bitnet_wgpu::{
     Context, ContextOptions, Error,
-    formats::{self, Checkpoint, GgufType, Kind, ModelConfig, ModelFile, write_gguf},
-    model::{LoadOptions, Model, ModelFiles, Offload, SessionOptions, Tokenizer, write_native},
+    formats::{self, Checkpoint, GgufType, Kind, ModelConfig, ModelFile, ReadOptions, write_gguf},
+    model::{Model, ModelFiles, Offload, SessionOptions, Tokenizer},
     weights::DenseElement,
 };
 use proptest::prelude::*;
@@ -14,30 +14,20 @@ use std::{
     path::{Path, PathBuf},
     sync::LazyLock,
 };
-use support::{block_on, files::Directory, models::directory, real_model, repository};
-
-const MODELS: [&str; 12] = [
-    "odd",
-    "newer",
-    "online",
-    "llama",
-    "sharded",
-    "qwen3",
-    "normed",
-    "minicpm",
-    "trilm",
-    "gemma3",
-    "gemma3_plain",
-    "gemma3_floats",
-];
+use support::{
+    block_on,
+    files::Directory,
+    models::{directory, names},
+    real_model, repository,
+};
 
 fn open(path: impl AsRef<Path>) -> ModelFiles {
-    ModelFiles::open(path, &LoadOptions::default()).unwrap()
+    ModelFiles::open(path).unwrap()
 }
 
-fn write(source: &Path, to: &Directory, options: LoadOptions<'_>) -> PathBuf {
+fn write(source: &Path, to: &Directory, int8_head: bool) -> PathBuf {
     let path = to.0.join("model.safetensors");
-    write_native(&open(source), &path, true, options).unwrap();
+    open(source).builder().int8_head(int8_head).write_prepacked(&path, true).unwrap();
     path
 }
 
@@ -101,34 +91,33 @@ impl Parts {
 fn the_bits_are_those_of_the_model_that_it_was_made_of(on: Option<&Context>) {
     let directory_of =
         |name: &str| if name == "tales-22m" { real_model() } else { directory(name) };
-    for name in ["tales-22m"].into_iter().chain(MODELS) {
+    for name in ["tales-22m".to_owned()].into_iter().chain(names()) {
+        let name = name.as_str();
         for int8_head in [false, true] {
             let (source, folder) = (directory_of(name), Directory::temporary());
-            let path = write(&source, &folder, LoadOptions::default().int8_head(int8_head));
+            let path = write(&source, &folder, int8_head);
             let (files, before) = (open(&path), open(&source));
-            assert_eq!(formats::kind(&path).unwrap(), Kind::Native);
+            assert_eq!(formats::kind(&path).unwrap(), Kind::Prepacked);
             assert_eq!(
                 files.problems().map(|error| error.to_string()).collect::<Vec<_>>(),
                 [""; 0],
                 "{name}"
             );
             let mut wanted: ModelConfig = before.config().clone();
-            wanted.residual_scale = 1.0; // it is in the scales
+            (wanted.query_scale, wanted.residual_scale) = (1.0, 1.0); // it is in the scales
             assert_eq!(files.config(), &wanted, "{name}");
 
-            let source =
-                Model::load_with(on, &source, LoadOptions::default().int8_head(int8_head)).unwrap();
+            let source = Model::builder(&source).device(on).int8_head(int8_head).build().unwrap();
             // Already in 8 bits, a head stays as it is.
             for again in [false, true].into_iter().take(1 + usize::from(int8_head)) {
-                let native =
-                    Model::load_with(on, &path, LoadOptions::default().int8_head(again)).unwrap();
+                let prepacked = Model::builder(&path).device(on).int8_head(again).build().unwrap();
                 assert!(
-                    logits(&source) == logits(&native),
-                    "{name} on {native:?}, int8_head: {int8_head}, {again}"
+                    logits(&source) == logits(&prepacked),
+                    "{name} on {prepacked:?}, int8_head: {int8_head}, {again}"
                 );
-                assert_eq!(source.weight_bytes(), native.weight_bytes());
+                assert_eq!(source.weight_bytes(), prepacked.weight_bytes());
                 assert!(
-                    logits(&native.reload(on).unwrap()) == logits(&source),
+                    logits(&prepacked.reload(on).unwrap()) == logits(&source),
                     "{name}, loaded again"
                 );
                 // A session that was saved of one goes on in the other.
@@ -137,7 +126,7 @@ fn the_bits_are_those_of_the_model_that_it_was_made_of(on: Option<&Context>) {
                 block_on(session.prefill(0, &[1, 2, 3])).unwrap();
                 block_on(session.save(&saved)).unwrap();
                 assert_eq!(
-                    native.load_session(&saved, SessionOptions::new(1, 8)).unwrap().tokens(0),
+                    prepacked.load_session(&saved, SessionOptions::new(1, 8)).unwrap().tokens(0),
                     [1, 2, 3]
                 );
             }
@@ -153,12 +142,14 @@ fn what_is_said_of_activations_is_stored() {
     for said in [None, Some(true), Some(false)] {
         let path = folder.0.join("model.safetensors");
         let wanted =
-            ModelFiles::open(&source, &LoadOptions::default().quantized_activations(said)).unwrap();
-        write_native(&wanted, &path, true, LoadOptions::default()).unwrap();
+            ModelFiles::open_with(&source, ReadOptions::default().quantized_activations(said))
+                .unwrap();
+        wanted.builder().write_prepacked(&path, true).unwrap();
         assert_eq!(open(&path).config().quantized_activations, said.unwrap_or(false));
         for said in [true, false] {
             let load = |path: &Path| {
-                Model::load_with(None, path, LoadOptions::default().quantized_activations(said))
+                ModelFiles::open_with(path, ReadOptions::default().quantized_activations(said))
+                    .and_then(|files| files.builder().cpu().build())
                     .unwrap()
             };
             assert!(logits(&load(&source)) == logits(&load(&path)), "{said}");
@@ -171,17 +162,17 @@ fn what_is_said_of_activations_is_stored() {
 fn offloaded_layers_compute_the_same_bits() {
     let context = block_on(Context::open(ContextOptions::default().offload(true))).unwrap();
     let folder = Directory::temporary();
-    let path = write(&real_model(), &folder, LoadOptions::default());
-    let wanted = logits(&Model::load(&context, real_model()).unwrap());
+    let path = write(&real_model(), &folder, false);
+    let wanted = logits(&Model::builder(real_model()).device(&context).build().unwrap());
     let files = open(&path);
     for layers in [3, files.config().layers] {
-        let options = || LoadOptions::default().offload(Offload::Layers(layers));
-        let model = Model::from_files(Some(&context), &files, options()).unwrap();
+        let offload = Offload::Layers(layers);
+        let footprint = |files: &ModelFiles| {
+            files.builder().device(&context).offload(offload).footprint().unwrap()
+        };
+        let model = files.builder().device(&context).offload(offload).build().unwrap();
         assert_eq!(model.offloaded().layers, layers);
-        assert_eq!(
-            files.footprint(&context, &options()).unwrap(),
-            open(real_model()).footprint(&context, &options()).unwrap()
-        );
+        assert_eq!(footprint(&files), footprint(&open(real_model())));
         assert!(logits(&model) == wanted, "{layers} layers");
     }
 }
@@ -191,7 +182,7 @@ fn offloaded_layers_compute_the_same_bits() {
 fn tensors_are_stacked_and_aligned() {
     for name in ["odd", "qwen3", "normed"] {
         let folder = Directory::temporary();
-        let path = write(&directory(name), &folder, LoadOptions::default());
+        let path = write(&directory(name), &folder, false);
         let bytes = fs::read(&path).unwrap();
         let mut parts = Parts::of(&bytes);
         let data = bytes.len() - parts.data.len();
@@ -234,10 +225,9 @@ fn tensors_are_stacked_and_aligned() {
 fn each_of_a_stack_is_there() {
     for name in ["odd", "qwen3", "normed"] {
         let folder = Directory::temporary();
-        let native =
-            formats::open(write(&directory(name), &folder, LoadOptions::default())).unwrap();
+        let prepacked = formats::open(write(&directory(name), &folder, false)).unwrap();
         let source = Checkpoint::open(directory(name)).unwrap();
-        let c = native.config().clone();
+        let c = prepacked.config().clone();
         let (q, k) = (c.heads * c.head_dim, c.kv_heads * c.head_dim);
         let parts = [
             ("self_attn.q_proj", q),
@@ -248,17 +238,21 @@ fn each_of_a_stack_is_there() {
         for (part, rows) in parts {
             let part = format!("model.layers.1.{part}");
             let wanted = ModelFile::linear(&source, &part, rows, c.hidden).unwrap();
-            assert!(native.contains(&part));
-            assert_eq!(native.linear(&part, rows, c.hidden).unwrap(), wanted, "{name}: {part}");
-            assert!(matches!(native.linear(&part, rows + 1, c.hidden), Err(Error::Format { .. })));
+            assert!(prepacked.contains(&part));
+            assert_eq!(prepacked.linear(&part, rows, c.hidden).unwrap(), wanted, "{name}: {part}");
+            assert!(matches!(
+                prepacked.linear(&part, rows + 1, c.hidden),
+                Err(Error::Format { .. })
+            ));
         }
         assert!(
-            !native.contains("model.layers.99999.self_attn.q_proj") && !native.contains("nothing")
+            !prepacked.contains("model.layers.99999.self_attn.q_proj")
+                && !prepacked.contains("nothing")
         );
         assert!(
-            native.linear("nothing", 4, 4).is_err()
-                && native.vector("nothing", 4).is_err()
-                && native.dense("nothing", 4, 4).is_err()
+            prepacked.linear("nothing", 4, 4).is_err()
+                && prepacked.vector("nothing", 4).is_err()
+                && prepacked.dense("nothing", 4, 4).is_err()
         );
     }
 }
@@ -278,7 +272,7 @@ fn texts_are_the_same_tokens() {
     let vocabulary = Tokenizer::from_directory(&tales).unwrap().to_gguf().unwrap();
     write_gguf(&checkpoint, Some(&vocabulary), &gguf, GgufType::Q2_0, false, |_| ()).unwrap();
     for source in [tales, gguf] {
-        let path = write(&source, &folder, LoadOptions::default());
+        let path = write(&source, &folder, false);
         let [before, after] = [&source, &path].map(|path| open(path).tokenizer().unwrap().clone());
         assert_eq!(
             (before.bos(), before.eos(), before.vocab_size()),
@@ -300,15 +294,14 @@ fn texts_are_the_same_tokens() {
                 (after.decode(&ids).unwrap(), after.decode_with_special(&ids).unwrap())
             );
         }
-        let [a, b] = [&source, &path].map(|path| Model::load_cpu(path).unwrap());
+        let [a, b] = [&source, &path].map(|path| Model::builder(path).cpu().build().unwrap());
         assert!(logits(&a) == logits(&b));
     }
     // Without one it takes ids, as the directory does; and with one that is damaged.
-    let path = write(&directory("odd"), &folder, LoadOptions::default());
+    let path = write(&directory("odd"), &folder, false);
     assert!(matches!(open(&path).tokenizer(), Err(Error::Tokenizer { .. })));
-    let mut parts = Parts::of(
-        &fs::read(write(&repository("assets/tales-22m"), &folder, LoadOptions::default())).unwrap(),
-    );
+    let mut parts =
+        Parts::of(&fs::read(write(&repository("assets/tales-22m"), &folder, false)).unwrap());
     *parts.metadata("tokenizer") = "{".into();
     let files = open(folder.write("damaged.safetensors", parts.bytes()));
     assert!(files.tokenizer().unwrap_err().to_string().contains("its tokenizer: EOF"));
@@ -318,13 +311,10 @@ fn texts_are_the_same_tokens() {
 #[test]
 fn files_are_complete_or_not_there() {
     let folder = Directory::temporary();
-    let path = write(&directory("odd"), &folder, LoadOptions::default());
+    let path = write(&directory("odd"), &folder, false);
     let before = fs::read(&path).unwrap();
     let files = open(directory("qwen3"));
-    assert!(matches!(
-        write_native(&files, &path, false, LoadOptions::default()),
-        Err(Error::Io { .. })
-    ));
+    assert!(matches!(files.builder().write_prepacked(&path, false), Err(Error::Io { .. })));
     // Of a source that ends while it is read.
     let (source, model) = (Directory::temporary(), directory("qwen3"));
     for name in ["config.json", "model.safetensors"] {
@@ -338,32 +328,31 @@ fn files_are_complete_or_not_there() {
             weights.set_len(1000).unwrap();
         }
     };
-    let error = write_native(&files, &path, true, LoadOptions::default().progress(&mut progress))
-        .unwrap_err();
+    let error = files.builder().progress(&mut progress).write_prepacked(&path, true).unwrap_err();
     assert!(
         matches!(&error, Error::Format { message, .. } if message.contains("when it was opened")),
         "{error}"
     );
     assert!(fs::read(&path).unwrap() == before, "what was there stays");
     assert_eq!(fs::read_dir(&folder.0).unwrap().count(), 1, "nothing else does");
-    // A native container is a source as others are.
+    // A prepacked model file is a source as others are.
     let [again, first] = ["again", "first"].map(|name| folder.0.join(name));
-    write_native(&open(directory("minicpm")), &first, false, LoadOptions::default()).unwrap();
-    write_native(&open(&first), &again, false, LoadOptions::default()).unwrap();
+    open(directory("minicpm")).builder().write_prepacked(&first, false).unwrap();
+    open(&first).builder().write_prepacked(&again, false).unwrap();
     assert!(fs::read(first).unwrap() == fs::read(again).unwrap());
 }
 
 /// A small model, with scales by groups.
 static SMALL: LazyLock<Vec<u8>> = LazyLock::new(|| {
     let folder = Directory::temporary();
-    fs::read(write(&directory("qwen3"), &folder, LoadOptions::default())).unwrap()
+    fs::read(write(&directory("qwen3"), &folder, false)).unwrap()
 });
 
 /// What opening a file says, or loading its weights.
 fn said(bytes: &[u8]) -> Option<Error> {
     let folder = Directory::temporary();
     let path = folder.write("model.safetensors", bytes);
-    let files = ModelFiles::open(&path, &LoadOptions::default());
+    let files = ModelFiles::open(&path);
     let loaded = files.and_then(|files| files.problems().next().map_or(Ok(()), Err));
     loaded.err()
 }
@@ -388,8 +377,8 @@ fn what_is_wrong_with_a_file_is_said() {
     assert!(said(&SMALL).is_none() && said(&Parts::of(&SMALL).bytes()).is_none());
     // Other versions and other files.
     refused(
-        |parts| *parts.metadata("version") = "2".into(),
-        "is of version \"2\" of the native container",
+        |parts| *parts.metadata("version") = "1".into(),
+        "is of version \"1\" of the prepacked model file",
     );
     refused(
         |parts| drop(parts.header["__metadata__"].as_object_mut().unwrap().remove("version")),
@@ -440,7 +429,8 @@ fn what_is_wrong_with_a_file_is_said() {
         "`model.layers.0.mlp.gate_proj+up_proj.codes` is",
     );
     refused(|parts| parts.configure("vocab", 301.into()), "`model.embed_tokens.elements` is");
-    refused(|parts| parts.configure("qk_norms", false.into()), "does not account for");
+    refused(|parts| parts.configure("architecture", "llama".into()), "does not account for");
+    refused(|parts| parts.configure("architecture", "gpt".into()), "architecture `gpt` is unknown");
     refused(|parts| parts.rename("model.norm", "model.morn"), "no tensor `model.norm`");
     // Tensors that are not as kernels read them.
     refused(
@@ -514,7 +504,7 @@ fn what_is_wrong_with_a_file_is_said() {
         .unwrap()
         .set_len(SMALL.len() as u64 - 1)
         .unwrap();
-    let error = Model::from_files(None, &files, LoadOptions::default()).map(drop).unwrap_err();
+    let error = files.builder().cpu().build().map(drop).unwrap_err();
     assert!(
         matches!(&error, Error::Format { message, .. } if message.contains("when it was opened")),
         "{error}"
@@ -526,7 +516,7 @@ fn what_is_wrong_with_a_file_is_said() {
 fn padding_is_checked() {
     for (int8_head, element) in [(false, None), (true, Some(DenseElement::Int8))] {
         let folder = Directory::temporary();
-        let path = write(&directory("odd"), &folder, LoadOptions::default().int8_head(int8_head));
+        let path = write(&directory("odd"), &folder, int8_head);
         let bytes = fs::read(&path).unwrap();
         let config = open(&path).config().clone();
         let head = if config.tied_head { "model.embed_tokens" } else { "lm_head" };
@@ -587,7 +577,7 @@ proptest! {
             bytes.truncate(cut.index(bytes.len()));
         }
         let folder = Directory::temporary();
-        if let Ok(model) = Model::load_cpu(folder.write("model.safetensors", &bytes)) {
+        if let Ok(model) = Model::builder(folder.write("model.safetensors", &bytes)).cpu().build() {
             let _ = block_on(model.logits(&[1, 2]));
         }
     }
@@ -601,7 +591,7 @@ proptest! {
         let values = [json!(number), json!(number % 300), json!(-1.5), json!(true), Value::Null, json!([number % 300])];
         parts.configure(&keys[key.index(keys.len())], values[value].clone());
         let folder = Directory::temporary();
-        if let Ok(model) = Model::load_cpu(folder.write("model.safetensors", parts.bytes())) {
+        if let Ok(model) = Model::builder(folder.write("model.safetensors", parts.bytes())).cpu().build() {
             let _ = block_on(model.logits(&[1, 2]));
         }
     }

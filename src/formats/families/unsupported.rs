@@ -1,6 +1,6 @@
-//! Models that are known and not done, by what they have that is missing here.
+//! Families that are known and not supported, by what they have that is missing here.
 
-use super::problem::{Problem, unsupported};
+use crate::formats::problem::Problem;
 
 const DELTA_NET: &str = "most of its layers are linear attention (Gated DeltaNet), and queries of the others have gates";
 const EXPERTS: &str = "its feed-forward blocks are mixtures of experts";
@@ -16,7 +16,10 @@ const FAMILIES: [(&[&str], &[&str]); 8] = [
         &["qwen35moe", "qwen3_5_moe", "qwen3_5_moe_text", "qwen3next", "qwen3_next"],
         &[DELTA_NET, EXPERTS],
     ),
-    (&["qwen3moe", "qwen3_moe", "qwen2moe", "qwen2_moe", "mixtral", "olmoe"], &[EXPERTS]),
+    (
+        &["qwen3moe", "qwen3_moe", "qwen2moe", "qwen2_moe", "mixtral", "olmoe", "granitemoe"],
+        &[EXPERTS],
+    ),
     (
         &["maple"],
         &[
@@ -44,13 +47,14 @@ const FAMILIES: [(&[&str], &[&str]); 8] = [
     (&["gemma-embedding"], &[BOTH_WAYS]),
 ];
 
-/// Refuses the model that `key` says is a `name`: with what is missing, or with what is `known` of
-/// that key.
-pub(super) fn refuse<T>(key: &str, name: &str, known: &str) -> Result<T, Problem> {
-    match FAMILIES.iter().find(|(names, _)| names.contains(&name)) {
-        Some((_, missing)) => {
-            unsupported(format!("{key} `{name}` is not supported: {}", missing.join("; ")))
-        }
-        None => unsupported(format!("{key} `{name}` is not supported; {known} are")),
-    }
+/// Returns why a model is refused that `key` says is a `name`: what is missing, or the `known` names
+/// of that key.
+pub fn problem(key: &str, name: &str, known: Vec<&str>) -> Problem {
+    let missing = FAMILIES.iter().find(|(names, _)| names.contains(&name));
+    let why = match (missing, known.split_last()) {
+        (Some((_, missing)), _) => format!(": {}", missing.join("; ")),
+        (None, Some((last, others))) => format!("; `{}` and `{last}` are", others.join("`, `")),
+        (None, None) => String::new(),
+    };
+    Problem::Unsupported(format!("{key} `{name}` is not supported{why}"))
 }

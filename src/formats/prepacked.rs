@@ -1,4 +1,4 @@
-//! The native container: a safetensors file of tensors as kernels read them, so that loading packs
+//! The prepacked model file: a safetensors file of tensors as kernels read them, so that loading packs
 //! nothing again. It is one file, with configuration and tokenizer.
 //!
 //! A matrix `NAME` is `NAME.codes` `[rows, words]`, ternary words as `weights/ternary/layout.rs`
@@ -9,8 +9,11 @@
 //! `NAME`. All tensors begin at multiples of [`ALIGNMENT`] bytes of the file, behind others that
 //! only fill gaps.
 
+#[cfg(feature = "models")]
+use super::read_options::ReadOptions;
 use super::{
     config::ModelConfig,
+    families,
     model_file::ModelFile,
     problem::Problem,
     safetensors::SafeTensors,
@@ -28,10 +31,10 @@ use serde::de::DeserializeOwned;
 use std::{collections::HashSet, ops::Range, path::Path};
 
 /// The metadata `format`.
-pub const FORMAT: &str = "bitnet-wgpu native";
+pub const FORMAT: &str = "bitnet-wgpu prepacked";
 
 /// The metadata `version`: another one where tensors lie otherwise, or the configuration says more.
-pub const VERSION: &str = "1";
+pub const VERSION: &str = "2";
 
 /// The bytes of a file of which tensors begin at a multiple.
 pub const ALIGNMENT: usize = 64;
@@ -66,13 +69,13 @@ pub fn stack_name(layer: usize, parts: &[Matrix]) -> String {
     )
 }
 
-/// A model in the native container.
-pub struct Native {
+/// A model in the prepacked model file.
+pub struct Prepacked {
     file: SafeTensors,
     config: ModelConfig,
 }
 
-impl Native {
+impl Prepacked {
     /// Opens a file.
     ///
     /// # Errors
@@ -84,11 +87,11 @@ impl Native {
         let problem = match (file.metadata("format"), file.metadata("version")) {
             (Some(FORMAT), Some(VERSION)) => None,
             (Some(FORMAT), Some(version)) => Some(Problem::Unsupported(format!(
-                "is of version {version:?} of the native container, and {VERSION:?} is read: write it again from the model that it was made of"
+                "is of version {version:?} of the prepacked model file, and {VERSION:?} is read: write it again from the model that it was made of"
             ))),
-            (Some(FORMAT), None) => Some("is a native container without a version".into()),
+            (Some(FORMAT), None) => Some("is a prepacked model file without a version".into()),
             (format, _) => Some(
-                format!("is not a native container: its format is {format:?}, not {FORMAT:?}. Of other models the directory is needed, with a config.json")
+                format!("is not a prepacked model file: its format is {format:?}, not {FORMAT:?}. Of other models the directory is needed, with a config.json")
                     .into(),
             ),
         };
@@ -100,16 +103,20 @@ impl Native {
         if config.sub_norms && config.projection_norms {
             return Err(file.error("its config has sub_norms beside projection_norms".into()));
         }
+        if families::of_name(&config.architecture).is_none() {
+            let what = format!("its config: architecture `{}` is unknown", config.architecture);
+            return Err(file.error(what));
+        }
         config.generation = config.generation.of_vocabulary(config.vocab);
         let config = config.checked().map_err(|what| file.error(format!("its config: {what}")))?;
         Ok(Self { file, config })
     }
 
-    /// The same model, with linear layers that quantise their activations, or do not, whatever the
-    /// file says; none leaves it to the file.
+    /// Sets how the file is read. Only [`ReadOptions::quantized_activations`] applies.
     #[cfg(feature = "models")]
-    pub fn with_quantized_activations(mut self, quantized: Option<bool>) -> Self {
-        self.config.quantized_activations = quantized.unwrap_or(self.config.quantized_activations);
+    pub fn with_options(mut self, options: ReadOptions) -> Self {
+        let stored = self.config.quantized_activations;
+        self.config.quantized_activations = options.quantized_activations.unwrap_or(stored);
         self
     }
 
@@ -211,7 +218,7 @@ fn json<T: DeserializeOwned>(file: &SafeTensors, key: &str) -> Result<Option<T>>
     file.metadata(key).map(read).transpose()
 }
 
-impl ModelFile for Native {
+impl ModelFile for Prepacked {
     fn config(&self) -> &ModelConfig {
         &self.config
     }
