@@ -57,7 +57,7 @@ fn embeddings_are_the_librarys() {
         answer["data"][0]["embedding"]
     );
     for (body, param, words) in [
-        (json!({}), "input", "there is none"),
+        (json!({}), "input", "missing field `input`"),
         (json!({ "input": "" }), "input", "text 0 has no tokens"),
         (json!({ "input": ["a", ""] }), "input", "text 1 has no tokens"),
         (json!({ "input": [] }), "input", "0 prompts"),
@@ -66,9 +66,9 @@ fn embeddings_are_the_librarys() {
         (json!({ "input": [99999] }), "input", "token 99999"),
         // Of which a model has room for 512.
         (json!({ "input": vec![7; 501] }), "input", "501 tokens"),
-        (json!({ "input": "a", "dimensions": 64 }), "dimensions", "512 numbers"),
+        (json!({ "input": "a", "dimensions": 64 }), "dimensions", "only 512"),
         (json!({ "input": "a", "encoding_format": "hex" }), "encoding_format", "base64"),
-        (json!({ "input": "a", "stream": true }), "stream", "no such field"),
+        (json!({ "input": "a", "stream": true }), "stream", "unknown field"),
     ] {
         let answer = embed(body);
         let (status, error) = (answer.status, answer.json()["error"].clone());
