@@ -1,6 +1,6 @@
 //! Small random models (tests/data/models) on every engine.
 
-use crate::{Golden, block_on, contexts, real_model};
+use crate::{Golden, block_on, context, contexts, real_model};
 use bitnet_wgpu::{
     Context, DenseElement, Element, PackedDense, PackedTernary, Result, Scales, bitnet,
     formats::{Checkpoint, ModelConfig, ModelFile},
@@ -32,6 +32,15 @@ pub fn engines(name: &str) -> Vec<(String, Model)> {
     }
     models.push((format!("{name} on the CPU"), Model::load_cpu(directory(name)).unwrap()));
     models
+}
+
+/// A small random model on the GPU and on the CPU.
+pub fn on_gpu_and_cpu(name: &str) -> [(String, Model); 2] {
+    let path = directory(name);
+    [
+        (format!("{name} on the GPU"), Model::load(context(), &path).unwrap()),
+        (format!("{name} on the CPU"), Model::load_cpu(&path).unwrap()),
+    ]
 }
 
 /// What transformers computed with it.
