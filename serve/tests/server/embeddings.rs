@@ -86,7 +86,7 @@ fn embeddings_are_the_librarys() {
 #[test]
 fn requests_for_vectors_wait_in_a_queue_that_ends() {
     let server = Served::new(&cpu(), 1, 1, |options| options);
-    let body = json!({ "input": vec![vec![7; 200]; 8] });
+    let body = json!({ "input": vec![vec![7; 60]; 8] });
     let statuses: Vec<_> = std::thread::scope(|scope| {
         let asked: Vec<_> = (0..6)
             .map(|_| scope.spawn(|| post(&server.address, "/v1/embeddings", &body).status))
@@ -106,7 +106,7 @@ fn requests_for_vectors_wait_in_a_queue_that_ends() {
 fn vectors_do_not_depend_on_parts() {
     let (server, model) = (Served::new(&cpu(), 1, 1, |options| options), cpu());
     let texts: Vec<Vec<u32>> =
-        (0..40).map(|n| (0..1 + n * 37 % 50).map(|token| 20 + token as u32).collect()).collect();
+        (0..24).map(|n| (0..1 + n * 37 % 50).map(|token| 20 + token as u32).collect()).collect();
     let alone = |ids: &Vec<u32>| {
         pollster::block_on(model.embed_ids(std::slice::from_ref(ids), &EmbedOptions::default()))
             .unwrap()
