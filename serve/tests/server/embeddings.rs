@@ -3,6 +3,7 @@
 use crate::{Served, client::post, cpu};
 use bitnet_wgpu::model::EmbedOptions;
 use serde_json::{Value, json};
+use std::{thread::sleep, time::Duration};
 
 #[test]
 fn embeddings_are_the_librarys() {
@@ -88,9 +89,13 @@ fn requests_for_vectors_wait_in_a_queue_that_ends() {
     let server = Served::new(&cpu(), 1, 1, |options| options);
     let body = json!({ "input": vec![vec![7; 60]; 8] });
     let statuses: Vec<_> = std::thread::scope(|scope| {
-        let asked: Vec<_> = (0..6)
-            .map(|_| scope.spawn(|| post(&server.address, "/v1/embeddings", &body).status))
-            .collect();
+        // One after another, so that none is refused because others are prepared.
+        let ask = |_| {
+            let asked = scope.spawn(|| post(&server.address, "/v1/embeddings", &body).status);
+            sleep(Duration::from_millis(50));
+            asked
+        };
+        let asked: Vec<_> = (0..6).map(ask).collect();
         asked.into_iter().map(|one| one.join().unwrap()).collect()
     });
     assert!(statuses.contains(&200) && statuses.contains(&429), "{statuses:?}");
