@@ -1,7 +1,11 @@
 //! BitLinear over the layers of a 2B model, in both layouts, and on the CPU beside a plain loop.
 //! `cargo bench -p bitnet-wgpu-benches --bench bitlinear`
 
-use bitnet_wgpu::{Context, Scales, Tensor, TernaryMatrix, bitnet, bitnet::Layout};
+use bitnet_wgpu::{
+    Context, Tensor,
+    bitnet::{self, Layout},
+    weights::{Scales, TernaryMatrix},
+};
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 use support::{floats, rng, ternary, ternary_with};
 use timing::{LAYERS, bench, device};
@@ -76,7 +80,7 @@ fn cpu(criterion: &mut Criterion) {
         group.bench_function(BenchmarkId::new("all cores", &shape), |b| {
             b.iter(|| bitnet::bitlinear_quantized_cpu(&x, &w))
         });
-        let &bitnet_wgpu::Scales::Tensor(scale) = w.scales() else {
+        let &bitnet_wgpu::weights::Scales::Tensor(scale) = w.scales() else {
             panic!("one scale for the tensor")
         };
         let naive = || -> Vec<f32> {

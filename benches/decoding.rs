@@ -2,9 +2,10 @@
 //! Ternary-Bonsai's. `cargo bench -p bitnet-wgpu-benches --bench decoding`
 
 use bitnet_wgpu::{
-    Element, Scales, Tensor,
+    Element, Tensor,
     bitnet::{self, Gate},
     transformer::{self, AttentionShape, KvCache, NewTokens},
+    weights::Scales,
 };
 use criterion::{Criterion, criterion_group, criterion_main};
 use support::{floats, rng, ternary, ternary_with};

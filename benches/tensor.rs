@@ -117,12 +117,12 @@ fn elementwise(criterion: &mut Criterion) {
         bench(&mut group, name, &shape, &recorded(context, record), 1, passes * 4 * side * side);
     };
     // The second input is the first: bytes of one.
-    time("add", 2, &|e| tensor::add_into(e, &x, &x, &y));
+    time("add", 2, &|e| tensor::add(&x, &x).forward_into(e, &y));
     let other = rows_of(context, side, side);
-    time("add of another", 3, &|e| tensor::add_into(e, &x, &other, &y));
+    time("add of another", 3, &|e| tensor::add(&x, &other).forward_into(e, &y));
     let row = context.upload(&vec![1f32; side], [side]).expect("it fits");
-    time("add of a row", 2, &|e| tensor::add_into(e, &x, &row, &y));
-    time("relu2", 2, &|e| tensor::relu2_into(e, &x, &y));
+    time("add of a row", 2, &|e| tensor::add(&x, &row).forward_into(e, &y));
+    time("relu2", 2, &|e| tensor::relu2(&x).forward_into(e, &y));
     time("transpose", 2, &|e| tensor::transpose(e, &x).map(|_| ()));
     time("hadamard", 2, &|e| bitnet::hadamard_into(e, &x, 128, &y));
     let (weights, state) = (

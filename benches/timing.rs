@@ -3,7 +3,7 @@
 
 use bitnet_wgpu::{
     Context, ContextOptions, Recording,
-    measure::{self, Roof},
+    telemetry::{self, PeakBandwidth},
     wgpu,
 };
 use criterion::{BenchmarkGroup, BenchmarkId, Throughput, measurement::WallTime};
@@ -18,15 +18,15 @@ use std::{
 pub const LAYERS: [(usize, usize); 4] = [(3840, 2560), (2560, 2560), (13824, 2560), (2560, 6912)];
 
 /// The device, and its measured roof.
-pub fn device() -> &'static (Context, Roof) {
-    static DEVICE: LazyLock<(Context, Roof)> = LazyLock::new(|| {
+pub fn device() -> &'static (Context, PeakBandwidth) {
+    static DEVICE: LazyLock<(Context, PeakBandwidth)> = LazyLock::new(|| {
         // SAFETY: only the crate's own kernels run on this device.
         let experimental = unsafe { wgpu::ExperimentalFeatures::enabled() };
         let context = block_on(Context::open(ContextOptions::default().experimental(experimental)))
             .expect("a GPU driver");
-        let roof = block_on(Roof::measure(&context)).expect("the roof can be measured");
+        let roof = block_on(PeakBandwidth::measure(&context)).expect("the roof can be measured");
         println!(
-            "{context:?}; reads {:.1} GB/s by the {:?} clock",
+            "{context:?}; reads {:.1} GB/s by the {} clock",
             roof.bytes_per_second / 1e9,
             roof.clock
         );
@@ -63,7 +63,7 @@ impl Work {
     fn share(self, seconds: f64) -> Option<f64> {
         static OPERATIONS: LazyLock<f64> = LazyLock::new(|| {
             let rate =
-                block_on(measure::arithmetic(&device().0)).expect("the roof can be measured");
+                block_on(telemetry::peak_compute(&device().0)).expect("the roof can be measured");
             println!("multiplies and adds {:.2} TFLOP/s", rate / 1e12);
             rate
         });
@@ -113,7 +113,7 @@ pub fn bench_work(
     let seconds = time.as_secs_f64() / copies as f64;
     match work.share(seconds) {
         Some(share) => println!(
-            "{name} {shape}: {:.2} µs ({clock:?} clock), {:.1} % of the roof",
+            "{name} {shape}: {:.2} µs ({clock} clock), {:.1} % of the roof",
             seconds * 1e6,
             share * 100.0
         ),

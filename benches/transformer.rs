@@ -3,8 +3,9 @@
 //! `cargo bench -p bitnet-wgpu-benches --bench transformer`
 
 use bitnet_wgpu::{
-    DenseElement, Element,
+    Element,
     transformer::{self, AttentionShape, Draws, KvCache, NewTokens, SampleOptions},
+    weights::DenseElement,
 };
 use criterion::{Criterion, criterion_group, criterion_main};
 use support::{dense, floats, rng};

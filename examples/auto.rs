@@ -7,9 +7,10 @@
 //! JSON, which `scripts/speed-plot` draws.
 
 use bitnet_wgpu::{
-    Context, PackedTernary, Result, Scales,
+    Context, Result,
     auto::{Answer, Auto, AutoTernary, Target},
     bitnet,
+    weights::{PackedTernary, Scales},
 };
 use serde_json::json;
 use std::time::{Duration, Instant};

@@ -4,7 +4,7 @@
 
 mod support;
 
-use bitnet_wgpu::{Result, bitnet, formats::Checkpoint, measure::Roof};
+use bitnet_wgpu::{Result, bitnet, formats::Checkpoint, telemetry::PeakBandwidth};
 use pollster::block_on;
 use std::time::{Duration, Instant};
 
@@ -14,11 +14,12 @@ fn main() -> Result<()> {
         .unwrap_or_else(|| concat!(env!("CARGO_MANIFEST_DIR"), "/assets/tales-22m").into());
     let checkpoint = Checkpoint::open(&directory)?;
     let context = support::open().map_err(|error| println!("{error}\nso on the CPU only")).ok();
-    let roof = context.as_ref().map(|context| block_on(Roof::measure(context))).transpose()?;
-    if let Some(Roof { bytes_per_second, clock }) = roof {
+    let roof =
+        context.as_ref().map(|context| block_on(PeakBandwidth::measure(context))).transpose()?;
+    if let Some(PeakBandwidth { bytes_per_second, clock }) = roof {
         let roof = bytes_per_second / 1e9;
         println!(
-            "roof: reads {roof:.1} GB/s ({clock:?} clock); GB/s are of packed weights, from memory or cache"
+            "roof: reads {roof:.1} GB/s ({clock} clock); GB/s are of packed weights, from memory or cache"
         );
     }
     println!("\n{:<38} {:>12} tokens   on sums   error        time", "layer", "shape");

@@ -4,7 +4,7 @@
 
 mod support;
 
-use bitnet_wgpu::{PackedTernary, Result, Tensor, bitnet, formats::Checkpoint};
+use bitnet_wgpu::{Result, Tensor, bitnet, formats::Checkpoint, weights::PackedTernary};
 
 fn main() -> Result<()> {
     let checkpoint = Checkpoint::open(concat!(env!("CARGO_MANIFEST_DIR"), "/assets/tales-22m"))?;
@@ -28,8 +28,8 @@ fn main() -> Result<()> {
         1e-5,
     )?;
     let y = bitnet::bitlinear_quantized::<f32>(&mut encoder, &gq, &down.upload(&context)?)?;
+    println!("{} dispatches", encoder.len());
     let block = encoder.finish();
-    println!("{:?}", block.kernels().map(|kernel| kernel.name).collect::<Vec<_>>());
 
     let mut rng = support::rng();
     for token in 0..3 {
@@ -59,6 +59,6 @@ fn main() -> Result<()> {
         );
     }
     let (clock, time) = pollster::block_on(block.time(100))?;
-    println!("{time:?} per block, by the {clock:?} clock; {:?}", context.memory_stats());
+    println!("{time:?} per block, by the {clock} clock; {:?}", context.memory_stats());
     Ok(())
 }

@@ -1,7 +1,11 @@
 //! Writes every shader source to DIR as it is handed to wgpu, one file per variant:
 //! `cargo run --example dump_shaders DIR`.
 
-use bitnet_wgpu::{Element, ShaderLanguage, catalog};
+use bitnet_wgpu::{
+    Element,
+    internals::{KernelInternals as _, catalog},
+    kernel::ShaderLanguage,
+};
 use std::{env, error::Error, fs, path::Path};
 
 fn main() -> Result<(), Box<dyn Error>> {

@@ -8,8 +8,8 @@
 //! `bitnet-wgpu-cli`, has many more options.
 
 use bitnet_wgpu::{
-    ContextOptions,
-    model::{DevicePolicy, GenerateOptions, LoadOptions, Model},
+    Context, ContextOptions,
+    model::{Device, GenerateOptions, Model},
 };
 use pico_args::Arguments;
 use std::{
@@ -54,11 +54,15 @@ fn run(mut arguments: Arguments) -> Result<(), Box<dyn Error>> {
         arguments.opt_value_from_str("--temperature")?,
     );
     let seed = arguments.opt_value_from_str("--seed")?.unwrap_or(0);
-    let policy = match (arguments.contains("--cpu"), arguments.contains("--gpu")) {
+    let gpu;
+    let device = match (arguments.contains("--cpu"), arguments.contains("--gpu")) {
         (true, true) => return Err("--cpu and --gpu exclude each other".into()),
-        (true, false) => DevicePolicy::Cpu,
-        (false, true) => DevicePolicy::RequireGpu,
-        (false, false) => DevicePolicy::PreferGpu,
+        (true, false) => Device::Cpu,
+        (false, true) => {
+            gpu = pollster::block_on(Context::open(ContextOptions::default()))?;
+            Device::from(&gpu)
+        }
+        (false, false) => Device::default(),
     };
     let prompt = match &*arguments.finish() {
         [] => {
@@ -77,9 +81,9 @@ fn run(mut arguments: Arguments) -> Result<(), Box<dyn Error>> {
 
     let path =
         path.unwrap_or_else(|| concat!(env!("CARGO_MANIFEST_DIR"), "/assets/tales-22m").into());
-    let (model, placement) =
-        Model::load_auto(path, policy, ContextOptions::default(), LoadOptions::default())?;
-    println!("computing on {}\n", placement.why);
+    let model = Model::builder(path).device(device).build()?;
+    let name = model.context().map_or("the CPU", |context| &context.capabilities().adapter);
+    println!("computing on {}\n", model.auto_reason().unwrap_or(name));
     // What the model's authors recommend, unless something else is asked for.
     let options = model.options();
     let sampling = options

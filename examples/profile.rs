@@ -4,7 +4,10 @@
 
 mod support;
 
-use bitnet_wgpu::{Context, Profile, Recording, bitnet, measure};
+use bitnet_wgpu::{
+    Context, Recording, bitnet,
+    telemetry::{self, Profile},
+};
 use pollster::block_on;
 use support::roofline::{self, Point};
 
@@ -74,8 +77,10 @@ fn done(recording: &Recording, profile: &Profile, tokens: usize) -> Vec<Point> {
 }
 
 fn plot(context: &Context, points: &[Point]) -> bitnet_wgpu::Result<String> {
-    let (roof, arithmetic) =
-        (block_on(measure::Roof::measure(context))?, block_on(measure::arithmetic(context))?);
+    let (roof, arithmetic) = (
+        block_on(telemetry::PeakBandwidth::measure(context))?,
+        block_on(telemetry::peak_compute(context))?,
+    );
     let title = format!("{}: kernels, and for how many tokens", context.capabilities().adapter);
     Ok(roofline::svg(&title, roof.bytes_per_second, arithmetic, points))
 }

@@ -1,5 +1,7 @@
 //! The types of a tensor's elements.
 
+use std::fmt;
+
 /// The element types a [`Tensor`](crate::Tensor) can have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -14,6 +16,18 @@ pub enum Element {
     U32,
     /// 32-bit signed integer.
     I32,
+}
+
+impl fmt::Display for Element {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::F32 => "f32",
+            Self::F16 => "f16",
+            Self::I8 => "i8",
+            Self::U32 => "u32",
+            Self::I32 => "i32",
+        })
+    }
 }
 
 mod sealed {

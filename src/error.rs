@@ -34,7 +34,7 @@ pub enum Error {
     #[error("shape {shape} does not hold {found} elements")]
     Length { shape: Shape, found: usize },
     /// A kernel was bound to a tensor of another element type.
-    #[error("{kernel}: `{binding}` takes {expected}, found a tensor of {found:?}")]
+    #[error("{kernel}: `{binding}` takes {expected}, found a tensor of {found}")]
     ElementType {
         kernel: &'static str,
         binding: &'static str,
@@ -93,7 +93,7 @@ pub enum Error {
 
     // --- this machine
     /// The device lacks a wgpu feature that the crate or a kernel needs.
-    #[error("{what} needs the wgpu feature {feature:?}, which this device was not opened with")]
+    #[error("{what} needs the wgpu feature {feature}, which this device was not opened with")]
     MissingFeature { what: &'static str, feature: wgpu::Features },
     /// The device was opened with a lower limit than the crate or a kernel needs.
     #[error(
@@ -101,7 +101,7 @@ pub enum Error {
     )]
     Limit { what: &'static str, name: &'static str, needed: u64, found: u64 },
     /// The kernel language cannot run on this backend.
-    #[error("{language:?} kernels cannot run on the {backend:?} backend")]
+    #[error("{language} kernels cannot run on the {backend} backend")]
     Language { language: ShaderLanguage, backend: wgpu::Backend },
     /// A tensor is larger than one binding may be.
     #[error("{what} needs {bytes} bytes in one buffer; this device allows {limit}")]
@@ -112,7 +112,7 @@ pub enum Error {
 
     // --- a shader
     /// A kernel did not compile, or its text does not match its declaration.
-    #[error("kernel `{kernel}` ({language:?}) failed to build:\n{message}")]
+    #[error("kernel `{kernel}` ({language}) failed to build:\n{message}")]
     Shader { kernel: &'static str, language: ShaderLanguage, message: String },
 
     // --- run time

@@ -1,4 +1,6 @@
-//! The languages of shader texts.
+//! The languages of shader sources.
+
+use std::fmt;
 
 /// The language that kernels are compiled from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -12,4 +14,14 @@ pub enum ShaderLanguage {
     /// SPIR-V, passed to a Vulkan driver as it is: what WGSL has no words for, made from texts in
     /// GLSL. See [`Kernel::with_spirv`](crate::Kernel::with_spirv) for an app's own.
     Spirv,
+}
+
+impl fmt::Display for ShaderLanguage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Wgsl => "WGSL",
+            Self::Msl => "MSL",
+            Self::Spirv => "SPIR-V",
+        })
+    }
 }

@@ -21,40 +21,48 @@
 //! | to | see |
 //! | --- | --- |
 //! | open a device, or use an app's own | [`Context`], [`ContextOptions`] |
-//! | see which GPUs there are | [`Adapters`] |
-//! | put data on it and get it back | [`Tensor`], [`PackedTernary`], [`TernaryMatrix`] |
+//! | list the GPUs and choose one | [`Adapters`], [`device`] |
+//! | put data on it and get it back | [`Tensor`], [`weights`] |
 //! | record work, run it, run it again | [`Encoder`], [`Recording`] |
-//! | quantise and multiply, on GPU or CPU | [`bitnet`] |
+//! | quantize and multiply, on GPU or CPU | [`bitnet`] |
 //! | the rest of a transformer, on GPU or CPU | [`transformer`] |
 //! | elementwise ops, reductions, softmax, losses and norms, with gradients | [`tensor`] |
 //! | train: SGD, AdamW, Lion | [`optimizer`] |
-//! | factorise and solve dense matrices | [`linear_algebra`] |
-//! | compute small things on the CPU and large ones on the GPU, call by call | [`auto`] |
+//! | factorize and solve dense matrices (feature `linalg`) | `linalg` |
+//! | run small calls on the CPU and large ones on the GPU (feature `auto`) | `auto` |
 //! | have an op write, or add to, a tensor of yours | [`Out`] |
 //! | load whole models, generate and score text | [`model`] |
 //! | read checkpoints | [`formats`] |
-//! | read files with a bound, write them atomically | [`files`] |
-//! | see what takes time | [`Context::trace`], [`Recording::profile`], [`measure`] |
-//! | add a kernel | [`kernel`], [`contract`] |
+//! | profile and trace kernels, measure memory | [`telemetry`] |
+//! | set the thresholds by which kernels are chosen | [`tuning`] |
+//! | add a kernel | [`kernel`] |
+//!
+//! The feature `internals` adds the module of that name, for this crate's own tests and tools. It
+//! comes without any promise of stability.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![deny(unsafe_code)]
 #![warn(missing_docs)]
 #![warn(clippy::missing_errors_doc)]
+#![cfg_attr(
+    not(feature = "internals"),
+    allow(dead_code, unused_imports, reason = "tests and tools use them")
+)]
 
 extern crate self as bitnet_wgpu;
 
 #[cfg(feature = "auto")]
 pub mod auto;
-mod choices;
 #[cfg(feature = "models")]
 mod cpu;
 mod element;
 mod error;
-pub mod files;
+mod files;
 #[cfg(feature = "formats")]
 pub mod formats;
 mod gpu;
+#[cfg(feature = "internals")]
+pub mod internals;
 pub mod kernel;
 mod language;
 mod limits;
@@ -64,38 +72,55 @@ pub mod model;
 mod ops;
 mod shape;
 mod spans;
-mod weights;
+pub mod tuning;
+mod visibility;
+pub mod weights;
 
 #[doc(hidden)]
 pub use bytemuck;
-pub use choices::{Choice, Tuning};
 pub use element::{Element, ElementType, Float};
 pub use error::{Error, ErrorKind, Result};
 pub use gpu::{
-    adapters::{Adapter, AdapterChoice, Adapters, ChooseAdapter, ChosenAdapter, ContextOptions},
-    capabilities::{Capabilities, SubmissionLimit},
     context::Context,
+    device::adapters::{Adapters, ContextOptions},
     encoder::Encoder,
-    health::{Health, Reading, Thermal},
-    msl::MslPolicy,
     out::Out,
-    profile::{Clock, Profile, StepTime},
-    recording::{Dispatch, Extent, Recording, Submission},
-    tensor::{Bind, Pieces, Residency, Tensor},
-    trace::{Trace, Tracing},
+    recording::{Extent, Recording, Submission},
+    tensor::{Bind, Pieces, Tensor},
 };
 pub use half::f16;
-pub use kernel::{Kernel, contract};
-pub use language::ShaderLanguage;
-pub use memory::{Footprint, FreeMemory, LiveMemory, MemoryPressure, MemoryStats};
-pub use ops::{bitnet, catalog, linear_algebra, measure, optimizer, tensor, transformer};
+pub use kernel::declaration::Kernel;
+#[cfg(feature = "linalg")]
+pub use ops::linalg;
+pub use ops::{bitnet, optimizer, reference, tensor, transformer};
 pub use shape::Shape;
-pub use weights::{
-    dense::{DenseElement, DenseMatrix, PackedDense},
-    int::{affine::Affine, bits::Bits, matrix::IntMatrix, packed::PackedInt},
-    ternary::{matrix::TernaryMatrix, packed::PackedTernary, scales::Scales},
-};
 pub use wgpu;
+
+/// GPUs of the system: what they offer, and how one is chosen.
+pub mod device {
+    pub use crate::gpu::{
+        capabilities::Capabilities,
+        device::{
+            adapters::{Adapter, AdapterChoice, ChooseAdapter, ChosenAdapter},
+            msl::MslPolicy,
+        },
+    };
+}
+
+/// Kernel times, traces, peak rates, memory statistics and the state of a GPU.
+pub mod telemetry {
+    pub use crate::{
+        gpu::{
+            observe::{
+                health::{Health, Reading, Thermal},
+                profile::{Clock, Profile, StepTime},
+            },
+            trace::{Trace, Tracing},
+        },
+        memory::{Footprint, FreeMemory, LiveMemory, MemoryPressure, MemoryStats},
+        ops::measure::{PeakBandwidth, peak_compute},
+    };
+}
 
 /// The programs of the README and of docs/app.md, run as tests.
 #[cfg(all(doctest, feature = "models"))]

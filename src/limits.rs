@@ -125,32 +125,3 @@ pub mod tokenizer {
     /// The largest token id, and so the most tokens.
     pub const MOST_ID: u64 = 1 << 24;
 }
-
-/// What a chat template may take.
-#[cfg(feature = "models")]
-pub mod template {
-    /// The longest template, in bytes. The longest known have 20 KB.
-    pub const MOST_TEMPLATE: usize = 1 << 20;
-    /// Nested statements, operators of an expression, and lists in lists.
-    pub const MAX_DEPTH: usize = 60;
-    /// Statements and expressions that are evaluated within each other. Each takes less than 4 KiB
-    /// of stack, without optimisation, and a thread has 2 MiB.
-    pub const MAX_EVALUATIONS: usize = 200;
-    /// Macros that call each other.
-    pub const MAX_CALLS: usize = 8;
-    /// Bytes of values that are alive at once, beside those in proportion to the conversation. The
-    /// longest `range` takes 3 MiB.
-    pub const MOST_BYTES: usize = 16 << 20;
-    /// Bytes of values for each byte of the conversation, or of the output that is allowed,
-    /// whichever is larger: the output and one more text that is gathered count six times as they
-    /// grow and once when they are done.
-    pub const BYTES_PER_BYTE: usize = 8;
-    /// Steps of a rendering; ten thousand messages take a few hundred thousand.
-    pub const STEPS: u64 = 50_000_000;
-    /// The longest `range`, as in Jinja's sandbox.
-    pub const MOST_RANGE: i64 = 100_000;
-    /// The widest indent of JSON and of lines.
-    pub const MOST_INDENT: usize = 100;
-    /// Arguments of a call, and parameters of a macro. Each is looked for among the others.
-    pub const MOST_ARGUMENTS: usize = 256;
-}

@@ -1,6 +1,6 @@
 //! The orders in which threads may take their steps: the runtime's own files, compiled with the
 //! locks, channels and threads of the crate shuttle, which tries many such orders, and with a
-//! device that is a few counters. `gpu/sync.rs` is where they have those of std.
+//! device that is a few counters. `gpu/device/sync.rs` is where they have those of std.
 
 #![allow(
     dead_code,
@@ -35,95 +35,100 @@ mod element {
     pub use bitnet_wgpu::Element;
 }
 mod language {
-    pub use bitnet_wgpu::ShaderLanguage;
+    pub use bitnet_wgpu::kernel::ShaderLanguage;
 }
 mod shape {
     pub use bitnet_wgpu::Shape;
 }
 mod kernel {
     pub mod declaration {
-        pub use bitnet_wgpu::{
-            Kernel,
-            kernel::{KernelRef, Variant},
-        };
+        pub use bitnet_wgpu::{Kernel, internals::Variant, kernel::KernelRef};
     }
 }
 
 #[path = "../src/gpu"]
 mod gpu {
-    pub mod pipelines;
-    pub mod poll;
-    pub mod pool;
-
-    pub mod sync {
-        pub use shuttle::{
-            sync::{Arc, Mutex, MutexGuard, PoisonError, Weak, mpsc},
-            thread,
-        };
+    pub mod memory {
+        pub mod pool;
     }
 
-    pub mod scopes {
-        use crate::{
-            Device,
-            error::{Error, Result},
-        };
+    pub mod device {
+        pub mod poll;
 
-        /// A buffer that is not there is the one complaint of this device.
-        pub fn guarded<R>(
-            device: &Device,
-            during: impl FnOnce() -> String,
-            work: impl FnOnce() -> R,
-        ) -> Result<R> {
-            let refused = device.refused();
-            let result = work();
-            match device.refused() == refused {
-                true => Ok(result),
-                false => Err(Error::OutOfMemory {
-                    during: during(),
-                    message: String::new(),
-                    live: Vec::new(),
-                }),
+        pub mod sync {
+            pub use shuttle::{
+                sync::{Arc, Mutex, MutexGuard, PoisonError, Weak, mpsc},
+                thread,
+            };
+        }
+
+        pub mod scopes {
+            use crate::{
+                Device,
+                error::{Error, Result},
+            };
+
+            /// A buffer that is not there is the one complaint of this device.
+            pub fn guarded<R>(
+                device: &Device,
+                during: impl FnOnce() -> String,
+                work: impl FnOnce() -> R,
+            ) -> Result<R> {
+                let refused = device.refused();
+                let result = work();
+                match device.refused() == refused {
+                    true => Ok(result),
+                    false => Err(Error::OutOfMemory {
+                        during: during(),
+                        message: String::new(),
+                        live: Vec::new(),
+                    }),
+                }
+            }
+
+            pub fn is_lost(device: &Device) -> bool {
+                device.lost()
             }
         }
-
-        pub fn is_lost(device: &Device) -> bool {
-            device.lost()
-        }
     }
 
-    pub mod cache {
-        pub struct KernelCache;
-    }
+    pub mod compile {
+        pub mod pipelines;
 
-    pub mod pipeline {
-        use super::cache::KernelCache;
-        use crate::{
-            Device,
-            error::{Error, Result},
-            kernel::declaration::{Kernel, Variant},
-        };
-        use bitnet_wgpu::ShaderLanguage;
-
-        pub struct Pipeline {
-            pub language: ShaderLanguage,
+        pub mod cache {
+            pub struct KernelCache;
         }
 
-        /// Others have their turn meanwhile; what is named so does not compile.
-        pub fn build(
-            _: &Device,
-            kernel: &Kernel,
-            variant: &Variant,
-            _: Option<&Variant>,
-            _: Option<&KernelCache>,
-        ) -> Result<Pipeline> {
-            shuttle::thread::yield_now();
-            match kernel.name {
-                "broken" => Err(Error::Shader {
-                    kernel: kernel.name,
-                    language: variant.language,
-                    message: String::new(),
-                }),
-                _ => Ok(Pipeline { language: variant.language }),
+        pub mod pipeline {
+            use super::cache::KernelCache;
+            use crate::{
+                Device,
+                error::{Error, Result},
+                kernel::declaration::{Kernel, Variant},
+            };
+            use bitnet_wgpu::kernel::ShaderLanguage;
+
+            pub struct Pipeline {
+                pub language: ShaderLanguage,
+            }
+
+            /// Others have their turn meanwhile; what is named so does not compile.
+            pub fn build(
+                _: &Device,
+                kernel: &Kernel,
+                variant: &Variant,
+                _: Option<&Variant>,
+                _: Option<&KernelCache>,
+            ) -> Result<Pipeline> {
+                shuttle::thread::yield_now();
+                match kernel.name {
+                    "broken" => Err(Error::Shader {
+                        kernel: kernel.name,
+                        language: variant.language,
+                        message: String::new(),
+                    }),
+                    _ => Ok(Pipeline { language: variant.language }),
+                }
             }
         }
     }
@@ -131,9 +136,9 @@ mod gpu {
 
 use error::{Error, Result};
 use gpu::{
-    pipelines::Pipelines,
-    poll::{PollThread, Waits},
-    pool::{Pool, Pooled},
+    compile::pipelines::Pipelines,
+    device::poll::{PollThread, Waits},
+    memory::pool::{Pool, Pooled},
 };
 
 /// Memory in bytes, and what becomes of waits.
@@ -347,8 +352,9 @@ fn a_device_without_memory_leaves_a_pool_as_it_was() {
 #[test]
 fn a_kernel_is_one_pipeline_for_all() {
     use bitnet_wgpu::{
-        Kernel, ShaderLanguage,
-        kernel::{KernelRef, Part, Source, Variant},
+        Kernel,
+        internals::Variant,
+        kernel::{KernelRef, Part, ShaderLanguage, Source},
     };
     const TEXT: &[Part] = &[];
     static ONE: Kernel = Kernel::new("one", &[], &[], &[Source::wgsl(TEXT)]);

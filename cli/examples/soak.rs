@@ -5,9 +5,11 @@
 use anyhow::{Result, ensure};
 use bitnet_cli::{note, say};
 use bitnet_wgpu::{
-    AdapterChoice, Context, ContextOptions, PackedTernary, Scales, Tensor, bitnet,
+    Context, ContextOptions, Tensor, bitnet,
+    device::AdapterChoice,
     model::{BatchOptions, GenerateOptions, Model, SessionOptions},
     tensor,
+    weights::{PackedTernary, Scales},
 };
 use clap::Parser;
 use pollster::block_on;
@@ -89,7 +91,7 @@ impl Soak {
             );
         }
         let context = block_on(Context::open(options.clone()))?;
-        let model = Model::load(&context, &arguments.model)?;
+        let model = Model::builder(&arguments.model).device(&context).build()?;
         let prompt = (0..12).map(|i| 1 + i * 7 % (model.config().vocab as u32 - 1)).collect();
         let greedy = GenerateOptions::default().max_tokens(TOKENS).ignore_eos(true);
         let mut soak = Self { options, context, model, prompt, greedy, expected: Vec::new() };
@@ -124,7 +126,7 @@ impl Soak {
                 &self.context.upload(&x, [m, k])?,
                 &w.upload(&self.context)?,
             )?;
-            let squares = tensor::mul(&mut encoder, &y, &y)?;
+            let squares = tensor::mul(&y, &y).forward(&mut encoder)?;
             encoder.submit()?;
             drop(squares.read());
             ensure!(
@@ -135,7 +137,7 @@ impl Soak {
         // Recorded, and never run; and what is too large is refused.
         let mut encoder = self.context.encoder("dropped");
         let x = Tensor::<f32>::zeros(&self.context, [rng.random_range(1..100_000)])?;
-        tensor::mul(&mut encoder, &x, &x)?;
+        tensor::mul(&x, &x).forward(&mut encoder)?;
         ensure!(
             Tensor::<f32>::uninit(&self.context, [usize::MAX / 2]).is_err(),
             "a tensor without end"
@@ -196,7 +198,7 @@ impl Soak {
         let context = block_on(Context::open(self.options.clone()))?;
         let x = context.upload(&[1.0f32, 2.0, 3.0], [3])?;
         let mut encoder = context.encoder("another");
-        let y = tensor::mul(&mut encoder, &x, &x)?;
+        let y = tensor::mul(&x, &x).forward(&mut encoder)?;
         encoder.submit()?;
         ensure!(block_on(y.read())? == [1.0, 4.0, 9.0], "another device differs");
         Ok(())

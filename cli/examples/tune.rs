@@ -11,13 +11,14 @@
 use anyhow::{Context as _, Result, ensure};
 use bitnet_cli::{bench, model::ModelArgs, random::Shape, say};
 use bitnet_wgpu::{
-    Choice, Context, DenseElement, Element, Out, PackedDense, PackedTernary, Recording, Scales,
-    Tensor, TernaryMatrix, Tuning,
+    Context, Element, Out, Recording, Tensor,
     bitnet::{self, Gate},
-    files,
     formats::{Activation, ModelConfig},
-    measure::Roof,
+    internals::files,
+    telemetry::PeakBandwidth,
     transformer::{self, AttentionShape, KvCache, NewTokens},
+    tuning::{Tuning, TuningKey},
+    weights::{DenseElement, PackedDense, PackedTernary, Scales, TernaryMatrix},
 };
 use clap::{Parser, ValueEnum as _};
 use pollster::block_on;
@@ -70,7 +71,7 @@ fn tune(mut arguments: Arguments) -> Result<()> {
     let [opened] =
         <[_; 1]>::try_from(arguments.device.contexts()?).ok().context("one GPU is needed")?;
     let usual = opened.restricted(|c| c.tuning = Tuning::default());
-    let roof = block_on(Roof::measure(&usual))?;
+    let roof = block_on(PeakBandwidth::measure(&usual))?;
     let c = usual.capabilities();
     say(format!(
         "{} · {} · {:?} · kernels in {:?}\n",
@@ -89,9 +90,9 @@ fn tune(mut arguments: Arguments) -> Result<()> {
     let works = works(&usual, &config)?;
     let rows: Vec<usize> = products(&config).iter().map(|[rows, _]| *rows).collect();
     let mut tuning = Tuning::default();
-    for &choice in Choice::ALL {
+    for &choice in TuningKey::ALL {
         let mut trial = Trial::new(&usual, &tuning, choice, &rows, &works, &roof)?;
-        say(format!("\n{}: {} by the table", choice.name(), usual.capabilities().choice(choice)))?;
+        say(format!("\n{}: {} by the table", choice.name(), usual.capabilities().tuned(choice)))?;
         if trial.compared.is_empty() {
             say("; no other leads to other dispatches here\n")?;
             continue;
@@ -200,12 +201,12 @@ impl Trial {
     fn new(
         usual: &Context,
         before: &Tuning,
-        choice: Choice,
+        choice: TuningKey,
         rows: &[usize],
         works: &[Work],
-        roof: &Roof,
+        roof: &PeakBandwidth,
     ) -> Result<Self> {
-        let now = usual.capabilities().choice(choice) as u32;
+        let now = usual.capabilities().tuned(choice) as u32;
         let near = (-3..=3).map(|power| (f64::from(now) * 2f64.powi(power)) as u32);
         let ends = [*choice.range().start(), *choice.range().end()];
         let at_rows = rows.iter().flat_map(|&rows| [rows as u32, rows as u32 + 1]);
@@ -303,7 +304,7 @@ impl Trial {
             .collect())
     }
 
-    fn figures(&self, roof: &Roof) -> String {
+    fn figures(&self, roof: &PeakBandwidth) -> String {
         let variant = |compared: &Compared, (dispatched, .., seconds): &Variant| {
             let (seconds, kernel) =
                 (median(seconds), dispatched.last().map_or("", |(name, ..)| name));

@@ -3,8 +3,12 @@
 use crate::{model::matrix_units, say};
 use anyhow::Result;
 use bitnet_wgpu::{
-    Adapter, Capabilities, Context, ContextOptions, Element, Health, Reading, ShaderLanguage,
-    bitnet, kernel::MatrixUnit, wgpu,
+    Context, ContextOptions, Element, bitnet,
+    device::{Adapter, Capabilities},
+    internals::MatrixUnit,
+    kernel::ShaderLanguage,
+    telemetry::{Health, Reading},
+    wgpu,
 };
 use clap::Args;
 use pollster::block_on;

@@ -9,9 +9,11 @@ use crate::{
 };
 use anyhow::{Context as _, Result, bail};
 use bitnet_wgpu::{
-    Element, MemoryStats, files,
+    Element,
     formats::ModelConfig,
+    internals::files,
     model::{GenerateOptions, Model, ModelFiles, SessionOptions, Speculation, SpeculationCounts},
+    telemetry::MemoryStats,
 };
 use clap::Args;
 use serde_json::json;
@@ -192,13 +194,12 @@ pub fn run(name: Option<&Path>, args: &BenchArgs) -> Result<()> {
     };
     let offload = args.model.offload(SessionOptions::new(1, longest.min(LONGEST)));
     let model = with_progress("loading", |progress| {
-        let options = args.model.options().offload(offload).progress(progress);
-        match &source {
-            Source::Files(files) => Model::from_files(model::devices(&contexts), files, options),
-            Source::Random(random) => {
-                Model::from_file(model::devices(&contexts), &**random, None, options)
-            }
-        }
+        let builder = match &source {
+            Source::Files(files) => files.builder(),
+            Source::Random(random) => Model::builder_from(&**random, None),
+        };
+        let builder = args.model.configure(builder).device(model::device_of(&contexts));
+        builder.offload(offload).progress(progress).build()
     });
     let model = model?;
     let usual = !contexts.is_empty() && contexts.iter().all(|context| context.capabilities().f16);

@@ -3,8 +3,9 @@
 use crate::random::prompt_of;
 use anyhow::{Context as _, Result};
 use bitnet_wgpu::{
-    Context, Health,
+    Context,
     model::{GenerateOptions, Model},
+    telemetry::Health,
 };
 use std::{
     sync::mpsc::{self, RecvTimeoutError},

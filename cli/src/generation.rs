@@ -3,7 +3,7 @@
 use crate::model::ModelArgs;
 use anyhow::{Context, Result, bail};
 use bitnet_wgpu::{
-    files::display,
+    internals::files::display,
     model::{GenerateOptions, Model, ModelFiles, Speculation, SpeculationCounts},
 };
 use clap::Args;

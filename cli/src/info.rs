@@ -6,8 +6,8 @@ use crate::{
 };
 use anyhow::{Result, bail};
 use bitnet_wgpu::{
-    files::display,
     formats::{self, GgufFile, GgufType, ModelConfig, SafeTensors},
+    internals::files::display,
     model::ModelFiles,
 };
 use clap::Args;
@@ -48,7 +48,7 @@ impl Info {
         let path = resolve(&self.model)?;
         let (kind, tensors) = stored(&path)?;
         // What is unsupported is what is to be shown; so it is no error here.
-        let files = ModelFiles::open(&path, &self.how.options()).map_err(anyhow::Error::from);
+        let files = ModelFiles::open_with(&path, self.how.options()).map_err(anyhow::Error::from);
         let problems = match &files {
             Err(error) => vec![text(error)],
             Ok(_) if self.quick => Vec::new(),
@@ -99,7 +99,7 @@ fn problems(files: &ModelFiles) -> Vec<String> {
 fn stored(path: &Path) -> Result<(&'static str, Vec<Stored>)> {
     let directory = match formats::kind(path)? {
         formats::Kind::Directory(directory) => directory,
-        formats::Kind::Native => return Ok(("native container", safetensors(path)?)),
+        formats::Kind::Prepacked => return Ok(("native container", safetensors(path)?)),
         _ => return Ok(("GGUF file", gguf(path)?)),
     };
     if !directory.join("config.json").exists() {
@@ -150,7 +150,7 @@ fn gguf(path: &Path) -> Result<Vec<Stored>> {
 
 fn config(c: &ModelConfig) -> Value {
     json!({
-        "architecture": c.architecture, "activation": format!("{:?}", c.activation), "sub_norms": c.sub_norms, "qk_norms": c.qk_norms,
+        "architecture": c.architecture, "activation": format!("{:?}", c.activation), "sub_norms": c.sub_norms, "qk_norms": c.qk_norms(),
         "quantized_activations": c.quantized_activations, "layers": c.layers,
         "hidden": c.hidden, "intermediate": c.intermediate, "heads": c.heads, "kv_heads": c.kv_heads, "head_dim": c.head_dim, "vocab": c.vocab,
         "context": c.context, "tied_head": c.tied_head, "rope_theta": c.rope_theta, "rope_scaling": format!("{:?}", c.rope_scaling),
@@ -170,7 +170,7 @@ fn tokenizer_json(files: &ModelFiles) -> Value {
 fn described(files: &ModelFiles) -> String {
     let c = files.config();
     let norms = if c.sub_norms { ", sub-norms" } else { "" };
-    let heads = if c.qk_norms { ", norms of heads" } else { "" };
+    let heads = if c.qk_norms() { ", norms of heads" } else { "" };
     let activations = if c.quantized_activations { "" } else { ", activations in floats" };
     let head = if c.tied_head { "the embedding is the head" } else { "a head of its own" };
     let tokenizer = match files.tokenizer() {

@@ -2,7 +2,7 @@
 //! an error.
 
 use anyhow::{Context as _, Result, bail};
-use bitnet_wgpu::files::{display, read_stream};
+use bitnet_wgpu::internals::files::{display, read_stream};
 use std::{
     io::{self, BufRead, Read},
     path::Path,

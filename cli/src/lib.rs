@@ -1,6 +1,8 @@
 //! The commands of `bitnet`: each is a module with its arguments and what it does. The examples
 //! `generate`, `perplexity` and `bench_model` call them too, and `tune` takes their options.
 
+#![deny(unsafe_code)]
+
 pub mod adapters;
 mod allocator;
 pub mod bench;
@@ -20,7 +22,7 @@ pub mod random;
 pub mod run;
 pub mod serve;
 
-use bitnet_wgpu::files::display;
+use bitnet_wgpu::internals::files::display;
 use std::{
     io::{ErrorKind, Write},
     path::Path,

@@ -3,10 +3,11 @@
 use crate::{hub, input, note};
 use anyhow::{Error, Result, bail};
 use bitnet_wgpu::{
-    AdapterChoice, Context, ContextOptions, MslPolicy,
-    files::display,
-    formats::I2sLayout,
-    model::{Devices, LoadOptions, Model, ModelFiles, Offload, SessionOptions, Tokenizer},
+    Context, ContextOptions,
+    device::{AdapterChoice, MslPolicy},
+    formats::{I2sLayout, ReadOptions},
+    internals::files::display,
+    model::{Device, Model, ModelBuilder, ModelFiles, Offload, SessionOptions, Tokenizer},
     wgpu,
 };
 use clap::{Args, ValueEnum};
@@ -150,16 +151,15 @@ impl FileArgs {
         }
     }
 
-    pub fn options<'a>(&self) -> LoadOptions<'a> {
+    pub fn options(&self) -> ReadOptions {
         let i2s_layout = match self.i2s {
             I2s::X86 => I2sLayout::X86,
             I2s::Arm => I2sLayout::Arm,
             I2s::Rows => I2sLayout::Rows,
         };
         let quantized = self.activations.map(Activations::are_quantized);
-        let options =
-            LoadOptions::default().quantize(self.quantize).quantized_activations(quantized);
-        options.i2s_layout(i2s_layout).ignore_unused(self.ignore_unused)
+        let options = ReadOptions::default().quantize(self.quantize).i2s_layout(i2s_layout);
+        options.quantized_activations(quantized)
     }
 }
 
@@ -167,7 +167,7 @@ impl ModelArgs {
     /// Opens the model's files, from the hub where `name` is a name there. Its weights are not read
     /// yet.
     pub fn open(&self, name: impl AsRef<Path>) -> Result<ModelFiles> {
-        Ok(ModelFiles::open(resolve(name.as_ref())?, &self.options())?)
+        Ok(ModelFiles::open_with(resolve(name.as_ref())?, self.file.options())?)
     }
 
     /// Loads the model, for the CPU where that is faster, with a progress bar for those that take
@@ -185,11 +185,8 @@ impl ModelArgs {
     ) -> Result<Model> {
         let offload = self.offload(room);
         let load = |progress: &mut dyn FnMut(usize, usize)| {
-            Model::from_files(
-                devices(contexts),
-                files,
-                self.options().offload(offload).progress(progress),
-            )
+            let builder = self.configure(files.builder()).device(device_of(contexts));
+            builder.offload(offload).progress(progress).build()
         };
         let model = with_progress("loading", load)?;
         note_placed(&model)?;
@@ -200,7 +197,8 @@ impl ModelArgs {
     /// it is small.
     pub fn load_draft(&self, context: Option<&Context>, files: &ModelFiles) -> Result<Model> {
         with_progress("loading", |progress| {
-            Ok(Model::from_files(context, files, self.options().split([]).progress(progress))?)
+            let builder = self.configure(files.builder()).device(context);
+            Ok(builder.split([]).progress(progress).build()?)
         })
     }
 
@@ -213,11 +211,12 @@ impl ModelArgs {
         }
     }
 
-    pub fn options<'a>(&self) -> LoadOptions<'a> {
-        self.file
-            .options()
+    /// Sets what these arguments say of how a model is loaded.
+    pub fn configure<'a>(&self, builder: ModelBuilder<'a>) -> ModelBuilder<'a> {
+        builder
+            .ignore_unused(self.file.ignore_unused)
             .int8_head(self.int8_head)
-            .half_attention(self.half_attention)
+            .f16_attention(self.half_attention)
             .split(&*self.split)
             .threads(self.threads)
     }
@@ -290,9 +289,9 @@ pub fn chosen(adapter: &str) -> AdapterChoice {
     adapter.parse().map_or_else(|_| adapter.into(), AdapterChoice::Index)
 }
 
-/// What a model is loaded to.
-pub fn devices(contexts: &[Context]) -> Devices<'_> {
-    if contexts.is_empty() { None.into() } else { contexts.into() }
+/// Returns what computes a model: these GPUs, or without one the CPU.
+pub fn device_of(contexts: &[Context]) -> Device<'_> {
+    if contexts.is_empty() { Device::Cpu } else { contexts.into() }
 }
 
 /// Says what of a model is not in GPU memory, and which layers are on which of several GPUs.
@@ -318,7 +317,7 @@ pub fn note_placed(model: &Model) -> Result<()> {
 
 /// wgpu's token for the features that matrix units are.
 #[allow(unsafe_code)]
-pub fn matrix_units() -> wgpu::ExperimentalFeatures {
+pub(crate) fn matrix_units() -> wgpu::ExperimentalFeatures {
     // SAFETY: the command line's devices run the library's kernels only, which keep to their
     // memory.
     unsafe { wgpu::ExperimentalFeatures::enabled() }

@@ -190,7 +190,7 @@ mod tests {
 
     #[test]
     fn windows_side_by_side_score_the_same_bits() {
-        let model = Model::load_cpu(TALES).unwrap();
+        let model = Model::builder(TALES).cpu().build().unwrap();
         let mut windows = windows(9, 20);
         windows.last_mut().unwrap().truncate(17);
         let together =
@@ -204,7 +204,7 @@ mod tests {
 
     #[test]
     fn an_interrupt_keeps_whole_groups() {
-        let model = Model::load_cpu(TALES).unwrap();
+        let model = Model::builder(TALES).cpu().build().unwrap();
         let (windows, groups, count) = (windows(12, 15), Cell::new(0), TOGETHER_ON_CPU / 16);
         let interrupted =
             poll_fn(|_| if groups.get() == 1 { Poll::Ready(()) } else { Poll::Pending });

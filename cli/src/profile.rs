@@ -2,7 +2,11 @@
 //! `bitnet run`.
 
 use anyhow::{Result, bail};
-use bitnet_wgpu::{Clock, Context, Error, Recording, measure::Roof, model::Model};
+use bitnet_wgpu::{
+    Context, Error, Recording,
+    model::Model,
+    telemetry::{Clock, PeakBandwidth},
+};
 use pollster::block_on;
 use serde_json::{Value, json};
 use std::{
@@ -20,8 +24,8 @@ pub fn device(contexts: &[Context]) -> Result<&Context> {
 }
 
 /// What a device reads at most, where there is room to measure it.
-pub fn roof(context: &Context) -> Result<Option<Roof>> {
-    match block_on(Roof::measure(context)) {
+pub fn roof(context: &Context) -> Result<Option<PeakBandwidth>> {
+    match block_on(PeakBandwidth::measure(context)) {
         // It reads a tensor that is larger than caches, and may be larger than the limit.
         Err(Error::MemoryLimit { .. }) => Ok(None),
         roof => Ok(Some(roof?)),
@@ -30,7 +34,7 @@ pub fn roof(context: &Context) -> Result<Option<Roof>> {
 
 /// A text's prompt, and a step of its decoding.
 pub struct OfText {
-    roof: Option<Roof>,
+    roof: Option<PeakBandwidth>,
     prompt: Profile,
     step: Profile,
 }
@@ -101,7 +105,7 @@ impl Profile {
         model: &Model,
         sequences: usize,
         past: usize,
-        roof: Option<&Roof>,
+        roof: Option<&PeakBandwidth>,
     ) -> Result<Self> {
         Self::of(
             format!("a step of {sequences} after {past} tokens"),
@@ -111,11 +115,11 @@ impl Profile {
     }
 
     /// Of a prompt of so many tokens, in one piece.
-    pub fn of_prompt(model: &Model, ids: &[u32], roof: Option<&Roof>) -> Result<Self> {
+    pub fn of_prompt(model: &Model, ids: &[u32], roof: Option<&PeakBandwidth>) -> Result<Self> {
         Self::of(format!("a prompt of {} tokens", ids.len()), &model.record_prompt(ids)?.0, roof)
     }
 
-    fn of(what: String, step: &Recording, roof: Option<&Roof>) -> Result<Self> {
+    fn of(what: String, step: &Recording, roof: Option<&PeakBandwidth>) -> Result<Self> {
         const TIMES: u32 = 16;
         // A device is at its clock after a while of work.
         let start = Instant::now();
@@ -207,7 +211,7 @@ impl fmt::Display for Profile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
-            "{}, by the {:?} clock; what a pass costs is taken off; bytes are those bound",
+            "{}, by the {} clock; what a pass costs is taken off; bytes are those bound",
             self.what, self.clock
         )?;
         for kernel @ Kernel { name, count, us, bytes } in &self.kernels {

@@ -7,8 +7,8 @@ use crate::{
 };
 use anyhow::Result;
 use bitnet_wgpu::{
-    formats::{Checkpoint, GgufType, WrittenTensor, write_gguf, write_packed},
-    model::{ModelFiles, Tokenizer, write_native},
+    formats::{Checkpoint, GgufType, ReadOptions, WrittenTensor, write_gguf, write_packed},
+    model::{ModelFiles, Tokenizer},
 };
 use clap::{Args, ValueEnum};
 use serde_json::json;
@@ -68,9 +68,10 @@ impl Quantize {
         if self.native {
             return self.native();
         }
-        let checkpoint = Checkpoint::open(&self.input)?.with_quantize(self.quantize);
-        let checkpoint =
-            checkpoint.with_quantized_activations(self.activations.map(Activations::are_quantized));
+        let options = ReadOptions::default()
+            .quantize(self.quantize)
+            .quantized_activations(self.activations.map(Activations::are_quantized));
+        let checkpoint = Checkpoint::open(&self.input)?.with_options(options);
         let bar = progress("packing", "tensors");
         let (mut tensors, mut printed) = (Vec::new(), Ok(()));
         let written = |tensor: &WrittenTensor| {
@@ -115,17 +116,13 @@ impl Quantize {
     fn native(&self) -> Result<()> {
         let &Self { quantize, activations, i2s, ignore_unused, .. } = self;
         let file = FileArgs { quantize, activations, i2s: i2s.unwrap_or_default(), ignore_unused };
-        let files = ModelFiles::open(resolve(&self.input)?, &file.options())?;
+        let files = ModelFiles::open_with(resolve(&self.input)?, file.options())?;
         if let Err(error) = files.tokenizer() {
             note(format!("the file will take token ids, and no text: {error}"));
         }
         with_progress("packing", |progress| {
-            write_native(
-                &files,
-                &self.output,
-                self.force,
-                file.options().int8_head(self.int8_head).progress(progress),
-            )
+            let builder = files.builder().int8_head(self.int8_head).ignore_unused(ignore_unused);
+            builder.progress(progress).write_prepacked(&self.output, self.force)
         })?;
         let bytes = self.output.metadata()?.len();
         match self.json {

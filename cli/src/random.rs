@@ -1,9 +1,10 @@
 //! A model with random weights, to time shapes of which there are no weights at hand.
 
 use bitnet_wgpu::{
-    DenseElement, PackedDense, PackedTernary, Result, Scales,
+    Result,
     formats::{ModelConfig, ModelFile},
     model::Model,
+    weights::{DenseElement, PackedDense, PackedTernary, Scales},
 };
 use rand::{Rng as _, SeedableRng as _, rngs::StdRng};
 

@@ -8,8 +8,8 @@ use crate::{
 };
 use anyhow::{Result, bail};
 use bitnet_wgpu::{
-    files::{check_output, display},
     formats::SafeTensors,
+    internals::files::{check_output, display},
     model::{
         GenerateOptions, Message, Model, ModelFiles, Session, SessionOptions, SpeculationCounts,
         Stop,

@@ -10,7 +10,7 @@ use crate::{
 use anyhow::{Context as _, Result, bail};
 use bitnet_serve::{Options, Server};
 use bitnet_wgpu::{
-    files::display,
+    internals::files::display,
     model::{BatchOptions, SessionOptions},
 };
 use clap::Args;

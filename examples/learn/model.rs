@@ -3,9 +3,10 @@
 
 use super::data::words;
 use bitnet_wgpu::{
-    Context, Encoder, Result, Tensor, TernaryMatrix, bitnet,
+    Context, Encoder, Result, Tensor, bitnet,
     tensor::{self, Axes, CrossEntropyOptions, Side},
     transformer::{self, Attended, FlashAttentionOptions, Qkv},
+    weights::TernaryMatrix,
 };
 
 const EPS: f32 = 1e-5;
@@ -184,7 +185,7 @@ impl Model {
         let (y, attention) = self.attention(e, &y)?;
         let (y, out) = self.linear(e, layer.out, y)?;
         let y = tensor::dropout(e, &y, DROPOUT, seed)?;
-        let middle = tensor::add(e, &x, &y)?;
+        let middle = tensor::add(&x, &y).forward(e)?;
 
         let normed = self.norm(e, layer.mlp_norm, &middle)?;
         let (gate_up, up) = self.linear(e, layer.up, normed)?;
@@ -192,7 +193,7 @@ impl Model {
         let normed = self.norm(e, layer.down_norm, &gated)?;
         let (y, down) = self.linear(e, layer.down, normed)?;
         let y = tensor::dropout(e, &y, DROPOUT, seed + 1)?;
-        let y = tensor::add(e, &middle, &y)?;
+        let y = tensor::add(&middle, &y).forward(e)?;
         Ok((y, Saved { x, qkv, attention, out, middle, up, gate_up, gated, down }))
     }
 
@@ -211,14 +212,14 @@ impl Model {
         let d = bitnet::relu2_gate_backward(e, &saved.gate_up, &d)?;
         let d = self.linear_backward(e, layer.up, &saved.up, &d, gradients)?;
         let d = self.norm_backward(e, layer.mlp_norm, &saved.middle, &d, gradients)?;
-        let dy = tensor::add(e, &dy, &d)?;
+        let dy = tensor::add(&dy, &d).forward(e)?;
 
         let d = tensor::dropout(e, &dy, DROPOUT, seed)?;
         let d = self.linear_backward(e, layer.out, &saved.out, &d, gradients)?;
         let d = self.attention_backward(e, &saved.attention, &d)?;
         let d = self.linear_backward(e, layer.qkv, &saved.qkv, &d, gradients)?;
         let d = self.norm_backward(e, layer.norm, &saved.x, &d, gradients)?;
-        tensor::add(e, &dy, &d)
+        tensor::add(&dy, &d).forward(e)
     }
 
     fn norm(&self, e: &mut Encoder, gain: usize, x: &Tensor<f32>) -> Result<Tensor<f32>> {

@@ -3,7 +3,11 @@
 
 pub mod roofline;
 
-use bitnet_wgpu::{Context, PackedTernary, Result, Scales, bitnet, measure::Roof};
+use bitnet_wgpu::{
+    Context, Result, bitnet,
+    telemetry::PeakBandwidth,
+    weights::{PackedTernary, Scales},
+};
 use pollster::block_on;
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use std::time::Duration;
@@ -38,7 +42,7 @@ pub fn ternary(rng: &mut StdRng, rows: usize, columns: usize) -> PackedTernary {
 }
 
 /// Gigabytes a second and the share of the roof, if there is one and the figure is below it.
-pub fn rate(roof: Option<&Roof>, bytes: usize, seconds: f64) -> String {
+pub fn rate(roof: Option<&PeakBandwidth>, bytes: usize, seconds: f64) -> String {
     let Some(roof) = roof else { return String::new() };
     match roof.share(bytes, seconds) {
         Some(share) => format!("{:7.1} GB/s {:5.1} %", bytes as f64 / seconds / 1e9, 100.0 * share),
@@ -91,7 +95,7 @@ pub fn compare(sums: &[f32], oracle: &[i32]) -> &'static str {
 }
 
 /// Time and [`rate`].
-pub fn speed(roof: Option<&Roof>, bytes: usize, time: Duration) -> String {
+pub fn speed(roof: Option<&PeakBandwidth>, bytes: usize, time: Duration) -> String {
     let seconds = time.as_secs_f64();
     format!("{:8.1} µs {}", seconds * 1e6, rate(roof, bytes, seconds))
 }

@@ -25,6 +25,7 @@
 //!
 //! Clients take turns, and what they send is bounded in bytes, tokens and time: see [`Options`].
 
+#![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
 mod access;

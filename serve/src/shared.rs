@@ -153,7 +153,12 @@ mod tests {
 
     /// How many slots one client gets, of a server with some slots and keys.
     fn slots_of_one_client((slots, keys): (usize, &[&str])) -> usize {
-        let batch = Model::load_cpu(MODEL).unwrap().batch(BatchOptions::new(slots, 8)).unwrap();
+        let batch = Model::builder(MODEL)
+            .cpu()
+            .build()
+            .unwrap()
+            .batch(BatchOptions::new(slots, 8))
+            .unwrap();
         let shared = Shared::new(batch, Options::new("tales").keys(keys.iter().copied()));
         let _places = shared.running.enter(Client::Key(0), slots).unwrap();
         shared.running.counts().running
@@ -168,8 +173,12 @@ mod tests {
 
     /// The most bodies of `bytes` bytes that are prepared at a time, of twelve that come together.
     fn most_at_once(bytes: usize) -> usize {
-        let batch =
-            Model::load_cpu(MODEL).unwrap().batch(BatchOptions::new(1, 8).queue(20)).unwrap();
+        let batch = Model::builder(MODEL)
+            .cpu()
+            .build()
+            .unwrap()
+            .batch(BatchOptions::new(1, 8).queue(20))
+            .unwrap();
         let shared = Shared::new(batch, Options::new("tales"));
         let (running, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
         let prepare = || {

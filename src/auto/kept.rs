@@ -6,7 +6,7 @@ use crate::{
     error::{Error, Result},
     files::display,
     gpu::{
-        cache::{Kind, hash, read, write},
+        compile::cache::{Kind, hash, read, write},
         context::Context,
     },
     limits::cache::MOST_COSTS,

@@ -20,7 +20,9 @@ use crate::{
     gpu::{context::Context, encoder::Encoder, tensor::Tensor},
     ops::{
         bitnet,
-        tensor::{self, Axes},
+        op_tables::Unary,
+        reference,
+        tensor::{self, Axes, binary::Binary},
     },
     weights::ternary::{matrix::TernaryMatrix, packed::PackedTernary},
 };
@@ -163,7 +165,7 @@ impl Auto {
     /// let context = Context::open(ContextOptions::default().cache(PathBuf::from("cache/kernels"))).await?;
     /// let auto = Auto::new(Some(&context))?; // with what was kept
     /// auto.silu(&[1.0; 100_000])?;
-    /// println!("kept in {}", bitnet_wgpu::files::display(&auto.keep()?));
+    /// println!("kept in {}", auto.keep()?.display());
     /// # Ok(())
     /// # }
     /// ```
@@ -201,7 +203,7 @@ impl Auto {
     /// # Errors
     /// [`Error::Length`] if there are not as many of both; what the device reports.
     pub fn add(&self, a: &[f32], b: &[f32]) -> Result<Answer> {
-        self.pairs(Op::Add, a, b, tensor::add_cpu, tensor::add)
+        self.pairs(Op::Add, a, b, reference::add, tensor::add)
     }
 
     /// a·b, number by number; else as [`Auto::add`].
@@ -209,7 +211,7 @@ impl Auto {
     /// # Errors
     /// As [`Auto::add`].
     pub fn mul(&self, a: &[f32], b: &[f32]) -> Result<Answer> {
-        self.pairs(Op::Mul, a, b, tensor::mul_cpu, tensor::mul)
+        self.pairs(Op::Mul, a, b, reference::mul, tensor::mul)
     }
 
     /// [`relu2`](fn@tensor::relu2) of each number.
@@ -217,7 +219,7 @@ impl Auto {
     /// # Errors
     /// What the device reports.
     pub fn relu2(&self, x: &[f32]) -> Result<Answer> {
-        self.each(Op::Relu2, 1, x, tensor::relu2_cpu, tensor::relu2)
+        self.each(Op::Relu2, 1, x, reference::relu2, tensor::relu2)
     }
 
     /// [`silu`](fn@tensor::silu) of each number.
@@ -225,7 +227,7 @@ impl Auto {
     /// # Errors
     /// What the device reports.
     pub fn silu(&self, x: &[f32]) -> Result<Answer> {
-        self.each(Op::Silu, 4, x, tensor::silu_cpu, tensor::silu)
+        self.each(Op::Silu, 4, x, reference::silu, tensor::silu)
     }
 
     /// [`gelu`](fn@tensor::gelu) of each number.
@@ -233,7 +235,7 @@ impl Auto {
     /// # Errors
     /// What the device reports.
     pub fn gelu(&self, x: &[f32]) -> Result<Answer> {
-        self.each(Op::Gelu, 4, x, tensor::gelu_cpu, tensor::gelu)
+        self.each(Op::Gelu, 4, x, reference::gelu, tensor::gelu)
     }
 
     /// [`softmax`](fn@tensor::softmax) of rows of so many columns.
@@ -336,7 +338,7 @@ impl Auto {
         operations: usize,
         x: &[f32],
         cpu: fn(f32) -> f32,
-        gpu: impl FnOnce(&mut Encoder, &Tensor<f32>) -> Result<Tensor<f32>>,
+        gpu: fn(&Tensor<f32>) -> Unary<'_, f32>,
     ) -> Result<Answer> {
         let work = Work { operations: operations.saturating_mul(x.len()), bytes: 8 * x.len() };
         self.call(
@@ -345,7 +347,7 @@ impl Auto {
             || Ok(x.iter().map(|&x| cpu(x)).collect()),
             |e| {
                 let x = e.context().upload(x, [x.len()])?;
-                gpu(e, &x)
+                gpu(&x).forward(e)
             },
         )
     }
@@ -357,7 +359,7 @@ impl Auto {
         a: &[f32],
         b: &[f32],
         cpu: fn(f32, f32) -> f32,
-        gpu: impl FnOnce(&mut Encoder, &Tensor<f32>, &Tensor<f32>) -> Result<Tensor<f32>>,
+        gpu: for<'a> fn(&'a Tensor<f32>, &'a Tensor<f32>) -> Binary<'a, f32>,
     ) -> Result<Answer> {
         if b.len() != a.len() {
             return Err(Error::Length { shape: [a.len()].into(), found: b.len() });
@@ -369,7 +371,7 @@ impl Auto {
             || Ok(a.iter().zip(b).map(|(&a, &b)| cpu(a, b)).collect()),
             |e| {
                 let [a, b] = [a, b].map(|side| e.context().upload(side, [side.len()]));
-                gpu(e, &a?, &b?)
+                gpu(&a?, &b?).forward(e)
             },
         )
     }
@@ -444,7 +446,7 @@ fn measure(context: &Context) -> Result<Link> {
             let begin = Instant::now();
             on_gpu(context, "auto", |e| {
                 let x = e.context().upload(numbers, [numbers.len()])?;
-                tensor::relu2(e, &x)
+                tensor::relu2(&x).forward(e)
             })?;
             least = least.min(begin.elapsed().as_nanos() as f64);
         }

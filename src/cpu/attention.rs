@@ -1,7 +1,7 @@
 //! Attention on a processor: the bits of [`attention_cpu`](crate::transformer::attention_cpu), from
 //! a cache that is laid out for vectors, in 32 bits or in 16.
 
-use super::{halves, near::bring_near_after};
+use super::{halves, prefetch::prefetch_after};
 use crate::{
     error::Result,
     ops::{
@@ -413,7 +413,7 @@ fn add_products(
     let [mut a, mut b, mut c, mut d] = [[none; LANES]; BLOCK / LANES];
     for (&q, keys) in q.iter().zip(keys) {
         if near {
-            bring_near_after(keys, AHEAD);
+            prefetch_after(keys, AHEAD);
         }
         let (keys, _) = keys.as_chunks();
         add_scaled(&mut a, q, &keys[0]);
@@ -495,7 +495,7 @@ fn blend_columns<const N: usize>(
     for (&weight, values) in weights.iter().zip(values.chunks_exact(dim)) {
         let Some(values) = values[first..].first_chunk::<N>() else { continue };
         if near {
-            bring_near_after(values, AHEAD);
+            prefetch_after(values, AHEAD);
         }
         add_scaled(&mut sums, weight, values);
     }

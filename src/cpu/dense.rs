@@ -3,7 +3,11 @@
 //! vector has the eight of one row and token; several rows share the activations that are loaded,
 //! several tokens the weights.
 
-use super::{halves::half_to_f32, isa::Isa, near::bring_near};
+use super::{
+    halves::half_to_f32,
+    isa::{Extension, Isa},
+    prefetch::prefetch,
+};
 use crate::{
     error::{Error, Result},
     weights::dense::{DenseElement, PackedDense},
@@ -49,17 +53,19 @@ pub fn gemv(isa: Isa, x: &[f32], w: &PackedDense) -> Result<Vec<f32>> {
 /// Rows of this element, `[n, padded k]`, times `x` `[m, k]` as `[n, m]`.
 #[allow(unsafe_code)]
 fn multiply(isa: Isa, element: DenseElement, rows: &[u32], x: &[f32], k: usize, y: &mut [f32]) {
-    match isa {
-        // SAFETY: callers have their `Isa` from `Isa::all`, which names what the processor has; all
+    match isa.kind() {
+        // SAFETY: only what the processor has becomes an `Isa`; all
         // of these have AVX2 and F16C.
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx512Vnni | Isa::AvxVnni | Isa::Avx2 => unsafe {
+        Extension::Avx512Vnni | Extension::AvxVnni | Extension::Avx2 => unsafe {
             avx2::multiply(element, rows, x, k, y)
         },
         // SAFETY: as above.
         #[cfg(target_arch = "aarch64")]
-        Isa::NeonI8mm | Isa::NeonDot => unsafe { neon::multiply(element, rows, x, k, y) },
-        Isa::Portable => portable::multiply(element, rows, x, k, y),
+        Extension::NeonI8mm | Extension::NeonDot => unsafe {
+            neon::multiply(element, rows, x, k, y)
+        },
+        Extension::Portable => portable::multiply(element, rows, x, k, y),
     }
 }
 
@@ -127,7 +133,7 @@ macro_rules! by_element {
                     // As many bytes of the rows after these.
                     for line in (0..R * size_of::<[$element; SUMS]>()).step_by(64) {
                         let next = row_parts[0].as_ptr().cast::<$element>().wrapping_add(R * stride);
-                        bring_near(next.wrapping_add(c * R * SUMS).wrapping_byte_add(line).cast());
+                        prefetch(next.wrapping_add(c * R * SUMS).wrapping_byte_add(line).cast());
                     }
                     let x: [_; T] = std::array::from_fn(|t| floats(&x_parts[t][c]));
                     for r in 0..R {

@@ -1,8 +1,12 @@
 //! Instruction sets, chosen when the program runs.
 
+/// An instruction set that this processor has: only this file makes one, after it has asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Isa(Extension);
+
 /// What integer products are computed with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Isa {
+pub enum Extension {
     /// AVX-512 with VNNI: 64 products an instruction.
     #[cfg(target_arch = "x86_64")]
     Avx512Vnni,
@@ -24,10 +28,9 @@ pub enum Isa {
     Portable,
 }
 
-impl Isa {
-    /// Those that processors of this architecture may have, the fastest first, and whether this one
-    /// has them.
-    pub fn known() -> impl Iterator<Item = (Self, bool)> {
+impl Extension {
+    /// Those of this architecture, the fastest first, and whether this processor has them.
+    fn known() -> impl Iterator<Item = (Self, bool)> {
         #[cfg(target_arch = "x86_64")]
         let avx2 = is_x86_feature_detected!("avx2") && is_x86_feature_detected!("f16c");
         #[cfg(target_arch = "x86_64")]
@@ -49,25 +52,38 @@ impl Isa {
         let special = [];
         special.into_iter().chain([(Self::Portable, true)])
     }
+}
 
+impl Isa {
     /// Those that this processor has, the fastest first.
     pub fn all() -> impl Iterator<Item = Self> {
-        Self::known().filter_map(|(isa, there)| there.then_some(isa))
+        Extension::known().filter_map(|(kind, there)| there.then_some(Self(kind)))
     }
 
-    /// Whether activations lie as [`Isa::NeonI8mm`] takes them: of each pair of tokens, the first
+    /// Those of this architecture that this processor lacks.
+    #[cfg(test)]
+    pub fn missing() -> impl Iterator<Item = Extension> {
+        Extension::known().filter_map(|(kind, there)| (!there).then_some(kind))
+    }
+
+    /// Which one it is.
+    pub fn kind(self) -> Extension {
+        self.0
+    }
+
+    /// Whether activations lie as [`Extension::NeonI8mm`] takes them: of each pair of tokens, the first
     /// row has the lower halves of both columns, and the second the upper halves.
     pub fn takes_pairs(self) -> bool {
-        match self {
+        match self.0 {
             #[cfg(target_arch = "aarch64")]
-            Self::NeonI8mm => true,
+            Extension::NeonI8mm => true,
             _ => false,
         }
     }
 
     /// The fastest that this processor has.
     pub fn best() -> Self {
-        Self::all().next().unwrap_or(Self::Portable)
+        Self::all().next().unwrap_or(Self(Extension::Portable))
     }
 }
 
@@ -79,7 +95,10 @@ mod tests {
     #[test]
     fn what_this_processor_has_ends_with_what_all_have() {
         let all: Vec<_> = Isa::all().collect();
-        println!("instruction sets: {all:?}");
-        assert_eq!((all.first(), all.last()), (Some(&Isa::best()), Some(&Isa::Portable)));
+        println!("instruction sets: {:?}", all.iter().map(|isa| isa.kind()).collect::<Vec<_>>());
+        assert_eq!(
+            (all.first(), all.last()),
+            (Some(&Isa::best()), Some(&Isa(Extension::Portable)))
+        );
     }
 }

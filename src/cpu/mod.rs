@@ -6,6 +6,6 @@ pub(crate) mod attention;
 pub(crate) mod dense;
 mod halves;
 pub(crate) mod isa;
-mod near;
+mod prefetch;
 pub(crate) mod ternary;
 pub(crate) mod ternary_float;

@@ -5,9 +5,9 @@
 //! a code a byte, and meets four activations that are the same for all rows. Codes are value + 1,
 //! so the sum of the activations is taken off at the end. Several tokens share what is loaded.
 
-use super::isa::Isa;
+use super::isa::{Extension, Isa};
 #[cfg(target_arch = "x86_64")]
-use super::near;
+use super::prefetch;
 use crate::{
     error::Result,
     ops::bitnet::{HostActivations, rounded_block},
@@ -130,23 +130,23 @@ pub(super) fn by_blocks(
 /// Some blocks of rows times all tokens: `[tokens, 16 rows a block]`.
 #[allow(unsafe_code)]
 fn multiply(isa: Isa, x: &Tokens, w: &InterleavedTernary, blocks: Range<usize>, y: &mut [f32]) {
-    match isa {
-        // SAFETY: callers have their `Isa` from `Isa::all`, which names what the processor has.
+    match isa.kind() {
+        // SAFETY: only what the processor has becomes an `Isa`.
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx512Vnni => unsafe { avx512_vnni::multiply(x, w, blocks, y) },
+        Extension::Avx512Vnni => unsafe { avx512_vnni::multiply(x, w, blocks, y) },
         // SAFETY: as above.
         #[cfg(target_arch = "x86_64")]
-        Isa::AvxVnni => unsafe { avx_vnni::multiply(x, w, blocks, y) },
+        Extension::AvxVnni => unsafe { avx_vnni::multiply(x, w, blocks, y) },
         // SAFETY: as above.
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx2 => unsafe { avx2::multiply(x, w, blocks, y) },
+        Extension::Avx2 => unsafe { avx2::multiply(x, w, blocks, y) },
         // SAFETY: as above.
         #[cfg(target_arch = "aarch64")]
-        Isa::NeonI8mm => unsafe { neon_i8mm::multiply(x, w, blocks, y) },
+        Extension::NeonI8mm => unsafe { neon_i8mm::multiply(x, w, blocks, y) },
         // SAFETY: as above.
         #[cfg(target_arch = "aarch64")]
-        Isa::NeonDot => unsafe { neon_dot::multiply(x, w, blocks, y) },
-        Isa::Portable => portable::multiply(x, w, blocks, y),
+        Extension::NeonDot => unsafe { neon_dot::multiply(x, w, blocks, y) },
+        Extension::Portable => portable::multiply(x, w, blocks, y),
     }
 }
 
@@ -305,7 +305,7 @@ mod avx512_vnni {
         for (words, x) in pairs.iter().zip(x_pairs) {
             // A page ahead, since the processor's own prefetcher ends at every page. (A token alone
             // waits for nothing but memory.)
-            near::bring_near_after(words, 4096);
+            prefetch::prefetch_after(words, 4096);
             step(&mut acc[0], &words[0], &x[0]);
             step(&mut acc[1], &words[1], &x[1]);
         }
@@ -387,7 +387,7 @@ mod avx_vnni {
         let masks = [3, 12, 48, -64].map(|mask| _mm256_set1_epi8(mask));
         let mut acc = [[_mm256_setzero_si256(); 4]; 2];
         for (word, x) in words.iter().zip(x) {
-            near::bring_near_after(std::slice::from_ref(word), 4096);
+            prefetch::prefetch_after(std::slice::from_ref(word), 4096);
             let of_word: [__m256i; 2] = bytemuck::cast(word.0);
             for f in 0..4 {
                 let x = _mm256_set1_epi32(dword(x, f));
@@ -444,7 +444,7 @@ mod avx2 {
             let mut short = [[_mm256_setzero_si256(); H]; T];
             for j in start..words.len().min(start + SHORT) {
                 if T == 1 {
-                    near::bring_near_after(&words[j..=j], 4096);
+                    prefetch::prefetch_after(&words[j..=j], 4096);
                 }
                 for half in 0..H {
                     let word = bytemuck::cast::<_, [__m256i; 2]>(words[j].0)[first + half];

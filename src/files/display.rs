@@ -7,11 +7,6 @@ pub(crate) const MOST_MESSAGE: usize = 2000;
 
 /// Shows a path in a message: control characters and those that change the direction of text are
 /// escaped, and bytes that are not UTF-8 are replaced.
-///
-/// ```
-/// use bitnet_wgpu::files;
-/// assert_eq!(files::display("a\u{1b}[2J\nb".as_ref()).to_string(), "a\\u{1b}[2J\\nb");
-/// ```
 pub fn display(path: &Path) -> impl fmt::Display + '_ {
     Shown(path)
 }

@@ -5,6 +5,6 @@ pub(crate) mod display;
 pub(crate) mod read;
 pub(crate) mod write;
 
-pub use display::display;
-pub use read::{read, read_stream};
-pub use write::{check_output, write};
+pub(crate) use display::display;
+pub(crate) use read::read;
+pub(crate) use write::write;

@@ -47,13 +47,6 @@ pub fn write(path: impl AsRef<Path>, bytes: &[u8]) -> Result<()> {
 /// take a file of `bytes` bytes (on Linux; elsewhere of one). `path` must be no directory, not
 /// read-only, and none of `inputs`, also through links. What is there stays as it is.
 ///
-/// ```
-/// use bitnet_wgpu::files;
-/// let model = ["assets/tales-22m/config.json".into()];
-/// let error = files::check_output("assets/../assets/tales-22m/config.json", 1000, &model).unwrap_err();
-/// assert!(error.to_string().ends_with("it is an input, assets/tales-22m/config.json, which would be overwritten: choose another output"));
-/// ```
-///
 /// # Errors
 /// [`Error::Io`](crate::Error::Io).
 pub fn check_output(path: impl AsRef<Path>, bytes: u64, inputs: &[PathBuf]) -> Result<()> {
@@ -322,6 +315,15 @@ fn folder(path: &Path) -> &Path {
 mod tests {
     use super::*;
     use crate::error::Error;
+
+    #[test]
+    fn inputs_are_not_overwritten() {
+        let model = ["assets/tales-22m/config.json".into()];
+        let error = check_output("assets/../assets/tales-22m/config.json", 1000, &model);
+        assert!(error.unwrap_err().to_string().ends_with(
+            "it is an input, assets/tales-22m/config.json, which would be overwritten: choose another output"
+        ));
+    }
 
     fn names(folder: &Path) -> Vec<String> {
         let mut names: Vec<_> = fs::read_dir(folder)

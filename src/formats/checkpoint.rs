@@ -1,15 +1,16 @@
 //! A model directory as transformers writes it: config.json, and model.safetensors or its shards.
 
 use super::{
-    config::{ModelConfig, is_bitnet},
+    config::ModelConfig,
+    config_json::is_bitnet,
     embedding::EmbeddingDefaults,
-    gemma,
     generation::GenerationDefaults,
     json::{read_json, token_ids},
     masters::{self, Masters},
     mlx::{Affine, AffineMatrix, Settings},
     model_file::ModelFile,
     problem::{Problem, unsupported},
+    read_options::ReadOptions,
     safetensors::{SafeTensors, TensorBytes},
     shards::Shards,
     tensors::{self, linear_names, tensor_names},
@@ -22,6 +23,7 @@ use crate::{
         ternary::{packed::PackedTernary, scales::Scales},
     },
 };
+use half::{bf16, f16};
 use safetensors::Dtype;
 use serde_json::Value;
 use std::{
@@ -105,18 +107,16 @@ impl Checkpoint {
             unsaid: false,
             said: Once::new(),
         };
-        // A model that was saved without a head has its config from one with a head; and MiniCPM's
-        // config need not say that it has none.
-        let unsaid = checkpoint.config.architecture == "minicpm"
+        // A model that was saved without a head has its config from one with a head.
+        let unsaid = checkpoint.config.family().head_unsaid
             && checkpoint.json.get("tie_word_embeddings").is_none();
         checkpoint.config.tied_head |=
             (unsaid || checkpoint.shards.without_head()) && !checkpoint.contains("lm_head");
         checkpoint.config.sub_norms |=
             checkpoint.contains("model.layers.0.self_attn.attn_sub_norm");
-        if checkpoint.config.architecture == "gemma3_text" {
+        if checkpoint.config.family().rounds_scale {
             let stored = checkpoint.shards.dtype("model.embed_tokens.weight");
-            checkpoint.config.embedding_scale =
-                gemma::embedding_scale(checkpoint.config.hidden, stored);
+            checkpoint.config.embedding_scale = rounded(checkpoint.config.embedding_scale, stored);
         }
         // Norms in linear layers are BitNet's, whose weights are trained to be ternary and whose
         // activations are quantised.
@@ -140,7 +140,7 @@ impl Checkpoint {
     /// matrix, which BitNet's definition does not have, and only TriLM is published in f16.
     fn guess_activations(&mut self) {
         let c = &self.config;
-        if c.architecture != "llama"
+        if !c.family().activations_unsaid
             || c.sub_norms
             || !c.quantized_activations
             || self.masters != Masters::Refuse
@@ -158,20 +158,11 @@ impl Checkpoint {
         }
     }
 
-    /// The same checkpoint, with linear layers quantised that are in floats, though nothing says
-    /// that the model was trained for it.
+    /// Sets how the files are read.
     #[must_use]
-    pub fn with_quantize(self, quantize: bool) -> Self {
-        Self { masters: self.masters.or_quantize(quantize), ..self }
-    }
-
-    /// The same checkpoint, with linear layers that quantise their activations, or do not, whatever
-    /// its files say; none leaves it to them. Of a ternary Llama in floats, such as TriLM's or
-    /// Falcon-E's, nothing says it: there they are floats where a matrix has several scales, or
-    /// where it is in f16.
-    #[must_use]
-    pub fn with_quantized_activations(mut self, quantized: Option<bool>) -> Self {
-        if let Some(quantized) = quantized {
+    pub fn with_options(mut self, options: ReadOptions) -> Self {
+        self.masters = self.masters.or_quantize(options.quantize);
+        if let Some(quantized) = options.quantized_activations {
             (self.unsaid, self.config.quantized_activations) = (false, quantized);
         }
         self
@@ -422,17 +413,13 @@ impl ModelFile for Checkpoint {
 
     fn vector(&self, name: &str, len: usize) -> Result<Vec<f32>> {
         let tensor = self.tensor(&self.stored(name))?;
-        let stored = match tensor.shape {
-            &[found] if found == len => {
-                tensors::finite(tensor.to_f32()?, |what| tensor.error(what))?
-            }
+        let mut gains = match tensor.shape {
+            &[found] if found == len => tensor.to_f32()?,
             shape => return Err(tensor.error(format!("has shape {shape:?}; [{len}] is needed"))),
         };
-        let gains = match self.config.architecture.as_str() {
-            "gemma3_text" => gemma::gains(&self.json, name, stored, self.config.head_dim)
-                .map_err(|what| tensor.error(what))?,
-            _ => return Ok(stored),
-        };
+        if self.config.family().gains_less_one && !name.ends_with("_proj.norm") {
+            gains.iter_mut().for_each(|gain| *gain += 1.0);
+        }
         tensors::finite(gains, |what| tensor.error(what))
     }
 
@@ -474,6 +461,15 @@ impl ModelFile for Checkpoint {
         }
         // With other biases, or with the integer 3, it is none.
         Ok(self.with_groups(name, &tensor, |matrix| affine.ternary(matrix, rows, columns)).ok())
+    }
+}
+
+/// Rounds a scale to the type of the tensor that it multiplies, as transformers and MLX have it.
+fn rounded(scale: f32, stored: Option<Dtype>) -> f32 {
+    match stored {
+        Some(Dtype::BF16 | Dtype::U32) => bf16::from_f32(scale).to_f32(),
+        Some(Dtype::F16) => f16::from_f32(scale).to_f32(),
+        _ => scale,
     }
 }
 

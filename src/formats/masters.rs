@@ -32,7 +32,7 @@ pub(super) enum Masters {
 const GROUP: usize = USUAL_GROUP;
 
 const REFUSED: &str = "and nothing in the file says that the model was trained for ternary weights: \
-     quantised, it would be another model. LoadOptions::quantize, or with_quantize of an opened file, allows it (--quantize on the command line)";
+     quantised, it would be another model. ReadOptions::quantize allows it (--quantize on the command line)";
 
 impl Masters {
     /// The same, but that quantising is allowed.
@@ -48,7 +48,7 @@ impl Masters {
         said.call_once(|| {
             log::warn!(
                 "{path}: the weights are ternary, in floats, and nothing says how activations are computed: here {how}. \
-                 LoadOptions::quantized_activations says it (--activations on the command line)"
+                 ReadOptions::quantized_activations says it (--activations on the command line)"
             )
         });
     }

@@ -9,34 +9,37 @@
 
 pub(crate) mod checkpoint;
 pub(crate) mod config;
+mod config_json;
 mod embedding;
 mod families;
+mod family;
 pub(crate) mod file;
-mod gemma;
 mod generation;
 pub(crate) mod gguf;
 mod hadamard;
 pub(crate) mod input_files;
 mod json;
+mod local_layers;
 mod masters;
 mod mlx;
 pub(crate) mod model_file;
-pub(crate) mod native;
 pub(crate) mod open;
+pub(crate) mod prepacked;
 mod problem;
+mod read_options;
+mod rope;
 pub(crate) mod safetensors;
 mod shards;
 pub(crate) mod tensors;
 pub(crate) mod write;
 
 pub use checkpoint::{Checkpoint, ScaleRule};
-pub use config::{Activation, ModelConfig, RopeScaling};
+pub use config::{Activation, ModelConfig};
 pub use embedding::{EmbeddingDefaults, Pooling};
-pub use gemma::LocalLayers;
+pub use family::RotaryOrder;
 pub use generation::GenerationDefaults;
 pub use gguf::{
     blocks::{GgufType, I2sLayout},
-    config::RotaryOrder,
     file::{GgufFile, GgufTensor},
     model::Gguf,
     value::{GgufArray, GgufValue},
@@ -44,8 +47,11 @@ pub use gguf::{
     write::write_gguf,
 };
 pub use hadamard::Hadamard;
+pub use local_layers::LocalLayers;
 pub use model_file::ModelFile;
 pub use open::{Kind, kind, open};
 pub use problem::Problem;
+pub use read_options::ReadOptions;
+pub use rope::RopeScaling;
 pub use safetensors::{SafeTensors, TensorBytes};
 pub use write::{WrittenTensor, write_packed};

@@ -68,7 +68,8 @@ pub trait ModelFile: Send + Sync {
         Ok(None)
     }
 
-    /// The gains of a norm, `[len]`, as they multiply: Gemma's are stored less 1 by transformers.
+    /// The gains of a norm, `[len]`, as they multiply, but for scales of the configuration: Gemma's
+    /// are stored less 1 by transformers.
     ///
     /// # Errors
     /// As [`ModelFile::linear`]; [`Error::Format`](crate::Error::Format) for a number that is not
@@ -76,7 +77,7 @@ pub trait ModelFile: Send + Sync {
     fn vector(&self, name: &str, len: usize) -> Result<Vec<f32>>;
 
     /// An embedding or a head, `[rows, columns]`, in its stored type if there is a
-    /// [`DenseElement`](crate::DenseElement) for it.
+    /// [`DenseElement`](crate::weights::DenseElement) for it.
     ///
     /// # Errors
     /// As [`ModelFile::vector`].

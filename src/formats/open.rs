@@ -2,7 +2,7 @@
 
 use super::{
     checkpoint::Checkpoint, file::InputFile, gguf::model::Gguf, model_file::ModelFile,
-    native::Native, problem::Problem,
+    prepacked::Prepacked, problem::Problem,
 };
 use crate::{error::Result, limits::files::MOST_JSON};
 use std::path::{Path, PathBuf};
@@ -15,9 +15,9 @@ pub enum Kind {
     Directory(PathBuf),
     /// A GGUF file; [`Gguf::open`] reads it.
     Gguf,
-    /// A safetensors file, which must be a native container, as
-    /// [`write_native`](crate::model::write_native) makes them; [`open`] reads it.
-    Native,
+    /// A safetensors file, a prepacked model file:
+    /// [`ModelBuilder::write_prepacked`](crate::model::ModelBuilder::write_prepacked) writes it; [`open`] reads it.
+    Prepacked,
 }
 
 /// What is at a path: a model directory (given itself, or as the config.json in it), a GGUF file or
@@ -40,9 +40,9 @@ pub fn kind(path: impl AsRef<Path>) -> Result<Kind> {
             match start.split_first_chunk() {
                 _ if start.starts_with(b"GGUF") => Ok(Kind::Gguf),
                 // A header of JSON, after its length.
-                Some((&length, b"{")) if u64::from_le_bytes(length) <= MOST_JSON as u64 => Ok(Kind::Native),
+                Some((&length, b"{")) if u64::from_le_bytes(length) <= MOST_JSON as u64 => Ok(Kind::Prepacked),
                 _ => {
-                    Err(Problem::from("is not a model: a directory with a config.json, a GGUF file or a native container is needed")
+                    Err(Problem::from("is not a model: a directory with a config.json, a GGUF file or a prepacked model file is needed")
                         .at(path))
                 }
             }
@@ -59,6 +59,6 @@ pub fn open(path: impl AsRef<Path>) -> Result<Box<dyn ModelFile>> {
     Ok(match kind(path.as_ref())? {
         Kind::Directory(directory) => Box::new(Checkpoint::open(directory)?),
         Kind::Gguf => Box::new(Gguf::open(path)?),
-        Kind::Native => Box::new(Native::open(path)?),
+        Kind::Prepacked => Box::new(Prepacked::open(path)?),
     })
 }

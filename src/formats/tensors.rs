@@ -3,6 +3,7 @@
 
 use super::{
     config::ModelConfig,
+    family::{Part, Projection, Rows},
     problem::{Problem, unsupported},
 };
 use crate::{
@@ -10,35 +11,37 @@ use crate::{
     weights::dense::PackedDense,
 };
 
-/// One decoder layer, of matrices `M` and vectors `V`. Matrices with the same input are stacked, so
-/// that one multiplication does for all.
-pub struct Layer<M, V> {
-    pub input_norm: V,
-    /// Queries, keys, values.
-    pub qkv: Stack<M, V>,
-    /// Only in models with norms of query and key heads: gains of `head_dim`.
-    pub query_norm: Option<V>,
-    /// As `query_norm`.
-    pub key_norm: Option<V>,
-    /// Only in models with sub-norms, or with a norm of every linear layer.
-    pub attention_norm: Option<V>,
-    pub output: M,
-    /// Only in models with norms of what is added: of `output`'s product.
-    pub output_norm: Option<V>,
-    /// Before the feed-forward part.
-    pub post_norm: V,
-    /// Gate, up.
-    pub gate_up: Stack<M, V>,
-    /// As `attention_norm`.
-    pub gated_norm: Option<V>,
-    pub down: M,
-    /// As `output_norm`, of `down`'s product.
-    pub down_norm: Option<V>,
+/// One decoder layer: its steps in their order, of matrices `M` and vectors `V`.
+pub struct Layer<M, V>(pub Vec<LayerStep<M, V>>);
+
+/// A step of a decoder layer. It reads what the step before it gives; the first one, and one after
+/// [`LayerStep::Add`], read the residual stream.
+pub enum LayerStep<M, V> {
+    /// RMSNorm, with these gains.
+    Norm(V),
+    /// Linear layers of one input, their products side by side.
+    Linear(Stack<M, V>),
+    /// RMSNorm of every query head and of every key head, with gains of `head_dim`.
+    HeadNorms { queries: V, keys: V },
+    /// Rotary embedding of queries and keys, and causal attention.
+    Attention,
+    /// act(gate)·up.
+    Gate,
+    /// Adds to the residual stream.
+    Add,
+}
+
+/// Where the input of a linear layer comes from, but for norms.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Source {
+    Stream,
+    Attention,
+    Gate,
 }
 
 /// Linear layers of one input.
 pub enum Stack<M, V> {
-    /// One matrix, with their rows one after another.
+    /// One matrix, with their rows one after another, so that one multiplication does for all.
     One(M),
     /// Each with a norm of its own before it.
     Normed(Vec<(V, M)>),
@@ -64,74 +67,93 @@ pub struct Matrix {
     pub name: &'static str,
     pub rows: usize,
     pub columns: usize,
+    /// Multiplies its scales as it is read.
+    pub scale: f32,
 }
 
 /// The gains of a norm.
 pub struct Gains {
     pub name: &'static str,
     pub len: usize,
+    /// Multiplies them as they are read.
+    pub scale: f32,
 }
 
-/// Every tensor of a layer by the name that it has after `model.layers.N.`, in each architecture
-/// and file format: matrices that are stacked, in their order, and gains.
+/// The steps of a model's layers, with every tensor by the name that it has after
+/// `model.layers.N.`, in each architecture and file format: matrices that are stacked, in their
+/// order, and gains.
 pub fn layer_tensors(c: &ModelConfig) -> Layer<Vec<Matrix>, Gains> {
-    let (queries, keys) = (c.heads * c.head_dim, c.kv_heads * c.head_dim);
-    let stack = |columns, parts: &[(&'static str, usize)]| {
-        parts.iter().map(|&(name, rows)| Matrix { name, rows, columns }).collect()
+    let parts = c.family().layer;
+    let (mut steps, mut width) = (Vec::new(), c.hidden);
+    for (n, part) in parts.iter().enumerate() {
+        // What is added to the residual stream is scaled by what makes it.
+        let added = matches!(parts.get(n + 1), Some(Part::Add));
+        let scale = if added { c.residual_scale } else { 1.0 };
+        let step;
+        (step, width) = match *part {
+            Part::SubNorm(_) if !c.sub_norms => continue,
+            Part::Norm(name) | Part::SubNorm(name) => {
+                (LayerStep::Norm(Gains { name, len: width, scale }), width)
+            }
+            Part::Linear(projections) => {
+                let rows = projections.iter().map(|own| rows(c, own.rows)).sum();
+                let (norm, stack) = stack(c, projections, width, scale);
+                steps.extend(norm.map(LayerStep::Norm));
+                (LayerStep::Linear(stack), rows)
+            }
+            Part::HeadNorms(queries, keys) => {
+                let gains = |name, scale| Gains { name, len: c.head_dim, scale };
+                let (queries, keys) = (gains(queries, c.query_scale), gains(keys, 1.0));
+                (LayerStep::HeadNorms { queries, keys }, width)
+            }
+            Part::Attention => (LayerStep::Attention, c.heads * c.head_dim),
+            Part::Gate => (LayerStep::Gate, c.intermediate),
+            Part::Add => (LayerStep::Add, c.hidden),
+        };
+        steps.push(step);
+    }
+    Layer(steps)
+}
+
+/// Linear layers of one input, which has so many columns, and the norm before a single one.
+fn stack(
+    c: &ModelConfig,
+    projections: &[Projection],
+    columns: usize,
+    scale: f32,
+) -> (Option<Gains>, Stack<Vec<Matrix>, Gains>) {
+    let matrix = |own: &Projection| {
+        // Norms of heads would undo it, and have it in their gains.
+        let queries = own.rows == Rows::Queries && !c.qk_norms();
+        let scale = if queries { scale * c.query_scale } else { scale };
+        Matrix { name: own.name, rows: rows(c, own.rows), columns, scale }
     };
-    let gains = |name, len| Gains { name, len };
-    let sub_norm = |sub_norm, own, len| {
-        let name = if c.sub_norms { Some(sub_norm) } else { c.projection_norms.then_some(own) };
-        name.map(|name| Gains { name, len })
-    };
-    let side_by_side = |parts: &[(&'static str, &'static str, usize)]| match c.projection_norms {
-        true => Stack::Normed(
-            parts
-                .iter()
-                .map(|&(name, norm, rows)| {
-                    (gains(norm, c.hidden), stack(c.hidden, &[(name, rows)]))
-                })
-                .collect(),
-        ),
-        false => Stack::One(stack(
-            c.hidden,
-            &parts.iter().map(|&(name, _, rows)| (name, rows)).collect::<Vec<_>>(),
-        )),
-    };
-    let added_norm = |name| c.post_norms.then_some(Gains { name, len: c.hidden });
-    let head_norm = |name| c.qk_norms.then_some(Gains { name, len: c.head_dim });
-    Layer {
-        input_norm: gains("input_layernorm", c.hidden),
-        qkv: side_by_side(&[
-            ("self_attn.q_proj", "self_attn.q_proj.norm", queries),
-            ("self_attn.k_proj", "self_attn.k_proj.norm", keys),
-            ("self_attn.v_proj", "self_attn.v_proj.norm", keys),
-        ]),
-        query_norm: head_norm("self_attn.q_norm"),
-        key_norm: head_norm("self_attn.k_norm"),
-        attention_norm: sub_norm("self_attn.attn_sub_norm", "self_attn.o_proj.norm", queries),
-        output: stack(queries, &[("self_attn.o_proj", c.hidden)]),
-        output_norm: added_norm("post_attention_layernorm"),
-        post_norm: gains(
-            if c.post_norms { "pre_feedforward_layernorm" } else { "post_attention_layernorm" },
-            c.hidden,
-        ),
-        gate_up: side_by_side(&[
-            ("mlp.gate_proj", "mlp.gate_proj.norm", c.intermediate),
-            ("mlp.up_proj", "mlp.up_proj.norm", c.intermediate),
-        ]),
-        gated_norm: sub_norm("mlp.ffn_sub_norm", "mlp.down_proj.norm", c.intermediate),
-        down: stack(c.intermediate, &[("mlp.down_proj", c.hidden)]),
-        down_norm: added_norm("post_feedforward_layernorm"),
+    let norm = |own: &Projection| Gains { name: own.norm, len: columns, scale: 1.0 };
+    match (projections, c.projection_norms) {
+        (all, false) => (None, Stack::One(all.iter().map(matrix).collect())),
+        ([own], true) => (Some(norm(own)), Stack::One(vec![matrix(own)])),
+        (all, true) => {
+            let normed = all.iter().map(|own| (norm(own), vec![matrix(own)]));
+            (None, Stack::Normed(normed.collect()))
+        }
+    }
+}
+
+fn rows(c: &ModelConfig, rows: Rows) -> usize {
+    match rows {
+        Rows::Queries => c.heads * c.head_dim,
+        Rows::Keys => c.kv_heads * c.head_dim,
+        Rows::Hidden => c.hidden,
+        Rows::Intermediate => c.intermediate,
     }
 }
 
 /// The tensors outside the layers.
 pub fn end_tensors(c: &ModelConfig) -> Ends<Matrix, Gains> {
-    let dense = |name| Matrix { name, rows: c.vocab, columns: c.hidden };
+    let dense = |name| Matrix { name, rows: c.vocab, columns: c.hidden, scale: 1.0 };
     Ends {
         embedding: dense("model.embed_tokens"),
-        norm: Gains { name: "model.norm", len: c.hidden },
+        norm: Gains { name: "model.norm", len: c.hidden, scale: 1.0 },
         untied_head: (!c.tied_head).then_some(dense("lm_head")),
     }
 }
@@ -172,7 +194,7 @@ pub fn unused(names: impl Iterator<Item = String>) -> Result<(), Problem> {
     let shown = names[..names.len().min(3)].join("`, `");
     unsupported(format!(
         "has {} tensors that its configuration does not account for, so that it would be another model without them: `{shown}`{}. \
-         LoadOptions::ignore_unused allows it (--ignore-unused on the command line)",
+         ModelBuilder::ignore_unused allows it (--ignore-unused on the command line)",
         names.len(),
         if names.len() > 3 { ", .." } else { "" }
     ))
@@ -202,26 +224,42 @@ pub fn finite_matrix(
 impl<M, V> Layer<M, V> {
     /// Its matrices, in the order in which a token meets them.
     pub fn matrices(&self) -> Vec<&M> {
-        let (qkv, gate_up) = (self.qkv.matrices().into_iter(), self.gate_up.matrices().into_iter());
-        qkv.chain([&self.output]).chain(gate_up).chain([&self.down]).collect()
+        let stacks = self.0.iter().filter_map(|step| match step {
+            LayerStep::Linear(stack) => Some(stack),
+            _ => None,
+        });
+        stacks.flat_map(Stack::matrices).collect()
     }
 
-    /// Its vectors.
+    /// Those of its matrices that read from `source`.
+    pub fn matrices_of(&self, source: Source) -> Vec<&M> {
+        let (mut at, mut found) = (Source::Stream, Vec::new());
+        for step in &self.0 {
+            match step {
+                LayerStep::Linear(stack) if at == source => found.extend(stack.matrices()),
+                LayerStep::Attention => at = Source::Attention,
+                LayerStep::Gate => at = Source::Gate,
+                LayerStep::Add => at = Source::Stream,
+                _ => {}
+            }
+        }
+        found
+    }
+
+    /// Its vectors, in the order in which a token meets them.
     pub fn vectors(&self) -> Vec<&V> {
-        let optional = [
-            &self.query_norm,
-            &self.key_norm,
-            &self.attention_norm,
-            &self.output_norm,
-            &self.gated_norm,
-            &self.down_norm,
-        ];
-        let stacks = self.qkv.norms().into_iter().chain(self.gate_up.norms());
-        [&self.input_norm, &self.post_norm]
-            .into_iter()
-            .chain(optional.into_iter().flatten())
-            .chain(stacks)
-            .collect()
+        let of_step = self.0.iter().map(|step| match step {
+            LayerStep::Norm(gains) => vec![gains],
+            LayerStep::Linear(stack) => stack.norms(),
+            LayerStep::HeadNorms { queries, keys } => vec![queries, keys],
+            LayerStep::Attention | LayerStep::Gate | LayerStep::Add => Vec::new(),
+        });
+        of_step.flatten().collect()
+    }
+
+    /// Whether something is normed as it is added to the residual stream.
+    pub fn norms_sums(&self) -> bool {
+        self.0.windows(2).any(|pair| matches!(pair, [LayerStep::Norm(_), LayerStep::Add]))
     }
 
     /// The layer with its matrices and vectors converted.
@@ -230,20 +268,19 @@ impl<M, V> Layer<M, V> {
         matrix: impl Fn(&M) -> Result<N>,
         vector: impl Fn(&V) -> Result<W>,
     ) -> Result<Layer<N, W>> {
-        Ok(Layer {
-            input_norm: vector(&self.input_norm)?,
-            qkv: self.qkv.try_map(&matrix, &vector)?,
-            query_norm: self.query_norm.as_ref().map(&vector).transpose()?,
-            key_norm: self.key_norm.as_ref().map(&vector).transpose()?,
-            attention_norm: self.attention_norm.as_ref().map(&vector).transpose()?,
-            output: matrix(&self.output)?,
-            output_norm: self.output_norm.as_ref().map(&vector).transpose()?,
-            post_norm: vector(&self.post_norm)?,
-            gate_up: self.gate_up.try_map(&matrix, &vector)?,
-            gated_norm: self.gated_norm.as_ref().map(&vector).transpose()?,
-            down: matrix(&self.down)?,
-            down_norm: self.down_norm.as_ref().map(&vector).transpose()?,
-        })
+        let step = |step: &LayerStep<M, V>| {
+            Ok(match step {
+                LayerStep::Norm(gains) => LayerStep::Norm(vector(gains)?),
+                LayerStep::Linear(stack) => LayerStep::Linear(stack.try_map(&matrix, &vector)?),
+                LayerStep::HeadNorms { queries, keys } => {
+                    LayerStep::HeadNorms { queries: vector(queries)?, keys: vector(keys)? }
+                }
+                LayerStep::Attention => LayerStep::Attention,
+                LayerStep::Gate => LayerStep::Gate,
+                LayerStep::Add => LayerStep::Add,
+            })
+        };
+        self.0.iter().map(step).collect::<Result<_>>().map(Layer)
     }
 }
 

@@ -58,7 +58,7 @@ pub struct WrittenTensor {
 /// # Errors
 /// [`Error::Io`], also if `output` holds a model and `force` is not set, or if `output` is the
 /// input; [`Error::Format`] for weights that cannot be packed, [`Error::Unsupported`] for floats of
-/// a model that was not trained for it ([`Checkpoint::with_quantize`]), and for a model whose
+/// a model that was not trained for it ([`ReadOptions::quantize`](super::ReadOptions::quantize)), and for a model whose
 /// activations are floats.
 pub fn write_packed(
     checkpoint: &Checkpoint,
@@ -69,7 +69,7 @@ pub fn write_packed(
     let output = output.as_ref();
     if !checkpoint.config().quantized_activations {
         let message = "does not quantise its activations, which the packed form says of every model; where files do not say it, \
-                       Checkpoint::with_quantized_activations does (--activations int8 on the command line)";
+                       ReadOptions::quantized_activations does (--activations int8 on the command line)";
         return Err(Error::Unsupported {
             path: checkpoint.path().to_owned(),
             message: message.into(),

@@ -1,66 +1,69 @@
 //! What a device offers, as plain data: kernel choice is a pure function of it.
 
 use crate::{
-    choices::{Choice, Family, Tuning},
     kernel::needs::{MatrixUnit, WGSL_LANES},
     language::ShaderLanguage,
+    tuning::{Family, Tuning, TuningKey},
+    visibility::internal_fields,
 };
 
-/// What kernels may count on. Filled by [`Context`](crate::Context); tests make their own.
-#[derive(Clone, Debug, PartialEq)]
-#[non_exhaustive]
-pub struct Capabilities {
-    /// The adapter's name.
-    pub adapter: String,
-    /// The driver's name and version.
-    pub driver: String,
-    /// Metal, Vulkan, ...
-    pub backend: wgpu::Backend,
-    /// A software adapter: lavapipe or SwiftShader, which run kernels on the CPU.
-    pub software: bool,
-    /// An Apple GPU, under Metal or Vulkan.
-    pub apple: bool,
-    /// The kernel languages that run here.
-    pub languages: &'static [ShaderLanguage],
-    /// Subgroup operations, on subgroups of 8 to 64 lanes.
-    pub subgroups: bool,
-    /// `f16` in shaders and in storage buffers.
-    pub f16: bool,
-    /// The matrix units that BitLinear of many tokens, attention and products of halves use. None
-    /// unless the device was opened with wgpu's experimental feature for them:
-    /// [`ContextOptions::experimental`](crate::ContextOptions::experimental) says how.
-    pub matrix_units: Vec<MatrixUnit>,
-    /// Does `dot4I8Packed` beat float arithmetic? Apple GPUs and software adapters have no such
-    /// instruction.
-    pub fast_packed_dot: bool,
-    /// Does a half-precision subnormal keep its value when widened? Measured on the device when a
-    /// context is made.
-    pub half_subnormals: bool,
-    /// Does `fma` round once? Vulkan lets it round the product too. Measured on the device when a
-    /// context is made.
-    pub fused_multiply_add: bool,
-    /// Does a WGSL `storageBarrier` order memory for the whole device, and not for its workgroup
-    /// alone? As naga translates it for Vulkan it does.
-    pub device_barriers: bool,
-    /// Timestamps at the bounds of a compute pass, which were seen to move.
-    pub timestamps: bool,
-    /// Does the processor write tensors of 64 KiB and more that it uploads to new memory into the
-    /// memory where they stay? So it does where that is the processor's own, on devices that have
-    /// wgpu's `MAPPABLE_PRIMARY_BUFFERS`. Elsewhere, and to memory that is used again, the device
-    /// copies them.
-    pub writes_in_place: bool,
-    /// The largest storage binding, in bytes.
-    pub max_binding_bytes: u64,
-    /// The most workgroups in one dimension of a dispatch.
-    pub max_workgroups: u32,
-    /// The most work of one submission, about 100 ms of the slowest GPU of the kind. Systems stop
-    /// work that takes long on a GPU that also draws the screen: Apple's and integrated ones.
-    /// `None` for others, whose work is submitted as it comes.
-    pub submission_limit: Option<SubmissionLimit>,
-    /// What was measured on this device, in place of the numbers of its family; nothing unless the
-    /// folder of [`ContextOptions::cache`](crate::ContextOptions::cache) has it, or
-    /// [`Context::restricted`](crate::Context::restricted) sets it.
-    pub tuning: Tuning,
+internal_fields! {
+    /// What a device offers, which decides how kernels are chosen.
+    #[derive(Clone, Debug, PartialEq)]
+    #[non_exhaustive]
+    pub struct Capabilities {
+        /// The adapter's name.
+        pub adapter: String,
+        /// The driver's name and version.
+        pub driver: String,
+        /// Metal, Vulkan, ...
+        pub backend: wgpu::Backend,
+        /// A software adapter: lavapipe or SwiftShader, which run kernels on the CPU.
+        pub software: bool,
+        /// The kernel languages that run here.
+        pub languages: &'static [ShaderLanguage],
+        /// `f16` in shaders and in storage buffers.
+        pub f16: bool,
+        /// The largest storage binding, in bytes.
+        pub max_binding_bytes: u64,
+    }
+    internals {
+        /// An Apple GPU, under Metal or Vulkan.
+        apple: bool,
+        /// Subgroup operations, on subgroups of 8 to 64 lanes.
+        subgroups: bool,
+        /// Tensor cores that BitLinear of many tokens, attention and f16 products use. None unless the device was opened with wgpu's experimental feature for them:
+        /// [`ContextOptions::experimental`](crate::ContextOptions::experimental) says how.
+        matrix_units: Vec<MatrixUnit>,
+        /// Whether `dot4I8Packed` is faster than float arithmetic. Apple GPUs and software adapters
+        /// have no such instruction.
+        fast_packed_dot: bool,
+        /// Whether an f16 subnormal keeps its value when widened. Measured on the device when a
+        /// context is made.
+        half_subnormals: bool,
+        /// Whether `fma` rounds once: Vulkan lets it round the product too. Measured on the device
+        /// when a context is made.
+        fused_multiply_add: bool,
+        /// Whether a WGSL `storageBarrier` orders memory for the whole device, and not for its
+        /// workgroup alone. As naga translates it for Vulkan it does.
+        device_barriers: bool,
+        /// Timestamps at the bounds of a compute pass, which were seen to move.
+        timestamps: bool,
+        /// Whether the processor writes uploads of 64 KiB and more to new memory in place. It does
+        /// where memory is shared, on devices with wgpu's `MAPPABLE_PRIMARY_BUFFERS`. Elsewhere, and
+        /// in memory that is reused, the device copies them.
+        writes_in_place: bool,
+        /// The most workgroups in one dimension of a dispatch.
+        max_workgroups: u32,
+        /// The most work of one submission, about 100 ms of the slowest GPU of the kind. Systems stop
+        /// work that takes long on a GPU that also draws the screen: Apple's and integrated ones.
+        /// `None` for others, whose work is submitted as it comes.
+        submission_limit: Option<SubmissionLimit>,
+        /// What was measured on this device, in place of the numbers of its family; nothing unless the
+        /// folder of [`ContextOptions::cache`](crate::ContextOptions::cache) has it, or
+        /// `Context::restricted` sets it.
+        tuning: Tuning,
+    }
 }
 
 impl Capabilities {
@@ -115,9 +118,9 @@ impl Capabilities {
         }
     }
 
-    /// What a kernel choice would see on some common kind of device, for tests and plans made
-    /// without a GPU.
-    pub fn example(apple: bool) -> Self {
+    /// Capabilities of an Apple M1 or of a discrete GPU.
+    #[cfg(test)]
+    pub(crate) fn example(apple: bool) -> Self {
         Self {
             adapter: if apple { "Apple M1" } else { "a discrete GPU" }.to_owned(),
             driver: String::new(),
@@ -147,13 +150,13 @@ impl Capabilities {
 
     /// A number that kernels are chosen by: the device's own where it was measured, else that of
     /// its family.
-    pub fn choice(&self, choice: Choice) -> usize {
+    pub fn tuned(&self, key: TuningKey) -> usize {
         let family = match (self.software, self.apple) {
             (true, _) => Family::Software,
             (false, true) => Family::Apple,
             (false, false) => Family::Gpu,
         };
-        self.tuning.get(choice).unwrap_or_else(|| choice.on(family)) as usize
+        self.tuning.get(key).unwrap_or_else(|| key.on(family)) as usize
     }
 }
 

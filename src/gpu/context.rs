@@ -1,17 +1,19 @@
 //! The device and everything that is shared by the work on it.
 
 use super::{
-    adapters::{ContextOptions, memory_bytes},
-    cache::KernelCache,
     capabilities::Capabilities,
-    metal::allocated_bytes,
-    pipeline::Pipeline,
-    pipelines::Pipelines,
-    plan::Plan,
-    poll::{PollThread, Waits},
-    pool::{Pool, Pooled, buffer_bytes},
-    scopes::guarded,
-    submissions::Submissions,
+    compile::{cache::KernelCache, pipeline::Pipeline, pipelines::Pipelines},
+    device::{
+        adapters::{ContextOptions, memory_bytes},
+        metal::allocated_bytes,
+        poll::{PollThread, Waits},
+        scopes::guarded,
+    },
+    execute::submissions::Submissions,
+    memory::{
+        plan::Plan,
+        pool::{Pool, Pooled, buffer_bytes},
+    },
     trace::{Call, Log, Settled, Tracer, Tracing},
 };
 use crate::{
@@ -162,6 +164,7 @@ impl Context {
 
     /// The same device, used as if it offered less: `change` may clear capabilities, so that the
     /// kernels for lesser devices can be tested and timed on it. What it lacks cannot be added.
+    #[cfg(feature = "internals")]
     pub fn restricted(&self, change: impl FnOnce(&mut Capabilities)) -> Self {
         let old = self.capabilities();
         let mut new = old.clone();
@@ -328,7 +331,7 @@ impl Context {
     /// Refuses a device that is gone: what is made on it is no error before somebody waits.
     #[cfg(feature = "models")]
     pub(crate) fn check_there(&self, during: &str) -> Result<()> {
-        if super::scopes::is_lost(self.device()) {
+        if super::device::scopes::is_lost(self.device()) {
             Err(Error::DeviceLost { during: during.into() })
         } else {
             Ok(())
@@ -527,7 +530,7 @@ impl Context {
     /// let tracing = context.trace()?;
     /// let x = context.upload(&[1.0f32, -2.0, 3.0], [3])?;
     /// let mut encoder = context.encoder("relu²");
-    /// let y = tensor::relu2(&mut encoder, &x)?;
+    /// let y = tensor::relu2(&x).forward(&mut encoder)?;
     /// encoder.submit()?;
     /// pollster::block_on(y.read())?;
     /// let trace = pollster::block_on(tracing.finish())?;
@@ -603,7 +606,7 @@ mod tests {
     use super::*;
     use crate::{
         Tensor,
-        gpu::noop,
+        gpu::setup::noop,
         kernel::{
             binding::{Type::F32, read_write},
             declaration::Kernel,

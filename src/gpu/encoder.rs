@@ -2,7 +2,7 @@
 
 use super::{
     context::Context,
-    hosted::Upload,
+    host_staging::Upload,
     recording::{Dispatch, Extent, Recording, Step, Submission},
     tensor::{Bind, Bound, Tensor},
 };
@@ -12,7 +12,7 @@ use crate::{
     kernel::{
         binding::{Access, Type},
         declaration::{Kernel, KernelRef},
-        params::Params,
+        params::{Params, list},
     },
     shape::Shape,
 };
@@ -86,7 +86,7 @@ impl Encoder {
     ) -> Result<()> {
         let (kernel, extent) = (kernel.into(), extent.into());
         if P::FIELDS != kernel.params {
-            let (expected, found) = (format!("{:?}", kernel.params), format!("{:?}", P::FIELDS));
+            let (expected, found) = (list(kernel.params), list(P::FIELDS));
             return Err(Error::Signature { kernel: kernel.name, what: "params", expected, found });
         }
         let bound: Vec<_> = bindings.iter().map(|binding| binding.bound()).collect();
@@ -115,6 +115,7 @@ impl Encoder {
     ///
     /// # Errors
     /// [`Error::Signature`] for a kernel of another declaration; else as [`Encoder::dispatch`].
+    #[cfg(feature = "internals")]
     pub fn repeat(&mut self, dispatch: &Dispatch<'_>, kernel: impl Into<KernelRef>) -> Result<()> {
         let (kernel, step) = (kernel.into(), dispatch.step);
         if (kernel.params, kernel.bindings) != (step.kernel.params, step.kernel.bindings) {
@@ -152,8 +153,8 @@ impl Encoder {
     /// let (x, y) = (context.upload(&[1.0f32, -2.0], [2])?, context.upload(&[0.0f32; 3], [3])?);
     /// let mut encoder = context.encoder("both or none");
     /// let both = encoder.whole(|encoder| {
-    ///     tensor::mul_into(encoder, &x, &x, &x)?; // where it is
-    ///     tensor::mul_into(encoder, &x, &y, &x) // of another shape
+    ///     tensor::mul(&x, &x).forward_into(encoder, &x)?; // where it is
+    ///     tensor::mul(&x, &y).forward_into(encoder, &x) // of another shape
     /// });
     /// assert!(both.is_err() && encoder.is_empty());
     /// # Ok(())

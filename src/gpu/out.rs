@@ -14,8 +14,8 @@ use crate::{
 /// ```no_run
 /// # use bitnet_wgpu::{Encoder, Out, Result, Tensor, tensor};
 /// # fn f(encoder: &mut Encoder, x: &Tensor<f32>, y: &Tensor<f32>) -> Result<()> {
-/// tensor::mul_into(encoder, x, x, y)?; // y = x²
-/// tensor::mul_into(encoder, x, x, Out::add(y)) // y += x²
+/// tensor::mul(x, x).forward_into(encoder, y)?; // y = x²
+/// tensor::mul(x, x).forward_into(encoder, Out::add(y)) // y += x²
 /// # }
 /// ```
 pub struct Out<'a, T> {

@@ -2,16 +2,18 @@
 
 use super::{
     capabilities::SubmissionLimit,
-    commands::{Commands, MOST_PASSES},
+    compile::pipeline::Pipeline,
     context::Context,
-    hosted::Upload,
-    pipeline::Pipeline,
-    pool::Pooled,
-    readback,
-    scopes::guarded,
-    submissions::SubmissionPart,
+    device::scopes::guarded,
+    execute::{
+        commands::{Commands, MOST_PASSES},
+        submissions::SubmissionPart,
+    },
+    host_staging::Upload,
+    memory::pool::Pooled,
     tensor::{Bind, Tensor},
     trace::Dispatched,
+    transfer::readback,
 };
 use crate::{
     element::{Element, ElementType},
@@ -29,7 +31,7 @@ use std::{ops::Range, pin::Pin, sync::Arc};
 /// let context = Context::new().await?;
 /// let x = context.upload(&[1.0f32, 2.0, 3.0], [3])?;
 /// let mut encoder = context.encoder("squares");
-/// let y = tensor::mul(&mut encoder, &x, &x)?; // [3]
+/// let y = tensor::mul(&x, &x).forward(&mut encoder)?; // [3]
 /// let squares = encoder.finish();
 /// squares.submit()?.await?; // or drop what `submit` gives: it runs all the same
 /// x.write(&[4.0, 5.0, 6.0])?;
@@ -59,7 +61,7 @@ pub struct Recording {
 pub struct Extent {
     /// The outputs; the tile of a kernel turns them into workgroups.
     pub outputs: [usize; 3],
-    /// Multiply-adds, or as much other arithmetic. [`SubmissionLimit`] bounds submissions by it.
+    /// Multiply-adds, or as much other arithmetic. `SubmissionLimit` bounds submissions by it.
     pub multiply_adds: u64,
 }
 
@@ -218,7 +220,7 @@ const FIRST_PART: usize = 16;
 impl Recording {
     /// Runs it once: one compute pass in one submission. There are more passes where layers are
     /// offloaded, and more submissions where the work is more than
-    /// [`Capabilities::submission_limit`](crate::Capabilities::submission_limit); other work of
+    /// `Capabilities::submission_limit`; other work of
     /// this crate does not come between them. Dispatches see the results of earlier ones.
     ///
     /// # Errors
@@ -387,11 +389,13 @@ impl Recording {
     }
 
     /// The recorded dispatches, in order, as plain data: to print a plan, or to run it elsewhere.
+    #[cfg(feature = "internals")]
     pub fn dispatches(&self) -> impl Iterator<Item = Dispatch<'_>> {
         self.steps.iter().map(|step| Dispatch { context: &self.context, step })
     }
 
     /// The recorded kernels, in order.
+    #[cfg(feature = "internals")]
     pub fn kernels(&self) -> impl Iterator<Item = &Kernel> {
         self.steps.iter().map(|step| &*step.kernel)
     }

@@ -1,7 +1,10 @@
 //! Typed arrays on the GPU.
 
 use super::{
-    context::Context, pool::Pooled, readback, submissions::SubmissionPart, upload::UploadStream,
+    context::Context,
+    execute::submissions::SubmissionPart,
+    memory::pool::Pooled,
+    transfer::{readback, upload::UploadStream},
 };
 use crate::{
     element::{Element, ElementType},
@@ -117,7 +120,7 @@ impl<T: ElementType> Tensor<T> {
             ));
         }
         if !buffer.usage().contains(wgpu::BufferUsages::STORAGE) {
-            return invalid(format!("the buffer's usage is {:?}, without STORAGE", buffer.usage()));
+            return invalid("the buffer's usage has no STORAGE".into());
         }
         context.check_own(&buffer)?;
         Ok(Self {
@@ -294,6 +297,7 @@ impl<T> Tensor<T> {
     }
 
     /// In whose memory it is.
+    #[cfg(feature = "internals")]
     pub fn residency(&self) -> Residency {
         let shared = self
             .buffer
@@ -358,7 +362,7 @@ pub enum Residency {
     /// The device's. On Metal it is storage of the mode `private`.
     Device,
     /// The device's and the processor's (`shared` on Metal). Uploads of 64 KiB and more have it
-    /// where [`Capabilities::writes_in_place`](crate::Capabilities::writes_in_place) says so,
+    /// where `Capabilities::writes_in_place` says so,
     /// weights of models among them: to new memory the processor writes them itself. So have an
     /// app's own buffers that can be mapped.
     Shared,
@@ -450,7 +454,7 @@ pub struct Bound<'a> {
 }
 
 impl<'a> Bound<'a> {
-    /// The number of its buffer, as [`Dispatch::buffers`](crate::Dispatch::buffers) gives it.
+    /// The number of its buffer, as `Dispatch::buffers` gives it.
     pub fn id(&self) -> usize {
         self.buffer.id()
     }

@@ -1,7 +1,7 @@
 //! What the host and the device did and when: spans, in the JSON that Perfetto and Chrome's tracing
 //! read.
 
-use super::commands::MOST_PASSES;
+use super::execute::commands::MOST_PASSES;
 use crate::error::{Error, Result};
 use futures_intrusive::channel::shared::{OneshotReceiver, OneshotSender, oneshot_channel};
 use std::{
@@ -388,7 +388,7 @@ fn ticks(buffer: &wgpu::Buffer) -> Result<Vec<u64>> {
 /// submissions until the host knows that they are done, readbacks. Of the device it has
 /// submissions, and in them their kernels, by the device's clock, which is moved so that nothing
 /// begins before it was submitted. Where a device has no clock
-/// ([`Capabilities::timestamps`](crate::Capabilities::timestamps)), there is nothing of it.
+/// (`Capabilities::timestamps`), there is nothing of it.
 #[derive(Clone)]
 pub struct Trace {
     events: Vec<String>,
@@ -563,7 +563,7 @@ fn quoted(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::gpu::noop;
+    use crate::gpu::setup::noop;
 
     #[test]
     fn query_sets_are_few_and_go_round() {

@@ -1,5 +1,7 @@
 //! A kernel's storage buffers.
 
+use crate::visibility::internal_fields;
+
 /// How a kernel uses a binding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Access {
@@ -29,17 +31,20 @@ pub enum Type {
     Bits(&'static str),
 }
 
-/// One storage buffer of a kernel: binding `i` in WGSL, `[[buffer(i + 1)]]` in MSL (`i` where there
-/// are no params).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub struct Binding {
-    /// The variable's name in all languages.
-    pub name: &'static str,
-    /// Its element type.
-    pub ty: Type,
-    /// Whether the kernel writes it.
-    pub access: Access,
+internal_fields! {
+    /// One storage buffer of a kernel: binding `i` in WGSL, `[[buffer(i + 1)]]` in MSL (`i` where there
+    /// are no params).
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    #[non_exhaustive]
+    pub struct Binding {}
+    internals {
+        /// The variable's name in all languages.
+        name: &'static str,
+        /// Its element type.
+        ty: Type,
+        /// Whether the kernel writes it.
+        access: Access,
+    }
 }
 
 /// A binding that the kernel only reads.

@@ -9,13 +9,30 @@ use super::{
     signature::{Signature, Word},
     spirv,
 };
-use crate::{element::Element, language::ShaderLanguage};
+use crate::{element::Element, error::Error, language::ShaderLanguage};
 use naga::{AddressSpace, ScalarKind, Statement, StorageAccess, TypeInner};
 use std::{collections::HashMap, fmt::Debug};
 
 /// The function that a text with a flat grid must use, and the one that adds a thread's index to
 /// it.
 const FLAT: [&str; 2] = ["flat_group", "flat_thread"];
+
+impl Kernel {
+    /// Compares each source with the declaration, without a GPU. SPIR-V that was brought at run
+    /// time is not read.
+    ///
+    /// # Errors
+    /// [`Error::Shader`], which says what differs.
+    pub fn check(&self) -> crate::error::Result<()> {
+        self.variants().iter().try_for_each(|variant| {
+            check(self, variant).map_err(|message| Error::Shader {
+                kernel: self.name,
+                language: variant.language,
+                message,
+            })
+        })
+    }
+}
 
 /// Compares one variant's text with the declaration; the error says what differs. SPIR-V that was
 /// brought at run time is not read.

@@ -1,64 +1,68 @@
 //! A kernel's declaration, its variants, and the text of a variant.
 
 use super::{
-    binding::{Access, Binding, Type},
+    binding::{Binding, Type},
     needs::{MSL_LANES, MatrixUnit, Needs, WGSL_LANES},
     params::Fields,
     source::{HOLE, Part, Source},
 };
-use crate::{element::Element, language::ShaderLanguage};
+use crate::{element::Element, language::ShaderLanguage, visibility::internal_fields};
 use std::{
     fmt::{self, Write as _},
     ops::Deref,
     sync::Arc,
 };
 
-/// A GPU function: its declaration, and its text in one or more languages.
-///
-/// A kernel of a crate's own is a `static`; [`Kernel::with_text`] makes one from text that exists
-/// only at run time.
-///
-/// ```
-/// use bitnet_wgpu::{Kernel, kernel::{Part, Params as _, Source, Type::*, read, read_write}, params};
-///
-/// params! { struct Params { length: u32, factor: f32 } }
-///
-/// static SCALE: Kernel = Kernel::new(
-///     "scale",
-///     Params::FIELDS,
-///     &[read("x", Float("X")), read_write("y", F32)],
-///     &[Source::wgsl(&[Part::new("scale", "...")])],
-/// );
-/// assert_eq!(SCALE.variants().len(), 2); // `X` is f32 or f16
-/// ```
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub struct Kernel {
-    /// Label, and the name in profiles and errors.
-    pub name: &'static str,
-    /// The entry point in all languages, and the stem of its files: `name`, unless
-    /// [`Kernel::entry`] says otherwise.
-    pub entry: &'static str,
-    /// [`Params::FIELDS`](super::Params::FIELDS) of its parameters.
-    pub params: Fields,
-    /// Its storage buffers, in binding order.
-    pub bindings: &'static [Binding],
-    /// How its workgroups are laid out.
-    pub grid: Grid,
-    /// wgpu features that every text of it uses. (`f16` and subgroups follow from the variant.)
-    pub features: wgpu::Features,
-    /// The matrix unit that its WGSL or SPIR-V multiplies on.
-    pub matrix_unit: Option<MatrixUnit>,
-    /// What is in the place of [`HOLE`](super::HOLE) in its texts.
-    pub(crate) filling: &'static [Part],
-    /// The same in its Metal texts.
-    pub(crate) filling_msl: &'static [Part],
-    /// Are all its [`Type::Float`] aliases one type?
-    pub(crate) one_float: bool,
-    /// Keeps to the bounds of its buffers, as tests have shown: release builds leave out bounds
-    /// checks.
-    pub(crate) trusted: bool,
-    sources: Sources,
+internal_fields! {
+    /// A GPU function: its declaration, and its text in one or more languages.
+    ///
+    /// A kernel of a crate's own is a `static`; [`Kernel::with_wgsl`] makes one from a source
+    /// that exists only at run time.
+    ///
+    /// ```
+    /// use bitnet_wgpu::{Kernel, kernel::{Part, Params as _, Source, Type::*, read, read_write}, params};
+    ///
+    /// params! { struct Params { length: u32, factor: f32 } }
+    ///
+    /// static SCALE: Kernel = Kernel::new(
+    ///     "scale",
+    ///     Params::FIELDS,
+    ///     &[read("x", Float("X")), read_write("y", F32)],
+    ///     &[Source::wgsl(&[Part::new("scale", "...")])],
+    /// );
+    /// assert!(SCALE.check().is_err()); // "..." is not WGSL
+    /// ```
+    #[derive(Clone, Debug, PartialEq, Eq, Hash)]
+    #[non_exhaustive]
+    pub struct Kernel {
+        /// Label, and the name in profiles and errors.
+        pub name: &'static str,
+        /// What is in the place of `HOLE` in its sources.
+        pub(crate) filling: &'static [Part],
+        /// The same in its Metal sources.
+        pub(crate) filling_msl: &'static [Part],
+        /// Whether all its [`Type::Float`] aliases are one type.
+        pub(crate) one_float: bool,
+        /// Keeps to the bounds of its buffers, as tests have shown: release builds leave out bounds
+        /// checks.
+        pub(crate) trusted: bool,
+        sources: Sources,
+    }
+    internals {
+        /// The entry point in all languages, and the stem of its files: `name`, unless
+        /// [`Kernel::entry`] says otherwise.
+        entry: &'static str,
+        /// [`Params::FIELDS`](super::Params::FIELDS) of its parameters.
+        params: Fields,
+        /// Its storage buffers, in binding order.
+        bindings: &'static [Binding],
+        /// How its workgroups are laid out.
+        grid: Grid,
+        /// wgpu features that all its sources use. (`f16` and subgroups follow from the variant.)
+        features: wgpu::Features,
+        /// The matrix unit that its WGSL or SPIR-V multiplies on.
+        matrix_unit: Option<MatrixUnit>,
+    }
 }
 
 /// How the workgroups of a kernel are laid out.
@@ -96,7 +100,7 @@ pub struct Variant {
     pub subgroups: bool,
     /// Whether parts may count on fused multiply-adds, or use their text for devices without.
     pub fused: bool,
-    /// Alias and element of [`Kernel::aliases`], in their order.
+    /// Alias and element of `Kernel::aliases`, in their order.
     pub floats: Vec<(&'static str, Element)>,
 }
 
@@ -164,7 +168,7 @@ impl Kernel {
     /// States the matrix unit that its WGSL multiplies on, with wgpu's extension
     /// `wgpu_cooperative_matrix`, and so a feature of wgpu; or its SPIR-V, for int8, which WGSL has
     /// no matrices of.
-    pub const fn matrix_unit(mut self, unit: MatrixUnit) -> Self {
+    pub(crate) const fn matrix_unit(mut self, unit: MatrixUnit) -> Self {
         self.features = self
             .features
             .union(wgpu::Features::EXPERIMENTAL_COOPERATIVE_MATRIX)
@@ -173,20 +177,20 @@ impl Kernel {
         self
     }
 
-    /// Puts `parts` in the place of [`HOLE`](super::HOLE) in its texts, but for those in Metal.
-    pub const fn fill(mut self, parts: &'static [Part]) -> Self {
+    /// Puts `parts` in the place of `HOLE` in its texts, but for those in Metal.
+    pub(crate) const fn fill(mut self, parts: &'static [Part]) -> Self {
         self.filling = parts;
         self
     }
 
     /// The same in its Metal texts.
-    pub const fn fill_msl(mut self, parts: &'static [Part]) -> Self {
+    pub(crate) const fn fill_msl(mut self, parts: &'static [Part]) -> Self {
         self.filling_msl = parts;
         self
     }
 
     /// The parts of one of its texts, in order, and those that fill its hole.
-    pub fn parts<'a>(&'a self, source: &'a Source) -> impl Iterator<Item = &'a Part> {
+    pub(crate) fn parts<'a>(&'a self, source: &'a Source) -> impl Iterator<Item = &'a Part> {
         let filling =
             if source.language == ShaderLanguage::Msl { self.filling_msl } else { self.filling };
         source
@@ -195,38 +199,50 @@ impl Kernel {
             .flat_map(move |part| if *part == HOLE { filling } else { std::slice::from_ref(part) })
     }
 
-    /// The same declaration with WGSL that a caller made at run time. Its bounds are checked when
-    /// it runs. It is compiled once for the same text, and the compiled kernel is kept as long as
-    /// the device. Workgroup size, tile and constants are those of the first source; for a kernel
-    /// that is [`flat`](Self::flat), the text brings its own `flat_group`.
-    pub fn with_text(&self, text: impl Into<Arc<str>>) -> Self {
-        let source =
-            Source { language: ShaderLanguage::Wgsl, parts: &[], ..*self.default_source() };
-        Self {
-            trusted: false,
-            sources: Sources::Brought(source, Code::Text(text.into())),
-            ..self.clone()
-        }
+    /// Returns this declaration with WGSL that is made at run time. Bounds are checked when it runs.
+    /// It is compiled once for the same source, and the compiled kernel is kept as long as the
+    /// device. Workgroup size, tile and constants are those of the first source; for a kernel that
+    /// is [`flat`](Self::flat), the source brings its own `flat_group`. The example `custom_kernel`
+    /// dispatches one.
+    pub fn with_wgsl(&self, source: impl Into<Arc<str>>) -> Self {
+        self.with_code(ShaderLanguage::Wgsl, Code::Text(source.into()))
     }
 
-    /// The same declaration with SPIR-V, which is handed to the driver as it is.
+    /// Returns this declaration with Metal that is made at run time; else as
+    /// [`Kernel::with_wgsl`]. It runs on Apple's GPUs only.
+    ///
+    /// ```compile_fail,E0133
+    /// # use bitnet_wgpu::{Kernel, kernel::Source};
+    /// # static NOTHING: Kernel = Kernel::new("nothing", &[], &[], &[]);
+    /// NOTHING.with_msl("kernel void nothing() {}"); // without `unsafe`
+    /// ```
+    ///
+    /// # Safety
+    /// The source must keep to the bounds of its buffers: it reaches the driver without checks. Its
+    /// signature is compared with the declaration.
+    #[allow(unsafe_code)]
+    pub unsafe fn with_msl(&self, source: impl Into<Arc<str>>) -> Self {
+        self.with_code(ShaderLanguage::Msl, Code::Text(source.into()))
+    }
+
+    /// Returns this declaration with SPIR-V, which reaches the driver as it is.
     ///
     /// # Safety
     /// The module must be valid, have the declared entry point, bindings (group 0) and immediates,
     /// and keep to the bounds of its buffers: nothing checks it.
     #[allow(unsafe_code)]
     pub unsafe fn with_spirv(&self, words: impl Into<Arc<[u32]>>) -> Self {
-        let source =
-            Source { language: ShaderLanguage::Spirv, parts: &[], ..*self.default_source() };
-        Self {
-            trusted: true,
-            sources: Sources::Brought(source, Code::Words(words.into())),
-            ..self.clone()
-        }
+        self.with_code(ShaderLanguage::Spirv, Code::Words(words.into()))
+    }
+
+    fn with_code(&self, language: ShaderLanguage, code: Code) -> Self {
+        let source = Source { language, parts: &[], ..*self.default_source() };
+        let sources = Sources::Brought(source, code);
+        Self { trusted: language == ShaderLanguage::Spirv, sources, ..self.clone() }
     }
 
     /// Its sources, the default first.
-    pub fn sources(&self) -> &[Source] {
+    pub(crate) fn sources(&self) -> &[Source] {
         match &self.sources {
             Sources::Declared(sources) => sources,
             Sources::Brought(source, _) => std::slice::from_ref(source),
@@ -234,7 +250,7 @@ impl Kernel {
     }
 
     /// Its source in a language, if it has one.
-    pub fn source(&self, language: ShaderLanguage) -> Option<&Source> {
+    pub(crate) fn source(&self, language: ShaderLanguage) -> Option<&Source> {
         self.sources().iter().find(|source| source.language == language)
     }
 
@@ -244,30 +260,30 @@ impl Kernel {
     }
 
     /// The source that runs when `preferred` is asked for: that language's, else the first.
-    pub fn source_for(&self, preferred: ShaderLanguage) -> &Source {
+    pub(crate) fn source_for(&self, preferred: ShaderLanguage) -> &Source {
         self.source(preferred).unwrap_or_else(|| self.default_source())
     }
 
-    /// The language of [`Kernel::source_for`].
-    pub fn language(&self, preferred: ShaderLanguage) -> ShaderLanguage {
+    /// The language of `Kernel::source_for`.
+    pub(crate) fn language(&self, preferred: ShaderLanguage) -> ShaderLanguage {
         self.source_for(preferred).language
     }
 
     /// Does the WGSL have a portable form beside one with subgroup operations?
-    pub fn uses_subgroups(&self) -> bool {
+    pub(crate) fn uses_subgroups(&self) -> bool {
         self.source(ShaderLanguage::Wgsl)
             .is_some_and(|source| self.parts(source).any(|part| part.portable.is_some()))
     }
 
     /// Does the text have another form for devices that do not fuse multiply-adds? Where a kernel
     /// has Metal, whose `fma` is rounded once, that has none.
-    pub fn uses_fused(&self, preferred: ShaderLanguage) -> bool {
+    pub(crate) fn uses_fused(&self, preferred: ShaderLanguage) -> bool {
         self.parts(self.source_for(preferred)).any(|part| part.unfused.is_some())
     }
 
     /// The distinct aliases, in binding order, and the 32-bit type that each may be: of
     /// [`Type::Float`] `f32`, of [`Type::Bits`] `u32`. The other is `f16`.
-    pub fn aliases(&self) -> Vec<(&'static str, Element)> {
+    fn aliases(&self) -> Vec<(&'static str, Element)> {
         let mut aliases = Vec::new();
         for binding in self.bindings {
             let alias = match binding.ty {
@@ -284,7 +300,7 @@ impl Kernel {
 
     /// Variants for tests that walk the catalog: languages × what they need beyond the plainest
     /// device, all of it or nothing × `f32` or `f16` for each alias, or for all.
-    pub fn variants(&self) -> Vec<Variant> {
+    pub(crate) fn variants(&self) -> Vec<Variant> {
         let aliases = self.aliases();
         let mut all = Vec::new();
         for language in self.sources().iter().map(|source| source.language) {
@@ -312,7 +328,7 @@ impl Kernel {
     }
 
     /// What a variant needs of a device.
-    pub fn needs(&self, variant: &Variant) -> Needs {
+    pub(crate) fn needs(&self, variant: &Variant) -> Needs {
         let (source, mut features) = (self.source_for(variant.language), self.features);
         if self.uses_f16(variant) {
             features |= wgpu::Features::SHADER_F16;
@@ -346,7 +362,12 @@ impl Kernel {
     /// Workgroups that cover `extent` outputs. A one-dimensional grid longer than `limit` is folded
     /// into two where the kernel's grid is [`Grid::Flat`]; others would take the second dimension
     /// for one of the problem.
-    pub fn workgroups(&self, language: ShaderLanguage, extent: [usize; 3], limit: u32) -> [u64; 3] {
+    pub(crate) fn workgroups(
+        &self,
+        language: ShaderLanguage,
+        extent: [usize; 3],
+        limit: u32,
+    ) -> [u64; 3] {
         let tile = self.source_for(language).tile;
         let mut grid = [0, 1, 2].map(|i| extent[i].div_ceil(tile[i] as usize) as u64);
         let limit = u64::from(limit);
@@ -359,7 +380,7 @@ impl Kernel {
     /// The whole text of a variant, as it is handed to the driver: its numbers and aliases, then
     /// its parts. Of SPIR-V, the GLSL that it was made from; empty for what was brought at run
     /// time.
-    pub fn text(&self, variant: &Variant) -> String {
+    pub(crate) fn text(&self, variant: &Variant) -> String {
         let (source, mut text) = (self.source_for(variant.language), String::new());
         // Writing to a String cannot fail.
         let _ = match variant.language {
@@ -467,11 +488,6 @@ impl Kernel {
             Sources::Declared(_) => None,
             Sources::Brought(_, code) => Some(code),
         }
-    }
-
-    /// Bindings that the kernel writes.
-    pub fn outputs(&self) -> impl Iterator<Item = (usize, &Binding)> {
-        self.bindings.iter().enumerate().filter(|(_, binding)| binding.access == Access::ReadWrite)
     }
 }
 

@@ -1,12 +1,12 @@
 //! What a kernel is: `static` data, stated once and read by every shader language.
 //!
 //! What must be the same in all languages (entry point, params, bindings, grid, needs) is stated on
-//! [`Kernel`]; what may differ (text, workgroup size, tile, constants, work) is stated per language
+//! [`Kernel`](crate::Kernel); what may differ (text, workgroup size, tile, constants, work) is stated per language
 //! on [`Source`]. Numbers exist once, in Rust: each language gets them as lines before its text.
-//! [`contract`] checks the texts against the declaration.
+//! [`Kernel::check`](crate::Kernel::check) compares the sources with the declaration.
 
 pub(crate) mod binding;
-pub mod contract;
+pub(crate) mod contract;
 pub(crate) mod declaration;
 pub(crate) mod needs;
 pub(crate) mod params;
@@ -14,8 +14,8 @@ mod signature;
 pub(crate) mod source;
 mod spirv;
 
-pub use binding::{Access, Binding, Type, read, read_write};
-pub use declaration::{Grid, Kernel, KernelRef, Variant};
-pub use needs::{MatrixUnit, Needs};
+pub use crate::language::ShaderLanguage;
+pub use binding::{Binding, Type, read, read_write};
+pub use declaration::KernelRef;
 pub use params::{Fields, Params, Scalar, ScalarType};
-pub use source::{HOLE, Part, REDUCE, Source, Work};
+pub use source::{Part, Source};

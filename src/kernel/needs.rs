@@ -51,11 +51,11 @@ pub struct Needs {
     /// wgpu features, experimental ones (cooperative matrices) among them.
     pub features: wgpu::Features,
     /// Fewest and most lanes of a subgroup, where it uses subgroup operations. A device outside of
-    /// them is taken for one without ([`Capabilities::subgroups`](crate::Capabilities::subgroups)),
+    /// them is taken for one without (`Capabilities::subgroups`),
     /// and runs the variant without.
     pub lanes: Option<[u32; 2]>,
     /// A matrix unit, where it multiplies on one
-    /// ([`Capabilities::matrix_units`](crate::Capabilities::matrix_units)).
+    /// (`Capabilities::matrix_units`).
     pub matrix_unit: Option<MatrixUnit>,
     /// Bytes of immediates.
     pub immediate_bytes: u32,

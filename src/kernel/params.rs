@@ -1,5 +1,7 @@
 //! A kernel's parameters: small structs that travel as immediates.
 
+use std::fmt;
+
 /// The type of one field of [`Params`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Scalar {
@@ -9,6 +11,16 @@ pub enum Scalar {
     I32,
     /// `f32`, `float`
     F32,
+}
+
+impl fmt::Display for Scalar {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::U32 => "u32",
+            Self::I32 => "i32",
+            Self::F32 => "f32",
+        })
+    }
 }
 
 /// The host types that a field of [`Params`] may have.
@@ -28,6 +40,12 @@ impl ScalarType for f32 {
 
 /// Name and type of every field of a `Params` struct, in order.
 pub type Fields = &'static [(&'static str, Scalar)];
+
+/// Lists fields as a struct does: `rows: u32, eps: f32`.
+pub(crate) fn list(fields: Fields) -> String {
+    let field = |(name, scalar): &(&str, Scalar)| format!("{name}: {scalar}");
+    fields.iter().map(field).collect::<Vec<_>>().join(", ")
+}
 
 /// The host mirror of a shader's `Params`; made by [`params!`](crate::params). At most 128 bytes.
 pub trait Params: bytemuck::Pod {

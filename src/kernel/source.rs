@@ -1,19 +1,22 @@
 //! A kernel's text in one language, and the numbers that belong to it.
 
-use crate::language::ShaderLanguage;
+use crate::{language::ShaderLanguage, visibility::internal_fields};
 
-/// A piece of shader text and the file it came from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Part {
-    /// The file, relative to the crate that includes it.
-    pub path: &'static str,
-    /// Its text.
-    pub text: &'static str,
-    /// The same functions without subgroup operations, where `text` uses them.
-    pub portable: Option<&'static str>,
-    /// The same functions for devices whose `fma` may round the product, where `text` counts on one
-    /// that does not.
-    pub unfused: Option<&'static str>,
+internal_fields! {
+    /// A piece of shader text and the file it came from.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    pub struct Part {}
+    internals {
+        /// The file, relative to the crate that includes it.
+        path: &'static str,
+        /// Its text.
+        text: &'static str,
+        /// The same functions without subgroup operations, where `text` uses them.
+        portable: Option<&'static str>,
+        /// The same functions for devices whose `fma` may round the product, where `text` counts on
+        /// one that does not.
+        unfused: Option<&'static str>,
+    }
 }
 
 impl Part {
@@ -23,8 +26,8 @@ impl Part {
     }
 }
 
-/// A place among the parts of a text for those that [`Kernel::fill`](super::Kernel::fill) names, in
-/// Metal [`Kernel::fill_msl`](super::Kernel::fill_msl): one list of parts for kernels that differ
+/// A place among the parts of a text for those that `Kernel::fill` names, in
+/// Metal `Kernel::fill_msl`: one list of parts for kernels that differ
 /// there.
 pub const HOLE: Part = Part::new("", "");
 
@@ -39,7 +42,7 @@ pub const REDUCE: Part = Part {
 };
 
 /// Maxima and sums of integers over a workgroup with one barrier each, by atomics in workgroup
-/// memory; after [`REDUCE`]. `wgsl/shared/cells.wgsl` documents the functions.
+/// memory; after `REDUCE`. `wgsl/shared/cells.wgsl` documents the functions.
 pub const CELLS: Part = Part {
     path: "wgsl/shared/cells.wgsl",
     text: include_str!("../../wgsl/shared/cells.wgsl"),
@@ -86,35 +89,39 @@ impl Work {
     }
 }
 
-/// One language's text, and the numbers that belong to it. Built by `const` functions:
-///
-/// ```
-/// use bitnet_wgpu::kernel::{Part, Source};
-/// const TEXT: &[Part] = &[Part::new("scale", "...")];
-/// const SOURCE: Source = Source::wgsl(TEXT).workgroup_size([64, 1, 1]);
-/// assert_eq!(SOURCE.tile, [64, 1, 1]); // one output per thread, unless `tile` says otherwise
-/// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub struct Source {
-    /// The language of `parts`.
-    pub language: ShaderLanguage,
-    /// The text, in parts that are joined.
-    pub parts: &'static [Part],
-    /// Threads of a workgroup: `WG_X`, `WG_Y`, `WG_Z` in the shader.
-    pub workgroup_size: [u32; 3],
-    /// Outputs that a workgroup covers: `TILE_X`, `TILE_Y`, `TILE_Z` in the shader. The grid
-    /// follows from it.
-    pub tile: [u32; 3],
-    /// More numbers, by name.
-    pub constants: &'static [(&'static str, u32)],
-    /// Bytes of workgroup memory; where parts have a portable form, of the form that uses more.
-    pub workgroup_bytes: u32,
-    /// What a turn of its hot loop does; none where there is no loop worth counting.
-    pub work: Option<Work>,
-    /// What the text was compiled to, where that is SPIR-V: of each variant, in the order of
-    /// [`Kernel::variants`](super::Kernel::variants).
-    pub(crate) binaries: &'static [&'static [u8]],
+internal_fields! {
+    /// One language's text, and the numbers that belong to it. Built by `const` functions:
+    ///
+    /// ```
+    /// use bitnet_wgpu::kernel::{Part, Source};
+    /// const TEXT: &[Part] = &[Part::new("scale", "...")];
+    /// // 4 outputs per thread; without `tile`, it would be one.
+    /// const SOURCE: Source = Source::wgsl(TEXT).workgroup_size([64, 1, 1]).tile([256, 1, 1]);
+    /// ```
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    #[non_exhaustive]
+    pub struct Source {
+        /// What the source was compiled to, where that is SPIR-V: of each variant, in the order of
+        /// `Kernel::variants`.
+        pub(crate) binaries: &'static [&'static [u8]],
+    }
+    internals {
+        /// The language of `parts`.
+        language: ShaderLanguage,
+        /// The source, in parts that are joined.
+        parts: &'static [Part],
+        /// Threads of a workgroup: `WG_X`, `WG_Y`, `WG_Z` in the shader.
+        workgroup_size: [u32; 3],
+        /// Outputs that a workgroup covers: `TILE_X`, `TILE_Y`, `TILE_Z` in the shader. The grid
+        /// follows from it.
+        tile: [u32; 3],
+        /// More numbers, by name.
+        constants: &'static [(&'static str, u32)],
+        /// Bytes of workgroup memory; where parts have a portable form, of the form that uses more.
+        workgroup_bytes: u32,
+        /// What a turn of its hot loop does; none where there is no loop worth counting.
+        work: Option<Work>,
+    }
 }
 
 impl Source {
@@ -124,8 +131,30 @@ impl Source {
         Self::new(ShaderLanguage::Wgsl, parts)
     }
 
-    /// A Metal text; else as [`Source::wgsl`].
-    pub const fn msl(parts: &'static [Part]) -> Self {
+    /// A Metal source; else as [`Source::wgsl`].
+    ///
+    /// ```
+    /// use bitnet_wgpu::kernel::{Part, Source};
+    /// const PARTS: &[Part] = &[Part::new("scale", "...")];
+    /// // SAFETY: it compares its index with the length of its buffers.
+    /// const SOURCE: Source = unsafe { Source::msl_unchecked(PARTS) };
+    /// ```
+    ///
+    /// ```compile_fail,E0133
+    /// # use bitnet_wgpu::kernel::Source;
+    /// Source::msl_unchecked(&[]); // without `unsafe`
+    /// ```
+    ///
+    /// # Safety
+    /// The source must keep to the bounds of its buffers: it reaches the driver without checks. Its
+    /// signature is compared with the declaration.
+    #[allow(unsafe_code)]
+    pub const unsafe fn msl_unchecked(parts: &'static [Part]) -> Self {
+        Self::msl(parts)
+    }
+
+    /// A Metal source of this crate, which tests run with checks.
+    pub(crate) const fn msl(parts: &'static [Part]) -> Self {
         Self::new(ShaderLanguage::Msl, parts)
     }
 
@@ -174,19 +203,19 @@ impl Source {
     }
 
     /// States what a turn of the hot loop does.
-    pub const fn work(mut self, work: Work) -> Self {
+    pub(crate) const fn work(mut self, work: Work) -> Self {
         self.work = Some(work);
         self
     }
 
     /// Threads of a workgroup, over all dimensions.
-    pub const fn threads(&self) -> u32 {
+    pub(crate) const fn threads(&self) -> u32 {
         let [x, y, z] = self.workgroup_size;
         x * y * z
     }
 
     /// Every number that the text gets, by name.
-    pub fn numbers(&self) -> impl Iterator<Item = (&'static str, u32)> {
+    pub(crate) fn numbers(&self) -> impl Iterator<Item = (&'static str, u32)> {
         let ([wx, wy, wz], [tx, ty, tz]) = (self.workgroup_size, self.tile);
         [
             ("WG_X", wx),

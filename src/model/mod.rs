@@ -1,11 +1,10 @@
 //! Whole models: load a BitNet checkpoint, generate text, score text; on a GPU or on the CPU.
 //!
 //! ```no_run
-//! use bitnet_wgpu::{Context, model::{GenerateOptions, Model}};
+//! use bitnet_wgpu::model::{GenerateOptions, Model};
 //!
 //! # fn main() -> bitnet_wgpu::Result<()> {
-//! let context = pollster::block_on(Context::new())?;
-//! let model = Model::load(&context, "assets/tales-22m")?;
+//! let model = Model::builder("assets/tales-22m").int8_head(true).build()?;
 //! for token in model.generate("Once upon a time", &GenerateOptions::default())? {
 //!     print!("{}", token?.text);
 //! }
@@ -17,59 +16,29 @@
 //! blocks); [`Model::logits`] and [`Model::score`] are futures for any executor. A [`Session`] is
 //! the layer below: sequences, their key-value caches, prefill and decode.
 
-// Imports go one way: sampling, tokenizer, config, layers, devices < reasoning, saved, worker,
-// mailbox < stop, ngram < engine < cpu, session < offload, gpu < speculate < options < choice,
-// feed, files < native, sequence < generate, slots < loaded < auto, batch, embed; batch < together.
-mod auto;
 mod batch;
-mod choice;
-mod config;
-mod cpu;
-mod devices;
-mod embed;
 mod engine;
-mod feed;
-mod files;
+mod evaluate;
 mod generate;
-mod gpu;
-mod groups;
-mod layers;
-mod loaded;
-mod mailbox;
-mod native;
-mod ngram;
-mod offload;
-mod options;
-mod reasoning;
-mod sampling;
-mod saved;
-mod score;
-mod sequence;
+mod load;
 mod session;
-mod slots;
-mod speculate;
-mod stop;
-mod together;
+mod threads;
 mod tokenizer;
-mod worker;
 
-pub use auto::{DevicePolicy, Placement};
-pub use batch::{Batch, BatchLoad, BatchOptions, Generated, TokenStream};
-pub use devices::Devices;
-pub use embed::{EmbedOptions, Embedding};
-pub use engine::{ModelPart, Offloaded, SessionOptions};
-pub use feed::Blocking;
-pub use files::{LoadOptions, ModelFiles};
-pub use generate::Generation;
-pub use loaded::Model;
-pub use native::write_native;
-pub use offload::Offload;
-pub use options::{GenerateOptions, LogitsHook};
-pub use reasoning::{Reasoning, Said};
-pub use sampling::{Sampler, Sampling};
-pub use sequence::Token;
-pub use session::Session;
-pub use speculate::{DraftModel, Drafter, Speculation, SpeculationCounts};
-pub use stop::Stop;
-pub use together::{BatchGeneration, BatchToken};
+pub use batch::batch_generation::{BatchGeneration, BatchToken};
+pub use batch::continuous::{Batch, BatchLoad, BatchOptions, Generated, TokenStream};
+pub use engine::device::Device;
+pub use engine::interface::{ModelPart, Offloaded, SessionOptions};
+pub use engine::offload::Offload;
+pub use evaluate::embed::{EmbedOptions, Embedding};
+pub use generate::generation::Generation;
+pub use generate::options::{GenerateOptions, LogitsHook};
+pub use generate::reasoning::{Reasoning, Said};
+pub use generate::sampling::{Sampler, Sampling};
+pub use generate::sequence::Token;
+pub use generate::speculation::{DraftModel, Drafter, Speculation, SpeculationCounts};
+pub use generate::stop::Stop;
+pub use load::{builder::ModelBuilder, files::ModelFiles, model::Model};
+pub use session::sequences::Session;
+pub use threads::background::Blocking;
 pub use tokenizer::{chat::Message, stream::TextStream, text::Tokenizer};

@@ -2,7 +2,7 @@
 
 use crate::{
     error::Result,
-    gpu::{context::Context, profile::Clock, recording::Recording, tensor::Tensor},
+    gpu::{context::Context, observe::profile::Clock, recording::Recording, tensor::Tensor},
     kernel::{
         binding::{Type::*, read, read_write},
         declaration::Kernel,
@@ -39,16 +39,16 @@ static ARITHMETIC: Kernel = Kernel::trusted(
 
 pub(super) static KERNELS: &[&Kernel] = &[&READ_BANDWIDTH, &ARITHMETIC];
 
-/// The measured limit of a device, for [`Roof::share`].
+/// The measured limit of a device, for [`PeakBandwidth::share`].
 #[derive(Clone, Copy, Debug)]
-pub struct Roof {
+pub struct PeakBandwidth {
     /// Bytes a second that a kernel reads from a buffer larger than the caches.
     pub bytes_per_second: f64,
     /// The clock behind it.
     pub clock: Clock,
 }
 
-impl Roof {
+impl PeakBandwidth {
     /// Measures the read bandwidth: the best run over a buffer of 1 GiB (on a software adapter, 64
     /// MiB), or as much as the device binds. An idle device runs at a low clock at first, so it
     /// goes on until for 0.4 seconds none was better. That may not do: an H200 stayed at less than
@@ -88,11 +88,11 @@ impl Roof {
 
 /// The operations a second of a kernel that only multiplies and adds `f32` in registers, a
 /// multiply-add being two: what matrix products without matrix units come up to at most. Measured
-/// as [`Roof::measure`] does.
+/// as [`PeakBandwidth::measure`] does.
 ///
 /// # Errors
 /// What the device reports.
-pub async fn arithmetic(context: &Context) -> Result<f64> {
+pub async fn peak_compute(context: &Context) -> Result<f64> {
     let (workgroups, turns) = if context.capabilities().software { (64, 64) } else { (4096, 1024) };
     let sink = Tensor::<f32>::uninit(context, [4 * 256 * workgroups])?;
     let mut encoder = context.encoder("arithmetic");

@@ -2,11 +2,16 @@
 //! functions and its CPU twin.
 
 /// A family's ops: a module each, whose public items are the family's, and whose `KERNELS` are in
-/// the catalog. (The modules are declared beside the list, since rustfmt does not look into
-/// macros.)
+/// the catalog; then those that have CPU references, in a module `reference`. (The modules are
+/// declared beside the list, since rustfmt does not look into macros.)
 macro_rules! family {
-    ($($op:ident),+ $(,)?) => {
+    ($($op:ident),+ $(,)?; reference: $($with:ident),* $(,)?) => {
         $(pub use $op::*;)+
+
+        /// The CPU references of the family.
+        pub(crate) mod reference {
+            $(pub use super::$with::reference::*;)*
+        }
 
         pub(super) static KERNELS: &[&[&$crate::kernel::declaration::Kernel]] = &[$($op::KERNELS),+];
     };
@@ -14,10 +19,12 @@ macro_rules! family {
 
 pub mod bitnet;
 pub(crate) mod exp;
+mod forward;
 mod frames;
-pub mod linear_algebra;
+#[cfg(feature = "linalg")]
+pub mod linalg;
 pub mod measure;
-mod op_tables;
+pub(crate) mod op_tables;
 pub mod optimizer;
 mod philox;
 mod race;
@@ -26,16 +33,23 @@ mod rms;
 pub mod tensor;
 pub mod transformer;
 
+/// CPU references of the ops: slow, and exact where the ops are. Tests compare every kernel with
+/// them.
+pub mod reference {
+    pub use super::tensor::reference::*;
+}
+
 use crate::{
-    gpu::{completion_check, probes},
+    gpu::{execute::completion_check, setup::probes},
     kernel::declaration::Kernel,
 };
 
-/// Every kernel of the crate, family after family. Contract, translation and parity tests walk it.
+/// Every kernel of the crate with these features, family after family. Contract, translation and parity tests walk it.
 pub fn catalog() -> impl Iterator<Item = &'static Kernel> {
     static FAMILIES: &[&[&[&Kernel]]] = &[
         bitnet::KERNELS,
-        linear_algebra::KERNELS,
+        #[cfg(feature = "linalg")]
+        linalg::KERNELS,
         tensor::KERNELS,
         transformer::KERNELS,
         optimizer::KERNELS,

@@ -1,5 +1,82 @@
-//! Ops that are one expression: a line of a table makes kernel, functions, documentation and CPU
-//! twin.
+//! Elementwise ops of one tensor. An op that is one expression is a line of a table, which makes
+//! its kernels, function, documentation and CPU reference.
+
+use super::{forward::forward, frames};
+use crate::{
+    element::Float,
+    error::Result,
+    gpu::{encoder::Encoder, out::Out, tensor::Tensor},
+    kernel::declaration::Kernel,
+    shape::Shape,
+};
+
+/// An elementwise op of one tensor: what [`silu`](crate::tensor::silu),
+/// [`exp`](crate::tensor::exp) and others return. Its result has the shape of its input, and may
+/// overwrite it.
+#[must_use = "an op does nothing until `forward` or `backward` records it"]
+pub struct Unary<'a, T> {
+    x: &'a Tensor<T>,
+    kernels: &'static Kernels,
+    scalars: [f32; 2],
+}
+
+impl<T> Clone for Unary<'_, T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for Unary<'_, T> {}
+
+/// The kernels of an op and of its gradient.
+pub struct Kernels {
+    pub forward: Kernel,
+    pub backward: Kernel,
+}
+
+forward!(impl['a, T: Float] Unary<'a, T> => T);
+
+impl<'a, T: Float> Unary<'a, T> {
+    pub(super) fn new(x: &'a Tensor<T>, kernels: &'static Kernels, scalars: &[f32]) -> Self {
+        let mut two = [0.0; 2];
+        two[..scalars.len()].copy_from_slice(scalars);
+        Self { x, kernels, scalars: two }
+    }
+
+    fn shape(&self) -> Result<Shape> {
+        Ok(self.x.shape())
+    }
+
+    fn record(self, encoder: &mut Encoder, y: Out<'_, T>) -> Result<()> {
+        frames::map(encoder, &self.kernels.forward, &self.scalars, self.x, y)
+    }
+
+    /// Records the gradient of the op: returns that of its input, where `dy` is that of its output.
+    ///
+    /// # Errors
+    /// [`Error::Shape`](crate::Error::Shape) if `dy` has another shape than the input.
+    pub fn backward(self, encoder: &mut Encoder, dy: &Tensor<T>) -> Result<Tensor<T>> {
+        let dx = Tensor::uninit(encoder.context(), self.x.shape())?;
+        self.backward_into(encoder, dy, &dx)?;
+        Ok(dx)
+    }
+
+    /// Like [`backward`](Self::backward), into a tensor of the caller, which may be the input or
+    /// `dy` itself.
+    ///
+    /// # Errors
+    /// [`Error::Shape`](crate::Error::Shape) if `dy` or the tensor has another shape than the
+    /// input.
+    pub fn backward_into<'out>(
+        self,
+        encoder: &mut Encoder,
+        dy: &Tensor<T>,
+        dx: impl Into<Out<'out, T>>,
+    ) -> Result<()> {
+        let Self { x, kernels, scalars } = self;
+        frames::gradient(encoder, &kernels.backward, &scalars, x, dy, dx.into())
+    }
+}
 
 /// Ops of one input, each with its gradient. An op is its names, what numbers come with a call,
 /// then WGSL and Rust that say the same: the WGSL is an expression in `x` (in `x` and `dy` for the
@@ -7,100 +84,65 @@
 macro_rules! unary {
     ($(
         $(#[$doc:meta])*
-        $name:ident, $into:ident, $cpu:ident ($($scalar:ident),*) $forward:tt |$x:ident| $twin:expr;
-        $back:ident, $back_into:ident, $back_cpu:ident $backward:tt |$at:ident, $dy:ident| $back_twin:expr;
+        $name:ident ($($scalar:ident),*) $forward:tt |$x:ident| $reference:expr;
+        $back:ident $backward:tt |$at:ident, $dy:ident| $back_reference:expr;
     )+) => {
-        pub(super) const KERNELS: &[&$crate::kernel::declaration::Kernel] = &[$(&$name::FORWARD, &$name::BACKWARD),+];
+        pub(super) const KERNELS: &[&$crate::kernel::declaration::Kernel] =
+            &[$(&$name::KERNELS.forward, &$name::KERNELS.backward),+];
         $(
             mod $name {
-                use $crate::{kernel::declaration::Kernel, ops::{frames, op_tables}};
-                pub static FORWARD: Kernel = frames::one_input(stringify!($name), op_tables::unary!(@forward $forward)).one_float();
-                pub static BACKWARD: Kernel = frames::two_inputs(stringify!($back), op_tables::unary!(@backward $backward)).one_float();
+                use $crate::ops::{frames, op_tables::{self, Kernels}};
+                pub static KERNELS: Kernels = Kernels {
+                    forward: frames::one_input(
+                        stringify!($name), op_tables::unary!(@forward $forward)).one_float(),
+                    backward: frames::two_inputs(
+                        stringify!($back), op_tables::unary!(@backward $backward)).one_float(),
+                };
             }
 
             $(#[$doc])*
-            ///
-            /// # Errors
-            /// What the device reports.
             pub fn $name<T: $crate::element::Float>(
-                encoder: &mut $crate::gpu::encoder::Encoder,
                 x: &$crate::gpu::tensor::Tensor<T>,
                 $($scalar: f32,)*
-            ) -> $crate::error::Result<$crate::gpu::tensor::Tensor<T>> {
-                let y = $crate::gpu::tensor::Tensor::uninit(encoder.context(), x.shape())?;
-                $into(encoder, x, $($scalar,)* &y)?;
-                Ok(y)
-            }
-
-            #[doc = concat!("[`", stringify!($name), "`] into a tensor of the caller, which may be `x` itself.")]
-            ///
-            /// # Errors
-            /// [`Error::Shape`](crate::Error::Shape) if it has another shape.
-            pub fn $into<'y, T: $crate::element::Float>(
-                encoder: &mut $crate::gpu::encoder::Encoder,
-                x: &$crate::gpu::tensor::Tensor<T>,
-                $($scalar: f32,)*
-                y: impl Into<$crate::gpu::out::Out<'y, T>>,
-            ) -> $crate::error::Result<()> {
-                $crate::ops::frames::map(encoder, &$name::FORWARD, &[$($scalar),*], x, y.into())
-            }
-
-            #[doc = concat!("The gradient of [`", stringify!($name), "`] at `x`, where `dy` is that of its output.")]
-            ///
-            /// # Errors
-            #[doc = concat!("As [`", stringify!($back_into), "`].")]
-            pub fn $back<T: $crate::element::Float>(
-                encoder: &mut $crate::gpu::encoder::Encoder,
-                x: &$crate::gpu::tensor::Tensor<T>,
-                $($scalar: f32,)*
-                dy: &$crate::gpu::tensor::Tensor<T>,
-            ) -> $crate::error::Result<$crate::gpu::tensor::Tensor<T>> {
-                let dx = $crate::gpu::tensor::Tensor::uninit(encoder.context(), x.shape())?;
-                $back_into(encoder, x, $($scalar,)* dy, &dx)?;
-                Ok(dx)
-            }
-
-            #[doc = concat!("[`", stringify!($back), "`] into a tensor of the caller, which may be `x` or `dy` itself.")]
-            ///
-            /// # Errors
-            /// [`Error::Shape`](crate::Error::Shape) if `dy` or the output has another shape than
-            /// `x`.
-            pub fn $back_into<'y, T: $crate::element::Float>(
-                encoder: &mut $crate::gpu::encoder::Encoder,
-                x: &$crate::gpu::tensor::Tensor<T>,
-                $($scalar: f32,)*
-                dy: &$crate::gpu::tensor::Tensor<T>,
-                dx: impl Into<$crate::gpu::out::Out<'y, T>>,
-            ) -> $crate::error::Result<()> {
-                $crate::ops::frames::gradient(encoder, &$name::BACKWARD, &[$($scalar),*], x, dy, dx.into())
-            }
-
-            #[doc = concat!("The CPU twin of [`", stringify!($name), "`].")]
-            pub fn $cpu($x: f32 $(, $scalar: f32)*) -> f32 {
-                $twin
-            }
-
-            #[doc = concat!("The CPU twin of [`", stringify!($back), "`].")]
-            #[allow(unused_variables)]
-            pub fn $back_cpu($at: f32, $($scalar: f32,)* $dy: f32) -> f32 {
-                $back_twin
+            ) -> $crate::ops::op_tables::Unary<'_, T> {
+                $crate::ops::op_tables::Unary::new(x, &$name::KERNELS, &[$($scalar),*])
             }
         )+
+
+        pub(crate) mod reference {
+            #[allow(unused_imports)]
+            use super::*;
+            $(
+                #[doc = concat!("CPU reference of [`", stringify!($name), "`](crate::tensor::", stringify!($name), "), of one number.")]
+                pub fn $name($x: f32 $(, $scalar: f32)*) -> f32 {
+                    $reference
+                }
+
+                #[doc = concat!("CPU reference of the gradient of [`", stringify!($name), "`](crate::tensor::", stringify!($name), ").")]
+                #[allow(unused_variables)]
+                pub fn $back($at: f32, $($scalar: f32,)* $dy: f32) -> f32 {
+                    $back_reference
+                }
+            )+
+        }
     };
-    (@forward [$($part:tt),*]) => { $crate::ops::frames::elementwise!("frames/elementwise_1", [$($part),*]) };
+    (@forward [$($part:tt),*]) => { frames::elementwise!("frames/elementwise_1", [$($part),*]) };
     (@forward $expression:literal) => {{
-        const FORWARD: $crate::kernel::source::Part = $crate::ops::frames::function!("forward(x: f32)", $expression);
-        $crate::ops::frames::elementwise!("frames/elementwise_1", [FORWARD])
+        const FORWARD: $crate::kernel::source::Part =
+            frames::function!("forward(x: f32)", $expression);
+        frames::elementwise!("frames/elementwise_1", [FORWARD])
     }};
     (@backward [$($part:tt),*]) => {{
-        use $crate::ops::frames::ALIKE;
-        const COMBINE: $crate::kernel::source::Part = $crate::ops::frames::function!("combine(x: f32, dy: f32)", "backward(x, dy)");
-        $crate::ops::frames::elementwise!("frames/elementwise_2", [$($part,)* ALIKE, COMBINE])
+        use frames::ALIKE;
+        const COMBINE: $crate::kernel::source::Part =
+            frames::function!("combine(x: f32, dy: f32)", "backward(x, dy)");
+        frames::elementwise!("frames/elementwise_2", [$($part,)* ALIKE, COMBINE])
     }};
     (@backward $expression:literal) => {{
-        use $crate::ops::frames::ALIKE;
-        const COMBINE: $crate::kernel::source::Part = $crate::ops::frames::function!("combine(x: f32, dy: f32)", $expression);
-        $crate::ops::frames::elementwise!("frames/elementwise_2", [ALIKE, COMBINE])
+        use frames::ALIKE;
+        const COMBINE: $crate::kernel::source::Part =
+            frames::function!("combine(x: f32, dy: f32)", $expression);
+        frames::elementwise!("frames/elementwise_2", [ALIKE, COMBINE])
     }};
 }
 pub(super) use unary;

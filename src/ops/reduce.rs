@@ -8,7 +8,6 @@
 //! to the lower. Where there are several chunks, what they give is reduced in the same way.
 
 use crate::{
-    choices::Choice,
     element::{ElementType, Float},
     error::{Error, Result},
     gpu::{
@@ -19,6 +18,7 @@ use crate::{
     kernel::{binding::Binding, declaration::Kernel, params::Params as _, source::Source},
     params,
     shape::Shape,
+    tuning::TuningKey,
 };
 
 /// Threads of a workgroup.
@@ -192,7 +192,11 @@ pub fn held(
     one: &'static Kernel,
     held: &'static Kernel,
 ) -> &'static Kernel {
-    if columns >= encoder.context().capabilities().choice(Choice::HeldColumns) { held } else { one }
+    if columns >= encoder.context().capabilities().tuned(TuningKey::HeldColumns) {
+        held
+    } else {
+        one
+    }
 }
 
 /// The numbers of a kernel of which a thread takes a row alone (wgsl/shared/row_alone.wgsl).
@@ -220,7 +224,7 @@ impl Ways {
         rows: usize,
         workgroups: impl FnOnce() -> [usize; 3],
     ) -> (&'static Kernel, [usize; 3]) {
-        let enough = rows >= encoder.context().capabilities().choice(Choice::RowsAlone);
+        let enough = rows >= encoder.context().capabilities().tuned(TuningKey::RowsAlone);
         self.alone
             .filter(|_| enough)
             .map_or_else(|| (self.shared, workgroups()), |alone| (alone, [rows, 1, 1]))

@@ -2,8 +2,9 @@
 //! for?
 
 use bitnet_wgpu::{
-    Context, Kernel, ShaderLanguage, catalog, contract,
-    kernel::{Binding, Needs, Params as _, Part, Source, Type::*, read, read_write},
+    Context, Kernel,
+    internals::{KernelInternals as _, Needs, catalog, contract},
+    kernel::{Binding, Params as _, Part, ShaderLanguage, Source, Type::*, read, read_write},
     params, wgpu,
 };
 use std::collections::HashSet;
@@ -73,7 +74,8 @@ const PARTS: &[Part] = &[Part::new("planted/scale.wgsl", include_str!("../plante
 const METAL: &[Part] = &[Part::new("planted/scale.metal", include_str!("../planted/scale.metal"))];
 
 const BINDINGS: &[Binding] = &[read("x", F32), read("bias", U32), read_write("y", Float("Y"))];
-const SOURCES: &[Source] = &[Source::wgsl(PARTS), Source::msl(METAL)];
+// SAFETY: nothing runs it.
+const SOURCES: &[Source] = &[Source::wgsl(PARTS), unsafe { Source::msl_unchecked(METAL) }];
 
 /// A sound kernel in both languages; each test below breaks one thing in its declaration, which is
 /// the same as in the text.
@@ -185,7 +187,8 @@ fn check_text(
     let parts: &'static [Part] =
         Box::leak(Box::new([Part::new("planted", Box::leak(text.to_owned().into_boxed_str()))]));
     let source =
-        if language == ShaderLanguage::Msl { Source::msl(parts) } else { Source::wgsl(parts) };
+        // SAFETY: nothing runs it.
+        if language == ShaderLanguage::Msl { unsafe { Source::msl_unchecked(parts) } } else { Source::wgsl(parts) };
     let source = source.workgroup_bytes(workgroup_bytes);
     let kernel = Kernel::new("scale", Good::FIELDS, BINDINGS, Box::leak(Box::new([source])));
     let kernel = if flat { kernel.flat() } else { kernel };

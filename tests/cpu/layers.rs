@@ -1,6 +1,6 @@
 //! Imports go one way: every file of src/ imports only from layers below its own, by the module
-//! that defines a thing, and without cycles. Files of the command line and of the server import
-//! without cycles too. ARCHITECTURE.md shows the layers.
+//! that defines a thing, and without cycles. Files of the other published crates
+//! import without cycles too. ARCHITECTURE.md shows the layers.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -15,7 +15,18 @@ use syn::{
 /// Top-level modules, from the lowest layer up. A layer may import from those before it; the
 /// modules of one layer may import from each other as long as there is no cycle.
 const LAYERS: [&[&str]; 10] = [
-    &["shape", "element", "language", "error", "limits", "memory", "spans", "files", "choices"],
+    &[
+        "shape",
+        "element",
+        "language",
+        "error",
+        "limits",
+        "memory",
+        "spans",
+        "files",
+        "tuning",
+        "visibility",
+    ],
     &["kernel"],
     &["gpu"],
     &["weights"],
@@ -24,7 +35,36 @@ const LAYERS: [&[&str]; 10] = [
     &["cpu"],
     &["formats"],
     &["model"],
-    &["lib"],
+    &["lib", "internals"],
+];
+
+/// Folders of a top-level module, from the lowest up. A file may import from its own folder and
+/// from those before it.
+const FOLDERS: [(&str, &[&str]); 2] = [
+    (
+        "gpu",
+        &[
+            "capabilities",
+            "device",
+            "memory",
+            "compile",
+            "execute",
+            "trace",
+            "context",
+            "transfer",
+            "tensor",
+            "out",
+            "host_staging",
+            "recording",
+            "encoder",
+            "observe",
+            "setup",
+        ],
+    ),
+    (
+        "model",
+        &["tokenizer", "threads", "engine", "session", "generate", "load", "batch", "evaluate"],
+    ),
 ];
 
 /// The macros that are exported at the root, and where they are defined.
@@ -215,6 +255,39 @@ fn no_import_climbs() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
+/// Imports of a folder of `top` from one that is later in `order`, or from a folder that is not in
+/// it, as messages.
+fn folders_that_climb(
+    edges: &BTreeMap<Module, BTreeSet<Module>>,
+    top: &str,
+    order: &[&str],
+) -> Vec<String> {
+    let folder =
+        |module: &Module| (module.len() > 1 && module[0] == top).then(|| module[1].clone());
+    let place = |folder: &str| order.iter().position(|name| *name == folder);
+    let mut wrong = Vec::new();
+    for (from, all) in edges {
+        let Some(own) = folder(from) else { continue };
+        let Some(at) = place(&own) else {
+            wrong.push(format!("{top}::{own} is not in FOLDERS"));
+            continue;
+        };
+        let above = all
+            .iter()
+            .filter(|to| folder(to).is_some_and(|to| place(&to).is_none_or(|place| place > at)));
+        wrong.extend(above.map(|to| format!("{} imports from {}", name(from), name(to))));
+    }
+    wrong
+}
+
+#[test]
+fn folders_import_from_lower_folders() {
+    let edges = edges(&files());
+    let wrong: Vec<_> =
+        FOLDERS.iter().flat_map(|(top, order)| folders_that_climb(&edges, top, order)).collect();
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
 /// What is left of the imports when all that are in no cycle are taken away.
 fn cycles(mut edges: BTreeMap<Module, BTreeSet<Module>>) -> BTreeMap<Module, BTreeSet<Module>> {
     // Whoever imports nothing that is left cannot be in a cycle.
@@ -230,7 +303,7 @@ fn cycles(mut edges: BTreeMap<Module, BTreeSet<Module>>) -> BTreeMap<Module, BTr
 
 #[test]
 fn no_import_closes_a_cycle() {
-    for folder in ["src", "cli/src", "serve/src"] {
+    for folder in ["src", "chat-template/src", "cli/src", "serve/src"] {
         let list = |to: &BTreeSet<Module>| to.iter().map(name).collect::<Vec<_>>().join(", ");
         let cycle: Vec<_> = cycles(edges(&files_of(folder)))
             .iter()
@@ -264,6 +337,10 @@ fn planted_edges_are_found() {
         ("gpu", "pub mod b; pub use b::B;"),
         ("gpu::b", "use crate::{kernel::a::{self, A}, params}; use std::fmt; #[cfg(test)] mod tests { use crate::model::M; }"),
         ("model", ""),
+        ("model::batch", "use crate::model::load::files::F;"),
+        ("model::load", ""),
+        ("model::load::files", "use crate::model::batch::B; pub struct F;"),
+        ("model::new", ""),
         ("kernel::params", ""),
     ]
     .map(|(module, text)| (module.split("::").map(str::to_owned).collect(), text.to_owned()))
@@ -278,4 +355,10 @@ fn planted_edges_are_found() {
     assert_eq!(of("kernel::a"), ["gpu::b", "kernel"]);
     assert_eq!(of("gpu::b"), ["kernel::a", "kernel::params"]);
     assert_eq!(of("gpu"), ["gpu::b"]);
+
+    let climbs = folders_that_climb(&edges, "model", &["load", "batch"]);
+    assert_eq!(
+        climbs,
+        ["model::load::files imports from model::batch", "model::new is not in FOLDERS"]
+    );
 }

@@ -13,3 +13,4 @@ mod public_api;
 mod roofline;
 mod translation;
 mod twins;
+mod unsafe_code;

@@ -24,8 +24,10 @@ fn the_shipped_model_writes_what_transformers_does() {
     let folder = real_model().join("golden");
     let report: serde_json::Value =
         serde_json::from_slice(&std::fs::read(folder.join("golden.json")).unwrap()).unwrap();
-    let (model, golden) =
-        (Model::load_cpu(real_model()).unwrap(), Golden::open(folder.join("golden.safetensors")));
+    let (model, golden) = (
+        Model::builder(real_model()).cpu().build().unwrap(),
+        Golden::open(folder.join("golden.safetensors")),
+    );
     for (prompt, info) in report["prompts"].as_array().unwrap().iter().enumerate() {
         assert_greedy(&model, &golden, prompt, info["safe_steps"].as_u64().unwrap() as usize);
     }
@@ -33,9 +35,9 @@ fn the_shipped_model_writes_what_transformers_does() {
 
 #[test]
 fn small_models_compute_what_transformers_does() {
-    for name in ["odd", "llama", "qwen3", "minicpm", "trilm", "gemma3"] {
+    for name in &models::names() {
         let (model, golden) =
-            (Model::load_cpu(models::directory(name)).unwrap(), models::golden(name));
+            (Model::builder(models::directory(name)).cpu().build().unwrap(), models::golden(name));
         // As in the suite of models on GPUs: activations of 8 bits are exact, others are rounded.
         let tolerance = if model.config().quantized_activations { 2e-4 } else { 5e-3 };
         for prompt in 0..3 {

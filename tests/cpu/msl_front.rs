@@ -2,8 +2,9 @@
 //! runs this.
 
 use bitnet_wgpu::{
-    Kernel, ShaderLanguage, catalog,
-    kernel::{Part, Source},
+    Kernel,
+    internals::{KernelInternals as _, catalog},
+    kernel::{Part, ShaderLanguage, Source},
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -16,10 +17,13 @@ static PROBE: Kernel = Kernel::new(
     "arithmetic",
     &[],
     &[],
-    &[Source::msl(&[Part::new(
-        "cli/msl/arithmetic.metal",
-        include_str!("../../cli/msl/arithmetic.metal"),
-    )])],
+    // SAFETY: nothing runs it.
+    &[unsafe {
+        Source::msl_unchecked(&[Part::new(
+            "cli/msl/arithmetic.metal",
+            include_str!("../../cli/msl/arithmetic.metal"),
+        )])
+    }],
 );
 
 /// The Metal text of every variant of every kernel, and the kernel's name; equal texts once.

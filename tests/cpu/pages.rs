@@ -38,8 +38,9 @@ fn pages_are_linked_and_links_lead_somewhere() {
 #[test]
 fn security_names_tests_that_exist() {
     let page = fs::read_to_string(repository("SECURITY.md")).unwrap();
-    let sources: String =
-        ["src", "tests", "cli", "serve"].map(|folder| sources_below(&repository(folder))).concat();
+    let sources: String = ["src", "tests", "chat-template", "cli", "serve"]
+        .map(|folder| sources_below(&repository(folder)))
+        .concat();
     let is_test = |name: &str| {
         name.len() > 12
             && name.contains('_')

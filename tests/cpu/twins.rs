@@ -1,10 +1,12 @@
 //! The CPU twins, which are the oracles of `ops`, against definitions and transformers' choices.
 
 use bitnet_wgpu::{
-    Bits, Error, PackedTernary, Scales,
+    Error,
     bitnet::{self, Scheme},
+    reference,
     tensor::{self, Axes, CrossEntropyOptions, Linear},
     transformer::{self, FlashAttentionOptions, Qkv, SampleOptions, sample_cpu},
+    weights::{Bits, PackedTernary, Scales},
 };
 use std::f64::consts::PI;
 use support::{U, activations, assert_gradient, floats, ints, rng, shapes, ternary, ternary_with};
@@ -15,7 +17,7 @@ fn absmean_is_the_papers() {
     let packed =
         bitnet::quantize_weights_cpu(&[1.5f32, -0.4, 0.3, 0.0, 0.8, -1.5, 1.5, 0.0], 2, 4).unwrap();
     assert_eq!(packed.to_values(), [1, -1, 0, 0, 1, -1, 1, 0]);
-    assert_eq!(packed.scales(), &bitnet_wgpu::Scales::Tensor(0.75));
+    assert_eq!(packed.scales(), &bitnet_wgpu::weights::Scales::Tensor(0.75));
     // Ties go to even: 0.5·s = 0.5 -> 0 where the mean is 1.
     let packed = bitnet::quantize_weights_cpu(&[0.5f32, 1.5, -0.5, -1.5], 1, 4).unwrap();
     assert_eq!(packed.to_values(), [0, 1, 0, -1]);
@@ -318,40 +320,40 @@ fn gradients_of_rows_are_slopes() {
 fn gradients_of_elementwise_ops_are_slopes() {
     type One = (&'static str, fn(f64) -> f64, fn(f32, f32) -> f32);
     let of_one: [One; 20] = [
-        ("neg", |x| -x, tensor::neg_backward_cpu),
-        ("abs", f64::abs, tensor::abs_backward_cpu),
-        ("square", |x| x * x, tensor::square_backward_cpu),
-        ("exp", f64::exp, tensor::exp_backward_cpu),
-        ("log", f64::ln, tensor::log_backward_cpu),
-        ("sqrt", f64::sqrt, tensor::sqrt_backward_cpu),
-        ("rsqrt", |x| x.sqrt().recip(), tensor::rsqrt_backward_cpu),
-        ("recip", f64::recip, tensor::recip_backward_cpu),
-        ("scale", |x| 1.7 * x, |x, dy| tensor::scale_backward_cpu(x, 1.7, dy)),
-        ("clamp", |x| x.clamp(-1.0, 1.5), |x, dy| tensor::clamp_backward_cpu(x, -1.0, 1.5, dy)),
-        ("relu", |x| x.max(0.0), tensor::relu_backward_cpu),
+        ("neg", |x| -x, reference::neg_backward),
+        ("abs", f64::abs, reference::abs_backward),
+        ("square", |x| x * x, reference::square_backward),
+        ("exp", f64::exp, reference::exp_backward),
+        ("log", f64::ln, reference::log_backward),
+        ("sqrt", f64::sqrt, reference::sqrt_backward),
+        ("rsqrt", |x| x.sqrt().recip(), reference::rsqrt_backward),
+        ("recip", f64::recip, reference::recip_backward),
+        ("scale", |x| 1.7 * x, |x, dy| reference::scale_backward(x, 1.7, dy)),
+        ("clamp", |x| x.clamp(-1.0, 1.5), |x, dy| reference::clamp_backward(x, -1.0, 1.5, dy)),
+        ("relu", |x| x.max(0.0), reference::relu_backward),
         (
             "leaky_relu",
             |x| if x > 0.0 { x } else { 0.1 * x },
-            |x, dy| tensor::leaky_relu_backward_cpu(x, 0.1, dy),
+            |x, dy| reference::leaky_relu_backward(x, 0.1, dy),
         ),
-        ("relu2", |x| x.max(0.0).powi(2), tensor::relu2_backward_cpu),
-        ("gelu", |x| 0.5 * x * libm::erfc(-x / 2f64.sqrt()), tensor::gelu_backward_cpu),
-        ("gelu_tanh", gelu_tanh, tensor::gelu_tanh_backward_cpu),
-        ("silu", |x| x / (1.0 + (-x).exp()), tensor::silu_backward_cpu),
-        ("sigmoid", |x| 1.0 / (1.0 + (-x).exp()), tensor::sigmoid_backward_cpu),
-        ("tanh", f64::tanh, tensor::tanh_backward_cpu),
-        ("softplus", |x| x.exp().ln_1p(), tensor::softplus_backward_cpu),
-        ("cube", |x| x.powi(3), |x, dy| tensor::pow_backward_cpu(x, 3.0, dy).0),
+        ("relu2", |x| x.max(0.0).powi(2), reference::relu2_backward),
+        ("gelu", |x| 0.5 * x * libm::erfc(-x / 2f64.sqrt()), reference::gelu_backward),
+        ("gelu_tanh", gelu_tanh, reference::gelu_tanh_backward),
+        ("silu", |x| x / (1.0 + (-x).exp()), reference::silu_backward),
+        ("sigmoid", |x| 1.0 / (1.0 + (-x).exp()), reference::sigmoid_backward),
+        ("tanh", f64::tanh, reference::tanh_backward),
+        ("softplus", |x| x.exp().ln_1p(), reference::softplus_backward),
+        ("cube", |x| x.powi(3), |x, dy| reference::pow_backward(x, 3.0, dy).0),
     ];
     type Two = (&'static str, fn(f64, f64) -> f64, fn(f32, f32, f32) -> (f32, f32));
     let of_two: [Two; 7] = [
-        ("add", |a, b| a + b, tensor::add_backward_cpu),
-        ("sub", |a, b| a - b, tensor::sub_backward_cpu),
-        ("mul", |a, b| a * b, tensor::mul_backward_cpu),
-        ("div", |a, b| a / b, tensor::div_backward_cpu),
-        ("maximum", f64::max, tensor::maximum_backward_cpu),
-        ("minimum", f64::min, tensor::minimum_backward_cpu),
-        ("pow", f64::powf, tensor::pow_backward_cpu),
+        ("add", |a, b| a + b, reference::add_backward),
+        ("sub", |a, b| a - b, reference::sub_backward),
+        ("mul", |a, b| a * b, reference::mul_backward),
+        ("div", |a, b| a / b, reference::div_backward),
+        ("maximum", f64::max, reference::maximum_backward),
+        ("minimum", f64::min, reference::minimum_backward),
+        ("pow", f64::powf, reference::pow_backward),
     ];
     let mut rng = rng(69);
     // Off multiples of a sixteenth, where corners are, and of each other; and not near 0, where

@@ -2,7 +2,7 @@
 
 use bitnet_wgpu::{
     Adapters, Context, ContextOptions, Error, ErrorKind, Tensor,
-    model::{DevicePolicy, LoadOptions, Model, Placement},
+    model::{Device, Model},
     tensor,
 };
 use std::thread;
@@ -18,68 +18,44 @@ fn a_software_adapter_is_not_preferred_unless_it_is_named() {
 }
 
 #[test]
-fn a_model_comes_to_the_gpu_or_the_cpu_and_the_caller_knows_why() {
+fn auto_takes_the_gpu_or_the_cpu_and_says_why() {
     let (path, name) = (support::data("models").join("odd"), &context().capabilities().adapter);
-    let load = |policy: DevicePolicy, options: ContextOptions| {
+    let load = |device: Device<'_>| {
         let mut layers = 0;
         let mut progress = |done: usize, all| layers = done.min(all);
-        let (model, placement) = Model::load_auto(
-            &path,
-            policy,
-            options,
-            LoadOptions::default().progress(&mut progress),
-        )?;
+        let model = Model::builder(&path).device(device).progress(&mut progress).build()?;
         assert_eq!(layers, model.config().layers);
-        assert_eq!(
-            placement.gpu.as_ref(),
-            model.context().map(|context| &context.capabilities().adapter)
-        );
-        Ok::<_, Error>(placement)
+        Ok::<_, Error>(model)
     };
     let plain = ContextOptions::default;
-    let on_cpu = load(DevicePolicy::Cpu, plain()).unwrap();
-    assert!(
-        on_cpu.gpu.is_none() && on_cpu.error.is_none() && on_cpu.why.contains("policy"),
-        "{on_cpu:?}"
-    );
-    for policy in [DevicePolicy::AnyGpu, DevicePolicy::RequireGpu] {
-        let placed = load(policy, plain()).unwrap();
-        assert!(
-            placed.gpu.as_ref() == Some(name)
-                && placed.error.is_none()
-                && placed.why.contains(name),
-            "{placed:?}"
-        );
-    }
+    let on_cpu = load(Device::Cpu).unwrap();
+    assert!(on_cpu.context().is_none() && on_cpu.auto_reason().is_none());
+    let on_gpu = load(Device::from(context())).unwrap();
+    assert!(on_gpu.context().is_some() && on_gpu.auto_reason().is_none());
+    // One that the caller names is taken, a software one too.
+    let named = load(Device::Auto(plain().adapter(name.as_str()))).unwrap();
+    assert_eq!(named.context().map(|context| &context.capabilities().adapter), Some(name));
+    assert!(named.gpu_error().is_none() && named.auto_reason().unwrap().contains(name));
     let (preferred, why) = block_on(Context::preferred(plain())).unwrap();
-    let placed = load(DevicePolicy::PreferGpu, plain()).unwrap();
-    assert!(
-        placed.gpu.is_some() == preferred.is_some() && placed.error.is_none() && placed.why == why,
-        "{placed:?}"
-    );
+    let placed = load(Device::Auto(plain())).unwrap();
+    assert_eq!(placed.context().is_some(), preferred.is_some());
+    assert_eq!((placed.auto_reason(), placed.gpu_error().is_none()), (Some(why.as_str()), true));
 
     // One with too little memory, and one that is not there.
     for (options, kind) in [
-        (plain().memory_limit(1000), ErrorKind::OutOfMemory),
+        (plain().adapter(name.as_str()).memory_limit(1000), ErrorKind::OutOfMemory),
         (plain().adapter("no such GPU"), ErrorKind::NoDevice),
     ] {
         let mut placed = None;
-        let told = warnings(|| placed = Some(load(DevicePolicy::AnyGpu, options.clone()).unwrap()));
-        let Placement { gpu, why, error, .. } = placed.unwrap();
-        let error = error.unwrap();
-        assert!(
-            gpu.is_none()
-                && error.kind() == kind
-                && why.starts_with("the CPU")
-                && why.contains(&error.to_string()),
-            "{why}"
-        );
-        assert!(told.len() == 1 && told[0].contains(&why), "{told:?}");
-        assert_eq!(load(DevicePolicy::RequireGpu, options).unwrap_err().kind(), kind);
+        let told = warnings(|| placed = Some(load(Device::Auto(options.clone())).unwrap()));
+        let model = placed.unwrap();
+        let (why, error) = (model.auto_reason().unwrap(), model.gpu_error().unwrap());
+        assert!(model.context().is_none() && error.kind() == kind, "{why}");
+        assert!(why.starts_with("the CPU") && why.contains(&error.to_string()), "{why}");
+        assert!(told.len() == 1 && told[0].contains(why), "{told:?}");
     }
-    let missing =
-        Model::load_auto("no/such/model", DevicePolicy::AnyGpu, plain(), LoadOptions::default());
-    assert_eq!(missing.unwrap_err().kind(), ErrorKind::Io, "what is wrong with files is an error");
+    let missing = Model::open("no/such/model").unwrap_err();
+    assert_eq!(missing.kind(), ErrorKind::Io, "what is wrong with files is an error");
 }
 
 #[test]
@@ -145,7 +121,7 @@ fn contexts_on_all_adapters_work_side_by_side() {
                 let x = context.upload(&[i as f32; 100], [100]).unwrap();
                 for _ in 0..20 {
                     let mut encoder = context.encoder("side by side");
-                    let y: Tensor<f32> = tensor::add(&mut encoder, &x, &x).unwrap();
+                    let y: Tensor<f32> = tensor::add(&x, &x).forward(&mut encoder).unwrap();
                     let _ = encoder.submit().unwrap();
                     assert_eq!(block_on(y.read()).unwrap(), [2.0 * i as f32; 100]);
                 }

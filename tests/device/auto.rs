@@ -3,7 +3,7 @@
 use bitnet_wgpu::{
     Context, ContextOptions, Error, ErrorKind, Result,
     auto::{Answer, Auto, Target, Why},
-    bitnet, tensor,
+    bitnet, reference, tensor,
 };
 use std::{fs, path::PathBuf};
 use support::{U, block_on, context, files::Directory, floats, rng, ternary, warnings};
@@ -48,8 +48,8 @@ fn both_sides_compute_the_op() {
             }
         };
         let near = |what: &str, got: Vec<f32>, wanted: Vec<f32>| within(3e-6, what, got, wanted);
-        near("silu", values(auto.silu(&a), target), each(tensor::silu_cpu));
-        near("gelu", values(auto.gelu(&a), target), each(tensor::gelu_cpu));
+        near("silu", values(auto.silu(&a), target), each(reference::silu));
+        near("gelu", values(auto.gelu(&a), target), each(reference::gelu));
         near(
             "softmax",
             values(auto.softmax(&a, 100), target),

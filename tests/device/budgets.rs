@@ -2,12 +2,13 @@
 //! it will.
 
 use bitnet_wgpu::{
-    Context, ContextOptions, Element, Error, ErrorKind, Footprint, MemoryPressure, Tensor,
+    Context, ContextOptions, Element, Error, ErrorKind, Tensor,
     formats::Pooling,
     model::{
-        BatchOptions, EmbedOptions, GenerateOptions, LoadOptions, Model, ModelFiles, Offload,
-        Offloaded, Sampling, SessionOptions,
+        BatchOptions, EmbedOptions, GenerateOptions, Model, ModelFiles, Offload, Offloaded,
+        Sampling, SessionOptions,
     },
+    telemetry::{Footprint, MemoryPressure},
     transformer::{self, AttentionShape, KvCache, NewTokens},
     wgpu,
 };
@@ -174,17 +175,17 @@ fn where_memory_is_short_the_app_is_asked_to_free_some() {
     // So are models and sessions, before anything of them is made; and another device that is
     // opened as this one was.
     drop(tensor);
-    let files = ModelFiles::open(real_model(), &LoadOptions::default()).unwrap();
-    let weights = files.footprint(&context, &LoadOptions::default()).unwrap().weights;
+    let files = ModelFiles::open(real_model()).unwrap();
+    let weights = files.builder().device(&context).footprint().unwrap().weights;
     fill();
     context.limit_memory(weights + 256 * KIB);
     told.lock().unwrap().clear();
-    let model = Model::from_files(Some(&context), &files, LoadOptions::default()).map(drop);
+    let model = files.builder().device(&context).build().map(drop);
     assert!(
         matches!(model, Err(Error::MemoryLimit { .. })),
         "a quarter of a MiB was freed, and half of one is live"
     );
-    assert!(Model::from_files(Some(&context), &files, LoadOptions::default()).is_ok());
+    assert!(files.builder().device(&context).build().is_ok());
     let asked: Vec<_> = told
         .lock()
         .unwrap()
@@ -233,7 +234,7 @@ fn a_device_without_memory_is_a_typed_error() {
 #[test]
 fn a_loaded_model_takes_little_more_than_its_tensors() {
     let context = fresh(ContextOptions::default());
-    let model = Model::load(&context, real_model()).unwrap();
+    let model = Model::builder(real_model()).device(&context).build().unwrap();
     let session = model.session(SessionOptions::new(1, model.config().context)).unwrap();
     let (stats, tensors) = (
         context.memory_stats(),
@@ -266,8 +267,7 @@ fn a_loaded_model_takes_little_more_than_its_tensors() {
 fn a_model_of_2b4ts_shape_takes_little_more_than_its_tensors() {
     const TOKENS: usize = 2048;
     let context = fresh(ContextOptions::default());
-    let mut config =
-        ModelFiles::open(real_model(), &LoadOptions::default()).unwrap().config().clone();
+    let mut config = ModelFiles::open(real_model()).unwrap().config().clone();
     (config.hidden, config.intermediate, config.vocab, config.context) =
         (2560, 6912, 4096, 2 * TOKENS);
     (config.heads, config.kv_heads, config.head_dim) = (20, 5, 128);
@@ -276,8 +276,7 @@ fn a_model_of_2b4ts_shape_takes_little_more_than_its_tensors() {
         let mut config = config.clone();
         config.layers = layers;
         let model =
-            Model::from_file(Some(&context), &Shaped(config.clone()), None, LoadOptions::default())
-                .unwrap();
+            Model::builder_from(&Shaped(config.clone()), None).device(&context).build().unwrap();
         let session = model.session(SessionOptions::new(1, TOKENS)).unwrap();
         let stats = context.memory_stats();
         // Two bits a weight, halves for the embedding, and keys and values of as many bits as the
@@ -304,17 +303,15 @@ fn a_model_of_2b4ts_shape_takes_little_more_than_its_tensors() {
 #[test]
 fn what_will_be_needed_is_what_is_taken() {
     let context = fresh(ContextOptions::default());
-    let files = ModelFiles::open(real_model(), &LoadOptions::default()).unwrap();
+    let files = ModelFiles::open(real_model()).unwrap();
     for int8_head in [true, false] {
-        let need = files.footprint(&context, &LoadOptions::default().int8_head(int8_head)).unwrap();
-        let _model =
-            Model::from_files(Some(&context), &files, LoadOptions::default().int8_head(int8_head))
-                .unwrap();
+        let need = files.builder().device(&context).int8_head(int8_head).footprint().unwrap();
+        let _model = files.builder().device(&context).int8_head(int8_head).build().unwrap();
         assert_eq!(need.weights, live(&context, Footprint::WEIGHTS), "int8_head {int8_head}");
         context.trim_memory();
     }
     context.trim_memory();
-    let model = Model::from_files(Some(&context), &files, LoadOptions::default()).unwrap();
+    let model = files.builder().device(&context).build().unwrap();
     for (sequences, capacity, cache) in
         [(1, 700, Some(Element::F16)), (3, 90, None), (1, 1, Some(Element::F32))]
     {
@@ -335,13 +332,10 @@ fn a_ternary_embedding_takes_its_packed_bytes() {
     for tied in [true, false] {
         let context = fresh(ContextOptions::default());
         let [packed, floats] = [true, false].map(|packed| {
-            let _model = Model::from_file(
-                Some(&context),
-                &TernaryTables::open(tied, packed),
-                None,
-                LoadOptions::default(),
-            )
-            .unwrap();
+            let _model = Model::builder_from(&TernaryTables::open(tied, packed), None)
+                .device(&context)
+                .build()
+                .unwrap();
             live(&context, Footprint::WEIGHTS)
         });
         // 300 rows of 64 columns by groups of 16: 16 bytes of codes and 16 of scales, or 256 bytes
@@ -355,14 +349,11 @@ fn a_ternary_embedding_takes_its_packed_bytes() {
         // Where they do not fit, they are refused before anything is uploaded.
         context.trim_memory();
         context.limit_memory(packed - 1);
-        let error = Model::from_file(
-            Some(&context),
-            &TernaryTables::open(tied, true),
-            None,
-            LoadOptions::default(),
-        )
-        .map(drop)
-        .unwrap_err();
+        let error = Model::builder_from(&TernaryTables::open(tied, true), None)
+            .device(&context)
+            .build()
+            .map(drop)
+            .unwrap_err();
         assert!(matches!(&error, Error::MemoryLimit { bytes, .. } if *bytes >= packed), "{error}");
     }
 }
@@ -370,7 +361,7 @@ fn a_ternary_embedding_takes_its_packed_bytes() {
 #[test]
 fn a_sessions_work_takes_what_was_estimated() {
     let context = fresh(ContextOptions::default());
-    let model = Model::load(&context, real_model()).unwrap();
+    let model = Model::builder(real_model()).device(&context).build().unwrap();
     let (weights, capacity) = (context.memory_stats().live_bytes, model.config().context.min(200));
     let options = SessionOptions::new(1, capacity);
     let need = model.session_footprint(options).unwrap();
@@ -400,14 +391,12 @@ fn a_sessions_work_takes_what_was_estimated() {
 #[test]
 fn a_penalised_batch_takes_what_was_estimated() {
     let context = fresh(ContextOptions::default());
-    let mut config =
-        ModelFiles::open(real_model(), &LoadOptions::default()).unwrap().config().clone();
+    let mut config = ModelFiles::open(real_model()).unwrap().config().clone();
     // Small but for the vocabulary, so that it matters little how many tokens of prompts are
     // computed together.
     (config.layers, config.hidden, config.intermediate, config.vocab) = (1, 64, 64, 40_000);
     (config.heads, config.kv_heads, config.head_dim) = (1, 1, 64);
-    let model =
-        Model::from_file(Some(&context), &Shaped(config), None, LoadOptions::default()).unwrap();
+    let model = Model::builder_from(&Shaped(config), None).device(&context).build().unwrap();
     let (weights, options) = (context.memory_stats().live_bytes, BatchOptions::new(16, 40));
     let need = model.batch_footprint(options).unwrap();
     context.trim_memory();
@@ -472,20 +461,19 @@ fn attention_takes_memory_for_its_shares_once() {
 #[test]
 fn what_will_not_fit_is_refused_with_the_numbers() {
     let context = fresh(ContextOptions::default());
-    let files = ModelFiles::open(real_model(), &LoadOptions::default()).unwrap();
-    let weights = files.footprint(&context, &LoadOptions::default()).unwrap().weights;
+    let files = ModelFiles::open(real_model()).unwrap();
+    let weights = files.builder().device(&context).footprint().unwrap().weights;
     context.trim_memory();
     context.limit_memory(weights - 1);
     let misses = context.memory_stats().misses;
-    let error =
-        Model::from_files(Some(&context), &files, LoadOptions::default()).map(drop).unwrap_err();
+    let error = files.builder().device(&context).build().map(drop).unwrap_err();
     assert!(
         matches!(&error, Error::MemoryLimit { bytes, limit, .. } if (*bytes, *limit) == (weights, weights - 1)),
         "{error}"
     );
     assert_eq!(context.memory_stats().misses, misses, "nothing was uploaded");
     context.limit_memory(weights);
-    let model = Model::from_files(Some(&context), &files, LoadOptions::default()).unwrap();
+    let model = files.builder().device(&context).build().unwrap();
     let options = BatchOptions::new(2, 30);
     let need = model.batch_footprint(options).unwrap();
     context.limit_memory(weights + need.total() - 1);
@@ -510,7 +498,7 @@ fn what_will_not_fit_is_refused_with_the_numbers() {
             <= weights + need.total()
     );
     // On the CPU, no GPU memory is needed.
-    let cpu = Model::load_cpu(real_model()).unwrap();
+    let cpu = Model::builder(real_model()).cpu().build().unwrap();
     assert_eq!(cpu.session_footprint(SessionOptions::new(1, 10)).unwrap(), Footprint::default());
 }
 
@@ -519,8 +507,7 @@ fn offloaded_layers_compute_the_same_bits() {
     let context = fresh(ContextOptions::default().offload(true));
     let load = |path: &Path, count| {
         let offload = if count == 0 { Offload::None } else { Offload::Layers(count) };
-        let model = Model::load_with(Some(&context), path, LoadOptions::default().offload(offload))
-            .unwrap();
+        let model = Model::builder(path).device(&context).offload(offload).build().unwrap();
         assert_eq!(model.offloaded().layers, count);
         model
     };
@@ -585,11 +572,9 @@ fn offloaded_layers_compute_the_same_bits() {
 #[test]
 fn a_model_that_is_larger_than_the_limit_runs_within_it() {
     let context = fresh(ContextOptions::default().offload(true));
-    let files = ModelFiles::open(real_model(), &LoadOptions::default()).unwrap();
-    let load = |offload| {
-        Model::from_files(Some(&context), &files, LoadOptions::default().offload(offload))
-    };
-    let need = |offload| files.footprint(&context, &LoadOptions::default().offload(offload));
+    let files = ModelFiles::open(real_model()).unwrap();
+    let load = |offload| files.builder().device(&context).offload(offload).build();
+    let need = |offload| files.builder().device(&context).offload(offload).footprint();
     let (layers, room) = (files.config().layers, SessionOptions::new(1, 60));
     let [all, few] = [0, layers].map(|count| need(Offload::Layers(count)).unwrap());
     assert!(
@@ -647,18 +632,16 @@ fn a_model_that_is_larger_than_the_limit_runs_within_it() {
 #[test]
 fn what_cannot_be_offloaded_is_refused() {
     let context = fresh(ContextOptions::default().offload(true));
-    let files = ModelFiles::open(real_model(), &LoadOptions::default()).unwrap();
+    let files = ModelFiles::open(real_model()).unwrap();
     let load = |context, offload| {
-        Model::from_files(context, &files, LoadOptions::default().offload(offload))
-            .map(drop)
-            .unwrap_err()
+        files.builder().device(context).offload(offload).build().map(drop).unwrap_err()
     };
     let more = Offload::Layers(files.config().layers + 1);
     for context in [Some(&context), None] {
         assert!(matches!(load(context, more), Error::Invalid { op: "offload", .. }));
     }
     assert!(matches!(
-        files.footprint(&context, &LoadOptions::default().offload(more)),
+        files.builder().device(&context).offload(more).footprint(),
         Err(Error::Invalid { op: "offload", .. })
     ));
     assert!(matches!(

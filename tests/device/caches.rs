@@ -2,11 +2,13 @@
 //! what was measured, which is kept there too.
 
 use bitnet_wgpu::{
-    Choice, Context, ContextOptions, ErrorKind, Tensor, Tuning,
+    Context, ContextOptions, ErrorKind, Tensor,
     auto::Auto,
     bitnet::{self, Layout},
     model::{GenerateOptions, Model, Sampling, SessionOptions},
-    tensor, wgpu,
+    tensor,
+    tuning::{Tuning, TuningKey},
+    wgpu,
 };
 use std::{
     collections::BTreeMap,
@@ -21,7 +23,7 @@ fn open(cache: impl Into<Option<PathBuf>>) -> Context {
 
 #[test]
 fn a_model_that_is_warm_compiles_nothing_more() {
-    let model = Model::load(&open(None), real_model()).unwrap();
+    let model = Model::builder(real_model()).device(&open(None)).build().unwrap();
     let (context, compiled) =
         (model.context().unwrap(), || model.context().unwrap().compiled_kernels());
     let (cold, options) = (compiled(), SessionOptions::new(3, 200));
@@ -60,15 +62,15 @@ fn a_model_that_is_warm_compiles_nothing_more() {
     block_on(model.warm_up(options)).unwrap();
     assert_eq!(compiled(), warm, "each is compiled once");
     assert!(block_on(model.warm_up(SessionOptions::new(0, 1))).is_err());
-    block_on(Model::load_cpu(real_model()).unwrap().warm_up(options)).unwrap();
+    block_on(Model::builder(real_model()).cpu().build().unwrap().warm_up(options)).unwrap();
 }
 
 /// Some kernels, and what they give.
 fn work(context: &Context) {
     let x = context.upload(&[1.0f32, -2.0, 3.0], [3]).unwrap();
     let mut encoder = context.encoder("work");
-    let squares: Tensor<f32> = tensor::mul(&mut encoder, &x, &x).unwrap();
-    let sums = tensor::add(&mut encoder, &squares, &x).unwrap();
+    let squares: Tensor<f32> = tensor::mul(&x, &x).forward(&mut encoder).unwrap();
+    let sums = tensor::add(&squares, &x).forward(&mut encoder).unwrap();
     encoder.submit().unwrap();
     assert_eq!(block_on(sums.read()).unwrap(), [2.0, 2.0, 12.0]);
 }
@@ -157,6 +159,27 @@ fn a_folder_that_cannot_be_written_to_is_one_warning() {
     );
 }
 
+#[test]
+#[cfg(unix)]
+fn folders_that_others_may_write_to_are_not_used() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let directory = Directory::temporary();
+    let folder = directory.0.join("kernels");
+    fs::create_dir(&folder).unwrap();
+    fs::set_permissions(&folder, fs::Permissions::from_mode(0o777)).unwrap();
+    let mut context = None;
+    let told = warnings(|| work(context.insert(open(folder.clone()))));
+    let context = context.unwrap();
+    let caches = context.device().features().contains(wgpu::Features::PIPELINE_CACHE);
+    let kernels = told.iter().filter(|line| line.contains("compiled kernels are not kept"));
+    assert_eq!(kernels.count(), usize::from(caches), "{told:?}");
+    assert!(told.iter().all(|line| line.contains("chmod go-w")), "{told:?}");
+    assert!(
+        context.keep_tuning(&another(&context)).unwrap_err().to_string().contains("chmod go-w")
+    );
+    assert!(files(&folder).is_empty());
+}
+
 /// No file may have a byte more, and what is written is an error then, as where a disk is full.
 #[test]
 #[cfg(unix)]
@@ -214,8 +237,8 @@ fn tuning_file(folder: &Path) -> (PathBuf, Vec<u8>) {
 /// Every choice is another than the table's.
 fn another(context: &Context) -> Tuning {
     let mut tuning = Tuning::default();
-    for &choice in Choice::ALL {
-        let now = context.capabilities().choice(choice) as u32;
+    for &choice in TuningKey::ALL {
+        let now = context.capabilities().tuned(choice) as u32;
         tuning.set(choice, if now == *choice.range().start() { now + 1 } else { now - 1 }).unwrap();
     }
     tuning
@@ -235,16 +258,16 @@ fn what_was_measured_is_kept_and_chosen_by() {
     let told = warnings(|| {
         let tuned = open(folder.clone());
         assert_eq!(tuned.capabilities().tuning, tuning);
-        for &choice in Choice::ALL {
+        for &choice in TuningKey::ALL {
             assert_eq!(
-                Some(tuned.capabilities().choice(choice) as u32),
+                Some(tuned.capabilities().tuned(choice) as u32),
                 tuning.get(choice),
                 "{choice:?}"
             );
         }
         assert_eq!(block_on(tuned.recover()).unwrap().capabilities().tuning, tuning);
         // What is chosen, and what is dispatched.
-        let (most, layout) = (context.capabilities().choice(Choice::GemvTokens), Layout::Half);
+        let (most, layout) = (context.capabilities().tuned(TuningKey::GemvTokens), Layout::Half);
         let plan =
             |context: &Context| bitnet::plan(most, 64, 64, layout, context.capabilities()).name;
         assert_ne!(plan(&tuned), plan(&context));

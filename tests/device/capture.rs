@@ -48,7 +48,7 @@ fn work(context: &Context) {
     let (one, sum) =
         (context.upload(&[1f32, -2.0], [2]).unwrap(), context.upload(&[0f32; 2], [2]).unwrap());
     let mut encoder = context.encoder("count");
-    tensor::add_into(&mut encoder, &sum, &one, &sum).unwrap();
+    tensor::add(&sum, &one).forward_into(&mut encoder, &sum).unwrap();
     let recording = encoder.finish();
     for number in 1..5 {
         eprintln!("submission {number}");

@@ -7,13 +7,14 @@ mod budgets;
 mod caches;
 #[cfg(target_os = "linux")]
 mod capture;
-mod linear_algebra;
+mod linalg;
 mod memory;
 #[cfg(target_os = "linux")]
 mod msl_cuda;
 mod recovery;
 mod refusals;
 mod rope;
+mod run_time_kernels;
 mod runtime;
 mod spans;
 mod threads;

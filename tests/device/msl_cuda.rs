@@ -2,9 +2,11 @@
 //! makes of them; tests/msl-host/cuda/run asks for it.
 
 use bitnet_wgpu::{
-    Capabilities, Dispatch, Element, ShaderLanguage,
+    Element,
     bitnet::{self, Layout},
-    kernel::{Type, Variant},
+    device::Capabilities,
+    internals::{Dispatch, KernelInternals as _, Variant},
+    kernel::{ShaderLanguage, Type},
 };
 use msl_host::Order;
 use std::{

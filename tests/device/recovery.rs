@@ -6,7 +6,7 @@ use bitnet_wgpu::{
     formats::Checkpoint,
     kernel::{Part, Source, Type::U32, read_write},
     model::{
-        BatchOptions, GenerateOptions, LoadOptions, Model, ModelFiles, Sampling, SessionOptions,
+        BatchOptions, Device, GenerateOptions, Model, ModelFiles, Sampling, SessionOptions,
         Speculation, Stop, Token,
     },
     optimizer,
@@ -28,7 +28,7 @@ use support::{App, block_on, context, files::Directory, own_process, real_model,
 
 /// The model on a device of its own.
 fn fresh() -> Model {
-    Model::load(&block_on(Context::new()).unwrap(), real_model()).unwrap()
+    Model::builder(real_model()).device(&block_on(Context::new()).unwrap()).build().unwrap()
 }
 
 /// The same on another device, after its own was lost.
@@ -200,7 +200,7 @@ fn a_session_knows_from_which_token_to_go_on() {
 fn a_context_is_opened_again_as_it_was() {
     let asked = Arc::new(AtomicUsize::new(0));
     let counted = asked.clone();
-    let choose = move |_: &[bitnet_wgpu::Adapter]| {
+    let choose = move |_: &[bitnet_wgpu::device::Adapter]| {
         counted.fetch_add(1, Ordering::Relaxed);
         Some(0)
     };
@@ -238,10 +238,8 @@ fn a_model_is_loaded_again_as_it_was_or_not_at_all() {
     for name in ["config.json", "model.safetensors"] {
         fs::copy(source.join(name), directory.0.join(name)).unwrap();
     }
-    let model =
-        Model::load_with(Some(context()), &directory.0, LoadOptions::default().int8_head(true))
-            .unwrap();
-    let again = model.reload(None).unwrap();
+    let model = Model::builder(&directory.0).device(context()).int8_head(true).build().unwrap();
+    let again = model.reload(Device::Cpu).unwrap();
     assert!(
         again.context().is_none() && again.weight_bytes() == model.weight_bytes(),
         "for the CPU, with the head in 8 bits"
@@ -256,13 +254,13 @@ fn a_model_is_loaded_again_as_it_was_or_not_at_all() {
     let mut changed = weights.clone();
     changed[8 + header + norm] ^= 1;
     fs::write(directory.0.join("model.safetensors"), changed).unwrap();
-    let error = model.reload(None).map(drop).unwrap_err();
+    let error = model.reload(Device::Cpu).map(drop).unwrap_err();
     assert!(
         matches!(error, Error::Format { .. }) && error.to_string().contains("another model"),
         "{error}"
     );
     fs::write(directory.0.join("model.safetensors"), weights).unwrap();
-    model.reload(None).unwrap();
+    model.reload(Device::Cpu).unwrap();
     let config = fs::read_to_string(directory.0.join("config.json")).unwrap();
     let mut json: serde_json::Value = serde_json::from_str(&config).unwrap();
     json["rms_norm_eps"] = 0.25.into();
@@ -274,15 +272,13 @@ fn a_model_is_loaded_again_as_it_was_or_not_at_all() {
     );
     fs::remove_file(directory.0.join("config.json")).unwrap();
     assert!(matches!(model.reload(Some(context())).map(drop), Err(Error::Io { .. })));
-    let made =
-        Model::from_file(None, &Checkpoint::open(source).unwrap(), None, LoadOptions::default())
-            .unwrap();
-    assert!(matches!(made.reload(None).map(drop), Err(Error::Invalid { op: "reload", .. })));
+    let made = Model::builder_from(&Checkpoint::open(source).unwrap(), None).cpu().build().unwrap();
+    assert!(matches!(made.reload(Device::Cpu).map(drop), Err(Error::Invalid { op: "reload", .. })));
 }
 
 #[test]
 fn what_was_generated_before_is_a_part_of_the_text() {
-    let model = Model::load_cpu(real_model()).unwrap();
+    let model = Model::builder(real_model()).cpu().build().unwrap();
     for resumed in [3, 4, usize::MAX] {
         let options = GenerateOptions::default().resumed(resumed);
         assert!(
@@ -306,7 +302,7 @@ fn what_was_generated_before_is_a_part_of_the_text() {
 
 #[test]
 fn a_text_that_had_ended_says_why() {
-    let model = Model::load_cpu(real_model()).unwrap();
+    let model = Model::builder(real_model()).cpu().build().unwrap();
     let prompt = model.encode_prompt("Once upon a time").unwrap();
     let options = GenerateOptions::default().max_tokens(40).stop([" "]);
     let batch = model.batch(BatchOptions::new(1, 64)).unwrap();
@@ -323,7 +319,7 @@ fn a_text_that_had_ended_says_why() {
 /// Drafts change no text, so nothing is lost with them.
 #[test]
 fn a_text_goes_on_without_drafts_whose_device_is_gone() {
-    let (model, draft) = (Model::load_cpu(real_model()).unwrap(), fresh());
+    let (model, draft) = (Model::builder(real_model()).cpu().build().unwrap(), fresh());
     let options = GenerateOptions::default().max_tokens(12).ignore_eos(true);
     let ids = |options: &GenerateOptions| -> Vec<u32> {
         model
@@ -656,7 +652,7 @@ fn an_attention_in_halves_that_fails_records_nothing() {
 fn a_session_is_written_as_a_whole_or_not_at_all() {
     const FOLDER: &str = "BITNET_TEST_FULL_DISK";
     const NAME: &str = "a_session_is_written_as_a_whole_or_not_at_all";
-    let model = Model::load_cpu(support::data("models").join("odd")).unwrap();
+    let model = Model::builder(support::data("models").join("odd")).cpu().build().unwrap();
     let options = SessionOptions::new(1, 200);
     let session = |tokens: usize| {
         let mut session = model.session(options).unwrap();
@@ -691,9 +687,9 @@ fn a_file_that_shrinks_is_an_error_and_no_signal() {
     for name in ["config.json", "model.safetensors"] {
         fs::copy(support::data("models").join("odd").join(name), directory.0.join(name)).unwrap();
     }
-    let files = ModelFiles::open(&directory.0, &LoadOptions::default()).unwrap();
-    let models = [None, Some(context())]
-        .map(|context| Model::from_files(context, &files, LoadOptions::default()).unwrap());
+    let files = ModelFiles::open(&directory.0).unwrap();
+    let models =
+        [None, Some(context())].map(|context| files.builder().device(context).build().unwrap());
     let logits = || models.each_ref().map(|model| block_on(model.logits(&[1, 2, 3])).unwrap());
     let before = logits();
     let file =
@@ -702,8 +698,7 @@ fn a_file_that_shrinks_is_an_error_and_no_signal() {
     // Models have what they need of it; whoever reads it is told.
     assert_eq!(logits(), before);
     for context in [None, Some(context())] {
-        let error =
-            Model::from_files(context, &files, LoadOptions::default()).map(drop).unwrap_err();
+        let error = files.builder().device(context).build().map(drop).unwrap_err();
         assert!(
             matches!(&error, Error::Format { .. })
                 && error.to_string().contains("when it was opened"),
@@ -719,7 +714,8 @@ fn a_file_that_shrinks_is_an_error_and_no_signal() {
 fn a_device_may_go_at_any_moment() {
     let (mut rng, mut ended, mut lost) = (rng(9), 0, 0);
     let context = block_on(Context::new()).unwrap();
-    let mut model = Model::load(&context, support::data("models").join("odd")).unwrap();
+    let mut model =
+        Model::builder(support::data("models").join("odd")).device(&context).build().unwrap();
     for round in 0..6 {
         let context = block_on(context.recover()).unwrap();
         model = model.reload(Some(&context)).unwrap();

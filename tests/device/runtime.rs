@@ -1,12 +1,13 @@
 //! The core: recording, replay, the pool, readback, threads, and what bad input gives.
 
 use bitnet_wgpu::{
-    Bind, Context, Dispatch, Error, ErrorKind, Kernel, PackedTernary, Recording, Result, Scales,
-    ShaderLanguage, SubmissionLimit, Tensor, bitnet, f16,
-    kernel::{MatrixUnit, Params as _, Part, Source, Type::*, read, read_write},
+    Bind, Context, Error, ErrorKind, Kernel, Recording, Result, Tensor, bitnet, f16,
+    internals::{Dispatch, MatrixUnit, SubmissionLimit},
+    kernel::{Params as _, Part, ShaderLanguage, Source, Type::*, read, read_write},
     params,
     tensor::{self, Linear, LinearCrossEntropyOptions},
     transformer::{self, FlashAttentionOptions, Qkv},
+    weights::{PackedTernary, Scales},
     wgpu,
 };
 use std::{
@@ -229,13 +230,13 @@ fn what_does_not_fit_the_device_is_refused() {
     // A matrix unit that no device has.
     const UNIT_TEXT: &[Part] =
         &[Part::new("on_units", "@compute @workgroup_size(1) fn on_units() {}")];
-    static ON_UNITS: Kernel = Kernel::new(
-        "on_units",
-        &[],
-        &[read_write("y", U32)],
-        &[Source::wgsl(UNIT_TEXT).workgroup_size([1, 1, 1])],
-    )
-    .matrix_unit(MatrixUnit::new(3, 5));
+    static ON_UNITS: Kernel = {
+        let source = &[Source::wgsl(UNIT_TEXT).workgroup_size([1, 1, 1])];
+        let mut kernel = Kernel::new("on_units", &[], &[read_write("y", U32)], source)
+            .features(wgpu::Features::EXPERIMENTAL_COOPERATIVE_MATRIX);
+        kernel.matrix_unit = Some(MatrixUnit::new(3, 5));
+        kernel
+    };
     for context in [Some(context()), with_matrix_units()].into_iter().flatten() {
         let y = context.upload(&[1u32], [1]).unwrap();
         let error =
@@ -543,9 +544,12 @@ fn times_come_with_their_clock() {
         let profile = block_on(recording.profile()).unwrap();
         assert_eq!(profile.steps.len(), 2);
         assert!(profile.steps[1].kernel.starts_with("bitlinear_"));
-        assert_eq!(profile.clock == bitnet_wgpu::Clock::Gpu, restricted.capabilities().timestamps);
+        assert_eq!(
+            profile.clock == bitnet_wgpu::telemetry::Clock::Gpu,
+            restricted.capabilities().timestamps
+        );
         if !restricted.capabilities().timestamps {
-            assert_eq!(profile.clock, bitnet_wgpu::Clock::Host);
+            assert_eq!(profile.clock, bitnet_wgpu::telemetry::Clock::Host);
             assert!(profile.total().as_nanos() > 0);
         }
         assert!(profile.to_string().contains("quantize_activations"));

@@ -72,7 +72,8 @@ fn apps_that_use_tracing_get_spans() {
     }
     let (spans, context) = (Spans::default(), context());
     tracing::subscriber::with_default(spans.clone(), || {
-        let model = Model::load(context, support::data("models").join("odd")).unwrap();
+        let model =
+            Model::builder(support::data("models").join("odd")).device(context).build().unwrap();
         let mut session = model.session(SessionOptions::new(1, 5)).unwrap();
         spans.noted().events.push("session".into());
         block_on(session.decode(&[1])).unwrap();

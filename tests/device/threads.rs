@@ -1,9 +1,11 @@
 //! Threads: one recording of several, and all that a context and a model do at once.
 
 use bitnet_wgpu::{
-    Context, PackedTernary, Result, SubmissionLimit, Tensor, bitnet,
+    Context, Result, Tensor, bitnet,
+    internals::SubmissionLimit,
     model::{BatchOptions, GenerateOptions, Model, Sampling, SessionOptions, Speculation},
     tensor,
+    weights::PackedTernary,
 };
 use std::{
     future::IntoFuture as _,
@@ -26,8 +28,8 @@ fn one_recording_is_submitted_by_two_threads() {
         Tensor::<f32>::zeros(context, [3000]).unwrap(),
     );
     let mut encoder = context.encoder("count");
-    tensor::add_into(&mut encoder, &count, &one, &count).unwrap();
-    let double = tensor::add(&mut encoder, &count, &count).unwrap();
+    tensor::add(&count, &one).forward_into(&mut encoder, &count).unwrap();
+    let double = tensor::add(&count, &count).forward(&mut encoder).unwrap();
     let (recording, begin) = (encoder.finish(), Barrier::new(2));
     let counts = |waits: bool| -> Vec<usize> {
         begin.wait();
@@ -88,7 +90,8 @@ fn checked_and_limited_submissions_of_threads_are_finished() {
 
 fn all_at_once(context: &Context) {
     const ROUNDS: u32 = 12;
-    let model = &Model::load(context, support::data("models").join("odd")).unwrap();
+    let model =
+        &Model::builder(support::data("models").join("odd")).device(context).build().unwrap();
     let greedy = &GenerateOptions::default().max_tokens(10).ignore_eos(true);
     let sampled =
         &greedy.clone().sampling(Sampling::GREEDY.temperature(0.8).presence_penalty(0.5).seed(3));

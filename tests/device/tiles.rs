@@ -2,11 +2,13 @@
 //! the same order, they give the same bits.
 
 use bitnet_wgpu::{
-    Context, Dispatch, Encoder, Float, Kernel, PackedTernary, Result, Scales, ShaderLanguage,
+    Context, Encoder, Float, Kernel, Result,
     bitnet::{self, Layout},
-    catalog, f16,
-    kernel::{Grid, Source},
+    f16,
+    internals::{Access, Dispatch, Grid, KernelInternals as _, catalog},
+    kernel::{ShaderLanguage, Source},
     tensor::{self, Side},
+    weights::{PackedTernary, Scales},
 };
 use std::{collections::HashMap, sync::Arc};
 use support::{
@@ -24,7 +26,8 @@ fn outputs(
     record(&mut encoder).unwrap();
     let recording = encoder.finish();
     let dispatch: Dispatch<'_> = recording.dispatches().next().unwrap();
-    let output = dispatch.kernel().outputs().next().unwrap().0;
+    let output =
+        dispatch.kernel().bindings.iter().position(|b| b.access == Access::ReadWrite).unwrap();
     let run = |name: &&str| {
         let kernel: &'static Kernel = catalog().find(|kernel| kernel.name == *name).unwrap();
         let poison = vec![0xee; block_on(dispatch.read(output)).unwrap().len()];
@@ -274,11 +277,12 @@ const ONE_SIZE: &[&str] = &[
 /// threads, numbers that a thread holds, rows of a tile of attention, columns of matrices that are
 /// staged together. Those whose sums follow the size of a workgroup have none.
 fn sizes(kernel: &Kernel) -> Vec<Source> {
+    let threads_of = |source: &Source| source.workgroup_size.iter().product::<u32>();
     let Some(&source) = kernel.source(ShaderLanguage::Wgsl) else { return Vec::new() };
     let threads = |threads: u32| {
         let mut sized = source;
         sized.workgroup_size = [threads, 1, 1];
-        sized.workgroup_bytes = source.workgroup_bytes * threads.div_ceil(source.threads());
+        sized.workgroup_bytes = source.workgroup_bytes * threads.div_ceil(threads_of(&source));
         sized
     };
     let has = |part: &str| kernel.parts(&source).any(|p| p.path == format!("wgsl/{part}.wgsl"));
@@ -293,24 +297,26 @@ fn sizes(kernel: &Kernel) -> Vec<Source> {
         vec![source.tile([rows, 1, 1]).workgroup_bytes(2 * source.workgroup_bytes)]
     } else if has("shared/row") && source.tile == [1, 1, 1] {
         // A thread has a quad of a head, which is all that it may have.
-        let least = if has("transformer/rms_norm_heads") { source.threads() } else { 1 };
-        [64, 128, 512].map(threads).into_iter().filter(|sized| sized.threads() >= least).collect()
+        let least = if has("transformer/rms_norm_heads") { threads_of(&source) } else { 1 };
+        [64, 128, 512].map(threads).into_iter().filter(|sized| threads_of(sized) >= least).collect()
     } else if has("shared/lanes") && source.tile == [1, 1, 1] {
-        let mut sized = vec![threads(2 * source.threads())];
+        let mut sized = vec![threads(2 * threads_of(&source))];
         if has("shared/held") {
             sized.push(source.constants(&[("HELD", 3)]));
         }
         sized
     } else if kernel.grid == Grid::Flat
         && source.workgroup_bytes == 0
-        && source.tile[0] % source.threads() == 0
+        && source.tile[0] % threads_of(&source) == 0
     {
         // Threads that know nothing of each other.
-        [64, 128].map(|n| threads(n).tile([source.tile[0] / source.threads() * n, 1, 1])).to_vec()
+        [64, 128]
+            .map(|n| threads(n).tile([source.tile[0] / threads_of(&source) * n, 1, 1]))
+            .to_vec()
     } else {
         Vec::new()
     };
-    sized.into_iter().filter(|sized| sized.threads() <= most && *sized != source).collect()
+    sized.into_iter().filter(|sized| threads_of(sized) <= most && *sized != source).collect()
 }
 
 /// The same kernel in another size, without a hole.

@@ -129,8 +129,8 @@ fn a_trace_has_recordings_transfers_submissions_and_their_kernels() {
     let spans = traced(&context, || {
         x.write(&[2.0; 3000])?;
         let mut encoder = context.encoder("some \"work\"\n");
-        let mut y = tensor::mul(&mut encoder, &x, &x)?;
-        y = tensor::add(&mut encoder, &y, &x)?;
+        let mut y = tensor::mul(&x, &x).forward(&mut encoder)?;
+        y = tensor::add(&y, &x).forward(&mut encoder)?;
         dispatches = encoder.len();
         let recording = encoder.finish();
         recording.submit()?.wait()?;
@@ -167,7 +167,7 @@ fn a_trace_has_recordings_transfers_submissions_and_their_kernels() {
     let blind = context.restricted(|c| c.timestamps = false);
     let spans = traced(&context, || {
         let mut encoder = blind.encoder("blind");
-        let y = tensor::mul(&mut encoder, &x, &x)?;
+        let y = tensor::mul(&x, &x).forward(&mut encoder)?;
         encoder.submit()?;
         block_on(y.read()).map(drop)
     });
@@ -177,7 +177,7 @@ fn a_trace_has_recordings_transfers_submissions_and_their_kernels() {
 
 #[test]
 fn prompts_and_steps_are_traced_alike() {
-    let model = Model::load(&open(), real_model()).unwrap();
+    let model = Model::builder(real_model()).device(&open()).build().unwrap();
     let context = model.context().unwrap();
     let step = model.record_step(1, 10).unwrap();
     let (prompt, _) = model.record_prompt(&[1, 2, 3, 4, 5]).unwrap();
@@ -244,7 +244,7 @@ fn prompts_and_steps_are_traced_alike() {
 #[test]
 fn steps_upload_and_allocate_nothing() {
     let context = open();
-    let model = Model::load(&context, real_model()).unwrap();
+    let model = Model::builder(real_model()).device(&context).build().unwrap();
     let sampled = Sampling::GREEDY.temperature(0.8).top_k(40).top_p(0.9).seed(5);
     let mut steps = Vec::new();
     for sampling in [Sampling::GREEDY, sampled, sampled.frequency_penalty(0.5)] {
@@ -310,7 +310,7 @@ fn what_is_refused_is_not_waited_for() {
     let tracing = context.trace().unwrap();
     let x = context.upload(&[1.0f32; 4], [4]).unwrap();
     let mut encoder = context.encoder("refused");
-    tensor::mul(&mut encoder, &x, &x).unwrap();
+    tensor::mul(&x, &x).forward(&mut encoder).unwrap();
     x.buffer().destroy();
     assert!(encoder.finish().submit().is_err());
     let trace = block_on(tracing.finish()).unwrap().to_string();
@@ -323,7 +323,7 @@ fn a_trace_of_a_lost_device_ends() {
     let tracing = context.trace().unwrap();
     let x = context.upload(&[1.0f32; 4], [4]).unwrap();
     let mut encoder = context.encoder("lost");
-    let y = tensor::mul(&mut encoder, &x, &x).unwrap();
+    let y = tensor::mul(&x, &x).forward(&mut encoder).unwrap();
     let recording = encoder.finish();
     let before = recording.submit();
     context.device().destroy();
@@ -345,7 +345,7 @@ fn long_and_many_submissions_are_traced() {
     let x = context.upload(&[1.0f32; 4], [4]).unwrap();
     let recording = |steps: usize| {
         let mut encoder = context.encoder("long");
-        (0..steps).for_each(|_| tensor::mul_into(&mut encoder, &x, &x, &x).unwrap());
+        (0..steps).for_each(|_| tensor::mul(&x, &x).forward_into(&mut encoder, &x).unwrap());
         encoder.finish()
     };
     let (long, short) = (recording(1100), recording(2));

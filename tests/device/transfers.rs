@@ -2,10 +2,11 @@
 //! end.
 
 use bitnet_wgpu::{
-    Context, ContextOptions, ElementType, Error, PackedTernary, Residency, Result, Scales, Tensor,
-    f16,
+    Context, ContextOptions, ElementType, Error, Result, Tensor, f16,
+    internals::Residency,
     model::{GenerateOptions, Model},
     tensor,
+    weights::{PackedTernary, Scales},
 };
 use serde_json::Value;
 use std::fmt::Debug;
@@ -122,7 +123,7 @@ fn what_is_written_in_place_is_in_the_processors_memory() {
     // It is written again as others are, and kernels read and write it.
     many.write(&data[1..16_385]).unwrap();
     let mut encoder = context.encoder("doubled");
-    let sums = tensor::add(&mut encoder, &many, &many).unwrap();
+    let sums = tensor::add(&many, &many).forward(&mut encoder).unwrap();
     encoder.submit().unwrap();
     let twice: Vec<f32> = data[1..16_385].iter().map(|n| n + n).collect();
     assert!(block_on(sums.read()).unwrap() == twice);
@@ -155,7 +156,7 @@ fn models_weights_are_where_they_were_written() {
         let w =
             PackedTernary::from_values(256, 1024, &[1i8; 256 * 1024], Scales::Tensor(0.5)).unwrap();
         assert_eq!(w.upload(&context).unwrap().tensors().0.residency(), wanted);
-        let model = Model::load(&context, real_model()).unwrap();
+        let model = Model::builder(real_model()).device(&context).build().unwrap();
         let ids = |model: &Model| -> Result<Vec<u32>> {
             model
                 .generate_ids(&[5, 6], &GenerateOptions::default().max_tokens(4))?
@@ -163,7 +164,10 @@ fn models_weights_are_where_they_were_written() {
                 .map(|token| Ok(token?.id))
                 .collect()
         };
-        assert_eq!(ids(&model).unwrap(), ids(&Model::load_cpu(real_model()).unwrap()).unwrap());
+        assert_eq!(
+            ids(&model).unwrap(),
+            ids(&Model::builder(real_model()).cpu().build().unwrap()).unwrap()
+        );
     }
 }
 
@@ -221,7 +225,7 @@ fn overlaps(context: &Context) -> [bool; 2] {
     let tracing = context.trace().unwrap();
     let x = context.upload(&data, [len]).unwrap();
     let mut encoder = context.encoder("doubled");
-    let y = tensor::add(&mut encoder, &x, &x).unwrap();
+    let y = tensor::add(&x, &x).forward(&mut encoder).unwrap();
     encoder.submit().unwrap();
     let mut pieces = y.read_pieces(len.div_ceil(3));
     while let Some(piece) = block_on(pieces.next()) {

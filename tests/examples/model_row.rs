@@ -9,8 +9,8 @@
 
 use bitnet_wgpu::{
     Context, Element, Error, Result,
-    formats::I2sLayout,
-    model::{GenerateOptions, LoadOptions, Model},
+    formats::{I2sLayout, ReadOptions},
+    model::{GenerateOptions, ModelFiles},
 };
 use pollster::block_on;
 use serde_json::{Value, json};
@@ -58,8 +58,9 @@ impl Arguments {
 
     fn run(&self) -> Result<Value> {
         let context = if self.gpu { Some(block_on(Context::new())?) } else { None };
-        let options = LoadOptions::default().quantize(self.quantize).i2s_layout(self.layout);
-        let model = Model::load_with(context.as_ref(), &self.path, options)?;
+        let options = ReadOptions::default().quantize(self.quantize).i2s_layout(self.layout);
+        let files = ModelFiles::open_with(&self.path, options)?;
+        let model = files.builder().device(context.as_ref()).build()?;
         let (vocab, options) = (
             model.config().vocab,
             GenerateOptions::default().max_tokens(self.steps).ignore_eos(true).cache(Element::F32),

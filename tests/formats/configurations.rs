@@ -115,7 +115,7 @@ fn qwen3_has_the_defaults_of_transformers() {
         (128, 32_768, 1e-6, 10_000.0)
     );
     assert_eq!(
-        (config.activation, config.sub_norms, config.qk_norms, config.tied_head),
+        (config.activation, config.sub_norms, config.qk_norms(), config.tied_head),
         (Activation::Silu, false, true, false)
     );
     assert_eq!((config.bos, config.eos), (None, vec![]));
@@ -203,7 +203,7 @@ fn minicpm_has_its_factors() {
         (config.embedding_scale, config.residual_scale, config.logit_scale),
         (12.0, 0.7, 0.25)
     );
-    assert!(!config.quantized_activations && !config.qk_norms && config.rope_factors.is_empty());
+    assert!(!config.quantized_activations && !config.qk_norms() && config.rope_factors.is_empty());
     let plain = read_config(json!({"model_type": "llama", "scale_emb": 12})).unwrap();
     assert_eq!((plain.embedding_scale, plain.residual_scale, plain.logit_scale), (1.0, 1.0, 1.0));
     let (ones, twos) = (vec![1.0; 8], vec![2.0; 8]);
@@ -295,6 +295,39 @@ fn minicpm_has_its_factors() {
 }
 
 #[test]
+fn granite_has_its_factors() {
+    let granite = |keys: Value| {
+        let mut all = json!({"model_type": "granite"});
+        all.as_object_mut().unwrap().extend(keys.as_object().unwrap().clone());
+        read_config(all)
+    };
+    let config = granite(json!({
+        "embedding_multiplier": 12, "attention_multiplier": 0.015625, "residual_multiplier": 0.22, "logits_scaling": 8,
+    }))
+    .unwrap();
+    // Heads of 16.
+    assert_eq!((config.embedding_scale, config.query_scale), (12.0, 0.0625));
+    assert_eq!((config.residual_scale, config.logit_scale), (0.22, 0.125));
+    assert!(!config.quantized_activations && !config.qk_norms() && config.local.is_none());
+    let plain = granite(json!({})).unwrap();
+    assert_eq!((plain.embedding_scale, plain.query_scale, plain.logit_scale), (1.0, 4.0, 1.0));
+    assert!(
+        granite(json!({"quantization_config": {"quant_method": "bitnet"}}))
+            .unwrap()
+            .quantized_activations
+    );
+    for (keys, words) in [
+        (json!({"attention_multiplier": 0}), "scaled by 0"),
+        (json!({"logits_scaling": "8"}), "logits_scaling"),
+        (json!({"num_local_experts": 8}), "mixtures of experts"),
+        (json!({"attention_bias": true}), "attention_bias"),
+    ] {
+        let error = granite(keys).unwrap_err().to_string();
+        assert!(error.contains(words), "{error}");
+    }
+}
+
+#[test]
 fn rotary_parameters_that_disagree_are_refused() {
     let yarn = json!({"rope_type": "yarn", "factor": 4, "original_max_position_embeddings": 8192});
     let plain = json!({"rope_type": "default", "rope_theta": 1e6});
@@ -326,8 +359,8 @@ fn gemmas_have_layers_that_see_a_window() {
     let read = |keys| read_config(gemma3(keys)).unwrap();
     let usual = read(json!({}));
     assert_eq!(
-        (usual.activation, usual.post_norms, usual.qk_norms, usual.tied_head),
-        (Activation::GeluTanh, true, true, true)
+        (usual.activation, usual.qk_norms(), usual.tied_head),
+        (Activation::GeluTanh, true, true)
     );
     assert_eq!((usual.rope_theta, usual.quantized_activations), (1e6, false));
     assert_eq!(usual.embedding_scale, (usual.hidden as f32).sqrt());

@@ -2,7 +2,9 @@
 
 use super::file::{ModelDirectory, bf16, config, file};
 use bitnet_wgpu::{
-    DenseElement, Error, ErrorKind, PackedTernary, Result, Scales, bitnet, formats::ModelFile,
+    Error, ErrorKind, Result, bitnet,
+    formats::{ModelFile, ReadOptions},
+    weights::{DenseElement, PackedTernary, Scales},
 };
 use half::{bf16 as Bf16, f16};
 use serde_json::{Value, json};
@@ -66,7 +68,10 @@ fn floats_by_128_columns_are_taken_exactly() {
         let read = open(&plain, columns, &values);
         assert_eq!(ModelFile::linear(&read, "l", ROWS, columns).unwrap(), wanted);
         // They stay as they are where others may be quantised.
-        assert_eq!(read.with_quantize(true).linear("l").unwrap(), wanted);
+        assert_eq!(
+            read.with_options(ReadOptions::default().quantize(true)).linear("l").unwrap(),
+            wanted
+        );
         assert_eq!(wanted.dequantize(), values);
     }
     // A group without a weight has no scale; one scale for all is one for the matrix.
@@ -187,7 +192,7 @@ fn activations_of_a_ternary_llama_are_guessed_and_said() {
         for said in [true, false] {
             for floats in [&one, &two, &dense] {
                 let config = open(llama.clone(), element, floats)
-                    .with_quantized_activations(Some(said))
+                    .with_options(ReadOptions::default().quantized_activations(said))
                     .config()
                     .clone();
                 assert_eq!(config.quantized_activations, said);
@@ -195,7 +200,7 @@ fn activations_of_a_ternary_llama_are_guessed_and_said() {
         }
         assert_eq!(
             open(llama.clone(), element, &one)
-                .with_quantized_activations(None)
+                .with_options(ReadOptions::default())
                 .config()
                 .quantized_activations,
             element != "F16"
@@ -203,7 +208,8 @@ fn activations_of_a_ternary_llama_are_guessed_and_said() {
     }
     // A guess is said once; what is certain is not.
     let warned = |keys: &Value, element: &str, floats: &[f32], said: Option<bool>| {
-        let checkpoint = open(keys.clone(), element, floats).with_quantized_activations(said);
+        let checkpoint = open(keys.clone(), element, floats)
+            .with_options(ReadOptions::default().quantized_activations(said));
         support::warnings(|| {
             (0..2).for_each(|_| {
                 drop(

@@ -5,7 +5,7 @@ mod configurations;
 mod file;
 mod gguf;
 mod groups;
-mod native;
+mod prepacked;
 mod safetensors;
 mod written;
 

@@ -2,8 +2,9 @@
 
 use super::file::{ModelDirectory, OFFLINE, PLAIN, bf16, config, file, with_header};
 use bitnet_wgpu::{
-    DenseElement, Error, PackedTernary, Scales, bitnet,
-    formats::{Checkpoint, ModelFile, SafeTensors, ScaleRule},
+    Error, bitnet,
+    formats::{Checkpoint, ModelFile, ReadOptions, SafeTensors, ScaleRule},
+    weights::{DenseElement, PackedTernary, Scales},
 };
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -133,13 +134,12 @@ fn bad_files_are_named() {
 /// Of every graph, and of what is beside it: rotary scaling, MLX's integers, layers that see a
 /// window.
 static CONFIGS: LazyLock<Vec<String>> = LazyLock::new(|| {
-    let names =
-        ["qwen3", "minicpm", "trilm", "normed", "newer", "gemma3", "gemma3_plain", "gemma3_floats"];
-    let read = |name| fs::read_to_string(models::directory(name).join("config.json")).unwrap();
+    let read =
+        |name: String| fs::read_to_string(models::directory(&name).join("config.json")).unwrap();
     let mlx = config(
         json!({"model_type": "qwen3", "quantization": {"bits": 2, "group_size": 32, "lm_head": {"bits": 4, "group_size": 32}}}),
     );
-    [OFFLINE.clone(), mlx].into_iter().chain(names.map(read)).collect()
+    [OFFLINE.clone(), mlx].into_iter().chain(models::names().into_iter().map(read)).collect()
 });
 
 proptest! {
@@ -310,14 +310,14 @@ fn float_weights_are_never_quantised_unasked() {
             Err(error @ Error::Unsupported { .. }) => {
                 let text = error.to_string();
                 assert!(
-                    text.contains("`masters.weight`") && text.contains("LoadOptions::quantize"),
+                    text.contains("`masters.weight`") && text.contains("ReadOptions::quantize"),
                     "{text}"
                 );
             }
             other => panic!("{plain}: {other:?}"),
         }
         assert_eq!(
-            model.with_quantize(true).linear("masters").unwrap(),
+            model.with_options(ReadOptions::default().quantize(true)).linear("masters").unwrap(),
             quantized(&masters),
             "{plain}"
         );

@@ -3,7 +3,7 @@
 use super::file::{ModelDirectory, bf16, config, file};
 use bitnet_wgpu::{
     formats::{Checkpoint, ScaleRule, write_packed},
-    model::{LoadOptions, ModelFiles},
+    model::ModelFiles,
 };
 use proptest::prelude::*;
 use serde_json::json;
@@ -193,7 +193,7 @@ proptest! {
         let model = Directory::temporary();
         model.write("config.json", config);
         model.write("model.safetensors", tensors);
-        if let Ok(files) = ModelFiles::open(&model.0, &LoadOptions::default()) {
+        if let Ok(files) = ModelFiles::open(&model.0) {
             let _ = files.problems().take(3).count();
         }
     }

@@ -2,7 +2,11 @@
 //! `TEST_SEED` seeds the random cases; `TEST_PART=I/N` takes every N-th op from the I-th on.
 //! `UPDATE=1 cargo test --test gpu -- table` writes the table of docs/kernels.md.
 
-use bitnet_wgpu::{Element, Kernel, ShaderLanguage, catalog, kernel::Variant};
+use bitnet_wgpu::{
+    Element, Kernel,
+    internals::{KernelInternals as _, Variant, catalog},
+    kernel::ShaderLanguage,
+};
 use libtest_mimic::{Arguments, Failed, Trial};
 use std::{
     collections::{BTreeSet, HashSet},

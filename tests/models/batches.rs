@@ -2,8 +2,9 @@
 //! waits for who does not take them.
 
 use bitnet_wgpu::{
-    Context, ContextOptions, Error, ErrorKind, Tracing,
+    Context, ContextOptions, Error, ErrorKind,
     model::{Batch, BatchOptions, GenerateOptions, Model, Sampling, Stop, Token, TokenStream},
+    telemetry::Tracing,
 };
 use std::{
     sync::{
@@ -665,7 +666,7 @@ fn a_long_prompt_does_not_stop_those_that_run() {
 fn it_ends_with_its_last_owner() {
     let path = support::repository("assets/tales-22m");
     for (engine, context) in [("CPU", None), ("GPU", Some(context()))] {
-        let model = Model::load_with(context, &path, Default::default()).unwrap();
+        let model = Model::builder(&path).device(context).build().unwrap();
         let steps = Arc::new(AtomicUsize::new(0));
         let count = steps.clone();
         let options = greedy(usize::MAX).logits(move |_, _| {

@@ -3,8 +3,11 @@
 //! do they depend on the numbers that kernels are chosen by.
 
 use bitnet_wgpu::{
-    Choice, Context, ShaderLanguage, Tuning,
-    model::{LoadOptions, Model, Session, SessionOptions},
+    Context,
+    formats::ReadOptions,
+    kernel::ShaderLanguage,
+    model::{Model, ModelFiles, Session, SessionOptions},
+    tuning::{Tuning, TuningKey},
 };
 use serde_json::json;
 use std::collections::BTreeMap;
@@ -17,11 +20,13 @@ use support::{
 /// The real model by both engines, and on matrix units where the GPU has some, and small ones with
 /// SiLU and with rows that take two dispatches.
 fn models() -> Vec<(&'static str, Model)> {
-    let small = |name: &str| Model::load(context(), support::data("models").join(name)).unwrap();
-    let real = Model::load(context(), real_model()).unwrap();
+    let small = |name: &str| {
+        Model::builder(support::data("models").join(name)).device(context()).build().unwrap()
+    };
+    let real = Model::builder(real_model()).device(context()).build().unwrap();
     let mut all = vec![
         ("the GPU", real),
-        ("the CPU", Model::load_cpu(real_model()).unwrap()),
+        ("the CPU", Model::builder(real_model()).cpu().build().unwrap()),
         ("llama on the GPU", small("llama")),
         ("odd on the GPU", small("odd")),
         ("norms in linear layers on the GPU", small("normed")),
@@ -33,7 +38,7 @@ fn models() -> Vec<(&'static str, Model)> {
         ("8 bits by groups on the CPU", by_groups(None)),
         (
             "float activations on the CPU",
-            Model::load_cpu(support::data("models").join("qwen3")).unwrap(),
+            Model::builder(support::data("models").join("qwen3")).cpu().build().unwrap(),
         ),
         ("a ternary head on the GPU", ternary_head(Some(context()))),
         ("a ternary head on the CPU", ternary_head(None)),
@@ -44,13 +49,13 @@ fn models() -> Vec<(&'static str, Model)> {
         ("float activations of few tokens in one dispatch", true),
         ("the same without packed products", false),
     ] {
-        let floats = LoadOptions::default().quantized_activations(false);
-        all.push((name, Model::load_with(&one_dispatch(packed), real_model(), floats).unwrap()));
+        let floats = ReadOptions::default().quantized_activations(false);
+        let files = ModelFiles::open_with(real_model(), floats).unwrap();
+        all.push((name, files.builder().device(&one_dispatch(packed)).build().unwrap()));
     }
-    all.extend(
-        prompts_on_matrix_units()
-            .map(|context| ("matrix units", Model::load(&context, real_model()).unwrap())),
-    );
+    all.extend(prompts_on_matrix_units().map(|context| {
+        ("matrix units", Model::builder(real_model()).device(&context).build().unwrap())
+    }));
     all
 }
 
@@ -62,17 +67,16 @@ fn one_dispatch(packed: bool) -> Context {
 
 /// A model whose weights are scaled by groups, and whose activations are quantised all the same.
 fn by_groups(context: Option<&Context>) -> Model {
-    Model::load_with(
-        context,
+    ModelFiles::open_with(
         support::data("models/qwen3"),
-        LoadOptions::default().quantized_activations(true),
+        ReadOptions::default().quantized_activations(true),
     )
+    .and_then(|files| files.builder().device(context).build())
     .unwrap()
 }
 
 fn ternary_head(context: Option<&Context>) -> Model {
-    Model::from_file(context, &TernaryTables::open(true, true), None, LoadOptions::default())
-        .unwrap()
+    Model::builder_from(&TernaryTables::open(true, true), None).device(context).build().unwrap()
 }
 
 /// A model whose weights are taken for rotated ones, whatever they mean then.
@@ -88,7 +92,7 @@ fn rotated(context: Option<&Context>) -> Model {
         let keys = json!({ "block": 8, "signs": signs, "head": true, "embedding": true });
         c.hadamard = Some(serde_json::from_value(keys).unwrap());
     });
-    Model::from_file(context, &file, None, LoadOptions::default()).unwrap()
+    Model::builder_from(&file, None).device(context).build().unwrap()
 }
 
 /// Longer than a share of the attention's positions.
@@ -127,7 +131,7 @@ fn logits_are_the_same_bits() {
 #[test]
 fn prompts_on_matrix_units_have_the_same_bits() {
     let Some(context) = prompts_on_matrix_units() else { return };
-    let model = Model::load(&context, real_model()).unwrap();
+    let model = Model::builder(real_model()).device(&context).build().unwrap();
     let ids = text(&model, 3, 300);
     let in_pieces = |piece: usize| {
         let mut session = model.session(SessionOptions::new(1, 512)).unwrap();
@@ -147,12 +151,7 @@ fn attention_in_halves_moves_logits_a_little() {
     };
     let Some(context) = prompts_on_matrix_units().or_else(metal) else { return };
     let load = |halves| {
-        Model::load_with(
-            Some(&context),
-            real_model(),
-            LoadOptions::default().half_attention(halves),
-        )
-        .unwrap()
+        Model::builder(real_model()).device(&context).f16_attention(halves).build().unwrap()
     };
     let (model, halves) = (load(false), load(true));
     let ids = text(&model, 5, 130);
@@ -241,7 +240,7 @@ fn among_others(engine: &str, model: &Model, ids: &[u32], alone: &[Vec<u32>]) {
 fn extremes() -> [Tuning; 4] {
     [|_| false, |_| true, |n| n % 2 == 0, |n| n % 4 < 2].map(|at_end: fn(usize) -> bool| {
         let mut tuning = Tuning::default();
-        for (n, &choice) in Choice::ALL.iter().enumerate() {
+        for (n, &choice) in TuningKey::ALL.iter().enumerate() {
             let range = choice.range();
             tuning.set(choice, if at_end(n) { *range.end() } else { *range.start() }).unwrap();
         }
@@ -287,7 +286,9 @@ fn no_choice_changes_a_bit_of_logits() {
     let logits = |context: &Context, name: &str| {
         everything(&match name {
             "tales" => two_layers(Some(context)),
-            name => Model::load(context, support::data("models").join(name)).unwrap(),
+            name => {
+                Model::builder(support::data("models").join(name)).device(context).build().unwrap()
+            }
         })
     };
     for (device, context, name) in all {

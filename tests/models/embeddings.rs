@@ -4,7 +4,7 @@
 use bitnet_wgpu::{
     Context, ContextOptions, Element, Error, ErrorKind,
     formats::{Checkpoint, EmbeddingDefaults, GgufVocabulary, Pooling},
-    model::{EmbedOptions, Embedding, LoadOptions, Model, SessionOptions, Tokenizer},
+    model::{EmbedOptions, Embedding, Model, SessionOptions, Tokenizer},
 };
 use serde_json::{Value, json};
 use std::fs;
@@ -64,7 +64,7 @@ fn vectors_of(name: &str) {
 /// what is, and longer than what is.
 #[test]
 fn a_vector_has_the_same_bits_in_any_company() {
-    let quantized = || Model::load(context(), directory("odd")).unwrap();
+    let quantized = || Model::builder(directory("odd")).device(context()).build().unwrap();
     for (engine, model) in on_gpu_and_cpu("qwen3")
         .into_iter()
         .chain(on_gpu_and_cpu("gemma3_floats"))
@@ -123,7 +123,7 @@ fn poolings_follow_from_states() {
 
 #[test]
 fn texts_are_tokenized_and_refused() {
-    let model = Model::load_cpu(real_model()).unwrap();
+    let model = Model::builder(real_model()).cpu().build().unwrap();
     let embed = |texts: &[&str]| block_on(model.embed(texts, &EmbedOptions::default()));
     let found = embed(&["Once upon a time", "The bear ate honey."]).unwrap();
     let ids = model.tokenizer().unwrap().encode("The bear ate honey.").unwrap();
@@ -230,8 +230,8 @@ fn files_say_how_texts_become_vectors() {
         ("1_Pooling/config.json", json!({ "pooling_mode": "mean" })),
     ];
     let (model, plain) = (
-        Model::load_cpu(&with_files(&files).0).unwrap(),
-        Model::load_cpu(directory("qwen3")).unwrap(),
+        Model::builder(&with_files(&files).0).cpu().build().unwrap(),
+        Model::builder(directory("qwen3")).cpu().build().unwrap(),
     );
     let text = [vec![5u32, 6, 7]];
     let vector = |model: &Model, options| block_on(model.embed_ids(&text, &options)).unwrap();
@@ -256,9 +256,10 @@ fn files_say_how_long_a_text_may_be() {
             ("sentence_bert_config.json", json!({ "max_seq_length": length })),
         ]
     };
-    let (short, text) = (Model::load_cpu(&with_files(&files(3)).0).unwrap(), |tokens: usize| {
-        vec![vec![5u32; tokens]]
-    });
+    let (short, text) =
+        (Model::builder(&with_files(&files(3)).0).cpu().build().unwrap(), |tokens: usize| {
+            vec![vec![5u32; tokens]]
+        });
     assert_eq!(short.config().embedding.max_tokens, Some(3));
     // Whatever pooling is asked for.
     for options in [EmbedOptions::default(), EmbedOptions::default().pooling(Pooling::Last)] {
@@ -269,7 +270,7 @@ fn files_say_how_long_a_text_may_be() {
     // The context is a limit still; and where no module says that texts become vectors, the file is
     // another's.
     let context = short.config().context;
-    let long = Model::load_cpu(&with_files(&files(context + 1)).0).unwrap();
+    let long = Model::builder(&with_files(&files(context + 1)).0).cpu().build().unwrap();
     let error = block_on(long.embed_ids(&text(context + 1), &EmbedOptions::default())).unwrap_err();
     assert!(matches!(error, Error::Context { capacity, .. } if capacity == context), "{error}");
     let plain = Checkpoint::open(&with_files(&files(3)[2..]).0).unwrap();
@@ -279,7 +280,7 @@ fn files_say_how_long_a_text_may_be() {
 /// By the options: with the tokenizer's EOS, or without it. The shipped model's files ask for none.
 #[test]
 fn options_say_whether_texts_end_with_eos() {
-    let model = Model::load_cpu(real_model()).unwrap();
+    let model = Model::builder(real_model()).cpu().build().unwrap();
     let text = ["The bear ate honey."];
     let embed = |model: &Model, add_eos: Option<bool>| {
         block_on(model.embed(&text, &EmbedOptions::default().add_eos(add_eos)))
@@ -304,9 +305,8 @@ fn options_say_whether_texts_end_with_eos() {
     let checkpoint = Checkpoint::open(real_model()).unwrap();
     let vocabulary = GgufVocabulary { add_eos: Some(true), ..tokenizer.to_gguf().unwrap() };
     let asks = Tokenizer::from_gguf(&vocabulary).unwrap();
-    let model_of = |tokenizer| {
-        Model::from_file(None, &checkpoint, Some(tokenizer), LoadOptions::default()).unwrap()
-    };
+    let model_of =
+        |tokenizer| Model::builder_from(&checkpoint, Some(tokenizer)).cpu().build().unwrap();
     let asking = model_of(asks);
     for (add_eos, wanted) in [(None, &with), (Some(true), &with), (Some(false), &plain)] {
         assert_eq!(&embed(&asking, add_eos).unwrap()[0], wanted, "{add_eos:?}");
@@ -359,7 +359,7 @@ fn what_files_ask_for_and_is_not_done_is_refused() {
     ] {
         // It loads, and writes texts; vectors it gives by a caller's word only.
         let files = with_files(&files);
-        let model = Model::load_cpu(&files.0).unwrap();
+        let model = Model::builder(&files.0).cpu().build().unwrap();
         let error = block_on(model.embed_ids(&[vec![5]], &EmbedOptions::default())).unwrap_err();
         assert!(
             error.kind() == ErrorKind::Unsupported && error.to_string().contains(words),
@@ -397,10 +397,14 @@ fn what_files_ask_for_and_is_not_done_is_refused() {
 fn fewer_texts_go_together_where_memory_is_limited() {
     let texts: Vec<Vec<u32>> =
         (0..16).map(|n| (0..120).map(|i| (i * 7 + n) % 300).collect()).collect();
-    let plain = embed(&Model::load(context(), directory("qwen3")).unwrap(), &texts, Pooling::Last);
+    let plain = embed(
+        &Model::builder(directory("qwen3")).device(context()).build().unwrap(),
+        &texts,
+        Pooling::Last,
+    );
     // Of its own, so that its counters are this test's.
     let context = block_on(Context::open(ContextOptions::default())).unwrap();
-    let model = Model::load(&context, directory("qwen3")).unwrap();
+    let model = Model::builder(directory("qwen3")).device(&context).build().unwrap();
     let used = context.memory_stats();
     let one = model.session_footprint(SessionOptions::new(1, 120).cache(Element::F32)).unwrap();
     context.limit_memory(Some(used.live_bytes + used.cached_bytes + 3 * one.total()));

@@ -3,7 +3,7 @@
 
 use bitnet_wgpu::{
     Context, Element,
-    model::{GenerateOptions, LoadOptions, Model, Sampling, Stop},
+    model::{GenerateOptions, Model, Sampling, Stop},
 };
 use support::{
     block_on, context,
@@ -206,7 +206,7 @@ fn every_end_that_a_file_names_ends_a_text() {
         .unwrap()
         .replace("\"eos_token_id\": 2047", "\"eos_token_id\": 301");
     copy.write("config.json", json);
-    let model = Model::load_cpu(&copy.0).unwrap();
+    let model = Model::builder(&copy.0).cpu().build().unwrap();
     assert_eq!(model.config().eos, [301, 300]);
     for end in [300, 301, 2047] {
         let options = GenerateOptions::default().max_tokens(6).logit_bias([(end, 1e6)]);
@@ -243,7 +243,7 @@ fn models_and_generations_move_between_threads() {
         value
     }
     let context: Context = context().clone();
-    let model = moves(Model::load(&context, directory("newer")).unwrap());
+    let model = moves(Model::builder(directory("newer")).device(&context).build().unwrap());
     let runs = (0..3).map(|_| {
         let model = model.clone();
         std::thread::spawn(move || {
@@ -262,7 +262,7 @@ fn models_and_generations_move_between_threads() {
 #[test]
 fn the_largest_sessions_work() {
     let file = Reconfigured::open("odd", |c| c.context = 1 << 24);
-    let cpu = Model::from_file(None, &file, None, LoadOptions::default()).unwrap();
+    let cpu = Model::builder_from(&file, None).cpu().build().unwrap();
     let options = GenerateOptions::default().max_tokens(usize::MAX).ignore_eos(true);
     let tokens: Vec<_> = cpu
         .generate_ids(&[1, 2], &options)
@@ -271,14 +271,14 @@ fn the_largest_sessions_work() {
         .take(40)
         .map(|token| token.unwrap().id)
         .collect();
-    let short = Model::load_cpu(directory("odd")).unwrap();
+    let short = Model::builder(directory("odd")).cpu().build().unwrap();
     let wanted = short
         .generate_ids(&[1, 2], &options.max_tokens(40))
         .unwrap()
         .into_iter()
         .map(|token| token.unwrap().id);
     assert_eq!(tokens, wanted.collect::<Vec<_>>());
-    for model in [Model::load(context(), directory("odd")).unwrap(), short] {
+    for model in [Model::builder(directory("odd")).device(context()).build().unwrap(), short] {
         let mut session = session(&model, 4096, 2, Element::F32);
         let logits = block_on(session.decode(&[7; 4096])).unwrap();
         let vocab = model.config().vocab;

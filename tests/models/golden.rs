@@ -3,9 +3,10 @@
 //! assets/tales-22m.
 
 use bitnet_wgpu::{
-    Context, Recording, Tensor, bitnet,
-    bitnet::{HostActivations, Layout, QuantizedActivations},
+    Context, Recording, Tensor,
+    bitnet::{self, HostActivations, Layout, QuantizedActivations},
     formats::{Checkpoint, SafeTensors},
+    internals::KernelInternals as _,
 };
 use support::{block_on, contexts, real_model};
 
@@ -80,7 +81,7 @@ fn on_gpu(
     context: &Context,
     layout: Layout,
     golden: &Golden,
-    w: &bitnet_wgpu::PackedTernary,
+    w: &bitnet_wgpu::weights::PackedTernary,
 ) -> Results {
     let (recording, xq, sums, y) = record(context, layout, golden, w);
     let _ = recording.submit().unwrap();
@@ -92,7 +93,7 @@ fn record(
     context: &Context,
     layout: Layout,
     golden: &Golden,
-    w: &bitnet_wgpu::PackedTernary,
+    w: &bitnet_wgpu::weights::PackedTernary,
 ) -> (Recording, QuantizedActivations, Tensor<f32>, Tensor<f32>) {
     let mut encoder = context.encoder("golden");
     let x = context.upload(&golden.x, [golden.tokens, w.columns()]).unwrap();
@@ -105,7 +106,7 @@ fn record(
 
 /// By Metal texts, executed on the CPU: sums and outputs.
 #[cfg(target_os = "linux")]
-fn by_metal(golden: &Golden, w: &bitnet_wgpu::PackedTernary) -> (Vec<i32>, Vec<f32>) {
+fn by_metal(golden: &Golden, w: &bitnet_wgpu::weights::PackedTernary) -> (Vec<i32>, Vec<f32>) {
     use bitnet_wgpu::{Bind, bytemuck};
     use support::{
         emulated,
@@ -117,7 +118,7 @@ fn by_metal(golden: &Golden, w: &bitnet_wgpu::PackedTernary) -> (Vec<i32>, Vec<f
     let mut memory = Memory::new();
     for dispatch in recording.dispatches() {
         assert!(
-            dispatch.kernel().source(bitnet_wgpu::ShaderLanguage::Msl).is_some(),
+            dispatch.kernel().source(bitnet_wgpu::kernel::ShaderLanguage::Msl).is_some(),
             "{} has no Metal text",
             dispatch.kernel().name
         );

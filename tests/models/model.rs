@@ -4,9 +4,10 @@
 
 use bitnet_wgpu::{
     Context, Element,
-    formats::ModelConfig,
+    formats::{ModelConfig, ReadOptions},
+    internals::Access,
     kernel::Access,
-    model::{GenerateOptions, LoadOptions, Model, SessionOptions},
+    model::{GenerateOptions, Model, ModelFiles, SessionOptions},
 };
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -19,21 +20,22 @@ use support::{
 fn models(every_gpu: bool) -> Vec<(String, Model)> {
     let on_gpu = |context: &Context| {
         let engine = format!("{context:?}, subgroups {}", context.capabilities().subgroups);
-        (engine, Model::load(context, real_model()).unwrap())
+        (engine, Model::builder(real_model()).device(context).build().unwrap())
     };
     let mut models: Vec<_> =
         if every_gpu { contexts() } else { vec![context().clone()] }.iter().map(on_gpu).collect();
-    models.extend(
-        prompts_on_matrix_units()
-            .filter(|_| every_gpu)
-            .map(|context| ("matrix units".into(), Model::load(&context, real_model()).unwrap())),
-    );
+    models.extend(prompts_on_matrix_units().filter(|_| every_gpu).map(|context| {
+        ("matrix units".into(), Model::builder(real_model()).device(&context).build().unwrap())
+    }));
     // What GPUs fuse, software adapters do not.
     let as_a_gpu = context().restricted(|c| c.software = false);
     if every_gpu && context().capabilities().software {
-        models.push(("kernels of GPUs".into(), Model::load(&as_a_gpu, real_model()).unwrap()));
+        models.push((
+            "kernels of GPUs".into(),
+            Model::builder(real_model()).device(&as_a_gpu).build().unwrap(),
+        ));
     }
-    models.push(("the CPU".into(), Model::load_cpu(real_model()).unwrap()));
+    models.push(("the CPU".into(), Model::builder(real_model()).cpu().build().unwrap()));
     models
 }
 
@@ -189,22 +191,23 @@ fn a_step_is_few_dispatches_that_read_weights_once() {
     };
     for software in [false, true] {
         if barriers {
-            step_is_few_dispatches(&on(true, software), LoadOptions::default());
+            step_is_few_dispatches(&on(true, software), ReadOptions::default());
         }
-        step_is_few_dispatches(&on(false, software), LoadOptions::default());
+        step_is_few_dispatches(&on(false, software), ReadOptions::default());
     }
     // As few where activations are floats, by packed products of integers and without.
     for packed in [true, false] {
         let gpu = context().restricted(|c| (c.fast_packed_dot, c.software) = (packed, false));
-        step_is_few_dispatches(&gpu, LoadOptions::default().quantized_activations(false));
+        step_is_few_dispatches(&gpu, ReadOptions::default().quantized_activations(false));
     }
 }
 
-fn step_is_few_dispatches(context: &Context, options: LoadOptions<'_>) {
+fn step_is_few_dispatches(context: &Context, options: ReadOptions) {
     let barriers = context.capabilities().device_barriers;
     // Each of a layer's four products with what is before it; software adapters take two for that.
     let products = if context.capabilities().software { 8 } else { 4 };
-    let model = Model::load_with(context, real_model(), options).unwrap();
+    let files = ModelFiles::open_with(real_model(), options).unwrap();
+    let model = files.builder().device(context).build().unwrap();
     let layers = model.config().layers;
     for (past, sequences) in [(0, 1), (300, 1), (300, 2)] {
         let step = model.record_step(sequences, past).unwrap();
@@ -252,23 +255,19 @@ fn step_is_few_dispatches(context: &Context, options: LoadOptions<'_>) {
 fn a_prompt_is_few_dispatches_that_read_weights_once() {
     prompt_is_few_dispatches(
         &context().restricted(|c| (c.matrix_units, c.f16) = (Vec::new(), false)),
-        LoadOptions::default(),
+        false,
         "gem",
     );
     if let Some(units) = prompts_on_matrix_units() {
-        prompt_is_few_dispatches(&units, LoadOptions::default().half_attention(true), "units");
+        prompt_is_few_dispatches(&units, true, "units");
     }
 }
 
 /// Some of its products are by kernels of such a name.
-fn prompt_is_few_dispatches(context: &Context, options: LoadOptions<'_>, by: &str) {
-    let model = Model::from_file(
-        Some(context),
-        &Reconfigured::open("llama", |c| c.context = 2048),
-        None,
-        options,
-    )
-    .unwrap();
+fn prompt_is_few_dispatches(context: &Context, f16_attention: bool, by: &str) {
+    let file = Reconfigured::open("llama", |c| c.context = 2048);
+    let builder = Model::builder_from(&file, None).device(context).f16_attention(f16_attention);
+    let model = builder.build().unwrap();
     let (c, weights) = (model.config(), model.weight_bytes() as u64);
     for tokens in [128, 512, 2048] {
         let (prompt, _) =
@@ -333,7 +332,7 @@ fn token_bytes(c: &ModelConfig, shares: usize) -> [u64; 2] {
 #[test]
 fn a_prompt_states_the_work_of_its_matrices() {
     const TOKENS: usize = 40;
-    let model = Model::load(context(), real_model()).unwrap();
+    let model = Model::builder(real_model()).device(context()).build().unwrap();
     let (recording, _) = model.record_prompt(&[5; TOKENS]).unwrap();
     let found: u64 = recording.dispatches().map(|dispatch| dispatch.multiply_adds()).sum();
     let c = model.config();

@@ -2,7 +2,7 @@
 //! dispatch by dispatch, and its logits are compared with transformers' and with those of the
 //! device's WGSL.
 
-use bitnet_wgpu::{Bind, bytemuck, model::Model};
+use bitnet_wgpu::{Bind, bytemuck, internals::KernelInternals as _, model::Model};
 use msl_host::Order;
 use std::path::Path;
 use support::{
@@ -16,13 +16,13 @@ fn logits(directory: &Path, ids: &[u32]) -> [Vec<f32>; 2] {
     // barriers do not allow.
     let context =
         context().restricted(|c| (c.software, c.apple, c.device_barriers) = (false, true, false));
-    let model = Model::load(&context, directory).unwrap();
+    let model = Model::builder(directory).device(&context).build().unwrap();
     let (recording, logits) = model.record_prompt(ids).unwrap();
     // Float activations are rounded by kernels in WGSL alone, but for those of one token.
     let (quantized, mut fused) = (model.config().quantized_activations, 0);
     let mut memory = Memory::new();
     for dispatch in recording.dispatches() {
-        let by_hand = dispatch.kernel().source(bitnet_wgpu::ShaderLanguage::Msl).is_some();
+        let by_hand = dispatch.kernel().source(bitnet_wgpu::kernel::ShaderLanguage::Msl).is_some();
         assert!(by_hand || !quantized, "{} has no Metal text", dispatch.kernel().name);
         fused +=
             usize::from(dispatch.kernel().name.starts_with("norm_bitlinear_rounded") && by_hand);

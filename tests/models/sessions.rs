@@ -14,8 +14,8 @@ use support::{block_on, context, files::Directory};
 fn models(name: &str) -> [(&'static str, Model); 2] {
     let directory = support::data("models").join(name);
     [
-        ("GPU", Model::load(context(), &directory).unwrap()),
-        ("CPU", Model::load_cpu(&directory).unwrap()),
+        ("GPU", Model::builder(&directory).device(context()).build().unwrap()),
+        ("CPU", Model::builder(&directory).cpu().build().unwrap()),
     ]
 }
 
@@ -154,7 +154,7 @@ fn another_models_session_is_refused() {
     let copy = |config: &str, weights: &[u8]| {
         directory.write("config.json", config);
         directory.write("model.safetensors", weights);
-        Model::load_cpu(&directory.0).unwrap()
+        Model::builder(&directory.0).cpu().build().unwrap()
     };
     let (config, weights) = (
         fs::read_to_string(source.join("config.json")).unwrap(),

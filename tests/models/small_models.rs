@@ -4,8 +4,8 @@
 
 use bitnet_wgpu::{
     Context, Element, Error,
-    formats::{Checkpoint, ModelFile, write_packed},
-    model::{GenerateOptions, LoadOptions, Model, Sampling, SessionOptions},
+    formats::{Checkpoint, ModelFile, ReadOptions, write_packed},
+    model::{Device, GenerateOptions, Model, ModelFiles, Sampling, SessionOptions},
 };
 use safetensors::{Dtype, tensor::TensorView};
 use serde_json::json;
@@ -13,23 +13,8 @@ use std::path::PathBuf;
 use support::{
     block_on, context, contexts,
     files::Directory,
-    models::{Reconfigured, TernaryTables, bits, directory, engines, golden, session},
+    models::{Reconfigured, TernaryTables, bits, directory, engines, golden, names, session},
 };
-
-const MODELS: [&str; 12] = [
-    "odd",
-    "newer",
-    "online",
-    "llama",
-    "sharded",
-    "qwen3",
-    "normed",
-    "minicpm",
-    "trilm",
-    "gemma3",
-    "gemma3_plain",
-    "gemma3_floats",
-];
 
 fn largest_difference(a: &[f32], b: &[f32]) -> f32 {
     assert_eq!(a.len(), b.len());
@@ -49,7 +34,7 @@ fn tolerance(model: &Model) -> f32 {
 
 #[test]
 fn layers_and_logits() {
-    for name in MODELS {
+    for name in &names() {
         let golden = golden(name);
         for (engine, model) in engines(name) {
             let mut input = golden.floats("prompt1.embed.out");
@@ -86,7 +71,7 @@ fn layers_and_logits() {
 /// [`layers_and_logits`] compares all.
 #[test]
 fn greedy_tokens_and_scores() {
-    for name in MODELS {
+    for name in &names() {
         let golden = golden(name);
         for (n, (engine, model)) in engines(name).into_iter().enumerate() {
             let prompt = n % 3;
@@ -117,8 +102,8 @@ fn ternary_tables_are_their_numbers() {
         for on in contexts().iter().map(Some).chain([None]) {
             let [packed, floats] = [true, false].map(|packed| {
                 // A head that is ternary is not converted.
-                let options = LoadOptions::default().int8_head(packed);
-                Model::from_file(on, &TernaryTables::open(tied, packed), None, options).unwrap()
+                let file = TernaryTables::open(tied, packed);
+                Model::builder_from(&file, None).device(on).int8_head(packed).build().unwrap()
             });
             let [found, wanted] =
                 [&packed, &floats].map(|model| block_on(model.logits(&ids)).unwrap());
@@ -172,7 +157,8 @@ fn names_of_embedding_models_are_known() {
     let copy =
         renamed(&bare, &|config| config["quantization_config"]["use_rms_norm"] = false.into());
     let ids = golden("normed").ids("prompt2.ids");
-    let logits = |path: PathBuf| block_on(Model::load_cpu(path).unwrap().logits(&ids)).unwrap();
+    let logits =
+        |path: PathBuf| block_on(Model::builder(path).cpu().build().unwrap().logits(&ids)).unwrap();
     assert_eq!(logits(copy.0.clone()), logits(directory("normed")));
     // Saved without a head, it has the embedding in its place; another model lacks its head.
     let headless =
@@ -180,9 +166,11 @@ fn names_of_embedding_models_are_known() {
     let unmentioned = renamed(&|name| bare(&headless(name)), &|config| {
         config["tie_word_embeddings"] = false.into()
     });
-    assert!(Model::load_cpu(&unmentioned.0).unwrap().config().tied_head);
+    assert!(Model::builder(&unmentioned.0).cpu().build().unwrap().config().tied_head);
     let lost = renamed(&headless, &|config| config["tie_word_embeddings"] = false.into());
-    assert!(Model::load_cpu(&lost.0).unwrap_err().to_string().contains("lm_head.weight"));
+    assert!(
+        Model::builder(&lost.0).cpu().build().unwrap_err().to_string().contains("lm_head.weight")
+    );
     // Packed anew, it is the same model by the usual names.
     let packed = Directory::temporary();
     write_packed(&Checkpoint::open(&copy.0).unwrap(), packed.0.join("packed"), false, |_| {})
@@ -190,34 +178,39 @@ fn names_of_embedding_models_are_known() {
     assert_eq!(logits(packed.0.join("packed")), logits(directory("normed")));
     // Without its norms it is another model, and not the same without them.
     let without = renamed(&|name| name.replace(".q_proj.rms_norm.", ".other."), &|_| {});
-    assert!(Model::load_cpu(&without.0).unwrap_err().to_string().contains("self_attn.q_proj.norm"));
+    assert!(
+        Model::builder(&without.0)
+            .cpu()
+            .build()
+            .unwrap_err()
+            .to_string()
+            .contains("self_attn.q_proj.norm")
+    );
 }
 
 /// And the same model on any number of them.
 #[test]
 fn so_many_threads_are_had_or_refused() {
     let ids = golden("odd").ids("prompt0.ids");
-    let on = |threads: Option<usize>| {
-        Model::load_with(None, directory("odd"), LoadOptions::default().threads(threads))
-    };
+    let on =
+        |threads: Option<usize>| Model::builder(directory("odd")).cpu().threads(threads).build();
     let computed = |model: &Model| {
         (bits(block_on(model.logits(&ids)).unwrap()), block_on(model.score(&ids)).unwrap())
     };
     let wanted = computed(&on(None).unwrap());
     for threads in [1, 2, 3, 17] {
         let model = on(Some(threads)).unwrap();
-        for model in [&model, &model.reload(None).unwrap()] {
+        for model in [&model, &model.reload(Device::Cpu).unwrap()] {
             assert!(computed(model) == wanted, "{threads} threads");
         }
     }
     for threads in [0, 1025, usize::MAX] {
         for devices in [None, Some(context())] {
-            let refused = Model::load_with(
-                devices,
-                directory("odd"),
-                LoadOptions::default().threads(threads),
-            )
-            .unwrap_err();
+            let refused = Model::builder(directory("odd"))
+                .device(devices)
+                .threads(threads)
+                .build()
+                .unwrap_err();
             assert!(
                 matches!(refused, Error::Invalid { op: "threads", .. })
                     && refused.to_string().contains(&threads.to_string()),
@@ -232,8 +225,8 @@ fn a_head_in_8_bits_is_near() {
     for name in ["newer", "llama"] {
         let golden = golden(name);
         for on_gpu in [true, false] {
-            let options = LoadOptions::default().int8_head(true);
-            let model = Model::load_with(on_gpu.then(context), directory(name), options).unwrap();
+            let builder = Model::builder(directory(name)).device(on_gpu.then(context));
+            let model = builder.int8_head(true).build().unwrap();
             let logits = block_on(model.logits(&golden.ids("prompt0.ids"))).unwrap();
             let wanted = golden.floats("prompt0.last_logits");
             let largest = wanted.iter().fold(0f32, |max, v| max.max(v.abs()));
@@ -279,7 +272,7 @@ fn a_prompt_longer_than_a_batch_is_as_in_pieces() {
     let vocab = file.config().vocab;
     let ids: Vec<u32> = (0..600).map(|i| i * 7 % vocab as u32).collect();
     for context in [Some(context()), None] {
-        let model = Model::from_file(context, &file, None, LoadOptions::default()).unwrap();
+        let model = Model::builder_from(&file, None).device(context).build().unwrap();
         let mut sequence = session(&model, 1, ids.len(), Element::F32);
         let whole = block_on(sequence.prefill(0, &ids)).unwrap();
         assert_eq!((whole.len(), sequence.len(0)), (vocab, ids.len()));
@@ -376,9 +369,8 @@ fn what_does_not_fit_is_refused() {
 fn gguf_models_run_alike_on_every_engine() {
     for name in ["bitnet-b1.58", "bitnet-25", "bitnet", "llama"] {
         let path = support::data(format!("gguf/{name}.gguf"));
-        let load = |context: Option<&Context>| {
-            Model::load_with(context, &path, LoadOptions::default()).unwrap()
-        };
+        let load =
+            |context: Option<&Context>| Model::builder(&path).device(context).build().unwrap();
         // Their vocabularies are not meant to be tokenizers: that is an error where text is, and no
         // sooner.
         let text = load(None).generate("text", &GenerateOptions::default()).map(drop);
@@ -460,19 +452,21 @@ fn ternary_weights_in_floats_are_the_same_model() {
     unpacked.write("config.json", config.to_string());
     // Nothing says any more that activations are to be rounded to 8 bits, so that is said, once for
     // each file that is opened.
-    let warnings = support::warnings(|| drop(Model::load_cpu(&unpacked.0).unwrap()));
+    let warnings = support::warnings(|| drop(Model::builder(&unpacked.0).cpu().build().unwrap()));
     assert_eq!(
         warnings.iter().filter(|warning| warning.contains("here in 8 bits")).count(),
         1,
         "{warnings:?}"
     );
-    assert!(support::warnings(|| drop(Model::load_cpu(directory("llama")).unwrap())).is_empty());
+    assert!(
+        support::warnings(|| drop(Model::builder(directory("llama")).cpu().build().unwrap()))
+            .is_empty()
+    );
     let (ids, golden) =
         (golden("llama").ids("prompt2.ids"), golden("llama").floats("prompt2.last_logits"));
     for context in [None, Some(context())] {
         let logits = |path: PathBuf| {
-            block_on(Model::load_with(context, path, LoadOptions::default()).unwrap().logits(&ids))
-                .unwrap()
+            block_on(Model::builder(path).device(context).build().unwrap().logits(&ids)).unwrap()
         };
         let found = logits(unpacked.0.clone());
         assert_eq!(found, logits(directory("llama")));
@@ -483,8 +477,7 @@ fn ternary_weights_in_floats_are_the_same_model() {
     unpacked.write("config.json", packed.config_json().to_string());
     for context in [None, Some(context())] {
         let logits = |path: PathBuf| {
-            block_on(Model::load_with(context, path, LoadOptions::default()).unwrap().logits(&ids))
-                .unwrap()
+            block_on(Model::builder(path).device(context).build().unwrap().logits(&ids)).unwrap()
         };
         assert_eq!(logits(unpacked.0.clone()), logits(directory("llama")));
     }
@@ -498,13 +491,17 @@ fn ternary_weights_in_floats_are_the_same_model() {
         (name, TensorView::new(*dtype, shape.clone(), bytes).unwrap())
     });
     unpacked.write("model.safetensors", safetensors::serialize(views, None).unwrap());
-    match Model::load_cpu(&unpacked.0) {
+    match Model::builder(&unpacked.0).cpu().build() {
         Err(error @ Error::Unsupported { .. }) => {
             assert!(error.to_string().contains(&damaged), "{error}")
         }
         other => panic!("{other:?}"),
     }
-    assert!(Model::load_with(None, &unpacked.0, LoadOptions::default().quantize(true)).is_ok());
+    assert!(
+        ModelFiles::open_with(&unpacked.0, ReadOptions::default().quantize(true))
+            .and_then(|files| files.builder().cpu().build())
+            .is_ok()
+    );
 }
 
 /// What a sequence sees through a window is the same however its text was cut, and after it was cut
@@ -560,7 +557,7 @@ fn every_part_of_gemma_matters() {
     let (ids, wanted) =
         (golden("gemma3").ids("prompt2.ids"), golden("gemma3").floats("prompt2.last_logits"));
     let off = |copy: &Directory| {
-        let logits = block_on(Model::load_cpu(&copy.0).unwrap().logits(&ids)).unwrap();
+        let logits = block_on(Model::builder(&copy.0).cpu().build().unwrap().logits(&ids)).unwrap();
         largest_difference(&logits[logits.len() - wanted.len()..], &wanted)
     };
     assert!(off(&changed("gemma3", |_| {}, |_, _| None)) < TOLERANCE);
@@ -631,8 +628,8 @@ fn numbers_that_are_not_finite_are_refused_in_every_path() {
         );
         for int8_head in [false, true] {
             for context in [None, Some(context())] {
-                let options = LoadOptions::default().int8_head(int8_head);
-                let error = Model::load_with(context, &damaged.0, options).unwrap_err();
+                let builder = Model::builder(&damaged.0).device(context);
+                let error = builder.int8_head(int8_head).build().unwrap_err();
                 let last =
                     tensor.shape.iter().map(|size| (size - 1).to_string()).collect::<Vec<_>>();
                 assert!(
@@ -650,9 +647,8 @@ fn numbers_that_are_not_finite_are_refused_in_every_path() {
 #[test]
 fn tensors_that_nobody_asks_for_are_refused() {
     let fewer = |json: &mut serde_json::Value| json["num_hidden_layers"] = 1.into();
-    let load = |copy: &Directory, ignore| {
-        Model::load_with(None, &copy.0, LoadOptions::default().ignore_unused(ignore))
-    };
+    let load =
+        |copy: &Directory, ignore| Model::builder(&copy.0).cpu().ignore_unused(ignore).build();
     for model in ["odd", "llama"] {
         let copy = changed(model, fewer, |_, _| None);
         let error = load(&copy, false).unwrap_err();

@@ -4,8 +4,8 @@
 use bitnet_wgpu::{
     Element, Error,
     model::{
-        Drafter, GenerateOptions, LoadOptions, Model, Sampling, SessionOptions, Speculation,
-        SpeculationCounts, Stop,
+        Drafter, GenerateOptions, Model, Sampling, SessionOptions, Speculation, SpeculationCounts,
+        Stop,
     },
 };
 use std::{
@@ -29,7 +29,10 @@ const LIST: &str = "One day Tom went to the park. Tom said hello. One day Mia we
 fn tales() -> [(&'static str, Model); 2] {
     static MODELS: LazyLock<[Model; 2]> = LazyLock::new(|| {
         let path = support::repository(TALES);
-        [Model::load_cpu(&path).unwrap(), Model::load(context(), &path).unwrap()]
+        [
+            Model::builder(&path).cpu().build().unwrap(),
+            Model::builder(&path).device(context()).build().unwrap(),
+        ]
     });
     let [cpu, gpu] = &*MODELS;
     [("tales on the CPU", cpu.clone()), ("tales on the GPU", gpu.clone())]
@@ -43,7 +46,7 @@ fn first_layers(of: &Path, layers: usize) -> Model {
     config["num_hidden_layers"] = layers.into();
     copy.write("config.json", config.to_string());
     copy.write("model.safetensors", std::fs::read(of.join("model.safetensors")).unwrap());
-    Model::load_with(None, &copy.0, LoadOptions::default().ignore_unused(true)).unwrap()
+    Model::builder(&copy.0).cpu().ignore_unused(true).build().unwrap()
 }
 
 /// What came of a text.
@@ -253,9 +256,7 @@ fn whatever_changes_the_logits_the_text_is_the_same() {
 #[test]
 fn another_models_drafts_leave_the_text_as_it_is() {
     let half = first_layers(&support::repository(TALES), 4);
-    let int8 =
-        Model::load_with(None, support::repository(TALES), LoadOptions::default().int8_head(true))
-            .unwrap();
+    let int8 = Model::builder(support::repository(TALES)).cpu().int8_head(true).build().unwrap();
     for (engine, model) in tales() {
         let prompt = model.encode_prompt("Once upon a time there was").unwrap();
         for sampling in [Sampling::GREEDY, warm(1), warm(2)] {
@@ -351,7 +352,7 @@ fn a_context_is_filled_to_its_end() {
         }
         // A draft model of less room than the text: nothing is guessed beyond it.
         let short = models::Reconfigured::open("llama", |c| c.context = 20);
-        let short = Model::from_file(None, &short, None, LoadOptions::default()).unwrap();
+        let short = Model::builder_from(&short, None).cpu().build().unwrap();
         let options = GenerateOptions::default().max_tokens(40).ignore_eos(true);
         let counts = same(&engine, &model, &[1, 2, 3], &options, &short);
         assert!(counts.accepted > 0 && counts.accepted < 20, "{engine}: {counts:?}");
@@ -396,10 +397,8 @@ fn a_session_goes_on_with_its_draft_model() {
 
 #[test]
 fn many_seeds_give_the_same_pairs() {
-    let model = Model::load_cpu(models::directory("newer")).unwrap();
-    let draft =
-        Model::load_with(None, models::directory("newer"), LoadOptions::default().int8_head(true))
-            .unwrap();
+    let model = Model::builder(models::directory("newer")).cpu().build().unwrap();
+    let draft = Model::builder(models::directory("newer")).cpu().int8_head(true).build().unwrap();
     let pairs = |by: Option<Speculation>| {
         let mut counts = BTreeMap::<Vec<u32>, usize>::new();
         let mut guessed = 0;
@@ -422,8 +421,8 @@ fn many_seeds_give_the_same_pairs() {
 
 #[test]
 fn what_cannot_be_is_refused() {
-    let model = Model::load_cpu(models::directory("newer")).unwrap();
-    let other = Model::load_cpu(models::directory("llama")).unwrap();
+    let model = Model::builder(models::directory("newer")).cpu().build().unwrap();
+    let other = Model::builder(models::directory("llama")).cpu().build().unwrap();
     let refused = |by: Speculation, what: &str| {
         let options = GenerateOptions::default().speculate(by);
         match model.generate_ids(&[1], &options).map(drop) {

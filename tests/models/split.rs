@@ -2,12 +2,14 @@
 //! what is refused; memory; what is lost with one of them.
 
 use bitnet_wgpu::{
-    Capabilities, Context, ContextOptions, Element, Error, ErrorKind, Footprint,
+    Context, ContextOptions, Element, Error, ErrorKind,
+    device::Capabilities,
     formats::Pooling,
     model::{
-        BatchOptions, EmbedOptions, GenerateOptions, LoadOptions, Model, ModelFiles, Offload,
-        Sampling, Session, SessionOptions, Speculation, Stop,
+        BatchOptions, Device, EmbedOptions, GenerateOptions, Model, ModelBuilder, ModelFiles,
+        Offload, Sampling, Session, SessionOptions, Speculation, Stop,
     },
+    telemetry::Footprint,
 };
 use std::{
     path::{Path, PathBuf},
@@ -33,7 +35,7 @@ fn devices(count: usize) -> &'static [Context] {
 }
 
 fn load(devices: &[Context], path: &Path, split: &[usize]) -> Model {
-    Model::load_with(devices, path, LoadOptions::default().split(split)).unwrap()
+    Model::builder(path).device(devices).split(split).build().unwrap()
 }
 
 /// Which layers are where.
@@ -83,7 +85,7 @@ fn split_layers_compute_the_same_bits() {
     for tied in [true, false] {
         let file = TernaryTables::open(tied, true);
         let [whole, split] = [one, two].map(|devices| {
-            computed(&Model::from_file(devices, &file, None, LoadOptions::default()).unwrap())
+            computed(&Model::builder_from(&file, None).device(devices).build().unwrap())
         });
         assert!(whole == split, "tied: {tied}");
     }
@@ -94,7 +96,7 @@ fn split_layers_compute_the_same_bits() {
 fn long_prompts_are_the_same_in_pieces() {
     let (file, two) = (Reconfigured::open("llama", |c| c.context = 600), fresh(2));
     let [whole, split] = [devices(1), &two]
-        .map(|devices| Model::from_file(devices, &file, None, LoadOptions::default()).unwrap());
+        .map(|devices| Model::builder_from(&file, None).device(devices).build().unwrap());
     let ids: Vec<u32> = (0..592).map(|i| i * 7 % 320).collect();
     let computed = |mut session: Session| {
         let mut all = vec![
@@ -216,7 +218,7 @@ fn everything_works_on_a_split_model() {
     let counted = load(two, &real_model(), &[2, 6]);
     assert_eq!(layers(&counted.reload(two).unwrap()), [0..2, 2..8]);
     assert_eq!(layers(&counted.reload(one).unwrap()).len(), 1);
-    assert!(counted.reload(None).unwrap().context().is_none());
+    assert!(counted.reload(Device::Cpu).unwrap().context().is_none());
     assert!(format!("{split:?}").contains(", "), "{split:?}");
     let refused =
         [split.record_step(1, 4).err().unwrap(), split.record_prompt(&[1]).err().unwrap()];
@@ -275,40 +277,38 @@ fn devices_may_differ() {
 #[test]
 fn what_cannot_be_split_is_refused() {
     let (all, path) = (devices(4), directory("llama"));
-    let files = ModelFiles::open(&path, &LoadOptions::default()).unwrap();
-    let refused = |devices: &[Context], options: fn() -> LoadOptions<'static>, what: &str| {
-        for error in [
-            Model::from_files(devices, &files, options()).err(),
-            files.parts(devices, &options()).err(),
-        ] {
-            let error = error.unwrap();
-            assert!(
-                matches!(error, Error::Invalid { op: "split", .. })
-                    && error.to_string().contains(what),
-                "{error}"
-            );
-        }
-    };
-    refused(&[], LoadOptions::default, "no context");
-    refused(all, LoadOptions::default, "4 contexts for 3 layers");
+    let files = ModelFiles::open(&path).unwrap();
+    let refused =
+        |devices: &[Context], options: fn(ModelBuilder<'_>) -> ModelBuilder<'_>, what: &str| {
+            let builder = || options(files.builder().device(devices));
+            for error in [builder().build().err(), builder().parts().err()] {
+                let error = error.unwrap();
+                assert!(
+                    matches!(error, Error::Invalid { op: "split", .. })
+                        && error.to_string().contains(what),
+                    "{error}"
+                );
+            }
+        };
+    refused(&[], |builder| builder, "no context");
+    refused(all, |builder| builder, "4 contexts for 3 layers");
     refused(
         &[all[0].clone(), all[1].clone(), all[0].clone()],
-        LoadOptions::default,
+        |builder| builder,
         "context 2 is of the same device",
     );
-    refused(&all[..2], || LoadOptions::default().split([3, 0]), "no layers for context 1");
-    refused(&all[..2], || LoadOptions::default().split([0, 3]), "no layers for context 0");
-    refused(&all[..2], || LoadOptions::default().split([1, 1]), "layers [1, 1]; the model has 3");
-    refused(&all[..2], || LoadOptions::default().split([usize::MAX, 4]), "the model has 3");
+    refused(&all[..2], |builder| builder.split([3, 0]), "no layers for context 1");
+    refused(&all[..2], |builder| builder.split([0, 3]), "no layers for context 0");
+    refused(&all[..2], |builder| builder.split([1, 1]), "layers [1, 1]; the model has 3");
+    refused(&all[..2], |builder| builder.split([usize::MAX, 4]), "the model has 3");
     refused(
         &all[..2],
-        || LoadOptions::default().split([1, 1, 1]),
+        |builder| builder.split([1, 1, 1]),
         "numbers of layers for 3 contexts, of which there are 2",
     );
-    refused(&all[..1], || LoadOptions::default().split([2]), "layers [2]; the model has 3");
-    refused(&all[..2], || LoadOptions::default().offload(Offload::Layers(1)), "not both");
-    let error =
-        Model::load_with(None, &path, LoadOptions::default().split([3])).unwrap_err().to_string();
+    refused(&all[..1], |builder| builder.split([2]), "layers [2]; the model has 3");
+    refused(&all[..2], |builder| builder.offload(Offload::Layers(1)), "not both");
+    let error = Model::builder(&path).cpu().split([3]).build().unwrap_err().to_string();
     assert!(error.contains("for 1 contexts, of which there are 0"), "{error}");
 }
 
@@ -325,10 +325,9 @@ fn memory_is_estimated_and_bounded_on_each_device() {
             .sum()
     };
     let all = fresh(2);
-    let files = ModelFiles::open(real_model(), &LoadOptions::default()).unwrap();
-    let options = || LoadOptions::default().split([3, 5]);
-    let parts = files.parts(&all, &options()).unwrap();
-    let model = Model::from_files(&all, &files, options()).unwrap();
+    let files = ModelFiles::open(real_model()).unwrap();
+    let parts = files.builder().device(&all).split([3, 5]).parts().unwrap();
+    let model = files.builder().device(&all).split([3, 5]).build().unwrap();
     let room = SessionOptions::new(2, 100);
     let sessions = model.parts(room).unwrap();
     let session = model.session(room).unwrap();
@@ -370,11 +369,11 @@ fn memory_is_estimated_and_bounded_on_each_device() {
     let limited = [2 * sum, sum].map(|bytes| {
         block_on(Context::open(ContextOptions::default().memory_limit(bytes))).unwrap()
     });
-    let shared = files.parts(&limited, &LoadOptions::default()).unwrap();
+    let shared = files.builder().device(&limited).parts().unwrap();
     assert_eq!(shared[0].layers.end, shared[1].layers.start);
     assert!(shared[0].layers.len() > shared[1].layers.len(), "{shared:?}");
     assert_eq!(
-        layers(&Model::from_files(&limited, &files, LoadOptions::default()).unwrap()),
+        layers(&files.builder().device(&limited).build().unwrap()),
         [shared[0].layers.clone(), shared[1].layers.clone()]
     );
     // What does not fit the second is refused before anything is on the first.
@@ -382,7 +381,7 @@ fn memory_is_estimated_and_bounded_on_each_device() {
     let tight = tight.map(|limit| {
         block_on(Context::open(ContextOptions::default().memory_limit(limit))).unwrap()
     });
-    let error = Model::from_files(&tight, &files, options()).unwrap_err();
+    let error = files.builder().device(&tight).split([3, 5]).build().unwrap_err();
     assert!(
         matches!(error, Error::MemoryLimit { .. }) && error.to_string().contains("layers 3..8"),
         "{error}"
@@ -415,7 +414,14 @@ fn a_part_that_is_lost_is_told() {
         assert_eq!(model.session(SessionOptions::new(1, 8)).err().unwrap().kind(), ErrorKind::Lost);
         // The other device still computes, and a text goes on where it broke off.
         let other = &all[1 - lost];
-        assert_eq!(text(&Model::load(other, real_model()).unwrap(), &[5, 6, 7], &options), wanted);
+        assert_eq!(
+            text(
+                &Model::builder(real_model()).device(other).build().unwrap(),
+                &[5, 6, 7],
+                &options
+            ),
+            wanted
+        );
         let mut again = all.clone();
         again[lost] = block_on(all[lost].recover()).unwrap();
         let model = model.reload(&again).unwrap();

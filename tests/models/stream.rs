@@ -3,7 +3,7 @@
 
 use bitnet_wgpu::{
     Element, Error,
-    model::{GenerateOptions, Generation, LoadOptions, Model, Sampling, SessionOptions, Stop},
+    model::{GenerateOptions, Generation, Model, Sampling, SessionOptions, Stop},
 };
 use futures_util::StreamExt;
 use std::{
@@ -27,7 +27,10 @@ use tokio::{
 fn models() -> [(&'static str, Model); 2] {
     static MODELS: LazyLock<[Model; 2]> = LazyLock::new(|| {
         let path = support::repository("assets/tales-22m");
-        [Model::load_cpu(&path).unwrap(), Model::load(context(), &path).unwrap()]
+        [
+            Model::builder(&path).cpu().build().unwrap(),
+            Model::builder(&path).device(context()).build().unwrap(),
+        ]
     });
     let [cpu, gpu] = &*MODELS;
     [("CPU", cpu.clone()), ("GPU", gpu.clone())]
@@ -155,13 +158,15 @@ fn a_timeout_fires_and_an_abort_ends_it() {
 fn a_generation_may_outlive_its_model() {
     let options = GenerateOptions::default().max_tokens(12);
     let path = support::repository("assets/tales-22m");
-    let generation = Model::load_cpu(&path).unwrap().generate("Once", &options).unwrap();
+    let generation =
+        Model::builder(&path).cpu().build().unwrap().generate("Once", &options).unwrap();
     assert_eq!(generation.into_iter().filter(Result::is_ok).count(), 12);
     // Dropped while its thread waits for the tokens to be taken, or before it has begun.
-    let mut generation = Model::load_cpu(&path).unwrap().generate("Once", &options).unwrap();
+    let mut generation =
+        Model::builder(&path).cpu().build().unwrap().generate("Once", &options).unwrap();
     (&mut generation).into_iter().next().unwrap().unwrap();
     drop(generation);
-    drop(Model::load_cpu(&path).unwrap().generate("Once", &options).unwrap());
+    drop(Model::builder(&path).cpu().build().unwrap().generate("Once", &options).unwrap());
 }
 
 #[test]
@@ -460,7 +465,7 @@ fn a_model_has_its_authors_options() {
     }
     let sampling = |json: &str| {
         directory.write("generation_config.json", json);
-        let options = Model::load_cpu(&directory.0).unwrap().options();
+        let options = Model::builder(&directory.0).cpu().build().unwrap().options();
         (options.max_tokens, options.sampling)
     };
     assert_eq!(sampling("{}"), (256, Sampling::GREEDY));
@@ -474,7 +479,7 @@ fn a_model_has_its_authors_options() {
     assert_eq!(sampling(json), (5, wanted));
     let whole = |json: &str| {
         directory.write("generation_config.json", json);
-        let model = Model::load_cpu(&directory.0).unwrap();
+        let model = Model::builder(&directory.0).cpu().build().unwrap();
         (model.options(), model.config().generation.ignored.clone())
     };
     let json = r#"{"max_length":9,"min_new_tokens":2,"no_repeat_ngram_size":3,"bad_words_ids":[[1],[2,3]],"suppress_tokens":[4],"stop_strings":"x",
@@ -500,7 +505,7 @@ fn a_model_has_its_authors_options() {
         r#"{"max_length": "9"}"#,
     ] {
         directory.write("generation_config.json", wrong);
-        let error = Model::load_cpu(&directory.0).unwrap_err().to_string();
+        let error = Model::builder(&directory.0).cpu().build().unwrap_err().to_string();
         assert!(
             error.contains("generation_config.json")
                 && error.contains(wrong.split('"').nth(1).unwrap()),
@@ -523,7 +528,7 @@ fn what_is_dropped_is_not_computed() {
             GenerateOptions::default().max_tokens(400).ignore_eos(true).logits(move |_, _| {
                 counter.fetch_add(1, Ordering::SeqCst);
             });
-        let model = Model::load_with(context, &path, LoadOptions::default()).unwrap();
+        let model = Model::builder(&path).device(context).build().unwrap();
         let mut generation = model.generate("Once", &options).unwrap();
         (&mut generation).into_iter().take(2).for_each(|token| drop(token.unwrap()));
         drop((generation, model));
@@ -531,7 +536,7 @@ fn what_is_dropped_is_not_computed() {
         assert!((2..=8).contains(&chosen.load(Ordering::SeqCst)), "{engine}: {chosen:?} of 400");
 
         chosen.store(0, Ordering::SeqCst);
-        let model = Model::load_with(context, &path, LoadOptions::default()).unwrap();
+        let model = Model::builder(&path).device(context).build().unwrap();
         let prompts = [vec![5, 6], vec![7]];
         let mut batch = Box::pin(model.generate_batch_ids(&prompts, &options).unwrap().all());
         while chosen.load(Ordering::SeqCst) < 4 {

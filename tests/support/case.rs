@@ -2,9 +2,11 @@
 
 use crate::{Data, Leeway, Near, block_on, machine::Memory};
 use bitnet_wgpu::{
-    Bind, Capabilities, Choice, Context, Dispatch, Element, ElementType, Encoder, Recording,
-    Result, ShaderLanguage, Shape, Tensor,
-    kernel::{Access, Binding, Grid},
+    Bind, Context, Element, ElementType, Encoder, Recording, Result, Shape, Tensor,
+    device::Capabilities,
+    internals::{Access, Dispatch, Grid, KernelInternals as _},
+    kernel::{Binding, ShaderLanguage},
+    tuning::TuningKey,
 };
 use std::collections::HashMap;
 
@@ -101,10 +103,10 @@ impl Case {
             choose(
                 c,
                 [
-                    (Choice::ShortRows, 0),
-                    (Choice::HeldColumns, u32::MAX),
-                    (Choice::RowsAlone, 0),
-                    (Choice::DirectOutputs, u32::MAX),
+                    (TuningKey::ShortRows, 0),
+                    (TuningKey::HeldColumns, u32::MAX),
+                    (TuningKey::RowsAlone, 0),
+                    (TuningKey::DirectOutputs, u32::MAX),
                 ],
             )
         })
@@ -117,10 +119,10 @@ impl Case {
             choose(
                 c,
                 [
-                    (Choice::ShortRows, 0),
-                    (Choice::HeldColumns, u32::MAX),
-                    (Choice::RowsAlone, u32::MAX),
-                    (Choice::DirectOutputs, 0),
+                    (TuningKey::ShortRows, 0),
+                    (TuningKey::HeldColumns, u32::MAX),
+                    (TuningKey::RowsAlone, u32::MAX),
+                    (TuningKey::DirectOutputs, 0),
                 ],
             )
         })
@@ -132,10 +134,10 @@ impl Case {
             choose(
                 c,
                 [
-                    (Choice::ShortRows, 2560),
-                    (Choice::HeldColumns, 0),
-                    (Choice::RowsAlone, u32::MAX),
-                    (Choice::DirectOutputs, 0),
+                    (TuningKey::ShortRows, 2560),
+                    (TuningKey::HeldColumns, 0),
+                    (TuningKey::RowsAlone, u32::MAX),
+                    (TuningKey::DirectOutputs, 0),
                 ],
             )
         })
@@ -176,7 +178,7 @@ impl Case {
     }
 }
 
-fn choose(capabilities: &mut Capabilities, choices: [(Choice, u32); 4]) {
+fn choose(capabilities: &mut Capabilities, choices: [(TuningKey, u32); 4]) {
     for (choice, number) in choices {
         capabilities.tuning.set(choice, number).expect("it is in range");
     }

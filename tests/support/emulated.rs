@@ -9,8 +9,9 @@ use crate::{
     machine::{Memory, Text, naga_metal, parse, threadgroups},
 };
 use bitnet_wgpu::{
-    Dispatch, Kernel, ShaderLanguage,
-    kernel::{Access, KernelRef, Variant},
+    Kernel,
+    internals::{Access, Dispatch, KernelInternals as _, Variant},
+    kernel::{KernelRef, ShaderLanguage},
 };
 use msl_host::{Order, Program};
 use naga::valid::Capabilities;

@@ -5,7 +5,12 @@ use crate::{
     machine::{self, Memory, Text},
     with_matrix_units,
 };
-use bitnet_wgpu::{Context, Element, Kernel, Result, ShaderLanguage, kernel::Variant, wgpu};
+use bitnet_wgpu::{
+    Context, Element, Kernel, Result,
+    internals::{KernelInternals as _, Variant},
+    kernel::ShaderLanguage,
+    wgpu,
+};
 #[cfg(target_os = "linux")]
 use msl_host::Order;
 use naga::{back::spv, valid::Capabilities};

@@ -51,7 +51,9 @@ macro_rules! each_device {
     };
 }
 
-use bitnet_wgpu::{Capabilities, Context, ContextOptions, Error, ShaderLanguage, wgpu};
+use bitnet_wgpu::{
+    Context, ContextOptions, Error, device::Capabilities, kernel::ShaderLanguage, wgpu,
+};
 use std::{
     path::{Path, PathBuf},
     sync::LazyLock,

@@ -2,8 +2,9 @@
 //! `emulated` runs them on the CPU.
 
 use bitnet_wgpu::{
-    Dispatch, Element, Kernel, ShaderLanguage,
-    kernel::{Access, Variant},
+    Element, Kernel,
+    internals::{Access, Dispatch, KernelInternals as _, Variant},
+    kernel::ShaderLanguage,
 };
 use naga::{
     back::msl,

@@ -2,11 +2,22 @@
 
 use crate::{Golden, block_on, context, contexts, real_model};
 use bitnet_wgpu::{
-    Context, DenseElement, Element, PackedDense, PackedTernary, Result, Scales, bitnet,
+    Context, Element, Result, bitnet,
     formats::{Checkpoint, ModelConfig, ModelFile},
-    model::{GenerateOptions, LoadOptions, Model, Session, SessionOptions, Tokenizer},
+    model::{GenerateOptions, Model, Session, SessionOptions, Tokenizer},
+    weights::{DenseElement, PackedDense, PackedTernary, Scales},
 };
 use std::path::{Path, PathBuf};
+
+/// The names of all of them.
+pub fn names() -> Vec<String> {
+    let all = std::fs::read_dir(directory("")).unwrap().map(|entry| entry.unwrap().path());
+    let models = all.filter(|path| path.join("golden.safetensors").exists());
+    let mut names: Vec<String> =
+        models.map(|path| path.file_name().unwrap().to_str().unwrap().to_owned()).collect();
+    names.sort();
+    names
+}
 
 /// The folder of a small random model.
 pub fn directory(name: &str) -> PathBuf {
@@ -27,10 +38,14 @@ pub fn engines(name: &str) -> Vec<(String, Model)> {
                 "{name} by the kernels of {device}, subgroups {}",
                 context.capabilities().subgroups
             );
-            models.push((engine, Model::load(&context, directory(name)).unwrap()));
+            models
+                .push((engine, Model::builder(directory(name)).device(&context).build().unwrap()));
         }
     }
-    models.push((format!("{name} on the CPU"), Model::load_cpu(directory(name)).unwrap()));
+    models.push((
+        format!("{name} on the CPU"),
+        Model::builder(directory(name)).cpu().build().unwrap(),
+    ));
     models
 }
 
@@ -38,8 +53,8 @@ pub fn engines(name: &str) -> Vec<(String, Model)> {
 pub fn on_gpu_and_cpu(name: &str) -> [(String, Model); 2] {
     let path = directory(name);
     [
-        (format!("{name} on the GPU"), Model::load(context(), &path).unwrap()),
-        (format!("{name} on the CPU"), Model::load_cpu(&path).unwrap()),
+        (format!("{name} on the GPU"), Model::builder(&path).device(context()).build().unwrap()),
+        (format!("{name} on the CPU"), Model::builder(&path).cpu().build().unwrap()),
     ]
 }
 
@@ -56,14 +71,10 @@ pub fn session(model: &Model, sequences: usize, capacity: usize, cache: Element)
 /// The first two layers of the real model, for what asks how a model is used and not what it says:
 /// a step takes a third of the time.
 pub fn two_layers(context: Option<&Context>) -> Model {
-    let (path, options) = (real_model(), LoadOptions::default());
-    Model::from_file(
-        context,
-        &Reconfigured::of(&path, |c| c.layers = 2),
-        Some(Tokenizer::from_directory(&path).unwrap()),
-        options,
-    )
-    .unwrap()
+    let path = real_model();
+    let tokenizer = Tokenizer::from_directory(&path).unwrap();
+    let file = Reconfigured::of(&path, |c| c.layers = 2);
+    Model::builder_from(&file, Some(tokenizer)).device(context).build().unwrap()
 }
 
 /// A model of another configuration than its file has.

@@ -1,7 +1,8 @@
 //! Seeded random data, and shapes.
 
 use bitnet_wgpu::{
-    Affine, Bits, DenseElement, Float, PackedDense, PackedInt, PackedTernary, Scales, bytemuck, f16,
+    Float, bytemuck, f16,
+    weights::{Affine, Bits, DenseElement, PackedDense, PackedInt, PackedTernary, Scales},
 };
 use rand::{RngExt, SeedableRng, rngs::SmallRng};
 use std::sync::LazyLock;

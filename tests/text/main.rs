@@ -1,11 +1,11 @@
-//! Tokenizers and chat templates against transformers and sentencepiece; damaged and hostile ones.
+//! Tokenizers against transformers and sentencepiece; chat templates of models; damaged and hostile
+//! files.
 
 mod bounds;
 mod chat;
 mod contents;
 mod gguf;
 mod stream;
-mod templates;
 mod tokenizer;
 
 use bitnet_wgpu::model::{Message, Reasoning, TextStream, Tokenizer};

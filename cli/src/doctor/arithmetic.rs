@@ -3,8 +3,8 @@
 use super::compile::name;
 use anyhow::{Result, ensure};
 use bitnet_wgpu::{
-    Context, Kernel, ShaderLanguage, Tensor, f16,
-    kernel::{Params as _, Source, Type::*, read, read_write},
+    Context, Kernel, Tensor, f16,
+    kernel::{Params as _, ShaderLanguage, Source, Type::*, read, read_write},
     msl, params, wgsl,
 };
 use pollster::block_on;
@@ -14,11 +14,13 @@ use std::collections::BTreeMap;
 params! { struct Params { length: u32, operation: u32, zero: u32 } }
 
 /// One operation on three numbers a thread.
+#[allow(unsafe_code)]
 static ARITHMETIC: Kernel = Kernel::new(
     "arithmetic",
     Params::FIELDS,
     &[read("a", F32), read("b", F32), read("c", F32), read_write("y", U32)],
-    &[Source::wgsl(wgsl!["arithmetic"]), Source::msl(msl!["arithmetic"])],
+    // SAFETY: the source ends threads beyond `length`, which is that of each buffer.
+    &[Source::wgsl(wgsl!["arithmetic"]), unsafe { Source::msl_unchecked(msl!["arithmetic"]) }],
 );
 
 /// Numbers for an operation.
@@ -403,7 +405,6 @@ fn kept(y: &[u32], expected: impl Fn(usize) -> u32) -> Answer {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use bitnet_wgpu::contract;
 
     fn inputs(make: fn(&mut StdRng) -> Inputs) -> Inputs {
         make(&mut StdRng::seed_from_u64(1))
@@ -415,9 +416,7 @@ mod tests {
 
     #[test]
     fn texts_agree_with_their_declaration() {
-        for variant in ARITHMETIC.variants() {
-            assert_eq!(contract::check(&ARITHMETIC, &variant), Ok(()), "{variant:?}");
-        }
+        ARITHMETIC.check().unwrap();
     }
 
     #[test]

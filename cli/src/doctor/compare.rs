@@ -1,10 +1,10 @@
 //! Results as numbers, and the one function that compares them.
 
 use bitnet_wgpu::{
-    PackedInt, PackedTernary,
     bitnet::{HostActivations, HostInt4, HostInt8},
     f16,
     transformer::HostKvCache,
+    weights::{PackedInt, PackedTernary},
 };
 
 /// How far a result may be from what is expected.

@@ -2,8 +2,10 @@
 //! time.
 
 use bitnet_wgpu::{
-    Capabilities, Context, Element, Error, ErrorKind, Kernel, ShaderLanguage,
-    kernel::{KernelRef, Variant},
+    Context, Element, Error, ErrorKind, Kernel,
+    device::Capabilities,
+    internals::{KernelInternals as _, Variant},
+    kernel::{KernelRef, ShaderLanguage},
 };
 use indicatif::ProgressBar;
 use rayon::prelude::*;

@@ -3,7 +3,11 @@
 use super::compile::name;
 use crate::{adapters::units, model::matrix_units};
 use anyhow::Result;
-use bitnet_wgpu::{Adapter, AdapterChoice, Adapters, Context, ContextOptions, wgpu};
+use bitnet_wgpu::{
+    Adapters, Context, ContextOptions,
+    device::{Adapter, AdapterChoice},
+    wgpu,
+};
 use pollster::block_on;
 use serde_json::{Value, json};
 use std::{

@@ -43,7 +43,8 @@ const SUBMISSIONS: [Duration; 2] = [Duration::from_millis(100), Duration::from_m
 impl Doctor {
     pub fn run(self) -> Result<()> {
         let mut device = Device::open(self.adapter.as_deref().map(chosen))?;
-        let kernels: Vec<KernelRef> = bitnet_wgpu::catalog().map(KernelRef::from).collect();
+        let kernels: Vec<KernelRef> =
+            bitnet_wgpu::internals::catalog().map(KernelRef::from).collect();
         let json = self.json;
         let report = examine(&mut device, &kernels, &cases::all(), &mut |part| {
             if json { Ok(()) } else { Ok(say(printable(&part.to_string()))?) }
@@ -88,7 +89,7 @@ fn examine(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use bitnet_wgpu::{Kernel, catalog};
+    use bitnet_wgpu::{Kernel, internals::catalog};
     use std::sync::Arc;
 
     fn examined(kernels: &[KernelRef], cases: &[Case]) -> (Report, String) {
@@ -148,7 +149,7 @@ mod tests {
     #[ignore = "needs a GPU"]
     fn kernels_that_do_not_compile_are_reported_by_name() {
         let planted: Arc<Kernel> = Arc::new(
-            catalog().next().unwrap().with_text("fn planted() -> u32 { return missing; }"),
+            catalog().next().unwrap().with_wgsl("fn planted() -> u32 { return missing; }"),
         );
         let kernels = [few_kernels(), vec![KernelRef::from(&planted)]].concat();
         let (report, shown) = examined(&kernels, &[]);

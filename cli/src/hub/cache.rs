@@ -12,7 +12,7 @@
 
 use super::{error::HubError, name::is_component};
 use crate::note;
-use bitnet_wgpu::files;
+use bitnet_wgpu::internals::files;
 use ring::digest::{Context, SHA256};
 use std::{
     fs::{self, File, OpenOptions, TryLockError},

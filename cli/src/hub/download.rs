@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{note, printable, text};
 use anyhow::{Context, Result, anyhow, bail};
-use bitnet_wgpu::files::display;
+use bitnet_wgpu::internals::files::display;
 use indicatif::{ProgressBar, ProgressStyle};
 use std::{fs, path::PathBuf};
 

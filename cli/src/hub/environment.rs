@@ -4,7 +4,7 @@ use super::{
     error::{HubError, shown},
     url::Url,
 };
-use bitnet_wgpu::files;
+use bitnet_wgpu::internals::files;
 use std::{env, ffi::OsString, path::PathBuf, time::Duration};
 
 /// Longest file of a token, in bytes: tokens have some 40.

@@ -1,6 +1,6 @@
 //! Errors of the downloader. Whatever comes from the network is escaped and shortened here.
 
-use bitnet_wgpu::files::display;
+use bitnet_wgpu::internals::files::display;
 use std::{
     fmt::{self, Display, Formatter},
     io,

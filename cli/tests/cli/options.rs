@@ -143,11 +143,11 @@ fn odd_surroundings_are_errors() {
         let index = other["index"].to_string();
         fails(
             &["run", TALES, "x", "--adapter", &index, "--language", "msl"],
-            "Msl kernels cannot run on the",
+            "MSL kernels cannot run on the",
         );
         let forced = with_msl("1", &["run", TALES, "x", "--gpu", "--adapter", &index]);
         assert!(
-            !forced.status.success() && errors(&forced).contains("Msl kernels cannot run on the"),
+            !forced.status.success() && errors(&forced).contains("MSL kernels cannot run on the"),
             "{}",
             errors(&forced)
         );

@@ -153,7 +153,10 @@ fn a_server_that_has_failed_says_so_and_ends() {
     );
     for (path, body) in [("/v1/completions", text), ("/v1/embeddings", json!({ "input": "Once" }))]
     {
-        let model = Model::load(&pollster::block_on(Context::new()).unwrap(), TALES).unwrap();
+        let model = Model::builder(TALES)
+            .device(&pollster::block_on(Context::new()).unwrap())
+            .build()
+            .unwrap();
         let server = Served::new(&model, 1, 1, |options| options);
         model.context().unwrap().device().destroy();
         fails(server, path, &body, ErrorKind::Lost);

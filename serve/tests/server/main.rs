@@ -33,13 +33,14 @@ const TALES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../assets/tales-22m");
 
 /// The shipped model on the CPU.
 fn cpu() -> Model {
-    static MODEL: LazyLock<Model> = LazyLock::new(|| Model::load_cpu(TALES).unwrap());
+    static MODEL: LazyLock<Model> = LazyLock::new(|| Model::builder(TALES).cpu().build().unwrap());
     MODEL.clone()
 }
 
 fn gpu() -> Model {
-    static MODEL: LazyLock<Model> =
-        LazyLock::new(|| Model::load(&pollster::block_on(Context::new()).unwrap(), TALES).unwrap());
+    static MODEL: LazyLock<Model> = LazyLock::new(|| {
+        Model::builder(TALES).device(&pollster::block_on(Context::new()).unwrap()).build().unwrap()
+    });
     MODEL.clone()
 }
 

@@ -8,7 +8,7 @@ use crate::{
 use bitnet_serve::{Options, Server};
 use bitnet_wgpu::{
     Error,
-    model::{BatchOptions, GenerateOptions, LoadOptions, Model, Sampling, Speculation},
+    model::{BatchOptions, GenerateOptions, Model, Sampling, Speculation},
 };
 use serde_json::{Value, json};
 use std::{io::Write, path::Path, time::Duration};
@@ -251,7 +251,7 @@ fn a_model_without_a_template_or_a_tokenizer_says_so() {
     for file in ["config.json", "model.safetensors", "tokenizer.json"] {
         std::fs::copy(Path::new(TALES).join(file), folder.join(file)).unwrap();
     }
-    let model = || Model::load_with(None, &folder, LoadOptions::default()).unwrap();
+    let model = || Model::builder(&folder).cpu().build().unwrap();
     let chat = json!({ "messages": [{ "role": "user", "content": "Hi" }] });
     let refused = |server: &Served, path: &str, body: &Value, param: &str, wanted: &str| {
         let answer = post(&server.address, path, body);

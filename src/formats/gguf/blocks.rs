@@ -316,7 +316,7 @@ fn i2s(
     };
     if !fits {
         return Err(format!(
-            "is [{rows}, {columns}], which the I2_S layout {layout:?} cannot hold: it probably has another layout, see Gguf::with_i2s_layout"
+            "is [{rows}, {columns}], which the I2_S layout {layout:?} cannot hold: it probably has another layout, see ReadOptions::i2s_layout"
         ));
     }
     let (codes, rest) = bytes.split_at(elements / 4);

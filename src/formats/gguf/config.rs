@@ -1,16 +1,18 @@
 //! Reads a model's configuration from the metadata.
 
-use super::{file::GgufFile, value::GgufValue};
-use crate::{
-    formats::{
-        config::{Activation, ModelConfig, RopeScaling, yarn_attention},
-        embedding::EmbeddingDefaults,
-        families,
-        gemma::{self, LocalLayers},
-        generation::GenerationDefaults,
-        problem::{Problem, unsupported},
-    },
-    limits::files::MOST_SIZE,
+use super::{
+    file::GgufFile,
+    keys::{Keys, show},
+    value::GgufValue,
+};
+use crate::formats::{
+    config::ModelConfig,
+    embedding::EmbeddingDefaults,
+    families,
+    family::RotaryOrder,
+    generation::GenerationDefaults,
+    problem::{Problem, unsupported},
+    rope::{RopeScaling, yarn_attention},
 };
 
 /// Tensors that a configuration is read with: what rotary frequencies are divided by.
@@ -18,74 +20,34 @@ pub(super) const FREQUENCIES: &str = "rope_freqs.weight";
 pub(super) const SHORT: &str = "rope_factors_short.weight";
 pub(super) const LONG: &str = "rope_factors_long.weight";
 
-/// Which two rows of a head of the query and key matrices rotate together.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum RotaryOrder {
-    /// Row i and row i + half: transformers.
-    Halves,
-    /// Rows 2i and 2i + 1: llama.cpp's converter reorders them so for the architecture `llama`.
-    Pairs,
-}
-
-/// The metadata keys that begin with the architecture's name.
-#[derive(Clone, Copy)]
-struct Keys<'a> {
-    file: &'a GgufFile,
-    architecture: &'a str,
-}
-
 pub(super) fn read(file: &GgufFile) -> Result<(ModelConfig, RotaryOrder), Problem> {
     let architecture = file
         .get("general.architecture")
         .and_then(|value| value.as_str())
         .ok_or("names no general.architecture")?;
-    let (activation, sub_norms, rotary) = match architecture {
-        "bitnet-b1.58" | "bitnet-25" => (Activation::Relu2, true, RotaryOrder::Halves),
-        "bitnet" => (Activation::Silu, true, RotaryOrder::Halves),
-        "llama" => (Activation::Silu, false, RotaryOrder::Pairs),
-        "qwen3" => (Activation::Silu, false, RotaryOrder::Halves),
-        "minicpm" => (Activation::Silu, false, RotaryOrder::Pairs),
-        "gemma3" => (Activation::GeluTanh, false, RotaryOrder::Halves),
-        other => {
-            let known =
-                "`bitnet-b1.58`, `bitnet-25`, `bitnet`, `llama`, `qwen3`, `minicpm` and `gemma3`";
-            return families::refuse("architecture", other, known);
-        }
-    };
-    let (qwen3, minicpm, gemma3) =
-        (architecture == "qwen3", architecture == "minicpm", architecture == "gemma3");
+    let (family, form) = families::of_gguf(architecture)?;
     // bitnet.cpp's embedding models.
     let projection_norms = file.contains("blk.0.attn_q_norm_in.weight");
-    let sub_norms = sub_norms || file.contains("blk.0.attn_sub_norm.weight");
+    let sub_norms = form.sub_norms || file.contains("blk.0.attn_sub_norm.weight");
     if projection_norms && sub_norms {
         return unsupported(
             "has `blk.0.attn_q_norm_in.weight`, a norm of a linear layer, beside sub-norms, which is not supported",
         );
     }
     let keys = Keys { file, architecture };
-    let (hidden, heads) =
-        (keys.size("embedding_length", None)?, keys.size("attention.head_count", None)?);
+    let hidden = keys.size("embedding_length", None)?;
+    let heads = keys.size("attention.head_count", None)?;
     let head_dim = keys.size("attention.key_length", Some(hidden / heads))?;
     keys.check_graph(head_dim)?;
     let vocab = keys.vocab()?;
     let context = keys.size("context_length", None)?;
     let (bos, eos) = tokens(file)?;
-    let layers = keys.size("block_count", None)?;
-    let mut scales = [1.0; 3];
-    let mut local = None;
-    if minicpm {
-        scales = keys.minicpm_scales()?;
-    } else if gemma3 {
-        keys.check_gemma(layers, hidden / heads, head_dim)?;
-        scales[0] = gemma::embedding_scale(hidden, None);
-        local = keys.local_layers(layers)?;
-    }
     let (rope_scaling, rope_factors) = keys.rope_scaling(context)?;
-    let config = ModelConfig {
+    let mut config = ModelConfig {
         architecture: architecture.to_owned(),
         hidden,
         intermediate: keys.size("feed_forward_length", None)?,
-        layers,
+        layers: keys.size("block_count", None)?,
         heads,
         kv_heads: keys.size("attention.head_count_kv", Some(heads))?,
         head_dim,
@@ -95,16 +57,15 @@ pub(super) fn read(file: &GgufFile) -> Result<(ModelConfig, RotaryOrder), Proble
         rope_theta: keys.float("rope.freq_base", Some(10_000.0))?,
         rope_scaling,
         rope_factors,
-        embedding_scale: scales[0],
-        residual_scale: scales[1],
-        logit_scale: scales[2],
-        activation,
+        embedding_scale: 1.0,
+        query_scale: 1.0,
+        residual_scale: 1.0,
+        logit_scale: 1.0,
+        activation: form.activation,
         sub_norms,
         projection_norms,
-        qk_norms: qwen3 || gemma3,
-        post_norms: gemma3,
-        local,
-        quantized_activations: !(qwen3 || minicpm || gemma3) || projection_norms,
+        local: None,
+        quantized_activations: family.defaults.quantized_activations || projection_norms,
         tied_head: !file.contains("output.weight"),
         bos,
         eos,
@@ -112,33 +73,14 @@ pub(super) fn read(file: &GgufFile) -> Result<(ModelConfig, RotaryOrder), Proble
         embedding: keys.embedding()?,
         hadamard: None,
     };
-    Ok((config.checked()?, rotary))
+    if family.scale_keys {
+        keys.scales(&mut config)?;
+    }
+    (family.read_gguf)(keys, &mut config)?;
+    Ok((config.checked()?, form.rotary))
 }
 
-impl<'a> Keys<'a> {
-    fn get(self, key: &str) -> (String, Option<GgufValue<'a>>) {
-        let key = format!("{}.{key}", self.architecture);
-        let value = self.file.get(&key);
-        (key, value)
-    }
-
-    fn size(self, key: &str, default: Option<usize>) -> Result<usize, String> {
-        let (key, value) = self.get(key);
-        let Some(value) = value else { return default.ok_or_else(|| format!("has no {key}")) };
-        let size = value
-            .as_u64()
-            .and_then(|size| usize::try_from(size).ok())
-            .filter(|&size| (1..=MOST_SIZE).contains(&size));
-        size.ok_or_else(|| format!("{key} is {}; 1 to {MOST_SIZE} are supported", show(value)))
-    }
-
-    fn float(self, key: &str, default: Option<f32>) -> Result<f32, String> {
-        let (key, value) = self.get(key);
-        let Some(value) = value else { return default.ok_or_else(|| format!("has no {key}")) };
-        let float = value.as_f64().map(|float| float as f32).filter(|float| float.is_finite());
-        float.ok_or_else(|| format!("{key} is {}; a number is needed", show(value)))
-    }
-
+impl Keys<'_> {
     /// The vocabulary's size: the number of the embedding's rows, which the metadata must not
     /// contradict.
     fn vocab(self) -> Result<usize, String> {
@@ -196,67 +138,19 @@ impl<'a> Keys<'a> {
         }
     }
 
-    /// What MiniCPM's embedding, residual stream and logits are multiplied by, as llama.cpp's
-    /// converter writes it; the last is a divisor there. Older files have no such keys, and readers
-    /// differ in what they then take.
-    fn minicpm_scales(self) -> Result<[f32; 3], Problem> {
+    /// Reads what multiplies embedding and residual stream, and divides logits. Older files of
+    /// MiniCPM have no such keys, and readers differ in what they then take.
+    fn scales(self, c: &mut ModelConfig) -> Result<(), Problem> {
         let scale = |key| match self.get(key) {
             (key, None) => unsupported(format!(
                 "has no {key}, as older files have none, and readers differ in what they then take"
             )),
             _ => Ok(self.float(key, None)?),
         };
-        Ok([scale("embedding_scale")?, scale("residual_scale")?, 1.0 / scale("logit_scale")?])
-    }
-
-    /// Refuses what would change Gemma's graph, as llama.cpp reads it.
-    fn check_gemma(self, layers: usize, share: usize, head_dim: usize) -> Result<(), Problem> {
-        for key in ["final_logit_softcapping", "attn_logit_softcapping"] {
-            if self.float(key, Some(0.0))? != 0.0 {
-                return unsupported(format!(
-                    "gemma3.{key} is not supported: logits and scores are taken as they are"
-                ));
-            }
-        }
-        // Known by its layers: the one of 27 B, whose queries have another scale.
-        if layers == 62 && share != head_dim {
-            return unsupported(format!(
-                "queries of {layers} layers are scaled by {share} and not by {head_dim}, which is not supported in GGUF files"
-            ));
-        }
+        c.embedding_scale = scale("embedding_scale")?;
+        c.residual_scale = scale("residual_scale")?;
+        c.logit_scale = 1.0 / scale("logit_scale")?;
         Ok(())
-    }
-
-    /// The layers that see a window only, as llama.cpp reads it: all but every sixth, unless the
-    /// file says another number, or names them.
-    fn local_layers(self, layers: usize) -> Result<Option<LocalLayers>, Problem> {
-        let (key, window) = self.get("attention.sliding_window");
-        if window.is_none_or(|window| window.as_u64() == Some(0)) {
-            return Ok(None);
-        }
-        let window = window
-            .and_then(|window| window.as_u64())
-            .and_then(|window| usize::try_from(window).ok());
-        let window = window
-            .filter(|&window| window <= MOST_SIZE)
-            .ok_or_else(|| format!("{key} is no number up to {MOST_SIZE}"))?;
-        let (key, pattern) = self.get("attention.sliding_window_pattern");
-        let local = match pattern.and_then(|pattern| pattern.as_array()) {
-            Some(array) => {
-                let flags = array.iter().map(|flag| flag.as_bool()).collect::<Option<Vec<_>>>();
-                flags.ok_or_else(|| format!("{key} has something else than true and false"))?
-            }
-            None => LocalLayers::but_every(
-                self.size("attention.sliding_window_pattern", Some(gemma::PERIOD))?,
-                layers,
-            ),
-        };
-        Ok(LocalLayers::of(
-            local,
-            layers,
-            window,
-            self.float("rope.freq_base_swa", Some(gemma::THETA))?,
-        )?)
     }
 
     fn embedding(self) -> Result<EmbeddingDefaults, String> {
@@ -405,12 +299,4 @@ fn tokens(file: &GgufFile) -> Result<(Option<u32>, Vec<u32>), String> {
     let mut eos: Vec<u32> = [token("eos")?, token("eot")?].into_iter().flatten().collect();
     eos.dedup();
     Ok((token("bos")?, eos))
-}
-
-/// A metadata value for an error message, shortened.
-pub(super) fn show(value: GgufValue<'_>) -> String {
-    match value.as_array() {
-        Some(array) => format!("an array of {}", array.len()),
-        None => format!("{value:?}").chars().take(80).collect(),
-    }
 }

@@ -1,7 +1,7 @@
 //! The keys `prism.hadamard.*`: weights that meet rotated activations. What they mean is that of
 //! the fork of llama.cpp that writes them.
 
-use super::{config::show, file::GgufFile, value::GgufValue};
+use super::{file::GgufFile, keys::show, value::GgufValue};
 use crate::formats::{
     config::ModelConfig,
     hadamard::Hadamard,

@@ -1,10 +1,11 @@
 //! GGUF, the format of llama.cpp and bitnet.cpp: everything of a model in one file.
 
 pub(super) mod blocks;
-pub(super) mod config;
+mod config;
 mod cursor;
 pub(super) mod file;
 mod hadamard;
+pub(super) mod keys;
 pub(super) mod model;
 mod parse;
 pub(super) mod value;

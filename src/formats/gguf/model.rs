@@ -2,7 +2,7 @@
 
 use super::{
     blocks::{GgufType, I2sLayout},
-    config::{self, RotaryOrder},
+    config,
     file::{GgufFile, GgufTensor},
     hadamard,
     vocabulary::{self, GgufVocabulary},
@@ -11,9 +11,11 @@ use crate::{
     error::Result,
     formats::{
         config::ModelConfig,
+        family::{Family, RotaryOrder},
         masters::{Masters, has_several_scales},
         model_file::ModelFile,
         problem::Problem,
+        read_options::ReadOptions,
         tensors::{self, linear_names, tensor_names},
     },
     weights::{dense::PackedDense, ternary::packed::PackedTernary},
@@ -21,13 +23,14 @@ use crate::{
 use std::{collections::HashSet, path::Path, sync::Once};
 
 /// A model in a GGUF file: architectures `bitnet-b1.58`, `bitnet-25`, `bitnet`, `llama`, `qwen3`,
-/// `minicpm` and `gemma3`.
+/// `minicpm`, `gemma3` and `granite`.
 ///
 /// ```no_run
-/// use bitnet_wgpu::{formats::{Gguf, I2sLayout}, model::Tokenizer};
+/// use bitnet_wgpu::{formats::{Gguf, I2sLayout, ReadOptions}, model::Tokenizer};
 ///
 /// # fn main() -> bitnet_wgpu::Result<()> {
-/// let model = Gguf::open("ggml-model-i2_s.gguf")?.with_i2s_layout(I2sLayout::X86);
+/// let options = ReadOptions::default().i2s_layout(I2sLayout::Arm);
+/// let model = Gguf::open("ggml-model-i2_s.gguf")?.with_options(options);
 /// println!("{:?}", model.file().get("general.architecture"));
 /// let tensor = model.file().tensor("blk.0.ffn_down.weight")?;
 /// println!("{:?} {:?}", tensor.kind, tensor.shape);
@@ -60,11 +63,7 @@ impl Gguf {
         let (mut config, rotary) = config::read(&file).map_err(|problem| file.error(problem))?;
         config.hadamard = hadamard::read(&file, &config, &linears(&config))
             .map_err(|problem| file.error(problem))?;
-        let masters = if config.architecture.starts_with("bitnet") {
-            Masters::Quantize
-        } else {
-            Masters::Refuse
-        };
+        let masters = if config.family().trained { Masters::Quantize } else { Masters::Refuse };
         // As of a directory whose linear layers have norms.
         let masters = masters.or_quantize(config.projection_norms);
         if is_trilm(&file, &config) {
@@ -82,30 +81,13 @@ impl Gguf {
         })
     }
 
-    /// The same file, with I2_S tensors read in another layout.
+    /// Sets how the file is read.
     #[must_use]
-    pub fn with_i2s_layout(self, layout: I2sLayout) -> Self {
-        Self { layout, ..self }
-    }
-
-    /// The same file, with query and key rows read in another order.
-    #[must_use]
-    pub fn with_rotary_order(self, rotary: RotaryOrder) -> Self {
-        Self { rotary, ..self }
-    }
-
-    /// The same file, with linear layers quantised that are in floats, whatever the architecture.
-    #[must_use]
-    pub fn with_quantize(self, quantize: bool) -> Self {
-        Self { masters: self.masters.or_quantize(quantize), ..self }
-    }
-
-    /// The same file, with linear layers that quantise their activations, or do not, whatever it
-    /// says; none leaves it to the file. Files of `llama` do not say it: there they are quantised,
-    /// but for TriLM, by its name or where a matrix has several scales.
-    #[must_use]
-    pub fn with_quantized_activations(mut self, quantized: Option<bool>) -> Self {
-        if let Some(quantized) = quantized {
+    pub fn with_options(mut self, options: ReadOptions) -> Self {
+        self.layout = options.i2s_layout;
+        self.rotary = options.rotary_order.unwrap_or(self.rotary);
+        self.masters = self.masters.or_quantize(options.quantize);
+        if let Some(quantized) = options.quantized_activations {
             (self.unsaid, self.config.quantized_activations) = (false, quantized);
         }
         self
@@ -131,7 +113,7 @@ impl Gguf {
     }
 
     fn stored(&self, name: &str) -> String {
-        stored(name, self.config.post_norms)
+        stored(name, self.config.family())
     }
 
     fn tensor(&self, name: &str) -> Result<GgufTensor<'_>> {
@@ -160,7 +142,7 @@ impl Gguf {
         if self.rotary == RotaryOrder::Halves || !rotates {
             return Ok(matrix);
         }
-        if self.config.qk_norms {
+        if self.config.qk_norms() {
             let problem = "RotaryOrder::Pairs is not supported where heads have norms, whose gains would be in another order";
             return Err(self.file.error(Problem::Unsupported(problem.into())));
         }
@@ -273,7 +255,7 @@ fn is_trilm(file: &GgufFile, config: &ModelConfig) -> bool {
         file.tensor("blk.0.attn_q.weight")
             .and_then(|tensor| tensor.linear(I2sLayout::default(), Masters::Refuse))
     };
-    let plain = config.architecture == "llama" && !config.sub_norms && !config.projection_norms;
+    let plain = config.family().activations_unsaid && !config.sub_norms && !config.projection_norms;
     plain
         && (["general.basename", "general.name"].into_iter().any(named)
             || first().is_ok_and(|matrix| has_several_scales(&matrix)))
@@ -288,20 +270,19 @@ fn check_shape(tensor: &GgufTensor<'_>, rows: usize, columns: usize) -> Result<(
 
 /// The names of all linear layers.
 fn linears(config: &ModelConfig) -> Vec<String> {
-    linear_names(config)
-        .map(|name| format!("{}.weight", stored(&name, config.post_norms)))
-        .collect()
+    linear_names(config).map(|name| format!("{}.weight", stored(&name, config.family()))).collect()
 }
 
-/// The GGUF name of a tensor, from its name in transformers, both without `.weight`, of a model
-/// with norms of what is added, or without. A name without a counterpart is returned as it is.
-pub(super) fn stored(name: &str, post_norms: bool) -> String {
+/// The GGUF name of a tensor of a family, from its name in transformers, both without `.weight`. A
+/// name without a counterpart is returned as it is.
+pub(super) fn stored(name: &str, family: &Family) -> String {
     let part = |part: &str| {
+        if let Some((_, own)) = family.gguf_names.iter().find(|(name, _)| *name == part) {
+            return Some(*own);
+        }
         Some(match part {
             "input_layernorm" => "attn_norm",
-            "post_attention_layernorm" if post_norms => "post_attention_norm",
-            "post_attention_layernorm" | "pre_feedforward_layernorm" => "ffn_norm",
-            "post_feedforward_layernorm" => "post_ffw_norm",
+            "post_attention_layernorm" => "ffn_norm",
             "self_attn.q_proj" => "attn_q",
             "self_attn.k_proj" => "attn_k",
             "self_attn.v_proj" => "attn_v",

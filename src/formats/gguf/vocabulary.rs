@@ -1,6 +1,6 @@
 //! The tokenizer's part of the metadata.
 
-use super::{config::show, file::GgufFile, value::GgufValue};
+use super::{file::GgufFile, keys::show, value::GgufValue};
 
 /// Tokens that end a turn of a chat, and one that ends a text where EOS is that of a turn. GGUF
 /// names a single EOS.

@@ -2,7 +2,7 @@
 
 use super::{
     blocks::GgufType,
-    config::{LONG, RotaryOrder, SHORT},
+    config::{LONG, SHORT},
     model::{Gguf, paired, stored},
     value::Kind,
     vocabulary::{ENDS, GgufVocabulary},
@@ -12,11 +12,14 @@ use crate::{
     files::write::{AtomicFile, check_new_output, check_no_input},
     formats::{
         checkpoint::Checkpoint,
-        config::{Activation, ModelConfig, RopeScaling, yarn_attention},
+        config::ModelConfig,
         embedding::Pooling,
+        families,
+        family::{Architecture, RotaryOrder},
         input_files::input_files,
         model_file::ModelFile,
         problem::{Problem, unsupported},
+        rope::{RopeScaling, yarn_attention},
         tensors::{Gains, Matrix, end_tensors, layer_tensors},
         write::{WrittenTensor, quantisation_error},
     },
@@ -73,7 +76,7 @@ pub fn write_gguf(
     }
     check_no_input(output, &input_files(checkpoint.path())?)?;
     checkpoint.check_unused()?;
-    let (architecture, rotary) = architecture(checkpoint.config()).map_err(refused)?;
+    let architecture = architecture(checkpoint.config()).map_err(refused)?;
     let metadata = metadata(checkpoint, architecture, vocabulary, kind).map_err(refused)?;
     check_new_output(output)?;
     let tensors = tensors(checkpoint, kind)?;
@@ -86,7 +89,7 @@ pub fn write_gguf(
     let mut file = BufWriter::new(out.file());
     at(output, file.write_all(&header))?;
     for (i, tensor) in tensors.iter().enumerate() {
-        let (bytes, error) = tensor.read(checkpoint, rotary)?;
+        let (bytes, error) = tensor.read(checkpoint, architecture.rotary)?;
         at(output, file.write_all(&bytes))?;
         at(
             output,
@@ -129,38 +132,30 @@ fn same_model(file: &Gguf, wanted: &ModelConfig) -> Result<(), Problem> {
     }
 }
 
-/// The architecture that has the model's graph, and the order of its query and key rows.
-fn architecture(c: &ModelConfig) -> Result<(&'static str, RotaryOrder), Problem> {
-    let found = graph_of(c)?;
-    match (c.quantized_activations, !matches!(found.0, "qwen3" | "minicpm") || c.projection_norms) {
+/// The architecture that has the model's graph.
+fn architecture(c: &ModelConfig) -> Result<&'static Architecture, Problem> {
+    if let Some(why) = c.family().not_written {
+        return unsupported(why);
+    }
+    let Some((family, found)) = families::with_graph(c) else {
+        return unsupported("is of a graph for which GGUF has no architecture");
+    };
+    if found.tied && !(c.tied_head && c.heads * c.head_dim == c.hidden) {
+        return unsupported(
+            "has sub-norms and SiLU, for which GGUF's architecture needs a tied head, and heads as wide as the model",
+        );
+    }
+    let quantized = family.defaults.quantized_activations || c.projection_norms;
+    match (c.quantized_activations, quantized) {
         (true, false) => {
-            unsupported(format!("quantises its activations; GGUF's `{}` is for floats", found.0))
+            unsupported(format!("quantises its activations; GGUF's `{}` is for floats", found.name))
         }
         (false, true) => unsupported(format!(
-            "has its activations in floats; they are quantised where GGUF says `{}`. Where files do not say it, Checkpoint::with_quantized_activations does \
+            "has its activations in floats; they are quantised where GGUF says `{}`. Where files do not say it, ReadOptions::quantized_activations does \
              (--activations int8 on the command line)",
-            found.0
+            found.name
         )),
         _ => Ok(found),
-    }
-}
-
-fn graph_of(c: &ModelConfig) -> Result<(&'static str, RotaryOrder), Problem> {
-    match (c.activation, c.sub_norms, c.qk_norms) {
-        _ if c.post_norms => unsupported(
-            "is a Gemma 3, which is not written as GGUF: its readers do not round the embedding's scale as this model's do",
-        ),
-        _ if c.architecture == "minicpm" => Ok(("minicpm", RotaryOrder::Pairs)),
-        (Activation::Relu2, true, false) => Ok(("bitnet-b1.58", RotaryOrder::Halves)),
-        (Activation::Silu, true, false) if c.tied_head && c.heads * c.head_dim == c.hidden => {
-            Ok(("bitnet", RotaryOrder::Halves))
-        }
-        (Activation::Silu, true, false) => unsupported(
-            "has sub-norms and SiLU, for which GGUF's architecture needs a tied head, and heads as wide as the model",
-        ),
-        (Activation::Silu, false, true) => Ok(("qwen3", RotaryOrder::Halves)),
-        (Activation::Silu, false, false) => Ok(("llama", RotaryOrder::Pairs)),
-        _ => unsupported("is of a graph for which GGUF has no architecture"),
     }
 }
 
@@ -210,12 +205,7 @@ fn tensors(checkpoint: &Checkpoint, kind: GgufType) -> Result<Vec<Tensor>> {
     let mut tensors = vec![table(checkpoint, kind, &ends.embedding)?];
     for i in 0..c.layers {
         let full = |name: &str| format!("model.layers.{i}.{name}");
-        let optional =
-            [&layer.query_norm, &layer.key_norm, &layer.attention_norm, &layer.gated_norm]
-                .into_iter()
-                .flatten();
-        let norms = [&layer.input_norm, &layer.post_norm].into_iter().chain(optional);
-        let norms = norms.chain(layer.qkv.norms()).chain(layer.gate_up.norms());
+        let norms = layer.vectors().into_iter();
         tensors.extend(norms.map(|norm| gains(checkpoint, full(norm.name), norm)));
         for matrix in layer.matrices().into_iter().flatten() {
             linear(checkpoint, kind, full(matrix.name), matrix, &mut tensors)?;
@@ -241,7 +231,7 @@ fn tensors(checkpoint: &Checkpoint, kind: GgufType) -> Result<Vec<Tensor>> {
 fn gains(checkpoint: &Checkpoint, name: String, &Gains { len, .. }: &Gains) -> Tensor {
     let before = checkpoint.bytes_of(&name);
     Tensor {
-        name: format!("{}.weight", stored(&name, false)),
+        name: format!("{}.weight", stored(&name, checkpoint.config().family())),
         shape: vec![len],
         kind: GgufType::F32,
         bytes: 4 * len,
@@ -270,7 +260,7 @@ fn linear(
         Scales::Tensor(scale) => Some(*scale).filter(|&scale| !is_half(scale)),
         _ => check_groups(kind, &matrix).map(|()| None).map_err(refused)?,
     };
-    let (before, place) = (checkpoint.bytes_of(&name), stored(&name, false));
+    let (before, place) = (checkpoint.bytes_of(&name), stored(&name, checkpoint.config().family()));
     let content = Content::Linear { name, rows, columns, scaled: beside.is_none() };
     all.push(Tensor {
         name: format!("{place}.weight"),
@@ -305,7 +295,7 @@ fn smaller(kind: GgufType, columns: usize) -> &'static str {
 fn table(
     checkpoint: &Checkpoint,
     kind: GgufType,
-    &Matrix { name, rows, columns }: &Matrix,
+    &Matrix { name, rows, columns, .. }: &Matrix,
 ) -> Result<Tensor> {
     let fits = kind == GgufType::Q2_0 && columns.is_multiple_of(kind.block().0);
     let matrix = if fits { checkpoint.ternary_table(name, rows, columns)? } else { None };
@@ -315,7 +305,7 @@ fn table(
     let (before, content) =
         (checkpoint.bytes_of(name), Content::Table { name, rows, columns, ternary });
     Ok(Tensor {
-        name: format!("{}.weight", stored(name, false)),
+        name: format!("{}.weight", stored(name, checkpoint.config().family())),
         shape: vec![rows, columns],
         kind,
         bytes,
@@ -481,12 +471,12 @@ impl Metadata {
 
 fn metadata(
     checkpoint: &Checkpoint,
-    architecture: &str,
+    architecture: &Architecture,
     vocabulary: Option<&GgufVocabulary>,
     kind: GgufType,
 ) -> Result<Metadata, Problem> {
     let mut metadata = Metadata::default();
-    metadata.text("general.architecture", architecture);
+    metadata.text("general.architecture", architecture.name);
     if let Some(name) = checkpoint
         .path()
         .canonicalize()
@@ -517,8 +507,12 @@ fn metadata(
 }
 
 /// The keys of the model's graph.
-fn graph(metadata: &mut Metadata, architecture: &str, c: &ModelConfig) -> Result<(), Problem> {
-    let key = |name: &str| format!("{architecture}.{name}");
+fn graph(
+    metadata: &mut Metadata,
+    architecture: &Architecture,
+    c: &ModelConfig,
+) -> Result<(), Problem> {
+    let key = |name: &str| format!("{}.{name}", architecture.name);
     let sizes = [
         ("vocab_size", c.vocab),
         ("context_length", c.context),
@@ -534,13 +528,17 @@ fn graph(metadata: &mut Metadata, architecture: &str, c: &ModelConfig) -> Result
     sizes.into_iter().for_each(|(name, size)| metadata.number(&key(name), size));
     metadata.float(&key("attention.layer_norm_rms_epsilon"), c.eps);
     metadata.float(&key("rope.freq_base"), c.rope_theta);
-    if architecture == "minicpm" {
+    if c.family().scale_keys {
         let scales = [
             ("embedding_scale", c.embedding_scale),
             ("residual_scale", c.residual_scale),
             ("logit_scale", 1.0 / c.logit_scale),
         ];
         scales.into_iter().for_each(|(name, scale)| metadata.float(&key(name), scale));
+        if c.query_scale != 1.0 {
+            let scale = c.query_scale / (c.head_dim as f32).sqrt();
+            metadata.float(&key("attention.scale"), scale);
+        }
     }
     if let Some(what) = &c.embedding.unsupported {
         return unsupported(format!(
@@ -579,7 +577,7 @@ fn graph(metadata: &mut Metadata, architecture: &str, c: &ModelConfig) -> Result
             });
         }
         // What is the same for all texts is so whatever the original context was.
-        RopeScaling::LongRope { attention } if matches!(architecture, "llama" | "minicpm") => {
+        RopeScaling::LongRope { attention } if architecture.rotary == RotaryOrder::Pairs => {
             metadata.text(&key("rope.scaling.type"), "longrope");
             metadata.number(&key("rope.scaling.original_context_length"), c.context);
             metadata.float(&key("rope.scaling.attn_factor"), attention);

@@ -1,11 +1,12 @@
 //! Chat templates: a conversation as the text that a model expects.
 
 use super::{
-    jinja::{self, Refusal, Variable},
     names::unused_mark,
     text::{Chat, Tokenizer},
 };
 use crate::error::{Error, Result};
+use chat_template::{Limits, Template};
+use serde::Serialize;
 
 /// What begins and ends the reasoning of an answer.
 pub(in crate::model) const OPEN: &str = "<think>";
@@ -33,6 +34,32 @@ impl Message {
     #[must_use]
     pub fn reasoning(self, reasoning: Option<String>) -> Self {
         Self { reasoning, ..self }
+    }
+}
+
+/// Variables of a chat template, by the names of transformers.
+#[derive(Serialize)]
+struct Context<'a> {
+    messages: Vec<Turn<'a>>,
+    add_generation_prompt: bool,
+    bos_token: String,
+    eos_token: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    enable_thinking: Option<bool>,
+}
+
+/// A message as templates see it.
+#[derive(Serialize)]
+struct Turn<'a> {
+    role: &'a str,
+    content: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reasoning_content: Option<&'a str>,
+}
+
+impl<'a> Turn<'a> {
+    fn new(Message { role, content, reasoning }: &'a Message) -> Self {
+        Self { role, content, reasoning_content: reasoning.as_deref() }
     }
 }
 
@@ -132,29 +159,21 @@ impl Tokenizer {
             .ok_or_else(|| Error::ChatTemplate { message: "the tokenizer has none".into() })?;
         let name =
             |id: Option<u32>| id.and_then(|id| self.0.inner.id_to_token(id)).unwrap_or_default();
-        let messages = messages.iter().map(|m| {
-            let reasoning =
-                m.reasoning.as_deref().map(|reasoning| ("reasoning_content", reasoning));
-            [("role", m.role.as_str()), ("content", m.content.as_str())]
-                .into_iter()
-                .chain(reasoning)
-                .collect()
-        });
-        let (bos_token, eos_token) = (name(self.0.bos), name(self.0.eos_token));
-        let mut variables = vec![
-            ("messages", Variable::Messages(messages.collect())),
-            ("add_generation_prompt", Variable::Bool(add_generation_prompt)),
-            ("bos_token", Variable::Str(&bos_token)),
-            ("eos_token", Variable::Str(&eos_token)),
-        ];
-        variables
-            .extend(self.1.thinking.map(|thinking| ("enable_thinking", Variable::Bool(thinking))));
-        jinja::render(template, &variables, self.most_bytes()).map_err(|refusal| match refusal {
-            Refusal::TooLong { bytes } => match self.check_length(bytes) {
-                Err(error) => error,
-                Ok(()) => Error::ChatTemplate { message: format!("it writes {bytes} bytes") },
-            },
-            Refusal::Faulty(message) => Error::ChatTemplate { message },
+        let context = Context {
+            messages: messages.iter().map(Turn::new).collect(),
+            add_generation_prompt,
+            bos_token: name(self.0.bos),
+            eos_token: name(self.0.eos_token),
+            enable_thinking: self.1.thinking,
+        };
+        let limits = Limits { output: self.most_bytes(), ..Limits::default() };
+        let rendered = Template::parse(template).and_then(|it| it.render(&context, &limits));
+        rendered.map_err(|error| {
+            let too_long = match error {
+                chat_template::Error::OutputTooLong { bytes } => self.check_length(bytes).err(),
+                _ => None,
+            };
+            too_long.unwrap_or_else(|| Error::ChatTemplate { message: error.to_string() })
         })
     }
 }

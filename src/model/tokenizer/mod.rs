@@ -3,7 +3,6 @@
 pub(super) mod chat;
 mod check;
 mod gguf;
-mod jinja;
 mod names;
 mod pattern;
 mod pipeline;

@@ -12,7 +12,7 @@ use crate::{
 pub const MAX_FEATURES: usize = (1 << 17) - 1;
 
 /// How quantised activations lie in memory. Both are padded with zeros to whole words of
-/// [`TernaryMatrix`](crate::TernaryMatrix).
+/// [`TernaryMatrix`](crate::weights::TernaryMatrix).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Layout {

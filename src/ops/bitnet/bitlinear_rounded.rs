@@ -3,7 +3,6 @@
 
 use super::round_activations::{RoundedActivations, RoundedLayout, rounded_block};
 use crate::{
-    choices::Choice,
     element::Float,
     error::{Error, Result},
     gpu::{
@@ -22,6 +21,7 @@ use crate::{
     msl,
     ops::tensor::matmul_kernels::{UNIT_8, UNIT_16},
     params,
+    tuning::TuningKey,
     weights::ternary::{layout::CODES_PER_WORD, matrix::TernaryMatrix, packed::PackedTernary},
     wgsl,
 };
@@ -305,7 +305,7 @@ fn plan_gemv(m: usize, k: usize, block: usize) -> &'static Kernel {
 fn on_units(encoder: &Encoder, m: usize, n: usize) -> &'static Kernel {
     let capabilities = encoder.context().capabilities();
     let tiles = n.div_ceil(128).saturating_mul(m.div_ceil(128));
-    let large = m > 64 && tiles >= capabilities.choice(Choice::RoundedUnitLargeTiles);
+    let large = m > 64 && tiles >= capabilities.tuned(TuningKey::RoundedUnitLargeTiles);
     match (capabilities.matrix_units.contains(&UNIT_16), large) {
         (true, false) => &UNITS_16,
         (true, true) => &UNITS_16_LARGE,

@@ -86,7 +86,7 @@ static ACTIVATIONS_HALF: Kernel = activations(
 pub(super) const KERNELS: &[&Kernel] = &[&WEIGHTS, &ACTIVATIONS_INT8, &ACTIVATIONS_HALF];
 
 /// Ternary weights as floats, `[rows, columns]`. The CPU twin is
-/// [`PackedTernary::dequantize`](crate::PackedTernary::dequantize).
+/// [`PackedTernary::dequantize`](crate::weights::PackedTernary::dequantize).
 ///
 /// # Errors
 /// [`Error::TooLarge`](crate::Error::TooLarge); what [`Encoder::dispatch`] reports.

@@ -29,7 +29,7 @@ static DEQUANTIZE_INT: Kernel = Kernel::trusted(
 pub(super) const KERNELS: &[&Kernel] = &[&DEQUANTIZE_INT];
 
 /// Weights of 1 to 8 bits as floats, `[rows, columns]`. The CPU twin is
-/// [`PackedInt::dequantize`](crate::PackedInt::dequantize).
+/// [`PackedInt::dequantize`](crate::weights::PackedInt::dequantize).
 ///
 /// # Errors
 /// [`Error::TooLarge`](crate::Error::TooLarge); what [`Encoder::dispatch`] reports.

@@ -13,10 +13,7 @@ use crate::{
         params::Params as _,
         source::Source,
     },
-    ops::tensor::activations::{
-        gelu_tanh_backward_cpu, gelu_tanh_cpu, relu2_backward_cpu, relu2_cpu, silu_backward_cpu,
-        silu_cpu,
-    },
+    ops::tensor::activations::reference,
     params, wgsl,
 };
 
@@ -269,7 +266,7 @@ fn halves<T: Float>(op: &'static str, x: &Tensor<T>) -> Result<(usize, usize)> {
 /// # Errors
 /// [`Error::Length`] if `x` is not whole rows.
 pub fn relu2_gate_cpu<T: Float>(x: &[T], features: usize) -> Result<Vec<f32>> {
-    gated_cpu(x, features, relu2_cpu)
+    gated_cpu(x, features, reference::relu2)
 }
 
 /// The CPU twin of [`silu_gate`]; else as [`relu2_gate_cpu`].
@@ -277,7 +274,7 @@ pub fn relu2_gate_cpu<T: Float>(x: &[T], features: usize) -> Result<Vec<f32>> {
 /// # Errors
 /// [`Error::Length`] if `x` is not whole rows.
 pub fn silu_gate_cpu<T: Float>(x: &[T], features: usize) -> Result<Vec<f32>> {
-    gated_cpu(x, features, silu_cpu)
+    gated_cpu(x, features, reference::silu)
 }
 
 /// The CPU twin of [`gelu_tanh_gate`]; else as [`relu2_gate_cpu`].
@@ -285,7 +282,7 @@ pub fn silu_gate_cpu<T: Float>(x: &[T], features: usize) -> Result<Vec<f32>> {
 /// # Errors
 /// [`Error::Length`] if `x` is not whole rows.
 pub fn gelu_tanh_gate_cpu<T: Float>(x: &[T], features: usize) -> Result<Vec<f32>> {
-    gated_cpu(x, features, gelu_tanh_cpu)
+    gated_cpu(x, features, reference::gelu_tanh)
 }
 
 /// [`relu2_gate_into`], [`silu_gate_into`] or [`gelu_tanh_gate_into`].
@@ -332,15 +329,15 @@ fn gated_cpu<T: Float>(x: &[T], features: usize, function: fn(f32) -> f32) -> Re
 
 /// The CPU twin of [`relu2_gate_backward`], of one gate and up: their gradients.
 pub fn relu2_gate_backward_cpu(gate: f32, up: f32, dy: f32) -> (f32, f32) {
-    (relu2_backward_cpu(gate, dy * up), dy * relu2_cpu(gate))
+    (reference::relu2_backward(gate, dy * up), dy * reference::relu2(gate))
 }
 
 /// The CPU twin of [`silu_gate_backward`], of one gate and up.
 pub fn silu_gate_backward_cpu(gate: f32, up: f32, dy: f32) -> (f32, f32) {
-    (silu_backward_cpu(gate, dy * up), dy * silu_cpu(gate))
+    (reference::silu_backward(gate, dy * up), dy * reference::silu(gate))
 }
 
 /// The CPU twin of [`gelu_tanh_gate_backward`], of one gate and up.
 pub fn gelu_tanh_gate_backward_cpu(gate: f32, up: f32, dy: f32) -> (f32, f32) {
-    (gelu_tanh_backward_cpu(gate, dy * up), dy * gelu_tanh_cpu(gate))
+    (reference::gelu_tanh_backward(gate, dy * up), dy * reference::gelu_tanh(gate))
 }

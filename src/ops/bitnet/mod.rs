@@ -73,5 +73,6 @@ family!(
     rms_norm_fake_quantize,
     rms_norm_quantize,
     rms_norm_round,
-    round_activations
+    round_activations;
+    reference:
 );

@@ -12,7 +12,6 @@ use super::{
     rms_norm_quantize::{rms_norm_quantize_cpu, rms_norm_quantize_into},
 };
 use crate::{
-    choices::Choice,
     error::{Error, Result},
     gpu::{
         capabilities::Capabilities,
@@ -30,6 +29,7 @@ use crate::{
     },
     language::ShaderLanguage,
     params,
+    tuning::TuningKey,
     weights::ternary::{matrix::TernaryMatrix, packed::PackedTernary},
 };
 
@@ -192,7 +192,7 @@ fn plan(
     capabilities: &Capabilities,
     language: ShaderLanguage,
 ) -> Option<Plan> {
-    if tokens > capabilities.choice(Choice::FusedTokens)
+    if tokens > capabilities.tuned(TuningKey::FusedTokens)
         || rows == 0
         || features == 0
         || !features.is_multiple_of(4)
@@ -207,7 +207,7 @@ fn plan(
     let fits = |kernel: &&Kernel| 16 * kernel.sources()[0].constants[0].1 as usize >= features;
     let kernel = kernels.iter().find(fits)?;
     let busy =
-        capabilities.choice(Choice::FusedWorkgroups).min(capabilities.max_workgroups as usize);
+        capabilities.tuned(TuningKey::FusedWorkgroups).min(capabilities.max_workgroups as usize);
     let tile = tile(rows, [smallest, kernel.sources()[0].threads() as usize], busy);
     Some((kernel, tile))
 }

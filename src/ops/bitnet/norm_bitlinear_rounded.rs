@@ -15,7 +15,6 @@ use super::{
     },
 };
 use crate::{
-    choices::Choice,
     error::{Error, Result},
     gpu::{
         capabilities::Capabilities,
@@ -32,6 +31,7 @@ use crate::{
         source::{CELLS, EXACT, Part, REDUCE, Source, Work},
     },
     msl, params,
+    tuning::TuningKey,
     weights::ternary::{matrix::TernaryMatrix, packed::PackedTernary},
     wgsl,
 };
@@ -161,7 +161,7 @@ pub fn norm_bitlinear_rounded_fuses(context: &Context, tokens: usize, w: &Ternar
 
 /// Which of a pair of kernels makes one dispatch for so many tokens of a matrix, if one does.
 fn form(context: &Context, tokens: usize, w: &TernaryMatrix) -> Option<usize> {
-    let few = tokens <= context.capabilities().choice(Choice::FusedRoundedTokens);
+    let few = tokens <= context.capabilities().tuned(TuningKey::FusedRoundedTokens);
     let block = rounded_block(w.group());
     // A lane has half of a block.
     let whole = block == BLOCK && w.columns() > 0 && w.columns().is_multiple_of(BLOCK / 2);
@@ -239,7 +239,7 @@ pub fn norm_bitlinear_rounded_gated_into(
 fn rows_of_workgroup(rows: usize, form: usize, capabilities: &Capabilities) -> usize {
     // Workgroups of the choice have twice as many threads.
     let busy = capabilities
-        .choice(Choice::FusedWorkgroups)
+        .tuned(TuningKey::FusedWorkgroups)
         .saturating_mul(2)
         .min(capabilities.max_workgroups as usize);
     tile(rows, [FEWEST[form], MOST as usize], busy)

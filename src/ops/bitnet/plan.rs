@@ -1,5 +1,5 @@
 //! Which kernel computes a BitLinear: a pure function of the problem and the device. The numbers
-//! that decide are in `choices.rs`.
+//! that decide are in `src/tuning.rs`.
 
 use super::{
     activations::Layout,
@@ -11,10 +11,10 @@ use super::{
     },
 };
 use crate::{
-    choices::Choice,
     gpu::{capabilities::Capabilities, context::Context},
     kernel::{declaration::Kernel, needs::MatrixUnit},
     language::ShaderLanguage,
+    tuning::TuningKey,
 };
 
 /// The fewest rows that a workgroup of a GEMV of several tokens has; a dimension of a grid has only
@@ -89,7 +89,7 @@ fn without_workgroup_memory(
     let workgroups = rows.div_ceil(tile_rows as usize).max(tokens.div_ceil(tile_tokens as usize));
     let fits = workgroups <= capabilities.max_workgroups as usize;
     let pays = !capabilities.fast_packed_dot
-        && tokens.saturating_mul(rows) <= capabilities.choice(Choice::DirectOutputs);
+        && tokens.saturating_mul(rows) <= capabilities.tuned(TuningKey::DirectOutputs);
     (fits && pays).then_some(&kernel[..])
 }
 
@@ -105,40 +105,42 @@ fn on_unit(
     };
     let many = |tokens_from, outputs_from| {
         let [tokens_from, outputs_from] =
-            [tokens_from, outputs_from].map(|choice| capabilities.choice(choice));
-        tokens > capabilities.choice(Choice::PackedGemvTokens)
+            [tokens_from, outputs_from].map(|choice| capabilities.tuned(choice));
+        tokens > capabilities.tuned(TuningKey::PackedGemvTokens)
             || tokens > tokens_from && tokens.saturating_mul(rows) >= outputs_from
     };
     let tiles = |side: usize| rows.div_ceil(side).saturating_mul(tokens.div_ceil(side));
     // Up to 64 tokens, half of a large tile would be empty.
-    let large = |tiles_from| tokens > 64 && tiles(128) >= capabilities.choice(tiles_from);
+    let large = |tiles_from| tokens > 64 && tiles(128) >= capabilities.tuned(tiles_from);
     if features == 0 {
         return None;
     }
     if let Some(on) = [&INT8_UNITS_16, &INT8_UNITS_8].into_iter().find(|on| has(on.unit())) {
-        return many(Choice::Int8UnitTokens, Choice::Int8UnitOutputs).then(|| match tiles(64) {
-            _ if large(Choice::Int8UnitLargeTiles) => &on.large[..],
-            tiles if tiles <= capabilities.choice(Choice::LonelyTiles) => &on.deep,
-            _ => &on.small,
+        return many(TuningKey::Int8UnitTokens, TuningKey::Int8UnitOutputs).then(|| {
+            match tiles(64) {
+                _ if large(TuningKey::Int8UnitLargeTiles) => &on.large[..],
+                tiles if tiles <= capabilities.tuned(TuningKey::LonelyTiles) => &on.deep,
+                _ => &on.small,
+            }
         });
     }
-    if !many(Choice::UnitTokens, Choice::UnitOutputs) || features > OnUnit::MAX_FEATURES {
+    if !many(TuningKey::UnitTokens, TuningKey::UnitOutputs) || features > OnUnit::MAX_FEATURES {
         return None;
     }
     let on = [&UNITS_16, &UNITS_8].into_iter().find(|on| has(on.unit()))?;
-    Some(if large(Choice::UnitLargeTiles) { &on.large } else { &on.small })
+    Some(if large(TuningKey::UnitLargeTiles) { &on.large } else { &on.small })
 }
 
 /// The GEMV whose pass has room for the tokens, at most eight of them.
 fn int8(tokens: usize, rows: usize, capabilities: &Capabilities) -> &'static [Kernel] {
     let busy = |in_a_pass| {
         rows.div_ceil(4).saturating_mul(tokens.div_ceil(in_a_pass))
-            >= capabilities.choice(Choice::BusyTeams)
+            >= capabilities.tuned(TuningKey::BusyTeams)
     };
     match tokens {
-        0..=1 if rows >= capabilities.choice(Choice::TallRows) => &GEMV_INT8_TALL,
+        0..=1 if rows >= capabilities.tuned(TuningKey::TallRows) => &GEMV_INT8_TALL,
         0..=1 => &GEMV_INT8,
-        _ if tokens > capabilities.choice(Choice::PackedGemvTokens) => &GEMM_INT8,
+        _ if tokens > capabilities.tuned(TuningKey::PackedGemvTokens) => &GEMM_INT8,
         2 => &GEMV_INT8_2,
         3..=4 if busy(4) => &GEMV_INT8_4_BUSY,
         3..=4 => &GEMV_INT8_4,
@@ -151,7 +153,7 @@ fn int8(tokens: usize, rows: usize, capabilities: &Capabilities) -> &'static [Ke
 fn int8_expanded(tokens: usize, rows: usize, capabilities: &Capabilities) -> &'static [Kernel] {
     match tokens {
         0..=1 => int8(tokens, rows, capabilities),
-        _ if tokens > capabilities.choice(Choice::GemvTokens) => &GEMM_INT8,
+        _ if tokens > capabilities.tuned(TuningKey::GemvTokens) => &GEMM_INT8,
         2 => &GEMV_INT8_2,
         _ => &GEMV_INT8_4,
     }
@@ -162,8 +164,8 @@ fn half(tokens: usize, capabilities: &Capabilities) -> &'static [Kernel] {
     match tokens {
         0..=1 if !capabilities.half_subnormals => &GEMV_BIASED,
         0..=1 => &GEMV_HALF,
-        _ if tokens > capabilities.choice(Choice::GemvTokens) => {
-            match tokens <= capabilities.choice(Choice::NarrowTokens) {
+        _ if tokens > capabilities.tuned(TuningKey::GemvTokens) => {
+            match tokens <= capabilities.tuned(TuningKey::NarrowTokens) {
                 true => &GEMM_HALF_NARROW,
                 false => &GEMM_HALF,
             }
@@ -249,7 +251,7 @@ mod tests {
             [name(8001, 8, 64), name(1, 64_001, 64)],
             ["bitlinear_gemm_int8", "bitlinear_gemv_int8_tall"]
         );
-        software.tuning.set(Choice::DirectOutputs, 4096).unwrap();
+        software.tuning.set(TuningKey::DirectOutputs, 4096).unwrap();
         let name = |tokens, rows| plan(tokens, rows, 64, Layout::Int8, &software).name;
         assert_eq!([name(8, 512), name(8, 513)], ["bitlinear_direct_8", "bitlinear_gemv_int8_4"]);
     }

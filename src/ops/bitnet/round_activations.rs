@@ -3,7 +3,6 @@
 
 use super::activations::QuantizedActivations;
 use crate::{
-    choices::Choice,
     element::Float,
     error::{Error, Result},
     gpu::{context::Context, encoder::Encoder, tensor::Tensor},
@@ -15,6 +14,7 @@ use crate::{
     },
     ops::tensor::matmul_kernels::{UNIT_8, UNIT_16},
     params,
+    tuning::TuningKey,
     weights::ternary::layout::CODES_PER_WORD,
 };
 
@@ -226,10 +226,10 @@ pub(super) fn layout(
     let capabilities = context.capabilities();
     let on_units = [UNIT_16, UNIT_8].iter().any(|unit| capabilities.matrix_units.contains(unit));
     // A turn of tiles is 32 columns, and loads the first without asking.
-    let many = |choice| tokens > capabilities.choice(choice) && block >= 32 && features > 0;
-    if on_units && !capabilities.software && many(Choice::RoundedUnitTokens) {
+    let many = |choice| tokens > capabilities.tuned(choice) && block >= 32 && features > 0;
+    if on_units && !capabilities.software && many(TuningKey::RoundedUnitTokens) {
         RoundedLayout::Halves
-    } else if many(Choice::RoundedTileTokens) {
+    } else if many(TuningKey::RoundedTileTokens) {
         RoundedLayout::InOrder
     } else if capabilities.fast_packed_dot
         && features > 0

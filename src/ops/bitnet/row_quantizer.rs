@@ -25,10 +25,10 @@ impl RowQuantizer {
         encoder: &Encoder,
     ) -> &'static Kernel {
         let capabilities = encoder.context().capabilities();
-        if layout == Layout::Int8 && tokens >= capabilities.choice(Choice::RowsAlone) {
+        if layout == Layout::Int8 && tokens >= capabilities.tuned(TuningKey::RowsAlone) {
             return &self.alone;
         }
-        let at = match capabilities.choice(Choice::ShortRows) {
+        let at = match capabilities.tuned(TuningKey::ShortRows) {
             most if most == 0 || !features.is_multiple_of(4) => 0,
             most if features > most => 1,
             _ => 2,
@@ -152,7 +152,6 @@ pub(super) use shared_rows;
 
 use super::activations::Layout;
 use crate::{
-    choices::Choice,
     gpu::encoder::Encoder,
     kernel::{
         binding::Binding,
@@ -160,6 +159,7 @@ use crate::{
         params::Fields,
         source::{Source, Work},
     },
+    tuning::TuningKey,
 };
 
 /// A kernel that takes rows, however the grid is folded.

@@ -93,7 +93,7 @@ pub fn clip_gradients<T: Float>(
             first += chunks(gradient) as u32;
         }
         let squares = sum(encoder, &parts, Axes::ALL)?;
-        let norm = sqrt(encoder, &squares)?;
+        let norm = sqrt(&squares).forward(encoder)?;
         for gradient in gradients {
             let shape = gradient.shape();
             let operands = [

@@ -7,4 +7,4 @@ pub(crate) mod lion;
 pub(crate) mod sgd;
 mod step;
 
-family!(adamw, clip, lion, sgd);
+family!(adamw, clip, lion, sgd; reference:);

@@ -11,12 +11,15 @@ use crate::{
         source::Part,
     },
     ops::{
+        forward::forward,
         frames::{
             ALIKE, Operand, broadcast_shape, combine, elementwise, function, record_three,
             three_inputs, two_inputs,
         },
+        op_tables::Kernels,
         tensor::{copy::cast, sum::sum_to},
     },
+    shape::Shape,
 };
 
 const GRADIENT: &[Binding; 4] = &[
@@ -26,68 +29,63 @@ const GRADIENT: &[Binding; 4] = &[
     read_write("y", Float("Y")),
 ];
 
-/// An op is its names, then WGSL and Rust that say the same, of the function and of its gradients
-/// for a and b.
-macro_rules! binary {
-    ($(
-        $(#[$doc:meta])*
-        $name:ident, $into:ident, $cpu:ident [$($part:tt),*] $forward:literal |$a:ident, $b:ident| $twin:expr;
-        $back:ident, $back_cpu:ident $da:literal, $db:literal |$at:ident, $bt:ident, $dy:ident| $back_twin:expr;
-    )+) => {
-        pub(super) const KERNELS: &[&Kernel] = &[$(&$name::FORWARD, &$name::BACKWARD),+];
-        $(
-            mod $name {
-                use super::*;
-                const COMBINE: Part = function!("combine(a: f32, b: f32)", $forward);
-                const OF_A: Part = function!("of_a(a: f32, b: f32, dy: f32)", $da);
-                const OF_B: Part = function!("of_b(a: f32, b: f32, dy: f32)", $db);
-                const CHOICE: Part = function!("combine(a: f32, b: f32, c: f32)", "select(of_a(a, b, c), of_b(a, b, c), params.alpha != 0.0)");
-                pub static FORWARD: Kernel = two_inputs(stringify!($name), elementwise!("frames/elementwise_2", [$($part,)* ALIKE, COMBINE])).one_float();
-                pub static BACKWARD: Kernel =
-                    three_inputs(stringify!($back), GRADIENT, elementwise!("frames/elementwise_3", [$($part,)* OF_A, OF_B, CHOICE])).one_float();
-            }
+/// An elementwise op of two tensors: what [`add`], [`mul`] and others return. Both are broadcast to
+/// the shape of the result, which may overwrite either of them if it has that shape.
+#[must_use = "an op does nothing until `forward` or `backward` records it"]
+pub struct Binary<'a, T> {
+    a: &'a Tensor<T>,
+    b: &'a Tensor<T>,
+    kernels: &'static Kernels,
+}
 
-            $(#[$doc])*
-            ///
-            /// # Errors
-            #[doc = concat!("As [`", stringify!($into), "`].")]
-            pub fn $name<T: Float>(encoder: &mut Encoder, a: &Tensor<T>, b: &Tensor<T>) -> Result<Tensor<T>> {
-                let y = Tensor::uninit(encoder.context(), broadcast_shape(stringify!($name), a.shape(), b.shape())?)?;
-                $into(encoder, a, b, &y)?;
-                Ok(y)
-            }
+impl<T> Clone for Binary<'_, T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
 
-            #[doc = concat!("[`", stringify!($name), "`] into a tensor of the caller, to whose shape `a` and `b` are broadcast; one of them may be it.")]
-            ///
-            /// # Errors
-            /// [`Error::Shape`](crate::Error::Shape) if they do not fit.
-            pub fn $into<'y, T: Float>(encoder: &mut Encoder, a: &Tensor<T>, b: &Tensor<T>, y: impl Into<Out<'y, T>>) -> Result<()> {
-                combine(encoder, &$name::FORWARD, a, b, y.into())
-            }
+impl<T> Copy for Binary<'_, T> {}
 
-            #[doc = concat!("The gradients of [`", stringify!($name), "`] at `a` and `b`, where `dy` is that of its output: for each in its own shape, ")]
-            /// summed over what it was repeated for.
-            ///
-            /// # Errors
-            /// [`Error::Shape`](crate::Error::Shape) if `dy` has not the shape of the output.
-            pub fn $back<T: Float>(encoder: &mut Encoder, a: &Tensor<T>, b: &Tensor<T>, dy: &Tensor<T>) -> Result<(Tensor<T>, Tensor<T>)> {
-                let shape = broadcast_shape(stringify!($name), a.shape(), b.shape())?;
-                Operand::same(stringify!($back), "dy", dy, shape)?;
-                Ok((gradient(encoder, &$name::BACKWARD, a, b, dy, Of::A)?, gradient(encoder, &$name::BACKWARD, a, b, dy, Of::B)?))
-            }
+forward!(impl['a, T: Float] Binary<'a, T> => T);
 
-            #[doc = concat!("The CPU twin of [`", stringify!($name), "`], of two numbers.")]
-            pub fn $cpu($a: f32, $b: f32) -> f32 {
-                $twin
-            }
+impl<T: Float> Binary<'_, T> {
+    fn shape(&self) -> Result<Shape> {
+        broadcast_shape(self.kernels.forward.name, self.a.shape(), self.b.shape())
+    }
 
-            #[doc = concat!("The CPU twin of [`", stringify!($back), "`], of three numbers.")]
-            #[allow(unused_variables)]
-            pub fn $back_cpu($at: f32, $bt: f32, $dy: f32) -> (f32, f32) {
-                $back_twin
-            }
-        )+
-    };
+    fn record(self, encoder: &mut Encoder, y: Out<'_, T>) -> Result<()> {
+        combine(encoder, &self.kernels.forward, self.a, self.b, y)
+    }
+
+    /// Records the gradients of the op: returns those of `a` and `b`, each in its own shape and
+    /// summed over what it was repeated for, where `dy` is the gradient of the output.
+    ///
+    /// # Errors
+    /// [`Error::Shape`](crate::Error::Shape) if `dy` has another shape than the output.
+    pub fn backward(self, encoder: &mut Encoder, dy: &Tensor<T>) -> Result<(Tensor<T>, Tensor<T>)> {
+        Operand::same(self.kernels.backward.name, "dy", dy, self.shape()?)?;
+        Ok((self.gradient(encoder, dy, Of::A)?, self.gradient(encoder, dy, Of::B)?))
+    }
+
+    fn gradient(self, encoder: &mut Encoder, dy: &Tensor<T>, of: Of) -> Result<Tensor<T>> {
+        let kernel = &self.kernels.backward;
+        let op = kernel.name;
+        let shape = dy.shape();
+        let all = Tensor::uninit(encoder.context(), shape)?;
+        let a = Operand::broadcast(op, "a", self.a, shape)?;
+        let b = Operand::broadcast(op, "b", self.b, shape)?;
+        let dy = Operand::same(op, "dy", dy, shape)?;
+        let (which, own) = match of {
+            Of::A => (0.0, self.a.shape()),
+            Of::B => (1.0, self.b.shape()),
+        };
+        record_three(encoder, kernel, &[which], [&a, &b, &dy], Out::set(&all))?;
+        if own == shape {
+            return Ok(all);
+        }
+        let sum = sum_to(encoder, &all, own)?;
+        cast(encoder, &sum)
+    }
 }
 
 /// Of which input a gradient is.
@@ -97,75 +95,88 @@ enum Of {
     B,
 }
 
-fn gradient<T: Float>(
-    encoder: &mut Encoder,
-    kernel: &'static Kernel,
-    a: &Tensor<T>,
-    b: &Tensor<T>,
-    dy: &Tensor<T>,
-    of: Of,
-) -> Result<Tensor<T>> {
-    let shape = dy.shape();
-    let (op, all) = (kernel.name, Tensor::uninit(encoder.context(), shape)?);
-    let operands = (
-        Operand::broadcast(op, "a", a, shape)?,
-        Operand::broadcast(op, "b", b, shape)?,
-        Operand::same(op, "dy", dy, shape)?,
-    );
-    let which = f32::from(u8::from(matches!(of, Of::B)));
-    record_three(
-        encoder,
-        kernel,
-        &[which],
-        [&operands.0, &operands.1, &operands.2],
-        Out::set(&all),
-    )?;
-    let own = match of {
-        Of::A => a.shape(),
-        Of::B => b.shape(),
+/// An op is its names, then WGSL and Rust that say the same, of the function and of its gradients
+/// for a and b.
+macro_rules! binary {
+    ($(
+        $(#[$doc:meta])*
+        $name:ident [$($part:tt),*] $forward:literal |$a:ident, $b:ident| $reference:expr;
+        $back:ident $da:literal, $db:literal |$at:ident, $bt:ident, $dy:ident| $back_reference:expr;
+    )+) => {
+        pub(super) const KERNELS: &[&Kernel] =
+            &[$(&$name::KERNELS.forward, &$name::KERNELS.backward),+];
+        $(
+            mod $name {
+                use super::*;
+                const COMBINE: Part = function!("combine(a: f32, b: f32)", $forward);
+                const OF_A: Part = function!("of_a(a: f32, b: f32, dy: f32)", $da);
+                const OF_B: Part = function!("of_b(a: f32, b: f32, dy: f32)", $db);
+                const CHOICE: Part = function!("combine(a: f32, b: f32, c: f32)", "select(of_a(a, b, c), of_b(a, b, c), params.alpha != 0.0)");
+                pub static KERNELS: Kernels = Kernels {
+                    forward: two_inputs(stringify!($name), elementwise!("frames/elementwise_2", [$($part,)* ALIKE, COMBINE])).one_float(),
+                    backward: three_inputs(stringify!($back), GRADIENT, elementwise!("frames/elementwise_3", [$($part,)* OF_A, OF_B, CHOICE])).one_float(),
+                };
+            }
+
+            $(#[$doc])*
+            pub fn $name<'a, T: Float>(a: &'a Tensor<T>, b: &'a Tensor<T>) -> Binary<'a, T> {
+                Binary { a, b, kernels: &$name::KERNELS }
+            }
+        )+
+
+        pub(crate) mod reference {
+            use super::share;
+            $(
+                #[doc = concat!("CPU reference of [`", stringify!($name), "`](crate::tensor::", stringify!($name), "), of two numbers.")]
+                pub fn $name($a: f32, $b: f32) -> f32 {
+                    $reference
+                }
+
+                #[doc = concat!("CPU reference of the gradients of [`", stringify!($name), "`](crate::tensor::", stringify!($name), ").")]
+                #[allow(unused_variables)]
+                pub fn $back($at: f32, $bt: f32, $dy: f32) -> (f32, f32) {
+                    $back_reference
+                }
+            )+
+        }
     };
-    if own == shape {
-        return Ok(all);
-    }
-    let sum = sum_to(encoder, &all, own)?;
-    cast(encoder, &sum)
 }
 
 binary! {
     /// a + b.
-    add, add_into, add_cpu [] "a + b" |a, b| a + b;
-    add_backward, add_backward_cpu "dy", "dy" |a, b, dy| (dy, dy);
+    add [] "a + b" |a, b| a + b;
+    add_backward "dy", "dy" |a, b, dy| (dy, dy);
 
     /// a - b.
-    sub, sub_into, sub_cpu [] "a - b" |a, b| a - b;
-    sub_backward, sub_backward_cpu "dy", "-dy" |a, b, dy| (dy, -dy);
+    sub [] "a - b" |a, b| a - b;
+    sub_backward "dy", "-dy" |a, b, dy| (dy, -dy);
 
     /// a·b.
-    mul, mul_into, mul_cpu [] "a * b" |a, b| a * b;
-    mul_backward, mul_backward_cpu "dy * b", "dy * a" |a, b, dy| (dy * b, dy * a);
+    mul [] "a * b" |a, b| a * b;
+    mul_backward "dy * b", "dy * a" |a, b, dy| (dy * b, dy * a);
 
     /// a / b.
-    div, div_into, div_cpu [] "a / b" |a, b| a / b;
-    div_backward, div_backward_cpu "dy / b", "-dy * (a / b) / b" |a, b, dy| (dy / b, -dy * (a / b) / b);
+    div [] "a / b" |a, b| a / b;
+    div_backward "dy / b", "-dy * (a / b) / b" |a, b, dy| (dy / b, -dy * (a / b) / b);
 
     /// The lesser of a and b; NaN where one is. Its gradient goes to the lesser, and half of it to
     /// each where they are equal.
-    minimum, minimum_into, minimum_cpu [] "select(min(a, b), a + b, is_nan(a) || is_nan(b))"
+    minimum [] "select(min(a, b), a + b, is_nan(a) || is_nan(b))"
         |a, b| if a.is_nan() || b.is_nan() { f32::NAN } else { a.min(b) };
-    minimum_backward, minimum_backward_cpu "dy * select(select(0.0, 0.5, a == b), 1.0, a < b)", "dy * select(select(0.0, 0.5, a == b), 1.0, b < a)"
+    minimum_backward "dy * select(select(0.0, 0.5, a == b), 1.0, a < b)", "dy * select(select(0.0, 0.5, a == b), 1.0, b < a)"
         |a, b, dy| (dy * share(b - a), dy * share(a - b));
 
     /// The greater of a and b; NaN where one is. Its gradient goes to the greater, and half of it
     /// to each where they are equal.
-    maximum, maximum_into, maximum_cpu [] "select(max(a, b), a + b, is_nan(a) || is_nan(b))"
+    maximum [] "select(max(a, b), a + b, is_nan(a) || is_nan(b))"
         |a, b| if a.is_nan() || b.is_nan() { f32::NAN } else { a.max(b) };
-    maximum_backward, maximum_backward_cpu "dy * select(select(0.0, 0.5, a == b), 1.0, a > b)", "dy * select(select(0.0, 0.5, a == b), 1.0, b > a)"
+    maximum_backward "dy * select(select(0.0, 0.5, a == b), 1.0, a > b)", "dy * select(select(0.0, 0.5, a == b), 1.0, b > a)"
         |a, b, dy| (dy * share(a - b), dy * share(b - a));
 
     /// a to the power of b, as 2^(b·log₂ |a|) with the sign that an odd b gives; NaN for a < 0
     /// where b is no integer; 1 for b = 0. The gradient for b is 0 where a is.
-    pow, pow_into, pow_cpu ["tensor/pow"] "power(a, b)" |a, b| a.powf(b);
-    pow_backward, pow_backward_cpu "select(dy * b * power(a, b - 1.0), 0.0, b == 0.0)", "select(dy * power(a, b) * log(a), 0.0, a == 0.0)"
+    pow ["tensor/pow"] "power(a, b)" |a, b| a.powf(b);
+    pow_backward "select(dy * b * power(a, b - 1.0), 0.0, b == 0.0)", "select(dy * power(a, b) * log(a), 0.0, a == 0.0)"
         |a, b, dy| {
             (if b == 0.0 { 0.0 } else { dy * b * a.powf(b - 1.0) }, if a == 0.0 { 0.0 } else { dy * a.powf(b) * a.ln() })
         };

@@ -4,21 +4,54 @@
 use crate::{
     element::Float,
     error::Result,
-    gpu::{encoder::Encoder, tensor::Tensor},
+    gpu::{encoder::Encoder, out::Out, tensor::Tensor},
     kernel::{
         binding::{Binding, Type::*, read, read_write},
         declaration::Kernel,
         source::Part,
     },
-    ops::frames::{ALIKE, broadcast_shape, combine, elementwise, function, two_inputs_of},
+    ops::{
+        forward::forward,
+        frames::{ALIKE, broadcast_shape, combine, elementwise, function, two_inputs_of},
+    },
+    shape::Shape,
 };
 
 const BINDINGS: &[Binding; 3] =
     &[read("a", Float("X")), read("b", Float("X")), read_write("y", U32)];
 const WORDS: Part = Part::new("alias Y", "alias Y = u32;\n");
 
+/// A comparison of two tensors, element by element: what [`equal`], [`less`] and others return.
+/// Both are broadcast to the shape of the result.
+#[must_use = "an op does nothing until `forward` records it"]
+pub struct Comparison<'a, T> {
+    a: &'a Tensor<T>,
+    b: &'a Tensor<T>,
+    kernel: &'static Kernel,
+}
+
+impl<T> Clone for Comparison<'_, T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for Comparison<'_, T> {}
+
+forward!(impl['a, T: Float] Comparison<'a, T> => overwrite u32);
+
+impl<T: Float> Comparison<'_, T> {
+    fn shape(&self) -> Result<Shape> {
+        broadcast_shape(self.kernel.name, self.a.shape(), self.b.shape())
+    }
+
+    fn record(self, encoder: &mut Encoder, y: Out<'_, u32>) -> Result<()> {
+        combine(encoder, self.kernel, self.a, self.b, y)
+    }
+}
+
 macro_rules! comparisons {
-    ($($(#[$doc:meta])* $name:ident, $into:ident, $cpu:ident $expression:literal |$a:ident, $b:ident| $twin:expr;)+) => {
+    ($($(#[$doc:meta])* $name:ident $expression:literal |$a:ident, $b:ident| $reference:expr;)+) => {
         pub(super) const KERNELS: &[&Kernel] = &[$(&$name::KERNEL),+];
         $(
             mod $name {
@@ -28,43 +61,33 @@ macro_rules! comparisons {
             }
 
             $(#[$doc])*
-            /// `a` and `b` are broadcast as in [`add`](super::add).
-            ///
-            /// # Errors
-            #[doc = concat!("As [`", stringify!($into), "`].")]
-            pub fn $name<T: Float>(encoder: &mut Encoder, a: &Tensor<T>, b: &Tensor<T>) -> Result<Tensor<u32>> {
-                let y = Tensor::uninit(encoder.context(), broadcast_shape(stringify!($name), a.shape(), b.shape())?)?;
-                $into(encoder, a, b, &y)?;
-                Ok(y)
-            }
-
-            #[doc = concat!("[`", stringify!($name), "`] into a tensor of the caller, to whose shape `a` and `b` are broadcast.")]
-            ///
-            /// # Errors
-            /// [`Error::Shape`](crate::Error::Shape) if they do not fit.
-            pub fn $into<T: Float>(encoder: &mut Encoder, a: &Tensor<T>, b: &Tensor<T>, y: &Tensor<u32>) -> Result<()> {
-                combine(encoder, &$name::KERNEL, a, b, y.into())
-            }
-
-            #[doc = concat!("The CPU twin of [`", stringify!($name), "`], of two numbers.")]
-            pub fn $cpu($a: f32, $b: f32) -> bool {
-                $twin
+            pub fn $name<'a, T: Float>(a: &'a Tensor<T>, b: &'a Tensor<T>) -> Comparison<'a, T> {
+                Comparison { a, b, kernel: &$name::KERNEL }
             }
         )+
+
+        pub(crate) mod reference {
+            $(
+                #[doc = concat!("CPU reference of [`", stringify!($name), "`](crate::tensor::", stringify!($name), "), of two numbers.")]
+                pub fn $name($a: f32, $b: f32) -> bool {
+                    $reference
+                }
+            )+
+        }
     };
 }
 
 comparisons! {
-    /// a = b?
-    equal, equal_into, equal_cpu "f32(a == b)" |a, b| a == b;
-    /// a ≠ b?
-    not_equal, not_equal_into, not_equal_cpu "f32(a != b || is_nan(a) || is_nan(b))" |a, b| a != b;
-    /// a < b?
-    less, less_into, less_cpu "f32(a < b)" |a, b| a < b;
-    /// a ≤ b?
-    less_equal, less_equal_into, less_equal_cpu "f32(a <= b)" |a, b| a <= b;
-    /// a > b?
-    greater, greater_into, greater_cpu "f32(a > b)" |a, b| a > b;
-    /// a ≥ b?
-    greater_equal, greater_equal_into, greater_equal_cpu "f32(a >= b)" |a, b| a >= b;
+    /// 1 where a = b, else 0.
+    equal "f32(a == b)" |a, b| a == b;
+    /// 1 where a ≠ b, else 0.
+    not_equal "f32(a != b || is_nan(a) || is_nan(b))" |a, b| a != b;
+    /// 1 where a < b, else 0.
+    less "f32(a < b)" |a, b| a < b;
+    /// 1 where a ≤ b, else 0.
+    less_equal "f32(a <= b)" |a, b| a <= b;
+    /// 1 where a > b, else 0.
+    greater "f32(a > b)" |a, b| a > b;
+    /// 1 where a ≥ b, else 0.
+    greater_equal "f32(a >= b)" |a, b| a >= b;
 }

@@ -1,7 +1,7 @@
 //! What is done to a product before it is stored, in the kernel that makes it, or by an op of its
 //! own.
 
-use super::activations::{gelu_cpu, relu_cpu, relu2_cpu, silu_cpu};
+use super::activations::reference;
 use crate::{
     element::{ElementType, Float},
     error::{Error, Result},
@@ -121,10 +121,10 @@ impl Activation {
     /// Its CPU twin.
     pub fn cpu(self, x: f32) -> f32 {
         match self {
-            Self::Relu => relu_cpu(x),
-            Self::Relu2 => relu2_cpu(x),
-            Self::Silu => silu_cpu(x),
-            Self::Gelu => gelu_cpu(x),
+            Self::Relu => reference::relu(x),
+            Self::Relu2 => reference::relu2(x),
+            Self::Silu => reference::silu(x),
+            Self::Gelu => reference::gelu(x),
         }
     }
 }

@@ -6,12 +6,12 @@ use super::{
     strided::transpose,
 };
 use crate::{
-    choices::Choice,
     element::{Element, Float},
     error::{Error, Result},
     gpu::{encoder::Encoder, out::Out, recording::Extent, tensor::Tensor},
     kernel::declaration::Kernel,
     shape::Shape,
+    tuning::TuningKey,
 };
 use rayon::prelude::*;
 
@@ -81,7 +81,7 @@ impl<T> Side<'_, T> {
 /// Products are added in `f32`, in an order that follows from the shapes (that of k where there are
 /// many rows; eight at a time on the matrix units of Metal), so a device gives the same bits every
 /// time. Halves in lines of whole quads are multiplied on matrix units where the device has them
-/// ([`Capabilities::matrix_units`](crate::Capabilities::matrix_units)): in `f32` too, but in which
+/// (`Capabilities::matrix_units`): in `f32` too, but in which
 /// order they add, and how they round on the way, is the unit's.
 ///
 /// Gradients: `matmul(dy, Side::transposed(b))` for a, `matmul(Side::transposed(a), dy)` for b
@@ -178,7 +178,7 @@ pub fn matmul_with_into<'a, 'y, X: Float, Y: Float>(
     let capabilities = encoder.context().capabilities();
     let units = if of_halves { &capabilities.matrix_units[..] } else { &[] };
     let direct =
-        m.saturating_mul(n).saturating_mul(batch) <= capabilities.choice(Choice::DirectOutputs);
+        m.saturating_mul(n).saturating_mul(batch) <= capabilities.tuned(TuningKey::DirectOutputs);
     let product = Product { m, n, k, batch, a_along_k: !a.transposed, b_along_k: b.transposed };
     let [plain, finish] = plan(product, units, direct);
     if std::ptr::eq(plain, &MATMUL_DIRECT[0]) && product.is_far_apart() {

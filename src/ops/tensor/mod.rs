@@ -27,7 +27,7 @@ pub(crate) mod sum;
 pub(crate) mod unary;
 pub(crate) mod variance;
 
-pub use super::reduce::Axes;
+pub use super::{op_tables::Unary, reduce::Axes};
 
 family!(
     activations,
@@ -53,5 +53,6 @@ family!(
     strided,
     sum,
     unary,
-    variance
+    variance;
+    reference: activations, binary, compare, unary
 );

@@ -213,7 +213,7 @@ pub fn causal_softmax_into<'y, T: Float>(
 /// # use bitnet_wgpu::{Encoder, Result, Tensor, tensor};
 /// # fn f(encoder: &mut Encoder, scores: &Tensor<f32>, positions: &Tensor<f32>, lengths: &Tensor<f32>) -> Result<()> {
 /// // Scores [batch, heads, queries, keys] of texts of several lengths [batch, 1, 1, 1]; positions [keys] are 0, 1, ..
-/// let inside = tensor::less(encoder, positions, lengths)?;
+/// let inside = tensor::less(positions, lengths).forward(encoder)?;
 /// let shares = tensor::masked_softmax(encoder, scores, &inside)?;
 /// # Ok(())
 /// # }

@@ -2,7 +2,6 @@
 //! but `i8`; `pad` of floats.
 
 use crate::{
-    choices::Choice,
     element::{ElementType, Float},
     error::{Error, Result},
     gpu::{encoder::Encoder, tensor::Tensor},
@@ -16,6 +15,7 @@ use crate::{
     ops::tensor::copy::fill,
     params,
     shape::Shape,
+    tuning::TuningKey,
     wgsl,
 };
 use std::ops::Range;
@@ -127,7 +127,7 @@ pub fn permute_into<T: ElementType>(
     {
         let params = TransposeParams { rows: rows as u32, columns: columns as u32 };
         let direct =
-            rows * columns <= encoder.context().capabilities().choice(Choice::DirectOutputs);
+            rows * columns <= encoder.context().capabilities().tuned(TuningKey::DirectOutputs);
         return encoder.dispatch(
             [&TRANSPOSE, &TRANSPOSE_DIRECT][usize::from(direct)],
             &params,

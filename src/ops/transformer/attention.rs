@@ -3,7 +3,6 @@
 
 use super::cache::{AttentionShape, HostKvCache, KvCache, NewTokens};
 use crate::{
-    choices::Choice,
     error::{Error, Result},
     gpu::{
         capabilities::Capabilities,
@@ -22,7 +21,9 @@ use crate::{
     language::ShaderLanguage,
     msl,
     ops::exp::exp,
-    params, wgsl,
+    params,
+    tuning::TuningKey,
+    wgsl,
 };
 use rayon::prelude::*;
 
@@ -313,7 +314,7 @@ fn plan(
     let shares = longest.div_ceil(SPAN).max(1);
     let left =
         [rows, kv_heads, sequences, head_dim].iter().fold(shares, |all, &n| all.saturating_mul(n));
-    let busy = capabilities.choice(Choice::AttentionWorkgroups);
+    let busy = capabilities.tuned(TuningKey::AttentionWorkgroups);
     let few = rows <= MOST_FEW || rows.div_ceil(MOST_FEW) * kv_heads * sequences < busy;
     if few && (shares == 1 || left <= MOST_FLOATS) { Plan::Shares(shares) } else { Plan::All }
 }

@@ -6,7 +6,6 @@ use super::{
     rope::rope,
 };
 use crate::{
-    choices::Choice,
     error::Result,
     gpu::{
         capabilities::Capabilities,
@@ -24,6 +23,7 @@ use crate::{
     },
     msl,
     ops::tensor::matmul_kernels::{UNIT_8, UNIT_16},
+    tuning::TuningKey,
     wgsl,
 };
 
@@ -174,7 +174,7 @@ fn plan(
     groups: usize,
 ) -> Option<&'static Kernel> {
     // Tiles of 128 rows read keys and values half as often; they must keep a GPU busy.
-    let large = rows.div_ceil(128) * groups >= capabilities.choice(Choice::AttentionLargeTiles);
+    let large = rows.div_ceil(128) * groups >= capabilities.tuned(TuningKey::AttentionLargeTiles);
     let kernel = |unit| match (unit, head_dim) {
         (UNIT_16, 64) => Some(&UNITS_16_64),
         (UNIT_16, 128) => Some(if large { &UNITS_16_128_LARGE } else { &UNITS_16_128 }),
@@ -199,7 +199,7 @@ fn plan(
 /// So numbers depend on which tokens come in runs of 64 or more; otherwise a token's attention is
 /// still the same bits however many there are. It is
 /// [`rope_attention_into`](super::rope_attention_into) itself for shorter runs, for a window,
-/// without a fitting unit ([`Capabilities::matrix_units`](crate::Capabilities::matrix_units); on
+/// without a fitting unit (`Capabilities::matrix_units`; on
 /// GPUs by Apple, Metal has them), for a cache in `f32`, and for heads that are not of four or
 /// eight matrices: of other widths than 64 and 128 on GPUs.
 ///

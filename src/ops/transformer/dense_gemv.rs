@@ -3,7 +3,6 @@
 
 use super::attention::dot;
 use crate::{
-    choices::Choice,
     error::{Error, Result},
     gpu::{encoder::Encoder, out::Out, recording::Extent, tensor::Tensor},
     kernel::{
@@ -15,6 +14,7 @@ use crate::{
     msl,
     ops::tensor::pad_rows::{pad_rows, quads_by_place},
     params,
+    tuning::TuningKey,
     weights::dense::{DenseElement, DenseMatrix, PackedDense},
     wgsl,
 };
@@ -127,7 +127,7 @@ pub fn dense_gemv_into<'y>(
     let (tokens, blocks) = (m as u32, w.blocks() as u32);
     let (kernel, x) = match m {
         0..=1 => (&family[0], x),
-        _ if m < encoder.context().capabilities().choice(Choice::HeadEightTokens) => {
+        _ if m < encoder.context().capabilities().tuned(TuningKey::HeadEightTokens) => {
             (&family[1], quads_by_place(encoder, &x, w.blocks())?)
         }
         _ => (&family[2], quads_by_place(encoder, &x, w.blocks())?),

@@ -37,5 +37,6 @@ family!(
     rope,
     rotate,
     sample,
-    top_k
+    top_k;
+    reference:
 );

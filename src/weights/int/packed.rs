@@ -30,7 +30,7 @@ impl PackedInt {
     /// not fit the shape, or a size of groups that is no multiple of 32.
     ///
     /// ```
-    /// # use bitnet_wgpu::{Affine, Bits, PackedInt};
+    /// # use bitnet_wgpu::weights::{Affine, Bits, PackedInt};
     /// // One bit for ±0.25: codes 0 and 1 less a half, by twice as much.
     /// let binary = Affine { group: None, scales: vec![0.5; 2], zeros: vec![0.5; 2] };
     /// let w = PackedInt::from_codes(2, 3, Bits::One, &[1, 0, 1, 0, 0, 1], binary)?;

@@ -25,7 +25,7 @@ impl PackedTernary {
     /// a scale that is not finite, or scales that do not fit the shape.
     ///
     /// ```
-    /// # use bitnet_wgpu::{PackedTernary, Scales};
+    /// # use bitnet_wgpu::weights::{PackedTernary, Scales};
     /// let w = PackedTernary::from_values(2, 3, &[1, 0, -1, 0, 0, 1], Scales::Tensor(0.5))?;
     /// assert_eq!(w.dequantize(), [0.5, 0.0, -0.5, 0.0, 0.0, 0.5]);
     /// # Ok::<(), bitnet_wgpu::Error>(())

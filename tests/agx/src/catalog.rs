@@ -2,8 +2,9 @@
 //! in `f16`, with subgroup operations.
 
 use bitnet_wgpu::{
-    Element, Kernel, ShaderLanguage,
-    kernel::{Variant, Work},
+    Element, Kernel,
+    internals::{KernelInternals as _, Variant, Work},
+    kernel::ShaderLanguage,
 };
 
 /// What ends the names of variants in halves.
@@ -92,12 +93,14 @@ pub fn kernels(language: ShaderLanguage) -> impl Iterator<Item = Text> {
             .map(move |variant| Text { declaration, variant })
     };
     // Matrix units of WGSL have no counterpart here, as those of Metal.
-    bitnet_wgpu::catalog().filter(|kernel| kernel.matrix_unit.is_none()).flat_map(variants)
+    bitnet_wgpu::internals::catalog()
+        .filter(|kernel| kernel.matrix_unit.is_none())
+        .flat_map(variants)
 }
 
 /// What a turn of the hot loop of a kernel's text does, as its source states it; kernel and
 /// language by name.
 pub fn work(kernel: &str, language: &str) -> Option<Work> {
-    let kernel = bitnet_wgpu::catalog().find(|declared| declared.name == kernel)?;
+    let kernel = bitnet_wgpu::internals::catalog().find(|declared| declared.name == kernel)?;
     kernel.sources().iter().find(|source| language_name(source.language) == language)?.work
 }

@@ -14,7 +14,7 @@ mod spirv;
 mod tools;
 mod wgsl;
 
-use bitnet_wgpu::ShaderLanguage;
+use bitnet_wgpu::kernel::ShaderLanguage;
 use listing::Listing;
 use report::Row;
 use std::{

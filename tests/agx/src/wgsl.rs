@@ -2,7 +2,7 @@
 //! separate process on the driver.
 
 use crate::{catalog, listing::MARKER};
-use bitnet_wgpu::{Context, ShaderLanguage};
+use bitnet_wgpu::{Context, kernel::ShaderLanguage};
 use std::{io::Write as _, path::Path};
 
 /// Begins the line that names the GPU and the driver.

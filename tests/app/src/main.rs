@@ -4,7 +4,7 @@
 
 use bitnet_wgpu::{
     Context, ErrorKind, Tensor, bitnet,
-    model::{GenerateOptions, LoadOptions, Message, Model, ModelFiles, Sampling, SessionOptions, Stop},
+    model::{GenerateOptions, Message, Model, ModelFiles, Sampling, SessionOptions, Stop},
     wgpu,
 };
 use futures_util::StreamExt;
@@ -21,7 +21,7 @@ async fn run(path: &Path) -> Result<(), Box<dyn Error>> {
     let context = open().await?;
     println!("{}", context.capabilities().adapter);
     in_the_apps_buffers(&context).await?;
-    for model in [Model::load(&context, path)?, Model::load_cpu(path)?] {
+    for model in [Model::builder(path).device(&context).build()?, Model::builder(path).cpu().build()?] {
         println!("{model:?}");
         streams(&model).await?;
         is_given_up(&model).await?;
@@ -29,9 +29,9 @@ async fn run(path: &Path) -> Result<(), Box<dyn Error>> {
         tells_several(&model).await?;
     }
     // Errors say what can be done about them.
-    let missing = Model::load_cpu(path.join("nothing")).map(drop).expect_err("there is no such file");
+    let missing = Model::builder(path.join("nothing")).cpu().build().map(drop).expect_err("there is no such file");
     assert_eq!(missing.kind(), ErrorKind::Io, "{missing}");
-    let files = ModelFiles::open(path, &LoadOptions::default())?;
+    let files = ModelFiles::open(path)?;
     let wrong = GenerateOptions::recommended(files.config()).sampling(Sampling::GREEDY.top_p(7.0));
     let refused = files.check(&files.encode_prompt("Once")?, &wrong).expect_err("top_p is beyond 1");
     assert_eq!(refused.kind(), ErrorKind::Invalid, "{refused}");

@@ -4,7 +4,10 @@
 #[cfg(target_os = "linux")]
 mod exact;
 
-use bitnet_wgpu::{ShaderLanguage, catalog};
+use bitnet_wgpu::{
+    internals::{KernelInternals as _, catalog},
+    kernel::ShaderLanguage,
+};
 use naga::back::msl;
 use support::machine::{naga_metal, parse};
 

@@ -18,7 +18,7 @@ Each <name>/ has config.json, model.safetensors (or shards) and golden.safetenso
     text.ids, text.nll, _f64     100 tokens; nll[i] of ids[i + 1] given ids[..= i]
     text.spread, .code_margin    f32 [1], as above; the spread is of a token's nll
 
-The reference is transformers in f32 with eager attention (`BitNetForCausalLM`, `LlamaForCausalLM`, `Qwen3ForCausalLM`, `Gemma3ForCausalLM`, `GraniteForCausalLM` for MiniCPM); the f64 forward pass shares no code
+The reference is transformers in f32 with eager attention (`BitNetForCausalLM`, `LlamaForCausalLM`, `Qwen3ForCausalLM`, `Gemma3ForCausalLM`, `GraniteForCausalLM`, for MiniCPM too); the f64 forward pass shares no code
 with it and is a cross-check. Prompts (with their continuations) and text are chosen so that no activation is close to a rounding boundary
 of its code, so that correct implementations agree to float rounding. Elsewhere a single flipped code can move a logit by 1.
 """
@@ -53,6 +53,7 @@ GEMMA3 = {
     "architectures": ["Gemma3ForCausalLM"], "model_type": "gemma3_text", "hidden_activation": "gelu_pytorch_tanh", "attention_bias": False,
     "rms_norm_eps": 1e-6, "tie_word_embeddings": False, "torch_dtype": "bfloat16", "max_position_embeddings": 256,
 }
+GRANITE = {"architectures": ["GraniteForCausalLM"], "model_type": "granite", "hidden_act": "silu", "attention_bias": False, "mlp_bias": False}
 WINDOW, WHOLE = "sliding_attention", "full_attention"
 # Of a head, one each pair.
 FACTORS = [1.0, 1.05, 1.2, 1.5, 2.1, 3.3, 5.0]
@@ -183,6 +184,15 @@ CASES = {
         },
         "side": torch.float16, "groups": 128, "seed": 12,
     },
+    # Embedding, scores, residual stream and logits have factors. The root of the head size is not rational.
+    "granite": {
+        "config": GRANITE | shape(60, 104, 2, 6, 2, 10, 220) | {
+            "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "tie_word_embeddings": True, "torch_dtype": "bfloat16",
+            "embedding_multiplier": 0.4, "attention_multiplier": 0.2, "residual_multiplier": 0.6, "logits_scaling": 1.25,
+            "bos_token_id": 218, "eos_token_id": 219, "max_position_embeddings": 256,
+        },
+        "side": torch.bfloat16, "groups": 128, "seed": 13,
+    },
 }
 
 
@@ -303,6 +313,8 @@ def factors(config):
     """What embedding, residual stream and logits are multiplied by."""
     if config["model_type"] == "gemma3_text":
         return float(torch.tensor(config["hidden_size"] ** 0.5).to(getattr(torch, config["torch_dtype"]))), 1, 1
+    if config["model_type"] == "granite":
+        return config["embedding_multiplier"], config["residual_multiplier"], 1 / config["logits_scaling"]
     if config["model_type"] != "minicpm":
         return 1, 1, 1
     return config["scale_emb"], config["scale_depth"] / config["num_hidden_layers"] ** 0.5, config["dim_model_base"] / config["hidden_size"]
@@ -318,7 +330,7 @@ class Forward:
         self.config = json.loads((directory / "config.json").read_text())
         self.config.setdefault("head_dim", self.config["hidden_size"] // self.config["num_attention_heads"])
         # Activations are not quantised.
-        self.floats = self.config["model_type"] in ("qwen3", "minicpm", "llama", "gemma3_text") and "quantization_config" not in self.config
+        self.floats = self.config["model_type"] in ("qwen3", "minicpm", "llama", "gemma3_text", "granite") and "quantization_config" not in self.config
         self.tensors = {}
         for file in directory.glob("model*.safetensors"):
             self.tensors |= load_file(file)
@@ -417,7 +429,8 @@ class Forward:
         window = self.window(int(prefix.split(".")[2]))
         group = config["num_attention_heads"] // config["num_key_value_heads"]
         k, v = np.repeat(self.rotate(k, window is not None), group, 0), np.repeat(v, group, 0)
-        scores = self.rotate(q, window is not None) @ k.swapaxes(1, 2) * self.dtype(config.get("query_pre_attn_scalar", head_dim) ** -0.5)
+        factor = config.get("attention_multiplier", config.get("query_pre_attn_scalar", head_dim) ** -0.5)
+        scores = self.rotate(q, window is not None) @ k.swapaxes(1, 2) * self.dtype(factor)
         seen = np.tri(tokens, dtype=bool) & ~np.tri(tokens, k=-(window or tokens), dtype=bool)
         scores = np.where(seen, scores, self.dtype(-np.inf))
         weights = np.exp(scores - scores.max(-1, keepdims=True))

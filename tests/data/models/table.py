@@ -368,7 +368,7 @@ def safetensors_cases():
     online = plain | {"quantization_config": ONLINE}
     own = tensors(online, 6, masters=True)
     yield Case("… revision prequantized", f"{masters}, bf16", online, own, published=(plain, own), refused=True)
-    yield Case("… the same, `LoadOptions::quantize`", f"{masters}, bf16", online, own, ASKED, published=(plain, own), flags=("--quantize",))
+    yield Case("… the same, `ReadOptions::quantize`", f"{masters}, bf16", online, own, ASKED, published=(plain, own), flags=("--quantize",))
     offline = plain | {"quantization_config": MULTIPLY}
     own = tensors(offline, 7)
     yield Case("… revision bfloat16", "-β, 0, β in bf16", offline, own, PACKED, published=(plain, unpacked(own)), note="float activations")
@@ -386,7 +386,7 @@ def safetensors_cases():
 
     own = tensors(LLAMA_3_2, 9, masters=True)
     yield Case("meta-llama/Llama-3.2-1B (dense)", "floats, bf16", LLAMA_3_2, own, refused=True)
-    yield Case("… the same, `LoadOptions::quantize`", "floats, bf16", LLAMA_3_2, own, flags=("--quantize",), compared=False)
+    yield Case("… the same, `ReadOptions::quantize`", "floats, bf16", LLAMA_3_2, own, flags=("--quantize",), compared=False)
     yield Case("SpectraSuite/TriLM_3.9B_Unpacked", "-β, 0, β in f16, β by parts of a matrix", TRILM, tensors(TRILM, 14, torch.float16, parts=2))
     yield Case("SpectraSuite/TriLM_830M_Unpacked", "-β, 0, β in f16", TRILM, tensors(TRILM, 15, torch.float16, parts=1))
     own = grouped(QWEN3, 10)
@@ -581,7 +581,7 @@ def details(rows):
 GUESSED = (
     "A plain Llama whose weights are ternary in floats says nowhere how its activations are computed: Falcon-E's are quantised, TriLM's are floats. They are"
     " floats here where a matrix has several scales, which no BitNet has, or where it is in f16, as only TriLM is published; else they have 8 bits. GGUF says no"
-    " more: there TriLM is known by its scales or its name. A guess about weights in floats is logged, and `LoadOptions::quantized_activations` decides otherwise."
+    " more: there TriLM is known by its scales or its name. A guess about weights in floats is logged, and `ReadOptions::quantized_activations` decides otherwise."
 )
 
 

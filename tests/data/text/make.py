@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes the reference data of tests/text.rs.
+"""Makes the reference data of tests/text and chat-template/tests.
 
     pip install sentencepiece transformers jinja2    # made with sentencepiece 0.2, transformers 5.23
     tests/data/text/make.py [sentencepiece] [chat]

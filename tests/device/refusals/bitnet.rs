@@ -2,12 +2,13 @@
 
 use super::{assert_invalid, assert_shape, unwritten};
 use bitnet_wgpu::{
-    Bits, Error, IntMatrix, Out, Result, Shape, Tensor, TernaryMatrix,
+    Error, Out, Result, Shape, Tensor,
     bitnet::{
         self, Gate, Layout, QuantizationError, QuantizedActivations, QuantizedInt4, QuantizedInt8,
         Scheme,
     },
     tensor,
+    weights::{Bits, IntMatrix, TernaryMatrix},
 };
 use support::{block_on, context, contexts, ints, rng, ternary};
 

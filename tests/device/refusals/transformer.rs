@@ -2,11 +2,13 @@
 
 use super::{assert_invalid, assert_shape, unwritten};
 use bitnet_wgpu::{
-    Capabilities, DenseElement, Element, Error, Out, PackedDense, PackedTernary, Scales, Tensor,
+    Element, Error, Out, Tensor,
+    device::Capabilities,
     transformer::{
         self, Attended, AttentionShape, Draws, FlashAttentionOptions, HostKvCache, KvCache,
         NewTokens, Penalties, Qkv, SampleOptions, TopK,
     },
+    weights::{DenseElement, PackedDense, PackedTernary, Scales},
 };
 use support::{context, dense, rng};
 

@@ -2,16 +2,17 @@
 
 use super::golden::{Case, Out};
 use bitnet_wgpu::{
-    Bits, Encoder, Float, IntMatrix, PackedDense, Result, Tensor, TernaryMatrix,
+    Encoder, Float, Result, Tensor,
     bitnet::{self, Gate, Layout, QuantizedActivations, QuantizedInt8, Scheme},
     f16,
-    linear_algebra::{self as la, Qr, Svd, Triangle},
+    linalg::{self as la, Qr, Svd, Triangle},
     optimizer::{self, AdamW, AdamWState, Lion, Sgd},
     tensor::{
         self, Activation, Axes, CrossEntropyOptions, Epilogue, Linear, LinearCrossEntropyOptions,
         Prefix, Side,
     },
     transformer::{self, AttentionShape, FlashAttentionOptions, Qkv},
+    weights::{Bits, IntMatrix, PackedDense, TernaryMatrix},
 };
 use support::context;
 
@@ -166,7 +167,10 @@ fn prefix_sum(c: &mut Case, prefix: Prefix, other: Prefix) -> Result<Vec<Out>> {
     let (x, dy, e) = (c.x(0), c.dy(), &mut c.encoder);
     let all = tensor::sum(e, &dy, [1])?.reshape([x.shape().dims()[0], 1])?;
     let before = tensor::prefix_sum(e, &dy, 1, other)?;
-    Ok(vec![tensor::prefix_sum(e, &x, 1, prefix)?.into(), tensor::sub(e, &all, &before)?.into()])
+    Ok(vec![
+        tensor::prefix_sum(e, &x, 1, prefix)?.into(),
+        tensor::sub(&all, &before).forward(e)?.into(),
+    ])
 }
 
 type QuantizeWeights = fn(&mut Encoder, &Tensor<f32>) -> Result<IntMatrix>;
@@ -337,7 +341,10 @@ pub const CASES: &[(&str, Run)] = &[
     ("mean", |c| {
         let (x, dy, e) = (c.x(0), c.dy(), &mut c.encoder);
         let dx = spread(e, &dy, &x)?;
-        Ok(vec![tensor::mean(e, &x, MIDDLE)?.into(), tensor::scale(e, &dx, 1.0 / 7.0)?.into()])
+        Ok(vec![
+            tensor::mean(e, &x, MIDDLE)?.into(),
+            tensor::scale(&dx, 1.0 / 7.0).forward(e)?.into(),
+        ])
     }),
     ("norm", |c| {
         let (x, dy, e) = (c.x(0), c.dy(), &mut c.encoder);
@@ -501,7 +508,7 @@ pub const CASES: &[(&str, Run)] = &[
         let biased = Epilogue::new().bias(&bias);
         let y = tensor::matmul_with(e, &a, &b, &biased.activation(Activation::Gelu))?;
         let before = tensor::matmul_with(e, &a, &b, &biased)?;
-        let d = tensor::gelu_backward(e, &before, &dy)?;
+        let d = tensor::gelu(&before).backward(e, &dy)?;
         let (da, db) = (
             tensor::matmul(e, &d, Side::transposed(&b))?,
             tensor::matmul(e, Side::transposed(&a), &d)?,
@@ -725,14 +732,14 @@ pub const CASES: &[(&str, Run)] = &[
     ("qr_full", |c| {
         let a = c.x(0);
         let r = c.sound(|e| la::qr_full(e, &a))?.r;
-        Ok(vec![tensor::abs(&mut c.encoder, &r)?.into()])
+        Ok(vec![tensor::abs(&r).forward(&mut c.encoder)?.into()])
     }),
     ("silu_f16", |c| one_input(c, tensor::silu::<f16>, tensor::silu_backward)),
     ("mul_f16", |c| {
         let (a, b, dy, e) =
             (c.floats::<f16>("in0"), c.floats("in1"), c.floats("dy"), &mut c.encoder);
-        let (da, db) = tensor::mul_backward(e, &a, &b, &dy)?;
-        Ok(vec![tensor::mul(e, &a, &b)?.into(), da.into(), db.into()])
+        let (da, db) = tensor::mul(&a, &b).backward(e, &dy)?;
+        Ok(vec![tensor::mul(&a, &b).forward(e)?.into(), da.into(), db.into()])
     }),
     ("softmax_f16", softmax::<f16>),
     ("layer_norm_f16", layer_norm::<f16>),
@@ -800,6 +807,6 @@ pub const CASES: &[(&str, Run)] = &[
     ("qr", |c| {
         let a = c.x(0);
         let r = c.sound(|e| la::qr(e, &a))?.r;
-        Ok(vec![tensor::abs(&mut c.encoder, &r)?.into()])
+        Ok(vec![tensor::abs(&r).forward(&mut c.encoder)?.into()])
     }),
 ];

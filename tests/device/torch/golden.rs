@@ -1,6 +1,6 @@
 //! The golden: inputs and results by PyTorch.
 
-use bitnet_wgpu::{ElementType, Encoder, Float, Result, Tensor, f16, linear_algebra::Outcome};
+use bitnet_wgpu::{ElementType, Encoder, Float, Result, Tensor, f16, linalg::Outcome};
 use safetensors::SafeTensors;
 use std::sync::LazyLock;
 use support::{block_on, context, repository};

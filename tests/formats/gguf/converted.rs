@@ -4,8 +4,8 @@
 use super::*;
 use bitnet_wgpu::{
     Context,
-    formats::Checkpoint,
-    model::{LoadOptions, Model, ModelFiles},
+    formats::{Checkpoint, ReadOptions},
+    model::ModelFiles,
 };
 use safetensors::Dtype;
 use support::{
@@ -57,7 +57,8 @@ fn float_bytes(floats: &[f32]) -> Vec<u8> {
 /// A model as a GGUF file: its matrices as I2_S where that holds them, else in floats.
 fn converted(checkpoint: &Checkpoint) -> Maker {
     let c = checkpoint.config();
-    let architecture = if c.post_norms { "gemma3" } else { "qwen3" };
+    let gemma = c.architecture == "gemma3_text";
+    let architecture = if gemma { "gemma3" } else { "qwen3" };
     let mut maker = Maker::configured(architecture, c);
     if let RopeScaling::Linear(factor) = c.rope_scaling {
         maker = maker
@@ -84,19 +85,16 @@ fn converted(checkpoint: &Checkpoint) -> Maker {
     };
     // Gains as they multiply.
     let gains = |maker: Maker, name: &str, stored: &str, len: usize| {
-        maker.tensor(
-            &format!("{stored}.weight"),
-            &[len as u64],
-            0,
-            &float_bytes(&checkpoint.vector(name, len).unwrap()),
-        )
+        let mut gains = checkpoint.vector(name, len).unwrap();
+        if name.ends_with(".q_norm") {
+            gains.iter_mut().for_each(|gain| *gain *= c.query_scale);
+        }
+        maker.tensor(&format!("{stored}.weight"), &[len as u64], 0, &float_bytes(&gains))
     };
     for layer in 0..c.layers {
         for (part, usual) in QWEN3 {
-            let own = GEMMA
-                .iter()
-                .find(|(name, _)| c.post_norms && *name == part)
-                .map_or(usual, |(_, own)| own);
+            let own =
+                GEMMA.iter().find(|(name, _)| gemma && *name == part).map_or(usual, |(_, own)| own);
             let (name, stored) =
                 (format!("model.layers.{layer}.{part}"), format!("blk.{layer}.{own}"));
             let Some(linear) = part.split('.').nth(1).filter(|part| part.ends_with("_proj")) else {
@@ -136,7 +134,7 @@ fn converted(checkpoint: &Checkpoint) -> Maker {
                 );
             }
         }
-        if c.post_norms {
+        if gemma {
             for (name, stored) in &GEMMA[1..] {
                 maker = gains(
                     maker,
@@ -179,15 +177,13 @@ fn converted_models_give_the_bits_of_their_safetensors(on: Option<&Context>) {
         let c = checkpoint.config();
         let path = folder.write("model.gguf", converted(&checkpoint).bytes());
         // Nothing says it where linear layers have no norms.
-        let options = || {
-            LoadOptions::default().quantized_activations((name == "gemma3_plain").then_some(true))
-        };
-        let file =
-            Gguf::open(&path).unwrap().with_quantized_activations(options().quantized_activations);
+        let options =
+            ReadOptions::default().quantized_activations((name == "gemma3_plain").then_some(true));
+        let file = Gguf::open(&path).unwrap().with_options(options);
         let found = file.config();
         assert_eq!(
-            (found.projection_norms, found.post_norms, found.qk_norms),
-            (c.projection_norms, c.post_norms, c.qk_norms),
+            (found.projection_norms, found.qk_norms()),
+            (c.projection_norms, c.qk_norms()),
             "{name}"
         );
         assert_eq!(
@@ -206,7 +202,8 @@ fn converted_models_give_the_bits_of_their_safetensors(on: Option<&Context>) {
 
         for prompt in ["prompt0.ids", "prompt2.ids"] {
             let logits = |path| {
-                let model = Model::load_with(on, path, options()).unwrap();
+                let files = ModelFiles::open_with(path, options).unwrap();
+                let model = files.builder().device(on).build().unwrap();
                 bits(block_on(model.logits(&golden(name).ids(prompt))).unwrap())
             };
             assert!(logits(&path) == logits(&source.0), "{name}, {prompt}, GPU: {}", on.is_some());
@@ -237,8 +234,7 @@ fn norms_of_linear_layers_are_all_there() {
     let maker = converted(&Checkpoint::open(&source("normed").0).unwrap());
     let problems = |maker: &Maker| {
         let folder = Directory::temporary();
-        let files =
-            ModelFiles::open(folder.write("model.gguf", maker.bytes()), &LoadOptions::default())?;
+        let files = ModelFiles::open(folder.write("model.gguf", maker.bytes()))?;
         files.problems().next().map_or(Ok(()), Err)
     };
     assert!(problems(&maker).is_ok());

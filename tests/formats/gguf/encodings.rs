@@ -5,7 +5,7 @@ use super::*;
 use bitnet_wgpu::{
     Context,
     formats::ModelConfig,
-    model::{LoadOptions, Model, ModelFiles, write_native},
+    model::{Model, ModelFiles},
 };
 use half::bf16;
 use serde_json::{Value, json};
@@ -255,18 +255,13 @@ fn one_model_gives_the_same_bits_in_every_encoding(on: Option<&Context>) {
                 .collect();
             // Of the first, and of the last.
             for (name, of) in [("native, of GGUF", 0), ("native, of safetensors", all.len() - 1)] {
-                let (files, native) = (
-                    ModelFiles::open(&all[of].1, &LoadOptions::default()).unwrap(),
-                    folder.0.join(name),
-                );
-                write_native(&files, &native, true, LoadOptions::default()).unwrap();
+                let (files, native) = (ModelFiles::open(&all[of].1).unwrap(), folder.0.join(name));
+                files.builder().write_prepacked(&native, true).unwrap();
                 all.push((name, native));
             }
             assert!(all.len() >= if embedding { 7 } else { 8 }, "{of:?}: {}", all.len());
 
-            let bits = |path: &Path| {
-                computed(&Model::load_with(on, path, LoadOptions::default()).unwrap())
-            };
+            let bits = |path: &Path| computed(&Model::builder(path).device(on).build().unwrap());
             let wanted = bits(&all[0].1);
             for (name, path) in &all[1..] {
                 assert!(
@@ -290,7 +285,7 @@ fn blocks_of_256_are_two_of_128(on: Option<&Context>) {
     let logits = |name: &str| {
         let (_, layout) = BLOCKS.into_iter().find(|(known, _)| *known == name).unwrap();
         let path = folder.write("model.gguf", small.gguf(layout, false).bytes());
-        block_on(Model::load_with(on, path, LoadOptions::default()).unwrap().logits(&ids)).unwrap()
+        block_on(Model::builder(path).device(on).build().unwrap().logits(&ids)).unwrap()
     };
     let [wanted, tq1, tq2] = ["PQ2_0", "TQ1_0", "TQ2_0"].map(logits);
     assert!(tq1 == wanted && tq2 == wanted, "GPU: {}", on.is_some());
@@ -327,7 +322,7 @@ fn matrices_of_other_groups_are_stacked() {
                 groups
             );
             let [cpu, gpu] = [None, Some(context())].map(|on| {
-                let model = Model::load_with(on, &path, LoadOptions::default()).unwrap();
+                let model = Model::builder(&path).device(on).build().unwrap();
                 block_on(model.logits(&[1, 2, 3])).unwrap()
             });
             approx::assert_abs_diff_eq!(&cpu[..], &gpu[..], epsilon = 1e-3);

@@ -3,8 +3,9 @@
 
 use super::{file::*, hostile::refused, trits};
 use bitnet_wgpu::{
-    DenseElement, Error, PackedTernary, Scales,
-    formats::{Activation, GgufType, I2sLayout, ModelFile, RopeScaling},
+    Error,
+    formats::{Activation, GgufType, I2sLayout, ModelFile, ReadOptions, RopeScaling},
+    weights::{DenseElement, PackedTernary, Scales},
 };
 
 const ROWS: usize = 9;
@@ -318,7 +319,9 @@ fn trilms_are_known() {
     for said in [true, false] {
         let file = open_bytes(&one().text("general.name", "TriLM").bytes()).unwrap();
         assert_eq!(
-            file.with_quantized_activations(Some(said)).config().quantized_activations,
+            file.with_options(ReadOptions::default().quantized_activations(said))
+                .config()
+                .quantized_activations,
             said
         );
     }
@@ -332,7 +335,7 @@ fn keys_of_qwen3_are_read() {
     let config = open_bytes(&plain.bytes()).unwrap().config().clone();
     assert_eq!((config.head_dim, config.activation, config.tied_head), (6, Activation::Silu, true));
     assert_eq!(
-        (config.qk_norms, config.sub_norms, config.quantized_activations),
+        (config.qk_norms(), config.sub_norms, config.quantized_activations),
         (true, false, false)
     );
     assert_eq!((config.rope_scaling, config.rope_theta), (RopeScaling::None, 10_000.0));
@@ -379,8 +382,8 @@ fn keys_of_gemma_are_read() {
     let open = |maker: &Maker| open_bytes(&maker.bytes());
     let config = open(&plain).unwrap().config().clone();
     assert_eq!(
-        (config.head_dim, config.activation, config.post_norms, config.qk_norms),
-        (6, Activation::GeluTanh, true, true)
+        (config.head_dim, config.activation, config.qk_norms()),
+        (6, Activation::GeluTanh, true)
     );
     assert_eq!(
         (config.embedding_scale, config.quantized_activations),

@@ -4,7 +4,7 @@ use super::*;
 use bitnet_wgpu::{
     Context,
     formats::{Checkpoint, Hadamard},
-    model::{LoadOptions, Model, ModelFiles, write_native},
+    model::{Model, ModelFiles},
 };
 use std::collections::BTreeMap;
 use support::{
@@ -95,7 +95,7 @@ pub fn keyed() -> Maker {
 }
 
 fn logits(file: &Gguf, context: Option<&Context>, prompt: usize) -> Vec<f32> {
-    let model = Model::from_file(context, file, None, LoadOptions::default()).unwrap();
+    let model = Model::builder_from(file, None).device(context).build().unwrap();
     let all = block_on(model.logits(&golden("qwen3").ids(&format!("prompt{prompt}.ids")))).unwrap();
     all[all.len() - model.config().vocab..].to_vec()
 }
@@ -142,11 +142,11 @@ support::each_device!(rotated_weights_give_the_logits_of_transformers);
 fn rotated_weights_stay_so_in_a_native_container(on: Option<&Context>) {
     let folder = Directory::temporary();
     let (source, native) = (folder.write("model.gguf", keyed().bytes()), folder.0.join("native"));
-    let files = ModelFiles::open(&source, &LoadOptions::default()).unwrap();
-    write_native(&files, &native, false, LoadOptions::default()).unwrap();
+    let files = ModelFiles::open(&source).unwrap();
+    files.builder().write_prepacked(&native, false).unwrap();
 
     let logits = |path| {
-        let model = Model::load_with(on, path, LoadOptions::default()).unwrap();
+        let model = Model::builder(path).device(on).build().unwrap();
         assert!(model.config().hadamard.is_some());
         block_on(model.logits(&golden("qwen3").ids("prompt2.ids")))
             .unwrap()

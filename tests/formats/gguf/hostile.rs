@@ -2,8 +2,9 @@
 
 use super::{data, file::*, trits};
 use bitnet_wgpu::{
-    Error, PackedTernary, Result, Scales,
-    formats::{Gguf, GgufFile, I2sLayout, ModelFile, RopeScaling},
+    Error, Result,
+    formats::{Gguf, GgufFile, I2sLayout, ModelFile, ReadOptions, RopeScaling},
+    weights::{PackedTernary, Scales},
 };
 use proptest::prelude::*;
 use support::files::Directory;
@@ -400,11 +401,15 @@ fn bad_weights_are_named() {
         "8192 weights of -1",
     );
     // Shapes that a layout cannot hold point to another.
-    refused(linear(36, [3, 64], &[0; 80]), "with_i2s_layout");
+    refused(linear(36, [3, 64], &[0; 80]), "ReadOptions::i2s_layout");
     let rows =
         open_bytes(&Maker::model().tensor("output.weight", &[3, 128], 36, &[0; 128]).bytes())
             .unwrap();
-    refused(rows.with_i2s_layout(I2sLayout::Rows).linear("lm_head", 3, 128), "Rows cannot hold");
+    refused(
+        rows.with_options(ReadOptions::default().i2s_layout(I2sLayout::Rows))
+            .linear("lm_head", 3, 128),
+        "Rows cannot hold",
+    );
 
     let block = |bytes: Vec<u8>, at: usize, value: u8| {
         bytes

@@ -3,11 +3,12 @@
 //! (written.rs). The reader gives the right weights or an error, and never panics.
 
 use bitnet_wgpu::{
-    DenseElement, Error, PackedTernary, Scales, bitnet,
+    Error, bitnet,
     formats::{
         Activation, Gguf, GgufFile, GgufType, GgufValue, I2sLayout, ModelFile, Pooling,
-        RopeScaling, RotaryOrder, SafeTensors, open,
+        ReadOptions, RopeScaling, RotaryOrder, SafeTensors, open,
     },
+    weights::{DenseElement, PackedTernary, Scales},
 };
 use half::f16;
 use proptest::prelude::*;
@@ -219,7 +220,9 @@ fn every_architecture_reads_as_it_was_made() {
 
 #[test]
 fn options_override_what_the_file_does_not_say() {
-    let plain = Gguf::open(data("llama.gguf")).unwrap().with_rotary_order(RotaryOrder::Halves);
+    let plain = Gguf::open(data("llama.gguf"))
+        .unwrap()
+        .with_options(ReadOptions::default().rotary_order(RotaryOrder::Halves));
     let stored = ModelFile::linear(&plain, "model.layers.0.self_attn.q_proj", 64, 128).unwrap();
     let read = ModelFile::linear(
         &Gguf::open(data("llama.gguf")).unwrap(),
@@ -238,8 +241,11 @@ fn options_override_what_the_file_does_not_say() {
     let name = "model.layers.0.mlp.gate_proj";
     let model = Gguf::open(data("bitnet-b1.58.gguf")).unwrap();
     let right = model.linear(name, 64, 128).unwrap().to_values();
-    let mut wrong =
-        model.with_i2s_layout(I2sLayout::Arm).linear(name, 64, 128).unwrap().to_values();
+    let mut wrong = model
+        .with_options(ReadOptions::default().i2s_layout(I2sLayout::Arm))
+        .linear(name, 64, 128)
+        .unwrap()
+        .to_values();
     assert_ne!(right, wrong);
     let mut right = right;
     right.sort();
@@ -294,7 +300,7 @@ proptest! {
         let expected = PackedTernary::from_values(rows, columns, &values, Scales::Tensor(1.5)).unwrap();
         for layout in [I2sLayout::X86, I2sLayout::Arm, I2sLayout::Rows] {
             let model = Maker::model().tensor("output.weight", &[rows as u64, columns as u64], 36, &i2s(layout, columns, &values, 1.5));
-            let read = open_bytes(&model.bytes()).unwrap().with_i2s_layout(layout).linear("lm_head", rows, columns).unwrap();
+            let read = open_bytes(&model.bytes()).unwrap().with_options(ReadOptions::default().i2s_layout(layout)).linear("lm_head", rows, columns).unwrap();
             prop_assert_eq!(&read, &expected, "{:?}", layout);
         }
     }
@@ -329,12 +335,18 @@ fn other_float_models_are_not_quantised_unasked() {
     let masters = [0.3f32, -0.2, 0.01, 0.0, 0.5, 0.3];
     match open(&masters).linear("lm_head", 2, 3) {
         Err(error @ Error::Unsupported { .. }) => {
-            assert!(error.to_string().contains("LoadOptions::quantize"), "{error}")
+            assert!(error.to_string().contains("ReadOptions::quantize"), "{error}")
         }
         other => panic!("{other:?}"),
     }
     let quantized = bitnet::quantize_weights_cpu(&masters, 2, 3).unwrap();
-    assert_eq!(open(&masters).with_quantize(true).linear("lm_head", 2, 3).unwrap(), quantized);
+    assert_eq!(
+        open(&masters)
+            .with_options(ReadOptions::default().quantize(true))
+            .linear("lm_head", 2, 3)
+            .unwrap(),
+        quantized
+    );
     assert_eq!(
         open(&[0.3, -0.3, 0.0, 0.0, -0.0, 0.3]).linear("lm_head", 2, 3).unwrap().scales(),
         &Scales::Tensor(0.3)
@@ -408,6 +420,27 @@ fn factors_of_minicpm_are_read() {
             .to_string()
             .contains("scaled by inf")
     );
+}
+
+#[test]
+fn factors_of_granite_are_read() {
+    let file = || {
+        ["embedding_scale", "attention.scale", "residual_scale", "logit_scale"]
+            .into_iter()
+            .fold(Maker::of("granite"), |file, key| file.float(&format!("granite.{key}"), 0.25))
+    };
+    let model = open_bytes(&file().bytes()).unwrap();
+    let c = model.config();
+    assert_eq!((c.embedding_scale, c.residual_scale, c.logit_scale), (0.25, 0.25, 4.0));
+    assert_eq!(c.query_scale, 0.25 * (c.head_dim as f32).sqrt());
+    let usual = open_bytes(&file().without("granite.attention.scale").bytes()).unwrap();
+    assert_eq!(usual.config().query_scale, 1.0);
+    // Without rotary embedding.
+    let error = open_bytes(&file().set("granite.rope.scaling.finetuned", 7, &[0]).bytes());
+    assert!(matches!(
+        error.unwrap_err(),
+        Error::Unsupported { message, .. } if message.contains("finetuned is false")
+    ));
 }
 
 /// What divides every frequency by a number of its own: LongRoPE's two lists, and the numbers that

@@ -7,8 +7,8 @@ use super::{
     *,
 };
 use bitnet_wgpu::{
-    formats::{Checkpoint, GgufVocabulary, WrittenTensor, write_gguf},
-    model::{LoadOptions, Model, ModelFiles, Tokenizer},
+    formats::{Checkpoint, GgufVocabulary, ReadOptions, WrittenTensor, write_gguf},
+    model::{Model, ModelFiles, Tokenizer},
 };
 use serde_json::{Value, json};
 use std::{fs, sync::LazyLock};
@@ -156,6 +156,11 @@ fn what_is_written_is_what_was_read() {
             json!({"model_type": "minicpm", "quantization_config": null, "scale_emb": 3, "scale_depth": 1.4, "dim_model_base": 48, "rope_scaling": long}),
             Some(128),
         ),
+        (
+            "granite",
+            json!({"model_type": "granite", "quantization_config": null, "embedding_multiplier": 3, "attention_multiplier": 0.3, "residual_multiplier": 0.7, "logits_scaling": 6}),
+            Some(128),
+        ),
     ];
     for (architecture, keys, group) in cases {
         // All groups of a model for blocks of 256 have one scale, so that it has one for every
@@ -172,7 +177,14 @@ fn what_is_written_is_what_was_read() {
                 "{architecture}"
             );
             let scales = |c: &bitnet_wgpu::formats::ModelConfig| {
-                [c.embedding_scale, c.residual_scale, c.logit_scale, c.eps, c.rope_theta]
+                [
+                    c.embedding_scale,
+                    c.query_scale,
+                    c.residual_scale,
+                    c.logit_scale,
+                    c.eps,
+                    c.rope_theta,
+                ]
             };
             assert_eq!(
                 (scales(read), read.projection_norms),
@@ -191,7 +203,7 @@ fn what_is_written_is_what_was_read() {
             same("self_attn.k_proj", 128, HIDDEN);
             same("mlp.down_proj", HIDDEN, 512);
             let [a, b] = [&source as &dyn ModelFile, &written]
-                .map(|file| Model::from_file(None, file, None, LoadOptions::default()).unwrap());
+                .map(|file| Model::builder_from(file, None).cpu().build().unwrap());
             let logits =
                 |model: &Model| pollster::block_on(model.logits(&[1, 17, 30, 4, 4, 39])).unwrap();
             let (a, b): (Vec<u32>, Vec<u32>) =
@@ -232,7 +244,11 @@ fn activations_that_gguf_cannot_say_are_refused() {
     // The same models as the others have them.
     let path = Directory::temporary();
     let from = directory(json!({"model_type": "qwen3"}), None, halves);
-    let said = |quantized| Checkpoint::open(&from.0).unwrap().with_quantized_activations(quantized);
+    let said = |quantized| {
+        Checkpoint::open(&from.0)
+            .unwrap()
+            .with_options(ReadOptions::default().quantized_activations(quantized))
+    };
     write_gguf(&said(Some(false)), None, path.0.join("model.gguf"), GgufType::Q2_0, false, |_| {})
         .unwrap();
 }
@@ -334,7 +350,7 @@ proptest! {
         read_everything(&bytes);
         let directory = Directory::temporary();
         let path = directory.write("model.gguf", bytes);
-        if let Ok(files) = ModelFiles::open(&path, &LoadOptions::default()) {
+        if let Ok(files) = ModelFiles::open(&path) {
             let _ = files.tokenizer().and_then(|tokenizer| tokenizer.encode("ab A b"));
             // As far as it would be loaded.
             let _ = files.problems().take(3).count();

@@ -2,7 +2,7 @@
 
 use super::{By::*, Family};
 use crate::{Case, Data, Leeway, Recorder, context};
-use bitnet_wgpu::{Kernel, catalog, params};
+use bitnet_wgpu::{Kernel, internals::catalog, params};
 
 pub const OPS: Family = &[
     ("completion", Wgsl, completion),

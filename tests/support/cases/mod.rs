@@ -1,7 +1,7 @@
 //! The cases of every op: a file for each file of `src/ops`.
 
 mod bitnet;
-mod linear_algebra;
+mod linalg;
 mod measure;
 mod optimizer;
 mod tensor;
@@ -73,15 +73,9 @@ impl Op {
 /// Every op of the crate.
 pub fn ops() -> &'static [Op] {
     static OPS: LazyLock<Vec<Op>> = LazyLock::new(|| {
-        let all = [
-            bitnet::OPS,
-            linear_algebra::OPS,
-            tensor::OPS,
-            transformer::OPS,
-            optimizer::OPS,
-            measure::OPS,
-        ]
-        .concat();
+        let all =
+            [bitnet::OPS, linalg::OPS, tensor::OPS, transformer::OPS, optimizer::OPS, measure::OPS]
+                .concat();
         all.into_iter()
             .map(|(name, by, make)| Op { name, by, make, made: OnceLock::new() })
             .collect()

@@ -2,7 +2,7 @@
 //! that the GPU computes while the next are recorded.
 
 use crate::turns::Rival;
-use bitnet_wgpu::{Clock, Context, Encoder, Result};
+use bitnet_wgpu::{Context, Encoder, Result, telemetry::Clock};
 use pollster::block_on;
 
 const PER_SUBMISSION: usize = 16;

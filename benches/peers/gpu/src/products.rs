@@ -7,10 +7,7 @@ use crate::{
     oxbitnet_side::OxBitNet,
     turns::{Rival, Times, in_turns},
 };
-use bitnet_wgpu::{
-    Context, Element, Encoder, PackedTernary, Scales, bitnet,
-    transformer::{self, AttentionShape, HostKvCache, KvCache, NewTokens},
-};
+use bitnet_wgpu::{Context, Element, Encoder, bitnet, transformer::{self, AttentionShape, HostKvCache, KvCache, NewTokens}, weights::{PackedTernary, Scales}};
 use burn::tensor::{DType, Device, FloatDType, Tensor as Burn, TensorData, module, ops::AttentionModuleOptions};
 use serde_json::{Map, Value, json};
 use std::{

@@ -8,9 +8,10 @@ use crate::doctor::{
 };
 use anyhow::Result;
 use bitnet_wgpu::{
-    Affine, Bits, Float, PackedInt, PackedTernary, Scales, Tensor,
+    Float, Tensor,
     bitnet::{self, Gate, QuantizationError, Scheme},
     f16,
+    weights::{Affine, Bits, PackedInt, PackedTernary, Scales},
 };
 use pollster::block_on;
 

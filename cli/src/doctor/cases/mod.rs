@@ -2,7 +2,7 @@
 //! and what the CPU reference makes of the same data.
 
 mod bitnet;
-mod linear_algebra;
+mod linalg;
 mod measure;
 mod model;
 mod optimizer;
@@ -43,7 +43,7 @@ pub fn all() -> Vec<Case> {
         tensor::CASES,
         transformer::CASES,
         optimizer::CASES,
-        linear_algebra::CASES,
+        linalg::CASES,
         measure::CASES,
         model::CASES,
     ]

@@ -8,7 +8,7 @@ use crate::{
 use anyhow::Result;
 use bitnet_wgpu::{
     formats::ModelConfig,
-    model::{GenerateOptions, LoadOptions, Model},
+    model::{GenerateOptions, Model},
 };
 use pollster::block_on;
 
@@ -47,8 +47,8 @@ fn floats(t: &mut Trial) -> Result<()> {
 fn logits(t: &mut Trial, config: &str, share: f64) -> Result<[Model; 2]> {
     let config: serde_json::Value = serde_json::from_str(config)?;
     let file = RandomModel(ModelConfig::from_json(&config)?);
-    let there = Model::from_file(&t.context, &file, None, LoadOptions::default())?;
-    let here = Model::from_file(None, &file, None, LoadOptions::default())?;
+    let there = Model::builder_from(&file, None).device(&t.context).build()?;
+    let here = Model::builder_from(&file, None).cpu().build()?;
     let prompt = t.ids(37, file.0.vocab as u32);
     let expected = block_on(here.logits(&prompt))?;
     let model = there.clone();

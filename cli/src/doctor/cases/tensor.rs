@@ -4,7 +4,7 @@ use super::{Case, SUM, case, half};
 use crate::doctor::{compare::Number, trial::Trial};
 use anyhow::Result;
 use bitnet_wgpu::{
-    Float, Tensor, f16,
+    Float, Tensor, f16, reference,
     tensor::{
         self, Activation, CrossEntropyOptions, Epilogue, Linear, LinearCrossEntropyOptions, Prefix,
         Side,
@@ -66,43 +66,44 @@ fn rows(x: &[f32], columns: usize, function: impl Fn(&[f32]) -> Vec<f32>) -> Vec
 
 /// Checks functions of one tensor against their references.
 macro_rules! functions {
-    ($t:ident, $x:ident, $($name:ident $cpu:ident),+) => {{
+    ($t:ident, $x:ident, $($name:ident),+) => {{
         let there = $t.context.upload(&$x, [LEN])?;
         $(
-            let y = tensor::$name(&mut $t.encoder, &there)?;
-            $t.near(&y, &map(&$x, tensor::$cpu), SUM);
+            let y = tensor::$name(&there).forward(&mut $t.encoder)?;
+            $t.near(&y, &map(&$x, reference::$name), SUM);
         )+
     }};
 }
 
 fn activations(t: &mut Trial) -> Result<()> {
     let x = t.floats(LEN);
-    functions!(t, x, relu relu_cpu, relu2 relu2_cpu, silu silu_cpu, gelu gelu_cpu, gelu_tanh gelu_tanh_cpu, sigmoid sigmoid_cpu, tanh tanh_cpu);
+    functions!(t, x, relu, relu2, silu, gelu, gelu_tanh, sigmoid, tanh);
     Ok(())
 }
 
 fn unary(t: &mut Trial) -> Result<()> {
     let x: Vec<f32> = t.floats(LEN).into_iter().map(|v| 0.1 + v.abs()).collect();
-    functions!(t, x, abs abs_cpu, neg neg_cpu, exp exp_cpu, log log_cpu, sqrt sqrt_cpu, rsqrt rsqrt_cpu, recip recip_cpu, square square_cpu);
+    functions!(t, x, abs, neg, exp, log, sqrt, rsqrt, recip, square);
     Ok(())
 }
 
 fn binary(t: &mut Trial) -> Result<()> {
     let (a, b) = (t.floats(LEN), t.floats(LEN));
     let (a_there, b_there) = (t.context.upload(&a, [LEN])?, t.context.upload(&b, [LEN])?);
-    let sum = tensor::add(&mut t.encoder, &a_there, &b_there)?;
-    t.same(&sum, zip(&a, &b, tensor::add_cpu));
-    let difference = tensor::sub(&mut t.encoder, &a_there, &b_there)?;
-    t.same(&difference, zip(&a, &b, tensor::sub_cpu));
-    let product = tensor::mul(&mut t.encoder, &a_there, &b_there)?;
-    t.same(&product, zip(&a, &b, tensor::mul_cpu));
-    let quotient = tensor::div(&mut t.encoder, &a_there, &b_there)?;
-    t.near(&quotient, &zip(&a, &b, tensor::div_cpu), SUM);
-    let larger = tensor::maximum(&mut t.encoder, &a_there, &b_there)?;
-    t.same(&larger, zip(&a, &b, tensor::maximum_cpu));
+    let sum = tensor::add(&a_there, &b_there).forward(&mut t.encoder)?;
+    t.same(&sum, zip(&a, &b, reference::add));
+    let difference = tensor::sub(&a_there, &b_there).forward(&mut t.encoder)?;
+    t.same(&difference, zip(&a, &b, reference::sub));
+    let product = tensor::mul(&a_there, &b_there).forward(&mut t.encoder)?;
+    t.same(&product, zip(&a, &b, reference::mul));
+    let quotient = tensor::div(&a_there, &b_there).forward(&mut t.encoder)?;
+    t.near(&quotient, &zip(&a, &b, reference::div), SUM);
+    let larger = tensor::maximum(&a_there, &b_there).forward(&mut t.encoder)?;
+    t.same(&larger, zip(&a, &b, reference::maximum));
     let magnitudes = map(&a, |v| 0.1 + v.abs());
-    let power = tensor::pow(&mut t.encoder, &t.context.upload(&magnitudes, [LEN])?, &b_there)?;
-    t.near(&power, &zip(&magnitudes, &b, tensor::pow_cpu), SUM);
+    let power =
+        tensor::pow(&t.context.upload(&magnitudes, [LEN])?, &b_there).forward(&mut t.encoder)?;
+    t.near(&power, &zip(&magnitudes, &b, reference::pow), SUM);
     Ok(())
 }
 
@@ -112,12 +113,12 @@ fn compare(t: &mut Trial) -> Result<()> {
     let b: Vec<f32> = t.floats(LEN).into_iter().map(f32::round).collect();
     a.iter_mut().step_by(9).for_each(|v| *v = f32::NAN);
     let (a_there, b_there) = (t.context.upload(&a, [LEN])?, t.context.upload(&b, [LEN])?);
-    let less = tensor::less(&mut t.encoder, &a_there, &b_there)?;
-    t.same(&less, zip(&a, &b, |a, b| tensor::less_cpu(a, b).into()));
-    let equal = tensor::equal(&mut t.encoder, &a_there, &b_there)?;
-    t.same(&equal, zip(&a, &b, |a, b| tensor::equal_cpu(a, b).into()));
-    let unequal = tensor::not_equal(&mut t.encoder, &a_there, &b_there)?;
-    t.same(&unequal, zip(&a, &b, |a, b| tensor::not_equal_cpu(a, b).into()));
+    let less = tensor::less(&a_there, &b_there).forward(&mut t.encoder)?;
+    t.same(&less, zip(&a, &b, |a, b| reference::less(a, b).into()));
+    let equal = tensor::equal(&a_there, &b_there).forward(&mut t.encoder)?;
+    t.same(&equal, zip(&a, &b, |a, b| reference::equal(a, b).into()));
+    let unequal = tensor::not_equal(&a_there, &b_there).forward(&mut t.encoder)?;
+    t.same(&unequal, zip(&a, &b, |a, b| reference::not_equal(a, b).into()));
     Ok(())
 }
 

@@ -7,11 +7,12 @@ use crate::doctor::{
 };
 use anyhow::Result;
 use bitnet_wgpu::{
-    DenseElement, Element, Float, PackedDense, PackedTernary, Scales, Tensor, f16,
+    Element, Float, Tensor, f16,
     transformer::{
         self, Attended, AttentionShape, Draws, FlashAttentionOptions, HostKvCache, KvCache,
         NewTokens, Penalties, Qkv, SampleOptions, TopK,
     },
+    weights::{DenseElement, PackedDense, PackedTernary, Scales},
 };
 use pollster::block_on;
 

@@ -13,9 +13,11 @@ use crate::{
     wild_activations,
 };
 use bitnet_wgpu::{
-    Capabilities, Element, Float, PackedTernary, Scales,
+    Element, Float,
     bitnet::{self, Layout},
+    device::Capabilities,
     f16,
+    weights::{PackedTernary, Scales},
 };
 use rand::{RngExt, rngs::SmallRng};
 

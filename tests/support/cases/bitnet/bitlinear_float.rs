@@ -5,8 +5,9 @@ use crate::{
     Case, Data, Near, Recorder, cases::tensor::activated, convert, floats, rng, ternary_with,
 };
 use bitnet_wgpu::{
-    Float, Out, Scales, bitnet, f16,
+    Float, Out, bitnet, f16,
     tensor::{Activation, Epilogue},
+    weights::Scales,
 };
 
 pub fn cases() -> Vec<Case> {

@@ -12,7 +12,7 @@ use crate::{
     },
     convert, floats, ints, rng,
 };
-use bitnet_wgpu::{Bits, Float, Out, bitnet, f16};
+use bitnet_wgpu::{Float, Out, bitnet, f16, weights::Bits};
 
 pub fn cases() -> Vec<Case> {
     let mut cases = Vec::new();

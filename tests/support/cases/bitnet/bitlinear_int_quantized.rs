@@ -10,10 +10,11 @@ use crate::{
     convert, floats, ints, rng, wild_activations,
 };
 use bitnet_wgpu::{
-    Affine, Bits, Float, Out, PackedInt,
+    Float, Out,
     bitnet::{self, HostActivations, Layout},
     f16,
     tensor::Activation,
+    weights::{Affine, Bits, PackedInt},
 };
 
 pub fn cases() -> Vec<Case> {

@@ -2,9 +2,12 @@
 
 use crate::{Case, Data, Near, Recorder, activations, convert, floats, rng, ternary_with};
 use bitnet_wgpu::{
-    Capabilities, Choice, Element, Float, Out, PackedTernary, Result, Scales, Tensor,
+    Element, Float, Out, Result, Tensor,
     bitnet::{self, Gate, RoundedActivations},
+    device::Capabilities,
     f16,
+    tuning::TuningKey,
+    weights::{PackedTernary, Scales},
 };
 use rand::{RngExt, rngs::SmallRng};
 
@@ -72,14 +75,14 @@ pub(super) fn on_units(c: &mut Capabilities) {
 
 fn on_units_always(c: &mut Capabilities) {
     on_units(c);
-    for choice in [Choice::RoundedUnitTokens, Choice::RoundedUnitLargeTiles] {
+    for choice in [TuningKey::RoundedUnitTokens, TuningKey::RoundedUnitLargeTiles] {
         c.tuning.set(choice, 0).unwrap();
     }
 }
 
 pub(super) fn in_tiles(c: &mut Capabilities) {
     c.matrix_units.clear();
-    c.tuning.set(Choice::RoundedTileTokens, 0).unwrap();
+    c.tuning.set(TuningKey::RoundedTileTokens, 0).unwrap();
 }
 
 pub(super) fn in_floats(c: &mut Capabilities) {

@@ -3,9 +3,10 @@
 use super::{LAYOUTS, row_scales};
 use crate::{Case, Data, Recorder, convert, floats, shapes, sums, ternary_with, wild_activations};
 use bitnet_wgpu::{
-    Float, Out, PackedTernary, Result, Scales, Tensor,
+    Float, Out, Result, Tensor,
     bitnet::{self, HostActivations, Layout},
     f16,
+    weights::{PackedTernary, Scales},
 };
 
 pub fn activations() -> Vec<Case> {

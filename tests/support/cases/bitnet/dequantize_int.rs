@@ -2,7 +2,7 @@
 
 use super::random_groups;
 use crate::{Case, Data, convert, ints, rng, sums};
-use bitnet_wgpu::{Bits, Float, Out, bitnet, f16};
+use bitnet_wgpu::{Float, Out, bitnet, f16, weights::Bits};
 
 pub fn cases() -> Vec<Case> {
     let shapes = [

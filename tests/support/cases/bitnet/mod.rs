@@ -27,9 +27,9 @@ mod rms_norm_quantize;
 use super::{By::*, Family};
 use crate::{Data, Leeway, Recorder, floats, random_shapes, rng, shapes};
 use bitnet_wgpu::{
-    IntMatrix, PackedInt, PackedTernary,
     bitnet::{HostActivations, Layout, QuantizedActivations},
     f16,
+    weights::{IntMatrix, PackedInt, PackedTernary},
 };
 
 pub const OPS: Family = &[
@@ -218,8 +218,8 @@ fn check_not_finite(got: &[Data], wanted: &[Data], broken: &[usize]) -> Result<(
 }
 
 /// A scale for every row, so that a wrong row shows.
-fn row_scales(scales: &[f32]) -> bitnet_wgpu::Scales {
-    bitnet_wgpu::Scales::Segments(scales.iter().map(|&scale| (1, scale)).collect())
+fn row_scales(scales: &[f32]) -> bitnet_wgpu::weights::Scales {
+    bitnet_wgpu::weights::Scales::Segments(scales.iter().map(|&scale| (1, scale)).collect())
 }
 
 /// What a matrix multiplies a token by, and by what the sums are divided: Σ and Σ|..| of the terms

@@ -8,8 +8,10 @@ use crate::{
     floats, random_shapes, rng, sums, ternary, ternary_with, wild_activations,
 };
 use bitnet_wgpu::{
-    Capabilities, Out, PackedTernary, Scales,
+    Out,
     bitnet::{self, Gate, Norm},
+    device::Capabilities,
+    weights::{PackedTernary, Scales},
 };
 use rand::{RngExt, rngs::SmallRng};
 

@@ -6,8 +6,11 @@ use super::{
 };
 use crate::{Case, Data, Recorder, activations, floats, rng, sums};
 use bitnet_wgpu::{
-    Capabilities, Choice, Out, PackedTernary,
+    Out,
     bitnet::{self, Gate},
+    device::Capabilities,
+    tuning::TuningKey,
+    weights::PackedTernary,
 };
 
 /// Chunks of every length, up to several of each size; tiles that are full and not; groups of a
@@ -40,11 +43,11 @@ const ON: [On; 5] = [
     |c| (c.software, c.fast_packed_dot) = (false, true),
     |c| {
         (c.software, c.fast_packed_dot) = (false, true);
-        c.tuning.set(Choice::FusedWorkgroups, 1).unwrap();
+        c.tuning.set(TuningKey::FusedWorkgroups, 1).unwrap();
     },
     |c| {
         (c.software, c.fast_packed_dot) = (false, false);
-        c.tuning.set(Choice::FusedRoundedTokens, 8).unwrap();
+        c.tuning.set(TuningKey::FusedRoundedTokens, 8).unwrap();
     },
     |c| (c.software, c.fast_packed_dot) = (true, true),
     |c| (c.software, c.fast_packed_dot) = (true, false),

@@ -2,7 +2,7 @@
 
 use super::stacks;
 use crate::{Case, Data, Recorder, convert, floats, rng, shapes};
-use bitnet_wgpu::{Float, Scales, bitnet, f16};
+use bitnet_wgpu::{Float, bitnet, f16, weights::Scales};
 
 pub fn cases() -> Vec<Case> {
     let mut cases = Vec::new();

@@ -2,7 +2,10 @@
 
 use super::{check_not_finite, ints_of, random_groups, stacks, watch_ints};
 use crate::{Case, Recorder, convert, floats, rng};
-use bitnet_wgpu::{Affine, Bits, Float, PackedInt, bitnet, f16};
+use bitnet_wgpu::{
+    Float, bitnet, f16,
+    weights::{Affine, Bits, PackedInt},
+};
 
 /// How means are taken: of the tensor, or of groups.
 #[derive(Clone, Copy, Debug)]

@@ -1,7 +1,10 @@
 //! `src/ops/bitnet/quantize_weights_by_group.rs`
 
 use crate::{Case, Data, Recorder, convert, floats, rng};
-use bitnet_wgpu::{Element, Float, PackedTernary, Scales, bitnet, f16};
+use bitnet_wgpu::{
+    Element, Float, bitnet, f16,
+    weights::{PackedTernary, Scales},
+};
 
 pub fn cases() -> Vec<Case> {
     let mut cases = Vec::new();

@@ -3,9 +3,10 @@
 use super::{check_not_finite, ints_of, random_groups, watch_ints};
 use crate::{Case, Data, Recorder, convert, floats, rng};
 use bitnet_wgpu::{
-    Bits, Float,
+    Float,
     bitnet::{self, Scheme},
     f16,
+    weights::Bits,
 };
 
 type How = (Bits, Option<usize>, Scheme);

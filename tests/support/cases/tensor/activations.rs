@@ -2,110 +2,23 @@
 
 use super::unary::{any, near, the_twin, times, unary};
 use crate::{Case, Near, U};
-use bitnet_wgpu::{f16, tensor};
+use bitnet_wgpu::{f16, reference, tensor};
 use std::f64::consts::{FRAC_1_SQRT_2, PI};
 
 pub fn cases() -> Vec<Case> {
     vec![
-        unary!(
-            relu,
-            relu_into,
-            relu_cpu,
-            relu_backward,
-            relu_backward_into,
-            relu_backward_cpu,
-            (),
-            any,
-            the_twin
-        ),
-        unary!(
-            leaky_relu,
-            leaky_relu_into,
-            leaky_relu_cpu,
-            leaky_relu_backward,
-            leaky_relu_backward_into,
-            leaky_relu_backward_cpu,
-            (0.01),
-            any,
-            the_twin
-        ),
-        unary!(
-            relu2,
-            relu2_into,
-            relu2_cpu,
-            relu2_backward,
-            relu2_backward_into,
-            relu2_backward_cpu,
-            (),
-            any,
-            the_twin
-        ),
-        unary!(
-            sigmoid,
-            sigmoid_into,
-            sigmoid_cpu,
-            sigmoid_backward,
-            sigmoid_backward_into,
-            sigmoid_backward_cpu,
-            (),
-            any,
-            |x, dy, _| (sigma(x, 0.0), times(product(sigma(x, 0.0), sigma(-x, 0.0)), dy, 2.0))
-        ),
-        unary!(
-            silu,
-            silu_into,
-            silu_cpu,
-            silu_backward,
-            silu_backward_into,
-            silu_backward_cpu,
-            (),
-            any,
-            silu
-        ),
-        unary!(
-            tanh,
-            tanh_into,
-            tanh_cpu,
-            tanh_backward,
-            tanh_backward_into,
-            tanh_backward_cpu,
-            (),
-            any,
-            tanh
-        ),
-        unary!(
-            gelu,
-            gelu_into,
-            gelu_cpu,
-            gelu_backward,
-            gelu_backward_into,
-            gelu_backward_cpu,
-            (),
-            any,
-            gelu
-        ),
-        unary!(
-            gelu_tanh,
-            gelu_tanh_into,
-            gelu_tanh_cpu,
-            gelu_tanh_backward,
-            gelu_tanh_backward_into,
-            gelu_tanh_backward_cpu,
-            (),
-            any,
-            gelu_tanh
-        ),
-        unary!(
-            softplus,
-            softplus_into,
-            softplus_cpu,
-            softplus_backward,
-            softplus_backward_into,
-            softplus_backward_cpu,
-            (),
-            any,
-            softplus
-        ),
+        unary!(relu, relu_backward, (), any, the_twin),
+        unary!(leaky_relu, leaky_relu_backward, (0.01), any, the_twin),
+        unary!(relu2, relu2_backward, (), any, the_twin),
+        unary!(sigmoid, sigmoid_backward, (), any, |x, dy, _| (
+            sigma(x, 0.0),
+            times(product(sigma(x, 0.0), sigma(-x, 0.0)), dy, 2.0)
+        )),
+        unary!(silu, silu_backward, (), any, silu),
+        unary!(tanh, tanh_backward, (), any, tanh),
+        unary!(gelu, gelu_backward, (), any, gelu),
+        unary!(gelu_tanh, gelu_tanh_backward, (), any, gelu_tanh),
+        unary!(softplus, softplus_backward, (), any, softplus),
     ]
     .into_iter()
     .flatten()

@@ -2,17 +2,20 @@
 
 use super::unary::{near, times};
 use crate::{Case, Data, Near, Recorder, U, convert, floats, rng, seed};
-use bitnet_wgpu::{Element, Encoder, Float, Out, Result, Shape, Tensor, f16, tensor};
+use bitnet_wgpu::{
+    Element, Float, Out, Shape, Tensor, f16, reference,
+    tensor::{self, Binary},
+};
 use rand::{RngExt, rngs::SmallRng};
 
 macro_rules! op {
-    ($name:ident, $into:ident, $twin:ident, $back:ident, $back_twin:ident) => {
+    ($name:ident, $back:ident) => {
         Op {
             name: stringify!($name),
-            twin: tensor::$twin,
-            back_twin: tensor::$back_twin,
-            single: (tensor::$name, |e, a, b, y| tensor::$into(e, a, b, y), tensor::$back),
-            half: (tensor::$name, |e, a, b, y| tensor::$into(e, a, b, y), tensor::$back),
+            twin: reference::$name,
+            back_twin: reference::$back,
+            single: tensor::$name,
+            half: tensor::$name,
         }
     };
 }
@@ -22,59 +25,15 @@ pub fn cases() -> Vec<Case> {
     let mut cases: Vec<Case> = shapes()
         .iter()
         .zip(0..)
-        .flat_map(|((a, b), i)| {
-            with(
-                op!(mul, mul_into, mul_cpu, mul_backward, mul_backward_cpu),
-                rng(i),
-                a,
-                b,
-                the_twin,
-            )
-        })
+        .flat_map(|((a, b), i)| with(op!(mul, mul_backward), rng(i), a, b, the_twin))
         .collect();
     let (a, b): (&[usize], &[usize]) = (&[4, 1, 31], &[3, 1]);
-    cases.extend(with(
-        op!(add, add_into, add_cpu, add_backward, add_backward_cpu),
-        rng(1),
-        a,
-        b,
-        the_twin,
-    ));
-    cases.extend(with(
-        op!(sub, sub_into, sub_cpu, sub_backward, sub_backward_cpu),
-        rng(2),
-        a,
-        b,
-        the_twin,
-    ));
-    cases.extend(with(
-        op!(minimum, minimum_into, minimum_cpu, minimum_backward, minimum_backward_cpu),
-        rng(3),
-        a,
-        b,
-        the_twin,
-    ));
-    cases.extend(with(
-        op!(maximum, maximum_into, maximum_cpu, maximum_backward, maximum_backward_cpu),
-        rng(4),
-        a,
-        b,
-        the_twin,
-    ));
-    cases.extend(with(
-        op!(div, div_into, div_cpu, div_backward, div_backward_cpu),
-        rng(5),
-        a,
-        b,
-        div,
-    ));
-    cases.extend(with(
-        op!(pow, pow_into, pow_cpu, pow_backward, pow_backward_cpu),
-        rng(6),
-        a,
-        &[5, 1],
-        pow,
-    ));
+    cases.extend(with(op!(add, add_backward), rng(1), a, b, the_twin));
+    cases.extend(with(op!(sub, sub_backward), rng(2), a, b, the_twin));
+    cases.extend(with(op!(minimum, minimum_backward), rng(3), a, b, the_twin));
+    cases.extend(with(op!(maximum, maximum_backward), rng(4), a, b, the_twin));
+    cases.extend(with(op!(div, div_backward), rng(5), a, b, div));
+    cases.extend(with(op!(pow, pow_backward), rng(6), a, &[5, 1], pow));
     cases
 }
 
@@ -185,20 +144,15 @@ pub fn shape(dims: &[usize]) -> Shape {
     }
 }
 
-/// An op that allocates, one into a tensor, and its gradients.
-type Forms<T> = (
-    fn(&mut Encoder, &Tensor<T>, &Tensor<T>) -> Result<Tensor<T>>,
-    fn(&mut Encoder, &Tensor<T>, &Tensor<T>, Out<'_, T>) -> Result<()>,
-    fn(&mut Encoder, &Tensor<T>, &Tensor<T>, &Tensor<T>) -> Result<(Tensor<T>, Tensor<T>)>,
-);
+type Form<T> = for<'a> fn(&'a Tensor<T>, &'a Tensor<T>) -> Binary<'a, T>;
 
-/// An op's name, its twins, and its forms in both types.
+/// An op's name, its twins, and its function for both types.
 struct Op {
     name: &'static str,
     twin: fn(f32, f32) -> f32,
     back_twin: fn(f32, f32, f32) -> (f32, f32),
-    single: Forms<f32>,
-    half: Forms<f16>,
+    single: Form<f32>,
+    half: Form<f16>,
 }
 
 fn with(op: Op, mut rng: SmallRng, a: &[usize], b: &[usize], bounds: Bounds) -> Vec<Case> {
@@ -212,7 +166,7 @@ fn with(op: Op, mut rng: SmallRng, a: &[usize], b: &[usize], bounds: Bounds) -> 
 /// result in its place.
 fn case<T: Float>(
     op: &Op,
-    (allocated, into, back): Forms<T>,
+    form: Form<T>,
     rng: &mut SmallRng,
     a_dims: &[usize],
     b_dims: &[usize],
@@ -277,12 +231,12 @@ fn case<T: Float>(
         let (a, b, sum) =
             (r.upload(&a, a_shape)?, r.upload(&b, b_shape)?, r.upload(&base, y_shape)?);
         let dy = r.upload(&dy, y_shape)?;
-        let y = allocated(&mut r.encoder, &a, &b)?;
-        into(&mut r.encoder, &a, &b, Out::add(&sum))?;
-        let (da, db) = back(&mut r.encoder, &a, &b, &dy)?;
+        let y = form(&a, &b).forward(&mut r.encoder)?;
+        form(&a, &b).forward_into(&mut r.encoder, Out::add(&sum))?;
+        let (da, db) = form(&a, &b).backward(&mut r.encoder, &dy)?;
         [&y, &sum, &da, &db].into_iter().for_each(|tensor| r.watch_all(tensor));
         for itself in [&a, &b].into_iter().filter(|itself| itself.shape() == y_shape).take(1) {
-            into(&mut r.encoder, &a, &b, Out::set(itself))?;
+            form(&a, &b).forward_into(&mut r.encoder, itself)?;
             r.watch_all(itself);
         }
         Ok(())

@@ -1,30 +1,29 @@
 //! `src/ops/tensor/compare.rs`
 
 use crate::{Case, Data, Recorder, convert, floats, rng};
-use bitnet_wgpu::{Encoder, Float, Result, Tensor, f16, tensor};
+use bitnet_wgpu::{
+    Float, Tensor, f16, reference,
+    tensor::{self, Comparison},
+};
 
-/// A comparison, allocated and into a tensor.
-type Forms<T> = (
-    fn(&mut Encoder, &Tensor<T>, &Tensor<T>) -> Result<Tensor<u32>>,
-    fn(&mut Encoder, &Tensor<T>, &Tensor<T>, &Tensor<u32>) -> Result<()>,
-);
+type Form<T> = for<'a> fn(&'a Tensor<T>, &'a Tensor<T>) -> Comparison<'a, T>;
 
 pub fn cases() -> Vec<Case> {
     macro_rules! comparison {
-        ($name:ident, $into:ident, $twin:ident) => {
+        ($name:ident) => {
             [
-                case::<f32>(stringify!($name), tensor::$twin, (tensor::$name, tensor::$into)),
-                case::<f16>(stringify!($name), tensor::$twin, (tensor::$name, tensor::$into)),
+                case::<f32>(stringify!($name), reference::$name, tensor::$name),
+                case::<f16>(stringify!($name), reference::$name, tensor::$name),
             ]
         };
     }
     [
-        comparison!(equal, equal_into, equal_cpu),
-        comparison!(not_equal, not_equal_into, not_equal_cpu),
-        comparison!(less, less_into, less_cpu),
-        comparison!(less_equal, less_equal_into, less_equal_cpu),
-        comparison!(greater, greater_into, greater_cpu),
-        comparison!(greater_equal, greater_equal_into, greater_equal_cpu),
+        comparison!(equal),
+        comparison!(not_equal),
+        comparison!(less),
+        comparison!(less_equal),
+        comparison!(greater),
+        comparison!(greater_equal),
     ]
     .into_iter()
     .flatten()
@@ -33,7 +32,7 @@ pub fn cases() -> Vec<Case> {
 
 /// A row against a matrix, and the other way round; every third pair is equal, every 17th has a
 /// NaN.
-fn case<T: Float>(name: &'static str, twin: fn(f32, f32) -> bool, (op, into): Forms<T>) -> Case {
+fn case<T: Float>(name: &'static str, twin: fn(f32, f32) -> bool, op: Form<T>) -> Case {
     let mut rng = rng(7);
     let row = convert::<T>(&floats(&mut rng, 50, 3.0));
     let mut matrix = convert::<T>(&floats(&mut rng, 150, 3.0));
@@ -54,8 +53,8 @@ fn case<T: Float>(name: &'static str, twin: fn(f32, f32) -> bool, (op, into): Fo
         move |r: &mut Recorder| {
             let (row, matrix, y) =
                 (r.upload(&row, [50])?, r.upload(&matrix, [3, 50])?, r.output::<u32>([3, 50])?);
-            let allocated = op(&mut r.encoder, &row, &matrix)?;
-            into(&mut r.encoder, &matrix, &row, &y)?;
+            let allocated = op(&row, &matrix).forward(&mut r.encoder)?;
+            op(&matrix, &row).forward_into(&mut r.encoder, &y)?;
             r.watch_all(&allocated);
             r.watch_all(&y);
             Ok(())

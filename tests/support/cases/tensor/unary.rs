@@ -1,7 +1,10 @@
 //! `src/ops/tensor/unary.rs`, and what it shares with the activation functions.
 
 use crate::{Case, Data, Near, Recorder, U, convert, floats, rng};
-use bitnet_wgpu::{Encoder, Float, Out, Result, Tensor, f16, tensor};
+use bitnet_wgpu::{
+    Float, Out, Tensor, f16, reference,
+    tensor::{self, Unary},
+};
 
 pub fn cases() -> Vec<Case> {
     // By Vulkan's rules: an exponential, a logarithm, a quotient, a root and its reciprocal.
@@ -10,138 +13,24 @@ pub fn cases() -> Vec<Case> {
         |x: f64| Near { exact: x.ln(), error: (6.0 * U * x.ln().abs()).max(0.5_f64.powi(21)) };
     let both = |forward: Near, gradient: Near| (forward, gradient);
     vec![
-        unary!(
-            neg,
-            neg_into,
-            neg_cpu,
-            neg_backward,
-            neg_backward_into,
-            neg_backward_cpu,
-            (),
-            any,
-            the_twin
-        ),
-        unary!(
-            abs,
-            abs_into,
-            abs_cpu,
-            abs_backward,
-            abs_backward_into,
-            abs_backward_cpu,
-            (),
-            any,
-            the_twin
-        ),
-        unary!(
-            binarize,
-            binarize_into,
-            binarize_cpu,
-            binarize_backward,
-            binarize_backward_into,
-            binarize_backward_cpu,
-            (),
-            any,
-            the_twin
-        ),
-        unary!(
-            square,
-            square_into,
-            square_cpu,
-            square_backward,
-            square_backward_into,
-            square_backward_cpu,
-            (),
-            any,
-            the_twin
-        ),
-        unary!(
-            scale,
-            scale_into,
-            scale_cpu,
-            scale_backward,
-            scale_backward_into,
-            scale_backward_cpu,
-            (-1.7),
-            any,
-            the_twin
-        ),
-        unary!(
-            clamp,
-            clamp_into,
-            clamp_cpu,
-            clamp_backward,
-            clamp_backward_into,
-            clamp_backward_cpu,
-            (-1.5, 2.5),
-            any,
-            the_twin
-        ),
-        unary!(
-            clamp,
-            clamp_into,
-            clamp_cpu,
-            clamp_backward,
-            clamp_backward_into,
-            clamp_backward_cpu,
-            (3.0, -2.0),
-            any,
-            the_twin
-        ),
-        unary!(
-            exp,
-            exp_into,
-            exp_cpu,
-            exp_backward,
-            exp_backward_into,
-            exp_backward_cpu,
-            (),
-            any,
-            |x, dy, _| { both(exp(x), times(exp(x), dy, 1.0)) }
-        ),
-        unary!(
-            log,
-            log_into,
-            log_cpu,
-            log_backward,
-            log_backward_into,
-            log_backward_cpu,
-            (),
-            positive,
-            |x, dy, _| { both(log(x), near(dy / x, 6.0)) }
-        ),
-        unary!(
-            sqrt,
-            sqrt_into,
-            sqrt_cpu,
-            sqrt_backward,
-            sqrt_backward_into,
-            sqrt_backward_cpu,
-            (),
-            positive,
-            |x, dy, _| { both(near(x.sqrt(), 10.0), near(0.5 * dy / x.sqrt(), 10.0)) }
-        ),
-        unary!(
-            rsqrt,
-            rsqrt_into,
-            rsqrt_cpu,
-            rsqrt_backward,
-            rsqrt_backward_into,
-            rsqrt_backward_cpu,
-            (),
-            positive,
-            |x, dy, _| { both(near(1.0 / x.sqrt(), 10.0), near(-0.5 * dy / x.sqrt() / x, 16.0)) }
-        ),
-        unary!(
-            recip,
-            recip_into,
-            recip_cpu,
-            recip_backward,
-            recip_backward_into,
-            recip_backward_cpu,
-            (),
-            positive,
-            |x, dy, _| { both(near(1.0 / x, 6.0), near(-dy / x / x, 12.0)) }
-        ),
+        unary!(neg, neg_backward, (), any, the_twin),
+        unary!(abs, abs_backward, (), any, the_twin),
+        unary!(binarize, binarize_backward, (), any, the_twin),
+        unary!(square, square_backward, (), any, the_twin),
+        unary!(scale, scale_backward, (-1.7), any, the_twin),
+        unary!(clamp, clamp_backward, (-1.5, 2.5), any, the_twin),
+        unary!(clamp, clamp_backward, (3.0, -2.0), any, the_twin),
+        unary!(exp, exp_backward, (), any, |x, dy, _| { both(exp(x), times(exp(x), dy, 1.0)) }),
+        unary!(log, log_backward, (), positive, |x, dy, _| { both(log(x), near(dy / x, 6.0)) }),
+        unary!(sqrt, sqrt_backward, (), positive, |x, dy, _| {
+            both(near(x.sqrt(), 10.0), near(0.5 * dy / x.sqrt(), 10.0))
+        }),
+        unary!(rsqrt, rsqrt_backward, (), positive, |x, dy, _| {
+            both(near(1.0 / x.sqrt(), 10.0), near(-0.5 * dy / x.sqrt() / x, 16.0))
+        }),
+        unary!(recip, recip_backward, (), positive, |x, dy, _| {
+            both(near(1.0 / x, 6.0), near(-dy / x / x, 12.0))
+        }),
     ]
     .into_iter()
     .flatten()
@@ -178,48 +67,32 @@ pub fn positive(rng: &mut rand::rngs::SmallRng, n: usize) -> Vec<f32> {
 }
 
 /// The cases of an op of one input and its gradient, in both types. Its numbers are constants;
-/// `$near` gives both results at x and dy, in `f64` with bounds; it is told what the twins say.
+/// `$near` gives both results at x and dy, in `f64` with bounds, from them and from the references' results.
 macro_rules! unary {
-    ($name:ident, $into:ident, $cpu:ident, $back:ident, $back_into:ident, $back_cpu:ident, ($($scalar:expr),*), $inputs:expr, $near:expr) => {
+    (@of $t:ty, $name:ident, $back:ident, ($($scalar:expr),*), $inputs:expr, $near:expr) => {
+        $crate::cases::tensor::unary::case::<$t>(
+            stringify!($name), $inputs, $near,
+            |x, dy| [reference::$name(x $(, $scalar)*), reference::$back(x, $($scalar,)* dy)],
+            |x| tensor::$name(x $(, $scalar)*),
+        )
+    };
+    ($name:ident, $back:ident, $scalars:tt, $inputs:expr, $near:expr) => {
         [
-            $crate::cases::tensor::unary::case::<f32>(
-                stringify!($name), $inputs, $near,
-                |x, dy| [tensor::$cpu(x $(, $scalar)*), tensor::$back_cpu(x, $($scalar,)* dy)],
-                |e, x| tensor::$name(e, x $(, $scalar)*),
-                |e, x, y| tensor::$into(e, x, $($scalar,)* y),
-                |e, x, dy| tensor::$back(e, x, $($scalar,)* dy),
-                |e, x, dy, dx| tensor::$back_into(e, x, $($scalar,)* dy, dx),
-            ),
-            $crate::cases::tensor::unary::case::<f16>(
-                stringify!($name), $inputs, $near,
-                |x, dy| [tensor::$cpu(x $(, $scalar)*), tensor::$back_cpu(x, $($scalar,)* dy)],
-                |e, x| tensor::$name(e, x $(, $scalar)*),
-                |e, x, y| tensor::$into(e, x, $($scalar,)* y),
-                |e, x, dy| tensor::$back(e, x, $($scalar,)* dy),
-                |e, x, dy, dx| tensor::$back_into(e, x, $($scalar,)* dy, dx),
-            ),
+            unary!(@of f32, $name, $back, $scalars, $inputs, $near),
+            unary!(@of f16, $name, $back, $scalars, $inputs, $near),
         ]
     };
 }
 pub(super) use unary;
 
-type Op<T> = fn(&mut Encoder, &Tensor<T>) -> Result<Tensor<T>>;
-type Into<T> = fn(&mut Encoder, &Tensor<T>, Out<'_, T>) -> Result<()>;
-type Back<T> = fn(&mut Encoder, &Tensor<T>, &Tensor<T>) -> Result<Tensor<T>>;
-type BackInto<T> = fn(&mut Encoder, &Tensor<T>, &Tensor<T>, Out<'_, T>) -> Result<()>;
-
 /// Each form once: what it allocates, on itself, and added to another; of the gradient, what it
 /// allocates, and on `dy` and `x` themselves.
-#[allow(clippy::too_many_arguments)]
 pub fn case<T: Float>(
     name: &str,
     inputs: fn(&mut rand::rngs::SmallRng, usize) -> Vec<f32>,
     near: impl Fn(f64, f64, [f32; 2]) -> (Near, Near),
     twin: fn(f32, f32) -> [f32; 2],
-    op: Op<T>,
-    into: Into<T>,
-    back: Back<T>,
-    back_into: BackInto<T>,
+    op: fn(&Tensor<T>) -> Unary<'_, T>,
 ) -> Case {
     // More than the first half of a thread's outputs.
     let (shape, mut rng) = ([19, 67], rng(name.bytes().map(u64::from).sum()));
@@ -252,12 +125,12 @@ pub fn case<T: Float>(
             r.upload(&dy, shape)?,
             r.upload(&x, shape)?,
         );
-        let y = op(&mut r.encoder, &x)?;
-        into(&mut r.encoder, &itself, Out::set(&itself))?;
-        into(&mut r.encoder, &x, Out::add(&added))?;
-        let allocated = back(&mut r.encoder, &x, &dy)?;
-        back_into(&mut r.encoder, &x, &dx, Out::set(&dx))?;
-        back_into(&mut r.encoder, &x_too, &dy, Out::set(&x_too))?;
+        let y = op(&x).forward(&mut r.encoder)?;
+        op(&itself).forward_into(&mut r.encoder, &itself)?;
+        op(&x).forward_into(&mut r.encoder, Out::add(&added))?;
+        let allocated = op(&x).backward(&mut r.encoder, &dy)?;
+        op(&x).backward_into(&mut r.encoder, &dx, &dx)?;
+        op(&x_too).backward_into(&mut r.encoder, &dy, &x_too)?;
         [&y, &itself, &added, &allocated, &dx, &x_too]
             .into_iter()
             .for_each(|tensor| r.watch_all(tensor));

@@ -1,7 +1,7 @@
 //! `src/ops/transformer/dense_gemv.rs`
 
 use crate::{Case, DENSE, Data, Near, U, dense, floats, rng, shapes};
-use bitnet_wgpu::{DenseElement, Out, transformer};
+use bitnet_wgpu::{Out, transformer, weights::DenseElement};
 use rand::rngs::SmallRng;
 
 pub fn cases() -> Vec<Case> {

@@ -1,7 +1,7 @@
 //! `src/ops/transformer/embed.rs`
 
 use crate::{Case, DENSE, Data, dense, floats, rng, shapes, sums};
-use bitnet_wgpu::{DenseElement, Out, transformer};
+use bitnet_wgpu::{Out, transformer, weights::DenseElement};
 use rand::{RngExt, rngs::SmallRng};
 
 pub fn cases() -> Vec<Case> {

@@ -1,7 +1,7 @@
 //! `src/ops/transformer/embed_ternary.rs`
 
 use crate::{Case, Data, floats, rng, shapes, ternary_with};
-use bitnet_wgpu::{Out, Scales, transformer};
+use bitnet_wgpu::{Out, transformer, weights::Scales};
 use rand::{RngExt, rngs::SmallRng};
 
 pub fn cases() -> Vec<Case> {

@@ -1,0 +1,60 @@
+//! Families that are known and not supported, by what they have that is missing here.
+
+use crate::formats::problem::Problem;
+
+const DELTA_NET: &str = "most of its layers are linear attention (Gated DeltaNet), and queries of the others have gates";
+const EXPERTS: &str = "its feed-forward blocks are mixtures of experts";
+const IMAGES: &str = "it sees images";
+const BOTH_WAYS: &str = "tokens attend to those that follow; only causal attention is";
+
+/// Their names in config.json (`model_type`) and in GGUF files (`general.architecture`), and what
+/// is missing.
+const FAMILIES: [(&[&str], &[&str]); 8] = [
+    // Bonsai 27B and Bonsai 2 are such.
+    (&["qwen35", "qwen3_5", "qwen3_5_text", "prism_hadamard_qwen35"], &[DELTA_NET]),
+    (
+        &["qwen35moe", "qwen3_5_moe", "qwen3_5_moe_text", "qwen3next", "qwen3_next"],
+        &[DELTA_NET, EXPERTS],
+    ),
+    (
+        &["qwen3moe", "qwen3_moe", "qwen2moe", "qwen2_moe", "mixtral", "olmoe", "granitemoe"],
+        &[EXPERTS],
+    ),
+    (
+        &["maple"],
+        &[
+            EXPERTS,
+            "its gates are clamped",
+            "only its layers that see a window rotate, half of a head",
+        ],
+    ),
+    (
+        &[
+            "qwen3vl",
+            "qwen3_vl",
+            "qwen3_vl_text",
+            "qwen2vl",
+            "qwen2_vl",
+            "qwen2_5_vl",
+            "llava",
+            "mllama",
+            "clip",
+        ],
+        &[IMAGES],
+    ),
+    (&["qwen3vlmoe", "qwen3_vl_moe", "qwen3_vl_moe_text"], &[IMAGES, EXPERTS]),
+    (&["gemma3"], &["it sees images; of its models of text it is `gemma3_text`"]),
+    (&["gemma-embedding"], &[BOTH_WAYS]),
+];
+
+/// Returns why a model is refused that `key` says is a `name`: what is missing, or the `known` names
+/// of that key.
+pub fn problem(key: &str, name: &str, known: Vec<&str>) -> Problem {
+    let missing = FAMILIES.iter().find(|(names, _)| names.contains(&name));
+    let why = match (missing, known.split_last()) {
+        (Some((_, missing)), _) => format!(": {}", missing.join("; ")),
+        (None, Some((last, others))) => format!("; `{}` and `{last}` are", others.join("`, `")),
+        (None, None) => String::new(),
+    };
+    Problem::Unsupported(format!("{key} `{name}` is not supported{why}"))
+}

@@ -1,0 +1,65 @@
+//! Layers that see a window of the context only.
+
+use serde::{Deserialize, Serialize};
+#[cfg(feature = "models")]
+use std::ops::Range;
+
+/// Layers that see a window of the text only, among others that see all of it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[non_exhaustive]
+pub struct LocalLayers {
+    /// Of every layer of the model, is it one of them?
+    pub layers: Vec<bool>,
+    /// Positions that a token sees there, its own among them.
+    pub window: usize,
+    /// Base of the rotary frequencies there, which are not scaled.
+    pub rope_theta: f32,
+}
+
+impl LocalLayers {
+    /// Those of a model of `count` layers, if it has some.
+    pub(super) fn of(
+        layers: Vec<bool>,
+        count: usize,
+        window: usize,
+        rope_theta: f32,
+    ) -> Result<Option<Self>, String> {
+        check_count(&layers, count)?;
+        Ok(layers.contains(&true).then_some(Self { layers, window, rope_theta }))
+    }
+
+    /// Those of a run of layers, if it has some.
+    #[cfg(feature = "models")]
+    pub(crate) fn part(&self, run: Range<usize>) -> Option<Self> {
+        let layers = self.layers[run].to_vec();
+        layers.contains(&true).then(|| Self { layers, ..self.clone() })
+    }
+
+    /// All but every `period`-th of `layers` layers.
+    pub(super) fn but_every(period: usize, layers: usize) -> Vec<bool> {
+        (1..=layers).map(|layer| !layer.is_multiple_of(period)).collect()
+    }
+
+    /// Checks it for a model of so many layers.
+    pub(super) fn check(&self, layers: usize) -> Result<(), String> {
+        check_count(&self.layers, layers)?;
+        if self.window == 0 {
+            return Err("the window is 0; a token sees itself at least".into());
+        }
+        if !(self.rope_theta >= 1.0 && self.rope_theta.is_finite()) {
+            return Err(format!(
+                "the rotary base of a window is {}; a finite number of at least 1 is needed",
+                self.rope_theta
+            ));
+        }
+        Ok(())
+    }
+}
+
+fn check_count(said: &[bool], layers: usize) -> Result<(), String> {
+    match said.len() == layers {
+        true => Ok(()),
+        false => Err(format!("of {layers} layers, {} are said to see a window or not", said.len())),
+    }
+}

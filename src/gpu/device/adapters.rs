@@ -1,0 +1,716 @@
+//! The GPUs that a system offers, and which of them is taken.
+
+use super::{
+    environment::environment,
+    metal::MetalGpu,
+    msl::{MslPolicy, MslSupport},
+};
+use crate::{
+    error::{Error, Result},
+    gpu::capabilities::{Capabilities, Matrices, is_apple, unified_memory},
+    kernel::needs::Needs,
+    memory::{FreeMemory, MemoryPressure},
+};
+use std::{fmt, path::PathBuf, sync::Arc, time::Duration};
+
+/// The features that are used where an adapter has them.
+pub fn wanted(adapter: &wgpu::Adapter) -> wgpu::Features {
+    let (info, features) = (adapter.get_info(), adapter.features());
+    let unified = unified_memory(info.device_type, is_apple(&info)) == Some(true);
+    features & if unified { WANTED | wgpu::Features::MAPPABLE_PRIMARY_BUFFERS } else { WANTED }
+}
+
+/// Those that any adapter may be asked for.
+const WANTED: wgpu::Features = NEEDED
+    .features
+    .union(wgpu::Features::SUBGROUP)
+    .union(wgpu::Features::SHADER_F16)
+    .union(wgpu::Features::TIMESTAMP_QUERY)
+    .union(wgpu::Features::PASSTHROUGH_SHADERS);
+
+/// What a device must offer: see [`Context::REQUIRED`](crate::gpu::context::Context::REQUIRED).
+pub const NEEDED: Needs = Needs {
+    features: wgpu::Features::IMMEDIATES,
+    // What WebGPU promises.
+    immediate_bytes: 64,
+    storage_buffers: 8,
+    threads: 256,
+    workgroup_bytes: 16_384,
+    ..Needs::NONE
+};
+
+/// A GPU as the system offers it, before it is opened.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Adapter {
+    /// Its place among the adapters of this system, as [`AdapterChoice::Index`] takes it. It stays
+    /// the same while drivers and the environment do.
+    pub index: usize,
+    /// Name, driver, backend, and what kernels may count on. What only an open device shows,
+    /// `Capabilities::half_subnormals` and `Capabilities::fused_multiply_add`, is false here.
+    pub capabilities: Capabilities,
+    /// Discrete, integrated, a processor, ...
+    pub kind: wgpu::DeviceType,
+    /// Does it work in the memory of the processor? `None` where the system does not say.
+    pub unified_memory: Option<bool>,
+    /// Bytes of its memory, which other programs use too: under Vulkan its largest heap, under
+    /// Metal the working set that Metal recommends to one process (`recommendedMaxWorkingSetSize`).
+    /// `None` where the system does not say.
+    pub memory_bytes: Option<u64>,
+    /// Generation of an Apple GPU: 1 for those of M1 to 5 for those of M5. It is read from the
+    /// name. Of names without it, such as those of iPhones, it is the first generation of their
+    /// [`Adapter::apple_family`]: 1 for A14.
+    pub apple_generation: Option<u32>,
+    /// Family of an Apple GPU under Metal, the N of `MTLGPUFamilyAppleN`: 7 for M1 and A14, 8 for
+    /// M2 and A15, 9 for M3, M4 and A17, 10 for M5. `None` for other GPUs and backends.
+    pub apple_family: Option<u32>,
+    /// Why kernels are compiled from MSL or are not, for people. [`Capabilities::languages`] says
+    /// which of both.
+    pub msl_reason: String,
+    /// What it can do for this crate, to be compared with that of others: the adapter with the most
+    /// is taken unless somebody says otherwise. 0 for one that cannot be used.
+    pub score: u32,
+    /// What gave the score, the most important first.
+    pub reasons: Vec<&'static str>,
+    /// Why it cannot be used.
+    pub refused: Option<String>,
+    raw: wgpu::Adapter,
+}
+
+impl Adapter {
+    /// wgpu's adapter, for an app that opens devices itself: see
+    /// [`Context::from_wgpu`](crate::Context::from_wgpu).
+    pub fn raw(&self) -> &wgpu::Adapter {
+        &self.raw
+    }
+
+    fn new(
+        index: usize,
+        raw: wgpu::Adapter,
+        experimental: wgpu::ExperimentalFeatures,
+        msl: MslPolicy,
+    ) -> Self {
+        let (info, features, limits) = (raw.get_info(), raw.features(), raw.limits());
+        let units = if experimental.is_enabled() {
+            wgpu::Features::EXPERIMENTAL_COOPERATIVE_MATRIX
+        } else {
+            wgpu::Features::empty()
+        };
+        let metal = MetalGpu::of(&raw);
+        let used = wanted(&raw) | features & units;
+        let msl = MslSupport::of(info.backend, used, metal).choose(msl);
+        let capabilities = Capabilities::of(&info, used, &limits, &matrices(&raw), msl.used);
+        let family = metal.and_then(|gpu| gpu.family);
+        let refused = lacking(features, &limits).map(|error| error.to_string());
+        let low_power = wgpu::PowerPreference::from_env() == Some(wgpu::PowerPreference::LowPower);
+        let (score, reasons) = match refused {
+            None => score(info.device_type, &capabilities, low_power),
+            Some(_) => (0, Vec::new()),
+        };
+        Self {
+            index,
+            unified_memory: unified_memory(info.device_type, capabilities.apple),
+            memory_bytes: memory_bytes(&raw),
+            apple_generation: apple_generation(&info.name, family),
+            apple_family: family,
+            msl_reason: msl.reason,
+            kind: info.device_type,
+            capabilities,
+            score,
+            reasons,
+            refused,
+            raw,
+        }
+    }
+}
+
+/// What a device of these features and limits lacks.
+pub fn lacking(features: wgpu::Features, limits: &wgpu::Limits) -> Option<Error> {
+    if !features.contains(NEEDED.features) {
+        return Some(Error::MissingFeature {
+            what: "bitnet-wgpu",
+            feature: NEEDED.features - features,
+        });
+    }
+    let (name, needed, found) =
+        NEEDED.limits(limits).into_iter().find(|(_, needed, found)| found < needed)?;
+    Some(Error::Limit { what: "bitnet-wgpu", name, needed: needed.into(), found: found.into() })
+}
+
+/// The kind decides; what kernels use decides among those of a kind.
+fn score(
+    kind: wgpu::DeviceType,
+    capabilities: &Capabilities,
+    low_power: bool,
+) -> (u32, Vec<&'static str>) {
+    let kind = match kind {
+        wgpu::DeviceType::DiscreteGpu => (400, "a discrete GPU"),
+        wgpu::DeviceType::IntegratedGpu if low_power => {
+            (500, "an integrated GPU, as WGPU_POWER_PREF asks for")
+        }
+        wgpu::DeviceType::IntegratedGpu => (300, "an integrated GPU"),
+        wgpu::DeviceType::VirtualGpu => (200, "a virtual GPU"),
+        wgpu::DeviceType::Other => (100, "a device of unknown kind"),
+        wgpu::DeviceType::Cpu => (10, "a software adapter"),
+    };
+    let able = [
+        (capabilities.languages.len() > 1, 16, "kernels in Metal"),
+        (capabilities.subgroups, 8, "subgroup operations"),
+        (capabilities.f16, 4, "f16"),
+        (!capabilities.matrix_units.is_empty(), 2, "matrix units"),
+    ];
+    let parts: Vec<_> = [kind]
+        .into_iter()
+        .chain(able.into_iter().filter(|able| able.0).map(|(_, points, what)| (points, what)))
+        .collect();
+    (parts.iter().map(|part| part.0).sum(), parts.iter().map(|part| part.1).collect())
+}
+
+/// The largest of the heaps that Vulkan calls the device's own. (Others of them may be windows to
+/// the same memory.)
+#[cfg(any(windows, target_os = "linux", target_os = "android", target_os = "freebsd"))]
+#[allow(unsafe_code)]
+pub fn memory_bytes(adapter: &wgpu::Adapter) -> Option<u64> {
+    const DEVICE_LOCAL: u32 = 1;
+    // SAFETY: what wgpu lends is only asked for its properties, while wgpu keeps it alive.
+    let memory = unsafe {
+        let adapter = adapter.as_hal::<wgpu::hal::api::Vulkan>()?;
+        adapter
+            .shared_instance()
+            .raw_instance()
+            .get_physical_device_memory_properties(adapter.raw_physical_device())
+    };
+    let local = memory
+        .memory_heaps_as_slice()
+        .iter()
+        .filter(|heap| heap.flags.as_raw() & DEVICE_LOCAL != 0);
+    local.map(|heap| heap.size).max()
+}
+
+/// Metal's recommended working set.
+#[cfg(not(any(windows, target_os = "linux", target_os = "android", target_os = "freebsd")))]
+pub fn memory_bytes(adapter: &wgpu::Adapter) -> Option<u64> {
+    Some(MetalGpu::of(adapter)?.working_set)
+}
+
+/// The matrices that an adapter multiplies.
+pub fn matrices(adapter: &wgpu::Adapter) -> Matrices {
+    Matrices { known: adapter.cooperative_matrix_properties(), int8: int8_matrices(adapter) }
+}
+
+/// Vulkan is asked, since wgpu leaves these out. Kernels on them are SPIR-V 1.5, of Vulkan 1.2.
+#[cfg(any(windows, target_os = "linux", target_os = "android", target_os = "freebsd"))]
+#[allow(unsafe_code)]
+fn int8_matrices(adapter: &wgpu::Adapter) -> Vec<[u32; 2]> {
+    use ash::{khr::cooperative_matrix, vk};
+    // What has the extension: its functions are there.
+    if !adapter.features().contains(wgpu::Features::EXPERIMENTAL_COOPERATIVE_MATRIX) {
+        return Vec::new();
+    }
+    let (int8, int32) = (vk::ComponentTypeKHR::SINT8, vk::ComponentTypeKHR::SINT32);
+    let fits = |matrix: &&vk::CooperativeMatrixPropertiesKHR<'_>| {
+        let types = (matrix.a_type, matrix.b_type, matrix.c_type, matrix.result_type)
+            == (int8, int8, int32, int32);
+        types
+            && matrix.m_size == matrix.n_size
+            && matrix.scope == vk::ScopeKHR::SUBGROUP
+            && matrix.saturating_accumulation == vk::FALSE
+    };
+    // SAFETY: what wgpu lends is only asked for its properties, while wgpu keeps it alive.
+    unsafe {
+        let Some(adapter) = adapter.as_hal::<wgpu::hal::api::Vulkan>() else { return Vec::new() };
+        let (shared, device) = (adapter.shared_instance(), adapter.raw_physical_device());
+        if shared.raw_instance().get_physical_device_properties(device).api_version
+            < vk::API_VERSION_1_2
+        {
+            return Vec::new();
+        }
+        let extension = cooperative_matrix::Instance::new(shared.entry(), shared.raw_instance());
+        let matrices =
+            extension.get_physical_device_cooperative_matrix_properties(device).unwrap_or_default();
+        matrices.iter().filter(fits).map(|matrix| [matrix.m_size, matrix.k_size]).collect()
+    }
+}
+
+#[cfg(not(any(windows, target_os = "linux", target_os = "android", target_os = "freebsd")))]
+fn int8_matrices(_: &wgpu::Adapter) -> Vec<[u32; 2]> {
+    Vec::new()
+}
+
+/// "Apple M3 Pro" is of the third generation, and so is "Apple M3 (G15G B0)", as Mesa has it. Of
+/// other names, the family says it: the first generation that has it, as M3 and M4 share one.
+fn apple_generation(name: &str, family: Option<u32>) -> Option<u32> {
+    let digits = name
+        .strip_prefix("Apple M")
+        .and_then(|rest| rest.split(|c: char| !c.is_ascii_digit()).next());
+    digits.and_then(|digits| digits.parse().ok()).or_else(|| match family? {
+        7 => Some(1),
+        8 => Some(2),
+        9 => Some(3),
+        10 => Some(5),
+        _ => None,
+    })
+}
+
+/// How a [`Context`](crate::Context) is opened.
+///
+/// ```no_run
+/// use bitnet_wgpu::{Context, ContextOptions};
+///
+/// # async fn open() -> bitnet_wgpu::Result<()> {
+/// let first = Context::open(ContextOptions::default().adapter(0)).await?;
+/// let apple = Context::open(ContextOptions::default().adapter("apple").memory_limit(4 << 30)).await?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct ContextOptions {
+    /// The adapter.
+    pub adapter: AdapterChoice,
+    /// wgpu's token for experimental features: with it, the GPU's matrix units are used where it
+    /// has some that kernels use (`Capabilities::matrix_units`). [`ContextOptions::experimental`]
+    /// says what whoever makes the token promises.
+    pub experimental: wgpu::ExperimentalFeatures,
+    /// The most bytes of GPU memory that tensors may take, buffers that wait for reuse among them:
+    /// [`Context::limit_memory`](crate::Context::limit_memory). Unless it is set, what the device
+    /// has; under Metal the recommended working set: see
+    /// [`ContextOptions::memory_limit`](Self::memory_limit()).
+    pub memory_limit: Option<u64>,
+    /// What frees GPU memory where it is short: [`ContextOptions::on_memory_pressure`]. Unless it
+    /// is set, such requests fail.
+    pub memory_pressure: Option<FreeMemory>,
+    /// The most time that a wait for the device may take:
+    /// [`Context::limit_waits`](crate::Context::limit_waits). Unless it is set, waits have no end
+    /// but the device's.
+    pub wait_limit: Option<Duration>,
+    /// A folder where compiled kernels are kept for the next time, and what was measured on a
+    /// device: see [`ContextOptions::cache`]. Unless it is set, none is written or read.
+    pub cache: Option<PathBuf>,
+    /// Are a model's layers to be kept in host memory
+    /// ([`ModelBuilder::offload`](crate::model::ModelBuilder::offload))? See
+    /// [`ContextOptions::offload`].
+    pub offload: bool,
+    /// Whether kernels are compiled from MSL or from WGSL: see
+    /// [`ContextOptions::msl`](Self::msl()).
+    pub msl: MslPolicy,
+}
+
+impl ContextOptions {
+    /// Sets [`ContextOptions::adapter`]: by a part of its name, or by its index.
+    #[must_use]
+    pub fn adapter(self, adapter: impl Into<AdapterChoice>) -> Self {
+        Self { adapter: adapter.into(), ..self }
+    }
+
+    /// Sets [`ContextOptions::adapter`] to what a function of the caller's takes: given all
+    /// adapters, in the order of their indices, it gives the index of one, or `None` where none
+    /// will do.
+    ///
+    /// ```no_run
+    /// use bitnet_wgpu::{Context, ContextOptions, device::Adapter};
+    ///
+    /// # async fn open() -> bitnet_wgpu::Result<()> {
+    /// // The one with the most memory.
+    /// let largest = |adapters: &[Adapter]| Some(adapters.iter().max_by_key(|adapter| adapter.memory_bytes)?.index);
+    /// let context = Context::open(ContextOptions::default().adapter_by(largest)).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn adapter_by(
+        self,
+        choose: impl Fn(&[Adapter]) -> Option<usize> + Send + Sync + 'static,
+    ) -> Self {
+        self.adapter(AdapterChoice::By(ChooseAdapter(Arc::new(choose))))
+    }
+
+    /// Sets [`ContextOptions::experimental`]: prompts are computed 1.5 to 2.7 times as fast on
+    /// matrix units, large products of halves up to three times (an H200).
+    ///
+    /// ```no_run
+    /// use bitnet_wgpu::{Context, ContextOptions, wgpu};
+    ///
+    /// # async fn open() -> bitnet_wgpu::Result<Context> {
+    /// // SAFETY: only this crate's kernels run on the device.
+    /// let token = unsafe { wgpu::ExperimentalFeatures::enabled() };
+    /// Context::open(ContextOptions::default().experimental(token)).await
+    /// # }
+    /// ```
+    ///
+    /// # Safety of the token
+    /// It is `unsafe` to make, since wgpu does not check all that a shader does with matrices
+    /// (cooperative ones, in its words). Whoever makes it promises that no shader on this device
+    /// reads or writes one beyond the memory that it was given: neither a [`Kernel`](crate::Kernel)
+    /// that is not of this crate, nor a shader that an app makes on
+    /// [`Context::device`](crate::Context::device). A shader without
+    /// `enable wgpu_cooperative_matrix` has none. The kernels of this crate keep to their memory:
+    /// they read and write matrices in workgroup memory, at places that follow from constants.
+    #[must_use]
+    pub fn experimental(self, experimental: wgpu::ExperimentalFeatures) -> Self {
+        Self { experimental, ..self }
+    }
+
+    /// Sets [`ContextOptions::memory_limit`], in bytes.
+    ///
+    /// Under Metal it is by default the working set that Metal recommends to a process (5461 MiB of
+    /// a Mac's 8 GB), less what the process has allocated on the GPU when the context is opened.
+    /// Beyond the working set, Metal may drop command buffers without an error. What the app or
+    /// another context allocates later is not subtracted: an app that renders too should set a
+    /// limit. `u64::MAX` stands for no limit.
+    #[must_use]
+    pub fn memory_limit(self, bytes: impl Into<Option<u64>>) -> Self {
+        Self { memory_limit: bytes.into(), ..self }
+    }
+
+    /// Sets [`ContextOptions::memory_pressure`]: a function that is called with the numbers before
+    /// a request for memory fails, because it would pass the limit or the device has none left, on
+    /// the thread that makes it. Then the request is tried once more: what was dropped meanwhile
+    /// has made room.
+    ///
+    /// Buffers that wait for reuse are given back before it is called. The function may drop
+    /// tensors, sessions and models, read statistics, change the limit, and wait for work: no lock
+    /// of the memory is held. Several threads may call it at once. What it asks for itself, on its
+    /// thread, is served or fails at once. What the request is a part of, such as the session of a
+    /// step, is in use and not to be waited for; nor is a lock of the app's that this thread may
+    /// hold.
+    ///
+    /// ```no_run
+    /// use bitnet_wgpu::{Context, ContextOptions, model::Session};
+    /// use std::{collections::VecDeque, sync::{Arc, Mutex}};
+    ///
+    /// # async fn open() -> bitnet_wgpu::Result<Context> {
+    /// // Conversations that nobody is in, the one that was left first in front.
+    /// let idle = Arc::new(Mutex::new(VecDeque::<Session>::new()));
+    /// let sessions = idle.clone();
+    /// let options = ContextOptions::default().memory_limit(4 << 30).on_memory_pressure(move |pressure| {
+    ///     eprintln!("no room for {} bytes ({})", pressure.bytes, pressure.what);
+    ///     let first = sessions.lock().unwrap().pop_front();
+    ///     drop(first);
+    /// });
+    /// Context::open(options).await
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn on_memory_pressure(
+        self,
+        free: impl Fn(&MemoryPressure) + Send + Sync + 'static,
+    ) -> Self {
+        Self { memory_pressure: Some(FreeMemory::new(free)), ..self }
+    }
+
+    /// Sets [`ContextOptions::offload`]: the device is asked for wgpu's `MAPPABLE_PRIMARY_BUFFERS`,
+    /// where it has that, which offloaded layers need. One that works in the processor's memory has
+    /// it anyhow. wgpu warns of it on GPUs with memory of their own, for whoever keeps buffers that
+    /// kernels use in host memory; here only copies read them.
+    #[must_use]
+    pub fn offload(self, offload: bool) -> Self {
+        Self { offload, ..self }
+    }
+
+    /// Sets [`ContextOptions::msl`]. Under Metal, kernels exist in MSL, written by hand, and in
+    /// WGSL, which wgpu translates. By default MSL runs on the GPUs whose compiler takes it:
+    /// [`MslPolicy::Auto`]. [`Adapter::msl_reason`] says what was chosen for an adapter, and why.
+    ///
+    /// ```no_run
+    /// use bitnet_wgpu::{Context, ContextOptions, device::MslPolicy};
+    ///
+    /// # async fn open() -> bitnet_wgpu::Result<Context> {
+    /// Context::open(ContextOptions::default().msl(MslPolicy::Never)).await
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn msl(self, msl: MslPolicy) -> Self {
+        Self { msl, ..self }
+    }
+
+    /// Sets [`ContextOptions::wait_limit`].
+    #[must_use]
+    pub fn wait_limit(self, time: impl Into<Option<Duration>>) -> Self {
+        Self { wait_limit: time.into(), ..self }
+    }
+
+    /// Sets [`ContextOptions::cache`]: kernels that were compiled before, on the same adapter by
+    /// the same driver, are read from the folder, and others are written there, so that a program
+    /// begins sooner. Only Vulkan gives them; with other backends nothing is written. Drivers, too,
+    /// keep their own, unless they are told not to.
+    ///
+    /// What was measured on the device by the example `tune`, and written by
+    /// [`Context::keep_tuning`](crate::Context::keep_tuning), is read from the folder with any
+    /// backend, and kernels are chosen by it: `Capabilities::tuning`. So is what
+    /// `auto::Auto::keep` wrote, by each `Auto` that is made.
+    ///
+    /// A driver does not check compiled kernels. So on Unix, a folder that belongs to another user
+    /// than this one or root, or that others may write to, is not used, and the log has a warning. A
+    /// folder that is not there is made for its owner alone. A file that is damaged or of something
+    /// else is not used, and a folder that is full or cannot be written to leaves a warning in the
+    /// log. Files of older drivers and versions stay; the folder may be removed at any time.
+    ///
+    /// ```no_run
+    /// use bitnet_wgpu::{Context, ContextOptions};
+    /// use std::path::PathBuf;
+    ///
+    /// # async fn open() -> bitnet_wgpu::Result<Context> {
+    /// Context::open(ContextOptions::default().cache(PathBuf::from("cache/kernels"))).await
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn cache(self, folder: impl Into<Option<PathBuf>>) -> Self {
+        Self { cache: folder.into(), ..self }
+    }
+}
+
+/// Which adapter is taken.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub enum AdapterChoice {
+    /// The one that `WGPU_ADAPTER_NAME` names (a part of the name, any case); else the one with the
+    /// highest [`Adapter::score`].
+    #[default]
+    Best,
+    /// The best of those whose name has this part, in any case.
+    Name(String),
+    /// The one at [`Adapter::index`].
+    Index(usize),
+    /// The one that a function of the caller's takes: see [`ContextOptions::adapter_by`].
+    By(ChooseAdapter),
+}
+
+/// See [`ContextOptions::adapter_by`].
+#[derive(Clone)]
+pub struct ChooseAdapter(Arc<Choose>);
+
+type Choose = dyn Fn(&[Adapter]) -> Option<usize> + Send + Sync;
+
+impl fmt::Debug for ChooseAdapter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ChooseAdapter")
+    }
+}
+
+impl From<usize> for AdapterChoice {
+    fn from(index: usize) -> Self {
+        Self::Index(index)
+    }
+}
+
+impl From<&str> for AdapterChoice {
+    fn from(name: &str) -> Self {
+        Self::Name(name.into())
+    }
+}
+
+impl From<String> for AdapterChoice {
+    fn from(name: String) -> Self {
+        Self::Name(name)
+    }
+}
+
+/// All adapters of a system, and the one that is taken.
+///
+/// ```no_run
+/// use bitnet_wgpu::{Adapters, ContextOptions};
+///
+/// # async fn list() -> bitnet_wgpu::Result<()> {
+/// let adapters = Adapters::list(&ContextOptions::default()).await;
+/// for adapter in &adapters.all {
+///     println!("{}: {}, score {}", adapter.index, adapter.capabilities.adapter, adapter.score);
+/// }
+/// println!("taken: {}", adapters.chosen?.why);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Adapters {
+    /// In the order of their indices.
+    pub all: Vec<Adapter>,
+    /// The one that [`Context::open`](crate::Context::open) opens by these options;
+    /// [`Error::NoAdapter`] where there is none, [`Error::Invalid`] for values of `BITNET_WGPU_MSL`
+    /// other than `0` and `1`.
+    pub chosen: Result<ChosenAdapter>,
+}
+
+/// The adapter that is taken, and why.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct ChosenAdapter {
+    /// Its [`Adapter::index`].
+    pub index: usize,
+    /// For people.
+    pub why: String,
+}
+
+impl Adapters {
+    /// Asks the drivers. `WGPU_BACKEND` narrows which are asked.
+    pub async fn list(options: &ContextOptions) -> Self {
+        let mut descriptor = wgpu::InstanceDescriptor::new_without_display_handle();
+        if !cfg!(debug_assertions) {
+            descriptor.flags = wgpu::InstanceFlags::empty();
+        }
+        if let Some(wanted) = environment("WGPU_BACKEND")
+            .filter(|wanted| wgpu::Backends::from_comma_list(wanted).is_empty())
+        {
+            // wgpu would take any.
+            let reason = format!("WGPU_BACKEND is {wanted:?}, which names no backend");
+            return Self {
+                all: Vec::new(),
+                chosen: Err(Error::NoAdapter { reason, found: "none".into() }),
+            };
+        }
+        let instance = wgpu::Instance::new(descriptor.with_env());
+        let raw = instance.enumerate_adapters(wgpu::Backends::all()).await;
+        let msl = options.msl.resolved();
+        let shown = *msl.as_ref().unwrap_or(&MslPolicy::Auto);
+        let all: Vec<_> = raw
+            .into_iter()
+            .enumerate()
+            .map(|(index, raw)| Adapter::new(index, raw, options.experimental, shown))
+            .collect();
+        let chosen = match all.is_empty() {
+            // wgpu says why.
+            true => match instance.request_adapter(&wgpu::RequestAdapterOptions::default()).await {
+                Err(error) => Err(error.to_string()),
+                Ok(_) => Err("the system lists none".into()),
+            },
+            false => choose(&all, &options.adapter),
+        };
+        let found = || {
+            all.iter()
+                .map(|adapter| adapter.capabilities.adapter.as_str())
+                .collect::<Vec<_>>()
+                .join(", ")
+        };
+        let found = || if all.is_empty() { "none".into() } else { found() };
+        let chosen = chosen.map_err(|reason| Error::NoAdapter { reason, found: found() });
+        Self { chosen: msl.and(chosen), all }
+    }
+}
+
+impl Adapters {
+    /// The one that is chosen, and why.
+    pub(crate) fn take(mut self) -> Result<(Adapter, String)> {
+        self.chosen.map(|ChosenAdapter { index, why }| (self.all.swap_remove(index), why))
+    }
+}
+
+fn choose(all: &[Adapter], choice: &AdapterChoice) -> Result<ChosenAdapter, String> {
+    let named = |name: &str, whose: &str| {
+        let has = |adapter: &&Adapter| {
+            adapter.capabilities.adapter.to_lowercase().contains(&name.to_lowercase())
+        };
+        match best(all.iter().filter(has)) {
+            _ if name.is_empty() => Err(format!("{whose} is empty")),
+            Some(adapter) => {
+                Ok(ChosenAdapter { index: adapter.index, why: format!("{whose} is {name:?}") })
+            }
+            None => Err(format!("{whose} is {name:?}, which no adapter's name contains")),
+        }
+    };
+    let at = |index: usize, why: String| match all.get(index) {
+        Some(_) => Ok(ChosenAdapter { index, why }),
+        None => Err(format!("{why}; there are {}", all.len())),
+    };
+    match choice {
+        AdapterChoice::Name(name) => named(name, "the name asked for"),
+        AdapterChoice::Index(index) => at(*index, format!("adapter {index} was asked for")),
+        AdapterChoice::By(ChooseAdapter(choose)) => match choose(all) {
+            Some(index) => at(index, format!("the caller's function chose adapter {index}")),
+            None => Err("the caller's function chose none".into()),
+        },
+        AdapterChoice::Best => match environment("WGPU_ADAPTER_NAME") {
+            Some(name) => named(&name, "WGPU_ADAPTER_NAME"),
+            None => match best(all.iter().filter(|adapter| adapter.score > 0)) {
+                Some(Adapter { index, score, reasons, .. }) => Ok(ChosenAdapter {
+                    index: *index,
+                    why: format!(
+                        "the highest score of {}: {score} ({})",
+                        all.len(),
+                        reasons.join(", ")
+                    ),
+                }),
+                None => Err(all
+                    .iter()
+                    .filter_map(|adapter| adapter.refused.as_deref())
+                    .collect::<Vec<_>>()
+                    .join("; ")),
+            },
+        },
+    }
+}
+
+/// The first of those with the highest score.
+fn best<'a>(adapters: impl Iterator<Item = &'a Adapter>) -> Option<&'a Adapter> {
+    adapters.reduce(|best, adapter| if adapter.score > best.score { adapter } else { best })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use wgpu::DeviceType::*;
+
+    #[test]
+    fn kinds_decide_before_abilities() {
+        let (able, plain) = (
+            Capabilities::example(true),
+            Capabilities { subgroups: false, f16: false, ..Capabilities::example(false) },
+        );
+        let points = |kind, low_power| {
+            [&plain, &able].map(|capabilities| score(kind, capabilities, low_power).0)
+        };
+        let order: Vec<u32> = [Cpu, Other, VirtualGpu, IntegratedGpu, DiscreteGpu]
+            .iter()
+            .flat_map(|&kind| points(kind, false))
+            .collect();
+        assert!(order.is_sorted() && order[0] > 0, "{order:?}");
+        assert!(points(IntegratedGpu, true)[0] > points(DiscreteGpu, true)[1]);
+        assert_eq!(
+            score(IntegratedGpu, &able, false).1,
+            ["an integrated GPU", "kernels in Metal", "subgroup operations", "f16"]
+        );
+    }
+
+    #[test]
+    fn generations_of_apple_gpus_are_read_from_names() {
+        let names = [
+            "Apple M1",
+            "Apple M2 Ultra",
+            "Apple M3 (G15G B0)",
+            "Apple M5 Pro",
+            "Apple A17 Pro",
+            "Apple Mx",
+            "AMD Radeon M4",
+            "",
+        ];
+        assert_eq!(
+            names.map(|name| apple_generation(name, None)),
+            [Some(1), Some(2), Some(3), Some(5), None, None, None, None]
+        );
+    }
+
+    #[test]
+    fn families_give_generations_of_other_names() {
+        let of = |name, family| apple_generation(name, Some(family));
+        assert_eq!(
+            [5, 6, 7, 8, 9, 10].map(|family| of("Apple A17 Pro GPU", family)),
+            [None, None, Some(1), Some(2), Some(3), Some(5)]
+        );
+        assert_eq!(of("Apple M4 Max", 9), Some(4), "the name is more precise");
+    }
+
+    #[test]
+    fn a_device_that_lacks_something_is_told() {
+        let (features, limits) =
+            (WANTED, wgpu::Limits { max_immediate_size: 64, ..wgpu::Limits::default() });
+        assert!(lacking(features, &limits).is_none());
+        assert!(matches!(
+            lacking(features - NEEDED.features, &limits),
+            Some(Error::MissingFeature { .. })
+        ));
+        let low = wgpu::Limits { max_immediate_size: 16, ..limits };
+        assert!(matches!(
+            lacking(features, &low),
+            Some(Error::Limit { needed: 64, found: 16, .. })
+        ));
+    }
+}

@@ -1,0 +1,5 @@
+//! Between host memory and the device.
+
+pub(crate) mod readback;
+pub(crate) mod submit;
+pub(crate) mod upload;

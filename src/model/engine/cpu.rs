@@ -1,0 +1,567 @@
+//! The model on the CPU: the CPU twins of the GPU's kernels, on all cores, or so many threads.
+
+use super::{
+    interface::{Engine, EngineSession, ModelPart, Pending, SessionOptions, unchosen},
+    layers::{HostEnds, HostLayer, HostTable},
+    sampling_plan::SamplingPlan,
+};
+use crate::{
+    cpu::{self, attention::KvCache, isa::Isa},
+    element::Element,
+    error::{Error, Result},
+    formats::{
+        Hadamard, ModelConfig,
+        tensors::{Ends, Layer, LayerStep, Stack, Table},
+    },
+    gpu::{context::Context, recording::Recording, tensor::Tensor},
+    model::threads::workers::Threads,
+    ops::{
+        bitnet,
+        transformer::{self, HostKvCache},
+    },
+    weights::{dense::PackedDense, ternary::interleaved::InterleavedTernary},
+};
+use rayon::prelude::*;
+use std::{future::ready, sync::Arc};
+
+/// The gain of a norm before a linear layer, if there is one.
+type Gain<'a> = Option<&'a Vec<f32>>;
+
+/// What is made of rows of the residual stream: logits, or states.
+type Wanted = fn(&CpuModel, &[f32]) -> Result<Vec<f32>>;
+
+/// Tokens of a prompt that are computed between two points at which the work can be given up.
+const BATCH: usize = 64;
+
+/// A decoder layer as the kernels for processors read it.
+type CpuLayer = Layer<InterleavedTernary, Vec<f32>>;
+
+type CpuStep = LayerStep<InterleavedTernary, Vec<f32>>;
+
+/// What comes before and after the layers, as they read it.
+type CpuEnds = Ends<Table<PackedDense, InterleavedTernary>, Vec<f32>>;
+
+pub(crate) struct CpuModel {
+    config: ModelConfig,
+    ends: CpuEnds,
+    layers: Vec<CpuLayer>,
+    /// What products are computed with, which this processor has.
+    isa: Isa,
+    threads: Threads,
+}
+
+struct CpuSession {
+    model: Arc<CpuModel>,
+    /// Of every sequence, by layer.
+    caches: Vec<Vec<KvCache>>,
+    capacity: usize,
+    /// The cosine and sine of every rotary angle, for as many positions as there have been: a
+    /// context may have millions.
+    angles: Vec<f32>,
+    /// The same of layers that see a window.
+    local_angles: Vec<f32>,
+    choice: Option<SamplingPlan>,
+    /// The tokens that were chosen last.
+    next: Vec<u32>,
+}
+
+impl Engine for CpuModel {
+    fn config(&self) -> &ModelConfig {
+        &self.config
+    }
+
+    fn contexts(&self) -> Vec<&Context> {
+        Vec::new()
+    }
+
+    fn session(self: Arc<Self>, options: SessionOptions) -> Result<Box<dyn EngineSession>> {
+        let cache = |layer| {
+            KvCache::new(
+                self.config.attention(),
+                options.cache == Some(Element::F16),
+                self.config.window(layer),
+            )
+        };
+        let caches =
+            vec![(0..self.config.layers).map(cache).collect::<Result<_>>()?; options.sequences];
+        let (angles, local_angles) = (Vec::new(), Vec::new());
+        Ok(Box::new(CpuSession {
+            model: self,
+            caches,
+            capacity: options.capacity,
+            angles,
+            local_angles,
+            choice: None,
+            next: Vec::new(),
+        }))
+    }
+
+    fn parts(&self, _: SessionOptions) -> Result<Vec<ModelPart>> {
+        Ok(Vec::new())
+    }
+
+    fn warm_up(&self, _: SessionOptions) -> Result<Pending<()>> {
+        Ok(Box::pin(async { Ok(()) }))
+    }
+}
+
+/// The ends of a model as kernels for processors read them.
+fn ends(host: HostEnds) -> CpuEnds {
+    let table = |table| match table {
+        HostTable::Dense(matrix) => Table::Dense(matrix),
+        HostTable::Ternary(matrix) => Table::Ternary(InterleavedTernary::of(&matrix)),
+    };
+    Ends {
+        embedding: table(host.embedding),
+        norm: host.norm,
+        untied_head: host.untied_head.map(table),
+    }
+}
+
+impl CpuModel {
+    /// Lays out what was read, a layer after another.
+    pub fn new(
+        config: ModelConfig,
+        host: HostEnds,
+        layers: impl Iterator<Item = Result<HostLayer>>,
+        threads: Threads,
+    ) -> Result<Self> {
+        let layers = layers.map(|layer| {
+            layer?.try_map(|w| Ok(InterleavedTernary::of(w)), |gains| Ok(gains.clone()))
+        });
+        Ok(Self {
+            layers: layers.collect::<Result<_>>()?,
+            ends: ends(host),
+            config,
+            isa: Isa::best(),
+            threads,
+        })
+    }
+
+    /// Tokens of one or more sequences through a layer: `x` `[sequences, run, hidden]`, of which
+    /// each continues its cache.
+    fn layer(
+        &self,
+        layer: &CpuLayer,
+        x: &mut [f32],
+        angles: &[f32],
+        caches: &mut [&mut KvCache],
+    ) -> Result<()> {
+        // What the last step gives; none where it is the residual stream.
+        let mut value: Option<Vec<f32>> = None;
+        let mut steps = layer.0.as_slice();
+        while let Some((step, after)) = steps.split_first() {
+            let input = value.as_deref().unwrap_or(x);
+            let next;
+            (next, steps) = match (step, after) {
+                (LayerStep::Norm(gain), [LayerStep::Linear(stack), after @ ..]) => {
+                    (Some(self.side_by_side(input, Some(gain), stack)?), after)
+                }
+                (LayerStep::Norm(gain), _) => {
+                    (Some(transformer::rms_norm_cpu(input, gain, self.config.eps)?), after)
+                }
+                (LayerStep::Linear(stack), _) => {
+                    (Some(self.side_by_side(input, None, stack)?), after)
+                }
+                (LayerStep::HeadNorms { queries, keys }, _) => {
+                    let mut qkv = value.take().unwrap_or_else(|| x.to_vec());
+                    let shape = self.config.attention();
+                    let eps = self.config.eps;
+                    transformer::rms_norm_heads_cpu(&mut qkv, shape, queries, keys, eps)?;
+                    (Some(qkv), after)
+                }
+                (LayerStep::Attention, _) => {
+                    let qkv = value.take().unwrap_or_else(|| x.to_vec());
+                    (Some(self.attend(qkv, angles, caches)), after)
+                }
+                (LayerStep::Gate, _) => self.gate(input, after)?,
+                (LayerStep::Add, _) => {
+                    x.iter_mut().zip(value.iter().flatten()).for_each(|(x, y)| *x += y);
+                    (None, after)
+                }
+            };
+            value = next;
+        }
+        Ok(())
+    }
+
+    /// Rotary embedding, and attention of queries, keys and values `[sequences, run, row]`.
+    fn attend(&self, mut qkv: Vec<f32>, angles: &[f32], caches: &mut [&mut KvCache]) -> Vec<f32> {
+        let (row, width) =
+            (self.config.attention().row(), self.config.heads * self.config.head_dim);
+        let tokens = qkv.len() / row;
+        let run = (tokens / caches.len().max(1)).max(1);
+        let mut attended = vec![0f32; tokens * width];
+        let sequences = qkv
+            .par_chunks_exact_mut(run * row)
+            .zip(caches)
+            .zip(attended.par_chunks_exact_mut(run * width));
+        sequences.for_each(|((qkv, cache), attended)| {
+            cpu::attention::rope(qkv, angles, cache);
+            attended.copy_from_slice(&cpu::attention::attention(qkv, cache));
+        });
+        attended
+    }
+
+    /// act(gate)·up; where a quantized linear layer follows, its product at once. Returns the
+    /// steps that are left, too.
+    fn gate<'a>(
+        &self,
+        gate_up: &[f32],
+        after: &'a [CpuStep],
+    ) -> Result<(Option<Vec<f32>>, &'a [CpuStep])> {
+        let (width, gate) = (self.config.intermediate, self.config.gate());
+        let (norm, next) = match after {
+            [LayerStep::Norm(gain), next @ ..] => (Some((&gain[..], self.config.eps)), next),
+            next => (None, next),
+        };
+        match next {
+            [LayerStep::Linear(Stack::One(w)), next @ ..] if self.config.quantized_activations => {
+                let gated = bitnet::gate_quantize_cpu(gate_up, width, gate, norm)?;
+                Ok((Some(cpu::ternary::bitlinear(self.isa, &gated, w)?), next))
+            }
+            _ => Ok((Some(bitnet::gate_cpu(gate_up, width, gate)?), after)),
+        }
+    }
+
+    /// The products of linear layers of one input, side by side.
+    fn side_by_side(
+        &self,
+        x: &[f32],
+        norm: Gain<'_>,
+        stack: &Stack<InterleavedTernary, Vec<f32>>,
+    ) -> Result<Vec<f32>> {
+        let parts = match stack {
+            Stack::One(w) => return self.linear(x, norm, w),
+            Stack::Normed(parts) => parts,
+        };
+        let normed =
+            norm.map(|gain| transformer::rms_norm_cpu(x, gain, self.config.eps)).transpose()?;
+        let x = normed.as_deref().unwrap_or(x);
+        let products = parts
+            .iter()
+            .map(|(own, w)| Ok((w.rows(), self.linear(x, Some(own), w)?)))
+            .collect::<Result<Vec<_>>>()?;
+        let token = |token: usize| {
+            products.iter().flat_map(move |(rows, product)| &product[token * rows..][..*rows])
+        };
+        Ok((0..x.len() / self.config.hidden).flat_map(token).copied().collect())
+    }
+
+    /// Norm, quantiser where the model has them, and product.
+    fn linear(&self, x: &[f32], norm: Gain<'_>, w: &InterleavedTernary) -> Result<Vec<f32>> {
+        let (tokens, eps) = (x.len() / w.columns(), self.config.eps);
+        if !self.config.quantized_activations {
+            let mut x = norm
+                .map_or_else(|| Ok(x.to_vec()), |gain| transformer::rms_norm_cpu(x, gain, eps))?;
+            self.rotate(&mut x, w.columns())?;
+            return cpu::ternary_float::bitlinear(x, w);
+        }
+        let quantized = match norm {
+            Some(gain) => bitnet::rms_norm_quantize_cpu(x, tokens, gain, eps)?,
+            None => bitnet::quantize_activations_cpu(x, tokens, w.columns())?,
+        };
+        cpu::ternary::bitlinear(self.isa, &quantized, w)
+    }
+
+    /// What the head reads: the residual stream, normed.
+    fn states(&self, x: &[f32]) -> Result<Vec<f32>> {
+        transformer::rms_norm_cpu(x, &self.ends.norm, self.config.eps)
+    }
+
+    /// Rows of this width as a linear layer with rotated weights takes them, where they are.
+    fn rotate(&self, x: &mut [f32], width: usize) -> Result<()> {
+        let Some(Hadamard { block, signs, .. }) = &self.config.hadamard else { return Ok(()) };
+        if let Some(signs) = signs.get(&width) {
+            multiply(x, signs);
+        }
+        bitnet::hadamard_cpu(x, *block)
+    }
+
+    /// The embedding's rows, as they were before they were rotated.
+    fn embed(&self, tokens: &[u32]) -> Result<Vec<f32>> {
+        let mut x = match &self.ends.embedding {
+            Table::Dense(table) => transformer::embed_cpu(tokens, table)?,
+            Table::Ternary(table) => cpu::ternary_float::embed(tokens, table)?,
+        };
+        if let Some(Hadamard { block, signs, embedding: true, .. }) = &self.config.hadamard {
+            bitnet::hadamard_cpu(&mut x, *block)?;
+            if let Some(signs) = signs.get(&self.config.hidden) {
+                multiply(&mut x, signs);
+            }
+        }
+        scale(&mut x, self.config.embedding_scale);
+        Ok(x)
+    }
+
+    fn logits(&self, x: &[f32]) -> Result<Vec<f32>> {
+        let mut normed = self.states(x)?;
+        if self.config.hadamard.as_ref().is_some_and(|hadamard| hadamard.head) {
+            self.rotate(&mut normed, self.config.hidden)?;
+        }
+        scale(&mut normed, self.config.logit_scale);
+        match self.ends.head() {
+            Table::Dense(head) => cpu::dense::gemv(self.isa, &normed, head),
+            Table::Ternary(head) => cpu::ternary_float::bitlinear(normed, head),
+        }
+    }
+}
+
+fn scale(x: &mut [f32], by: f32) {
+    if by != 1.0 {
+        x.iter_mut().for_each(|x| *x *= by);
+    }
+}
+
+/// Every row times the same numbers.
+fn multiply(x: &mut [f32], by: &[f32]) {
+    x.chunks_exact_mut(by.len())
+        .for_each(|row| row.iter_mut().zip(by).for_each(|(x, by)| *x *= by));
+}
+
+impl CpuSession {
+    /// Has the angles of so many positions ready.
+    fn prepare(&mut self, positions: usize) {
+        let config = &self.model.config;
+        if self.angles.len() < positions * config.head_dim {
+            let positions = positions.next_power_of_two().min(self.capacity);
+            self.angles = config.rope_angles(positions);
+            self.local_angles = config.local_angles(positions).unwrap_or_default();
+        }
+    }
+
+    /// Appends `tokens` `[sequences, run]` to these sequences; gives what is `wanted` of the last
+    /// `rows` of each.
+    fn append(
+        &mut self,
+        sequences: &[usize],
+        tokens: &[u32],
+        rows: usize,
+        wanted: Wanted,
+    ) -> Result<Vec<f32>> {
+        let threads = self.model.threads.clone();
+        threads.run(|| self.compute(sequences, tokens, rows, wanted))
+    }
+
+    fn compute(
+        &mut self,
+        sequences: &[usize],
+        tokens: &[u32],
+        rows: usize,
+        wanted: Wanted,
+    ) -> Result<Vec<f32>> {
+        let run = tokens.len() / sequences.len().max(1);
+        self.prepare(sequences.iter().map(|&sequence| self.len(sequence)).max().unwrap_or(0) + run);
+        let (model, hidden) = (&self.model, self.model.config.hidden);
+        let mut x = model.embed(tokens)?;
+        // Each sequence's caches, in the order in which the sequences are named.
+        let mut all: Vec<_> =
+            self.caches.iter_mut().map(|caches| Some(caches.iter_mut())).collect();
+        let mut caches: Vec<_> =
+            sequences.iter().filter_map(|&sequence| all[sequence].take()).collect();
+        for (l, layer) in model.layers.iter().enumerate() {
+            let mut caches: Vec<_> = caches.iter_mut().filter_map(Iterator::next).collect();
+            let angles =
+                if model.config.window(l).is_some() { &self.local_angles } else { &self.angles };
+            model.layer(layer, &mut x, angles, &mut caches)?;
+        }
+        if rows == 0 {
+            return Ok(Vec::new());
+        }
+        let last = x
+            .chunks_exact(run * hidden)
+            .flat_map(|x| &x[(run - rows) * hidden..])
+            .copied()
+            .collect::<Vec<_>>();
+        wanted(model, &last)
+    }
+}
+
+/// Work is done when it is submitted.
+fn done<T: Send + 'static>(result: T) -> Result<Pending<T>> {
+    Ok(Box::pin(ready(Ok(result))))
+}
+
+impl EngineSession for CpuSession {
+    fn len(&self, sequence: usize) -> usize {
+        self.caches[sequence].first().map_or(0, KvCache::len)
+    }
+
+    fn truncate(&mut self, sequence: usize, tokens: usize) {
+        self.caches[sequence].iter_mut().for_each(|cache| cache.truncate(tokens));
+    }
+
+    fn fork(&self) -> Result<Box<dyn EngineSession>> {
+        let (model, caches, capacity) = (self.model.clone(), self.caches.clone(), self.capacity);
+        let (angles, local_angles) = (self.angles.clone(), self.local_angles.clone());
+        Ok(Box::new(Self {
+            model,
+            caches,
+            capacity,
+            angles,
+            local_angles,
+            choice: None,
+            next: Vec::new(),
+        }))
+    }
+
+    fn read(&self) -> Result<Pending<Vec<Vec<HostKvCache>>>> {
+        let layer = |l: usize| self.caches.iter().map(|sequence| sequence[l].to_host()).collect();
+        done((0..self.model.config.layers).map(layer).collect::<Result<_>>()?)
+    }
+
+    fn write(&mut self, layers: Vec<Vec<HostKvCache>>) -> Result<()> {
+        for (l, layer) in layers.into_iter().enumerate() {
+            for (sequence, host) in self.caches.iter_mut().zip(layer) {
+                sequence[l] = sequence[l].copied(&host)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn batch(&self) -> usize {
+        BATCH
+    }
+
+    fn extend(
+        &mut self,
+        sequences: &[usize],
+        tokens: &[u32],
+        rows: usize,
+    ) -> Result<Pending<Vec<f32>>> {
+        done(self.append(sequences, tokens, rows, CpuModel::logits)?)
+    }
+
+    fn states(
+        &mut self,
+        sequences: &[usize],
+        tokens: &[u32],
+        rows: usize,
+    ) -> Result<Pending<Vec<f32>>> {
+        done(self.append(sequences, tokens, rows, CpuModel::states)?)
+    }
+
+    fn choose_by(&mut self, mut choice: SamplingPlan) -> Result<()> {
+        self.choice.take().into_iter().for_each(|before| choice.keep_counts(before));
+        self.choice = Some(choice);
+        Ok(())
+    }
+
+    fn step_next(
+        &mut self,
+        sequences: &[usize],
+        tokens: Option<&[u32]>,
+        rows: usize,
+    ) -> Result<Pending<Vec<u32>>> {
+        let tokens = tokens.map_or_else(|| std::mem::take(&mut self.next), <[u32]>::to_vec);
+        let run = tokens.len() / sequences.len().max(1);
+        let mut logits = self.append(sequences, &tokens, rows, CpuModel::logits)?;
+        let mut next = Vec::with_capacity(sequences.len() * rows);
+        for (i, row) in logits.chunks_mut(self.model.config.vocab).enumerate() {
+            // How many tokens come after this one.
+            let (sequence, after) = (sequences[i / rows], rows - 1 - i % rows);
+            let (token, position) =
+                (tokens[(i / rows + 1) * run - 1 - after], self.len(sequence) - 1 - after);
+            let choice = self.choice.as_mut().ok_or_else(unchosen)?;
+            next.push(choice.next(sequence, token, position, row)?);
+        }
+        self.next.clone_from(&next);
+        done(next)
+    }
+
+    fn steps_ahead(&self) -> usize {
+        0
+    }
+
+    fn layer_output(&mut self, layer: usize, hidden: &[f32]) -> Result<Pending<Vec<f32>>> {
+        let mut x = hidden.to_vec();
+        let window = self.model.config.window(layer);
+        let mut cache = KvCache::new(self.model.config.attention(), false, window)?;
+        self.prepare(hidden.len() / self.model.config.hidden);
+        let angles = if window.is_some() { &self.local_angles } else { &self.angles };
+        self.model.threads.run(|| {
+            self.model.layer(&self.model.layers[layer], &mut x, angles, &mut [&mut cache])
+        })?;
+        done(x)
+    }
+
+    fn record(&self, _: &[u32]) -> Result<(Recording, Tensor<f32>)> {
+        Err(Error::Invalid { op: "model", what: "nothing is recorded on the CPU".into() })
+    }
+
+    fn record_step(&mut self, _: usize) -> Result<Recording> {
+        Err(Error::Invalid { op: "model", what: "nothing is recorded on the CPU".into() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::load::files::{self, ModelFiles};
+
+    /// Of each kind of layer, norm, gate, table and activation. (The working directory of tests is
+    /// the package.)
+    const MODELS: [&str; 7] = [
+        "assets/tales-22m",
+        "tests/data/models/odd",
+        "tests/data/models/newer",
+        "tests/data/models/llama",
+        "tests/data/models/trilm",
+        "tests/data/models/normed",
+        "tests/data/models/gemma3",
+    ];
+
+    fn open(path: &str, threads: Option<usize>) -> CpuModel {
+        let files = ModelFiles::open(path).unwrap();
+        let (config, file) = (files::config(&*files.file).unwrap(), &*files.file);
+        let layers = (0..config.layers).map(|layer| HostLayer::read(file, layer));
+        CpuModel::new(
+            config.clone(),
+            HostEnds::read(file, false).unwrap(),
+            layers,
+            Threads::new(threads).unwrap(),
+        )
+        .unwrap()
+    }
+
+    /// The bits of logits: of a prompt that kernels for many tokens take, and of one token of each
+    /// of two sequences after it.
+    fn computed(model: &Arc<CpuModel>) -> Vec<u32> {
+        let ids: Vec<u32> = (0..41).map(|i| i * i * 7 % model.config.vocab as u32).collect();
+        let mut session = model.clone().session(SessionOptions::new(2, 64)).unwrap();
+        let mut logits =
+            pollster::block_on(session.extend(&[0], &ids, ids.len()).unwrap()).unwrap();
+        logits.extend(pollster::block_on(session.extend(&[1], &ids[..9], 9).unwrap()).unwrap());
+        logits.extend(pollster::block_on(session.extend(&[0, 1], &ids[..2], 1).unwrap()).unwrap());
+        logits.iter().map(|logit| logit.to_bits()).collect()
+    }
+
+    /// Prints those that this processor lacks: whoever reads the log sees what was not run.
+    #[test]
+    fn every_instruction_set_gives_a_model_the_same_bits() {
+        for path in MODELS {
+            let mut model = Arc::new(open(path, None));
+            let wanted = computed(&model);
+            for kind in Isa::missing() {
+                println!("NOT RUN: {path} with {kind:?}, which this processor lacks");
+            }
+            for isa in Isa::all() {
+                Arc::get_mut(&mut model).unwrap().isa = isa;
+                assert!(computed(&model) == wanted, "{path} with {isa:?}");
+                println!("whole model: {path} with {:?}", isa.kind());
+            }
+        }
+    }
+
+    #[test]
+    fn any_number_of_threads_gives_a_model_the_same_bits() {
+        for path in MODELS {
+            let [one, two, three] = [1, 2, 3].map(|count| {
+                let model = open(path, Some(count));
+                assert_eq!(model.threads.run(rayon::current_num_threads), count);
+                computed(&Arc::new(model))
+            });
+            assert!(one == two && two == three, "{path}");
+        }
+    }
+}

@@ -1,0 +1,531 @@
+//! A model on a GPU, and what is recorded before and after its layers. The steps of a layer are
+//! recorded in layer.rs.
+
+use super::{
+    linear::{Rotation, block, rotations},
+    offload::Streamed,
+};
+use crate::{
+    element::Element,
+    error::{Error, Result},
+    formats::{config::ModelConfig, tensors::Table},
+    gpu::{
+        capabilities::Capabilities, context::Context, encoder::Encoder, recording::Recording,
+        tensor::Tensor,
+    },
+    memory::Footprint,
+    model::engine::{
+        interface::SessionOptions,
+        layers::{GpuEnds, GpuLayer, GpuTable},
+        sampling_plan::{LogitChanges, SamplingPlan},
+    },
+    ops::{
+        bitnet::{self, RoundedActivations},
+        tensor,
+        transformer::{
+            self, Draws, KvCache, NewTokens, Penalties, SampleOptions, sample::Searches,
+        },
+    },
+    spans::span,
+};
+use std::{collections::BTreeMap, sync::Arc};
+
+/// The weights on a GPU.
+#[derive(Clone)]
+pub(in crate::model) struct GpuModel {
+    /// The caller's.
+    pub(super) given: Context,
+    /// The same for intermediate results, which are counted as such.
+    pub(super) context: Context,
+    /// With as many layers as are here.
+    pub(super) config: ModelConfig,
+    pub(super) ends: Arc<GpuEnds>,
+    pub(super) layers: Arc<Vec<GpuLayer>>,
+    /// Those of them whose matrices are on the host.
+    pub(super) streamed: Arc<Streamed>,
+    /// Of models whose weights are rotated, by the width of what is.
+    pub(super) rotations: Arc<BTreeMap<usize, Rotation>>,
+    /// What the embedding's rows and the head's input are multiplied by, where they are.
+    embedding_scale: Option<Tensor<f32>>,
+    logit_scale: Option<Tensor<f32>>,
+    /// Of prompts; see [`ModelBuilder::f16_attention`](crate::model::ModelBuilder::f16_attention).
+    pub(super) half_attention: bool,
+    /// Tokens that are computed together, at most.
+    pub(super) batch: usize,
+}
+
+/// What layers keep of the sequences of a session.
+pub(super) struct Memory {
+    /// Keys and values, by layer.
+    pub caches: Vec<KvCache>,
+    /// The cosine and sine of every rotary angle, by position.
+    pub angles: Tensor<f32>,
+    /// The same of layers that see a window, where there are some.
+    pub local_angles: Option<Tensor<f32>>,
+}
+
+impl Memory {
+    /// Caches of their own with the same contents.
+    pub fn duplicate(&self) -> Result<Self> {
+        let caches = self.caches.iter().map(KvCache::duplicate).collect::<Result<_>>()?;
+        Ok(Self { caches, angles: self.angles.clone(), local_angles: self.local_angles.clone() })
+    }
+}
+
+/// What a recording appends to some of the sequences.
+#[derive(Clone)]
+pub(super) struct Input {
+    /// `[sequences · run]`
+    pub tokens: Tensor<u32>,
+    /// Tokens of each sequence.
+    pub run: usize,
+    /// `[sequences, 2]`: which sequences these are, and how many tokens each has had before; see
+    /// [`NewTokens`].
+    pub runs: Tensor<u32>,
+    /// Does the recording itself raise how many these are, by one, before it begins?
+    pub advances: bool,
+    /// The most positions that a token sees.
+    pub longest: usize,
+    /// The residual stream, `[sequences · run, hidden]`, of a model whose first layers are
+    /// elsewhere.
+    pub stream: Option<Tensor<f32>>,
+}
+
+impl Input {
+    pub fn new_tokens(&self) -> NewTokens<'_> {
+        NewTokens { run: self.run, runs: &self.runs }
+    }
+}
+
+/// How tokens are chosen: in tables, so that a recorded step goes on with what is told later.
+pub(super) struct GpuChoice {
+    draws: Draws,
+    /// From the first choice on that has some.
+    changes: Option<GpuChanges>,
+    /// What a step needs that chooses by it.
+    pub needs: Needs,
+}
+
+/// What changes the logits before.
+struct GpuChanges {
+    /// `[sequences, 4]`
+    penalties: Tensor<f32>,
+    /// `[sequences, vocab]`
+    biases: Tensor<f32>,
+    /// The same, as they were told.
+    told: Vec<BTreeMap<u32, f32>>,
+    /// `[sequences, vocab]`: kept by the steps themselves.
+    counts: Tensor<u32>,
+}
+
+/// What is recorded of a choice. A step with all that is needed, and more, gives the same tokens.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Needs {
+    searches: Searches,
+    /// Does something change the logits?
+    changes: bool,
+}
+
+impl Needs {
+    /// Both.
+    pub fn or(self, other: Self) -> Self {
+        Self { searches: self.searches.or(other.searches), changes: self.changes | other.changes }
+    }
+}
+
+impl GpuChoice {
+    /// The largest logits of so many sequences, until something else is told.
+    pub fn new(context: &Context, sequences: usize) -> Result<Self> {
+        let greedy = vec![(SampleOptions::default().temperature(0.0), 0); sequences];
+        Ok(Self { draws: Draws::new(context, &greedy)?, changes: None, needs: Needs::default() })
+    }
+
+    /// Has steps choose in another way, of tokens of a vocabulary of so many: those that are
+    /// recorded already too, where they have what it needs.
+    pub fn tell(&mut self, context: &Context, choice: &SamplingPlan, vocab: usize) -> Result<()> {
+        self.draws.rewrite(&choice.draws)?;
+        let changes = !choice.changes.iter().all(LogitChanges::is_none);
+        if changes && self.changes.is_none() {
+            self.changes = Some(GpuChanges::new(context, choice.changes.len(), vocab)?);
+        }
+        self.changes.as_mut().map_or(Ok(()), |own| own.tell(&choice.changes))?;
+        self.needs = Needs { searches: self.draws.searches(), changes };
+        Ok(())
+    }
+}
+
+impl GpuChanges {
+    /// Those that change nothing.
+    fn new(context: &Context, sequences: usize, vocab: usize) -> Result<Self> {
+        Ok(Self {
+            penalties: Penalties::upload(context, &vec![Penalties::NONE; sequences])?,
+            biases: Tensor::zeros(context, [sequences, vocab])?,
+            told: vec![BTreeMap::new(); sequences],
+            counts: Tensor::zeros(context, [sequences, vocab])?,
+        })
+    }
+
+    /// Writes what is another than before: a vocabulary's numbers are many.
+    fn tell(&mut self, changes: &[LogitChanges]) -> Result<()> {
+        let (_, vocab) = self.biases.shape().as_matrix();
+        self.penalties.write(&Penalties::words(
+            &changes.iter().map(|change| change.penalties).collect::<Vec<_>>(),
+        )?)?;
+        for (sequence, (change, told)) in changes.iter().zip(&mut self.told).enumerate() {
+            if change.bias != *told {
+                self.biases.write_row(sequence, &change.biases(vocab))?;
+                told.clone_from(&change.bias);
+            }
+            change
+                .counts
+                .as_ref()
+                .map_or(Ok(()), |counts| self.counts.write_row(sequence, counts))?;
+        }
+        Ok(())
+    }
+}
+
+/// A recorded step of some sequences.
+pub(super) struct Step {
+    pub recording: Recording,
+    /// How many of the recording's dispatches were submitted while it was recorded.
+    pub begun: usize,
+    pub given: Given,
+}
+
+/// What a step gives.
+pub(super) enum Given {
+    Nothing,
+    /// Logits, `[sequences · rows, vocab]`; states, `[sequences · rows, hidden]`; or the residual
+    /// stream, `[sequences · run, hidden]`.
+    Rows(Tensor<f32>),
+    /// Tokens that were chosen, `[sequences · rows]`.
+    Next(Tensor<u32>),
+}
+
+/// What records something of rows of the residual stream, from the first of them on, so many.
+type Made = fn(&GpuModel, &mut Encoder, &Tensor<f32>, usize, usize) -> Result<Tensor<f32>>;
+
+/// When a step is run.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Run {
+    /// At once, and never again: the device begins with it while the rest is recorded, which is
+    /// what the recording has.
+    Once,
+    /// At once in the same way, and again later: the recording is whole.
+    Now,
+    Later,
+}
+
+/// What of a step is wanted.
+#[derive(Clone, Copy)]
+pub(super) enum Wanted<'a> {
+    /// The logits after the last tokens of each sequence, so many.
+    Logits(usize),
+    /// The states of the last tokens of each sequence, so many: after the final norm.
+    States(usize),
+    /// The tokens that are chosen after the last ones of each sequence, so many, with all that the
+    /// choice needs. Of a sequence's single token, the chosen one takes the place: it stays on the
+    /// GPU as the next step's input.
+    Next(&'a GpuChoice, Needs, usize),
+    /// The residual stream of all tokens: other layers follow elsewhere.
+    Stream,
+}
+
+impl GpuModel {
+    /// A model of such ends and layers, some of which are streamed perhaps; or a part of one.
+    pub(super) fn of(
+        context: &Context,
+        config: ModelConfig,
+        ends: GpuEnds,
+        layers: Vec<GpuLayer>,
+        streamed: Streamed,
+    ) -> Result<Self> {
+        let weights = context.labelled(Footprint::WEIGHTS);
+        let rotations = Arc::new(rotations(&weights, &config)?);
+        context.check_unreported_submissions()?;
+        let batch = batch(context.capabilities(), config.hidden, config.intermediate);
+        let scale = |scale: f32| (scale != 1.0).then(|| weights.upload(&[scale], [1])).transpose();
+        let (embedding_scale, logit_scale) =
+            (scale(config.embedding_scale)?, scale(config.logit_scale)?);
+        Ok(Self {
+            given: context.clone(),
+            context: context.labelled(Footprint::ACTIVATIONS),
+            config,
+            ends: Arc::new(ends),
+            layers: Arc::new(layers),
+            streamed: Arc::new(streamed),
+            rotations,
+            embedding_scale,
+            logit_scale,
+            half_attention: false,
+            batch,
+        })
+    }
+
+    /// The same with the attention of prompts in halves, or not.
+    pub(super) fn half_attention(self, half_attention: bool) -> Self {
+        Self { half_attention, ..self }
+    }
+
+    /// The same on another context of the device.
+    pub(super) fn on(&self, context: Context) -> Self {
+        Self { context, ..self.clone() }
+    }
+
+    /// Empty key-value caches, and what goes with them.
+    pub(super) fn memory(&self, options: SessionOptions) -> Result<Memory> {
+        let (context, c) = (&self.context.labelled(Footprint::CACHE), &self.config);
+        let SessionOptions { sequences, capacity, cache } = options;
+        let element = cache.unwrap_or(Element::F32);
+        let cache = |layer| {
+            KvCache::new(context, c.attention(), sequences, capacity, element)
+                .map(|cache| cache.with_window(c.window(layer)))
+        };
+        let caches = (0..c.layers).map(cache).collect::<Result<_>>()?;
+        let upload = |angles: Vec<f32>| context.upload(&angles, [capacity, c.head_dim / 2, 2]);
+        let (angles, local_angles) =
+            (upload(c.rope_angles(capacity))?, c.local_angles(capacity).map(upload).transpose()?);
+        Ok(Memory { caches, angles, local_angles })
+    }
+
+    /// Room for the residual stream of so many tokens.
+    pub(super) fn stream(&self, rows: usize) -> Result<Tensor<f32>> {
+        Tensor::uninit(&self.context, [rows, self.config.hidden])
+    }
+
+    /// Records the embedding; gives the residual stream.
+    fn embedded(&self, encoder: &mut Encoder, input: &Input) -> Result<Tensor<f32>> {
+        let (x, table) = (
+            self.stream(input.tokens.len())?,
+            self.ends.embedding.as_ref().ok_or_else(|| elsewhere("embedding"))?,
+        );
+        embed(encoder, input, table, &x)?;
+        if self.config.hadamard.as_ref().is_some_and(|hadamard| hadamard.embedding) {
+            self.rotations
+                .get(&self.config.hidden)
+                .map_or(Ok(()), |rotation| rotation.undo(encoder, &x))?;
+        }
+        self.embedding_scale
+            .as_ref()
+            .map_or(Ok(()), |scale| tensor::mul(&x, scale).forward_into(encoder, &x))?;
+        Ok(x)
+    }
+
+    /// Records all layers, and the embedding before them; gives the residual stream.
+    fn hidden(
+        &self,
+        encoder: &mut Encoder,
+        memory: &Memory,
+        input: &Input,
+        run: Run,
+    ) -> Result<Tensor<f32>> {
+        let x = input
+            .stream
+            .as_ref()
+            .map_or_else(|| self.embedded(encoder, input), |x| Ok(x.clone()))?;
+        let scratch = self.scratch(x)?;
+        self.streamed.begin(encoder);
+        for layer in 0..self.layers.len() {
+            self.layer(encoder, layer, memory, input, &scratch)?;
+            self.streamed.after(encoder, layer);
+            // Little at first, so that the device begins soon; then more, since a submission takes
+            // time too. But between two submissions another session's may come, which leaves other
+            // layers in the slots.
+            if run != Run::Later && (layer + 1).is_power_of_two() && self.streamed.is_empty() {
+                encoder.flush(run == Run::Now)?;
+            }
+        }
+        Ok(scratch.x)
+    }
+
+    /// The final norm and the head.
+    fn head(&self) -> Result<&(Tensor<f32>, GpuTable)> {
+        self.ends.head.as_ref().ok_or_else(|| elsewhere("head"))
+    }
+
+    /// Records the final norm of rows `first..first + rows` of the residual stream.
+    fn states(
+        &self,
+        encoder: &mut Encoder,
+        x: &Tensor<f32>,
+        first: usize,
+        rows: usize,
+    ) -> Result<Tensor<f32>> {
+        let (normed, (norm, _)) = (self.stream(rows)?, self.head()?);
+        transformer::rms_norm_into(encoder, x, first, norm, self.config.eps, &normed)
+            .map(|()| normed)
+    }
+
+    /// Records the final norm and the head for rows `first..first + rows` of the residual stream.
+    fn logits(
+        &self,
+        encoder: &mut Encoder,
+        x: &Tensor<f32>,
+        first: usize,
+        rows: usize,
+    ) -> Result<Tensor<f32>> {
+        if let (Table::Ternary(head), None, None) =
+            (&self.head()?.1, &self.config.hadamard, &self.logit_scale)
+        {
+            let rounded =
+                RoundedActivations::uninit(&self.context, rows, self.config.hidden, block(head))?;
+            bitnet::rms_norm_round_into(
+                encoder,
+                x,
+                first,
+                &self.head()?.0,
+                self.config.eps,
+                &rounded,
+            )?;
+            return bitnet::bitlinear_rounded(encoder, &rounded, head);
+        }
+        let normed = self.states(encoder, x, first, rows)?;
+        if self.config.hadamard.as_ref().is_some_and(|hadamard| hadamard.head) {
+            self.rotations
+                .get(&self.config.hidden)
+                .map_or(Ok(()), |rotation| rotation.apply(encoder, &normed))?;
+        }
+        self.logit_scale
+            .as_ref()
+            .map_or(Ok(()), |scale| tensor::mul(&normed, scale).forward_into(encoder, &normed))?;
+        match &self.head()?.1 {
+            Table::Dense(head) => transformer::dense_gemv(encoder, &normed, head),
+            Table::Ternary(head) => {
+                let rounded = bitnet::round_activations(encoder, &normed, block(head))?;
+                bitnet::bitlinear_rounded(encoder, &rounded, head)
+            }
+        }
+    }
+
+    /// Records what appends `input`.
+    pub(super) fn step(
+        &self,
+        memory: &Memory,
+        input: &Input,
+        wanted: Wanted<'_>,
+        run: Run,
+    ) -> Result<Step> {
+        span!("record", tokens = input.tokens.len(), longest = input.longest);
+        let mut encoder = self.context.encoder(if input.run == 1 { "decode" } else { "prefill" });
+        let x = self.hidden(&mut encoder, memory, input, run)?;
+        let given = match wanted {
+            Wanted::Stream => Given::Rows(x),
+            Wanted::Logits(0) | Wanted::States(0) => Given::Nothing,
+            Wanted::Logits(rows) => {
+                Given::Rows(self.of_last(&mut encoder, &x, input, rows, Self::logits)?)
+            }
+            Wanted::States(rows) => {
+                Given::Rows(self.of_last(&mut encoder, &x, input, rows, Self::states)?)
+            }
+            Wanted::Next(choice, needs, rows) => {
+                let logits = self.of_last(&mut encoder, &x, input, rows, Self::logits)?;
+                Given::Next(choose(&mut encoder, &logits, input, choice, needs)?)
+            }
+        };
+        Ok(Step { begun: encoder.submitted(), recording: encoder.finish(), given })
+    }
+
+    /// Records what is made of the last `rows` tokens of each sequence.
+    fn of_last(
+        &self,
+        encoder: &mut Encoder,
+        x: &Tensor<f32>,
+        input: &Input,
+        rows: usize,
+        made: Made,
+    ) -> Result<Tensor<f32>> {
+        let (tokens, run) = (input.tokens.len(), input.run);
+        let wanted = tokens / run * rows;
+        // Of one sequence, and of whole runs, they are the last rows of all.
+        if wanted == rows || rows == run {
+            return made(self, encoder, x, tokens - wanted, wanted);
+        }
+        let last: Vec<u32> =
+            (0..tokens as u32).filter(|token| token % run as u32 >= (run - rows) as u32).collect();
+        let last = tensor::gather(encoder, x, &self.context.upload(&last, [wanted])?)?;
+        made(self, encoder, &last, 0, wanted)
+    }
+}
+
+/// A part of a model is asked for what another has.
+fn elsewhere(what: &str) -> Error {
+    Error::Invalid { op: "model", what: format!("the {what} is in another part of it") }
+}
+
+/// Tokens of a prefill chunk of a whole model: enough for the GEMM, few enough for the activations'
+/// memory and for a prompt to be canceled soon. With tensor cores a GEMM needs more tokens, and
+/// takes less time for them (benches/notes/measurements.md). Where submissions are limited, the
+/// largest product fits into one.
+fn batch(capabilities: &Capabilities, hidden: usize, intermediate: usize) -> usize {
+    const FEWEST: u64 = 32;
+    let most = if capabilities.matrix_units.is_empty() { 512 } else { 2048 };
+    let of_token = 2 * hidden as u64 * intermediate as u64;
+    let fits =
+        capabilities.submission_limit.map_or(most, |limit| limit.multiply_adds / of_token.max(1));
+    // A power of two.
+    (1 << fits.clamp(FEWEST, most).ilog2()) as usize
+}
+
+/// The embedding's rows of the tokens of `input`, which are counted where it is so.
+fn embed(encoder: &mut Encoder, input: &Input, table: &GpuTable, y: &Tensor<f32>) -> Result<()> {
+    let Input { tokens, runs, .. } = input;
+    match (table, input.advances) {
+        (Table::Dense(table), true) => {
+            transformer::embed_next_into(encoder, tokens, runs, table, y)
+        }
+        (Table::Dense(table), false) => transformer::embed_into(encoder, tokens, table, y),
+        (Table::Ternary(table), true) => {
+            transformer::embed_ternary_next_into(encoder, tokens, runs, table, y)
+        }
+        (Table::Ternary(table), false) => {
+            transformer::embed_ternary_into(encoder, tokens, table, y)
+        }
+    }
+}
+
+/// Records the choice of the tokens that follow the last ones of `input`, of which there are
+/// logits.
+fn choose(
+    encoder: &mut Encoder,
+    logits: &Tensor<f32>,
+    input: &Input,
+    choice: &GpuChoice,
+    needs: Needs,
+) -> Result<Tensor<u32>> {
+    let (tokens, new) = (&input.tokens, input.new_tokens());
+    if let Some(GpuChanges { penalties, biases, counts, .. }) =
+        choice.changes.as_ref().filter(|_| needs.changes)
+    {
+        transformer::penalize(encoder, logits, tokens, &new, counts, biases, penalties)?;
+    }
+    let next = if input.run == 1 {
+        tokens.clone()
+    } else {
+        Tensor::uninit(encoder.context(), [logits.shape().as_matrix().0])?
+    };
+    transformer::sample_into(encoder, logits, &new, &choice.draws.with(needs.searches), &next)?;
+    Ok(next)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::gpu::capabilities::SubmissionLimit;
+
+    #[test]
+    fn the_largest_product_of_a_chunk_fits_into_a_submission() {
+        let apple = Capabilities::example(true);
+        let limit = apple.submission_limit.unwrap();
+        for (hidden, intermediate, expected) in
+            [(2560, 6912, 512), (4096, 14_336, 128), (256, 688, 512)]
+        {
+            let batch = batch(&apple, hidden, intermediate);
+            assert_eq!(batch, expected);
+            assert!((batch * 2 * hidden * intermediate) as u64 <= limit.multiply_adds);
+        }
+        let slow = Capabilities { submission_limit: Some(SubmissionLimit::new(1, 1)), ..apple };
+        assert_eq!(batch(&slow, 2560, 6912), 32, "there is a fewest");
+        assert_eq!(batch(&Capabilities::example(false), 4096, 14_336), 512);
+    }
+}

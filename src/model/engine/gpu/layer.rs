@@ -1,0 +1,228 @@
+//! Records the steps of a layer. Where one dispatch does several of them in fewer bytes or less
+//! time, it is recorded for all.
+
+use super::{
+    graph::{GpuModel, Input, Memory},
+    linear::{GpuStack, Prepared, fits, gated, side_by_side},
+};
+use crate::{
+    error::{Error, Result},
+    formats::tensors::{LayerStep, Source, Stack},
+    gpu::{encoder::Encoder, out::Out, tensor::Tensor},
+    model::engine::layers::GpuLayer,
+    ops::{
+        bitnet::{self, Layout, QuantizedActivations, RoundedActivations},
+        transformer,
+    },
+    weights::ternary::matrix::TernaryMatrix,
+};
+
+type GpuStep = LayerStep<TernaryMatrix, Tensor<f32>>;
+
+/// Steps that are left to record, and where the next linear layer's input comes from.
+type Left<'a> = (&'a [GpuStep], Source);
+
+/// Intermediate results of a layer, in buffers that all layers share.
+pub(super) struct Scratch {
+    /// The residual stream, `[rows, hidden]`.
+    pub x: Tensor<f32>,
+    normed: Prepared,
+    qkv: Tensor<f32>,
+    attended: Tensor<f32>,
+    attended_q: Prepared,
+    gate_up: Tensor<f32>,
+    /// act(gate)·up, `[rows, intermediate]`.
+    hidden: Tensor<f32>,
+    gated: Prepared,
+    /// What is normed before it is added to the residual stream, `[rows, hidden]`.
+    added: Option<Tensor<f32>>,
+}
+
+impl Scratch {
+    /// Returns the input of a linear layer, and where it is prepared.
+    fn input(&self, source: Source) -> (&Tensor<f32>, &Prepared) {
+        match source {
+            Source::Stream => (&self.x, &self.normed),
+            Source::Attention => (&self.attended, &self.attended_q),
+            Source::Gate => (&self.hidden, &self.gated),
+        }
+    }
+
+    /// Returns where a product goes, by the steps that follow it, and those of them that are left.
+    fn output<'a>(&self, (after, source): Left<'a>) -> (Out<'_, f32>, Left<'a>) {
+        match (after, &self.added) {
+            ([LayerStep::Add, after @ ..], _) => (Out::add(&self.x), (after, Source::Stream)),
+            ([LayerStep::Norm(_), LayerStep::Add, ..], Some(added)) => {
+                (Out::set(added), (after, source))
+            }
+            ([LayerStep::Gate, ..], _) => (Out::set(&self.gate_up), (after, source)),
+            _ => (Out::set(&self.qkv), (after, source)),
+        }
+    }
+}
+
+impl GpuModel {
+    /// Allocates intermediate results of the tokens of a residual stream.
+    pub(super) fn scratch(&self, x: Tensor<f32>) -> Result<Scratch> {
+        let (c, context, rows) = (&self.config, &self.context, x.shape().as_matrix().0);
+        let width = c.heads * c.head_dim;
+        let added = self.layers.iter().any(GpuLayer::norms_sums);
+        Ok(Scratch {
+            x,
+            normed: self.prepared([rows, c.hidden], Source::Stream)?,
+            qkv: Tensor::uninit(context, [rows, c.attention().row()])?,
+            attended: Tensor::uninit(context, [rows, width])?,
+            attended_q: self.prepared([rows, width], Source::Attention)?,
+            gate_up: Tensor::uninit(context, [rows, 2 * c.intermediate])?,
+            hidden: Tensor::uninit(context, [rows, c.intermediate])?,
+            gated: self.prepared([rows, c.intermediate], Source::Gate)?,
+            added: added.then(|| Tensor::uninit(context, [rows, c.hidden])).transpose()?,
+        })
+    }
+
+    /// Allocates what goes into the linear layers of a source, as their matrices take it.
+    fn prepared(&self, [rows, columns]: [usize; 2], source: Source) -> Result<Prepared> {
+        if self.config.quantized_activations {
+            let layout = self.layout(columns, source);
+            let quantized = QuantizedActivations::uninit(&self.context, rows, columns, layout)?;
+            return Ok(Prepared::Quantized(quantized));
+        }
+        let first =
+            self.layers.first().and_then(|layer| layer.matrices_of(source).first().copied());
+        let block = bitnet::rounded_block(first.and_then(TernaryMatrix::group));
+        let rounded = RoundedActivations::uninit(&self.context, rows, columns, block)?;
+        Ok(Prepared::Floats { rounded, rotation: self.rotations.get(&columns).cloned() })
+    }
+
+    /// Returns the layout of quantized activations: another one where a matrix has per-group
+    /// scales.
+    fn layout(&self, columns: usize, source: Source) -> Layout {
+        let matrices = self.layers.iter().flat_map(|layer| layer.matrices_of(source));
+        match matrices.into_iter().any(|w| w.group().is_some()) {
+            true => Layout::Int8,
+            false => bitnet::layout(columns, self.context.capabilities(), self.context.language()),
+        }
+    }
+
+    /// Records one layer on the residual stream.
+    pub(super) fn layer(
+        &self,
+        encoder: &mut Encoder,
+        index: usize,
+        memory: &Memory,
+        input: &Input,
+        s: &Scratch,
+    ) -> Result<()> {
+        let mut left: Left<'_> = (&self.layers[index].0, Source::Stream);
+        while let ([step, after @ ..], source) = left {
+            left = match (step, after) {
+                (LayerStep::Norm(gain), [LayerStep::Linear(stack), after @ ..]) => {
+                    self.linear(encoder, s, Some(gain), stack, (after, source))?
+                }
+                (LayerStep::Linear(stack), _) => {
+                    self.linear(encoder, s, None, stack, (after, source))?
+                }
+                (LayerStep::Norm(gain), [LayerStep::Add, after @ ..]) => {
+                    let (sum, eps) = (Out::add(&s.x), self.config.eps);
+                    let added = s.added.as_ref().ok_or_else(no_order)?;
+                    transformer::rms_norm_into(encoder, added, 0, gain, eps, sum)?;
+                    (after, Source::Stream)
+                }
+                (LayerStep::HeadNorms { queries, keys }, _) => {
+                    let (shape, eps) = (self.config.attention(), self.config.eps);
+                    transformer::rms_norm_heads(encoder, &s.qkv, shape, queries, keys, eps)?;
+                    (after, source)
+                }
+                (LayerStep::Attention, _) => {
+                    self.attend(encoder, index, memory, input, s)?;
+                    (after, Source::Attention)
+                }
+                (LayerStep::Gate, _) => self.gate(encoder, s, after)?,
+                (LayerStep::Norm(_) | LayerStep::Add, _) => return Err(no_order()),
+            };
+        }
+        Ok(())
+    }
+
+    /// Records linear layers of one input, and the gate if one dispatch does both.
+    fn linear<'a>(
+        &self,
+        encoder: &mut Encoder,
+        s: &Scratch,
+        gain: Option<&Tensor<f32>>,
+        stack: &GpuStack,
+        (after, source): Left<'a>,
+    ) -> Result<Left<'a>> {
+        let ((x, prepared), eps) = (s.input(source), self.config.eps);
+        let norm = gain.map(|gain| (gain, eps));
+        if let [LayerStep::Gate, after @ ..] = after
+            && gated(encoder, x, norm, (stack, self.config.gate()), prepared, &s.hidden)?
+        {
+            return Ok((after, Source::Gate));
+        }
+        let (y, left) = s.output((after, source));
+        side_by_side(encoder, x, (gain, eps), stack, prepared, y)?;
+        Ok(left)
+    }
+
+    /// Records act(gate)·up, and the linear layer after it if one dispatch quantizes or rounds its
+    /// input, too.
+    fn gate<'a>(
+        &self,
+        encoder: &mut Encoder,
+        s: &Scratch,
+        after: &'a [GpuStep],
+    ) -> Result<Left<'a>> {
+        let (norm, next) = match after {
+            [LayerStep::Norm(gain), next @ ..] => (Some((gain, self.config.eps)), next),
+            next => (None, next),
+        };
+        let gate = self.config.gate();
+        if let [LayerStep::Linear(Stack::One(w)), next @ ..] = next {
+            let (y, left) = s.output((next, Source::Gate));
+            match &s.gated {
+                Prepared::Quantized(gated) => {
+                    bitnet::gate_quantize_into(encoder, &s.gate_up, gate, norm, gated)?;
+                    bitnet::bitlinear_quantized_into(encoder, gated, w, y)?;
+                    return Ok(left);
+                }
+                Prepared::Floats { rounded, rotation: None }
+                    if norm.is_none() && fits(rounded, w) =>
+                {
+                    bitnet::gate_round_into(encoder, &s.gate_up, gate, rounded)?;
+                    bitnet::bitlinear_rounded_into(encoder, rounded, w, y)?;
+                    return Ok(left);
+                }
+                Prepared::Floats { .. } => {}
+            }
+        }
+        bitnet::gate_into(encoder, &s.gate_up, gate, &s.hidden)?;
+        Ok((after, Source::Gate))
+    }
+
+    /// Records rotary embedding and attention.
+    fn attend(
+        &self,
+        encoder: &mut Encoder,
+        index: usize,
+        memory: &Memory,
+        input: &Input,
+        s: &Scratch,
+    ) -> Result<()> {
+        let attend = if self.half_attention {
+            transformer::rope_attention_in_halves_into
+        } else {
+            transformer::rope_attention_into
+        };
+        let local = memory.local_angles.as_ref().filter(|_| self.config.window(index).is_some());
+        let (angles, cache) = (local.unwrap_or(&memory.angles), &memory.caches[index]);
+        let (new, y) = (input.new_tokens(), Out::set(&s.attended));
+        attend(encoder, &s.qkv, &new, angles, cache, input.longest, y)
+    }
+}
+
+/// A family has its steps in an order that is not recorded.
+fn no_order() -> Error {
+    let what = "a norm is followed by neither a linear layer nor a sum, or a sum by itself";
+    Error::Invalid { op: "model", what: what.into() }
+}

@@ -1,0 +1,78 @@
+//! The model on a GPU: its weights and the recording of its operations, and sessions that submit
+//! them.
+
+mod graph;
+mod layer;
+mod linear;
+mod load;
+mod offload;
+mod session;
+mod split;
+
+pub(in crate::model) use graph::GpuModel;
+pub(in crate::model) use split::SplitModel;
+
+#[cfg(test)]
+mod tests {
+    use crate::{
+        ErrorKind,
+        gpu::setup::noop,
+        model::{GenerateOptions, Model, Sampling, SessionOptions},
+    };
+    use pollster::block_on;
+
+    /// Kernels do nothing here, so no number means anything, and a token may be what memory had
+    /// before, which is refused: whoever asks has an answer all the same.
+    #[test]
+    fn a_model_on_a_device_that_does_nothing_ends() {
+        let context = noop::context();
+        let model = Model::builder("assets/tales-22m").device(&context).build().unwrap();
+        let (vocab, prompt) =
+            (model.config().vocab, model.encode_prompt("Once upon a time").unwrap());
+        assert_eq!(block_on(model.logits(&prompt)).unwrap(), vec![0.0; vocab * prompt.len()]);
+        let sampled = Sampling::GREEDY.temperature(0.8);
+        for sampling in [
+            Sampling::GREEDY,
+            sampled,
+            sampled.top_k(9).top_p(0.9),
+            sampled.repetition_penalty(1.1),
+        ] {
+            let options =
+                GenerateOptions::default().max_tokens(5).ignore_eos(true).sampling(sampling);
+            let prompts = [prompt.clone(), prompt[..2].to_vec()];
+            let alone = model
+                .generate_ids(&prompt, &options)
+                .unwrap()
+                .into_iter()
+                .map(|token| token.map(drop))
+                .collect();
+            let together = model
+                .generate_batch_ids(&prompts, &options)
+                .unwrap()
+                .into_iter()
+                .map(|token| token.map(drop))
+                .collect();
+            for (results, all) in [(alone, 5), (together, 10)] {
+                let results: Vec<crate::Result<()>> = results;
+                let refused = results.last().is_some_and(|last| {
+                    last.as_ref().is_err_and(|error| error.kind() == ErrorKind::Invalid)
+                });
+                assert!(refused || results.iter().flatten().count() == all, "{results:?}");
+            }
+        }
+        let mut session = model.session(SessionOptions::new(1, 64)).unwrap();
+        block_on(session.prefill(0, &prompt)).unwrap();
+        context.device().destroy();
+        assert_eq!(
+            block_on(session.prefill(0, &prompt)).map(drop).map_err(|error| error.kind()),
+            Err(ErrorKind::Lost)
+        );
+        assert_eq!(
+            model
+                .generate_ids(&prompt, &GenerateOptions::default())
+                .map(drop)
+                .map_err(|error| error.kind()),
+            Err(ErrorKind::Lost)
+        );
+    }
+}

@@ -1,0 +1,585 @@
+//! Sequences on a GPU. What appends to them is recorded; a short step is kept, and run again and
+//! again.
+
+use super::graph::{Given, GpuChoice, GpuModel, Input, Memory, Needs, Run, Step, Wanted};
+use crate::{
+    error::Result,
+    formats::ModelConfig,
+    gpu::{
+        capabilities::Capabilities,
+        context::Context,
+        memory::{plan::PlannedKernel, pool::buffer_bytes},
+        recording::Recording,
+        tensor::Tensor,
+    },
+    memory::Footprint,
+    model::{
+        engine::{
+            interface::{
+                Engine, EngineSession, ModelPart, Offloaded, Pending, SessionOptions, unchosen,
+            },
+            sampling_plan::{LogitChanges, SamplingPlan},
+        },
+        threads::workers::on_all_cores,
+    },
+    ops::transformer::{HostKvCache, Penalties, SampleOptions, attention::most_share_bytes},
+    spans::span,
+    tuning,
+};
+use std::{iter, sync::Arc};
+
+/// Context lengths at which a step is recorded anew, with more shares of the attention: 64 and its
+/// doubles.
+const FIRST_SPAN: usize = 64;
+
+/// Steps beyond the one that is awaited, so that the GPU does not wait while a token is read back.
+const AHEAD: usize = 3;
+
+/// The most tokens, and rows of logits, of a step that is kept; and how many such steps are.
+const SHORT: usize = 64;
+const FEW_ROWS: usize = 16;
+const KEPT: usize = 8;
+
+/// Sequences on a GPU: of a model, or of a part of one.
+pub(super) struct GpuSession {
+    model: Arc<GpuModel>,
+    memory: Memory,
+    /// The input of the next step.
+    tokens: Tensor<u32>,
+    /// That of layers after others, which are elsewhere.
+    stream: Option<Tensor<f32>>,
+    /// `[sequences, 2]`: see [`Input::runs`].
+    runs: Tensor<u32>,
+    /// The first of these, when all that was submitted has run.
+    counted: Vec<[u32; 2]>,
+    lengths: Vec<usize>,
+    choice: Option<GpuChoice>,
+    /// The one that was used last is the last.
+    steps: Vec<KeptStep>,
+}
+
+/// A recorded step, and what it was recorded for.
+struct KeptStep {
+    kind: Kind,
+    /// The longest context that its attention is recorded for.
+    span: usize,
+    /// What it has of a choice of tokens.
+    needs: Needs,
+    step: Arc<Step>,
+}
+
+/// What steps differ in, beside the length of their context.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Kind {
+    sequences: usize,
+    /// Tokens of each.
+    run: usize,
+    given: Rows,
+}
+
+/// What is wanted of a step of the whole model.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Rows {
+    /// The logits after the last tokens of each sequence, so many.
+    Logits(usize),
+    /// The states of the last tokens of each sequence, so many.
+    States(usize),
+    /// The tokens that are chosen after the last ones of each sequence, so many.
+    Next(usize),
+}
+
+/// What a step has given.
+pub(super) enum Found {
+    /// Logits, states, or the residual stream.
+    Rows(Vec<f32>),
+    Next(Vec<u32>),
+}
+
+impl Found {
+    /// That of a step which gives rows.
+    pub async fn rows(found: Pending<Self>) -> Result<Vec<f32>> {
+        if let Self::Rows(rows) = found.await? { Ok(rows) } else { Err(unchosen()) }
+    }
+
+    /// That of a step which gives tokens.
+    pub async fn next(found: Pending<Self>) -> Result<Vec<u32>> {
+        if let Self::Next(next) = found.await? { Ok(next) } else { Err(unchosen()) }
+    }
+}
+
+impl Engine for GpuModel {
+    fn config(&self) -> &ModelConfig {
+        &self.config
+    }
+
+    fn contexts(&self) -> Vec<&Context> {
+        vec![&self.given]
+    }
+
+    fn session(self: Arc<Self>, options: SessionOptions) -> Result<Box<dyn EngineSession>> {
+        Ok(Box::new(GpuSession::empty(self, options)?))
+    }
+
+    fn parts(&self, options: SessionOptions) -> Result<Vec<ModelPart>> {
+        let (context, layers) = (self.given.clone(), 0..self.config.layers);
+        Ok(vec![ModelPart { context, layers, footprint: self.footprint(options)? }])
+    }
+
+    fn offloaded(&self) -> Offloaded {
+        self.streamed.offloaded()
+    }
+
+    fn warm_up(&self, options: SessionOptions) -> Result<Pending<()>> {
+        let kernels = self.kernels(options)?;
+        let submission = on_all_cores(|| self.context.compile(&kernels))?;
+        Ok(Box::pin(async { submission.await }))
+    }
+}
+
+impl GpuModel {
+    /// The memory that such a session will need.
+    pub fn footprint(&self, options: SessionOptions) -> Result<Footprint> {
+        let SessionOptions { sequences, capacity, .. } = options;
+        let (context, plan) = self.context.planning();
+        let model = Arc::new(self.on(context));
+        let mut session =
+            GpuSession::new(model.clone(), model.memory(options)?, vec![0; sequences])?;
+        // The way to choose that takes most.
+        if self.ends.head.is_some() {
+            session
+                .choose_by(penalised(SampleOptions::default().top_k(2).top_p(0.5), sequences))?;
+        }
+        let batch = self.batch;
+        let record = |session: &GpuSession, kind: Kind| {
+            session.record_kind(kind, session.needs(kind), capacity, Run::Later).map(drop)
+        };
+        let run = capacity.min(batch);
+        let prompts = sequences.min(batch / run);
+        record(&session, self.kind(prompts, run, Rows::Next(1)))?;
+        // Larger ones are not kept, so that one of them is there at a time.
+        for sequences in (1..=sequences.min(FEW_ROWS))
+            .rev()
+            .take(KEPT)
+            .chain((sequences > FEW_ROWS).then_some(sequences))
+        {
+            record(&session, self.kind(sequences, 1, Rows::Next(1)))?;
+        }
+        // Shorter prompts, and many together, may take more for attention than the longest does.
+        let (shape, capabilities) = (self.config.attention(), self.context.capabilities());
+        let shares = |prompts: usize| {
+            most_share_bytes(shape, capacity.min(batch / prompts), prompts, capacity, capabilities)
+        };
+        let shares = (1..=sequences.min(batch)).map(shares).max().unwrap_or(0);
+        let (cache, activations) = (
+            plan.bytes(Footprint::CACHE),
+            plan.bytes(Footprint::ACTIVATIONS) + buffer_bytes(shares),
+        );
+        if self.ends.head.is_none() {
+            let staging =
+                buffer_bytes(4 * (prompts * run).max(sequences) as u64 * self.config.hidden as u64);
+            return Ok(Footprint { cache, activations, staging, ..Footprint::default() });
+        }
+        let logits = |rows: usize| buffer_bytes(4 * (rows * self.config.vocab) as u64);
+        // Prompts that are shorter may end together.
+        let ends = sequences.min(batch);
+        let activations = activations + logits(ends) - logits(prompts);
+        let staging = (1 + AHEAD) as u64 * buffer_bytes(4 * sequences as u64) + logits(ends);
+        Ok(Footprint { cache, activations, staging, ..Footprint::default() })
+    }
+
+    /// A kind of step: of a part that other layers follow, the same whatever is wanted of them.
+    fn kind(&self, sequences: usize, run: usize, given: Rows) -> Kind {
+        Kind {
+            sequences,
+            run,
+            given: if self.ends.head.is_some() { given } else { Rows::Logits(0) },
+        }
+    }
+
+    /// The kernels of prompts of any length, and of steps, of such a session: found by recording
+    /// them on a context that plans.
+    fn kernels(&self, options: SessionOptions) -> Result<Vec<PlannedKernel>> {
+        let SessionOptions { sequences, capacity, .. } = options;
+        let (context, plan) = self.context.planning();
+        let model = Arc::new(self.on(context));
+        let mut session =
+            GpuSession::new(model.clone(), model.memory(options)?, vec![0; sequences])?;
+        let contexts: Vec<usize> = iter::successors(Some(FIRST_SPAN), |span| Some(2 * span))
+            .take_while(|&span| span < capacity)
+            .collect();
+        let record = |session: &GpuSession, kind: Kind| {
+            let mut spans =
+                contexts.iter().filter(|&&span| span > kind.run).chain([&kind.run, &capacity]);
+            spans.try_for_each(|&longest| {
+                session.record_kind(kind, session.needs(kind), longest, Run::Later).map(drop)
+            })
+        };
+        let batch = self.batch;
+        for run in lengths(capacity.min(batch), self.context.capabilities()) {
+            // Of one sequence, and of as many as have their prompts computed together.
+            let together = Some(sequences.min(batch / run)).filter(|&sequences| sequences > 1);
+            for sequences in iter::once(1).chain(together) {
+                record(&session, self.kind(sequences, run, Rows::Logits(1)))?;
+            }
+        }
+        // The largest logit, and the way to choose that takes most: others take a part of its
+        // kernels.
+        for options in [
+            SampleOptions::default().temperature(0.0),
+            SampleOptions::default().top_k(2).top_p(0.5),
+        ] {
+            session.choose_by(penalised(options, sequences))?;
+            for sequences in lengths(sequences, self.context.capabilities()) {
+                record(&session, self.kind(sequences, 1, Rows::Next(1)))?;
+            }
+        }
+        Ok(plan.kernels())
+    }
+}
+
+/// A choice by the same options for all of some sequences, of logits that penalties change.
+fn penalised(options: SampleOptions, sequences: usize) -> SamplingPlan {
+    let penalties = Penalties { presence: 1.0, ..Penalties::NONE };
+    SamplingPlan {
+        changes: vec![LogitChanges { penalties, ..LogitChanges::NONE }; sequences],
+        ..SamplingPlan::new(vec![(options, 0); sequences])
+    }
+}
+
+/// Numbers of tokens up to `most` that kernels may be chosen by: few of them matter one by one, but
+/// that of any choice, and the next.
+fn lengths(most: usize, capabilities: &Capabilities) -> impl Iterator<Item = usize> + use<> {
+    let choices: Vec<_> =
+        tuning::TuningKey::ALL.iter().map(|&key| capabilities.tuned(key)).collect();
+    (1..=most).filter(move |&n| {
+        n <= SHORT
+            || n % SHORT <= 1
+            || n == most
+            || choices.iter().any(|&choice| n == choice || n - 1 == choice)
+    })
+}
+
+impl GpuSession {
+    /// Empty sequences.
+    pub fn empty(model: Arc<GpuModel>, options: SessionOptions) -> Result<Self> {
+        let memory = model.memory(options)?;
+        Self::new(model, memory, vec![0; options.sequences])
+    }
+
+    fn new(model: Arc<GpuModel>, memory: Memory, lengths: Vec<usize>) -> Result<Self> {
+        let most = lengths.len().max(model.batch);
+        let tokens = Tensor::zeros(&model.context, [most])?;
+        let stream = model.ends.embedding.is_none().then(|| model.stream(most)).transpose()?;
+        let runs = Tensor::zeros(&model.context, [lengths.len(), 2])?;
+        Ok(Self {
+            model,
+            memory,
+            tokens,
+            stream,
+            runs,
+            counted: Vec::new(),
+            lengths,
+            choice: None,
+            steps: Vec::new(),
+        })
+    }
+
+    /// Another with the same sequences.
+    pub fn duplicate(&self) -> Result<Self> {
+        Self::new(self.model.clone(), self.memory.duplicate()?, self.lengths.clone())
+    }
+
+    /// Has sequences be as long as is known elsewhere: for a part of a model, whose steps may not
+    /// all have come so far.
+    pub fn set_len(&mut self, sequence: usize, tokens: usize) {
+        self.lengths[sequence] = tokens;
+    }
+
+    /// Does such a step count its tokens itself? It can be submitted again then without anything
+    /// being written.
+    fn advances(&self, kind: Kind) -> bool {
+        kind.run == 1 && kind.given == Rows::Next(1) && self.stream.is_none()
+    }
+
+    /// The input of a step of so many sequences, of up to `longest` tokens with it.
+    fn input(&self, kind: Kind, longest: usize) -> Result<Input> {
+        let Kind { sequences, run, .. } = kind;
+        let (tokens, runs) =
+            (self.tokens.beginning([sequences * run])?, self.runs.beginning([sequences, 2])?);
+        let stream = self
+            .stream
+            .as_ref()
+            .map(|x| x.beginning([sequences * run, self.model.config.hidden]))
+            .transpose()?;
+        Ok(Input { tokens, run, runs, advances: self.advances(kind), longest, stream })
+    }
+
+    /// What a step of a kind has to have of a choice of tokens.
+    fn needs(&self, kind: Kind) -> Needs {
+        let choice = self.choice.as_ref().filter(|_| matches!(kind.given, Rows::Next(_)));
+        choice.map_or_else(Needs::default, |choice| choice.needs)
+    }
+
+    /// Records a step, with what it needs of the choice of tokens, or more.
+    fn record_kind(&self, kind: Kind, needs: Needs, longest: usize, run: Run) -> Result<Step> {
+        let wanted = match kind.given {
+            _ if self.model.ends.head.is_none() => Wanted::Stream,
+            Rows::Logits(rows) => Wanted::Logits(rows),
+            Rows::States(rows) => Wanted::States(rows),
+            Rows::Next(rows) => {
+                Wanted::Next(self.choice.as_ref().ok_or_else(unchosen)?, needs, rows)
+            }
+        };
+        self.model.step(&self.memory, &self.input(kind, longest)?, wanted, run)
+    }
+
+    /// The recorded step of a kind that has tokens see up to `longest` positions, and before it how
+    /// many of its dispatches are submitted already, where it was recorded just now.
+    fn recorded(&mut self, kind: Kind, longest: usize) -> Result<(Option<usize>, Arc<Step>)> {
+        let (Rows::Logits(rows) | Rows::States(rows) | Rows::Next(rows)) = kind.given;
+        let needs = self.needs(kind);
+        if kind.sequences * kind.run > SHORT || kind.sequences * rows > FEW_ROWS {
+            let step = self.record_kind(kind, needs, longest, Run::Once)?;
+            return Ok((Some(step.begun), Arc::new(step)));
+        }
+        let spans = |kept: &KeptStep| {
+            kept.kind == kind && longest <= kept.span && kept.span <= FIRST_SPAN.max(2 * longest)
+        };
+        let (begun, kept) = match self.steps.iter().position(spans).map(|at| self.steps.remove(at))
+        {
+            Some(kept) if kept.needs.or(needs) == kept.needs => (None, kept),
+            found => {
+                // Who needed what it has comes again.
+                let needs = found.map_or(needs, |kept| kept.needs.or(needs));
+                // One of this kind for another span is not wanted again soon.
+                self.steps.retain(|kept| kept.kind != kind);
+                if self.steps.len() == KEPT {
+                    self.steps.remove(0);
+                }
+                let span = longest.next_power_of_two().max(FIRST_SPAN);
+                let step = self.record_kind(kind, needs, span, Run::Now)?;
+                (Some(step.begun), KeptStep { kind, span, needs, step: Arc::new(step) })
+            }
+        };
+        let step = kept.step.clone();
+        self.steps.push(kept);
+        Ok((begun, step))
+    }
+
+    /// Has a step ready that appends `tokens` `[sequences, run]` to these sequences, or one that
+    /// the step before this one gives to each; of a part after others, what `stream`
+    /// `[sequences · run, hidden]` they gave. Whoever gets it submits it, but for the dispatches
+    /// that are submitted already.
+    fn prepare(
+        &mut self,
+        sequences: &[usize],
+        tokens: Option<&[u32]>,
+        stream: &[f32],
+        given: Rows,
+    ) -> Result<(Option<usize>, Arc<Step>)> {
+        let run = tokens.map_or(1, |tokens| tokens.len() / sequences.len().max(1));
+        let kind = self.model.kind(sequences.len(), run, given);
+        let runs: Vec<[u32; 2]> = sequences
+            .iter()
+            .map(|&sequence| [sequence as u32, self.lengths[sequence] as u32])
+            .collect();
+        let longest = runs.iter().map(|run| run[1] as usize).max().unwrap_or(0) + run;
+        let input = self.input(kind, longest)?;
+        if let Some(tokens) = tokens {
+            input.tokens.write(tokens)?;
+        }
+        input.stream.as_ref().map_or(Ok(()), |x| x.write(stream))?;
+        // In a row of steps, each finds them as the one before left them.
+        let begin: Vec<[u32; 2]> = runs
+            .iter()
+            .map(|&[sequence, past]| [sequence, past.wrapping_sub(self.advances(kind).into())])
+            .collect();
+        if begin != self.counted {
+            input.runs.write(begin.as_flattened())?;
+        }
+        // Unknown, should it fail.
+        self.counted.clear();
+        let recorded = self.recorded(kind, longest)?;
+        self.counted = runs;
+        sequences.iter().for_each(|&sequence| self.lengths[sequence] += run);
+        Ok(recorded)
+    }
+
+    /// Submits a step, as [`GpuSession::prepare`] has it ready.
+    pub fn submit(
+        &mut self,
+        sequences: &[usize],
+        tokens: Option<&[u32]>,
+        stream: &[f32],
+        given: Rows,
+    ) -> Result<Pending<Found>> {
+        span!(
+            "step",
+            sequences = sequences.len(),
+            tokens = tokens.map_or(sequences.len(), <[u32]>::len)
+        );
+        let (begun, step) = self.prepare(sequences, tokens, stream, given)?;
+        // What comes without tokens is submitted behind steps that the device still has; before
+        // others it has nothing to do, as a rule.
+        let begun = match begun {
+            Some(begun) => begun,
+            None if tokens.is_some() => step.recording.submit_beginning()?,
+            None => 0,
+        };
+        Ok(match &step.given {
+            Given::Rows(rows) => {
+                let rows = step.recording.submit_rest_read(begun, rows)?;
+                Box::pin(async move { rows.await.map(Found::Rows) })
+            }
+            Given::Next(next) => {
+                let next = step.recording.submit_rest_read(begun, next)?;
+                Box::pin(async move { next.await.map(Found::Next) })
+            }
+            Given::Nothing => {
+                let submission = step.recording.submit_rest(begun)?;
+                Box::pin(async move { submission.await.map(|()| Found::Rows(Vec::new())) })
+            }
+        })
+    }
+}
+
+impl EngineSession for GpuSession {
+    fn len(&self, sequence: usize) -> usize {
+        self.lengths[sequence]
+    }
+
+    fn truncate(&mut self, sequence: usize, tokens: usize) {
+        // A step that was submitted may have failed, and not have counted its tokens.
+        self.counted.clear();
+        self.lengths[sequence] = self.lengths[sequence].min(tokens);
+    }
+
+    fn fork(&self) -> Result<Box<dyn EngineSession>> {
+        Ok(Box::new(self.duplicate()?))
+    }
+
+    fn read(&self) -> Result<Pending<Vec<Vec<HostKvCache>>>> {
+        let (caches, lengths) = (self.memory.caches.clone(), self.lengths.clone());
+        Ok(Box::pin(async move {
+            // One after another: staging memory for one layer will do.
+            let mut layers = Vec::new();
+            for cache in caches {
+                layers.push(cache.read(&lengths)?.await?);
+            }
+            Ok(layers)
+        }))
+    }
+
+    fn write(&mut self, layers: Vec<Vec<HostKvCache>>) -> Result<()> {
+        for (cache, layer) in self.memory.caches.iter().zip(&layers) {
+            cache.write(layer)?;
+            self.lengths = layer.iter().map(HostKvCache::len).collect();
+        }
+        Ok(())
+    }
+
+    fn batch(&self) -> usize {
+        self.model.batch
+    }
+
+    fn extend(
+        &mut self,
+        sequences: &[usize],
+        tokens: &[u32],
+        rows: usize,
+    ) -> Result<Pending<Vec<f32>>> {
+        Ok(Box::pin(Found::rows(self.submit(sequences, Some(tokens), &[], Rows::Logits(rows))?)))
+    }
+
+    fn states(
+        &mut self,
+        sequences: &[usize],
+        tokens: &[u32],
+        rows: usize,
+    ) -> Result<Pending<Vec<f32>>> {
+        Ok(Box::pin(Found::rows(self.submit(sequences, Some(tokens), &[], Rows::States(rows))?)))
+    }
+
+    fn choose_by(&mut self, choice: SamplingPlan) -> Result<()> {
+        let (context, vocab) = (&self.model.context, self.model.config.vocab);
+        let own = match &mut self.choice {
+            Some(own) => own,
+            none => none.insert(GpuChoice::new(context, self.lengths.len())?),
+        };
+        own.tell(context, &choice, vocab)
+    }
+
+    fn step_next(
+        &mut self,
+        sequences: &[usize],
+        tokens: Option<&[u32]>,
+        rows: usize,
+    ) -> Result<Pending<Vec<u32>>> {
+        Ok(Box::pin(Found::next(self.submit(sequences, tokens, &[], Rows::Next(rows))?)))
+    }
+
+    fn steps_ahead(&self) -> usize {
+        AHEAD
+    }
+
+    fn layer_output(&mut self, layer: usize, hidden: &[f32]) -> Result<Pending<Vec<f32>>> {
+        let tokens = hidden.len() / self.model.config.hidden;
+        let scratch = self.model.scratch(self.model.stream(tokens)?)?;
+        scratch.x.write(hidden)?;
+        let input = Input {
+            tokens: Tensor::uninit(&self.model.context, [tokens])?,
+            ..self.input(Kind { sequences: 1, run: 0, given: Rows::Logits(0) }, tokens)?
+        };
+        input.runs.write(&[0, 0])?;
+        self.counted.clear();
+        let mut encoder = self.model.context.encoder("layer");
+        self.model.streamed.only(&mut encoder, layer);
+        self.model.layer(
+            &mut encoder,
+            layer,
+            &self.memory,
+            &Input { run: tokens, ..input },
+            &scratch,
+        )?;
+        encoder.submit()?;
+        Ok(Box::pin(scratch.x.read()))
+    }
+
+    fn record(&self, ids: &[u32]) -> Result<(Recording, Tensor<f32>)> {
+        let longest = self.lengths[0] + ids.len();
+        let (tokens, runs) = (
+            self.model.context.upload(ids, [ids.len()])?,
+            self.model.context.upload(&[0, self.lengths[0] as u32], [1, 2])?,
+        );
+        let input = Input { tokens, run: ids.len(), runs, advances: false, longest, stream: None };
+        let step = self.model.step(&self.memory, &input, Wanted::Logits(1), Run::Later)?;
+        match step.given {
+            Given::Rows(logits) => Ok((step.recording, logits)),
+            _ => Err(unchosen()),
+        }
+    }
+
+    fn record_step(&mut self, past: usize) -> Result<Recording> {
+        let sequences = self.lengths.len();
+        let runs: Vec<u32> =
+            (0..sequences).flat_map(|sequence| [sequence as u32, past as u32]).collect();
+        self.runs.write(&runs)?;
+        self.counted.clear();
+        self.choose_by(SamplingPlan::new(vec![
+            (SampleOptions::default().temperature(0.0), 0);
+            sequences
+        ]))?;
+        // One that can be run again for the same position.
+        let input = self.input(Kind { sequences, run: 1, given: Rows::Next(1) }, past + 1)?;
+        let choice = self.choice.as_ref().ok_or_else(unchosen)?;
+        Ok(self
+            .model
+            .step(
+                &self.memory,
+                &Input { advances: false, ..input },
+                Wanted::Next(choice, choice.needs, 1),
+                Run::Later,
+            )?
+            .recording)
+    }
+}

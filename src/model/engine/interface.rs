@@ -1,0 +1,210 @@
+//! What computes a model, as sessions see it: the GPU or the CPU.
+
+use super::sampling_plan::SamplingPlan;
+use crate::{
+    element::Element,
+    error::{Error, Result},
+    formats::ModelConfig,
+    gpu::{context::Context, recording::Recording, tensor::Tensor},
+    limits::sessions::MOST_SEQUENCES,
+    memory::Footprint,
+    ops::transformer::HostKvCache,
+};
+use std::{ops::Range, pin::Pin, sync::Arc};
+
+/// A result of work that is submitted already.
+pub(crate) type Pending<T> = Pin<Box<dyn Future<Output = Result<T>> + Send>>;
+
+/// How much room a [`Session`](crate::model::Session) has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct SessionOptions {
+    /// Sequences that are decoded side by side.
+    pub sequences: usize,
+    /// Tokens that each may have; at most the model's context.
+    pub capacity: usize,
+    /// The type of cached keys and values: [`Element::F32`], or [`Element::F16`] for half the
+    /// memory and traffic. Unless it is set, the latter where a GPU has it, and the former on the
+    /// CPU.
+    pub cache: Option<Element>,
+}
+
+impl SessionOptions {
+    /// So many sequences of so many tokens.
+    pub fn new(sequences: usize, capacity: usize) -> Self {
+        Self { sequences, capacity, cache: None }
+    }
+
+    /// Sets [`SessionOptions::cache`].
+    #[must_use]
+    pub fn cache(self, cache: impl Into<Option<Element>>) -> Self {
+        Self { cache: cache.into(), ..self }
+    }
+
+    /// Checks the options against a model, and sets the type of the cache if it is not set.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for numbers or types out of range, [`Error::Context`] for a capacity
+    /// beyond the model's context.
+    pub(crate) fn checked(self, engine: &dyn Engine) -> Result<Self> {
+        let Self { sequences, capacity, .. } = self;
+        let context = engine.config().context;
+        if sequences == 0 || capacity == 0 || sequences > MOST_SEQUENCES {
+            let what = format!(
+                "{sequences} sequences of {capacity} tokens; 1 to {MOST_SEQUENCES} of 1 or more are possible"
+            );
+            return Err(Error::Invalid { op: "session", what });
+        }
+        if capacity > context {
+            return Err(Error::Context { needed: capacity, capacity: context });
+        }
+        let contexts = engine.contexts();
+        let f16 = !contexts.is_empty() && contexts.iter().all(|context| context.capabilities().f16);
+        let cache = self.cache.unwrap_or(if f16 { Element::F16 } else { Element::F32 });
+        if !matches!(cache, Element::F32 | Element::F16) {
+            return Err(Error::Invalid {
+                op: "session",
+                what: format!("a cache of {cache:?}; F32 and F16 are supported"),
+            });
+        }
+        Ok(self.cache(cache))
+    }
+}
+
+/// What [`Offload`](crate::model::Offload) has led to: [`Model::offloaded`](crate::model::Model::offloaded).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Offloaded {
+    /// Layers whose matrices are in host memory.
+    pub layers: usize,
+    /// Their bytes: what is copied to the GPU in every pass, over a prompt's piece or for a token
+    /// of each sequence.
+    pub bytes: u64,
+}
+
+/// A run of a model's layers on a device, and the memory that it takes there:
+/// [`ModelBuilder::parts`](crate::model::ModelBuilder::parts),
+/// [`Model::parts`](crate::model::Model::parts).
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct ModelPart {
+    /// The device.
+    pub context: Context,
+    /// Its layers. The first part has the embedding too, and the last the head: where these are one
+    /// matrix, both have it.
+    pub layers: Range<usize>,
+    /// The memory.
+    pub footprint: Footprint,
+}
+
+impl ModelPart {
+    /// Returns the memory of all parts together.
+    pub(crate) fn total(parts: &[Self]) -> Footprint {
+        parts.iter().fold(Footprint::default(), |sum, part| sum.and(part.footprint))
+    }
+}
+
+/// A step for the next tokens before anyone said how they are chosen.
+pub(crate) fn unchosen() -> Error {
+    Error::Invalid { op: "session", what: "no choice of tokens was set".into() }
+}
+
+/// A model's weights where they are computed with.
+pub(crate) trait Engine: Send + Sync {
+    fn config(&self) -> &ModelConfig;
+
+    /// The devices, by the order of their layers; none for the CPU.
+    fn contexts(&self) -> Vec<&Context>;
+
+    /// Empty sequences. The options have been checked.
+    fn session(self: Arc<Self>, options: SessionOptions) -> Result<Box<dyn EngineSession>>;
+
+    /// The GPU memory that such a session will need, of each device. The options have been checked.
+    fn parts(&self, options: SessionOptions) -> Result<Vec<ModelPart>>;
+
+    /// What of it stays in host memory, beside a GPU.
+    fn offloaded(&self) -> Offloaded {
+        Offloaded::default()
+    }
+
+    /// Compiles the kernels of prompts and steps of such a session. The options have been checked.
+    fn warm_up(&self, options: SessionOptions) -> Result<Pending<()>>;
+}
+
+/// Sequences and their key-value caches, with the engine that fills them. The caller has checked
+/// that sequences exist, that tokens are in the vocabulary and that there is room for them. After
+/// an error, sequences are of any length up to that with all tokens appended.
+pub(crate) trait EngineSession: Send + Sync {
+    /// Tokens in a sequence. Panics if there is no such sequence.
+    fn len(&self, sequence: usize) -> usize;
+
+    /// Forgets all but the first `tokens` of a sequence.
+    fn truncate(&mut self, sequence: usize, tokens: usize);
+
+    /// Another session with the same sequences.
+    fn fork(&self) -> Result<Box<dyn EngineSession>>;
+
+    /// Keys and values in host memory, by layer and sequence.
+    fn read(&self) -> Result<Pending<Vec<Vec<HostKvCache>>>>;
+
+    /// Overwrites all sequences with what was read of a session; there is room for it.
+    fn write(&mut self, layers: Vec<Vec<HostKvCache>>) -> Result<()>;
+
+    /// How many tokens are computed together, at most, where a sequence gets more than one.
+    fn batch(&self) -> usize;
+
+    /// How many pieces of a prompt are best submitted beyond the one that is awaited.
+    fn pieces_ahead(&self) -> usize {
+        1
+    }
+
+    /// Appends as many tokens to each of some sequences, none of which is there twice: `tokens`
+    /// `[sequences, run]`, one each or at most [`EngineSession::batch`] in all. Gives, when they
+    /// are computed, the logits after the last `rows` tokens of each, `[sequences, rows, vocab]`.
+    fn extend(
+        &mut self,
+        sequences: &[usize],
+        tokens: &[u32],
+        rows: usize,
+    ) -> Result<Pending<Vec<f32>>>;
+
+    /// As [`EngineSession::extend`], for the states of the last `rows` tokens of each, after the
+    /// final norm: `[sequences, rows, hidden]`.
+    fn states(
+        &mut self,
+        sequences: &[usize],
+        tokens: &[u32],
+        rows: usize,
+    ) -> Result<Pending<Vec<f32>>>;
+
+    /// Says how [`EngineSession::step_next`] chooses from now on.
+    fn choose_by(&mut self, choice: SamplingPlan) -> Result<()>;
+
+    /// As [`EngineSession::extend`], of those tokens, or else of the one of each sequence that the
+    /// step before this one gives, which had the same sequences and, unless
+    /// [`EngineSession::steps_ahead`] is 0, need not have been awaited. Gives the tokens that are
+    /// chosen after the last `rows` of each, `[sequences, rows]`,
+    /// [`TopK::NONE`](crate::ops::transformer::TopK::NONE) where the logits are not finite. Where
+    /// something changes the logits, that is one.
+    fn step_next(
+        &mut self,
+        sequences: &[usize],
+        tokens: Option<&[u32]>,
+        rows: usize,
+    ) -> Result<Pending<Vec<u32>>>;
+
+    /// How many such steps are best submitted beyond the one that is awaited.
+    fn steps_ahead(&self) -> usize;
+
+    /// The output of a layer for hidden states `[tokens, hidden]` at the beginning of the first
+    /// sequence, which must be empty and stays so.
+    fn layer_output(&mut self, layer: usize, hidden: &[f32]) -> Result<Pending<Vec<f32>>>;
+
+    /// The dispatches that append tokens to the first sequence, and the tensor that gets the logits
+    /// after the last; nothing is run.
+    fn record(&self, ids: &[u32]) -> Result<(Recording, Tensor<f32>)>;
+
+    /// The dispatches of a greedy decoding step of all sequences when each has had `past` tokens;
+    /// nothing is run. Sequences must be empty.
+    fn record_step(&mut self, past: usize) -> Result<Recording>;
+}

@@ -1,0 +1,10 @@
+//! What computes a model: the CPU or GPUs, behind one interface.
+
+pub(super) mod config;
+pub(super) mod cpu;
+pub(super) mod device;
+pub(super) mod gpu;
+pub(super) mod interface;
+pub(super) mod layers;
+pub(super) mod offload;
+pub(super) mod sampling_plan;

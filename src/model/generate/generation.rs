@@ -1,0 +1,344 @@
+//! A prompt's continuation, token by token.
+
+use super::{
+    sequence::{Sequence, Token, choose_by, step},
+    speculation::{SpeculationCounts, Speculator},
+    stop::Stop,
+};
+use crate::{
+    error::{Error, Result},
+    limits::speculation::MOST_DRAFTED,
+    model::{
+        engine::interface::Pending,
+        session::sequences::Session,
+        threads::{
+            background::{AHEAD, Blocking, Feed, Source},
+            workers::Workers,
+        },
+    },
+};
+use futures_core::Stream;
+use std::{
+    borrow::Borrow,
+    collections::VecDeque,
+    future::poll_fn,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+};
+
+/// A continuation: a [`Stream`] of tokens, or by a `for` loop (which blocks) an iterator. From the
+/// first that is asked for, they are computed on a thread of its own, a few tokens ahead of who
+/// takes them, or sixteen with drafts. Dropped, it ends within one token, or one batch of the
+/// prompt.
+///
+/// ```no_run
+/// # async fn story(model: bitnet_wgpu::model::Model) -> bitnet_wgpu::Result<()> {
+/// use bitnet_wgpu::model::GenerateOptions;
+///
+/// let mut story = model.generate("Once upon a time", &GenerateOptions::default())?;
+/// while let Some(token) = story.next_token().await {
+///     print!("{}", token?.text);
+/// }
+/// println!("({:?})", story.stop());
+/// # Ok(())
+/// # }
+/// ```
+pub struct Generation {
+    feed: Feed<Run>,
+    stop: Option<Stop>,
+    speculation: Option<SpeculationCounts>,
+}
+
+/// The state of a generation.
+struct Run {
+    session: Session,
+    sequence: Sequence,
+    /// Does the engine know how to choose?
+    told: bool,
+    /// Steps that are submitted and not yet awaited.
+    pending: VecDeque<Pending<Vec<u32>>>,
+    speculator: Option<Speculator>,
+    verified: Option<Verified>,
+}
+
+/// A pass over the last token and a draft. The session has them all; tokens are chosen one by one,
+/// as they are asked for.
+struct Verified {
+    draft: Vec<u32>,
+    found: Found,
+    accepted: usize,
+}
+
+/// What is known after the last token and after every token of the draft.
+enum Found {
+    /// `[1 + draft, vocab]`
+    Logits(Vec<f32>),
+    /// `[1 + draft]`: the engine has chosen.
+    Next(Vec<u32>),
+}
+
+impl Generation {
+    /// Makes the sequence's prompt the text of the first sequence of a session, and continues it.
+    pub(crate) fn new(
+        workers: &Arc<Workers>,
+        session: Session,
+        sequence: Sequence,
+        speculator: Option<Speculator>,
+    ) -> Self {
+        let (stop, speculation) =
+            (sequence.stop, speculator.as_ref().map(|speculator| speculator.counts));
+        let run = Run {
+            session,
+            sequence,
+            told: false,
+            pending: VecDeque::new(),
+            speculator,
+            verified: None,
+        };
+        Self {
+            feed: if stop.is_some() { Feed::empty(run) } else { Feed::new(run, workers) },
+            stop,
+            speculation,
+        }
+    }
+
+    /// The next token, as a future for any executor; none after the last. (`StreamExt::next` does
+    /// the same.)
+    pub async fn next_token(&mut self) -> Option<Result<Token>> {
+        poll_fn(|cx| Pin::new(&mut *self).poll_next(cx)).await
+    }
+
+    /// Why it ended; none while there are tokens to take.
+    pub fn stop(&self) -> Option<Stop> {
+        self.stop
+    }
+
+    /// How well tokens were guessed, up to the last that was taken; none without
+    /// [`GenerateOptions::speculate`](crate::model::GenerateOptions::speculate).
+    pub fn speculation(&self) -> Option<SpeculationCounts> {
+        self.speculation
+    }
+
+    /// Ends it, and gives back the session with the text so far, for
+    /// [`Model::generate_in`](crate::model::Model::generate_in). The last token generated is not in it
+    /// yet.
+    ///
+    /// # Errors
+    /// [`Error::Gpu`] if its thread panicked.
+    pub async fn into_session(self) -> Result<Session> {
+        self.feed.into_rest().await
+    }
+}
+
+impl Stream for Generation {
+    type Item = Result<Token>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.feed.poll_next(cx).map(|item| {
+            item.map(|item| {
+                let (token, stop, speculation) = item?;
+                (self.stop, self.speculation) = (stop, speculation);
+                Ok(token)
+            })
+        })
+    }
+}
+
+impl<G: Borrow<Generation>> Blocking<G> {
+    /// [`Generation::stop`].
+    pub fn stop(&self) -> Option<Stop> {
+        self.0.borrow().stop()
+    }
+
+    /// [`Generation::speculation`].
+    pub fn speculation(&self) -> Option<SpeculationCounts> {
+        self.0.borrow().speculation()
+    }
+}
+
+impl IntoIterator for Generation {
+    type Item = Result<Token>;
+    type IntoIter = Blocking<Self>;
+
+    fn into_iter(self) -> Blocking<Self> {
+        Blocking(self)
+    }
+}
+
+impl IntoIterator for &mut Generation {
+    type Item = Result<Token>;
+    type IntoIter = Blocking<Self>;
+
+    fn into_iter(self) -> Blocking<Self> {
+        Blocking(self)
+    }
+}
+
+impl Source for Run {
+    type Item = (Token, Option<Stop>, Option<SpeculationCounts>);
+    type Rest = Session;
+
+    async fn next(&mut self) -> Result<(Self::Item, bool)> {
+        self.choose().await?;
+        let full = self.sequence.chooser.tokens().len() > self.session.options().capacity;
+        let token = self.sequence.take(full)?;
+        let stop = self.sequence.stop;
+        Ok((
+            (token, stop, self.speculator.as_ref().map(|speculator| speculator.counts)),
+            stop.is_some(),
+        ))
+    }
+
+    /// As many as a verified draft gives at once, so that the next one is under way then.
+    fn ahead(&self) -> usize {
+        if self.speculator.is_some() { MOST_DRAFTED + 1 } else { AHEAD }
+    }
+
+    /// The session with the text so far, without drafts and steps that were submitted ahead.
+    fn rest(mut self) -> Session {
+        if self.sequence.chooser.has_chosen() {
+            // The last token was chosen, and not yet appended.
+            let tokens = self.sequence.chooser.tokens();
+            self.session.settle(0, 0, &tokens[..tokens.len() - 1]);
+        }
+        if let Some(draft) = self.speculator.and_then(Speculator::into_session) {
+            self.session.keep_draft(draft);
+        }
+        self.session
+    }
+}
+
+impl Run {
+    /// Chooses the next token.
+    async fn choose(&mut self) -> Result<()> {
+        if !self.sequence.chooser.has_chosen() {
+            return self.begin().await;
+        }
+        if self.verified.is_some() {
+            return self.accept();
+        }
+        let length = self.draft_length();
+        if length > 0 && self.pending.is_empty() {
+            self.verify(length).await?;
+            return self.accept();
+        }
+        if let Some(speculator) = &mut self.speculator {
+            speculator.went_without();
+        }
+        if self.sequence.chooser.is_for_engine() {
+            // Where there is a draft, what was submitted without is waited for first.
+            return self.ahead(if length > 0 { 0 } else { self.session.steps_ahead() }).await;
+        }
+        self.told = false;
+        let chosen = step(&mut self.session, &mut [(0, &mut self.sequence)]).await?;
+        chosen.into_iter().try_for_each(|chosen| chosen.map(drop))
+    }
+
+    /// Computes the prompt, and chooses the first token.
+    async fn begin(&mut self) -> Result<()> {
+        if self.sequence.chooser.is_for_engine() {
+            self.tell()?;
+            let next = self.session.set_text_next(0, self.sequence.chooser.tokens()).await?;
+            return self.take(&next);
+        }
+        let chooser = &mut self.sequence.chooser;
+        let mut logits = self.session.set_text(0, chooser.tokens()).await?;
+        chooser.of_logits(&mut logits).map(drop)
+    }
+
+    /// Takes the token that the engine chose.
+    fn take(&mut self, next: &[u32]) -> Result<()> {
+        let &id = next
+            .first()
+            .ok_or_else(|| Error::Invalid { op: "generate", what: "no sequence".into() })?;
+        self.sequence.chooser.of_engine(id).map(drop)
+    }
+
+    /// How many of the next tokens can be guessed: one more is chosen after them, and all but that
+    /// one need room beside the last.
+    fn draft_length(&mut self) -> usize {
+        let Some(speculator) = &mut self.speculator else { return 0 };
+        let text = self.sequence.chooser.tokens();
+        let room = self
+            .session
+            .options()
+            .capacity
+            .saturating_sub(text.len())
+            .min(self.session.batch() - 1);
+        speculator.length(text, room.min(self.sequence.left() - 1))
+    }
+
+    /// Drafts, and computes what comes after the last token and after every token of the draft.
+    async fn verify(&mut self, length: usize) -> Result<()> {
+        let (chooser, Some(speculator)) = (&self.sequence.chooser, &mut self.speculator) else {
+            return Ok(());
+        };
+        let mut draft = speculator.draft(chooser.tokens(), length).await;
+        // Nothing follows an end.
+        let end =
+            draft.iter().position(|&id| chooser.is_end(id)).map_or(draft.len(), |end| end + 1);
+        draft.truncate(end);
+        speculator.counts.passes += 1;
+        speculator.counts.drafted += draft.len();
+        let run = [&[chooser.last()], &draft[..]].concat();
+        let found = if chooser.is_for_engine() && !chooser.changes_logits() {
+            self.tell()?;
+            Found::Next(self.session.step_next(&[0], &run, run.len()).await?)
+        } else {
+            // The engine does not count these tokens for its penalties.
+            self.told &= !chooser.penalises();
+            Found::Logits(self.session.extend(&[0], &run, run.len()).await?)
+        };
+        self.verified = Some(Verified { draft, found, accepted: 0 });
+        Ok(())
+    }
+
+    /// Chooses the next token after what was verified. Where it is another than was guessed, the
+    /// rest is forgotten.
+    fn accept(&mut self) -> Result<()> {
+        let (Some(verified), Some(speculator)) = (&mut self.verified, &mut self.speculator) else {
+            return Ok(());
+        };
+        let (vocab, chooser, Verified { draft, found, accepted }) =
+            (self.session.vocab(), &mut self.sequence.chooser, verified);
+        let id = match found {
+            Found::Logits(logits) => {
+                chooser.of_logits(&mut logits[*accepted * vocab..][..vocab])?
+            }
+            Found::Next(next) => chooser.of_engine(next[*accepted])?,
+        };
+        if draft.get(*accepted) == Some(&id) {
+            *accepted += 1;
+            speculator.counts.accepted += 1;
+            return Ok(());
+        }
+        speculator.verified(draft.len(), *accepted);
+        self.verified = None;
+        self.session.truncate(0, chooser.tokens().len() - 1)
+    }
+
+    /// Tells the engine how to choose, if it does not know.
+    fn tell(&mut self) -> Result<()> {
+        if std::mem::replace(&mut self.told, true) {
+            return Ok(());
+        }
+        choose_by(&mut self.session, [(0, &self.sequence.chooser, false)].into_iter())
+    }
+
+    /// Up to `ahead` steps are submitted beyond the one that is awaited: a token need not come back
+    /// before the next step begins.
+    async fn ahead(&mut self, ahead: usize) -> Result<()> {
+        self.tell()?;
+        let next = match self.pending.pop_front() {
+            Some(next) => next,
+            None => self.session.submit_next(&[0], Some(&[self.sequence.chooser.last()]))?,
+        };
+        let ahead = ahead.min(self.sequence.left() - 1);
+        while self.pending.len() < ahead && self.session.room(0) > 0 {
+            self.pending.push_back(self.session.submit_next(&[0], None)?);
+        }
+        let next = next.await?;
+        self.take(&next)
+    }
+}

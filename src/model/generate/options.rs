@@ -1,0 +1,313 @@
+//! How a text is continued: everything that a caller may choose.
+
+use super::{sampling::Sampling, speculation::Speculation};
+use crate::{
+    element::Element,
+    error::{Error, Result},
+    formats::ModelConfig,
+    limits::generation::{LONGEST_SALT, LONGEST_STOP, MOST_STOP_BYTES},
+    model::engine::interface::SessionOptions,
+};
+use std::sync::Arc;
+
+/// How a text is continued.
+///
+/// ```
+/// use bitnet_wgpu::model::{GenerateOptions, Sampling};
+///
+/// let options = GenerateOptions::default().max_tokens(100).sampling(Sampling::GREEDY.temperature(0.8).top_p(0.95)).stop(["\n\n"]);
+/// assert_eq!(options.max_tokens, 100);
+/// ```
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct GenerateOptions {
+    /// The most tokens to generate: 256, unless it is set.
+    pub max_tokens: usize,
+    /// How each is chosen: [`Sampling::GREEDY`], unless it is set.
+    pub sampling: Sampling,
+    /// Go on after an end-of-text token.
+    pub ignore_eos: bool,
+    /// Strings at which the text ends; the first that occurs, and what follows it, is left out of
+    /// [`Token::text`](crate::model::Token::text). At most 4096 bytes each, and 16 KiB together. Clones of
+    /// the options share them.
+    pub stop: Arc<[String]>,
+    /// The tokens of prompt and continuation together, at most; unless it is set, only the model's
+    /// context limits them.
+    pub max_length: Option<usize>,
+    /// No end-of-text token before so many tokens.
+    pub min_tokens: usize,
+    /// How many tokens at the end of the prompt were generated before; see
+    /// [`GenerateOptions::resumed`].
+    pub resumed: usize,
+    /// Runs of tokens that never occur: the last of one is not chosen after the others.
+    pub bad_words: Vec<Vec<u32>>,
+    /// No run of so many tokens occurs twice, the prompt's among them; 0 allows all.
+    pub no_repeat_ngram: usize,
+    /// What is added to the logits of these tokens; -∞ forbids one.
+    pub logit_bias: Vec<(u32, f32)>,
+    /// Changes the logits before a token is chosen.
+    pub logits: Option<LogitsHook>,
+    /// The type of cached keys and values; see [`SessionOptions::cache`].
+    pub cache: Option<Element>,
+    /// Guess tokens ahead: the same text in less time, where guesses are good. A batch refuses it.
+    pub speculate: Option<Speculation>,
+    /// Limits the reuse of cached prompt prefixes in a [`Batch`](crate::model::Batch) to requests of an
+    /// equal salt; requests without one share theirs. Whether a prefix was cached shows in the time
+    /// to the first token and in [`TokenStream::cached_tokens`](crate::model::TokenStream::cached_tokens),
+    /// so that a user could otherwise learn how prompts of others begin. At most 1024 bytes.
+    pub cache_salt: Option<Arc<str>>,
+}
+
+/// What a caller does with the logits of the next token: given the tokens so far, the prompt's
+/// among them, it changes `[vocab]` logits in place. It runs on the generation's thread, after
+/// biases, penalties and what forbids tokens.
+#[derive(Clone)]
+pub struct LogitsHook(Arc<Change>);
+
+type Change = dyn Fn(&[u32], &mut [f32]) + Send + Sync;
+
+impl LogitsHook {
+    pub(crate) fn call(&self, tokens: &[u32], logits: &mut [f32]) {
+        (self.0)(tokens, logits);
+    }
+}
+
+impl std::fmt::Debug for LogitsHook {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("LogitsHook")
+    }
+}
+
+impl Default for GenerateOptions {
+    fn default() -> Self {
+        Self {
+            max_tokens: 256,
+            sampling: Sampling::GREEDY,
+            ignore_eos: false,
+            stop: Arc::default(),
+            max_length: None,
+            min_tokens: 0,
+            resumed: 0,
+            bad_words: Vec::new(),
+            no_repeat_ngram: 0,
+            logit_bias: Vec::new(),
+            logits: None,
+            cache: None,
+            speculate: None,
+            cache_salt: None,
+        }
+    }
+}
+
+impl GenerateOptions {
+    /// Sets [`GenerateOptions::max_tokens`], and lifts [`GenerateOptions::max_length`].
+    #[must_use]
+    pub fn max_tokens(self, max_tokens: usize) -> Self {
+        Self { max_tokens, max_length: None, ..self }
+    }
+
+    /// Sets [`GenerateOptions::sampling`].
+    #[must_use]
+    pub fn sampling(self, sampling: Sampling) -> Self {
+        Self { sampling, ..self }
+    }
+
+    /// Sets [`GenerateOptions::ignore_eos`].
+    #[must_use]
+    pub fn ignore_eos(self, ignore_eos: bool) -> Self {
+        Self { ignore_eos, ..self }
+    }
+
+    /// Sets [`GenerateOptions::cache`].
+    #[must_use]
+    pub fn cache(self, cache: impl Into<Option<Element>>) -> Self {
+        Self { cache: cache.into(), ..self }
+    }
+
+    /// Sets [`GenerateOptions::speculate`].
+    #[must_use]
+    pub fn speculate(self, speculate: impl Into<Option<Speculation>>) -> Self {
+        Self { speculate: speculate.into(), ..self }
+    }
+
+    /// Sets [`GenerateOptions::cache_salt`].
+    #[must_use]
+    pub fn cache_salt(self, cache_salt: Option<impl Into<Arc<str>>>) -> Self {
+        Self { cache_salt: cache_salt.map(Into::into), ..self }
+    }
+
+    /// Sets [`GenerateOptions::stop`].
+    #[must_use]
+    pub fn stop<S: Into<String>>(self, stop: impl IntoIterator<Item = S>) -> Self {
+        Self { stop: stop.into_iter().map(Into::into).collect(), ..self }
+    }
+
+    /// Sets [`GenerateOptions::max_length`].
+    #[must_use]
+    pub fn max_length(self, max_length: Option<usize>) -> Self {
+        Self { max_length, ..self }
+    }
+
+    /// Sets [`GenerateOptions::min_tokens`].
+    #[must_use]
+    pub fn min_tokens(self, min_tokens: usize) -> Self {
+        Self { min_tokens, ..self }
+    }
+
+    /// Goes on with a generation that broke off, when its device was lost perhaps: the last
+    /// `tokens` of the prompt are those that it gave. What follows is what would have followed: the
+    /// same options, but for this one, count these tokens as generated, for lengths, penalties and
+    /// stop strings. (With [`ModelBuilder::f16_attention`](crate::model::ModelBuilder::f16_attention) not
+    /// to the last bit.) The n-th text of a batch goes on with a seed greater by n. Drafts of a
+    /// model that fails, since its device is gone perhaps, are left out.
+    ///
+    /// ```no_run
+    /// # fn main() -> bitnet_wgpu::Result<()> {
+    /// use bitnet_wgpu::model::{GenerateOptions, Model};
+    ///
+    /// let model = Model::open("path/to/a/model")?;
+    /// let (options, mut text) = (GenerateOptions::default(), model.encode_prompt("Once upon a time")?);
+    /// let prompt = text.len();
+    /// for token in model.generate_ids(&text.clone(), &options)? {
+    ///     let Ok(token) = token else { break }; // the device is gone, say
+    ///     text.push(token.id);
+    /// }
+    /// // On this device or another:
+    /// let rest = model.generate_ids(&text, &options.resumed(text.len() - prompt))?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn resumed(self, tokens: usize) -> Self {
+        Self { resumed: tokens, ..self }
+    }
+
+    /// Sets [`GenerateOptions::bad_words`].
+    #[must_use]
+    pub fn bad_words(self, bad_words: impl IntoIterator<Item = Vec<u32>>) -> Self {
+        Self { bad_words: bad_words.into_iter().collect(), ..self }
+    }
+
+    /// Sets [`GenerateOptions::no_repeat_ngram`].
+    #[must_use]
+    pub fn no_repeat_ngram(self, no_repeat_ngram: usize) -> Self {
+        Self { no_repeat_ngram, ..self }
+    }
+
+    /// Sets [`GenerateOptions::logit_bias`].
+    #[must_use]
+    pub fn logit_bias(self, logit_bias: impl IntoIterator<Item = (u32, f32)>) -> Self {
+        Self { logit_bias: logit_bias.into_iter().collect(), ..self }
+    }
+
+    /// Sets [`GenerateOptions::logits`].
+    #[must_use]
+    pub fn logits(self, change: impl Fn(&[u32], &mut [f32]) + Send + Sync + 'static) -> Self {
+        Self { logits: Some(LogitsHook(Arc::new(change))), ..self }
+    }
+
+    /// Options as a model's authors would have them: those of its generation_config.json, else the
+    /// defaults. As in transformers, sampling without a temperature has one of 1, and without a
+    /// `top_k` one of 50. What of it is not supported is logged as a warning.
+    pub fn recommended(config: &ModelConfig) -> Self {
+        let (wanted, options) = (&config.generation, Self::default());
+        if !wanted.ignored.is_empty() {
+            log::warn!(
+                "generation_config.json has what is not supported, and ignored: {}",
+                wanted.ignored.join(", ")
+            );
+        }
+        let mut sampling =
+            Sampling::GREEDY.repetition_penalty(wanted.repetition_penalty.unwrap_or(1.0));
+        if wanted.sample == Some(true) {
+            sampling = sampling
+                .temperature(wanted.temperature.unwrap_or(1.0))
+                .top_k(wanted.top_k.unwrap_or(50));
+            sampling =
+                sampling.top_p(wanted.top_p.unwrap_or(1.0)).min_p(wanted.min_p.unwrap_or(0.0));
+        }
+        // A limit on prompt and continuation together stands in for one on the continuation.
+        let most = if wanted.max_length.is_some() { usize::MAX } else { options.max_tokens };
+        let options = options
+            .max_tokens(wanted.max_tokens.unwrap_or(most))
+            .max_length(wanted.max_length)
+            .sampling(sampling);
+        let options = options
+            .min_tokens(wanted.min_tokens.unwrap_or(0))
+            .no_repeat_ngram(wanted.no_repeat_ngram.unwrap_or(0));
+        let suppressed = wanted.suppressed.iter().map(|&id| (id, f32::NEG_INFINITY));
+        options.stop(&wanted.stop).bad_words(wanted.bad_words.clone()).logit_bias(suppressed)
+    }
+
+    /// Checks that the numbers are in range for a vocabulary.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for one that is not, a stop string that is empty or too long, or a draft
+    /// model of another vocabulary.
+    pub fn check(&self, vocab: usize) -> Result<()> {
+        if let Some((id, bias)) = self
+            .logit_bias
+            .iter()
+            .find(|(id, bias)| *id as usize >= vocab || bias.is_nan() || *bias == f32::INFINITY)
+        {
+            let what = format!(
+                "a logit bias of {bias} for token {id}; the vocabulary has {vocab}, a bias is finite or -inf"
+            );
+            return Err(Error::Invalid { op: "generate", what });
+        }
+        let invalid = |what: String| Error::Invalid { op: "generate", what };
+        let empty = |what: &str| invalid(format!("{what} is empty"));
+        if self.stop.iter().any(String::is_empty) {
+            return Err(empty("a stop string"));
+        }
+        let (longest, all) = (
+            self.stop.iter().map(String::len).max().unwrap_or(0),
+            self.stop.iter().map(String::len).sum::<usize>(),
+        );
+        if longest > LONGEST_STOP || all > MOST_STOP_BYTES {
+            let what = format!(
+                "stop strings of up to {longest} bytes, {all} together; at most {LONGEST_STOP} and {MOST_STOP_BYTES} are accepted"
+            );
+            return Err(invalid(what));
+        }
+        if let Some(length) =
+            self.cache_salt.as_ref().map(|salt| salt.len()).filter(|&length| length > LONGEST_SALT)
+        {
+            return Err(invalid(format!(
+                "a cache salt of {length} bytes; at most {LONGEST_SALT} are accepted"
+            )));
+        }
+        if self.bad_words.iter().any(Vec::is_empty) {
+            return Err(empty("a bad word"));
+        }
+        if let Some(id) = self.bad_words.iter().flatten().find(|&&id| id as usize >= vocab) {
+            return Err(invalid(format!("token {id} in a bad word; the vocabulary has {vocab}")));
+        }
+        if let Some(speculation) = &self.speculate {
+            speculation.check(vocab)?;
+        }
+        self.sampling.check()
+    }
+
+    /// Room for so many sequences, with prompts of up to `prompt` tokens and what may follow in a
+    /// model's `context`. The last token generated is not appended.
+    ///
+    /// # Errors
+    /// [`Error::Context`] for a prompt that does not fit.
+    pub fn room(&self, sequences: usize, prompt: usize, context: usize) -> Result<SessionOptions> {
+        if prompt > context {
+            return Err(Error::Context { needed: prompt, capacity: context });
+        }
+        let before = prompt.saturating_sub(self.resumed);
+        let capacity = before
+            .saturating_add(self.tokens_after(before).saturating_sub(1))
+            .clamp(prompt.clamp(1, context), context);
+        Ok(SessionOptions::new(sequences, capacity).cache(self.cache))
+    }
+
+    /// The most tokens to generate after a prompt of so many.
+    pub(crate) fn tokens_after(&self, prompt: usize) -> usize {
+        self.max_length
+            .map_or(self.max_tokens, |length| self.max_tokens.min(length.saturating_sub(prompt)))
+    }
+}

@@ -1,0 +1,509 @@
+//! A loaded model: what it is made of, and everything that can be done with it.
+
+use super::{
+    files::{self, MaybeTokenizer},
+    settings::{LoadSettings, Origin},
+};
+use crate::{
+    element::Element,
+    error::{Error, Result},
+    formats::{ModelConfig, ModelFile},
+    gpu::{context::Context, recording::Recording, tensor::Tensor},
+    memory::Footprint,
+    model::{
+        engine::{
+            cpu::CpuModel,
+            gpu::{GpuModel, SplitModel},
+            interface::{Engine, ModelPart, Offloaded, SessionOptions},
+            layers::{HostEnds, HostLayer},
+        },
+        generate::{
+            generation::Generation,
+            options::GenerateOptions,
+            sequence::Sequence,
+            speculation::{DraftModel, Drafter, Speculation, Speculator},
+            stop::{StopStrings, Writer},
+        },
+        session::{
+            saved::Fingerprint,
+            sequences::{Session, check_tokens},
+        },
+        threads::workers::{Threads, Workers},
+        tokenizer::{chat::Message, text::Tokenizer},
+    },
+    spans::span,
+};
+use std::{path::Path, sync::Arc};
+
+/// A loaded model. Clones share it. What it computes runs on threads of its own, so that its
+/// futures never block an executor; the last clone, when it is dropped, waits for those that are at
+/// work. (Those of [`ModelBuilder::threads`](crate::model::ModelBuilder::threads) are told to end,
+/// and not waited for.)
+#[derive(Clone)]
+pub struct Model {
+    engine: Arc<dyn Engine>,
+    tokenizer: MaybeTokenizer,
+    workers: Arc<Workers>,
+    threads: Threads,
+    fingerprint: Fingerprint,
+    /// Of what keys and values do not depend on.
+    ends_fingerprint: Fingerprint,
+    weight_bytes: usize,
+    /// The files to load it again from.
+    pub(super) origin: Option<Arc<Origin>>,
+    pub(super) auto: Option<Arc<AutoChoice>>,
+}
+
+/// Which device [`Device::Auto`](crate::model::Device::Auto) took.
+pub(super) struct AutoChoice {
+    pub reason: String,
+    /// The GPU's error for which the CPU took its place.
+    pub error: Option<Error>,
+}
+
+/// Builds what computes a model.
+fn engine(
+    contexts: &[Context],
+    config: ModelConfig,
+    ends: HostEnds,
+    layers: impl Iterator<Item = Result<HostLayer>>,
+    settings: &LoadSettings,
+    threads: &Threads,
+) -> Result<Arc<dyn Engine>> {
+    let LoadSettings { offload, split, f16_attention, .. } = settings;
+    Ok(match contexts {
+        [] => Arc::new(CpuModel::new(config, ends, layers, threads.clone())?),
+        [context] => {
+            let how = (*offload, *f16_attention);
+            Arc::new(GpuModel::new(context, config, ends, layers, how)?)
+        }
+        contexts => {
+            let how = (&split[..], *f16_attention);
+            Arc::new(SplitModel::new(contexts, config, ends, layers, how)?)
+        }
+    })
+}
+
+impl Model {
+    /// Reads the weights and places them on these contexts, or for the CPU without one.
+    pub(super) fn new(
+        contexts: &[Context],
+        file: &dyn ModelFile,
+        tokenizer: MaybeTokenizer,
+        settings: &LoadSettings,
+        progress: &mut dyn FnMut(usize, usize),
+    ) -> Result<Self> {
+        let config = files::config(file)?;
+        let count = config.layers;
+        span!("load", layers = count);
+        if !settings.ignore_unused {
+            file.check_unused()?;
+        }
+        settings.check(contexts, count)?;
+        let ends = HostEnds::read(file, settings.int8_head)?;
+        let mut fingerprint = Fingerprint::new(&config, &ends);
+        let ends_fingerprint = Fingerprint::of_ends(&config, &ends);
+        let mut weight_bytes = size_of_val(ends.head().words());
+        // Read as the engine asks for them, so that one layer at a time is in host memory on the
+        // way to a GPU.
+        let layers = (0..count).map(|layer| {
+            progress(layer, count);
+            let layer = HostLayer::read(file, layer)?;
+            fingerprint.add_layer(&layer);
+            let bytes = layer.matrices().into_iter().map(|matrix| size_of_val(matrix.words()));
+            weight_bytes += bytes.sum::<usize>();
+            Ok(layer)
+        });
+        let own_threads = settings.threads.filter(|_| contexts.is_empty());
+        let threads = Threads::new(own_threads)?;
+        let engine = engine(contexts, config, ends, layers, settings, &threads)?;
+        contexts.iter().try_for_each(|context| context.check_there("loading a model"))?;
+        progress(count, count);
+        Ok(Self {
+            engine,
+            tokenizer,
+            workers: Arc::default(),
+            threads,
+            fingerprint,
+            ends_fingerprint,
+            weight_bytes,
+            origin: None,
+            auto: None,
+        })
+    }
+
+    /// Returns whether another model has the same weights.
+    pub(super) fn is_same(&self, other: &Self) -> bool {
+        (self.fingerprint, self.ends_fingerprint) == (other.fingerprint, other.ends_fingerprint)
+    }
+
+    /// The configuration.
+    pub fn config(&self) -> &ModelConfig {
+        self.engine.config()
+    }
+
+    /// Options as the model's authors would have them: [`GenerateOptions::recommended`].
+    pub fn options(&self) -> GenerateOptions {
+        GenerateOptions::recommended(self.config())
+    }
+
+    /// The tokenizer.
+    ///
+    /// # Errors
+    /// [`Error::Tokenizer`] where its files are not there, or are wrong: such a model takes ids
+    /// only.
+    pub fn tokenizer(&self) -> Result<&Tokenizer> {
+        files::tokenizer(&self.tokenizer)
+    }
+
+    /// Bytes of weights that every decoding step reads: those of the layers' matrices and of the
+    /// head.
+    pub fn weight_bytes(&self) -> usize {
+        self.weight_bytes
+    }
+
+    /// Returns why [`Device::Auto`](crate::model::Device::Auto) took the device that computes the
+    /// model, for people to read; nothing for a device that the caller chose.
+    pub fn auto_reason(&self) -> Option<&str> {
+        self.auto.as_ref().map(|auto| auto.reason.as_str())
+    }
+
+    /// Returns the GPU's error for which [`Device::Auto`](crate::model::Device::Auto) took the CPU
+    /// instead.
+    pub fn gpu_error(&self) -> Option<&Error> {
+        self.auto.as_ref().and_then(|auto| auto.error.as_ref())
+    }
+
+    /// What of it stays in host memory, by [`ModelBuilder::offload`], and is copied to the GPU in
+    /// every pass. Nothing on the CPU.
+    pub fn offloaded(&self) -> Offloaded {
+        self.engine.offloaded()
+    }
+
+    /// The device that it is on, or the first of several ([`Model::parts`] has all); none for the
+    /// CPU.
+    pub fn context(&self) -> Option<&Context> {
+        self.engine.contexts().first().copied()
+    }
+
+    /// Room for sequences.
+    ///
+    /// # Errors
+    /// [`Error::Context`] for more capacity than the model's context; [`Error::Invalid`] for none;
+    /// [`Error::MemoryLimit`] for more than a limited context has room for, see
+    /// [`Model::session_footprint`]; what the device reports.
+    pub fn session(&self, options: SessionOptions) -> Result<Session> {
+        Session::new(self.engine.clone(), self.fingerprint, options)
+    }
+
+    /// The GPU memory that a session will need, the model's weights apart; nothing for a model on
+    /// the CPU. It is for prompts of as many tokens as are computed together, and for steps of all
+    /// its sequences. Not in it: steps of prompts up to 64 tokens, which are kept too, penalties,
+    /// drafts, and logits of every token. Where a context's memory is limited, what does not fit is
+    /// refused: [`Model::session`].
+    ///
+    /// ```no_run
+    /// use bitnet_wgpu::model::{Model, SessionOptions};
+    ///
+    /// # fn main() -> bitnet_wgpu::Result<()> {
+    /// let model = Model::open("path/to/a/model")?;
+    /// let need = model.session_footprint(SessionOptions::new(4, 2048))?;
+    /// println!("{} bytes, {} of them for keys and values", need.total(), need.cache);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Model::session`], but for memory.
+    pub fn session_footprint(&self, options: SessionOptions) -> Result<Footprint> {
+        Ok(ModelPart::total(&self.parts(options)?))
+    }
+
+    /// The same of each device that the model is on, with the layers that are there: one, or
+    /// several ([`Device`](crate::model::Device)); nothing for the CPU.
+    ///
+    /// # Errors
+    /// As [`Model::session_footprint`].
+    pub fn parts(&self, options: SessionOptions) -> Result<Vec<ModelPart>> {
+        self.engine.parts(options.checked(&*self.engine)?)
+    }
+
+    /// Compiles the kernels that a session of these options will use for prompts and for steps, on
+    /// all cores, so that its first token need not wait for them. It begins at once, and need not
+    /// be awaited by whoever has something else to do meanwhile; what has begun is done to its end,
+    /// for which the model waits when it is dropped. Not among them: those of drafts, of
+    /// embeddings, and of logits of every token. A model on the CPU has none. With a folder for
+    /// compiled kernels, [`ContextOptions::cache`], those that are there are read.
+    ///
+    /// ```no_run
+    /// # async fn start() -> bitnet_wgpu::Result<()> {
+    /// use bitnet_wgpu::model::{Model, SessionOptions};
+    ///
+    /// let model = Model::open("path/to/a/model")?;
+    /// model.warm_up(SessionOptions::new(1, model.config().context)).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Model::session`], but for memory; [`Error::Shader`] for a kernel that the driver does
+    /// not take.
+    pub fn warm_up(
+        &self,
+        options: SessionOptions,
+    ) -> impl Future<Output = Result<()>> + Send + use<> {
+        let engine = self.engine.clone();
+        self.workers.run(async move {
+            let options = options.checked(&*engine)?;
+            engine.warm_up(options)?.await
+        })
+    }
+
+    /// The session that [`Session::save`] wrote to a file, of this model on this or another device.
+    ///
+    /// # Errors
+    /// [`Error::Io`]; [`Error::Format`] for a file that is damaged or of another model;
+    /// [`Error::Invalid`] for another number of sequences; [`Error::Context`] where its tokens have
+    /// no room; else as [`Model::session`].
+    pub fn load_session(&self, path: impl AsRef<Path>, options: SessionOptions) -> Result<Session> {
+        Session::load(self.engine.clone(), self.fingerprint, path.as_ref(), options)
+    }
+
+    /// The logits after every token of `ids`, `[ids.len(), vocab]`. Keys and values are in 32 bits.
+    ///
+    /// # Errors
+    /// [`Error::Context`] for more tokens than the model's context; [`Error::Invalid`] for none, or
+    /// tokens that are not in the vocabulary.
+    pub async fn logits(&self, ids: &[u32]) -> Result<Vec<f32>> {
+        let (mut session, ids) = (self.session_of(ids.len())?, ids.to_vec());
+        let work = async move {
+            let mut logits = Vec::new();
+            session.prefill_all(0, &ids, |rows| logits.extend(rows)).await?;
+            Ok(logits)
+        };
+        self.workers.run(work).await
+    }
+
+    /// Room for one sequence of so many tokens, to be exact about: with keys and values in 32 bits.
+    fn session_of(&self, tokens: usize) -> Result<Session> {
+        self.session(SessionOptions::new(1, tokens.max(1)).cache(Element::F32))
+    }
+
+    /// What a layer makes of hidden states `[tokens, hidden]` at the beginning of a text: for
+    /// comparisons, layer by layer.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if there is no such layer; [`Error::Length`] if `hidden` is not whole
+    /// rows.
+    pub async fn layer_output(&self, layer: usize, hidden: &[f32]) -> Result<Vec<f32>> {
+        let c = self.config();
+        if layer >= c.layers {
+            return Err(Error::Invalid {
+                op: "model",
+                what: format!("layer {layer}; there are {}", c.layers),
+            });
+        }
+        if !hidden.len().is_multiple_of(c.hidden) || hidden.is_empty() {
+            return Err(Error::Length {
+                shape: [hidden.len() / c.hidden, c.hidden].into(),
+                found: hidden.len(),
+            });
+        }
+        let options = SessionOptions::new(1, hidden.len() / c.hidden);
+        let (mut session, hidden) = (self.engine.clone().session(options)?, hidden.to_vec());
+        self.workers.run(async move { session.layer_output(layer, &hidden)?.await }).await
+    }
+
+    /// The dispatches that a prompt takes, as they are recorded for this device, and the tensor
+    /// that gets the last logits: to be profiled, printed, or run elsewhere.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for a model that is not on a GPU; else as [`Model::logits`].
+    pub fn record_prompt(&self, ids: &[u32]) -> Result<(Recording, Tensor<f32>)> {
+        self.session_of(ids.len())?.record(ids)
+    }
+
+    /// The dispatches of a greedy decoding step of `sequences` that have had `past` tokens each, as
+    /// they are recorded for this device: to be timed, profiled or counted. Their keys and values
+    /// are zeros.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for a model that is not on a GPU, or for no sequences; [`Error::Context`]
+    /// for more than the model's context.
+    pub fn record_step(&self, sequences: usize, past: usize) -> Result<Recording> {
+        self.session(SessionOptions::new(sequences, past.saturating_add(1)))?.record_step(past)
+    }
+
+    /// Continues a text, which gets BOS as the tokenizer's own template and configuration say.
+    ///
+    /// # Errors
+    /// [`Error::Tokenizer`] if the model has none; else as [`Model::generate_ids`].
+    pub fn generate(&self, prompt: &str, options: &GenerateOptions) -> Result<Generation> {
+        self.generate_ids(&self.encode_prompt(prompt)?, options)
+    }
+
+    /// The tokens of a text as [`Model::generate`] takes it. An empty text is BOS, whatever the
+    /// tokenizer adds.
+    ///
+    /// # Errors
+    /// [`Error::Tokenizer`]; [`Error::TextTooLong`] for a text that cannot fit into the model's
+    /// context.
+    pub fn encode_prompt(&self, prompt: &str) -> Result<Vec<u32>> {
+        files::encode_prompt(self.tokenizer()?, self.config(), prompt)
+    }
+
+    /// Continues a conversation with the assistant's turn, as the model's chat template writes it.
+    ///
+    /// # Errors
+    /// [`Error::ChatTemplate`] if it has none, or if it refuses the messages; else as
+    /// [`Model::generate`].
+    pub fn chat(&self, messages: &[Message], options: &GenerateOptions) -> Result<Generation> {
+        self.generate_ids(&self.tokenizer()?.within(self.config().context).chat(messages)?, options)
+    }
+
+    /// Continues a prompt of token ids, which are taken as they are.
+    ///
+    /// # Errors
+    /// [`Error::Context`] if the prompt does not fit into the model's context; [`Error::Invalid`]
+    /// for no tokens, tokens that are not in the vocabulary, or options outside their domain;
+    /// [`Error::Tokenizer`] for stop strings, where there is no tokenizer.
+    pub fn generate_ids(&self, prompt: &[u32], options: &GenerateOptions) -> Result<Generation> {
+        let session = self.session(options.room(1, prompt.len(), self.config().context)?)?;
+        self.generate_in(session, prompt, options)
+    }
+
+    /// [`Model::generate_ids`] in a session: of `prompt`, the whole text, the beginning that the
+    /// session has already is not computed again. So the next turn of a conversation costs what is
+    /// new in it. [`Generation::into_session`] gives the session back.
+    ///
+    /// ```no_run
+    /// # async fn talk() -> bitnet_wgpu::Result<()> {
+    /// use bitnet_wgpu::model::{GenerateOptions, Message, Model, SessionOptions};
+    ///
+    /// let model = Model::open("path/to/a/chat/model")?;
+    /// let mut session = model.session(SessionOptions::new(1, model.config().context))?;
+    /// let mut messages = Vec::new();
+    /// for question in ["Who are you?", "And who am I?"] {
+    ///     messages.push(Message::new("user", question));
+    ///     let mut answer = model.generate_in(session, &model.tokenizer()?.chat(&messages)?, &GenerateOptions::default())?;
+    ///     let mut text = String::new();
+    ///     while let Some(token) = answer.next_token().await {
+    ///         text += &token?.text;
+    ///     }
+    ///     println!("{text}");
+    ///     messages.push(Message::new("assistant", text));
+    ///     session = answer.into_session().await?;
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Model::generate_ids`], [`Error::Context`] where the session has too little room;
+    /// [`Error::Invalid`] for a session of another model or of several sequences. The session is
+    /// lost then.
+    pub fn generate_in(
+        &self,
+        mut session: Session,
+        prompt: &[u32],
+        options: &GenerateOptions,
+    ) -> Result<Generation> {
+        if !session.is_of(&self.engine) || session.options().sequences != 1 {
+            return Err(Error::Invalid {
+                op: "generate",
+                what: "a session of one sequence of this model is needed".into(),
+            });
+        }
+        session.check_text(prompt)?;
+        let sequence = self.sequence(0, prompt, options)?;
+        let speculate = |speculation: &Speculation| {
+            Speculator::new(speculation, &mut session, &options.sampling)
+        };
+        let speculator = options.speculate.as_ref().map(speculate).transpose()?;
+        Ok(Generation::new(&self.workers, session, sequence, speculator))
+    }
+
+    /// What makes sessions of it, and does not keep its threads.
+    pub(crate) fn sessions(&self) -> impl Fn(SessionOptions) -> Result<Session> + Send + use<> {
+        let (engine, fingerprint) = (self.engine.clone(), self.fingerprint);
+        move |options| Session::new(engine.clone(), fingerprint, options)
+    }
+
+    /// The path that it was loaded from, for errors; none where it was made of a [`ModelFile`].
+    pub(crate) fn path(&self) -> Option<&Path> {
+        self.origin.as_ref().map(|origin| origin.path.as_path())
+    }
+
+    /// Checks a prompt for a sequence of so many tokens.
+    pub(crate) fn check_prompt(&self, prompt: &[u32], capacity: usize) -> Result<()> {
+        check_tokens(prompt, self.config().vocab, capacity)
+    }
+
+    /// The threads that its loops run on.
+    pub(crate) fn threads(&self) -> Threads {
+        self.threads.clone()
+    }
+
+    /// Where what it computes runs.
+    pub(crate) fn workers(&self) -> &Arc<Workers> {
+        &self.workers
+    }
+
+    /// The n-th of some prompts, to be continued as the options want it, which are checked.
+    pub(crate) fn sequence(
+        &self,
+        n: usize,
+        prompt: &[u32],
+        options: &GenerateOptions,
+    ) -> Result<Sequence> {
+        options.check(self.config().vocab)?;
+        if !options.stop.is_empty() {
+            self.tokenizer()?;
+        }
+        let text = self.tokenizer.as_ref().ok().map(Tokenizer::stream);
+        let writer = Writer { text, stops: StopStrings::new(&options.stop) };
+        Sequence::new(options, n, prompt, &self.ends(options), writer)
+    }
+
+    /// The tokens at which a generation ends.
+    fn ends(&self, options: &GenerateOptions) -> Vec<u32> {
+        if options.ignore_eos {
+            return Vec::new();
+        }
+        let tokenizer = self.tokenizer.as_ref().map_or(&[][..], Tokenizer::eos);
+        // A tokenizer's files may name others than the model can give.
+        [&self.config().eos, tokenizer]
+            .concat()
+            .into_iter()
+            .filter(|&id| (id as usize) < self.config().vocab)
+            .collect()
+    }
+}
+
+/// The model drafts for another.
+impl From<&Model> for Drafter {
+    fn from(model: &Model) -> Self {
+        Self::Model(DraftModel::new(model.engine.clone(), model.fingerprint))
+    }
+}
+
+/// The model drafts for another, as [`Speculation::new`] has it.
+impl From<&Model> for Speculation {
+    fn from(model: &Model) -> Self {
+        Self::new(model)
+    }
+}
+
+impl std::fmt::Debug for Model {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let c = self.config();
+        let devices: Vec<_> = self
+            .engine
+            .contexts()
+            .iter()
+            .map(|context| context.capabilities().adapter.clone())
+            .collect();
+        let devices = if devices.is_empty() { "CPU".into() } else { devices.join(", ") };
+        write!(f, "Model({}, {} layers × {}, on {devices})", c.architecture, c.layers, c.hidden)
+    }
+}

@@ -1,0 +1,112 @@
+//! qr: A = Q·R, Q with orthonormal columns and R upper triangular, by Householder's reflections
+//! (Householder 1958, Unitary triangularization of a nonsymmetric matrix; Golub and Van Loan,
+//! Matrix Computations, 4th edition, 5.2).
+
+use crate::{
+    error::{Error, Result},
+    gpu::{encoder::Encoder, tensor::Tensor},
+    kernel::declaration::Kernel,
+    ops::linalg::{
+        householder::{HOUSEHOLDER_APPLY, HOUSEHOLDER_PANEL, Reflections, apply_cpu, reflect_cpu},
+        matrices::{HostMatrix, IDENTITY_MATRICES, Matrices},
+        outcome::{Fault, Outcome, Status},
+    },
+};
+
+pub(super) const KERNELS: &[&Kernel] =
+    &[&HOUSEHOLDER_PANEL, &HOUSEHOLDER_APPLY, &IDENTITY_MATRICES];
+
+/// The factors of A `[.., m, n]`. In the thin form p = min(m, n), in the full one p = m.
+#[derive(Clone, Debug)]
+pub struct Qr<T = Tensor<f32>> {
+    /// `[.., m, p]`, with orthonormal columns
+    pub q: T,
+    /// `[.., p, n]`, upper triangular; numbers on the diagonal may have any sign
+    pub r: T,
+}
+
+/// A = Q·R in the thin form, which is enough to have the columns' span: Q `[.., m, p]` and R
+/// `[.., p, n]`, p = min(m, n). Any A has such factors.
+///
+/// ```
+/// # fn main() -> bitnet_wgpu::Result<()> {
+/// use bitnet_wgpu::{Context, linalg};
+///
+/// let context = pollster::block_on(Context::new())?;
+/// let a = context.upload(&[3.0f32, 1.0, 4.0, 2.0, 0.0, 2.0], [3, 2])?;
+/// let mut encoder = context.encoder("qr");
+/// let factors = linalg::qr(&mut encoder, &a)?;
+/// encoder.submit()?;
+/// let factors = pollster::block_on(factors.check())?;
+/// println!("{:?}", pollster::block_on(factors.r.read())?); // [-5.0, -2.2, 0.0, -2.04]
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+/// [`Error::Shape`] for a tensor without matrices. The outcome: [`Error::NotFinite`], also where R
+/// overflows; Q and R are NaN then.
+pub fn qr(encoder: &mut Encoder, a: &Tensor<f32>) -> Result<Outcome<Qr>> {
+    let Matrices { rows, columns, .. } = Matrices::of("qr", "A", a)?;
+    factors(encoder, "qr", a, rows.min(columns))
+}
+
+/// [`qr`] in the full form, where Q `[.., m, m]` is orthogonal and R is `[.., m, n]`.
+///
+/// # Errors
+/// As [`qr`].
+pub fn qr_full(encoder: &mut Encoder, a: &Tensor<f32>) -> Result<Outcome<Qr>> {
+    let Matrices { rows, .. } = Matrices::of("qr_full", "A", a)?;
+    factors(encoder, "qr_full", a, rows)
+}
+
+/// `columns` columns of Q and rows of R.
+fn factors(
+    encoder: &mut Encoder,
+    op: &'static str,
+    a: &Tensor<f32>,
+    columns: usize,
+) -> Result<Outcome<Qr>> {
+    let a = Matrices::of(op, "A", a)?;
+    let status = Status::new(encoder, op, a.count, Fault::Nothing)?;
+    let whole = a.copy(encoder, [a.rows, a.columns], false)?;
+    let work = Matrices { tensor: &whole, ..a };
+    let q = Reflections::of(encoder, work)?.columns(encoder, a, columns)?;
+    let r = if columns < a.rows { work.copy(encoder, [columns, a.columns], false)? } else { whole };
+    // What is not finite in A is not finite in R: reflections spread it over the columns.
+    status.scan(encoder, &r, true)?;
+    status.guard(encoder, &[&q, &r], Qr { q: q.clone(), r: r.clone() })
+}
+
+/// The CPU twin of [`qr`] for one matrix `m × n`, in `f64` and rounded at the end.
+///
+/// # Errors
+/// [`Error::Length`] if `a` is not `m × n`; else as [`qr`].
+pub fn qr_cpu(a: &[f32], m: usize, n: usize) -> Result<Qr<Vec<f32>>> {
+    factors_cpu("qr", a, [m, n], m.min(n))
+}
+
+/// The CPU twin of [`qr_full`], as [`qr_cpu`].
+///
+/// # Errors
+/// As [`qr_cpu`].
+pub fn qr_full_cpu(a: &[f32], m: usize, n: usize) -> Result<Qr<Vec<f32>>> {
+    factors_cpu("qr_full", a, [m, n], m)
+}
+
+fn factors_cpu(
+    op: &'static str,
+    a: &[f32],
+    [m, n]: [usize; 2],
+    columns: usize,
+) -> Result<Qr<Vec<f32>>> {
+    let (mut r, mut q) = (HostMatrix::new(a, m, n)?, HostMatrix::identity(m, columns));
+    let reflections = reflect_cpu(&mut r, m, &mut HostMatrix::identity(0, 0));
+    reflections.iter().rev().for_each(|(v, tau)| apply_cpu(v, *tau, &mut q, 0));
+    let r = r.corner(columns, n);
+    if r.iter().all(|v| v.is_finite()) {
+        Ok(Qr { q: q.corner(m, columns), r })
+    } else {
+        Err(Error::NotFinite { op, matrix: 0 })
+    }
+}

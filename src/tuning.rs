@@ -1,0 +1,321 @@
+//! The numbers by which kernels are chosen: one table for all families of GPUs, with the
+//! measurement behind each, and what a machine's own measurements put in its place.
+//!
+//! A choice decides how long an op takes, and nothing that it gives: the kernels that a number here
+//! decides between give the same integers and the same bits. What decides the order of a sum of
+//! floats is not here, since it is the same on every device and stands beside its op: `GEMV_ROWS`
+//! of `matmul`, `GEMV_TOKENS` of `bitlinear_float`, the shares of attention, and the tiles of
+//! `matmul`, since on a matrix unit their sums are the unit's. Nor is what decides how much memory
+//! a model takes, as the pieces of a prompt. (Gates of SiLU are computed by one text, in one kernel
+//! or another: they have the same bits as far as a driver compiles both alike.)
+
+use crate::error::{Error, Result};
+use std::{collections::BTreeMap, fmt, ops::RangeInclusive};
+
+/// GPUs that share a column of the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Family {
+    /// NVIDIA's and all others that are not below. An H200 has been measured, where nothing else is
+    /// said; for the others its numbers are a guess.
+    Gpu,
+    /// Apple's. None has been measured: instructions were counted (docs/apple-gpu.md). Generations
+    /// share a column, since all counts are the same for M1 and M2, and later ones cannot be
+    /// counted.
+    Apple,
+    /// Software adapters: lavapipe 22.3 and 26.1 on two cores have been measured.
+    Software,
+}
+
+/// A threshold that nothing reaches.
+const NEVER: u32 = u32::MAX;
+/// More tokens at once than a grid of passes should have.
+const TOKENS: u32 = 4096;
+
+struct Row {
+    name: &'static str,
+    range: RangeInclusive<u32>,
+    /// On GPUs, Apple's GPUs, software adapters.
+    families: [u32; 3],
+}
+
+macro_rules! table {
+    ($($(#[$doc:meta])* $choice:ident = $name:literal in $range:expr; $gpu:expr, $apple:expr, $software:expr;)+) => {
+        /// A number that kernels are chosen by.
+        /// [`Capabilities::tuned`](crate::device::Capabilities::tuned) says what it is on a device,
+        /// [`Tuning`] sets another.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[non_exhaustive]
+        pub enum TuningKey { $($(#[$doc])* $choice),+ }
+
+        impl TuningKey {
+            /// All of them, in the order of the table.
+            pub const ALL: &[Self] = &[$(Self::$choice),+];
+
+            fn row(self) -> Row {
+                match self { $(Self::$choice => Row { name: $name, range: $range, families: [$gpu, $apple, $software] }),+ }
+            }
+        }
+    };
+}
+
+// Name in a file, what may be set; then what it is on GPUs, on Apple's and on software adapters.
+// Sections are of benches/notes/measurements.md, where no other file is named. Where a family has
+// the number of another, nobody has measured it there.
+table! {
+    /// Up to so many tokens, passes of a GEMV for eight tokens each cost less than the tiles of a
+    /// GEMM, where packed integer products are fast. H200: "Several tokens".
+    PackedGemvTokens = "packed_gemv_tokens" in 1..=TOKENS; 256, 256, 256;
+    /// The same where they are not, in passes for four tokens. Apple: a pass takes 5.4 cycles a
+    /// weight, and a tile of 32 tokens, empty or not, 34 (docs/apple-gpu.md).
+    GemvTokens = "gemv_tokens" in 1..=TOKENS; 24, 24, 24;
+    /// Up to so many tokens the GEMM of halves has narrow tiles, of 32 tokens in place of 64.
+    /// Apple: as above.
+    NarrowTokens = "narrow_tokens" in 0..=TOKENS; 32, 32, 32;
+    /// From so many rows on, a GEMV of one token in int8 keeps a large GPU busy with four rows a
+    /// team; fewer are better spread thin. H200: "How the GEMV's constants were chosen".
+    TallRows = "tall_rows" in 0..=NEVER; 16_384, 16_384, 16_384;
+    /// From so many teams on, each with four rows of a pass's tokens, a large GPU is busy; of fewer
+    /// rows and tokens, four teams share four rows. H200: "Several tokens".
+    BusyTeams = "busy_teams" in 0..=NEVER; 2048, 2048, 2048;
+    /// From so many outputs on, of more than [`TuningKey::UnitTokens`], the tiles of a matrix unit for
+    /// halves cost less than passes of a GEMV. H200: "BitLinear on matrix units".
+    UnitOutputs = "unit_outputs" in 0..=NEVER; 300_000, 300_000, 300_000;
+    /// Up to so many tokens passes of a GEMV do not cost more than those tiles, however many
+    /// outputs there are. H200: there.
+    UnitTokens = "unit_tokens" in 0..=TOKENS; 32, 32, 32;
+    /// From so many tiles of 128 × 128 on, a large GPU is busy with them; of fewer, smaller ones
+    /// are made. H200: there.
+    UnitLargeTiles = "unit_large_tiles" in 0..=NEVER; 96, 96, 96;
+    /// [`TuningKey::UnitOutputs`] of a unit for int8. H200: "BitLinear on matrix units for int8", "How
+    /// kernels are chosen".
+    Int8UnitOutputs = "int8_unit_outputs" in 0..=NEVER; 240_000, 120_000, 120_000;
+    /// [`TuningKey::UnitTokens`] of a unit for int8. H200: there.
+    Int8UnitTokens = "int8_unit_tokens" in 0..=TOKENS; 16, 16, 16;
+    /// From so many tiles of 128 × 128 on, those of a unit for int8 take less time than four times
+    /// as many of 64 × 64. H200: there.
+    Int8UnitLargeTiles = "int8_unit_large_tiles" in 0..=NEVER; 64, 64, 64;
+    /// [`TuningKey::UnitTokens`] of a unit for activations in block floating point. H200: "Activations
+    /// in block floating point".
+    RoundedUnitTokens = "rounded_unit_tokens" in 0..=TOKENS; 16, 16, 16;
+    /// Up to so many tokens, passes of a GEMV for activations in block floating point do not cost
+    /// more than tiles of 64 tokens, where no matrix unit is used. H200: "Tiles without matrix
+    /// units". Apple: a pass of four tokens takes 7.2 cycles a weight, a tile, full or not, about
+    /// 75 (docs/apple-gpu.md). On software adapters never, since they pay for barriers.
+    RoundedTileTokens = "rounded_tile_tokens" in 0..=NEVER; 128, 40, NEVER;
+    /// [`TuningKey::Int8UnitLargeTiles`] of such a unit. H200: "Tiles without matrix units".
+    RoundedUnitLargeTiles = "rounded_unit_large_tiles" in 0..=NEVER; 128, 64, 64;
+    /// Up to so many tiles of 64 × 64, each has a core of a large GPU to itself, and takes 256
+    /// columns at a time in place of 128. H200, which has 132 cores: there.
+    LonelyTiles = "lonely_tiles" in 0..=NEVER; 132, 132, 132;
+    /// Up to so many tokens, a workgroup's preparation of a row, which it shares with nobody, costs
+    /// less than a dispatch of its own: norm, quantiser and BitLinear are one. H200: "A decoding
+    /// step in few dispatches"; lavapipe: "Whole models".
+    FusedTokens = "fused_tokens" in 0..=64; 2, 2, 0;
+    /// The same where activations are floats: norm, rounding and BitLinear. H200: "Float
+    /// activations in one dispatch". On Apple's GPUs by count: for two tokens it takes twice as
+    /// many cycles as for one; the GEMV, which reads each weight once for both, less. Other GPUs
+    /// without packed products were not measured. On software adapters not measured, but never, as
+    /// above.
+    FusedRoundedTokens = "fused_rounded_tokens" in 0..=64; 8, 1, 0;
+    /// So many workgroups of those dispatches keep a GPU busy; each prepares the row once again, so
+    /// more rows are given to each where there would be more of them. H200: "A decoding step in few
+    /// dispatches", and "Batches, drafts and prompts". Of float activations, whose workgroups have
+    /// half as many threads, twice as many: "Float activations in one dispatch".
+    FusedWorkgroups = "fused_workgroups" in 1..=NEVER; 256, 256, 256;
+    /// Below so many workgroups that go through all positions of an attention, its shares are
+    /// workgroups of their own. H200: "Attention whose loads are on their way together", "How
+    /// kernels are chosen".
+    AttentionWorkgroups = "attention_workgroups" in 0..=NEVER; 64, 256, 256;
+    /// From so many tiles of 128 rows on, attention of prompts in halves has them in place of 64
+    /// rows. H200: "Attention of prompts on matrix units".
+    AttentionLargeTiles = "attention_large_tiles" in 0..=NEVER; 100, 150, 150;
+    /// Where it is not 0, rows of whole quads that threads share are quantised with a load for each
+    /// quad; up to so many features, by 128 threads that hold 2560 numbers, in place of 256 that
+    /// hold 7168. H100 and H200: "Ops of training".
+    ShortRows = "short_rows" in 0..=2560; 2560, 0, 0;
+    /// From so many columns on, threads that share a row hold 16 numbers each, in place of one.
+    /// H100: "Ops of training".
+    HeldColumns = "held_columns" in 0..=NEVER; 0, NEVER, NEVER;
+    /// From so many rows on, a thread takes a row alone, in place of lanes that share it and wait
+    /// for one another; quantisers in int8 only. lavapipe: "Products of halves on matrix units",
+    /// "Whole models".
+    RowsAlone = "rows_alone" in 0..=NEVER; NEVER, NEVER, 16;
+    /// Up to so many outputs, a product of matrices or a transposition is made without workgroup
+    /// memory, whose barriers software adapters pay for; a ternary product too, where packed
+    /// integer products are slow. lavapipe: "Products of halves on matrix units", "Whole models".
+    DirectOutputs = "direct_outputs" in 0..=NEVER; 0, 0, NEVER;
+    /// From so many tokens on, a head is read for eight of them at a time in place of four. H200:
+    /// "Batches, drafts and prompts".
+    HeadEightTokens = "head_eight_tokens" in 2..=TOKENS; 5, 5, 5;
+}
+
+impl TuningKey {
+    /// Its name in a file, and for people.
+    pub fn name(self) -> &'static str {
+        self.row().name
+    }
+
+    /// What a [`Tuning`] may set it to. All of it is correct on every device; most of it is slow.
+    pub fn range(self) -> RangeInclusive<u32> {
+        self.row().range
+    }
+
+    pub(crate) fn on(self, family: Family) -> u32 {
+        self.row().families[family as usize]
+    }
+}
+
+/// Numbers in place of those of the table, as they were measured on one device:
+/// `Capabilities::tuning`. The example `tune` measures them and
+/// [`Context::keep_tuning`](crate::Context::keep_tuning) writes them to the folder of
+/// [`ContextOptions::cache`](crate::ContextOptions::cache), from which the next context on the
+/// device has them.
+///
+/// ```
+/// use bitnet_wgpu::{Context, tuning::{Tuning, TuningKey}};
+///
+/// # fn main() -> bitnet_wgpu::Result<()> {
+/// let mut tuning = Tuning::default();
+/// tuning.set(TuningKey::TallRows, 8192)?;
+/// let context = pollster::block_on(Context::new())?.with_tuning(tuning);
+/// assert_eq!(context.tuning().get(TuningKey::TallRows), Some(8192));
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tuning(BTreeMap<TuningKey, u32>);
+
+impl Tuning {
+    /// What a choice is set to; `None` where it is the table's.
+    pub fn get(&self, choice: TuningKey) -> Option<u32> {
+        self.0.get(&choice).copied()
+    }
+
+    /// Sets a choice, or with `None` leaves it to the table.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for what is not in [`TuningKey::range`].
+    pub fn set(&mut self, choice: TuningKey, value: impl Into<Option<u32>>) -> Result<()> {
+        let Some(value) = value.into() else {
+            self.0.remove(&choice);
+            return Ok(());
+        };
+        let Row { name, range, .. } = choice.row();
+        if !range.contains(&value) {
+            let what =
+                format!("{name} is {value}, and not within {} to {}", range.start(), range.end());
+            return Err(Error::Invalid { op: "tuning", what });
+        }
+        self.0.insert(choice, value);
+        Ok(())
+    }
+
+    /// Is nothing set?
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// What [`Display`](fmt::Display) wrote, a line for each choice.
+    pub(crate) fn parse(text: &str) -> std::result::Result<Self, String> {
+        let mut tuning = Self::default();
+        for line in text.lines() {
+            let (name, value) = line
+                .split_once(' ')
+                .ok_or_else(|| format!("`{}` is no choice", line.escape_debug()))?;
+            let choice = TuningKey::ALL.iter().copied().find(|choice| choice.name() == name);
+            let choice =
+                choice.ok_or_else(|| format!("there is no choice `{}`", name.escape_debug()))?;
+            let value = value
+                .parse::<u32>()
+                .map_err(|error| format!("{name}: `{}`: {error}", value.escape_debug()))?;
+            if tuning.get(choice).is_some() {
+                return Err(format!("{name} is there twice"));
+            }
+            tuning.set(choice, value).map_err(|error| error.to_string())?;
+        }
+        Ok(tuning)
+    }
+
+    /// What a file of choices rests on besides the device: which choices there are, and what they
+    /// are without it.
+    pub(crate) fn table() -> String {
+        TuningKey::ALL
+            .iter()
+            .map(|choice| choice.row())
+            .map(|Row { name, range, families }| format!("{name} {range:?} {families:?}\n"))
+            .collect()
+    }
+}
+
+/// A line for each choice that is set: its name and its number.
+impl fmt::Display for Tuning {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|(choice, value)| writeln!(f, "{} {value}", choice.name()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_keeps_to_its_ranges_and_names_are_unique() {
+        for (i, choice) in TuningKey::ALL.iter().enumerate() {
+            assert!(
+                choice.row().families.iter().all(|value| choice.range().contains(value)),
+                "{choice:?}"
+            );
+            assert!(
+                TuningKey::ALL[..i].iter().all(|other| other.name() != choice.name()),
+                "{choice:?}"
+            );
+            assert!(
+                choice
+                    .name()
+                    .bytes()
+                    .all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == b'_')
+            );
+        }
+    }
+
+    #[test]
+    fn what_is_written_is_read_and_nothing_else() {
+        let mut all = Tuning::default();
+        for (n, &choice) in TuningKey::ALL.iter().enumerate() {
+            let range = choice.range();
+            all.set(choice, if n % 2 == 0 { *range.start() } else { *range.end() }).unwrap();
+            assert_eq!(Tuning::parse(&all.to_string()), Ok(all.clone()));
+        }
+        assert_eq!(Tuning::parse(""), Ok(Tuning::default()));
+        let wrong = [
+            ("tall_rows", "no choice"),
+            ("tall_rows  5", "invalid digit"),
+            ("tall_rows 5 ", "invalid digit"),
+            ("\n", "no choice"),
+            ("large_rows 5", "no choice"),
+            ("TallRows 5", "no choice"),
+            ("tall_rows -1", "invalid digit"),
+            ("tall_rows NaN", "invalid digit"),
+            ("tall_rows 1e3", "invalid digit"),
+            ("tall_rows 4294967296", "too large"),
+            ("tall_rows ", "empty"),
+            ("tall_rows 5\ntall_rows 5", "twice"),
+            ("gemv_tokens 0", "not within 1 to 4096"),
+            ("fused_tokens 65", "not within 0 to 64"),
+        ];
+        for (text, why) in wrong {
+            let refused = Tuning::parse(text).unwrap_err();
+            assert!(refused.contains(why), "{text:?}: {refused}");
+        }
+    }
+
+    #[test]
+    fn a_choice_goes_back_to_the_table() {
+        let mut tuning = Tuning::default();
+        assert!(tuning.set(TuningKey::FusedTokens, 65).is_err() && tuning.is_empty());
+        tuning.set(TuningKey::FusedTokens, 3).unwrap();
+        assert_eq!((tuning.get(TuningKey::FusedTokens), tuning.is_empty()), (Some(3), false));
+        tuning.set(TuningKey::FusedTokens, None).unwrap();
+        assert!(tuning.is_empty());
+    }
+}
