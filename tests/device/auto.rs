@@ -250,8 +250,9 @@ fn what_was_not_learned_here_is_ignored_with_one_line() {
         ("an unknown op".into(), with_text(&sound, b"link 1e9 0 64\nsub 64 0 cpu 1 3\n")),
         ("out of all range".into(), with_text(&sound, b"link 1e10 0 64\n")),
     ];
-    wrong.extend((0..sound.len()).map(|at| (format!("cut off at {at}"), sound[..at].to_vec())));
-    wrong.extend((0..sound.len()).map(|at| (format!("a bit in {at}"), changed(at))));
+    let places = || (0..sound.len()).step_by(3);
+    wrong.extend(places().map(|at| (format!("cut off at {at}"), sound[..at].to_vec())));
+    wrong.extend(places().map(|at| (format!("a bit in {at}"), changed(at))));
     for (what, bytes) in wrong {
         fs::write(&path, bytes).unwrap();
         let told = warnings(|| assert!(!believed(), "{what}"));

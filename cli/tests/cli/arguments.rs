@@ -8,6 +8,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+const SMALL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/data/models/odd");
+
 /// An option with an odd value, or an odd word.
 fn argument() -> impl Strategy<Value = Vec<String>> {
     const OPTIONS: [&str; 30] = [
@@ -93,7 +95,9 @@ proptest! {
         most in prop::sample::select(&["0", "1", "2", "-1", "x"][..]),
         arguments in prop::collection::vec(argument(), 0..4),
     ) {
-        let mut all = vec![command.to_owned(), TALES.to_owned()];
+        // Rounds of a benchmark of the shipped model take seconds.
+        let model = if command == "bench" { SMALL } else { TALES };
+        let mut all = vec![command.to_owned(), model.to_owned()];
         match command {
             "run" => all.extend(["--cpu".into(), "--max-tokens".into(), most.into()]),
             "chat" => all.extend(["--cpu".into(), "--max-tokens".into(), most.into()]),
