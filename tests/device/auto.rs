@@ -3,7 +3,7 @@
 use bitnet_wgpu::{
     Context, ContextOptions, Error, ErrorKind, Result,
     auto::{Answer, Auto, Target, Why},
-    bitnet, reference, tensor,
+    bitnet, reference,
 };
 use std::{fs, path::PathBuf};
 use support::{U, block_on, context, files::Directory, floats, rng, ternary, warnings};

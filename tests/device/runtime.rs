@@ -561,7 +561,7 @@ fn times_come_with_their_clock() {
 fn a_recording_is_read_after_its_work() {
     let x = context().upload(&[1.0f32, 2.0, 3.0], [3]).unwrap();
     let mut encoder = context().encoder("squares");
-    let y = bitnet_wgpu::tensor::mul(&mut encoder, &x, &x).unwrap();
+    let y = bitnet_wgpu::tensor::mul(&x, &x).forward(&mut encoder).unwrap();
     let squares = encoder.finish();
     for (given, wanted) in
         [([1.0f32, 2.0, 3.0], [1.0, 4.0, 9.0]), ([4.0, 5.0, 6.0], [16.0, 25.0, 36.0])]
@@ -669,7 +669,7 @@ fn extents_state_the_work_of_products() {
     let x = context.upload(&[1.0f32; 5 * 70], [5, 70]).unwrap();
     let mut encoder = context.encoder("work");
     bitnet::bitlinear(&mut encoder, &x, &w).unwrap();
-    tensor::relu2(&mut encoder, &x).unwrap();
+    tensor::relu2(&x).forward(&mut encoder).unwrap();
     let work: u64 = encoder.finish().dispatches().map(|dispatch| dispatch.multiply_adds()).sum();
     assert_eq!(work, 5 * 100 * 70, "of the product alone");
 }

@@ -6,7 +6,6 @@ use bitnet_wgpu::{
     Context, Element,
     formats::{ModelConfig, ReadOptions},
     internals::Access,
-    kernel::Access,
     model::{GenerateOptions, Model, ModelFiles, SessionOptions},
 };
 use serde_json::Value;
