@@ -5,7 +5,7 @@ use bitnet_wgpu::bitnet::{ActivationType, BitLinear};
 use bitnet_wgpu::{
     Element, Tensor,
     bitnet::Gate,
-    transformer::{self, AttentionShape, KvCache, NewTokens},
+    transformer::{self, AttentionShape, CachePositions, KvCache},
     weights::Scales,
 };
 use criterion::{Criterion, criterion_group, criterion_main};
@@ -132,19 +132,14 @@ fn attention(criterion: &mut Criterion) {
         let y = Tensor::<f32>::zeros(&context, [1, SHAPE.heads * SHAPE.head_dim]).expect("it fits");
         for past in [0, 63, 255, 1023, 2047] {
             let runs = context.upload(&[0, past as u32], [1, 2]).expect("it fits");
-            let new = NewTokens { run: 1, runs: &runs };
+            let new = CachePositions::new(&runs, 1);
             let mut encoder = context.encoder("attention");
             for cache in &caches {
-                transformer::rope_attention_into(
-                    &mut encoder,
-                    &qkv,
-                    &new,
-                    &angles,
-                    cache,
-                    past + 1,
-                    &y,
-                )
-                .expect("it attends");
+                transformer::attention(&qkv, new, cache)
+                    .rope(&angles)
+                    .max_len(past + 1)
+                    .forward_into(&mut encoder, &y)
+                    .expect("it attends");
             }
             let read = 2 * (past + 1) * SHAPE.kv_heads * SHAPE.head_dim * bytes;
             bench(&mut group, name, &format!("after {past}"), &encoder.finish(), copies, read);

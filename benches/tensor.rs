@@ -5,8 +5,8 @@
 use bitnet_wgpu::bitnet::{ActivationType, BitLinear};
 use bitnet_wgpu::{
     Context, Encoder, Float, Result, Tensor, bitnet, f16,
-    optimizer::{self, AdamW, AdamWState},
-    tensor::{self, Axes, CrossEntropyOptions, Prefix, Side},
+    optimizer::{AdamW, AdamWState},
+    tensor::{self, Axes, Side},
 };
 use criterion::{Criterion, criterion_group, criterion_main};
 use support::{convert, floats, rng, ternary, with_matrix_units};
@@ -47,14 +47,15 @@ fn products(criterion: &mut Criterion) {
             rows_of::<f32>(context, side, side),
             Tensor::<f32>::uninit(context, [side, side]).expect("it fits"),
         );
-        let recording = recorded(context, |e| tensor::matmul_into(e, &wide, &wide, &y));
+        let recording = recorded(context, |e| tensor::matmul(&wide, &wide).forward_into(e, &y));
         bench_work(&mut group, "f32", &shape, &recording, 1, work);
-        let recording =
-            recorded(context, |e| tensor::matmul_into(e, &wide, Side::transposed(&wide), &y));
+        let recording = recorded(context, |e| {
+            tensor::matmul(&wide, Side::transposed(&wide)).forward_into(e, &y)
+        });
         bench_work(&mut group, "f32 transposed", &shape, &recording, 1, work);
         if context.capabilities().f16 {
             let half = rows_of::<f16>(context, side, side);
-            let recording = recorded(context, |e| tensor::matmul_into(e, &half, &half, &y));
+            let recording = recorded(context, |e| tensor::matmul(&half, &half).forward_into(e, &y));
             bench_work(&mut group, "f16 to f32", &shape, &recording, 1, work);
         }
         if let Some(context) = with_matrix_units() {
@@ -62,10 +63,11 @@ fn products(criterion: &mut Criterion) {
                 rows_of::<f16>(context, side, side),
                 Tensor::<f32>::uninit(context, [side, side]).expect("it fits"),
             );
-            let recording = recorded(context, |e| tensor::matmul_into(e, &half, &half, &y));
+            let recording = recorded(context, |e| tensor::matmul(&half, &half).forward_into(e, &y));
             bench_work(&mut group, "f16 to f32 on matrix units", &shape, &recording, 1, work);
-            let recording =
-                recorded(context, |e| tensor::matmul_into(e, &half, Side::transposed(&half), &y));
+            let recording = recorded(context, |e| {
+                tensor::matmul(&half, Side::transposed(&half)).forward_into(e, &y)
+            });
             bench_work(
                 &mut group,
                 "f16 to f32 transposed on matrix units",
@@ -91,9 +93,10 @@ fn few_rows(criterion: &mut Criterion) {
             rows_of::<f32>(context, m, side),
             Tensor::<f32>::uninit(context, [m, side]).expect("it fits"),
         );
-        let recording = recorded(context, |e| tensor::matmul_into(e, &x, Side::transposed(&w), &y));
+        let recording =
+            recorded(context, |e| tensor::matmul(&x, Side::transposed(&w)).forward_into(e, &y));
         bench(&mut group, "f32 transposed", &shape, &recording, 1, 4 * side * side);
-        let recording = recorded(context, |e| tensor::matmul_into(e, &x, &w, &y));
+        let recording = recorded(context, |e| tensor::matmul(&x, &w).forward_into(e, &y));
         bench(&mut group, "f32", &shape, &recording, 1, 4 * side * side);
         // Four times as many rows, so that a cache of 50 MiB does not hold the codes.
         let recording = recorded(context, |e| {
@@ -126,14 +129,14 @@ fn elementwise(criterion: &mut Criterion) {
     let row = context.upload(&vec![1f32; side], [side]).expect("it fits");
     time("add of a row", 2, &|e| tensor::add(&x, &row).forward_into(e, &y));
     time("relu2", 2, &|e| tensor::relu2(&x).forward_into(e, &y));
-    time("transpose", 2, &|e| tensor::transpose(e, &x).map(|_| ()));
+    time("transpose", 2, &|e| tensor::transpose(&x).forward(e).map(|_| ()));
     time("hadamard", 2, &|e| bitnet::hadamard_into(e, &x, 128, &y));
     let (weights, state) = (
         rows_of::<f32>(context, side, side),
         AdamWState::new(context, [side, side]).expect("it fits"),
     );
     // Weights and two means are read and written, the gradient is read.
-    time("adamw", 7, &|e| optimizer::adamw(e, AdamW::new(1e-3), 1, &weights, &x, &state));
+    time("adamw", 7, &|e| AdamW::new(1e-3).step(e, 1, &weights, &x, &state));
 }
 
 fn reductions(criterion: &mut Criterion) {
@@ -151,23 +154,19 @@ fn reductions(criterion: &mut Criterion) {
     ];
     for (name, x, axes) in shapes {
         let mut encoder = context.encoder("sum");
-        tensor::sum(&mut encoder, x, axes).expect("it sums");
+        tensor::sum(x, axes).forward(&mut encoder).expect("it sums");
         bench(&mut group, "sum", name, &encoder.finish(), 1, 4 * side * side);
         let mut encoder = context.encoder("max");
-        tensor::max(&mut encoder, x, axes).expect("it compares");
+        tensor::max(x, axes).forward(&mut encoder).expect("it compares");
         bench(&mut group, "max", name, &encoder.finish(), 1, 4 * side * side);
     }
     let mut encoder = context.encoder("argmax");
-    tensor::argmax(&mut encoder, &x, [1]).expect("it compares");
+    tensor::argmax(&x, [1]).forward(&mut encoder).expect("it compares");
     bench(&mut group, "argmax", "rows", &encoder.finish(), 1, 4 * side * side);
     let mut encoder = context.encoder("prefix_sum");
-    tensor::prefix_sum(
-        &mut encoder,
-        &x.reshape([side * side]).expect("as many"),
-        0,
-        Prefix::Inclusive,
-    )
-    .expect("it sums");
+    tensor::prefix_sum(&x.reshape([side * side]).expect("as many"), 0)
+        .forward(&mut encoder)
+        .expect("it sums");
     bench(&mut group, "prefix_sum", "all", &encoder.finish(), 1, 8 * side * side);
 }
 
@@ -196,24 +195,17 @@ fn rows(criterion: &mut Criterion) {
                 passes * 4 * side * side,
             );
         };
-    time("softmax", 2, &|e| tensor::softmax_into(e, &x, &y));
-    time("softmax_backward", 3, &|e| tensor::softmax_backward_into(e, &x, &other, &y));
-    time("cross_entropy", 1, &|e| {
-        tensor::cross_entropy(e, &x, &targets, CrossEntropyOptions::default()).map(|_| ())
-    });
+    time("softmax", 2, &|e| tensor::softmax(&x).forward_into(e, &y));
+    time("softmax_backward", 3, &|e| tensor::softmax(&x).backward_into(e, &x, &other, &y));
+    time("cross_entropy", 1, &|e| tensor::cross_entropy(&x, &targets).forward(e).map(|_| ()));
     time("cross_entropy_backward", 2, &|e| {
-        tensor::cross_entropy_backward_into(
-            e,
-            &x,
-            &targets,
-            CrossEntropyOptions::default(),
-            &weight,
-            &y,
-        )
+        tensor::cross_entropy(&x, &targets).backward_into(e, &weight, &y)
     });
-    time("layer_norm", 2, &|e| tensor::layer_norm_into(e, &x, &weight, &weight, 1e-5, &y));
+    time("layer_norm", 2, &|e| {
+        tensor::LayerNorm::new(&weight, &weight, 1e-5).forward_into(e, &x, &y)
+    });
     time("layer_norm_backward", 3, &|e| {
-        tensor::layer_norm_backward(e, &x, &weight, 1e-5, &other).map(|_| ())
+        tensor::LayerNorm::new(&weight, &weight, 1e-5).backward(e, &x, &other).map(|_| ())
     });
 }
 

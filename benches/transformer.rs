@@ -4,7 +4,9 @@
 
 use bitnet_wgpu::{
     Element,
-    transformer::{self, AttentionShape, Draws, KvCache, NewTokens, SampleOptions},
+    transformer::{
+        self, AttentionShape, CachePositions, KvCache, RmsNorm, SampleOptions, SampleParams,
+    },
     weights::DenseElement,
 };
 use criterion::{Criterion, criterion_group, criterion_main};
@@ -36,7 +38,7 @@ fn attention(criterion: &mut Criterion) {
             let capacity = past + tokens;
             let cache = KvCache::new(context, SHAPE, 1, capacity, element).expect("it fits");
             let runs = context.upload(&[0, past as u32], [1, 2]).expect("it fits");
-            let new = NewTokens { run: tokens, runs: &runs };
+            let new = CachePositions::new(&runs, tokens);
             let qkv = context
                 .upload(&floats(&mut rng(1), tokens * SHAPE.row(), 1.0), [tokens, SHAPE.row()])
                 .expect("it fits");
@@ -48,7 +50,7 @@ fn attention(criterion: &mut Criterion) {
             let shape = format!("{tokens} after {past}");
 
             let mut encoder = context.encoder("rope");
-            transformer::rope(&mut encoder, &qkv, &new, &angles, &cache).expect("it turns");
+            transformer::rope(&qkv, new, &angles, &cache).forward(&mut encoder).expect("it turns");
             let stored =
                 2 * SHAPE.kv_heads * SHAPE.head_dim * if element == Element::F32 { 4 } else { 2 };
             bench(
@@ -61,7 +63,9 @@ fn attention(criterion: &mut Criterion) {
             );
 
             let mut encoder = context.encoder("attention");
-            transformer::attention_into(&mut encoder, &qkv, &new, &cache, capacity, &y)
+            transformer::attention(&qkv, new, &cache)
+                .max_len(capacity)
+                .forward_into(&mut encoder, &y)
                 .expect("it attends");
             let bytes = capacity * stored + tokens * 4 * (SHAPE.row() + HIDDEN);
             bench(
@@ -88,7 +92,7 @@ fn ends(criterion: &mut Criterion) {
             let ids: Vec<u32> = (0..tokens).map(|i| (i * 7919 % vocabulary) as u32).collect();
             let ids = context.upload(&ids, [tokens]).expect("it fits");
             let mut encoder = context.encoder("embed");
-            transformer::embed(&mut encoder, &ids, &table).expect("it looks up");
+            transformer::embed(&ids, &table).forward(&mut encoder).expect("it looks up");
             let bytes = tokens * HIDDEN * (element.bytes() + 4);
             bench(
                 &mut group,
@@ -101,7 +105,7 @@ fn ends(criterion: &mut Criterion) {
         }
         let x = context.upload(&floats(&mut rng(1), HIDDEN, 1.0), [1, HIDDEN]).expect("it fits");
         let mut encoder = context.encoder("head");
-        transformer::dense_gemv(&mut encoder, &x, &table).expect("it multiplies");
+        transformer::dense_gemv(&x, &table).forward(&mut encoder).expect("it multiplies");
         let shape = format!("{vocabulary}x{HIDDEN}");
         bench(
             &mut group,
@@ -116,7 +120,7 @@ fn ends(criterion: &mut Criterion) {
         context.upload(&floats(&mut rng(1), vocabulary, 9.0), [1, vocabulary]).expect("it fits");
     for k in [1, 64] {
         let mut encoder = context.encoder("top_k");
-        transformer::top_k(&mut encoder, &logits, k).expect("it chooses");
+        transformer::top_k(&logits, k).forward(&mut encoder).expect("it chooses");
         bench(
             &mut group,
             &format!("top {k}"),
@@ -126,16 +130,17 @@ fn ends(criterion: &mut Criterion) {
             4 * vocabulary,
         );
     }
-    let new = NewTokens { run: 1, runs: &context.upload(&[0u32, 9], [1, 2]).expect("it fits") };
+    let sequences = context.upload(&[0u32, 9], [1, 2]).expect("it fits");
+    let new = CachePositions::new(&sequences, 1);
     let all = SampleOptions::default();
     for (name, options) in [
         ("sample", all),
         ("sample, top-p", all.top_p(0.9)),
         ("sample, top-k and top-p", all.top_k(40).top_p(0.9)),
     ] {
-        let draws = Draws::new(context, &[(options, 1)]).expect("it fits");
+        let draws = SampleParams::new(context, &[(options, 1)]).expect("it fits");
         let mut encoder = context.encoder("sample");
-        transformer::sample(&mut encoder, &logits, &new, &draws).expect("it chooses");
+        transformer::sample(&logits, new, &draws).forward(&mut encoder).expect("it chooses");
         bench(&mut group, name, &vocabulary.to_string(), &encoder.finish(), 1, 4 * vocabulary);
     }
     for tokens in token_counts() {
@@ -145,7 +150,7 @@ fn ends(criterion: &mut Criterion) {
         let gain = context.upload(&vec![1f32; HIDDEN], [HIDDEN]).expect("it fits");
         let y = context.upload(&vec![0f32; tokens * HIDDEN], [tokens, HIDDEN]).expect("it fits");
         let mut encoder = context.encoder("norm");
-        transformer::rms_norm_into(&mut encoder, &x, 0, &gain, 1e-5, &y).expect("it normalises");
+        RmsNorm::new(&gain, 1e-5).forward_into(&mut encoder, &x, &y).expect("it normalises");
         bench(
             &mut group,
             "rms_norm",

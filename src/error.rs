@@ -64,7 +64,7 @@ pub enum Error {
     Invalid { op: &'static str, what: String },
 
     /// A [`Batch`](crate::model::Batch) takes no more: try again when some have ended.
-    #[error("{running} sequences run and {waiting} wait; there is room for {slots} and {queue}")]
+    #[error("batch is full: {running}/{slots} running, {waiting}/{queue} queued")]
     Busy { running: usize, waiting: usize, slots: usize, queue: usize },
 
     // --- a matrix, `matrix` of its batch; columns are counted from 1

@@ -18,7 +18,7 @@ pub enum ShaderLanguage {
 
 impl fmt::Display for ShaderLanguage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
+        f.pad(match self {
             Self::Wgsl => "WGSL",
             Self::Msl => "MSL",
             Self::Spirv => "SPIR-V",

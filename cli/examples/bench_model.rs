@@ -1,7 +1,10 @@
 //! Times whole models with random weights:
 //! `cargo run --release --example bench_model -- --config config.json`. It is `bitnet bench`.
 
-use bitnet_cli::bench::{BenchArgs, run};
+use bitnet_cli::{
+    bench::{BenchArgs, run},
+    renamed,
+};
 use clap::Parser;
 use std::process::ExitCode;
 
@@ -13,6 +16,6 @@ struct Arguments {
 }
 
 fn main() -> ExitCode {
-    let arguments = Arguments::parse();
+    let arguments: Arguments = renamed::parse();
     bitnet_cli::main(|| run(None, &arguments.how))
 }

@@ -1,6 +1,6 @@
 //! Measures on this machine, for a model's shapes, the numbers by which kernels are chosen, and
-//! keeps those that are better than the table's where `--cache DIR` finds them:
-//! `cargo run --release --example tune -- --cache DIR --model PATH`. No choice changes a bit of
+//! keeps those that are better than the table's where `--kernel-cache DIR` finds them:
+//! `cargo run --release --example tune -- --kernel-cache DIR --model PATH`. No choice changes a bit of
 //! what a model gives.
 //!
 //! For each number, those are tried that lead to other dispatches. All are timed in turn, round
@@ -9,15 +9,15 @@
 //! above the roof is of a cache, and does not count.
 
 use anyhow::{Context as _, Result, ensure};
-use bitnet_cli::{bench, model::ModelArgs, random::Shape, say};
+use bitnet_cli::{adapters::backend, bench, model::ModelArgs, random::Shape, renamed, say};
 use bitnet_wgpu::bitnet::{ActivationType, BitLinear};
 use bitnet_wgpu::{
-    Context, Element, Out, Recording, Tensor,
+    Context, Element, Recording, Tensor,
     bitnet::{self, Gate},
     formats::{Activation, ModelConfig},
     internals::files,
     telemetry::PeakBandwidth,
-    transformer::{self, AttentionShape, KvCache, NewTokens},
+    transformer::{self, AttentionShape, CachePositions, KvCache},
     tuning::{Tuning, TuningKey},
     weights::{DenseElement, PackedDense, PackedTernary, Scales, TernaryMatrix},
 };
@@ -51,38 +51,28 @@ const MOST_HEAD_ROWS: usize = 32_768;
 const WORTH: f64 = 0.97;
 
 fn main() -> ExitCode {
-    let arguments = Arguments::parse();
+    let arguments: Arguments = renamed::parse();
     bitnet_cli::main(|| tune(arguments))
 }
 
 fn tune(mut arguments: Arguments) -> Result<()> {
     ensure!(!arguments.device.cpu, "on the CPU there is nothing to choose");
     arguments.device.gpu = true;
-    let config = match arguments.shape {
-        Some(shape) => {
-            arguments.device.file.none()?;
-            bench::config(None, shape)?
-        }
-        None => arguments.device.open(&arguments.model)?.config().clone(),
-    };
-    let name = arguments
-        .shape
-        .and_then(|shape| Some(shape.to_possible_value()?.get_name().to_owned()))
-        .unwrap_or(arguments.model);
+    let (name, config) = shapes(&arguments)?;
     let [opened] =
         <[_; 1]>::try_from(arguments.device.contexts()?).ok().context("one GPU is needed")?;
     let usual = opened.restricted(|c| c.tuning = Tuning::default());
     let roof = block_on(PeakBandwidth::measure(&usual))?;
     let c = usual.capabilities();
     say(format!(
-        "{} · {} · {:?} · kernels in {:?}\n",
+        "{} · {} · {} · {} kernels\n",
         c.adapter,
         c.driver,
-        c.backend,
+        backend(c.backend),
         usual.language()
     ))?;
     say(format!(
-        "roof: reads {:.1} GB/s ({:?} clock); shapes of {}\n",
+        "peak bandwidth: {:.1} GB/s ({} clock); shapes of {}\n",
         roof.bytes_per_second / 1e9,
         roof.clock,
         name
@@ -99,25 +89,7 @@ fn tune(mut arguments: Arguments) -> Result<()> {
             continue;
         }
         say(format!("; {} pieces of work\n", trial.compared.len()))?;
-        let ratios = trial.rounds(arguments.rounds)?;
-        for (candidate, ratios) in trial.candidates.iter().zip(&ratios).skip(1) {
-            say(format!("  {:>10}: {}\n", candidate.value, shown(ratios)))?;
-        }
-        if arguments.verbose {
-            say(trial.figures(&roof))?;
-        }
-        let best =
-            (1..ratios.len()).min_by(|&a, &b| median(&ratios[a]).total_cmp(&median(&ratios[b])));
-        let Some(best) = best.filter(|&best| is_better(&ratios[best])) else { continue };
-        let value = trial.candidates[best].value;
-        let again = trial.rounds(arguments.rounds)?.swap_remove(best);
-        let taken = is_better(&again);
-        say(format!(
-            "  {value:>10} again: {}{}\n",
-            shown(&again),
-            if taken { ", taken" } else { ", not taken" }
-        ))?;
-        if taken {
+        if let Some(value) = better(&mut trial, &arguments, &roof)? {
             tuning.set(choice, value)?;
         }
     }
@@ -125,11 +97,41 @@ fn tune(mut arguments: Arguments) -> Result<()> {
         true => "\nno number is better here than the table's\n".to_owned(),
         false => format!("\n{tuning}"),
     })?;
-    match &arguments.device.cache {
+    match &arguments.device.kernel_cache {
         Some(_) => say(format!("kept in {}\n", files::display(&opened.keep_tuning(&tuning)?)))?,
-        None => say("kept nowhere: --cache DIR says where\n")?,
+        None => say("kept nowhere: --kernel-cache DIR says where\n")?,
     }
     Ok(())
+}
+
+/// Returns the model whose shapes are measured: its name and configuration.
+fn shapes(arguments: &Arguments) -> Result<(String, ModelConfig)> {
+    let Some(shape) = arguments.shape else {
+        let files = arguments.device.open(&arguments.model)?;
+        return Ok((arguments.model.clone(), files.config().clone()));
+    };
+    arguments.device.file.none()?;
+    let name = shape.to_possible_value().map(|value| value.get_name().to_owned());
+    Ok((name.unwrap_or_default(), bench::config(None, shape)?))
+}
+
+/// Returns the value that is better than the table's, in two sets of rounds.
+fn better(trial: &mut Trial, arguments: &Arguments, roof: &PeakBandwidth) -> Result<Option<u32>> {
+    let ratios = trial.rounds(arguments.rounds)?;
+    for (candidate, ratios) in trial.candidates.iter().zip(&ratios).skip(1) {
+        say(format!("  {:>10}: {}\n", candidate.value, shown(ratios)))?;
+    }
+    if arguments.verbose {
+        say(trial.figures(roof))?;
+    }
+    let best = (1..ratios.len()).min_by(|&a, &b| median(&ratios[a]).total_cmp(&median(&ratios[b])));
+    let Some(best) = best.filter(|&best| is_better(&ratios[best])) else { return Ok(None) };
+    let value = trial.candidates[best].value;
+    let again = trial.rounds(arguments.rounds)?.swap_remove(best);
+    let taken = is_better(&again);
+    let decision = if taken { "taken" } else { "not taken" };
+    say(format!("  {value:>10} again: {}, {decision}\n", shown(&again)))?;
+    Ok(taken.then_some(value))
 }
 
 fn median(ratios: &[f64]) -> f64 {
@@ -509,14 +511,11 @@ fn of_attention(context: &Context, shape: AttentionShape, works: &mut Vec<Work>)
                 (qkv.clone(), runs.clone(), angles.clone(), y.clone(), caches.clone());
             let record = move |context: &Context, copies: usize| {
                 let (mut encoder, new) =
-                    (context.encoder("attention"), NewTokens { run, runs: &runs });
-                let attend = if halves {
-                    transformer::rope_attention_in_halves_into
-                } else {
-                    transformer::rope_attention_into
-                };
+                    (context.encoder("attention"), CachePositions::new(&runs, run));
                 caches[..copies].iter().try_for_each(|cache| {
-                    attend(&mut encoder, &qkv, &new, &angles, cache, past + run, Out::set(&y))
+                    let attention = transformer::attention(&qkv, new, cache).rope(&angles);
+                    let attention = if halves { attention.f16() } else { attention };
+                    attention.forward_into(&mut encoder, &y)
                 })?;
                 Ok(encoder.finish())
             };
@@ -550,7 +549,7 @@ fn of_head(context: &Context, rows: usize, columns: usize, works: &mut Vec<Work>
             let mut encoder = context.encoder("head");
             heads[..copies]
                 .iter()
-                .try_for_each(|w| transformer::dense_gemv_into(&mut encoder, &x, w, &y))?;
+                .try_for_each(|w| transformer::dense_gemv(&x, w).forward_into(&mut encoder, &y))?;
             Ok(encoder.finish())
         };
         let bytes = 2 * rows * columns + 4 * tokens * (rows + columns);

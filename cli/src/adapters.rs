@@ -1,9 +1,10 @@
-//! `bitnet adapters`: the GPUs, and what would run on them.
+//! `bitnet adapters`: the GPUs and their capabilities.
 
 use crate::{model::matrix_units, say};
 use anyhow::Result;
 use bitnet_wgpu::{
-    Context, ContextOptions, Element, bitnet,
+    Context, ContextOptions, Element,
+    bitnet::{self, Layout},
     device::{Adapter, Capabilities},
     internals::MatrixUnit,
     kernel::ShaderLanguage,
@@ -14,7 +15,7 @@ use clap::Args;
 use pollster::block_on;
 use serde_json::{Value, json};
 
-/// Lists the GPUs, their capabilities, and the kernels that would be chosen on each
+/// Lists the GPUs, their capabilities and load, and which one is chosen
 #[derive(Args)]
 pub struct Adapters {
     /// Print one JSON array
@@ -22,8 +23,7 @@ pub struct Adapters {
     json: bool,
 }
 
-/// Shapes for which the choice of kernels is shown: tokens and input features, of 2560 output
-/// features.
+/// Shapes whose kernels are shown: tokens and input features, with 2560 output features.
 const SHAPES: [(usize, usize); 2] = [(1, 2560), (512, 2560)];
 
 impl Adapters {
@@ -48,13 +48,11 @@ impl Adapters {
             return Ok(());
         }
         if list.all.is_empty() {
-            say("no adapters; models run on the CPU\n")?;
+            say("no GPUs; models run on the CPU\n")?;
         }
         for adapter in &list.all {
-            let opened = open(adapter).map_or_else(
-                |error| format!("  cannot be used: {error}\n"),
-                |context| shown(&context),
-            );
+            let opened = open(adapter)
+                .map_or_else(|error| format!("  not usable: {error}\n"), |context| shown(&context));
             say(format!(
                 "{}: {}\n{}{opened}\n",
                 adapter.index,
@@ -63,7 +61,7 @@ impl Adapters {
             ))?;
         }
         if let (Err(error), false) = (chosen, list.all.is_empty()) {
-            say(format!("none is chosen: {error}\n"))?;
+            say(format!("no GPU is chosen: {error}\n"))?;
         }
         Ok(())
     }
@@ -75,58 +73,72 @@ fn open(adapter: &Adapter) -> bitnet_wgpu::Result<Context> {
     ))
 }
 
-/// What is known before it is opened.
+/// Describes an adapter that need not be open.
 fn offered(adapter: &Adapter, why: Option<&str>) -> String {
-    let recommended = if adapter.capabilities.backend == wgpu::Backend::Metal {
-        " (recommended working set)"
-    } else {
-        ""
+    let working_set = match adapter.capabilities.backend {
+        wgpu::Backend::Metal => " (recommended working set)",
+        _ => "",
     };
     let memory = adapter
         .memory_bytes
-        .map_or("of unknown size".into(), |bytes| format!("of {} MiB{recommended}", bytes >> 20));
+        .map_or("of unknown size".into(), |bytes| format!("{} MiB{working_set}", bytes >> 20));
     let shared = match adapter.unified_memory {
-        Some(true) => ", the processor's own",
-        Some(false) => ", apart from the processor's",
+        Some(true) => ", unified with the processor's",
+        Some(false) => ", dedicated",
         None => "",
     };
-    let generation = adapter
-        .apple_generation
-        .map(|generation| format!(", generation of M{generation}"))
-        .unwrap_or_default();
-    let family = adapter
-        .apple_family
-        .map(|family| format!(", GPU family Apple{family}"))
-        .unwrap_or_default();
+    let generation = adapter.apple_generation;
+    let generation = generation.map(|number| format!(", M{number} generation")).unwrap_or_default();
+    let family = adapter.apple_family;
+    let family = family.map(|number| format!(", GPU family Apple{number}")).unwrap_or_default();
     let chosen = why.map(|why| format!("; chosen: {why}")).unwrap_or_default();
     let now = now(&adapter.health());
-    let msl = if adapter.capabilities.languages.contains(&ShaderLanguage::Msl) {
-        "used"
-    } else {
-        "not used"
-    };
-    let (kind, score, reason) = (adapter.kind, adapter.score, &adapter.msl_reason);
+    let is_used = adapter.capabilities.languages.contains(&ShaderLanguage::Msl);
+    let msl = if is_used { "used" } else { "not used" };
+    let kind = kind(adapter.kind);
+    let score = adapter.score;
+    let reason = &adapter.msl_reason;
     format!(
-        "  {kind:?}{generation}{family}; memory {memory}{shared}; score {score}{chosen}\n  MSL is {msl}: {reason}\n{now}"
+        "  {kind}{generation}{family}; memory {memory}{shared}; score {score}{chosen}\n  MSL is {msl}: {reason}\n{now}"
     )
 }
 
-/// What the system says of its load, memory, temperature, power and thermal state; nothing where it
-/// says nothing.
-fn now(health: &Health) -> String {
-    let mut said = Vec::new();
-    let value = |reading: &Option<Reading<f64>>| reading.as_ref().map(|reading| reading.value);
-    said.extend(value(&health.utilization).map(|share| format!("{:.0} % busy", 100.0 * share)));
-    said.extend(
-        health.memory_used.as_ref().map(|bytes| format!("{} MiB in use", bytes.value >> 20)),
-    );
-    said.extend(value(&health.temperature).map(|celsius| format!("{celsius:.0} °C")));
-    said.extend(value(&health.power).map(|watts| format!("{watts:.0} W")));
-    said.extend(health.thermal.as_ref().map(|thermal| format!("thermal state {}", thermal.value)));
-    if said.is_empty() { String::new() } else { format!("  now {}\n", said.join(", ")) }
+fn kind(kind: wgpu::DeviceType) -> &'static str {
+    match kind {
+        wgpu::DeviceType::DiscreteGpu => "discrete GPU",
+        wgpu::DeviceType::IntegratedGpu => "integrated GPU",
+        wgpu::DeviceType::VirtualGpu => "virtual GPU",
+        wgpu::DeviceType::Cpu => "software adapter",
+        wgpu::DeviceType::Other => "device of unknown type",
+    }
 }
 
-/// The same for `--json`, with sources.
+/// Returns the name of a graphics API as its makers write it.
+pub fn backend(backend: wgpu::Backend) -> &'static str {
+    match backend {
+        wgpu::Backend::Metal => "Metal",
+        wgpu::Backend::Vulkan => "Vulkan",
+        other => other.to_str(),
+    }
+}
+
+/// Returns a line of the load, memory, temperature, power and thermal state that the system
+/// reports.
+fn now(health: &Health) -> String {
+    let mut readings = Vec::new();
+    let value = |reading: &Option<Reading<f64>>| reading.as_ref().map(|reading| reading.value);
+    readings.extend(value(&health.utilization).map(|share| format!("{:.0} % busy", 100.0 * share)));
+    readings.extend(
+        health.memory_used.as_ref().map(|bytes| format!("{} MiB in use", bytes.value >> 20)),
+    );
+    readings.extend(value(&health.temperature).map(|celsius| format!("{celsius:.0} °C")));
+    readings.extend(value(&health.power).map(|watts| format!("{watts:.0} W")));
+    readings
+        .extend(health.thermal.as_ref().map(|thermal| format!("thermal state {}", thermal.value)));
+    if readings.is_empty() { String::new() } else { format!("  now {}\n", readings.join(", ")) }
+}
+
+/// Returns the health of an adapter for `--json`, with sources.
 fn health(health: &Health) -> Value {
     let thermal = health
         .thermal
@@ -144,42 +156,47 @@ fn health(health: &Health) -> Value {
 
 fn shown(context: &Context) -> String {
     let c = context.capabilities();
+    let has = |has: bool| if has { "yes" } else { "no" };
     let mut text = format!(
-        "  {} on {:?}; kernels in {:?}, {:?} by choice\n",
+        "  {}, {}; shader languages {}, {} by default\n",
         c.driver,
-        c.backend,
-        c.languages,
+        backend(c.backend),
+        languages(c).join(", "),
         context.language()
     );
     text += &format!(
-        "  subgroup operations {}, f16 {}, subnormal halves kept {}",
-        c.subgroups, c.f16, c.half_subnormals
+        "  subgroups {}, f16 {}, f16 subnormals {}, fused multiply-add {}, timestamps {}\n",
+        has(c.subgroups),
+        has(c.f16),
+        has(c.half_subnormals),
+        has(c.fused_multiply_add),
+        has(c.timestamps)
     );
-    text += &format!(", multiply-adds fused {}\n", c.fused_multiply_add);
-    text += &format!("  matrix units: {}\n", units(c));
-    text += &format!(
-        "  timestamps {}, largest tensor {} MiB\n",
-        c.timestamps,
-        c.max_binding_bytes >> 20
-    );
+    text += &format!("  tensor cores: {}\n", tensor_cores(c));
+    text += &format!("  largest tensor {} MiB\n", c.max_binding_bytes >> 20);
     for (tokens, features) in SHAPES {
         let layout = bitnet::layout(features, c, context.language());
+        let activations = if layout == Layout::Int8 { "int8" } else { "f16" };
+        let kernel = bitnet::plan(tokens, 2560, features, layout, c).name;
         text += &format!(
-            "  {tokens} × {features}: {layout:?} activations, {}\n",
-            bitnet::plan(tokens, 2560, features, layout, c).name
+            "  {tokens} × {features} activations: {activations} layout, kernel {kernel}\n"
         );
     }
     text
 }
 
-/// The sizes of the matrices that are multiplied on units.
-pub fn units(c: &Capabilities) -> String {
+fn languages(c: &Capabilities) -> Vec<String> {
+    c.languages.iter().map(ToString::to_string).collect()
+}
+
+/// Returns the sizes of the matrices that tensor cores multiply.
+pub fn tensor_cores(c: &Capabilities) -> String {
     let sizes: Vec<_> = c
         .matrix_units
         .iter()
         .map(|unit| format!("{} × {} ({})", unit.size, unit.depth, element(unit)))
         .collect();
-    if sizes.is_empty() { "none that are used".into() } else { sizes.join(", ") }
+    if sizes.is_empty() { "not used".into() } else { sizes.join(", ") }
 }
 
 fn element(unit: &MatrixUnit) -> &'static str {
@@ -188,20 +205,37 @@ fn element(unit: &MatrixUnit) -> &'static str {
 
 fn object(adapter: &Adapter, opened: bitnet_wgpu::Result<Context>, why: Option<&str>) -> Value {
     let c = opened.as_ref().map_or(&adapter.capabilities, Context::capabilities);
+    let core = |unit: &MatrixUnit| json!({ "element": element(unit), "size": unit.size, "depth": unit.depth, "lanes": unit.lanes });
     let mut object = json!({
-        "index": adapter.index, "adapter": c.adapter, "driver": c.driver, "backend": format!("{:?}", c.backend), "kind": format!("{:?}", adapter.kind),
-        "software": c.software, "unified_memory": adapter.unified_memory, "memory_bytes": adapter.memory_bytes,
-        "apple_generation": adapter.apple_generation, "apple_family": adapter.apple_family, "msl_reason": adapter.msl_reason, "score": adapter.score, "reasons": adapter.reasons, "chosen": why.is_some(), "chosen_why": why,
-        "usable": opened.is_ok(), "why": opened.as_ref().err().map(ToString::to_string),
-        "languages": c.languages.iter().map(|language| format!("{language:?}")).collect::<Vec<_>>(),
-        "subgroups": c.subgroups, "f16": c.f16, "timestamps": c.timestamps,
-        "matrix_units": c.matrix_units.iter().map(|unit| json!({ "element": element(unit), "size": unit.size, "depth": unit.depth, "lanes": unit.lanes })).collect::<Vec<_>>(),
-        "max_binding_bytes": c.max_binding_bytes, "health": health(&adapter.health()),
+        "index": adapter.index,
+        "adapter": c.adapter,
+        "driver": c.driver,
+        "backend": backend(c.backend),
+        "kind": kind(adapter.kind),
+        "software": c.software,
+        "unified_memory": adapter.unified_memory,
+        "memory_bytes": adapter.memory_bytes,
+        "apple_generation": adapter.apple_generation,
+        "apple_family": adapter.apple_family,
+        "msl_reason": adapter.msl_reason,
+        "score": adapter.score,
+        "score_reasons": adapter.reasons,
+        "chosen": why.is_some(),
+        "chosen_reason": why,
+        "usable": opened.is_ok(),
+        "error": opened.as_ref().err().map(ToString::to_string),
+        "shader_languages": languages(c),
+        "subgroups": c.subgroups,
+        "f16": c.f16,
+        "timestamps": c.timestamps,
+        "tensor_cores": c.matrix_units.iter().map(core).collect::<Vec<_>>(),
+        "max_tensor_bytes": c.max_binding_bytes,
+        "health": health(&adapter.health()),
     });
     if let Ok(context) = &opened {
         // Only an open device shows these.
-        object["language"] = json!(format!("{:?}", context.language()));
-        object["half_subnormals"] = json!(c.half_subnormals);
+        object["shader_language"] = json!(context.language().to_string());
+        object["f16_subnormals"] = json!(c.half_subnormals);
         object["fused_multiply_add"] = json!(c.fused_multiply_add);
     }
     object

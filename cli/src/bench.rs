@@ -1,31 +1,32 @@
-//! `bitnet bench`: times prefill and decode.
+//! `bitnet bench`: measures prefill and decode speed.
 
 use crate::{
     adapters, energy, input,
-    model::{self, ModelArgs, device, with_progress},
+    model::{self, ModelArgs, Placement, with_progress},
     profile::{self, Profile},
     random::{RandomModel, Shape, prompt_of},
     say,
 };
 use anyhow::{Context as _, Result, bail};
 use bitnet_wgpu::{
-    Element,
+    Context, Element,
     formats::ModelConfig,
     internals::files,
     model::{GenerateOptions, Model, ModelFiles, SessionOptions, Speculation, SpeculationCounts},
-    telemetry::MemoryStats,
+    telemetry::{Clock, MemoryStats, PeakBandwidth},
 };
-use clap::Args;
-use serde_json::json;
+use clap::{Args, ValueEnum};
+use serde_json::{Value, json};
 use std::{
+    fmt::Display,
     path::{Path, PathBuf},
     time::Instant,
 };
 
-/// Times prefill and decode of a model, or of random weights in a model's shape
+/// Measures prefill and decode speed, of a model or of random weights
 #[derive(Args)]
 pub struct Bench {
-    /// A model directory, a GGUF file, or a name on the Hugging Face hub
+    /// Model directory, GGUF file, prepacked model file, or name on the Hugging Face hub
     /// [default: random weights, see --shape]
     #[arg(conflicts_with_all = ["config", "shape"])]
     model: Option<PathBuf>,
@@ -33,53 +34,54 @@ pub struct Bench {
     how: BenchArgs,
 }
 
-/// What `bitnet bench` and the example `bench_model` take.
+/// Options of `bitnet bench` and of the example `bench_model`.
 #[derive(Args)]
 pub struct BenchArgs {
-    /// A config.json: time random weights of its shape
-    #[arg(long, conflicts_with = "shape")]
-    pub config: Option<PathBuf>,
-    /// The shape of the random weights, without a config.json
-    #[arg(long, value_enum, default_value_t = Shape::BitNet2B4T)]
+    /// Shape of the random weights
+    #[arg(long, value_name = "SHAPE", value_enum, default_value_t = Shape::BitNet2B4T)]
     pub shape: Shape,
-    /// Store keys and values in 32 bits [default: in 16 where the GPU has them]
-    #[arg(long, conflicts_with = "f16_cache")]
-    pub f32_cache: bool,
-    /// Store keys and values in 16 bits, on the CPU too
-    #[arg(long)]
-    pub f16_cache: bool,
-    /// Tokens to decode per measurement
-    #[arg(long, default_value_t = 64)]
-    pub tokens: usize,
-    /// Prompt lengths for timing prefill
-    #[arg(long, value_delimiter = ',', default_value = "128,512")]
+    /// config.json with the shape of the random weights
+    #[arg(long, value_name = "FILE", conflicts_with = "shape")]
+    pub config: Option<PathBuf>,
+    /// Type of the KV cache [default: f16 on GPUs that have it, else f32]
+    #[arg(long, value_name = "TYPE")]
+    pub kv_type: Option<KvType>,
+    /// Prompt lengths of prefill measurements, in tokens
+    #[arg(long, value_name = "TOKENS,..", value_delimiter = ',', default_value = "128,512")]
     pub prefill: Vec<usize>,
-    /// Context lengths after which to time decode
-    #[arg(long, value_delimiter = ',', default_value = "0,256,2048")]
-    pub contexts: Vec<usize>,
-    /// Numbers of sequences that are decoded side by side
-    #[arg(long, value_delimiter = ',')]
-    pub sequences: Vec<usize>,
-    /// Decode with drafts from the text itself too, and compare tokens
+    /// Context lengths of decode measurements, in tokens
+    #[arg(long, value_name = "TOKENS,..", value_delimiter = ',', default_value = "0,256,2048")]
+    pub context_lengths: Vec<usize>,
+    /// Number of tokens per decode measurement
+    #[arg(long, value_name = "N", default_value_t = 64)]
+    pub decode_tokens: usize,
+    /// Batch sizes of batched decode measurements [default: none]
+    #[arg(long, value_name = "N,..", value_delimiter = ',')]
+    pub batch_sizes: Vec<usize>,
+    /// Measure n-gram speculative decoding too, and check that it gives the same tokens
     #[arg(long)]
     pub speculate: bool,
-    /// Decode for three seconds more after each context, and say what a token takes in energy,
-    /// where the system says what the GPU does
+    /// Measure energy per token for three seconds after each context, if the system reports it
     #[arg(long)]
     pub energy: bool,
-    /// Time prompts and decoding steps (of --sequences too) kernel by kernel, and what the host
-    /// does for them
+    /// Time prefill and decode steps kernel by kernel, and the host's work for them
     #[arg(long)]
     pub profile: bool,
-    /// Write what host and GPU do for a prompt (the first of --prefill that fits) and eight tokens,
-    /// or 64 with --speculate, as JSON for Perfetto (ui.perfetto.dev)
+    /// File for a Perfetto trace (ui.perfetto.dev) of a prompt and 8 tokens, 64 with --speculate
     #[arg(long, value_name = "FILE", requires = "profile")]
     pub trace: Option<PathBuf>,
-    #[command(flatten)]
-    pub model: ModelArgs,
     /// Print one JSON object
     #[arg(long)]
     pub json: bool,
+    #[command(flatten, next_help_heading = "Device")]
+    pub model: ModelArgs,
+}
+
+/// Type of the keys and values in the KV cache.
+#[derive(Clone, Copy, Debug, PartialEq, ValueEnum)]
+pub enum KvType {
+    F16,
+    F32,
 }
 
 impl Bench {
@@ -88,321 +90,424 @@ impl Bench {
     }
 }
 
-/// Tokens that `--offload auto` leaves room for.
+/// Tokens that `--cpu-offload auto` leaves room for.
 const LONGEST: usize = 4096;
 
-/// Sequences that the library decodes side by side.
-const MAX_SEQUENCES: usize = 4096;
+/// Sequences that the library decodes in one batch.
+const MAX_BATCH: usize = 4096;
 
-/// Tokens that are traced, and with drafts, which begin once a text repeats itself.
+/// Tokens that are traced. Drafts need more, since they begin once a text repeats itself.
 const TRACED: usize = 8;
 const TRACED_WITH_DRAFTS: usize = 64;
+
+/// Measures a model, or random weights without a name.
+pub fn run(name: Option<&Path>, args: &BenchArgs) -> Result<()> {
+    args.check()?;
+    let source = Source::open(name, args)?;
+    if let Some(trace) = &args.trace {
+        files::check_output(trace, 1, &source.inputs(args)?)?;
+    }
+    let contexts = args.model.contexts()?;
+    if args.profile {
+        profile::device(&contexts)?;
+    }
+    let model = source.load(&contexts, args)?;
+    let mut bench = Measurements::new(args, &contexts, model);
+    bench.describe(name)?;
+    bench.warm_up()?;
+    bench.prefill()?;
+    bench.decode()?;
+    bench.speculation()?;
+    bench.batches()?;
+    bench.profile()?;
+    bench.trace()?;
+    bench.memory()?;
+    if args.json {
+        say(format!("{}\n", bench.object))?;
+    }
+    Ok(())
+}
+
+impl BenchArgs {
+    fn check(&self) -> Result<()> {
+        if self.decode_tokens == 0 {
+            bail!("--decode-tokens 0: at least 1 is needed");
+        }
+        if let Some(size) = self.batch_sizes.iter().find(|size| !(1..=MAX_BATCH).contains(*size)) {
+            bail!("--batch-sizes {size}: 1 to {MAX_BATCH} are accepted");
+        }
+        if self.prefill.contains(&0) {
+            bail!("--prefill 0: a prompt has at least 1 token");
+        }
+        Ok(())
+    }
+}
 
 enum Source {
     Files(ModelFiles),
     Random(Box<RandomModel>),
 }
 
-/// Bytes of keys and values that a decoding step reads after `context` tokens.
-fn cache_bytes(c: &ModelConfig, context: usize, cache: Element) -> usize {
-    c.layers * context * 2 * c.kv_heads * c.head_dim * if cache == Element::F16 { 2 } else { 4 }
-}
-
-/// Seconds to the first token, and per token after it.
-fn time(model: &Model, prompt: usize, tokens: usize, cache: Element) -> Result<(f64, f64)> {
-    let ids = prompt_of(model, prompt);
-    let options = GenerateOptions::default()
-        .max_tokens(tokens.saturating_add(1))
-        .ignore_eos(true)
-        .cache(cache);
-    let mut generation = model.generate_ids(&ids, &options)?.into_iter();
-    let start = Instant::now();
-    generation.next().transpose()?;
-    let first = start.elapsed().as_secs_f64();
-    let start = Instant::now();
-    let generated = generation.try_fold(0, |count, token| token.map(|_| count + 1))?;
-    Ok((first, start.elapsed().as_secs_f64() / f64::from(generated.max(1))))
-}
-
-/// Tokens that follow a prompt, seconds a token after the first, and how drafts of the text itself
-/// were.
-fn speculated(
-    model: &Model,
-    prompt: usize,
-    options: &GenerateOptions,
-) -> Result<(Vec<u32>, f64, Option<SpeculationCounts>)> {
-    let mut generation = model.generate_ids(&prompt_of(model, prompt), options)?.into_iter();
-    let mut ids = vec![generation.next().context("no token")??.id];
-    let start = Instant::now();
-    for token in &mut generation {
-        ids.push(token?.id);
-    }
-    let seconds = start.elapsed().as_secs_f64() / (ids.len() - 1).max(1) as f64;
-    Ok((ids, seconds, generation.speculation()))
-}
-
-/// Seconds of a step of so many sequences side by side, each after a token.
-fn time_batch(model: &Model, sequences: usize, tokens: usize, cache: Element) -> Result<f64> {
-    let prompts: Vec<Vec<u32>> = (0..sequences as u64)
-        .map(|i| vec![(i * 7919 % model.config().vocab as u64) as u32])
-        .collect();
-    let options = GenerateOptions::default()
-        .max_tokens(tokens.saturating_add(1))
-        .ignore_eos(true)
-        .cache(cache);
-    let mut tokens = model.generate_batch_ids(&prompts, &options)?.into_iter();
-    // The first tokens are those of the prompts.
-    for _ in 0..sequences {
-        tokens.next().transpose()?;
-    }
-    let start = Instant::now();
-    let generated = tokens.try_fold(0usize, |count, token| token.map(|_| count + 1))?;
-    Ok(start.elapsed().as_secs_f64() * sequences as f64 / generated.max(1) as f64)
-}
-
-pub fn run(name: Option<&Path>, args: &BenchArgs) -> Result<()> {
-    if args.tokens == 0 {
-        bail!("--tokens 0: there is nothing to time");
-    }
-    if args.sequences.contains(&0) {
-        bail!("--sequences 0: there is nothing to time");
-    }
-    if let Some(many) = args.sequences.iter().find(|&&sequences| sequences > MAX_SEQUENCES) {
-        bail!("--sequences {many}: at most {MAX_SEQUENCES} are decoded side by side");
-    }
-    if args.prefill.contains(&0) {
-        bail!("--prefill 0: a prompt has a token at least");
-    }
-    let source = match name {
-        Some(name) => Source::Files(args.model.open(name)?),
-        None => {
+impl Source {
+    fn open(name: Option<&Path>, args: &BenchArgs) -> Result<Self> {
+        let Some(name) = name else {
             args.model.file.none()?;
-            Source::Random(Box::new(RandomModel(config(args.config.as_deref(), args.shape)?)))
-        }
-    };
-    if let Some(trace) = &args.trace {
-        files::check_output(trace, 1, &inputs(&source, args)?)?;
-    }
-    let contexts = args.model.contexts()?;
-    let context = contexts.first();
-    if args.profile {
-        profile::device(&contexts)?;
-    }
-    let longest = match &source {
-        Source::Files(files) => files.config().context,
-        Source::Random(random) => random.0.context,
-    };
-    let offload = args.model.offload(SessionOptions::new(1, longest.min(LONGEST)));
-    let model = with_progress("loading", |progress| {
-        let builder = match &source {
-            Source::Files(files) => files.builder(),
-            Source::Random(random) => Model::builder_from(&**random, None),
+            let config = config(args.config.as_deref(), args.shape)?;
+            return Ok(Self::Random(Box::new(RandomModel(config))));
         };
-        let builder = args.model.configure(builder).device(model::device_of(&contexts));
-        builder.offload(offload).progress(progress).build()
-    });
-    let model = model?;
-    let usual = !contexts.is_empty() && contexts.iter().all(|context| context.capabilities().f16);
-    let halves = args.f16_cache || usual && !args.f32_cache;
-    let cache = if halves { Element::F16 } else { Element::F32 };
-    let limit = model.config().context;
+        Ok(Self::Files(args.model.open(name)?))
+    }
 
-    let show = |line: String| if args.json { Ok(()) } else { say(line + "\n") };
-    let (adapter, language) = device(&model)?;
-    show(format!(
-        "{adapter}, kernels in {language}; times by the host's clock, until results have arrived"
-    ))?;
-    let mut object = json!({
-        "adapter": adapter, "language": language, "clock": "host",
-        "model": name.map_or_else(|| format!("random weights, {}", shape(model.config())), |name| name.to_string_lossy().into_owned()),
-        "weight_bytes_per_token": model.weight_bytes(), "int8_head": args.model.int8_head, "f16_cache": halves,
-        "threads": args.model.threads,
-    });
-    let memory = |bytes: fn(MemoryStats) -> u64| {
-        contexts.iter().map(|context| bytes(context.memory_stats())).sum::<u64>()
-    };
-    if let Some(context) = context {
-        let bytes = memory(|stats| stats.live_bytes);
-        show(format!("{:.2} GB of GPU memory for the weights", bytes as f64 / 1e9))?;
-        let units = adapters::units(context.capabilities());
-        show(format!("matrix units: {units}"))?;
-        model::note_placed(&model)?;
-        let offloaded = model.offloaded();
+    /// Returns the files that are read, which a trace must not overwrite.
+    fn inputs(&self, args: &BenchArgs) -> Result<Vec<PathBuf>> {
+        match self {
+            Self::Files(files) => Ok(files.paths()?),
+            Self::Random(_) => Ok(args.config.iter().cloned().collect()),
+        }
+    }
+
+    fn load(&self, contexts: &[Context], args: &BenchArgs) -> Result<Model> {
+        let config = match self {
+            Self::Files(files) => files.config(),
+            Self::Random(random) => &random.0,
+        };
+        let room = SessionOptions::new(1, config.context.min(LONGEST));
+        let model = with_progress("loading", |progress| {
+            let builder = match self {
+                Self::Files(files) => files.builder(),
+                Self::Random(random) => Model::builder_from(&**random, None),
+            };
+            let builder = args.model.configure(builder).device(model::device_of(contexts));
+            builder.offload(args.model.offload(room)).progress(progress).build()
+        });
+        Ok(model?)
+    }
+}
+
+/// A model that is measured, and the results.
+struct Measurements<'a> {
+    args: &'a BenchArgs,
+    contexts: &'a [Context],
+    model: Model,
+    kv: Element,
+    /// Peak bandwidth, measured after the warm-up.
+    roof: Option<PeakBandwidth>,
+    /// The results for `--json`.
+    object: Value,
+}
+
+impl<'a> Measurements<'a> {
+    fn new(args: &'a BenchArgs, contexts: &'a [Context], model: Model) -> Self {
+        let has_f16 =
+            !contexts.is_empty() && contexts.iter().all(|context| context.capabilities().f16);
+        let is_f16 = args.kv_type.map_or(has_f16, |kv| kv == KvType::F16);
+        let kv = if is_f16 { Element::F16 } else { Element::F32 };
+        Self { args, contexts, model, kv, roof: None, object: json!({}) }
+    }
+
+    /// Prints a line, unless results are printed as JSON.
+    fn show(&self, line: impl Display) -> Result<()> {
+        if !self.args.json {
+            say(format!("{line}\n"))?;
+        }
+        Ok(())
+    }
+
+    fn limit(&self) -> usize {
+        self.model.config().context
+    }
+
+    fn options(&self, tokens: usize) -> GenerateOptions {
+        let options = GenerateOptions::default().max_tokens(tokens.saturating_add(1));
+        options.ignore_eos(true).cache(self.kv)
+    }
+
+    /// Returns the context lengths after which there is room for the tokens of a measurement.
+    fn context_lengths(&self) -> impl Iterator<Item = usize> {
+        let fits = |length: &usize| length.saturating_add(self.args.decode_tokens) <= self.limit();
+        self.args.context_lengths.iter().copied().filter(fits)
+    }
+
+    fn gpu_bytes(&self, bytes: fn(MemoryStats) -> u64) -> u64 {
+        self.contexts.iter().map(|context| bytes(context.memory_stats())).sum()
+    }
+
+    /// Shows the model and its devices.
+    fn describe(&mut self, name: Option<&Path>) -> Result<()> {
+        let device = Placement::of(&self.model)?;
+        self.show(format!("{device}; times by the host's clock, until results have arrived"))?;
+        let random = || format!("random weights, {}", shape(self.model.config()));
+        self.object = json!({
+            "adapter": device.adapter,
+            "shader_language": device.language(),
+            "clock": Clock::Host.to_string(),
+            "model": name.map_or_else(random, |name| name.to_string_lossy().into_owned()),
+            "weight_bytes_per_token": self.model.weight_bytes(),
+            "int8_head": self.args.model.int8_head,
+            "kv_type": if self.kv == Element::F16 { "f16" } else { "f32" },
+            "threads": self.args.model.threads,
+        });
+        let Some(context) = self.contexts.first() else { return Ok(()) };
+        let bytes = self.gpu_bytes(|stats| stats.live_bytes);
+        let c = context.capabilities();
+        self.show(format!("{:.2} GB of GPU memory for the weights", bytes as f64 / 1e9))?;
+        self.show(format!("tensor cores: {}", adapters::tensor_cores(c)))?;
+        model::note_placed(&self.model)?;
+        let offloaded = self.model.offloaded();
+        let object = &mut self.object;
         object["offloaded"] =
             json!({ "layers": offloaded.layers, "bytes_per_token": offloaded.bytes });
-        object["matrix_units"] = (!context.capabilities().matrix_units.is_empty()).into();
-        object["gpu_bytes_of_weights"] = bytes.into();
-        object["tuned"] = (!context.capabilities().tuning.is_empty()).into();
-        object["driver"] = context.capabilities().driver.clone().into();
+        object["tensor_cores"] = (!c.matrix_units.is_empty()).into();
+        object["gpu_weight_bytes"] = bytes.into();
+        object["tuned"] = (!c.tuning.is_empty()).into();
+        object["driver"] = c.driver.clone().into();
+        Ok(())
     }
-    // Warm-up: an idle device runs at a low clock, and kernels are compiled at their first use.
-    for _ in 0..3 {
-        time(&model, 512.min(limit.saturating_sub(8)), 8, cache)?;
-    }
-    let roof = context.map(profile::roof).transpose()?.flatten();
-    if let Some(roof) = &roof {
-        object["roof_bytes_per_second"] = roof.bytes_per_second.into();
-    }
-    let mut prefills = Vec::new();
-    for &prompt in &args.prefill {
-        if prompt > limit {
-            show(format!("prefill {prompt:5}: beyond the context of {limit}"))?;
-            continue;
+
+    /// Raises the clock of an idle device, compiles kernels, and measures the peak bandwidth.
+    fn warm_up(&mut self) -> Result<()> {
+        for _ in 0..3 {
+            self.time(512.min(self.limit().saturating_sub(8)), 8)?;
         }
-        // The first prompt of a length allocates its buffers; of five others, the median.
-        let mut times =
-            (0..6).map(|_| Ok(time(&model, prompt, 1, cache)?.0)).collect::<Result<Vec<_>>>()?;
-        times[1..].sort_by(f64::total_cmp);
-        let (seconds, rate) = (times[3], prompt as f64 / times[3]);
-        show(format!(
-            "prefill {prompt:5}: {:8.1} ms, {rate:8.0} tokens per second",
-            seconds * 1e3
-        ))?;
-        prefills.push(json!({ "tokens": prompt, "seconds": seconds, "tokens_per_second": rate }));
-        if args.profile {
-            show(
-                Profile::of_prompt(&model, &prompt_of(&model, prompt), roof.as_ref())?.to_string(),
-            )?;
+        self.roof = self.contexts.first().map(profile::roof).transpose()?.flatten();
+        if let Some(roof) = &self.roof {
+            self.object["peak_bytes_per_second"] = roof.bytes_per_second.into();
         }
+        Ok(())
     }
-    let mut decodes = Vec::new();
-    for &length in &args.contexts {
-        if length.saturating_add(args.tokens) > limit {
-            show(format!(
-                "decode after {length:5}: {} more tokens are beyond the context of {limit}",
-                args.tokens
-            ))?;
-            continue;
-        }
-        let (_, step) = time(&model, length, args.tokens, cache)?;
-        let bytes =
-            model.weight_bytes() + cache_bytes(model.config(), length + args.tokens / 2, cache);
-        let share = roof.as_ref().map(|roof| roof.share(bytes, step));
-        let said = match share {
-            None => String::new(),
-            Some(Some(share)) => format!(", {:.1} % of the roof", 100.0 * share),
-            Some(None) => ", above the roof: read from a cache".into(),
-        };
-        show(format!(
-            "decode after {length:5}: {:8.1} tokens per second, {:.0} MB per token{said}",
-            1.0 / step,
-            bytes as f64 / 1e6
-        ))?;
-        let mut decode = json!({ "context": length, "tokens_per_second": 1.0 / step, "bytes_per_token": bytes, "share_of_roof": share.flatten() });
-        if args.energy {
-            let options = GenerateOptions::default().ignore_eos(true).cache(cache);
-            let energy = energy::per_token(&model, &contexts, length, options)?;
-            show(match &energy {
-                Ok(energy) => format!(
-                    "energy after {length:5}: {:8.3} joules a token ({})",
-                    energy.joules, energy.source
-                ),
-                Err(why) => format!("energy after {length:5}: {why}"),
-            })?;
-            decode["joules_per_token"] = energy.as_ref().ok().map(|energy| energy.joules).into();
-            decode["energy_source"] =
-                energy.as_ref().map_or_else(|why| *why, |energy| &energy.source).into();
-        }
-        decodes.push(decode);
-    }
-    if args.speculate {
-        let mut speculations = Vec::new();
-        for &length in
-            args.contexts.iter().filter(|&&length| length.saturating_add(args.tokens) <= limit)
-        {
-            let options = GenerateOptions::default()
-                .max_tokens(args.tokens.saturating_add(1))
-                .ignore_eos(true)
-                .cache(cache);
-            let (plain, plainly, _) = speculated(&model, length, &options)?;
-            let options = options.speculate(Speculation::ngram());
-            // The first time, kernels of other numbers of tokens are compiled.
-            speculated(&model, length, &options)?;
-            let (ids, seconds, counts) = speculated(&model, length, &options)?;
-            let counts = counts.context("no counts")?;
-            if ids != plain {
-                bail!("speculation after {length}: other tokens than without");
+
+    fn prefill(&mut self) -> Result<()> {
+        let mut results = Vec::new();
+        let limit = self.limit();
+        for &prompt in &self.args.prefill {
+            if prompt > limit {
+                self.show(format!("prefill {prompt:5}: beyond the context of {limit} tokens"))?;
+                continue;
             }
-            let (rate, SpeculationCounts { passes, drafted, accepted, .. }) =
-                (1.0 / seconds, counts);
-            show(format!(
-                "decode after {length:5} with drafts: {rate:8.1} tokens per second ({:.1} without, the same tokens), {accepted} of {drafted} accepted, {passes} passes",
-                1.0 / plainly
+            // The first prompt of a length allocates its buffers; of five others, the median.
+            let times = (0..6).map(|_| Ok(self.time(prompt, 1)?.0));
+            let mut times = times.collect::<Result<Vec<_>>>()?;
+            times[1..].sort_by(f64::total_cmp);
+            let seconds = times[3];
+            let rate = prompt as f64 / seconds;
+            self.show(format!("prefill {prompt:5}: {:8.1} ms, {rate:8.0} tok/s", seconds * 1e3))?;
+            results.push(json!({
+                "tokens": prompt, "seconds": seconds, "tokens_per_second": rate,
+            }));
+            if self.args.profile {
+                let ids = prompt_of(&self.model, prompt);
+                self.show(Profile::of_prompt(&self.model, &ids, self.roof.as_ref())?)?;
+            }
+        }
+        self.object["prefill"] = results.into();
+        Ok(())
+    }
+
+    fn decode(&mut self) -> Result<()> {
+        let mut results = Vec::new();
+        let limit = self.limit();
+        let tokens = self.args.decode_tokens;
+        for &length in &self.args.context_lengths {
+            if length.saturating_add(tokens) > limit {
+                self.show(format!(
+                    "decode after {length:5}: {tokens} tokens are beyond the context of {limit}"
+                ))?;
+                continue;
+            }
+            let step = self.time(length, tokens)?.1;
+            let bytes = self.model.weight_bytes() + self.kv_bytes(length + tokens / 2);
+            let share = self.roof.as_ref().map(|roof| roof.share(bytes, step));
+            let shown = match share {
+                None => String::new(),
+                Some(Some(share)) => format!(", {:.1} % of peak bandwidth", 100.0 * share),
+                Some(None) => ", above peak bandwidth: read from a cache".into(),
+            };
+            self.show(format!(
+                "decode after {length:5}: {:8.1} tok/s, {:.0} MB per token{shown}",
+                1.0 / step,
+                bytes as f64 / 1e6
             ))?;
-            speculations
-                .push(json!({ "context": length, "tokens_per_second": rate, "drafted": drafted, "accepted": accepted, "passes": passes }));
+            let mut result = json!({
+                "context": length, "tokens_per_second": 1.0 / step, "bytes_per_token": bytes,
+                "share_of_peak": share.flatten(),
+            });
+            if self.args.energy {
+                self.energy(length, &mut result)?;
+            }
+            results.push(result);
         }
-        object["speculation"] = speculations.into();
+        self.object["decode"] = results.into();
+        Ok(())
     }
-    let mut batches = Vec::new();
-    for &sequences in &args.sequences {
-        // The first time, kernels of other numbers of tokens are compiled.
-        time_batch(&model, sequences, args.tokens, cache)?;
-        let rate = sequences as f64 / time_batch(&model, sequences, args.tokens, cache)?;
-        show(format!("{sequences:5} sequences: {rate:8.1} tokens per second in all"))?;
-        batches.push(json!({ "sequences": sequences, "tokens_per_second": rate }));
-        if args.profile {
-            show(Profile::of_step(&model, sequences, 1, roof.as_ref())?.to_string())?;
+
+    /// Adds the energy per token to the result of a context length.
+    fn energy(&self, length: usize, result: &mut Value) -> Result<()> {
+        let energy = energy::per_token(&self.model, self.contexts, length, self.options(0))?;
+        self.show(match &energy {
+            Ok(energy) => format!(
+                "energy after {length:5}: {:8.3} joules per token ({})",
+                energy.joules, energy.source
+            ),
+            Err(why) => format!("energy after {length:5}: {why}"),
+        })?;
+        let source = energy.as_ref().map_or_else(|why| *why, |energy| &energy.source);
+        result["energy_source"] = source.into();
+        result["joules_per_token"] = energy.as_ref().ok().map(|energy| energy.joules).into();
+        Ok(())
+    }
+
+    fn speculation(&mut self) -> Result<()> {
+        if !self.args.speculate {
+            return Ok(());
         }
+        let mut results = Vec::new();
+        let options = self.options(self.args.decode_tokens);
+        let drafting = options.clone().speculate(Speculation::ngram());
+        for length in self.context_lengths() {
+            let plain = self.generate(length, &options)?;
+            // The first time, kernels of other numbers of tokens are compiled.
+            self.generate(length, &drafting)?;
+            let drafted = self.generate(length, &drafting)?;
+            if drafted.ids != plain.ids {
+                bail!("speculation after {length}: tokens differ from those without");
+            }
+            let counts = drafted.speculation.context("no counts of speculation")?;
+            let SpeculationCounts { passes, drafted: drafts, accepted, .. } = counts;
+            let rate = 1.0 / drafted.seconds;
+            let without = 1.0 / plain.seconds;
+            self.show(format!(
+                "decode after {length:5} with n-gram speculation: {rate:8.1} tok/s ({without:.1} without), \
+                 {accepted} of {drafts} draft tokens accepted in {passes} passes"
+            ))?;
+            results.push(json!({
+                "context": length, "tokens_per_second": rate, "drafted": drafts,
+                "accepted": accepted, "passes": passes,
+            }));
+        }
+        self.object["speculation"] = results.into();
+        Ok(())
     }
-    if !batches.is_empty() {
-        object["batches"] = batches.into();
+
+    fn batches(&mut self) -> Result<()> {
+        let mut results = Vec::new();
+        for &size in &self.args.batch_sizes {
+            // The first time, kernels of other numbers of tokens are compiled.
+            self.time_batch(size)?;
+            let rate = size as f64 / self.time_batch(size)?;
+            self.show(format!("batch of {size:5}: {rate:8.1} tok/s in total"))?;
+            results.push(json!({ "batch_size": size, "tokens_per_second": rate }));
+            if self.args.profile {
+                self.show(Profile::of_step(&self.model, size, 1, self.roof.as_ref())?)?;
+            }
+        }
+        if !results.is_empty() {
+            self.object["batches"] = results.into();
+        }
+        Ok(())
     }
-    if args.profile {
-        // The first context that was timed, for its arrivals.
-        let timed = decodes.first().map(|d| {
-            (
-                d["context"].as_u64().unwrap_or(0) as usize,
-                d["tokens_per_second"].as_f64().unwrap_or(0.0),
-            )
-        });
-        let (past, rate) = timed.context("--profile needs a context of --contexts that fits")?;
-        let profile = Profile::of_step(&model, 1, past, roof.as_ref())?;
-        show(profile.to_string())?;
-        show(format!("arrival  {:8.1} µs a token", 1e6 / rate))?;
-        profile.put(&mut object);
-        object["arrival_us_per_token"] = (1e6 / rate).into();
+
+    /// Profiles a decode step after the first context length.
+    fn profile(&mut self) -> Result<()> {
+        if !self.args.profile {
+            return Ok(());
+        }
+        let past = self.context_lengths().next();
+        let past = past.context("--profile: no context of --context-lengths fits")?;
+        let rate = self.object["decode"][0]["tokens_per_second"].as_f64().unwrap_or(0.0);
+        let profile = Profile::of_step(&self.model, 1, past, self.roof.as_ref())?;
+        self.show(&profile)?;
+        self.show(format!("{:>9.1} µs  per token, until its result has arrived", 1e6 / rate))?;
+        profile.put(&mut self.object);
+        self.object["total_us_per_token"] = (1e6 / rate).into();
+        Ok(())
     }
-    if let (Some(path), Some(context)) = (&args.trace, context) {
-        let tokens = if args.speculate { TRACED_WITH_DRAFTS } else { TRACED };
-        let prompt =
-            args.prefill.iter().copied().find(|&prompt| prompt.saturating_add(tokens) <= limit);
-        let prompt = prompt.context("--trace needs a prompt of --prefill that fits")?;
-        let options =
-            GenerateOptions::default().max_tokens(tokens + 1).ignore_eos(true).cache(cache);
-        let options =
-            if args.speculate { options.speculate(Speculation::ngram()) } else { options };
+
+    fn trace(&self) -> Result<()> {
+        let (Some(path), Some(context)) = (&self.args.trace, self.contexts.first()) else {
+            return Ok(());
+        };
+        let tokens = if self.args.speculate { TRACED_WITH_DRAFTS } else { TRACED };
+        let fits = |prompt: &usize| prompt.saturating_add(tokens) <= self.limit();
+        let prompt = self.args.prefill.iter().copied().find(fits);
+        let prompt = prompt.context("--trace: no prompt of --prefill fits")?;
+        let mut options = self.options(tokens);
+        if self.args.speculate {
+            options = options.speculate(Speculation::ngram());
+        }
         let tracing = context.trace()?;
-        speculated(&model, prompt, &options)?;
+        self.generate(prompt, &options)?;
         let trace = pollster::block_on(tracing.finish())?;
         files::write(path, trace.to_string().as_bytes())?;
-        show(format!("trace    {}", files::display(path)))?;
+        self.show(format!("trace: {}", files::display(path)))
     }
-    if context.is_some() {
-        let bytes = memory(|stats| stats.live_bytes + stats.cached_bytes);
-        show(format!(
-            "{:.2} GB of GPU memory in all, pooled buffers included",
-            bytes as f64 / 1e9
-        ))?;
-        object["gpu_bytes"] = bytes.into();
+
+    fn memory(&mut self) -> Result<()> {
+        if !self.contexts.is_empty() {
+            let bytes = self.gpu_bytes(|stats| stats.live_bytes + stats.cached_bytes);
+            let gigabytes = bytes as f64 / 1e9;
+            self.show(format!("{gigabytes:.2} GB of GPU memory in total, with pooled buffers"))?;
+            self.object["gpu_bytes"] = bytes.into();
+        }
+        Ok(())
     }
-    if args.json {
-        object["prefill"] = prefills.into();
-        object["decode"] = decodes.into();
-        say(format!("{object}\n"))?;
+
+    /// Returns the bytes of keys and values that a decode step reads after `context` tokens.
+    fn kv_bytes(&self, context: usize) -> usize {
+        let c = self.model.config();
+        let number = if self.kv == Element::F16 { 2 } else { 4 };
+        c.layers * context * 2 * c.kv_heads * c.head_dim * number
     }
-    Ok(())
+
+    /// Returns the seconds to the first token, and per token after it.
+    fn time(&self, prompt: usize, tokens: usize) -> Result<(f64, f64)> {
+        let ids = prompt_of(&self.model, prompt);
+        let mut generation = self.model.generate_ids(&ids, &self.options(tokens))?.into_iter();
+        let start = Instant::now();
+        generation.next().transpose()?;
+        let first = start.elapsed().as_secs_f64();
+        let start = Instant::now();
+        let generated = generation.try_fold(0, |count, token| token.map(|_| count + 1))?;
+        Ok((first, start.elapsed().as_secs_f64() / f64::from(generated.max(1))))
+    }
+
+    fn generate(&self, prompt: usize, options: &GenerateOptions) -> Result<Generated> {
+        let ids = prompt_of(&self.model, prompt);
+        let mut generation = self.model.generate_ids(&ids, options)?.into_iter();
+        let mut ids = vec![generation.next().context("no token")??.id];
+        let start = Instant::now();
+        for token in &mut generation {
+            ids.push(token?.id);
+        }
+        let seconds = start.elapsed().as_secs_f64() / (ids.len() - 1).max(1) as f64;
+        Ok(Generated { ids, seconds, speculation: generation.speculation() })
+    }
+
+    /// Returns the seconds of a step of `size` sequences, each after one token.
+    fn time_batch(&self, size: usize) -> Result<f64> {
+        let vocab = self.model.config().vocab as u64;
+        let prompts: Vec<Vec<u32>> =
+            (0..size as u64).map(|i| vec![(i * 7919 % vocab) as u32]).collect();
+        let options = self.options(self.args.decode_tokens);
+        let mut tokens = self.model.generate_batch_ids(&prompts, &options)?.into_iter();
+        // The first tokens are those of the prompts.
+        for _ in 0..size {
+            tokens.next().transpose()?;
+        }
+        let start = Instant::now();
+        let generated = tokens.try_fold(0usize, |count, token| token.map(|_| count + 1))?;
+        Ok(start.elapsed().as_secs_f64() * size as f64 / generated.max(1) as f64)
+    }
 }
 
-/// The files that are read, none of which a trace may overwrite.
-fn inputs(source: &Source, args: &BenchArgs) -> Result<Vec<PathBuf>> {
-    match source {
-        Source::Files(files) => Ok(files.paths()?),
-        Source::Random(_) => Ok(args.config.iter().cloned().collect()),
-    }
+/// Tokens that follow a prompt.
+struct Generated {
+    ids: Vec<u32>,
+    /// Seconds per token after the first.
+    seconds: f64,
+    speculation: Option<SpeculationCounts>,
 }
 
-/// The configuration whose shape is timed: of a config.json, or built in.
+/// Returns the configuration whose shape is measured: of a config.json, or built in.
 pub fn config(path: Option<&Path>, shape: Shape) -> Result<ModelConfig> {
     let (name, text) = match path {
         Some(path) => (files::display(path).to_string(), input::text(path, input::MAX_CONFIG)?),

@@ -1,8 +1,8 @@
-//! `bitnet embed`: texts as vectors.
+//! `bitnet embed`: embeddings of texts.
 
 use crate::{
     input::{Line, Lines, MAX_EMBEDDED},
-    model::{self, ModelArgs},
+    model::{ModelArgs, Placement},
     note, say,
 };
 use anyhow::{Context as _, Result, bail};
@@ -18,8 +18,8 @@ use std::{
     path::PathBuf,
 };
 
-/// Texts of standard input whose vectors are printed together.
-const TOGETHER: usize = 64;
+/// Texts of standard input that are embedded in one batch.
+const BATCH: usize = 64;
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum PoolingName {
@@ -28,35 +28,35 @@ enum PoolingName {
     Last,
 }
 
-/// Prints texts as vectors, one JSON object a line: index, tokens, embedding
+/// Computes embeddings, one JSON object per line: index, tokens, embedding
 #[derive(Args)]
 pub struct Embed {
-    /// A model directory, a GGUF file, or a name on the Hugging Face hub
+    /// Model directory, GGUF file, prepacked model file, or name on the Hugging Face hub
     model: PathBuf,
-    /// The texts; `-`, or none, reads them from standard input, one a line of at most 1 MiB
+    /// Texts to embed; `-` or no text reads lines of at most 1 MiB from standard input
     texts: Vec<String>,
-    /// How the states of a text's tokens become one vector: that of the first, their mean, or that
-    /// of the last [default: what the model's files say, or last]
-    #[arg(long)]
+    /// Pooling of the token states: of the first token, their mean, or of the last token
+    /// [default: what the model's files say, or last]
+    #[arg(long, value_name = "POOLING")]
     pooling: Option<PoolingName>,
-    /// Leave vectors as long as they are, instead of dividing them by their length
+    /// Do not normalize embeddings to length 1
     #[arg(long)]
     no_normalize: bool,
-    /// Have texts end with the tokenizer's EOS, or not [default: what the model's files say]
-    #[arg(long)]
+    /// Whether EOS is added to texts [default: what the model's files say]
+    #[arg(long, value_name = "true|false")]
     add_eos: Option<bool>,
-    #[command(flatten)]
+    #[command(flatten, next_help_heading = "Device")]
     device: ModelArgs,
 }
 
-/// Tokens of a text that `--offload auto` leaves room for.
+/// Tokens of a text that `--cpu-offload auto` leaves room for.
 const LONGEST: usize = 4096;
 
 impl Embed {
     pub fn run(self) -> Result<()> {
         let read = self.texts.is_empty() || self.texts == ["-"];
         if self.texts.is_empty() && std::io::stdin().is_terminal() {
-            bail!("texts are needed");
+            bail!("missing texts");
         }
         let files = self.device.open(&self.model)?;
         files.tokenizer()?;
@@ -64,8 +64,7 @@ impl Embed {
             &files,
             SessionOptions::new(1, files.config().context.min(LONGEST)).cache(Element::F32),
         )?;
-        let (adapter, language) = model::device(&model)?;
-        note(format!("{adapter}, kernels in {language}"));
+        note(Placement::of(&model)?);
         let pooling = self.pooling.map(|pooling| match pooling {
             PoolingName::Cls => Pooling::Cls,
             PoolingName::Mean => Pooling::Mean,
@@ -78,7 +77,8 @@ impl Embed {
         if !read {
             return print(&model, 0, &self.texts, &options);
         }
-        let (mut lines, mut done) = (Lines::new(std::io::stdin().lock(), MAX_EMBEDDED), 0);
+        let mut lines = Lines::new(std::io::stdin().lock(), MAX_EMBEDDED);
+        let mut done = 0;
         loop {
             let texts = some_texts(&mut lines, done)?;
             if texts.is_empty() {
@@ -90,15 +90,15 @@ impl Embed {
     }
 }
 
-/// The next texts of an input, of which the first has the number `first`; none at its end.
+/// Reads the next texts, of which the first has the number `first`; none at the end of the input.
 fn some_texts(lines: &mut Lines<impl BufRead>, first: usize) -> Result<Vec<String>> {
     let mut texts = Vec::new();
-    while texts.len() < TOGETHER
+    while texts.len() < BATCH
         && let Some(line) = lines.next_line().context("standard input")?
     {
         match line {
             Line::Text(text) => texts.push(text),
-            // The vector of another text would not be noticed.
+            // Nobody would notice the embedding of a repaired text.
             Line::Repaired(_) => bail!("text {} is not UTF-8", first + texts.len()),
             Line::TooLong => {
                 bail!("text {} has more than {MAX_EMBEDDED} bytes", first + texts.len())
@@ -108,7 +108,7 @@ fn some_texts(lines: &mut Lines<impl BufRead>, first: usize) -> Result<Vec<Strin
     Ok(texts)
 }
 
-/// Prints the vectors of texts, of which the first has the number `first`.
+/// Prints the embeddings of texts, of which the first has the number `first`.
 fn print(model: &Model, first: usize, texts: &[String], options: &EmbedOptions) -> Result<()> {
     if let Some(empty) = texts.iter().position(String::is_empty) {
         bail!("text {} is empty", first + empty);

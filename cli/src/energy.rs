@@ -51,7 +51,8 @@ impl Sum {
 /// Joules that were taken in so many seconds: by counters of energy, else by the mean of what was
 /// said of power meanwhile.
 fn taken(sums: &[Sum], seconds: f64) -> Option<(f64, &'static str)> {
-    let (first, last) = (sums.first()?, sums.last()?);
+    let first = sums.first()?;
+    let last = sums.last()?;
     // A counter that began anew, or that nobody renews, says nothing.
     let counted = last
         .joules
@@ -77,7 +78,8 @@ pub fn per_token(
     let mut generation =
         model.generate_ids(&prompt_of(model, prompt), &options.max_tokens(room))?.into_iter();
     generation.next().context("no token")??;
-    let (first, start) = (Sum::of(&healths()), Instant::now());
+    let first = Sum::of(&healths());
+    let start = Instant::now();
     let (stop, stopped) = mpsc::channel::<()>();
     let (decoded, mut sums) = thread::scope(|scope| {
         // Beside the decoding, which readings are not to hold up.
@@ -93,7 +95,9 @@ pub fn per_token(
         drop(stop);
         (decoded, reader.join().expect("readings do not panic"))
     });
-    let (tokens, seconds, last) = (decoded?, start.elapsed().as_secs_f64(), healths());
+    let tokens = decoded?;
+    let seconds = start.elapsed().as_secs_f64();
+    let last = healths();
     sums.push(Sum::of(&last));
     let Some((joules, how)) = taken(&sums, seconds) else {
         return Ok(Err("the system does not say it"));

@@ -1,4 +1,4 @@
-//! How a text is continued, as the command line says.
+//! Options of generation: sampling, stop conditions and speculative decoding.
 
 use crate::model::ModelArgs;
 use anyhow::{Context, Result, bail};
@@ -10,42 +10,46 @@ use clap::Args;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 
-/// What is not given is as the model's authors recommend it, in its generation_config.json; where
-/// that does not say whether to sample, the temperature is 0.7 among the 40 most likely tokens.
+/// How a text is continued. Without options, sampling is as generation_config.json says. If that
+/// does not say whether to sample, the temperature is 0.7 among the 40 most likely tokens.
 #[derive(Args, Clone, Debug)]
 pub struct GenerationArgs {
-    /// The most tokens to generate
-    /// [default: the authors', or 256; of `serve`, 16 for completions and what fits for chats]
-    #[arg(long)]
+    /// Maximum number of tokens to generate
+    /// [default: generation_config.json, or 256; of `serve` 16 for completions, the context for
+    /// chats]
+    #[arg(long, value_name = "N")]
     pub max_tokens: Option<usize>,
-    /// Divides the logits; 0 always takes the most likely token
-    /// [default: the authors', or 0.7 where they say nothing]
-    #[arg(long)]
+    /// Sampling temperature; 0 takes the most likely token
+    /// [default: generation_config.json, or 0.7]
+    #[arg(long, value_name = "NUMBER")]
     pub temperature: Option<f32>,
-    /// Sample from so many most likely tokens; 0 means all
-    /// [default: the authors', or 40 where they say nothing]
-    #[arg(long)]
+    /// Number of most likely tokens to sample from; 0 means all
+    /// [default: generation_config.json, or 40]
+    #[arg(long, value_name = "N")]
     pub top_k: Option<usize>,
-    /// Sample from the fewest tokens that reach this total probability
-    #[arg(long)]
+    /// Sample from the fewest tokens whose total probability reaches this number, from 0 to 1
+    /// [default: generation_config.json, or 1]
+    #[arg(long, value_name = "NUMBER")]
     pub top_p: Option<f32>,
-    /// Sample from the tokens that are at least this share as likely as the first
-    #[arg(long)]
+    /// Minimum probability of a token relative to the most likely one, from 0 to 1
+    /// [default: generation_config.json, or 0]
+    #[arg(long, value_name = "NUMBER")]
     pub min_p: Option<f32>,
-    /// Divide the logits of tokens that the text has already
-    #[arg(long)]
+    /// Divisor of the logits of tokens that are already in the text
+    /// [default: generation_config.json, or 1]
+    #[arg(long, value_name = "NUMBER")]
     pub repetition_penalty: Option<f32>,
-    /// Subtract from the logits of tokens that were generated already
-    #[arg(long, allow_negative_numbers = true)]
+    /// Number subtracted from the logits of tokens that were already generated [default: 0]
+    #[arg(long, value_name = "NUMBER", allow_negative_numbers = true)]
     pub presence_penalty: Option<f32>,
-    /// Subtract from the logits of tokens for each time that they were generated already
-    #[arg(long, allow_negative_numbers = true)]
+    /// Number subtracted from the logits of tokens for each time they were generated [default: 0]
+    #[arg(long, value_name = "NUMBER", allow_negative_numbers = true)]
     pub frequency_penalty: Option<f32>,
-    /// Add BIAS to the logit of a token, by its id; -inf forbids it; may be given several times
+    /// Number added to the logit of a token id; -inf forbids the token; may be repeated
     #[arg(long, value_name = "TOKEN=BIAS", value_parser = logit_bias)]
     pub logit_bias: Vec<(u32, f32)>,
-    /// Seeds the random numbers [default: 0; of `serve`, a new one for each request]
-    #[arg(long)]
+    /// Seed of the random numbers [default: 0; of `serve`, a new one for each request]
+    #[arg(long, value_name = "N")]
     pub seed: Option<u64>,
     /// Always take the most likely token
     #[arg(long, conflicts_with_all = ["temperature", "top_k", "top_p", "min_p"])]
@@ -53,43 +57,42 @@ pub struct GenerationArgs {
     /// Continue after an end-of-text token
     #[arg(long)]
     pub ignore_eos: bool,
-    /// End the text at this string, which is left out; may be given several times
-    #[arg(long, allow_hyphen_values = true)]
+    /// Stop before this string, which is left out; may be repeated
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     pub stop: Vec<String>,
-    /// Guess tokens ahead, for the same text in less time: `ngram`, by what followed the last
-    /// tokens before, or a smaller MODEL of the same vocabulary
+    /// Speculative decoding, which does not change the text: `ngram` drafts by prompt lookup, a
+    /// smaller MODEL of the same vocabulary drafts by itself [default: none]
     #[arg(long, value_name = "ngram|MODEL")]
     pub speculate: Option<PathBuf>,
-    /// The most tokens to guess at once [default: 7]
-    #[arg(long, value_name = "K", requires = "speculate")]
+    /// Maximum number of draft tokens per pass [default: 7]
+    #[arg(long, value_name = "N", requires = "speculate")]
     pub draft_tokens: Option<usize>,
 }
 
-/// A token's id and what is added to its logit.
+/// Parses a token id and the bias of its logit.
 fn logit_bias(text: &str) -> Result<(u32, f32)> {
-    let (id, bias) = text.split_once('=').context("it is TOKEN=BIAS, as in 42=-1.5")?;
-    let id = id.parse().with_context(|| format!("{id:?} is no token's id"))?;
-    Ok((id, bias.parse().with_context(|| format!("{bias:?} is no number"))?))
+    let (id, bias) = text.split_once('=').context("expected TOKEN=BIAS, as in 42=-1.5")?;
+    let id = id.parse().with_context(|| format!("`{id}` is not a token id"))?;
+    Ok((id, bias.parse().with_context(|| format!("`{bias}` is not a number"))?))
 }
 
 /// The files of a model that drafts.
 pub struct Draft(ModelFiles);
 
-/// What `--json` says of drafts; nothing without.
+/// Returns the counts of speculative decoding for `--json`; null without it.
 pub fn counts(speculation: Option<SpeculationCounts>) -> Value {
     speculation.map_or(Value::Null, |counts| json!({ "passes": counts.passes, "drafted": counts.drafted, "accepted": counts.accepted }))
 }
 
 impl GenerationArgs {
-    /// These options for a model.
+    /// Returns the options for a model.
     pub fn options(&self, files: &ModelFiles) -> GenerateOptions {
         let authors = GenerateOptions::recommended(files.config());
         let mut sampling = authors.sampling.seed(self.seed.unwrap_or(0));
         if self.greedy {
             sampling = sampling.temperature(0.0);
         } else if files.config().generation.sample.is_none() {
-            // Where nobody says anything: a small model that always takes the most likely token
-            // soon repeats itself.
+            // Without any recommendation: a small model soon repeats itself with greedy decoding.
             sampling = sampling.temperature(0.7).top_k(40);
         }
         sampling = sampling.temperature(self.temperature.unwrap_or(sampling.options.temperature));
@@ -125,24 +128,25 @@ impl GenerationArgs {
         speculation.tokens(tokens)
     }
 
-    /// Opens the files of the draft model, if there is one, before any weights are read.
+    /// Opens the files of the draft model, if there is one, without reading weights.
     pub fn draft(&self, files: &ModelFiles, model: &ModelArgs) -> Result<Option<Draft>> {
         let Some(name) = self.speculate.as_deref().filter(|name| *name != Path::new("ngram"))
         else {
             return Ok(None);
         };
         let draft = model.open(name)?;
-        let (other, vocab) = (draft.config().vocab, files.config().vocab);
+        let other = draft.config().vocab;
+        let vocab = files.config().vocab;
         if other != vocab {
             bail!(
-                "--speculate {}: its vocabulary has {other} tokens, the model's {vocab}",
+                "--speculate {}: its vocabulary has {other} tokens, not the model's {vocab}",
                 display(name)
             );
         }
         Ok(Some(Draft(draft)))
     }
 
-    /// Has a draft model draft for a model, on the same device.
+    /// Loads the draft model, if there is one, to the device of the model.
     pub fn with_draft(
         &self,
         options: GenerateOptions,

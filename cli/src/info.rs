@@ -1,4 +1,4 @@
-//! `bitnet info`: what a model is, and whether it runs.
+//! `bitnet info`: a model's architecture and tensors, and whether it is supported.
 
 use crate::{
     model::{FileArgs, progress, resolve},
@@ -6,7 +6,7 @@ use crate::{
 };
 use anyhow::{Result, bail};
 use bitnet_wgpu::{
-    formats::{self, GgufFile, GgufType, ModelConfig, SafeTensors},
+    formats::{self, GgufFile, ModelConfig, SafeTensors},
     internals::files::display,
     model::ModelFiles,
 };
@@ -18,20 +18,21 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Shows a model: architecture, tensors, types, sizes, and what of it is unsupported and why (which
-/// is no failure of this command)
+/// Shows a model's architecture, tensors, types and sizes, and what is not supported
+///
+/// A model that is not supported is no failure of this command.
 #[derive(Args)]
 pub struct Info {
-    /// A model directory, a GGUF file, a native container, or a name on the Hugging Face hub
+    /// Model directory, GGUF file, prepacked model file, or name on the Hugging Face hub
     model: PathBuf,
-    /// Do not read the weights to see whether all of them can be loaded
+    /// Do not read the weights to check that all of them can be loaded
     #[arg(long)]
     quick: bool,
-    #[command(flatten)]
-    how: FileArgs,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
+    #[command(flatten, next_help_heading = "Model files")]
+    how: FileArgs,
 }
 
 /// A tensor as it is stored.
@@ -39,7 +40,7 @@ struct Stored {
     name: String,
     kind: String,
     shape: Vec<usize>,
-    /// None for a type that is not read.
+    /// None for an unknown type.
     bytes: Option<u64>,
 }
 
@@ -47,7 +48,7 @@ impl Info {
     pub fn run(self) -> Result<()> {
         let path = resolve(&self.model)?;
         let (kind, tensors) = stored(&path)?;
-        // What is unsupported is what is to be shown; so it is no error here.
+        // An unsupported model is shown, so this is no error.
         let files = ModelFiles::open_with(&path, self.how.options()).map_err(anyhow::Error::from);
         let problems = match &files {
             Err(error) => vec![text(error)],
@@ -56,12 +57,9 @@ impl Info {
         };
         let files = files.ok();
         if self.json {
-            let tensors: Vec<_> =
-                tensors.iter().map(|t| json!({ "name": t.name, "type": t.kind, "shape": t.shape, "bytes": t.bytes })).collect();
-            let object = json!({
-                "path": path.to_string_lossy(), "format": kind, "config": files.as_ref().map(|files| config(files.config())), "tokenizer": files.as_ref().map(tokenizer_json),
-                "tensors": tensors, "checked": !self.quick, "problems": problems,
-            });
+            let mut object = object(&path, kind, files.as_ref(), &tensors);
+            object["checked"] = (!self.quick).into();
+            object["problems"] = problems.into();
             say(format!("{object}\n"))?;
             return Ok(());
         }
@@ -85,7 +83,7 @@ impl Info {
     }
 }
 
-/// What loading would find wrong.
+/// Returns the errors that loading would report.
 fn problems(files: &ModelFiles) -> Vec<String> {
     let bar = progress("reading", "layers");
     bar.set_length(files.config().layers as u64);
@@ -95,15 +93,15 @@ fn problems(files: &ModelFiles) -> Vec<String> {
     problems
 }
 
-/// How a model is stored, and the tensors of its files, whether or not it is one that runs.
+/// Returns the format of a model and its tensors, even if it is not supported.
 fn stored(path: &Path) -> Result<(&'static str, Vec<Stored>)> {
     let directory = match formats::kind(path)? {
         formats::Kind::Directory(directory) => directory,
-        formats::Kind::Prepacked => return Ok(("native container", safetensors(path)?)),
+        formats::Kind::Prepacked => return Ok(("prepacked model file", safetensors(path)?)),
         _ => return Ok(("GGUF file", gguf(path)?)),
     };
     if !directory.join("config.json").exists() {
-        bail!("{}: is not a model: it has no config.json", display(path));
+        bail!("{}: is not a model: missing config.json", display(path));
     }
     let mut files: Vec<PathBuf> =
         std::fs::read_dir(&directory)?.filter_map(|entry| Some(entry.ok()?.path())).collect();
@@ -115,17 +113,11 @@ fn stored(path: &Path) -> Result<(&'static str, Vec<Stored>)> {
 
 fn safetensors(path: &Path) -> Result<Vec<Stored>> {
     let file = SafeTensors::open(path)?;
-    let tensor = |name: String| {
-        let (kind, shape) = (
-            file.dtype(&name).map_or_else(String::new, |dtype| dtype.to_string()),
-            file.shape(&name).unwrap_or_default(),
-        );
-        Stored {
-            kind,
-            shape: shape.to_vec(),
-            bytes: file.size(&name).map(|bytes| bytes as u64),
-            name,
-        }
+    let tensor = |name: String| Stored {
+        kind: file.dtype(&name).map_or_else(String::new, |dtype| dtype.to_string()),
+        shape: file.shape(&name).unwrap_or_default().to_vec(),
+        bytes: file.size(&name).map(|bytes| bytes as u64),
+        name,
     };
     Ok(file.names().into_iter().map(tensor).collect())
 }
@@ -133,10 +125,7 @@ fn safetensors(path: &Path) -> Result<Vec<Stored>> {
 fn gguf(path: &Path) -> Result<Vec<Stored>> {
     let file = GgufFile::open(path)?;
     let tensor = |name: &str| {
-        let kind = match file.kind(name) {
-            Some(GgufType::Other(id)) => format!("type {id}"),
-            kind => kind.map_or_else(String::new, |kind| format!("{kind:?}").to_uppercase()),
-        };
+        let kind = file.kind(name).map_or_else(String::new, |kind| kind.to_string());
         let bytes = file.size(name).map(|bytes| bytes as u64);
         Stored {
             name: name.to_owned(),
@@ -148,12 +137,36 @@ fn gguf(path: &Path) -> Result<Vec<Stored>> {
     Ok(file.names().map(tensor).collect())
 }
 
+fn object(path: &Path, kind: &str, files: Option<&ModelFiles>, tensors: &[Stored]) -> Value {
+    let tensor =
+        |t: &Stored| json!({ "name": t.name, "type": t.kind, "shape": t.shape, "bytes": t.bytes });
+    json!({
+        "path": path.to_string_lossy(),
+        "format": kind,
+        "config": files.map(|files| config(files.config())),
+        "tokenizer": files.map(tokenizer_json),
+        "tensors": tensors.iter().map(tensor).collect::<Vec<_>>(),
+    })
+}
+
 fn config(c: &ModelConfig) -> Value {
     json!({
-        "architecture": c.architecture, "activation": format!("{:?}", c.activation), "sub_norms": c.sub_norms, "qk_norms": c.qk_norms(),
-        "quantized_activations": c.quantized_activations, "layers": c.layers,
-        "hidden": c.hidden, "intermediate": c.intermediate, "heads": c.heads, "kv_heads": c.kv_heads, "head_dim": c.head_dim, "vocab": c.vocab,
-        "context": c.context, "tied_head": c.tied_head, "rope_theta": c.rope_theta, "rope_scaling": format!("{:?}", c.rope_scaling),
+        "architecture": c.architecture,
+        "activation": c.activation.to_string(),
+        "sub_norms": c.sub_norms,
+        "qk_norms": c.qk_norms(),
+        "quantized_activations": c.quantized_activations,
+        "layers": c.layers,
+        "hidden": c.hidden,
+        "intermediate": c.intermediate,
+        "heads": c.heads,
+        "kv_heads": c.kv_heads,
+        "head_dim": c.head_dim,
+        "vocab": c.vocab,
+        "context": c.context,
+        "tied_head": c.tied_head,
+        "rope_theta": c.rope_theta,
+        "rope_scaling": c.rope_scaling.to_string(),
         "generation_config_ignored": c.generation.ignored,
     })
 }
@@ -161,7 +174,10 @@ fn config(c: &ModelConfig) -> Value {
 fn tokenizer_json(files: &ModelFiles) -> Value {
     match files.tokenizer() {
         Ok(tokenizer) => json!({
-            "tokens": tokenizer.vocab_size(), "bos": tokenizer.bos(), "eos": tokenizer.eos(), "chat_template": tokenizer.has_chat_template(),
+            "tokens": tokenizer.vocab_size(),
+            "bos": tokenizer.bos(),
+            "eos": tokenizer.eos(),
+            "chat_template": tokenizer.has_chat_template(),
         }),
         Err(error) => json!({ "error": error.to_string() }),
     }
@@ -170,44 +186,44 @@ fn tokenizer_json(files: &ModelFiles) -> Value {
 fn described(files: &ModelFiles) -> String {
     let c = files.config();
     let norms = if c.sub_norms { ", sub-norms" } else { "" };
-    let heads = if c.qk_norms() { ", norms of heads" } else { "" };
-    let activations = if c.quantized_activations { "" } else { ", activations in floats" };
-    let head = if c.tied_head { "the embedding is the head" } else { "a head of its own" };
-    let tokenizer = match files.tokenizer() {
-        Ok(tokenizer) => {
-            let template =
-                if tokenizer.has_chat_template() { "a chat template" } else { "no chat template" };
-            format!(
-                "{} tokens, BOS {:?}, EOS {:?}, {template}",
-                tokenizer.vocab_size(),
-                tokenizer.bos(),
-                tokenizer.eos()
-            )
-        }
-        Err(error) => format!("none that can be used: {error}"),
-    };
+    let heads = if c.qk_norms() { ", QK norms" } else { "" };
+    let activations = if c.quantized_activations { "int8" } else { "float" };
+    let head = if c.tied_head { "tied with the embedding" } else { "separate" };
     let ignored = match c.generation.ignored.as_slice() {
         [] => String::new(),
-        keys => format!("generation    ignored: {}\n", keys.join(", ")),
+        keys => format!("generation    ignored keys: {}\n", keys.join(", ")),
     };
     format!(
-        "architecture  {} ({:?}{norms}{heads}{activations}), {} layers × {} × {}, {head}\n\
-         attention     {} query heads, {} key heads of width {}; rotary base {}, scaling {:?}\n\
+        "architecture  {}, {} layers × {} × {}; {}{norms}{heads}; {activations} activations; LM head {head}\n\
+         attention     {} query heads, {} KV heads of width {}; RoPE base {}, scaling {}\n\
          vocabulary    {}; context {} tokens\n\
-         tokenizer     {tokenizer}\n{ignored}",
+         tokenizer     {}\n{ignored}",
         c.architecture,
-        c.activation,
         c.layers,
         c.hidden,
         c.intermediate,
+        c.activation,
         c.heads,
         c.kv_heads,
         c.head_dim,
         c.rope_theta,
         c.rope_scaling,
         c.vocab,
-        c.context
+        c.context,
+        tokenizer(files)
     )
+}
+
+fn tokenizer(files: &ModelFiles) -> String {
+    let tokenizer = match files.tokenizer() {
+        Ok(tokenizer) => tokenizer,
+        Err(error) => return format!("not usable: {error}"),
+    };
+    let template = if tokenizer.has_chat_template() { "a" } else { "no" };
+    let bos = tokenizer.bos().map_or_else(|| "none".into(), |id| id.to_string());
+    let eos: Vec<_> = tokenizer.eos().iter().map(ToString::to_string).collect();
+    let eos = if eos.is_empty() { "none".into() } else { eos.join(", ") };
+    format!("{} tokens, BOS {bos}, EOS {eos}, {template} chat template", tokenizer.vocab_size())
 }
 
 /// One line for the tensors of all layers that differ only in the layer's number.
@@ -223,14 +239,13 @@ fn table(tensors: &[Stored]) -> String {
     }
     let mut text = String::new();
     for ((name, kind, shape), group) in groups {
-        let (count, bytes) =
-            (group.len(), group.iter().map(|tensor| tensor.bytes).sum::<Option<u64>>());
-        let size = bytes.map_or_else(
-            || "of unknown size".into(),
-            |bytes| format!("{:.2} MB", bytes as f64 / 1e6),
-        );
-        text +=
-            &format!("{name:<46} {count:>4} × {kind:<5} {:<16} {size:>12}\n", format!("{shape:?}"));
+        let count = group.len();
+        let bytes = group.iter().map(|tensor| tensor.bytes).sum::<Option<u64>>();
+        let size = bytes
+            .map_or_else(|| "unknown size".into(), |bytes| format!("{:.2} MB", bytes as f64 / 1e6));
+        let shape: Vec<_> = shape.iter().map(ToString::to_string).collect();
+        let shape = format!("[{}]", shape.join(", "));
+        text += &format!("{name:<46} {count:>4} × {kind:<5} {shape:<16} {size:>12}\n");
     }
     let bytes: u64 = tensors.iter().filter_map(|tensor| tensor.bytes).sum();
     text + &format!("{} tensors, {:.1} MB\n", tensors.len(), bytes as f64 / 1e6)

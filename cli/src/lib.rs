@@ -7,6 +7,7 @@ pub mod adapters;
 mod allocator;
 pub mod bench;
 pub mod chat;
+pub mod command;
 pub mod doctor;
 pub mod embed;
 mod energy;
@@ -19,6 +20,7 @@ pub mod perplexity;
 mod profile;
 pub mod quantize;
 pub mod random;
+pub mod renamed;
 pub mod run;
 pub mod serve;
 
@@ -29,8 +31,7 @@ use std::{
     process::ExitCode,
 };
 
-/// Runs a command. Rust prints an error that leaves `main` as data; people want its text. Who reads
-/// the output may stop reading.
+/// Runs a command and prints its error as text. A closed standard output is no error.
 pub fn main(command: impl FnOnce() -> anyhow::Result<()>) -> ExitCode {
     env_logger::Builder::from_env(
         env_logger::Env::default().default_filter_or("error,bitnet_wgpu=warn,bitnet_serve=warn"),
@@ -47,14 +48,13 @@ pub fn main(command: impl FnOnce() -> anyhow::Result<()>) -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// Escapes what a terminal would obey, but for ends of lines: names of files and of devices may
-/// have some.
+/// Escapes control characters other than line feeds, which names of files and devices may have.
 pub fn printable(text: &str) -> String {
     let lines: Vec<_> = text.split('\n').map(|line| display(Path::new(line)).to_string()).collect();
     lines.join("\n")
 }
 
-/// An error with its causes, but for those that it names itself.
+/// Returns an error with those causes that its own text does not contain.
 pub fn text(error: &anyhow::Error) -> String {
     let mut text = error.to_string();
     for cause in error.chain().skip(1).map(ToString::to_string) {
@@ -66,12 +66,12 @@ pub fn text(error: &anyhow::Error) -> String {
     text
 }
 
-/// Says something beside the output. Whether anybody listens does not matter.
+/// Prints a line to standard error, and ignores failures.
 pub fn note(text: impl std::fmt::Display) {
     let _ = writeln!(std::io::stderr(), "{text}");
 }
 
-/// Prints at once, without waiting for the end of a line.
+/// Prints to standard output, and flushes it.
 pub fn say(text: impl std::fmt::Display) -> std::io::Result<()> {
     let mut out = std::io::stdout().lock();
     write!(out, "{text}")?;

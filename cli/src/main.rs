@@ -1,50 +1,9 @@
 //! `bitnet`: ternary language models on the command line.
 
-use bitnet_cli::{
-    adapters::Adapters, bench::Bench, chat::Chat, doctor::Doctor, embed::Embed, info::Info,
-    perplexity::Perplexity, quantize::Quantize, run::Run, serve::Serve,
-};
-use clap::{Parser, Subcommand};
+use bitnet_cli::{command::Arguments, renamed};
 use std::process::ExitCode;
 
-/// Runs, embeds with, scores, packs and times ternary ("1.58-bit") language models, on the GPU or
-/// the CPU.
-///
-/// A MODEL is a directory as transformers writes it (config.json, safetensors, tokenizer.json), a
-/// GGUF file, or a name on the Hugging Face hub: OWNER/NAME[@REVISION][:FILE.gguf].
-#[derive(Parser)]
-#[command(name = "bitnet", version)]
-struct Arguments {
-    #[command(subcommand)]
-    command: Command,
-}
-
-#[derive(Subcommand)]
-enum Command {
-    Run(Run),
-    Chat(Chat),
-    Serve(Serve),
-    Embed(Embed),
-    Perplexity(Perplexity),
-    Quantize(Quantize),
-    Bench(Bench),
-    Info(Info),
-    Adapters(Adapters),
-    Doctor(Doctor),
-}
-
 fn main() -> ExitCode {
-    let arguments = Arguments::parse();
-    bitnet_cli::main(|| match arguments.command {
-        Command::Run(run) => run.run(),
-        Command::Chat(chat) => chat.run(),
-        Command::Serve(serve) => serve.run(),
-        Command::Embed(embed) => embed.run(),
-        Command::Perplexity(perplexity) => perplexity.run(),
-        Command::Quantize(quantize) => quantize.run(),
-        Command::Bench(bench) => bench.run(),
-        Command::Info(info) => info.run(),
-        Command::Adapters(adapters) => adapters.run(),
-        Command::Doctor(doctor) => doctor.run(),
-    })
+    let arguments: Arguments = renamed::parse();
+    bitnet_cli::main(|| arguments.run())
 }

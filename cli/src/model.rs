@@ -7,12 +7,16 @@ use bitnet_wgpu::{
     device::{AdapterChoice, MslPolicy},
     formats::{I2sLayout, ReadOptions},
     internals::files::display,
+    kernel::ShaderLanguage,
     model::{Device, Model, ModelBuilder, ModelFiles, Offload, SessionOptions, Tokenizer},
     wgpu,
 };
 use clap::{Args, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
-use std::path::{Path, PathBuf};
+use std::{
+    fmt,
+    path::{Path, PathBuf},
+};
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub enum Language {
@@ -20,7 +24,7 @@ pub enum Language {
     Msl,
 }
 
-#[derive(Clone, Copy, Debug, Default, ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, ValueEnum)]
 pub enum I2s {
     #[default]
     X86,
@@ -31,7 +35,8 @@ pub enum I2s {
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub enum Activations {
     Int8,
-    Floats,
+    #[value(alias = "floats")]
+    Float,
 }
 
 impl Activations {
@@ -43,16 +48,16 @@ impl Activations {
 /// How a model's files are read.
 #[derive(Args, Clone, Debug, Default)]
 pub struct FileArgs {
-    /// Quantise float weights, though nothing says that the model was trained for it
+    /// Quantize float weights even if the files do not say that the model was trained for it
     #[arg(long)]
     pub quantize: bool,
-    /// How linear layers take their activations, whatever the files say
-    #[arg(long)]
+    /// Activation type of linear layers [default: what the files say]
+    #[arg(long, value_name = "TYPE")]
     pub activations: Option<Activations>,
-    /// How I2_S tensors of a GGUF file lie
-    #[arg(long, default_value = "x86")]
-    pub i2s: I2s,
-    /// Load the model though its files have tensors that are not used
+    /// Memory layout of I2_S tensors in a GGUF file
+    #[arg(long, value_name = "LAYOUT", default_value = "x86")]
+    pub i2s_layout: I2s,
+    /// Load the model even if its files have tensors that are not used
     #[arg(long)]
     pub ignore_unused: bool,
 }
@@ -67,9 +72,10 @@ pub enum Layers {
 fn layers(text: &str) -> Result<Layers, String> {
     match text {
         "auto" => Ok(Layers::Auto),
-        count => {
-            count.parse().map(Layers::Count).map_err(|_| "a number of layers, or `auto`".into())
-        }
+        count => count
+            .parse()
+            .map(Layers::Count)
+            .map_err(|_| "expected a number of layers, or `auto`".into()),
     }
 }
 
@@ -81,60 +87,59 @@ fn bytes(text: &str) -> Result<u64, String> {
         _ => (text, 0),
     };
     let bytes = number.parse::<u64>().ok().and_then(|number| number.checked_mul(1 << shift));
-    bytes.ok_or_else(|| "a whole number of bytes, with K, M or G perhaps".into())
+    bytes.ok_or_else(|| "expected a whole number of bytes, or one with K, M or G".into())
 }
 
 /// How a model is loaded, and where.
 #[derive(Args, Clone, Debug, Default)]
 pub struct ModelArgs {
-    /// Language that kernels are compiled from; `msl` forces MSL on any GPU under Metal
-    /// [default: msl on Apple GPUs since M1 and A14, elsewhere wgsl]
-    #[arg(long)]
-    pub language: Option<Language>,
-    /// Compute on the CPU
-    #[arg(long, conflicts_with_all = ["gpu", "language"])]
+    /// Run on the CPU
+    #[arg(long, conflicts_with_all = ["gpu", "shader_language"])]
     pub cpu: bool,
-    /// Compute on so many threads, where it is on the CPU [default: as many as there are cores]
-    #[arg(long, value_name = "N", conflicts_with_all = ["gpu", "adapter", "language"])]
-    pub threads: Option<usize>,
-    /// Compute on the GPU, even a software one, which is slower than the CPU
+    /// Run on a GPU, even if it is a software adapter [default: on the CPU if that is faster]
     #[arg(long)]
     pub gpu: bool,
-    /// Compute on this GPU: a part of its name, or its number in `bitnet adapters`; given again,
-    /// the model's layers are split over these GPUs, in their order
+    /// Number of CPU threads, from 1 to 1024 [default: number of cores]
+    #[arg(long, value_name = "N", conflicts_with_all = ["gpu", "adapter", "shader_language"])]
+    pub threads: Option<usize>,
+    /// GPU by part of its name or by its number in `bitnet adapters`; repeat it to split the
+    /// layers over several GPUs, in this order
     #[arg(long, value_name = "NAME|NUMBER", conflicts_with = "cpu")]
     pub adapter: Vec<String>,
-    /// How many layers each --adapter gets [default: by its memory]
+    /// Number of layers on each --adapter [default: by its memory]
     #[arg(long, value_name = "LAYERS,LAYERS", value_delimiter = ',', requires = "adapter")]
-    pub split: Vec<usize>,
-    /// Leave out the GPU's matrix units, which make prompts faster on Vulkan
-    #[arg(long)]
-    pub no_matrix_units: bool,
-    /// Compute the attention of prompts on them too, in 16 bits: faster, but logits differ in their
-    /// last bits by how a prompt is cut
-    #[arg(long, conflicts_with_all = ["no_matrix_units", "cpu"])]
-    pub half_attention: bool,
-    /// Keep compiled kernels in this folder, and take them from there (Vulkan): the next start is
-    /// sooner; and choose kernels by what the example `tune` measured
-    #[arg(long, value_name = "DIR", conflicts_with = "cpu")]
-    pub cache: Option<PathBuf>,
-    /// The most GPU memory that the model and its work may take: bytes, or with K, M or G for 2^10,
-    /// 2^20 or 2^30 of them
+    pub layer_split: Vec<usize>,
+    /// Limit of GPU memory for the model and its work, in bytes, or with the suffix K, M or G
+    /// (2^10, 2^20, 2^30) [default: none]
     #[arg(long, value_name = "BYTES", value_parser = bytes, conflicts_with = "cpu")]
     pub memory_limit: Option<u64>,
-    /// Keep so many layers in host memory and copy them to the GPU as they are used: slower, for
-    /// models that are too large; `auto`: as few as --memory-limit takes
+    /// Number of layers that stay in host memory and are copied to the GPU for every token; `auto`
+    /// takes as few as fit --memory-limit [default: 0]
     #[arg(long, value_name = "auto|LAYERS", value_parser = layers, conflicts_with = "cpu")]
-    pub offload: Option<Layers>,
-    /// Keep the head in 8 bits
+    pub cpu_offload: Option<Layers>,
+    /// Quantize the LM head (output projection) to 8 bits
     #[arg(long)]
     pub int8_head: bool,
-    #[command(flatten)]
+    /// Compute the attention of prompts in f16 on tensor cores: faster, but not batch-invariant
+    #[arg(long, conflicts_with_all = ["no_tensor_cores", "cpu"])]
+    pub f16_attention: bool,
+    /// Do not use tensor cores (cooperative matrices), which speed up prefill on Vulkan
+    #[arg(long)]
+    pub no_tensor_cores: bool,
+    /// Directory for compiled kernels (Vulkan), which make later starts faster, and for the
+    /// results of the example `tune` [default: none]
+    #[arg(long, value_name = "DIR", conflicts_with = "cpu")]
+    pub kernel_cache: Option<PathBuf>,
+    /// Language that kernels are compiled from; `msl` forces MSL on any Metal GPU
+    /// [default: msl on Apple GPUs since M1 and A14, else wgsl]
+    #[arg(long, value_name = "LANGUAGE")]
+    pub shader_language: Option<Language>,
+    #[command(flatten, next_help_heading = "Model files")]
     pub file: FileArgs,
 }
 
 impl FileArgs {
-    /// For random weights: what says how files are read is for nothing.
+    /// Checks that no option is given, for random weights.
     ///
     /// # Errors
     /// The first of these options that is given.
@@ -142,17 +147,19 @@ impl FileArgs {
         let given = [
             ("quantize", self.quantize),
             ("activations", self.activations.is_some()),
-            ("i2s", !matches!(self.i2s, I2s::X86)),
+            ("i2s-layout", !matches!(self.i2s_layout, I2s::X86)),
             ("ignore-unused", self.ignore_unused),
         ];
         match given.iter().find(|(_, given)| *given) {
-            Some((option, _)) => bail!("--{option} is for a model's files, and there are none"),
+            Some((option, _)) => {
+                bail!("--{option} needs a model's files; these weights are random")
+            }
             None => Ok(()),
         }
     }
 
     pub fn options(&self) -> ReadOptions {
-        let i2s_layout = match self.i2s {
+        let i2s_layout = match self.i2s_layout {
             I2s::X86 => I2sLayout::X86,
             I2s::Arm => I2sLayout::Arm,
             I2s::Rows => I2sLayout::Rows,
@@ -164,19 +171,18 @@ impl FileArgs {
 }
 
 impl ModelArgs {
-    /// Opens the model's files, from the hub where `name` is a name there. Its weights are not read
-    /// yet.
+    /// Opens the files of a path or of a name on the hub, without reading the weights.
     pub fn open(&self, name: impl AsRef<Path>) -> Result<ModelFiles> {
         Ok(ModelFiles::open_with(resolve(name.as_ref())?, self.file.options())?)
     }
 
-    /// Loads the model, for the CPU where that is faster, with a progress bar for those that take
-    /// their time. With `--offload auto`, it leaves room for such a session.
+    /// Loads the model, on the CPU if that is faster, with a progress bar. With `--cpu-offload
+    /// auto`, it leaves room for a session of these options.
     pub fn load(&self, files: &ModelFiles, room: SessionOptions) -> Result<Model> {
         self.load_to(&self.contexts()?, files, room)
     }
 
-    /// The same to these devices.
+    /// Loads the model to these devices.
     pub fn load_to(
         &self,
         contexts: &[Context],
@@ -193,8 +199,8 @@ impl ModelArgs {
         Ok(model)
     }
 
-    /// Loads a model that drafts, to a GPU, or for the CPU without a context. All of it is there:
-    /// it is small.
+    /// Loads a draft model to a GPU, or without a context for the CPU. It is small, so none of its
+    /// layers stay in host memory.
     pub fn load_draft(&self, context: Option<&Context>, files: &ModelFiles) -> Result<Model> {
         with_progress("loading", |progress| {
             let builder = self.configure(files.builder()).device(context);
@@ -202,9 +208,9 @@ impl ModelArgs {
         })
     }
 
-    /// Which layers stay in host memory, with room for such a session.
+    /// Returns which layers stay in host memory, with room for a session of these options.
     pub fn offload(&self, room: SessionOptions) -> Offload {
-        match self.offload {
+        match self.cpu_offload {
             None => Offload::None,
             Some(Layers::Count(count)) => Offload::Layers(count),
             Some(Layers::Auto) => Offload::Auto(room),
@@ -216,28 +222,30 @@ impl ModelArgs {
         builder
             .ignore_unused(self.file.ignore_unused)
             .int8_head(self.int8_head)
-            .f16_attention(self.half_attention)
-            .split(&*self.split)
+            .f16_attention(self.f16_attention)
+            .split(&*self.layer_split)
             .threads(self.threads)
     }
 
-    /// The devices; none for the CPU.
+    /// Opens the devices; none for the CPU.
     pub fn contexts(&self) -> Result<Vec<Context>> {
-        if matches!(self.offload, Some(Layers::Auto)) && self.memory_limit.is_none() {
-            bail!("--offload auto takes as few layers as --memory-limit BYTES says");
+        if matches!(self.cpu_offload, Some(Layers::Auto)) && self.memory_limit.is_none() {
+            bail!("--cpu-offload auto needs --memory-limit BYTES");
         }
         if self.cpu {
             return Ok(Vec::new());
         }
-        let experimental = if self.no_matrix_units {
+        let experimental = if self.no_tensor_cores {
             wgpu::ExperimentalFeatures::disabled()
         } else {
             matrix_units()
         };
         let mut options =
-            ContextOptions::default().experimental(experimental).cache(self.cache.clone());
-        options =
-            options.memory_limit(self.memory_limit).offload(self.offload.is_some()).msl(self.msl());
+            ContextOptions::default().experimental(experimental).cache(self.kernel_cache.clone());
+        options = options
+            .memory_limit(self.memory_limit)
+            .offload(self.cpu_offload.is_some())
+            .msl(self.msl());
         if let [adapter] = &self.adapter[..] {
             options = options.adapter(chosen(adapter));
         }
@@ -248,24 +256,24 @@ impl ModelArgs {
                 .iter()
                 .map(|adapter| open(options.clone().adapter(chosen(adapter))))
                 .collect::<Result<_>>()?
-        } else if self.gpu || self.language.is_some() {
+        } else if self.gpu || self.shader_language.is_some() {
             vec![open(options)?]
         } else {
             let (context, why) = pollster::block_on(Context::preferred(options))?;
-            note(format!("computing on {why}"));
-            if context.is_none() && (self.offload.is_some() || self.memory_limit.is_some()) {
-                bail!("--offload and --memory-limit are for a GPU: --gpu takes one");
+            note(format!("device: {why}"));
+            if context.is_none() && (self.cpu_offload.is_some() || self.memory_limit.is_some()) {
+                bail!("--cpu-offload and --memory-limit need a GPU; --gpu chooses one");
             }
             context.into_iter().collect()
         };
         if contexts.iter().any(|context| !context.capabilities().tuning.is_empty()) {
-            note("kernels are chosen by what was measured on this device");
+            note("kernel tuning: measured on this device");
         }
         Ok(contexts)
     }
 
     fn msl(&self) -> MslPolicy {
-        match self.language {
+        match self.shader_language {
             Some(Language::Wgsl) => MslPolicy::Never,
             Some(Language::Msl) => MslPolicy::Always,
             None => MslPolicy::Auto,
@@ -273,18 +281,17 @@ impl ModelArgs {
     }
 }
 
-/// The path of a model: a path as it is, which need not be UTF-8, or that of a copy of a model on
-/// the hub.
+/// Returns the path of a model: `model` itself, or the downloaded copy of a model on the hub.
 pub fn resolve(model: &Path) -> Result<PathBuf> {
     match model.to_str() {
         // Names on the hub have no control characters.
         Some(name) if !name.chars().any(char::is_control) => hub::resolve(name),
         _ if model.exists() => Ok(model.into()),
-        _ => bail!("{}: there is no such file or directory", display(model)),
+        _ => bail!("{}: no such file or directory", display(model)),
     }
 }
 
-/// The adapter that `--adapter` names.
+/// Returns the adapter that `--adapter` names.
 pub fn chosen(adapter: &str) -> AdapterChoice {
     adapter.parse().map_or_else(|_| adapter.into(), AdapterChoice::Index)
 }
@@ -294,19 +301,20 @@ pub fn device_of(contexts: &[Context]) -> Device<'_> {
     if contexts.is_empty() { Device::Cpu } else { contexts.into() }
 }
 
-/// Says what of a model is not in GPU memory, and which layers are on which of several GPUs.
+/// Notes which layers stay in host memory, and which are on which of several GPUs.
 pub fn note_placed(model: &Model) -> Result<()> {
-    let (offloaded, layers) = (model.offloaded(), model.config().layers);
+    let offloaded = model.offloaded();
+    let layers = model.config().layers;
     if offloaded.layers > 0 {
         note(format!(
-            "{} of {layers} layers stay in host memory: {} bytes are copied for every token",
+            "{} of {layers} layers stay in host memory; {} bytes are copied per token",
             offloaded.layers, offloaded.bytes
         ));
     }
     let parts = model.parts(SessionOptions::new(1, 1))?;
     for part in parts.iter().filter(|_| parts.len() > 1) {
         note(format!(
-            "layers {} to {} of {layers} on {}",
+            "layers {} to {} of {layers}: {}",
             part.layers.start + 1,
             part.layers.end,
             part.context.capabilities().adapter
@@ -315,7 +323,7 @@ pub fn note_placed(model: &Model) -> Result<()> {
     Ok(())
 }
 
-/// wgpu's token for the features that matrix units are.
+/// Returns wgpu's token for the features that tensor cores need.
 #[allow(unsafe_code)]
 pub(crate) fn matrix_units() -> wgpu::ExperimentalFeatures {
     // SAFETY: the command line's devices run the library's kernels only, which keep to their
@@ -323,7 +331,7 @@ pub(crate) fn matrix_units() -> wgpu::ExperimentalFeatures {
     unsafe { wgpu::ExperimentalFeatures::enabled() }
 }
 
-/// Loads or writes a model with a bar of its layers.
+/// Loads or writes a model with a progress bar of its layers.
 pub fn with_progress<T>(
     what: &'static str,
     load: impl FnOnce(&mut dyn FnMut(usize, usize)) -> T,
@@ -337,7 +345,7 @@ pub fn with_progress<T>(
     loaded
 }
 
-/// A bar on the terminal; without one, nothing is drawn.
+/// Returns a progress bar, which is drawn on terminals only.
 pub fn progress(what: &'static str, unit: &str) -> ProgressBar {
     let style = ProgressStyle::with_template(&format!("{{msg}} {{bar:30}} {{pos}}/{{len}} {unit}"));
     ProgressBar::new(0)
@@ -345,29 +353,48 @@ pub fn progress(what: &'static str, unit: &str) -> ProgressBar {
         .with_message(what)
 }
 
-/// The names of a model's devices, and the language of their kernels.
-pub fn device(model: &Model) -> Result<(String, String)> {
-    let parts = model.parts(SessionOptions::new(1, 1))?;
-    let names: Vec<_> =
-        parts.iter().map(|part| part.context.capabilities().adapter.clone()).collect();
-    Ok(match model.context() {
-        Some(context) => (names.join(" + "), format!("{:?}", context.language()).to_lowercase()),
-        None => ("CPU".into(), "rust".into()),
-    })
+/// The devices that a model runs on.
+pub struct Placement {
+    pub adapter: String,
+    /// Language of the kernels; none on the CPU.
+    language: Option<ShaderLanguage>,
 }
 
-/// How conversations are written.
+impl Placement {
+    pub fn of(model: &Model) -> Result<Self> {
+        let Some(context) = model.context() else {
+            return Ok(Self { adapter: "CPU".into(), language: None });
+        };
+        let parts = model.parts(SessionOptions::new(1, 1))?;
+        let names: Vec<_> =
+            parts.iter().map(|part| part.context.capabilities().adapter.clone()).collect();
+        Ok(Self { adapter: names.join(" + "), language: Some(context.language()) })
+    }
+
+    /// Returns the language for `--json`.
+    pub fn language(&self) -> Option<String> {
+        self.language.map(|language| language.to_string())
+    }
+}
+
+impl fmt::Display for Placement {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.adapter)?;
+        self.language.map_or(Ok(()), |language| write!(f, ", {language} kernels"))
+    }
+}
+
+/// How a chat becomes a prompt.
 #[derive(Args, Clone, Debug, Default)]
 pub struct ChatArgs {
-    /// A chat template, in Jinja, to use instead of the model's own: a file or a pipe of at most 1
-    /// MiB
+    /// Jinja chat template that replaces the model's own, of at most 1 MiB
     #[arg(long, value_name = "FILE")]
     pub chat_template: Option<PathBuf>,
-    /// Whether the model reasons before it answers, where its chat template can say so
-    /// [default: as the template has it]
-    #[arg(long)]
+    /// Whether the model reasons before it answers, if its chat template has such a switch
+    /// [default: the template's]
+    #[arg(long, value_name = "SWITCH")]
     pub thinking: Option<Thinking>,
-    /// Let names of special tokens within a message become those tokens [default: they are text]
+    /// Parse names of special tokens in messages as those tokens [default: plain text]
     #[arg(long)]
     pub special_tokens_in_content: bool,
 }
@@ -379,7 +406,7 @@ pub enum Thinking {
 }
 
 impl ChatArgs {
-    /// The tokenizer, told so.
+    /// Returns the tokenizer with these options.
     pub fn tokenizer(&self, tokenizer: &Tokenizer) -> Result<Tokenizer> {
         let tokenizer = match &self.chat_template {
             Some(template) => {
@@ -394,7 +421,7 @@ impl ChatArgs {
         })
     }
 
-    /// Is there nothing to tell?
+    /// Tests whether no option is given.
     pub fn is_usual(&self) -> bool {
         self.chat_template.is_none() && self.thinking.is_none() && !self.special_tokens_in_content
     }

@@ -2,7 +2,7 @@
 
 use crate::{
     input,
-    model::{self, ModelArgs},
+    model::{self, ModelArgs, Placement},
     say,
 };
 use anyhow::{Context as _, Result, bail};
@@ -25,35 +25,35 @@ const TOGETHER: usize = 2048;
 /// [`TOGETHER`] on the CPU, whose passes are no faster for being longer.
 const TOGETHER_ON_CPU: usize = 64;
 
-/// Computes a model's perplexity on a text, in separate windows with BOS before each; every token
-/// is scored once
+/// Computes the perplexity of a model on a text
 ///
-/// On a terminal, a bar shows the interim perplexity. An interrupt (Ctrl-C) ends it with the
-/// perplexity of the windows that are done.
+/// The text is cut into windows with BOS before each, and every token is scored once. A terminal
+/// shows a progress bar with the perplexity so far. Ctrl-C prints the perplexity of the windows
+/// that are done.
 #[derive(Args)]
 pub struct Perplexity {
-    /// A model directory, a GGUF file, or a name on the Hugging Face hub
+    /// Model directory, GGUF file, prepacked model file, or name on the Hugging Face hub
     model: PathBuf,
-    /// The text: a file or a pipe of at most 16 MiB, /dev/stdin for example
+    /// File or pipe with the text, of at most 16 MiB
     text: PathBuf,
     #[command(flatten)]
     how: PerplexityArgs,
 }
 
-/// What `bitnet perplexity` and the example take.
+/// Options of `bitnet perplexity` and of the example.
 #[derive(Args)]
 pub struct PerplexityArgs {
-    /// Tokens of text per window [default: fills the context]
-    #[arg(long)]
+    /// Number of tokens per window [default: the model's context]
+    #[arg(long, value_name = "TOKENS")]
     pub window: Option<usize>,
-    /// Score the first N tokens of the text only
+    /// Number of tokens of the text to score [default: all]
     #[arg(long, value_name = "N")]
     pub max_tokens: Option<usize>,
-    #[command(flatten)]
-    pub model: ModelArgs,
     /// Print one JSON object
     #[arg(long)]
     pub json: bool,
+    #[command(flatten, next_help_heading = "Device")]
+    pub model: ModelArgs,
 }
 
 impl Perplexity {
@@ -84,52 +84,49 @@ pub fn run(name: &Path, text: &Path, args: &PerplexityArgs) -> Result<()> {
     let context = files.config().context;
     let window = args.window.unwrap_or(context.saturating_sub(1));
     if args.max_tokens == Some(0) {
-        bail!("--max-tokens 0: there is nothing to score");
+        bail!("--max-tokens 0: at least 1 is needed");
     }
     if ids.is_empty() {
         bail!("the text has no tokens");
     }
     if window == 0 || window >= context {
-        bail!(
-            "--window {window}: 1 to {} tokens and BOS fit the model's context",
-            context.saturating_sub(1)
-        );
+        bail!("--window {window}: 1 to {} tokens are accepted", context.saturating_sub(1));
     }
     let model = args.model.load(&files, SessionOptions::new(1, window + 1).cache(Element::F32))?;
     let windows: Vec<Vec<u32>> =
         ids.chunks(window).map(|window| [&[bos], window].concat()).collect();
     let start = Instant::now();
     let scored = with_bar(&model, &windows, ids.len())?;
-    let (rate, complete) =
-        (scored.tokens as f64 / start.elapsed().as_secs_f64(), scored.tokens == ids.len());
+    let rate = scored.tokens as f64 / start.elapsed().as_secs_f64();
+    let complete = scored.tokens == ids.len();
     if scored.tokens == 0 {
         bail!("interrupted before the first tokens were scored");
     }
-    let (adapter, language) = model::device(&model)?;
-    let (perplexity, Scored { nll, tokens }) = (scored.perplexity(), scored);
+    let device = Placement::of(&model)?;
+    let perplexity = scored.perplexity();
+    let Scored { nll, tokens } = scored;
     if args.json {
         let object = json!({
             "perplexity": perplexity, "tokens": tokens, "complete": complete, "text_tokens": ids.len(), "window": window, "nll": nll,
-            "tokens_per_second": rate, "adapter": adapter, "language": language,
+            "tokens_per_second": rate, "adapter": device.adapter, "shader_language": device.language(),
         });
         say(format!("{object}\n"))?;
     } else {
         say(format!(
-            "perplexity {perplexity:.4} over {tokens} tokens in windows of {window} ({rate:.0} tokens per second on {adapter})\n"
+            "perplexity {perplexity:.4} over {tokens} tokens in windows of {window} ({rate:.0} tok/s on {device})\n"
         ))?;
     }
     if !complete {
         let share = 100.0 * tokens as f64 / ids.len() as f64;
         bail!(
-            "interrupted: the perplexity is that of the first {tokens} of {} tokens ({share:.1} %)",
+            "interrupted: the perplexity covers the first {tokens} of {} tokens ({share:.1} %)",
             ids.len()
         );
     }
     Ok(())
 }
 
-/// Scores windows until they are done, or somebody interrupts it, with a bar of the tokens and the
-/// interim perplexity.
+/// Scores windows until they are done or interrupted, with a progress bar.
 fn with_bar(model: &Model, windows: &[Vec<u32>], tokens: usize) -> Result<Scored> {
     let bar = model::progress("scoring", "tokens");
     bar.set_length(tokens as u64);
@@ -139,7 +136,7 @@ fn with_bar(model: &Model, windows: &[Vec<u32>], tokens: usize) -> Result<Scored
         .context("starting to wait for interrupts")?;
     let interrupted = async {
         if tokio::signal::ctrl_c().await.is_err() {
-            // Nobody can interrupt it so.
+            // The signal is not available.
             std::future::pending().await
         }
     };

@@ -18,12 +18,12 @@ use std::{
 pub fn device(contexts: &[Context]) -> Result<&Context> {
     match contexts {
         [context] => Ok(context),
-        [] => bail!("--profile: kernels are timed on a GPU, and --gpu takes one"),
-        _ => bail!("--profile: kernels are timed on one GPU"),
+        [] => bail!("--profile: needs a GPU; --gpu chooses one"),
+        _ => bail!("--profile: needs a single GPU"),
     }
 }
 
-/// What a device reads at most, where there is room to measure it.
+/// Measures the peak bandwidth of a device, if there is room for it.
 pub fn roof(context: &Context) -> Result<Option<PeakBandwidth>> {
     match block_on(PeakBandwidth::measure(context)) {
         // It reads a tensor that is larger than caches, and may be larger than the limit.
@@ -43,18 +43,17 @@ impl OfText {
     /// Of a prompt and so many tokens after it, which a model has just generated: all of the prompt
     /// in one piece, and the step in the middle of them.
     pub fn new(model: &Model, context: &Context, prompt: &[u32], generated: usize) -> Result<Self> {
-        let (roof, middle) = (roof(context)?, prompt.len() + generated / 2);
-        let (prompt, past) = (
-            Profile::of_prompt(model, prompt, roof.as_ref())?,
-            middle.min(model.config().context - 1),
-        );
-        Ok(Self { step: Profile::of_step(model, 1, past, roof.as_ref())?, prompt, roof })
+        let roof = roof(context)?;
+        let past = (prompt.len() + generated / 2).min(model.config().context - 1);
+        let prompt = Profile::of_prompt(model, prompt, roof.as_ref())?;
+        let step = Profile::of_step(model, 1, past, roof.as_ref())?;
+        Ok(Self { roof, prompt, step })
     }
 
     /// For `--json`.
     pub fn object(&self) -> Value {
         let roof = self.roof.map(|roof| roof.bytes_per_second);
-        json!({ "roof_bytes_per_second": roof, "prompt": self.prompt.object(), "step": self.step.object() })
+        json!({ "peak_bytes_per_second": roof, "prompt": self.prompt.object(), "step": self.step.object() })
     }
 }
 
@@ -108,7 +107,7 @@ impl Profile {
         roof: Option<&PeakBandwidth>,
     ) -> Result<Self> {
         Self::of(
-            format!("a step of {sequences} after {past} tokens"),
+            format!("decode step of a batch of {sequences} after {past} tokens"),
             &model.record_step(sequences, past)?,
             roof,
         )
@@ -116,7 +115,7 @@ impl Profile {
 
     /// Of a prompt of so many tokens, in one piece.
     pub fn of_prompt(model: &Model, ids: &[u32], roof: Option<&PeakBandwidth>) -> Result<Self> {
-        Self::of(format!("a prompt of {} tokens", ids.len()), &model.record_prompt(ids)?.0, roof)
+        Self::of(format!("prompt of {} tokens", ids.len()), &model.record_prompt(ids)?.0, roof)
     }
 
     fn of(what: String, step: &Recording, roof: Option<&PeakBandwidth>) -> Result<Self> {
@@ -148,7 +147,8 @@ impl Profile {
         let mut kernels: Vec<Kernel> = Vec::new();
         for ((timed, time), dispatch) in profiles[0].steps.iter().zip(&times).zip(step.dispatches())
         {
-            let (us, bytes) = (time - pass, dispatch.bytes().iter().sum::<u64>());
+            let us = time - pass;
+            let bytes = dispatch.bytes().iter().sum::<u64>();
             match kernels.iter_mut().find(|kernel| kernel.name == timed.kernel) {
                 Some(kernel) => {
                     (kernel.count, kernel.us, kernel.bytes) =
@@ -180,7 +180,7 @@ impl Profile {
     /// An object of its own.
     fn object(&self) -> Value {
         json!({
-            "what": self.what, "clock": format!("{:?}", self.clock).to_lowercase(), "dispatches": self.dispatches,
+            "what": self.what, "clock": self.clock.to_string(), "dispatches": self.dispatches,
             "gpu_us": self.gpu, "host_us": self.host, "kernels": self.kernels(),
         })
     }
@@ -189,7 +189,7 @@ impl Profile {
         let kernel = |kernel: &Kernel| {
             let (rate, share) = kernel.rate(self.roof).unzip();
             let share = share.flatten();
-            json!({ "name": kernel.name, "count": kernel.count, "us": kernel.us, "bytes": kernel.bytes, "bytes_per_second": rate, "share_of_roof": share })
+            json!({ "name": kernel.name, "count": kernel.count, "us": kernel.us, "bytes": kernel.bytes, "bytes_per_second": rate, "share_of_peak": share })
         };
         self.kernels.iter().map(kernel).collect()
     }
@@ -211,7 +211,7 @@ impl fmt::Display for Profile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
-            "{}, by the {} clock; what a pass costs is taken off; bytes are those bound",
+            "{}, {} clock, without the cost of passes; MB are the bound buffers",
             self.what, self.clock
         )?;
         for kernel @ Kernel { name, count, us, bytes } in &self.kernels {
@@ -219,10 +219,11 @@ impl fmt::Display for Profile {
             let rate = rate.map_or_else(|| "-".into(), |rate| format!("{:.1}", rate / 1e9));
             let share =
                 share.flatten().map_or_else(|| "-".into(), |share| format!("{:.0}", 100.0 * share));
-            let (each, megabytes) = (us / *count as f64, *bytes as f64 / 1e6);
+            let each = us / *count as f64;
+            let megabytes = *bytes as f64 / 1e6;
             writeln!(
                 f,
-                "{us:>9.1} µs  {count:>4} × {each:>6.1} µs  {megabytes:>8.2} MB  {rate:>6} GB/s  {share:>4} % of the roof  {name}"
+                "{us:>9.1} µs  {count:>4} × {each:>6.1} µs  {megabytes:>8.2} MB  {rate:>6} GB/s  {share:>4} % of peak  {name}"
             )?;
         }
         writeln!(f, "{:>9.1} µs  {:>4} dispatches on the GPU", self.gpu, self.dispatches)?;

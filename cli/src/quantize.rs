@@ -1,11 +1,11 @@
 //! `bitnet quantize`: packs a float checkpoint into the two-bit format of transformers, or writes a
-//! model as a GGUF file or a native container.
+//! model as a GGUF file or a prepacked model file.
 
 use crate::{
     model::{Activations, FileArgs, I2s, progress, resolve, with_progress},
     note, say,
 };
-use anyhow::Result;
+use anyhow::{Result, bail};
 use bitnet_wgpu::{
     formats::{Checkpoint, GgufType, ReadOptions, WrittenTensor, write_gguf, write_packed},
     model::{ModelFiles, Tokenizer},
@@ -14,66 +14,58 @@ use clap::{Args, ValueEnum};
 use serde_json::json;
 use std::path::PathBuf;
 
-#[derive(Clone, Copy, Debug, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, ValueEnum)]
 enum Format {
-    /// A directory as transformers writes it
+    /// Directory in the format of transformers, two bits per weight
     Packed,
-    /// A GGUF file, in blocks of 256 weights
+    /// GGUF file for llama.cpp, in blocks of 256 weights
     #[value(name = "gguf-tq2_0")]
     Tq2,
-    /// A GGUF file, in blocks of 64 weights
+    /// GGUF file for llama.cpp, in blocks of 64 weights
     #[value(name = "gguf-q2_0")]
     Q2,
+    /// One file of weights in the layout of the kernels, for this program
+    Prepacked,
 }
 
-/// Packs a float checkpoint to two bits per weight: linear layers are quantised by their absmean,
-/// other tensors copied
+/// Packs a float checkpoint to two bits per weight, or converts a model to another format
+///
+/// Linear layers are quantized by their mean absolute value; other tensors are copied.
 #[derive(Args)]
 pub struct Quantize {
-    /// Model directory: config.json, and model.safetensors or its shards. With --native, any model
+    /// Model directory with config.json and safetensors; for `prepacked` any model
     input: PathBuf,
-    /// Directory for the packed model, GGUF file, or native container
+    /// Directory or file to write
     output: PathBuf,
-    /// What is written; GGUF files are for llama.cpp
-    #[arg(long, default_value = "packed")]
+    /// Format to write
+    #[arg(long, value_name = "FORMAT", default_value = "packed")]
     format: Format,
-    /// Write one file with the weights as kernels read them, which loads without packing them again
-    #[arg(long, conflicts_with = "format")]
-    native: bool,
-    /// Keep the head in 8 bits
-    #[arg(long, requires = "native")]
-    int8_head: bool,
-    /// How I2_S tensors of a GGUF file lie [default: x86]
-    #[arg(long, requires = "native")]
-    i2s: Option<I2s>,
-    /// How linear layers take their activations, whatever the files say
-    #[arg(long)]
-    activations: Option<Activations>,
-    /// Write the model though its files have tensors that are not used
-    #[arg(long, requires = "native")]
-    ignore_unused: bool,
-    /// Quantise float weights, though nothing says that the model was trained for it
-    #[arg(long)]
-    quantize: bool,
-    /// Overwrite an existing model, unless it is the one that is read
+    /// Overwrite an existing model, unless it is the input
     #[arg(long)]
     force: bool,
-    /// Print one JSON object instead of a line a tensor
+    /// Print one JSON object instead of a line per tensor
     #[arg(long)]
     json: bool,
+    /// Quantize the LM head (output projection) to 8 bits; for `prepacked`
+    #[arg(long)]
+    int8_head: bool,
+    #[command(flatten, next_help_heading = "Model files")]
+    file: FileArgs,
 }
 
 impl Quantize {
     pub fn run(self) -> Result<()> {
-        if self.native {
-            return self.native();
+        if self.format == Format::Prepacked {
+            return self.prepacked();
         }
+        self.check()?;
         let options = ReadOptions::default()
-            .quantize(self.quantize)
-            .quantized_activations(self.activations.map(Activations::are_quantized));
+            .quantize(self.file.quantize)
+            .quantized_activations(self.file.activations.map(Activations::are_quantized));
         let checkpoint = Checkpoint::open(&self.input)?.with_options(options);
         let bar = progress("packing", "tensors");
-        let (mut tensors, mut printed) = (Vec::new(), Ok(()));
+        let mut tensors = Vec::new();
+        let mut printed = Ok(());
         let written = |tensor: &WrittenTensor| {
             bar.set_length(tensor.total as u64);
             bar.set_position(tensor.done as u64);
@@ -83,14 +75,15 @@ impl Quantize {
             tensors.push(tensor.clone());
         };
         match self.format {
-            Format::Packed => write_packed(&checkpoint, &self.output, self.force, written)?,
             Format::Tq2 => self.gguf(&checkpoint, GgufType::Tq2_0, written)?,
             Format::Q2 => self.gguf(&checkpoint, GgufType::Q2_0, written)?,
+            _ => write_packed(&checkpoint, &self.output, self.force, written)?,
         }
         bar.finish_and_clear();
         printed?;
         let sum = |bytes: fn(&WrittenTensor) -> u64| tensors.iter().map(bytes).sum::<u64>();
-        let (before, after) = (sum(|tensor| tensor.bytes_before), sum(|tensor| tensor.bytes_after));
+        let before = sum(|tensor| tensor.bytes_before);
+        let after = sum(|tensor| tensor.bytes_after);
         if self.json {
             let tensor = |tensor: &WrittenTensor| {
                 let WrittenTensor { name, bytes_before, bytes_after, error, .. } = tensor;
@@ -112,16 +105,28 @@ impl Quantize {
         Ok(())
     }
 
-    /// Writes a native container of any model, with its tokenizer, where there is one.
-    fn native(&self) -> Result<()> {
-        let &Self { quantize, activations, i2s, ignore_unused, .. } = self;
-        let file = FileArgs { quantize, activations, i2s: i2s.unwrap_or_default(), ignore_unused };
-        let files = ModelFiles::open_with(resolve(&self.input)?, file.options())?;
+    /// Checks options that only prepacked model files have.
+    fn check(&self) -> Result<()> {
+        let given = [
+            ("int8-head", self.int8_head),
+            ("i2s-layout", self.file.i2s_layout != I2s::X86),
+            ("ignore-unused", self.file.ignore_unused),
+        ];
+        match given.iter().find(|(_, given)| *given) {
+            Some((option, _)) => bail!("--{option} needs --format prepacked"),
+            None => Ok(()),
+        }
+    }
+
+    /// Writes a prepacked model file of any model, with its tokenizer if it has one.
+    fn prepacked(&self) -> Result<()> {
+        let files = ModelFiles::open_with(resolve(&self.input)?, self.file.options())?;
         if let Err(error) = files.tokenizer() {
-            note(format!("the file will take token ids, and no text: {error}"));
+            note(format!("the file has no tokenizer and takes token ids only: {error}"));
         }
         with_progress("packing", |progress| {
-            let builder = files.builder().int8_head(self.int8_head).ignore_unused(ignore_unused);
+            let builder = files.builder().int8_head(self.int8_head);
+            let builder = builder.ignore_unused(self.file.ignore_unused);
             builder.progress(progress).write_prepacked(&self.output, self.force)
         })?;
         let bytes = self.output.metadata()?.len();
@@ -132,7 +137,7 @@ impl Quantize {
         Ok(())
     }
 
-    /// Writes a GGUF file with the directory's tokenizer, where there is one.
+    /// Writes a GGUF file with the directory's tokenizer, if it has one.
     fn gguf(
         &self,
         checkpoint: &Checkpoint,
@@ -142,7 +147,7 @@ impl Quantize {
         let vocabulary = if checkpoint.path().join("tokenizer.json").exists() {
             Some(Tokenizer::from_directory(checkpoint.path())?.to_gguf()?)
         } else {
-            note("there is no tokenizer.json: the file will take token ids, and no text");
+            note("missing tokenizer.json: the file takes token ids only");
             None
         };
         Ok(write_gguf(checkpoint, vocabulary.as_ref(), &self.output, kind, self.force, written)?)

@@ -3,7 +3,7 @@
 use crate::{
     generation::{self, GenerationArgs},
     input,
-    model::{self, ChatArgs, ModelArgs},
+    model::{ChatArgs, ModelArgs, Placement},
     note, profile, say,
 };
 use anyhow::{Result, bail};
@@ -16,18 +16,19 @@ use bitnet_wgpu::{
     },
 };
 use clap::Args;
+use serde_json::{Value, json};
 use std::{
     io::IsTerminal,
     path::{Path, PathBuf},
     time::{Duration, Instant},
 };
 
-/// Continues a text, or answers it
+/// Continues a prompt, or answers it
 #[derive(Args)]
 pub struct Run {
-    /// A model directory, a GGUF file, or a name on the Hugging Face hub
+    /// Model directory, GGUF file, prepacked model file, or name on the Hugging Face hub
     model: PathBuf,
-    /// The text to continue; `-`, or none, is read from standard input, at most 16 MiB
+    /// Text to continue, of at most 16 MiB; `-` or no prompt reads standard input
     prompt: Option<String>,
     #[command(flatten)]
     how: RunArgs,
@@ -36,41 +37,43 @@ pub struct Run {
 /// Options of `bitnet run` beside the model and the prompt.
 #[derive(Args)]
 struct RunArgs {
-    /// Token ids to continue instead of a text, without adding BOS
-    #[arg(long, value_delimiter = ',')]
-    ids: Option<Vec<u32>>,
-    /// Take the prompt as a user's message and answer it, using the model's chat template
-    #[arg(long, conflicts_with = "ids")]
+    /// Token ids to continue instead of a prompt, without adding BOS
+    #[arg(long, value_name = "ID,ID", value_delimiter = ',')]
+    token_ids: Option<Vec<u32>>,
+    /// Answer the prompt as a user message, with the model's chat template
+    #[arg(long, conflicts_with = "token_ids")]
     chat: bool,
-    #[command(flatten)]
-    template: ChatArgs,
-    /// Keep what is computed of the text in this file; another run on the same model goes on from
-    /// what its prompt has in common with it
+    /// File that keeps the KV cache; later runs with the same model reuse the common prefix
     #[arg(long, value_name = "FILE")]
     session: Option<PathBuf>,
-    #[command(flatten)]
-    generation: GenerationArgs,
-    /// After the text, time its prompt and a decoding step in the middle of it kernel by kernel,
-    /// and what the host does for them
+    /// Time the prompt and one decode step kernel by kernel, after the text, on standard error
     #[arg(long)]
     profile: bool,
-    #[command(flatten)]
-    model: ModelArgs,
     /// Print one JSON object instead of the text
     #[arg(long)]
     json: bool,
+    #[command(flatten, next_help_heading = "Chat")]
+    template: ChatArgs,
+    #[command(flatten, next_help_heading = "Generation")]
+    generation: GenerationArgs,
+    #[command(flatten, next_help_heading = "Device")]
+    model: ModelArgs,
 }
 
 impl Run {
     pub fn run(self) -> Result<()> {
-        let prompt = match (&self.prompt, &self.how.ids) {
-            (Some(_), Some(_)) => bail!("a prompt and --ids are given; one of them is needed"),
+        let prompt = match (&self.prompt, &self.how.token_ids) {
+            (Some(_), Some(_)) => {
+                bail!("a prompt and --token-ids are given; only one of them is accepted")
+            }
             (None, Some(_)) => String::new(),
             (Some(prompt), None) if prompt != "-" => prompt.clone(),
-            (None, None) if std::io::stdin().is_terminal() => bail!("a prompt is needed, or --ids"),
+            (None, None) if std::io::stdin().is_terminal() => {
+                bail!("missing prompt or --token-ids")
+            }
             _ => {
                 let prompt = input::standard_input()?;
-                // The end of the last line is not the text's.
+                // The last line feed is not part of the text.
                 let text = prompt.strip_suffix('\n').unwrap_or(&prompt);
                 text.strip_suffix('\r').unwrap_or(text).to_owned()
             }
@@ -79,7 +82,7 @@ impl Run {
     }
 }
 
-/// Generated tokens, and the time they took.
+/// Generated tokens, and their times.
 struct Generated {
     ids: Vec<u32>,
     text: String,
@@ -93,7 +96,8 @@ struct Generated {
 
 fn run(name: &Path, prompt: &str, args: &RunArgs) -> Result<()> {
     let files = args.model.open(name)?;
-    let (ids, options) = (tokens(&files, prompt, args)?, args.generation.options(&files));
+    let ids = tokens(&files, prompt, args)?;
+    let options = args.generation.options(&files);
     files.check(&ids, &options)?;
     if let Some(file) = &args.session {
         check_session(file, &files, ids.len())?;
@@ -101,25 +105,22 @@ fn run(name: &Path, prompt: &str, args: &RunArgs) -> Result<()> {
     let draft = args.generation.draft(&files, &args.model)?;
     let contexts = args.model.contexts()?;
     let profiled = if args.profile { Some(profile::device(&contexts)?) } else { None };
-    let model = args.model.load_to(
-        &contexts,
-        &files,
-        options.room(1, ids.len(), files.config().context)?,
-    )?;
+    let room = options.room(1, ids.len(), files.config().context)?;
+    let model = args.model.load_to(&contexts, &files, room)?;
     let options = args.generation.with_draft(options, draft, &model, &args.model)?;
-    let (adapter, language) = model::device(&model)?;
+    let device = Placement::of(&model)?;
     if !args.json {
-        note(format!("{adapter}, kernels in {language}"));
+        note(&device);
     }
-    let saved =
-        args.session.as_deref().map(|file| session(&model, &ids, &options, file)).transpose()?;
-    let mut shown =
-        if !args.json && args.ids.is_none() && !args.chat { say(prompt) } else { Ok(()) };
+    let saved = args.session.as_deref();
+    let saved = saved.map(|file| session(&model, &ids, &options, file)).transpose()?;
+    let is_continued = !args.json && args.token_ids.is_none() && !args.chat;
+    let mut shown = if is_continued { say(prompt) } else { Ok(()) };
     let (generated, session) = generate(&model, saved, &ids, &options, |text| {
         if shown.is_ok() && !args.json {
             shown = say(text);
         }
-        // What is kept in a file goes on, though nobody reads the text any more.
+        // A session is completed even if nobody reads the text any more.
         match &shown {
             Err(error) if args.session.is_none() => {
                 Err(std::io::Error::new(error.kind(), error.to_string()).into())
@@ -127,52 +128,21 @@ fn run(name: &Path, prompt: &str, args: &RunArgs) -> Result<()> {
             _ => Ok(()),
         }
     })?;
-    let rate = |tokens: usize, time: Duration| {
-        if time.is_zero() { 0.0 } else { tokens as f64 / time.as_secs_f64() }
-    };
-    // Of a session's prompt, only what is new was computed.
-    let prefill =
-        if args.session.is_none() { Some(rate(ids.len(), generated.prefill)) } else { None };
-    let decode = rate(generated.ids.len().saturating_sub(1), generated.decode);
-    let stop = generated.stop.map(|stop| format!("{stop:?}"));
     let profile = || {
-        profiled
-            .map(|context| profile::OfText::new(&model, context, &ids, generated.ids.len()))
-            .transpose()
+        let count = generated.ids.len();
+        profiled.map(|context| profile::OfText::new(&model, context, &ids, count)).transpose()
     };
-    // An error of it is told when all else is done.
+    // An error of the profile is reported last, after the session is saved.
     let profile = if args.json {
         let profile = profile();
-        let object = serde_json::json!({
-            "prompt_tokens": ids.len(),
-            "ids": generated.ids,
-            "text": generated.text,
-            "stop": stop,
-            "speculation": generation::counts(generated.speculation),
-            "seconds_to_first_token": generated.prefill.as_secs_f64(),
-            "prefill_tokens_per_second": prefill,
-            "decode_tokens_per_second": decode,
-            "adapter": adapter,
-            "language": language,
-            "profile": profile.as_ref().ok().and_then(Option::as_ref).map(profile::OfText::object),
-        });
+        let mut object = generated.object(ids.len(), args, &device);
+        object["profile"] =
+            profile.as_ref().ok().and_then(Option::as_ref).map(profile::OfText::object).into();
         shown = say(format!("{object}\n"));
         profile
     } else {
         shown = shown.and_then(|()| say("\n"));
-        let stop = stop.map_or_else(String::new, |stop| format!(", ended by {stop}"));
-        let prefill =
-            prefill.map_or_else(String::new, |prefill| format!(", {prefill:.0} per second"));
-        let drafts = generated.speculation.map_or_else(String::new, |counts| {
-            format!(
-                ", of {} drafted {} were accepted in {} passes",
-                counts.drafted, counts.accepted, counts.passes
-            )
-        });
-        let (prompt, generated) = (ids.len(), generated.ids.len());
-        note(format!(
-            "prompt: {prompt} tokens{prefill}; generated: {generated} tokens, {decode:.1} per second{drafts}{stop}"
-        ));
+        note(generated.summary(ids.len(), args));
         let profile = profile();
         profile.iter().flatten().for_each(note);
         profile
@@ -184,10 +154,66 @@ fn run(name: &Path, prompt: &str, args: &RunArgs) -> Result<()> {
     Ok(shown?)
 }
 
+impl Generated {
+    /// Returns the tokens per second of a prompt; none for a session, of whose prompt only a part
+    /// may have been computed.
+    fn prefill_rate(&self, prompt: usize, args: &RunArgs) -> Option<f64> {
+        args.session.is_none().then(|| rate(prompt, self.prefill))
+    }
+
+    fn decode_rate(&self) -> f64 {
+        rate(self.ids.len().saturating_sub(1), self.decode)
+    }
+
+    /// Returns the object of `--json`, without the profile.
+    fn object(&self, prompt: usize, args: &RunArgs, device: &Placement) -> Value {
+        json!({
+            "prompt_tokens": prompt,
+            "token_ids": self.ids,
+            "text": self.text,
+            "stop_reason": self.stop.map(|stop| stop.to_string()),
+            "speculation": generation::counts(self.speculation),
+            "seconds_to_first_token": self.prefill.as_secs_f64(),
+            "prefill_tokens_per_second": self.prefill_rate(prompt, args),
+            "decode_tokens_per_second": self.decode_rate(),
+            "adapter": device.adapter,
+            "shader_language": device.language(),
+        })
+    }
+
+    /// Returns the line that follows the text.
+    fn summary(&self, prompt: usize, args: &RunArgs) -> String {
+        let prefill = self.prefill_rate(prompt, args);
+        let prefill = prefill.map_or_else(String::new, |rate| format!(" ({rate:.0} tok/s)"));
+        let drafts = self.speculation.map_or_else(String::new, |counts| {
+            format!(
+                "; {} of {} draft tokens accepted in {} passes",
+                counts.accepted, counts.drafted, counts.passes
+            )
+        });
+        let stop = match self.stop {
+            Some(Stop::EndOfText) => "; stopped at the end of the text",
+            Some(Stop::StopString) => "; stopped at a stop string",
+            Some(Stop::MaxTokens) => "; stopped at --max-tokens",
+            Some(Stop::Context) => "; stopped at the end of the context",
+            _ => "",
+        };
+        let generated = self.ids.len();
+        let decode = self.decode_rate();
+        format!(
+            "prompt: {prompt} tokens{prefill}; generated: {generated} tokens ({decode:.1} tok/s){drafts}{stop}"
+        )
+    }
+}
+
+fn rate(tokens: usize, time: Duration) -> f64 {
+    if time.is_zero() { 0.0 } else { tokens as f64 / time.as_secs_f64() }
+}
+
 fn tokens(files: &ModelFiles, prompt: &str, args: &RunArgs) -> Result<Vec<u32>> {
-    Ok(match &args.ids {
+    Ok(match &args.token_ids {
         _ if !args.chat && !args.template.is_usual() => {
-            bail!("--chat-template, --thinking and --special-tokens-in-content are for --chat")
+            bail!("--chat-template, --thinking and --special-tokens-in-content need --chat")
         }
         Some(ids) => ids.clone(),
         None if args.chat => args
@@ -199,12 +225,12 @@ fn tokens(files: &ModelFiles, prompt: &str, args: &RunArgs) -> Result<Vec<u32>> 
     })
 }
 
-/// A file that cannot be written, or is no session, is better known before the text than after it.
+/// Checks before the generation that a session can be saved to a file.
 fn check_session(file: &Path, files: &ModelFiles, tokens: usize) -> Result<()> {
     let folder =
         file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     if !folder.is_dir() {
-        bail!("{}: there is no directory {}", display(file), display(folder));
+        bail!("{}: no such directory: {}", display(file), display(folder));
     }
     let known = || {
         SafeTensors::open(file).is_ok_and(|file| {
@@ -214,13 +240,13 @@ fn check_session(file: &Path, files: &ModelFiles, tokens: usize) -> Result<()> {
     if file.exists() && !(file.is_file() && known()) {
         bail!("{}: is not a saved session", display(file));
     }
-    // Keys and values of the prompt take as much at least: two bytes a number.
+    // Lower bound: keys and values of the prompt in f16.
     let c = files.config();
     let bytes = 4 * (c.layers * c.kv_heads * c.head_dim * tokens) as u64;
     Ok(check_output(file, bytes, &files.paths()?)?)
 }
 
-/// Continues a prompt, in a session that there may be; gives the session back.
+/// Continues a prompt, in a saved session or a new one, and returns the session.
 fn generate(
     model: &Model,
     session: Option<Session>,
@@ -233,7 +259,9 @@ fn generate(
         Some(session) => model.generate_in(session, prompt, options)?,
         None => model.generate_ids(prompt, options)?,
     };
-    let (mut ids, mut text, mut prefill) = (Vec::new(), String::new(), Duration::ZERO);
+    let mut ids = Vec::new();
+    let mut text = String::new();
+    let mut prefill = Duration::ZERO;
     for token in &mut generation {
         let token = token?;
         if ids.is_empty() {
@@ -247,14 +275,14 @@ fn generate(
         (start.elapsed() - prefill, generation.stop(), generation.speculation());
     let mut session = pollster::block_on(generation.into_session())?;
     if options.max_tokens == 0 {
-        // Nothing was computed; a session in a file is to have the prompt all the same.
+        // Nothing was computed, but the saved session has to contain the prompt.
         session.truncate(0, 0)?;
         pollster::block_on(session.prefill(0, prompt))?;
     }
     Ok((Generated { ids, text, stop, speculation, prefill, decode }, session))
 }
 
-/// The session in a file, if there is one, with room for what follows.
+/// Loads the session of a file, or creates one, with room for the prompt and the options.
 fn session(
     model: &Model,
     prompt: &[u32],

@@ -1,10 +1,10 @@
-//! `bitnet serve`: a server that many clients share.
+//! `bitnet serve`: a server with OpenAI's API.
 
 use crate::{
     allocator,
     generation::GenerationArgs,
     input,
-    model::{self, ChatArgs, ModelArgs},
+    model::{ChatArgs, ModelArgs, Placement},
     note, say,
 };
 use anyhow::{Context as _, Result, bail};
@@ -16,90 +16,85 @@ use bitnet_wgpu::{
 use clap::Args;
 use serde_json::json;
 use std::{
+    net::SocketAddr,
     path::{Path, PathBuf},
     time::Duration,
 };
 use tokio::net::TcpListener;
 
-/// What a sequence may take unless it is said: a large model's whole context takes gigabytes.
+/// Default size of a slot: the whole context of a large model takes gigabytes.
 const CONTEXT: usize = 4096;
-/// Most bytes of a file of keys: some ten thousand.
+/// Most bytes of a key file: some ten thousand keys.
 const MAX_KEYS: u64 = 1 << 20;
 
-/// Serves a model over HTTP, as OpenAI's API does; an interrupt ends it
+/// Serves a model over HTTP with OpenAI's API
 ///
 /// POST /v1/chat/completions, POST /v1/completions, POST /v1/embeddings, GET /v1/models, GET
-/// /health. Sampling options, --max-tokens and --seed are for requests that do not give their own.
+/// /health. Generation options, --max-tokens and --seed are defaults for requests that do not set
+/// their own. The first interrupt (Ctrl-C) shuts the server down, a second one at once.
 #[derive(Args)]
 pub struct Serve {
-    /// A model directory, a GGUF file, or a name on the Hugging Face hub
+    /// Model directory, GGUF file, prepacked model file, or name on the Hugging Face hub
     model: PathBuf,
-    /// The address to listen at; 0.0.0.0 lets other machines in
-    #[arg(long, default_value = "127.0.0.1")]
+    /// Address to listen on; 0.0.0.0 accepts other machines
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1")]
     host: String,
-    /// The port to listen at; 0 takes a free one
-    #[arg(long, default_value_t = 8080)]
+    /// Port to listen on; 0 takes a free one
+    #[arg(long, value_name = "PORT", default_value_t = 8080)]
     port: u16,
-    /// Requests that are computed side by side
-    #[arg(long, default_value_t = 8)]
+    /// Number of requests that are computed at a time (continuous batching)
+    #[arg(long, value_name = "N", default_value_t = 8)]
     slots: usize,
-    /// Room for so many tokens of each, its prompt's among them
-    /// [default: the model's context, 4096 at most]
-    #[arg(long)]
-    context: Option<usize>,
-    /// Requests that may wait for a slot; more are refused
-    #[arg(long, default_value_t = 64)]
+    /// Size of a slot in tokens, prompt and answer together
+    /// [default: the model's context, at most 4096]
+    #[arg(long, value_name = "TOKENS")]
+    context_length: Option<usize>,
+    /// Number of requests that may wait for a slot; others get status 429
+    #[arg(long, value_name = "N", default_value_t = 64)]
     queue: usize,
-    /// A key that clients must send as `Authorization: Bearer KEY`; may be repeated. Better in a
-    /// file, or in the environment variable BITNET_API_KEY (several with commas), since others see
-    /// command lines
+    /// API key that clients must send as `Authorization: Bearer KEY`; may be repeated
+    /// [default: --api-key-file, or the environment variable BITNET_API_KEY, or none]
     ///
-    /// The variable is read if there is neither --api-key nor --api-key-file. With several keys,
-    /// each is a client: clients take turns, and do not share cached prefixes. Else each IP address
-    /// is a client.
+    /// Other users of this machine can see command lines, so a file or BITNET_API_KEY
+    /// (comma-separated) is safer. With several keys, each key is a client: clients take turns and
+    /// do not share cached prefixes. Otherwise each IP address is a client.
     #[arg(long, value_name = "KEY")]
     api_key: Vec<String>,
-    /// A file of keys, one a line
+    /// File of API keys, one per line
     #[arg(long, value_name = "FILE")]
     api_key_file: Option<PathBuf>,
-    /// A name by which the server may be reached, or a site whose pages may use it; may be repeated
+    /// Host name that is accepted in the headers Host and Origin; may be repeated
     ///
-    /// On a loopback address, the headers Host and Origin must say localhost, a loopback address or
-    /// one of these, against DNS rebinding. On another address they are checked only with this
-    /// option.
+    /// On a loopback address, both headers must name localhost, a loopback address or one of these
+    /// hosts, against DNS rebinding. On other addresses they are checked only with this option.
     #[arg(long, value_name = "HOST")]
     allowed_host: Vec<String>,
-    /// Tokens of all texts of one request for embeddings; more are refused
-    #[arg(long, default_value_t = 300_000)]
-    embedding_tokens: usize,
-    /// The model's name for clients [default: that of its file or directory]
-    #[arg(long)]
-    name: Option<String>,
-    #[command(flatten)]
-    chat: ChatArgs,
-    /// Seconds that answers which have begun may go on after an interrupt
-    #[arg(long, default_value_t = 10)]
-    grace: u64,
-    #[command(flatten)]
-    generation: GenerationArgs,
-    #[command(flatten)]
-    device: ModelArgs,
-    /// Print the address as a JSON object
+    /// Maximum number of tokens in one embeddings request
+    #[arg(long, value_name = "N", default_value_t = 300_000)]
+    max_embedding_tokens: usize,
+    /// Model name in the API [default: name of the file or directory]
+    #[arg(long, value_name = "NAME")]
+    model_name: Option<String>,
+    /// Seconds that running requests may continue after an interrupt
+    #[arg(long, value_name = "SECONDS", default_value_t = 10)]
+    shutdown_timeout: u64,
+    /// Print the address as one JSON object
     #[arg(long)]
     json: bool,
+    #[command(flatten, next_help_heading = "Chat")]
+    chat: ChatArgs,
+    #[command(flatten, next_help_heading = "Generation")]
+    generation: GenerationArgs,
+    #[command(flatten, next_help_heading = "Device")]
+    device: ModelArgs,
 }
 
 impl Serve {
     pub fn run(self) -> Result<()> {
         bitnet_serve::check_open_files()?;
-        let options = Options::new(self.name.clone().unwrap_or_else(|| name(&self.model)));
-        let options = options
-            .keys(self.keys()?)
-            .allowed_hosts(self.allowed_host.clone())
-            .embedding_tokens(self.embedding_tokens);
-        options.check()?;
+        let options = self.options()?;
         if self.generation.speculate.is_some() {
-            bail!("--speculate: requests that are computed side by side do not speculate");
+            bail!("--speculate: not supported by the server");
         }
         let files = self.device.open(&self.model)?;
         let defaults = self.generation.options(&files);
@@ -109,47 +104,64 @@ impl Serve {
         } else {
             Some(self.chat.tokenizer(files.tokenizer()?)?)
         };
-        let context = self.context.unwrap_or(CONTEXT.min(files.config().context));
-        if self.slots == 0 {
-            bail!("--slots 0: one is needed at least");
-        }
-        if context == 0 || context > files.config().context {
-            bail!("--context {context}: the model's context is {}", files.config().context);
-        }
+        let options = options.defaults(defaults).tokenizer(tokenizer);
+        let context = self.context(files.config().context)?;
         allocator::keep_large_blocks_apart();
         let runtime = tokio::runtime::Runtime::new().context("starting the server's threads")?;
-        // An address that is taken is better known before the weights are read.
+        // Report an address in use before the weights are read.
         let address = (self.host.as_str(), self.port);
         let listener = runtime
             .block_on(TcpListener::bind(address))
             .with_context(|| format!("{}:{}", self.host, self.port))?;
         let model = self.device.load(&files, SessionOptions::new(self.slots, context))?;
-        let (adapter, language) = model::device(&model)?;
-        note(format!("{adapter}, kernels in {language}"));
+        note(Placement::of(&model)?);
         let batch = model.batch(BatchOptions::new(self.slots, context).queue(self.queue))?;
-        let options = options
-            .defaults(defaults)
-            .tokenizer(tokenizer)
-            .max_tokens(self.generation.max_tokens)
-            .seed(self.generation.seed);
-        let options = options.grace(Duration::from_secs(self.grace));
-        let server = Server::new(batch, options.clone())?;
-        let url = format!("http://{}", listener.local_addr()?);
-        if self.json {
-            say(format!(
-                "{}\n",
-                json!({ "address": url, "model": options.name, "slots": self.slots, "context": context })
-            ))?;
-        } else {
-            say(format!("serving {} at {url}\n", options.name))?;
-        }
+        let name = options.name.clone();
+        let server = Server::new(batch, options)?;
+        self.announce(&name, context, listener.local_addr()?)?;
         runtime.spawn(allocator::return_freed_memory());
         runtime.block_on(server.run(listener, interrupted()))?;
-        note("ended");
+        note("server stopped");
         Ok(())
     }
 
-    /// The keys of the command line and the file; without either, those of the environment.
+    /// Returns the options that do not depend on the model.
+    fn options(&self) -> Result<Options> {
+        let name = self.model_name.clone().unwrap_or_else(|| name(&self.model));
+        let options = Options::new(name)
+            .keys(self.keys()?)
+            .allowed_hosts(self.allowed_host.clone())
+            .max_embedding_tokens(self.max_embedding_tokens)
+            .max_tokens(self.generation.max_tokens)
+            .seed(self.generation.seed)
+            .shutdown_timeout(Duration::from_secs(self.shutdown_timeout));
+        options.check()?;
+        Ok(options)
+    }
+
+    /// Returns the tokens of a slot, for a model of this context.
+    fn context(&self, longest: usize) -> Result<usize> {
+        if self.slots == 0 {
+            bail!("--slots 0: at least 1 is needed");
+        }
+        let context = self.context_length.unwrap_or(CONTEXT.min(longest));
+        if context == 0 || context > longest {
+            bail!("--context-length {context}: 1 to {longest} tokens are accepted");
+        }
+        Ok(context)
+    }
+
+    /// Prints the address.
+    fn announce(&self, name: &str, context: usize, address: SocketAddr) -> Result<()> {
+        let url = format!("http://{address}");
+        let object = json!({
+            "address": url, "model": name, "slots": self.slots, "context_length": context,
+        });
+        say(if self.json { format!("{object}\n") } else { format!("serving {name} at {url}\n") })?;
+        Ok(())
+    }
+
+    /// Returns the keys of the command line and the file, or else those of the environment.
     fn keys(&self) -> Result<Vec<String>> {
         let mut keys = self.api_key.clone();
         if let Some(file) = &self.api_key_file {
@@ -161,10 +173,7 @@ impl Serve {
                 .map(str::to_owned)
                 .collect();
             if lines.is_empty() {
-                bail!(
-                    "--api-key-file {}: there is no key in it; one a line is expected",
-                    display(file)
-                );
+                bail!("--api-key-file {}: no keys; expected one per line", display(file));
             }
             keys.extend(lines);
         }
@@ -181,17 +190,17 @@ impl Serve {
     }
 }
 
-/// The last part of a path or of a name on the hub.
+/// Returns the last part of a path or of a name on the hub.
 fn name(model: &Path) -> String {
     let resolved = std::fs::canonicalize(model).ok();
     let last = resolved.as_ref().and_then(|path| path.file_name()).unwrap_or(model.as_os_str());
     last.to_string_lossy().into_owned()
 }
 
-/// Until somebody wants it to end. A second time, it ends at once.
+/// Waits for an interrupt. A second one ends the process.
 async fn interrupted() {
     signal().await;
-    note("ending; answers that have begun may go on for a while");
+    note("shutting down; running requests may finish");
     tokio::spawn(async {
         signal().await;
         std::process::exit(130);
@@ -209,7 +218,7 @@ async fn signal() {
         return;
     }
     if tokio::signal::ctrl_c().await.is_err() {
-        // Nobody can interrupt it so.
+        // The signal is not available.
         std::future::pending().await
     }
 }

@@ -5,8 +5,8 @@ use super::data::words;
 use bitnet_wgpu::bitnet::{ActivationType, BitLinear};
 use bitnet_wgpu::{
     Context, Encoder, Result, Tensor, bitnet,
-    tensor::{self, Axes, CrossEntropyOptions, Side},
-    transformer::{self, Attended, FlashAttentionOptions, Qkv},
+    tensor::{self, Axes, Side},
+    transformer::{RmsNorm, RotaryEmbedding, flash_attention, rope_angles},
     weights::TernaryMatrix,
 };
 
@@ -62,8 +62,10 @@ struct Linear {
 
 /// Heads after their rotation, and what came of them.
 struct Attention {
-    qkv: Qkv<Tensor<f32>>,
-    attended: Attended<Tensor<f32>, Tensor<f32>>,
+    qkv: [Tensor<f32>; 3],
+    y: Tensor<f32>,
+    /// Logarithms of the sums of a softmax.
+    lse: Tensor<f32>,
 }
 
 /// What the way back through a layer needs of the way there.
@@ -126,10 +128,8 @@ impl Model {
         let half = width / settings.heads / 2;
         let frequencies: Vec<f32> =
             (0..half).map(|i| 10000f64.powf(-(i as f64) / half as f64) as f32).collect();
-        let angles = context.upload(
-            &transformer::rope_angles(&frequencies, settings.context),
-            [settings.context, half, 2],
-        )?;
+        let angles = context
+            .upload(&rope_angles(&frequencies, settings.context), [settings.context, half, 2])?;
         Ok(Self { settings, parameters: p.all, layers, angles })
     }
 
@@ -145,33 +145,33 @@ impl Model {
         let (norm, head) = (self.parameters.len() - 2, self.parameters.len() - 1);
         let (mut saved, mut gradients) = (Vec::new(), vec![None; self.parameters.len()]);
 
-        let mut x = tensor::gather(e, &self.parameters[0], tokens)?;
+        let mut x = tensor::gather(&self.parameters[0], tokens).forward(e)?;
         for (i, layer) in self.layers.iter().enumerate() {
             let (y, kept) = self.layer(e, layer, x, seed + 2 * i as u64)?;
             saved.push(kept);
             x = y;
         }
         let normed = self.norm(e, norm, &x)?;
-        let logits = tensor::matmul(e, &normed, Side::transposed(&self.parameters[head]))?;
-        let options = CrossEntropyOptions::default();
-        let losses = tensor::cross_entropy(e, &logits, targets, options)?;
+        let logits =
+            tensor::matmul(&normed, Side::transposed(&self.parameters[head])).forward(e)?;
+        let loss = tensor::cross_entropy(&logits, targets);
+        let losses = loss.forward(e)?;
 
         let share = Tensor::uninit(e.context(), losses.shape())?;
-        tensor::fill(e, &share, 1.0 / losses.len() as f32)?;
-        let dlogits = tensor::cross_entropy_backward(e, &logits, targets, options, &share)?;
-        gradients[head] = Some(tensor::matmul(e, Side::transposed(&dlogits), &normed)?);
-        let dnormed = tensor::matmul(e, &dlogits, &self.parameters[head])?;
+        tensor::fill(1.0 / losses.len() as f32).forward_into(e, &share)?;
+        let dlogits = loss.backward(e, &share)?;
+        gradients[head] = Some(tensor::matmul(Side::transposed(&dlogits), &normed).forward(e)?);
+        let dnormed = tensor::matmul(&dlogits, &self.parameters[head]).forward(e)?;
         let mut dx = self.norm_backward(e, norm, &x, &dnormed, &mut gradients)?;
         for (i, (layer, kept)) in self.layers.iter().zip(&saved).enumerate().rev() {
             dx = self.layer_backward(e, layer, kept, dx, seed + 2 * i as u64, &mut gradients)?;
         }
-        gradients[0] =
-            Some(tensor::gather_backward(e, &dx, tokens, self.parameters[0].shape().dims()[0])?);
+        gradients[0] = Some(tensor::gather(&self.parameters[0], tokens).backward(e, &dx)?);
         let gradients = gradients
             .into_iter()
             .map(|gradient| gradient.expect("every parameter has one"))
             .collect();
-        Ok((tensor::mean(e, &losses, Axes::ALL)?, gradients))
+        Ok((tensor::mean(&losses, Axes::ALL).forward(e)?, gradients))
     }
 
     fn layer(
@@ -185,7 +185,7 @@ impl Model {
         let (y, qkv) = self.linear(e, layer.qkv, normed)?;
         let (y, attention) = self.attention(e, &y)?;
         let (y, out) = self.linear(e, layer.out, y)?;
-        let y = tensor::dropout(e, &y, DROPOUT, seed)?;
+        let y = tensor::dropout(&y, DROPOUT, seed).forward(e)?;
         let middle = tensor::add(&x, &y).forward(e)?;
 
         let normed = self.norm(e, layer.mlp_norm, &middle)?;
@@ -193,7 +193,7 @@ impl Model {
         let gated = bitnet::relu2_gate(e, &gate_up)?;
         let normed = self.norm(e, layer.down_norm, &gated)?;
         let (y, down) = self.linear(e, layer.down, normed)?;
-        let y = tensor::dropout(e, &y, DROPOUT, seed + 1)?;
+        let y = tensor::dropout(&y, DROPOUT, seed + 1).forward(e)?;
         let y = tensor::add(&middle, &y).forward(e)?;
         Ok((y, Saved { x, qkv, attention, out, middle, up, gate_up, gated, down }))
     }
@@ -207,7 +207,7 @@ impl Model {
         seed: u64,
         gradients: &mut Gradients,
     ) -> Result<Tensor<f32>> {
-        let d = tensor::dropout(e, &dy, DROPOUT, seed + 1)?;
+        let d = tensor::dropout(&dy, DROPOUT, seed + 1).forward(e)?;
         let d = self.linear_backward(e, layer.down, &saved.down, &d, gradients)?;
         let d = self.norm_backward(e, layer.down_norm, &saved.gated, &d, gradients)?;
         let d = bitnet::relu2_gate_backward(e, &saved.gate_up, &d)?;
@@ -215,7 +215,7 @@ impl Model {
         let d = self.norm_backward(e, layer.mlp_norm, &saved.middle, &d, gradients)?;
         let dy = tensor::add(&dy, &d).forward(e)?;
 
-        let d = tensor::dropout(e, &dy, DROPOUT, seed)?;
+        let d = tensor::dropout(&dy, DROPOUT, seed).forward(e)?;
         let d = self.linear_backward(e, layer.out, &saved.out, &d, gradients)?;
         let d = self.attention_backward(e, &saved.attention, &d)?;
         let d = self.linear_backward(e, layer.qkv, &saved.qkv, &d, gradients)?;
@@ -224,7 +224,7 @@ impl Model {
     }
 
     fn norm(&self, e: &mut Encoder, gain: usize, x: &Tensor<f32>) -> Result<Tensor<f32>> {
-        transformer::rms_norm(e, x, &self.parameters[gain], EPS)
+        RmsNorm::new(&self.parameters[gain], EPS).forward(e, x)
     }
 
     fn norm_backward(
@@ -235,9 +235,9 @@ impl Model {
         dy: &Tensor<f32>,
         gradients: &mut Gradients,
     ) -> Result<Tensor<f32>> {
-        let of = transformer::rms_norm_backward(e, x, &self.parameters[gain], EPS, dy)?;
-        gradients[gain] = Some(of.gain);
-        Ok(of.x)
+        let (dx, dgain) = RmsNorm::new(&self.parameters[gain], EPS).backward(e, x, dy)?;
+        gradients[gain] = Some(dgain);
+        Ok(dx)
     }
 
     /// By weights that are made ternary anew in each step.
@@ -269,43 +269,39 @@ impl Model {
         dy: &Tensor<f32>,
         gradients: &mut Gradients,
     ) -> Result<Tensor<f32>> {
-        gradients[weights] = Some(tensor::matmul(e, Side::transposed(dy), x)?);
+        gradients[weights] = Some(tensor::matmul(Side::transposed(dy), x).forward(e)?);
         BitLinear::new(w).backward(e, dy)
     }
 
     fn attention(&self, e: &mut Encoder, qkv: &Tensor<f32>) -> Result<(Tensor<f32>, Attention)> {
         let [q, k, v] = self.split(e, qkv)?;
-        let (q, k) = (
-            transformer::rotate(e, &q, &self.angles, 0)?,
-            transformer::rotate(e, &k, &self.angles, 0)?,
-        );
-        let qkv = Qkv { q: swapped(e, &q)?, k: swapped(e, &k)?, v: swapped(e, &v)? };
-        let attended = transformer::flash_attention(e, qkv.as_ref(), causal())?;
-        let y = self.joined(&swapped(e, &attended.y)?)?;
-        Ok((y, Attention { qkv, attended }))
+        let rope = RotaryEmbedding::new(&self.angles);
+        let (q, k) = (rope.forward(e, &q)?, rope.forward(e, &k)?);
+        let [q, k, v] = [swapped(e, &q)?, swapped(e, &k)?, swapped(e, &v)?];
+        let (y, lse) = flash_attention(&q, &k, &v).causal().forward(e)?;
+        let joined = self.joined(&swapped(e, &y)?)?;
+        Ok((joined, Attention { qkv: [q, k, v], y, lse }))
     }
 
     fn attention_backward(
         &self,
         e: &mut Encoder,
-        Attention { qkv, attended }: &Attention,
+        Attention { qkv: [q, k, v], y, lse }: &Attention,
         dy: &Tensor<f32>,
     ) -> Result<Tensor<f32>> {
         let dy = swapped(e, &dy.reshape(self.by_heads())?)?;
-        let d = transformer::flash_attention_backward(e, qkv.as_ref(), attended, &dy, causal())?;
-        let [q, k, v] = [swapped(e, &d.q)?, swapped(e, &d.k)?, swapped(e, &d.v)?];
-        let (q, k) = (
-            transformer::rotate_backward(e, &q, &self.angles, 0)?,
-            transformer::rotate_backward(e, &k, &self.angles, 0)?,
-        );
-        tensor::concat(e, &[&self.joined(&q)?, &self.joined(&k)?, &self.joined(&v)?], 1)
+        let (q, k, v) = flash_attention(q, k, v).causal().backward(e, y, lse, &dy)?;
+        let [q, k, v] = [swapped(e, &q)?, swapped(e, &k)?, swapped(e, &v)?];
+        let rope = RotaryEmbedding::new(&self.angles);
+        let (q, k) = (rope.backward(e, &q)?, rope.backward(e, &k)?);
+        tensor::concat(&[&self.joined(&q)?, &self.joined(&k)?, &self.joined(&v)?], 1).forward(e)
     }
 
     /// Queries, keys and values, `[batch, context, heads, head_dim]`.
     fn split(&self, e: &mut Encoder, qkv: &Tensor<f32>) -> Result<[Tensor<f32>; 3]> {
         let width = self.settings.width;
         let mut part = |i: usize| {
-            tensor::slice(e, qkv, 1, i * width..(i + 1) * width)?.reshape(self.by_heads())
+            tensor::slice(qkv, 1, i * width..(i + 1) * width).forward(e)?.reshape(self.by_heads())
         };
         Ok([part(0)?, part(1)?, part(2)?])
     }
@@ -324,9 +320,5 @@ impl Model {
 
 /// Tokens and heads in each other's place.
 fn swapped(e: &mut Encoder, x: &Tensor<f32>) -> Result<Tensor<f32>> {
-    tensor::permute(e, x, &[0, 2, 1, 3])
-}
-
-fn causal() -> FlashAttentionOptions {
-    FlashAttentionOptions::default().causal()
+    tensor::permute(x, &[0, 2, 1, 3]).forward(e)
 }

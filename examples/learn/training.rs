@@ -46,13 +46,13 @@ impl Training {
         let mut encoder = self.context.encoder("step");
         let (loss, gradients) =
             self.model.learn(&mut encoder, &tokens?, &targets?, u64::from(self.step) << 32)?;
-        let norm =
-            optimizer::clip_gradients(&mut encoder, &gradients.iter().collect::<Vec<_>>(), LIMIT)?;
+        let norm = optimizer::clip_gradients(&gradients.iter().collect::<Vec<_>>(), LIMIT)
+            .forward(&mut encoder)?;
         let numbers = AdamW::new(RATE * (self.step as f32 / WARM_UP as f32).min(1.0));
         for ((weights, gradient), state) in
             self.model.parameters.iter().zip(&gradients).zip(&self.states)
         {
-            optimizer::adamw(&mut encoder, numbers, self.step, weights, gradient, state)?;
+            numbers.step(&mut encoder, self.step, weights, gradient, state)?;
         }
         let _ = encoder.submit()?;
         Ok((loss, norm))

@@ -211,45 +211,21 @@ fn main() {
     println!(
         "| attack | without | during | ratio of the longest | MB before, during, after | the attacker's answers |\n| --- | --- | --- | --: | --- | --- |"
     );
-    for Attack { name, connections, path, body, is_cut } in
-        ATTACKS.into_iter().filter(|attack| attack.name.contains(&wanted))
-    {
-        let body = body().to_string().into_bytes();
-        let (before, memory) = (Waits::measure(&address, clients), resident(pid));
-        let ends = AtomicBool::new(false);
-        let (during, most, answers) = scope(|threads| {
-            let (address, ends, body) = (&*address, &ends, &body[..]);
-            let attack = || {
-                threads.spawn(move || {
-                    let mut answers = BTreeMap::<u16, usize>::new();
-                    while !ends.load(Ordering::Relaxed) {
-                        *answers
-                            .entry(Target { address, key: attacker }.attack(path, body, is_cut))
-                            .or_default() += 1;
-                        sleep(PAUSE * connections as u32 / CONNECTIONS as u32);
-                    }
-                    answers
-                })
-            };
-            let attackers: Vec<_> = (0..connections).map(|_| attack()).collect();
-            sleep(Duration::from_secs(1));
-            let during = Waits::measure(address, clients);
-            let most = resident(pid);
-            ends.store(true, Ordering::Relaxed);
-            let mut answers = BTreeMap::<u16, usize>::new();
-            for (status, count) in
-                attackers.into_iter().flat_map(|thread| thread.join().expect("an attacker"))
-            {
-                *answers.entry(status).or_default() += count;
-            }
-            (during, most, answers)
-        });
+    let attacks = ATTACKS.into_iter().filter(|attack| attack.name.contains(&wanted));
+    for attack in attacks {
+        let before = Waits::measure(&address, clients);
+        let memory = resident(pid);
+        let (during, most, answers) =
+            under(&attack, &Target { address: &address, key: attacker }, || {
+                (Waits::measure(&address, clients), resident(pid))
+            });
         sleep(SETTLE);
         let after = Waits::measure(&address, clients);
         sleep(SETTLE);
         let without = before.longest().max(after.longest());
         println!(
-            "| {name} | {:.2}, {:.2} | {:.2}, {:.2} | {:.2} | {}, {}, {} | {answers:?} |",
+            "| {} | {:.2}, {:.2} | {:.2}, {:.2} | {:.2} | {}, {}, {} | {answers:?} |",
+            attack.name,
             before.median(),
             without,
             during.median(),
@@ -260,4 +236,34 @@ fn main() {
             shown(resident(pid)),
         );
     }
+}
+
+/// Measures during an attack. Returns the counts of the attacker's answers by status too.
+fn under(
+    attack: &Attack,
+    target: &Target<'_>,
+    measure: impl FnOnce() -> (Waits, Option<u64>),
+) -> (Waits, Option<u64>, BTreeMap<u16, usize>) {
+    let body = (attack.body)().to_string().into_bytes();
+    let ends = AtomicBool::new(false);
+    let pause = PAUSE * attack.connections as u32 / CONNECTIONS as u32;
+    let attacker = || {
+        let mut answers = Vec::new();
+        while !ends.load(Ordering::Relaxed) {
+            answers.push(target.attack(attack.path, &body, attack.is_cut));
+            sleep(pause);
+        }
+        answers
+    };
+    scope(|threads| {
+        let attackers: Vec<_> = (0..attack.connections).map(|_| threads.spawn(attacker)).collect();
+        sleep(Duration::from_secs(1));
+        let (during, most) = measure();
+        ends.store(true, Ordering::Relaxed);
+        let mut answers = BTreeMap::new();
+        for status in attackers.into_iter().flat_map(|thread| thread.join().expect("an attacker")) {
+            *answers.entry(status).or_default() += 1;
+        }
+        (during, most, answers)
+    })
 }

@@ -57,7 +57,7 @@ impl Access {
             // Browsers send it; programs of HTTP/1.0 need not.
             Ok(None) if request.version() < Version::HTTP_11 => Ok(()),
             Ok(None) => Err(wrong("")),
-            Err(()) => Err(wrong("more than one, or one that is not text")),
+            Err(()) => Err(wrong("repeated, or not text")),
         }
     }
 
@@ -69,7 +69,7 @@ impl Access {
                 Ok(())
             }
             Ok(Some(origin)) => wrong(origin),
-            Err(()) => wrong("more than one, or one that is not text"),
+            Err(()) => wrong("repeated, or not text"),
         }
     }
 
@@ -89,7 +89,7 @@ impl Access {
 fn forbidden(header: &str, found: &str) -> ApiError {
     let found = shown(found);
     ApiError::forbidden(format!(
-        "the header `{header}` ({found}) does not name this server; localhost, a loopback address, or a host of `--allowed-host` \
+        "wrong header `{header}` ({found}); localhost, a loopback address, or a host of `--allowed-host` \
          (`Options::allowed_hosts`) is accepted"
     ))
 }

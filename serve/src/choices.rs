@@ -119,7 +119,7 @@ impl Choices {
         };
         Some(match next {
             None if self.open == 0 => return None,
-            None => Err(ApiError::server("a choice ended without saying why")),
+            None => Err(ApiError::server("internal error: a choice ended without a reason")),
             Some((_, Progress::Failed(error))) => Err(error),
             Some((choice, Progress::Token(token))) => {
                 Ok((choice, Step::Said(self.said(choice, token.text))))

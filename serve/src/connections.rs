@@ -66,11 +66,11 @@ impl Connections {
     ) -> io::Result<Self> {
         if !is_writable(SystemTime::now()) {
             return Err(io::Error::other(
-                "the clock says a year before 1970 or after 9999: set it, then start the server again",
+                "the system clock is before 1970 or after 9999; set it and restart the server",
             ));
         }
         // A budget leaves one for others.
-        let places = Budget::new(files::connections(options.connections)?.saturating_add(1));
+        let places = Budget::new(files::connections(options.max_connections)?.saturating_add(1));
         let (access, routes) = (Arc::new(access), TowerToHyperService::new(routes));
         Ok(Self { options, access, life, routes, places, alive: watch::Sender::new(()) })
     }
@@ -118,7 +118,7 @@ impl Connections {
         let mut builder = http1::Builder::new();
         builder
             .timer(TokioTimer::new())
-            .header_read_timeout(self.options.idle)
+            .header_read_timeout(self.options.header_timeout)
             .max_header_size(BUFFER)
             .max_buf_size(BUFFER);
         let mut connection = pin!(builder.serve_connection(socket, service));
@@ -129,13 +129,13 @@ impl Connections {
                 if is_writable(SystemTime::now()) {
                     return connection.as_mut().poll(cx);
                 }
-                log::warn!("a connection ends, as the clock says a year before 1970 or after 9999");
+                log::warn!("connection closed: the system clock is before 1970 or after 9999");
                 Poll::Ready(Ok(()))
             });
             select! {
                 ended = while_writable => {
                     if let Err(error) = ended {
-                        log::debug!("a connection of {peer} ended: {error}");
+                        log::debug!("connection of {peer} closed: {error}");
                     }
                     return;
                 }
@@ -157,7 +157,7 @@ async fn accept(listener: &TcpListener) -> (TcpStream, SocketAddr) {
             Ok(accepted) => return accepted,
             Err(error) if is_of_connection(&error) => {}
             Err(error) => {
-                log::warn!("accepting a connection: {error}");
+                log::warn!("cannot accept a connection: {error}");
                 sleep(ACCEPT_RETRY).await;
             }
         }
@@ -167,10 +167,12 @@ async fn accept(listener: &TcpListener) -> (TcpStream, SocketAddr) {
 /// Closes a connection. Its client may read why: the answer is lost if more of a request comes than
 /// was there.
 fn refuse(stream: TcpStream, peer: IpAddr) {
-    log::debug!("{peer} has its share of connections, or there are too many: another is closed");
-    let body = ApiError::busy("your address has too many connections open, or the server has; close some, or try again later")
-        .object()
-        .to_string();
+    log::debug!("connection of {peer} refused: too many of this address or in total");
+    let body = ApiError::busy(
+        "too many connections of this address or in total; close some, or try again later",
+    )
+    .object()
+    .to_string();
     let length = body.len();
     let answer = format!(
         "HTTP/1.1 429 Too Many Requests\r\nContent-Type: application/json\r\nContent-Length: {length}\r\nRetry-After: 1\r\nConnection: close\r\n\r\n{body}"

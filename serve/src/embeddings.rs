@@ -37,7 +37,7 @@ impl Request {
         let base64 = match fields.text("encoding_format")?.as_deref() {
             None | Some("float") => false,
             Some("base64") => true,
-            Some(_) => return Err(fields.wrong("encoding_format", "float or base64 is expected")),
+            Some(_) => return Err(fields.wrong("encoding_format", "expected `float` or `base64`")),
         };
         let (model, dimensions) =
             (fields.text("model")?, fields.count("dimensions", 1..=u64::MAX)?);
@@ -50,7 +50,7 @@ impl Request {
         match self.dimensions {
             Some(asked) if asked != hidden => Err(ApiError::field(
                 "dimensions",
-                format!("vectors have {hidden} numbers, and are not cut"),
+                format!("only {hidden}, the size of the model's embeddings, is accepted"),
             )),
             _ => Ok(()),
         }

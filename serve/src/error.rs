@@ -1,4 +1,4 @@
-//! Errors as OpenAI's API has them: a status, and an object that says what is wrong and where.
+//! Errors in the form of OpenAI's API: a status, and an object with message, type, field and code.
 
 use axum::{
     http::{HeaderValue, StatusCode, header},
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 /// Characters of a name from a request that an error repeats.
 const SHOWN: usize = 100;
 
-/// What a client is told when something is wrong.
+/// An error response.
 #[derive(Debug)]
 pub struct ApiError {
     status: StatusCode,
@@ -40,19 +40,24 @@ impl ApiError {
         Self { param: Some(name), ..Self::request(message) }
     }
 
+    /// A field of the request is missing.
+    pub fn missing(name: &str) -> Self {
+        let message = format!("missing field `{name}`");
+        Self { param: Some(name.into()), ..Self::request(message) }
+    }
+
     /// The request is wrong as a whole.
     pub fn request(message: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, "invalid_request_error", None, message)
     }
 
-    /// A request is wrong in a way that has a status of its own.
+    /// The request is wrong in a way that has a status of its own.
     pub fn with_status(status: StatusCode, message: impl Into<String>) -> Self {
         Self::new(status, "invalid_request_error", None, message)
     }
 
     pub fn key() -> Self {
-        let message =
-            "the API key is wrong, or there is none: it is sent as `Authorization: Bearer KEY`";
+        let message = "missing or wrong API key; expected the header `Authorization: Bearer KEY`";
         Self::new(
             StatusCode::UNAUTHORIZED,
             "invalid_request_error",
@@ -71,8 +76,7 @@ impl ApiError {
     }
 
     pub fn model(asked: &str, there: &str) -> Self {
-        let message =
-            format!("there is no model {:?}; the one that is served is {there:?}", shown(asked));
+        let message = format!("unknown model `{}`; `{there}` is served", shown(asked));
         let error = Self::new(
             StatusCode::NOT_FOUND,
             "invalid_request_error",
@@ -87,11 +91,11 @@ impl ApiError {
             StatusCode::SERVICE_UNAVAILABLE,
             "server_error",
             Some("ending"),
-            "the server is ending",
+            "the server is shutting down",
         )
     }
 
-    /// There is no room at the moment.
+    /// No room at the moment; the client may try again.
     pub fn busy(message: impl Into<String>) -> Self {
         Self::new(
             StatusCode::TOO_MANY_REQUESTS,
@@ -101,18 +105,18 @@ impl ApiError {
         )
     }
 
-    /// Something is wrong here, and not with the request.
+    /// A failure of the server, not of the request.
     pub fn server(message: impl Into<String>) -> Self {
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, "server_error", None, message)
     }
 
-    /// What the library says of the field `name`.
+    /// An error of the library about the field `name`.
     pub fn library(name: &str, error: &Error) -> Self {
         let message = error.to_string();
         match error {
             Error::Busy { .. } => Self::busy(message),
             Error::Context { needed, capacity } => {
-                let what = format!("the prompt has {needed} tokens; there is room for {capacity}");
+                let what = format!("{needed} tokens; at most {capacity} are accepted");
                 Self { code: Some("context_length_exceeded"), ..Self::field(name, what) }
             }
             Error::TextTooLong { .. } => {
@@ -126,13 +130,13 @@ impl ApiError {
         }
     }
 
-    /// The error in a body, or in a stream that has begun.
+    /// Returns the error as the object of a body or of a stream event.
     pub fn object(&self) -> Value {
         json!({ "error": { "message": self.message, "type": self.kind, "param": self.param, "code": self.code } })
     }
 }
 
-/// The beginning of a name, without what a terminal would obey.
+/// Returns the beginning of a name, without control characters.
 pub(crate) fn shown(name: &str) -> String {
     let end = if name.chars().nth(SHOWN).is_some() { ".." } else { "" };
     name.chars()

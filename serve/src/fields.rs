@@ -1,24 +1,23 @@
-//! The fields of a JSON object from a stranger: each is asked for by its name, and what nobody
-//! asked for is an error.
+//! The fields of an untrusted JSON object. Fields that are not read are errors.
 
 use crate::error::{ApiError, Result};
 use serde_json::{Map, Value};
 use std::ops::RangeInclusive;
 
-/// An object of which fields are taken. A field that is null is as good as none.
+/// An object whose fields are taken one by one. Null counts as missing.
 pub struct Fields {
-    /// Where in the request it is, as a beginning of its fields' names.
+    /// Prefix of the fields' names: the object's place in the request.
     place: String,
     map: Map<String, Value>,
 }
 
 impl Fields {
-    /// The object at a place of the request, which is empty for the whole.
+    /// Reads the object at a place of the request, which is empty for the body itself.
     pub fn new(place: &str, value: Value) -> Result<Self> {
         let Value::Object(mut map) = value else {
-            let what = format!("an object is expected, not {}", kind(&value));
+            let what = format!("expected an object, found {}", kind(&value));
             return Err(if place.is_empty() {
-                ApiError::request(format!("the body: {what}"))
+                ApiError::request(format!("invalid body: {what}"))
             } else {
                 ApiError::field(place, what)
             });
@@ -28,13 +27,17 @@ impl Fields {
         Ok(Self { place, map })
     }
 
-    /// The full name of a field.
+    /// Returns the full name of a field.
     pub fn name(&self, field: &str) -> String {
         format!("{}{field}", self.place)
     }
 
     pub fn wrong(&self, field: &str, what: impl std::fmt::Display) -> ApiError {
         ApiError::field(&self.name(field), what)
+    }
+
+    pub fn missing(&self, field: &str) -> ApiError {
+        ApiError::missing(&self.name(field))
     }
 
     pub fn take(&mut self, field: &str) -> Option<Value> {
@@ -50,7 +53,7 @@ impl Fields {
         let Some(value) = self.take(field) else { return Ok(None) };
         match read(&value) {
             Some(read) => Ok(Some(read)),
-            None => Err(self.wrong(field, format!("{expected} is expected, not {}", kind(&value)))),
+            None => Err(self.wrong(field, format!("expected {expected}, found {}", kind(&value)))),
         }
     }
 
@@ -90,12 +93,12 @@ impl Fields {
         Ok(count.map(|count| usize::try_from(count).unwrap_or(usize::MAX)))
     }
 
-    /// Fields that change nothing that is written, whatever they say.
+    /// Drops fields that have no effect on the answer.
     pub fn harmless(&mut self, fields: &[&str]) {
         fields.iter().for_each(|field| drop(self.take(field)));
     }
 
-    /// Fields of what is not done here: they may only say that nobody wants it.
+    /// Checks fields that are not supported: they may only have neutral values.
     pub fn unsupported(&mut self, fields: &[(&str, &[&str])]) -> Result<()> {
         for &(field, neutral) in fields {
             let Some(value) = self.take(field) else { continue };
@@ -107,16 +110,16 @@ impl Fields {
         Ok(())
     }
 
-    /// What is left has no name here.
+    /// Checks that no field is left.
     pub fn end(self) -> Result<()> {
         match self.map.keys().next() {
-            Some(field) => Err(self.wrong(field, "there is no such field here")),
+            Some(field) => Err(self.wrong(field, "unknown field")),
             None => Ok(()),
         }
     }
 }
 
-/// What a value is, for a message.
+/// Describes a value for a message.
 pub fn kind(value: &Value) -> String {
     match value {
         Value::Null => "null".into(),

@@ -17,7 +17,7 @@ pub(crate) fn connections(wanted: usize) -> io::Result<usize> {
     let most = most_files()?;
     match most.saturating_sub(OTHER_FILES) {
         0 => Err(io::Error::other(format!(
-            "the process may open {most} files; {} are needed at least (`ulimit -n`)",
+            "the process may open {most} files; at least {} are needed (`ulimit -n`)",
             OTHER_FILES + 1
         ))),
         room => Ok(room.min(wanted)),

@@ -41,12 +41,15 @@ pub fn router(shared: Shared) -> Router {
 
 async fn unknown(uri: Uri) -> ApiError {
     let path = shown(uri.path());
-    ApiError::with_status(StatusCode::NOT_FOUND, format!("there is no {path} here"))
+    ApiError::with_status(StatusCode::NOT_FOUND, format!("unknown path {path}"))
 }
 
 async fn not_allowed(method: Method, uri: Uri) -> ApiError {
     let path = shown(uri.path());
-    ApiError::with_status(StatusCode::METHOD_NOT_ALLOWED, format!("{path} does not take {method}"))
+    ApiError::with_status(
+        StatusCode::METHOD_NOT_ALLOWED,
+        format!("{path} does not accept {method}"),
+    )
 }
 
 async fn health(State(shared): State<Shared>) -> Response {
@@ -129,7 +132,7 @@ async fn answer(
     Ok(json_response(StatusCode::OK, &answer.whole(choices).await?))
 }
 
-/// A page of another site can send what it likes to this machine, but for this header.
+/// Checks the content type, which pages of other sites cannot send without permission.
 fn check_type(headers: &HeaderMap) -> Result<()> {
     let kind = headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or("");
     if kind
@@ -141,17 +144,17 @@ fn check_type(headers: &HeaderMap) -> Result<()> {
     }
     Err(ApiError::with_status(
         StatusCode::UNSUPPORTED_MEDIA_TYPE,
-        "the header `Content-Type: application/json` is needed",
+        "missing header `Content-Type: application/json`",
     ))
 }
 
 /// Receives a body within its time and size, and counts its bytes as they arrive.
 async fn receive(shared: &Shared, client: Client, body: Body) -> Result<Prepared> {
-    let Options { patience, body: most, .. } = *shared.options;
+    let Options { body_timeout, max_body_bytes: most, .. } = *shared.options;
     let too_large = || {
         ApiError::with_status(
             StatusCode::PAYLOAD_TOO_LARGE,
-            format!("the body has more than {most} bytes"),
+            format!("body is too large; at most {most} bytes are accepted"),
         )
     };
     if body.size_hint().lower() > most as u64 {
@@ -163,17 +166,22 @@ async fn receive(shared: &Shared, client: Client, body: Body) -> Result<Prepared
             body.into_data_stream(),
         );
         while let Some(frame) = frames.next().await {
-            let frame = frame.map_err(|error| ApiError::request(format!("the body: {error}")))?;
+            let frame =
+                frame.map_err(|error| ApiError::request(format!("invalid body: {error}")))?;
             if received.bytes.len() + frame.len() > most {
                 return Err(too_large());
             }
-            reserve(&mut received, frame.len(), most).map_err(|_| no_room(shared.options.bytes))?;
+            reserve(&mut received, frame.len(), most)
+                .map_err(|_| no_room(shared.options.max_pending_bytes))?;
             received.bytes.extend_from_slice(&frame);
         }
         Ok(received)
     };
-    timeout(patience, receiving).await.unwrap_or_else(|_| {
-        Err(ApiError::with_status(StatusCode::REQUEST_TIMEOUT, "the body took too long to arrive"))
+    timeout(body_timeout, receiving).await.unwrap_or_else(|_| {
+        Err(ApiError::with_status(
+            StatusCode::REQUEST_TIMEOUT,
+            "timeout while the body was received",
+        ))
     })
 }
 
@@ -190,6 +198,6 @@ fn reserve(body: &mut Prepared, more: usize, most: usize) -> Result<(), Full> {
 
 fn no_room(bytes: usize) -> ApiError {
     ApiError::busy(format!(
-        "too many bytes of requests are on their way: of {bytes} in all, a client may have half of what others leave"
+        "too many bytes of requests: of {bytes} in total, a client may use half of what others leave"
     ))
 }

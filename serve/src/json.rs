@@ -1,4 +1,4 @@
-//! JSON of a stranger: values are counted before they are built, as an empty object of eight bytes
+//! Untrusted JSON: values are counted before they are built, since an empty object of eight bytes
 //! takes 600 in memory.
 
 use crate::error::{ApiError, Result};
@@ -14,7 +14,7 @@ const MOST_GROUPS: usize = 1 << 16;
 
 /// Reads a body.
 pub fn read(body: &[u8]) -> Result<Value> {
-    let wrong = |error| ApiError::request(format!("the body is no JSON: {error}"));
+    let wrong = |error| ApiError::request(format!("invalid JSON: {error}"));
     let left = Left { values: Cell::new(MOST_VALUES), groups: Cell::new(MOST_GROUPS) };
     let mut reader = serde_json::Deserializer::from_slice(body);
     let value = left.deserialize(&mut reader).map_err(wrong)?;

@@ -4,25 +4,25 @@
 use std::time::Duration;
 
 /// Longest body of a request, in bytes: prompts of a million tokens are about as long.
-pub const BODY: usize = 4 << 20;
+pub const MAX_BODY_BYTES: usize = 4 << 20;
 /// Bytes of all bodies that arrive, wait or are being prepared: eight of the longest for one
 /// client, and as many for the others.
-pub const BYTES: usize = 64 << 20;
+pub const MAX_PENDING_BYTES: usize = 64 << 20;
 /// Time for a body to arrive: 4 MiB at 1.1 Mbit/s.
-pub const PATIENCE: Duration = Duration::from_secs(30);
+pub const BODY_TIMEOUT: Duration = Duration::from_secs(30);
 /// Time for a request's head to be complete. hyper's own default; clients that keep connections
 /// open for longer open new ones.
-pub const IDLE: Duration = Duration::from_secs(30);
+pub const HEADER_TIMEOUT: Duration = Duration::from_secs(30);
 /// Time that a write may wait for a client that reads nothing: as long as nginx's `send_timeout`.
-pub const STALL: Duration = Duration::from_secs(60);
+pub const WRITE_TIMEOUT: Duration = Duration::from_secs(60);
 /// Time that an answer goes on without progress after its client has closed its side. A client that
 /// is gone looks the same until something is written to it, and holds a slot for this long at most.
-pub const HALF_CLOSED: Duration = Duration::from_secs(10);
+pub const HALF_CLOSED_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time that answers which have begun may go on when the server ends.
-pub const GRACE: Duration = Duration::from_secs(10);
+pub const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(10);
 /// Connections at a time: 512 for one address, and as many for the others. With [`BUFFER`],
 /// unfinished heads take at most 64 MiB.
-pub const CONNECTIONS: usize = 1024;
+pub const MAX_CONNECTIONS: usize = 1024;
 /// Longest head of a request, in bytes: four times what nginx accepts of one header. hyper buffers
 /// up to twice as much input of a connection; bodies are copied out of it.
 pub const BUFFER: usize = 32 << 10;
@@ -45,7 +45,7 @@ pub const PREPARING: usize = 8;
 /// 100 MiB, and tokenizing it 220 bytes for each.
 pub const SMALL_BODY: usize = 256 << 10;
 /// Tokens of all texts of one request for embeddings, as in OpenAI's API.
-pub const EMBEDDING_TOKENS: usize = 300_000;
+pub const MAX_EMBEDDING_TOKENS: usize = 300_000;
 /// Texts that are embedded before others get their turn. The library computes as many together.
 pub const PART_TEXTS: usize = 16;
 /// Tokens that are embedded before others get their turn, counting each text as long as the

@@ -11,10 +11,10 @@ use std::time::Duration;
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct Options {
-    /// Name of the model, which requests may give.
+    /// Name of the model in the API.
     pub name: String,
-    /// Keys, of which requests must send one as `Authorization: Bearer KEY`. Without keys anybody
-    /// is answered.
+    /// API keys, one of which requests must send as `Authorization: Bearer KEY`. Without keys,
+    /// every request is answered.
     ///
     /// Clients take turns: how many requests one has makes no difference to others. With two or
     /// more keys, each key is a client, and keys do not share cached prefixes; of four slots or
@@ -29,48 +29,49 @@ pub struct Options {
     /// are accepted, and these names. A listener on another address checks only if there are names
     /// here, and accepts any IP address as `Host` too. The check is for all paths.
     pub allowed_hosts: Vec<String>,
-    /// Values for what requests do not say of sampling and ends: by default the library's. Of
+    /// Generation options of requests that do not set their own: by default the library's. Of
     /// these, `max_tokens`, `max_length` and the seed are not used; see [`Options::max_tokens`] and
     /// [`Options::seed`].
     pub defaults: GenerateOptions,
-    /// Most tokens of an answer whose request does not say how many: by default 16 for completions,
-    /// and what fits for chats.
+    /// Maximum tokens of an answer if the request does not set it: by default 16 for completions,
+    /// and the context for chats.
     pub max_tokens: Option<usize>,
-    /// Seed of requests without one of their own: by default a new one for each.
+    /// Seed of requests that do not set one: by default a new one for each.
     pub seed: Option<u64>,
-    /// Tokenizer of texts and conversations: by default the model's.
+    /// Tokenizer of prompts and chats: by default the model's.
     pub tokenizer: Option<Tokenizer>,
-    /// Longest body, in bytes: 4 MiB by default.
-    pub body: usize,
-    /// Bytes of all bodies that arrive, wait or are being prepared, and of vectors that are
-    /// computed or sent: 64 MiB by default. One client gets half of what others leave at most. More
-    /// are refused with status 429. The longest body has to fit twice.
-    pub bytes: usize,
-    /// Tokens of all texts of one request for embeddings: 300 000 by default.
-    pub embedding_tokens: usize,
-    /// Time for a body to arrive: 30 seconds by default.
-    pub patience: Duration,
-    /// Time for a request's head to arrive, from the connection's start or the answer before: 30
-    /// seconds by default. Idle connections end with it too.
-    pub idle: Duration,
-    /// Time that a write may wait for a client that does not read its answer: 60 seconds by
-    /// default. The connection is closed then.
-    pub stall: Duration,
+    /// Maximum size of a body in bytes: 4 MiB by default.
+    pub max_body_bytes: usize,
+    /// Maximum bytes of all bodies that arrive, wait or are being prepared, and of embeddings that
+    /// are computed or sent: 64 MiB by default. One client gets at most half of what others leave.
+    /// More are refused with status 429. The largest body has to fit twice.
+    pub max_pending_bytes: usize,
+    /// Maximum tokens of one embeddings request: 300 000 by default.
+    pub max_embedding_tokens: usize,
+    /// Time limit for a body to arrive: 30 seconds by default.
+    pub body_timeout: Duration,
+    /// Time limit for a request's head to arrive, from the connection's start or the answer before:
+    /// 30 seconds by default. Idle connections end with it too.
+    pub header_timeout: Duration,
+    /// Time limit for a write to a client that does not read its answer, after which the connection
+    /// is closed: 60 seconds by default.
+    pub write_timeout: Duration,
     /// Time that an answer goes on without progress after its client has closed its side of the
     /// connection: 10 seconds by default. A client that has gone looks the same as one that has
     /// finished sending.
-    pub half_closed: Duration,
-    /// Connections at a time: 1024 by default, and at most as many as the process may open files.
+    pub half_closed_timeout: Duration,
+    /// Maximum number of connections: 1024 by default, and at most as many as the process may open
+    /// files.
     /// One IP address, and one /64 network of IPv6, gets half of what others leave at most: a proxy
     /// that needs 1000 needs 2000 here. More are closed, with status 429.
-    pub connections: usize,
-    /// Time that answers which have begun may go on when the server is to end: 10 seconds by
+    pub max_connections: usize,
+    /// Time that running requests may continue after the server is told to stop: 10 seconds by
     /// default.
-    pub grace: Duration,
+    pub shutdown_timeout: Duration,
 }
 
 impl Options {
-    /// Default options for a model of this name.
+    /// Returns the default options for a model of this name.
     pub fn new(name: impl Into<String>) -> Self {
         Self {
             name: name.into(),
@@ -80,15 +81,15 @@ impl Options {
             max_tokens: None,
             seed: None,
             tokenizer: None,
-            body: limits::BODY,
-            bytes: limits::BYTES,
-            embedding_tokens: limits::EMBEDDING_TOKENS,
-            patience: limits::PATIENCE,
-            idle: limits::IDLE,
-            stall: limits::STALL,
-            half_closed: limits::HALF_CLOSED,
-            connections: limits::CONNECTIONS,
-            grace: limits::GRACE,
+            max_body_bytes: limits::MAX_BODY_BYTES,
+            max_pending_bytes: limits::MAX_PENDING_BYTES,
+            max_embedding_tokens: limits::MAX_EMBEDDING_TOKENS,
+            body_timeout: limits::BODY_TIMEOUT,
+            header_timeout: limits::HEADER_TIMEOUT,
+            write_timeout: limits::WRITE_TIMEOUT,
+            half_closed_timeout: limits::HALF_CLOSED_TIMEOUT,
+            max_connections: limits::MAX_CONNECTIONS,
+            shutdown_timeout: limits::SHUTDOWN_TIMEOUT,
         }
     }
 
@@ -128,61 +129,61 @@ impl Options {
         Self { tokenizer, ..self }
     }
 
-    /// Sets [`Options::body`].
+    /// Sets [`Options::max_body_bytes`].
     #[must_use]
-    pub fn body(self, body: usize) -> Self {
-        Self { body, ..self }
+    pub fn max_body_bytes(self, max_body_bytes: usize) -> Self {
+        Self { max_body_bytes, ..self }
     }
 
-    /// Sets [`Options::bytes`].
+    /// Sets [`Options::max_pending_bytes`].
     #[must_use]
-    pub fn bytes(self, bytes: usize) -> Self {
-        Self { bytes, ..self }
+    pub fn max_pending_bytes(self, max_pending_bytes: usize) -> Self {
+        Self { max_pending_bytes, ..self }
     }
 
-    /// Sets [`Options::embedding_tokens`].
+    /// Sets [`Options::max_embedding_tokens`].
     #[must_use]
-    pub fn embedding_tokens(self, embedding_tokens: usize) -> Self {
-        Self { embedding_tokens, ..self }
+    pub fn max_embedding_tokens(self, max_embedding_tokens: usize) -> Self {
+        Self { max_embedding_tokens, ..self }
     }
 
-    /// Sets [`Options::patience`].
+    /// Sets [`Options::body_timeout`].
     #[must_use]
-    pub fn patience(self, patience: Duration) -> Self {
-        Self { patience, ..self }
+    pub fn body_timeout(self, body_timeout: Duration) -> Self {
+        Self { body_timeout, ..self }
     }
 
-    /// Sets [`Options::idle`].
+    /// Sets [`Options::header_timeout`].
     #[must_use]
-    pub fn idle(self, idle: Duration) -> Self {
-        Self { idle, ..self }
+    pub fn header_timeout(self, header_timeout: Duration) -> Self {
+        Self { header_timeout, ..self }
     }
 
-    /// Sets [`Options::stall`].
+    /// Sets [`Options::write_timeout`].
     #[must_use]
-    pub fn stall(self, stall: Duration) -> Self {
-        Self { stall, ..self }
+    pub fn write_timeout(self, write_timeout: Duration) -> Self {
+        Self { write_timeout, ..self }
     }
 
-    /// Sets [`Options::half_closed`].
+    /// Sets [`Options::half_closed_timeout`].
     #[must_use]
-    pub fn half_closed(self, half_closed: Duration) -> Self {
-        Self { half_closed, ..self }
+    pub fn half_closed_timeout(self, half_closed_timeout: Duration) -> Self {
+        Self { half_closed_timeout, ..self }
     }
 
-    /// Sets [`Options::connections`].
+    /// Sets [`Options::max_connections`].
     #[must_use]
-    pub fn connections(self, connections: usize) -> Self {
-        Self { connections, ..self }
+    pub fn max_connections(self, max_connections: usize) -> Self {
+        Self { max_connections, ..self }
     }
 
-    /// Sets [`Options::grace`].
+    /// Sets [`Options::shutdown_timeout`].
     #[must_use]
-    pub fn grace(self, grace: Duration) -> Self {
-        Self { grace, ..self }
+    pub fn shutdown_timeout(self, shutdown_timeout: Duration) -> Self {
+        Self { shutdown_timeout, ..self }
     }
 
-    /// Checks what does not depend on a model.
+    /// Checks the options that do not depend on a model.
     ///
     /// # Errors
     /// [`Error::Invalid`] for a key that no header can have, an allowed host that is none, no
@@ -192,9 +193,7 @@ impl Options {
         let GenerateOptions { speculate, resumed, .. } = &self.defaults;
         for (option, is_set) in [("speculate", speculate.is_some()), ("resumed", *resumed > 0)] {
             if is_set {
-                return invalid(format!(
-                    "the defaults have `{option}`, which requests cannot be served with"
-                ));
+                return invalid(format!("`{option}` is not supported in the defaults of a server"));
             }
         }
         if self
@@ -203,7 +202,7 @@ impl Options {
             .any(|key| key.is_empty() || !key.bytes().all(|byte| byte.is_ascii_graphic()))
         {
             return invalid(
-                "an API key is empty, or has characters that a header cannot have; visible ASCII characters are accepted".into(),
+                "invalid API key; one or more visible ASCII characters are accepted".into(),
             );
         }
         if let Some(host) = self
@@ -212,18 +211,18 @@ impl Options {
             .find(|host| crate::hosts::host_of(host).is_none_or(|name| name.len() != host.len()))
         {
             return invalid(format!(
-                "{:?} is no host; a name or an address without a port is accepted",
+                "`{}` is not a host; a name or an address without a port is accepted",
                 crate::error::shown(host)
             ));
         }
-        if self.bytes < self.body.saturating_mul(2) {
+        if self.max_pending_bytes < self.max_body_bytes.saturating_mul(2) {
             return invalid(format!(
-                "{} bytes of all bodies; the longest, of {}, has to fit twice",
-                self.bytes, self.body
+                "{} bytes of all bodies; the largest body, of {}, has to fit twice",
+                self.max_pending_bytes, self.max_body_bytes
             ));
         }
-        if self.connections == 0 {
-            return invalid("0 connections; 1 is needed at least".into());
+        if self.max_connections == 0 {
+            return invalid("0 connections; at least 1 is needed".into());
         }
         Ok(())
     }

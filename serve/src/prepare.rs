@@ -64,7 +64,7 @@ fn choices(shared: &Shared, request: &Request, prompts: Vec<Prompt>) -> Result<V
         let field = if count > most { field } else { "n" };
         return Err(ApiError::field(
             field,
-            format!("{n} choices of {count} prompts; {most} in all may run and wait"),
+            format!("{n} choices of {count} prompts; at most {most} in total are accepted"),
         ));
     }
     request

@@ -1,5 +1,4 @@
-//! What a body asks for, checked: anything that would change what is written, and is not done, is
-//! refused by its name.
+//! Bodies of requests. A field that would change the answer and is not supported is an error.
 
 use crate::{
     error::{ApiError, Result},
@@ -28,7 +27,7 @@ const MOST_BIASES: usize = 1024;
 /// API.
 const COMPLETION: usize = 16;
 
-/// Do not change what is written.
+/// Fields without effect.
 const HARMLESS: [&str; 7] = [
     "user",
     "metadata",
@@ -38,7 +37,7 @@ const HARMLESS: [&str; 7] = [
     "prompt_cache_key",
     "prompt_cache_retention",
 ];
-/// Are not done here, and what they may say nevertheless.
+/// Fields that are not supported, and the values that they may have nevertheless.
 const UNSUPPORTED: [(&str, &[&str]); 16] = [
     ("logprobs", &["false"]),
     ("top_logprobs", &["0"]),
@@ -77,16 +76,16 @@ pub struct Request {
     /// Requests share cached prefixes only with those of an equal salt; named as in vLLM.
     pub cache_salt: Option<String>,
     pub stream: bool,
-    /// Does a last chunk say how many tokens there were?
+    /// Whether the last chunk of a stream counts the tokens.
     pub usage: bool,
-    /// Is the model to reason before it answers? None where the server, or the template, decides.
+    /// Whether the model reasons before it answers. None leaves it to the server or the template.
     pub thinking: Option<bool>,
-    /// Is its reasoning given?
+    /// Whether the answer has the reasoning.
     pub reasoning: bool,
 }
 
 impl Request {
-    /// A conversation to be continued; what is not said is as the server's options say.
+    /// Reads a chat request. The server's options are the defaults.
     pub fn chat(body: Value, server: &Options) -> Result<Self> {
         let mut fields = Fields::new("", body)?;
         let messages = messages(fields.take("messages"))?;
@@ -97,7 +96,7 @@ impl Request {
         {
             return Err(fields.wrong(
                 "max_tokens",
-                format!("is {b}, and max_completion_tokens {a}: one of them is enough"),
+                format!("{b} differs from max_completion_tokens, which is {a}"),
             ));
         }
         let thinking = thinking(&mut fields)?;
@@ -107,7 +106,7 @@ impl Request {
         Ok(Self { thinking, reasoning, ..request })
     }
 
-    /// Texts to be continued.
+    /// Reads a completion request.
     pub fn completion(body: Value, server: &Options) -> Result<Self> {
         let mut fields = Fields::new("", body)?;
         let prompts = prompts("prompt", MOST_CHOICES, fields.take("prompt"))?;
@@ -121,7 +120,7 @@ impl Request {
         )
     }
 
-    /// What both have in common.
+    /// Reads the fields that both have in common.
     fn rest(
         mut fields: Fields,
         prompts: Vec<Prompt>,
@@ -137,7 +136,7 @@ impl Request {
             return Err(fields.wrong(
                 "n",
                 format!(
-                    "{n} choices of {} prompts; {MOST_CHOICES} in all are possible",
+                    "{n} choices of {} prompts; at most {MOST_CHOICES} in total are accepted",
                     prompts.len()
                 ),
             ));
@@ -148,28 +147,13 @@ impl Request {
             return Err(fields.wrong("best_of", "is not supported"));
         }
         let stream = fields.flag("stream")?;
-        let usage = match fields.take("stream_options") {
-            Some(_) if !stream => {
-                return Err(fields.wrong("stream_options", "is for streams: set stream to true"));
-            }
-            Some(options) => {
-                let mut options = Fields::new("stream_options", options)?;
-                let usage = options.flag("include_usage")?;
-                options.flag("include_obfuscation")?;
-                options.end()?;
-                usage
-            }
-            None => false,
-        };
+        let usage = usage(&mut fields, stream)?;
         let options = options(&mut fields, server)?.max_tokens(most);
         let cache_salt = fields.text("cache_salt")?;
-        if let Some(length) =
-            cache_salt.as_ref().map(String::len).filter(|&length| length > LONGEST_SALT)
-        {
-            return Err(fields.wrong(
-                "cache_salt",
-                format!("{length} bytes; at most {LONGEST_SALT} are accepted"),
-            ));
+        let length = cache_salt.as_ref().map_or(0, String::len);
+        if length > LONGEST_SALT {
+            let what = format!("{length} bytes; at most {LONGEST_SALT} are accepted");
+            return Err(fields.wrong("cache_salt", what));
         }
         fields.end()?;
         Ok(Self {
@@ -187,8 +171,20 @@ impl Request {
     }
 }
 
-/// What vLLM's and llama.cpp's servers take for the chat template, of which one variable is known
-/// here.
+/// Reads whether the last chunk of a stream counts the tokens.
+fn usage(fields: &mut Fields, stream: bool) -> Result<bool> {
+    let Some(options) = fields.take("stream_options") else { return Ok(false) };
+    if !stream {
+        return Err(fields.wrong("stream_options", "needs streams: set `stream` to true"));
+    }
+    let mut options = Fields::new("stream_options", options)?;
+    let usage = options.flag("include_usage")?;
+    options.flag("include_obfuscation")?;
+    options.end()?;
+    Ok(usage)
+}
+
+/// Reads `chat_template_kwargs`, as in vLLM's and llama.cpp's servers, with one known variable.
 fn thinking(fields: &mut Fields) -> Result<Option<bool>> {
     let Some(variables) = fields.take("chat_template_kwargs") else { return Ok(None) };
     let mut variables = Fields::new("chat_template_kwargs", variables)?;
@@ -197,7 +193,7 @@ fn thinking(fields: &mut Fields) -> Result<Option<bool>> {
     Ok(thinking)
 }
 
-/// How tokens are chosen.
+/// Reads the sampling options.
 fn options(fields: &mut Fields, server: &Options) -> Result<GenerateOptions> {
     let defaults = &server.defaults;
     let mut sampling = defaults.sampling;
@@ -231,7 +227,7 @@ fn seed(fields: &mut Fields) -> Result<Option<u64>> {
     match seed.as_u64().or(seed.as_i64().map(i64::cast_unsigned)) {
         Some(seed) => Ok(Some(seed)),
         None => {
-            Err(fields.wrong("seed", format!("a whole number is expected, not {}", kind(&seed))))
+            Err(fields.wrong("seed", format!("expected a whole number, found {}", kind(&seed))))
         }
     }
 }
@@ -244,14 +240,15 @@ fn stops(fields: &mut Fields) -> Result<Vec<String>> {
             let text = |stop: Value| match stop {
                 Value::String(stop) => Ok(stop),
                 other => {
-                    Err(fields.wrong("stop", format!("strings are expected, not {}", kind(&other))))
+                    Err(fields.wrong("stop", format!("expected strings, found {}", kind(&other))))
                 }
             };
             stops.into_iter().map(text).collect::<Result<_>>()?
         }
         Some(_) => {
-            return Err(fields
-                .wrong("stop", format!("a string, or at most {MOST_STOPS} of them, is expected")));
+            return Err(
+                fields.wrong("stop", format!("expected a string or at most {MOST_STOPS} strings"))
+            );
         }
     };
     if stops.iter().any(String::is_empty) {
@@ -263,7 +260,7 @@ fn stops(fields: &mut Fields) -> Result<Vec<String>> {
     );
     if longest > LONGEST_STOP || all > MOST_STOP_BYTES {
         let what = format!(
-            "strings of up to {longest} bytes, {all} together; at most {LONGEST_STOP} and {MOST_STOP_BYTES} are accepted"
+            "{longest} bytes in one string, {all} in total; at most {LONGEST_STOP} and {MOST_STOP_BYTES} are accepted"
         );
         return Err(fields.wrong("stop", what));
     }
@@ -277,17 +274,17 @@ fn biases(fields: &mut Fields) -> Result<Vec<(u32, f32)>> {
         Some(_) => {
             return Err(fields.wrong(
                 "logit_bias",
-                format!("an object of at most {MOST_BIASES} tokens is expected"),
+                format!("expected an object of at most {MOST_BIASES} tokens"),
             ));
         }
     };
     let bias = |(id, bias): (String, Value)| {
         let id = id.parse().map_err(|_| {
-            fields.wrong("logit_bias", format!("{:?} is no token id", crate::error::shown(&id)))
+            fields.wrong("logit_bias", format!("`{}` is not a token id", crate::error::shown(&id)))
         })?;
         let number = bias.as_f64().filter(|bias| (-100.0..=100.0).contains(bias));
         let number = number.ok_or_else(|| {
-            fields.wrong("logit_bias", format!("token {id}: a number from -100 to 100 is expected"))
+            fields.wrong("logit_bias", format!("token {id}: expected a number from -100 to 100"))
         })?;
         Ok((id, number as f32))
     };
@@ -296,10 +293,10 @@ fn biases(fields: &mut Fields) -> Result<Vec<(u32, f32)>> {
 
 fn messages(value: Option<Value>) -> Result<Vec<Message>> {
     let wrong = |what: &str| ApiError::field("messages", what);
-    let Some(value) = value else { return Err(wrong("there are none")) };
-    let Value::Array(list) = value else { return Err(wrong("a list is expected")) };
+    let Some(value) = value else { return Err(ApiError::missing("messages")) };
+    let Value::Array(list) = value else { return Err(wrong("expected a list")) };
     if list.is_empty() || list.len() > MOST_MESSAGES {
-        return Err(wrong(&format!("{} messages; 1 to {MOST_MESSAGES} are possible", list.len())));
+        return Err(wrong(&format!("{} messages; 1 to {MOST_MESSAGES} are accepted", list.len())));
     }
     list.into_iter()
         .enumerate()
@@ -309,12 +306,12 @@ fn messages(value: Option<Value>) -> Result<Vec<Message>> {
 
 fn message(place: &str, value: Value) -> Result<Message> {
     let mut fields = Fields::new(place, value)?;
-    let role = fields.text("role")?.ok_or_else(|| fields.wrong("role", "there is none"))?;
+    let role = fields.text("role")?.ok_or_else(|| fields.missing("role"))?;
     let role = match role.as_str() {
         // Newer models of OpenAI call it so.
         "developer" => "system",
         "system" | "user" | "assistant" => &role,
-        _ => return Err(fields.wrong("role", "system, developer, user or assistant is expected")),
+        _ => return Err(fields.wrong("role", "expected system, developer, user or assistant")),
     };
     let text = match fields.take("content") {
         Some(Value::String(text)) => text,
@@ -325,10 +322,10 @@ fn message(place: &str, value: Value) -> Result<Message> {
             .collect::<Result<_>>()?,
         Some(other) => {
             return Err(
-                fields.wrong("content", format!("a string is expected, not {}", kind(&other)))
+                fields.wrong("content", format!("expected a string, found {}", kind(&other)))
             );
         }
-        None => return Err(fields.wrong("content", "there is none")),
+        None => return Err(fields.missing("content")),
     };
     let reasoning = if role == "assistant" { fields.text("reasoning_content")? } else { None };
     // An answer of this server may come back as it was.
@@ -346,17 +343,17 @@ fn message(place: &str, value: Value) -> Result<Message> {
 fn text_part(place: &str, part: Value) -> Result<String> {
     let mut fields = Fields::new(place, part)?;
     if fields.text("type")?.as_deref() != Some("text") {
-        return Err(fields.wrong("type", "text is expected; nothing else is supported"));
+        return Err(fields.wrong("type", "only `text` is supported"));
     }
-    let text = fields.text("text")?.ok_or_else(|| fields.wrong("text", "there is none"))?;
+    let text = fields.text("text")?.ok_or_else(|| fields.missing("text"))?;
     fields.end()?;
     Ok(text)
 }
 
-/// A text, tokens, or a list of either, of at most so many.
+/// Reads a text, token ids, or a list of either of at most `most`.
 pub fn prompts(field: &str, most: usize, value: Option<Value>) -> Result<Vec<Prompt>> {
     let wrong =
-        || ApiError::field(field, "a string, a list of token ids, or a list of either is expected");
+        || ApiError::field(field, "expected a string, a list of token ids, or a list of either");
     match value {
         Some(Value::String(text)) => Ok(vec![Prompt::Text(text)]),
         Some(Value::Array(list)) if list.first().is_some_and(Value::is_number) => {
@@ -371,10 +368,10 @@ pub fn prompts(field: &str, most: usize, value: Option<Value>) -> Result<Vec<Pro
             list.into_iter().map(|value| prompt(value).ok_or_else(wrong)).collect()
         }
         Some(Value::Array(list)) => {
-            Err(ApiError::field(field, format!("{} prompts; 1 to {most} are possible", list.len())))
+            Err(ApiError::field(field, format!("{} prompts; 1 to {most} are accepted", list.len())))
         }
         Some(_) => Err(wrong()),
-        None => Err(ApiError::field(field, "there is none")),
+        None => Err(ApiError::missing(field)),
     }
 }
 

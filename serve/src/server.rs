@@ -33,7 +33,7 @@ impl Server {
     }
 
     /// Answers clients of a listener until `end` is over: then nothing new begins, what has begun
-    /// has [`Options::grace`] to end, and is cut.
+    /// has [`Options::shutdown_timeout`] to end, and is cut.
     ///
     /// # Errors
     /// What the listener reports, and an [`Error`](bitnet_wgpu::Error) inside for what ends the
@@ -50,7 +50,7 @@ impl Server {
         let access = Access::new(options.clone(), address.ip());
         if access.is_open() {
             log::warn!(
-                "{address} is reached from other machines, and no key is needed: whoever reaches it may ask"
+                "{address} is open to other machines without an API key; --api-key-file or BITNET_API_KEY sets one"
             );
         }
         let connections = Connections::new(
@@ -62,7 +62,7 @@ impl Server {
         let ending = life.clone();
         tokio::spawn(async move {
             end.await;
-            ending.end(options.grace).await;
+            ending.end(options.shutdown_timeout).await;
         });
         let cut = async {
             life.cut().await;

@@ -64,7 +64,7 @@ impl Shared {
         Self {
             started: now(),
             life: Arc::new(Life::new()),
-            bytes: Budget::new(options.bytes),
+            bytes: Budget::new(options.max_pending_bytes),
             preparing: Turns::new(threads, slots.saturating_add(queue)),
             preparing_large: Turns::new(1, slots.saturating_add(queue)),
             running: Turns::with_share(slots, share(slots, &options), queue),
@@ -98,7 +98,7 @@ impl Shared {
         let busy = |_| {
             let Counts { running, waiting } = self.preparing.counts();
             ApiError::busy(format!(
-                "{running} requests are being prepared, and {waiting} wait for it; no more may"
+                "too many requests: {running} in preparation, {waiting} queued for it"
             ))
         };
         let large = match body.bytes.len() > SMALL_BODY {
@@ -114,7 +114,9 @@ impl Shared {
             let (body, _turns) = (body, (turn, large));
             work(&shared, &body.bytes)
         });
-        prepared.await.unwrap_or_else(|_| Err(ApiError::server("preparing the request panicked")))
+        prepared.await.unwrap_or_else(|_| {
+            Err(ApiError::server("internal error: preparation of the request panicked"))
+        })
     }
 
     pub fn check_model(&self, asked: Option<&str>) -> Result<()> {

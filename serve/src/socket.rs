@@ -89,7 +89,7 @@ pub struct Socket {
 impl Socket {
     pub fn new(stream: TcpStream, answers: Answers, options: &Options) -> Self {
         let [stall, half_closed, linger] =
-            [options.stall, options.half_closed, LINGER].map(Deadline::new);
+            [options.write_timeout, options.half_closed_timeout, LINGER].map(Deadline::new);
         Self { stream, answers, stall, half_closed, linger }
     }
 

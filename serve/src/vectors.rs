@@ -51,10 +51,10 @@ fn prepare(shared: &Shared, bytes: &[u8], mut held: Held) -> Result<Prepared> {
             return Err(ApiError::field("input", format!("text {n} has no tokens")));
         }
         tokens += text.len();
-        if tokens > shared.options.embedding_tokens {
+        if tokens > shared.options.max_embedding_tokens {
             let what = format!(
-                "the texts have more than {} tokens (`--embedding-tokens`)",
-                shared.options.embedding_tokens
+                "more than {} tokens in total (`--max-embedding-tokens`)",
+                shared.options.max_embedding_tokens
             );
             return Err(ApiError::field("input", what));
         }
@@ -65,15 +65,15 @@ fn prepare(shared: &Shared, bytes: &[u8], mut held: Held) -> Result<Prepared> {
 }
 
 fn hold(shared: &Shared, held: &mut Held, bytes: usize) -> Result<()> {
-    let most = shared.options.bytes / 2;
+    let most = shared.options.max_pending_bytes / 2;
     if bytes > most {
         return Err(ApiError::field(
             "input",
-            format!("the vectors have {bytes} bytes; at most {most} are computed for one request"),
+            format!("embeddings of {bytes} bytes; at most {most} are accepted in one request"),
         ));
     }
     held.grow(bytes).map_err(|_| {
-        ApiError::busy(format!("there is no room for {bytes} bytes of vectors at the moment"))
+        ApiError::busy(format!("no room for {bytes} bytes of embeddings at the moment"))
     })
 }
 
@@ -84,7 +84,10 @@ fn encode(shared: &Shared, text: Prompt) -> bitnet_wgpu::Result<Vec<u32>> {
         Prompt::Text(text) if text.is_empty() => Vec::new(),
         Prompt::Text(text) => shared.text_tokenizer()?.encode_for_embedding(&text)?,
         Prompt::Chat(_) => {
-            return Err(Error::Invalid { op: "embed", what: "a conversation is no text".into() });
+            return Err(Error::Invalid {
+                op: "embed",
+                what: "a conversation cannot be embedded".into(),
+            });
         }
     };
     check_length(shared, ids.len())?;
@@ -120,11 +123,11 @@ async fn compute_part(shared: &Shared, part: &[usize], ids: &[Vec<u32>]) -> Resu
     shared.batch.model().embed_ids(&texts, &EmbedOptions::default()).await.map_err(|error| {
         match error {
             // Of the model's files, which are no business of a client's.
-            Error::Unsupported { .. } => ApiError::not_implemented(
-                "the model's files ask for vectors of a kind that is not supported",
-            ),
+            Error::Unsupported { .. } => {
+                ApiError::not_implemented("embeddings of this model are not supported")
+            }
             // It counts from the part's first text.
-            Error::Overflow { .. } => ApiError::server("the states of a text are not finite"),
+            Error::Overflow { .. } => ApiError::server("the embedding of a text is not finite"),
             error => {
                 if let Error::DeviceLost { during } = &error {
                     shared.lost.get_or_init(|| during.clone());

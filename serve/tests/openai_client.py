@@ -66,7 +66,7 @@ def errors():
     create = client.chat.completions.create
     e = fails(openai.BadRequestError, 400, "temperature", lambda: create(model=model, messages=messages, temperature=9))
     assert (e.param, e.type) == ("temperature", "invalid_request_error"), e.body
-    e = fails(openai.BadRequestError, 400, "room for", lambda: client.completions.create(model=model, prompt="tale " * 1000))
+    e = fails(openai.BadRequestError, 400, "at most", lambda: client.completions.create(model=model, prompt="tale " * 1000))
     assert e.code == "context_length_exceeded", e.body
     fails(openai.BadRequestError, 400, "tools", lambda: create(model=model, messages=messages, tools=[{"type": "function", "function": {"name": "f"}}]))
     fails(openai.APIStatusError, 413, "bytes", lambda: client.completions.create(model=model, prompt="x" * (5 << 20)))

@@ -249,10 +249,10 @@ impl Auto {
         self.call(
             Op::Softmax,
             work,
-            || Ok(x.chunks(columns.max(1)).flat_map(tensor::softmax_cpu).collect()),
+            || Ok(x.chunks(columns.max(1)).flat_map(reference::softmax).collect()),
             |e| {
                 let x = e.context().upload(x, shape)?;
-                tensor::softmax(e, &x)
+                tensor::softmax(&x).forward(e)
             },
         )
     }
@@ -266,10 +266,10 @@ impl Auto {
         self.call(
             Op::Sum,
             work,
-            || tensor::sum_cpu(x, [x.len()], Axes::ALL),
+            || reference::sum(x, [x.len()], Axes::ALL),
             |e| {
                 let x = e.context().upload(x, [x.len()])?;
-                tensor::sum(e, &x, Axes::ALL)
+                tensor::sum(&x, Axes::ALL).forward(e)
             },
         )
     }
@@ -293,10 +293,10 @@ impl Auto {
         self.call(
             Op::Matmul,
             work,
-            || tensor::matmul_cpu(a, b, [m, k, n]),
+            || reference::matmul(a, b, [m, k, n]),
             |e| {
                 let [a, b] = sides.map(|(side, shape)| e.context().upload(side, shape));
-                tensor::matmul(e, &a?, &b?)
+                tensor::matmul(&a?, &b?).forward(e)
             },
         )
     }

@@ -1,4 +1,4 @@
-//! Attention on a processor: the bits of [`attention_cpu`](crate::transformer::attention_cpu), from
+//! Attention on a processor: the bits of [`attention`](crate::reference::attention), from
 //! a cache that is laid out for vectors, in 32 bits or in 16.
 
 use super::{halves, prefetch::prefetch_after};
@@ -221,7 +221,7 @@ impl KvCache {
 }
 
 /// Rotates the queries and keys of the next tokens of a sequence by `angles`
-/// `[positions, head_dim / 2, 2]` (cosine, sine), as [`rope_cpu`](crate::transformer::rope_cpu)
+/// `[positions, head_dim / 2, 2]` (cosine, sine), as [`rope`](crate::reference::rope)
 /// does, and appends keys and values to the cache.
 pub fn rope(qkv: &mut [f32], angles: &[f32], cache: &mut KvCache) {
     let shape = cache.shape;
@@ -505,7 +505,7 @@ fn blend_columns<const N: usize>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ops::transformer::{attention_cpu, rope_angles, rope_cpu};
+    use crate::ops::{reference, transformer::rope_angles};
     use rand::{RngExt, SeedableRng, rngs::StdRng};
 
     fn bits(x: &[f32]) -> Vec<u32> {
@@ -517,7 +517,7 @@ mod tests {
         let round = |x: &[f32]| x.iter().map(|&x| f16::from_f32(x).to_f32()).collect();
         HostKvCache::from_parts(host.shape(), round(host.keys()), round(host.values()))
             .unwrap()
-            .with_window(window)
+            .window(window)
     }
 
     #[test]
@@ -534,19 +534,19 @@ mod tests {
                 let kept = |host: &HostKvCache| {
                     if in_halves { halves(host, window) } else { host.clone() }
                 };
-                let mut host = HostKvCache::new(shape).unwrap().with_window(window);
+                let mut host = HostKvCache::new(shape).unwrap().window(window);
                 let mut cache = KvCache::new(shape, in_halves, window).unwrap();
                 for tokens in [1, 1, 14, 1, 40, 3, 0, 100] {
                     let mut qkv: Vec<f32> =
                         (0..tokens * shape.row()).map(|_| rng.random_range(-4.0..4.0)).collect();
                     let mut same = qkv.clone();
-                    rope_cpu(&mut qkv, &angles, &mut host).unwrap();
+                    reference::rope(&mut qkv, &angles, &mut host).unwrap();
                     rope(&mut same, &angles, &mut cache);
                     assert_eq!(bits(&same), bits(&qkv));
                     let host = kept(&host);
                     assert_eq!(
                         bits(&attention(&same, &cache)),
-                        bits(&attention_cpu(&qkv, &host).unwrap()),
+                        bits(&reference::attention(&qkv, &host).unwrap()),
                         "{shape:?}, {tokens} tokens"
                     );
                     let copy = cache.to_host().unwrap();
@@ -560,10 +560,10 @@ mod tests {
                     let mut qkv: Vec<f32> =
                         (0..2 * shape.row()).map(|_| rng.random_range(-4.0..4.0)).collect();
                     let (mut same, mut copied) = (qkv.clone(), qkv.clone());
-                    rope_cpu(&mut qkv, &angles, &mut host).unwrap();
+                    reference::rope(&mut qkv, &angles, &mut host).unwrap();
                     rope(&mut same, &angles, &mut cache);
                     rope(&mut copied, &angles, &mut copy);
-                    let expected = bits(&attention_cpu(&qkv, &kept(&host)).unwrap());
+                    let expected = bits(&reference::attention(&qkv, &kept(&host)).unwrap());
                     assert_eq!(
                         (bits(&attention(&same, &cache)), bits(&attention(&copied, &copy))),
                         (expected.clone(), expected)

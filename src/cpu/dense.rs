@@ -1,5 +1,5 @@
 //! Dense matrices times activations: the bits of
-//! [`dense_gemv_cpu`](crate::transformer::dense_gemv_cpu), whose sums have eight running parts. A
+//! [`dense_gemv`](crate::reference::dense_gemv), whose sums have eight running parts. A
 //! vector has the eight of one row and token; several rows share the activations that are loaded,
 //! several tokens the weights.
 
@@ -317,7 +317,7 @@ mod neon {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ops::transformer::dense_gemv_cpu;
+    use crate::ops::reference;
     use half::{bf16, f16};
 
     #[test]
@@ -350,7 +350,7 @@ mod tests {
                 .map(|(element, bytes)| PackedDense::from_bytes(element, n, k, &bytes).unwrap());
             for w in others.into_iter().chain([floats.quantize(), floats]) {
                 let bits = |y: Vec<f32>| y.into_iter().map(f32::to_bits).collect::<Vec<_>>();
-                let expected = bits(dense_gemv_cpu(&x, &w).unwrap());
+                let expected = bits(reference::dense_gemv(&x, &w).unwrap());
                 for isa in Isa::all() {
                     assert!(
                         bits(gemv(isa, &x, &w).unwrap()) == expected,

@@ -18,7 +18,7 @@ use rayon::prelude::*;
 use std::ops::Range;
 
 /// The rows of `table` `[vocab, columns]` that `tokens` name, as `[tokens, columns]`: the bits of
-/// [`embed_ternary_cpu`](crate::transformer::embed_ternary_cpu).
+/// [`embed_ternary`](crate::reference::embed_ternary).
 pub fn embed(tokens: &[u32], table: &InterleavedTernary) -> Result<Vec<f32>> {
     let mut y = Vec::with_capacity(tokens.len() * table.columns());
     for &token in tokens {
@@ -166,7 +166,7 @@ mod tests {
             let w = PackedTernary::from_values(rows, columns, &values, scales).unwrap();
             let tokens: Vec<u32> = (0..rows as u32).rev().chain([0]).collect();
             let bits = |y: Vec<f32>| y.into_iter().map(f32::to_bits).collect::<Vec<_>>();
-            let wanted = bits(crate::transformer::embed_ternary_cpu(&tokens, &w).unwrap());
+            let wanted = bits(crate::ops::reference::embed_ternary(&tokens, &w).unwrap());
             assert!(
                 bits(embed(&tokens, &InterleavedTernary::of(&w)).unwrap()) == wanted,
                 "{rows} × {columns} by {size:?}"

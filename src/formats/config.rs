@@ -10,6 +10,7 @@ use super::{
 };
 use crate::limits::files::{MOST_LAYERS, MOST_SIZE};
 use serde::{Deserialize, Serialize};
+use std::fmt;
 
 /// The activation function of the feed-forward block's gate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -22,6 +23,17 @@ pub enum Activation {
     Silu,
     /// GELU by its approximation with tanh: Gemma.
     GeluTanh,
+}
+
+/// The name in transformers' config.json.
+impl fmt::Display for Activation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Relu2 => "relu2",
+            Self::Silu => "silu",
+            Self::GeluTanh => "gelu_pytorch_tanh",
+        })
+    }
 }
 
 /// The dimensions and hyperparameters of a transformer, whichever file format they came from.

@@ -5,6 +5,7 @@ use super::{
     problem::{Problem, unsupported},
 };
 use serde::{Deserialize, Serialize};
+use std::fmt;
 
 /// How rotary frequencies are scaled for a context longer than the one the model was trained on.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -51,6 +52,19 @@ pub enum RopeScaling {
         /// Multiplies cosines and sines, and so queries and keys.
         attention: f32,
     },
+}
+
+/// The method and its factor.
+impl fmt::Display for RopeScaling {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::None => f.write_str("none"),
+            Self::Linear(factor) => write!(f, "linear by {factor}"),
+            Self::Llama3 { factor, .. } => write!(f, "Llama 3.1 by {factor}"),
+            Self::Yarn { factor, .. } => write!(f, "YaRN by {factor}"),
+            Self::LongRope { .. } => f.write_str("LongRoPE"),
+        }
+    }
 }
 
 impl RopeScaling {

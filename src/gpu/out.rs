@@ -7,9 +7,9 @@ use crate::{
     shape::Shape,
 };
 
-/// A tensor of the caller that an op writes, or adds its result to. Ops that make floats have two
-/// forms: `op(..)` allocates its result, `op_into(.., out)` takes one of these; a `&Tensor` stands
-/// for [`Out::set`].
+/// A tensor of the caller that an op overwrites, or adds its result to: `forward` and `backward` of
+/// an op allocate their result, `forward_into` and `backward_into` take one of these. A `&Tensor`
+/// stands for [`Out::set`].
 ///
 /// ```no_run
 /// # use bitnet_wgpu::{Encoder, Out, Result, Tensor, tensor};

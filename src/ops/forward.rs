@@ -59,4 +59,43 @@ macro_rules! forward {
         }
     };
 }
-pub(super) use forward;
+
+/// Gives an op with an input `x` its `backward` and `backward_into`, which take the tensors that are
+/// listed. The op has `fn gradient(self, &mut Encoder, .., Out<'_, X>) -> Result<()>`, which checks
+/// their shapes.
+macro_rules! backward {
+    (impl[$($generics:tt)*] $op:ty => $x:ty; $($arg:ident: $type:ty),+) => {
+        impl<$($generics)*> $op {
+            /// Records the gradient of the op: returns that of its input, where `dy` is that of its
+            /// output. A `y`, if there is one, is the output itself.
+            ///
+            /// # Errors
+            /// As `forward`; [`Error::Shape`](crate::Error::Shape) if a tensor has another shape
+            /// than the output.
+            pub fn backward(
+                self,
+                encoder: &mut $crate::gpu::encoder::Encoder,
+                $($arg: &$crate::gpu::tensor::Tensor<$type>,)+
+            ) -> $crate::error::Result<$crate::gpu::tensor::Tensor<$x>> {
+                let dx = $crate::gpu::tensor::Tensor::uninit(encoder.context(), self.x.shape())?;
+                self.gradient(encoder, $($arg,)+ $crate::gpu::out::Out::set(&dx))?;
+                Ok(dx)
+            }
+
+            /// Like [`backward`](Self::backward), into a tensor of the caller.
+            ///
+            /// # Errors
+            /// As [`backward`](Self::backward); [`Error::Shape`](crate::Error::Shape) if the tensor
+            /// has another shape than the input.
+            pub fn backward_into<'out>(
+                self,
+                encoder: &mut $crate::gpu::encoder::Encoder,
+                $($arg: &$crate::gpu::tensor::Tensor<$type>,)+
+                dx: impl Into<$crate::gpu::out::Out<'out, $x>>,
+            ) -> $crate::error::Result<()> {
+                self.gradient(encoder, $($arg,)+ dx.into())
+            }
+        }
+    };
+}
+pub(super) use {backward, forward};

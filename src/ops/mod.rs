@@ -1,12 +1,13 @@
-//! The operations, by family. An op's file holds its parameters, its declarations, its GPU
-//! functions and its CPU twin.
+//! The operations, by family. An op's file holds its parameters, its declarations, its value and
+//! its CPU reference.
 
 /// A family's ops: a module each, whose public items are the family's, and whose `KERNELS` are in
 /// the catalog; then those that have CPU references, in a module `reference`. (The modules are
 /// declared beside the list, since rustfmt does not look into macros.)
 macro_rules! family {
     ($($op:ident),+ $(,)?; reference: $($with:ident),* $(,)?) => {
-        $(pub use $op::*;)+
+        // Some have kernels alone.
+        $(#[allow(unused_imports)] pub use $op::*;)+
 
         /// The CPU references of the family.
         pub(crate) mod reference {
@@ -36,7 +37,9 @@ pub mod transformer;
 /// CPU references of the ops: slow, and exact where the ops are. Tests compare every kernel with
 /// them.
 pub mod reference {
-    pub use super::tensor::reference::*;
+    #[cfg(feature = "linalg")]
+    pub use super::linalg::reference::*;
+    pub use super::{optimizer::reference::*, tensor::reference::*, transformer::reference::*};
 }
 
 use crate::{
@@ -44,7 +47,8 @@ use crate::{
     kernel::declaration::Kernel,
 };
 
-/// Every kernel of the crate with these features, family after family. Contract, translation and parity tests walk it.
+/// Returns every kernel of the features that are on, family after family. Contract, translation
+/// and parity tests walk it.
 pub fn catalog() -> impl Iterator<Item = &'static Kernel> {
     static FAMILIES: &[&[&[&Kernel]]] = &[
         bitnet::KERNELS,

@@ -1,7 +1,10 @@
 //! Elementwise ops of one tensor. An op that is one expression is a line of a table, which makes
 //! its kernels, function, documentation and CPU reference.
 
-use super::{forward::forward, frames};
+use super::{
+    forward::{backward, forward},
+    frames,
+};
 use crate::{
     element::Float,
     error::Result,
@@ -12,21 +15,14 @@ use crate::{
 
 /// An elementwise op of one tensor: what [`silu`](crate::tensor::silu),
 /// [`exp`](crate::tensor::exp) and others return. Its result has the shape of its input, and may
-/// overwrite it.
+/// overwrite it, as its gradient may overwrite the input or the gradient of the output.
+#[derive(Clone, Copy)]
 #[must_use = "an op does nothing until `forward` or `backward` records it"]
 pub struct Unary<'a, T> {
     x: &'a Tensor<T>,
     kernels: &'static Kernels,
     scalars: [f32; 2],
 }
-
-impl<T> Clone for Unary<'_, T> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-
-impl<T> Copy for Unary<'_, T> {}
 
 /// The kernels of an op and of its gradient.
 pub struct Kernels {
@@ -35,6 +31,7 @@ pub struct Kernels {
 }
 
 forward!(impl['a, T: Float] Unary<'a, T> => T);
+backward!(impl['a, T: Float] Unary<'a, T> => T; dy: T);
 
 impl<'a, T: Float> Unary<'a, T> {
     pub(super) fn new(x: &'a Tensor<T>, kernels: &'static Kernels, scalars: &[f32]) -> Self {
@@ -51,30 +48,9 @@ impl<'a, T: Float> Unary<'a, T> {
         frames::map(encoder, &self.kernels.forward, &self.scalars, self.x, y)
     }
 
-    /// Records the gradient of the op: returns that of its input, where `dy` is that of its output.
-    ///
-    /// # Errors
-    /// [`Error::Shape`](crate::Error::Shape) if `dy` has another shape than the input.
-    pub fn backward(self, encoder: &mut Encoder, dy: &Tensor<T>) -> Result<Tensor<T>> {
-        let dx = Tensor::uninit(encoder.context(), self.x.shape())?;
-        self.backward_into(encoder, dy, &dx)?;
-        Ok(dx)
-    }
-
-    /// Like [`backward`](Self::backward), into a tensor of the caller, which may be the input or
-    /// `dy` itself.
-    ///
-    /// # Errors
-    /// [`Error::Shape`](crate::Error::Shape) if `dy` or the tensor has another shape than the
-    /// input.
-    pub fn backward_into<'out>(
-        self,
-        encoder: &mut Encoder,
-        dy: &Tensor<T>,
-        dx: impl Into<Out<'out, T>>,
-    ) -> Result<()> {
+    fn gradient(self, encoder: &mut Encoder, dy: &Tensor<T>, dx: Out<'_, T>) -> Result<()> {
         let Self { x, kernels, scalars } = self;
-        frames::gradient(encoder, &kernels.backward, &scalars, x, dy, dx.into())
+        frames::gradient(encoder, &kernels.backward, &scalars, x, dy, dx)
     }
 }
 

@@ -93,14 +93,7 @@ pub const fn kernel(
     Kernel::trusted(name, Params::FIELDS, bindings, sources).entry("reduce").flat()
 }
 
-/// The dimensions that an op reduces: `[0, 2].into()`, or [`Axes::ALL`]. The result is without
-/// them, or has them as 1 ([`Axes::keep`]), which is what broadcasts back; an output of the
-/// caller's may have either shape.
-///
-/// ```
-/// use bitnet_wgpu::tensor::Axes;
-/// let columns = Axes::from([0]).keep(); // [r, c] to [1, c]
-/// ```
+/// The dimensions that an op reduces: `[0, 2].into()`, or [`Axes::ALL`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Axes {
     /// A bit for each dimension, from the outermost on; the last for all that no shape has.
@@ -114,8 +107,7 @@ impl Axes {
     pub const ALL: Self = Self { set: 0, all: true, keep: false };
 
     /// The result has 1 in place of what is reduced.
-    #[must_use]
-    pub fn keep(self) -> Self {
+    pub(crate) fn keep(self) -> Self {
         Self { keep: true, ..self }
     }
 
@@ -312,6 +304,11 @@ impl Geometry {
         self.shapes[usize::from(self.keep)]
     }
 
+    /// The result's shape with 1 in place of what is reduced, which broadcasts to the input.
+    pub fn kept_shape(&self) -> Shape {
+        self.shapes[1]
+    }
+
     /// Has it the result's shape, in one form or the other?
     pub fn check(&self, op: &'static str, what: &'static str, shape: Shape) -> Result<()> {
         if self.shapes.contains(&shape) {
@@ -467,27 +464,6 @@ impl Reduction {
     }
 }
 
-/// An op with one input: x to floats.
-pub fn reduce<X: Float>(
-    encoder: &mut Encoder,
-    op: &'static str,
-    kernels: Ways,
-    x: &Tensor<X>,
-    axes: Axes,
-    numbers: impl FnOnce(&Geometry) -> Numbers,
-    y: Out<'_, f32>,
-) -> Result<()> {
-    let geometry = Geometry::new(op, x.shape(), axes)?;
-    geometry.check(op, "the output", y.tensor().shape())?;
-    Reduction { first: kernels, then: kernels, words: 1 }.record(
-        encoder,
-        &[x],
-        &geometry,
-        numbers(&geometry),
-        y,
-    )
-}
-
 params! {
     /// `factor` is for the op.
     pub struct SpreadParams {
@@ -549,14 +525,4 @@ pub fn spread<X: Float>(
         factor,
     };
     encoder.dispatch(kernel, &params, &[inputs, &[dx.tensor()]].concat(), [length, 1, 1])
-}
-
-/// A tensor for the result.
-pub fn output<X: ElementType, T: ElementType>(
-    encoder: &Encoder,
-    op: &'static str,
-    x: &Tensor<X>,
-    axes: Axes,
-) -> Result<Tensor<T>> {
-    Tensor::uninit(encoder.context(), Geometry::new(op, x.shape(), axes)?.shape())
 }

@@ -1,6 +1,6 @@
 //! Imports go one way: every file of src/ imports only from layers below its own, by the module
-//! that defines a thing, and without cycles. Files of the other published crates
-//! import without cycles too. ARCHITECTURE.md shows the layers.
+//! that defines a thing, and without cycles. Files of the other published crates import without
+//! cycles too. ARCHITECTURE.md shows the layers.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

@@ -30,7 +30,7 @@ const STANDINS: [(&str, &str); 7] = [
         r#"for last; do :; done
         case "$*" in
         *"--release -p bitnet-wgpu-cli -- doctor") echo "every kernel compiles"; [ "${FAULT:-}" != doctor ] ;;
-        *adapters) echo 'kernels in [Wgsl, Msl], Msl by choice' ;;
+        *adapters) echo 'shader languages WGSL, MSL, MSL by default' ;;
         *dump_shaders*) mkdir -p "$last"; echo fine >"$last/a.metal"; echo "${FAULT:-fine}" >"$last/b.metal"; echo refuse >"$last/c.wgsl" ;;
         *--example\ bitlinear) sums=equal; [ "${FAULT:-}" != DIFFER ] || sums=DIFFER
             echo 'layer Wgsl  equal 1'; echo 'layer  Msl  equal 1'; echo "layer  Msl $sums 2" ;;

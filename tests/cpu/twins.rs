@@ -4,8 +4,8 @@ use bitnet_wgpu::{
     Error,
     bitnet::{self, Scheme},
     reference,
-    tensor::{self, Axes, CrossEntropyOptions, Linear},
-    transformer::{self, FlashAttentionOptions, Qkv, SampleOptions, sample_cpu},
+    tensor::Axes,
+    transformer::SampleOptions,
     weights::{Bits, PackedTernary, Scales},
 };
 use std::f64::consts::PI;
@@ -123,7 +123,7 @@ fn norms_are_near_the_exact_ones() {
     // Rows without overflow.
     for (mut rng, (m, _, k)) in shapes("norms") {
         let (x, gain, eps) = (floats(&mut rng, m * k, 4.0), floats(&mut rng, k, 2.0), 1e-5);
-        let normed = transformer::rms_norm_cpu(&x, &gain, eps).unwrap();
+        let normed = reference::rms_norm(&x, &gain, eps).unwrap();
         let quantized = bitnet::rms_norm_quantize_cpu(&x, m, &gain, eps).unwrap();
         for token in 0..m {
             let row = &x[token * k..][..k];
@@ -225,7 +225,7 @@ fn gradients_of_reductions_are_slopes() {
     let (mut rng, shape) = (rng(60), [3, 4, 2]);
     let x = floats(&mut rng, 24, 3.0);
     for axes in [vec![0], vec![1], vec![0, 2], vec![0, 1, 2]] {
-        let outputs = tensor::sum_cpu(&x, shape, axes.as_slice()).unwrap().len();
+        let outputs = reference::sum(&x, shape, axes.as_slice()).unwrap().len();
         let dy = floats(&mut rng, outputs, 2.0);
         // Which output an element belongs to.
         let output = |at: usize| {
@@ -238,21 +238,21 @@ fn gradients_of_reductions_are_slopes() {
             groups
         };
         let axes = Axes::from(axes.as_slice());
-        let y = tensor::norm_cpu(&x, shape, axes).unwrap();
-        let dx = tensor::norm_backward_cpu(&x, shape, axes, &y, &dy).unwrap();
+        let y = reference::norm(&x, shape, axes).unwrap();
+        let dx = reference::norm_backward(&x, shape, axes, &y, &dy).unwrap();
         assert_gradient("norm", &x, &dx, |x| {
             weighed(groups(x).iter().map(|x| x.iter().map(|v| v * v).sum::<f64>().sqrt()), &dy)
         });
         for correction in [0, 1] {
-            let dx = tensor::variance_backward_cpu(&x, shape, axes, correction, &dy).unwrap();
+            let dx = reference::variance_backward(&x, shape, axes, correction, &dy).unwrap();
             let variance = |x: &Vec<f64>| {
                 let mean = x.iter().sum::<f64>() / x.len() as f64;
                 x.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / (x.len() - correction) as f64
             };
             assert_gradient("variance", &x, &dx, |x| weighed(groups(x).iter().map(variance), &dy));
         }
-        let winner = tensor::argmax_cpu(&x, shape, axes).unwrap();
-        let dx = tensor::max_backward_cpu(&winner, &dy, axes, shape).unwrap();
+        let winner = reference::argmax(&x, shape, axes).unwrap();
+        let dx = reference::max_backward(&winner, &dy, shape, axes).unwrap();
         assert_gradient("max", &x, &dx, |x| {
             weighed(groups(x).iter().map(|x| x.iter().copied().fold(f64::MIN, f64::max)), &dy)
         });
@@ -263,19 +263,14 @@ fn gradients_of_reductions_are_slopes() {
 fn gradients_of_rows_are_slopes() {
     let mut rng = rng(61);
     let (row, dy) = (floats(&mut rng, 7, 3.0), floats(&mut rng, 7, 2.0));
-    let dx = tensor::softmax_backward_cpu(&tensor::softmax_cpu(&row), &dy);
+    let dx = reference::softmax_backward(&reference::softmax(&row), &dy);
     assert_gradient("softmax", &row, &dx, |x| {
         weighed(x.iter().map(|v| (v - log_sum(x)).exp()), &dy)
     });
-    let dx = tensor::log_softmax_backward_cpu(&tensor::log_softmax_cpu(&row), &dy);
+    let dx = reference::log_softmax_backward(&reference::log_softmax(&row), &dy);
     assert_gradient("log_softmax", &row, &dx, |x| weighed(x.iter().map(|v| v - log_sum(x)), &dy));
     for smoothing in [0.0, 0.25] {
-        let dx = tensor::cross_entropy_backward_cpu(
-            &row,
-            2,
-            CrossEntropyOptions::default().smoothing(smoothing),
-            1.5,
-        );
+        let dx = reference::cross_entropy_backward(&row, 2, None, smoothing, 1.5);
         let smoothing = f64::from(smoothing);
         let loss = |x: &[f64]| {
             log_sum(x) - (1.0 - smoothing) * x[2] - smoothing * x.iter().sum::<f64>() / 7.0
@@ -299,7 +294,7 @@ fn gradients_of_rows_are_slopes() {
         };
         weighed(x.chunks_exact(5).flat_map(row), &dy)
     };
-    let made = tensor::layer_norm_backward_cpu(&x, &weight, eps, &dy).unwrap();
+    let made = reference::layer_norm_backward(&x, &weight, eps, &dy).unwrap();
     let (wide_x, wide_weight, wide_bias) = (wide(&x), wide(&weight), wide(&bias));
     assert_gradient("layer_norm, x", &x, &made.x, |x| norm(true, x, &wide_weight, &wide_bias));
     assert_gradient("layer_norm, weight", &weight, &made.weight, |weight| {
@@ -308,9 +303,9 @@ fn gradients_of_rows_are_slopes() {
     assert_gradient("layer_norm, bias", &bias, &made.bias, |bias| {
         norm(true, &wide_x, &wide_weight, bias)
     });
-    let made = transformer::rms_norm_backward_cpu(&x, &weight, eps, &dy).unwrap();
-    assert_gradient("rms_norm, x", &x, &made.x, |x| norm(false, x, &wide_weight, &[0.0; 5]));
-    assert_gradient("rms_norm, gain", &weight, &made.gain, |gain| {
+    let made = reference::rms_norm_backward(&x, &weight, eps, &dy).unwrap();
+    assert_gradient("rms_norm, x", &x, &made.0, |x| norm(false, x, &wide_weight, &[0.0; 5]));
+    assert_gradient("rms_norm, weight", &weight, &made.1, |gain| {
         norm(false, &wide_x, gain, &[0.0; 5])
     });
 }
@@ -402,7 +397,7 @@ fn gradients_of_linear_ops_are_slopes() {
     let (table, ids, dy) =
         (floats(&mut rng, 4 * 3, 1.0), [2u32, 0, 2, 3, 9], floats(&mut rng, 5 * 3, 1.0));
     let there = |id: &u32| (*id as usize) < 4;
-    assert_gradient("gather", &table, &tensor::gather_backward_cpu(&dy, &ids, 4), |table| {
+    assert_gradient("gather", &table, &reference::gather_backward(&dy, &ids, 4), |table| {
         ids.iter()
             .zip(dy.chunks(3))
             .filter(|(id, _)| there(id))
@@ -437,13 +432,11 @@ fn gradients_of_attention_are_slopes() {
     let [q, k, v, dy] = [(); 4].map(|()| floats(&mut rng, 5 * DIM, 1.0));
     let wide = |x: &[f32]| x.iter().map(|&v| f64::from(v)).collect::<Vec<_>>();
     let (wide_q, wide_k, wide_v) = (wide(&q), wide(&k), wide(&v));
-    for options in
-        [FlashAttentionOptions::default(), FlashAttentionOptions::default().causal().scale(1.25)]
-    {
-        let scale = f64::from(options.scale.unwrap_or((DIM as f32).sqrt().recip()));
+    for (causal, factor) in [(false, None), (true, Some(1.25f32))] {
+        let scale = f64::from(factor.unwrap_or((DIM as f32).sqrt().recip()));
         let attention = |q: &[f64], k: &[f64], v: &[f64]| {
             let row = |i: usize| {
-                let keys = k.chunks_exact(DIM).take(if options.causal { i + 1 } else { 5 });
+                let keys = k.chunks_exact(DIM).take(if causal { i + 1 } else { 5 });
                 let scores: Vec<f64> = keys
                     .map(|k| scale * k.iter().zip(&q[i * DIM..]).map(|(k, q)| k * q).sum::<f64>())
                     .collect();
@@ -456,13 +449,13 @@ fn gradients_of_attention_are_slopes() {
             };
             weighed((0..5).flat_map(row), &dy)
         };
-        let qkv = Qkv { q: &q[..], k: &k[..], v: &v[..] };
-        let attended = transformer::flash_attention_cpu(qkv, DIM, options).unwrap();
+        let qkv = [&q[..], &k[..], &v[..]];
+        let (y, lse) = reference::flash_attention(qkv, DIM, causal, factor).unwrap();
         let made =
-            transformer::flash_attention_backward_cpu(qkv, &attended, &dy, DIM, options).unwrap();
-        assert_gradient("flash_attention, q", &q, &made.q, |q| attention(q, &wide_k, &wide_v));
-        assert_gradient("flash_attention, k", &k, &made.k, |k| attention(&wide_q, k, &wide_v));
-        assert_gradient("flash_attention, v", &v, &made.v, |v| attention(&wide_q, &wide_k, v));
+            reference::flash_attention_backward(qkv, (&y, &lse), &dy, DIM, causal, factor).unwrap();
+        assert_gradient("flash_attention, q", &q, &made.0, |q| attention(q, &wide_k, &wide_v));
+        assert_gradient("flash_attention, k", &k, &made.1, |k| attention(&wide_q, k, &wide_v));
+        assert_gradient("flash_attention, v", &v, &made.2, |v| attention(&wide_q, &wide_k, v));
     }
 }
 
@@ -511,13 +504,9 @@ fn gradients_of_linear_cross_entropy_are_slopes() {
     );
     let wide = |x: &[f32]| x.iter().map(|&v| f64::from(v)).collect::<Vec<_>>();
     for (smoothing, ignored) in [(0.0, 2), (0.25, 9)] {
-        let options = CrossEntropyOptions::default().smoothing(smoothing).ignore(ignored);
-        let made = tensor::linear_cross_entropy_backward_cpu(
-            Linear { x: &x, w: &w },
-            K,
-            &targets,
-            options,
-            &dloss,
+        let ignore = Some(ignored);
+        let made = reference::linear_cross_entropy_backward(
+            &x, &w, K, &targets, ignore, smoothing, &dloss,
         )
         .unwrap();
         let smoothing = f64::from(smoothing);
@@ -567,11 +556,11 @@ fn gradients_of_fake_quantisation_are_slopes_of_what_is_rounded() {
         x.chunks_exact(5).flat_map(row).collect::<Vec<_>>()
     };
     let wide = |x: &[f32]| x.iter().map(|&v| f64::from(v)).collect::<Vec<_>>();
-    let made = transformer::rms_norm_backward_cpu(&x, &gain, eps, &dy).unwrap();
-    assert_gradient("rms_norm_fake_quantize, x", &x, &made.x, |x| {
+    let made = reference::rms_norm_backward(&x, &gain, eps, &dy).unwrap();
+    assert_gradient("rms_norm_fake_quantize, x", &x, &made.0, |x| {
         weighed(norm(x, &wide(&gain)), &dy)
     });
-    assert_gradient("rms_norm_fake_quantize, gain", &gain, &made.gain, |gain| {
+    assert_gradient("rms_norm_fake_quantize, gain", &gain, &made.1, |gain| {
         weighed(norm(&wide(&x), gain), &dy)
     });
     // What is rounded is that norm: off by half a step.
@@ -670,8 +659,8 @@ fn tokens_are_as_likely_as_softmax_says() {
     let weights: Vec<f64> =
         logits.iter().map(|&logit| (f64::from(logit) / f64::from(0.8f32)).exp()).collect();
     let sum: f64 = weights.iter().sum();
-    let by_seed = |n: u32| sample_cpu(&logits, u64::from(n), 3, &options).unwrap();
-    let by_position = |n: u32| sample_cpu(&logits, u64::MAX - 6, n, &options).unwrap();
+    let by_seed = |n: u32| reference::sample(&logits, u64::from(n), 3, &options).unwrap();
+    let by_position = |n: u32| reference::sample(&logits, u64::MAX - 6, n, &options).unwrap();
     for (by, draw) in [("seed", &by_seed as &dyn Fn(u32) -> u32), ("position", &by_position)] {
         let mut seen = [0u32; 33];
         (0..DRAWS).for_each(|n| seen[draw(n) as usize] += 1);

@@ -129,6 +129,6 @@ fn contexts_on_all_adapters_work_side_by_side() {
         }
     });
     let [x, y] = [0, contexts.len() - 1].map(|at| contexts[at].upload(&[1f32], [1]).unwrap());
-    let mixed = tensor::add(&mut contexts[0].encoder("mixed"), &x, &y);
+    let mixed = tensor::add(&x, &y).forward(&mut contexts[0].encoder("mixed"));
     assert!(matches!(mixed, Err(Error::OtherDevice { .. })), "{mixed:?}");
 }

@@ -9,7 +9,7 @@ use bitnet_wgpu::{
         Sampling, SessionOptions,
     },
     telemetry::{Footprint, MemoryPressure},
-    transformer::{self, AttentionShape, KvCache, NewTokens},
+    transformer::{self, AttentionShape, CachePositions, KvCache},
     wgpu,
 };
 use std::{
@@ -444,12 +444,15 @@ fn attention_takes_memory_for_its_shares_once() {
         context.upload(&[4000u32, 0], [1, 2]).unwrap(),
     );
     let (new, y) =
-        (NewTokens { run: 8, runs: &runs }, Tensor::<f32>::zeros(&context, [8, 512]).unwrap());
+        (CachePositions::new(&runs, 8), Tensor::<f32>::zeros(&context, [8, 512]).unwrap());
     let taken = |layers: usize| {
         context.trim_memory();
         let (mut encoder, before) = (context.encoder("layers"), context.memory_stats().live_bytes);
         (0..layers).for_each(|_| {
-            transformer::attention_into(&mut encoder, &qkv, &new, &cache, 4008, &y).unwrap()
+            transformer::attention(&qkv, new, &cache)
+                .max_len(4008)
+                .forward_into(&mut encoder, &y)
+                .unwrap()
         });
         (encoder.finish(), context.memory_stats().live_bytes - before).1
     };

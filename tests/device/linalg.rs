@@ -4,6 +4,7 @@
 use bitnet_wgpu::{
     Encoder, Error, ErrorKind, Result, Shape, Tensor,
     linalg::{self, Outcome, Qr, Svd, Triangle},
+    reference,
 };
 use nalgebra::DMatrix;
 use rand::rngs::SmallRng;
@@ -92,10 +93,10 @@ fn singular_values_are_nalgebras() {
     for (kind, a) in kinds() {
         let wanted = singular_values(&a);
         let factors =
-            run(&[(&a.to_f32(), [a.rows, a.columns].into())], |e, a| linalg::svd(e, &a[0]))
+            run(&[(&a.to_f32(), [a.rows, a.columns].into())], |e, a| linalg::svd(&a[0]).forward(e))
                 .unwrap();
         let (s, cpu) =
-            (read(&factors.s), linalg::svd_cpu(&a.to_f32(), a.rows, a.columns).unwrap().s);
+            (read(&factors.s), reference::svd(&a.to_f32(), a.rows, a.columns).unwrap().s);
         for (i, &wanted) in wanted.iter().enumerate() {
             // A change of A moves no singular value by more than its norm (Weyl).
             let bound = roundings(10 * a.rows.max(a.columns)) * a.norm();
@@ -118,7 +119,8 @@ fn singular_values_are_nalgebras() {
 fn r_is_nalgebras_up_to_signs() {
     for (kind, a) in kinds().into_iter().filter(|(kind, _)| matches!(*kind, "tall" | "wide")) {
         let factors: Qr =
-            run(&[(&a.to_f32(), [a.rows, a.columns].into())], |e, a| linalg::qr(e, &a[0])).unwrap();
+            run(&[(&a.to_f32(), [a.rows, a.columns].into())], |e, a| linalg::qr(&a[0]).forward(e))
+                .unwrap();
         let (wanted, r) = (from_reference(reference(&a).qr().r()), matrix(&factors.r));
         let sizes = |r: &Matrix| Matrix::from_fn(r.rows, r.columns, |i, j| r.at(i, j).abs());
         let leading = Matrix::from_fn(a.rows, a.rows.min(a.columns), |i, j| a.at(i, j));
@@ -139,12 +141,12 @@ fn solutions_are_nalgebras() {
         let b = Matrix::new(&floats(&mut rng, n * 2, 1.0), n, 2);
         let given = [(a.to_f32(), [n, n].into()), (b.to_f32(), [n, 2].into())];
         let x = run(&given.each_ref().map(|(v, shape)| (&v[..], *shape)), |e, t| {
-            linalg::solve(e, &t[0], &t[1])
+            linalg::solve(&t[0], &t[1]).forward(e)
         })
         .unwrap();
         let wanted = from_reference(reference(&a).lu().solve(&reference(&b)).unwrap());
         assert_near(kind, &matrix(&x), &wanted, condition(&a).1 * roundings(n));
-        let cpu = linalg::solve_cpu(&given[0].0, &given[1].0, n).unwrap();
+        let cpu = reference::solve(&given[0].0, &given[1].0, n).unwrap();
         assert_near(kind, &Matrix::new(&cpu, n, 2), &wanted, 1e-7);
     }
 }
@@ -160,7 +162,7 @@ fn least_squares_are_nalgebras() {
         let b = Matrix::new(&b.to_f32(), m, 1);
         let given = [(a.to_f32(), [m, n].into()), (b.to_f32(), [m, 1].into())];
         let x = run(&given.each_ref().map(|(v, shape)| (&v[..], *shape)), |e, t| {
-            linalg::least_squares(e, &t[0], &t[1])
+            linalg::least_squares(&t[0], &t[1]).forward(e)
         })
         .unwrap();
         let wanted = solved(&a, &b);
@@ -176,7 +178,8 @@ fn least_squares_are_nalgebras() {
 fn cholesky_factors_are_nalgebras() {
     let b = Matrix::new(&floats(&mut rng(5), 50 * 80, 1.0), 50, 80);
     let a = Matrix::new(&b.times(&b.transposed()).to_f32(), 50, 50);
-    let l = run(&[(&a.to_f32(), [50, 50].into())], |e, a| linalg::cholesky(e, &a[0])).unwrap();
+    let l =
+        run(&[(&a.to_f32(), [50, 50].into())], |e, a| linalg::cholesky(&a[0]).forward(e)).unwrap();
     let wanted = from_reference(reference(&a).cholesky().unwrap().l());
     assert_near("L", &matrix(&l), &wanted, condition(&a).1 * roundings(50));
 }
@@ -184,7 +187,8 @@ fn cholesky_factors_are_nalgebras() {
 /// The bounds on singular values and vectors, and the same bits twice.
 fn assert_svd(kind: &str, a: &Matrix) {
     let ([m, n], share) = ([a.rows, a.columns], 1e-5 * (a.columns as f64).sqrt());
-    let svd = || run(&[(&a.to_f32(), [m, n].into())], |e, a| linalg::svd(e, &a[0])).unwrap();
+    let svd =
+        || run(&[(&a.to_f32(), [m, n].into())], |e, a| linalg::svd(&a[0]).forward(e)).unwrap();
     let (start, Svd { u, s, vt }) = (Instant::now(), svd());
     eprintln!("svd of {m} × {n}, {kind}, in {:?}", start.elapsed());
     let (u, s, vt) = (matrix(&u), read(&s), matrix(&vt));
@@ -214,7 +218,7 @@ fn large_matrices() {
         [("random", &a), ("rank 50", &low), ("hilbert", &Matrix::new(&hilbert(n, n), n, n))]
     {
         let Qr { q, r } =
-            run(&[(&a.to_f32(), [n, n].into())], |e, a| linalg::qr(e, &a[0])).unwrap();
+            run(&[(&a.to_f32(), [n, n].into())], |e, a| linalg::qr(&a[0]).forward(e)).unwrap();
         assert_orthonormal(&format!("{kind}: Q"), &matrix(&q));
         assert_near(&format!("{kind}: Q·R"), &matrix(&q).times(&matrix(&r)), a, share / 10.0);
         assert_svd(kind, &Matrix::from_fn(n, columns, |i, j| a.at(i, j)));
@@ -228,7 +232,7 @@ fn large_matrices() {
         });
         let positive = Matrix::new(&positive.to_f32(), n, n);
         let l = matrix(
-            &run(&[(&positive.to_f32(), [n, n].into())], |e, a| linalg::cholesky(e, &a[0]))
+            &run(&[(&positive.to_f32(), [n, n].into())], |e, a| linalg::cholesky(&a[0]).forward(e))
                 .unwrap(),
         );
         assert_near(
@@ -242,7 +246,7 @@ fn large_matrices() {
     let b = floats(&mut rng(7), n, 1.0);
     let x = matrix(
         &run(&[(&a.to_f32(), [n, n].into()), (&b, [n, 1].into())], |e, t| {
-            linalg::solve(e, &t[0], &t[1])
+            linalg::solve(&t[0], &t[1]).forward(e)
         })
         .unwrap(),
     );
@@ -256,7 +260,7 @@ fn large_matrices() {
 fn singular_vectors_are_as_orthonormal_as_reflections_make_them() {
     let n = 192;
     let Svd { u, vt, .. } =
-        run(&[(&hilbert(n, n), [n, n].into())], |e, a| linalg::svd(e, &a[0])).unwrap();
+        run(&[(&hilbert(n, n), [n, n].into())], |e, a| linalg::svd(&a[0]).forward(e)).unwrap();
     for (what, q) in [("U", matrix(&u)), ("V", matrix(&vt).transposed())] {
         assert_near(what, &q.transposed().times(&q), &Matrix::identity(n), 2e-6);
     }
@@ -274,11 +278,11 @@ fn the_same_bits_twice() {
     let a = context.upload(&dominant, [n, n]).unwrap();
     let mut encoder = context.encoder("twice");
     let e = &mut encoder;
-    let (l, status) = linalg::cholesky(e, &a).unwrap().unchecked();
-    let (Qr { q, r }, _) = linalg::qr_full(e, &a).unwrap().unchecked();
-    let (Svd { u, s, vt }, _) = linalg::svd(e, &a).unwrap().unchecked();
-    let (x, _) = linalg::solve(e, &a, &q).unwrap().unchecked();
-    let (y, _) = linalg::triangular_solve(e, &l, &q, Triangle::LOWER).unwrap().unchecked();
+    let (l, status) = linalg::cholesky(&a).forward(e).unwrap().unchecked();
+    let (Qr { q, r }, _) = linalg::qr(&a).full().forward(e).unwrap().unchecked();
+    let (Svd { u, s, vt }, _) = linalg::svd(&a).forward(e).unwrap().unchecked();
+    let (x, _) = linalg::solve(&a, &q).forward(e).unwrap().unchecked();
+    let (y, _) = linalg::triangular_solve(&l, &q, Triangle::LOWER).forward(e).unwrap().unchecked();
     let recording = encoder.finish();
     let results = || {
         drop(recording.submit().unwrap());
@@ -293,7 +297,7 @@ fn failures_are_typed_errors() {
     let error = |result: Result<Tensor<f32>>| result.map(|_| ()).unwrap_err();
     let ones = [1.0f32; 4 * 12];
     let given: [(&[f32], Shape); 2] = [(&ones[..4], [2, 2].into()), (&ones[..2], [2, 1].into())];
-    let singular = error(run(&given, |e, t| linalg::solve(e, &t[0], &t[1])));
+    let singular = error(run(&given, |e, t| linalg::solve(&t[0], &t[1]).forward(e)));
     assert!(
         matches!(singular, Error::Singular { op: "solve", matrix: 0, column: 2 }),
         "{singular}"
@@ -306,7 +310,7 @@ fn failures_are_typed_errors() {
 
     let given: [(&[f32], Shape); 2] =
         [(&ones, [2, 2, 4, 3].into()), (&ones[..16], [2, 2, 4, 1].into())];
-    let deficient = error(run(&given, |e, t| linalg::least_squares(e, &t[0], &t[1])));
+    let deficient = error(run(&given, |e, t| linalg::least_squares(&t[0], &t[1]).forward(e)));
     assert!(
         matches!(deficient, Error::RankDeficient { op: "least_squares", matrix: 0, column: 2 }),
         "{deficient}"
@@ -314,24 +318,26 @@ fn failures_are_typed_errors() {
 
     // The second matrix of two.
     let a = [1.0f32, 0.0, 0.0, 1.0, 1.0, 0.0, 0.0, -1.0];
-    let indefinite = error(run(&[(&a, [2, 2, 2].into())], |e, t| linalg::cholesky(e, &t[0])));
+    let indefinite =
+        error(run(&[(&a, [2, 2, 2].into())], |e, t| linalg::cholesky(&t[0]).forward(e)));
     assert!(
         matches!(indefinite, Error::NotPositiveDefinite { op: "cholesky", matrix: 1, column: 2 }),
         "{indefinite}"
     );
 
     let given: [(&[f32], Shape); 2] = [(&[0.0], [1, 1].into()), (&[f32::NAN], [1, 1].into())];
-    let zero =
-        error(run(&given, |e, t| linalg::triangular_solve(e, &t[0], &t[0], Triangle::LOWER)));
+    let zero = error(run(&given, |e, t| {
+        linalg::triangular_solve(&t[0], &t[0], Triangle::LOWER).forward(e)
+    }));
     assert!(
         matches!(zero, Error::Singular { op: "triangular_solve", matrix: 0, column: 1 }),
         "{zero}"
     );
-    let nan = run(&given[1..], |e, t| linalg::qr(e, &t[0])).map(|_| ()).unwrap_err();
+    let nan = run(&given[1..], |e, t| linalg::qr(&t[0]).forward(e)).map(|_| ()).unwrap_err();
     assert!(matches!(nan, Error::NotFinite { op: "qr", matrix: 0 }), "{nan}");
 
     let random = floats(&mut rng(8), 400, 1.0);
-    let early = run(&[(&random, [20, 20].into())], |e, t| linalg::svd_in_sweeps(e, &t[0], 2))
+    let early = run(&[(&random, [20, 20].into())], |e, t| linalg::svd(&t[0]).sweeps(2).forward(e))
         .map(|_| ())
         .unwrap_err();
     assert!(matches!(early, Error::NotConverged { op: "svd", matrix: 0, sweeps: 2 }), "{early}");
@@ -343,9 +349,11 @@ fn failures_reach_the_end_of_a_chain() {
     let context = context();
     let mut encoder = context.encoder("chain");
     let a = context.upload(&[4.0f32, 0.0, 0.0, 4.0, -1.0, 0.0, 0.0, 1.0], [2, 2, 2]).unwrap();
-    let (l, first) = linalg::cholesky(&mut encoder, &a).unwrap().unchecked();
-    let (x, last) =
-        linalg::triangular_solve(&mut encoder, &l, &a, Triangle::LOWER).unwrap().unchecked();
+    let (l, first) = linalg::cholesky(&a).forward(&mut encoder).unwrap().unchecked();
+    let (x, last) = linalg::triangular_solve(&l, &a, Triangle::LOWER)
+        .forward(&mut encoder)
+        .unwrap()
+        .unchecked();
     // Before it has run there is nothing to know.
     assert!(matches!(block_on(first.check()), Err(Error::Invalid { op: "cholesky", .. })));
     let recording = encoder.finish();
@@ -384,17 +392,17 @@ fn what_does_not_fit_is_refused() {
         Tensor::<f32>::uninit(context(), shape).unwrap()
     });
     let batch = Tensor::<f32>::uninit(context(), [2, 3, 1]).unwrap();
-    refused(linalg::cholesky(&mut encoder, &vector));
-    refused(linalg::cholesky(&mut encoder, &wide));
-    refused(linalg::triangular_solve(&mut encoder, &wide, &wide, Triangle::UPPER));
-    refused(linalg::triangular_solve(&mut encoder, &square, &batch, Triangle::UPPER));
-    refused(linalg::solve(&mut encoder, &wide, &wide));
-    refused(linalg::solve(&mut encoder, &square, &wide));
-    refused(linalg::solve(&mut encoder, &square, &batch));
-    refused(linalg::least_squares(&mut encoder, &wide, &wide));
-    refused(linalg::qr(&mut encoder, &vector));
-    refused(linalg::qr_full(&mut encoder, &vector));
-    refused(linalg::svd(&mut encoder, &vector));
+    refused(linalg::cholesky(&vector).forward(&mut encoder));
+    refused(linalg::cholesky(&wide).forward(&mut encoder));
+    refused(linalg::triangular_solve(&wide, &wide, Triangle::UPPER).forward(&mut encoder));
+    refused(linalg::triangular_solve(&square, &batch, Triangle::UPPER).forward(&mut encoder));
+    refused(linalg::solve(&wide, &wide).forward(&mut encoder));
+    refused(linalg::solve(&square, &wide).forward(&mut encoder));
+    refused(linalg::solve(&square, &batch).forward(&mut encoder));
+    refused(linalg::least_squares(&wide, &wide).forward(&mut encoder));
+    refused(linalg::qr(&vector).forward(&mut encoder));
+    refused(linalg::qr(&vector).full().forward(&mut encoder));
+    refused(linalg::svd(&vector).forward(&mut encoder));
     fn no_gradient<T>(result: Result<T>) {
         assert!(matches!(result.map(|_| ()), Err(Error::Shape { .. })));
     }
@@ -402,34 +410,46 @@ fn what_does_not_fit_is_refused() {
         Tensor::<f32>::uninit(context(), [3, 1]).unwrap(),
         Tensor::<f32>::uninit(context(), [1, 3]).unwrap(),
     );
-    no_gradient(linalg::triangular_solve_backward(
-        &mut encoder,
-        &square,
-        &wide,
-        &column,
-        Triangle::UPPER,
-    ));
-    no_gradient(linalg::triangular_solve_backward(
+    no_gradient(linalg::triangular_solve(&square, &column, Triangle::UPPER).backward(
         &mut encoder,
         &wide,
         &column,
-        &column,
-        Triangle::UPPER,
     ));
-    no_gradient(linalg::solve_backward(&mut encoder, &wide, &column, &column));
-    no_gradient(linalg::solve_backward(&mut encoder, &square, &batch, &column));
-    no_gradient(linalg::least_squares_backward(&mut encoder, &wide, &column, &column, &column));
-    no_gradient(linalg::least_squares_backward(&mut encoder, &square, &column, &square, &column));
-    no_gradient(linalg::least_squares_backward(&mut encoder, &square, &column, &column, &square));
-    no_gradient(linalg::cholesky_backward(&mut encoder, &wide, &wide));
-    no_gradient(linalg::cholesky_backward(&mut encoder, &square, &wide));
+    no_gradient(linalg::triangular_solve(&wide, &column, Triangle::UPPER).backward(
+        &mut encoder,
+        &column,
+        &column,
+    ));
+    no_gradient(linalg::solve(&wide, &column).backward(&mut encoder, &column, &column));
+    no_gradient(linalg::solve(&square, &column).backward(&mut encoder, &batch, &column));
+    no_gradient(linalg::least_squares(&wide, &column).backward(&mut encoder, &column, &column));
+    no_gradient(linalg::least_squares(&square, &column).backward(&mut encoder, &square, &column));
+    no_gradient(linalg::least_squares(&square, &column).backward(&mut encoder, &column, &square));
+    no_gradient(linalg::cholesky(&wide).backward(&mut encoder, &wide, &wide));
+    no_gradient(linalg::cholesky(&square).backward(&mut encoder, &square, &wide));
     let qr = |q: &Tensor<f32>, r: &Tensor<f32>| Qr { q: q.clone(), r: r.clone() };
-    no_gradient(linalg::qr_backward(&mut encoder, &qr(&wide, &square), &qr(&wide, &square)));
-    no_gradient(linalg::qr_backward(&mut encoder, &qr(&square, &wide), &qr(&square, &wide)));
+    no_gradient(linalg::qr(&square).backward(
+        &mut encoder,
+        &qr(&wide, &square),
+        &qr(&wide, &square),
+    ));
+    no_gradient(linalg::qr(&square).backward(
+        &mut encoder,
+        &qr(&square, &wide),
+        &qr(&square, &wide),
+    ));
     // Of the full form.
-    no_gradient(linalg::qr_backward(&mut encoder, &qr(&square, &column), &qr(&square, &column)));
-    no_gradient(linalg::qr_backward(&mut encoder, &qr(&column, &row), &qr(&column, &row)));
-    no_gradient(linalg::qr_backward(&mut encoder, &qr(&square, &square), &qr(&square, &wide)));
+    no_gradient(linalg::qr(&square).backward(
+        &mut encoder,
+        &qr(&square, &column),
+        &qr(&square, &column),
+    ));
+    no_gradient(linalg::qr(&square).backward(&mut encoder, &qr(&column, &row), &qr(&column, &row)));
+    no_gradient(linalg::qr(&square).backward(
+        &mut encoder,
+        &qr(&square, &square),
+        &qr(&square, &wide),
+    ));
     let svd = |u: &Tensor<f32>, s: &Tensor<f32>, vt: &Tensor<f32>| Svd {
         u: u.clone(),
         s: s.clone(),
@@ -437,30 +457,34 @@ fn what_does_not_fit_is_refused() {
     };
     let three = Tensor::<f32>::uninit(context(), [3]).unwrap();
     let sound = svd(&square, &three, &square);
-    no_gradient(linalg::svd_backward(&mut encoder, &svd(&square, &vector, &square), &sound));
-    no_gradient(linalg::svd_backward(&mut encoder, &svd(&wide, &vector, &square), &sound));
-    no_gradient(linalg::svd_backward(&mut encoder, &sound, &svd(&square, &three, &wide)));
+    no_gradient(linalg::svd(&square).backward(
+        &mut encoder,
+        &svd(&square, &vector, &square),
+        &sound,
+    ));
+    no_gradient(linalg::svd(&square).backward(&mut encoder, &svd(&wide, &vector, &square), &sound));
+    no_gradient(linalg::svd(&square).backward(&mut encoder, &sound, &svd(&square, &three, &wide)));
     assert!(encoder.is_empty());
     assert!(matches!(
-        linalg::least_squares_backward_cpu(&[0.0; 2], &[0.0], &[0.0; 2], &[0.0; 2], 1, 2),
+        reference::least_squares_backward(&[0.0; 2], &[0.0], &[0.0; 2], &[0.0; 2], 1, 2),
         Err(Error::Invalid { .. })
     ));
     assert!(matches!(
-        linalg::solve_backward_cpu(&[1.0], &[0.0], &[0.0; 2], 1),
+        reference::solve_backward(&[1.0], &[0.0], &[0.0; 2], 1),
         Err(Error::Length { .. })
     ));
-    assert!(matches!(linalg::cholesky_cpu(&[0.0; 3], 2), Err(Error::Length { .. })));
+    assert!(matches!(reference::cholesky(&[0.0; 3], 2), Err(Error::Length { .. })));
     assert!(matches!(
-        linalg::triangular_solve_cpu(&[0.0; 4], &[0.0; 3], 2, Triangle::LOWER),
+        reference::triangular_solve(&[0.0; 4], &[0.0; 3], 2, Triangle::LOWER),
         Err(Error::Length { .. })
     ));
-    assert!(matches!(linalg::solve_cpu(&[0.0; 4], &[0.0; 3], 2), Err(Error::Length { .. })));
+    assert!(matches!(reference::solve(&[0.0; 4], &[0.0; 3], 2), Err(Error::Length { .. })));
     assert!(matches!(
-        linalg::least_squares_cpu(&[0.0; 2], &[0.0; 1], 1, 2),
+        reference::least_squares(&[0.0; 2], &[0.0; 1], 1, 2),
         Err(Error::Invalid { .. })
     ));
-    assert!(matches!(linalg::qr_cpu(&[0.0; 3], 2, 2), Err(Error::Length { .. })));
-    assert!(matches!(linalg::svd_cpu(&[0.0; 3], 2, 2), Err(Error::Length { .. })));
+    assert!(matches!(reference::qr(&[0.0; 3], 2, 2, false), Err(Error::Length { .. })));
+    assert!(matches!(reference::svd(&[0.0; 3], 2, 2), Err(Error::Length { .. })));
 }
 
 /// Twice the identity, and something.
@@ -500,19 +524,19 @@ fn gradients_are_slopes() {
     );
     let lower = |a: &[f64]| Matrix::from_fn(n, n, |i, j| if i < j { 0.0 } else { a[i * n + j] });
     let x = solved(&of(&wide(&a), n, n), &of(&wide(&b), n, sides)).to_f32();
-    let made = linalg::solve_backward_cpu(&a, &x, &dx, n).unwrap();
-    assert_gradient("solve, A", &a, &made.a, |a| {
+    let made = reference::solve_backward(&a, &x, &dx, n).unwrap();
+    assert_gradient("solve, A", &a, &made.0, |a| {
         weighed(&solved(&of(a, n, n), &of(&wide(&b), n, sides)), &dx)
     });
-    assert_gradient("solve, b", &b, &made.b, |b| {
+    assert_gradient("solve, b", &b, &made.1, |b| {
         weighed(&solved(&of(&wide(&a), n, n), &of(b, n, sides)), &dx)
     });
     let x = solved(&lower(&wide(&a)), &of(&wide(&b), n, sides)).to_f32();
-    let made = linalg::triangular_solve_backward_cpu(&a, &x, &dx, n, Triangle::LOWER).unwrap();
-    assert_gradient("triangular, A", &a, &made.a, |a| {
+    let made = reference::triangular_solve_backward(&a, &x, &dx, n, Triangle::LOWER).unwrap();
+    assert_gradient("triangular, A", &a, &made.0, |a| {
         weighed(&solved(&lower(a), &of(&wide(&b), n, sides)), &dx)
     });
-    assert_gradient("triangular, b", &b, &made.b, |b| {
+    assert_gradient("triangular, b", &b, &made.1, |b| {
         weighed(&solved(&lower(&wide(&a)), &of(b, n, sides)), &dx)
     });
 
@@ -527,9 +551,9 @@ fn gradients_are_slopes() {
         solved(&turned.times(&of(a, m, n)), &turned.times(&of(b, m, sides)))
     };
     let x = fitted(&wide(&a), &wide(&b)).to_f32();
-    let made = linalg::least_squares_backward_cpu(&a, &b, &x, &dx, m, n).unwrap();
-    assert_gradient("least squares, A", &a, &made.a, |a| weighed(&fitted(a, &wide(&b)), &dx));
-    assert_gradient("least squares, b", &b, &made.b, |b| weighed(&fitted(&wide(&a), b), &dx));
+    let made = reference::least_squares_backward(&a, &b, &x, &dx, m, n).unwrap();
+    assert_gradient("least squares, A", &a, &made.0, |a| weighed(&fitted(a, &wide(&b)), &dx));
+    assert_gradient("least squares, b", &b, &made.1, |b| weighed(&fitted(&wide(&a), b), &dx));
 
     // Both triangles change together.
     let (n, dl) = (4, floats(&mut rng, 16, 1.0));
@@ -538,7 +562,7 @@ fn gradients_are_slopes() {
         let symmetric = Matrix::from_fn(n, n, |i, j| 0.5 * (a[i * n + j] + a[j * n + i]));
         from_reference(reference(&symmetric).cholesky().unwrap().l())
     };
-    let made = linalg::cholesky_backward_cpu(&factor(&wide(&a)).to_f32(), &dl, n).unwrap();
+    let made = reference::cholesky_backward(&factor(&wide(&a)).to_f32(), &dl, n).unwrap();
     assert_gradient("cholesky", &a, &made, |a| weighed(&factor(a), &dl));
 
     for [m, n] in [[5, 3], [3, 3], [3, 5]] {
@@ -556,14 +580,14 @@ fn gradients_are_slopes() {
         };
         let [q, r] = factors(&wide(&a)).map(|factor| factor.to_f32());
         let gradients = Qr { q: dq.clone(), r: dr.clone() };
-        let made = linalg::qr_backward_cpu(&Qr { q, r }, &gradients, m, n).unwrap();
+        let made = reference::qr_backward(&Qr { q, r }, &gradients, m, n).unwrap();
         assert_gradient(&format!("qr, {m} × {n}"), &a, &made, |a| {
             let [q, r] = factors(a);
             weighed(&q, &dq) + weighed(&r, &dr)
         });
-        let (made, ds) = (linalg::svd_cpu(&a, m, n).unwrap(), floats(&mut rng, k, 1.0));
+        let (made, ds) = (reference::svd(&a, m, n).unwrap(), floats(&mut rng, k, 1.0));
         let gradients = Svd { u: vec![0.0; m * k], s: ds.clone(), vt: vec![0.0; k * n] };
-        let made = linalg::svd_backward_cpu(&made, &gradients, m, n).unwrap();
+        let made = reference::svd_backward(&made, &gradients, m, n).unwrap();
         assert_gradient(&format!("singular values, {m} × {n}"), &a, &made, |a| {
             singular_values(&of(a, m, n)).iter().zip(&ds).map(|(s, ds)| s * f64::from(*ds)).sum()
         });

@@ -1,7 +1,7 @@
 //! Memory over many submissions: in a process of its own, since that of all its threads is counted.
 
+use bitnet_wgpu::Context;
 use bitnet_wgpu::bitnet::BitLinear;
-use bitnet_wgpu::{Context, bitnet};
 use support::{block_on, own_process, rng, ternary};
 
 #[test]

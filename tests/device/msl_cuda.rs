@@ -4,7 +4,7 @@
 use bitnet_wgpu::bitnet::BitLinear;
 use bitnet_wgpu::{
     Element,
-    bitnet::{self, Layout},
+    bitnet::Layout,
     device::Capabilities,
     internals::{Dispatch, KernelInternals as _, Variant},
     kernel::{ShaderLanguage, Type},

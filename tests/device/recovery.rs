@@ -10,8 +10,8 @@ use bitnet_wgpu::{
         Speculation, Stop, Token,
     },
     optimizer,
-    tensor::{self, Linear, LinearCrossEntropyOptions},
-    transformer::{self, Attended, AttentionShape, FlashAttentionOptions, KvCache, NewTokens, Qkv},
+    tensor::{self, LinearGradients},
+    transformer::{self, AttentionShape, CachePositions, KvCache, RmsNorm},
 };
 use rand::RngExt as _;
 use std::{
@@ -515,7 +515,8 @@ fn an_op_that_fails_half_way_records_nothing() {
 
     let (short, long) = (vector(700), vector(100_000));
     assert!(
-        fails_whole(context, |encoder| optimizer::clip_gradients(encoder, &[&short, &long], 1.0)
+        fails_whole(context, |encoder| optimizer::clip_gradients(&[&short, &long], 1.0)
+            .forward(encoder)
             .map(drop))
             > 3
     );
@@ -528,13 +529,12 @@ fn an_op_that_fails_half_way_records_nothing() {
             weight: Out::add(&dweight),
             bias: Out::add(&dbias),
         };
-        tensor::layer_norm_backward_into(encoder, &x, &weight, 1e-5, &dy, gradients)
+        tensor::LayerNorm::new(&weight, &weight, 1e-5).backward_into(encoder, &x, &dy, gradients)
     };
     assert!(fails_whole(context, norm) > 3);
     let rms = |encoder: &mut Encoder| {
-        let gradients =
-            transformer::RmsNormGradients { x: Out::add(&dx), gain: Out::add(&dweight) };
-        transformer::rms_norm_backward_into(encoder, &x, &weight, 1e-5, &dy, gradients)
+        let (dx, dweight) = (Out::add(&dx), Out::add(&dweight));
+        RmsNorm::new(&weight, 1e-5).backward_into(encoder, &x, &dy, dx, dweight)
     };
     assert!(fails_whole(context, rms) > 3);
 
@@ -542,30 +542,23 @@ fn an_op_that_fails_half_way_records_nothing() {
         (tensor(50, 8), tensor(300, 8), tensor(50, 8), tensor(300, 8), vector(50));
     let targets = context.upload(&[3u32; 50], [50]).unwrap();
     let loss = |encoder: &mut Encoder| {
-        let (head, options) =
-            (Linear { x: &x, w: &w }, LinearCrossEntropyOptions::default().chunk(64));
-        let gradients = Linear { x: Out::add(&dx), w: Out::add(&dw) };
-        tensor::linear_cross_entropy_backward_into(
-            encoder, head, &targets, options, &rows, &rows, gradients,
-        )
+        let op = tensor::linear_cross_entropy(&x, &w, &targets).chunk(64);
+        let gradients = LinearGradients { x: Out::add(&dx), w: Out::add(&dw) };
+        op.backward_into(encoder, &rows, &rows, gradients)
     };
     assert!(fails_whole(context, loss) > 3);
 
     // What is wrong with the last dispatch alone: it may not write one tensor under two names.
     let [q, k, v, dq, dkv, dy, y] =
         [(); 7].map(|()| context.upload(&[0.5f32; 3 * 70 * 8], [3, 70, 8]).unwrap());
-    let attended = Attended { y, lse: context.upload(&[0.5f32; 3 * 70], [3, 70]).unwrap() };
-    let (qkv, gradients) = (
-        Qkv { q: &q, k: &k, v: &v },
-        Qkv { q: Out::add(&dq), k: Out::add(&dkv), v: Out::add(&dkv) },
-    );
-    let (mut encoder, options) = (context.encoder("aliased"), FlashAttentionOptions::default());
-    let failed = transformer::flash_attention_backward_into(
+    let lse = context.upload(&[0.5f32; 3 * 70], [3, 70]).unwrap();
+    let gradients = (Out::add(&dq), Out::add(&dkv), Out::add(&dkv));
+    let mut encoder = context.encoder("aliased");
+    let failed = transformer::flash_attention(&q, &k, &v).backward_into(
         &mut encoder,
-        qkv,
-        &attended,
+        &y,
+        &lse,
         &dy,
-        options,
         gradients,
     );
     assert!(matches!(failed, Err(Error::Aliasing { .. })) && encoder.is_empty(), "{failed:?}");
@@ -583,29 +576,27 @@ fn an_attention_that_fails_half_way_is_recorded_again() {
     let runs = context.upload(&[0u32, 0], [1, 2]).unwrap();
     let numbers: Vec<f32> = (0..3 * 32).map(|i| (i as f32).sin()).collect();
     let (new, y) =
-        (NewTokens { run: 3, runs: &runs }, Tensor::<f32>::zeros(&context, [3, 16]).unwrap());
+        (CachePositions::new(&runs, 3), Tensor::<f32>::zeros(&context, [3, 16]).unwrap());
     let attend = |limited: bool| {
         let qkv = context.upload(&numbers, [3, 32]).unwrap();
         let mut encoder = context.encoder("attention");
         if limited {
             context.trim_memory();
             context.limit_memory(0);
-            let failed = transformer::rope_attention_into(
-                &mut encoder,
-                &qkv,
-                &new,
-                &angles,
-                &cache,
-                150,
-                &y,
-            );
+            let failed = transformer::attention(&qkv, new, &cache)
+                .rope(&angles)
+                .max_len(150)
+                .forward_into(&mut encoder, &y);
             assert!(
                 matches!(failed, Err(Error::MemoryLimit { .. })) && encoder.is_empty(),
                 "{failed:?}"
             );
             context.limit_memory(None);
         }
-        transformer::rope_attention_into(&mut encoder, &qkv, &new, &angles, &cache, 150, &y)
+        transformer::attention(&qkv, new, &cache)
+            .rope(&angles)
+            .max_len(150)
+            .forward_into(&mut encoder, &y)
             .unwrap();
         encoder.submit().unwrap().wait().unwrap();
         (block_on(y.read()).unwrap(), block_on(qkv.read()).unwrap())
@@ -622,24 +613,24 @@ fn an_attention_in_halves_that_fails_records_nothing() {
     let angles = context.upload(&transformer::rope_angles(&[0.5; 32], 64), [64, 32, 2]).unwrap();
     let runs = context.upload(&[0u32, 0], [1, 2]).unwrap();
     let (new, qkv) =
-        (NewTokens { run: 64, runs: &runs }, Tensor::<f32>::zeros(&context, [64, 256]).unwrap());
+        (CachePositions::new(&runs, 64), Tensor::<f32>::zeros(&context, [64, 256]).unwrap());
     let (y, wrong) = (
         Tensor::<f32>::zeros(&context, [64, 128]).unwrap(),
         Tensor::<f32>::zeros(&context, [64, 64]).unwrap(),
     );
     let mut encoder = context.encoder("attention");
-    let failed = transformer::rope_attention_in_halves_into(
-        &mut encoder,
-        &qkv,
-        &new,
-        &angles,
-        &cache,
-        64,
-        &wrong,
-    );
+    let failed = transformer::attention(&qkv, new, &cache)
+        .rope(&angles)
+        .max_len(64)
+        .f16()
+        .forward_into(&mut encoder, &wrong);
     assert!(matches!(failed, Err(Error::Shape { .. })) && encoder.is_empty(), "{failed:?}");
     // A token that may see nothing gives 0, as without units.
-    transformer::rope_attention_in_halves_into(&mut encoder, &qkv, &new, &angles, &cache, 0, &y)
+    transformer::attention(&qkv, new, &cache)
+        .rope(&angles)
+        .max_len(0)
+        .f16()
+        .forward_into(&mut encoder, &y)
         .unwrap();
     encoder.submit().unwrap().wait().unwrap();
     assert!(block_on(y.read()).unwrap().iter().all(|&y| y == 0.0));

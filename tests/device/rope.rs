@@ -1,8 +1,8 @@
 //! Rotary embedding on the CPU beside that on the GPU.
 
 use bitnet_wgpu::{
-    Element, Error,
-    transformer::{self, AttentionShape, HostKvCache, KvCache, NewTokens},
+    Element, Error, reference,
+    transformer::{self, AttentionShape, CachePositions, HostKvCache, KvCache},
 };
 use support::{U, block_on, context, floats, rng};
 
@@ -16,19 +16,19 @@ fn rope_cpu_turns_as_the_gpu() {
         (floats(&mut rng, 6 * shape.row(), 2.0), floats(&mut rng, 3 * shape.row(), 2.0));
     let mut cache = HostKvCache::new(shape).unwrap();
     let (mut cpu, gpu) = (second.clone(), context.upload(&second, [3, shape.row()]).unwrap());
-    transformer::rope_cpu(&mut first.clone(), &angles, &mut cache).unwrap();
-    transformer::rope_cpu(&mut cpu, &angles, &mut cache).unwrap();
+    reference::rope(&mut first.clone(), &angles, &mut cache).unwrap();
+    reference::rope(&mut cpu, &angles, &mut cache).unwrap();
     assert_eq!(cache.len(), 9);
     let gpu_cache = KvCache::new(context, shape, 1, 13, Element::F32).unwrap();
     let mut encoder = context.encoder("test");
     let runs = context.upload(&[0u32, 6], [1, 2]).unwrap();
     transformer::rope(
-        &mut encoder,
         &gpu,
-        &NewTokens { run: 3, runs: &runs },
+        CachePositions::new(&runs, 3),
         &context.upload(&angles, [13, 7, 2]).unwrap(),
         &gpu_cache,
     )
+    .forward(&mut encoder)
     .unwrap();
     let _ = encoder.submit().unwrap();
     for (gpu, cpu) in block_on(gpu.read()).unwrap().chunks(shape.row()).zip(cpu.chunks(shape.row()))
@@ -39,11 +39,10 @@ fn rope_cpu_turns_as_the_gpu() {
             "{gpu:?}, not {cpu:?}"
         );
     }
-    let beyond =
-        transformer::rope_cpu(&mut floats(&mut rng, 5 * shape.row(), 1.0), &angles, &mut cache);
+    let beyond = reference::rope(&mut floats(&mut rng, 5 * shape.row(), 1.0), &angles, &mut cache);
     assert!(matches!(beyond, Err(Error::Invalid { .. })), "{beyond:?}");
     assert!(matches!(
-        transformer::rope_cpu(&mut [0.0; 3], &angles, &mut cache),
+        reference::rope(&mut [0.0; 3], &angles, &mut cache),
         Err(Error::Length { .. })
     ));
     cache.truncate(2);

@@ -5,9 +5,8 @@ use bitnet_wgpu::{
     Bind, Context, Error, ErrorKind, Kernel, Recording, Result, Tensor, bitnet, f16,
     internals::{Dispatch, MatrixUnit, SubmissionLimit},
     kernel::{Params as _, Part, ShaderLanguage, Source, Type::*, read, read_write},
-    params,
-    tensor::{self, Linear, LinearCrossEntropyOptions},
-    transformer::{self, FlashAttentionOptions, Qkv},
+    params, tensor,
+    transformer::flash_attention,
     weights::{PackedTernary, Scales},
     wgpu,
 };
@@ -565,7 +564,7 @@ fn times_come_with_their_clock() {
 fn a_recording_is_read_after_its_work() {
     let x = context().upload(&[1.0f32, 2.0, 3.0], [3]).unwrap();
     let mut encoder = context().encoder("squares");
-    let y = bitnet_wgpu::tensor::mul(&mut encoder, &x, &x).unwrap();
+    let y = bitnet_wgpu::tensor::mul(&x, &x).forward(&mut encoder).unwrap();
     let squares = encoder.finish();
     for (given, wanted) in
         [([1.0f32, 2.0, 3.0], [1.0, 4.0, 9.0]), ([4.0, 5.0, 6.0], [16.0, 25.0, 36.0])]
@@ -601,13 +600,12 @@ fn linear_cross_entropy_takes_no_more_memory_than_it_says() {
         context.upload(&vec![3u32; rows], [rows]).unwrap(),
         context.upload(&vec![1f32; rows], [rows]).unwrap(),
     );
-    let (head, options) = (Linear { x: &x, w: &w }, LinearCrossEntropyOptions::default().chunk(c));
+    let op = tensor::linear_cross_entropy(&x, &w, &targets).chunk(c);
     let mut encoder = context.encoder("forward");
-    let made = tensor::linear_cross_entropy(&mut encoder, head, &targets, options).unwrap();
+    let made = op.forward(&mut encoder).unwrap();
     let forward = buffers(&encoder.finish());
     let mut encoder = context.encoder("backward");
-    tensor::linear_cross_entropy_backward(&mut encoder, head, &targets, options, &made.lse, &dloss)
-        .unwrap();
+    op.backward(&mut encoder, &made.lse, &dloss).unwrap();
     let backward = buffers(&encoder.finish());
     // x, W, targets and losses, and the gradients; then what the documentation says.
     let (sides, row) = (4 * (rows + vocabulary) * k, 4 * rows);
@@ -630,10 +628,10 @@ fn flash_attention_takes_no_more_memory_than_it_says() {
     let context = context();
     let (tokens, dim) = (300, 4);
     let x = || context.upload(&vec![0.5f32; tokens * dim], [1, tokens, dim]).unwrap();
-    let (q, k, v, dy, options) = (x(), x(), x(), x(), FlashAttentionOptions::default());
-    let (qkv, mut encoder) = (Qkv { q: &q, k: &k, v: &v }, context.encoder("attention"));
-    let attended = transformer::flash_attention(&mut encoder, qkv, options).unwrap();
-    transformer::flash_attention_backward(&mut encoder, qkv, &attended, &dy, options).unwrap();
+    let (q, k, v, dy) = (x(), x(), x(), x());
+    let (attention, mut encoder) = (flash_attention(&q, &k, &v), context.encoder("attention"));
+    let (y, lse) = attention.forward(&mut encoder).unwrap();
+    attention.backward(&mut encoder, &y, &lse, &dy).unwrap();
     // q, k, v, y and their gradients; the logarithms of sums, and a number a row.
     assert_eq!(
         buffers(&encoder.finish()).values().sum::<usize>(),
@@ -674,7 +672,7 @@ fn extents_state_the_work_of_products() {
     let x = context.upload(&[1.0f32; 5 * 70], [5, 70]).unwrap();
     let mut encoder = context.encoder("work");
     BitLinear::new(&w).forward(&mut encoder, &x).unwrap();
-    tensor::relu2(&mut encoder, &x).unwrap();
+    tensor::relu2(&x).forward(&mut encoder).unwrap();
     let work: u64 = encoder.finish().dispatches().map(|dispatch| dispatch.multiply_adds()).sum();
     assert_eq!(work, 5 * 100 * 70, "of the product alone");
 }

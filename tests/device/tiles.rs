@@ -4,7 +4,7 @@
 use bitnet_wgpu::bitnet::{ActivationType, BitLinear};
 use bitnet_wgpu::{
     Context, Encoder, Float, Kernel, Result,
-    bitnet::{self, Layout},
+    bitnet::Layout,
     f16,
     internals::{Access, Dispatch, Grid, KernelInternals as _, catalog},
     kernel::{ShaderLanguage, Source},
@@ -65,7 +65,7 @@ fn products<X: Float, Y: Float>(context: &Context) {
                 if transposed { Side::transposed(tensor) } else { Side::from(tensor) }
             };
             let record = |e: &mut Encoder| {
-                tensor::matmul_into(e, side(&a, a_transposed), side(&b, b_transposed), &y)
+                tensor::matmul(side(&a, a_transposed), side(&b, b_transposed)).forward_into(e, &y)
             };
             let tiles = ["matmul", "matmul_quads", "matmul_large", "matmul_direct"];
             let what = format!("{m} × {k} × {n}, {a_transposed}, {b_transposed}");

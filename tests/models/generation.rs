@@ -8,7 +8,7 @@ use bitnet_wgpu::{
 use support::{
     block_on, context,
     files::Directory,
-    models::{Reconfigured, directory, engines, golden, session},
+    models::{Reconfigured, directory, engines, golden, on_gpu_and_cpu, session},
 };
 
 #[test]
@@ -123,7 +123,7 @@ fn a_text_is_the_same_in_one_go_or_in_two() {
 
 #[test]
 fn a_generation_says_why_it_ended() {
-    for (engine, model) in engines("llama") {
+    for (engine, model) in on_gpu_and_cpu("llama") {
         let limit = model.config().context;
         let run = |prompt: usize, options: GenerateOptions| {
             let ids: Vec<u32> = (0..prompt as u32).map(|i| i % 50).collect();
@@ -154,7 +154,7 @@ fn a_generation_says_why_it_ended() {
 
 #[test]
 fn every_sequence_of_a_batch_draws_its_own_numbers_and_ends_by_itself() {
-    for (engine, model) in engines("llama") {
+    for (engine, model) in on_gpu_and_cpu("llama") {
         let sampling = |seed| {
             GenerateOptions::default()
                 .max_tokens(8)

@@ -13,7 +13,11 @@ use std::{
     path::Path,
     sync::{Arc, LazyLock, Mutex},
 };
-use support::{block_on, context, files::Directory, models};
+use support::{
+    block_on, context,
+    files::Directory,
+    models::{self, on_gpu_and_cpu},
+};
 
 const TALES: &str = "assets/tales-22m";
 
@@ -32,15 +36,6 @@ fn tales() -> [(&'static str, Model); 2] {
     });
     let [cpu, gpu] = &*MODELS;
     [("tales on the CPU", cpu.clone()), ("tales on the GPU", gpu.clone())]
-}
-
-/// A small model on each engine.
-fn small(name: &str) -> [(String, Model); 2] {
-    let path = models::directory(name);
-    [
-        (format!("{name} on the CPU"), Model::builder(&path).cpu().build().unwrap()),
-        (format!("{name} on the GPU"), Model::builder(&path).device(context()).build().unwrap()),
-    ]
 }
 
 /// A model's first layers, on the CPU: of the same vocabulary, and another.
@@ -132,7 +127,7 @@ fn warm(seed: u64) -> Sampling {
 
 #[test]
 fn drafts_of_every_length_leave_the_text_as_it_is() {
-    for (engine, model) in small("newer") {
+    for (engine, model) in on_gpu_and_cpu("newer") {
         let draft = first_layers(&models::directory("newer"), 1);
         let options = GenerateOptions::default().max_tokens(30).ignore_eos(true);
         let prompt = [510, 3, 7, 9, 3, 7, 9, 3, 7];
@@ -185,7 +180,8 @@ fn text_that_repeats_itself_is_guessed() {
 /// A model that drafts for itself is never wrong, whatever the numbers are that are drawn.
 #[test]
 fn a_models_own_drafts_are_all_accepted() {
-    let small = small("newer").into_iter().map(|(engine, model)| (engine, model, vec![510, 3, 7]));
+    let small =
+        on_gpu_and_cpu("newer").into_iter().map(|(engine, model)| (engine, model, vec![510, 3, 7]));
     let real = tales().map(|(engine, model)| (engine.to_owned(), model, vec![2046, 7]));
     for (engine, model, prompt) in small.chain(real) {
         for sampling in [Sampling::GREEDY, warm(1), warm(2).temperature(1.5)] {
@@ -201,7 +197,7 @@ fn a_models_own_drafts_are_all_accepted() {
 /// did not become text.
 #[test]
 fn one_wrong_guess_costs_one_draft() {
-    for (engine, model) in small("newer") {
+    for (engine, model) in on_gpu_and_cpu("newer") {
         // Wherever in a draft it is.
         for (place, sampling) in [12, 13, 14, 15]
             .into_iter()
@@ -244,7 +240,7 @@ fn kinds() -> Vec<GenerateOptions> {
 fn whatever_changes_the_logits_the_text_is_the_same() {
     let prompt = [510, 3, 7, 9, 3, 7, 9, 3, 7];
     let draft = first_layers(&models::directory("newer"), 1);
-    for (engine, model) in small("newer") {
+    for (engine, model) in on_gpu_and_cpu("newer") {
         for options in kinds() {
             all_same(
                 &engine,
@@ -338,19 +334,19 @@ fn ends_are_where_they_were() {
 
 #[test]
 fn a_context_is_filled_to_its_end() {
-    for (engine, model) in small("llama") {
+    for (engine, model) in on_gpu_and_cpu("llama") {
         let limit = model.config().context;
         for before in [1, 2, 5, 12] {
             let prompt: Vec<u32> = (0..(limit - before) as u32).map(|i| i % 5).collect();
             let options = GenerateOptions::default().max_tokens(40).ignore_eos(true);
-            for by in [ngram(1, 2, 8), Speculation::from(&model)] {
-                let (run, counts) = run(&model, &prompt, &options.clone().speculate(by.clone()));
-                assert_eq!(
-                    (run.ids.len(), run.stop),
-                    (before + 1, Some(Stop::Context)),
-                    "{engine}: {counts:?}"
-                );
-                let counts = same(&engine, &model, &prompt, &options, by);
+            let (plain, _) = run(&model, &prompt, &options);
+            assert_eq!(
+                (plain.ids.len(), plain.stop),
+                (before + 1, Some(Stop::Context)),
+                "{engine}"
+            );
+            let by = [ngram(1, 2, 8), Speculation::from(&model)];
+            for counts in all_same(&engine, &model, &prompt, &options, by) {
                 assert!(before > 1 || counts.passes == 0, "{engine}: {counts:?}");
             }
         }
@@ -367,7 +363,7 @@ fn a_context_is_filled_to_its_end() {
 /// the middle.
 #[test]
 fn a_session_goes_on_with_its_draft_model() {
-    for (engine, model) in small("newer") {
+    for (engine, model) in on_gpu_and_cpu("newer") {
         let options = GenerateOptions::default().ignore_eos(true).sampling(warm(11)).max_tokens(40);
         let (whole, _) = run(&model, &[510, 3, 7], &options);
         for by in [ngram(1, 3, 4), Speculation::from(&model)] {

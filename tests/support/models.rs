@@ -1,6 +1,6 @@
 //! Small random models (tests/data/models) on every engine.
 
-use crate::{Golden, block_on, contexts, real_model};
+use crate::{Golden, block_on, context, contexts, real_model};
 use bitnet_wgpu::{
     Context, Element, Result, bitnet,
     formats::{Checkpoint, ModelConfig, ModelFile},
@@ -47,6 +47,15 @@ pub fn engines(name: &str) -> Vec<(String, Model)> {
         Model::builder(directory(name)).cpu().build().unwrap(),
     ));
     models
+}
+
+/// A small random model on the GPU and on the CPU.
+pub fn on_gpu_and_cpu(name: &str) -> [(String, Model); 2] {
+    let path = directory(name);
+    [
+        (format!("{name} on the GPU"), Model::builder(&path).device(context()).build().unwrap()),
+        (format!("{name} on the CPU"), Model::builder(&path).cpu().build().unwrap()),
+    ]
 }
 
 /// What transformers computed with it.

@@ -125,8 +125,7 @@ fn sentence_piece() -> GgufVocabulary {
 }
 
 fn with_template(template: &str) -> Tokenizer {
-    let config = json!({ "bos_token": "<|begin_of_text|>", "eos_token": "<|end_of_text|>", "chat_template": template });
-    Directory::new().with("tokenizer_config.json", &config).open().unwrap()
+    TOKENIZER.with_chat_template(template)
 }
 
 fn user(content: &str) -> [Message; 1] {

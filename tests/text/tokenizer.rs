@@ -210,7 +210,17 @@ fn hostile_tokenizers_do_no_harm() {
     assert!((0..20).all(|_| several() == first));
 }
 
-/// A part of the shipped file made something else: it is refused, or it encodes.
+/// The shipped file with the first 300 tokens alone, which is opened in less time.
+static SHORT: LazyLock<Value> = LazyLock::new(|| {
+    let mut json = tales("tokenizer.json");
+    let model = &mut json["model"];
+    model["vocab"].as_object_mut().unwrap().retain(|_, id| id.as_u64() < Some(300));
+    model["merges"].as_array_mut().unwrap().truncate(44);
+    let json = json.to_string().replace("2046", "300").replace("2047", "301");
+    serde_json::from_str(&json).unwrap()
+});
+
+/// A part of the short file made something else: it is refused, or it encodes.
 fn mutated(path: usize, value: &Value) -> (Value, String) {
     fn parts(json: &mut Value, left: &mut usize, value: &Value) -> Option<String> {
         if *left == 0 {
@@ -226,7 +236,7 @@ fn mutated(path: usize, value: &Value) -> (Value, String) {
             _ => None,
         }
     }
-    let mut json = tales("tokenizer.json");
+    let mut json = SHORT.clone();
     let mut left = path;
     let what = parts(&mut json, &mut left, value).unwrap_or_default();
     (json, what)
@@ -247,7 +257,7 @@ fn odd_values() -> impl Strategy<Value = Value> {
     prop_oneof![
         Just(Value::Null),
         any::<bool>().prop_map(Value::from),
-        prop_oneof![Just(-1i64), Just(0), Just(1), Just(2047), Just(2048), Just(i64::MAX)]
+        prop_oneof![Just(-1i64), Just(0), Just(1), Just(301), Just(302), Just(i64::MAX)]
             .prop_map(Value::from),
         strings.prop_map(Value::from),
         Just(json!([])),

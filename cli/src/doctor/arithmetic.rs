@@ -1,6 +1,5 @@
 //! Asks the device how it computes, in each language: what compilers keep, what units round.
 
-use super::compile::name;
 use anyhow::{Result, ensure};
 use bitnet_wgpu::{
     Context, Kernel, Tensor, f16,
@@ -73,7 +72,7 @@ pub struct Finding {
 #[derive(Debug)]
 pub struct Row {
     pub probe: &'static str,
-    pub findings: BTreeMap<&'static str, Finding>,
+    pub findings: BTreeMap<String, Finding>,
 }
 
 const PROBES: &[Probe] = &[
@@ -185,7 +184,7 @@ const PROBES: &[Probe] = &[
 pub struct Findings {
     pub rows: Vec<Row>,
     /// Languages in which the probes do not compile or run, and why.
-    pub errors: BTreeMap<&'static str, String>,
+    pub errors: BTreeMap<String, String>,
 }
 
 impl Findings {
@@ -198,12 +197,10 @@ impl Findings {
         let mut all = Self { rows, errors: BTreeMap::new() };
         for &language in context.capabilities().languages {
             match in_language(context, language) {
-                Ok(findings) => {
-                    all.rows.iter_mut().zip(findings).for_each(|(row, finding)| {
-                        drop(row.findings.insert(name(language), finding))
-                    })
-                }
-                Err(error) => drop(all.errors.insert(name(language), crate::text(&error))),
+                Ok(findings) => all.rows.iter_mut().zip(findings).for_each(|(row, finding)| {
+                    drop(row.findings.insert(language.to_string(), finding))
+                }),
+                Err(error) => drop(all.errors.insert(language.to_string(), crate::text(&error))),
             }
         }
         all

@@ -18,7 +18,7 @@ use std::{
 #[derive(Debug, Default)]
 pub struct Compiled {
     /// Variants that compile, by language.
-    pub sound: BTreeMap<&'static str, usize>,
+    pub sound: BTreeMap<String, usize>,
     /// Variants that this device cannot run, and why.
     pub not_here: Vec<Refused>,
     /// Variants that do not compile, and what the compiler says.
@@ -31,7 +31,7 @@ pub struct Compiled {
 #[derive(Debug)]
 pub struct Refused {
     pub kernel: &'static str,
-    pub language: &'static str,
+    pub language: String,
     pub variant: String,
     pub why: String,
 }
@@ -64,11 +64,14 @@ pub fn all(context: &Context, kernels: &[KernelRef], bar: &ProgressBar) -> Compi
     let mut compiled =
         Compiled { kernels: kernels.len(), time: start.elapsed(), ..Compiled::default() };
     for ((kernel, variant), result) in variants.iter().zip(results) {
-        let language = name(variant.language);
-        let refused =
-            |why| Refused { kernel: kernel.name, language, variant: words(kernel, variant), why };
+        let refused = |why| Refused {
+            kernel: kernel.name,
+            language: variant.language.to_string(),
+            variant: words(kernel, variant),
+            why,
+        };
         match result {
-            Ok(()) => *compiled.sound.entry(language).or_default() += 1,
+            Ok(()) => *compiled.sound.entry(variant.language.to_string()).or_default() += 1,
             Err((ErrorKind::Unsupported, why)) => compiled.not_here.push(refused(why)),
             Err((_, why)) => compiled.failures.push(refused(why)),
         }
@@ -102,16 +105,6 @@ fn compile(
         Error::Shader { message, .. } => (ErrorKind::Internal, message),
         other => (other.kind(), other.to_string()),
     })
-}
-
-/// The name of a language in reports.
-pub fn name(language: ShaderLanguage) -> &'static str {
-    match language {
-        ShaderLanguage::Wgsl => "WGSL",
-        ShaderLanguage::Msl => "MSL",
-        ShaderLanguage::Spirv => "SPIR-V",
-        _ => "another language",
-    }
 }
 
 /// What a variant is, beside its kernel and language; empty where there is only one.

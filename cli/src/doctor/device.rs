@@ -1,7 +1,9 @@
 //! The device that is examined, and its memory.
 
-use super::compile::name;
-use crate::{adapters::units, model::matrix_units};
+use crate::{
+    adapters::{backend, tensor_cores},
+    model::matrix_units,
+};
 use anyhow::Result;
 use bitnet_wgpu::{
     Adapters, Context, ContextOptions,
@@ -60,9 +62,9 @@ impl Device {
             "version": env!("CARGO_PKG_VERSION"), "debug_build": cfg!(debug_assertions), "os": OS, "os_version": os_version(), "arch": ARCH,
             "adapter": c.adapter, "driver": c.driver, "backend": backend(c.backend), "software": c.software,
             "unified_memory": self.adapter.unified_memory, "memory_bytes": self.adapter.memory_bytes,
-            "languages": c.languages.iter().map(|&language| name(language)).collect::<Vec<_>>(), "language": name(self.context.language()),
+            "shader_languages": c.languages.iter().map(ToString::to_string).collect::<Vec<_>>(), "shader_language": self.context.language().to_string(),
             "features": self.offers().into_iter().filter(|(_, has)| *has).map(|(name, _)| name).collect::<Vec<_>>(),
-            "matrix_units": units(c), "max_binding_bytes": c.max_binding_bytes,
+            "tensor_cores": tensor_cores(c), "max_tensor_bytes": c.max_binding_bytes,
             "max_workgroup_memory": limits.max_compute_workgroup_storage_size, "max_workgroup_threads": limits.max_compute_invocations_per_workgroup,
         })
     }
@@ -86,9 +88,9 @@ impl fmt::Display for Device {
             os_version().map_or_else(|| OS.to_owned(), |version| format!("{OS} {version}"));
         let build = if cfg!(debug_assertions) { ", debug build" } else { "" };
         let mut languages =
-            c.languages.iter().map(|&language| name(language)).collect::<Vec<_>>().join(" and ");
+            c.languages.iter().map(ToString::to_string).collect::<Vec<_>>().join(" and ");
         if c.languages.len() > 1 {
-            languages += &format!(", {} by default", name(self.context.language()));
+            languages += &format!(", {} by default", self.context.language());
         }
         let named = |wanted: bool| {
             self.offers()
@@ -105,21 +107,12 @@ impl fmt::Display for Device {
         writeln!(f, "backend     {}; kernels in {languages}", backend(c.backend))?;
         writeln!(f, "features    {}", listed(named(true)))?;
         writeln!(f, "without     {}", listed(named(false)))?;
-        writeln!(f, "matrices    {}", units(c))?;
+        writeln!(f, "tensor cores {}", tensor_cores(c))?;
         let (threads, bytes) = (
             limits.max_compute_invocations_per_workgroup,
             limits.max_compute_workgroup_storage_size,
         );
         writeln!(f, "workgroups  {threads} threads, {bytes} bytes")
-    }
-}
-
-/// The name of an interface as its makers write it.
-fn backend(backend: wgpu::Backend) -> &'static str {
-    match backend {
-        wgpu::Backend::Metal => "Metal",
-        wgpu::Backend::Vulkan => "Vulkan",
-        other => other.to_str(),
     }
 }
 

@@ -177,12 +177,13 @@ pub fn memory(context: &Context, memory_bytes: Option<u64>) -> Result<u64> {
     ensure!(len >= 4 * FEW, "{room} bytes are too few to try");
     let x = Tensor::<f32>::uninit(context, [len])?;
     let mut encoder = context.encoder("memory");
-    tensor::fill(&mut encoder, &x, 1.5)?;
-    let parts = [0, len / 2, len - FEW].map(|at| tensor::slice(&mut encoder, &x, 0, at..at + FEW));
+    tensor::fill(1.5).forward_into(&mut encoder, &x)?;
+    let parts =
+        [0, len / 2, len - FEW].map(|at| tensor::slice(&x, 0, at..at + FEW).forward(&mut encoder));
     encoder.submit()?.wait()?;
     for part in parts {
         let numbers = block_on(part?.read())?;
-        ensure!(numbers == [1.5; FEW], "{numbers:?} instead of 1.5");
+        ensure!(numbers == [1.5; FEW], "wrong numbers; 1.5 is expected");
     }
     drop(x);
     context.trim_memory();

@@ -20,19 +20,18 @@ use bitnet_wgpu::kernel::KernelRef;
 use clap::Args;
 use std::{fmt::Display, time::Duration};
 
-/// Compiles all kernels on a GPU, compares ops with the CPU, and says how the device computes
+/// Checks a GPU: compiles all kernels, compares ops with the CPU, and probes its arithmetic
 ///
-/// Needs no model and no developer tools: the kernels are compiled by the driver, as programs have
-/// it done. Ends with one line, or with all errors and a status that is not 0. The output names the
-/// GPU, its driver and the system, and nothing else of the machine, so that it can go into a bug
-/// report.
+/// Needs no model and no developer tools. The exit status is 0 if all kernels compile and all cases
+/// agree; otherwise every failure is listed. The output names the GPU, its driver and the system,
+/// and nothing else of the machine, so it can go into a bug report.
 #[derive(Args)]
 pub struct Doctor {
-    /// Examine this GPU: a part of its name, or its number in `bitnet adapters`
-    /// [default: the one that models would run on]
+    /// GPU by part of its name or by its number in `bitnet adapters`
+    /// [default: the one that models run on]
     #[arg(long, value_name = "NAME|NUMBER")]
     adapter: Option<String>,
-    /// Print one JSON object, at the end
+    /// Print one JSON object at the end
     #[arg(long)]
     json: bool,
 }

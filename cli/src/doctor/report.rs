@@ -95,12 +95,15 @@ impl Compiled {
 
 impl fmt::Display for Compiled {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut languages: BTreeMap<&str, [usize; 3]> =
-            self.sound.iter().map(|(&language, &count)| (language, [count, 0, 0])).collect();
+        let mut languages: BTreeMap<&str, [usize; 3]> = self
+            .sound
+            .iter()
+            .map(|(language, &count)| (language.as_str(), [count, 0, 0]))
+            .collect();
         for (at, refused) in [(1, &self.failures), (2, &self.not_here)] {
             refused
                 .iter()
-                .for_each(|refused| languages.entry(refused.language).or_default()[at] += 1);
+                .for_each(|refused| languages.entry(&refused.language).or_default()[at] += 1);
         }
         writeln!(
             f,
@@ -155,9 +158,9 @@ impl fmt::Display for Ran {
 impl Findings {
     fn object(&self) -> Value {
         let row = |row: &super::arithmetic::Row| {
-            let findings = row.findings.iter().map(|(&language, finding)| {
+            let findings = row.findings.iter().map(|(language, finding)| {
                 (
-                    language.to_owned(),
+                    language.clone(),
                     json!({ "finding": finding.text, "as_kernels_rely_on": finding.sound }),
                 )
             });
@@ -169,8 +172,11 @@ impl Findings {
 
 impl fmt::Display for Findings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let languages: Vec<&str> =
-            self.rows.first().map(|row| row.findings.keys().copied().collect()).unwrap_or_default();
+        let languages: Vec<&str> = self
+            .rows
+            .first()
+            .map(|row| row.findings.keys().map(String::as_str).collect())
+            .unwrap_or_default();
         let column = |text: &str, width: usize| {
             format!("{text}{}", " ".repeat(width.saturating_sub(text.chars().count())))
         };

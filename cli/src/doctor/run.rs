@@ -1,6 +1,6 @@
 //! Runs cases in every language of a device.
 
-use super::{cases::Case, compile::name, trial::Trial};
+use super::{cases::Case, trial::Trial};
 use anyhow::Result;
 use bitnet_wgpu::{Context, Error, ErrorKind, kernel::ShaderLanguage};
 use indicatif::ProgressBar;
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 /// What came of the cases.
 #[derive(Debug, Default)]
 pub struct Ran {
-    pub languages: Vec<&'static str>,
+    pub languages: Vec<String>,
     /// Cases that agree, once for each language.
     pub agree: usize,
     pub failures: Vec<Failure>,
@@ -23,7 +23,7 @@ pub struct Ran {
 #[derive(Debug)]
 pub struct Failure {
     pub case: &'static str,
-    pub language: &'static str,
+    pub language: String,
     pub error: String,
 }
 
@@ -44,7 +44,7 @@ pub fn all(context: &mut Context, cases: &[Case], bar: &ProgressBar) -> Result<R
     let (here, not_here): (Vec<&Case>, Vec<&Case>) =
         cases.iter().partition(|case| f16 || !case.f16);
     let mut ran = Ran {
-        languages: languages.iter().map(|&language| name(language)).collect(),
+        languages: languages.iter().map(ToString::to_string).collect(),
         not_here: not_here.iter().map(|case| case.name).collect(),
         ..Ran::default()
     };
@@ -56,7 +56,7 @@ pub fn all(context: &mut Context, cases: &[Case], bar: &ProgressBar) -> Result<R
                 Err(error) => {
                     ran.failures.push(Failure {
                         case: case.name,
-                        language: name(language),
+                        language: language.to_string(),
                         error: crate::text(&error),
                     });
                     if error

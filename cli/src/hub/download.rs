@@ -54,11 +54,11 @@ pub fn fetch(name: &str, hub: &Name) -> Result<PathBuf> {
     };
     match cached(name, hub, &cache) {
         Some(path) => {
-            note(printable(&format!("{}; taking the copy at {}", text(&problem), display(&path))));
+            note(printable(&format!("{}; using the copy at {}", text(&problem), display(&path))));
             Ok(path)
         }
         None => Err(problem.context(format!(
-            "{name}: there is no such file or directory, no copy in the cache, and it could not be downloaded (if it is private, set HF_TOKEN; {})",
+            "{name}: no such file or directory, no copy in the cache, and it could not be downloaded (if it is private, set HF_TOKEN; {})",
             hub.by_hand()
         ))),
     }
@@ -109,7 +109,7 @@ fn download(name: &str, hub: &Name, download: &Download, wanted: &[String]) -> R
         note(format!("the copy will not be found without a network: {error}"));
     }
     match paths.as_slice() {
-        [] => bail!("{name}: it has no files"),
+        [] => bail!("{name}: no files"),
         [one] => Ok(one.clone()),
         _ => Ok(download.cache.snapshot(commit)),
     }
@@ -294,7 +294,7 @@ fn wanted(name: &str, hub: &Name, files: &[String]) -> Result<Vec<String>> {
     if let Some(file) = &hub.file {
         return match ggufs.contains(file) {
             true => Ok(vec![file.clone()]),
-            false => bail!("{name}: it has no {file}; GGUF files that it has: {ggufs:?}"),
+            false => bail!("{name}: no file {file}; GGUF files: {}", ggufs.join(", ")),
         };
     }
     if files.iter().any(|file| file == "config.json") && !weights.is_empty() {
@@ -315,11 +315,12 @@ fn wanted(name: &str, hub: &Name, files: &[String]) -> Result<Vec<String>> {
     match ggufs.as_slice() {
         [one] => Ok(vec![one.clone()]),
         [] => {
-            bail!("{name}: it has neither a .gguf file nor a config.json with .safetensors files")
+            bail!("{name}: neither a .gguf file nor a config.json with .safetensors files")
         }
         several => bail!(
-            "{name}: it has several models; name one, as in {name}:{}. GGUF files that it has: {several:?}",
-            several[0]
+            "{name}: several models; choose one, as in {name}:{}; GGUF files: {}",
+            several[0],
+            several.join(", ")
         ),
     }
 }

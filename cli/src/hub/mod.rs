@@ -28,14 +28,14 @@ pub fn resolve(name: &str) -> Result<PathBuf> {
     }
     match Name::parse(name) {
         Some(hub) => fetch(name, &hub),
-        None => bail!("{name}: there is no such file or directory"),
+        None => bail!("{name}: no such file or directory"),
     }
 }
 
 #[cfg(not(feature = "hub"))]
 fn fetch(name: &str, hub: &Name) -> Result<PathBuf> {
     bail!(
-        "{name}: there is no such file or directory. If it is a name on the Hugging Face hub: this program was built without downloads; \
+        "{name}: no such file or directory. If it is a name on the Hugging Face hub: this program was built without downloads; \
          `cargo install bitnet-wgpu-cli --features hub` builds it with them; {}",
         hub.by_hand()
     )

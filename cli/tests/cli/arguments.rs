@@ -8,6 +8,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+const SMALL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/data/models/odd");
+
 /// An option with an odd value, or an odd word.
 fn argument() -> impl Strategy<Value = Vec<String>> {
     const OPTIONS: [&str; 30] = [
@@ -21,17 +23,17 @@ fn argument() -> impl Strategy<Value = Vec<String>> {
         "--logit-bias",
         "--seed",
         "--stop",
-        "--system",
-        "--ids",
+        "--system-prompt",
+        "--token-ids",
         "--prompt",
         "--count",
-        "--context",
-        "--tokens",
-        "--contexts",
+        "--context-length",
+        "--decode-tokens",
+        "--context-lengths",
         "--prefill",
         "--window",
-        "--language",
-        "--i2s",
+        "--shader-language",
+        "--i2s-layout",
         "--activations",
         "--session",
         "--chat-template",
@@ -93,13 +95,15 @@ proptest! {
         most in prop::sample::select(&["0", "1", "2", "-1", "x"][..]),
         arguments in prop::collection::vec(argument(), 0..4),
     ) {
-        let mut all = vec![command.to_owned(), TALES.to_owned()];
+        // Rounds of a benchmark of the shipped model take seconds.
+        let model = if command == "bench" { SMALL } else { TALES };
+        let mut all = vec![command.to_owned(), model.to_owned()];
         match command {
             "run" => all.extend(["--cpu".into(), "--max-tokens".into(), most.into()]),
             "chat" => all.extend(["--cpu".into(), "--max-tokens".into(), most.into()]),
             // A place that cannot be written to; and none that takes its time.
             "quantize" => all.push("/nowhere/at/all".into()),
-            "bench" => all.extend(["--cpu", "--prefill", "2", "--contexts", "0", "--tokens", most].map(str::to_owned)),
+            "bench" => all.extend(["--cpu", "--prefill", "2", "--context-lengths", "0", "--decode-tokens", most].map(str::to_owned)),
             "perplexity" => all.extend(["--cpu".into(), "--nothing".into()]),
             _ => {}
         }

@@ -22,7 +22,7 @@ fn check_keys(bench: &Value, on_gpu: bool, profiled: bool) {
     );
     assert_eq!(bench["gpu_bytes"].is_number(), on_gpu, "{bench}");
     for key in
-        ["dispatches_per_token", "gpu_us_per_token", "host_us_per_token", "arrival_us_per_token"]
+        ["dispatches_per_token", "gpu_us_per_token", "host_us_per_token", "total_us_per_token"]
     {
         assert_eq!(positive(&bench[key]), profiled, "{key}: {bench}");
     }
@@ -37,12 +37,12 @@ fn check_keys(bench: &Value, on_gpu: bool, profiled: bool) {
     let rated = |kernel: &&Value| of(kernel, "us").is_some_and(|us| us > 0.0);
     for kernel in kernels.iter().filter(rated) {
         let rate = of(kernel, "bytes").unwrap() / (of(kernel, "us").unwrap() * 1e-6);
-        let share = rate / of(bench, "roof_bytes_per_second").unwrap();
+        let share = rate / of(bench, "peak_bytes_per_second").unwrap();
         // Above the roof there is neither.
         let is = |key: &str, wanted: f64| {
             of(kernel, key).map_or(share > 1.0 - 1e-9, |value| (value / wanted - 1.0).abs() < 1e-9)
         };
-        assert!(is("bytes_per_second", rate) && is("share_of_roof", share), "{kernel}");
+        assert!(is("bytes_per_second", rate) && is("share_of_peak", share), "{kernel}");
     }
     let bound: f64 = kernels.iter().map(|kernel| of(kernel, "bytes").unwrap()).sum();
     assert!(
@@ -62,7 +62,7 @@ fn bench_and_adapters_give_figures() {
         concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/data/models/qwen3/config.json");
     let directory = Directory::new("bench");
     let (trace, cache) = (directory.path("trace"), directory.path("cache"));
-    let more = ["--energy", "--profile", "--trace", &trace, "--cache", &cache];
+    let more = ["--energy", "--profile", "--trace", &trace, "--kernel-cache", &cache];
     let mut dispatches_of_step = 1;
     for model in [&["--config", &config][..], &["--config", float_activations], &[small]] {
         for device in [&["--cpu"][..], &["--gpu"]] {
@@ -72,13 +72,13 @@ fn bench_and_adapters_give_figures() {
                 model,
                 device,
                 &[
-                    "--tokens",
+                    "--decode-tokens",
                     "4",
                     "--prefill",
                     "16,9999",
-                    "--contexts",
+                    "--context-lengths",
                     "0,9999",
-                    "--sequences",
+                    "--batch-sizes",
                     "3",
                     "--speculate",
                 ],
@@ -102,7 +102,7 @@ fn bench_and_adapters_give_figures() {
                     && bench["weight_bytes_per_token"].as_u64().unwrap() > 20_000,
                 "{bench}"
             );
-            assert_eq!(bench["roof_bytes_per_second"].is_number(), device == ["--gpu"], "{bench}");
+            assert_eq!(bench["peak_bytes_per_second"].is_number(), device == ["--gpu"], "{bench}");
             assert!(
                 bench["speculation"][0]["tokens_per_second"].as_f64().unwrap() > 0.0,
                 "{bench}"
@@ -120,7 +120,7 @@ fn bench_and_adapters_give_figures() {
             );
             let batch = &bench["batches"][0];
             assert!(
-                batch["sequences"] == 3 && batch["tokens_per_second"].as_f64().unwrap() > 0.0,
+                batch["batch_size"] == 3 && batch["tokens_per_second"].as_f64().unwrap() > 0.0,
                 "{bench}"
             );
         }
@@ -143,16 +143,19 @@ fn bench_and_adapters_give_figures() {
         "{steps} steps, {left} dispatches"
     );
     fails(&["bench", "--trace", "file"], "--profile");
-    fails(&["run", TALES, "Once", "--cpu", "--cache", "folder"], "cannot be used with");
-    fails(&["bench", "--tokens", "0"], "--tokens 0");
+    fails(&["run", TALES, "Once", "--cpu", "--kernel-cache", "folder"], "cannot be used with");
+    fails(&["bench", "--decode-tokens", "0"], "--decode-tokens 0");
     fails(&["bench", "--prefill", "0"], "--prefill 0");
-    fails(&["bench", "--sequences", "0"], "--sequences 0");
+    fails(&["bench", "--batch-sizes", "0"], "--batch-sizes 0");
     fails(&["bench", "--config", HELDOUT], "heldout_own.txt");
     fails(&["bench", "--shape", "bonsai"], "ternary-bonsai-1.7b");
-    for option in
-        [&["--activations", "int8"][..], &["--quantize"], &["--i2s", "arm"], &["--ignore-unused"]]
-    {
-        fails(&[&["bench", "--config", &config][..], option].concat(), "is for a model's files");
+    for option in [
+        &["--activations", "int8"][..],
+        &["--quantize"],
+        &["--i2s-layout", "arm"],
+        &["--ignore-unused"],
+    ] {
+        fails(&[&["bench", "--config", &config][..], option].concat(), "needs a model's files");
     }
     fails(&["bench", "--config", &config, "--shape", "ternary-bonsai-8b"], "cannot be used with");
     let adapters = json(&["adapters"]);
@@ -171,7 +174,7 @@ fn bench_and_adapters_give_figures() {
             && chosen[0]["score"].as_u64().unwrap() > 0,
         "{adapters:?}"
     );
-    assert!(chosen[0]["chosen_why"].is_string(), "{adapters:?}");
+    assert!(chosen[0]["chosen_reason"].is_string(), "{adapters:?}");
     // What the system does not say is null, and what it says has a source.
     let health = |adapter: &Value| {
         adapter["health"]

@@ -38,11 +38,11 @@ fn chat_talks() {
         talk[0]["content"].as_str().unwrap().trim_end_matches('\n')
     );
     let full = answers(
-        &["chat", TALES, "--max-tokens", "5", "--cpu", "--context", "20"],
+        &["chat", TALES, "--max-tokens", "5", "--cpu", "--context-length", "20"],
         &format!("{}\n/clear\nHi\n", "word ".repeat(50)),
     );
     assert!(!full.trim().is_empty(), "what does not fit is left out, and the conversation goes on");
-    fails(&["chat", TALES, "--context", "100000"], "the model's context is 512");
+    fails(&["chat", TALES, "--context-length", "100000"], "to 512 tokens are accepted");
     let directory = Directory::new("chat");
     let plain = directory.model("", <[u8]>::to_vec);
     fs::remove_file(directory.path("chat_template.jinja")).unwrap();
@@ -94,10 +94,10 @@ fn chat_talks() {
     fails(&["chat", TALES, "--thinking", "on"], "does not know `enable_thinking`");
     fails(
         &["run", TALES, "Hi", "--thinking", "off"],
-        "--chat-template, --thinking and --special-tokens-in-content are for --chat",
+        "--chat-template, --thinking and --special-tokens-in-content need --chat",
     );
     fails(
-        &["run", TALES, "--ids", "1,2", "--thinking", "off"],
-        "--chat-template, --thinking and --special-tokens-in-content are for --chat",
+        &["run", TALES, "--token-ids", "1,2", "--thinking", "off"],
+        "--chat-template, --thinking and --special-tokens-in-content need --chat",
     );
 }

@@ -29,7 +29,7 @@ fn no_command_overwrites_its_input() {
         &hard,
         &soft,
     ] {
-        fails(&["quantize", &model, output, "--native", "--force"], "it is an input");
+        fails(&["quantize", &model, output, "--format", "prepacked", "--force"], "it is an input");
         fails(&["quantize", &model, output, "--format", "gguf-q2_0", "--force"], "it is an input");
         fails(&["bench", &model, "--cpu", "--profile", "--trace", output], "it is an input");
     }
@@ -41,10 +41,10 @@ fn no_command_overwrites_its_input() {
     // A file of the same folder that is no part of the model is another.
     let (native, gguf) = (format!("{model}/native"), format!("{model}/model.gguf"));
     for _ in 0..2 {
-        succeeds(&["quantize", &model, &native, "--native", "--force"]);
+        succeeds(&["quantize", &model, &native, "--format", "prepacked", "--force"]);
         succeeds(&["quantize", &model, &gguf, "--format", "gguf-q2_0", "--force"]);
     }
-    fails(&["quantize", &native, &native, "--native", "--force"], "it is an input");
+    fails(&["quantize", &native, &native, "--format", "prepacked", "--force"], "it is an input");
 }
 
 /// The weights of this model cannot be loaded, so that whoever names the output has not tried to.
@@ -60,7 +60,7 @@ fn outputs_are_checked_before_work() {
         fails(&["run", &broken, "x", "--cpu", "--session", file], wanted)
     };
     run(&file, "model.norm");
-    run(&format!("{file}/x"), "there is no directory");
+    run(&format!("{file}/x"), "no such directory");
     // A file may have no byte, as where a disk is full.
     let full = |arguments: &[&str]| {
         let mut command = std::process::Command::new("sh");
@@ -77,7 +77,9 @@ fn outputs_are_checked_before_work() {
     };
     let error = full(&["run", &broken, "x", "--cpu", "--session", &file]);
     assert!(error.contains("File too large") && !error.contains("model.norm"), "{error}");
-    for format in [&["--format", "packed"][..], &["--format", "gguf-q2_0"], &["--native"]] {
+    for format in
+        [&["--format", "packed"][..], &["--format", "gguf-q2_0"], &["--format", "prepacked"]]
+    {
         let error = full(&[&["quantize", TALES, &directory.path("new/model")], format].concat());
         assert!(
             error.contains("File too large") && !directory.0.join("new").exists(),
@@ -88,7 +90,7 @@ fn outputs_are_checked_before_work() {
     permissions.set_readonly(true);
     fs::set_permissions(&file, permissions).unwrap();
     run(&file, "is read-only");
-    fails(&["quantize", TALES, &file, "--native", "--force"], "is read-only");
+    fails(&["quantize", TALES, &file, "--format", "prepacked", "--force"], "is read-only");
 }
 
 /// A killed process leaves one behind.
@@ -109,7 +111,7 @@ fn writers_remove_stale_partials() {
             .unwrap();
     }
     succeeds(&["quantize", TALES, &packed]);
-    succeeds(&["quantize", TALES, &directory.path("native"), "--native"]);
+    succeeds(&["quantize", TALES, &directory.path("native"), "--format", "prepacked"]);
     succeeds(&["quantize", TALES, &directory.path("model.gguf"), "--format", "gguf-q2_0"]);
     json(&["run", TALES, "Once upon", "--cpu", "--max-tokens", "1", "--session", &file]);
     for folder in [&packed, &directory.path("")] {
@@ -155,8 +157,8 @@ fn inputs_are_bounded() {
         errors(&piped)
     );
     fails(
-        &["bench", TALES, "--cpu", "--sequences", "18446744073709551615"],
-        "at most 4096 are decoded side by side",
+        &["bench", TALES, "--cpu", "--batch-sizes", "18446744073709551615"],
+        "1 to 4096 are accepted",
     );
 }
 
@@ -192,7 +194,7 @@ fn names_command_no_terminal() {
         &["chat", TALES, "--chat-template", &missing],
         &["quantize", &path, &path, "--force"],
         &["quantize", &missing, "x"],
-        &["quantize", TALES, &format!("{path}/config.json/x"), "--native"],
+        &["quantize", TALES, &format!("{path}/config.json/x"), "--format", "prepacked"],
     ] {
         let output = bitnet(arguments).output().unwrap();
         let text = String::from_utf8_lossy(&output.stdout).into_owned() + &errors(&output);
@@ -234,7 +236,10 @@ fn paths_need_not_be_utf8() {
         text.to_str().unwrap_or(HELDOUT),
     );
     let (native, session) = (at(b"native\xfd"), at(b"session\xfc"));
-    run(&[word("quantize"), path, native.as_os_str(), word("--native")], "/dev/null");
+    run(
+        &[word("quantize"), path, native.as_os_str(), word("--format"), word("prepacked")],
+        "/dev/null",
+    );
     let once = [
         word("Once"),
         word("--cpu"),

@@ -8,8 +8,11 @@ mod embed;
 mod files;
 mod info;
 mod options;
+mod output;
+mod page;
 mod perplexity;
 mod quantize;
+mod renamed;
 mod run;
 mod serve;
 

@@ -22,14 +22,17 @@ fn options_are_checked_before_the_weights_are_read() {
         (&["run", "x", "--logit-bias", "2048=1"], "token 2048"),
         (&["run", "x", "--logit-bias", "5=nan"], "a logit bias of NaN for token 5"),
         (&["run", "x", "--logit-bias", "5"], "--logit-bias"),
-        (&["chat", "--logit-bias", "king=1"], "\"king\" is no token's id"),
-        (&["run", "x", "--logit-bias", "5=much"], "\"much\" is no number"),
-        (&["run", "--ids", "5,2048"], "token 2048"),
-        (&["run", "x", "--ids", "5"], "one of them"),
+        (&["chat", "--logit-bias", "king=1"], "`king` is not a token id"),
+        (&["run", "x", "--logit-bias", "5=much"], "`much` is not a number"),
+        (&["run", "--token-ids", "5,2048"], "token 2048"),
+        (&["run", "x", "--token-ids", "5"], "one of them"),
         (&["run", "x", "--session", "no/where/s"], "no/where"),
         (&["perplexity", HELDOUT, "--window", "0"], "--window 0"),
-        (&["chat", "--context", "0"], "--context 0"),
-        (&["chat", "--context", "5", "--system", "- a long instruction"], "--context 5"),
+        (&["chat", "--context-length", "0"], "--context-length 0"),
+        (
+            &["chat", "--context-length", "5", "--system-prompt", "- a long instruction"],
+            "--context-length 5",
+        ),
         (&["run", "x", "--session", HELDOUT], "is not a saved session"),
         (&["chat", "--min-p", "7"], "min_p"),
         (&["run", "x", "--speculate", "ngram", "--draft-tokens", "0"], "drafts of 0 tokens"),
@@ -142,7 +145,7 @@ fn odd_surroundings_are_errors() {
     {
         let index = other["index"].to_string();
         fails(
-            &["run", TALES, "x", "--adapter", &index, "--language", "msl"],
+            &["run", TALES, "x", "--adapter", &index, "--shader-language", "msl"],
             "MSL kernels cannot run on the",
         );
         let forced = with_msl("1", &["run", TALES, "x", "--gpu", "--adapter", &index]);
@@ -154,23 +157,34 @@ fn odd_surroundings_are_errors() {
         // An option overrides the variable.
         let unforced = with_msl(
             "1",
-            &["run", TALES, "x", "--max-tokens", "1", "--adapter", &index, "--language", "wgsl"],
+            &[
+                "run",
+                TALES,
+                "x",
+                "--max-tokens",
+                "1",
+                "--adapter",
+                &index,
+                "--shader-language",
+                "wgsl",
+            ],
         );
         assert!(unforced.status.success(), "{}", errors(&unforced));
     }
-    fails(&["run", TALES, "x", "--language", "msl", "--cpu"], "cannot be used with");
+    fails(&["run", TALES, "x", "--shader-language", "msl", "--cpu"], "cannot be used with");
     fails(&["run", TALES, "x", "--adapter", "no such adapter"], "no such adapter");
     fails(&["run", TALES, "x", "--adapter", "1000"], "adapter 1000 was asked for; there are");
     fails(&["run", TALES, "x", "--adapter", "0", "--cpu"], "cannot be used with");
-    fails(&["run", TALES, "x", "--split", "3,5"], "--adapter");
+    fails(&["run", TALES, "x", "--layer-split", "3,5"], "--adapter");
     fails(
         &["run", TALES, "x", "--cpu", "--threads", "0"],
         "threads: 0; a model computes on 1 to 1024",
     );
     fails(&["run", TALES, "x", "--gpu", "--threads", "2"], "cannot be used with");
-    let split = |layers| ["run", TALES, "x", "--adapter", "0", "--adapter", "0", "--split", layers];
+    let split =
+        |layers| ["run", TALES, "x", "--adapter", "0", "--adapter", "0", "--layer-split", layers];
     fails(&split("3,6"), "layers [3, 6]; the model has 8");
     fails(&split("8"), "numbers of layers for 1 contexts, of which there are 2");
-    fails(&[&split("4,4")[..], &["--offload", "2"]].concat(), "not both");
-    fails(&["bench", TALES, "--adapter", "0", "--adapter", "0", "--profile"], "on one GPU");
+    fails(&[&split("4,4")[..], &["--cpu-offload", "2"]].concat(), "not both");
+    fails(&["bench", TALES, "--adapter", "0", "--adapter", "0", "--profile"], "a single GPU");
 }

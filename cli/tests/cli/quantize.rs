@@ -40,7 +40,7 @@ fn where_there_is_no_room_the_model_that_was_there_stays() {
     limited(&["quantize", TALES, &packed, "--force"]);
     assert!(files() == before, "what was there stays");
     let native = directory.path("native.safetensors");
-    limited(&["quantize", TALES, &native, "--native"]);
+    limited(&["quantize", TALES, &native, "--format", "prepacked"]);
     assert!(!fs::exists(&native).unwrap(), "nothing is there");
 }
 
@@ -62,7 +62,8 @@ fn quantize_packs_what_info_and_run_read() {
         .sum();
     assert_eq!(Some(bytes), object["bytes_after"].as_u64());
     let greedy = |model: &str| {
-        json(&["run", model, "The bear", "--greedy", "--max-tokens", "12", "--cpu"])["ids"].clone()
+        json(&["run", model, "The bear", "--greedy", "--max-tokens", "12", "--cpu"])["token_ids"]
+            .clone()
     };
     assert_eq!(greedy(&packed), greedy(TALES));
     // The tokenizer goes with it.
@@ -83,42 +84,44 @@ fn quantize_packs_what_info_and_run_read() {
 fn a_native_container_is_a_model_as_others_are() {
     let directory = Directory::new("native");
     let greedy = |model: &str| {
-        json(&["run", model, "The bear", "--greedy", "--max-tokens", "12", "--cpu"])["ids"].clone()
+        json(&["run", model, "The bear", "--greedy", "--max-tokens", "12", "--cpu"])["token_ids"]
+            .clone()
     };
     let (gguf, native, again) =
         (directory.path("model.gguf"), directory.path("new/native"), directory.path("again"));
-    let bytes = json(&["quantize", TALES, &native, "--native"])["bytes"].as_u64().unwrap();
+    let bytes =
+        json(&["quantize", TALES, &native, "--format", "prepacked"])["bytes"].as_u64().unwrap();
     assert_eq!(fs::metadata(&native).unwrap().len(), bytes);
     assert_eq!(greedy(&native), greedy(TALES));
     let info = json(&["info", &native]);
     assert_eq!(
         (&info["format"], &info["problems"], &info["config"]["layers"]),
-        (&"native container".into(), &Value::Array(vec![]), &8.into())
+        (&"prepacked model file".into(), &Value::Array(vec![]), &8.into())
     );
     assert_eq!(json(&["info", TALES])["format"], "directory");
     let text = succeeds(&["info", &native]);
     assert!(
-        text.contains("format        native container")
+        text.contains("format        prepacked model file")
             && text.contains("model.layers.*.mlp.gate_proj+up_proj.codes"),
         "{text}"
     );
     // Of a GGUF file, with its tokenizer, and of a container.
     succeeds(&["quantize", TALES, &gguf, "--format", "gguf-q2_0"]);
     assert_eq!(json(&["info", &gguf])["format"], "GGUF file");
-    assert!(succeeds(&["quantize", &gguf, &again, "--native"]).ends_with("MB\n"));
+    assert!(succeeds(&["quantize", &gguf, &again, "--format", "prepacked"]).ends_with("MB\n"));
     assert_eq!(greedy(&again), greedy(TALES));
-    succeeds(&["quantize", &native, &again, "--native", "--int8-head", "--force"]);
+    succeeds(&["quantize", &native, &again, "--format", "prepacked", "--int8-head", "--force"]);
     assert!(
         fs::metadata(&again).unwrap().len() + 400_000 < bytes,
         "the head has half of its bytes"
     );
     assert_eq!(json(&["info", &again])["problems"], Value::Array(vec![]));
-    fails(&["quantize", TALES, &native, "--native"], "exists already");
-    fails(&["quantize", TALES, &native, "--int8-head", "--force"], "--native");
+    fails(&["quantize", TALES, &native, "--format", "prepacked"], "exists already");
+    fails(&["quantize", TALES, &native, "--int8-head", "--force"], "needs --format prepacked");
     fails(
-        &["quantize", TALES, &native, "--native", "--format", "gguf-q2_0"],
-        "cannot be used with",
+        &["quantize", TALES, &native, "--format", "prepacked", "--format", "gguf-q2_0"],
+        "cannot be used multiple times",
     );
-    fails(&["quantize", "no/such/model", &native, "--native"], "no/such/model");
+    fails(&["quantize", "no/such/model", &native, "--format", "prepacked"], "no/such/model");
     fails(&["run", &format!("{TALES}/model.safetensors"), "a"], "the directory is needed");
 }

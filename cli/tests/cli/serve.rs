@@ -15,7 +15,8 @@ fn serve_answers_what_run_writes() {
     // Requests that say nothing have what the server was told.
     let options = ["--cpu", "--temperature", "0.9", "--seed", "3", "--max-tokens", "12"];
     let mut child = bitnet(
-        &[&["serve", TALES, "--port", "0", "--json", "--grace", "1"][..], &options].concat(),
+        &[&["serve", TALES, "--port", "0", "--json", "--shutdown-timeout", "1"][..], &options]
+            .concat(),
     );
     let mut child = child
         .env("BITNET_API_KEY", "sesame")
@@ -27,7 +28,7 @@ fn serve_answers_what_run_writes() {
     BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
     let ready: Value = serde_json::from_str(&line).unwrap();
     assert_eq!(
-        (&ready["model"], &ready["slots"], &ready["context"]),
+        (&ready["model"], &ready["slots"], &ready["context_length"]),
         (&"tales-22m".into(), &8.into(), &512.into())
     );
     let address = ready["address"].as_str().unwrap().strip_prefix("http://").unwrap();
@@ -61,7 +62,7 @@ fn serve_answers_what_run_writes() {
         Command::new("kill").args(["-TERM", &child.id().to_string()]).status().unwrap().success()
     );
     let output = child.wait_with_output().unwrap();
-    assert!(output.status.success() && errors(&output).contains("ended"), "{output:?}");
+    assert!(output.status.success() && errors(&output).contains("server stopped"), "{output:?}");
 }
 
 /// A server whose first line of output has come, with its address.
@@ -144,7 +145,7 @@ fn serve_warns_of_open_servers() {
             &[&["serve", TALES, "--cpu", "--port", "0", "--json", "--host", host], keys].concat(),
         ));
         status(&address, "Host: localhost\r\n");
-        assert_eq!(ended(child).contains("no key is needed"), is_warned, "{host} {keys:?}");
+        assert_eq!(ended(child).contains("without an API key"), is_warned, "{host} {keys:?}");
     }
 }
 
@@ -165,7 +166,7 @@ fn serve_names_the_limit_of_open_files() {
         let text = errors(&output);
         assert!(
             output.status.code() == Some(1)
-                && text.contains(&format!("may open {files} files; 65 are needed")),
+                && text.contains(&format!("may open {files} files; at least 65 are needed")),
             "{text}"
         );
     }
@@ -234,7 +235,7 @@ fn serve_refuses_what_cannot_be_served() {
     std::fs::write(&file, "\n \n").unwrap();
     fails(
         &["serve", TALES, "--cpu", "--port", "0", "--api-key-file", file.to_str().unwrap()],
-        "no key in it",
+        "no keys",
     );
     std::fs::remove_file(&file).unwrap();
     fails(
@@ -246,7 +247,10 @@ fn serve_refuses_what_cannot_be_served() {
         "without a port",
     );
     fails(&["serve", TALES, "--cpu", "--port", "0", "--slots", "0"], "--slots 0");
-    fails(&["serve", TALES, "--cpu", "--port", "0", "--context", "100000"], "--context 100000");
+    fails(
+        &["serve", TALES, "--cpu", "--port", "0", "--context-length", "100000"],
+        "--context-length 100000",
+    );
     fails(&["serve", TALES, "--cpu", "--port", "0", "--api-key", ""], "API key");
     fails(&["serve", TALES, "--cpu", "--port", "0", "--api-key", "a\nb"], "API key");
     fails(&["serve", TALES, "--cpu", "--port", "0", "--temperature=-1"], "temperature");

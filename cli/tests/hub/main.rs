@@ -199,7 +199,7 @@ fn a_model_comes_by_its_name_and_stays() {
         true,
     );
     let ids = |output: &Output| {
-        serde_json::from_slice::<serde_json::Value>(&output.stdout).unwrap()["ids"].clone()
+        serde_json::from_slice::<serde_json::Value>(&output.stdout).unwrap()["token_ids"].clone()
     };
     assert_eq!(ids(&first), ids(&local));
     let files = |asked: &Asked| {
@@ -242,7 +242,7 @@ fn a_model_comes_by_its_name_and_stays() {
     assert_eq!(files(&asked_first), downloaded);
     let unreachable = cache.run("http://127.0.0.1:9", &RUN, false);
     assert!(
-        ids(&unreachable) == ids(&first) && said(&unreachable).contains("taking the copy"),
+        ids(&unreachable) == ids(&first) && said(&unreachable).contains("using the copy"),
         "{}",
         said(&unreachable)
     );

@@ -183,8 +183,8 @@ fn options_that_admit_nobody_are_refused() {
     assert!(refused(options().keys(["ok", "not\nok"])).contains("API key"));
     assert!(refused(options().allowed_hosts(["tales.example:80"])).contains("without a port"));
     assert!(refused(options().allowed_hosts(["http://tales.example"])).contains("without a port"));
-    assert!(refused(options().connections(0)).contains("0 connections"));
-    assert!(refused(options().bytes(1 << 20)).contains("fit twice"));
+    assert!(refused(options().max_connections(0)).contains("0 connections"));
+    assert!(refused(options().max_pending_bytes(1 << 20)).contains("fit twice"));
 }
 
 /// Which prompts others have sent is told by the time, and by the count of cached tokens.

@@ -226,7 +226,7 @@ fn reasoning_is_told_from_the_answer() {
     refused(
         &server,
         with(body.clone(), &[("chat_template_kwargs", json!({ "enable_thinking": "no" }))]),
-        "true or false is expected",
+        "expected true or false",
     );
     let by_user = json!([{ "role": "user", "reasoning_content": "a", "content": "b" }]);
     refused(&server, with(body, &[("messages", by_user)]), "messages[0].reasoning_content");

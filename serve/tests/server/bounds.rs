@@ -36,7 +36,7 @@ fn finished(server: &Served, key: &str, bytes: usize) -> u16 {
 #[test]
 fn bytes_that_arrive_are_bounded() {
     let server = Served::new(&cpu(), 1, 1, |options| {
-        options.keys(["ann", "bob"]).body(100_000).bytes(400_000)
+        options.keys(["ann", "bob"]).max_body_bytes(100_000).max_pending_bytes(400_000)
     });
     let mut held = Vec::new();
     let mut refused = 0;
@@ -68,7 +68,9 @@ fn bytes_that_arrive_are_bounded() {
 
 #[test]
 fn announced_bytes_take_no_room() {
-    let server = Served::new(&cpu(), 1, 1, |options| options.body(100_000).bytes(210_000));
+    let server = Served::new(&cpu(), 1, 1, |options| {
+        options.max_body_bytes(100_000).max_pending_bytes(210_000)
+    });
     let held: Vec<TcpStream> = (0..50).map(|_| unfinished(&server, "", 100_000, 1)).collect();
     assert_eq!(finished(&server, "", 90_000), 200);
     assert!(held.iter().all(|connection| !is_answered(connection, Duration::from_millis(1))));
@@ -76,7 +78,9 @@ fn announced_bytes_take_no_room() {
 
 #[test]
 fn bytes_are_given_back_with_every_answer() {
-    let server = Served::new(&cpu(), 1, 1, |options| options.body(100_000).bytes(200_000));
+    let server = Served::new(&cpu(), 1, 1, |options| {
+        options.max_body_bytes(100_000).max_pending_bytes(200_000)
+    });
     let junk = "x".repeat(90_000);
     for _ in 0..10 {
         assert_eq!(finished(&server, "", 90_000), 200);
@@ -131,7 +135,7 @@ fn prompts_that_cannot_fit_are_refused() {
 
 #[test]
 fn tokens_of_embeddings_are_bounded() {
-    let server = Served::new(&cpu(), 1, 1, |options| options.embedding_tokens(100));
+    let server = Served::new(&cpu(), 1, 1, |options| options.max_embedding_tokens(100));
     let embed = |texts: usize| {
         post(&server.address, "/v1/embeddings", &json!({ "input": vec![vec![7; 10]; texts] }))
     };
@@ -140,7 +144,10 @@ fn tokens_of_embeddings_are_bounded() {
     let (status, error) = (refused.status, refused.json()["error"].clone());
     assert!(status == 400 && error["param"] == "input", "{status} {error}");
     assert!(
-        error["message"].as_str().unwrap().contains("more than 100 tokens (`--embedding-tokens`)"),
+        error["message"]
+            .as_str()
+            .unwrap()
+            .contains("more than 100 tokens in total (`--max-embedding-tokens`)"),
         "{error}"
     );
     assert_eq!(get(&server.address, "/health").status, 200);
@@ -148,7 +155,9 @@ fn tokens_of_embeddings_are_bounded() {
 
 #[test]
 fn bytes_of_vectors_are_bounded() {
-    let server = Served::new(&cpu(), 1, 1, |options| options.body(100_000).bytes(200_000));
+    let server = Served::new(&cpu(), 1, 1, |options| {
+        options.max_body_bytes(100_000).max_pending_bytes(200_000)
+    });
     let embed = |texts: usize| {
         post(&server.address, "/v1/embeddings", &json!({ "input": vec!["a"; texts] }))
     };

@@ -21,7 +21,7 @@ const WHILE: Duration = Duration::from_millis(300);
 
 #[test]
 fn idle_connections_and_unfinished_heads_end() {
-    let server = Served::new(&cpu(), 1, 1, |options| options.idle(WHILE));
+    let server = Served::new(&cpu(), 1, 1, |options| options.header_timeout(WHILE));
     let unfinished = b"POST /v1/completions HTTP/1.1\r\nHost: local";
     for (bytes, answers) in
         [(&b""[..], 0), (unfinished, 0), (b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n", 1)]
@@ -31,7 +31,8 @@ fn idle_connections_and_unfinished_heads_end() {
         assert_eq!(rest(&mut connection).matches("HTTP/1.1 200").count(), answers);
     }
     // An answer may take longer than a head.
-    let slow = Served::endless(&cpu(), 1, 1, |options| options.idle(Duration::from_millis(1)));
+    let slow =
+        Served::endless(&cpu(), 1, 1, |options| options.header_timeout(Duration::from_millis(1)));
     assert_eq!(
         slow.complete(&json!({ "prompt": "Once", "max_tokens": 100 }))["usage"]["completion_tokens"],
         100
@@ -66,7 +67,8 @@ fn half_closed_clients_get_their_answers() {
 #[test]
 fn half_closed_answers_without_progress_end() {
     let slow = GenerateOptions::default().ignore_eos(true).logits(|_, _| sleep(WHILE / 10));
-    let server = Served::new(&cpu(), 1, 1, |options| options.defaults(slow).half_closed(WHILE));
+    let server =
+        Served::new(&cpu(), 1, 1, |options| options.defaults(slow).half_closed_timeout(WHILE));
     let ask = |tokens: u64, stream: bool| {
         let body =
             with(long(), &[("max_tokens", tokens.into()), ("stream", stream.into())]).to_string();
@@ -80,8 +82,9 @@ fn half_closed_answers_without_progress_end() {
 /// 20 MB, of which sockets hold a part.
 #[test]
 fn answers_that_nobody_reads_end() {
-    let server =
-        Served::new(&cpu(), 1, 1, |options| options.stall(WHILE).patience(Duration::from_secs(60)));
+    let server = Served::new(&cpu(), 1, 1, |options| {
+        options.write_timeout(WHILE).body_timeout(Duration::from_secs(60))
+    });
     let body = json!({ "input": vec![[7]; 2048] }).to_string();
     let mut connection = connect(&server.address, &request("POST /v1/embeddings", HOST, &body));
     connection.set_read_timeout(None).unwrap();
@@ -113,7 +116,7 @@ fn health_from(source: &str, server: &Served) -> u16 {
 
 #[test]
 fn connections_are_bounded_in_number() {
-    let server = Served::new(&cpu(), 1, 1, |options| options.connections(4));
+    let server = Served::new(&cpu(), 1, 1, |options| options.max_connections(4));
     let idle = [connect(&server.address, b""), connect(&server.address, b"")];
     let refused = rest(&mut connect(&server.address, b""));
     assert!(
@@ -136,7 +139,7 @@ fn connections_are_bounded_in_number() {
 
 #[test]
 fn one_connection_is_enough_to_serve() {
-    let server = Served::new(&cpu(), 1, 1, |options| options.connections(1));
+    let server = Served::new(&cpu(), 1, 1, |options| options.max_connections(1));
     assert_eq!(get(&server.address, "/health").status, 200);
 }
 

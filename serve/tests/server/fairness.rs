@@ -54,7 +54,7 @@ fn prompts_of_another_client_come_next() {
 fn one_client_leaves_slots_to_others() {
     let server = Served::endless(&cpu(), 4, 2, |options| options.keys(KEYS));
     let (many, one) = (
-        json!({ "prompt": "Once", "max_tokens": 490 }),
+        json!({ "prompt": "Once", "max_tokens": 200 }),
         json!({ "prompt": "The bear", "max_tokens": 1 }),
     );
     assert_eq!(answered_before(&server, 7, "/v1/completions", &many, &one), 0);
@@ -123,7 +123,7 @@ fn slow_readers_keep_no_slot() {
 #[test]
 fn embeddings_of_another_client_come_between() {
     let server = Served::new(&cpu(), 1, 2, |options| options.keys(KEYS));
-    let many = json!({ "input": vec![vec![7; 20]; 160] });
+    let many = json!({ "input": vec![vec![7; 4]; 160] });
     let one = json!({ "input": "bear" });
     let before = answered_before(&server, 4, "/v1/embeddings", &many, &one);
     assert_eq!(before, 0, "of three that have 10 parts each");

@@ -20,8 +20,9 @@ use std::{
 };
 
 fn a_full_queue_is_429_and_who_leaves_makes_room(model: &Model) {
-    let server =
-        Served::endless(model, 1, 1, |options| options.half_closed(Duration::from_millis(200)));
+    let server = Served::endless(model, 1, 1, |options| {
+        options.half_closed_timeout(Duration::from_millis(200))
+    });
     let mut first = post(&server.address, "/v1/completions", &long());
     assert!(first.event().is_some());
     let second = open(
@@ -37,7 +38,10 @@ fn a_full_queue_is_429_and_who_leaves_makes_room(model: &Model) {
     let error = refused.json()["error"].clone();
     assert!(
         error["code"] == "rate_limit_exceeded"
-            && error["message"].as_str().unwrap().contains("1 sequences run and 1 wait"),
+            && error["message"]
+                .as_str()
+                .unwrap()
+                .contains("batch is full: 1/1 running, 1/1 queued"),
         "{error}"
     );
     // Of several choices all run, or none.
@@ -72,8 +76,9 @@ fn the_end_lets_answers_finish_and_cuts_those_that_do_not(model: &Model) {
         let gate = Arc::new(Gate::default());
         let waits = gate.clone();
         let options = GenerateOptions::default().ignore_eos(true).logits(move |_, _| waits.pass());
-        let mut server =
-            Served::new(model, 2, 8, |o| o.defaults(options).grace(Duration::from_millis(grace)));
+        let mut server = Served::new(model, 2, 8, |o| {
+            o.defaults(options).shutdown_timeout(Duration::from_millis(grace))
+        });
         let mut stream =
             post(&server.address, "/v1/completions", &with(long(), &[("max_tokens", 60.into())]));
         assert!(stream.event().is_some());
@@ -207,8 +212,7 @@ fn requests_that_wait_to_be_prepared_are_bounded() {
     for answer in refused {
         assert_eq!((answer.status, answer.header("retry-after")), (429, Some("1")));
         let error = answer.json()["error"].clone();
-        let told =
-            error["message"].as_str().unwrap().contains("requests are being prepared, and 2 wait");
+        let told = error["message"].as_str().unwrap().contains("in preparation, 2 queued");
         assert!(told && error["code"] == "rate_limit_exceeded", "{error}");
     }
     assert_eq!(ask().status, 200, "there is room again");

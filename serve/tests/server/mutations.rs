@@ -198,7 +198,11 @@ fn outcomes(address: &str) -> BTreeMap<Outcome, u64> {
 fn damaged_requests_leave_the_server_whole() {
     let hurry = Duration::from_secs(3);
     let server = Served::new(&cpu(), 4, 256, |options| {
-        options.max_tokens(Some(4)).half_closed(hurry).idle(hurry).patience(hurry)
+        options
+            .max_tokens(Some(4))
+            .half_closed_timeout(hurry)
+            .header_timeout(hurry)
+            .body_timeout(hurry)
     });
     let sound = json!({ "prompt": "Once upon a time", "max_tokens": 8, "temperature": 0 });
     let before = server.complete(&sound)["choices"].clone();

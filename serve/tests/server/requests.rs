@@ -68,7 +68,7 @@ fn what_is_wrong_is_named() {
     let text = |more: Value| (false, with(json!({ "prompt": "Hi" }), &object(more)));
     let messages = |messages: Value| (true, json!({ "messages": messages }));
     let table = [
-        (messages(json!(null)), "messages", "none"),
+        (messages(json!(null)), "messages", "missing field `messages`"),
         (messages(json!("Hi")), "messages", "list"),
         (messages(json!([])), "messages", "0 messages"),
         (
@@ -77,10 +77,10 @@ fn what_is_wrong_is_named() {
             "4097",
         ),
         (messages(json!(["Hi"])), "messages[0]", "an object"),
-        (messages(json!([{ "content": "Hi" }])), "messages[0].role", "none"),
+        (messages(json!([{ "content": "Hi" }])), "messages[0].role", "missing field"),
         (messages(json!([{ "role": "tool", "content": "Hi" }])), "messages[0].role", "user"),
         (messages(json!([{ "role": 7, "content": "Hi" }])), "messages[0].role", "7"),
-        (messages(json!([{ "role": "user" }])), "messages[0].content", "none"),
+        (messages(json!([{ "role": "user" }])), "messages[0].content", "missing field"),
         (messages(json!([{ "role": "user", "content": 7 }])), "messages[0].content", "7"),
         (
             messages(json!([{ "role": "user", "content": [{ "type": "image_url" }] }])),
@@ -90,12 +90,12 @@ fn what_is_wrong_is_named() {
         (
             messages(json!([{ "role": "user", "content": [{ "type": "text" }] }])),
             "messages[0].content[0].text",
-            "none",
+            "missing field",
         ),
         (
             messages(json!([{ "role": "user", "content": "Hi", "name": "Ann" }])),
             "messages[0].name",
-            "no such field",
+            "unknown field",
         ),
         (
             messages(json!([{ "role": "assistant", "content": "Hi", "tool_calls": [{}] }])),
@@ -103,7 +103,11 @@ fn what_is_wrong_is_named() {
             "not supported",
         ),
         (chat(json!({ "max_tokens": 0 })), "max_tokens", "from 1"),
-        (chat(json!({ "max_tokens": 3, "max_completion_tokens": 4 })), "max_tokens", "one of them"),
+        (
+            chat(json!({ "max_tokens": 3, "max_completion_tokens": 4 })),
+            "max_tokens",
+            "differs from",
+        ),
         (chat(json!({ "logprobs": true })), "logprobs", "not supported"),
         (chat(json!({ "top_logprobs": 2 })), "top_logprobs", "not supported"),
         (chat(json!({ "tools": [{}] })), "tools", "not supported"),
@@ -113,8 +117,8 @@ fn what_is_wrong_is_named() {
             "not supported",
         ),
         (chat(json!({ "reasoning_effort": "low" })), "reasoning_effort", "not supported"),
-        (chat(json!({ "temprature": 1 })), "temprature", "no such field"),
-        (text(json!({ "prompt": null })), "prompt", "none"),
+        (chat(json!({ "temprature": 1 })), "temprature", "unknown field"),
+        (text(json!({ "prompt": null })), "prompt", "missing field"),
         (text(json!({ "prompt": 7 })), "prompt", "a string"),
         (text(json!({ "prompt": [] })), "prompt", "0 prompts"),
         (text(json!({ "prompt": vec!["x"; 65] })), "prompt", "65"),
@@ -122,7 +126,7 @@ fn what_is_wrong_is_named() {
         (text(json!({ "prompt": [[7], [-1]] })), "prompt", "list"),
         (text(json!({ "prompt": [[]] })), "prompt", "no tokens"),
         (text(json!({ "prompt": [99999] })), "prompt", "99999"),
-        (text(json!({ "prompt": vec![7; 513] })), "prompt", "513 tokens; there is room for 500"),
+        (text(json!({ "prompt": vec![7; 513] })), "prompt", "513 tokens; at most 500"),
         (text(json!({ "max_tokens": -1 })), "max_tokens", "from 0"),
         (text(json!({ "max_tokens": 1.5 })), "max_tokens", "1.5"),
         (text(json!({ "max_tokens": "7" })), "max_tokens", "a string"),
@@ -149,17 +153,17 @@ fn what_is_wrong_is_named() {
         (text(json!({ "stop": "x".repeat(1025) })), "stop", "1024"),
         (text(json!({ "stop": vec!["x".repeat(1000); 5] })), "stop", "4096"),
         (text(json!({ "logit_bias": [] })), "logit_bias", "an object"),
-        (text(json!({ "logit_bias": { "x": 1 } })), "logit_bias", "\"x\""),
+        (text(json!({ "logit_bias": { "x": 1 } })), "logit_bias", "`x`"),
         (text(json!({ "logit_bias": { "7": 101 } })), "logit_bias", "token 7"),
         (text(json!({ "stream": "yes" })), "stream", "a string"),
         (text(json!({ "stream_options": {} })), "stream_options", "streams"),
         (
             text(json!({ "stream": true, "stream_options": { "usage": true } })),
             "stream_options.usage",
-            "no such field",
+            "unknown field",
         ),
         (text(json!({ "model": 7 })), "model", "7"),
-        (text(json!({ ("\n".to_owned() + &"x".repeat(300)): 7 })), "xxx", "no such field"),
+        (text(json!({ ("\n".to_owned() + &"x".repeat(300)): 7 })), "xxx", "unknown field"),
     ];
     for ((is_chat, body), param, wanted) in table {
         let path = if is_chat { "/v1/chat/completions" } else { "/v1/completions" };
@@ -203,7 +207,7 @@ fn what_is_wrong_is_named() {
         .unwrap();
         assert!(
             answer.status == 400
-                && answer.json()["error"]["message"].as_str().unwrap().contains("body"),
+                && answer.json()["error"]["message"].as_str().unwrap().contains("invalid"),
             "{body:.20}"
         );
     }
@@ -213,7 +217,7 @@ fn what_is_wrong_is_named() {
 #[test]
 fn bodies_have_a_type_a_length_and_a_time() {
     let server = Served::new(&cpu(), 2, 8, |options| {
-        options.body(1000).patience(Duration::from_millis(300))
+        options.max_body_bytes(1000).body_timeout(Duration::from_millis(300))
     });
     let body = json!({ "prompt": "Hi", "max_tokens": 1 }).to_string();
     let status = |headers: &[(&str, &str)], body: &[u8]| {
@@ -321,7 +325,7 @@ fn more_choices_than_there_can_be_are_refused_for_good() {
         assert!(
             status == 400
                 && error["param"] == field
-                && error["message"].to_string().contains("3 in all"),
+                && error["message"].to_string().contains("3 in total"),
             "{status} {error}"
         );
     }

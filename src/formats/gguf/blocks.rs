@@ -11,6 +11,7 @@ use crate::{
 };
 use half::f16;
 use rayon::prelude::*;
+use std::fmt;
 
 /// A tensor's storage type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,6 +47,28 @@ pub enum GgufType {
     Q1_0,
     /// A type that this crate does not read, by its number in the format.
     Other(u32),
+}
+
+/// The name in llama.cpp.
+impl fmt::Display for GgufType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::F32 => "F32",
+            Self::F16 => "F16",
+            Self::Bf16 => "BF16",
+            Self::Q8_0 => "Q8_0",
+            Self::Q4K => "Q4_K",
+            Self::Q6K => "Q6_K",
+            Self::I2S => "I2_S",
+            Self::Tq1_0 => "TQ1_0",
+            Self::Tq2_0 => "TQ2_0",
+            Self::Q2_0 => "Q2_0",
+            Self::Pq2_0 => "PQ2_0",
+            Self::Ptq1_0 => "PTQ1_0",
+            Self::Q1_0 => "Q1_0",
+            Self::Other(id) => return write!(f, "type {id}"),
+        })
+    }
 }
 
 /// The numbers of types in the format.
@@ -102,9 +125,9 @@ impl GgufType {
             Self::Other(_) => Ok(None),
             // Four codes per byte, then 32 bytes that begin with the scale.
             Self::I2S => Ok(Some(elements.div_ceil(4).saturating_add(32))),
-            _ if !columns.is_multiple_of(size) => Err(format!(
-                "has rows of {columns} elements; {self:?} needs whole blocks of {size}"
-            )),
+            _ if !columns.is_multiple_of(size) => {
+                Err(format!("has rows of {columns} elements; {self} needs whole blocks of {size}"))
+            }
             _ => Ok(Some((elements / size).saturating_mul(bytes))),
         }
     }

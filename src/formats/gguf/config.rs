@@ -220,7 +220,7 @@ impl Keys<'_> {
                 Ok((RopeScaling::LongRope { attention }, factors))
             }
             (Some(_), other) => unsupported(format!(
-                "divides each rotary frequency by a number of its own beside {other:?}, which is not supported"
+                "divides each rotary frequency by a number of its own beside the scaling {other}, which is not supported"
             )),
         }
     }

@@ -236,7 +236,7 @@ fn check_tensors(header: &Header, file: usize) -> Result<(), String> {
         Some(((_, end, a, id), (start, _, b, _))) => {
             let kind = GgufType::from_id(*id);
             Err(format!(
-                "`{a}` would end at byte {end} of the data, far before `{b}` at {start}: its blocks are not those of {kind:?}"
+                "`{a}` would end at byte {end} of the data, far before `{b}` at {start}: its blocks are not those of {kind}"
             ))
         }
         None => Ok(()),
@@ -267,7 +267,7 @@ impl GgufTensor<'_> {
     /// [`Error::Unsupported`] for a quantised type.
     pub fn to_f32(&self) -> Result<Vec<f32>> {
         blocks::floats(self.kind, &self.bytes).ok_or_else(|| {
-            self.unsupported(format!("is {:?}; F32, F16 or BF16 is needed", self.kind))
+            self.unsupported(format!("is {}; F32, F16 or BF16 is needed", self.kind))
         })
     }
 
@@ -306,7 +306,7 @@ impl GgufTensor<'_> {
             }
             other => {
                 let known = "F32, F16, BF16, Q8_0, Q4_K, Q6_K, Q2_0, PQ2_0, PTQ1_0 or Q1_0";
-                return Err(self.unsupported(format!("is {other:?}; {known} is needed")));
+                return Err(self.unsupported(format!("is {other}; {known} is needed")));
             }
         };
         let halves =

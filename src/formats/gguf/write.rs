@@ -126,9 +126,7 @@ fn same_model(file: &Gguf, wanted: &ModelConfig) -> Result<(), Problem> {
     if &read == wanted {
         Ok(())
     } else {
-        unsupported(format!(
-            "is a model that GGUF cannot say: it would be read as {read:?}, and is {wanted:?}"
-        ))
+        unsupported("has a configuration value that GGUF cannot store")
     }
 }
 
@@ -331,13 +329,13 @@ fn check_groups(kind: GgufType, matrix: &PackedTernary) -> Result<(), String> {
     let block = kind.block().0;
     if let Some(size) = matrix.group().filter(|size| !size.is_multiple_of(block)) {
         return Err(format!(
-            "has a scale for every {size} columns; blocks of {kind:?} have {block}{}",
+            "has a scale for every {size} columns; blocks of {kind} have {block}{}",
             smaller(kind, size)
         ));
     }
     match matrix.row_scales().into_iter().find(|&scale| !is_half(scale)) {
         Some(scale) => Err(format!(
-            "has the scale {scale} among others, which is no half-precision number, as {kind:?} needs"
+            "has the scale {scale} among others, which is no half-precision number, as {kind} needs"
         )),
         None => Ok(()),
     }
@@ -496,7 +494,7 @@ fn metadata(
             GgufType::Q2_0 => 41,
             other => {
                 return unsupported(format!(
-                    "is to be written as {other:?}; Tq2_0 and Q2_0 are supported"
+                    "cannot be written as {other}; TQ2_0 and Q2_0 are supported"
                 ));
             }
         },
@@ -584,7 +582,7 @@ fn graph(
         }
         other => {
             return unsupported(format!(
-                "has the rotary scaling {other:?}, which is not written to GGUF files"
+                "has the rotary scaling {other}, which is not written to GGUF files"
             ));
         }
     }

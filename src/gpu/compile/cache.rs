@@ -147,7 +147,7 @@ fn check_folder(folder: &Path) -> io::Result<()> {
         } else {
             return Ok(());
         };
-        return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
+        Err(io::Error::new(io::ErrorKind::PermissionDenied, why))
     }
     #[cfg(not(unix))]
     Ok(())

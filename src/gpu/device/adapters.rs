@@ -568,11 +568,7 @@ impl Adapters {
             .map(|(index, raw)| Adapter::new(index, raw, options.experimental, shown))
             .collect();
         let chosen = match all.is_empty() {
-            // wgpu says why.
-            true => match instance.request_adapter(&wgpu::RequestAdapterOptions::default()).await {
-                Err(error) => Err(error.to_string()),
-                Ok(_) => Err("the system lists none".into()),
-            },
+            true => Err("no adapter found; a Vulkan or Metal driver is needed".into()),
             false => choose(&all, &options.adapter),
         };
         let found = || {

@@ -24,7 +24,7 @@ pub enum Clock {
 
 impl fmt::Display for Clock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
+        f.pad(match self {
             Self::Gpu => "GPU",
             Self::Host => "host",
         })
@@ -62,7 +62,7 @@ impl fmt::Display for Profile {
         for step in &self.steps {
             writeln!(f, "{:>10.1} µs  {}", us(step.time), step.kernel)?;
         }
-        write!(f, "{:>10.1} µs  in all, by the {} clock", us(self.total()), self.clock)
+        write!(f, "{:>10.1} µs  in total, {} clock", us(self.total()), self.clock)
     }
 }
 

@@ -15,10 +15,7 @@ use crate::{
     },
     gpu::{context::Context, recording::Recording, tensor::Tensor},
     model::threads::workers::Threads,
-    ops::{
-        bitnet,
-        transformer::{self, HostKvCache},
-    },
+    ops::{bitnet, reference, transformer::HostKvCache},
     weights::{dense::PackedDense, ternary::interleaved::InterleavedTernary},
 };
 use rayon::prelude::*;
@@ -158,7 +155,7 @@ impl CpuModel {
                     (Some(self.side_by_side(input, Some(gain), stack)?), after)
                 }
                 (LayerStep::Norm(gain), _) => {
-                    (Some(transformer::rms_norm_cpu(input, gain, self.config.eps)?), after)
+                    (Some(reference::rms_norm(input, gain, self.config.eps)?), after)
                 }
                 (LayerStep::Linear(stack), _) => {
                     (Some(self.side_by_side(input, None, stack)?), after)
@@ -167,7 +164,7 @@ impl CpuModel {
                     let mut qkv = value.take().unwrap_or_else(|| x.to_vec());
                     let shape = self.config.attention();
                     let eps = self.config.eps;
-                    transformer::rms_norm_heads_cpu(&mut qkv, shape, queries, keys, eps)?;
+                    reference::rms_norm_heads(&mut qkv, shape, queries, keys, eps)?;
                     (Some(qkv), after)
                 }
                 (LayerStep::Attention, _) => {
@@ -235,8 +232,7 @@ impl CpuModel {
             Stack::One(w) => return self.linear(x, norm, w),
             Stack::Normed(parts) => parts,
         };
-        let normed =
-            norm.map(|gain| transformer::rms_norm_cpu(x, gain, self.config.eps)).transpose()?;
+        let normed = norm.map(|gain| reference::rms_norm(x, gain, self.config.eps)).transpose()?;
         let x = normed.as_deref().unwrap_or(x);
         let products = parts
             .iter()
@@ -252,8 +248,8 @@ impl CpuModel {
     fn linear(&self, x: &[f32], norm: Gain<'_>, w: &InterleavedTernary) -> Result<Vec<f32>> {
         let (tokens, eps) = (x.len() / w.columns(), self.config.eps);
         if !self.config.quantized_activations {
-            let mut x = norm
-                .map_or_else(|| Ok(x.to_vec()), |gain| transformer::rms_norm_cpu(x, gain, eps))?;
+            let mut x =
+                norm.map_or_else(|| Ok(x.to_vec()), |gain| reference::rms_norm(x, gain, eps))?;
             self.rotate(&mut x, w.columns())?;
             return cpu::ternary_float::bitlinear(x, w);
         }
@@ -266,7 +262,7 @@ impl CpuModel {
 
     /// What the head reads: the residual stream, normed.
     fn states(&self, x: &[f32]) -> Result<Vec<f32>> {
-        transformer::rms_norm_cpu(x, &self.ends.norm, self.config.eps)
+        reference::rms_norm(x, &self.ends.norm, self.config.eps)
     }
 
     /// Rows of this width as a linear layer with rotated weights takes them, where they are.
@@ -281,7 +277,7 @@ impl CpuModel {
     /// The embedding's rows, as they were before they were rotated.
     fn embed(&self, tokens: &[u32]) -> Result<Vec<f32>> {
         let mut x = match &self.ends.embedding {
-            Table::Dense(table) => transformer::embed_cpu(tokens, table)?,
+            Table::Dense(table) => reference::embed(tokens, table)?,
             Table::Ternary(table) => cpu::ternary_float::embed(tokens, table)?,
         };
         if let Some(Hadamard { block, signs, embedding: true, .. }) = &self.config.hadamard {

@@ -2,7 +2,10 @@
 
 use crate::{
     error::Result,
-    ops::transformer::{Penalties, SampleOptions, penalize_cpu, sample_cpu},
+    ops::{
+        reference,
+        transformer::{Penalties, SampleOptions},
+    },
 };
 use std::collections::BTreeMap;
 
@@ -15,7 +18,7 @@ pub(crate) struct SamplingPlan {
     pub changes: Vec<LogitChanges>,
 }
 
-/// What [`penalize`](crate::transformer::penalize()) takes of a sequence.
+/// What [`Penalizer`](crate::transformer::Penalizer) takes of a sequence.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct LogitChanges {
     pub penalties: Penalties,
@@ -69,9 +72,9 @@ impl SamplingPlan {
         if !change.is_none() {
             let biases = change.biases(vocab);
             let counts = change.counts.get_or_insert_with(|| vec![0; vocab]);
-            penalize_cpu(logits, token, counts, &biases, &change.penalties)?;
+            reference::penalize(logits, token, counts, &biases, &change.penalties)?;
         }
         let (options, seed) = &self.draws[sequence];
-        sample_cpu(logits, *seed, position as u32, options)
+        reference::sample(logits, *seed, position as u32, options)
     }
 }

@@ -136,7 +136,7 @@ impl Chooser {
         choice
     }
 
-    /// The counts of [`penalize`](crate::transformer::penalize()), before it counts the last token
+    /// The counts of [`Penalizer`](crate::transformer::Penalizer), before it counts the last token
     /// as one that was generated.
     fn counts_before_last(&self, vocab: usize) -> Vec<u32> {
         let mut counts = vec![0; vocab];

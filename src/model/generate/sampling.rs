@@ -196,7 +196,7 @@ fn invalid(what: String) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ops::transformer::{TopK, sample_cpu};
+    use crate::ops::{reference, transformer::TopK};
     use rand::{RngExt, SeedableRng, rngs::StdRng};
     use std::collections::BTreeSet;
 
@@ -266,7 +266,7 @@ mod tests {
         {
             let options = SampleOptions::default().temperature(temperature);
             assert_eq!(
-                sample_cpu(logits, 1, 2, &options).unwrap(),
+                reference::sample(logits, 1, 2, &options).unwrap(),
                 TopK::NONE,
                 "{logits:?} at {temperature}"
             );

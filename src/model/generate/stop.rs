@@ -4,6 +4,7 @@ use crate::{
     error::Result, limits::generation::LONGEST_STOP, model::tokenizer::stream::TextStream,
 };
 use std::{
+    fmt,
     mem::{replace, take},
     sync::Arc,
 };
@@ -20,6 +21,18 @@ pub enum Stop {
     MaxTokens,
     /// The model's context is full.
     Context,
+}
+
+/// The reason in words with underscores, as in `max_tokens`.
+impl fmt::Display for Stop {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::EndOfText => "end_of_text",
+            Self::StopString => "stop_string",
+            Self::MaxTokens => "max_tokens",
+            Self::Context => "context",
+        })
+    }
 }
 
 /// Writes the text of a sequence.

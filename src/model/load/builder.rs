@@ -103,7 +103,7 @@ impl<'a> ModelBuilder<'a> {
     /// Computes the attention of prompts on a GPU's tensor cores, with queries and weights in f16.
     /// Long prompts take less time. The last bits of logits then depend on the prefill chunks, in a
     /// batch also on other sequences.
-    /// [`rope_attention_in_halves_into`](crate::transformer::rope_attention_in_halves_into) says
+    /// [`Attention::f16`](crate::transformer::Attention::f16) says
     /// where it applies; elsewhere nothing changes.
     pub fn f16_attention(mut self, f16_attention: bool) -> Self {
         self.settings.f16_attention = f16_attention;

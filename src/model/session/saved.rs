@@ -157,8 +157,8 @@ impl Saved {
         let damaged = |message: String| Problem::from(message).at(path);
         if file.metadata("format") != Some(FORMAT) {
             return Err(damaged(format!(
-                "is not a saved session: its format is {:?}, not {FORMAT:?}",
-                file.metadata("format")
+                "is not a saved session: its format is `{}`, not `{FORMAT}`",
+                file.metadata("format").unwrap_or_default()
             )));
         }
         if file.metadata("model") != Some(&print.name()) {
@@ -196,7 +196,7 @@ fn tokens(file: &SafeTensors, sequence: usize, vocab: usize) -> Result<Vec<u32>>
     let tensor = file.tensor(&format!("tokens.{sequence}"))?;
     if tensor.dtype != Dtype::U32 || tensor.shape.len() != 1 {
         return Err(tensor.error(format!(
-            "is {:?} of shape {:?}; a list of U32 is needed",
+            "is {} of shape {:?}; a list of U32 is needed",
             tensor.dtype, tensor.shape
         )));
     }

@@ -26,7 +26,7 @@ use crate::{
         tensor::{Bind, Tensor},
     },
     kernel::declaration::Kernel,
-    ops::tensor::epilogue::{self, Epilogue, finish_into},
+    ops::tensor::epilogue::{self, Epilogue},
     shape::Shape,
     weights::ternary::{
         layout::CODES_PER_WORD, matrix::TernaryMatrix, packed::PackedTernary, scales::groups,
@@ -77,7 +77,9 @@ pub(crate) fn bitlinear_quantized<T: Float>(
     x: &QuantizedActivations,
     w: &TernaryMatrix,
 ) -> Result<Tensor<T>> {
-    bitlinear_quantized_with(encoder, x, w, &Epilogue::new())
+    let y = Tensor::uninit(encoder.context(), [x.tokens(), w.rows()])?;
+    bitlinear_quantized_into(encoder, x, w, &y)?;
+    Ok(y)
 }
 
 /// [`bitlinear_quantized`] into a tensor of the caller, `[m, n]`; with [`Out::add`] it adds to the
@@ -166,7 +168,7 @@ pub(crate) fn bitlinear_quantized_with_into<'y, T: Float>(
             let products = Tensor::<f32>::uninit(encoder.context(), y.tensor().shape())?;
             encoder.whole(|encoder| {
                 record(encoder, &products, 0)?;
-                finish_into(encoder, &products, epilogue, y)
+                epilogue.record(encoder, &products, y)
             })
         }
     }

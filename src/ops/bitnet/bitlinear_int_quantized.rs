@@ -11,12 +11,7 @@ use super::{
 use crate::{
     element::Float,
     error::{Error, Result},
-    gpu::{
-        encoder::Encoder,
-        out::Out,
-        recording::Extent,
-        tensor::{Bind, Tensor},
-    },
+    gpu::{encoder::Encoder, out::Out, recording::Extent, tensor::Bind},
     kernel::{
         binding::{Binding, Type::*, read, read_write},
         declaration::Kernel,

@@ -107,10 +107,10 @@ pub struct FakeQuantizedWeights<V, S> {
 /// # fn f(encoder: &mut Encoder, x: &Tensor<f32>, w: &Tensor<f32>, dy: &Tensor<f32>) -> Result<()> {
 /// let x = bitnet::fake_quantize_activations(encoder, x, 1.0)?;
 /// let rounded = bitnet::fake_quantize_weights(encoder, w, 1.0)?;
-/// let y = matmul(encoder, &x, Side::transposed(&rounded.values))?;
+/// let y = matmul(&x, Side::transposed(&rounded.values)).forward(encoder)?;
 /// // Backward, where dy is the gradient of y:
-/// let dx = matmul(encoder, dy, &rounded.values)?;
-/// let dw = matmul(encoder, Side::transposed(dy), &x)?;
+/// let dx = matmul(dy, &rounded.values).forward(encoder)?;
+/// let dw = matmul(Side::transposed(dy), &x).forward(encoder)?;
 /// let dw = bitnet::fake_quantize_backward(encoder, w, &rounded.scale, (-1.0, 1.0), &dw)?;
 /// # Ok(())
 /// # }
@@ -123,7 +123,7 @@ pub struct FakeQuantizedWeights<V, S> {
 /// # fn f(encoder: &mut Encoder, w: &Tensor<f32>, lambda: f32) -> Result<Tensor<f32>> {
 /// let binary = bitnet::quantize_weights_binary(encoder, w)?;
 /// let rounded = bitnet::dequantize_int::<f32>(encoder, &binary)?;
-/// let values = tensor::cast(encoder, w)?; // a copy
+/// let values = tensor::cast(w).forward(encoder)?; // a copy
 /// optimizer::ema(encoder, &values, &rounded, 1.0 - lambda)?; // w + λ·(w̃ - w)
 /// # Ok(values)
 /// # }

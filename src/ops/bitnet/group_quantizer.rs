@@ -6,7 +6,7 @@ use crate::{
     error::{Error, Result},
     gpu::encoder::Encoder,
     kernel::source::Source,
-    ops::tensor::copy::copy_into,
+    ops::tensor::copy::copy,
     shape::Shape,
     weights::{
         int::{matrix::IntMatrix, packed::PackedInt},
@@ -145,7 +145,7 @@ pub(super) fn write_empty_ternary(
     matrix: &TernaryMatrix,
 ) -> Result<()> {
     let empty = empty.upload(encoder.context())?;
-    copy_into(encoder, &empty.scales, &matrix.scales)
+    copy(&empty.scales).forward_into(encoder, &matrix.scales)
 }
 
 /// The same with zero points.
@@ -156,7 +156,7 @@ pub(super) fn write_empty(
 ) -> Result<()> {
     let empty = empty.upload(encoder.context())?;
     encoder.whole(|encoder| {
-        copy_into(encoder, &empty.scales, &matrix.scales)?;
-        copy_into(encoder, &empty.zeros, &matrix.zeros)
+        copy(&empty.scales).forward_into(encoder, &matrix.scales)?;
+        copy(&empty.zeros).forward_into(encoder, &matrix.zeros)
     })
 }

@@ -18,7 +18,7 @@ use crate::{
     element::Float,
     error::{Error, Result},
     gpu::{encoder::Encoder, out::Out, tensor::Tensor},
-    ops::tensor::epilogue::{Activation, Epilogue, finish_into},
+    ops::tensor::epilogue::{Activation, Epilogue},
     shape::Shape,
     weights::{int::matrix::IntMatrix, ternary::matrix::TernaryMatrix},
 };
@@ -311,7 +311,7 @@ impl<'a, T: Float> BitLinear<'a, T> {
             (Activations::BlockFloat(x), LinearWeights::Ternary(w)) => {
                 let products = encoder.scratch::<f32>(2, [x.tokens(), w.rows()])?;
                 bitlinear_rounded_into(encoder, x, w, &products)?;
-                finish_into(encoder, &products, &self.epilogue()?, out)
+                self.epilogue()?.record(encoder, &products, out)
             }
             (Activations::BlockFloat(_), LinearWeights::Int(_)) => {
                 Err(invalid("block floating point with an IntMatrix"))

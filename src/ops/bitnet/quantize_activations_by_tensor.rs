@@ -20,7 +20,7 @@ use crate::{
         frames::{elementwise, map, one_input_of},
         tensor::{
             Axes,
-            copy::{cast_into, fill},
+            copy::{cast, fill},
             max::absmax,
         },
     },
@@ -87,7 +87,7 @@ pub fn quantize_activations_by_tensor_into<T: Float>(
     made: &QuantizedInt8,
 ) -> Result<()> {
     made.check_output("quantize_activations_by_tensor", x.shape(), Scaled::Tensor, false)?;
-    let largest = absmax(encoder, x, Axes::ALL)?;
+    let largest = absmax(x, Axes::ALL).forward(encoder)?;
     encoder.whole(|encoder| {
         map(encoder, &SCALE_OF_LARGEST, &[], &largest, (&made.scales).into())?;
         record(encoder, x, made)
@@ -137,8 +137,8 @@ pub fn quantize_activations_static_into<T: Float>(
     made.check_output("quantize_activations_static", x.shape(), Scaled::Tensor, true)?;
     let zero_point = encoder.context().upload(&[grid.zero_point as f32], [])?;
     encoder.whole(|encoder| {
-        fill(encoder, &made.scales, grid.scale)?;
-        cast_into(encoder, &zero_point, &made.bound_zero_points())?;
+        fill(grid.scale).forward_into(encoder, &made.scales)?;
+        cast(&zero_point).forward_into(encoder, &made.bound_zero_points())?;
         record(encoder, x, made)
     })
 }

@@ -10,7 +10,7 @@ use crate::{
         params::Params as _,
         source::{CELLS, EXACT, Part, REDUCE, Source, Work},
     },
-    ops::transformer::rms_norm_cpu,
+    ops::reference,
     params,
 };
 
@@ -34,7 +34,7 @@ static RMS_NORM_ROUND: Rounding = rounding!(
 pub(super) const KERNELS: &[&Kernel] = &[&RMS_NORM_ROUND[0], &RMS_NORM_ROUND[1]];
 
 /// Rows `first..` of `x` `[m, k]`, as many as `rounded` has, as
-/// [`rms_norm`](crate::transformer::rms_norm()) makes them, rounded.
+/// [`RmsNorm`](crate::transformer::RmsNorm) makes them, rounded.
 ///
 /// # Errors
 /// [`Error::Shape`] if `gain` is not `[k]`, or the output has more rows than there are or other
@@ -87,7 +87,7 @@ pub fn rms_norm_round_into(
 /// # Errors
 /// [`Error::Length`] if `x` is not whole rows.
 pub fn rms_norm_round_cpu(x: &[f32], gain: &[f32], eps: f32, block: usize) -> Result<Vec<f32>> {
-    let mut normed = rms_norm_cpu(x, gain, eps)?;
+    let mut normed = reference::rms_norm(x, gain, eps)?;
     round_activations_cpu(&mut normed, gain.len(), block)?;
     Ok(normed)
 }

@@ -25,6 +25,14 @@ fn rounding(m: usize) -> f32 {
     8.0 * f32::EPSILON * (m as f32).sqrt()
 }
 
+/// What [`least_squares`] returns.
+#[derive(Clone, Copy, Debug)]
+#[must_use = "an op does nothing until `forward` or `backward` records it"]
+pub struct LeastSquares<'a> {
+    pub(super) a: &'a Tensor<f32>,
+    pub(super) b: &'a Tensor<f32>,
+}
+
 /// x `[.., n, r]` with the least ‖A·x - b‖ for each of r right-hand sides b `[.., m, r]`, for A
 /// `[.., m, n]` with m >= n and independent columns.
 ///
@@ -37,35 +45,39 @@ fn rounding(m: usize) -> f32 {
 /// let a = context.upload(&[1.0f32, 1.0, 1.0, 2.0, 1.0, 3.0], [3, 2])?;
 /// let b = context.upload(&[1.0f32, 3.0, 2.0], [3, 1])?;
 /// let mut encoder = context.encoder("line");
-/// let line = linalg::least_squares(&mut encoder, &a, &b)?;
+/// let line = linalg::least_squares(&a, &b).forward(&mut encoder)?;
 /// encoder.submit()?;
 /// println!("{:?}", pollster::block_on(pollster::block_on(line.check())?.read())?); // [1.0, 0.5]
 /// # Ok(())
 /// # }
 /// ```
-///
-/// # Errors
-/// [`Error::Shape`] if m < n, or b has other rows or leading dimensions. The outcome:
-/// [`Error::RankDeficient`] at the first column that depends on those before it, up to rounding (a
-/// change of it by √m·2^-20 of its norm would do); [`Error::NotFinite`], also where x overflows; x
-/// is NaN then. Where columns before it nearly depend on each other, a dependent one may pass, and
-/// x be as large as rounding makes it: [`svd`](super::svd::svd) tells.
-pub fn least_squares(
-    encoder: &mut Encoder,
-    a: &Tensor<f32>,
-    b: &Tensor<f32>,
-) -> Result<Outcome<Tensor<f32>>> {
-    let op = "least_squares";
-    let of_a = Matrices::of(op, "A", a)?;
-    if of_a.rows < of_a.columns {
-        return Err(Error::Shape {
-            op,
-            what: "A",
-            expected: "[.., m, n] with m >= n".into(),
-            found: a.shape(),
-        });
+pub fn least_squares<'a>(a: &'a Tensor<f32>, b: &'a Tensor<f32>) -> LeastSquares<'a> {
+    LeastSquares { a, b }
+}
+
+impl LeastSquares<'_> {
+    /// Records the op.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] if m < n, or b has other rows or leading dimensions. The outcome:
+    /// [`Error::RankDeficient`] at the first column that depends on those before it, up to rounding (a
+    /// change of it by √m·2^-20 of its norm would do); [`Error::NotFinite`], also where x overflows; x
+    /// is NaN then. Where columns before it nearly depend on each other, a dependent one may pass, and
+    /// x be as large as rounding makes it: [`svd`](super::svd::svd) tells.
+    pub fn forward(self, encoder: &mut Encoder) -> Result<Outcome<Tensor<f32>>> {
+        let Self { a, b } = self;
+        let op = "least_squares";
+        let of_a = Matrices::of(op, "A", a)?;
+        if of_a.rows < of_a.columns {
+            return Err(Error::Shape {
+                op,
+                what: "A",
+                expected: "[.., m, n] with m >= n".into(),
+                found: a.shape(),
+            });
+        }
+        by_reflections(encoder, op, Fault::RankDeficient, of_a, b)
     }
-    by_reflections(encoder, op, Fault::RankDeficient, of_a, b)
 }
 
 /// [`least_squares`] of A with at least as many rows as columns; `fault` is what a dependent column
@@ -91,20 +103,6 @@ pub(super) fn by_reflections(
     status.guard(encoder, &[&x], x.clone())
 }
 
-/// The CPU twin for one matrix `m × n` and right-hand sides `b` `[m, r]`, in `f64` and rounded at
-/// the end.
-///
-/// # Errors
-/// [`Error::Length`] if `a` is not `m × n`, or `b` not m rows; [`Error::Invalid`] if m < n; else as
-/// [`least_squares`].
-pub fn least_squares_cpu(a: &[f32], b: &[f32], m: usize, n: usize) -> Result<Vec<f32>> {
-    let op = "least_squares";
-    if m < n {
-        return Err(Error::Invalid { op, what: format!("{m} rows are fewer than {n} columns") });
-    }
-    by_reflections_cpu(op, Fault::RankDeficient, a, b, [m, n])
-}
-
 /// [`by_reflections`] in `f64`. What depends is judged as for `f32`.
 pub(super) fn by_reflections_cpu(
     op: &'static str,
@@ -125,4 +123,25 @@ pub(super) fn by_reflections_cpu(
     }
     substitute_cpu(op, &r, &mut x, n, Triangle::UPPER)?;
     Ok(x.corner(n, columns))
+}
+
+pub(crate) mod reference {
+    use super::*;
+
+    /// CPU reference of [`least_squares`](super::least_squares()) for one matrix `m × n` and right-hand sides `b` `[m, r]`, in `f64` and rounded at
+    /// the end.
+    ///
+    /// # Errors
+    /// [`Error::Length`] if `a` is not `m × n`, or `b` not m rows; [`Error::Invalid`] if m < n; else as
+    /// [`least_squares`].
+    pub fn least_squares(a: &[f32], b: &[f32], m: usize, n: usize) -> Result<Vec<f32>> {
+        let op = "least_squares";
+        if m < n {
+            return Err(Error::Invalid {
+                op,
+                what: format!("{m} rows are fewer than {n} columns"),
+            });
+        }
+        by_reflections_cpu(op, Fault::RankDeficient, a, b, [m, n])
+    }
 }

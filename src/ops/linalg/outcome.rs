@@ -187,15 +187,15 @@ impl Status {
 /// let a = context.upload(&[4.0f32, 2.0, 2.0, 5.0], [2, 2])?;
 /// let b = context.upload(&[8.0f32, 14.0], [2, 1])?;
 /// let mut encoder = context.encoder("chain");
-/// let (x, status) = linalg::solve(&mut encoder, &a, &b)?.unchecked();
-/// let (y, _) = linalg::solve(&mut encoder, &a, &x)?.unchecked(); // its failure would be that of `x`
+/// let (x, status) = linalg::solve(&a, &b).forward(&mut encoder)?.unchecked();
+/// let (y, _) = linalg::solve(&a, &x).forward(&mut encoder)?.unchecked(); // its failure would be that of `x`
 /// encoder.submit()?;
 /// pollster::block_on(status.check())?; // one read for the whole chain
 /// assert_eq!(pollster::block_on(y.read())?.len(), 2);
 ///
 /// let zero = context.upload(&[0.0f32; 4], [2, 2])?;
 /// let mut encoder = context.encoder("singular");
-/// let x = linalg::solve(&mut encoder, &zero, &b)?;
+/// let x = linalg::solve(&zero, &b).forward(&mut encoder)?;
 /// encoder.submit()?;
 /// assert!(matches!(pollster::block_on(x.check()), Err(Error::Singular { matrix: 0, column: 1, .. })));
 /// # Ok(())

@@ -25,6 +25,14 @@ pub struct Qr<T = Tensor<f32>> {
     pub r: T,
 }
 
+/// What [`qr`] returns.
+#[derive(Clone, Copy, Debug)]
+#[must_use = "an op does nothing until `forward` or `backward` records it"]
+pub struct QrFactorization<'a> {
+    pub(super) a: &'a Tensor<f32>,
+    pub(super) full: bool,
+}
+
 /// A = Q·R in the thin form, which is enough to have the columns' span: Q `[.., m, p]` and R
 /// `[.., p, n]`, p = min(m, n). Any A has such factors.
 ///
@@ -35,78 +43,62 @@ pub struct Qr<T = Tensor<f32>> {
 /// let context = pollster::block_on(Context::new())?;
 /// let a = context.upload(&[3.0f32, 1.0, 4.0, 2.0, 0.0, 2.0], [3, 2])?;
 /// let mut encoder = context.encoder("qr");
-/// let factors = linalg::qr(&mut encoder, &a)?;
+/// let factors = linalg::qr(&a).forward(&mut encoder)?;
 /// encoder.submit()?;
 /// let factors = pollster::block_on(factors.check())?;
 /// println!("{:?}", pollster::block_on(factors.r.read())?); // [-5.0, -2.2, 0.0, -2.04]
 /// # Ok(())
 /// # }
 /// ```
-///
-/// # Errors
-/// [`Error::Shape`] for a tensor without matrices. The outcome: [`Error::NotFinite`], also where R
-/// overflows; Q and R are NaN then.
-pub fn qr(encoder: &mut Encoder, a: &Tensor<f32>) -> Result<Outcome<Qr>> {
-    let Matrices { rows, columns, .. } = Matrices::of("qr", "A", a)?;
-    factors(encoder, "qr", a, rows.min(columns))
+pub fn qr(a: &Tensor<f32>) -> QrFactorization<'_> {
+    QrFactorization { a, full: false }
 }
 
-/// [`qr`] in the full form, where Q `[.., m, m]` is orthogonal and R is `[.., m, n]`.
-///
-/// # Errors
-/// As [`qr`].
-pub fn qr_full(encoder: &mut Encoder, a: &Tensor<f32>) -> Result<Outcome<Qr>> {
-    let Matrices { rows, .. } = Matrices::of("qr_full", "A", a)?;
-    factors(encoder, "qr_full", a, rows)
+impl QrFactorization<'_> {
+    /// Makes the full form, where Q `[.., m, m]` is orthogonal and R is `[.., m, n]`.
+    pub fn full(self) -> Self {
+        Self { full: true, ..self }
+    }
+
+    /// Records the op.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] for a tensor without matrices. The outcome: [`Error::NotFinite`], also where R
+    /// overflows; Q and R are NaN then.
+    pub fn forward(self, encoder: &mut Encoder) -> Result<Outcome<Qr>> {
+        let op = "qr";
+        let a = Matrices::of(op, "A", self.a)?;
+        let columns = if self.full { a.rows } else { a.rows.min(a.columns) };
+        let status = Status::new(encoder, op, a.count, Fault::Nothing)?;
+        let whole = a.copy(encoder, [a.rows, a.columns], false)?;
+        let work = Matrices { tensor: &whole, ..a };
+        let q = Reflections::of(encoder, work)?.columns(encoder, a, columns)?;
+        let r =
+            if columns < a.rows { work.copy(encoder, [columns, a.columns], false)? } else { whole };
+        // What is not finite in A is not finite in R: reflections spread it over the columns.
+        status.scan(encoder, &r, true)?;
+        status.guard(encoder, &[&q, &r], Qr { q: q.clone(), r: r.clone() })
+    }
 }
 
-/// `columns` columns of Q and rows of R.
-fn factors(
-    encoder: &mut Encoder,
-    op: &'static str,
-    a: &Tensor<f32>,
-    columns: usize,
-) -> Result<Outcome<Qr>> {
-    let a = Matrices::of(op, "A", a)?;
-    let status = Status::new(encoder, op, a.count, Fault::Nothing)?;
-    let whole = a.copy(encoder, [a.rows, a.columns], false)?;
-    let work = Matrices { tensor: &whole, ..a };
-    let q = Reflections::of(encoder, work)?.columns(encoder, a, columns)?;
-    let r = if columns < a.rows { work.copy(encoder, [columns, a.columns], false)? } else { whole };
-    // What is not finite in A is not finite in R: reflections spread it over the columns.
-    status.scan(encoder, &r, true)?;
-    status.guard(encoder, &[&q, &r], Qr { q: q.clone(), r: r.clone() })
-}
+pub(crate) mod reference {
+    use super::*;
 
-/// The CPU twin of [`qr`] for one matrix `m × n`, in `f64` and rounded at the end.
-///
-/// # Errors
-/// [`Error::Length`] if `a` is not `m × n`; else as [`qr`].
-pub fn qr_cpu(a: &[f32], m: usize, n: usize) -> Result<Qr<Vec<f32>>> {
-    factors_cpu("qr", a, [m, n], m.min(n))
-}
-
-/// The CPU twin of [`qr_full`], as [`qr_cpu`].
-///
-/// # Errors
-/// As [`qr_cpu`].
-pub fn qr_full_cpu(a: &[f32], m: usize, n: usize) -> Result<Qr<Vec<f32>>> {
-    factors_cpu("qr_full", a, [m, n], m)
-}
-
-fn factors_cpu(
-    op: &'static str,
-    a: &[f32],
-    [m, n]: [usize; 2],
-    columns: usize,
-) -> Result<Qr<Vec<f32>>> {
-    let (mut r, mut q) = (HostMatrix::new(a, m, n)?, HostMatrix::identity(m, columns));
-    let reflections = reflect_cpu(&mut r, m, &mut HostMatrix::identity(0, 0));
-    reflections.iter().rev().for_each(|(v, tau)| apply_cpu(v, *tau, &mut q, 0));
-    let r = r.corner(columns, n);
-    if r.iter().all(|v| v.is_finite()) {
-        Ok(Qr { q: q.corner(m, columns), r })
-    } else {
-        Err(Error::NotFinite { op, matrix: 0 })
+    /// CPU reference of [`qr`](super::qr()) for one matrix `m × n`, in `f64` and rounded at the end.
+    /// With `full`, Q is `m × m` and R `m × n`.
+    ///
+    /// # Errors
+    /// [`Error::Length`] if `a` is not `m × n`; else as [`qr`](super::qr()).
+    pub fn qr(a: &[f32], m: usize, n: usize, full: bool) -> Result<Qr<Vec<f32>>> {
+        let columns = if full { m } else { m.min(n) };
+        let (mut r, mut q) = (HostMatrix::new(a, m, n)?, HostMatrix::identity(m, columns));
+        let reflections = reflect_cpu(&mut r, m, &mut HostMatrix::identity(0, 0));
+        reflections.iter().rev().for_each(|(v, tau)| apply_cpu(v, *tau, &mut q, 0));
+        let r = r.corner(columns, n);
+        if r.iter().all(|v| v.is_finite()) {
+            Ok(Qr { q: q.corner(m, columns), r })
+        } else {
+            Err(Error::NotFinite { op: "qr", matrix: 0 })
+        }
     }
 }

@@ -165,6 +165,14 @@ const SWEEPS_CPU: usize = 100;
 /// above it.
 const TOLERANCE: f32 = 2e-5;
 
+/// What [`svd`] returns.
+#[derive(Clone, Copy, Debug)]
+#[must_use = "an op does nothing until `forward` or `backward` records it"]
+pub struct SvdFactorization<'a> {
+    pub(super) a: &'a Tensor<f32>,
+    pub(super) sweeps: usize,
+}
+
 /// A = U·Σ·Vᵀ in the thin form, for A `[.., m, n]` of any rank. Small singular values are found to
 /// within rounding of the largest.
 ///
@@ -175,113 +183,121 @@ const TOLERANCE: f32 = 2e-5;
 /// let context = pollster::block_on(Context::new())?;
 /// let a = context.upload(&[3.0f32, 0.0, 4.0, 5.0], [2, 2])?;
 /// let mut encoder = context.encoder("svd");
-/// let factors = linalg::svd(&mut encoder, &a)?;
+/// let factors = linalg::svd(&a).forward(&mut encoder)?;
 /// encoder.submit()?;
 /// let factors = pollster::block_on(factors.check())?;
 /// println!("{:?}", pollster::block_on(factors.s.read())?); // √45 and √5: [6.708, 2.236]
 /// # Ok(())
 /// # }
 /// ```
-///
-/// # Errors
-/// [`Error::Shape`] for a tensor without matrices. The outcome: [`Error::NotConverged`], to which
-/// none of the matrices that were tried leads; [`Error::NotFinite`], also where a singular value
-/// overflows; U, Σ and V are NaN then.
-pub fn svd(encoder: &mut Encoder, a: &Tensor<f32>) -> Result<Outcome<Svd>> {
-    svd_in_sweeps(encoder, a, SWEEPS)
+pub fn svd(a: &Tensor<f32>) -> SvdFactorization<'_> {
+    SvdFactorization { a, sweeps: SWEEPS }
 }
 
-/// [`svd`] in at most so many sweeps, which are recorded whether they are needed or not: what has
-/// converged is left alone by those that follow.
-///
-/// # Errors
-/// As [`svd`]; [`Error::NotConverged`] if more would be needed.
-pub fn svd_in_sweeps(
-    encoder: &mut Encoder,
-    a: &Tensor<f32>,
-    sweeps: usize,
-) -> Result<Outcome<Svd>> {
-    let op = "svd";
-    let a = Matrices::of(op, "A", a)?;
-    let Matrices { count, rows: m, columns: n, .. } = a;
-    // Of a wide matrix, the transpose is taken apart: p × q, and its element (i, j) is at i·row +
-    // j·column.
-    let (p, q, wide) = (m.max(n), m.min(n), m < n);
-    let [row, column] = if wide { [1, n] } else { [n, 1] };
-    let context = encoder.context().clone();
-    let status = Status::new(encoder, op, count, Fault::NotConverged)?;
+impl SvdFactorization<'_> {
+    /// Sets the largest number of sweeps. All are recorded: matrices that have converged are left
+    /// alone by those that follow. If more are needed, the outcome is [`Error::NotConverged`].
+    pub fn sweeps(self, sweeps: usize) -> Self {
+        Self { sweeps, ..self }
+    }
 
-    let scale = Tensor::<f32>::uninit(&context, [count])?;
-    let params = BeginParams { matrices: count as u32, count: (m * n) as u32 };
-    encoder.dispatch(&SVD_BEGIN, &params, &[a.tensor, &scale, status.words()], [count, 1, 1])?;
-    let (_, by_norm) = sort(encoder, a.tensor, &scale, [count, q, p], [p * q, column, row])?;
-    let tall = Tensor::<f32>::uninit(&context, a.shape(p, q))?;
-    let params = PermuteParams {
-        length: tall.len() as u32,
-        p: p as u32,
-        q: q as u32,
-        a_row: row as u32,
-        a_column: column as u32,
-    };
-    encoder.dispatch(
-        &SVD_PERMUTE,
-        &params,
-        &[a.tensor as &dyn Bind, &by_norm, &scale, &tall],
-        [tall.len(), 1, 1],
-    )?;
-    let of_tall = Matrices { tensor: &tall, count, rows: p, columns: q };
-    let reflections = Reflections::of(encoder, of_tall)?;
+    /// Records the op.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] for a tensor without matrices. The outcome: [`Error::NotConverged`], to which
+    /// none of the matrices that were tried leads; [`Error::NotFinite`], also where a singular value
+    /// overflows; U, Σ and V are NaN then.
+    pub fn forward(self, encoder: &mut Encoder) -> Result<Outcome<Svd>> {
+        let Self { a, sweeps } = self;
+        let op = "svd";
+        let a = Matrices::of(op, "A", a)?;
+        let Matrices { count, rows: m, columns: n, .. } = a;
+        // Of a wide matrix, the transpose is taken apart: p × q, and its element (i, j) is at i·row +
+        // j·column.
+        let (p, q, wide) = (m.max(n), m.min(n), m < n);
+        let [row, column] = if wide { [1, n] } else { [n, 1] };
+        let context = encoder.context().clone();
+        let status = Status::new(encoder, op, count, Fault::NotConverged)?;
 
-    // Rᵀ·X = W with orthogonal columns, and R = X·Σ·Yᵀ where W = Y·Σ. The rows have those of Wᵀ and
-    // of Xᵀ.
-    let rows = Tensor::<f32>::uninit(&context, [count, q, 2 * q])?;
-    let params = LoadParams { length: rows.len() as u32, p: p as u32, q: q as u32 };
-    encoder.dispatch(&SVD_LOAD, &params, &[&tall, &rows], [rows.len(), 1, 1])?;
-    sweep(encoder, &rows, [count, q], sweeps, &status)?;
-    let (s, order) = sort(encoder, &rows, &scale, [count, q, q], [2 * q * q, 2 * q, 1])?;
-    let s = s.reshape(a.tensor.shape().without_last().with_last(q))?;
-    let gather = |encoder: &mut Encoder, offset: usize| {
-        let y = Tensor::<f32>::uninit(&context, a.shape(q, q))?;
-        let params = GatherParams { length: y.len() as u32, q: q as u32, offset: offset as u32 };
+        let scale = Tensor::<f32>::uninit(&context, [count])?;
+        let params = BeginParams { matrices: count as u32, count: (m * n) as u32 };
         encoder.dispatch(
-            &SVD_GATHER,
+            &SVD_BEGIN,
             &params,
-            &[&rows as &dyn Bind, &order, &y],
-            [y.len(), 1, 1],
+            &[a.tensor, &scale, status.words()],
+            [count, 1, 1],
         )?;
-        Ok::<_, Error>(y)
-    };
-    // X and W are as orthogonal as rotations left them, and where a singular value is 0, W is not.
-    // Reflections make vectors of them that are so to rounding.
-    let orthogonal = |encoder: &mut Encoder,
-                      of: &Tensor<f32>,
-                      length: usize,
-                      ordered: bool,
-                      [y_row, y_column]: [usize; 2]| {
-        let of = Matrices { tensor: of, count, rows: q, columns: q };
-        let vectors = Reflections::of(encoder, of)?.columns(encoder, of, q)?;
-        let y = Tensor::<f32>::uninit(&context, a.shape(length, q))?;
-        let [length, rows, q, y_row, y_column] =
-            [y.len(), length, q, y_row, y_column].map(|number| number as u32);
-        let params = SignsParams { length, rows, q, ordered: ordered.into(), y_row, y_column };
+        let (_, by_norm) = sort(encoder, a.tensor, &scale, [count, q, p], [p * q, column, row])?;
+        let tall = Tensor::<f32>::uninit(&context, a.shape(p, q))?;
+        let params = PermuteParams {
+            length: tall.len() as u32,
+            p: p as u32,
+            q: q as u32,
+            a_row: row as u32,
+            a_column: column as u32,
+        };
         encoder.dispatch(
-            &SVD_SIGNS,
+            &SVD_PERMUTE,
             &params,
-            &[&vectors as &dyn Bind, of.tensor, &by_norm, &y],
-            [y.len(), 1, 1],
+            &[a.tensor as &dyn Bind, &by_norm, &scale, &tall],
+            [tall.len(), 1, 1],
         )?;
-        Ok::<_, Error>(y)
-    };
-    // Q·X, the left vectors of the tall matrix, and Y, its right ones.
-    let (x, w) = (gather(encoder, q)?, gather(encoder, 0)?);
-    let left = orthogonal(encoder, &x, p, false, [q, 1])?;
-    let of_left = Matrices { tensor: &left, ..of_tall };
-    reflections.apply(encoder, of_left)?;
-    let right = orthogonal(encoder, &w, q, true, if wide { [q, 1] } else { [1, q] })?;
+        let of_tall = Matrices { tensor: &tall, count, rows: p, columns: q };
+        let reflections = Reflections::of(encoder, of_tall)?;
 
-    let (u, vt) = if wide { (right, of_left.copy(encoder, [q, p], true)?) } else { (left, right) };
-    status.scan(encoder, &s, false)?;
-    status.guard(encoder, &[&u, &s, &vt], Svd { u: u.clone(), s: s.clone(), vt: vt.clone() })
+        // Rᵀ·X = W with orthogonal columns, and R = X·Σ·Yᵀ where W = Y·Σ. The rows have those of Wᵀ and
+        // of Xᵀ.
+        let rows = Tensor::<f32>::uninit(&context, [count, q, 2 * q])?;
+        let params = LoadParams { length: rows.len() as u32, p: p as u32, q: q as u32 };
+        encoder.dispatch(&SVD_LOAD, &params, &[&tall, &rows], [rows.len(), 1, 1])?;
+        sweep(encoder, &rows, [count, q], sweeps, &status)?;
+        let (s, order) = sort(encoder, &rows, &scale, [count, q, q], [2 * q * q, 2 * q, 1])?;
+        let s = s.reshape(a.tensor.shape().without_last().with_last(q))?;
+        let gather = |encoder: &mut Encoder, offset: usize| {
+            let y = Tensor::<f32>::uninit(&context, a.shape(q, q))?;
+            let params =
+                GatherParams { length: y.len() as u32, q: q as u32, offset: offset as u32 };
+            encoder.dispatch(
+                &SVD_GATHER,
+                &params,
+                &[&rows as &dyn Bind, &order, &y],
+                [y.len(), 1, 1],
+            )?;
+            Ok::<_, Error>(y)
+        };
+        // X and W are as orthogonal as rotations left them, and where a singular value is 0, W is not.
+        // Reflections make vectors of them that are so to rounding.
+        let orthogonal = |encoder: &mut Encoder,
+                          of: &Tensor<f32>,
+                          length: usize,
+                          ordered: bool,
+                          [y_row, y_column]: [usize; 2]| {
+            let of = Matrices { tensor: of, count, rows: q, columns: q };
+            let vectors = Reflections::of(encoder, of)?.columns(encoder, of, q)?;
+            let y = Tensor::<f32>::uninit(&context, a.shape(length, q))?;
+            let [length, rows, q, y_row, y_column] =
+                [y.len(), length, q, y_row, y_column].map(|number| number as u32);
+            let params = SignsParams { length, rows, q, ordered: ordered.into(), y_row, y_column };
+            encoder.dispatch(
+                &SVD_SIGNS,
+                &params,
+                &[&vectors as &dyn Bind, of.tensor, &by_norm, &y],
+                [y.len(), 1, 1],
+            )?;
+            Ok::<_, Error>(y)
+        };
+        // Q·X, the left vectors of the tall matrix, and Y, its right ones.
+        let (x, w) = (gather(encoder, q)?, gather(encoder, 0)?);
+        let left = orthogonal(encoder, &x, p, false, [q, 1])?;
+        let of_left = Matrices { tensor: &left, ..of_tall };
+        reflections.apply(encoder, of_left)?;
+        let right = orthogonal(encoder, &w, q, true, if wide { [q, 1] } else { [1, q] })?;
+
+        let (u, vt) =
+            if wide { (right, of_left.copy(encoder, [q, p], true)?) } else { (left, right) };
+        status.scan(encoder, &s, false)?;
+        status.guard(encoder, &[&u, &s, &vt], Svd { u: u.clone(), s: s.clone(), vt: vt.clone() })
+    }
 }
 
 /// Records the norms of `q` vectors of `length` numbers in each of `count` matrices, largest first
@@ -351,44 +367,6 @@ fn sweep(
     Ok(())
 }
 
-/// The CPU twin for one matrix `m × n`, in `f64` and rounded at the end.
-///
-/// # Errors
-/// [`Error::Length`] if `a` is not `m × n`; else as [`svd`].
-pub fn svd_cpu(a: &[f32], m: usize, n: usize) -> Result<Svd<Vec<f32>>> {
-    let op = "svd";
-    let (a, p, q, wide) = (HostMatrix::new(a, m, n)?, m.max(n), m.min(n), m < n);
-    if a.numbers.iter().any(|v| !v.is_finite()) {
-        return Err(Error::NotFinite { op, matrix: 0 });
-    }
-    let of_a = |i: usize, j: usize| if wide { a[(j, i)] } else { a[(i, j)] };
-    let one = |equal: bool| f64::from(u8::from(equal));
-    // Columns of the tall matrix, and after each a row of the identity, which becomes one of Vᵀ.
-    let row = |j: usize| (0..p).map(|i| of_a(i, j)).chain((0..q).map(|i| one(i == j))).collect();
-    let mut rows: Vec<Vec<f64>> = (0..q).map(row).collect();
-    if !(0..SWEEPS_CPU).any(|_| sweep_cpu(&mut rows, p) <= f64::from(f32::EPSILON).powi(2)) {
-        return Err(Error::NotConverged { op, matrix: 0, sweeps: SWEEPS_CPU });
-    }
-    rows.sort_by(|x, y| dot(&y[..p], &y[..p]).total_cmp(&dot(&x[..p], &x[..p])));
-    let s: Vec<f32> = rows.iter().map(|row| dot(&row[..p], &row[..p]).sqrt() as f32).collect();
-    if s.iter().any(|v| !v.is_finite()) {
-        return Err(Error::NotFinite { op, matrix: 0 });
-    }
-    let mut r = HostMatrix::from_fn([p, q], |i, j| rows[j][i]);
-    let mut left = HostMatrix::identity(p, q);
-    let reflections = reflect_cpu(&mut r, p, &mut HostMatrix::identity(0, 0));
-    reflections.iter().rev().for_each(|(v, tau)| apply_cpu(v, *tau, &mut left, 0));
-    (0..p * q).filter(|at| r[(at % q, at % q)] < 0.0).for_each(|at| left.numbers[at] *= -1.0);
-    let right = HostMatrix::from_fn([q, q], |i, j| rows[i][p + j]);
-    let transposed = |x: &HostMatrix, rows: usize, columns: usize| {
-        (0..rows * columns).map(|at| x[(at % columns, at / columns)] as f32).collect()
-    };
-    Ok(match wide {
-        false => Svd { u: left.corner(m, q), s, vt: right.corner(q, n) },
-        true => Svd { u: transposed(&right, m, q), s, vt: transposed(&left, q, n) },
-    })
-}
-
 /// Rotates each pair of rows once, and gives the largest cosine between the first p numbers of two
 /// of them that was met.
 fn sweep_cpu(rows: &mut [Vec<f64>], p: usize) -> f64 {
@@ -418,4 +396,47 @@ fn sweep_cpu(rows: &mut [Vec<f64>], p: usize) -> f64 {
 
 fn dot(x: &[f64], y: &[f64]) -> f64 {
     x.iter().zip(y).map(|(x, y)| x * y).sum()
+}
+
+pub(crate) mod reference {
+    use super::*;
+
+    /// CPU reference of [`svd`](super::svd()) for one matrix `m × n`, in `f64` and rounded at the end.
+    ///
+    /// # Errors
+    /// [`Error::Length`] if `a` is not `m × n`; else as [`svd`](super::svd()).
+    pub fn svd(a: &[f32], m: usize, n: usize) -> Result<Svd<Vec<f32>>> {
+        let op = "svd";
+        let (a, p, q, wide) = (HostMatrix::new(a, m, n)?, m.max(n), m.min(n), m < n);
+        if a.numbers.iter().any(|v| !v.is_finite()) {
+            return Err(Error::NotFinite { op, matrix: 0 });
+        }
+        let of_a = |i: usize, j: usize| if wide { a[(j, i)] } else { a[(i, j)] };
+        let one = |equal: bool| f64::from(u8::from(equal));
+        // Columns of the tall matrix, and after each a row of the identity, which becomes one of Vᵀ.
+        let row =
+            |j: usize| (0..p).map(|i| of_a(i, j)).chain((0..q).map(|i| one(i == j))).collect();
+        let mut rows: Vec<Vec<f64>> = (0..q).map(row).collect();
+        if !(0..SWEEPS_CPU).any(|_| sweep_cpu(&mut rows, p) <= f64::from(f32::EPSILON).powi(2)) {
+            return Err(Error::NotConverged { op, matrix: 0, sweeps: SWEEPS_CPU });
+        }
+        rows.sort_by(|x, y| dot(&y[..p], &y[..p]).total_cmp(&dot(&x[..p], &x[..p])));
+        let s: Vec<f32> = rows.iter().map(|row| dot(&row[..p], &row[..p]).sqrt() as f32).collect();
+        if s.iter().any(|v| !v.is_finite()) {
+            return Err(Error::NotFinite { op, matrix: 0 });
+        }
+        let mut r = HostMatrix::from_fn([p, q], |i, j| rows[j][i]);
+        let mut left = HostMatrix::identity(p, q);
+        let reflections = reflect_cpu(&mut r, p, &mut HostMatrix::identity(0, 0));
+        reflections.iter().rev().for_each(|(v, tau)| apply_cpu(v, *tau, &mut left, 0));
+        (0..p * q).filter(|at| r[(at % q, at % q)] < 0.0).for_each(|at| left.numbers[at] *= -1.0);
+        let right = HostMatrix::from_fn([q, q], |i, j| rows[i][p + j]);
+        let transposed = |x: &HostMatrix, rows: usize, columns: usize| {
+            (0..rows * columns).map(|at| x[(at % columns, at / columns)] as f32).collect()
+        };
+        Ok(match wide {
+            false => Svd { u: left.corner(m, q), s, vt: right.corner(q, n) },
+            true => Svd { u: transposed(&right, m, q), s, vt: transposed(&left, q, n) },
+        })
+    }
 }

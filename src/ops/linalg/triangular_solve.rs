@@ -92,6 +92,15 @@ impl Triangle {
     }
 }
 
+/// What [`triangular_solve`] returns.
+#[derive(Clone, Copy, Debug)]
+#[must_use = "an op does nothing until `forward` or `backward` records it"]
+pub struct TriangularSolve<'a> {
+    pub(super) a: &'a Tensor<f32>,
+    pub(super) b: &'a Tensor<f32>,
+    pub(super) triangle: Triangle,
+}
+
 /// x `[.., n, r]` with A·x = b for r right-hand sides b `[.., n, r]` and triangular A `[.., n, n]`.
 ///
 /// ```
@@ -102,34 +111,41 @@ impl Triangle {
 /// let l = context.upload(&[2.0f32, 0.0, 1.0, 2.0], [2, 2])?;
 /// let b = context.upload(&[8.0f32, 14.0], [2, 1])?;
 /// let mut encoder = context.encoder("L·Lᵀ·x = b");
-/// let (y, _) = linalg::triangular_solve(&mut encoder, &l, &b, Triangle::LOWER)?.unchecked();
-/// let x = linalg::triangular_solve(&mut encoder, &l, &y, Triangle::LOWER.transposed())?;
+/// let (y, _) = linalg::triangular_solve(&l, &b, Triangle::LOWER).forward(&mut encoder)?.unchecked();
+/// let x = linalg::triangular_solve(&l, &y, Triangle::LOWER.transposed()).forward(&mut encoder)?;
 /// encoder.submit()?;
 /// println!("{:?}", pollster::block_on(pollster::block_on(x.check())?.read())?); // [0.75, 2.5]
 /// # Ok(())
 /// # }
 /// ```
-///
-/// # Errors
-/// [`Error::Shape`] if A is not square, or b has other rows or leading dimensions. The outcome:
-/// [`Error::Singular`] at the first zero on the diagonal; [`Error::NotFinite`], also where the
-/// solution overflows; x is NaN then.
-pub fn triangular_solve(
-    encoder: &mut Encoder,
-    a: &Tensor<f32>,
-    b: &Tensor<f32>,
+pub fn triangular_solve<'a>(
+    a: &'a Tensor<f32>,
+    b: &'a Tensor<f32>,
     triangle: Triangle,
-) -> Result<Outcome<Tensor<f32>>> {
-    let op = "triangular_solve";
-    let a = Matrices::square(op, "A", a)?;
-    let b = a.right_hand_sides(op, b)?;
-    let status = Status::new(encoder, op, a.count, Fault::Singular)?;
-    // Ones on the diagonal need no check.
-    check_diagonal(encoder, a, if triangle.unit { 0 } else { a.columns }, 0.0, &status)?;
-    let x = b.copy(encoder, [b.rows, b.columns], false)?;
-    substitute(encoder, a, &x, triangle)?;
-    status.scan(encoder, &x, false)?;
-    status.guard(encoder, &[&x], x.clone())
+) -> TriangularSolve<'a> {
+    TriangularSolve { a, b, triangle }
+}
+
+impl TriangularSolve<'_> {
+    /// Records the op.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] if A is not square, or b has other rows or leading dimensions. The outcome:
+    /// [`Error::Singular`] at the first zero on the diagonal; [`Error::NotFinite`], also where the
+    /// solution overflows; x is NaN then.
+    pub fn forward(self, encoder: &mut Encoder) -> Result<Outcome<Tensor<f32>>> {
+        let Self { a, b, triangle } = self;
+        let op = "triangular_solve";
+        let a = Matrices::square(op, "A", a)?;
+        let b = a.right_hand_sides(op, b)?;
+        let status = Status::new(encoder, op, a.count, Fault::Singular)?;
+        // Ones on the diagonal need no check.
+        check_diagonal(encoder, a, if triangle.unit { 0 } else { a.columns }, 0.0, &status)?;
+        let x = b.copy(encoder, [b.rows, b.columns], false)?;
+        substitute(encoder, a, &x, triangle)?;
+        status.scan(encoder, &x, false)?;
+        status.guard(encoder, &[&x], x.clone())
+    }
 }
 
 /// Records the status of triangular matrices, the upper `n` rows of each of `a`: the first column
@@ -180,23 +196,6 @@ pub(super) fn substitute(
     )
 }
 
-/// The CPU twin for one matrix `n × n` and right-hand sides `b` `[n, r]`, in `f64` and rounded at
-/// the end.
-///
-/// # Errors
-/// [`Error::Length`] if `a` is not `n × n`, or `b` not n rows; else as [`triangular_solve`].
-pub fn triangular_solve_cpu(
-    a: &[f32],
-    b: &[f32],
-    n: usize,
-    triangle: Triangle,
-) -> Result<Vec<f32>> {
-    let columns = b.len() / n.max(1);
-    let (a, mut x) = (HostMatrix::new(a, n, n)?, HostMatrix::new(b, n, columns)?);
-    substitute_cpu("triangular_solve", &a, &mut x, n, triangle)?;
-    Ok(x.corner(n, columns))
-}
-
 /// [`substitute`] in `f64`.
 pub(super) fn substitute_cpu(
     op: &'static str,
@@ -226,5 +225,26 @@ pub(super) fn substitute_cpu(
         Err(Error::NotFinite { op, matrix: 0 })
     } else {
         Ok(())
+    }
+}
+
+pub(crate) mod reference {
+    use super::*;
+
+    /// CPU reference of [`triangular_solve`](super::triangular_solve()) for one matrix `n × n` and right-hand sides `b` `[n, r]`, in `f64` and rounded at
+    /// the end.
+    ///
+    /// # Errors
+    /// [`Error::Length`] if `a` is not `n × n`, or `b` not n rows; else as [`triangular_solve`](super::triangular_solve()).
+    pub fn triangular_solve(
+        a: &[f32],
+        b: &[f32],
+        n: usize,
+        triangle: Triangle,
+    ) -> Result<Vec<f32>> {
+        let columns = b.len() / n.max(1);
+        let (a, mut x) = (HostMatrix::new(a, n, n)?, HostMatrix::new(b, n, columns)?);
+        substitute_cpu("triangular_solve", &a, &mut x, n, triangle)?;
+        Ok(x.corner(n, columns))
     }
 }

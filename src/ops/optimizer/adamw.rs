@@ -18,27 +18,37 @@ static ADAMW: Kernel = optimizer!("adamw", "optimizer/adamw", Params, ["mean", "
 
 pub(super) const KERNELS: &[&Kernel] = &[&ADAMW];
 
-/// The numbers of [`adamw`].
+/// The AdamW optimizer, with its options.
+///
+/// ```no_run
+/// # use bitnet_wgpu::{Encoder, Result, Tensor, optimizer::{AdamW, AdamWState}};
+/// # fn f(encoder: &mut Encoder, weights: &Tensor<f32>, gradient: &Tensor<f32>) -> Result<()> {
+/// let optimizer = AdamW::new(1e-3).betas(0.9, 0.95);
+/// let state = AdamWState::new(encoder.context(), weights.shape())?;
+/// optimizer.step(encoder, 1, weights, gradient, &state)?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct AdamW {
     /// The learning rate.
     pub rate: f32,
-    /// What is kept of the mean, and of the mean of squares.
+    /// Decay rates of the mean, and of the mean of squares.
     pub betas: (f32, f32),
-    /// What keeps the quotient finite.
+    /// Added to the root of the mean of squares, so that the quotient is finite.
     pub eps: f32,
-    /// Which share of the weights goes with each step, times the rate.
+    /// Weight decay: each step subtracts rate · decay · w.
     pub decay: f32,
 }
 
 impl AdamW {
-    /// A learning rate, and what PyTorch takes: betas of 0.9 and 0.999, ε = 10⁻⁸, a decay of 0.01.
+    /// AdamW with PyTorch's defaults: betas of 0.9 and 0.999, ε = 10⁻⁸, a weight decay of 0.01.
     pub fn new(rate: f32) -> Self {
         Self { rate, betas: (0.9, 0.999), eps: 1e-8, decay: 0.01 }
     }
 
-    /// Sets what is kept of the means.
+    /// Sets the decay rates of the means.
     pub fn betas(self, of_mean: f32, of_square: f32) -> Self {
         Self { betas: (of_mean, of_square), ..self }
     }
@@ -48,9 +58,29 @@ impl AdamW {
         Self { eps, ..self }
     }
 
-    /// Sets the decay of weights.
+    /// Sets the weight decay.
     pub fn decay(self, decay: f32) -> Self {
         Self { decay, ..self }
+    }
+
+    /// Records step number `step` of `weights` along `gradient`, in place; the first step is 1.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] if `gradient` or `state` has another shape than `weights`;
+    /// [`Error::Invalid`] for step 0.
+    pub fn step<T: Float>(
+        self,
+        encoder: &mut Encoder,
+        step: u32,
+        weights: &Tensor<f32>,
+        gradient: &Tensor<T>,
+        state: &AdamWState,
+    ) -> Result<()> {
+        if step == 0 {
+            return Err(Error::Invalid { op: "adamw", what: "step 0: the first is 1".into() });
+        }
+        let params = self.params(weights.len(), step);
+        step::step(encoder, &ADAMW, &params, weights, gradient, &[&state.mean, &state.square])
     }
 
     /// The parameters of a step, the first being 1.
@@ -72,7 +102,7 @@ impl AdamW {
     }
 }
 
-/// The running means of [`adamw`].
+/// The running means that [`AdamW::step`] updates.
 #[derive(Clone, Debug)]
 pub struct AdamWState {
     /// Of the gradient.
@@ -82,7 +112,7 @@ pub struct AdamWState {
 }
 
 impl AdamWState {
-    /// That of weights of a shape, before the first step: zeros.
+    /// Zeros, for weights of this shape before the first step.
     ///
     /// # Errors
     /// What the device reports.
@@ -92,42 +122,20 @@ impl AdamWState {
     }
 }
 
-/// Step number `step` of `weights` along `gradient`; the first is 1.
-///
-/// # Errors
-/// [`Error::Shape`] if `gradient` or `state` has another shape than `weights`; [`Error::Invalid`]
-/// for step 0.
-pub fn adamw<T: Float>(
-    encoder: &mut Encoder,
-    numbers: AdamW,
-    step: u32,
-    weights: &Tensor<f32>,
-    gradient: &Tensor<T>,
-    state: &AdamWState,
-) -> Result<()> {
-    if step == 0 {
-        return Err(Error::Invalid { op: "adamw", what: "step 0: the first is 1".into() });
-    }
-    step::step(
-        encoder,
-        &ADAMW,
-        &numbers.params(weights.len(), step),
-        weights,
-        gradient,
-        &[&state.mean, &state.square],
-    )
-}
+pub(crate) mod reference {
+    use super::{AdamW, Params};
 
-/// The CPU twin of [`adamw`], of one weight: its new value, mean and mean of squares.
-pub fn adamw_cpu(
-    numbers: AdamW,
-    step: u32,
-    weight: f32,
-    gradient: f32,
-    [mean, square]: [f32; 2],
-) -> (f32, [f32; 2]) {
-    let Params { shrink, rate, root, beta1, beta2, eps, .. } = numbers.params(1, step);
-    let m = beta1.mul_add(mean, (1.0 - beta1) * gradient);
-    let v = beta2.mul_add(square, (1.0 - beta2) * gradient * gradient);
-    (shrink * weight - rate * m / v.sqrt().mul_add(root, eps), [m, v])
+    /// CPU reference of [`AdamW::step`], of one weight: its new value, mean and mean of squares.
+    pub fn adamw(
+        optimizer: AdamW,
+        step: u32,
+        weight: f32,
+        gradient: f32,
+        [mean, square]: [f32; 2],
+    ) -> (f32, [f32; 2]) {
+        let Params { shrink, rate, root, beta1, beta2, eps, .. } = optimizer.params(1, step);
+        let m = beta1.mul_add(mean, (1.0 - beta1) * gradient);
+        let v = beta2.mul_add(square, (1.0 - beta2) * gradient * gradient);
+        (shrink * weight - rate * m / v.sqrt().mul_add(root, eps), [m, v])
+    }
 }

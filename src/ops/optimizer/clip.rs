@@ -1,5 +1,5 @@
-//! clip_gradients: all gradients, as one vector, to a norm of at most so much. Pascanu et al. 2012,
-//! arXiv:1211.5063. And the moving average of weights.
+//! Clips all gradients, as one vector, to a norm (Pascanu et al. 2012, arXiv:1211.5063), and the
+//! moving average of weights.
 
 use crate::{
     element::Float,
@@ -16,7 +16,7 @@ use crate::{
         reduce,
         tensor::{
             Axes,
-            sum::{sum, sum_cpu},
+            sum::{self, sum},
             unary::sqrt,
         },
     },
@@ -62,48 +62,60 @@ pub(super) const KERNELS: &[&Kernel] = &[&SUM_SQUARES, &CLIP, &EMA];
 /// Numbers whose squares a workgroup adds.
 const CHUNK: usize = reduce::THREADS * reduce::TURNS;
 
-/// Multiplies all `gradients`, in place, by min(1, limit / (norm + 10⁻⁶)), and gives their norm
-/// before: that of all of them as one vector, `[]`. Two dispatches for each, and two or three for
-/// all. Squares are plain floats, as those of [`norm`](crate::tensor::norm()), of halves too.
-///
-/// # Errors
-/// [`Error::Invalid`] for no gradients, or a limit that is not positive.
-pub fn clip_gradients<T: Float>(
-    encoder: &mut Encoder,
-    gradients: &[&Tensor<T>],
+/// Gradient clipping: what [`clip_gradients`] returns.
+#[derive(Clone, Copy)]
+#[must_use = "an op does nothing until `forward` records it"]
+pub struct ClipGradients<'a, T> {
+    gradients: &'a [&'a Tensor<T>],
     limit: f32,
-) -> Result<Tensor<f32>> {
-    check(gradients.len(), limit)?;
-    encoder.whole(|encoder| {
-        let chunks = |gradient: &&Tensor<T>| gradient.len().div_ceil(CHUNK);
-        let parts = Tensor::<f32>::uninit(
-            encoder.context(),
-            [gradients.iter().map(chunks).sum::<usize>()],
-        )?;
-        let mut first = 0;
-        for gradient in gradients {
-            let params =
-                SquaresParams { length: gradient.len() as u32, first, chunk: CHUNK as u32 };
-            encoder.dispatch(
-                &SUM_SQUARES,
-                &params,
-                &[*gradient, &parts],
-                [chunks(gradient), 1, 1],
-            )?;
-            first += chunks(gradient) as u32;
-        }
-        let squares = sum(encoder, &parts, Axes::ALL)?;
-        let norm = sqrt(&squares).forward(encoder)?;
-        for gradient in gradients {
-            let shape = gradient.shape();
-            let operands = [
-                Operand::same(CLIP.name, "gradient", gradient, shape)?,
-                Operand::broadcast(CLIP.name, "norm", &norm, shape)?,
-            ];
-            record_two(encoder, &CLIP, &[limit], &operands[0], &operands[1], (*gradient).into())?;
-        }
-        Ok(norm)
-    })
+}
+
+/// Multiplies all `gradients`, in place, by min(1, limit / (norm + 10⁻⁶)), where the norm is that
+/// of all of them as one vector. It takes two dispatches for each, and two or three for all.
+/// Squares are plain floats, as those of [`norm`](crate::tensor::norm()), of `f16` too.
+pub fn clip_gradients<'a, T: Float>(
+    gradients: &'a [&'a Tensor<T>],
+    limit: f32,
+) -> ClipGradients<'a, T> {
+    ClipGradients { gradients, limit }
+}
+
+impl<T: Float> ClipGradients<'_, T> {
+    /// Records the op, and returns the norm before it, `[]`.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for no gradients, or a limit that is not positive.
+    pub fn forward(self, encoder: &mut Encoder) -> Result<Tensor<f32>> {
+        let Self { gradients, limit } = self;
+        check(gradients.len(), limit)?;
+        encoder.whole(|encoder| {
+            let squares = sum_squares(encoder, gradients)?;
+            let norm = sqrt(&squares).forward(encoder)?;
+            for gradient in gradients {
+                let shape = gradient.shape();
+                let x = Operand::same(CLIP.name, "gradient", gradient, shape)?;
+                let norm = Operand::broadcast(CLIP.name, "norm", &norm, shape)?;
+                record_two(encoder, &CLIP, &[limit], &x, &norm, (*gradient).into())?;
+            }
+            Ok(norm)
+        })
+    }
+}
+
+/// The sum of all squares, `[]`.
+fn sum_squares<T: Float>(encoder: &mut Encoder, gradients: &[&Tensor<T>]) -> Result<Tensor<f32>> {
+    let chunks = |gradient: &&Tensor<T>| gradient.len().div_ceil(CHUNK);
+    let all = gradients.iter().map(chunks).sum::<usize>();
+    let parts = Tensor::<f32>::uninit(encoder.context(), [all])?;
+    let mut first = 0;
+    for gradient in gradients {
+        let length = gradient.len() as u32;
+        let params = SquaresParams { length, first, chunk: CHUNK as u32 };
+        let extent = [chunks(gradient), 1, 1];
+        encoder.dispatch(&SUM_SQUARES, &params, &[*gradient, &parts], extent)?;
+        first += chunks(gradient) as u32;
+    }
+    sum(&parts, Axes::ALL).forward(encoder)
 }
 
 fn check(gradients: usize, limit: f32) -> Result<()> {
@@ -116,53 +128,64 @@ fn check(gradients: usize, limit: f32) -> Result<()> {
     Ok(())
 }
 
-/// The CPU twin of [`clip_gradients`], which gives the norm before: sums in its order, but devices
-/// may round squares or not.
-///
-/// # Errors
-/// As [`clip_gradients`].
-pub fn clip_gradients_cpu<T: Float>(gradients: &mut [&mut [T]], limit: f32) -> Result<f32> {
-    check(gradients.len(), limit)?;
-    let squares = |chunk: &[T]| {
-        let mut sums = [0.0; reduce::THREADS];
-        chunk
-            .iter()
-            .map(|&v| v.into())
-            .enumerate()
-            .for_each(|(i, v): (usize, f32)| sums[i % reduce::THREADS] += v * v);
-        reduce::tree_cpu(sums.to_vec(), &|a: f32, b| a + b)
-    };
-    let parts: Vec<f32> =
-        gradients.iter().flat_map(|gradient| gradient.chunks(CHUNK)).map(squares).collect();
-    let norm = sum_cpu(&parts, [parts.len()], Axes::ALL)?[0].sqrt();
-    let factor = (limit / (norm + 1e-6)).min(1.0);
-    gradients
-        .iter_mut()
-        .flat_map(|gradient| gradient.iter_mut())
-        .for_each(|v| *v = T::from_f32((*v).into() * factor));
-    Ok(norm)
-}
-
-/// Moves `average` towards `weights`: decay·average + (1 - decay)·weights, in place. Its name is
-/// short for exponential moving average.
-///
-/// # Errors
-/// [`Error::Shape`] if they differ.
-pub fn ema<T: Float>(
-    encoder: &mut Encoder,
-    average: &Tensor<f32>,
-    weights: &Tensor<T>,
+/// The exponential moving average of weights.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Ema {
     decay: f32,
-) -> Result<()> {
-    let shape = average.shape();
-    let operands = [
-        Operand::same("ema", "average", average, shape)?,
-        Operand::same("ema", "weights", weights, shape)?,
-    ];
-    record_two(encoder, &EMA, &[decay], &operands[0], &operands[1], average.into())
 }
 
-/// The CPU twin of [`ema`], of one number.
-pub fn ema_cpu(average: f32, weight: f32, decay: f32) -> f32 {
-    decay.mul_add(average - weight, weight)
+impl Ema {
+    /// A moving average that keeps the share `decay` of itself in each step.
+    pub fn new(decay: f32) -> Self {
+        Self { decay }
+    }
+
+    /// Records a step of `average` towards `weights`, in place: decay·average + (1 - decay)·weights.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] if their shapes differ.
+    pub fn step<T: Float>(
+        self,
+        encoder: &mut Encoder,
+        average: &Tensor<f32>,
+        weights: &Tensor<T>,
+    ) -> Result<()> {
+        let shape = average.shape();
+        let a = Operand::same("ema", "average", average, shape)?;
+        let b = Operand::same("ema", "weights", weights, shape)?;
+        record_two(encoder, &EMA, &[self.decay], &a, &b, average.into())
+    }
+}
+
+pub(crate) mod reference {
+    use super::*;
+
+    /// CPU reference of [`clip_gradients`](fn@super::clip_gradients): returns the norm before it.
+    /// Sums are in the same order; devices may fuse a square with its sum.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for no gradients, or a limit that is not positive.
+    pub fn clip_gradients<T: Float>(gradients: &mut [&mut [T]], limit: f32) -> Result<f32> {
+        check(gradients.len(), limit)?;
+        let squares = |chunk: &[T]| {
+            let mut sums = [0.0; reduce::THREADS];
+            let numbers = chunk.iter().map(|&v| v.into()).enumerate();
+            numbers.for_each(|(i, v): (usize, f32)| sums[i % reduce::THREADS] += v * v);
+            reduce::tree_cpu(sums.to_vec(), &|a: f32, b| a + b)
+        };
+        let parts: Vec<f32> =
+            gradients.iter().flat_map(|gradient| gradient.chunks(CHUNK)).map(squares).collect();
+        let norm = sum::reference::sum(&parts, [parts.len()], Axes::ALL)?[0].sqrt();
+        let factor = (limit / (norm + 1e-6)).min(1.0);
+        gradients
+            .iter_mut()
+            .flat_map(|gradient| gradient.iter_mut())
+            .for_each(|v| *v = T::from_f32((*v).into() * factor));
+        Ok(norm)
+    }
+
+    /// CPU reference of [`Ema::step`], of one number.
+    pub fn ema(optimizer: Ema, average: f32, weight: f32) -> f32 {
+        optimizer.decay.mul_add(average - weight, weight)
+    }
 }

@@ -7,4 +7,4 @@ pub(crate) mod lion;
 pub(crate) mod sgd;
 mod step;
 
-family!(adamw, clip, lion, sgd; reference:);
+family!(adamw, clip, lion, sgd; reference: adamw, clip, lion, sgd);

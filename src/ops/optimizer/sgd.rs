@@ -17,64 +17,69 @@ static SGD: Kernel = optimizer!("sgd", "optimizer/sgd", Params, ["velocity"]);
 
 pub(super) const KERNELS: &[&Kernel] = &[&SGD];
 
-/// The numbers of [`sgd`].
+/// Stochastic gradient descent, with its options.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Sgd {
-    /// By how much of the step weights move.
+    /// The learning rate.
     pub rate: f32,
-    /// What is kept of the last step.
+    /// Share of the last velocity that is kept.
     pub momentum: f32,
-    /// Which share of the weights is added to the gradient.
+    /// Weight decay: decay · w is added to the gradient.
     pub decay: f32,
-    /// Look ahead by one step, as Nesterov did?
+    /// Whether the step looks ahead, as Nesterov's does.
     pub nesterov: bool,
 }
 
 impl Sgd {
-    /// A learning rate; no momentum, no decay.
+    /// SGD without momentum and weight decay.
     pub fn new(rate: f32) -> Self {
         Self { rate, momentum: 0.0, decay: 0.0, nesterov: false }
     }
 
-    /// Sets what is kept of the last step.
+    /// Sets the share of the last velocity that is kept.
     pub fn momentum(self, momentum: f32) -> Self {
         Self { momentum, ..self }
     }
 
-    /// Sets the decay of weights.
+    /// Sets the weight decay.
     pub fn decay(self, decay: f32) -> Self {
         Self { decay, ..self }
     }
 
-    /// Looks ahead.
+    /// Uses Nesterov's momentum.
     pub fn nesterov(self) -> Self {
         Self { nesterov: true, ..self }
     }
+
+    /// Records a step of `weights` along `gradient`, in place. `velocity` has the shape of the
+    /// weights and is 0 before the first step.
+    ///
+    /// # Errors
+    /// [`Error::Shape`](crate::Error::Shape) if `gradient` or `velocity` has another shape than
+    /// `weights`.
+    pub fn step<T: Float>(
+        self,
+        encoder: &mut Encoder,
+        weights: &Tensor<f32>,
+        gradient: &Tensor<T>,
+        velocity: &Tensor<f32>,
+    ) -> Result<()> {
+        let Self { rate, momentum, decay, nesterov } = self;
+        let (length, nesterov) = (weights.len() as u32, nesterov.into());
+        let params = Params { length, rate, momentum, decay, nesterov };
+        step(encoder, &SGD, &params, weights, gradient, &[velocity])
+    }
 }
 
-/// A step of `weights` along `gradient`. `velocity` has their shape and is 0 at the beginning.
-///
-/// # Errors
-/// [`Error::Shape`](crate::Error::Shape) if `gradient` or `velocity` has another shape than
-/// `weights`.
-pub fn sgd<T: Float>(
-    encoder: &mut Encoder,
-    numbers: Sgd,
-    weights: &Tensor<f32>,
-    gradient: &Tensor<T>,
-    velocity: &Tensor<f32>,
-) -> Result<()> {
-    let Sgd { rate, momentum, decay, nesterov } = numbers;
-    let params =
-        Params { length: weights.len() as u32, rate, momentum, decay, nesterov: nesterov.into() };
-    step(encoder, &SGD, &params, weights, gradient, &[velocity])
-}
+pub(crate) mod reference {
+    use super::Sgd;
 
-/// The CPU twin of [`sgd`], of one weight: its new value and velocity.
-pub fn sgd_cpu(numbers: Sgd, weight: f32, gradient: f32, velocity: f32) -> (f32, f32) {
-    let Sgd { rate, momentum, decay, nesterov } = numbers;
-    let g = decay.mul_add(weight, gradient);
-    let v = momentum.mul_add(velocity, g);
-    ((-rate).mul_add(if nesterov { momentum.mul_add(v, g) } else { v }, weight), v)
+    /// CPU reference of [`Sgd::step`], of one weight: its new value and velocity.
+    pub fn sgd(optimizer: Sgd, weight: f32, gradient: f32, velocity: f32) -> (f32, f32) {
+        let Sgd { rate, momentum, decay, nesterov } = optimizer;
+        let g = decay.mul_add(weight, gradient);
+        let v = momentum.mul_add(velocity, g);
+        ((-rate).mul_add(if nesterov { momentum.mul_add(v, g) } else { v }, weight), v)
+    }
 }

@@ -17,7 +17,7 @@ use crate::{
             three_inputs, two_inputs,
         },
         op_tables::Kernels,
-        tensor::{copy::cast, sum::sum_to},
+        tensor::copy::copy,
     },
     shape::Shape,
 };
@@ -31,20 +31,13 @@ const GRADIENT: &[Binding; 4] = &[
 
 /// An elementwise op of two tensors: what [`add`], [`mul`] and others return. Both are broadcast to
 /// the shape of the result, which may overwrite either of them if it has that shape.
+#[derive(Clone, Copy)]
 #[must_use = "an op does nothing until `forward` or `backward` records it"]
 pub struct Binary<'a, T> {
     a: &'a Tensor<T>,
     b: &'a Tensor<T>,
     kernels: &'static Kernels,
 }
-
-impl<T> Clone for Binary<'_, T> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-
-impl<T> Copy for Binary<'_, T> {}
 
 forward!(impl['a, T: Float] Binary<'a, T> => T);
 
@@ -76,15 +69,11 @@ impl<T: Float> Binary<'_, T> {
         let b = Operand::broadcast(op, "b", self.b, shape)?;
         let dy = Operand::same(op, "dy", dy, shape)?;
         let (which, own) = match of {
-            Of::A => (0.0, self.a.shape()),
-            Of::B => (1.0, self.b.shape()),
+            Of::A => (0.0, self.a),
+            Of::B => (1.0, self.b),
         };
         record_three(encoder, kernel, &[which], [&a, &b, &dy], Out::set(&all))?;
-        if own == shape {
-            return Ok(all);
-        }
-        let sum = sum_to(encoder, &all, own)?;
-        cast(encoder, &sum)
+        if own.shape() == shape { Ok(all) } else { copy(own).backward(encoder, &all) }
     }
 }
 

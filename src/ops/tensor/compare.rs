@@ -23,20 +23,13 @@ const WORDS: Part = Part::new("alias Y", "alias Y = u32;\n");
 
 /// A comparison of two tensors, element by element: what [`equal`], [`less`] and others return.
 /// Both are broadcast to the shape of the result.
+#[derive(Clone, Copy)]
 #[must_use = "an op does nothing until `forward` records it"]
 pub struct Comparison<'a, T> {
     a: &'a Tensor<T>,
     b: &'a Tensor<T>,
     kernel: &'static Kernel,
 }
-
-impl<T> Clone for Comparison<'_, T> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-
-impl<T> Copy for Comparison<'_, T> {}
 
 forward!(impl['a, T: Float] Comparison<'a, T> => overwrite u32);
 

@@ -10,7 +10,11 @@ use crate::{
         params::Params as _,
         source::{Part, Source},
     },
-    ops::frames::{elementwise, function, map, one_input, one_input_of, spread},
+    ops::{
+        forward::backward,
+        frames::{elementwise, function, map, one_input, one_input_of, spread},
+        tensor::sum::sum_to,
+    },
     params,
     shape::Shape,
     wgsl,
@@ -100,91 +104,138 @@ pub(super) const KERNELS: &[&Kernel] = &[
     &COPY, &FILL, &FLOAT_TO_I32, &FLOAT_TO_U32, &I32_TO_FLOAT, &U32_TO_FLOAT, &I8_TO_FLOAT, &I8_TO_I32, &FLOAT_TO_I8, &I32_TO_I8,
 ];
 
-/// `x`, broadcast to a shape as in [`add`](super::add). Its gradient is the sum of dy over what `x`
-/// was repeated for.
-///
-/// # Errors
-/// [`Error::Shape`] if it does not fit.
-pub fn broadcast_to<T: Float>(
-    encoder: &mut Encoder,
-    x: &Tensor<T>,
-    shape: impl Into<Shape>,
-) -> Result<Tensor<T>> {
-    let y = Tensor::uninit(encoder.context(), shape)?;
-    copy_into(encoder, x, &y)?;
-    Ok(y)
+/// A copy, of one shape or broadcast: what [`copy`] and [`broadcast_to`] return. The gradient is
+/// the sum of `dy` over what `x` was repeated for.
+#[derive(Clone, Copy)]
+#[must_use = "an op does nothing until `forward` or `backward` records it"]
+pub struct Broadcast<'a, T> {
+    x: &'a Tensor<T>,
+    shape: Shape,
 }
 
-/// `x` into a tensor of the caller, to whose shape it is broadcast and in whose type it is rounded;
-/// or added to it. ([`Tensor::duplicate`] makes a copy at once.)
-///
-/// # Errors
-/// [`Error::Shape`] if it does not fit.
-pub fn copy_into<'y, X: Float, Y: Float>(
-    encoder: &mut Encoder,
-    x: &Tensor<X>,
-    y: impl Into<Out<'y, Y>>,
-) -> Result<()> {
-    spread(encoder, &COPY, &[], x, y.into())
+/// `x`, to be copied or added to a tensor of the caller, to whose shape it is broadcast and in
+/// whose type it is rounded. ([`Tensor::duplicate`] makes a copy at once.)
+pub fn copy<T: Float>(x: &Tensor<T>) -> Broadcast<'_, T> {
+    Broadcast { x, shape: x.shape() }
 }
 
-/// `value` in every element of `y`, rounded to its type.
-///
-/// # Errors
-/// What the device reports.
-pub fn fill<T: Float>(encoder: &mut Encoder, y: &Tensor<T>, value: f32) -> Result<()> {
-    map(encoder, &FILL, &[value], y, y.into())
+/// `x`, broadcast to a shape: dimensions are aligned from the last on, and one of 1 serves for any.
+pub fn broadcast_to<T: Float>(x: &Tensor<T>, shape: impl Into<Shape>) -> Broadcast<'_, T> {
+    Broadcast { x, shape: shape.into() }
 }
 
-/// `x` in another type: of `f32`, `f16`, `i32` and `i8` any to any other, and floats to and from
-/// `u32`. As Rust's `as`: what has digits after the point loses them, what is too large for the
-/// type becomes its largest (of `i32` and `u32`, the largest that is a float: 2147483520 and
-/// 4294967040), NaN becomes 0. Floats that are too large for `f16` become infinite.
-///
-/// # Errors
-/// [`Error::Invalid`] between other types.
-pub fn cast<X: ElementType, Y: ElementType>(
-    encoder: &mut Encoder,
-    x: &Tensor<X>,
-) -> Result<Tensor<Y>> {
-    let y = Tensor::uninit(encoder.context(), x.shape())?;
-    cast_into(encoder, x, &y)?;
-    Ok(y)
+backward!(impl['a, T: Float] Broadcast<'a, T> => T; dy: T);
+
+impl<T: Float> Broadcast<'_, T> {
+    /// Records the copy and returns it, a new tensor.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] if `x` does not broadcast to the shape.
+    pub fn forward(self, encoder: &mut Encoder) -> Result<Tensor<T>> {
+        let y = Tensor::uninit(encoder.context(), self.shape)?;
+        self.forward_into(encoder, &y)?;
+        Ok(y)
+    }
+
+    /// Records a copy to a tensor of the caller, of either type of float, or adds `x` to one
+    /// ([`Out::add`]).
+    ///
+    /// # Errors
+    /// [`Error::Shape`] if `x` does not broadcast to the shape of the tensor.
+    pub fn forward_into<'out, Y: Float>(
+        self,
+        encoder: &mut Encoder,
+        out: impl Into<Out<'out, Y>>,
+    ) -> Result<()> {
+        spread(encoder, &COPY, &[], self.x, out.into())
+    }
+
+    fn gradient(self, encoder: &mut Encoder, dy: &Tensor<T>, dx: Out<'_, T>) -> Result<()> {
+        let sum = sum_to(dy, self.x.shape()).forward(encoder)?;
+        map(encoder, &COPY, &[], &sum, dx)
+    }
 }
 
-/// [`cast`] into a tensor of the caller.
+/// A value for every element of a tensor: what [`fill`] returns.
+#[derive(Clone, Copy)]
+#[must_use = "an op does nothing until `forward_into` records it"]
+pub struct Fill {
+    value: f32,
+}
+
+/// `value` in every element of a tensor, rounded to its type.
+pub fn fill(value: f32) -> Fill {
+    Fill { value }
+}
+
+impl Fill {
+    /// Records the op, which overwrites `y`.
+    ///
+    /// # Errors
+    /// What the device reports.
+    pub fn forward_into<T: Float>(self, encoder: &mut Encoder, y: &Tensor<T>) -> Result<()> {
+        map(encoder, &FILL, &[self.value], y, y.into())
+    }
+}
+
+/// A conversion to another element type: what [`cast`] returns.
+#[derive(Clone, Copy)]
+#[must_use = "an op does nothing until `forward` records it"]
+pub struct Cast<'a, X> {
+    x: &'a Tensor<X>,
+}
+
+/// `x` in another element type: of `f32`, `f16`, `i32` and `i8` any to any other, and floats to and
+/// from `u32`. As Rust's `as`: a fraction is cut off, what is too large for the type becomes its
+/// largest number (of `i32` and `u32`, the largest that is a float: 2147483520 and 4294967040), NaN
+/// becomes 0. Floats that are too large for `f16` become infinite.
 ///
-/// # Errors
-/// As [`cast`]; [`Error::Shape`] if it has another shape.
-pub fn cast_into<X: ElementType, Y: ElementType>(
-    encoder: &mut Encoder,
-    x: &Tensor<X>,
-    y: &Tensor<Y>,
-) -> Result<()> {
-    use Element::{F16, F32, I8, I32, U32};
-    let out = Out::from(y);
-    out.check_shape("cast", x.shape())?;
-    let kernel = match (X::ELEMENT, Y::ELEMENT) {
-        (F32 | F16, F32 | F16) => return map(encoder, &COPY, &[], x, out),
-        (F32 | F16, I32) => return map(encoder, &FLOAT_TO_I32, &[], x, out),
-        (F32 | F16, U32) => return map(encoder, &FLOAT_TO_U32, &[], x, out),
-        (I32, F32 | F16) => return map(encoder, &I32_TO_FLOAT, &[], x, out),
-        (U32, F32 | F16) => return map(encoder, &U32_TO_FLOAT, &[], x, out),
-        (I8, F32 | F16) => &I8_TO_FLOAT,
-        (I8, I32) => &I8_TO_I32,
-        (F32 | F16, I8) => &FLOAT_TO_I8,
-        (I32, I8) => &I32_TO_I8,
-        (from, to) => {
-            return Err(Error::Invalid {
-                op: "cast",
-                what: format!("there is no cast from {from:?} to {to:?}"),
-            });
-        }
-    };
-    encoder.dispatch(
-        kernel,
-        &BytesParams { length: x.len() as u32 },
-        &[x, y],
-        [x.len().div_ceil(4), 1, 1],
-    )
+/// ```no_run
+/// # use bitnet_wgpu::{Encoder, Result, Tensor, f16, tensor};
+/// # fn f(encoder: &mut Encoder, x: &Tensor<f32>) -> Result<()> {
+/// let halves = tensor::cast(x).forward::<f16>(encoder)?;
+/// # Ok(())
+/// # }
+/// ```
+pub fn cast<X: ElementType>(x: &Tensor<X>) -> Cast<'_, X> {
+    Cast { x }
+}
+
+impl<X: ElementType> Cast<'_, X> {
+    /// Records the op and returns its result, a new tensor.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for a pair of types that is not supported.
+    pub fn forward<Y: ElementType>(self, encoder: &mut Encoder) -> Result<Tensor<Y>> {
+        let y = Tensor::uninit(encoder.context(), self.x.shape())?;
+        self.forward_into(encoder, &y)?;
+        Ok(y)
+    }
+
+    /// Records the op, which overwrites `y`.
+    ///
+    /// # Errors
+    /// As [`forward`](Self::forward); [`Error::Shape`] if `y` has another shape than the input.
+    pub fn forward_into<Y: ElementType>(self, encoder: &mut Encoder, y: &Tensor<Y>) -> Result<()> {
+        use Element::{F16, F32, I8, I32, U32};
+        let (x, out) = (self.x, Out::from(y));
+        out.check_shape("cast", x.shape())?;
+        let kernel = match (X::ELEMENT, Y::ELEMENT) {
+            (F32 | F16, F32 | F16) => return map(encoder, &COPY, &[], x, out),
+            (F32 | F16, I32) => return map(encoder, &FLOAT_TO_I32, &[], x, out),
+            (F32 | F16, U32) => return map(encoder, &FLOAT_TO_U32, &[], x, out),
+            (I32, F32 | F16) => return map(encoder, &I32_TO_FLOAT, &[], x, out),
+            (U32, F32 | F16) => return map(encoder, &U32_TO_FLOAT, &[], x, out),
+            (I8, F32 | F16) => &I8_TO_FLOAT,
+            (I8, I32) => &I8_TO_I32,
+            (F32 | F16, I8) => &FLOAT_TO_I8,
+            (I32, I8) => &I32_TO_I8,
+            (from, to) => {
+                let what = format!("there is no cast from {from:?} to {to:?}");
+                return Err(Error::Invalid { op: "cast", what });
+            }
+        };
+        let params = BytesParams { length: x.len() as u32 };
+        encoder.dispatch(kernel, &params, &[x, y], [x.len().div_ceil(4), 1, 1])
+    }
 }

@@ -5,7 +5,11 @@
 use crate::{
     element::Float,
     error::{Error, Result},
-    gpu::{encoder::Encoder, out::Out, tensor::Tensor},
+    gpu::{
+        encoder::Encoder,
+        out::Out,
+        tensor::{Bind, Tensor},
+    },
     kernel::{
         binding::{Type::*, read, read_write},
         declaration::Kernel,
@@ -14,10 +18,13 @@ use crate::{
     },
     msl,
     ops::{
+        forward::{backward, forward},
+        frames::Operand,
         reduce::{by_rows, lanes, rows_extent},
-        tensor::softmax::{softmax_cpu, statistics_cpu},
     },
-    params, wgsl,
+    params,
+    shape::Shape,
+    wgsl,
 };
 
 params! { struct Params { rows: u32, columns: u32, lanes: u32, ignores: u32, ignored: u32, add: u32, smoothing: f32 } }
@@ -91,119 +98,93 @@ static CROSS_ENTROPY_BACKWARD: Kernel = Kernel::trusted(
 
 pub(super) const KERNELS: &[&Kernel] = &[&CROSS_ENTROPY, &CROSS_ENTROPY_BACKWARD];
 
-/// What [`cross_entropy`] may leave out or soften.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-#[non_exhaustive]
-pub struct CrossEntropyOptions {
-    /// Rows with this target have no loss and no gradient. It need not be a column.
+/// What a loss leaves out or softens.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Options {
     pub ignore: Option<u32>,
-    /// How much of the target is spread over all columns, 0 to 1.
     pub smoothing: f32,
 }
 
-impl CrossEntropyOptions {
-    /// Rows with the target `id` have no loss and no gradient.
-    #[must_use]
-    pub fn ignore(self, id: u32) -> Self {
-        Self { ignore: Some(id), ..self }
-    }
-
-    /// `share` of the target is spread over all columns.
-    #[must_use]
-    pub fn smoothing(self, share: f32) -> Self {
-        Self { smoothing: share, ..self }
-    }
+/// A cross-entropy of rows of logits: what [`cross_entropy`] returns.
+#[derive(Clone, Copy)]
+#[must_use = "an op does nothing until `forward` or `backward` records it"]
+pub struct CrossEntropy<'a, X> {
+    x: &'a Tensor<X>,
+    targets: &'a Tensor<u32>,
+    options: Options,
 }
 
 /// The loss of every row of `logits` `[.., n]` in nats, `[rows]`: -ln of the target's share of the
-/// softmax. 0 for ignored rows; NaN for a target that is not below n, which reads nothing out of
-/// bounds. A mean over the rows that count is [`sum`](fn@super::sum), and a division by their
-/// number.
+/// softmax, for `targets` `[rows]`. 0 for ignored rows; NaN for a target that is not below n, which
+/// reads nothing out of bounds. A mean over the rows that count is a [`sum`](fn@super::sum), and a
+/// division by their number.
 ///
-/// # Errors
-/// As [`cross_entropy_into`].
-pub fn cross_entropy<X: Float>(
-    encoder: &mut Encoder,
-    logits: &Tensor<X>,
-    targets: &Tensor<u32>,
-    options: CrossEntropyOptions,
-) -> Result<Tensor<f32>> {
-    let loss = Tensor::uninit(encoder.context(), [logits.shape().as_matrix().0])?;
-    cross_entropy_into(encoder, logits, targets, options, &loss)?;
-    Ok(loss)
+/// ```no_run
+/// # use bitnet_wgpu::{Encoder, Result, Tensor, tensor};
+/// # fn f(encoder: &mut Encoder, logits: &Tensor<f32>, targets: &Tensor<u32>, dloss: &Tensor<f32>) -> Result<()> {
+/// let op = tensor::cross_entropy(logits, targets).ignore_index(u32::MAX).label_smoothing(0.1);
+/// let loss = op.forward(encoder)?;
+/// let dlogits = op.backward(encoder, dloss)?;
+/// # Ok(())
+/// # }
+/// ```
+pub fn cross_entropy<'a, X: Float>(
+    logits: &'a Tensor<X>,
+    targets: &'a Tensor<u32>,
+) -> CrossEntropy<'a, X> {
+    CrossEntropy { x: logits, targets, options: Options::default() }
 }
 
-/// [`cross_entropy`] into a tensor of the caller.
-///
-/// # Errors
-/// [`Error::Shape`] if `targets` or the output are not one for each row; [`Error::Invalid`] for a
-/// smoothing that is not from 0 to 1.
-pub fn cross_entropy_into<'y, X: Float>(
-    encoder: &mut Encoder,
-    logits: &Tensor<X>,
-    targets: &Tensor<u32>,
-    options: CrossEntropyOptions,
-    loss: impl Into<Out<'y, f32>>,
-) -> Result<()> {
-    let (op, loss) = ("cross_entropy", loss.into());
-    let (params, extent) = params(op, logits, targets, options, loss.adds())?;
-    check(op, "the output", logits, loss.tensor())?;
-    encoder.dispatch(&CROSS_ENTROPY, &params, &[logits, targets, loss.tensor()], extent)
-}
+forward!(impl['a, X: Float] CrossEntropy<'a, X> => f32);
+backward!(impl['a, X: Float] CrossEntropy<'a, X> => X; dloss: f32);
 
-/// The gradient of [`cross_entropy`] at `logits`, where `dloss` `[rows]` is that of the losses.
-///
-/// # Errors
-/// As [`cross_entropy_backward_into`].
-pub fn cross_entropy_backward<X: Float>(
-    encoder: &mut Encoder,
-    logits: &Tensor<X>,
-    targets: &Tensor<u32>,
-    options: CrossEntropyOptions,
-    dloss: &Tensor<f32>,
-) -> Result<Tensor<X>> {
-    let dx = Tensor::uninit(encoder.context(), logits.shape())?;
-    cross_entropy_backward_into(encoder, logits, targets, options, dloss, &dx)?;
-    Ok(dx)
-}
-
-/// [`cross_entropy_backward`] into a tensor of the caller.
-///
-/// # Errors
-/// [`Error::Shape`] if `dloss` is not one for each row, or the output has another shape than
-/// `logits`; else as [`cross_entropy_into`].
-pub fn cross_entropy_backward_into<'y, X: Float>(
-    encoder: &mut Encoder,
-    logits: &Tensor<X>,
-    targets: &Tensor<u32>,
-    options: CrossEntropyOptions,
-    dloss: &Tensor<f32>,
-    dx: impl Into<Out<'y, X>>,
-) -> Result<()> {
-    let (op, dx) = ("cross_entropy_backward", dx.into());
-    let (params, extent) = params(op, logits, targets, options, dx.adds())?;
-    check(op, "dloss", logits, dloss)?;
-    dx.check_shape(op, logits.shape())?;
-    encoder.dispatch(
-        &CROSS_ENTROPY_BACKWARD,
-        &params,
-        &[logits, targets, dloss, dx.tensor()],
-        extent,
-    )
-}
-
-/// Is it one for each row?
-fn check<X: Float, T>(
-    op: &'static str,
-    what: &'static str,
-    logits: &Tensor<X>,
-    found: &Tensor<T>,
-) -> Result<()> {
-    let (rows, _) = logits.shape().as_matrix();
-    if found.shape().dims() == [rows] {
-        return Ok(());
+impl<X: Float> CrossEntropy<'_, X> {
+    /// Gives rows with the target `id`, which need not be a column, no loss and no gradient.
+    pub fn ignore_index(self, id: u32) -> Self {
+        Self { options: Options { ignore: Some(id), ..self.options }, ..self }
     }
-    Err(Error::Shape { op, what, expected: format!("[{rows}]"), found: found.shape() })
+
+    /// Spreads `share`, 0 to 1, of the target over all columns.
+    pub fn label_smoothing(self, share: f32) -> Self {
+        Self { options: Options { smoothing: share, ..self.options }, ..self }
+    }
+
+    fn shape(&self) -> Result<Shape> {
+        Ok([self.x.shape().as_matrix().0].into())
+    }
+
+    fn record(self, encoder: &mut Encoder, loss: Out<'_, f32>) -> Result<()> {
+        let (params, extent) = self.params("cross_entropy", loss.adds())?;
+        loss.check_shape("cross_entropy", self.shape()?)?;
+        let bound: [&dyn Bind; 3] = [self.x, self.targets, loss.tensor()];
+        encoder.dispatch(&CROSS_ENTROPY, &params, &bound, extent)
+    }
+
+    fn gradient(self, encoder: &mut Encoder, dloss: &Tensor<f32>, dx: Out<'_, X>) -> Result<()> {
+        let op = "cross_entropy_backward";
+        let (params, extent) = self.params(op, dx.adds())?;
+        Operand::same(op, "dloss", dloss, self.shape()?)?;
+        dx.check_shape(op, self.x.shape())?;
+        let bound: [&dyn Bind; 4] = [self.x, self.targets, dloss, dx.tensor()];
+        encoder.dispatch(&CROSS_ENTROPY_BACKWARD, &params, &bound, extent)
+    }
+
+    fn params(self, op: &'static str, add: bool) -> Result<(Params, [usize; 3])> {
+        Operand::same(op, "targets", self.targets, self.shape()?)?;
+        let Options { ignore, smoothing } = self.options;
+        check_smoothing(op, smoothing)?;
+        let (rows, columns) = self.x.shape().as_matrix();
+        let params = Params {
+            rows: rows as u32,
+            columns: columns as u32,
+            lanes: lanes(columns) as u32,
+            ignores: ignore.is_some().into(),
+            ignored: ignore.unwrap_or_default(),
+            add: add.into(),
+            smoothing,
+        };
+        Ok((params, rows_extent(rows, columns)))
+    }
 }
 
 /// Is it a share?
@@ -214,59 +195,39 @@ pub(super) fn check_smoothing(op: &'static str, smoothing: f32) -> Result<()> {
     Err(Error::Invalid { op, what: format!("a smoothing of {smoothing}; 0 to 1 are possible") })
 }
 
-fn params<X: Float>(
-    op: &'static str,
-    logits: &Tensor<X>,
-    targets: &Tensor<u32>,
-    CrossEntropyOptions { ignore, smoothing }: CrossEntropyOptions,
-    add: bool,
-) -> Result<(Params, [usize; 3])> {
-    check(op, "targets", logits, targets)?;
-    check_smoothing(op, smoothing)?;
-    let (rows, columns) = logits.shape().as_matrix();
-    let params = Params {
-        rows: rows as u32,
-        columns: columns as u32,
-        lanes: lanes(columns) as u32,
-        ignores: ignore.is_some().into(),
-        ignored: ignore.unwrap_or_default(),
-        add: add.into(),
-        smoothing,
-    };
-    Ok((params, rows_extent(rows, columns)))
-}
+pub(crate) mod reference {
+    use crate::ops::tensor::softmax::reference::{softmax, statistics};
 
-/// The CPU twin of [`cross_entropy`] for one row: within a few units in the last place of its
-/// logits.
-pub fn cross_entropy_cpu(
-    row: &[f32],
-    target: u32,
-    CrossEntropyOptions { ignore, smoothing }: CrossEntropyOptions,
-) -> f32 {
-    if ignore == Some(target) {
-        return 0.0;
+    /// CPU reference of [`cross_entropy`](fn@crate::tensor::cross_entropy) for one row, with its
+    /// ignored index and label smoothing: within a few units in the last place of its logits.
+    pub fn cross_entropy(row: &[f32], target: u32, ignore: Option<u32>, smoothing: f32) -> f32 {
+        if ignore == Some(target) {
+            return 0.0;
+        }
+        let Some(&logit) = row.get(target as usize) else { return f32::NAN };
+        let (largest, sum) = statistics(row);
+        let below = |v: f64| f64::from(largest) - v;
+        let mean = row.iter().map(|&v| f64::from(v)).sum::<f64>() / row.len() as f64;
+        // Without smoothing, a logit of -infinity counts for nothing.
+        let spread = if smoothing == 0.0 { 0.0 } else { f64::from(smoothing) * below(mean) };
+        (sum.ln() + f64::from(1.0 - smoothing) * below(logit.into()) + spread) as f32
     }
-    let Some(&logit) = row.get(target as usize) else { return f32::NAN };
-    let (largest, sum) = statistics_cpu(row);
-    let below = |v: f64| f64::from(largest) - v;
-    let mean = row.iter().map(|&v| f64::from(v)).sum::<f64>() / row.len() as f64;
-    // Without smoothing, a logit of -infinity counts for nothing.
-    let spread = if smoothing == 0.0 { 0.0 } else { f64::from(smoothing) * below(mean) };
-    (sum.ln() + f64::from(1.0 - smoothing) * below(logit.into()) + spread) as f32
-}
 
-/// The CPU twin of [`cross_entropy_backward`] for one row, as close.
-pub fn cross_entropy_backward_cpu(
-    row: &[f32],
-    target: u32,
-    options: CrossEntropyOptions,
-    dloss: f32,
-) -> Vec<f32> {
-    let CrossEntropyOptions { ignore, smoothing } = options;
-    if ignore == Some(target) || target as usize >= row.len() {
-        return vec![if ignore == Some(target) { 0.0 } else { f32::NAN }; row.len()];
+    /// CPU reference of the gradient of [`cross_entropy`](fn@crate::tensor::cross_entropy) for one
+    /// row, as close.
+    pub fn cross_entropy_backward(
+        row: &[f32],
+        target: u32,
+        ignore: Option<u32>,
+        smoothing: f32,
+        dloss: f32,
+    ) -> Vec<f32> {
+        if ignore == Some(target) || target as usize >= row.len() {
+            return vec![if ignore == Some(target) { 0.0 } else { f32::NAN }; row.len()];
+        }
+        let wanted = |i: u32| {
+            (if i == target { 1.0 - smoothing } else { 0.0 }) + smoothing / row.len() as f32
+        };
+        (0..).zip(softmax(row)).map(|(i, share)| (share - wanted(i)) * dloss).collect()
     }
-    let wanted =
-        |i: u32| (if i == target { 1.0 - smoothing } else { 0.0 }) + smoothing / row.len() as f32;
-    (0..).zip(softmax_cpu(row)).map(|(i, share)| (share - wanted(i)) * dloss).collect()
 }

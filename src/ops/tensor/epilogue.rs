@@ -1,7 +1,7 @@
 //! What is done to a product before it is stored, in the kernel that makes it, or by an op of its
 //! own.
 
-use super::activations::reference;
+use super::activations::reference as activations;
 use crate::{
     element::{ElementType, Float},
     error::{Error, Result},
@@ -12,7 +12,11 @@ use crate::{
         params::Params as _,
         source::{Part, Source},
     },
-    msl, params, wgsl,
+    msl,
+    ops::forward::forward,
+    params,
+    shape::Shape,
+    wgsl,
 };
 
 /// What fills the holes of a product's texts, in WGSL and in Metal.
@@ -118,36 +122,24 @@ pub enum Activation {
 }
 
 impl Activation {
-    /// Its CPU twin.
-    pub fn cpu(self, x: f32) -> f32 {
+    /// CPU reference of the activation, of one number.
+    fn reference(self, x: f32) -> f32 {
         match self {
-            Self::Relu => reference::relu(x),
-            Self::Relu2 => reference::relu2(x),
-            Self::Silu => reference::silu(x),
-            Self::Gelu => reference::gelu(x),
+            Self::Relu => activations::relu(x),
+            Self::Relu2 => activations::relu2(x),
+            Self::Silu => activations::silu(x),
+            Self::Gelu => activations::gelu(x),
         }
     }
 }
 
-/// How a product is finished: v becomes activation(v + bias), in `f32`, and then what the output is
-/// of. A gradient needs v + bias: keep it by a product with a bias alone, and call the activation
-/// for itself. Products of floats have it by their own kernels
-/// ([`matmul_with`](super::matmul_with),
-/// [`bitlinear_float_with`](crate::bitnet::bitlinear_float_with)), and so have those of integers
-/// ([`bitlinear_with`](crate::bitnet::bitlinear_with) and others, but for some that take a dispatch
-/// more); [`finish`] is for any other.
-pub struct Epilogue<'a, T> {
+/// How a product is finished: v becomes activation(v + bias), in `f32`, and then the type of the
+/// output.
+#[derive(Clone, Copy)]
+pub(crate) struct Epilogue<'a, T> {
     bias: Option<&'a Tensor<T>>,
     activation: Option<Activation>,
 }
-
-impl<T> Clone for Epilogue<'_, T> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-
-impl<T> Copy for Epilogue<'_, T> {}
 
 impl<T> Default for Epilogue<'_, T> {
     fn default() -> Self {
@@ -231,55 +223,81 @@ impl<T: ElementType> Epilogue<'_, T> {
     }
 }
 
-/// activation(x + bias) of every row of `x` `[.., n]`, the bias being `[n]`: what an [`Epilogue`]
-/// does, by itself, in one dispatch.
-///
-/// # Errors
-/// As [`finish_into`].
-pub fn finish<T: Float>(
-    encoder: &mut Encoder,
-    x: &Tensor<T>,
-    epilogue: &Epilogue<'_, T>,
-) -> Result<Tensor<T>> {
-    let y = Tensor::uninit(encoder.context(), x.shape())?;
-    finish_into(encoder, x, epilogue, &y)?;
-    Ok(y)
+/// A bias and an activation: what [`finish`] returns.
+#[derive(Clone, Copy)]
+#[must_use = "an op does nothing until `forward` records it"]
+pub struct Finish<'a, X, Y> {
+    x: &'a Tensor<X>,
+    epilogue: Epilogue<'a, Y>,
 }
 
-/// [`finish`] into a tensor of the caller, another than `x`, of the type of the bias.
-///
-/// # Errors
-/// [`Error::Shape`] if it has another shape than `x`, or for a bias that is not `[n]`.
-pub fn finish_into<'y, X: Float, Y: Float>(
-    encoder: &mut Encoder,
-    x: &Tensor<X>,
-    epilogue: &Epilogue<'_, Y>,
-    y: impl Into<Out<'y, Y>>,
-) -> Result<()> {
-    let (op, y, columns) = ("finish", y.into(), x.shape().as_matrix().1);
-    y.check_shape(op, x.shape())?;
-    let bias = epilogue.bound_bias(op, columns, encoder.context())?;
-    let params = Params::new(x.len(), columns, epilogue, &y);
-    encoder.dispatch(&FINISH, &params, &[x, &bias, y.tensor()], [x.len(), 1, 1])
+/// activation(x + bias) of every row of `x` `[.., n]`, in one dispatch; either may be left out. The
+/// result, another tensor than `x`, has the type of the bias. [`matmul`](super::matmul()) and
+/// products of packed weights have these options themselves.
+pub fn finish<X: Float, Y: Float>(x: &Tensor<X>) -> Finish<'_, X, Y> {
+    Finish { x, epilogue: Epilogue::new() }
 }
 
-/// The CPU twin of [`finish`], and so of every product's epilogue. `x` is whole rows of as many
-/// columns as the bias has, where there is one.
-///
-/// # Errors
-/// [`Error::Length`] if it is not.
-pub fn finish_cpu(
-    x: &[f32],
-    bias: Option<&[f32]>,
-    activation: Option<Activation>,
-) -> Result<Vec<f32>> {
-    let columns = bias.map_or(1, <[f32]>::len);
-    if !x.len().is_multiple_of(columns.max(1)) || (columns == 0 && !x.is_empty()) {
-        return Err(Error::Length {
-            shape: [x.len() / columns.max(1), columns].into(),
-            found: x.len(),
-        });
+forward!(impl['a, X: Float, Y: Float] Finish<'a, X, Y> => Y);
+
+impl<'a, X: Float, Y: Float> Finish<'a, X, Y> {
+    /// Adds `bias`, `[n]`, to every row.
+    pub fn bias(self, bias: &'a Tensor<Y>) -> Self {
+        Self { epilogue: self.epilogue.bias(bias), ..self }
     }
-    let biased = x.iter().enumerate().map(|(i, &v)| bias.map_or(v, |bias| v + bias[i % columns]));
-    Ok(biased.map(|v| activation.map_or(v, |activation| activation.cpu(v))).collect())
+
+    /// Applies `activation`, after the bias.
+    pub fn activation(self, activation: Activation) -> Self {
+        Self { epilogue: self.epilogue.activation(activation), ..self }
+    }
+
+    fn shape(&self) -> Result<Shape> {
+        Ok(self.x.shape())
+    }
+
+    fn record(self, encoder: &mut Encoder, y: Out<'_, Y>) -> Result<()> {
+        self.epilogue.record(encoder, self.x, y)
+    }
+}
+
+impl<Y: Float> Epilogue<'_, Y> {
+    /// Records [`finish`] of rows that a kernel without an epilogue made.
+    pub(crate) fn record<X: Float>(
+        &self,
+        encoder: &mut Encoder,
+        x: &Tensor<X>,
+        y: Out<'_, Y>,
+    ) -> Result<()> {
+        let (op, columns) = ("finish", x.shape().as_matrix().1);
+        y.check_shape(op, x.shape())?;
+        let bias = self.bound_bias(op, columns, encoder.context())?;
+        let params = Params::new(x.len(), columns, self, &y);
+        encoder.dispatch(&FINISH, &params, &[x, &bias, y.tensor()], [x.len(), 1, 1])
+    }
+}
+
+pub(crate) mod reference {
+    use super::*;
+
+    /// CPU reference of [`finish`](fn@crate::tensor::finish), and so of every product's bias and
+    /// activation. `x` is whole rows of as many columns as the bias has, where there is one.
+    ///
+    /// # Errors
+    /// [`Error::Length`] if it is not.
+    pub fn finish(
+        x: &[f32],
+        bias: Option<&[f32]>,
+        activation: Option<Activation>,
+    ) -> Result<Vec<f32>> {
+        let columns = bias.map_or(1, <[f32]>::len);
+        if !x.len().is_multiple_of(columns.max(1)) || (columns == 0 && !x.is_empty()) {
+            return Err(Error::Length {
+                shape: [x.len() / columns.max(1), columns].into(),
+                found: x.len(),
+            });
+        }
+        let biased =
+            x.iter().enumerate().map(|(i, &v)| bias.map_or(v, |bias| v + bias[i % columns]));
+        Ok(biased.map(|v| activation.map_or(v, |activation| activation.reference(v))).collect())
+    }
 }

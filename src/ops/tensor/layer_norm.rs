@@ -18,10 +18,10 @@ use crate::{
     msl,
     ops::{
         reduce::{
-            self, Axes, Geometry, HELD, Numbers, Reduction, Ways, alone, by_rows, held, lanes,
-            reduction, rows_extent,
+            self, Geometry, HELD, Numbers, Reduction, Ways, alone, by_rows, held, lanes, reduction,
+            rows_extent,
         },
-        tensor::sum::{self, sum_into},
+        tensor::sum::{self, sum},
     },
     params, wgsl,
 };
@@ -124,49 +124,115 @@ static LAYER_NORM_ALONE: Kernel = Kernel::trusted(
 pub(super) const KERNELS: &[&Kernel] =
     &[&LAYER_NORM, &LAYER_NORM_HELD, &LAYER_NORM_ALONE, &NORM_ROWS_BACKWARD, &NORM_WEIGHT_BACKWARD];
 
-/// Every row of `x` `[.., k]` as (x - mean) / sqrt(variance + eps)·weight + bias; the variance is Σ
-/// (x - mean)² / k.
+/// A layer norm with its weights. Every row of `x` `[.., k]` becomes (x - mean) / sqrt(variance +
+/// eps)·weight + bias; the variance is Σ (x - mean)² / k.
 ///
-/// # Errors
-/// As [`layer_norm_into`].
-pub fn layer_norm<T: Float>(
-    encoder: &mut Encoder,
-    x: &Tensor<T>,
-    weight: &Tensor<f32>,
-    bias: &Tensor<f32>,
+/// ```no_run
+/// # use bitnet_wgpu::{Encoder, Result, Tensor, tensor::LayerNorm};
+/// # fn f(encoder: &mut Encoder, x: &Tensor<f32>, weight: &Tensor<f32>, bias: &Tensor<f32>, dy: &Tensor<f32>) -> Result<()> {
+/// let norm = LayerNorm::new(weight, bias, 1e-5);
+/// let y = norm.forward(encoder, x)?;
+/// let gradients = norm.backward(encoder, x, dy)?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Copy)]
+pub struct LayerNorm<'a> {
+    weight: &'a Tensor<f32>,
+    bias: &'a Tensor<f32>,
     eps: f32,
-) -> Result<Tensor<T>> {
-    let y = Tensor::uninit(encoder.context(), x.shape())?;
-    layer_norm_into(encoder, x, weight, bias, eps, &y)?;
-    Ok(y)
 }
 
-/// [`layer_norm`] into a tensor of the caller.
-///
-/// # Errors
-/// [`Error::Shape`] if `weight` or `bias` is not `[k]`, or the output has another shape than `x`.
-pub fn layer_norm_into<'y, T: Float>(
-    encoder: &mut Encoder,
-    x: &Tensor<T>,
-    weight: &Tensor<f32>,
-    bias: &Tensor<f32>,
-    eps: f32,
-    y: impl Into<Out<'y, T>>,
-) -> Result<()> {
-    let (op, y) = ("layer_norm", y.into());
-    let (rows, columns) = x.shape().as_matrix();
-    check_columns(op, "weight", weight, columns)?;
-    check_columns(op, "bias", bias, columns)?;
-    y.check_shape(op, x.shape())?;
-    let (rows_word, columns_word, lanes) = (rows as u32, columns as u32, lanes(columns) as u32);
-    let params =
-        Params { rows: rows_word, columns: columns_word, lanes, add: y.adds().into(), eps };
-    let ways = Ways {
-        shared: held(encoder, columns, &LAYER_NORM, &LAYER_NORM_HELD),
-        alone: Some(&LAYER_NORM_ALONE),
-    };
-    let (kernel, extent) = ways.choose(encoder, rows, || rows_extent(rows, columns));
-    encoder.dispatch(kernel, &params, &[x, weight, bias, y.tensor()], extent)
+impl<'a> LayerNorm<'a> {
+    /// A norm of rows of k numbers, with `weight` and `bias` `[k]`.
+    pub fn new(weight: &'a Tensor<f32>, bias: &'a Tensor<f32>, eps: f32) -> Self {
+        Self { weight, bias, eps }
+    }
+
+    /// Records the norm of the rows of `x` and returns it, a new tensor.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] if `weight` or `bias` is not `[k]`.
+    pub fn forward<T: Float>(self, encoder: &mut Encoder, x: &Tensor<T>) -> Result<Tensor<T>> {
+        let y = Tensor::uninit(encoder.context(), x.shape())?;
+        self.forward_into(encoder, x, &y)?;
+        Ok(y)
+    }
+
+    /// Like [`forward`](Self::forward), into a tensor of the caller.
+    ///
+    /// # Errors
+    /// As [`forward`](Self::forward); [`Error::Shape`] if the tensor has another shape than `x`.
+    pub fn forward_into<'out, T: Float>(
+        self,
+        encoder: &mut Encoder,
+        x: &Tensor<T>,
+        out: impl Into<Out<'out, T>>,
+    ) -> Result<()> {
+        let (op, y) = ("layer_norm", out.into());
+        let (rows, columns) = x.shape().as_matrix();
+        check_columns(op, "weight", self.weight, columns)?;
+        check_columns(op, "bias", self.bias, columns)?;
+        y.check_shape(op, x.shape())?;
+        let params = Params {
+            rows: rows as u32,
+            columns: columns as u32,
+            lanes: lanes(columns) as u32,
+            add: y.adds().into(),
+            eps: self.eps,
+        };
+        let ways = Ways {
+            shared: held(encoder, columns, &LAYER_NORM, &LAYER_NORM_HELD),
+            alone: Some(&LAYER_NORM_ALONE),
+        };
+        let (kernel, extent) = ways.choose(encoder, rows, || rows_extent(rows, columns));
+        encoder.dispatch(kernel, &params, &[x, self.weight, self.bias, y.tensor()], extent)
+    }
+
+    /// Records the gradients of the norm at `x`, where `dy` is that of its output.
+    ///
+    /// # Errors
+    /// As [`forward`](Self::forward); [`Error::Shape`] if `dy` has another shape than `x`.
+    pub fn backward<T: Float>(
+        self,
+        encoder: &mut Encoder,
+        x: &Tensor<T>,
+        dy: &Tensor<T>,
+    ) -> Result<LayerNormGradients<Tensor<T>, Tensor<f32>>> {
+        let context = encoder.context();
+        let made = LayerNormGradients {
+            x: Tensor::uninit(context, x.shape())?,
+            weight: Tensor::uninit(context, self.weight.shape())?,
+            bias: Tensor::uninit(context, self.weight.shape())?,
+        };
+        let LayerNormGradients { x: dx, weight, bias } = &made;
+        let outs = LayerNormGradients { x: dx.into(), weight: weight.into(), bias: bias.into() };
+        self.backward_into(encoder, x, dy, outs)?;
+        Ok(made)
+    }
+
+    /// Like [`backward`](Self::backward), into tensors of the caller.
+    ///
+    /// # Errors
+    /// As [`backward`](Self::backward); [`Error::Shape`] if a tensor has another shape than its
+    /// gradient.
+    pub fn backward_into<T: Float>(
+        self,
+        encoder: &mut Encoder,
+        x: &Tensor<T>,
+        dy: &Tensor<T>,
+        gradients: LayerNormGradients<Out<'_, T>, Out<'_, f32>>,
+    ) -> Result<()> {
+        let (op, columns) = ("layer_norm_backward", x.shape().as_matrix().1);
+        check_columns(op, "the gradient of the bias", gradients.bias.tensor(), columns)?;
+        let LayerNormGradients { x: dx, weight: dweight, bias: dbias } = gradients;
+        let norm = Norm { center: true, eps: self.eps };
+        encoder.whole(|encoder| {
+            norm_rows_backward(encoder, op, x, self.weight, norm, dy, dx, dweight)?;
+            let rows: Vec<usize> = (0..x.shape().rank().saturating_sub(1)).collect();
+            sum(dy, rows.as_slice()).forward_into(encoder, dbias)
+        })
+    }
 }
 
 /// The gradients of a layer norm: `LayerNormGradients<Tensor<T>, Tensor<f32>>` as they are made, or
@@ -179,66 +245,6 @@ pub struct LayerNormGradients<X, W> {
     pub weight: W,
     /// `[k]`
     pub bias: W,
-}
-
-/// The gradients of [`layer_norm`], where `dy` is that of its output.
-///
-/// # Errors
-/// As [`layer_norm_backward_into`].
-pub fn layer_norm_backward<T: Float>(
-    encoder: &mut Encoder,
-    x: &Tensor<T>,
-    weight: &Tensor<f32>,
-    eps: f32,
-    dy: &Tensor<T>,
-) -> Result<LayerNormGradients<Tensor<T>, Tensor<f32>>> {
-    let context = encoder.context();
-    let made = LayerNormGradients {
-        x: Tensor::uninit(context, x.shape())?,
-        weight: Tensor::uninit(context, weight.shape())?,
-        bias: Tensor::uninit(context, weight.shape())?,
-    };
-    let LayerNormGradients { x: dx, weight: dweight, bias } = &made;
-    layer_norm_backward_into(
-        encoder,
-        x,
-        weight,
-        eps,
-        dy,
-        LayerNormGradients { x: dx.into(), weight: dweight.into(), bias: bias.into() },
-    )?;
-    Ok(made)
-}
-
-/// [`layer_norm_backward`] into tensors of the caller.
-///
-/// # Errors
-/// [`Error::Shape`] if `weight`, its gradient or that of the bias is not `[k]`, or `dy` or the
-/// gradient of `x` has another shape than `x`.
-pub fn layer_norm_backward_into<T: Float>(
-    encoder: &mut Encoder,
-    x: &Tensor<T>,
-    weight: &Tensor<f32>,
-    eps: f32,
-    dy: &Tensor<T>,
-    gradients: LayerNormGradients<Out<'_, T>, Out<'_, f32>>,
-) -> Result<()> {
-    let (op, columns) = ("layer_norm_backward", x.shape().as_matrix().1);
-    check_columns(op, "the gradient of the bias", gradients.bias.tensor(), columns)?;
-    encoder.whole(|encoder| {
-        norm_rows_backward(
-            encoder,
-            op,
-            x,
-            weight,
-            Norm { center: true, eps },
-            dy,
-            gradients.x,
-            gradients.weight,
-        )?;
-        let rows: Vec<usize> = (0..x.shape().rank().saturating_sub(1)).collect();
-        sum_into(encoder, dy, Axes::from(rows.as_slice()), gradients.bias)
-    })
 }
 
 /// Which norm of rows.
@@ -311,37 +317,6 @@ fn check_columns(
     Err(Error::Shape { op, what, expected: format!("[{columns}]"), found: found.shape() })
 }
 
-/// The CPU twin of [`layer_norm`] on whole rows: within its bounds, in `f64`.
-///
-/// # Errors
-/// [`Error::Length`] if `x` is not whole rows of as many as `weight` and `bias` have.
-pub fn layer_norm_cpu(x: &[f32], weight: &[f32], bias: &[f32], eps: f32) -> Result<Vec<f32>> {
-    let k = check_rows(x, weight)?;
-    check_rows(bias, weight)?;
-    let row = |row: &[f32]| {
-        let (mean, inverse) = Norm { center: true, eps }.statistics_cpu(row);
-        let normed = |(v, (w, b)): (&f32, (&f32, &f32))| {
-            ((f64::from(*v) - mean) * inverse * f64::from(*w) + f64::from(*b)) as f32
-        };
-        row.iter().zip(weight.iter().zip(bias)).map(normed).collect::<Vec<_>>()
-    };
-    Ok(x.chunks_exact(k).flat_map(row).collect())
-}
-
-/// The CPU twin of [`layer_norm_backward`], as close.
-///
-/// # Errors
-/// As [`layer_norm_cpu`], of `x` and `dy`.
-pub fn layer_norm_backward_cpu(
-    x: &[f32],
-    weight: &[f32],
-    eps: f32,
-    dy: &[f32],
-) -> Result<LayerNormGradients<Vec<f32>, Vec<f32>>> {
-    let [dx, dweight, dbias] = Norm { center: true, eps }.backward_cpu(x, weight, dy)?;
-    Ok(LayerNormGradients { x: dx, weight: dweight, bias: dbias })
-}
-
 fn check_rows(x: &[f32], weight: &[f32]) -> Result<usize> {
     let k = weight.len().max(1);
     if x.len().is_multiple_of(k) {
@@ -391,5 +366,41 @@ impl Norm {
         }
         let rounded = |sums: Vec<f64>| sums.into_iter().map(|v| v as f32).collect();
         Ok([dx, rounded(dweight), rounded(dbias)])
+    }
+}
+
+pub(crate) mod reference {
+    use super::*;
+
+    /// CPU reference of [`LayerNorm`](crate::tensor::LayerNorm) on whole rows: within its bounds,
+    /// in `f64`.
+    ///
+    /// # Errors
+    /// [`Error::Length`] if `x` is not whole rows of as many numbers as `weight` and `bias` have.
+    pub fn layer_norm(x: &[f32], weight: &[f32], bias: &[f32], eps: f32) -> Result<Vec<f32>> {
+        let k = check_rows(x, weight)?;
+        check_rows(bias, weight)?;
+        let row = |row: &[f32]| {
+            let (mean, inverse) = Norm { center: true, eps }.statistics_cpu(row);
+            let normed = |(v, (w, b)): (&f32, (&f32, &f32))| {
+                ((f64::from(*v) - mean) * inverse * f64::from(*w) + f64::from(*b)) as f32
+            };
+            row.iter().zip(weight.iter().zip(bias)).map(normed).collect::<Vec<_>>()
+        };
+        Ok(x.chunks_exact(k).flat_map(row).collect())
+    }
+
+    /// CPU reference of the gradients of [`LayerNorm`](crate::tensor::LayerNorm), as close.
+    ///
+    /// # Errors
+    /// As [`layer_norm`], of `x` and `dy`.
+    pub fn layer_norm_backward(
+        x: &[f32],
+        weight: &[f32],
+        eps: f32,
+        dy: &[f32],
+    ) -> Result<LayerNormGradients<Vec<f32>, Vec<f32>>> {
+        let [dx, dweight, dbias] = Norm { center: true, eps }.backward_cpu(x, weight, dy)?;
+        Ok(LayerNormGradients { x: dx, weight: dweight, bias: dbias })
     }
 }

@@ -4,9 +4,9 @@
 //! Models", Wijmans et al. 2024, arXiv:2411.09009.)
 
 use super::{
-    cross_entropy::{CrossEntropyOptions, check_smoothing, cross_entropy_cpu},
-    matmul::{Side, matmul_into},
-    softmax::statistics_cpu,
+    cross_entropy::{Options, check_smoothing},
+    matmul::{Side, matmul},
+    softmax::reference::statistics,
 };
 use crate::{
     element::Float,
@@ -18,10 +18,11 @@ use crate::{
         params::Params as _,
         source::{Part, Source},
     },
-    ops::reduce::{by_rows, lanes, rows_extent},
-    params,
-    shape::Shape,
-    wgsl,
+    ops::{
+        frames::Operand,
+        reduce::{by_rows, lanes, rows_extent},
+    },
+    params, wgsl,
 };
 
 params! { struct CopyParams { length: u32, x_first: u32, y_first: u32, add: u32 } }
@@ -82,53 +83,152 @@ static LINEAR_CROSS_ENTROPY: Kernel = Kernel::trusted(
 
 pub(super) const KERNELS: &[&Kernel] = &[&WIDEN, &NARROW, &LINEAR_CROSS_ENTROPY];
 
-/// The most bytes that the logits and the weights of a chunk take together in
-/// [`linear_cross_entropy`], unless the caller says how long a chunk is, or one column of them is
-/// more.
-pub const LINEAR_CROSS_ENTROPY_BYTES: usize = 64 << 20;
+/// The most bytes that the logits and the weights of a chunk take together, unless the caller says
+/// how long a chunk is, or one column of them is more.
+const CHUNK_BYTES: usize = 64 << 20;
 
-/// How [`linear_cross_entropy`] computes.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-#[non_exhaustive]
-pub struct LinearCrossEntropyOptions {
-    /// What the loss leaves out or softens.
-    pub loss: CrossEntropyOptions,
-    /// Columns of logits (rows of W) that exist at a time; unless given, as many as
-    /// [`LINEAR_CROSS_ENTROPY_BYTES`] hold.
-    pub chunk: Option<usize>,
+/// A cross-entropy of the logits of an output layer: what [`linear_cross_entropy`] returns.
+#[derive(Clone, Copy)]
+#[must_use = "an op does nothing until `forward` or `backward` records it"]
+pub struct LinearCrossEntropy<'a, X, W> {
+    pub(super) x: &'a Tensor<X>,
+    pub(super) w: &'a Tensor<W>,
+    pub(super) targets: &'a Tensor<u32>,
+    pub(super) options: Options,
+    chunk: Option<usize>,
 }
 
-impl LinearCrossEntropyOptions {
-    /// So many columns of logits exist at a time.
-    #[must_use]
-    pub fn chunk(self, columns: usize) -> Self {
-        Self { chunk: Some(columns), ..self }
-    }
-}
-
-impl From<CrossEntropyOptions> for LinearCrossEntropyOptions {
-    fn from(loss: CrossEntropyOptions) -> Self {
-        Self { loss, chunk: None }
-    }
-}
-
-/// What makes logits, `Linear<&Tensor<X>, &Tensor<W>>`; the gradients for it,
-/// `Linear<Tensor<X>, Tensor<W>>`; or where these go to, `Linear<Out<X>, Out<W>>`.
-#[derive(Clone, Copy, Debug)]
-pub struct Linear<X, W> {
-    /// Rows, one for each target: `[.., k]`.
-    pub x: X,
-    /// The weights of the output layer, `[vocabulary, k]`.
-    pub w: W,
-}
-
-/// What [`linear_cross_entropy`] gives.
+/// What [`linear_cross_entropy`] computes.
 #[derive(Clone, Copy, Debug)]
 pub struct LinearLoss<T> {
     /// The loss of every row, `[rows]`.
     pub loss: T,
     /// ln Σ e^logit of every row, `[rows]`, for the gradients.
     pub lse: T,
+}
+
+/// The loss of every row of the logits x·Wᵀ, `x` being `[.., k]`, `w` the weights of the output
+/// layer `[vocabulary, k]` and `targets` `[rows]`, with `lse` for the gradients: in nats, as
+/// [`cross_entropy`](super::cross_entropy()) has it, with the same options. Products are in `f32`,
+/// and so are the logits. They exist a chunk of columns at a time, so that beside its results this
+/// takes 4·(c·(rows + k) + rows·(k + 4)) bytes for chunks of c columns. The order of sums follows
+/// from the shapes and c, so a device gives the same bits every time.
+///
+/// ```no_run
+/// # use bitnet_wgpu::{Encoder, Result, Tensor, tensor};
+/// # fn f(encoder: &mut Encoder, x: &Tensor<f32>, w: &Tensor<f32>, targets: &Tensor<u32>, dloss: &Tensor<f32>) -> Result<()> {
+/// let op = tensor::linear_cross_entropy(x, w, targets);
+/// let made = op.forward(encoder)?;
+/// let gradients = op.backward(encoder, &made.lse, dloss)?;
+/// # Ok(())
+/// # }
+/// ```
+pub fn linear_cross_entropy<'a, X: Float, W: Float>(
+    x: &'a Tensor<X>,
+    w: &'a Tensor<W>,
+    targets: &'a Tensor<u32>,
+) -> LinearCrossEntropy<'a, X, W> {
+    LinearCrossEntropy { x, w, targets, options: Options::default(), chunk: None }
+}
+
+impl<X: Float, W: Float> LinearCrossEntropy<'_, X, W> {
+    /// Gives rows with the target `id`, which need not be a column, no loss and no gradient.
+    pub fn ignore_index(self, id: u32) -> Self {
+        Self { options: Options { ignore: Some(id), ..self.options }, ..self }
+    }
+
+    /// Spreads `share`, 0 to 1, of the target over all columns.
+    pub fn label_smoothing(self, share: f32) -> Self {
+        Self { options: Options { smoothing: share, ..self.options }, ..self }
+    }
+
+    /// Sets how many columns of logits (rows of `w`) exist at a time; by default, as many as take
+    /// 64 MiB together with their weights.
+    pub fn chunk(self, columns: usize) -> Self {
+        Self { chunk: Some(columns), ..self }
+    }
+
+    /// Records the losses and returns them, new tensors.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] if `w` is not `[vocabulary, k]`, or `targets` not one for each row;
+    /// [`Error::Invalid`] for a smoothing that is not from 0 to 1, or chunks of 0 columns.
+    pub fn forward(self, encoder: &mut Encoder) -> Result<LinearLoss<Tensor<f32>>> {
+        let (context, rows) = (encoder.context(), self.x.shape().as_matrix().0);
+        let made = LinearLoss {
+            loss: Tensor::uninit(context, [rows])?,
+            lse: Tensor::uninit(context, [rows])?,
+        };
+        self.forward_into(
+            encoder,
+            LinearLoss { loss: (&made.loss).into(), lse: (&made.lse).into() },
+        )?;
+        Ok(made)
+    }
+
+    /// Like [`forward`](Self::forward), into tensors of the caller; `lse` is overwritten.
+    ///
+    /// # Errors
+    /// As [`forward`](Self::forward); [`Error::Shape`] if a tensor is not one for each row.
+    pub fn forward_into(
+        self,
+        encoder: &mut Encoder,
+        LinearLoss { loss, lse }: LinearLoss<Out<'_, f32>>,
+    ) -> Result<()> {
+        let by_rows = [("the loss", loss.tensor()), ("lse", lse.tensor())];
+        let problem = self.problem("linear_cross_entropy", by_rows)?;
+        let running = Tensor::<f32>::uninit(encoder.context(), [problem.rows, 4])?;
+        let (x, chunk) = (wide(encoder, self.x, problem)?, Chunk::new(encoder, problem)?);
+        for (first, columns) in problem.chunks() {
+            let logits = chunk.fill(encoder, &x, self.w, (first, columns))?.logits;
+            let params = Params {
+                rows: problem.rows as u32,
+                columns: columns as u32,
+                lanes: lanes(columns) as u32,
+                first: first as u32,
+                vocabulary: problem.vocabulary as u32,
+                last: (first + columns == problem.vocabulary).into(),
+                ignores: self.options.ignore.is_some().into(),
+                ignored: self.options.ignore.unwrap_or_default(),
+                add: loss.adds().into(),
+                smoothing: self.options.smoothing,
+            };
+            encoder.dispatch(
+                &LINEAR_CROSS_ENTROPY,
+                &params,
+                &[&logits, self.targets, &running, loss.tensor(), lse.tensor()],
+                rows_extent(problem.rows, columns),
+            )?;
+        }
+        Ok(())
+    }
+
+    /// Checks the sizes; `by_rows` are numbers for each row.
+    pub(super) fn problem(
+        self,
+        op: &'static str,
+        by_rows: [(&'static str, &Tensor<f32>); 2],
+    ) -> Result<Problem> {
+        let (rows, k) = self.x.shape().as_matrix();
+        let &[vocabulary, columns] = self.w.shape().dims() else { return Err(self.misfit(op, k)) };
+        if columns != k {
+            return Err(self.misfit(op, k));
+        }
+        Operand::same(op, "targets", self.targets, [rows].into())?;
+        for (what, tensor) in by_rows {
+            Operand::same(op, what, tensor, [rows].into())?;
+        }
+        check_smoothing(op, self.options.smoothing)?;
+        if self.chunk == Some(0) {
+            return Err(Error::Invalid { op, what: "chunks of 0 columns".into() });
+        }
+        Ok(Problem { rows, k, vocabulary, chunk: chunk(rows, k, vocabulary, self.chunk) })
+    }
+
+    fn misfit(&self, op: &'static str, k: usize) -> Error {
+        let expected = format!("[vocabulary, {k}]");
+        Error::Shape { op, what: "w", expected, found: self.w.shape() }
+    }
 }
 
 /// The sizes of a problem, checked.
@@ -142,34 +242,6 @@ pub(super) struct Problem {
 }
 
 impl Problem {
-    pub fn of<X, W>(
-        op: &'static str,
-        Linear { x, w }: Linear<&Tensor<X>, &Tensor<W>>,
-        by_rows: &[(&'static str, Shape)],
-        options: LinearCrossEntropyOptions,
-    ) -> Result<Self> {
-        let (rows, k) = x.shape().as_matrix();
-        let vocabulary = match *w.shape().dims() {
-            [vocabulary, columns] if columns == k => vocabulary,
-            _ => {
-                return Err(Error::Shape {
-                    op,
-                    what: "w",
-                    expected: format!("[vocabulary, {k}]"),
-                    found: w.shape(),
-                });
-            }
-        };
-        if let Some(&(what, found)) = by_rows.iter().find(|(_, shape)| shape.dims() != [rows]) {
-            return Err(Error::Shape { op, what, expected: format!("[{rows}]"), found });
-        }
-        check_smoothing(op, options.loss.smoothing)?;
-        if options.chunk == Some(0) {
-            return Err(Error::Invalid { op, what: "chunks of 0 columns".into() });
-        }
-        Ok(Self { rows, k, vocabulary, chunk: chunk(rows, k, vocabulary, options.chunk) })
-    }
-
     /// First column and columns of each chunk; of no columns, there is one chunk.
     pub fn chunks(self) -> impl Iterator<Item = (usize, usize)> {
         (0..self.vocabulary.max(1))
@@ -180,7 +252,7 @@ impl Problem {
 
 /// Columns of a chunk, at least one: whole tiles of a product where there is room for them.
 fn chunk(rows: usize, k: usize, vocabulary: usize, wanted: Option<usize>) -> usize {
-    let most = LINEAR_CROSS_ENTROPY_BYTES / 4 / rows.saturating_add(k).max(1);
+    let most = CHUNK_BYTES / 4 / rows.saturating_add(k).max(1);
     wanted.unwrap_or(if most < 64 { most } else { most / 64 * 64 }).min(vocabulary).max(1)
 }
 
@@ -252,123 +324,56 @@ impl Chunk {
             logits: self.logits.beginning([rows, columns])?,
         };
         widen(encoder, w, first * k, &part.w)?;
-        matmul_into(encoder, x, Side::transposed(&part.w), &part.logits)?;
+        matmul(x, Side::transposed(&part.w)).forward_into(encoder, &part.logits)?;
         Ok(part)
     }
 }
 
-/// The loss of every row of the logits x·Wᵀ, `x` being `[.., k]` and `w` `[vocabulary, k]`, with
-/// `lse` for the gradients: in nats, as [`cross_entropy`](super::cross_entropy()) has it, with the
-/// same options and the same answer to targets that are ignored or no column. Products are in
-/// `f32`, and so are the logits. They exist a chunk of columns at a time, so that beside its
-/// results this takes 4·(c·(rows + k) + rows·(k + 4)) bytes for chunks of c columns. The order of
-/// sums follows from the shapes and c, so a device gives the same bits every time.
-///
-/// ```no_run
-/// # use bitnet_wgpu::{Encoder, Result, Tensor, tensor::{self, Linear, LinearCrossEntropyOptions}};
-/// # fn f(encoder: &mut Encoder, x: &Tensor<f32>, w: &Tensor<f32>, targets: &Tensor<u32>, dloss: &Tensor<f32>) -> Result<()> {
-/// let (head, options) = (Linear { x, w }, LinearCrossEntropyOptions::default());
-/// let made = tensor::linear_cross_entropy(encoder, head, targets, options)?;
-/// let gradients = tensor::linear_cross_entropy_backward(encoder, head, targets, options, &made.lse, dloss)?;
-/// # Ok(())
-/// # }
-/// ```
-///
-/// # Errors
-/// As [`linear_cross_entropy_into`].
-pub fn linear_cross_entropy<X: Float, W: Float>(
-    encoder: &mut Encoder,
-    head: Linear<&Tensor<X>, &Tensor<W>>,
-    targets: &Tensor<u32>,
-    options: LinearCrossEntropyOptions,
-) -> Result<LinearLoss<Tensor<f32>>> {
-    let (context, rows) = (encoder.context(), head.x.shape().as_matrix().0);
-    let made = LinearLoss {
-        loss: Tensor::uninit(context, [rows])?,
-        lse: Tensor::uninit(context, [rows])?,
-    };
-    linear_cross_entropy_into(encoder, head, targets, options, Out::set(&made.loss), &made.lse)?;
-    Ok(made)
-}
+pub(crate) mod reference {
+    use super::*;
+    use crate::ops::tensor::cross_entropy::reference::cross_entropy;
 
-/// [`linear_cross_entropy`] into tensors of the caller; `lse` is overwritten.
-///
-/// # Errors
-/// [`Error::Shape`] if `w` is not `[vocabulary, k]`, or `targets` or an output is not one for each
-/// row; [`Error::Invalid`] for a smoothing that is not from 0 to 1, or chunks of 0 columns.
-pub fn linear_cross_entropy_into<'y, X: Float, W: Float>(
-    encoder: &mut Encoder,
-    head: Linear<&Tensor<X>, &Tensor<W>>,
-    targets: &Tensor<u32>,
-    options: LinearCrossEntropyOptions,
-    loss: impl Into<Out<'y, f32>>,
-    lse: &Tensor<f32>,
-) -> Result<()> {
-    let (op, loss) = ("linear_cross_entropy", loss.into());
-    let by_rows =
-        [("targets", targets.shape()), ("the loss", loss.tensor().shape()), ("lse", lse.shape())];
-    let problem = Problem::of(op, head, &by_rows, options)?;
-    let running = Tensor::<f32>::uninit(encoder.context(), [problem.rows, 4])?;
-    let (x, chunk) = (wide(encoder, head.x, problem)?, Chunk::new(encoder, problem)?);
-    for (first, columns) in problem.chunks() {
-        let logits = chunk.fill(encoder, &x, head.w, (first, columns))?.logits;
-        let params = Params {
-            rows: problem.rows as u32,
-            columns: columns as u32,
-            lanes: lanes(columns) as u32,
-            first: first as u32,
-            vocabulary: problem.vocabulary as u32,
-            last: (first + columns == problem.vocabulary).into(),
-            ignores: options.loss.ignore.is_some().into(),
-            ignored: options.loss.ignore.unwrap_or_default(),
-            add: loss.adds().into(),
-            smoothing: options.loss.smoothing,
-        };
-        let extent = rows_extent(problem.rows, columns);
-        encoder.dispatch(
-            &LINEAR_CROSS_ENTROPY,
-            &params,
-            &[&logits, targets, &running, loss.tensor(), lse],
-            extent,
-        )?;
-    }
-    Ok(())
-}
-
-/// The logits of every row, its target with them.
-pub(super) fn rows_cpu<'a>(
-    head: Linear<&'a [f32], &'a [f32]>,
-    k: usize,
-    targets: &'a [u32],
-) -> Result<impl Iterator<Item = (Vec<f32>, u32)> + use<'a>> {
-    let vocabulary = head.w.len().checked_div(k).unwrap_or(0);
-    for (slice, rows) in [(head.x, targets.len()), (head.w, vocabulary)] {
-        if k == 0 || rows.checked_mul(k) != Some(slice.len()) {
-            return Err(Error::Length { shape: [rows, k].into(), found: slice.len() });
+    /// The logits of every row, its target with them.
+    pub(crate) fn rows<'a>(
+        x: &'a [f32],
+        w: &'a [f32],
+        k: usize,
+        targets: &'a [u32],
+    ) -> Result<impl Iterator<Item = (Vec<f32>, u32)> + use<'a>> {
+        let vocabulary = w.len().checked_div(k).unwrap_or(0);
+        for (slice, rows) in [(x, targets.len()), (w, vocabulary)] {
+            if k == 0 || rows.checked_mul(k) != Some(slice.len()) {
+                return Err(Error::Length { shape: [rows, k].into(), found: slice.len() });
+            }
         }
+        let logit =
+            |x: &[f32], w: &[f32]| x.iter().zip(w).fold(0f32, |sum, (x, w)| x.mul_add(*w, sum));
+        let logits = move |x: &'a [f32]| w.chunks_exact(k).map(|w| logit(x, w)).collect();
+        Ok(x.chunks_exact(k).map(logits).zip(targets.iter().copied()))
     }
-    let logit = |x: &[f32], w: &[f32]| x.iter().zip(w).fold(0f32, |sum, (x, w)| x.mul_add(*w, sum));
-    let logits = move |x: &'a [f32]| head.w.chunks_exact(k).map(|w| logit(x, w)).collect();
-    Ok(head.x.chunks_exact(k).map(logits).zip(targets.iter().copied()))
-}
 
-/// The CPU twin of [`linear_cross_entropy`], for rows of `k` numbers: within a few units in the
-/// last place of the logits.
-///
-/// # Errors
-/// [`Error::Length`] if `x` is not a row for each target, `w` not whole rows, or `k` is 0.
-pub fn linear_cross_entropy_cpu(
-    head: Linear<&[f32], &[f32]>,
-    k: usize,
-    targets: &[u32],
-    options: CrossEntropyOptions,
-) -> Result<LinearLoss<Vec<f32>>> {
-    let of_row = |(logits, target): (Vec<f32>, u32)| {
-        let (largest, sum) = statistics_cpu(&logits);
-        (cross_entropy_cpu(&logits, target, options), (f64::from(largest) + sum.ln()) as f32)
-    };
-    let (loss, lse) = rows_cpu(head, k, targets)?.map(of_row).unzip();
-    Ok(LinearLoss { loss, lse })
+    /// CPU reference of [`linear_cross_entropy`](fn@crate::tensor::linear_cross_entropy), for rows
+    /// of `k` numbers, with an ignored index and label smoothing: within a few units in the last
+    /// place of the logits.
+    ///
+    /// # Errors
+    /// [`Error::Length`] if `x` is not a row for each target, `w` not whole rows, or `k` is 0.
+    pub fn linear_cross_entropy(
+        x: &[f32],
+        w: &[f32],
+        k: usize,
+        targets: &[u32],
+        ignore: Option<u32>,
+        smoothing: f32,
+    ) -> Result<LinearLoss<Vec<f32>>> {
+        let of_row = |(logits, target): (Vec<f32>, u32)| {
+            let (largest, sum) = statistics(&logits);
+            let loss = cross_entropy(&logits, target, ignore, smoothing);
+            (loss, (f64::from(largest) + sum.ln()) as f32)
+        };
+        let (loss, lse) = rows(x, w, k, targets)?.map(of_row).unzip();
+        Ok(LinearLoss { loss, lse })
+    }
 }
 
 #[cfg(test)]
@@ -388,8 +393,7 @@ mod tests {
             let bytes = |chunk: usize| 4 * chunk * (rows + k);
             let chunk = of(rows, k, 1_000_000);
             assert!(
-                bytes(chunk) <= LINEAR_CROSS_ENTROPY_BYTES
-                    && bytes(chunk + 64) > LINEAR_CROSS_ENTROPY_BYTES,
+                bytes(chunk) <= CHUNK_BYTES && bytes(chunk + 64) > CHUNK_BYTES,
                 "{rows} {k}: {chunk}"
             );
         }

@@ -3,15 +3,12 @@
 //! time.
 
 use super::{
-    cross_entropy::{CrossEntropyOptions, cross_entropy_backward_cpu},
-    linear_cross_entropy::{
-        Chunk, Linear, LinearCrossEntropyOptions, Problem, narrow, rows_cpu, wide,
-    },
-    matmul::{Side, matmul_into},
+    linear_cross_entropy::{Chunk, LinearCrossEntropy, narrow, wide},
+    matmul::{Side, matmul},
 };
 use crate::{
     element::Float,
-    error::{Error, Result},
+    error::Result,
     gpu::{encoder::Encoder, out::Out, tensor::Tensor},
     kernel::{
         binding::{Type::*, read, read_write},
@@ -41,109 +38,127 @@ static LINEAR_CROSS_ENTROPY_BACKWARD: Kernel = Kernel::trusted(
 
 pub(super) const KERNELS: &[&Kernel] = &[&LINEAR_CROSS_ENTROPY_BACKWARD];
 
-/// The gradients of [`linear_cross_entropy`](super::linear_cross_entropy()) for `x` and `w`, where
-/// `lse` is what it gave and `dloss` `[rows]` is the gradient of the losses. The logits are
-/// computed again, a chunk at a time, and become their own gradients: beside its results this takes
-/// 4·(c·(rows + k) + 2·rows·k) bytes for chunks of c columns.
-///
-/// # Errors
-/// As [`linear_cross_entropy_backward_into`].
-pub fn linear_cross_entropy_backward<X: Float, W: Float>(
-    encoder: &mut Encoder,
-    head: Linear<&Tensor<X>, &Tensor<W>>,
-    targets: &Tensor<u32>,
-    options: LinearCrossEntropyOptions,
-    lse: &Tensor<f32>,
-    dloss: &Tensor<f32>,
-) -> Result<Linear<Tensor<X>, Tensor<W>>> {
-    let context = encoder.context();
-    let made = Linear {
-        x: Tensor::uninit(context, head.x.shape())?,
-        w: Tensor::uninit(context, head.w.shape())?,
+/// The gradients of [`linear_cross_entropy`](super::linear_cross_entropy()):
+/// `LinearGradients<Tensor<X>, Tensor<W>>` as they are made, or where they go to
+/// (`LinearGradients<Out<X>, Out<W>>`).
+#[derive(Clone, Copy, Debug)]
+pub struct LinearGradients<X, W> {
+    /// `[.., k]`
+    pub x: X,
+    /// `[vocabulary, k]`
+    pub w: W,
+}
+
+impl<X: Float, W: Float> LinearCrossEntropy<'_, X, W> {
+    /// Records the gradients for `x` and `w`, where `lse` is what `forward` computed and `dloss`
+    /// `[rows]` is the gradient of the losses. The logits are computed again, a chunk at a time,
+    /// and become their own gradients: beside its results this takes 4·(c·(rows + k) + 2·rows·k)
+    /// bytes for chunks of c columns.
+    ///
+    /// # Errors
+    /// As [`forward`](Self::forward); [`Error::Shape`](crate::Error::Shape) if `lse` or `dloss` is
+    /// not one for each row.
+    pub fn backward(
+        self,
+        encoder: &mut Encoder,
+        lse: &Tensor<f32>,
+        dloss: &Tensor<f32>,
+    ) -> Result<LinearGradients<Tensor<X>, Tensor<W>>> {
+        let context = encoder.context();
+        let made = LinearGradients {
+            x: Tensor::uninit(context, self.x.shape())?,
+            w: Tensor::uninit(context, self.w.shape())?,
+        };
+        let outs = LinearGradients { x: Out::set(&made.x), w: Out::set(&made.w) };
+        self.backward_into(encoder, lse, dloss, outs)?;
+        Ok(made)
+    }
+
+    /// Like [`backward`](Self::backward), into tensors of the caller.
+    ///
+    /// # Errors
+    /// As [`backward`](Self::backward); [`Error::Shape`](crate::Error::Shape) if a tensor has
+    /// another shape than its gradient.
+    pub fn backward_into(
+        self,
+        encoder: &mut Encoder,
+        lse: &Tensor<f32>,
+        dloss: &Tensor<f32>,
+        gradients: LinearGradients<Out<'_, X>, Out<'_, W>>,
+    ) -> Result<()> {
+        let op = "linear_cross_entropy_backward";
+        let problem = self.problem(op, [("lse", lse), ("dloss", dloss)])?;
+        gradients.x.check_shape(op, self.x.shape())?;
+        gradients.w.check_shape(op, self.w.shape())?;
+        encoder.whole(|encoder| {
+            let (x, chunk) = (wide(encoder, self.x, problem)?, Chunk::new(encoder, problem)?);
+            let dx = Tensor::<f32>::uninit(encoder.context(), x.shape())?;
+            for (first, columns) in problem.chunks() {
+                let Chunk { w, logits } = chunk.fill(encoder, &x, self.w, (first, columns))?;
+                let params = Params {
+                    length: logits.len() as u32,
+                    columns: columns as u32,
+                    first: first as u32,
+                    vocabulary: problem.vocabulary as u32,
+                    ignores: self.options.ignore.is_some().into(),
+                    ignored: self.options.ignore.unwrap_or_default(),
+                    smoothing: self.options.smoothing,
+                };
+                encoder.dispatch(
+                    &LINEAR_CROSS_ENTROPY_BACKWARD,
+                    &params,
+                    &[&logits, self.targets, lse, dloss],
+                    [logits.len(), 1, 1],
+                )?;
+                let sum = if first == 0 { Out::set(&dx) } else { Out::add(&dx) };
+                matmul(&logits, &w).forward_into(encoder, sum)?;
+                // The weights have done their part: their gradients take their place.
+                matmul(Side::transposed(&logits), &x).forward_into(encoder, &w)?;
+                narrow(encoder, &w, gradients.w, first * problem.k)?;
+            }
+            narrow(encoder, &dx, gradients.x, 0)
+        })
+    }
+}
+
+pub(crate) mod reference {
+    use super::LinearGradients;
+    use crate::{
+        error::{Error, Result},
+        ops::tensor::{
+            cross_entropy::reference::cross_entropy_backward, linear_cross_entropy::reference::rows,
+        },
     };
-    let outs = Linear { x: Out::set(&made.x), w: Out::set(&made.w) };
-    linear_cross_entropy_backward_into(encoder, head, targets, options, lse, dloss, outs)?;
-    Ok(made)
-}
 
-/// [`linear_cross_entropy_backward`] into tensors of the caller.
-///
-/// # Errors
-/// As [`linear_cross_entropy_into`](super::linear_cross_entropy_into); [`Error::Shape`] if `lse` or
-/// `dloss` is not one for each row, or a gradient has another shape than what it is of.
-pub fn linear_cross_entropy_backward_into<X: Float, W: Float>(
-    encoder: &mut Encoder,
-    head: Linear<&Tensor<X>, &Tensor<W>>,
-    targets: &Tensor<u32>,
-    options: LinearCrossEntropyOptions,
-    lse: &Tensor<f32>,
-    dloss: &Tensor<f32>,
-    gradients: Linear<Out<'_, X>, Out<'_, W>>,
-) -> Result<()> {
-    let op = "linear_cross_entropy_backward";
-    let by_rows = [("targets", targets.shape()), ("lse", lse.shape()), ("dloss", dloss.shape())];
-    let problem = Problem::of(op, head, &by_rows, options)?;
-    gradients.x.check_shape(op, head.x.shape())?;
-    gradients.w.check_shape(op, head.w.shape())?;
-    encoder.whole(|encoder| {
-        let (x, chunk) = (wide(encoder, head.x, problem)?, Chunk::new(encoder, problem)?);
-        let dx = Tensor::<f32>::uninit(encoder.context(), x.shape())?;
-        for (first, columns) in problem.chunks() {
-            let Chunk { w, logits } = chunk.fill(encoder, &x, head.w, (first, columns))?;
-            let params = Params {
-                length: logits.len() as u32,
-                columns: columns as u32,
-                first: first as u32,
-                vocabulary: problem.vocabulary as u32,
-                ignores: options.loss.ignore.is_some().into(),
-                ignored: options.loss.ignore.unwrap_or_default(),
-                smoothing: options.loss.smoothing,
-            };
-            encoder.dispatch(
-                &LINEAR_CROSS_ENTROPY_BACKWARD,
-                &params,
-                &[&logits, targets, lse, dloss],
-                [logits.len(), 1, 1],
-            )?;
-            matmul_into(
-                encoder,
-                &logits,
-                &w,
-                if first == 0 { Out::set(&dx) } else { Out::add(&dx) },
-            )?;
-            // The weights have done their part: their gradients take their place.
-            matmul_into(encoder, Side::transposed(&logits), &x, &w)?;
-            narrow(encoder, &w, gradients.w, first * problem.k)?;
+    /// CPU reference of the gradients of
+    /// [`linear_cross_entropy`](fn@crate::tensor::linear_cross_entropy), as close.
+    ///
+    /// # Errors
+    /// As [`linear_cross_entropy`](fn@crate::reference::linear_cross_entropy); [`Error::Length`] if
+    /// `dloss` is not one for each target.
+    pub fn linear_cross_entropy_backward(
+        x: &[f32],
+        w: &[f32],
+        k: usize,
+        targets: &[u32],
+        ignore: Option<u32>,
+        smoothing: f32,
+        dloss: &[f32],
+    ) -> Result<LinearGradients<Vec<f32>, Vec<f32>>> {
+        if dloss.len() != targets.len() {
+            return Err(Error::Length { shape: [targets.len()].into(), found: dloss.len() });
         }
-        narrow(encoder, &dx, gradients.x, 0)
-    })
-}
-
-/// The CPU twin of [`linear_cross_entropy_backward`], as close.
-///
-/// # Errors
-/// As [`linear_cross_entropy_cpu`](super::linear_cross_entropy_cpu); [`Error::Length`] if `dloss`
-/// is not one for each target.
-pub fn linear_cross_entropy_backward_cpu(
-    head: Linear<&[f32], &[f32]>,
-    k: usize,
-    targets: &[u32],
-    options: CrossEntropyOptions,
-    dloss: &[f32],
-) -> Result<Linear<Vec<f32>, Vec<f32>>> {
-    if dloss.len() != targets.len() {
-        return Err(Error::Length { shape: [targets.len()].into(), found: dloss.len() });
-    }
-    let mut made = Linear { x: vec![0f32; head.x.len()], w: vec![0f32; head.w.len()] };
-    for (row, (logits, target)) in rows_cpu(head, k, targets)?.enumerate() {
-        let slopes = cross_entropy_backward_cpu(&logits, target, options, dloss[row]);
-        let (x, dx) = (&head.x[row * k..][..k], &mut made.x[row * k..][..k]);
-        for ((slope, w), dw) in
-            slopes.iter().zip(head.w.chunks_exact(k)).zip(made.w.chunks_exact_mut(k))
-        {
-            dx.iter_mut().zip(w).for_each(|(dx, w)| *dx = slope.mul_add(*w, *dx));
-            dw.iter_mut().zip(x).for_each(|(dw, x)| *dw = slope.mul_add(*x, *dw));
+        let mut made = LinearGradients { x: vec![0f32; x.len()], w: vec![0f32; w.len()] };
+        for (row, (logits, target)) in rows(x, w, k, targets)?.enumerate() {
+            let slopes = cross_entropy_backward(&logits, target, ignore, smoothing, dloss[row]);
+            let (x, dx) = (&x[row * k..][..k], &mut made.x[row * k..][..k]);
+            for ((slope, w), dw) in
+                slopes.iter().zip(w.chunks_exact(k)).zip(made.w.chunks_exact_mut(k))
+            {
+                dx.iter_mut().zip(w).for_each(|(dx, w)| *dx = slope.mul_add(*w, *dx));
+                dw.iter_mut().zip(x).for_each(|(dw, x)| *dw = slope.mul_add(*x, *dw));
+            }
         }
+        Ok(made)
     }
-    Ok(made)
 }

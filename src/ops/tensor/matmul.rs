@@ -1,8 +1,8 @@
 //! matmul: y = a·b, of matrices or batches of them, either side transposed.
 
 use super::{
-    epilogue::Epilogue,
-    matmul_kernels::{MATMUL_DIRECT, Params, Product, plan},
+    epilogue::{Activation, Epilogue},
+    matmul_kernels::{Forms, MATMUL_DIRECT, Params, Product, plan},
     strided::transpose,
 };
 use crate::{
@@ -18,18 +18,11 @@ use rayon::prelude::*;
 pub(super) const KERNELS: &[&Kernel] = super::matmul_kernels::KERNELS;
 
 /// A side of a product: a matrix, or a batch of them, as it is or transposed.
+#[derive(Clone, Copy)]
 pub struct Side<'a, T> {
     tensor: &'a Tensor<T>,
     transposed: bool,
 }
-
-impl<T> Clone for Side<'_, T> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-
-impl<T> Copy for Side<'_, T> {}
 
 impl<'a, T> Side<'a, T> {
     /// The matrices of a tensor `[.., rows, columns]`, transposed.
@@ -76,132 +69,112 @@ impl<T> Side<'_, T> {
     }
 }
 
+/// A product of matrices: what [`matmul`] returns.
+#[derive(Clone, Copy)]
+#[must_use = "an op does nothing until `forward` records it"]
+pub struct Matmul<'a, T> {
+    a: Side<'a, T>,
+    b: Side<'a, T>,
+    epilogue: Epilogue<'a, T>,
+}
+
 /// a·b: `[.., m, k]` by `[.., k, n]` gives `[.., m, n]`. Leading dimensions are a batch and must
 /// agree; a side that has none is the same for all. Either side may be [`Side::transposed`].
 /// Products are added in `f32`, in an order that follows from the shapes (that of k where there are
-/// many rows; eight at a time on the matrix units of Metal), so a device gives the same bits every
-/// time. Halves in lines of whole quads are multiplied on matrix units where the device has them
-/// (`Capabilities::matrix_units`): in `f32` too, but in which
-/// order they add, and how they round on the way, is the unit's.
+/// many rows; eight at a time in simdgroup matrices on Metal), so a device gives the same bits
+/// every time. `f16` in rows of whole quads is multiplied on tensor cores where the device has them
+/// (`Capabilities::matrix_units`): in `f32` too, but the order
+/// of additions, and how they round on the way, is the hardware's.
 ///
 /// Gradients: `matmul(dy, Side::transposed(b))` for a, `matmul(Side::transposed(a), dy)` for b
-/// (summed over the batch for a side that has none).
+/// (summed over the batch for a side that has none). That of an activation needs a·b + bias: keep
+/// it by a product with a bias alone, and record the activation by itself.
 ///
 /// ```no_run
-/// # use bitnet_wgpu::{Encoder, Result, Tensor, tensor::{self, Side}};
-/// # fn f(encoder: &mut Encoder, queries: &Tensor<f32>, keys: &Tensor<f32>) -> Result<()> {
-/// let scores = tensor::matmul(encoder, queries, Side::transposed(keys))?; // [heads, tokens, head_dim] each, to [heads, tokens, tokens]
+/// # use bitnet_wgpu::{Encoder, Result, Tensor, tensor::{self, Activation, Side}};
+/// # fn f(encoder: &mut Encoder, q: &Tensor<f32>, k: &Tensor<f32>, w: &Tensor<f32>, bias: &Tensor<f32>) -> Result<()> {
+/// let scores = tensor::matmul(q, Side::transposed(k)).forward(encoder)?; // [heads, tokens, head_dim] each, to [heads, tokens, tokens]
+/// let linear = tensor::matmul(q, Side::transposed(w)).bias(bias).activation(Activation::Gelu);
+/// let y = linear.forward(encoder)?;
 /// # Ok(())
 /// # }
 /// ```
-///
-/// # Errors
-/// As [`matmul_into`].
-pub fn matmul<'a, T: Float>(
-    encoder: &mut Encoder,
-    a: impl Into<Side<'a, T>>,
-    b: impl Into<Side<'a, T>>,
-) -> Result<Tensor<T>> {
-    let (a, b) = (a.into(), b.into());
-    let y = Tensor::uninit(encoder.context(), output(&a, &b)?)?;
-    matmul_into(encoder, a, b, &y)?;
-    Ok(y)
+pub fn matmul<'a, T: Float>(a: impl Into<Side<'a, T>>, b: impl Into<Side<'a, T>>) -> Matmul<'a, T> {
+    Matmul { a: a.into(), b: b.into(), epilogue: Epilogue::new() }
 }
 
-/// [`matmul`] into a tensor of the caller; of halves also into `f32`.
-///
-/// # Errors
-/// [`Error::Shape`] if the sides or the output do not fit.
-pub fn matmul_into<'a, 'y, X: Float, Y: Float>(
-    encoder: &mut Encoder,
-    a: impl Into<Side<'a, X>>,
-    b: impl Into<Side<'a, X>>,
-    y: impl Into<Out<'y, Y>>,
-) -> Result<()> {
-    matmul_with_into(encoder, a, b, &Epilogue::new(), y)
+impl<'a, X: Float> Matmul<'a, X> {
+    /// Adds `bias`, `[n]`, to every row of the product.
+    pub fn bias(self, bias: &'a Tensor<X>) -> Self {
+        Self { epilogue: self.epilogue.bias(bias), ..self }
+    }
+
+    /// Applies `activation`, after the bias, in the kernel that makes the product.
+    pub fn activation(self, activation: Activation) -> Self {
+        Self { epilogue: self.epilogue.activation(activation), ..self }
+    }
+
+    /// Records the product and returns it, a new tensor.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] if the sides do not fit, or for a bias that is not `[n]`.
+    pub fn forward(self, encoder: &mut Encoder) -> Result<Tensor<X>> {
+        let y = Tensor::uninit(encoder.context(), output(&self.a, &self.b)?)?;
+        self.forward_into(encoder, &y)?;
+        Ok(y)
+    }
+
+    /// Records the product, which is written to a tensor of the caller, of either type of float, or
+    /// added to one ([`Out::add`]), after the activation, as for a residual.
+    ///
+    /// # Errors
+    /// As [`forward`](Self::forward); [`Error::Shape`] if the tensor has another shape than the
+    /// product.
+    pub fn forward_into<'out, Y: Float>(
+        self,
+        encoder: &mut Encoder,
+        out: impl Into<Out<'out, Y>>,
+    ) -> Result<()> {
+        let (Self { a, b, epilogue }, y) = (self, out.into());
+        y.check_shape("matmul", output(&a, &b)?)?;
+        let (left, right) = (a.view("a")?, b.view("b")?);
+        let batch = if a.tensor.shape().rank() == 2 { right.batch } else { left.batch };
+        let (m, n, k) = (left.rows, right.columns, left.columns);
+        let params = Params {
+            m: m as u32,
+            n: n as u32,
+            k: k as u32,
+            a_transposed: a.transposed.into(),
+            b_transposed: b.transposed.into(),
+            a_batch: a.step(),
+            b_batch: b.step(),
+            add: y.adds().into(),
+            biased: epilogue.has_bias().into(),
+            activation: epilogue.code(),
+        };
+        let product = Product { m, n, k, batch, a_along_k: !a.transposed, b_along_k: b.transposed };
+        let [plain, finish] = forms::<X>(encoder, product);
+        if std::ptr::eq(plain, &MATMUL_DIRECT[0]) && product.is_far_apart() {
+            return encoder.whole(|encoder| {
+                let across = transpose(b.tensor).forward(encoder)?;
+                Matmul { a, b: Side::transposed(&across), epilogue }.forward_into(encoder, y)
+            });
+        }
+        let extent = Extent::products([n, m, batch], k);
+        if epilogue.is_empty() {
+            return encoder.dispatch(plain, &params, &[a.tensor, b.tensor, y.tensor()], extent);
+        }
+        let bias = epilogue.bias_or("matmul", n, a.tensor)?;
+        encoder.dispatch(finish, &params, &[a.tensor, b.tensor, y.tensor(), bias], extent)
+    }
 }
 
-/// [`matmul`], finished by an [`Epilogue`] before it is stored: activation(a·b + bias).
-///
-/// ```no_run
-/// # use bitnet_wgpu::{Encoder, Result, Tensor, tensor::{self, Activation, Epilogue, Side}};
-/// # fn f(encoder: &mut Encoder, x: &Tensor<f32>, weight: &Tensor<f32>, bias: &Tensor<f32>) -> Result<()> {
-/// let y = tensor::matmul_with(encoder, x, Side::transposed(weight), &Epilogue::new().bias(bias).activation(Activation::Gelu))?;
-/// # Ok(())
-/// # }
-/// ```
-///
-/// # Errors
-/// As [`matmul_with_into`].
-pub fn matmul_with<'a, T: Float>(
-    encoder: &mut Encoder,
-    a: impl Into<Side<'a, T>>,
-    b: impl Into<Side<'a, T>>,
-    epilogue: &Epilogue<'_, T>,
-) -> Result<Tensor<T>> {
-    let (a, b) = (a.into(), b.into());
-    let y = Tensor::uninit(encoder.context(), output(&a, &b)?)?;
-    matmul_with_into(encoder, a, b, epilogue, &y)?;
-    Ok(y)
-}
-
-/// [`matmul_with`] into a tensor of the caller. What is finished is added to an [`Out::add`], which
-/// so serves for a residual.
-///
-/// # Errors
-/// As [`matmul_into`]; [`Error::Shape`] for a bias that is not `[n]`.
-pub fn matmul_with_into<'a, 'y, X: Float, Y: Float>(
-    encoder: &mut Encoder,
-    a: impl Into<Side<'a, X>>,
-    b: impl Into<Side<'a, X>>,
-    epilogue: &Epilogue<'_, X>,
-    y: impl Into<Out<'y, Y>>,
-) -> Result<()> {
-    let (a, b, y) = (a.into(), b.into(), y.into());
-    y.check_shape("matmul", output(&a, &b)?)?;
-    let (left, right) = (a.view("a")?, b.view("b")?);
-    let batch = if a.tensor.shape().rank() == 2 { right.batch } else { left.batch };
-    let (m, n, k) = (left.rows, right.columns, left.columns);
-    let params = Params {
-        m: m as u32,
-        n: n as u32,
-        k: k as u32,
-        a_transposed: a.transposed.into(),
-        b_transposed: b.transposed.into(),
-        a_batch: a.step(),
-        b_batch: b.step(),
-        add: y.adds().into(),
-        biased: epilogue.has_bias().into(),
-        activation: epilogue.code(),
-    };
-    let of_halves = X::ELEMENT == Element::F16;
+/// The kernels for a product of `X` on this device.
+fn forms<X: Float>(encoder: &Encoder, product: Product) -> &'static Forms {
     let capabilities = encoder.context().capabilities();
-    let units = if of_halves { &capabilities.matrix_units[..] } else { &[] };
-    let direct =
-        m.saturating_mul(n).saturating_mul(batch) <= capabilities.tuned(TuningKey::DirectOutputs);
-    let product = Product { m, n, k, batch, a_along_k: !a.transposed, b_along_k: b.transposed };
-    let [plain, finish] = plan(product, units, direct);
-    if std::ptr::eq(plain, &MATMUL_DIRECT[0]) && product.is_far_apart() {
-        return encoder.whole(|encoder| {
-            let across = transpose(encoder, b.tensor)?;
-            matmul_with_into(encoder, a, Side::transposed(&across), epilogue, y)
-        });
-    }
-    if epilogue.is_empty() {
-        return encoder.dispatch(
-            plain,
-            &params,
-            &[a.tensor, b.tensor, y.tensor()],
-            Extent::products([n, m, batch], k),
-        );
-    }
-    let bias = epilogue.bias_or("matmul", n, a.tensor)?;
-    encoder.dispatch(
-        finish,
-        &params,
-        &[a.tensor, b.tensor, y.tensor(), bias],
-        Extent::products([n, m, batch], k),
-    )
+    let units = if X::ELEMENT == Element::F16 { &capabilities.matrix_units[..] } else { &[] };
+    let outputs = product.m.saturating_mul(product.n).saturating_mul(product.batch);
+    plan(product, units, outputs <= capabilities.tuned(TuningKey::DirectOutputs))
 }
 
 /// The shape of a product.
@@ -218,26 +191,30 @@ fn output<T>(a: &Side<'_, T>, b: &Side<'_, T>) -> Result<Shape> {
     Ok(Shape::of(&[&batch[..], &[left.rows, right.columns]].concat()))
 }
 
-/// The CPU twin of [`matmul`], of one matrix `[m, k]` by another `[k, n]`: products added in the
-/// order of k. The bits of a device that fuses them.
-///
-/// # Errors
-/// [`Error::Length`] if a slice is no such matrix.
-pub fn matmul_cpu(a: &[f32], b: &[f32], [m, k, n]: [usize; 3]) -> Result<Vec<f32>> {
-    for (slice, rows, columns) in [(a, m, k), (b, k, n)] {
-        if rows.checked_mul(columns) != Some(slice.len()) {
-            return Err(Error::Length { shape: [rows, columns].into(), found: slice.len() });
-        }
-    }
-    // Of k = 0 there is nothing in memory that says how many there are.
-    let outputs = m.checked_mul(n).filter(|outputs| *outputs <= isize::MAX as usize / 4);
-    let mut y = vec![0.0; outputs.ok_or(Error::Length { shape: [m, n].into(), found: 0 })?];
-    if n > 0 && k > 0 {
-        y.par_chunks_exact_mut(n).zip(a.par_chunks_exact(k)).for_each(|(y, a)| {
-            for (a, b) in a.iter().zip(b.chunks_exact(n)) {
-                y.iter_mut().zip(b).for_each(|(y, b)| *y = a.mul_add(*b, *y));
+pub(crate) mod reference {
+    use super::*;
+
+    /// CPU reference of [`matmul`](fn@crate::tensor::matmul), of one matrix `[m, k]` by another
+    /// `[k, n]`: products added in the order of k. The bits of a device that fuses them.
+    ///
+    /// # Errors
+    /// [`Error::Length`] if a slice is no such matrix.
+    pub fn matmul(a: &[f32], b: &[f32], [m, k, n]: [usize; 3]) -> Result<Vec<f32>> {
+        for (slice, rows, columns) in [(a, m, k), (b, k, n)] {
+            if rows.checked_mul(columns) != Some(slice.len()) {
+                return Err(Error::Length { shape: [rows, columns].into(), found: slice.len() });
             }
-        });
+        }
+        // Of k = 0 there is nothing in memory that says how many there are.
+        let outputs = m.checked_mul(n).filter(|outputs| *outputs <= isize::MAX as usize / 4);
+        let mut y = vec![0.0; outputs.ok_or(Error::Length { shape: [m, n].into(), found: 0 })?];
+        if n > 0 && k > 0 {
+            y.par_chunks_exact_mut(n).zip(a.par_chunks_exact(k)).for_each(|(y, a)| {
+                for (a, b) in a.iter().zip(b.chunks_exact(n)) {
+                    y.iter_mut().zip(b).for_each(|(y, b)| *y = a.mul_add(*b, *y));
+                }
+            });
+        }
+        Ok(y)
     }
-    Ok(y)
 }

@@ -9,7 +9,9 @@ use crate::{
         params::Params as _,
         source::{Source, Work},
     },
-    msl, params,
+    msl,
+    ops::forward::forward,
+    params,
     shape::Shape,
     wgsl,
 };
@@ -43,39 +45,41 @@ pub(super) const KERNELS: &[&Kernel] = &[&MATMUL_INT8];
 /// The first k of which a sum of products may be larger than an `i32`: k·(-128)².
 const TOO_MANY: usize = 1 << 17;
 
+/// A product of bytes: what [`matmul_int8`] returns.
+#[derive(Clone, Copy)]
+#[must_use = "an op does nothing until `forward` records it"]
+pub struct MatmulInt8<'a> {
+    a: &'a Tensor<i8>,
+    b: &'a Tensor<i8>,
+}
+
 /// a·bᵀ: `[.., m, k]` by `[.., n, k]` gives `[.., m, n]`, exact. Leading dimensions are a batch and
 /// must agree; a side that has none is the same for all. Rows may have any length: they are packed
 /// one after another, in whole words or not. Devices that have it use a dot product of four bytes
-/// (DP4A).
-///
-/// # Errors
-/// As [`matmul_int8_into`].
-pub fn matmul_int8(encoder: &mut Encoder, a: &Tensor<i8>, b: &Tensor<i8>) -> Result<Tensor<i32>> {
-    let y = Tensor::uninit(encoder.context(), output(a.shape(), b.shape())?)?;
-    matmul_int8_into(encoder, a, b, &y)?;
-    Ok(y)
+/// (DP4A). k is below 2^17, so that no sum is too large for an `i32`.
+pub fn matmul_int8<'a>(a: &'a Tensor<i8>, b: &'a Tensor<i8>) -> MatmulInt8<'a> {
+    MatmulInt8 { a, b }
 }
 
-/// [`matmul_int8`] into a tensor of the caller, which is overwritten.
-///
-/// # Errors
-/// [`Error::Shape`] if the sides or the output do not fit; [`Error::Invalid`] for k of 2^17 or
-/// more, of which a sum may be too large for an `i32`.
-pub fn matmul_int8_into(
-    encoder: &mut Encoder,
-    a: &Tensor<i8>,
-    b: &Tensor<i8>,
-    y: &Tensor<i32>,
-) -> Result<()> {
-    let shape = output(a.shape(), b.shape())?;
-    Out::set(y).check_shape("matmul_int8", shape)?;
-    let ((m, k), n) = (matrix(a.shape()), matrix(b.shape()).0);
-    // A side without a batch begins at the same place for all.
-    let step = |side: Shape, rows: usize| if side.rank() == 2 { 0 } else { (rows * k) as u32 };
-    let (a_batch, b_batch) = (step(a.shape(), m), step(b.shape(), n));
-    let params = Params { m: m as u32, n: n as u32, k: k as u32, a_batch, b_batch };
-    let batch = shape.dims()[..shape.rank() - 2].iter().product();
-    encoder.dispatch(&MATMUL_INT8, &params, &[a, b, y], Extent::products([n, m, batch], k))
+forward!(impl['a] MatmulInt8<'a> => overwrite i32);
+
+impl MatmulInt8<'_> {
+    fn shape(&self) -> Result<Shape> {
+        output(self.a.shape(), self.b.shape())
+    }
+
+    fn record(self, encoder: &mut Encoder, y: Out<'_, i32>) -> Result<()> {
+        let (Self { a, b }, shape) = (self, self.shape()?);
+        y.check_shape("matmul_int8", shape)?;
+        let ((m, k), n) = (matrix(a.shape()), matrix(b.shape()).0);
+        // A side without a batch begins at the same place for all.
+        let step = |side: Shape, rows: usize| if side.rank() == 2 { 0 } else { (rows * k) as u32 };
+        let (a_batch, b_batch) = (step(a.shape(), m), step(b.shape(), n));
+        let params = Params { m: m as u32, n: n as u32, k: k as u32, a_batch, b_batch };
+        let batch = shape.dims()[..shape.rank() - 2].iter().product();
+        let extent = Extent::products([n, m, batch], k);
+        encoder.dispatch(&MATMUL_INT8, &params, &[a, b, y.tensor()], extent)
+    }
 }
 
 /// The last two dimensions.
@@ -106,24 +110,30 @@ fn check_features(k: usize) -> Result<()> {
     Err(Error::Invalid { op: "matmul_int8", what })
 }
 
-/// The CPU twin of [`matmul_int8`], of one matrix `[m, k]` by another `[n, k]`: the same integers.
-///
-/// # Errors
-/// [`Error::Length`] if a slice is no such matrix; [`Error::Invalid`] as [`matmul_int8_into`].
-pub fn matmul_int8_cpu(a: &[i8], b: &[i8], [m, k, n]: [usize; 3]) -> Result<Vec<i32>> {
-    check_features(k)?;
-    for (slice, rows) in [(a, m), (b, n)] {
-        if rows.checked_mul(k) != Some(slice.len()) {
-            return Err(Error::Length { shape: [rows, k].into(), found: slice.len() });
+pub(crate) mod reference {
+    use super::*;
+
+    /// CPU reference of [`matmul_int8`](fn@crate::tensor::matmul_int8), of one matrix `[m, k]` by
+    /// another `[n, k]`: the same integers.
+    ///
+    /// # Errors
+    /// [`Error::Length`] if a slice is no such matrix; [`Error::Invalid`] for k of 2^17 or more.
+    pub fn matmul_int8(a: &[i8], b: &[i8], [m, k, n]: [usize; 3]) -> Result<Vec<i32>> {
+        check_features(k)?;
+        for (slice, rows) in [(a, m), (b, n)] {
+            if rows.checked_mul(k) != Some(slice.len()) {
+                return Err(Error::Length { shape: [rows, k].into(), found: slice.len() });
+            }
         }
+        let mut y = vec![0; m.saturating_mul(n)];
+        if n > 0 && k > 0 {
+            let dot = |a: &[i8], b: &[i8]| {
+                a.iter().zip(b).map(|(&a, &b)| i32::from(a) * i32::from(b)).sum()
+            };
+            y.par_chunks_exact_mut(n).zip(a.par_chunks_exact(k)).for_each(|(y, a)| {
+                y.iter_mut().zip(b.chunks_exact(k)).for_each(|(y, b)| *y = dot(a, b));
+            });
+        }
+        Ok(y)
     }
-    let mut y = vec![0; m.saturating_mul(n)];
-    if n > 0 && k > 0 {
-        let dot =
-            |a: &[i8], b: &[i8]| a.iter().zip(b).map(|(&a, &b)| i32::from(a) * i32::from(b)).sum();
-        y.par_chunks_exact_mut(n).zip(a.par_chunks_exact(k)).for_each(|(y, a)| {
-            y.iter_mut().zip(b.chunks_exact(k)).for_each(|(y, b)| *y = dot(a, b));
-        });
-    }
-    Ok(y)
 }

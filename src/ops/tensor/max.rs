@@ -11,7 +11,14 @@ use crate::{
         declaration::Kernel,
         source::Source,
     },
-    ops::reduce::{self, Axes, Geometry, Numbers, Ways, reduction},
+    ops::{
+        reduce::{self, Axes, Geometry, Numbers, Ways, reduction},
+        tensor::{
+            argmax::{argmax, argmin},
+            sum::{Kind, Reduction},
+            unary::abs,
+        },
+    },
     shape::Shape,
     wgsl,
 };
@@ -35,10 +42,13 @@ pub(super) const KERNELS: &[&Kernel] = &[&MAX, &MAX_BACKWARD];
 /// The sign of a float.
 pub(super) const SIGN: u32 = 0x8000_0000;
 
+/// The kernel of every extreme.
+pub(super) const WAYS: Ways = Ways::shared(&MAX);
+
 /// Which extreme: see wgsl/tensor/max.wgsl.
 #[derive(Clone, Copy)]
-struct Extreme {
-    op: &'static str,
+pub(super) struct Extreme {
+    pub op: &'static str,
     mask: u32,
     flip: u32,
 }
@@ -47,29 +57,30 @@ const SMALLEST: Extreme = Extreme { op: "min", mask: u32::MAX, flip: SIGN };
 const LARGEST_MAGNITUDE: Extreme = Extreme { op: "absmax", mask: !SIGN, flip: 0 };
 
 impl Extreme {
-    fn make<X: Float>(
-        self,
-        encoder: &mut Encoder,
-        x: &Tensor<X>,
-        axes: Axes,
-    ) -> Result<Tensor<f32>> {
-        let y = reduce::output(encoder, self.op, x, axes)?;
-        self.record(encoder, x, axes, Out::set(&y))?;
-        Ok(y)
+    pub fn numbers(self) -> Numbers {
+        Numbers { mask: self.mask, flip: self.flip, ..Numbers::default() }
     }
 
-    fn record<X: Float>(
+    /// Records the gradient: `dy`, of any shape, for the elements that won.
+    pub fn gradient<X: Float>(
         self,
         encoder: &mut Encoder,
         x: &Tensor<X>,
         axes: Axes,
-        y: Out<'_, f32>,
+        dy: &Tensor<f32>,
+        dx: Out<'_, X>,
     ) -> Result<()> {
-        let numbers = Numbers { mask: self.mask, flip: self.flip, ..Numbers::default() };
-        reduce::reduce(encoder, self.op, Ways::shared(&MAX), x, axes, |_| numbers, y)
+        if self.mask != u32::MAX {
+            let magnitudes = abs(x).forward(encoder)?;
+            let slopes = max(&magnitudes, axes).backward(encoder, dy)?;
+            return abs(x).backward_into(encoder, &slopes, dx);
+        }
+        let winner = if self.flip == 0 { argmax(x, axes) } else { argmin(x, axes) };
+        let winner = winner.forward(encoder)?;
+        reduce::spread(encoder, &MAX_BACKWARD, &[&winner, dy], axes, 1.0, dx)
     }
 
-    fn cpu<X: Float>(self, x: &[X], shape: Shape, axes: Axes) -> Result<Vec<f32>> {
+    fn reference<X: Float>(self, x: &[X], shape: Shape, axes: Axes) -> Result<Vec<f32>> {
         let geometry = Geometry::of(self.op, x, shape, axes)?;
         let load = |at: usize, _, _| {
             f32::from_bits((Into::<f32>::into(x[at]).to_bits() & self.mask) ^ self.flip)
@@ -80,7 +91,7 @@ impl Extreme {
     }
 }
 
-/// Floats in order, NaNs above all: the CPU twin of wgsl/shared/order.wgsl.
+/// Floats in order, NaNs above all: the CPU reference of wgsl/shared/order.wgsl.
 pub(super) fn key(v: f32) -> u32 {
     let bits = v.to_bits();
     match v.is_nan() {
@@ -90,175 +101,80 @@ pub(super) fn key(v: f32) -> u32 {
     }
 }
 
-/// The largest over `axes`; NaN if there is one, as in PyTorch; -infinity where there is nothing. 0
-/// is above -0.
-///
-/// The gradient is [`max_backward`], of the index that [`argmax`](fn@super::argmax) gives.
-///
-/// # Errors
-/// As [`sum`](fn@super::sum).
-pub fn max<X: Float>(
-    encoder: &mut Encoder,
-    x: &Tensor<X>,
-    axes: impl Into<Axes>,
-) -> Result<Tensor<f32>> {
-    LARGEST.make(encoder, x, axes.into())
+/// The largest value over `axes`; NaN if there is one, as in PyTorch; -infinity where there is
+/// nothing. 0 is above -0.
+pub fn max<X: Float>(x: &Tensor<X>, axes: impl Into<Axes>) -> Reduction<'_, X> {
+    Reduction::new(x, axes.into(), Kind::Extreme(LARGEST))
 }
 
-/// [`max`] into a tensor of the caller, without the axes or with ones in their place.
-///
-/// # Errors
-/// As [`sum_into`](super::sum_into).
-pub fn max_into<'y, X: Float>(
-    encoder: &mut Encoder,
-    x: &Tensor<X>,
-    axes: impl Into<Axes>,
-    y: impl Into<Out<'y, f32>>,
-) -> Result<()> {
-    LARGEST.record(encoder, x, axes.into(), y.into())
+/// The smallest value over `axes`; NaN if there is one; infinity where there is nothing. -0 is
+/// below 0.
+pub fn min<X: Float>(x: &Tensor<X>, axes: impl Into<Axes>) -> Reduction<'_, X> {
+    Reduction::new(x, axes.into(), Kind::Extreme(SMALLEST))
 }
 
-/// The smallest over `axes`; NaN if there is one, infinity where there is nothing. The gradient is
-/// [`max_backward`], of the index that [`argmin`](fn@super::argmin) gives.
-///
-/// # Errors
-/// As [`sum`](fn@super::sum).
-pub fn min<X: Float>(
-    encoder: &mut Encoder,
-    x: &Tensor<X>,
-    axes: impl Into<Axes>,
-) -> Result<Tensor<f32>> {
-    SMALLEST.make(encoder, x, axes.into())
+/// The largest |x| over `axes`; NaN if there is one; -infinity where there is nothing.
+pub fn absmax<X: Float>(x: &Tensor<X>, axes: impl Into<Axes>) -> Reduction<'_, X> {
+    Reduction::new(x, axes.into(), Kind::Extreme(LARGEST_MAGNITUDE))
 }
 
-/// [`min`] into a tensor of the caller, without the axes or with ones in their place.
-///
-/// # Errors
-/// As [`sum_into`](super::sum_into).
-pub fn min_into<'y, X: Float>(
-    encoder: &mut Encoder,
-    x: &Tensor<X>,
-    axes: impl Into<Axes>,
-    y: impl Into<Out<'y, f32>>,
-) -> Result<()> {
-    SMALLEST.record(encoder, x, axes.into(), y.into())
-}
+pub(crate) mod reference {
+    use super::*;
 
-/// The largest |x| over `axes`; NaN if there is one, -infinity where there is nothing. Its gradient
-/// is that of [`max`] of [`abs`](super::abs): the winner of |x| gets `dy` by [`max_backward`], and
-/// its sign by [`abs_backward`](super::abs_backward).
-///
-/// # Errors
-/// As [`sum`](fn@super::sum).
-pub fn absmax<X: Float>(
-    encoder: &mut Encoder,
-    x: &Tensor<X>,
-    axes: impl Into<Axes>,
-) -> Result<Tensor<f32>> {
-    LARGEST_MAGNITUDE.make(encoder, x, axes.into())
-}
+    /// CPU reference of [`max`](fn@crate::tensor::max): the same bits.
+    ///
+    /// # Errors
+    /// As [`sum`](fn@crate::reference::sum).
+    pub fn max<X: Float>(
+        x: &[X],
+        shape: impl Into<Shape>,
+        axes: impl Into<Axes>,
+    ) -> Result<Vec<f32>> {
+        LARGEST.reference(x, shape.into(), axes.into())
+    }
 
-/// [`absmax`] into a tensor of the caller, without the axes or with ones in their place.
-///
-/// # Errors
-/// As [`sum_into`](super::sum_into).
-pub fn absmax_into<'y, X: Float>(
-    encoder: &mut Encoder,
-    x: &Tensor<X>,
-    axes: impl Into<Axes>,
-    y: impl Into<Out<'y, f32>>,
-) -> Result<()> {
-    LARGEST_MAGNITUDE.record(encoder, x, axes.into(), y.into())
-}
+    /// CPU reference of [`min`](fn@crate::tensor::min): the same bits.
+    ///
+    /// # Errors
+    /// As [`sum`](fn@crate::reference::sum).
+    pub fn min<X: Float>(
+        x: &[X],
+        shape: impl Into<Shape>,
+        axes: impl Into<Axes>,
+    ) -> Result<Vec<f32>> {
+        SMALLEST.reference(x, shape.into(), axes.into())
+    }
 
-/// The gradient of [`max`] or [`min`], `shape` being that of its input: `dy` for the element that
-/// won, 0 for others. `winner` is what [`argmax`](fn@super::argmax) or [`argmin`](super::argmin)
-/// gives.
-///
-/// # Errors
-/// As [`max_backward_into`].
-pub fn max_backward<X: Float>(
-    encoder: &mut Encoder,
-    winner: &Tensor<u32>,
-    dy: &Tensor<f32>,
-    axes: impl Into<Axes>,
-    shape: impl Into<Shape>,
-) -> Result<Tensor<X>> {
-    let dx = Tensor::uninit(encoder.context(), shape)?;
-    max_backward_into(encoder, winner, dy, axes, &dx)?;
-    Ok(dx)
-}
+    /// CPU reference of [`absmax`](fn@crate::tensor::absmax): the same bits.
+    ///
+    /// # Errors
+    /// As [`sum`](fn@crate::reference::sum).
+    pub fn absmax<X: Float>(
+        x: &[X],
+        shape: impl Into<Shape>,
+        axes: impl Into<Axes>,
+    ) -> Result<Vec<f32>> {
+        LARGEST_MAGNITUDE.reference(x, shape.into(), axes.into())
+    }
 
-/// [`max_backward`] into a tensor of the caller, of the input's shape.
-///
-/// # Errors
-/// [`Error::Shape`](crate::Error::Shape) if `winner` or `dy` has another shape than the result;
-/// else as [`max`].
-pub fn max_backward_into<'y, X: Float>(
-    encoder: &mut Encoder,
-    winner: &Tensor<u32>,
-    dy: &Tensor<f32>,
-    axes: impl Into<Axes>,
-    dx: impl Into<Out<'y, X>>,
-) -> Result<()> {
-    let (op, axes, dx) = ("max_backward", axes.into(), dx.into());
-    let geometry = Geometry::new(op, dx.tensor().shape(), axes)?;
-    geometry.check(op, "winner", winner.shape())?;
-    geometry.check(op, "dy", dy.shape())?;
-    reduce::spread(encoder, &MAX_BACKWARD, &[winner, dy], axes, 1.0, dx)
-}
-
-/// The CPU twin of [`max`]: the same bits.
-///
-/// # Errors
-/// As [`sum_cpu`](super::sum_cpu).
-pub fn max_cpu<X: Float>(
-    x: &[X],
-    shape: impl Into<Shape>,
-    axes: impl Into<Axes>,
-) -> Result<Vec<f32>> {
-    LARGEST.cpu(x, shape.into(), axes.into())
-}
-
-/// The CPU twin of [`min`]: the same bits.
-///
-/// # Errors
-/// As [`sum_cpu`](super::sum_cpu).
-pub fn min_cpu<X: Float>(
-    x: &[X],
-    shape: impl Into<Shape>,
-    axes: impl Into<Axes>,
-) -> Result<Vec<f32>> {
-    SMALLEST.cpu(x, shape.into(), axes.into())
-}
-
-/// The CPU twin of [`absmax`]: the same bits.
-///
-/// # Errors
-/// As [`sum_cpu`](super::sum_cpu).
-pub fn absmax_cpu<X: Float>(
-    x: &[X],
-    shape: impl Into<Shape>,
-    axes: impl Into<Axes>,
-) -> Result<Vec<f32>> {
-    LARGEST_MAGNITUDE.cpu(x, shape.into(), axes.into())
-}
-
-/// The CPU twin of [`max_backward`]: the same bits.
-///
-/// # Errors
-/// [`Error::Length`](crate::Error::Length) if `winner` or `dy` is not a number for each output;
-/// else as [`max_cpu`].
-pub fn max_backward_cpu(
-    winner: &[u32],
-    dy: &[f32],
-    axes: impl Into<Axes>,
-    shape: impl Into<Shape>,
-) -> Result<Vec<f32>> {
-    let geometry = Geometry::new("max_backward", shape.into(), axes.into())?;
-    geometry.check_len(winner.len())?;
-    geometry.check_len(dy.len())?;
-    Ok(geometry.spread_cpu(
-        |_, index, output| if winner[output] as usize == index { dy[output] } else { 0.0 },
-    ))
+    /// CPU reference of the gradient of [`max`](fn@crate::tensor::max), or of
+    /// [`min`](fn@crate::tensor::min): the same bits. `winner` is what
+    /// [`argmax`](fn@crate::reference::argmax) or [`argmin`](fn@crate::reference::argmin) returns.
+    ///
+    /// # Errors
+    /// [`Error::Length`](crate::Error::Length) if `winner` or `dy` is not a number for each output; else as [`max`].
+    pub fn max_backward(
+        winner: &[u32],
+        dy: &[f32],
+        shape: impl Into<Shape>,
+        axes: impl Into<Axes>,
+    ) -> Result<Vec<f32>> {
+        let geometry = Geometry::new("max", shape.into(), axes.into())?;
+        geometry.check_len(winner.len())?;
+        geometry.check_len(dy.len())?;
+        let share = |_, index, output: usize| {
+            if winner[output] as usize == index { dy[output] } else { 0.0 }
+        };
+        Ok(geometry.spread_cpu(share))
+    }
 }

@@ -54,5 +54,7 @@ family!(
     sum,
     unary,
     variance;
-    reference: activations, binary, compare, unary
+    reference: activations, argmax, binary, compare, cross_entropy, dropout, epilogue, gather,
+        layer_norm, linear_cross_entropy, linear_cross_entropy_backward, matmul, matmul_int8, max,
+        norm, prefix_sum, select, softmax, strided, sum, unary, variance
 );

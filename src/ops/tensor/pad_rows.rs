@@ -4,14 +4,18 @@
 use crate::{
     element::Float,
     error::{Error, Result},
-    gpu::{encoder::Encoder, tensor::Tensor},
+    gpu::{encoder::Encoder, out::Out, tensor::Tensor},
     kernel::{
         binding::{Type::*, read, read_write},
         declaration::Kernel,
         params::Params as _,
         source::Source,
     },
-    msl, params, wgsl,
+    msl,
+    ops::forward::forward,
+    params,
+    shape::Shape,
+    wgsl,
 };
 
 params! { struct Params { rows: u32, columns: u32, padded: u32 } }
@@ -57,34 +61,35 @@ pub(crate) fn quads_by_place(
     Ok(y)
 }
 
-/// `x` `[m, k]` with zeros after every row, `[m, columns]`.
-///
-/// # Errors
-/// As [`pad_rows_into`].
-pub fn pad_rows<T: Float>(
-    encoder: &mut Encoder,
-    x: &Tensor<T>,
+/// A matrix with zeros after every row: what [`pad_rows`] returns.
+#[derive(Clone, Copy)]
+#[must_use = "an op does nothing until `forward` records it"]
+pub struct PadRows<'a, T> {
+    x: &'a Tensor<T>,
     columns: usize,
-) -> Result<Tensor<T>> {
-    let y = Tensor::uninit(encoder.context(), [x.shape().as_matrix().0, columns])?;
-    pad_rows_into(encoder, x, &y)?;
-    Ok(y)
 }
 
-/// [`pad_rows`] into a tensor of the caller, `[m, at least k]`.
-///
-/// # Errors
-/// [`Error::Shape`] if it has other rows or fewer columns than `x`.
-pub fn pad_rows_into<T: Float>(encoder: &mut Encoder, x: &Tensor<T>, y: &Tensor<T>) -> Result<()> {
-    let ((rows, columns), (y_rows, padded)) = (x.shape().as_matrix(), y.shape().as_matrix());
-    if y_rows != rows || padded < columns {
-        return Err(Error::Shape {
-            op: "pad_rows",
-            what: "the output",
-            expected: format!("[{rows}, ≥ {columns}]"),
-            found: y.shape(),
-        });
+/// `x` `[m, k]` with zeros after every row, `[m, columns]`; `columns` is at least k. Faster than
+/// [`pad`](super::pad), of which it is a case.
+pub fn pad_rows<T: Float>(x: &Tensor<T>, columns: usize) -> PadRows<'_, T> {
+    PadRows { x, columns }
+}
+
+forward!(impl['a, T: Float] PadRows<'a, T> => overwrite T);
+
+impl<T: Float> PadRows<'_, T> {
+    fn shape(&self) -> Result<Shape> {
+        Ok([self.x.shape().as_matrix().0, self.columns].into())
     }
-    let params = Params { rows: rows as u32, columns: columns as u32, padded: padded as u32 };
-    encoder.dispatch(&PAD_ROWS, &params, &[x, y], [rows * padded, 1, 1])
+
+    fn record(self, encoder: &mut Encoder, y: Out<'_, T>) -> Result<()> {
+        let (op, (rows, columns), padded) = ("pad_rows", self.x.shape().as_matrix(), self.columns);
+        if padded < columns {
+            let (expected, found) = (format!("[{rows}, ≥ {columns}]"), self.shape()?);
+            return Err(Error::Shape { op, what: "the output", expected, found });
+        }
+        y.check_shape(op, self.shape()?)?;
+        let params = Params { rows: rows as u32, columns: columns as u32, padded: padded as u32 };
+        encoder.dispatch(&PAD_ROWS, &params, &[self.x, y.tensor()], [rows * padded, 1, 1])
+    }
 }

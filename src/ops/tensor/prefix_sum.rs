@@ -8,14 +8,14 @@
 use crate::{
     element::ElementType,
     error::{Error, Result},
-    gpu::{encoder::Encoder, tensor::Tensor},
+    gpu::{encoder::Encoder, out::Out, tensor::Tensor},
     kernel::{
         binding::{Binding, Type::*, read, read_write},
         declaration::Kernel,
         params::Params as _,
         source::Source,
     },
-    ops::tensor::strided::{permute, permute_cpu, permute_into},
+    ops::{forward::forward, tensor::strided::permute},
     params,
     shape::Shape,
     wgsl,
@@ -109,29 +109,20 @@ static SUMS_U32: Kernel = sums(
 
 pub(super) const KERNELS: &[&Kernel] = &[&CHUNKS_F32, &CHUNKS_U32, &SUMS_F32, &SUMS_U32];
 
-/// What a prefix sum has of its own place.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Prefix {
-    /// y_i has x_i: the last is the sum of all.
-    Inclusive,
-    /// y_i has not: the first is 0.
-    Exclusive,
-}
-
-/// Elements that have prefix sums: `f32`; `u32` and `i32` modulo 2^32.
-pub trait PrefixSum: ElementType {
-    /// What kernels take it for: signed words are added as unsigned ones.
+/// Element types of prefix sums: `f32`; `u32` and `i32` modulo 2^32.
+pub trait PrefixSumElement: ElementType {
+    /// The type that kernels add: signed words are added as unsigned ones.
     #[doc(hidden)]
-    type Bound: PrefixSum;
+    type Bound: PrefixSumElement;
     /// For the sums of chunks, and for what is before each element.
     #[doc(hidden)]
     fn kernels() -> [&'static Kernel; 2];
-    /// Running sums of the CPU twin, starting at 0: those of floats in `f64`.
+    /// Running sums of the CPU reference, starting at 0: those of floats in `f64`.
     #[doc(hidden)]
     fn running(row: &[Self]) -> Vec<Self>;
 }
 
-impl PrefixSum for f32 {
+impl PrefixSumElement for f32 {
     type Bound = Self;
     fn kernels() -> [&'static Kernel; 2] {
         [&CHUNKS_F32, &SUMS_F32]
@@ -146,7 +137,7 @@ impl PrefixSum for f32 {
     }
 }
 
-impl PrefixSum for u32 {
+impl PrefixSumElement for u32 {
     type Bound = Self;
     fn kernels() -> [&'static Kernel; 2] {
         [&CHUNKS_U32, &SUMS_U32]
@@ -161,7 +152,7 @@ impl PrefixSum for u32 {
     }
 }
 
-impl PrefixSum for i32 {
+impl PrefixSumElement for i32 {
     type Bound = u32;
     fn kernels() -> [&'static Kernel; 2] {
         u32::kernels()
@@ -172,53 +163,48 @@ impl PrefixSum for i32 {
     }
 }
 
-/// The sums of what is before each element along a dimension, with itself or without. Floats are
-/// added in an order that follows from the shape: 8 neighbours, then 256 of those sums in 8 steps,
-/// then chunks of 2048 in the same way, so |error| < 24·2^-24·Σ|x| for every such level.
+/// Sums along a dimension up to each element: what [`prefix_sum`] returns.
+#[derive(Clone, Copy)]
+#[must_use = "an op does nothing until `forward` records it"]
+pub struct PrefixSum<'a, T> {
+    x: &'a Tensor<T>,
+    axis: usize,
+    exclusive: bool,
+}
+
+/// y_i = Σ_{j ≤ i} x_j along dimension `axis`, like PyTorch's `cumsum`. Floats are added in an
+/// order that follows from the shape: 8 neighbors, then 256 of those sums in 8 steps, then chunks of
+/// 2048 in the same way, so |error| < 24·2^-24·Σ|x| for every such level.
 ///
 /// The gradient of an inclusive sum is Σ dy less the exclusive prefix sums of dy; of an exclusive
 /// one, less the inclusive.
-///
-/// # Errors
-/// [`Error::Invalid`] for a dimension that `x` has not.
-pub fn prefix_sum<T: PrefixSum>(
-    encoder: &mut Encoder,
-    x: &Tensor<T>,
-    axis: usize,
-    prefix: Prefix,
-) -> Result<Tensor<T>> {
-    let y = Tensor::uninit(encoder.context(), x.shape())?;
-    prefix_sum_into(encoder, x, axis, prefix, &y)?;
-    Ok(y)
+pub fn prefix_sum<T: PrefixSumElement>(x: &Tensor<T>, axis: usize) -> PrefixSum<'_, T> {
+    PrefixSum { x, axis, exclusive: false }
 }
 
-/// [`prefix_sum`] into a tensor of the caller.
-///
-/// # Errors
-/// As [`prefix_sum`]; [`Error::Shape`] if it has another shape.
-pub fn prefix_sum_into<T: PrefixSum>(
-    encoder: &mut Encoder,
-    x: &Tensor<T>,
-    axis: usize,
-    prefix: Prefix,
-    y: &Tensor<T>,
-) -> Result<()> {
-    if y.shape() != x.shape() {
-        return Err(Error::Shape {
-            op: "prefix_sum",
-            what: "the output",
-            expected: x.shape().to_string(),
-            found: y.shape(),
-        });
+forward!(impl['a, T: PrefixSumElement] PrefixSum<'a, T> => overwrite T);
+
+impl<T: PrefixSumElement> PrefixSum<'_, T> {
+    /// Leaves x_i out of y_i, so that the first sum is 0.
+    pub fn exclusive(self) -> Self {
+        Self { exclusive: true, ..self }
     }
-    let (x, y) = (x.cast::<T::Bound>(), y.cast::<T::Bound>());
-    let Some([there, back]) = turns(x.shape(), axis)? else {
-        return record(encoder, &x, prefix, &y);
-    };
-    let x = permute(encoder, &x, &there)?;
-    let sums = Tensor::uninit(encoder.context(), x.shape())?;
-    record(encoder, &x, prefix, &sums)?;
-    permute_into(encoder, &sums, &back, &y)
+
+    fn shape(&self) -> Result<Shape> {
+        Ok(self.x.shape())
+    }
+
+    fn record(self, encoder: &mut Encoder, y: Out<'_, T>) -> Result<()> {
+        y.check_shape("prefix_sum", self.x.shape())?;
+        let (x, y) = (self.x.cast::<T::Bound>(), y.tensor().cast::<T::Bound>());
+        let Some([there, back]) = turns(x.shape(), self.axis)? else {
+            return record(encoder, &x, self.exclusive, &y);
+        };
+        let x = permute(&x, &there).forward(encoder)?;
+        let sums = Tensor::uninit(encoder.context(), x.shape())?;
+        record(encoder, &x, self.exclusive, &sums)?;
+        permute(&sums, &back).forward_into(encoder, &y)
+    }
 }
 
 /// The permutations that make a dimension the last one and take it back, unless it is the last.
@@ -235,11 +221,11 @@ fn turns(shape: Shape, axis: usize) -> Result<Option<[Vec<usize>; 2]>> {
     Ok((axis + 1 < rank).then_some([there, back]))
 }
 
-/// Of the last dimension.
-fn record<T: PrefixSum>(
+/// Records the sums along the last dimension.
+fn record<T: PrefixSumElement>(
     encoder: &mut Encoder,
     x: &Tensor<T>,
-    prefix: Prefix,
+    exclusive: bool,
     y: &Tensor<T>,
 ) -> Result<()> {
     let [chunks_kernel, sums_kernel] = T::kernels();
@@ -253,9 +239,8 @@ fn record<T: PrefixSum>(
         let params =
             ChunksParams { rows: rows as u32, columns: columns as u32, chunks: chunks as u32 };
         encoder.dispatch(chunks_kernel, &params, &[x, &sums], [rows * chunks, 1, 1])?;
-        record(encoder, &sums, Prefix::Exclusive, &before)?;
+        record(encoder, &sums, true, &before)?;
     }
-    let exclusive = (prefix == Prefix::Exclusive).into();
     // Rows that are one chunk share workgroups.
     let lanes = columns.div_ceil(TURNS as usize).next_power_of_two().min(THREADS as usize);
     let groups = rows.div_ceil(THREADS as usize / lanes) * chunks;
@@ -264,32 +249,41 @@ fn record<T: PrefixSum>(
         columns: columns as u32,
         chunks: chunks as u32,
         lanes: lanes as u32,
-        exclusive,
+        exclusive: exclusive.into(),
     };
     encoder.dispatch(sums_kernel, &params, &[x, &before, y], [groups, 1, 1])
 }
 
-/// The CPU twin of [`prefix_sum`]: integers are equal, floats are summed in `f64`.
-///
-/// # Errors
-/// As [`prefix_sum`]; [`Error::Length`] if `x` has not as many numbers as the shape.
-pub fn prefix_sum_cpu<T: PrefixSum>(
-    x: &[T],
-    shape: impl Into<Shape>,
-    axis: usize,
-    prefix: Prefix,
-) -> Result<Vec<T>> {
-    let shape = shape.into();
-    let first = usize::from(prefix == Prefix::Inclusive);
-    let sums = |x: &[T], columns: usize| -> Vec<T> {
-        x.chunks_exact(columns.max(1))
-            .flat_map(|row| T::running(row)[first..][..columns].to_vec())
-            .collect()
-    };
-    if shape.checked_len() != Some(x.len()) {
-        return Err(Error::Length { shape, found: x.len() });
+pub(crate) mod reference {
+    use super::*;
+    use crate::ops::tensor::strided::reference::permute;
+
+    /// CPU reference of [`prefix_sum`](fn@crate::tensor::prefix_sum): integers are equal, floats
+    /// are summed in `f64`.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for a dimension that the shape lacks; [`Error::Length`] if `x` does not
+    /// fill the shape.
+    pub fn prefix_sum<T: PrefixSumElement>(
+        x: &[T],
+        shape: impl Into<Shape>,
+        axis: usize,
+        exclusive: bool,
+    ) -> Result<Vec<T>> {
+        let shape = shape.into();
+        let first = usize::from(!exclusive);
+        let sums = |x: &[T], columns: usize| -> Vec<T> {
+            x.chunks_exact(columns.max(1))
+                .flat_map(|row| T::running(row)[first..][..columns].to_vec())
+                .collect()
+        };
+        if shape.checked_len() != Some(x.len()) {
+            return Err(Error::Length { shape, found: x.len() });
+        }
+        let Some([there, back]) = turns(shape, axis)? else {
+            return Ok(sums(x, shape.as_matrix().1));
+        };
+        let turned = Shape::of(&there.iter().map(|&i| shape.dims()[i]).collect::<Vec<_>>());
+        permute(&sums(&permute(x, shape, &there)?, shape.dims()[axis]), turned, &back)
     }
-    let Some([there, back]) = turns(shape, axis)? else { return Ok(sums(x, shape.as_matrix().1)) };
-    let turned = Shape::of(&there.iter().map(|&i| shape.dims()[i]).collect::<Vec<_>>());
-    permute_cpu(&sums(&permute_cpu(x, shape, &there)?, shape.dims()[axis]), turned, &back)
 }

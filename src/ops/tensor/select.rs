@@ -9,7 +9,11 @@ use crate::{
         declaration::Kernel,
         source::Part,
     },
-    ops::frames::{Operand, broadcast_shape, elementwise, function, record_three, three_inputs},
+    ops::{
+        forward::forward,
+        frames::{Operand, broadcast_shape, elementwise, function, record_three, three_inputs},
+    },
+    shape::Shape,
 };
 
 const BINDINGS: &[Binding; 4] =
@@ -23,47 +27,46 @@ static SELECT: Kernel =
 
 pub(super) const KERNELS: &[&Kernel] = &[&SELECT];
 
-/// `a` where `condition` is not 0, else `b`; all are broadcast as in [`add`](super::add). `where`
-/// in other libraries, which is a word of Rust. Its gradients: `select(condition, dy, 0)` and
-/// `select(condition, 0, dy)`.
-///
-/// # Errors
-/// As [`select_into`].
-pub fn select<T: Float>(
-    encoder: &mut Encoder,
-    condition: &Tensor<u32>,
-    a: &Tensor<T>,
-    b: &Tensor<T>,
-) -> Result<Tensor<T>> {
-    let shape = broadcast_shape(
-        SELECT.name,
-        broadcast_shape(SELECT.name, condition.shape(), a.shape())?,
-        b.shape(),
-    )?;
-    let y = Tensor::uninit(encoder.context(), shape)?;
-    select_into(encoder, condition, a, b, &y)?;
-    Ok(y)
+/// A choice between two tensors, element by element: what [`select`] returns. All are broadcast to
+/// the shape of the result, which may overwrite `a` or `b`.
+#[derive(Clone, Copy)]
+#[must_use = "an op does nothing until `forward` records it"]
+pub struct Select<'a, T> {
+    condition: &'a Tensor<u32>,
+    a: &'a Tensor<T>,
+    b: &'a Tensor<T>,
 }
 
-/// [`select`] into a tensor of the caller, to whose shape all are broadcast; `a` or `b` may be it.
-///
-/// # Errors
-/// [`Error::Shape`](crate::Error::Shape) if they do not fit.
-pub fn select_into<'y, T: Float>(
-    encoder: &mut Encoder,
-    condition: &Tensor<u32>,
-    a: &Tensor<T>,
-    b: &Tensor<T>,
-    y: impl Into<Out<'y, T>>,
-) -> Result<()> {
-    let (op, y) = (SELECT.name, y.into());
-    let shape = y.tensor().shape();
-    let condition = Operand::broadcast(op, "condition", condition, shape)?;
-    let (a, b) = (Operand::broadcast(op, "a", a, shape)?, Operand::broadcast(op, "b", b, shape)?);
-    record_three(encoder, &SELECT, &[], [&condition, &a, &b], y)
+/// `a` where `condition` is not 0, else `b`: PyTorch's `where`. Gradients: `select(condition, dy,
+/// 0)` and `select(condition, 0, dy)`.
+pub fn select<'a, T: Float>(
+    condition: &'a Tensor<u32>,
+    a: &'a Tensor<T>,
+    b: &'a Tensor<T>,
+) -> Select<'a, T> {
+    Select { condition, a, b }
 }
 
-/// The CPU twin, of one element.
-pub fn select_cpu(condition: u32, a: f32, b: f32) -> f32 {
-    if condition != 0 { a } else { b }
+forward!(impl['a, T: Float] Select<'a, T> => T);
+
+impl<T: Float> Select<'_, T> {
+    fn shape(&self) -> Result<Shape> {
+        let of_a = broadcast_shape(SELECT.name, self.condition.shape(), self.a.shape())?;
+        broadcast_shape(SELECT.name, of_a, self.b.shape())
+    }
+
+    fn record(self, encoder: &mut Encoder, y: Out<'_, T>) -> Result<()> {
+        let (op, shape) = (SELECT.name, y.tensor().shape());
+        let condition = Operand::broadcast(op, "condition", self.condition, shape)?;
+        let a = Operand::broadcast(op, "a", self.a, shape)?;
+        let b = Operand::broadcast(op, "b", self.b, shape)?;
+        record_three(encoder, &SELECT, &[], [&condition, &a, &b], y)
+    }
+}
+
+pub(crate) mod reference {
+    /// CPU reference of [`select`](fn@crate::tensor::select), of one element.
+    pub fn select(condition: u32, a: f32, b: f32) -> f32 {
+        if condition != 0 { a } else { b }
+    }
 }

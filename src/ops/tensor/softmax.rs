@@ -14,10 +14,13 @@ use crate::{
     },
     msl,
     ops::{
+        forward::{backward, forward},
         frames::Operand,
         reduce::{HELD, Ways, alone, by_rows, held, lanes, rows_extent},
     },
-    params, wgsl,
+    params,
+    shape::Shape,
+    wgsl,
 };
 
 params! {
@@ -147,233 +150,162 @@ static SOFTMAX_BACKWARD_HELD: Kernel = Kernel::trusted(
 pub(super) const KERNELS: &[&Kernel] =
     &[&SOFTMAX, &SOFTMAX_ALONE, &SOFTMAX_MASKED, &SOFTMAX_BACKWARD, &SOFTMAX_BACKWARD_HELD];
 
-/// Which softmax.
+/// A softmax along the last dimension: what [`softmax`] returns.
 #[derive(Clone, Copy)]
-enum Form<'a> {
-    Plain,
-    Causal,
-    Masked(&'a Tensor<u32>),
-    Logarithm,
+#[must_use = "an op does nothing until `forward` or `backward` records it"]
+pub struct Softmax<'a, T> {
+    x: &'a Tensor<T>,
+    causal: bool,
+    mask: Option<&'a Tensor<u32>>,
 }
 
-/// e^x / Σ e^x along the last dimension. Logits of -infinity have no share; a row that has a NaN,
-/// an infinity or nothing but -infinity has NaNs, unless a compiler takes all floats for finite (as
+/// e^x / Σ e^x along the last dimension. Logits of -infinity get 0; a row that has a NaN, an
+/// infinity or nothing but -infinity gets NaNs, unless a compiler takes all floats for finite (as
 /// Metal's does for WGSL). By the crate's own exponential; sums in `f32`.
 ///
-/// # Errors
-/// What [`Encoder::dispatch`] reports.
-pub fn softmax<T: Float>(encoder: &mut Encoder, x: &Tensor<T>) -> Result<Tensor<T>> {
-    let y = Tensor::uninit(encoder.context(), x.shape())?;
-    softmax_into(encoder, x, &y)?;
-    Ok(y)
-}
-
-/// [`softmax`] into a tensor of the caller.
-///
-/// # Errors
-/// [`Error::Shape`] if it has another shape.
-pub fn softmax_into<'y, T: Float>(
-    encoder: &mut Encoder,
-    x: &Tensor<T>,
-    y: impl Into<Out<'y, T>>,
-) -> Result<()> {
-    record(encoder, "softmax", x, Form::Plain, y.into())
-}
-
-/// [`softmax`] with a causal mask, for scores `[.., n, m]` of n queries with m keys: the last query
-/// sees all keys, and each before it one less. Of what is not seen, the share is 0; where a query
-/// sees nothing (of n > m), all are. Its gradient is [`softmax_backward`].
-///
-/// # Errors
-/// [`Error::Shape`] for a tensor of less than two dimensions.
-pub fn causal_softmax<T: Float>(encoder: &mut Encoder, x: &Tensor<T>) -> Result<Tensor<T>> {
-    let y = Tensor::uninit(encoder.context(), x.shape())?;
-    causal_softmax_into(encoder, x, &y)?;
-    Ok(y)
-}
-
-/// [`causal_softmax`] into a tensor of the caller.
-///
-/// # Errors
-/// [`Error::Shape`] if it has another shape; as [`causal_softmax`].
-pub fn causal_softmax_into<'y, T: Float>(
-    encoder: &mut Encoder,
-    x: &Tensor<T>,
-    y: impl Into<Out<'y, T>>,
-) -> Result<()> {
-    record(encoder, "causal_softmax", x, Form::Causal, y.into())
-}
-
-/// [`softmax`] of what `mask` has a number other than 0 for; it is broadcast to the shape of `x`,
-/// as in [`add`](super::add). Of what is hidden, the share is 0, whatever `x` has there; of a row
-/// that is hidden, all are. Its gradient is [`softmax_backward`]. A mask that is added to scores is
-/// an addition before [`softmax`].
+/// The gradient is dx = y·(dy - Σ y·dy), of the output `y` alone.
 ///
 /// ```no_run
 /// # use bitnet_wgpu::{Encoder, Result, Tensor, tensor};
 /// # fn f(encoder: &mut Encoder, scores: &Tensor<f32>, positions: &Tensor<f32>, lengths: &Tensor<f32>) -> Result<()> {
-/// // Scores [batch, heads, queries, keys] of texts of several lengths [batch, 1, 1, 1]; positions [keys] are 0, 1, ..
+/// let shares = tensor::softmax(scores).forward(encoder)?;
+/// let causal = tensor::softmax(scores).causal().forward(encoder)?;
+/// // Scores [batch, heads, queries, keys] of several lengths [batch, 1, 1, 1]; positions [keys] are 0, 1, ..
 /// let inside = tensor::less(positions, lengths).forward(encoder)?;
-/// let shares = tensor::masked_softmax(encoder, scores, &inside)?;
+/// let padded = tensor::softmax(scores).mask(&inside).forward(encoder)?;
 /// # Ok(())
 /// # }
 /// ```
-///
-/// # Errors
-/// As [`masked_softmax_into`].
-pub fn masked_softmax<T: Float>(
-    encoder: &mut Encoder,
-    x: &Tensor<T>,
-    mask: &Tensor<u32>,
-) -> Result<Tensor<T>> {
-    let y = Tensor::uninit(encoder.context(), x.shape())?;
-    masked_softmax_into(encoder, x, mask, &y)?;
-    Ok(y)
+pub fn softmax<T: Float>(x: &Tensor<T>) -> Softmax<'_, T> {
+    Softmax { x, causal: false, mask: None }
 }
 
-/// [`masked_softmax`] into a tensor of the caller.
-///
-/// # Errors
-/// [`Error::Shape`] if it has another shape, or the mask does not broadcast to that.
-pub fn masked_softmax_into<'y, T: Float>(
-    encoder: &mut Encoder,
-    x: &Tensor<T>,
-    mask: &Tensor<u32>,
-    y: impl Into<Out<'y, T>>,
-) -> Result<()> {
-    record(encoder, "masked_softmax", x, Form::Masked(mask), y.into())
-}
+forward!(impl['a, T: Float] Softmax<'a, T> => T);
+backward!(impl['a, T: Float] Softmax<'a, T> => T; y: T, dy: T);
 
-/// ln softmax(x) = x - ln Σ e^x, which keeps its digits where softmax is nearly 0 or 1.
-///
-/// # Errors
-/// As [`softmax`].
-pub fn log_softmax<T: Float>(encoder: &mut Encoder, x: &Tensor<T>) -> Result<Tensor<T>> {
-    let y = Tensor::uninit(encoder.context(), x.shape())?;
-    log_softmax_into(encoder, x, &y)?;
-    Ok(y)
-}
+impl<'a, T: Float> Softmax<'a, T> {
+    /// Adds a causal mask, for scores `[.., n, m]` of n queries and m keys: the last query sees all
+    /// keys, and each before it one less. Where a key is not seen, y is 0.
+    pub fn causal(self) -> Self {
+        Self { causal: true, ..self }
+    }
 
-/// [`log_softmax`] into a tensor of the caller.
-///
-/// # Errors
-/// As [`softmax_into`].
-pub fn log_softmax_into<'y, T: Float>(
-    encoder: &mut Encoder,
-    x: &Tensor<T>,
-    y: impl Into<Out<'y, T>>,
-) -> Result<()> {
-    record(encoder, "log_softmax", x, Form::Logarithm, y.into())
-}
+    /// Takes only elements for which `mask`, broadcast to the shape of `x`, is not 0. For others y
+    /// is 0, whatever `x` has there. For a mask that is added to scores, [`add`](super::add) it to
+    /// `x`.
+    pub fn mask(self, mask: &'a Tensor<u32>) -> Self {
+        Self { mask: Some(mask), ..self }
+    }
 
-fn record<T: Float>(
-    encoder: &mut Encoder,
-    op: &'static str,
-    x: &Tensor<T>,
-    form: Form<'_>,
-    y: Out<'_, T>,
-) -> Result<()> {
-    y.check_shape(op, x.shape())?;
-    let (rows, columns) = x.shape().as_matrix();
-    let queries = match (form, x.shape().dims()) {
-        (Form::Causal, [.., queries, _]) => *queries,
-        (Form::Causal, _) => {
-            return Err(Error::Shape {
-                op,
-                what: "x",
-                expected: "[.., queries, keys]".to_owned(),
-                found: x.shape(),
-            });
+    fn shape(&self) -> Result<Shape> {
+        Ok(self.x.shape())
+    }
+
+    fn record(self, encoder: &mut Encoder, y: Out<'_, T>) -> Result<()> {
+        let Self { x, causal, mask } = self;
+        let op = "softmax";
+        let mut params = Params::new(op, x, y)?;
+        if causal {
+            let &[.., queries, keys] = x.shape().dims() else {
+                let expected = "[.., queries, keys]".to_owned();
+                return Err(Error::Shape { op, what: "x", expected, found: x.shape() });
+            };
+            let beyond = keys as i32 - queries as i32;
+            params = Params { queries: queries as u32, beyond, ..params };
         }
-        _ => 0,
-    };
-    let mut params = Params {
-        rows: rows as u32,
-        columns: columns as u32,
-        lanes: lanes(columns) as u32,
-        queries: queries as u32,
-        beyond: columns as i32 - queries as i32,
-        logarithm: matches!(form, Form::Logarithm).into(),
-        add: y.adds().into(),
-        n1: 1,
-        n2: 1,
-        m0: 0,
-        m1: 0,
-        m2: 0,
-        m3: 0,
-    };
-    if let Form::Masked(mask) = form {
+        let Some(mask) = mask else { return params.record(encoder, x, y) };
         let [(_, m3), (n2, m2), (n1, m1), (_, m0)] =
             Operand::broadcast(op, "mask", mask, x.shape())?.strides(x.shape());
         params = Params { n1, n2, m0, m1, m2, m3, ..params };
-        return encoder.dispatch(
+        let (rows, columns) = x.shape().as_matrix();
+        encoder.dispatch(
             &SOFTMAX_MASKED,
             &params,
             &[x, y.tensor(), mask],
             rows_extent(rows, columns),
-        );
+        )
     }
-    let ways = Ways { shared: &SOFTMAX, alone: Some(&SOFTMAX_ALONE) };
-    let (kernel, extent) = ways.choose(encoder, rows, || rows_extent(rows, columns));
-    encoder.dispatch(kernel, &params, &[x, y.tensor()], extent)
+
+    fn gradient(
+        self,
+        encoder: &mut Encoder,
+        y: &Tensor<T>,
+        dy: &Tensor<T>,
+        dx: Out<'_, T>,
+    ) -> Result<()> {
+        gradient(encoder, "softmax_backward", y, dy, false, dx)
+    }
 }
 
-/// The gradient of [`softmax`], [`causal_softmax`] or [`masked_softmax`], which gave `y`: dx =
-/// y·(dy - Σ y·dy).
-///
-/// # Errors
-/// As [`softmax_backward_into`].
-pub fn softmax_backward<T: Float>(
-    encoder: &mut Encoder,
-    y: &Tensor<T>,
-    dy: &Tensor<T>,
-) -> Result<Tensor<T>> {
-    let dx = Tensor::uninit(encoder.context(), y.shape())?;
-    softmax_backward_into(encoder, y, dy, &dx)?;
-    Ok(dx)
+/// A logarithm of a softmax: what [`log_softmax`] returns.
+#[derive(Clone, Copy)]
+#[must_use = "an op does nothing until `forward` or `backward` records it"]
+pub struct LogSoftmax<'a, T> {
+    x: &'a Tensor<T>,
 }
 
-/// [`softmax_backward`] into a tensor of the caller.
-///
-/// # Errors
-/// [`Error::Shape`] if `dy` or the output has another shape than `y`.
-pub fn softmax_backward_into<'y, T: Float>(
-    encoder: &mut Encoder,
-    y: &Tensor<T>,
-    dy: &Tensor<T>,
-    dx: impl Into<Out<'y, T>>,
-) -> Result<()> {
-    record_backward(encoder, "softmax_backward", y, dy, false, dx.into())
+/// ln softmax(x) = x - ln Σ e^x along the last dimension, which keeps its digits where softmax is
+/// nearly 0 or 1. The gradient is dx = dy - e^y·Σ dy, of the output `y` alone.
+pub fn log_softmax<T: Float>(x: &Tensor<T>) -> LogSoftmax<'_, T> {
+    LogSoftmax { x }
 }
 
-/// The gradient of [`log_softmax`], which gave `y`: dx = dy - e^y·Σ dy.
-///
-/// # Errors
-/// As [`softmax_backward_into`].
-pub fn log_softmax_backward<T: Float>(
-    encoder: &mut Encoder,
-    y: &Tensor<T>,
-    dy: &Tensor<T>,
-) -> Result<Tensor<T>> {
-    let dx = Tensor::uninit(encoder.context(), y.shape())?;
-    log_softmax_backward_into(encoder, y, dy, &dx)?;
-    Ok(dx)
+forward!(impl['a, T: Float] LogSoftmax<'a, T> => T);
+backward!(impl['a, T: Float] LogSoftmax<'a, T> => T; y: T, dy: T);
+
+impl<T: Float> LogSoftmax<'_, T> {
+    fn shape(&self) -> Result<Shape> {
+        Ok(self.x.shape())
+    }
+
+    fn record(self, encoder: &mut Encoder, y: Out<'_, T>) -> Result<()> {
+        let params = Params { logarithm: 1, ..Params::new("log_softmax", self.x, y)? };
+        params.record(encoder, self.x, y)
+    }
+
+    fn gradient(
+        self,
+        encoder: &mut Encoder,
+        y: &Tensor<T>,
+        dy: &Tensor<T>,
+        dx: Out<'_, T>,
+    ) -> Result<()> {
+        gradient(encoder, "log_softmax_backward", y, dy, true, dx)
+    }
 }
 
-/// [`log_softmax_backward`] into a tensor of the caller.
-///
-/// # Errors
-/// As [`softmax_backward_into`].
-pub fn log_softmax_backward_into<'y, T: Float>(
-    encoder: &mut Encoder,
-    y: &Tensor<T>,
-    dy: &Tensor<T>,
-    dx: impl Into<Out<'y, T>>,
-) -> Result<()> {
-    record_backward(encoder, "log_softmax_backward", y, dy, true, dx.into())
+impl Params {
+    /// A softmax of whole rows.
+    fn new<T: Float>(op: &'static str, x: &Tensor<T>, y: Out<'_, T>) -> Result<Self> {
+        y.check_shape(op, x.shape())?;
+        let (rows, columns) = x.shape().as_matrix();
+        Ok(Self {
+            rows: rows as u32,
+            columns: columns as u32,
+            lanes: lanes(columns) as u32,
+            queries: 0,
+            beyond: 0,
+            logarithm: 0,
+            add: y.adds().into(),
+            n1: 1,
+            n2: 1,
+            m0: 0,
+            m1: 0,
+            m2: 0,
+            m3: 0,
+        })
+    }
+
+    /// Records a softmax without a mask tensor.
+    fn record<T: Float>(self, encoder: &mut Encoder, x: &Tensor<T>, y: Out<'_, T>) -> Result<()> {
+        let (rows, columns) = x.shape().as_matrix();
+        let ways = Ways { shared: &SOFTMAX, alone: Some(&SOFTMAX_ALONE) };
+        let (kernel, extent) = ways.choose(encoder, rows, || rows_extent(rows, columns));
+        encoder.dispatch(kernel, &self, &[x, y.tensor()], extent)
+    }
 }
 
-fn record_backward<T: Float>(
+fn gradient<T: Float>(
     encoder: &mut Encoder,
     op: &'static str,
     y: &Tensor<T>,
@@ -381,14 +313,7 @@ fn record_backward<T: Float>(
     logarithm: bool,
     dx: Out<'_, T>,
 ) -> Result<()> {
-    if dy.shape() != y.shape() {
-        return Err(Error::Shape {
-            op,
-            what: "dy",
-            expected: y.shape().to_string(),
-            found: dy.shape(),
-        });
-    }
+    Operand::same(op, "dy", dy, y.shape())?;
     dx.check_shape(op, y.shape())?;
     let (rows, columns) = y.shape().as_matrix();
     let params = BackwardParams {
@@ -406,33 +331,38 @@ fn record_backward<T: Float>(
     )
 }
 
-/// The largest of a row, and Σ e^(x - largest) in `f64`.
-pub(super) fn statistics_cpu(row: &[f32]) -> (f32, f64) {
-    let largest = row.iter().copied().fold(f32::MIN, f32::max);
-    (largest, row.iter().map(|&v| f64::from(v - largest).exp()).sum())
-}
+pub(crate) mod reference {
+    /// The largest of a row, and Σ e^(x - largest) in `f64`.
+    pub(crate) fn statistics(row: &[f32]) -> (f32, f64) {
+        let largest = row.iter().copied().fold(f32::MIN, f32::max);
+        (largest, row.iter().map(|&v| f64::from(v - largest).exp()).sum())
+    }
 
-/// The CPU twin of [`softmax`] for one row, or for what a query sees of it: within a few units in
-/// the last place.
-pub fn softmax_cpu(row: &[f32]) -> Vec<f32> {
-    let (largest, sum) = statistics_cpu(row);
-    row.iter().map(|&v| (f64::from(v - largest).exp() / sum) as f32).collect()
-}
+    /// CPU reference of [`softmax`](fn@crate::tensor::softmax) for one row, or for the part of it
+    /// that a mask leaves: within a few units in the last place.
+    pub fn softmax(row: &[f32]) -> Vec<f32> {
+        let (largest, sum) = statistics(row);
+        row.iter().map(|&v| (f64::from(v - largest).exp() / sum) as f32).collect()
+    }
 
-/// The CPU twin of [`log_softmax`] for one row, as close.
-pub fn log_softmax_cpu(row: &[f32]) -> Vec<f32> {
-    let (largest, sum) = statistics_cpu(row);
-    row.iter().map(|&v| (f64::from(v - largest) - sum.ln()) as f32).collect()
-}
+    /// CPU reference of [`log_softmax`](fn@crate::tensor::log_softmax) for one row, as close.
+    pub fn log_softmax(row: &[f32]) -> Vec<f32> {
+        let (largest, sum) = statistics(row);
+        row.iter().map(|&v| (f64::from(v - largest) - sum.ln()) as f32).collect()
+    }
 
-/// The CPU twin of [`softmax_backward`] for one row, as close.
-pub fn softmax_backward_cpu(y: &[f32], dy: &[f32]) -> Vec<f32> {
-    let sum = y.iter().zip(dy).map(|(&y, &dy)| f64::from(y) * f64::from(dy)).sum::<f64>() as f32;
-    y.iter().zip(dy).map(|(y, dy)| y * (dy - sum)).collect()
-}
+    /// CPU reference of the gradient of [`softmax`](fn@crate::tensor::softmax) for one row, as
+    /// close.
+    pub fn softmax_backward(y: &[f32], dy: &[f32]) -> Vec<f32> {
+        let sum =
+            y.iter().zip(dy).map(|(&y, &dy)| f64::from(y) * f64::from(dy)).sum::<f64>() as f32;
+        y.iter().zip(dy).map(|(y, dy)| y * (dy - sum)).collect()
+    }
 
-/// The CPU twin of [`log_softmax_backward`] for one row, as close.
-pub fn log_softmax_backward_cpu(y: &[f32], dy: &[f32]) -> Vec<f32> {
-    let sum = dy.iter().map(|&dy| f64::from(dy)).sum::<f64>() as f32;
-    y.iter().zip(dy).map(|(y, dy)| dy - y.exp() * sum).collect()
+    /// CPU reference of the gradient of [`log_softmax`](fn@crate::tensor::log_softmax) for one row,
+    /// as close.
+    pub fn log_softmax_backward(y: &[f32], dy: &[f32]) -> Vec<f32> {
+        let sum = dy.iter().map(|&dy| f64::from(dy)).sum::<f64>() as f32;
+        y.iter().zip(dy).map(|(y, dy)| dy - y.exp() * sum).collect()
+    }
 }

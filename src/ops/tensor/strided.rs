@@ -4,7 +4,7 @@
 use crate::{
     element::{ElementType, Float},
     error::{Error, Result},
-    gpu::{encoder::Encoder, tensor::Tensor},
+    gpu::{encoder::Encoder, out::Out, tensor::Tensor},
     kernel::{
         binding::{Binding, Type::*, read, read_write},
         declaration::Kernel,
@@ -12,7 +12,7 @@ use crate::{
         source::Source,
     },
     msl,
-    ops::tensor::copy::fill,
+    ops::{forward::forward, tensor::copy::fill},
     params,
     shape::Shape,
     tuning::TuningKey,
@@ -66,223 +66,163 @@ static TRANSPOSE_DIRECT: Kernel = Kernel::trusted(
 
 pub(super) const KERNELS: &[&Kernel] = &[&STRIDED_COPY, &TRANSPOSE, &TRANSPOSE_DIRECT];
 
+/// A tensor with its dimensions in another order: what [`permute`] and [`transpose`] return. It has
+/// any element type but `i8`. The gradient is the permutation back.
+#[derive(Clone, Copy)]
+#[must_use = "an op does nothing until `forward` records it"]
+pub struct Permute<'a, T> {
+    x: &'a Tensor<T>,
+    /// `None` swaps the last two.
+    axes: Option<&'a [usize]>,
+}
+
 /// `x` with its dimensions in another order: dimension i of the result is dimension `axes[i]` of
-/// `x`. Its gradient is the permutation back.
+/// `x`.
 ///
 /// ```no_run
 /// # use bitnet_wgpu::{Encoder, Result, Tensor, tensor};
 /// # fn f(encoder: &mut Encoder, x: &Tensor<f32>) -> Result<()> {
-/// let heads_first = tensor::permute(encoder, x, &[1, 0, 2])?; // [tokens, heads, head_dim] to [heads, tokens, head_dim]
+/// let heads_first = tensor::permute(x, &[1, 0, 2]).forward(encoder)?; // [tokens, heads, head_dim] to [heads, tokens, head_dim]
 /// # Ok(())
 /// # }
 /// ```
-///
-/// # Errors
-/// As [`permute_into`].
-pub fn permute<T: ElementType>(
-    encoder: &mut Encoder,
-    x: &Tensor<T>,
-    axes: &[usize],
-) -> Result<Tensor<T>> {
-    let y = Tensor::uninit(encoder.context(), permuted("permute", x.shape(), axes)?)?;
-    permute_into(encoder, x, axes, &y)?;
-    Ok(y)
+pub fn permute<'a, T: ElementType>(x: &'a Tensor<T>, axes: &'a [usize]) -> Permute<'a, T> {
+    Permute { x, axes: Some(axes) }
 }
 
-/// [`permute`] into a tensor of the caller.
-///
-/// # Errors
-/// [`Error::Invalid`] if `axes` does not name every dimension once; [`Error::Shape`] if the output
-/// does not fit; [`Error::ElementType`] for `i8`.
-pub fn permute_into<T: ElementType>(
-    encoder: &mut Encoder,
-    x: &Tensor<T>,
-    axes: &[usize],
-    y: &Tensor<T>,
-) -> Result<()> {
-    let shape = permuted("permute", x.shape(), axes)?;
-    check("permute", y, shape)?;
-    let (own, mut dims) = (strides(x.shape()), Vec::new());
-    // Neighbours that stay neighbours are one dimension.
-    for &axis in axes.iter().filter(|axis| x.shape().dims()[**axis] != 1) {
-        let (length, stride) = (x.shape().dims()[axis], own[axis]);
-        match dims.last_mut() {
-            Some((outer, last)) if *last == length * stride => {
-                (*outer, *last) = (*outer * length, stride)
+/// `x` with its last two dimensions swapped.
+pub fn transpose<T: ElementType>(x: &Tensor<T>) -> Permute<'_, T> {
+    Permute { x, axes: None }
+}
+
+forward!(impl['a, T: ElementType] Permute<'a, T> => overwrite T);
+
+impl<T: ElementType> Permute<'_, T> {
+    fn axes(&self) -> Result<Vec<usize>> {
+        let mut axes: Vec<usize> = (0..self.x.shape().rank()).collect();
+        match (self.axes, &mut axes[..]) {
+            (Some(axes), _) => return Ok(axes.to_vec()),
+            (None, [.., rows, columns]) => std::mem::swap(rows, columns),
+            (None, _) => {
+                let (expected, found) = ("[.., rows, columns]".into(), self.x.shape());
+                return Err(Error::Shape { op: "transpose", what: "x", expected, found });
             }
-            _ => dims.push((length, stride)),
         }
+        Ok(axes)
     }
-    // What only swaps the last two dimensions goes through tiles, so that both sides are read and
-    // written in runs.
-    let tiled = match dims[..] {
-        [(columns, 1), (rows, width)] => Some((1, rows, columns)).filter(|_| width == columns),
-        [(batch, size), (columns, 1), (rows, width)] => {
-            Some((batch, rows, columns)).filter(|_| width == columns && size == rows * columns)
-        }
-        _ => None,
-    };
-    if let Some((batch, rows, columns)) = tiled
-        .filter(|(batch, ..)| *batch <= encoder.context().capabilities().max_workgroups as usize)
-    {
-        let params = TransposeParams { rows: rows as u32, columns: columns as u32 };
-        let direct =
-            rows * columns <= encoder.context().capabilities().tuned(TuningKey::DirectOutputs);
-        return encoder.dispatch(
-            [&TRANSPOSE, &TRANSPOSE_DIRECT][usize::from(direct)],
-            &params,
-            &[x, y],
-            [columns, rows, batch],
-        );
+
+    fn shape(&self) -> Result<Shape> {
+        permuted(self.x.shape(), &self.axes()?)
     }
-    let lengths: Vec<usize> = dims.iter().map(|(length, _)| *length).collect();
-    let of_x: Vec<usize> = dims.iter().map(|(_, stride)| *stride).collect();
-    copy(encoder, &lengths, (x, 0, &of_x), (y, 0, &strides(Shape::of(&lengths))))
-}
 
-/// The CPU twin of [`permute`].
-///
-/// # Errors
-/// As [`permute`]; [`Error::Length`] if `x` has not as many elements as the shape.
-pub fn permute_cpu<T: Copy>(x: &[T], shape: impl Into<Shape>, axes: &[usize]) -> Result<Vec<T>> {
-    let shape = held(x, shape.into())?;
-    let (result, own) = (permuted("permute", shape, axes)?, strides(shape));
-    Ok(places(result, &axes.iter().map(|&axis| own[axis]).collect::<Vec<_>>())
-        .into_iter()
-        .map(|at| x[at])
-        .collect())
-}
-
-/// `x` with its last two dimensions swapped: [`permute`].
-///
-/// # Errors
-/// [`Error::Shape`] for fewer than two dimensions.
-pub fn transpose<T: ElementType>(encoder: &mut Encoder, x: &Tensor<T>) -> Result<Tensor<T>> {
-    let mut axes: Vec<usize> = (0..x.shape().rank()).collect();
-    let [.., rows, columns] = &mut axes[..] else {
-        return Err(Error::Shape {
-            op: "transpose",
-            what: "x",
-            expected: "[.., rows, columns]".into(),
-            found: x.shape(),
-        });
-    };
-    std::mem::swap(rows, columns);
-    permute(encoder, x, &axes)
-}
-
-/// A part of `x`: a range of a dimension. Its gradient is [`pad`] by what was left out, with 0.
-///
-/// # Errors
-/// As [`slice_into`].
-pub fn slice<T: ElementType>(
-    encoder: &mut Encoder,
-    x: &Tensor<T>,
-    axis: usize,
-    range: Range<usize>,
-) -> Result<Tensor<T>> {
-    let y = Tensor::uninit(encoder.context(), sliced(x.shape(), axis, &range)?)?;
-    slice_into(encoder, x, axis, range, &y)?;
-    Ok(y)
-}
-
-/// [`slice()`] into a tensor of the caller.
-///
-/// # Errors
-/// [`Error::Invalid`] for what is no range of a dimension of `x`; [`Error::Shape`] if the output
-/// does not fit; [`Error::ElementType`] for `i8`.
-pub fn slice_into<T: ElementType>(
-    encoder: &mut Encoder,
-    x: &Tensor<T>,
-    axis: usize,
-    range: Range<usize>,
-    y: &Tensor<T>,
-) -> Result<()> {
-    let shape = sliced(x.shape(), axis, &range)?;
-    check("slice", y, shape)?;
-    let of_x = strides(x.shape());
-    copy(encoder, shape.dims(), (x, range.start * of_x[axis], &of_x), (y, 0, &strides(shape)))
-}
-
-/// The CPU twin of [`slice()`].
-///
-/// # Errors
-/// As [`slice()`]; [`Error::Length`] if `x` has not as many elements as the shape.
-pub fn slice_cpu<T: Copy>(
-    x: &[T],
-    shape: impl Into<Shape>,
-    axis: usize,
-    range: Range<usize>,
-) -> Result<Vec<T>> {
-    let shape = held(x, shape.into())?;
-    let (result, own) = (sliced(shape, axis, &range)?, strides(shape));
-    Ok(places(result, &own).into_iter().map(|at| x[at + range.start * own[axis]]).collect())
-}
-
-/// Tensors one after another along a dimension; the others must agree. Its gradient for each is the
-/// [`slice()`] of dy that it became.
-///
-/// # Errors
-/// [`Error::Invalid`] for no tensor, or for a dimension that they have not; [`Error::Shape`] for
-/// one that does not fit the first; [`Error::ElementType`] for `i8`.
-pub fn concat<T: ElementType>(
-    encoder: &mut Encoder,
-    tensors: &[&Tensor<T>],
-    axis: usize,
-) -> Result<Tensor<T>> {
-    let y = Tensor::uninit(encoder.context(), joined(&shapes(tensors), axis)?)?;
-    concat_into(encoder, tensors, axis, &y)?;
-    Ok(y)
-}
-
-/// [`concat()`] into a tensor of the caller.
-///
-/// # Errors
-/// As [`concat()`]; [`Error::Shape`] if the output does not fit.
-pub fn concat_into<T: ElementType>(
-    encoder: &mut Encoder,
-    tensors: &[&Tensor<T>],
-    axis: usize,
-    y: &Tensor<T>,
-) -> Result<()> {
-    check("concat", y, joined(&shapes(tensors), axis)?)?;
-    let of_y = strides(y.shape());
-    encoder.whole(|encoder| {
-        let mut start = 0;
-        for x in tensors {
-            copy(
-                encoder,
-                x.shape().dims(),
-                (x, 0, &strides(x.shape())),
-                (y, start * of_y[axis], &of_y),
-            )?;
-            start += x.shape().dims()[axis];
+    fn record(self, encoder: &mut Encoder, y: Out<'_, T>) -> Result<()> {
+        y.check_shape("permute", self.shape()?)?;
+        let (x, y, axes) = (self.x, y.tensor(), self.axes()?);
+        let (own, mut dims) = (strides(x.shape()), Vec::new());
+        // Neighbours that stay neighbours are one dimension.
+        for &axis in axes.iter().filter(|axis| x.shape().dims()[**axis] != 1) {
+            let (length, stride) = (x.shape().dims()[axis], own[axis]);
+            match dims.last_mut() {
+                Some((outer, last)) if *last == length * stride => {
+                    (*outer, *last) = (*outer * length, stride)
+                }
+                _ => dims.push((length, stride)),
+            }
         }
-        Ok(())
-    })
+        // What only swaps the last two dimensions goes through tiles, so that both sides are read and
+        // written in runs.
+        let tiled = match dims[..] {
+            [(columns, 1), (rows, width)] => Some((1, rows, columns)).filter(|_| width == columns),
+            [(batch, size), (columns, 1), (rows, width)] => {
+                Some((batch, rows, columns)).filter(|_| width == columns && size == rows * columns)
+            }
+            _ => None,
+        };
+        if let Some((batch, rows, columns)) = tiled.filter(|(batch, ..)| {
+            *batch <= encoder.context().capabilities().max_workgroups as usize
+        }) {
+            let params = TransposeParams { rows: rows as u32, columns: columns as u32 };
+            let direct =
+                rows * columns <= encoder.context().capabilities().tuned(TuningKey::DirectOutputs);
+            return encoder.dispatch(
+                [&TRANSPOSE, &TRANSPOSE_DIRECT][usize::from(direct)],
+                &params,
+                &[x, y],
+                [columns, rows, batch],
+            );
+        }
+        let lengths: Vec<usize> = dims.iter().map(|(length, _)| *length).collect();
+        let of_x: Vec<usize> = dims.iter().map(|(_, stride)| *stride).collect();
+        copy(encoder, &lengths, (x, 0, &of_x), (y, 0, &strides(Shape::of(&lengths))))
+    }
 }
 
-/// The CPU twin of [`concat()`], of elements and their shapes.
-///
-/// # Errors
-/// As [`concat()`]; [`Error::Length`] for elements that are not as many as their shape has.
-pub fn concat_cpu<T: Copy>(parts: &[(&[T], Shape)], axis: usize) -> Result<Vec<T>> {
-    parts.iter().try_for_each(|&(x, shape)| held(x, shape).map(|_| ()))?;
-    let shapes: Vec<Shape> = parts.iter().map(|(_, shape)| *shape).collect();
-    let result = joined(&shapes, axis)?;
-    // Before the dimension, parts take turns, each with a run of what is from there on.
-    let run = |shape: &Shape| shape.dims()[axis..].iter().product::<usize>();
-    let turns = if result.dims().contains(&0) { 0 } else { result.dims()[..axis].iter().product() };
-    Ok((0..turns)
-        .flat_map(|turn| {
-            parts.iter().flat_map(move |(x, shape)| &x[turn * run(shape)..][..run(shape)])
+/// A range of a dimension of a tensor: what [`slice()`] returns. It has any element type but `i8`.
+/// The gradient is a [`pad`] of dy by what was left out, with 0.
+#[derive(Clone, Copy)]
+#[must_use = "an op does nothing until `forward` records it"]
+pub struct Slice<'a, T> {
+    x: &'a Tensor<T>,
+    axis: usize,
+    start: usize,
+    end: usize,
+}
+
+/// The elements of `x` whose index in dimension `axis` is in `range`.
+pub fn slice<T: ElementType>(x: &Tensor<T>, axis: usize, range: Range<usize>) -> Slice<'_, T> {
+    Slice { x, axis, start: range.start, end: range.end }
+}
+
+forward!(impl['a, T: ElementType] Slice<'a, T> => overwrite T);
+
+impl<T: ElementType> Slice<'_, T> {
+    fn shape(&self) -> Result<Shape> {
+        sliced(self.x.shape(), self.axis, &(self.start..self.end))
+    }
+
+    fn record(self, encoder: &mut Encoder, y: Out<'_, T>) -> Result<()> {
+        let (Self { x, axis, start, .. }, shape, y) = (self, self.shape()?, y);
+        y.check_shape("slice", shape)?;
+        let of_x = strides(x.shape());
+        let (from, to) = ((x, start * of_x[axis], &of_x[..]), (y.tensor(), 0, &strides(shape)[..]));
+        copy(encoder, shape.dims(), from, to)
+    }
+}
+
+/// Tensors one after another: what [`concat()`] returns. They have any element type but `i8`. The
+/// gradient for each is the [`slice()`] of dy that it became.
+#[derive(Clone, Copy)]
+#[must_use = "an op does nothing until `forward` records it"]
+pub struct Concat<'a, T> {
+    tensors: &'a [&'a Tensor<T>],
+    axis: usize,
+}
+
+/// `tensors` one after another along dimension `axis`; their other dimensions must agree.
+pub fn concat<'a, T: ElementType>(tensors: &'a [&'a Tensor<T>], axis: usize) -> Concat<'a, T> {
+    Concat { tensors, axis }
+}
+
+forward!(impl['a, T: ElementType] Concat<'a, T> => overwrite T);
+
+impl<T: ElementType> Concat<'_, T> {
+    fn shape(&self) -> Result<Shape> {
+        joined(&self.tensors.iter().map(|tensor| tensor.shape()).collect::<Vec<_>>(), self.axis)
+    }
+
+    fn record(self, encoder: &mut Encoder, y: Out<'_, T>) -> Result<()> {
+        y.check_shape("concat", self.shape()?)?;
+        let (y, of_y) = (y.tensor(), strides(y.tensor().shape()));
+        encoder.whole(|encoder| {
+            let mut start = 0;
+            for x in self.tensors {
+                let (shape, corner) = (x.shape(), start * of_y[self.axis]);
+                copy(encoder, shape.dims(), (x, 0, &strides(shape)), (y, corner, &of_y))?;
+                start += shape.dims()[self.axis];
+            }
+            Ok(())
         })
-        .copied()
-        .collect())
-}
-
-fn shapes<T: ElementType>(tensors: &[&Tensor<T>]) -> Vec<Shape> {
-    tensors.iter().map(|tensor| tensor.shape()).collect()
+    }
 }
 
 /// The shape of tensors one after another.
@@ -310,47 +250,41 @@ fn joined(shapes: &[Shape], axis: usize) -> Result<Shape> {
     Ok(Shape::of(&dims))
 }
 
-/// `x` with `value` around it: for each dimension, how many elements before and after. Its gradient
-/// is the [`slice()`] of dy where `x` is.
-///
-/// # Errors
-/// [`Error::Invalid`] unless there is one pair for each dimension; [`Error::TooLarge`] if the
-/// result is.
-pub fn pad<T: Float>(
-    encoder: &mut Encoder,
-    x: &Tensor<T>,
-    around: &[(usize, usize)],
+/// A tensor with a margin: what [`pad`] returns. The gradient is the [`slice()`] of dy where `x` is.
+#[derive(Clone, Copy)]
+#[must_use = "an op does nothing until `forward` records it"]
+pub struct Pad<'a, T> {
+    x: &'a Tensor<T>,
+    around: &'a [(usize, usize)],
     value: f32,
-) -> Result<Tensor<T>> {
-    let y = Tensor::uninit(encoder.context(), padded(x.shape(), around)?)?;
-    fill(encoder, &y, value)?;
-    let of_y = strides(y.shape());
-    copy(
-        encoder,
-        x.shape().dims(),
-        (x, 0, &strides(x.shape())),
-        (&y, corner(around, &of_y), &of_y),
-    )?;
-    Ok(y)
 }
 
-/// The CPU twin of [`pad`].
-///
-/// # Errors
-/// As [`pad`]; [`Error::Length`] if `x` has not as many elements as the shape.
-pub fn pad_cpu<T: Copy>(
-    x: &[T],
-    shape: impl Into<Shape>,
-    around: &[(usize, usize)],
-    value: T,
-) -> Result<Vec<T>> {
-    let shape = held(x, shape.into())?;
-    let result = padded(shape, around)?;
-    let mut y =
-        vec![value; result.checked_len().ok_or(Error::Length { shape: result, found: x.len() })?];
-    let of_y = strides(result);
-    places(shape, &of_y).into_iter().zip(x).for_each(|(at, &x)| y[corner(around, &of_y) + at] = x);
-    Ok(y)
+/// `x` with zeros around it: for each dimension, how many elements before and after.
+pub fn pad<'a, T: Float>(x: &'a Tensor<T>, around: &'a [(usize, usize)]) -> Pad<'a, T> {
+    Pad { x, around, value: 0.0 }
+}
+
+forward!(impl['a, T: Float] Pad<'a, T> => overwrite T);
+
+impl<T: Float> Pad<'_, T> {
+    /// Sets the value of the new elements, in place of 0.
+    pub fn value(self, value: f32) -> Self {
+        Self { value, ..self }
+    }
+
+    fn shape(&self) -> Result<Shape> {
+        padded(self.x.shape(), self.around)
+    }
+
+    fn record(self, encoder: &mut Encoder, y: Out<'_, T>) -> Result<()> {
+        y.check_shape("pad", self.shape()?)?;
+        let (shape, y, of_y) = (self.x.shape(), y.tensor(), strides(y.tensor().shape()));
+        encoder.whole(|encoder| {
+            fill(self.value).forward_into(encoder, y)?;
+            let to = (y, corner(self.around, &of_y), &of_y[..]);
+            copy(encoder, shape.dims(), (self.x, 0, &strides(shape)), to)
+        })
+    }
 }
 
 /// What [`pad`] makes of a shape.
@@ -373,12 +307,12 @@ fn corner(around: &[(usize, usize)], strides: &[usize]) -> usize {
 }
 
 /// What [`permute`] makes of a shape.
-fn permuted(op: &'static str, shape: Shape, axes: &[usize]) -> Result<Shape> {
+fn permuted(shape: Shape, axes: &[usize]) -> Result<Shape> {
     let mut sorted = axes.to_vec();
     sorted.sort_unstable();
     if !sorted.iter().copied().eq(0..shape.rank()) {
         return Err(Error::Invalid {
-            op,
+            op: "permute",
             what: format!("axes {axes:?} do not name each dimension of {shape} once"),
         });
     }
@@ -399,13 +333,6 @@ fn sliced(shape: Shape, axis: usize, range: &Range<usize>) -> Result<Shape> {
     Ok(Shape::of(&dims))
 }
 
-fn check<T: ElementType>(op: &'static str, y: &Tensor<T>, shape: Shape) -> Result<()> {
-    if y.shape() == shape {
-        return Ok(());
-    }
-    Err(Error::Shape { op, what: "the output", expected: shape.to_string(), found: y.shape() })
-}
-
 /// Elements from one of a dimension to the next, outermost first.
 fn strides(shape: Shape) -> Vec<usize> {
     let mut strides = vec![1usize; shape.rank()];
@@ -413,26 +340,6 @@ fn strides(shape: Shape) -> Vec<usize> {
         strides[i - 1] = strides[i].saturating_mul(shape.dims()[i]);
     }
     strides
-}
-
-/// For twins: a shape of which there are as many elements.
-fn held<T>(x: &[T], shape: Shape) -> Result<Shape> {
-    if shape.checked_len() == Some(x.len()) {
-        Ok(shape)
-    } else {
-        Err(Error::Length { shape, found: x.len() })
-    }
-}
-
-/// For twins: where elements of a shape are, in their order, with other strides.
-fn places(shape: Shape, strides: &[usize]) -> Vec<usize> {
-    if shape.dims().contains(&0) {
-        return Vec::new();
-    }
-    let of_dim = |outer: Vec<usize>, (&dim, &stride): (&usize, &usize)| {
-        outer.into_iter().flat_map(|at| (0..dim).map(move |i| at + i * stride)).collect()
-    };
-    shape.dims().iter().zip(strides).fold(vec![0], of_dim)
 }
 
 /// A tensor, the place of its first element, and strides.
@@ -466,4 +373,101 @@ fn copy<T: ElementType>(
         y3: inner(of_y, 3),
     };
     encoder.dispatch(&STRIDED_COPY, &params, &[x, y], [length, 1, 1])
+}
+
+pub(crate) mod reference {
+    use super::*;
+
+    /// CPU reference of [`permute`](fn@crate::tensor::permute).
+    ///
+    /// # Errors
+    /// As the op; [`Error::Length`] if `x` does not fill the shape.
+    pub fn permute<T: Copy>(x: &[T], shape: impl Into<Shape>, axes: &[usize]) -> Result<Vec<T>> {
+        let shape = held(x, shape.into())?;
+        let (result, own) = (permuted(shape, axes)?, strides(shape));
+        Ok(places(result, &axes.iter().map(|&axis| own[axis]).collect::<Vec<_>>())
+            .into_iter()
+            .map(|at| x[at])
+            .collect())
+    }
+
+    /// CPU reference of [`slice`](fn@crate::tensor::slice).
+    ///
+    /// # Errors
+    /// As the op; [`Error::Length`] if `x` does not fill the shape.
+    pub fn slice<T: Copy>(
+        x: &[T],
+        shape: impl Into<Shape>,
+        axis: usize,
+        range: Range<usize>,
+    ) -> Result<Vec<T>> {
+        let shape = held(x, shape.into())?;
+        let (result, own) = (sliced(shape, axis, &range)?, strides(shape));
+        Ok(places(result, &own).into_iter().map(|at| x[at + range.start * own[axis]]).collect())
+    }
+
+    /// CPU reference of [`concat`](fn@crate::tensor::concat), of elements and their shapes.
+    ///
+    /// # Errors
+    /// As the op; [`Error::Length`] for elements that do not fill their shape.
+    pub fn concat<T: Copy>(parts: &[(&[T], Shape)], axis: usize) -> Result<Vec<T>> {
+        parts.iter().try_for_each(|&(x, shape)| held(x, shape).map(|_| ()))?;
+        let shapes: Vec<Shape> = parts.iter().map(|(_, shape)| *shape).collect();
+        let result = joined(&shapes, axis)?;
+        // Before the dimension, parts take turns, each with a run of what is from there on.
+        let run = |shape: &Shape| shape.dims()[axis..].iter().product::<usize>();
+        let turns =
+            if result.dims().contains(&0) { 0 } else { result.dims()[..axis].iter().product() };
+        Ok((0..turns)
+            .flat_map(|turn| {
+                parts.iter().flat_map(move |(x, shape)| &x[turn * run(shape)..][..run(shape)])
+            })
+            .copied()
+            .collect())
+    }
+
+    /// CPU reference of [`pad`](fn@crate::tensor::pad).
+    ///
+    /// # Errors
+    /// As the op; [`Error::Length`] if `x` does not fill the shape.
+    pub fn pad<T: Copy>(
+        x: &[T],
+        shape: impl Into<Shape>,
+        around: &[(usize, usize)],
+        value: T,
+    ) -> Result<Vec<T>> {
+        let shape = held(x, shape.into())?;
+        let result = padded(shape, around)?;
+        let mut y =
+            vec![
+                value;
+                result.checked_len().ok_or(Error::Length { shape: result, found: x.len() })?
+            ];
+        let of_y = strides(result);
+        places(shape, &of_y)
+            .into_iter()
+            .zip(x)
+            .for_each(|(at, &x)| y[corner(around, &of_y) + at] = x);
+        Ok(y)
+    }
+
+    /// The shape, if `x` fills it.
+    fn held<T>(x: &[T], shape: Shape) -> Result<Shape> {
+        if shape.checked_len() == Some(x.len()) {
+            Ok(shape)
+        } else {
+            Err(Error::Length { shape, found: x.len() })
+        }
+    }
+
+    /// The places of the elements of a shape, in their order, with other strides.
+    fn places(shape: Shape, strides: &[usize]) -> Vec<usize> {
+        if shape.dims().contains(&0) {
+            return Vec::new();
+        }
+        let of_dim = |outer: Vec<usize>, (&dim, &stride): (&usize, &usize)| {
+            outer.into_iter().flat_map(|at| (0..dim).map(move |i| at + i * stride)).collect()
+        };
+        shape.dims().iter().zip(strides).fold(vec![0], of_dim)
+    }
 }

@@ -1,5 +1,4 @@
-//! sum: y = Σ x over some dimensions; mean: y = Σ x / n. Backward they are broadcasts, which
-//! `mul_into` does.
+//! sum: y = Σ x over some dimensions; mean: y = Σ x / n. Their gradients are broadcasts.
 
 use crate::{
     element::Float,
@@ -10,7 +9,15 @@ use crate::{
         declaration::Kernel,
         source::EXACT,
     },
-    ops::reduce::{self, Axes, Geometry, Numbers, Ways, reduction, reduction_alone},
+    ops::{
+        forward::{backward, forward},
+        reduce::{self, Axes, Geometry, Numbers, Ways, reduction, reduction_alone},
+        tensor::{
+            copy::copy,
+            max::{self, Extreme},
+            unary::scale,
+        },
+    },
     shape::Shape,
 };
 
@@ -36,161 +43,195 @@ pub(super) const WAYS: Ways = Ways { shared: &SUM, alone: Some(&SUM_ALONE) };
 
 pub(super) const KERNELS: &[&Kernel] = &[&SUM, &SUM_ALONE];
 
+/// A sum, mean, largest or smallest value over some dimensions: what [`sum`], [`mean`],
+/// [`max`](fn@super::max), [`min`](fn@super::min) and [`absmax`](fn@super::absmax) return. The
+/// result is `f32`. An output of the caller may have 1 in place of the reduced dimensions, or lack
+/// them.
+///
+/// The gradient of a sum is `dy`, broadcast to the shape of `x`; that of a mean is `dy`·(1/n). For
+/// extremes, an output's `dy` goes to the element that [`argmax`](fn@super::argmax) names.
+#[derive(Clone, Copy)]
+#[must_use = "an op does nothing until `forward` or `backward` records it"]
+pub struct Reduction<'a, X> {
+    x: &'a Tensor<X>,
+    axes: Axes,
+    kind: Kind,
+}
+
+/// What a [`Reduction`] computes.
+#[derive(Clone, Copy)]
+pub(super) enum Kind {
+    Sum,
+    Mean,
+    Extreme(Extreme),
+}
+
+forward!(impl['a, X: Float] Reduction<'a, X> => f32);
+backward!(impl['a, X: Float] Reduction<'a, X> => X; dy: f32);
+
+impl<'a, X: Float> Reduction<'a, X> {
+    pub(super) fn new(x: &'a Tensor<X>, axes: Axes, kind: Kind) -> Self {
+        Self { x, axes, kind }
+    }
+
+    /// Keeps the reduced dimensions, with a length of 1.
+    pub fn keep_axes(self) -> Self {
+        Self { axes: self.axes.keep(), ..self }
+    }
+
+    fn op(&self) -> &'static str {
+        match self.kind {
+            Kind::Sum => "sum",
+            Kind::Mean => "mean",
+            Kind::Extreme(extreme) => extreme.op,
+        }
+    }
+
+    fn shape(&self) -> Result<Shape> {
+        Ok(Geometry::new(self.op(), self.x.shape(), self.axes)?.shape())
+    }
+
+    fn record(self, encoder: &mut Encoder, y: Out<'_, f32>) -> Result<()> {
+        let geometry = Geometry::new(self.op(), self.x.shape(), self.axes)?;
+        geometry.check(self.op(), "the output", y.tensor().shape())?;
+        let plain = Numbers::default();
+        let (ways, numbers) = match self.kind {
+            Kind::Sum => (WAYS, plain),
+            Kind::Mean => (WAYS, Numbers { divisor: geometry.count as f32, ..plain }),
+            Kind::Extreme(extreme) => (max::WAYS, extreme.numbers()),
+        };
+        reduce::Reduction { first: ways, then: ways, words: 1 }.record(
+            encoder,
+            &[self.x],
+            &geometry,
+            numbers,
+            y,
+        )
+    }
+
+    fn gradient(self, encoder: &mut Encoder, dy: &Tensor<f32>, dx: Out<'_, X>) -> Result<()> {
+        let (op, shape) = (self.op(), self.x.shape());
+        let geometry = Geometry::new(op, shape, self.axes)?;
+        geometry.check(op, "dy", dy.shape())?;
+        dx.check_shape(op, shape)?;
+        let dy = dy.reshape(geometry.kept_shape())?;
+        encoder.whole(|encoder| match self.kind {
+            Kind::Sum => copy(&dy).forward_into(encoder, dx),
+            Kind::Mean => {
+                let dy = scale(&dy, 1.0 / geometry.count as f32).forward(encoder)?;
+                copy(&dy).forward_into(encoder, dx)
+            }
+            Kind::Extreme(extreme) => extreme.gradient(encoder, self.x, self.axes, &dy, dx),
+        })
+    }
+}
+
 /// Σ x over `axes`, 0 where there is nothing to add. The order follows from the shape alone: a
 /// device gives the same bits every time, and all devices whose compilers keep the order of the
-/// text give equal bits (Metal's need not for WGSL, so there is a Metal text). A thread adds at
+/// source give equal bits (Metal's need not for WGSL, so there is a Metal source). A thread adds at
 /// most 32 numbers, then comes a tree: |error| < 41·2^-24·Σ|x| in each of at most three passes.
-///
-/// The gradient is `dy`, broadcast to the shape of `x`: [`mul_into`](super::mul_into) of `dy`, with
-/// its axes kept as ones, and a one. In `f32` too for halves, whose sums would soon be none.
 ///
 /// ```no_run
 /// # use bitnet_wgpu::{Encoder, Result, Tensor, tensor::{self, Axes}};
 /// # fn f(encoder: &mut Encoder, x: &Tensor<f32>) -> Result<()> {
-/// let columns = tensor::sum(encoder, x, [0])?; // [r, c] to [c]
-/// let rows = tensor::sum(encoder, x, Axes::from([1]).keep())?; // to [r, 1]
-/// let all = tensor::sum(encoder, x, Axes::ALL)?; // to []
+/// let columns = tensor::sum(x, [0]).forward(encoder)?; // [r, c] to [c]
+/// let rows = tensor::sum(x, [1]).keep_axes().forward(encoder)?; // to [r, 1]
+/// let all = tensor::sum(x, Axes::ALL).forward(encoder)?; // to []
 /// # Ok(())
 /// # }
 /// ```
-///
-/// # Errors
-/// [`Error::Invalid`] for a dimension that `x` does not have.
-pub fn sum<X: Float>(
-    encoder: &mut Encoder,
-    x: &Tensor<X>,
-    axes: impl Into<Axes>,
-) -> Result<Tensor<f32>> {
-    let axes = axes.into();
-    let y = reduce::output(encoder, "sum", x, axes)?;
-    sum_into(encoder, x, axes, &y)?;
-    Ok(y)
+pub fn sum<X: Float>(x: &Tensor<X>, axes: impl Into<Axes>) -> Reduction<'_, X> {
+    Reduction::new(x, axes.into(), Kind::Sum)
 }
 
-/// [`sum`] into a tensor of the caller, without the axes or with ones in their place.
-///
-/// # Errors
-/// As [`sum`]; [`Error::Shape`] if it has another shape.
-pub fn sum_into<'y, X: Float>(
-    encoder: &mut Encoder,
-    x: &Tensor<X>,
-    axes: impl Into<Axes>,
-    y: impl Into<Out<'y, f32>>,
-) -> Result<()> {
-    reduce::reduce(encoder, "sum", WAYS, x, axes.into(), |_| Numbers::default(), y.into())
+/// Σ x / n over `axes` of n numbers: a [`sum`], and a correctly rounded quotient; NaN where n is 0.
+pub fn mean<X: Float>(x: &Tensor<X>, axes: impl Into<Axes>) -> Reduction<'_, X> {
+    Reduction::new(x, axes.into(), Kind::Mean)
 }
 
-/// Σ x / n over `axes` of n numbers: [`sum`], and a correctly rounded quotient; NaN where n is 0.
-/// The gradient is that of a sum, divided by n: [`mul_into`](super::mul_into) of `dy` and 1/n.
-///
-/// # Errors
-/// As [`sum`].
-pub fn mean<X: Float>(
-    encoder: &mut Encoder,
-    x: &Tensor<X>,
-    axes: impl Into<Axes>,
-) -> Result<Tensor<f32>> {
-    let axes = axes.into();
-    let y = reduce::output(encoder, "mean", x, axes)?;
-    mean_into(encoder, x, axes, &y)?;
-    Ok(y)
-}
-
-/// [`mean`] into a tensor of the caller, without the axes or with ones in their place.
-///
-/// # Errors
-/// As [`sum_into`].
-pub fn mean_into<'y, X: Float>(
-    encoder: &mut Encoder,
-    x: &Tensor<X>,
-    axes: impl Into<Axes>,
-    y: impl Into<Out<'y, f32>>,
-) -> Result<()> {
-    let numbers =
-        |geometry: &Geometry| Numbers { divisor: geometry.count as f32, ..Numbers::default() };
-    reduce::reduce(encoder, "mean", WAYS, x, axes.into(), numbers, y.into())
-}
-
-/// The gradient of broadcasting: `x` summed over the dimensions that a tensor of `shape` has not,
-/// or has as 1 where `x` has more. Where there is none, it is `x`, in `f32`.
-///
-/// # Errors
-/// As [`sum_to_into`].
-pub fn sum_to<X: Float>(
-    encoder: &mut Encoder,
-    x: &Tensor<X>,
-    shape: impl Into<Shape>,
-) -> Result<Tensor<f32>> {
-    let y = Tensor::uninit(encoder.context(), shape)?;
-    sum_to_into(encoder, x, &y)?;
-    Ok(y)
-}
-
-/// [`sum_to`] the shape of a tensor of the caller's.
-///
-/// # Errors
-/// [`Error::Shape`] if that does not broadcast to the shape of `x`.
-pub fn sum_to_into<'y, X: Float>(
-    encoder: &mut Encoder,
-    x: &Tensor<X>,
-    y: impl Into<Out<'y, f32>>,
-) -> Result<()> {
-    let (op, y) = ("sum_to", y.into());
-    let (dims, own) = (x.shape(), y.tensor().shape());
-    let misfit = || Error::Shape {
-        op,
-        what: "the output",
-        expected: format!("what broadcasts to {dims}"),
-        found: own,
-    };
-    let outer = dims.rank().checked_sub(own.rank()).ok_or_else(misfit)?;
-    let expanded = |&i: &usize| i < outer || own.dims()[i - outer] == 1;
-    let axes: Vec<usize> = (0..dims.rank()).filter(expanded).collect();
-    if (outer..dims.rank()).any(|i| !expanded(&i) && own.dims()[i - outer] != dims.dims()[i]) {
-        return Err(misfit());
-    }
-    let geometry = Geometry::new(op, dims, axes.as_slice().into())?;
-    reduce::Reduction { first: WAYS, then: WAYS, words: 1 }.record(
-        encoder,
-        &[x],
-        &geometry,
-        Numbers::default(),
-        y,
-    )
-}
-
-/// The CPU twin of [`sum`]: the same bits.
-///
-/// # Errors
-/// As [`sum`]; [`Error::Length`] if `x` does not fill the shape.
-pub fn sum_cpu<X: Float>(
-    x: &[X],
-    shape: impl Into<Shape>,
-    axes: impl Into<Axes>,
-) -> Result<Vec<f32>> {
-    sums("sum", x, shape.into(), axes.into()).map(|(_, sums)| sums)
-}
-
-/// The CPU twin of [`mean`]: the same bits.
-///
-/// # Errors
-/// As [`sum_cpu`].
-pub fn mean_cpu<X: Float>(
-    x: &[X],
-    shape: impl Into<Shape>,
-    axes: impl Into<Axes>,
-) -> Result<Vec<f32>> {
-    let (geometry, sums) = sums("mean", x, shape.into(), axes.into())?;
-    Ok(sums.into_iter().map(|sum| sum / geometry.count as f32).collect())
-}
-
-fn sums<X: Float>(
-    op: &'static str,
-    x: &[X],
+/// A sum over the dimensions that another shape lacks: what [`sum_to`] returns.
+#[derive(Clone, Copy)]
+#[must_use = "an op does nothing until `forward` records it"]
+pub struct SumTo<'a, X> {
+    x: &'a Tensor<X>,
     shape: Shape,
-    axes: Axes,
-) -> Result<(Geometry, Vec<f32>)> {
-    let geometry = Geometry::of(op, x, shape, axes)?;
-    let sums = geometry.reduce_cpu(0.0, |at, _, _| x[at].into(), |a: f32, b| a + b);
-    Ok((geometry, sums))
+}
+
+/// Sums `x` over the dimensions that `shape` lacks, or has as 1 where `x` has more. It is the
+/// gradient of [`broadcast_to`](super::broadcast_to), which is its own gradient. Where there is
+/// nothing to sum, the result is `x` in `f32`.
+pub fn sum_to<X: Float>(x: &Tensor<X>, shape: impl Into<Shape>) -> SumTo<'_, X> {
+    SumTo { x, shape: shape.into() }
+}
+
+forward!(impl['a, X: Float] SumTo<'a, X> => f32);
+backward!(impl['a, X: Float] SumTo<'a, X> => X; dy: f32);
+
+impl<X: Float> SumTo<'_, X> {
+    fn shape(&self) -> Result<Shape> {
+        Ok(self.shape)
+    }
+
+    fn record(self, encoder: &mut Encoder, y: Out<'_, f32>) -> Result<()> {
+        let (op, dims, own) = ("sum_to", self.x.shape(), self.shape);
+        y.check_shape(op, own)?;
+        let misfit = || Error::Shape {
+            op,
+            what: "the output",
+            expected: format!("what broadcasts to {dims}"),
+            found: own,
+        };
+        let outer = dims.rank().checked_sub(own.rank()).ok_or_else(misfit)?;
+        let expanded = |&i: &usize| i < outer || own.dims()[i - outer] == 1;
+        let axes: Vec<usize> = (0..dims.rank()).filter(expanded).collect();
+        if (outer..dims.rank()).any(|i| !expanded(&i) && own.dims()[i - outer] != dims.dims()[i]) {
+            return Err(misfit());
+        }
+        let geometry = Geometry::new(op, dims, axes.as_slice().into())?;
+        reduce::Reduction { first: WAYS, then: WAYS, words: 1 }.record(
+            encoder,
+            &[self.x],
+            &geometry,
+            Numbers::default(),
+            y,
+        )
+    }
+
+    fn gradient(self, encoder: &mut Encoder, dy: &Tensor<f32>, dx: Out<'_, X>) -> Result<()> {
+        Out::set(dy).check_shape("sum_to", self.shape)?;
+        dx.check_shape("sum_to", self.x.shape())?;
+        copy(dy).forward_into(encoder, dx)
+    }
+}
+
+pub(crate) mod reference {
+    use super::*;
+
+    /// CPU reference of [`sum`](fn@crate::tensor::sum): the same bits.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for an axis that the shape lacks; [`Error::Length`] if `x` does not fill
+    /// the shape.
+    pub fn sum<X: Float>(
+        x: &[X],
+        shape: impl Into<Shape>,
+        axes: impl Into<Axes>,
+    ) -> Result<Vec<f32>> {
+        let geometry = Geometry::of("sum", x, shape.into(), axes.into())?;
+        Ok(geometry.reduce_cpu(0.0, |at, _, _| x[at].into(), |a: f32, b| a + b))
+    }
+
+    /// CPU reference of [`mean`](fn@crate::tensor::mean): the same bits.
+    ///
+    /// # Errors
+    /// As [`sum`].
+    pub fn mean<X: Float>(
+        x: &[X],
+        shape: impl Into<Shape>,
+        axes: impl Into<Axes>,
+    ) -> Result<Vec<f32>> {
+        let (shape, axes) = (shape.into(), axes.into());
+        let count = Geometry::of("mean", x, shape, axes)?.count as f32;
+        Ok(sum(x, shape, axes)?.into_iter().map(|sum| sum / count).collect())
+    }
 }

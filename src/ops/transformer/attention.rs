@@ -1,7 +1,10 @@
-//! Causal attention to a key-value cache, to all of it or to a window: softmax(q·kᵀ / sqrt(D))·v,
-//! in `f32`.
+//! Causal attention to a KV cache, to all of it or to a sliding window: softmax(q·kᵀ / sqrt(D))·v.
 
-use super::cache::{AttentionShape, HostKvCache, KvCache, NewTokens};
+use super::{
+    attention_units,
+    cache::{AttentionShape, CachePositions, HostKvCache, KvCache},
+    rope::rope,
+};
 use crate::{
     error::{Error, Result},
     gpu::{
@@ -20,8 +23,9 @@ use crate::{
     },
     language::ShaderLanguage,
     msl,
-    ops::exp::exp,
+    ops::{exp::exp, forward::forward},
     params,
+    shape::Shape,
     tuning::TuningKey,
     wgsl,
 };
@@ -35,7 +39,7 @@ params! {
 }
 params! { struct CombineParams { run: u32, heads: u32, head_dim: u32, longest: u32, tokens: u32, add: u32, window: u32 } }
 
-/// Positions of a share.
+/// Positions of a KV split.
 pub(super) const SPAN: usize = 64;
 
 const FEW_BINDINGS: &[Binding] = &[
@@ -200,83 +204,206 @@ static COMBINE: Kernel = Kernel::trusted(
 
 pub(super) const KERNELS: &[&Kernel] = &[&FEW_4, &FEW_8, &JOINED, &MANY, &COMBINE];
 
-/// The attention of the queries in `qkv` `[m, (heads + 2·kv_heads)·D]`, after [`rope`](super::rope)
-/// has rotated them and filled `cache`, as `[m, heads·D]`. No token may see positions from
-/// `longest` on (what becomes of one whose window begins there is not defined), and where the cache
-/// has a window ([`KvCache::with_window`]), it sees the last so many, itself included.
-///
-/// Positions are taken in shares of 64, in one order and with the same roundings however many
-/// tokens and sequences there are: on a device, a token's attention is the same bits alone and in
-/// company.
-///
-/// # Errors
-/// As [`rope`](super::rope).
-pub fn attention(
-    encoder: &mut Encoder,
-    qkv: &Tensor<f32>,
-    new: &NewTokens<'_>,
-    cache: &KvCache,
-    longest: usize,
-) -> Result<Tensor<f32>> {
-    let shape = [qkv.shape().as_matrix().0, cache.shape.heads * cache.shape.head_dim];
-    let y = Tensor::uninit(encoder.context(), shape)?;
-    attention_into(encoder, qkv, new, cache, longest, &y)?;
-    Ok(y)
+const OP: &str = "attention";
+
+/// Attention to a KV cache: what [`attention`] returns.
+#[derive(Clone, Copy)]
+#[must_use = "an op does nothing until `forward` records it"]
+pub struct Attention<'a> {
+    pub(super) qkv: &'a Tensor<f32>,
+    pub(super) positions: CachePositions<'a>,
+    pub(super) cache: &'a KvCache,
+    angles: Option<&'a Tensor<f32>>,
+    max_len: usize,
+    f16: bool,
 }
 
-/// [`attention`] into a tensor of the caller, `[m, heads·D]`.
+/// Causal grouped-query attention of the queries in `qkv` `[m, (heads + 2·kv_heads)·head_dim]` to a
+/// KV cache: softmax(q·kᵀ / sqrt(head_dim))·v in `f32`, `[m, heads·head_dim]` (Ainslie et al. 2023,
+/// arXiv 2305.13245). The keys and values of the new tokens are in the cache already, by
+/// [`rope`](super::rope()), or are put there by the option [`rope`](Attention::rope).
 ///
-/// # Errors
-/// As [`rope`](super::rope); [`Error::Shape`] if the output does not fit.
-pub fn attention_into<'y>(
-    encoder: &mut Encoder,
-    qkv: &Tensor<f32>,
-    new: &NewTokens<'_>,
-    cache: &KvCache,
-    longest: usize,
-    y: impl Into<Out<'y, f32>>,
-) -> Result<()> {
-    cache.check_rows("attention", qkv, new)?;
-    record(encoder, qkv, new, None, cache, longest, y.into())
+/// It is batch-invariant: positions are taken in splits of 64, in one order and with the same
+/// roundings for any number of tokens and sequences.
+///
+/// ```no_run
+/// # use bitnet_wgpu::{Encoder, Result, Tensor, transformer::{self, CachePositions, KvCache}};
+/// # fn f(encoder: &mut Encoder, qkv: &Tensor<f32>, angles: &Tensor<f32>, cache: &KvCache) -> Result<()> {
+/// // 16 new tokens of sequence 0, which has had 40.
+/// let sequences = encoder.context().upload(&[0u32, 40], [1, 2])?;
+/// let positions = CachePositions::new(&sequences, 16);
+/// let y = transformer::attention(qkv, positions, cache).rope(angles).max_len(56).forward(encoder)?;
+/// # Ok(())
+/// # }
+/// ```
+pub fn attention<'a>(
+    qkv: &'a Tensor<f32>,
+    positions: CachePositions<'a>,
+    cache: &'a KvCache,
+) -> Attention<'a> {
+    Attention { qkv, positions, cache, angles: None, max_len: cache.capacity, f16: false }
 }
 
-/// [`rope`](super::rope) and [`attention_into`] in one dispatch less, where there is one new token
-/// a sequence and few heads share a key (eight, or four where one dispatch does it all): what is in
-/// `qkv` is not rotated then. The same bits.
-///
-/// # Errors
-/// As [`rope`](super::rope) and [`attention_into`].
-pub fn rope_attention_into<'y>(
-    encoder: &mut Encoder,
-    qkv: &Tensor<f32>,
-    new: &NewTokens<'_>,
-    angles: &Tensor<f32>,
-    cache: &KvCache,
-    longest: usize,
-    y: impl Into<Out<'y, f32>>,
-) -> Result<()> {
-    cache.check_rows("rope", qkv, new)?;
-    cache.check_angles("rope", angles)?;
-    let (tokens, AttentionShape { heads, kv_heads, head_dim }) =
-        (qkv.shape().as_matrix().0, cache.shape);
-    let capabilities = encoder.context().capabilities();
-    let shares = plan(
-        heads / kv_heads,
-        kv_heads,
-        tokens,
-        head_dim,
-        longest.min(cache.capacity),
-        capabilities,
-    );
-    // The workgroup that appends a key is the only one that reads it.
-    let most = if joins(encoder.context()) { JOINED_ROWS } else { MOST_FEW };
-    let inside = new.run == 1 && heads / kv_heads <= most && shares != Plan::All;
-    encoder.whole(|encoder| {
-        if !inside {
-            super::rope::rope(encoder, qkv, new, angles, cache)?;
+forward!(impl['a] Attention<'a> => f32);
+
+impl<'a> Attention<'a> {
+    /// Applies [`rope`](super::rope()) first: rotates the queries, and appends keys and values to the
+    /// cache. It takes a dispatch less where there is one new token a sequence and few heads share a
+    /// key (eight, or four where one dispatch does it all); then `qkv` stays as it is. The bits are
+    /// the same.
+    pub fn rope(self, angles: &'a Tensor<f32>) -> Self {
+        Self { angles: Some(angles), ..self }
+    }
+
+    /// Sets the length of the longest sequence, the new tokens among it; the cache's capacity
+    /// otherwise. No token may see positions from there on. What becomes of a token whose window
+    /// begins there is not defined.
+    pub fn max_len(self, tokens: usize) -> Self {
+        Self { max_len: tokens.min(self.cache.capacity), ..self }
+    }
+
+    /// Allows `f16` attention on tensor cores, up to five times as fast for prompts. With 64 and more
+    /// new tokens a sequence, queries and weights of positions are rounded to `f16`, and products
+    /// are added in an order of the device's. Errors are 2⁻¹¹ of a query and of a weight, and 2⁻²⁵
+    /// of the largest weight for a position that has next to none; queries beyond the range of
+    /// `f16`, after their division by √head_dim, give NaN.
+    ///
+    /// So a token's attention depends on whether it comes with 63 others of its sequence. It changes
+    /// nothing for fewer tokens, a window, a cache in `f32`, without a fitting unit
+    /// (`Capabilities::matrix_units`; on GPUs by Apple, Metal has them), and for heads that are not
+    /// of four or eight matrices: of other widths than 64 and 128 on GPUs.
+    pub fn f16(self) -> Self {
+        Self { f16: true, ..self }
+    }
+
+    fn shape(&self) -> Result<Shape> {
+        let AttentionShape { heads, head_dim, .. } = self.cache.shape;
+        Ok([self.qkv.shape().as_matrix().0, heads * head_dim].into())
+    }
+
+    /// Heads and tokens that share keys, and sequences.
+    pub(super) fn rows(&self) -> (usize, usize) {
+        let AttentionShape { heads, kv_heads, .. } = self.cache.shape;
+        let (tokens, run) = (self.qkv.shape().as_matrix().0, self.positions.tokens);
+        (run * (heads / kv_heads), tokens / run)
+    }
+
+    fn record(self, encoder: &mut Encoder, y: Out<'_, f32>) -> Result<()> {
+        let Self { qkv, positions, cache, angles, .. } = self;
+        cache.check_rows(OP, qkv, positions)?;
+        angles.map_or(Ok(()), |angles| cache.check_angles(OP, angles))?;
+        let params = self.params(&y)?;
+        let (shape, (rows, sequences), context) = (cache.shape, self.rows(), encoder.context());
+        let capabilities = context.capabilities();
+        let units = if self.f16 && self.max_len > 0 {
+            attention_units::kernel(capabilities, self)
+        } else {
+            None
+        };
+        let plan =
+            plan(rows, shape.kv_heads, sequences, shape.head_dim, self.max_len, capabilities);
+        // The workgroup that appends a key is the only one that reads it.
+        let most = if joins(context) { JOINED_ROWS } else { MOST_FEW };
+        let inside = positions.tokens == 1 && rows <= most && plan != Plan::All;
+        encoder.whole(|encoder| {
+            if let (Some(angles), false) = (angles, inside) {
+                rope(qkv, positions, angles, cache).forward(encoder)?;
+            }
+            let strips = shape.head_dim.div_ceil(COLUMNS);
+            match (units, plan) {
+                (Some(kernel), _) => self.all(encoder, kernel, 1, &params, y),
+                (None, Plan::All) => self.all(encoder, &MANY, strips, &params, y),
+                (None, Plan::Shares(shares)) => {
+                    let angles = angles.filter(|_| inside);
+                    self.shares(encoder, shares, angles, params, y)
+                }
+            }
+        })
+    }
+
+    /// Checks that `y` fits, and returns the parameters of the kernels.
+    fn params(&self, y: &Out<'_, f32>) -> Result<Params> {
+        let (cache, shape) = (self.cache, self.cache.shape);
+        y.check(OP, self.qkv.shape().as_matrix().0, shape.heads * shape.head_dim)?;
+        let window = cache.window.map(|window| u32::try_from(window).unwrap_or(u32::MAX));
+        Ok(Params {
+            run: self.positions.tokens as u32,
+            sequences: cache.sequences as u32,
+            heads: shape.heads as u32,
+            kv_heads: shape.kv_heads as u32,
+            head_dim: shape.head_dim as u32,
+            capacity: cache.capacity as u32,
+            longest: self.max_len as u32,
+            rotate: 0,
+            add: y.adds().into(),
+            window: window.unwrap_or(u32::MAX),
+            scale: (shape.head_dim as f32).sqrt().recip(),
+        })
+    }
+
+    /// So many workgroups for a key head and `rows` rows: a score and a sum over values, for each
+    /// position.
+    fn extent(&self, each: usize) -> Extent {
+        let (shape, (rows, sequences)) = (self.cache.shape, self.rows());
+        let work = product(&[2, sequences, rows, shape.kv_heads, shape.head_dim, self.max_len]);
+        Extent::with_work([rows, shape.kv_heads * each, sequences], work)
+    }
+
+    /// Records a kernel whose workgroups go through all positions, `strips` for each head.
+    fn all(
+        &self,
+        encoder: &mut Encoder,
+        kernel: &'static Kernel,
+        strips: usize,
+        params: &Params,
+        y: Out<'_, f32>,
+    ) -> Result<()> {
+        let KvCache { keys, values, .. } = self.cache;
+        let bindings: [&dyn Bind; 5] =
+            [self.positions.sequences, self.qkv, keys, values, y.tensor()];
+        encoder.dispatch(kernel, params, &bindings, self.extent(strips))
+    }
+
+    /// Records a workgroup for each share of positions, and what brings shares together; `angles`
+    /// rotate inside.
+    fn shares(
+        &self,
+        encoder: &mut Encoder,
+        shares: usize,
+        angles: Option<&Tensor<f32>>,
+        params: Params,
+        y: Out<'_, f32>,
+    ) -> Result<()> {
+        let (shape, (rows, sequences), extent) =
+            (self.cache.shape, self.rows(), self.extent(shares));
+        let KvCache { keys, values, .. } = self.cache;
+        let (runs, qkv, y) = (self.positions.sequences, self.qkv, y.tensor());
+        let tokens = qkv.shape().as_matrix().0;
+        let params = Params { rotate: angles.is_some().into(), ..params };
+        let angles = angles.unwrap_or(qkv);
+        // Of a single share, nothing is left.
+        let left = if shares == 1 { 1 } else { shares * tokens * shape.heads };
+        if joins(encoder.context()) {
+            let groups = rows.div_ceil(JOINED_ROWS) * shape.kv_heads * sequences;
+            let x_count = encoder.counters(groups)?;
+            let x = encoder.scratch::<u32>(0, [left, 4 * shape.quads() + 2])?;
+            let bindings: [&dyn Bind; 8] = [runs, qkv, angles, keys, values, y, &x, &x_count];
+            return encoder.dispatch(&JOINED, &params, &bindings, extent);
         }
-        record(encoder, qkv, new, inside.then_some(angles), cache, longest, y.into())
-    })
+        let x = encoder.scratch::<f32>(0, [left, 4 * shape.quads()])?;
+        let x_weight = encoder.scratch::<f32>(1, [left, 2])?;
+        let kernel = if rows <= 4 { &FEW_4 } else { &FEW_8 };
+        let bindings: [&dyn Bind; 8] = [runs, qkv, angles, keys, values, y, &x, &x_weight];
+        encoder.dispatch(kernel, &params, &bindings, extent)?;
+        if shares == 1 {
+            return Ok(());
+        }
+        let Params { run, heads, head_dim, longest, add, window, .. } = params;
+        let params =
+            CombineParams { run, heads, head_dim, longest, tokens: tokens as u32, add, window };
+        let quads = tokens * shape.heads * shape.quads();
+        encoder.dispatch(&COMBINE, &params, &[runs, &x, &x_weight, y], [quads, 1, 1])
+    }
 }
 
 /// Rows of a workgroup at most.
@@ -286,7 +413,7 @@ const MOST_FEW: usize = 8;
 /// (H100: "Tokens guessed ahead").
 const JOINED_ROWS: usize = 4;
 
-/// Does the last workgroup of several bring their shares together?
+/// Whether the last workgroup of several brings their shares together.
 fn joins(context: &Context) -> bool {
     context.capabilities().device_barriers && context.language() == ShaderLanguage::Wgsl
 }
@@ -345,151 +472,61 @@ pub(crate) fn most_share_bytes(
     4 * most as u64 * (4 * shape.quads() as u64 + 2)
 }
 
-/// What the kernels are told, once `y` is known to fit; `qkv` has been checked.
-pub(super) fn params(
-    qkv: &Tensor<f32>,
-    new: &NewTokens<'_>,
-    cache: &KvCache,
-    longest: usize,
-    y: &Out<'_, f32>,
-) -> Result<Params> {
-    let shape = cache.shape;
-    y.check("attention", qkv.shape().as_matrix().0, shape.heads * shape.head_dim)?;
-    Ok(Params {
-        run: new.run as u32,
-        sequences: cache.sequences as u32,
-        heads: shape.heads as u32,
-        kv_heads: shape.kv_heads as u32,
-        head_dim: shape.head_dim as u32,
-        capacity: cache.capacity as u32,
-        longest: longest.min(cache.capacity) as u32,
-        rotate: 0,
-        add: y.adds().into(),
-        window: cache.window.map_or(u32::MAX, |window| u32::try_from(window).unwrap_or(u32::MAX)),
-        scale: (shape.head_dim as f32).sqrt().recip(),
-    })
-}
+pub(crate) mod reference {
+    use super::*;
 
-/// Records it; `angles` rotate inside. `qkv` has been checked.
-fn record(
-    encoder: &mut Encoder,
-    qkv: &Tensor<f32>,
-    new: &NewTokens<'_>,
-    angles: Option<&Tensor<f32>>,
-    cache: &KvCache,
-    longest: usize,
-    y: Out<'_, f32>,
-) -> Result<()> {
-    let (tokens, shape) = (qkv.shape().as_matrix().0, cache.shape);
-    let NewTokens { run, runs } = *new;
-    let params =
-        Params { rotate: angles.is_some().into(), ..params(qkv, new, cache, longest, &y)? };
-    let longest = longest.min(cache.capacity);
-    let (rows, sequences) = (run * (shape.heads / shape.kv_heads), tokens / run);
-    let (keys, values, y) = (&cache.keys, &cache.values, y.tensor());
-    let context = encoder.context();
-    // A score and a sum over values, for each position.
-    let multiply_adds = product(&[2, sequences, rows, shape.kv_heads, shape.head_dim, longest]);
-    let plan =
-        plan(rows, shape.kv_heads, sequences, shape.head_dim, longest, context.capabilities());
-    // What rotates inside must be of few.
-    let Plan::Shares(shares) = plan else {
-        let bindings: [&dyn Bind; 5] = [runs, qkv, keys, values, y];
-        let strips = shape.head_dim.div_ceil(COLUMNS);
-        return encoder.dispatch(
-            &MANY,
-            &params,
-            &bindings,
-            Extent::with_work([rows, shape.kv_heads * strips, sequences], multiply_adds),
-        );
-    };
-    // Of a single share, nothing is left.
-    let left = if shares == 1 { 1 } else { shares * tokens * shape.heads };
-    let extent = Extent::with_work([rows, shape.kv_heads * shares, sequences], multiply_adds);
-    let angles = angles.unwrap_or(qkv);
-    if joins(context) {
-        let x_count = encoder.counters(rows.div_ceil(JOINED_ROWS) * shape.kv_heads * sequences)?;
-        let x = encoder.scratch::<u32>(0, [left, 4 * shape.quads() + 2])?;
-        return encoder.dispatch(
-            &JOINED,
-            &params,
-            &[runs, qkv, angles, keys, values, y, &x, &x_count],
-            extent,
-        );
-    }
-    let x = encoder.scratch::<f32>(0, [left, 4 * shape.quads()])?;
-    let x_weight = encoder.scratch::<f32>(1, [left, 2])?;
-    let kernel = if rows <= 4 { &FEW_4 } else { &FEW_8 };
-    encoder.dispatch(
-        kernel,
-        &params,
-        &[runs, qkv, angles, keys, values, y, &x, &x_weight],
-        extent,
-    )?;
-    if shares == 1 {
-        return Ok(());
-    }
-    let Params { run, heads, head_dim, longest, add, window, .. } = params;
-    let params =
-        CombineParams { run, heads, head_dim, longest, tokens: tokens as u32, add, window };
-    encoder.dispatch(
-        &COMBINE,
-        &params,
-        &[runs, &x, &x_weight, y],
-        [tokens * shape.heads * shape.quads(), 1, 1],
-    )
-}
-
-/// The CPU twin, for one sequence whose tokens in `qkv` are the last in `cache`: equal but for the
-/// order of float sums and the last bits of exp.
-///
-/// # Errors
-/// [`Error::Length`] if `qkv` is not whole rows; [`Error::Invalid`] if the cache has fewer tokens.
-pub fn attention_cpu(qkv: &[f32], cache: &HostKvCache) -> Result<Vec<f32>> {
-    let (shape, row) = (cache.shape, cache.shape.row());
-    let tokens = qkv.len() / row;
-    if !qkv.len().is_multiple_of(row) {
-        return Err(Error::Length { shape: [tokens, row].into(), found: qkv.len() });
-    }
-    let Some(past) = cache.len().checked_sub(tokens) else {
-        return Err(Error::Invalid {
-            op: "attention",
-            what: format!("{tokens} tokens, {} in the cache", cache.len()),
-        });
-    };
-    let dim = shape.head_dim;
-    let sharing = shape.heads / shape.kv_heads;
-    let stride = shape.kv_heads * dim;
-    let scale = (dim as f32).sqrt().recip();
-    let mut y = vec![0f32; tokens * shape.heads * dim];
-    let head = |(i, out): (usize, &mut [f32])| {
-        let (token, head) = (i / shape.heads, i % shape.heads);
-        let q: Vec<f32> =
-            qkv[token * row + head * dim..][..dim].iter().map(|v| v * scale).collect();
-        let of = |all: &'_ [f32], position: usize| {
-            position * stride + head / sharing * dim
-                ..all.len().min(position * stride + (head / sharing + 1) * dim)
-        };
-        let end = past + token + 1;
-        let seen = end - end.min(cache.window.unwrap_or(end))..end;
-        let mut weights: Vec<f32> =
-            seen.clone().map(|p| dot(&q, &cache.keys[of(&cache.keys, p)])).collect();
-        let largest = weights.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-        weights.iter_mut().for_each(|w| *w = exp(*w - largest));
-        let total: f32 = weights.iter().sum();
-        for (p, w) in seen.zip(&weights) {
-            let v = &cache.values[of(&cache.values, p)];
-            out.iter_mut().zip(v).for_each(|(o, v)| *o += w * v);
+    /// CPU reference of [`attention`](super::attention()), for one sequence whose tokens in `qkv` are
+    /// the last in `cache`: equal but for the order of float sums and the last bits of exp.
+    ///
+    /// # Errors
+    /// [`Error::Length`] if `qkv` is not whole rows; [`Error::Invalid`] if the cache has fewer
+    /// tokens.
+    pub fn attention(qkv: &[f32], cache: &HostKvCache) -> Result<Vec<f32>> {
+        let (shape, row) = (cache.shape, cache.shape.row());
+        let tokens = qkv.len() / row;
+        if !qkv.len().is_multiple_of(row) {
+            return Err(Error::Length { shape: [tokens, row].into(), found: qkv.len() });
         }
-        out.iter_mut().for_each(|o| *o /= total);
-    };
-    // A thread costs more than a short context.
-    if (past + tokens) * tokens * shape.heads * dim < 1 << 18 {
-        y.chunks_exact_mut(dim).enumerate().for_each(head);
-    } else {
-        y.par_chunks_exact_mut(dim).enumerate().for_each(head);
+        let Some(past) = cache.len().checked_sub(tokens) else {
+            return Err(Error::Invalid {
+                op: OP,
+                what: format!("{tokens} tokens, {} in the cache", cache.len()),
+            });
+        };
+        let dim = shape.head_dim;
+        let sharing = shape.heads / shape.kv_heads;
+        let stride = shape.kv_heads * dim;
+        let scale = (dim as f32).sqrt().recip();
+        let mut y = vec![0f32; tokens * shape.heads * dim];
+        let head = |(i, out): (usize, &mut [f32])| {
+            let (token, head) = (i / shape.heads, i % shape.heads);
+            let q: Vec<f32> =
+                qkv[token * row + head * dim..][..dim].iter().map(|v| v * scale).collect();
+            let of = |all: &'_ [f32], position: usize| {
+                position * stride + head / sharing * dim
+                    ..all.len().min(position * stride + (head / sharing + 1) * dim)
+            };
+            let end = past + token + 1;
+            let seen = end - end.min(cache.window.unwrap_or(end))..end;
+            let mut weights: Vec<f32> =
+                seen.clone().map(|p| dot(&q, &cache.keys[of(&cache.keys, p)])).collect();
+            let largest = weights.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+            weights.iter_mut().for_each(|w| *w = exp(*w - largest));
+            let total: f32 = weights.iter().sum();
+            for (p, w) in seen.zip(&weights) {
+                let v = &cache.values[of(&cache.values, p)];
+                out.iter_mut().zip(v).for_each(|(o, v)| *o += w * v);
+            }
+            out.iter_mut().for_each(|o| *o /= total);
+        };
+        // A thread costs more than a short context.
+        if (past + tokens) * tokens * shape.heads * dim < 1 << 18 {
+            y.chunks_exact_mut(dim).enumerate().for_each(head);
+        } else {
+            y.par_chunks_exact_mut(dim).enumerate().for_each(head);
+        }
+        Ok(y)
     }
-    Ok(y)
 }
 
 /// Σ a·b in eight running sums, which compilers turn into vectors.

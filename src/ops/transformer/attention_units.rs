@@ -1,19 +1,8 @@
-//! Attention of prompts on matrix units, with queries and weights in halves.
+//! The kernels of `f16` attention of prompts, on tensor cores.
 
-use super::{
-    attention::{self, MANY_WGSL, Params, SPAN},
-    cache::{KvCache, NewTokens},
-    rope::rope,
-};
+use super::attention::{Attention, MANY_WGSL, Params, SPAN};
 use crate::{
-    error::Result,
-    gpu::{
-        capabilities::Capabilities,
-        encoder::Encoder,
-        out::Out,
-        recording::{Extent, product},
-        tensor::{Bind, Tensor},
-    },
+    gpu::capabilities::Capabilities,
     kernel::{
         binding::{Binding, Type::*, read, read_write},
         declaration::Kernel,
@@ -64,34 +53,34 @@ const fn source(parts: &'static [Part], unit: MatrixUnit, rows: u32, head: u32) 
         .workgroup_bytes(bytes)
 }
 
-const fn kernel(name: &'static str, unit: MatrixUnit, sources: &'static [Source]) -> Kernel {
+const fn declared(name: &'static str, unit: MatrixUnit, sources: &'static [Source]) -> Kernel {
     Kernel::trusted(name, Params::FIELDS, BINDINGS, sources)
         .entry("attention_units")
         .matrix_unit(unit)
 }
 
-static UNITS_16_64: Kernel = kernel(
+static UNITS_16_64: Kernel = declared(
     "attention_units_16_64",
     UNIT_16,
     &[source(PARTS_16, UNIT_16, 64, 64).constants(&[("SPAN", TURN), ("HEAD", 64)])],
 );
-static UNITS_16_128: Kernel = kernel(
+static UNITS_16_128: Kernel = declared(
     "attention_units_16_128",
     UNIT_16,
     &[source(PARTS_16, UNIT_16, 64, 128).constants(&[("SPAN", TURN), ("HEAD", 128)])],
 );
-static UNITS_16_128_LARGE: Kernel = kernel(
+static UNITS_16_128_LARGE: Kernel = declared(
     "attention_units_16_128_large",
     UNIT_16,
     &[source(PARTS_16, UNIT_16, 128, 128).constants(&[("SPAN", TURN), ("HEAD", 128)])],
 );
 /// For software adapters.
-static UNITS_8_32: Kernel = kernel(
+static UNITS_8_32: Kernel = declared(
     "attention_units_8_32",
     UNIT_8,
     &[source(PARTS_8, UNIT_8, 64, 32).constants(&[("SPAN", TURN), ("HEAD", 32)])],
 );
-static UNITS_8_64: Kernel = kernel(
+static UNITS_8_64: Kernel = declared(
     "attention_units_8_64",
     UNIT_8,
     &[source(PARTS_8, UNIT_8, 64, 64).constants(&[("SPAN", TURN), ("HEAD", 64)])],
@@ -165,6 +154,17 @@ pub(super) const KERNELS: &[&Kernel] = &[
     &HALVES_128,
 ];
 
+/// Returns the kernel that serves, if one does.
+pub(super) fn kernel(
+    capabilities: &Capabilities,
+    attention: Attention<'_>,
+) -> Option<&'static Kernel> {
+    let (cache, (rows, sequences)) = (attention.cache, attention.rows());
+    let served = attention.positions.tokens >= MIN_RUN && cache.is_f16() && cache.window.is_none();
+    plan(capabilities, cache.shape.head_dim, rows, cache.shape.kv_heads * sequences)
+        .filter(|_| served)
+}
+
 /// Which kernel serves, if one does: `groups` are pairs of a sequence and a key head, each with
 /// `rows` rows.
 fn plan(
@@ -188,58 +188,6 @@ fn plan(
         _ => None,
     };
     capabilities.matrix_units.iter().find_map(|&unit| kernel(unit)).or_else(of_apple)
-}
-
-/// [`rope_attention_into`](super::rope_attention_into) for prompts, up to five times as fast: of
-/// runs of 64 tokens and more, queries and weights of positions are rounded to halves, and
-/// multiplied on the GPU's matrix units, which add up in an order of their own. Errors are those of
-/// a half, 2⁻¹¹ of a query and of a weight, and 2⁻²⁵ of the largest weight for a position that has
-/// next to none; queries beyond the range of halves, after their division by √D, give NaN.
-///
-/// So numbers depend on which tokens come in runs of 64 or more; otherwise a token's attention is
-/// still the same bits however many there are. It is
-/// [`rope_attention_into`](super::rope_attention_into) itself for shorter runs, for a window,
-/// without a fitting unit (`Capabilities::matrix_units`; on
-/// GPUs by Apple, Metal has them), for a cache in `f32`, and for heads that are not of four or
-/// eight matrices: of other widths than 64 and 128 on GPUs.
-///
-/// # Errors
-/// As [`rope_attention_into`](super::rope_attention_into).
-pub fn rope_attention_in_halves_into<'y>(
-    encoder: &mut Encoder,
-    qkv: &Tensor<f32>,
-    new: &NewTokens<'_>,
-    angles: &Tensor<f32>,
-    cache: &KvCache,
-    longest: usize,
-    y: impl Into<Out<'y, f32>>,
-) -> Result<()> {
-    let y = y.into();
-    let (capabilities, shape) = (encoder.context().capabilities(), cache.shape);
-    let (rows, sequences) =
-        (new.run * (shape.heads / shape.kv_heads), qkv.shape().as_matrix().0 / new.run.max(1));
-    // A row that sees nothing is for the others.
-    let served = new.run >= MIN_RUN
-        && cache.in_halves()
-        && cache.window.is_none()
-        && longest.min(cache.capacity) > 0;
-    let Some(kernel) =
-        plan(capabilities, shape.head_dim, rows, shape.kv_heads * sequences).filter(|_| served)
-    else {
-        return attention::rope_attention_into(encoder, qkv, new, angles, cache, longest, y);
-    };
-    encoder.whole(|encoder| {
-        rope(encoder, qkv, new, angles, cache)?;
-        let params = attention::params(qkv, new, cache, longest, &y)?;
-        let bindings: [&dyn Bind; 5] = [new.runs, qkv, &cache.keys, &cache.values, y.tensor()];
-        let multiply_adds = product(&[2, sequences, rows, shape.kv_heads, shape.head_dim, longest]);
-        encoder.dispatch(
-            kernel,
-            &params,
-            &bindings,
-            Extent::with_work([rows, shape.kv_heads, sequences], multiply_adds),
-        )
-    })
 }
 
 #[cfg(test)]

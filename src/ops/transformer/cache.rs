@@ -1,4 +1,4 @@
-//! Keys and values of the tokens so far.
+//! The KV cache, on the GPU and on the host.
 
 use crate::{
     element::Element,
@@ -55,43 +55,45 @@ impl AttentionShape {
     }
 }
 
-/// The new tokens of an op: as many for each of some sequences, which they continue.
+/// Where the new tokens of an op go in a KV cache: the same number for each of some sequences, which
+/// they continue.
 #[derive(Clone, Copy, Debug)]
-pub struct NewTokens<'a> {
-    /// New tokens of each.
-    pub run: usize,
-    /// `[n, 2]`: of each of these sequences, which one it is, and how many tokens it has had
-    /// before. None is there twice; one that does not exist is taken for the last.
-    pub runs: &'a Tensor<u32>,
+pub struct CachePositions<'a> {
+    pub(super) sequences: &'a Tensor<u32>,
+    pub(super) tokens: usize,
 }
 
-impl NewTokens<'_> {
-    /// How many runs there are; they must be as many tokens as are given.
+impl<'a> CachePositions<'a> {
+    /// `tokens` new tokens for each of the `sequences` `[n, 2]`: the index of the sequence in the
+    /// cache, and how many tokens it has had before. No sequence is there twice; an index that does
+    /// not exist is taken for the last.
+    pub fn new(sequences: &'a Tensor<u32>, tokens: usize) -> Self {
+        Self { sequences, tokens }
+    }
+
+    /// Number of sequences, which must be for this number of tokens altogether.
     pub(super) fn check(&self, op: &'static str, tokens: usize) -> Result<usize> {
-        let (run, shape) = (self.run, self.runs.shape());
+        let (run, shape) = (self.tokens, self.sequences.shape());
         let n = shape.dims().first().copied().unwrap_or(0);
         if shape.dims() != [n, 2] {
-            return Err(Error::Shape { op, what: "runs", expected: "[n, 2]".into(), found: shape });
+            let expected = "[n, 2]".into();
+            return Err(Error::Shape { op, what: "sequences", expected, found: shape });
         }
         if run == 0 || n.saturating_mul(run) != tokens {
-            return Err(Error::Invalid {
-                op,
-                what: format!("{tokens} tokens in {n} runs of {run}"),
-            });
+            let what = format!("{tokens} tokens for {n} sequences with {run} each");
+            return Err(Error::Invalid { op, what });
         }
         Ok(n)
     }
 
-    /// After how many of the last tokens of each run so many rows come: the same number of each.
+    /// Number of rows for each sequence, where `rows` come after its last tokens.
     pub(super) fn check_last(&self, op: &'static str, rows: usize) -> Result<usize> {
-        let runs = self.runs.shape().dims().first().copied().unwrap_or(0);
-        let n = self.check(op, runs.saturating_mul(self.run))?;
-        let each = rows.checked_div(n).unwrap_or(self.run);
-        if rows != n * each || !(1..=self.run).contains(&each) {
-            return Err(Error::Invalid {
-                op,
-                what: format!("{rows} rows after {n} runs of {} tokens", self.run),
-            });
+        let n = self.sequences.shape().dims().first().copied().unwrap_or(0);
+        let n = self.check(op, n.saturating_mul(self.tokens))?;
+        let each = rows.checked_div(n).unwrap_or(self.tokens);
+        if rows != n * each || !(1..=self.tokens).contains(&each) {
+            let what = format!("{rows} rows for {n} sequences with {} tokens each", self.tokens);
+            return Err(Error::Invalid { op, what });
         }
         Ok(each)
     }
@@ -187,11 +189,11 @@ impl KvCache {
         Ok(Self { shape, sequences, capacity, keys, values, window: None })
     }
 
-    /// The same cache for tokens that see the last `window` positions only, each its own among
-    /// them; all positions where it is none. A window of 0 is one of 1. The cache keeps those that
-    /// nobody sees, so that a sequence can be cut short.
+    /// Sets a sliding window: a token sees the last `window` positions only, its own among them, or
+    /// all of them for none. A window of 0 is one of 1. The cache keeps positions before it, so that
+    /// a sequence can be cut short.
     #[must_use]
-    pub fn with_window(self, window: Option<usize>) -> Self {
+    pub fn window(self, window: Option<usize>) -> Self {
         Self { window: window.map(|window| window.max(1)), ..self }
     }
 
@@ -259,7 +261,7 @@ impl KvCache {
         self.values.write(&values)
     }
 
-    pub(super) fn in_halves(&self) -> bool {
+    pub(super) fn is_f16(&self) -> bool {
         matches!(self.keys, Floats::F16(_))
     }
 
@@ -311,8 +313,8 @@ impl KvCache {
     }
 }
 
-/// The keys and values of one layer and one sequence in host memory: the twin of [`KvCache`]. It
-/// grows as it is filled.
+/// The keys and values of one layer and one sequence in host memory: the CPU reference
+/// of [`KvCache`]. It grows as it is filled.
 #[derive(Clone, Debug)]
 pub struct HostKvCache {
     pub(super) shape: AttentionShape,
@@ -333,9 +335,9 @@ impl HostKvCache {
         Ok(Self { shape, keys: Vec::new(), values: Vec::new(), window: None })
     }
 
-    /// As [`KvCache::with_window`].
+    /// Sets a sliding window, as [`KvCache::window`].
     #[must_use]
-    pub fn with_window(self, window: Option<usize>) -> Self {
+    pub fn window(self, window: Option<usize>) -> Self {
         Self { window: window.map(|window| window.max(1)), ..self }
     }
 

@@ -1,10 +1,15 @@
-//! The head: `x` `[m, k]` times a dense matrix `[n, k]`, whose bytes are the cost; made for few
-//! tokens.
+//! The LM head: `x` `[m, k]` times a dense matrix `[n, k]`. Made for few tokens, where reading the
+//! matrix is the cost.
 
 use super::attention::dot;
 use crate::{
     error::{Error, Result},
-    gpu::{encoder::Encoder, out::Out, recording::Extent, tensor::Tensor},
+    gpu::{
+        encoder::Encoder,
+        out::Out,
+        recording::Extent,
+        tensor::{Bind, Tensor},
+    },
     kernel::{
         binding::{Binding, Type::*, read, read_write},
         declaration::Kernel,
@@ -12,8 +17,12 @@ use crate::{
         source::{Part, REDUCE, Source, Work},
     },
     msl,
-    ops::tensor::pad_rows::{pad_rows, quads_by_place},
+    ops::{
+        forward::forward,
+        tensor::pad_rows::{pad_rows, quads_by_place},
+    },
     params,
+    shape::Shape,
     tuning::TuningKey,
     weights::dense::{DenseElement, DenseMatrix, PackedDense},
     wgsl,
@@ -84,79 +93,81 @@ pub(super) const KERNELS: &[&Kernel] = &[
     &OF_INT8[2],
 ];
 
-/// `x` `[m, k]` times `w` `[n, k]` as `[m, n]`, in `f32`.
-///
-/// # Errors
-/// As [`dense_gemv_into`].
-pub fn dense_gemv(encoder: &mut Encoder, x: &Tensor<f32>, w: &DenseMatrix) -> Result<Tensor<f32>> {
-    let y = Tensor::uninit(encoder.context(), [x.shape().as_matrix().0, w.rows()])?;
-    dense_gemv_into(encoder, x, w, &y)?;
-    Ok(y)
+const OP: &str = "dense_gemv";
+
+/// A product with a dense matrix: what [`dense_gemv`] returns.
+#[derive(Clone, Copy)]
+#[must_use = "an op does nothing until `forward` records it"]
+pub struct DenseGemv<'a> {
+    x: &'a Tensor<f32>,
+    w: &'a DenseMatrix,
 }
 
-/// [`dense_gemv`] into a tensor of the caller, `[m, n]`. Where rows of `w` are not whole groups of
-/// 16 bytes, a dispatch more pads `x` as `w` is; for several tokens, one more lays `x` out. On a
-/// device, a token's products are the same bits alone and in company.
-///
-/// # Errors
-/// [`Error::Shape`] if `x`, `w` and `y` do not fit.
-pub fn dense_gemv_into<'y>(
-    encoder: &mut Encoder,
-    x: &Tensor<f32>,
-    w: &DenseMatrix,
-    y: impl Into<Out<'y, f32>>,
-) -> Result<()> {
-    let (op, y) = ("dense_gemv", y.into());
-    let (m, k) = x.shape().as_matrix();
-    if k != w.columns() {
-        return Err(Error::Shape {
-            op,
-            what: "x",
-            expected: format!("[m, {}]", w.columns()),
-            found: x.shape(),
-        });
+/// x·wᵀ of `x` `[m, k]` and `w` `[n, k]` (the LM head), `[m, n]` in `f32`. Where rows of `w` are not
+/// whole groups of 16 bytes, a dispatch more pads `x` as `w` is; for several tokens, one more lays
+/// `x` out. It is batch-invariant: a token's products do not depend on the other tokens.
+pub fn dense_gemv<'a>(x: &'a Tensor<f32>, w: &'a DenseMatrix) -> DenseGemv<'a> {
+    DenseGemv { x, w }
+}
+
+forward!(impl['a] DenseGemv<'a> => f32);
+
+impl DenseGemv<'_> {
+    fn shape(&self) -> Result<Shape> {
+        Ok([self.x.shape().as_matrix().0, self.w.rows()].into())
     }
-    y.check(op, m, w.rows())?;
-    let x = if k == w.padded() { x.clone() } else { pad_rows(encoder, x, w.padded())? };
-    let family = match w.element() {
-        DenseElement::F32 => &OF_F32,
-        DenseElement::F16 => &OF_F16,
-        DenseElement::Bf16 => &OF_BF16,
-        DenseElement::Int8 => &OF_INT8,
-    };
-    let (tokens, blocks) = (m as u32, w.blocks() as u32);
-    let (kernel, x) = match m {
-        0..=1 => (&family[0], x),
-        _ if m < encoder.context().capabilities().tuned(TuningKey::HeadEightTokens) => {
-            (&family[1], quads_by_place(encoder, &x, w.blocks())?)
+
+    fn record(self, encoder: &mut Encoder, y: Out<'_, f32>) -> Result<()> {
+        let Self { x, w } = self;
+        let (m, k) = x.shape().as_matrix();
+        if k != w.columns() {
+            let expected = format!("[m, {}]", w.columns());
+            return Err(Error::Shape { op: OP, what: "x", expected, found: x.shape() });
         }
-        _ => (&family[2], quads_by_place(encoder, &x, w.blocks())?),
-    };
-    let params = Params { rows: w.rows() as u32, tokens, blocks, add: y.adds().into() };
-    encoder.dispatch(
-        kernel,
-        &params,
-        &[&w.words, &w.scales, &x, y.tensor()],
-        Extent::products([w.rows(), m, 1], w.columns()),
-    )
+        y.check(OP, m, w.rows())?;
+        let x =
+            if k == w.padded() { x.clone() } else { pad_rows(x, w.padded()).forward(encoder)? };
+        let family = match w.element() {
+            DenseElement::F32 => &OF_F32,
+            DenseElement::F16 => &OF_F16,
+            DenseElement::Bf16 => &OF_BF16,
+            DenseElement::Int8 => &OF_INT8,
+        };
+        let (kernel, x) = match m {
+            0..=1 => (&family[0], x),
+            _ if m < encoder.context().capabilities().tuned(TuningKey::HeadEightTokens) => {
+                (&family[1], quads_by_place(encoder, &x, w.blocks())?)
+            }
+            _ => (&family[2], quads_by_place(encoder, &x, w.blocks())?),
+        };
+        let (tokens, blocks) = (m as u32, w.blocks() as u32);
+        let params = Params { rows: w.rows() as u32, tokens, blocks, add: y.adds().into() };
+        let bindings: [&dyn Bind; 4] = [&w.words, &w.scales, &x, y.tensor()];
+        encoder.dispatch(kernel, &params, &bindings, Extent::products([w.rows(), m, 1], k))
+    }
 }
 
-/// The CPU twin, on all cores: equal but for the order of a float sum.
-///
-/// # Errors
-/// [`Error::Length`] if `x` is not whole rows.
-pub fn dense_gemv_cpu(x: &[f32], w: &PackedDense) -> Result<Vec<f32>> {
-    let (n, k) = (w.rows(), w.columns().max(1));
-    if !x.len().is_multiple_of(k) {
-        return Err(Error::Length { shape: [x.len() / k, k].into(), found: x.len() });
+pub(crate) mod reference {
+    use super::*;
+
+    /// CPU reference of [`dense_gemv`](super::dense_gemv()), on all cores: equal but for the order
+    /// of a float sum.
+    ///
+    /// # Errors
+    /// [`Error::Length`] if `x` is not whole rows.
+    pub fn dense_gemv(x: &[f32], w: &PackedDense) -> Result<Vec<f32>> {
+        let (n, k) = (w.rows(), w.columns().max(1));
+        if !x.len().is_multiple_of(k) {
+            return Err(Error::Length { shape: [x.len() / k, k].into(), found: x.len() });
+        }
+        let m = x.len() / k;
+        let mut by_row = vec![0f32; n * m];
+        by_row.par_chunks_mut(m.max(1)).enumerate().for_each(|(row, y)| {
+            // Codes are multiplied first, then scaled.
+            let scale = w.scales().get(row).copied().unwrap_or(1.0);
+            let numbers = w.unscaled_row(row);
+            y.iter_mut().zip(x.chunks_exact(k)).for_each(|(y, x)| *y = dot(&numbers, x) * scale);
+        });
+        Ok((0..m * n).map(|at| by_row[at % n * m + at / n]).collect())
     }
-    let m = x.len() / k;
-    let mut by_row = vec![0f32; n * m];
-    by_row.par_chunks_mut(m.max(1)).enumerate().for_each(|(row, y)| {
-        // Codes are multiplied first, then scaled.
-        let scale = w.scales().get(row).copied().unwrap_or(1.0);
-        let numbers = w.unscaled_row(row);
-        y.iter_mut().zip(x.chunks_exact(k)).for_each(|(y, x)| *y = dot(&numbers, x) * scale);
-    });
-    Ok((0..m * n).map(|at| by_row[at % n * m + at / n]).collect())
 }

@@ -1,6 +1,6 @@
-//! Rows of an embedding: y[t] = table[tokens[t]].
+//! Rows of an embedding table: y[t] = table[tokens[t]].
 
-use super::cache::NewTokens;
+use super::{cache::CachePositions, embed_ternary};
 use crate::{
     error::{Error, Result},
     gpu::{encoder::Encoder, out::Out, tensor::Tensor},
@@ -10,8 +10,14 @@ use crate::{
         params::Params as _,
         source::Source,
     },
-    msl, params,
-    weights::dense::{DenseElement, DenseMatrix, PackedDense},
+    msl,
+    ops::forward::forward,
+    params,
+    shape::Shape,
+    weights::{
+        dense::{DenseElement, DenseMatrix, PackedDense},
+        ternary::matrix::TernaryMatrix,
+    },
     wgsl,
 };
 
@@ -79,97 +85,145 @@ static EMBED_INT8: Kernel = kernel(
 
 pub(super) const KERNELS: &[&Kernel] = &[&EMBED_F32, &EMBED_F16, &EMBED_BF16, &EMBED_INT8];
 
-/// The rows of `table` `[vocab, k]` that `tokens` `[m]` name, as `[m, k]`. Ids beyond the
-/// vocabulary read its last row: whoever makes them on the host checks them.
-///
-/// # Errors
-/// As [`embed_into`].
-pub fn embed(
-    encoder: &mut Encoder,
-    tokens: &Tensor<u32>,
-    table: &DenseMatrix,
-) -> Result<Tensor<f32>> {
-    let y = Tensor::uninit(encoder.context(), [tokens.len(), table.columns()])?;
-    embed_into(encoder, tokens, table, &y)?;
-    Ok(y)
+const OP: &str = "embed";
+
+/// An embedding table `[vocab, k]` of either kind.
+#[derive(Clone, Copy, Debug)]
+pub enum EmbeddingTable<'a> {
+    /// Floats or 8-bit integers.
+    Dense(&'a DenseMatrix),
+    /// Ternary weights, decoded as they are read: scale · code, which is exact.
+    Ternary(&'a TernaryMatrix),
 }
 
-/// [`embed`] into a tensor of the caller, `[m, k]`.
-///
-/// # Errors
-/// [`Error::Shape`] if the output does not fit; [`Error::Invalid`] for an empty table and tokens to
-/// look up.
-pub fn embed_into<'y>(
-    encoder: &mut Encoder,
-    tokens: &Tensor<u32>,
-    table: &DenseMatrix,
-    y: impl Into<Out<'y, f32>>,
-) -> Result<()> {
-    let none = Tensor::uninit(encoder.context(), [1, 2])?;
-    record(encoder, tokens, table, y.into(), &none, false)
+impl<'a> From<&'a DenseMatrix> for EmbeddingTable<'a> {
+    fn from(table: &'a DenseMatrix) -> Self {
+        Self::Dense(table)
+    }
 }
 
-/// [`embed_into`] for the next token of each of some sequences, which is counted: `runs` `[m, 2]`,
-/// as [`NewTokens`] has it, says of each how many tokens it has had, and is raised by one before
-/// anything else uses it. So a step that is run again and again keeps its positions by itself.
-///
-/// # Errors
-/// As [`embed_into`]; [`Error::Shape`] for runs of other tokens.
-pub fn embed_next_into<'y>(
-    encoder: &mut Encoder,
-    tokens: &Tensor<u32>,
-    runs: &Tensor<u32>,
-    table: &DenseMatrix,
-    y: impl Into<Out<'y, f32>>,
-) -> Result<()> {
-    NewTokens { run: 1, runs }.check("embed", tokens.len())?;
-    record(encoder, tokens, table, y.into(), runs, true)
+impl<'a> From<&'a TernaryMatrix> for EmbeddingTable<'a> {
+    fn from(table: &'a TernaryMatrix) -> Self {
+        Self::Ternary(table)
+    }
 }
 
-fn record(
+impl EmbeddingTable<'_> {
+    fn shape(&self) -> [usize; 2] {
+        match self {
+            Self::Dense(table) => [table.rows(), table.columns()],
+            Self::Ternary(table) => [table.rows(), table.columns()],
+        }
+    }
+}
+
+/// A look-up in an embedding table: what [`embed`] returns.
+#[derive(Clone, Copy)]
+#[must_use = "an op does nothing until `forward` records it"]
+pub struct Embed<'a> {
+    tokens: &'a Tensor<u32>,
+    table: EmbeddingTable<'a>,
+    sequences: Option<&'a Tensor<u32>>,
+}
+
+/// Looks up the rows of a table `[vocab, k]`, dense or ternary, for `tokens` `[m]`; the result is
+/// `[m, k]`. Ids beyond the vocabulary read its last row: whoever makes them on the host checks
+/// them. An empty table is an [`Error::Invalid`], if there are tokens.
+pub fn embed<'a>(tokens: &'a Tensor<u32>, table: impl Into<EmbeddingTable<'a>>) -> Embed<'a> {
+    Embed { tokens, table: table.into(), sequences: None }
+}
+
+forward!(impl['a] Embed<'a> => f32);
+
+impl<'a> Embed<'a> {
+    /// Counts the tokens, each the next one of a sequence: the lengths in `sequences` `[m, 2]`, as
+    /// [`CachePositions`] has them, are raised by one before anything else reads them. So a
+    /// recording that is submitted again and again continues its sequences.
+    pub fn advance(self, sequences: &'a Tensor<u32>) -> Self {
+        Self { sequences: Some(sequences), ..self }
+    }
+
+    fn shape(&self) -> Result<Shape> {
+        Ok([self.tokens.len(), self.table.shape()[1]].into())
+    }
+
+    fn record(self, encoder: &mut Encoder, y: Out<'_, f32>) -> Result<()> {
+        let (m, [rows, columns]) = (self.tokens.len(), self.table.shape());
+        let sequences = match self.sequences {
+            Some(sequences) => {
+                CachePositions::new(sequences, 1).check(OP, m)?;
+                sequences
+            }
+            None => &Tensor::uninit(encoder.context(), [1, 2])?,
+        };
+        y.check(OP, m, columns)?;
+        if rows == 0 && m > 0 {
+            return Err(Error::Invalid { op: OP, what: "the table has no rows".into() });
+        }
+        let advance = self.sequences.is_some();
+        match self.table {
+            EmbeddingTable::Dense(table) => {
+                record_dense(encoder, self.tokens, table, y, sequences, advance)
+            }
+            EmbeddingTable::Ternary(table) => {
+                embed_ternary::record(encoder, self.tokens, table, y, sequences, advance)
+            }
+        }
+    }
+}
+
+fn record_dense(
     encoder: &mut Encoder,
     tokens: &Tensor<u32>,
     table: &DenseMatrix,
     y: Out<'_, f32>,
-    runs: &Tensor<u32>,
+    sequences: &Tensor<u32>,
     advance: bool,
 ) -> Result<()> {
-    let (m, k) = (tokens.len(), table.columns());
-    y.check("embed", m, k)?;
-    if table.rows() == 0 && m > 0 {
-        return Err(Error::Invalid { op: "embed", what: "the table has no rows".into() });
-    }
     let kernel = match table.element() {
         DenseElement::F32 => &EMBED_F32,
         DenseElement::F16 => &EMBED_F16,
         DenseElement::Bf16 => &EMBED_BF16,
         DenseElement::Int8 => &EMBED_INT8,
     };
-    let (blocks, rows, add) = (table.blocks() as u32, table.rows() as u32, y.adds().into());
-    let params =
-        Params { tokens: m as u32, columns: k as u32, blocks, rows, add, advance: advance.into() };
+    let params = Params {
+        tokens: tokens.len() as u32,
+        columns: table.columns() as u32,
+        blocks: table.blocks() as u32,
+        rows: table.rows() as u32,
+        add: y.adds().into(),
+        advance: advance.into(),
+    };
     encoder.dispatch(
         kernel,
         &params,
-        &[tokens, &table.words, &table.scales, y.tensor(), runs],
-        [m * table.blocks(), 1, 1],
+        &[tokens, &table.words, &table.scales, y.tensor(), sequences],
+        [tokens.len() * table.blocks(), 1, 1],
     )
 }
 
-/// The CPU twin: the same bits, but where 16-bit elements are subnormal.
-///
-/// # Errors
-/// [`Error::Invalid`] for a token that the table does not have.
-pub fn embed_cpu(tokens: &[u32], table: &PackedDense) -> Result<Vec<f32>> {
-    let mut y = Vec::with_capacity(tokens.len() * table.columns());
-    for &token in tokens {
-        if token as usize >= table.rows() {
-            return Err(Error::Invalid {
-                op: "embed",
-                what: format!("token {token}; the vocabulary has {}", table.rows()),
-            });
-        }
-        y.extend(table.row(token as usize));
+/// Checks that a table of `rows` rows has this token.
+pub(super) fn check_token(token: u32, rows: usize) -> Result<usize> {
+    if token as usize >= rows {
+        let what = format!("token {token}; the vocabulary has {rows}");
+        return Err(Error::Invalid { op: OP, what });
     }
-    Ok(y)
+    Ok(token as usize)
+}
+
+pub(crate) mod reference {
+    use super::*;
+
+    /// CPU reference of [`embed`](super::embed()) with a dense table: bit-identical, but where
+    /// 16-bit elements are subnormal.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for a token that the table does not have.
+    pub fn embed(tokens: &[u32], table: &PackedDense) -> Result<Vec<f32>> {
+        let mut y = Vec::with_capacity(tokens.len() * table.columns());
+        for &token in tokens {
+            y.extend(table.row(check_token(token, table.rows())?));
+        }
+        Ok(y)
+    }
 }

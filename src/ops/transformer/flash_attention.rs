@@ -1,15 +1,15 @@
 //! Attention for training, without a matrix of scores: y = softmax(scale·q·kᵀ)·v, and the logarithm
-//! of each row's sum, from which [`flash_attention_backward`](super::flash_attention_backward())
+//! of each row's sum, from which [`FlashAttention::backward`]
 //! computes the scores again. "FlashAttention-2", Dao 2023, arXiv:2307.08691.
 
 use crate::{
-    element::{ElementType, Float},
+    element::Float,
     error::{Error, Result},
     gpu::{
         encoder::Encoder,
         out::Out,
         recording::{Extent, product},
-        tensor::Tensor,
+        tensor::{Bind, Tensor},
     },
     kernel::{
         binding::{Type::*, read, read_write},
@@ -18,7 +18,7 @@ use crate::{
         source::Source,
     },
     msl,
-    ops::transformer::attention::dot,
+    ops::transformer::{attention::dot, cache::AttentionShape},
     params,
     shape::Shape,
     wgsl,
@@ -117,64 +117,98 @@ static FLASH_ATTENTION: Kernel = Kernel::trusted(
 
 pub(super) const KERNELS: &[&Kernel] = &[&FLASH_ATTENTION];
 
-/// The widest head of [`flash_attention`].
-pub const FLASH_ATTENTION_MAX_DIM: usize = 256;
+const OP: &str = "flash_attention";
 
-/// How [`flash_attention`] weighs.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-#[non_exhaustive]
-pub struct FlashAttentionOptions {
-    /// Does a query see only the keys up to its own place?
-    pub causal: bool,
-    /// What q·k is multiplied with; 1/√d unless given.
-    pub scale: Option<f32>,
+/// Attention for training: what [`flash_attention`] returns.
+#[derive(Clone, Copy)]
+#[must_use = "an op does nothing until `forward` or `backward` records it"]
+pub struct FlashAttention<'a, T> {
+    pub(super) q: &'a Tensor<T>,
+    pub(super) k: &'a Tensor<T>,
+    pub(super) v: &'a Tensor<T>,
+    pub(super) causal: bool,
+    scale: Option<f32>,
 }
 
-impl FlashAttentionOptions {
-    /// A query sees only the keys up to its own place.
-    #[must_use]
+/// softmax(scale·q·kᵀ)·v of every head, with q `[.., heads, tokens, head_dim]`, k and v
+/// `[.., kv_heads, tokens, head_dim]`; scale is 1/√head_dim. Each head of k and v is shared by
+/// heads / kv_heads of q, in order (grouped-query attention). Memory is that of the results: scores
+/// exist in tiles only. Sums are in `f32`, in an order that follows from the shape, so a device
+/// gives the same bits every time. A score that is not finite gives undefined numbers.
+///
+/// ```no_run
+/// # use bitnet_wgpu::{Encoder, Result, Tensor, transformer};
+/// # fn f(encoder: &mut Encoder, q: &Tensor<f32>, k: &Tensor<f32>, v: &Tensor<f32>, dy: &Tensor<f32>) -> Result<()> {
+/// let attention = transformer::flash_attention(q, k, v).causal();
+/// let (y, lse) = attention.forward(encoder)?;
+/// let (dq, dk, dv) = attention.backward(encoder, &y, &lse, dy)?;
+/// # Ok(())
+/// # }
+/// ```
+pub fn flash_attention<'a, T: Float>(
+    q: &'a Tensor<T>,
+    k: &'a Tensor<T>,
+    v: &'a Tensor<T>,
+) -> FlashAttention<'a, T> {
+    FlashAttention { q, k, v, causal: false, scale: None }
+}
+
+impl<T: Float> FlashAttention<'_, T> {
+    /// A query sees only the keys up to its own position.
     pub fn causal(self) -> Self {
         Self { causal: true, ..self }
     }
 
-    /// q·k is multiplied with `scale`.
-    #[must_use]
+    /// Sets what q·k is multiplied with.
     pub fn scale(self, scale: f32) -> Self {
         Self { scale: Some(scale), ..self }
     }
 
-    /// The scale for heads of `dim` numbers.
-    pub(super) fn scale_for(self, dim: usize) -> f32 {
+    pub(super) fn scale_or_default(&self, dim: usize) -> f32 {
         self.scale.unwrap_or((dim as f32).sqrt().recip())
     }
-}
 
-/// Queries, keys and values (`Qkv<&Tensor<T>>`), or something of each: their gradients
-/// (`Qkv<Tensor<T>>`), or where these go to (`Qkv<Out<T>>`).
-#[derive(Clone, Copy, Debug)]
-pub struct Qkv<T> {
-    /// `[.., heads, tokens, head_dim]`
-    pub q: T,
-    /// `[.., kv_heads, tokens, head_dim]`
-    pub k: T,
-    /// As `k`.
-    pub v: T,
-}
-
-impl<T> Qkv<T> {
-    /// References to all three.
-    pub fn as_ref(&self) -> Qkv<&T> {
-        Qkv { q: &self.q, k: &self.k, v: &self.v }
+    /// Records the op. Returns y, of the shape of q, and ln Σ e^score of every query,
+    /// `[.., heads, tokens]`, from which `backward` computes the scores again.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] if the shapes do not fit, or `head_dim` is not 1 to
+    /// [`AttentionShape::MAX_DIM`].
+    pub fn forward(self, encoder: &mut Encoder) -> Result<(Tensor<T>, Tensor<f32>)> {
+        Problem::of(OP, &self)?;
+        let shape = self.q.shape();
+        let y = Tensor::uninit(encoder.context(), shape)?;
+        let lse = Tensor::uninit(encoder.context(), shape.without_last())?;
+        self.forward_into(encoder, &y, &lse)?;
+        Ok((y, lse))
     }
-}
 
-/// What [`flash_attention`] gives.
-#[derive(Clone, Copy, Debug)]
-pub struct Attended<Y, L> {
-    /// `[.., heads, tokens, head_dim]`
-    pub y: Y,
-    /// ln Σ e^score of every query, `[.., heads, tokens]`, for the gradients.
-    pub lse: L,
+    /// Like [`forward`](Self::forward), into tensors of the caller; `lse` is overwritten.
+    ///
+    /// # Errors
+    /// As [`forward`](Self::forward); [`Error::Shape`] if the outputs do not fit.
+    pub fn forward_into<'out>(
+        self,
+        encoder: &mut Encoder,
+        y: impl Into<Out<'out, T>>,
+        lse: &Tensor<f32>,
+    ) -> Result<()> {
+        let (problem, y, Self { q, k, v, .. }) = (Problem::of(OP, &self)?, y.into(), self);
+        y.check_shape(OP, q.shape())?;
+        Out::set(lse).check_shape(OP, q.shape().without_last())?;
+        let groups = problem.groups(problem.heads);
+        let params = Params {
+            groups: groups as u32,
+            tokens: problem.tokens as u32,
+            dim: problem.dim as u32,
+            sharing: problem.sharing() as u32,
+            causal: self.causal.into(),
+            add: y.adds().into(),
+            scale: self.scale_or_default(problem.dim),
+        };
+        let bindings: [&dyn Bind; 5] = [q, k, v, y.tensor(), lse];
+        encoder.dispatch(&FLASH_ATTENTION, &params, &bindings, problem.extent(groups, 2))
+    }
 }
 
 /// The sizes of an attention, checked.
@@ -187,34 +221,29 @@ pub(super) struct Problem {
 }
 
 impl Problem {
-    pub fn of<T: ElementType>(op: &'static str, qkv: Qkv<&Tensor<T>>) -> Result<Self> {
+    pub fn of<T: Float>(op: &'static str, attention: &FlashAttention<'_, T>) -> Result<Self> {
+        let FlashAttention { q, k, v, .. } = attention;
         let misfit = |what, expected: &str, found| {
             Err(Error::Shape { op, what, expected: expected.to_owned(), found })
         };
-        let (q, k) = (qkv.q.shape(), qkv.k.shape());
+        let (q, k, v) = (q.shape(), k.shape(), v.shape());
         let (&[ref batch @ .., heads, tokens, dim], &[ref k_batch @ .., kv_heads, k_tokens, k_dim]) =
             (q.dims(), k.dims())
         else {
-            return misfit(
-                "q or k",
-                "[.., heads, tokens, head_dim]",
-                if q.rank() < 3 { q } else { k },
-            );
+            let found = if q.rank() < 3 { q } else { k };
+            return misfit("q or k", "[.., heads, tokens, head_dim]", found);
         };
-        if dim == 0 || dim > FLASH_ATTENTION_MAX_DIM {
-            return misfit("q", &format!("a head_dim of 1 to {FLASH_ATTENTION_MAX_DIM}"), q);
+        if dim == 0 || dim > AttentionShape::MAX_DIM {
+            return misfit("q", &format!("a head_dim of 1 to {}", AttentionShape::MAX_DIM), q);
         }
         if (batch, tokens, dim) != (k_batch, k_tokens, k_dim)
             || heads.checked_rem(kv_heads) != Some(0)
         {
-            return misfit(
-                "k",
-                &format!("the shape of q, {q}, with as many heads or a divisor of them"),
-                k,
-            );
+            let expected = format!("the shape of q, {q}, with as many heads or a divisor of them");
+            return misfit("k", &expected, k);
         }
-        if qkv.v.shape() != k {
-            return misfit("v", &k.to_string(), qkv.v.shape());
+        if v != k {
+            return misfit("v", &k.to_string(), v);
         }
         let count: usize = batch.iter().product();
         Ok(Self { heads: count * heads, kv_heads: count * kv_heads, tokens, dim })
@@ -236,75 +265,8 @@ impl Problem {
     }
 }
 
-/// softmax(scale·q·kᵀ)·v of every head, with the logarithm of each row's sum. Each head of `k` and
-/// `v` is shared by `heads / kv_heads` of `q`, in order (grouped-query attention). Memory for the
-/// results is all that it takes: scores exist in tiles. Sums are in `f32`, in an order that follows
-/// from the shape, so a device gives the same bits every time. A score that is not finite gives
-/// numbers that nobody promises.
-///
-/// ```no_run
-/// # use bitnet_wgpu::{Encoder, Result, Tensor, transformer::{self, FlashAttentionOptions, Qkv}};
-/// # fn f(encoder: &mut Encoder, q: &Tensor<f32>, k: &Tensor<f32>, v: &Tensor<f32>, dy: &Tensor<f32>) -> Result<()> {
-/// let (qkv, causal) = (Qkv { q, k, v }, FlashAttentionOptions::default().causal()); // [heads, tokens, head_dim] each
-/// let attended = transformer::flash_attention(encoder, qkv, causal)?;
-/// let gradients = transformer::flash_attention_backward(encoder, qkv, &attended, dy, causal)?;
-/// # Ok(())
-/// # }
-/// ```
-///
-/// # Errors
-/// As [`flash_attention_into`].
-pub fn flash_attention<T: Float>(
-    encoder: &mut Encoder,
-    qkv: Qkv<&Tensor<T>>,
-    options: FlashAttentionOptions,
-) -> Result<Attended<Tensor<T>, Tensor<f32>>> {
-    let shape = qkv.q.shape();
-    Problem::of("flash_attention", qkv)?;
-    let made = Attended {
-        y: Tensor::uninit(encoder.context(), shape)?,
-        lse: Tensor::uninit(encoder.context(), shape.without_last())?,
-    };
-    flash_attention_into(encoder, qkv, options, Attended { y: Out::set(&made.y), lse: &made.lse })?;
-    Ok(made)
-}
-
-/// [`flash_attention`] into tensors of the caller; `lse` is overwritten.
-///
-/// # Errors
-/// [`Error::Shape`] unless `q` is `[.., heads, tokens, head_dim]` with a `head_dim` of 1 to
-/// [`FLASH_ATTENTION_MAX_DIM`], `k` and `v` are `[.., kv_heads, tokens, head_dim]` where `kv_heads`
-/// divides `heads`, and the outputs fit.
-pub fn flash_attention_into<T: Float>(
-    encoder: &mut Encoder,
-    qkv: Qkv<&Tensor<T>>,
-    options: FlashAttentionOptions,
-    Attended { y, lse }: Attended<Out<'_, T>, &Tensor<f32>>,
-) -> Result<()> {
-    let op = "flash_attention";
-    let problem = Problem::of(op, qkv)?;
-    y.check_shape(op, qkv.q.shape())?;
-    Out::set(lse).check_shape(op, qkv.q.shape().without_last())?;
-    let groups = problem.groups(problem.heads);
-    let params = Params {
-        groups: groups as u32,
-        tokens: problem.tokens as u32,
-        dim: problem.dim as u32,
-        sharing: problem.sharing() as u32,
-        causal: options.causal.into(),
-        add: y.adds().into(),
-        scale: options.scale_for(problem.dim),
-    };
-    encoder.dispatch(
-        &FLASH_ATTENTION,
-        &params,
-        &[qkv.q, qkv.k, qkv.v, y.tensor(), lse],
-        problem.extent(groups, 2),
-    )
-}
-
-/// Are they matrices of `dim` columns, and of one size? Gives their rows.
-pub(super) fn rows_cpu(dim: usize, matrices: &[&[f32]]) -> Result<usize> {
+/// Checks that these are matrices of `dim` columns and of one size, and returns their rows.
+pub(super) fn rows_of(dim: usize, matrices: &[&[f32]]) -> Result<usize> {
     let tokens = matrices[0].len().checked_div(dim).unwrap_or(0);
     match matrices.iter().find(|matrix| tokens.checked_mul(dim) != Some(matrix.len()) || dim == 0) {
         Some(odd) => Err(Error::Length { shape: Shape::from([tokens, dim]), found: odd.len() }),
@@ -312,32 +274,41 @@ pub(super) fn rows_cpu(dim: usize, matrices: &[&[f32]]) -> Result<usize> {
     }
 }
 
-/// The CPU twin of [`flash_attention`], of one head: `[tokens, dim]` each, and `lse` `[tokens]`. As
-/// close as sums in `f32` are, in another order.
-///
-/// # Errors
-/// [`Error::Length`] if they are not of one size, or not whole rows.
-pub fn flash_attention_cpu(
-    qkv: Qkv<&[f32]>,
-    dim: usize,
-    options: FlashAttentionOptions,
-) -> Result<Attended<Vec<f32>, Vec<f32>>> {
-    let tokens = rows_cpu(dim, &[qkv.q, qkv.k, qkv.v])?;
-    let (scale, mut y, mut lse) =
-        (options.scale_for(dim), vec![0f32; tokens * dim], Vec::with_capacity(tokens));
-    for (i, (q, y)) in qkv.q.chunks_exact(dim).zip(y.chunks_exact_mut(dim)).enumerate() {
-        let seen = if options.causal { i + 1 } else { tokens };
-        let scores: Vec<f32> =
-            qkv.k.chunks_exact(dim).take(seen).map(|k| dot(q, k) * scale).collect();
-        let largest = scores.iter().copied().fold(f32::MIN, f32::max);
-        let mut total = 0f32;
-        for (score, v) in scores.iter().zip(qkv.v.chunks_exact(dim)) {
-            let weight = (score - largest).exp();
-            total += weight;
-            y.iter_mut().zip(v).for_each(|(y, v)| *y += weight * v);
+pub(crate) mod reference {
+    use super::*;
+
+    /// CPU reference of [`flash_attention`](super::flash_attention()), of one head: q, k and v
+    /// `[tokens, dim]` give y `[tokens, dim]` and the logarithms of sums `[tokens]`. Sums in `f32`
+    /// are in another order.
+    ///
+    /// # Errors
+    /// [`Error::Length`] if they are not of one size, or not whole rows.
+    pub fn flash_attention(
+        [q, k, v]: [&[f32]; 3],
+        dim: usize,
+        causal: bool,
+        scale: Option<f32>,
+    ) -> Result<(Vec<f32>, Vec<f32>)> {
+        let tokens = rows_of(dim, &[q, k, v])?;
+        let (scale, mut y, mut lse) = (
+            scale.unwrap_or((dim as f32).sqrt().recip()),
+            vec![0f32; tokens * dim],
+            Vec::with_capacity(tokens),
+        );
+        for (i, (q, y)) in q.chunks_exact(dim).zip(y.chunks_exact_mut(dim)).enumerate() {
+            let seen = if causal { i + 1 } else { tokens };
+            let scores: Vec<f32> =
+                k.chunks_exact(dim).take(seen).map(|k| dot(q, k) * scale).collect();
+            let largest = scores.iter().copied().fold(f32::MIN, f32::max);
+            let mut total = 0f32;
+            for (score, v) in scores.iter().zip(v.chunks_exact(dim)) {
+                let weight = (score - largest).exp();
+                total += weight;
+                y.iter_mut().zip(v).for_each(|(y, v)| *y += weight * v);
+            }
+            y.iter_mut().for_each(|y| *y /= total);
+            lse.push(largest + total.ln());
         }
-        y.iter_mut().for_each(|y| *y /= total);
-        lse.push(largest + total.ln());
+        Ok((y, lse))
     }
-    Ok(Attended { y, lse })
 }

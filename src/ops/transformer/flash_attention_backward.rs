@@ -5,7 +5,7 @@
 
 use super::{
     attention::dot,
-    flash_attention::{Attended, FlashAttentionOptions, Problem, Qkv, rows_cpu, tiled, tiled_msl},
+    flash_attention::{FlashAttention, Problem, rows_of, tiled, tiled_msl},
 };
 use crate::{
     element::Float,
@@ -133,127 +133,151 @@ static DKDV: Kernel = Kernel::trusted(
 
 pub(super) const KERNELS: &[&Kernel] = &[&DELTA, &DQ, &DKDV];
 
-/// The gradients of [`flash_attention`](super::flash_attention()), which gave `attended` with the
-/// same options, where `dy` is that of its `y`. Where heads share keys and values, their gradients
-/// are added, in the order of the heads. Beside the results it takes 4 bytes a row.
-///
-/// # Errors
-/// As [`flash_attention_backward_into`].
-pub fn flash_attention_backward<T: Float>(
-    encoder: &mut Encoder,
-    qkv: Qkv<&Tensor<T>>,
-    attended: &Attended<Tensor<T>, Tensor<f32>>,
-    dy: &Tensor<T>,
-    options: FlashAttentionOptions,
-) -> Result<Qkv<Tensor<T>>> {
-    let of = |x: &Tensor<T>| Tensor::uninit(encoder.context(), x.shape());
-    let made = Qkv { q: of(qkv.q)?, k: of(qkv.k)?, v: of(qkv.v)? };
-    let outs = Qkv { q: Out::set(&made.q), k: Out::set(&made.k), v: Out::set(&made.v) };
-    flash_attention_backward_into(encoder, qkv, attended, dy, options, outs)?;
-    Ok(made)
+impl<T: Float> FlashAttention<'_, T> {
+    /// Records the gradients: returns those of q, k and v, where `dy` is that of `y`, and `y` and
+    /// `lse` are what `forward` gave. Where heads share keys and values, the gradients of these are
+    /// added in the order of the heads. Beside the results it takes 4 bytes a row.
+    ///
+    /// # Errors
+    /// As [`backward_into`](Self::backward_into).
+    pub fn backward(
+        self,
+        encoder: &mut Encoder,
+        y: &Tensor<T>,
+        lse: &Tensor<f32>,
+        dy: &Tensor<T>,
+    ) -> Result<(Tensor<T>, Tensor<T>, Tensor<T>)> {
+        let like = |x: &Tensor<T>| Tensor::uninit(encoder.context(), x.shape());
+        let (dq, dk, dv) = (like(self.q)?, like(self.k)?, like(self.v)?);
+        let gradients = (Out::set(&dq), Out::set(&dk), Out::set(&dv));
+        self.backward_into(encoder, y, lse, dy, gradients)?;
+        Ok((dq, dk, dv))
+    }
+
+    /// Like [`backward`](Self::backward), into tensors of the caller.
+    ///
+    /// # Errors
+    /// As [`forward`](Self::forward); [`Error::Shape`] if `y`, `lse`, `dy` or a gradient does not
+    /// fit.
+    pub fn backward_into(
+        self,
+        encoder: &mut Encoder,
+        y: &Tensor<T>,
+        lse: &Tensor<f32>,
+        dy: &Tensor<T>,
+        (dq, dk, dv): (Out<'_, T>, Out<'_, T>, Out<'_, T>),
+    ) -> Result<()> {
+        let op = "flash_attention_backward";
+        let problem = Problem::of(op, &self)?;
+        let (Self { q, k, v, .. }, shape) = (self, self.q.shape());
+        let by_rows = shape.without_last();
+        for (what, expected, found) in
+            [("y", shape, y.shape()), ("lse", by_rows, lse.shape()), ("dy", shape, dy.shape())]
+        {
+            if found != expected {
+                return Err(Error::Shape { op, what, expected: expected.to_string(), found });
+            }
+        }
+        dq.check_shape(op, shape)?;
+        dk.check_shape(op, k.shape())?;
+        dv.check_shape(op, k.shape())?;
+
+        encoder.whole(|encoder| {
+            let (rows, columns) = shape.as_matrix();
+            let delta = &Tensor::<f32>::uninit(encoder.context(), by_rows)?;
+            let params = DeltaParams {
+                rows: rows as u32,
+                columns: columns as u32,
+                lanes: lanes(columns) as u32,
+            };
+            encoder.dispatch(&DELTA, &params, &[y, dy, delta], rows_extent(rows, columns))?;
+
+            let (tokens, dim, sharing) =
+                (problem.tokens as u32, problem.dim as u32, problem.sharing() as u32);
+            let (causal, scale, groups) = (
+                self.causal.into(),
+                self.scale_or_default(problem.dim),
+                problem.groups(problem.heads),
+            );
+            let params = QueryParams {
+                groups: groups as u32,
+                tokens,
+                dim,
+                sharing,
+                causal,
+                add: dq.adds().into(),
+                scale,
+            };
+            encoder.dispatch(
+                &DQ,
+                &params,
+                &[q, k, v, dy, lse, delta, dq.tensor()],
+                problem.extent(groups, 3),
+            )?;
+
+            let groups = problem.groups(problem.kv_heads);
+            let (add_k, add_v) = (dk.adds().into(), dv.adds().into());
+            let params = KeyParams {
+                groups: groups as u32,
+                tokens,
+                dim,
+                sharing,
+                causal,
+                add_k,
+                add_v,
+                scale,
+            };
+            let bindings: [&dyn Bind; 8] = [q, k, v, dy, lse, delta, dk.tensor(), dv.tensor()];
+            encoder.dispatch(
+                &DKDV,
+                &params,
+                &bindings,
+                problem.extent(groups, 4 * problem.sharing()),
+            )
+        })
+    }
 }
 
-/// [`flash_attention_backward`] into tensors of the caller.
-///
-/// # Errors
-/// As [`flash_attention_into`](super::flash_attention_into); [`Error::Shape`] if `y`, `lse`, `dy`
-/// or a gradient does not fit.
-pub fn flash_attention_backward_into<T: Float>(
-    encoder: &mut Encoder,
-    qkv: Qkv<&Tensor<T>>,
-    attended: &Attended<Tensor<T>, Tensor<f32>>,
-    dy: &Tensor<T>,
-    options: FlashAttentionOptions,
-    gradients: Qkv<Out<'_, T>>,
-) -> Result<()> {
-    let op = "flash_attention_backward";
-    let problem = Problem::of(op, qkv)?;
-    let (Qkv { q, k, v }, Attended { y, lse }, shape) = (qkv, attended, qkv.q.shape());
-    let by_rows = shape.without_last();
-    for (what, expected, found) in
-        [("y", shape, y.shape()), ("lse", by_rows, lse.shape()), ("dy", shape, dy.shape())]
-    {
-        if found != expected {
-            return Err(Error::Shape { op, what, expected: expected.to_string(), found });
+pub(crate) mod reference {
+    use super::*;
+
+    /// CPU reference of [`FlashAttention::backward`], of one head: all `[tokens, dim]`, but `lse`
+    /// `[tokens]`. Where heads share keys, the gradients for these are to be added.
+    ///
+    /// # Errors
+    /// [`Error::Length`] if they are not of one size, or not whole rows.
+    pub fn flash_attention_backward(
+        [q, k, v]: [&[f32]; 3],
+        (y, lse): (&[f32], &[f32]),
+        dy: &[f32],
+        dim: usize,
+        causal: bool,
+        scale: Option<f32>,
+    ) -> Result<(Vec<f32>, Vec<f32>, Vec<f32>)> {
+        let tokens = rows_of(dim, &[q, k, v, y, dy])?;
+        if lse.len() != tokens {
+            return Err(Error::Length { shape: [tokens].into(), found: lse.len() });
         }
-    }
-    gradients.q.check_shape(op, shape)?;
-    gradients.k.check_shape(op, k.shape())?;
-    gradients.v.check_shape(op, k.shape())?;
-
-    encoder.whole(|encoder| {
-        let (rows, columns) = shape.as_matrix();
-        let delta = &Tensor::<f32>::uninit(encoder.context(), by_rows)?;
-        let params = DeltaParams {
-            rows: rows as u32,
-            columns: columns as u32,
-            lanes: lanes(columns) as u32,
+        let (scale, mut made) = (
+            scale.unwrap_or((dim as f32).sqrt().recip()),
+            [(); 3].map(|()| vec![0f32; tokens * dim]),
+        );
+        let [dq, dk, dv] = &mut made;
+        let at = |i: usize| i * dim..(i + 1) * dim;
+        let add = |to: &mut [f32], factor: f32, from: &[f32]| {
+            to.iter_mut().zip(from).for_each(|(to, from)| *to += factor * from)
         };
-        encoder.dispatch(&DELTA, &params, &[y, dy, delta], rows_extent(rows, columns))?;
-
-        let (tokens, dim, sharing) =
-            (problem.tokens as u32, problem.dim as u32, problem.sharing() as u32);
-        let (causal, scale, groups) =
-            (options.causal.into(), options.scale_for(problem.dim), problem.groups(problem.heads));
-        let params = QueryParams {
-            groups: groups as u32,
-            tokens,
-            dim,
-            sharing,
-            causal,
-            add: gradients.q.adds().into(),
-            scale,
-        };
-        encoder.dispatch(
-            &DQ,
-            &params,
-            &[q, k, v, dy, lse, delta, gradients.q.tensor()],
-            problem.extent(groups, 3),
-        )?;
-
-        let groups = problem.groups(problem.kv_heads);
-        let (add_k, add_v) = (gradients.k.adds().into(), gradients.v.adds().into());
-        let params =
-            KeyParams { groups: groups as u32, tokens, dim, sharing, causal, add_k, add_v, scale };
-        let bindings: [&dyn Bind; 8] =
-            [q, k, v, dy, lse, delta, gradients.k.tensor(), gradients.v.tensor()];
-        encoder.dispatch(&DKDV, &params, &bindings, problem.extent(groups, 4 * problem.sharing()))
-    })
-}
-
-/// The CPU twin of [`flash_attention_backward`], of one head: `[tokens, dim]` each. Where heads
-/// share keys, the gradients for these are to be added.
-///
-/// # Errors
-/// [`Error::Length`] if they are not of one size, or not whole rows.
-pub fn flash_attention_backward_cpu(
-    qkv: Qkv<&[f32]>,
-    attended: &Attended<Vec<f32>, Vec<f32>>,
-    dy: &[f32],
-    dim: usize,
-    options: FlashAttentionOptions,
-) -> Result<Qkv<Vec<f32>>> {
-    let (Qkv { q, k, v }, Attended { y, lse }) = (qkv, attended);
-    let tokens = rows_cpu(dim, &[q, k, v, y, dy])?;
-    if lse.len() != tokens {
-        return Err(Error::Length { shape: [tokens].into(), found: lse.len() });
-    }
-    let (scale, mut made) = (options.scale_for(dim), [(); 3].map(|()| vec![0f32; tokens * dim]));
-    let [dq, dk, dv] = &mut made;
-    let at = |i: usize| i * dim..(i + 1) * dim;
-    let add = |to: &mut [f32], factor: f32, from: &[f32]| {
-        to.iter_mut().zip(from).for_each(|(to, from)| *to += factor * from)
-    };
-    for i in 0..tokens {
-        let delta = dot(&y[at(i)], &dy[at(i)]);
-        for j in 0..if options.causal { i + 1 } else { tokens } {
-            let weight = (dot(&q[at(i)], &k[at(j)]) * scale - lse[i]).exp();
-            let slope = weight * (dot(&dy[at(i)], &v[at(j)]) - delta) * scale;
-            add(&mut dv[at(j)], weight, &dy[at(i)]);
-            add(&mut dq[at(i)], slope, &k[at(j)]);
-            add(&mut dk[at(j)], slope, &q[at(i)]);
+        for i in 0..tokens {
+            let delta = dot(&y[at(i)], &dy[at(i)]);
+            for j in 0..if causal { i + 1 } else { tokens } {
+                let weight = (dot(&q[at(i)], &k[at(j)]) * scale - lse[i]).exp();
+                let slope = weight * (dot(&dy[at(i)], &v[at(j)]) - delta) * scale;
+                add(&mut dv[at(j)], weight, &dy[at(i)]);
+                add(&mut dq[at(i)], slope, &k[at(j)]);
+                add(&mut dk[at(j)], slope, &q[at(i)]);
+            }
         }
+        let [dq, dk, dv] = made;
+        Ok((dq, dk, dv))
     }
-    let [q, k, v] = made;
-    Ok(Qkv { q, k, v })
 }

@@ -21,7 +21,7 @@ pub(crate) mod rotate;
 pub(crate) mod sample;
 pub(crate) mod top_k;
 
-pub use cache::{AttentionShape, HostKvCache, KvCache, NewTokens};
+pub use cache::{AttentionShape, CachePositions, HostKvCache, KvCache};
 
 family!(
     attention,
@@ -38,5 +38,6 @@ family!(
     rotate,
     sample,
     top_k;
-    reference:
+    reference: attention, dense_gemv, embed, embed_ternary, flash_attention, flash_attention_backward,
+        penalize, rms_norm, rms_norm_heads, rope, rotate, sample, top_k
 );

@@ -1,7 +1,7 @@
-//! Biases and penalties: logits of the next token are changed by which tokens a sequence has.
+//! Logit biases and penalties for tokens that a sequence has had.
 //! Repetition: Keskar et al. 2019, "CTRL", arXiv 1909.05858.
 
-use super::cache::NewTokens;
+use super::cache::CachePositions;
 use crate::{
     error::{Error, Result},
     gpu::{context::Context, encoder::Encoder, tensor::Tensor},
@@ -35,7 +35,7 @@ pub(super) const KERNELS: &[&Kernel] = &[&PENALIZE];
 
 const OP: &str = "penalize";
 
-/// What [`penalize`] makes of the logits of tokens that a sequence has, for each sequence.
+/// Penalties of one sequence: how [`Penalizer`] changes the logits of tokens that it has had.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Penalties {
@@ -49,10 +49,10 @@ pub struct Penalties {
 }
 
 impl Penalties {
-    /// Those that change nothing.
+    /// Penalties that change nothing.
     pub const NONE: Self = Self { repetition: 1.0, presence: 0.0, frequency: 0.0 };
 
-    /// In the counts of [`penalize`]: the sequence has the token, though it was not generated.
+    /// In the counts of [`Penalizer`]: the sequence has the token, though it was not generated.
     pub const SEEN: u32 = 1 << 31;
 
     /// These penalties.
@@ -87,7 +87,7 @@ impl Penalties {
         self.repetition.recip().min(f32::MAX)
     }
 
-    /// Those of some sequences as [`penalize`] takes them, `[sequences, 4]`.
+    /// Uploads the penalties of sequences, as [`Penalizer`] takes them, `[sequences, 4]`.
     ///
     /// # Errors
     /// [`Error::Invalid`] for penalties out of range; what the device reports.
@@ -105,7 +105,7 @@ impl Penalties {
     }
 
     /// The logit of a token that was generated so many times; [`Penalties::SEEN`] as in
-    /// [`penalize`].
+    /// [`Penalizer`].
     pub(crate) fn apply(&self, logit: f32, count: u32) -> f32 {
         if count == 0 {
             return logit;
@@ -118,86 +118,116 @@ impl Penalties {
     }
 }
 
-/// Changes `logits` `[rows, vocab]`, those after the last token of each run, in place. `biases`
-/// `[sequences, vocab]`, or one for all `[1, vocab]`, are added where they are not 0; then come the
-/// penalties, those of [`Penalties::upload`]. `counts` `[sequences, vocab]` says how often each
-/// token was generated, plus [`Penalties::SEEN`] for tokens of the prompt; of `tokens`
-/// `[rows · run]`, the new ones, the count of each run's last is raised first. So a step that is
-/// run again and again keeps its counts by itself. Each sum and product is rounded, as on the CPU.
-///
-/// # Errors
-/// [`Error::Invalid`] for rows that are not those of the runs; [`Error::Shape`] for tensors that do
-/// not fit.
-pub fn penalize(
-    encoder: &mut Encoder,
-    logits: &Tensor<f32>,
-    tokens: &Tensor<u32>,
-    new: &NewTokens<'_>,
-    counts: &Tensor<u32>,
-    biases: &Tensor<f32>,
-    penalties: &Tensor<f32>,
-) -> Result<()> {
-    let (rows, vocab) = logits.shape().as_matrix();
-    let all = rows.saturating_mul(new.run);
-    if new.check(OP, all)? != rows {
-        return Err(Error::Invalid {
-            op: OP,
-            what: format!("{rows} rows; one comes after each run of {} tokens", new.run),
-        });
-    }
-    let sequences = counts.shape().dims().first().copied().unwrap_or(0);
-    if sequences == 0 && rows > 0 {
-        return Err(Error::Invalid { op: OP, what: "no counts".into() });
-    }
-    let shared = biases.shape().dims() == [1, vocab];
-    let shapes = [
-        ("the tokens", tokens.shape(), vec![all]),
-        ("the counts", counts.shape(), vec![sequences, vocab]),
-        ("the biases", biases.shape(), vec![if shared { 1 } else { sequences }, vocab]),
-        ("the penalties", penalties.shape(), vec![sequences, 4]),
-    ];
-    for (what, shape, dims) in shapes {
-        if shape.dims() != dims {
-            return Err(Error::Shape { op: OP, what, expected: format!("{dims:?}"), found: shape });
-        }
-    }
-    let biased = if shared { 1 } else { sequences as u32 };
-    let (length, vocab, sequences, run) =
-        (logits.len() as u32, vocab as u32, sequences as u32, new.run as u32);
-    let params = Params { length, vocab, sequences, biases: biased, run, zero: 0 };
-    encoder.dispatch(
-        &PENALIZE,
-        &params,
-        &[tokens, new.runs, penalties, biases, counts, logits],
-        [logits.len(), 1, 1],
-    )
+/// Logit biases and penalties of sequences, with the counts of their tokens.
+#[derive(Clone, Copy, Debug)]
+pub struct Penalizer<'a> {
+    penalties: &'a Tensor<f32>,
+    biases: &'a Tensor<f32>,
+    counts: &'a Tensor<u32>,
 }
 
-/// The CPU twin for one sequence: the same bits, but of numbers that are too small to be normal.
-///
-/// # Errors
-/// [`Error::Invalid`] for penalties out of range, or lengths that differ.
-pub fn penalize_cpu(
-    logits: &mut [f32],
-    token: u32,
-    counts: &mut [u32],
-    bias: &[f32],
-    penalties: &Penalties,
-) -> Result<()> {
-    penalties.check()?;
-    if counts.len() != logits.len() || bias.len() != logits.len() {
-        let what =
-            format!("{} logits, {} counts, a bias of {}", logits.len(), counts.len(), bias.len());
-        return Err(Error::Invalid { op: OP, what });
+impl<'a> Penalizer<'a> {
+    /// The `penalties` of [`Penalties::upload`], `biases` `[sequences, vocab]`, or `[1, vocab]` for
+    /// all, and `counts` `[sequences, vocab]`: how often each token was generated, plus
+    /// [`Penalties::SEEN`] for tokens of the prompt.
+    pub fn new(
+        penalties: &'a Tensor<f32>,
+        biases: &'a Tensor<f32>,
+        counts: &'a Tensor<u32>,
+    ) -> Self {
+        Self { penalties, biases, counts }
     }
-    if let Some(count) = counts.get_mut(token as usize) {
-        *count += 1;
-    }
-    for ((logit, &count), &bias) in logits.iter_mut().zip(&*counts).zip(bias) {
-        if bias != 0.0 {
-            *logit += bias;
+
+    /// Records the change of `logits` `[rows, vocab]`, those after the last of the new tokens of each
+    /// sequence, in place. Before, the counts of these last ones of `tokens` are raised, so that a
+    /// recording that is submitted again and again keeps its counts. Biases are added where they
+    /// are not 0; then come the penalties. Each sum and product is rounded, as on the CPU.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if there is not one row for each sequence; [`Error::Shape`] for tensors
+    /// that do not fit.
+    pub fn forward(
+        self,
+        encoder: &mut Encoder,
+        logits: &Tensor<f32>,
+        tokens: &Tensor<u32>,
+        positions: CachePositions<'_>,
+    ) -> Result<()> {
+        let Self { penalties, biases, counts } = self;
+        let (rows, vocab) = logits.shape().as_matrix();
+        let (invalid, run) = (|what| Err(Error::Invalid { op: OP, what }), positions.tokens);
+        let all = rows.saturating_mul(run);
+        if positions.check(OP, all)? != rows {
+            return invalid(format!("{rows} rows; one comes after the {run} tokens of a sequence"));
         }
-        *logit = penalties.apply(*logit, count);
+        let sequences = counts.shape().dims().first().copied().unwrap_or(0);
+        if sequences == 0 && rows > 0 {
+            return invalid("no counts".into());
+        }
+        let biased = if biases.shape().dims() == [1, vocab] { 1 } else { sequences };
+        let shapes = [
+            ("the tokens", tokens.shape(), vec![all]),
+            ("the counts", counts.shape(), vec![sequences, vocab]),
+            ("the biases", biases.shape(), vec![biased, vocab]),
+            ("the penalties", penalties.shape(), vec![sequences, 4]),
+        ];
+        for (what, found, dims) in shapes {
+            if found.dims() != dims {
+                let expected = format!("{dims:?}");
+                return Err(Error::Shape { op: OP, what, expected, found });
+            }
+        }
+        let params = Params {
+            length: logits.len() as u32,
+            vocab: vocab as u32,
+            sequences: sequences as u32,
+            biases: biased as u32,
+            run: run as u32,
+            zero: 0,
+        };
+        encoder.dispatch(
+            &PENALIZE,
+            &params,
+            &[tokens, positions.sequences, penalties, biases, counts, logits],
+            [logits.len(), 1, 1],
+        )
     }
-    Ok(())
+}
+
+pub(crate) mod reference {
+    use super::*;
+
+    /// CPU reference of [`Penalizer::forward`], for one sequence: bit-identical, but for numbers that
+    /// are too small to be normal.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for penalties out of range, or lengths that differ.
+    pub fn penalize(
+        logits: &mut [f32],
+        token: u32,
+        counts: &mut [u32],
+        bias: &[f32],
+        penalties: &Penalties,
+    ) -> Result<()> {
+        penalties.check()?;
+        if counts.len() != logits.len() || bias.len() != logits.len() {
+            let what = format!(
+                "{} logits, {} counts, a bias of {}",
+                logits.len(),
+                counts.len(),
+                bias.len()
+            );
+            return Err(Error::Invalid { op: OP, what });
+        }
+        if let Some(count) = counts.get_mut(token as usize) {
+            *count += 1;
+        }
+        for ((logit, &count), &bias) in logits.iter_mut().zip(&*counts).zip(bias) {
+            if bias != 0.0 {
+                *logit += bias;
+            }
+            *logit = penalties.apply(*logit, count);
+        }
+        Ok(())
+    }
 }

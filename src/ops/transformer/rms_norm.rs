@@ -1,4 +1,4 @@
-//! RMSNorm without a quantiser after it, for what is not quantised: the head's input.
+//! RMSNorm without a quantizer after it (Zhang and Sennrich 2019, arXiv 1910.07467).
 
 use crate::{
     element::Float,
@@ -60,150 +60,153 @@ static RMS_NORM: Kernel = Kernel::trusted(
 
 pub(super) const KERNELS: &[&Kernel] = &[&RMS_NORM];
 
-/// Every row of `x` `[m, k]` (`f32` or `f16`) as x / sqrt(mean(x²) + eps) · gain, rounded once more
-/// for `f16`.
-///
-/// # Errors
-/// As [`rms_norm_into`].
-pub fn rms_norm<T: Float>(
-    encoder: &mut Encoder,
-    x: &Tensor<T>,
-    gain: &Tensor<f32>,
-    eps: f32,
-) -> Result<Tensor<T>> {
-    let y = Tensor::uninit(encoder.context(), x.shape())?;
-    rms_norm_into(encoder, x, 0, gain, eps, &y)?;
-    Ok(y)
-}
+const OP: &str = "rms_norm";
 
-/// [`rms_norm`] of rows `first..` of `x` `[m, k]`, as many as the caller's tensor `[.., k]` has.
+/// RMSNorm with a weight `[k]`: each row of `x` `[m, k]` becomes x / sqrt(mean(x²) + eps) · weight.
 ///
-/// # Errors
-/// [`Error::Shape`] if `gain` is not `[k]`, or the output has more rows than there are or other
-/// columns.
-pub fn rms_norm_into<'y, T: Float>(
-    encoder: &mut Encoder,
-    x: &Tensor<T>,
-    first: usize,
-    gain: &Tensor<f32>,
-    eps: f32,
-    y: impl Into<Out<'y, T>>,
-) -> Result<()> {
-    let (op, y) = ("rms_norm", y.into());
-    let ((m, k), (tokens, columns)) = (x.shape().as_matrix(), y.tensor().shape().as_matrix());
-    if gain.shape().dims() != [k] {
-        return Err(Error::Shape {
-            op,
-            what: "gain",
-            expected: format!("[{k}]"),
-            found: gain.shape(),
-        });
-    }
-    if first > m || tokens > m - first || columns != k {
-        let expected = format!("[≤ {}, {k}]", m.saturating_sub(first));
-        return Err(Error::Shape { op, what: "the output", expected, found: y.tensor().shape() });
-    }
-    let params = Params {
-        tokens: tokens as u32,
-        features: k as u32,
-        first: first as u32,
-        add: y.adds().into(),
-        eps,
-    };
-    encoder.dispatch(&RMS_NORM, &params, &[x, gain, y.tensor()], [tokens, 1, 1])
-}
-
-/// The gradients of [`rms_norm`]: `RmsNormGradients<Tensor<T>, Tensor<f32>>` as they are made, or
-/// where they go to (`RmsNormGradients<Out<T>, Out<f32>>`).
+/// ```no_run
+/// # use bitnet_wgpu::{Encoder, Result, Tensor, transformer::RmsNorm};
+/// # fn f(encoder: &mut Encoder, weight: &Tensor<f32>, x: &Tensor<f32>, dy: &Tensor<f32>) -> Result<()> {
+/// let norm = RmsNorm::new(weight, 1e-5);
+/// let y = norm.forward(encoder, x)?;
+/// let (dx, dweight) = norm.backward(encoder, x, dy)?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug)]
-pub struct RmsNormGradients<X, W> {
-    /// `[m, k]`
-    pub x: X,
-    /// `[k]`
-    pub gain: W,
-}
-
-/// The gradients of [`rms_norm`] of whole rows, where `dy` is that of its output: with n the normed
-/// row and g = dy·gain, dx = (g - n·mean(g·n)) / sqrt(mean(x²) + eps), and dgain = Σ dy·n over
-/// rows. Here squares are plain floats: of numbers above 2^63 there is no gradient.
-///
-/// # Errors
-/// As [`rms_norm_backward_into`].
-pub fn rms_norm_backward<T: Float>(
-    encoder: &mut Encoder,
-    x: &Tensor<T>,
-    gain: &Tensor<f32>,
+pub struct RmsNorm<'a> {
+    weight: &'a Tensor<f32>,
     eps: f32,
-    dy: &Tensor<T>,
-) -> Result<RmsNormGradients<Tensor<T>, Tensor<f32>>> {
-    let context = encoder.context();
-    let made = RmsNormGradients {
-        x: Tensor::uninit(context, x.shape())?,
-        gain: Tensor::uninit(context, gain.shape())?,
-    };
-    rms_norm_backward_into(
-        encoder,
-        x,
-        gain,
-        eps,
-        dy,
-        RmsNormGradients { x: (&made.x).into(), gain: (&made.gain).into() },
-    )?;
-    Ok(made)
+    first: usize,
 }
 
-/// [`rms_norm_backward`] into tensors of the caller.
-///
-/// # Errors
-/// [`Error::Shape`] if `gain` or its gradient is not `[k]`, or `dy` or the gradient of `x` has
-/// another shape than `x`.
-pub fn rms_norm_backward_into<T: Float>(
-    encoder: &mut Encoder,
-    x: &Tensor<T>,
-    gain: &Tensor<f32>,
-    eps: f32,
-    dy: &Tensor<T>,
-    gradients: RmsNormGradients<Out<'_, T>, Out<'_, f32>>,
-) -> Result<()> {
-    norm_rows_backward(
-        encoder,
-        "rms_norm_backward",
-        x,
-        gain,
-        Norm { center: false, eps },
-        dy,
-        gradients.x,
-        gradients.gain,
-    )
-}
-
-/// The CPU twin on whole rows: the same bits.
-///
-/// # Errors
-/// [`Error::Length`] if `x` is not whole rows.
-pub fn rms_norm_cpu(x: &[f32], gain: &[f32], eps: f32) -> Result<Vec<f32>> {
-    let k = gain.len().max(1);
-    if !x.len().is_multiple_of(k) {
-        return Err(Error::Length { shape: [x.len() / k, k].into(), found: x.len() });
+impl<'a> RmsNorm<'a> {
+    /// RMSNorm with this weight; `eps` is added to the mean of squares.
+    pub fn new(weight: &'a Tensor<f32>, eps: f32) -> Self {
+        Self { weight, eps, first: 0 }
     }
-    let normal = |row: &[f32]| {
-        let mut normed = row.to_vec();
-        normalize(&mut normed, gain, inverse_rms(row, eps));
-        normed
-    };
-    Ok(x.chunks_exact(k).flat_map(normal).collect())
+
+    /// Leaves out the first rows of the input. The output then has the rows after them, or as many
+    /// of these as the tensor of the caller has.
+    #[must_use]
+    pub fn skip_rows(self, rows: usize) -> Self {
+        Self { first: rows, ..self }
+    }
+
+    /// Records the norm of `x` `[m, k]` (`f32`, or `f16`, which is rounded once more) and returns
+    /// the result.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] if the weight is not `[k]`, or fewer rows are there than are skipped.
+    pub fn forward<T: Float>(self, encoder: &mut Encoder, x: &Tensor<T>) -> Result<Tensor<T>> {
+        let (m, k) = x.shape().as_matrix();
+        let shape =
+            if self.first == 0 { x.shape() } else { [m.saturating_sub(self.first), k].into() };
+        let y = Tensor::uninit(encoder.context(), shape)?;
+        self.forward_into(encoder, x, &y)?;
+        Ok(y)
+    }
+
+    /// Like [`forward`](Self::forward), into a tensor of the caller.
+    ///
+    /// # Errors
+    /// As [`forward`](Self::forward); [`Error::Shape`] if the output has more rows than there are,
+    /// or other columns.
+    pub fn forward_into<'y, T: Float>(
+        self,
+        encoder: &mut Encoder,
+        x: &Tensor<T>,
+        y: impl Into<Out<'y, T>>,
+    ) -> Result<()> {
+        let (Self { weight, eps, first }, y) = (self, y.into());
+        let ((m, k), (tokens, columns)) = (x.shape().as_matrix(), y.tensor().shape().as_matrix());
+        let misfit = |what, expected, found| Err(Error::Shape { op: OP, what, expected, found });
+        if weight.shape().dims() != [k] {
+            return misfit("weight", format!("[{k}]"), weight.shape());
+        }
+        if first > m || tokens > m - first || columns != k {
+            let expected = format!("[≤ {}, {k}]", m.saturating_sub(first));
+            return misfit("the output", expected, y.tensor().shape());
+        }
+        let params = Params {
+            tokens: tokens as u32,
+            features: k as u32,
+            first: first as u32,
+            add: y.adds().into(),
+            eps,
+        };
+        encoder.dispatch(&RMS_NORM, &params, &[x, weight, y.tensor()], [tokens, 1, 1])
+    }
+
+    /// Records the gradients of `x` and of the weight, where `dy` is that of the output: with n the
+    /// normed row and g = dy·weight, dx = (g - n·mean(g·n)) / sqrt(mean(x²) + eps), and
+    /// dweight = Σ dy·n over rows. Squares are plain floats here: numbers above 2^63 have no
+    /// gradient.
+    ///
+    /// # Errors
+    /// As [`backward_into`](Self::backward_into).
+    pub fn backward<T: Float>(
+        self,
+        encoder: &mut Encoder,
+        x: &Tensor<T>,
+        dy: &Tensor<T>,
+    ) -> Result<(Tensor<T>, Tensor<f32>)> {
+        let dx = Tensor::uninit(encoder.context(), x.shape())?;
+        let dweight = Tensor::uninit(encoder.context(), self.weight.shape())?;
+        self.backward_into(encoder, x, dy, &dx, &dweight)?;
+        Ok((dx, dweight))
+    }
+
+    /// Like [`backward`](Self::backward), into tensors of the caller.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] if the weight or its gradient is not `[k]`, or `dy` or `dx` has another
+    /// shape than `x`; [`Error::Invalid`] if rows are skipped.
+    pub fn backward_into<'out, T: Float>(
+        self,
+        encoder: &mut Encoder,
+        x: &Tensor<T>,
+        dy: &Tensor<T>,
+        dx: impl Into<Out<'out, T>>,
+        dweight: impl Into<Out<'out, f32>>,
+    ) -> Result<()> {
+        let (Self { weight, eps, first }, op) = (self, "rms_norm_backward");
+        if first > 0 {
+            return Err(Error::Invalid { op, what: "rows are skipped; all have gradients".into() });
+        }
+        let norm = Norm { center: false, eps };
+        norm_rows_backward(encoder, op, x, weight, norm, dy, dx.into(), dweight.into())
+    }
 }
 
-/// The CPU twin of [`rms_norm_backward`]: within its bounds, in `f64`.
-///
-/// # Errors
-/// [`Error::Length`] if `x` is not whole rows, or `dy` has another length.
-pub fn rms_norm_backward_cpu(
-    x: &[f32],
-    gain: &[f32],
-    eps: f32,
-    dy: &[f32],
-) -> Result<RmsNormGradients<Vec<f32>, Vec<f32>>> {
-    let [x, gain, _] = Norm { center: false, eps }.backward_cpu(x, gain, dy)?;
-    Ok(RmsNormGradients { x, gain })
+pub(crate) mod reference {
+    use super::*;
+
+    /// CPU reference of [`RmsNorm::forward`] on whole rows: bit-identical.
+    ///
+    /// # Errors
+    /// [`Error::Length`] if `x` is not whole rows.
+    pub fn rms_norm(x: &[f32], weight: &[f32], eps: f32) -> Result<Vec<f32>> {
+        let k = weight.len().max(1);
+        if !x.len().is_multiple_of(k) {
+            return Err(Error::Length { shape: [x.len() / k, k].into(), found: x.len() });
+        }
+        let mut y = x.to_vec();
+        y.chunks_exact_mut(k).for_each(|row| normalize(row, weight, inverse_rms(row, eps)));
+        Ok(y)
+    }
+
+    /// CPU reference of [`RmsNorm::backward`], in `f64`: the gradients of `x` and of the weight.
+    ///
+    /// # Errors
+    /// [`Error::Length`] if `x` is not whole rows, or `dy` has another length.
+    pub fn rms_norm_backward(
+        x: &[f32],
+        weight: &[f32],
+        eps: f32,
+        dy: &[f32],
+    ) -> Result<(Vec<f32>, Vec<f32>)> {
+        let [dx, dweight, _] = Norm { center: false, eps }.backward_cpu(x, weight, dy)?;
+        Ok((dx, dweight))
+    }
 }

@@ -1,4 +1,4 @@
-//! RMSNorm of every query and key head, before they are rotated: Qwen3.
+//! RMSNorm of every query and key head (QK-norm), before they are rotated: Qwen3, Gemma 3.
 
 use super::cache::AttentionShape;
 use crate::{
@@ -58,85 +58,93 @@ static RMS_NORM_HEADS: Kernel = Kernel::trusted(
 
 pub(super) const KERNELS: &[&Kernel] = &[&RMS_NORM_HEADS];
 
-/// Every query and key head v in `qkv` `[m, (heads + 2·kv_heads)·D]` becomes v / sqrt(mean(v²) +
-/// eps) · gain, where it is; gains are `[D]`, one for all queries and one for all keys. Values
-/// stay.
-///
-/// # Errors
-/// [`Error::Shape`] if `qkv` or a gain does not fit `shape`; [`Error::Invalid`] for a shape that
-/// attention does not take.
-pub fn rms_norm_heads(
-    encoder: &mut Encoder,
-    qkv: &Tensor<f32>,
+const OP: &str = "rms_norm_heads";
+
+/// RMSNorm of every query and key head (QK-norm), with one weight `[head_dim]` for all queries and
+/// one for all keys: a head v becomes v / sqrt(mean(v²) + eps) · weight.
+#[derive(Clone, Copy, Debug)]
+pub struct RmsNormHeads<'a> {
     shape: AttentionShape,
-    query_gain: &Tensor<f32>,
-    key_gain: &Tensor<f32>,
+    weights: [(&'static str, &'a Tensor<f32>); 2],
     eps: f32,
-) -> Result<()> {
-    let op = "rms_norm_heads";
-    shape.check(op)?;
-    let (tokens, columns) = qkv.shape().as_matrix();
-    if columns != shape.row() {
-        return Err(Error::Shape {
-            op,
-            what: "qkv",
-            expected: format!("[m, {}]", shape.row()),
-            found: qkv.shape(),
-        });
-    }
-    for (what, gain) in [("the gain of queries", query_gain), ("the gain of keys", key_gain)] {
-        if gain.shape().dims() != [shape.head_dim] {
-            return Err(Error::Shape {
-                op,
-                what,
-                expected: format!("[{}]", shape.head_dim),
-                found: gain.shape(),
-            });
-        }
-    }
-    let params = Params {
-        tokens: tokens as u32,
-        heads: shape.heads as u32,
-        kv_heads: shape.kv_heads as u32,
-        features: shape.head_dim as u32,
-        eps,
-    };
-    encoder.dispatch(
-        &RMS_NORM_HEADS,
-        &params,
-        &[query_gain, key_gain, qkv],
-        [tokens * (shape.heads + shape.kv_heads), 1, 1],
-    )
 }
 
-/// The CPU twin: the same bits.
-///
-/// # Errors
-/// [`Error::Length`] if `qkv` is not whole rows or a gain has another length; [`Error::Invalid`]
-/// for a shape that attention does not take.
-pub fn rms_norm_heads_cpu(
-    qkv: &mut [f32],
-    shape: AttentionShape,
-    query_gain: &[f32],
-    key_gain: &[f32],
-    eps: f32,
-) -> Result<()> {
-    shape.check("rms_norm_heads")?;
-    let (row, dim) = (shape.row(), shape.head_dim);
-    if !qkv.len().is_multiple_of(row) {
-        return Err(Error::Length { shape: [qkv.len() / row, row].into(), found: qkv.len() });
+impl<'a> RmsNormHeads<'a> {
+    /// RMSNorm of heads with these weights; `eps` is added to the mean of squares.
+    pub fn new(
+        shape: AttentionShape,
+        query_weight: &'a Tensor<f32>,
+        key_weight: &'a Tensor<f32>,
+        eps: f32,
+    ) -> Self {
+        let weights = [("the weight of queries", query_weight), ("the weight of keys", key_weight)];
+        Self { shape, weights, eps }
     }
-    if let Some(gain) = [query_gain, key_gain].into_iter().find(|gain| gain.len() != dim) {
-        return Err(Error::Length { shape: [dim].into(), found: gain.len() });
-    }
-    for row in qkv.chunks_exact_mut(row) {
-        let (queries, rest) = row.split_at_mut(shape.heads * dim);
-        let keys = &mut rest[..shape.kv_heads * dim];
-        for (heads, gain) in [(queries, query_gain), (keys, key_gain)] {
-            heads
-                .chunks_exact_mut(dim)
-                .for_each(|head| normalize(head, gain, inverse_rms(head, eps)));
+
+    /// Records the norm of the queries and keys in `qkv` `[m, (heads + 2·kv_heads)·head_dim]`, in
+    /// place; values stay as they are.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] if `qkv` or a weight does not fit the shape; [`Error::Invalid`] for a shape
+    /// that attention does not support.
+    pub fn forward(self, encoder: &mut Encoder, qkv: &Tensor<f32>) -> Result<()> {
+        let Self { shape, weights, eps } = self;
+        shape.check(OP)?;
+        let (tokens, columns) = qkv.shape().as_matrix();
+        let misfit = |what, expected, found| Err(Error::Shape { op: OP, what, expected, found });
+        if columns != shape.row() {
+            return misfit("qkv", format!("[m, {}]", shape.row()), qkv.shape());
         }
+        for (what, weight) in weights {
+            if weight.shape().dims() != [shape.head_dim] {
+                return misfit(what, format!("[{}]", shape.head_dim), weight.shape());
+            }
+        }
+        let params = Params {
+            tokens: tokens as u32,
+            heads: shape.heads as u32,
+            kv_heads: shape.kv_heads as u32,
+            features: shape.head_dim as u32,
+            eps,
+        };
+        let heads = tokens * (shape.heads + shape.kv_heads);
+        let [(_, query), (_, key)] = weights;
+        encoder.dispatch(&RMS_NORM_HEADS, &params, &[query, key, qkv], [heads, 1, 1])
     }
-    Ok(())
+}
+
+pub(crate) mod reference {
+    use super::*;
+
+    /// CPU reference of [`RmsNormHeads::forward`]: bit-identical.
+    ///
+    /// # Errors
+    /// [`Error::Length`] if `qkv` is not whole rows or a weight has another length;
+    /// [`Error::Invalid`] for a shape that attention does not support.
+    pub fn rms_norm_heads(
+        qkv: &mut [f32],
+        shape: AttentionShape,
+        query_weight: &[f32],
+        key_weight: &[f32],
+        eps: f32,
+    ) -> Result<()> {
+        shape.check(OP)?;
+        let (row, dim) = (shape.row(), shape.head_dim);
+        if !qkv.len().is_multiple_of(row) {
+            return Err(Error::Length { shape: [qkv.len() / row, row].into(), found: qkv.len() });
+        }
+        if let Some(weight) = [query_weight, key_weight].into_iter().find(|w| w.len() != dim) {
+            return Err(Error::Length { shape: [dim].into(), found: weight.len() });
+        }
+        for row in qkv.chunks_exact_mut(row) {
+            let (queries, rest) = row.split_at_mut(shape.heads * dim);
+            let keys = &mut rest[..shape.kv_heads * dim];
+            for (heads, weight) in [(queries, query_weight), (keys, key_weight)] {
+                heads
+                    .chunks_exact_mut(dim)
+                    .for_each(|head| normalize(head, weight, inverse_rms(head, eps)));
+            }
+        }
+        Ok(())
+    }
 }

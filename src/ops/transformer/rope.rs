@@ -1,6 +1,6 @@
 //! Rotary positions, and the way of keys and values into their cache.
 
-use super::cache::{HostKvCache, KvCache, NewTokens};
+use super::cache::{CachePositions, HostKvCache, KvCache};
 use crate::{
     error::{Error, Result},
     gpu::{encoder::Encoder, tensor::Tensor},
@@ -34,51 +34,72 @@ static ROPE: Kernel = Kernel::trusted(
 
 pub(super) const KERNELS: &[&Kernel] = &[&ROPE];
 
-/// cos and sin of position · frequency, `[capacity, frequencies, 2]`, computed as PyTorch does: the
-/// angle in `f32`. GPUs are not trusted with the sine of a large angle.
+/// Returns cos and sin of position · frequency, `[capacity, frequencies, 2]`, computed as in PyTorch,
+/// with the angle in `f32`. They are computed on the CPU, since GPUs differ in the sine of large
+/// angles.
 pub fn rope_angles(frequencies: &[f32], capacity: usize) -> Vec<f32> {
     let angle =
         |position: usize| frequencies.iter().map(move |frequency| position as f32 * frequency);
     (0..capacity).flat_map(angle).flat_map(|angle| [angle.cos(), angle.sin()]).collect()
 }
 
-/// Rotates the queries in `qkv` `[m, (heads + 2·kv_heads)·D]` where they are, and puts its keys,
-/// rotated, and its values into `cache`. What is beyond the cache's capacity is dropped, so callers
-/// check their room. `angles` are [`rope_angles`] for the cache's capacity.
-///
-/// # Errors
-/// [`Error::Shape`] if the tensors do not fit the cache; [`Error::Invalid`] if `m` is not equal
-/// runs, or there are more than the cache has sequences.
-pub fn rope(
-    encoder: &mut Encoder,
-    qkv: &Tensor<f32>,
-    new: &NewTokens<'_>,
-    angles: &Tensor<f32>,
-    cache: &KvCache,
-) -> Result<()> {
-    let op = "rope";
-    let (tokens, shape) = (qkv.shape().as_matrix().0, cache.shape);
-    cache.check_rows(op, qkv, new)?;
-    cache.check_angles(op, angles)?;
-    let params = Params {
-        tokens: tokens as u32,
-        run: new.run as u32,
-        sequences: cache.sequences as u32,
-        heads: shape.heads as u32,
-        kv_heads: shape.kv_heads as u32,
-        head_dim: shape.head_dim as u32,
-        capacity: cache.capacity as u32,
-    };
-    encoder.dispatch(
-        &ROPE,
-        &params,
-        &[new.runs, angles, qkv, &cache.keys, &cache.values],
-        [tokens * shape.row() / 2, 1, 1],
-    )
+const OP: &str = "rope";
+
+/// Rotary position embedding into a KV cache: what [`rope`] returns.
+#[derive(Clone, Copy)]
+#[must_use = "an op does nothing until `forward` records it"]
+pub struct Rope<'a> {
+    qkv: &'a Tensor<f32>,
+    positions: CachePositions<'a>,
+    angles: &'a Tensor<f32>,
+    cache: &'a KvCache,
+}
+
+/// Rotates the queries in `qkv` `[m, (heads + 2·kv_heads)·head_dim]` in place, and appends the
+/// rotated keys and the values to `cache` (Su et al. 2021, arXiv 2104.09864, in the halves
+/// convention). What is beyond the cache's capacity is dropped, so callers check for room. `angles`
+/// are [`rope_angles`] for the capacity. [`RotaryEmbedding`](super::RotaryEmbedding) does it without
+/// a cache.
+pub fn rope<'a>(
+    qkv: &'a Tensor<f32>,
+    positions: CachePositions<'a>,
+    angles: &'a Tensor<f32>,
+    cache: &'a KvCache,
+) -> Rope<'a> {
+    Rope { qkv, positions, angles, cache }
+}
+
+impl Rope<'_> {
+    /// Records the op.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] if the tensors do not fit the cache; [`Error::Invalid`] if `m` is not the
+    /// number of new tokens, or there are more sequences than in the cache.
+    pub fn forward(self, encoder: &mut Encoder) -> Result<()> {
+        let Self { qkv, positions, angles, cache } = self;
+        let (tokens, shape) = (qkv.shape().as_matrix().0, cache.shape);
+        cache.check_rows(OP, qkv, positions)?;
+        cache.check_angles(OP, angles)?;
+        let params = Params {
+            tokens: tokens as u32,
+            run: positions.tokens as u32,
+            sequences: cache.sequences as u32,
+            heads: shape.heads as u32,
+            kv_heads: shape.kv_heads as u32,
+            head_dim: shape.head_dim as u32,
+            capacity: cache.capacity as u32,
+        };
+        encoder.dispatch(
+            &ROPE,
+            &params,
+            &[positions.sequences, angles, qkv, &cache.keys, &cache.values],
+            [tokens * shape.row() / 2, 1, 1],
+        )
+    }
 }
 
 impl KvCache {
-    /// Are there angles for all positions?
+    /// Checks that there are angles for all positions.
     pub(super) fn check_angles(&self, op: &'static str, angles: &Tensor<f32>) -> Result<()> {
         if angles.len() == self.capacity * self.shape.head_dim {
             return Ok(());
@@ -87,12 +108,12 @@ impl KvCache {
         Err(Error::Shape { op, what: "angles", expected, found: angles.shape() })
     }
 
-    /// Is `qkv` as many runs of tokens as there are sequences for?
+    /// Checks that `qkv` has new tokens of at most as many sequences as the cache.
     pub(super) fn check_rows(
         &self,
         op: &'static str,
         qkv: &Tensor<f32>,
-        new: &NewTokens<'_>,
+        positions: CachePositions<'_>,
     ) -> Result<()> {
         let tokens = qkv.shape().as_matrix().0;
         if qkv.shape().as_matrix().1 != self.shape.row() {
@@ -103,44 +124,48 @@ impl KvCache {
                 found: qkv.shape(),
             });
         }
-        let runs = new.check(op, tokens)?;
-        if runs > self.sequences {
-            let what = format!("{runs} runs; the cache has {} sequences", self.sequences);
+        let new = positions.check(op, tokens)?;
+        if new > self.sequences {
+            let what = format!("tokens of {new} sequences; the cache has {}", self.sequences);
             return Err(Error::Invalid { op, what });
         }
         Ok(())
     }
 }
 
-/// The CPU twin, for one sequence: appends to `cache`.
-///
-/// # Errors
-/// [`Error::Length`] if `qkv` is not whole rows; [`Error::Invalid`] if `angles` end before the last
-/// position.
-pub fn rope_cpu(qkv: &mut [f32], angles: &[f32], cache: &mut HostKvCache) -> Result<()> {
-    let (shape, past) = (cache.shape, cache.len());
-    let dim = shape.head_dim;
-    if !qkv.len().is_multiple_of(shape.row()) {
-        return Err(Error::Length {
-            shape: [qkv.len() / shape.row(), shape.row()].into(),
-            found: qkv.len(),
-        });
-    }
-    let room = angles.len() / dim;
-    if past + qkv.len() / shape.row() > room {
-        return Err(Error::Invalid { op: "rope", what: format!("angles for {room} positions") });
-    }
-    for (i, row) in qkv.chunks_exact_mut(shape.row()).enumerate() {
-        let turns = &angles[(past + i) * dim..][..dim];
-        let (rotated, values) = row.split_at_mut((shape.heads + shape.kv_heads) * dim);
-        for head in rotated.chunks_exact_mut(dim) {
-            let (low, high) = head.split_at_mut(dim / 2);
-            for ((a, b), turn) in low.iter_mut().zip(high).zip(turns.chunks_exact(2)) {
-                (*a, *b) = (*a * turn[0] - *b * turn[1], *b * turn[0] + *a * turn[1]);
-            }
+pub(crate) mod reference {
+    use super::*;
+
+    /// CPU reference of [`rope`](super::rope()), for one sequence: appends to `cache`.
+    ///
+    /// # Errors
+    /// [`Error::Length`] if `qkv` is not whole rows; [`Error::Invalid`] if `angles` end before the
+    /// last position.
+    pub fn rope(qkv: &mut [f32], angles: &[f32], cache: &mut HostKvCache) -> Result<()> {
+        let (shape, past) = (cache.shape, cache.len());
+        let dim = shape.head_dim;
+        if !qkv.len().is_multiple_of(shape.row()) {
+            return Err(Error::Length {
+                shape: [qkv.len() / shape.row(), shape.row()].into(),
+                found: qkv.len(),
+            });
         }
-        cache.keys.extend_from_slice(&rotated[shape.heads * dim..]);
-        cache.values.extend_from_slice(values);
+        let room = angles.len() / dim;
+        if past + qkv.len() / shape.row() > room {
+            return Err(Error::Invalid { op: OP, what: format!("angles for {room} positions") });
+        }
+        for (i, row) in qkv.chunks_exact_mut(shape.row()).enumerate() {
+            let turns = &angles[(past + i) * dim..][..dim];
+            let (rotated, values) = row.split_at_mut((shape.heads + shape.kv_heads) * dim);
+            for head in rotated.chunks_exact_mut(dim) {
+                let (low, high) = head.split_at_mut(dim / 2);
+                for ((a, b), turn) in low.iter_mut().zip(high).zip(turns.chunks_exact(2)) {
+                    (*a, *b) = (*a * turn[0] - *b * turn[1], *b * turn[0] + *a * turn[1]);
+                }
+            }
+            cache.keys.extend_from_slice(&rotated[shape.heads * dim..]);
+            cache.values.extend_from_slice(values);
+        }
+        Ok(())
     }
-    Ok(())
 }

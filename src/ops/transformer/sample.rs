@@ -1,22 +1,24 @@
-//! The next token of every sequence, drawn from its logits: top-k (Fan, Lewis, Dauphin 2018, arXiv
+//! Samples the next token of every sequence from its logits: top-k (Fan, Lewis, Dauphin 2018, arXiv
 //! 1805.04833), top-p (Holtzman et al. 2019, 1904.09751), min-p (Nguyen et al. 2024, 2407.01082),
 //! and the Gumbel-max trick, in integers.
 
 use super::{
-    cache::NewTokens,
-    top_k::{TopK, largest_into, top_k_cpu},
+    cache::CachePositions,
+    top_k::{self, TopK, top_k},
 };
 use crate::{
     error::{Error, Result},
-    gpu::{context::Context, encoder::Encoder, tensor::Tensor},
+    gpu::{context::Context, encoder::Encoder, out::Out, tensor::Tensor},
     kernel::{
         binding::{Type::*, read, read_write},
         declaration::Kernel,
         params::Params as _,
         source::{Part, REDUCE, Source},
     },
-    ops::{philox::philox, race},
-    params, wgsl,
+    ops::{forward::forward, philox::philox, race},
+    params,
+    shape::Shape,
+    wgsl,
 };
 use std::cmp::Ordering;
 
@@ -49,7 +51,7 @@ macro_rules! chunk {
     };
 }
 
-/// Words of a sequence in [`Draws`].
+/// Words of a sequence in [`SampleParams`].
 const WORDS: usize = 8;
 
 static SAMPLE_LARGEST: Kernel = Kernel::trusted(
@@ -213,13 +215,13 @@ impl SampleOptions {
 
 const OP: &str = "sample";
 
-/// Of [`Draws`]: no number of tokens, and no share, limits those that are kept.
+/// Of [`SampleParams`]: no number of tokens, and no share, limits those that are kept.
 const ALL: u32 = u32::MAX;
 
-/// How tokens are chosen for each of some sequences, on the GPU: nothing else decides a sequence's
-/// tokens, so they do not depend on those beside it.
+/// The options and seeds by which [`sample`] chooses, a row for each sequence, on the GPU. A
+/// sequence's tokens depend on nothing else, so sampling is batch-invariant.
 #[derive(Clone, Debug)]
-pub struct Draws {
+pub struct SampleParams {
     /// `[sequences, 8]`: see `sample_draws.wgsl`.
     table: Tensor<u32>,
     searches: Searches,
@@ -247,9 +249,9 @@ impl Searches {
     }
 }
 
-impl Draws {
-    /// By the options of each sequence, and its seed. With the same seed, every position has its
-    /// own random numbers.
+impl SampleParams {
+    /// Uploads the options and the seed of each sequence. Every position has its own random numbers
+    /// for a seed.
     ///
     /// # Errors
     /// [`Error::Invalid`] for options out of range; what the device reports.
@@ -313,58 +315,56 @@ impl Draws {
     }
 }
 
-/// A token for every row of `logits` `[rows, vocab]`, as `[rows]`: [`TopK::NONE`] for a row that
-/// has a NaN, or whose largest logit is not finite, however it is chosen. The rows come after the
-/// last tokens of each run of `new`, as many of each, which are of the sequences of `draws`.
+/// A choice of tokens: what [`sample`] returns.
+#[derive(Clone, Copy)]
+#[must_use = "an op does nothing until `forward` records it"]
+pub struct Sample<'a> {
+    logits: &'a Tensor<f32>,
+    positions: CachePositions<'a>,
+    params: &'a SampleParams,
+}
+
+/// Chooses a token for every row of `logits` `[rows, vocab]`; the result is `[rows]`. It is
+/// [`TopK::NONE`] for a row that has a NaN, or whose largest logit is not finite. The rows come
+/// after the last tokens of each sequence of `positions`, as many of each.
 ///
 /// Of the tokens that are kept, the one with the largest logit / temperature + g is taken, where g
 /// is Gumbel noise that follows from the seed, the position and the token: it has the probability
 /// that softmax gives it, up to 2^-22 of it. All that follows from a logit's difference to the
-/// largest is computed in integers: where logits are equal, so are tokens, on every device.
+/// largest is computed in integers, so equal logits give equal tokens on every device.
 ///
-/// # Errors
-/// [`Error::Invalid`] for rows that are not of the runs, or no sequences; [`Error::Shape`] if runs
-/// do not fit.
-pub fn sample(
-    encoder: &mut Encoder,
-    logits: &Tensor<f32>,
-    new: &NewTokens<'_>,
-    draws: &Draws,
-) -> Result<Tensor<u32>> {
-    let chosen = Tensor::uninit(encoder.context(), [logits.shape().as_matrix().0])?;
-    sample_into(encoder, logits, new, draws, &chosen)?;
-    Ok(chosen)
+/// Rows that do not fit `positions`, or no sequences, are an [`Error::Invalid`].
+pub fn sample<'a>(
+    logits: &'a Tensor<f32>,
+    positions: CachePositions<'a>,
+    params: &'a SampleParams,
+) -> Sample<'a> {
+    Sample { logits, positions, params }
 }
 
-/// [`sample`] into a tensor of the caller, `[rows]`.
-///
-/// # Errors
-/// As [`sample`]; [`Error::Shape`] if the output does not fit.
-pub fn sample_into(
-    encoder: &mut Encoder,
-    logits: &Tensor<f32>,
-    new: &NewTokens<'_>,
-    draws: &Draws,
-    chosen: &Tensor<u32>,
-) -> Result<()> {
-    let (rows, count) = logits.shape().as_matrix();
-    let each = new.check_last(OP, rows)?;
-    if draws.sequences() == 0 && rows > 0 {
-        return Err(Error::Invalid { op: OP, what: "no sequences".into() });
+forward!(impl['a] Sample<'a> => overwrite u32);
+
+impl Sample<'_> {
+    fn shape(&self) -> Result<Shape> {
+        Ok([self.logits.shape().as_matrix().0].into())
     }
-    if chosen.shape().dims() != [rows] {
-        return Err(Error::Shape {
-            op: OP,
-            what: "the output",
-            expected: format!("[{rows}]"),
-            found: chosen.shape(),
-        });
+
+    fn record(self, encoder: &mut Encoder, chosen: Out<'_, u32>) -> Result<()> {
+        let Self { logits, positions, params } = self;
+        let (rows, _) = logits.shape().as_matrix();
+        let each = positions.check_last(OP, rows)?;
+        if params.sequences() == 0 && rows > 0 {
+            return Err(Error::Invalid { op: OP, what: "no sequences".into() });
+        }
+        chosen.check_shape(OP, [rows].into())?;
+        let chosen = chosen.tensor();
+        if !params.searches.draws {
+            let largest = Tensor::uninit(encoder.context(), [rows, 1])?;
+            let ids = chosen.reshape([rows, 1])?;
+            return top_k(logits, 1).finite().forward_into(encoder, &largest, &ids);
+        }
+        Search::new(encoder, self, each)?.record(encoder, self, chosen)
     }
-    if !draws.searches.draws {
-        return largest_into(encoder, logits, chosen);
-    }
-    Search::new(encoder, rows, count, (new.run, each), draws)?
-        .record(encoder, logits, new, draws, chosen)
 }
 
 /// A pass of a search: the digit, by number or by weight.
@@ -377,7 +377,7 @@ struct Pass {
 const BY_NUMBER: u32 = 0;
 const BY_WEIGHT: u32 = 1;
 
-/// What is recorded of a [`sample`], and what its dispatches hand on.
+/// What is recorded of a [`Sample`], and what its dispatches hand on.
 struct Search {
     passes: Vec<Pass>,
     params: Params,
@@ -390,15 +390,10 @@ struct Search {
 }
 
 impl Search {
-    /// Of rows that come after `each` of the last tokens of runs.
-    fn new(
-        encoder: &Encoder,
-        rows: usize,
-        count: usize,
-        (run, each): (usize, usize),
-        draws: &Draws,
-    ) -> Result<Self> {
-        let Searches { by_number, by_weight, .. } = draws.searches;
+    /// Of rows that come after `each` of the last tokens of sequences.
+    fn new(encoder: &Encoder, op: Sample<'_>, each: usize) -> Result<Self> {
+        let (rows, count) = op.logits.shape().as_matrix();
+        let Searches { by_number, by_weight, .. } = op.params.searches;
         let kinds =
             by_number.then_some(BY_NUMBER).into_iter().chain(by_weight.then_some(BY_WEIGHT));
         let passes: Vec<Pass> =
@@ -414,8 +409,8 @@ impl Search {
             before: 0,
             shift: 0,
             each: each as u32,
-            skipped: (run - each) as u32,
-            sequences: draws.sequences() as u32,
+            skipped: (op.positions.tokens - each) as u32,
+            sequences: op.params.sequences() as u32,
             zero: 0,
         };
         let (largest, bins, path) =
@@ -432,16 +427,9 @@ impl Search {
         })
     }
 
-    fn record(
-        &self,
-        encoder: &mut Encoder,
-        logits: &Tensor<f32>,
-        new: &NewTokens<'_>,
-        draws: &Draws,
-        chosen: &Tensor<u32>,
-    ) -> Result<()> {
+    fn record(&self, encoder: &mut Encoder, op: Sample<'_>, chosen: &Tensor<u32>) -> Result<()> {
         let Self { largest, bins, path, ties, best, .. } = self;
-        let (draws, runs) = (&draws.table, new.runs);
+        let (logits, draws, runs) = (op.logits, &op.params.table, op.positions.sequences);
         // Without any logits there is still a chunk, of nothing.
         let (chunks, rows) =
             ([self.params.chunks as usize * CHUNK, self.rows, 1], [1, self.rows, 1]);
@@ -486,29 +474,34 @@ impl Search {
     }
 }
 
-/// The CPU twin for one row: the same token, where the logits are the same.
-///
-/// # Errors
-/// [`Error::Invalid`] for options out of range.
-pub fn sample_cpu(
-    logits: &[f32],
-    seed: u64,
-    position: u32,
-    options: &SampleOptions,
-) -> Result<u32> {
-    options.check()?;
-    if options.is_greedy() {
-        return Ok(top_k_cpu(logits, 1)
-            .first()
-            .filter(|(_, logit)| logit.is_finite())
-            .map_or(TopK::NONE, |winner| winner.0));
+pub(crate) mod reference {
+    use super::*;
+
+    /// CPU reference of [`sample`](super::sample()), for one row: the same token where the logits are
+    /// the same.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for options out of range.
+    pub fn sample(
+        logits: &[f32],
+        seed: u64,
+        position: u32,
+        options: &SampleOptions,
+    ) -> Result<u32> {
+        options.check()?;
+        if options.is_greedy() {
+            return Ok(top_k::reference::top_k(logits, 1)
+                .first()
+                .filter(|(_, logit)| logit.is_finite())
+                .map_or(TopK::NONE, |winner| winner.0));
+        }
+        let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+        if !largest.is_finite() || logits.iter().any(|logit| logit.is_nan()) {
+            return Ok(TopK::NONE);
+        }
+        let mut candidates = (0u32..).zip(logits.iter().copied()).collect();
+        Ok(draw(&mut candidates, seed, position, options).unwrap_or(TopK::NONE))
     }
-    let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    if !largest.is_finite() || logits.iter().any(|logit| logit.is_nan()) {
-        return Ok(TopK::NONE);
-    }
-    let mut candidates = (0u32..).zip(logits.iter().copied()).collect();
-    Ok(draw(&mut candidates, seed, position, options).unwrap_or(TopK::NONE))
 }
 
 /// One of some tokens with their logits, none of which is NaN, and the largest of which is finite;

@@ -508,10 +508,12 @@ fn quantisers_refuse_what_does_not_fit() {
         &x,
         &QuantizedInt4::uninit(context, [3, 2]).unwrap(),
     ));
-    assert_shape(tensor::dropout_into(&mut encoder, &x, 0.5, 1, &other));
-    assert_shape(tensor::relu_dropout_into(&mut encoder, &x, 0.5, 1, &other));
-    assert_shape(tensor::relu_dropout_backward_into(&mut encoder, &x, &x, 0.5, 1, &other));
-    assert_invalid(tensor::dropout_into(&mut encoder, &x, 1.0, 1, &unwritten(context, [2, 3])));
+    assert_shape(tensor::dropout(&x, 0.5, 1).forward_into(&mut encoder, &other));
+    assert_shape(tensor::dropout(&x, 0.5, 1).relu().forward_into(&mut encoder, &other));
+    assert_shape(tensor::dropout(&x, 0.5, 1).relu().backward_into(&mut encoder, &x, &other));
+    assert_invalid(
+        tensor::dropout(&x, 1.0, 1).forward_into(&mut encoder, &unwritten(context, [2, 3])),
+    );
     assert!(encoder.is_empty());
     let int4 = bitnet::quantize_activations_4bit(&mut encoder, &x).unwrap();
     assert_shape(bitnet::dequantize_int4_into(&mut encoder, &int4, &other));

@@ -7,12 +7,9 @@ use bitnet_wgpu::{
     bitnet::{self, Gate, Layout, QuantizedActivations, QuantizedInt8, Scheme},
     f16,
     linalg::{self as la, Qr, Svd, Triangle},
-    optimizer::{self, AdamW, AdamWState, Lion, Sgd},
-    tensor::{
-        self, Activation, Axes, CrossEntropyOptions, Epilogue, Linear, LinearCrossEntropyOptions,
-        Prefix, Side,
-    },
-    transformer::{self, AttentionShape, FlashAttentionOptions, Qkv},
+    optimizer::{self, AdamW, AdamWState, Ema, Lion, Sgd},
+    tensor::{self, Activation, Reduction, Side},
+    transformer::{self, AttentionShape, RmsNorm, RmsNormHeads, RotaryEmbedding},
     weights::{Bits, IntMatrix, PackedDense, TernaryMatrix},
 };
 use support::context;
@@ -26,21 +23,22 @@ type Backward<T> = fn(&mut Encoder, &Tensor<T>, &Tensor<T>) -> Result<Tensor<T>>
 
 /// An op of one input, with constants, and its gradient.
 macro_rules! unary {
-    ($op:ident, $backward:ident $(, $constant:expr)*) => {
+    ($op:ident $(, $constant:expr)*) => {
         (stringify!($op), |c| {
             let (x, dy, e) = (c.x(0), c.dy(), &mut c.encoder);
-            Ok(vec![tensor::$op(e, &x $(, $constant)*)?.into(), tensor::$backward(e, &x, $($constant,)* &dy)?.into()])
+            let op = tensor::$op(&x $(, $constant)*);
+            Ok(vec![op.forward(e)?.into(), op.backward(e, &dy)?.into()])
         })
     };
 }
 
 /// An op of two inputs that are broadcast, and their gradients.
 macro_rules! binary {
-    ($op:ident, $backward:ident) => {
+    ($op:ident) => {
         (stringify!($op), |c| {
             let (a, b, dy, e) = (c.x(0), c.x(1), c.dy(), &mut c.encoder);
-            let (da, db) = tensor::$backward(e, &a, &b, &dy)?;
-            Ok(vec![tensor::$op(e, &a, &b)?.into(), da.into(), db.into()])
+            let (da, db) = tensor::$op(&a, &b).backward(e, &dy)?;
+            Ok(vec![tensor::$op(&a, &b).forward(e)?.into(), da.into(), db.into()])
         })
     };
 }
@@ -49,7 +47,7 @@ macro_rules! compare {
     ($op:ident) => {
         (stringify!($op), |c| {
             let (a, b) = (c.x(0), c.x(1));
-            Ok(vec![tensor::$op(&mut c.encoder, &a, &b)?.into()])
+            Ok(vec![tensor::$op(&a, &b).forward(&mut c.encoder)?.into()])
         })
     };
 }
@@ -60,20 +58,9 @@ const SEED: u64 = 5 << 32 | 7;
 /// The middle dimension of three.
 const MIDDLE: [usize; 1] = [1];
 
-fn extreme(
-    c: &mut Case,
-    op: fn(&mut Encoder, &Tensor<f32>, Axes) -> Result<Tensor<f32>>,
-    winner: fn(&mut Encoder, &Tensor<f32>, Axes) -> Result<Tensor<u32>>,
-) -> Result<Vec<Out>> {
+fn reduced(c: &mut Case, op: fn(&Tensor<f32>) -> Reduction<'_, f32>) -> Result<Vec<Out>> {
     let (x, dy, e) = (c.x(0), c.dy(), &mut c.encoder);
-    let (y, winner) = (op(e, &x, MIDDLE.into())?, winner(e, &x, MIDDLE.into())?);
-    Ok(vec![y.into(), tensor::max_backward::<f32>(e, &winner, &dy, MIDDLE, x.shape())?.into()])
-}
-
-/// dy of a reduction over the middle dimension, once for each of its elements.
-fn spread(e: &mut Encoder, dy: &Tensor<f32>, of: &Tensor<f32>) -> Result<Tensor<f32>> {
-    let &[rows, _, columns] = of.shape().dims() else { panic!("three dimensions") };
-    tensor::broadcast_to(e, &dy.reshape([rows, 1, columns])?, of.shape())
+    Ok(vec![op(&x).forward(e)?.into(), op(&x).backward(e, &dy)?.into()])
 }
 
 fn steps(
@@ -90,7 +77,7 @@ fn steps(
 
 fn sgd(c: &mut Case, numbers: Sgd) -> Result<Vec<Out>> {
     let velocity = Tensor::zeros(context(), [6, 5])?;
-    steps(c, |e, _, w, gradient| optimizer::sgd(e, numbers, w, gradient, &velocity))
+    steps(c, |e, _, w, gradient| numbers.step(e, w, gradient, &velocity))
 }
 
 fn one_input<X: Float, Y: Float>(
@@ -110,8 +97,8 @@ where
     Out: From<Tensor<T>>,
 {
     let (x, dy, e) = (c.floats::<T>("in0"), c.floats("dy"), &mut c.encoder);
-    let y = tensor::softmax(e, &x)?;
-    let dx = tensor::softmax_backward(e, &y, &dy)?;
+    let y = tensor::softmax(&x).forward(e)?;
+    let dx = tensor::softmax(&x).backward(e, &y, &dy)?;
     Ok(vec![y.into(), dx.into()])
 }
 
@@ -121,13 +108,9 @@ where
 {
     let (x, weight, bias, dy, e) =
         (c.floats::<T>("in0"), c.x(1), c.x(2), c.floats("dy"), &mut c.encoder);
-    let of = tensor::layer_norm_backward(e, &x, &weight, 1e-5, &dy)?;
-    Ok(vec![
-        tensor::layer_norm(e, &x, &weight, &bias, 1e-5)?.into(),
-        of.x.into(),
-        of.weight.into(),
-        of.bias.into(),
-    ])
+    let norm = tensor::LayerNorm::new(&weight, &bias, 1e-5);
+    let of = norm.backward(e, &x, &dy)?;
+    Ok(vec![norm.forward(e, &x)?.into(), of.x.into(), of.weight.into(), of.bias.into()])
 }
 
 fn rms_norm<T: Float>(c: &mut Case) -> Result<Vec<Out>>
@@ -135,8 +118,9 @@ where
     Out: From<Tensor<T>>,
 {
     let (x, gain, dy, e) = (c.floats::<T>("in0"), c.x(1), c.floats("dy"), &mut c.encoder);
-    let of = transformer::rms_norm_backward(e, &x, &gain, 1e-5, &dy)?;
-    Ok(vec![transformer::rms_norm(e, &x, &gain, 1e-5)?.into(), of.x.into(), of.gain.into()])
+    let norm = RmsNorm::new(&gain, 1e-5);
+    let (dx, dgain) = norm.backward(e, &x, &dy)?;
+    Ok(vec![norm.forward(e, &x)?.into(), dx.into(), dgain.into()])
 }
 
 fn matmul<T: Float>(c: &mut Case) -> Result<Vec<Out>>
@@ -145,10 +129,10 @@ where
 {
     let (a, b, dy, e) = (c.floats::<T>("in0"), c.floats("in1"), c.floats("dy"), &mut c.encoder);
     let (da, db) = (
-        tensor::matmul(e, &dy, Side::transposed(&b))?,
-        tensor::matmul(e, Side::transposed(&a), &dy)?,
+        tensor::matmul(&dy, Side::transposed(&b)).forward(e)?,
+        tensor::matmul(Side::transposed(&a), &dy).forward(e)?,
     );
-    Ok(vec![tensor::matmul(e, &a, &b)?.into(), da.into(), db.into()])
+    Ok(vec![tensor::matmul(&a, &b).forward(e)?.into(), da.into(), db.into()])
 }
 
 fn flash_attention<T: Float>(c: &mut Case) -> Result<Vec<Out>>
@@ -157,21 +141,22 @@ where
 {
     let (q, k, v, dy, e) =
         (c.floats::<T>("in0"), c.floats("in1"), c.floats("in2"), c.floats("dy"), &mut c.encoder);
-    let (qkv, causal) = (Qkv { q: &q, k: &k, v: &v }, FlashAttentionOptions::default().causal());
-    let attended = transformer::flash_attention(e, qkv, causal)?;
-    let of = transformer::flash_attention_backward(e, qkv, &attended, &dy, causal)?;
-    Ok(vec![attended.y.into(), of.q.into(), of.k.into(), of.v.into()])
+    let attention = transformer::flash_attention(&q, &k, &v).causal();
+    let (y, lse) = attention.forward(e)?;
+    let (dq, dk, dv) = attention.backward(e, &y, &lse, &dy)?;
+    Ok(vec![y.into(), dq.into(), dk.into(), dv.into()])
 }
 
-/// Sums with an element itself or without; the gradient is by the `other` ones.
-fn prefix_sum(c: &mut Case, prefix: Prefix, other: Prefix) -> Result<Vec<Out>> {
+/// Inclusive or exclusive prefix sums; the gradient is made of the others.
+fn prefix_sum(c: &mut Case, exclusive: bool) -> Result<Vec<Out>> {
     let (x, dy, e) = (c.x(0), c.dy(), &mut c.encoder);
-    let all = tensor::sum(e, &dy, [1])?.reshape([x.shape().dims()[0], 1])?;
-    let before = tensor::prefix_sum(e, &dy, 1, other)?;
-    Ok(vec![
-        tensor::prefix_sum(e, &x, 1, prefix)?.into(),
-        tensor::sub(&all, &before).forward(e)?.into(),
-    ])
+    let all = tensor::sum(&dy, [1]).forward(e)?.reshape([x.shape().dims()[0], 1])?;
+    let [y, before] = [(&x, exclusive), (&dy, !exclusive)].map(|(x, exclusive)| {
+        let op = tensor::prefix_sum(x, 1);
+        if exclusive { op.exclusive() } else { op }.forward(e)
+    });
+    let before = before?;
+    Ok(vec![y?.into(), tensor::sub(&all, &before).forward(e)?.into()])
 }
 
 type QuantizeWeights = fn(&mut Encoder, &Tensor<f32>) -> Result<IntMatrix>;
@@ -205,7 +190,7 @@ fn bitlinear_int(c: &mut Case, quantize: QuantizeWeights) -> Result<Vec<Out>> {
     let (x, w, dy, e) = (c.x(0), c.x(1), c.dy(), &mut c.encoder);
     let w = quantize(e, &w)?;
     let (y, dx) = (BitLinear::new(&w).forward(e, &x)?, BitLinear::new(&w).backward(e, &dy)?);
-    Ok(vec![y.into(), dx.into(), tensor::matmul(e, Side::transposed(&dy), &x)?.into()])
+    Ok(vec![y.into(), dx.into(), tensor::matmul(Side::transposed(&dy), &x).forward(e)?.into()])
 }
 
 /// The same with ternary weights.
@@ -219,7 +204,7 @@ fn bitlinear_float(
         BitLinear::new(&w).activation_type(ActivationType::Float).forward(e, &x)?,
         BitLinear::new(&w).backward(e, &dy)?,
     );
-    Ok(vec![y.into(), dx.into(), tensor::matmul(e, Side::transposed(&dy), &x)?.into()])
+    Ok(vec![y.into(), dx.into(), tensor::matmul(Side::transposed(&dy), &x).forward(e)?.into()])
 }
 
 /// And with activations of 8 bits.
@@ -234,7 +219,7 @@ fn bitlinear(
     Ok(vec![
         BitLinear::new(&w).forward(e, &x)?.into(),
         dx.into(),
-        tensor::matmul(e, Side::transposed(&dy), &rounded)?.into(),
+        tensor::matmul(Side::transposed(&dy), &rounded).forward(e)?.into(),
     ])
 }
 
@@ -272,58 +257,58 @@ fn int8(
     let (x, e) = (c.x(0), &mut c.encoder);
     let made = quantize(e, &x)?;
     let zeros =
-        made.zero_points.as_ref().map(|zeros| tensor::cast::<i32, f32>(e, zeros)).transpose()?;
+        made.zero_points.as_ref().map(|zeros| tensor::cast(zeros).forward::<f32>(e)).transpose()?;
     let values = bitnet::dequantize_int8::<f32>(e, &made)?;
     Ok([values, made.scales].into_iter().chain(zeros).map(Out::from).collect())
 }
 
 fn triangular_solve(c: &mut Case, triangle: Triangle) -> Result<Vec<Out>> {
     let (a, b, dy) = (c.x(0), c.x(1), c.dy());
-    let x = c.sound(|e| la::triangular_solve(e, &a, &b, triangle))?;
-    let of = la::triangular_solve_backward(&mut c.encoder, &a, &x, &dy, triangle)?;
-    Ok(vec![x.into(), of.a.into(), of.b.into()])
+    let x = c.sound(|e| la::triangular_solve(&a, &b, triangle).forward(e))?;
+    let (da, db) = la::triangular_solve(&a, &b, triangle).backward(&mut c.encoder, &x, &dy)?;
+    Ok(vec![x.into(), da.into(), db.into()])
 }
 
 fn qr_backward(c: &mut Case) -> Result<Vec<Out>> {
     let [q, r, dq, dr] = [0, 1, 2, 3].map(|i| c.x(i));
-    Ok(vec![la::qr_backward(&mut c.encoder, &Qr { q, r }, &Qr { q: dq, r: dr })?.into()])
+    let (factors, gradients) = (Qr { q, r }, Qr { q: dq, r: dr });
+    Ok(vec![la::qr(&factors.q).backward(&mut c.encoder, &factors, &gradients)?.into()])
 }
 
 fn svd_backward(c: &mut Case) -> Result<Vec<Out>> {
     let [u, s, vt, du, ds, dvt] = [0, 1, 2, 3, 4, 5].map(|i| c.x(i));
-    Ok(vec![
-        la::svd_backward(&mut c.encoder, &Svd { u, s, vt }, &Svd { u: du, s: ds, vt: dvt })?.into(),
-    ])
+    let (factors, gradients) = (Svd { u, s, vt }, Svd { u: du, s: ds, vt: dvt });
+    Ok(vec![la::svd(&factors.u).backward(&mut c.encoder, &factors, &gradients)?.into()])
 }
 
 /// By the names of the golden.
 pub const CASES: &[(&str, Run)] = &[
-    unary!(neg, neg_backward),
-    unary!(abs, abs_backward),
-    unary!(exp, exp_backward),
-    unary!(log, log_backward),
-    unary!(sqrt, sqrt_backward),
-    unary!(rsqrt, rsqrt_backward),
-    unary!(square, square_backward),
-    unary!(recip, recip_backward),
-    unary!(scale, scale_backward, 1.7),
-    unary!(clamp, clamp_backward, -1.0, 1.5),
-    unary!(relu, relu_backward),
-    unary!(leaky_relu, leaky_relu_backward, 0.01),
-    unary!(relu2, relu2_backward),
-    unary!(gelu, gelu_backward),
-    unary!(gelu_tanh, gelu_tanh_backward),
-    unary!(silu, silu_backward),
-    unary!(sigmoid, sigmoid_backward),
-    unary!(tanh, tanh_backward),
-    unary!(softplus, softplus_backward),
-    binary!(add, add_backward),
-    binary!(sub, sub_backward),
-    binary!(mul, mul_backward),
-    binary!(div, div_backward),
-    binary!(minimum, minimum_backward),
-    binary!(maximum, maximum_backward),
-    binary!(pow, pow_backward),
+    unary!(neg),
+    unary!(abs),
+    unary!(exp),
+    unary!(log),
+    unary!(sqrt),
+    unary!(rsqrt),
+    unary!(square),
+    unary!(recip),
+    unary!(scale, 1.7),
+    unary!(clamp, -1.0, 1.5),
+    unary!(relu),
+    unary!(leaky_relu, 0.01),
+    unary!(relu2),
+    unary!(gelu),
+    unary!(gelu_tanh),
+    unary!(silu),
+    unary!(sigmoid),
+    unary!(tanh),
+    unary!(softplus),
+    binary!(add),
+    binary!(sub),
+    binary!(mul),
+    binary!(div),
+    binary!(minimum),
+    binary!(maximum),
+    binary!(pow),
     compare!(equal),
     compare!(not_equal),
     compare!(less),
@@ -334,114 +319,105 @@ pub const CASES: &[(&str, Run)] = &[
         let (condition, a, b, dy, e) = (c.ids(0), c.x(1), c.x(2), c.dy(), &mut c.encoder);
         let zero = Tensor::zeros(context(), [])?;
         let (da, db) = (
-            tensor::select(e, &condition, &dy, &zero)?,
-            tensor::select(e, &condition, &zero, &dy)?,
+            tensor::select(&condition, &dy, &zero).forward(e)?,
+            tensor::select(&condition, &zero, &dy).forward(e)?,
         );
-        Ok(vec![tensor::select(e, &condition, &a, &b)?.into(), da.into(), db.into()])
+        Ok(vec![tensor::select(&condition, &a, &b).forward(e)?.into(), da.into(), db.into()])
     }),
-    ("sum", |c| {
-        let (x, dy, e) = (c.x(0), c.dy(), &mut c.encoder);
-        Ok(vec![tensor::sum(e, &x, MIDDLE)?.into(), spread(e, &dy, &x)?.into()])
-    }),
-    ("mean", |c| {
-        let (x, dy, e) = (c.x(0), c.dy(), &mut c.encoder);
-        let dx = spread(e, &dy, &x)?;
-        Ok(vec![
-            tensor::mean(e, &x, MIDDLE)?.into(),
-            tensor::scale(&dx, 1.0 / 7.0).forward(e)?.into(),
-        ])
-    }),
+    ("sum", |c| reduced(c, |x| tensor::sum(x, MIDDLE))),
+    ("mean", |c| reduced(c, |x| tensor::mean(x, MIDDLE))),
     ("norm", |c| {
         let (x, dy, e) = (c.x(0), c.dy(), &mut c.encoder);
-        let y = tensor::norm(e, &x, MIDDLE)?;
-        let dx = tensor::norm_backward(e, &x, MIDDLE, &y, &dy)?;
+        let y = tensor::norm(&x, MIDDLE).forward(e)?;
+        let dx = tensor::norm(&x, MIDDLE).backward(e, &y, &dy)?;
         Ok(vec![y.into(), dx.into()])
     }),
     ("variance", |c| {
         let (x, dy, e) = (c.x(0), c.dy(), &mut c.encoder);
         Ok(vec![
-            tensor::variance(e, &x, MIDDLE, 1)?.into(),
-            tensor::variance_backward(e, &x, MIDDLE, 1, &dy)?.into(),
+            tensor::variance(&x, MIDDLE).correction(1).forward(e)?.into(),
+            tensor::variance(&x, MIDDLE).correction(1).backward(e, &dy)?.into(),
         ])
     }),
-    ("max", |c| extreme(c, tensor::max, tensor::argmax)),
-    ("min", |c| extreme(c, tensor::min, tensor::argmin)),
+    ("max", |c| reduced(c, |x| tensor::max(x, MIDDLE))),
+    ("min", |c| reduced(c, |x| tensor::min(x, MIDDLE))),
     ("absmax", |c| {
         let x = c.x(0);
-        Ok(vec![tensor::absmax(&mut c.encoder, &x, MIDDLE)?.into()])
+        Ok(vec![tensor::absmax(&x, MIDDLE).forward(&mut c.encoder)?.into()])
     }),
     ("argmax", |c| {
         let x = c.x(0);
-        Ok(vec![tensor::argmax(&mut c.encoder, &x, MIDDLE)?.into()])
+        Ok(vec![tensor::argmax(&x, MIDDLE).forward(&mut c.encoder)?.into()])
     }),
     ("argmin", |c| {
         let x = c.x(0);
-        Ok(vec![tensor::argmin(&mut c.encoder, &x, MIDDLE)?.into()])
+        Ok(vec![tensor::argmin(&x, MIDDLE).forward(&mut c.encoder)?.into()])
     }),
-    ("prefix_sum", |c| prefix_sum(c, Prefix::Inclusive, Prefix::Exclusive)),
-    ("prefix_sum_exclusive", |c| prefix_sum(c, Prefix::Exclusive, Prefix::Inclusive)),
+    ("prefix_sum", |c| prefix_sum(c, false)),
+    ("prefix_sum_exclusive", |c| prefix_sum(c, true)),
     ("permute", |c| {
         let (x, dy, e) = (c.x(0), c.dy(), &mut c.encoder);
         Ok(vec![
-            tensor::permute(e, &x, &[2, 0, 1])?.into(),
-            tensor::permute(e, &dy, &[1, 2, 0])?.into(),
+            tensor::permute(&x, &[2, 0, 1]).forward(e)?.into(),
+            tensor::permute(&dy, &[1, 2, 0]).forward(e)?.into(),
         ])
     }),
     ("slice", |c| {
         let (x, dy, e) = (c.x(0), c.dy(), &mut c.encoder);
         Ok(vec![
-            tensor::slice(e, &x, 1, 2..5)?.into(),
-            tensor::pad(e, &dy, &[(0, 0), (2, 2), (0, 0)], 0.0)?.into(),
+            tensor::slice(&x, 1, 2..5).forward(e)?.into(),
+            tensor::pad(&dy, &[(0, 0), (2, 2), (0, 0)]).forward(e)?.into(),
         ])
     }),
     ("concat", |c| {
         let (a, b, dy, e) = (c.x(0), c.x(1), c.dy(), &mut c.encoder);
-        let (da, db) = (tensor::slice(e, &dy, 1, 0..3)?, tensor::slice(e, &dy, 1, 3..7)?);
-        Ok(vec![tensor::concat(e, &[&a, &b], 1)?.into(), da.into(), db.into()])
+        let (da, db) =
+            (tensor::slice(&dy, 1, 0..3).forward(e)?, tensor::slice(&dy, 1, 3..7).forward(e)?);
+        Ok(vec![tensor::concat(&[&a, &b], 1).forward(e)?.into(), da.into(), db.into()])
     }),
     ("pad", |c| {
         let (x, dy, e) = (c.x(0), c.dy(), &mut c.encoder);
-        let dx = tensor::slice(e, &dy, 0, 1..4)?;
+        let dx = tensor::slice(&dy, 0, 1..4).forward(e)?;
         Ok(vec![
-            tensor::pad(e, &x, &[(1, 0), (0, 2)], 0.5)?.into(),
-            tensor::slice(e, &dx, 1, 0..4)?.into(),
+            tensor::pad(&x, &[(1, 0), (0, 2)]).value(0.5).forward(e)?.into(),
+            tensor::slice(&dx, 1, 0..4).forward(e)?.into(),
         ])
     }),
     ("gather", |c| {
         let (x, ids, dy, e) = (c.x(0), c.ids(1), c.dy(), &mut c.encoder);
         Ok(vec![
-            tensor::gather(e, &x, &ids)?.into(),
-            tensor::gather_backward(e, &dy, &ids, 5)?.into(),
+            tensor::gather(&x, &ids).forward(e)?.into(),
+            tensor::gather(&x, &ids).backward(e, &dy)?.into(),
         ])
     }),
     ("one_hot", |c| {
         let ids = c.ids(0);
-        Ok(vec![tensor::one_hot::<f32>(&mut c.encoder, &ids, 7)?.into()])
+        Ok(vec![tensor::one_hot::<f32>(&ids, 7).forward(&mut c.encoder)?.into()])
     }),
     ("softmax", softmax::<f32>),
     ("log_softmax", |c| {
         let (x, dy, e) = (c.x(0), c.dy(), &mut c.encoder);
-        let y = tensor::log_softmax(e, &x)?;
-        let dx = tensor::log_softmax_backward(e, &y, &dy)?;
+        let y = tensor::log_softmax(&x).forward(e)?;
+        let dx = tensor::log_softmax(&x).backward(e, &y, &dy)?;
         Ok(vec![y.into(), dx.into()])
     }),
     ("causal_softmax", |c| {
         let (x, dy, e) = (c.x(0), c.dy(), &mut c.encoder);
-        let y = tensor::causal_softmax(e, &x)?;
-        let dx = tensor::softmax_backward(e, &y, &dy)?;
+        let y = tensor::softmax(&x).causal().forward(e)?;
+        let dx = tensor::softmax(&x).backward(e, &y, &dy)?;
         Ok(vec![y.into(), dx.into()])
     }),
     ("masked_softmax", |c| {
         let (x, mask, dy, e) = (c.x(0), c.ids(1), c.dy(), &mut c.encoder);
-        let y = tensor::masked_softmax(e, &x, &mask)?;
-        let dx = tensor::softmax_backward(e, &y, &dy)?;
+        let y = tensor::softmax(&x).mask(&mask).forward(e)?;
+        let dx = tensor::softmax(&x).backward(e, &y, &dy)?;
         Ok(vec![y.into(), dx.into()])
     }),
     ("cross_entropy", |c| {
         let (x, targets, dy, e) = (c.x(0), c.ids(1), c.dy(), &mut c.encoder);
-        let options = CrossEntropyOptions::default().ignore(3).smoothing(0.1);
-        let dx = tensor::cross_entropy_backward(e, &x, &targets, options, &dy)?;
-        Ok(vec![tensor::cross_entropy(e, &x, &targets, options)?.into(), dx.into()])
+        let op = tensor::cross_entropy(&x, &targets).ignore_index(3).label_smoothing(0.1);
+        let dx = op.backward(e, &dy)?;
+        Ok(vec![op.forward(e)?.into(), dx.into()])
     }),
     ("layer_norm", layer_norm::<f32>),
     ("rms_norm", rms_norm::<f32>),
@@ -451,17 +427,17 @@ pub const CASES: &[(&str, Run)] = &[
             (0..4).map(|i| 10000f64.powf(-f64::from(i) / 4.0) as f32).collect();
         let angles = context().upload(&transformer::rope_angles(&frequencies, 5), [5, 4, 2])?;
         Ok(vec![
-            transformer::rotate(e, &x, &angles, 0)?.into(),
-            transformer::rotate_backward(e, &dy, &angles, 0)?.into(),
+            RotaryEmbedding::new(&angles).forward(e, &x)?.into(),
+            RotaryEmbedding::new(&angles).backward(e, &dy)?.into(),
         ])
     }),
     ("matmul", matmul::<f32>),
     ("matmul_transposed", |c| {
         let (a, b, dy, e) = (c.x(0), c.x(1), c.dy(), &mut c.encoder);
-        let y = tensor::matmul(e, Side::transposed(&a), Side::transposed(&b))?;
+        let y = tensor::matmul(Side::transposed(&a), Side::transposed(&b)).forward(e)?;
         let (da, db) = (
-            tensor::matmul(e, Side::transposed(&b), Side::transposed(&dy))?,
-            tensor::matmul(e, Side::transposed(&dy), Side::transposed(&a))?,
+            tensor::matmul(Side::transposed(&b), Side::transposed(&dy)).forward(e)?,
+            tensor::matmul(Side::transposed(&dy), Side::transposed(&a)).forward(e)?,
         );
         Ok(vec![y.into(), da.into(), db.into()])
     }),
@@ -481,17 +457,9 @@ pub const CASES: &[(&str, Run)] = &[
     ("flash_attention", flash_attention::<f32>),
     ("linear_cross_entropy", |c| {
         let (x, w, targets, dy, e) = (c.x(0), c.x(1), c.ids(2), c.dy(), &mut c.encoder);
-        let options =
-            LinearCrossEntropyOptions::from(CrossEntropyOptions::default().ignore(3)).chunk(4);
-        let made = tensor::linear_cross_entropy(e, Linear { x: &x, w: &w }, &targets, options)?;
-        let of = tensor::linear_cross_entropy_backward(
-            e,
-            Linear { x: &x, w: &w },
-            &targets,
-            options,
-            &made.lse,
-            &dy,
-        )?;
+        let op = tensor::linear_cross_entropy(&x, &w, &targets).ignore_index(3).chunk(4);
+        let made = op.forward(e)?;
+        let of = op.backward(e, &made.lse, &dy)?;
         Ok(vec![made.loss.into(), of.x.into(), of.w.into()])
     }),
     ("fake_quantize_weights", |c| {
@@ -510,44 +478,44 @@ pub const CASES: &[(&str, Run)] = &[
     }),
     ("matmul_with", |c| {
         let (a, b, bias, dy, e) = (c.x(0), c.x(1), c.x(2), c.dy(), &mut c.encoder);
-        let biased = Epilogue::new().bias(&bias);
-        let y = tensor::matmul_with(e, &a, &b, &biased.activation(Activation::Gelu))?;
-        let before = tensor::matmul_with(e, &a, &b, &biased)?;
+        let biased = tensor::matmul(&a, &b).bias(&bias);
+        let y = biased.activation(Activation::Gelu).forward(e)?;
+        let before = biased.forward(e)?;
         let d = tensor::gelu(&before).backward(e, &dy)?;
         let (da, db) = (
-            tensor::matmul(e, &d, Side::transposed(&b))?,
-            tensor::matmul(e, Side::transposed(&a), &d)?,
+            tensor::matmul(&d, Side::transposed(&b)).forward(e)?,
+            tensor::matmul(Side::transposed(&a), &d).forward(e)?,
         );
-        Ok(vec![y.into(), da.into(), db.into(), tensor::sum(e, &d, [0])?.into()])
+        Ok(vec![y.into(), da.into(), db.into(), tensor::sum(&d, [0]).forward(e)?.into()])
     }),
-    unary!(binarize, binarize_backward),
+    unary!(binarize),
     ("dropout", |c| {
         let (x, dy, e) = (c.x(0), c.dy(), &mut c.encoder);
         Ok(vec![
-            tensor::dropout(e, &x, 0.1, SEED)?.into(),
-            tensor::dropout(e, &dy, 0.1, SEED)?.into(),
+            tensor::dropout(&x, 0.1, SEED).forward(e)?.into(),
+            tensor::dropout(&dy, 0.1, SEED).forward(e)?.into(),
         ])
     }),
     ("relu_dropout", |c| {
         let (x, dy, e) = (c.x(0), c.dy(), &mut c.encoder);
         Ok(vec![
-            tensor::relu_dropout(e, &x, 0.1, SEED)?.into(),
-            tensor::relu_dropout_backward(e, &x, &dy, 0.1, SEED)?.into(),
+            tensor::dropout(&x, 0.1, SEED).relu().forward(e)?.into(),
+            tensor::dropout(&x, 0.1, SEED).relu().backward(e, &dy)?.into(),
         ])
     }),
     ("rms_norm_fake_quantize", |c| {
         let (x, gain, dy, e) = (c.x(0), c.x(1), c.dy(), &mut c.encoder);
-        let of = transformer::rms_norm_backward(e, &x, &gain, 1e-5, &dy)?;
+        let (dx, dgain) = RmsNorm::new(&gain, 1e-5).backward(e, &x, &dy)?;
         Ok(vec![
             bitnet::rms_norm_fake_quantize(e, &x, &gain, 1e-5, 1.0)?.into(),
-            of.x.into(),
-            of.gain.into(),
+            dx.into(),
+            dgain.into(),
         ])
     }),
     ("rms_norm_heads", |c| {
         let (qkv, query_gain, key_gain) = (c.x(0), c.x(1), c.x(2));
         let shape = AttentionShape { heads: 2, kv_heads: 1, head_dim: 8 };
-        transformer::rms_norm_heads(&mut c.encoder, &qkv, shape, &query_gain, &key_gain, 1e-5)?;
+        RmsNormHeads::new(shape, &query_gain, &key_gain, 1e-5).forward(&mut c.encoder, &qkv)?;
         Ok(vec![qkv.into()])
     }),
     ("bitlinear", |c| bitlinear(c, bitnet::quantize_weights)),
@@ -604,19 +572,19 @@ pub const CASES: &[(&str, Run)] = &[
     }),
     ("matmul_int8", |c| {
         let (a, b, e) = (c.x(0), c.x(1), &mut c.encoder);
-        let (a, b) = (tensor::cast(e, &a)?, tensor::cast(e, &b)?);
-        let y = tensor::matmul_int8(e, &a, &b)?;
-        Ok(vec![tensor::cast::<i32, f32>(e, &y)?.into()])
+        let (a, b) = (tensor::cast(&a).forward(e)?, tensor::cast(&b).forward(e)?);
+        let y = tensor::matmul_int8(&a, &b).forward(e)?;
+        Ok(vec![tensor::cast(&y).forward::<f32>(e)?.into()])
     }),
     ("embed_ternary", |c| {
         let (w, ids, e) = (c.x(0), c.ids(1), &mut c.encoder);
         let table = bitnet::quantize_weights(e, &w)?;
-        Ok(vec![transformer::embed_ternary(e, &ids, &table)?.into()])
+        Ok(vec![transformer::embed(&ids, &table).forward(e)?.into()])
     }),
     ("top_k", |c| {
         let x = c.x(0);
-        let top = transformer::top_k(&mut c.encoder, &x, 4)?;
-        Ok(vec![top.logits.into(), top.ids.into()])
+        let (top, ids) = transformer::top_k(&x, 4).forward(&mut c.encoder)?;
+        Ok(vec![top.into(), ids.into()])
     }),
     ("rms_norm_quantize", |c| {
         let (x, gain, e) = (c.x(0), c.x(1), &mut c.encoder);
@@ -675,46 +643,50 @@ pub const CASES: &[(&str, Run)] = &[
         let (table, ids, dy) = (c.x(0), c.ids(1), c.dy());
         let (rows, columns) = table.shape().as_matrix();
         let numbers = support::block_on(table.read())?;
+        let zeros = Tensor::<f32>::zeros(context(), [rows, columns])?;
         let table = PackedDense::from_f32(rows, columns, &numbers)?.upload(context())?;
         let e = &mut c.encoder;
         Ok(vec![
-            transformer::embed(e, &ids, &table)?.into(),
-            tensor::gather_backward(e, &dy, &ids, rows)?.into(),
+            transformer::embed(&ids, &table).forward(e)?.into(),
+            tensor::gather(&zeros, &ids).backward(e, &dy)?.into(),
         ])
     }),
     ("broadcast_to", |c| {
         let (x, dy, e) = (c.x(0), c.dy(), &mut c.encoder);
         Ok(vec![
-            tensor::broadcast_to(e, &x, [4, 3, 5])?.into(),
-            tensor::sum_to(e, &dy, [3, 1])?.into(),
+            tensor::broadcast_to(&x, [4, 3, 5]).forward(e)?.into(),
+            tensor::sum_to(&dy, [3, 1]).forward(e)?.into(),
         ])
     }),
     ("cast", |c| {
         let (x, e) = (c.x(0), &mut c.encoder);
-        let words = tensor::cast::<f32, i32>(e, &x)?;
-        Ok(vec![tensor::cast::<i32, f32>(e, &words)?.into()])
+        let words = tensor::cast(&x).forward::<i32>(e)?;
+        Ok(vec![tensor::cast(&words).forward::<f32>(e)?.into()])
     }),
     ("finish", |c| {
         let (x, bias) = (c.x(0), c.x(1));
         Ok(vec![
-            tensor::finish(
-                &mut c.encoder,
-                &x,
-                &Epilogue::new().bias(&bias).activation(Activation::Gelu),
-            )?
-            .into(),
+            tensor::finish(&x)
+                .bias(&bias)
+                .activation(Activation::Gelu)
+                .forward(&mut c.encoder)?
+                .into(),
         ])
     }),
     ("sum_to", |c| {
         let x = c.x(0);
-        Ok(vec![tensor::sum_to(&mut c.encoder, &x, [7, 1])?.into()])
+        Ok(vec![tensor::sum_to(&x, [7, 1]).forward(&mut c.encoder)?.into()])
     }),
     ("qr_full", |c| {
         let a = c.x(0);
-        let r = c.sound(|e| la::qr_full(e, &a))?.r;
+        let r = c.sound(|e| la::qr(&a).full().forward(e))?.r;
         Ok(vec![tensor::abs(&r).forward(&mut c.encoder)?.into()])
     }),
-    ("silu_f16", |c| one_input(c, tensor::silu::<f16>, tensor::silu_backward)),
+    ("silu_f16", |c| {
+        let (x, dy, e) = (c.floats::<f16>("in0"), c.floats("dy"), &mut c.encoder);
+        let op = tensor::silu(&x);
+        Ok(vec![op.forward(e)?.into(), op.backward(e, &dy)?.into()])
+    }),
     ("mul_f16", |c| {
         let (a, b, dy, e) =
             (c.floats::<f16>("in0"), c.floats("in1"), c.floats("dy"), &mut c.encoder);
@@ -732,31 +704,29 @@ pub const CASES: &[(&str, Run)] = &[
     ("adamw", |c| {
         let (numbers, state) =
             (AdamW::new(0.02).betas(0.9, 0.99).decay(0.1), AdamWState::new(context(), [6, 5])?);
-        steps(c, |e, step, w, gradient| optimizer::adamw(e, numbers, step, w, gradient, &state))
+        steps(c, |e, step, w, gradient| numbers.step(e, step, w, gradient, &state))
     }),
     ("sgd", |c| sgd(c, Sgd::new(0.05).decay(0.1))),
     ("sgd_momentum", |c| sgd(c, Sgd::new(0.05).momentum(0.9))),
     ("sgd_nesterov", |c| sgd(c, Sgd::new(0.05).momentum(0.9).nesterov().decay(0.1))),
     ("lion", |c| {
         let mean = Tensor::zeros(context(), [6, 5])?;
-        steps(c, |e, _, w, gradient| {
-            optimizer::lion(e, Lion::new(0.02).decay(0.1), w, gradient, &mean)
-        })
+        steps(c, |e, _, w, gradient| Lion::new(0.02).decay(0.1).step(e, w, gradient, &mean))
     }),
     ("ema", |c| {
         let (average, w) = (c.x(0), c.x(1));
-        optimizer::ema(&mut c.encoder, &average, &w, 0.9)?;
+        Ema::new(0.9).step(&mut c.encoder, &average, &w)?;
         Ok(vec![average.into()])
     }),
     ("clip_gradients", |c| {
         let (a, b) = (c.x(0), c.x(1));
-        let norm = optimizer::clip_gradients(&mut c.encoder, &[&a, &b], 1.5)?;
+        let norm = optimizer::clip_gradients(&[&a, &b], 1.5).forward(&mut c.encoder)?;
         Ok(vec![norm.into(), a.into(), b.into()])
     }),
     ("cholesky", |c| {
         let (a, dy) = (c.x(0), c.dy());
-        let l = c.sound(|e| la::cholesky(e, &a))?;
-        let da = la::cholesky_backward(&mut c.encoder, &l, &dy)?;
+        let l = c.sound(|e| la::cholesky(&a).forward(e))?;
+        let da = la::cholesky(&a).backward(&mut c.encoder, &l, &dy)?;
         Ok(vec![l.into(), da.into()])
     }),
     ("triangular_solve", |c| triangular_solve(c, Triangle::LOWER)),
@@ -764,19 +734,19 @@ pub const CASES: &[(&str, Run)] = &[
     ("triangular_solve_unit", |c| triangular_solve(c, Triangle::UPPER.unit_diagonal())),
     ("solve", |c| {
         let (a, b, dy) = (c.x(0), c.x(1), c.dy());
-        let x = c.sound(|e| la::solve(e, &a, &b))?;
-        let of = la::solve_backward(&mut c.encoder, &a, &x, &dy)?;
-        Ok(vec![x.into(), of.a.into(), of.b.into()])
+        let x = c.sound(|e| la::solve(&a, &b).forward(e))?;
+        let (da, db) = la::solve(&a, &b).backward(&mut c.encoder, &x, &dy)?;
+        Ok(vec![x.into(), da.into(), db.into()])
     }),
     ("svd", |c| {
         let a = c.x(0);
-        Ok(vec![c.sound(|e| la::svd(e, &a))?.s.into()])
+        Ok(vec![c.sound(|e| la::svd(&a).forward(e))?.s.into()])
     }),
     ("least_squares", |c| {
         let (a, b, dy) = (c.x(0), c.x(1), c.dy());
-        let x = c.sound(|e| la::least_squares(e, &a, &b))?;
-        let of = la::least_squares_backward(&mut c.encoder, &a, &b, &x, &dy)?;
-        Ok(vec![x.into(), of.a.into(), of.b.into()])
+        let x = c.sound(|e| la::least_squares(&a, &b).forward(e))?;
+        let (da, db) = la::least_squares(&a, &b).backward(&mut c.encoder, &x, &dy)?;
+        Ok(vec![x.into(), da.into(), db.into()])
     }),
     ("qr_backward_tall", qr_backward),
     ("qr_backward_wide", qr_backward),
@@ -786,7 +756,7 @@ pub const CASES: &[(&str, Run)] = &[
     // Signs of rows are a matter of taste.
     ("qr", |c| {
         let a = c.x(0);
-        let r = c.sound(|e| la::qr(e, &a))?.r;
+        let r = c.sound(|e| la::qr(&a).forward(e))?.r;
         Ok(vec![tensor::abs(&r).forward(&mut c.encoder)?.into()])
     }),
 ];

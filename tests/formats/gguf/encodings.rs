@@ -225,7 +225,12 @@ const BLOCKS: [(&str, Layout); 7] = [
 
 fn one_model_gives_the_same_bits_in_every_encoding(on: Option<&Context>) {
     let [apart, rows, one] = [Some(1), Some(4), None].map(|shared| Of { shared, zeros: true });
-    for of in [apart, rows, one, Of { zeros: false, ..apart }, Of { zeros: false, ..one }] {
+    let mut all_of = vec![Of { zeros: false, ..apart }, rows, one];
+    if on.is_none() {
+        // Files are read alike for the GPU, where these have the kernels of those before.
+        all_of.extend([apart, Of { zeros: false, ..one }]);
+    }
+    for of in all_of {
         let (small, folder) = (Small::new(of), Directory::temporary());
         // An embedding in bf16, which all can have, and one that is packed as the linear layers
         // are.

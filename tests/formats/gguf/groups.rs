@@ -139,7 +139,7 @@ fn layouts_that_are_mixed_or_misnamed_are_refused() {
             && with(142, OLDER, &plain).is_ok()
     );
     // The newer blocks under the number of the older ones: they would end before the next tensor.
-    refused(with(142, NEWER, &plain), "its blocks are not those of Pq2_0");
+    refused(with(142, NEWER, &plain), "its blocks are not those of PQ2_0");
     // Both layouts under the one number.
     for (one, other) in [(NEWER, OLDER), (OLDER, NEWER)] {
         let mixed = plain.clone().tensor(

@@ -450,7 +450,7 @@ fn bad_weights_are_named() {
         model.dense("lm_head", shape[0] as usize, shape[1] as usize)
     };
     refused(dense(8, [1, 32], &[0xff; 34]), "finite half");
-    refused(dense(36, [1, 128], &i2s(I2sLayout::X86, 128, &trits(1, 128), 1.0)), "is I2S");
+    refused(dense(36, [1, 128], &i2s(I2sLayout::X86, 128, &trits(1, 128), 1.0)), "is I2_S");
 
     let model = open_bytes(
         &Maker::model()

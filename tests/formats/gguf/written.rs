@@ -422,7 +422,7 @@ fn scales_that_are_no_halves_lie_beside_their_matrix_or_are_refused() {
     let from = directory(qwen3, Some(128), halves);
     refused(
         write(&from, GgufType::Tq2_0, false),
-        "has a scale for every 128 columns; blocks of Tq2_0 have 256; Q2_0 has blocks of 64",
+        "has a scale for every 128 columns; blocks of TQ2_0 have 256; Q2_0 has blocks of 64",
     );
     assert!(!from.0.join("written").exists(), "nothing is left");
 }
@@ -435,7 +435,7 @@ fn what_gguf_cannot_say_is_refused() {
         assert!(!from.0.join("written/model.gguf").exists());
     };
     let llama3 = json!({"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 32});
-    refuses(json!({"rope_scaling": llama3}), "rotary scaling Llama3");
+    refuses(json!({"rope_scaling": llama3}), "rotary scaling Llama 3.1");
     refuses(json!({"hidden_act": "silu", "tie_word_embeddings": false}), "a tied head");
     refuses(json!({"hidden_act": "relu2", "model_type": "llama"}), "no architecture");
     refuses(json!({"num_hidden_layers": 2}), "no tensor `model.layers.1.");
@@ -462,7 +462,7 @@ fn what_gguf_cannot_say_is_refused() {
     }
     let from = directory(json!({}), None, halves);
     for other in [GgufType::Tq1_0, GgufType::F16, GgufType::Other(7)] {
-        refused(write(&from, other, false), "Tq2_0 and Q2_0 are supported");
+        refused(write(&from, other, false), "TQ2_0 and Q2_0 are supported");
     }
     write(&from, GgufType::Q2_0, false).unwrap();
     let before = fs::read(from.0.join("written/model.gguf")).unwrap();

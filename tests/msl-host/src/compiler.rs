@@ -177,10 +177,8 @@ impl Compiler {
             Some(variable("CXX")).filter(|path| !path.is_empty()).unwrap_or("c++".to_owned());
         let version = run(Command::new(&path).arg("--version"))?;
         let flags = |more: &[&str], extra: &str| -> Vec<String> {
-            let own = ["-std=c++17", "-O1", "-g", "-fPIC"]
-                .iter()
-                .chain(more)
-                .map(|flag| (*flag).to_owned());
+            let own =
+                ["-std=c++17", "-O1", "-fPIC"].iter().chain(more).map(|flag| (*flag).to_owned());
             // Makes the cache depend on the compiler's version.
             let version =
                 format!("-DMSL_COMPILER=\"{}\"", version.lines().next().unwrap_or_default());

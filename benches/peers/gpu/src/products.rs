@@ -7,7 +7,11 @@ use crate::{
     oxbitnet_side::OxBitNet,
     turns::{Rival, Times, in_turns},
 };
-use bitnet_wgpu::{Context, Element, Encoder, bitnet, transformer::{self, AttentionShape, HostKvCache, KvCache, NewTokens}, weights::{PackedTernary, Scales}};
+use bitnet_wgpu::{
+    Context, Element, Encoder, bitnet, reference,
+    transformer::{self, AttentionShape, CachePositions, HostKvCache, KvCache},
+    weights::{PackedTernary, Scales},
+};
 use burn::tensor::{DType, Device, FloatDType, Tensor as Burn, TensorData, module, ops::AttentionModuleOptions};
 use serde_json::{Map, Value, json};
 use std::{
@@ -197,7 +201,7 @@ fn attend(context: &Context, burn: Option<&Device>, m: usize, rounds: usize) -> 
     };
     let (q, k, v) = (part(0, heads), part(heads, kv_heads), part(heads + kv_heads, kv_heads));
     let host = HostKvCache::from_parts(HEADS, k.clone(), v.clone()).expect("whole tokens");
-    let due = transformer::attention_cpu(&qkv, &host).expect("it attends");
+    let due = reference::attention(&qkv, &host).expect("it attends");
     // A score is a sum of `head_dim` products of at most 1 over √head_dim; its error moves a weight
     // by as much of itself, twice with the sum's. Values are at most 1; rounding them and their sum
     // adds a few more units.
@@ -211,7 +215,7 @@ fn attend(context: &Context, burn: Option<&Device>, m: usize, rounds: usize) -> 
     for (element, name) in kinds.into_iter().filter(|&(element, _)| element == Element::F32 || context.capabilities().f16) {
         let cache = KvCache::new(context, HEADS, 1, m, element).expect("it fits");
         cache.write(std::slice::from_ref(&host)).expect("it fits");
-        let call = move |encoder: &mut Encoder| transformer::attention(encoder, input, &NewTokens { run: m, runs }, &cache, m);
+        let call = move |encoder: &mut Encoder| transformer::attention(input, CachePositions::new(runs, m), &cache).max_len(m).forward(encoder);
         let mut encoder = context.encoder("once");
         let y = call(&mut encoder).expect("it fits");
         encoder.submit().expect("it runs");

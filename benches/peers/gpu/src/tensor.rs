@@ -6,7 +6,7 @@ use crate::{
 };
 use bitnet_wgpu::{
     Context, Encoder, Result,
-    optimizer::{self, AdamW, AdamWState},
+    optimizer::{AdamW, AdamWState},
     tensor::{self, Axes, Side},
 };
 use burn::{
@@ -50,10 +50,10 @@ pub fn compare(context: &Context, device: &Device, largest: usize) {
     for side in [512, 1024, 2048, 4096].into_iter().filter(|&side| side <= largest) {
         let (a, b) = (ours(&[side, side]), ours(&[side, side]));
         let (x, y) = (theirs(side), theirs(side));
-        bench.compare(&format!("matmul {side}²"), &|e| tensor::matmul(e, &a, &b).map(|_| ()), &mut || x.clone().matmul(y.clone()));
+        bench.compare(&format!("matmul {side}²"), &|e| tensor::matmul(&a, &b).forward(e).map(|_| ()), &mut || x.clone().matmul(y.clone()));
         bench.compare(
             &format!("matmul {side}², right side transposed"),
-            &|e| tensor::matmul(e, &a, Side::transposed(&b)).map(|_| ()),
+            &|e| tensor::matmul(&a, Side::transposed(&b)).forward(e).map(|_| ()),
             &mut || x.clone().matmul(y.clone().transpose()),
         );
     }
@@ -62,20 +62,20 @@ pub fn compare(context: &Context, device: &Device, largest: usize) {
     let (x, y) = (theirs(side), theirs(side));
     let burn_row = Burn::<1>::ones([side], device);
     let of = |name: &str| format!("{name}, {side} × {side}");
-    bench.compare(&of("softmax"), &|e| tensor::softmax(e, &a).map(|_| ()), &mut || activation::softmax(x.clone(), 1));
-    bench.compare(&of("layer_norm"), &|e| tensor::layer_norm(e, &a, &row, &row, 1e-5).map(|_| ()), &mut || {
+    bench.compare(&of("softmax"), &|e| tensor::softmax(&a).forward(e).map(|_| ()), &mut || activation::softmax(x.clone(), 1));
+    bench.compare(&of("layer_norm"), &|e| tensor::LayerNorm::new(&row, &row, 1e-5).forward(e, &a).map(|_| ()), &mut || {
         module::layer_norm(x.clone(), burn_row.clone(), Some(burn_row.clone()), 1e-5)
     });
-    bench.compare(&of("sum of all"), &|e| tensor::sum(e, &a, Axes::ALL).map(|_| ()), &mut || x.clone().sum().reshape([1, 1]));
-    bench.compare(&of("sum of rows"), &|e| tensor::sum(e, &a, [1]).map(|_| ()), &mut || x.clone().sum_dim(1));
-    bench.compare(&of("transpose, copied"), &|e| tensor::transpose(e, &a).map(|_| ()), &mut || x.clone().transpose().mul_scalar(1.5));
+    bench.compare(&of("sum of all"), &|e| tensor::sum(&a, Axes::ALL).forward(e).map(|_| ()), &mut || x.clone().sum().reshape([1, 1]));
+    bench.compare(&of("sum of rows"), &|e| tensor::sum(&a, [1]).forward(e).map(|_| ()), &mut || x.clone().sum_dim(1));
+    bench.compare(&of("transpose, copied"), &|e| tensor::transpose(&a).forward(e).map(|_| ()), &mut || x.clone().transpose().mul_scalar(1.5));
     bench.compare(&of("add"), &|e| tensor::add(e, &a, &b).map(|_| ()), &mut || x.clone() + y.clone());
     bench.compare(&of("gelu"), &|e| tensor::gelu(e, &a).map(|_| ()), &mut || activation::gelu(x.clone()));
     let state = AdamWState::new(context, [side, side]).expect("it fits");
     let optimizer = AdamWConfig::new().build();
     let mut burn_state = None;
     let mut weights = y.clone();
-    bench.compare(&of("AdamW"), &|e| optimizer::adamw(e, AdamW::new(1e-3), 1, &b, &a, &state), &mut || {
+    bench.compare(&of("AdamW"), &|e| AdamW::new(1e-3).step(e, 1, &b, &a, &state), &mut || {
         let (next, state) = optimizer.step(1e-3, weights.clone(), x.clone(), burn_state.take());
         (weights, burn_state) = (next, state);
         weights.clone()

@@ -6,6 +6,7 @@ use anyhow::Result;
 use bitnet_wgpu::{
     Tensor,
     linalg::{self, Outcome, Svd, Triangle},
+    reference,
 };
 use pollster::block_on;
 
@@ -55,39 +56,35 @@ fn sound<T: Send + 'static>(
 fn cholesky(t: &mut Trial) -> Result<()> {
     let a = positive_definite(t);
     let there = t.context.upload(&a, [N, N])?;
-    let l = linalg::cholesky(&mut t.encoder, &there)?;
-    sound(t, l, |l| l, &linalg::cholesky_cpu(&a, N)?);
+    let l = linalg::cholesky(&there).forward(&mut t.encoder)?;
+    sound(t, l, |l| l, &reference::cholesky(&a, N)?);
     Ok(())
 }
 
 fn cholesky_backward(t: &mut Trial) -> Result<()> {
     let (a, dl) = (positive_definite(t), t.floats(N * N));
-    let l = linalg::cholesky_cpu(&a, N)?;
-    let da = linalg::cholesky_backward(
-        &mut t.encoder,
-        &t.context.upload(&l, [N, N])?,
-        &t.context.upload(&dl, [N, N])?,
-    )?;
-    t.near(&da, &linalg::cholesky_backward_cpu(&l, &dl, N)?, SOLUTION);
+    let l = reference::cholesky(&a, N)?;
+    let (l_there, dl_there) = (t.context.upload(&l, [N, N])?, t.context.upload(&dl, [N, N])?);
+    let da = linalg::cholesky(&l_there).backward(&mut t.encoder, &l_there, &dl_there)?;
+    t.near(&da, &reference::cholesky_backward(&l, &dl, N)?, SOLUTION);
     Ok(())
 }
 
 fn least_squares(t: &mut Trial) -> Result<()> {
     let (a, b) = (dominant(t, ROWS), t.floats(ROWS * 3));
-    let x = linalg::least_squares(
-        &mut t.encoder,
-        &t.context.upload(&a, [ROWS, N])?,
-        &t.context.upload(&b, [ROWS, 3])?,
-    )?;
-    sound(t, x, |x| x, &linalg::least_squares_cpu(&a, &b, ROWS, N)?);
+    let x =
+        linalg::least_squares(&t.context.upload(&a, [ROWS, N])?, &t.context.upload(&b, [ROWS, 3])?)
+            .forward(&mut t.encoder)?;
+    sound(t, x, |x| x, &reference::least_squares(&a, &b, ROWS, N)?);
     Ok(())
 }
 
 fn qr(t: &mut Trial) -> Result<()> {
     let a = dominant(t, ROWS);
     let there = t.context.upload(&a, [ROWS, N])?;
-    let (for_q, for_r) = (linalg::qr(&mut t.encoder, &there)?, linalg::qr(&mut t.encoder, &there)?);
-    let expected = linalg::qr_cpu(&a, ROWS, N)?;
+    let (for_q, for_r) =
+        (linalg::qr(&there).forward(&mut t.encoder)?, linalg::qr(&there).forward(&mut t.encoder)?);
+    let expected = reference::qr(&a, ROWS, N, false)?;
     sound(t, for_q, |factors| factors.q, &expected.q);
     sound(t, for_r, |factors| factors.r, &expected.r);
     Ok(())
@@ -95,12 +92,9 @@ fn qr(t: &mut Trial) -> Result<()> {
 
 fn solve(t: &mut Trial) -> Result<()> {
     let (a, b) = (dominant(t, N), t.floats(N * 3));
-    let x = linalg::solve(
-        &mut t.encoder,
-        &t.context.upload(&a, [N, N])?,
-        &t.context.upload(&b, [N, 3])?,
-    )?;
-    sound(t, x, |x| x, &linalg::solve_cpu(&a, &b, N)?);
+    let x = linalg::solve(&t.context.upload(&a, [N, N])?, &t.context.upload(&b, [N, 3])?)
+        .forward(&mut t.encoder)?;
+    sound(t, x, |x| x, &reference::solve(&a, &b, N)?);
     Ok(())
 }
 
@@ -110,8 +104,8 @@ fn svd(t: &mut Trial) -> Result<()> {
     let (m, n) = (33, 17);
     let a = t.floats(m * n);
     let there = t.context.upload(&a, [m, n])?;
-    let factors = linalg::svd(&mut t.encoder, &there)?;
-    let values = linalg::svd_cpu(&a, m, n)?.s;
+    let factors = linalg::svd(&there).forward(&mut t.encoder)?;
+    let values = reference::svd(&a, m, n)?.s;
     let read = move || {
         let Svd { u, s, vt } = block_on(factors.check())?;
         let (u, s, vt) = (block_on(u.read())?, block_on(s.read())?, block_on(vt.read())?);
@@ -126,7 +120,7 @@ fn svd(t: &mut Trial) -> Result<()> {
 fn triangular_solve(t: &mut Trial) -> Result<()> {
     let (a, b, triangle) = (dominant(t, N), t.floats(N * 3), Triangle::LOWER);
     let (a_there, b_there) = (t.context.upload(&a, [N, N])?, t.context.upload(&b, [N, 3])?);
-    let x = linalg::triangular_solve(&mut t.encoder, &a_there, &b_there, triangle)?;
-    sound(t, x, |x| x, &linalg::triangular_solve_cpu(&a, &b, N, triangle)?);
+    let x = linalg::triangular_solve(&a_there, &b_there, triangle).forward(&mut t.encoder)?;
+    sound(t, x, |x| x, &reference::triangular_solve(&a, &b, N, triangle)?);
     Ok(())
 }

@@ -3,7 +3,10 @@
 use super::{Case, SUM, case};
 use crate::doctor::trial::Trial;
 use anyhow::Result;
-use bitnet_wgpu::optimizer::{self, AdamW, AdamWState, Lion, Sgd};
+use bitnet_wgpu::{
+    optimizer::{self, AdamW, AdamWState, Ema, Lion, Sgd},
+    reference,
+};
 
 /// A few workgroups and a part of one.
 const LEN: usize = 1000;
@@ -25,9 +28,9 @@ fn adamw(t: &mut Trial) -> Result<()> {
     );
     let mut moments = vec![[0.0; 2]; LEN];
     for step in 1..=2 {
-        optimizer::adamw(&mut t.encoder, options, step, &w_there, &gradient_there, &state)?;
+        options.step(&mut t.encoder, step, &w_there, &gradient_there, &state)?;
         for ((w, &gradient), moments) in w.iter_mut().zip(&gradient).zip(&mut moments) {
-            (*w, *moments) = optimizer::adamw_cpu(options, step, *w, gradient, *moments);
+            (*w, *moments) = reference::adamw(options, step, *w, gradient, *moments);
         }
     }
     t.near(&w_there, &w, SUM);
@@ -38,8 +41,8 @@ fn adamw(t: &mut Trial) -> Result<()> {
 fn clip_gradients(t: &mut Trial) -> Result<()> {
     let (mut a, mut b) = (t.floats(9000), t.floats(33));
     let (a_there, b_there) = (t.context.upload(&a, [9000])?, t.context.upload(&b, [33])?);
-    let norm = optimizer::clip_gradients(&mut t.encoder, &[&a_there, &b_there], 1.5)?;
-    let expected = optimizer::clip_gradients_cpu(&mut [&mut a[..], &mut b[..]], 1.5)?;
+    let norm = optimizer::clip_gradients(&[&a_there, &b_there], 1.5).forward(&mut t.encoder)?;
+    let expected = reference::clip_gradients(&mut [&mut a[..], &mut b[..]], 1.5)?;
     t.near(&norm, &[expected], SUM);
     t.near(&a_there, &a, SUM);
     t.near(&b_there, &b, SUM);
@@ -49,13 +52,13 @@ fn clip_gradients(t: &mut Trial) -> Result<()> {
 fn ema(t: &mut Trial) -> Result<()> {
     let (average, weights) = (t.floats(LEN), t.floats(LEN));
     let there = t.context.upload(&average, [LEN])?;
-    optimizer::ema(&mut t.encoder, &there, &t.context.upload(&weights, [LEN])?, 0.9)?;
+    Ema::new(0.9).step(&mut t.encoder, &there, &t.context.upload(&weights, [LEN])?)?;
     t.near(
         &there,
         &average
             .iter()
             .zip(&weights)
-            .map(|(&a, &w)| optimizer::ema_cpu(a, w, 0.9))
+            .map(|(&a, &w)| reference::ema(Ema::new(0.9), a, w))
             .collect::<Vec<_>>(),
         SUM,
     );
@@ -67,15 +70,14 @@ fn lion(t: &mut Trial) -> Result<()> {
         (t.floats(LEN), t.floats(LEN), t.floats(LEN), Lion::new(0.1).decay(0.01));
     let (w_there, momentum_there) =
         (t.context.upload(&w, [LEN])?, t.context.upload(&momentum, [LEN])?);
-    optimizer::lion(
+    options.step(
         &mut t.encoder,
-        options,
         &w_there,
         &t.context.upload(&gradient, [LEN])?,
         &momentum_there,
     )?;
     let (w, momentum): (Vec<f32>, Vec<f32>) =
-        (0..LEN).map(|i| optimizer::lion_cpu(options, w[i], gradient[i], momentum[i])).unzip();
+        (0..LEN).map(|i| reference::lion(options, w[i], gradient[i], momentum[i])).unzip();
     t.near(&w_there, &w, SUM);
     t.near(&momentum_there, &momentum, SUM);
     Ok(())
@@ -86,15 +88,14 @@ fn sgd(t: &mut Trial) -> Result<()> {
         (t.floats(LEN), t.floats(LEN), t.floats(LEN), Sgd::new(0.1).momentum(0.9).nesterov());
     let (w_there, velocity_there) =
         (t.context.upload(&w, [LEN])?, t.context.upload(&velocity, [LEN])?);
-    optimizer::sgd(
+    options.step(
         &mut t.encoder,
-        options,
         &w_there,
         &t.context.upload(&gradient, [LEN])?,
         &velocity_there,
     )?;
     let (w, velocity): (Vec<f32>, Vec<f32>) =
-        (0..LEN).map(|i| optimizer::sgd_cpu(options, w[i], gradient[i], velocity[i])).unzip();
+        (0..LEN).map(|i| reference::sgd(options, w[i], gradient[i], velocity[i])).unzip();
     t.near(&w_there, &w, SUM);
     t.near(&velocity_there, &velocity, SUM);
     Ok(())

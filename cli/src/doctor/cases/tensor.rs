@@ -5,10 +5,7 @@ use crate::doctor::{compare::Number, trial::Trial};
 use anyhow::Result;
 use bitnet_wgpu::{
     Float, Tensor, f16, reference,
-    tensor::{
-        self, Activation, CrossEntropyOptions, Epilogue, Linear, LinearCrossEntropyOptions, Prefix,
-        Side,
-    },
+    tensor::{self, Activation, LayerNorm, Side},
 };
 
 const EPS: f32 = 1e-5;
@@ -125,21 +122,21 @@ fn compare(t: &mut Trial) -> Result<()> {
 fn select(t: &mut Trial) -> Result<()> {
     let (choice, a, b) = (t.ids(LEN, 2), t.floats(LEN), t.floats(LEN));
     let y = tensor::select(
-        &mut t.encoder,
         &t.context.upload(&choice, [LEN])?,
         &t.context.upload(&a, [LEN])?,
         &t.context.upload(&b, [LEN])?,
-    )?;
-    t.same(&y, (0..LEN).map(|i| tensor::select_cpu(choice[i], a[i], b[i])).collect());
+    )
+    .forward(&mut t.encoder)?;
+    t.same(&y, (0..LEN).map(|i| reference::select(choice[i], a[i], b[i])).collect());
     Ok(())
 }
 
 fn cast(t: &mut Trial) -> Result<()> {
     let x: Vec<f32> = t.floats(LEN).into_iter().map(|v| v * 40.0).collect();
     let there = t.context.upload(&x, [LEN])?;
-    let whole: Tensor<i32> = tensor::cast(&mut t.encoder, &there)?;
-    let bytes: Tensor<i8> = tensor::cast(&mut t.encoder, &there)?;
-    let back: Tensor<f32> = tensor::cast(&mut t.encoder, &bytes)?;
+    let whole: Tensor<i32> = tensor::cast(&there).forward(&mut t.encoder)?;
+    let bytes: Tensor<i8> = tensor::cast(&there).forward(&mut t.encoder)?;
+    let back: Tensor<f32> = tensor::cast(&bytes).forward(&mut t.encoder)?;
     t.same(&whole, x.iter().map(|&v| v as i32).collect());
     t.same(&bytes, x.iter().map(|&v| v as i8).collect());
     t.same(&back, x.iter().map(|&v| f32::from(v as i8)).collect());
@@ -148,29 +145,29 @@ fn cast(t: &mut Trial) -> Result<()> {
 
 fn concat(t: &mut Trial) -> Result<()> {
     let (a, b) = (t.floats(7 * 30), t.floats(7 * 35));
-    let joined = tensor::concat(
-        &mut t.encoder,
-        &[&t.context.upload(&a, [7, 30])?, &t.context.upload(&b, [7, 35])?],
-        1,
-    )?;
-    t.same(&joined, tensor::concat_cpu(&[(&a[..], [7, 30].into()), (&b[..], [7, 35].into())], 1)?);
-    let part = tensor::slice(&mut t.encoder, &joined, 1, 28..41)?;
-    let expected = tensor::concat_cpu(&[(&a[..], [7, 30].into()), (&b[..], [7, 35].into())], 1)?;
-    t.same(&part, tensor::slice_cpu(&expected, [7, 65], 1, 28..41)?);
+    let joined =
+        tensor::concat(&[&t.context.upload(&a, [7, 30])?, &t.context.upload(&b, [7, 35])?], 1)
+            .forward(&mut t.encoder)?;
+    t.same(&joined, reference::concat(&[(&a[..], [7, 30].into()), (&b[..], [7, 35].into())], 1)?);
+    let part = tensor::slice(&joined, 1, 28..41).forward(&mut t.encoder)?;
+    let expected = reference::concat(&[(&a[..], [7, 30].into()), (&b[..], [7, 35].into())], 1)?;
+    t.same(&part, reference::slice(&expected, [7, 65], 1, 28..41)?);
     Ok(())
 }
 
 fn pad(t: &mut Trial) -> Result<()> {
     let x = t.floats(7 * 30);
     let around = [(1, 0), (2, 3)];
-    let y = tensor::pad(&mut t.encoder, &t.context.upload(&x, [7, 30])?, &around, -1.5)?;
-    t.same(&y, tensor::pad_cpu(&x, [7, 30], &around, -1.5)?);
+    let y = tensor::pad(&t.context.upload(&x, [7, 30])?, &around)
+        .value(-1.5)
+        .forward(&mut t.encoder)?;
+    t.same(&y, reference::pad(&x, [7, 30], &around, -1.5)?);
     Ok(())
 }
 
 fn pad_rows(t: &mut Trial) -> Result<()> {
     let x = t.floats(7 * 30);
-    let y = tensor::pad_rows(&mut t.encoder, &t.context.upload(&x, [7, 30])?, 36)?;
+    let y = tensor::pad_rows(&t.context.upload(&x, [7, 30])?, 36).forward(&mut t.encoder)?;
     t.same(&y, rows(&x, 30, |row| [row, &[0.0; 6]].concat()));
     Ok(())
 }
@@ -178,94 +175,87 @@ fn pad_rows(t: &mut Trial) -> Result<()> {
 fn permute(t: &mut Trial) -> Result<()> {
     let x = t.floats(3 * 33 * 20);
     let there = t.context.upload(&x, [3, 33, 20])?;
-    let y = tensor::permute(&mut t.encoder, &there, &[2, 0, 1])?;
-    t.same(&y, tensor::permute_cpu(&x, [3, 33, 20], &[2, 0, 1])?);
-    let y = tensor::transpose(&mut t.encoder, &there)?;
-    t.same(&y, tensor::permute_cpu(&x, [3, 33, 20], &[0, 2, 1])?);
+    let y = tensor::permute(&there, &[2, 0, 1]).forward(&mut t.encoder)?;
+    t.same(&y, reference::permute(&x, [3, 33, 20], &[2, 0, 1])?);
+    let y = tensor::transpose(&there).forward(&mut t.encoder)?;
+    t.same(&y, reference::permute(&x, [3, 33, 20], &[0, 2, 1])?);
     Ok(())
 }
 
 fn gather(t: &mut Trial) -> Result<()> {
     let (x, ids, dy) = (t.floats(9 * 65), t.ids(20, 9), t.floats(20 * 65));
     let ids_there = t.context.upload(&ids, [20])?;
-    let y = tensor::gather(&mut t.encoder, &t.context.upload(&x, [9, 65])?, &ids_there)?;
-    t.same(&y, tensor::gather_cpu(&x, 65, &ids)?);
-    let dx =
-        tensor::gather_backward(&mut t.encoder, &t.context.upload(&dy, [20, 65])?, &ids_there, 9)?;
-    t.same(&dx, tensor::gather_backward_cpu(&dy, &ids, 9));
+    let there = t.context.upload(&x, [9, 65])?;
+    let y = tensor::gather(&there, &ids_there).forward(&mut t.encoder)?;
+    t.same(&y, reference::gather(&x, 65, &ids)?);
+    let dx = tensor::gather(&there, &ids_there)
+        .backward(&mut t.encoder, &t.context.upload(&dy, [20, 65])?)?;
+    t.same(&dx, reference::gather_backward(&dy, &ids, 9));
     Ok(())
 }
 
 fn sum(t: &mut Trial) -> Result<()> {
     let x = t.floats(9 * 1100);
     let there = t.context.upload(&x, [9, 1100])?;
-    let sums = tensor::sum(&mut t.encoder, &there, [1])?;
-    t.same(&sums, tensor::sum_cpu(&x, [9, 1100], [1])?);
-    let means = tensor::mean(&mut t.encoder, &there, [0])?;
-    t.same(&means, tensor::mean_cpu(&x, [9, 1100], [0])?);
+    let sums = tensor::sum(&there, [1]).forward(&mut t.encoder)?;
+    t.same(&sums, reference::sum(&x, [9, 1100], [1])?);
+    let means = tensor::mean(&there, [0]).forward(&mut t.encoder)?;
+    t.same(&means, reference::mean(&x, [9, 1100], [0])?);
     Ok(())
 }
 
 fn max(t: &mut Trial) -> Result<()> {
     let x = t.floats(9 * 1100);
     let there = t.context.upload(&x, [9, 1100])?;
-    let largest = tensor::max(&mut t.encoder, &there, [1])?;
-    t.same(&largest, tensor::max_cpu(&x, [9, 1100], [1])?);
-    let magnitudes = tensor::absmax(&mut t.encoder, &there, [0])?;
-    t.same(&magnitudes, tensor::absmax_cpu(&x, [9, 1100], [0])?);
+    let largest = tensor::max(&there, [1]).forward(&mut t.encoder)?;
+    t.same(&largest, reference::max(&x, [9, 1100], [1])?);
+    let magnitudes = tensor::absmax(&there, [0]).forward(&mut t.encoder)?;
+    t.same(&magnitudes, reference::absmax(&x, [9, 1100], [0])?);
     Ok(())
 }
 
 fn argmax(t: &mut Trial) -> Result<()> {
     let x = t.floats(9 * 1100);
     let there = t.context.upload(&x, [9, 1100])?;
-    let largest = tensor::argmax(&mut t.encoder, &there, [1])?;
-    t.same(&largest, tensor::argmax_cpu(&x, [9, 1100], [1])?);
-    let smallest = tensor::argmin(&mut t.encoder, &there, [0])?;
-    t.same(&smallest, tensor::argmin_cpu(&x, [9, 1100], [0])?);
+    let largest = tensor::argmax(&there, [1]).forward(&mut t.encoder)?;
+    t.same(&largest, reference::argmax(&x, [9, 1100], [1])?);
+    let smallest = tensor::argmin(&there, [0]).forward(&mut t.encoder)?;
+    t.same(&smallest, reference::argmin(&x, [9, 1100], [0])?);
     Ok(())
 }
 
 fn norm(t: &mut Trial) -> Result<()> {
     let x = t.floats(9 * 1100);
-    let y = tensor::norm(&mut t.encoder, &t.context.upload(&x, [9, 1100])?, [1])?;
-    t.near(&y, &tensor::norm_cpu(&x, [9, 1100], [1])?, SUM);
+    let y = tensor::norm(&t.context.upload(&x, [9, 1100])?, [1]).forward(&mut t.encoder)?;
+    t.near(&y, &reference::norm(&x, [9, 1100], [1])?, SUM);
     Ok(())
 }
 
 fn variance(t: &mut Trial) -> Result<()> {
     let x = t.floats(9 * 1100);
-    let y = tensor::variance(&mut t.encoder, &t.context.upload(&x, [9, 1100])?, [1], 1)?;
-    t.near(&y, &tensor::variance_cpu(&x, [9, 1100], [1], 1)?, SUM);
+    let y = tensor::variance(&t.context.upload(&x, [9, 1100])?, [1]).forward(&mut t.encoder)?;
+    t.near(&y, &reference::variance(&x, [9, 1100], [1], 1)?, SUM);
     Ok(())
 }
 
 fn prefix_sum(t: &mut Trial) -> Result<()> {
     let (x, counts) = (t.floats(3 * 2100), t.ids(3 * 2100, 100));
-    let sums = tensor::prefix_sum(
-        &mut t.encoder,
-        &t.context.upload(&counts, [3, 2100])?,
-        1,
-        Prefix::Exclusive,
-    )?;
-    t.same(&sums, tensor::prefix_sum_cpu(&counts, [3, 2100], 1, Prefix::Exclusive)?);
-    let sums = tensor::prefix_sum(
-        &mut t.encoder,
-        &t.context.upload(&x, [3, 2100])?,
-        1,
-        Prefix::Inclusive,
-    )?;
-    t.near(&sums, &tensor::prefix_sum_cpu(&x, [3, 2100], 1, Prefix::Inclusive)?, SUM);
+    let sums = tensor::prefix_sum(&t.context.upload(&counts, [3, 2100])?, 1)
+        .exclusive()
+        .forward(&mut t.encoder)?;
+    t.same(&sums, reference::prefix_sum(&counts, [3, 2100], 1, true)?);
+    let sums = tensor::prefix_sum(&t.context.upload(&x, [3, 2100])?, 1).forward(&mut t.encoder)?;
+    t.near(&sums, &reference::prefix_sum(&x, [3, 2100], 1, false)?, SUM);
     Ok(())
 }
 
 fn dropout(t: &mut Trial) -> Result<()> {
     let (x, rate, seed) = (t.floats(LEN + 1), 0.25, 0x1234_5678_9abc_def0);
     let there = t.context.upload(&x, [LEN + 1])?;
-    let y = tensor::dropout(&mut t.encoder, &there, rate, seed)?;
-    t.same(&y, tensor::dropout_cpu(&x, rate, seed)?);
-    let y = tensor::relu_dropout(&mut t.encoder, &there, rate, seed)?;
-    t.same(&y, tensor::relu_dropout_cpu(&x, rate, seed)?);
+    let y = tensor::dropout(&there, rate, seed).forward(&mut t.encoder)?;
+    t.same(&y, reference::dropout(&x, rate, seed)?);
+    let y = tensor::dropout(&there, rate, seed).relu().forward(&mut t.encoder)?;
+    t.same(&y, reference::dropout(&map(&x, reference::relu), rate, seed)?);
     Ok(())
 }
 
@@ -273,24 +263,22 @@ fn softmax<T: Float + Number>(t: &mut Trial) -> Result<()> {
     let x = t.values::<T>(9 * 1100);
     let there = t.context.upload(&x, [9, 1100])?;
     let x: Vec<f32> = x.into_iter().map(Into::into).collect();
-    let y = tensor::softmax(&mut t.encoder, &there)?;
-    t.near(&y, &rows(&x, 1100, tensor::softmax_cpu), SUM);
-    let y = tensor::log_softmax(&mut t.encoder, &there)?;
-    t.near(&y, &rows(&x, 1100, tensor::log_softmax_cpu), SUM);
+    let y = tensor::softmax(&there).forward(&mut t.encoder)?;
+    t.near(&y, &rows(&x, 1100, reference::softmax), SUM);
+    let y = tensor::log_softmax(&there).forward(&mut t.encoder)?;
+    t.near(&y, &rows(&x, 1100, reference::log_softmax), SUM);
     Ok(())
 }
 
 fn softmax_backward(t: &mut Trial) -> Result<()> {
-    let (y, dy) = (rows(&t.floats(9 * 300), 300, tensor::softmax_cpu), t.floats(9 * 300));
-    let dx = tensor::softmax_backward(
-        &mut t.encoder,
-        &t.context.upload(&y, [9, 300])?,
-        &t.context.upload(&dy, [9, 300])?,
-    )?;
+    let (y, dy) = (rows(&t.floats(9 * 300), 300, reference::softmax), t.floats(9 * 300));
+    let there = t.context.upload(&y, [9, 300])?;
+    let dy_there = t.context.upload(&dy, [9, 300])?;
+    let dx = tensor::softmax(&there).backward(&mut t.encoder, &there, &dy_there)?;
     let expected: Vec<f32> = y
         .chunks(300)
         .zip(dy.chunks(300))
-        .flat_map(|(y, dy)| tensor::softmax_backward_cpu(y, dy))
+        .flat_map(|(y, dy)| reference::softmax_backward(y, dy))
         .collect();
     t.near(&dx, &expected, SUM);
     Ok(())
@@ -298,14 +286,11 @@ fn softmax_backward(t: &mut Trial) -> Result<()> {
 
 fn layer_norm(t: &mut Trial) -> Result<()> {
     let (x, weight, bias) = (t.floats(9 * 300), t.floats(300), t.floats(300));
-    let y = tensor::layer_norm(
-        &mut t.encoder,
-        &t.context.upload(&x, [9, 300])?,
-        &t.context.upload(&weight, [300])?,
-        &t.context.upload(&bias, [300])?,
-        EPS,
-    )?;
-    t.near(&y, &tensor::layer_norm_cpu(&x, &weight, &bias, EPS)?, SUM);
+    let x_there = t.context.upload(&x, [9, 300])?;
+    let (weight_there, bias_there) =
+        (t.context.upload(&weight, [300])?, t.context.upload(&bias, [300])?);
+    let y = LayerNorm::new(&weight_there, &bias_there, EPS).forward(&mut t.encoder, &x_there)?;
+    t.near(&y, &reference::layer_norm(&x, &weight, &bias, EPS)?, SUM);
     Ok(())
 }
 
@@ -316,9 +301,12 @@ fn layer_norm_backward(t: &mut Trial) -> Result<()> {
         t.context.upload(&weight, [300])?,
         t.context.upload(&dy, [9, 300])?,
     );
-    let gradients =
-        tensor::layer_norm_backward(&mut t.encoder, &x_there, &weight_there, EPS, &dy_there)?;
-    let expected = tensor::layer_norm_backward_cpu(&x, &weight, EPS, &dy)?;
+    let gradients = LayerNorm::new(&weight_there, &weight_there, EPS).backward(
+        &mut t.encoder,
+        &x_there,
+        &dy_there,
+    )?;
+    let expected = reference::layer_norm_backward(&x, &weight, EPS, &dy)?;
     t.near(&gradients.x, &expected.x, GRADIENT);
     t.near(&gradients.weight, &expected.weight, GRADIENT);
     t.near(&gradients.bias, &expected.bias, GRADIENT);
@@ -326,27 +314,19 @@ fn layer_norm_backward(t: &mut Trial) -> Result<()> {
 }
 
 fn cross_entropy(t: &mut Trial) -> Result<()> {
-    let (x, targets, dloss, options) = (
-        t.floats(9 * 300),
-        t.ids(9, 300),
-        t.floats(9),
-        CrossEntropyOptions::default().smoothing(0.1),
-    );
+    const SMOOTHING: f32 = 0.1;
+    let (x, targets, dloss) = (t.floats(9 * 300), t.ids(9, 300), t.floats(9));
     let (x_there, targets_there) =
         (t.context.upload(&x, [9, 300])?, t.context.upload(&targets, [9])?);
-    let loss = tensor::cross_entropy(&mut t.encoder, &x_there, &targets_there, options)?;
-    let dx = tensor::cross_entropy_backward(
-        &mut t.encoder,
-        &x_there,
-        &targets_there,
-        options,
-        &t.context.upload(&dloss, [9])?,
-    )?;
+    let op = tensor::cross_entropy(&x_there, &targets_there).label_smoothing(SMOOTHING);
+    let loss = op.forward(&mut t.encoder)?;
+    let dx = op.backward(&mut t.encoder, &t.context.upload(&dloss, [9])?)?;
     let of_rows = || x.chunks(300).zip(&targets);
-    let losses: Vec<f32> =
-        of_rows().map(|(row, &target)| tensor::cross_entropy_cpu(row, target, options)).collect();
+    let losses: Vec<f32> = of_rows()
+        .map(|(row, &target)| reference::cross_entropy(row, target, None, SMOOTHING))
+        .collect();
     let gradient = |((row, &target), &dloss): ((&[f32], &u32), &f32)| {
-        tensor::cross_entropy_backward_cpu(row, target, options, dloss)
+        reference::cross_entropy_backward(row, target, None, SMOOTHING, dloss)
     };
     let gradients: Vec<f32> = of_rows().zip(&dloss).flat_map(gradient).collect();
     t.near(&loss, &losses, SUM);
@@ -366,19 +346,9 @@ fn linear_cross_entropy(t: &mut Trial) -> Result<()> {
         t.context.upload(&w, [n, k])?,
         t.context.upload(&targets, [m])?,
     );
-    let options = LinearCrossEntropyOptions::default().chunk(CHUNK);
-    let made = tensor::linear_cross_entropy(
-        &mut t.encoder,
-        Linear { x: &x_there, w: &w_there },
-        &targets_there,
-        options,
-    )?;
-    let expected = tensor::linear_cross_entropy_cpu(
-        Linear { x: &x[..], w: &w[..] },
-        k,
-        &targets,
-        options.loss,
-    )?;
+    let op = tensor::linear_cross_entropy(&x_there, &w_there, &targets_there).chunk(CHUNK);
+    let made = op.forward(&mut t.encoder)?;
+    let expected = reference::linear_cross_entropy(&x, &w, k, &targets, None, 0.0)?;
     t.near(&made.loss, &expected.loss, SUM);
     t.near(&made.lse, &expected.lse, SUM);
     Ok(())
@@ -393,22 +363,13 @@ fn linear_cross_entropy_backward(t: &mut Trial) -> Result<()> {
         t.context.upload(&w, [n, k])?,
         t.context.upload(&targets, [m])?,
     );
-    let (options, dloss_there) =
-        (LinearCrossEntropyOptions::default().chunk(CHUNK), t.context.upload(&dloss, [m])?);
-    let (here, there) = (Linear { x: &x[..], w: &w[..] }, Linear { x: &x_there, w: &w_there });
-    let lse = t
-        .context
-        .upload(&tensor::linear_cross_entropy_cpu(here, k, &targets, options.loss)?.lse, [m])?;
-    let gradients = tensor::linear_cross_entropy_backward(
-        &mut t.encoder,
-        there,
-        &targets_there,
-        options,
-        &lse,
-        &dloss_there,
-    )?;
+    let dloss_there = t.context.upload(&dloss, [m])?;
+    let lse = reference::linear_cross_entropy(&x, &w, k, &targets, None, 0.0)?.lse;
+    let lse = t.context.upload(&lse, [m])?;
+    let op = tensor::linear_cross_entropy(&x_there, &w_there, &targets_there).chunk(CHUNK);
+    let gradients = op.backward(&mut t.encoder, &lse, &dloss_there)?;
     let expected =
-        tensor::linear_cross_entropy_backward_cpu(here, k, &targets, options.loss, &dloss)?;
+        reference::linear_cross_entropy_backward(&x, &w, k, &targets, None, 0.0, &dloss)?;
     t.near(&gradients.x, &expected.x, GRADIENT);
     t.near(&gradients.w, &expected.w, GRADIENT);
     Ok(())
@@ -419,11 +380,11 @@ fn matmul<T: Float + Number>(t: &mut Trial, m: usize) -> Result<()> {
     let (a, b) = (t.values::<T>(m * k), t.values::<T>(k * n));
     let (a_there, b_there) = (t.context.upload(&a, [m, k])?, t.context.upload(&b, [k, n])?);
     let [a, b] = [a, b].map(|side| side.into_iter().map(Into::into).collect::<Vec<f32>>());
-    let y = tensor::matmul(&mut t.encoder, &a_there, &b_there)?;
-    t.near(&y, &tensor::matmul_cpu(&a, &b, [m, k, n])?, SUM);
-    let turned = tensor::transpose(&mut t.encoder, &b_there)?;
-    let y = tensor::matmul(&mut t.encoder, &a_there, Side::transposed(&turned))?;
-    t.near(&y, &tensor::matmul_cpu(&a, &b, [m, k, n])?, SUM);
+    let y = tensor::matmul(&a_there, &b_there).forward(&mut t.encoder)?;
+    t.near(&y, &reference::matmul(&a, &b, [m, k, n])?, SUM);
+    let turned = tensor::transpose(&b_there).forward(&mut t.encoder)?;
+    let y = tensor::matmul(&a_there, Side::transposed(&turned)).forward(&mut t.encoder)?;
+    t.near(&y, &reference::matmul(&a, &b, [m, k, n])?, SUM);
     Ok(())
 }
 
@@ -431,12 +392,9 @@ fn matmul<T: Float + Number>(t: &mut Trial, m: usize) -> Result<()> {
 fn matmul_int8(t: &mut Trial) -> Result<()> {
     let [m, k, n] = [67, 130, 70];
     let (a, b) = (t.bytes(m * k), t.bytes(n * k));
-    let y = tensor::matmul_int8(
-        &mut t.encoder,
-        &t.context.upload(&a, [m, k])?,
-        &t.context.upload(&b, [n, k])?,
-    )?;
-    t.same(&y, tensor::matmul_int8_cpu(&a, &b, [m, k, n])?);
+    let y = tensor::matmul_int8(&t.context.upload(&a, [m, k])?, &t.context.upload(&b, [n, k])?)
+        .forward(&mut t.encoder)?;
+    t.same(&y, reference::matmul_int8(&a, &b, [m, k, n])?);
     Ok(())
 }
 
@@ -444,12 +402,9 @@ fn finish(t: &mut Trial) -> Result<()> {
     let (x, bias) = (t.floats(9 * 65), t.floats(65));
     let (x_there, bias_there) = (t.context.upload(&x, [9, 65])?, t.context.upload(&bias, [65])?);
     for activation in [Activation::Relu2, Activation::Silu] {
-        let y = tensor::finish(
-            &mut t.encoder,
-            &x_there,
-            &Epilogue::new().bias(&bias_there).activation(activation),
-        )?;
-        t.near(&y, &tensor::finish_cpu(&x, Some(&bias), Some(activation))?, SUM);
+        let op = tensor::finish(&x_there).bias(&bias_there).activation(activation);
+        let y = op.forward(&mut t.encoder)?;
+        t.near(&y, &reference::finish(&x, Some(&bias), Some(activation))?, SUM);
     }
     Ok(())
 }

@@ -7,10 +7,10 @@ use crate::doctor::{
 };
 use anyhow::Result;
 use bitnet_wgpu::{
-    Element, Float, Tensor, f16,
+    Element, Float, Tensor, f16, reference,
     transformer::{
-        self, Attended, AttentionShape, Draws, FlashAttentionOptions, HostKvCache, KvCache,
-        NewTokens, Penalties, Qkv, SampleOptions, TopK,
+        self, AttentionShape, CachePositions, FlashAttention, HostKvCache, KvCache, Penalizer,
+        Penalties, RmsNorm, RmsNormHeads, RotaryEmbedding, SampleOptions, SampleParams,
     },
     weights::{DenseElement, PackedDense, PackedTernary, Scales},
 };
@@ -67,13 +67,13 @@ fn attention(t: &mut Trial, run: usize, element: Element) -> Result<()> {
     cache.write(&[host.clone(), HostKvCache::new(SHAPE)?])?;
     let runs = t.context.upload(&[0, past as u32], [1, 2])?;
     let y = transformer::attention(
-        &mut t.encoder,
         &t.context.upload(&qkv, [run, SHAPE.row()])?,
-        &NewTokens { run, runs: &runs },
+        CachePositions::new(&runs, run),
         &cache,
-        capacity,
-    )?;
-    t.near(&y, &transformer::attention_cpu(&qkv, &host)?, ATTENTION);
+    )
+    .max_len(capacity)
+    .forward(&mut t.encoder)?;
+    t.near(&y, &reference::attention(&qkv, &host)?, ATTENTION);
     Ok(())
 }
 
@@ -84,15 +84,10 @@ fn rope(t: &mut Trial) -> Result<()> {
     let (there, runs) =
         (t.context.upload(&qkv, [run, SHAPE.row()])?, t.context.upload(&[0, 0], [1, 2])?);
     let angles_there = t.context.upload(&angles, [capacity, SHAPE.head_dim / 2, 2])?;
-    transformer::rope(
-        &mut t.encoder,
-        &there,
-        &NewTokens { run, runs: &runs },
-        &angles_there,
-        &cache,
-    )?;
+    transformer::rope(&there, CachePositions::new(&runs, run), &angles_there, &cache)
+        .forward(&mut t.encoder)?;
     let mut host = HostKvCache::new(SHAPE)?;
-    transformer::rope_cpu(&mut qkv, &angles, &mut host)?;
+    reference::rope(&mut qkv, &angles, &mut host)?;
     // Keys and values may stay in the rows or not: the cache has them.
     let read = move || Ok(block_on(cache.read(&[run])?)?.remove(0));
     t.check(Bound::Within(SUM), read, &host);
@@ -103,14 +98,11 @@ fn rotate(t: &mut Trial) -> Result<()> {
     let (tokens, heads, dim, start) = (5, 4, SHAPE.head_dim, 3);
     let (mut x, angles) = (t.floats(tokens * heads * dim), angles(start + tokens));
     let there = t.context.upload(&x, [tokens, heads, dim])?;
-    let y = transformer::rotate(
-        &mut t.encoder,
-        &there,
-        &t.context.upload(&angles, [start + tokens, dim / 2, 2])?,
-        start,
-    )?;
+    let y = RotaryEmbedding::new(&t.context.upload(&angles, [start + tokens, dim / 2, 2])?)
+        .start(start)
+        .forward(&mut t.encoder, &there)?;
     for (head, x) in x.chunks_mut(dim).enumerate() {
-        transformer::rotate_cpu(x, &angles, start + head / heads, 1.0);
+        reference::rotate(x, &angles, start + head / heads, 1.0);
     }
     t.near(&y, &x, SUM);
     Ok(())
@@ -118,15 +110,11 @@ fn rotate(t: &mut Trial) -> Result<()> {
 
 fn rms_norm<T: Float + Number>(t: &mut Trial) -> Result<()> {
     let (x, gain) = (t.values::<T>(5 * 300), t.floats(300));
-    let y = transformer::rms_norm(
-        &mut t.encoder,
-        &t.context.upload(&x, [5, 300])?,
-        &t.context.upload(&gain, [300])?,
-        EPS,
-    )?;
+    let y = RmsNorm::new(&t.context.upload(&gain, [300])?, EPS)
+        .forward(&mut t.encoder, &t.context.upload(&x, [5, 300])?)?;
     let x: Vec<f32> = x.into_iter().map(Into::into).collect();
     // Exact but for the rounding to f16.
-    t.near(&y, &transformer::rms_norm_cpu(&x, &gain, EPS)?, 0.0);
+    t.near(&y, &reference::rms_norm(&x, &gain, EPS)?, 0.0);
     Ok(())
 }
 
@@ -137,11 +125,11 @@ fn rms_norm_backward(t: &mut Trial) -> Result<()> {
         t.context.upload(&gain, [300])?,
         t.context.upload(&dy, [5, 300])?,
     );
-    let gradients =
-        transformer::rms_norm_backward(&mut t.encoder, &x_there, &gain_there, EPS, &dy_there)?;
-    let expected = transformer::rms_norm_backward_cpu(&x, &gain, EPS, &dy)?;
-    t.near(&gradients.x, &expected.x, GRADIENT);
-    t.near(&gradients.gain, &expected.gain, GRADIENT);
+    let (dx, dgain) =
+        RmsNorm::new(&gain_there, EPS).backward(&mut t.encoder, &x_there, &dy_there)?;
+    let expected = reference::rms_norm_backward(&x, &gain, EPS, &dy)?;
+    t.near(&dx, &expected.0, GRADIENT);
+    t.near(&dgain, &expected.1, GRADIENT);
     Ok(())
 }
 
@@ -153,8 +141,8 @@ fn rms_norm_heads(t: &mut Trial) -> Result<()> {
         t.context.upload(&queries, [dim])?,
         t.context.upload(&keys, [dim])?,
     );
-    transformer::rms_norm_heads(&mut t.encoder, &there, SHAPE, &queries_there, &keys_there, EPS)?;
-    transformer::rms_norm_heads_cpu(&mut qkv, SHAPE, &queries, &keys, EPS)?;
+    RmsNormHeads::new(SHAPE, &queries_there, &keys_there, EPS).forward(&mut t.encoder, &there)?;
+    reference::rms_norm_heads(&mut qkv, SHAPE, &queries, &keys, EPS)?;
     t.same(&there, qkv);
     Ok(())
 }
@@ -180,8 +168,8 @@ fn dense_gemv(t: &mut Trial) -> Result<()> {
     let x = t.floats(2 * columns);
     let there = t.context.upload(&x, [2, columns])?;
     for w in tables(t, rows, columns)? {
-        let y = transformer::dense_gemv(&mut t.encoder, &there, &w.upload(&t.context)?)?;
-        t.near(&y, &transformer::dense_gemv_cpu(&x, &w)?, SUM);
+        let y = transformer::dense_gemv(&there, &w.upload(&t.context)?).forward(&mut t.encoder)?;
+        t.near(&y, &reference::dense_gemv(&x, &w)?, SUM);
     }
     Ok(())
 }
@@ -190,8 +178,8 @@ fn embed(t: &mut Trial) -> Result<()> {
     let ids = t.ids(5, 67);
     let there = t.context.upload(&ids, [5])?;
     for table in tables(t, 67, 132)? {
-        let y = transformer::embed(&mut t.encoder, &there, &table.upload(&t.context)?)?;
-        t.same(&y, transformer::embed_cpu(&ids, &table)?);
+        let y = transformer::embed(&there, &table.upload(&t.context)?).forward(&mut t.encoder)?;
+        t.same(&y, reference::embed(&ids, &table)?);
     }
     Ok(())
 }
@@ -202,12 +190,9 @@ fn embed_ternary(t: &mut Trial) -> Result<()> {
     let scales = t.floats(rows * columns.div_ceil(128));
     let table =
         PackedTernary::from_values(rows, columns, &values, Scales::Groups { size: 128, scales })?;
-    let y = transformer::embed_ternary(
-        &mut t.encoder,
-        &t.context.upload(&ids, [5])?,
-        &table.upload(&t.context)?,
-    )?;
-    t.same(&y, transformer::embed_ternary_cpu(&ids, &table)?);
+    let y = transformer::embed(&t.context.upload(&ids, [5])?, &table.upload(&t.context)?)
+        .forward(&mut t.encoder)?;
+    t.same(&y, reference::embed_ternary(&ids, &table)?);
     Ok(())
 }
 
@@ -218,82 +203,63 @@ const DIM: usize = 40;
 
 /// Random queries, keys and values.
 struct Flash {
-    here: Qkv<Vec<f32>>,
-    there: Qkv<Tensor<f32>>,
-    options: FlashAttentionOptions,
+    here: [Vec<f32>; 3],
+    there: [Tensor<f32>; 3],
 }
 
 impl Flash {
     fn new(t: &mut Trial) -> Result<Self> {
-        let here = Qkv {
-            q: t.floats(HEADS * TOKENS * DIM),
-            k: t.floats(TOKENS * DIM),
-            v: t.floats(TOKENS * DIM),
-        };
-        let shared = [1, TOKENS, DIM];
-        let there = Qkv {
-            q: t.context.upload(&here.q, [HEADS, TOKENS, DIM])?,
-            k: t.context.upload(&here.k, shared)?,
-            v: t.context.upload(&here.v, shared)?,
-        };
-        Ok(Self { here, there, options: FlashAttentionOptions::default().causal() })
+        let shapes = [[HEADS, TOKENS, DIM], [1, TOKENS, DIM], [1, TOKENS, DIM]];
+        let here = shapes.map(|shape| t.floats(shape.iter().product()));
+        let upload = |i: usize| t.context.upload(&here[i], shapes[i]);
+        let there = [upload(0)?, upload(1)?, upload(2)?];
+        Ok(Self { here, there })
+    }
+
+    fn op(&self) -> FlashAttention<'_, f32> {
+        let [q, k, v] = &self.there;
+        transformer::flash_attention(q, k, v).causal()
     }
 
     /// Queries of a head, and the keys and values of all.
-    fn head(&self, head: usize) -> Qkv<&[f32]> {
-        Qkv {
-            q: &self.here.q[head * TOKENS * DIM..][..TOKENS * DIM],
-            k: &self.here.k,
-            v: &self.here.v,
-        }
+    fn head(&self, head: usize) -> [&[f32]; 3] {
+        let [q, k, v] = &self.here;
+        [&q[head * TOKENS * DIM..][..TOKENS * DIM], k, v]
     }
 
-    /// What the reference makes of the heads, one after another.
-    fn expected(&self) -> Result<Vec<Attended<Vec<f32>, Vec<f32>>>> {
-        (0..HEADS)
-            .map(|head| Ok(transformer::flash_attention_cpu(self.head(head), DIM, self.options)?))
-            .collect()
+    /// The results of the reference for the heads, one after another.
+    fn expected(&self) -> Result<Vec<(Vec<f32>, Vec<f32>)>> {
+        let of_head = |head| reference::flash_attention(self.head(head), DIM, true, None);
+        Ok((0..HEADS).map(of_head).collect::<bitnet_wgpu::Result<_>>()?)
     }
 }
 
 fn flash_attention(t: &mut Trial) -> Result<()> {
     let flash = Flash::new(t)?;
-    let made = transformer::flash_attention(&mut t.encoder, flash.there.as_ref(), flash.options)?;
-    let (y, lse): (Vec<_>, Vec<_>) =
-        flash.expected()?.into_iter().map(|head| (head.y, head.lse)).unzip();
-    t.near(&made.y, &y.concat(), ATTENTION);
-    t.near(&made.lse, &lse.concat(), ATTENTION);
+    let (y, lse) = flash.op().forward(&mut t.encoder)?;
+    let (expected_y, expected_lse): (Vec<_>, Vec<_>) = flash.expected()?.into_iter().unzip();
+    t.near(&y, &expected_y.concat(), ATTENTION);
+    t.near(&lse, &expected_lse.concat(), ATTENTION);
     Ok(())
 }
 
 fn flash_attention_backward(t: &mut Trial) -> Result<()> {
     let (flash, dy) = (Flash::new(t)?, t.floats(HEADS * TOKENS * DIM));
     let dy_there = t.context.upload(&dy, [HEADS, TOKENS, DIM])?;
-    let made = transformer::flash_attention(&mut t.encoder, flash.there.as_ref(), flash.options)?;
-    let gradients = transformer::flash_attention_backward(
-        &mut t.encoder,
-        flash.there.as_ref(),
-        &made,
-        &dy_there,
-        flash.options,
-    )?;
+    let (y, lse) = flash.op().forward(&mut t.encoder)?;
+    let made = flash.op().backward(&mut t.encoder, &y, &lse, &dy_there)?;
     let (mut dq, mut dk, mut dv) = (Vec::new(), vec![0.0; TOKENS * DIM], vec![0.0; TOKENS * DIM]);
-    for (head, (attended, dy)) in flash.expected()?.iter().zip(dy.chunks(TOKENS * DIM)).enumerate()
-    {
-        let of_head = transformer::flash_attention_backward_cpu(
-            flash.head(head),
-            attended,
-            dy,
-            DIM,
-            flash.options,
-        )?;
-        dq.extend(of_head.q);
-        dk.iter_mut().zip(of_head.k).for_each(|(sum, v)| *sum += v);
-        dv.iter_mut().zip(of_head.v).for_each(|(sum, v)| *sum += v);
+    let heads = flash.expected()?;
+    for (head, ((y, lse), dy)) in heads.iter().zip(dy.chunks(TOKENS * DIM)).enumerate() {
+        let qkv = flash.head(head);
+        let (q, k, v) = reference::flash_attention_backward(qkv, (y, lse), dy, DIM, true, None)?;
+        dq.extend(q);
+        dk.iter_mut().zip(k).for_each(|(sum, v)| *sum += v);
+        dv.iter_mut().zip(v).for_each(|(sum, v)| *sum += v);
     }
-    t.near(&gradients.q, &dq, GRADIENT);
-    t.near(&gradients.k, &dk, GRADIENT);
-    t.near(&gradients.v, &dv, GRADIENT);
+    t.near(&made.0, &dq, GRADIENT);
+    t.near(&made.1, &dk, GRADIENT);
+    t.near(&made.2, &dv, GRADIENT);
     Ok(())
 }
 
@@ -306,17 +272,14 @@ fn penalize(t: &mut Trial) -> Result<()> {
     let (bias_there, runs) =
         (t.context.upload(&bias, [1, vocab])?, t.context.upload(&[0, past], [1, 2])?);
     let penalties_there = Penalties::upload(&t.context, &[penalties])?;
-    let (tokens, new) = (t.context.upload(&[token], [1])?, NewTokens { run: 1, runs: &runs });
-    transformer::penalize(
+    let (tokens, new) = (t.context.upload(&[token], [1])?, CachePositions::new(&runs, 1));
+    Penalizer::new(&penalties_there, &bias_there, &counts_there).forward(
         &mut t.encoder,
         &logits_there,
         &tokens,
-        &new,
-        &counts_there,
-        &bias_there,
-        &penalties_there,
+        new,
     )?;
-    transformer::penalize_cpu(&mut logits, token, &mut counts, &bias, &penalties)?;
+    reference::penalize(&mut logits, token, &mut counts, &bias, &penalties)?;
     t.same(&logits_there, logits);
     t.same(&counts_there, counts);
     Ok(())
@@ -338,17 +301,13 @@ fn sample(t: &mut Trial) -> Result<()> {
     let runs: Vec<u32> = (0..rows as u32).flat_map(|sequence| [sequence, 9]).collect();
     let (there, runs) =
         (t.context.upload(&logits, [rows, vocab])?, t.context.upload(&runs, [rows, 2])?);
-    let draws_there = Draws::new(&t.context, &draws)?;
-    let chosen = transformer::sample(
-        &mut t.encoder,
-        &there,
-        &NewTokens { run: 1, runs: &runs },
-        &draws_there,
-    )?;
+    let draws_there = SampleParams::new(&t.context, &draws)?;
+    let chosen = transformer::sample(&there, CachePositions::new(&runs, 1), &draws_there)
+        .forward(&mut t.encoder)?;
     let expected = logits
         .chunks(vocab)
         .zip(&draws)
-        .map(|(row, (options, seed))| transformer::sample_cpu(row, *seed, 9, options));
+        .map(|(row, (options, seed))| reference::sample(row, *seed, 9, options));
     t.same(&chosen, expected.collect::<bitnet_wgpu::Result<_>>()?);
     Ok(())
 }
@@ -357,10 +316,10 @@ fn top_k(t: &mut Trial) -> Result<()> {
     let (rows, vocab, k) = (3, 5000, 7);
     // A few values, so that many are equal to others.
     let logits: Vec<f32> = t.floats(rows * vocab).into_iter().map(|v| (v * 99.0).round()).collect();
-    let TopK { ids, logits: values, .. } =
-        transformer::top_k(&mut t.encoder, &t.context.upload(&logits, [rows, vocab])?, k)?;
+    let (values, ids) = transformer::top_k(&t.context.upload(&logits, [rows, vocab])?, k)
+        .forward(&mut t.encoder)?;
     let (expected_ids, expected) =
-        logits.chunks(vocab).flat_map(|row| transformer::top_k_cpu(row, k)).unzip();
+        logits.chunks(vocab).flat_map(|row| reference::top_k(row, k)).unzip();
     t.same(&ids, expected_ids);
     t.same(&values, expected);
     Ok(())

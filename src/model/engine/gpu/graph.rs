@@ -23,7 +23,8 @@ use crate::{
         bitnet::{self, RoundedActivations},
         tensor,
         transformer::{
-            self, Draws, KvCache, NewTokens, Penalties, SampleOptions, sample::Searches,
+            self, CachePositions, KvCache, Penalizer, Penalties, RmsNorm, SampleOptions,
+            SampleParams, sample::Searches,
         },
     },
     spans::span,
@@ -80,7 +81,7 @@ pub(super) struct Input {
     /// Tokens of each sequence.
     pub run: usize,
     /// `[sequences, 2]`: which sequences these are, and how many tokens each has had before; see
-    /// [`NewTokens`].
+    /// [`CachePositions`].
     pub runs: Tensor<u32>,
     /// Does the recording itself raise how many these are, by one, before it begins?
     pub advances: bool,
@@ -92,14 +93,14 @@ pub(super) struct Input {
 }
 
 impl Input {
-    pub fn new_tokens(&self) -> NewTokens<'_> {
-        NewTokens { run: self.run, runs: &self.runs }
+    pub fn positions(&self) -> CachePositions<'_> {
+        CachePositions::new(&self.runs, self.run)
     }
 }
 
 /// How tokens are chosen: in tables, so that a recorded step goes on with what is told later.
 pub(super) struct GpuChoice {
-    draws: Draws,
+    draws: SampleParams,
     /// From the first choice on that has some.
     changes: Option<GpuChanges>,
     /// What a step needs that chooses by it.
@@ -137,7 +138,11 @@ impl GpuChoice {
     /// The largest logits of so many sequences, until something else is told.
     pub fn new(context: &Context, sequences: usize) -> Result<Self> {
         let greedy = vec![(SampleOptions::default().temperature(0.0), 0); sequences];
-        Ok(Self { draws: Draws::new(context, &greedy)?, changes: None, needs: Needs::default() })
+        Ok(Self {
+            draws: SampleParams::new(context, &greedy)?,
+            changes: None,
+            needs: Needs::default(),
+        })
     }
 
     /// Has steps choose in another way, of tokens of a vocabulary of so many: those that are
@@ -280,7 +285,7 @@ impl GpuModel {
         let element = cache.unwrap_or(Element::F32);
         let cache = |layer| {
             KvCache::new(context, c.attention(), sequences, capacity, element)
-                .map(|cache| cache.with_window(c.window(layer)))
+                .map(|cache| cache.window(c.window(layer)))
         };
         let caches = (0..c.layers).map(cache).collect::<Result<_>>()?;
         let upload = |angles: Vec<f32>| context.upload(&angles, [capacity, c.head_dim / 2, 2]);
@@ -353,8 +358,8 @@ impl GpuModel {
         rows: usize,
     ) -> Result<Tensor<f32>> {
         let (normed, (norm, _)) = (self.stream(rows)?, self.head()?);
-        transformer::rms_norm_into(encoder, x, first, norm, self.config.eps, &normed)
-            .map(|()| normed)
+        RmsNorm::new(norm, self.config.eps).skip_rows(first).forward_into(encoder, x, &normed)?;
+        Ok(normed)
     }
 
     /// Records the final norm and the head for rows `first..first + rows` of the residual stream.
@@ -390,7 +395,7 @@ impl GpuModel {
             .as_ref()
             .map_or(Ok(()), |scale| tensor::mul(&normed, scale).forward_into(encoder, &normed))?;
         match &self.head()?.1 {
-            Table::Dense(head) => transformer::dense_gemv(encoder, &normed, head),
+            Table::Dense(head) => transformer::dense_gemv(&normed, head).forward(encoder),
             Table::Ternary(head) => {
                 let rounded = bitnet::round_activations(encoder, &normed, block(head))?;
                 bitnet::bitlinear_rounded(encoder, &rounded, head)
@@ -443,7 +448,7 @@ impl GpuModel {
         }
         let last: Vec<u32> =
             (0..tokens as u32).filter(|token| token % run as u32 >= (run - rows) as u32).collect();
-        let last = tensor::gather(encoder, x, &self.context.upload(&last, [wanted])?)?;
+        let last = tensor::gather(x, &self.context.upload(&last, [wanted])?).forward(encoder)?;
         made(self, encoder, &last, 0, wanted)
     }
 }
@@ -469,19 +474,12 @@ fn batch(capabilities: &Capabilities, hidden: usize, intermediate: usize) -> usi
 
 /// The embedding's rows of the tokens of `input`, which are counted where it is so.
 fn embed(encoder: &mut Encoder, input: &Input, table: &GpuTable, y: &Tensor<f32>) -> Result<()> {
-    let Input { tokens, runs, .. } = input;
-    match (table, input.advances) {
-        (Table::Dense(table), true) => {
-            transformer::embed_next_into(encoder, tokens, runs, table, y)
-        }
-        (Table::Dense(table), false) => transformer::embed_into(encoder, tokens, table, y),
-        (Table::Ternary(table), true) => {
-            transformer::embed_ternary_next_into(encoder, tokens, runs, table, y)
-        }
-        (Table::Ternary(table), false) => {
-            transformer::embed_ternary_into(encoder, tokens, table, y)
-        }
-    }
+    let look_up = match table {
+        Table::Dense(table) => transformer::embed(&input.tokens, table),
+        Table::Ternary(table) => transformer::embed(&input.tokens, table),
+    };
+    let look_up = if input.advances { look_up.advance(&input.runs) } else { look_up };
+    look_up.forward_into(encoder, y)
 }
 
 /// Records the choice of the tokens that follow the last ones of `input`, of which there are
@@ -493,18 +491,20 @@ fn choose(
     choice: &GpuChoice,
     needs: Needs,
 ) -> Result<Tensor<u32>> {
-    let (tokens, new) = (&input.tokens, input.new_tokens());
+    let (tokens, positions) = (&input.tokens, input.positions());
     if let Some(GpuChanges { penalties, biases, counts, .. }) =
         choice.changes.as_ref().filter(|_| needs.changes)
     {
-        transformer::penalize(encoder, logits, tokens, &new, counts, biases, penalties)?;
+        let penalizer = Penalizer::new(penalties, biases, counts);
+        penalizer.forward(encoder, logits, tokens, positions)?;
     }
     let next = if input.run == 1 {
         tokens.clone()
     } else {
         Tensor::uninit(encoder.context(), [logits.shape().as_matrix().0])?
     };
-    transformer::sample_into(encoder, logits, &new, &choice.draws.with(needs.searches), &next)?;
+    let params = choice.draws.with(needs.searches);
+    transformer::sample(logits, positions, &params).forward_into(encoder, &next)?;
     Ok(next)
 }
 

@@ -12,7 +12,7 @@ use crate::{
     model::engine::layers::GpuLayer,
     ops::{
         bitnet::{self, Layout, QuantizedActivations, RoundedActivations},
-        transformer,
+        transformer::{self, RmsNorm, RmsNormHeads},
     },
     weights::ternary::matrix::TernaryMatrix,
 };
@@ -125,12 +125,12 @@ impl GpuModel {
                 (LayerStep::Norm(gain), [LayerStep::Add, after @ ..]) => {
                     let (sum, eps) = (Out::add(&s.x), self.config.eps);
                     let added = s.added.as_ref().ok_or_else(no_order)?;
-                    transformer::rms_norm_into(encoder, added, 0, gain, eps, sum)?;
+                    RmsNorm::new(gain, eps).forward_into(encoder, added, sum)?;
                     (after, Source::Stream)
                 }
                 (LayerStep::HeadNorms { queries, keys }, _) => {
                     let (shape, eps) = (self.config.attention(), self.config.eps);
-                    transformer::rms_norm_heads(encoder, &s.qkv, shape, queries, keys, eps)?;
+                    RmsNormHeads::new(shape, queries, keys, eps).forward(encoder, &s.qkv)?;
                     (after, source)
                 }
                 (LayerStep::Attention, _) => {
@@ -209,15 +209,12 @@ impl GpuModel {
         input: &Input,
         s: &Scratch,
     ) -> Result<()> {
-        let attend = if self.half_attention {
-            transformer::rope_attention_in_halves_into
-        } else {
-            transformer::rope_attention_into
-        };
         let local = memory.local_angles.as_ref().filter(|_| self.config.window(index).is_some());
         let (angles, cache) = (local.unwrap_or(&memory.angles), &memory.caches[index]);
-        let (new, y) = (input.new_tokens(), Out::set(&s.attended));
-        attend(encoder, &s.qkv, &new, angles, cache, input.longest, y)
+        let attention = transformer::attention(&s.qkv, input.positions(), cache);
+        let attention = attention.rope(angles).max_len(input.longest);
+        let attention = if self.half_attention { attention.f16() } else { attention };
+        attention.forward_into(encoder, &s.attended)
     }
 }
 

@@ -7,7 +7,8 @@ use crate::{
     gpu::{context::Context, encoder::Encoder, out::Out, tensor::Tensor},
     ops::{
         bitnet::{self, Gate, Norm, QuantizedActivations, RoundedActivations},
-        tensor, transformer,
+        tensor,
+        transformer::RmsNorm,
     },
     weights::ternary::matrix::TernaryMatrix,
 };
@@ -81,8 +82,7 @@ pub(super) fn side_by_side(
         Stack::One(w) => return linear(encoder, x, norm, w, prepared, y),
         Stack::Normed(parts) => parts,
     };
-    let normed =
-        norm.map(|(gain, eps)| transformer::rms_norm(encoder, x, gain, eps)).transpose()?;
+    let normed = norm.map(|(gain, eps)| RmsNorm::new(gain, eps).forward(encoder, x)).transpose()?;
     let x = normed.as_ref().unwrap_or(x);
     let mut products = Vec::new();
     for (own, w) in parts {
@@ -90,7 +90,7 @@ pub(super) fn side_by_side(
         linear(encoder, x, Some((own, eps)), w, prepared, Out::set(&product))?;
         products.push(product);
     }
-    tensor::concat_into(encoder, &products.iter().collect::<Vec<_>>(), 1, y.tensor())
+    tensor::concat(&products.iter().collect::<Vec<_>>(), 1).forward_into(encoder, y.tensor())
 }
 
 /// Norm, quantiser where the model has them, and product: in one dispatch where that is better,
@@ -172,7 +172,7 @@ fn product_of_floats(
         }
         (norm, rotation) => {
             let normed =
-                norm.map(|(gain, eps)| transformer::rms_norm(encoder, x, gain, eps)).transpose()?;
+                norm.map(|(gain, eps)| RmsNorm::new(gain, eps).forward(encoder, x)).transpose()?;
             let x = normed.as_ref().unwrap_or(x);
             // Nobody needs it as it was: it is normed, or attended, or gated, for this product.
             rotation.map_or(Ok(()), |rotation| rotation.apply(encoder, x))?;

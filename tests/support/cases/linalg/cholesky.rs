@@ -2,7 +2,7 @@
 
 use super::{Fate, Fate::*, Input, NOT_FINITE, case, small};
 use crate::{Case, Matrix, floats, hilbert, rng, roundings, seed};
-use bitnet_wgpu::linalg::{cholesky, cholesky_cpu};
+use bitnet_wgpu::{linalg::cholesky, reference};
 use rand::{RngExt, rngs::SmallRng};
 
 pub fn cases() -> Vec<Case> {
@@ -81,12 +81,12 @@ fn of(name: String, n: usize, matrices: Vec<Vec<f32>>, fates: Vec<Fate>) -> Case
         small("A - L·Lᵀ", a.minus(&l.times(&l.transposed())).norm(), trace, roundings(n))
     };
     let input = Input { rows: n, columns: n, matrices };
-    let twin = move |a: &[&[f32]]| Ok(vec![cholesky_cpu(a[0], n)?]);
+    let twin = move |a: &[&[f32]]| Ok(vec![reference::cholesky(a[0], n)?]);
     case(
         name,
         vec![input],
         fates,
-        |r, a| cholesky(&mut r.encoder, &a[0]),
+        |r, a| cholesky(&a[0]).forward(&mut r.encoder),
         |l| vec![l.clone()],
         twin,
         judge,

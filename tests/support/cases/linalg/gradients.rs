@@ -4,7 +4,8 @@ use super::{Input, slices, small};
 use crate::{Case, Data, Matrix, Recorder, floats, rng, roundings, seed};
 use bitnet_wgpu::{
     Result, Tensor,
-    linalg::{self as la, Qr, Svd, SystemGradients, Triangle},
+    linalg::{self as la, Qr, Svd, Triangle},
+    reference,
 };
 use rand::{RngExt, rngs::SmallRng};
 
@@ -51,39 +52,40 @@ fn of(rng: &mut SmallRng, [m, n, sides]: [usize; 3], count: usize) -> Vec<Case> 
                 name(&format!("{triangle:?}")),
                 [&a, &x, &dx],
                 move |r, t| {
-                    both(la::triangular_solve_backward(
+                    both(la::triangular_solve(&t[0], &t[2], triangle).backward(
                         &mut r.encoder,
-                        &t[0],
                         &t[1],
                         &t[2],
-                        triangle,
                     )?)
                 },
-                move |t| both(la::triangular_solve_backward_cpu(t[0], t[1], t[2], n, triangle)?),
+                move |t| both(reference::triangular_solve_backward(t[0], t[1], t[2], n, triangle)?),
             )
         })
         .collect();
     cases.push(case(
         name("solve"),
         [&a, &x, &dx],
-        |r, t| both(la::solve_backward(&mut r.encoder, &t[0], &t[1], &t[2])?),
-        move |t| both(la::solve_backward_cpu(t[0], t[1], t[2], n)?),
+        |r, t| both(la::solve(&t[0], &t[2]).backward(&mut r.encoder, &t[1], &t[2])?),
+        move |t| both(reference::solve_backward(t[0], t[1], t[2], n)?),
     ));
     cases.push(case(
         name("least squares"),
         [&tall, &b, &x, &dx],
-        |r, t| both(la::least_squares_backward(&mut r.encoder, &t[0], &t[1], &t[2], &t[3])?),
-        move |t| both(la::least_squares_backward_cpu(t[0], t[1], t[2], t[3], m, n)?),
+        |r, t| both(la::least_squares(&t[0], &t[1]).backward(&mut r.encoder, &t[2], &t[3])?),
+        move |t| both(reference::least_squares_backward(t[0], t[1], t[2], t[3], m, n)?),
     ));
     cases.push(case(
         name("cholesky"),
         [&a, &any(n, n)],
-        |r, t| Ok(vec![la::cholesky_backward(&mut r.encoder, &t[0], &t[1])?]),
-        move |t| Ok(vec![la::cholesky_backward_cpu(t[0], t[1], n)?]),
+        |r, t| Ok(vec![la::cholesky(&t[0]).backward(&mut r.encoder, &t[0], &t[1])?]),
+        move |t| Ok(vec![reference::cholesky_backward(t[0], t[1], n)?]),
     ));
     for (a, [m, n]) in [(&tall, [m, n]), (&near_two(any(n, m)), [n, m])] {
-        let factors: Vec<_> =
-            a.matrices.iter().map(|a| la::qr_cpu(a, m, n).expect("it is finite")).collect();
+        let factors: Vec<_> = a
+            .matrices
+            .iter()
+            .map(|a| reference::qr(a, m, n, false).expect("it is finite"))
+            .collect();
         let k = m.min(n);
         let q = input(m, k, factors.iter().map(|factors| factors.q.clone()).collect());
         let r = input(k, n, factors.iter().map(|factors| factors.r.clone()).collect());
@@ -92,11 +94,15 @@ fn of(rng: &mut SmallRng, [m, n, sides]: [usize; 3], count: usize) -> Vec<Case> 
             [&q, &r, &any(m, k), &any(k, n)],
             |r, t| {
                 let [q, r_of, dq, dr] = [0, 1, 2, 3].map(|i| t[i].clone());
-                Ok(vec![la::qr_backward(&mut r.encoder, &Qr { q, r: r_of }, &Qr { q: dq, r: dr })?])
+                Ok(vec![la::qr(&t[0]).backward(
+                    &mut r.encoder,
+                    &Qr { q, r: r_of },
+                    &Qr { q: dq, r: dr },
+                )?])
             },
             move |t| {
                 let [q, r, dq, dr] = [0, 1, 2, 3].map(|i| t[i].to_vec());
-                Ok(vec![la::qr_backward_cpu(&Qr { q, r }, &Qr { q: dq, r: dr }, m, n)?])
+                Ok(vec![reference::qr_backward(&Qr { q, r }, &Qr { q: dq, r: dr }, m, n)?])
             },
         ));
     }
@@ -104,7 +110,7 @@ fn of(rng: &mut SmallRng, [m, n, sides]: [usize; 3], count: usize) -> Vec<Case> 
         let factors: Vec<_> = any(m, n)
             .matrices
             .iter()
-            .map(|a| la::svd_cpu(a, m, n).expect("it converges"))
+            .map(|a| reference::svd(a, m, n).expect("it converges"))
             .collect();
         let k = m.min(n);
         let all = |of: fn(&Svd<Vec<f32>>) -> &Vec<f32>| {
@@ -119,7 +125,7 @@ fn of(rng: &mut SmallRng, [m, n, sides]: [usize; 3], count: usize) -> Vec<Case> 
             |r, t| {
                 let [u, vt, du, dvt] = [0, 2, 3, 5].map(|i| t[i].clone());
                 let [s, ds] = [vectors(&t[1])?, vectors(&t[4])?];
-                Ok(vec![la::svd_backward(
+                Ok(vec![la::svd(&t[0]).backward(
                     &mut r.encoder,
                     &Svd { u, s, vt },
                     &Svd { u: du, s: ds, vt: dvt },
@@ -127,7 +133,7 @@ fn of(rng: &mut SmallRng, [m, n, sides]: [usize; 3], count: usize) -> Vec<Case> 
             },
             move |t| {
                 let [u, s, vt, du, ds, dvt] = [0, 1, 2, 3, 4, 5].map(|i| t[i].to_vec());
-                Ok(vec![la::svd_backward_cpu(
+                Ok(vec![reference::svd_backward(
                     &Svd { u, s, vt },
                     &Svd { u: du, s: ds, vt: dvt },
                     m,
@@ -164,8 +170,8 @@ fn vectors(rows: &Tensor<f32>) -> Result<Tensor<f32>> {
     }
 }
 
-fn both<T>(of: SystemGradients<T>) -> Result<Vec<T>> {
-    Ok(vec![of.a, of.b])
+fn both<T>((a, b): (T, T)) -> Result<Vec<T>> {
+    Ok(vec![a, b])
 }
 
 /// Results of a batch against those of the CPU twin for each of its matrices.

@@ -2,7 +2,7 @@
 
 use super::{Fate, Fate::*, Input, NOT_FINITE, case, small};
 use crate::{Case, Matrix, floats, hilbert, of_rank, rng, roundings, seed};
-use bitnet_wgpu::linalg::{least_squares, least_squares_cpu};
+use bitnet_wgpu::{linalg::least_squares, reference};
 use rand::{RngExt, rngs::SmallRng};
 
 pub fn cases() -> Vec<Case> {
@@ -91,12 +91,13 @@ fn of(
     };
     let inputs =
         vec![Input { rows: m, columns: n, matrices }, Input { rows: m, columns, matrices: sides }];
-    let twin = move |given: &[&[f32]]| Ok(vec![least_squares_cpu(given[0], given[1], m, n)?]);
+    let twin =
+        move |given: &[&[f32]]| Ok(vec![reference::least_squares(given[0], given[1], m, n)?]);
     case(
         name,
         inputs,
         fates,
-        |r, given| least_squares(&mut r.encoder, &given[0], &given[1]),
+        |r, given| least_squares(&given[0], &given[1]).forward(&mut r.encoder),
         |x| vec![x.clone()],
         twin,
         judge,

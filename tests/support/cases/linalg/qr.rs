@@ -4,7 +4,8 @@ use super::{Fate, Fate::*, Input, NOT_FINITE, case, orthonormal, small};
 use crate::{Case, Matrix, Recorder, floats, hilbert, of_rank, rng, roundings, seed};
 use bitnet_wgpu::{
     Tensor,
-    linalg::{Qr, qr, qr_cpu, qr_full, qr_full_cpu},
+    linalg::{Qr, qr},
+    reference,
 };
 use rand::{RngExt, rngs::SmallRng};
 
@@ -104,12 +105,10 @@ fn of(
         })
     };
     let record = move |r: &mut Recorder, a: &[Tensor<f32>]| {
-        if full { qr_full(&mut r.encoder, &a[0]) } else { qr(&mut r.encoder, &a[0]) }
+        let op = if full { qr(&a[0]).full() } else { qr(&a[0]) };
+        op.forward(&mut r.encoder)
     };
-    let twin = move |a: &[&[f32]]| {
-        let factors = if full { qr_full_cpu(a[0], m, n) } else { qr_cpu(a[0], m, n) };
-        factors.map(|Qr { q, r }| vec![q, r])
-    };
+    let twin = move |a: &[&[f32]]| reference::qr(a[0], m, n, full).map(|Qr { q, r }| vec![q, r]);
     let input = Input { rows: m, columns: n, matrices };
     case(
         format!("{name}, full {full}"),

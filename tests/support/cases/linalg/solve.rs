@@ -2,7 +2,7 @@
 
 use super::{Fate, Fate::*, Input, NOT_FINITE, case, small};
 use crate::{Case, Matrix, floats, hilbert, of_rank, rng, roundings, seed};
-use bitnet_wgpu::linalg::{solve, solve_cpu};
+use bitnet_wgpu::{linalg::solve, reference};
 use rand::{RngExt, rngs::SmallRng};
 
 pub fn cases() -> Vec<Case> {
@@ -69,12 +69,12 @@ fn of(
     };
     let inputs =
         vec![Input { rows: n, columns: n, matrices }, Input { rows: n, columns, matrices: sides }];
-    let twin = move |given: &[&[f32]]| Ok(vec![solve_cpu(given[0], given[1], n)?]);
+    let twin = move |given: &[&[f32]]| Ok(vec![reference::solve(given[0], given[1], n)?]);
     case(
         name,
         inputs,
         fates,
-        |r, given| solve(&mut r.encoder, &given[0], &given[1]),
+        |r, given| solve(&given[0], &given[1]).forward(&mut r.encoder),
         |x| vec![x.clone()],
         twin,
         judge,

@@ -4,7 +4,8 @@ use super::{Fate, Fate::*, Input, NOT_FINITE, case, orthonormal, small};
 use crate::{Case, Matrix, Recorder, floats, hilbert, of_rank, rng, roundings, seed};
 use bitnet_wgpu::{
     Tensor,
-    linalg::{Svd, svd, svd_cpu, svd_in_sweeps},
+    linalg::{Svd, svd},
+    reference,
 };
 use rand::{RngExt, rngs::SmallRng};
 
@@ -111,12 +112,13 @@ fn in_sweeps(
         // rounds: random roundings of ten times as many.
         small("A - U·Σ·Vᵀ", a.minus(&scaled.times(&vt)).norm(), a.norm(), roundings(10 * m.max(n)))
     };
-    let twin = move |a: &[&[f32]]| svd_cpu(a[0], m, n).map(|Svd { u, s, vt }| vec![u, s, vt]);
+    let twin =
+        move |a: &[&[f32]]| reference::svd(a[0], m, n).map(|Svd { u, s, vt }| vec![u, s, vt]);
     let input = Input { rows: m, columns: n, matrices };
     let tensors = |factors: &Svd| vec![factors.u.clone(), factors.s.clone(), factors.vt.clone()];
     let record = move |r: &mut Recorder, a: &[Tensor<f32>]| match sweeps {
-        Some(sweeps) => svd_in_sweeps(&mut r.encoder, &a[0], sweeps),
-        None => svd(&mut r.encoder, &a[0]),
+        Some(sweeps) => svd(&a[0]).sweeps(sweeps).forward(&mut r.encoder),
+        None => svd(&a[0]).forward(&mut r.encoder),
     };
     case(name, vec![input], fates, record, tensors, twin, judge)
 }

@@ -2,7 +2,10 @@
 
 use super::{Fate, Fate::*, Input, NOT_FINITE, case, small};
 use crate::{Case, Matrix, floats, rng, roundings, seed};
-use bitnet_wgpu::linalg::{Triangle, triangular_solve, triangular_solve_cpu};
+use bitnet_wgpu::{
+    linalg::{Triangle, triangular_solve},
+    reference,
+};
 use rand::{RngExt, rngs::SmallRng};
 
 /// Lower or upper, transposed or not, a diagonal of ones or not.
@@ -120,10 +123,10 @@ fn of(
     let inputs =
         vec![Input { rows: n, columns: n, matrices }, Input { rows: n, columns, matrices: sides }];
     let twin = move |given: &[&[f32]]| {
-        Ok(vec![triangular_solve_cpu(given[0], given[1], n, TRIANGLES[triangle])?])
+        Ok(vec![reference::triangular_solve(given[0], given[1], n, TRIANGLES[triangle])?])
     };
     let record = move |r: &mut crate::Recorder, given: &[bitnet_wgpu::Tensor<f32>]| {
-        triangular_solve(&mut r.encoder, &given[0], &given[1], TRIANGLES[triangle])
+        triangular_solve(&given[0], &given[1], TRIANGLES[triangle]).forward(&mut r.encoder)
     };
     case(name, inputs, fates, record, |x| vec![x.clone()], twin, judge)
 }

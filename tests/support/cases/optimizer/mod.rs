@@ -4,7 +4,8 @@ use super::{By::*, Family};
 use crate::{Case, Data, Near, Recorder, U, convert, floats, rng};
 use bitnet_wgpu::{
     Float, f16,
-    optimizer::{self, AdamW, AdamWState, Lion, Sgd},
+    optimizer::{self, AdamW, AdamWState, Ema, Lion, Sgd},
+    reference,
 };
 
 pub const OPS: Family = &[
@@ -96,12 +97,12 @@ fn sgd<T: Float>(options: Sgd) -> Case {
         [w - rate * if nesterov { g + momentum * v } else { v }, v]
     });
     let by_twin =
-        twin(&weights, &gradients, |g, _, [w, v]| optimizer::sgd_cpu(options, w, g, v).into());
+        twin(&weights, &gradients, |g, _, [w, v]| reference::sgd(options, w, g, v).into());
     let record = move |r: &mut Recorder| {
         let (w, v) = (r.upload(&weights, [N])?, r.upload(&[0.0f32; N], [N])?);
         for gradient in &gradients {
             let gradient = r.upload(gradient, [N])?;
-            optimizer::sgd(&mut r.encoder, options, &w, &gradient, &v)?;
+            options.step(&mut r.encoder, &w, &gradient, &v)?;
         }
         [&w, &v].into_iter().for_each(|tensor| r.watch_all(tensor));
         Ok(())
@@ -123,7 +124,7 @@ fn adamw<T: Float>() -> Case {
         [w - rate * decay * w - rate * of_m / (of_v.sqrt() + eps), m, v]
     });
     let by_twin = twin(&weights, &gradients, |g, n, [w, m, v]| {
-        let (w, [m, v]) = optimizer::adamw_cpu(options, n as u32, w, g, [m, v]);
+        let (w, [m, v]) = reference::adamw(options, n as u32, w, g, [m, v]);
         [w, m, v]
     });
     let record = move |r: &mut Recorder| {
@@ -132,7 +133,7 @@ fn adamw<T: Float>() -> Case {
         let state = AdamWState { mean, square };
         for (n, gradient) in (1..).zip(&gradients) {
             let gradient = r.upload(gradient, [N])?;
-            optimizer::adamw(&mut r.encoder, options, n, &w, &gradient, &state)?;
+            options.step(&mut r.encoder, n, &w, &gradient, &state)?;
         }
         [&w, &state.mean, &state.square].into_iter().for_each(|tensor| r.watch_all(tensor));
         Ok(())
@@ -152,12 +153,12 @@ fn lion<T: Float>() -> Case {
         [w - rate * (direction.signum() + decay * w), b2 * m + (1.0 - b2) * g]
     });
     let by_twin =
-        twin(&weights, &gradients, |g, _, [w, m]| optimizer::lion_cpu(options, w, g, m).into());
+        twin(&weights, &gradients, |g, _, [w, m]| reference::lion(options, w, g, m).into());
     let record = move |r: &mut Recorder| {
         let (w, mean) = (r.upload(&weights, [N])?, r.upload(&[0.0f32; N], [N])?);
         for gradient in &gradients {
             let gradient = r.upload(gradient, [N])?;
-            optimizer::lion(&mut r.encoder, options, &w, &gradient, &mean)?;
+            options.step(&mut r.encoder, &w, &gradient, &mean)?;
         }
         [&w, &mean].into_iter().for_each(|tensor| r.watch_all(tensor));
         Ok(())
@@ -192,7 +193,7 @@ fn clip<T: Float>(limit: f32, lengths: [usize; 3]) -> Case {
     let of_twin = gradients.clone();
     let twin = move || {
         let mut clipped = of_twin.clone();
-        let norm = optimizer::clip_gradients_cpu(
+        let norm = reference::clip_gradients(
             &mut clipped.iter_mut().map(Vec::as_mut_slice).collect::<Vec<_>>(),
             limit,
         )
@@ -207,8 +208,8 @@ fn clip<T: Float>(limit: f32, lengths: [usize; 3]) -> Case {
             .iter()
             .map(|gradient| r.upload(gradient, [gradient.len(), 1]))
             .collect::<Result<Vec<_>, _>>()?;
-        let norm =
-            optimizer::clip_gradients(&mut r.encoder, &tensors.iter().collect::<Vec<_>>(), limit)?;
+        let norm = optimizer::clip_gradients(&tensors.iter().collect::<Vec<_>>(), limit)
+            .forward(&mut r.encoder)?;
         r.watch_all(&norm);
         tensors.iter().for_each(|tensor| r.watch_all(tensor));
         Ok(())
@@ -222,13 +223,13 @@ fn average<T: Float>() -> Case {
     let (average, weights) =
         (floats(&mut rng(6), N, 3.0), convert::<T>(&floats(&mut rng(7), N, 3.0)));
     let near = |(&a, &w): (&f32, &T)| Near {
-        exact: f64::from(optimizer::ema_cpu(a, w.into(), 0.9)),
+        exact: f64::from(reference::ema(Ema::new(0.9), a, w.into())),
         error: 20.0 * U,
     };
     let wanted = average.iter().zip(&weights).map(near).collect();
     Case::near(format!("ema of {:?}", T::ELEMENT), wanted, move |r: &mut Recorder| {
         let (average, weights) = (r.upload(&average, [N])?, r.upload(&weights, [N])?);
-        optimizer::ema(&mut r.encoder, &average, &weights, 0.9)?;
+        Ema::new(0.9).step(&mut r.encoder, &average, &weights)?;
         r.watch_all(&average);
         Ok(())
     })

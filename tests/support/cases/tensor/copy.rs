@@ -20,28 +20,28 @@ pub fn cases() -> Vec<Case> {
     let of_halves =
         |to: &dyn Fn(f32) -> f32| halves.iter().map(|&v| to(v.into())).collect::<Vec<f32>>();
     cases.push(case(&large, Data::I32(large.iter().map(|&v| to_i32(v)).collect()), |r, x| {
-        tensor::cast::<f32, i32>(&mut r.encoder, x)
+        tensor::cast(x).forward::<i32>(&mut r.encoder)
     }));
     cases.push(case(&large, Data::U32(large.iter().map(|&v| to_u32(v)).collect()), |r, x| {
-        tensor::cast::<f32, u32>(&mut r.encoder, x)
+        tensor::cast(x).forward::<u32>(&mut r.encoder)
     }));
     cases.push(case(&large, Data::I8(large.iter().map(|&v| v as i8).collect()), |r, x| {
-        tensor::cast::<f32, i8>(&mut r.encoder, x)
+        tensor::cast(x).forward::<i8>(&mut r.encoder)
     }));
     cases.push(case(
         &halves,
         Data::I32(of_halves(&|v| v).iter().map(|&v| v as i32).collect()),
-        |r, x| tensor::cast::<f16, i32>(&mut r.encoder, x),
+        |r, x| tensor::cast(x).forward::<i32>(&mut r.encoder),
     ));
     cases.push(case(
         &halves,
         Data::U32(of_halves(&|v| v).iter().map(|&v| v as u32).collect()),
-        |r, x| tensor::cast::<f16, u32>(&mut r.encoder, x),
+        |r, x| tensor::cast(x).forward::<u32>(&mut r.encoder),
     ));
     cases.push(case(
         &halves,
         Data::I8(of_halves(&|v| v).iter().map(|&v| v as i8).collect()),
-        |r, x| tensor::cast::<f16, i8>(&mut r.encoder, x),
+        |r, x| tensor::cast(x).forward::<i8>(&mut r.encoder),
     ));
     let whole = [
         0,
@@ -62,30 +62,30 @@ pub fn cases() -> Vec<Case> {
     let words = whole.map(|v| v as u32);
     let bytes: Vec<i8> = whole.map(|v| v.clamp(-128, 127) as i8).into();
     cases.push(case(&whole, Data::F32(whole.map(|v| v as f32).into()), |r, x| {
-        tensor::cast::<i32, f32>(&mut r.encoder, x)
+        tensor::cast(x).forward::<f32>(&mut r.encoder)
     }));
     cases.push(case(&whole, Data::I8(bytes.clone()), |r, x| {
-        tensor::cast::<i32, i8>(&mut r.encoder, x)
+        tensor::cast(x).forward::<i8>(&mut r.encoder)
     }));
     cases.push(case(&words, Data::F32(words.map(|v| v as f32).into()), |r, x| {
-        tensor::cast::<u32, f32>(&mut r.encoder, x)
+        tensor::cast(x).forward::<f32>(&mut r.encoder)
     }));
     let of_bytes: Vec<f32> = bytes.iter().map(|&v| v.into()).collect();
     cases.push(case(&bytes, Data::F32(of_bytes.clone()), |r, x| {
-        tensor::cast::<i8, f32>(&mut r.encoder, x)
+        tensor::cast(x).forward::<f32>(&mut r.encoder)
     }));
     cases.push(case(&bytes, Data::floats(f16::ELEMENT, &of_bytes), |r, x| {
-        tensor::cast::<i8, f16>(&mut r.encoder, x)
+        tensor::cast(x).forward::<f16>(&mut r.encoder)
     }));
     cases.push(case(&bytes, Data::I32(bytes.iter().map(|&v| v.into()).collect()), |r, x| {
-        tensor::cast::<i8, i32>(&mut r.encoder, x)
+        tensor::cast(x).forward::<i32>(&mut r.encoder)
     }));
     let (small, few) = ([0, 5, -5, 2048, -2047], [0.0, 5.0, -5.0, 2048.0, -2047.0]);
     cases.push(case(&small, Data::floats(f16::ELEMENT, &few), |r, x| {
-        tensor::cast::<i32, f16>(&mut r.encoder, x)
+        tensor::cast(x).forward::<f16>(&mut r.encoder)
     }));
     cases.push(case(&[0, 5, 2048], Data::floats(f16::ELEMENT, &[0.0, 5.0, 2048.0]), |r, x| {
-        tensor::cast::<u32, f16>(&mut r.encoder, x)
+        tensor::cast(x).forward::<f16>(&mut r.encoder)
     }));
     cases
 }
@@ -119,15 +119,18 @@ fn copies<X: Float, Y: Float>() -> Case {
         Data::floats(Y::ELEMENT, &once.repeat(3)),
         Data::floats(X::ELEMENT, &once.repeat(2)),
         Data::floats(X::ELEMENT, &once),
+        Data::floats(X::ELEMENT, &once.iter().map(|v| 2.0 * v).collect::<Vec<_>>()),
     ];
     Case::exact(format!("{:?} to {:?}", X::ELEMENT, Y::ELEMENT), wanted, move |r: &mut Recorder| {
         let (x, y) = (r.upload(&x, [70])?, r.output::<Y>([3, 70])?);
-        tensor::copy_into(&mut r.encoder, &x, &y)?;
-        let broadcast = tensor::broadcast_to(&mut r.encoder, &x, [2, 70])?;
-        let cast = tensor::cast::<X, X>(&mut r.encoder, &x)?;
+        tensor::copy(&x).forward_into(&mut r.encoder, &y)?;
+        let broadcast = tensor::broadcast_to(&x, [2, 70]).forward(&mut r.encoder)?;
+        let cast = tensor::cast(&x).forward::<X>(&mut r.encoder)?;
         r.watch_all(&y);
         r.watch_all(&broadcast);
         r.watch_all(&cast);
+        let dx = tensor::broadcast_to(&x, [2, 70]).backward(&mut r.encoder, &broadcast)?;
+        r.watch_all(&dx);
         Ok(())
     })
     .of(X::ELEMENT)
@@ -140,7 +143,7 @@ fn filled<T: Float>() -> Case {
         vec![Data::floats(T::ELEMENT, &[-2.625; 130])],
         |r: &mut Recorder| {
             let y = r.output::<T>([130])?;
-            tensor::fill(&mut r.encoder, &y, -2.625)?;
+            tensor::fill(-2.625).forward_into(&mut r.encoder, &y)?;
             r.watch_all(&y);
             Ok(())
         },

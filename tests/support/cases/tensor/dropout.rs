@@ -1,7 +1,7 @@
 //! `src/ops/tensor/dropout.rs`
 
 use crate::{Case, Data, Recorder, convert, floats, half_floats, rng, sums};
-use bitnet_wgpu::{Float, Out, f16, tensor};
+use bitnet_wgpu::{Float, Out, f16, reference, tensor};
 
 pub fn cases() -> Vec<Case> {
     vec![
@@ -23,16 +23,7 @@ fn case<T: Float>(n: usize, rate: f32, seed: u64) -> Case {
     let at_positive: Vec<f32> =
         numbers(&dy).iter().zip(&relu).map(|(dy, x)| if *x > 0.0 { *dy } else { 0.0 }).collect();
     let made =
-        [numbers(&x), relu, at_positive].map(|x| tensor::dropout_cpu(&x, rate, seed).unwrap());
-    let bits = |values: &[f32]| values.iter().map(|v| v.to_bits()).collect::<Vec<_>>();
-    let twins = [
-        tensor::relu_dropout_cpu(&numbers(&x), rate, seed),
-        tensor::relu_dropout_backward_cpu(&numbers(&x), &numbers(&dy), rate, seed),
-    ];
-    twins
-        .into_iter()
-        .zip(&made[1..])
-        .for_each(|(twin, made)| assert_eq!(bits(&twin.unwrap()), bits(made)));
+        [numbers(&x), relu, at_positive].map(|x| reference::dropout(&x, rate, seed).unwrap());
     let base = half_floats(&mut rng, n, 9.0);
     let added = made.each_ref().map(|made| sums(&base, made));
     let wanted = made.map(|made| Data::floats(T::ELEMENT, &made));
@@ -45,14 +36,18 @@ fn case<T: Float>(n: usize, rate: f32, seed: u64) -> Case {
     let base = convert::<T>(&base);
     let record = move |r: &mut Recorder| {
         let (x, dy) = (r.upload(&x, [n])?, r.upload(&dy, [n])?);
-        let dropped = tensor::dropout(&mut r.encoder, &x, rate, seed)?;
-        let fused = tensor::relu_dropout(&mut r.encoder, &x, rate, seed)?;
-        let dx = tensor::relu_dropout_backward(&mut r.encoder, &x, &dy, rate, seed)?;
+        let dropped = tensor::dropout(&x, rate, seed).forward(&mut r.encoder)?;
+        let fused = tensor::dropout(&x, rate, seed).relu().forward(&mut r.encoder)?;
+        let dx = tensor::dropout(&x, rate, seed).relu().backward(&mut r.encoder, &dy)?;
         let [on_dropped, on_fused, on_dx] =
             [r.upload(&base, [n])?, r.upload(&base, [n])?, r.upload(&base, [n])?];
-        tensor::dropout_into(&mut r.encoder, &x, rate, seed, Out::add(&on_dropped))?;
-        tensor::relu_dropout_into(&mut r.encoder, &x, rate, seed, Out::add(&on_fused))?;
-        tensor::relu_dropout_backward_into(&mut r.encoder, &x, &dy, rate, seed, Out::add(&on_dx))?;
+        tensor::dropout(&x, rate, seed).forward_into(&mut r.encoder, Out::add(&on_dropped))?;
+        tensor::dropout(&x, rate, seed).relu().forward_into(&mut r.encoder, Out::add(&on_fused))?;
+        tensor::dropout(&x, rate, seed).relu().backward_into(
+            &mut r.encoder,
+            &dy,
+            Out::add(&on_dx),
+        )?;
         [&dropped, &fused, &dx, &on_dropped, &on_fused, &on_dx]
             .into_iter()
             .for_each(|tensor| r.watch_all(tensor));

@@ -5,8 +5,8 @@ use crate::{Case, Data, Leeway, Near, convert, floats, half_floats, rng, sums};
 use bitnet_wgpu::{
     Float, Out, Tensor,
     bitnet::BitLinear,
-    f16,
-    tensor::{self, Activation, Epilogue},
+    f16, reference,
+    tensor::{self, Activation, Finish},
 };
 
 /// What is done to a product before it is stored.
@@ -18,12 +18,6 @@ pub fn ways() -> impl Iterator<Item = Way> {
     let activations = [None, Some(Relu), Some(Silu), Some(Relu2), Some(Gelu)].into_iter().cycle();
     // Two of the first five are without; without either, nothing would be done.
     (0..).zip(activations).map(|(i, activation)| (activation, i % 3 != 1 || activation.is_none()))
-}
-
-/// The epilogue of a way.
-pub fn epilogue<T>((activation, biased): Way, bias: &bitnet_wgpu::Tensor<T>) -> Epilogue<'_, T> {
-    let epilogue = activation.into_iter().fold(Epilogue::new(), Epilogue::activation);
-    if biased { epilogue.bias(bias) } else { epilogue }
 }
 
 /// The layer with the bias and the activation of a way.
@@ -47,10 +41,10 @@ impl Finished {
     /// Of exact products, `[.., bias.len()]`.
     pub fn of(products: &[f32], bias: &[f32], (activation, biased): Way, base: &[f32]) -> Self {
         let bias = biased.then_some(bias);
-        let values = tensor::finish_cpu(products, bias, activation).unwrap();
+        let values = reference::finish(products, bias, activation).unwrap();
         let close = matches!(activation, Some(Activation::Silu | Activation::Gelu));
         let near = close.then(|| {
-            let biased = tensor::finish_cpu(products, bias, None).unwrap();
+            let biased = reference::finish(products, bias, None).unwrap();
             biased.into_iter().map(|v| activated(Near::exactly(v), activation)).collect::<Vec<_>>()
         });
         let added = match &near {
@@ -95,9 +89,10 @@ fn case<X: Float, Y: Float>(rows: usize, columns: usize, way: Way) -> Case {
     let record = move |r: &mut crate::Recorder| {
         let (x, bias) = (r.upload(&x, [rows, columns])?, r.upload(&bias, [columns])?);
         let (y, added) = (r.output::<Y>([rows, columns])?, r.upload(&base, [rows, columns])?);
-        let epilogue = epilogue(way, &bias);
-        tensor::finish_into(&mut r.encoder, &x, &epilogue, &y)?;
-        tensor::finish_into(&mut r.encoder, &x, &epilogue, Out::add(&added))?;
+        let op = way.0.into_iter().fold(tensor::finish(&x), Finish::activation);
+        let op = if way.1 { op.bias(&bias) } else { op };
+        op.forward_into(&mut r.encoder, &y)?;
+        op.forward_into(&mut r.encoder, Out::add(&added))?;
         [&y, &added].into_iter().for_each(|tensor| r.watch_all(tensor));
         Ok(())
     };

@@ -1,7 +1,7 @@
 //! `src/ops/tensor/gather.rs`
 
 use crate::{Case, Data, Recorder, convert, floats, rng};
-use bitnet_wgpu::{Float, f16, tensor};
+use bitnet_wgpu::{Float, f16, reference, tensor};
 use rand::RngExt;
 
 pub fn cases() -> Vec<Case> {
@@ -30,7 +30,7 @@ fn case<T: Float>(rows: usize, columns: usize, count: usize) -> Case {
             )
         };
     let y = Data::floats(T::ELEMENT, &ids.iter().flat_map(row).collect::<Vec<f32>>());
-    let dx = Data::floats(T::ELEMENT, &tensor::gather_backward_cpu(&numbers(&dy), &ids, rows));
+    let dx = Data::floats(T::ELEMENT, &reference::gather_backward(&numbers(&dy), &ids, rows));
     let ones = (0..count * rows)
         .map(|i| f32::from(u8::from(ids[i / rows] as usize == i % rows)))
         .collect::<Vec<f32>>();
@@ -41,15 +41,12 @@ fn case<T: Float>(rows: usize, columns: usize, count: usize) -> Case {
     let twin = {
         let (x, ids, dx) = (x.clone(), ids.clone(), dx.clone());
         move || {
-            let y: Vec<f32> = tensor::gather_cpu(&x, columns, &ids)
-                .unwrap()
-                .into_iter()
-                .map(Into::into)
-                .collect();
+            let y: Vec<f32> =
+                reference::gather(&x, columns, &ids).unwrap().into_iter().map(Into::into).collect();
             vec![
                 Data::floats(T::ELEMENT, &y),
                 dx.clone(),
-                Data::floats(T::ELEMENT, &tensor::one_hot_cpu(&ids, rows)),
+                Data::floats(T::ELEMENT, &reference::one_hot(&ids, rows)),
             ]
         }
     };
@@ -62,9 +59,9 @@ fn case<T: Float>(rows: usize, columns: usize, count: usize) -> Case {
                 r.upload(&ids, [count])?,
                 r.upload(&dy, [count, columns])?,
             );
-            let y = tensor::gather(&mut r.encoder, &x, &ids)?;
-            let dx = tensor::gather_backward(&mut r.encoder, &dy, &ids, rows)?;
-            let ones = tensor::one_hot::<T>(&mut r.encoder, &ids, rows)?;
+            let y = tensor::gather(&x, &ids).forward(&mut r.encoder)?;
+            let dx = tensor::gather(&x, &ids).backward(&mut r.encoder, &dy)?;
+            let ones = tensor::one_hot::<T>(&ids, rows).forward(&mut r.encoder)?;
             [&y, &dx, &ones].into_iter().for_each(|tensor| r.watch_all(tensor));
             Ok(())
         },
@@ -79,7 +76,7 @@ fn words() -> Case {
     let y = ids.iter().flat_map(|&id| [x[2 * id as usize], x[2 * id as usize + 1]]).collect();
     Case::exact("words".into(), vec![Data::U32(y)], move |r: &mut Recorder| {
         let (x, ids) = (r.upload(&x, [3, 2])?, r.upload(&ids, [2, 2])?);
-        let y = tensor::gather(&mut r.encoder, &x, &ids)?;
+        let y = tensor::gather(&x, &ids).forward(&mut r.encoder)?;
         r.watch_all(&y);
         Ok(())
     })

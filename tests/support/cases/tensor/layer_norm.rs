@@ -2,7 +2,7 @@
 
 use super::softmax::{numbers, steps};
 use crate::{Case, Data, Near, Recorder, U, convert, floats, rng, seed};
-use bitnet_wgpu::{Float, Out, f16, tensor, transformer};
+use bitnet_wgpu::{Float, Out, f16, reference, tensor::LayerNorm, transformer::RmsNorm};
 use rand::{RngExt, rngs::SmallRng};
 
 const EPS: f32 = 1e-5;
@@ -119,7 +119,7 @@ fn forward<X: Float>(rng: &mut SmallRng, [m, k]: [usize; 2], center: f32) -> Cas
     };
     let twin = {
         let (weight, bias) = (weight.clone(), bias.clone());
-        move || vec![Data::F32(tensor::layer_norm_cpu(&values, &weight, &bias, EPS).unwrap())]
+        move || vec![Data::F32(reference::layer_norm(&values, &weight, &bias, EPS).unwrap())]
     };
     let record = move |r: &mut Recorder| {
         let (x, weight, bias, added) = (
@@ -128,8 +128,9 @@ fn forward<X: Float>(rng: &mut SmallRng, [m, k]: [usize; 2], center: f32) -> Cas
             r.upload(&bias, [k])?,
             r.upload(&base, [m, k])?,
         );
-        let y = tensor::layer_norm(&mut r.encoder, &x, &weight, &bias, EPS)?;
-        tensor::layer_norm_into(&mut r.encoder, &x, &weight, &bias, EPS, Out::add(&added))?;
+        let norm = LayerNorm::new(&weight, &bias, EPS);
+        let y = norm.forward(&mut r.encoder, &x)?;
+        norm.forward_into(&mut r.encoder, &x, Out::add(&added))?;
         r.watch_all(&y);
         r.watch_all(&added);
         Ok(())
@@ -204,25 +205,26 @@ fn backward<X: Float>(rng: &mut SmallRng, [m, k]: [usize; 2], center: bool) -> C
         let weight = weight.clone();
         move || {
             if center {
-                let all = tensor::layer_norm_backward_cpu(&values, &weight, EPS, &slopes).unwrap();
+                let all = reference::layer_norm_backward(&values, &weight, EPS, &slopes).unwrap();
                 return [all.x, all.weight, all.bias].map(Data::F32).to_vec();
             }
-            let all = transformer::rms_norm_backward_cpu(&values, &weight, EPS, &slopes).unwrap();
-            [all.x, all.gain].map(Data::F32).to_vec()
+            let (dx, dweight) =
+                reference::rms_norm_backward(&values, &weight, EPS, &slopes).unwrap();
+            [dx, dweight].map(Data::F32).to_vec()
         }
     };
     let record = move |r: &mut Recorder| {
         let (weight, x, dy) =
             (r.upload(&weight, [k])?, r.upload(&x, [m, k])?, r.upload(&dy, [m, k])?);
         if center {
-            let all = tensor::layer_norm_backward(&mut r.encoder, &x, &weight, EPS, &dy)?;
+            let all = LayerNorm::new(&weight, &weight, EPS).backward(&mut r.encoder, &x, &dy)?;
             r.watch_all(&all.x);
             r.watch_all(&all.weight);
             r.watch_all(&all.bias);
         } else {
-            let all = transformer::rms_norm_backward(&mut r.encoder, &x, &weight, EPS, &dy)?;
-            r.watch_all(&all.x);
-            r.watch_all(&all.gain);
+            let (dx, dweight) = RmsNorm::new(&weight, EPS).backward(&mut r.encoder, &x, &dy)?;
+            r.watch_all(&dx);
+            r.watch_all(&dweight);
         }
         Ok(())
     };

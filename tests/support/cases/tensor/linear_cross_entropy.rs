@@ -3,8 +3,8 @@
 use super::softmax::{numbers, steps};
 use crate::{Case, Data, Near, Recorder, U, convert, floats, rng, seed};
 use bitnet_wgpu::{
-    Float, Out, f16,
-    tensor::{self, CrossEntropyOptions, Linear, LinearCrossEntropyOptions, LinearLoss},
+    Float, Out, Tensor, f16, reference,
+    tensor::{self, LinearCrossEntropy, LinearGradients, LinearLoss},
 };
 use rand::RngExt;
 
@@ -30,20 +30,22 @@ fn shapes() -> Vec<([usize; 3], Option<usize>)> {
     all
 }
 
+/// The target that is ignored, and the smoothing.
+type Options = (Option<u32>, f32);
+
 pub fn cases() -> Vec<Case> {
-    let plain = CrossEntropyOptions::default();
+    let plain = (None, 0.0);
     let all = (0..).zip(shapes()).flat_map(|(i, (shape, chunk))| {
         [
             Problem::new::<f32, f32>(i, shape, chunk, plain).case::<f32, f32>(),
-            Problem::new::<f32, f16>(i, shape, chunk, plain.ignore(2).smoothing(0.1))
-                .case::<f32, f16>(),
-            Problem::new::<f16, f16>(i, shape, chunk, plain.ignore(u32::MAX)).case::<f16, f16>(),
+            Problem::new::<f32, f16>(i, shape, chunk, (Some(2), 0.1)).case::<f32, f16>(),
+            Problem::new::<f16, f16>(i, shape, chunk, (Some(u32::MAX), 0.0)).case::<f16, f16>(),
         ]
     });
     let mut cases: Vec<Case> = all.collect();
     cases.push(Problem::new::<f16, f32>(50, [9, 8, 70], Some(40), plain).case::<f16, f32>());
     // A target that is no column makes the gradient of W NaN throughout, as its row of logits does.
-    let mut odd = Problem::new::<f32, f32>(51, [4, 3, 9], Some(4), plain.ignore(9));
+    let mut odd = Problem::new::<f32, f32>(51, [4, 3, 9], Some(4), (Some(9), 0.0));
     (odd.targets[1], odd.targets[2]) = (10, 9);
     cases.push(odd.case::<f32, f32>());
     cases
@@ -52,7 +54,8 @@ pub fn cases() -> Vec<Case> {
 #[derive(Clone)]
 struct Problem {
     shape: [usize; 3],
-    options: LinearCrossEntropyOptions,
+    options: Options,
+    chunk: Option<usize>,
     x: Vec<f32>,
     w: Vec<f32>,
     targets: Vec<u32>,
@@ -79,15 +82,13 @@ impl Problem {
         seed: u64,
         shape: [usize; 3],
         chunk: Option<usize>,
-        loss: CrossEntropyOptions,
+        options: Options,
     ) -> Self {
         let ([rows, k, vocabulary], mut rng) = (shape, rng(seed));
         let x = numbers(&convert::<X>(&floats(&mut rng, rows * k, 1.5)));
         let w = numbers(&convert::<W>(&floats(&mut rng, vocabulary * k, 1.5)));
         let targets = (0..rows).map(|_| rng.random_range(0..vocabulary as u32)).collect();
-        let options = LinearCrossEntropyOptions::from(loss);
-        let options = chunk.map_or(options, |chunk| options.chunk(chunk));
-        Self { shape, options, x, w, targets, dloss: floats(&mut rng, rows, 3.0) }
+        Self { shape, options, chunk, x, w, targets, dloss: floats(&mut rng, rows, 3.0) }
     }
 
     /// The logits of a row: a rounding for each product and sum.
@@ -107,14 +108,14 @@ impl Problem {
     /// The loss of a row, its lse, and the gradients of its logits.
     fn row(&self, row: usize) -> (Near, Near, Vec<Near>) {
         let (logits, target, n) = (self.logits(row), self.targets[row], self.shape[2] as f64);
-        let smoothing = f64::from(self.options.loss.smoothing);
+        let smoothing = f64::from(self.options.1);
         let largest = logits.iter().map(|x| x.exact).fold(f64::MIN, f64::max);
         let weights: Vec<f64> = logits.iter().map(|x| (x.exact - largest).exp()).collect();
         let total: f64 = weights.iter().sum();
         // A share is scaled down with each number that its thread takes, each step of a tree, and
         // each chunk: an exponential, a product and a sum. All the distances make up that to the
         // maximum.
-        let chunk = self.options.chunk.unwrap_or(usize::MAX).min(self.shape[2]);
+        let chunk = self.chunk.unwrap_or(usize::MAX).min(self.shape[2]);
         let chunks = self.shape[2].div_ceil(chunk) as f64;
         let stray = |i: usize| {
             (U * (6.0 * (steps(chunk) + chunks + 2.0) + 2.0 * (largest - logits[i].exact))
@@ -125,7 +126,7 @@ impl Problem {
         let (logarithm, exact) = (total.ln(), largest + total.ln());
         // The crate's own logarithm is 14 U off at most.
         let lse = Near { exact, error: strays + U * (14.0 * logarithm + 2.0 * exact.abs()) };
-        if self.options.loss.ignore == Some(target) {
+        if self.options.0 == Some(target) {
             return (Near::exactly(0.0), lse, vec![Near::exactly(0.0); logits.len()]);
         }
         let Some(wanted) = logits.get(target as usize) else {
@@ -222,23 +223,13 @@ impl Problem {
                 r.upload(&of_x, [rows, k])?,
                 r.upload(&of_w, [vocabulary, k])?,
             );
-            let (head, options, encoder) = (Linear { x: &x, w: &w }, self.options, &mut r.encoder);
-            let made = tensor::linear_cross_entropy(encoder, head, &targets, options)?;
-            let gradients = tensor::linear_cross_entropy_backward(
-                encoder, head, &targets, options, &made.lse, &dloss,
-            )?;
-            tensor::linear_cross_entropy_into(
-                encoder,
-                head,
-                &targets,
-                options,
-                Out::add(&loss),
-                &made.lse,
-            )?;
-            let outs = Linear { x: Out::add(&dx), w: Out::add(&dw) };
-            tensor::linear_cross_entropy_backward_into(
-                encoder, head, &targets, options, &made.lse, &dloss, outs,
-            )?;
+            let (op, encoder) = (self.op(&x, &w, &targets), &mut r.encoder);
+            let made = op.forward(encoder)?;
+            let gradients = op.backward(encoder, &made.lse, &dloss)?;
+            let outs = LinearLoss { loss: Out::add(&loss), lse: Out::set(&made.lse) };
+            op.forward_into(encoder, outs)?;
+            let outs = LinearGradients { x: Out::add(&dx), w: Out::add(&dw) };
+            op.backward_into(encoder, &made.lse, &dloss, outs)?;
             r.watch_all(&made.loss);
             r.watch_all(&made.lse);
             r.watch_all(&gradients.x);
@@ -251,14 +242,27 @@ impl Problem {
         Case::new(name, record, check).of(X::ELEMENT).of(W::ELEMENT).twin(move || twin.by_cpu())
     }
 
+    fn op<'a, X: Float, W: Float>(
+        &self,
+        x: &'a Tensor<X>,
+        w: &'a Tensor<W>,
+        targets: &'a Tensor<u32>,
+    ) -> LinearCrossEntropy<'a, X, W> {
+        let (ignore, smoothing) = self.options;
+        let op = tensor::linear_cross_entropy(x, w, targets).label_smoothing(smoothing);
+        let op = ignore.into_iter().fold(op, LinearCrossEntropy::ignore_index);
+        self.chunk.into_iter().fold(op, LinearCrossEntropy::chunk)
+    }
+
     fn by_cpu(&self) -> Vec<Data> {
-        let (head, k, options) =
-            (Linear { x: &self.x[..], w: &self.w[..] }, self.shape[1], self.options.loss);
+        let (x, w, targets, k) = (&self.x, &self.w, &self.targets, self.shape[1]);
+        let (ignore, smoothing) = self.options;
         let LinearLoss { loss, lse } =
-            tensor::linear_cross_entropy_cpu(head, k, &self.targets, options).unwrap();
-        let Linear { x, w } =
-            tensor::linear_cross_entropy_backward_cpu(head, k, &self.targets, options, &self.dloss)
-                .unwrap();
+            reference::linear_cross_entropy(x, w, k, targets, ignore, smoothing).unwrap();
+        let dloss = &self.dloss;
+        let gradients =
+            reference::linear_cross_entropy_backward(x, w, k, targets, ignore, smoothing, dloss);
+        let LinearGradients { x, w } = gradients.unwrap();
         [loss, lse, x, w].map(Data::F32).to_vec()
     }
 }

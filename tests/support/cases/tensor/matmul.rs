@@ -3,8 +3,8 @@
 use super::binary::shape;
 use crate::{Case, Data, Near, Recorder, U, convert, floats, rng};
 use bitnet_wgpu::{
-    Float, Out, Tensor, f16,
-    tensor::{self, Activation, Epilogue, Side},
+    Float, Out, Tensor, f16, reference,
+    tensor::{self, Activation, Matmul, Side},
 };
 
 pub fn cases() -> Vec<Case> {
@@ -161,16 +161,11 @@ fn finish<X: Float, Y: Float>(
             r.upload(&bias, [n])?,
         );
         let (y, added) = (r.output::<Y>([m, n])?, r.upload(&base, [m, n])?);
-        let epilogue = activation.into_iter().fold(Epilogue::new(), Epilogue::activation);
-        let epilogue = if biased { epilogue.bias(&bias) } else { epilogue };
-        tensor::matmul_with_into(&mut r.encoder, &a, side(&b, b_transposed), &epilogue, &y)?;
-        tensor::matmul_with_into(
-            &mut r.encoder,
-            &a,
-            side(&b, b_transposed),
-            &epilogue,
-            Out::add(&added),
-        )?;
+        let op = tensor::matmul(&a, side(&b, b_transposed));
+        let op = activation.into_iter().fold(op, Matmul::activation);
+        let op = if biased { op.bias(&bias) } else { op };
+        op.forward_into(&mut r.encoder, &y)?;
+        op.forward_into(&mut r.encoder, Out::add(&added))?;
         [&y, &added].into_iter().for_each(|tensor| r.watch_all(tensor));
         Ok(())
     };
@@ -277,7 +272,7 @@ impl Problem {
         let (of_a, of_b, of_base) =
             (numbers(&a), numbers(&b), base.iter().map(|&v| v.into()).collect::<Vec<f32>>());
         let twin = move || {
-            let y = tensor::matmul_cpu(&of_a, &of_b, [m, k, n]).unwrap();
+            let y = reference::matmul(&of_a, &of_b, [m, k, n]).unwrap();
             let sum = y.iter().zip(&of_base).map(|(y, base)| y + base).collect();
             vec![Data::F32(y), Data::F32(sum)]
         };
@@ -298,18 +293,10 @@ impl Problem {
         let record = move |r: &mut Recorder| {
             let (a, b) = (r.upload(&a, shapes[0])?, r.upload(&b, shapes[1])?);
             let (y, sum) = (r.output::<Y>(shapes[2])?, r.upload(&base, shapes[2])?);
-            tensor::matmul_into(
-                &mut r.encoder,
-                side(&a, a_transposed),
-                side(&b, b_transposed),
-                &y,
-            )?;
-            tensor::matmul_into(
-                &mut r.encoder,
-                side(&a, a_transposed),
-                side(&b, b_transposed),
-                Out::add(&sum),
-            )?;
+            tensor::matmul(side(&a, a_transposed), side(&b, b_transposed))
+                .forward_into(&mut r.encoder, &y)?;
+            tensor::matmul(side(&a, a_transposed), side(&b, b_transposed))
+                .forward_into(&mut r.encoder, Out::add(&sum))?;
             r.watch_all(&y);
             r.watch_all(&sum);
             Ok(())

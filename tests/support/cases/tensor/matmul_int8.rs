@@ -2,7 +2,7 @@
 
 use super::binary::shape;
 use crate::{Case, Data, Recorder, random_shapes, rng, seed};
-use bitnet_wgpu::tensor;
+use bitnet_wgpu::{reference, tensor};
 use rand::{RngExt, rngs::SmallRng};
 
 /// m, k and n, and the batches of both sides.
@@ -65,7 +65,7 @@ fn case(
         all[if own.is_empty() { 0 } else { which * size }..][..size].to_vec()
     };
     let product = |which| {
-        tensor::matmul_int8_cpu(
+        reference::matmul_int8(
             &of(&a, &a_batch, which, m * k),
             &of(&b, &b_batch, which, n * k),
             [m, k, n],
@@ -80,7 +80,7 @@ fn case(
         vec![Data::I32(wanted)],
         move |r: &mut Recorder| {
             let (a, b) = (r.upload(&a, shapes[0])?, r.upload(&b, shapes[1])?);
-            let y = tensor::matmul_int8(&mut r.encoder, &a, &b)?;
+            let y = tensor::matmul_int8(&a, &b).forward(&mut r.encoder)?;
             r.watch_all(&y);
             Ok(())
         },

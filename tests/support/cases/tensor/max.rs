@@ -2,7 +2,7 @@
 
 use super::reductions::{Reduced, reductions};
 use crate::{Case, Data, Recorder, convert, rng};
-use bitnet_wgpu::{Element, Float, Tensor, f16, tensor};
+use bitnet_wgpu::{Element, Float, Tensor, f16, reference, tensor};
 use rand::RngExt;
 
 pub fn cases() -> Vec<Case> {
@@ -15,6 +15,7 @@ pub fn cases() -> Vec<Case> {
 pub fn argmax_cases() -> Vec<Case> {
     let mut all: Vec<_> =
         reductions().iter_mut().flat_map(|r| [winners::<f32>(r), winners::<f16>(r)]).collect();
+    all.extend(reductions().iter_mut().flat_map(|r| [magnitudes::<f32>(r), magnitudes::<f16>(r)]));
     all.push(winners::<f32>(&mut Reduced::new(rng(30), &[2_100_007], &[0])).device_only());
     all
 }
@@ -64,9 +65,9 @@ fn values<X: Float>(r: &mut Reduced) -> Case {
         let x = x.clone();
         let all = move || {
             [
-                tensor::max_cpu(&x, shape, axes),
-                tensor::min_cpu(&x, shape, axes),
-                tensor::absmax_cpu(&x, shape, axes),
+                reference::max(&x, shape, axes),
+                reference::min(&x, shape, axes),
+                reference::absmax(&x, shape, axes),
             ]
         };
         move || all().map(|y| Data::F32(y.unwrap())).to_vec()
@@ -74,9 +75,9 @@ fn values<X: Float>(r: &mut Reduced) -> Case {
     Case::exact(format!("{} {:?}", r.name(), X::ELEMENT), wanted, move |r| {
         let x = r.upload(&x, shape)?;
         let mut y = [
-            tensor::max(&mut r.encoder, &x, axes)?,
-            tensor::min(&mut r.encoder, &x, axes)?,
-            tensor::absmax(&mut r.encoder, &x, axes)?,
+            tensor::max(&x, axes).forward(&mut r.encoder)?,
+            tensor::min(&x, axes).forward(&mut r.encoder)?,
+            tensor::absmax(&x, axes).forward(&mut r.encoder)?,
         ];
         // Of halves, into tensors that are there.
         if X::ELEMENT == Element::F16 {
@@ -84,9 +85,9 @@ fn values<X: Float>(r: &mut Reduced) -> Case {
                 Tensor::<f32>::zeros(r.encoder.context(), y.shape())
             };
             let into = [zeros(r, &y[0])?, zeros(r, &y[1])?, zeros(r, &y[2])?];
-            tensor::max_into(&mut r.encoder, &x, axes, &into[0])?;
-            tensor::min_into(&mut r.encoder, &x, axes, &into[1])?;
-            tensor::absmax_into(&mut r.encoder, &x, axes, &into[2])?;
+            tensor::max(&x, axes).forward_into(&mut r.encoder, &into[0])?;
+            tensor::min(&x, axes).forward_into(&mut r.encoder, &into[1])?;
+            tensor::absmax(&x, axes).forward_into(&mut r.encoder, &into[2])?;
             y = into;
         }
         y.iter().for_each(|y| r.watch_all(y));
@@ -103,34 +104,65 @@ fn winners<X: Float>(r: &mut Reduced) -> Case {
     let numbers: Vec<f32> = x.iter().map(|&v| v.into()).collect();
     let [largest, smallest] = [|v: f64| v, |v: f64| -v]
         .map(|of| r.each(&numbers, |v| first(v, of).map_or(u32::MAX, |(index, _)| index)));
-    let mut dx = vec![0.0; x.len()];
-    for ((elements, &winner), &dy) in
-        r.elements.iter().zip(&largest).zip(&dy).filter(|((elements, _), _)| !elements.is_empty())
-    {
-        dx[elements[winner as usize]] = dy;
-    }
-    let wanted = vec![Data::U32(largest), Data::U32(smallest), Data::floats(X::ELEMENT, &dx)];
+    let of = |winners: &[u32]| {
+        let mut dx = vec![0.0; x.len()];
+        for (output, elements) in r.elements.iter().enumerate().filter(|(_, all)| !all.is_empty()) {
+            dx[elements[winners[output] as usize]] = dy[output];
+        }
+        Data::floats(X::ELEMENT, &dx)
+    };
+    let [of_max, of_min] = [&largest, &smallest].map(|winners| of(winners));
+    let wanted = vec![Data::U32(largest), Data::U32(smallest), of_max, of_min];
     let twin = {
         let (x, dy) = (x.clone(), dy.clone());
         move || {
             let [largest, smallest] =
-                [tensor::argmax_cpu(&x, shape, axes), tensor::argmin_cpu(&x, shape, axes)]
+                [reference::argmax(&x, shape, axes), reference::argmin(&x, shape, axes)]
                     .map(|y| y.unwrap());
-            let dx = tensor::max_backward_cpu(&largest, &dy, axes, shape).unwrap();
-            vec![Data::U32(largest), Data::U32(smallest), Data::floats(X::ELEMENT, &dx)]
+            let [of_max, of_min] = [&largest, &smallest].map(|winners| {
+                let dx = reference::max_backward(winners, &dy, shape, axes).unwrap();
+                Data::floats(X::ELEMENT, &dx)
+            });
+            vec![Data::U32(largest), Data::U32(smallest), of_max, of_min]
         }
     };
     Case::exact(format!("{} {:?}", r.name(), X::ELEMENT), wanted, move |r| {
         let x = r.upload(&x, shape)?;
-        let largest = tensor::argmax(&mut r.encoder, &x, axes)?;
-        let smallest = tensor::argmin(&mut r.encoder, &x, axes)?;
+        let largest = tensor::argmax(&x, axes).forward(&mut r.encoder)?;
+        let smallest = tensor::argmin(&x, axes).forward(&mut r.encoder)?;
         let dy = r.upload(&dy, largest.shape())?;
-        let dx = tensor::max_backward::<X>(&mut r.encoder, &largest, &dy, axes, shape)?;
+        let of_max = tensor::max(&x, axes).backward(&mut r.encoder, &dy)?;
+        let of_min = tensor::min(&x, axes).backward(&mut r.encoder, &dy)?;
         r.watch_all(&largest);
         r.watch_all(&smallest);
-        r.watch_all(&dx);
+        r.watch_all(&of_max);
+        r.watch_all(&of_min);
         Ok(())
     })
     .twin(twin)
+    .of(X::ELEMENT)
+}
+
+/// The gradient of the largest magnitude: dy by the sign of the element that has it. Some are
+/// equal.
+fn magnitudes<X: Float>(r: &mut Reduced) -> Case {
+    let (shape, axes, dy) = (r.shape, r.axes(), r.per_output(3.0));
+    let x: Vec<f32> = r.floats(4.0).iter().map(|v| v.round()).collect();
+    let mut dx = vec![0.0; x.len()];
+    for (elements, dy) in r.elements.iter().zip(&dy).filter(|(all, _)| !all.is_empty()) {
+        let numbers: Vec<f64> = elements.iter().map(|&at| x[at].into()).collect();
+        let winner = elements[first(&numbers, f64::abs).expect("there are some").0 as usize];
+        dx[winner] = reference::abs_backward(x[winner], *dy);
+    }
+    let (x, wanted) = (convert::<X>(&x), vec![Data::floats(X::ELEMENT, &dx)]);
+    Case::exact(format!("{} {:?}, magnitudes", r.name(), X::ELEMENT), wanted, move |r| {
+        let x = r.upload(&x, shape)?;
+        let op = tensor::absmax(&x, axes).keep_axes();
+        let of = op.forward(&mut r.encoder)?.shape();
+        let dy = r.upload(&dy, of)?;
+        let dx = op.backward(&mut r.encoder, &dy)?;
+        r.watch_all(&dx);
+        Ok(())
+    })
     .of(X::ELEMENT)
 }

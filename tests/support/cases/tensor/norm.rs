@@ -2,7 +2,7 @@
 
 use super::reductions::{Reduced, reductions, sum_near};
 use crate::{Case, Data, Near, U, convert};
-use bitnet_wgpu::{Float, f16, tensor};
+use bitnet_wgpu::{Float, f16, reference, tensor};
 
 pub fn cases() -> Vec<Case> {
     reductions().iter_mut().flat_map(|r| [case::<f32>(r), case::<f16>(r)]).collect()
@@ -25,7 +25,7 @@ fn case<X: Float>(r: &mut Reduced) -> Case {
         }
     });
     // One of them is nothing, as for zeros.
-    let mut y = tensor::norm_cpu(&x, shape, axes).unwrap();
+    let mut y = reference::norm(&x, shape, axes).unwrap();
     y.iter_mut().skip(2).take(1).for_each(|y| *y = 0.0);
     let gradients = r.spread(Near::exactly(0.0), |at, output| {
         let [x, y, dy] = [numbers[at], y[output], dy[output]].map(f64::from);
@@ -39,15 +39,15 @@ fn case<X: Float>(r: &mut Reduced) -> Case {
     let twin = {
         let (x, y, dy) = (x.clone(), y.clone(), dy.clone());
         let all = move || {
-            [tensor::norm_cpu(&x, shape, axes), tensor::norm_backward_cpu(&x, shape, axes, &y, &dy)]
+            [reference::norm(&x, shape, axes), reference::norm_backward(&x, shape, axes, &y, &dy)]
         };
         move || all().map(|y| Data::F32(y.unwrap())).to_vec()
     };
     let record = move |r: &mut crate::Recorder| {
         let x = r.upload(&x, shape)?;
-        let norms = tensor::norm(&mut r.encoder, &x, axes)?;
+        let norms = tensor::norm(&x, axes).forward(&mut r.encoder)?;
         let (y, dy) = (r.upload(&y, norms.shape())?, r.upload(&dy, norms.shape())?);
-        let dx = tensor::norm_backward(&mut r.encoder, &x, axes, &y, &dy)?;
+        let dx = tensor::norm(&x, axes).backward(&mut r.encoder, &y, &dy)?;
         r.watch_all(&norms);
         r.watch_all(&dx);
         Ok(())

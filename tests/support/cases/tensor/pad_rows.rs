@@ -26,7 +26,7 @@ fn case<T: Float>(x: &[f32], rows: usize, columns: usize, padded: usize) -> Case
         vec![wanted],
         move |r| {
             let x = r.upload(&x, [rows, columns])?;
-            let y = tensor::pad_rows(&mut r.encoder, &x, padded)?;
+            let y = tensor::pad_rows(&x, padded).forward(&mut r.encoder)?;
             r.watch_all(&y);
             Ok(())
         },

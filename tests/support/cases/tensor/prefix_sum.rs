@@ -3,8 +3,8 @@
 use super::binary::shape;
 use crate::{Case, Data, Near, U, floats, rng, seed};
 use bitnet_wgpu::{
-    ElementType, bytemuck,
-    tensor::{self, Prefix, PrefixSum},
+    ElementType, bytemuck, reference,
+    tensor::{self, PrefixSumElement},
 };
 use rand::RngExt;
 
@@ -27,7 +27,7 @@ pub fn cases() -> Vec<Case> {
     shapes.extend((0..4).map(|_| [random.random_range(1..9), random.random_range(1..700)]));
     let mut all: Vec<_> = (0..).zip(shapes).flat_map(|(i, shape)| of_types(i, shape)).collect();
     // Three levels.
-    all.push(whole((0..4_200_003u32).collect(), [1, 4_200_003], Prefix::Exclusive).device_only());
+    all.push(whole((0..4_200_003u32).collect(), [1, 4_200_003], true).device_only());
     all.extend([&[5, 3][..], &[3, 70, 9], &[2, 0, 3], &[2, 3, 4, 5]].into_iter().flat_map(along));
     all
 }
@@ -38,10 +38,10 @@ fn of_types(seed: u64, shape: [usize; 2]) -> [Case; 4] {
     let signed: Vec<i32> = words.iter().map(|&v| v as i32).collect();
     let x = floats(&mut rng, words.len(), 3.0);
     [
-        whole(words, shape, Prefix::Inclusive),
-        whole(signed, shape, Prefix::Exclusive),
-        float(x.clone(), shape, Prefix::Inclusive),
-        float(x, shape, Prefix::Exclusive),
+        whole(words, shape, false),
+        whole(signed, shape, true),
+        float(x.clone(), shape, false),
+        float(x, shape, true),
     ]
 }
 
@@ -58,39 +58,39 @@ fn along(dims: &'static [usize]) -> Vec<Case> {
         let (given, of_twin) = (x.clone(), x.clone());
         let record = move |r: &mut crate::Recorder| {
             let x = r.upload(&given, shape(dims))?;
-            let y = tensor::prefix_sum(&mut r.encoder, &x, axis, Prefix::Inclusive)?;
+            let y = tensor::prefix_sum(&x, axis).forward(&mut r.encoder)?;
             r.watch_all(&y);
             Ok(())
         };
         let twin = move || {
-            vec![Data::U32(
-                tensor::prefix_sum_cpu(&of_twin, shape(dims), axis, Prefix::Inclusive).unwrap(),
-            )]
+            vec![Data::U32(reference::prefix_sum(&of_twin, shape(dims), axis, false).unwrap())]
         };
         Case::exact(format!("{dims:?} along {axis}"), vec![Data::U32(sums)], record).twin(twin)
     };
     (0..dims.len()).map(case).collect()
 }
 
-fn record<T: PrefixSum>(
+fn record<T: PrefixSumElement>(
     x: Vec<T>,
     shape: [usize; 2],
-    prefix: Prefix,
+    exclusive: bool,
 ) -> impl Fn(&mut crate::Recorder) -> bitnet_wgpu::Result<()> {
     move |r| {
         let x = r.upload(&x, shape)?;
-        let y = tensor::prefix_sum(&mut r.encoder, &x, 1, prefix)?;
+        let op = tensor::prefix_sum(&x, 1);
+        let op = if exclusive { op.exclusive() } else { op };
+        let y = op.forward(&mut r.encoder)?;
         r.watch_all(&y);
         Ok(())
     }
 }
 
-fn name<T: ElementType>(shape: [usize; 2], prefix: Prefix) -> String {
-    format!("{shape:?} {:?} {prefix:?}", T::ELEMENT)
+fn name<T: ElementType>(shape: [usize; 2], exclusive: bool) -> String {
+    format!("{shape:?} {:?} exclusive: {exclusive}", T::ELEMENT)
 }
 
 /// Whole numbers, equal.
-fn whole<T: PrefixSum>(x: Vec<T>, shape: [usize; 2], prefix: Prefix) -> Case {
+fn whole<T: PrefixSumElement>(x: Vec<T>, shape: [usize; 2], exclusive: bool) -> Case {
     let words: &[u32] = bytemuck::cast_slice(&x);
     let mut sums = Vec::new();
     for row in words.chunks_exact(shape[1].max(1)) {
@@ -98,7 +98,7 @@ fn whole<T: PrefixSum>(x: Vec<T>, shape: [usize; 2], prefix: Prefix) -> Case {
         for &v in row {
             let without = sum as u32;
             sum += u64::from(v);
-            sums.push(if prefix == Prefix::Inclusive { sum as u32 } else { without });
+            sums.push(if !exclusive { sum as u32 } else { without });
         }
     }
     let data = |sums: &[u32]| Data::from_bytes(T::ELEMENT, bytemuck::cast_slice(sums));
@@ -108,16 +108,16 @@ fn whole<T: PrefixSum>(x: Vec<T>, shape: [usize; 2], prefix: Prefix) -> Case {
         move || {
             vec![Data::from_bytes(
                 T::ELEMENT,
-                bytemuck::cast_slice(&tensor::prefix_sum_cpu(&x, shape, 1, prefix).unwrap()),
+                bytemuck::cast_slice(&reference::prefix_sum(&x, shape, 1, exclusive).unwrap()),
             )]
         }
     };
-    Case::exact(name::<T>(shape, prefix), wanted, record(x, shape, prefix)).twin(twin)
+    Case::exact(name::<T>(shape, exclusive), wanted, record(x, shape, exclusive)).twin(twin)
 }
 
 /// Floats: the bound is that of three levels, of 8 numbers, 8 steps, and what is before; or of a
 /// rounding.
-fn float(x: Vec<f32>, shape: [usize; 2], prefix: Prefix) -> Case {
+fn float(x: Vec<f32>, shape: [usize; 2], exclusive: bool) -> Case {
     let mut wanted = Vec::new();
     for row in x.chunks_exact(shape[1].max(1)) {
         let (mut sum, mut magnitudes) = (0.0, 0.0);
@@ -129,16 +129,12 @@ fn float(x: Vec<f32>, shape: [usize; 2], prefix: Prefix) -> Case {
             let without = near(i, sum, magnitudes);
             sum += f64::from(v);
             magnitudes += f64::from(v.abs());
-            wanted.push(if prefix == Prefix::Inclusive {
-                near(i + 1, sum, magnitudes)
-            } else {
-                without
-            });
+            wanted.push(if !exclusive { near(i + 1, sum, magnitudes) } else { without });
         }
     }
     let twin = {
         let x = x.clone();
-        move || vec![Data::F32(tensor::prefix_sum_cpu(&x, shape, 1, prefix).unwrap())]
+        move || vec![Data::F32(reference::prefix_sum(&x, shape, 1, exclusive).unwrap())]
     };
-    Case::near(name::<f32>(shape, prefix), wanted, record(x, shape, prefix)).twin(twin)
+    Case::near(name::<f32>(shape, exclusive), wanted, record(x, shape, exclusive)).twin(twin)
 }

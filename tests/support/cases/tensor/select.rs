@@ -1,7 +1,7 @@
 //! `src/ops/tensor/select.rs`
 
 use crate::{Case, Data, Recorder, convert, floats, rng};
-use bitnet_wgpu::{Float, f16, tensor};
+use bitnet_wgpu::{Float, f16, reference, tensor};
 use rand::RngExt;
 
 pub fn cases() -> Vec<Case> {
@@ -15,14 +15,14 @@ fn case<T: Float>() -> Case {
     let (a, b) =
         (convert::<T>(&floats(&mut rng, 33, 3.0)), convert::<T>(&floats(&mut rng, 1485, 3.0)));
     let y: Vec<f32> = (0..1485)
-        .map(|i| tensor::select_cpu(condition[i / 33], a[i % 33].into(), b[i].into()))
+        .map(|i| reference::select(condition[i / 33], a[i % 33].into(), b[i].into()))
         .collect();
     let wanted = vec![Data::floats(T::ELEMENT, &y); 2];
     Case::exact(format!("{:?}", T::ELEMENT), wanted, move |r: &mut Recorder| {
         let (condition, a, b) =
             (r.upload(&condition, [45, 1])?, r.upload(&a, [33])?, r.upload(&b, [45, 33])?);
-        let y = tensor::select(&mut r.encoder, &condition, &a, &b)?;
-        tensor::select_into(&mut r.encoder, &condition, &a, &b, &b)?;
+        let y = tensor::select(&condition, &a, &b).forward(&mut r.encoder)?;
+        tensor::select(&condition, &a, &b).forward_into(&mut r.encoder, &b)?;
         r.watch_all(&y);
         r.watch_all(&b);
         Ok(())

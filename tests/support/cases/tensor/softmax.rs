@@ -1,7 +1,7 @@
 //! `src/ops/tensor/softmax.rs`
 
 use crate::{Case, Data, Near, Recorder, U, convert, floats, rng, seed};
-use bitnet_wgpu::{Float, Out, f16, tensor};
+use bitnet_wgpu::{Float, Out, f16, reference, tensor};
 use rand::{RngExt, rngs::SmallRng};
 
 /// Softmaxes, queries and keys.
@@ -52,7 +52,31 @@ fn masks() -> Vec<Case> {
         masked::<f32, 0>(X, []),
         masked::<f32, 2>([1, 1, 2, 3000], [2, 3000]),
         masked::<f32, 1>([1, 1, 0, 4], [4]),
+        masked_twice(),
     ]
+}
+
+/// A causal mask and one of the caller: an element is seen where both see it.
+fn masked_twice() -> Case {
+    let (shape, mut rng) = ([3, 4, 9], rng(71));
+    let x = floats(&mut rng, 3 * 4 * 9, 5.0);
+    let mask: Vec<u32> = (0..36).map(|_| rng.random_range(0..2)).collect();
+    let seen: Vec<u32> =
+        (0..36).map(|i| if i % 9 < seen(shape, i / 9) { mask[i] } else { 0 }).collect();
+    let wanted = rows(&x, 9, |row, x| {
+        let of = |i: usize| seen[row % 4 * 9 + i] != 0;
+        let kept: Vec<f64> = (0..9).filter(|&i| of(i)).map(|i| x[i]).collect();
+        let mut all = shares(&kept).into_iter();
+        (0..9)
+            .map(|i| if of(i) { all.next().unwrap() } else { Near::exactly(0.0) })
+            .collect::<Vec<_>>()
+    });
+    Case::near("causal, with a mask".to_owned(), wanted, move |r| {
+        let (x, mask) = (r.upload(&x, shape)?, r.upload(&mask, [4, 9])?);
+        let y = tensor::softmax(&x).causal().mask(&mask).forward(&mut r.encoder)?;
+        r.watch_all(&y);
+        Ok(())
+    })
 }
 
 fn masked<X: Float, const N: usize>(shape: [usize; 4], of_mask: [usize; N]) -> Case {
@@ -93,13 +117,13 @@ fn masked<X: Float, const N: usize>(shape: [usize; 4], of_mask: [usize; N]) -> C
     let wanted = by_row(&values, &|row| shares(&row.iter().map(|&v| v.into()).collect::<Vec<_>>()));
     let twin = move || {
         let exact = by_row(&values, &|row| {
-            tensor::softmax_cpu(row).into_iter().map(Near::exactly).collect()
+            reference::softmax(row).into_iter().map(Near::exactly).collect()
         });
         vec![Data::F32(exact.iter().map(|near| near.exact as f32).collect())]
     };
     let record = move |r: &mut Recorder| {
         let (x, mask) = (r.upload(&x, shape)?, r.upload(&mask, of_mask)?);
-        let y = tensor::masked_softmax(&mut r.encoder, &x, &mask)?;
+        let y = tensor::softmax(&x).mask(&mask).forward(&mut r.encoder)?;
         r.watch_all(&y);
         Ok(())
     };
@@ -191,9 +215,9 @@ fn forward<X: Float>(rng: &mut SmallRng, shape: Shape) -> Case {
     let twin = move || {
         let (mut y, mut logarithms, mut masked) = (Vec::new(), Vec::new(), Vec::new());
         for (i, row) in values.chunks_exact(columns.max(1)).enumerate() {
-            y.extend(tensor::softmax_cpu(row));
-            logarithms.extend(tensor::log_softmax_cpu(row));
-            masked.extend(tensor::softmax_cpu(&row[..seen(shape, i)]));
+            y.extend(reference::softmax(row));
+            logarithms.extend(reference::log_softmax(row));
+            masked.extend(reference::softmax(&row[..seen(shape, i)]));
             masked.resize((i + 1) * columns, 0.0);
         }
         [y, logarithms, masked].map(Data::F32).to_vec()
@@ -201,9 +225,9 @@ fn forward<X: Float>(rng: &mut SmallRng, shape: Shape) -> Case {
     let record = move |r: &mut Recorder| {
         let x = r.upload(&x, shape)?;
         let all = [
-            tensor::softmax(&mut r.encoder, &x)?,
-            tensor::log_softmax(&mut r.encoder, &x)?,
-            tensor::causal_softmax(&mut r.encoder, &x)?,
+            tensor::softmax(&x).forward(&mut r.encoder)?,
+            tensor::log_softmax(&x).forward(&mut r.encoder)?,
+            tensor::softmax(&x).causal().forward(&mut r.encoder)?,
         ];
         all.iter().for_each(|y| r.watch_all(y));
         Ok(())
@@ -221,7 +245,7 @@ fn backward<X: Float>(rng: &mut SmallRng, shape: Shape) -> Case {
     let of_rows = |of: fn(&[f32]) -> Vec<f32>| {
         convert::<X>(&x.chunks_exact(columns.max(1)).flat_map(of).collect::<Vec<_>>())
     };
-    let ys = [of_rows(tensor::softmax_cpu), of_rows(tensor::log_softmax_cpu)];
+    let ys = [of_rows(reference::softmax), of_rows(reference::log_softmax)];
     let (values, slopes) = ([numbers(&ys[0]), numbers(&ys[1])], numbers(&dy));
     let near = |logarithm: bool, row: usize, y: &[f64]| {
         let dy: Vec<f64> = slopes[row * columns..][..columns].iter().map(|&v| v.into()).collect();
@@ -262,16 +286,16 @@ fn backward<X: Float>(rng: &mut SmallRng, shape: Shape) -> Case {
             )
         };
         vec![
-            all(&values[0], tensor::softmax_backward_cpu),
-            all(&values[1], tensor::log_softmax_backward_cpu),
+            all(&values[0], reference::softmax_backward),
+            all(&values[1], reference::log_softmax_backward),
         ]
     };
     let record = move |r: &mut Recorder| {
         let (y, logarithms, dy) =
             (r.upload(&ys[0], shape)?, r.upload(&ys[1], shape)?, r.upload(&dy, shape)?);
         let all = [
-            tensor::softmax_backward(&mut r.encoder, &y, &dy)?,
-            tensor::log_softmax_backward(&mut r.encoder, &logarithms, &dy)?,
+            tensor::softmax(&y).backward(&mut r.encoder, &y, &dy)?,
+            tensor::log_softmax(&logarithms).backward(&mut r.encoder, &logarithms, &dy)?,
         ];
         all.iter().for_each(|dx| r.watch_all(dx));
         Ok(())
@@ -292,7 +316,7 @@ fn added(rng: &mut SmallRng, shape: Shape) -> Case {
         .collect();
     Case::near(format!("{shape:?}, added"), wanted, move |r| {
         let (x, y) = (r.upload(&x, shape)?, r.upload(&base, shape)?);
-        tensor::softmax_into(&mut r.encoder, &x, Out::add(&y))?;
+        tensor::softmax(&x).forward_into(&mut r.encoder, Out::add(&y))?;
         r.watch_all(&y);
         Ok(())
     })
@@ -316,10 +340,10 @@ pub fn extremes() -> Vec<Case> {
     let values = x.clone();
     let case = Case::near("NaN and infinities".to_owned(), wanted, move |r| {
         let x = r.upload(&x, [5, 40])?;
-        let y = tensor::softmax(&mut r.encoder, &x)?;
+        let y = tensor::softmax(&x).forward(&mut r.encoder)?;
         r.watch_all(&y);
         Ok(())
     })
-    .twin(move || vec![Data::F32(values.chunks_exact(40).flat_map(tensor::softmax_cpu).collect())]);
+    .twin(move || vec![Data::F32(values.chunks_exact(40).flat_map(reference::softmax).collect())]);
     vec![case]
 }

@@ -2,7 +2,7 @@
 
 use super::binary::shape;
 use crate::{Case, Data, Recorder, convert, floats, rng};
-use bitnet_wgpu::{ElementType, Float, Result, bytemuck, f16, tensor};
+use bitnet_wgpu::{ElementType, Float, Result, bytemuck, f16, reference, tensor};
 use std::ops::Range;
 
 pub fn cases() -> Vec<Case> {
@@ -93,13 +93,13 @@ fn permuted<T: Float>(dims: &'static [usize], axes: &'static [usize]) -> Case {
     };
     let y: Vec<f32> = places(&result).into_iter().map(source).collect();
     let x = convert::<T>(&x);
-    let twin = twin(&x, move |x| tensor::permute_cpu(x, shape(dims), axes));
+    let twin = twin(&x, move |x| reference::permute(x, shape(dims), axes));
     Case::exact(
         format!("{dims:?} by {axes:?} {:?}", T::ELEMENT),
         vec![Data::floats(T::ELEMENT, &y)],
         move |r: &mut Recorder| {
             let x = r.upload(&x, shape(dims))?;
-            let y = tensor::permute(&mut r.encoder, &x, axes)?;
+            let y = tensor::permute(&x, axes).forward(&mut r.encoder)?;
             r.watch_all(&y);
             Ok(())
         },
@@ -113,10 +113,10 @@ fn of_words() -> Case {
     let x: Vec<u32> = (0..70 * 35).map(|i| 0x7fc0_0000 + i).collect();
     let y =
         (0..35).flat_map(|c| (0..70).map(move |r| (r, c))).map(|(r, c)| x[r * 35 + c]).collect();
-    let twin = twin(&x, |x| tensor::permute_cpu(x, [70, 35], &[1, 0]));
+    let twin = twin(&x, |x| reference::permute(x, [70, 35], &[1, 0]));
     Case::exact("words".into(), vec![Data::U32(y)], move |r: &mut Recorder| {
         let x = r.upload(&x, [70, 35])?;
-        let y = tensor::transpose(&mut r.encoder, &x)?;
+        let y = tensor::transpose(&x).forward(&mut r.encoder)?;
         r.watch_all(&y);
         Ok(())
     })
@@ -131,13 +131,13 @@ fn sliced(dims: &'static [usize], axis: usize, range: Range<usize>) -> Case {
         .map(|place| x[index(place, dims)])
         .collect();
     let of_twin = range.clone();
-    let twin = twin(&x, move |x| tensor::slice_cpu(x, shape(dims), axis, of_twin.clone()));
+    let twin = twin(&x, move |x| reference::slice(x, shape(dims), axis, of_twin.clone()));
     Case::exact(
         format!("{range:?} of dimension {axis} of {dims:?}"),
         vec![Data::F32(y)],
         move |r: &mut Recorder| {
             let x = r.upload(&x, shape(dims))?;
-            let y = tensor::slice(&mut r.encoder, &x, axis, range.clone())?;
+            let y = tensor::slice(&x, axis, range.clone()).forward(&mut r.encoder)?;
             r.watch_all(&y);
             Ok(())
         },
@@ -158,13 +158,13 @@ fn padded<T: Float>(dims: &'static [usize], around: &'static [(usize, usize)]) -
     };
     let y: Vec<f32> = places(&result).iter().map(source).collect();
     let x = convert::<T>(&x);
-    let twin = twin(&x, move |x| tensor::pad_cpu(x, shape(dims), around, T::from_f32(-1.5)));
+    let twin = twin(&x, move |x| reference::pad(x, shape(dims), around, T::from_f32(-1.5)));
     Case::exact(
         format!("{around:?} around {dims:?} {:?}", T::ELEMENT),
         vec![Data::floats(T::ELEMENT, &y)],
         move |r: &mut Recorder| {
             let x = r.upload(&x, shape(dims))?;
-            let y = tensor::pad(&mut r.encoder, &x, around, -1.5)?;
+            let y = tensor::pad(&x, around).value(-1.5).forward(&mut r.encoder)?;
             r.watch_all(&y);
             Ok(())
         },
@@ -190,7 +190,7 @@ fn joined(all: &'static [&'static [usize]], axis: usize) -> Case {
     let twin = move || {
         let parts: Vec<_> =
             of_twin.iter().zip(all).map(|(part, dims)| (&part[..], shape(dims))).collect();
-        vec![Data::F32(tensor::concat_cpu(&parts, axis).unwrap())]
+        vec![Data::F32(reference::concat(&parts, axis).unwrap())]
     };
     Case::exact(format!("{all:?} along {axis}"), vec![Data::F32(y)], move |r: &mut Recorder| {
         let tensors = all
@@ -198,7 +198,8 @@ fn joined(all: &'static [&'static [usize]], axis: usize) -> Case {
             .zip(&parts)
             .map(|(dims, part)| r.upload(part, shape(dims)))
             .collect::<Result<Vec<_>>>()?;
-        let y = tensor::concat(&mut r.encoder, &tensors.iter().collect::<Vec<_>>(), axis)?;
+        let y =
+            tensor::concat(&tensors.iter().collect::<Vec<_>>(), axis).forward(&mut r.encoder)?;
         r.watch_all(&y);
         Ok(())
     })

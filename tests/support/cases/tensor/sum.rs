@@ -2,7 +2,7 @@
 
 use super::reductions::{Reduced, reductions, sum_near};
 use crate::{Case, Data, Near, U, convert, floats, rng, sums};
-use bitnet_wgpu::{Element, Float, Out, Shape, f16, tensor};
+use bitnet_wgpu::{Element, Float, Out, Shape, f16, reference, tensor};
 
 pub fn cases() -> Vec<Case> {
     let reduced = || {
@@ -14,6 +14,7 @@ pub fn cases() -> Vec<Case> {
     let long = || case::<f32>(&mut Reduced::new(rng(30), &[2_100_007], &[0])).device_only();
     let software = reduced().chain([long()]).map(Case::as_on_software);
     let mut all: Vec<_> = software.chain(reduced().chain([long()]).map(Case::as_on_gpus)).collect();
+    all.extend(reductions().iter_mut().flat_map(|r| [gradient::<f32>(r), gradient::<f16>(r)]));
     let to: [(&[usize], &[usize]); 5] = [
         (&[2, 3, 5], &[0, 1]),
         (&[4, 3], &[]),
@@ -45,8 +46,8 @@ fn case<X: Float>(r: &mut Reduced) -> Case {
         let x = x.clone();
         move || {
             vec![
-                tensor::sum_cpu(&x, shape, axes).unwrap(),
-                tensor::mean_cpu(&x, shape, axes.keep()).unwrap(),
+                reference::sum(&x, shape, axes).unwrap(),
+                reference::mean(&x, shape, axes).unwrap(),
             ]
         }
     };
@@ -59,10 +60,10 @@ fn case<X: Float>(r: &mut Reduced) -> Case {
     };
     let record = move |r: &mut crate::Recorder| {
         let x = r.upload(&x, shape)?;
-        let y = tensor::sum(&mut r.encoder, &x, axes)?;
+        let y = tensor::sum(&x, axes).forward(&mut r.encoder)?;
         r.watch_all(&y);
         // With ones in place of what is reduced.
-        let y = tensor::mean(&mut r.encoder, &x, axes.keep())?;
+        let y = tensor::mean(&x, axes).keep_axes().forward(&mut r.encoder)?;
         assert_eq!(y.shape().rank(), shape.rank());
         r.watch_all(&y);
         Ok(())
@@ -77,26 +78,58 @@ fn case<X: Float>(r: &mut Reduced) -> Case {
 fn added(r: &mut Reduced) -> Case {
     let (shape, axes) = (r.shape, r.axes());
     let (x, base) = (r.floats(3.0), r.per_output(9.0));
-    let wanted = sums(&base, &tensor::sum_cpu(&x, shape, axes).unwrap());
+    let wanted = sums(&base, &reference::sum(&x, shape, axes).unwrap());
     Case::near(format!("{}, added", r.name()), wanted, move |r| {
         let x = r.upload(&x, shape)?;
-        let y = tensor::sum(&mut r.encoder, &x, axes)?.shape();
+        let y = tensor::sum(&x, axes).forward(&mut r.encoder)?.shape();
         let y = r.upload(&base, y)?;
-        tensor::sum_into(&mut r.encoder, &x, axes, Out::add(&y))?;
+        tensor::sum(&x, axes).forward_into(&mut r.encoder, Out::add(&y))?;
         r.watch_all(&y);
         Ok(())
     })
 }
 
 /// Sums over `axes` under another shape.
+/// dy for every element of an output, and its share of a mean.
+fn gradient<X: Float>(r: &mut Reduced) -> Case {
+    let (shape, axes, dy) = (r.shape, r.axes(), r.per_output(3.0));
+    let x = convert::<X>(&r.floats(3.0));
+    let dx = r.spread(0.0, |_, output| dy[output]);
+    let shares = r.spread(Near::exactly(0.0), |_, output| {
+        let exact = f64::from(dy[output]) / r.elements[output].len() as f64;
+        Near { exact, error: 3.0 * U * exact.abs() }
+    });
+    let check = move |got: &[Data], leeway| {
+        got[0].check(&Data::floats(X::ELEMENT, &dx), leeway)?;
+        got[1].check_near(shares.iter().copied())
+    };
+    let record = move |r: &mut crate::Recorder| {
+        let x = r.upload(&x, shape)?;
+        let (sum, mean) = (tensor::sum(&x, axes), tensor::mean(&x, axes).keep_axes());
+        let of = sum.forward(&mut r.encoder)?.shape();
+        let dy = r.upload(&dy, of)?;
+        let dx = sum.backward(&mut r.encoder, &dy)?;
+        r.watch_all(&dx);
+        let dx = mean.backward(&mut r.encoder, &dy)?;
+        r.watch_all(&dx);
+        Ok(())
+    };
+    Case::new(format!("{} {:?}, backward", r.name(), X::ELEMENT), record, check).of(X::ELEMENT)
+}
+
 fn summed_to(r: &mut Reduced, to: Shape) -> Case {
     let shape = r.shape;
     let x = floats(&mut r.rng, r.elements.iter().map(Vec::len).sum(), 3.0);
-    let wanted = tensor::sum_cpu(&x, shape, r.axes()).unwrap();
-    Case::exact(format!("{shape} to {to}"), vec![Data::F32(wanted)], move |r| {
-        let x = r.upload(&x, shape)?;
-        let y = tensor::sum_to(&mut r.encoder, &x, to)?;
+    let wanted = reference::sum(&x, shape, r.axes()).unwrap();
+    let dy = r.per_output(3.0);
+    let dx = r.spread(0.0, |_, output| dy[output]);
+    let wanted = vec![Data::F32(wanted), Data::F32(dx)];
+    Case::exact(format!("{shape} to {to}"), wanted, move |r| {
+        let (x, dy) = (r.upload(&x, shape)?, r.upload(&dy, to)?);
+        let y = tensor::sum_to(&x, to).forward(&mut r.encoder)?;
+        let dx = tensor::sum_to(&x, to).backward(&mut r.encoder, &dy)?;
         r.watch_all(&y);
+        r.watch_all(&dx);
         Ok(())
     })
     .of(Element::F32)

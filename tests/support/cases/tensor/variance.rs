@@ -2,7 +2,7 @@
 
 use super::reductions::{Reduced, reductions, sum_near};
 use crate::{Case, Data, Near, U, convert};
-use bitnet_wgpu::{Float, f16, tensor};
+use bitnet_wgpu::{Float, f16, reference, tensor};
 
 pub fn cases() -> Vec<Case> {
     reductions()
@@ -59,17 +59,17 @@ fn case<X: Float>(r: &mut Reduced, correction: usize, center: f32) -> Case {
         let (x, dy) = (x.clone(), dy.clone());
         let all = move || {
             [
-                tensor::variance_cpu(&x, shape, axes, correction),
-                tensor::variance_backward_cpu(&x, shape, axes, correction, &dy),
+                reference::variance(&x, shape, axes, correction),
+                reference::variance_backward(&x, shape, axes, correction, &dy),
             ]
         };
         move || all().map(|y| Data::F32(y.unwrap())).to_vec()
     };
     let record = move |r: &mut crate::Recorder| {
         let x = r.upload(&x, shape)?;
-        let y = tensor::variance(&mut r.encoder, &x, axes, correction)?;
+        let y = tensor::variance(&x, axes).correction(correction).forward(&mut r.encoder)?;
         let dy = r.upload(&dy, y.shape())?;
-        let dx = tensor::variance_backward(&mut r.encoder, &x, axes, correction, &dy)?;
+        let dx = tensor::variance(&x, axes).correction(correction).backward(&mut r.encoder, &dy)?;
         r.watch_all(&y);
         r.watch_all(&dx);
         Ok(())

@@ -3,11 +3,8 @@
 use super::cache::Slots;
 use crate::{Case, Data, Near, U, half_floats, rng, seed};
 use bitnet_wgpu::{
-    Element, Out,
-    transformer::{
-        HostKvCache, NewTokens, attention, attention_cpu, attention_into, rope, rope_angles,
-        rope_attention_in_halves_into, rope_attention_into, rope_cpu,
-    },
+    Element, Out, reference,
+    transformer::{CachePositions, HostKvCache, attention, rope, rope_angles},
 };
 use rand::{RngExt, rngs::SmallRng};
 
@@ -238,30 +235,24 @@ impl Attention {
             let (cache, runs) = slots.upload(r, *element, &caches)?;
             let qkv = r.upload(&qkv, [slots.tokens(), slots.shape.row()])?;
             let shape = [slots.tokens(), slots.shape.heads * slots.shape.head_dim];
-            let new = NewTokens { run: slots.run, runs: &runs };
-            let y = if self.halves {
-                let y = r.upload(&vec![base; shape[0] * shape[1]], shape)?;
-                // They turn nothing.
-                let angles = r.upload(
-                    &[1.0, 0.0].repeat(slots.capacity * slots.shape.head_dim / 2),
-                    [slots.capacity, slots.shape.head_dim / 2, 2],
-                )?;
-                let out = if base == 0.0 { Out::set(&y) } else { Out::add(&y) };
-                rope_attention_in_halves_into(
-                    &mut r.encoder,
-                    &qkv,
-                    &new,
-                    &angles,
-                    &cache,
-                    slots.capacity,
-                    out,
-                )?;
-                y
-            } else if base == 0.0 {
-                attention(&mut r.encoder, &qkv, &new, &cache, slots.capacity)?
+            let positions = CachePositions::new(&runs, slots.run);
+            let y = r.upload(&vec![base; shape[0] * shape[1]], shape)?;
+            let mut op = attention(&qkv, positions, &cache).max_len(slots.capacity);
+            // They turn nothing.
+            let angles = r.upload(
+                &[1.0, 0.0].repeat(slots.capacity * slots.shape.head_dim / 2),
+                [slots.capacity, slots.shape.head_dim / 2, 2],
+            )?;
+            if self.halves {
+                op = op.f16();
+            }
+            if self.halves && base != 0.0 {
+                op = op.rope(&angles);
+            }
+            let y = if base == 0.0 {
+                op.forward(&mut r.encoder)?
             } else {
-                let y = r.upload(&vec![base; shape[0] * shape[1]], shape)?;
-                attention_into(&mut r.encoder, &qkv, &new, &cache, slots.capacity, Out::add(&y))?;
+                op.forward_into(&mut r.encoder, Out::add(&y))?;
                 y
             };
             r.watch_all(&y);
@@ -331,10 +322,9 @@ impl Attention {
                 .collect();
             // Turns nothing, so that the cache holds what keys and values are.
             let angles = [1.0, 0.0].repeat((past + self.slots.run) * self.slots.shape.head_dim / 2);
-            let mut cache =
-                HostKvCache::new(self.slots.shape).unwrap().with_window(self.slots.window);
-            rope_cpu(&mut tokens.clone(), &angles, &mut cache).unwrap();
-            attention_cpu(&tokens[past * self.slots.shape.row()..], &cache).unwrap()
+            let mut cache = HostKvCache::new(self.slots.shape).unwrap().window(self.slots.window);
+            reference::rope(&mut tokens.clone(), &angles, &mut cache).unwrap();
+            reference::attention(&tokens[past * self.slots.shape.row()..], &cache).unwrap()
         };
         self.used().flat_map(one).collect()
     }
@@ -528,24 +518,17 @@ fn in_pieces_by(
     let record = move |r: &mut crate::Recorder| {
         let angles = r.upload(&angles, [slots.capacity, shape.head_dim / 2, 2])?;
         let (whole, runs) = slots.upload(r, element, &caches)?;
-        let new = NewTokens { run, runs: &runs };
+        let positions = CachePositions::new(&runs, run);
         let (rows, y) = (
             r.upload(&qkv, [slots.tokens(), shape.row()])?,
             r.output::<f32>([slots.tokens(), width])?,
         );
+        let op = attention(&rows, positions, &whole).max_len(slots.capacity);
         if halves {
-            rope_attention_in_halves_into(
-                &mut r.encoder,
-                &rows,
-                &new,
-                &angles,
-                &whole,
-                slots.capacity,
-                &y,
-            )?;
+            op.rope(&angles).f16().forward_into(&mut r.encoder, &y)?;
         } else {
-            rope(&mut r.encoder, &rows, &new, &angles, &whole)?;
-            attention_into(&mut r.encoder, &rows, &new, &whole, slots.capacity, &y)?;
+            rope(&rows, positions, &angles, &whole).forward(&mut r.encoder)?;
+            op.forward_into(&mut r.encoder, &y)?;
         }
         r.watch_all(&y);
         whole.tensors().into_iter().for_each(|buffer| r.watch(buffer, slots.cache_len()));
@@ -555,26 +538,16 @@ fn in_pieces_by(
             let mut past = slots.positions[slot];
             for &piece in &pieces {
                 let runs = r.upload(&[slot as u32, past as u32], [1, 2])?;
-                let new = NewTokens { run: piece, runs: &runs };
+                let positions = CachePositions::new(&runs, piece);
                 let rows = r.upload(
                     &qkv[done * shape.row()..][..piece * shape.row()],
                     [piece, shape.row()],
                 )?;
                 let y = r.output::<f32>([piece, width])?;
                 (done, past) = (done + piece, past + piece);
-                if halves {
-                    rope_attention_in_halves_into(
-                        &mut r.encoder,
-                        &rows,
-                        &new,
-                        &angles,
-                        &cut,
-                        past,
-                        &y,
-                    )?;
-                } else {
-                    rope_attention_into(&mut r.encoder, &rows, &new, &angles, &cut, past, &y)?;
-                }
+                let op = attention(&rows, positions, &cut).rope(&angles).max_len(past);
+                let op = if halves { op.f16() } else { op };
+                op.forward_into(&mut r.encoder, &y)?;
                 r.watch_all(&y);
             }
         }

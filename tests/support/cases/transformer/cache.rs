@@ -97,7 +97,7 @@ impl Slots {
             self.capacity,
             element,
         )?
-        .with_window(self.window);
+        .window(self.window);
         for (buffer, numbers) in cache.tensors().into_iter().zip(caches) {
             r.fill(buffer, &Data::floats(element, numbers));
         }

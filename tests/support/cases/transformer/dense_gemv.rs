@@ -1,7 +1,7 @@
 //! `src/ops/transformer/dense_gemv.rs`
 
 use crate::{Case, DENSE, Data, Near, U, dense, floats, rng, shapes};
-use bitnet_wgpu::{Out, transformer, weights::DenseElement};
+use bitnet_wgpu::{Out, reference, transformer, weights::DenseElement};
 use rand::rngs::SmallRng;
 
 pub fn cases() -> Vec<Case> {
@@ -49,20 +49,17 @@ fn case(
         let y = match &base {
             Some(base) => {
                 let y = r.upload(base, [m, n])?;
-                transformer::dense_gemv_into(&mut r.encoder, &x, &w, Out::add(&y))?;
+                transformer::dense_gemv(&x, &w).forward_into(&mut r.encoder, Out::add(&y))?;
                 y
             }
-            None => transformer::dense_gemv(&mut r.encoder, &x, &w)?,
+            None => transformer::dense_gemv(&x, &w).forward(&mut r.encoder)?,
         };
         r.watch_all(&y);
         Ok(())
     })
     .twin(move || {
-        let mut y = if k == 0 {
-            vec![0.0; m * n]
-        } else {
-            transformer::dense_gemv_cpu(&x, &packed).unwrap()
-        };
+        let mut y =
+            if k == 0 { vec![0.0; m * n] } else { reference::dense_gemv(&x, &packed).unwrap() };
         y.iter_mut().zip(twin_base.iter().flatten()).for_each(|(y, base)| *y += base);
         vec![Data::F32(y)]
     })

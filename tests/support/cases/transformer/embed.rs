@@ -1,7 +1,7 @@
 //! `src/ops/transformer/embed.rs`
 
 use crate::{Case, DENSE, Data, dense, floats, rng, shapes, sums};
-use bitnet_wgpu::{Out, transformer, weights::DenseElement};
+use bitnet_wgpu::{Out, reference, transformer, weights::DenseElement};
 use rand::{RngExt, rngs::SmallRng};
 
 pub fn cases() -> Vec<Case> {
@@ -23,7 +23,7 @@ fn case(
     let last = rows.saturating_sub(1) as u32;
     let mut tokens: Vec<u32> = (0..m).map(|_| rng.random_range(0..=last)).collect();
     tokens.iter_mut().step_by(3).for_each(|token| *token = last);
-    let y = transformer::embed_cpu(&tokens, &table).unwrap();
+    let y = reference::embed(&tokens, &table).unwrap();
     // Tokens that there are none of are read as the last one.
     tokens.iter_mut().step_by(6).for_each(|token| *token += 1);
     tokens.iter_mut().skip(9).step_by(12).for_each(|token| *token = u32::MAX);
@@ -38,7 +38,7 @@ fn case(
                     table.upload(r.encoder.context())?,
                     r.upload(&base, [m, columns])?,
                 );
-                transformer::embed_into(&mut r.encoder, &tokens, &table, Out::add(&y))?;
+                transformer::embed(&tokens, &table).forward_into(&mut r.encoder, Out::add(&y))?;
                 r.watch_all(&y);
                 Ok(())
             },
@@ -59,7 +59,9 @@ fn case(
                     r.output([m, columns])?,
                 );
                 let runs = r.upload(runs.as_flattened(), [m, 2])?;
-                transformer::embed_next_into(&mut r.encoder, &tokens, &runs, &table, &y)?;
+                transformer::embed(&tokens, &table)
+                    .advance(&runs)
+                    .forward_into(&mut r.encoder, &y)?;
                 r.watch_all(&y);
                 r.watch_all(&runs);
                 Ok(())
@@ -68,7 +70,7 @@ fn case(
     }
     Case::exact(format!("{m} of {rows} × {columns} {element:?}"), vec![Data::F32(y)], move |r| {
         let (tokens, table) = (r.upload(&tokens, [m])?, table.upload(r.encoder.context())?);
-        let y = transformer::embed(&mut r.encoder, &tokens, &table)?;
+        let y = transformer::embed(&tokens, &table).forward(&mut r.encoder)?;
         r.watch_all(&y);
         Ok(())
     })

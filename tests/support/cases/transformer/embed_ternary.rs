@@ -1,7 +1,7 @@
 //! `src/ops/transformer/embed_ternary.rs`
 
 use crate::{Case, Data, floats, rng, shapes, ternary_with};
-use bitnet_wgpu::{Out, transformer, weights::Scales};
+use bitnet_wgpu::{Out, reference, transformer, weights::Scales};
 use rand::{RngExt, rngs::SmallRng};
 
 pub fn cases() -> Vec<Case> {
@@ -29,7 +29,7 @@ fn case(
     let last = rows.saturating_sub(1) as u32;
     let mut tokens: Vec<u32> = (0..m).map(|_| rng.random_range(0..=last)).collect();
     tokens.iter_mut().step_by(3).for_each(|token| *token = last);
-    let y = transformer::embed_ternary_cpu(&tokens, &table).unwrap();
+    let y = reference::embed_ternary(&tokens, &table).unwrap();
     // Tokens that there are none of are read as the last one.
     tokens.iter_mut().step_by(6).for_each(|token| *token += 1);
     tokens.iter_mut().skip(9).step_by(12).for_each(|token| *token = u32::MAX);
@@ -44,11 +44,11 @@ fn case(
         vec![Data::F32(y.clone()), Data::F32(y.clone()), Data::U32(raised), Data::F32(added)];
     Case::exact(format!("{m} of {rows} × {columns} by {size:?}"), wanted, move |r| {
         let (tokens, table) = (r.upload(&tokens, [m])?, table.upload(r.encoder.context())?);
-        let y = transformer::embed_ternary(&mut r.encoder, &tokens, &table)?;
+        let y = transformer::embed(&tokens, &table).forward(&mut r.encoder)?;
         let (next, runs) = (r.output([m, columns])?, r.upload(runs.as_flattened(), [m, 2])?);
-        transformer::embed_ternary_next_into(&mut r.encoder, &tokens, &runs, &table, &next)?;
+        transformer::embed(&tokens, &table).advance(&runs).forward_into(&mut r.encoder, &next)?;
         let added = r.upload(&base, [m, columns])?;
-        transformer::embed_ternary_into(&mut r.encoder, &tokens, &table, Out::add(&added))?;
+        transformer::embed(&tokens, &table).forward_into(&mut r.encoder, Out::add(&added))?;
         r.watch_all(&y);
         r.watch_all(&next);
         r.watch_all(&runs);

@@ -3,42 +3,43 @@
 use super::super::tensor::shape;
 use crate::{Case, Data, Near, Recorder, U, convert, floats, rng, seed};
 use bitnet_wgpu::{
-    Float, Out, f16,
-    transformer::{self, Attended, FlashAttentionOptions, Qkv},
+    Float, Out, Tensor, f16, reference,
+    transformer::{FlashAttention, flash_attention},
 };
 use rand::RngExt;
 
 /// Batch, key heads, heads that share one, tokens and head_dim: none, one, tails on every side of
 /// the tiles of 64, 32 and 16, and of the strips of 64 and 128 columns.
-fn problems() -> Vec<([usize; 5], FlashAttentionOptions)> {
-    let plain = FlashAttentionOptions::default();
+fn problems() -> Vec<([usize; 5], Options)> {
+    let (plain, causal) =
+        (Options { causal: false, scale: None }, |scale| Options { causal: true, scale });
     let mut all = vec![
-        ([1, 2, 1, 0, 8], plain.causal()),
+        ([1, 2, 1, 0, 8], causal(None)),
         ([0, 1, 2, 3, 8], plain),
-        ([1, 1, 1, 1, 1], plain.causal()),
+        ([1, 1, 1, 1, 1], causal(None)),
         ([1, 1, 2, 2, 3], plain),
-        ([2, 2, 1, 5, 16], plain.causal().scale(0.7)),
-        ([1, 2, 3, 33, 17], plain.causal()),
-        ([1, 1, 2, 64, 64], plain.causal()),
+        ([2, 2, 1, 5, 16], causal(Some(0.7))),
+        ([1, 2, 3, 33, 17], causal(None)),
+        ([1, 1, 2, 64, 64], causal(None)),
         ([1, 1, 1, 65, 65], plain),
-        ([1, 1, 2, 67, 40], plain.scale(-0.3)),
-        ([1, 1, 1, 31, 129], plain.causal()),
+        ([1, 1, 2, 67, 40], Options { scale: Some(-0.3), ..plain }),
+        ([1, 1, 1, 31, 129], causal(None)),
         ([1, 1, 1, 20, 256], plain),
-        ([1, 1, 1, 130, 20], plain.causal()),
-        ([3, 1, 1, 97, 5], plain.scale(2.0)),
+        ([1, 1, 1, 130, 20], causal(None)),
+        ([3, 1, 1, 97, 5], Options { scale: Some(2.0), ..plain }),
     ];
     let mut random = rng(1000 * seed() + 7);
     all.extend((0..6).map(|_| {
-        let options = plain.scale(random.random_range(0.05..0.6));
+        let scale = Some(random.random_range(0.05..0.6));
         let mut below = |most: usize| random.random_range(1..=most);
         let dims = [below(2), below(2), below(3), below(70), below(80)];
-        (dims, if below(2) == 1 { options.causal() } else { options })
+        (dims, Options { causal: below(2) == 1, scale })
     }));
     all
 }
 
 pub fn cases() -> Vec<Case> {
-    let of = |(i, (dims, options)): (u64, ([usize; 5], FlashAttentionOptions))| {
+    let of = |(i, (dims, options)): (u64, ([usize; 5], Options))| {
         [
             Problem::new::<f32>(i, dims, options).forward::<f32>(),
             Problem::new::<f16>(i, dims, options).forward::<f16>(),
@@ -48,7 +49,7 @@ pub fn cases() -> Vec<Case> {
 }
 
 pub fn backward_cases() -> Vec<Case> {
-    let of = |(i, (dims, options)): (u64, ([usize; 5], FlashAttentionOptions))| {
+    let of = |(i, (dims, options)): (u64, ([usize; 5], Options))| {
         [
             Problem::new::<f32>(i, dims, options).backward::<f32>(),
             Problem::new::<f16>(i, dims, options).backward::<f16>(),
@@ -57,10 +58,16 @@ pub fn backward_cases() -> Vec<Case> {
     (0..).zip(problems()).flat_map(of).collect()
 }
 
+#[derive(Clone, Copy, Debug)]
+struct Options {
+    causal: bool,
+    scale: Option<f32>,
+}
+
 #[derive(Clone)]
 struct Problem {
     dims: [usize; 5],
-    options: FlashAttentionOptions,
+    options: Options,
     q: Vec<f32>,
     k: Vec<f32>,
     v: Vec<f32>,
@@ -95,7 +102,7 @@ fn dot(a: &[f32], b: &[f32]) -> (f64, f64) {
 }
 
 impl Problem {
-    fn new<T: Float>(seed: u64, dims: [usize; 5], options: FlashAttentionOptions) -> Self {
+    fn new<T: Float>(seed: u64, dims: [usize; 5], options: Options) -> Self {
         let [batch, kv_heads, sharing, tokens, dim] = dims;
         let (mut rng, keys) = (rng(seed), batch * kv_heads * tokens * dim);
         let mut of = |len: usize| {
@@ -220,16 +227,10 @@ impl Problem {
             let [q, k, v] = [(&self.q, 0), (&self.k, 1), (&self.v, 1)]
                 .map(|(x, of)| r.upload(&convert::<T>(x), shapes[of]));
             let (q, k, v, sum) = (q?, k?, v?, r.upload(&base, shapes[0])?);
-            let qkv = Qkv { q: &q, k: &k, v: &v };
-            let Attended { y, lse } =
-                transformer::flash_attention(&mut r.encoder, qkv, self.options)?;
+            let attention = self.op(&q, &k, &v);
+            let (y, lse) = attention.forward(&mut r.encoder)?;
             let again = r.output(lse.shape())?;
-            transformer::flash_attention_into(
-                &mut r.encoder,
-                qkv,
-                self.options,
-                Attended { y: Out::add(&sum), lse: &again },
-            )?;
+            attention.forward_into(&mut r.encoder, Out::add(&sum), &again)?;
             r.watch_all(&y);
             r.watch_all(&lse);
             r.watch_all(&sum);
@@ -244,13 +245,20 @@ impl Problem {
         &of[head / sharing * size..][..size]
     }
 
-    fn qkv(&self, head: usize) -> Qkv<&[f32]> {
-        let sharing = self.dims[2];
-        Qkv {
-            q: self.of_head(&self.q, head, 1),
-            k: self.of_head(&self.k, head, sharing),
-            v: self.of_head(&self.v, head, sharing),
-        }
+    fn qkv(&self, head: usize) -> [&[f32]; 3] {
+        [(&self.q, 1), (&self.k, self.dims[2]), (&self.v, self.dims[2])]
+            .map(|(of, sharing)| self.of_head(of, head, sharing))
+    }
+
+    fn op<'a, T: Float>(
+        &self,
+        q: &'a Tensor<T>,
+        k: &'a Tensor<T>,
+        v: &'a Tensor<T>,
+    ) -> FlashAttention<'a, T> {
+        let op = flash_attention(q, k, v);
+        let op = if self.options.causal { op.causal() } else { op };
+        self.options.scale.map_or(op, |scale| op.scale(scale))
     }
 
     fn heads(&self) -> usize {
@@ -258,14 +266,11 @@ impl Problem {
     }
 
     fn by_cpu(&self) -> Vec<Data> {
-        let attended = |head| {
-            transformer::flash_attention_cpu(self.qkv(head), self.dims[4], self.options).unwrap()
-        };
-        let all: Vec<_> = (0..self.heads()).map(attended).collect();
-        vec![
-            Data::F32(all.iter().flat_map(|one| one.y.clone()).collect()),
-            Data::F32(all.iter().flat_map(|one| one.lse.clone()).collect()),
-        ]
+        let Options { causal, scale } = self.options;
+        let of_head =
+            |head| reference::flash_attention(self.qkv(head), self.dims[4], causal, scale).unwrap();
+        let (y, lse): (Vec<_>, Vec<_>) = (0..self.heads()).map(of_head).unzip();
+        vec![Data::F32(y.concat()), Data::F32(lse.concat())]
     }
 
     /// The gradients for q, k and v, as they follow from `y` and `lse`.
@@ -335,68 +340,38 @@ impl Problem {
                 got.check_near(wanted.iter().copied()).map_err(|e| format!("output {i}: {e}"))
             })
         };
-        let (name, twin, of_twin, shapes) = (
-            self.name::<T>(),
-            self.clone(),
-            Attended { y: rounded, lse: lse.clone() },
-            self.shapes(),
-        );
+        let (name, twin, of_twin, shapes) =
+            (self.name::<T>(), self.clone(), (rounded, lse.clone()), self.shapes());
         let record = move |r: &mut Recorder| {
             let [q, dy] = [&self.q, &self.dy].map(|x| r.upload(&convert::<T>(x), shapes[0]));
             let [k, v] = [&self.k, &self.v].map(|x| r.upload(&convert::<T>(x), shapes[1]));
             let (q, k, v, dy) = (q?, k?, v?, dy?);
-            let attended = Attended {
-                y: r.upload(&y, shapes[0])?,
-                lse: r.upload(&lse, shape(&shapes[0].dims()[..shapes[0].rank() - 1]))?,
-            };
-            let qkv = Qkv { q: &q, k: &k, v: &v };
-            let made = transformer::flash_attention_backward(
-                &mut r.encoder,
-                qkv,
-                &attended,
-                &dy,
-                self.options,
-            )?;
+            let y = r.upload(&y, shapes[0])?;
+            let lse = r.upload(&lse, shape(&shapes[0].dims()[..shapes[0].rank() - 1]))?;
+            let attention = self.op(&q, &k, &v);
+            let (dq, dk, dv) = attention.backward(&mut r.encoder, &y, &lse, &dy)?;
             let sums = [
                 r.upload(&base[0], shapes[0])?,
                 r.upload(&base[1], shapes[1])?,
                 r.upload(&base[2], shapes[1])?,
             ];
-            let [q, k, v] =
-                [0, 1, 2].map(|i| if adds(i) { Out::add(&sums[i]) } else { Out::set(&sums[i]) });
-            let outs = Qkv { q, k, v };
-            transformer::flash_attention_backward_into(
-                &mut r.encoder,
-                qkv,
-                &attended,
-                &dy,
-                self.options,
-                outs,
-            )?;
-            [&made.q, &made.k, &made.v]
-                .into_iter()
-                .chain(&sums)
-                .for_each(|tensor| r.watch_all(tensor));
+            let out = |i: usize| if adds(i) { Out::add(&sums[i]) } else { Out::set(&sums[i]) };
+            attention.backward_into(&mut r.encoder, &y, &lse, &dy, (out(0), out(1), out(2)))?;
+            [&dq, &dk, &dv].into_iter().chain(&sums).for_each(|tensor| r.watch_all(tensor));
             Ok(())
         };
         Case::new(name, record, check).of(T::ELEMENT).twin(move || twin.backward_by_cpu(&of_twin))
     }
 
-    fn backward_by_cpu(&self, attended: &Attended<Vec<f32>, Vec<f32>>) -> Vec<Data> {
+    fn backward_by_cpu(&self, (y, lse): &(Vec<f32>, Vec<f32>)) -> Vec<Data> {
+        let Options { causal, scale } = self.options;
         let [_, _, sharing, tokens, dim] = self.dims;
         let mut made = [Vec::new(), vec![0f32; self.k.len()], vec![0f32; self.k.len()]];
         for head in 0..self.heads() {
-            let lse = attended.lse[head * tokens..][..tokens].to_vec();
-            let of_head = Attended { y: self.of_head(&attended.y, head, 1).to_vec(), lse };
-            let dy = self.of_head(&self.dy, head, 1);
-            let Qkv { q, k, v } = transformer::flash_attention_backward_cpu(
-                self.qkv(head),
-                &of_head,
-                dy,
-                dim,
-                self.options,
-            )
-            .unwrap();
+            let (y, lse) = (self.of_head(y, head, 1), &lse[head * tokens..][..tokens]);
+            let (qkv, dy) = (self.qkv(head), self.of_head(&self.dy, head, 1));
+            let (q, k, v) =
+                reference::flash_attention_backward(qkv, (y, lse), dy, dim, causal, scale).unwrap();
             made[0].extend(q);
             let first = head / sharing * tokens * dim;
             made[1][first..].iter_mut().zip(&k).for_each(|(sum, k)| *sum += k);

@@ -1,7 +1,10 @@
 //! `src/ops/transformer/penalize.rs`
 
 use crate::{Case, Data, floats, random_shapes, rng, seed};
-use bitnet_wgpu::transformer::{NewTokens, Penalties, penalize, penalize_cpu};
+use bitnet_wgpu::{
+    reference,
+    transformer::{CachePositions, Penalizer, Penalties},
+};
 use rand::{RngExt, rngs::SmallRng};
 
 pub fn cases() -> Vec<Case> {
@@ -68,7 +71,7 @@ fn case(
         let of = runs[row][0] as usize;
         let (counts, bias) =
             (&mut counted[of * vocab..][..vocab], &biases[of.min(biased - 1) * vocab..][..vocab]);
-        penalize_cpu(
+        reference::penalize(
             &mut wanted[row * vocab..][..vocab],
             run[run.len() - 1],
             counts,
@@ -82,9 +85,15 @@ fn case(
             (r.upload(&logits, [rows, vocab])?, r.upload(&counts, [sequences, vocab])?);
         let (tokens, biases) =
             (r.upload(&tokens, [rows * run])?, r.upload(&biases, [biased, vocab])?);
-        let new = NewTokens { run, runs: &r.upload(runs.as_flattened(), [rows, 2])? };
+        let sequences = r.upload(runs.as_flattened(), [rows, 2])?;
+        let positions = CachePositions::new(&sequences, run);
         let penalties = Penalties::upload(r.encoder.context(), &penalties)?;
-        penalize(&mut r.encoder, &logits, &tokens, &new, &counts, &biases, &penalties)?;
+        Penalizer::new(&penalties, &biases, &counts).forward(
+            &mut r.encoder,
+            &logits,
+            &tokens,
+            positions,
+        )?;
         r.watch_all(&logits);
         r.watch_all(&counts);
         Ok(())

@@ -1,7 +1,7 @@
 //! `src/ops/transformer/rms_norm.rs`
 
 use crate::{Case, Data, Near, Recorder, activations, convert, floats, random_shapes, rng, sums};
-use bitnet_wgpu::{Element, Out, f16, transformer};
+use bitnet_wgpu::{Element, Out, f16, reference, transformer::RmsNorm};
 use rand::{RngExt, rngs::SmallRng};
 
 const EPS: f32 = 1e-5;
@@ -49,7 +49,7 @@ fn in_halves(rng: &mut SmallRng, (m, k, first, tokens): Shape) -> Case {
     let gain = floats(rng, k, 2.0);
     let values: Vec<f32> = x.iter().map(|&v| v.into()).collect();
     let normed =
-        transformer::rms_norm_cpu(&values, &gain, EPS).unwrap()[first * k..][..tokens * k].to_vec();
+        reference::rms_norm(&values, &gain, EPS).unwrap()[first * k..][..tokens * k].to_vec();
     let on_top =
         normed.iter().zip(&base).map(|(&v, &base)| Near::exactly(v).on_top_of(base)).collect();
     let wanted: [Vec<Near>; 2] = [normed.into_iter().map(Near::exactly).collect(), on_top];
@@ -60,8 +60,12 @@ fn in_halves(rng: &mut SmallRng, (m, k, first, tokens): Shape) -> Case {
         let (x, gain, base) =
             (r.upload(&x, [m, k])?, r.upload(&gain, [k])?, r.upload(&base, [tokens, k])?);
         let y = r.output::<f16>([tokens, k])?;
-        transformer::rms_norm_into(&mut r.encoder, &x, first, &gain, EPS, &y)?;
-        transformer::rms_norm_into(&mut r.encoder, &x, first, &gain, EPS, Out::add(&base))?;
+        RmsNorm::new(&gain, EPS).skip_rows(first).forward_into(&mut r.encoder, &x, &y)?;
+        RmsNorm::new(&gain, EPS).skip_rows(first).forward_into(
+            &mut r.encoder,
+            &x,
+            Out::add(&base),
+        )?;
         r.watch_all(&y);
         r.watch_all(&base);
         Ok(())
@@ -72,11 +76,11 @@ fn in_halves(rng: &mut SmallRng, (m, k, first, tokens): Shape) -> Case {
 
 fn case(rng: &mut SmallRng, (m, k, first, tokens): Shape) -> Case {
     let (x, gain) = (activations(rng, m, k), floats(rng, k, 2.0));
-    let normed = transformer::rms_norm_cpu(&x, &gain, EPS).unwrap();
+    let normed = reference::rms_norm(&x, &gain, EPS).unwrap();
     let wanted = Data::F32(normed[first * k..][..tokens * k].to_vec());
     Case::exact(format!("rows {first}.. of {m} × {k}, {tokens}"), vec![wanted], move |r| {
         let (x, gain, y) = (r.upload(&x, [m, k])?, r.upload(&gain, [k])?, r.output([tokens, k])?);
-        transformer::rms_norm_into(&mut r.encoder, &x, first, &gain, EPS, &y)?;
+        RmsNorm::new(&gain, EPS).skip_rows(first).forward_into(&mut r.encoder, &x, &y)?;
         r.watch_all(&y);
         Ok(())
     })
@@ -85,12 +89,12 @@ fn case(rng: &mut SmallRng, (m, k, first, tokens): Shape) -> Case {
 fn adding(rng: &mut SmallRng, (m, k, first, tokens): Shape) -> Case {
     let (x, gain, base) =
         (floats(rng, m * k, 3.0), floats(rng, k, 2.0), floats(rng, tokens * k, 9.0));
-    let normed = transformer::rms_norm_cpu(&x, &gain, EPS).unwrap();
+    let normed = reference::rms_norm(&x, &gain, EPS).unwrap();
     let wanted = sums(&base, &normed[first * k..][..tokens * k]);
     Case::near(format!("rows {first}.. of {m} × {k}, {tokens}, added"), wanted, move |r| {
         let (x, gain, y) =
             (r.upload(&x, [m, k])?, r.upload(&gain, [k])?, r.upload(&base, [tokens, k])?);
-        transformer::rms_norm_into(&mut r.encoder, &x, first, &gain, EPS, Out::add(&y))?;
+        RmsNorm::new(&gain, EPS).skip_rows(first).forward_into(&mut r.encoder, &x, Out::add(&y))?;
         r.watch_all(&y);
         Ok(())
     })

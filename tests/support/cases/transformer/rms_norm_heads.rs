@@ -1,7 +1,10 @@
 //! `src/ops/transformer/rms_norm_heads.rs`
 
 use crate::{Case, Data, activations, floats, rng, seed};
-use bitnet_wgpu::transformer::{self, AttentionShape};
+use bitnet_wgpu::{
+    reference,
+    transformer::{AttentionShape, RmsNormHeads},
+};
 use rand::{RngExt, rngs::SmallRng};
 
 const EPS: f32 = 1e-6;
@@ -43,14 +46,14 @@ fn case(rng: &mut SmallRng, (m, heads, kv_heads, head_dim): (usize, usize, usize
     let qkv = activations(rng, m, row);
     let [query_gain, key_gain] = [(); 2].map(|()| floats(rng, head_dim, 2.0));
     let mut normed = qkv.clone();
-    transformer::rms_norm_heads_cpu(&mut normed, shape, &query_gain, &key_gain, EPS).unwrap();
+    reference::rms_norm_heads(&mut normed, shape, &query_gain, &key_gain, EPS).unwrap();
     Case::exact(format!("{m} × {shape:?}"), vec![Data::F32(normed)], move |r| {
         let (qkv, query_gain, key_gain) = (
             r.upload(&qkv, [m, row])?,
             r.upload(&query_gain, [head_dim])?,
             r.upload(&key_gain, [head_dim])?,
         );
-        transformer::rms_norm_heads(&mut r.encoder, &qkv, shape, &query_gain, &key_gain, EPS)?;
+        RmsNormHeads::new(shape, &query_gain, &key_gain, EPS).forward(&mut r.encoder, &qkv)?;
         r.watch_all(&qkv);
         Ok(())
     })

@@ -4,7 +4,7 @@ use super::cache::Slots;
 use crate::{Case, Data, Near, U, half_floats, rng, seed};
 use bitnet_wgpu::{
     Element,
-    transformer::{NewTokens, rope, rope_angles},
+    transformer::{CachePositions, rope, rope_angles},
 };
 use rand::{RngExt, rngs::SmallRng};
 
@@ -101,8 +101,8 @@ fn case(rng: &mut SmallRng, slots: &Slots, element: Element) -> Case {
         let (cache, runs) = slots.upload(r, element, &caches)?;
         let qkv = r.upload(&qkv, [slots.tokens(), row])?;
         let angles = r.upload(&angles, [slots.capacity, middle, 2])?;
-        let new = NewTokens { run: slots.run, runs: &runs };
-        rope(&mut r.encoder, &qkv, &new, &angles, &cache)?;
+        let new = CachePositions::new(&runs, slots.run);
+        rope(&qkv, new, &angles, &cache).forward(&mut r.encoder)?;
         r.watch_all(&qkv);
         cache.tensors().into_iter().for_each(|buffer| r.watch(buffer, cache_len));
         Ok(())

@@ -3,8 +3,8 @@
 use super::super::tensor::shape;
 use crate::{Case, Data, Near, Recorder, U, convert, floats, rng};
 use bitnet_wgpu::{
-    Float, f16,
-    transformer::{rope_angles, rotate, rotate_backward, rotate_cpu},
+    Float, f16, reference,
+    transformer::{RotaryEmbedding, rope_angles},
 };
 
 pub fn cases() -> Vec<Case> {
@@ -42,7 +42,7 @@ fn case<T: Float>(dims: &'static [usize], start: usize) -> Case {
         let mut y: Vec<f32> = x.iter().map(|&v| v.into()).collect();
         y.chunks_exact_mut(dim)
             .enumerate()
-            .for_each(|(i, head)| rotate_cpu(head, &angles, position(i), direction));
+            .for_each(|(i, head)| reference::rotate(head, &angles, position(i), direction));
         Data::F32(y)
     });
     let check = move |got: &[Data], _| {
@@ -50,8 +50,8 @@ fn case<T: Float>(dims: &'static [usize], start: usize) -> Case {
     };
     let record = move |r: &mut Recorder| {
         let (x, angles) = (r.upload(&x, shape(dims))?, r.upload(&angles, [positions, dim / 2, 2])?);
-        let there = rotate(&mut r.encoder, &x, &angles, start)?;
-        let back = rotate_backward(&mut r.encoder, &x, &angles, start)?;
+        let there = RotaryEmbedding::new(&angles).start(start).forward(&mut r.encoder, &x)?;
+        let back = RotaryEmbedding::new(&angles).start(start).backward(&mut r.encoder, &x)?;
         r.watch_all(&there);
         r.watch_all(&back);
         Ok(())

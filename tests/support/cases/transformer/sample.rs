@@ -1,7 +1,10 @@
 //! `src/ops/transformer/sample.rs`
 
 use crate::{Case, Data, floats, random_shapes, rng, seed};
-use bitnet_wgpu::transformer::{Draws, NewTokens, SampleOptions, sample, sample_cpu, sample_into};
+use bitnet_wgpu::{
+    reference,
+    transformer::{CachePositions, SampleOptions, SampleParams, sample},
+};
 use rand::{RngExt, rngs::SmallRng};
 
 pub fn cases() -> Vec<Case> {
@@ -116,7 +119,7 @@ fn case(kind: &str, logits: Vec<f32>, rows: usize, options: &[SampleOptions], in
     let row = |row: usize| {
         let [sequence, past] = runs[row / each];
         let (options, seed) = &draws[sequence as usize];
-        sample_cpu(
+        reference::sample(
             &logits[row * count..][..count],
             *seed,
             past + (run - each + row % each) as u32,
@@ -134,14 +137,15 @@ fn case(kind: &str, logits: Vec<f32>, rows: usize, options: &[SampleOptions], in
         vec![Data::U32(wanted)],
         move |r| {
             let logits = r.upload(&logits, [rows, count])?;
-            let new = NewTokens { run, runs: &r.upload(runs.as_flattened(), [rows / each, 2])? };
-            let draws = Draws::new(r.encoder.context(), &draws)?;
+            let sequences = r.upload(runs.as_flattened(), [rows / each, 2])?;
+            let positions = CachePositions::new(&sequences, run);
+            let draws = SampleParams::new(r.encoder.context(), &draws)?;
             let chosen = if into {
                 let chosen = r.output([rows])?;
-                sample_into(&mut r.encoder, &logits, &new, &draws, &chosen)?;
+                sample(&logits, positions, &draws).forward_into(&mut r.encoder, &chosen)?;
                 chosen
             } else {
-                sample(&mut r.encoder, &logits, &new, &draws)?
+                sample(&logits, positions, &draws).forward(&mut r.encoder)?
             };
             r.watch_all(&chosen);
             Ok(())

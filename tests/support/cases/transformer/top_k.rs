@@ -1,7 +1,10 @@
 //! `src/ops/transformer/top_k.rs`
 
 use crate::{Case, Data, floats, random_shapes, rng, seed};
-use bitnet_wgpu::transformer::{TopK, top_k, top_k_cpu, top_k_into};
+use bitnet_wgpu::{
+    reference,
+    transformer::{TopK, top_k},
+};
 use rand::{RngExt, rngs::SmallRng};
 
 pub fn cases() -> Vec<Case> {
@@ -73,7 +76,7 @@ fn case(kind: &str, logits: Vec<f32>, rows: usize, k: usize, into: bool) -> Case
     let count = logits.len() / rows.max(1);
     let (mut ids, mut top) = (Vec::new(), Vec::new());
     for row in 0..rows {
-        let mut winners = top_k_cpu(&logits[row * count..][..count], k);
+        let mut winners = reference::top_k(&logits[row * count..][..count], k);
         winners.resize(k, (TopK::NONE, f32::NEG_INFINITY));
         ids.extend(winners.iter().map(|winner| winner.0));
         top.extend(winners.iter().map(|winner| winner.1));
@@ -83,15 +86,15 @@ fn case(kind: &str, logits: Vec<f32>, rows: usize, k: usize, into: bool) -> Case
         vec![Data::U32(ids), Data::F32(top)],
         move |r| {
             let logits = r.upload(&logits, [rows, count])?;
-            let top = if into {
-                let top = TopK { logits: r.output([rows, k])?, ids: r.output([rows, k])? };
-                top_k_into(&mut r.encoder, &logits, &top)?;
-                top
+            let (top, ids) = if into {
+                let (top, ids) = (r.output([rows, k])?, r.output([rows, k])?);
+                top_k(&logits, k).forward_into(&mut r.encoder, &top, &ids)?;
+                (top, ids)
             } else {
-                top_k(&mut r.encoder, &logits, k)?
+                top_k(&logits, k).forward(&mut r.encoder)?
             };
-            r.watch_all(&top.ids);
-            r.watch_all(&top.logits);
+            r.watch_all(&ids);
+            r.watch_all(&top);
             Ok(())
         },
     )
