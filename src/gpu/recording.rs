@@ -291,7 +291,7 @@ impl Recording {
     /// let context = pollster::block_on(Context::new())?;
     /// let x = context.upload(&[1.0f32, -2.0, 3.0], [3])?;
     /// let mut recorded = context.encoder("relu²");
-    /// let y = tensor::relu2(&mut recorded, &x)?;
+    /// let y = tensor::relu2(&x).forward(&mut recorded)?;
     ///
     /// let mut encoder = context.device().create_command_encoder(&Default::default());
     /// // The app's own passes may go here ...

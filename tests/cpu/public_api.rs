@@ -70,7 +70,7 @@ fn every_public_op_is_called_by_a_case() {
     assert!(left.is_empty(), "no case calls {left:?}");
 }
 
-/// The name of an op, where a line of the listing is its function or its method `forward`.
+/// The name of an op, where a line of the listing is its function or the constructor of its type.
 fn op(line: &str) -> Option<&str> {
     const FAMILIES: [&str; 5] = ["bitnet", "linalg", "optimizer", "tensor", "transformer"];
     let path = line.strip_prefix("pub fn bitnet_wgpu::")?.split('(').next()?;
@@ -78,5 +78,5 @@ fn op(line: &str) -> Option<&str> {
     let name = rest.split(['<', ':']).next()?;
     let records = line.contains("&mut bitnet_wgpu::Encoder") || line.contains("<'");
     let function = records && name.starts_with(|first: char| first.is_lowercase());
-    (FAMILIES.contains(&family) && (function || rest.ends_with("::forward"))).then_some(name)
+    (FAMILIES.contains(&family) && (function || rest.ends_with("::new"))).then_some(name)
 }

@@ -208,9 +208,10 @@ mod tests {
     #[test]
     fn only_regular_files_are_read() {
         let folder = tempfile::tempdir().unwrap();
-        let [fifo, long] = ["fifo", "long"].map(|name| folder.path().join(name));
+        let [fifo, long, inner] = ["fifo", "long", "inner"].map(|name| folder.path().join(name));
         files::read::make_fifo(&fifo);
-        for path in [&fifo, Path::new("/dev/zero"), folder.path()] {
+        fs::create_dir(&inner).unwrap();
+        for path in [fifo.as_path(), Path::new("/dev/zero"), &inner] {
             assert_eq!(
                 read(path, KERNEL, 0, MOST_BYTES).unwrap_err(),
                 "is not a regular file",

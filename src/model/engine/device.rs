@@ -22,7 +22,8 @@ use std::slice;
 /// ```no_run
 /// # fn main() -> bitnet_wgpu::Result<()> {
 /// use bitnet_wgpu::{
-///     AdapterChoice, Context, ContextOptions,
+///     Context, ContextOptions,
+///     device::AdapterChoice,
 ///     model::{Model, SessionOptions},
 /// };
 ///

@@ -124,7 +124,7 @@ pub struct FakeQuantizedWeights<V, S> {
 /// let binary = bitnet::quantize_weights_binary(encoder, w)?;
 /// let rounded = bitnet::dequantize_int::<f32>(encoder, &binary)?;
 /// let values = tensor::cast(w).forward(encoder)?; // a copy
-/// optimizer::ema(encoder, &values, &rounded, 1.0 - lambda)?; // w + λ·(w̃ - w)
+/// optimizer::Ema::new(1.0 - lambda).step(encoder, &values, &rounded)?; // w + λ·(w̃ - w)
 /// # Ok(values)
 /// # }
 /// ```

@@ -6,7 +6,7 @@ use crate::{
     error::{Error, Result},
     gpu::encoder::Encoder,
     kernel::source::Source,
-    ops::tensor::copy::copy,
+    ops::tensor::broadcast::copy,
     shape::Shape,
     weights::{
         int::{matrix::IntMatrix, packed::PackedInt},

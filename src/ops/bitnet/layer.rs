@@ -119,7 +119,7 @@ pub enum ActivationType {
 /// Gradients are straight-through: the quantizers count as the identity.
 ///
 /// ```no_run
-/// # use bitnet_wgpu::{Context, Out, Result, Tensor, TernaryMatrix};
+/// # use bitnet_wgpu::{Context, Out, Result, Tensor, weights::TernaryMatrix};
 /// # use bitnet_wgpu::{bitnet::BitLinear, tensor::Activation};
 /// # fn f(context: &Context, w: &TernaryMatrix, x: &Tensor<f32>, b: &Tensor<f32>) -> Result<()> {
 /// let layer = BitLinear::new(w).bias(b).activation(Activation::Silu);

@@ -21,7 +21,7 @@ use crate::{
         tensor::{
             Axes,
             copy::{cast, fill},
-            max::absmax,
+            sum::absmax,
         },
     },
     params, wgsl,

@@ -10,7 +10,7 @@ use crate::{
         params::Params as _,
         source::{CELLS, EXACT, Part, REDUCE, Source, Work},
     },
-    ops::reference,
+    ops::transformer::rms_norm::reference,
     params,
 };
 

@@ -17,7 +17,7 @@ use crate::{
             three_inputs, two_inputs,
         },
         op_tables::Kernels,
-        tensor::copy::copy,
+        tensor::broadcast::copy,
     },
     shape::Shape,
 };

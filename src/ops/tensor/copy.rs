@@ -10,14 +10,8 @@ use crate::{
         params::Params as _,
         source::{Part, Source},
     },
-    ops::{
-        forward::backward,
-        frames::{elementwise, function, map, one_input, one_input_of, spread},
-        tensor::sum::sum_to,
-    },
-    params,
-    shape::Shape,
-    wgsl,
+    ops::frames::{elementwise, function, map, one_input, one_input_of},
+    params, wgsl,
 };
 
 const IDENTITY: Part = function!("forward(x: f32)", "x");
@@ -32,7 +26,8 @@ const WITHIN_I32: Part =
 const WITHIN_U32: Part =
     function!("forward(x: f32)", "select(clamp(x, 0.0, 4294967040.0), 0.0, is_nan(x))");
 
-static COPY: Kernel = one_input("copy", elementwise!("frames/elementwise_1", [IDENTITY]));
+pub(super) static COPY: Kernel =
+    one_input("copy", elementwise!("frames/elementwise_1", [IDENTITY]));
 static FILL: Kernel =
     one_input("fill", elementwise!("frames/elementwise_1", [CONSTANT])).one_float();
 static FLOAT_TO_I32: Kernel = one_input_of(
@@ -103,58 +98,6 @@ const fn bytes(
 pub(super) const KERNELS: &[&Kernel] = &[
     &COPY, &FILL, &FLOAT_TO_I32, &FLOAT_TO_U32, &I32_TO_FLOAT, &U32_TO_FLOAT, &I8_TO_FLOAT, &I8_TO_I32, &FLOAT_TO_I8, &I32_TO_I8,
 ];
-
-/// A copy, of one shape or broadcast: what [`copy`] and [`broadcast_to`] return. The gradient is
-/// the sum of `dy` over what `x` was repeated for.
-#[derive(Clone, Copy)]
-#[must_use = "an op does nothing until `forward` or `backward` records it"]
-pub struct Broadcast<'a, T> {
-    x: &'a Tensor<T>,
-    shape: Shape,
-}
-
-/// `x`, to be copied or added to a tensor of the caller, to whose shape it is broadcast and in
-/// whose type it is rounded. ([`Tensor::duplicate`] makes a copy at once.)
-pub fn copy<T: Float>(x: &Tensor<T>) -> Broadcast<'_, T> {
-    Broadcast { x, shape: x.shape() }
-}
-
-/// `x`, broadcast to a shape: dimensions are aligned from the last on, and one of 1 serves for any.
-pub fn broadcast_to<T: Float>(x: &Tensor<T>, shape: impl Into<Shape>) -> Broadcast<'_, T> {
-    Broadcast { x, shape: shape.into() }
-}
-
-backward!(impl['a, T: Float] Broadcast<'a, T> => T; dy: T);
-
-impl<T: Float> Broadcast<'_, T> {
-    /// Records the copy and returns it, a new tensor.
-    ///
-    /// # Errors
-    /// [`Error::Shape`] if `x` does not broadcast to the shape.
-    pub fn forward(self, encoder: &mut Encoder) -> Result<Tensor<T>> {
-        let y = Tensor::uninit(encoder.context(), self.shape)?;
-        self.forward_into(encoder, &y)?;
-        Ok(y)
-    }
-
-    /// Records a copy to a tensor of the caller, of either type of float, or adds `x` to one
-    /// ([`Out::add`]).
-    ///
-    /// # Errors
-    /// [`Error::Shape`] if `x` does not broadcast to the shape of the tensor.
-    pub fn forward_into<'out, Y: Float>(
-        self,
-        encoder: &mut Encoder,
-        out: impl Into<Out<'out, Y>>,
-    ) -> Result<()> {
-        spread(encoder, &COPY, &[], self.x, out.into())
-    }
-
-    fn gradient(self, encoder: &mut Encoder, dy: &Tensor<T>, dx: Out<'_, T>) -> Result<()> {
-        let sum = sum_to(dy, self.x.shape()).forward(encoder)?;
-        map(encoder, &COPY, &[], &sum, dx)
-    }
-}
 
 /// A value for every element of a tensor: what [`fill`] returns.
 #[derive(Clone, Copy)]

@@ -5,20 +5,12 @@
 use crate::{
     element::Float,
     error::Result,
-    gpu::{encoder::Encoder, out::Out, tensor::Tensor},
     kernel::{
         binding::{Type::*, read, read_write},
         declaration::Kernel,
         source::Source,
     },
-    ops::{
-        reduce::{self, Axes, Geometry, Numbers, Ways, reduction},
-        tensor::{
-            argmax::{argmax, argmin},
-            sum::{Kind, Reduction},
-            unary::abs,
-        },
-    },
+    ops::reduce::{self, Axes, Geometry, Numbers, Ways, reduction},
     shape::Shape,
     wgsl,
 };
@@ -31,7 +23,7 @@ static MAX: Kernel = reduce::kernel(
         reduction!(msl["shared/order", "tensor/max"]),
     ],
 );
-static MAX_BACKWARD: Kernel = reduce::spread_kernel(
+pub(super) static MAX_BACKWARD: Kernel = reduce::spread_kernel(
     "max_backward",
     &[read("winner", U32), read("dy", F32), read_write("dx", Float("X"))],
     &[Source::wgsl(wgsl!["shared/ids", "shared/flat", "tensor/max_backward", "frames/spread"])],
@@ -49,35 +41,16 @@ pub(super) const WAYS: Ways = Ways::shared(&MAX);
 #[derive(Clone, Copy)]
 pub(super) struct Extreme {
     pub op: &'static str,
-    mask: u32,
-    flip: u32,
+    pub mask: u32,
+    pub flip: u32,
 }
-const LARGEST: Extreme = Extreme { op: "max", mask: u32::MAX, flip: 0 };
-const SMALLEST: Extreme = Extreme { op: "min", mask: u32::MAX, flip: SIGN };
-const LARGEST_MAGNITUDE: Extreme = Extreme { op: "absmax", mask: !SIGN, flip: 0 };
+pub(super) const LARGEST: Extreme = Extreme { op: "max", mask: u32::MAX, flip: 0 };
+pub(super) const SMALLEST: Extreme = Extreme { op: "min", mask: u32::MAX, flip: SIGN };
+pub(super) const LARGEST_MAGNITUDE: Extreme = Extreme { op: "absmax", mask: !SIGN, flip: 0 };
 
 impl Extreme {
     pub fn numbers(self) -> Numbers {
         Numbers { mask: self.mask, flip: self.flip, ..Numbers::default() }
-    }
-
-    /// Records the gradient: `dy`, of any shape, for the elements that won.
-    pub fn gradient<X: Float>(
-        self,
-        encoder: &mut Encoder,
-        x: &Tensor<X>,
-        axes: Axes,
-        dy: &Tensor<f32>,
-        dx: Out<'_, X>,
-    ) -> Result<()> {
-        if self.mask != u32::MAX {
-            let magnitudes = abs(x).forward(encoder)?;
-            let slopes = max(&magnitudes, axes).backward(encoder, dy)?;
-            return abs(x).backward_into(encoder, &slopes, dx);
-        }
-        let winner = if self.flip == 0 { argmax(x, axes) } else { argmin(x, axes) };
-        let winner = winner.forward(encoder)?;
-        reduce::spread(encoder, &MAX_BACKWARD, &[&winner, dy], axes, 1.0, dx)
     }
 
     fn reference<X: Float>(self, x: &[X], shape: Shape, axes: Axes) -> Result<Vec<f32>> {
@@ -99,23 +72,6 @@ pub(super) fn key(v: f32) -> u32 {
         false if bits >= SIGN => !bits,
         false => bits | SIGN,
     }
-}
-
-/// The largest value over `axes`; NaN if there is one, as in PyTorch; -infinity where there is
-/// nothing. 0 is above -0.
-pub fn max<X: Float>(x: &Tensor<X>, axes: impl Into<Axes>) -> Reduction<'_, X> {
-    Reduction::new(x, axes.into(), Kind::Extreme(LARGEST))
-}
-
-/// The smallest value over `axes`; NaN if there is one; infinity where there is nothing. -0 is
-/// below 0.
-pub fn min<X: Float>(x: &Tensor<X>, axes: impl Into<Axes>) -> Reduction<'_, X> {
-    Reduction::new(x, axes.into(), Kind::Extreme(SMALLEST))
-}
-
-/// The largest |x| over `axes`; NaN if there is one; -infinity where there is nothing.
-pub fn absmax<X: Float>(x: &Tensor<X>, axes: impl Into<Axes>) -> Reduction<'_, X> {
-    Reduction::new(x, axes.into(), Kind::Extreme(LARGEST_MAGNITUDE))
 }
 
 pub(crate) mod reference {

@@ -4,6 +4,7 @@
 pub(crate) mod activations;
 pub(crate) mod argmax;
 pub(crate) mod binary;
+pub(crate) mod broadcast;
 pub(crate) mod compare;
 pub(crate) mod copy;
 pub(crate) mod cross_entropy;
@@ -33,6 +34,7 @@ family!(
     activations,
     argmax,
     binary,
+    broadcast,
     compare,
     copy,
     cross_entropy,

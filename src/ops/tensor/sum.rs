@@ -11,11 +11,13 @@ use crate::{
     },
     ops::{
         forward::{backward, forward},
+        frames::spread,
         reduce::{self, Axes, Geometry, Numbers, Ways, reduction, reduction_alone},
         tensor::{
-            copy::copy,
-            max::{self, Extreme},
-            unary::scale,
+            argmax::{argmax, argmin},
+            copy::COPY,
+            max::{self, Extreme, LARGEST, LARGEST_MAGNITUDE, MAX_BACKWARD, SMALLEST},
+            unary::{abs, scale},
         },
     },
     shape::Shape,
@@ -116,13 +118,32 @@ impl<'a, X: Float> Reduction<'a, X> {
         dx.check_shape(op, shape)?;
         let dy = dy.reshape(geometry.kept_shape())?;
         encoder.whole(|encoder| match self.kind {
-            Kind::Sum => copy(&dy).forward_into(encoder, dx),
+            Kind::Sum => spread(encoder, &COPY, &[], &dy, dx),
             Kind::Mean => {
                 let dy = scale(&dy, 1.0 / geometry.count as f32).forward(encoder)?;
-                copy(&dy).forward_into(encoder, dx)
+                spread(encoder, &COPY, &[], &dy, dx)
             }
-            Kind::Extreme(extreme) => extreme.gradient(encoder, self.x, self.axes, &dy, dx),
+            Kind::Extreme(extreme) => self.extreme_gradient(encoder, extreme, &dy, dx),
         })
+    }
+
+    /// The gradient of an extreme: `dy` for the elements that won.
+    fn extreme_gradient(
+        self,
+        encoder: &mut Encoder,
+        extreme: Extreme,
+        dy: &Tensor<f32>,
+        dx: Out<'_, X>,
+    ) -> Result<()> {
+        let Self { x, axes, .. } = self;
+        if extreme.mask != u32::MAX {
+            let magnitudes = abs(x).forward(encoder)?;
+            let slopes = max(&magnitudes, axes).backward(encoder, dy)?;
+            return abs(x).backward_into(encoder, &slopes, dx);
+        }
+        let winner = if extreme.flip == 0 { argmax(x, axes) } else { argmin(x, axes) };
+        let winner = winner.forward(encoder)?;
+        reduce::spread(encoder, &MAX_BACKWARD, &[&winner, dy], axes, 1.0, dx)
     }
 }
 
@@ -147,6 +168,23 @@ pub fn sum<X: Float>(x: &Tensor<X>, axes: impl Into<Axes>) -> Reduction<'_, X> {
 /// Σ x / n over `axes` of n numbers: a [`sum`], and a correctly rounded quotient; NaN where n is 0.
 pub fn mean<X: Float>(x: &Tensor<X>, axes: impl Into<Axes>) -> Reduction<'_, X> {
     Reduction::new(x, axes.into(), Kind::Mean)
+}
+
+/// The largest value over `axes`; NaN if there is one, as in PyTorch; -infinity where there is
+/// nothing. 0 is above -0.
+pub fn max<X: Float>(x: &Tensor<X>, axes: impl Into<Axes>) -> Reduction<'_, X> {
+    Reduction::new(x, axes.into(), Kind::Extreme(LARGEST))
+}
+
+/// The smallest value over `axes`; NaN if there is one; infinity where there is nothing. -0 is
+/// below 0.
+pub fn min<X: Float>(x: &Tensor<X>, axes: impl Into<Axes>) -> Reduction<'_, X> {
+    Reduction::new(x, axes.into(), Kind::Extreme(SMALLEST))
+}
+
+/// The largest |x| over `axes`; NaN if there is one; -infinity where there is nothing.
+pub fn absmax<X: Float>(x: &Tensor<X>, axes: impl Into<Axes>) -> Reduction<'_, X> {
+    Reduction::new(x, axes.into(), Kind::Extreme(LARGEST_MAGNITUDE))
 }
 
 /// A sum over the dimensions that another shape lacks: what [`sum_to`] returns.
@@ -200,7 +238,7 @@ impl<X: Float> SumTo<'_, X> {
     fn gradient(self, encoder: &mut Encoder, dy: &Tensor<f32>, dx: Out<'_, X>) -> Result<()> {
         Out::set(dy).check_shape("sum_to", self.shape)?;
         dx.check_shape("sum_to", self.x.shape())?;
-        copy(dy).forward_into(encoder, dx)
+        spread(encoder, &COPY, &[], dy, dx)
     }
 }
 

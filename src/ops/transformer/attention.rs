@@ -1,6 +1,7 @@
 //! Causal attention to a KV cache, to all of it or to a sliding window: softmax(q·kᵀ / sqrt(D))·v.
 
 use super::{
+    attention_params::{COLUMNS, MANY_WGSL, Params, SPAN},
     attention_units,
     cache::{AttentionShape, CachePositions, HostKvCache, KvCache},
     rope::rope,
@@ -31,16 +32,7 @@ use crate::{
 };
 use rayon::prelude::*;
 
-params! {
-    pub(super) struct Params {
-        run: u32, sequences: u32, heads: u32, kv_heads: u32, head_dim: u32, capacity: u32, longest: u32, rotate: u32, add: u32, window: u32,
-        scale: f32,
-    }
-}
 params! { struct CombineParams { run: u32, heads: u32, head_dim: u32, longest: u32, tokens: u32, add: u32, window: u32 } }
-
-/// Positions of a KV split.
-pub(super) const SPAN: usize = 64;
 
 const FEW_BINDINGS: &[Binding] = &[
     read("runs", U32),
@@ -128,24 +120,6 @@ static FEW_8: Kernel = few(
 static JOINED: Kernel =
     few("attention_joined", JOINED_BINDINGS, &[rows(Source::wgsl(WGSL), JOINED_ROWS as u32, 6192)])
         .fill(JOINED_WGSL);
-
-/// Columns of a row that a workgroup of [`MANY`] makes.
-const COLUMNS: usize = 128;
-
-/// Tiles of 32 rows, for a prompt; the entry point comes last.
-pub(super) const MANY_WGSL: Source = Source::wgsl(wgsl![
-    "shared/ids",
-    "shared/exp",
-    "transformer/attention_rows",
-    "transformer/attention_merge",
-    "transformer/attention_all",
-    HOLE
-])
-.workgroup_size([128, 1, 1])
-.tile([32, 1, 1])
-.constants(&[("SPAN", SPAN as u32), ("COLUMNS", COLUMNS as u32)])
-.workgroup_bytes(16_384)
-.work(Work::new(512, "products", 64, 1024));
 
 /// In WGSL the dearest turn is that of half a share's values, in Metal that of a quad of the keys.
 static MANY: Kernel = Kernel::trusted(
@@ -282,7 +256,7 @@ impl<'a> Attention<'a> {
     }
 
     /// Heads and tokens that share keys, and sequences.
-    pub(super) fn rows(&self) -> (usize, usize) {
+    fn rows(&self) -> (usize, usize) {
         let AttentionShape { heads, kv_heads, .. } = self.cache.shape;
         let (tokens, run) = (self.qkv.shape().as_matrix().0, self.positions.tokens);
         (run * (heads / kv_heads), tokens / run)
@@ -296,7 +270,7 @@ impl<'a> Attention<'a> {
         let (shape, (rows, sequences), context) = (cache.shape, self.rows(), encoder.context());
         let capabilities = context.capabilities();
         let units = if self.f16 && self.max_len > 0 {
-            attention_units::kernel(capabilities, self)
+            attention_units::kernel(capabilities, cache, positions.tokens, rows, sequences)
         } else {
             None
         };

@@ -1,6 +1,9 @@
 //! The kernels of `f16` attention of prompts, on tensor cores.
 
-use super::attention::{Attention, MANY_WGSL, Params, SPAN};
+use super::{
+    attention_params::{MANY_WGSL, Params, SPAN},
+    cache::KvCache,
+};
 use crate::{
     gpu::capabilities::Capabilities,
     kernel::{
@@ -154,13 +157,16 @@ pub(super) const KERNELS: &[&Kernel] = &[
     &HALVES_128,
 ];
 
-/// Returns the kernel that serves, if one does.
+/// Returns the kernel that serves `tokens` new tokens of each sequence, if one does. They have
+/// `rows` rows for each of `sequences` and key heads.
 pub(super) fn kernel(
     capabilities: &Capabilities,
-    attention: Attention<'_>,
+    cache: &KvCache,
+    tokens: usize,
+    rows: usize,
+    sequences: usize,
 ) -> Option<&'static Kernel> {
-    let (cache, (rows, sequences)) = (attention.cache, attention.rows());
-    let served = attention.positions.tokens >= MIN_RUN && cache.is_f16() && cache.window.is_none();
+    let served = tokens >= MIN_RUN && cache.is_f16() && cache.window.is_none();
     plan(capabilities, cache.shape.head_dim, rows, cache.shape.kv_heads * sequences)
         .filter(|_| served)
 }

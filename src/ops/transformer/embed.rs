@@ -1,6 +1,9 @@
 //! Rows of an embedding table: y[t] = table[tokens[t]].
 
-use super::{cache::CachePositions, embed_ternary};
+use super::{
+    cache::CachePositions,
+    embed_ternary::{self, check_token},
+};
 use crate::{
     error::{Error, Result},
     gpu::{encoder::Encoder, out::Out, tensor::Tensor},
@@ -200,15 +203,6 @@ fn record_dense(
         &[tokens, &table.words, &table.scales, y.tensor(), sequences],
         [tokens.len() * table.blocks(), 1, 1],
     )
-}
-
-/// Checks that a table of `rows` rows has this token.
-pub(super) fn check_token(token: u32, rows: usize) -> Result<usize> {
-    if token as usize >= rows {
-        let what = format!("token {token}; the vocabulary has {rows}");
-        return Err(Error::Invalid { op: OP, what });
-    }
-    Ok(token as usize)
 }
 
 pub(crate) mod reference {

@@ -1,9 +1,8 @@
 //! The kernel of [`embed`](super::embed()) for ternary tables, whose rows are decoded as they are
 //! read.
 
-use super::embed::check_token;
 use crate::{
-    error::Result,
+    error::{Error, Result},
     gpu::{encoder::Encoder, out::Out, tensor::Tensor},
     kernel::{
         binding::{Type::*, read, read_write},
@@ -67,6 +66,15 @@ pub(super) fn record(
         &[tokens, &table.codes, &table.scales, y.tensor(), sequences],
         [m * row_words, 1, 1],
     )
+}
+
+/// Checks that a table of `rows` rows has this token.
+pub(super) fn check_token(token: u32, rows: usize) -> Result<usize> {
+    if token as usize >= rows {
+        let what = format!("token {token}; the vocabulary has {rows}");
+        return Err(Error::Invalid { op: "embed", what });
+    }
+    Ok(token as usize)
 }
 
 pub(crate) mod reference {

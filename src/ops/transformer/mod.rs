@@ -6,6 +6,7 @@
 //! al., 2104.09864) in the halves convention, grouped-query attention (Ainslie et al., 2305.13245).
 
 pub(crate) mod attention;
+mod attention_params;
 pub(crate) mod attention_units;
 pub(crate) mod cache;
 pub(crate) mod dense_gemv;

@@ -509,7 +509,7 @@ fn factors_of_frequencies_are_read() {
     );
     refused(
         longrope(16, short, short).float("llama.rope.scaling.factor", 4.0),
-        "beside Linear(4.0)",
+        "beside the scaling linear by 4",
         true,
     );
     refused(scaled("longrope", 16), "no tensor `rope_factors_short.weight`", false);
@@ -533,7 +533,7 @@ fn factors_of_frequencies_are_read() {
     );
     refused(
         frequencies(scaled("linear", 16).float("llama.rope.scaling.factor", 4.0), other),
-        "beside Linear(4.0)",
+        "beside the scaling linear by 4",
         true,
     );
     refused(frequencies(Maker::of("llama"), [-1.0, 1.0]), "positive ones", false);
