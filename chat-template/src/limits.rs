@@ -1,4 +1,4 @@
-//! Bounds of a template. [`Limits`](crate::Limits) are adjustable; those in this module are fixed.
+//! Bounds of a template. [`Limits`] are adjustable; those in this module are fixed.
 
 /// Bytes of a template's source. The longest known templates have 20 KB.
 pub const MAX_TEMPLATE_BYTES: usize = 1 << 20;

@@ -13,6 +13,8 @@ use clap::{Parser, Subcommand};
 /// A MODEL is a directory in the format of transformers (config.json, safetensors, tokenizer.json),
 /// a GGUF file, a prepacked model file, or a name on the Hugging Face hub:
 /// OWNER/NAME[@REVISION][:FILE.gguf].
+// The brackets are of the help text, and no links.
+#[allow(rustdoc::broken_intra_doc_links)]
 #[derive(Parser)]
 #[command(name = "bitnet", version)]
 pub struct Arguments {

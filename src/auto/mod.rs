@@ -301,7 +301,7 @@ impl Auto {
         )
     }
 
-    /// [`bitlinear`](fn@bitnet::bitlinear) of `tokens` rows with ternary weights that are on both
+    /// [`BitLinear`] of `tokens` rows with ternary weights that are on both
     /// sides.
     ///
     /// # Errors

@@ -47,7 +47,7 @@ pub enum RopeScaling {
         truncate: bool,
     },
     /// LongRoPE (Ding et al. 2024, arXiv:2402.13753): each frequency is divided by one of
-    /// [`ModelConfig::rope_factors`]; cosines and sines are multiplied.
+    /// [`ModelConfig::rope_factors`](super::ModelConfig::rope_factors); cosines and sines are multiplied.
     LongRope {
         /// Multiplies cosines and sines, and so queries and keys.
         attention: f32,

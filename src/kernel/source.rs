@@ -196,7 +196,7 @@ impl Source {
         self
     }
 
-    /// States the bytes of workgroup memory; [`contract`](super::contract) checks them.
+    /// States the bytes of workgroup memory; the contract checks them.
     pub const fn workgroup_bytes(mut self, bytes: u32) -> Self {
         self.workgroup_bytes = bytes;
         self

@@ -158,7 +158,7 @@ fn a_texts_kernels_are_timed() {
     for part in [
         "prompt of 5 tokens, ",
         "decode step of a batch of 1 after 8 tokens, ",
-        "% of the roof  ",
+        "% of peak  ",
         " dispatches on the GPU",
     ] {
         assert!(told.contains(part), "{part:?}: {told}");

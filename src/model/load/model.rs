@@ -174,8 +174,9 @@ impl Model {
         self.auto.as_ref().and_then(|auto| auto.error.as_ref())
     }
 
-    /// What of it stays in host memory, by [`ModelBuilder::offload`], and is copied to the GPU in
-    /// every pass. Nothing on the CPU.
+    /// What of it stays in host memory, by
+    /// [`ModelBuilder::offload`](super::builder::ModelBuilder::offload), and is copied to the GPU
+    /// in every pass. Nothing on the CPU.
     pub fn offloaded(&self) -> Offloaded {
         self.engine.offloaded()
     }
@@ -233,7 +234,8 @@ impl Model {
     /// be awaited by whoever has something else to do meanwhile; what has begun is done to its end,
     /// for which the model waits when it is dropped. Not among them: those of drafts, of
     /// embeddings, and of logits of every token. A model on the CPU has none. With a folder for
-    /// compiled kernels, [`ContextOptions::cache`], those that are there are read.
+    /// compiled kernels, [`ContextOptions::cache`](crate::ContextOptions::cache), those that are
+    /// there are read.
     ///
     /// ```no_run
     /// # async fn start() -> bitnet_wgpu::Result<()> {

@@ -196,11 +196,11 @@ fn by_groups<T: Float>(
     )
 }
 
-/// The integers Σ xq·Wq as floats, `[m, n]`: [`bitlinear_quantized`] with all scales 1. For checks;
-/// exact on every device.
+/// The integers Σ xq·Wq as floats, `[m, n]`: [`BitLinear`](super::BitLinear) with all scales 1. For
+/// checks; exact on every device.
 ///
 /// # Errors
-/// As [`bitlinear_quantized`].
+/// As [`BitLinear::forward`](super::BitLinear::forward).
 pub fn accumulators(
     encoder: &mut Encoder,
     x: &QuantizedActivations,
@@ -213,8 +213,8 @@ pub fn accumulators(
     bitlinear_quantized(encoder, &x, &w)
 }
 
-/// The CPU twin of [`bitlinear`], on all cores: the same bits. `x` is `[tokens, w.columns()]`, the
-/// result `[tokens, w.rows()]`.
+/// CPU reference of [`BitLinear`](super::BitLinear), on all cores: the same bits. `x` is
+/// `[tokens, w.columns()]`, the result `[tokens, w.rows()]`.
 ///
 /// # Errors
 /// [`Error::Length`] if `x` is not whole rows; [`Error::Invalid`] for more than
@@ -224,7 +224,7 @@ pub fn bitlinear_cpu<T: Float>(x: &[T], tokens: usize, w: &PackedTernary) -> Res
     Ok(bitlinear_quantized_cpu(&xq, w)?.into_iter().map(T::from_f32).collect())
 }
 
-/// The CPU twin of [`bitlinear_quantized`].
+/// CPU reference of [`BitLinear`](super::BitLinear) with int8 activations.
 ///
 /// # Errors
 /// [`Error::Shape`] if `x` does not fit `w`; [`Error::Length`] if it has not as many codes and

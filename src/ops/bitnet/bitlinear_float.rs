@@ -279,7 +279,8 @@ fn record<X: Float, Y: Float>(
     )
 }
 
-/// The CPU twin of [`bitlinear_float`], of one row: products added in the order of k.
+/// CPU reference of [`BitLinear`](super::BitLinear) with float activations, of one row: products
+/// added in the order of k.
 ///
 /// # Errors
 /// [`Error::Length`](crate::Error::Length) if it has another length.
@@ -287,7 +288,7 @@ pub fn bitlinear_float_cpu(x: &[f32], w: &PackedTernary) -> Result<Vec<f32>> {
     product_cpu(x, &w.dequantize(), [w.rows(), w.columns()])
 }
 
-/// The CPU twin of [`bitlinear_backward`], of one row.
+/// CPU reference of the gradient of [`BitLinear`](super::BitLinear), of one row.
 ///
 /// # Errors
 /// [`Error::Length`](crate::Error::Length) if it has another length.

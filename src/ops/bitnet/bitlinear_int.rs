@@ -133,7 +133,8 @@ fn record<X: Float, Y: Float>(
     }
 }
 
-/// The CPU twin of [`bitlinear_int`], of one row: products added in the order of k.
+/// CPU reference of [`BitLinear`](super::BitLinear) with integer weights, of one row: products
+/// added in the order of k.
 ///
 /// # Errors
 /// [`Error::Length`](crate::Error::Length) if it has another length.
@@ -141,7 +142,8 @@ pub fn bitlinear_int_cpu(x: &[f32], w: &PackedInt) -> Result<Vec<f32>> {
     product_cpu(x, &w.dequantize(), [w.rows(), w.columns()])
 }
 
-/// The CPU twin of [`bitlinear_int_backward`], of one row.
+/// CPU reference of the gradient of [`BitLinear`](super::BitLinear) with integer weights, of one
+/// row.
 ///
 /// # Errors
 /// [`Error::Length`](crate::Error::Length) if it has another length.

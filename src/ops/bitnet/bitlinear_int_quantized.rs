@@ -152,12 +152,12 @@ fn check_sums(bits: Bits, columns: usize) -> Result<()> {
     Err(Error::Invalid { op: OP, what })
 }
 
-/// The CPU twin of [`bitlinear_int_quantized`], `[tokens, rows]`: the same integers, in the same
-/// order.
+/// CPU reference of [`BitLinear`](super::BitLinear) with integer weights and int8 activations,
+/// `[tokens, rows]`: the same integers, in the same order.
 ///
 /// # Errors
-/// As [`bitlinear_int_quantized_into`]; [`Error::Length`] if `x` has not as many codes and scales
-/// as it says.
+/// [`Error::Shape`] if `x` does not fit `w`; [`Error::Length`] if `x` has not as many codes and
+/// scales as it says.
 pub fn bitlinear_int_quantized_cpu(x: &HostActivations, w: &PackedInt) -> Result<Vec<f32>> {
     let (m, n, k) = (x.tokens, w.rows(), w.columns());
     if x.features != k {

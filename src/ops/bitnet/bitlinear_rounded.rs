@@ -314,8 +314,8 @@ fn on_units(encoder: &Encoder, m: usize, n: usize) -> &'static Kernel {
     }
 }
 
-/// The CPU twin of [`bitlinear_rounded`], of one row as
-/// [`round_activations_cpu`](super::round_activations_cpu) gives it: the same bits.
+/// CPU reference of [`BitLinear`](super::BitLinear) with block-floating-point activations, of one
+/// row as [`round_activations_cpu`](super::round_activations_cpu) gives it: the same bits.
 ///
 /// # Errors
 /// [`Error::Length`] if it has another length.

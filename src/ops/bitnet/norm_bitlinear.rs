@@ -370,11 +370,12 @@ pub(super) fn check_gain(norm: Norm<'_, [f32]>, w: &PackedTernary) -> Result<()>
     }
 }
 
-/// The CPU twin of [`norm_bitlinear`]: the same bits. `x` is `[tokens, w.columns()]`.
+/// CPU reference of [`BitLinear`](super::BitLinear) with a norm: the same bits. `x` is
+/// `[tokens, w.columns()]`.
 ///
 /// # Errors
 /// [`Error::Length`] if `x` is not whole rows or the gain has another length; [`Error::Invalid`] as
-/// for [`norm_bitlinear`].
+/// for [`BitLinear::forward`](super::BitLinear::forward).
 pub fn norm_bitlinear_cpu(
     x: &[f32],
     tokens: usize,
@@ -389,7 +390,7 @@ pub fn norm_bitlinear_cpu(
     bitlinear_quantized_cpu(&xq, w)
 }
 
-/// The CPU twin of [`norm_bitlinear_gated`].
+/// CPU reference of [`BitLinear`](super::BitLinear) with a norm and a gate.
 ///
 /// # Errors
 /// As [`norm_bitlinear_cpu`]; [`Error::Length`] for a matrix of an odd number of rows.

@@ -298,8 +298,8 @@ fn rounded(
     Ok(rounded)
 }
 
-/// The CPU twin of [`norm_bitlinear_rounded_into`]: the same bits. `x` is whole rows of
-/// `w.columns()`.
+/// CPU reference of [`BitLinear`](super::BitLinear) with a norm and block floating point: the same
+/// bits. `x` is whole rows of `w.columns()`.
 ///
 /// # Errors
 /// [`Error::Length`] if `x` is not whole rows or the gain has another length.
@@ -325,7 +325,7 @@ pub fn norm_bitlinear_rounded_cpu(
     Ok(products.concat())
 }
 
-/// The CPU twin of [`norm_bitlinear_rounded_gated_into`].
+/// CPU reference of [`BitLinear`](super::BitLinear) with a norm, a gate and block floating point.
 ///
 /// # Errors
 /// As [`norm_bitlinear_rounded_cpu`]; [`Error::Length`] for a matrix of an odd number of rows.

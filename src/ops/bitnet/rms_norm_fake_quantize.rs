@@ -72,7 +72,7 @@ pub(super) const KERNELS: &[&Kernel] = &[&RMS_NORM_FAKE_QUANTIZE];
 /// what [`rms_norm_quantize`](super::rms_norm_quantize()) makes, dequantised, to the bit.
 ///
 /// Straight through the rounding, its gradients are those of the norm:
-/// [`transformer::rms_norm_backward`](crate::transformer::rms_norm_backward) of `x`, `gain` and
+/// [`RmsNorm::backward`](crate::transformer::RmsNorm::backward) of `x`, `gain` and
 /// `dy`, whatever λ.
 ///
 /// # Errors

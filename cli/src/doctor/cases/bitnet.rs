@@ -95,6 +95,7 @@ fn bitlinear<T: Float + Number>(t: &mut Trial, tokens: usize) -> Result<()> {
     let (rows, columns) = (67, 452);
     let (x, w) = (t.values::<T>(tokens * columns), ternary(t, rows, columns, None)?);
     let y = BitLinear::new(&w.upload(&t.context)?)
+        .output_type::<T>()
         .forward(&mut t.encoder, &t.context.upload(&x, [tokens, columns])?)?;
     let expected: Vec<f32> =
         bitnet::bitlinear_cpu(&x, tokens, &w)?.into_iter().map(Into::into).collect();
