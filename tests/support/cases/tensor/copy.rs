@@ -84,7 +84,7 @@ pub fn cases() -> Vec<Case> {
     cases.push(case(&small, Data::floats(f16::ELEMENT, &few), |r, x| {
         tensor::cast(x).forward::<f16>(&mut r.encoder)
     }));
-    cases.push(case(&[0, 5, 2048], Data::floats(f16::ELEMENT, &[0.0, 5.0, 2048.0]), |r, x| {
+    cases.push(case(&[0u32, 5, 2048], Data::floats(f16::ELEMENT, &[0.0, 5.0, 2048.0]), |r, x| {
         tensor::cast(x).forward::<f16>(&mut r.encoder)
     }));
     cases
