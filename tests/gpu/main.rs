@@ -36,7 +36,16 @@ fn main() {
     if context().capabilities().software {
         trials.push(Trial::test("the_table_of_ops_is_true", the_table_of_ops_is_true));
     }
-    libtest_mimic::run(&Arguments::from_args(), trials).exit();
+    let arguments = Arguments::from_args();
+    let conclusion = libtest_mimic::run(&arguments, trials);
+    // A mistyped name must not look like a pass.
+    if let (Some(filter), 0, false) =
+        (&arguments.filter, conclusion.num_passed + conclusion.num_failed, arguments.list)
+    {
+        eprintln!("no op is named {filter:?}: `--list` prints the names (an op's is its file's)");
+        std::process::exit(1);
+    }
+    conclusion.exit();
 }
 
 /// The first op's index, and the step from one to the next.

@@ -296,7 +296,7 @@ fn what_cannot_be_had_says_why() {
     fails(&several, "people/nobody", false, "HF_TOKEN");
     fails(&several, "people/nobody", false, "https://huggingface.co/people/nobody");
     fails(&several, "people/tales", false, "people/tales:a.gguf");
-    fails(&several, "people/tales:c.gguf", false, "it has no c.gguf");
+    fails(&several, "people/tales:c.gguf", false, "no file c.gguf");
     fails(&several, "people/tales", true, "HF_HUB_OFFLINE");
     fails("http://127.0.0.1:9", "people/tales", false, "to do it by hand");
     let info = cache.run(&several, &["info", "people/tales:b.gguf"], false);
