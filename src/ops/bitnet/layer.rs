@@ -217,10 +217,11 @@ impl<'a, T: Float> BitLinear<'a, T> {
         out: impl Into<Out<'y, Y>>,
     ) -> Result<()> {
         let (x, out) = (x.into(), out.into());
-        match self.gate {
+        // Some combinations take several dispatches: all of them are recorded, or none.
+        encoder.whole(|encoder| match self.gate {
             None => self.product_into(encoder, x, out),
             Some(gate) => self.gated_into(encoder, x, gate, out),
-        }
+        })
     }
 
     /// Records the gradient of the layer and returns that of its input, dx = dz·W, where `dz` is
