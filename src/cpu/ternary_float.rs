@@ -5,7 +5,7 @@
 //! is added up across a vector. The sum of a block of columns is exact; it is scaled, and these are
 //! added in the order of the columns.
 
-use super::ternary::by_blocks;
+use super::ternary::tasks::by_blocks;
 use crate::{
     error::{Error, Result},
     ops::bitnet::{round_activations_cpu, rounded_block},
