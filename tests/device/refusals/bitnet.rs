@@ -5,8 +5,8 @@ use bitnet_wgpu::bitnet::BitLinear;
 use bitnet_wgpu::{
     Error, Out, Result, Shape, Tensor,
     bitnet::{
-        self, Gate, Layout, QuantizationError, QuantizedActivations, QuantizedInt4, QuantizedInt8,
-        Scheme,
+        self, ActivationType, Gate, Layout, QuantizationError, QuantizedActivations, QuantizedInt4,
+        QuantizedInt8, Scheme,
     },
     tensor,
     weights::{Bits, IntMatrix, TernaryMatrix},
@@ -254,6 +254,28 @@ fn products_with_a_bias_refuse_one_that_does_not_fit() {
     // The bias is refused after the product: nothing of it is left.
     let block = bitnet::RoundedActivations::uninit(context, 2, 3, bitnet::rounded_block(None));
     assert_shape(layer.forward(&mut encoder, &block.unwrap()));
+    assert!(encoder.is_empty());
+}
+
+#[test]
+fn layers_refuse_unsupported_combinations() {
+    use ActivationType::{BlockFloat, Float};
+    let context = context();
+    let mut encoder = context.encoder("test");
+    let (x, gain, bias) =
+        (unwritten(context, [2, 64]), unwritten(context, [64]), unwritten(context, [3]));
+    let w = ternary(&mut rng(1), 3, 64).upload(context).unwrap();
+    let int = ints(&mut rng(1), 3, 64, Bits::Four, None).upload(context).unwrap();
+    let codes = QuantizedActivations::uninit(context, 2, 64, Layout::Int8).unwrap();
+    let norm = Some((&gain, 1e-5));
+    let (layer, int) = (BitLinear::new(&w), BitLinear::new(&int));
+    assert_invalid(layer.norm(norm).bias(&bias).forward(&mut encoder, &x));
+    assert_invalid(layer.norm(norm).activation_type(Float).forward(&mut encoder, &x));
+    assert_invalid(layer.norm(norm).forward(&mut encoder, &codes));
+    assert_invalid(int.norm(norm).forward(&mut encoder, &x));
+    assert_invalid(layer.activation_type(BlockFloat).bias(&bias).forward(&mut encoder, &x));
+    assert_invalid(int.activation_type(BlockFloat).forward(&mut encoder, &x));
+    assert_invalid(int.gate(Gate::Silu).forward(&mut encoder, &x));
     assert!(encoder.is_empty());
 }
 

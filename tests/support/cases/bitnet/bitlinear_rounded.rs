@@ -105,7 +105,7 @@ pub(super) fn matrix(rng: &mut SmallRng, (_, rows, columns, size): Shape) -> Pac
 }
 
 /// What the twins make of rows of `x`.
-fn twin(x: &[f32], w: &PackedTernary) -> Vec<f32> {
+pub(super) fn twin(x: &[f32], w: &PackedTernary) -> Vec<f32> {
     let mut rounded = x.to_vec();
     bitnet::round_activations_cpu(&mut rounded, w.columns(), bitnet::rounded_block(w.group()))
         .unwrap();
