@@ -59,7 +59,10 @@ fn tokens(criterion: &mut Criterion) {
                 bytes,
             );
             let mut encoder = context.encoder("norm");
-            support::rms_norm_quantize_as(&mut encoder, &x, &gain, 1e-5, layout)
+            bitnet::ActivationQuantizer::int8()
+                .layout(layout)
+                .norm((&gain, 1e-5))
+                .quantize(&mut encoder, &x)
                 .expect("it quantises");
             bench(
                 &mut group,
@@ -72,14 +75,12 @@ fn tokens(criterion: &mut Criterion) {
             let gated =
                 context.upload(&floats(&mut rng(1), m * 2 * k, 2.0), [m, 2 * k]).expect("it fits");
             let mut encoder = context.encoder("gate");
-            support::gate_quantize_as(
-                &mut encoder,
-                &gated,
-                Gate::Relu2,
-                Some((&gain, 1e-5)),
-                layout,
-            )
-            .expect("it quantises");
+            bitnet::ActivationQuantizer::int8()
+                .layout(layout)
+                .gate(Gate::Relu2)
+                .norm(Some((&gain, 1e-5)))
+                .quantize(&mut encoder, &gated)
+                .expect("it quantises");
             bench(
                 &mut group,
                 &format!("gate {layout:?}"),

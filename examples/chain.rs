@@ -19,15 +19,14 @@ fn main() -> Result<()> {
 
     let x = Tensor::<f32>::zeros(&context, [1, hidden])?;
     let mut encoder = context.encoder("feed-forward");
-    let xq = bitnet::rms_norm_quantize(&mut encoder, &x, &context.upload(&norm, [hidden])?, 1e-5)?;
+    let xq = bitnet::ActivationQuantizer::int8()
+        .norm((&context.upload(&norm, [hidden])?, 1e-5))
+        .quantize(&mut encoder, &x)?;
     let both = BitLinear::new(&gate_up.upload(&context)?).forward(&mut encoder, &xq)?;
     let gated = bitnet::relu2_gate(&mut encoder, &both)?;
-    let gq = bitnet::rms_norm_quantize(
-        &mut encoder,
-        &gated,
-        &context.upload(&sub_norm, [inner])?,
-        1e-5,
-    )?;
+    let gq = bitnet::ActivationQuantizer::int8()
+        .norm((&context.upload(&sub_norm, [inner])?, 1e-5))
+        .quantize(&mut encoder, &gated)?;
     let y = BitLinear::new(&down.upload(&context)?).forward(&mut encoder, &gq)?;
     println!("{} dispatches", encoder.len());
     let block = encoder.finish();

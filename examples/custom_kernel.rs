@@ -57,7 +57,7 @@ fn main() -> Result<()> {
     let mut encoder = context.encoder("custom");
     encoder.dispatch(&SILU, &Params { length: 5, factor: 2.0 }, &[&x, &y], [5, 1, 1])?;
     // The crate's own kernels can use the result in the same submission.
-    let quantized = bitnet::quantize_activations(&mut encoder, &y)?;
+    let quantized = bitnet::ActivationQuantizer::int8().quantize(&mut encoder, &y)?;
     encoder.submit()?.wait()?;
     println!("2 · silu = {:?}", pollster::block_on(y.read())?);
     println!("as int8: {:?}", pollster::block_on(quantized.read())?.codes);

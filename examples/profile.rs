@@ -27,7 +27,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             context.upload(&support::activations(&mut rng, tokens * COLUMNS), [tokens, COLUMNS])?;
         let gain = context.upload(&vec![1.0; COLUMNS], [COLUMNS])?;
         let mut encoder = context.encoder("profile");
-        let xq = bitnet::rms_norm_quantize(&mut encoder, &x, &gain, 1e-5)?;
+        let xq =
+            bitnet::ActivationQuantizer::int8().norm((&gain, 1e-5)).quantize(&mut encoder, &x)?;
         let y = BitLinear::new(&w).forward(&mut encoder, &xq)?;
         let _ = BitLinear::new(&w).forward(&mut encoder, &y)?;
         let recording = encoder.finish();

@@ -1,5 +1,15 @@
 //! What only this crate's tests, benchmarks and tools use. Anything here may change in any release.
 
+use crate::{
+    error::Result,
+    gpu::{encoder::Encoder, tensor::Tensor},
+    kernel::{
+        declaration::Kernel,
+        source::{Part, Source},
+    },
+    language::ShaderLanguage,
+    ops::bitnet::{RoundedActivations, rms_norm_round_into},
+};
 pub use crate::{
     gpu::{capabilities::SubmissionLimit, recording::Dispatch, tensor::Residency},
     kernel::{
@@ -10,13 +20,21 @@ pub use crate::{
     },
     ops::catalog,
 };
-use crate::{
-    kernel::{
-        declaration::Kernel,
-        source::{Part, Source},
-    },
-    language::ShaderLanguage,
-};
+
+/// Records the norm and the conversion to block floating point of rows `first..` of `x`, as many as
+/// `out` has: what models do before the LM head.
+///
+/// # Errors
+/// [`Error::Shape`](crate::Error::Shape) if the gain or `out` does not fit.
+pub fn rms_norm_block_float_into(
+    encoder: &mut Encoder,
+    x: &Tensor<f32>,
+    first: usize,
+    (gain, eps): (&Tensor<f32>, f32),
+    out: &RoundedActivations,
+) -> Result<()> {
+    rms_norm_round_into(encoder, x, first, gain, eps, out)
+}
 
 /// Whether the sources of a kernel agree with its declaration.
 pub mod contract {

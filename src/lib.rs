@@ -122,8 +122,8 @@ pub mod telemetry {
     };
 }
 
-/// The programs of the README and of docs/app.md, run as tests.
+/// The programs of the README and of docs/guide/library.md, run as tests.
 #[cfg(all(doctest, feature = "models"))]
 #[doc = include_str!("../README.md")]
-#[doc = include_str!("../docs/app.md")]
+#[doc = include_str!("../docs/guide/library.md")]
 struct Readme;

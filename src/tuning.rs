@@ -18,7 +18,7 @@ pub(crate) enum Family {
     /// NVIDIA's and all others that are not below. An H200 has been measured, where nothing else is
     /// said; for the others its numbers are a guess.
     Gpu,
-    /// Apple's. None has been measured: instructions were counted (docs/apple-gpu.md). Generations
+    /// Apple's. None has been measured: instructions were counted (docs/internals/apple-gpu.md). Generations
     /// share a column, since all counts are the same for M1 and M2, and later ones cannot be
     /// counted.
     Apple,
@@ -66,7 +66,7 @@ table! {
     /// GEMM, where packed integer products are fast. H200: "Several tokens".
     PackedGemvTokens = "packed_gemv_tokens" in 1..=TOKENS; 256, 256, 256;
     /// The same where they are not, in passes for four tokens. Apple: a pass takes 5.4 cycles a
-    /// weight, and a tile of 32 tokens, empty or not, 34 (docs/apple-gpu.md).
+    /// weight, and a tile of 32 tokens, empty or not, 34 (docs/internals/apple-gpu.md).
     GemvTokens = "gemv_tokens" in 1..=TOKENS; 24, 24, 24;
     /// Up to so many tokens the GEMM of halves has narrow tiles, of 32 tokens in place of 64.
     /// Apple: as above.
@@ -100,7 +100,7 @@ table! {
     /// Up to so many tokens, passes of a GEMV for activations in block floating point do not cost
     /// more than tiles of 64 tokens, where no matrix unit is used. H200: "Tiles without matrix
     /// units". Apple: a pass of four tokens takes 7.2 cycles a weight, a tile, full or not, about
-    /// 75 (docs/apple-gpu.md). On software adapters never, since they pay for barriers.
+    /// 75 (docs/internals/apple-gpu.md). On software adapters never, since they pay for barriers.
     RoundedTileTokens = "rounded_tile_tokens" in 0..=NEVER; 128, 40, NEVER;
     /// [`TuningKey::Int8UnitLargeTiles`] of such a unit. H200: "Tiles without matrix units".
     RoundedUnitLargeTiles = "rounded_unit_large_tiles" in 0..=NEVER; 128, 64, 64;

@@ -413,7 +413,7 @@ fn of_product(
             (floats(context, tokens, columns)?, context.upload(&vec![1.0f32; columns], [columns])?);
         let y = Tensor::<f32>::zeros(context, [tokens, rows])?;
         let mut encoder = context.encoder("activations");
-        let xq = Rc::new(bitnet::quantize_activations(&mut encoder, &x)?);
+        let xq = Rc::new(bitnet::ActivationQuantizer::int8().quantize(&mut encoder, &x)?);
         encoder.submit()?.wait()?;
         let bytes = matrices[0].code_bytes() + tokens * (columns + 4 * rows);
         let (what, w, out, plain) =
@@ -426,11 +426,9 @@ fn of_product(
                     .try_for_each(|w| BitLinear::new(w).forward_into(&mut encoder, &*xq, &out))?;
             } else {
                 // How they lie depends on what is chosen.
-                let rounded = bitnet::round_activations(
-                    &mut encoder,
-                    &plain,
-                    bitnet::rounded_block(Some(group)),
-                )?;
+                let rounded =
+                    bitnet::ActivationQuantizer::block_float(bitnet::rounded_block(Some(group)))
+                        .quantize(&mut encoder, &plain)?;
                 w[..copies].iter().try_for_each(|w| {
                     BitLinear::new(w).forward_into(&mut encoder, &rounded, &out)
                 })?;

@@ -254,7 +254,7 @@ impl Model {
                 Linear { x, w },
             ));
         }
-        let quantized = bitnet::quantize_activations(e, &x)?;
+        let quantized = bitnet::ActivationQuantizer::int8().quantize(e, &x)?;
         let y = BitLinear::new(&w).forward(e, &quantized)?;
         Ok((y, Linear { x: bitnet::dequantize_activations(e, &quantized)?, w }))
     }

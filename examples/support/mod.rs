@@ -74,7 +74,7 @@ pub fn on_gpu(
 ) -> Result<(Vec<f32>, Vec<f32>, Duration)> {
     let (x, w) = (context.upload(x, [tokens, w.columns()])?, w.upload(context)?);
     let mut encoder = context.encoder("sums");
-    let xq = bitnet::quantize_activations(&mut encoder, &x)?;
+    let xq = bitnet::ActivationQuantizer::int8().quantize(&mut encoder, &x)?;
     let sums = bitnet::accumulators(&mut encoder, &xq, &w)?;
     encoder.submit()?.wait()?;
     let mut encoder = context.encoder("bitlinear");

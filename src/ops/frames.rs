@@ -3,7 +3,7 @@
 //! input, `combine(a, b)` of two, `combine(a, b, c)` of three. Numbers that come with a call are
 //! `params.alpha` and `params.beta`. Ops that are one expression are lines of a table:
 //! op_tables.rs. On Metal, elementwise ops are what naga makes of their WGSL; a text of our own
-//! took no fewer instructions (docs/apple-gpu.md).
+//! took no fewer instructions (docs/internals/apple-gpu.md).
 
 use crate::{
     element::{ElementType, Float},

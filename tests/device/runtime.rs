@@ -149,14 +149,18 @@ fn shapes_are_checked_where_they_are_given() {
     let x = context.upload(&[1f32; 14], [2, 7]).unwrap();
     let text = error(BitLinear::new(&w).forward(&mut encoder, &x));
     assert!(text.contains("[2, 7]") && text.contains("[.., 8]"), "{text}");
-    let xq =
-        bitnet::quantize_activations(&mut encoder, &context.upload(&[1f32; 16], [2, 8]).unwrap())
-            .unwrap();
+    let xq = bitnet::ActivationQuantizer::int8()
+        .quantize(&mut encoder, &context.upload(&[1f32; 16], [2, 8]).unwrap())
+        .unwrap();
     let y = Tensor::<f32>::zeros(context, [2, 6]).unwrap();
     let text = BitLinear::new(&w).forward_into(&mut encoder, &xq, &y).unwrap_err().to_string();
     assert!(text.contains("[2, 6]") && text.contains("[2, 5]"), "{text}");
     let gain = context.upload(&[1f32; 3], [3]).unwrap();
-    let text = bitnet::rms_norm_quantize(&mut encoder, &x, &gain, 1e-5).unwrap_err().to_string();
+    let text = bitnet::ActivationQuantizer::int8()
+        .norm((&gain, 1e-5))
+        .quantize(&mut encoder, &x)
+        .unwrap_err()
+        .to_string();
     assert!(text.contains("[3]") && text.contains("[7]"), "{text}");
     let odd = error(bitnet::relu2_gate(&mut encoder, &x));
     assert!(odd.contains("[2, 7]"), "{odd}");
@@ -195,7 +199,8 @@ fn what_does_not_fit_the_device_is_refused() {
     ));
     let plain = context().restricted(|c| c.f16 = false);
     let x = plain.upload(&[f16::ONE; 4], [1, 4]).unwrap();
-    let error = bitnet::quantize_activations(&mut plain.encoder("f16"), &x).unwrap_err();
+    let error =
+        bitnet::ActivationQuantizer::int8().quantize(&mut plain.encoder("f16"), &x).unwrap_err();
     assert!(
         matches!(error, Error::MissingFeature { feature: wgpu::Features::SHADER_F16, .. }),
         "{error}"

@@ -1,6 +1,6 @@
 //! Every op by every executor: a trial each, `bitnet::quantize_activations::our_metal` and so on.
 //! `TEST_SEED` seeds the random cases; `TEST_PART=I/N` takes every N-th op from the I-th on.
-//! `UPDATE=1 cargo test --test gpu -- table` writes the table of docs/kernels.md.
+//! `UPDATE=1 cargo test --test gpu -- table` writes the table of docs/internals/kernels.md.
 
 use bitnet_wgpu::{
     Element, Kernel,
@@ -172,7 +172,7 @@ fn every_kernel_and_variant_has_a_case() -> Result<(), Failed> {
     }
 }
 
-/// The table of docs/kernels.md is made from the cases.
+/// The table of docs/internals/kernels.md is made from the cases.
 fn the_table_of_ops_is_true() -> Result<(), Failed> {
     let mut table =
         "| op | its kernels (*italic*: in WGSL only) | compared by |\n| --- | --- | --- |\n"
@@ -194,5 +194,5 @@ fn the_table_of_ops_is_true() -> Result<(), Failed> {
         };
         table += &format!("| `{}` | {} | {by} |\n", op.name, shown.join(", "));
     }
-    Ok(files::check_table("docs/kernels.md", "kernels", &table)?)
+    Ok(files::check_table("docs/internals/kernels.md", "kernels", &table)?)
 }

@@ -25,7 +25,7 @@ pub use data::{Data, FROM_SUBNORMAL, Leeway, Near, U, sums};
 pub use executors::{EXECUTORS, Executor, threadgroups_limit};
 pub use golden::Golden;
 pub use gradient::assert_gradient;
-pub use layouts::{gate_quantize_as, quantize_as, rms_norm_quantize_as};
+pub use layouts::quantize_as;
 pub use matrix::{Matrix, hilbert, of_rank, roundings};
 pub use own_process::own_process;
 pub use pollster::block_on;

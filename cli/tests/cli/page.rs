@@ -1,4 +1,4 @@
-//! docs/cli.md: what follows its head is generated from the program.
+//! docs/reference/cli.md: what follows its head is generated from the program.
 
 use bitnet_cli::command::Arguments;
 use clap::{Arg, Command, CommandFactory as _};
@@ -8,7 +8,7 @@ const MARK: &str = "<!-- From here on generated: UPDATE=1 cargo test --test cli 
 
 #[test]
 fn the_page_of_commands_is_up_to_date() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/cli.md");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/reference/cli.md");
     let page = fs::read_to_string(&path).unwrap();
     let (head, _) = page.split_once(MARK).expect("a mark after the head");
     let wanted = format!("{head}{MARK}{}", reference());
@@ -16,7 +16,7 @@ fn the_page_of_commands_is_up_to_date() {
         fs::write(&path, &wanted).unwrap();
     }
     let page = fs::read_to_string(&path).unwrap();
-    assert!(page == wanted, "docs/cli.md: run UPDATE=1 cargo test --test cli -- page");
+    assert!(page == wanted, "docs/reference/cli.md: run UPDATE=1 cargo test --test cli -- page");
 }
 
 /// Returns a section for each command, then one for each group of options that commands share.

@@ -10,10 +10,8 @@ use super::{
     activations::{HostActivations, Layout, QuantizedActivations},
     bitlinear_kernels::{self, FinishParams, Params, QUOTIENT},
     bitlinear_rounded::bitlinear_rounded_into,
-    plan::forms,
-    quantize_activations::{
-        quantize_activations, quantize_activations_cpu, quantize_activations_into,
-    },
+    plan::{forms, layout_on},
+    quantize_activations::{quantize_activations_cpu, quantize_activations_into},
     round_activations::{round_codes, rounded_block},
 };
 use crate::{
@@ -56,14 +54,10 @@ pub(crate) fn bitlinear_with_into<X: Float, Y: Float>(
             found: x.shape(),
         });
     }
-    let xq = match w.group() {
-        None => quantize_activations(encoder, x)?,
-        Some(_) => {
-            let xq = QuantizedActivations::uninit(encoder.context(), m, features, Layout::Int8)?;
-            quantize_activations_into(encoder, x, &xq)?;
-            xq
-        }
-    };
+    let layout =
+        if w.group().is_some() { Layout::Int8 } else { layout_on(features, encoder.context()) };
+    let xq = QuantizedActivations::uninit(encoder.context(), m, features, layout)?;
+    quantize_activations_into(encoder, x, &xq)?;
     bitlinear_quantized_with_into(encoder, &xq, w, epilogue, y)
 }
 

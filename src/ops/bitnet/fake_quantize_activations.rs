@@ -39,7 +39,7 @@ pub(super) const KERNELS: &[&Kernel] = &[&FAKE_QUANTIZE_ACTIVATIONS];
 /// y = x + λ·(x̃ - x) of every row of `x` `[.., k]`, where x̃ = clamp(round(x·a), -128, 127) / a
 /// with a = 127 / max(max|x|, 1e-5), ties to even. For λ = 1, y is x̃: the bits of
 /// [`dequantize_activations`](super::dequantize_activations) after
-/// [`quantize_activations`](super::quantize_activations()). Less eases training into the quantiser:
+/// `quantize_activations`. Less eases training into the quantiser:
 /// a λ that rises from 0 to 1 over the first steps.
 ///
 /// Its gradient straight through the rounding is `dy`, whatever λ: absmax clips nothing, so there

@@ -1,10 +1,9 @@
 //! The feed-forward gate, its sub-norm where there is one, and the quantiser in one dispatch: v =
 //! act(gate)·up, v / sqrt(mean(v²) + eps) · gain, then as
-//! [`quantize_activations`](super::quantize_activations).
+//! `quantize_activations`.
 
 use super::{
     activations::{HostActivations, QuantizedActivations},
-    plan::layout_on,
     quantize_activations::quantize_rows,
     row_quantizer::{RowQuantizer, row_quantizer},
 };
@@ -104,37 +103,12 @@ pub enum Gate {
 /// The norm before a quantiser: its gain `[k]` and its eps.
 pub type Norm<'a, G> = Option<(&'a G, f32)>;
 
-/// Gates, normalises (where `norm` is given) and quantises every row of `x` `[m, 2·k]`, which holds
-/// k gates, then as many ups; in the layout that suits this device and k.
-///
-/// With relu² codes and scales are the same bits on every device; with SiLU and GELU they differ in
-/// last bits, as e^x and divisions do, so a code on a rounding boundary may differ by one.
+/// Records the quantizer into activations of the caller.
 ///
 /// # Errors
-/// [`Error::Shape`] for an odd number of columns or a gain that is not `[k]`; [`Error::Invalid`]
-/// for too many features.
-pub fn gate_quantize(
-    encoder: &mut Encoder,
-    x: &Tensor<f32>,
-    gate: Gate,
-    norm: Norm<'_, Tensor<f32>>,
-) -> Result<QuantizedActivations> {
-    let (tokens, columns) = x.shape().as_matrix();
-    let xq = QuantizedActivations::uninit(
-        encoder.context(),
-        tokens,
-        columns / 2,
-        layout_on(columns / 2, encoder.context()),
-    )?;
-    gate_quantize_into(encoder, x, gate, norm, &xq)?;
-    Ok(xq)
-}
-
-/// [`gate_quantize`] into activations of the caller, in their layout.
-///
-/// # Errors
-/// As [`gate_quantize`]; [`Error::Shape`] for activations of other tokens or features.
-pub fn gate_quantize_into(
+/// [`Error::Shape`] for an odd number of columns, a gain that is not `[k]`, or activations of other
+/// tokens or features; [`Error::Invalid`] for too many features.
+pub(crate) fn gate_quantize_into(
     encoder: &mut Encoder,
     x: &Tensor<f32>,
     gate: Gate,

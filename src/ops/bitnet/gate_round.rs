@@ -1,4 +1,4 @@
-//! The feed-forward gate and [`round_activations`](super::round_activations()) in one dispatch.
+//! The feed-forward gate and `round_activations` in one dispatch.
 
 use super::{
     gate_quantize::Gate,
@@ -37,7 +37,7 @@ pub(super) const KERNELS: &[&Kernel] =
 ///
 /// # Errors
 /// [`Error::Shape`] if `rounded` is not `[m, k]`.
-pub fn gate_round_into(
+pub(crate) fn gate_round_into(
     encoder: &mut Encoder,
     x: &Tensor<f32>,
     gate: Gate,

@@ -125,26 +125,11 @@ impl HostInt4 {
     }
 }
 
-/// Every row of `x` `[.., k]` in 4 bits: code = clamp(round(x·a), -8, 7), ties to even, with a = 7
-/// / max(max|x|, 1e-5) over the row. (BitNet a4.8, Wang et al. 2024, arXiv:2411.04965, has
-/// activations of 4 bits.) A row that holds a NaN or an infinity gets codes 0 and scale NaN.
-///
-/// # Errors
-/// [`Error::TooLarge`]; what [`Encoder::dispatch`] reports.
-pub fn quantize_activations_4bit<T: Float>(
-    encoder: &mut Encoder,
-    x: &Tensor<T>,
-) -> Result<QuantizedInt4> {
-    let xq = QuantizedInt4::uninit(encoder.context(), x.shape())?;
-    quantize_activations_4bit_into(encoder, x, &xq)?;
-    Ok(xq)
-}
-
-/// [`quantize_activations_4bit`] into activations of the caller.
+/// Records the quantizer into activations of the caller.
 ///
 /// # Errors
 /// [`Error::Shape`] if they have another shape.
-pub fn quantize_activations_4bit_into<T: Float>(
+pub(crate) fn quantize_activations_4bit_into<T: Float>(
     encoder: &mut Encoder,
     x: &Tensor<T>,
     xq: &QuantizedInt4,
@@ -206,7 +191,7 @@ pub fn dequantize_int4_into<'y, T: Float>(
     )
 }
 
-/// The CPU twin of [`quantize_activations_4bit`]: the same bits. `x` is `[tokens, features]`.
+/// The CPU twin of `quantize_activations_4bit`: the same bits. `x` is `[tokens, features]`.
 ///
 /// # Errors
 /// [`Error::Length`] if `x` is not whole rows.

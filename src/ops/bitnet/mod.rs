@@ -3,6 +3,7 @@
 //! Formulas: Wang et al., *BitNet* (arXiv 2310.11453), Ma et al., *The Era of 1-bit LLMs*
 //! (2402.17764), Ma et al., *BitNet b1.58 2B4T* (2504.12285), as transformers computes them.
 
+mod activation_quantizer;
 pub(crate) mod activations;
 pub(crate) mod bitlinear;
 pub(crate) mod bitlinear_float;
@@ -41,6 +42,7 @@ pub(crate) mod rms_norm_round;
 pub(crate) mod round_activations;
 mod row_quantizer;
 
+pub use activation_quantizer::ActivationQuantizer;
 pub use activations::{HostActivations, Layout, MAX_FEATURES, QuantizedActivations};
 pub use layer::{ActivationType, Activations, BitLinear, LinearWeights};
 pub use plan::{layout, plan};

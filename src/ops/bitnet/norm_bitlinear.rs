@@ -1,5 +1,5 @@
 //! RMSNorm, the activation quantiser and BitLinear in one dispatch, for few tokens: what decoding
-//! is made of. The same bits as [`rms_norm_quantize`](super::rms_norm_quantize) and
+//! is made of. The same bits as `rms_norm_quantize` and
 //! [`bitlinear_quantized`](super::bitlinear_quantized) one after another.
 
 use super::{

@@ -1,6 +1,6 @@
 //! RMSNorm, rounding to block floating point and BitLinear in one dispatch, for few tokens: what
 //! decoding is made of where activations are floats. The same bits as
-//! [`rms_norm_round_into`](super::rms_norm_round_into) and
+//! `rms_norm_round_into` and
 //! [`bitlinear_rounded`](super::bitlinear_rounded()) one after another.
 
 use super::{
@@ -180,8 +180,8 @@ fn form(context: &Context, tokens: usize, w: &TernaryMatrix) -> Option<usize> {
 /// times `w` `[n, k]`, into a tensor of the caller, `[.., n]`; with [`Out::add`] it adds to the
 /// residual stream of a transformer. For models whose activations are not quantised.
 ///
-/// The same bits as the ops one after another ([`rms_norm_round_into`](super::rms_norm_round_into)
-/// or [`round_activations`](super::round_activations()), then
+/// The same bits as the ops one after another (`rms_norm_round_into`
+/// or `round_activations`, then
 /// [`bitlinear_rounded`](super::bitlinear_rounded())), which run where one dispatch is no gain: for
 /// more than a few tokens, on software adapters, and for matrices whose blocks are not of 128
 /// columns, or whose rows are not whole quads of words.

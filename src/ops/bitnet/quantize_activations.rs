@@ -3,7 +3,6 @@
 
 use super::{
     activations::{HostActivations, QuantizedActivations},
-    plan::layout_on,
     row_quantizer::{RowQuantizer, row_quantizer},
 };
 use crate::{
@@ -37,35 +36,11 @@ static QUANTIZER: RowQuantizer = row_quantizer!(
 
 pub(super) const KERNELS: &[&Kernel] = &QUANTIZER.kernels();
 
-/// Quantises every row of `x` `[.., k]` (`f32` or `f16`), in the layout that suits this device and
-/// k.
-///
-/// A row that holds a NaN or an infinity gets codes 0 and scale NaN: everything computed from it is
-/// NaN, other rows are untouched.
-///
-/// # Errors
-/// [`Error::Invalid`] for more than [`MAX_FEATURES`](crate::bitnet::MAX_FEATURES) features; what
-/// [`Encoder::dispatch`] reports.
-pub fn quantize_activations<T: Float>(
-    encoder: &mut Encoder,
-    x: &Tensor<T>,
-) -> Result<QuantizedActivations> {
-    let (tokens, features) = x.shape().as_matrix();
-    let xq = QuantizedActivations::uninit(
-        encoder.context(),
-        tokens,
-        features,
-        layout_on(features, encoder.context()),
-    )?;
-    quantize_activations_into(encoder, x, &xq)?;
-    Ok(xq)
-}
-
-/// [`quantize_activations`] into activations of the caller, in their layout.
+/// Records the quantizer into activations of the caller.
 ///
 /// # Errors
 /// [`Error::Shape`] if they do not fit.
-pub fn quantize_activations_into<T: Float>(
+pub(crate) fn quantize_activations_into<T: Float>(
     encoder: &mut Encoder,
     x: &Tensor<T>,
     xq: &QuantizedActivations,

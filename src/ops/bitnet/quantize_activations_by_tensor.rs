@@ -61,27 +61,12 @@ static QUANTIZE_BY_TENSOR: Kernel = Kernel::trusted(
 
 pub(super) const KERNELS: &[&Kernel] = &[&SCALE_OF_LARGEST, &QUANTIZE_BY_TENSOR];
 
-/// All of `x`, of any shape, in 8 bits under one scale: code = clamp(round(x·a), -128, 127), ties
-/// to even, a = 127 / max(max|x|, 1e-5) over the tensor. (BitNet, arXiv:2310.11453, quantises so in
-/// training.) Where `x` holds a NaN or an infinity, all codes are 0 and the scale is NaN.
-///
-/// # Errors
-/// [`Error::TooLarge`]; what [`Encoder::dispatch`] reports.
-pub fn quantize_activations_by_tensor<T: Float>(
-    encoder: &mut Encoder,
-    x: &Tensor<T>,
-) -> Result<QuantizedInt8> {
-    let made = QuantizedInt8::uninit(encoder.context(), x.shape(), Scaled::Tensor, false)?;
-    quantize_activations_by_tensor_into(encoder, x, &made)?;
-    Ok(made)
-}
-
-/// [`quantize_activations_by_tensor`] into tensors of the caller.
+/// Records the quantizer into tensors of the caller.
 ///
 /// # Errors
 /// [`Error::Shape`] if codes do not have the shape of `x`, or scales `[]`; [`Error::Invalid`] if
 /// there are zero points.
-pub fn quantize_activations_by_tensor_into<T: Float>(
+pub(crate) fn quantize_activations_by_tensor_into<T: Float>(
     encoder: &mut Encoder,
     x: &Tensor<T>,
     made: &QuantizedInt8,
@@ -96,14 +81,14 @@ pub fn quantize_activations_by_tensor_into<T: Float>(
 
 /// All of `x`, of any shape, in 8 bits from low to high, which are `range`: code = clamp(round(x·a) +
 /// z, -128, 127), ties to even, with a = 255 / (high - low) and z = round(-low·a) - 128, as
-/// [`quantize_activations_with_zero_point`](super::quantize_activations_with_zero_point()) has
+/// `quantize_activations_with_zero_point` has
 /// them: the range is widened to hold 0, and counts as 2e-5 at least. Numbers beyond it, infinities
 /// too, get the code of its end; NaN gets that of 0. The range is what calibration has found:
 /// nothing is measured here, so this is one dispatch.
 ///
 /// # Errors
 /// [`Error::Invalid`] unless low <= high, both finite; [`Error::TooLarge`].
-pub fn quantize_activations_static<T: Float>(
+pub(crate) fn quantize_activations_static<T: Float>(
     encoder: &mut Encoder,
     x: &Tensor<T>,
     range: (f32, f32),
@@ -121,13 +106,13 @@ pub fn quantize_activations_static<T: Float>(
     Ok(made)
 }
 
-/// [`quantize_activations_static`] into tensors of the caller: three dispatches, of which two write
+/// `quantize_activations_static` into tensors of the caller: three dispatches, of which two write
 /// scale and zero point.
 ///
 /// # Errors
-/// As [`quantize_activations_static`]; [`Error::Shape`] if codes do not have the shape of `x`, or
+/// As `quantize_activations_static`; [`Error::Shape`] if codes do not have the shape of `x`, or
 /// scales and zero points `[]`; [`Error::Invalid`] if there are no zero points.
-pub fn quantize_activations_static_into<T: Float>(
+pub(crate) fn quantize_activations_static_into<T: Float>(
     encoder: &mut Encoder,
     x: &Tensor<T>,
     range: (f32, f32),
@@ -164,7 +149,7 @@ fn record<T: Float>(encoder: &mut Encoder, x: &Tensor<T>, made: &QuantizedInt8) 
     )
 }
 
-/// The CPU twin of [`quantize_activations_by_tensor`]: the same bits.
+/// The CPU twin of `quantize_activations_by_tensor`: the same bits.
 pub fn quantize_activations_by_tensor_cpu<T: Float>(x: &[T]) -> HostInt8 {
     let scale = absmax_scale(largest_magnitude(x.iter().map(|&v| v.into())), 127.0);
     let grid = Grid { scale, zero_point: 0 };
@@ -175,7 +160,7 @@ pub fn quantize_activations_by_tensor_cpu<T: Float>(x: &[T]) -> HostInt8 {
     }
 }
 
-/// The CPU twin of [`quantize_activations_static`]: the same bits.
+/// The CPU twin of `quantize_activations_static`: the same bits.
 ///
 /// # Errors
 /// [`Error::Invalid`] unless low <= high, both finite.

@@ -46,31 +46,12 @@ static QUANTIZE_ACTIVATIONS_WITH_ZERO_POINT: Kernel = shared_rows!(
 
 pub(super) const KERNELS: &[&Kernel] = &[&QUANTIZE_ACTIVATIONS_WITH_ZERO_POINT];
 
-/// Every row of `x` `[.., k]` in 8 bits from its smallest number to its largest: code =
-/// clamp(round(x·a) + z, -128, 127), ties to even, where a = 255 / (high - low) and z =
-/// round(-low·a) - 128. low and high are the extremes of the row and 0, which keeps its place
-/// exactly: its code is the zero point z. high - low counts as 2e-5 at least. (PyTorch's scale is 1
-/// / a.)
-///
-/// A row that holds a NaN or an infinity gets codes 0, zero point 0 and scale NaN.
-///
-/// # Errors
-/// [`Error::TooLarge`]; what [`Encoder::dispatch`] reports.
-pub fn quantize_activations_with_zero_point<T: Float>(
-    encoder: &mut Encoder,
-    x: &Tensor<T>,
-) -> Result<QuantizedInt8> {
-    let made = QuantizedInt8::uninit(encoder.context(), x.shape(), Scaled::Rows, true)?;
-    quantize_activations_with_zero_point_into(encoder, x, &made)?;
-    Ok(made)
-}
-
-/// [`quantize_activations_with_zero_point`] into tensors of the caller.
+/// Records the quantizer into tensors of the caller.
 ///
 /// # Errors
 /// [`Error::Shape`] if codes do not have the shape of `x`, or scales and zero points not one for
 /// each row; [`Error::Invalid`] if there are no zero points.
-pub fn quantize_activations_with_zero_point_into<T: Float>(
+pub(crate) fn quantize_activations_with_zero_point_into<T: Float>(
     encoder: &mut Encoder,
     x: &Tensor<T>,
     made: &QuantizedInt8,

@@ -41,33 +41,12 @@ static QUANTIZE_GRADIENTS: Kernel = shared_rows!(
 
 pub(super) const KERNELS: &[&Kernel] = &[&QUANTIZE_GRADIENTS];
 
-/// Every row of `x` `[.., k]` in 8 bits, rounded at random: code = floor(x·a + u), from -127 to
-/// 127, where a = 127 / max(max|x|, 1e-5) over the row and u is from 0 to below 1, in steps of
-/// 2^-24. The expected code is x·a, to 2^-25: what is rounded off in one step is made up for in
-/// others, where rounding to the nearest would lose small gradients in every step.
-///
-/// u follows from `seed` and the place of the number alone (Philox 4×32-10): the codes are the same
-/// on every backend, and for the same seed every time. Take another seed for each step. A row that
-/// holds a NaN or an infinity gets codes 0 and scale NaN.
-///
-/// # Errors
-/// [`Error::TooLarge`]; what [`Encoder::dispatch`] reports.
-pub fn quantize_gradients<T: Float>(
-    encoder: &mut Encoder,
-    x: &Tensor<T>,
-    seed: u64,
-) -> Result<QuantizedInt8> {
-    let made = QuantizedInt8::uninit(encoder.context(), x.shape(), Scaled::Rows, false)?;
-    quantize_gradients_into(encoder, x, seed, &made)?;
-    Ok(made)
-}
-
-/// [`quantize_gradients`] into tensors of the caller.
+/// Records the quantizer into tensors of the caller.
 ///
 /// # Errors
 /// [`Error::Shape`] if codes do not have the shape of `x`, or scales not one for each row;
 /// [`Error::Invalid`] if there are zero points.
-pub fn quantize_gradients_into<T: Float>(
+pub(crate) fn quantize_gradients_into<T: Float>(
     encoder: &mut Encoder,
     x: &Tensor<T>,
     seed: u64,

@@ -69,7 +69,7 @@ pub(super) const KERNELS: &[&Kernel] = &[&RMS_NORM_FAKE_QUANTIZE];
 
 /// [`fake_quantize_activations`](super::fake_quantize_activations()), with its λ, of n = x /
 /// sqrt(mean(x²) + eps) · gain, for every row of `x` `[.., k]`; `gain` is `[k]`. For λ = 1 it is
-/// what [`rms_norm_quantize`](super::rms_norm_quantize()) makes, dequantised, to the bit.
+/// what `rms_norm_quantize` makes, dequantised, to the bit.
 ///
 /// Straight through the rounding, its gradients are those of the norm:
 /// [`RmsNorm::backward`](crate::transformer::RmsNorm::backward) of `x`, `gain` and

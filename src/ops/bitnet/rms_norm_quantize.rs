@@ -1,9 +1,8 @@
 //! RMSNorm and the activation quantiser in one dispatch: n = x / sqrt(mean(x²) + eps) · gain, then
-//! as [`quantize_activations`](super::quantize_activations).
+//! as `quantize_activations`.
 
 use super::{
     activations::{HostActivations, QuantizedActivations},
-    plan::layout_on,
     quantize_activations::quantize_rows,
     row_quantizer::{RowQuantizer, row_quantizer},
 };
@@ -39,37 +38,11 @@ static QUANTIZER: RowQuantizer = row_quantizer!(
 
 pub(super) const KERNELS: &[&Kernel] = &QUANTIZER.kernels();
 
-/// Normalises every row of `x` `[.., k]` with `gain` `[k]` and quantises it, in the layout that
-/// suits this device and k.
-///
-/// Squares are summed as integers (wgsl/shared/rms.wgsl), so codes and scales are the same bits on
-/// every device.
-///
-/// # Errors
-/// [`Error::Shape`] if `gain` is not `[k]`; else as
-/// [`quantize_activations`](super::quantize_activations).
-pub fn rms_norm_quantize<T: Float>(
-    encoder: &mut Encoder,
-    x: &Tensor<T>,
-    gain: &Tensor<f32>,
-    eps: f32,
-) -> Result<QuantizedActivations> {
-    let (tokens, features) = x.shape().as_matrix();
-    let xq = QuantizedActivations::uninit(
-        encoder.context(),
-        tokens,
-        features,
-        layout_on(features, encoder.context()),
-    )?;
-    rms_norm_quantize_into(encoder, x, gain, eps, &xq)?;
-    Ok(xq)
-}
-
-/// [`rms_norm_quantize`] into activations of the caller, in their layout.
+/// Records the quantizer into activations of the caller.
 ///
 /// # Errors
 /// [`Error::Shape`] if they do not fit.
-pub fn rms_norm_quantize_into<T: Float>(
+pub(crate) fn rms_norm_quantize_into<T: Float>(
     encoder: &mut Encoder,
     x: &Tensor<T>,
     gain: &Tensor<f32>,

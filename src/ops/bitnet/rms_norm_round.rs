@@ -1,4 +1,4 @@
-//! RMSNorm and [`round_activations`](super::round_activations()) in one dispatch.
+//! RMSNorm and `round_activations` in one dispatch.
 
 use super::round_activations::{RoundedActivations, Rounding, round_activations_cpu, rounding};
 use crate::{
@@ -39,7 +39,7 @@ pub(super) const KERNELS: &[&Kernel] = &[&RMS_NORM_ROUND[0], &RMS_NORM_ROUND[1]]
 /// # Errors
 /// [`Error::Shape`] if `gain` is not `[k]`, or the output has more rows than there are or other
 /// columns.
-pub fn rms_norm_round_into(
+pub(crate) fn rms_norm_round_into(
     encoder: &mut Encoder,
     x: &Tensor<f32>,
     first: usize,

@@ -243,30 +243,11 @@ pub(super) fn layout(
     }
 }
 
-/// Every row of `x` `[.., k]` in block floating point: of each `block` of columns, multiples of the
-/// power of two of which the largest number has 2^15 to 2^16, to the nearest, ties to even. So a
-/// number is off by at most 2^-16 of the largest of its block; where that is below 2^-95, by at
-/// most 2^-111. A block that holds an infinity or a NaN keeps it, and what is finite there becomes
-/// a multiple of 2^113.
-///
-/// # Errors
-/// As [`RoundedActivations::uninit`].
-pub fn round_activations<T: Float>(
-    encoder: &mut Encoder,
-    x: &Tensor<T>,
-    block: usize,
-) -> Result<RoundedActivations> {
-    let (tokens, features) = x.shape().as_matrix();
-    let rounded = RoundedActivations::uninit(encoder.context(), tokens, features, block)?;
-    round_activations_into(encoder, x, &rounded)?;
-    Ok(rounded)
-}
-
-/// [`round_activations`] into activations of the caller.
+/// Records the quantizer into activations of the caller.
 ///
 /// # Errors
 /// [`Error::Shape`] if they do not fit.
-pub fn round_activations_into<T: Float>(
+pub(crate) fn round_activations_into<T: Float>(
     encoder: &mut Encoder,
     x: &Tensor<T>,
     rounded: &RoundedActivations,
@@ -301,7 +282,7 @@ pub(super) fn round_codes(
     Ok(rounded)
 }
 
-/// The CPU twin of [`round_activations`], where they are: the same numbers, bit for bit. `x` is
+/// The CPU twin of `round_activations`, where they are: the same numbers, bit for bit. `x` is
 /// rows of `features`.
 ///
 /// # Errors

@@ -1,4 +1,4 @@
-//! The cost of instructions; docs/apple-gpu.md has the sources of the figures.
+//! The cost of instructions; docs/internals/apple-gpu.md has the sources of the figures.
 
 use crate::listing::Instruction;
 

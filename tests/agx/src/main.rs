@@ -1,5 +1,5 @@
 //! Compiles every kernel of the catalog for Apple GPUs, without such a GPU, and compares
-//! instruction counts with those recorded in counts.md. docs/apple-gpu.md has the background.
+//! instruction counts with those recorded in counts.md. docs/internals/apple-gpu.md has the background.
 //! `scripts/agx-check` sets up the drivers and runs this.
 
 mod budgets;
@@ -26,7 +26,7 @@ use std::{
 use tools::Tools;
 
 /// The page that explains the counts, with what kernels of decoding may cost.
-const DOCUMENT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/apple-gpu.md");
+const DOCUMENT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/internals/apple-gpu.md");
 /// The counts of all kernels.
 const COUNTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/counts.md");
 /// The GPUs to compile for, and their product names. The table has the first one's figures.

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes a section of docs/models.md: GGUF files that `bitnet quantize` writes, as llama.cpp reads them. scripts/llama-cpp-check runs it.
+"""Writes a section of docs/reference/models-and-formats.md: GGUF files that `bitnet quantize` writes, as llama.cpp reads them. scripts/llama-cpp-check runs it.
 
 Tiny random models in the layout of published ones are written as GGUF files and run by both. llama.cpp quantises activations in blocks of its own (256
 values for TQ2_0, 32 for Q2_0), also where the model has 8-bit activations of whole tokens, or floats. So logits are near each other, not equal: a row

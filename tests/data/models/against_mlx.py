@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes a section of docs/models.md: models in MLX's integers, as MLX and this crate compute them. scripts/mlx-check runs it.
+"""Writes a section of docs/reference/models-and-formats.md: models in MLX's integers, as MLX and this crate compute them. scripts/mlx-check runs it.
 
 MLX reads the very files that this crate reads. It computes in the type of their scales, so these become floats of 32 bits after loading: the same numbers.
 """

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes a section of docs/models.md: random models of about 100 million weights, as transformers and this crate compute them. scripts/large-models-check runs it.
+"""Writes a section of docs/reference/models-and-formats.md: random models of about 100 million weights, as transformers and this crate compute them. scripts/large-models-check runs it.
 
 The layouts are those of make.py's small models; only sizes differ.
 """

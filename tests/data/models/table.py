@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes docs/models.md; scripts/models-table runs it.
+"""Writes docs/reference/models-and-formats.md; scripts/models-table runs it.
 
 A case is a tiny random model laid out as one that people have: the keys of its config.json or GGUF metadata are those of the published file (as
 far as they are known), and only sizes and token ids are smaller. Each is written twice: as published, for this crate; and as transformers reads it.
@@ -27,7 +27,7 @@ from gguf import GGMLQuantizationType, GGUFWriter, RopeScalingType, quants
 from safetensors.torch import save_file
 
 HERE = Path(__file__).parent
-DOCUMENT = HERE.parents[2] / "docs/models.md"
+DOCUMENT = HERE.parents[2] / "docs/reference/models-and-formats.md"
 STEPS, LENGTHS, MARGIN, TOLERANCE, SHOWN, WIDTH = 16, [1, 5, 12], 3e-5, 2e-4, 8, 150
 
 

@@ -5,8 +5,8 @@ use bitnet_wgpu::bitnet::BitLinear;
 use bitnet_wgpu::{
     Error, Out, Result, Shape, Tensor,
     bitnet::{
-        self, Gate, Layout, QuantizationError, QuantizedActivations, QuantizedInt4, QuantizedInt8,
-        Scheme,
+        self, ActivationType, Gate, Layout, QuantizationError, QuantizedActivations, QuantizedInt4,
+        QuantizedInt8, Scheme,
     },
     tensor,
     weights::{Bits, IntMatrix, TernaryMatrix},
@@ -181,24 +181,20 @@ fn gate_quantize_refuses_what_does_not_fit() {
     let context = context();
     let mut encoder = context.encoder("test");
     let mut gate = |x: &Tensor<f32>, gain: Option<&Tensor<f32>>| {
-        support::gate_quantize_as(
-            &mut encoder,
-            x,
-            Gate::Silu,
-            gain.map(|gain| (gain, 1e-5)),
-            Layout::Int8,
-        )
-        .map(|_| ())
+        bitnet::ActivationQuantizer::int8()
+            .layout(Layout::Int8)
+            .gate(Gate::Silu)
+            .norm(gain.map(|gain| (gain, 1e-5)))
+            .quantize(&mut encoder, x)
+            .map(|_| ())
     };
     assert_shape(gate(&unwritten(context, [2, 9]), None));
     assert_shape(gate(&unwritten(context, [2, 8]), Some(&unwritten(context, [5]))));
     assert_invalid(gate(&unwritten(context, [1, 2 << 17]), None));
     let xq = QuantizedActivations::uninit(context, 2, 5, Layout::Half).unwrap();
-    assert_shape(bitnet::gate_quantize_into(
+    assert_shape(bitnet::ActivationQuantizer::int8().gate(Gate::Relu2).norm(None).quantize_into(
         &mut encoder,
         &unwritten(context, [2, 8]),
-        Gate::Relu2,
-        None,
         &xq,
     ));
     assert!(matches!(
@@ -254,6 +250,51 @@ fn products_with_a_bias_refuse_one_that_does_not_fit() {
     // The bias is refused after the product: nothing of it is left.
     let block = bitnet::RoundedActivations::uninit(context, 2, 3, bitnet::rounded_block(None));
     assert_shape(layer.forward(&mut encoder, &block.unwrap()));
+    assert!(encoder.is_empty());
+}
+
+#[test]
+fn layers_refuse_unsupported_combinations() {
+    use ActivationType::{BlockFloat, Float};
+    let context = context();
+    let mut encoder = context.encoder("test");
+    let (x, gain, bias) =
+        (unwritten(context, [2, 64]), unwritten(context, [64]), unwritten(context, [3]));
+    let w = ternary(&mut rng(1), 3, 64).upload(context).unwrap();
+    let int = ints(&mut rng(1), 3, 64, Bits::Four, None).upload(context).unwrap();
+    let codes = QuantizedActivations::uninit(context, 2, 64, Layout::Int8).unwrap();
+    let norm = Some((&gain, 1e-5));
+    let (layer, int) = (BitLinear::new(&w), BitLinear::new(&int));
+    assert_invalid(layer.norm(norm).bias(&bias).forward(&mut encoder, &x));
+    assert_invalid(layer.norm(norm).activation_type(Float).forward(&mut encoder, &x));
+    assert_invalid(layer.norm(norm).forward(&mut encoder, &codes));
+    assert_invalid(int.norm(norm).forward(&mut encoder, &x));
+    assert_invalid(layer.activation_type(BlockFloat).bias(&bias).forward(&mut encoder, &x));
+    assert_invalid(int.activation_type(BlockFloat).forward(&mut encoder, &x));
+    assert_invalid(int.gate(Gate::Silu).forward(&mut encoder, &x));
+    assert!(encoder.is_empty());
+}
+
+#[test]
+fn activation_quantizers_refuse_unsupported_combinations() {
+    use bitnet::ActivationQuantizer;
+    let context = context();
+    let mut encoder = context.encoder("test");
+    let (x, gain) = (unwritten(context, [2, 64]), unwritten(context, [64]));
+    let norm = (&gain, 1e-5);
+    let int8 = || ActivationQuantizer::int8().norm(norm);
+    assert_invalid(int8().per_tensor().quantize(&mut encoder, &x));
+    assert_invalid(int8().with_zero_point().quantize(&mut encoder, &x));
+    assert_invalid(int8().static_range(-1.0, 1.0).quantize(&mut encoder, &x));
+    assert_invalid(int8().stochastic(1).quantize(&mut encoder, &x));
+    assert_invalid(ActivationQuantizer::int4().gate(Gate::Silu).quantize(&mut encoder, &x));
+    let block_float = ActivationQuantizer::block_float;
+    assert_invalid(block_float(128).gate(Gate::Silu).norm(norm).quantize(&mut encoder, &x));
+    assert_invalid(block_float(48).quantize(&mut encoder, &x));
+    let blocks = block_float(64).quantize(&mut context.encoder("other"), &x).unwrap();
+    assert_invalid(block_float(128).quantize_into(&mut encoder, &x, &blocks));
+    let few = unwritten(context, [1, 64]);
+    assert_shape(block_float(64).norm(norm).quantize_into(&mut encoder, &few, &blocks));
     assert!(encoder.is_empty());
 }
 
@@ -452,7 +493,11 @@ fn quantisers_refuse_what_does_not_fit() {
     assert_shape(bitnet::rms_norm_fake_quantize(&mut encoder, &x, &one, 1e-5, 1.0));
     assert_shape(bitnet::rms_norm_fake_quantize_into(&mut encoder, &x, &row, 1e-5, 1.0, &other));
     for range in [(1.0, -1.0), (f32::NAN, 1.0), (0.0, f32::INFINITY)] {
-        assert_invalid(bitnet::quantize_activations_static(&mut encoder, &x, range));
+        assert_invalid(
+            bitnet::ActivationQuantizer::int8()
+                .static_range(range.0, range.1)
+                .quantize(&mut encoder, &x),
+        );
         assert_invalid(bitnet::quantize_activations_static_cpu(&[0.0f32], range));
     }
     let codes = Tensor::<i8>::uninit(context, [2, 3]).unwrap();
@@ -470,43 +515,57 @@ fn quantisers_refuse_what_does_not_fit() {
     // Outputs of the caller: of another shape, with scales that are not made, without zero points
     // that are.
     let two = unwritten(context, [2]);
-    assert_shape(bitnet::quantize_activations_by_tensor_into(&mut encoder, &x, &int8(&two, None)));
-    assert_shape(bitnet::quantize_activations_by_tensor_into(
-        &mut encoder,
-        &x,
-        &int8(&one, Some(1)),
-    ));
-    assert_shape(bitnet::quantize_activations_static_into(
-        &mut encoder,
-        &x,
-        (0.0, 1.0),
-        &int8(&two, Some(2)),
-    ));
-    assert_invalid(bitnet::quantize_activations_static_into(
-        &mut encoder,
-        &x,
-        (0.0, 1.0),
-        &int8(&one, None),
-    ));
-    assert_shape(bitnet::quantize_activations_with_zero_point_into(
-        &mut encoder,
-        &x,
-        &int8(&two, Some(1)),
-    ));
-    assert_shape(bitnet::quantize_activations_with_zero_point_into(
-        &mut encoder,
-        &x,
-        &int8(&one, Some(2)),
-    ));
-    assert_invalid(bitnet::quantize_activations_with_zero_point_into(
+    assert_shape(bitnet::ActivationQuantizer::int8().per_tensor().quantize_into(
         &mut encoder,
         &x,
         &int8(&two, None),
     ));
-    assert_shape(bitnet::quantize_gradients_into(&mut encoder, &x, 1, &int8(&one, None)));
-    assert_invalid(bitnet::quantize_gradients_into(&mut encoder, &x, 1, &int8(&two, Some(2))));
-    assert_shape(bitnet::quantize_gradients_into(&mut encoder, &other, 1, &int8(&row, None)));
-    assert_shape(bitnet::quantize_activations_4bit_into(
+    assert_shape(bitnet::ActivationQuantizer::int8().per_tensor().quantize_into(
+        &mut encoder,
+        &x,
+        &int8(&one, Some(1)),
+    ));
+    assert_shape(bitnet::ActivationQuantizer::int8().static_range(0.0, 1.0).quantize_into(
+        &mut encoder,
+        &x,
+        &int8(&two, Some(2)),
+    ));
+    assert_invalid(bitnet::ActivationQuantizer::int8().static_range(0.0, 1.0).quantize_into(
+        &mut encoder,
+        &x,
+        &int8(&one, None),
+    ));
+    assert_shape(bitnet::ActivationQuantizer::int8().with_zero_point().quantize_into(
+        &mut encoder,
+        &x,
+        &int8(&two, Some(1)),
+    ));
+    assert_shape(bitnet::ActivationQuantizer::int8().with_zero_point().quantize_into(
+        &mut encoder,
+        &x,
+        &int8(&one, Some(2)),
+    ));
+    assert_invalid(bitnet::ActivationQuantizer::int8().with_zero_point().quantize_into(
+        &mut encoder,
+        &x,
+        &int8(&two, None),
+    ));
+    assert_shape(bitnet::ActivationQuantizer::int8().stochastic(1).quantize_into(
+        &mut encoder,
+        &x,
+        &int8(&one, None),
+    ));
+    assert_invalid(bitnet::ActivationQuantizer::int8().stochastic(1).quantize_into(
+        &mut encoder,
+        &x,
+        &int8(&two, Some(2)),
+    ));
+    assert_shape(bitnet::ActivationQuantizer::int8().stochastic(1).quantize_into(
+        &mut encoder,
+        &other,
+        &int8(&row, None),
+    ));
+    assert_shape(bitnet::ActivationQuantizer::int4().quantize_into(
         &mut encoder,
         &x,
         &QuantizedInt4::uninit(context, [3, 2]).unwrap(),
@@ -518,7 +577,7 @@ fn quantisers_refuse_what_does_not_fit() {
         tensor::dropout(&x, 1.0, 1).forward_into(&mut encoder, &unwritten(context, [2, 3])),
     );
     assert!(encoder.is_empty());
-    let int4 = bitnet::quantize_activations_4bit(&mut encoder, &x).unwrap();
+    let int4 = bitnet::ActivationQuantizer::int4().quantize(&mut encoder, &x).unwrap();
     assert_shape(bitnet::dequantize_int4_into(&mut encoder, &int4, &other));
     let length =
         |result: Result<()>| assert!(matches!(result, Err(Error::Length { .. })), "{result:?}");
@@ -536,9 +595,13 @@ fn quantised_numbers_are_read() {
     let x: Vec<f32> = (0..66).map(|i| (i as f32 * 0.7).sin() * (1 + i / 11) as f32).collect();
     let mut encoder = context.encoder("test");
     let tensor = context.upload(&x, [2, 3, 11]).unwrap();
-    let affine = bitnet::quantize_activations_with_zero_point(&mut encoder, &tensor).unwrap();
-    let gradients = bitnet::quantize_gradients(&mut encoder, &tensor, 5).unwrap();
-    let few = bitnet::quantize_activations_4bit(&mut encoder, &tensor).unwrap();
+    let affine = bitnet::ActivationQuantizer::int8()
+        .with_zero_point()
+        .quantize(&mut encoder, &tensor)
+        .unwrap();
+    let gradients =
+        bitnet::ActivationQuantizer::int8().stochastic(5).quantize(&mut encoder, &tensor).unwrap();
+    let few = bitnet::ActivationQuantizer::int4().quantize(&mut encoder, &tensor).unwrap();
     let y = bitnet::dequantize_int4::<f32>(&mut encoder, &few).unwrap();
     encoder.submit().unwrap();
     assert_eq!(

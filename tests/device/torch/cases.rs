@@ -213,7 +213,8 @@ fn bitlinear(
     quantize: fn(&mut Encoder, &Tensor<f32>) -> Result<TernaryMatrix>,
 ) -> Result<Vec<Out>> {
     let (x, weights, dy, e) = (c.x(0), c.x(1), c.dy(), &mut c.encoder);
-    let (w, quantized) = (quantize(e, &weights)?, bitnet::quantize_activations(e, &x)?);
+    let (w, quantized) =
+        (quantize(e, &weights)?, bitnet::ActivationQuantizer::int8().quantize(e, &x)?);
     let (dx, rounded) =
         (BitLinear::new(&w).backward(e, &dy)?, bitnet::dequantize_activations(e, &quantized)?);
     Ok(vec![
@@ -233,7 +234,7 @@ fn bitlinear_int_quantized(
     let w = bitnet::quantize_weights_int(e, &w, bits, Some(32), Scheme::Asymmetric)?;
     let (tokens, features) = x.shape().as_matrix();
     let quantized = QuantizedActivations::uninit(context(), tokens, features, Layout::Int8)?;
-    bitnet::quantize_activations_into(e, &x, &quantized)?;
+    bitnet::ActivationQuantizer::int8().quantize_into(e, &x, &quantized)?;
     let layer = BitLinear::new(&w).bias(bias).activation(bias.map(|_| Activation::Relu));
     Ok(vec![layer.forward(e, &quantized)?.into()])
 }
@@ -245,7 +246,8 @@ fn bitlinear_rounded(
 ) -> Result<Vec<Out>> {
     let (x, w, e) = (c.x(0), c.x(1), &mut c.encoder);
     let w = quantize(e, &w)?;
-    let rounded = bitnet::round_activations(e, &x, bitnet::rounded_block(w.group()))?;
+    let rounded = bitnet::ActivationQuantizer::block_float(bitnet::rounded_block(w.group()))
+        .quantize(e, &x)?;
     Ok(vec![BitLinear::new(&w).forward(e, &rounded)?.into()])
 }
 
@@ -539,20 +541,22 @@ pub const CASES: &[(&str, Run)] = &[
     ("bitlinear_int8_quantized", |c| bitlinear_int_quantized(c, Bits::Eight, None)),
     ("quantize_activations", |c| {
         let (x, e) = (c.x(0), &mut c.encoder);
-        let made = bitnet::quantize_activations(e, &x)?;
+        let made = bitnet::ActivationQuantizer::int8().quantize(e, &x)?;
         Ok(vec![bitnet::dequantize_activations::<f32>(e, &made)?.into()])
     }),
     ("quantize_activations_4bit", |c| {
         let (x, e) = (c.x(0), &mut c.encoder);
-        let made = bitnet::quantize_activations_4bit(e, &x)?;
+        let made = bitnet::ActivationQuantizer::int4().quantize(e, &x)?;
         Ok(vec![bitnet::dequantize_int4::<f32>(e, &made)?.into(), made.scales().clone().into()])
     }),
-    ("quantize_activations_by_tensor", |c| int8(c, bitnet::quantize_activations_by_tensor)),
+    ("quantize_activations_by_tensor", |c| {
+        int8(c, |e, x| bitnet::ActivationQuantizer::int8().per_tensor().quantize(e, x))
+    }),
     ("quantize_activations_static", |c| {
-        int8(c, |e, x| bitnet::quantize_activations_static(e, x, (-0.7, 1.6)))
+        int8(c, |e, x| bitnet::ActivationQuantizer::int8().static_range(-0.7, 1.6).quantize(e, x))
     }),
     ("quantize_activations_with_zero_point", |c| {
-        int8(c, bitnet::quantize_activations_with_zero_point)
+        int8(c, |e, x| bitnet::ActivationQuantizer::int8().with_zero_point().quantize(e, x))
     }),
     ("quantize_weights_by_row", |c| ternary_weights(c, bitnet::quantize_weights_by_row)),
     ("quantize_weights_by_group", |c| {
@@ -588,12 +592,13 @@ pub const CASES: &[(&str, Run)] = &[
     }),
     ("rms_norm_quantize", |c| {
         let (x, gain, e) = (c.x(0), c.x(1), &mut c.encoder);
-        let quantized = bitnet::rms_norm_quantize(e, &x, &gain, 1e-5)?;
+        let quantized = bitnet::ActivationQuantizer::int8().norm((&gain, 1e-5)).quantize(e, &x)?;
         Ok(vec![bitnet::dequantize_activations::<f32>(e, &quantized)?.into()])
     }),
     ("gate_quantize", |c| {
         let (x, e) = (c.x(0), &mut c.encoder);
-        let quantized = bitnet::gate_quantize(e, &x, Gate::Relu2, None)?;
+        let quantized =
+            bitnet::ActivationQuantizer::int8().gate(Gate::Relu2).norm(None).quantize(e, &x)?;
         Ok(vec![bitnet::dequantize_activations::<f32>(e, &quantized)?.into()])
     }),
     ("bitlinear_with", |c| {
@@ -632,13 +637,15 @@ pub const CASES: &[(&str, Run)] = &[
         let w = bitnet::quantize_weights_binary_by_group(e, &w, None)?;
         let (tokens, features) = x.shape().as_matrix();
         let quantized = QuantizedActivations::uninit(context(), tokens, features, Layout::Int8)?;
-        bitnet::quantize_activations_into(e, &x, &quantized)?;
+        bitnet::ActivationQuantizer::int8().quantize_into(e, &x, &quantized)?;
         Ok(vec![BitLinear::new(&w).forward(e, &quantized)?.into()])
     }),
     ("quantize_weights_binary_by_group", |c| {
         int_weights(c, |e, w| bitnet::quantize_weights_binary_by_group(e, w, Some(32)))
     }),
-    ("quantize_gradients", |c| int8(c, |e, x| bitnet::quantize_gradients(e, x, SEED))),
+    ("quantize_gradients", |c| {
+        int8(c, |e, x| bitnet::ActivationQuantizer::int8().stochastic(SEED).quantize(e, x))
+    }),
     ("embed", |c| {
         let (table, ids, dy) = (c.x(0), c.ids(1), c.dy());
         let (rows, columns) = table.shape().as_matrix();

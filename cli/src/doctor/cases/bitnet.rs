@@ -41,7 +41,10 @@ pub const CASES: &[Case] = &[
     case("bitnet::hadamard", hadamard),
     case("bitnet::quantization_error", quantization_error),
     case("bitnet::quantize_activations", quantize_activations::<f32>),
-    half("bitnet::quantize_activations, f16", quantize_activations::<f16>),
+    half(
+        "|e, x| bitnet::ActivationQuantizer::int8().quantize(e, x), f16",
+        quantize_activations::<f16>,
+    ),
     case("bitnet::quantize_activations_4bit", quantize_activations_4bit),
     case("bitnet::quantize_activations_by_tensor", quantize_activations_by_tensor),
     case("bitnet::quantize_activations_with_zero_point", quantize_activations_with_zero_point),
@@ -135,8 +138,8 @@ fn bitlinear_int(t: &mut Trial) -> Result<()> {
 fn bitlinear_int_quantized(t: &mut Trial) -> Result<()> {
     let (tokens, rows, columns) = (5, 67, 300);
     let (x, w) = (t.floats(tokens * columns), integers(t, rows, columns)?);
-    let codes =
-        bitnet::quantize_activations(&mut t.encoder, &t.context.upload(&x, [tokens, columns])?)?;
+    let codes = bitnet::ActivationQuantizer::int8()
+        .quantize(&mut t.encoder, &t.context.upload(&x, [tokens, columns])?)?;
     let y: Tensor<f32> = BitLinear::new(&w.upload(&t.context)?).forward(&mut t.encoder, &codes)?;
     t.near(
         &y,
@@ -153,11 +156,8 @@ fn bitlinear_rounded(t: &mut Trial) -> Result<()> {
     let (tokens, rows, columns) = (5, 67, 300);
     let (mut x, w) = (t.floats(tokens * columns), ternary(t, rows, columns, Some(128))?);
     let block = bitnet::rounded_block(w.group());
-    let rounded = bitnet::round_activations(
-        &mut t.encoder,
-        &t.context.upload(&x, [tokens, columns])?,
-        block,
-    )?;
+    let rounded = bitnet::ActivationQuantizer::block_float(block)
+        .quantize(&mut t.encoder, &t.context.upload(&x, [tokens, columns])?)?;
     let y = BitLinear::new(&w.upload(&t.context)?).forward(&mut t.encoder, &rounded)?;
     bitnet::round_activations_cpu(&mut x, columns, block)?;
     t.same(&y, by_row(&x, columns, |row| bitnet::bitlinear_rounded_cpu(row, &w))?);
@@ -230,8 +230,8 @@ fn dequantize(t: &mut Trial) -> Result<()> {
         ternary(t, rows, columns, Some(48))?,
         integers(t, rows, columns)?,
     );
-    let codes =
-        bitnet::quantize_activations(&mut t.encoder, &t.context.upload(&x, [rows, columns])?)?;
+    let codes = bitnet::ActivationQuantizer::int8()
+        .quantize(&mut t.encoder, &t.context.upload(&x, [rows, columns])?)?;
     let from_codes: Tensor<f32> = bitnet::dequantize_activations(&mut t.encoder, &codes)?;
     let from_ternary: Tensor<f32> =
         bitnet::dequantize_weights(&mut t.encoder, &ternary.upload(&t.context)?)?;
@@ -321,9 +321,14 @@ fn gate_quantize(t: &mut Trial) -> Result<()> {
     let (x, gain) = (t.floats(tokens * 2 * features), t.floats(features));
     let (x_there, gain_there) =
         (t.context.upload(&x, [tokens, 2 * features])?, t.context.upload(&gain, [features])?);
-    let plain = bitnet::gate_quantize(&mut t.encoder, &x_there, Gate::Relu2, None)?;
-    let normed =
-        bitnet::gate_quantize(&mut t.encoder, &x_there, Gate::Relu2, Some((&gain_there, EPS)))?;
+    let plain = bitnet::ActivationQuantizer::int8()
+        .gate(Gate::Relu2)
+        .norm(None)
+        .quantize(&mut t.encoder, &x_there)?;
+    let normed = bitnet::ActivationQuantizer::int8()
+        .gate(Gate::Relu2)
+        .norm(Some((&gain_there, EPS)))
+        .quantize(&mut t.encoder, &x_there)?;
     let expected = bitnet::gate_quantize_cpu(&x, features, Gate::Relu2, None)?;
     t.check(Bound::Exact, move || Ok(block_on(plain.read())?), &expected);
     let expected = bitnet::gate_quantize_cpu(&x, features, Gate::Relu2, Some((&gain, EPS)))?;
@@ -356,8 +361,8 @@ fn quantization_error(t: &mut Trial) -> Result<()> {
 fn quantize_activations<T: Float>(t: &mut Trial) -> Result<()> {
     let (tokens, features) = (5, 300);
     let x = t.values::<T>(tokens * features);
-    let codes =
-        bitnet::quantize_activations(&mut t.encoder, &t.context.upload(&x, [tokens, features])?)?;
+    let codes = bitnet::ActivationQuantizer::int8()
+        .quantize(&mut t.encoder, &t.context.upload(&x, [tokens, features])?)?;
     t.check(
         Bound::Exact,
         move || Ok(block_on(codes.read())?),
@@ -369,10 +374,8 @@ fn quantize_activations<T: Float>(t: &mut Trial) -> Result<()> {
 fn quantize_activations_4bit(t: &mut Trial) -> Result<()> {
     let (tokens, features) = (5, 300);
     let x = t.floats(tokens * features);
-    let codes = bitnet::quantize_activations_4bit(
-        &mut t.encoder,
-        &t.context.upload(&x, [tokens, features])?,
-    )?;
+    let codes = bitnet::ActivationQuantizer::int4()
+        .quantize(&mut t.encoder, &t.context.upload(&x, [tokens, features])?)?;
     t.check(
         Bound::Exact,
         move || Ok(block_on(codes.read())?),
@@ -384,13 +387,16 @@ fn quantize_activations_4bit(t: &mut Trial) -> Result<()> {
 fn quantize_activations_by_tensor(t: &mut Trial) -> Result<()> {
     let x = t.floats(5 * 300);
     let there = t.context.upload(&x, [5, 300])?;
-    let codes = bitnet::quantize_activations_by_tensor(&mut t.encoder, &there)?;
+    let codes =
+        bitnet::ActivationQuantizer::int8().per_tensor().quantize(&mut t.encoder, &there)?;
     t.check(
         Bound::Exact,
         move || Ok(block_on(codes.read())?),
         &bitnet::quantize_activations_by_tensor_cpu(&x),
     );
-    let codes = bitnet::quantize_activations_static(&mut t.encoder, &there, (-2.0, 1.5))?;
+    let codes = bitnet::ActivationQuantizer::int8()
+        .static_range(-2.0, 1.5)
+        .quantize(&mut t.encoder, &there)?;
     t.check(
         Bound::Exact,
         move || Ok(block_on(codes.read())?),
@@ -401,10 +407,9 @@ fn quantize_activations_by_tensor(t: &mut Trial) -> Result<()> {
 
 fn quantize_activations_with_zero_point(t: &mut Trial) -> Result<()> {
     let x = t.floats(5 * 300);
-    let codes = bitnet::quantize_activations_with_zero_point(
-        &mut t.encoder,
-        &t.context.upload(&x, [5, 300])?,
-    )?;
+    let codes = bitnet::ActivationQuantizer::int8()
+        .with_zero_point()
+        .quantize(&mut t.encoder, &t.context.upload(&x, [5, 300])?)?;
     t.check(
         Bound::Exact,
         move || Ok(block_on(codes.read())?),
@@ -415,7 +420,9 @@ fn quantize_activations_with_zero_point(t: &mut Trial) -> Result<()> {
 
 fn quantize_gradients(t: &mut Trial) -> Result<()> {
     let (x, seed) = (t.floats(5 * 300), 0x1234_5678_9abc_def0);
-    let codes = bitnet::quantize_gradients(&mut t.encoder, &t.context.upload(&x, [5, 300])?, seed)?;
+    let codes = bitnet::ActivationQuantizer::int8()
+        .stochastic(seed)
+        .quantize(&mut t.encoder, &t.context.upload(&x, [5, 300])?)?;
     t.check(
         Bound::Exact,
         move || Ok(block_on(codes.read())?),
@@ -501,12 +508,9 @@ fn rms_norm_fake_quantize(t: &mut Trial) -> Result<()> {
 fn rms_norm_quantize(t: &mut Trial) -> Result<()> {
     let (tokens, features) = (5, 300);
     let (x, gain) = (t.floats(tokens * features), t.floats(features));
-    let codes = bitnet::rms_norm_quantize(
-        &mut t.encoder,
-        &t.context.upload(&x, [tokens, features])?,
-        &t.context.upload(&gain, [features])?,
-        EPS,
-    )?;
+    let codes = bitnet::ActivationQuantizer::int8()
+        .norm((&t.context.upload(&gain, [features])?, EPS))
+        .quantize(&mut t.encoder, &t.context.upload(&x, [tokens, features])?)?;
     t.check(
         Bound::Exact,
         move || Ok(block_on(codes.read())?),

@@ -397,7 +397,8 @@ impl GpuModel {
         match &self.head()?.1 {
             Table::Dense(head) => transformer::dense_gemv(&normed, head).forward(encoder),
             Table::Ternary(head) => {
-                let rounded = bitnet::round_activations(encoder, &normed, block(head))?;
+                let rounded = bitnet::ActivationQuantizer::block_float(block(head))
+                    .quantize(encoder, &normed)?;
                 bitnet::bitlinear_rounded(encoder, &rounded, head)
             }
         }

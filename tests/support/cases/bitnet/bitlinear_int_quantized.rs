@@ -60,7 +60,7 @@ pub fn cases() -> Vec<Case> {
 }
 
 /// Σ_g scale·(Σ xq·code - zero·Σ xq) / a of an output, and by how much `f32` may miss it.
-fn near(at: usize, x: &HostActivations, w: &PackedInt) -> Near {
+pub(super) fn near(at: usize, x: &HostActivations, w: &PackedInt) -> Near {
     let (n, k) = (w.rows(), w.columns());
     let (token, row, Affine { group, scales, zeros }) = (at / n, at % n, w.affine());
     let size = group.unwrap_or(k).max(1);

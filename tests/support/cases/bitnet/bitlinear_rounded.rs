@@ -6,7 +6,7 @@ use bitnet_wgpu::{
     Element, Float, Out, Result, Tensor,
     bitnet::{self, Gate, RoundedActivations},
     device::Capabilities,
-    f16,
+    f16, internals,
     tuning::TuningKey,
     weights::{PackedTernary, Scales},
 };
@@ -105,7 +105,7 @@ pub(super) fn matrix(rng: &mut SmallRng, (_, rows, columns, size): Shape) -> Pac
 }
 
 /// What the twins make of rows of `x`.
-fn twin(x: &[f32], w: &PackedTernary) -> Vec<f32> {
+pub(super) fn twin(x: &[f32], w: &PackedTernary) -> Vec<f32> {
     let mut rounded = x.to_vec();
     bitnet::round_activations_cpu(&mut rounded, w.columns(), bitnet::rounded_block(w.group()))
         .unwrap();
@@ -159,8 +159,8 @@ fn of<X: Float, Y: Float>(
         let w = w.upload(r.encoder.context())?;
         let (x, y) = (r.upload(&x, [m, columns])?, r.output::<Y>([m, rows])?);
         let added = r.upload(&base, [m, rows])?;
-        let rounded =
-            bitnet::round_activations(&mut r.encoder, &x, bitnet::rounded_block(w.group()))?;
+        let rounded = bitnet::ActivationQuantizer::block_float(bitnet::rounded_block(w.group()))
+            .quantize(&mut r.encoder, &x)?;
         BitLinear::new(&w).forward_into(&mut r.encoder, &rounded, &y)?;
         BitLinear::new(&w).forward_into(&mut r.encoder, &rounded, Out::add(&added))?;
         [&y, &added].into_iter().for_each(|tensor| r.watch_all(tensor));
@@ -246,7 +246,8 @@ fn normed(shape: Shape) -> Case {
             r.upload(&gain, [columns])?,
         );
         let rounded = RoundedActivations::uninit(r.encoder.context(), m, columns, block)?;
-        bitnet::rms_norm_round_into(&mut r.encoder, &x, 2, &gain, 1e-6, &rounded)?;
+        let norm = (&gain, 1e-6);
+        internals::rms_norm_block_float_into(&mut r.encoder, &x, 2, norm, &rounded)?;
         BitLinear::new(&w).forward_into(&mut r.encoder, &rounded, y)
     })
 }
@@ -259,13 +260,9 @@ fn gated(shape: Shape, gate: Gate) -> Case {
     let wanted = twin(&bitnet::relu2_gate_cpu(&x, columns).unwrap(), &w);
     exactly(format!("{gate:?} of {shape:?}"), [m, rows], wanted, move |r, y| {
         let (w, x) = (w.upload(r.encoder.context())?, r.upload(&x, [m, 2 * columns])?);
-        let rounded = RoundedActivations::uninit(
-            r.encoder.context(),
-            m,
-            columns,
-            bitnet::rounded_block(w.group()),
-        )?;
-        bitnet::gate_round_into(&mut r.encoder, &x, gate, &rounded)?;
+        let quantizer =
+            bitnet::ActivationQuantizer::block_float(bitnet::rounded_block(w.group())).gate(gate);
+        let rounded = quantizer.quantize(&mut r.encoder, &x)?;
         BitLinear::new(&w).forward_into(&mut r.encoder, &rounded, y)
     })
 }
@@ -312,15 +309,16 @@ pub fn gates() -> Vec<Case> {
         let record = move |r: &mut Recorder| {
             let (w, x) = (w.upload(r.encoder.context())?, r.upload(&x, [m, 2 * columns])?);
             let [at_once, apart] = [r.output::<f32>([m, rows])?, r.output::<f32>([m, rows])?];
-            let rounded = RoundedActivations::uninit(r.encoder.context(), m, columns, 128)?;
-            bitnet::gate_round_into(&mut r.encoder, &x, gate, &rounded)?;
+            let quantizer = bitnet::ActivationQuantizer::block_float(128).gate(gate);
+            let rounded = quantizer.quantize(&mut r.encoder, &x)?;
             BitLinear::new(&w).forward_into(&mut r.encoder, &rounded, &at_once)?;
             let gated = if gate == Gate::Silu {
                 bitnet::silu_gate(&mut r.encoder, &x)?
             } else {
                 bitnet::gelu_tanh_gate(&mut r.encoder, &x)?
             };
-            let rounded = bitnet::round_activations(&mut r.encoder, &gated, 128)?;
+            let rounded =
+                bitnet::ActivationQuantizer::block_float(128).quantize(&mut r.encoder, &gated)?;
             BitLinear::new(&w).forward_into(&mut r.encoder, &rounded, &apart)?;
             [&at_once, &apart].into_iter().for_each(|y| r.watch_all(y));
             Ok(())

@@ -84,13 +84,11 @@ fn record(
 ) -> bitnet_wgpu::Result<()> {
     let x = r.upload(x, [x.len() / (2 * features).max(1), 2 * features])?;
     let gain = gain.map(|gain| r.upload(gain, [features])).transpose()?;
-    let xq = crate::gate_quantize_as(
-        &mut r.encoder,
-        &x,
-        gate,
-        gain.as_ref().map(|gain| (gain, EPS)),
-        layout,
-    )?;
+    let xq = bitnet::ActivationQuantizer::int8()
+        .layout(layout)
+        .gate(gate)
+        .norm(gain.as_ref().map(|gain| (gain, EPS)))
+        .quantize(&mut r.encoder, &x)?;
     watch_quantized(r, &xq);
     Ok(())
 }

@@ -12,6 +12,7 @@ mod fake_quantize;
 mod gate;
 mod gate_quantize;
 mod hadamard;
+mod layer;
 mod norm_bitlinear;
 mod norm_bitlinear_rounded;
 mod quantization_error;
@@ -59,6 +60,10 @@ pub const OPS: Family = &[
     ("bitnet::gate_quantize", KernelsAndTwin, gate_quantize::cases),
     ("bitnet::gate_norm_quantize", KernelsAndTwin, gate_quantize::with_norm),
     ("bitnet::hadamard", Kernels, hadamard::cases),
+    ("bitnet::layer_block_float", Kernels, layer::block_float),
+    ("bitnet::layer_gates", Kernels, layer::gates),
+    ("bitnet::layer_int8", Kernels, layer::int8),
+    ("bitnet::layer_int_weights", Kernels, layer::int_weights),
     ("bitnet::norm_bitlinear", Kernels, norm_bitlinear::cases),
     ("bitnet::norm_bitlinear_add", Kernels, norm_bitlinear::adding),
     ("bitnet::norm_bitlinear_gated", KernelsAndTwin, norm_bitlinear::gated),

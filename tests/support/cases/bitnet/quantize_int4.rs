@@ -36,7 +36,7 @@ fn case<T: Float>(x: &[f32], rows: usize, columns: usize) -> Case {
         format!("{rows} × {columns} {:?}", T::ELEMENT),
         move |r| {
             let (x, base) = (r.upload(&x, [rows, columns])?, r.upload(&base, [rows, columns])?);
-            let xq = bitnet::quantize_activations_4bit(&mut r.encoder, &x)?;
+            let xq = bitnet::ActivationQuantizer::int4().quantize(&mut r.encoder, &x)?;
             let y = bitnet::dequantize_int4::<T>(&mut r.encoder, &xq)?;
             bitnet::dequantize_int4_into(&mut r.encoder, &xq, Out::add(&base))?;
             r.watch_all(xq.codes());

@@ -30,7 +30,7 @@ macro_rules! in_both_types {
 pub fn gradients() -> Vec<Case> {
     in_both_types!(
         "quantize_gradients",
-        |e, x| bitnet::quantize_gradients(e, x, SEED),
+        |e, x| bitnet::ActivationQuantizer::int8().stochastic(SEED).quantize(e, x),
         |x, rows, columns| bitnet::quantize_gradients_cpu(x, rows, columns, SEED).unwrap()
     )
 }
@@ -38,7 +38,7 @@ pub fn gradients() -> Vec<Case> {
 pub fn with_zero_point() -> Vec<Case> {
     in_both_types!(
         "quantize_activations_with_zero_point",
-        bitnet::quantize_activations_with_zero_point,
+        |e, x| bitnet::ActivationQuantizer::int8().with_zero_point().quantize(e, x),
         |x, rows, columns| {
             bitnet::quantize_activations_with_zero_point_cpu(x, rows, columns).unwrap()
         }
@@ -48,7 +48,7 @@ pub fn with_zero_point() -> Vec<Case> {
 pub fn by_tensor() -> Vec<Case> {
     in_both_types!(
         "quantize_activations_by_tensor",
-        bitnet::quantize_activations_by_tensor,
+        |e, x| bitnet::ActivationQuantizer::int8().per_tensor().quantize(e, x),
         |x, _, _| { bitnet::quantize_activations_by_tensor_cpu(x) }
     )
 }
@@ -57,17 +57,17 @@ pub fn by_tensor() -> Vec<Case> {
 pub fn with_range() -> Vec<Case> {
     let both = in_both_types!(
         "quantize_activations_static",
-        |e, x| bitnet::quantize_activations_static(e, x, (-2.0, 1.5)),
+        |e, x| bitnet::ActivationQuantizer::int8().static_range(-2.0, 1.5).quantize(e, x),
         |x, _, _| { bitnet::quantize_activations_static_cpu(x, (-2.0, 1.5)).unwrap() }
     );
     let one = in_both_types!(
         "quantize_activations_static",
-        |e, x| bitnet::quantize_activations_static(e, x, (0.5, 2.5)),
+        |e, x| bitnet::ActivationQuantizer::int8().static_range(0.5, 2.5).quantize(e, x),
         |x, _, _| { bitnet::quantize_activations_static_cpu(x, (0.5, 2.5)).unwrap() }
     );
     let none = in_both_types!(
         "quantize_activations_static",
-        |e, x| bitnet::quantize_activations_static(e, x, (0.0, 0.0)),
+        |e, x| bitnet::ActivationQuantizer::int8().static_range(0.0, 0.0).quantize(e, x),
         |x, _, _| { bitnet::quantize_activations_static_cpu(x, (0.0, 0.0)).unwrap() }
     );
     let into = in_both_types!("quantize_activations_static", static_into, |x, _, _| {
@@ -89,7 +89,7 @@ fn static_into<T: Float>(encoder: &mut Encoder, x: &Tensor<T>) -> Result<Quantiz
         scales: Tensor::uninit(context, [])?,
         zero_points,
     };
-    bitnet::quantize_activations_static_into(encoder, x, (-2.0, 1.5), &made)?;
+    bitnet::ActivationQuantizer::int8().static_range(-2.0, 1.5).quantize_into(encoder, x, &made)?;
     Ok(made)
 }
 

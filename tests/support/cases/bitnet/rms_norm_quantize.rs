@@ -36,7 +36,10 @@ fn case<T: Float>(x: &[f32], tokens: usize, gain: &[f32], eps: f32, layout: Layo
         quantized(&host, layout),
         move |r| {
             let (x, gain) = (r.upload(&x, [tokens, features])?, r.upload(&gain, [features])?);
-            let xq = crate::rms_norm_quantize_as(&mut r.encoder, &x, &gain, eps, layout)?;
+            let xq = bitnet::ActivationQuantizer::int8()
+                .layout(layout)
+                .norm((&gain, eps))
+                .quantize(&mut r.encoder, &x)?;
             watch_quantized(r, &xq);
             Ok(())
         },
