@@ -41,10 +41,7 @@ pub const CASES: &[Case] = &[
     case("bitnet::hadamard", hadamard),
     case("bitnet::quantization_error", quantization_error),
     case("bitnet::quantize_activations", quantize_activations::<f32>),
-    half(
-        "|e, x| bitnet::ActivationQuantizer::int8().quantize(e, x), f16",
-        quantize_activations::<f16>,
-    ),
+    half("bitnet::quantize_activations, f16", quantize_activations::<f16>),
     case("bitnet::quantize_activations_4bit", quantize_activations_4bit),
     case("bitnet::quantize_activations_by_tensor", quantize_activations_by_tensor),
     case("bitnet::quantize_activations_with_zero_point", quantize_activations_with_zero_point),
@@ -138,7 +135,9 @@ fn bitlinear_int(t: &mut Trial) -> Result<()> {
 fn bitlinear_int_quantized(t: &mut Trial) -> Result<()> {
     let (tokens, rows, columns) = (5, 67, 300);
     let (x, w) = (t.floats(tokens * columns), integers(t, rows, columns)?);
+    // Integer weights take codes of 8 bits, also where ternary ones take another layout.
     let codes = bitnet::ActivationQuantizer::int8()
+        .layout(bitnet::Layout::Int8)
         .quantize(&mut t.encoder, &t.context.upload(&x, [tokens, columns])?)?;
     let y: Tensor<f32> = BitLinear::new(&w.upload(&t.context)?).forward(&mut t.encoder, &codes)?;
     t.near(
