@@ -241,6 +241,11 @@ impl ActivationQuantizer<'_, QuantizedActivations> {
         x: &Tensor<T>,
         out: &QuantizedActivations,
     ) -> Result<()> {
+        if let Format::PerToken(Some(layout)) = self.format
+            && layout != out.layout()
+        {
+            return Err(unsupported("an output of another layout than the quantizer's"));
+        }
         match (self.gate, self.norm) {
             (Some(gate), norm) => gate_quantize_into(encoder, f32s(x)?, gate, norm, out),
             (None, Some((gain, eps))) => rms_norm_quantize_into(encoder, x, gain, eps, out),

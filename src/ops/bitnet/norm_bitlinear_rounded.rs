@@ -180,11 +180,10 @@ fn form(context: &Context, tokens: usize, w: &TernaryMatrix) -> Option<usize> {
 /// times `w` `[n, k]`, into a tensor of the caller, `[.., n]`; with [`Out::add`] it adds to the
 /// residual stream of a transformer. For models whose activations are not quantised.
 ///
-/// The same bits as the ops one after another (`rms_norm_round_into`
-/// or `round_activations`, then
-/// [`bitlinear_rounded`](super::bitlinear_rounded())), which run where one dispatch is no gain: for
-/// more than a few tokens, on software adapters, and for matrices whose blocks are not of 128
-/// columns, or whose rows are not whole quads of words.
+/// The result is bit-identical to that of the separate ops: the conversion of the activations, then
+/// [`bitlinear_rounded`](super::bitlinear_rounded()). These run where one dispatch gains nothing:
+/// for more than a few tokens, on software adapters, for matrices whose blocks are not of 128
+/// columns, and for those whose rows are not a multiple of four words.
 ///
 /// # Errors
 /// [`Error::Shape`] if `x`, the gain, `w` and the output do not fit.
