@@ -256,7 +256,7 @@ impl Model {
         }
         let quantized = bitnet::ActivationQuantizer::int8().quantize(e, &x)?;
         let y = BitLinear::new(&w).forward(e, &quantized)?;
-        Ok((y, Linear { x: bitnet::dequantize_activations(e, &quantized)?, w }))
+        Ok((y, Linear { x: quantized.dequantize(e)?, w }))
     }
 
     /// Straight through both quantisers: as if weights and activations had been what they were

@@ -211,8 +211,7 @@ impl HostActivations {
         &self.codes[token * self.features..][..self.features]
     }
 
-    /// The numbers that the codes stand for: the CPU twin of
-    /// [`dequantize_activations`](super::dequantize_activations).
+    /// Returns code / scale: the CPU reference of [`QuantizedActivations::dequantize`].
     pub fn dequantize(&self) -> Vec<f32> {
         let rows = self.codes.chunks(self.features.max(1)).zip(&self.scales);
         rows.flat_map(|(codes, scale)| codes.iter().map(move |&code| f32::from(code) / scale))

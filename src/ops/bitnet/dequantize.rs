@@ -1,10 +1,10 @@
-//! Back to floats: W = (code - 1)·scale, x = code / scale.
+//! Dequantizing ternary weights and activations: W = (code - 1)·scale, x = code / scale.
 
 use super::activations::QuantizedActivations;
 use crate::{
     element::Float,
     error::Result,
-    gpu::{encoder::Encoder, out::Out, tensor::Tensor},
+    gpu::{encoder::Encoder, out::Out},
     kernel::{
         binding::{Binding, Type::*, read, read_write},
         declaration::Kernel,
@@ -12,6 +12,7 @@ use crate::{
         source::{EXACT, Source, Work},
     },
     msl, params,
+    shape::Shape,
     weights::ternary::{layout::row_words, matrix::TernaryMatrix, scales::groups},
     wgsl,
 };
@@ -85,77 +86,96 @@ static ACTIVATIONS_HALF: Kernel = activations(
 
 pub(super) const KERNELS: &[&Kernel] = &[&WEIGHTS, &ACTIVATIONS_INT8, &ACTIVATIONS_HALF];
 
-/// Ternary weights as floats, `[rows, columns]`. The CPU twin is
-/// [`PackedTernary::dequantize`](crate::weights::PackedTernary::dequantize).
-///
-/// # Errors
-/// [`Error::TooLarge`](crate::Error::TooLarge); what [`Encoder::dispatch`] reports.
-pub fn dequantize_weights<T: Float>(encoder: &mut Encoder, w: &TernaryMatrix) -> Result<Tensor<T>> {
-    let y = Tensor::uninit(encoder.context(), [w.rows(), w.columns()])?;
-    dequantize_weights_into(encoder, w, &y)?;
-    Ok(y)
-}
+/// Gives a quantized type its `dequantize` and `dequantize_into`. The type has
+/// `fn values_shape(&self) -> Shape` and `fn record(&self, &mut Encoder, Out<'_, T>) -> Result<()>`,
+/// which checks that shape.
+macro_rules! dequantize {
+    ($quantized:ty, $values:literal) => {
+        impl $quantized {
+            #[doc = concat!("Records the conversion to floats and returns them, ", $values)]
+            ///
+            /// # Errors
+            /// [`Error::TooLarge`](crate::Error::TooLarge);
+            /// [`Error::Shape`](crate::Error::Shape) if public parts of it do not fit together.
+            pub fn dequantize<T: $crate::element::Float>(
+                &self,
+                encoder: &mut $crate::gpu::encoder::Encoder,
+            ) -> $crate::error::Result<$crate::gpu::tensor::Tensor<T>> {
+                let y =
+                    $crate::gpu::tensor::Tensor::uninit(encoder.context(), self.values_shape())?;
+                self.record(encoder, $crate::gpu::out::Out::set(&y))?;
+                Ok(y)
+            }
 
-/// [`dequantize_weights`] into a tensor of the caller, `[rows, columns]`.
-///
-/// # Errors
-/// [`Error::Shape`](crate::Error::Shape) if it does not fit.
-pub fn dequantize_weights_into<'y, T: Float>(
-    encoder: &mut Encoder,
-    w: &TernaryMatrix,
-    y: impl Into<Out<'y, T>>,
-) -> Result<()> {
-    let y = y.into();
-    y.check("dequantize_weights", w.rows(), w.columns())?;
-    let params = Weights {
-        rows: w.rows() as u32,
-        columns: w.columns() as u32,
-        words: w.row_words() as u32,
-        groups: groups(w.columns(), w.group()) as u32,
-        group_size: w.group().unwrap_or(w.columns()) as u32,
-        add: y.adds().into(),
+            /// Like [`dequantize`](Self::dequantize), into a tensor of the caller.
+            ///
+            /// # Errors
+            /// [`Error::Shape`](crate::Error::Shape) if the tensor has another shape.
+            pub fn dequantize_into<'y, T: $crate::element::Float>(
+                &self,
+                encoder: &mut $crate::gpu::encoder::Encoder,
+                out: impl Into<$crate::gpu::out::Out<'y, T>>,
+            ) -> $crate::error::Result<()> {
+                self.record(encoder, out.into())
+            }
+        }
     };
-    encoder.dispatch(
-        &WEIGHTS,
-        &params,
-        &[&w.codes, &w.scales, y.tensor()],
-        [w.rows() * w.row_words(), 1, 1],
-    )
+}
+pub(super) use dequantize;
+
+dequantize!(
+    TernaryMatrix,
+    "`[rows, columns]`. [`PackedTernary::dequantize`](crate::weights::PackedTernary::dequantize) is the CPU reference."
+);
+dequantize!(
+    QuantizedActivations,
+    "`[tokens, features]`. [`HostActivations::dequantize`](crate::bitnet::HostActivations::dequantize) is the CPU reference."
+);
+
+impl TernaryMatrix {
+    fn values_shape(&self) -> Shape {
+        [self.rows(), self.columns()].into()
+    }
+
+    fn record<T: Float>(&self, encoder: &mut Encoder, y: Out<'_, T>) -> Result<()> {
+        y.check("dequantize", self.rows(), self.columns())?;
+        let params = Weights {
+            rows: self.rows() as u32,
+            columns: self.columns() as u32,
+            words: self.row_words() as u32,
+            groups: groups(self.columns(), self.group()) as u32,
+            group_size: self.group().unwrap_or(self.columns()) as u32,
+            add: y.adds().into(),
+        };
+        encoder.dispatch(
+            &WEIGHTS,
+            &params,
+            &[&self.codes, &self.scales, y.tensor()],
+            [self.rows() * self.row_words(), 1, 1],
+        )
+    }
 }
 
-/// Quantised activations as floats, `[tokens, features]`. The CPU twin is
-/// [`HostActivations::dequantize`](super::HostActivations::dequantize).
-///
-/// # Errors
-/// [`Error::TooLarge`](crate::Error::TooLarge); what [`Encoder::dispatch`] reports.
-pub fn dequantize_activations<T: Float>(
-    encoder: &mut Encoder,
-    x: &QuantizedActivations,
-) -> Result<Tensor<T>> {
-    let y = Tensor::uninit(encoder.context(), [x.tokens(), x.features()])?;
-    dequantize_activations_into(encoder, x, &y)?;
-    Ok(y)
-}
+impl QuantizedActivations {
+    fn values_shape(&self) -> Shape {
+        [self.tokens(), self.features()].into()
+    }
 
-/// [`dequantize_activations`] into a tensor of the caller, `[tokens, features]`.
-///
-/// # Errors
-/// [`Error::Shape`](crate::Error::Shape) if it does not fit.
-pub fn dequantize_activations_into<'y, T: Float>(
-    encoder: &mut Encoder,
-    x: &QuantizedActivations,
-    y: impl Into<Out<'y, T>>,
-) -> Result<()> {
-    let y = y.into();
-    y.check("dequantize_activations", x.tokens(), x.features())?;
-    let words = row_words(x.features());
-    let (tokens, features, add) = (x.tokens() as u32, x.features() as u32, y.adds().into());
-    let params = Activations { tokens, features, words: words as u32, add };
-    let kernel = x.layout().choose(&ACTIVATIONS_INT8, &ACTIVATIONS_HALF);
-    encoder.dispatch(
-        kernel,
-        &params,
-        &[&x.codes, &x.scales, y.tensor()],
-        [x.tokens() * words * 4, 1, 1],
-    )
+    fn record<T: Float>(&self, encoder: &mut Encoder, y: Out<'_, T>) -> Result<()> {
+        let (tokens, features) = (self.tokens(), self.features());
+        y.check("dequantize", tokens, features)?;
+        let words = row_words(features);
+        let params = Activations {
+            tokens: tokens as u32,
+            features: features as u32,
+            words: words as u32,
+            add: y.adds().into(),
+        };
+        encoder.dispatch(
+            self.layout().choose(&ACTIVATIONS_INT8, &ACTIVATIONS_HALF),
+            &params,
+            &[&self.codes, &self.scales, y.tensor()],
+            [tokens * words * 4, 1, 1],
+        )
+    }
 }

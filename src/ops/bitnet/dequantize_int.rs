@@ -1,9 +1,10 @@
-//! Weights of 1 to 8 bits back to floats: W = scale·(code - zero).
+//! Dequantizing weights of 1 to 8 bits: W = scale·(code - zero).
 
+use super::dequantize::dequantize;
 use crate::{
     element::Float,
     error::Result,
-    gpu::{encoder::Encoder, out::Out, tensor::Tensor},
+    gpu::{encoder::Encoder, out::Out},
     kernel::{
         binding::{Type::*, read, read_write},
         declaration::Kernel,
@@ -11,6 +12,7 @@ use crate::{
         source::{Source, Work},
     },
     params,
+    shape::Shape,
     weights::int::matrix::IntMatrix,
     wgsl,
 };
@@ -28,42 +30,33 @@ static DEQUANTIZE_INT: Kernel = Kernel::trusted(
 
 pub(super) const KERNELS: &[&Kernel] = &[&DEQUANTIZE_INT];
 
-/// Weights of 1 to 8 bits as floats, `[rows, columns]`. The CPU twin is
-/// [`PackedInt::dequantize`](crate::weights::PackedInt::dequantize).
-///
-/// # Errors
-/// [`Error::TooLarge`](crate::Error::TooLarge); what [`Encoder::dispatch`] reports.
-pub fn dequantize_int<T: Float>(encoder: &mut Encoder, w: &IntMatrix) -> Result<Tensor<T>> {
-    let y = Tensor::uninit(encoder.context(), [w.rows(), w.columns()])?;
-    dequantize_int_into(encoder, w, &y)?;
-    Ok(y)
-}
+dequantize!(
+    IntMatrix,
+    "`[rows, columns]`. [`PackedInt::dequantize`](crate::weights::PackedInt::dequantize) is the CPU reference."
+);
 
-/// [`dequantize_int`] into a tensor of the caller, `[rows, columns]`.
-///
-/// # Errors
-/// [`Error::Shape`](crate::Error::Shape) if it does not fit.
-pub fn dequantize_int_into<'y, T: Float>(
-    encoder: &mut Encoder,
-    w: &IntMatrix,
-    y: impl Into<Out<'y, T>>,
-) -> Result<()> {
-    let y = y.into();
-    y.check("dequantize_int", w.rows(), w.columns())?;
-    let length = y.tensor().len();
-    let params = Params {
-        length: length as u32,
-        columns: w.columns() as u32,
-        words: w.row_words() as u32,
-        groups: w.groups() as u32,
-        group_size: w.group_size() as u32,
-        bits: w.bits().count() as u32,
-        add: y.adds().into(),
-    };
-    encoder.dispatch(
-        &DEQUANTIZE_INT,
-        &params,
-        &[&w.codes, &w.scales, &w.zeros, y.tensor()],
-        [length, 1, 1],
-    )
+impl IntMatrix {
+    fn values_shape(&self) -> Shape {
+        [self.rows(), self.columns()].into()
+    }
+
+    fn record<T: Float>(&self, encoder: &mut Encoder, y: Out<'_, T>) -> Result<()> {
+        y.check("dequantize", self.rows(), self.columns())?;
+        let length = y.tensor().len();
+        let params = Params {
+            length: length as u32,
+            columns: self.columns() as u32,
+            words: self.row_words() as u32,
+            groups: self.groups() as u32,
+            group_size: self.group_size() as u32,
+            bits: self.bits().count() as u32,
+            add: y.adds().into(),
+        };
+        encoder.dispatch(
+            &DEQUANTIZE_INT,
+            &params,
+            &[&self.codes, &self.scales, &self.zeros, y.tensor()],
+            [length, 1, 1],
+        )
+    }
 }

@@ -94,7 +94,7 @@ pub struct FakeQuantizedWeights<V, S> {
 
 /// w + λ·(w̃ - w) of `w` of any shape, where w̃ = clamp(round(w·s), -1, 1) / s with s = 1 /
 /// max(mean|w|, 1e-5) over the tensor, ties to even. For λ = 1 it is w̃: the bits of
-/// [`dequantize_weights`](super::dequantize_weights) after
+/// [`TernaryMatrix::dequantize`](crate::weights::TernaryMatrix::dequantize) after
 /// [`quantize_weights`](super::quantize_weights()). Less eases training into the quantiser.
 ///
 /// Its gradient straight through the rounding is `dy`, or [`fake_quantize_backward`] with the range
@@ -122,7 +122,7 @@ pub struct FakeQuantizedWeights<V, S> {
 /// # use bitnet_wgpu::{Encoder, Result, Tensor, bitnet, optimizer, tensor};
 /// # fn f(encoder: &mut Encoder, w: &Tensor<f32>, lambda: f32) -> Result<Tensor<f32>> {
 /// let binary = bitnet::quantize_weights_binary(encoder, w)?;
-/// let rounded = bitnet::dequantize_int::<f32>(encoder, &binary)?;
+/// let rounded = binary.dequantize::<f32>(encoder)?;
 /// let values = tensor::cast(w).forward(encoder)?; // a copy
 /// optimizer::Ema::new(1.0 - lambda).step(encoder, &values, &rounded)?; // w + λ·(w̃ - w)
 /// # Ok(values)

@@ -1,6 +1,7 @@
 //! Activations in 4 bits by token, and the way back to floats.
 
 use super::{
+    dequantize::dequantize,
     quantize_activations::{absmax_scale, largest_magnitude},
     row_quantizer::shared_rows,
 };
@@ -114,7 +115,7 @@ pub struct HostInt4 {
 }
 
 impl HostInt4 {
-    /// The numbers that the codes stand for: the CPU twin of [`dequantize_int4`].
+    /// Returns code / scale: the CPU reference of [`QuantizedInt4::dequantize`].
     pub fn dequantize(&self) -> Vec<f32> {
         let columns = self.codes.len() / self.scales.len().max(1);
         self.codes
@@ -154,41 +155,33 @@ pub(crate) fn quantize_activations_4bit_into<T: Float>(
     )
 }
 
-/// code / scale, of the shape of what was quantised: floats again. What is not finite is NaN.
-///
-/// # Errors
-/// As [`dequantize_int4_into`].
-pub fn dequantize_int4<T: Float>(encoder: &mut Encoder, x: &QuantizedInt4) -> Result<Tensor<T>> {
-    let y = Tensor::uninit(encoder.context(), x.shape)?;
-    dequantize_int4_into(encoder, x, &y)?;
-    Ok(y)
-}
+dequantize!(
+    QuantizedInt4,
+    "code / scale, of the shape of what was quantized; NaN in a row that is not finite."
+);
 
-/// [`dequantize_int4`] into a tensor of the caller.
-///
-/// # Errors
-/// [`Error::Shape`] if it has another shape.
-pub fn dequantize_int4_into<'y, T: Float>(
-    encoder: &mut Encoder,
-    x: &QuantizedInt4,
-    y: impl Into<Out<'y, T>>,
-) -> Result<()> {
-    let y = y.into();
-    y.check_shape("dequantize_int4", x.shape)?;
-    let (rows, columns) = x.shape.as_matrix();
-    let words = columns.div_ceil(CODES);
-    let params = BackParams {
-        rows: rows as u32,
-        columns: columns as u32,
-        words: words as u32,
-        add: y.adds().into(),
-    };
-    encoder.dispatch(
-        &DEQUANTIZE_INT4,
-        &params,
-        &[&x.codes, &x.scales, y.tensor()],
-        [rows * words, 1, 1],
-    )
+impl QuantizedInt4 {
+    fn values_shape(&self) -> Shape {
+        self.shape
+    }
+
+    fn record<T: Float>(&self, encoder: &mut Encoder, y: Out<'_, T>) -> Result<()> {
+        y.check_shape("dequantize", self.shape)?;
+        let (rows, columns) = self.shape.as_matrix();
+        let words = columns.div_ceil(CODES);
+        let params = BackParams {
+            rows: rows as u32,
+            columns: columns as u32,
+            words: words as u32,
+            add: y.adds().into(),
+        };
+        encoder.dispatch(
+            &DEQUANTIZE_INT4,
+            &params,
+            &[&self.codes, &self.scales, y.tensor()],
+            [rows * words, 1, 1],
+        )
+    }
 }
 
 /// The CPU twin of `quantize_activations_4bit`: the same bits. `x` is `[tokens, features]`.

@@ -1,5 +1,6 @@
 //! Numbers in 8 bits, a byte each: what several quantisers make, and the way back to floats.
 
+use super::dequantize::dequantize;
 use crate::{
     element::Float,
     error::{Error, Result},
@@ -163,7 +164,7 @@ pub struct HostInt8 {
 }
 
 impl HostInt8 {
-    /// The numbers that the codes stand for: the CPU twin of [`dequantize_int8`].
+    /// Returns (code - zero point) / scale: the CPU reference of [`QuantizedInt8::dequantize`].
     pub fn dequantize(&self) -> Vec<f32> {
         let per_scale = self.codes.len() / self.scales.len().max(1);
         let value = |(i, &code): (usize, &i8)| {
@@ -175,41 +176,33 @@ impl HostInt8 {
     }
 }
 
-/// (code - zero point) / scale, of the shape of the codes: floats again. What is not finite is NaN.
-///
-/// # Errors
-/// As [`dequantize_int8_into`].
-pub fn dequantize_int8<T: Float>(encoder: &mut Encoder, x: &QuantizedInt8) -> Result<Tensor<T>> {
-    let y = Tensor::uninit(encoder.context(), x.codes.shape())?;
-    dequantize_int8_into(encoder, x, &y)?;
-    Ok(y)
-}
+dequantize!(
+    QuantizedInt8,
+    "(code - zero point) / scale, of the shape of the codes; NaN where the scale is."
+);
 
-/// [`dequantize_int8`] into a tensor of the caller.
-///
-/// # Errors
-/// [`Error::Shape`] if it does not fit, or scales or zero points do not.
-pub fn dequantize_int8_into<'y, T: Float>(
-    encoder: &mut Encoder,
-    x: &QuantizedInt8,
-    y: impl Into<Out<'y, T>>,
-) -> Result<()> {
-    let (op, y) = ("dequantize_int8", y.into());
-    x.check(op)?;
-    y.check_shape(op, x.codes.shape())?;
-    let length = x.codes.len();
-    let params = Params {
-        length: length as u32,
-        per_scale: (length / x.scales.len().max(1)) as u32,
-        zeros: x.zero_points.is_some().into(),
-        add: y.adds().into(),
-    };
-    encoder.dispatch(
-        &DEQUANTIZE_INT8,
-        &params,
-        &[&x.codes, &x.scales, &x.bound_zero_points(), y.tensor()],
-        [length.div_ceil(4), 1, 1],
-    )
+impl QuantizedInt8 {
+    fn values_shape(&self) -> Shape {
+        self.codes.shape()
+    }
+
+    fn record<T: Float>(&self, encoder: &mut Encoder, y: Out<'_, T>) -> Result<()> {
+        let (op, length) = ("dequantize", self.codes.len());
+        self.check(op)?;
+        y.check_shape(op, self.codes.shape())?;
+        let params = Params {
+            length: length as u32,
+            per_scale: (length / self.scales.len().max(1)) as u32,
+            zeros: self.zero_points.is_some().into(),
+            add: y.adds().into(),
+        };
+        encoder.dispatch(
+            &DEQUANTIZE_INT8,
+            &params,
+            &[&self.codes, &self.scales, &self.bound_zero_points(), y.tensor()],
+            [length.div_ceil(4), 1, 1],
+        )
+    }
 }
 
 /// Threads that share a row in wgsl/bitnet/quantize_rows.wgsl: no more than leave whole words of

@@ -66,9 +66,8 @@ impl QuantizationError {
 
 /// Mean squared error, largest error, cosine similarity and share of zeros of `quantized` beside
 /// `w`, both of one shape and `f32` or `f16`: `[4]`, which [`QuantizationError::read`] names. Both
-/// are read once. `quantized` is in floats, so any quantiser can be judged: of packed weights,
-/// [`dequantize_weights`](super::dequantize_weights) and [`dequantize_int`](super::dequantize_int)
-/// make them. Without elements, all four are 0.
+/// are read once. `quantized` is in floats, so any quantizer can be judged: packed weights have
+/// [`dequantize`](crate::weights::TernaryMatrix::dequantize). Without elements, all four are 0.
 ///
 /// Sums are added in `f32`, in an order that follows from the shape. Squares are plain floats:
 /// numbers above 2^63 give infinity, below 2^-63 nothing. One that is not finite makes the first

@@ -152,7 +152,7 @@ impl PackedInt {
     }
 
     /// All weights, row-major: the CPU twin of
-    /// [`bitnet::dequantize_int`](crate::bitnet::dequantize_int).
+    /// [`IntMatrix::dequantize`](crate::weights::IntMatrix::dequantize).
     pub fn dequantize(&self) -> Vec<f32> {
         let Affine { group, scales, zeros } = &self.affine;
         let (size, groups) = (group.unwrap_or(self.columns).max(1), groups(self.columns, *group));

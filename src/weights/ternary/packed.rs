@@ -297,7 +297,7 @@ impl PackedTernary {
     }
 
     /// All values times their scales, row-major: the CPU twin of
-    /// [`bitnet::dequantize_weights`](crate::bitnet::dequantize_weights).
+    /// [`TernaryMatrix::dequantize`](crate::weights::TernaryMatrix::dequantize).
     pub fn dequantize(&self) -> Vec<f32> {
         let scales = self.row_scales();
         let size = self.group().unwrap_or(self.columns).max(1);

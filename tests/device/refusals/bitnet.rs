@@ -129,7 +129,7 @@ fn ops_on_integer_weights_refuse_what_does_not_fit() {
     assert_shape(BitLinear::new(&w).forward_into(&mut encoder, &x(40), &x(5)));
     assert_shape(BitLinear::new(&w).backward(&mut encoder, &x(40)));
     assert_shape(BitLinear::new(&w).backward_into(&mut encoder, &x(6), Out::add(&x(6))));
-    assert_shape(bitnet::dequantize_int_into(&mut encoder, &w, &x(40)));
+    assert_shape(w.dequantize_into(&mut encoder, &x(40)));
     assert_shape(bitnet::quantization_error(&mut encoder, &x(40), &x(41)));
     assert_shape(block_on(QuantizationError::read(&x(40))));
     let xq = |columns, layout| QuantizedActivations::uninit(context, 2, columns, layout).unwrap();
@@ -326,11 +326,9 @@ fn transforms_and_gates_refuse_what_does_not_fit() {
         &unwritten(context, [2, 6]),
         &unwritten(context, [2, 6]),
     ));
-    assert_shape(bitnet::dequantize_weights_into(
-        &mut encoder,
-        &ternary(&mut rng(1), 3, 4).upload(context).unwrap(),
-        &x,
-    ));
+    assert_shape(
+        ternary(&mut rng(1), 3, 4).upload(context).unwrap().dequantize_into(&mut encoder, &x),
+    );
     assert!(encoder.is_empty());
 }
 
@@ -509,12 +507,9 @@ fn quantisers_refuse_what_does_not_fit() {
         scales: scales.clone(),
         zero_points: zeros.map(|zeros| Tensor::uninit(context, [zeros]).unwrap()),
     };
-    assert_shape(bitnet::dequantize_int8_into(&mut encoder, &int8(&one, None), &other));
-    assert_shape(bitnet::dequantize_int8::<f32>(&mut encoder, &int8(&row, None)));
-    assert_shape(bitnet::dequantize_int8::<f32>(
-        &mut encoder,
-        &int8(&unwritten(context, [2]), Some(1)),
-    ));
+    assert_shape(int8(&one, None).dequantize_into(&mut encoder, &other));
+    assert_shape(int8(&row, None).dequantize::<f32>(&mut encoder));
+    assert_shape(int8(&unwritten(context, [2]), Some(1)).dequantize::<f32>(&mut encoder));
     // Outputs of the caller: of another shape, with scales that are not made, without zero points
     // that are.
     let two = unwritten(context, [2]);
@@ -581,7 +576,7 @@ fn quantisers_refuse_what_does_not_fit() {
     );
     assert!(encoder.is_empty());
     let int4 = bitnet::ActivationQuantizer::int4().quantize(&mut encoder, &x).unwrap();
-    assert_shape(bitnet::dequantize_int4_into(&mut encoder, &int4, &other));
+    assert_shape(int4.dequantize_into(&mut encoder, &other));
     let length =
         |result: Result<()>| assert!(matches!(result, Err(Error::Length { .. })), "{result:?}");
     length(bitnet::fake_quantize_activations_cpu(&[0.0f32; 5], 2, 3, 1.0).map(drop));
@@ -605,7 +600,7 @@ fn quantised_numbers_are_read() {
     let gradients =
         bitnet::ActivationQuantizer::int8().stochastic(5).quantize(&mut encoder, &tensor).unwrap();
     let few = bitnet::ActivationQuantizer::int4().quantize(&mut encoder, &tensor).unwrap();
-    let y = bitnet::dequantize_int4::<f32>(&mut encoder, &few).unwrap();
+    let y = few.dequantize::<f32>(&mut encoder).unwrap();
     encoder.submit().unwrap();
     assert_eq!(
         (affine.codes.shape(), affine.scales.shape(), y.shape()),

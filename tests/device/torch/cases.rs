@@ -173,7 +173,7 @@ fn symmetric(e: &mut Encoder, w: &Tensor<f32>, bits: Bits) -> Result<IntMatrix> 
 fn int_weights(c: &mut Case, quantize: QuantizeWeights) -> Result<Vec<Out>> {
     let (w, e) = (c.x(0), &mut c.encoder);
     let w = quantize(e, &w)?;
-    Ok(vec![bitnet::dequantize_int::<f32>(e, &w)?.into()])
+    Ok(vec![w.dequantize::<f32>(e)?.into()])
 }
 
 fn ternary_weights(
@@ -182,7 +182,7 @@ fn ternary_weights(
 ) -> Result<Vec<Out>> {
     let (w, e) = (c.x(0), &mut c.encoder);
     let w = quantize(e, &w)?;
-    Ok(vec![bitnet::dequantize_weights::<f32>(e, &w)?.into()])
+    Ok(vec![w.dequantize::<f32>(e)?.into()])
 }
 
 /// Activations that are not quantised.
@@ -215,8 +215,7 @@ fn bitlinear(
     let (x, weights, dy, e) = (c.x(0), c.x(1), c.dy(), &mut c.encoder);
     let (w, quantized) =
         (quantize(e, &weights)?, bitnet::ActivationQuantizer::int8().quantize(e, &x)?);
-    let (dx, rounded) =
-        (BitLinear::new(&w).backward(e, &dy)?, bitnet::dequantize_activations(e, &quantized)?);
+    let (dx, rounded) = (BitLinear::new(&w).backward(e, &dy)?, quantized.dequantize(e)?);
     Ok(vec![
         BitLinear::new(&w).forward(e, &x)?.into(),
         dx.into(),
@@ -260,7 +259,7 @@ fn int8(
     let made = quantize(e, &x)?;
     let zeros =
         made.zero_points.as_ref().map(|zeros| tensor::cast(zeros).forward::<f32>(e)).transpose()?;
-    let values = bitnet::dequantize_int8::<f32>(e, &made)?;
+    let values = made.dequantize::<f32>(e)?;
     Ok([values, made.scales].into_iter().chain(zeros).map(Out::from).collect())
 }
 
@@ -542,12 +541,12 @@ pub const CASES: &[(&str, Run)] = &[
     ("quantize_activations", |c| {
         let (x, e) = (c.x(0), &mut c.encoder);
         let made = bitnet::ActivationQuantizer::int8().quantize(e, &x)?;
-        Ok(vec![bitnet::dequantize_activations::<f32>(e, &made)?.into()])
+        Ok(vec![made.dequantize::<f32>(e)?.into()])
     }),
     ("quantize_activations_4bit", |c| {
         let (x, e) = (c.x(0), &mut c.encoder);
         let made = bitnet::ActivationQuantizer::int4().quantize(e, &x)?;
-        Ok(vec![bitnet::dequantize_int4::<f32>(e, &made)?.into(), made.scales().clone().into()])
+        Ok(vec![made.dequantize::<f32>(e)?.into(), made.scales().clone().into()])
     }),
     ("quantize_activations_by_tensor", |c| {
         int8(c, |e, x| bitnet::ActivationQuantizer::int8().per_tensor().quantize(e, x))
@@ -593,13 +592,13 @@ pub const CASES: &[(&str, Run)] = &[
     ("rms_norm_quantize", |c| {
         let (x, gain, e) = (c.x(0), c.x(1), &mut c.encoder);
         let quantized = bitnet::ActivationQuantizer::int8().norm((&gain, 1e-5)).quantize(e, &x)?;
-        Ok(vec![bitnet::dequantize_activations::<f32>(e, &quantized)?.into()])
+        Ok(vec![quantized.dequantize::<f32>(e)?.into()])
     }),
     ("gate_quantize", |c| {
         let (x, e) = (c.x(0), &mut c.encoder);
         let quantized =
             bitnet::ActivationQuantizer::int8().gate(Gate::Relu2).norm(None).quantize(e, &x)?;
-        Ok(vec![bitnet::dequantize_activations::<f32>(e, &quantized)?.into()])
+        Ok(vec![quantized.dequantize::<f32>(e)?.into()])
     }),
     ("bitlinear_with", |c| {
         let (x, w, bias, e) = (c.x(0), c.x(1), c.x(2), &mut c.encoder);

@@ -231,10 +231,9 @@ fn dequantize(t: &mut Trial) -> Result<()> {
     );
     let codes = bitnet::ActivationQuantizer::int8()
         .quantize(&mut t.encoder, &t.context.upload(&x, [rows, columns])?)?;
-    let from_codes: Tensor<f32> = bitnet::dequantize_activations(&mut t.encoder, &codes)?;
-    let from_ternary: Tensor<f32> =
-        bitnet::dequantize_weights(&mut t.encoder, &ternary.upload(&t.context)?)?;
-    let from_int: Tensor<f32> = bitnet::dequantize_int(&mut t.encoder, &int.upload(&t.context)?)?;
+    let from_codes: Tensor<f32> = codes.dequantize(&mut t.encoder)?;
+    let from_ternary: Tensor<f32> = ternary.upload(&t.context)?.dequantize(&mut t.encoder)?;
+    let from_int: Tensor<f32> = int.upload(&t.context)?.dequantize(&mut t.encoder)?;
     t.same(&from_codes, bitnet::quantize_activations_cpu(&x, rows, columns)?.dequantize());
     t.same(&from_ternary, ternary.dequantize());
     t.near(&from_int, &int.dequantize(), SUM);

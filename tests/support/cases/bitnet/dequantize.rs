@@ -34,9 +34,9 @@ fn of_activations<T: Float>(x: &[f32], host: &HostActivations, layout: Layout) -
     case::<T>(name, host.dequantize(), move |r, z| {
         let x = r.upload(&x, [tokens, features])?;
         let xq = crate::quantize_as(&mut r.encoder, &x, layout)?;
-        let y = bitnet::dequantize_activations::<T>(&mut r.encoder, &xq)?;
+        let y = xq.dequantize::<T>(&mut r.encoder)?;
         let z = r.upload(z, [tokens, features])?;
-        bitnet::dequantize_activations_into(&mut r.encoder, &xq, Out::add(&z))?;
+        xq.dequantize_into(&mut r.encoder, Out::add(&z))?;
         Ok((y, z))
     })
 }
@@ -63,8 +63,8 @@ fn of_weights<T: Float>(w: &PackedTernary, size: Option<usize>) -> Case {
     case::<T>(name, w.dequantize(), move |r, z| {
         let z = r.upload(z, [w.rows(), w.columns()])?;
         let w = w.upload(r.encoder.context())?;
-        let y = bitnet::dequantize_weights::<T>(&mut r.encoder, &w)?;
-        bitnet::dequantize_weights_into(&mut r.encoder, &w, Out::add(&z))?;
+        let y = w.dequantize::<T>(&mut r.encoder)?;
+        w.dequantize_into(&mut r.encoder, Out::add(&z))?;
         Ok((y, z))
     })
 }

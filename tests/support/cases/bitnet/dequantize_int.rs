@@ -2,7 +2,7 @@
 
 use super::random_groups;
 use crate::{Case, Data, convert, ints, rng, sums};
-use bitnet_wgpu::{Float, Out, bitnet, f16, weights::Bits};
+use bitnet_wgpu::{Float, Out, f16, weights::Bits};
 
 pub fn cases() -> Vec<Case> {
     let shapes = [
@@ -37,8 +37,8 @@ fn case<T: Float>(rows: usize, columns: usize, bits: Bits, size: Option<usize>) 
     let base = convert::<T>(&base);
     let record = move |r: &mut crate::Recorder| {
         let (w, z) = (w.upload(r.encoder.context())?, r.upload(&base, [rows, columns])?);
-        let y = bitnet::dequantize_int::<T>(&mut r.encoder, &w)?;
-        bitnet::dequantize_int_into(&mut r.encoder, &w, Out::add(&z))?;
+        let y = w.dequantize::<T>(&mut r.encoder)?;
+        w.dequantize_into(&mut r.encoder, Out::add(&z))?;
         r.watch_all(&y);
         r.watch_all(&z);
         Ok(())

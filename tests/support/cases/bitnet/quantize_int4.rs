@@ -37,8 +37,8 @@ fn case<T: Float>(x: &[f32], rows: usize, columns: usize) -> Case {
         move |r| {
             let (x, base) = (r.upload(&x, [rows, columns])?, r.upload(&base, [rows, columns])?);
             let xq = bitnet::ActivationQuantizer::int4().quantize(&mut r.encoder, &x)?;
-            let y = bitnet::dequantize_int4::<T>(&mut r.encoder, &xq)?;
-            bitnet::dequantize_int4_into(&mut r.encoder, &xq, Out::add(&base))?;
+            let y = xq.dequantize::<T>(&mut r.encoder)?;
+            xq.dequantize_into(&mut r.encoder, Out::add(&base))?;
             r.watch_all(xq.codes());
             r.watch_all(xq.scales());
             [&y, &base].into_iter().for_each(|tensor| r.watch_all(tensor));

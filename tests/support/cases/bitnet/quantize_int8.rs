@@ -137,8 +137,8 @@ fn case<T: Float>(
     let record = move |r: &mut Recorder| {
         let (x, base) = (r.upload(&x, [rows, columns])?, r.upload(&base, [rows, columns])?);
         let xq = quantize(&mut r.encoder, &x)?;
-        let y = bitnet::dequantize_int8::<T>(&mut r.encoder, &xq)?;
-        bitnet::dequantize_int8_into(&mut r.encoder, &xq, Out::add(&base))?;
+        let y = xq.dequantize::<T>(&mut r.encoder)?;
+        xq.dequantize_into(&mut r.encoder, Out::add(&base))?;
         r.watch_all(&xq.codes);
         r.watch_all(&xq.scales);
         xq.zero_points.iter().for_each(|zeros| r.watch_all(zeros));
