@@ -122,8 +122,12 @@ pub mod telemetry {
     };
 }
 
-/// The programs of the README and of docs/guide/library.md, run as tests.
+/// The programs of the README and of pages of docs/, run as tests.
 #[cfg(all(doctest, feature = "models"))]
 #[doc = include_str!("../README.md")]
+#[doc = include_str!("../docs/guide/custom-kernels.md")]
+#[doc = include_str!("../docs/guide/gpu-and-memory.md")]
 #[doc = include_str!("../docs/guide/library.md")]
+#[doc = include_str!("../docs/guide/recovery.md")]
+#[doc = include_str!("../docs/reference/determinism.md")]
 struct Readme;
