@@ -334,7 +334,7 @@ impl Context {
     /// Copies what comes in pieces, of any lengths, into a new tensor: of a file, say, that is
     /// larger than the host's memory. The device copies what has come while the host has the next
     /// pieces, through 4 MB of staging memory at most, however much there is. Where memory is the
-    /// processor's too ([`Residency::Shared`]) and new, pieces are written to where they stay.
+    /// processor's too (`Residency::Shared`) and new, pieces are written to where they stay.
     ///
     /// ```
     /// # fn main() -> bitnet_wgpu::Result<()> {

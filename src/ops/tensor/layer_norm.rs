@@ -193,6 +193,7 @@ impl<'a> LayerNorm<'a> {
     ///
     /// # Errors
     /// As [`forward`](Self::forward); [`Error::Shape`] if `dy` has another shape than `x`.
+    #[cfg(feature = "train")]
     pub fn backward<T: Float>(
         self,
         encoder: &mut Encoder,
@@ -216,6 +217,7 @@ impl<'a> LayerNorm<'a> {
     /// # Errors
     /// As [`backward`](Self::backward); [`Error::Shape`] if a tensor has another shape than its
     /// gradient.
+    #[cfg(feature = "train")]
     pub fn backward_into<T: Float>(
         self,
         encoder: &mut Encoder,
@@ -394,6 +396,7 @@ pub(crate) mod reference {
     ///
     /// # Errors
     /// As [`layer_norm`], of `x` and `dy`.
+    #[cfg(feature = "train")]
     pub fn layer_norm_backward(
         x: &[f32],
         weight: &[f32],

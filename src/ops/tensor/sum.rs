@@ -111,6 +111,7 @@ impl<'a, X: Float> Reduction<'a, X> {
         )
     }
 
+    #[cfg(feature = "train")]
     fn gradient(self, encoder: &mut Encoder, dy: &Tensor<f32>, dx: Out<'_, X>) -> Result<()> {
         let (op, shape) = (self.op(), self.x.shape());
         let geometry = Geometry::new(op, shape, self.axes)?;
@@ -128,6 +129,7 @@ impl<'a, X: Float> Reduction<'a, X> {
     }
 
     /// The gradient of an extreme: `dy` for the elements that won.
+    #[cfg(feature = "train")]
     fn extreme_gradient(
         self,
         encoder: &mut Encoder,
@@ -235,6 +237,7 @@ impl<X: Float> SumTo<'_, X> {
         )
     }
 
+    #[cfg(feature = "train")]
     fn gradient(self, encoder: &mut Encoder, dy: &Tensor<f32>, dx: Out<'_, X>) -> Result<()> {
         Out::set(dy).check_shape("sum_to", self.shape)?;
         dx.check_shape("sum_to", self.x.shape())?;
