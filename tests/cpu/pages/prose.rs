@@ -204,9 +204,9 @@ fn sentences_are_short() {
         let counts: Vec<_> = sentences.iter().map(|sentence| words(sentence)).collect();
         let share = |most: usize| {
             100.0 * counts.iter().filter(|&&count| count > most).count() as f64
-                / counts.len() as f64
+                / counts.len().max(1) as f64
         };
-        let mean = counts.iter().sum::<usize>() as f64 / counts.len() as f64;
+        let mean = counts.iter().sum::<usize>() as f64 / counts.len().max(1) as f64;
         println!("{name:40} {mean:5.1} words a sentence, {:2.0} % over 30", share(30));
         if mean > MOST_WORDS_ON_AVERAGE {
             faults.push(format!("{name}: {mean:.1} words a sentence"));
