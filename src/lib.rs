@@ -86,7 +86,7 @@ pub use gpu::{
     encoder::Encoder,
     out::Out,
     recording::{Extent, Recording, Submission},
-    tensor::{Bind, Pieces, Tensor},
+    tensor::{Bind, Chunks, Tensor},
 };
 pub use half::f16;
 pub use kernel::declaration::Kernel;

@@ -218,7 +218,7 @@ impl<'a, T: Float> BitLinear<'a, T> {
     ) -> Result<()> {
         let (x, out) = (x.into(), out.into());
         // Some combinations take several dispatches: all of them are recorded, or none.
-        encoder.whole(|encoder| match self.gate {
+        encoder.transaction(|encoder| match self.gate {
             None => self.product_into(encoder, x, out),
             Some(gate) => self.gated_into(encoder, x, gate, out),
         })

@@ -229,7 +229,7 @@ impl<'a> LayerNorm<'a> {
         check_columns(op, "the gradient of the bias", gradients.bias.tensor(), columns)?;
         let LayerNormGradients { x: dx, weight: dweight, bias: dbias } = gradients;
         let norm = Norm { center: true, eps: self.eps };
-        encoder.whole(|encoder| {
+        encoder.transaction(|encoder| {
             norm_rows_backward(encoder, op, x, self.weight, norm, dy, dx, dweight)?;
             let rows: Vec<usize> = (0..x.shape().rank().saturating_sub(1)).collect();
             sum(dy, rows.as_slice()).forward_into(encoder, dbias)
@@ -289,7 +289,7 @@ pub(in crate::ops) fn norm_rows_backward<T: Float>(
         add: dx.adds().into(),
         eps: norm.eps,
     };
-    encoder.whole(|encoder| {
+    encoder.transaction(|encoder| {
         encoder.dispatch(
             &NORM_ROWS_BACKWARD,
             &params,

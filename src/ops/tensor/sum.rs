@@ -118,7 +118,7 @@ impl<'a, X: Float> Reduction<'a, X> {
         geometry.check(op, "dy", dy.shape())?;
         dx.check_shape(op, shape)?;
         let dy = dy.reshape(geometry.kept_shape())?;
-        encoder.whole(|encoder| match self.kind {
+        encoder.transaction(|encoder| match self.kind {
             Kind::Sum => spread(encoder, &COPY, &[], &dy, dx),
             Kind::Mean => {
                 let dy = scale(&dy, 1.0 / geometry.count as f32).forward(encoder)?;
