@@ -29,6 +29,7 @@
 //! | elementwise ops, reductions, softmax, losses and norms, with gradients | [`tensor`] |
 //! | train: SGD, AdamW, Lion; losses and gradients (feature `train`) | `optimizer`, [`tensor`] |
 //! | factorize and solve dense matrices (feature `linalg`) | `linalg` |
+//! | compute on the CPU, without a GPU | [`cpu`] |
 //! | run small calls on the CPU and large ones on the GPU (feature `auto`) | `auto` |
 //! | have an op write, or add to, a tensor of yours | [`Out`] |
 //! | load whole models, generate and score text | [`model`] |
@@ -53,8 +54,7 @@ extern crate self as bitnet_wgpu;
 
 #[cfg(feature = "auto")]
 pub mod auto;
-#[cfg(feature = "models")]
-mod cpu;
+pub mod cpu;
 mod element;
 mod error;
 mod files;
