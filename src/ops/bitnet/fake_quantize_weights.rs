@@ -3,8 +3,8 @@
 
 use super::{
     fake_quantize_activations::{check_lambda, warmed},
-    group_quantizer::{check_stack, stack_of},
-    quantize_weights::{absmean_cpu, sum_abs},
+    partition::{Granularity, Partition},
+    quantize_weights::{absmean, sum_abs},
 };
 use crate::{
     element::Float,
@@ -95,7 +95,7 @@ pub struct FakeQuantizedWeights<V, S> {
 /// w + λ·(w̃ - w) of `w` of any shape, where w̃ = clamp(round(w·s), -1, 1) / s with s = 1 /
 /// max(mean|w|, 1e-5) over the tensor, ties to even. For λ = 1 it is w̃: the bits of
 /// [`TernaryMatrix::dequantize`](crate::weights::TernaryMatrix::dequantize) after
-/// [`quantize_weights`](super::quantize_weights()). Less eases training into the quantiser.
+/// [`WeightQuantizer::absmean`](super::WeightQuantizer::absmean). Less eases training into the quantiser.
 ///
 /// Its gradient straight through the rounding is `dy`, or [`fake_quantize_backward`] with the range
 /// -1 to 1, which leaves out what was clipped. Where `w` is not finite, all is NaN.
@@ -121,7 +121,7 @@ pub struct FakeQuantizedWeights<V, S> {
 /// ```no_run
 /// # use bitnet_wgpu::{Encoder, Result, Tensor, bitnet, optimizer, tensor};
 /// # fn f(encoder: &mut Encoder, w: &Tensor<f32>, lambda: f32) -> Result<Tensor<f32>> {
-/// let binary = bitnet::quantize_weights_binary(encoder, w)?;
+/// let binary = bitnet::WeightQuantizer::binary().quantize(encoder, w)?;
 /// let rounded = binary.dequantize::<f32>(encoder)?;
 /// let values = tensor::cast(w).forward(encoder)?; // a copy
 /// optimizer::Ema::new(1.0 - lambda).step(encoder, &values, &rounded)?; // w + λ·(w̃ - w)
@@ -161,7 +161,7 @@ pub fn fake_quantize_weights_into<'y, T: Float>(
 
 /// [`fake_quantize_weights`] of a stack of matrices, `w` `[.., rows, columns]`, with s for each,
 /// `[.., 1, 1]`, and to the bits of each alone: for λ = 1 what
-/// [`quantize_weights_by_matrix`](super::quantize_weights_by_matrix) makes.
+/// [`per_matrix`](super::WeightQuantizer::per_matrix) makes.
 /// [`fake_quantize_backward`] takes such scales as they are. What is not finite harms its own
 /// matrix only. Rows, or groups of columns that are all as long, are matrices of one row under
 /// another shape: with `w` as `[rows, 1, columns]`, or `[rows, groups, 1, columns / groups]`, they
@@ -196,7 +196,8 @@ pub fn fake_quantize_weights_by_matrix_into<'y, T: Float>(
     values: impl Into<Out<'y, T>>,
     scale: &Tensor<f32>,
 ) -> Result<()> {
-    let [matrices, rows, columns] = stack_of(w.shape());
+    let Partition { matrices, rows, columns, .. } =
+        Partition::new(w.shape(), w.len(), Granularity::Matrix)?;
     record(
         encoder,
         "fake_quantize_weights_by_matrix",
@@ -296,7 +297,7 @@ pub fn fake_quantize_weights_cpu<T: Float>(
     lambda: f32,
 ) -> Result<FakeQuantizedWeights<Vec<f32>, f32>> {
     check_lambda("fake_quantize_weights", lambda)?;
-    let mean = absmean_cpu(w);
+    let mean = absmean(w, true);
     if !mean.is_finite() {
         return Ok(FakeQuantizedWeights { values: vec![f32::NAN; w.len()], scale: f32::NAN });
     }
@@ -320,7 +321,7 @@ pub fn fake_quantize_weights_by_matrix_cpu<T: Float>(
     lambda: f32,
 ) -> Result<FakeQuantizedWeights<Vec<f32>, Vec<f32>>> {
     check_lambda("fake_quantize_weights_by_matrix", lambda)?;
-    check_stack("fake_quantize_weights_by_matrix", w, [matrices, rows, columns])?;
+    Partition::new([matrices, rows, columns].into(), w.len(), Granularity::Matrix)?;
     let mut made = FakeQuantizedWeights { values: Vec::with_capacity(w.len()), scale: Vec::new() };
     for matrix in 0..matrices {
         let length = w.len() / matrices;

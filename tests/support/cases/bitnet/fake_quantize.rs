@@ -6,7 +6,11 @@ use crate::{
     Case, Data, FROM_SUBNORMAL, Near, Recorder, U, convert, floats, rng, shapes, sums,
     wild_activations,
 };
-use bitnet_wgpu::{Float, Out, Result, bitnet, f16};
+use bitnet_wgpu::{
+    Float, Out, Result,
+    bitnet::{self, WeightQuantizer},
+    f16, reference,
+};
 
 /// How far x + λ·(x̃ - x) may be off: three roundings, that of a product x which a device may leave
 /// out, and numbers that are too small to be normal.
@@ -131,7 +135,8 @@ pub fn weights() -> Vec<Case> {
 fn of_weights<T: Float>(w: &[f32], rows: usize, columns: usize) -> Case {
     let w = convert::<T>(w);
     let twin = bitnet::fake_quantize_weights_cpu(&w, 1.0).unwrap();
-    if let Ok(packed) = bitnet::quantize_weights_cpu(&w, rows, columns) {
+    if let Ok(packed) = reference::quantize_weights(&w, [rows, columns], WeightQuantizer::absmean())
+    {
         assert_eq!(packed.dequantize(), twin.values, "the values of the quantiser itself");
     }
     let name = format!("{rows} × {columns} {:?}", T::ELEMENT);
@@ -167,7 +172,9 @@ pub fn weights_by_matrix() -> Vec<Case> {
 fn of_matrices<T: Float>(w: &[f32], stack: [usize; 3]) -> Case {
     let (w, length) = (convert::<T>(w), stack[1] * stack[2]);
     let twin = bitnet::fake_quantize_weights_by_matrix_cpu(&w, stack, 1.0).unwrap();
-    if let Ok(packed) = bitnet::quantize_weights_by_matrix_cpu(&w, stack) {
+    if let Ok(packed) =
+        reference::quantize_weights(&w, stack, WeightQuantizer::absmean().per_matrix())
+    {
         assert_eq!(packed.dequantize(), twin.values, "the values of the quantiser itself");
     }
     let slope = |i: usize| {
