@@ -80,5 +80,5 @@ family!(
     rms_norm_round,
     round_activations,
     weight_quantizer;
-    reference: weight_quantizer
+    reference: fake_quantize_weights, weight_quantizer
 );

@@ -353,59 +353,22 @@ fn quantisers_of_weights_refuse_matrices_that_do_not_fit() {
     let ternary = |rows, group| TernaryMatrix::uninit(context, rows, 3, group).unwrap();
     let ints = |rows, bits, group| IntMatrix::uninit(context, rows, 3, bits, group).unwrap();
     let groups = ternary(2, Some(16));
-    assert_shape(WeightQuantizer::absmean().quantize_into(&mut encoder, &w, &ternary(3, None)));
-    assert_invalid(WeightQuantizer::absmean().quantize_into(&mut encoder, &w, &groups));
-    assert_shape(WeightQuantizer::absmean().per_matrix().quantize_into(
-        &mut encoder,
-        &w,
-        &ternary(3, None),
-    ));
-    assert_invalid(WeightQuantizer::absmean().per_matrix().quantize_into(
-        &mut encoder,
-        &w,
-        &groups,
-    ));
-    assert_shape(WeightQuantizer::absmean().per_row().quantize_into(
-        &mut encoder,
-        &w,
-        &ternary(3, None),
-    ));
-    assert_invalid(WeightQuantizer::absmean().per_row().quantize_into(&mut encoder, &w, &groups));
-    let grouped = WeightQuantizer::absmean().per_group(16);
+    let absmean = WeightQuantizer::absmean();
+    for quantizer in [absmean, absmean.per_matrix(), absmean.per_row()] {
+        assert_shape(quantizer.quantize_into(&mut encoder, &w, &ternary(3, None)));
+        assert_invalid(quantizer.quantize_into(&mut encoder, &w, &groups));
+    }
+    let grouped = absmean.per_group(16);
     assert_shape(grouped.quantize_into(&mut encoder, &w, &ternary(3, Some(16))));
     assert_invalid(grouped.quantize_into(&mut encoder, &w, &ternary(2, None)));
     assert_invalid(grouped.quantize_into(&mut encoder, &w, &ternary(2, Some(32))));
-    assert_shape(WeightQuantizer::binary().quantize_into(
-        &mut encoder,
-        &w,
-        &ints(3, Bits::One, None),
-    ));
-    assert_invalid(WeightQuantizer::binary().quantize_into(
-        &mut encoder,
-        &w,
-        &ints(2, Bits::One, Some(32)),
-    ));
-    assert_invalid(WeightQuantizer::binary().quantize_into(
-        &mut encoder,
-        &w,
-        &ints(2, Bits::Two, None),
-    ));
-    assert_shape(WeightQuantizer::binary().per_matrix().quantize_into(
-        &mut encoder,
-        &w,
-        &ints(3, Bits::One, None),
-    ));
-    assert_invalid(WeightQuantizer::binary().per_matrix().quantize_into(
-        &mut encoder,
-        &w,
-        &ints(2, Bits::One, Some(32)),
-    ));
-    assert_invalid(WeightQuantizer::binary().per_matrix().quantize_into(
-        &mut encoder,
-        &w,
-        &ints(2, Bits::Two, None),
-    ));
-    let grouped = WeightQuantizer::binary().per_group(32);
+    let binary = WeightQuantizer::binary();
+    for quantizer in [binary, binary.per_matrix(), binary.per_row()] {
+        assert_shape(quantizer.quantize_into(&mut encoder, &w, &ints(3, Bits::One, None)));
+        assert_invalid(quantizer.quantize_into(&mut encoder, &w, &ints(2, Bits::One, Some(32))));
+        assert_invalid(quantizer.quantize_into(&mut encoder, &w, &ints(2, Bits::Two, None)));
+    }
+    let grouped = binary.per_group(32);
     assert_shape(grouped.quantize_into(&mut encoder, &w, &ints(3, Bits::One, Some(32))));
     assert_invalid(grouped.quantize_into(&mut encoder, &w, &ints(2, Bits::Two, Some(32))));
     assert_invalid(grouped.quantize_into(&mut encoder, &w, &ints(2, Bits::One, None)));
@@ -431,7 +394,7 @@ fn quantisers_of_weights_refuse_matrices_that_do_not_fit() {
             WeightQuantizer::binary().per_matrix(),
         );
         assert!(matches!(made, Err(Error::Length { .. })), "{made:?}");
-        let made = bitnet::fake_quantize_weights_by_matrix_cpu(&vec![0.0f32; length], stack, 1.0);
+        let made = reference::fake_quantize_weights(&vec![0.0f32; length], stack, 1.0);
         assert!(matches!(made, Err(Error::Length { .. })), "{made:?}");
     }
     assert_invalid(reference::quantize_weights(
@@ -456,11 +419,7 @@ fn quantisers_of_weights_refuse_matrices_that_do_not_fit() {
             WeightQuantizer::binary().per_matrix(),
         ));
     }
-    assert_invalid(bitnet::fake_quantize_weights_by_matrix_cpu::<f32>(
-        &[],
-        [usize::MAX, 0, 0],
-        1.0,
-    ));
+    assert_invalid(reference::fake_quantize_weights::<f32>(&[], [usize::MAX, 0, 0], 1.0));
     assert_invalid(reference::quantize_weights::<f32, _>(
         &[],
         [usize::MAX, 0],
@@ -482,16 +441,12 @@ fn quantisers_refuse_what_does_not_fit() {
     let one = unwritten(context, []);
     for lambda in [-0.1, 1.1, f32::NAN] {
         assert_invalid(bitnet::fake_quantize_activations(&mut encoder, &x, lambda));
-        assert_invalid(bitnet::fake_quantize_weights(&mut encoder, &x, lambda));
+        let op = bitnet::fake_quantize_weights(&x, lambda);
+        assert_invalid(op.forward(&mut encoder));
+        assert_invalid(op.per_matrix().forward(&mut encoder));
         assert_invalid(bitnet::rms_norm_fake_quantize(&mut encoder, &x, &row, 1e-5, lambda));
         assert_invalid(bitnet::fake_quantize_activations_cpu(&[0.0f32; 6], 2, 3, lambda));
-        assert_invalid(bitnet::fake_quantize_weights_by_matrix(&mut encoder, &x, lambda));
-        assert_invalid(bitnet::fake_quantize_weights_cpu(&[0.0f32; 6], lambda));
-        assert_invalid(bitnet::fake_quantize_weights_by_matrix_cpu(
-            &[0.0f32; 0],
-            [0, 2, 3],
-            lambda,
-        ));
+        assert_invalid(reference::fake_quantize_weights(&[0.0f32; 0], [0, 2, 3], lambda));
         assert_invalid(bitnet::rms_norm_fake_quantize_cpu(
             &[0.0f32; 6],
             2,
@@ -501,38 +456,18 @@ fn quantisers_refuse_what_does_not_fit() {
         ));
     }
     assert_shape(bitnet::fake_quantize_activations_into(&mut encoder, &x, 1.0, &other));
-    assert_shape(bitnet::fake_quantize_weights_into(&mut encoder, &x, 1.0, &other, &one));
-    assert_shape(bitnet::fake_quantize_weights_into(
-        &mut encoder,
-        &x,
-        1.0,
-        &unwritten(context, [2, 3]),
-        &row,
-    ));
-    assert_shape(bitnet::fake_quantize_weights_by_matrix_into(&mut encoder, &x, 1.0, &other, &one));
-    assert_shape(bitnet::fake_quantize_weights_by_matrix_into(
-        &mut encoder,
-        &unwritten(context, [2, 2, 3]),
-        1.0,
-        &unwritten(context, [2, 2, 3]),
-        &row,
-    ));
-    assert_shape(bitnet::fake_quantize_backward(
-        &mut encoder,
-        &x,
-        &unwritten(context, [2]),
-        (-1.0, 1.0),
-        &x,
-    ));
-    assert_shape(bitnet::fake_quantize_backward(&mut encoder, &x, &one, (-1.0, 1.0), &other));
-    assert_shape(bitnet::fake_quantize_backward_into(
-        &mut encoder,
-        &x,
-        &one,
-        (-1.0, 1.0),
-        &x,
-        &other,
-    ));
+    let op = bitnet::fake_quantize_weights(&x, 1.0);
+    let y = unwritten(context, [2, 3]);
+    for op in [op, op.per_matrix()] {
+        assert_shape(op.forward_into(&mut encoder, &other, &one));
+        assert_shape(op.forward_into(&mut encoder, &y, &row));
+    }
+    let stack = unwritten(context, [2, 2, 3]);
+    let of_stack = bitnet::fake_quantize_weights(&stack, 1.0).per_matrix();
+    assert_shape(of_stack.forward_into(&mut encoder, &unwritten(context, [2, 2, 3]), &row));
+    assert_shape(op.backward(&mut encoder, &unwritten(context, [2]), &x));
+    assert_shape(op.backward(&mut encoder, &one, &other));
+    assert_shape(op.backward_into(&mut encoder, &one, &x, &other));
     assert_shape(bitnet::rms_norm_fake_quantize(&mut encoder, &x, &one, 1e-5, 1.0));
     assert_shape(bitnet::rms_norm_fake_quantize_into(&mut encoder, &x, &row, 1e-5, 1.0, &other));
     for range in [(1.0, -1.0), (f32::NAN, 1.0), (0.0, f32::INFINITY)] {

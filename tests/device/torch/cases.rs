@@ -449,9 +449,9 @@ pub const CASES: &[(&str, Run)] = &[
     }),
     ("fake_quantize_weights", |c| {
         let (w, dy, e) = (c.x(0), c.dy(), &mut c.encoder);
-        let made = bitnet::fake_quantize_weights(e, &w, 0.6)?;
-        let dw = bitnet::fake_quantize_backward(e, &w, &made.scale, (-1.0, 1.0), &dy)?;
-        Ok(vec![made.values.into(), dw.into()])
+        let op = bitnet::fake_quantize_weights(&w, 0.6);
+        let fake = op.forward(e)?;
+        Ok(vec![fake.values.into(), op.backward(e, &fake.scale, &dy)?.into()])
     }),
     ("fake_quantize_activations", |c| {
         let (x, dy) = (c.x(0), c.dy());
@@ -547,7 +547,8 @@ pub const CASES: &[(&str, Run)] = &[
     }),
     ("fake_quantize_weights_by_matrix", |c| {
         let w = c.x(0);
-        Ok(vec![bitnet::fake_quantize_weights_by_matrix(&mut c.encoder, &w, 1.0)?.values.into()])
+        let op = bitnet::fake_quantize_weights(&w, 1.0).per_matrix();
+        Ok(vec![op.forward(&mut c.encoder)?.values.into()])
     }),
     ("quantization_error", |c| {
         let (w, quantized) = (c.x(0), c.x(1));

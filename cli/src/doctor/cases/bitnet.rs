@@ -259,13 +259,13 @@ fn fake_quantize_backward(t: &mut Trial) -> Result<()> {
         t.context.upload(&dy, [300])?,
         t.context.upload(&[scale], [1])?,
     );
-    let dx =
-        bitnet::fake_quantize_backward(&mut t.encoder, &x_there, &scale_there, range, &dy_there)?;
+    let op = bitnet::fake_quantize_weights(&x_there, 1.0);
+    let dx = op.backward(&mut t.encoder, &scale_there, &dy_there)?;
     t.same(
         &dx,
         x.iter()
             .zip(&dy)
-            .map(|(&x, &dy)| bitnet::fake_quantize_backward_cpu(x, scale, range, dy))
+            .map(|(&x, &dy)| reference::fake_quantize_weights_backward(x, scale, range, dy))
             .collect(),
     );
     Ok(())
@@ -273,11 +273,11 @@ fn fake_quantize_backward(t: &mut Trial) -> Result<()> {
 
 fn fake_quantize_weights(t: &mut Trial) -> Result<()> {
     let w = t.floats(65 * 129);
-    let fake =
-        bitnet::fake_quantize_weights(&mut t.encoder, &t.context.upload(&w, [65, 129])?, 1.0)?;
-    let expected = bitnet::fake_quantize_weights_cpu(&w, 1.0)?;
+    let there = t.context.upload(&w, [65, 129])?;
+    let fake = bitnet::fake_quantize_weights(&there, 1.0).forward(&mut t.encoder)?;
+    let expected = reference::fake_quantize_weights(&w, [1, 65, 129], 1.0)?;
     t.same(&fake.values, expected.values);
-    t.same(&fake.scale, vec![expected.scale]);
+    t.same(&fake.scale, expected.scale);
     Ok(())
 }
 
