@@ -14,7 +14,9 @@ pub(crate) mod bitlinear_rounded;
 mod decoded;
 pub(crate) mod dequantize;
 pub(crate) mod dequantize_int;
+#[cfg(feature = "train")]
 pub(crate) mod fake_quantize_activations;
+#[cfg(feature = "train")]
 pub(crate) mod fake_quantize_weights;
 pub(crate) mod gate;
 pub(crate) mod gate_quantize;
@@ -36,6 +38,7 @@ pub(crate) mod quantize_weights;
 pub(crate) mod quantize_weights_binary;
 pub(crate) mod quantize_weights_by_group;
 pub(crate) mod quantize_weights_int;
+#[cfg(feature = "train")]
 pub(crate) mod rms_norm_fake_quantize;
 pub(crate) mod rms_norm_quantize;
 pub(crate) mod rms_norm_round;
@@ -56,7 +59,9 @@ family!(
     bitlinear_rounded,
     dequantize,
     dequantize_int,
+    #[cfg(feature = "train")]
     fake_quantize_activations,
+    #[cfg(feature = "train")]
     fake_quantize_weights,
     gate,
     gate_quantize,
@@ -75,10 +80,11 @@ family!(
     quantize_weights_binary,
     quantize_weights_by_group,
     quantize_weights_int,
+    #[cfg(feature = "train")]
     rms_norm_fake_quantize,
     rms_norm_quantize,
     rms_norm_round,
     round_activations,
     weight_quantizer;
-    reference: fake_quantize_weights, weight_quantizer
+    reference: #[cfg(feature = "train")] fake_quantize_weights, weight_quantizer
 );

@@ -344,7 +344,7 @@ impl Sealed for IntMatrix {
 
     fn write_scales(&self, encoder: &mut Encoder, from: &PackedInt) -> Result<()> {
         let from = from.upload(encoder.context())?;
-        encoder.whole(|encoder| {
+        encoder.transaction(|encoder| {
             copy(&from.scales).forward_into(encoder, &self.scales)?;
             copy(&from.zeros).forward_into(encoder, &self.zeros)
         })
