@@ -10,7 +10,7 @@
 //! let x = context.upload(&vec![1.0f32; 2048], [1, 2048])?;
 //!
 //! let mut encoder = context.encoder("bitlinear");
-//! let w = bitnet::quantize_weights(&mut encoder, &weights)?; // a TernaryMatrix
+//! let w = bitnet::WeightQuantizer::absmean().quantize(&mut encoder, &weights)?; // a TernaryMatrix
 //! let y = bitnet::BitLinear::new(&w).forward(&mut encoder, &x)?; // Tensor<f32> [1, 1024]
 //! encoder.submit()?;
 //! println!("{:?}", &pollster::block_on(y.read())?[..4]);

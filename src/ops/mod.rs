@@ -46,7 +46,7 @@ pub mod reference {
     pub use super::linalg::reference::*;
     #[cfg(feature = "train")]
     pub use super::optimizer::reference::*;
-    pub use super::{tensor::reference::*, transformer::reference::*};
+    pub use super::{bitnet::reference::*, tensor::reference::*, transformer::reference::*};
 }
 
 use crate::{

@@ -275,7 +275,7 @@ fn what_was_measured_is_kept_and_chosen_by() {
         let x = tuned.upload(&vec![1.0f32; most * 64], [most, 64]).unwrap();
         let w = tuned.upload(&vec![1.0f32; 64 * 64], [64, 64]).unwrap();
         let mut encoder = tuned.encoder("tuned");
-        let w = bitnet::quantize_weights(&mut encoder, &w).unwrap();
+        let w = bitnet::WeightQuantizer::absmean().quantize(&mut encoder, &w).unwrap();
         let xq = support::quantize_as(&mut encoder, &x, layout).unwrap();
         let y: Tensor<f32> = BitLinear::new(&w).forward(&mut encoder, &xq).unwrap();
         let recording = encoder.finish();

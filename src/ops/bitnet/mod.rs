@@ -21,13 +21,13 @@ pub(crate) mod fake_quantize_weights;
 pub(crate) mod gate;
 pub(crate) mod gate_quantize;
 pub(crate) mod gate_round;
-mod group_quantizer;
 pub(crate) mod hadamard;
 pub(crate) mod int4;
 pub(crate) mod int8;
 mod layer;
 pub(crate) mod norm_bitlinear;
 pub(crate) mod norm_bitlinear_rounded;
+mod partition;
 pub(crate) mod plan;
 pub(crate) mod quantization_error;
 pub(crate) mod quantize_activations;
@@ -44,6 +44,7 @@ pub(crate) mod rms_norm_quantize;
 pub(crate) mod rms_norm_round;
 pub(crate) mod round_activations;
 mod row_quantizer;
+pub(crate) mod weight_quantizer;
 
 pub use activation_quantizer::ActivationQuantizer;
 pub use activations::{HostActivations, Layout, MAX_FEATURES, QuantizedActivations};
@@ -83,6 +84,7 @@ family!(
     rms_norm_fake_quantize,
     rms_norm_quantize,
     rms_norm_round,
-    round_activations;
-    reference:
+    round_activations,
+    weight_quantizer;
+    reference: #[cfg(feature = "train")] fake_quantize_weights, weight_quantizer
 );
