@@ -124,8 +124,10 @@ impl GenerationArgs {
     }
 
     fn draft_tokens(&self, speculation: Speculation) -> Speculation {
-        let tokens = self.draft_tokens.unwrap_or(speculation.tokens);
-        speculation.tokens(tokens)
+        match self.draft_tokens {
+            Some(tokens) => speculation.tokens(tokens),
+            None => speculation,
+        }
     }
 
     /// Opens the files of the draft model, if there is one, without reading weights.

@@ -11,7 +11,7 @@ use crate::{
 };
 use bitnet_wgpu::{
     Error,
-    model::{GenerateOptions, Reasoning, Tokenizer},
+    model::{GenerateOptions, ReasoningParser, Tokenizer},
 };
 use serde_json::Value;
 use std::sync::Arc;
@@ -95,7 +95,7 @@ fn encode(
     prompt: Prompt,
     tokenizer: Option<&Tokenizer>,
     options: &GenerateOptions,
-) -> bitnet_wgpu::Result<(Arc<[u32]>, Option<Reasoning>)> {
+) -> bitnet_wgpu::Result<(Arc<[u32]>, Option<ReasoningParser>)> {
     let (ids, parts) = match prompt {
         Prompt::Text(text) => match shared.text_tokenizer()?.encode(&text)? {
             // The model knows what begins an empty text.
@@ -107,7 +107,7 @@ fn encode(
             let tokenizer =
                 tokenizer.map_or_else(|| shared.tokenizer(), |tokenizer| Ok(tokenizer.clone()))?;
             let ids = tokenizer.chat(&messages)?;
-            let parts = Reasoning::after(&tokenizer, &ids)?;
+            let parts = ReasoningParser::after(&tokenizer, &ids)?;
             (ids, Some(parts))
         }
     };

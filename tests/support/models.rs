@@ -65,7 +65,7 @@ pub fn golden(model: &str) -> Golden {
 
 /// An empty session.
 pub fn session(model: &Model, sequences: usize, capacity: usize, cache: Element) -> Session {
-    model.session(SessionOptions::new(sequences, capacity).cache(cache)).unwrap()
+    model.session(SessionOptions::new(sequences, capacity).kv_type(cache)).unwrap()
 }
 
 /// The first two layers of the real model, for what asks how a model is used and not what it says:

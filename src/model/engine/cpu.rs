@@ -75,7 +75,7 @@ impl Engine for CpuModel {
         let cache = |layer| {
             KvCache::new(
                 self.config.attention(),
-                options.cache == Some(Element::F16),
+                options.kv_type == Some(Element::F16),
                 self.config.window(layer),
             )
         };

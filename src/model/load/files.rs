@@ -1,4 +1,4 @@
-//! A model's files before its weights are read.
+//! A model's files, before its weights are read.
 
 use crate::{
     error::{Error, Result},
@@ -105,7 +105,7 @@ impl ModelFiles {
         input_files(&self.path)
     }
 
-    /// The configuration.
+    /// Returns the configuration.
     pub fn config(&self) -> &ModelConfig {
         self.file.config()
     }
@@ -146,9 +146,9 @@ impl ModelFiles {
         options.room(1, prompt.len(), c.context).map(drop)
     }
 
-    /// What loading would find wrong: tensors that are not used, the configuration, the tensors
-    /// outside the layers, and one error for each layer that has one. It reads all tensors, and so
-    /// takes as long as loading them does.
+    /// Returns the errors that loading would find: tensors that are not used, the configuration, the
+    /// tensors outside the layers, and one error for each layer that has one. It reads all tensors,
+    /// and so takes as long as loading them.
     pub fn problems(&self) -> impl Iterator<Item = Error> + '_ {
         let ends =
             || config(&*self.file).err().or_else(|| HostEnds::read(&*self.file, false).err());
