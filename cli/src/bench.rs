@@ -493,7 +493,7 @@ impl<'a> Measurements<'a> {
             (0..size as u64).map(|i| vec![(i * 7919 % vocab) as u32]).collect();
         let options = self.options(self.args.decode_tokens);
         let room = options.room(size, 1, self.limit())?;
-        let room = BatchOptions::new(size, room.capacity).kv_type(self.kv);
+        let room = BatchOptions::new(size, room.capacity()).kv_type(self.kv);
         let batch = self.model.batch(room)?;
         let streams = prompts.iter().map(|prompt| batch.generate_ids(prompt, &options));
         let mut streams = streams.collect::<bitnet_wgpu::Result<Vec<_>>>()?;

@@ -159,7 +159,8 @@ impl Choices {
 /// There is no room for more choices.
 fn busy(shared: &Shared, _: Full) -> ApiError {
     let Counts { running, waiting } = shared.running.counts();
-    let (slots, queue) = (shared.batch.options().slots, shared.batch.options().queue);
+    let options = shared.batch.options();
+    let (slots, queue) = (options.slots(), options.get_queue());
     ApiError::library("", &Error::Busy { running, waiting, slots, queue })
 }
 

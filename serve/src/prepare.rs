@@ -58,7 +58,7 @@ fn salt(client: Client, own: Option<&str>) -> Option<String> {
 fn choices(shared: &Shared, request: &Request, prompts: Vec<Prompt>) -> Result<Vec<Choice>> {
     shared.check_model(request.model.as_deref())?;
     let (field, n, count) = (request.field, request.n, prompts.len());
-    let most = shared.batch.options().slots.saturating_add(shared.batch.options().queue);
+    let most = shared.batch.options().slots().saturating_add(shared.batch.options().get_queue());
     if count * n > most {
         // To try again would not help.
         let field = if count > most { field } else { "n" };
@@ -80,8 +80,9 @@ fn choices(shared: &Shared, request: &Request, prompts: Vec<Prompt>) -> Result<V
         let encoded = encode(shared, prompt, tokenizer.as_ref(), &request.options);
         let (ids, parts) = encoded.map_err(|error| ApiError::library(field, &error))?;
         for _ in 0..n {
-            let seed = request.options.sampling.seed.wrapping_add(choices.len() as u64);
-            let options = request.options.clone().sampling(request.options.sampling.seed(seed));
+            let seed = request.seed.wrapping_add(choices.len() as u64);
+            let sampling = request.options.get_sampling().seed(seed);
+            let options = request.options.clone().sampling(sampling);
             choices.push(Choice { ids: ids.clone(), options, parts: parts.clone() });
         }
     }
@@ -119,6 +120,6 @@ fn encode(
 
 /// Checks that a text has room.
 pub fn check_length(shared: &Shared, tokens: usize) -> bitnet_wgpu::Result<()> {
-    let capacity = shared.batch.options().capacity;
+    let capacity = shared.batch.options().capacity();
     if tokens > capacity { Err(Error::Context { needed: tokens, capacity }) } else { Ok(()) }
 }

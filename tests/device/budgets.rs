@@ -284,7 +284,7 @@ fn a_model_of_2b4ts_shape_takes_little_more_than_its_tensors() {
         let (hidden, keys) = (config.hidden, config.kv_heads * config.head_dim);
         let weights =
             (hidden + 2 * keys) * hidden + hidden * hidden + 3 * hidden * config.intermediate;
-        let number = if session.options().kv_type == Some(Element::F16) { 2 } else { 4 };
+        let number = if session.options().get_kv_type() == Some(Element::F16) { 2 } else { 4 };
         let tensors =
             layers * (weights / 4 + 2 * keys * TOKENS * number) + 2 * config.vocab * hidden;
         eprintln!(

@@ -169,7 +169,10 @@ fn perplexity_is_that_of_transformers() {
 fn by_session(model: &Model, ids: &[u32]) -> Vec<f64> {
     let mut session = model.session(SessionOptions::new(1, ids.len())).unwrap();
     let halves = model.context().is_some_and(|context| context.capabilities().f16);
-    assert_eq!(session.options().kv_type, Some(if halves { Element::F16 } else { Element::F32 }));
+    assert_eq!(
+        session.options().get_kv_type(),
+        Some(if halves { Element::F16 } else { Element::F32 })
+    );
     let mut logits = Vec::new();
     block_on(session.prefill_logits(0, ids, |rows| logits.extend(rows))).unwrap();
     let rows = logits.chunks(model.config().vocab).zip(&ids[1..]);

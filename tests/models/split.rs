@@ -255,7 +255,7 @@ fn devices_may_differ() {
         assert!(off < 2e-4, "{off} off on {:?}", second.capabilities());
         // Keys and values are in 16 bits where all have them, and not unless.
         let halves = plain[0].capabilities().f16 && second.capabilities().f16;
-        let cache = model.session(SessionOptions::new(1, 8)).unwrap().options().kv_type;
+        let cache = model.session(SessionOptions::new(1, 8)).unwrap().options().get_kv_type();
         assert_eq!(cache, Some(if halves { Element::F16 } else { Element::F32 }));
     }
     let both = [plain[0].restricted(|c| c.subgroups = false), no_subgroups];

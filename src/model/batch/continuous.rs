@@ -18,44 +18,54 @@ use std::sync::{Arc, atomic::AtomicUsize};
 
 /// Size of a [`Batch`].
 #[derive(Clone, Copy, Debug)]
-#[non_exhaustive]
 pub struct BatchOptions {
-    /// Sequences that run side by side.
-    pub slots: usize,
-    /// Tokens that each may have, its prompt's among them; at most the model's context.
-    pub capacity: usize,
-    /// Prompts that may wait for a slot: 64, unless it is set.
-    pub queue: usize,
-    /// Size of prefill chunks: tokens of prompts that are computed between two tokens of the
-    /// sequences that run. `None` is the largest, 512 on a GPU (2048 with tensor cores) and 64 on
-    /// the CPU. With less, running sequences wait less and prompts longer.
-    pub prefill_chunk: Option<usize>,
-    /// Type of the KV cache; see [`SessionOptions::kv_type`].
-    pub kv_type: Option<Element>,
+    slots: usize,
+    capacity: usize,
+    queue: usize,
+    prefill_chunk: Option<usize>,
+    kv_type: Option<Element>,
 }
 
 impl BatchOptions {
-    /// Returns options for `slots` sequences of up to `capacity` tokens each.
+    /// Returns options for `slots` sequences that run at a time, of up to `capacity` tokens each.
+    /// The capacity is at most the model's context.
     pub fn new(slots: usize, capacity: usize) -> Self {
         Self { slots, capacity, queue: 64, prefill_chunk: None, kv_type: None }
     }
 
-    /// Sets [`BatchOptions::queue`].
+    /// Sets the number of prompts that may wait for a slot; the default is 64.
     #[must_use]
     pub fn queue(self, queue: usize) -> Self {
         Self { queue, ..self }
     }
 
-    /// Sets [`BatchOptions::prefill_chunk`].
+    /// Sets the size of prefill chunks: tokens of prompts that are computed between two tokens of
+    /// the sequences that run. The default is the largest, 512 on a GPU (2048 with tensor cores)
+    /// and 64 on the CPU. With less, running sequences wait less and prompts longer.
     #[must_use]
     pub fn prefill_chunk(self, tokens: usize) -> Self {
         Self { prefill_chunk: Some(tokens), ..self }
     }
 
-    /// Sets [`BatchOptions::kv_type`].
+    /// Sets the type of the KV cache; see [`SessionOptions::kv_type`].
     #[must_use]
     pub fn kv_type(self, kv_type: impl Into<Option<Element>>) -> Self {
         Self { kv_type: kv_type.into(), ..self }
+    }
+
+    /// Returns the number of sequences that run at a time.
+    pub fn slots(&self) -> usize {
+        self.slots
+    }
+
+    /// Returns the number of tokens that each sequence may have.
+    pub fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    /// Returns the number of prompts that may wait for a slot.
+    pub fn get_queue(&self) -> usize {
+        self.queue
     }
 
     pub(crate) fn session(&self) -> SessionOptions {

@@ -17,27 +17,40 @@ pub(crate) type Pending<T> = Pin<Box<dyn Future<Output = Result<T>> + Send>>;
 
 /// Size of a [`Session`](crate::model::Session).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
 pub struct SessionOptions {
-    /// Number of sequences that are decoded side by side.
-    pub sequences: usize,
-    /// Number of tokens that each may have; at most the model's context.
-    pub capacity: usize,
-    /// Type of the KV cache: [`Element::F32`], or [`Element::F16`] for half the memory and traffic.
-    /// `None` is f16 on GPUs that support it and f32 elsewhere.
-    pub kv_type: Option<Element>,
+    pub(crate) sequences: usize,
+    pub(crate) capacity: usize,
+    pub(crate) kv_type: Option<Element>,
 }
 
 impl SessionOptions {
-    /// Returns options for `sequences` sequences of up to `capacity` tokens each.
+    /// Returns options for `sequences` sequences that are decoded side by side, of up to `capacity`
+    /// tokens each. The capacity is at most the model's context.
     pub fn new(sequences: usize, capacity: usize) -> Self {
         Self { sequences, capacity, kv_type: None }
     }
 
-    /// Sets [`SessionOptions::kv_type`].
+    /// Sets the type of the KV cache: [`Element::F32`], or [`Element::F16`] for half the memory and
+    /// traffic. `None` is f16 on GPUs that support it and f32 elsewhere.
     #[must_use]
     pub fn kv_type(self, kv_type: impl Into<Option<Element>>) -> Self {
         Self { kv_type: kv_type.into(), ..self }
+    }
+
+    /// Returns the number of sequences.
+    pub fn sequences(&self) -> usize {
+        self.sequences
+    }
+
+    /// Returns the number of tokens that each sequence may have.
+    pub fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    /// Returns the type of the KV cache, which the options of a
+    /// [`Session`](crate::model::Session) have.
+    pub fn get_kv_type(&self) -> Option<Element> {
+        self.kv_type
     }
 
     /// Checks the options against a model, and sets the type of its KV cache if it is not set.

@@ -15,27 +15,19 @@ use std::sync::Arc;
 /// ```
 /// use bitnet_wgpu::model::{GenerateOptions, Sampling};
 ///
-/// let options = GenerateOptions::default().max_tokens(100).sampling(Sampling::GREEDY.temperature(0.8).top_p(0.95)).stop(["\n\n"]);
-/// assert_eq!(options.max_tokens, 100);
+/// let sampling = Sampling::GREEDY.temperature(0.8).top_p(0.95);
+/// let options = GenerateOptions::default().max_tokens(100).sampling(sampling).stop(["\n\n"]);
+/// assert_eq!(options.get_sampling(), sampling);
 /// ```
 #[derive(Clone, Debug)]
-#[non_exhaustive]
 pub struct GenerateOptions {
-    /// The most tokens to generate: 256, unless it is set.
-    pub max_tokens: usize,
-    /// How each token is chosen: [`Sampling::GREEDY`], unless it is set.
-    pub sampling: Sampling,
-    /// Strings at which the text ends. The first that occurs, and what follows it, is left out of
-    /// [`Token::text`](crate::model::Token::text). At most 4096 bytes each, and 16 KiB together.
+    pub(crate) max_tokens: usize,
+    pub(crate) sampling: Sampling,
     /// Clones of the options share them.
-    pub stop: Arc<[String]>,
-    /// Numbers that are added to the logits of tokens; -∞ forbids one.
-    pub logit_bias: Vec<(u32, f32)>,
-    /// Number of tokens at the end of the prompt that were generated before; see
-    /// [`resumed`](Self::resumed()).
-    pub resumed: usize,
-    /// Speculative decoding. A batch refuses it.
-    pub speculate: Option<Speculation>,
+    pub(crate) stop: Arc<[String]>,
+    pub(crate) logit_bias: Vec<(u32, f32)>,
+    pub(crate) resumed: usize,
+    pub(crate) speculate: Option<Speculation>,
     pub(crate) ignore_eos: bool,
     pub(crate) max_length: Option<usize>,
     pub(crate) min_tokens: usize,
@@ -86,16 +78,30 @@ impl Default for GenerateOptions {
 }
 
 impl GenerateOptions {
-    /// Sets [`GenerateOptions::max_tokens`], and lifts [`max_length`](Self::max_length()).
+    /// Sets the most tokens to generate, by default 256, and removes the limit of
+    /// [`max_length`](Self::max_length()).
     #[must_use]
     pub fn max_tokens(self, max_tokens: usize) -> Self {
         Self { max_tokens, max_length: None, ..self }
     }
 
-    /// Sets [`GenerateOptions::sampling`].
+    /// Sets how each token is chosen; the default is [`Sampling::GREEDY`].
     #[must_use]
     pub fn sampling(self, sampling: Sampling) -> Self {
         Self { sampling, ..self }
+    }
+
+    /// Returns how each token is chosen, for changes to what a model's authors recommend:
+    ///
+    /// ```
+    /// # fn options(model: &bitnet_wgpu::model::Model) {
+    /// let options = model.options();
+    /// let sampling = options.get_sampling().temperature(0.2);
+    /// let options = options.sampling(sampling);
+    /// # }
+    /// ```
+    pub fn get_sampling(&self) -> Sampling {
+        self.sampling
     }
 
     /// Continues after an end-of-text token.
@@ -127,10 +133,12 @@ impl GenerateOptions {
         Self { cache_salt: cache_salt.map(Into::into), ..self }
     }
 
-    /// Sets [`GenerateOptions::stop`].
+    /// Adds strings at which the text ends. The first that occurs, and what follows it, is left out
+    /// of [`Token::text`](crate::model::Token::text). At most 4096 bytes each, and 16 KiB together.
     #[must_use]
     pub fn stop<S: Into<String>>(self, stop: impl IntoIterator<Item = S>) -> Self {
-        Self { stop: stop.into_iter().map(Into::into).collect(), ..self }
+        let added = stop.into_iter().map(Into::into);
+        Self { stop: self.stop.iter().cloned().chain(added).collect(), ..self }
     }
 
     /// Sets the most tokens of prompt and continuation together. By default only the model's context
@@ -186,10 +194,11 @@ impl GenerateOptions {
         Self { no_repeat_ngram, ..self }
     }
 
-    /// Sets [`GenerateOptions::logit_bias`].
+    /// Adds numbers to the logits of tokens; -∞ forbids a token.
     #[must_use]
-    pub fn logit_bias(self, logit_bias: impl IntoIterator<Item = (u32, f32)>) -> Self {
-        Self { logit_bias: logit_bias.into_iter().collect(), ..self }
+    pub fn logit_bias(mut self, logit_bias: impl IntoIterator<Item = (u32, f32)>) -> Self {
+        self.logit_bias.extend(logit_bias);
+        self
     }
 
     /// Sets a function that changes the logits of the next token in place. It gets the tokens so
@@ -303,5 +312,18 @@ impl GenerateOptions {
     pub(crate) fn tokens_after(&self, prompt: usize) -> usize {
         self.max_length
             .map_or(self.max_tokens, |length| self.max_tokens.min(length.saturating_sub(prompt)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stop_strings_and_biases_are_added() {
+        let options = GenerateOptions::default().stop(["a"]).logit_bias([(1, 0.5)]);
+        let options = options.stop(["b".to_owned(), "c".to_owned()]).logit_bias([(1, 2.0)]);
+        assert_eq!(*options.stop, ["a", "b", "c"]);
+        assert_eq!(options.logit_bias, [(1, 0.5), (1, 2.0)]);
     }
 }

@@ -11,16 +11,10 @@ use crate::{
 /// How the next token is chosen: the logits are changed by the penalties, then a token is taken as
 /// [`SampleOptions`] say.
 #[derive(Clone, Copy, Debug, PartialEq)]
-#[non_exhaustive]
 pub struct Sampling {
-    /// Which tokens are kept, and how one of them is drawn.
-    pub options: SampleOptions,
-    /// What tokens pay that the text has already. The prompt counts for the repetition penalty
-    /// alone.
-    pub penalties: Penalties,
-    /// Seeds the random numbers. Those of a token follow from the seed, the token's place in the
-    /// text and its id: the same logits give the same tokens on every device.
-    pub seed: u64,
+    pub(crate) options: SampleOptions,
+    pub(crate) penalties: Penalties,
+    pub(crate) seed: u64,
 }
 
 impl Sampling {
@@ -55,25 +49,26 @@ impl Sampling {
         Self { options: self.options.min_p(min_p), ..self }
     }
 
-    /// Sets [`Sampling::seed`].
+    /// Seeds the random numbers. Those of a token follow from the seed, the token's place in the
+    /// text and its id: equal logits give equal tokens on every device.
     #[must_use]
     pub fn seed(self, seed: u64) -> Self {
         Self { seed, ..self }
     }
 
-    /// Sets [`Penalties::repetition`].
+    /// Sets [`Penalties::repetition`], for which tokens of the prompt count too.
     #[must_use]
     pub fn repetition_penalty(self, repetition: f32) -> Self {
         Self { penalties: Penalties { repetition, ..self.penalties }, ..self }
     }
 
-    /// Sets [`Penalties::presence`].
+    /// Sets [`Penalties::presence`], for which tokens of the prompt do not count.
     #[must_use]
     pub fn presence_penalty(self, presence: f32) -> Self {
         Self { penalties: Penalties { presence, ..self.penalties }, ..self }
     }
 
-    /// Sets [`Penalties::frequency`].
+    /// Sets [`Penalties::frequency`], for which tokens of the prompt do not count.
     #[must_use]
     pub fn frequency_penalty(self, frequency: f32) -> Self {
         Self { penalties: Penalties { frequency, ..self.penalties }, ..self }
