@@ -11,7 +11,9 @@ use anyhow::{Context as _, Result, bail};
 use bitnet_wgpu::{
     Context, Element,
     formats::ModelConfig,
-    internals::files,
+    internals::{
+        GenerateOptionsInternals as _, ModelFilesInternals as _, ModelInternals as _, files,
+    },
     model::{
         BatchOptions, GenerateOptions, Model, ModelFiles, SessionOptions, Speculation,
         SpeculationCounts,

@@ -6,7 +6,7 @@ use bitnet_wgpu::{
     Context, ContextOptions,
     device::{AdapterChoice, MslPolicy},
     formats::{I2sLayout, ReadOptions},
-    internals::files::display,
+    internals::{ModelInternals as _, files::display},
     kernel::ShaderLanguage,
     model::{Device, Model, ModelBuilder, ModelFiles, Offload, SessionOptions, Tokenizer},
     wgpu,

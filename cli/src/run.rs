@@ -9,7 +9,10 @@ use crate::{
 use anyhow::{Result, bail};
 use bitnet_wgpu::{
     formats::SafeTensors,
-    internals::files::{check_output, display},
+    internals::{
+        GenerateOptionsInternals as _, ModelFilesInternals as _,
+        files::{check_output, display},
+    },
     model::{
         GenerateOptions, Message, Model, ModelFiles, Session, SessionOptions, SpeculationCounts,
         Stop,

@@ -17,7 +17,7 @@
 //! the layer below: sequences, their key-value caches, prefill and decode.
 
 mod batch;
-mod engine;
+pub(crate) mod engine;
 mod evaluate;
 mod generate;
 mod load;
@@ -27,7 +27,7 @@ mod tokenizer;
 
 pub use batch::continuous::{Batch, BatchLoad, BatchOptions};
 pub use engine::device::Device;
-pub use engine::interface::{ModelPart, Offloaded, SessionOptions};
+pub use engine::interface::{Offloaded, SessionOptions};
 pub use engine::offload::Offload;
 pub use evaluate::embed::{EmbedOptions, Embedding};
 pub use generate::generation::{Generated, Generation};

@@ -4,6 +4,7 @@
 use bitnet_wgpu::{
     Context, ContextOptions, Element, Error, ErrorKind, Tensor,
     formats::Pooling,
+    internals::ModelInternals as _,
     model::{
         BatchOptions, EmbedOptions, GenerateOptions, Model, ModelFiles, Offload, Offloaded,
         Sampling, SessionOptions,

@@ -4,6 +4,7 @@ use bitnet_wgpu::{
     Context, ContextOptions, Encoder, Error, ErrorKind, Kernel, Out, Recording, Result, Submission,
     Tensor,
     formats::Checkpoint,
+    internals::ModelInternals as _,
     kernel::{Part, Source, Type::U32, read_write},
     model::{
         BatchOptions, Device, GenerateOptions, Model, ModelFiles, Sampling, SessionOptions,

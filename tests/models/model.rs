@@ -5,7 +5,7 @@
 use bitnet_wgpu::{
     Context, Element,
     formats::{ModelConfig, ReadOptions},
-    internals::Access,
+    internals::{Access, ModelInternals as _},
     model::{GenerateOptions, Model, ModelFiles, SessionOptions},
 };
 use serde_json::Value;

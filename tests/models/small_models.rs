@@ -5,6 +5,7 @@
 use bitnet_wgpu::{
     Context, Element, Error,
     formats::{Checkpoint, ModelFile, ReadOptions, write_packed},
+    internals::ModelInternals as _,
     model::{Device, GenerateOptions, Model, ModelFiles, Sampling, SessionOptions},
 };
 use safetensors::{Dtype, tensor::TensorView};

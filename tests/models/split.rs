@@ -5,6 +5,7 @@ use bitnet_wgpu::{
     Context, ContextOptions, Element, Error, ErrorKind,
     device::Capabilities,
     formats::Pooling,
+    internals::{ModelBuilderInternals as _, ModelInternals as _},
     model::{
         BatchOptions, Device, EmbedOptions, GenerateOptions, Model, ModelBuilder, ModelFiles,
         Offload, Sampling, Session, SessionOptions, Speculation, Stop,

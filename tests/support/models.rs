@@ -4,6 +4,7 @@ use crate::{Golden, block_on, context, contexts, real_model};
 use bitnet_wgpu::{
     Context, Element, Result, bitnet,
     formats::{Checkpoint, ModelConfig, ModelFile},
+    internals::ModelInternals as _,
     model::{GenerateOptions, Model, Session, SessionOptions, Tokenizer},
     weights::{DenseElement, PackedDense, PackedTernary, Scales},
 };

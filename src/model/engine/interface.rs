@@ -94,9 +94,7 @@ pub struct Offloaded {
     pub bytes: u64,
 }
 
-/// A run of a model's layers on a device, and the memory that it takes there:
-/// [`ModelBuilder::parts`](crate::model::ModelBuilder::parts),
-/// [`Model::parts`](crate::model::Model::parts).
+/// A run of a model's layers on a device, and the memory that it takes there.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ModelPart {

@@ -297,7 +297,12 @@ impl GenerateOptions {
     ///
     /// # Errors
     /// [`Error::Context`] for a prompt that does not fit.
-    pub fn room(&self, sequences: usize, prompt: usize, context: usize) -> Result<SessionOptions> {
+    pub(crate) fn room(
+        &self,
+        sequences: usize,
+        prompt: usize,
+        context: usize,
+    ) -> Result<SessionOptions> {
         if prompt > context {
             return Err(Error::Context { needed: prompt, capacity: context });
         }

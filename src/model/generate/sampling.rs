@@ -88,7 +88,7 @@ impl Sampling {
     ///
     /// # Errors
     /// [`Error::Invalid`] for a number that is not.
-    pub fn check(&self) -> Result<()> {
+    pub(crate) fn check(&self) -> Result<()> {
         self.options.check()?;
         self.penalties.check()
     }
@@ -116,7 +116,7 @@ impl Sampler {
     /// A sampler that has drawn nothing yet.
     ///
     /// # Errors
-    /// [`Error::Invalid`], see [`Sampling::check`].
+    /// [`Error::Invalid`] for a number that is out of range.
     pub fn new(sampling: Sampling) -> Result<Self> {
         sampling.check()?;
         Ok(Self { sampling, position: 0, candidates: Vec::new() })

@@ -216,7 +216,7 @@ impl<'a> ModelBuilder<'a> {
     ///
     /// # Errors
     /// As [`ModelBuilder::build`].
-    pub fn parts(&self) -> Result<Vec<ModelPart>> {
+    pub(crate) fn parts(&self) -> Result<Vec<ModelPart>> {
         self.source.with(|file, _, _| {
             let opened;
             let contexts = match &self.device {

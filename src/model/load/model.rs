@@ -156,7 +156,7 @@ impl Model {
 
     /// Returns the bytes of weights that a decoding step reads: those of the layers' matrices and
     /// of the LM head.
-    pub fn weight_bytes(&self) -> usize {
+    pub(crate) fn weight_bytes(&self) -> usize {
         self.weight_bytes
     }
 
@@ -179,8 +179,7 @@ impl Model {
         self.engine.offloaded()
     }
 
-    /// Returns the GPU that computes it, or the first of several ([`Model::parts`] has all); nothing
-    /// for the CPU.
+    /// Returns the GPU that computes it, or the first of several; nothing for the CPU.
     pub fn context(&self) -> Option<&Context> {
         self.engine.contexts().first().copied()
     }
@@ -218,12 +217,12 @@ impl Model {
         Ok(ModelPart::total(&self.parts(options)?))
     }
 
-    /// The same of each device that the model is on, with the layers that are there: one, or
-    /// several ([`Device`](crate::model::Device)); nothing for the CPU.
+    /// Returns [`Model::session_footprint`] of each device, with the layers that it has; nothing for
+    /// the CPU.
     ///
     /// # Errors
     /// As [`Model::session_footprint`].
-    pub fn parts(&self, options: SessionOptions) -> Result<Vec<ModelPart>> {
+    pub(crate) fn parts(&self, options: SessionOptions) -> Result<Vec<ModelPart>> {
         self.engine.parts(options.checked(&*self.engine)?)
     }
 
@@ -289,13 +288,13 @@ impl Model {
         self.session(SessionOptions::new(1, tokens.max(1)).kv_type(Element::F32))
     }
 
-    /// What a layer makes of hidden states `[tokens, hidden]` at the beginning of a text: for
-    /// comparisons, layer by layer.
+    /// Returns the output of a layer for hidden states `[tokens, hidden]` at the beginning of a
+    /// text.
     ///
     /// # Errors
     /// [`Error::Invalid`] if there is no such layer; [`Error::Length`] if `hidden` is not whole
     /// rows.
-    pub async fn layer_output(&self, layer: usize, hidden: &[f32]) -> Result<Vec<f32>> {
+    pub(crate) async fn layer_output(&self, layer: usize, hidden: &[f32]) -> Result<Vec<f32>> {
         let c = self.config();
         if layer >= c.layers {
             return Err(Error::Invalid {
@@ -314,23 +313,22 @@ impl Model {
         self.workers.run(async move { session.layer_output(layer, &hidden)?.await }).await
     }
 
-    /// The dispatches that a prompt takes, as they are recorded for this device, and the tensor
-    /// that gets the last logits: to be profiled, printed, or run elsewhere.
+    /// Records the dispatches of a prompt for this device. Returns them with the tensor that gets the
+    /// last logits.
     ///
     /// # Errors
     /// [`Error::Invalid`] for a model that is not on a GPU; else as [`Model::logits`].
-    pub fn record_prompt(&self, ids: &[u32]) -> Result<(Recording, Tensor<f32>)> {
+    pub(crate) fn record_prompt(&self, ids: &[u32]) -> Result<(Recording, Tensor<f32>)> {
         self.session_of(ids.len())?.record(ids)
     }
 
-    /// The dispatches of a greedy decoding step of `sequences` that have had `past` tokens each, as
-    /// they are recorded for this device: to be timed, profiled or counted. Their keys and values
-    /// are zeros.
+    /// Records the dispatches of a greedy decoding step of `sequences` sequences with `past` tokens
+    /// each, for this device. Their keys and values are zeros.
     ///
     /// # Errors
     /// [`Error::Invalid`] for a model that is not on a GPU, or for no sequences; [`Error::Context`]
     /// for more than the model's context.
-    pub fn record_step(&self, sequences: usize, past: usize) -> Result<Recording> {
+    pub(crate) fn record_step(&self, sequences: usize, past: usize) -> Result<Recording> {
         self.session(SessionOptions::new(sequences, past.saturating_add(1)))?.record_step(past)
     }
 
