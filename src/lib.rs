@@ -29,6 +29,7 @@
 //! | elementwise ops, reductions, softmax, losses and norms, with gradients | [`tensor`] |
 //! | train: SGD, AdamW, Lion; losses and gradients (feature `train`) | `optimizer`, [`tensor`] |
 //! | factorize and solve dense matrices (feature `linalg`) | `linalg` |
+//! | compute on the CPU, without a GPU | [`cpu`] |
 //! | run small calls on the CPU and large ones on the GPU (feature `auto`) | `auto` |
 //! | have an op write, or add to, a tensor of yours | [`Out`] |
 //! | load whole models, generate and score text | [`model`] |
@@ -53,8 +54,7 @@ extern crate self as bitnet_wgpu;
 
 #[cfg(feature = "auto")]
 pub mod auto;
-#[cfg(feature = "models")]
-mod cpu;
+pub mod cpu;
 mod element;
 mod error;
 mod files;
@@ -124,8 +124,12 @@ pub mod telemetry {
     };
 }
 
-/// The programs of the README and of docs/guide/library.md, run as tests.
+/// The programs of the README and of pages of docs/, run as tests.
 #[cfg(all(doctest, feature = "models"))]
 #[doc = include_str!("../README.md")]
+#[doc = include_str!("../docs/guide/custom-kernels.md")]
+#[doc = include_str!("../docs/guide/gpu-and-memory.md")]
 #[doc = include_str!("../docs/guide/library.md")]
+#[doc = include_str!("../docs/guide/recovery.md")]
+#[doc = include_str!("../docs/reference/determinism.md")]
 struct Readme;
