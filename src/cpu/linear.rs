@@ -24,7 +24,8 @@ const OP: &str = "bitlinear";
 ///
 /// # fn main() -> bitnet_wgpu::Result<()> {
 /// let weights: Vec<f32> = (0..64 * 128).map(|i| (i as f32).sin()).collect();
-/// let packed = bitnet::quantize_weights_cpu(&weights, 64, 128)?;
+/// let ternary = bitnet::WeightQuantizer::absmean();
+/// let packed = reference::quantize_weights(&weights, [64, 128], ternary)?;
 /// let matrix = cpu::InterleavedTernary::new(&packed); // once for each matrix
 ///
 /// let bias = vec![0.5; 64];
