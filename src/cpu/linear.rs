@@ -20,12 +20,11 @@ const OP: &str = "bitlinear";
 /// as in [`cpu::silu`](crate::cpu::silu).
 ///
 /// ```
-/// use bitnet_wgpu::{bitnet, cpu, reference, tensor::Activation};
+/// use bitnet_wgpu::{bitnet::{self, WeightQuantizer}, cpu, reference, tensor::Activation};
 ///
 /// # fn main() -> bitnet_wgpu::Result<()> {
 /// let weights: Vec<f32> = (0..64 * 128).map(|i| (i as f32).sin()).collect();
-/// let ternary = bitnet::WeightQuantizer::absmean();
-/// let packed = reference::quantize_weights(&weights, [64, 128], ternary)?;
+/// let packed = reference::quantize_weights(&weights, [64, 128], WeightQuantizer::absmean())?;
 /// let matrix = cpu::InterleavedTernary::new(&packed); // once for each matrix
 ///
 /// let bias = vec![0.5; 64];
