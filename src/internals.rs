@@ -20,6 +20,10 @@ pub use crate::{
     },
     ops::catalog,
 };
+#[cfg(feature = "models")]
+pub use models::{
+    GenerateOptionsInternals, ModelBuilderInternals, ModelFilesInternals, ModelInternals, ModelPart,
+};
 
 /// Records the norm and the conversion to block floating point of rows `first..` of `x`, as many as
 /// `out` has: what models do before the LM head.
@@ -56,7 +60,11 @@ macro_rules! expose {
         $(fn $name:ident$(<$life:lifetime>)?(&$($of:lifetime)? self $(, $argument:ident: $ty:ty)*) -> $result:ty;)+
     }) => {
         $(#[$meta])*
-        #[allow(missing_docs, reason = "the methods have their documentation where they are")]
+        #[allow(
+            missing_docs,
+            clippy::missing_errors_doc,
+            reason = "the methods have their documentation where they are"
+        )]
         pub trait $trait {
             $(fn $name$(<$life>)?(&$($of)? self $(, $argument: $ty)*) -> $result;)+
         }
@@ -83,5 +91,60 @@ expose! {
         fn uses_subgroups(&self) -> bool;
         fn variants(&self) -> Vec<Variant>;
         fn workgroups(&self, language: ShaderLanguage, extent: [usize; 3], limit: u32) -> [u64; 3];
+    }
+}
+
+/// What tests and tools use of models.
+#[cfg(feature = "models")]
+mod models {
+    pub use crate::model::engine::interface::ModelPart;
+    use crate::{
+        error::{Error, Result},
+        gpu::{recording::Recording, tensor::Tensor},
+        model::{GenerateOptions, Model, ModelBuilder, ModelFiles, SessionOptions},
+    };
+    use std::path::PathBuf;
+
+    expose! {
+        /// The layers and kernels of a [`Model`].
+        ModelInternals for Model {
+            fn layer_output(&self, layer: usize, hidden: &[f32]) -> impl Future<Output = Result<Vec<f32>>> + Send;
+            fn parts(&self, options: SessionOptions) -> Result<Vec<ModelPart>>;
+            fn record_prompt(&self, ids: &[u32]) -> Result<(Recording, Tensor<f32>)>;
+            fn record_step(&self, sequences: usize, past: usize) -> Result<Recording>;
+            fn weight_bytes(&self) -> usize;
+        }
+    }
+
+    expose! {
+        /// The paths and errors of [`ModelFiles`].
+        ModelFilesInternals for ModelFiles {
+            fn check(&self, prompt: &[u32], options: &GenerateOptions) -> Result<()>;
+            fn paths(&self) -> Result<Vec<PathBuf>>;
+            fn problems(&self) -> impl Iterator<Item = Error>;
+        }
+    }
+
+    expose! {
+        /// The size of a session for [`GenerateOptions`].
+        GenerateOptionsInternals for GenerateOptions {
+            fn room(&self, sequences: usize, prompt: usize, context: usize) -> Result<SessionOptions>;
+        }
+    }
+
+    /// The memory that a [`ModelBuilder`] will need on each device.
+    #[allow(
+        missing_docs,
+        clippy::missing_errors_doc,
+        reason = "the method has its documentation where it is"
+    )]
+    pub trait ModelBuilderInternals {
+        fn parts(&self) -> Result<Vec<ModelPart>>;
+    }
+
+    impl ModelBuilderInternals for ModelBuilder<'_> {
+        fn parts(&self) -> Result<Vec<ModelPart>> {
+            ModelBuilder::parts(self)
+        }
     }
 }

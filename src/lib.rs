@@ -103,7 +103,7 @@ pub mod device {
     pub use crate::gpu::{
         capabilities::Capabilities,
         device::{
-            adapters::{Adapter, AdapterChoice, ChooseAdapter, ChosenAdapter},
+            adapters::{Adapter, AdapterChoice, ChosenAdapter},
             msl::MslPolicy,
         },
     };
@@ -119,7 +119,7 @@ pub mod telemetry {
             },
             trace::{Trace, Tracing},
         },
-        memory::{Footprint, FreeMemory, LiveMemory, MemoryPressure, MemoryStats},
+        memory::{Footprint, LiveMemory, MemoryPressure, MemoryStats},
         ops::measure::{PeakBandwidth, peak_compute},
     };
 }

@@ -87,8 +87,8 @@ impl Soak {
         if let Some(adapter) = &arguments.adapter {
             options = options.adapter(
                 adapter
-                    .parse()
-                    .map_or_else(|_| AdapterChoice::from(adapter.as_str()), AdapterChoice::Index),
+                    .parse::<usize>()
+                    .map_or_else(|_| AdapterChoice::from(adapter.as_str()), AdapterChoice::from),
             );
         }
         let context = block_on(Context::open(options.clone()))?;

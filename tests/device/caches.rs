@@ -53,11 +53,7 @@ fn a_model_that_is_warm_compiles_nothing_more() {
             .unwrap()
             .into_iter()
             .for_each(|token| drop(token.unwrap()));
-        model
-            .generate_batch_ids(&prompts, &options)
-            .unwrap()
-            .into_iter()
-            .for_each(|token| drop(token.unwrap()));
+        block_on(model.generate_batch_ids(&prompts, &options)).unwrap();
         assert_eq!(compiled(), warm, "{options:?}");
     }
     block_on(model.warm_up(options)).unwrap();

@@ -3,7 +3,7 @@
 use bitnet_wgpu::bitnet::BitLinear;
 use bitnet_wgpu::{
     Context, Result, Tensor, bitnet,
-    internals::SubmissionLimit,
+    internals::{ModelInternals as _, SubmissionLimit},
     model::{BatchOptions, GenerateOptions, Model, Sampling, SessionOptions, Speculation},
     tensor,
     weights::PackedTernary,

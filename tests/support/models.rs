@@ -4,6 +4,7 @@ use crate::{Golden, block_on, context, contexts, real_model};
 use bitnet_wgpu::{
     Context, Element, Result, bitnet,
     formats::{Checkpoint, ModelConfig, ModelFile},
+    internals::ModelInternals as _,
     model::{GenerateOptions, Model, Session, SessionOptions, Tokenizer},
     reference,
     weights::{DenseElement, PackedDense, PackedTernary, Scales},
@@ -66,7 +67,7 @@ pub fn golden(model: &str) -> Golden {
 
 /// An empty session.
 pub fn session(model: &Model, sequences: usize, capacity: usize, cache: Element) -> Session {
-    model.session(SessionOptions::new(sequences, capacity).cache(cache)).unwrap()
+    model.session(SessionOptions::new(sequences, capacity).kv_type(cache)).unwrap()
 }
 
 /// The first two layers of the real model, for what asks how a model is used and not what it says:

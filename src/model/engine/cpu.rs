@@ -73,7 +73,7 @@ impl Engine for CpuModel {
     fn session(self: Arc<Self>, options: SessionOptions) -> Result<Box<dyn EngineSession>> {
         let cache = |layer| {
             let cache =
-                KvCache::new(self.config.attention(), options.cache.unwrap_or(Element::F32))?;
+                KvCache::new(self.config.attention(), options.kv_type.unwrap_or(Element::F32))?;
             Ok(cache.window(self.config.window(layer)))
         };
         let caches =

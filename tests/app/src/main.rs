@@ -144,12 +144,8 @@ async fn talks(model: &Model) -> Result<(), Box<dyn Error>> {
 /// Several texts side by side, each as alone.
 async fn tells_several(model: &Model) -> Result<(), Box<dyn Error>> {
     let (options, prompts) = (GenerateOptions::default().max_tokens(10), ["Once upon a time", "The bear"]);
-    let (mut batch, mut texts) = (model.generate_batch(&prompts, &options)?, [const { String::new() }; 2]);
-    while let Some(next) = batch.next_token().await {
-        let next = next?;
-        texts[next.sequence] += &next.token.text;
-    }
-    for (prompt, text) in prompts.iter().zip(texts) {
+    let batch = model.generate_batch(&prompts, &options).await?;
+    for (prompt, text) in prompts.iter().zip(batch.into_iter().map(|generated| generated.text)) {
         let alone: Vec<_> = model.generate(prompt, &options)?.map(|token| token.map(|token| token.text)).collect().await;
         assert_eq!(text, alone.into_iter().collect::<Result<String, _>>()?, "{prompt}");
     }
