@@ -427,7 +427,7 @@ fn of_product(
             } else {
                 // How they lie depends on what is chosen.
                 let rounded =
-                    bitnet::ActivationQuantizer::block_float(bitnet::rounded_block(Some(group)))
+                    bitnet::ActivationQuantizer::block_float(bitnet::block_columns(Some(group)))
                         .quantize(&mut encoder, &plain)?;
                 w[..copies].iter().try_for_each(|w| {
                     BitLinear::new(w).forward_into(&mut encoder, &rounded, &out)

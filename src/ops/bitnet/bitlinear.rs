@@ -8,11 +8,11 @@
 
 use super::{
     activations::{HostActivations, Layout, QuantizedActivations},
+    bitlinear_block_float::bitlinear_block_float_into,
     bitlinear_kernels::{self, FinishParams, Params, QUOTIENT},
-    bitlinear_rounded::bitlinear_rounded_into,
     plan::{forms, layout_on},
     quantize_activations::{quantize_activations_cpu, quantize_activations_into},
-    round_activations::{round_codes, rounded_block},
+    quantize_block_float::{block_columns, block_float_codes},
 };
 use crate::{
     element::Float,
@@ -178,9 +178,9 @@ fn by_groups<T: Float>(
     y: &Out<'_, T>,
 ) -> Result<()> {
     let bias = epilogue.bound_bias("bitlinear", w.rows(), encoder.context())?;
-    let rounded = round_codes(encoder, x, rounded_block(w.group()))?;
+    let quantized = block_float_codes(encoder, x, block_columns(w.group()))?;
     let products = encoder.scratch::<f32>(2, [x.tokens(), w.rows()])?;
-    bitlinear_rounded_into(encoder, &rounded, w, &products)?;
+    bitlinear_block_float_into(encoder, &quantized, w, &products)?;
     let params = epilogue::Params::new(products.len(), w.rows(), epilogue, y);
     encoder.dispatch(
         &QUOTIENT,
@@ -225,7 +225,7 @@ pub fn bitlinear_cpu<T: Float>(x: &[T], tokens: usize, w: &PackedTernary) -> Res
 /// scales as it says; [`Error::Invalid`] for too many features.
 pub fn bitlinear_quantized_cpu(x: &HostActivations, w: &PackedTernary) -> Result<Vec<f32>> {
     let scales = w.row_scales();
-    let (block, groups) = (rounded_block(w.group()), groups(w.columns(), w.group()));
+    let (block, groups) = (block_columns(w.group()), groups(w.columns(), w.group()));
     by_rows(x, w, |row, token, sum| match w.group() {
         None => sum(0) as f32 * scales[row] / x.scales[token],
         Some(size) => {
@@ -241,7 +241,7 @@ pub fn bitlinear_quantized_cpu(x: &HostActivations, w: &PackedTernary) -> Result
 /// # Errors
 /// As [`bitlinear_quantized_cpu`].
 pub fn accumulators_cpu(x: &HostActivations, w: &PackedTernary) -> Result<Vec<i32>> {
-    let blocks = w.group().map_or(1, |_| w.columns().div_ceil(rounded_block(w.group())));
+    let blocks = w.group().map_or(1, |_| w.columns().div_ceil(block_columns(w.group())));
     by_rows(x, w, |_, _, sum| (0..blocks).map(sum).sum())
 }
 
@@ -257,7 +257,7 @@ fn by_rows<R: Copy + Default + Send>(
     let (m, n) = (x.tokens, w.rows());
     // Four codes a byte.
     let block_bytes =
-        w.group().map_or(w.row_words() * 4, |group| rounded_block(Some(group)) / 4).max(1);
+        w.group().map_or(w.row_words() * 4, |group| block_columns(Some(group)) / 4).max(1);
     let tokens: Vec<_> =
         (0..m).map(|token| Fields::of(x.row(token), w.row_words(), block_bytes)).collect();
     // Rows are the parallel dimension, so a row's outputs are made together and transposed at the

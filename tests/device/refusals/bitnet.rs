@@ -248,7 +248,7 @@ fn products_with_a_bias_refuse_one_that_does_not_fit() {
     assert_shape(ints.forward(&mut encoder, &x));
     assert_shape(ints.forward(&mut encoder, &xq));
     // The bias is refused after the product: nothing of it is left.
-    let block = bitnet::RoundedActivations::uninit(context, 2, 3, bitnet::rounded_block(None));
+    let block = bitnet::BlockFloatActivations::uninit(context, 2, 3, bitnet::block_columns(None));
     assert_shape(layer.forward(&mut encoder, &block.unwrap()));
     assert!(encoder.is_empty());
 }

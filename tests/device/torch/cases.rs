@@ -239,13 +239,13 @@ fn bitlinear_int_quantized(
 }
 
 /// Activations in block floating point.
-fn bitlinear_rounded(
+fn bitlinear_block_float(
     c: &mut Case,
     quantize: fn(&mut Encoder, &Tensor<f32>) -> Result<TernaryMatrix>,
 ) -> Result<Vec<Out>> {
     let (x, w, e) = (c.x(0), c.x(1), &mut c.encoder);
     let w = quantize(e, &w)?;
-    let rounded = bitnet::ActivationQuantizer::block_float(bitnet::rounded_block(w.group()))
+    let rounded = bitnet::ActivationQuantizer::block_float(bitnet::block_columns(w.group()))
         .quantize(e, &x)?;
     Ok(vec![BitLinear::new(&w).forward(e, &rounded)?.into()])
 }
@@ -622,9 +622,9 @@ pub const CASES: &[(&str, Run)] = &[
         let bias = c.x(2);
         bitlinear_int_quantized(c, Bits::Four, Some(&bias))
     }),
-    ("bitlinear_rounded", |c| bitlinear_rounded(c, bitnet::quantize_weights)),
-    ("bitlinear_rounded_grouped", |c| {
-        bitlinear_rounded(c, |e, w| bitnet::quantize_weights_by_group(e, w, 16))
+    ("bitlinear_block_float", |c| bitlinear_block_float(c, bitnet::quantize_weights)),
+    ("bitlinear_block_float_grouped", |c| {
+        bitlinear_block_float(c, |e, w| bitnet::quantize_weights_by_group(e, w, 16))
     }),
     ("bitlinear_int4_grouped", |c| {
         bitlinear_int(c, |e, w| {

@@ -27,10 +27,10 @@ pub const CASES: &[Case] = &[
     case("bitnet::bitlinear_float", bitlinear_float),
     case("bitnet::bitlinear_int", bitlinear_int),
     case("bitnet::bitlinear_int_quantized", bitlinear_int_quantized),
-    case("bitnet::bitlinear_rounded", bitlinear_rounded),
+    case("bitnet::bitlinear_block_float", bitlinear_block_float),
     case("bitnet::norm_bitlinear", norm_bitlinear),
     case("bitnet::norm_bitlinear_gated", norm_bitlinear_gated),
-    case("bitnet::norm_bitlinear_rounded", norm_bitlinear_rounded),
+    case("bitnet::norm_bitlinear_block_float", norm_bitlinear_block_float),
     case("bitnet::dequantize", dequantize),
     case("bitnet::fake_quantize_activations", fake_quantize_activations),
     case("bitnet::fake_quantize_backward", fake_quantize_backward),
@@ -151,15 +151,15 @@ fn bitlinear_int_quantized(t: &mut Trial) -> Result<()> {
     Ok(())
 }
 
-fn bitlinear_rounded(t: &mut Trial) -> Result<()> {
+fn bitlinear_block_float(t: &mut Trial) -> Result<()> {
     let (tokens, rows, columns) = (5, 67, 300);
     let (mut x, w) = (t.floats(tokens * columns), ternary(t, rows, columns, Some(128))?);
-    let block = bitnet::rounded_block(w.group());
+    let block = bitnet::block_columns(w.group());
     let rounded = bitnet::ActivationQuantizer::block_float(block)
         .quantize(&mut t.encoder, &t.context.upload(&x, [tokens, columns])?)?;
     let y = BitLinear::new(&w.upload(&t.context)?).forward(&mut t.encoder, &rounded)?;
-    bitnet::round_activations_cpu(&mut x, columns, block)?;
-    t.same(&y, by_row(&x, columns, |row| bitnet::bitlinear_rounded_cpu(row, &w))?);
+    bitnet::quantize_block_float_cpu(&mut x, columns, block)?;
+    t.same(&y, by_row(&x, columns, |row| bitnet::bitlinear_block_float_cpu(row, &w))?);
     Ok(())
 }
 
@@ -193,7 +193,7 @@ fn norm_bitlinear_gated(t: &mut Trial) -> Result<()> {
     Ok(())
 }
 
-fn norm_bitlinear_rounded(t: &mut Trial) -> Result<()> {
+fn norm_bitlinear_block_float(t: &mut Trial) -> Result<()> {
     let (rows, columns) = (66, 640);
     let (x, gain, w) =
         (t.floats(columns), t.floats(columns), ternary(t, rows, columns, Some(128))?);
@@ -217,8 +217,8 @@ fn norm_bitlinear_rounded(t: &mut Trial) -> Result<()> {
         .norm(there)
         .gate(Gate::Silu)
         .forward_into(&mut t.encoder, &x_there, &gated)?;
-    t.same(&y, bitnet::norm_bitlinear_rounded_cpu(&x, here, &w)?);
-    t.near(&gated, &bitnet::norm_bitlinear_rounded_gated_cpu(&x, here, &w, Gate::Silu)?, SUM);
+    t.same(&y, bitnet::norm_bitlinear_block_float_cpu(&x, here, &w)?);
+    t.near(&gated, &bitnet::norm_bitlinear_block_float_gated_cpu(&x, here, &w, Gate::Silu)?, SUM);
     Ok(())
 }
 

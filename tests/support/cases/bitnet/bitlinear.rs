@@ -1,7 +1,7 @@
 //! `src/ops/bitnet/bitlinear.rs`
 
 use super::{
-    bitlinear_rounded::{
+    bitlinear_block_float::{
         FEW, MANY, Shape as Grouped, in_bytes, in_floats, in_tiles, matrix, on_units,
     },
     exact_product, quantized, row_scales, watch_quantized,

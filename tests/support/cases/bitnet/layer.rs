@@ -2,8 +2,8 @@
 //! their own.
 
 use super::{
+    bitlinear_block_float::{FEW, Shape, in_bytes, in_floats, in_tiles, matrix, twin},
     bitlinear_int_quantized::near,
-    bitlinear_rounded::{FEW, Shape, in_bytes, in_floats, in_tiles, matrix, twin},
 };
 use crate::{
     Case, Data, Near, Recorder,
@@ -78,7 +78,7 @@ fn of_block_float<T: Float>(shape: Shape, way: Way) -> Case {
     let check = Box::new(move |got: &[Data], leeway| finished.check::<T>(got, leeway));
     finished_case::<T>(format!("{shape:?}"), [m, n], (way, &bias, &base), check, move |r, layer| {
         let (x, w) = (r.upload(&x, [m, k])?, w.upload(r.encoder.context())?);
-        let x = bitnet::ActivationQuantizer::block_float(bitnet::rounded_block(w.group()))
+        let x = bitnet::ActivationQuantizer::block_float(bitnet::block_columns(w.group()))
             .quantize(&mut r.encoder, &x)?;
         layer(r, BitLinear::new(&w), (&x).into())
     })

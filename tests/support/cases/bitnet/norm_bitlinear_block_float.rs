@@ -1,7 +1,7 @@
-//! `src/ops/bitnet/norm_bitlinear_rounded.rs`
+//! `src/ops/bitnet/norm_bitlinear_block_float.rs`
 
 use super::{
-    bitlinear_rounded::{Shape, exactly, matrix},
+    bitlinear_block_float::{Shape, exactly, matrix},
     norm_bitlinear::norm_of,
 };
 use crate::{Case, Data, Recorder, activations, floats, rng, sums};
@@ -48,7 +48,7 @@ const ON: [On; 5] = [
     },
     |c| {
         (c.software, c.fast_packed_dot) = (false, false);
-        c.tuning.set(TuningKey::FusedRoundedTokens, 8).unwrap();
+        c.tuning.set(TuningKey::FusedBlockFloatTokens, 8).unwrap();
     },
     |c| (c.software, c.fast_packed_dot) = (true, true),
     |c| (c.software, c.fast_packed_dot) = (true, false),
@@ -79,7 +79,7 @@ pub fn cases() -> Vec<Case> {
 fn stored(shape: Shape, x: &[f32], gain: Option<&[f32]>, w: &PackedTernary) -> Case {
     let (m, n, k, _) = shape;
     let (x, w, gain) = (x.to_vec(), w.clone(), gain.map(<[f32]>::to_vec));
-    let wanted = bitnet::norm_bitlinear_rounded_cpu(&x, norm_of(gain.as_deref()), &w).unwrap();
+    let wanted = bitnet::norm_bitlinear_block_float_cpu(&x, norm_of(gain.as_deref()), &w).unwrap();
     exactly(format!("{shape:?}, norm {}", gain.is_some()), [m, n], wanted, move |r, y| {
         let (x, w) = (r.upload(&x, [m, k])?, w.upload(r.encoder.context())?);
         let gain = gain.as_ref().map(|gain| r.upload(gain, [k])).transpose()?;
@@ -117,7 +117,7 @@ fn added(shape: Shape) -> Case {
     let mut rng = rng((m + n + k) as u64);
     let (w, x, base) =
         (matrix(&mut rng, shape), floats(&mut rng, m * k, 3.0), floats(&mut rng, m * n, 50.0));
-    let products = bitnet::norm_bitlinear_rounded_cpu(&x, None, &w).unwrap();
+    let products = bitnet::norm_bitlinear_block_float_cpu(&x, None, &w).unwrap();
     Case::near(format!("added, {shape:?}"), sums(&base, &products), move |r| {
         let (x, w, y) =
             (r.upload(&x, [m, k])?, w.upload(r.encoder.context())?, r.upload(&base, [m, n])?);
@@ -137,7 +137,8 @@ fn gated(shape: Shape, gate: Gate) -> Case {
     let (w, x, gain) =
         (matrix(&mut rng, shape), floats(&mut rng, m * k, 3.0), floats(&mut rng, k, 2.0));
     let twin = Data::F32(
-        bitnet::norm_bitlinear_rounded_gated_cpu(&x, norm_of(Some(&gain[..])), &w, gate).unwrap(),
+        bitnet::norm_bitlinear_block_float_gated_cpu(&x, norm_of(Some(&gain[..])), &w, gate)
+            .unwrap(),
     );
     let check = move |got: &[Data], leeway: _| {
         if gate == Gate::Relu2 {

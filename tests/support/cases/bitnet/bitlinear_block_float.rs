@@ -1,10 +1,10 @@
-//! `src/ops/bitnet/bitlinear_rounded.rs` and `round_activations.rs`
+//! `src/ops/bitnet/bitlinear_block_float.rs` and `quantize_block_float.rs`
 
 use crate::{Case, Data, Near, Recorder, activations, convert, floats, rng, ternary_with};
 use bitnet_wgpu::bitnet::BitLinear;
 use bitnet_wgpu::{
     Element, Float, Out, Result, Tensor,
-    bitnet::{self, Gate, RoundedActivations},
+    bitnet::{self, BlockFloatActivations, Gate},
     device::Capabilities,
     f16, internals,
     tuning::TuningKey,
@@ -76,14 +76,14 @@ pub(super) fn on_units(c: &mut Capabilities) {
 
 fn on_units_always(c: &mut Capabilities) {
     on_units(c);
-    for choice in [TuningKey::RoundedUnitTokens, TuningKey::RoundedUnitLargeTiles] {
+    for choice in [TuningKey::BlockFloatUnitTokens, TuningKey::BlockFloatUnitLargeTiles] {
         c.tuning.set(choice, 0).unwrap();
     }
 }
 
 pub(super) fn in_tiles(c: &mut Capabilities) {
     c.matrix_units.clear();
-    c.tuning.set(TuningKey::RoundedTileTokens, 0).unwrap();
+    c.tuning.set(TuningKey::BlockFloatTileTokens, 0).unwrap();
 }
 
 pub(super) fn in_floats(c: &mut Capabilities) {
@@ -107,11 +107,11 @@ pub(super) fn matrix(rng: &mut SmallRng, (_, rows, columns, size): Shape) -> Pac
 /// What the twins make of rows of `x`.
 pub(super) fn twin(x: &[f32], w: &PackedTernary) -> Vec<f32> {
     let mut rounded = x.to_vec();
-    bitnet::round_activations_cpu(&mut rounded, w.columns(), bitnet::rounded_block(w.group()))
+    bitnet::quantize_block_float_cpu(&mut rounded, w.columns(), bitnet::block_columns(w.group()))
         .unwrap();
     rounded
         .chunks(w.columns().max(1))
-        .flat_map(|row| bitnet::bitlinear_rounded_cpu(row, w).unwrap())
+        .flat_map(|row| bitnet::bitlinear_block_float_cpu(row, w).unwrap())
         .collect()
 }
 
@@ -159,7 +159,7 @@ fn of<X: Float, Y: Float>(
         let w = w.upload(r.encoder.context())?;
         let (x, y) = (r.upload(&x, [m, columns])?, r.output::<Y>([m, rows])?);
         let added = r.upload(&base, [m, rows])?;
-        let rounded = bitnet::ActivationQuantizer::block_float(bitnet::rounded_block(w.group()))
+        let rounded = bitnet::ActivationQuantizer::block_float(bitnet::block_columns(w.group()))
             .quantize(&mut r.encoder, &x)?;
         BitLinear::new(&w).forward_into(&mut r.encoder, &rounded, &y)?;
         BitLinear::new(&w).forward_into(&mut r.encoder, &rounded, Out::add(&added))?;
@@ -233,11 +233,11 @@ fn normed(shape: Shape) -> Case {
     let w = matrix(&mut rng, shape);
     let (x, gain) = (activations(&mut rng, m + 2, columns), floats(&mut rng, columns, 2.0));
     let x: Vec<f32> = x.iter().map(|x| x.clamp(-1e4, 1e4)).collect();
-    let block = bitnet::rounded_block(w.group());
-    let rounded = bitnet::rms_norm_round_cpu(&x[2 * columns..], &gain, 1e-6, block).unwrap();
+    let block = bitnet::block_columns(w.group());
+    let rounded = bitnet::rms_norm_block_float_cpu(&x[2 * columns..], &gain, 1e-6, block).unwrap();
     let wanted: Vec<f32> = rounded
         .chunks(columns)
-        .flat_map(|row| bitnet::bitlinear_rounded_cpu(row, &w).unwrap())
+        .flat_map(|row| bitnet::bitlinear_block_float_cpu(row, &w).unwrap())
         .collect();
     exactly(format!("norm of {shape:?}"), [m, rows], wanted, move |r, y| {
         let (w, x, gain) = (
@@ -245,7 +245,7 @@ fn normed(shape: Shape) -> Case {
             r.upload(&x, [m + 2, columns])?,
             r.upload(&gain, [columns])?,
         );
-        let rounded = RoundedActivations::uninit(r.encoder.context(), m, columns, block)?;
+        let rounded = BlockFloatActivations::uninit(r.encoder.context(), m, columns, block)?;
         let norm = (&gain, 1e-6);
         internals::rms_norm_block_float_into(&mut r.encoder, &x, 2, norm, &rounded)?;
         BitLinear::new(&w).forward_into(&mut r.encoder, &rounded, y)
@@ -261,7 +261,7 @@ fn gated(shape: Shape, gate: Gate) -> Case {
     exactly(format!("{gate:?} of {shape:?}"), [m, rows], wanted, move |r, y| {
         let (w, x) = (w.upload(r.encoder.context())?, r.upload(&x, [m, 2 * columns])?);
         let quantizer =
-            bitnet::ActivationQuantizer::block_float(bitnet::rounded_block(w.group())).gate(gate);
+            bitnet::ActivationQuantizer::block_float(bitnet::block_columns(w.group())).gate(gate);
         let rounded = quantizer.quantize(&mut r.encoder, &x)?;
         BitLinear::new(&w).forward_into(&mut r.encoder, &rounded, y)
     })
