@@ -39,7 +39,10 @@ pub mod transformer;
 pub mod reference {
     #[cfg(feature = "linalg")]
     pub use super::linalg::reference::*;
-    pub use super::{optimizer::reference::*, tensor::reference::*, transformer::reference::*};
+    pub use super::{
+        bitnet::reference::*, optimizer::reference::*, tensor::reference::*,
+        transformer::reference::*,
+    };
 }
 
 use crate::{

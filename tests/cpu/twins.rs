@@ -2,7 +2,7 @@
 
 use bitnet_wgpu::{
     Error,
-    bitnet::{self, Scheme},
+    bitnet::{self, Gate, Scheme},
     reference,
     tensor::Axes,
     transformer::SampleOptions,
@@ -408,19 +408,21 @@ fn gradients_of_linear_ops_are_slopes() {
 
 #[test]
 fn gradients_of_gates_are_slopes() {
-    type Gate = (&'static str, fn(f64) -> f64, fn(f32, f32, f32) -> (f32, f32));
-    let gates: [Gate; 3] = [
-        ("relu2_gate", |x| x.max(0.0).powi(2), bitnet::relu2_gate_backward_cpu),
-        ("silu_gate", |x| x / (1.0 + (-x).exp()), bitnet::silu_gate_backward_cpu),
-        ("gelu_tanh_gate", gelu_tanh, bitnet::gelu_tanh_gate_backward_cpu),
+    type Slope = (Gate, fn(f64) -> f64);
+    let gates: [Slope; 3] = [
+        (Gate::Relu2, |x| x.max(0.0).powi(2)),
+        (Gate::Silu, |x| x / (1.0 + (-x).exp())),
+        (Gate::GeluTanh, gelu_tanh),
     ];
     let mut rng = rng(68);
-    for (name, function, backward) in gates {
+    for (gate, function) in gates {
         for (x, dy) in
             floats(&mut rng, 40, 3.0).as_chunks::<2>().0.iter().zip(floats(&mut rng, 20, 2.0))
         {
-            let (of_gate, of_up) = backward(x[0], x[1], dy);
-            assert_gradient(name, x, &[of_gate, of_up], |x| f64::from(dy) * function(x[0]) * x[1]);
+            let (of_gate, of_up) = reference::gate_backward(x[0], x[1], dy, gate);
+            assert_gradient(&format!("{gate:?}"), x, &[of_gate, of_up], |x| {
+                f64::from(dy) * function(x[0]) * x[1]
+            });
         }
     }
 }
@@ -466,7 +468,7 @@ fn hadamard_is_orthogonal_and_its_own_gradient() {
         let (x, dy) = (floats(&mut rng, 2 * block, 3.0), floats(&mut rng, 2 * block, 2.0));
         let transformed = |x: &[f32]| {
             let mut y = x.to_vec();
-            bitnet::hadamard_cpu(&mut y, block).unwrap();
+            reference::hadamard(&mut y, block).unwrap();
             y
         };
         let definition = |x: &[f64], at: usize| {
@@ -546,7 +548,8 @@ fn gradients_of_fake_quantisation_are_slopes_of_what_is_rounded() {
     // After a norm: the loss is taken where the rounded numbers are, its slope goes back through
     // the norm alone.
     let (x, gain, eps) = (floats(&mut rng, 15, 3.0), floats(&mut rng, 5, 2.0), 0.01);
-    let rounded = bitnet::rms_norm_fake_quantize_cpu(&x, 3, &gain, eps, 1.0).unwrap();
+    let rounded =
+        reference::fake_quantize_activations(&x, [3, 5], Some((&gain, eps)), 1.0).unwrap();
     let dy: Vec<f32> = rounded.iter().map(|y| 2.0 * y).collect();
     let norm = |x: &[f64], gain: &[f64]| {
         let row = |row: &[f64]| {
@@ -580,7 +583,7 @@ fn gradients_of_fake_quantisation_are_slopes_of_what_is_rounded() {
 #[test]
 fn lambda_leads_from_a_number_to_its_code() {
     let x = [0.9f32, -0.31, 1.0, 0.0];
-    let at = |lambda| bitnet::fake_quantize_activations_cpu(&x, 1, 4, lambda).unwrap();
+    let at = |lambda| reference::fake_quantize_activations(&x, [1, 4], None, lambda).unwrap();
     assert_eq!(at(0.0), x);
     let (half, all) = (at(0.5), at(1.0));
     assert!(

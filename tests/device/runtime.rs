@@ -162,7 +162,7 @@ fn shapes_are_checked_where_they_are_given() {
         .unwrap_err()
         .to_string();
     assert!(text.contains("[3]") && text.contains("[7]"), "{text}");
-    let odd = error(bitnet::relu2_gate(&mut encoder, &x));
+    let odd = error(bitnet::gate(&x, bitnet::Gate::Relu2).forward(&mut encoder));
     assert!(odd.contains("[2, 7]"), "{odd}");
     assert!(x.reshape([3, 5]).is_err());
 }

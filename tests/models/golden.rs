@@ -100,7 +100,7 @@ fn record(
     let x = context.upload(&golden.x, [golden.tokens, w.columns()]).unwrap();
     let w = w.upload(context).unwrap();
     let xq = support::quantize_as(&mut encoder, &x, layout).unwrap();
-    let sums = bitnet::accumulators(&mut encoder, &xq, &w).unwrap();
+    let sums = bitnet::accumulators(&xq, &w).forward(&mut encoder).unwrap();
     let y = BitLinear::new(&w).forward(&mut encoder, &xq).unwrap();
     (encoder.finish(), xq, sums, y)
 }

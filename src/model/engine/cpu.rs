@@ -217,7 +217,7 @@ impl CpuModel {
                 let gated = bitnet::gate_quantize_cpu(gate_up, width, gate, norm)?;
                 Ok((Some(cpu::ternary::bitlinear(self.isa, &gated, w)?), next))
             }
-            _ => Ok((Some(bitnet::gate_cpu(gate_up, width, gate)?), after)),
+            _ => Ok((Some(reference::gate(gate_up, width, gate)?), after)),
         }
     }
 
@@ -271,7 +271,7 @@ impl CpuModel {
         if let Some(signs) = signs.get(&width) {
             multiply(x, signs);
         }
-        bitnet::hadamard_cpu(x, *block)
+        reference::hadamard(x, *block)
     }
 
     /// The embedding's rows, as they were before they were rotated.
@@ -281,7 +281,7 @@ impl CpuModel {
             Table::Ternary(table) => cpu::ternary_float::embed(tokens, table)?,
         };
         if let Some(Hadamard { block, signs, embedding: true, .. }) = &self.config.hadamard {
-            bitnet::hadamard_cpu(&mut x, *block)?;
+            reference::hadamard(&mut x, *block)?;
             if let Some(signs) = signs.get(&self.config.hidden) {
                 multiply(&mut x, signs);
             }

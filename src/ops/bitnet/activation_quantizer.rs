@@ -1,9 +1,10 @@
 //! The quantizer of activations: its format, and what comes before it in the same dispatch.
 
 use super::{
+    Gate,
     activations::{Layout, QuantizedActivations},
     gate_block_float::gate_block_float_into,
-    gate_quantize::{Gate, Norm, gate_quantize_into},
+    gate_quantize::{Norm, gate_quantize_into},
     int4::{QuantizedInt4, quantize_activations_4bit_into},
     int8::{QuantizedInt8, Scaled},
     plan::layout_on,

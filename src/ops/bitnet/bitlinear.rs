@@ -24,7 +24,10 @@ use crate::{
         tensor::{Bind, Tensor},
     },
     kernel::declaration::Kernel,
-    ops::tensor::epilogue::{self, Epilogue},
+    ops::{
+        forward::forward,
+        tensor::epilogue::{self, Epilogue},
+    },
     shape::Shape,
     weights::ternary::{
         layout::CODES_PER_WORD, matrix::TernaryMatrix, packed::PackedTernary, scales::groups,
@@ -190,21 +193,35 @@ fn by_groups<T: Float>(
     )
 }
 
+/// The integer sums of a BitLinear: what [`accumulators`] returns.
+#[derive(Clone, Copy)]
+#[must_use = "an op does nothing until `forward` records it"]
+pub struct Accumulators<'a> {
+    x: &'a QuantizedActivations,
+    w: &'a TernaryMatrix,
+}
+
 /// The integers Σ xq·Wq as floats, `[m, n]`: [`BitLinear`](super::BitLinear) with all scales 1. For
 /// checks; exact on every device.
-///
-/// # Errors
-/// As [`BitLinear::forward`](super::BitLinear::forward).
-pub fn accumulators(
-    encoder: &mut Encoder,
-    x: &QuantizedActivations,
-    w: &TernaryMatrix,
-) -> Result<Tensor<f32>> {
-    let context = encoder.context();
-    let ones = |shape: Shape| context.upload(&vec![1.0; shape.checked_len().unwrap_or(0)], shape);
-    let x = x.with_scales(ones(x.scales.shape())?);
-    let w = w.with_scales(ones(w.scales.shape())?);
-    bitlinear_quantized(encoder, &x, &w)
+pub fn accumulators<'a>(x: &'a QuantizedActivations, w: &'a TernaryMatrix) -> Accumulators<'a> {
+    Accumulators { x, w }
+}
+
+forward!(impl['a] Accumulators<'a> => f32);
+
+impl Accumulators<'_> {
+    fn shape(&self) -> Result<Shape> {
+        Ok([self.x.tokens(), self.w.rows()].into())
+    }
+
+    fn record(self, encoder: &mut Encoder, y: Out<'_, f32>) -> Result<()> {
+        let context = encoder.context();
+        let ones =
+            |shape: Shape| context.upload(&vec![1.0; shape.checked_len().unwrap_or(0)], shape);
+        let x = self.x.with_scales(ones(self.x.scales.shape())?);
+        let w = self.w.with_scales(ones(self.w.scales.shape())?);
+        bitlinear_quantized_into(encoder, &x, &w, y)
+    }
 }
 
 /// CPU reference of [`BitLinear`](super::BitLinear), on all cores: the same bits. `x` is

@@ -3,6 +3,7 @@
 //! `quantize_activations`.
 
 use super::{
+    Gate,
     activations::{HostActivations, QuantizedActivations},
     quantize_activations::quantize_rows,
     row_quantizer::{RowQuantizer, row_quantizer},
@@ -87,18 +88,6 @@ const QUANTIZERS: [[&Kernel; 7]; 6] = [
     NORM_GELU.kernels(),
 ];
 pub(super) const KERNELS: &[&Kernel] = QUANTIZERS.as_flattened();
-
-/// The activation function of a gate.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Gate {
-    /// relu(x)²: BitNet b1.58 2B4T.
-    Relu2,
-    /// x / (1 + e^-x): Llama.
-    Silu,
-    /// x·σ(2u) with u = √(2/π)·(x + 0.044715·x³), GELU's approximation by tanh: Gemma.
-    GeluTanh,
-}
 
 /// The norm before a quantiser: its gain `[k]` and its eps.
 pub type Norm<'a, G> = Option<(&'a G, f32)>;

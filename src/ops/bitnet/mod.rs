@@ -78,5 +78,5 @@ family!(
     rms_norm_block_float,
     rms_norm_fake_quantize,
     rms_norm_quantize;
-    reference:
+    reference: fake_quantize_activations, gate, hadamard, quantization_error
 );

@@ -3,10 +3,10 @@
 //! [`bitlinear_quantized`](super::bitlinear_quantized) one after another.
 
 use super::{
+    Gate,
     activations::{Layout, QuantizedActivations},
     bitlinear::{bitlinear_quantized, bitlinear_quantized_cpu, bitlinear_quantized_into},
-    gate::{gate_cpu, gate_into},
-    gate_quantize::{Gate, Norm},
+    gate_quantize::Norm,
     plan::{layout, layout_on},
     quantize_activations::{quantize_activations_cpu, quantize_activations_into},
     rms_norm_quantize::{rms_norm_quantize_cpu, rms_norm_quantize_into},
@@ -267,7 +267,7 @@ pub(crate) fn norm_bitlinear_gated_into(
     }
     let xq = quantized(encoder, x, norm, w)?;
     let gate_up = bitlinear_quantized::<f32>(encoder, &xq, w)?;
-    gate_into(encoder, &gate_up, gate, y)
+    super::gate(&gate_up, gate).forward_into(encoder, y)
 }
 
 /// Checks what goes in; gives the number of tokens.
@@ -405,7 +405,7 @@ pub fn norm_bitlinear_gated_cpu(
         return Err(Error::Length { shape: [w.rows() / 2, 2].into(), found: w.rows() });
     }
     let gate_up = norm_bitlinear_cpu(x, tokens, norm, w)?;
-    gate_cpu(&gate_up, w.rows() / 2, gate)
+    crate::reference::gate(&gate_up, w.rows() / 2, gate)
 }
 
 #[cfg(test)]

@@ -4,11 +4,11 @@
 //! [`bitlinear_block_float`](super::bitlinear_block_float()) one after another.
 
 use super::{
+    Gate,
     bitlinear_block_float::{
         bitlinear_block_float, bitlinear_block_float_cpu, bitlinear_block_float_into,
     },
-    gate::{gate_cpu, gate_into},
-    gate_quantize::{Gate, Norm},
+    gate_quantize::Norm,
     norm_bitlinear::{check, check_gain, check_gates, tile},
     quantize_block_float::{
         BLOCK, BlockFloatActivations, BlockFloatLayout, block_columns, layout,
@@ -209,9 +209,7 @@ pub(crate) fn norm_bitlinear_block_float_into<'a>(
 /// [`norm_bitlinear_block_float_into`] by a matrix of `n` gates, then as many ups, and act(gate)·up of
 /// them: `[.., n]`, which is overwritten.
 ///
-/// With relu² the same bits as [`relu2_gate`](super::relu2_gate) of the product; with SiLU and GELU
-/// within the bounds of [`silu_gate`](super::silu_gate) and
-/// [`gelu_tanh_gate`](super::gelu_tanh_gate).
+/// With relu² the bits of [`gate`](super::gate()) of the product; with SiLU and GELU within its bounds.
 ///
 /// # Errors
 /// As [`norm_bitlinear_block_float_into`]; [`Error::Shape`] for a matrix of an odd number of rows.
@@ -237,7 +235,7 @@ pub(crate) fn norm_bitlinear_block_float_gated_into(
     }
     let quantized = quantized(encoder, x, norm, w)?;
     let gate_up = bitlinear_block_float(encoder, &quantized, w)?;
-    gate_into(encoder, &gate_up, gate, y)
+    super::gate(&gate_up, gate).forward_into(encoder, y)
 }
 
 /// The rows of a matrix that a workgroup takes.
@@ -343,7 +341,7 @@ pub fn norm_bitlinear_block_float_gated_cpu(
     if !w.rows().is_multiple_of(2) {
         return Err(Error::Length { shape: [w.rows() / 2, 2].into(), found: w.rows() });
     }
-    gate_cpu(&norm_bitlinear_block_float_cpu(x, norm, w)?, w.rows() / 2, gate)
+    crate::reference::gate(&norm_bitlinear_block_float_cpu(x, norm, w)?, w.rows() / 2, gate)
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use bitnet_wgpu::{
         self, ActivationType, Gate, Layout, QuantizationError, QuantizedActivations, QuantizedInt4,
         QuantizedInt8, Scheme,
     },
-    tensor,
+    reference, tensor,
     weights::{Bits, IntMatrix, TernaryMatrix},
 };
 use support::{block_on, context, contexts, ints, rng, ternary};
@@ -130,7 +130,7 @@ fn ops_on_integer_weights_refuse_what_does_not_fit() {
     assert_shape(BitLinear::new(&w).backward(&mut encoder, &x(40)));
     assert_shape(BitLinear::new(&w).backward_into(&mut encoder, &x(6), Out::add(&x(6))));
     assert_shape(w.dequantize_into(&mut encoder, &x(40)));
-    assert_shape(bitnet::quantization_error(&mut encoder, &x(40), &x(41)));
+    assert_shape(bitnet::quantization_error(&x(40), &x(41)).forward(&mut encoder));
     assert_shape(block_on(QuantizationError::read(&x(40))));
     let xq = |columns, layout| QuantizedActivations::uninit(context, 2, columns, layout).unwrap();
     assert_shape(BitLinear::new(&w).forward(&mut encoder, &xq(41, Layout::Int8)));
@@ -163,7 +163,7 @@ fn ops_on_integer_weights_refuse_what_does_not_fit() {
         Err(Error::Length { .. })
     ));
     assert!(matches!(
-        bitnet::quantization_error_cpu(&[0f32; 2], &[0f32; 3]),
+        reference::quantization_error(&[0f32; 2], &[0f32; 3]),
         Err(Error::Length { .. })
     ));
     assert!(matches!(
@@ -315,17 +315,23 @@ fn transforms_and_gates_refuse_what_does_not_fit() {
         Err(Error::Invalid { .. })
     ));
     for block in [0, 3, 2048] {
-        assert!(matches!(bitnet::hadamard(&mut encoder, &x, block), Err(Error::Invalid { .. })));
-        assert!(matches!(bitnet::hadamard_cpu(&mut [1.0; 6], block), Err(Error::Invalid { .. })));
+        assert!(matches!(
+            bitnet::hadamard(&x, block).forward(&mut encoder),
+            Err(Error::Invalid { .. })
+        ));
+        assert!(matches!(reference::hadamard(&mut [1.0; 6], block), Err(Error::Invalid { .. })));
     }
-    assert_shape(bitnet::hadamard(&mut encoder, &x, 2));
-    assert_shape(bitnet::hadamard_into(&mut encoder, &x, 1, &row));
-    assert!(matches!(bitnet::hadamard_cpu(&mut [1.0; 6], 4), Err(Error::Length { .. })));
-    assert_shape(bitnet::relu2_gate_into(
-        &mut encoder,
-        &unwritten(context, [2, 6]),
-        &unwritten(context, [2, 6]),
-    ));
+    assert_shape(bitnet::hadamard(&x, 2).forward(&mut encoder));
+    assert_shape(bitnet::hadamard(&x, 1).forward_into(&mut encoder, &row));
+    assert!(matches!(reference::hadamard(&mut [1.0; 6], 4), Err(Error::Length { .. })));
+    let (gates, dy) = (unwritten(context, [2, 6]), unwritten(context, [2, 3]));
+    assert_shape(bitnet::gate(&gates, Gate::Relu2).forward_into(&mut encoder, &gates));
+    for gate in [Gate::Relu2, Gate::Silu, Gate::GeluTanh] {
+        let op = bitnet::gate(&gates, gate);
+        assert_shape(op.backward(&mut encoder, &gates));
+        assert_shape(op.backward_into(&mut encoder, &dy, &dy));
+        assert_invalid(op.backward_into(&mut encoder, &dy, Out::add(&gates)));
+    }
     assert_shape(
         ternary(&mut rng(1), 3, 4).upload(context).unwrap().dequantize_into(&mut encoder, &x),
     );
@@ -439,10 +445,13 @@ fn quantisers_refuse_what_does_not_fit() {
         (unwritten(context, [2, 3]), unwritten(context, [3, 2]), unwritten(context, [3]));
     let one = unwritten(context, []);
     for lambda in [-0.1, 1.1, f32::NAN] {
-        assert_invalid(bitnet::fake_quantize_activations(&mut encoder, &x, lambda));
+        assert_invalid(bitnet::fake_quantize_activations(&x).lambda(lambda).forward(&mut encoder));
         assert_invalid(bitnet::fake_quantize_weights(&mut encoder, &x, lambda));
-        assert_invalid(bitnet::rms_norm_fake_quantize(&mut encoder, &x, &row, 1e-5, lambda));
-        assert_invalid(bitnet::fake_quantize_activations_cpu(&[0.0f32; 6], 2, 3, lambda));
+        let normed = bitnet::fake_quantize_activations(&x).norm((&row, 1e-5));
+        assert_invalid(normed.lambda(lambda).forward(&mut encoder));
+        for norm in [None, Some((&[1.0; 3][..], 1e-5))] {
+            assert_invalid(reference::fake_quantize_activations(&[0.0; 6], [2, 3], norm, lambda));
+        }
         assert_invalid(bitnet::fake_quantize_weights_by_matrix(&mut encoder, &x, lambda));
         assert_invalid(bitnet::fake_quantize_weights_cpu(&[0.0f32; 6], lambda));
         assert_invalid(bitnet::fake_quantize_weights_by_matrix_cpu(
@@ -450,15 +459,8 @@ fn quantisers_refuse_what_does_not_fit() {
             [0, 2, 3],
             lambda,
         ));
-        assert_invalid(bitnet::rms_norm_fake_quantize_cpu(
-            &[0.0f32; 6],
-            2,
-            &[1.0; 3],
-            1e-5,
-            lambda,
-        ));
     }
-    assert_shape(bitnet::fake_quantize_activations_into(&mut encoder, &x, 1.0, &other));
+    assert_shape(bitnet::fake_quantize_activations(&x).forward_into(&mut encoder, &other));
     assert_shape(bitnet::fake_quantize_weights_into(&mut encoder, &x, 1.0, &other, &one));
     assert_shape(bitnet::fake_quantize_weights_into(
         &mut encoder,
@@ -491,8 +493,9 @@ fn quantisers_refuse_what_does_not_fit() {
         &x,
         &other,
     ));
-    assert_shape(bitnet::rms_norm_fake_quantize(&mut encoder, &x, &one, 1e-5, 1.0));
-    assert_shape(bitnet::rms_norm_fake_quantize_into(&mut encoder, &x, &row, 1e-5, 1.0, &other));
+    let normed = |gain| bitnet::fake_quantize_activations(&x).norm((gain, 1e-5));
+    assert_shape(normed(&one).forward(&mut encoder));
+    assert_shape(normed(&row).forward_into(&mut encoder, &other));
     for range in [(1.0, -1.0), (f32::NAN, 1.0), (0.0, f32::INFINITY)] {
         assert_invalid(
             bitnet::ActivationQuantizer::int8()
@@ -579,8 +582,9 @@ fn quantisers_refuse_what_does_not_fit() {
     assert_shape(int4.dequantize_into(&mut encoder, &other));
     let length =
         |result: Result<()>| assert!(matches!(result, Err(Error::Length { .. })), "{result:?}");
-    length(bitnet::fake_quantize_activations_cpu(&[0.0f32; 5], 2, 3, 1.0).map(drop));
-    length(bitnet::rms_norm_fake_quantize_cpu(&[0.0f32; 5], 2, &[1.0; 3], 1e-5, 1.0).map(drop));
+    for norm in [None, Some((&[1.0; 3][..], 1e-5))] {
+        length(reference::fake_quantize_activations(&[0.0; 5], [2, 3], norm, 1.0).map(drop));
+    }
     length(bitnet::quantize_gradients_cpu(&[0.0f32; 5], 2, 3, 1).map(drop));
     length(bitnet::quantize_activations_with_zero_point_cpu(&[0.0f32; 5], 2, 3).map(drop));
     length(bitnet::quantize_activations_4bit_cpu(&[0.0f32; 5], usize::MAX, 3).map(drop));

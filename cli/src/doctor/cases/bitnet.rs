@@ -11,7 +11,7 @@ use bitnet_wgpu::bitnet::{ActivationType, BitLinear};
 use bitnet_wgpu::{
     Float, Tensor,
     bitnet::{self, Gate, QuantizationError, Scheme},
-    f16,
+    f16, reference,
     weights::{Affine, Bits, PackedInt, PackedTernary, Scales},
 };
 use pollster::block_on;
@@ -243,12 +243,9 @@ fn dequantize(t: &mut Trial) -> Result<()> {
 fn fake_quantize_activations(t: &mut Trial) -> Result<()> {
     let (rows, columns) = (5, 300);
     let x = t.floats(rows * columns);
-    let y = bitnet::fake_quantize_activations(
-        &mut t.encoder,
-        &t.context.upload(&x, [rows, columns])?,
-        1.0,
-    )?;
-    t.same(&y, bitnet::fake_quantize_activations_cpu(&x, rows, columns, 1.0)?);
+    let there = t.context.upload(&x, [rows, columns])?;
+    let y = bitnet::fake_quantize_activations(&there).forward(&mut t.encoder)?;
+    t.same(&y, reference::fake_quantize_activations(&x, [rows, columns], None, 1.0)?);
     Ok(())
 }
 
@@ -285,29 +282,28 @@ fn gate(t: &mut Trial) -> Result<()> {
     let (tokens, features) = (5, 65);
     let x = t.floats(tokens * 2 * features);
     let there = t.context.upload(&x, [tokens, 2 * features])?;
-    let y = bitnet::relu2_gate(&mut t.encoder, &there)?;
-    t.same(&y, bitnet::relu2_gate_cpu(&x, features)?);
-    let y = bitnet::silu_gate(&mut t.encoder, &there)?;
-    t.near(&y, &bitnet::silu_gate_cpu(&x, features)?, SUM);
-    let y = bitnet::gelu_tanh_gate(&mut t.encoder, &there)?;
-    t.near(&y, &bitnet::gelu_tanh_gate_cpu(&x, features)?, SUM);
+    let y = bitnet::gate(&there, Gate::Relu2).forward(&mut t.encoder)?;
+    t.same(&y, reference::gate(&x, features, Gate::Relu2)?);
+    for gate in [Gate::Silu, Gate::GeluTanh] {
+        let y = bitnet::gate(&there, gate).forward(&mut t.encoder)?;
+        t.near(&y, &reference::gate(&x, features, gate)?, SUM);
+    }
     Ok(())
 }
 
 fn gate_backward(t: &mut Trial) -> Result<()> {
     let (tokens, features) = (5, 65);
     let (x, dy) = (t.floats(tokens * 2 * features), t.floats(tokens * features));
-    let dx = bitnet::silu_gate_backward(
-        &mut t.encoder,
-        &t.context.upload(&x, [tokens, 2 * features])?,
-        &t.context.upload(&dy, [tokens, features])?,
-    )?;
+    let there = t.context.upload(&x, [tokens, 2 * features])?;
+    let dx = bitnet::gate(&there, Gate::Silu)
+        .backward(&mut t.encoder, &t.context.upload(&dy, [tokens, features])?)?;
     let mut expected = vec![0.0; x.len()];
     for ((x, dx), dy) in
         x.chunks(2 * features).zip(expected.chunks_mut(2 * features)).zip(dy.chunks(features))
     {
         for (i, &dy) in dy.iter().enumerate() {
-            (dx[i], dx[features + i]) = bitnet::silu_gate_backward_cpu(x[i], x[features + i], dy);
+            (dx[i], dx[features + i]) =
+                reference::gate_backward(x[i], x[features + i], dy, Gate::Silu);
         }
     }
     t.near(&dx, &expected, SUM);
@@ -336,8 +332,8 @@ fn gate_quantize(t: &mut Trial) -> Result<()> {
 
 fn hadamard(t: &mut Trial) -> Result<()> {
     let mut x = t.floats(5 * 384);
-    let y = bitnet::hadamard(&mut t.encoder, &t.context.upload(&x, [5, 384])?, 128)?;
-    bitnet::hadamard_cpu(&mut x, 128)?;
+    let y = bitnet::hadamard(&t.context.upload(&x, [5, 384])?, 128).forward(&mut t.encoder)?;
+    reference::hadamard(&mut x, 128)?;
     t.same(&y, x);
     Ok(())
 }
@@ -345,13 +341,11 @@ fn hadamard(t: &mut Trial) -> Result<()> {
 fn quantization_error(t: &mut Trial) -> Result<()> {
     let w = t.floats(5 * 1800);
     let rounded: Vec<f32> = w.iter().map(|v| v.round()).collect();
-    let error = bitnet::quantization_error(
-        &mut t.encoder,
-        &t.context.upload(&w, [5, 1800])?,
-        &t.context.upload(&rounded, [5, 1800])?,
-    )?;
+    let (there, rounded_there) =
+        (t.context.upload(&w, [5, 1800])?, t.context.upload(&rounded, [5, 1800])?);
+    let error = bitnet::quantization_error(&there, &rounded_there).forward(&mut t.encoder)?;
     let QuantizationError { mean_squared, largest, cosine, zeros } =
-        bitnet::quantization_error_cpu(&w, &rounded)?;
+        reference::quantization_error(&w, &rounded)?;
     t.near(&error, &[mean_squared, largest, cosine, zeros], SUM);
     Ok(())
 }
@@ -498,8 +492,11 @@ fn rms_norm_fake_quantize(t: &mut Trial) -> Result<()> {
     let (x, gain) = (t.floats(tokens * features), t.floats(features));
     let (x_there, gain_there) =
         (t.context.upload(&x, [tokens, features])?, t.context.upload(&gain, [features])?);
-    let y = bitnet::rms_norm_fake_quantize(&mut t.encoder, &x_there, &gain_there, EPS, 1.0)?;
-    t.same(&y, bitnet::rms_norm_fake_quantize_cpu(&x, tokens, &gain, EPS, 1.0)?);
+    let y = bitnet::fake_quantize_activations(&x_there)
+        .norm((&gain_there, EPS))
+        .forward(&mut t.encoder)?;
+    let norm = Some((&gain[..], EPS));
+    t.same(&y, reference::fake_quantize_activations(&x, [tokens, features], norm, 1.0)?);
     Ok(())
 }
 

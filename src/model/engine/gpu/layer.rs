@@ -196,7 +196,7 @@ impl GpuModel {
                 Prepared::Floats { .. } => {}
             }
         }
-        bitnet::gate_into(encoder, &s.gate_up, gate, &s.hidden)?;
+        bitnet::gate(&s.gate_up, gate).forward_into(encoder, &s.hidden)?;
         Ok((after, Source::Gate))
     }
 

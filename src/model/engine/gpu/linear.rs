@@ -30,12 +30,12 @@ impl Rotation {
         if let Some(signs) = &self.signs {
             tensor::mul(x, signs).forward_into(encoder, x)?;
         }
-        bitnet::hadamard_into(encoder, x, self.block, x)
+        bitnet::hadamard(x, self.block).forward_into(encoder, x)
     }
 
     /// Records the way back.
     pub fn undo(&self, encoder: &mut Encoder, x: &Tensor<f32>) -> Result<()> {
-        bitnet::hadamard_into(encoder, x, self.block, x)?;
+        bitnet::hadamard(x, self.block).forward_into(encoder, x)?;
         self.signs.as_ref().map_or(Ok(()), |signs| tensor::mul(x, signs).forward_into(encoder, x))
     }
 }

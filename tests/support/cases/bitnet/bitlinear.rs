@@ -191,7 +191,7 @@ fn case<T: Float>(
     Case::exact(format!("{m} × {n} × {k} {:?}, {method}", T::ELEMENT), wanted, move |r| {
         let (x, w) = (r.upload(&x, [m, k])?, w.upload(r.encoder.context())?);
         let xq = crate::quantize_as(&mut r.encoder, &x, layout)?;
-        let sums = bitnet::accumulators(&mut r.encoder, &xq, &w)?;
+        let sums = bitnet::accumulators(&xq, &w).forward(&mut r.encoder)?;
         let y = BitLinear::new(&w).output_type::<T>().forward(&mut r.encoder, &xq)?;
         watch_quantized(r, &xq);
         r.watch_all(&sums);

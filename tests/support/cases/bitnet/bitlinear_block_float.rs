@@ -6,7 +6,7 @@ use bitnet_wgpu::{
     Element, Float, Out, Result, Tensor,
     bitnet::{self, BlockFloatActivations, Gate},
     device::Capabilities,
-    f16, internals,
+    f16, internals, reference,
     tuning::TuningKey,
     weights::{PackedTernary, Scales},
 };
@@ -257,7 +257,7 @@ fn gated(shape: Shape, gate: Gate) -> Case {
     let mut rng = rng((m + columns) as u64);
     let w = matrix(&mut rng, shape);
     let x = floats(&mut rng, 2 * m * columns, 3.0);
-    let wanted = twin(&bitnet::relu2_gate_cpu(&x, columns).unwrap(), &w);
+    let wanted = twin(&reference::gate(&x, columns, Gate::Relu2).unwrap(), &w);
     exactly(format!("{gate:?} of {shape:?}"), [m, rows], wanted, move |r, y| {
         let (w, x) = (w.upload(r.encoder.context())?, r.upload(&x, [m, 2 * columns])?);
         let quantizer =
@@ -312,11 +312,7 @@ pub fn gates() -> Vec<Case> {
             let quantizer = bitnet::ActivationQuantizer::block_float(128).gate(gate);
             let rounded = quantizer.quantize(&mut r.encoder, &x)?;
             BitLinear::new(&w).forward_into(&mut r.encoder, &rounded, &at_once)?;
-            let gated = if gate == Gate::Silu {
-                bitnet::silu_gate(&mut r.encoder, &x)?
-            } else {
-                bitnet::gelu_tanh_gate(&mut r.encoder, &x)?
-            };
+            let gated = bitnet::gate(&x, gate).forward(&mut r.encoder)?;
             let rounded =
                 bitnet::ActivationQuantizer::block_float(128).quantize(&mut r.encoder, &gated)?;
             BitLinear::new(&w).forward_into(&mut r.encoder, &rounded, &apart)?;

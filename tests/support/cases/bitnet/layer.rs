@@ -252,11 +252,7 @@ fn gated<T: Float, Y: Float>(of: Gated, gate: Gate) -> Case {
         };
         layer.gate(gate).forward_into(&mut r.encoder, x, out)?;
         let product: Tensor<T> = layer.forward(&mut r.encoder, x)?;
-        match gate {
-            Gate::Relu2 => bitnet::relu2_gate_into(&mut r.encoder, &product, out_apart)?,
-            Gate::Silu => bitnet::silu_gate_into(&mut r.encoder, &product, out_apart)?,
-            _ => bitnet::gelu_tanh_gate_into(&mut r.encoder, &product, out_apart)?,
-        }
+        bitnet::gate(&product, gate).output_type().forward_into(&mut r.encoder, out_apart)?;
         [&y, &apart].into_iter().for_each(|y| r.watch_all(y));
         Ok(())
     };

@@ -163,11 +163,7 @@ fn gated(shape: Shape, gate: Gate) -> Case {
             .activation_type(ActivationType::BlockFloat)
             .norm(norm_of(Some(&gain)))
             .forward_into(&mut r.encoder, &x, &product)?;
-        let apart = match gate {
-            Gate::Relu2 => bitnet::relu2_gate(&mut r.encoder, &product)?,
-            Gate::Silu => bitnet::silu_gate(&mut r.encoder, &product)?,
-            _ => bitnet::gelu_tanh_gate(&mut r.encoder, &product)?,
-        };
+        let apart = bitnet::gate(&product, gate).forward(&mut r.encoder)?;
         [&y, &apart].into_iter().for_each(|y| r.watch_all(y));
         Ok(())
     };
