@@ -38,17 +38,17 @@ fn main() -> Result<()> {
         let _ = block.submit()?;
         let y = pollster::block_on(y.read())?;
 
-        let both = bitnet::bitlinear_quantized_cpu(
-            &bitnet::rms_norm_quantize_cpu(&input, 1, &norm, 1e-5)?,
+        let both = reference::bitlinear_quantized(
+            &reference::rms_norm_quantize(&input, 1, &norm, 1e-5)?,
             &gate_up,
         )?;
-        let gated = bitnet::rms_norm_quantize_cpu(
+        let gated = reference::rms_norm_quantize(
             &reference::gate(&both, inner, Gate::Relu2)?,
             1,
             &sub_norm,
             1e-5,
         )?;
-        let expected = bitnet::bitlinear_quantized_cpu(&gated, &down)?;
+        let expected = reference::bitlinear_quantized(&gated, &down)?;
         let largest =
             |values: &mut dyn Iterator<Item = f32>| values.fold(0f32, |max, v| max.max(v.abs()));
         let off = largest(&mut y.iter().zip(&expected).map(|(a, b)| a - b))

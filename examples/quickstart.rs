@@ -2,7 +2,7 @@
 //! `cargo run --release --example quickstart`
 
 use bitnet_wgpu::bitnet::BitLinear;
-use bitnet_wgpu::{Context, bitnet};
+use bitnet_wgpu::{Context, bitnet, reference};
 
 fn main() -> bitnet_wgpu::Result<()> {
     let context = pollster::block_on(Context::new())?;
@@ -24,7 +24,7 @@ fn main() -> bitnet_wgpu::Result<()> {
 
     // The CPU gives the same bits.
     let packed = bitnet::quantize_weights_cpu(&weights, rows, columns)?;
-    assert_eq!(y, bitnet::bitlinear_cpu(&x, 1, &packed)?);
+    assert_eq!(y, reference::bitlinear(&x, 1, &packed)?);
     println!("equal to the CPU");
     println!("{} bytes of weights are now {}", 4 * weights.len(), w.code_bytes());
     Ok(())

@@ -20,7 +20,6 @@ use crate::{
     error::{Error, Result},
     gpu::{context::Context, encoder::Encoder, tensor::Tensor},
     ops::{
-        bitnet,
         op_tables::Unary,
         reference,
         tensor::{self, Axes, binary::Binary},
@@ -321,7 +320,7 @@ impl Auto {
         self.call(
             Op::BitLinear,
             work,
-            || bitnet::bitlinear_cpu(x, tokens, &w.host),
+            || reference::bitlinear(x, tokens, &w.host),
             |e| {
                 let Some(w) = &w.device else {
                     return Err(Error::OtherDevice { kernel: "bitlinear", binding: "codes" });

@@ -1,5 +1,5 @@
 //! Ternary matrices times activations in block floating point: the bits of
-//! [`bitlinear_block_float_cpu`](crate::bitnet::bitlinear_block_float_cpu).
+//! [`bitlinear_block_float`](crate::reference::bitlinear_block_float).
 //!
 //! The sixteen rows of a vector (see [`InterleavedTernary`]) meet the same activation, so nothing
 //! is added up across a vector. The sum of a block of columns is exact; it is scaled, and these are
@@ -8,7 +8,7 @@
 use super::ternary::tasks::by_blocks;
 use crate::{
     error::{Error, Result},
-    ops::bitnet::{block_columns, quantize_block_float_cpu},
+    ops::{bitnet::block_columns, reference::quantize_block_float},
     weights::ternary::{
         interleaved::{InterleavedTernary, LANES, Lanes},
         layout::{CODES_PER_WORD, bit},
@@ -58,7 +58,7 @@ pub fn bitlinear(mut x: Vec<f32>, w: &InterleavedTernary) -> Result<Vec<f32>> {
         });
     }
     x.par_chunks_mut(columns)
-        .try_for_each(|row| quantize_block_float_cpu(row, columns, block_columns(w.group())))?;
+        .try_for_each(|row| quantize_block_float(row, columns, block_columns(w.group())))?;
     if x.is_empty() {
         return Ok(Vec::new());
     }
@@ -142,7 +142,7 @@ fn sums<const T: usize>(words: &[Lanes], x: [&[Column]; T]) -> [[f32; LANES]; T]
 mod tests {
     use super::*;
     use crate::{
-        ops::bitnet::bitlinear_block_float_cpu,
+        ops::reference::bitlinear_block_float,
         weights::ternary::{packed::PackedTernary, scales::Scales},
     };
     use rand::{RngExt, SeedableRng, rngs::StdRng};
@@ -150,8 +150,8 @@ mod tests {
     /// What the twins make of one token alone.
     fn plainly(x: &[f32], w: &PackedTernary) -> Vec<u32> {
         let mut x = x.to_vec();
-        quantize_block_float_cpu(&mut x, w.columns(), block_columns(w.group())).unwrap();
-        bitlinear_block_float_cpu(&x, w).unwrap().into_iter().map(f32::to_bits).collect()
+        quantize_block_float(&mut x, w.columns(), block_columns(w.group())).unwrap();
+        bitlinear_block_float(&x, w).unwrap().into_iter().map(f32::to_bits).collect()
     }
 
     #[test]

@@ -97,7 +97,7 @@ fn a_gradient_through_packed_integers_is_a_slope() {
     for (bits, size) in [(Bits::One, None), (Bits::Two, Some(32)), (Bits::Four, None)] {
         let w = ints(&mut rng, 7, 37, bits, size);
         let (x, dy, dense) = (floats(&mut rng, 37, 1.0), floats(&mut rng, 7, 1.0), w.dequantize());
-        let dx = bitnet::bitlinear_int_backward_cpu(&dy, &w).unwrap();
+        let dx = reference::bitlinear_backward(&dy, &dense, [7, 37]).unwrap();
         let row =
             |x: &[f64], row: &[f32]| x.iter().zip(row).map(|(x, w)| x * f64::from(*w)).sum::<f64>();
         assert_gradient("bitlinear_int", &x, &dx, |x| {
@@ -109,12 +109,12 @@ fn a_gradient_through_packed_integers_is_a_slope() {
 #[test]
 fn rounding_is_to_even_and_scales_follow_pytorch() {
     // Largest value 127: the scale is 127·(1/127), which is 1 but for the last bit, as in PyTorch.
-    let xq = bitnet::quantize_activations_cpu(&[127.0f32, 0.5, 1.5, 2.5, -0.5, -1.5, -127.0], 1, 7)
+    let xq = reference::quantize_activations(&[127.0f32, 0.5, 1.5, 2.5, -0.5, -1.5, -127.0], 1, 7)
         .unwrap();
     assert_eq!(xq.scales, [127.0 * (1.0f32 / 127.0)]);
     assert_eq!(xq.codes, [127, 0, 2, 2, 0, -2, -127]);
     // Below 1e-5 the scale stays.
-    let xq = bitnet::quantize_activations_cpu(&[1e-6f32], 1, 1).unwrap();
+    let xq = reference::quantize_activations(&[1e-6f32], 1, 1).unwrap();
     assert_eq!((xq.scales[0], xq.codes[0]), (127.0 * (1.0f32 / 1e-5), 13));
 }
 
@@ -124,7 +124,7 @@ fn norms_are_near_the_exact_ones() {
     for (mut rng, (m, _, k)) in shapes("norms") {
         let (x, gain, eps) = (floats(&mut rng, m * k, 4.0), floats(&mut rng, k, 2.0), 1e-5);
         let normed = reference::rms_norm(&x, &gain, eps).unwrap();
-        let quantized = bitnet::rms_norm_quantize_cpu(&x, m, &gain, eps).unwrap();
+        let quantized = reference::rms_norm_quantize(&x, m, &gain, eps).unwrap();
         for token in 0..m {
             let row = &x[token * k..][..k];
             let mean = row.iter().map(|&v| f64::from(v) * f64::from(v)).sum::<f64>() / k as f64;
@@ -164,11 +164,11 @@ fn rows_that_are_not_finite_are_nan_and_alone() {
     let mut rng = rng(7);
     let w = ternary(&mut rng, 6, 40);
     let clean = activations(&mut rng, 1, 40);
-    let expected = bitnet::bitlinear_cpu(&clean, 1, &w).unwrap();
+    let expected = reference::bitlinear(&clean, 1, &w).unwrap();
     for bad in [f32::NAN, -f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
         let mut x = clean.repeat(3);
         x[40 + 17] = bad;
-        let y = bitnet::bitlinear_cpu(&x, 3, &w).unwrap();
+        let y = reference::bitlinear(&x, 3, &w).unwrap();
         assert!(
             y[6..12].iter().all(|v| v.is_nan()) && y[..6] == expected && y[12..] == expected,
             "{bad}: {y:?}"
@@ -184,8 +184,8 @@ fn segments_scale_their_own_rows() {
     assert!(matches!(fused.scales(), Scales::Segments(segments) if segments.len() == 3));
     let x = activations(&mut rng, 1, 80);
     let separate: Vec<f32> =
-        parts.iter().flat_map(|part| bitnet::bitlinear_cpu(&x, 1, part).unwrap()).collect();
-    assert_eq!(bitnet::bitlinear_cpu(&x, 1, &fused).unwrap(), separate);
+        parts.iter().flat_map(|part| reference::bitlinear(&x, 1, part).unwrap()).collect();
+    assert_eq!(reference::bitlinear(&x, 1, &fused).unwrap(), separate);
 }
 
 /// Of the smallest groups, where these divide the others.
@@ -388,8 +388,9 @@ fn gradients_of_linear_ops_are_slopes() {
     let mut rng = rng(70);
     let (packed, x, dy) =
         (ternary(&mut rng, 5, 7), floats(&mut rng, 7, 1.0), floats(&mut rng, 5, 1.0));
-    let dx = bitnet::bitlinear_backward_cpu(&dy, &packed).unwrap();
-    let dense: Vec<f64> = packed.dequantize().into_iter().map(f64::from).collect();
+    let dense = packed.dequantize();
+    let dx = reference::bitlinear_backward(&dy, &dense, [5, 7]).unwrap();
+    let dense: Vec<f64> = dense.into_iter().map(f64::from).collect();
     assert_gradient("bitlinear", &x, &dx, |x| {
         weighed(dense.chunks(7).map(|w| w.iter().zip(x).map(|(w, x)| w * x).sum()), &dy)
     });
@@ -604,19 +605,19 @@ fn lambda_leads_from_a_number_to_its_code() {
 fn zero_points_and_few_bits_by_hand() {
     // From 0 to 5.1, and from -1 to 4.1: 50 steps a unit.
     let x = [0.0f32, 1.0, 2.0, 5.1, -1.0, 0.0, 0.5, 4.1, 2.0, 3.0, 5.1, 5.1];
-    let xq = bitnet::quantize_activations_with_zero_point_cpu(&x, 3, 4).unwrap();
+    let xq = reference::quantize_activations_with_zero_point(&x, 3, 4).unwrap();
     assert_eq!(xq.codes, [-128, -78, -28, 127, -128, -78, -53, 127, -28, 22, 127, 127]);
     assert_eq!(xq.zero_points, Some(vec![-128, -78, -128]), "0 is in every range");
     assert!(xq.scales.iter().all(|scale| (scale - 50.0).abs() < 1e-4), "{:?}", xq.scales);
     assert_eq!(xq.dequantize()[5], 0.0, "0 stays 0");
     // A range of the caller's: what is beyond gets the code of its end.
     let wide = [-7.0f32, -1.0, 0.0, 4.1, 9.0, f32::INFINITY, f32::NEG_INFINITY, f32::NAN];
-    let xq = bitnet::quantize_activations_static_cpu(&wide, (-1.0, 4.1)).unwrap();
+    let xq = reference::quantize_activations_static(&wide, (-1.0, 4.1)).unwrap();
     assert_eq!(xq.codes, [-128, -128, -78, 127, 127, 127, -128, -78]);
-    let xq = bitnet::quantize_activations_by_tensor_cpu(&[127.0f32, 0.5, 1.5, -2.5]);
+    let xq = reference::quantize_activations_by_tensor(&[127.0f32, 0.5, 1.5, -2.5]);
     assert_eq!((xq.codes, xq.scales), (vec![127, 0, 2, -2], vec![127.0 * (1.0f32 / 127.0)]));
     let xq =
-        bitnet::quantize_activations_4bit_cpu(&[7.0f32, -7.0, 0.5, 1.5, 2.5, -3.4], 1, 6).unwrap();
+        reference::quantize_activations_4bit(&[7.0f32, -7.0, 0.5, 1.5, 2.5, -3.4], 1, 6).unwrap();
     assert_eq!(xq.codes, [7, -7, 0, 2, 2, -3], "ties go to even");
 }
 
@@ -629,7 +630,7 @@ fn stochastic_rounding_has_no_bias() {
     let mut sums = [0i64; 9];
     let mut scale = 0.0;
     for seed in 0..SEEDS {
-        let made = bitnet::quantize_gradients_cpu(&x, 1, 9, seed).unwrap();
+        let made = reference::quantize_gradients(&x, 1, 9, seed).unwrap();
         scale = made.scales[0];
         sums.iter_mut().zip(&made.codes).for_each(|(sum, &code)| *sum += i64::from(code));
         let near = |(x, &code): (&f32, &i8)| (f64::from(x * scale) - f64::from(code)).abs() < 1.0;
@@ -645,9 +646,8 @@ fn stochastic_rounding_has_no_bias() {
         );
     }
     // Neighbours in a word are rounded apart.
-    let made =
-        bitnet::quantize_gradients_cpu(&[1.0f32, 0.3, 0.3, 0.3, 0.3, 0.3, 0.3, 0.3], 1, 8, 7)
-            .unwrap();
+    let made = reference::quantize_gradients(&[1.0f32, 0.3, 0.3, 0.3, 0.3, 0.3, 0.3, 0.3], 1, 8, 7)
+        .unwrap();
     assert!(made.codes.contains(&38) && made.codes.contains(&39), "{:?}", made.codes);
 }
 

@@ -15,7 +15,7 @@ use crate::{
     },
     gpu::{context::Context, recording::Recording, tensor::Tensor},
     model::threads::workers::Threads,
-    ops::{bitnet, reference, transformer::HostKvCache},
+    ops::{reference, transformer::HostKvCache},
     weights::{dense::PackedDense, ternary::interleaved::InterleavedTernary},
 };
 use rayon::prelude::*;
@@ -214,7 +214,7 @@ impl CpuModel {
         };
         match next {
             [LayerStep::Linear(Stack::One(w)), next @ ..] if self.config.quantized_activations => {
-                let gated = bitnet::gate_quantize_cpu(gate_up, width, gate, norm)?;
+                let gated = reference::gate_quantize(gate_up, width, gate, norm)?;
                 Ok((Some(cpu::ternary::bitlinear(self.isa, &gated, w)?), next))
             }
             _ => Ok((Some(reference::gate(gate_up, width, gate)?), after)),
@@ -254,8 +254,8 @@ impl CpuModel {
             return cpu::ternary_float::bitlinear(x, w);
         }
         let quantized = match norm {
-            Some(gain) => bitnet::rms_norm_quantize_cpu(x, tokens, gain, eps)?,
-            None => bitnet::quantize_activations_cpu(x, tokens, w.columns())?,
+            Some(gain) => reference::rms_norm_quantize(x, tokens, gain, eps)?,
+            None => reference::quantize_activations(x, tokens, w.columns())?,
         };
         cpu::ternary::bitlinear(self.isa, &quantized, w)
     }

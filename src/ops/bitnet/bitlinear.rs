@@ -11,7 +11,7 @@ use super::{
     bitlinear_block_float::bitlinear_block_float_into,
     bitlinear_kernels::{self, FinishParams, Params, QUOTIENT},
     plan::{forms, layout_on},
-    quantize_activations::{quantize_activations_cpu, quantize_activations_into},
+    quantize_activations::quantize_activations_into,
     quantize_block_float::{block_columns, block_float_codes},
 };
 use crate::{
@@ -224,44 +224,6 @@ impl Accumulators<'_> {
     }
 }
 
-/// CPU reference of [`BitLinear`](super::BitLinear), on all cores: the same bits. `x` is
-/// `[tokens, w.columns()]`, the result `[tokens, w.rows()]`.
-///
-/// # Errors
-/// [`Error::Length`] if `x` is not whole rows; [`Error::Invalid`] for more than
-/// [`MAX_FEATURES`](super::MAX_FEATURES) features.
-pub fn bitlinear_cpu<T: Float>(x: &[T], tokens: usize, w: &PackedTernary) -> Result<Vec<T>> {
-    let xq = quantize_activations_cpu(x, tokens, w.columns())?;
-    Ok(bitlinear_quantized_cpu(&xq, w)?.into_iter().map(T::from_f32).collect())
-}
-
-/// CPU reference of [`BitLinear`](super::BitLinear) with int8 activations.
-///
-/// # Errors
-/// [`Error::Shape`] if `x` does not fit `w`; [`Error::Length`] if it has not as many codes and
-/// scales as it says; [`Error::Invalid`] for too many features.
-pub fn bitlinear_quantized_cpu(x: &HostActivations, w: &PackedTernary) -> Result<Vec<f32>> {
-    let scales = w.row_scales();
-    let (block, groups) = (block_columns(w.group()), groups(w.columns(), w.group()));
-    by_rows(x, w, |row, token, sum| match w.group() {
-        None => sum(0) as f32 * scales[row] / x.scales[token],
-        Some(size) => {
-            let scaled = |b: usize| sum(b) as f32 * scales[row * groups + b * block / size];
-            (0..w.columns().div_ceil(block)).fold(0.0, |all: f32, b| all + scaled(b))
-                / x.scales[token]
-        }
-    })
-}
-
-/// The CPU twin of [`accumulators`], `[tokens, rows]`.
-///
-/// # Errors
-/// As [`bitlinear_quantized_cpu`].
-pub fn accumulators_cpu(x: &HostActivations, w: &PackedTernary) -> Result<Vec<i32>> {
-    let blocks = w.group().map_or(1, |_| w.columns().div_ceil(block_columns(w.group())));
-    by_rows(x, w, |_, _, sum| (0..blocks).map(sum).sum())
-}
-
 /// Calls `output(row, token, sum)` for every output, rows in parallel, where `sum(b)` is Σ xq·Wq
 /// over the b-th block of columns, or over all of them where there are no groups; gives
 /// `[tokens, rows]`.
@@ -334,4 +296,47 @@ fn dot(bytes: &[u8], [a, b, c, d]: [&[i16]; 4]) -> i32 {
             + product(byte >> 6, d[i]);
     }
     sum
+}
+
+pub(crate) mod reference {
+    use super::*;
+    use crate::reference::quantize_activations;
+
+    /// CPU reference of [`BitLinear`](crate::bitnet::BitLinear), on all cores: the same bits. `x` is
+    /// `[tokens, w.columns()]`, the result `[tokens, w.rows()]`.
+    ///
+    /// # Errors
+    /// [`Error::Length`] if `x` is not whole rows; [`Error::Invalid`] for more than
+    /// 131,071 features.
+    pub fn bitlinear<T: Float>(x: &[T], tokens: usize, w: &PackedTernary) -> Result<Vec<T>> {
+        let xq = quantize_activations(x, tokens, w.columns())?;
+        Ok(bitlinear_quantized(&xq, w)?.into_iter().map(T::from_f32).collect())
+    }
+
+    /// CPU reference of [`BitLinear`](crate::bitnet::BitLinear) with int8 activations.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] if `x` does not fit `w`; [`Error::Length`] if it has not as many codes and
+    /// scales as it says; [`Error::Invalid`] for too many features.
+    pub fn bitlinear_quantized(x: &HostActivations, w: &PackedTernary) -> Result<Vec<f32>> {
+        let scales = w.row_scales();
+        let (block, groups) = (block_columns(w.group()), groups(w.columns(), w.group()));
+        by_rows(x, w, |row, token, sum| match w.group() {
+            None => sum(0) as f32 * scales[row] / x.scales[token],
+            Some(size) => {
+                let scaled = |b: usize| sum(b) as f32 * scales[row * groups + b * block / size];
+                (0..w.columns().div_ceil(block)).fold(0.0, |all: f32, b| all + scaled(b))
+                    / x.scales[token]
+            }
+        })
+    }
+
+    /// CPU reference of [`accumulators`](fn@crate::bitnet::accumulators), `[tokens, rows]`.
+    ///
+    /// # Errors
+    /// As [`bitlinear_quantized`].
+    pub fn accumulators(x: &HostActivations, w: &PackedTernary) -> Result<Vec<i32>> {
+        let blocks = w.group().map_or(1, |_| w.columns().div_ceil(block_columns(w.group())));
+        by_rows(x, w, |_, _, sum| (0..blocks).map(sum).sum())
+    }
 }

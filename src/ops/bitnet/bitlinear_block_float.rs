@@ -315,28 +315,32 @@ fn on_units(encoder: &Encoder, m: usize, n: usize) -> &'static Kernel {
     }
 }
 
-/// CPU reference of [`BitLinear`](super::BitLinear) with block-floating-point activations, of one
-/// row as [`quantize_block_float_cpu`](super::quantize_block_float_cpu) gives it: the same bits.
-///
-/// # Errors
-/// [`Error::Length`] if it has another length.
-pub fn bitlinear_block_float_cpu(x: &[f32], w: &PackedTernary) -> Result<Vec<f32>> {
-    if x.len() != w.columns() {
-        return Err(Error::Length { shape: [w.columns()].into(), found: x.len() });
+pub(crate) mod reference {
+    use super::*;
+
+    /// CPU reference of [`BitLinear`](crate::bitnet::BitLinear) with block-floating-point activations, of one
+    /// row as [`quantize_block_float`](super::quantize_block_float()) gives it: bit-identical.
+    ///
+    /// # Errors
+    /// [`Error::Length`] if it has another length.
+    pub fn bitlinear_block_float(x: &[f32], w: &PackedTernary) -> Result<Vec<f32>> {
+        if x.len() != w.columns() {
+            return Err(Error::Length { shape: [w.columns()].into(), found: x.len() });
+        }
+        let (scales, block) = (w.row_scales(), block_columns(w.group()));
+        let groups = scales.len() / w.rows().max(1);
+        let group_blocks = w.group().map_or(usize::MAX, |size| size / block);
+        let of_block = |row: usize, b: usize, x: &[f32]| {
+            let sum = x
+                .iter()
+                .enumerate()
+                .fold(0.0, |sum: f32, (i, x)| sum + f32::from(w.value(row, b * block + i)) * x);
+            sum * scales[row * groups + b / group_blocks]
+        };
+        Ok((0..w.rows())
+            .map(|row| {
+                x.chunks(block).enumerate().fold(0.0, |all: f32, (b, x)| all + of_block(row, b, x))
+            })
+            .collect())
     }
-    let (scales, block) = (w.row_scales(), block_columns(w.group()));
-    let groups = scales.len() / w.rows().max(1);
-    let group_blocks = w.group().map_or(usize::MAX, |size| size / block);
-    let of_block = |row: usize, b: usize, x: &[f32]| {
-        let sum = x
-            .iter()
-            .enumerate()
-            .fold(0.0, |sum: f32, (i, x)| sum + f32::from(w.value(row, b * block + i)) * x);
-        sum * scales[row * groups + b / group_blocks]
-    };
-    Ok((0..w.rows())
-        .map(|row| {
-            x.chunks(block).enumerate().fold(0.0, |all: f32, (b, x)| all + of_block(row, b, x))
-        })
-        .collect())
 }

@@ -121,9 +121,9 @@ pub(super) fn warmed(x: f32, rounded: f32, lambda: f32) -> f32 {
 
 pub(crate) mod reference {
     use super::*;
-    use crate::ops::{
-        bitnet::{quantize_activations_cpu, rms_norm_quantize_cpu},
-        rms::inverse_rms,
+    use crate::{
+        ops::rms::inverse_rms,
+        reference::{quantize_activations, rms_norm_quantize},
     };
 
     /// CPU reference of
@@ -142,12 +142,12 @@ pub(crate) mod reference {
         check_lambda("fake_quantize_activations", lambda)?;
         let mut numbers: Vec<f32> = x.iter().map(|&v| v.into()).collect();
         let quantized = match norm {
-            None => quantize_activations_cpu(x, tokens, features)?,
+            None => quantize_activations(x, tokens, features)?,
             Some((gain, eps)) => {
                 if gain.len() != features {
                     return Err(Error::Length { shape: [features].into(), found: gain.len() });
                 }
-                let quantized = rms_norm_quantize_cpu(x, tokens, gain, eps)?;
+                let quantized = rms_norm_quantize(x, tokens, gain, eps)?;
                 for row in numbers.chunks_mut(features.max(1)) {
                     let inverse = inverse_rms(row, eps);
                     row.iter_mut().zip(gain).for_each(|(v, gain)| *v = *v * inverse * gain);

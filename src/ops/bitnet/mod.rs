@@ -78,5 +78,9 @@ family!(
     rms_norm_block_float,
     rms_norm_fake_quantize,
     rms_norm_quantize;
-    reference: fake_quantize_activations, gate, hadamard, quantization_error
+    reference: bitlinear, bitlinear_block_float, bitlinear_int_quantized, decoded,
+        fake_quantize_activations, gate, gate_quantize, hadamard, int4, norm_bitlinear,
+        norm_bitlinear_block_float, quantization_error, quantize_activations,
+        quantize_activations_by_tensor, quantize_activations_with_zero_point,
+        quantize_block_float, quantize_gradients, rms_norm_block_float, rms_norm_quantize
 );

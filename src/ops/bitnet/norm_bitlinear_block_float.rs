@@ -5,19 +5,17 @@
 
 use super::{
     Gate,
-    bitlinear_block_float::{
-        bitlinear_block_float, bitlinear_block_float_cpu, bitlinear_block_float_into,
-    },
+    bitlinear_block_float::{bitlinear_block_float, bitlinear_block_float_into},
     gate_quantize::Norm,
-    norm_bitlinear::{check, check_gain, check_gates, tile},
+    norm_bitlinear::{check, check_gain, check_gates, gated, tile},
     quantize_block_float::{
         BLOCK, BlockFloatActivations, BlockFloatLayout, block_columns, layout,
-        quantize_block_float_cpu, quantize_block_float_into,
+        quantize_block_float_into,
     },
-    rms_norm_block_float::{rms_norm_block_float_cpu, rms_norm_block_float_into},
+    rms_norm_block_float::rms_norm_block_float_into,
 };
 use crate::{
-    error::{Error, Result},
+    error::Result,
     gpu::{
         capabilities::Capabilities,
         context::Context,
@@ -301,47 +299,38 @@ fn quantized(
     Ok(quantized)
 }
 
-/// CPU reference of [`BitLinear`](super::BitLinear) with a norm and block floating point: the same
-/// bits. `x` is whole rows of `w.columns()`.
-///
-/// # Errors
-/// [`Error::Length`] if `x` is not whole rows or the gain has another length.
-pub fn norm_bitlinear_block_float_cpu(
-    x: &[f32],
-    norm: Norm<'_, [f32]>,
-    w: &PackedTernary,
-) -> Result<Vec<f32>> {
-    let block = block_columns(w.group());
-    check_gain(norm, w)?;
-    let quantized = match norm {
-        Some((gain, eps)) => rms_norm_block_float_cpu(x, gain, eps, block)?,
-        None => {
-            let mut quantized = x.to_vec();
-            quantize_block_float_cpu(&mut quantized, w.columns(), block)?;
-            quantized
-        }
-    };
-    let products = quantized
-        .chunks(w.columns().max(1))
-        .map(|row| bitlinear_block_float_cpu(row, w))
-        .collect::<Result<Vec<_>>>()?;
-    Ok(products.concat())
-}
+pub(crate) mod reference {
+    use super::*;
+    use crate::reference;
 
-/// CPU reference of [`BitLinear`](super::BitLinear) with a norm, a gate and block floating point.
-///
-/// # Errors
-/// As [`norm_bitlinear_block_float_cpu`]; [`Error::Length`] for a matrix of an odd number of rows.
-pub fn norm_bitlinear_block_float_gated_cpu(
-    x: &[f32],
-    norm: Norm<'_, [f32]>,
-    w: &PackedTernary,
-    gate: Gate,
-) -> Result<Vec<f32>> {
-    if !w.rows().is_multiple_of(2) {
-        return Err(Error::Length { shape: [w.rows() / 2, 2].into(), found: w.rows() });
+    /// CPU reference of [`BitLinear`](crate::bitnet::BitLinear) with block floating point, and with a norm
+    /// and a gate, if they are given: bit-identical but for SiLU and GELU. `x` is whole rows of `w.columns()`.
+    ///
+    /// # Errors
+    /// [`Error::Length`] if `x` is not whole rows or the gain has another length, and for a gate of
+    /// an odd number of rows.
+    pub fn norm_bitlinear_block_float(
+        x: &[f32],
+        norm: Norm<'_, [f32]>,
+        w: &PackedTernary,
+        gate: Option<Gate>,
+    ) -> Result<Vec<f32>> {
+        let block = block_columns(w.group());
+        check_gain(norm, w)?;
+        let quantized = match norm {
+            Some((gain, eps)) => reference::rms_norm_block_float(x, gain, eps, block)?,
+            None => {
+                let mut quantized = x.to_vec();
+                reference::quantize_block_float(&mut quantized, w.columns(), block)?;
+                quantized
+            }
+        };
+        let products = quantized
+            .chunks(w.columns().max(1))
+            .map(|row| reference::bitlinear_block_float(row, w))
+            .collect::<Result<Vec<_>>>()?;
+        gated(products.concat(), w, gate)
     }
-    crate::reference::gate(&norm_bitlinear_block_float_cpu(x, norm, w)?, w.rows() / 2, gate)
 }
 
 #[cfg(test)]

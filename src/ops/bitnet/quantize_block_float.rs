@@ -286,22 +286,6 @@ pub(super) fn block_float_codes(
     Ok(quantized)
 }
 
-/// CPU reference of `quantize_block_float`, in place: bit-identical. `x` is
-/// rows of `features`.
-///
-/// # Errors
-/// [`Error::Length`] if it is not whole rows.
-pub fn quantize_block_float_cpu(x: &mut [f32], features: usize, block: usize) -> Result<()> {
-    let features = features.max(1);
-    if !x.len().is_multiple_of(features) {
-        return Err(Error::Length { shape: [x.len() / features, features].into(), found: x.len() });
-    }
-    x.chunks_exact_mut(features)
-        .flat_map(|row| row.chunks_mut(block.max(1)))
-        .for_each(quantize_block);
-    Ok(())
-}
-
 /// Plain loops over a slice, so that a compiler makes vectors of them.
 fn quantize_block(block: &mut [f32]) {
     let largest = block.iter().fold(0, |largest: u32, v| largest.max(v.to_bits() & 0x7fff_ffff));
@@ -311,4 +295,28 @@ fn quantize_block(block: &mut [f32]) {
     // 1.5·2^23 leaves no bits for fractions: as `round_ties_even`, which is a call where a
     // processor's oldest instructions are compiled for.
     block.iter_mut().for_each(|v| *v = (*v * inverse + 12_582_912.0 - 12_582_912.0) * unit);
+}
+
+pub(crate) mod reference {
+    use super::*;
+
+    /// CPU reference of [`ActivationQuantizer::block_float`](crate::bitnet::ActivationQuantizer::block_float), in
+    /// place: bit-identical. `x` is
+    /// rows of `features`.
+    ///
+    /// # Errors
+    /// [`Error::Length`] if it is not whole rows.
+    pub fn quantize_block_float(x: &mut [f32], features: usize, block: usize) -> Result<()> {
+        let features = features.max(1);
+        if !x.len().is_multiple_of(features) {
+            return Err(Error::Length {
+                shape: [x.len() / features, features].into(),
+                found: x.len(),
+            });
+        }
+        x.chunks_exact_mut(features)
+            .flat_map(|row| row.chunks_mut(block.max(1)))
+            .for_each(quantize_block);
+        Ok(())
+    }
 }

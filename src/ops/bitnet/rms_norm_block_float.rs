@@ -1,8 +1,6 @@
 //! RMSNorm and `quantize_block_float` in one dispatch.
 
-use super::quantize_block_float::{
-    BlockFloatActivations, BlockFloatKernels, block_float_kernels, quantize_block_float_cpu,
-};
+use super::quantize_block_float::{BlockFloatActivations, BlockFloatKernels, block_float_kernels};
 use crate::{
     error::{Error, Result},
     gpu::{encoder::Encoder, tensor::Tensor},
@@ -12,7 +10,6 @@ use crate::{
         params::Params as _,
         source::{CELLS, EXACT, Part, REDUCE, Source, Work},
     },
-    ops::transformer::rms_norm::reference,
     params,
 };
 
@@ -84,17 +81,23 @@ pub(crate) fn rms_norm_block_float_into(
     )
 }
 
-/// The CPU twin on whole rows: the same bits.
-///
-/// # Errors
-/// [`Error::Length`] if `x` is not whole rows.
-pub fn rms_norm_block_float_cpu(
-    x: &[f32],
-    gain: &[f32],
-    eps: f32,
-    block: usize,
-) -> Result<Vec<f32>> {
-    let mut normed = reference::rms_norm(x, gain, eps)?;
-    quantize_block_float_cpu(&mut normed, gain.len(), block)?;
-    Ok(normed)
+pub(crate) mod reference {
+    use super::*;
+    use crate::{ops::transformer::rms_norm::reference, reference::quantize_block_float};
+
+    /// CPU reference of [`ActivationQuantizer::block_float`](crate::bitnet::ActivationQuantizer::block_float) after a
+    /// norm, on whole rows: bit-identical.
+    ///
+    /// # Errors
+    /// [`Error::Length`] if `x` is not whole rows.
+    pub fn rms_norm_block_float(
+        x: &[f32],
+        gain: &[f32],
+        eps: f32,
+        block: usize,
+    ) -> Result<Vec<f32>> {
+        let mut normed = reference::rms_norm(x, gain, eps)?;
+        quantize_block_float(&mut normed, gain.len(), block)?;
+        Ok(normed)
+    }
 }

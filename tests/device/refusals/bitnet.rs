@@ -156,12 +156,11 @@ fn ops_on_integer_weights_refuse_what_does_not_fit() {
         Scheme::Asymmetric,
     ));
     assert!(encoder.is_empty());
-    let packed = ints(&mut rng(4), 6, 40, Bits::Two, None);
-    assert!(matches!(bitnet::bitlinear_int_cpu(&[0.0; 6], &packed), Err(Error::Length { .. })));
-    assert!(matches!(
-        bitnet::bitlinear_int_backward_cpu(&[0.0; 40], &packed),
-        Err(Error::Length { .. })
-    ));
+    let dense = [0.0; 6 * 40];
+    let float = reference::bitlinear_float(&[0.0; 6], &dense, [6, 40]);
+    assert!(matches!(float, Err(Error::Length { .. })));
+    let backward = reference::bitlinear_backward(&[0.0; 40], &dense, [6, 40]);
+    assert!(matches!(backward, Err(Error::Length { .. })));
     assert!(matches!(
         reference::quantization_error(&[0f32; 2], &[0f32; 3]),
         Err(Error::Length { .. })
@@ -198,11 +197,11 @@ fn gate_quantize_refuses_what_does_not_fit() {
         &xq,
     ));
     assert!(matches!(
-        bitnet::gate_quantize_cpu(&[0.0; 5], 2, Gate::Silu, None),
+        reference::gate_quantize(&[0.0; 5], 2, Gate::Silu, None),
         Err(Error::Length { .. })
     ));
     assert!(matches!(
-        bitnet::gate_quantize_cpu(&[0.0; 4], 2, Gate::Silu, Some((&[1.0], 0.0))),
+        reference::gate_quantize(&[0.0; 4], 2, Gate::Silu, Some((&[1.0], 0.0))),
         Err(Error::Length { .. })
     ));
 }
@@ -502,7 +501,7 @@ fn quantisers_refuse_what_does_not_fit() {
                 .static_range(range.0, range.1)
                 .quantize(&mut encoder, &x),
         );
-        assert_invalid(bitnet::quantize_activations_static_cpu(&[0.0f32], range));
+        assert_invalid(reference::quantize_activations_static(&[0.0f32], range));
     }
     let codes = Tensor::<i8>::uninit(context, [2, 3]).unwrap();
     let int8 = |scales: &Tensor<f32>, zeros: Option<usize>| QuantizedInt8 {
@@ -585,9 +584,9 @@ fn quantisers_refuse_what_does_not_fit() {
     for norm in [None, Some((&[1.0; 3][..], 1e-5))] {
         length(reference::fake_quantize_activations(&[0.0; 5], [2, 3], norm, 1.0).map(drop));
     }
-    length(bitnet::quantize_gradients_cpu(&[0.0f32; 5], 2, 3, 1).map(drop));
-    length(bitnet::quantize_activations_with_zero_point_cpu(&[0.0f32; 5], 2, 3).map(drop));
-    length(bitnet::quantize_activations_4bit_cpu(&[0.0f32; 5], usize::MAX, 3).map(drop));
+    length(reference::quantize_gradients(&[0.0f32; 5], 2, 3, 1).map(drop));
+    length(reference::quantize_activations_with_zero_point(&[0.0f32; 5], 2, 3).map(drop));
+    length(reference::quantize_activations_4bit(&[0.0f32; 5], usize::MAX, 3).map(drop));
 }
 
 /// Codes, scales and zero points come back as the twins make them, with leading dimensions.
@@ -612,13 +611,13 @@ fn quantised_numbers_are_read() {
     );
     assert_eq!(
         block_on(affine.read()).unwrap(),
-        bitnet::quantize_activations_with_zero_point_cpu(&x, 6, 11).unwrap()
+        reference::quantize_activations_with_zero_point(&x, 6, 11).unwrap()
     );
     assert_eq!(
         block_on(gradients.read()).unwrap(),
-        bitnet::quantize_gradients_cpu(&x, 6, 11, 5).unwrap()
+        reference::quantize_gradients(&x, 6, 11, 5).unwrap()
     );
-    let twin = bitnet::quantize_activations_4bit_cpu(&x, 6, 11).unwrap();
+    let twin = reference::quantize_activations_4bit(&x, 6, 11).unwrap();
     assert_eq!(
         (block_on(few.read()).unwrap(), block_on(y.read()).unwrap()),
         (twin.clone(), twin.dequantize())

@@ -98,7 +98,7 @@ fn bitlinear<T: Float + Number>(t: &mut Trial, tokens: usize) -> Result<()> {
         .output_type::<T>()
         .forward(&mut t.encoder, &t.context.upload(&x, [tokens, columns])?)?;
     let expected: Vec<f32> =
-        bitnet::bitlinear_cpu(&x, tokens, &w)?.into_iter().map(Into::into).collect();
+        reference::bitlinear(&x, tokens, &w)?.into_iter().map(Into::into).collect();
     // The integer sums are exact; only the rounding to f16 is open.
     t.near(&y, &expected, 0.0);
     Ok(())
@@ -109,7 +109,14 @@ fn bitlinear_backward(t: &mut Trial) -> Result<()> {
     let (dy, w) = (t.floats(tokens * outputs), ternary(t, outputs, columns, None)?);
     let dx = BitLinear::new(&w.upload(&t.context)?)
         .backward(&mut t.encoder, &t.context.upload(&dy, [tokens, outputs])?)?;
-    t.near(&dx, &by_row(&dy, outputs, |row| bitnet::bitlinear_backward_cpu(row, &w))?, SUM);
+    let dense = w.dequantize();
+    t.near(
+        &dx,
+        &by_row(&dy, outputs, |row| {
+            reference::bitlinear_backward(row, &dense, [outputs, columns])
+        })?,
+        SUM,
+    );
     Ok(())
 }
 
@@ -119,7 +126,12 @@ fn bitlinear_float(t: &mut Trial) -> Result<()> {
     let y = BitLinear::new(&w.upload(&t.context)?)
         .activation_type(ActivationType::Float)
         .forward(&mut t.encoder, &t.context.upload(&x, [tokens, columns])?)?;
-    t.near(&y, &by_row(&x, columns, |row| bitnet::bitlinear_float_cpu(row, &w))?, SUM);
+    let dense = w.dequantize();
+    t.near(
+        &y,
+        &by_row(&x, columns, |row| reference::bitlinear_float(row, &dense, [rows, columns]))?,
+        SUM,
+    );
     Ok(())
 }
 
@@ -128,7 +140,12 @@ fn bitlinear_int(t: &mut Trial) -> Result<()> {
     let (x, w) = (t.floats(tokens * columns), integers(t, rows, columns)?);
     let y = BitLinear::new(&w.upload(&t.context)?)
         .forward(&mut t.encoder, &t.context.upload(&x, [tokens, columns])?)?;
-    t.near(&y, &by_row(&x, columns, |row| bitnet::bitlinear_int_cpu(row, &w))?, SUM);
+    let dense = w.dequantize();
+    t.near(
+        &y,
+        &by_row(&x, columns, |row| reference::bitlinear_float(row, &dense, [rows, columns]))?,
+        SUM,
+    );
     Ok(())
 }
 
@@ -142,8 +159,8 @@ fn bitlinear_int_quantized(t: &mut Trial) -> Result<()> {
     let y: Tensor<f32> = BitLinear::new(&w.upload(&t.context)?).forward(&mut t.encoder, &codes)?;
     t.near(
         &y,
-        &bitnet::bitlinear_int_quantized_cpu(
-            &bitnet::quantize_activations_cpu(&x, tokens, columns)?,
+        &reference::bitlinear_int_quantized(
+            &reference::quantize_activations(&x, tokens, columns)?,
             &w,
         )?,
         SUM,
@@ -158,8 +175,8 @@ fn bitlinear_block_float(t: &mut Trial) -> Result<()> {
     let rounded = bitnet::ActivationQuantizer::block_float(block)
         .quantize(&mut t.encoder, &t.context.upload(&x, [tokens, columns])?)?;
     let y = BitLinear::new(&w.upload(&t.context)?).forward(&mut t.encoder, &rounded)?;
-    bitnet::quantize_block_float_cpu(&mut x, columns, block)?;
-    t.same(&y, by_row(&x, columns, |row| bitnet::bitlinear_block_float_cpu(row, &w))?);
+    reference::quantize_block_float(&mut x, columns, block)?;
+    t.same(&y, by_row(&x, columns, |row| reference::bitlinear_block_float(row, &w))?);
     Ok(())
 }
 
@@ -171,7 +188,7 @@ fn norm_bitlinear(t: &mut Trial) -> Result<()> {
     let y = BitLinear::new(&w.upload(&t.context)?)
         .norm(Some((&gain_there, EPS)))
         .forward(&mut t.encoder, &x_there)?;
-    t.same(&y, bitnet::norm_bitlinear_cpu(&x, 1, Some((&gain, EPS)), &w)?);
+    t.same(&y, reference::norm_bitlinear(&x, 1, Some((&gain, EPS)), &w, None)?);
     Ok(())
 }
 
@@ -188,7 +205,7 @@ fn norm_bitlinear_gated(t: &mut Trial) -> Result<()> {
             .norm(Some((&gain_there, EPS)))
             .gate(gate)
             .forward(&mut t.encoder, &x_there)?;
-        t.near(&y, &bitnet::norm_bitlinear_gated_cpu(&x, 1, Some((&gain, EPS)), &w, gate)?, share);
+        t.near(&y, &reference::norm_bitlinear(&x, 1, Some((&gain, EPS)), &w, Some(gate))?, share);
     }
     Ok(())
 }
@@ -217,8 +234,8 @@ fn norm_bitlinear_block_float(t: &mut Trial) -> Result<()> {
         .norm(there)
         .gate(Gate::Silu)
         .forward_into(&mut t.encoder, &x_there, &gated)?;
-    t.same(&y, bitnet::norm_bitlinear_block_float_cpu(&x, here, &w)?);
-    t.near(&gated, &bitnet::norm_bitlinear_block_float_gated_cpu(&x, here, &w, Gate::Silu)?, SUM);
+    t.same(&y, reference::norm_bitlinear_block_float(&x, here, &w, None)?);
+    t.near(&gated, &reference::norm_bitlinear_block_float(&x, here, &w, Some(Gate::Silu))?, SUM);
     Ok(())
 }
 
@@ -234,7 +251,7 @@ fn dequantize(t: &mut Trial) -> Result<()> {
     let from_codes: Tensor<f32> = codes.dequantize(&mut t.encoder)?;
     let from_ternary: Tensor<f32> = ternary.upload(&t.context)?.dequantize(&mut t.encoder)?;
     let from_int: Tensor<f32> = int.upload(&t.context)?.dequantize(&mut t.encoder)?;
-    t.same(&from_codes, bitnet::quantize_activations_cpu(&x, rows, columns)?.dequantize());
+    t.same(&from_codes, reference::quantize_activations(&x, rows, columns)?.dequantize());
     t.same(&from_ternary, ternary.dequantize());
     t.near(&from_int, &int.dequantize(), SUM);
     Ok(())
@@ -323,9 +340,9 @@ fn gate_quantize(t: &mut Trial) -> Result<()> {
         .gate(Gate::Relu2)
         .norm(Some((&gain_there, EPS)))
         .quantize(&mut t.encoder, &x_there)?;
-    let expected = bitnet::gate_quantize_cpu(&x, features, Gate::Relu2, None)?;
+    let expected = reference::gate_quantize(&x, features, Gate::Relu2, None)?;
     t.check(Bound::Exact, move || Ok(block_on(plain.read())?), &expected);
-    let expected = bitnet::gate_quantize_cpu(&x, features, Gate::Relu2, Some((&gain, EPS)))?;
+    let expected = reference::gate_quantize(&x, features, Gate::Relu2, Some((&gain, EPS)))?;
     t.check(Bound::Exact, move || Ok(block_on(normed.read())?), &expected);
     Ok(())
 }
@@ -358,7 +375,7 @@ fn quantize_activations<T: Float>(t: &mut Trial) -> Result<()> {
     t.check(
         Bound::Exact,
         move || Ok(block_on(codes.read())?),
-        &bitnet::quantize_activations_cpu(&x, tokens, features)?,
+        &reference::quantize_activations(&x, tokens, features)?,
     );
     Ok(())
 }
@@ -371,7 +388,7 @@ fn quantize_activations_4bit(t: &mut Trial) -> Result<()> {
     t.check(
         Bound::Exact,
         move || Ok(block_on(codes.read())?),
-        &bitnet::quantize_activations_4bit_cpu(&x, tokens, features)?,
+        &reference::quantize_activations_4bit(&x, tokens, features)?,
     );
     Ok(())
 }
@@ -384,7 +401,7 @@ fn quantize_activations_by_tensor(t: &mut Trial) -> Result<()> {
     t.check(
         Bound::Exact,
         move || Ok(block_on(codes.read())?),
-        &bitnet::quantize_activations_by_tensor_cpu(&x),
+        &reference::quantize_activations_by_tensor(&x),
     );
     let codes = bitnet::ActivationQuantizer::int8()
         .static_range(-2.0, 1.5)
@@ -392,7 +409,7 @@ fn quantize_activations_by_tensor(t: &mut Trial) -> Result<()> {
     t.check(
         Bound::Exact,
         move || Ok(block_on(codes.read())?),
-        &bitnet::quantize_activations_static_cpu(&x, (-2.0, 1.5))?,
+        &reference::quantize_activations_static(&x, (-2.0, 1.5))?,
     );
     Ok(())
 }
@@ -405,7 +422,7 @@ fn quantize_activations_with_zero_point(t: &mut Trial) -> Result<()> {
     t.check(
         Bound::Exact,
         move || Ok(block_on(codes.read())?),
-        &bitnet::quantize_activations_with_zero_point_cpu(&x, 5, 300)?,
+        &reference::quantize_activations_with_zero_point(&x, 5, 300)?,
     );
     Ok(())
 }
@@ -418,7 +435,7 @@ fn quantize_gradients(t: &mut Trial) -> Result<()> {
     t.check(
         Bound::Exact,
         move || Ok(block_on(codes.read())?),
-        &bitnet::quantize_gradients_cpu(&x, 5, 300, seed)?,
+        &reference::quantize_gradients(&x, 5, 300, seed)?,
     );
     Ok(())
 }
@@ -509,7 +526,7 @@ fn rms_norm_quantize(t: &mut Trial) -> Result<()> {
     t.check(
         Bound::Exact,
         move || Ok(block_on(codes.read())?),
-        &bitnet::rms_norm_quantize_cpu(&x, tokens, &gain, EPS)?,
+        &reference::rms_norm_quantize(&x, tokens, &gain, EPS)?,
     );
     Ok(())
 }

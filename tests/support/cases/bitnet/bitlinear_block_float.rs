@@ -107,11 +107,11 @@ pub(super) fn matrix(rng: &mut SmallRng, (_, rows, columns, size): Shape) -> Pac
 /// What the twins make of rows of `x`.
 pub(super) fn twin(x: &[f32], w: &PackedTernary) -> Vec<f32> {
     let mut rounded = x.to_vec();
-    bitnet::quantize_block_float_cpu(&mut rounded, w.columns(), bitnet::block_columns(w.group()))
+    reference::quantize_block_float(&mut rounded, w.columns(), bitnet::block_columns(w.group()))
         .unwrap();
     rounded
         .chunks(w.columns().max(1))
-        .flat_map(|row| bitnet::bitlinear_block_float_cpu(row, w).unwrap())
+        .flat_map(|row| reference::bitlinear_block_float(row, w).unwrap())
         .collect()
 }
 
@@ -234,10 +234,10 @@ fn normed(shape: Shape) -> Case {
     let (x, gain) = (activations(&mut rng, m + 2, columns), floats(&mut rng, columns, 2.0));
     let x: Vec<f32> = x.iter().map(|x| x.clamp(-1e4, 1e4)).collect();
     let block = bitnet::block_columns(w.group());
-    let rounded = bitnet::rms_norm_block_float_cpu(&x[2 * columns..], &gain, 1e-6, block).unwrap();
+    let rounded = reference::rms_norm_block_float(&x[2 * columns..], &gain, 1e-6, block).unwrap();
     let wanted: Vec<f32> = rounded
         .chunks(columns)
-        .flat_map(|row| bitnet::bitlinear_block_float_cpu(row, &w).unwrap())
+        .flat_map(|row| reference::bitlinear_block_float(row, &w).unwrap())
         .collect();
     exactly(format!("norm of {shape:?}"), [m, rows], wanted, move |r, y| {
         let (w, x, gain) = (

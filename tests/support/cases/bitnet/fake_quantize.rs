@@ -41,7 +41,7 @@ pub fn activations() -> Vec<Case> {
 /// is on the way there, and what is added.
 fn of_activations<T: Float>(x: &[f32], tokens: usize, features: usize) -> Case {
     let x = convert::<T>(x);
-    let rounded = bitnet::quantize_activations_cpu(&x, tokens, features).unwrap().dequantize();
+    let rounded = reference::quantize_activations(&x, tokens, features).unwrap().dequantize();
     let twin = reference::fake_quantize_activations(&x, [tokens, features], None, 1.0).unwrap();
     assert!(
         twin.iter()
@@ -78,7 +78,7 @@ pub fn with_norm() -> Vec<Case> {
 /// What the norm's quantiser makes, to the bit.
 fn after_norm<T: Float>(x: &[f32], tokens: usize, gain: &[f32], eps: f32) -> Case {
     let (x, gain, features) = (convert::<T>(x), gain.to_vec(), gain.len());
-    let rounded = bitnet::rms_norm_quantize_cpu(&x, tokens, &gain, eps).unwrap().dequantize();
+    let rounded = reference::rms_norm_quantize(&x, tokens, &gain, eps).unwrap().dequantize();
     let twin = |lambda| {
         let norm = Some((&gain[..], eps));
         reference::fake_quantize_activations(&x, [tokens, features], norm, lambda).unwrap()

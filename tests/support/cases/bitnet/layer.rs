@@ -17,7 +17,7 @@ use bitnet_wgpu::{
     Element, Float, Out, Result, Tensor,
     bitnet::{self, ActivationType, Activations, BitLinear, Gate, LinearWeights},
     device::Capabilities,
-    f16,
+    f16, reference,
     weights::Bits,
 };
 
@@ -112,8 +112,8 @@ fn of_int8<X: Float, T: Float>(shape: Shape, way: Way) -> Case {
     let (w, x) = (matrix(&mut rng, shape), convert::<X>(&floats(&mut rng, m * k, 3.0)));
     let bias = half_floats_of(&floats(&mut rng, n, 9.0));
     let base = half_floats(&mut rng, m * n, 50.0);
-    let host = bitnet::quantize_activations_cpu(&x, m, k).unwrap();
-    let products = bitnet::bitlinear_quantized_cpu(&host, &w).unwrap();
+    let host = reference::quantize_activations(&x, m, k).unwrap();
+    let products = reference::bitlinear_quantized(&host, &w).unwrap();
     let finished = Finished::of(&products, &bias, way, &base);
     let check = Box::new(move |got: &[Data], leeway| finished.check::<T>(got, leeway));
     let name = format!("{shape:?}, {:?}", X::ELEMENT);
@@ -145,7 +145,7 @@ fn of_int_weights<X: Float, T: Float>(shape: Shape, bits: Bits, way: Way) -> Cas
     let (w, x) = (ints(&mut rng, n, k, bits, size), convert::<X>(&floats(&mut rng, m * k, 2.0)));
     let bias = half_floats_of(&floats(&mut rng, n, 9.0));
     let base = half_floats(&mut rng, m * n, 50.0);
-    let host = bitnet::quantize_activations_cpu(&x, m, k).unwrap();
+    let host = reference::quantize_activations(&x, m, k).unwrap();
     let y: Vec<Near> = (0..m * n)
         .map(|at| activated(near(at, &host, &w).on_top_of(bias[at % n]), way.0))
         .collect();

@@ -10,6 +10,7 @@ use bitnet_wgpu::{
     Out,
     bitnet::{self, Gate},
     device::Capabilities,
+    reference,
     tuning::TuningKey,
     weights::PackedTernary,
 };
@@ -79,7 +80,8 @@ pub fn cases() -> Vec<Case> {
 fn stored(shape: Shape, x: &[f32], gain: Option<&[f32]>, w: &PackedTernary) -> Case {
     let (m, n, k, _) = shape;
     let (x, w, gain) = (x.to_vec(), w.clone(), gain.map(<[f32]>::to_vec));
-    let wanted = bitnet::norm_bitlinear_block_float_cpu(&x, norm_of(gain.as_deref()), &w).unwrap();
+    let wanted =
+        reference::norm_bitlinear_block_float(&x, norm_of(gain.as_deref()), &w, None).unwrap();
     exactly(format!("{shape:?}, norm {}", gain.is_some()), [m, n], wanted, move |r, y| {
         let (x, w) = (r.upload(&x, [m, k])?, w.upload(r.encoder.context())?);
         let gain = gain.as_ref().map(|gain| r.upload(gain, [k])).transpose()?;
@@ -117,7 +119,7 @@ fn added(shape: Shape) -> Case {
     let mut rng = rng((m + n + k) as u64);
     let (w, x, base) =
         (matrix(&mut rng, shape), floats(&mut rng, m * k, 3.0), floats(&mut rng, m * n, 50.0));
-    let products = bitnet::norm_bitlinear_block_float_cpu(&x, None, &w).unwrap();
+    let products = reference::norm_bitlinear_block_float(&x, None, &w, None).unwrap();
     Case::near(format!("added, {shape:?}"), sums(&base, &products), move |r| {
         let (x, w, y) =
             (r.upload(&x, [m, k])?, w.upload(r.encoder.context())?, r.upload(&base, [m, n])?);
@@ -137,7 +139,7 @@ fn gated(shape: Shape, gate: Gate) -> Case {
     let (w, x, gain) =
         (matrix(&mut rng, shape), floats(&mut rng, m * k, 3.0), floats(&mut rng, k, 2.0));
     let twin = Data::F32(
-        bitnet::norm_bitlinear_block_float_gated_cpu(&x, norm_of(Some(&gain[..])), &w, gate)
+        reference::norm_bitlinear_block_float(&x, norm_of(Some(&gain[..])), &w, Some(gate))
             .unwrap(),
     );
     let check = move |got: &[Data], leeway: _| {
