@@ -27,7 +27,7 @@
 //! | quantize and multiply, on GPU or CPU | [`bitnet`] |
 //! | the rest of a transformer, on GPU or CPU | [`transformer`] |
 //! | elementwise ops, reductions, softmax, losses and norms, with gradients | [`tensor`] |
-//! | train: SGD, AdamW, Lion | [`optimizer`] |
+//! | train: SGD, AdamW, Lion; losses and gradients (feature `train`) | `optimizer`, [`tensor`] |
 //! | factorize and solve dense matrices (feature `linalg`) | `linalg` |
 //! | run small calls on the CPU and large ones on the GPU (feature `auto`) | `auto` |
 //! | have an op write, or add to, a tensor of yours | [`Out`] |
@@ -86,13 +86,15 @@ pub use gpu::{
     encoder::Encoder,
     out::Out,
     recording::{Extent, Recording, Submission},
-    tensor::{Bind, Pieces, Tensor},
+    tensor::{Bind, Chunks, Tensor},
 };
 pub use half::f16;
 pub use kernel::declaration::Kernel;
 #[cfg(feature = "linalg")]
 pub use ops::linalg;
-pub use ops::{bitnet, optimizer, reference, tensor, transformer};
+#[cfg(feature = "train")]
+pub use ops::optimizer;
+pub use ops::{bitnet, reference, tensor, transformer};
 pub use shape::Shape;
 pub use wgpu;
 

@@ -62,6 +62,7 @@ pub(crate) mod reference {
     ///
     /// # Errors
     /// [`Error::Length`] if the row has another length.
+    #[cfg(feature = "train")]
     pub fn bitlinear_backward(
         dy: &[f32],
         dense: &[f32],

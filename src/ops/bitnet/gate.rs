@@ -221,6 +221,7 @@ pub(crate) mod reference {
 
     /// CPU reference of the gradient of [`gate`](fn@crate::bitnet::gate), of one gate and its up:
     /// the gradients of both.
+    #[cfg(feature = "train")]
     pub fn gate_backward(gate: f32, up: f32, dy: f32, kind: Gate) -> (f32, f32) {
         let (of_gate, activated) = match kind {
             Gate::Relu2 => (reference::relu2_backward(gate, dy * up), reference::relu2(gate)),

@@ -155,7 +155,7 @@ pub(super) fn write_empty(
     matrix: &IntMatrix,
 ) -> Result<()> {
     let empty = empty.upload(encoder.context())?;
-    encoder.whole(|encoder| {
+    encoder.transaction(|encoder| {
         copy(&empty.scales).forward_into(encoder, &matrix.scales)?;
         copy(&empty.zeros).forward_into(encoder, &matrix.zeros)
     })

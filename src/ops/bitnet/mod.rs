@@ -14,7 +14,9 @@ mod bitlinear_kernels;
 mod decoded;
 pub(crate) mod dequantize;
 pub(crate) mod dequantize_int;
+#[cfg(feature = "train")]
 pub(crate) mod fake_quantize_activations;
+#[cfg(feature = "train")]
 pub(crate) mod fake_quantize_weights;
 pub(crate) mod gate;
 pub(crate) mod gate_block_float;
@@ -38,6 +40,7 @@ pub(crate) mod quantize_weights_binary;
 pub(crate) mod quantize_weights_by_group;
 pub(crate) mod quantize_weights_int;
 pub(crate) mod rms_norm_block_float;
+#[cfg(feature = "train")]
 pub(crate) mod rms_norm_fake_quantize;
 pub(crate) mod rms_norm_quantize;
 mod row_quantizer;
@@ -55,7 +58,9 @@ family!(
     bitlinear_int_quantized,
     dequantize,
     dequantize_int,
+    #[cfg(feature = "train")]
     fake_quantize_activations,
+    #[cfg(feature = "train")]
     fake_quantize_weights,
     gate,
     gate_block_float,
@@ -76,10 +81,11 @@ family!(
     quantize_weights_by_group,
     quantize_weights_int,
     rms_norm_block_float,
+    #[cfg(feature = "train")]
     rms_norm_fake_quantize,
     rms_norm_quantize;
     reference: bitlinear, bitlinear_block_float, bitlinear_int_quantized, decoded,
-        fake_quantize_activations, gate, gate_quantize, hadamard, int4, norm_bitlinear,
+        #[cfg(feature = "train")] fake_quantize_activations, gate, gate_quantize, hadamard, int4, norm_bitlinear,
         norm_bitlinear_block_float, quantization_error, quantize_activations,
         quantize_activations_by_tensor, quantize_activations_with_zero_point,
         quantize_block_float, quantize_gradients, rms_norm_block_float, rms_norm_quantize
