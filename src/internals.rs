@@ -18,7 +18,13 @@ pub use crate::{
         needs::{MatrixUnit, Needs},
         source::{HOLE, REDUCE, Work},
     },
-    ops::catalog,
+    ops::{
+        bitnet::{
+            activations::MAX_FEATURES,
+            plan::{layout, plan},
+        },
+        catalog,
+    },
 };
 
 /// Records the norm and the conversion to block floating point of rows `first..` of `x`, as many as

@@ -57,8 +57,7 @@ pub fn bitlinear(mut x: Vec<f32>, w: &InterleavedTernary) -> Result<Vec<f32>> {
             found: x.len(),
         });
     }
-    x.par_chunks_mut(columns)
-        .try_for_each(|row| quantize_block_float(row, columns, block_columns(w.group())))?;
+    x.par_chunks_mut(columns).try_for_each(|row| quantize_block_float(row, columns, w.group()))?;
     if x.is_empty() {
         return Ok(Vec::new());
     }
@@ -150,7 +149,7 @@ mod tests {
     /// What the twins make of one token alone.
     fn plainly(x: &[f32], w: &PackedTernary) -> Vec<u32> {
         let mut x = x.to_vec();
-        quantize_block_float(&mut x, w.columns(), block_columns(w.group())).unwrap();
+        quantize_block_float(&mut x, w.columns(), w.group()).unwrap();
         bitlinear_block_float(&x, w).unwrap().into_iter().map(f32::to_bits).collect()
     }
 

@@ -3,7 +3,7 @@
 use bitnet_wgpu::bitnet::BitLinear;
 use bitnet_wgpu::{
     Bind, Context, Error, ErrorKind, Kernel, Recording, Result, Tensor, bitnet, f16,
-    internals::{Dispatch, MatrixUnit, SubmissionLimit},
+    internals::{self, Dispatch, MatrixUnit, SubmissionLimit},
     kernel::{Params as _, Part, ShaderLanguage, Source, Type::*, read, read_write},
     params, reference, tensor,
     transformer::flash_attention,
@@ -169,7 +169,7 @@ fn shapes_are_checked_where_they_are_given() {
 
 #[test]
 fn sums_that_would_not_be_exact_are_refused() {
-    let k = bitnet::MAX_FEATURES + 1;
+    let k = internals::MAX_FEATURES + 1;
     let w = PackedTernary::from_values(1, k, &vec![0; k], Scales::Tensor(1.0)).unwrap();
     let x = vec![0f32; k];
     let cpu = reference::bitlinear(&x, 1, &w).unwrap_err().to_string();

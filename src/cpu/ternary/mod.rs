@@ -68,7 +68,7 @@ mod tests {
     use super::*;
     use crate::{
         error::Error,
-        ops::{bitnet::MAX_FEATURES, reference},
+        ops::{bitnet::activations::MAX_FEATURES, reference},
         weights::ternary::{packed::PackedTernary, scales::Scales},
     };
     use rand::{RngExt, SeedableRng, rngs::StdRng};

@@ -1,8 +1,8 @@
 //! The quantizer of activations: its format, and what comes before it in the same dispatch.
 
 use super::{
-    Gate,
     activations::{Layout, QuantizedActivations},
+    gate::Gate,
     gate_block_float::gate_block_float_into,
     gate_quantize::{Norm, gate_quantize_into},
     int4::{QuantizedInt4, quantize_activations_4bit_into},
@@ -14,7 +14,7 @@ use super::{
         quantize_activations_static_into,
     },
     quantize_activations_with_zero_point::quantize_activations_with_zero_point_into,
-    quantize_block_float::{BlockFloatActivations, quantize_block_float_into},
+    quantize_block_float::{BlockFloatActivations, block_columns, quantize_block_float_into},
     quantize_gradients::quantize_gradients_into,
     rms_norm_block_float::rms_norm_block_float_into,
     rms_norm_quantize::rms_norm_quantize_into,
@@ -36,7 +36,7 @@ use std::{any::Any, marker::PhantomData};
 /// | `int8().static_range(low, high)` | round(x·a) + z, of a range that calibration found | [`QuantizedInt8`] |
 /// | `int8().stochastic(seed)` | floor(x·a + u), u random in 0..1 | [`QuantizedInt8`] |
 /// | `int4()` | round(x·a), a = 7 / max(max\|x\|, 1e-5) of the token | [`QuantizedInt4`] |
-/// | `block_float(block)` | multiples of a power of two for each block | [`BlockFloatActivations`] |
+/// | `block_float(group)` | multiples of a power of two for each block | [`BlockFloatActivations`] |
 ///
 /// A norm and a gate before it are for the first (both) and the last (one of them). Other
 /// combinations are errors.
@@ -68,7 +68,7 @@ enum Format {
     Static(f32, f32),
     Stochastic(u64),
     Int4,
-    BlockFloat(usize),
+    BlockFloat(Option<usize>),
 }
 
 impl<'a> ActivationQuantizer<'a> {
@@ -136,16 +136,17 @@ impl<'a> ActivationQuantizer<'a, QuantizedInt4> {
 }
 
 impl<'a> ActivationQuantizer<'a, BlockFloatActivations> {
-    /// Returns a quantizer to block floating point: of each `block` of columns (16, 32, 64 or 128),
+    /// Returns a quantizer to block floating point: of each block of columns,
     /// multiples of the power of two of which the largest number has 2^15 to 2^16. So a number is
     /// off by at most 2^-16 of the largest of its block; where that is below 2^-95, by at most
     /// 2^-111. A block that holds an infinity or a NaN keeps it, and what is finite there becomes a
     /// multiple of 2^113.
     ///
-    /// The block is 128 for matrices without per-group scales. For others it is the largest power
-    /// of two that divides the group, at most 128.
-    pub fn block_float(block: usize) -> Self {
-        Self::of(Format::BlockFloat(block))
+    /// The block is 128 columns for matrices without per-group scales. For matrices with scales per
+    /// `group` of columns it is the largest power of two that divides the group, at most 128; a
+    /// group is a multiple of 16.
+    pub fn block_float(group: Option<usize>) -> Self {
+        Self::of(Format::BlockFloat(group))
     }
 }
 
@@ -315,7 +316,7 @@ impl ActivationQuantizer<'_, BlockFloatActivations> {
         x: &Tensor<T>,
     ) -> Result<BlockFloatActivations> {
         let [rows, columns] = self.matrix(x);
-        let out = BlockFloatActivations::uninit(encoder.context(), rows, columns, self.block())?;
+        let out = BlockFloatActivations::uninit(encoder.context(), rows, columns, self.group())?;
         self.record(encoder, x, &out)?;
         Ok(out)
     }
@@ -326,8 +327,9 @@ impl ActivationQuantizer<'_, BlockFloatActivations> {
         x: &Tensor<T>,
         out: &BlockFloatActivations,
     ) -> Result<()> {
-        if out.block() != self.block() {
-            let what = format!("an output with blocks of {} for {}", out.block(), self.block());
+        let block = block_columns(self.group());
+        if out.block() != block {
+            let what = format!("an output with blocks of {} for {block}", out.block());
             return Err(unsupported(&what));
         }
         match (self.gate, self.norm) {
@@ -345,10 +347,10 @@ impl ActivationQuantizer<'_, BlockFloatActivations> {
         }
     }
 
-    fn block(&self) -> usize {
+    fn group(&self) -> Option<usize> {
         match self.format {
-            Format::BlockFloat(block) => block,
-            _ => 0,
+            Format::BlockFloat(group) => group,
+            _ => None,
         }
     }
 }

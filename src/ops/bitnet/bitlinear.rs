@@ -181,7 +181,7 @@ fn by_groups<T: Float>(
     y: &Out<'_, T>,
 ) -> Result<()> {
     let bias = epilogue.bound_bias("bitlinear", w.rows(), encoder.context())?;
-    let quantized = block_float_codes(encoder, x, block_columns(w.group()))?;
+    let quantized = block_float_codes(encoder, x, w.group())?;
     let products = encoder.scratch::<f32>(2, [x.tokens(), w.rows()])?;
     bitlinear_block_float_into(encoder, &quantized, w, &products)?;
     let params = epilogue::Params::new(products.len(), w.rows(), epilogue, y);
@@ -300,7 +300,7 @@ fn dot(bytes: &[u8], [a, b, c, d]: [&[i16]; 4]) -> i32 {
 
 pub(crate) mod reference {
     use super::*;
-    use crate::reference::quantize_activations;
+    use crate::ops::bitnet::quantize_activations::reference::quantize_activations;
 
     /// CPU reference of [`BitLinear`](crate::bitnet::BitLinear), on all cores: the same bits. `x` is
     /// `[tokens, w.columns()]`, the result `[tokens, w.rows()]`.

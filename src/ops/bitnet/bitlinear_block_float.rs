@@ -229,7 +229,7 @@ pub(crate) fn bitlinear_block_float(
 ///
 /// # Errors
 /// [`Error::Shape`] if `x` or the output does not fit `w`; [`Error::Invalid`] if the blocks of `x`
-/// are not those of `w` ([`block_columns`](super::block_columns)).
+/// are not those of `w`.
 pub(crate) fn bitlinear_block_float_into<'y, Y: Float>(
     encoder: &mut Encoder,
     x: &BlockFloatActivations,

@@ -121,9 +121,12 @@ pub(super) fn warmed(x: f32, rounded: f32, lambda: f32) -> f32 {
 
 pub(crate) mod reference {
     use super::*;
-    use crate::{
-        ops::rms::inverse_rms,
-        reference::{quantize_activations, rms_norm_quantize},
+    use crate::ops::{
+        bitnet::{
+            quantize_activations::reference::quantize_activations,
+            rms_norm_quantize::reference::rms_norm_quantize,
+        },
+        rms::inverse_rms,
     };
 
     /// CPU reference of

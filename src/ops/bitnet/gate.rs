@@ -194,7 +194,7 @@ impl<'a, X: Float, Y: Float> Gated<'a, X, Y> {
 
 pub(crate) mod reference {
     use super::*;
-    use crate::reference;
+    use crate::ops::tensor::activations::reference;
 
     /// CPU reference of [`gate`](fn@crate::bitnet::gate): bit-identical with [`Gate::Relu2`] where
     /// nothing is subnormal. Rows of `x` hold `features` gates, then as many ups.

@@ -1,7 +1,7 @@
 //! The feed-forward gate and `quantize_block_float` in one dispatch.
 
 use super::{
-    Gate,
+    gate::Gate,
     quantize_block_float::{
         BlockFloatActivations, BlockFloatKernels, Params, block_float_kernels, quads,
     },

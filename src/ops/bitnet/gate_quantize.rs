@@ -3,8 +3,8 @@
 //! `quantize_activations`.
 
 use super::{
-    Gate,
     activations::{HostActivations, QuantizedActivations},
+    gate::Gate,
     quantize_activations::quantize_rows,
     row_quantizer::{RowQuantizer, row_quantizer},
 };
@@ -90,7 +90,7 @@ const QUANTIZERS: [[&Kernel; 7]; 6] = [
 pub(super) const KERNELS: &[&Kernel] = QUANTIZERS.as_flattened();
 
 /// The norm before a quantiser: its gain `[k]` and its eps.
-pub type Norm<'a, G> = Option<(&'a G, f32)>;
+pub(crate) type Norm<'a, G> = Option<(&'a G, f32)>;
 
 /// Records the quantizer into activations of the caller.
 ///

@@ -1,13 +1,13 @@
 //! BitLinear as a layer: weights and options, which activations are given to.
 
 use super::{
-    Gate,
     activations::{Layout, QuantizedActivations},
     bitlinear::{bitlinear_quantized_with_into, bitlinear_with_into},
     bitlinear_block_float::bitlinear_block_float_into,
     bitlinear_float::{bitlinear_backward_into, bitlinear_float_with_into},
     bitlinear_int::{bitlinear_int_backward_into, bitlinear_int_with_into},
     bitlinear_int_quantized::bitlinear_int_quantized_with_into,
+    gate::{self, Gate},
     gate_quantize::Norm,
     norm_bitlinear::{norm_bitlinear_gated_into, norm_bitlinear_into},
     norm_bitlinear_block_float::{
@@ -409,7 +409,7 @@ impl<'a, T: Float> BitLinear<'a, T> {
         }
         let products = Tensor::<T>::uninit(encoder.context(), x.output(self.rows()))?;
         self.product_into(encoder, x, Out::set(&products))?;
-        super::gate(&products, gate).output_type().forward_into(encoder, out)
+        gate::gate(&products, gate).output_type().forward_into(encoder, out)
     }
 }
 

@@ -46,9 +46,9 @@ pub(crate) mod rms_norm_quantize;
 mod row_quantizer;
 
 pub use activation_quantizer::ActivationQuantizer;
-pub use activations::{HostActivations, Layout, MAX_FEATURES, QuantizedActivations};
+pub use activations::{HostActivations, Layout, QuantizedActivations};
 pub use layer::{ActivationType, Activations, BitLinear, LinearWeights};
-pub use plan::{layout, plan};
+pub(crate) use plan::layout;
 
 family!(
     bitlinear,

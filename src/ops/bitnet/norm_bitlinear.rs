@@ -3,9 +3,9 @@
 //! [`bitlinear_quantized`](super::bitlinear_quantized) one after another.
 
 use super::{
-    Gate,
     activations::{Layout, QuantizedActivations},
     bitlinear::{bitlinear_quantized, bitlinear_quantized_into},
+    gate::{self, Gate},
     gate_quantize::Norm,
     plan::{layout, layout_on},
     quantize_activations::quantize_activations_into,
@@ -267,7 +267,7 @@ pub(crate) fn norm_bitlinear_gated_into(
     }
     let xq = quantized(encoder, x, norm, w)?;
     let gate_up = bitlinear_quantized::<f32>(encoder, &xq, w)?;
-    super::gate(&gate_up, gate).forward_into(encoder, y)
+    gate::gate(&gate_up, gate).forward_into(encoder, y)
 }
 
 /// Checks what goes in; gives the number of tokens.
@@ -375,16 +375,20 @@ pub(super) fn check_gain(norm: Norm<'_, [f32]>, w: &PackedTernary) -> Result<()>
 /// # Errors
 /// [`Error::Length`] for a gate of an odd number of rows.
 pub(super) fn gated(y: Vec<f32>, w: &PackedTernary, gate: Option<Gate>) -> Result<Vec<f32>> {
-    let Some(gate) = gate else { return Ok(y) };
+    let Some(kind) = gate else { return Ok(y) };
     if !w.rows().is_multiple_of(2) {
         return Err(Error::Length { shape: [w.rows() / 2, 2].into(), found: w.rows() });
     }
-    crate::reference::gate(&y, w.rows() / 2, gate)
+    gate::reference::gate(&y, w.rows() / 2, kind)
 }
 
 pub(crate) mod reference {
     use super::*;
-    use crate::reference;
+    use crate::ops::bitnet::{
+        bitlinear::reference::bitlinear_quantized,
+        quantize_activations::reference::quantize_activations,
+        rms_norm_quantize::reference::rms_norm_quantize,
+    };
 
     /// CPU reference of [`BitLinear`](crate::bitnet::BitLinear) with a norm and a gate, if they are given:
     /// bit-identical but for SiLU and GELU. `x` is
@@ -402,10 +406,10 @@ pub(crate) mod reference {
     ) -> Result<Vec<f32>> {
         check_gain(norm, w)?;
         let xq = match norm {
-            Some((gain, eps)) => reference::rms_norm_quantize(x, tokens, gain, eps)?,
-            None => reference::quantize_activations(x, tokens, w.columns())?,
+            Some((gain, eps)) => rms_norm_quantize(x, tokens, gain, eps)?,
+            None => quantize_activations(x, tokens, w.columns())?,
         };
-        gated(reference::bitlinear_quantized(&xq, w)?, w, gate)
+        gated(bitlinear_quantized(&xq, w)?, w, gate)
     }
 }
 

@@ -4,8 +4,8 @@
 //! [`bitlinear_block_float`](super::bitlinear_block_float()) one after another.
 
 use super::{
-    Gate,
     bitlinear_block_float::{bitlinear_block_float, bitlinear_block_float_into},
+    gate::{self, Gate},
     gate_quantize::Norm,
     norm_bitlinear::{check, check_gain, check_gates, gated, tile},
     quantize_block_float::{
@@ -207,7 +207,7 @@ pub(crate) fn norm_bitlinear_block_float_into<'a>(
 /// [`norm_bitlinear_block_float_into`] by a matrix of `n` gates, then as many ups, and act(gate)·up of
 /// them: `[.., n]`, which is overwritten.
 ///
-/// With relu² the bits of [`gate`](super::gate()) of the product; with SiLU and GELU within its bounds.
+/// With relu² the bits of [`gate`](gate::gate()) of the product; with SiLU and GELU within its bounds.
 ///
 /// # Errors
 /// As [`norm_bitlinear_block_float_into`]; [`Error::Shape`] for a matrix of an odd number of rows.
@@ -233,7 +233,7 @@ pub(crate) fn norm_bitlinear_block_float_gated_into(
     }
     let quantized = quantized(encoder, x, norm, w)?;
     let gate_up = bitlinear_block_float(encoder, &quantized, w)?;
-    super::gate(&gate_up, gate).forward_into(encoder, y)
+    gate::gate(&gate_up, gate).forward_into(encoder, y)
 }
 
 /// The rows of a matrix that a workgroup takes.
@@ -286,12 +286,7 @@ fn quantized(
     w: &TernaryMatrix,
 ) -> Result<BlockFloatActivations> {
     let (tokens, features) = x.shape().as_matrix();
-    let quantized = BlockFloatActivations::uninit(
-        encoder.context(),
-        tokens,
-        features,
-        block_columns(w.group()),
-    )?;
+    let quantized = BlockFloatActivations::uninit(encoder.context(), tokens, features, w.group())?;
     match norm {
         Some((gain, eps)) => rms_norm_block_float_into(encoder, x, 0, gain, eps, &quantized)?,
         None => quantize_block_float_into(encoder, x, &quantized)?,
@@ -301,7 +296,11 @@ fn quantized(
 
 pub(crate) mod reference {
     use super::*;
-    use crate::reference;
+    use crate::ops::bitnet::{
+        bitlinear_block_float::reference::bitlinear_block_float,
+        quantize_block_float::reference::quantize_block_float,
+        rms_norm_block_float::reference::rms_norm_block_float,
+    };
 
     /// CPU reference of [`BitLinear`](crate::bitnet::BitLinear) with block floating point, and with a norm
     /// and a gate, if they are given: bit-identical but for SiLU and GELU. `x` is whole rows of `w.columns()`.
@@ -315,19 +314,18 @@ pub(crate) mod reference {
         w: &PackedTernary,
         gate: Option<Gate>,
     ) -> Result<Vec<f32>> {
-        let block = block_columns(w.group());
         check_gain(norm, w)?;
         let quantized = match norm {
-            Some((gain, eps)) => reference::rms_norm_block_float(x, gain, eps, block)?,
+            Some((gain, eps)) => rms_norm_block_float(x, gain, eps, w.group())?,
             None => {
                 let mut quantized = x.to_vec();
-                reference::quantize_block_float(&mut quantized, w.columns(), block)?;
+                quantize_block_float(&mut quantized, w.columns(), w.group())?;
                 quantized
             }
         };
         let products = quantized
             .chunks(w.columns().max(1))
-            .map(|row| reference::bitlinear_block_float(row, w))
+            .map(|row| bitlinear_block_float(row, w))
             .collect::<Result<Vec<_>>>()?;
         gated(products.concat(), w, gate)
     }

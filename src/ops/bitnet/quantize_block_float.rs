@@ -85,9 +85,9 @@ pub(super) const KERNELS: &[&Kernel] = &[
 /// Columns of a block at most: with seventeen bits each, their sum has twenty-four.
 pub(super) const BLOCK: usize = 128;
 
-/// The columns of a block for a matrix that is scaled by groups of so many columns, or not: 128, or
+/// Number of columns of a block for a matrix with scales per `group` of columns, or without: 128, or
 /// the largest power of two that divides the group, if that is less.
-pub fn block_columns(group: Option<usize>) -> usize {
+pub(crate) fn block_columns(group: Option<usize>) -> usize {
     // The greatest common divisor, of a power of two.
     group
         .map_or(BLOCK, |group| (1 << group.trailing_zeros().min(BLOCK.trailing_zeros())).min(BLOCK))
@@ -122,13 +122,18 @@ pub struct BlockFloatActivations {
 }
 
 impl BlockFloatActivations {
-    /// Activations that an op will write, and can write again, for matrices of this `block`
-    /// ([`block_columns`]).
+    /// Activations that an op will write, and can write again, for matrices with scales per `group`
+    /// of columns, or without.
     ///
     /// # Errors
-    /// [`Error::TooLarge`]; [`Error::Invalid`] for a block that is not 16, 32, 64 or 128.
-    pub fn uninit(context: &Context, tokens: usize, features: usize, block: usize) -> Result<Self> {
-        Self::made(context, [tokens, features, block], |_, shape| Tensor::uninit(context, shape))
+    /// [`Error::TooLarge`]; [`Error::Invalid`] for a group that is not a multiple of 16.
+    pub fn uninit(
+        context: &Context,
+        tokens: usize,
+        features: usize,
+        group: Option<usize>,
+    ) -> Result<Self> {
+        Self::made(context, [tokens, features], group, |_, shape| Tensor::uninit(context, shape))
     }
 
     /// In memory of the encoder's, until the next op that takes it.
@@ -136,23 +141,26 @@ impl BlockFloatActivations {
         encoder: &mut Encoder,
         tokens: usize,
         features: usize,
-        block: usize,
+        group: Option<usize>,
     ) -> Result<Self> {
         let context = encoder.context().clone();
-        Self::made(&context, [tokens, features, block], |slot, shape| encoder.scratch(slot, shape))
+        Self::made(&context, [tokens, features], group, |slot, shape| encoder.scratch(slot, shape))
     }
 
     /// Of values, and of units, by what makes their memory.
     fn made(
         context: &Context,
-        [tokens, features, block]: [usize; 3],
+        [tokens, features]: [usize; 2],
+        group: Option<usize>,
         mut memory: impl FnMut(usize, [usize; 2]) -> Result<Tensor<u32>>,
     ) -> Result<Self> {
-        if !(CODES_PER_WORD..=BLOCK).contains(&block) || !block.is_power_of_two() {
-            return Err(Error::Invalid {
-                op: "quantize_block_float",
-                what: format!("blocks of {block} columns, not 16, 32, 64 or 128"),
-            });
+        let block = block_columns(group);
+        if block < CODES_PER_WORD {
+            let what = format!(
+                "groups of {} columns; block floating point accepts multiples of {CODES_PER_WORD}",
+                group.unwrap_or_default()
+            );
+            return Err(Error::Invalid { op: "quantize_block_float", what });
         }
         let (blocks, layout) = (features.div_ceil(block), layout(tokens, features, block, context));
         let (words, numbers) =
@@ -273,9 +281,9 @@ pub(crate) fn quantize_block_float_into<T: Float>(
 pub(super) fn block_float_codes(
     encoder: &mut Encoder,
     x: &QuantizedActivations,
-    block: usize,
+    group: Option<usize>,
 ) -> Result<BlockFloatActivations> {
-    let quantized = BlockFloatActivations::scratch(encoder, x.tokens(), x.features(), block)?;
+    let quantized = BlockFloatActivations::scratch(encoder, x.tokens(), x.features(), group)?;
     let (params, extent) = quantized.by_quads();
     encoder.dispatch(
         quantized.kernel(&BLOCK_FLOAT_CODES),
@@ -306,7 +314,11 @@ pub(crate) mod reference {
     ///
     /// # Errors
     /// [`Error::Length`] if it is not whole rows.
-    pub fn quantize_block_float(x: &mut [f32], features: usize, block: usize) -> Result<()> {
+    pub fn quantize_block_float(
+        x: &mut [f32],
+        features: usize,
+        group: Option<usize>,
+    ) -> Result<()> {
         let features = features.max(1);
         if !x.len().is_multiple_of(features) {
             return Err(Error::Length {
@@ -315,7 +327,7 @@ pub(crate) mod reference {
             });
         }
         x.chunks_exact_mut(features)
-            .flat_map(|row| row.chunks_mut(block.max(1)))
+            .flat_map(|row| row.chunks_mut(block_columns(group)))
             .for_each(quantize_block);
         Ok(())
     }

@@ -83,7 +83,10 @@ pub(crate) fn rms_norm_block_float_into(
 
 pub(crate) mod reference {
     use super::*;
-    use crate::{ops::transformer::rms_norm::reference, reference::quantize_block_float};
+    use crate::ops::{
+        bitnet::quantize_block_float::reference::quantize_block_float,
+        transformer::rms_norm::reference,
+    };
 
     /// CPU reference of [`ActivationQuantizer::block_float`](crate::bitnet::ActivationQuantizer::block_float) after a
     /// norm, on whole rows: bit-identical.
@@ -94,10 +97,10 @@ pub(crate) mod reference {
         x: &[f32],
         gain: &[f32],
         eps: f32,
-        block: usize,
+        group: Option<usize>,
     ) -> Result<Vec<f32>> {
         let mut normed = reference::rms_norm(x, gain, eps)?;
-        quantize_block_float(&mut normed, gain.len(), block)?;
+        quantize_block_float(&mut normed, gain.len(), group)?;
         Ok(normed)
     }
 }

@@ -247,7 +247,7 @@ fn products_with_a_bias_refuse_one_that_does_not_fit() {
     assert_shape(ints.forward(&mut encoder, &x));
     assert_shape(ints.forward(&mut encoder, &xq));
     // The bias is refused after the product: nothing of it is left.
-    let block = bitnet::BlockFloatActivations::uninit(context, 2, 3, bitnet::block_columns(None));
+    let block = bitnet::BlockFloatActivations::uninit(context, 2, 3, None);
     assert_shape(layer.forward(&mut encoder, &block.unwrap()));
     assert!(encoder.is_empty());
 }
@@ -291,12 +291,12 @@ fn activation_quantizers_refuse_unsupported_combinations() {
     let other_layout = ActivationQuantizer::int8().layout(bitnet::Layout::Half);
     assert_invalid(other_layout.quantize_into(&mut encoder, &x, &codes));
     let block_float = ActivationQuantizer::block_float;
-    assert_invalid(block_float(128).gate(Gate::Silu).norm(norm).quantize(&mut encoder, &x));
-    assert_invalid(block_float(48).quantize(&mut encoder, &x));
-    let blocks = block_float(64).quantize(&mut context.encoder("other"), &x).unwrap();
-    assert_invalid(block_float(128).quantize_into(&mut encoder, &x, &blocks));
+    assert_invalid(block_float(None).gate(Gate::Silu).norm(norm).quantize(&mut encoder, &x));
+    assert_invalid(block_float(Some(24)).quantize(&mut encoder, &x));
+    let blocks = block_float(Some(64)).quantize(&mut context.encoder("other"), &x).unwrap();
+    assert_invalid(block_float(None).quantize_into(&mut encoder, &x, &blocks));
     let few = unwritten(context, [1, 64]);
-    assert_shape(block_float(64).norm(norm).quantize_into(&mut encoder, &few, &blocks));
+    assert_shape(block_float(Some(64)).norm(norm).quantize_into(&mut encoder, &few, &blocks));
     assert!(encoder.is_empty());
 }
 

@@ -239,8 +239,7 @@ fn bitlinear_block_float(
 ) -> Result<Vec<Out>> {
     let (x, w, e) = (c.x(0), c.x(1), &mut c.encoder);
     let w = quantize(e, &w)?;
-    let rounded = bitnet::ActivationQuantizer::block_float(bitnet::block_columns(w.group()))
-        .quantize(e, &x)?;
+    let rounded = bitnet::ActivationQuantizer::block_float(w.group()).quantize(e, &x)?;
     Ok(vec![BitLinear::new(&w).forward(e, &rounded)?.into()])
 }
 

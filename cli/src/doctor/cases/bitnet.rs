@@ -171,11 +171,10 @@ fn bitlinear_int_quantized(t: &mut Trial) -> Result<()> {
 fn bitlinear_block_float(t: &mut Trial) -> Result<()> {
     let (tokens, rows, columns) = (5, 67, 300);
     let (mut x, w) = (t.floats(tokens * columns), ternary(t, rows, columns, Some(128))?);
-    let block = bitnet::block_columns(w.group());
-    let rounded = bitnet::ActivationQuantizer::block_float(block)
+    let rounded = bitnet::ActivationQuantizer::block_float(w.group())
         .quantize(&mut t.encoder, &t.context.upload(&x, [tokens, columns])?)?;
     let y = BitLinear::new(&w.upload(&t.context)?).forward(&mut t.encoder, &rounded)?;
-    reference::quantize_block_float(&mut x, columns, block)?;
+    reference::quantize_block_float(&mut x, columns, w.group())?;
     t.same(&y, by_row(&x, columns, |row| reference::bitlinear_block_float(row, &w))?);
     Ok(())
 }

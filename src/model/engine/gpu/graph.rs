@@ -2,7 +2,7 @@
 //! recorded in layer.rs.
 
 use super::{
-    linear::{Rotation, block, rotations},
+    linear::{Rotation, rotations},
     offload::Streamed,
 };
 use crate::{
@@ -377,7 +377,7 @@ impl GpuModel {
                 &self.context,
                 rows,
                 self.config.hidden,
-                block(head),
+                head.group(),
             )?;
             bitnet::rms_norm_block_float_into(
                 encoder,
@@ -401,7 +401,7 @@ impl GpuModel {
         match &self.head()?.1 {
             Table::Dense(head) => transformer::dense_gemv(&normed, head).forward(encoder),
             Table::Ternary(head) => {
-                let rounded = bitnet::ActivationQuantizer::block_float(block(head))
+                let rounded = bitnet::ActivationQuantizer::block_float(head.group())
                     .quantize(encoder, &normed)?;
                 bitnet::bitlinear_block_float(encoder, &rounded, head)
             }

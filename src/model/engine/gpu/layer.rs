@@ -89,8 +89,8 @@ impl GpuModel {
         }
         let first =
             self.layers.first().and_then(|layer| layer.matrices_of(source).first().copied());
-        let block = bitnet::block_columns(first.and_then(TernaryMatrix::group));
-        let rounded = BlockFloatActivations::uninit(&self.context, rows, columns, block)?;
+        let group = first.and_then(TernaryMatrix::group);
+        let rounded = BlockFloatActivations::uninit(&self.context, rows, columns, group)?;
         Ok(Prepared::Floats { rounded, rotation: self.rotations.get(&columns).cloned() })
     }
 

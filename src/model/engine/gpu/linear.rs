@@ -166,7 +166,7 @@ fn product_of_floats(
                 encoder.context(),
                 rounded.tokens(),
                 w.columns(),
-                block(w),
+                w.group(),
             )
         })
         .transpose()?;
@@ -187,11 +187,6 @@ fn product_of_floats(
     bitnet::bitlinear_block_float_into(encoder, rounded, w, y)
 }
 
-/// Columns that activations in floats for this matrix are rounded by.
-pub(super) fn block(w: &TernaryMatrix) -> usize {
-    bitnet::block_columns(w.group())
-}
-
 pub(super) fn fits(rounded: &BlockFloatActivations, w: &TernaryMatrix) -> bool {
-    rounded.block() == block(w)
+    rounded.block() == bitnet::block_columns(w.group())
 }

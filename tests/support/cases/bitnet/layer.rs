@@ -78,8 +78,7 @@ fn of_block_float<T: Float>(shape: Shape, way: Way) -> Case {
     let check = Box::new(move |got: &[Data], leeway| finished.check::<T>(got, leeway));
     finished_case::<T>(format!("{shape:?}"), [m, n], (way, &bias, &base), check, move |r, layer| {
         let (x, w) = (r.upload(&x, [m, k])?, w.upload(r.encoder.context())?);
-        let x = bitnet::ActivationQuantizer::block_float(bitnet::block_columns(w.group()))
-            .quantize(&mut r.encoder, &x)?;
+        let x = bitnet::ActivationQuantizer::block_float(w.group()).quantize(&mut r.encoder, &x)?;
         layer(r, BitLinear::new(&w), (&x).into())
     })
 }
@@ -244,7 +243,7 @@ fn gated<T: Float, Y: Float>(of: Gated, gate: Gate) -> Case {
             _ => None,
         };
         let codes = crate::quantize_as(&mut r.encoder, &x, bitnet::Layout::Int8)?;
-        let blocks = bitnet::ActivationQuantizer::block_float(128).quantize(&mut r.encoder, &x)?;
+        let blocks = bitnet::ActivationQuantizer::block_float(None).quantize(&mut r.encoder, &x)?;
         let x: Activations<'_> = match of.input {
             Input::Int8 => (&codes).into(),
             Input::BlockFloat => (&blocks).into(),

@@ -10,7 +10,7 @@ use crate::{
 use bitnet_wgpu::bitnet::BitLinear;
 use bitnet_wgpu::{
     Out,
-    bitnet::{Gate, Norm},
+    bitnet::Gate,
     device::Capabilities,
     reference,
     weights::{PackedTernary, Scales},
@@ -107,7 +107,7 @@ fn stored(
     .on(restrict)
 }
 
-pub(super) fn norm_of<G: ?Sized>(gain: Option<&G>) -> Norm<'_, G> {
+pub(super) fn norm_of<G: ?Sized>(gain: Option<&G>) -> Option<(&G, f32)> {
     gain.map(|gain| (gain, EPS))
 }
 
