@@ -86,10 +86,8 @@ fn run(mut arguments: Arguments) -> Result<(), Box<dyn Error>> {
     println!("computing on {}\n", model.auto_reason().unwrap_or(name));
     // What the model's authors recommend, unless something else is asked for.
     let options = model.options();
-    let sampling = options
-        .sampling
-        .temperature(temperature.unwrap_or(options.sampling.options.temperature))
-        .seed(seed);
+    let sampling = options.get_sampling().seed(seed);
+    let sampling = temperature.map_or(sampling, |temperature| sampling.temperature(temperature));
     let options: GenerateOptions = options.max_tokens(max_tokens.unwrap_or(128)).sampling(sampling);
 
     print!("{prompt}");

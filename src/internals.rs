@@ -26,6 +26,10 @@ pub use crate::{
         catalog,
     },
 };
+#[cfg(feature = "models")]
+pub use models::{
+    GenerateOptionsInternals, ModelBuilderInternals, ModelFilesInternals, ModelInternals, ModelPart,
+};
 
 /// Records the norm and the conversion to block floating point of rows `first..` of `x`, as many as
 /// `out` has: what models do before the LM head.
@@ -89,5 +93,56 @@ expose! {
         fn uses_subgroups(&self) -> bool;
         fn variants(&self) -> Vec<Variant>;
         fn workgroups(&self, language: ShaderLanguage, extent: [usize; 3], limit: u32) -> [u64; 3];
+    }
+}
+
+/// What tests and tools use of models.
+#[cfg(feature = "models")]
+mod models {
+    pub use crate::model::engine::interface::ModelPart;
+    use crate::{
+        error::{Error, Result},
+        gpu::{recording::Recording, tensor::Tensor},
+        model::{GenerateOptions, Model, ModelBuilder, ModelFiles, SessionOptions},
+    };
+    use std::path::PathBuf;
+
+    expose! {
+        /// The layers and kernels of a [`Model`].
+        ModelInternals for Model {
+            fn layer_output(&self, layer: usize, hidden: &[f32]) -> impl Future<Output = Result<Vec<f32>>> + Send;
+            fn parts(&self, options: SessionOptions) -> Result<Vec<ModelPart>>;
+            fn record_prompt(&self, ids: &[u32]) -> Result<(Recording, Tensor<f32>)>;
+            fn record_step(&self, sequences: usize, past: usize) -> Result<Recording>;
+            fn weight_bytes(&self) -> usize;
+        }
+    }
+
+    expose! {
+        /// The paths and errors of [`ModelFiles`].
+        ModelFilesInternals for ModelFiles {
+            fn check(&self, prompt: &[u32], options: &GenerateOptions) -> Result<()>;
+            fn paths(&self) -> Result<Vec<PathBuf>>;
+            fn problems(&self) -> impl Iterator<Item = Error>;
+        }
+    }
+
+    expose! {
+        /// The size of a session for [`GenerateOptions`].
+        GenerateOptionsInternals for GenerateOptions {
+            fn room(&self, sequences: usize, prompt: usize, context: usize) -> Result<SessionOptions>;
+        }
+    }
+
+    /// The memory that a [`ModelBuilder`] will need on each device.
+    #[allow(missing_docs, reason = "the method has its documentation where it is")]
+    pub trait ModelBuilderInternals {
+        fn parts(&self) -> Result<Vec<ModelPart>>;
+    }
+
+    impl ModelBuilderInternals for ModelBuilder<'_> {
+        fn parts(&self) -> Result<Vec<ModelPart>> {
+            ModelBuilder::parts(self)
+        }
     }
 }

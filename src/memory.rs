@@ -67,16 +67,16 @@ impl MemoryPressure {
 /// A function of the app's: see
 /// [`ContextOptions::on_memory_pressure`](crate::ContextOptions::on_memory_pressure).
 #[derive(Clone)]
-pub struct FreeMemory(Arc<Free>);
+pub(crate) struct FreeMemory(Arc<Free>);
 
 type Free = dyn Fn(&MemoryPressure) + Send + Sync;
 
 impl FreeMemory {
-    pub(crate) fn new(free: impl Fn(&MemoryPressure) + Send + Sync + 'static) -> Self {
+    pub fn new(free: impl Fn(&MemoryPressure) + Send + Sync + 'static) -> Self {
         Self(Arc::new(free))
     }
 
-    pub(crate) fn call(&self, pressure: &MemoryPressure) {
+    pub fn call(&self, pressure: &MemoryPressure) {
         (self.0)(pressure);
     }
 }

@@ -11,8 +11,13 @@ use anyhow::{Context as _, Result, bail};
 use bitnet_wgpu::{
     Context, Element,
     formats::ModelConfig,
-    internals::files,
-    model::{GenerateOptions, Model, ModelFiles, SessionOptions, Speculation, SpeculationCounts},
+    internals::{
+        GenerateOptionsInternals as _, ModelFilesInternals as _, ModelInternals as _, files,
+    },
+    model::{
+        BatchOptions, GenerateOptions, Model, ModelFiles, SessionOptions, Speculation,
+        SpeculationCounts,
+    },
     telemetry::{Clock, MemoryStats, PeakBandwidth},
 };
 use clap::{Args, ValueEnum};
@@ -219,7 +224,7 @@ impl<'a> Measurements<'a> {
 
     fn options(&self, tokens: usize) -> GenerateOptions {
         let options = GenerateOptions::default().max_tokens(tokens.saturating_add(1));
-        options.ignore_eos(true).cache(self.kv)
+        options.ignore_eos(true).kv_type(self.kv)
     }
 
     /// Returns the context lengths after which there is room for the tokens of a measurement.
@@ -472,10 +477,11 @@ impl<'a> Measurements<'a> {
 
     fn generate(&self, prompt: usize, options: &GenerateOptions) -> Result<Generated> {
         let ids = prompt_of(&self.model, prompt);
-        let mut generation = self.model.generate_ids(&ids, options)?.into_iter();
-        let mut ids = vec![generation.next().context("no token")??.id];
+        let mut generation = self.model.generate_ids(&ids, options)?;
+        let mut tokens = (&mut generation).into_iter();
+        let mut ids = vec![tokens.next().context("no token")??.id];
         let start = Instant::now();
-        for token in &mut generation {
+        for token in tokens {
             ids.push(token?.id);
         }
         let seconds = start.elapsed().as_secs_f64() / (ids.len() - 1).max(1) as f64;
@@ -488,12 +494,17 @@ impl<'a> Measurements<'a> {
         let prompts: Vec<Vec<u32>> =
             (0..size as u64).map(|i| vec![(i * 7919 % vocab) as u32]).collect();
         let options = self.options(self.args.decode_tokens);
-        let mut tokens = self.model.generate_batch_ids(&prompts, &options)?.into_iter();
+        let room = options.room(size, 1, self.limit())?;
+        let room = BatchOptions::new(size, room.capacity()).kv_type(self.kv);
+        let batch = self.model.batch(room)?;
+        let streams = prompts.iter().map(|prompt| batch.generate_ids(prompt, &options));
+        let mut streams = streams.collect::<bitnet_wgpu::Result<Vec<_>>>()?;
         // The first tokens are those of the prompts.
-        for _ in 0..size {
-            tokens.next().transpose()?;
+        for stream in &mut streams {
+            stream.into_iter().next().transpose()?;
         }
         let start = Instant::now();
+        let mut tokens = streams.into_iter().flatten();
         let generated = tokens.try_fold(0usize, |count, token| token.map(|_| count + 1))?;
         Ok(start.elapsed().as_secs_f64() * size as f64 / generated.max(1) as f64)
     }

@@ -7,8 +7,12 @@ use crate::{
     note, say,
 };
 use anyhow::{Context as _, Result, bail};
-use bitnet_wgpu::model::{
-    GenerateOptions, Message, Model, Reasoning, Said, Session, SessionOptions, Stop, Tokenizer,
+use bitnet_wgpu::{
+    internals::ModelFilesInternals as _,
+    model::{
+        GenerateOptions, Message, Model, ReasoningParser, Session, SessionOptions, SplitText, Stop,
+        Tokenizer,
+    },
 };
 use clap::Args;
 use serde_json::json;
@@ -159,8 +163,8 @@ impl Conversation<'_> {
             }
         };
         let mut generation = self.model.generate_in(session, &prompt, &self.options)?;
-        let mut parts = Reasoning::after(&self.tokenizer, &prompt)?;
-        let mut said = Said::default();
+        let mut parts = ReasoningParser::after(&self.tokenizer, &prompt)?;
+        let mut said = SplitText::default();
         let mut ids = Vec::new();
         let Chat { json, hide_thinking, .. } = *self.chat;
         for token in &mut generation {
@@ -173,7 +177,7 @@ impl Conversation<'_> {
             ids.push(token.id);
         }
         let last = parts.finish();
-        let reasoning_tokens = parts.pieces();
+        let reasoning_tokens = parts.reasoning_tokens();
         if hide_thinking && !json {
             say(&last.answer)?;
         }

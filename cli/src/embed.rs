@@ -62,7 +62,7 @@ impl Embed {
         files.tokenizer()?;
         let model = self.device.load(
             &files,
-            SessionOptions::new(1, files.config().context.min(LONGEST)).cache(Element::F32),
+            SessionOptions::new(1, files.config().context.min(LONGEST)).kv_type(Element::F32),
         )?;
         note(Placement::of(&model)?);
         let pooling = self.pooling.map(|pooling| match pooling {

@@ -4,7 +4,7 @@ use crate::model::ModelArgs;
 use anyhow::{Context, Result, bail};
 use bitnet_wgpu::{
     internals::files::display,
-    model::{GenerateOptions, Model, ModelFiles, Speculation, SpeculationCounts},
+    model::{GenerateOptions, Model, ModelFiles, Sampling, Speculation, SpeculationCounts},
 };
 use clap::Args;
 use serde_json::{Value, json};
@@ -88,27 +88,14 @@ impl GenerationArgs {
     /// Returns the options for a model.
     pub fn options(&self, files: &ModelFiles) -> GenerateOptions {
         let authors = GenerateOptions::recommended(files.config());
-        let mut sampling = authors.sampling.seed(self.seed.unwrap_or(0));
+        let mut sampling = authors.get_sampling().seed(self.seed.unwrap_or(0));
         if self.greedy {
             sampling = sampling.temperature(0.0);
         } else if files.config().generation.sample.is_none() {
             // Without any recommendation: a small model soon repeats itself with greedy decoding.
             sampling = sampling.temperature(0.7).top_k(40);
         }
-        sampling = sampling.temperature(self.temperature.unwrap_or(sampling.options.temperature));
-        sampling = sampling
-            .top_k(self.top_k.unwrap_or(sampling.options.top_k))
-            .top_p(self.top_p.unwrap_or(sampling.options.top_p));
-        sampling = sampling.min_p(self.min_p.unwrap_or(sampling.options.min_p));
-        sampling = sampling
-            .repetition_penalty(self.repetition_penalty.unwrap_or(sampling.penalties.repetition));
-        sampling =
-            sampling.presence_penalty(self.presence_penalty.unwrap_or(sampling.penalties.presence));
-        sampling = sampling
-            .frequency_penalty(self.frequency_penalty.unwrap_or(sampling.penalties.frequency));
-        let logit_bias: Vec<(u32, f32)> =
-            authors.logit_bias.iter().chain(&self.logit_bias).copied().collect();
-        let stop: Vec<String> = authors.stop.iter().chain(&self.stop).cloned().collect();
+        let sampling = self.sampling(sampling);
         let options = match self.max_tokens {
             Some(max_tokens) => authors.max_tokens(max_tokens),
             None => authors,
@@ -118,14 +105,33 @@ impl GenerationArgs {
         options
             .sampling(sampling)
             .ignore_eos(self.ignore_eos)
-            .stop(stop)
-            .logit_bias(logit_bias)
+            .stop(&self.stop)
+            .logit_bias(self.logit_bias.iter().copied())
             .speculate(speculation)
     }
 
+    /// Returns how tokens are chosen: as `defaults` say, except for what is given as an argument.
+    fn sampling(&self, defaults: Sampling) -> Sampling {
+        let numbers: [(Option<f32>, fn(Sampling, f32) -> Sampling); 6] = [
+            (self.temperature, Sampling::temperature),
+            (self.top_p, Sampling::top_p),
+            (self.min_p, Sampling::min_p),
+            (self.repetition_penalty, Sampling::repetition_penalty),
+            (self.presence_penalty, Sampling::presence_penalty),
+            (self.frequency_penalty, Sampling::frequency_penalty),
+        ];
+        let set = |sampling, (number, set): (Option<f32>, fn(Sampling, f32) -> Sampling)| {
+            number.map_or(sampling, |number| set(sampling, number))
+        };
+        let sampling = numbers.into_iter().fold(defaults, set);
+        self.top_k.map_or(sampling, |top_k| sampling.top_k(top_k))
+    }
+
     fn draft_tokens(&self, speculation: Speculation) -> Speculation {
-        let tokens = self.draft_tokens.unwrap_or(speculation.tokens);
-        speculation.tokens(tokens)
+        match self.draft_tokens {
+            Some(tokens) => speculation.tokens(tokens),
+            None => speculation,
+        }
     }
 
     /// Opens the files of the draft model, if there is one, without reading weights.

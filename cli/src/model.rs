@@ -6,7 +6,7 @@ use bitnet_wgpu::{
     Context, ContextOptions,
     device::{AdapterChoice, MslPolicy},
     formats::{I2sLayout, ReadOptions},
-    internals::files::display,
+    internals::{ModelInternals as _, files::display},
     kernel::ShaderLanguage,
     model::{Device, Model, ModelBuilder, ModelFiles, Offload, SessionOptions, Tokenizer},
     wgpu,
@@ -293,7 +293,7 @@ pub fn resolve(model: &Path) -> Result<PathBuf> {
 
 /// Returns the adapter that `--adapter` names.
 pub fn chosen(adapter: &str) -> AdapterChoice {
-    adapter.parse().map_or_else(|_| adapter.into(), AdapterChoice::Index)
+    adapter.parse::<usize>().map_or_else(|_| adapter.into(), AdapterChoice::from)
 }
 
 /// Returns what computes a model: these GPUs, or without one the CPU.

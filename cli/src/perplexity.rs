@@ -92,7 +92,8 @@ pub fn run(name: &Path, text: &Path, args: &PerplexityArgs) -> Result<()> {
     if window == 0 || window >= context {
         bail!("--window {window}: 1 to {} tokens are accepted", context.saturating_sub(1));
     }
-    let model = args.model.load(&files, SessionOptions::new(1, window + 1).cache(Element::F32))?;
+    let model =
+        args.model.load(&files, SessionOptions::new(1, window + 1).kv_type(Element::F32))?;
     let windows: Vec<Vec<u32>> =
         ids.chunks(window).map(|window| [&[bos], window].concat()).collect();
     let start = Instant::now();

@@ -4,6 +4,7 @@
 use anyhow::{Result, bail};
 use bitnet_wgpu::{
     Context, Error, Recording,
+    internals::ModelInternals as _,
     model::Model,
     telemetry::{Clock, PeakBandwidth},
 };

@@ -9,7 +9,10 @@ use crate::{
 use anyhow::{Result, bail};
 use bitnet_wgpu::{
     formats::SafeTensors,
-    internals::files::{check_output, display},
+    internals::{
+        GenerateOptionsInternals as _, ModelFilesInternals as _,
+        files::{check_output, display},
+    },
     model::{
         GenerateOptions, Message, Model, ModelFiles, Session, SessionOptions, SpeculationCounts,
         Stop,
@@ -274,7 +277,7 @@ fn generate(
     let (decode, stop, speculation) =
         (start.elapsed() - prefill, generation.stop(), generation.speculation());
     let mut session = pollster::block_on(generation.into_session())?;
-    if options.max_tokens == 0 {
+    if ids.is_empty() {
         // Nothing was computed, but the saved session has to contain the prompt.
         session.truncate(0, 0)?;
         pollster::block_on(session.prefill(0, prompt))?;
@@ -295,5 +298,5 @@ fn session(
         return Ok(model.session(room)?);
     }
     let tokens = SafeTensors::open(file)?.tensor("tokens.0")?.shape.iter().product();
-    Ok(model.load_session(file, SessionOptions::new(1, room.capacity.max(tokens)))?)
+    Ok(model.load_session(file, SessionOptions::new(1, room.capacity().max(tokens)))?)
 }

@@ -9,7 +9,7 @@ use axum::response::{
     Sse,
     sse::{Event, KeepAlive},
 };
-use bitnet_wgpu::model::{Said, Stop};
+use bitnet_wgpu::model::{SplitText, Stop};
 use futures_util::{Stream, stream::unfold};
 use serde_json::{Map, Value, json};
 use std::{
@@ -55,19 +55,19 @@ impl Answer {
 
     /// All of it at once.
     pub async fn whole(self, mut choices: Choices) -> Result<Value> {
-        let mut texts = vec![(Said::default(), "stop"); choices.len()];
+        let mut texts = vec![(SplitText::default(), "stop"); choices.len()];
         while let Some(next) = choices.next().await {
             match next? {
-                (choice, Step::Said(said)) => texts[choice].0 += said,
+                (choice, Step::Text(said)) => texts[choice].0 += said,
                 (choice, Step::End(said, stop)) => {
                     texts[choice].0 += said;
                     texts[choice].1 = reason(stop);
                 }
             }
         }
-        let choice = |(index, (Said { reasoning, answer: text }, reason)): (
+        let choice = |(index, (SplitText { reasoning, answer: text }, reason)): (
             usize,
-            (Said, &str),
+            (SplitText, &str),
         )| match self.kind {
             Kind::Chat => {
                 let mut message = json!({ "role": "assistant", "content": text, "refusal": null });
@@ -120,7 +120,12 @@ impl Answer {
     }
 
     /// The chunk of a text; none where nothing is said.
-    fn text(&self, index: usize, Said { reasoning, answer }: &Said, usage: bool) -> Option<Event> {
+    fn text(
+        &self,
+        index: usize,
+        SplitText { reasoning, answer }: &SplitText,
+        usage: bool,
+    ) -> Option<Event> {
         let parts = [("reasoning_content", reasoning), ("content", answer)]
             .into_iter()
             .filter(|(_, text)| !text.is_empty());
@@ -151,7 +156,7 @@ impl Streaming {
             }
             let answer = &self.answer;
             match self.choices.next().await {
-                Some(Ok((index, Step::Said(said)))) => {
+                Some(Ok((index, Step::Text(said)))) => {
                     self.waiting.extend(answer.text(index, &said, self.usage))
                 }
                 Some(Ok((index, Step::End(said, stop)))) => {

@@ -9,7 +9,7 @@ use crate::{
 };
 use bitnet_wgpu::{
     Error,
-    model::{GenerateOptions, Reasoning, Said, Stop, Token},
+    model::{GenerateOptions, ReasoningParser, SplitText, Stop, Token},
 };
 use futures_util::{
     Stream, StreamExt as _,
@@ -26,7 +26,7 @@ pub struct Choice {
     pub ids: Arc<[u32]>,
     pub options: GenerateOptions,
     /// Separates the parts of its text; none where it has no parts.
-    pub parts: Option<Reasoning>,
+    pub parts: Option<ReasoningParser>,
 }
 
 /// Progress of the choice of a number.
@@ -36,7 +36,7 @@ type Numbered = (usize, Progress);
 /// batch.
 pub struct Choices {
     tokens: SelectAll<Pin<Box<dyn Stream<Item = Numbered> + Send>>>,
-    parts: Vec<Option<Reasoning>>,
+    parts: Vec<Option<ReasoningParser>>,
     /// Choices of each prompt.
     n: usize,
     /// Whether reasoning is given.
@@ -61,9 +61,9 @@ enum Progress {
 
 /// What is new of a choice.
 pub enum Step {
-    Said(Said),
+    Text(SplitText),
     /// The last of its text, and why it ended.
-    End(Said, Option<Stop>),
+    End(SplitText, Option<Stop>),
 }
 
 /// Tokens of an answer.
@@ -122,7 +122,7 @@ impl Choices {
             None => Err(ApiError::server("internal error: a choice ended without a reason")),
             Some((_, Progress::Failed(error))) => Err(error),
             Some((choice, Progress::Token(token))) => {
-                Ok((choice, Step::Said(self.said(choice, token.text))))
+                Ok((choice, Step::Text(self.said(choice, token.text))))
             }
             Some((choice, Progress::End { stop, prompt, cached })) => {
                 self.open -= 1;
@@ -131,34 +131,36 @@ impl Choices {
                     self.used.prompt += prompt;
                     self.used.cached += cached;
                 }
-                let last = self.parts[choice].as_mut().map(Reasoning::finish).unwrap_or_default();
+                let last =
+                    self.parts[choice].as_mut().map(ReasoningParser::finish).unwrap_or_default();
                 Ok((choice, Step::End(self.given(last), stop)))
             }
         })
     }
 
     /// What a token adds to a choice's text.
-    fn said(&mut self, choice: usize, text: String) -> Said {
+    fn said(&mut self, choice: usize, text: String) -> SplitText {
         self.used.completion += 1;
         let Some(parts) = &mut self.parts[choice] else {
-            return Said { answer: text, ..Said::default() };
+            return SplitText { answer: text, ..SplitText::default() };
         };
-        let before = parts.pieces();
+        let before = parts.reasoning_tokens();
         let said = parts.push(&text);
-        let more = parts.pieces() - before;
+        let more = parts.reasoning_tokens() - before;
         self.used.reasoning = self.used.reasoning.map(|count| count + more);
         self.given(said)
     }
 
-    fn given(&self, said: Said) -> Said {
-        if self.reasoning { said } else { Said { reasoning: String::new(), ..said } }
+    fn given(&self, said: SplitText) -> SplitText {
+        if self.reasoning { said } else { SplitText { reasoning: String::new(), ..said } }
     }
 }
 
 /// There is no room for more choices.
 fn busy(shared: &Shared, _: Full) -> ApiError {
     let Counts { running, waiting } = shared.running.counts();
-    let (slots, queue) = (shared.batch.options().slots, shared.batch.options().queue);
+    let options = shared.batch.options();
+    let (slots, queue) = (options.slots(), options.get_queue());
     ApiError::library("", &Error::Busy { running, waiting, slots, queue })
 }
 

@@ -59,7 +59,7 @@ async fn health(State(shared): State<Shared>) -> Response {
         Phase::Runs => (StatusCode::OK, "ok"),
         Phase::Ends | Phase::Cut => (StatusCode::SERVICE_UNAVAILABLE, "ending"),
     };
-    let body = json!({ "status": word, "running": running, "waiting": waiting, "slots": room.slots, "queue": room.queue });
+    let body = json!({ "status": word, "running": running, "waiting": waiting, "slots": room.slots(), "queue": room.get_queue() });
     json_response(status, &body)
 }
 

@@ -187,15 +187,8 @@ impl Options {
     ///
     /// # Errors
     /// [`Error::Invalid`] for a key that no header can have, an allowed host that is none, no
-    /// connections, fewer bytes than two bodies have, or [`Options::defaults`] with which no
-    /// request can be served: those that speculate, or go on with what was generated before.
+    /// connections, or fewer bytes than two bodies have.
     pub fn check(&self) -> bitnet_wgpu::Result<()> {
-        let GenerateOptions { speculate, resumed, .. } = &self.defaults;
-        for (option, is_set) in [("speculate", speculate.is_some()), ("resumed", *resumed > 0)] {
-            if is_set {
-                return invalid(format!("`{option}` is not supported in the defaults of a server"));
-            }
-        }
         if self
             .keys
             .iter()

@@ -11,7 +11,7 @@ use crate::{
 };
 use bitnet_wgpu::{
     Error,
-    model::{GenerateOptions, Reasoning, Tokenizer},
+    model::{GenerateOptions, ReasoningParser, Tokenizer},
 };
 use serde_json::Value;
 use std::sync::Arc;
@@ -58,7 +58,7 @@ fn salt(client: Client, own: Option<&str>) -> Option<String> {
 fn choices(shared: &Shared, request: &Request, prompts: Vec<Prompt>) -> Result<Vec<Choice>> {
     shared.check_model(request.model.as_deref())?;
     let (field, n, count) = (request.field, request.n, prompts.len());
-    let most = shared.batch.options().slots.saturating_add(shared.batch.options().queue);
+    let most = shared.batch.options().slots().saturating_add(shared.batch.options().get_queue());
     if count * n > most {
         // To try again would not help.
         let field = if count > most { field } else { "n" };
@@ -80,8 +80,9 @@ fn choices(shared: &Shared, request: &Request, prompts: Vec<Prompt>) -> Result<V
         let encoded = encode(shared, prompt, tokenizer.as_ref(), &request.options);
         let (ids, parts) = encoded.map_err(|error| ApiError::library(field, &error))?;
         for _ in 0..n {
-            let seed = request.options.sampling.seed.wrapping_add(choices.len() as u64);
-            let options = request.options.clone().sampling(request.options.sampling.seed(seed));
+            let seed = request.seed.wrapping_add(choices.len() as u64);
+            let sampling = request.options.get_sampling().seed(seed);
+            let options = request.options.clone().sampling(sampling);
             choices.push(Choice { ids: ids.clone(), options, parts: parts.clone() });
         }
     }
@@ -95,7 +96,7 @@ fn encode(
     prompt: Prompt,
     tokenizer: Option<&Tokenizer>,
     options: &GenerateOptions,
-) -> bitnet_wgpu::Result<(Arc<[u32]>, Option<Reasoning>)> {
+) -> bitnet_wgpu::Result<(Arc<[u32]>, Option<ReasoningParser>)> {
     let (ids, parts) = match prompt {
         Prompt::Text(text) => match shared.text_tokenizer()?.encode(&text)? {
             // The model knows what begins an empty text.
@@ -107,7 +108,7 @@ fn encode(
             let tokenizer =
                 tokenizer.map_or_else(|| shared.tokenizer(), |tokenizer| Ok(tokenizer.clone()))?;
             let ids = tokenizer.chat(&messages)?;
-            let parts = Reasoning::after(&tokenizer, &ids)?;
+            let parts = ReasoningParser::after(&tokenizer, &ids)?;
             (ids, Some(parts))
         }
     };
@@ -119,6 +120,6 @@ fn encode(
 
 /// Checks that a text has room.
 pub fn check_length(shared: &Shared, tokens: usize) -> bitnet_wgpu::Result<()> {
-    let capacity = shared.batch.options().capacity;
+    let capacity = shared.batch.options().capacity();
     if tokens > capacity { Err(Error::Context { needed: tokens, capacity }) } else { Ok(()) }
 }

@@ -5,9 +5,12 @@ use crate::{
     fields::{Fields, kind},
     options::Options,
 };
-use bitnet_wgpu::model::{GenerateOptions, Message};
+use bitnet_wgpu::model::{GenerateOptions, Message, Sampling};
 use serde_json::Value;
-use std::hash::{BuildHasher, RandomState};
+use std::{
+    hash::{BuildHasher, RandomState},
+    ops::RangeInclusive,
+};
 
 /// The most choices of a request, of all its prompts together.
 const MOST_CHOICES: usize = 64;
@@ -73,6 +76,8 @@ pub struct Request {
     /// Choices of each.
     pub n: usize,
     pub options: GenerateOptions,
+    /// Seed of the first choice; each next one is greater by 1.
+    pub seed: u64,
     /// Requests share cached prefixes only with those of an equal salt; named as in vLLM.
     pub cache_salt: Option<String>,
     pub stream: bool,
@@ -148,7 +153,8 @@ impl Request {
         }
         let stream = fields.flag("stream")?;
         let usage = usage(&mut fields, stream)?;
-        let options = options(&mut fields, server)?.max_tokens(most);
+        let (options, seed) = options(&mut fields, server)?;
+        let options = options.max_tokens(most);
         let cache_salt = fields.text("cache_salt")?;
         let length = cache_salt.as_ref().map_or(0, String::len);
         if length > LONGEST_SALT {
@@ -162,6 +168,7 @@ impl Request {
             field,
             n,
             options,
+            seed,
             cache_salt,
             stream,
             usage,
@@ -193,33 +200,33 @@ fn thinking(fields: &mut Fields) -> Result<Option<bool>> {
     Ok(thinking)
 }
 
-/// Reads the sampling options.
-fn options(fields: &mut Fields, server: &Options) -> Result<GenerateOptions> {
-    let defaults = &server.defaults;
-    let mut sampling = defaults.sampling;
-    sampling = sampling.temperature(
-        fields.number("temperature", 0.0..=2.0)?.unwrap_or(sampling.options.temperature),
-    );
-    sampling = sampling.top_p(fields.number("top_p", 0.0..=1.0)?.unwrap_or(sampling.options.top_p));
-    sampling = sampling.min_p(fields.number("min_p", 0.0..=1.0)?.unwrap_or(sampling.options.min_p));
-    sampling = sampling
-        .top_k(fields.count("top_k", 0..=u64::from(u32::MAX))?.unwrap_or(sampling.options.top_k));
-    sampling = sampling.repetition_penalty(
-        fields.number("repetition_penalty", 0.01..=100.0)?.unwrap_or(sampling.penalties.repetition),
-    );
-    sampling = sampling.presence_penalty(
-        fields.number("presence_penalty", -2.0..=2.0)?.unwrap_or(sampling.penalties.presence),
-    );
-    sampling = sampling.frequency_penalty(
-        fields.number("frequency_penalty", -2.0..=2.0)?.unwrap_or(sampling.penalties.frequency),
-    );
-    sampling = sampling
-        .seed(seed(fields)?.or(server.seed).unwrap_or_else(|| RandomState::new().hash_one(0)));
-    let stop = stops(fields)?;
-    let bias = biases(fields)?;
-    let stop: Vec<String> = defaults.stop.iter().cloned().chain(stop).collect();
-    let bias: Vec<(u32, f32)> = defaults.logit_bias.iter().copied().chain(bias).collect();
-    Ok(defaults.clone().sampling(sampling).stop(stop).logit_bias(bias))
+/// Reads the options of generation, and the seed of the first choice.
+fn options(fields: &mut Fields, server: &Options) -> Result<(GenerateOptions, u64)> {
+    let sampling = sampling(fields, server.defaults.get_sampling())?;
+    let seed = seed(fields)?.or(server.seed).unwrap_or_else(|| RandomState::new().hash_one(0));
+    let options = server.defaults.clone().sampling(sampling);
+    Ok((options.stop(stops(fields)?).logit_bias(biases(fields)?), seed))
+}
+
+/// Reads the fields of sampling; those that are missing are as in `defaults`.
+fn sampling(fields: &mut Fields, defaults: Sampling) -> Result<Sampling> {
+    type Set = fn(Sampling, f32) -> Sampling;
+    let numbers: [(&str, RangeInclusive<f64>, Set); 6] = [
+        ("temperature", 0.0..=2.0, Sampling::temperature),
+        ("top_p", 0.0..=1.0, Sampling::top_p),
+        ("min_p", 0.0..=1.0, Sampling::min_p),
+        ("repetition_penalty", 0.01..=100.0, Sampling::repetition_penalty),
+        ("presence_penalty", -2.0..=2.0, Sampling::presence_penalty),
+        ("frequency_penalty", -2.0..=2.0, Sampling::frequency_penalty),
+    ];
+    let mut sampling = defaults;
+    for (field, range, set) in numbers {
+        if let Some(number) = fields.number(field, range)? {
+            sampling = set(sampling, number);
+        }
+    }
+    let top_k = fields.count("top_k", 0..=u64::from(u32::MAX))?;
+    Ok(top_k.map_or(sampling, |top_k| sampling.top_k(top_k)))
 }
 
 fn seed(fields: &mut Fields) -> Result<Option<u64>> {

@@ -23,12 +23,13 @@ impl Server {
     /// batch's, so that clients take turns.
     ///
     /// # Errors
-    /// [`Error::Invalid`](bitnet_wgpu::Error::Invalid) for options that [`Options::check`] or, of
-    /// the defaults, [`GenerateOptions::check`](bitnet_wgpu::model::GenerateOptions::check)
-    /// refuses.
+    /// [`Error::Invalid`](bitnet_wgpu::Error::Invalid) for options that [`Options::check`] refuses,
+    /// and for defaults that the batch refuses: those that are out of range, speculate, or resume
+    /// what was generated before.
     pub fn new(batch: Batch, options: Options) -> bitnet_wgpu::Result<Self> {
         options.check()?;
-        options.defaults.check(batch.model().config().vocab)?;
+        // Checks the defaults; nothing is computed for an answer of no tokens.
+        batch.generate_ids(&[0], &options.defaults.clone().max_tokens(0))?;
         Ok(Self { shared: Shared::new(batch, options) })
     }
 

@@ -59,7 +59,7 @@ pub struct Body {
 
 impl Shared {
     pub fn new(batch: Batch, options: Options) -> Self {
-        let (slots, queue) = (batch.options().slots, batch.options().queue);
+        let (slots, queue) = (batch.options().slots(), batch.options().get_queue());
         let threads = available_parallelism().map_or(1, NonZero::get).min(PREPARING);
         Self {
             started: now(),
@@ -131,12 +131,12 @@ impl Shared {
     pub fn tokenizer(&self) -> bitnet_wgpu::Result<Tokenizer> {
         let tokenizer =
             self.options.tokenizer.as_ref().map_or_else(|| self.batch.model().tokenizer(), Ok)?;
-        Ok(tokenizer.within(self.batch.options().capacity))
+        Ok(tokenizer.within(self.batch.options().capacity()))
     }
 
     /// The tokenizer of texts, which refuses such too.
     pub fn text_tokenizer(&self) -> bitnet_wgpu::Result<Tokenizer> {
-        Ok(self.batch.model().tokenizer()?.within(self.batch.options().capacity))
+        Ok(self.batch.model().tokenizer()?.within(self.batch.options().capacity()))
     }
 }
 

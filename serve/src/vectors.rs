@@ -98,7 +98,7 @@ fn encode(shared: &Shared, text: Prompt) -> bitnet_wgpu::Result<Vec<u32>> {
 async fn compute(shared: &Shared, client: Client, ids: &[Vec<u32>]) -> Result<Vec<Embedding>> {
     let busy = |_: Full| {
         let (Counts { running, waiting }, queue) =
-            (shared.embedding.counts(), shared.batch.options().queue);
+            (shared.embedding.counts(), shared.batch.options().get_queue());
         ApiError::library("input", &Error::Busy { running, waiting, slots: 1, queue })
     };
     let mut place = Some(shared.embedding.place(client).map_err(busy)?);

@@ -16,7 +16,7 @@ use std::{
     sync::Arc,
 };
 
-/// So many bytes are uploaded with the next submission, which is faster (docs/guide/runtime.md); more by
+/// So many bytes are uploaded with the next submission, which is faster (docs/guide/gpu-and-memory.md); more by
 /// submissions of their own.
 const FEW: usize = 4 << 20;
 

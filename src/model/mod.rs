@@ -17,7 +17,7 @@
 //! the layer below: sequences, their key-value caches, prefill and decode.
 
 mod batch;
-mod engine;
+pub(crate) mod engine;
 mod evaluate;
 mod generate;
 mod load;
@@ -25,18 +25,17 @@ mod session;
 mod threads;
 mod tokenizer;
 
-pub use batch::batch_generation::{BatchGeneration, BatchToken};
-pub use batch::continuous::{Batch, BatchLoad, BatchOptions, Generated, TokenStream};
+pub use batch::continuous::{Batch, BatchLoad, BatchOptions};
 pub use engine::device::Device;
-pub use engine::interface::{ModelPart, Offloaded, SessionOptions};
+pub use engine::interface::{Offloaded, SessionOptions};
 pub use engine::offload::Offload;
 pub use evaluate::embed::{EmbedOptions, Embedding};
-pub use generate::generation::Generation;
-pub use generate::options::{GenerateOptions, LogitsHook};
-pub use generate::reasoning::{Reasoning, Said};
+pub use generate::generation::{Generated, Generation};
+pub use generate::options::GenerateOptions;
+pub use generate::reasoning::{ReasoningParser, SplitText};
 pub use generate::sampling::{Sampler, Sampling};
 pub use generate::sequence::Token;
-pub use generate::speculation::{DraftModel, Drafter, Speculation, SpeculationCounts};
+pub use generate::speculation::{Speculation, SpeculationCounts};
 pub use generate::stop::Stop;
 pub use load::{builder::ModelBuilder, files::ModelFiles, model::Model};
 pub use session::sequences::Session;

@@ -34,8 +34,8 @@ pub(crate) mod op_tables;
 pub mod optimizer;
 mod philox;
 mod race;
-mod reduce;
-mod rms;
+pub(crate) mod reduce;
+pub(crate) mod rms;
 pub mod tensor;
 pub mod transformer;
 

@@ -12,7 +12,7 @@ use support::{Golden, block_on, models, real_model};
 fn assert_greedy(model: &Model, golden: &Golden, prompt: usize, safe: usize) {
     let wanted = golden.ids(&format!("prompt{prompt}.greedy"));
     let options =
-        GenerateOptions::default().max_tokens(wanted.len()).ignore_eos(true).cache(Element::F32);
+        GenerateOptions::default().max_tokens(wanted.len()).ignore_eos(true).kv_type(Element::F32);
     let generation =
         model.generate_ids(&golden.ids(&format!("prompt{prompt}.ids")), &options).unwrap();
     let tokens: Vec<_> = generation.into_iter().map(|token| token.unwrap().id).collect();

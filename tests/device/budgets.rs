@@ -4,6 +4,7 @@
 use bitnet_wgpu::{
     Context, ContextOptions, Element, Error, ErrorKind, Tensor,
     formats::Pooling,
+    internals::ModelInternals as _,
     model::{
         BatchOptions, EmbedOptions, GenerateOptions, Model, ModelFiles, Offload, Offloaded,
         Sampling, SessionOptions,
@@ -284,7 +285,7 @@ fn a_model_of_2b4ts_shape_takes_little_more_than_its_tensors() {
         let (hidden, keys) = (config.hidden, config.kv_heads * config.head_dim);
         let weights =
             (hidden + 2 * keys) * hidden + hidden * hidden + 3 * hidden * config.intermediate;
-        let number = if session.options().cache == Some(Element::F16) { 2 } else { 4 };
+        let number = if session.options().get_kv_type() == Some(Element::F16) { 2 } else { 4 };
         let tensors =
             layers * (weights / 4 + 2 * keys * TOKENS * number) + 2 * config.vocab * hidden;
         eprintln!(
@@ -317,7 +318,7 @@ fn what_will_be_needed_is_what_is_taken() {
     {
         context.trim_memory();
         let options =
-            SessionOptions::new(sequences, capacity.min(model.config().context)).cache(cache);
+            SessionOptions::new(sequences, capacity.min(model.config().context)).kv_type(cache);
         let need = model.session_footprint(options).unwrap();
         let loaded = context.memory_stats();
         assert_eq!(live(&context, Footprint::WEIGHTS), loaded.live_bytes, "asking takes nothing");
@@ -398,7 +399,7 @@ fn a_penalised_batch_takes_what_was_estimated() {
     (config.heads, config.kv_heads, config.head_dim) = (1, 1, 64);
     let model = Model::builder_from(&Shaped(config), None).device(&context).build().unwrap();
     let (weights, options) = (context.memory_stats().live_bytes, BatchOptions::new(16, 40));
-    let need = model.batch_footprint(options).unwrap();
+    let need = model.session_footprint(SessionOptions::new(16, 40)).unwrap();
     context.trim_memory();
     let batch = model.batch(options).unwrap();
     let sampling = Sampling::GREEDY.temperature(1.0).top_k(9).top_p(0.9).frequency_penalty(0.5);
@@ -478,7 +479,7 @@ fn what_will_not_fit_is_refused_with_the_numbers() {
     context.limit_memory(weights);
     let model = files.builder().device(&context).build().unwrap();
     let options = BatchOptions::new(2, 30);
-    let need = model.batch_footprint(options).unwrap();
+    let need = model.session_footprint(SessionOptions::new(2, 30)).unwrap();
     context.limit_memory(weights + need.total() - 1);
     let error = model.batch(options).map(drop).unwrap_err().to_string();
     assert!(

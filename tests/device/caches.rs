@@ -54,11 +54,7 @@ fn a_model_that_is_warm_compiles_nothing_more() {
             .unwrap()
             .into_iter()
             .for_each(|token| drop(token.unwrap()));
-        model
-            .generate_batch_ids(&prompts, &options)
-            .unwrap()
-            .into_iter()
-            .for_each(|token| drop(token.unwrap()));
+        block_on(model.generate_batch_ids(&prompts, &options)).unwrap();
         assert_eq!(compiled(), warm, "{options:?}");
     }
     block_on(model.warm_up(options)).unwrap();
@@ -276,7 +272,7 @@ fn what_was_measured_is_kept_and_chosen_by() {
         let x = tuned.upload(&vec![1.0f32; most * 64], [most, 64]).unwrap();
         let w = tuned.upload(&vec![1.0f32; 64 * 64], [64, 64]).unwrap();
         let mut encoder = tuned.encoder("tuned");
-        let w = bitnet::quantize_weights(&mut encoder, &w).unwrap();
+        let w = bitnet::WeightQuantizer::absmean().quantize(&mut encoder, &w).unwrap();
         let xq = support::quantize_as(&mut encoder, &x, layout).unwrap();
         let y: Tensor<f32> = BitLinear::new(&w).forward(&mut encoder, &xq).unwrap();
         let recording = encoder.finish();

@@ -4,6 +4,7 @@ use bitnet_wgpu::{
     Context, ContextOptions, Encoder, Error, ErrorKind, Kernel, Out, Recording, Result, Submission,
     Tensor,
     formats::Checkpoint,
+    internals::ModelInternals as _,
     kernel::{Part, Source, Type::U32, read_write},
     model::{
         BatchOptions, Device, GenerateOptions, Model, ModelFiles, Sampling, SessionOptions,
@@ -295,8 +296,8 @@ fn what_was_generated_before_is_a_part_of_the_text() {
     let options = GenerateOptions::default().max_length(Some(4)).ignore_eos(true).resumed(2);
     assert_eq!(model.generate_ids(&[5, 6, 7], &options).unwrap().into_iter().count(), 1);
     // Several texts have each a number of their own.
-    let several = model
-        .generate_batch_ids(&[vec![5, 6, 7], vec![5, 6]], &GenerateOptions::default().resumed(1));
+    let options = GenerateOptions::default().resumed(1);
+    let several = block_on(model.generate_batch_ids(&[vec![5, 6, 7], vec![5, 6]], &options));
     assert!(matches!(several.map(drop), Err(Error::Invalid { op: "generate_batch", .. })));
 }
 
@@ -310,7 +311,7 @@ fn a_text_that_had_ended_says_why() {
     assert!(whole.stop == Stop::StopString && whole.ids.len() < 40, "{whole:?}");
     let (text, options) = ([&prompt[..], &whole.ids].concat(), options.resumed(whole.ids.len()));
     let again = block_on(batch.generate_ids(&text, &options).unwrap().all()).unwrap();
-    let together = block_on(model.generate_batch_ids(&[text], &options).unwrap().all()).unwrap();
+    let together = block_on(model.generate_batch_ids(&[text], &options)).unwrap();
     for again in [again, together[0].clone()] {
         assert!(again.ids.is_empty() && again.stop == Stop::StopString, "{again:?}");
     }
@@ -329,7 +330,7 @@ fn a_text_goes_on_without_drafts_whose_device_is_gone() {
             .map(|token| token.unwrap().id)
             .collect()
     };
-    let drafted = options.clone().speculate(Speculation::new(&draft));
+    let drafted = options.clone().speculate(Speculation::from(&draft));
     assert_eq!(ids(&drafted), ids(&options));
     // Within a text:
     let mut generation = model.generate("Once upon a time", &drafted).unwrap();
@@ -722,10 +723,8 @@ fn a_device_may_go_at_any_moment() {
                 .into_iter()
                 .try_for_each(|token| token.map(drop))
         };
-        let batch = || {
-            block_on(model.generate_batch_ids(&[vec![1, 2], vec![3, 4, 5]], &options)?.all())
-                .map(drop)
-        };
+        let batch =
+            || block_on(model.generate_batch_ids(&[vec![1, 2], vec![3, 4, 5]], &options)).map(drop);
         let session = || {
             let mut session = model.session(SessionOptions::new(2, 24))?;
             block_on(session.prefill(0, &[1, 2, 3]))?;

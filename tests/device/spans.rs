@@ -1,7 +1,10 @@
 //! Spans for apps that use the crate `tracing`. One test alone: a process keeps what the first
 //! subscriber wants of a span for all threads.
 
-use bitnet_wgpu::model::{Model, SessionOptions};
+use bitnet_wgpu::{
+    internals::ModelInternals as _,
+    model::{Model, SessionOptions},
+};
 use std::sync::{Arc, Mutex, MutexGuard};
 use support::{block_on, context, own_process};
 use tracing::{

@@ -3,7 +3,7 @@
 use bitnet_wgpu::bitnet::BitLinear;
 use bitnet_wgpu::{
     Context, Result, Tensor,
-    internals::SubmissionLimit,
+    internals::{ModelInternals as _, SubmissionLimit},
     model::{BatchOptions, GenerateOptions, Model, Sampling, SessionOptions, Speculation},
     reference, tensor,
     weights::PackedTernary,

@@ -3,6 +3,7 @@
 
 use bitnet_wgpu::{
     Context, ContextOptions, Error, Result,
+    internals::ModelInternals as _,
     model::{GenerateOptions, Model, Sampling, SessionOptions},
     tensor,
 };

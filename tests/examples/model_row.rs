@@ -63,7 +63,10 @@ impl Arguments {
         let model = files.builder().device(context.as_ref()).build()?;
         let (vocab, options) = (
             model.config().vocab,
-            GenerateOptions::default().max_tokens(self.steps).ignore_eos(true).cache(Element::F32),
+            GenerateOptions::default()
+                .max_tokens(self.steps)
+                .ignore_eos(true)
+                .kv_type(Element::F32),
         );
         let (mut every, mut last_logits, mut greedy) = (Vec::new(), Vec::new(), Vec::new());
         for prompt in &self.prompts {

@@ -4,6 +4,7 @@
 use bitnet_wgpu::{
     Context, ContextOptions, Error,
     formats::{self, Checkpoint, GgufType, Kind, ModelConfig, ModelFile, ReadOptions, write_gguf},
+    internals::{ModelFilesInternals as _, ModelInternals as _},
     model::{Model, ModelFiles, Offload, SessionOptions, Tokenizer},
     weights::DenseElement,
 };

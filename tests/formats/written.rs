@@ -3,6 +3,7 @@
 use super::file::{ModelDirectory, bf16, config, file};
 use bitnet_wgpu::{
     formats::{Checkpoint, ScaleRule, write_packed},
+    internals::ModelFilesInternals as _,
     model::ModelFiles,
 };
 use proptest::prelude::*;

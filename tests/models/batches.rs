@@ -3,7 +3,7 @@
 
 use bitnet_wgpu::{
     Context, ContextOptions, Error, ErrorKind,
-    model::{Batch, BatchOptions, GenerateOptions, Model, Sampling, Stop, Token, TokenStream},
+    model::{Batch, BatchOptions, GenerateOptions, Generation, Model, Sampling, Stop, Token},
     telemetry::Tracing,
 };
 use std::{
@@ -32,7 +32,7 @@ fn greedy(tokens: usize) -> GenerateOptions {
     GenerateOptions::default().max_tokens(tokens).ignore_eos(true)
 }
 
-fn take(stream: &mut TokenStream, tokens: usize) -> Vec<Token> {
+fn take(stream: &mut Generation, tokens: usize) -> Vec<Token> {
     stream.into_iter().take(tokens).collect::<Result<_, _>>().unwrap()
 }
 
@@ -62,7 +62,7 @@ fn alone(
 }
 
 /// All that comes of a stream.
-fn all(stream: TokenStream) -> (Vec<u32>, String, Option<Stop>) {
+fn all(stream: Generation) -> (Vec<u32>, String, Option<Stop>) {
     let generated = block_on(stream.all()).unwrap();
     (generated.ids, generated.text, Some(generated.stop))
 }
@@ -99,7 +99,8 @@ fn tokens_are_those_of_a_sequence_alone_whoever_comes_and_goes() {
             kinds.iter().map(|(prompt, options)| alone(&model, prompt, options)).collect();
         // In pieces of a few tokens, prompts take several turns.
         for piece in if engine == "CPU" { &[512, 5][..] } else { &[9] } {
-            let batch = model.batch(BatchOptions::new(3, 256).queue(32).piece(*piece)).unwrap();
+            let batch =
+                model.batch(BatchOptions::new(3, 256).queue(32).prefill_chunk(*piece)).unwrap();
             let start = |n: usize| batch.generate_ids(&kinds[n].0, &kinds[n].1).unwrap();
             let mut first = start(0);
             let mut tokens = take(&mut first, 3);
@@ -145,7 +146,7 @@ fn logits_are_the_same_bits_in_any_company() {
                 seen.lock().unwrap().clone()
             })
             .collect();
-        let batch = model.batch(BatchOptions::new(40, 64).queue(40).piece(9)).unwrap();
+        let batch = model.batch(BatchOptions::new(40, 64).queue(40).prefill_chunk(9)).unwrap();
         let runs: Vec<_> = prompts
             .iter()
             .map(|prompt| {
@@ -504,7 +505,7 @@ fn the_error_of_one_is_its_own() {
     for (options, wanted) in [
         (BatchOptions::new(0, 16), "0 sequences"),
         (BatchOptions::new(1, 1 << 20), "positions"),
-        (BatchOptions::new(1, 16).piece(0), "pieces of 0"),
+        (BatchOptions::new(1, 16).prefill_chunk(0), "chunks of 0"),
     ] {
         assert!(
             model.batch(options).map(drop).unwrap_err().to_string().contains(wanted),
@@ -638,7 +639,7 @@ fn who_reads_slowly_makes_nobody_wait() {
 #[test]
 fn a_long_prompt_does_not_stop_those_that_run() {
     for (engine, model) in models() {
-        let batch = model.batch(BatchOptions::new(2, 256).piece(4)).unwrap();
+        let batch = model.batch(BatchOptions::new(2, 256).prefill_chunk(4)).unwrap();
         let steps = Arc::new(AtomicUsize::new(0));
         let (count, seen) = (steps.clone(), steps.clone());
         let running = greedy(usize::MAX).logits(move |_, _| {

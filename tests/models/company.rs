@@ -194,7 +194,7 @@ fn together(engine: &str, model: &Model, ids: &[u32], alone: &[Vec<u32>]) {
         block_on(session.prefill(0, &ids[..before])).unwrap();
         let mut rows = Vec::new();
         for part in ids[before..].chunks(together) {
-            block_on(session.prefill_all(0, part, |more| rows.extend(more))).unwrap();
+            block_on(session.prefill_logits(0, part, |more| rows.extend(more))).unwrap();
         }
         for (token, row) in rows.chunks(model.config().vocab).enumerate() {
             assert_eq!(

@@ -406,7 +406,7 @@ fn fewer_texts_go_together_where_memory_is_limited() {
     let context = block_on(Context::open(ContextOptions::default())).unwrap();
     let model = Model::builder(directory("qwen3")).device(&context).build().unwrap();
     let used = context.memory_stats();
-    let one = model.session_footprint(SessionOptions::new(1, 120).cache(Element::F32)).unwrap();
+    let one = model.session_footprint(SessionOptions::new(1, 120).kv_type(Element::F32)).unwrap();
     context.limit_memory(Some(used.live_bytes + used.cached_bytes + 3 * one.total()));
     assert_eq!(embed(&model, &texts, Pooling::Last), plain);
 }

@@ -18,8 +18,7 @@ fn sequences_side_by_side_are_as_alone() {
     let prompts: Vec<_> = (0..3).map(|prompt| golden.ids(&format!("prompt{prompt}.ids"))).collect();
     let options = GenerateOptions::default().max_tokens(24).ignore_eos(true);
     for (engine, model) in engines(name) {
-        let together =
-            block_on(model.generate_batch_ids(&prompts, &options).unwrap().all()).unwrap();
+        let together = block_on(model.generate_batch_ids(&prompts, &options)).unwrap();
         for (prompt, generated) in together.iter().enumerate() {
             assert_eq!(
                 generated.ids,
@@ -27,9 +26,7 @@ fn sequences_side_by_side_are_as_alone() {
                 "{engine}: prompt {prompt}"
             );
         }
-        assert!(
-            block_on(model.generate_batch_ids(&[], &options).unwrap().all()).unwrap().is_empty()
-        );
+        assert!(block_on(model.generate_batch_ids(&[], &options)).unwrap().is_empty());
     }
 }
 
@@ -85,8 +82,7 @@ fn engines_choose_as_the_host_does() {
     for (engine, model) in engines("newer") {
         for options in &all {
             let batch = |options: &GenerateOptions| {
-                let all =
-                    block_on(model.generate_batch_ids(&prompts, options).unwrap().all()).unwrap();
+                let all = block_on(model.generate_batch_ids(&prompts, options)).unwrap();
                 all.into_iter().map(|generated| generated.ids).collect::<Vec<_>>()
             };
             let by_host = batch(&options.clone().logits(|_, _| ()));
@@ -106,7 +102,7 @@ fn engines_choose_as_the_host_does() {
 #[test]
 fn a_text_is_the_same_in_one_go_or_in_two() {
     for (engine, model) in engines("newer") {
-        let options = GenerateOptions::default().cache(Element::F32).ignore_eos(true);
+        let options = GenerateOptions::default().kv_type(Element::F32).ignore_eos(true);
         let options = options.sampling(Sampling::GREEDY.temperature(1.5).top_p(0.9).seed(11));
         let whole = model.generate_ids(&[510, 3, 7], &options.clone().max_tokens(12)).unwrap();
         let whole: Vec<u32> = whole.into_iter().map(|token| token.unwrap().id).collect();
@@ -127,9 +123,10 @@ fn a_generation_says_why_it_ended() {
         let limit = model.config().context;
         let run = |prompt: usize, options: GenerateOptions| {
             let ids: Vec<u32> = (0..prompt as u32).map(|i| i % 50).collect();
-            let mut generation = model.generate_ids(&ids, &options).unwrap().into_iter();
-            let tokens: Vec<_> = generation.by_ref().map(|token| token.unwrap().id).collect();
-            assert!(generation.next().is_none());
+            let mut generation = model.generate_ids(&ids, &options).unwrap();
+            let tokens: Vec<_> =
+                (&mut generation).into_iter().map(|token| token.unwrap().id).collect();
+            assert!((&mut generation).into_iter().next().is_none());
             (tokens, generation.stop())
         };
         let plain = GenerateOptions::default().max_tokens(5).ignore_eos(true);
@@ -162,8 +159,7 @@ fn every_sequence_of_a_batch_draws_its_own_numbers_and_ends_by_itself() {
                 .sampling(Sampling::GREEDY.temperature(2.0).top_k(50).seed(seed))
         };
         let prompts = vec![vec![5, 6, 7]; 3];
-        let together =
-            block_on(model.generate_batch_ids(&prompts, &sampling(40)).unwrap().all()).unwrap();
+        let together = block_on(model.generate_batch_ids(&prompts, &sampling(40))).unwrap();
         for (n, generated) in together.iter().enumerate() {
             let alone = model
                 .generate_ids(&prompts[n], &sampling(40 + n as u64))
@@ -180,7 +176,7 @@ fn every_sequence_of_a_batch_draws_its_own_numbers_and_ends_by_itself() {
         let limit = model.config().context;
         let prompts = [(0..limit as u32 - 2).map(|i| i % 50).collect(), vec![1, 2]];
         let options = GenerateOptions::default().max_tokens(9).ignore_eos(true);
-        let ended = block_on(model.generate_batch_ids(&prompts, &options).unwrap().all()).unwrap();
+        let ended = block_on(model.generate_batch_ids(&prompts, &options)).unwrap();
         let ended: Vec<_> =
             ended.into_iter().map(|generated| (generated.ids.len(), generated.stop)).collect();
         assert_eq!(ended, [(3, Stop::Context), (9, Stop::MaxTokens)], "{engine}");

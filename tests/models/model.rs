@@ -5,7 +5,7 @@
 use bitnet_wgpu::{
     Context, Element,
     formats::{ModelConfig, ReadOptions},
-    internals::Access,
+    internals::{Access, ModelInternals as _},
     model::{GenerateOptions, Model, ModelFiles, SessionOptions},
 };
 use serde_json::Value;
@@ -169,9 +169,12 @@ fn perplexity_is_that_of_transformers() {
 fn by_session(model: &Model, ids: &[u32]) -> Vec<f64> {
     let mut session = model.session(SessionOptions::new(1, ids.len())).unwrap();
     let halves = model.context().is_some_and(|context| context.capabilities().f16);
-    assert_eq!(session.options().cache, Some(if halves { Element::F16 } else { Element::F32 }));
+    assert_eq!(
+        session.options().get_kv_type(),
+        Some(if halves { Element::F16 } else { Element::F32 })
+    );
     let mut logits = Vec::new();
-    block_on(session.prefill_all(0, ids, |rows| logits.extend(rows))).unwrap();
+    block_on(session.prefill_logits(0, ids, |rows| logits.extend(rows))).unwrap();
     let rows = logits.chunks(model.config().vocab).zip(&ids[1..]);
     let likelihood = |(row, &id): (&[f32], &u32)| {
         let sum: f64 = row.iter().map(|&logit| f64::from(logit).exp()).sum();

@@ -2,7 +2,11 @@
 //! dispatch by dispatch, and its logits are compared with transformers' and with those of the
 //! device's WGSL.
 
-use bitnet_wgpu::{Bind, bytemuck, internals::KernelInternals as _, model::Model};
+use bitnet_wgpu::{
+    Bind, bytemuck,
+    internals::{KernelInternals as _, ModelInternals as _},
+    model::Model,
+};
 use msl_host::Order;
 use std::path::Path;
 use support::{

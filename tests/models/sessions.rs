@@ -20,7 +20,7 @@ fn models(name: &str) -> [(&'static str, Model); 2] {
 }
 
 fn two_sequences(cache: Element) -> SessionOptions {
-    SessionOptions::new(2, 24).cache(cache)
+    SessionOptions::new(2, 24).kv_type(cache)
 }
 
 /// Two sequences of different lengths.
@@ -97,7 +97,7 @@ fn saved_sessions_go_on_as_they_were() {
                     );
                 }
                 // A session need not be as large as it was.
-                let larger = SessionOptions::new(2, 7).cache(cache);
+                let larger = SessionOptions::new(2, 7).kv_type(cache);
                 assert_eq!(model.load_session(&path, larger).unwrap().len(0), 7);
             }
         }

@@ -5,6 +5,7 @@
 use bitnet_wgpu::{
     Context, Element, Error,
     formats::{Checkpoint, ModelFile, ReadOptions, write_packed},
+    internals::ModelInternals as _,
     model::{Device, GenerateOptions, Model, ModelFiles, Sampling, SessionOptions},
 };
 use safetensors::{Dtype, tensor::TensorView};
@@ -79,7 +80,7 @@ fn greedy_tokens_and_scores() {
             let wanted = golden.ids(&format!("prompt{prompt}.greedy"));
             let safe = golden.ids(&format!("prompt{prompt}.safe_steps"))[0] as usize;
             let options =
-                GenerateOptions::default().max_tokens(safe).ignore_eos(true).cache(Element::F32);
+                GenerateOptions::default().max_tokens(safe).ignore_eos(true).kv_type(Element::F32);
             let generated = model.generate_ids(&ids, &options).unwrap().into_iter();
             let generated: Vec<_> = generated.map(|token| token.unwrap().id).collect();
             assert_eq!(generated, wanted[..safe], "{engine}: prompt {prompt}");
@@ -331,7 +332,7 @@ fn what_does_not_fit_is_refused() {
         assert!(matches!(model.session(SessionOptions::new(0, 1)), Err(Error::Invalid { .. })));
         assert!(matches!(model.session(SessionOptions::new(4097, 1)), Err(Error::Invalid { .. })));
         assert!(matches!(
-            model.session(SessionOptions::new(1, 1).cache(Element::U32)),
+            model.session(SessionOptions::new(1, 1).kv_type(Element::U32)),
             Err(Error::Invalid { .. })
         ));
         assert!(matches!(block_on(model.logits(&[])), Err(Error::Invalid { .. })));

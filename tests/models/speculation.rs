@@ -4,8 +4,7 @@
 use bitnet_wgpu::{
     Element, Error,
     model::{
-        Drafter, GenerateOptions, Model, Sampling, SessionOptions, Speculation, SpeculationCounts,
-        Stop,
+        GenerateOptions, Model, Sampling, SessionOptions, Speculation, SpeculationCounts, Stop,
     },
 };
 use std::{
@@ -118,7 +117,7 @@ fn all_same<const N: usize>(
 }
 
 fn ngram(shortest: usize, longest: usize, tokens: usize) -> Speculation {
-    Speculation::new(Drafter::Ngram { shortest, longest }).tokens(tokens)
+    Speculation::ngram_lengths(shortest, longest).tokens(tokens)
 }
 
 fn warm(seed: u64) -> Sampling {
@@ -232,7 +231,7 @@ fn kinds() -> Vec<GenerateOptions> {
         options(warm(2)).min_tokens(8).bad_words([vec![3, 7], vec![9]]),
         options(Sampling::GREEDY).no_repeat_ngram(6),
         options(warm(3).min_p(0.1)).logits(|tokens, logits| logits[tokens.len() % 11] += 2.0),
-        options(warm(4)).cache(Element::F32),
+        options(warm(4)).kv_type(Element::F32),
     ]
 }
 
@@ -438,7 +437,7 @@ fn what_cannot_be_is_refused() {
     refused(ngram(4, 3, 4), "runs of 4 to 3 tokens");
     refused(ngram(1, 33, 4), "runs of 1 to 33 tokens");
     let options = GenerateOptions::default().speculate(Speculation::ngram());
-    let batch = model.generate_batch_ids(&[vec![1]], &options).map(drop);
+    let batch = block_on(model.generate_batch_ids(&[vec![1]], &options)).map(drop);
     assert!(
         matches!(&batch, Err(Error::Invalid { what, .. }) if what.contains("batch")),
         "{batch:?}"

@@ -5,6 +5,7 @@ use bitnet_wgpu::{
     Context, ContextOptions, Element, Error, ErrorKind,
     device::Capabilities,
     formats::Pooling,
+    internals::{ModelBuilderInternals as _, ModelInternals as _},
     model::{
         BatchOptions, Device, EmbedOptions, GenerateOptions, Model, ModelBuilder, ModelFiles,
         Offload, Sampling, Session, SessionOptions, Speculation, Stop,
@@ -155,7 +156,7 @@ fn everything_works_on_a_split_model() {
         // What engines choose by, and what hosts do.
         plain.clone().sampling(sampled.repetition_penalty(1.3)).logit_bias([(300, 2.0)]),
         plain.clone().no_repeat_ngram(2),
-        plain.clone().cache(Element::F32),
+        plain.clone().kv_type(Element::F32),
     ];
     for (n, options) in all.iter().enumerate() {
         let wanted = text(&whole, &prompt, options);
@@ -173,16 +174,8 @@ fn everything_works_on_a_split_model() {
             "options {n}, drafts of a split model"
         );
         let prompts = [prompt.clone(), prompt[..2].to_vec(), vec![5; 40]];
-        let batches = [&whole, &split].map(|model| {
-            let stream = model.generate_batch_ids(&prompts, options).unwrap();
-            let mut tokens: Vec<_> = stream
-                .into_iter()
-                .map(|token| token.map(|token| (token.sequence, token.token.id)).unwrap())
-                .collect();
-            // As they come, those of different sequences may change places.
-            tokens.sort_by_key(|&(sequence, _)| sequence);
-            tokens
-        });
+        let batches = [&whole, &split]
+            .map(|model| block_on(model.generate_batch_ids(&prompts, options)).unwrap());
         assert_eq!(batches[0], batches[1], "options {n}, in a batch");
     }
     // Prompts that come and go.
@@ -263,13 +256,13 @@ fn devices_may_differ() {
         assert!(off < 2e-4, "{off} off on {:?}", second.capabilities());
         // Keys and values are in 16 bits where all have them, and not unless.
         let halves = plain[0].capabilities().f16 && second.capabilities().f16;
-        let cache = model.session(SessionOptions::new(1, 8)).unwrap().options().cache;
+        let cache = model.session(SessionOptions::new(1, 8)).unwrap().options().get_kv_type();
         assert_eq!(cache, Some(if halves { Element::F16 } else { Element::F32 }));
     }
     let both = [plain[0].restricted(|c| c.subgroups = false), no_subgroups];
     assert_eq!(computed(&load(&both, &path, &[1, 2])), computed(&load(&both[..1], &path, &[])));
     let model = load(&[plain[0].clone(), no_f16], &path, &[2, 1]);
-    let mut session = model.session(SessionOptions::new(1, 8).cache(Element::F16)).unwrap();
+    let mut session = model.session(SessionOptions::new(1, 8).kv_type(Element::F16)).unwrap();
     let error = block_on(session.prefill(0, &[1, 2])).unwrap_err();
     assert!(matches!(error, Error::MissingFeature { .. }), "halves where one has none: {error}");
 }
@@ -427,9 +420,8 @@ fn a_part_that_is_lost_is_told() {
         let model = model.reload(&again).unwrap();
         assert_eq!(layers(&model), [0..4, 4..8]);
         let before = [&[5, 6, 7], &found[..]].concat();
-        let mut rest =
-            model.generate_ids(&before, &options.clone().resumed(found.len())).unwrap().into_iter();
-        found.extend((&mut rest).map(|token| token.unwrap().id));
+        let mut rest = model.generate_ids(&before, &options.clone().resumed(found.len())).unwrap();
+        found.extend((&mut rest).into_iter().map(|token| token.unwrap().id));
         assert_eq!((found, rest.stop()), (wanted, Some(Stop::MaxTokens)));
     }
 }

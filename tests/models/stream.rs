@@ -3,7 +3,7 @@
 
 use bitnet_wgpu::{
     Element, Error,
-    model::{GenerateOptions, Generation, Model, Sampling, SessionOptions, Stop},
+    model::{BatchOptions, GenerateOptions, Generation, Model, Sampling, SessionOptions, Stop},
 };
 use futures_util::StreamExt;
 use std::{
@@ -130,12 +130,9 @@ fn a_timeout_fires_and_an_abort_ends_it() {
             let options = GenerateOptions::default().max_tokens(usize::MAX).ignore_eos(true);
             let prompts = [vec![5, 6], vec![7]];
             assert!(
-                timeout(
-                    Duration::from_millis(1),
-                    model.generate_batch_ids(&prompts, &options).unwrap().all()
-                )
-                .await
-                .is_err(),
+                timeout(Duration::from_millis(1), model.generate_batch_ids(&prompts, &options))
+                    .await
+                    .is_err(),
                 "{engine}"
             );
         });
@@ -233,15 +230,10 @@ fn biases_penalties_and_hooks_reach_the_tokens() {
             .clone()
             .logits(move |tokens, logits| logits[(tokens.len() - prompt) % 3] = 1e6));
         assert!(forced.iter().enumerate().all(|(i, &id)| id as usize == i % 3), "{engine}");
-        let sequences = block_on(
-            model
-                .generate_batch_ids(
-                    &[vec![1, 5], vec![1, 7]],
-                    &options.clone().logit_bias([(9, 1e6)]),
-                )
-                .unwrap()
-                .all(),
-        )
+        let sequences = block_on(model.generate_batch_ids(
+            &[vec![1, 5], vec![1, 7]],
+            &options.clone().logit_bias([(9, 1e6)]),
+        ))
         .unwrap();
         assert!(sequences.iter().flat_map(|sequence| &sequence.ids).all(|&id| id == 9), "{engine}");
         let beyond = options.clone().logit_bias([(model.config().vocab as u32, 1.0)]);
@@ -269,14 +261,20 @@ fn a_session_goes_on_from_what_it_has() {
 
         // Taken to its end, then gone on with: the last token generated is not in the session yet.
         let mut generation = model.generate_in(session, &prompt, &options).unwrap();
+        let cached =
+            |generation: &Generation| (generation.prompt_tokens(), generation.cached_tokens());
+        assert_eq!(cached(&generation), (prompt.len(), 0), "{engine}");
         let first: Vec<u32> =
             (&mut generation).into_iter().map(|token| token.unwrap().id).collect();
         assert_eq!(first, alone(&prompt), "{engine}");
+        let all = block_on(model.generate_ids(&prompt, &options).unwrap().all()).unwrap();
+        assert_eq!((all.ids, Some(all.stop)), (first.clone(), generation.stop()), "{engine}");
         let session = block_on(generation.into_session()).unwrap();
         assert_eq!(session.tokens(0), [&prompt[..], &first[..11]].concat(), "{engine}");
         assert_eq!(session.len(0), session.tokens(0).len(), "{engine}");
         let longer = [&prompt[..], &first, &[7, 300, 12]].concat();
         let mut generation = model.generate_in(session, &longer, &options).unwrap();
+        assert_eq!(cached(&generation), (longer.len(), prompt.len() + 11), "{engine}");
         let second: Vec<u32> =
             (&mut generation).into_iter().map(|token| token.unwrap().id).collect();
         assert_eq!(second, alone(&longer), "{engine}");
@@ -308,10 +306,14 @@ fn a_session_goes_on_from_what_it_has() {
         let session =
             block_on(model.generate_in(session, &held, &options).unwrap().into_session()).unwrap();
         let mut generation = model.generate_in(session, &held, &options).unwrap();
+        assert_eq!(cached(&generation), (held.len(), held.len() - 1), "{engine}");
         let again: Vec<u32> =
             (&mut generation).into_iter().map(|token| token.unwrap().id).collect();
         assert_eq!(again, alone(&held), "{engine}");
 
+        let batch = model.batch(BatchOptions::new(1, 200)).unwrap();
+        let in_batch = batch.generate_ids(&prompt, &options).unwrap().into_session();
+        assert!(matches!(block_on(in_batch).map(drop), Err(Error::Invalid { .. })), "{engine}");
         let session = block_on(generation.into_session()).unwrap();
         assert!(matches!(
             model.generate_in(session, &vec![1; 201], &options).map(drop),
@@ -342,9 +344,8 @@ fn a_batch_says_what_became_of_each_prompt() {
             .iter()
             .map(|text| model.encode_prompt(text).unwrap())
             .collect();
-        for (prompt, together) in prompts
-            .iter()
-            .zip(block_on(model.generate_batch_ids(&prompts, &options).unwrap().all()).unwrap())
+        for (prompt, together) in
+            prompts.iter().zip(block_on(model.generate_batch_ids(&prompts, &options)).unwrap())
         {
             let mut generation = model.generate_ids(prompt, &options).unwrap();
             let tokens: Vec<_> = (&mut generation).into_iter().map(Result::unwrap).collect();
@@ -360,32 +361,22 @@ fn a_batch_says_what_became_of_each_prompt() {
 }
 
 #[test]
-fn a_batch_streams_texts_side_by_side() {
+fn a_batch_gives_the_tokens_of_each_text_alone() {
     for (engine, model) in models() {
         let options = GenerateOptions::default().max_tokens(12).ignore_eos(true);
         let prompts = ["Once upon a time", "The bear", ""];
-        let mut texts = prompts.map(|_| Vec::new());
-        let mut batch = model.generate_batch(&prompts, &options).unwrap();
-        let mut order = Vec::new();
-        on_one_thread(async {
-            while let Some(next) = batch.next().await.map(Result::unwrap) {
-                assert_eq!(next.stop.is_some(), texts[next.sequence].len() == 11, "{engine}");
-                order.push(next.sequence);
-                texts[next.sequence].push(next.token);
-            }
-        });
-        assert!(
-            (0..3).all(|sequence| order[..12].contains(&sequence)),
-            "{engine}: one after another, {order:?}"
-        );
-        for (prompt, tokens) in prompts.iter().zip(texts) {
+        let batch = block_on(model.generate_batch(&prompts, &options)).unwrap();
+        for (prompt, generated) in prompts.iter().zip(batch) {
             let alone: Vec<_> =
                 model.generate(prompt, &options).unwrap().into_iter().map(Result::unwrap).collect();
-            assert_eq!(tokens, alone, "{engine}: {prompt}");
+            let text: String = alone.iter().map(|token| token.text.as_str()).collect();
+            let ids: Vec<u32> = alone.iter().map(|token| token.id).collect();
+            assert_eq!((generated.text, generated.ids), (text, ids), "{engine}: {prompt}");
+            assert_eq!(generated.stop, Stop::MaxTokens, "{engine}: {prompt}");
         }
         // Each has its own end, and nothing is computed for what has none to come.
         let ends = |options: &GenerateOptions| {
-            let batch = block_on(model.generate_batch(&prompts, options).unwrap().all()).unwrap();
+            let batch = block_on(model.generate_batch(&prompts, options)).unwrap();
             batch
                 .into_iter()
                 .map(|generated| (generated.ids.len(), generated.stop))
@@ -399,8 +390,6 @@ fn a_batch_streams_texts_side_by_side() {
             lengths.map(|tokens| (tokens, Stop::MaxTokens)),
             "{engine}"
         );
-        let mut batch = model.generate_batch(&prompts, &options).unwrap().into_iter();
-        assert_eq!(batch.by_ref().count(), 36);
     }
 }
 
@@ -454,6 +443,13 @@ fn what_must_not_occur_does_not() {
     }
 }
 
+/// A number among the options, which only their debug output shows.
+fn number(options: &GenerateOptions, name: &str) -> usize {
+    let all = format!("{options:?}");
+    let (_, rest) = all.split_once(&format!("{name}: ")).unwrap();
+    rest.split(',').next().unwrap().parse().unwrap()
+}
+
 #[test]
 fn a_model_has_its_authors_options() {
     let directory = support::files::Directory::temporary();
@@ -466,7 +462,7 @@ fn a_model_has_its_authors_options() {
     let sampling = |json: &str| {
         directory.write("generation_config.json", json);
         let options = Model::builder(&directory.0).cpu().build().unwrap().options();
-        (options.max_tokens, options.sampling)
+        (number(&options, "max_tokens"), options.get_sampling())
     };
     assert_eq!(sampling("{}"), (256, Sampling::GREEDY));
     assert_eq!(
@@ -485,19 +481,25 @@ fn a_model_has_its_authors_options() {
     let json = r#"{"max_length":9,"min_new_tokens":2,"no_repeat_ngram_size":3,"bad_words_ids":[[1],[2,3]],"suppress_tokens":[4],"stop_strings":"x",
         "num_beams":4,"typical_p":1.0,"guidance_scale":null,"use_cache":true,"transformers_version":"5.0"}"#;
     let (options, ignored) = whole(json);
-    assert_eq!(
-        (options.max_tokens, options.max_length, options.min_tokens),
-        (usize::MAX, Some(9), 2)
-    );
-    assert_eq!((options.no_repeat_ngram, options.bad_words), (3, vec![vec![1], vec![2, 3]]));
-    assert_eq!(
-        (options.logit_bias, options.stop),
-        (vec![(4, f32::NEG_INFINITY)], Arc::from(["x".to_owned()]))
-    );
+    assert_eq!(number(&options, "max_tokens"), usize::MAX);
+    let all = format!("{options:?}");
+    for set in [
+        "max_length: Some(9)",
+        "min_tokens: 2",
+        "no_repeat_ngram: 3",
+        "bad_words: [[1], [2, 3]]",
+        "logit_bias: [(4, -inf)]",
+        r#"stop: ["x"]"#,
+    ] {
+        assert!(all.contains(set), "{set}: {all}");
+    }
     assert_eq!(ignored, ["num_beams"]);
     let (options, _) =
         whole(r#"{"max_length": 9, "max_new_tokens": 7, "stop_strings": ["x", "y"]}"#);
-    assert_eq!((options.max_tokens, options.max_length, options.stop.len()), (7, None, 2));
+    let all = format!("{options:?}");
+    for set in ["max_length: None", "max_tokens: 7", r#"stop: ["x", "y"]"#] {
+        assert!(all.contains(set), "{set}: {all}");
+    }
     for wrong in [
         r#"{"bad_words_ids": [["a"]]}"#,
         r#"{"suppress_tokens": -1}"#,
@@ -538,7 +540,7 @@ fn what_is_dropped_is_not_computed() {
         chosen.store(0, Ordering::SeqCst);
         let model = Model::builder(&path).device(context).build().unwrap();
         let prompts = [vec![5, 6], vec![7]];
-        let mut batch = Box::pin(model.generate_batch_ids(&prompts, &options).unwrap().all());
+        let mut batch = Box::pin(model.generate_batch_ids(&prompts, &options));
         while chosen.load(Ordering::SeqCst) < 4 {
             assert!(
                 block_on(poll_fn(|cx| Poll::Ready(batch.as_mut().poll(cx)))).is_pending(),
@@ -555,7 +557,7 @@ fn what_is_dropped_is_not_computed() {
 #[test]
 fn a_dropped_prompt_leaves_no_trace() {
     for (engine, model) in models() {
-        let mut session = model.session(SessionOptions::new(1, 512).cache(Element::F32)).unwrap();
+        let mut session = model.session(SessionOptions::new(1, 512).kv_type(Element::F32)).unwrap();
         block_on(session.prefill(0, &[5, 6, 7])).unwrap();
         let expected = block_on(model.logits(&[5, 6, 7, 8])).unwrap();
         // A GPU may be done with all of it after the first.

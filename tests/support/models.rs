@@ -4,7 +4,9 @@ use crate::{Golden, block_on, context, contexts, real_model};
 use bitnet_wgpu::{
     Context, Element, Result, bitnet,
     formats::{Checkpoint, ModelConfig, ModelFile},
+    internals::ModelInternals as _,
     model::{GenerateOptions, Model, Session, SessionOptions, Tokenizer},
+    reference,
     weights::{DenseElement, PackedDense, PackedTernary, Scales},
 };
 use std::path::{Path, PathBuf};
@@ -65,7 +67,7 @@ pub fn golden(model: &str) -> Golden {
 
 /// An empty session.
 pub fn session(model: &Model, sequences: usize, capacity: usize, cache: Element) -> Session {
-    model.session(SessionOptions::new(sequences, capacity).cache(cache)).unwrap()
+    model.session(SessionOptions::new(sequences, capacity).kv_type(cache)).unwrap()
 }
 
 /// The first two layers of the real model, for what asks how a model is used and not what it says:
@@ -138,11 +140,10 @@ impl TernaryTables {
     fn table(&self, name: &str, rows: usize, columns: usize) -> Result<PackedTernary> {
         let floats = self.file.dense("model.embed_tokens", rows, columns)?;
         let row = |row: usize| floats.row(if name == "lm_head" { rows - 1 - row } else { row });
-        bitnet::quantize_weights_by_group_cpu(
+        reference::quantize_weights(
             &(0..rows).flat_map(row).collect::<Vec<f32>>(),
-            rows,
-            columns,
-            16,
+            [rows, columns],
+            bitnet::WeightQuantizer::absmean().per_group(16),
         )
     }
 }

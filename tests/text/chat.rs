@@ -64,7 +64,7 @@ fn a_template_is_told_whether_the_model_reasons() {
 #[test]
 fn an_answer_may_begin_within_reasoning() {
     let parts =
-        |text: &str| Reasoning::after(&TOKENIZER, &TOKENIZER.encode(text).unwrap()).unwrap();
+        |text: &str| ReasoningParser::after(&TOKENIZER, &TOKENIZER.encode(text).unwrap()).unwrap();
     assert!(
         parts("a<think>").is_open() && parts(&format!("{}<think>\n", "x ".repeat(500))).is_open()
     );
@@ -73,7 +73,7 @@ fn an_answer_may_begin_within_reasoning() {
             && !parts("<think>\n\n</think>\n\n").is_open()
             && !parts("<think> a").is_open()
     );
-    assert!(Reasoning::after(&TOKENIZER, &[5000]).is_err());
+    assert!(ReasoningParser::after(&TOKENIZER, &[5000]).is_err());
     // As special tokens, marks have no text that could end the reasoning: all is the answer.
     let mut json: serde_json::Value = serde_json::from_slice(
         &std::fs::read(std::path::Path::new(TALES).join("tokenizer.json")).unwrap(),
@@ -84,7 +84,8 @@ fn an_answer_may_begin_within_reasoning() {
     (mark["id"], mark["content"], mark["special"]) = (2048.into(), "<think>".into(), true.into());
     added.push(mark);
     let tokenizer = Directory::new().with("tokenizer.json", &json).open().unwrap();
-    let mut parts = Reasoning::after(&tokenizer, &tokenizer.encode("a<think>").unwrap()).unwrap();
+    let mut parts =
+        ReasoningParser::after(&tokenizer, &tokenizer.encode("a<think>").unwrap()).unwrap();
     assert!(!parts.is_open() && parts.push("so").answer == "so");
 }
 

@@ -34,7 +34,7 @@ impl Device {
     /// If there is none, or it cannot be used.
     pub fn open(choice: Option<AdapterChoice>) -> Result<Self> {
         let options = ContextOptions::default().experimental(matrix_units()).wait_limit(WAIT_LIMIT);
-        let options = options.adapter(choice.unwrap_or(AdapterChoice::Best));
+        let options = options.adapter(choice.unwrap_or_default());
         let mut list = block_on(Adapters::list(&options));
         let index = list.chosen?.index;
         let context = block_on(Context::open(options.adapter(index)))?;

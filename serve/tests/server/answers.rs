@@ -296,7 +296,8 @@ fn a_server_says_what_requests_do_not() {
         options.defaults(defaults.clone()).max_tokens(Some(20)).seed(Some(7))
     });
     let alone = |tokens: usize, seed: u64| -> String {
-        let options = defaults.clone().max_tokens(tokens).sampling(defaults.sampling.seed(seed));
+        let options =
+            defaults.clone().max_tokens(tokens).sampling(defaults.get_sampling().seed(seed));
         cpu()
             .generate("Once", &options)
             .unwrap()

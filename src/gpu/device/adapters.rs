@@ -43,7 +43,7 @@ pub const NEEDED: Needs = Needs {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Adapter {
-    /// Its place among the adapters of this system, as [`AdapterChoice::Index`] takes it. It stays
+    /// Its place among the adapters of this system, as [`ContextOptions::adapter`] takes it. It stays
     /// the same while drivers and the environment do.
     pub index: usize,
     /// Name, driver, backend, and what kernels may count on. What only an open device shows,
@@ -264,48 +264,26 @@ fn apple_generation(name: &str, family: Option<u32>) -> Option<u32> {
 /// # }
 /// ```
 #[derive(Clone, Debug, Default)]
-#[non_exhaustive]
 pub struct ContextOptions {
-    /// The adapter.
-    pub adapter: AdapterChoice,
-    /// wgpu's token for experimental features: with it, the GPU's matrix units are used where it
-    /// has some that kernels use (`Capabilities::matrix_units`). [`ContextOptions::experimental`]
-    /// says what whoever makes the token promises.
-    pub experimental: wgpu::ExperimentalFeatures,
-    /// The most bytes of GPU memory that tensors may take, buffers that wait for reuse among them:
-    /// [`Context::limit_memory`](crate::Context::limit_memory). Unless it is set, what the device
-    /// has; under Metal the recommended working set: see
-    /// [`ContextOptions::memory_limit`](Self::memory_limit()).
-    pub memory_limit: Option<u64>,
-    /// What frees GPU memory where it is short: [`ContextOptions::on_memory_pressure`]. Unless it
-    /// is set, such requests fail.
-    pub memory_pressure: Option<FreeMemory>,
-    /// The most time that a wait for the device may take:
-    /// [`Context::limit_waits`](crate::Context::limit_waits). Unless it is set, waits have no end
-    /// but the device's.
-    pub wait_limit: Option<Duration>,
-    /// A folder where compiled kernels are kept for the next time, and what was measured on a
-    /// device: see [`ContextOptions::cache`]. Unless it is set, none is written or read.
-    pub cache: Option<PathBuf>,
-    /// Are a model's layers to be kept in host memory
-    /// ([`ModelBuilder::offload`](crate::model::ModelBuilder::offload))? See
-    /// [`ContextOptions::offload`].
-    pub offload: bool,
-    /// Whether kernels are compiled from MSL or from WGSL: see
-    /// [`ContextOptions::msl`](Self::msl()).
-    pub msl: MslPolicy,
+    pub(crate) adapter: AdapterChoice,
+    pub(crate) experimental: wgpu::ExperimentalFeatures,
+    pub(crate) memory_limit: Option<u64>,
+    pub(crate) memory_pressure: Option<FreeMemory>,
+    pub(crate) wait_limit: Option<Duration>,
+    pub(crate) cache: Option<PathBuf>,
+    pub(crate) offload: bool,
+    pub(crate) msl: MslPolicy,
 }
 
 impl ContextOptions {
-    /// Sets [`ContextOptions::adapter`]: by a part of its name, or by its index.
+    /// Sets the adapter, by a part of its name or by its index.
     #[must_use]
     pub fn adapter(self, adapter: impl Into<AdapterChoice>) -> Self {
         Self { adapter: adapter.into(), ..self }
     }
 
-    /// Sets [`ContextOptions::adapter`] to what a function of the caller's takes: given all
-    /// adapters, in the order of their indices, it gives the index of one, or `None` where none
-    /// will do.
+    /// Sets the adapter to the one that a function chooses. It gets all adapters, in the order of
+    /// their indices, and returns the index of one, or `None` if none will do.
     ///
     /// ```no_run
     /// use bitnet_wgpu::{Context, ContextOptions, device::Adapter};
@@ -322,11 +300,12 @@ impl ContextOptions {
         self,
         choose: impl Fn(&[Adapter]) -> Option<usize> + Send + Sync + 'static,
     ) -> Self {
-        self.adapter(AdapterChoice::By(ChooseAdapter(Arc::new(choose))))
+        self.adapter(AdapterChoice(AdapterRule::By(Arc::new(choose))))
     }
 
-    /// Sets [`ContextOptions::experimental`]: prompts are computed 1.5 to 2.7 times as fast on
-    /// matrix units, large products of halves up to three times (an H200).
+    /// Sets wgpu's token for experimental features. With it, tensor cores are used where the GPU has
+    /// some that kernels use (`Capabilities::matrix_units`). Prompts are then computed 1.5 to 2.7
+    /// times as fast, and large f16 products up to three times (an H200).
     ///
     /// ```no_run
     /// use bitnet_wgpu::{Context, ContextOptions, wgpu};
@@ -351,7 +330,9 @@ impl ContextOptions {
         Self { experimental, ..self }
     }
 
-    /// Sets [`ContextOptions::memory_limit`], in bytes.
+    /// Sets the most bytes of GPU memory that tensors may take, including buffers that wait for
+    /// reuse: [`Context::limit_memory`](crate::Context::limit_memory). By default it is what the
+    /// device has.
     ///
     /// Under Metal it is by default the working set that Metal recommends to a process (5461 MiB of
     /// a Mac's 8 GB), less what the process has allocated on the GPU when the context is opened.
@@ -363,10 +344,9 @@ impl ContextOptions {
         Self { memory_limit: bytes.into(), ..self }
     }
 
-    /// Sets [`ContextOptions::memory_pressure`]: a function that is called with the numbers before
-    /// a request for memory fails, because it would pass the limit or the device has none left, on
-    /// the thread that makes it. Then the request is tried once more: what was dropped meanwhile
-    /// has made room.
+    /// Sets a function that frees GPU memory. It is called before a request for memory fails,
+    /// because it would pass the limit or the device has none left, on the thread that makes it.
+    /// Then the request is tried once more. Without such a function, the request fails.
     ///
     /// Buffers that wait for reuse are given back before it is called. The function may drop
     /// tensors, sessions and models, read statistics, change the limit, and wait for work: no lock
@@ -399,8 +379,9 @@ impl ContextOptions {
         Self { memory_pressure: Some(FreeMemory::new(free)), ..self }
     }
 
-    /// Sets [`ContextOptions::offload`]: the device is asked for wgpu's `MAPPABLE_PRIMARY_BUFFERS`,
-    /// where it has that, which offloaded layers need. One that works in the processor's memory has
+    /// Prepares the device for a model's layers in host memory
+    /// ([`ModelBuilder::offload`](crate::model::ModelBuilder::offload)). It is asked for wgpu's
+    /// `MAPPABLE_PRIMARY_BUFFERS`, if it has that. One that works in the processor's memory has
     /// it anyhow. wgpu warns of it on GPUs with memory of their own, for whoever keeps buffers that
     /// kernels use in host memory; here only copies read them.
     #[must_use]
@@ -408,7 +389,7 @@ impl ContextOptions {
         Self { offload, ..self }
     }
 
-    /// Sets [`ContextOptions::msl`]. Under Metal, kernels exist in MSL, written by hand, and in
+    /// Sets whether kernels are compiled from MSL or from WGSL. Under Metal, kernels exist in MSL, written by hand, and in
     /// WGSL, which wgpu translates. By default MSL runs on the GPUs whose compiler takes it:
     /// [`MslPolicy::Auto`]. [`Adapter::msl_reason`] says what was chosen for an adapter, and why.
     ///
@@ -424,15 +405,16 @@ impl ContextOptions {
         Self { msl, ..self }
     }
 
-    /// Sets [`ContextOptions::wait_limit`].
+    /// Sets the most time that a wait for the device may take:
+    /// [`Context::limit_waits`](crate::Context::limit_waits). By default only the device ends waits.
     #[must_use]
     pub fn wait_limit(self, time: impl Into<Option<Duration>>) -> Self {
         Self { wait_limit: time.into(), ..self }
     }
 
-    /// Sets [`ContextOptions::cache`]: kernels that were compiled before, on the same adapter by
-    /// the same driver, are read from the folder, and others are written there, so that a program
-    /// begins sooner. Only Vulkan gives them; with other backends nothing is written. Drivers, too,
+    /// Sets a folder for compiled kernels, so that a program begins sooner. Kernels that were compiled
+    /// before, on an equal adapter by an equal driver, are read from it, and others are written there.
+    /// By default nothing is read or written. Only Vulkan gives them; with other backends nothing is written. Drivers, too,
     /// keep their own, unless they are told not to.
     ///
     /// What was measured on the device by the example `tune`, and written by
@@ -460,49 +442,52 @@ impl ContextOptions {
     }
 }
 
-/// Which adapter is taken.
+/// Which adapter is taken. The default is the one that `WGPU_ADAPTER_NAME` names (a part of the name,
+/// any case), or else the one with the highest [`Adapter::score`]. A number is an
+/// [`Adapter::index`]; a string is a part of a name, in any case.
 #[derive(Clone, Debug, Default)]
-#[non_exhaustive]
-pub enum AdapterChoice {
-    /// The one that `WGPU_ADAPTER_NAME` names (a part of the name, any case); else the one with the
-    /// highest [`Adapter::score`].
+pub struct AdapterChoice(pub(crate) AdapterRule);
+
+/// How an adapter is found.
+#[derive(Clone, Default)]
+pub(crate) enum AdapterRule {
+    /// By the environment, or else by the score.
     #[default]
     Best,
-    /// The best of those whose name has this part, in any case.
     Name(String),
-    /// The one at [`Adapter::index`].
     Index(usize),
-    /// The one that a function of the caller's takes: see [`ContextOptions::adapter_by`].
-    By(ChooseAdapter),
+    /// By a function of the caller's.
+    By(Arc<Choose>),
 }
-
-/// See [`ContextOptions::adapter_by`].
-#[derive(Clone)]
-pub struct ChooseAdapter(Arc<Choose>);
 
 type Choose = dyn Fn(&[Adapter]) -> Option<usize> + Send + Sync;
 
-impl fmt::Debug for ChooseAdapter {
+impl fmt::Debug for AdapterRule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("ChooseAdapter")
+        match self {
+            Self::Best => f.write_str("Best"),
+            Self::Name(name) => write!(f, "Name({name:?})"),
+            Self::Index(index) => write!(f, "Index({index})"),
+            Self::By(_) => f.write_str("By"),
+        }
     }
 }
 
 impl From<usize> for AdapterChoice {
     fn from(index: usize) -> Self {
-        Self::Index(index)
+        Self(AdapterRule::Index(index))
     }
 }
 
 impl From<&str> for AdapterChoice {
     fn from(name: &str) -> Self {
-        Self::Name(name.into())
+        Self(AdapterRule::Name(name.into()))
     }
 }
 
 impl From<String> for AdapterChoice {
     fn from(name: String) -> Self {
-        Self::Name(name)
+        Self(AdapterRule::Name(name))
     }
 }
 
@@ -590,7 +575,7 @@ impl Adapters {
     }
 }
 
-fn choose(all: &[Adapter], choice: &AdapterChoice) -> Result<ChosenAdapter, String> {
+fn choose(all: &[Adapter], AdapterChoice(rule): &AdapterChoice) -> Result<ChosenAdapter, String> {
     let named = |name: &str, whose: &str| {
         let has = |adapter: &&Adapter| {
             adapter.capabilities.adapter.to_lowercase().contains(&name.to_lowercase())
@@ -607,14 +592,14 @@ fn choose(all: &[Adapter], choice: &AdapterChoice) -> Result<ChosenAdapter, Stri
         Some(_) => Ok(ChosenAdapter { index, why }),
         None => Err(format!("{why}; there are {}", all.len())),
     };
-    match choice {
-        AdapterChoice::Name(name) => named(name, "the name asked for"),
-        AdapterChoice::Index(index) => at(*index, format!("adapter {index} was asked for")),
-        AdapterChoice::By(ChooseAdapter(choose)) => match choose(all) {
+    match rule {
+        AdapterRule::Name(name) => named(name, "the name asked for"),
+        AdapterRule::Index(index) => at(*index, format!("adapter {index} was asked for")),
+        AdapterRule::By(choose) => match choose(all) {
             Some(index) => at(index, format!("the caller's function chose adapter {index}")),
             None => Err("the caller's function chose none".into()),
         },
-        AdapterChoice::Best => match environment("WGPU_ADAPTER_NAME") {
+        AdapterRule::Best => match environment("WGPU_ADAPTER_NAME") {
             Some(name) => named(&name, "WGPU_ADAPTER_NAME"),
             None => match best(all.iter().filter(|adapter| adapter.score > 0)) {
                 Some(Adapter { index, score, reasons, .. }) => Ok(ChosenAdapter {

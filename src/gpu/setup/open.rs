@@ -9,7 +9,7 @@ use crate::{
         context::Context,
         device::{
             adapters::{
-                Adapter, AdapterChoice, Adapters, ContextOptions, NEEDED, lacking, matrices, wanted,
+                Adapter, AdapterRule, Adapters, ContextOptions, NEEDED, lacking, matrices, wanted,
             },
             capture::Captures,
             environment::environment,
@@ -26,7 +26,7 @@ impl Context {
     #[cfg(feature = "internals")]
     pub const REQUIRED: Needs = NEEDED;
 
-    /// Opens the device that [`AdapterChoice::Best`](crate::device::AdapterChoice::Best) says:
+    /// Opens the device of [`AdapterChoice`](crate::device::AdapterChoice)'s default:
     /// [`Context::open`] with no options.
     ///
     /// # Errors
@@ -127,8 +127,8 @@ impl Context {
     /// # Errors
     /// As [`Context::open`], but for [`Error::NoAdapter`] where nobody named one.
     pub async fn preferred(options: ContextOptions) -> Result<(Option<Self>, String)> {
-        let named = match options.adapter {
-            AdapterChoice::Best => ["WGPU_ADAPTER_NAME", "WGPU_BACKEND"]
+        let named = match options.adapter.0 {
+            AdapterRule::Best => ["WGPU_ADAPTER_NAME", "WGPU_BACKEND"]
                 .into_iter()
                 .find(|name| environment(name).is_some()),
             _ => Some("the caller"),

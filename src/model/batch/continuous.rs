@@ -1,80 +1,79 @@
-//! Continuous batches: prompts that come while others run, and leave when they end.
+//! Continuous batching.
 
-use super::scheduler::{Desk, Item, Request, Slots};
+use super::scheduler::{Request, RequestQueue, Scheduler};
 use crate::{
     element::Element,
     error::{Error, Result},
-    memory::Footprint,
     model::{
         engine::interface::SessionOptions,
-        generate::{options::GenerateOptions, sequence::Token, stop::Stop},
-        load::model::Model,
-        threads::{
-            background::Blocking,
-            unbounded::{Receiver, mailbox},
-            workers::Work,
+        generate::{
+            generation::{BatchThread, Generation},
+            options::GenerateOptions,
         },
+        load::model::Model,
+        threads::{unbounded::unbounded, workers::Work},
     },
 };
-use futures_core::Stream;
-use std::{
-    future::poll_fn,
-    pin::Pin,
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
-    task::{Context, Poll},
-};
+use std::sync::{Arc, atomic::AtomicUsize};
 
-/// How much a [`Batch`] takes.
+/// Size of a [`Batch`].
 #[derive(Clone, Copy, Debug)]
-#[non_exhaustive]
 pub struct BatchOptions {
-    /// Sequences that run side by side.
-    pub slots: usize,
-    /// Tokens that each may have, its prompt's among them; at most the model's context.
-    pub capacity: usize,
-    /// Prompts that may wait for a slot: 64, unless it is set.
-    pub queue: usize,
-    /// Tokens of prompts that are computed between two tokens of the sequences that run: as many as
-    /// are computed together, 512 on a GPU (2048 on its matrix units) and 64 on the CPU, unless
-    /// fewer are set: those that run wait less then, and prompts more.
-    pub piece: Option<usize>,
-    /// The type of cached keys and values; see [`SessionOptions::cache`].
-    pub cache: Option<Element>,
+    slots: usize,
+    capacity: usize,
+    queue: usize,
+    prefill_chunk: Option<usize>,
+    kv_type: Option<Element>,
 }
 
 impl BatchOptions {
-    /// So many slots of so many tokens.
+    /// Returns options for `slots` sequences that run at a time, of up to `capacity` tokens each.
+    /// The capacity is at most the model's context.
     pub fn new(slots: usize, capacity: usize) -> Self {
-        Self { slots, capacity, queue: 64, piece: None, cache: None }
+        Self { slots, capacity, queue: 64, prefill_chunk: None, kv_type: None }
     }
 
-    /// Sets [`BatchOptions::queue`].
+    /// Sets the number of prompts that may wait for a slot; the default is 64.
     #[must_use]
     pub fn queue(self, queue: usize) -> Self {
         Self { queue, ..self }
     }
 
-    /// Sets [`BatchOptions::piece`].
+    /// Sets the size of prefill chunks: tokens of prompts that are computed between two tokens of
+    /// the sequences that run. The default is the largest, 512 on a GPU (2048 with tensor cores)
+    /// and 64 on the CPU. With less, running sequences wait less and prompts longer.
     #[must_use]
-    pub fn piece(self, piece: usize) -> Self {
-        Self { piece: Some(piece), ..self }
+    pub fn prefill_chunk(self, tokens: usize) -> Self {
+        Self { prefill_chunk: Some(tokens), ..self }
     }
 
-    /// Sets [`BatchOptions::cache`].
+    /// Sets the type of the KV cache; see [`SessionOptions::kv_type`].
     #[must_use]
-    pub fn cache(self, cache: impl Into<Option<Element>>) -> Self {
-        Self { cache: cache.into(), ..self }
+    pub fn kv_type(self, kv_type: impl Into<Option<Element>>) -> Self {
+        Self { kv_type: kv_type.into(), ..self }
+    }
+
+    /// Returns the number of sequences that run at a time.
+    pub fn slots(&self) -> usize {
+        self.slots
+    }
+
+    /// Returns the number of tokens that each sequence may have.
+    pub fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    /// Returns the number of prompts that may wait for a slot.
+    pub fn get_queue(&self) -> usize {
+        self.queue
     }
 
     pub(crate) fn session(&self) -> SessionOptions {
-        SessionOptions::new(self.slots, self.capacity).cache(self.cache)
+        SessionOptions::new(self.slots, self.capacity).kv_type(self.kv_type)
     }
 }
 
-/// How busy a [`Batch`] is.
+/// Number of sequences of a [`Batch`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct BatchLoad {
@@ -84,19 +83,18 @@ pub struct BatchLoad {
     pub waiting: usize,
 }
 
-/// Sequences that come and go, and step together: many users of one model. Clones are the same
-/// batch; it computes on a thread of the model's own, and ends with its last clone and stream.
+/// Continuous batching: many sequences of one model that come and go, and step together. Clones are
+/// the same batch. It computes on a thread of its own, and ends with its last clone and generation.
 ///
-/// A prompt takes a free slot, or waits for one in a queue that has an end. It is computed in
-/// pieces, between the steps of those that run, from the first token on that the slot does not have
-/// already: of free slots, the one that has most of its beginning is taken, so that the next turn
-/// of a conversation costs what is new in it. A sequence's tokens are the same as alone, in any
-/// company.
+/// A prompt takes a free slot, or waits for one in a bounded queue. Its prefill chunks are computed
+/// between the steps of running sequences. A free slot keeps its KV cache: a prompt takes the slot
+/// with the longest shared prefix and computes only the rest. A sequence's tokens do not depend on
+/// other sequences.
 ///
 /// A GPU chooses each sequence's tokens by its own options. What it cannot choose by is
-/// [`GenerateOptions::logits`], [`GenerateOptions::bad_words`],
-/// [`GenerateOptions::no_repeat_ngram`] and, until there are so many,
-/// [`GenerateOptions::min_tokens`]: while one sequence has any of these, the logits of all that
+/// [`logits`](GenerateOptions::logits()), [`bad_words`](GenerateOptions::bad_words()),
+/// [`no_repeat_ngram`](GenerateOptions::no_repeat_ngram()) and, until there are so many,
+/// [`min_tokens`](GenerateOptions::min_tokens()): while one sequence has any of these, the logits of all that
 /// step with it are read back in every step, and none is submitted ahead.
 ///
 /// ```no_run
@@ -122,34 +120,31 @@ pub struct Batch {
 
 /// Ends with its last owner.
 struct Thread {
-    desk: Arc<Desk>,
+    requests: Arc<RequestQueue>,
     _work: Work,
 }
 
-impl Model {
-    /// The GPU memory that a batch will need: [`Model::session_footprint`] of its slots.
-    ///
-    /// # Errors
-    /// As [`Model::session_footprint`].
-    pub fn batch_footprint(&self, options: BatchOptions) -> Result<Footprint> {
-        self.session_footprint(options.session())
+impl BatchThread for Thread {
+    fn cause(&self) -> Error {
+        self.requests.cause()
     }
+}
 
-    /// Room for sequences that come and go.
+impl Model {
+    /// Starts continuous batching, in the memory of a session of as many sequences and tokens:
+    /// [`Model::session_footprint`].
     ///
     /// # Errors
-    /// As [`Model::session`]; [`Error::Invalid`] for pieces of no tokens.
+    /// As [`Model::session`]; [`Error::Invalid`] for prefill chunks of no tokens.
     pub fn batch(&self, options: BatchOptions) -> Result<Batch> {
-        if options.piece == Some(0) {
-            return Err(Error::Invalid {
-                op: "batch",
-                what: "prompts in pieces of 0 tokens".into(),
-            });
+        if options.prefill_chunk == Some(0) {
+            return Err(Error::Invalid { op: "batch", what: "prefill chunks of 0 tokens".into() });
         }
-        let (session, desk) = (self.session(options.session())?, Arc::<Desk>::default());
-        let piece = options.piece.map_or(session.batch(), |piece| piece.min(session.batch()));
-        let _work = self.workers().spawn(Slots::new(session, desk.clone(), piece).run())?;
-        Ok(Batch { model: self.clone(), options, thread: Arc::new(Thread { desk, _work }) })
+        let (session, requests) =
+            (self.session(options.session())?, Arc::<RequestQueue>::default());
+        let chunk = options.prefill_chunk.unwrap_or(usize::MAX).min(session.batch());
+        let _work = self.workers().spawn(Scheduler::new(session, requests.clone(), chunk).run())?;
+        Ok(Batch { model: self.clone(), options, thread: Arc::new(Thread { requests, _work }) })
     }
 }
 
@@ -159,18 +154,18 @@ impl Batch {
     ///
     /// # Errors
     /// [`Error::Tokenizer`] if the model has none; else as [`Batch::generate_ids`].
-    pub fn generate(&self, prompt: &str, options: &GenerateOptions) -> Result<TokenStream> {
+    pub fn generate(&self, prompt: &str, options: &GenerateOptions) -> Result<Generation> {
         self.generate_ids(&self.model.encode_prompt(prompt)?, options)
     }
 
-    /// Continues a prompt of token ids, which are taken as they are. Of the options, `cache` is the
-    /// batch's own.
+    /// Continues a prompt of token ids, which are taken as they are. Of the options, `kv_type` is
+    /// the batch's own.
     ///
     /// # Errors
     /// [`Error::Busy`] if as many run and wait as may; [`Error::Context`] if the prompt does not
     /// fit into a slot; [`Error::BatchEnded`] if the device failed before; else as
     /// [`Model::generate_ids`].
-    pub fn generate_ids(&self, prompt: &[u32], options: &GenerateOptions) -> Result<TokenStream> {
+    pub fn generate_ids(&self, prompt: &[u32], options: &GenerateOptions) -> Result<Generation> {
         self.continue_as(0, prompt, options)
     }
 
@@ -180,7 +175,7 @@ impl Batch {
         n: usize,
         prompt: &[u32],
         options: &GenerateOptions,
-    ) -> Result<TokenStream> {
+    ) -> Result<Generation> {
         if options.speculate.is_some() {
             let what =
                 "a batch does not speculate: a step of several sequences is no cheaper for one";
@@ -190,34 +185,27 @@ impl Batch {
         self.model.check_prompt(prompt, capacity)?;
         let sequence = self.model.sequence(n, prompt, options)?;
         let (stop, (tokens, items), cached) =
-            (sequence.stop, mailbox(), Arc::<AtomicUsize>::default());
+            (sequence.stop, unbounded(), Arc::<AtomicUsize>::default());
         if stop.is_none() {
             let request = Request { sequence, tokens, cached: cached.clone() };
-            self.thread.desk.enter(request, self.options.slots, self.options.queue)?;
+            self.thread.requests.enter(request, self.options.slots, self.options.queue)?;
         }
-        Ok(TokenStream {
-            items,
-            thread: self.thread.clone(),
-            prompt: prompt.len(),
-            cached,
-            stop,
-            ended: stop.is_some(),
-        })
+        Ok(Generation::in_batch(items, self.thread.clone(), prompt.len(), cached, stop))
     }
 
-    /// The model.
+    /// Returns the model.
     pub fn model(&self) -> &Model {
         &self.model
     }
 
-    /// What it was made with.
+    /// Returns the options of [`Model::batch`].
     pub fn options(&self) -> BatchOptions {
         self.options
     }
 
-    /// From now on no sequence begins while so many run, whatever the slots: for an app that spares
-    /// a hot GPU or a battery. Those that run go on, those that wait keep their places, with 0 all
-    /// of them; nobody's tokens change. As many as there are slots, or more, is no limit.
+    /// Limits the sequences that run at a time, for example to spare a hot GPU or a battery. Those
+    /// that run already continue, and waiting ones keep their places, with 0 all of them. Tokens do
+    /// not change. The number of slots, or more, is no limit.
     ///
     /// ```
     /// # fn cool(batch: &bitnet_wgpu::model::Batch, context: &bitnet_wgpu::Context) {
@@ -227,129 +215,18 @@ impl Batch {
     /// # }
     /// ```
     pub fn limit(&self, running: usize) {
-        self.thread.desk.limit(running);
+        self.thread.requests.limit(running);
     }
 
-    /// How busy it is.
+    /// Returns how many sequences run and wait.
     pub fn load(&self) -> BatchLoad {
-        let (running, waiting) = self.thread.desk.counts();
+        let (running, waiting) = self.thread.requests.counts();
         BatchLoad { running, waiting }
     }
 
-    /// Why it ended, if it did: what a device reported, or a panic of its thread. Every prompt is
-    /// refused from then on.
+    /// Returns the error that ended the batch, of the device or a panic of its thread. After it,
+    /// every prompt is refused.
     pub fn ended(&self) -> Option<Error> {
-        self.thread.desk.ended()
-    }
-}
-
-/// The continuation of a prompt in a [`Batch`]: a [`Stream`] of tokens, or by a `for` loop (which
-/// blocks) an iterator. Tokens that nobody takes are kept, up to the last: who reads slowly makes
-/// nobody wait. Dropped, it leaves its slot, or the queue, before the next step.
-pub struct TokenStream {
-    items: Receiver<Item>,
-    thread: Arc<Thread>,
-    prompt: usize,
-    cached: Arc<AtomicUsize>,
-    stop: Option<Stop>,
-    ended: bool,
-}
-
-impl TokenStream {
-    /// The next token, as a future for any executor; none after the last.
-    pub async fn next_token(&mut self) -> Option<Result<Token>> {
-        poll_fn(|cx| Pin::new(&mut *self).poll_next(cx)).await
-    }
-
-    /// How many tokens the prompt has.
-    pub fn prompt_tokens(&self) -> usize {
-        self.prompt
-    }
-
-    /// How many of these its slot had already, from a text with the same beginning, so that they
-    /// were not computed: known with the first token.
-    pub fn cached_tokens(&self) -> usize {
-        self.cached.load(Ordering::Relaxed)
-    }
-
-    /// Why it ended; none while there are tokens to take.
-    pub fn stop(&self) -> Option<Stop> {
-        self.stop
-    }
-
-    /// All that is left.
-    ///
-    /// # Errors
-    /// [`Error::BatchEnded`] for what a device reports; [`Error::Overflow`] for logits that are not
-    /// finite.
-    pub async fn all(mut self) -> Result<Generated> {
-        let mut all = Generated::empty();
-        while let Some(token) = self.next_token().await {
-            all.push(&token?, self.stop);
-        }
-        // It may have ended before, without a token.
-        all.stop = self.stop.unwrap_or(all.stop);
-        Ok(all)
-    }
-}
-
-impl Stream for TokenStream {
-    type Item = Result<Token>;
-
-    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Token>>> {
-        if self.ended {
-            return Poll::Ready(None);
-        }
-        let Poll::Ready(item) = self.items.poll_next(cx) else { return Poll::Pending };
-        let item = item.unwrap_or_else(|| Err(self.thread.desk.cause()));
-        self.ended = item.as_ref().map_or(true, |(_, stop)| stop.is_some());
-        Poll::Ready(Some(item.map(|(token, stop)| {
-            self.stop = stop;
-            token
-        })))
-    }
-}
-
-impl IntoIterator for TokenStream {
-    type Item = Result<Token>;
-    type IntoIter = Blocking<Self>;
-
-    fn into_iter(self) -> Blocking<Self> {
-        Blocking(self)
-    }
-}
-
-impl IntoIterator for &mut TokenStream {
-    type Item = Result<Token>;
-    type IntoIter = Blocking<Self>;
-
-    fn into_iter(self) -> Blocking<Self> {
-        Blocking(self)
-    }
-}
-
-/// What came of one prompt.
-#[derive(Clone, Debug, PartialEq)]
-#[non_exhaustive]
-pub struct Generated {
-    /// The tokens.
-    pub ids: Vec<u32>,
-    /// Their text; empty for a model without a tokenizer.
-    pub text: String,
-    /// Why it ended.
-    pub stop: Stop,
-}
-
-impl Generated {
-    /// Before the first token.
-    pub(crate) fn empty() -> Self {
-        Self { ids: Vec::new(), text: String::new(), stop: Stop::MaxTokens }
-    }
-
-    /// Adds a token.
-    pub(crate) fn push(&mut self, token: &Token, stop: Option<Stop>) {
-        self.ids.push(token.id);
-        self.text += &token.text;
-        self.stop = stop.unwrap_or(self.stop);
+        self.thread.requests.ended()
     }
 }

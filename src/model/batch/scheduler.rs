@@ -7,8 +7,8 @@ use crate::{
         engine::interface::Pending,
         generate::{
             chooser::Chooser,
-            sequence::{Sequence, Token, choose_by, step},
-            stop::Stop,
+            generation::BatchItem,
+            sequence::{Sequence, choose_by, step},
         },
         session::sequences::Session,
         threads::{
@@ -29,24 +29,20 @@ use std::{
     task::{Poll, Waker},
 };
 
-/// A common beginning of fewer tokens is no reason to take a slot, whose tokens may be of more use
-/// to somebody else.
+/// Minimum shared prefix, in tokens, for which a slot's KV cache is reused.
 const WORTH_KEEPING: usize = 16;
 
 /// A prompt to be continued, and where its tokens go.
 pub(crate) struct Request {
     pub sequence: Sequence,
-    pub tokens: Sender<Item>,
+    pub tokens: Sender<BatchItem>,
     /// Where it is said how many of the prompt's tokens its slot had.
     pub cached: Arc<AtomicUsize>,
 }
 
-/// A token, and why it was the last if it was.
-pub(crate) type Item = Result<(Token, Option<Stop>)>;
-
 /// Where requests wait for the thread.
 #[derive(Default)]
-pub(crate) struct Desk(Mutex<Waiting>);
+pub(crate) struct RequestQueue(Mutex<Waiting>);
 
 #[derive(Default)]
 struct Waiting {
@@ -67,7 +63,7 @@ impl Waiting {
     }
 }
 
-impl Desk {
+impl RequestQueue {
     fn lock(&self) -> MutexGuard<'_, Waiting> {
         let mut waiting = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         waiting.requests.retain(|request| !request.tokens.is_abandoned());
@@ -130,12 +126,12 @@ impl Desk {
 }
 
 /// A session whose sequences are of different requests.
-pub(crate) struct Slots {
+pub(crate) struct Scheduler {
     session: Session,
     slots: Vec<Slot>,
-    desk: Arc<Desk>,
+    request_queue: Arc<RequestQueue>,
     /// Tokens of prompts that are computed between two steps.
-    piece: usize,
+    prefill_chunk: usize,
     /// How many requests there were.
     count: u64,
     ahead: Ahead,
@@ -159,7 +155,7 @@ struct Slot {
     /// That request's [`GenerateOptions::cache_salt`](crate::model::GenerateOptions::cache_salt).
     salt: Option<Arc<str>>,
     /// Does the engine know how it chooses, and has it counted its tokens since?
-    told: bool,
+    plan_is_set: bool,
 }
 
 impl Slot {
@@ -169,17 +165,17 @@ impl Slot {
     }
 }
 
-impl Slots {
-    pub fn new(session: Session, desk: Arc<Desk>, piece: usize) -> Self {
+impl Scheduler {
+    pub fn new(session: Session, request_queue: Arc<RequestQueue>, prefill_chunk: usize) -> Self {
         let slots = (0..session.options().sequences).map(|_| Slot::default()).collect();
-        Self { session, slots, desk, piece, count: 0, ahead: Ahead::default() }
+        Self { session, slots, request_queue, prefill_chunk, count: 0, ahead: Ahead::default() }
     }
 
-    /// Serves requests until it is dropped. What a device reports ends it, and is told to all.
+    /// Serves requests until it is dropped. An error of the device ends it, and fails all requests.
     pub async fn run(mut self) {
         let Err(error) = self.turns().await;
         let cause = Arc::new(error);
-        let mut waiting = self.desk.lock();
+        let mut waiting = self.request_queue.lock();
         waiting.ended = Some(Some(cause.clone()));
         let requests: Vec<_> = waiting
             .requests
@@ -203,9 +199,9 @@ impl Slots {
 
     /// Brings waiting requests to free slots; waits while there is nothing to do.
     async fn admit(&mut self) {
-        let desk = self.desk.clone();
+        let request_queue = self.request_queue.clone();
         poll_fn(|cx| {
-            let mut waiting = desk.lock();
+            let mut waiting = request_queue.lock();
             for slot in 0..self.slots.len() {
                 if self.slots[slot]
                     .request
@@ -258,13 +254,14 @@ impl Slots {
         let kept = self.session.keep_common(slot, reusable(slot));
         request.cached.store(kept, Ordering::Relaxed);
         self.count += 1;
-        self.slots[slot] = Slot { request: Some(request), last: self.count, salt, told: false };
+        self.slots[slot] =
+            Slot { request: Some(request), last: self.count, salt, plan_is_set: false };
     }
 
     /// Computes a piece of the prompts that are not computed yet: as many tokens of each, those
     /// that came first before others.
     async fn prefill(&mut self) -> Result<()> {
-        let mut budget = self.piece;
+        let mut budget = self.prefill_chunk;
         loop {
             let waits =
                 |slot: &usize| self.slots[*slot].request.is_some() && !self.slots[*slot].steps();
@@ -310,19 +307,19 @@ impl Slots {
     /// Tells the engine how the sequences that step choose, and those of slots that do from now on,
     /// where it does not know it of all.
     fn tell(&mut self, also: impl Fn(usize) -> bool) -> Result<()> {
-        let told: Vec<usize> =
+        let stepping: Vec<usize> =
             (0..self.slots.len()).filter(|&n| self.slots[n].steps() || also(n)).collect();
-        if told.iter().all(|&n| self.slots[n].told) {
+        if stepping.iter().all(|&n| self.slots[n].plan_is_set) {
             return Ok(());
         }
         let chooser = |&n: &usize| {
             self.slots[n]
                 .request
                 .as_ref()
-                .map(|request| (n, &request.sequence.chooser, self.slots[n].told))
+                .map(|request| (n, &request.sequence.chooser, self.slots[n].plan_is_set))
         };
-        choose_by(&mut self.session, told.iter().filter_map(chooser))?;
-        told.into_iter().for_each(|n| self.slots[n].told = true);
+        choose_by(&mut self.session, stepping.iter().filter_map(chooser))?;
+        stepping.into_iter().for_each(|n| self.slots[n].plan_is_set = true);
         Ok(())
     }
 
@@ -346,7 +343,7 @@ impl Slots {
             if !live.iter().all(|(_, sequence)| sequence.chooser.is_for_engine()) {
                 let chosen = step(&mut self.session, &mut live).await?;
                 for (slot, chosen) in slots.into_iter().zip(chosen) {
-                    self.slots[slot].told = false;
+                    self.slots[slot].plan_is_set = false;
                     self.take(slot, |_| chosen);
                 }
                 return Ok(());
@@ -369,7 +366,7 @@ impl Slots {
     /// for a prompt.
     fn run_ahead(&mut self) -> Result<()> {
         let running = self.running();
-        if running < self.slots.len() && self.desk.admits(running) {
+        if running < self.slots.len() && self.request_queue.admits(running) {
             return Ok(());
         }
         let requests =
@@ -424,10 +421,10 @@ fn live(slots: &mut [Slot]) -> Vec<(usize, &mut Sequence)> {
         .collect()
 }
 
-/// However it ended: what still waits is told, and nobody waits in vain after it.
-impl Drop for Slots {
+/// On drop (also by panic), fails all queued requests.
+impl Drop for Scheduler {
     fn drop(&mut self) {
-        let mut waiting = self.desk.lock();
+        let mut waiting = self.request_queue.lock();
         waiting.ended.get_or_insert(None);
         waiting.running = 0;
         let requests = std::mem::take(&mut waiting.requests);
@@ -449,7 +446,7 @@ mod tests {
             },
             generate::options::GenerateOptions,
             load::model::Model,
-            threads::unbounded::{Receiver, mailbox},
+            threads::unbounded::{Receiver, unbounded},
         },
         ops::transformer::HostKvCache,
     };
@@ -530,7 +527,7 @@ mod tests {
         }
     }
 
-    fn next(tokens: &Receiver<Item>) -> Option<Item> {
+    fn next(tokens: &Receiver<BatchItem>) -> Option<BatchItem> {
         pollster::block_on(poll_fn(|cx| tokens.poll_next(cx)))
     }
 
@@ -540,19 +537,20 @@ mod tests {
         let session = model.session(SessionOptions::new(2, 64)).unwrap();
         // Two prompts in one piece, a step for both, and no more.
         let session = session.with_state(|state| Box::new(Lost(state, 2)));
-        let (desk, options) = (Arc::<Desk>::default(), GenerateOptions::default().ignore_eos(true));
+        let (request_queue, options) =
+            (Arc::<RequestQueue>::default(), GenerateOptions::default().ignore_eos(true));
         let enter = || {
-            let (tokens, taken) = mailbox();
+            let (tokens, taken) = unbounded();
             let request = Request {
                 sequence: model.sequence(0, &[5, 6], &options).unwrap(),
                 tokens,
                 cached: Arc::default(),
             };
-            desk.enter(request, 2, 1).map(|()| taken)
+            request_queue.enter(request, 2, 1).map(|()| taken)
         };
         let streams: Vec<_> = (0..3).map(|_| enter().unwrap()).collect();
         assert!(matches!(enter(), Err(Error::Busy { running: 0, waiting: 3, slots: 2, queue: 1 })));
-        pollster::block_on(Slots::new(session, desk.clone(), 16).run());
+        pollster::block_on(Scheduler::new(session, request_queue.clone(), 16).run());
         for (stream, tokens) in streams.iter().zip([2, 2, 0]) {
             (0..tokens).for_each(|_| assert!(next(stream).unwrap().is_ok()));
             let error = next(stream).unwrap().unwrap_err();
@@ -564,6 +562,6 @@ mod tests {
             assert!(next(stream).is_none());
         }
         assert!(matches!(enter().map(drop), Err(Error::BatchEnded(_))));
-        assert_eq!(desk.counts(), (0, 0));
+        assert_eq!(request_queue.counts(), (0, 0));
     }
 }

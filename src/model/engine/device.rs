@@ -23,11 +23,10 @@ use std::slice;
 /// # fn main() -> bitnet_wgpu::Result<()> {
 /// use bitnet_wgpu::{
 ///     Context, ContextOptions,
-///     device::AdapterChoice,
 ///     model::{Model, SessionOptions},
 /// };
 ///
-/// let open = |index| pollster::block_on(Context::open(ContextOptions::default().adapter(AdapterChoice::Index(index))));
+/// let open = |index| pollster::block_on(Context::open(ContextOptions::default().adapter(index)));
 /// let gpus = [open(0)?, open(1)?];
 /// let model = Model::builder("path/to/a/model").device(&gpus).build()?;
 /// for part in model.parts(SessionOptions::new(1, 2048))? {

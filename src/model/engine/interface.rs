@@ -15,33 +15,45 @@ use std::{ops::Range, pin::Pin, sync::Arc};
 /// A result of work that is submitted already.
 pub(crate) type Pending<T> = Pin<Box<dyn Future<Output = Result<T>> + Send>>;
 
-/// How much room a [`Session`](crate::model::Session) has.
+/// Size of a [`Session`](crate::model::Session).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
 pub struct SessionOptions {
-    /// Sequences that are decoded side by side.
-    pub sequences: usize,
-    /// Tokens that each may have; at most the model's context.
-    pub capacity: usize,
-    /// The type of cached keys and values: [`Element::F32`], or [`Element::F16`] for half the
-    /// memory and traffic. Unless it is set, the latter where a GPU has it, and the former on the
-    /// CPU.
-    pub cache: Option<Element>,
+    pub(crate) sequences: usize,
+    pub(crate) capacity: usize,
+    pub(crate) kv_type: Option<Element>,
 }
 
 impl SessionOptions {
-    /// So many sequences of so many tokens.
+    /// Returns options for `sequences` sequences that are decoded side by side, of up to `capacity`
+    /// tokens each. The capacity is at most the model's context.
     pub fn new(sequences: usize, capacity: usize) -> Self {
-        Self { sequences, capacity, cache: None }
+        Self { sequences, capacity, kv_type: None }
     }
 
-    /// Sets [`SessionOptions::cache`].
+    /// Sets the type of the KV cache: [`Element::F32`], or [`Element::F16`] for half the memory and
+    /// traffic. `None` is f16 on GPUs that support it and f32 elsewhere.
     #[must_use]
-    pub fn cache(self, cache: impl Into<Option<Element>>) -> Self {
-        Self { cache: cache.into(), ..self }
+    pub fn kv_type(self, kv_type: impl Into<Option<Element>>) -> Self {
+        Self { kv_type: kv_type.into(), ..self }
     }
 
-    /// Checks the options against a model, and sets the type of the cache if it is not set.
+    /// Returns the number of sequences.
+    pub fn sequences(&self) -> usize {
+        self.sequences
+    }
+
+    /// Returns the number of tokens that each sequence may have.
+    pub fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    /// Returns the type of the KV cache, which the options of a
+    /// [`Session`](crate::model::Session) have.
+    pub fn get_kv_type(&self) -> Option<Element> {
+        self.kv_type
+    }
+
+    /// Checks the options against a model, and sets the type of its KV cache if it is not set.
     ///
     /// # Errors
     /// [`Error::Invalid`] for numbers or types out of range, [`Error::Context`] for a capacity
@@ -60,18 +72,18 @@ impl SessionOptions {
         }
         let contexts = engine.contexts();
         let f16 = !contexts.is_empty() && contexts.iter().all(|context| context.capabilities().f16);
-        let cache = self.cache.unwrap_or(if f16 { Element::F16 } else { Element::F32 });
-        if !matches!(cache, Element::F32 | Element::F16) {
+        let kv_type = self.kv_type.unwrap_or(if f16 { Element::F16 } else { Element::F32 });
+        if !matches!(kv_type, Element::F32 | Element::F16) {
             return Err(Error::Invalid {
                 op: "session",
-                what: format!("a cache of {cache:?}; F32 and F16 are supported"),
+                what: "a KV cache is of type f32 or f16".into(),
             });
         }
-        Ok(self.cache(cache))
+        Ok(self.kv_type(kv_type))
     }
 }
 
-/// What [`Offload`](crate::model::Offload) has led to: [`Model::offloaded`](crate::model::Model::offloaded).
+/// Layers in host memory: [`Model::offloaded`](crate::model::Model::offloaded).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Offloaded {
@@ -82,9 +94,7 @@ pub struct Offloaded {
     pub bytes: u64,
 }
 
-/// A run of a model's layers on a device, and the memory that it takes there:
-/// [`ModelBuilder::parts`](crate::model::ModelBuilder::parts),
-/// [`Model::parts`](crate::model::Model::parts).
+/// A run of a model's layers on a device, and the memory that it takes there.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ModelPart {

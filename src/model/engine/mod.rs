@@ -4,7 +4,7 @@ pub(super) mod config;
 pub(super) mod cpu;
 pub(super) mod device;
 pub(super) mod gpu;
-pub(super) mod interface;
+pub(crate) mod interface;
 pub(super) mod layers;
 pub(super) mod offload;
 pub(super) mod sampling_plan;

@@ -1,4 +1,4 @@
-//! Which of a model's layers stay in host memory.
+//! Layers in host memory.
 
 use super::interface::SessionOptions;
 use crate::error::{Error, Result};

@@ -12,34 +12,30 @@ use std::path::Path;
 /// How texts become vectors. What is not set is as the model's files say:
 /// [`EmbeddingDefaults`](crate::formats::EmbeddingDefaults).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
 pub struct EmbedOptions {
-    /// How the states of a text's tokens become one vector; where the files do not say either, that
-    /// of the last token is taken.
-    pub pooling: Option<Pooling>,
-    /// Divide the vector by its length, so that a product of two is the cosine of their angle;
-    /// where the files do not say either, it is done.
-    pub normalize: Option<bool>,
-    /// Have texts end with the tokenizer's EOS (where they do not yet), or without the one that
-    /// files ask for by `add_eos_token`. What the post-processor of a `tokenizer.json` adds stays.
-    /// Of [`Model::embed`] only, as token ids are taken as they are.
-    pub add_eos: Option<bool>,
+    pooling: Option<Pooling>,
+    normalize: Option<bool>,
+    add_eos: Option<bool>,
 }
 
 impl EmbedOptions {
-    /// Sets [`EmbedOptions::pooling`].
+    /// Sets how the states of a text's tokens become one vector. If the files do not say it either,
+    /// the state of the last token is taken.
     #[must_use]
     pub fn pooling(self, pooling: impl Into<Option<Pooling>>) -> Self {
         Self { pooling: pooling.into(), ..self }
     }
 
-    /// Sets [`EmbedOptions::normalize`].
+    /// Divides vectors by their length, so that the product of two is the cosine of their angle. If
+    /// the files do not say it either, they are divided.
     #[must_use]
     pub fn normalize(self, normalize: impl Into<Option<bool>>) -> Self {
         Self { normalize: normalize.into(), ..self }
     }
 
-    /// Sets [`EmbedOptions::add_eos`].
+    /// Ends texts with the tokenizer's EOS if they do not end with it, or without the one that files
+    /// ask for by `add_eos_token`. What the post-processor of a `tokenizer.json` adds stays. It
+    /// applies to [`Model::embed`] only, since token ids are taken as they are.
     #[must_use]
     pub fn add_eos(self, add_eos: impl Into<Option<bool>>) -> Self {
         Self { add_eos: add_eos.into(), ..self }
@@ -76,7 +72,7 @@ impl Model {
     /// norm, pooled, and divided by their length, as the model's files say or the options. A text
     /// has the tokens of
     /// [`Tokenizer::encode_for_embedding`](crate::model::Tokenizer::encode_for_embedding), unless
-    /// [`EmbedOptions::add_eos`] says another end; instructions that a model wants before it are
+    /// [`EmbedOptions::add_eos`](EmbedOptions::add_eos()) says another end; instructions that a model wants before it are
     /// part of it. Texts are computed side by side; on one device a text has the same bits whatever
     /// else is there (but with
     /// [`ModelBuilder::f16_attention`](crate::model::ModelBuilder::f16_attention)). Keys and values are in

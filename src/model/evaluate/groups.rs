@@ -34,7 +34,7 @@ impl Groups {
         let capacity = self.lengths[longest];
         let mut count = self.left.len().min(self.most_texts).min(MOST_POSITIONS / capacity).max(1);
         loop {
-            match sessions(SessionOptions::new(count, capacity).cache(Element::F32)) {
+            match sessions(SessionOptions::new(count, capacity).kv_type(Element::F32)) {
                 // As many as a limited memory has room for.
                 Err(Error::MemoryLimit { .. }) if count > 1 => count /= 2,
                 session => {

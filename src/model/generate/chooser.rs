@@ -166,8 +166,7 @@ impl Chooser {
         if let Some(hook) = &self.options.logits {
             hook.call(&self.tokens, logits);
         }
-        let sampled =
-            self.sampler.at(self.tokens.len().saturating_sub(1) as u32).sample_logits(logits);
+        let sampled = self.sampler.at(self.tokens.len().saturating_sub(1) as u32).sample(logits);
         // What a hook gives is its own.
         let its_own = || {
             self.options.logits.is_some()

@@ -12,25 +12,32 @@ use crate::{
         engine::interface::Pending,
         session::sequences::Session,
         threads::{
-            background::{AHEAD, Blocking, Feed, Source},
+            background::{AHEAD, BackgroundStream, Blocking, Producer},
+            unbounded::Receiver,
             workers::Workers,
         },
     },
 };
 use futures_core::Stream;
 use std::{
-    borrow::Borrow,
     collections::VecDeque,
     future::poll_fn,
     pin::Pin,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
     task::{Context, Poll},
 };
 
-/// A continuation: a [`Stream`] of tokens, or by a `for` loop (which blocks) an iterator. From the
-/// first that is asked for, they are computed on a thread of its own, a few tokens ahead of who
-/// takes them, or sixteen with drafts. Dropped, it ends within one token, or one batch of the
-/// prompt.
+/// The continuation of a prompt: a [`Stream`] of tokens, or in a `for` loop, which blocks, an
+/// iterator.
+///
+/// That of [`Model::generate`](crate::model::Model::generate) computes on a thread of its own from
+/// the first token that is asked for, a few tokens ahead of the reader, or sixteen with drafts.
+/// Dropping it ends it after the current token or prefill chunk. That of a
+/// [`Batch`](crate::model::Batch) computes whether it is read or not, and keeps all tokens, so that
+/// a slow reader makes nobody wait. Dropping it frees its slot before the next step.
 ///
 /// ```no_run
 /// # async fn story(model: bitnet_wgpu::model::Model) -> bitnet_wgpu::Result<()> {
@@ -45,17 +52,48 @@ use std::{
 /// # }
 /// ```
 pub struct Generation {
-    feed: Feed<Run>,
+    tokens: Tokens,
+    prompt: usize,
+    cached: Arc<AtomicUsize>,
     stop: Option<Stop>,
     speculation: Option<SpeculationCounts>,
 }
 
+/// Where tokens come from.
+enum Tokens {
+    /// A thread of the generation's own.
+    Own(BackgroundStream<GenerationState>),
+    /// The thread of a batch.
+    Batch { items: Receiver<BatchItem>, thread: Arc<dyn BatchThread>, ended: bool },
+}
+
+/// A token of a sequence of a batch, and why it was the last if it was.
+pub(crate) type BatchItem = Result<(Token, Option<Stop>)>;
+
+/// The thread of a batch, which ends with its last owner.
+pub(crate) trait BatchThread: Send + Sync {
+    /// Returns why it ended without a last token.
+    fn cause(&self) -> Error;
+}
+
+/// The whole continuation of a prompt.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct Generated {
+    /// The tokens.
+    pub ids: Vec<u32>,
+    /// Their text; empty for a model without a tokenizer.
+    pub text: String,
+    /// Why it ended.
+    pub stop: Stop,
+}
+
 /// The state of a generation.
-struct Run {
+struct GenerationState {
     session: Session,
     sequence: Sequence,
     /// Does the engine know how to choose?
-    told: bool,
+    plan_is_set: bool,
     /// Steps that are submitted and not yet awaited.
     pending: VecDeque<Pending<Vec<u32>>>,
     speculator: Option<Speculator>,
@@ -66,12 +104,12 @@ struct Run {
 /// as they are asked for.
 struct Verified {
     draft: Vec<u32>,
-    found: Found,
+    verification: Verification,
     accepted: usize,
 }
 
 /// What is known after the last token and after every token of the draft.
-enum Found {
+enum Verification {
     /// `[1 + draft, vocab]`
     Logits(Vec<f32>),
     /// `[1 + draft]`: the engine has chosen.
@@ -79,55 +117,106 @@ enum Found {
 }
 
 impl Generation {
-    /// Makes the sequence's prompt the text of the first sequence of a session, and continues it.
+    /// Makes the sequence's prompt of `prompt` tokens the text of the first sequence of a session,
+    /// and continues it.
     pub(crate) fn new(
         workers: &Arc<Workers>,
         session: Session,
         sequence: Sequence,
+        prompt: usize,
         speculator: Option<Speculator>,
     ) -> Self {
+        let text = sequence.chooser.tokens();
+        let cached = session.common(0, text).min(text.len().saturating_sub(1));
         let (stop, speculation) =
             (sequence.stop, speculator.as_ref().map(|speculator| speculator.counts));
-        let run = Run {
+        let run = GenerationState {
             session,
             sequence,
-            told: false,
+            plan_is_set: false,
             pending: VecDeque::new(),
             speculator,
             verified: None,
         };
-        Self {
-            feed: if stop.is_some() { Feed::empty(run) } else { Feed::new(run, workers) },
-            stop,
-            speculation,
-        }
+        let stream = if stop.is_some() {
+            BackgroundStream::empty(run)
+        } else {
+            BackgroundStream::new(run, workers)
+        };
+        let cached = Arc::new(AtomicUsize::new(cached));
+        Self { tokens: Tokens::Own(stream), prompt, cached, stop, speculation }
     }
 
-    /// The next token, as a future for any executor; none after the last. (`StreamExt::next` does
-    /// the same.)
+    /// Takes the tokens of a batch's sequence, or none if `stop` says that it has ended already.
+    pub(crate) fn in_batch(
+        items: Receiver<BatchItem>,
+        thread: Arc<dyn BatchThread>,
+        prompt: usize,
+        cached: Arc<AtomicUsize>,
+        stop: Option<Stop>,
+    ) -> Self {
+        let tokens = Tokens::Batch { items, thread, ended: stop.is_some() };
+        Self { tokens, prompt, cached, stop, speculation: None }
+    }
+
+    /// Returns the next token, as a future for any executor; nothing after the last.
+    /// (`StreamExt::next` does the same.)
     pub async fn next_token(&mut self) -> Option<Result<Token>> {
         poll_fn(|cx| Pin::new(&mut *self).poll_next(cx)).await
     }
 
-    /// Why it ended; none while there are tokens to take.
+    /// Returns all that is left.
+    ///
+    /// # Errors
+    /// [`Error::Overflow`] for logits that are not finite; what a device reports, in a batch as
+    /// [`Error::BatchEnded`].
+    pub async fn all(mut self) -> Result<Generated> {
+        let (mut ids, mut text) = (Vec::new(), String::new());
+        while let Some(token) = self.next_token().await {
+            let token = token?;
+            ids.push(token.id);
+            text += &token.text;
+        }
+        Ok(Generated { ids, text, stop: self.stop.unwrap_or(Stop::MaxTokens) })
+    }
+
+    /// Returns the number of tokens of the prompt.
+    pub fn prompt_tokens(&self) -> usize {
+        self.prompt
+    }
+
+    /// Returns how many tokens of the prompt were in the session or the slot already, from a text
+    /// with the same beginning, and are not computed again. In a batch it is known with the first
+    /// token.
+    pub fn cached_tokens(&self) -> usize {
+        self.cached.load(Ordering::Relaxed)
+    }
+
+    /// Returns why it ended; nothing while there are tokens to take.
     pub fn stop(&self) -> Option<Stop> {
         self.stop
     }
 
-    /// How well tokens were guessed, up to the last that was taken; none without
-    /// [`GenerateOptions::speculate`](crate::model::GenerateOptions::speculate).
+    /// Returns the counts of drafts up to the last token that was taken; nothing without
+    /// [`GenerateOptions::speculate`](crate::model::GenerateOptions::speculate()).
     pub fn speculation(&self) -> Option<SpeculationCounts> {
         self.speculation
     }
 
-    /// Ends it, and gives back the session with the text so far, for
-    /// [`Model::generate_in`](crate::model::Model::generate_in). The last token generated is not in it
-    /// yet.
+    /// Ends it, and returns the session with the text so far, for
+    /// [`Model::generate_in`](crate::model::Model::generate_in). The last token generated is not in
+    /// it yet.
     ///
     /// # Errors
-    /// [`Error::Gpu`] if its thread panicked.
+    /// [`Error::Gpu`] if its thread panicked; [`Error::Invalid`] for a sequence of a batch.
     pub async fn into_session(self) -> Result<Session> {
-        self.feed.into_rest().await
+        match self.tokens {
+            Tokens::Own(stream) => stream.into_rest().await,
+            Tokens::Batch { .. } => {
+                let what = "a batch keeps the session of its sequences".into();
+                Err(Error::Invalid { op: "generate", what })
+            }
+        }
     }
 }
 
@@ -135,25 +224,25 @@ impl Stream for Generation {
     type Item = Result<Token>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        self.feed.poll_next(cx).map(|item| {
-            item.map(|item| {
-                let (token, stop, speculation) = item?;
-                (self.stop, self.speculation) = (stop, speculation);
-                Ok(token)
-            })
-        })
-    }
-}
-
-impl<G: Borrow<Generation>> Blocking<G> {
-    /// [`Generation::stop`].
-    pub fn stop(&self) -> Option<Stop> {
-        self.0.borrow().stop()
-    }
-
-    /// [`Generation::speculation`].
-    pub fn speculation(&self) -> Option<SpeculationCounts> {
-        self.0.borrow().speculation()
+        let this = &mut *self;
+        match &mut this.tokens {
+            Tokens::Own(stream) => stream.poll_next(cx).map(|item| {
+                item.map(|item| {
+                    let (token, stop, speculation) = item?;
+                    (this.stop, this.speculation) = (stop, speculation);
+                    Ok(token)
+                })
+            }),
+            Tokens::Batch { ended: true, .. } => Poll::Ready(None),
+            Tokens::Batch { items, thread, ended } => items.poll_next(cx).map(|item| {
+                let item = item.unwrap_or_else(|| Err(thread.cause()));
+                *ended = item.as_ref().map_or(true, |(_, stop)| stop.is_some());
+                Some(item.map(|(token, stop)| {
+                    this.stop = stop;
+                    token
+                }))
+            }),
+        }
     }
 }
 
@@ -175,7 +264,7 @@ impl IntoIterator for &mut Generation {
     }
 }
 
-impl Source for Run {
+impl Producer for GenerationState {
     type Item = (Token, Option<Stop>, Option<SpeculationCounts>);
     type Rest = Session;
 
@@ -209,7 +298,7 @@ impl Source for Run {
     }
 }
 
-impl Run {
+impl GenerationState {
     /// Chooses the next token.
     async fn choose(&mut self) -> Result<()> {
         if !self.sequence.chooser.has_chosen() {
@@ -230,7 +319,7 @@ impl Run {
             // Where there is a draft, what was submitted without is waited for first.
             return self.ahead(if length > 0 { 0 } else { self.session.steps_ahead() }).await;
         }
-        self.told = false;
+        self.plan_is_set = false;
         let chosen = step(&mut self.session, &mut [(0, &mut self.sequence)]).await?;
         chosen.into_iter().try_for_each(|chosen| chosen.map(drop))
     }
@@ -282,15 +371,15 @@ impl Run {
         speculator.counts.passes += 1;
         speculator.counts.drafted += draft.len();
         let run = [&[chooser.last()], &draft[..]].concat();
-        let found = if chooser.is_for_engine() && !chooser.changes_logits() {
+        let verification = if chooser.is_for_engine() && !chooser.changes_logits() {
             self.tell()?;
-            Found::Next(self.session.step_next(&[0], &run, run.len()).await?)
+            Verification::Next(self.session.step_next(&[0], &run, run.len()).await?)
         } else {
             // The engine does not count these tokens for its penalties.
-            self.told &= !chooser.penalises();
-            Found::Logits(self.session.extend(&[0], &run, run.len()).await?)
+            self.plan_is_set &= !chooser.penalises();
+            Verification::Logits(self.session.extend(&[0], &run, run.len()).await?)
         };
-        self.verified = Some(Verified { draft, found, accepted: 0 });
+        self.verified = Some(Verified { draft, verification, accepted: 0 });
         Ok(())
     }
 
@@ -300,13 +389,13 @@ impl Run {
         let (Some(verified), Some(speculator)) = (&mut self.verified, &mut self.speculator) else {
             return Ok(());
         };
-        let (vocab, chooser, Verified { draft, found, accepted }) =
+        let (vocab, chooser, Verified { draft, verification, accepted }) =
             (self.session.vocab(), &mut self.sequence.chooser, verified);
-        let id = match found {
-            Found::Logits(logits) => {
+        let id = match verification {
+            Verification::Logits(logits) => {
                 chooser.of_logits(&mut logits[*accepted * vocab..][..vocab])?
             }
-            Found::Next(next) => chooser.of_engine(next[*accepted])?,
+            Verification::Next(next) => chooser.of_engine(next[*accepted])?,
         };
         if draft.get(*accepted) == Some(&id) {
             *accepted += 1;
@@ -320,7 +409,7 @@ impl Run {
 
     /// Tells the engine how to choose, if it does not know.
     fn tell(&mut self) -> Result<()> {
-        if std::mem::replace(&mut self.told, true) {
+        if std::mem::replace(&mut self.plan_is_set, true) {
             return Ok(());
         }
         choose_by(&mut self.session, [(0, &self.sequence.chooser, false)].into_iter())

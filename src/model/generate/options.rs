@@ -15,59 +15,37 @@ use std::sync::Arc;
 /// ```
 /// use bitnet_wgpu::model::{GenerateOptions, Sampling};
 ///
-/// let options = GenerateOptions::default().max_tokens(100).sampling(Sampling::GREEDY.temperature(0.8).top_p(0.95)).stop(["\n\n"]);
-/// assert_eq!(options.max_tokens, 100);
+/// let sampling = Sampling::GREEDY.temperature(0.8).top_p(0.95);
+/// let options = GenerateOptions::default().max_tokens(100).sampling(sampling).stop(["\n\n"]);
+/// assert_eq!(options.get_sampling(), sampling);
 /// ```
 #[derive(Clone, Debug)]
-#[non_exhaustive]
 pub struct GenerateOptions {
-    /// The most tokens to generate: 256, unless it is set.
-    pub max_tokens: usize,
-    /// How each is chosen: [`Sampling::GREEDY`], unless it is set.
-    pub sampling: Sampling,
-    /// Go on after an end-of-text token.
-    pub ignore_eos: bool,
-    /// Strings at which the text ends; the first that occurs, and what follows it, is left out of
-    /// [`Token::text`](crate::model::Token::text). At most 4096 bytes each, and 16 KiB together. Clones of
-    /// the options share them.
-    pub stop: Arc<[String]>,
-    /// The tokens of prompt and continuation together, at most; unless it is set, only the model's
-    /// context limits them.
-    pub max_length: Option<usize>,
-    /// No end-of-text token before so many tokens.
-    pub min_tokens: usize,
-    /// How many tokens at the end of the prompt were generated before; see
-    /// [`GenerateOptions::resumed`].
-    pub resumed: usize,
-    /// Runs of tokens that never occur: the last of one is not chosen after the others.
-    pub bad_words: Vec<Vec<u32>>,
-    /// No run of so many tokens occurs twice, the prompt's among them; 0 allows all.
-    pub no_repeat_ngram: usize,
-    /// What is added to the logits of these tokens; -∞ forbids one.
-    pub logit_bias: Vec<(u32, f32)>,
-    /// Changes the logits before a token is chosen.
-    pub logits: Option<LogitsHook>,
-    /// The type of cached keys and values; see [`SessionOptions::cache`].
-    pub cache: Option<Element>,
-    /// Guess tokens ahead: the same text in less time, where guesses are good. A batch refuses it.
-    pub speculate: Option<Speculation>,
-    /// Limits the reuse of cached prompt prefixes in a [`Batch`](crate::model::Batch) to requests of an
-    /// equal salt; requests without one share theirs. Whether a prefix was cached shows in the time
-    /// to the first token and in [`TokenStream::cached_tokens`](crate::model::TokenStream::cached_tokens),
-    /// so that a user could otherwise learn how prompts of others begin. At most 1024 bytes.
-    pub cache_salt: Option<Arc<str>>,
+    pub(crate) max_tokens: usize,
+    pub(crate) sampling: Sampling,
+    /// Clones of the options share them.
+    pub(crate) stop: Arc<[String]>,
+    pub(crate) logit_bias: Vec<(u32, f32)>,
+    pub(crate) resumed: usize,
+    pub(crate) speculate: Option<Speculation>,
+    pub(crate) ignore_eos: bool,
+    pub(crate) max_length: Option<usize>,
+    pub(crate) min_tokens: usize,
+    pub(crate) bad_words: Vec<Vec<u32>>,
+    pub(crate) no_repeat_ngram: usize,
+    pub(crate) logits: Option<LogitsHook>,
+    pub(crate) kv_type: Option<Element>,
+    pub(crate) cache_salt: Option<Arc<str>>,
 }
 
-/// What a caller does with the logits of the next token: given the tokens so far, the prompt's
-/// among them, it changes `[vocab]` logits in place. It runs on the generation's thread, after
-/// biases, penalties and what forbids tokens.
+/// A caller's function that changes the logits of the next token.
 #[derive(Clone)]
-pub struct LogitsHook(Arc<Change>);
+pub(crate) struct LogitsHook(Arc<Change>);
 
 type Change = dyn Fn(&[u32], &mut [f32]) + Send + Sync;
 
 impl LogitsHook {
-    pub(crate) fn call(&self, tokens: &[u32], logits: &mut [f32]) {
+    pub fn call(&self, tokens: &[u32], logits: &mut [f32]) {
         (self.0)(tokens, logits);
     }
 }
@@ -92,7 +70,7 @@ impl Default for GenerateOptions {
             no_repeat_ngram: 0,
             logit_bias: Vec::new(),
             logits: None,
-            cache: None,
+            kv_type: None,
             speculate: None,
             cache_salt: None,
         }
@@ -100,55 +78,77 @@ impl Default for GenerateOptions {
 }
 
 impl GenerateOptions {
-    /// Sets [`GenerateOptions::max_tokens`], and lifts [`GenerateOptions::max_length`].
+    /// Sets the most tokens to generate, by default 256, and removes the limit of
+    /// [`max_length`](Self::max_length()).
     #[must_use]
     pub fn max_tokens(self, max_tokens: usize) -> Self {
         Self { max_tokens, max_length: None, ..self }
     }
 
-    /// Sets [`GenerateOptions::sampling`].
+    /// Sets how each token is chosen; the default is [`Sampling::GREEDY`].
     #[must_use]
     pub fn sampling(self, sampling: Sampling) -> Self {
         Self { sampling, ..self }
     }
 
-    /// Sets [`GenerateOptions::ignore_eos`].
+    /// Returns how each token is chosen, for changes to what a model's authors recommend:
+    ///
+    /// ```
+    /// # fn options(model: &bitnet_wgpu::model::Model) {
+    /// let options = model.options();
+    /// let sampling = options.get_sampling().temperature(0.2);
+    /// let options = options.sampling(sampling);
+    /// # }
+    /// ```
+    pub fn get_sampling(&self) -> Sampling {
+        self.sampling
+    }
+
+    /// Continues after an end-of-text token.
     #[must_use]
     pub fn ignore_eos(self, ignore_eos: bool) -> Self {
         Self { ignore_eos, ..self }
     }
 
-    /// Sets [`GenerateOptions::cache`].
+    /// Sets the type of the KV cache; see
+    /// [`SessionOptions::kv_type`](crate::model::SessionOptions::kv_type).
     #[must_use]
-    pub fn cache(self, cache: impl Into<Option<Element>>) -> Self {
-        Self { cache: cache.into(), ..self }
+    pub fn kv_type(self, kv_type: impl Into<Option<Element>>) -> Self {
+        Self { kv_type: kv_type.into(), ..self }
     }
 
-    /// Sets [`GenerateOptions::speculate`].
+    /// Decodes speculatively: the same text in less time, if drafts are good. A batch refuses it.
     #[must_use]
     pub fn speculate(self, speculate: impl Into<Option<Speculation>>) -> Self {
         Self { speculate: speculate.into(), ..self }
     }
 
-    /// Sets [`GenerateOptions::cache_salt`].
+    /// Limits the reuse of cached prompt prefixes in a [`Batch`](crate::model::Batch) to requests of
+    /// an equal salt; requests without one share theirs. Whether a prefix was cached shows in the
+    /// time to the first token and in
+    /// [`Generation::cached_tokens`](crate::model::Generation::cached_tokens), so that a user
+    /// could otherwise learn how prompts of others begin. At most 1024 bytes.
     #[must_use]
     pub fn cache_salt(self, cache_salt: Option<impl Into<Arc<str>>>) -> Self {
         Self { cache_salt: cache_salt.map(Into::into), ..self }
     }
 
-    /// Sets [`GenerateOptions::stop`].
+    /// Adds strings at which the text ends. The first that occurs, and what follows it, is left out
+    /// of [`Token::text`](crate::model::Token::text). At most 4096 bytes each, and 16 KiB together.
     #[must_use]
     pub fn stop<S: Into<String>>(self, stop: impl IntoIterator<Item = S>) -> Self {
-        Self { stop: stop.into_iter().map(Into::into).collect(), ..self }
+        let added = stop.into_iter().map(Into::into);
+        Self { stop: self.stop.iter().cloned().chain(added).collect(), ..self }
     }
 
-    /// Sets [`GenerateOptions::max_length`].
+    /// Sets the most tokens of prompt and continuation together. By default only the model's context
+    /// limits them.
     #[must_use]
     pub fn max_length(self, max_length: Option<usize>) -> Self {
         Self { max_length, ..self }
     }
 
-    /// Sets [`GenerateOptions::min_tokens`].
+    /// Forbids end-of-text tokens before `min_tokens` tokens are generated.
     #[must_use]
     pub fn min_tokens(self, min_tokens: usize) -> Self {
         Self { min_tokens, ..self }
@@ -182,25 +182,28 @@ impl GenerateOptions {
         Self { resumed: tokens, ..self }
     }
 
-    /// Sets [`GenerateOptions::bad_words`].
+    /// Sets runs of tokens that never occur: the last of one is not chosen after the others.
     #[must_use]
     pub fn bad_words(self, bad_words: impl IntoIterator<Item = Vec<u32>>) -> Self {
         Self { bad_words: bad_words.into_iter().collect(), ..self }
     }
 
-    /// Sets [`GenerateOptions::no_repeat_ngram`].
+    /// Lets no run of `no_repeat_ngram` tokens occur twice, the prompt's among them; 0 allows all.
     #[must_use]
     pub fn no_repeat_ngram(self, no_repeat_ngram: usize) -> Self {
         Self { no_repeat_ngram, ..self }
     }
 
-    /// Sets [`GenerateOptions::logit_bias`].
+    /// Adds numbers to the logits of tokens; -∞ forbids a token.
     #[must_use]
-    pub fn logit_bias(self, logit_bias: impl IntoIterator<Item = (u32, f32)>) -> Self {
-        Self { logit_bias: logit_bias.into_iter().collect(), ..self }
+    pub fn logit_bias(mut self, logit_bias: impl IntoIterator<Item = (u32, f32)>) -> Self {
+        self.logit_bias.extend(logit_bias);
+        self
     }
 
-    /// Sets [`GenerateOptions::logits`].
+    /// Sets a function that changes the logits of the next token in place. It gets the tokens so
+    /// far, the prompt's among them, and `[vocab]` logits. It runs on the generation's thread, after
+    /// biases, penalties and forbidden tokens.
     #[must_use]
     pub fn logits(self, change: impl Fn(&[u32], &mut [f32]) + Send + Sync + 'static) -> Self {
         Self { logits: Some(LogitsHook(Arc::new(change))), ..self }
@@ -294,7 +297,12 @@ impl GenerateOptions {
     ///
     /// # Errors
     /// [`Error::Context`] for a prompt that does not fit.
-    pub fn room(&self, sequences: usize, prompt: usize, context: usize) -> Result<SessionOptions> {
+    pub(crate) fn room(
+        &self,
+        sequences: usize,
+        prompt: usize,
+        context: usize,
+    ) -> Result<SessionOptions> {
         if prompt > context {
             return Err(Error::Context { needed: prompt, capacity: context });
         }
@@ -302,12 +310,25 @@ impl GenerateOptions {
         let capacity = before
             .saturating_add(self.tokens_after(before).saturating_sub(1))
             .clamp(prompt.clamp(1, context), context);
-        Ok(SessionOptions::new(sequences, capacity).cache(self.cache))
+        Ok(SessionOptions::new(sequences, capacity).kv_type(self.kv_type))
     }
 
     /// The most tokens to generate after a prompt of so many.
     pub(crate) fn tokens_after(&self, prompt: usize) -> usize {
         self.max_length
             .map_or(self.max_tokens, |length| self.max_tokens.min(length.saturating_sub(prompt)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stop_strings_and_biases_are_added() {
+        let options = GenerateOptions::default().stop(["a"]).logit_bias([(1, 0.5)]);
+        let options = options.stop(["b".to_owned(), "c".to_owned()]).logit_bias([(1, 2.0)]);
+        assert_eq!(*options.stop, ["a", "b", "c"]);
+        assert_eq!(options.logit_bias, [(1, 0.5), (1, 2.0)]);
     }
 }

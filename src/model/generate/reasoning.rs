@@ -1,4 +1,4 @@
-//! What a model says to itself before it answers.
+//! Separates the reasoning of a model from its answer.
 
 use crate::{
     error::Result,
@@ -11,14 +11,14 @@ use crate::{
 /// Tokens of a prompt's end that may say that the reasoning has begun.
 const END: usize = 16;
 
-/// Tells a model's reasoning from its answer while the text comes: an answer that begins with
+/// Separates a model's reasoning from its answer while the text comes: text that begins with
 /// `<think>`, or whose prompt ends with it, is reasoning up to `</think>`. Marks are left out, and
 /// so are the spaces and line breaks around each of both parts; later marks are text.
 ///
 /// ```
-/// use bitnet_wgpu::model::Reasoning;
+/// use bitnet_wgpu::model::ReasoningParser;
 ///
-/// let mut parts = Reasoning::default();
+/// let mut parts = ReasoningParser::default();
 /// let mut said = parts.push("<think>\nTwo and");
 /// said += parts.push(" two.\n</th");
 /// said += parts.push("ink>\n\nFour.");
@@ -26,7 +26,7 @@ const END: usize = 16;
 /// assert_eq!((said.reasoning.as_str(), said.answer.as_str()), ("Two and two.", "Four."));
 /// ```
 #[derive(Clone, Debug, Default)]
-pub struct Reasoning {
+pub struct ReasoningParser {
     state: State,
     /// Text that may be a part of a mark, or the spaces at the end of a part.
     held: String,
@@ -49,23 +49,23 @@ enum State {
     Answer,
 }
 
-/// Text that is certain: of the reasoning, then of the answer.
+/// Text of the reasoning, then of the answer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Said {
-    /// What the model said to itself.
+pub struct SplitText {
+    /// The reasoning.
     pub reasoning: String,
-    /// What it says.
+    /// The answer.
     pub answer: String,
 }
 
-impl std::ops::AddAssign for Said {
+impl std::ops::AddAssign for SplitText {
     fn add_assign(&mut self, more: Self) {
         self.reasoning += &more.reasoning;
         self.answer += &more.answer;
     }
 }
 
-impl Reasoning {
+impl ReasoningParser {
     /// For the answer to a prompt, which may end with `<think>`, as some chat templates have it.
     /// Where a tokenizer has the marks as special tokens, whose text is left out of answers, all is
     /// the answer.
@@ -86,26 +86,26 @@ impl Reasoning {
         Ok(Self { state, ..Self::default() })
     }
 
-    /// Is what comes next reasoning, by what has come so far?
+    /// Returns whether the text that comes next is reasoning, as far as is known.
     pub fn is_open(&self) -> bool {
         matches!(self.state, State::Opened | State::Reasoning)
     }
 
-    /// How many pieces so far were reasoning, those of its marks among them: where each is of a
-    /// token, so many tokens. A mark that is several pieces counts when it is whole.
-    pub fn pieces(&self) -> usize {
+    /// Returns the number of pushed texts that were reasoning, its marks included: if each is of a
+    /// token, a number of tokens. A mark of several tokens counts when it is whole.
+    pub fn reasoning_tokens(&self) -> usize {
         self.pieces
     }
 
-    /// Takes the next piece of the text, and gives what is certain by now.
-    pub fn push(&mut self, text: &str) -> Said {
+    /// Takes the text of the next token, and returns what is certain by now.
+    pub fn push(&mut self, text: &str) -> SplitText {
         self.pieces += usize::from(self.is_open());
         self.open += usize::from(self.state == State::Begin);
         self.read(text)
     }
 
-    fn read(&mut self, text: &str) -> Said {
-        let mut said = Said::default();
+    fn read(&mut self, text: &str) -> SplitText {
+        let mut said = SplitText::default();
         if self.state == State::Answer {
             said.answer += text;
             return said;
@@ -158,10 +158,10 @@ impl Reasoning {
         }
     }
 
-    /// Ends the text: what was held is what it seemed not to be.
-    pub fn finish(&mut self) -> Said {
+    /// Ends the text, and returns what was held back.
+    pub fn finish(&mut self) -> SplitText {
         let held = std::mem::take(&mut self.held);
-        let mut said = Said::default();
+        let mut said = SplitText::default();
         match self.state {
             State::Begin | State::Answer => said.answer = held,
             State::Opened => said.reasoning = held.trim().to_owned(),
@@ -184,8 +184,8 @@ mod tests {
     use super::*;
 
     /// Pieces, and what comes of them as a whole.
-    fn said(mut parts: Reasoning, pieces: &[&str]) -> (String, String) {
-        let mut all = Said::default();
+    fn said(mut parts: ReasoningParser, pieces: &[&str]) -> (String, String) {
+        let mut all = SplitText::default();
         pieces.iter().for_each(|piece| all += parts.push(piece));
         all += parts.finish();
         (all.reasoning, all.answer)
@@ -193,22 +193,22 @@ mod tests {
 
     #[test]
     fn parts_are_told_apart_however_the_text_comes() {
-        let opened = Reasoning { state: State::Opened, ..Reasoning::default() };
+        let opened = ReasoningParser { state: State::Opened, ..ReasoningParser::default() };
         let cases = [
             (
-                Reasoning::default(),
+                ReasoningParser::default(),
                 "<think>\nLet me see.\n\n1 < 2 </thin> é\n</think>\n\nIt is </think> so.\n",
                 "Let me see.\n\n1 < 2 </thin> é",
                 "It is </think> so.\n",
             ),
-            (Reasoning::default(), "\n <think>\n\n</think>\n\nYes", "", "Yes"),
+            (ReasoningParser::default(), "\n <think>\n\n</think>\n\nYes", "", "Yes"),
             (opened.clone(), "Hm. <think> </think>No", "Hm. <think>", "No"),
             (opened.clone(), "Hm, but then </thi", "Hm, but then </thi", ""),
             (opened.clone(), "\n\n ", "", ""),
             (opened, "a</think>\n", "a", ""),
-            (Reasoning::default(), "  Plain <think> text\n", "", "  Plain <think> text\n"),
-            (Reasoning::default(), " <thin", "", " <thin"),
-            (Reasoning::default(), "", "", ""),
+            (ReasoningParser::default(), "  Plain <think> text\n", "", "  Plain <think> text\n"),
+            (ReasoningParser::default(), " <thin", "", " <thin"),
+            (ReasoningParser::default(), "", "", ""),
         ];
         for (parts, text, reasoning, answer) in cases {
             let wanted = (reasoning.to_owned(), answer.to_owned());
@@ -232,10 +232,10 @@ mod tests {
     #[test]
     fn pieces_of_reasoning_are_counted_with_those_of_its_marks() {
         let count = |pieces: &[&str]| {
-            let mut parts = Reasoning::default();
+            let mut parts = ReasoningParser::default();
             let counts = pieces.iter().map(|piece| {
                 parts.push(piece);
-                parts.pieces()
+                parts.reasoning_tokens()
             });
             counts.collect::<Vec<_>>()
         };
@@ -248,23 +248,23 @@ mod tests {
         assert_eq!(count(&["<think>So</think>Yes", "!"]), [1, 1]);
         // A beginning of a mark that is none.
         assert_eq!(count(&["<", "thin", "ly>", "<think>"]), [0; 4]);
-        let mut opened = Reasoning { state: State::Opened, ..Reasoning::default() };
-        let counts =
-            ["", "So", "</think>", "Yes"].map(|piece| (opened.push(piece), opened.pieces()).1);
+        let mut opened = ReasoningParser { state: State::Opened, ..ReasoningParser::default() };
+        let counts = ["", "So", "</think>", "Yes"]
+            .map(|piece| (opened.push(piece), opened.reasoning_tokens()).1);
         assert_eq!(counts, [1, 2, 3, 3]);
     }
 
     #[test]
     fn text_is_given_as_soon_as_it_is_certain() {
-        let mut parts = Reasoning::default();
+        let mut parts = ReasoningParser::default();
         assert_eq!(
             (parts.push("<think>\nSo"), parts.is_open()),
-            (Said { reasoning: "So".into(), answer: String::new() }, true)
+            (SplitText { reasoning: "So".into(), answer: String::new() }, true)
         );
         assert_eq!(parts.push(" far ").reasoning, " far");
         assert_eq!(parts.push("<").reasoning, "");
         assert_eq!(parts.push("b").reasoning, " <b");
-        assert_eq!((parts.push("</think>"), parts.is_open()), (Said::default(), false));
+        assert_eq!((parts.push("</think>"), parts.is_open()), (SplitText::default(), false));
         assert_eq!(parts.push("\n\nWell, ").answer, "Well, ");
         assert_eq!(parts.push(" <").answer, " <");
     }

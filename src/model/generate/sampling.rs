@@ -11,16 +11,10 @@ use crate::{
 /// How the next token is chosen: the logits are changed by the penalties, then a token is taken as
 /// [`SampleOptions`] say.
 #[derive(Clone, Copy, Debug, PartialEq)]
-#[non_exhaustive]
 pub struct Sampling {
-    /// Which tokens are kept, and how one of them is drawn.
-    pub options: SampleOptions,
-    /// What tokens pay that the text has already. The prompt counts for the repetition penalty
-    /// alone.
-    pub penalties: Penalties,
-    /// Seeds the random numbers. Those of a token follow from the seed, the token's place in the
-    /// text and its id: the same logits give the same tokens on every device.
-    pub seed: u64,
+    pub(crate) options: SampleOptions,
+    pub(crate) penalties: Penalties,
+    pub(crate) seed: u64,
 }
 
 impl Sampling {
@@ -55,37 +49,38 @@ impl Sampling {
         Self { options: self.options.min_p(min_p), ..self }
     }
 
-    /// Sets [`Sampling::seed`].
+    /// Seeds the random numbers. Those of a token follow from the seed, the token's place in the
+    /// text and its id: equal logits give equal tokens on every device.
     #[must_use]
     pub fn seed(self, seed: u64) -> Self {
         Self { seed, ..self }
     }
 
-    /// Sets [`Penalties::repetition`].
+    /// Sets [`Penalties::repetition`], for which tokens of the prompt count too.
     #[must_use]
     pub fn repetition_penalty(self, repetition: f32) -> Self {
         Self { penalties: Penalties { repetition, ..self.penalties }, ..self }
     }
 
-    /// Sets [`Penalties::presence`].
+    /// Sets [`Penalties::presence`], for which tokens of the prompt do not count.
     #[must_use]
     pub fn presence_penalty(self, presence: f32) -> Self {
         Self { penalties: Penalties { presence, ..self.penalties }, ..self }
     }
 
-    /// Sets [`Penalties::frequency`].
+    /// Sets [`Penalties::frequency`], for which tokens of the prompt do not count.
     #[must_use]
     pub fn frequency_penalty(self, frequency: f32) -> Self {
         Self { penalties: Penalties { frequency, ..self.penalties }, ..self }
     }
 
     /// Do penalties change the logits?
-    pub fn penalises(&self) -> bool {
+    pub(crate) fn penalises(&self) -> bool {
         self.penalties != Penalties::NONE
     }
 
     /// Does it always take the most likely token?
-    pub fn is_greedy(&self) -> bool {
+    pub(crate) fn is_greedy(&self) -> bool {
         self.options.is_greedy()
     }
 
@@ -93,7 +88,7 @@ impl Sampling {
     ///
     /// # Errors
     /// [`Error::Invalid`] for a number that is not.
-    pub fn check(&self) -> Result<()> {
+    pub(crate) fn check(&self) -> Result<()> {
         self.options.check()?;
         self.penalties.check()
     }
@@ -121,60 +116,35 @@ impl Sampler {
     /// A sampler that has drawn nothing yet.
     ///
     /// # Errors
-    /// [`Error::Invalid`], see [`Sampling::check`].
+    /// [`Error::Invalid`] for a number that is out of range.
     pub fn new(sampling: Sampling) -> Result<Self> {
         sampling.check()?;
         Ok(Self { sampling, position: 0, candidates: Vec::new() })
     }
 
-    /// Its options.
-    pub fn sampling(&self) -> &Sampling {
+    /// Returns the options.
+    pub(crate) fn sampling(&self) -> &Sampling {
         &self.sampling
     }
 
-    /// Has the next token drawn with the random numbers of this position.
+    /// Draws the next token with the random numbers of this position.
     pub(crate) fn at(&mut self, position: u32) -> &mut Self {
         self.position = position;
         self
-    }
-
-    /// Draws one of `candidates`, pairs of a token id and its logit, sorted by falling logit, then
-    /// by rising id. Probabilities are relative to the candidates given: pass at least `top_k` of
-    /// them, or all.
-    ///
-    /// # Errors
-    /// [`Error::Invalid`] if there are no candidates, if they are not sorted, if the first logit is
-    /// not finite, or if another is NaN.
-    pub fn sample(&mut self, candidates: &[(u32, f32)]) -> Result<u32> {
-        if let Some(&(id, logit)) = candidates.iter().find(|(_, logit)| logit.is_nan()) {
-            return Err(invalid(format!("the logit of token {id} is {logit}")));
-        }
-        if let Some(pair) = candidates.windows(2).find(|pair| order(&pair[0], &pair[1]).is_gt()) {
-            return Err(invalid(format!(
-                "candidates {:?} and {:?} are not in order",
-                pair[0], pair[1]
-            )));
-        }
-        self.choose(candidates.iter().copied())
     }
 
     /// Draws a token of the whole vocabulary; `logits` are indexed by token id.
     ///
     /// # Errors
     /// [`Error::Invalid`] if there are none, if one is NaN or +∞, or if all are -∞.
-    pub fn sample_logits(&mut self, logits: &[f32]) -> Result<u32> {
+    pub fn sample(&mut self, logits: &[f32]) -> Result<u32> {
         if let Some(id) = logits.iter().position(|logit| logit.is_nan()) {
             return Err(invalid(format!("the logit of token {id} is {}", logits[id])));
         }
-        self.choose((0u32..).zip(logits.iter().copied()))
-    }
-
-    /// Draws one of some tokens with their logits, of which none is NaN.
-    fn choose(&mut self, candidates: impl Iterator<Item = (u32, f32)>) -> Result<u32> {
         self.candidates.clear();
-        self.candidates.extend(candidates);
+        self.candidates.extend((0u32..).zip(logits.iter().copied()));
         let Some(&(first, largest)) = self.candidates.iter().min_by(|a, b| order(a, b)) else {
-            return Err(invalid("no candidates".into()));
+            return Err(invalid("no logits".into()));
         };
         if !largest.is_finite() {
             return Err(invalid(format!("the highest logit, of token {first}, is {largest}")));
@@ -246,14 +216,10 @@ mod tests {
     fn bad_logits_are_errors() {
         for temperature in [0.0, 1.0] {
             let mut sampler = sampler(temperature, 0, 1.0);
-            is_invalid(sampler.sample(&[]), "no candidates");
-            is_invalid(sampler.sample_logits(&[]), "no candidates");
-            is_invalid(sampler.sample_logits(&[0.0, f32::NAN, 1.0]), "token 1 is NaN");
-            is_invalid(sampler.sample_logits(&[f32::NEG_INFINITY; 3]), "-inf");
-            is_invalid(sampler.sample_logits(&[0.0, f32::INFINITY]), "token 1, is inf");
-            is_invalid(sampler.sample(&[(0, 1.0), (1, 2.0)]), "not in order");
-            is_invalid(sampler.sample(&[(1, 1.0), (0, 1.0)]), "not in order");
-            is_invalid(sampler.sample(&[(1, 1.0), (0, f32::NAN)]), "token 0 is NaN");
+            is_invalid(sampler.sample(&[]), "no logits");
+            is_invalid(sampler.sample(&[0.0, f32::NAN, 1.0]), "token 1 is NaN");
+            is_invalid(sampler.sample(&[f32::NEG_INFINITY; 3]), "-inf");
+            is_invalid(sampler.sample(&[0.0, f32::INFINITY]), "token 1, is inf");
         }
     }
 
@@ -281,10 +247,10 @@ mod tests {
             sampler(1.0, 0, 0.0),
             sampler(f32::MIN_POSITIVE, 0, 1.0),
         ] {
-            assert_eq!(sampler.sample_logits(&[-1.0, 3.0, 2.5]).unwrap(), 1);
+            assert_eq!(sampler.sample(&[-1.0, 3.0, 2.5]).unwrap(), 1);
         }
-        assert_eq!(sampler(0.0, 0, 1.0).sample_logits(&[-0.0, 0.0, 0.0, -1.0]).unwrap(), 1);
-        assert_eq!(sampler(2.0, 1, 1.0).sample_logits(&[1.0, 3.0, 3.0]).unwrap(), 1);
+        assert_eq!(sampler(0.0, 0, 1.0).sample(&[-0.0, 0.0, 0.0, -1.0]).unwrap(), 1);
+        assert_eq!(sampler(2.0, 1, 1.0).sample(&[1.0, 3.0, 3.0]).unwrap(), 1);
     }
 
     /// Draws follow softmax: Σ (seen - expected)² / expected is below the chi-square quantile for
@@ -293,7 +259,7 @@ mod tests {
         const DRAWS: usize = 50_000;
         let mut seen = vec![0usize; logits.len()];
         for _ in 0..DRAWS {
-            seen[sampler.sample_logits(logits).unwrap() as usize] += 1;
+            seen[sampler.sample(logits).unwrap() as usize] += 1;
         }
         let mut statistic = 0.0;
         for (&seen, &p) in seen.iter().zip(expected) {
@@ -349,7 +315,7 @@ mod tests {
         {
             let mut sampler = sampler(1.0, 0, top_p);
             let drawn: BTreeSet<u32> =
-                (0..200).map(|_| sampler.sample_logits(&[1.0; 4]).unwrap()).collect();
+                (0..200).map(|_| sampler.sample(&[1.0; 4]).unwrap()).collect();
             assert_eq!(drawn, (0..kept).collect(), "{top_p}");
         }
     }
@@ -361,7 +327,7 @@ mod tests {
             let mut sampler =
                 Sampler::new(Sampling::GREEDY.temperature(1.0).top_k(50).top_p(0.95).seed(seed))
                     .unwrap();
-            (0..8).map(|_| sampler.sample_logits(&logits).unwrap()).collect::<Vec<_>>()
+            (0..8).map(|_| sampler.sample(&logits).unwrap()).collect::<Vec<_>>()
         };
         // Those of the rule in real numbers, computed in Python.
         assert_eq!(draw(1), [53, 32, 2, 70, 72, 81, 62, 2]);
@@ -369,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_and_candidates_agree() {
+    fn drawn_tokens_are_finite_and_of_the_top_k() {
         let mut rng = StdRng::seed_from_u64(1);
         for _ in 0..300 {
             let mut logits: Vec<f32> =
@@ -384,12 +350,9 @@ mod tests {
                 (rng.random_range(0..220), rng.random_range(0.0..=1.0), rng.random());
             let sampling =
                 Sampling::GREEDY.temperature(temperature).top_k(top_k).top_p(top_p).seed(seed);
-            let (mut a, mut b) = (Sampler::new(sampling).unwrap(), Sampler::new(sampling).unwrap());
-            let mut sorted: Vec<_> = (0u32..).zip(logits.iter().copied()).collect();
-            sorted.sort_by(order);
+            let mut sampler = Sampler::new(sampling).unwrap();
             for _ in 0..4 {
-                let token = a.sample_logits(&logits).unwrap();
-                assert_eq!(token, b.sample(&sorted).unwrap(), "{sampling:?} of {logits:?}");
+                let token = sampler.sample(&logits).unwrap();
                 assert!(logits[token as usize].is_finite());
                 let above = logits.iter().filter(|logit| **logit > logits[token as usize]).count();
                 assert!(top_k == 0 || above < top_k, "{sampling:?} of {logits:?}");

@@ -24,7 +24,7 @@ use std::{collections::VecDeque, sync::Arc};
 /// is the one that it would be without: the same tokens, greedy or sampled, by any options. Only
 /// the time differs.
 ///
-/// Drafts begin at half of [`Speculation::tokens`]. One of which all is accepted doubles the next;
+/// Drafts begin at half of [`Speculation::tokens`](Speculation::tokens()). One of which all is accepted doubles the next;
 /// less than half halves it. After drafts in a row of which nothing was accepted, 1, 2, 4 and at
 /// most 32 tokens are generated without.
 ///
@@ -47,27 +47,15 @@ use std::{collections::VecDeque, sync::Arc};
 /// # }
 /// ```
 #[derive(Clone, Debug)]
-#[non_exhaustive]
 pub struct Speculation {
-    /// What guesses.
-    pub drafter: Drafter,
-    /// The most tokens of a draft, 1 to 15.
-    pub tokens: usize,
+    drafter: Drafter,
+    tokens: usize,
 }
 
 /// What guesses the next tokens.
 #[derive(Clone, Debug)]
-#[non_exhaustive]
-pub enum Drafter {
-    /// The text itself: what followed its last tokens the last time they occurred, of `longest`
-    /// tokens or fewer, down to `shortest`.
-    Ngram {
-        /// The fewest tokens that must have occurred before, from 1 on.
-        shortest: usize,
-        /// The most tokens that are looked for, up to 32.
-        longest: usize,
-    },
-    /// Another model: `Drafter::from(&model)`.
+enum Drafter {
+    Ngram { shortest: usize, longest: usize },
     Model(DraftModel),
 }
 
@@ -75,9 +63,9 @@ pub enum Drafter {
 /// the text: so what is sampled is guessed too. Of penalties, biases, hooks and forbidden tokens it
 /// knows nothing. Where its context is full, no more is drafted.
 #[derive(Clone)]
-pub struct DraftModel {
+struct DraftModel {
     engine: Arc<dyn Engine>,
-    print: Fingerprint,
+    fingerprint: Fingerprint,
 }
 
 impl std::fmt::Debug for DraftModel {
@@ -101,18 +89,28 @@ pub struct SpeculationCounts {
 }
 
 impl Speculation {
-    /// By what guesses, up to 7 tokens at once: with the one before, eight are verified, which read
-    /// the weights together.
-    pub fn new(drafter: impl Into<Drafter>) -> Self {
-        Self { drafter: drafter.into(), tokens: 7 }
+    /// Up to 7 tokens at once: with the one before, eight are verified, which read the weights
+    /// together.
+    fn new(drafter: Drafter) -> Self {
+        Self { drafter, tokens: 7 }
     }
 
-    /// By the text itself: what followed its last 2 to 5 tokens.
+    /// Drafts from the text itself (prompt lookup): what followed its last 2 to 5 tokens before.
     pub fn ngram() -> Self {
-        Self::new(Drafter::Ngram { shortest: 2, longest: 5 })
+        Self::ngram_lengths(2, 5)
     }
 
-    /// Sets [`Speculation::tokens`].
+    /// Drafts from the text itself: what followed its last `longest` tokens before, or fewer, down
+    /// to `shortest`. Both are from 1 to 32.
+    pub fn ngram_lengths(shortest: usize, longest: usize) -> Self {
+        Self::new(Drafter::Ngram { shortest, longest })
+    }
+
+    pub(crate) fn draft_model(engine: Arc<dyn Engine>, fingerprint: Fingerprint) -> Self {
+        Self::new(Drafter::Model(DraftModel { engine, fingerprint }))
+    }
+
+    /// Sets the most tokens of a draft, 1 to 15; the default is 7.
     #[must_use]
     pub fn tokens(self, tokens: usize) -> Self {
         Self { tokens, ..self }
@@ -123,7 +121,7 @@ impl Speculation {
     ///
     /// # Errors
     /// [`Error::Invalid`] for what is not.
-    pub fn check(&self, vocab: usize) -> Result<()> {
+    pub(crate) fn check(&self, vocab: usize) -> Result<()> {
         let invalid = |what| Err(Error::Invalid { op: "speculation", what });
         if !(1..=MOST_DRAFTED).contains(&self.tokens) {
             return invalid(format!(
@@ -151,14 +149,10 @@ impl Speculation {
 }
 
 impl DraftModel {
-    pub(crate) fn new(engine: Arc<dyn Engine>, print: Fingerprint) -> Self {
-        Self { engine, print }
-    }
-
     /// A session for drafts of texts of up to so many tokens.
     fn session(&self, capacity: usize) -> Result<Session> {
         let capacity = capacity.min(self.engine.config().context);
-        Session::new(self.engine.clone(), self.print, SessionOptions::new(1, capacity))
+        Session::new(self.engine.clone(), self.fingerprint, SessionOptions::new(1, capacity))
     }
 }
 

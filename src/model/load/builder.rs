@@ -146,7 +146,7 @@ impl<'a> ModelBuilder<'a> {
     }
 
     /// Loads the model. Waits for the device: in async code, await [`Context::preferred`] or
-    /// [`Context::open`] and set [`ModelBuilder::device`].
+    /// [`Context::open`] and set [`ModelBuilder::device`](Self::device()).
     ///
     /// # Errors
     /// [`Error::Io`], [`Error::Format`] for the files; [`Error::Unsupported`] for a model that is
@@ -216,7 +216,7 @@ impl<'a> ModelBuilder<'a> {
     ///
     /// # Errors
     /// As [`ModelBuilder::build`].
-    pub fn parts(&self) -> Result<Vec<ModelPart>> {
+    pub(crate) fn parts(&self) -> Result<Vec<ModelPart>> {
         self.source.with(|file, _, _| {
             let opened;
             let contexts = match &self.device {
@@ -302,7 +302,7 @@ impl Model {
     /// to another context after its device was lost ([`Context::recover`]). A
     /// [`split`](ModelBuilder::split) is kept for as many contexts. Sessions and batches of this
     /// model stay with it. Their work continues in new ones: a text with
-    /// [`GenerateOptions::resumed`](crate::model::GenerateOptions::resumed), a session from
+    /// [`GenerateOptions::resumed`](crate::model::GenerateOptions::resumed()), a session from
     /// [`Session::tokens`](crate::model::Session::tokens).
     ///
     /// ```no_run

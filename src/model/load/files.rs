@@ -1,4 +1,4 @@
-//! A model's files before its weights are read.
+//! A model's files, before its weights are read.
 
 use crate::{
     error::{Error, Result},
@@ -89,23 +89,13 @@ impl ModelFiles {
     /// Returns the files that the model is read from: none of them is an output of a tool that
     /// reads it.
     ///
-    /// ```
-    /// use bitnet_wgpu::model::ModelFiles;
-    ///
-    /// # fn main() -> bitnet_wgpu::Result<()> {
-    /// let files = ModelFiles::open("assets/tales-22m")?;
-    /// assert!(files.paths()?.iter().any(|path| path.ends_with("model.safetensors")));
-    /// # Ok(())
-    /// # }
-    /// ```
-    ///
     /// # Errors
     /// As [`ModelFiles::open`].
-    pub fn paths(&self) -> Result<Vec<PathBuf>> {
+    pub(crate) fn paths(&self) -> Result<Vec<PathBuf>> {
         input_files(&self.path)
     }
 
-    /// The configuration.
+    /// Returns the configuration.
     pub fn config(&self) -> &ModelConfig {
         self.file.config()
     }
@@ -131,7 +121,7 @@ impl ModelFiles {
     ///
     /// # Errors
     /// As [`Model::generate_ids`](crate::model::Model::generate_ids).
-    pub fn check(&self, prompt: &[u32], options: &GenerateOptions) -> Result<()> {
+    pub(crate) fn check(&self, prompt: &[u32], options: &GenerateOptions) -> Result<()> {
         let c = config(&*self.file)?;
         options.check(c.vocab)?;
         if !options.stop.is_empty() {
@@ -146,10 +136,10 @@ impl ModelFiles {
         options.room(1, prompt.len(), c.context).map(drop)
     }
 
-    /// What loading would find wrong: tensors that are not used, the configuration, the tensors
-    /// outside the layers, and one error for each layer that has one. It reads all tensors, and so
-    /// takes as long as loading them does.
-    pub fn problems(&self) -> impl Iterator<Item = Error> + '_ {
+    /// Returns the errors that loading would find: tensors that are not used, the configuration, the
+    /// tensors outside the layers, and one error for each layer that has one. It reads all tensors,
+    /// and so takes as long as loading them.
+    pub(crate) fn problems(&self) -> impl Iterator<Item = Error> + '_ {
         let ends =
             || config(&*self.file).err().or_else(|| HostEnds::read(&*self.file, false).err());
         let layer = |layer| HostLayer::read(&*self.file, layer).err();

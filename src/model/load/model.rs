@@ -1,10 +1,11 @@
-//! A loaded model: what it is made of, and everything that can be done with it.
+//! A loaded model.
 
 use super::{
     files::{self, MaybeTokenizer},
     settings::{LoadSettings, Origin},
 };
 use crate::{
+    cpu::threads::Threads,
     element::Element,
     error::{Error, Result},
     formats::{ModelConfig, ModelFile},
@@ -21,24 +22,23 @@ use crate::{
             generation::Generation,
             options::GenerateOptions,
             sequence::Sequence,
-            speculation::{DraftModel, Drafter, Speculation, Speculator},
+            speculation::{Speculation, Speculator},
             stop::{StopStrings, Writer},
         },
         session::{
             saved::Fingerprint,
             sequences::{Session, check_tokens},
         },
-        threads::workers::{Threads, Workers},
+        threads::workers::Workers,
         tokenizer::{chat::Message, text::Tokenizer},
     },
     spans::span,
 };
 use std::{path::Path, sync::Arc};
 
-/// A loaded model. Clones share it. What it computes runs on threads of its own, so that its
-/// futures never block an executor; the last clone, when it is dropped, waits for those that are at
-/// work. (Those of [`ModelBuilder::threads`](crate::model::ModelBuilder::threads) are told to end,
-/// and not waited for.)
+/// A loaded model. Clones share it. It computes on its own threads, so that its futures never block
+/// an executor. Dropping the last clone waits for threads that are at work, except for those of
+/// [`ModelBuilder::threads`](crate::model::ModelBuilder::threads), which end by themselves.
 #[derive(Clone)]
 pub struct Model {
     engine: Arc<dyn Engine>,
@@ -115,7 +115,7 @@ impl Model {
             Ok(layer)
         });
         let own_threads = settings.threads.filter(|_| contexts.is_empty());
-        let threads = Threads::new(own_threads)?;
+        let threads = own_threads.map_or_else(|| Ok(Threads::default()), Threads::new)?;
         let engine = engine(contexts, config, ends, layers, settings, &threads)?;
         contexts.iter().try_for_each(|context| context.check_there("loading a model"))?;
         progress(count, count);
@@ -137,28 +137,27 @@ impl Model {
         (self.fingerprint, self.ends_fingerprint) == (other.fingerprint, other.ends_fingerprint)
     }
 
-    /// The configuration.
+    /// Returns the configuration.
     pub fn config(&self) -> &ModelConfig {
         self.engine.config()
     }
 
-    /// Options as the model's authors would have them: [`GenerateOptions::recommended`].
+    /// Returns the options that the model's authors recommend: [`GenerateOptions::recommended`].
     pub fn options(&self) -> GenerateOptions {
         GenerateOptions::recommended(self.config())
     }
 
-    /// The tokenizer.
+    /// Returns the tokenizer.
     ///
     /// # Errors
-    /// [`Error::Tokenizer`] where its files are not there, or are wrong: such a model takes ids
-    /// only.
+    /// [`Error::Tokenizer`] if its files are missing or wrong: such a model takes ids only.
     pub fn tokenizer(&self) -> Result<&Tokenizer> {
         files::tokenizer(&self.tokenizer)
     }
 
-    /// Bytes of weights that every decoding step reads: those of the layers' matrices and of the
-    /// head.
-    pub fn weight_bytes(&self) -> usize {
+    /// Returns the bytes of weights that a decoding step reads: those of the layers' matrices and
+    /// of the LM head.
+    pub(crate) fn weight_bytes(&self) -> usize {
         self.weight_bytes
     }
 
@@ -174,20 +173,19 @@ impl Model {
         self.auto.as_ref().and_then(|auto| auto.error.as_ref())
     }
 
-    /// What of it stays in host memory, by
-    /// [`ModelBuilder::offload`](super::builder::ModelBuilder::offload), and is copied to the GPU
-    /// in every pass. Nothing on the CPU.
+    /// Returns what stays in host memory by
+    /// [`ModelBuilder::offload`](super::builder::ModelBuilder::offload) and is copied to the GPU in
+    /// every pass: nothing on the CPU.
     pub fn offloaded(&self) -> Offloaded {
         self.engine.offloaded()
     }
 
-    /// The device that it is on, or the first of several ([`Model::parts`] has all); none for the
-    /// CPU.
+    /// Returns the GPU that computes it, or the first of several; nothing for the CPU.
     pub fn context(&self) -> Option<&Context> {
         self.engine.contexts().first().copied()
     }
 
-    /// Room for sequences.
+    /// Allocates a session: KV caches and buffers for some sequences.
     ///
     /// # Errors
     /// [`Error::Context`] for more capacity than the model's context; [`Error::Invalid`] for none;
@@ -220,12 +218,12 @@ impl Model {
         Ok(ModelPart::total(&self.parts(options)?))
     }
 
-    /// The same of each device that the model is on, with the layers that are there: one, or
-    /// several ([`Device`](crate::model::Device)); nothing for the CPU.
+    /// Returns [`Model::session_footprint`] of each device, with the layers that it has; nothing for
+    /// the CPU.
     ///
     /// # Errors
     /// As [`Model::session_footprint`].
-    pub fn parts(&self, options: SessionOptions) -> Result<Vec<ModelPart>> {
+    pub(crate) fn parts(&self, options: SessionOptions) -> Result<Vec<ModelPart>> {
         self.engine.parts(options.checked(&*self.engine)?)
     }
 
@@ -261,7 +259,7 @@ impl Model {
         })
     }
 
-    /// The session that [`Session::save`] wrote to a file, of this model on this or another device.
+    /// Loads the session of this model that [`Session::save`] wrote, on this or another device.
     ///
     /// # Errors
     /// [`Error::Io`]; [`Error::Format`] for a file that is damaged or of another model;
@@ -271,7 +269,7 @@ impl Model {
         Session::load(self.engine.clone(), self.fingerprint, path.as_ref(), options)
     }
 
-    /// The logits after every token of `ids`, `[ids.len(), vocab]`. Keys and values are in 32 bits.
+    /// Returns the logits after every token of `ids`, `[ids.len(), vocab]`, with a KV cache in f32.
     ///
     /// # Errors
     /// [`Error::Context`] for more tokens than the model's context; [`Error::Invalid`] for none, or
@@ -280,7 +278,7 @@ impl Model {
         let (mut session, ids) = (self.session_of(ids.len())?, ids.to_vec());
         let work = async move {
             let mut logits = Vec::new();
-            session.prefill_all(0, &ids, |rows| logits.extend(rows)).await?;
+            session.prefill_logits(0, &ids, |rows| logits.extend(rows)).await?;
             Ok(logits)
         };
         self.workers.run(work).await
@@ -288,16 +286,16 @@ impl Model {
 
     /// Room for one sequence of so many tokens, to be exact about: with keys and values in 32 bits.
     fn session_of(&self, tokens: usize) -> Result<Session> {
-        self.session(SessionOptions::new(1, tokens.max(1)).cache(Element::F32))
+        self.session(SessionOptions::new(1, tokens.max(1)).kv_type(Element::F32))
     }
 
-    /// What a layer makes of hidden states `[tokens, hidden]` at the beginning of a text: for
-    /// comparisons, layer by layer.
+    /// Returns the output of a layer for hidden states `[tokens, hidden]` at the beginning of a
+    /// text.
     ///
     /// # Errors
     /// [`Error::Invalid`] if there is no such layer; [`Error::Length`] if `hidden` is not whole
     /// rows.
-    pub async fn layer_output(&self, layer: usize, hidden: &[f32]) -> Result<Vec<f32>> {
+    pub(crate) async fn layer_output(&self, layer: usize, hidden: &[f32]) -> Result<Vec<f32>> {
         let c = self.config();
         if layer >= c.layers {
             return Err(Error::Invalid {
@@ -316,27 +314,26 @@ impl Model {
         self.workers.run(async move { session.layer_output(layer, &hidden)?.await }).await
     }
 
-    /// The dispatches that a prompt takes, as they are recorded for this device, and the tensor
-    /// that gets the last logits: to be profiled, printed, or run elsewhere.
+    /// Records the dispatches of a prompt for this device. Returns them with the tensor that gets the
+    /// last logits.
     ///
     /// # Errors
     /// [`Error::Invalid`] for a model that is not on a GPU; else as [`Model::logits`].
-    pub fn record_prompt(&self, ids: &[u32]) -> Result<(Recording, Tensor<f32>)> {
+    pub(crate) fn record_prompt(&self, ids: &[u32]) -> Result<(Recording, Tensor<f32>)> {
         self.session_of(ids.len())?.record(ids)
     }
 
-    /// The dispatches of a greedy decoding step of `sequences` that have had `past` tokens each, as
-    /// they are recorded for this device: to be timed, profiled or counted. Their keys and values
-    /// are zeros.
+    /// Records the dispatches of a greedy decoding step of `sequences` sequences with `past` tokens
+    /// each, for this device. Their keys and values are zeros.
     ///
     /// # Errors
     /// [`Error::Invalid`] for a model that is not on a GPU, or for no sequences; [`Error::Context`]
     /// for more than the model's context.
-    pub fn record_step(&self, sequences: usize, past: usize) -> Result<Recording> {
+    pub(crate) fn record_step(&self, sequences: usize, past: usize) -> Result<Recording> {
         self.session(SessionOptions::new(sequences, past.saturating_add(1)))?.record_step(past)
     }
 
-    /// Continues a text, which gets BOS as the tokenizer's own template and configuration say.
+    /// Continues a text, which gets BOS as the tokenizer's files say.
     ///
     /// # Errors
     /// [`Error::Tokenizer`] if the model has none; else as [`Model::generate_ids`].
@@ -344,7 +341,7 @@ impl Model {
         self.generate_ids(&self.encode_prompt(prompt)?, options)
     }
 
-    /// The tokens of a text as [`Model::generate`] takes it. An empty text is BOS, whatever the
+    /// Returns the tokens of a text for [`Model::generate_ids`]. An empty text is BOS, whatever the
     /// tokenizer adds.
     ///
     /// # Errors
@@ -354,7 +351,7 @@ impl Model {
         files::encode_prompt(self.tokenizer()?, self.config(), prompt)
     }
 
-    /// Continues a conversation with the assistant's turn, as the model's chat template writes it.
+    /// Continues a conversation, as the model's chat template writes it, with the assistant's turn.
     ///
     /// # Errors
     /// [`Error::ChatTemplate`] if it has none, or if it refuses the messages; else as
@@ -422,7 +419,7 @@ impl Model {
             Speculator::new(speculation, &mut session, &options.sampling)
         };
         let speculator = options.speculate.as_ref().map(speculate).transpose()?;
-        Ok(Generation::new(&self.workers, session, sequence, speculator))
+        Ok(Generation::new(&self.workers, session, sequence, prompt.len(), speculator))
     }
 
     /// What makes sessions of it, and does not keep its threads.
@@ -483,16 +480,9 @@ impl Model {
 }
 
 /// The model drafts for another.
-impl From<&Model> for Drafter {
-    fn from(model: &Model) -> Self {
-        Self::Model(DraftModel::new(model.engine.clone(), model.fingerprint))
-    }
-}
-
-/// The model drafts for another, as [`Speculation::new`] has it.
 impl From<&Model> for Speculation {
     fn from(model: &Model) -> Self {
-        Self::new(model)
+        Self::draft_model(model.engine.clone(), model.fingerprint)
     }
 }
 

@@ -121,7 +121,7 @@ impl Session {
     /// [`Error::Io`]; what the device reports.
     pub async fn save(&self, path: impl AsRef<Path>) -> Result<()> {
         let layers = self.state.read()?.await?;
-        let half = self.options.cache == Some(Element::F16);
+        let half = self.options.kv_type == Some(Element::F16);
         Saved { tokens: self.tokens.clone(), layers }.write(path.as_ref(), self.print, half)
     }
 
@@ -134,12 +134,12 @@ impl Session {
         Self { state: change(self.state), ..self }
     }
 
-    /// What it was made with, the type of its cache among it.
+    /// Returns its options, with the type of its KV cache.
     pub fn options(&self) -> SessionOptions {
         self.options
     }
 
-    /// The tokens of a sequence.
+    /// Returns the tokens of a sequence.
     ///
     /// # Panics
     /// If there is no such sequence.
@@ -147,7 +147,7 @@ impl Session {
         &self.tokens[sequence]
     }
 
-    /// How many tokens a sequence has.
+    /// Returns the number of tokens of a sequence.
     ///
     /// # Panics
     /// If there is no such sequence.
@@ -155,7 +155,7 @@ impl Session {
         self.state.len(sequence)
     }
 
-    /// Is a sequence without tokens?
+    /// Returns whether a sequence has no tokens.
     ///
     /// # Panics
     /// If there is no such sequence.
@@ -280,12 +280,12 @@ impl Session {
         Ok(found)
     }
 
-    /// Appends tokens to a sequence; hands on the logits after each, `[rows, vocab]` for some rows
+    /// Appends tokens to a sequence; gives `rows` the logits after each, `[rows, vocab]` for some rows
     /// at a time, in order.
     ///
     /// # Errors
     /// As [`Session::prefill`].
-    pub async fn prefill_all(
+    pub async fn prefill_logits(
         &mut self,
         sequence: usize,
         ids: &[u32],

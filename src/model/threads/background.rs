@@ -15,7 +15,7 @@ use std::{
 pub(crate) const AHEAD: usize = 4;
 
 /// What computes items, one after another.
-pub(crate) trait Source: Send + 'static {
+pub(crate) trait Producer: Send + 'static {
     type Item: Send + 'static;
     /// What it leaves when it ends, or is ended.
     type Rest: Send + 'static;
@@ -33,9 +33,9 @@ pub(crate) trait Source: Send + 'static {
 
 /// The items of a source. From the first that is asked for, they are computed on a thread of its
 /// own, a few ahead of who takes them.
-pub(crate) struct Feed<S: Source>(State<S>);
+pub(crate) struct BackgroundStream<S: Producer>(State<S>);
 
-enum State<S: Source> {
+enum State<S: Producer> {
     /// Nobody has asked for an item yet.
     New(Box<S>, Arc<Workers>),
     // Dropped in this order: the channel closes before the work is given up.
@@ -55,9 +55,9 @@ struct Begun<R: 'static> {
 
 type Items<T> = Pin<Box<dyn Stream<Item = Result<(T, bool)>> + Send>>;
 
-type Started<S> = (Items<<S as Source>::Item>, Begun<<S as Source>::Rest>);
+type Started<S> = (Items<<S as Producer>::Item>, Begun<<S as Producer>::Rest>);
 
-impl<S: Source> Feed<S> {
+impl<S: Producer> BackgroundStream<S> {
     pub fn new(source: S, workers: &Arc<Workers>) -> Self {
         Self(State::New(Box::new(source), workers.clone()))
     }
@@ -108,7 +108,7 @@ impl<S: Source> Feed<S> {
     }
 }
 
-fn start<S: Source>(mut source: Box<S>, workers: &Arc<Workers>) -> Result<Started<S>> {
+fn start<S: Producer>(mut source: Box<S>, workers: &Arc<Workers>) -> Result<Started<S>> {
     let (sender, receiver) = channel(source.ahead());
     let (back, rest) = oneshot_channel();
     let _work = workers.spawn(async move {

@@ -7,7 +7,7 @@ use std::{
     task::{Context, Poll, Waker},
 };
 
-struct Box<T> {
+struct Shared<T> {
     items: VecDeque<T>,
     waker: Option<Waker>,
     /// Is the sender gone?
@@ -15,17 +15,18 @@ struct Box<T> {
 }
 
 /// Where items are put.
-pub(crate) struct Sender<T>(Arc<Mutex<Box<T>>>);
+pub(crate) struct Sender<T>(Arc<Mutex<Shared<T>>>);
 
 /// Where they are taken.
-pub(crate) struct Receiver<T>(Arc<Mutex<Box<T>>>);
+pub(crate) struct Receiver<T>(Arc<Mutex<Shared<T>>>);
 
-pub(crate) fn mailbox<T>() -> (Sender<T>, Receiver<T>) {
-    let shared = Arc::new(Mutex::new(Box { items: VecDeque::new(), waker: None, closed: false }));
+pub(crate) fn unbounded<T>() -> (Sender<T>, Receiver<T>) {
+    let shared =
+        Arc::new(Mutex::new(Shared { items: VecDeque::new(), waker: None, closed: false }));
     (Sender(shared.clone()), Receiver(shared))
 }
 
-fn lock<T>(shared: &Mutex<Box<T>>) -> MutexGuard<'_, Box<T>> {
+fn lock<T>(shared: &Mutex<Shared<T>>) -> MutexGuard<'_, Shared<T>> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -39,7 +40,7 @@ impl<T> Sender<T> {
         Arc::strong_count(&self.0) == 1
     }
 
-    fn change(&self, change: impl FnOnce(&mut Box<T>)) {
+    fn change(&self, change: impl FnOnce(&mut Shared<T>)) {
         let mut shared = lock(&self.0);
         change(&mut shared);
         let waker = shared.waker.take();
@@ -76,7 +77,7 @@ mod tests {
 
     #[test]
     fn what_is_sent_is_taken_and_then_it_ends() {
-        let (sender, receiver) = mailbox();
+        let (sender, receiver) = unbounded();
         assert!(!sender.is_abandoned());
         let thread = thread::spawn(move || {
             for i in 0..100 {
@@ -94,7 +95,7 @@ mod tests {
 
     #[test]
     fn the_sender_knows_whether_anybody_takes() {
-        let (sender, receiver) = mailbox();
+        let (sender, receiver) = unbounded();
         sender.send(1);
         drop(receiver);
         assert!(sender.is_abandoned());

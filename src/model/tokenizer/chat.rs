@@ -81,7 +81,7 @@ impl Tokenizer {
 
     /// The same tokenizer, whose chat template is told whether the model is to reason before it
     /// answers: by the variable `enable_thinking`, as Qwen's templates have it.
-    /// [`Reasoning`](crate::model::Reasoning) tells such an answer's parts apart.
+    /// [`ReasoningParser`](crate::model::ReasoningParser) splits such an answer into its parts.
     ///
     /// # Errors
     /// [`Error::ChatTemplate`] if there is no template, or if it writes the same with and without:

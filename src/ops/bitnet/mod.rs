@@ -21,13 +21,13 @@ pub(crate) mod fake_quantize_weights;
 pub(crate) mod gate;
 pub(crate) mod gate_block_float;
 pub(crate) mod gate_quantize;
-mod group_quantizer;
 pub(crate) mod hadamard;
 pub(crate) mod int4;
 pub(crate) mod int8;
 mod layer;
 pub(crate) mod norm_bitlinear;
 pub(crate) mod norm_bitlinear_block_float;
+mod partition;
 pub(crate) mod plan;
 pub(crate) mod quantization_error;
 pub(crate) mod quantize_activations;
@@ -44,6 +44,7 @@ pub(crate) mod rms_norm_block_float;
 pub(crate) mod rms_norm_fake_quantize;
 pub(crate) mod rms_norm_quantize;
 mod row_quantizer;
+pub(crate) mod weight_quantizer;
 
 pub use activation_quantizer::ActivationQuantizer;
 pub use activations::{HostActivations, Layout, QuantizedActivations};
@@ -83,10 +84,13 @@ family!(
     rms_norm_block_float,
     #[cfg(feature = "train")]
     rms_norm_fake_quantize,
-    rms_norm_quantize;
+    rms_norm_quantize,
+    weight_quantizer;
     reference: bitlinear, bitlinear_block_float, bitlinear_int_quantized, decoded,
-        #[cfg(feature = "train")] fake_quantize_activations, gate, gate_quantize, hadamard, int4, norm_bitlinear,
+        #[cfg(feature = "train")] fake_quantize_activations,
+        #[cfg(feature = "train")] fake_quantize_weights, gate, gate_quantize, hadamard, int4, norm_bitlinear,
         norm_bitlinear_block_float, quantization_error, quantize_activations,
         quantize_activations_by_tensor, quantize_activations_with_zero_point,
-        quantize_block_float, quantize_gradients, rms_norm_block_float, rms_norm_quantize
+        quantize_block_float, quantize_gradients, rms_norm_block_float, rms_norm_quantize,
+        weight_quantizer
 );

@@ -8,6 +8,7 @@ use super::{
 };
 use bitnet_wgpu::{
     formats::{Checkpoint, GgufVocabulary, ReadOptions, WrittenTensor, write_gguf},
+    internals::ModelFilesInternals as _,
     model::{Model, ModelFiles, Tokenizer},
 };
 use serde_json::{Value, json};

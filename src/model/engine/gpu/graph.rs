@@ -281,8 +281,8 @@ impl GpuModel {
     /// Empty key-value caches, and what goes with them.
     pub(super) fn memory(&self, options: SessionOptions) -> Result<Memory> {
         let (context, c) = (&self.context.with_label(Footprint::CACHE), &self.config);
-        let SessionOptions { sequences, capacity, cache } = options;
-        let element = cache.unwrap_or(Element::F32);
+        let SessionOptions { sequences, capacity, kv_type } = options;
+        let element = kv_type.unwrap_or(Element::F32);
         let cache = |layer| {
             KvCache::new(context, c.attention(), sequences, capacity, element)
                 .map(|cache| cache.window(c.window(layer)))

@@ -3,6 +3,7 @@
 
 use super::graph::{Given, GpuChoice, GpuModel, Input, Memory, Needs, Run, Step, Wanted};
 use crate::{
+    cpu::threads::on_all_cores,
     error::Result,
     formats::ModelConfig,
     gpu::{
@@ -13,14 +14,11 @@ use crate::{
         tensor::Tensor,
     },
     memory::Footprint,
-    model::{
-        engine::{
-            interface::{
-                Engine, EngineSession, ModelPart, Offloaded, Pending, SessionOptions, unchosen,
-            },
-            sampling_plan::{LogitChanges, SamplingPlan},
+    model::engine::{
+        interface::{
+            Engine, EngineSession, ModelPart, Offloaded, Pending, SessionOptions, unchosen,
         },
-        threads::workers::on_all_cores,
+        sampling_plan::{LogitChanges, SamplingPlan},
     },
     ops::transformer::{HostKvCache, Penalties, SampleOptions, attention::most_share_bytes},
     spans::span,
@@ -60,7 +58,7 @@ pub(super) struct GpuSession {
 
 /// A recorded step, and what it was recorded for.
 struct KeptStep {
-    kind: Kind,
+    kind: StepShape,
     /// The longest context that its attention is recorded for.
     span: usize,
     /// What it has of a choice of tokens.
@@ -70,7 +68,7 @@ struct KeptStep {
 
 /// What steps differ in, beside the length of their context.
 #[derive(Clone, Copy, PartialEq, Eq)]
-struct Kind {
+struct StepShape {
     sequences: usize,
     /// Tokens of each.
     run: usize,
@@ -89,13 +87,13 @@ pub(super) enum Rows {
 }
 
 /// What a step has given.
-pub(super) enum Found {
+pub(super) enum StepOutput {
     /// Logits, states, or the residual stream.
     Rows(Vec<f32>),
     Next(Vec<u32>),
 }
 
-impl Found {
+impl StepOutput {
     /// That of a step which gives rows.
     pub async fn rows(found: Pending<Self>) -> Result<Vec<f32>> {
         if let Self::Rows(rows) = found.await? { Ok(rows) } else { Err(unchosen()) }
@@ -150,7 +148,7 @@ impl GpuModel {
                 .choose_by(penalised(SampleOptions::default().top_k(2).top_p(0.5), sequences))?;
         }
         let batch = self.batch;
-        let record = |session: &GpuSession, kind: Kind| {
+        let record = |session: &GpuSession, kind: StepShape| {
             session.record_kind(kind, session.needs(kind), capacity, Run::Later).map(drop)
         };
         let run = capacity.min(batch);
@@ -188,8 +186,8 @@ impl GpuModel {
     }
 
     /// A kind of step: of a part that other layers follow, the same whatever is wanted of them.
-    fn kind(&self, sequences: usize, run: usize, given: Rows) -> Kind {
-        Kind {
+    fn kind(&self, sequences: usize, run: usize, given: Rows) -> StepShape {
+        StepShape {
             sequences,
             run,
             given: if self.ends.head.is_some() { given } else { Rows::Logits(0) },
@@ -207,7 +205,7 @@ impl GpuModel {
         let contexts: Vec<usize> = iter::successors(Some(FIRST_SPAN), |span| Some(2 * span))
             .take_while(|&span| span < capacity)
             .collect();
-        let record = |session: &GpuSession, kind: Kind| {
+        let record = |session: &GpuSession, kind: StepShape| {
             let mut spans =
                 contexts.iter().filter(|&&span| span > kind.run).chain([&kind.run, &capacity]);
             spans.try_for_each(|&longest| {
@@ -297,13 +295,13 @@ impl GpuSession {
 
     /// Does such a step count its tokens itself? It can be submitted again then without anything
     /// being written.
-    fn advances(&self, kind: Kind) -> bool {
+    fn advances(&self, kind: StepShape) -> bool {
         kind.run == 1 && kind.given == Rows::Next(1) && self.stream.is_none()
     }
 
     /// The input of a step of so many sequences, of up to `longest` tokens with it.
-    fn input(&self, kind: Kind, longest: usize) -> Result<Input> {
-        let Kind { sequences, run, .. } = kind;
+    fn input(&self, kind: StepShape, longest: usize) -> Result<Input> {
+        let StepShape { sequences, run, .. } = kind;
         let (tokens, runs) =
             (self.tokens.beginning([sequences * run])?, self.runs.beginning([sequences, 2])?);
         let stream = self
@@ -315,13 +313,13 @@ impl GpuSession {
     }
 
     /// What a step of a kind has to have of a choice of tokens.
-    fn needs(&self, kind: Kind) -> Needs {
+    fn needs(&self, kind: StepShape) -> Needs {
         let choice = self.choice.as_ref().filter(|_| matches!(kind.given, Rows::Next(_)));
         choice.map_or_else(Needs::default, |choice| choice.needs)
     }
 
     /// Records a step, with what it needs of the choice of tokens, or more.
-    fn record_kind(&self, kind: Kind, needs: Needs, longest: usize, run: Run) -> Result<Step> {
+    fn record_kind(&self, kind: StepShape, needs: Needs, longest: usize, run: Run) -> Result<Step> {
         let wanted = match kind.given {
             _ if self.model.ends.head.is_none() => Wanted::Stream,
             Rows::Logits(rows) => Wanted::Logits(rows),
@@ -335,7 +333,7 @@ impl GpuSession {
 
     /// The recorded step of a kind that has tokens see up to `longest` positions, and before it how
     /// many of its dispatches are submitted already, where it was recorded just now.
-    fn recorded(&mut self, kind: Kind, longest: usize) -> Result<(Option<usize>, Arc<Step>)> {
+    fn recorded(&mut self, kind: StepShape, longest: usize) -> Result<(Option<usize>, Arc<Step>)> {
         let (Rows::Logits(rows) | Rows::States(rows) | Rows::Next(rows)) = kind.given;
         let needs = self.needs(kind);
         if kind.sequences * kind.run > SHORT || kind.sequences * rows > FEW_ROWS {
@@ -412,7 +410,7 @@ impl GpuSession {
         tokens: Option<&[u32]>,
         stream: &[f32],
         given: Rows,
-    ) -> Result<Pending<Found>> {
+    ) -> Result<Pending<StepOutput>> {
         span!(
             "step",
             sequences = sequences.len(),
@@ -429,15 +427,15 @@ impl GpuSession {
         Ok(match &step.given {
             Given::Rows(rows) => {
                 let rows = step.recording.submit_rest_read(begun, rows)?;
-                Box::pin(async move { rows.await.map(Found::Rows) })
+                Box::pin(async move { rows.await.map(StepOutput::Rows) })
             }
             Given::Next(next) => {
                 let next = step.recording.submit_rest_read(begun, next)?;
-                Box::pin(async move { next.await.map(Found::Next) })
+                Box::pin(async move { next.await.map(StepOutput::Next) })
             }
             Given::Nothing => {
                 let submission = step.recording.submit_rest(begun)?;
-                Box::pin(async move { submission.await.map(|()| Found::Rows(Vec::new())) })
+                Box::pin(async move { submission.await.map(|()| StepOutput::Rows(Vec::new())) })
             }
         })
     }
@@ -488,7 +486,12 @@ impl EngineSession for GpuSession {
         tokens: &[u32],
         rows: usize,
     ) -> Result<Pending<Vec<f32>>> {
-        Ok(Box::pin(Found::rows(self.submit(sequences, Some(tokens), &[], Rows::Logits(rows))?)))
+        Ok(Box::pin(StepOutput::rows(self.submit(
+            sequences,
+            Some(tokens),
+            &[],
+            Rows::Logits(rows),
+        )?)))
     }
 
     fn states(
@@ -497,7 +500,12 @@ impl EngineSession for GpuSession {
         tokens: &[u32],
         rows: usize,
     ) -> Result<Pending<Vec<f32>>> {
-        Ok(Box::pin(Found::rows(self.submit(sequences, Some(tokens), &[], Rows::States(rows))?)))
+        Ok(Box::pin(StepOutput::rows(self.submit(
+            sequences,
+            Some(tokens),
+            &[],
+            Rows::States(rows),
+        )?)))
     }
 
     fn choose_by(&mut self, choice: SamplingPlan) -> Result<()> {
@@ -515,7 +523,7 @@ impl EngineSession for GpuSession {
         tokens: Option<&[u32]>,
         rows: usize,
     ) -> Result<Pending<Vec<u32>>> {
-        Ok(Box::pin(Found::next(self.submit(sequences, tokens, &[], Rows::Next(rows))?)))
+        Ok(Box::pin(StepOutput::next(self.submit(sequences, tokens, &[], Rows::Next(rows))?)))
     }
 
     fn steps_ahead(&self) -> usize {
@@ -528,7 +536,7 @@ impl EngineSession for GpuSession {
         scratch.x.write(hidden)?;
         let input = Input {
             tokens: Tensor::uninit(&self.model.context, [tokens])?,
-            ..self.input(Kind { sequences: 1, run: 0, given: Rows::Logits(0) }, tokens)?
+            ..self.input(StepShape { sequences: 1, run: 0, given: Rows::Logits(0) }, tokens)?
         };
         input.runs.write(&[0, 0])?;
         self.counted.clear();
@@ -570,7 +578,7 @@ impl EngineSession for GpuSession {
             sequences
         ]))?;
         // One that can be run again for the same position.
-        let input = self.input(Kind { sequences, run: 1, given: Rows::Next(1) }, past + 1)?;
+        let input = self.input(StepShape { sequences, run: 1, given: Rows::Next(1) }, past + 1)?;
         let choice = self.choice.as_ref().ok_or_else(unchosen)?;
         Ok(self
             .model

@@ -3,7 +3,7 @@
 
 use super::{
     graph::GpuModel,
-    session::{Found, GpuSession, Rows},
+    session::{GpuSession, Rows, StepOutput},
 };
 use crate::{
     error::{Error, Result},
@@ -246,13 +246,13 @@ struct Step {
 }
 
 enum State {
-    Computed(Pending<Found>),
-    Done(Result<Found>),
+    Computed(Pending<StepOutput>),
+    Done(Result<StepOutput>),
 }
 
 impl Step {
     /// Has a part compute it.
-    fn submit(&self, session: &mut GpuSession, stream: &[f32]) -> Result<Pending<Found>> {
+    fn submit(&self, session: &mut GpuSession, stream: &[f32]) -> Result<Pending<StepOutput>> {
         self.sequences
             .iter()
             .zip(&self.past)
@@ -269,7 +269,7 @@ impl Step {
             && let Poll::Ready(found) = found.as_mut().poll(cx)
         {
             self.state = match found {
-                Ok(Found::Rows(stream)) if self.part < last => {
+                Ok(StepOutput::Rows(stream)) if self.part < last => {
                     self.part += 1;
                     match self.submit(&mut sessions[self.part], &stream) {
                         Ok(found) => State::Computed(found),
@@ -284,7 +284,7 @@ impl Step {
 
 impl Flight {
     /// What a step gives, if it is done. All steps go on.
-    fn poll(&mut self, number: u64, cx: &mut task::Context<'_>) -> Poll<Result<Found>> {
+    fn poll(&mut self, number: u64, cx: &mut task::Context<'_>) -> Poll<Result<StepOutput>> {
         let mut before = self.sessions.len();
         for step in &mut self.steps {
             step.advance(&mut self.sessions, before, cx);
@@ -300,7 +300,7 @@ impl Flight {
         let Some(Step { state: State::Done(found), .. }) = self.steps.remove(at) else {
             return Poll::Ready(Err(unchosen()));
         };
-        if let Ok(Found::Next(next)) = &found {
+        if let Ok(StepOutput::Next(next)) = &found {
             self.next.clone_from(next);
         }
         Poll::Ready(found)
@@ -315,7 +315,7 @@ struct Underway {
 }
 
 impl Future for Underway {
-    type Output = Result<Found>;
+    type Output = Result<StepOutput>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut task::Context<'_>) -> Poll<Self::Output> {
         locked(&self.flight).poll(self.number, cx)
@@ -344,7 +344,7 @@ impl SplitSession {
         sequences: &[usize],
         tokens: Option<&[u32]>,
         given: Rows,
-    ) -> Result<Pending<Found>> {
+    ) -> Result<Pending<StepOutput>> {
         let mut flight = locked(&self.flight);
         let tokens = tokens.map_or_else(|| std::mem::take(&mut flight.next), <[u32]>::to_vec);
         if sequences.is_empty()
@@ -431,7 +431,7 @@ impl EngineSession for SplitSession {
         tokens: &[u32],
         rows: usize,
     ) -> Result<Pending<Vec<f32>>> {
-        Ok(Box::pin(Found::rows(self.begin(sequences, Some(tokens), Rows::Logits(rows))?)))
+        Ok(Box::pin(StepOutput::rows(self.begin(sequences, Some(tokens), Rows::Logits(rows))?)))
     }
 
     fn states(
@@ -440,7 +440,7 @@ impl EngineSession for SplitSession {
         tokens: &[u32],
         rows: usize,
     ) -> Result<Pending<Vec<f32>>> {
-        Ok(Box::pin(Found::rows(self.begin(sequences, Some(tokens), Rows::States(rows))?)))
+        Ok(Box::pin(StepOutput::rows(self.begin(sequences, Some(tokens), Rows::States(rows))?)))
     }
 
     fn choose_by(&mut self, choice: SamplingPlan) -> Result<()> {
@@ -456,7 +456,7 @@ impl EngineSession for SplitSession {
         tokens: Option<&[u32]>,
         rows: usize,
     ) -> Result<Pending<Vec<u32>>> {
-        Ok(Box::pin(Found::next(self.begin(sequences, tokens, Rows::Next(rows))?)))
+        Ok(Box::pin(StepOutput::next(self.begin(sequences, tokens, Rows::Next(rows))?)))
     }
 
     /// A token is chosen by the last device, and known to the first when the host has seen it.
