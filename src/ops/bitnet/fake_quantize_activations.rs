@@ -51,17 +51,21 @@ pub struct FakeQuantizedActivations<'a, T> {
     lambda: f32,
 }
 
-/// x̃ = clamp(round(x·a), -128, 127) / a with a = 127 / max(max|x|, 1e-5), ties to even, for every
-/// row of `x` `[.., k]`: the bits of
+/// x + λ·(x̃ - x) of every row of `x` `[.., k]`, where x̃ = clamp(round(x·a), -128, 127) / a with
+/// a = 127 / max(max|x|, 1e-5), ties to even. For λ = 1 it is x̃, the bits of
 /// [`QuantizedActivations::dequantize`](super::QuantizedActivations::dequantize) after
-/// [`ActivationQuantizer::int8`](super::ActivationQuantizer::int8).
+/// [`ActivationQuantizer::int8`](super::ActivationQuantizer::int8). A λ that rises from 0 to 1 over
+/// the first steps eases training into the quantizer.
 ///
 /// Its gradient straight through the rounding is `dy`, whatever λ: absmax clips nothing, so there
 /// is no mask. After a norm, it is that of the norm:
 /// [`RmsNorm::backward`](crate::transformer::RmsNorm::backward). A row that holds a NaN or an
 /// infinity is NaN.
-pub fn fake_quantize_activations<T: Float>(x: &Tensor<T>) -> FakeQuantizedActivations<'_, T> {
-    FakeQuantizedActivations { x, norm: None, lambda: 1.0 }
+pub fn fake_quantize_activations<T: Float>(
+    x: &Tensor<T>,
+    lambda: f32,
+) -> FakeQuantizedActivations<'_, T> {
+    FakeQuantizedActivations { x, norm: None, lambda }
 }
 
 forward!(impl['a, T: Float] FakeQuantizedActivations<'a, T> => T);
@@ -71,12 +75,6 @@ impl<'a, T: Float> FakeQuantizedActivations<'a, T> {
     /// gain `[k]`, and eps.
     pub fn norm(self, norm: impl Into<Norm<'a, Tensor<f32>>>) -> Self {
         Self { norm: norm.into(), ..self }
-    }
-
-    /// Sets λ, from 0 to 1 (the default): the result is x + λ·(x̃ - x). A λ that rises from 0 to 1
-    /// over the first steps eases training into the quantizer.
-    pub fn lambda(self, lambda: f32) -> Self {
-        Self { lambda, ..self }
     }
 
     fn shape(&self) -> Result<Shape> {

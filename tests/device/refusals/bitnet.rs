@@ -445,18 +445,18 @@ fn quantisers_refuse_what_does_not_fit() {
         (unwritten(context, [2, 3]), unwritten(context, [3, 2]), unwritten(context, [3]));
     let one = unwritten(context, []);
     for lambda in [-0.1, 1.1, f32::NAN] {
-        assert_invalid(bitnet::fake_quantize_activations(&x).lambda(lambda).forward(&mut encoder));
+        assert_invalid(bitnet::fake_quantize_activations(&x, lambda).forward(&mut encoder));
         let op = bitnet::fake_quantize_weights(&x, lambda);
         assert_invalid(op.forward(&mut encoder));
         assert_invalid(op.per_matrix().forward(&mut encoder));
-        let normed = bitnet::fake_quantize_activations(&x).norm((&row, 1e-5));
-        assert_invalid(normed.lambda(lambda).forward(&mut encoder));
+        let normed = bitnet::fake_quantize_activations(&x, lambda).norm((&row, 1e-5));
+        assert_invalid(normed.forward(&mut encoder));
         for norm in [None, Some((&[1.0; 3][..], 1e-5))] {
             assert_invalid(reference::fake_quantize_activations(&[0.0; 6], [2, 3], norm, lambda));
         }
         assert_invalid(reference::fake_quantize_weights(&[0.0f32; 0], [0, 2, 3], lambda));
     }
-    assert_shape(bitnet::fake_quantize_activations(&x).forward_into(&mut encoder, &other));
+    assert_shape(bitnet::fake_quantize_activations(&x, 1.0).forward_into(&mut encoder, &other));
     let op = bitnet::fake_quantize_weights(&x, 1.0);
     let y = unwritten(context, [2, 3]);
     for op in [op, op.per_matrix()] {
@@ -469,7 +469,7 @@ fn quantisers_refuse_what_does_not_fit() {
     assert_shape(op.backward(&mut encoder, &unwritten(context, [2]), &x));
     assert_shape(op.backward(&mut encoder, &one, &other));
     assert_shape(op.backward_into(&mut encoder, &one, &x, &other));
-    let normed = |gain| bitnet::fake_quantize_activations(&x).norm((gain, 1e-5));
+    let normed = |gain| bitnet::fake_quantize_activations(&x, 1.0).norm((gain, 1e-5));
     assert_shape(normed(&one).forward(&mut encoder));
     assert_shape(normed(&row).forward_into(&mut encoder, &other));
     for range in [(1.0, -1.0), (f32::NAN, 1.0), (0.0, f32::INFINITY)] {

@@ -446,7 +446,10 @@ pub const CASES: &[(&str, Run)] = &[
     }),
     ("fake_quantize_activations", |c| {
         let (x, dy) = (c.x(0), c.dy());
-        Ok(vec![bitnet::fake_quantize_activations(&x).forward(&mut c.encoder)?.into(), dy.into()])
+        Ok(vec![
+            bitnet::fake_quantize_activations(&x, 1.0).forward(&mut c.encoder)?.into(),
+            dy.into(),
+        ])
     }),
     ("hadamard", |c| {
         let (x, dy, e) = (c.x(0), c.dy(), &mut c.encoder);
@@ -486,7 +489,7 @@ pub const CASES: &[(&str, Run)] = &[
         let (x, gain, dy, e) = (c.x(0), c.x(1), c.dy(), &mut c.encoder);
         let (dx, dgain) = RmsNorm::new(&gain, 1e-5).backward(e, &x, &dy)?;
         Ok(vec![
-            bitnet::fake_quantize_activations(&x).norm((&gain, 1e-5)).forward(e)?.into(),
+            bitnet::fake_quantize_activations(&x, 1.0).norm((&gain, 1e-5)).forward(e)?.into(),
             dx.into(),
             dgain.into(),
         ])

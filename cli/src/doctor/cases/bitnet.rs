@@ -260,7 +260,7 @@ fn fake_quantize_activations(t: &mut Trial) -> Result<()> {
     let (rows, columns) = (5, 300);
     let x = t.floats(rows * columns);
     let there = t.context.upload(&x, [rows, columns])?;
-    let y = bitnet::fake_quantize_activations(&there).forward(&mut t.encoder)?;
+    let y = bitnet::fake_quantize_activations(&there, 1.0).forward(&mut t.encoder)?;
     t.same(&y, reference::fake_quantize_activations(&x, [rows, columns], None, 1.0)?);
     Ok(())
 }
@@ -512,7 +512,7 @@ fn rms_norm_fake_quantize(t: &mut Trial) -> Result<()> {
     let (x, gain) = (t.floats(tokens * features), t.floats(features));
     let (x_there, gain_there) =
         (t.context.upload(&x, [tokens, features])?, t.context.upload(&gain, [features])?);
-    let y = bitnet::fake_quantize_activations(&x_there)
+    let y = bitnet::fake_quantize_activations(&x_there, 1.0)
         .norm((&gain_there, EPS))
         .forward(&mut t.encoder)?;
     let norm = Some((&gain[..], EPS));

@@ -56,10 +56,10 @@ fn of_activations<T: Float>(x: &[f32], tokens: usize, features: usize) -> Case {
     let name = format!("{tokens} × {features} {:?}", T::ELEMENT);
     case(name, x, rounded, vec![], move |r, x, base| {
         let (x, base) = (r.upload(x, [tokens, features])?, r.upload(base, [tokens, features])?);
-        let op = bitnet::fake_quantize_activations(&x);
-        let exact = op.forward(&mut r.encoder)?;
-        let partly = op.lambda(LAMBDA).forward(&mut r.encoder)?;
-        op.forward_into(&mut r.encoder, Out::add(&base))?;
+        let op = |lambda| bitnet::fake_quantize_activations(&x, lambda);
+        let exact = op(1.0).forward(&mut r.encoder)?;
+        let partly = op(LAMBDA).forward(&mut r.encoder)?;
+        op(1.0).forward_into(&mut r.encoder, Out::add(&base))?;
         [&exact, &partly, &base].into_iter().for_each(|tensor| r.watch_all(tensor));
         Ok(())
     })
@@ -101,10 +101,10 @@ fn after_norm<T: Float>(x: &[f32], tokens: usize, gain: &[f32], eps: f32) -> Cas
             r.upload(&gain, [features])?,
             r.upload(base, [tokens, features])?,
         );
-        let op = bitnet::fake_quantize_activations(&x).norm((&gain, eps));
-        let exact = op.forward(&mut r.encoder)?;
-        let partly = op.lambda(LAMBDA).forward(&mut r.encoder)?;
-        op.forward_into(&mut r.encoder, Out::add(&base))?;
+        let op = |lambda| bitnet::fake_quantize_activations(&x, lambda).norm((&gain, eps));
+        let exact = op(1.0).forward(&mut r.encoder)?;
+        let partly = op(LAMBDA).forward(&mut r.encoder)?;
+        op(1.0).forward_into(&mut r.encoder, Out::add(&base))?;
         [&exact, &partly, &base].into_iter().for_each(|tensor| r.watch_all(tensor));
         Ok(())
     })
