@@ -4,8 +4,8 @@
 use bitnet_wgpu::bitnet::BitLinear;
 use bitnet_wgpu::{
     Context, Tensor,
-    bitnet::{self, Layout},
-    cpu,
+    bitnet::Layout,
+    cpu, reference,
     weights::{Scales, TernaryMatrix},
 };
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
@@ -75,18 +75,18 @@ fn on_the_cpu(criterion: &mut Criterion) {
     let mut group = timing::group(criterion, "cpu");
     for (rows, columns) in [(2560, 2560), (2560, 6912)] {
         let w = ternary(&mut rng(1), rows, columns);
-        let x = bitnet::quantize_activations_cpu(&floats(&mut rng(1), columns, 2.0), 1, columns)
+        let x = reference::quantize_activations(&floats(&mut rng(1), columns, 2.0), 1, columns)
             .expect("it quantises");
         group.throughput(criterion::Throughput::Elements((rows * columns) as u64));
         let shape = format!("{rows}x{columns}");
         group.bench_function(BenchmarkId::new("all cores", &shape), |b| {
-            b.iter(|| bitnet::bitlinear_quantized_cpu(&x, &w))
+            b.iter(|| reference::bitlinear_quantized(&x, &w))
         });
         let matrix = cpu::InterleavedTernary::new(&w);
         for tokens in [1, 32] {
             let x = floats(&mut rng(2), tokens * columns, 2.0);
             let layer = || cpu::BitLinear::new(&matrix).forward(&x, tokens).expect("it multiplies");
-            let reference = || bitnet::bitlinear_cpu(&x, tokens, &w).expect("it multiplies");
+            let reference = || reference::bitlinear(&x, tokens, &w).expect("it multiplies");
             assert_eq!(layer(), reference());
             let shape = format!("{tokens}x{shape}");
             group.bench_function(BenchmarkId::new("layer", &shape), |b| b.iter(layer));
@@ -103,7 +103,7 @@ fn on_the_cpu(criterion: &mut Criterion) {
             };
             (0..rows).map(|row| sum(row) as f32 * scale / x.scales[0]).collect()
         };
-        assert_eq!(naive(), bitnet::bitlinear_quantized_cpu(&x, &w).expect("it multiplies"));
+        assert_eq!(naive(), reference::bitlinear_quantized(&x, &w).expect("it multiplies"));
         group.bench_function(BenchmarkId::new("naive loop", &shape), |b| b.iter(naive));
     }
 }

@@ -54,7 +54,7 @@ fn norm_bitlinear(criterion: &mut Criterion) {
 
 /// The linear layers of Ternary-Bonsai-1.7B and 8B: q + k + v, o, gate + up with its gate, down;
 /// rows × columns, and whether there is a norm.
-fn norm_bitlinear_rounded(criterion: &mut Criterion) {
+fn norm_bitlinear_block_float(criterion: &mut Criterion) {
     const LAYERS: [(usize, usize, bool); 8] = [
         (4096, 2048, true),
         (2048, 2048, false),
@@ -66,7 +66,7 @@ fn norm_bitlinear_rounded(criterion: &mut Criterion) {
         (4096, 12_288, false),
     ];
     let (context, _) = device();
-    let mut group = timing::group(criterion, "norm_bitlinear_rounded");
+    let mut group = timing::group(criterion, "norm_bitlinear_block_float");
     let beyond_caches = if context.capabilities().software { 64 << 20 } else { 384 << 20 };
     for (rows, columns, normed) in LAYERS {
         let scales =
@@ -80,7 +80,7 @@ fn norm_bitlinear_rounded(criterion: &mut Criterion) {
             (Tensor::<f32>::zeros(context, [1, rows]).expect("it fits"), rows > 2 * columns);
         let half = Tensor::<f32>::zeros(context, [1, rows / 2]).expect("it fits");
         let norm = normed.then_some((&gain, 1e-5));
-        let mut encoder = context.encoder("norm_bitlinear_rounded");
+        let mut encoder = context.encoder("norm_bitlinear_block_float");
         for w in &matrices {
             match gated {
                 true => BitLinear::new(w)
@@ -147,5 +147,5 @@ fn attention(criterion: &mut Criterion) {
     }
 }
 
-criterion_group!(benches, norm_bitlinear, norm_bitlinear_rounded, attention);
+criterion_group!(benches, norm_bitlinear, norm_bitlinear_block_float, attention);
 criterion_main!(benches);

@@ -130,7 +130,7 @@ fn elementwise(criterion: &mut Criterion) {
     time("add of a row", 2, &|e| tensor::add(&x, &row).forward_into(e, &y));
     time("relu2", 2, &|e| tensor::relu2(&x).forward_into(e, &y));
     time("transpose", 2, &|e| tensor::transpose(&x).forward(e).map(|_| ()));
-    time("hadamard", 2, &|e| bitnet::hadamard_into(e, &x, 128, &y));
+    time("hadamard", 2, &|e| bitnet::hadamard(&x, 128).forward_into(e, &y));
     let (weights, state) = (
         rows_of::<f32>(context, side, side),
         AdamWState::new(context, [side, side]).expect("it fits"),

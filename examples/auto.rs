@@ -100,6 +100,6 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     )?;
     let w = auto.weights(packed.clone())?;
     let x: Vec<f32> = (0..64).map(|i| i as f32 / 64.0).collect();
-    assert_eq!(auto.bitlinear(&x, 1, &w)?.values, bitnet::bitlinear_cpu(&x, 1, &packed)?);
+    assert_eq!(auto.bitlinear(&x, 1, &w)?.values, reference::bitlinear(&x, 1, &packed)?);
     Ok(())
 }

@@ -4,7 +4,7 @@
 
 mod support;
 
-use bitnet_wgpu::{Result, bitnet, formats::Checkpoint, telemetry::PeakBandwidth};
+use bitnet_wgpu::{Result, formats::Checkpoint, reference, telemetry::PeakBandwidth};
 use pollster::block_on;
 use std::time::{Duration, Instant};
 
@@ -41,10 +41,10 @@ fn main() -> Result<()> {
                     support::error(&x, &w, y)
                 );
             };
-            let xq = bitnet::quantize_activations_cpu(&x, tokens, w.columns())?;
-            let oracle = bitnet::accumulators_cpu(&xq, &w)?;
+            let xq = reference::quantize_activations(&x, tokens, w.columns())?;
+            let oracle = reference::accumulators(&xq, &w)?;
             let start = Instant::now();
-            let y = bitnet::bitlinear_quantized_cpu(&xq, &w)?;
+            let y = reference::bitlinear_quantized(&xq, &w)?;
             print("CPU", "oracle", &y, start.elapsed());
             for &language in context.iter().flat_map(|context| context.capabilities().languages) {
                 let context =

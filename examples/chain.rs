@@ -4,8 +4,8 @@
 
 mod support;
 
-use bitnet_wgpu::bitnet::BitLinear;
-use bitnet_wgpu::{Result, Tensor, bitnet, formats::Checkpoint, weights::PackedTernary};
+use bitnet_wgpu::bitnet::{BitLinear, Gate};
+use bitnet_wgpu::{Result, Tensor, bitnet, formats::Checkpoint, reference, weights::PackedTernary};
 
 fn main() -> Result<()> {
     let checkpoint = Checkpoint::open(concat!(env!("CARGO_MANIFEST_DIR"), "/assets/tales-22m"))?;
@@ -23,7 +23,7 @@ fn main() -> Result<()> {
         .norm((&context.upload(&norm, [hidden])?, 1e-5))
         .quantize(&mut encoder, &x)?;
     let both = BitLinear::new(&gate_up.upload(&context)?).forward(&mut encoder, &xq)?;
-    let gated = bitnet::relu2_gate(&mut encoder, &both)?;
+    let gated = bitnet::gate(&both, Gate::Relu2).forward(&mut encoder)?;
     let gq = bitnet::ActivationQuantizer::int8()
         .norm((&context.upload(&sub_norm, [inner])?, 1e-5))
         .quantize(&mut encoder, &gated)?;
@@ -38,17 +38,17 @@ fn main() -> Result<()> {
         let _ = block.submit()?;
         let y = pollster::block_on(y.read())?;
 
-        let both = bitnet::bitlinear_quantized_cpu(
-            &bitnet::rms_norm_quantize_cpu(&input, 1, &norm, 1e-5)?,
+        let both = reference::bitlinear_quantized(
+            &reference::rms_norm_quantize(&input, 1, &norm, 1e-5)?,
             &gate_up,
         )?;
-        let gated = bitnet::rms_norm_quantize_cpu(
-            &bitnet::relu2_gate_cpu(&both, inner)?,
+        let gated = reference::rms_norm_quantize(
+            &reference::gate(&both, inner, Gate::Relu2)?,
             1,
             &sub_norm,
             1e-5,
         )?;
-        let expected = bitnet::bitlinear_quantized_cpu(&gated, &down)?;
+        let expected = reference::bitlinear_quantized(&gated, &down)?;
         let largest =
             |values: &mut dyn Iterator<Item = f32>| values.fold(0f32, |max, v| max.max(v.abs()));
         let off = largest(&mut y.iter().zip(&expected).map(|(a, b)| a - b))

@@ -3,7 +3,7 @@
 
 use bitnet_wgpu::{
     Context,
-    bitnet::{self, BitLinear, WeightQuantizer},
+    bitnet::{BitLinear, WeightQuantizer},
     reference,
 };
 
@@ -29,7 +29,7 @@ fn main() -> bitnet_wgpu::Result<()> {
     // The CPU gives the same bits.
     let packed =
         reference::quantize_weights(&weights, [rows, columns], WeightQuantizer::absmean())?;
-    assert_eq!(y, bitnet::bitlinear_cpu(&x, 1, &packed)?);
+    assert_eq!(y, reference::bitlinear(&x, 1, &packed)?);
     println!("equal to the CPU");
     println!("{} bytes of weights are now {}", 4 * weights.len(), w.code_bytes());
     Ok(())

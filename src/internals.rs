@@ -8,7 +8,7 @@ use crate::{
         source::{Part, Source},
     },
     language::ShaderLanguage,
-    ops::bitnet::{RoundedActivations, rms_norm_round_into},
+    ops::bitnet::{self, BlockFloatActivations},
 };
 pub use crate::{
     gpu::{capabilities::SubmissionLimit, recording::Dispatch, tensor::Residency},
@@ -18,7 +18,13 @@ pub use crate::{
         needs::{MatrixUnit, Needs},
         source::{HOLE, REDUCE, Work},
     },
-    ops::catalog,
+    ops::{
+        bitnet::{
+            activations::MAX_FEATURES,
+            plan::{layout, plan},
+        },
+        catalog,
+    },
 };
 #[cfg(feature = "models")]
 pub use models::{
@@ -35,9 +41,9 @@ pub fn rms_norm_block_float_into(
     x: &Tensor<f32>,
     first: usize,
     (gain, eps): (&Tensor<f32>, f32),
-    out: &RoundedActivations,
+    out: &BlockFloatActivations,
 ) -> Result<()> {
-    rms_norm_round_into(encoder, x, first, gain, eps, out)
+    bitnet::rms_norm_block_float_into(encoder, x, first, gain, eps, out)
 }
 
 /// Whether the sources of a kernel agree with its declaration.

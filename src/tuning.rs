@@ -96,14 +96,14 @@ table! {
     Int8UnitLargeTiles = "int8_unit_large_tiles" in 0..=NEVER; 64, 64, 64;
     /// [`TuningKey::UnitTokens`] of a unit for activations in block floating point. H200: "Activations
     /// in block floating point".
-    RoundedUnitTokens = "rounded_unit_tokens" in 0..=TOKENS; 16, 16, 16;
+    BlockFloatUnitTokens = "block_float_unit_tokens" in 0..=TOKENS; 16, 16, 16;
     /// Up to so many tokens, passes of a GEMV for activations in block floating point do not cost
     /// more than tiles of 64 tokens, where no matrix unit is used. H200: "Tiles without matrix
     /// units". Apple: a pass of four tokens takes 7.2 cycles a weight, a tile, full or not, about
     /// 75 (docs/internals/apple-gpu.md). On software adapters never, since they pay for barriers.
-    RoundedTileTokens = "rounded_tile_tokens" in 0..=NEVER; 128, 40, NEVER;
+    BlockFloatTileTokens = "block_float_tile_tokens" in 0..=NEVER; 128, 40, NEVER;
     /// [`TuningKey::Int8UnitLargeTiles`] of such a unit. H200: "Tiles without matrix units".
-    RoundedUnitLargeTiles = "rounded_unit_large_tiles" in 0..=NEVER; 128, 64, 64;
+    BlockFloatUnitLargeTiles = "block_float_unit_large_tiles" in 0..=NEVER; 128, 64, 64;
     /// Up to so many tiles of 64 × 64, each has a core of a large GPU to itself, and takes 256
     /// columns at a time in place of 128. H200, which has 132 cores: there.
     LonelyTiles = "lonely_tiles" in 0..=NEVER; 132, 132, 132;
@@ -116,7 +116,7 @@ table! {
     /// many cycles as for one; the GEMV, which reads each weight once for both, less. Other GPUs
     /// without packed products were not measured. On software adapters not measured, but never, as
     /// above.
-    FusedRoundedTokens = "fused_rounded_tokens" in 0..=64; 8, 1, 0;
+    FusedBlockFloatTokens = "fused_block_float_tokens" in 0..=64; 8, 1, 0;
     /// So many workgroups of those dispatches keep a GPU busy; each prepares the row once again, so
     /// more rows are given to each where there would be more of them. H200: "A decoding step in few
     /// dispatches", and "Batches, drafts and prompts". Of float activations, whose workgroups have

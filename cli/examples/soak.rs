@@ -6,10 +6,10 @@ use anyhow::{Result, ensure};
 use bitnet_cli::{note, say};
 use bitnet_wgpu::bitnet::BitLinear;
 use bitnet_wgpu::{
-    Context, ContextOptions, Tensor, bitnet,
+    Context, ContextOptions, Tensor,
     device::AdapterChoice,
     model::{BatchOptions, GenerateOptions, Model, SessionOptions},
-    tensor,
+    reference, tensor,
     weights::{PackedTernary, Scales},
 };
 use clap::Parser;
@@ -128,7 +128,7 @@ impl Soak {
             encoder.submit()?;
             drop(squares.read());
             ensure!(
-                block_on(y.read())? == bitnet::bitlinear_cpu(&x, m, &w)?,
+                block_on(y.read())? == reference::bitlinear(&x, m, &w)?,
                 "BitLinear differs from its twin: {m} × {n} × {k}"
             );
         }

@@ -426,9 +426,8 @@ fn of_product(
                     .try_for_each(|w| BitLinear::new(w).forward_into(&mut encoder, &*xq, &out))?;
             } else {
                 // How they lie depends on what is chosen.
-                let rounded =
-                    bitnet::ActivationQuantizer::block_float(bitnet::rounded_block(Some(group)))
-                        .quantize(&mut encoder, &plain)?;
+                let rounded = bitnet::ActivationQuantizer::block_float(Some(group))
+                    .quantize(&mut encoder, &plain)?;
                 w[..copies].iter().try_for_each(|w| {
                     BitLinear::new(w).forward_into(&mut encoder, &rounded, &out)
                 })?;

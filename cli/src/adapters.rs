@@ -4,9 +4,9 @@ use crate::{model::matrix_units, say};
 use anyhow::Result;
 use bitnet_wgpu::{
     Context, ContextOptions, Element,
-    bitnet::{self, Layout},
+    bitnet::Layout,
     device::{Adapter, Capabilities},
-    internals::MatrixUnit,
+    internals::{self, MatrixUnit},
     kernel::ShaderLanguage,
     telemetry::{Health, Reading},
     wgpu,
@@ -175,9 +175,9 @@ fn shown(context: &Context) -> String {
     text += &format!("  tensor cores: {}\n", tensor_cores(c));
     text += &format!("  largest tensor {} MiB\n", c.max_binding_bytes >> 20);
     for (tokens, features) in SHAPES {
-        let layout = bitnet::layout(features, c, context.language());
+        let layout = internals::layout(features, c, context.language());
         let activations = if layout == Layout::Int8 { "int8" } else { "f16" };
-        let kernel = bitnet::plan(tokens, 2560, features, layout, c).name;
+        let kernel = internals::plan(tokens, 2560, features, layout, c).name;
         text += &format!(
             "  {tokens} × {features} activations: {activations} layout, kernel {kernel}\n"
         );

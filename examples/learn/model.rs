@@ -2,7 +2,7 @@
 //! Each function that goes backward stands after the one that it is the gradient of.
 
 use super::data::words;
-use bitnet_wgpu::bitnet::{ActivationType, BitLinear};
+use bitnet_wgpu::bitnet::{ActivationType, BitLinear, Gate};
 use bitnet_wgpu::{
     Context, Encoder, Result, Tensor, bitnet,
     tensor::{self, Axes, Side},
@@ -190,7 +190,7 @@ impl Model {
 
         let normed = self.norm(e, layer.mlp_norm, &middle)?;
         let (gate_up, up) = self.linear(e, layer.up, normed)?;
-        let gated = bitnet::relu2_gate(e, &gate_up)?;
+        let gated = bitnet::gate(&gate_up, Gate::Relu2).forward(e)?;
         let normed = self.norm(e, layer.down_norm, &gated)?;
         let (y, down) = self.linear(e, layer.down, normed)?;
         let y = tensor::dropout(&y, DROPOUT, seed + 1).forward(e)?;
@@ -210,7 +210,7 @@ impl Model {
         let d = tensor::dropout(&dy, DROPOUT, seed + 1).forward(e)?;
         let d = self.linear_backward(e, layer.down, &saved.down, &d, gradients)?;
         let d = self.norm_backward(e, layer.down_norm, &saved.gated, &d, gradients)?;
-        let d = bitnet::relu2_gate_backward(e, &saved.gate_up, &d)?;
+        let d = bitnet::gate(&saved.gate_up, Gate::Relu2).backward(e, &d)?;
         let d = self.linear_backward(e, layer.up, &saved.up, &d, gradients)?;
         let d = self.norm_backward(e, layer.mlp_norm, &saved.middle, &d, gradients)?;
         let dy = tensor::add(&dy, &d).forward(e)?;

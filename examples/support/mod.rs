@@ -75,7 +75,7 @@ pub fn on_gpu(
     let (x, w) = (context.upload(x, [tokens, w.columns()])?, w.upload(context)?);
     let mut encoder = context.encoder("sums");
     let xq = bitnet::ActivationQuantizer::int8().quantize(&mut encoder, &x)?;
-    let sums = bitnet::accumulators(&mut encoder, &xq, &w)?;
+    let sums = bitnet::accumulators(&xq, &w).forward(&mut encoder)?;
     encoder.submit()?.wait()?;
     let mut encoder = context.encoder("bitlinear");
     let y = BitLinear::new(&w).forward(&mut encoder, &xq)?;

@@ -4,7 +4,8 @@ use super::{isa::Isa, ops::finish, ternary, ternary_float, threads::enter};
 use crate::{
     error::{Error, Result},
     ops::{
-        bitnet::{ActivationType, Gate, gate_cpu, quantize_activations_cpu, rms_norm_quantize_cpu},
+        bitnet::{ActivationType, Gate},
+        reference,
         tensor::epilogue::Activation,
     },
     weights::ternary::interleaved::InterleavedTernary,
@@ -20,7 +21,7 @@ const OP: &str = "bitlinear";
 /// as in [`cpu::silu`](crate::cpu::silu).
 ///
 /// ```
-/// use bitnet_wgpu::{bitnet::{self, WeightQuantizer}, cpu, reference, tensor::Activation};
+/// use bitnet_wgpu::{bitnet::WeightQuantizer, cpu, reference, tensor::Activation};
 ///
 /// # fn main() -> bitnet_wgpu::Result<()> {
 /// let weights: Vec<f32> = (0..64 * 128).map(|i| (i as f32).sin()).collect();
@@ -32,7 +33,7 @@ const OP: &str = "bitlinear";
 /// let layer = cpu::BitLinear::new(&matrix).bias(&bias[..]).activation(Activation::Relu2);
 /// let y = layer.forward(&x, 2)?;
 ///
-/// let product = bitnet::bitlinear_cpu(&x, 2, &packed)?; // slow
+/// let product = reference::bitlinear(&x, 2, &packed)?; // slow
 /// assert_eq!(y, reference::finish(&product, Some(&bias), Some(Activation::Relu2))?);
 /// # Ok(())
 /// # }
@@ -101,7 +102,7 @@ impl<'a> BitLinear<'a> {
             let mut y = self.product(isa, x, tokens)?;
             finish(&mut y, self.bias, self.activation);
             match self.gate {
-                Some(gate) => gate_cpu(&y, self.weights.rows() / 2, gate),
+                Some(gate) => reference::gate(&y, self.weights.rows() / 2, gate),
                 None => Ok(y),
             }
         })
@@ -112,8 +113,8 @@ impl<'a> BitLinear<'a> {
         match self.activation_type {
             ActivationType::Int8 => {
                 let quantized = match self.norm {
-                    Some((gain, eps)) => rms_norm_quantize_cpu(x, tokens, gain, eps)?,
-                    None => quantize_activations_cpu(x, tokens, self.weights.columns())?,
+                    Some((gain, eps)) => reference::rms_norm_quantize(x, tokens, gain, eps)?,
+                    None => reference::quantize_activations(x, tokens, self.weights.columns())?,
                 };
                 ternary::bitlinear(isa, &quantized, self.weights)
             }
@@ -159,13 +160,7 @@ fn invalid(what: &str) -> Error {
 mod tests {
     use super::*;
     use crate::{
-        ops::{
-            bitnet::{
-                MAX_FEATURES, bitlinear_quantized_cpu, bitlinear_rounded_cpu,
-                round_activations_cpu, rounded_block,
-            },
-            reference,
-        },
+        ops::bitnet::activations::MAX_FEATURES,
         weights::ternary::{packed::PackedTernary, scales::Scales},
     };
     use rand::{RngExt, SeedableRng, rngs::StdRng};
@@ -188,20 +183,26 @@ mod tests {
 
     /// The CPU references of the layer's steps, one after another.
     fn plainly(layer: &BitLinear<'_>, w: &PackedTernary, x: &[f32], tokens: usize) -> Vec<f32> {
-        let (k, block) = (w.columns(), rounded_block(w.group()));
+        let k = w.columns();
         let x = match layer.norm {
             Some((gain, eps)) => reference::rms_norm(x, gain, eps).unwrap(),
             None => x.to_vec(),
         };
         let product = if layer.activation_type == ActivationType::Int8 {
-            bitlinear_quantized_cpu(&quantize_activations_cpu(&x, tokens, k).unwrap(), w).unwrap()
+            reference::bitlinear_quantized(
+                &reference::quantize_activations(&x, tokens, k).unwrap(),
+                w,
+            )
+            .unwrap()
         } else {
             let mut x = x;
-            round_activations_cpu(&mut x, k, block).unwrap();
-            x.chunks_exact(k).flat_map(|x| bitlinear_rounded_cpu(x, w).unwrap()).collect()
+            reference::quantize_block_float(&mut x, k, w.group()).unwrap();
+            x.chunks_exact(k)
+                .flat_map(|x| reference::bitlinear_block_float(x, w).unwrap())
+                .collect()
         };
         let y = reference::finish(&product, layer.bias, layer.activation).unwrap();
-        layer.gate.map_or(y.clone(), |gate| gate_cpu(&y, w.rows() / 2, gate).unwrap())
+        layer.gate.map_or(y.clone(), |gate| reference::gate(&y, w.rows() / 2, gate).unwrap())
     }
 
     /// Every combination of options, with every instruction set.

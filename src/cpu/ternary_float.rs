@@ -1,5 +1,5 @@
 //! Ternary matrices times activations in block floating point: the bits of
-//! [`bitlinear_rounded_cpu`](crate::bitnet::bitlinear_rounded_cpu).
+//! [`bitlinear_block_float`](crate::reference::bitlinear_block_float).
 //!
 //! The sixteen rows of a vector (see [`InterleavedTernary`]) meet the same activation, so nothing
 //! is added up across a vector. The sum of a block of columns is exact; it is scaled, and these are
@@ -8,7 +8,7 @@
 use super::{ternary::tasks::by_blocks, threads::enter};
 use crate::{
     error::{Error, Result},
-    ops::bitnet::{round_activations_cpu, rounded_block},
+    ops::{bitnet::block_columns, reference::quantize_block_float},
     weights::ternary::{
         interleaved::{InterleavedTernary, LANES, Lanes},
         layout::{CODES_PER_WORD, bit},
@@ -60,7 +60,7 @@ pub fn bitlinear(mut x: Vec<f32>, w: &InterleavedTernary) -> Result<Vec<f32>> {
             found: x.len(),
         });
     }
-    let round = |rows: &mut [f32]| round_activations_cpu(rows, columns, rounded_block(w.group()));
+    let round = |rows: &mut [f32]| quantize_block_float(rows, columns, w.group());
     if x.len() <= WORTH_THREADS {
         round(&mut x)?;
     } else {
@@ -106,7 +106,7 @@ fn tile<const T: usize>(
     i: usize,
 ) {
     let (words, scales) = w.block(block);
-    let block_words = rounded_block(w.group()) / CODES_PER_WORD;
+    let block_words = block_columns(w.group()) / CODES_PER_WORD;
     let mut all = [[0f32; LANES]; T];
     for (group, scales) in scales.iter().enumerate() {
         let of_group = w.group_range(group);
@@ -149,7 +149,7 @@ fn sums<const T: usize>(words: &[Lanes], x: [&[Column]; T]) -> [[f32; LANES]; T]
 mod tests {
     use super::*;
     use crate::{
-        ops::bitnet::bitlinear_rounded_cpu,
+        ops::reference::bitlinear_block_float,
         weights::ternary::{packed::PackedTernary, scales::Scales},
     };
     use rand::{RngExt, SeedableRng, rngs::StdRng};
@@ -157,8 +157,8 @@ mod tests {
     /// What the twins make of one token alone.
     fn plainly(x: &[f32], w: &PackedTernary) -> Vec<u32> {
         let mut x = x.to_vec();
-        round_activations_cpu(&mut x, w.columns(), rounded_block(w.group())).unwrap();
-        bitlinear_rounded_cpu(&x, w).unwrap().into_iter().map(f32::to_bits).collect()
+        quantize_block_float(&mut x, w.columns(), w.group()).unwrap();
+        bitlinear_block_float(&x, w).unwrap().into_iter().map(f32::to_bits).collect()
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use bitnet_wgpu::{
     Error,
-    bitnet::{self, WeightQuantizer},
+    bitnet::{Gate, WeightQuantizer},
     reference,
     tensor::Axes,
     transformer::SampleOptions,
@@ -142,7 +142,7 @@ fn a_gradient_through_packed_integers_is_a_slope() {
     for (bits, size) in [(Bits::One, None), (Bits::Two, Some(32)), (Bits::Four, None)] {
         let w = ints(&mut rng, 7, 37, bits, size);
         let (x, dy, dense) = (floats(&mut rng, 37, 1.0), floats(&mut rng, 7, 1.0), w.dequantize());
-        let dx = bitnet::bitlinear_int_backward_cpu(&dy, &w).unwrap();
+        let dx = reference::bitlinear_backward(&dy, &dense, [7, 37]).unwrap();
         let row =
             |x: &[f64], row: &[f32]| x.iter().zip(row).map(|(x, w)| x * f64::from(*w)).sum::<f64>();
         assert_gradient("bitlinear_int", &x, &dx, |x| {
@@ -154,12 +154,12 @@ fn a_gradient_through_packed_integers_is_a_slope() {
 #[test]
 fn rounding_is_to_even_and_scales_follow_pytorch() {
     // Largest value 127: the scale is 127·(1/127), which is 1 but for the last bit, as in PyTorch.
-    let xq = bitnet::quantize_activations_cpu(&[127.0f32, 0.5, 1.5, 2.5, -0.5, -1.5, -127.0], 1, 7)
+    let xq = reference::quantize_activations(&[127.0f32, 0.5, 1.5, 2.5, -0.5, -1.5, -127.0], 1, 7)
         .unwrap();
     assert_eq!(xq.scales, [127.0 * (1.0f32 / 127.0)]);
     assert_eq!(xq.codes, [127, 0, 2, 2, 0, -2, -127]);
     // Below 1e-5 the scale stays.
-    let xq = bitnet::quantize_activations_cpu(&[1e-6f32], 1, 1).unwrap();
+    let xq = reference::quantize_activations(&[1e-6f32], 1, 1).unwrap();
     assert_eq!((xq.scales[0], xq.codes[0]), (127.0 * (1.0f32 / 1e-5), 13));
 }
 
@@ -169,7 +169,7 @@ fn norms_are_near_the_exact_ones() {
     for (mut rng, (m, _, k)) in shapes("norms") {
         let (x, gain, eps) = (floats(&mut rng, m * k, 4.0), floats(&mut rng, k, 2.0), 1e-5);
         let normed = reference::rms_norm(&x, &gain, eps).unwrap();
-        let quantized = bitnet::rms_norm_quantize_cpu(&x, m, &gain, eps).unwrap();
+        let quantized = reference::rms_norm_quantize(&x, m, &gain, eps).unwrap();
         for token in 0..m {
             let row = &x[token * k..][..k];
             let mean = row.iter().map(|&v| f64::from(v) * f64::from(v)).sum::<f64>() / k as f64;
@@ -209,11 +209,11 @@ fn rows_that_are_not_finite_are_nan_and_alone() {
     let mut rng = rng(7);
     let w = ternary(&mut rng, 6, 40);
     let clean = activations(&mut rng, 1, 40);
-    let expected = bitnet::bitlinear_cpu(&clean, 1, &w).unwrap();
+    let expected = reference::bitlinear(&clean, 1, &w).unwrap();
     for bad in [f32::NAN, -f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
         let mut x = clean.repeat(3);
         x[40 + 17] = bad;
-        let y = bitnet::bitlinear_cpu(&x, 3, &w).unwrap();
+        let y = reference::bitlinear(&x, 3, &w).unwrap();
         assert!(
             y[6..12].iter().all(|v| v.is_nan()) && y[..6] == expected && y[12..] == expected,
             "{bad}: {y:?}"
@@ -229,8 +229,8 @@ fn segments_scale_their_own_rows() {
     assert!(matches!(fused.scales(), Scales::Segments(segments) if segments.len() == 3));
     let x = activations(&mut rng, 1, 80);
     let separate: Vec<f32> =
-        parts.iter().flat_map(|part| bitnet::bitlinear_cpu(&x, 1, part).unwrap()).collect();
-    assert_eq!(bitnet::bitlinear_cpu(&x, 1, &fused).unwrap(), separate);
+        parts.iter().flat_map(|part| reference::bitlinear(&x, 1, part).unwrap()).collect();
+    assert_eq!(reference::bitlinear(&x, 1, &fused).unwrap(), separate);
 }
 
 /// Of the smallest groups, where these divide the others.
@@ -433,8 +433,9 @@ fn gradients_of_linear_ops_are_slopes() {
     let mut rng = rng(70);
     let (packed, x, dy) =
         (ternary(&mut rng, 5, 7), floats(&mut rng, 7, 1.0), floats(&mut rng, 5, 1.0));
-    let dx = bitnet::bitlinear_backward_cpu(&dy, &packed).unwrap();
-    let dense: Vec<f64> = packed.dequantize().into_iter().map(f64::from).collect();
+    let dense = packed.dequantize();
+    let dx = reference::bitlinear_backward(&dy, &dense, [5, 7]).unwrap();
+    let dense: Vec<f64> = dense.into_iter().map(f64::from).collect();
     assert_gradient("bitlinear", &x, &dx, |x| {
         weighed(dense.chunks(7).map(|w| w.iter().zip(x).map(|(w, x)| w * x).sum()), &dy)
     });
@@ -453,19 +454,21 @@ fn gradients_of_linear_ops_are_slopes() {
 
 #[test]
 fn gradients_of_gates_are_slopes() {
-    type Gate = (&'static str, fn(f64) -> f64, fn(f32, f32, f32) -> (f32, f32));
-    let gates: [Gate; 3] = [
-        ("relu2_gate", |x| x.max(0.0).powi(2), bitnet::relu2_gate_backward_cpu),
-        ("silu_gate", |x| x / (1.0 + (-x).exp()), bitnet::silu_gate_backward_cpu),
-        ("gelu_tanh_gate", gelu_tanh, bitnet::gelu_tanh_gate_backward_cpu),
+    type Slope = (Gate, fn(f64) -> f64);
+    let gates: [Slope; 3] = [
+        (Gate::Relu2, |x| x.max(0.0).powi(2)),
+        (Gate::Silu, |x| x / (1.0 + (-x).exp())),
+        (Gate::GeluTanh, gelu_tanh),
     ];
     let mut rng = rng(68);
-    for (name, function, backward) in gates {
+    for (gate, function) in gates {
         for (x, dy) in
             floats(&mut rng, 40, 3.0).as_chunks::<2>().0.iter().zip(floats(&mut rng, 20, 2.0))
         {
-            let (of_gate, of_up) = backward(x[0], x[1], dy);
-            assert_gradient(name, x, &[of_gate, of_up], |x| f64::from(dy) * function(x[0]) * x[1]);
+            let (of_gate, of_up) = reference::gate_backward(x[0], x[1], dy, gate);
+            assert_gradient(&format!("{gate:?}"), x, &[of_gate, of_up], |x| {
+                f64::from(dy) * function(x[0]) * x[1]
+            });
         }
     }
 }
@@ -511,7 +514,7 @@ fn hadamard_is_orthogonal_and_its_own_gradient() {
         let (x, dy) = (floats(&mut rng, 2 * block, 3.0), floats(&mut rng, 2 * block, 2.0));
         let transformed = |x: &[f32]| {
             let mut y = x.to_vec();
-            bitnet::hadamard_cpu(&mut y, block).unwrap();
+            reference::hadamard(&mut y, block).unwrap();
             y
         };
         let definition = |x: &[f64], at: usize| {
@@ -593,7 +596,8 @@ fn gradients_of_fake_quantisation_are_slopes_of_what_is_rounded() {
     // After a norm: the loss is taken where the rounded numbers are, its slope goes back through
     // the norm alone.
     let (x, gain, eps) = (floats(&mut rng, 15, 3.0), floats(&mut rng, 5, 2.0), 0.01);
-    let rounded = bitnet::rms_norm_fake_quantize_cpu(&x, 3, &gain, eps, 1.0).unwrap();
+    let rounded =
+        reference::fake_quantize_activations(&x, [3, 5], Some((&gain, eps)), 1.0).unwrap();
     let dy: Vec<f32> = rounded.iter().map(|y| 2.0 * y).collect();
     let norm = |x: &[f64], gain: &[f64]| {
         let row = |row: &[f64]| {
@@ -627,7 +631,7 @@ fn gradients_of_fake_quantisation_are_slopes_of_what_is_rounded() {
 #[test]
 fn lambda_leads_from_a_number_to_its_code() {
     let x = [0.9f32, -0.31, 1.0, 0.0];
-    let at = |lambda| bitnet::fake_quantize_activations_cpu(&x, 1, 4, lambda).unwrap();
+    let at = |lambda| reference::fake_quantize_activations(&x, [1, 4], None, lambda).unwrap();
     assert_eq!(at(0.0), x);
     let (half, all) = (at(0.5), at(1.0));
     assert!(
@@ -648,19 +652,19 @@ fn lambda_leads_from_a_number_to_its_code() {
 fn zero_points_and_few_bits_by_hand() {
     // From 0 to 5.1, and from -1 to 4.1: 50 steps a unit.
     let x = [0.0f32, 1.0, 2.0, 5.1, -1.0, 0.0, 0.5, 4.1, 2.0, 3.0, 5.1, 5.1];
-    let xq = bitnet::quantize_activations_with_zero_point_cpu(&x, 3, 4).unwrap();
+    let xq = reference::quantize_activations_with_zero_point(&x, 3, 4).unwrap();
     assert_eq!(xq.codes, [-128, -78, -28, 127, -128, -78, -53, 127, -28, 22, 127, 127]);
     assert_eq!(xq.zero_points, Some(vec![-128, -78, -128]), "0 is in every range");
     assert!(xq.scales.iter().all(|scale| (scale - 50.0).abs() < 1e-4), "{:?}", xq.scales);
     assert_eq!(xq.dequantize()[5], 0.0, "0 stays 0");
     // A range of the caller's: what is beyond gets the code of its end.
     let wide = [-7.0f32, -1.0, 0.0, 4.1, 9.0, f32::INFINITY, f32::NEG_INFINITY, f32::NAN];
-    let xq = bitnet::quantize_activations_static_cpu(&wide, (-1.0, 4.1)).unwrap();
+    let xq = reference::quantize_activations_static(&wide, (-1.0, 4.1)).unwrap();
     assert_eq!(xq.codes, [-128, -128, -78, 127, 127, 127, -128, -78]);
-    let xq = bitnet::quantize_activations_by_tensor_cpu(&[127.0f32, 0.5, 1.5, -2.5]);
+    let xq = reference::quantize_activations_by_tensor(&[127.0f32, 0.5, 1.5, -2.5]);
     assert_eq!((xq.codes, xq.scales), (vec![127, 0, 2, -2], vec![127.0 * (1.0f32 / 127.0)]));
     let xq =
-        bitnet::quantize_activations_4bit_cpu(&[7.0f32, -7.0, 0.5, 1.5, 2.5, -3.4], 1, 6).unwrap();
+        reference::quantize_activations_4bit(&[7.0f32, -7.0, 0.5, 1.5, 2.5, -3.4], 1, 6).unwrap();
     assert_eq!(xq.codes, [7, -7, 0, 2, 2, -3], "ties go to even");
 }
 
@@ -673,7 +677,7 @@ fn stochastic_rounding_has_no_bias() {
     let mut sums = [0i64; 9];
     let mut scale = 0.0;
     for seed in 0..SEEDS {
-        let made = bitnet::quantize_gradients_cpu(&x, 1, 9, seed).unwrap();
+        let made = reference::quantize_gradients(&x, 1, 9, seed).unwrap();
         scale = made.scales[0];
         sums.iter_mut().zip(&made.codes).for_each(|(sum, &code)| *sum += i64::from(code));
         let near = |(x, &code): (&f32, &i8)| (f64::from(x * scale) - f64::from(code)).abs() < 1.0;
@@ -689,9 +693,8 @@ fn stochastic_rounding_has_no_bias() {
         );
     }
     // Neighbours in a word are rounded apart.
-    let made =
-        bitnet::quantize_gradients_cpu(&[1.0f32, 0.3, 0.3, 0.3, 0.3, 0.3, 0.3, 0.3], 1, 8, 7)
-            .unwrap();
+    let made = reference::quantize_gradients(&[1.0f32, 0.3, 0.3, 0.3, 0.3, 0.3, 0.3, 0.3], 1, 8, 7)
+        .unwrap();
     assert!(made.codes.contains(&38) && made.codes.contains(&39), "{:?}", made.codes);
 }
 

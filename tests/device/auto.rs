@@ -3,7 +3,7 @@
 use bitnet_wgpu::{
     Context, ContextOptions, Error, ErrorKind, Result,
     auto::{Answer, Auto, Target, Why},
-    bitnet, reference,
+    reference,
     weights::{PackedTernary, Scales},
 };
 use rand::{RngExt, rngs::SmallRng};
@@ -37,7 +37,7 @@ fn both_sides_compute_the_op() {
         assert_eq!(values(auto.relu2(&a), target), each(|x| x.max(0.0) * x.max(0.0)));
         assert_eq!(
             values(auto.bitlinear(&a, 30, &weights), target),
-            bitnet::bitlinear_cpu(&a, 30, &w).unwrap()
+            reference::bitlinear(&a, 30, &w).unwrap()
         );
         // Others within what cases of these ops say more closely.
         let within = |error: f32, what: &str, got: Vec<f32>, wanted: Vec<f32>| {

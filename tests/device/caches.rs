@@ -6,6 +6,7 @@ use bitnet_wgpu::{
     Context, ContextOptions, ErrorKind, Tensor,
     auto::Auto,
     bitnet::{self, Layout},
+    internals,
     model::{GenerateOptions, Model, Sampling, SessionOptions},
     tensor,
     tuning::{Tuning, TuningKey},
@@ -266,7 +267,7 @@ fn what_was_measured_is_kept_and_chosen_by() {
         // What is chosen, and what is dispatched.
         let (most, layout) = (context.capabilities().tuned(TuningKey::GemvTokens), Layout::Half);
         let plan =
-            |context: &Context| bitnet::plan(most, 64, 64, layout, context.capabilities()).name;
+            |context: &Context| internals::plan(most, 64, 64, layout, context.capabilities()).name;
         assert_ne!(plan(&tuned), plan(&context));
         let x = tuned.upload(&vec![1.0f32; most * 64], [most, 64]).unwrap();
         let w = tuned.upload(&vec![1.0f32; 64 * 64], [64, 64]).unwrap();

@@ -3,9 +3,9 @@
 use bitnet_wgpu::bitnet::BitLinear;
 use bitnet_wgpu::{
     Bind, Context, Error, ErrorKind, Kernel, Recording, Result, Tensor, bitnet, f16,
-    internals::{Dispatch, MatrixUnit, SubmissionLimit},
+    internals::{self, Dispatch, MatrixUnit, SubmissionLimit},
     kernel::{Params as _, Part, ShaderLanguage, Source, Type::*, read, read_write},
-    params, tensor,
+    params, reference, tensor,
     transformer::flash_attention,
     weights::{PackedTernary, Scales},
     wgpu,
@@ -162,17 +162,17 @@ fn shapes_are_checked_where_they_are_given() {
         .unwrap_err()
         .to_string();
     assert!(text.contains("[3]") && text.contains("[7]"), "{text}");
-    let odd = error(bitnet::relu2_gate(&mut encoder, &x));
+    let odd = error(bitnet::gate(&x, bitnet::Gate::Relu2).forward(&mut encoder));
     assert!(odd.contains("[2, 7]"), "{odd}");
     assert!(x.reshape([3, 5]).is_err());
 }
 
 #[test]
 fn sums_that_would_not_be_exact_are_refused() {
-    let k = bitnet::MAX_FEATURES + 1;
+    let k = internals::MAX_FEATURES + 1;
     let w = PackedTernary::from_values(1, k, &vec![0; k], Scales::Tensor(1.0)).unwrap();
     let x = vec![0f32; k];
-    let cpu = bitnet::bitlinear_cpu(&x, 1, &w).unwrap_err().to_string();
+    let cpu = reference::bitlinear(&x, 1, &w).unwrap_err().to_string();
     let x = context().upload(&x, [1, k]).unwrap();
     let gpu = BitLinear::new(&w.upload(context()).unwrap())
         .forward(&mut context().encoder("long"), &x)
@@ -291,7 +291,7 @@ fn two_threads_share_a_context() {
                 .forward(&mut encoder, &own.upload(&x, [2, 70]).unwrap())
                 .unwrap();
             let _ = encoder.submit().unwrap();
-            assert_eq!(block_on(y.read()).unwrap(), bitnet::bitlinear_cpu(&x, 2, &w).unwrap());
+            assert_eq!(block_on(y.read()).unwrap(), reference::bitlinear(&x, 2, &w).unwrap());
         }
     };
     thread::scope(|scope| {

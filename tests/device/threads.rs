@@ -2,10 +2,10 @@
 
 use bitnet_wgpu::bitnet::BitLinear;
 use bitnet_wgpu::{
-    Context, Result, Tensor, bitnet,
+    Context, Result, Tensor,
     internals::{ModelInternals as _, SubmissionLimit},
     model::{BatchOptions, GenerateOptions, Model, Sampling, SessionOptions, Speculation},
-    tensor,
+    reference, tensor,
     weights::PackedTernary,
 };
 use std::{
@@ -145,7 +145,7 @@ fn all_at_once(context: &Context) {
             }
             assert_eq!(
                 block_on(y.read()).unwrap(),
-                bitnet::bitlinear_cpu(&x, rows, w).unwrap(),
+                reference::bitlinear(&x, rows, w).unwrap(),
                 "{i}"
             );
         }

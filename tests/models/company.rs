@@ -59,7 +59,7 @@ fn models() -> Vec<(&'static str, Model)> {
     all
 }
 
-/// A device that is taken for a GPU, and multiplies rounded activations in planes of bytes or in
+/// A device that is taken for a GPU, and multiplies block floating point activations in planes of bytes or in
 /// floats.
 fn one_dispatch(packed: bool) -> Context {
     context().restricted(|c| (c.fast_packed_dot, c.software) = (packed, false))
@@ -300,5 +300,8 @@ fn no_choice_changes_a_bit_of_logits() {
         }
     }
     let [in_floats, in_bytes] = [&in_floats, &in_bytes].map(|context| logits(context, "qwen3"));
-    assert!(in_floats == in_bytes, "rounded activations have other bits in planes of bytes");
+    assert!(
+        in_floats == in_bytes,
+        "block floating point activations have other bits in planes of bytes"
+    );
 }

@@ -8,6 +8,7 @@ use bitnet_wgpu::{
     bitnet::{self, HostActivations, Layout, QuantizedActivations},
     formats::{Checkpoint, SafeTensors},
     internals::KernelInternals as _,
+    reference,
 };
 use support::{block_on, contexts, real_model};
 
@@ -100,7 +101,7 @@ fn record(
     let x = context.upload(&golden.x, [golden.tokens, w.columns()]).unwrap();
     let w = w.upload(context).unwrap();
     let xq = support::quantize_as(&mut encoder, &x, layout).unwrap();
-    let sums = bitnet::accumulators(&mut encoder, &xq, &w).unwrap();
+    let sums = bitnet::accumulators(&xq, &w).forward(&mut encoder).unwrap();
     let y = BitLinear::new(&w).forward(&mut encoder, &xq).unwrap();
     (encoder.finish(), xq, sums, y)
 }
@@ -142,9 +143,9 @@ fn every_linear_equals_transformers() {
     for golden in goldens().into_iter().flat_map(|golden| [golden.first_token(), golden]) {
         let rows = golden.y.len() / golden.tokens;
         let w = checkpoint.linear_with_rows(&golden.name, rows).unwrap();
-        let xq = bitnet::quantize_activations_cpu(&golden.x, golden.tokens, w.columns()).unwrap();
-        let sums = bitnet::accumulators_cpu(&xq, &w).unwrap();
-        compare(&golden, "the CPU", &xq, &sums, &bitnet::bitlinear_quantized_cpu(&xq, &w).unwrap());
+        let xq = reference::quantize_activations(&golden.x, golden.tokens, w.columns()).unwrap();
+        let sums = reference::accumulators(&xq, &w).unwrap();
+        compare(&golden, "the CPU", &xq, &sums, &reference::bitlinear_quantized(&xq, &w).unwrap());
         for context in contexts() {
             for layout in [Layout::Int8, Layout::Half] {
                 for half_subnormals in [true, false] {

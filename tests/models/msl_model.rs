@@ -28,8 +28,9 @@ fn logits(directory: &Path, ids: &[u32]) -> [Vec<f32>; 2] {
     for dispatch in recording.dispatches() {
         let by_hand = dispatch.kernel().source(bitnet_wgpu::kernel::ShaderLanguage::Msl).is_some();
         assert!(by_hand || !quantized, "{} has no Metal text", dispatch.kernel().name);
-        fused +=
-            usize::from(dispatch.kernel().name.starts_with("norm_bitlinear_rounded") && by_hand);
+        fused += usize::from(
+            dispatch.kernel().name.starts_with("norm_bitlinear_block_float") && by_hand,
+        );
         for (binding, id) in dispatch.buffers().into_iter().enumerate() {
             memory.entry(id).or_insert_with(|| block_on(dispatch.read(binding)).unwrap());
         }

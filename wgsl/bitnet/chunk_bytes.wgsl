@@ -1,4 +1,4 @@
-// For norm_bitlinear_rounded.wgsl: a chunk in planes of bytes (byte_planes.wgsl), for packed products of integers (rounded_rows.wgsl).
+// For norm_bitlinear_block_float.wgsl: a chunk in planes of bytes (byte_planes.wgsl), for packed products of integers (block_float_rows.wgsl).
 
 // Vectors of a plane: one after every eight is not used, so that lanes do not wait for one bank.
 const PLANE: u32 = THREADS + THREADS / 8u;

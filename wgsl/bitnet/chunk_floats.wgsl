@@ -1,4 +1,4 @@
-// For norm_bitlinear_rounded.wgsl: a chunk in floats, for devices without packed products of integers (bitlinear_float_word.wgsl).
+// For norm_bitlinear_block_float.wgsl: a chunk in floats, for devices without packed products of integers (bitlinear_float_word.wgsl).
 
 // Of each quad of words, the quads of numbers that it meets, by place: lanes have neighbouring ones at a time.
 var<workgroup> x: array<vec4<f32>, 16u * WIDTH>;

@@ -1,4 +1,4 @@
-// For norm_bitlinear.wgsl and norm_bitlinear_rounded.wgsl: the matrix is gates, then as many ups. They are taken in turn,
+// For norm_bitlinear.wgsl and norm_bitlinear_block_float.wgsl: the matrix is gates, then as many ups. They are taken in turn,
 // so that a workgroup has both of an output, act(gate)·up.
 fn matrix_row(i: u32) -> u32 { return (i & 1u) * (params.rows / 2u) + i / 2u; }
 

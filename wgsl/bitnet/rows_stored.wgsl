@@ -1,4 +1,4 @@
-// For norm_bitlinear.wgsl and norm_bitlinear_rounded.wgsl: a row of the matrix makes an output, which is added to y if `add` is not 0.
+// For norm_bitlinear.wgsl and norm_bitlinear_block_float.wgsl: a row of the matrix makes an output, which is added to y if `add` is not 0.
 fn matrix_row(i: u32) -> u32 { return i; }
 
 fn former(token: u32, i: u32, writes: bool) -> f32 {

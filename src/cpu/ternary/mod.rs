@@ -1,5 +1,5 @@
 //! Ternary matrices times quantised activations: the bits of
-//! [`bitlinear_quantized_cpu`](crate::bitnet::bitlinear_quantized_cpu).
+//! [`bitlinear_quantized`](crate::reference::bitlinear_quantized).
 //!
 //! A vector of sixteen rows' words (see [`InterleavedTernary`]) holds four fields; masked, each is
 //! a code a byte, and meets four activations that are the same for all rows. Codes are value + 1,
@@ -68,7 +68,7 @@ mod tests {
     use super::*;
     use crate::{
         error::Error,
-        ops::bitnet::{MAX_FEATURES, bitlinear_quantized_cpu},
+        ops::{bitnet::activations::MAX_FEATURES, reference},
         weights::ternary::{packed::PackedTernary, scales::Scales},
     };
     use rand::{RngExt, SeedableRng, rngs::StdRng};
@@ -89,7 +89,7 @@ mod tests {
         let scales = (0..m).map(|_| rng.random_range(1.0..100.0)).collect();
         let x = HostActivations { tokens: m, features: k, codes, scales };
         let expected: Vec<u32> =
-            bitlinear_quantized_cpu(&x, &w).unwrap().into_iter().map(f32::to_bits).collect();
+            reference::bitlinear_quantized(&x, &w).unwrap().into_iter().map(f32::to_bits).collect();
         let w = InterleavedTernary::new(&w);
         for isa in Isa::all() {
             let found: Vec<u32> =

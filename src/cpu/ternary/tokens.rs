@@ -2,7 +2,7 @@
 
 use crate::{
     cpu::isa::Isa,
-    ops::bitnet::{HostActivations, rounded_block},
+    ops::bitnet::{HostActivations, block_columns},
     weights::ternary::{interleaved::InterleavedTernary, layout::CODES_PER_WORD},
 };
 use std::ops::Range;
@@ -62,7 +62,7 @@ fn parts(w: &InterleavedTernary) -> Vec<(Range<usize>, usize)> {
     if w.group().is_none() {
         return vec![(0..w.row_words(), 0)];
     }
-    let words = rounded_block(w.group()) / CODES_PER_WORD;
+    let words = block_columns(w.group()) / CODES_PER_WORD;
     let of_group = |group| {
         let range = w.group_range(group);
         range.clone().step_by(words).map(move |first| (first..range.end.min(first + words), group))

@@ -14,7 +14,7 @@ use crate::{
         tensors::{Ends, Layer, LayerStep, Stack, Table},
     },
     gpu::{context::Context, recording::Recording, tensor::Tensor},
-    ops::{bitnet, reference, transformer::HostKvCache},
+    ops::{reference, transformer::HostKvCache},
     weights::{dense::PackedDense, ternary::interleaved::InterleavedTernary},
 };
 use rayon::prelude::*;
@@ -217,10 +217,10 @@ impl CpuModel {
         };
         match next {
             [LayerStep::Linear(Stack::One(w)), next @ ..] if self.config.quantized_activations => {
-                let gated = bitnet::gate_quantize_cpu(gate_up, width, gate, norm)?;
+                let gated = reference::gate_quantize(gate_up, width, gate, norm)?;
                 Ok((Some(cpu::ternary::bitlinear(self.isa, &gated, w)?), next))
             }
-            _ => Ok((Some(bitnet::gate_cpu(gate_up, width, gate)?), after)),
+            _ => Ok((Some(reference::gate(gate_up, width, gate)?), after)),
         }
     }
 
@@ -257,8 +257,8 @@ impl CpuModel {
             return cpu::ternary_float::bitlinear(x, w);
         }
         let quantized = match norm {
-            Some(gain) => bitnet::rms_norm_quantize_cpu(x, tokens, gain, eps)?,
-            None => bitnet::quantize_activations_cpu(x, tokens, w.columns())?,
+            Some(gain) => reference::rms_norm_quantize(x, tokens, gain, eps)?,
+            None => reference::quantize_activations(x, tokens, w.columns())?,
         };
         cpu::ternary::bitlinear(self.isa, &quantized, w)
     }
@@ -274,7 +274,7 @@ impl CpuModel {
         if let Some(signs) = signs.get(&width) {
             multiply(x, signs);
         }
-        bitnet::hadamard_cpu(x, *block)
+        reference::hadamard(x, *block)
     }
 
     /// The embedding's rows, as they were before they were rotated.
@@ -284,7 +284,7 @@ impl CpuModel {
             Table::Ternary(table) => cpu::ternary_float::embed(tokens, table)?,
         };
         if let Some(Hadamard { block, signs, embedding: true, .. }) = &self.config.hadamard {
-            bitnet::hadamard_cpu(&mut x, *block)?;
+            reference::hadamard(&mut x, *block)?;
             if let Some(signs) = signs.get(&self.config.hidden) {
                 multiply(&mut x, signs);
             }

@@ -2,8 +2,9 @@
 
 use super::{
     activations::{Layout, QuantizedActivations},
-    gate_quantize::{Gate, Norm, gate_quantize_into},
-    gate_round::gate_round_into,
+    gate::Gate,
+    gate_block_float::gate_block_float_into,
+    gate_quantize::{Norm, gate_quantize_into},
     int4::{QuantizedInt4, quantize_activations_4bit_into},
     int8::{QuantizedInt8, Scaled},
     plan::layout_on,
@@ -13,10 +14,10 @@ use super::{
         quantize_activations_static_into,
     },
     quantize_activations_with_zero_point::quantize_activations_with_zero_point_into,
+    quantize_block_float::{BlockFloatActivations, block_columns, quantize_block_float_into},
     quantize_gradients::quantize_gradients_into,
+    rms_norm_block_float::rms_norm_block_float_into,
     rms_norm_quantize::rms_norm_quantize_into,
-    rms_norm_round::rms_norm_round_into,
-    round_activations::{RoundedActivations, round_activations_into},
 };
 use crate::{
     element::Float,
@@ -35,7 +36,7 @@ use std::{any::Any, marker::PhantomData};
 /// | `int8().static_range(low, high)` | round(x·a) + z, of a range that calibration found | [`QuantizedInt8`] |
 /// | `int8().stochastic(seed)` | floor(x·a + u), u random in 0..1 | [`QuantizedInt8`] |
 /// | `int4()` | round(x·a), a = 7 / max(max\|x\|, 1e-5) of the token | [`QuantizedInt4`] |
-/// | `block_float(block)` | multiples of a power of two for each block | [`RoundedActivations`] |
+/// | `block_float(group)` | multiples of a power of two for each block | [`BlockFloatActivations`] |
 ///
 /// A norm and a gate before it are for the first (both) and the last (one of them). Other
 /// combinations are errors.
@@ -67,7 +68,7 @@ enum Format {
     Static(f32, f32),
     Stochastic(u64),
     Int4,
-    BlockFloat(usize),
+    BlockFloat(Option<usize>),
 }
 
 impl<'a> ActivationQuantizer<'a> {
@@ -134,17 +135,18 @@ impl<'a> ActivationQuantizer<'a, QuantizedInt4> {
     }
 }
 
-impl<'a> ActivationQuantizer<'a, RoundedActivations> {
-    /// Returns a quantizer to block floating point: of each `block` of columns (16, 32, 64 or 128),
+impl<'a> ActivationQuantizer<'a, BlockFloatActivations> {
+    /// Returns a quantizer to block floating point: of each block of columns,
     /// multiples of the power of two of which the largest number has 2^15 to 2^16. So a number is
     /// off by at most 2^-16 of the largest of its block; where that is below 2^-95, by at most
     /// 2^-111. A block that holds an infinity or a NaN keeps it, and what is finite there becomes a
     /// multiple of 2^113.
     ///
-    /// The block is 128 for matrices without per-group scales. For others it is the largest power
-    /// of two that divides the group, at most 128.
-    pub fn block_float(block: usize) -> Self {
-        Self::of(Format::BlockFloat(block))
+    /// The block is 128 columns for matrices without per-group scales. For matrices with scales per
+    /// `group` of columns it is the largest power of two that divides the group, at most 128; a
+    /// group is a multiple of 16.
+    pub fn block_float(group: Option<usize>) -> Self {
+        Self::of(Format::BlockFloat(group))
     }
 }
 
@@ -221,7 +223,7 @@ macro_rules! quantize {
 quantize!(QuantizedActivations);
 quantize!(QuantizedInt8);
 quantize!(QuantizedInt4);
-quantize!(RoundedActivations);
+quantize!(BlockFloatActivations);
 
 impl ActivationQuantizer<'_, QuantizedActivations> {
     fn made<T: Float>(&self, encoder: &mut Encoder, x: &Tensor<T>) -> Result<QuantizedActivations> {
@@ -307,10 +309,14 @@ impl ActivationQuantizer<'_, QuantizedInt4> {
     }
 }
 
-impl ActivationQuantizer<'_, RoundedActivations> {
-    fn made<T: Float>(&self, encoder: &mut Encoder, x: &Tensor<T>) -> Result<RoundedActivations> {
+impl ActivationQuantizer<'_, BlockFloatActivations> {
+    fn made<T: Float>(
+        &self,
+        encoder: &mut Encoder,
+        x: &Tensor<T>,
+    ) -> Result<BlockFloatActivations> {
         let [rows, columns] = self.matrix(x);
-        let out = RoundedActivations::uninit(encoder.context(), rows, columns, self.block())?;
+        let out = BlockFloatActivations::uninit(encoder.context(), rows, columns, self.group())?;
         self.record(encoder, x, &out)?;
         Ok(out)
     }
@@ -319,31 +325,32 @@ impl ActivationQuantizer<'_, RoundedActivations> {
         &self,
         encoder: &mut Encoder,
         x: &Tensor<T>,
-        out: &RoundedActivations,
+        out: &BlockFloatActivations,
     ) -> Result<()> {
-        if out.block() != self.block() {
-            let what = format!("an output with blocks of {} for {}", out.block(), self.block());
+        let block = block_columns(self.group());
+        if out.block() != block {
+            let what = format!("an output with blocks of {} for {block}", out.block());
             return Err(unsupported(&what));
         }
         match (self.gate, self.norm) {
             (Some(_), Some(_)) => {
                 Err(unsupported("a norm after a gate before block floating point"))
             }
-            (Some(gate), None) => gate_round_into(encoder, f32s(x)?, gate, out),
+            (Some(gate), None) => gate_block_float_into(encoder, f32s(x)?, gate, out),
             (None, Some((gain, eps))) => {
                 if out.tokens() != x.shape().as_matrix().0 {
                     return out.check("quantize", x.shape().as_matrix().0, out.features());
                 }
-                rms_norm_round_into(encoder, f32s(x)?, 0, gain, eps, out)
+                rms_norm_block_float_into(encoder, f32s(x)?, 0, gain, eps, out)
             }
-            (None, None) => round_activations_into(encoder, x, out),
+            (None, None) => quantize_block_float_into(encoder, x, out),
         }
     }
 
-    fn block(&self) -> usize {
+    fn group(&self) -> Option<usize> {
         match self.format {
-            Format::BlockFloat(block) => block,
-            _ => 0,
+            Format::BlockFloat(group) => group,
+            _ => None,
         }
     }
 }

@@ -8,11 +8,11 @@
 
 use super::{
     activations::{HostActivations, Layout, QuantizedActivations},
+    bitlinear_block_float::bitlinear_block_float_into,
     bitlinear_kernels::{self, FinishParams, Params, QUOTIENT},
-    bitlinear_rounded::bitlinear_rounded_into,
     plan::{forms, layout_on},
-    quantize_activations::{quantize_activations_cpu, quantize_activations_into},
-    round_activations::{round_codes, rounded_block},
+    quantize_activations::quantize_activations_into,
+    quantize_block_float::{block_columns, block_float_codes},
 };
 use crate::{
     element::Float,
@@ -24,7 +24,10 @@ use crate::{
         tensor::{Bind, Tensor},
     },
     kernel::declaration::Kernel,
-    ops::tensor::epilogue::{self, Epilogue},
+    ops::{
+        forward::forward,
+        tensor::epilogue::{self, Epilogue},
+    },
     shape::Shape,
     weights::ternary::{
         layout::CODES_PER_WORD, matrix::TernaryMatrix, packed::PackedTernary, scales::groups,
@@ -178,9 +181,9 @@ fn by_groups<T: Float>(
     y: &Out<'_, T>,
 ) -> Result<()> {
     let bias = epilogue.bound_bias("bitlinear", w.rows(), encoder.context())?;
-    let rounded = round_codes(encoder, x, rounded_block(w.group()))?;
+    let quantized = block_float_codes(encoder, x, w.group())?;
     let products = encoder.scratch::<f32>(2, [x.tokens(), w.rows()])?;
-    bitlinear_rounded_into(encoder, &rounded, w, &products)?;
+    bitlinear_block_float_into(encoder, &quantized, w, &products)?;
     let params = epilogue::Params::new(products.len(), w.rows(), epilogue, y);
     encoder.dispatch(
         &QUOTIENT,
@@ -190,59 +193,35 @@ fn by_groups<T: Float>(
     )
 }
 
+/// The integer sums of a BitLinear: what [`accumulators`] returns.
+#[derive(Clone, Copy)]
+#[must_use = "an op does nothing until `forward` records it"]
+pub struct Accumulators<'a> {
+    x: &'a QuantizedActivations,
+    w: &'a TernaryMatrix,
+}
+
 /// The integers Σ xq·Wq as floats, `[m, n]`: [`BitLinear`](super::BitLinear) with all scales 1. For
 /// checks; exact on every device.
-///
-/// # Errors
-/// As [`BitLinear::forward`](super::BitLinear::forward).
-pub fn accumulators(
-    encoder: &mut Encoder,
-    x: &QuantizedActivations,
-    w: &TernaryMatrix,
-) -> Result<Tensor<f32>> {
-    let context = encoder.context();
-    let ones = |shape: Shape| context.upload(&vec![1.0; shape.checked_len().unwrap_or(0)], shape);
-    let x = x.with_scales(ones(x.scales.shape())?);
-    let w = w.with_scales(ones(w.scales.shape())?);
-    bitlinear_quantized(encoder, &x, &w)
+pub fn accumulators<'a>(x: &'a QuantizedActivations, w: &'a TernaryMatrix) -> Accumulators<'a> {
+    Accumulators { x, w }
 }
 
-/// CPU reference of [`BitLinear`](super::BitLinear), on all cores: the same bits. `x` is
-/// `[tokens, w.columns()]`, the result `[tokens, w.rows()]`.
-///
-/// # Errors
-/// [`Error::Length`] if `x` is not whole rows; [`Error::Invalid`] for more than
-/// [`MAX_FEATURES`](super::MAX_FEATURES) features.
-pub fn bitlinear_cpu<T: Float>(x: &[T], tokens: usize, w: &PackedTernary) -> Result<Vec<T>> {
-    let xq = quantize_activations_cpu(x, tokens, w.columns())?;
-    Ok(bitlinear_quantized_cpu(&xq, w)?.into_iter().map(T::from_f32).collect())
-}
+forward!(impl['a] Accumulators<'a> => f32);
 
-/// CPU reference of [`BitLinear`](super::BitLinear) with int8 activations.
-///
-/// # Errors
-/// [`Error::Shape`] if `x` does not fit `w`; [`Error::Length`] if it has not as many codes and
-/// scales as it says; [`Error::Invalid`] for too many features.
-pub fn bitlinear_quantized_cpu(x: &HostActivations, w: &PackedTernary) -> Result<Vec<f32>> {
-    let scales = w.row_scales();
-    let (block, groups) = (rounded_block(w.group()), groups(w.columns(), w.group()));
-    by_rows(x, w, |row, token, sum| match w.group() {
-        None => sum(0) as f32 * scales[row] / x.scales[token],
-        Some(size) => {
-            let scaled = |b: usize| sum(b) as f32 * scales[row * groups + b * block / size];
-            (0..w.columns().div_ceil(block)).fold(0.0, |all: f32, b| all + scaled(b))
-                / x.scales[token]
-        }
-    })
-}
+impl Accumulators<'_> {
+    fn shape(&self) -> Result<Shape> {
+        Ok([self.x.tokens(), self.w.rows()].into())
+    }
 
-/// The CPU twin of [`accumulators`], `[tokens, rows]`.
-///
-/// # Errors
-/// As [`bitlinear_quantized_cpu`].
-pub fn accumulators_cpu(x: &HostActivations, w: &PackedTernary) -> Result<Vec<i32>> {
-    let blocks = w.group().map_or(1, |_| w.columns().div_ceil(rounded_block(w.group())));
-    by_rows(x, w, |_, _, sum| (0..blocks).map(sum).sum())
+    fn record(self, encoder: &mut Encoder, y: Out<'_, f32>) -> Result<()> {
+        let context = encoder.context();
+        let ones =
+            |shape: Shape| context.upload(&vec![1.0; shape.checked_len().unwrap_or(0)], shape);
+        let x = self.x.with_scales(ones(self.x.scales.shape())?);
+        let w = self.w.with_scales(ones(self.w.scales.shape())?);
+        bitlinear_quantized_into(encoder, &x, &w, y)
+    }
 }
 
 /// Calls `output(row, token, sum)` for every output, rows in parallel, where `sum(b)` is Σ xq·Wq
@@ -257,7 +236,7 @@ fn by_rows<R: Copy + Default + Send>(
     let (m, n) = (x.tokens, w.rows());
     // Four codes a byte.
     let block_bytes =
-        w.group().map_or(w.row_words() * 4, |group| rounded_block(Some(group)) / 4).max(1);
+        w.group().map_or(w.row_words() * 4, |group| block_columns(Some(group)) / 4).max(1);
     let tokens: Vec<_> =
         (0..m).map(|token| Fields::of(x.row(token), w.row_words(), block_bytes)).collect();
     // Rows are the parallel dimension, so a row's outputs are made together and transposed at the
@@ -317,4 +296,47 @@ fn dot(bytes: &[u8], [a, b, c, d]: [&[i16]; 4]) -> i32 {
             + product(byte >> 6, d[i]);
     }
     sum
+}
+
+pub(crate) mod reference {
+    use super::*;
+    use crate::ops::bitnet::quantize_activations::reference::quantize_activations;
+
+    /// CPU reference of [`BitLinear`](crate::bitnet::BitLinear), on all cores: the same bits. `x` is
+    /// `[tokens, w.columns()]`, the result `[tokens, w.rows()]`.
+    ///
+    /// # Errors
+    /// [`Error::Length`] if `x` is not whole rows; [`Error::Invalid`] for more than
+    /// 131,071 features.
+    pub fn bitlinear<T: Float>(x: &[T], tokens: usize, w: &PackedTernary) -> Result<Vec<T>> {
+        let xq = quantize_activations(x, tokens, w.columns())?;
+        Ok(bitlinear_quantized(&xq, w)?.into_iter().map(T::from_f32).collect())
+    }
+
+    /// CPU reference of [`BitLinear`](crate::bitnet::BitLinear) with int8 activations.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] if `x` does not fit `w`; [`Error::Length`] if it has not as many codes and
+    /// scales as it says; [`Error::Invalid`] for too many features.
+    pub fn bitlinear_quantized(x: &HostActivations, w: &PackedTernary) -> Result<Vec<f32>> {
+        let scales = w.row_scales();
+        let (block, groups) = (block_columns(w.group()), groups(w.columns(), w.group()));
+        by_rows(x, w, |row, token, sum| match w.group() {
+            None => sum(0) as f32 * scales[row] / x.scales[token],
+            Some(size) => {
+                let scaled = |b: usize| sum(b) as f32 * scales[row * groups + b * block / size];
+                (0..w.columns().div_ceil(block)).fold(0.0, |all: f32, b| all + scaled(b))
+                    / x.scales[token]
+            }
+        })
+    }
+
+    /// CPU reference of [`accumulators`](fn@crate::bitnet::accumulators), `[tokens, rows]`.
+    ///
+    /// # Errors
+    /// As [`bitlinear_quantized`].
+    pub fn accumulators(x: &HostActivations, w: &PackedTernary) -> Result<Vec<i32>> {
+        let blocks = w.group().map_or(1, |_| w.columns().div_ceil(block_columns(w.group())));
+        by_rows(x, w, |_, _, sum| (0..blocks).map(sum).sum())
+    }
 }

@@ -2,7 +2,7 @@
 //! any BitLinear for its input, dx = dy·W (the weights and activations being taken for what they
 //! are quantised to: the straight-through estimator of Bengio et al. 2013, arXiv:1308.3432).
 
-use super::decoded::{backward_cpu, product_cpu, product_shape};
+use super::decoded::product_shape;
 use crate::{
     element::Float,
     error::Result,
@@ -19,7 +19,7 @@ use crate::{
         matmul_kernels::{Forms, Product, large_tile, metal_tile, metal_tile_of_quads, tile},
     },
     params,
-    weights::ternary::{layout::CODES_PER_WORD, matrix::TernaryMatrix, packed::PackedTernary},
+    weights::ternary::{layout::CODES_PER_WORD, matrix::TernaryMatrix},
     wgsl,
 };
 
@@ -277,22 +277,4 @@ fn record<X: Float, Y: Float>(
         &[a, &w.codes, &w.scales, y.tensor(), bias],
         Extent::products([n, m, 1], k),
     )
-}
-
-/// CPU reference of [`BitLinear`](super::BitLinear) with float activations, of one row: products
-/// added in the order of k.
-///
-/// # Errors
-/// [`Error::Length`](crate::Error::Length) if it has another length.
-pub fn bitlinear_float_cpu(x: &[f32], w: &PackedTernary) -> Result<Vec<f32>> {
-    product_cpu(x, &w.dequantize(), [w.rows(), w.columns()])
-}
-
-/// CPU reference of the gradient of [`BitLinear`](super::BitLinear), of one row.
-///
-/// # Errors
-/// [`Error::Length`](crate::Error::Length) if it has another length.
-#[cfg(feature = "train")]
-pub fn bitlinear_backward_cpu(dy: &[f32], w: &PackedTernary) -> Result<Vec<f32>> {
-    backward_cpu(dy, &w.dequantize(), [w.rows(), w.columns()])
 }

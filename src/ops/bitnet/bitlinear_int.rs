@@ -2,7 +2,7 @@
 //! with W = scale·(code - zero), and its gradient for the input, dx = dy·W (straight through the
 //! quantiser of the weights: Bengio et al. 2013, arXiv:1308.3432).
 
-use super::decoded::{backward_cpu, product_cpu, product_shape};
+use super::decoded::product_shape;
 use crate::{
     element::Float,
     error::Result,
@@ -24,7 +24,7 @@ use crate::{
         matmul_kernels::{Forms, metal_tile, tile},
     },
     params,
-    weights::int::{matrix::IntMatrix, packed::PackedInt},
+    weights::int::matrix::IntMatrix,
     wgsl,
 };
 
@@ -131,23 +131,4 @@ fn record<X: Float, Y: Float>(
         true => encoder.dispatch(plain, &params, &bindings[..5], Extent::products([n, m, 1], k)),
         false => encoder.dispatch(finish, &params, &bindings, Extent::products([n, m, 1], k)),
     }
-}
-
-/// CPU reference of [`BitLinear`](super::BitLinear) with integer weights, of one row: products
-/// added in the order of k.
-///
-/// # Errors
-/// [`Error::Length`](crate::Error::Length) if it has another length.
-pub fn bitlinear_int_cpu(x: &[f32], w: &PackedInt) -> Result<Vec<f32>> {
-    product_cpu(x, &w.dequantize(), [w.rows(), w.columns()])
-}
-
-/// CPU reference of the gradient of [`BitLinear`](super::BitLinear) with integer weights, of one
-/// row.
-///
-/// # Errors
-/// [`Error::Length`](crate::Error::Length) if it has another length.
-#[cfg(feature = "train")]
-pub fn bitlinear_int_backward_cpu(dy: &[f32], w: &PackedInt) -> Result<Vec<f32>> {
-    backward_cpu(dy, &w.dequantize(), [w.rows(), w.columns()])
 }

@@ -152,44 +152,48 @@ fn check_sums(bits: Bits, columns: usize) -> Result<()> {
     Err(Error::Invalid { op: OP, what })
 }
 
-/// CPU reference of [`BitLinear`](super::BitLinear) with integer weights and int8 activations,
-/// `[tokens, rows]`: the same integers, in the same order.
-///
-/// # Errors
-/// [`Error::Shape`] if `x` does not fit `w`; [`Error::Length`] if `x` has not as many codes and
-/// scales as it says.
-pub fn bitlinear_int_quantized_cpu(x: &HostActivations, w: &PackedInt) -> Result<Vec<f32>> {
-    let (m, n, k) = (x.tokens, w.rows(), w.columns());
-    if x.features != k {
-        return Err(Error::Shape {
-            op: OP,
-            what: "x",
-            expected: format!("[m, {k}]"),
-            found: [m, x.features].into(),
-        });
-    }
-    if m.checked_mul(k) != Some(x.codes.len()) || x.scales.len() != m {
-        return Err(Error::Length { shape: [m, k].into(), found: x.codes.len() });
-    }
-    let Affine { group, scales, zeros } = w.affine();
-    let (size, groups) = (group.unwrap_or(k).max(1), scales.len() / n.max(1));
-    check_sums(w.bits(), size.min(k))?;
-    // Rows are the parallel dimension, so a row's outputs are made together and transposed at the
-    // end.
-    let mut by_row = vec![0.0; n * m];
-    by_row.par_chunks_mut(m.max(1)).enumerate().for_each(|(row, outputs)| {
-        let codes: Vec<u8> = (0..k).map(|column| w.code(row, column)).collect();
-        for (token, out) in outputs.iter_mut().enumerate() {
-            let pairs = codes.chunks(size).zip(x.row(token).chunks(size)).enumerate();
-            let sum = pairs.fold(0.0, |sum: f32, (g, (codes, x))| {
-                let products: i32 =
-                    codes.iter().zip(x).map(|(&code, &x)| i32::from(code) * i32::from(x)).sum();
-                let x_sum: i32 = x.iter().map(|&x| i32::from(x)).sum();
-                let (scale, zero) = (scales[row * groups + g], zeros[row * groups + g]);
-                scale.mul_add(products as f32 - zero * x_sum as f32, sum)
+pub(crate) mod reference {
+    use super::*;
+
+    /// CPU reference of [`BitLinear`](crate::bitnet::BitLinear) with integer weights and int8 activations,
+    /// `[tokens, rows]`: the same integers, in the same order.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] if `x` does not fit `w`; [`Error::Length`] if `x` has not as many codes and
+    /// scales as it says.
+    pub fn bitlinear_int_quantized(x: &HostActivations, w: &PackedInt) -> Result<Vec<f32>> {
+        let (m, n, k) = (x.tokens, w.rows(), w.columns());
+        if x.features != k {
+            return Err(Error::Shape {
+                op: OP,
+                what: "x",
+                expected: format!("[m, {k}]"),
+                found: [m, x.features].into(),
             });
-            *out = sum / x.scales[token];
         }
-    });
-    Ok((0..m * n).map(|at| by_row[at % n * m + at / n]).collect())
+        if m.checked_mul(k) != Some(x.codes.len()) || x.scales.len() != m {
+            return Err(Error::Length { shape: [m, k].into(), found: x.codes.len() });
+        }
+        let Affine { group, scales, zeros } = w.affine();
+        let (size, groups) = (group.unwrap_or(k).max(1), scales.len() / n.max(1));
+        check_sums(w.bits(), size.min(k))?;
+        // Rows are the parallel dimension, so a row's outputs are made together and transposed at the
+        // end.
+        let mut by_row = vec![0.0; n * m];
+        by_row.par_chunks_mut(m.max(1)).enumerate().for_each(|(row, outputs)| {
+            let codes: Vec<u8> = (0..k).map(|column| w.code(row, column)).collect();
+            for (token, out) in outputs.iter_mut().enumerate() {
+                let pairs = codes.chunks(size).zip(x.row(token).chunks(size)).enumerate();
+                let sum = pairs.fold(0.0, |sum: f32, (g, (codes, x))| {
+                    let products: i32 =
+                        codes.iter().zip(x).map(|(&code, &x)| i32::from(code) * i32::from(x)).sum();
+                    let x_sum: i32 = x.iter().map(|&x| i32::from(x)).sum();
+                    let (scale, zero) = (scales[row * groups + g], zeros[row * groups + g]);
+                    scale.mul_add(products as f32 - zero * x_sum as f32, sum)
+                });
+                *out = sum / x.scales[token];
+            }
+        });
+        Ok((0..m * n).map(|at| by_row[at % n * m + at / n]).collect())
+    }
 }

@@ -2,7 +2,6 @@
 //! Shazeer 2020, arXiv:2002.05202) and y = gelu(gate)·up (GEGLU, by GELU's approximation), and
 //! their gradients: of a gate dy·up·f'(gate), of an up dy·f(gate).
 
-use super::gate_quantize::Gate;
 use crate::{
     element::Float,
     error::{Error, Result},
@@ -13,25 +12,28 @@ use crate::{
         params::Params as _,
         source::Source,
     },
-    ops::tensor::activations::reference,
-    params, wgsl,
+    ops::forward::{backward, forward},
+    params,
+    shape::Shape,
+    wgsl,
 };
+use std::marker::PhantomData;
 
 params! { struct Params { length: u32, features: u32, add: u32 } }
 params! { struct BackwardParams { length: u32, features: u32 } }
 
-const fn forward(name: &'static str, sources: &'static [Source]) -> Kernel {
+const fn forward_kernel(name: &'static str, sources: &'static [Source]) -> Kernel {
     const BINDINGS: &[Binding] = &[read("x", Float("X")), read_write("y", Float("Y"))];
     Kernel::trusted(name, Params::FIELDS, BINDINGS, sources).entry("gated").flat()
 }
 
-const fn backward(name: &'static str, sources: &'static [Source]) -> Kernel {
+const fn backward_kernel(name: &'static str, sources: &'static [Source]) -> Kernel {
     const BINDINGS: &[Binding] =
         &[read("x", Float("X")), read("dy", Float("X")), read_write("dx", Float("X"))];
     Kernel::trusted(name, BackwardParams::FIELDS, BINDINGS, sources).entry("gated_backward").flat()
 }
 
-static RELU2_GATE: Kernel = forward(
+static RELU2_GATE: Kernel = forward_kernel(
     "relu2_gate",
     &[Source::wgsl(wgsl![
         "shared/ids",
@@ -41,11 +43,11 @@ static RELU2_GATE: Kernel = forward(
         "bitnet/gated"
     ])],
 );
-static RELU2_GATE_BACKWARD: Kernel = backward(
+static RELU2_GATE_BACKWARD: Kernel = backward_kernel(
     "relu2_gate_backward",
     &[Source::wgsl(wgsl!["shared/ids", "shared/flat", "tensor/relu2", "bitnet/gated_backward"])],
 );
-static SILU_GATE: Kernel = forward(
+static SILU_GATE: Kernel = forward_kernel(
     "silu_gate",
     &[Source::wgsl(wgsl![
         "shared/ids",
@@ -57,7 +59,7 @@ static SILU_GATE: Kernel = forward(
         "bitnet/gated"
     ])],
 );
-static SILU_GATE_BACKWARD: Kernel = backward(
+static SILU_GATE_BACKWARD: Kernel = backward_kernel(
     "silu_gate_backward",
     &[Source::wgsl(wgsl![
         "shared/ids",
@@ -69,7 +71,7 @@ static SILU_GATE_BACKWARD: Kernel = backward(
     ])],
 );
 
-static GELU_TANH_GATE: Kernel = forward(
+static GELU_TANH_GATE: Kernel = forward_kernel(
     "gelu_tanh_gate",
     &[Source::wgsl(wgsl![
         "shared/ids",
@@ -81,7 +83,7 @@ static GELU_TANH_GATE: Kernel = forward(
         "bitnet/gated"
     ])],
 );
-static GELU_TANH_GATE_BACKWARD: Kernel = backward(
+static GELU_TANH_GATE_BACKWARD: Kernel = backward_kernel(
     "gelu_tanh_gate_backward",
     &[Source::wgsl(wgsl![
         "shared/ids",
@@ -102,242 +104,132 @@ pub(super) const KERNELS: &[&Kernel] = &[
     &GELU_TANH_GATE_BACKWARD,
 ];
 
-/// relu(gate)²·up: `x` `[tokens, 2·features]` holds gate, then up, in every row; gives
-/// `[tokens, features]`, in `f32` since relu² overflows `f16`.
-///
-/// # Errors
-/// [`Error::Shape`] for an odd number of columns.
-pub fn relu2_gate<T: Float>(encoder: &mut Encoder, x: &Tensor<T>) -> Result<Tensor<f32>> {
-    allocated(encoder, &RELU2_GATE, x)
+/// The activation function of a gate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Gate {
+    /// relu(x)²: BitNet b1.58 2B4T.
+    Relu2,
+    /// x / (1 + e^-x): Llama.
+    Silu,
+    /// x·σ(2u) with u = √(2/π)·(x + 0.044715·x³), GELU's approximation by tanh: Gemma.
+    GeluTanh,
 }
 
-/// [`relu2_gate`] into a tensor of the caller, `[tokens, features]`.
-///
-/// # Errors
-/// As [`relu2_gate`]; [`Error::Shape`] if the output does not fit.
-pub fn relu2_gate_into<'y, X: Float, Y: Float>(
-    encoder: &mut Encoder,
-    x: &Tensor<X>,
-    y: impl Into<Out<'y, Y>>,
-) -> Result<()> {
-    gate(encoder, &RELU2_GATE, x, y.into())
-}
-
-/// The gradient of [`relu2_gate`] at `x`, where `dy` is that of its output: gates, then ups, as `x`
-/// has them.
-///
-/// # Errors
-/// [`Error::Shape`] if `dy` does not fit `x`.
-pub fn relu2_gate_backward<T: Float>(
-    encoder: &mut Encoder,
-    x: &Tensor<T>,
-    dy: &Tensor<T>,
-) -> Result<Tensor<T>> {
-    gradient(encoder, &RELU2_GATE_BACKWARD, x, dy)
-}
-
-/// silu(gate)·up; else as [`relu2_gate`].
-///
-/// # Errors
-/// [`Error::Shape`] for an odd number of columns.
-pub fn silu_gate<T: Float>(encoder: &mut Encoder, x: &Tensor<T>) -> Result<Tensor<f32>> {
-    allocated(encoder, &SILU_GATE, x)
-}
-
-/// [`silu_gate`] into a tensor of the caller, `[tokens, features]`.
-///
-/// # Errors
-/// As [`silu_gate`]; [`Error::Shape`] if the output does not fit.
-pub fn silu_gate_into<'y, X: Float, Y: Float>(
-    encoder: &mut Encoder,
-    x: &Tensor<X>,
-    y: impl Into<Out<'y, Y>>,
-) -> Result<()> {
-    gate(encoder, &SILU_GATE, x, y.into())
-}
-
-/// The gradient of [`silu_gate`]; else as [`relu2_gate_backward`].
-///
-/// # Errors
-/// [`Error::Shape`] if `dy` does not fit `x`.
-pub fn silu_gate_backward<T: Float>(
-    encoder: &mut Encoder,
-    x: &Tensor<T>,
-    dy: &Tensor<T>,
-) -> Result<Tensor<T>> {
-    gradient(encoder, &SILU_GATE_BACKWARD, x, dy)
-}
-
-/// gelu(gate)·up, as [`gelu_tanh`](crate::tensor::gelu_tanh) approximates it; else as
-/// [`relu2_gate`].
-///
-/// # Errors
-/// [`Error::Shape`] for an odd number of columns.
-pub fn gelu_tanh_gate<T: Float>(encoder: &mut Encoder, x: &Tensor<T>) -> Result<Tensor<f32>> {
-    allocated(encoder, &GELU_TANH_GATE, x)
-}
-
-/// [`gelu_tanh_gate`] into a tensor of the caller, `[tokens, features]`.
-///
-/// # Errors
-/// As [`gelu_tanh_gate`]; [`Error::Shape`] if the output does not fit.
-pub fn gelu_tanh_gate_into<'y, X: Float, Y: Float>(
-    encoder: &mut Encoder,
-    x: &Tensor<X>,
-    y: impl Into<Out<'y, Y>>,
-) -> Result<()> {
-    gate(encoder, &GELU_TANH_GATE, x, y.into())
-}
-
-/// The gradient of [`gelu_tanh_gate`]; else as [`relu2_gate_backward`].
-///
-/// # Errors
-/// [`Error::Shape`] if `dy` does not fit `x`.
-pub fn gelu_tanh_gate_backward<T: Float>(
-    encoder: &mut Encoder,
-    x: &Tensor<T>,
-    dy: &Tensor<T>,
-) -> Result<Tensor<T>> {
-    gradient(encoder, &GELU_TANH_GATE_BACKWARD, x, dy)
-}
-
-fn allocated<T: Float>(
-    encoder: &mut Encoder,
-    kernel: &'static Kernel,
-    x: &Tensor<T>,
-) -> Result<Tensor<f32>> {
-    let (tokens, columns) = x.shape().as_matrix();
-    let y = Tensor::uninit(encoder.context(), [tokens, columns / 2])?;
-    gate(encoder, kernel, x, (&y).into())?;
-    Ok(y)
-}
-
-fn gate<X: Float, Y: Float>(
-    encoder: &mut Encoder,
-    kernel: &'static Kernel,
-    x: &Tensor<X>,
-    y: Out<'_, Y>,
-) -> Result<()> {
-    let (tokens, features) = halves(kernel.name, x)?;
-    y.check(kernel.name, tokens, features)?;
-    let params =
-        Params { length: y.tensor().len() as u32, features: features as u32, add: y.adds().into() };
-    encoder.dispatch(kernel, &params, &[x, y.tensor()], [y.tensor().len(), 1, 1])
-}
-
-fn gradient<T: Float>(
-    encoder: &mut Encoder,
-    kernel: &'static Kernel,
-    x: &Tensor<T>,
-    dy: &Tensor<T>,
-) -> Result<Tensor<T>> {
-    let (tokens, features) = halves(kernel.name, x)?;
-    if dy.shape().as_matrix() != (tokens, features) {
-        return Err(Error::Shape {
-            op: kernel.name,
-            what: "dy",
-            expected: format!("[{tokens}, {features}]"),
-            found: dy.shape(),
-        });
-    }
-    let dx = Tensor::uninit(encoder.context(), x.shape())?;
-    let params = BackwardParams { length: dy.len() as u32, features: features as u32 };
-    encoder.dispatch(kernel, &params, &[x, dy, &dx], [dy.len(), 1, 1])?;
-    Ok(dx)
-}
-
-/// Tokens, and the gates or ups of each.
-fn halves<T: Float>(op: &'static str, x: &Tensor<T>) -> Result<(usize, usize)> {
-    let (tokens, columns) = x.shape().as_matrix();
-    if !columns.is_multiple_of(2) {
-        return Err(Error::Shape {
-            op,
-            what: "x",
-            expected: "[tokens, 2 · features]".to_owned(),
-            found: x.shape(),
-        });
-    }
-    Ok((tokens, columns / 2))
-}
-
-/// The CPU twin of [`relu2_gate`]: the same bits, where nothing is subnormal. Rows of `x` hold
-/// `features` gates, then as many ups.
-///
-/// # Errors
-/// [`Error::Length`] if `x` is not whole rows.
-pub fn relu2_gate_cpu<T: Float>(x: &[T], features: usize) -> Result<Vec<f32>> {
-    gated_cpu(x, features, reference::relu2)
-}
-
-/// The CPU twin of [`silu_gate`]; else as [`relu2_gate_cpu`].
-///
-/// # Errors
-/// [`Error::Length`] if `x` is not whole rows.
-pub fn silu_gate_cpu<T: Float>(x: &[T], features: usize) -> Result<Vec<f32>> {
-    gated_cpu(x, features, reference::silu)
-}
-
-/// The CPU twin of [`gelu_tanh_gate`]; else as [`relu2_gate_cpu`].
-///
-/// # Errors
-/// [`Error::Length`] if `x` is not whole rows.
-pub fn gelu_tanh_gate_cpu<T: Float>(x: &[T], features: usize) -> Result<Vec<f32>> {
-    gated_cpu(x, features, reference::gelu_tanh)
-}
-
-/// [`relu2_gate_into`], [`silu_gate_into`] or [`gelu_tanh_gate_into`].
-///
-/// # Errors
-/// As these.
-pub(crate) fn gate_into<'y, X: Float, Y: Float>(
-    encoder: &mut Encoder,
-    x: &Tensor<X>,
-    kind: Gate,
-    y: impl Into<Out<'y, Y>>,
-) -> Result<()> {
-    match kind {
-        Gate::Relu2 => relu2_gate_into(encoder, x, y),
-        Gate::Silu => silu_gate_into(encoder, x, y),
-        Gate::GeluTanh => gelu_tanh_gate_into(encoder, x, y),
+impl Gate {
+    /// The kernels of the gate and of its gradient.
+    fn kernels(self) -> [&'static Kernel; 2] {
+        match self {
+            Self::Relu2 => [&RELU2_GATE, &RELU2_GATE_BACKWARD],
+            Self::Silu => [&SILU_GATE, &SILU_GATE_BACKWARD],
+            Self::GeluTanh => [&GELU_TANH_GATE, &GELU_TANH_GATE_BACKWARD],
+        }
     }
 }
 
-/// [`relu2_gate_cpu`], [`silu_gate_cpu`] or [`gelu_tanh_gate_cpu`].
+/// A gate of a feed-forward block: what [`gate`] returns.
+#[derive(Clone, Copy)]
+#[must_use = "an op does nothing until `forward` or `backward` records it"]
+pub struct Gated<'a, X, Y = f32> {
+    x: &'a Tensor<X>,
+    gate: Gate,
+    output: PhantomData<Y>,
+}
+
+/// act(gate)·up of every row: `x` `[tokens, 2·features]` holds gates, then as many ups. The result
+/// is `[tokens, features]`, in `f32` since relu² overflows `f16`.
 ///
-/// # Errors
-/// As these.
-pub(crate) fn gate_cpu<T: Float>(x: &[T], features: usize, kind: Gate) -> Result<Vec<f32>> {
-    match kind {
-        Gate::Relu2 => relu2_gate_cpu(x, features),
-        Gate::Silu => silu_gate_cpu(x, features),
-        Gate::GeluTanh => gelu_tanh_gate_cpu(x, features),
+/// The gradient has the layout of `x`: that of the gates, dy·up·act'(gate), then that of the ups,
+/// dy·act(gate). It cannot be added to a tensor.
+pub fn gate<X: Float>(x: &Tensor<X>, gate: Gate) -> Gated<'_, X> {
+    Gated { x, gate, output: PhantomData }
+}
+
+forward!(impl['a, X: Float, Y: Float] Gated<'a, X, Y> => Y);
+backward!(impl['a, X: Float, Y: Float] Gated<'a, X, Y> => X; dy: X);
+
+impl<'a, X: Float, Y: Float> Gated<'a, X, Y> {
+    /// Sets the element type of the result: `f32` or `f16`.
+    pub fn output_type<Z: Float>(self) -> Gated<'a, X, Z> {
+        Gated { x: self.x, gate: self.gate, output: PhantomData }
+    }
+
+    fn shape(&self) -> Result<Shape> {
+        let (tokens, columns) = self.x.shape().as_matrix();
+        if !columns.is_multiple_of(2) {
+            return Err(Error::Shape {
+                op: self.gate.kernels()[0].name,
+                what: "x",
+                expected: "[tokens, 2 · features]".to_owned(),
+                found: self.x.shape(),
+            });
+        }
+        Ok([tokens, columns / 2].into())
+    }
+
+    fn record(self, encoder: &mut Encoder, y: Out<'_, Y>) -> Result<()> {
+        let ([kernel, _], (tokens, features)) = (self.gate.kernels(), self.shape()?.as_matrix());
+        y.check(kernel.name, tokens, features)?;
+        let (length, y, add) = (y.tensor().len(), y.tensor(), y.adds().into());
+        let params = Params { length: length as u32, features: features as u32, add };
+        encoder.dispatch(kernel, &params, &[self.x, y], [length, 1, 1])
+    }
+
+    fn gradient(self, encoder: &mut Encoder, dy: &Tensor<X>, dx: Out<'_, X>) -> Result<()> {
+        let ([_, kernel], shape) = (self.gate.kernels(), self.shape()?);
+        let (tokens, features) = shape.as_matrix();
+        if dy.shape().as_matrix() != (tokens, features) {
+            let expected = shape.to_string();
+            return Err(Error::Shape { op: kernel.name, what: "dy", expected, found: dy.shape() });
+        }
+        dx.check_shape(kernel.name, self.x.shape())?;
+        if dx.adds() {
+            let what = "Out::add for the gradient of a gate; it accepts Out::set".to_owned();
+            return Err(Error::Invalid { op: kernel.name, what });
+        }
+        let params = BackwardParams { length: dy.len() as u32, features: features as u32 };
+        encoder.dispatch(kernel, &params, &[self.x, dy, dx.tensor()], [dy.len(), 1, 1])
     }
 }
 
-fn gated_cpu<T: Float>(x: &[T], features: usize, function: fn(f32) -> f32) -> Result<Vec<f32>> {
-    let columns = features.saturating_mul(2);
-    if !x.len().is_multiple_of(columns.max(1)) || (columns == 0 && !x.is_empty()) {
-        return Err(Error::Length {
-            shape: [x.len() / columns.max(1), columns].into(),
-            found: x.len(),
-        });
+pub(crate) mod reference {
+    use super::*;
+    use crate::ops::tensor::activations::reference;
+
+    /// CPU reference of [`gate`](fn@crate::bitnet::gate): bit-identical with [`Gate::Relu2`] where
+    /// nothing is subnormal. Rows of `x` hold `features` gates, then as many ups.
+    ///
+    /// # Errors
+    /// [`Error::Length`] if `x` is not whole rows.
+    pub fn gate<T: Float>(x: &[T], features: usize, gate: Gate) -> Result<Vec<f32>> {
+        let columns = features.saturating_mul(2);
+        if !x.len().is_multiple_of(columns.max(1)) || (columns == 0 && !x.is_empty()) {
+            return Err(Error::Length {
+                shape: [x.len() / columns.max(1), columns].into(),
+                found: x.len(),
+            });
+        }
+        let function = match gate {
+            Gate::Relu2 => reference::relu2,
+            Gate::Silu => reference::silu,
+            Gate::GeluTanh => reference::gelu_tanh,
+        };
+        let rows = x.chunks_exact(columns.max(1)).map(|row| row.split_at(features));
+        let gated = |(gate, up): (&T, &T)| function((*gate).into()) * (*up).into();
+        Ok(rows.flat_map(|(gates, ups)| gates.iter().zip(ups).map(gated)).collect())
     }
-    let rows = x.chunks_exact(columns.max(1)).map(|row| row.split_at(features));
-    let gated = |(gate, up): (&T, &T)| function((*gate).into()) * (*up).into();
-    Ok(rows.flat_map(|(gate, up)| gate.iter().zip(up).map(gated)).collect())
-}
 
-/// The CPU twin of [`relu2_gate_backward`], of one gate and up: their gradients.
-pub fn relu2_gate_backward_cpu(gate: f32, up: f32, dy: f32) -> (f32, f32) {
-    (reference::relu2_backward(gate, dy * up), dy * reference::relu2(gate))
-}
-
-/// The CPU twin of [`silu_gate_backward`], of one gate and up.
-pub fn silu_gate_backward_cpu(gate: f32, up: f32, dy: f32) -> (f32, f32) {
-    (reference::silu_backward(gate, dy * up), dy * reference::silu(gate))
-}
-
-/// The CPU twin of [`gelu_tanh_gate_backward`], of one gate and up.
-pub fn gelu_tanh_gate_backward_cpu(gate: f32, up: f32, dy: f32) -> (f32, f32) {
-    (reference::gelu_tanh_backward(gate, dy * up), dy * reference::gelu_tanh(gate))
+    /// CPU reference of the gradient of [`gate`](fn@crate::bitnet::gate), of one gate and its up:
+    /// the gradients of both.
+    #[cfg(feature = "train")]
+    pub fn gate_backward(gate: f32, up: f32, dy: f32, kind: Gate) -> (f32, f32) {
+        let (of_gate, activated) = match kind {
+            Gate::Relu2 => (reference::relu2_backward(gate, dy * up), reference::relu2(gate)),
+            Gate::Silu => (reference::silu_backward(gate, dy * up), reference::silu(gate)),
+            Gate::GeluTanh => {
+                (reference::gelu_tanh_backward(gate, dy * up), reference::gelu_tanh(gate))
+            }
+        };
+        (of_gate, dy * activated)
+    }
 }

@@ -4,6 +4,7 @@
 
 use super::{
     activations::{HostActivations, QuantizedActivations},
+    gate::Gate,
     quantize_activations::quantize_rows,
     row_quantizer::{RowQuantizer, row_quantizer},
 };
@@ -88,20 +89,8 @@ const QUANTIZERS: [[&Kernel; 7]; 6] = [
 ];
 pub(super) const KERNELS: &[&Kernel] = QUANTIZERS.as_flattened();
 
-/// The activation function of a gate.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Gate {
-    /// relu(x)²: BitNet b1.58 2B4T.
-    Relu2,
-    /// x / (1 + e^-x): Llama.
-    Silu,
-    /// x·σ(2u) with u = √(2/π)·(x + 0.044715·x³), GELU's approximation by tanh: Gemma.
-    GeluTanh,
-}
-
 /// The norm before a quantiser: its gain `[k]` and its eps.
-pub type Norm<'a, G> = Option<(&'a G, f32)>;
+pub(crate) type Norm<'a, G> = Option<(&'a G, f32)>;
 
 /// Records the quantizer into activations of the caller.
 ///
@@ -163,43 +152,6 @@ pub(crate) fn gate_quantize_into(
     )
 }
 
-/// The CPU twin. Rows of `x` hold `features` gates, then as many ups.
-///
-/// # Errors
-/// [`Error::Length`] if `x` is not whole rows or the gain has another length.
-pub fn gate_quantize_cpu(
-    x: &[f32],
-    features: usize,
-    gate: Gate,
-    norm: Norm<'_, [f32]>,
-) -> Result<HostActivations> {
-    let columns = features.saturating_mul(2).max(1);
-    if !x.len().is_multiple_of(columns) {
-        return Err(Error::Length { shape: [x.len() / columns, columns].into(), found: x.len() });
-    }
-    if let Some((gain, _)) = norm
-        && gain.len() != features
-    {
-        return Err(Error::Length { shape: [features].into(), found: gain.len() });
-    }
-    let tokens = x.len() / columns;
-    let row = |token: usize| {
-        let (gates, ups) = x[token * columns..][..2 * features].split_at(features);
-        let mut gated = gates.to_vec();
-        match gate {
-            Gate::Relu2 => relu2(&mut gated, ups),
-            Gate::Silu => silu(&mut gated, ups),
-            Gate::GeluTanh => gelu_tanh(&mut gated, ups),
-        }
-        if let Some((gain, eps)) = norm {
-            let inverse = inverse_rms(&gated, eps);
-            normalize(&mut gated, gain, inverse);
-        }
-        gated
-    };
-    Ok(quantize_rows(tokens, features, row))
-}
-
 /// Gates to gated numbers: max(g, 0)² · u.
 #[multiversion::multiversion(targets = "simd")]
 fn relu2(gates: &mut [f32], ups: &[f32]) {
@@ -218,4 +170,49 @@ fn gelu_tanh(gates: &mut [f32], ups: &[f32]) {
     gates.iter_mut().zip(ups).for_each(|(g, u)| {
         *g = *g / (1.0 + exp(-2.0 * (0.797_884_6 * *g * (0.044_715 * *g * *g + 1.0)))) * u
     });
+}
+
+pub(crate) mod reference {
+    use super::*;
+
+    /// CPU reference of [`ActivationQuantizer::int8`](crate::bitnet::ActivationQuantizer::int8) after a gate, and
+    /// after a norm if there is one. Rows of `x` hold `features` gates, then as many ups.
+    ///
+    /// # Errors
+    /// [`Error::Length`] if `x` is not whole rows or the gain has another length.
+    pub fn gate_quantize(
+        x: &[f32],
+        features: usize,
+        gate: Gate,
+        norm: Norm<'_, [f32]>,
+    ) -> Result<HostActivations> {
+        let columns = features.saturating_mul(2).max(1);
+        if !x.len().is_multiple_of(columns) {
+            return Err(Error::Length {
+                shape: [x.len() / columns, columns].into(),
+                found: x.len(),
+            });
+        }
+        if let Some((gain, _)) = norm
+            && gain.len() != features
+        {
+            return Err(Error::Length { shape: [features].into(), found: gain.len() });
+        }
+        let tokens = x.len() / columns;
+        let row = |token: usize| {
+            let (gates, ups) = x[token * columns..][..2 * features].split_at(features);
+            let mut gated = gates.to_vec();
+            match gate {
+                Gate::Relu2 => relu2(&mut gated, ups),
+                Gate::Silu => silu(&mut gated, ups),
+                Gate::GeluTanh => gelu_tanh(&mut gated, ups),
+            }
+            if let Some((gain, eps)) = norm {
+                let inverse = inverse_rms(&gated, eps);
+                normalize(&mut gated, gain, inverse);
+            }
+            gated
+        };
+        Ok(quantize_rows(tokens, features, row))
+    }
 }

@@ -16,7 +16,11 @@ use crate::{
         params::Params as _,
         source::{Source, Work},
     },
-    msl, params, wgsl,
+    msl,
+    ops::forward::forward,
+    params,
+    shape::Shape,
+    wgsl,
 };
 
 params! { struct Params { length: u32, block: u32, scale: f32, add: u32, in_place: u32 } }
@@ -45,59 +49,62 @@ static HADAMARD: Kernel = Kernel::trusted(
 
 pub(super) const KERNELS: &[&Kernel] = &[&HADAMARD];
 
-/// H·x / √`block` of every `block` neighbours along the last dimension, where H\[i, j\] =
+/// A Walsh-Hadamard rotation: what [`hadamard`] returns.
+#[derive(Clone, Copy)]
+#[must_use = "an op does nothing until `forward` records it"]
+pub struct HadamardRotation<'a, T> {
+    x: &'a Tensor<T>,
+    block: usize,
+}
+
+/// H·x / √`block` of every `block` neighbors along the last dimension, where H\[i, j\] =
 /// (-1)^(ones in i & j), Sylvester's order; `block` is a power of two up to 1024. It keeps lengths
-/// and angles. It is its own inverse, and its own gradient: dx = `hadamard(dy, block)`.
+/// and angles. It is its own inverse, and its own gradient: dx is `hadamard` of dy. The result may
+/// overwrite `x`.
 ///
 /// Sums are `f32`, in the order of the fast transform: log₂ `block` steps, of which step h = 1, 2,
 /// 4, ... makes of elements h apart their sum and their difference. The factor comes last.
-///
-/// # Errors
-/// As [`hadamard_into`].
-pub fn hadamard<T: Float>(encoder: &mut Encoder, x: &Tensor<T>, block: usize) -> Result<Tensor<T>> {
-    let y = Tensor::uninit(encoder.context(), x.shape())?;
-    hadamard_into(encoder, x, block, &y)?;
-    Ok(y)
+pub fn hadamard<T: Float>(x: &Tensor<T>, block: usize) -> HadamardRotation<'_, T> {
+    HadamardRotation { x, block }
 }
 
-/// [`hadamard`] into a tensor of the caller, which may be `x` itself.
-///
-/// # Errors
-/// [`Error::Invalid`] for a block that is no power of two up to 1024, [`Error::Shape`] if the last
-/// dimension is not whole blocks or the output has another shape.
-pub fn hadamard_into<'y, T: Float>(
-    encoder: &mut Encoder,
-    x: &Tensor<T>,
-    block: usize,
-    y: impl Into<Out<'y, T>>,
-) -> Result<()> {
-    let (op, y) = ("hadamard", y.into());
-    check(block)?;
-    if !x.shape().as_matrix().1.is_multiple_of(block) {
-        return Err(Error::Shape {
-            op,
+forward!(impl['a, T: Float] HadamardRotation<'a, T> => T);
+
+impl<T: Float> HadamardRotation<'_, T> {
+    fn shape(&self) -> Result<Shape> {
+        check(self.block)?;
+        if self.x.shape().as_matrix().1.is_multiple_of(self.block) {
+            return Ok(self.x.shape());
+        }
+        Err(Error::Shape {
+            op: "hadamard",
             what: "x",
-            expected: format!("[.., a multiple of {block}]"),
-            found: x.shape(),
-        });
+            expected: format!("[.., a multiple of {}]", self.block),
+            found: self.x.shape(),
+        })
     }
-    y.check_shape(op, x.shape())?;
-    let in_place = x.bound().id() == y.tensor().bound().id();
-    let params = Params {
-        length: x.len() as u32,
-        block: block as u32,
-        scale: scale(block),
-        add: y.adds().into(),
-        in_place: in_place.into(),
-    };
-    // wgpu binds no buffer for reading that is bound for writing.
-    let unread = if in_place { Some(Tensor::<T>::uninit(encoder.context(), [1])?) } else { None };
-    encoder.dispatch(
-        &HADAMARD,
-        &params,
-        &[unread.as_ref().unwrap_or(x), y.tensor()],
-        [x.len(), 1, 1],
-    )
+
+    fn record(self, encoder: &mut Encoder, y: Out<'_, T>) -> Result<()> {
+        y.check_shape("hadamard", self.shape()?)?;
+        let Self { x, block } = self;
+        let in_place = x.bound().id() == y.tensor().bound().id();
+        let params = Params {
+            length: x.len() as u32,
+            block: block as u32,
+            scale: scale(block),
+            add: y.adds().into(),
+            in_place: in_place.into(),
+        };
+        // wgpu binds no buffer for reading that is bound for writing.
+        let unread =
+            if in_place { Some(Tensor::<T>::uninit(encoder.context(), [1])?) } else { None };
+        encoder.dispatch(
+            &HADAMARD,
+            &params,
+            &[unread.as_ref().unwrap_or(x), y.tensor()],
+            [x.len(), 1, 1],
+        )
+    }
 }
 
 fn check(block: usize) -> Result<()> {
@@ -114,24 +121,28 @@ fn scale(block: usize) -> f32 {
     (1.0 / (block as f64).sqrt()) as f32
 }
 
-/// The CPU twin of [`hadamard`], in place: the same bits.
-///
-/// # Errors
-/// [`Error::Invalid`] for a block that is no power of two up to 1024, [`Error::Length`] if `x` is
-/// not whole blocks.
-pub fn hadamard_cpu(x: &mut [f32], block: usize) -> Result<()> {
-    check(block)?;
-    if !x.len().is_multiple_of(block) {
-        return Err(Error::Length { shape: [x.len() / block, block].into(), found: x.len() });
-    }
-    for numbers in x.chunks_exact_mut(block) {
-        for h in (0..block.ilog2()).map(|step| 1 << step) {
-            for pairs in numbers.chunks_exact_mut(2 * h) {
-                let (low, high) = pairs.split_at_mut(h);
-                low.iter_mut().zip(high).for_each(|(a, b)| (*a, *b) = (*a + *b, *a - *b));
-            }
+pub(crate) mod reference {
+    use super::*;
+
+    /// CPU reference of [`hadamard`](fn@crate::bitnet::hadamard), in place: bit-identical.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for a block that is no power of two up to 1024, [`Error::Length`] if `x` is
+    /// not whole blocks.
+    pub fn hadamard(x: &mut [f32], block: usize) -> Result<()> {
+        check(block)?;
+        if !x.len().is_multiple_of(block) {
+            return Err(Error::Length { shape: [x.len() / block, block].into(), found: x.len() });
         }
-        numbers.iter_mut().for_each(|v| *v *= scale(block));
+        for numbers in x.chunks_exact_mut(block) {
+            for h in (0..block.ilog2()).map(|step| 1 << step) {
+                for pairs in numbers.chunks_exact_mut(2 * h) {
+                    let (low, high) = pairs.split_at_mut(h);
+                    low.iter_mut().zip(high).for_each(|(a, b)| (*a, *b) = (*a + *b, *a - *b));
+                }
+            }
+            numbers.iter_mut().for_each(|v| *v *= scale(block));
+        }
+        Ok(())
     }
-    Ok(())
 }

@@ -184,24 +184,28 @@ impl QuantizedInt4 {
     }
 }
 
-/// The CPU twin of `quantize_activations_4bit`: the same bits. `x` is `[tokens, features]`.
-///
-/// # Errors
-/// [`Error::Length`] if `x` is not whole rows.
-pub fn quantize_activations_4bit_cpu<T: Float>(
-    x: &[T],
-    tokens: usize,
-    features: usize,
-) -> Result<HostInt4> {
-    if tokens.checked_mul(features) != Some(x.len()) {
-        return Err(Error::Length { shape: [tokens, features].into(), found: x.len() });
+pub(crate) mod reference {
+    use super::*;
+
+    /// CPU reference of [`ActivationQuantizer::int4`](crate::bitnet::ActivationQuantizer::int4): bit-identical. `x` is `[tokens, features]`.
+    ///
+    /// # Errors
+    /// [`Error::Length`] if `x` is not whole rows.
+    pub fn quantize_activations_4bit<T: Float>(
+        x: &[T],
+        tokens: usize,
+        features: usize,
+    ) -> Result<HostInt4> {
+        if tokens.checked_mul(features) != Some(x.len()) {
+            return Err(Error::Length { shape: [tokens, features].into(), found: x.len() });
+        }
+        let row = |token: usize| x[token * features..][..features].iter().map(|&v| v.into());
+        let scales: Vec<f32> =
+            (0..tokens).map(|token| absmax_scale(largest_magnitude(row(token)), 7.0)).collect();
+        // Of NaN, the scale of a row that is not finite, 0.
+        let code = |(i, &v): (usize, &T)| {
+            (v.into() * scales[i / features]).round_ties_even().clamp(-8.0, 7.0) as i8
+        };
+        Ok(HostInt4 { codes: x.iter().enumerate().map(code).collect(), scales })
     }
-    let row = |token: usize| x[token * features..][..features].iter().map(|&v| v.into());
-    let scales: Vec<f32> =
-        (0..tokens).map(|token| absmax_scale(largest_magnitude(row(token)), 7.0)).collect();
-    // Of NaN, the scale of a row that is not finite, 0.
-    let code = |(i, &v): (usize, &T)| {
-        (v.into() * scales[i / features]).round_ties_even().clamp(-8.0, 7.0) as i8
-    };
-    Ok(HostInt4 { codes: x.iter().enumerate().map(code).collect(), scales })
 }

@@ -3,16 +3,18 @@
 use super::{
     activations::{Layout, QuantizedActivations},
     bitlinear::{bitlinear_quantized_with_into, bitlinear_with_into},
+    bitlinear_block_float::bitlinear_block_float_into,
     bitlinear_float::{bitlinear_backward_into, bitlinear_float_with_into},
     bitlinear_int::{bitlinear_int_backward_into, bitlinear_int_with_into},
     bitlinear_int_quantized::bitlinear_int_quantized_with_into,
-    bitlinear_rounded::bitlinear_rounded_into,
-    gate::gate_into,
-    gate_quantize::{Gate, Norm},
+    gate::{self, Gate},
+    gate_quantize::Norm,
     norm_bitlinear::{norm_bitlinear_gated_into, norm_bitlinear_into},
-    norm_bitlinear_rounded::{norm_bitlinear_rounded_gated_into, norm_bitlinear_rounded_into},
+    norm_bitlinear_block_float::{
+        norm_bitlinear_block_float_gated_into, norm_bitlinear_block_float_into,
+    },
     quantize_activations::quantize_activations_into,
-    round_activations::RoundedActivations,
+    quantize_block_float::BlockFloatActivations,
 };
 use crate::{
     element::Float,
@@ -58,7 +60,7 @@ pub enum Activations<'x> {
     /// Int8 codes with a scale per token.
     Int8(&'x QuantizedActivations),
     /// Block floating point.
-    BlockFloat(&'x RoundedActivations),
+    BlockFloat(&'x BlockFloatActivations),
 }
 
 impl<'x, T: Float> From<&'x Tensor<T>> for Activations<'x> {
@@ -77,8 +79,8 @@ impl<'x> From<&'x QuantizedActivations> for Activations<'x> {
     }
 }
 
-impl<'x> From<&'x RoundedActivations> for Activations<'x> {
-    fn from(x: &'x RoundedActivations) -> Self {
+impl<'x> From<&'x BlockFloatActivations> for Activations<'x> {
+    fn from(x: &'x BlockFloatActivations) -> Self {
         Self::BlockFloat(x)
     }
 }
@@ -309,11 +311,11 @@ impl<'a, T: Float> BitLinear<'a, T> {
                 bitlinear_int_quantized_with_into(encoder, x, w, &self.epilogue()?, out)
             }
             (Activations::BlockFloat(x), LinearWeights::Ternary(w)) if self.is_plain() => {
-                bitlinear_rounded_into(encoder, x, w, out)
+                bitlinear_block_float_into(encoder, x, w, out)
             }
             (Activations::BlockFloat(x), LinearWeights::Ternary(w)) => {
                 let products = encoder.scratch::<f32>(2, [x.tokens(), w.rows()])?;
-                bitlinear_rounded_into(encoder, x, w, &products)?;
+                bitlinear_block_float_into(encoder, x, w, &products)?;
                 self.epilogue()?.record(encoder, &products, out)
             }
             (Activations::BlockFloat(_), LinearWeights::Int(_)) => {
@@ -335,7 +337,7 @@ impl<'a, T: Float> BitLinear<'a, T> {
                 norm_bitlinear_into(encoder, x, self.norm, w, out)
             }
             (ActivationType::BlockFloat, Some((x, out))) => {
-                norm_bitlinear_rounded_into(encoder, x, self.norm, w, out)
+                norm_bitlinear_block_float_into(encoder, x, self.norm, w, out)
             }
             _ if self.norm.is_some() => {
                 Err(invalid("a norm for input or output that is not f32, or with a bias"))
@@ -390,7 +392,7 @@ impl<'a, T: Float> BitLinear<'a, T> {
                     return norm_bitlinear_gated_into(encoder, x, self.norm, w, gate, out.tensor());
                 }
                 ActivationType::BlockFloat => {
-                    return norm_bitlinear_rounded_gated_into(
+                    return norm_bitlinear_block_float_gated_into(
                         encoder,
                         x,
                         self.norm,
@@ -407,7 +409,7 @@ impl<'a, T: Float> BitLinear<'a, T> {
         }
         let products = Tensor::<T>::uninit(encoder.context(), x.output(self.rows()))?;
         self.product_into(encoder, x, Out::set(&products))?;
-        gate_into(encoder, &products, gate, out)
+        gate::gate(&products, gate).output_type().forward_into(encoder, out)
     }
 }
 

@@ -6,11 +6,11 @@
 mod activation_quantizer;
 pub(crate) mod activations;
 pub(crate) mod bitlinear;
+pub(crate) mod bitlinear_block_float;
 pub(crate) mod bitlinear_float;
 pub(crate) mod bitlinear_int;
 pub(crate) mod bitlinear_int_quantized;
 mod bitlinear_kernels;
-pub(crate) mod bitlinear_rounded;
 mod decoded;
 pub(crate) mod dequantize;
 pub(crate) mod dequantize_int;
@@ -19,44 +19,44 @@ pub(crate) mod fake_quantize_activations;
 #[cfg(feature = "train")]
 pub(crate) mod fake_quantize_weights;
 pub(crate) mod gate;
+pub(crate) mod gate_block_float;
 pub(crate) mod gate_quantize;
-pub(crate) mod gate_round;
 pub(crate) mod hadamard;
 pub(crate) mod int4;
 pub(crate) mod int8;
 mod layer;
 pub(crate) mod norm_bitlinear;
-pub(crate) mod norm_bitlinear_rounded;
+pub(crate) mod norm_bitlinear_block_float;
 mod partition;
 pub(crate) mod plan;
 pub(crate) mod quantization_error;
 pub(crate) mod quantize_activations;
 pub(crate) mod quantize_activations_by_tensor;
 pub(crate) mod quantize_activations_with_zero_point;
+pub(crate) mod quantize_block_float;
 pub(crate) mod quantize_gradients;
 pub(crate) mod quantize_weights;
 pub(crate) mod quantize_weights_binary;
 pub(crate) mod quantize_weights_by_group;
 pub(crate) mod quantize_weights_int;
+pub(crate) mod rms_norm_block_float;
 #[cfg(feature = "train")]
 pub(crate) mod rms_norm_fake_quantize;
 pub(crate) mod rms_norm_quantize;
-pub(crate) mod rms_norm_round;
-pub(crate) mod round_activations;
 mod row_quantizer;
 pub(crate) mod weight_quantizer;
 
 pub use activation_quantizer::ActivationQuantizer;
-pub use activations::{HostActivations, Layout, MAX_FEATURES, QuantizedActivations};
+pub use activations::{HostActivations, Layout, QuantizedActivations};
 pub use layer::{ActivationType, Activations, BitLinear, LinearWeights};
-pub use plan::{layout, plan};
+pub(crate) use plan::layout;
 
 family!(
     bitlinear,
+    bitlinear_block_float,
     bitlinear_float,
     bitlinear_int,
     bitlinear_int_quantized,
-    bitlinear_rounded,
     dequantize,
     dequantize_int,
     #[cfg(feature = "train")]
@@ -64,27 +64,33 @@ family!(
     #[cfg(feature = "train")]
     fake_quantize_weights,
     gate,
+    gate_block_float,
     gate_quantize,
-    gate_round,
     hadamard,
     int4,
     int8,
     norm_bitlinear,
-    norm_bitlinear_rounded,
+    norm_bitlinear_block_float,
     quantization_error,
     quantize_activations,
     quantize_activations_by_tensor,
     quantize_activations_with_zero_point,
+    quantize_block_float,
     quantize_gradients,
     quantize_weights,
     quantize_weights_binary,
     quantize_weights_by_group,
     quantize_weights_int,
+    rms_norm_block_float,
     #[cfg(feature = "train")]
     rms_norm_fake_quantize,
     rms_norm_quantize,
-    rms_norm_round,
-    round_activations,
     weight_quantizer;
-    reference: #[cfg(feature = "train")] fake_quantize_weights, weight_quantizer
+    reference: bitlinear, bitlinear_block_float, bitlinear_int_quantized, decoded,
+        #[cfg(feature = "train")] fake_quantize_activations,
+        #[cfg(feature = "train")] fake_quantize_weights, gate, gate_quantize, hadamard, int4, norm_bitlinear,
+        norm_bitlinear_block_float, quantization_error, quantize_activations,
+        quantize_activations_by_tensor, quantize_activations_with_zero_point,
+        quantize_block_float, quantize_gradients, rms_norm_block_float, rms_norm_quantize,
+        weight_quantizer
 );

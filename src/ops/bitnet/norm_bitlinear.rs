@@ -4,12 +4,12 @@
 
 use super::{
     activations::{Layout, QuantizedActivations},
-    bitlinear::{bitlinear_quantized, bitlinear_quantized_cpu, bitlinear_quantized_into},
-    gate::{gate_cpu, gate_into},
-    gate_quantize::{Gate, Norm},
+    bitlinear::{bitlinear_quantized, bitlinear_quantized_into},
+    gate::{self, Gate},
+    gate_quantize::Norm,
     plan::{layout, layout_on},
-    quantize_activations::{quantize_activations_cpu, quantize_activations_into},
-    rms_norm_quantize::{rms_norm_quantize_cpu, rms_norm_quantize_into},
+    quantize_activations::quantize_activations_into,
+    rms_norm_quantize::rms_norm_quantize_into,
 };
 use crate::{
     error::{Error, Result},
@@ -267,7 +267,7 @@ pub(crate) fn norm_bitlinear_gated_into(
     }
     let xq = quantized(encoder, x, norm, w)?;
     let gate_up = bitlinear_quantized::<f32>(encoder, &xq, w)?;
-    gate_into(encoder, &gate_up, gate, y)
+    gate::gate(&gate_up, gate).forward_into(encoder, y)
 }
 
 /// Checks what goes in; gives the number of tokens.
@@ -370,42 +370,47 @@ pub(super) fn check_gain(norm: Norm<'_, [f32]>, w: &PackedTernary) -> Result<()>
     }
 }
 
-/// CPU reference of [`BitLinear`](super::BitLinear) with a norm: the same bits. `x` is
-/// `[tokens, w.columns()]`.
+/// Applies a gate to products with gates and ups, if there is one.
 ///
 /// # Errors
-/// [`Error::Length`] if `x` is not whole rows or the gain has another length; [`Error::Invalid`] as
-/// for [`BitLinear::forward`](super::BitLinear::forward).
-pub fn norm_bitlinear_cpu(
-    x: &[f32],
-    tokens: usize,
-    norm: Norm<'_, [f32]>,
-    w: &PackedTernary,
-) -> Result<Vec<f32>> {
-    check_gain(norm, w)?;
-    let xq = match norm {
-        Some((gain, eps)) => rms_norm_quantize_cpu(x, tokens, gain, eps)?,
-        None => quantize_activations_cpu(x, tokens, w.columns())?,
-    };
-    bitlinear_quantized_cpu(&xq, w)
-}
-
-/// CPU reference of [`BitLinear`](super::BitLinear) with a norm and a gate.
-///
-/// # Errors
-/// As [`norm_bitlinear_cpu`]; [`Error::Length`] for a matrix of an odd number of rows.
-pub fn norm_bitlinear_gated_cpu(
-    x: &[f32],
-    tokens: usize,
-    norm: Norm<'_, [f32]>,
-    w: &PackedTernary,
-    gate: Gate,
-) -> Result<Vec<f32>> {
+/// [`Error::Length`] for a gate of an odd number of rows.
+pub(super) fn gated(y: Vec<f32>, w: &PackedTernary, gate: Option<Gate>) -> Result<Vec<f32>> {
+    let Some(kind) = gate else { return Ok(y) };
     if !w.rows().is_multiple_of(2) {
         return Err(Error::Length { shape: [w.rows() / 2, 2].into(), found: w.rows() });
     }
-    let gate_up = norm_bitlinear_cpu(x, tokens, norm, w)?;
-    gate_cpu(&gate_up, w.rows() / 2, gate)
+    gate::reference::gate(&y, w.rows() / 2, kind)
+}
+
+pub(crate) mod reference {
+    use super::*;
+    use crate::ops::bitnet::{
+        bitlinear::reference::bitlinear_quantized,
+        quantize_activations::reference::quantize_activations,
+        rms_norm_quantize::reference::rms_norm_quantize,
+    };
+
+    /// CPU reference of [`BitLinear`](crate::bitnet::BitLinear) with a norm and a gate, if they are given:
+    /// bit-identical but for SiLU and GELU. `x` is
+    /// `[tokens, w.columns()]`.
+    ///
+    /// # Errors
+    /// [`Error::Length`] if `x` is not whole rows or the gain has another length, and for a gate of
+    /// an odd number of rows; [`Error::Invalid`] for too many features.
+    pub fn norm_bitlinear(
+        x: &[f32],
+        tokens: usize,
+        norm: Norm<'_, [f32]>,
+        w: &PackedTernary,
+        gate: Option<Gate>,
+    ) -> Result<Vec<f32>> {
+        check_gain(norm, w)?;
+        let xq = match norm {
+            Some((gain, eps)) => rms_norm_quantize(x, tokens, gain, eps)?,
+            None => quantize_activations(x, tokens, w.columns())?,
+        };
+        gated(bitlinear_quantized(&xq, w)?, w, gate)
+    }
 }
 
 #[cfg(test)]

@@ -9,7 +9,11 @@ use crate::{
         declaration::Kernel,
         source::EXACT,
     },
-    ops::reduce::{self, Axes, Geometry, Numbers, Reduction, THREADS, Ways, reduction},
+    ops::{
+        forward::forward,
+        frames::Operand,
+        reduce::{self, Axes, Geometry, Numbers, Reduction, THREADS, Ways, reduction},
+    },
     shape::Shape,
 };
 
@@ -45,7 +49,7 @@ pub struct QuantizationError {
 }
 
 impl QuantizationError {
-    /// Reads what [`quantization_error`] gave.
+    /// Reads the result of [`quantization_error`].
     ///
     /// # Errors
     /// [`Error::Shape`] for a tensor of another shape than `[4]`; what the device reports.
@@ -64,6 +68,14 @@ impl QuantizationError {
     }
 }
 
+/// Four measures of the error of a quantizer: what [`quantization_error`] returns.
+#[derive(Clone, Copy)]
+#[must_use = "an op does nothing until `forward` records it"]
+pub struct ErrorReduction<'a, X, Q> {
+    w: &'a Tensor<X>,
+    quantized: &'a Tensor<Q>,
+}
+
 /// Mean squared error, largest error, cosine similarity and share of zeros of `quantized` beside
 /// `w`, both of one shape and `f32` or `f16`: `[4]`, which [`QuantizationError::read`] names. Both
 /// are read once. `quantized` is in floats, so any quantizer can be judged: packed weights have
@@ -72,61 +84,67 @@ impl QuantizationError {
 /// Sums are added in `f32`, in an order that follows from the shape. Squares are plain floats:
 /// numbers above 2^63 give infinity, below 2^-63 nothing. One that is not finite makes the first
 /// three NaN or infinite.
-///
-/// # Errors
-/// [`Error::Shape`] if the shapes differ.
-pub fn quantization_error<X: Float, Q: Float>(
-    encoder: &mut Encoder,
-    w: &Tensor<X>,
-    quantized: &Tensor<Q>,
-) -> Result<Tensor<f32>> {
-    let op = "quantization_error";
-    if w.shape() != quantized.shape() {
-        return Err(Error::Shape {
-            op,
-            what: "quantized",
-            expected: w.shape().to_string(),
-            found: quantized.shape(),
-        });
-    }
-    let geometry = Geometry::new(op, w.shape(), Axes::ALL)?;
-    // Words: counts and floats come out of the same kernel.
-    let y = Tensor::<u32>::uninit(encoder.context(), [4])?;
-    let numbers = Numbers { divisor: w.len().max(1) as f32, ..Numbers::default() };
-    let reduction = Reduction {
-        first: Ways::shared(&QUANTIZATION_ERROR),
-        then: Ways::shared(&QUANTIZATION_ERROR_MERGE),
-        words: WORDS,
-    };
-    reduction.record(encoder, &[w, quantized], &geometry, numbers, Out::set(&y))?;
-    Ok(y.cast())
+pub fn quantization_error<'a, X: Float, Q: Float>(
+    w: &'a Tensor<X>,
+    quantized: &'a Tensor<Q>,
+) -> ErrorReduction<'a, X, Q> {
+    ErrorReduction { w, quantized }
 }
 
-/// The CPU twin of [`quantization_error`]: the same order, but devices may round squares and
-/// products or not.
-///
-/// # Errors
-/// [`Error::Length`] if there are not as many of both.
-pub fn quantization_error_cpu<X: Float, Q: Float>(
-    w: &[X],
-    quantized: &[Q],
-) -> Result<QuantizationError> {
-    let shape = Shape::from([w.len()]);
-    if quantized.len() != w.len() {
-        return Err(Error::Length { shape, found: quantized.len() });
+forward!(impl['a, X: Float, Q: Float] ErrorReduction<'a, X, Q> => overwrite f32);
+
+impl<X: Float, Q: Float> ErrorReduction<'_, X, Q> {
+    fn shape(&self) -> Result<Shape> {
+        Ok([4].into())
     }
-    let geometry = Geometry::new("quantization_error", shape, Axes::ALL)?;
-    let sums = |term: &dyn Fn(f32, f32) -> f32, combine: fn(f32, f32) -> f32| {
-        geometry.reduce_cpu(0.0, |at, _, _| term(w[at].into(), quantized[at].into()), combine)[0]
-    };
-    let (add, count) = (|a, b| a + b, w.len().max(1) as f32);
-    // Magnitudes order as their bits do, with NaN above all.
-    let most = |a: f32, b: f32| f32::from_bits(a.to_bits().max(b.to_bits()));
-    let norms = sums(&|w, _| w * w, add).sqrt() * sums(&|_, q| q * q, add).sqrt();
-    Ok(QuantizationError {
-        mean_squared: sums(&|w, q| (w - q).powi(2), add) / count,
-        largest: sums(&|w, q| (w - q).abs(), most),
-        cosine: if norms == 0.0 { 0.0 } else { sums(&|w, q| w * q, add) / norms },
-        zeros: quantized.iter().filter(|&&q| q.into() == 0.0).count() as f32 / count,
-    })
+
+    fn record(self, encoder: &mut Encoder, y: Out<'_, f32>) -> Result<()> {
+        let (op, Self { w, quantized }) = ("quantization_error", self);
+        Operand::same(op, "quantized", quantized, w.shape())?;
+        y.check_shape(op, self.shape()?)?;
+        let geometry = Geometry::new(op, w.shape(), Axes::ALL)?;
+        let numbers = Numbers { divisor: w.len().max(1) as f32, ..Numbers::default() };
+        let reduction = Reduction {
+            first: Ways::shared(&QUANTIZATION_ERROR),
+            then: Ways::shared(&QUANTIZATION_ERROR_MERGE),
+            words: WORDS,
+        };
+        // Words: counts and floats come out of the same kernel.
+        let words = y.tensor().cast::<u32>();
+        reduction.record(encoder, &[w, quantized], &geometry, numbers, Out::set(&words))
+    }
+}
+
+pub(crate) mod reference {
+    use super::*;
+
+    /// CPU reference of [`quantization_error`](fn@crate::bitnet::quantization_error): the same order,
+    /// but devices may round squares and products or not.
+    ///
+    /// # Errors
+    /// [`Error::Length`] if there are not as many of both.
+    pub fn quantization_error<X: Float, Q: Float>(
+        w: &[X],
+        quantized: &[Q],
+    ) -> Result<QuantizationError> {
+        let shape = Shape::from([w.len()]);
+        if quantized.len() != w.len() {
+            return Err(Error::Length { shape, found: quantized.len() });
+        }
+        let geometry = Geometry::new("quantization_error", shape, Axes::ALL)?;
+        let sums = |term: &dyn Fn(f32, f32) -> f32, combine: fn(f32, f32) -> f32| {
+            geometry.reduce_cpu(0.0, |at, _, _| term(w[at].into(), quantized[at].into()), combine)
+                [0]
+        };
+        let (add, count) = (|a, b| a + b, w.len().max(1) as f32);
+        // Magnitudes order as their bits do, with NaN above all.
+        let most = |a: f32, b: f32| f32::from_bits(a.to_bits().max(b.to_bits()));
+        let norms = sums(&|w, _| w * w, add).sqrt() * sums(&|_, q| q * q, add).sqrt();
+        Ok(QuantizationError {
+            mean_squared: sums(&|w, q| (w - q).powi(2), add) / count,
+            largest: sums(&|w, q| (w - q).abs(), most),
+            cosine: if norms == 0.0 { 0.0 } else { sums(&|w, q| w * q, add) / norms },
+            zeros: quantized.iter().filter(|&&q| q.into() == 0.0).count() as f32 / count,
+        })
+    }
 }

@@ -56,23 +56,6 @@ pub(crate) fn quantize_activations_into<T: Float>(
     encoder.dispatch(kernel, &params, &[x, &xq.codes, &xq.scales, &xq.sums], [tokens, 1, 1])
 }
 
-/// The CPU twin: the same codes and scales, bit for bit. `x` is `[tokens, features]`.
-///
-/// # Errors
-/// [`Error::Length`] if `x` is not whole rows.
-pub fn quantize_activations_cpu<T: Float>(
-    x: &[T],
-    tokens: usize,
-    features: usize,
-) -> Result<HostActivations> {
-    if tokens.checked_mul(features) != Some(x.len()) {
-        return Err(Error::Length { shape: [tokens, features].into(), found: x.len() });
-    }
-    Ok(quantize_rows(tokens, features, |token| {
-        x[token * features..][..features].iter().map(|&v| v.into()).collect()
-    }))
-}
-
 const TWO_TO_126: f32 = f32::from_bits((126 + 127) << 23);
 
 /// The largest magnitude of a row, 0 of an empty one; NaN if there is one.
@@ -131,4 +114,25 @@ fn round_codes(row: &[f32], scale: f32, codes: &mut [i8]) {
     const UNITS: f32 = 12_582_912.0;
     let code = |v: f32| ((v * scale).clamp(-128.0, 127.0) + UNITS).to_bits() as i8;
     codes.iter_mut().zip(row).for_each(|(to, &v)| *to = code(v));
+}
+
+pub(crate) mod reference {
+    use super::*;
+
+    /// CPU reference of [`ActivationQuantizer::int8`](crate::bitnet::ActivationQuantizer::int8): bit-identical. `x` is `[tokens, features]`.
+    ///
+    /// # Errors
+    /// [`Error::Length`] if `x` is not whole rows.
+    pub fn quantize_activations<T: Float>(
+        x: &[T],
+        tokens: usize,
+        features: usize,
+    ) -> Result<HostActivations> {
+        if tokens.checked_mul(features) != Some(x.len()) {
+            return Err(Error::Length { shape: [tokens, features].into(), found: x.len() });
+        }
+        Ok(quantize_rows(tokens, features, |token| {
+            x[token * features..][..features].iter().map(|&v| v.into()).collect()
+        }))
+    }
 }

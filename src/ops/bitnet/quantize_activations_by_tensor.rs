@@ -149,23 +149,27 @@ fn record<T: Float>(encoder: &mut Encoder, x: &Tensor<T>, made: &QuantizedInt8) 
     )
 }
 
-/// The CPU twin of `quantize_activations_by_tensor`: the same bits.
-pub fn quantize_activations_by_tensor_cpu<T: Float>(x: &[T]) -> HostInt8 {
-    let scale = absmax_scale(largest_magnitude(x.iter().map(|&v| v.into())), 127.0);
-    let grid = Grid { scale, zero_point: 0 };
-    HostInt8 {
-        codes: x.iter().map(|&v| grid.code(v.into())).collect(),
-        scales: vec![scale],
-        zero_points: None,
-    }
-}
+pub(crate) mod reference {
+    use super::*;
 
-/// The CPU twin of `quantize_activations_static`: the same bits.
-///
-/// # Errors
-/// [`Error::Invalid`] unless low <= high, both finite.
-pub fn quantize_activations_static_cpu<T: Float>(x: &[T], range: (f32, f32)) -> Result<HostInt8> {
-    let grid = checked(range)?;
-    let codes = x.iter().map(|&v| grid.code(v.into())).collect();
-    Ok(HostInt8 { codes, scales: vec![grid.scale], zero_points: Some(vec![grid.zero_point]) })
+    /// CPU reference of [`ActivationQuantizer::per_tensor`](crate::bitnet::ActivationQuantizer::per_tensor): bit-identical.
+    pub fn quantize_activations_by_tensor<T: Float>(x: &[T]) -> HostInt8 {
+        let scale = absmax_scale(largest_magnitude(x.iter().map(|&v| v.into())), 127.0);
+        let grid = Grid { scale, zero_point: 0 };
+        HostInt8 {
+            codes: x.iter().map(|&v| grid.code(v.into())).collect(),
+            scales: vec![scale],
+            zero_points: None,
+        }
+    }
+
+    /// CPU reference of [`ActivationQuantizer::static_range`](crate::bitnet::ActivationQuantizer::static_range): bit-identical.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] unless low <= high, both finite.
+    pub fn quantize_activations_static<T: Float>(x: &[T], range: (f32, f32)) -> Result<HostInt8> {
+        let grid = checked(range)?;
+        let codes = x.iter().map(|&v| grid.code(v.into())).collect();
+        Ok(HostInt8 { codes, scales: vec![grid.scale], zero_points: Some(vec![grid.zero_point]) })
+    }
 }

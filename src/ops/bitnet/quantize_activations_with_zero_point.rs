@@ -69,27 +69,6 @@ pub(crate) fn quantize_activations_with_zero_point_into<T: Float>(
     )
 }
 
-/// The CPU twin: the same bits. `x` is `[tokens, features]`.
-///
-/// # Errors
-/// [`Error::Length`] if `x` is not whole rows.
-pub fn quantize_activations_with_zero_point_cpu<T: Float>(
-    x: &[T],
-    tokens: usize,
-    features: usize,
-) -> Result<HostInt8> {
-    if tokens.checked_mul(features) != Some(x.len()) {
-        return Err(Error::Length { shape: [tokens, features].into(), found: x.len() });
-    }
-    let row = |token: usize| x[token * features..][..features].iter().map(|&v| v.into());
-    let grids: Vec<_> = (0..tokens).map(|token| Grid::of(row(token))).collect();
-    Ok(HostInt8 {
-        codes: x.iter().enumerate().map(|(i, &v)| grids[i / features].code(v.into())).collect(),
-        scales: grids.iter().map(|grid| grid.scale).collect(),
-        zero_points: Some(grids.iter().map(|grid| grid.zero_point).collect()),
-    })
-}
-
 /// What codes stand for: x ≈ (code - zero point) / scale.
 #[derive(Clone, Copy)]
 pub(super) struct Grid {
@@ -125,5 +104,30 @@ impl Grid {
             (v * self.scale).round_ties_even()
         };
         (steps + self.zero_point as f32).clamp(-128.0, 127.0) as i8
+    }
+}
+
+pub(crate) mod reference {
+    use super::*;
+
+    /// CPU reference of [`ActivationQuantizer::with_zero_point`](crate::bitnet::ActivationQuantizer::with_zero_point): bit-identical. `x` is `[tokens, features]`.
+    ///
+    /// # Errors
+    /// [`Error::Length`] if `x` is not whole rows.
+    pub fn quantize_activations_with_zero_point<T: Float>(
+        x: &[T],
+        tokens: usize,
+        features: usize,
+    ) -> Result<HostInt8> {
+        if tokens.checked_mul(features) != Some(x.len()) {
+            return Err(Error::Length { shape: [tokens, features].into(), found: x.len() });
+        }
+        let row = |token: usize| x[token * features..][..features].iter().map(|&v| v.into());
+        let grids: Vec<_> = (0..tokens).map(|token| Grid::of(row(token))).collect();
+        Ok(HostInt8 {
+            codes: x.iter().enumerate().map(|(i, &v)| grids[i / features].code(v.into())).collect(),
+            scales: grids.iter().map(|grid| grid.scale).collect(),
+            zero_points: Some(grids.iter().map(|grid| grid.zero_point).collect()),
+        })
     }
 }

@@ -69,26 +69,6 @@ pub(crate) fn quantize_gradients_into<T: Float>(
     )
 }
 
-/// The CPU twin: the same bits. `x` is `[rows, columns]`.
-///
-/// # Errors
-/// [`Error::Length`] if `x` is not whole rows.
-pub fn quantize_gradients_cpu<T: Float>(
-    x: &[T],
-    rows: usize,
-    columns: usize,
-    seed: u64,
-) -> Result<HostInt8> {
-    if rows.checked_mul(columns) != Some(x.len()) {
-        return Err(Error::Length { shape: [rows, columns].into(), found: x.len() });
-    }
-    let row = |row: usize| x[row * columns..][..columns].iter().map(|&v| v.into());
-    let scales: Vec<f32> =
-        (0..rows).map(|i| absmax_scale(largest_magnitude(row(i)), 127.0)).collect();
-    let code = |(i, &v): (usize, &T)| stochastic(v.into(), scales[i / columns], word(seed, i));
-    Ok(HostInt8 { codes: x.iter().enumerate().map(code).collect(), zero_points: None, scales })
-}
-
 /// floor(v·scale + u) in units of 2^-24, as integers: on GPUs a product may be fused with what is
 /// added to it.
 fn stochastic(v: f32, scale: f32, word: u32) -> i8 {
@@ -97,4 +77,28 @@ fn stochastic(v: f32, scale: f32, word: u32) -> i8 {
     }
     let units = ((v * scale).clamp(-127.0, 127.0) * 16_777_216.0).round_ties_even() as i32;
     ((units + (word >> 8) as i32) >> 24) as i8
+}
+
+pub(crate) mod reference {
+    use super::*;
+
+    /// CPU reference of [`ActivationQuantizer::stochastic`](crate::bitnet::ActivationQuantizer::stochastic): bit-identical. `x` is `[rows, columns]`.
+    ///
+    /// # Errors
+    /// [`Error::Length`] if `x` is not whole rows.
+    pub fn quantize_gradients<T: Float>(
+        x: &[T],
+        rows: usize,
+        columns: usize,
+        seed: u64,
+    ) -> Result<HostInt8> {
+        if rows.checked_mul(columns) != Some(x.len()) {
+            return Err(Error::Length { shape: [rows, columns].into(), found: x.len() });
+        }
+        let row = |row: usize| x[row * columns..][..columns].iter().map(|&v| v.into());
+        let scales: Vec<f32> =
+            (0..rows).map(|i| absmax_scale(largest_magnitude(row(i)), 127.0)).collect();
+        let code = |(i, &v): (usize, &T)| stochastic(v.into(), scales[i / columns], word(seed, i));
+        Ok(HostInt8 { codes: x.iter().enumerate().map(code).collect(), zero_points: None, scales })
+    }
 }

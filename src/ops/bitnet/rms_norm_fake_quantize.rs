@@ -1,9 +1,5 @@
-//! RMSNorm and [`fake_quantize_activations`](super::fake_quantize_activations()) in one dispatch.
+//! RMSNorm and `fake_quantize_activations` in one dispatch.
 
-use super::{
-    fake_quantize_activations::{check_lambda, warmed},
-    rms_norm_quantize::rms_norm_quantize_cpu,
-};
 use crate::{
     element::Float,
     error::{Error, Result},
@@ -14,9 +10,7 @@ use crate::{
         params::Params as _,
         source::{CELLS, EXACT, REDUCE, Source, Work},
     },
-    msl,
-    ops::rms::inverse_rms,
-    params, wgsl,
+    msl, params, wgsl,
 };
 
 params! { struct Params { tokens: u32, features: u32, add: u32, eps: f32, lambda: f32 } }
@@ -67,53 +61,26 @@ static RMS_NORM_FAKE_QUANTIZE: Kernel = Kernel::trusted(
 
 pub(super) const KERNELS: &[&Kernel] = &[&RMS_NORM_FAKE_QUANTIZE];
 
-/// [`fake_quantize_activations`](super::fake_quantize_activations()), with its λ, of n = x /
-/// sqrt(mean(x²) + eps) · gain, for every row of `x` `[.., k]`; `gain` is `[k]`. For λ = 1 it is
-/// what `rms_norm_quantize` makes, dequantised, to the bit.
-///
-/// Straight through the rounding, its gradients are those of the norm:
-/// [`RmsNorm::backward`](crate::transformer::RmsNorm::backward) of `x`, `gain` and
-/// `dy`, whatever λ.
+/// Records the norm and the quantizer. λ and the shape of `y` have been checked.
 ///
 /// # Errors
-/// As [`rms_norm_fake_quantize_into`].
-pub fn rms_norm_fake_quantize<T: Float>(
+/// [`Error::Shape`] if the gain is not `[k]`.
+pub(super) fn rms_norm_fake_quantize<T: Float>(
     encoder: &mut Encoder,
     x: &Tensor<T>,
-    gain: &Tensor<f32>,
-    eps: f32,
+    (gain, eps): (&Tensor<f32>, f32),
     lambda: f32,
-) -> Result<Tensor<T>> {
-    let y = Tensor::uninit(encoder.context(), x.shape())?;
-    rms_norm_fake_quantize_into(encoder, x, gain, eps, lambda, &y)?;
-    Ok(y)
-}
-
-/// [`rms_norm_fake_quantize`] into a tensor of the caller.
-///
-/// # Errors
-/// [`Error::Shape`] if `gain` is not `[k]`, or the output has another shape than `x`;
-/// [`Error::Invalid`] unless 0 <= λ <= 1.
-pub fn rms_norm_fake_quantize_into<'y, T: Float>(
-    encoder: &mut Encoder,
-    x: &Tensor<T>,
-    gain: &Tensor<f32>,
-    eps: f32,
-    lambda: f32,
-    y: impl Into<Out<'y, T>>,
+    y: Out<'_, T>,
 ) -> Result<()> {
-    let (op, y) = ("rms_norm_fake_quantize", y.into());
     let (tokens, features) = x.shape().as_matrix();
-    check_lambda(op, lambda)?;
     if gain.shape().dims() != [features] {
         return Err(Error::Shape {
-            op,
+            op: "rms_norm_fake_quantize",
             what: "gain",
             expected: format!("[{features}]"),
             found: gain.shape(),
         });
     }
-    y.check_shape(op, x.shape())?;
     let params = Params {
         tokens: tokens as u32,
         features: features as u32,
@@ -122,25 +89,4 @@ pub fn rms_norm_fake_quantize_into<'y, T: Float>(
         lambda,
     };
     encoder.dispatch(&RMS_NORM_FAKE_QUANTIZE, &params, &[x, gain, y.tensor()], [tokens, 1, 1])
-}
-
-/// The CPU twin: for λ = 1 the same bits. `x` is `[tokens, gain.len()]`.
-///
-/// # Errors
-/// [`Error::Length`] if `x` is not whole rows; [`Error::Invalid`] unless 0 <= λ <= 1.
-pub fn rms_norm_fake_quantize_cpu<T: Float>(
-    x: &[T],
-    tokens: usize,
-    gain: &[f32],
-    eps: f32,
-    lambda: f32,
-) -> Result<Vec<f32>> {
-    check_lambda("rms_norm_fake_quantize", lambda)?;
-    let rounded = rms_norm_quantize_cpu(x, tokens, gain, eps)?.dequantize();
-    let normed = x.chunks(gain.len().max(1)).flat_map(|row| {
-        let row: Vec<f32> = row.iter().map(|&v| v.into()).collect();
-        let inverse = inverse_rms(&row, eps);
-        row.into_iter().zip(gain).map(move |(v, gain)| v * inverse * gain)
-    });
-    Ok(normed.zip(rounded).map(|(n, rounded)| warmed(n, rounded, lambda)).collect())
 }

@@ -66,26 +66,30 @@ pub(crate) fn rms_norm_quantize_into<T: Float>(
     encoder.dispatch(kernel, &params, &[x, gain, &xq.codes, &xq.scales, &xq.sums], [tokens, 1, 1])
 }
 
-/// The CPU twin. `x` is `[tokens, gain.len()]`.
-///
-/// # Errors
-/// [`Error::Length`] if `x` is not whole rows.
-pub fn rms_norm_quantize_cpu<T: Float>(
-    x: &[T],
-    tokens: usize,
-    gain: &[f32],
-    eps: f32,
-) -> Result<HostActivations> {
-    let features = gain.len();
-    if tokens.checked_mul(features) != Some(x.len()) {
-        return Err(Error::Length { shape: [tokens, features].into(), found: x.len() });
+pub(crate) mod reference {
+    use super::*;
+
+    /// CPU reference of [`ActivationQuantizer::int8`](crate::bitnet::ActivationQuantizer::int8) after a norm: bit-identical. `x` is `[tokens, gain.len()]`.
+    ///
+    /// # Errors
+    /// [`Error::Length`] if `x` is not whole rows.
+    pub fn rms_norm_quantize<T: Float>(
+        x: &[T],
+        tokens: usize,
+        gain: &[f32],
+        eps: f32,
+    ) -> Result<HostActivations> {
+        let features = gain.len();
+        if tokens.checked_mul(features) != Some(x.len()) {
+            return Err(Error::Length { shape: [tokens, features].into(), found: x.len() });
+        }
+        let row = |token: usize| {
+            let mut row: Vec<f32> =
+                x[token * features..][..features].iter().map(|&v| v.into()).collect();
+            let inverse = inverse_rms(&row, eps);
+            normalize(&mut row, gain, inverse);
+            row
+        };
+        Ok(quantize_rows(tokens, features, row))
     }
-    let row = |token: usize| {
-        let mut row: Vec<f32> =
-            x[token * features..][..features].iter().map(|&v| v.into()).collect();
-        let inverse = inverse_rms(&row, eps);
-        normalize(&mut row, gain, inverse);
-        row
-    };
-    Ok(quantize_rows(tokens, features, row))
 }

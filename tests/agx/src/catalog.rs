@@ -70,8 +70,8 @@ fn is_for_others(name: &str) -> bool {
     // What is done to a product before it is stored changes nothing about that.
     let name = name.strip_suffix("_finish").unwrap_or(name);
     let of_a_step = name.starts_with("norm_bitlinear") && name.contains("_int8_");
-    let of_bytes = name.starts_with("bitlinear_rounded_packed")
-        || name.starts_with("norm_bitlinear_rounded_packed");
+    let of_bytes = name.starts_with("bitlinear_block_float_packed")
+        || name.starts_with("norm_bitlinear_block_float_packed");
     of_a_step || of_bytes || SEVERAL_TOKENS.contains(&name)
 }
 

@@ -5,7 +5,7 @@
 use bitnet_wgpu::{
     Context, ErrorKind, Tensor, bitnet, reference,
     model::{GenerateOptions, Message, Model, ModelFiles, Sampling, SessionOptions, Stop},
-    wgpu,
+    reference, wgpu,
 };
 use futures_util::StreamExt;
 use std::{cell::Cell, error::Error, path::Path, rc::Rc, time::Duration};
@@ -68,7 +68,7 @@ async fn in_the_apps_buffers(context: &Context) -> Result<(), Box<dyn Error>> {
     encoder.copy_buffer_to_buffer(upload.buffer(), 0, &input, 0, 4 * columns as u64);
     recorded.finish().encode(&mut encoder);
     context.queue().submit([encoder.finish()]);
-    assert_eq!(y.read().await?, bitnet::bitlinear_cpu(&x, 1, &packed)?);
+    assert_eq!(y.read().await?, reference::bitlinear(&x, 1, &packed)?);
     Ok(())
 }
 

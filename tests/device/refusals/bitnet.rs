@@ -121,7 +121,7 @@ fn ops_on_integer_weights_refuse_what_does_not_fit() {
     assert_shape(BitLinear::new(&w).backward(&mut encoder, &x(40)));
     assert_shape(BitLinear::new(&w).backward_into(&mut encoder, &x(6), Out::add(&x(6))));
     assert_shape(w.dequantize_into(&mut encoder, &x(40)));
-    assert_shape(bitnet::quantization_error(&mut encoder, &x(40), &x(41)));
+    assert_shape(bitnet::quantization_error(&x(40), &x(41)).forward(&mut encoder));
     assert_shape(block_on(QuantizationError::read(&x(40))));
     let xq = |columns, layout| QuantizedActivations::uninit(context, 2, columns, layout).unwrap();
     assert_shape(BitLinear::new(&w).forward(&mut encoder, &xq(41, Layout::Int8)));
@@ -137,14 +137,13 @@ fn ops_on_integer_weights_refuse_what_does_not_fit() {
     }
     assert_invalid(WeightQuantizer::int(Bits::One).asymmetric().quantize(&mut encoder, &x(64)));
     assert!(encoder.is_empty());
-    let packed = ints(&mut rng(4), 6, 40, Bits::Two, None);
-    assert!(matches!(bitnet::bitlinear_int_cpu(&[0.0; 6], &packed), Err(Error::Length { .. })));
+    let dense = [0.0; 6 * 40];
+    let float = reference::bitlinear_float(&[0.0; 6], &dense, [6, 40]);
+    assert!(matches!(float, Err(Error::Length { .. })));
+    let backward = reference::bitlinear_backward(&[0.0; 40], &dense, [6, 40]);
+    assert!(matches!(backward, Err(Error::Length { .. })));
     assert!(matches!(
-        bitnet::bitlinear_int_backward_cpu(&[0.0; 40], &packed),
-        Err(Error::Length { .. })
-    ));
-    assert!(matches!(
-        bitnet::quantization_error_cpu(&[0f32; 2], &[0f32; 3]),
+        reference::quantization_error(&[0f32; 2], &[0f32; 3]),
         Err(Error::Length { .. })
     ));
     assert!(matches!(
@@ -179,11 +178,11 @@ fn gate_quantize_refuses_what_does_not_fit() {
         &xq,
     ));
     assert!(matches!(
-        bitnet::gate_quantize_cpu(&[0.0; 5], 2, Gate::Silu, None),
+        reference::gate_quantize(&[0.0; 5], 2, Gate::Silu, None),
         Err(Error::Length { .. })
     ));
     assert!(matches!(
-        bitnet::gate_quantize_cpu(&[0.0; 4], 2, Gate::Silu, Some((&[1.0], 0.0))),
+        reference::gate_quantize(&[0.0; 4], 2, Gate::Silu, Some((&[1.0], 0.0))),
         Err(Error::Length { .. })
     ));
 }
@@ -229,7 +228,7 @@ fn products_with_a_bias_refuse_one_that_does_not_fit() {
     assert_shape(ints.forward(&mut encoder, &x));
     assert_shape(ints.forward(&mut encoder, &xq));
     // The bias is refused after the product: nothing of it is left.
-    let block = bitnet::RoundedActivations::uninit(context, 2, 3, bitnet::rounded_block(None));
+    let block = bitnet::BlockFloatActivations::uninit(context, 2, 3, None);
     assert_shape(layer.forward(&mut encoder, &block.unwrap()));
     assert!(encoder.is_empty());
 }
@@ -273,12 +272,12 @@ fn activation_quantizers_refuse_unsupported_combinations() {
     let other_layout = ActivationQuantizer::int8().layout(bitnet::Layout::Half);
     assert_invalid(other_layout.quantize_into(&mut encoder, &x, &codes));
     let block_float = ActivationQuantizer::block_float;
-    assert_invalid(block_float(128).gate(Gate::Silu).norm(norm).quantize(&mut encoder, &x));
-    assert_invalid(block_float(48).quantize(&mut encoder, &x));
-    let blocks = block_float(64).quantize(&mut context.encoder("other"), &x).unwrap();
-    assert_invalid(block_float(128).quantize_into(&mut encoder, &x, &blocks));
+    assert_invalid(block_float(None).gate(Gate::Silu).norm(norm).quantize(&mut encoder, &x));
+    assert_invalid(block_float(Some(24)).quantize(&mut encoder, &x));
+    let blocks = block_float(Some(64)).quantize(&mut context.encoder("other"), &x).unwrap();
+    assert_invalid(block_float(None).quantize_into(&mut encoder, &x, &blocks));
     let few = unwritten(context, [1, 64]);
-    assert_shape(block_float(64).norm(norm).quantize_into(&mut encoder, &few, &blocks));
+    assert_shape(block_float(Some(64)).norm(norm).quantize_into(&mut encoder, &few, &blocks));
     assert!(encoder.is_empty());
 }
 
@@ -296,17 +295,23 @@ fn transforms_and_gates_refuse_what_does_not_fit() {
         Err(Error::Invalid { .. })
     ));
     for block in [0, 3, 2048] {
-        assert!(matches!(bitnet::hadamard(&mut encoder, &x, block), Err(Error::Invalid { .. })));
-        assert!(matches!(bitnet::hadamard_cpu(&mut [1.0; 6], block), Err(Error::Invalid { .. })));
+        assert!(matches!(
+            bitnet::hadamard(&x, block).forward(&mut encoder),
+            Err(Error::Invalid { .. })
+        ));
+        assert!(matches!(reference::hadamard(&mut [1.0; 6], block), Err(Error::Invalid { .. })));
     }
-    assert_shape(bitnet::hadamard(&mut encoder, &x, 2));
-    assert_shape(bitnet::hadamard_into(&mut encoder, &x, 1, &row));
-    assert!(matches!(bitnet::hadamard_cpu(&mut [1.0; 6], 4), Err(Error::Length { .. })));
-    assert_shape(bitnet::relu2_gate_into(
-        &mut encoder,
-        &unwritten(context, [2, 6]),
-        &unwritten(context, [2, 6]),
-    ));
+    assert_shape(bitnet::hadamard(&x, 2).forward(&mut encoder));
+    assert_shape(bitnet::hadamard(&x, 1).forward_into(&mut encoder, &row));
+    assert!(matches!(reference::hadamard(&mut [1.0; 6], 4), Err(Error::Length { .. })));
+    let (gates, dy) = (unwritten(context, [2, 6]), unwritten(context, [2, 3]));
+    assert_shape(bitnet::gate(&gates, Gate::Relu2).forward_into(&mut encoder, &gates));
+    for gate in [Gate::Relu2, Gate::Silu, Gate::GeluTanh] {
+        let op = bitnet::gate(&gates, gate);
+        assert_shape(op.backward(&mut encoder, &gates));
+        assert_shape(op.backward_into(&mut encoder, &dy, &dy));
+        assert_invalid(op.backward_into(&mut encoder, &dy, Out::add(&gates)));
+    }
     assert_shape(
         ternary(&mut rng(1), 3, 4).upload(context).unwrap().dequantize_into(&mut encoder, &x),
     );
@@ -440,22 +445,18 @@ fn quantisers_refuse_what_does_not_fit() {
         (unwritten(context, [2, 3]), unwritten(context, [3, 2]), unwritten(context, [3]));
     let one = unwritten(context, []);
     for lambda in [-0.1, 1.1, f32::NAN] {
-        assert_invalid(bitnet::fake_quantize_activations(&mut encoder, &x, lambda));
+        assert_invalid(bitnet::fake_quantize_activations(&x, lambda).forward(&mut encoder));
         let op = bitnet::fake_quantize_weights(&x, lambda);
         assert_invalid(op.forward(&mut encoder));
         assert_invalid(op.per_matrix().forward(&mut encoder));
-        assert_invalid(bitnet::rms_norm_fake_quantize(&mut encoder, &x, &row, 1e-5, lambda));
-        assert_invalid(bitnet::fake_quantize_activations_cpu(&[0.0f32; 6], 2, 3, lambda));
+        let normed = bitnet::fake_quantize_activations(&x, lambda).norm((&row, 1e-5));
+        assert_invalid(normed.forward(&mut encoder));
+        for norm in [None, Some((&[1.0; 3][..], 1e-5))] {
+            assert_invalid(reference::fake_quantize_activations(&[0.0; 6], [2, 3], norm, lambda));
+        }
         assert_invalid(reference::fake_quantize_weights(&[0.0f32; 0], [0, 2, 3], lambda));
-        assert_invalid(bitnet::rms_norm_fake_quantize_cpu(
-            &[0.0f32; 6],
-            2,
-            &[1.0; 3],
-            1e-5,
-            lambda,
-        ));
     }
-    assert_shape(bitnet::fake_quantize_activations_into(&mut encoder, &x, 1.0, &other));
+    assert_shape(bitnet::fake_quantize_activations(&x, 1.0).forward_into(&mut encoder, &other));
     let op = bitnet::fake_quantize_weights(&x, 1.0);
     let y = unwritten(context, [2, 3]);
     for op in [op, op.per_matrix()] {
@@ -468,15 +469,16 @@ fn quantisers_refuse_what_does_not_fit() {
     assert_shape(op.backward(&mut encoder, &unwritten(context, [2]), &x));
     assert_shape(op.backward(&mut encoder, &one, &other));
     assert_shape(op.backward_into(&mut encoder, &one, &x, &other));
-    assert_shape(bitnet::rms_norm_fake_quantize(&mut encoder, &x, &one, 1e-5, 1.0));
-    assert_shape(bitnet::rms_norm_fake_quantize_into(&mut encoder, &x, &row, 1e-5, 1.0, &other));
+    let normed = |gain| bitnet::fake_quantize_activations(&x, 1.0).norm((gain, 1e-5));
+    assert_shape(normed(&one).forward(&mut encoder));
+    assert_shape(normed(&row).forward_into(&mut encoder, &other));
     for range in [(1.0, -1.0), (f32::NAN, 1.0), (0.0, f32::INFINITY)] {
         assert_invalid(
             bitnet::ActivationQuantizer::int8()
                 .static_range(range.0, range.1)
                 .quantize(&mut encoder, &x),
         );
-        assert_invalid(bitnet::quantize_activations_static_cpu(&[0.0f32], range));
+        assert_invalid(reference::quantize_activations_static(&[0.0f32], range));
     }
     let codes = Tensor::<i8>::uninit(context, [2, 3]).unwrap();
     let int8 = |scales: &Tensor<f32>, zeros: Option<usize>| QuantizedInt8 {
@@ -556,11 +558,12 @@ fn quantisers_refuse_what_does_not_fit() {
     assert_shape(int4.dequantize_into(&mut encoder, &other));
     let length =
         |result: Result<()>| assert!(matches!(result, Err(Error::Length { .. })), "{result:?}");
-    length(bitnet::fake_quantize_activations_cpu(&[0.0f32; 5], 2, 3, 1.0).map(drop));
-    length(bitnet::rms_norm_fake_quantize_cpu(&[0.0f32; 5], 2, &[1.0; 3], 1e-5, 1.0).map(drop));
-    length(bitnet::quantize_gradients_cpu(&[0.0f32; 5], 2, 3, 1).map(drop));
-    length(bitnet::quantize_activations_with_zero_point_cpu(&[0.0f32; 5], 2, 3).map(drop));
-    length(bitnet::quantize_activations_4bit_cpu(&[0.0f32; 5], usize::MAX, 3).map(drop));
+    for norm in [None, Some((&[1.0; 3][..], 1e-5))] {
+        length(reference::fake_quantize_activations(&[0.0; 5], [2, 3], norm, 1.0).map(drop));
+    }
+    length(reference::quantize_gradients(&[0.0f32; 5], 2, 3, 1).map(drop));
+    length(reference::quantize_activations_with_zero_point(&[0.0f32; 5], 2, 3).map(drop));
+    length(reference::quantize_activations_4bit(&[0.0f32; 5], usize::MAX, 3).map(drop));
 }
 
 /// Codes, scales and zero points come back as the twins make them, with leading dimensions.
@@ -585,13 +588,13 @@ fn quantised_numbers_are_read() {
     );
     assert_eq!(
         block_on(affine.read()).unwrap(),
-        bitnet::quantize_activations_with_zero_point_cpu(&x, 6, 11).unwrap()
+        reference::quantize_activations_with_zero_point(&x, 6, 11).unwrap()
     );
     assert_eq!(
         block_on(gradients.read()).unwrap(),
-        bitnet::quantize_gradients_cpu(&x, 6, 11, 5).unwrap()
+        reference::quantize_gradients(&x, 6, 11, 5).unwrap()
     );
-    let twin = bitnet::quantize_activations_4bit_cpu(&x, 6, 11).unwrap();
+    let twin = reference::quantize_activations_4bit(&x, 6, 11).unwrap();
     assert_eq!(
         (block_on(few.read()).unwrap(), block_on(y.read()).unwrap()),
         (twin.clone(), twin.dequantize())

@@ -17,10 +17,6 @@ use support::context;
 /// What records a case and gives its outputs, in the order of the golden.
 pub type Run = fn(&mut Case) -> Result<Vec<Out>>;
 
-/// An op of one input, and its gradient.
-type Forward<X, Y> = fn(&mut Encoder, &Tensor<X>) -> Result<Tensor<Y>>;
-type Backward<T> = fn(&mut Encoder, &Tensor<T>, &Tensor<T>) -> Result<Tensor<T>>;
-
 /// An op of one input, with constants, and its gradient.
 macro_rules! unary {
     ($op:ident $(, $constant:expr)*) => {
@@ -80,16 +76,14 @@ fn sgd(c: &mut Case, numbers: Sgd) -> Result<Vec<Out>> {
     steps(c, |e, _, w, gradient| numbers.step(e, w, gradient, &velocity))
 }
 
-fn one_input<X: Float, Y: Float>(
-    c: &mut Case,
-    op: Forward<X, Y>,
-    backward: Backward<X>,
-) -> Result<Vec<Out>>
+/// A gate, and its gradient.
+fn gate<T: Float>(c: &mut Case, gate: Gate) -> Result<Vec<Out>>
 where
-    Out: From<Tensor<X>> + From<Tensor<Y>>,
+    Out: From<Tensor<T>>,
 {
-    let (x, dy, e) = (c.floats("in0"), c.floats("dy"), &mut c.encoder);
-    Ok(vec![op(e, &x)?.into(), backward(e, &x, &dy)?.into()])
+    let (x, dy, e) = (c.floats::<T>("in0"), c.floats("dy"), &mut c.encoder);
+    let op = bitnet::gate(&x, gate);
+    Ok(vec![op.forward(e)?.into(), op.backward(e, &dy)?.into()])
 }
 
 fn softmax<T: Float>(c: &mut Case) -> Result<Vec<Out>>
@@ -228,11 +222,10 @@ fn bitlinear_int_quantized(
 }
 
 /// Activations in block floating point.
-fn bitlinear_rounded(c: &mut Case, quantizer: WeightQuantizer) -> Result<Vec<Out>> {
+fn bitlinear_block_float(c: &mut Case, quantizer: WeightQuantizer) -> Result<Vec<Out>> {
     let (x, w, e) = (c.x(0), c.x(1), &mut c.encoder);
     let w = quantizer.quantize(e, &w)?;
-    let rounded = bitnet::ActivationQuantizer::block_float(bitnet::rounded_block(w.group()))
-        .quantize(e, &x)?;
+    let rounded = bitnet::ActivationQuantizer::block_float(w.group()).quantize(e, &x)?;
     Ok(vec![BitLinear::new(&w).forward(e, &rounded)?.into()])
 }
 
@@ -434,11 +427,9 @@ pub const CASES: &[(&str, Run)] = &[
     ("bitlinear_float_grouped_by_128", |c| {
         bitlinear_float(c, WeightQuantizer::absmean().per_group(128))
     }),
-    ("relu2_gate", |c| one_input(c, bitnet::relu2_gate::<f32>, bitnet::relu2_gate_backward)),
-    ("silu_gate", |c| one_input(c, bitnet::silu_gate::<f32>, bitnet::silu_gate_backward)),
-    ("gelu_tanh_gate", |c| {
-        one_input(c, bitnet::gelu_tanh_gate::<f32>, bitnet::gelu_tanh_gate_backward)
-    }),
+    ("relu2_gate", |c| gate::<f32>(c, Gate::Relu2)),
+    ("silu_gate", |c| gate::<f32>(c, Gate::Silu)),
+    ("gelu_tanh_gate", |c| gate::<f32>(c, Gate::GeluTanh)),
     ("flash_attention", flash_attention::<f32>),
     ("linear_cross_entropy", |c| {
         let (x, w, targets, dy, e) = (c.x(0), c.x(1), c.ids(2), c.dy(), &mut c.encoder);
@@ -455,11 +446,17 @@ pub const CASES: &[(&str, Run)] = &[
     }),
     ("fake_quantize_activations", |c| {
         let (x, dy) = (c.x(0), c.dy());
-        Ok(vec![bitnet::fake_quantize_activations(&mut c.encoder, &x, 1.0)?.into(), dy.into()])
+        Ok(vec![
+            bitnet::fake_quantize_activations(&x, 1.0).forward(&mut c.encoder)?.into(),
+            dy.into(),
+        ])
     }),
     ("hadamard", |c| {
         let (x, dy, e) = (c.x(0), c.dy(), &mut c.encoder);
-        Ok(vec![bitnet::hadamard(e, &x, 8)?.into(), bitnet::hadamard(e, &dy, 8)?.into()])
+        Ok(vec![
+            bitnet::hadamard(&x, 8).forward(e)?.into(),
+            bitnet::hadamard(&dy, 8).forward(e)?.into(),
+        ])
     }),
     ("matmul_with", |c| {
         let (a, b, bias, dy, e) = (c.x(0), c.x(1), c.x(2), c.dy(), &mut c.encoder);
@@ -492,7 +489,7 @@ pub const CASES: &[(&str, Run)] = &[
         let (x, gain, dy, e) = (c.x(0), c.x(1), c.dy(), &mut c.encoder);
         let (dx, dgain) = RmsNorm::new(&gain, 1e-5).backward(e, &x, &dy)?;
         Ok(vec![
-            bitnet::rms_norm_fake_quantize(e, &x, &gain, 1e-5, 1.0)?.into(),
+            bitnet::fake_quantize_activations(&x, 1.0).norm((&gain, 1e-5)).forward(e)?.into(),
             dx.into(),
             dgain.into(),
         ])
@@ -552,7 +549,7 @@ pub const CASES: &[(&str, Run)] = &[
     }),
     ("quantization_error", |c| {
         let (w, quantized) = (c.x(0), c.x(1));
-        Ok(vec![bitnet::quantization_error(&mut c.encoder, &w, &quantized)?.into()])
+        Ok(vec![bitnet::quantization_error(&w, &quantized).forward(&mut c.encoder)?.into()])
     }),
     ("matmul_int8", |c| {
         let (a, b, e) = (c.x(0), c.x(1), &mut c.encoder);
@@ -603,9 +600,9 @@ pub const CASES: &[(&str, Run)] = &[
         let bias = c.x(2);
         bitlinear_int_quantized(c, Bits::Four, Some(&bias))
     }),
-    ("bitlinear_rounded", |c| bitlinear_rounded(c, WeightQuantizer::absmean())),
-    ("bitlinear_rounded_grouped", |c| {
-        bitlinear_rounded(c, WeightQuantizer::absmean().per_group(16))
+    ("bitlinear_block_float", |c| bitlinear_block_float(c, WeightQuantizer::absmean())),
+    ("bitlinear_block_float_grouped", |c| {
+        bitlinear_block_float(c, WeightQuantizer::absmean().per_group(16))
     }),
     ("bitlinear_int4_grouped", |c| {
         bitlinear_int(c, WeightQuantizer::int(Bits::Four).asymmetric().per_group(32))
@@ -682,9 +679,7 @@ pub const CASES: &[(&str, Run)] = &[
     ("layer_norm_f16", layer_norm::<f16>),
     ("rms_norm_f16", rms_norm::<f16>),
     ("matmul_f16", matmul::<f16>),
-    ("gelu_tanh_gate_f16", |c| {
-        one_input(c, bitnet::gelu_tanh_gate::<f16>, bitnet::gelu_tanh_gate_backward)
-    }),
+    ("gelu_tanh_gate_f16", |c| gate::<f16>(c, Gate::GeluTanh)),
     ("flash_attention_f16", flash_attention::<f16>),
     ("adamw", |c| {
         let (numbers, state) =

@@ -61,7 +61,7 @@ impl Op {
                 "bitnet::bitlinear",
                 "bitnet::bitlinear_add",
                 "bitnet::bitlinear_groups",
-                "bitnet::bitlinear_rounded",
+                "bitnet::bitlinear_block_float",
                 "bitnet::bitlinear_with",
                 "tensor::matmul",
                 "tensor::matmul_with",

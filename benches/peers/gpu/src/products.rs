@@ -143,7 +143,7 @@ fn product(context: &Context, burn: Option<&Device>, ox: &RefCell<OxBitNet>, [m,
     let codes = (0..m * columns).map(|i| if i % columns == 0 { 127.0 } else { next(255) as f32 - 127.0 });
     let x: Vec<f32> = codes.map(|code| CODE_SCALE * code).collect();
     let packed = PackedTernary::from_values(rows, columns, &values, Scales::Tensor(WEIGHT_SCALE)).expect("ternary");
-    let due = bitnet::bitlinear_cpu(&x, m, &packed).expect("it multiplies");
+    let due = reference::bitlinear(&x, m, &packed).expect("it multiplies");
     let cold = if context.capabilities().software { 1 } else { 192 << 20 };
     let copies = |bytes: usize| (cold / bytes).max(1);
 

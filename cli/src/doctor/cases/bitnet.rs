@@ -27,10 +27,10 @@ pub const CASES: &[Case] = &[
     case("bitnet::bitlinear_float", bitlinear_float),
     case("bitnet::bitlinear_int", bitlinear_int),
     case("bitnet::bitlinear_int_quantized", bitlinear_int_quantized),
-    case("bitnet::bitlinear_rounded", bitlinear_rounded),
+    case("bitnet::bitlinear_block_float", bitlinear_block_float),
     case("bitnet::norm_bitlinear", norm_bitlinear),
     case("bitnet::norm_bitlinear_gated", norm_bitlinear_gated),
-    case("bitnet::norm_bitlinear_rounded", norm_bitlinear_rounded),
+    case("bitnet::norm_bitlinear_block_float", norm_bitlinear_block_float),
     case("bitnet::dequantize", dequantize),
     case("bitnet::fake_quantize_activations", fake_quantize_activations),
     case("bitnet::fake_quantize_backward", fake_quantize_backward),
@@ -98,7 +98,7 @@ fn bitlinear<T: Float + Number>(t: &mut Trial, tokens: usize) -> Result<()> {
         .output_type::<T>()
         .forward(&mut t.encoder, &t.context.upload(&x, [tokens, columns])?)?;
     let expected: Vec<f32> =
-        bitnet::bitlinear_cpu(&x, tokens, &w)?.into_iter().map(Into::into).collect();
+        reference::bitlinear(&x, tokens, &w)?.into_iter().map(Into::into).collect();
     // The integer sums are exact; only the rounding to f16 is open.
     t.near(&y, &expected, 0.0);
     Ok(())
@@ -109,7 +109,14 @@ fn bitlinear_backward(t: &mut Trial) -> Result<()> {
     let (dy, w) = (t.floats(tokens * outputs), ternary(t, outputs, columns, None)?);
     let dx = BitLinear::new(&w.upload(&t.context)?)
         .backward(&mut t.encoder, &t.context.upload(&dy, [tokens, outputs])?)?;
-    t.near(&dx, &by_row(&dy, outputs, |row| bitnet::bitlinear_backward_cpu(row, &w))?, SUM);
+    let dense = w.dequantize();
+    t.near(
+        &dx,
+        &by_row(&dy, outputs, |row| {
+            reference::bitlinear_backward(row, &dense, [outputs, columns])
+        })?,
+        SUM,
+    );
     Ok(())
 }
 
@@ -119,7 +126,12 @@ fn bitlinear_float(t: &mut Trial) -> Result<()> {
     let y = BitLinear::new(&w.upload(&t.context)?)
         .activation_type(ActivationType::Float)
         .forward(&mut t.encoder, &t.context.upload(&x, [tokens, columns])?)?;
-    t.near(&y, &by_row(&x, columns, |row| bitnet::bitlinear_float_cpu(row, &w))?, SUM);
+    let dense = w.dequantize();
+    t.near(
+        &y,
+        &by_row(&x, columns, |row| reference::bitlinear_float(row, &dense, [rows, columns]))?,
+        SUM,
+    );
     Ok(())
 }
 
@@ -128,7 +140,12 @@ fn bitlinear_int(t: &mut Trial) -> Result<()> {
     let (x, w) = (t.floats(tokens * columns), integers(t, rows, columns)?);
     let y = BitLinear::new(&w.upload(&t.context)?)
         .forward(&mut t.encoder, &t.context.upload(&x, [tokens, columns])?)?;
-    t.near(&y, &by_row(&x, columns, |row| bitnet::bitlinear_int_cpu(row, &w))?, SUM);
+    let dense = w.dequantize();
+    t.near(
+        &y,
+        &by_row(&x, columns, |row| reference::bitlinear_float(row, &dense, [rows, columns]))?,
+        SUM,
+    );
     Ok(())
 }
 
@@ -142,8 +159,8 @@ fn bitlinear_int_quantized(t: &mut Trial) -> Result<()> {
     let y: Tensor<f32> = BitLinear::new(&w.upload(&t.context)?).forward(&mut t.encoder, &codes)?;
     t.near(
         &y,
-        &bitnet::bitlinear_int_quantized_cpu(
-            &bitnet::quantize_activations_cpu(&x, tokens, columns)?,
+        &reference::bitlinear_int_quantized(
+            &reference::quantize_activations(&x, tokens, columns)?,
             &w,
         )?,
         SUM,
@@ -151,15 +168,14 @@ fn bitlinear_int_quantized(t: &mut Trial) -> Result<()> {
     Ok(())
 }
 
-fn bitlinear_rounded(t: &mut Trial) -> Result<()> {
+fn bitlinear_block_float(t: &mut Trial) -> Result<()> {
     let (tokens, rows, columns) = (5, 67, 300);
     let (mut x, w) = (t.floats(tokens * columns), ternary(t, rows, columns, Some(128))?);
-    let block = bitnet::rounded_block(w.group());
-    let rounded = bitnet::ActivationQuantizer::block_float(block)
+    let rounded = bitnet::ActivationQuantizer::block_float(w.group())
         .quantize(&mut t.encoder, &t.context.upload(&x, [tokens, columns])?)?;
     let y = BitLinear::new(&w.upload(&t.context)?).forward(&mut t.encoder, &rounded)?;
-    bitnet::round_activations_cpu(&mut x, columns, block)?;
-    t.same(&y, by_row(&x, columns, |row| bitnet::bitlinear_rounded_cpu(row, &w))?);
+    reference::quantize_block_float(&mut x, columns, w.group())?;
+    t.same(&y, by_row(&x, columns, |row| reference::bitlinear_block_float(row, &w))?);
     Ok(())
 }
 
@@ -171,7 +187,7 @@ fn norm_bitlinear(t: &mut Trial) -> Result<()> {
     let y = BitLinear::new(&w.upload(&t.context)?)
         .norm(Some((&gain_there, EPS)))
         .forward(&mut t.encoder, &x_there)?;
-    t.same(&y, bitnet::norm_bitlinear_cpu(&x, 1, Some((&gain, EPS)), &w)?);
+    t.same(&y, reference::norm_bitlinear(&x, 1, Some((&gain, EPS)), &w, None)?);
     Ok(())
 }
 
@@ -188,12 +204,12 @@ fn norm_bitlinear_gated(t: &mut Trial) -> Result<()> {
             .norm(Some((&gain_there, EPS)))
             .gate(gate)
             .forward(&mut t.encoder, &x_there)?;
-        t.near(&y, &bitnet::norm_bitlinear_gated_cpu(&x, 1, Some((&gain, EPS)), &w, gate)?, share);
+        t.near(&y, &reference::norm_bitlinear(&x, 1, Some((&gain, EPS)), &w, Some(gate))?, share);
     }
     Ok(())
 }
 
-fn norm_bitlinear_rounded(t: &mut Trial) -> Result<()> {
+fn norm_bitlinear_block_float(t: &mut Trial) -> Result<()> {
     let (rows, columns) = (66, 640);
     let (x, gain, w) =
         (t.floats(columns), t.floats(columns), ternary(t, rows, columns, Some(128))?);
@@ -217,8 +233,8 @@ fn norm_bitlinear_rounded(t: &mut Trial) -> Result<()> {
         .norm(there)
         .gate(Gate::Silu)
         .forward_into(&mut t.encoder, &x_there, &gated)?;
-    t.same(&y, bitnet::norm_bitlinear_rounded_cpu(&x, here, &w)?);
-    t.near(&gated, &bitnet::norm_bitlinear_rounded_gated_cpu(&x, here, &w, Gate::Silu)?, SUM);
+    t.same(&y, reference::norm_bitlinear_block_float(&x, here, &w, None)?);
+    t.near(&gated, &reference::norm_bitlinear_block_float(&x, here, &w, Some(Gate::Silu))?, SUM);
     Ok(())
 }
 
@@ -234,7 +250,7 @@ fn dequantize(t: &mut Trial) -> Result<()> {
     let from_codes: Tensor<f32> = codes.dequantize(&mut t.encoder)?;
     let from_ternary: Tensor<f32> = ternary.upload(&t.context)?.dequantize(&mut t.encoder)?;
     let from_int: Tensor<f32> = int.upload(&t.context)?.dequantize(&mut t.encoder)?;
-    t.same(&from_codes, bitnet::quantize_activations_cpu(&x, rows, columns)?.dequantize());
+    t.same(&from_codes, reference::quantize_activations(&x, rows, columns)?.dequantize());
     t.same(&from_ternary, ternary.dequantize());
     t.near(&from_int, &int.dequantize(), SUM);
     Ok(())
@@ -243,12 +259,9 @@ fn dequantize(t: &mut Trial) -> Result<()> {
 fn fake_quantize_activations(t: &mut Trial) -> Result<()> {
     let (rows, columns) = (5, 300);
     let x = t.floats(rows * columns);
-    let y = bitnet::fake_quantize_activations(
-        &mut t.encoder,
-        &t.context.upload(&x, [rows, columns])?,
-        1.0,
-    )?;
-    t.same(&y, bitnet::fake_quantize_activations_cpu(&x, rows, columns, 1.0)?);
+    let there = t.context.upload(&x, [rows, columns])?;
+    let y = bitnet::fake_quantize_activations(&there, 1.0).forward(&mut t.encoder)?;
+    t.same(&y, reference::fake_quantize_activations(&x, [rows, columns], None, 1.0)?);
     Ok(())
 }
 
@@ -285,29 +298,28 @@ fn gate(t: &mut Trial) -> Result<()> {
     let (tokens, features) = (5, 65);
     let x = t.floats(tokens * 2 * features);
     let there = t.context.upload(&x, [tokens, 2 * features])?;
-    let y = bitnet::relu2_gate(&mut t.encoder, &there)?;
-    t.same(&y, bitnet::relu2_gate_cpu(&x, features)?);
-    let y = bitnet::silu_gate(&mut t.encoder, &there)?;
-    t.near(&y, &bitnet::silu_gate_cpu(&x, features)?, SUM);
-    let y = bitnet::gelu_tanh_gate(&mut t.encoder, &there)?;
-    t.near(&y, &bitnet::gelu_tanh_gate_cpu(&x, features)?, SUM);
+    let y = bitnet::gate(&there, Gate::Relu2).forward(&mut t.encoder)?;
+    t.same(&y, reference::gate(&x, features, Gate::Relu2)?);
+    for gate in [Gate::Silu, Gate::GeluTanh] {
+        let y = bitnet::gate(&there, gate).forward(&mut t.encoder)?;
+        t.near(&y, &reference::gate(&x, features, gate)?, SUM);
+    }
     Ok(())
 }
 
 fn gate_backward(t: &mut Trial) -> Result<()> {
     let (tokens, features) = (5, 65);
     let (x, dy) = (t.floats(tokens * 2 * features), t.floats(tokens * features));
-    let dx = bitnet::silu_gate_backward(
-        &mut t.encoder,
-        &t.context.upload(&x, [tokens, 2 * features])?,
-        &t.context.upload(&dy, [tokens, features])?,
-    )?;
+    let there = t.context.upload(&x, [tokens, 2 * features])?;
+    let dx = bitnet::gate(&there, Gate::Silu)
+        .backward(&mut t.encoder, &t.context.upload(&dy, [tokens, features])?)?;
     let mut expected = vec![0.0; x.len()];
     for ((x, dx), dy) in
         x.chunks(2 * features).zip(expected.chunks_mut(2 * features)).zip(dy.chunks(features))
     {
         for (i, &dy) in dy.iter().enumerate() {
-            (dx[i], dx[features + i]) = bitnet::silu_gate_backward_cpu(x[i], x[features + i], dy);
+            (dx[i], dx[features + i]) =
+                reference::gate_backward(x[i], x[features + i], dy, Gate::Silu);
         }
     }
     t.near(&dx, &expected, SUM);
@@ -327,17 +339,17 @@ fn gate_quantize(t: &mut Trial) -> Result<()> {
         .gate(Gate::Relu2)
         .norm(Some((&gain_there, EPS)))
         .quantize(&mut t.encoder, &x_there)?;
-    let expected = bitnet::gate_quantize_cpu(&x, features, Gate::Relu2, None)?;
+    let expected = reference::gate_quantize(&x, features, Gate::Relu2, None)?;
     t.check(Bound::Exact, move || Ok(block_on(plain.read())?), &expected);
-    let expected = bitnet::gate_quantize_cpu(&x, features, Gate::Relu2, Some((&gain, EPS)))?;
+    let expected = reference::gate_quantize(&x, features, Gate::Relu2, Some((&gain, EPS)))?;
     t.check(Bound::Exact, move || Ok(block_on(normed.read())?), &expected);
     Ok(())
 }
 
 fn hadamard(t: &mut Trial) -> Result<()> {
     let mut x = t.floats(5 * 384);
-    let y = bitnet::hadamard(&mut t.encoder, &t.context.upload(&x, [5, 384])?, 128)?;
-    bitnet::hadamard_cpu(&mut x, 128)?;
+    let y = bitnet::hadamard(&t.context.upload(&x, [5, 384])?, 128).forward(&mut t.encoder)?;
+    reference::hadamard(&mut x, 128)?;
     t.same(&y, x);
     Ok(())
 }
@@ -345,13 +357,11 @@ fn hadamard(t: &mut Trial) -> Result<()> {
 fn quantization_error(t: &mut Trial) -> Result<()> {
     let w = t.floats(5 * 1800);
     let rounded: Vec<f32> = w.iter().map(|v| v.round()).collect();
-    let error = bitnet::quantization_error(
-        &mut t.encoder,
-        &t.context.upload(&w, [5, 1800])?,
-        &t.context.upload(&rounded, [5, 1800])?,
-    )?;
+    let (there, rounded_there) =
+        (t.context.upload(&w, [5, 1800])?, t.context.upload(&rounded, [5, 1800])?);
+    let error = bitnet::quantization_error(&there, &rounded_there).forward(&mut t.encoder)?;
     let QuantizationError { mean_squared, largest, cosine, zeros } =
-        bitnet::quantization_error_cpu(&w, &rounded)?;
+        reference::quantization_error(&w, &rounded)?;
     t.near(&error, &[mean_squared, largest, cosine, zeros], SUM);
     Ok(())
 }
@@ -364,7 +374,7 @@ fn quantize_activations<T: Float>(t: &mut Trial) -> Result<()> {
     t.check(
         Bound::Exact,
         move || Ok(block_on(codes.read())?),
-        &bitnet::quantize_activations_cpu(&x, tokens, features)?,
+        &reference::quantize_activations(&x, tokens, features)?,
     );
     Ok(())
 }
@@ -377,7 +387,7 @@ fn quantize_activations_4bit(t: &mut Trial) -> Result<()> {
     t.check(
         Bound::Exact,
         move || Ok(block_on(codes.read())?),
-        &bitnet::quantize_activations_4bit_cpu(&x, tokens, features)?,
+        &reference::quantize_activations_4bit(&x, tokens, features)?,
     );
     Ok(())
 }
@@ -390,7 +400,7 @@ fn quantize_activations_by_tensor(t: &mut Trial) -> Result<()> {
     t.check(
         Bound::Exact,
         move || Ok(block_on(codes.read())?),
-        &bitnet::quantize_activations_by_tensor_cpu(&x),
+        &reference::quantize_activations_by_tensor(&x),
     );
     let codes = bitnet::ActivationQuantizer::int8()
         .static_range(-2.0, 1.5)
@@ -398,7 +408,7 @@ fn quantize_activations_by_tensor(t: &mut Trial) -> Result<()> {
     t.check(
         Bound::Exact,
         move || Ok(block_on(codes.read())?),
-        &bitnet::quantize_activations_static_cpu(&x, (-2.0, 1.5))?,
+        &reference::quantize_activations_static(&x, (-2.0, 1.5))?,
     );
     Ok(())
 }
@@ -411,7 +421,7 @@ fn quantize_activations_with_zero_point(t: &mut Trial) -> Result<()> {
     t.check(
         Bound::Exact,
         move || Ok(block_on(codes.read())?),
-        &bitnet::quantize_activations_with_zero_point_cpu(&x, 5, 300)?,
+        &reference::quantize_activations_with_zero_point(&x, 5, 300)?,
     );
     Ok(())
 }
@@ -424,7 +434,7 @@ fn quantize_gradients(t: &mut Trial) -> Result<()> {
     t.check(
         Bound::Exact,
         move || Ok(block_on(codes.read())?),
-        &bitnet::quantize_gradients_cpu(&x, 5, 300, seed)?,
+        &reference::quantize_gradients(&x, 5, 300, seed)?,
     );
     Ok(())
 }
@@ -502,8 +512,11 @@ fn rms_norm_fake_quantize(t: &mut Trial) -> Result<()> {
     let (x, gain) = (t.floats(tokens * features), t.floats(features));
     let (x_there, gain_there) =
         (t.context.upload(&x, [tokens, features])?, t.context.upload(&gain, [features])?);
-    let y = bitnet::rms_norm_fake_quantize(&mut t.encoder, &x_there, &gain_there, EPS, 1.0)?;
-    t.same(&y, bitnet::rms_norm_fake_quantize_cpu(&x, tokens, &gain, EPS, 1.0)?);
+    let y = bitnet::fake_quantize_activations(&x_there, 1.0)
+        .norm((&gain_there, EPS))
+        .forward(&mut t.encoder)?;
+    let norm = Some((&gain[..], EPS));
+    t.same(&y, reference::fake_quantize_activations(&x, [tokens, features], norm, 1.0)?);
     Ok(())
 }
 
@@ -516,7 +529,7 @@ fn rms_norm_quantize(t: &mut Trial) -> Result<()> {
     t.check(
         Bound::Exact,
         move || Ok(block_on(codes.read())?),
-        &bitnet::rms_norm_quantize_cpu(&x, tokens, &gain, EPS)?,
+        &reference::rms_norm_quantize(&x, tokens, &gain, EPS)?,
     );
     Ok(())
 }

@@ -2,7 +2,7 @@
 //! recorded in layer.rs.
 
 use super::{
-    linear::{Rotation, block, rotations},
+    linear::{Rotation, rotations},
     offload::Streamed,
 };
 use crate::{
@@ -20,7 +20,7 @@ use crate::{
         sampling_plan::{LogitChanges, SamplingPlan},
     },
     ops::{
-        bitnet::{self, RoundedActivations},
+        bitnet::{self, BlockFloatActivations},
         tensor,
         transformer::{
             self, CachePositions, KvCache, Penalizer, Penalties, RmsNorm, SampleOptions,
@@ -373,9 +373,13 @@ impl GpuModel {
         if let (Table::Ternary(head), None, None) =
             (&self.head()?.1, &self.config.hadamard, &self.logit_scale)
         {
-            let rounded =
-                RoundedActivations::uninit(&self.context, rows, self.config.hidden, block(head))?;
-            bitnet::rms_norm_round_into(
+            let rounded = BlockFloatActivations::uninit(
+                &self.context,
+                rows,
+                self.config.hidden,
+                head.group(),
+            )?;
+            bitnet::rms_norm_block_float_into(
                 encoder,
                 x,
                 first,
@@ -383,7 +387,7 @@ impl GpuModel {
                 self.config.eps,
                 &rounded,
             )?;
-            return bitnet::bitlinear_rounded(encoder, &rounded, head);
+            return bitnet::bitlinear_block_float(encoder, &rounded, head);
         }
         let normed = self.states(encoder, x, first, rows)?;
         if self.config.hadamard.as_ref().is_some_and(|hadamard| hadamard.head) {
@@ -397,9 +401,9 @@ impl GpuModel {
         match &self.head()?.1 {
             Table::Dense(head) => transformer::dense_gemv(&normed, head).forward(encoder),
             Table::Ternary(head) => {
-                let rounded = bitnet::ActivationQuantizer::block_float(block(head))
+                let rounded = bitnet::ActivationQuantizer::block_float(head.group())
                     .quantize(encoder, &normed)?;
-                bitnet::bitlinear_rounded(encoder, &rounded, head)
+                bitnet::bitlinear_block_float(encoder, &rounded, head)
             }
         }
     }

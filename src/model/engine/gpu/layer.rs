@@ -11,7 +11,7 @@ use crate::{
     gpu::{encoder::Encoder, out::Out, tensor::Tensor},
     model::engine::layers::GpuLayer,
     ops::{
-        bitnet::{self, Layout, QuantizedActivations, RoundedActivations},
+        bitnet::{self, BlockFloatActivations, Layout, QuantizedActivations},
         transformer::{self, RmsNorm, RmsNormHeads},
     },
     weights::ternary::matrix::TernaryMatrix,
@@ -89,8 +89,8 @@ impl GpuModel {
         }
         let first =
             self.layers.first().and_then(|layer| layer.matrices_of(source).first().copied());
-        let block = bitnet::rounded_block(first.and_then(TernaryMatrix::group));
-        let rounded = RoundedActivations::uninit(&self.context, rows, columns, block)?;
+        let group = first.and_then(TernaryMatrix::group);
+        let rounded = BlockFloatActivations::uninit(&self.context, rows, columns, group)?;
         Ok(Prepared::Floats { rounded, rotation: self.rotations.get(&columns).cloned() })
     }
 
@@ -189,14 +189,14 @@ impl GpuModel {
                 Prepared::Floats { rounded, rotation: None }
                     if norm.is_none() && fits(rounded, w) =>
                 {
-                    bitnet::gate_round_into(encoder, &s.gate_up, gate, rounded)?;
-                    bitnet::bitlinear_rounded_into(encoder, rounded, w, y)?;
+                    bitnet::gate_block_float_into(encoder, &s.gate_up, gate, rounded)?;
+                    bitnet::bitlinear_block_float_into(encoder, rounded, w, y)?;
                     return Ok(left);
                 }
                 Prepared::Floats { .. } => {}
             }
         }
-        bitnet::gate_into(encoder, &s.gate_up, gate, &s.hidden)?;
+        bitnet::gate(&s.gate_up, gate).forward_into(encoder, &s.hidden)?;
         Ok((after, Source::Gate))
     }
 

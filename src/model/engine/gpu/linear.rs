@@ -6,7 +6,7 @@ use crate::{
     formats::{Hadamard, config::ModelConfig, tensors::Stack},
     gpu::{context::Context, encoder::Encoder, out::Out, tensor::Tensor},
     ops::{
-        bitnet::{self, Gate, Norm, QuantizedActivations, RoundedActivations},
+        bitnet::{self, BlockFloatActivations, Gate, Norm, QuantizedActivations},
         tensor,
         transformer::RmsNorm,
     },
@@ -30,12 +30,12 @@ impl Rotation {
         if let Some(signs) = &self.signs {
             tensor::mul(x, signs).forward_into(encoder, x)?;
         }
-        bitnet::hadamard_into(encoder, x, self.block, x)
+        bitnet::hadamard(x, self.block).forward_into(encoder, x)
     }
 
     /// Records the way back.
     pub fn undo(&self, encoder: &mut Encoder, x: &Tensor<f32>) -> Result<()> {
-        bitnet::hadamard_into(encoder, x, self.block, x)?;
+        bitnet::hadamard(x, self.block).forward_into(encoder, x)?;
         self.signs.as_ref().map_or(Ok(()), |signs| tensor::mul(x, signs).forward_into(encoder, x))
     }
 }
@@ -46,7 +46,7 @@ pub(super) enum Prepared {
     Quantized(QuantizedActivations),
     /// Of a model that does not quantise its activations: normed, rotated where it is so, and
     /// rounded.
-    Floats { rounded: RoundedActivations, rotation: Option<Rotation> },
+    Floats { rounded: BlockFloatActivations, rotation: Option<Rotation> },
 }
 
 impl Prepared {
@@ -136,9 +136,9 @@ pub(super) fn gated(
             bitnet::norm_bitlinear_gated_into(encoder, x, norm, w, gate, y)?;
         }
         Prepared::Floats { rotation: None, .. }
-            if bitnet::norm_bitlinear_rounded_fuses(context, tokens, w) =>
+            if bitnet::norm_bitlinear_block_float_fuses(context, tokens, w) =>
         {
-            bitnet::norm_bitlinear_rounded_gated_into(encoder, x, norm, w, gate, y)?;
+            bitnet::norm_bitlinear_block_float_gated_into(encoder, x, norm, w, gate, y)?;
         }
         _ => return Ok(false),
     }
@@ -152,23 +152,28 @@ fn product_of_floats(
     x: &Tensor<f32>,
     norm: Norm<'_, Tensor<f32>>,
     w: &TernaryMatrix,
-    (rounded, rotation): (&RoundedActivations, Option<&Rotation>),
+    (rounded, rotation): (&BlockFloatActivations, Option<&Rotation>),
     y: Out<'_, f32>,
 ) -> Result<()> {
     if rotation.is_none()
-        && bitnet::norm_bitlinear_rounded_fuses(encoder.context(), rounded.tokens(), w)
+        && bitnet::norm_bitlinear_block_float_fuses(encoder.context(), rounded.tokens(), w)
     {
-        return bitnet::norm_bitlinear_rounded_into(encoder, x, norm, w, y);
+        return bitnet::norm_bitlinear_block_float_into(encoder, x, norm, w, y);
     }
     let own = (!fits(rounded, w))
         .then(|| {
-            RoundedActivations::uninit(encoder.context(), rounded.tokens(), w.columns(), block(w))
+            BlockFloatActivations::uninit(
+                encoder.context(),
+                rounded.tokens(),
+                w.columns(),
+                w.group(),
+            )
         })
         .transpose()?;
     let rounded = own.as_ref().unwrap_or(rounded);
     match (norm, rotation) {
         (Some((gain, eps)), None) => {
-            bitnet::rms_norm_round_into(encoder, x, 0, gain, eps, rounded)?
+            bitnet::rms_norm_block_float_into(encoder, x, 0, gain, eps, rounded)?
         }
         (norm, rotation) => {
             let normed =
@@ -176,17 +181,12 @@ fn product_of_floats(
             let x = normed.as_ref().unwrap_or(x);
             // Nobody needs it as it was: it is normed, or attended, or gated, for this product.
             rotation.map_or(Ok(()), |rotation| rotation.apply(encoder, x))?;
-            bitnet::round_activations_into(encoder, x, rounded)?;
+            bitnet::quantize_block_float_into(encoder, x, rounded)?;
         }
     }
-    bitnet::bitlinear_rounded_into(encoder, rounded, w, y)
+    bitnet::bitlinear_block_float_into(encoder, rounded, w, y)
 }
 
-/// Columns that activations in floats for this matrix are rounded by.
-pub(super) fn block(w: &TernaryMatrix) -> usize {
-    bitnet::rounded_block(w.group())
-}
-
-pub(super) fn fits(rounded: &RoundedActivations, w: &TernaryMatrix) -> bool {
-    rounded.block() == block(w)
+pub(super) fn fits(rounded: &BlockFloatActivations, w: &TernaryMatrix) -> bool {
+    rounded.block() == bitnet::block_columns(w.group())
 }

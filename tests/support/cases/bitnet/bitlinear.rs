@@ -1,7 +1,7 @@
 //! `src/ops/bitnet/bitlinear.rs`
 
 use super::{
-    bitlinear_rounded::{
+    bitlinear_block_float::{
         FEW, MANY, Shape as Grouped, in_bytes, in_floats, in_tiles, matrix, on_units,
     },
     exact_product, quantized, row_scales, watch_quantized,
@@ -17,7 +17,7 @@ use bitnet_wgpu::{
     Element, Float,
     bitnet::{self, Layout},
     device::Capabilities,
-    f16,
+    f16, reference,
     weights::{PackedTernary, Scales},
 };
 use rand::{RngExt, rngs::SmallRng};
@@ -183,15 +183,15 @@ fn case<T: Float>(
     w: &PackedTernary,
 ) -> Case {
     let (x, w) = (convert::<T>(x), w.clone());
-    let host = bitnet::quantize_activations_cpu(&x, m, k).unwrap();
+    let host = reference::quantize_activations(&x, m, k).unwrap();
     let accumulators =
-        bitnet::accumulators_cpu(&host, &w).unwrap().into_iter().map(|sum| sum as f32).collect();
-    let y = Data::floats(T::ELEMENT, &bitnet::bitlinear_quantized_cpu(&host, &w).unwrap());
+        reference::accumulators(&host, &w).unwrap().into_iter().map(|sum| sum as f32).collect();
+    let y = Data::floats(T::ELEMENT, &reference::bitlinear_quantized(&host, &w).unwrap());
     let wanted = quantized(&host, layout).into_iter().chain([Data::F32(accumulators), y]).collect();
     Case::exact(format!("{m} × {n} × {k} {:?}, {method}", T::ELEMENT), wanted, move |r| {
         let (x, w) = (r.upload(&x, [m, k])?, w.upload(r.encoder.context())?);
         let xq = crate::quantize_as(&mut r.encoder, &x, layout)?;
-        let sums = bitnet::accumulators(&mut r.encoder, &xq, &w)?;
+        let sums = bitnet::accumulators(&xq, &w).forward(&mut r.encoder)?;
         let y = BitLinear::new(&w).output_type::<T>().forward(&mut r.encoder, &xq)?;
         watch_quantized(r, &xq);
         r.watch_all(&sums);
@@ -231,8 +231,8 @@ fn add<T: Float>(rng: &mut SmallRng, (method, layout, restrict): Method, shape: 
     let (m, n, k) = shape;
     let (x, w, base) =
         (floats(rng, m * k, 3.0), weights(rng, shape), half_floats(rng, m * n, 50.0));
-    let host = bitnet::quantize_activations_cpu(&x, m, k).unwrap();
-    let products = bitnet::bitlinear_quantized_cpu(&host, &w).unwrap();
+    let host = reference::quantize_activations(&x, m, k).unwrap();
+    let products = reference::bitlinear_quantized(&host, &w).unwrap();
     let wanted = sums(&base, &products);
     let base = convert::<T>(&base);
     Case::near(format!("{m} × {n} × {k} {:?}, {method}", T::ELEMENT), wanted, move |r| {
@@ -278,9 +278,9 @@ fn finish<T: Float>(
     let (x, w) = (floats(&mut rng, m * k, 3.0), w.clone());
     let (bias, base) =
         (half_floats_of(&floats(&mut rng, n, 9.0)), half_floats(&mut rng, m * n, 50.0));
-    let host = bitnet::quantize_activations_cpu(&x, m, k).unwrap();
+    let host = reference::quantize_activations(&x, m, k).unwrap();
     let finished =
-        Finished::of(&bitnet::bitlinear_quantized_cpu(&host, &w).unwrap(), &bias, way, &base);
+        Finished::of(&reference::bitlinear_quantized(&host, &w).unwrap(), &bias, way, &base);
     let (bias, base) = (convert::<T>(&bias), convert::<T>(&base));
     let record = move |r: &mut crate::Recorder| {
         let (x, w, bias) =
@@ -368,8 +368,8 @@ fn one_after_another() -> impl Iterator<Item = Case> {
             (shape, matrix(&mut rng, shape), floats(&mut rng, shape.0 * shape.2, 2.0))
         });
         let wanted = products.iter().map(|((m, _, k, _), w, x)| {
-            let host = bitnet::quantize_activations_cpu(x, *m, *k).unwrap();
-            Data::F32(bitnet::bitlinear_quantized_cpu(&host, w).unwrap())
+            let host = reference::quantize_activations(x, *m, *k).unwrap();
+            Data::F32(reference::bitlinear_quantized(&host, w).unwrap())
         });
         Case::exact("one after another".to_owned(), wanted.collect(), move |r| {
             let mut outputs = Vec::new();
@@ -390,8 +390,8 @@ fn grouped<T: Float>(shape: Grouped, add: bool) -> Case {
     let mut rng = rng((m + n + k) as u64);
     let w = matrix(&mut rng, shape);
     let (x, base) = (floats(&mut rng, m * k, 2.0), half_floats(&mut rng, m * n, 50.0));
-    let (dense, host) = (w.dequantize(), bitnet::quantize_activations_cpu(&x, m, k).unwrap());
-    let products = bitnet::bitlinear_quantized_cpu(&host, &w).unwrap();
+    let (dense, host) = (w.dequantize(), reference::quantize_activations(&x, m, k).unwrap());
+    let products = reference::bitlinear_quantized(&host, &w).unwrap();
     let near = |(at, &base): (usize, &f32)| {
         let (exact, sum) = exact_product(&dense, &host, &w, at);
         // A rounding for each block's scale, each addition, and the quotient, of at most Σ|w·x|.
@@ -437,7 +437,7 @@ fn grouped<T: Float>(shape: Grouped, add: bool) -> Case {
         case
     } else {
         case.twin(move || {
-            vec![Data::F32(bitnet::bitlinear_quantized_cpu(&twin.0, &twin.1).unwrap())]
+            vec![Data::F32(reference::bitlinear_quantized(&twin.0, &twin.1).unwrap())]
         })
     }
 }

@@ -1,13 +1,13 @@
 //! `src/ops/bitnet/bitlinear_float.rs`
 
-use super::decoded::{Operands, Product, Twin};
+use super::decoded::{Operands, Product};
 use crate::{
     Case, Data, Near, Recorder,
     cases::tensor::{activated, epilogue::finishing},
     convert, floats, rng, ternary_with,
 };
 use bitnet_wgpu::bitnet::{ActivationType, BitLinear};
-use bitnet_wgpu::{Float, Out, bitnet, f16, tensor::Activation, weights::Scales};
+use bitnet_wgpu::{Float, Out, f16, tensor::Activation, weights::Scales};
 
 pub fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
@@ -120,12 +120,7 @@ fn case<X: Float, Y: Float>(m: usize, rows: usize, columns: usize, size: Option<
     let product = Product { shape: [m, rows, columns], dense: w.dequantize(), roundings: 2.0 };
     let name =
         format!("{m} × {rows} × {columns} by {size:?}, {:?} to {:?}", X::ELEMENT, Y::ELEMENT);
-    let [of_x, of_dy] = [w.clone(), w.clone()];
-    let twins: [Twin; 2] = [
-        Box::new(move |x| bitnet::bitlinear_float_cpu(x, &of_x).unwrap()),
-        Box::new(move |dy| bitnet::bitlinear_backward_cpu(dy, &of_dy).unwrap()),
-    ];
-    product.case(name, &mut rng, twins, move |r, on: &Operands<X, Y>| {
+    product.case(name, &mut rng, move |r, on: &Operands<X, Y>| {
         let w = w.upload(r.encoder.context())?;
         BitLinear::new(&w).activation_type(ActivationType::Float).forward_into(
             &mut r.encoder,

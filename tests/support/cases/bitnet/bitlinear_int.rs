@@ -1,7 +1,7 @@
 //! `src/ops/bitnet/bitlinear_int.rs`
 
 use super::{
-    decoded::{Operands, Product, Twin},
+    decoded::{Operands, Product},
     random_groups,
 };
 use crate::{
@@ -13,7 +13,7 @@ use crate::{
     convert, floats, ints, rng,
 };
 use bitnet_wgpu::bitnet::BitLinear;
-use bitnet_wgpu::{Float, Out, bitnet, f16, weights::Bits};
+use bitnet_wgpu::{Float, Out, f16, weights::Bits};
 
 pub fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
@@ -116,12 +116,7 @@ fn case<X: Float, Y: Float>(
         X::ELEMENT,
         Y::ELEMENT
     );
-    let [of_x, of_dy] = [w.clone(), w.clone()];
-    let twins: [Twin; 2] = [
-        Box::new(move |x| bitnet::bitlinear_int_cpu(x, &of_x).unwrap()),
-        Box::new(move |dy| bitnet::bitlinear_int_backward_cpu(dy, &of_dy).unwrap()),
-    ];
-    product.case(name, &mut rng, twins, move |r, on: &Operands<X, Y>| {
+    product.case(name, &mut rng, move |r, on: &Operands<X, Y>| {
         let w = w.upload(r.encoder.context())?;
         BitLinear::new(&w).forward_into(&mut r.encoder, &on.x, &on.y)?;
         BitLinear::new(&w).backward_into(&mut r.encoder, &on.dy, &on.dx)?;

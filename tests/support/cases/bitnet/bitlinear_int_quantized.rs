@@ -12,8 +12,8 @@ use crate::{
 use bitnet_wgpu::bitnet::BitLinear;
 use bitnet_wgpu::{
     Float, Out,
-    bitnet::{self, HostActivations, Layout},
-    f16,
+    bitnet::{HostActivations, Layout},
+    f16, reference,
     tensor::Activation,
     weights::{Affine, Bits, PackedInt},
 };
@@ -85,7 +85,7 @@ pub(super) fn near(at: usize, x: &HostActivations, w: &PackedInt) -> Near {
 
 fn case<T: Float>(x: &[f32], m: usize, w: &PackedInt, add: bool) -> Case {
     let (n, k) = (w.rows(), w.columns());
-    let (x, host) = (x.to_vec(), bitnet::quantize_activations_cpu(x, m, k).unwrap());
+    let (x, host) = (x.to_vec(), reference::quantize_activations(x, m, k).unwrap());
     let base = convert::<T>(&floats(&mut rng(5), m * n, 50.0));
     let on_top =
         |at: usize| if add { near(at, &host, w).on_top_of(base[at]) } else { near(at, &host, w) };
@@ -111,7 +111,7 @@ fn case<T: Float>(x: &[f32], m: usize, w: &PackedInt, add: bool) -> Case {
         case
     } else {
         case.twin(move || {
-            vec![Data::F32(bitnet::bitlinear_int_quantized_cpu(&host, &of_w).unwrap())]
+            vec![Data::F32(reference::bitlinear_int_quantized(&host, &of_w).unwrap())]
         })
     }
 }
@@ -145,7 +145,7 @@ fn finish<T: Float>(
     let (x, w) = (floats(&mut rng, m * k, 2.0), ints(&mut rng, n, k, bits, size));
     let (bias, base) =
         (half_floats_of(&floats(&mut rng, n, 9.0)), half_floats_of(&floats(&mut rng, m * n, 50.0)));
-    let host = bitnet::quantize_activations_cpu(&x, m, k).unwrap();
+    let host = reference::quantize_activations(&x, m, k).unwrap();
     let activation = relu.then_some(Activation::Relu);
     let near: Vec<Near> = (0..m * n)
         .map(|at| activated(near(at, &host, &w).on_top_of(bias[at % n]), activation))

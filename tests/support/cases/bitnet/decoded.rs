@@ -2,11 +2,8 @@
 //! common.
 
 use crate::{Case, Data, Near, Recorder, U, convert, floats};
-use bitnet_wgpu::{Float, Result, Tensor};
+use bitnet_wgpu::{Float, Result, Tensor, reference};
 use rand::rngs::SmallRng;
-
-/// A row and the CPU twin that takes it.
-pub type Twin = Box<dyn Fn(&[f32]) -> Vec<f32> + Send + Sync>;
 
 /// A product's shape m × rows × columns, the matrix as the twin decodes it, to the bit, and how
 /// often a term is rounded before it is added.
@@ -55,12 +52,11 @@ impl Product {
     }
 
     /// A case of y = x·Wᵀ, of dx = dy·W and of the first on top of something, which `record`
-    /// records in this order; the twins make the first two.
+    /// records in this order.
     pub fn case<X: Float, Y: Float>(
         self,
         name: String,
         rng: &mut SmallRng,
-        [forward, backward]: [Twin; 2],
         record: impl Fn(&mut Recorder, &Operands<X, Y>) -> Result<()> + Send + Sync + 'static,
     ) -> Case {
         let [m, rows, columns] = self.shape;
@@ -76,13 +72,17 @@ impl Product {
                 got.check_near(near.iter().copied()).map_err(|e| format!("{name}: {e}"))
             })
         };
-        let of_rows = move |values: &[f32], width: usize, twin: &Twin| {
-            Data::F32((0..m).flat_map(|t| twin(&values[t * width..][..width])).collect())
-        };
+        let of_rows =
+            |values: &[f32], width: usize, of_row: &dyn Fn(&[f32]) -> Result<Vec<f32>>| {
+                let row = |t: usize| of_row(&values[t * width..][..width]).unwrap();
+                Data::F32((0..m).flat_map(row).collect())
+            };
         let [of_x, of_dy] =
             [&x, &dy].map(|values| values.iter().map(|&v| v.into()).collect::<Vec<f32>>());
-        let twin =
-            move || vec![of_rows(&of_x, columns, &forward), of_rows(&of_dy, rows, &backward)];
+        let (dense, shape) = (self.dense, [rows, columns]);
+        let y = of_rows(&of_x, columns, &|x| reference::bitlinear_float(x, &dense, shape));
+        let dx = of_rows(&of_dy, rows, &|dy| reference::bitlinear_backward(dy, &dense, shape));
+        let twin = move || vec![y.clone(), dx.clone()];
         let record = move |r: &mut Recorder| {
             let (x, dy, base) = (
                 r.upload(&x, [m, columns])?,

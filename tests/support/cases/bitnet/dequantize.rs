@@ -4,8 +4,8 @@ use super::{LAYOUTS, row_scales};
 use crate::{Case, Data, Recorder, convert, floats, shapes, sums, ternary_with, wild_activations};
 use bitnet_wgpu::{
     Float, Out, Result, Tensor,
-    bitnet::{self, HostActivations, Layout},
-    f16,
+    bitnet::{HostActivations, Layout},
+    f16, reference,
     weights::{PackedTernary, Scales},
 };
 
@@ -13,7 +13,7 @@ pub fn activations() -> Vec<Case> {
     let mut cases = Vec::new();
     for (mut rng, (tokens, _, features)) in shapes("dequantize_activations") {
         let x = wild_activations(&mut rng, tokens, features);
-        let host = bitnet::quantize_activations_cpu(&x, tokens, features).unwrap();
+        let host = reference::quantize_activations(&x, tokens, features).unwrap();
         for layout in LAYOUTS {
             // Under fast math, what quantises them has to be in Metal too.
             cases.extend(

@@ -45,8 +45,8 @@ pub fn activations() -> Vec<Case> {
 /// is on the way there, and what is added.
 fn of_activations<T: Float>(x: &[f32], tokens: usize, features: usize) -> Case {
     let x = convert::<T>(x);
-    let rounded = bitnet::quantize_activations_cpu(&x, tokens, features).unwrap().dequantize();
-    let twin = bitnet::fake_quantize_activations_cpu(&x, tokens, features, 1.0).unwrap();
+    let rounded = reference::quantize_activations(&x, tokens, features).unwrap().dequantize();
+    let twin = reference::fake_quantize_activations(&x, [tokens, features], None, 1.0).unwrap();
     assert!(
         twin.iter()
             .zip(&rounded)
@@ -56,9 +56,10 @@ fn of_activations<T: Float>(x: &[f32], tokens: usize, features: usize) -> Case {
     let name = format!("{tokens} × {features} {:?}", T::ELEMENT);
     case(name, x, rounded, vec![], move |r, x, base| {
         let (x, base) = (r.upload(x, [tokens, features])?, r.upload(base, [tokens, features])?);
-        let exact = bitnet::fake_quantize_activations(&mut r.encoder, &x, 1.0)?;
-        let partly = bitnet::fake_quantize_activations(&mut r.encoder, &x, LAMBDA)?;
-        bitnet::fake_quantize_activations_into(&mut r.encoder, &x, 1.0, Out::add(&base))?;
+        let op = |lambda| bitnet::fake_quantize_activations(&x, lambda);
+        let exact = op(1.0).forward(&mut r.encoder)?;
+        let partly = op(LAMBDA).forward(&mut r.encoder)?;
+        op(1.0).forward_into(&mut r.encoder, Out::add(&base))?;
         [&exact, &partly, &base].into_iter().for_each(|tensor| r.watch_all(tensor));
         Ok(())
     })
@@ -81,9 +82,12 @@ pub fn with_norm() -> Vec<Case> {
 /// What the norm's quantiser makes, to the bit.
 fn after_norm<T: Float>(x: &[f32], tokens: usize, gain: &[f32], eps: f32) -> Case {
     let (x, gain, features) = (convert::<T>(x), gain.to_vec(), gain.len());
-    let rounded = bitnet::rms_norm_quantize_cpu(&x, tokens, &gain, eps).unwrap().dequantize();
-    let normed = bitnet::rms_norm_fake_quantize_cpu(&x, tokens, &gain, eps, 0.0).unwrap();
-    let twin = bitnet::rms_norm_fake_quantize_cpu(&x, tokens, &gain, eps, 1.0).unwrap();
+    let rounded = reference::rms_norm_quantize(&x, tokens, &gain, eps).unwrap().dequantize();
+    let twin = |lambda| {
+        let norm = Some((&gain[..], eps));
+        reference::fake_quantize_activations(&x, [tokens, features], norm, lambda).unwrap()
+    };
+    let (normed, twin) = (twin(0.0), twin(1.0));
     assert!(
         twin.iter()
             .zip(&rounded)
@@ -97,9 +101,10 @@ fn after_norm<T: Float>(x: &[f32], tokens: usize, gain: &[f32], eps: f32) -> Cas
             r.upload(&gain, [features])?,
             r.upload(base, [tokens, features])?,
         );
-        let exact = bitnet::rms_norm_fake_quantize(&mut r.encoder, &x, &gain, eps, 1.0)?;
-        let partly = bitnet::rms_norm_fake_quantize(&mut r.encoder, &x, &gain, eps, LAMBDA)?;
-        bitnet::rms_norm_fake_quantize_into(&mut r.encoder, &x, &gain, eps, 1.0, Out::add(&base))?;
+        let op = |lambda| bitnet::fake_quantize_activations(&x, lambda).norm((&gain, eps));
+        let exact = op(1.0).forward(&mut r.encoder)?;
+        let partly = op(LAMBDA).forward(&mut r.encoder)?;
+        op(1.0).forward_into(&mut r.encoder, Out::add(&base))?;
         [&exact, &partly, &base].into_iter().for_each(|tensor| r.watch_all(tensor));
         Ok(())
     })

@@ -6,10 +6,12 @@ use crate::{
     convert, floats, rng, shapes,
 };
 use bitnet_wgpu::{
-    Encoder, Float, Out, Result, Tensor,
+    Float, Out,
     bitnet::{self, Gate},
-    f16,
+    f16, reference,
 };
+
+const GATES: [Gate; 3] = [Gate::Relu2, Gate::Silu, Gate::GeluTanh];
 
 pub fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
@@ -34,14 +36,14 @@ pub fn cases() -> Vec<Case> {
 
 fn case<X: Float, Y: Float>(x: &[f32], tokens: usize, features: usize) -> Case {
     let x = convert::<X>(x);
-    let y = Data::floats(Y::ELEMENT, &bitnet::relu2_gate_cpu(&x, features).unwrap());
+    let y = Data::floats(Y::ELEMENT, &reference::gate(&x, features, Gate::Relu2).unwrap());
     Case::exact(
         format!("{tokens} × {features} {:?} to {:?}", X::ELEMENT, Y::ELEMENT),
         vec![y],
         move |r| {
             let x = r.upload(&x, [tokens, 2 * features])?;
             let y = r.output::<Y>([tokens, features])?;
-            bitnet::relu2_gate_into(&mut r.encoder, &x, &y)?;
+            bitnet::gate(&x, Gate::Relu2).output_type().forward_into(&mut r.encoder, &y)?;
             r.watch_all(&y);
             Ok(())
         },
@@ -64,13 +66,11 @@ fn pairs<X: Float>(x: &[X], features: usize) -> Vec<(f64, f64)> {
 fn near<X: Float, Y: Float>(x: &[f32], tokens: usize, features: usize, gate: Gate) -> Case {
     let x = convert::<X>(x);
     let base = convert::<Y>(&floats(&mut rng(17), tokens * features, 9.0));
-    let silu = gate == Gate::Silu;
-    let function = if silu { activations::silu } else { activations::gelu_tanh };
+    let function = if gate == Gate::Silu { activations::silu } else { activations::gelu_tanh };
     let near = |&(gate, up): &(f64, f64)| times(function(gate, 0.0, [0.0; 2]).0, up, 1.0);
     let y: Vec<Near> = pairs(&x, features).iter().map(near).collect();
     let sum: Vec<Near> = y.iter().zip(&base).map(|(near, &base)| near.on_top_of(base)).collect();
-    let twin = if silu { bitnet::silu_gate_cpu } else { bitnet::gelu_tanh_gate_cpu };
-    let twin = Data::F32(twin(&x, features).unwrap());
+    let twin = Data::F32(reference::gate(&x, features, gate).unwrap());
     let check = move |got: &[Data], _| {
         got[0].check_near(y.iter().copied())?;
         got.get(1).map_or(Ok(()), |got| got.check_near(sum.iter().copied()))
@@ -81,13 +81,9 @@ fn near<X: Float, Y: Float>(x: &[f32], tokens: usize, features: usize, gate: Gat
             r.output::<Y>([tokens, features])?,
             r.upload(&base, [tokens, features])?,
         );
-        if silu {
-            bitnet::silu_gate_into(&mut r.encoder, &x, &y)?;
-            bitnet::silu_gate_into(&mut r.encoder, &x, Out::add(&base))?;
-        } else {
-            bitnet::gelu_tanh_gate_into(&mut r.encoder, &x, &y)?;
-            bitnet::gelu_tanh_gate_into(&mut r.encoder, &x, Out::add(&base))?;
-        }
+        let op = bitnet::gate(&x, gate).output_type();
+        op.forward_into(&mut r.encoder, &y)?;
+        op.forward_into(&mut r.encoder, Out::add(&base))?;
         r.watch_all(&y);
         r.watch_all(&base);
         Ok(())
@@ -96,11 +92,8 @@ fn near<X: Float, Y: Float>(x: &[f32], tokens: usize, features: usize, gate: Gat
     Case::new(name, record, check).twin(move || vec![twin.clone()]).of(X::ELEMENT).of(Y::ELEMENT)
 }
 
-/// The slopes for gate and up, of gate, up and dy.
-type Twin = fn(f32, f32, f32) -> (f32, f32);
 /// A function and its gradient times dy, at x.
 type Activation = fn(f64, f64, [f32; 2]) -> (Near, Near);
-type Backward<T> = fn(&mut Encoder, &Tensor<T>, &Tensor<T>) -> Result<Tensor<T>>;
 
 /// Those of all gates.
 fn gradients<T: Float>(x: &[f32], tokens: usize, features: usize) -> Case {
@@ -122,8 +115,8 @@ fn gradients<T: Float>(x: &[f32], tokens: usize, features: usize) -> Case {
         };
         numbers.chunks_exact(features).flat_map(row).collect()
     };
-    let relu2 = |(gate, up, dy): (f64, f64, f64)| {
-        let (of_gate, of_up) = bitnet::relu2_gate_backward_cpu(gate as f32, up as f32, dy as f32);
+    let slopes = |gate: Gate, (x, up, dy): (f64, f64, f64)| {
+        let (of_gate, of_up) = reference::gate_backward(x as f32, up as f32, dy as f32, gate);
         [Near::exactly(of_gate), Near::exactly(of_up)]
     };
     let smooth = |function: Activation, (gate, up, dy): (f64, f64, f64)| {
@@ -136,31 +129,18 @@ fn gradients<T: Float>(x: &[f32], tokens: usize, features: usize) -> Case {
     };
     let [silu, gelu_tanh] = [activations::silu, activations::gelu_tanh]
         .map(|function: Activation| laid_out(&|at| smooth(function, at)));
-    let wanted = [laid_out(&relu2), silu, gelu_tanh];
+    let wanted = [laid_out(&|at| slopes(Gate::Relu2, at)), silu, gelu_tanh];
     let check = move |got: &[Data], _| {
         wanted.iter().zip(got).try_for_each(|(near, got)| got.check_near(near.iter().copied()))
     };
-    let twins: [Twin; 3] = [
-        bitnet::relu2_gate_backward_cpu,
-        bitnet::silu_gate_backward_cpu,
-        bitnet::gelu_tanh_gate_backward_cpu,
-    ];
-    let twins = twins.map(|twin| {
-        let near = |(gate, up, dy): (f64, f64, f64)| {
-            let (of_gate, of_up) = twin(gate as f32, up as f32, dy as f32);
-            [Near::exactly(of_gate), Near::exactly(of_up)]
-        };
-        Data::F32(laid_out(&near).iter().map(|near| near.exact as f32).collect())
+    let twins = GATES.map(|gate| {
+        let near = laid_out(&|at| slopes(gate, at));
+        Data::F32(near.iter().map(|near| near.exact as f32).collect())
     });
     let record = move |r: &mut Recorder| {
         let (x, dy) = (r.upload(&x, [tokens, 2 * features])?, r.upload(&dy, [tokens, features])?);
-        let all: [Backward<T>; 3] = [
-            bitnet::relu2_gate_backward,
-            bitnet::silu_gate_backward,
-            bitnet::gelu_tanh_gate_backward,
-        ];
-        for backward in all {
-            let dx = backward(&mut r.encoder, &x, &dy)?;
+        for gate in GATES {
+            let dx = bitnet::gate(&x, gate).backward(&mut r.encoder, &dy)?;
             r.watch_all(&dx);
         }
         Ok(())

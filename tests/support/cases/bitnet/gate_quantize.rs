@@ -4,6 +4,7 @@
 use super::{LAYOUTS, pack, quantized, sums, unpack, watch_quantized};
 use crate::{Case, Data, Recorder, U, activations, floats, rng, shapes};
 use bitnet_wgpu::bitnet::{self, Gate, HostActivations, Layout};
+use bitnet_wgpu::reference;
 
 const EPS: f32 = 1e-5;
 
@@ -94,7 +95,7 @@ fn record(
 }
 
 fn twin(x: &[f32], features: usize, gate: Gate, gain: Option<&[f32]>) -> HostActivations {
-    bitnet::gate_quantize_cpu(x, features, gate, gain.map(|gain| (gain, EPS))).unwrap()
+    reference::gate_quantize(x, features, gate, gain.map(|gain| (gain, EPS))).unwrap()
 }
 
 fn exact(

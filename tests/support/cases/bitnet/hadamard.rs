@@ -1,7 +1,7 @@
 //! `src/ops/bitnet/hadamard.rs`
 
 use crate::{Case, Data, Near, Recorder, U, convert, floats, rng};
-use bitnet_wgpu::{Float, Out, bitnet, f16};
+use bitnet_wgpu::{Float, Out, bitnet, f16, reference};
 
 pub fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
@@ -37,7 +37,7 @@ pub fn cases() -> Vec<Case> {
 
 fn twin(x: &[f32], block: usize) -> Vec<f32> {
     let mut y = x.to_vec();
-    bitnet::hadamard_cpu(&mut y, block).unwrap();
+    reference::hadamard(&mut y, block).unwrap();
     y
 }
 
@@ -57,8 +57,8 @@ fn transforms<T: Float>(rows: usize, columns: usize, block: usize) -> Case {
                 r.output::<T>([rows, columns])?,
                 r.upload(&x, [rows, columns])?,
             );
-            bitnet::hadamard_into(&mut r.encoder, &x, block, &y)?;
-            bitnet::hadamard_into(&mut r.encoder, &own, block, &own)?;
+            bitnet::hadamard(&x, block).forward_into(&mut r.encoder, &y)?;
+            bitnet::hadamard(&own, block).forward_into(&mut r.encoder, &own)?;
             [&y, &own].into_iter().for_each(|tensor| r.watch_all(tensor));
             Ok(())
         },
@@ -84,8 +84,8 @@ fn adding<T: Float>(rows: usize, columns: usize, block: usize) -> Case {
     };
     let record = move |r: &mut Recorder| {
         let (own, y) = (r.upload(&x, [rows, columns])?, r.upload(&base, [rows, columns])?);
-        bitnet::hadamard_into(&mut r.encoder, &own, block, Out::add(&y))?;
-        bitnet::hadamard_into(&mut r.encoder, &own, block, Out::add(&own))?;
+        bitnet::hadamard(&own, block).forward_into(&mut r.encoder, Out::add(&y))?;
+        bitnet::hadamard(&own, block).forward_into(&mut r.encoder, Out::add(&own))?;
         [&y, &own].into_iter().for_each(|tensor| r.watch_all(tensor));
         Ok(())
     };

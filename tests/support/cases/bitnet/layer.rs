@@ -2,8 +2,8 @@
 //! their own.
 
 use super::{
+    bitlinear_block_float::{FEW, Shape, in_bytes, in_floats, in_tiles, matrix, twin},
     bitlinear_int_quantized::near,
-    bitlinear_rounded::{FEW, Shape, in_bytes, in_floats, in_tiles, matrix, twin},
 };
 use crate::{
     Case, Data, Near, Recorder,
@@ -17,7 +17,7 @@ use bitnet_wgpu::{
     Element, Float, Out, Result, Tensor,
     bitnet::{self, ActivationType, Activations, BitLinear, Gate, LinearWeights},
     device::Capabilities,
-    f16,
+    f16, reference,
     weights::Bits,
 };
 
@@ -78,8 +78,7 @@ fn of_block_float<T: Float>(shape: Shape, way: Way) -> Case {
     let check = Box::new(move |got: &[Data], leeway| finished.check::<T>(got, leeway));
     finished_case::<T>(format!("{shape:?}"), [m, n], (way, &bias, &base), check, move |r, layer| {
         let (x, w) = (r.upload(&x, [m, k])?, w.upload(r.encoder.context())?);
-        let x = bitnet::ActivationQuantizer::block_float(bitnet::rounded_block(w.group()))
-            .quantize(&mut r.encoder, &x)?;
+        let x = bitnet::ActivationQuantizer::block_float(w.group()).quantize(&mut r.encoder, &x)?;
         layer(r, BitLinear::new(&w), (&x).into())
     })
 }
@@ -112,8 +111,8 @@ fn of_int8<X: Float, T: Float>(shape: Shape, way: Way) -> Case {
     let (w, x) = (matrix(&mut rng, shape), convert::<X>(&floats(&mut rng, m * k, 3.0)));
     let bias = half_floats_of(&floats(&mut rng, n, 9.0));
     let base = half_floats(&mut rng, m * n, 50.0);
-    let host = bitnet::quantize_activations_cpu(&x, m, k).unwrap();
-    let products = bitnet::bitlinear_quantized_cpu(&host, &w).unwrap();
+    let host = reference::quantize_activations(&x, m, k).unwrap();
+    let products = reference::bitlinear_quantized(&host, &w).unwrap();
     let finished = Finished::of(&products, &bias, way, &base);
     let check = Box::new(move |got: &[Data], leeway| finished.check::<T>(got, leeway));
     let name = format!("{shape:?}, {:?}", X::ELEMENT);
@@ -145,7 +144,7 @@ fn of_int_weights<X: Float, T: Float>(shape: Shape, bits: Bits, way: Way) -> Cas
     let (w, x) = (ints(&mut rng, n, k, bits, size), convert::<X>(&floats(&mut rng, m * k, 2.0)));
     let bias = half_floats_of(&floats(&mut rng, n, 9.0));
     let base = half_floats(&mut rng, m * n, 50.0);
-    let host = bitnet::quantize_activations_cpu(&x, m, k).unwrap();
+    let host = reference::quantize_activations(&x, m, k).unwrap();
     let y: Vec<Near> = (0..m * n)
         .map(|at| activated(near(at, &host, &w).on_top_of(bias[at % n]), way.0))
         .collect();
@@ -244,7 +243,7 @@ fn gated<T: Float, Y: Float>(of: Gated, gate: Gate) -> Case {
             _ => None,
         };
         let codes = crate::quantize_as(&mut r.encoder, &x, bitnet::Layout::Int8)?;
-        let blocks = bitnet::ActivationQuantizer::block_float(128).quantize(&mut r.encoder, &x)?;
+        let blocks = bitnet::ActivationQuantizer::block_float(None).quantize(&mut r.encoder, &x)?;
         let x: Activations<'_> = match of.input {
             Input::Int8 => (&codes).into(),
             Input::BlockFloat => (&blocks).into(),
@@ -252,11 +251,7 @@ fn gated<T: Float, Y: Float>(of: Gated, gate: Gate) -> Case {
         };
         layer.gate(gate).forward_into(&mut r.encoder, x, out)?;
         let product: Tensor<T> = layer.forward(&mut r.encoder, x)?;
-        match gate {
-            Gate::Relu2 => bitnet::relu2_gate_into(&mut r.encoder, &product, out_apart)?,
-            Gate::Silu => bitnet::silu_gate_into(&mut r.encoder, &product, out_apart)?,
-            _ => bitnet::gelu_tanh_gate_into(&mut r.encoder, &product, out_apart)?,
-        }
+        bitnet::gate(&product, gate).output_type().forward_into(&mut r.encoder, out_apart)?;
         [&y, &apart].into_iter().for_each(|y| r.watch_all(y));
         Ok(())
     };

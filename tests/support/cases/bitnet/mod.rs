@@ -1,10 +1,10 @@
 //! BitNet: quantisers and BitLinear.
 
 mod bitlinear;
+mod bitlinear_block_float;
 mod bitlinear_float;
 mod bitlinear_int;
 mod bitlinear_int_quantized;
-mod bitlinear_rounded;
 mod decoded;
 mod dequantize;
 mod dequantize_int;
@@ -14,7 +14,7 @@ mod gate_quantize;
 mod hadamard;
 mod layer;
 mod norm_bitlinear;
-mod norm_bitlinear_rounded;
+mod norm_bitlinear_block_float;
 mod quantization_error;
 mod quantize_activations;
 mod quantize_int4;
@@ -36,6 +36,9 @@ use bitnet_wgpu::{
 pub const OPS: Family = &[
     ("bitnet::bitlinear", Kernels, bitlinear::cases),
     ("bitnet::bitlinear_add", Kernels, bitlinear::adding),
+    ("bitnet::bitlinear_block_float", Kernels, bitlinear_block_float::cases),
+    ("bitnet::bitlinear_block_float_fused", Kernels, bitlinear_block_float::fused),
+    ("bitnet::bitlinear_block_float_gates", Kernels, bitlinear_block_float::gates),
     ("bitnet::bitlinear_float", KernelsAndTwin, bitlinear_float::cases),
     ("bitnet::bitlinear_float_with", Kernels, bitlinear_float::finished),
     ("bitnet::bitlinear_groups", KernelsAndTwin, bitlinear::groups),
@@ -44,9 +47,6 @@ pub const OPS: Family = &[
     ("bitnet::bitlinear_int_quantized", KernelsAndTwin, bitlinear_int_quantized::cases),
     ("bitnet::bitlinear_int_quantized_with", Kernels, bitlinear_int_quantized::finished),
     ("bitnet::bitlinear_int_with", Kernels, bitlinear_int::finished),
-    ("bitnet::bitlinear_rounded", Kernels, bitlinear_rounded::cases),
-    ("bitnet::bitlinear_rounded_fused", Kernels, bitlinear_rounded::fused),
-    ("bitnet::bitlinear_rounded_gates", Kernels, bitlinear_rounded::gates),
     ("bitnet::bitlinear_with", Kernels, bitlinear::finished),
     ("bitnet::dequantize_activations", Kernels, dequantize::activations),
     ("bitnet::dequantize_int", Wgsl, dequantize_int::cases),
@@ -57,8 +57,8 @@ pub const OPS: Family = &[
     ("bitnet::fake_quantize_weights_by_matrix", Kernels, fake_quantize::weights_by_matrix),
     ("bitnet::gate", WgslAndTwin, gate::cases),
     ("bitnet::gate_extremes", Kernels, gate_quantize::extremes),
-    ("bitnet::gate_quantize", KernelsAndTwin, gate_quantize::cases),
     ("bitnet::gate_norm_quantize", KernelsAndTwin, gate_quantize::with_norm),
+    ("bitnet::gate_quantize", KernelsAndTwin, gate_quantize::cases),
     ("bitnet::hadamard", Kernels, hadamard::cases),
     ("bitnet::layer_block_float", Kernels, layer::block_float),
     ("bitnet::layer_gates", Kernels, layer::gates),
@@ -66,9 +66,9 @@ pub const OPS: Family = &[
     ("bitnet::layer_int_weights", Kernels, layer::int_weights),
     ("bitnet::norm_bitlinear", Kernels, norm_bitlinear::cases),
     ("bitnet::norm_bitlinear_add", Kernels, norm_bitlinear::adding),
+    ("bitnet::norm_bitlinear_block_float", Kernels, norm_bitlinear_block_float::cases),
+    ("bitnet::norm_bitlinear_block_float_finished", Kernels, norm_bitlinear_block_float::finished),
     ("bitnet::norm_bitlinear_gated", KernelsAndTwin, norm_bitlinear::gated),
-    ("bitnet::norm_bitlinear_rounded", Kernels, norm_bitlinear_rounded::cases),
-    ("bitnet::norm_bitlinear_rounded_finished", Kernels, norm_bitlinear_rounded::finished),
     ("bitnet::quantization_error", WgslAndTwin, quantization_error::cases),
     ("bitnet::quantize_activations", Kernels, quantize_activations::cases),
     ("bitnet::quantize_activations_4bit", Kernels, quantize_int4::cases),

@@ -10,8 +10,9 @@ use crate::{
 use bitnet_wgpu::bitnet::BitLinear;
 use bitnet_wgpu::{
     Out,
-    bitnet::{self, Gate, Norm},
+    bitnet::Gate,
     device::Capabilities,
+    reference,
     weights::{PackedTernary, Scales},
 };
 use rand::{RngExt, rngs::SmallRng};
@@ -94,7 +95,7 @@ fn stored(
     w: &PackedTernary,
 ) -> Case {
     let (x, w, gain) = (x.to_vec(), w.clone(), gain.map(<[f32]>::to_vec));
-    let y = bitnet::norm_bitlinear_cpu(&x, m, norm_of(gain.as_deref()), &w).unwrap();
+    let y = reference::norm_bitlinear(&x, m, norm_of(gain.as_deref()), &w, None).unwrap();
     let name = format!("{m} × {n} × {k}, norm {}, {method}", gain.is_some());
     Case::exact(name, vec![Data::F32(y)], move |r| {
         let (x, w) = (r.upload(&x, [m, k])?, w.upload(r.encoder.context())?);
@@ -106,7 +107,7 @@ fn stored(
     .on(restrict)
 }
 
-pub(super) fn norm_of<G: ?Sized>(gain: Option<&G>) -> Norm<'_, G> {
+pub(super) fn norm_of<G: ?Sized>(gain: Option<&G>) -> Option<(&G, f32)> {
     gain.map(|gain| (gain, EPS))
 }
 
@@ -124,7 +125,7 @@ fn add(rng: &mut SmallRng, (method, restrict): Method, (m, n, k): Shape) -> Case
         floats(rng, m * n, 50.0),
         floats(rng, k, 2.0),
     );
-    let products = bitnet::norm_bitlinear_cpu(&x, m, Some((&gain, EPS)), &w).unwrap();
+    let products = reference::norm_bitlinear(&x, m, Some((&gain, EPS)), &w, None).unwrap();
     Case::near(format!("{m} × {n} × {k}, {method}"), sums(&base, &products), move |r| {
         let (x, w, y) =
             (r.upload(&x, [m, k])?, w.upload(r.encoder.context())?, r.upload(&base, [m, n])?);
@@ -167,7 +168,7 @@ fn gate_case(
 ) -> Case {
     let (x, w, gain) = (x.to_vec(), w.clone(), gain.to_vec());
     let name = format!("{m} × {n} × {k}, {gate:?}, {method}");
-    let products = bitnet::norm_bitlinear_cpu(&x, m, Some((&gain, EPS)), &w).unwrap();
+    let products = reference::norm_bitlinear(&x, m, Some((&gain, EPS)), &w, None).unwrap();
     let function = if gate == Gate::GeluTanh { gelu_tanh } else { silu };
     let near = |row: &[f32]| {
         (0..n)
@@ -178,7 +179,7 @@ fn gate_case(
     };
     let wanted: Vec<Near> = products.chunks_exact((2 * n).max(1)).flat_map(near).collect();
     let twin =
-        Data::F32(bitnet::norm_bitlinear_gated_cpu(&x, m, Some((&gain, EPS)), &w, gate).unwrap());
+        Data::F32(reference::norm_bitlinear(&x, m, Some((&gain, EPS)), &w, Some(gate)).unwrap());
     let exact = twin.clone();
     let check = move |got: &[Data], leeway| match gate {
         Gate::Relu2 => got[0].check(&exact, leeway),

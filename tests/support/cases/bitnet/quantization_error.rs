@@ -4,7 +4,7 @@ use crate::{Case, Data, Near, Recorder, U, convert, floats, random_shapes, rng};
 use bitnet_wgpu::{
     Float,
     bitnet::{self, QuantizationError},
-    f16,
+    f16, reference,
 };
 
 pub fn cases() -> Vec<Case> {
@@ -72,7 +72,7 @@ fn case<X: Float, Q: Float>(shape: [usize; 2], w: &[f32], quantized: &[f32]) -> 
     let (of_w, of_q) = (w.clone(), quantized.clone());
     let twin = move || {
         let QuantizationError { mean_squared, largest, cosine, zeros } =
-            bitnet::quantization_error_cpu(&of_w, &of_q).unwrap();
+            reference::quantization_error(&of_w, &of_q).unwrap();
         vec![Data::F32(vec![mean_squared, largest, cosine, zeros])]
     };
     let name = format!("{shape:?} {:?} beside {:?}", Q::ELEMENT, X::ELEMENT);
@@ -89,7 +89,7 @@ fn record(
     shape: [usize; 2],
 ) -> bitnet_wgpu::Result<()> {
     let (w, quantized) = (r.upload(w, shape)?, r.upload(quantized, shape)?);
-    let error = bitnet::quantization_error(&mut r.encoder, &w, &quantized)?;
+    let error = bitnet::quantization_error(&w, &quantized).forward(&mut r.encoder)?;
     r.watch_all(&error);
     Ok(())
 }
@@ -107,7 +107,7 @@ fn not_finite(value: f32) -> Case {
     };
     let twin = move || {
         let QuantizationError { mean_squared, largest, cosine, zeros } =
-            bitnet::quantization_error_cpu(&of_w, &of_q).unwrap();
+            reference::quantization_error(&of_w, &of_q).unwrap();
         vec![Data::F32(vec![mean_squared, largest, cosine, zeros])]
     };
     Case::new(format!("with {value}"), move |r| record(r, &w, &quantized, [20, 20]), check)

@@ -2,11 +2,7 @@
 
 use super::{LAYOUTS, quantized, watch_quantized};
 use crate::{Case, convert, rng, shapes, wild_activations};
-use bitnet_wgpu::{
-    Float,
-    bitnet::{self, Layout},
-    f16,
-};
+use bitnet_wgpu::{Float, bitnet::Layout, f16, reference};
 use rand::RngExt;
 
 pub fn cases() -> Vec<Case> {
@@ -40,7 +36,7 @@ pub fn cases() -> Vec<Case> {
 
 fn case<T: Float>(x: &[f32], tokens: usize, features: usize, layout: Layout) -> Case {
     let x = convert::<T>(x);
-    let host = bitnet::quantize_activations_cpu(&x, tokens, features).unwrap();
+    let host = reference::quantize_activations(&x, tokens, features).unwrap();
     Case::exact(
         format!("{tokens} × {features} {:?}, {layout:?}", T::ELEMENT),
         quantized(&host, layout),

@@ -1,7 +1,7 @@
 //! `src/ops/bitnet/int4.rs`
 
 use crate::{Case, Data, convert, rng, shapes, sums, wild_activations};
-use bitnet_wgpu::{Float, Out, bitnet, f16};
+use bitnet_wgpu::{Float, Out, bitnet, f16, reference};
 
 pub fn cases() -> Vec<Case> {
     let more = [(3, 5000), (700, 1), (300, 9)]
@@ -18,7 +18,7 @@ pub fn cases() -> Vec<Case> {
 /// those added to something.
 fn case<T: Float>(x: &[f32], rows: usize, columns: usize) -> Case {
     let x = convert::<T>(x);
-    let host = bitnet::quantize_activations_4bit_cpu(&x, rows, columns).unwrap();
+    let host = reference::quantize_activations_4bit(&x, rows, columns).unwrap();
     let values = host.dequantize();
     let word = |codes: &[i8]| {
         codes.iter().rev().fold(0, |word, &code| (word << 4) | u32::from(code as u8 & 15))

@@ -6,7 +6,7 @@ use crate::{
 use bitnet_wgpu::{
     Encoder, Float, Out, Result, Tensor,
     bitnet::{self, HostInt8, QuantizedInt8},
-    f16,
+    f16, reference,
 };
 use rand::rngs::SmallRng;
 
@@ -31,7 +31,7 @@ pub fn gradients() -> Vec<Case> {
     in_both_types!(
         "quantize_gradients",
         |e, x| bitnet::ActivationQuantizer::int8().stochastic(SEED).quantize(e, x),
-        |x, rows, columns| bitnet::quantize_gradients_cpu(x, rows, columns, SEED).unwrap()
+        |x, rows, columns| reference::quantize_gradients(x, rows, columns, SEED).unwrap()
     )
 }
 
@@ -40,7 +40,7 @@ pub fn with_zero_point() -> Vec<Case> {
         "quantize_activations_with_zero_point",
         |e, x| bitnet::ActivationQuantizer::int8().with_zero_point().quantize(e, x),
         |x, rows, columns| {
-            bitnet::quantize_activations_with_zero_point_cpu(x, rows, columns).unwrap()
+            reference::quantize_activations_with_zero_point(x, rows, columns).unwrap()
         }
     )
 }
@@ -49,7 +49,7 @@ pub fn by_tensor() -> Vec<Case> {
     in_both_types!(
         "quantize_activations_by_tensor",
         |e, x| bitnet::ActivationQuantizer::int8().per_tensor().quantize(e, x),
-        |x, _, _| { bitnet::quantize_activations_by_tensor_cpu(x) }
+        |x, _, _| { reference::quantize_activations_by_tensor(x) }
     )
 }
 
@@ -58,20 +58,20 @@ pub fn with_range() -> Vec<Case> {
     let both = in_both_types!(
         "quantize_activations_static",
         |e, x| bitnet::ActivationQuantizer::int8().static_range(-2.0, 1.5).quantize(e, x),
-        |x, _, _| { bitnet::quantize_activations_static_cpu(x, (-2.0, 1.5)).unwrap() }
+        |x, _, _| { reference::quantize_activations_static(x, (-2.0, 1.5)).unwrap() }
     );
     let one = in_both_types!(
         "quantize_activations_static",
         |e, x| bitnet::ActivationQuantizer::int8().static_range(0.5, 2.5).quantize(e, x),
-        |x, _, _| { bitnet::quantize_activations_static_cpu(x, (0.5, 2.5)).unwrap() }
+        |x, _, _| { reference::quantize_activations_static(x, (0.5, 2.5)).unwrap() }
     );
     let none = in_both_types!(
         "quantize_activations_static",
         |e, x| bitnet::ActivationQuantizer::int8().static_range(0.0, 0.0).quantize(e, x),
-        |x, _, _| { bitnet::quantize_activations_static_cpu(x, (0.0, 0.0)).unwrap() }
+        |x, _, _| { reference::quantize_activations_static(x, (0.0, 0.0)).unwrap() }
     );
     let into = in_both_types!("quantize_activations_static", static_into, |x, _, _| {
-        bitnet::quantize_activations_static_cpu(x, (-2.0, 1.5)).unwrap()
+        reference::quantize_activations_static(x, (-2.0, 1.5)).unwrap()
     });
     let all = both
         .into_iter()

@@ -5,7 +5,7 @@ use crate::{Case, activations, convert, floats, rng, shapes};
 use bitnet_wgpu::{
     Float,
     bitnet::{self, Layout},
-    f16,
+    f16, reference,
 };
 
 pub fn cases() -> Vec<Case> {
@@ -30,7 +30,7 @@ pub fn cases() -> Vec<Case> {
 /// Squares are summed as integers: not a bit is left to the device.
 fn case<T: Float>(x: &[f32], tokens: usize, gain: &[f32], eps: f32, layout: Layout) -> Case {
     let (x, gain, features) = (convert::<T>(x), gain.to_vec(), gain.len());
-    let host = bitnet::rms_norm_quantize_cpu(&x, tokens, &gain, eps).unwrap();
+    let host = reference::rms_norm_quantize(&x, tokens, &gain, eps).unwrap();
     Case::exact(
         format!("{tokens} × {features} {:?}, {layout:?}", T::ELEMENT),
         quantized(&host, layout),

@@ -1,5 +1,5 @@
 // BitLinear of a row that is normalised and rounded to block floating point here, for a token at a time, in one dispatch: as
-// wgsl/bitnet/norm_bitlinear_rounded.wgsl with chunk_floats.wgsl, to the bit. Every threadgroup prepares the row of its token for itself, in chunks of 16
+// wgsl/bitnet/norm_bitlinear_block_float.wgsl with chunk_floats.wgsl, to the bit. Every threadgroup prepares the row of its token for itself, in chunks of 16
 // columns a thread, and multiplies each by `tile` rows of the matrix: a SIMD-group four of them at a time, of which a lane has a quad of words. What becomes of a
 // product, and which row of the matrix is the i-th, is for the part before to say (rows_stored.metal, rows_gated.metal).
 static_assert(THREADS == 128, "a chunk has a quad of words for each lane");
@@ -19,7 +19,7 @@ static inline float unit_for(uint largest) { return as_type<float>((block_expone
 static inline float inverse_unit(uint largest) { return as_type<float>((269u - block_exponent(largest)) << 23); }
 
 [[max_total_threads_per_threadgroup(THREADS)]]
-kernel void norm_bitlinear_rounded(
+kernel void norm_bitlinear_block_float(
     constant Params& params      [[buffer(0)]],
     device const uint4* codes    [[buffer(1)]],
     device const float* w_scale  [[buffer(2)]],

@@ -7,7 +7,7 @@
 @group(0) @binding(1) var<storage, read_write> units: array<f32>;
 
 // Stores a quad where there is one.
-fn store_rounded(r: Rounded, there: bool, ids: Ids) {
+fn store_block_float(r: BlockFloat, there: bool, ids: Ids) {
     if !there { return; }
     let block = r.token * params.blocks + r.block;
     let index = block * params.quads + r.quad;

@@ -1,5 +1,5 @@
 // y[t, r] = Σ over blocks b of (Σ x[t, k]·Wq[r, k] over the columns k of b)·w_scale[r, group of b], on top of y if `add` is not 0, for many tokens t, whose
-// activations are in block floating point, as floats in order: as wgsl/bitnet/bitlinear_rounded_gemm.wgsl, to the bit, on the matrix units, which add up a
+// activations are in block floating point, as floats in order: as wgsl/bitnet/bitlinear_block_float_gemm.wgsl, to the bit, on the matrix units, which add up a
 // block's sum exactly in any order. A threadgroup of four SIMD-groups makes 64 rows × 64 tokens, each of them 32 × 32. A word of every row, and as much of every
 // token, is in threadgroup memory at a time.
 using metal::make_filled_simdgroup_matrix; using metal::simdgroup_float8x8; using metal::simdgroup_load; using metal::simdgroup_multiply_accumulate;
@@ -17,7 +17,7 @@ struct Params { uint m, n, blocks, words, block_words, groups, group_blocks, lan
 static inline float apart(float product, uint tokens) { return as_type<float>(as_type<uint>(product) | tokens >> 31); }
 
 [[max_total_threads_per_threadgroup(THREADS)]]
-kernel void bitlinear_rounded_gemm(
+kernel void bitlinear_block_float_gemm(
     constant Params& params      [[buffer(0)]],
     device const float4* x       [[buffer(1)]],
     device const uint* codes     [[buffer(2)]],

@@ -1,7 +1,7 @@
-//! `src/ops/bitnet/norm_bitlinear_rounded.rs`
+//! `src/ops/bitnet/norm_bitlinear_block_float.rs`
 
 use super::{
-    bitlinear_rounded::{Shape, exactly, matrix},
+    bitlinear_block_float::{Shape, exactly, matrix},
     norm_bitlinear::norm_of,
 };
 use crate::{Case, Data, Recorder, activations, floats, rng, sums};
@@ -10,6 +10,7 @@ use bitnet_wgpu::{
     Out,
     bitnet::{self, Gate},
     device::Capabilities,
+    reference,
     tuning::TuningKey,
     weights::PackedTernary,
 };
@@ -48,7 +49,7 @@ const ON: [On; 5] = [
     },
     |c| {
         (c.software, c.fast_packed_dot) = (false, false);
-        c.tuning.set(TuningKey::FusedRoundedTokens, 8).unwrap();
+        c.tuning.set(TuningKey::FusedBlockFloatTokens, 8).unwrap();
     },
     |c| (c.software, c.fast_packed_dot) = (true, true),
     |c| (c.software, c.fast_packed_dot) = (true, false),
@@ -79,7 +80,8 @@ pub fn cases() -> Vec<Case> {
 fn stored(shape: Shape, x: &[f32], gain: Option<&[f32]>, w: &PackedTernary) -> Case {
     let (m, n, k, _) = shape;
     let (x, w, gain) = (x.to_vec(), w.clone(), gain.map(<[f32]>::to_vec));
-    let wanted = bitnet::norm_bitlinear_rounded_cpu(&x, norm_of(gain.as_deref()), &w).unwrap();
+    let wanted =
+        reference::norm_bitlinear_block_float(&x, norm_of(gain.as_deref()), &w, None).unwrap();
     exactly(format!("{shape:?}, norm {}", gain.is_some()), [m, n], wanted, move |r, y| {
         let (x, w) = (r.upload(&x, [m, k])?, w.upload(r.encoder.context())?);
         let gain = gain.as_ref().map(|gain| r.upload(gain, [k])).transpose()?;
@@ -117,7 +119,7 @@ fn added(shape: Shape) -> Case {
     let mut rng = rng((m + n + k) as u64);
     let (w, x, base) =
         (matrix(&mut rng, shape), floats(&mut rng, m * k, 3.0), floats(&mut rng, m * n, 50.0));
-    let products = bitnet::norm_bitlinear_rounded_cpu(&x, None, &w).unwrap();
+    let products = reference::norm_bitlinear_block_float(&x, None, &w, None).unwrap();
     Case::near(format!("added, {shape:?}"), sums(&base, &products), move |r| {
         let (x, w, y) =
             (r.upload(&x, [m, k])?, w.upload(r.encoder.context())?, r.upload(&base, [m, n])?);
@@ -137,7 +139,8 @@ fn gated(shape: Shape, gate: Gate) -> Case {
     let (w, x, gain) =
         (matrix(&mut rng, shape), floats(&mut rng, m * k, 3.0), floats(&mut rng, k, 2.0));
     let twin = Data::F32(
-        bitnet::norm_bitlinear_rounded_gated_cpu(&x, norm_of(Some(&gain[..])), &w, gate).unwrap(),
+        reference::norm_bitlinear_block_float(&x, norm_of(Some(&gain[..])), &w, Some(gate))
+            .unwrap(),
     );
     let check = move |got: &[Data], leeway: _| {
         if gate == Gate::Relu2 {
@@ -162,11 +165,7 @@ fn gated(shape: Shape, gate: Gate) -> Case {
             .activation_type(ActivationType::BlockFloat)
             .norm(norm_of(Some(&gain)))
             .forward_into(&mut r.encoder, &x, &product)?;
-        let apart = match gate {
-            Gate::Relu2 => bitnet::relu2_gate(&mut r.encoder, &product)?,
-            Gate::Silu => bitnet::silu_gate(&mut r.encoder, &product)?,
-            _ => bitnet::gelu_tanh_gate(&mut r.encoder, &product)?,
-        };
+        let apart = bitnet::gate(&product, gate).forward(&mut r.encoder)?;
         [&y, &apart].into_iter().for_each(|y| r.watch_all(y));
         Ok(())
     };

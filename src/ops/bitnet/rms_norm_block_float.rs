@@ -1,6 +1,6 @@
-//! RMSNorm and `round_activations` in one dispatch.
+//! RMSNorm and `quantize_block_float` in one dispatch.
 
-use super::round_activations::{RoundedActivations, Rounding, round_activations_cpu, rounding};
+use super::quantize_block_float::{BlockFloatActivations, BlockFloatKernels, block_float_kernels};
 use crate::{
     error::{Error, Result},
     gpu::{encoder::Encoder, tensor::Tensor},
@@ -10,7 +10,6 @@ use crate::{
         params::Params as _,
         source::{CELLS, EXACT, Part, REDUCE, Source, Work},
     },
-    ops::transformer::rms_norm::reference,
     params,
 };
 
@@ -23,32 +22,32 @@ const fn row(parts: &'static [Part], bytes: u32) -> Source {
     source.workgroup_bytes(1056 + 256 * bytes).work(Work::new(4, "elements", 48, 28))
 }
 
-static RMS_NORM_ROUND: Rounding = rounding!(
-    "rms_norm_round", "rms_norm_round" in "bitnet/rms_norm_round", Params,
+static RMS_NORM_BLOCK_FLOAT: BlockFloatKernels = block_float_kernels!(
+    "rms_norm_block_float", "rms_norm_block_float" in "bitnet/rms_norm_block_float", Params,
     &[read_write("y", U32), read_write("units", F32), read("x", F32), read("gain", F32)],
     row [
         REDUCE, CELLS, EXACT, "shared/row_of_group", "shared/row", "shared/row_any", "shared/row_numbers", "shared/rms", "shared/gain_any", "shared/rms_row"
     ]
 );
 
-pub(super) const KERNELS: &[&Kernel] = &[&RMS_NORM_ROUND[0], &RMS_NORM_ROUND[1]];
+pub(super) const KERNELS: &[&Kernel] = &[&RMS_NORM_BLOCK_FLOAT[0], &RMS_NORM_BLOCK_FLOAT[1]];
 
-/// Rows `first..` of `x` `[m, k]`, as many as `rounded` has, as
-/// [`RmsNorm`](crate::transformer::RmsNorm) makes them, rounded.
+/// Rows `first..` of `x` `[m, k]`, as many as `quantized` has, as
+/// [`RmsNorm`](crate::transformer::RmsNorm) makes them, in block floating point.
 ///
 /// # Errors
 /// [`Error::Shape`] if `gain` is not `[k]`, or the output has more rows than there are or other
 /// columns.
-pub(crate) fn rms_norm_round_into(
+pub(crate) fn rms_norm_block_float_into(
     encoder: &mut Encoder,
     x: &Tensor<f32>,
     first: usize,
     gain: &Tensor<f32>,
     eps: f32,
-    rounded: &RoundedActivations,
+    quantized: &BlockFloatActivations,
 ) -> Result<()> {
-    let op = "rms_norm_round";
-    let ((m, features), tokens) = (x.shape().as_matrix(), rounded.tokens());
+    let op = "rms_norm_block_float";
+    let ((m, features), tokens) = (x.shape().as_matrix(), quantized.tokens());
     if gain.shape().dims() != [features] {
         return Err(Error::Shape {
             op,
@@ -57,14 +56,14 @@ pub(crate) fn rms_norm_round_into(
             found: gain.shape(),
         });
     }
-    if first > m || tokens > m - first || rounded.features() != features {
+    if first > m || tokens > m - first || quantized.features() != features {
         let (expected, found) = (
             format!("[≤ {}, {features}]", m.saturating_sub(first)),
-            [tokens, rounded.features()].into(),
+            [tokens, quantized.features()].into(),
         );
         return Err(Error::Shape { op, what: "the output", expected, found });
     }
-    let [blocks, quads, order] = rounded.numbers();
+    let [blocks, quads, order] = quantized.numbers();
     let params = Params {
         tokens: tokens as u32,
         features: features as u32,
@@ -75,19 +74,33 @@ pub(crate) fn rms_norm_round_into(
         eps,
     };
     encoder.dispatch(
-        rounded.kernel(&RMS_NORM_ROUND),
+        quantized.kernel(&RMS_NORM_BLOCK_FLOAT),
         &params,
-        &[&rounded.values, &rounded.units, x, gain],
+        &[&quantized.values, &quantized.units, x, gain],
         [tokens, 1, 1],
     )
 }
 
-/// The CPU twin on whole rows: the same bits.
-///
-/// # Errors
-/// [`Error::Length`] if `x` is not whole rows.
-pub fn rms_norm_round_cpu(x: &[f32], gain: &[f32], eps: f32, block: usize) -> Result<Vec<f32>> {
-    let mut normed = reference::rms_norm(x, gain, eps)?;
-    round_activations_cpu(&mut normed, gain.len(), block)?;
-    Ok(normed)
+pub(crate) mod reference {
+    use super::*;
+    use crate::ops::{
+        bitnet::quantize_block_float::reference::quantize_block_float,
+        transformer::rms_norm::reference,
+    };
+
+    /// CPU reference of [`ActivationQuantizer::block_float`](crate::bitnet::ActivationQuantizer::block_float) after a
+    /// norm, on whole rows: bit-identical.
+    ///
+    /// # Errors
+    /// [`Error::Length`] if `x` is not whole rows.
+    pub fn rms_norm_block_float(
+        x: &[f32],
+        gain: &[f32],
+        eps: f32,
+        group: Option<usize>,
+    ) -> Result<Vec<f32>> {
+        let mut normed = reference::rms_norm(x, gain, eps)?;
+        quantize_block_float(&mut normed, gain.len(), group)?;
+        Ok(normed)
+    }
 }

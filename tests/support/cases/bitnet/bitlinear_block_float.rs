@@ -1,12 +1,12 @@
-//! `src/ops/bitnet/bitlinear_rounded.rs` and `round_activations.rs`
+//! `src/ops/bitnet/bitlinear_block_float.rs` and `quantize_block_float.rs`
 
 use crate::{Case, Data, Near, Recorder, activations, convert, floats, rng, ternary_with};
 use bitnet_wgpu::bitnet::BitLinear;
 use bitnet_wgpu::{
     Element, Float, Out, Result, Tensor,
-    bitnet::{self, Gate, RoundedActivations},
+    bitnet::{self, BlockFloatActivations, Gate},
     device::Capabilities,
-    f16, internals,
+    f16, internals, reference,
     tuning::TuningKey,
     weights::{PackedTernary, Scales},
 };
@@ -76,14 +76,14 @@ pub(super) fn on_units(c: &mut Capabilities) {
 
 fn on_units_always(c: &mut Capabilities) {
     on_units(c);
-    for choice in [TuningKey::RoundedUnitTokens, TuningKey::RoundedUnitLargeTiles] {
+    for choice in [TuningKey::BlockFloatUnitTokens, TuningKey::BlockFloatUnitLargeTiles] {
         c.tuning.set(choice, 0).unwrap();
     }
 }
 
 pub(super) fn in_tiles(c: &mut Capabilities) {
     c.matrix_units.clear();
-    c.tuning.set(TuningKey::RoundedTileTokens, 0).unwrap();
+    c.tuning.set(TuningKey::BlockFloatTileTokens, 0).unwrap();
 }
 
 pub(super) fn in_floats(c: &mut Capabilities) {
@@ -107,11 +107,10 @@ pub(super) fn matrix(rng: &mut SmallRng, (_, rows, columns, size): Shape) -> Pac
 /// What the twins make of rows of `x`.
 pub(super) fn twin(x: &[f32], w: &PackedTernary) -> Vec<f32> {
     let mut rounded = x.to_vec();
-    bitnet::round_activations_cpu(&mut rounded, w.columns(), bitnet::rounded_block(w.group()))
-        .unwrap();
+    reference::quantize_block_float(&mut rounded, w.columns(), w.group()).unwrap();
     rounded
         .chunks(w.columns().max(1))
-        .flat_map(|row| bitnet::bitlinear_rounded_cpu(row, w).unwrap())
+        .flat_map(|row| reference::bitlinear_block_float(row, w).unwrap())
         .collect()
 }
 
@@ -159,8 +158,8 @@ fn of<X: Float, Y: Float>(
         let w = w.upload(r.encoder.context())?;
         let (x, y) = (r.upload(&x, [m, columns])?, r.output::<Y>([m, rows])?);
         let added = r.upload(&base, [m, rows])?;
-        let rounded = bitnet::ActivationQuantizer::block_float(bitnet::rounded_block(w.group()))
-            .quantize(&mut r.encoder, &x)?;
+        let rounded =
+            bitnet::ActivationQuantizer::block_float(w.group()).quantize(&mut r.encoder, &x)?;
         BitLinear::new(&w).forward_into(&mut r.encoder, &rounded, &y)?;
         BitLinear::new(&w).forward_into(&mut r.encoder, &rounded, Out::add(&added))?;
         [&y, &added].into_iter().for_each(|tensor| r.watch_all(tensor));
@@ -228,16 +227,16 @@ pub fn fused() -> Vec<Case> {
 }
 
 fn normed(shape: Shape) -> Case {
-    let (m, rows, columns, _) = shape;
+    let (m, rows, columns, group) = shape;
     let mut rng = rng((m + columns) as u64);
     let w = matrix(&mut rng, shape);
     let (x, gain) = (activations(&mut rng, m + 2, columns), floats(&mut rng, columns, 2.0));
     let x: Vec<f32> = x.iter().map(|x| x.clamp(-1e4, 1e4)).collect();
-    let block = bitnet::rounded_block(w.group());
-    let rounded = bitnet::rms_norm_round_cpu(&x[2 * columns..], &gain, 1e-6, block).unwrap();
+    let rounded =
+        reference::rms_norm_block_float(&x[2 * columns..], &gain, 1e-6, w.group()).unwrap();
     let wanted: Vec<f32> = rounded
         .chunks(columns)
-        .flat_map(|row| bitnet::bitlinear_rounded_cpu(row, &w).unwrap())
+        .flat_map(|row| reference::bitlinear_block_float(row, &w).unwrap())
         .collect();
     exactly(format!("norm of {shape:?}"), [m, rows], wanted, move |r, y| {
         let (w, x, gain) = (
@@ -245,7 +244,7 @@ fn normed(shape: Shape) -> Case {
             r.upload(&x, [m + 2, columns])?,
             r.upload(&gain, [columns])?,
         );
-        let rounded = RoundedActivations::uninit(r.encoder.context(), m, columns, block)?;
+        let rounded = BlockFloatActivations::uninit(r.encoder.context(), m, columns, group)?;
         let norm = (&gain, 1e-6);
         internals::rms_norm_block_float_into(&mut r.encoder, &x, 2, norm, &rounded)?;
         BitLinear::new(&w).forward_into(&mut r.encoder, &rounded, y)
@@ -257,11 +256,10 @@ fn gated(shape: Shape, gate: Gate) -> Case {
     let mut rng = rng((m + columns) as u64);
     let w = matrix(&mut rng, shape);
     let x = floats(&mut rng, 2 * m * columns, 3.0);
-    let wanted = twin(&bitnet::relu2_gate_cpu(&x, columns).unwrap(), &w);
+    let wanted = twin(&reference::gate(&x, columns, Gate::Relu2).unwrap(), &w);
     exactly(format!("{gate:?} of {shape:?}"), [m, rows], wanted, move |r, y| {
         let (w, x) = (w.upload(r.encoder.context())?, r.upload(&x, [m, 2 * columns])?);
-        let quantizer =
-            bitnet::ActivationQuantizer::block_float(bitnet::rounded_block(w.group())).gate(gate);
+        let quantizer = bitnet::ActivationQuantizer::block_float(w.group()).gate(gate);
         let rounded = quantizer.quantize(&mut r.encoder, &x)?;
         BitLinear::new(&w).forward_into(&mut r.encoder, &rounded, y)
     })
@@ -309,16 +307,12 @@ pub fn gates() -> Vec<Case> {
         let record = move |r: &mut Recorder| {
             let (w, x) = (w.upload(r.encoder.context())?, r.upload(&x, [m, 2 * columns])?);
             let [at_once, apart] = [r.output::<f32>([m, rows])?, r.output::<f32>([m, rows])?];
-            let quantizer = bitnet::ActivationQuantizer::block_float(128).gate(gate);
+            let quantizer = bitnet::ActivationQuantizer::block_float(None).gate(gate);
             let rounded = quantizer.quantize(&mut r.encoder, &x)?;
             BitLinear::new(&w).forward_into(&mut r.encoder, &rounded, &at_once)?;
-            let gated = if gate == Gate::Silu {
-                bitnet::silu_gate(&mut r.encoder, &x)?
-            } else {
-                bitnet::gelu_tanh_gate(&mut r.encoder, &x)?
-            };
+            let gated = bitnet::gate(&x, gate).forward(&mut r.encoder)?;
             let rounded =
-                bitnet::ActivationQuantizer::block_float(128).quantize(&mut r.encoder, &gated)?;
+                bitnet::ActivationQuantizer::block_float(None).quantize(&mut r.encoder, &gated)?;
             BitLinear::new(&w).forward_into(&mut r.encoder, &rounded, &apart)?;
             [&at_once, &apart].into_iter().for_each(|y| r.watch_all(y));
             Ok(())

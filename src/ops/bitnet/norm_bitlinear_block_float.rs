@@ -1,21 +1,21 @@
-//! RMSNorm, rounding to block floating point and BitLinear in one dispatch, for few tokens: what
+//! RMSNorm, block_float_kernels to block floating point and BitLinear in one dispatch, for few tokens: what
 //! decoding is made of where activations are floats. The same bits as
-//! `rms_norm_round_into` and
-//! [`bitlinear_rounded`](super::bitlinear_rounded()) one after another.
+//! `rms_norm_block_float_into` and
+//! [`bitlinear_block_float`](super::bitlinear_block_float()) one after another.
 
 use super::{
-    bitlinear_rounded::{bitlinear_rounded, bitlinear_rounded_cpu, bitlinear_rounded_into},
-    gate::{gate_cpu, gate_into},
-    gate_quantize::{Gate, Norm},
-    norm_bitlinear::{check, check_gain, check_gates, tile},
-    rms_norm_round::{rms_norm_round_cpu, rms_norm_round_into},
-    round_activations::{
-        BLOCK, RoundedActivations, RoundedLayout, layout, round_activations_cpu,
-        round_activations_into, rounded_block,
+    bitlinear_block_float::{bitlinear_block_float, bitlinear_block_float_into},
+    gate::{self, Gate},
+    gate_quantize::Norm,
+    norm_bitlinear::{check, check_gain, check_gates, gated, tile},
+    quantize_block_float::{
+        BLOCK, BlockFloatActivations, BlockFloatLayout, block_columns, layout,
+        quantize_block_float_into,
     },
+    rms_norm_block_float::rms_norm_block_float_into,
 };
 use crate::{
-    error::{Error, Result},
+    error::Result,
     gpu::{
         capabilities::Capabilities,
         context::Context,
@@ -108,31 +108,31 @@ macro_rules! kernels_of {
     ($name:literal, [$($part:tt),*]) => {
         [
             Kernel::trusted(
-                concat!("norm_bitlinear_rounded_packed", $name),
+                concat!("norm_bitlinear_block_float_packed", $name),
                 Params::FIELDS,
                 BINDINGS,
                 &[packed(wgsl![
-                    REDUCE, CELLS, EXACT, "shared/rms", "bitnet/block_unit", "bitnet/byte_planes", "bitnet/row_quads", "bitnet/rounded_rows",
-                    "bitnet/chunk_bytes", $($part,)* "bitnet/norm_bitlinear_rounded"
+                    REDUCE, CELLS, EXACT, "shared/rms", "bitnet/block_unit", "bitnet/byte_planes", "bitnet/row_quads", "bitnet/block_float_rows",
+                    "bitnet/chunk_bytes", $($part,)* "bitnet/norm_bitlinear_block_float"
                 ])],
             )
-            .entry("norm_bitlinear_rounded"),
+            .entry("norm_bitlinear_block_float"),
             Kernel::trusted(
-                concat!("norm_bitlinear_rounded", $name),
+                concat!("norm_bitlinear_block_float", $name),
                 Params::FIELDS,
                 BINDINGS,
                 &[
                     floats(wgsl![
                         REDUCE, CELLS, EXACT, "shared/rms", "bitnet/block_unit", "bitnet/row_quads", "tensor/matmul_block",
-                        "bitnet/bitlinear_float_word", "bitnet/chunk_floats", $($part,)* "bitnet/norm_bitlinear_rounded"
+                        "bitnet/bitlinear_float_word", "bitnet/chunk_floats", $($part,)* "bitnet/norm_bitlinear_block_float"
                     ]),
                     floats_msl(msl![
                         "shared/prelude", PARAMS_MSL, "shared/exact", "shared/reduce", "shared/rms", "bitnet/bitlinear_float_word", $($part,)*
-                        "bitnet/norm_bitlinear_rounded"
+                        "bitnet/norm_bitlinear_block_float"
                     ]),
                 ],
             )
-            .entry("norm_bitlinear_rounded"),
+            .entry("norm_bitlinear_block_float"),
         ]
     };
 }
@@ -153,9 +153,9 @@ static GELU: [Kernel; 2] = kernels_of!(
 pub(super) const KERNELS: &[&Kernel] =
     &[&STORED[0], &STORED[1], &RELU2[0], &RELU2[1], &SILU[0], &SILU[1], &GELU[0], &GELU[1]];
 
-/// Do [`norm_bitlinear_rounded_into`] and [`norm_bitlinear_rounded_gated_into`] take one dispatch
+/// Do [`norm_bitlinear_block_float_into`] and [`norm_bitlinear_block_float_gated_into`] take one dispatch
 /// for so many tokens, here?
-pub(crate) fn norm_bitlinear_rounded_fuses(
+pub(crate) fn norm_bitlinear_block_float_fuses(
     context: &Context,
     tokens: usize,
     w: &TernaryMatrix,
@@ -165,55 +165,53 @@ pub(crate) fn norm_bitlinear_rounded_fuses(
 
 /// Which of a pair of kernels makes one dispatch for so many tokens of a matrix, if one does.
 fn form(context: &Context, tokens: usize, w: &TernaryMatrix) -> Option<usize> {
-    let few = tokens <= context.capabilities().tuned(TuningKey::FusedRoundedTokens);
-    let block = rounded_block(w.group());
+    let few = tokens <= context.capabilities().tuned(TuningKey::FusedBlockFloatTokens);
+    let block = block_columns(w.group());
     // A lane has half of a block.
     let whole = block == BLOCK && w.columns() > 0 && w.columns().is_multiple_of(BLOCK / 2);
     match layout(tokens, w.columns(), block, context) {
-        RoundedLayout::Bytes if few && whole && w.rows() > 0 => Some(0),
-        RoundedLayout::ByPlace if few && whole && w.rows() > 0 => Some(1),
+        BlockFloatLayout::Bytes if few && whole && w.rows() > 0 => Some(0),
+        BlockFloatLayout::ByPlace if few && whole && w.rows() > 0 => Some(1),
         _ => None,
     }
 }
 
-/// `x` `[.., k]`, normalised by every row where `norm` (gain `[k]` and eps) is given, and rounded,
+/// `x` `[.., k]`, normalised by every row where `norm` (gain `[k]` and eps) is given, and in block floating point,
 /// times `w` `[n, k]`, into a tensor of the caller, `[.., n]`; with [`Out::add`] it adds to the
 /// residual stream of a transformer. For models whose activations are not quantised.
 ///
 /// The result is bit-identical to that of the separate ops: the conversion of the activations, then
-/// [`bitlinear_rounded`](super::bitlinear_rounded()). These run where one dispatch gains nothing:
+/// [`bitlinear_block_float`](super::bitlinear_block_float()). These run where one dispatch gains nothing:
 /// for more than a few tokens, on software adapters, for matrices whose blocks are not of 128
 /// columns, and for those whose rows are not a multiple of four words.
 ///
 /// # Errors
 /// [`Error::Shape`] if `x`, the gain, `w` and the output do not fit.
-pub(crate) fn norm_bitlinear_rounded_into<'a>(
+pub(crate) fn norm_bitlinear_block_float_into<'a>(
     encoder: &mut Encoder,
     x: &Tensor<f32>,
     norm: Norm<'_, Tensor<f32>>,
     w: &TernaryMatrix,
     y: impl Into<Out<'a, f32>>,
 ) -> Result<()> {
-    let (op, y) = ("norm_bitlinear_rounded", y.into());
+    let (op, y) = ("norm_bitlinear_block_float", y.into());
     let tokens = check(op, x, norm, w)?;
     y.check(op, tokens, w.rows())?;
     if let Some(form) = form(encoder.context(), tokens, w) {
         return record(encoder, (&STORED, form), x, norm, w, y);
     }
-    let rounded = rounded(encoder, x, norm, w)?;
-    bitlinear_rounded_into(encoder, &rounded, w, y)
+    let quantized = quantized(encoder, x, norm, w)?;
+    bitlinear_block_float_into(encoder, &quantized, w, y)
 }
 
-/// [`norm_bitlinear_rounded_into`] by a matrix of `n` gates, then as many ups, and act(gate)·up of
+/// [`norm_bitlinear_block_float_into`] by a matrix of `n` gates, then as many ups, and act(gate)·up of
 /// them: `[.., n]`, which is overwritten.
 ///
-/// With relu² the same bits as [`relu2_gate`](super::relu2_gate) of the product; with SiLU and GELU
-/// within the bounds of [`silu_gate`](super::silu_gate) and
-/// [`gelu_tanh_gate`](super::gelu_tanh_gate).
+/// With relu² the bits of [`gate`](gate::gate()) of the product; with SiLU and GELU within its bounds.
 ///
 /// # Errors
-/// As [`norm_bitlinear_rounded_into`]; [`Error::Shape`] for a matrix of an odd number of rows.
-pub(crate) fn norm_bitlinear_rounded_gated_into(
+/// As [`norm_bitlinear_block_float_into`]; [`Error::Shape`] for a matrix of an odd number of rows.
+pub(crate) fn norm_bitlinear_block_float_gated_into(
     encoder: &mut Encoder,
     x: &Tensor<f32>,
     norm: Norm<'_, Tensor<f32>>,
@@ -221,7 +219,7 @@ pub(crate) fn norm_bitlinear_rounded_gated_into(
     gate: Gate,
     y: &Tensor<f32>,
 ) -> Result<()> {
-    let op = "norm_bitlinear_rounded_gated";
+    let op = "norm_bitlinear_block_float_gated";
     let tokens = check(op, x, norm, w)?;
     check_gates(op, w)?;
     Out::set(y).check(op, tokens, w.rows() / 2)?;
@@ -233,9 +231,9 @@ pub(crate) fn norm_bitlinear_rounded_gated_into(
         };
         return record(encoder, (kernels, form), x, norm, w, y.into());
     }
-    let rounded = rounded(encoder, x, norm, w)?;
-    let gate_up = bitlinear_rounded(encoder, &rounded, w)?;
-    gate_into(encoder, &gate_up, gate, y)
+    let quantized = quantized(encoder, x, norm, w)?;
+    let gate_up = bitlinear_block_float(encoder, &quantized, w)?;
+    gate::gate(&gate_up, gate).forward_into(encoder, y)
 }
 
 /// The rows of a matrix that a workgroup takes.
@@ -257,7 +255,7 @@ fn record(
     w: &TernaryMatrix,
     y: Out<'_, f32>,
 ) -> Result<()> {
-    let ((tokens, features), block) = (x.shape().as_matrix(), rounded_block(w.group()));
+    let ((tokens, features), block) = (x.shape().as_matrix(), block_columns(w.group()));
     let blocks = features.div_ceil(block);
     let (gain, eps) = norm.unwrap_or((x, 0.0));
     let tile = rows_of_workgroup(w.rows(), form, encoder.context().capabilities());
@@ -281,63 +279,56 @@ fn record(
 }
 
 /// The dispatch before BitLinear, where there are two.
-fn rounded(
+fn quantized(
     encoder: &mut Encoder,
     x: &Tensor<f32>,
     norm: Norm<'_, Tensor<f32>>,
     w: &TernaryMatrix,
-) -> Result<RoundedActivations> {
+) -> Result<BlockFloatActivations> {
     let (tokens, features) = x.shape().as_matrix();
-    let rounded =
-        RoundedActivations::uninit(encoder.context(), tokens, features, rounded_block(w.group()))?;
+    let quantized = BlockFloatActivations::uninit(encoder.context(), tokens, features, w.group())?;
     match norm {
-        Some((gain, eps)) => rms_norm_round_into(encoder, x, 0, gain, eps, &rounded)?,
-        None => round_activations_into(encoder, x, &rounded)?,
+        Some((gain, eps)) => rms_norm_block_float_into(encoder, x, 0, gain, eps, &quantized)?,
+        None => quantize_block_float_into(encoder, x, &quantized)?,
     }
-    Ok(rounded)
+    Ok(quantized)
 }
 
-/// CPU reference of [`BitLinear`](super::BitLinear) with a norm and block floating point: the same
-/// bits. `x` is whole rows of `w.columns()`.
-///
-/// # Errors
-/// [`Error::Length`] if `x` is not whole rows or the gain has another length.
-pub fn norm_bitlinear_rounded_cpu(
-    x: &[f32],
-    norm: Norm<'_, [f32]>,
-    w: &PackedTernary,
-) -> Result<Vec<f32>> {
-    let block = rounded_block(w.group());
-    check_gain(norm, w)?;
-    let rounded = match norm {
-        Some((gain, eps)) => rms_norm_round_cpu(x, gain, eps, block)?,
-        None => {
-            let mut rounded = x.to_vec();
-            round_activations_cpu(&mut rounded, w.columns(), block)?;
-            rounded
-        }
+pub(crate) mod reference {
+    use super::*;
+    use crate::ops::bitnet::{
+        bitlinear_block_float::reference::bitlinear_block_float,
+        quantize_block_float::reference::quantize_block_float,
+        rms_norm_block_float::reference::rms_norm_block_float,
     };
-    let products = rounded
-        .chunks(w.columns().max(1))
-        .map(|row| bitlinear_rounded_cpu(row, w))
-        .collect::<Result<Vec<_>>>()?;
-    Ok(products.concat())
-}
 
-/// CPU reference of [`BitLinear`](super::BitLinear) with a norm, a gate and block floating point.
-///
-/// # Errors
-/// As [`norm_bitlinear_rounded_cpu`]; [`Error::Length`] for a matrix of an odd number of rows.
-pub fn norm_bitlinear_rounded_gated_cpu(
-    x: &[f32],
-    norm: Norm<'_, [f32]>,
-    w: &PackedTernary,
-    gate: Gate,
-) -> Result<Vec<f32>> {
-    if !w.rows().is_multiple_of(2) {
-        return Err(Error::Length { shape: [w.rows() / 2, 2].into(), found: w.rows() });
+    /// CPU reference of [`BitLinear`](crate::bitnet::BitLinear) with block floating point, and with a norm
+    /// and a gate, if they are given: bit-identical but for SiLU and GELU. `x` is whole rows of `w.columns()`.
+    ///
+    /// # Errors
+    /// [`Error::Length`] if `x` is not whole rows or the gain has another length, and for a gate of
+    /// an odd number of rows.
+    pub fn norm_bitlinear_block_float(
+        x: &[f32],
+        norm: Norm<'_, [f32]>,
+        w: &PackedTernary,
+        gate: Option<Gate>,
+    ) -> Result<Vec<f32>> {
+        check_gain(norm, w)?;
+        let quantized = match norm {
+            Some((gain, eps)) => rms_norm_block_float(x, gain, eps, w.group())?,
+            None => {
+                let mut quantized = x.to_vec();
+                quantize_block_float(&mut quantized, w.columns(), w.group())?;
+                quantized
+            }
+        };
+        let products = quantized
+            .chunks(w.columns().max(1))
+            .map(|row| bitlinear_block_float(row, w))
+            .collect::<Result<Vec<_>>>()?;
+        gated(products.concat(), w, gate)
     }
-    gate_cpu(&norm_bitlinear_rounded_cpu(x, norm, w)?, w.rows() / 2, gate)
 }
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
 // y[t, r] = Σ over blocks b of (Σ x[t, k]·Wq[r, k] over the columns k of b)·w_scale[r, group of b], on top of y if `add` is not 0, for few tokens t, whose
-// activations are in block floating point (round_store.wgsl), their quads by place. A block's sum is exact; it is scaled, which rounds, and these are
+// activations are in block floating point (block_float_store.wgsl), their quads by place. A block's sum is exact; it is scaled, which rounds, and these are
 // added in order: the same bits in every kernel and on every device. A workgroup makes four rows of TILE_Y tokens by `lanes` lanes each, which take every
 // `lanes`-th block. By way of workgroup memory, a product and the sum that it goes to are never fused.
-// A part before loads STEP words of codes at once (rounded_words.wgsl, rounded_quads.wgsl).
+// A part before loads STEP words of codes at once (block_float_words.wgsl, block_float_quads.wgsl).
 struct Params { m: u32, n: u32, blocks: u32, words: u32, block_words: u32, groups: u32, group_blocks: u32, lanes: u32, add: u32 }
 var<immediate> params: Params;
 @group(0) @binding(0) var<storage, read> x: array<vec4<f32>>;
@@ -31,7 +31,7 @@ fn of_tokens(w: Block, token: u32, quad: u32, block: u32, sum: Block) -> Block {
 }
 
 @compute @workgroup_size(WG_X, WG_Y, WG_Z)
-fn bitlinear_rounded_gemv(group: Group, ids: Ids) {
+fn bitlinear_block_float_gemv(group: Group, ids: Ids) {
     let lane = ids.local % params.lanes;
     let team = ids.local / params.lanes;
     let teams = THREADS / params.lanes;

@@ -1,6 +1,6 @@
 // y[t, r] = Σ over blocks b of (Σ x[t, k]·Wq[r, k] over the columns k of b)·w_scale[r, group of b], on top of y if `add` is not 0, for few tokens t, whose
-// activations are in block floating point as three planes of bytes (round_store_bytes.wgsl), by packed products of integers: the bits of
-// bitlinear_rounded_gemv.wgsl. Blocks are of eight words, and rows are whole quads of words. A workgroup makes TILE_X rows of TILE_Y tokens; a team of LANES
+// activations are in block floating point as three planes of bytes (block_float_store_bytes.wgsl), by packed products of integers: the bits of
+// bitlinear_block_float_gemv.wgsl. Blocks are of eight words, and rows are whole quads of words. A workgroup makes TILE_X rows of TILE_Y tokens; a team of LANES
 // makes four of the rows, of which a lane takes every LANES-th quad of words. What both quads of a block give is added up and scaled, and these products
 // are added in order: by way of workgroup memory, so that a product and the sum that it goes to are never fused.
 struct Params { m: u32, n: u32, blocks: u32, words: u32, block_words: u32, groups: u32, group_blocks: u32, lanes: u32, add: u32 }
@@ -43,7 +43,7 @@ fn leave(token: u32, team: u32, row: u32, block: u32, unit: vec2<f32>, scale: f3
 }
 
 @compute @workgroup_size(WG_X, WG_Y, WG_Z)
-fn bitlinear_rounded_packed(group: Group, ids: Ids) {
+fn bitlinear_block_float_packed(group: Group, ids: Ids) {
     let row0 = group.id.x * TILE_X;
     let token = group.id.y * TILE_Y;
     let team = ids.local / LANES;

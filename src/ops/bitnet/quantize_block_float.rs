@@ -1,4 +1,4 @@
-//! round_activations: activations in block floating point, so that sums of ternary products are
+//! quantize_block_float: activations in block floating point, so that sums of ternary products are
 //! exact. (Wilkinson 1963, *Rounding Errors in Algebraic Processes*, has block floating point.)
 
 use super::activations::QuantizedActivations;
@@ -20,16 +20,16 @@ use crate::{
 
 params! { pub(super) struct Params { pub tokens: u32, pub features: u32, pub blocks: u32, pub quads: u32, pub order: u32 } }
 
-/// A kernel that rounds, for products in floats and for products of bytes: what goes out is bound
-/// first. The last part is named by its file.
-macro_rules! rounding {
+/// Declares the kernels that convert to block floating point, one for products in floats and one for
+/// products of bytes. Outputs are bound first. The last part is named by its file.
+macro_rules! block_float_kernels {
     ($name:literal, $entry:literal in $last:literal, $params:ty, $inputs:expr, $source:ident [$($part:tt),*]) => {
         [
             $crate::kernel::declaration::Kernel::trusted(
                 $name,
                 <$params>::FIELDS,
                 $inputs,
-                &[$source($crate::wgsl!["shared/flat", $($part,)* "bitnet/block_unit", "bitnet/round_block", "bitnet/round_store", $last], 4)],
+                &[$source($crate::wgsl!["shared/flat", $($part,)* "bitnet/block_unit", "bitnet/block_float", "bitnet/block_float_store", $last], 4)],
             )
             .entry($entry)
             .flat(),
@@ -39,7 +39,7 @@ macro_rules! rounding {
                 $inputs,
                 &[$source(
                     $crate::wgsl![
-                        "shared/flat", $($part,)* "bitnet/block_unit", "bitnet/round_block", "bitnet/byte_planes", "bitnet/round_store_bytes", $last
+                        "shared/flat", $($part,)* "bitnet/block_unit", "bitnet/block_float", "bitnet/byte_planes", "bitnet/block_float_store_bytes", $last
                     ],
                     8,
                 )],
@@ -49,10 +49,10 @@ macro_rules! rounding {
         ]
     };
 }
-pub(super) use rounding;
+pub(super) use block_float_kernels;
 
-/// In that order.
-pub(super) type Rounding = [Kernel; 2];
+/// A kernel for products in floats, then one for products of bytes.
+pub(super) type BlockFloatKernels = [Kernel; 2];
 
 /// With so many bytes of workgroup memory a thread.
 pub(super) const fn quads(parts: &'static [Part], bytes: u32) -> Source {
@@ -62,37 +62,41 @@ pub(super) const fn quads(parts: &'static [Part], bytes: u32) -> Source {
         .work(Work::new(4, "elements", 32, 12))
 }
 
-static ROUND_ACTIVATIONS: Rounding = rounding!(
-    "round_activations", "round_activations" in "bitnet/round_activations", Params,
+static QUANTIZE_BLOCK_FLOAT: BlockFloatKernels = block_float_kernels!(
+    "quantize_block_float", "quantize_block_float" in "bitnet/quantize_block_float", Params,
     &[read_write("y", U32), read_write("units", F32), read("x", Float("X"))],
-    quads ["shared/ids", "bitnet/round_plain"]
+    quads ["shared/ids", "bitnet/block_float_plain"]
 );
 
 /// Of codes of eight bits, which stay what they are.
-static ROUND_CODES: Rounding = rounding!(
-    "round_codes", "round_activations" in "bitnet/round_activations", Params,
+static BLOCK_FLOAT_CODES: BlockFloatKernels = block_float_kernels!(
+    "block_float_codes", "quantize_block_float" in "bitnet/quantize_block_float", Params,
     &[read_write("y", U32), read_write("units", F32), read("x", U32)],
-    quads ["shared/ids", "bitnet/round_codes"]
+    quads ["shared/ids", "bitnet/block_float_codes"]
 );
 
-pub(super) const KERNELS: &[&Kernel] =
-    &[&ROUND_ACTIVATIONS[0], &ROUND_ACTIVATIONS[1], &ROUND_CODES[0], &ROUND_CODES[1]];
+pub(super) const KERNELS: &[&Kernel] = &[
+    &QUANTIZE_BLOCK_FLOAT[0],
+    &QUANTIZE_BLOCK_FLOAT[1],
+    &BLOCK_FLOAT_CODES[0],
+    &BLOCK_FLOAT_CODES[1],
+];
 
 /// Columns of a block at most: with seventeen bits each, their sum has twenty-four.
 pub(super) const BLOCK: usize = 128;
 
-/// The columns of a block for a matrix that is scaled by groups of so many columns, or not: 128, or
+/// Number of columns of a block for a matrix with scales per `group` of columns, or without: 128, or
 /// the largest power of two that divides the group, if that is less.
-pub fn rounded_block(group: Option<usize>) -> usize {
+pub(crate) fn block_columns(group: Option<usize>) -> usize {
     // The greatest common divisor, of a power of two.
     group
         .map_or(BLOCK, |group| (1 << group.trailing_zeros().min(BLOCK.trailing_zeros())).min(BLOCK))
 }
 
-/// How rounded activations lie in memory: as wgsl/bitnet/round_store.wgsl numbers it, and
-/// wgsl/bitnet/round_store_bytes.wgsl.
+/// The layout of block floating point activations in memory: as wgsl/bitnet/block_float_store.wgsl numbers it, and
+/// wgsl/bitnet/block_float_store_bytes.wgsl.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum RoundedLayout {
+pub(super) enum BlockFloatLayout {
     /// Floats, a block's quads by place.
     ByPlace = 1,
     /// Pairs of halves.
@@ -106,8 +110,8 @@ pub(super) enum RoundedLayout {
 /// Activations on the GPU in block floating point: blocks of columns with a unit each, and
 /// multiples of it of up to 16 bits and a sign.
 #[derive(Clone, Debug)]
-pub struct RoundedActivations {
-    pub(super) layout: RoundedLayout,
+pub struct BlockFloatActivations {
+    pub(super) layout: BlockFloatLayout,
     /// `[tokens, blocks, block]`, as `layout` says.
     pub(super) values: Tensor<u32>,
     /// `[tokens, blocks]` of the unit, for bytes with the sum of the block.
@@ -117,14 +121,19 @@ pub struct RoundedActivations {
     features: usize,
 }
 
-impl RoundedActivations {
-    /// Activations that an op will write, and can write again, for matrices of this `block`
-    /// ([`rounded_block`]).
+impl BlockFloatActivations {
+    /// Activations that an op will write, and can write again, for matrices with scales per `group`
+    /// of columns, or without.
     ///
     /// # Errors
-    /// [`Error::TooLarge`]; [`Error::Invalid`] for a block that is not 16, 32, 64 or 128.
-    pub fn uninit(context: &Context, tokens: usize, features: usize, block: usize) -> Result<Self> {
-        Self::made(context, [tokens, features, block], |_, shape| Tensor::uninit(context, shape))
+    /// [`Error::TooLarge`]; [`Error::Invalid`] for a group that is not a multiple of 16.
+    pub fn uninit(
+        context: &Context,
+        tokens: usize,
+        features: usize,
+        group: Option<usize>,
+    ) -> Result<Self> {
+        Self::made(context, [tokens, features], group, |_, shape| Tensor::uninit(context, shape))
     }
 
     /// In memory of the encoder's, until the next op that takes it.
@@ -132,27 +141,30 @@ impl RoundedActivations {
         encoder: &mut Encoder,
         tokens: usize,
         features: usize,
-        block: usize,
+        group: Option<usize>,
     ) -> Result<Self> {
         let context = encoder.context().clone();
-        Self::made(&context, [tokens, features, block], |slot, shape| encoder.scratch(slot, shape))
+        Self::made(&context, [tokens, features], group, |slot, shape| encoder.scratch(slot, shape))
     }
 
     /// Of values, and of units, by what makes their memory.
     fn made(
         context: &Context,
-        [tokens, features, block]: [usize; 3],
+        [tokens, features]: [usize; 2],
+        group: Option<usize>,
         mut memory: impl FnMut(usize, [usize; 2]) -> Result<Tensor<u32>>,
     ) -> Result<Self> {
-        if !(CODES_PER_WORD..=BLOCK).contains(&block) || !block.is_power_of_two() {
-            return Err(Error::Invalid {
-                op: "round_activations",
-                what: format!("blocks of {block} columns, not 16, 32, 64 or 128"),
-            });
+        let block = block_columns(group);
+        if block < CODES_PER_WORD {
+            let what = format!(
+                "groups of {} columns; block floating point accepts multiples of {CODES_PER_WORD}",
+                group.unwrap_or_default()
+            );
+            return Err(Error::Invalid { op: "quantize_block_float", what });
         }
         let (blocks, layout) = (features.div_ceil(block), layout(tokens, features, block, context));
         let (words, numbers) =
-            if layout == RoundedLayout::Bytes { (block / 4 * 3, 2) } else { (block, 1) };
+            if layout == BlockFloatLayout::Bytes { (block / 4 * 3, 2) } else { (block, 1) };
         Ok(Self {
             layout,
             values: memory(0, [tokens, blocks * words])?,
@@ -178,8 +190,8 @@ impl RoundedActivations {
     }
 
     /// The kernel for this layout.
-    pub(super) fn kernel(&self, rounding: &'static Rounding) -> &'static Kernel {
-        &rounding[usize::from(self.layout == RoundedLayout::Bytes)]
+    pub(super) fn kernel(&self, kernels: &'static BlockFloatKernels) -> &'static Kernel {
+        &kernels[usize::from(self.layout == BlockFloatLayout::Bytes)]
     }
 
     /// Blocks of a row, quads of a block, and the number of the layout.
@@ -222,24 +234,24 @@ pub(super) fn layout(
     features: usize,
     block: usize,
     context: &Context,
-) -> RoundedLayout {
+) -> BlockFloatLayout {
     let capabilities = context.capabilities();
     let on_units = [UNIT_16, UNIT_8].iter().any(|unit| capabilities.matrix_units.contains(unit));
     // A turn of tiles is 32 columns, and loads the first without asking.
     let many = |choice| tokens > capabilities.tuned(choice) && block >= 32 && features > 0;
-    if on_units && !capabilities.software && many(TuningKey::RoundedUnitTokens) {
-        RoundedLayout::Halves
-    } else if many(TuningKey::RoundedTileTokens) {
-        RoundedLayout::InOrder
+    if on_units && !capabilities.software && many(TuningKey::BlockFloatUnitTokens) {
+        BlockFloatLayout::Halves
+    } else if many(TuningKey::BlockFloatTileTokens) {
+        BlockFloatLayout::InOrder
     } else if capabilities.fast_packed_dot
         && features > 0
         && block == BLOCK
         && features.is_multiple_of(4 * CODES_PER_WORD)
     {
         // A lane loads four words of whole ones.
-        RoundedLayout::Bytes
+        BlockFloatLayout::Bytes
     } else {
-        RoundedLayout::ByPlace
+        BlockFloatLayout::ByPlace
     }
 }
 
@@ -247,18 +259,18 @@ pub(super) fn layout(
 ///
 /// # Errors
 /// [`Error::Shape`] if they do not fit.
-pub(crate) fn round_activations_into<T: Float>(
+pub(crate) fn quantize_block_float_into<T: Float>(
     encoder: &mut Encoder,
     x: &Tensor<T>,
-    rounded: &RoundedActivations,
+    quantized: &BlockFloatActivations,
 ) -> Result<()> {
     let (tokens, features) = x.shape().as_matrix();
-    rounded.check("round_activations", tokens, features)?;
-    let (params, extent) = rounded.by_quads();
+    quantized.check("quantize_block_float", tokens, features)?;
+    let (params, extent) = quantized.by_quads();
     encoder.dispatch(
-        rounded.kernel(&ROUND_ACTIVATIONS),
+        quantized.kernel(&QUANTIZE_BLOCK_FLOAT),
         &params,
-        &[&rounded.values, &rounded.units, x],
+        &[&quantized.values, &quantized.units, x],
         extent,
     )
 }
@@ -266,38 +278,24 @@ pub(crate) fn round_activations_into<T: Float>(
 /// The codes of `x`, in the layout `Int8`, without their scales, for matrices scaled by groups.
 /// Eight bits are not rounded. What comes of it is in memory of the encoder's, until the next op
 /// that takes some.
-pub(super) fn round_codes(
+pub(super) fn block_float_codes(
     encoder: &mut Encoder,
     x: &QuantizedActivations,
-    block: usize,
-) -> Result<RoundedActivations> {
-    let rounded = RoundedActivations::scratch(encoder, x.tokens(), x.features(), block)?;
-    let (params, extent) = rounded.by_quads();
+    group: Option<usize>,
+) -> Result<BlockFloatActivations> {
+    let quantized = BlockFloatActivations::scratch(encoder, x.tokens(), x.features(), group)?;
+    let (params, extent) = quantized.by_quads();
     encoder.dispatch(
-        rounded.kernel(&ROUND_CODES),
+        quantized.kernel(&BLOCK_FLOAT_CODES),
         &params,
-        &[&rounded.values, &rounded.units, &x.codes],
+        &[&quantized.values, &quantized.units, &x.codes],
         extent,
     )?;
-    Ok(rounded)
-}
-
-/// The CPU twin of `round_activations`, where they are: the same numbers, bit for bit. `x` is
-/// rows of `features`.
-///
-/// # Errors
-/// [`Error::Length`] if it is not whole rows.
-pub fn round_activations_cpu(x: &mut [f32], features: usize, block: usize) -> Result<()> {
-    let features = features.max(1);
-    if !x.len().is_multiple_of(features) {
-        return Err(Error::Length { shape: [x.len() / features, features].into(), found: x.len() });
-    }
-    x.chunks_exact_mut(features).flat_map(|row| row.chunks_mut(block.max(1))).for_each(round_block);
-    Ok(())
+    Ok(quantized)
 }
 
 /// Plain loops over a slice, so that a compiler makes vectors of them.
-fn round_block(block: &mut [f32]) {
+fn quantize_block(block: &mut [f32]) {
     let largest = block.iter().fold(0, |largest: u32, v| largest.max(v.to_bits() & 0x7fff_ffff));
     let exponent = (largest >> 23).max(32);
     let (unit, inverse) =
@@ -305,4 +303,32 @@ fn round_block(block: &mut [f32]) {
     // 1.5·2^23 leaves no bits for fractions: as `round_ties_even`, which is a call where a
     // processor's oldest instructions are compiled for.
     block.iter_mut().for_each(|v| *v = (*v * inverse + 12_582_912.0 - 12_582_912.0) * unit);
+}
+
+pub(crate) mod reference {
+    use super::*;
+
+    /// CPU reference of [`ActivationQuantizer::block_float`](crate::bitnet::ActivationQuantizer::block_float), in
+    /// place: bit-identical. `x` is
+    /// rows of `features`.
+    ///
+    /// # Errors
+    /// [`Error::Length`] if it is not whole rows.
+    pub fn quantize_block_float(
+        x: &mut [f32],
+        features: usize,
+        group: Option<usize>,
+    ) -> Result<()> {
+        let features = features.max(1);
+        if !x.len().is_multiple_of(features) {
+            return Err(Error::Length {
+                shape: [x.len() / features, features].into(),
+                found: x.len(),
+            });
+        }
+        x.chunks_exact_mut(features)
+            .flat_map(|row| row.chunks_mut(block_columns(group)))
+            .for_each(quantize_block);
+        Ok(())
+    }
 }

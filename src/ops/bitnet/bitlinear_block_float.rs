@@ -1,7 +1,7 @@
 //! BitLinear with activations in block floating point, y = x·Wᵀ with W = β·Wq: for models whose
 //! activations are floats (W1.58A16).
 
-use super::round_activations::{RoundedActivations, RoundedLayout, rounded_block};
+use super::quantize_block_float::{BlockFloatActivations, BlockFloatLayout, block_columns};
 use crate::{
     element::Float,
     error::{Error, Result},
@@ -67,7 +67,7 @@ macro_rules! gemv_of {
                         "tensor/matmul_block",
                         "bitnet/bitlinear_float_word",
                         $codes,
-                        "bitnet/bitlinear_rounded_gemv"
+                        "bitnet/bitlinear_block_float_gemv"
                     ]),
                     $tokens,
                     1,
@@ -77,7 +77,7 @@ macro_rules! gemv_of {
                     Source::msl(msl![
                         "shared/prelude",
                         "bitnet/bitlinear_float_word",
-                        "bitnet/bitlinear_rounded_gemv"
+                        "bitnet/bitlinear_block_float_gemv"
                     ]),
                     $tokens,
                     $words,
@@ -85,20 +85,21 @@ macro_rules! gemv_of {
                 .constants(&[("PLACES", PLACES), ("STEP", $words)]),
             ],
         )
-        .entry("bitlinear_rounded_gemv")
+        .entry("bitlinear_block_float_gemv")
     };
 }
 
-static GEMV: Kernel = gemv_of!("bitlinear_rounded_gemv", "bitnet/rounded_words", 1, 1);
-static GEMV_4: Kernel = gemv_of!("bitlinear_rounded_gemv_4", "bitnet/rounded_words", 4, 1);
-static GEMV_QUADS: Kernel = gemv_of!("bitlinear_rounded_gemv_quads", "bitnet/rounded_quads", 1, 4);
+static GEMV: Kernel = gemv_of!("bitlinear_block_float_gemv", "bitnet/block_float_words", 1, 1);
+static GEMV_4: Kernel = gemv_of!("bitlinear_block_float_gemv_4", "bitnet/block_float_words", 4, 1);
+static GEMV_QUADS: Kernel =
+    gemv_of!("bitlinear_block_float_gemv_quads", "bitnet/block_float_quads", 1, 4);
 static GEMV_QUADS_4: Kernel =
-    gemv_of!("bitlinear_rounded_gemv_quads_4", "bitnet/rounded_quads", 4, 4);
+    gemv_of!("bitlinear_block_float_gemv_quads_4", "bitnet/block_float_quads", 4, 4);
 
 /// Tiles, of 64 rows and 64 tokens: in WGSL 4 × 4 a thread, 32 columns at a time; in Metal on the
 /// matrix units.
 static GEMM: Kernel = Kernel::trusted(
-    "bitlinear_rounded_gemm",
+    "bitlinear_block_float_gemm",
     Params::FIELDS,
     BINDINGS,
     &[
@@ -106,7 +107,7 @@ static GEMM: Kernel = Kernel::trusted(
             "shared/ids",
             "tensor/matmul_block",
             "bitnet/bitlinear_float_word",
-            "bitnet/bitlinear_rounded_gemm"
+            "bitnet/bitlinear_block_float_gemm"
         ])
         .workgroup_size([256, 1, 1])
         .tile([64, 64, 1])
@@ -115,7 +116,7 @@ static GEMM: Kernel = Kernel::trusted(
         Source::msl(msl![
             "shared/prelude",
             "bitnet/bitlinear_float_word",
-            "bitnet/bitlinear_rounded_gemm"
+            "bitnet/bitlinear_block_float_gemm"
         ])
         .workgroup_size([128, 1, 1])
         .tile([64, 64, 1])
@@ -138,8 +139,8 @@ const fn packed(rows: u32, tokens: u32) -> Source {
     const PARTS: &[Part] = wgsl![
         "shared/ids",
         "bitnet/row_quads",
-        "bitnet/rounded_rows",
-        "bitnet/bitlinear_rounded_packed"
+        "bitnet/block_float_rows",
+        "bitnet/bitlinear_block_float_packed"
     ];
     let lanes = 4 * 128 / rows;
     let source = Source::wgsl(PARTS).workgroup_size([128, 1, 1]).tile([rows, tokens, 1]);
@@ -149,10 +150,10 @@ const fn packed(rows: u32, tokens: u32) -> Source {
 }
 
 static PACKED: Kernel =
-    Kernel::trusted("bitlinear_rounded_packed", Params::FIELDS, WITH_UNITS, &[packed(16, 1)]);
+    Kernel::trusted("bitlinear_block_float_packed", Params::FIELDS, WITH_UNITS, &[packed(16, 1)]);
 static PACKED_4: Kernel =
-    Kernel::trusted("bitlinear_rounded_packed_4", Params::FIELDS, WITH_UNITS, &[packed(16, 4)])
-        .entry("bitlinear_rounded_packed");
+    Kernel::trusted("bitlinear_block_float_packed_4", Params::FIELDS, WITH_UNITS, &[packed(16, 4)])
+        .entry("bitlinear_block_float_packed");
 
 /// `side` × `side` outputs a workgroup, of which a subgroup makes `down` × `across` matrices; a
 /// turn is 32 columns.
@@ -175,20 +176,20 @@ macro_rules! units_of_spirv {
             &[units(Source::spirv(UNITS_PARTS, spirv!($name, of one form)), $unit, $side, [$down, $across])
                 .constants(&[("DOWN", $down), ("ACROSS", $across)])],
         )
-        .entry("bitlinear_rounded_units")
+        .entry("bitlinear_block_float_units")
         .matrix_unit($unit)
     };
 }
 
-const UNITS_PARTS: &[Part] = glsl!["shared/prelude", "bitnet/bitlinear_rounded_units"];
+const UNITS_PARTS: &[Part] = glsl!["shared/prelude", "bitnet/bitlinear_block_float_units"];
 
-static UNITS_16: Kernel = units_of_spirv!("bitlinear_rounded_units_16", UNIT_16, 64, [2, 2]);
+static UNITS_16: Kernel = units_of_spirv!("bitlinear_block_float_units_16", UNIT_16, 64, [2, 2]);
 static UNITS_16_LARGE: Kernel =
-    units_of_spirv!("bitlinear_rounded_units_16_large", UNIT_16, 128, [2, 4]);
+    units_of_spirv!("bitlinear_block_float_units_16_large", UNIT_16, 128, [2, 4]);
 /// For tests on software adapters.
-static UNITS_8: Kernel = units_of_spirv!("bitlinear_rounded_units_8", UNIT_8, 32, [2, 2]);
+static UNITS_8: Kernel = units_of_spirv!("bitlinear_block_float_units_8", UNIT_8, 32, [2, 2]);
 static UNITS_8_LARGE: Kernel =
-    units_of_spirv!("bitlinear_rounded_units_8_large", UNIT_8, 64, [2, 4]);
+    units_of_spirv!("bitlinear_block_float_units_8_large", UNIT_8, 64, [2, 4]);
 
 pub(super) const KERNELS: &[&Kernel] = &[
     &GEMV,
@@ -213,29 +214,29 @@ pub(super) const KERNELS: &[&Kernel] = &[
 /// device, where no number is above 2^119, so that no sum of a block is infinite on its way.
 ///
 /// # Errors
-/// As [`bitlinear_rounded_into`].
-pub(crate) fn bitlinear_rounded(
+/// As [`bitlinear_block_float_into`].
+pub(crate) fn bitlinear_block_float(
     encoder: &mut Encoder,
-    x: &RoundedActivations,
+    x: &BlockFloatActivations,
     w: &TernaryMatrix,
 ) -> Result<Tensor<f32>> {
     let y = Tensor::uninit(encoder.context(), [x.tokens(), w.rows()])?;
-    bitlinear_rounded_into(encoder, x, w, &y)?;
+    bitlinear_block_float_into(encoder, x, w, &y)?;
     Ok(y)
 }
 
-/// [`bitlinear_rounded`] into a tensor of the caller, `[.., rows]`.
+/// [`bitlinear_block_float`] into a tensor of the caller, `[.., rows]`.
 ///
 /// # Errors
 /// [`Error::Shape`] if `x` or the output does not fit `w`; [`Error::Invalid`] if the blocks of `x`
-/// are not those of `w` ([`rounded_block`](super::rounded_block)).
-pub(crate) fn bitlinear_rounded_into<'y, Y: Float>(
+/// are not those of `w`.
+pub(crate) fn bitlinear_block_float_into<'y, Y: Float>(
     encoder: &mut Encoder,
-    x: &RoundedActivations,
+    x: &BlockFloatActivations,
     w: &TernaryMatrix,
     y: impl Into<Out<'y, Y>>,
 ) -> Result<()> {
-    let (op, y) = ("bitlinear_rounded", y.into());
+    let (op, y) = ("bitlinear_block_float", y.into());
     let (m, n, k, block) = (x.tokens(), w.rows(), w.columns(), x.block());
     if x.features() != k {
         return Err(Error::Shape {
@@ -245,14 +246,14 @@ pub(crate) fn bitlinear_rounded_into<'y, Y: Float>(
             found: [m, x.features()].into(),
         });
     }
-    if block != rounded_block(w.group()) {
+    if block != block_columns(w.group()) {
         let what =
-            format!("blocks of {block} columns, for a matrix of {}", rounded_block(w.group()));
+            format!("blocks of {block} columns, for a matrix of {}", block_columns(w.group()));
         return Err(Error::Invalid { op, what });
     }
     y.check(op, m, n)?;
     let blocks = k.div_ceil(block);
-    let lanes = if x.layout == RoundedLayout::ByPlace { lanes(m, blocks) } else { 0 };
+    let lanes = if x.layout == BlockFloatLayout::ByPlace { lanes(m, blocks) } else { 0 };
     let params = Params {
         m: m as u32,
         n: n as u32,
@@ -265,19 +266,19 @@ pub(crate) fn bitlinear_rounded_into<'y, Y: Float>(
         add: y.adds().into(),
     };
     let (kernel, extent) = match x.layout {
-        RoundedLayout::ByPlace => {
+        BlockFloatLayout::ByPlace => {
             (plan_gemv(m, k, block), [n.div_ceil((4 * THREADS / lanes) as usize), m, 1])
         }
-        RoundedLayout::InOrder => (&GEMM, [n, m, 1]),
-        RoundedLayout::Halves => (on_units(encoder, m, n), [n, m, 1]),
-        RoundedLayout::Bytes => (if m <= 1 { &PACKED } else { &PACKED_4 }, [n, m, 1]),
+        BlockFloatLayout::InOrder => (&GEMM, [n, m, 1]),
+        BlockFloatLayout::Halves => (on_units(encoder, m, n), [n, m, 1]),
+        BlockFloatLayout::Bytes => (if m <= 1 { &PACKED } else { &PACKED_4 }, [n, m, 1]),
     };
     let floats = x.values.cast::<f32>();
     let bindings: [&[&dyn Bind]; 2] = [
         &[&floats, &w.codes, &w.scales, y.tensor()],
         &[&x.values, &w.codes, &w.scales, &x.units, y.tensor()],
     ];
-    let by_units = matches!(x.layout, RoundedLayout::Halves | RoundedLayout::Bytes);
+    let by_units = matches!(x.layout, BlockFloatLayout::Halves | BlockFloatLayout::Bytes);
     encoder.dispatch(
         kernel,
         &params,
@@ -305,7 +306,7 @@ fn plan_gemv(m: usize, k: usize, block: usize) -> &'static Kernel {
 fn on_units(encoder: &Encoder, m: usize, n: usize) -> &'static Kernel {
     let capabilities = encoder.context().capabilities();
     let tiles = n.div_ceil(128).saturating_mul(m.div_ceil(128));
-    let large = m > 64 && tiles >= capabilities.tuned(TuningKey::RoundedUnitLargeTiles);
+    let large = m > 64 && tiles >= capabilities.tuned(TuningKey::BlockFloatUnitLargeTiles);
     match (capabilities.matrix_units.contains(&UNIT_16), large) {
         (true, false) => &UNITS_16,
         (true, true) => &UNITS_16_LARGE,
@@ -314,28 +315,32 @@ fn on_units(encoder: &Encoder, m: usize, n: usize) -> &'static Kernel {
     }
 }
 
-/// CPU reference of [`BitLinear`](super::BitLinear) with block-floating-point activations, of one
-/// row as [`round_activations_cpu`](super::round_activations_cpu) gives it: the same bits.
-///
-/// # Errors
-/// [`Error::Length`] if it has another length.
-pub fn bitlinear_rounded_cpu(x: &[f32], w: &PackedTernary) -> Result<Vec<f32>> {
-    if x.len() != w.columns() {
-        return Err(Error::Length { shape: [w.columns()].into(), found: x.len() });
+pub(crate) mod reference {
+    use super::*;
+
+    /// CPU reference of [`BitLinear`](crate::bitnet::BitLinear) with block-floating-point activations, of one
+    /// row as [`quantize_block_float`](super::quantize_block_float()) gives it: bit-identical.
+    ///
+    /// # Errors
+    /// [`Error::Length`] if it has another length.
+    pub fn bitlinear_block_float(x: &[f32], w: &PackedTernary) -> Result<Vec<f32>> {
+        if x.len() != w.columns() {
+            return Err(Error::Length { shape: [w.columns()].into(), found: x.len() });
+        }
+        let (scales, block) = (w.row_scales(), block_columns(w.group()));
+        let groups = scales.len() / w.rows().max(1);
+        let group_blocks = w.group().map_or(usize::MAX, |size| size / block);
+        let of_block = |row: usize, b: usize, x: &[f32]| {
+            let sum = x
+                .iter()
+                .enumerate()
+                .fold(0.0, |sum: f32, (i, x)| sum + f32::from(w.value(row, b * block + i)) * x);
+            sum * scales[row * groups + b / group_blocks]
+        };
+        Ok((0..w.rows())
+            .map(|row| {
+                x.chunks(block).enumerate().fold(0.0, |all: f32, (b, x)| all + of_block(row, b, x))
+            })
+            .collect())
     }
-    let (scales, block) = (w.row_scales(), rounded_block(w.group()));
-    let groups = scales.len() / w.rows().max(1);
-    let group_blocks = w.group().map_or(usize::MAX, |size| size / block);
-    let of_block = |row: usize, b: usize, x: &[f32]| {
-        let sum = x
-            .iter()
-            .enumerate()
-            .fold(0.0, |sum: f32, (i, x)| sum + f32::from(w.value(row, b * block + i)) * x);
-        sum * scales[row * groups + b / group_blocks]
-    };
-    Ok((0..w.rows())
-        .map(|row| {
-            x.chunks(block).enumerate().fold(0.0, |all: f32, (b, x)| all + of_block(row, b, x))
-        })
-        .collect())
 }

@@ -1,6 +1,6 @@
 // BitLinear of a row that is normalised and rounded here, for few tokens, in one dispatch: y[r] = Σ over blocks b of (Σ x[k]·Wq[r, k] over the columns k of b) ·
 // w_scale[r, group of b], where x is norm(source) in block floating point, norm(v) = v / sqrt(mean(v²) + eps) · gain, or v where `normalise` is 0. The bits of
-// rms_norm_round.wgsl, or round_activations.wgsl, and then bitlinear_rounded_gemv.wgsl. Every workgroup prepares the row of its token for itself while its
+// rms_norm_block_float.wgsl, or quantize_block_float.wgsl, and then bitlinear_block_float_gemv.wgsl. Every workgroup prepares the row of its token for itself while its
 // first weights are on their way, in chunks of 16 columns a thread, which have room in workgroup memory. Blocks are of eight words, and rows are whole
 // quads of words. A workgroup makes `tile` rows of one token, sixteen at a time. A team of WIDTH threads makes four of these; each thread has one quad of words
 // of each of the four in a chunk. In what form a chunk is kept, and how it is multiplied, is for a part before to say (chunk_bytes.wgsl, chunk_floats.wgsl), and
@@ -87,7 +87,7 @@ fn load_turn(first: u32, block: u32, lane: u32) -> Turn {
 }
 
 @compute @workgroup_size(WG_X, WG_Y, WG_Z)
-fn norm_bitlinear_rounded(group: Group, ids: Ids) {
+fn norm_bitlinear_block_float(group: Group, ids: Ids) {
     let token = group.id.y;
     let tile = group.id.x * params.tile;
     let lane = ids.local % WIDTH;

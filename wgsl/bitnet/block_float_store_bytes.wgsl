@@ -6,7 +6,7 @@
 var<workgroup> sums: array<f32, THREADS>;
 
 // Stores a quad where there is one. All threads of a workgroup must call this together.
-fn store_rounded(r: Rounded, there: bool, ids: Ids) {
+fn store_block_float(r: BlockFloat, there: bool, ids: Ids) {
     // A float holds it.
     sums[ids.local] = (r.whole.x + r.whole.y) + (r.whole.z + r.whole.w);
     workgroupBarrier();

@@ -1,5 +1,5 @@
 // y[t, r] = Σ over blocks b of (Σ x[t, k]·Wq[r, k] over the columns k of b)·w_scale[r, group of b], on top of y if `add` is not 0, for many tokens t, whose
-// activations are in block floating point (round_store.wgsl), as floats in order. A block's sum is exact; it is scaled, which rounds, and these are added in
+// activations are in block floating point (block_float_store.wgsl), as floats in order. A block's sum is exact; it is scaled, which rounds, and these are added in
 // order: the same bits in every kernel and on every device. codes is [rows, words] words of sixteen codes, y [tokens, rows]. A workgroup of 16 × 16 threads
 // makes 64 rows × 64 tokens, a thread 4 × 4 of them, APART from one another. 32 columns of every row and token are in workgroup memory at a time, and those
 // that follow are loaded while these are multiplied.
@@ -33,7 +33,7 @@ fn write_rows(token: u32, row0: u32, totals: vec4<f32>) {
 }
 
 @compute @workgroup_size(WG_X, WG_Y, WG_Z)
-fn bitlinear_rounded_gemm(group: Group, ids: Ids) {
+fn bitlinear_block_float_gemm(group: Group, ids: Ids) {
     let row0 = group.id.x * TILE_X;
     let token0 = group.id.y * TILE_Y;
     let tx = ids.local % APART;

@@ -4,11 +4,11 @@
 var<workgroup> magnitudes: array<u32, THREADS>;
 
 // A quad of multiples, and where it is: of a token, a block, and in the block.
-struct Rounded { token: u32, block: u32, quad: u32, unit: f32, whole: vec4<f32> }
+struct BlockFloat { token: u32, block: u32, quad: u32, unit: f32, whole: vec4<f32> }
 
 // Rounds quad number `quad` of a token's row. All threads of a workgroup must call this together, and the quads of a block must be side by side; beyond the
 // row, numbers are 0.
-fn rounded_quad(v: vec4<f32>, token: u32, quad: u32, ids: Ids) -> Rounded {
+fn block_float_quad(v: vec4<f32>, token: u32, quad: u32, ids: Ids) -> BlockFloat {
     let in_block = quad % params.quads;
     // The bits of floats >= 0 are ordered as the floats are.
     let bits = bitcast<vec4<u32>>(v) & vec4<u32>(0x7fffffffu);
@@ -17,5 +17,5 @@ fn rounded_quad(v: vec4<f32>, token: u32, quad: u32, ids: Ids) -> Rounded {
     var largest = 0u;
     for (var i = 0u; i < params.quads; i += 1u) { largest = max(largest, magnitudes[ids.local - in_block + i]); }
     workgroupBarrier();
-    return Rounded(token, quad / params.quads, in_block, unit_for(largest), round(v * inverse_unit(largest)));
+    return BlockFloat(token, quad / params.quads, in_block, unit_for(largest), round(v * inverse_unit(largest)));
 }

@@ -1,5 +1,5 @@
 // y[t, r] = Σ over blocks b of (Σ x[t, k]·Wq[r, k] over the columns k of b)·w_scale[r, group of b], on top of y if `add` is not 0, on a matrix unit for
-// halves; for many tokens t, whose activations are in block floating point (wgsl/bitnet/round_store.wgsl): pairs of halves, 32 columns of both in turn.
+// halves; for many tokens t, whose activations are in block floating point (wgsl/bitnet/block_float_store.wgsl): pairs of halves, 32 columns of both in turn.
 // A block's sum is exact, whatever the order; it is scaled, which rounds, and these are added in order: the same bits as by any other kernel. codes is
 // [rows, words] words of sixteen codes, y [tokens, rows]. A workgroup computes TILE_X rows × TILE_Y tokens, a subgroup DOWN × ACROSS matrices of SIDE × SIDE
 // of them. 32 columns are in workgroup memory at a time, and those that follow are loaded while these are multiplied.

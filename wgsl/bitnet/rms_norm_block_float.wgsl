@@ -1,4 +1,4 @@
-// x / sqrt(mean(x²) + eps) · gain for rows `first` .. `first + tokens` of x [.., features], in block floating point: round_block.wgsl. One workgroup per row.
+// x / sqrt(mean(x²) + eps) · gain for rows `first` .. `first + tokens` of x [.., features], in block floating point: quantize_block.wgsl. One workgroup per row.
 struct Params { tokens: u32, features: u32, first: u32, blocks: u32, quads: u32, order: u32, eps: f32 }
 var<immediate> params: Params;
 @group(0) @binding(2) var<storage, read> x: array<f32>;
@@ -7,11 +7,11 @@ var<immediate> params: Params;
 fn number(token: u32, i: u32) -> f32 { return x[(params.first + token) * params.features + i]; }
 
 fn round_and_store(token: u32, quad: u32, v: vec4<f32>, ids: Ids) {
-    store_rounded(rounded_quad(v, token, quad, ids), quad < params.blocks * params.quads, ids);
+    store_block_float(block_float_quad(v, token, quad, ids), quad < params.blocks * params.quads, ids);
 }
 
 @compute @workgroup_size(WG_X, WG_Y, WG_Z)
-fn rms_norm_round(group: Group, ids: Ids) {
+fn rms_norm_block_float(group: Group, ids: Ids) {
     let token = flat_group(group);
     if token >= params.tokens { return; }
     clear_cells(ids);
