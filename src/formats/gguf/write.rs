@@ -16,9 +16,9 @@ use crate::{
         embedding::Pooling,
         families,
         family::{Architecture, RotaryOrder},
+        format_error::{FormatError, unsupported},
         input_files::input_files,
         model_file::ModelFile,
-        problem::{Problem, unsupported},
         rope::{RopeScaling, yarn_attention},
         tensors::{Gains, Matrix, end_tensors, layer_tensors},
         write::{WrittenTensor, quantisation_error},
@@ -70,7 +70,7 @@ pub fn write_gguf(
     mut progress: impl FnMut(&WrittenTensor),
 ) -> Result<()> {
     let output = output.as_ref();
-    let refused = |problem: Problem| problem.at(checkpoint.path());
+    let refused = |problem: FormatError| problem.at(checkpoint.path());
     if !force && output.exists() {
         return at(output, Err(io::Error::new(io::ErrorKind::AlreadyExists, "exists already")));
     }
@@ -112,7 +112,7 @@ pub fn write_gguf(
 }
 
 /// Is the file of the same model, but for what other tokens and names it has?
-fn same_model(file: &Gguf, wanted: &ModelConfig) -> Result<(), Problem> {
+fn same_model(file: &Gguf, wanted: &ModelConfig) -> Result<(), FormatError> {
     let (architecture, generation) = (wanted.architecture.clone(), wanted.generation.clone());
     let (eos, embedding) = (wanted.eos.clone(), wanted.embedding.clone());
     let read = ModelConfig {
@@ -131,7 +131,7 @@ fn same_model(file: &Gguf, wanted: &ModelConfig) -> Result<(), Problem> {
 }
 
 /// The architecture that has the model's graph.
-fn architecture(c: &ModelConfig) -> Result<&'static Architecture, Problem> {
+fn architecture(c: &ModelConfig) -> Result<&'static Architecture, FormatError> {
     if let Some(why) = c.family().not_written {
         return unsupported(why);
     }
@@ -246,7 +246,7 @@ fn linear(
     all: &mut Vec<Tensor>,
 ) -> Result<()> {
     let refused = |what: String| {
-        Problem::Unsupported(format!("`{name}.weight` {what}")).at(checkpoint.path())
+        FormatError::Unsupported(format!("`{name}.weight` {what}")).at(checkpoint.path())
     };
     // Before the matrix is read.
     let bytes = kind
@@ -369,7 +369,8 @@ impl Tensor {
             }
             Content::Table { name, rows, columns, ternary: true } => {
                 let matrix = checkpoint.ternary_table(name, *rows, *columns)?;
-                let gone = || Problem::from("has changed while it was read").at(checkpoint.path());
+                let gone =
+                    || FormatError::from("has changed while it was read").at(checkpoint.path());
                 (encode(self.kind, &matrix.ok_or_else(gone)?, true), None)
             }
             Content::Table { name, rows, columns, ternary: false } => {
@@ -472,7 +473,7 @@ fn metadata(
     architecture: &Architecture,
     vocabulary: Option<&GgufVocabulary>,
     kind: GgufType,
-) -> Result<Metadata, Problem> {
+) -> Result<Metadata, FormatError> {
     let mut metadata = Metadata::default();
     metadata.text("general.architecture", architecture.name);
     if let Some(name) = checkpoint
@@ -509,7 +510,7 @@ fn graph(
     metadata: &mut Metadata,
     architecture: &Architecture,
     c: &ModelConfig,
-) -> Result<(), Problem> {
+) -> Result<(), FormatError> {
     let key = |name: &str| format!("{}.{name}", architecture.name);
     let sizes = [
         ("vocab_size", c.vocab),
@@ -593,7 +594,7 @@ fn tokens(
     metadata: &mut Metadata,
     c: &ModelConfig,
     vocabulary: Option<&GgufVocabulary>,
-) -> Result<(), Problem> {
+) -> Result<(), FormatError> {
     let key = |name: &str| format!("tokenizer.ggml.{name}");
     let eos = vocabulary.and_then(|vocabulary| vocabulary.eos).or(c.eos.first().copied());
     // Some are known by their names.
