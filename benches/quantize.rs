@@ -4,6 +4,7 @@
 use bitnet_wgpu::{
     bitnet,
     bitnet::{Gate, Layout},
+    reference,
 };
 use criterion::{Criterion, criterion_group, criterion_main};
 use support::{floats, rng};
@@ -17,7 +18,7 @@ fn weights(criterion: &mut Criterion) {
         .upload(&floats(&mut rng(1), rows * columns, 2.0), [rows, columns])
         .expect("it fits");
     let mut encoder = context.encoder("weights");
-    bitnet::quantize_weights(&mut encoder, &w).expect("it quantises");
+    bitnet::WeightQuantizer::absmean().quantize(&mut encoder, &w).expect("it quantises");
     // Read twice, a sixteenth written.
     bench(
         &mut group,
@@ -34,7 +35,11 @@ fn cpu(criterion: &mut Criterion) {
     let mut group = timing::group(criterion, "quantize_weights on the CPU");
     let (rows, columns) = (2560, 6912);
     let w = floats(&mut rng(1), rows * columns, 2.0);
-    group.bench_function("absmean", |b| b.iter(|| bitnet::quantize_weights_cpu(&w, rows, columns)));
+    group.bench_function("absmean", |b| {
+        b.iter(|| {
+            reference::quantize_weights(&w, [rows, columns], bitnet::WeightQuantizer::absmean())
+        })
+    });
 }
 
 fn tokens(criterion: &mut Criterion) {

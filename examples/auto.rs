@@ -9,7 +9,7 @@
 use bitnet_wgpu::{
     Context, Result,
     auto::{Answer, Auto, AutoTernary, Target},
-    bitnet,
+    bitnet, reference,
     weights::{PackedTernary, Scales},
 };
 use serde_json::json;
@@ -93,7 +93,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
     // The bits are those of the twin, wherever a product was made.
     let auto = Auto::new(Some(&context))?;
-    let packed = bitnet::quantize_weights_cpu(&vec![0.25f32; 64 * 64], 64, 64)?;
+    let packed = reference::quantize_weights(
+        &vec![0.25f32; 64 * 64],
+        [64, 64],
+        bitnet::WeightQuantizer::absmean(),
+    )?;
     let w = auto.weights(packed.clone())?;
     let x: Vec<f32> = (0..64).map(|i| i as f32 / 64.0).collect();
     assert_eq!(auto.bitlinear(&x, 1, &w)?.values, bitnet::bitlinear_cpu(&x, 1, &packed)?);

@@ -1,8 +1,11 @@
 //! Quantises a matrix, multiplies it by a vector and reads the result back.
 //! `cargo run --release --example quickstart`
 
-use bitnet_wgpu::bitnet::BitLinear;
-use bitnet_wgpu::{Context, bitnet};
+use bitnet_wgpu::{
+    Context,
+    bitnet::{self, BitLinear, WeightQuantizer},
+    reference,
+};
 
 fn main() -> bitnet_wgpu::Result<()> {
     let context = pollster::block_on(Context::new())?;
@@ -15,7 +18,8 @@ fn main() -> bitnet_wgpu::Result<()> {
 
     // Record: nothing runs before `submit`.
     let mut encoder = context.encoder("quickstart");
-    let w = bitnet::quantize_weights(&mut encoder, &context.upload(&weights, [rows, columns])?)?;
+    let master = context.upload(&weights, [rows, columns])?;
+    let w = WeightQuantizer::absmean().quantize(&mut encoder, &master)?;
     let y = BitLinear::new(&w).forward(&mut encoder, &context.upload(&x, [1, columns])?)?;
     encoder.submit()?.wait()?;
 
@@ -23,7 +27,8 @@ fn main() -> bitnet_wgpu::Result<()> {
     println!("y = {:?} ...", &y[..4]);
 
     // The CPU gives the same bits.
-    let packed = bitnet::quantize_weights_cpu(&weights, rows, columns)?;
+    let packed =
+        reference::quantize_weights(&weights, [rows, columns], WeightQuantizer::absmean())?;
     assert_eq!(y, bitnet::bitlinear_cpu(&x, 1, &packed)?);
     println!("equal to the CPU");
     println!("{} bytes of weights are now {}", 4 * weights.len(), w.code_bytes());

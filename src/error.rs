@@ -69,22 +69,27 @@ pub enum Error {
 
     // --- a matrix, `matrix` of its batch; columns are counted from 1
     /// A pivot of a Cholesky factorisation is not positive.
+    #[cfg(feature = "linalg")]
     #[error(
         "{op}: matrix {matrix} is not positive definite: the pivot of column {column} is not positive"
     )]
     NotPositiveDefinite { op: &'static str, matrix: usize, column: usize },
     /// A square matrix has no inverse, or none that its numbers determine.
+    #[cfg(feature = "linalg")]
     #[error("{op}: matrix {matrix} is singular: column {column} has no pivot beyond rounding")]
     Singular { op: &'static str, matrix: usize, column: usize },
     /// The columns of a matrix are not independent.
+    #[cfg(feature = "linalg")]
     #[error(
         "{op}: matrix {matrix} is rank deficient: column {column} depends on those before it, up to rounding"
     )]
     RankDeficient { op: &'static str, matrix: usize, column: usize },
     /// An iteration did not reach its end.
+    #[cfg(feature = "linalg")]
     #[error("{op}: matrix {matrix} has not converged in {sweeps} sweeps")]
     NotConverged { op: &'static str, matrix: usize, sweeps: usize },
     /// A matrix has an infinity or a NaN, or what is made of it overflows.
+    #[cfg(feature = "linalg")]
     #[error("{op}: matrix {matrix} has numbers, or leads to some, that are not finite")]
     NotFinite { op: &'static str, matrix: usize },
     /// What a model computes is not finite: its weights are damaged, or its numbers overflow.
@@ -239,12 +244,13 @@ impl Error {
             | Self::OtherDevice { .. }
             | Self::Context { .. }
             | Self::Invalid { .. } => ErrorKind::Invalid,
+            #[cfg(feature = "linalg")]
             Self::NotPositiveDefinite { .. }
             | Self::Singular { .. }
             | Self::RankDeficient { .. }
             | Self::NotConverged { .. }
-            | Self::NotFinite { .. }
-            | Self::Overflow { .. } => ErrorKind::Numbers,
+            | Self::NotFinite { .. } => ErrorKind::Numbers,
+            Self::Overflow { .. } => ErrorKind::Numbers,
             Self::MissingFeature { .. }
             | Self::Limit { .. }
             | Self::Language { .. }

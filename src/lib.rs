@@ -10,7 +10,7 @@
 //! let x = context.upload(&vec![1.0f32; 2048], [1, 2048])?;
 //!
 //! let mut encoder = context.encoder("bitlinear");
-//! let w = bitnet::quantize_weights(&mut encoder, &weights)?; // a TernaryMatrix
+//! let w = bitnet::WeightQuantizer::absmean().quantize(&mut encoder, &weights)?; // a TernaryMatrix
 //! let y = bitnet::BitLinear::new(&w).forward(&mut encoder, &x)?; // Tensor<f32> [1, 1024]
 //! encoder.submit()?;
 //! println!("{:?}", &pollster::block_on(y.read())?[..4]);
@@ -27,8 +27,9 @@
 //! | quantize and multiply, on GPU or CPU | [`bitnet`] |
 //! | the rest of a transformer, on GPU or CPU | [`transformer`] |
 //! | elementwise ops, reductions, softmax, losses and norms, with gradients | [`tensor`] |
-//! | train: SGD, AdamW, Lion | [`optimizer`] |
+//! | train: SGD, AdamW, Lion; losses and gradients (feature `train`) | `optimizer`, [`tensor`] |
 //! | factorize and solve dense matrices (feature `linalg`) | `linalg` |
+//! | compute on the CPU, without a GPU | [`cpu`] |
 //! | run small calls on the CPU and large ones on the GPU (feature `auto`) | `auto` |
 //! | have an op write, or add to, a tensor of yours | [`Out`] |
 //! | load whole models, generate and score text | [`model`] |
@@ -53,8 +54,7 @@ extern crate self as bitnet_wgpu;
 
 #[cfg(feature = "auto")]
 pub mod auto;
-#[cfg(feature = "models")]
-mod cpu;
+pub mod cpu;
 mod element;
 mod error;
 mod files;
@@ -86,13 +86,15 @@ pub use gpu::{
     encoder::Encoder,
     out::Out,
     recording::{Extent, Recording, Submission},
-    tensor::{Bind, Pieces, Tensor},
+    tensor::{Bind, Chunks, Tensor},
 };
 pub use half::f16;
 pub use kernel::declaration::Kernel;
 #[cfg(feature = "linalg")]
 pub use ops::linalg;
-pub use ops::{bitnet, optimizer, reference, tensor, transformer};
+#[cfg(feature = "train")]
+pub use ops::optimizer;
+pub use ops::{bitnet, reference, tensor, transformer};
 pub use shape::Shape;
 pub use wgpu;
 
@@ -122,8 +124,12 @@ pub mod telemetry {
     };
 }
 
-/// The programs of the README and of docs/guide/library.md, run as tests.
+/// The programs of the README and of pages of docs/, run as tests.
 #[cfg(all(doctest, feature = "models"))]
 #[doc = include_str!("../README.md")]
+#[doc = include_str!("../docs/guide/custom-kernels.md")]
+#[doc = include_str!("../docs/guide/gpu-and-memory.md")]
 #[doc = include_str!("../docs/guide/library.md")]
+#[doc = include_str!("../docs/guide/recovery.md")]
+#[doc = include_str!("../docs/reference/determinism.md")]
 struct Readme;

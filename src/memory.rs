@@ -137,7 +137,7 @@ impl Footprint {
     }
 }
 
-/// Buffers in use under one label: see [`Context::labelled`](crate::Context::labelled).
+/// Buffers in use under one label: see [`Context::with_label`](crate::Context::with_label).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LiveMemory {

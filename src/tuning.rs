@@ -167,7 +167,7 @@ impl TuningKey {
 
 /// Numbers in place of those of the table, as they were measured on one device:
 /// `Capabilities::tuning`. The example `tune` measures them and
-/// [`Context::keep_tuning`](crate::Context::keep_tuning) writes them to the folder of
+/// [`Context::save_tuning`](crate::Context::save_tuning) writes them to the folder of
 /// [`ContextOptions::cache`](crate::ContextOptions::cache), from which the next context on the
 /// device has them.
 ///

@@ -1,5 +1,5 @@
 //! Mixed work for as long as is wanted, and what became of memory, threads, descriptors and speed
-//! meanwhile: `cargo run --release --example soak -- --seconds 300`. docs/guide/runtime.md has the
+//! meanwhile: `cargo run --release --example soak -- --seconds 300`. docs/guide/recovery.md has the
 //! figures of a run.
 
 use anyhow::{Result, ensure};

@@ -98,7 +98,7 @@ fn tune(mut arguments: Arguments) -> Result<()> {
         false => format!("\n{tuning}"),
     })?;
     match &arguments.device.kernel_cache {
-        Some(_) => say(format!("kept in {}\n", files::display(&opened.keep_tuning(&tuning)?)))?,
+        Some(_) => say(format!("kept in {}\n", files::display(&opened.save_tuning(&tuning)?)))?,
         None => say("kept nowhere: --kernel-cache DIR says where\n")?,
     }
     Ok(())

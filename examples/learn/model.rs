@@ -247,7 +247,7 @@ impl Model {
         weights: usize,
         x: Tensor<f32>,
     ) -> Result<(Tensor<f32>, Linear)> {
-        let w = bitnet::quantize_weights(e, &self.parameters[weights])?;
+        let w = bitnet::WeightQuantizer::absmean().quantize(e, &self.parameters[weights])?;
         if !self.settings.int8 {
             return Ok((
                 BitLinear::new(&w).activation_type(ActivationType::Float).forward(e, &x)?,

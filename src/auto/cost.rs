@@ -6,7 +6,7 @@ use std::{ops::RangeInclusive, time::Duration};
 /// Where a call runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Target {
-    /// The CPU twin, in this thread (products of matrices on all cores).
+    /// The CPU, by [`cpu`](crate::cpu): small calls in this thread, large ones on all cores.
     Cpu,
     /// The kernels, with the transfers there and back.
     Gpu,

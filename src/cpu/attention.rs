@@ -1,21 +1,17 @@
 //! Attention on a processor: the bits of [`attention`](crate::reference::attention), from
 //! a cache that is laid out for vectors, in 32 bits or in 16.
 
-use super::{halves, prefetch::prefetch_after};
-use crate::{
-    error::Result,
-    ops::{
-        exp::exp,
-        transformer::{AttentionShape, HostKvCache},
-    },
+use super::{
+    cache::{BLOCK, Heads, KeyHead, KvCache, Number, SUMS, place},
+    prefetch::prefetch_after,
+    threads::by_chunks,
 };
-use half::{f16, slice::HalfFloatSliceExt};
-use rayon::prelude::*;
-use std::{borrow::Cow, ops::Range};
-
-/// Positions whose keys lie together. Of fewer, compilers unroll loops instead of making vectors of
-/// them.
-const BLOCK: usize = 64;
+use crate::{
+    error::{Error, Result},
+    ops::exp::exp,
+};
+use half::f16;
+use std::ops::Range;
 
 /// Running sums side by side.
 const LANES: usize = 16;
@@ -24,213 +20,27 @@ const LANES: usize = 16;
 /// prefetcher ends at every page.
 const AHEAD: usize = 2048;
 
-/// Running sums of a score, as the twin has them.
-const SUMS: usize = 8;
-
-/// The keys and values of one sequence in one layer.
-#[derive(Clone)]
-pub struct KvCache {
-    shape: AttentionShape,
-    len: usize,
-    heads: Heads,
-    /// Positions that a token sees, itself among them; all where there is none.
-    window: Option<usize>,
-}
-
-/// By key head, in the type that they are kept in.
-#[derive(Clone)]
-enum Heads {
-    F32(Vec<KeyHead<f32>>),
-    F16(Vec<KeyHead<f16>>),
-}
-
-/// Does the same with the heads of either type.
-macro_rules! each_type {
-    ($heads:expr, $bound:ident => $what:expr) => {
-        match $heads {
-            Heads::F32($bound) => $what,
-            Heads::F16($bound) => $what,
-        }
-    };
-}
-
-/// Keys `[position / 64, head_dim, 64]`, the dimensions in the order of [`place`], so that a vector
-/// has positions side by side, each with its own sum, and nothing is added up across a vector;
-/// values `[position, head_dim]`.
-#[derive(Clone)]
-struct KeyHead<T> {
-    keys: Vec<[T; BLOCK]>,
-    values: Vec<T>,
-}
-
-impl<T: Number> KeyHead<T> {
-    fn none() -> Self {
-        Self { keys: Vec::new(), values: Vec::new() }
+/// Applies rotary embedding to the next tokens of a sequence, and appends their keys and values to
+/// the cache. `qkv` is `[tokens, (heads + 2 kv_heads) · head_dim]`, `angles`
+/// `[positions, head_dim / 2, 2]` (cosine, sine). Bit-identical to
+/// [`reference::rope`](crate::reference::rope).
+///
+/// # Errors
+/// [`Error::Length`] if `qkv` is not whole rows; [`Error::Invalid`] if `angles` end before the last
+/// position.
+pub fn rope(qkv: &mut [f32], angles: &[f32], cache: &mut KvCache) -> Result<()> {
+    let (shape, tokens) = (cache.shape, cache.rows(qkv)?);
+    let room = angles.len() / shape.head_dim;
+    if cache.len + tokens > room {
+        return Err(Error::Invalid { op: "rope", what: format!("angles for {room} positions") });
     }
-
-    fn truncate(&mut self, tokens: usize, dim: usize) {
-        self.keys.truncate(tokens.div_ceil(BLOCK) * dim);
-        self.values.truncate(tokens * dim);
-    }
-
-    /// Appends keys and values `[head_dim]` as token `at`.
-    fn push(&mut self, at: usize, keys: &[T], values: &[T]) {
-        let (dim, lane) = (keys.len(), at % BLOCK);
-        if lane == 0 {
-            self.keys.resize(self.keys.len() + dim, [T::default(); BLOCK]);
-        }
-        let first = self.keys.len() - dim;
-        let block = &mut self.keys[first..];
-        keys.iter().enumerate().for_each(|(d, &key)| block[place(d, dim)][lane] = key);
-        self.values.extend_from_slice(values);
-    }
-}
-
-/// A type that keys and values are kept in.
-trait Number: Copy + Default + Send + Sync {
-    /// Whether memory is asked for ahead. Numbers of 16 bits, of which a page has twice as many,
-    /// gain nothing by it.
-    const NEAR: bool;
-
-    /// The nearest numbers of this type.
-    fn narrow(from: &[f32]) -> Cow<'_, [Self]>;
-
-    /// The same numbers in `f32`: `from` itself, or written to the beginning of `room`.
-    fn widen<'a>(from: &'a [Self], room: &'a mut Vec<f32>) -> &'a [f32];
-}
-
-impl Number for f32 {
-    const NEAR: bool = true;
-
-    fn narrow(from: &[f32]) -> Cow<'_, [Self]> {
-        from.into()
-    }
-
-    #[inline(always)]
-    fn widen<'a>(from: &'a [Self], _: &'a mut Vec<f32>) -> &'a [f32] {
-        from
-    }
-}
-
-impl Number for f16 {
-    const NEAR: bool = false;
-
-    fn narrow(from: &[f32]) -> Cow<'_, [Self]> {
-        let mut halves = vec![Self::ZERO; from.len()];
-        halves.convert_from_f32_slice(from);
-        halves.into()
-    }
-
-    #[inline(always)]
-    fn widen<'a>(from: &'a [Self], room: &'a mut Vec<f32>) -> &'a [f32] {
-        if room.len() < from.len() {
-            room.resize(from.len(), 0.0);
-        }
-        let room = &mut room[..from.len()];
-        halves::widen(from, room);
-        room
-    }
-}
-
-/// Where dimension d lies in a block of keys: those of one running sum after another, so that keys
-/// are read in their order.
-#[inline(always)]
-fn place(d: usize, dim: usize) -> usize {
-    let whole = dim / SUMS;
-    if d < whole * SUMS { d % SUMS * whole + d / SUMS } else { d }
-}
-
-impl KvCache {
-    /// An empty cache, of numbers in 16 bits or in 32, all of which tokens see, or so many; refused
-    /// where the kernels for GPUs refuse one.
-    pub fn new(shape: AttentionShape, halves: bool, window: Option<usize>) -> Result<Self> {
-        shape.check("key-value cache")?;
-        let count = shape.kv_heads;
-        let heads = if halves {
-            Heads::F16(vec![KeyHead::none(); count])
-        } else {
-            Heads::F32(vec![KeyHead::none(); count])
-        };
-        Ok(Self { shape, len: 0, heads, window })
-    }
-
-    /// Tokens in it.
-    pub fn len(&self) -> usize {
-        self.len
-    }
-
-    /// Forgets all but the first `tokens`.
-    pub fn truncate(&mut self, tokens: usize) {
-        self.len = self.len.min(tokens);
-        each_type!(&mut self.heads, heads => heads.iter_mut().for_each(|head| head.truncate(self.len, self.shape.head_dim)));
-    }
-
-    /// Appends a token's keys and values, `[kv_heads, head_dim]` both.
-    fn push(&mut self, keys: &[f32], values: &[f32]) {
-        fn push<T: Number>(
-            heads: &mut [KeyHead<T>],
-            at: usize,
-            dim: usize,
-            keys: &[f32],
-            values: &[f32],
-        ) {
-            let (keys, values) = (T::narrow(keys), T::narrow(values));
-            let rows = keys.chunks_exact(dim).zip(values.chunks_exact(dim));
-            heads
-                .iter_mut()
-                .zip(rows)
-                .for_each(|(head, (keys, values))| head.push(at, keys, values));
-        }
-        each_type!(&mut self.heads, heads => push(heads, self.len, self.shape.head_dim, keys, values));
-        self.len += 1;
-    }
-
-    /// A copy in the order of a [`HostKvCache`].
-    pub fn to_host(&self) -> Result<HostKvCache> {
-        fn copy<T: Number>(heads: &[KeyHead<T>], len: usize, dim: usize) -> (Vec<f32>, Vec<f32>) {
-            let (mut keys, mut values, mut room) = (Vec::new(), Vec::new(), Vec::new());
-            for position in 0..len {
-                for head in heads {
-                    let block = &head.keys[position / BLOCK * dim..][..dim];
-                    let row: Vec<T> =
-                        (0..dim).map(|d| block[place(d, dim)][position % BLOCK]).collect();
-                    keys.extend_from_slice(T::widen(&row, &mut room));
-                    values.extend_from_slice(T::widen(
-                        &head.values[position * dim..][..dim],
-                        &mut room,
-                    ));
-                }
-            }
-            (keys, values)
-        }
-        let (keys, values) =
-            each_type!(&self.heads, heads => copy(heads, self.len, self.shape.head_dim));
-        HostKvCache::from_parts(self.shape, keys, values)
-    }
-
-    /// The inverse of [`KvCache::to_host`], in the type of this one.
-    pub fn copied(&self, host: &HostKvCache) -> Result<Self> {
-        let mut cache = Self::new(host.shape(), matches!(self.heads, Heads::F16(_)), self.window)?;
-        let row = cache.shape.kv_heads * cache.shape.head_dim;
-        host.keys()
-            .chunks_exact(row)
-            .zip(host.values().chunks_exact(row))
-            .for_each(|(keys, values)| cache.push(keys, values));
-        Ok(cache)
-    }
-}
-
-/// Rotates the queries and keys of the next tokens of a sequence by `angles`
-/// `[positions, head_dim / 2, 2]` (cosine, sine), as [`rope`](crate::reference::rope)
-/// does, and appends keys and values to the cache.
-pub fn rope(qkv: &mut [f32], angles: &[f32], cache: &mut KvCache) {
-    let shape = cache.shape;
     for row in qkv.chunks_exact_mut(shape.row()) {
         let turns = &angles[cache.len * shape.head_dim..][..shape.head_dim];
         let (rotated, values) = row.split_at_mut((shape.heads + shape.kv_heads) * shape.head_dim);
         rotate(rotated, turns);
         cache.push(&rotated[shape.heads * shape.head_dim..], values);
     }
+    Ok(())
 }
 
 #[multiversion::multiversion(targets = "simd")]
@@ -265,22 +75,30 @@ impl Run<'_> {
     }
 }
 
-/// The attention of the last tokens in `cache`, whose rows of queries, keys and values are `qkv`:
-/// `[tokens, heads · head_dim]`.
-pub fn attention(qkv: &[f32], cache: &KvCache) -> Vec<f32> {
+/// Returns the attention of the last tokens in `cache`, `[tokens, heads · head_dim]`. `qkv` is the
+/// rows that [`rope`] appended to it. Bit-identical to
+/// [`reference::attention`](crate::reference::attention), of a cache in `f16` too.
+///
+/// # Errors
+/// [`Error::Length`] if `qkv` is not whole rows; [`Error::Invalid`] if the cache has fewer tokens.
+pub fn attention(qkv: &[f32], cache: &KvCache) -> Result<Vec<f32>> {
     /// Products that are worth being given to another thread.
     const WORTH_THREADS: usize = 1 << 15;
     /// Queries, of heads that share keys and of tokens, that read a block of keys and of values
     /// while a cache has it.
     const TOGETHER: usize = 8;
     let (shape, stride) = (cache.shape, cache.shape.row());
-    let (all, dim, kv_heads) = (qkv.len() / stride, shape.head_dim, shape.kv_heads);
+    let (all, dim, kv_heads) = (cache.rows(qkv)?, shape.head_dim, shape.kv_heads);
+    let Some(past) = cache.len.checked_sub(all) else {
+        let what = format!("{all} tokens, {} in the cache", cache.len);
+        return Err(Error::Invalid { op: "attention", what });
+    };
     let sharing = shape.heads / kv_heads;
     let (width, together) = (sharing * dim, (TOGETHER / sharing).min(all).max(1));
     // `[all / together, kv_heads, together, sharing, head_dim]`: what is computed together,
     // together.
     let mut by_run = vec![0f32; all.next_multiple_of(together) * kv_heads * width];
-    let run = |(i, y): (usize, &mut [f32])| {
+    let run = |i: usize, y: &mut [f32]| {
         let (token, head) = (i / kv_heads * together, i % kv_heads);
         let (queries, tokens) = (&qkv[token * stride + head * width..], together.min(all - token));
         let run = Run {
@@ -289,7 +107,7 @@ pub fn attention(qkv: &[f32], cache: &KvCache) -> Vec<f32> {
             tokens,
             sharing,
             dim,
-            first: cache.len - all + token,
+            first: past + token,
             window: cache.window,
         };
         match &cache.heads {
@@ -298,12 +116,12 @@ pub fn attention(qkv: &[f32], cache: &KvCache) -> Vec<f32> {
         }
     };
     let products = cache.len * together * width;
-    let runs = by_run
-        .par_chunks_exact_mut(together * width)
-        .with_min_len((WORTH_THREADS / products.max(1)).max(1));
-    runs.enumerate().for_each(run);
+    let (one, runs) = (together * width, (WORTH_THREADS / products.max(1)).max(1));
+    by_chunks(&mut by_run, runs * one, |first, y| {
+        (first / one..).zip(y.chunks_exact_mut(one)).for_each(|(i, y)| run(i, y));
+    });
     if together == 1 {
-        return by_run;
+        return Ok(by_run);
     }
     let mut y = vec![0f32; all * kv_heads * width];
     for (i, y) in y.chunks_exact_mut(width).enumerate() {
@@ -311,7 +129,7 @@ pub fn attention(qkv: &[f32], cache: &KvCache) -> Vec<f32> {
         let row = (token / together * kv_heads + head) * together + token % together;
         y.copy_from_slice(&by_run[row * width..][..width]);
     }
-    y
+    Ok(y)
 }
 
 #[multiversion::multiversion(targets = "simd")]
@@ -505,7 +323,13 @@ fn blend_columns<const N: usize>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ops::{reference, transformer::rope_angles};
+    use crate::{
+        element::Element,
+        ops::{
+            reference,
+            transformer::{AttentionShape, HostKvCache, rope_angles},
+        },
+    };
     use rand::{RngExt, SeedableRng, rngs::StdRng};
 
     fn bits(x: &[f32]) -> Vec<u32> {
@@ -535,41 +359,73 @@ mod tests {
                     if in_halves { halves(host, window) } else { host.clone() }
                 };
                 let mut host = HostKvCache::new(shape).unwrap().window(window);
-                let mut cache = KvCache::new(shape, in_halves, window).unwrap();
+                let element = if in_halves { Element::F16 } else { Element::F32 };
+                let mut cache = KvCache::new(shape, element).unwrap().window(window);
                 for tokens in [1, 1, 14, 1, 40, 3, 0, 100] {
                     let mut qkv: Vec<f32> =
                         (0..tokens * shape.row()).map(|_| rng.random_range(-4.0..4.0)).collect();
                     let mut same = qkv.clone();
                     reference::rope(&mut qkv, &angles, &mut host).unwrap();
-                    rope(&mut same, &angles, &mut cache);
+                    rope(&mut same, &angles, &mut cache).unwrap();
                     assert_eq!(bits(&same), bits(&qkv));
                     let host = kept(&host);
                     assert_eq!(
-                        bits(&attention(&same, &cache)),
+                        bits(&attention(&same, &cache).unwrap()),
                         bits(&reference::attention(&qkv, &host).unwrap()),
                         "{shape:?}, {tokens} tokens"
                     );
-                    let copy = cache.to_host().unwrap();
+                    let copy = cache.read().unwrap();
                     assert_eq!((copy.keys(), copy.values()), (host.keys(), host.values()));
                 }
                 // What is forgotten leaves nothing behind, and a copy goes on as the original.
                 for keep in [150, 33, 32, 31] {
                     host.truncate(keep);
                     cache.truncate(keep);
-                    let mut copy = cache.copied(&host).unwrap();
+                    let mut copy = cache.clone();
+                    copy.write(&host).unwrap();
                     let mut qkv: Vec<f32> =
                         (0..2 * shape.row()).map(|_| rng.random_range(-4.0..4.0)).collect();
                     let (mut same, mut copied) = (qkv.clone(), qkv.clone());
                     reference::rope(&mut qkv, &angles, &mut host).unwrap();
-                    rope(&mut same, &angles, &mut cache);
-                    rope(&mut copied, &angles, &mut copy);
+                    rope(&mut same, &angles, &mut cache).unwrap();
+                    rope(&mut copied, &angles, &mut copy).unwrap();
                     let expected = bits(&reference::attention(&qkv, &kept(&host)).unwrap());
                     assert_eq!(
-                        (bits(&attention(&same, &cache)), bits(&attention(&copied, &copy))),
+                        (
+                            bits(&attention(&same, &cache).unwrap()),
+                            bits(&attention(&copied, &copy).unwrap())
+                        ),
                         (expected.clone(), expected)
                     );
                 }
             }
         }
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused() {
+        let shape = AttentionShape { heads: 2, kv_heads: 1, head_dim: 4 };
+        let mut cache = KvCache::new(shape, Element::F32).unwrap();
+        let (mut qkv, angles) = (vec![1.0; 3 * shape.row()], rope_angles(&[1.0, 0.5], 2));
+        assert!(matches!(rope(&mut qkv[1..], &angles, &mut cache), Err(Error::Length { .. })));
+        assert!(matches!(rope(&mut qkv, &angles, &mut cache), Err(Error::Invalid { .. })));
+        assert!(cache.is_empty(), "what is refused appends nothing");
+        rope(&mut qkv[shape.row()..], &angles, &mut cache).unwrap();
+        assert!(matches!(attention(&qkv[1..], &cache), Err(Error::Length { .. })));
+        assert!(matches!(attention(&qkv, &cache), Err(Error::Invalid { .. })));
+        assert!(attention(&[], &cache).unwrap().is_empty());
+
+        let most = usize::MAX;
+        for (shape, element) in [
+            (shape, Element::U32),
+            (AttentionShape { heads: 3, kv_heads: 2, ..shape }, Element::F32),
+            (AttentionShape { head_dim: 3, ..shape }, Element::F16),
+            (AttentionShape { heads: most, kv_heads: most, ..shape }, Element::F32),
+        ] {
+            assert!(matches!(KvCache::new(shape, element), Err(Error::Invalid { .. })));
+        }
+        let other = HostKvCache::new(AttentionShape { head_dim: 8, ..shape }).unwrap();
+        assert!(matches!(cache.write(&other), Err(Error::Invalid { .. })));
+        assert_eq!(cache.len(), 2, "what is refused removes nothing");
     }
 }

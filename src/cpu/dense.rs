@@ -7,12 +7,12 @@ use super::{
     halves::half_to_f32,
     isa::{Extension, Isa},
     prefetch::prefetch,
+    threads::by_chunks,
 };
 use crate::{
     error::{Error, Result},
     weights::dense::{DenseElement, PackedDense},
 };
-use rayon::prelude::*;
 
 /// Running sums of a product.
 const SUMS: usize = 8;
@@ -36,8 +36,8 @@ pub fn gemv(isa: Isa, x: &[f32], w: &PackedDense) -> Result<Vec<f32>> {
     }
     let rows = (TASK_BYTES / (4 * stride)).max(1).next_multiple_of(ROWS);
     let mut by_row = vec![0f32; n * m];
-    by_row.par_chunks_mut(m * rows).enumerate().for_each(|(task, y)| {
-        let first = task * rows;
+    by_chunks(&mut by_row, m * rows, |first, y| {
+        let first = first / m;
         multiply(isa, w.element(), &w.words()[first * stride..][..y.len() / m * stride], x, k, y);
         for (y, row) in y.chunks_exact_mut(m).zip(first..) {
             let scale = w.scales().get(row).copied().unwrap_or(1.0);

@@ -5,7 +5,7 @@
 //! is added up across a vector. The sum of a block of columns is exact; it is scaled, and these are
 //! added in the order of the columns.
 
-use super::ternary::tasks::by_blocks;
+use super::{ternary::tasks::by_blocks, threads::enter};
 use crate::{
     error::{Error, Result},
     ops::bitnet::{round_activations_cpu, rounded_block},
@@ -48,6 +48,9 @@ type Column = [f32; CODES_PER_WORD];
 /// Tokens that share decoded weights.
 const TOGETHER: usize = 4;
 
+/// Activations whose conversion is worth being given to other threads.
+const WORTH_THREADS: usize = 1 << 14;
+
 /// `x` `[tokens, columns]`, rounded, times `w` `[rows, columns]` as `[tokens, rows]`.
 pub fn bitlinear(mut x: Vec<f32>, w: &InterleavedTernary) -> Result<Vec<f32>> {
     let columns = w.columns();
@@ -57,8 +60,12 @@ pub fn bitlinear(mut x: Vec<f32>, w: &InterleavedTernary) -> Result<Vec<f32>> {
             found: x.len(),
         });
     }
-    x.par_chunks_mut(columns)
-        .try_for_each(|row| round_activations_cpu(row, columns, rounded_block(w.group())))?;
+    let round = |rows: &mut [f32]| round_activations_cpu(rows, columns, rounded_block(w.group()));
+    if x.len() <= WORTH_THREADS {
+        round(&mut x)?;
+    } else {
+        enter(true, || x.par_chunks_mut(columns).try_for_each(round))?;
+    }
     if x.is_empty() {
         return Ok(Vec::new());
     }
@@ -168,10 +175,10 @@ mod tests {
             let bits = |y: Vec<f32>| y.into_iter().map(f32::to_bits).collect::<Vec<_>>();
             let wanted = bits(crate::ops::reference::embed_ternary(&tokens, &w).unwrap());
             assert!(
-                bits(embed(&tokens, &InterleavedTernary::of(&w)).unwrap()) == wanted,
+                bits(embed(&tokens, &InterleavedTernary::new(&w)).unwrap()) == wanted,
                 "{rows} × {columns} by {size:?}"
             );
-            assert!(embed(&[rows as u32], &InterleavedTernary::of(&w)).is_err());
+            assert!(embed(&[rows as u32], &InterleavedTernary::new(&w)).is_err());
         }
     }
 
@@ -202,14 +209,14 @@ mod tests {
             };
             let w = PackedTernary::from_values(rows, columns, &values, scales).unwrap();
             let x: Vec<f32> = (0..m * columns).map(|_| rng.random_range(-3.0..3.0)).collect();
-            let y = bitlinear(x.clone(), &InterleavedTernary::of(&w)).unwrap();
+            let y = bitlinear(x.clone(), &InterleavedTernary::new(&w)).unwrap();
             let y: Vec<Vec<u32>> =
                 y.chunks(rows).map(|y| y.iter().map(|v| v.to_bits()).collect()).collect();
             let wanted: Vec<Vec<u32>> = x.chunks(columns).map(|x| plainly(x, &w)).collect();
             assert!(y == wanted, "{m} × {rows} × {columns} by {size:?}");
             if m > 0 {
                 assert!(
-                    bitlinear(x[1..].to_vec(), &InterleavedTernary::of(&w)).is_err()
+                    bitlinear(x[1..].to_vec(), &InterleavedTernary::new(&w)).is_err()
                         || columns == 1
                 );
             }

@@ -3,7 +3,7 @@
 use super::format_error::{FormatError, unsupported};
 use crate::{
     files::display,
-    ops::bitnet,
+    ops::{bitnet::WeightQuantizer, reference},
     weights::ternary::{
         packed::PackedTernary,
         scales::{Scales, USUAL_GROUP},
@@ -72,8 +72,9 @@ impl Masters {
             Err(misfit) => misfit,
         };
         // Before they are refused, so that weights that are not finite are named as such.
-        let quantized = bitnet::quantize_weights_cpu(weights, rows, columns)
-            .map_err(|e| format!("cannot be quantised: {e}"))?;
+        let quantized =
+            reference::quantize_weights(weights, [rows, columns], WeightQuantizer::absmean())
+                .map_err(|e| format!("cannot be quantised: {e}"))?;
         if self == Self::Refuse {
             return unsupported(format!(
                 "is in floats of more than three values, {misfit}, {REFUSED}"

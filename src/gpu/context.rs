@@ -217,14 +217,14 @@ impl Context {
     /// use bitnet_wgpu::Context;
     ///
     /// let context = Context::new().await?;
-    /// let images = context.labelled("images").upload(&[0.0f32; 1000], [10, 100])?;
+    /// let images = context.with_label("images").upload(&[0.0f32; 1000], [10, 100])?;
     /// for live in context.live_memory() {
     ///     println!("{}: {} bytes in {} buffers", live.label, live.bytes, live.buffers);
     /// }
     /// # Ok(())
     /// # }
     /// ```
-    pub fn labelled(&self, label: &str) -> Self {
+    pub fn with_label(&self, label: &str) -> Self {
         self.with(Settings { label: label.into(), ..self.settings() })
     }
 

@@ -152,7 +152,7 @@ impl Encoder {
     /// let context = pollster::block_on(Context::new())?;
     /// let (x, y) = (context.upload(&[1.0f32, -2.0], [2])?, context.upload(&[0.0f32; 3], [3])?);
     /// let mut encoder = context.encoder("both or none");
-    /// let both = encoder.whole(|encoder| {
+    /// let both = encoder.transaction(|encoder| {
     ///     tensor::mul(&x, &x).forward_into(encoder, &x)?; // where it is
     ///     tensor::mul(&x, &y).forward_into(encoder, &x) // of another shape
     /// });
@@ -163,7 +163,7 @@ impl Encoder {
     ///
     /// # Errors
     /// Those of `record`.
-    pub fn whole<T>(&mut self, record: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
+    pub fn transaction<T>(&mut self, record: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
         let (steps, uploads) = (self.steps.len(), self.uploads.len());
         let recorded = record(self);
         if recorded.is_err() {

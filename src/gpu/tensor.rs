@@ -16,14 +16,14 @@ use std::{
     sync::Arc,
 };
 
-/// So many bytes are uploaded with the next submission, which is faster (docs/guide/runtime.md); more by
+/// So many bytes are uploaded with the next submission, which is faster (docs/guide/gpu-and-memory.md); more by
 /// submissions of their own.
 const FEW: usize = 4 << 20;
 
 /// So many bytes, where the host may write them to where they stay.
 const IN_PLACE: u64 = 64 << 10;
 
-/// Pieces of a tensor that are on their way to the host.
+/// Chunks of a tensor that are on their way to the host.
 const PIECES: usize = 2;
 
 /// A row-major array on the GPU. Clones share the buffer, which goes back to the context's pool
@@ -70,8 +70,8 @@ impl<T: ElementType> Tensor<T> {
         )
     }
 
-    /// The tensor, with what comes in pieces.
-    fn filled(self, pieces: impl IntoIterator<Item = impl AsRef<[T]>>) -> Result<Self> {
+    /// The tensor, with what comes in chunks.
+    fn filled(self, chunks: impl IntoIterator<Item = impl AsRef<[T]>>) -> Result<Self> {
         let (len, mut found) = (self.len(), 0usize);
         let mut upload = UploadStream::new(
             &self.context,
@@ -79,13 +79,13 @@ impl<T: ElementType> Tensor<T> {
             self.buffer.came_mapped(),
             len * size_of::<T>(),
         );
-        for piece in pieces {
-            let piece = piece.as_ref();
-            found = found.saturating_add(piece.len());
+        for chunk in chunks {
+            let chunk = chunk.as_ref();
+            found = found.saturating_add(chunk.len());
             if found > len {
                 break;
             }
-            upload.push(bytemuck::cast_slice(piece))?;
+            upload.push(bytemuck::cast_slice(chunk))?;
         }
         if found != len {
             return Err(Error::Length { shape: self.shape, found });
@@ -175,27 +175,27 @@ impl<T: ElementType> Tensor<T> {
         self.read_after("readback", &[])
     }
 
-    /// Copies the contents back in pieces of `len` elements (rounded up to whole words; the last
-    /// may have fewer), so that the host need not have room for all: two pieces are on their way
+    /// Copies the contents back in chunks of `len` elements (rounded up to whole words; the last
+    /// may have fewer), so that the host need not have room for all: two chunks are on their way
     /// while the caller has another. Each is what the tensor has when it is asked for: what is
-    /// submitted meanwhile and writes to it is seen by later pieces.
+    /// submitted meanwhile and writes to it is seen by later chunks.
     ///
     /// ```
     /// # fn main() -> bitnet_wgpu::Result<()> {
     /// # let context = pollster::block_on(bitnet_wgpu::Context::new())?;
     /// # let x = context.upload(&[1.0f32; 1000], [1000])?;
-    /// let (mut pieces, mut sum) = (x.read_pieces(300), 0.0);
-    /// while let Some(piece) = pollster::block_on(pieces.next()) {
-    ///     sum += piece?.iter().sum::<f32>(); // of 300, 300, 300 and 100
+    /// let (mut chunks, mut sum) = (x.read_chunks(300), 0.0);
+    /// while let Some(chunk) = pollster::block_on(chunks.next()) {
+    ///     sum += chunk?.iter().sum::<f32>(); // of 300, 300, 300 and 100
     /// }
     /// assert_eq!(sum, 1000.0);
     /// # Ok(())
     /// # }
     /// ```
-    pub fn read_pieces(&self, len: usize) -> Pieces<T> {
+    pub fn read_chunks(&self, len: usize) -> Chunks<T> {
         // Copies begin at whole words.
         let len = len.clamp(1, self.len().max(1)).next_multiple_of(4 / size_of::<T>().min(4));
-        Pieces { tensor: self.clone(), len, next: 0, coming: VecDeque::new() }
+        Chunks { tensor: self.clone(), len, next: 0, coming: VecDeque::new() }
     }
 
     /// [`Tensor::read`] after parts of a recording, in one submission with the last of them.
@@ -331,28 +331,28 @@ impl Context {
         Ok(tensor)
     }
 
-    /// Copies what comes in pieces, of any lengths, into a new tensor: of a file, say, that is
+    /// Copies what comes in chunks, of any lengths, into a new tensor: of a file, say, that is
     /// larger than the host's memory. The device copies what has come while the host has the next
-    /// pieces, through 4 MB of staging memory at most, however much there is. Where memory is the
-    /// processor's too ([`Residency::Shared`]) and new, pieces are written to where they stay.
+    /// chunks, through 4 MB of staging memory at most, however much there is. Where memory is the
+    /// processor's too (`Residency::Shared`) and new, chunks are written to where they stay.
     ///
     /// ```
     /// # fn main() -> bitnet_wgpu::Result<()> {
     /// # let context = pollster::block_on(bitnet_wgpu::Context::new())?;
     /// let rows = (0..1000).map(|row| [row as f32; 64]); // made, or read, one after another
-    /// let x = context.upload_pieces(rows, [1000, 64])?;
+    /// let x = context.upload_chunks(rows, [1000, 64])?;
     /// # Ok(())
     /// # }
     /// ```
     ///
     /// # Errors
     /// As [`Context::upload`].
-    pub fn upload_pieces<T: ElementType>(
+    pub fn upload_chunks<T: ElementType>(
         &self,
-        pieces: impl IntoIterator<Item = impl AsRef<[T]>>,
+        chunks: impl IntoIterator<Item = impl AsRef<[T]>>,
         shape: impl Into<Shape>,
     ) -> Result<Tensor<T>> {
-        Tensor::to_fill(self, shape.into())?.filled(pieces)
+        Tensor::to_fill(self, shape.into())?.filled(chunks)
     }
 }
 
@@ -368,11 +368,11 @@ pub enum Residency {
     Shared,
 }
 
-/// A tensor that comes to the host in pieces, the next of them on their way:
-/// [`Tensor::read_pieces`].
-pub struct Pieces<T> {
+/// A tensor that comes to the host in chunks, the next of them on their way:
+/// [`Tensor::read_chunks`].
+pub struct Chunks<T> {
     tensor: Tensor<T>,
-    /// Elements of a piece.
+    /// Elements of a chunk.
     len: usize,
     /// The first element that is not on its way.
     next: usize,
@@ -381,20 +381,20 @@ pub struct Pieces<T> {
 
 type Piece<T> = Pin<Box<dyn Future<Output = Result<Vec<T>>> + Send>>;
 
-impl<T: ElementType> Pieces<T> {
-    /// The next piece; `None` after the last. The future may be dropped at any time: the next call
-    /// gives the piece that it was for.
+impl<T: ElementType> Chunks<T> {
+    /// The next chunk; `None` after the last. The future may be dropped at any time: the next call
+    /// gives the chunk that it was for.
     ///
     /// # Errors
     /// As [`Tensor::read`].
     pub async fn next(&mut self) -> Option<Result<Vec<T>>> {
         self.send_for();
-        // It stays there until it has come: a call that is dropped half-way loses no piece.
-        let piece = self.coming.front_mut()?.await;
+        // It stays there until it has come: a call that is dropped half-way loses no chunk.
+        let chunk = self.coming.front_mut()?.await;
         self.coming.pop_front();
         // While the caller has this one.
         self.send_for();
-        Some(piece)
+        Some(chunk)
     }
 
     /// Has as many on their way as there may be.

@@ -147,7 +147,8 @@ impl Kernel {
         self
     }
 
-    /// Says that its grid is one-dimensional and may be folded; see [`Grid::Flat`].
+    /// Declares that its grid is one-dimensional: where it is longer than a dimension may be, it is
+    /// folded into several.
     pub const fn flat(mut self) -> Self {
         self.grid = Grid::Flat;
         self

@@ -65,6 +65,7 @@ macro_rules! forward {
 /// their shapes.
 macro_rules! backward {
     (impl[$($generics:tt)*] $op:ty => $x:ty; $($arg:ident: $type:ty),+) => {
+        #[cfg(feature = "train")]
         impl<$($generics)*> $op {
             /// Records the gradient of the op: returns that of its input, where `dy` is that of its
             /// output. A `y`, if there is one, is the output itself.

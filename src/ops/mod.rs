@@ -5,16 +5,20 @@
 /// the catalog; then those that have CPU references, in a module `reference`. (The modules are
 /// declared beside the list, since rustfmt does not look into macros.)
 macro_rules! family {
-    ($($op:ident),+ $(,)?; reference: $($with:ident),* $(,)?) => {
+    (
+        $($(#[$feature:meta])? $op:ident),+ $(,)?;
+        reference: $($(#[$on:meta])? $with:ident),* $(,)?
+    ) => {
         // Some have kernels alone.
-        $(#[allow(unused_imports)] pub use $op::*;)+
+        $($(#[$feature])? #[allow(unused_imports)] pub use $op::*;)+
 
         /// The CPU references of the family.
         pub(crate) mod reference {
-            $(pub use super::$with::reference::*;)*
+            $($(#[$on])? pub use super::$with::reference::*;)*
         }
 
-        pub(super) static KERNELS: &[&[&$crate::kernel::declaration::Kernel]] = &[$($op::KERNELS),+];
+        pub(super) static KERNELS: &[&[&$crate::kernel::declaration::Kernel]] =
+            &[$($(#[$feature])? $op::KERNELS),+];
     };
 }
 
@@ -26,11 +30,12 @@ mod frames;
 pub mod linalg;
 pub mod measure;
 pub(crate) mod op_tables;
+#[cfg(feature = "train")]
 pub mod optimizer;
 mod philox;
 mod race;
-mod reduce;
-mod rms;
+pub(crate) mod reduce;
+pub(crate) mod rms;
 pub mod tensor;
 pub mod transformer;
 
@@ -39,7 +44,9 @@ pub mod transformer;
 pub mod reference {
     #[cfg(feature = "linalg")]
     pub use super::linalg::reference::*;
-    pub use super::{optimizer::reference::*, tensor::reference::*, transformer::reference::*};
+    #[cfg(feature = "train")]
+    pub use super::optimizer::reference::*;
+    pub use super::{bitnet::reference::*, tensor::reference::*, transformer::reference::*};
 }
 
 use crate::{
@@ -56,6 +63,7 @@ pub fn catalog() -> impl Iterator<Item = &'static Kernel> {
         linalg::KERNELS,
         tensor::KERNELS,
         transformer::KERNELS,
+        #[cfg(feature = "train")]
         optimizer::KERNELS,
         &[measure::KERNELS],
         &[probes::KERNELS, completion_check::KERNELS],

@@ -48,6 +48,7 @@ impl<'a, T: Float> Unary<'a, T> {
         frames::map(encoder, &self.kernels.forward, &self.scalars, self.x, y)
     }
 
+    #[cfg(feature = "train")]
     fn gradient(self, encoder: &mut Encoder, dy: &Tensor<T>, dx: Out<'_, T>) -> Result<()> {
         let Self { x, kernels, scalars } = self;
         frames::gradient(encoder, &kernels.backward, &scalars, x, dy, dx)

@@ -5,7 +5,7 @@
 /// largest is 2^28 to 2^30, rounded to integers and added exactly, so that order does not matter.
 /// The sum of n squares is off by n / 2 units at most, and by about sqrt(n) / 4 where roundings are
 /// random.
-pub(super) fn inverse_rms(row: &[f32], eps: f32) -> f32 {
+pub(crate) fn inverse_rms(row: &[f32], eps: f32) -> f32 {
     let largest = largest_bits(row);
     if largest >= f32::INFINITY.to_bits() {
         return f32::NAN;
@@ -41,7 +41,7 @@ fn sum_squares(row: &[f32], scale: f32) -> u64 {
 
 /// Multiplies a row by what [`inverse_rms`] gave, and by its gain.
 #[multiversion::multiversion(targets = "simd")]
-pub(super) fn normalize(row: &mut [f32], gain: &[f32], inverse: f32) {
+pub(crate) fn normalize(row: &mut [f32], gain: &[f32], inverse: f32) {
     row.iter_mut().zip(gain).for_each(|(v, g)| *v = *v * inverse * g);
 }
 

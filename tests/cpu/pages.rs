@@ -1,10 +1,23 @@
 //! Pages that people read.
 
-use std::{collections::BTreeSet, fs};
+mod prose;
+
+use prose::pages_below;
+use std::{collections::BTreeSet, fs, path::Path};
 use support::{repository, sources_below};
 
+/// Returns the anchors that GitHub and mdBook give to the headings of a page.
+fn anchors(page: &Path) -> BTreeSet<String> {
+    let text = fs::read_to_string(page).unwrap();
+    let anchor = |heading: &str| {
+        let name = heading.trim_start_matches('#').trim().to_lowercase().replace(' ', "-");
+        name.chars().filter(|&c| c.is_alphanumeric() || c == '-' || c == '_').collect()
+    };
+    text.lines().filter(|line| line.starts_with('#')).map(anchor).collect()
+}
+
 /// Every page that people read can be reached from the README by its links, and every link to a
-/// file of the repository leads to one.
+/// file of the repository, or to a heading, leads to one.
 #[test]
 fn pages_are_linked_and_links_lead_somewhere() {
     let (mut open, mut seen) =
@@ -15,14 +28,20 @@ fn pages_are_linked_and_links_lead_somewhere() {
             continue;
         }
         let text = fs::read_to_string(&page).unwrap();
-        for link in text.split("](").skip(1).filter_map(|rest| rest.split([')', '#']).next()) {
-            if link.is_empty() || link.contains("://") {
+        for link in text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
+            if link.contains("://") {
                 continue;
             }
-            let target = page.parent().unwrap().join(link);
+            let (path, heading) = link.split_once('#').unwrap_or((link, ""));
+            let target = if path.is_empty() { page.clone() } else { page.with_file_name(path) };
             let target = target.canonicalize().unwrap_or_else(|_| {
                 panic!("{} links to {link}, which is not there", page.display())
             });
+            assert!(
+                heading.is_empty() || anchors(&target).contains(heading),
+                "{} links to {link}: there is no such heading",
+                page.display()
+            );
             open.push(target);
         }
     }
@@ -35,9 +54,26 @@ fn pages_are_linked_and_links_lead_somewhere() {
             .filter(|path| path.is_file())
             .collect();
     assert!(pages.len() > 10, "{pages:?}");
-    for page in pages {
-        assert!(seen.contains(&page), "no link leads to {}", page.display());
+    // The book's table of contents is for mdBook.
+    for page in pages.iter().filter(|page| !page.ends_with("SUMMARY.md")) {
+        assert!(seen.contains(page), "no link leads to {}", page.display());
     }
+}
+
+/// The table of contents of the book, which book.toml describes, has every page of docs/.
+#[test]
+fn the_book_has_every_page() {
+    let summary = fs::read_to_string(repository("docs/SUMMARY.md")).unwrap();
+    let chapters: Vec<_> = summary
+        .split("](")
+        .skip(1)
+        .filter_map(|rest| Some(format!("docs/{}", rest.split_once(')')?.0)))
+        .collect();
+    let mut pages = pages_below("docs");
+    pages.retain(|page| page != "docs/SUMMARY.md");
+    let missing: Vec<_> = pages.iter().filter(|page| !chapters.contains(page)).collect();
+    assert!(missing.is_empty(), "docs/SUMMARY.md does not list {missing:?}");
+    assert_eq!(chapters.len(), pages.len(), "a chapter is listed twice, or is no page of docs/");
 }
 
 /// Every row of SECURITY.md names tests, and these are there.

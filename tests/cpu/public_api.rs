@@ -15,7 +15,7 @@ fn the_listing_of_public_items_is_up_to_date() {
     let target = repository("target/public-api");
     let status = Command::new(env!("CARGO"))
         .args(["rustdoc", "--quiet", "--locked", "-p", "bitnet-wgpu", "--lib"])
-        .args(["--features", "auto,linalg", "--target-dir"])
+        .args(["--features", "auto,linalg,train", "--target-dir"])
         .arg(&target)
         .args(["--", "-Zunstable-options", "--output-format", "json", "--cap-lints", "allow"])
         .env("RUSTC_BOOTSTRAP", "1")

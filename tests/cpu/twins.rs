@@ -2,7 +2,7 @@
 
 use bitnet_wgpu::{
     Error,
-    bitnet::{self, Scheme},
+    bitnet::{self, WeightQuantizer},
     reference,
     tensor::Axes,
     transformer::SampleOptions,
@@ -14,12 +14,18 @@ use support::{U, activations, assert_gradient, floats, ints, rng, shapes, ternar
 #[test]
 fn absmean_is_the_papers() {
     // By hand: mean|W| = 0.75, so W·s = 2, -0.533.., 0.4, 0: +1, -1, 0, 0.
-    let packed =
-        bitnet::quantize_weights_cpu(&[1.5f32, -0.4, 0.3, 0.0, 0.8, -1.5, 1.5, 0.0], 2, 4).unwrap();
+    let packed = reference::quantize_weights(
+        &[1.5f32, -0.4, 0.3, 0.0, 0.8, -1.5, 1.5, 0.0],
+        [2, 4],
+        WeightQuantizer::absmean(),
+    )
+    .unwrap();
     assert_eq!(packed.to_values(), [1, -1, 0, 0, 1, -1, 1, 0]);
     assert_eq!(packed.scales(), &bitnet_wgpu::weights::Scales::Tensor(0.75));
     // Ties go to even: 0.5·s = 0.5 -> 0 where the mean is 1.
-    let packed = bitnet::quantize_weights_cpu(&[0.5f32, 1.5, -0.5, -1.5], 1, 4).unwrap();
+    let packed =
+        reference::quantize_weights(&[0.5f32, 1.5, -0.5, -1.5], [1, 4], WeightQuantizer::absmean())
+            .unwrap();
     assert_eq!(packed.to_values(), [0, 1, 0, -1]);
 }
 
@@ -27,26 +33,67 @@ fn absmean_is_the_papers() {
 fn binary_weights_are_the_papers() {
     // By hand: the mean is 0.25, and what is no more than it is negative; β = mean|W| = 0.75.
     let w = [1.5f32, 0.25, 0.5, -0.75, -0.5, 1.0];
-    let packed =
-        bitnet::quantize_weights_binary_cpu(&[&w[..], &[0.0, 0.0]].concat(), 2, 4).unwrap();
+    let packed = reference::quantize_weights(
+        &[&w[..], &[0.0, 0.0]].concat(),
+        [2, 4],
+        WeightQuantizer::binary(),
+    )
+    .unwrap();
     assert_eq!(packed.to_codes(), [1, 0, 1, 0, 0, 1, 0, 0]);
     assert_eq!(packed.dequantize()[..4], [0.5625, -0.5625, 0.5625, -0.5625]);
     // A row of its own has a mean of its own.
-    let packed = bitnet::quantize_weights_binary_by_group_cpu(&w, 2, 3, None).unwrap();
+    let packed =
+        reference::quantize_weights(&w, [2, 3], WeightQuantizer::binary().per_row()).unwrap();
     assert_eq!(packed.to_codes(), [1, 0, 0, 0, 0, 1]);
     assert_eq!(packed.dequantize(), [0.75, -0.75, -0.75, -0.75, -0.75, 0.75]);
 }
 
 #[test]
+fn weight_quantizers_default_to_tensor_or_row() {
+    let w = floats(&mut rng(42), 3 * 70, 1.0);
+    let (absmean, binary) = (WeightQuantizer::absmean(), WeightQuantizer::binary());
+    let ternary = |quantizer| reference::quantize_weights(&w, [3, 70], quantizer).unwrap();
+    assert_eq!(ternary(absmean), ternary(absmean.per_row().per_tensor()));
+    assert_ne!(ternary(absmean), ternary(absmean.per_row()));
+    let ints = |quantizer| reference::quantize_weights(&w, [3, 70], quantizer).unwrap();
+    assert_eq!(ints(binary), ints(binary.per_row().per_tensor()));
+    assert_ne!(ints(binary), ints(binary.per_row()));
+    let int4 = WeightQuantizer::int(Bits::Four);
+    assert_eq!(ints(int4), ints(int4.per_group(32).per_row()));
+    assert_ne!(ints(int4), ints(int4.asymmetric()));
+}
+
+#[test]
+fn a_stack_is_quantized_as_its_matrices_alone() {
+    let w = floats(&mut rng(43), 2 * 3 * 70, 1.0);
+    let (first, second) = w.split_at(3 * 70);
+    let absmean = WeightQuantizer::absmean();
+    let alone = [first, second]
+        .map(|w| reference::quantize_weights(w, [3, 70], absmean.per_tensor()).unwrap());
+    let stack = reference::quantize_weights(&w, [2, 3, 70], absmean.per_matrix()).unwrap();
+    assert_eq!(stack, PackedTernary::concat(&[&alone[0], &alone[1]]).unwrap());
+    let binary = WeightQuantizer::binary();
+    let alone = [first, second]
+        .map(|w| reference::quantize_weights(w, [3, 70], binary).unwrap().dequantize());
+    let stack = reference::quantize_weights(&w, [2, 3, 70], binary.per_matrix()).unwrap();
+    assert_eq!(stack.dequantize(), alone.concat());
+}
+
+#[test]
+fn equal_scales_of_rows_are_one() {
+    let w = [0.5f32, -1.5, 1.5, 0.5];
+    let quantizer = WeightQuantizer::absmean().per_row();
+    let packed = reference::quantize_weights(&w, [2, 2], quantizer).unwrap();
+    assert_eq!(packed.scales(), &Scales::Tensor(1.0));
+}
+
+#[test]
 fn integer_weights_are_the_nearest_steps() {
     // By hand: from -1 to 2 in three steps.
-    let asymmetric = bitnet::quantize_weights_int_cpu(
+    let asymmetric = reference::quantize_weights(
         &[2.0f32, -1.0, 0.4, 0.6],
-        1,
-        4,
-        Bits::Two,
-        None,
-        Scheme::Asymmetric,
+        [1, 4],
+        WeightQuantizer::int(Bits::Two).asymmetric(),
     )
     .unwrap();
     assert_eq!(
@@ -54,13 +101,10 @@ fn integer_weights_are_the_nearest_steps() {
         (vec![3, 0, 1, 2], &[1.0][..])
     );
     // From -2 to 2 in two; halves go to even.
-    let symmetric = bitnet::quantize_weights_int_cpu(
+    let symmetric = reference::quantize_weights(
         &[2.0f32, -1.0, 1.2, -2.0],
-        1,
-        4,
-        Bits::Two,
-        None,
-        Scheme::Symmetric,
+        [1, 4],
+        WeightQuantizer::int(Bits::Two),
     )
     .unwrap();
     assert_eq!(symmetric.dequantize(), [2.0, 0.0, 2.0, -2.0]);
@@ -71,21 +115,22 @@ fn integer_weights_are_the_nearest_steps() {
     {
         let mut w: Vec<f32> = floats(&mut rng, 300, 1.0).iter().map(|v| v + offset).collect();
         w[7] = 0.0;
-        for scheme in [Scheme::Asymmetric, Scheme::Symmetric] {
-            let packed =
-                bitnet::quantize_weights_int_cpu(&w, 3, 100, bits, Some(64), scheme).unwrap();
+        for asymmetric in [true, false] {
+            let quantizer = WeightQuantizer::int(bits).per_group(64);
+            let quantizer = if asymmetric { quantizer.asymmetric() } else { quantizer };
+            let packed = reference::quantize_weights(&w, [3, 100], quantizer).unwrap();
             let (codes, weights) = (packed.to_codes(), packed.dequantize());
-            assert_eq!(weights[7], 0.0, "{bits:?} {scheme:?}");
+            assert_eq!(weights[7], 0.0, "{bits:?} {asymmetric}");
             for (at, (w, q)) in w.iter().zip(&weights).enumerate() {
                 let scale = packed.affine().scales[at / 100 * 2 + at % 100 / 64];
                 // Half a step; rounding the zero point can cost another half where a weight is an
                 // end of the range.
-                let steps = if scheme == Scheme::Symmetric { 0.5 } else { 1.0 };
+                let steps = if asymmetric { 1.0 } else { 0.5 };
                 assert!(
                     (w - q).abs() <= scale * (steps + 1e-4),
-                    "{bits:?} {scheme:?}, weight {at}: {q} for {w}"
+                    "{bits:?} {asymmetric}, weight {at}: {q} for {w}"
                 );
-                assert!(scheme == Scheme::Asymmetric || codes[at] > 0, "code 0 of {bits:?}");
+                assert!(asymmetric || codes[at] > 0, "code 0 of {bits:?}");
             }
         }
     }
@@ -532,14 +577,16 @@ fn gradients_of_linear_cross_entropy_are_slopes() {
 fn gradients_of_fake_quantisation_are_slopes_of_what_is_rounded() {
     let mut rng = rng(62);
     let (w, dy) = (floats(&mut rng, 40, 1.0), floats(&mut rng, 40, 2.0));
-    let made = bitnet::fake_quantize_weights_cpu(&w, 1.0).unwrap();
+    let made = reference::fake_quantize_weights(&w, [1, 1, 40], 1.0).unwrap();
     let dw: Vec<f32> = w
         .iter()
         .zip(&dy)
-        .map(|(&w, &dy)| bitnet::fake_quantize_backward_cpu(w, made.scale, (-1.0, 1.0), dy))
+        .map(|(&w, &dy)| {
+            reference::fake_quantize_weights_backward(w, made.scale[0], (-1.0, 1.0), dy)
+        })
         .collect();
     assert!(dw.contains(&0.0) && dw != vec![0.0; 40]);
-    let scale = f64::from(made.scale);
+    let scale = f64::from(made.scale[0]);
     assert_gradient("fake_quantize_weights", &w, &dw, |w| {
         weighed(w.iter().map(|w| (w * scale).clamp(-1.0, 1.0) / scale), &dy)
     });

@@ -4,7 +4,9 @@ use bitnet_wgpu::{
     Context, ContextOptions, Error, ErrorKind, Result,
     auto::{Answer, Auto, Target, Why},
     bitnet, reference,
+    weights::{PackedTernary, Scales},
 };
+use rand::{RngExt, rngs::SmallRng};
 use std::{fs, path::PathBuf};
 use support::{U, block_on, context, files::Directory, floats, rng, ternary, warnings};
 
@@ -75,6 +77,40 @@ fn both_sides_compute_the_op() {
         assert_eq!(values(auto.sum(&[]), target), [0.0]);
         assert_eq!(values(auto.matmul(&[], &[], [2, 0, 2]), target), [0.0; 4]);
         assert!(values(auto.bitlinear(&[], 0, &weights), target).is_empty());
+    }
+}
+
+/// Random ternary weights with a scale per 16 columns.
+fn by_group(rng: &mut SmallRng, n: usize, k: usize) -> PackedTernary {
+    let values: Vec<i8> = (0..n * k).map(|_| rng.random_range(-1..=1)).collect();
+    let scales = floats(rng, n * k.div_ceil(16), 2.0);
+    PackedTernary::from_values(n, k, &values, Scales::Groups { size: 16, scales }).unwrap()
+}
+
+/// Awkward and random shapes, since instruction sets take rows and columns by different numbers.
+#[test]
+fn promised_ops_are_bit_identical_on_both_sides() {
+    let mut rng = rng(3);
+    let [cpu, gpu] = [Target::Cpu, Target::Gpu].map(|target| auto(Some(target)));
+    let bits = |answer: Result<Answer>| -> Vec<u32> {
+        answer.unwrap().values.into_iter().map(f32::to_bits).collect()
+    };
+    let awkward = [[1, 1, 1], [2, 16, 64], [3, 17, 63], [9, 100, 65], [5, 33, 300]];
+    let random: Vec<_> =
+        (0..6).map(|_| [30, 200, 700].map(|most| rng.random_range(1..most))).collect();
+    for (i, [m, n, k]) in awkward.into_iter().chain(random).enumerate() {
+        let w = if i % 3 == 2 { by_group(&mut rng, n, k) } else { ternary(&mut rng, n, k) };
+        let x = floats(&mut rng, m * k, 4.0);
+        let weights = [&cpu, &gpu].map(|auto| auto.weights(w.clone()).unwrap());
+        let shape = format!("{m} tokens, {n} × {k}");
+        assert_eq!(
+            bits(cpu.bitlinear(&x, m, &weights[0])),
+            bits(gpu.bitlinear(&x, m, &weights[1])),
+            "{shape}"
+        );
+        assert_eq!(bits(cpu.add(&x, &x)), bits(gpu.add(&x, &x)), "{shape}");
+        assert_eq!(bits(cpu.mul(&x, &x)), bits(gpu.mul(&x, &x)), "{shape}");
+        assert_eq!(bits(cpu.relu2(&x)), bits(gpu.relu2(&x)), "{shape}");
     }
 }
 

@@ -43,7 +43,7 @@ fn tensors_are_counted_under_their_labels() {
     context.trim_memory();
     let before = context.memory_stats();
     assert_eq!((before.live_bytes, before.cached_bytes, before.limit), (0, 0, None));
-    let images = context.labelled("images");
+    let images = context.with_label("images");
     let large = Tensor::<f32>::uninit(&images, [1000, 100]).unwrap();
     let small = Tensor::<u32>::uninit(&context, [1]).unwrap();
     let again = large.duplicate().unwrap();
@@ -82,8 +82,8 @@ fn memory_is_bounded_and_what_does_not_fit_is_told_with_what_is_there() {
         |context: &Context, kib: u64| Tensor::<u32>::zeros(context, [(kib * KIB) as usize / 4]);
     context.trim_memory();
     let (weights, keys) = (
-        of(&context.labelled("weights"), 512).unwrap(),
-        of(&context.labelled("keys"), 256).unwrap(),
+        of(&context.with_label("weights"), 512).unwrap(),
+        of(&context.with_label("keys"), 256).unwrap(),
     );
     let error = of(&context, 300).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::OutOfMemory);
@@ -149,8 +149,8 @@ fn where_memory_is_short_the_app_is_asked_to_free_some() {
     context.trim_memory();
     let fill = || {
         spare.lock().unwrap().extend([
-            of(&context.labelled("spare"), 512).unwrap(),
-            of(&context.labelled("spare"), 256).unwrap(),
+            of(&context.with_label("spare"), 512).unwrap(),
+            of(&context.with_label("spare"), 256).unwrap(),
         ])
     };
     fill();

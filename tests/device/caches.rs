@@ -172,7 +172,7 @@ fn folders_that_others_may_write_to_are_not_used() {
     assert_eq!(kernels.count(), usize::from(caches), "{told:?}");
     assert!(told.iter().all(|line| line.contains("chmod go-w")), "{told:?}");
     assert!(
-        context.keep_tuning(&another(&context)).unwrap_err().to_string().contains("chmod go-w")
+        context.save_tuning(&another(&context)).unwrap_err().to_string().contains("chmod go-w")
     );
     assert!(files(&folder).is_empty());
 }
@@ -192,7 +192,7 @@ fn where_there_is_no_room_work_goes_on_and_what_was_there_stays() {
             usize::from(caches),
             "{told:?}"
         );
-        assert_eq!(context.keep_tuning(&another(&context)).unwrap_err().kind(), ErrorKind::Io);
+        assert_eq!(context.save_tuning(&another(&context)).unwrap_err().kind(), ErrorKind::Io);
         assert_eq!(Auto::new(Some(&context)).unwrap().keep().unwrap_err().kind(), ErrorKind::Io);
         return;
     }
@@ -200,7 +200,7 @@ fn where_there_is_no_room_work_goes_on_and_what_was_there_stays() {
     let folder = directory.0.join("cache");
     let context = open(folder.clone());
     let kept = [
-        context.keep_tuning(&another(&context)).unwrap(),
+        context.save_tuning(&another(&context)).unwrap(),
         Auto::new(Some(&context)).unwrap().keep().unwrap(),
     ];
     let before = files(&folder);
@@ -248,7 +248,7 @@ fn what_was_measured_is_kept_and_chosen_by() {
     let context = open(folder.clone());
     assert!(context.capabilities().tuning.is_empty());
     let tuning = another(&context);
-    let path = context.keep_tuning(&tuning).unwrap();
+    let path = context.save_tuning(&tuning).unwrap();
     assert_eq!(tuning_file(&folder).0, path);
     assert!(context.capabilities().tuning.is_empty(), "a context stays as it is");
 
@@ -271,7 +271,7 @@ fn what_was_measured_is_kept_and_chosen_by() {
         let x = tuned.upload(&vec![1.0f32; most * 64], [most, 64]).unwrap();
         let w = tuned.upload(&vec![1.0f32; 64 * 64], [64, 64]).unwrap();
         let mut encoder = tuned.encoder("tuned");
-        let w = bitnet::quantize_weights(&mut encoder, &w).unwrap();
+        let w = bitnet::WeightQuantizer::absmean().quantize(&mut encoder, &w).unwrap();
         let xq = support::quantize_as(&mut encoder, &x, layout).unwrap();
         let y: Tensor<f32> = BitLinear::new(&w).forward(&mut encoder, &xq).unwrap();
         let recording = encoder.finish();
@@ -285,7 +285,7 @@ fn what_was_measured_is_kept_and_chosen_by() {
     );
 
     // A new one takes its place, and one of nothing is that of the table.
-    context.keep_tuning(&Tuning::default()).unwrap();
+    context.save_tuning(&Tuning::default()).unwrap();
     assert!(
         tuning_file(&folder).1.len() < 40 && open(folder.clone()).capabilities().tuning.is_empty()
     );
@@ -296,7 +296,7 @@ fn what_was_not_measured_here_is_ignored_with_one_line() {
     let directory = Directory::temporary();
     let folder = directory.0.join("kernels");
     let context = open(folder.clone());
-    let (path, tuning) = (context.keep_tuning(&another(&context)).unwrap(), another(&context));
+    let (path, tuning) = (context.save_tuning(&another(&context)).unwrap(), another(&context));
     let sound = fs::read(&path).unwrap();
     let changed = |at: usize| {
         sound
@@ -359,9 +359,9 @@ fn what_was_not_measured_here_is_ignored_with_one_line() {
         warnings(|| assert!(open(folder.clone()).capabilities().tuning.is_empty())).len(),
         1
     );
-    assert_eq!(context.keep_tuning(&tuning).unwrap_err().kind(), ErrorKind::Io);
+    assert_eq!(context.save_tuning(&tuning).unwrap_err().kind(), ErrorKind::Io);
 
-    assert_eq!(open(None).keep_tuning(&tuning).unwrap_err().kind(), ErrorKind::Invalid);
+    assert_eq!(open(None).save_tuning(&tuning).unwrap_err().kind(), ErrorKind::Invalid);
     let beyond = open(directory.write("file", "no folder").join("kernels"));
-    assert_eq!(beyond.keep_tuning(&tuning).unwrap_err().kind(), ErrorKind::Io);
+    assert_eq!(beyond.save_tuning(&tuning).unwrap_err().kind(), ErrorKind::Io);
 }

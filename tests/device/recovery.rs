@@ -224,7 +224,7 @@ fn a_context_is_opened_again_as_it_was() {
     assert_eq!((asked.load(Ordering::Relaxed), again.memory_stats().limit), (2, Some(1 << 20)));
     assert_eq!(again.capabilities(), opened.capabilities());
     assert!(
-        block_on(opened.labelled("lost").recover()).is_ok() && block_on(again.recover()).is_ok(),
+        block_on(opened.with_label("lost").recover()).is_ok() && block_on(again.recover()).is_ok(),
         "as often as is wanted"
     );
     // An app's own device is the app's to open.

@@ -291,7 +291,7 @@ fn a_device_has_one_trace_at_a_time() {
     let context = open();
     let tracing = context.trace().unwrap();
     assert!(matches!(
-        context.labelled("the same device").trace(),
+        context.with_label("the same device").trace(),
         Err(Error::Invalid { op: "trace", .. })
     ));
     drop(tracing);

@@ -28,8 +28,8 @@ const STAGE: usize = 1 << 20;
 const STAGES: usize = 4;
 
 fn read<T: ElementType>(context: &Context, data: &[T], piece: usize) -> Result<Vec<T>> {
-    let x = context.upload_pieces(data.chunks(piece.max(1)), [data.len()])?;
-    let (mut pieces, mut found) = (x.read_pieces(piece), Vec::new());
+    let x = context.upload_chunks(data.chunks(piece.max(1)), [data.len()])?;
+    let (mut pieces, mut found) = (x.read_chunks(piece), Vec::new());
     while let Some(piece) = block_on(pieces.next()) {
         found.extend(piece?);
     }
@@ -91,7 +91,7 @@ fn pieces_that_do_not_fill_the_shape_are_refused() {
             (&[4, 1], 5, 9999),
         ] {
             let pieces = lens.iter().map(|&len| vec![1.0f32; len * scale]);
-            let refused = context.upload_pieces(pieces, [2, 2, scale]).map(drop);
+            let refused = context.upload_chunks(pieces, [2, 2, scale]).map(drop);
             let told = |shape, n| shape == [2, 2, scale].into() && n == found * scale;
             assert!(
                 matches!(refused, Err(Error::Length { shape, found }) if told(shape, found)),
@@ -101,7 +101,7 @@ fn pieces_that_do_not_fill_the_shape_are_refused() {
         // What is too much is not asked for to its end.
         let endless = std::iter::repeat([0u32; 1000]);
         assert!(matches!(
-            context.upload_pieces(endless, [1 << 20]).map(drop),
+            context.upload_chunks(endless, [1 << 20]).map(drop),
             Err(Error::Length { .. })
         ));
     }
@@ -188,7 +188,7 @@ fn in_its_order(context: &Context) {
         (vec![2; 10], 3)
     );
     // The fourth piece is asked for when the second is there, and so after this write.
-    let mut pieces = x.read_pieces(STAGE / 4);
+    let mut pieces = x.read_chunks(STAGE / 4);
     let first = block_on(pieces.next()).unwrap().unwrap();
     x.write(&vec![9; len]).unwrap();
     let later: Vec<_> = (0..4).map(|_| block_on(pieces.next()).unwrap().unwrap()).collect();
@@ -201,7 +201,7 @@ fn in_its_order(context: &Context) {
             && block_on(pieces.next()).is_none()
     );
     // A call that is dropped while it waits loses no piece.
-    let (mut pieces, mut found) = (x.read_pieces(STAGE / 4), 0);
+    let (mut pieces, mut found) = (x.read_chunks(STAGE / 4), 0);
     loop {
         let polled = Box::pin(pieces.next())
             .as_mut()
@@ -214,7 +214,7 @@ fn in_its_order(context: &Context) {
     }
     assert_eq!(found, len);
     // One that is dropped half-way leaves nothing behind.
-    drop(block_on(x.read_pieces(5).next()));
+    drop(block_on(x.read_chunks(5).next()));
     assert_eq!(block_on(x.read()).unwrap(), vec![9; len]);
 }
 
@@ -227,7 +227,7 @@ fn overlaps(context: &Context) -> [bool; 2] {
     let mut encoder = context.encoder("doubled");
     let y = tensor::add(&x, &x).forward(&mut encoder).unwrap();
     encoder.submit().unwrap();
-    let mut pieces = y.read_pieces(len.div_ceil(3));
+    let mut pieces = y.read_chunks(len.div_ceil(3));
     while let Some(piece) = block_on(pieces.next()) {
         piece.unwrap();
     }

@@ -4,6 +4,7 @@ use super::file::{ModelDirectory, bf16, config, file};
 use bitnet_wgpu::{
     Error, ErrorKind, Result, bitnet,
     formats::{ModelFile, ReadOptions},
+    reference,
     weights::{DenseElement, PackedTernary, Scales},
 };
 use half::{bf16 as Bf16, f16};
@@ -151,7 +152,15 @@ fn floats_by_parts_of_a_matrix_are_taken_exactly() {
         )
         .ternary("l")
         .unwrap();
-        assert_eq!(read, bitnet::quantize_weights_cpu(&floats, rows, columns).unwrap());
+        assert_eq!(
+            read,
+            reference::quantize_weights(
+                &floats,
+                [rows, columns],
+                bitnet::WeightQuantizer::absmean()
+            )
+            .unwrap()
+        );
     }
 }
 

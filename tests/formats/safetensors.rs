@@ -5,6 +5,7 @@ use bitnet_wgpu::{
     Error, bitnet,
     formats::{Checkpoint, ModelFile, ReadOptions, SafeTensors},
     internals::{CheckpointInternals as _, ScaleRule},
+    reference,
     weights::{DenseElement, PackedTernary, Scales},
 };
 use proptest::prelude::*;
@@ -47,7 +48,10 @@ fn float_masters_are_quantised() {
         dense.iter().flat_map(|v| half::bf16::from_f32(*v).to_le_bytes()).collect();
     let directory = Directory::model(&OFFLINE, &file(&[("l.weight", "BF16", &[2, 3], &bytes)]));
     let w = directory.open().unwrap().ternary("l").unwrap();
-    assert_eq!(w, bitnet::quantize_weights_cpu(&dense, 2, 3).unwrap());
+    assert_eq!(
+        w,
+        reference::quantize_weights(&dense, [2, 3], bitnet::WeightQuantizer::absmean()).unwrap()
+    );
 }
 
 fn error(config: &str, file: &[u8]) -> String {
@@ -287,7 +291,9 @@ fn float_weights_are_never_quantised_unasked() {
         ("masters.weight", "BF16", &[2, 3], &bf16(&masters)),
     ]);
     let open = |keys: Value| Directory::model(&config(keys), &tensors).open().unwrap();
-    let quantized = |weights: &[f32]| bitnet::quantize_weights_cpu(weights, 2, 3).unwrap();
+    let quantized = |weights: &[f32]| {
+        reference::quantize_weights(weights, [2, 3], bitnet::WeightQuantizer::absmean()).unwrap()
+    };
     let own =
         PackedTernary::from_values(2, 3, &[1, -1, 0, 0, -1, 0], Scales::Tensor(scale)).unwrap();
     for trained in [

@@ -6,6 +6,7 @@ use bitnet_wgpu::{
     formats::{Checkpoint, ModelConfig, ModelFile},
     internals::ModelInternals as _,
     model::{GenerateOptions, Model, Session, SessionOptions, Tokenizer},
+    reference,
     weights::{DenseElement, PackedDense, PackedTernary, Scales},
 };
 use std::path::{Path, PathBuf};
@@ -139,11 +140,10 @@ impl TernaryTables {
     fn table(&self, name: &str, rows: usize, columns: usize) -> Result<PackedTernary> {
         let floats = self.file.dense("model.embed_tokens", rows, columns)?;
         let row = |row: usize| floats.row(if name == "lm_head" { rows - 1 - row } else { row });
-        bitnet::quantize_weights_by_group_cpu(
+        reference::quantize_weights(
             &(0..rows).flat_map(row).collect::<Vec<f32>>(),
-            rows,
-            columns,
-            16,
+            [rows, columns],
+            bitnet::WeightQuantizer::absmean().per_group(16),
         )
     }
 }

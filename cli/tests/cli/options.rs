@@ -176,10 +176,7 @@ fn odd_surroundings_are_errors() {
     fails(&["run", TALES, "x", "--adapter", "1000"], "adapter 1000 was asked for; there are");
     fails(&["run", TALES, "x", "--adapter", "0", "--cpu"], "cannot be used with");
     fails(&["run", TALES, "x", "--layer-split", "3,5"], "--adapter");
-    fails(
-        &["run", TALES, "x", "--cpu", "--threads", "0"],
-        "threads: 0; a model computes on 1 to 1024",
-    );
+    fails(&["run", TALES, "x", "--cpu", "--threads", "0"], "threads: 0; a pool has 1 to 1024");
     fails(&["run", TALES, "x", "--gpu", "--threads", "2"], "cannot be used with");
     let split =
         |layers| ["run", TALES, "x", "--adapter", "0", "--adapter", "0", "--layer-split", layers];

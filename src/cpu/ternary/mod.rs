@@ -90,7 +90,7 @@ mod tests {
         let x = HostActivations { tokens: m, features: k, codes, scales };
         let expected: Vec<u32> =
             bitlinear_quantized_cpu(&x, &w).unwrap().into_iter().map(f32::to_bits).collect();
-        let w = InterleavedTernary::of(&w);
+        let w = InterleavedTernary::new(&w);
         for isa in Isa::all() {
             let found: Vec<u32> =
                 bitlinear(isa, &x, &w).unwrap().into_iter().map(f32::to_bits).collect();
@@ -146,7 +146,7 @@ mod tests {
 
     #[test]
     fn what_does_not_fit_is_refused() {
-        let w = InterleavedTernary::of(
+        let w = InterleavedTernary::new(
             &PackedTernary::from_values(2, 3, &[0; 6], Scales::Tensor(1.0)).unwrap(),
         );
         let x = |features, len: usize| HostActivations {

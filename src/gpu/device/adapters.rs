@@ -418,7 +418,7 @@ impl ContextOptions {
     /// keep their own, unless they are told not to.
     ///
     /// What was measured on the device by the example `tune`, and written by
-    /// [`Context::keep_tuning`](crate::Context::keep_tuning), is read from the folder with any
+    /// [`Context::save_tuning`](crate::Context::save_tuning), is read from the folder with any
     /// backend, and kernels are chosen by it: `Capabilities::tuning`. So is what
     /// `auto::Auto::keep` wrote, by each `Auto` that is made.
     ///

@@ -100,7 +100,7 @@ impl Context {
     /// again. This context, and what was made of it, stays with the old device.
     ///
     /// The adapter is chosen anew: it may be another, where one is gone. What was said of this
-    /// context alone ([`Context::with_language`], `Context::restricted`, [`Context::labelled`])
+    /// context alone ([`Context::with_language`], `Context::restricted`, [`Context::with_label`])
     /// is to be said again.
     ///
     /// # Errors

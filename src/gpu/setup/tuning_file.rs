@@ -30,9 +30,9 @@ impl Context {
     ///
     /// # Errors
     /// [`Error::Invalid`] if the context was opened without a folder; [`Error::Io`].
-    pub fn keep_tuning(&self, tuning: &Tuning) -> Result<PathBuf> {
+    pub fn save_tuning(&self, tuning: &Tuning) -> Result<PathBuf> {
         let none = || Error::Invalid {
-            op: "keep_tuning",
+            op: "save_tuning",
             what: "the context was opened without a cache folder".into(),
         };
         let folder = self.cache_folder().ok_or_else(none)?;

@@ -6,7 +6,7 @@ use super::{
     sampling_plan::SamplingPlan,
 };
 use crate::{
-    cpu::{self, attention::KvCache, isa::Isa},
+    cpu::{self, cache::KvCache, isa::Isa, threads::Threads},
     element::Element,
     error::{Error, Result},
     formats::{
@@ -14,7 +14,6 @@ use crate::{
         tensors::{Ends, Layer, LayerStep, Stack, Table},
     },
     gpu::{context::Context, recording::Recording, tensor::Tensor},
-    model::threads::workers::Threads,
     ops::{bitnet, reference, transformer::HostKvCache},
     weights::{dense::PackedDense, ternary::interleaved::InterleavedTernary},
 };
@@ -73,11 +72,9 @@ impl Engine for CpuModel {
 
     fn session(self: Arc<Self>, options: SessionOptions) -> Result<Box<dyn EngineSession>> {
         let cache = |layer| {
-            KvCache::new(
-                self.config.attention(),
-                options.kv_type == Some(Element::F16),
-                self.config.window(layer),
-            )
+            let cache =
+                KvCache::new(self.config.attention(), options.kv_type.unwrap_or(Element::F32))?;
+            Ok(cache.window(self.config.window(layer)))
         };
         let caches =
             vec![(0..self.config.layers).map(cache).collect::<Result<_>>()?; options.sequences];
@@ -106,7 +103,7 @@ impl Engine for CpuModel {
 fn ends(host: HostEnds) -> CpuEnds {
     let table = |table| match table {
         HostTable::Dense(matrix) => Table::Dense(matrix),
-        HostTable::Ternary(matrix) => Table::Ternary(InterleavedTernary::of(&matrix)),
+        HostTable::Ternary(matrix) => Table::Ternary(InterleavedTernary::new(&matrix)),
     };
     Ends {
         embedding: table(host.embedding),
@@ -124,7 +121,7 @@ impl CpuModel {
         threads: Threads,
     ) -> Result<Self> {
         let layers = layers.map(|layer| {
-            layer?.try_map(|w| Ok(InterleavedTernary::of(w)), |gains| Ok(gains.clone()))
+            layer?.try_map(|w| Ok(InterleavedTernary::new(w)), |gains| Ok(gains.clone()))
         });
         Ok(Self {
             layers: layers.collect::<Result<_>>()?,
@@ -169,7 +166,7 @@ impl CpuModel {
                 }
                 (LayerStep::Attention, _) => {
                     let qkv = value.take().unwrap_or_else(|| x.to_vec());
-                    (Some(self.attend(qkv, angles, caches)), after)
+                    (Some(self.attend(qkv, angles, caches)?), after)
                 }
                 (LayerStep::Gate, _) => self.gate(input, after)?,
                 (LayerStep::Add, _) => {
@@ -183,7 +180,12 @@ impl CpuModel {
     }
 
     /// Rotary embedding, and attention of queries, keys and values `[sequences, run, row]`.
-    fn attend(&self, mut qkv: Vec<f32>, angles: &[f32], caches: &mut [&mut KvCache]) -> Vec<f32> {
+    fn attend(
+        &self,
+        mut qkv: Vec<f32>,
+        angles: &[f32],
+        caches: &mut [&mut KvCache],
+    ) -> Result<Vec<f32>> {
         let (row, width) =
             (self.config.attention().row(), self.config.heads * self.config.head_dim);
         let tokens = qkv.len() / row;
@@ -193,11 +195,12 @@ impl CpuModel {
             .par_chunks_exact_mut(run * row)
             .zip(caches)
             .zip(attended.par_chunks_exact_mut(run * width));
-        sequences.for_each(|((qkv, cache), attended)| {
-            cpu::attention::rope(qkv, angles, cache);
-            attended.copy_from_slice(&cpu::attention::attention(qkv, cache));
-        });
-        attended
+        sequences.try_for_each(|((qkv, cache), attended)| {
+            cpu::attention::rope(qkv, angles, cache)?;
+            attended.copy_from_slice(&cpu::attention::attention(qkv, cache)?);
+            Ok(())
+        })?;
+        Ok(attended)
     }
 
     /// act(gate)·up; where a quantized linear layer follows, its product at once. Returns the
@@ -402,14 +405,14 @@ impl EngineSession for CpuSession {
     }
 
     fn read(&self) -> Result<Pending<Vec<Vec<HostKvCache>>>> {
-        let layer = |l: usize| self.caches.iter().map(|sequence| sequence[l].to_host()).collect();
+        let layer = |l: usize| self.caches.iter().map(|sequence| sequence[l].read()).collect();
         done((0..self.model.config.layers).map(layer).collect::<Result<_>>()?)
     }
 
     fn write(&mut self, layers: Vec<Vec<HostKvCache>>) -> Result<()> {
         for (l, layer) in layers.into_iter().enumerate() {
             for (sequence, host) in self.caches.iter_mut().zip(layer) {
-                sequence[l] = sequence[l].copied(&host)?;
+                sequence[l].write(&host)?;
             }
         }
         Ok(())
@@ -472,7 +475,7 @@ impl EngineSession for CpuSession {
     fn layer_output(&mut self, layer: usize, hidden: &[f32]) -> Result<Pending<Vec<f32>>> {
         let mut x = hidden.to_vec();
         let window = self.model.config.window(layer);
-        let mut cache = KvCache::new(self.model.config.attention(), false, window)?;
+        let mut cache = KvCache::new(self.model.config.attention(), Element::F32)?.window(window);
         self.prepare(hidden.len() / self.model.config.hidden);
         let angles = if window.is_some() { &self.local_angles } else { &self.angles };
         self.model.threads.run(|| {
@@ -515,7 +518,7 @@ mod tests {
             config.clone(),
             HostEnds::read(file, false).unwrap(),
             layers,
-            Threads::new(threads).unwrap(),
+            threads.map_or_else(Threads::default, |count| Threads::new(count).unwrap()),
         )
         .unwrap()
     }

@@ -2,13 +2,10 @@
 
 use super::groups::{Groups, unfinished};
 use crate::{
+    cpu::threads::Threads,
     error::Result,
     limits::groups::{MOST_LOGIT_BYTES, MOST_SCORED},
-    model::{
-        load::model::Model,
-        session::sequences::Session,
-        threads::workers::{Threads, yield_now},
-    },
+    model::{load::model::Model, session::sequences::Session, threads::workers::yield_now},
 };
 use rayon::prelude::*;
 

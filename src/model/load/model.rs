@@ -5,6 +5,7 @@ use super::{
     settings::{LoadSettings, Origin},
 };
 use crate::{
+    cpu::threads::Threads,
     element::Element,
     error::{Error, Result},
     formats::{ModelConfig, ModelFile},
@@ -28,7 +29,7 @@ use crate::{
             saved::Fingerprint,
             sequences::{Session, check_tokens},
         },
-        threads::workers::{Threads, Workers},
+        threads::workers::Workers,
         tokenizer::{chat::Message, text::Tokenizer},
     },
     spans::span,
@@ -114,7 +115,7 @@ impl Model {
             Ok(layer)
         });
         let own_threads = settings.threads.filter(|_| contexts.is_empty());
-        let threads = Threads::new(own_threads)?;
+        let threads = own_threads.map_or_else(|| Ok(Threads::default()), Threads::new)?;
         let engine = engine(contexts, config, ends, layers, settings, &threads)?;
         contexts.iter().try_for_each(|context| context.check_there("loading a model"))?;
         progress(count, count);

@@ -1,13 +1,11 @@
 //! What a model is loaded with, kept for loading it again.
 
 use crate::{
+    cpu::threads::Threads,
     error::{Error, Result},
     formats::ReadOptions,
     gpu::context::Context,
-    model::{
-        engine::{device::check_split, offload::Offload},
-        threads::workers::Threads,
-    },
+    model::engine::{device::check_split, offload::Offload},
 };
 use std::path::PathBuf;
 
@@ -25,7 +23,7 @@ pub(crate) struct LoadSettings {
 impl LoadSettings {
     /// Checks the settings for a model of `layers` layers on these contexts, none for the CPU.
     pub fn check(&self, contexts: &[Context], layers: usize) -> Result<()> {
-        Threads::check(self.threads)?;
+        self.threads.map_or(Ok(()), Threads::check)?;
         self.offload.check(layers)?;
         check_split(contexts, layers, &self.split)?;
         if contexts.len() > 1 && self.offload != Offload::None {

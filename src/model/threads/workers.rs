@@ -6,7 +6,7 @@ use std::{
     convert::Infallible,
     future::poll_fn,
     pin::pin,
-    sync::{Arc, LazyLock, Mutex, PoisonError},
+    sync::{Arc, Mutex, PoisonError},
     task::Poll,
     thread::{self, JoinHandle},
 };
@@ -73,62 +73,6 @@ impl Drop for Workers {
                 let _ = thread.join();
             }
         }
-    }
-}
-
-/// The threads that loops of a model run on: the crate's, or a number of its own.
-#[derive(Clone, Default)]
-pub(crate) struct Threads(Option<Arc<rayon::ThreadPool>>);
-
-impl Threads {
-    /// More than processors have: a larger number is a mistake, and would be as many stacks.
-    const MOST: usize = 1024;
-
-    /// May so many be asked for?
-    pub fn check(count: Option<usize>) -> Result<()> {
-        match count {
-            Some(count) if !(1..=Self::MOST).contains(&count) => Err(Error::Invalid {
-                op: "threads",
-                what: format!("{count}; a model computes on 1 to {}", Self::MOST),
-            }),
-            _ => Ok(()),
-        }
-    }
-
-    /// So many, or the crate's.
-    pub fn new(count: Option<usize>) -> Result<Self> {
-        Self::check(count)?;
-        let Some(count) = count else { return Ok(Self::default()) };
-        let pool = rayon::ThreadPoolBuilder::new()
-            .num_threads(count)
-            .thread_name(|i| format!("bitnet-wgpu {i}"))
-            .build();
-        let pool = pool.map_err(|e| Error::Gpu {
-            during: "starting threads for the model".into(),
-            message: e.to_string(),
-        })?;
-        Ok(Self(Some(Arc::new(pool))))
-    }
-
-    /// Runs `work` on them, which never waits for other work.
-    pub fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
-        match &self.0 {
-            Some(pool) => pool.install(work),
-            None => on_all_cores(work),
-        }
-    }
-}
-
-/// Runs `work`, which never waits for other work, on the crate's own pool of threads, as many as
-/// there are cores (or `RAYON_NUM_THREADS`). The caller's pool will not do: where all of its
-/// threads wait for a model, nobody would be left to compute.
-pub(crate) fn on_all_cores<T: Send>(work: impl FnOnce() -> T + Send) -> T {
-    static POOL: LazyLock<Option<rayon::ThreadPool>> = LazyLock::new(|| {
-        rayon::ThreadPoolBuilder::new().thread_name(|i| format!("bitnet-wgpu {i}")).build().ok()
-    });
-    match &*POOL {
-        Some(pool) => pool.install(work),
-        None => work(),
     }
 }
 

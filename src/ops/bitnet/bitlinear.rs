@@ -134,7 +134,7 @@ pub(crate) fn bitlinear_quantized_with_into<'y, T: Float>(
     let (biased, activation, extent) =
         (epilogue.has_bias().into(), epilogue.code(), Extent::products([n, m, 1], k));
     if w.group().is_some() {
-        return encoder.whole(|encoder| by_groups(encoder, x, w, epilogue, &y));
+        return encoder.transaction(|encoder| by_groups(encoder, x, w, epilogue, &y));
     }
     let kernels = forms(m, n, k, x.layout(), encoder.context().capabilities());
     let record = |encoder: &mut Encoder, y: &dyn Bind, add| {
@@ -160,7 +160,7 @@ pub(crate) fn bitlinear_quantized_with_into<'y, T: Float>(
         }
         _ => {
             let products = Tensor::<f32>::uninit(encoder.context(), y.tensor().shape())?;
-            encoder.whole(|encoder| {
+            encoder.transaction(|encoder| {
                 record(encoder, &products, 0)?;
                 epilogue.record(encoder, &products, y)
             })

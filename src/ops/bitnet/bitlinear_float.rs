@@ -292,6 +292,7 @@ pub fn bitlinear_float_cpu(x: &[f32], w: &PackedTernary) -> Result<Vec<f32>> {
 ///
 /// # Errors
 /// [`Error::Length`](crate::Error::Length) if it has another length.
+#[cfg(feature = "train")]
 pub fn bitlinear_backward_cpu(dy: &[f32], w: &PackedTernary) -> Result<Vec<f32>> {
     backward_cpu(dy, &w.dequantize(), [w.rows(), w.columns()])
 }

@@ -147,6 +147,7 @@ pub fn bitlinear_int_cpu(x: &[f32], w: &PackedInt) -> Result<Vec<f32>> {
 ///
 /// # Errors
 /// [`Error::Length`](crate::Error::Length) if it has another length.
+#[cfg(feature = "train")]
 pub fn bitlinear_int_backward_cpu(dy: &[f32], w: &PackedInt) -> Result<Vec<f32>> {
     backward_cpu(dy, &w.dequantize(), [w.rows(), w.columns()])
 }

@@ -1,10 +1,10 @@
-//! fake_quantize_weights: the ternary weights that BitLinear multiplies by, as floats; and the
-//! gradient of fake quantisation where numbers are clipped.
+//! Fake quantization of weights: the ternary weights that BitLinear multiplies by, as floats; and
+//! its gradient, which is none where numbers are clipped.
 
 use super::{
     fake_quantize_activations::{check_lambda, warmed},
-    group_quantizer::{check_stack, stack_of},
-    quantize_weights::{absmean_cpu, sum_abs},
+    partition::{Granularity, Partition},
+    quantize_weights::{absmean, sum_abs},
 };
 use crate::{
     element::Float,
@@ -17,7 +17,10 @@ use crate::{
         source::{EXACT, Part, Source, Work},
     },
     msl,
-    ops::frames::{Operand, elementwise, function, record_three, three_inputs},
+    ops::{
+        forward::backward,
+        frames::{Operand, elementwise, function, record_three, three_inputs},
+    },
     params, wgsl,
 };
 
@@ -81,24 +84,24 @@ static FAKE_QUANTIZE_BACKWARD: Kernel = three_inputs(
 
 pub(super) const KERNELS: &[&Kernel] = &[&FAKE_QUANTIZE_WEIGHTS, &FAKE_QUANTIZE_BACKWARD];
 
-/// What [`fake_quantize_weights`] and [`fake_quantize_weights_by_matrix`] make:
-/// `FakeQuantizedWeights<Tensor<T>, Tensor<f32>>` on the GPU, of vectors on the host.
+/// Result of [`fake_quantize_weights`].
 #[derive(Clone, Debug)]
 pub struct FakeQuantizedWeights<V, S> {
     /// w + λ·(w̃ - w), of the shape of `w`.
     pub values: V,
-    /// s = 1 / max(mean|w|, 1e-5), `[]`, or `[.., 1, 1]` with one for each matrix: what
-    /// [`fake_quantize_backward`] asks for.
+    /// s = 1 / max(mean|w|, 1e-5), `[]`, or `[.., 1, 1]` with one for each matrix: what `backward`
+    /// takes.
     pub scale: S,
 }
 
-/// w + λ·(w̃ - w) of `w` of any shape, where w̃ = clamp(round(w·s), -1, 1) / s with s = 1 /
+/// Returns w + λ·(w̃ - w) of `w` of any shape, where w̃ = clamp(round(w·s), -1, 1) / s with s = 1 /
 /// max(mean|w|, 1e-5) over the tensor, ties to even. For λ = 1 it is w̃: the bits of
 /// [`TernaryMatrix::dequantize`](crate::weights::TernaryMatrix::dequantize) after
-/// [`quantize_weights`](super::quantize_weights()). Less eases training into the quantiser.
+/// [`WeightQuantizer::absmean`](super::WeightQuantizer::absmean). A smaller λ eases training into
+/// the quantizer. Where `w` is not finite, all is NaN.
 ///
-/// Its gradient straight through the rounding is `dy`, or [`fake_quantize_backward`] with the range
-/// -1 to 1, which leaves out what was clipped. Where `w` is not finite, all is NaN.
+/// The gradient straight through the rounding is `dy`. `backward` leaves out what was clipped: dw =
+/// dy where -1 <= w·scale <= 1, else 0, whatever λ. (Courbariaux et al. 2016, arXiv:1602.02830.)
 ///
 /// A BitLinear that is trained, y = x̃·w̃ᵀ, and its gradients:
 ///
@@ -106,232 +109,194 @@ pub struct FakeQuantizedWeights<V, S> {
 /// # use bitnet_wgpu::{Encoder, Result, Tensor, bitnet, tensor::{Side, matmul}};
 /// # fn f(encoder: &mut Encoder, x: &Tensor<f32>, w: &Tensor<f32>, dy: &Tensor<f32>) -> Result<()> {
 /// let x = bitnet::fake_quantize_activations(encoder, x, 1.0)?;
-/// let rounded = bitnet::fake_quantize_weights(encoder, w, 1.0)?;
+/// let quantizer = bitnet::fake_quantize_weights(w, 1.0);
+/// let rounded = quantizer.forward(encoder)?;
 /// let y = matmul(&x, Side::transposed(&rounded.values)).forward(encoder)?;
 /// // Backward, where dy is the gradient of y:
 /// let dx = matmul(dy, &rounded.values).forward(encoder)?;
 /// let dw = matmul(Side::transposed(dy), &x).forward(encoder)?;
-/// let dw = bitnet::fake_quantize_backward(encoder, w, &rounded.scale, (-1.0, 1.0), &dw)?;
+/// let dw = quantizer.backward(encoder, &rounded.scale, &dw)?;
 /// # Ok(())
 /// # }
 /// ```
 ///
-/// Any other quantiser is eased in by a mean of `w` and what it makes of it, here that of one bit:
+/// Any other quantizer is eased in by a mean of `w` and its result, here that of one bit:
 ///
 /// ```no_run
 /// # use bitnet_wgpu::{Encoder, Result, Tensor, bitnet, optimizer, tensor};
 /// # fn f(encoder: &mut Encoder, w: &Tensor<f32>, lambda: f32) -> Result<Tensor<f32>> {
-/// let binary = bitnet::quantize_weights_binary(encoder, w)?;
+/// let binary = bitnet::WeightQuantizer::binary().quantize(encoder, w)?;
 /// let rounded = binary.dequantize::<f32>(encoder)?;
 /// let values = tensor::cast(w).forward(encoder)?; // a copy
 /// optimizer::Ema::new(1.0 - lambda).step(encoder, &values, &rounded)?; // w + λ·(w̃ - w)
 /// # Ok(values)
 /// # }
 /// ```
-///
-/// # Errors
-/// As [`fake_quantize_weights_into`].
-pub fn fake_quantize_weights<T: Float>(
-    encoder: &mut Encoder,
-    w: &Tensor<T>,
-    lambda: f32,
-) -> Result<FakeQuantizedWeights<Tensor<T>, Tensor<f32>>> {
-    let context = encoder.context();
-    let made = FakeQuantizedWeights {
-        values: Tensor::uninit(context, w.shape())?,
-        scale: Tensor::uninit(context, [])?,
-    };
-    fake_quantize_weights_into(encoder, w, lambda, &made.values, &made.scale)?;
-    Ok(made)
+pub fn fake_quantize_weights<T: Float>(w: &Tensor<T>, lambda: f32) -> FakeQuantizeWeights<'_, T> {
+    FakeQuantizeWeights { x: w, lambda, per: Granularity::Tensor, range: (-1.0, 1.0) }
 }
 
-/// [`fake_quantize_weights`] into tensors of the caller; `scale` holds one number.
-///
-/// # Errors
-/// [`Error::Shape`] if they do not fit; [`Error::Invalid`] unless 0 <= λ <= 1.
-pub fn fake_quantize_weights_into<'y, T: Float>(
-    encoder: &mut Encoder,
-    w: &Tensor<T>,
+/// Fake quantization of weights; see [`fake_quantize_weights`].
+#[must_use = "an op does nothing until it is recorded"]
+pub struct FakeQuantizeWeights<'a, T> {
+    x: &'a Tensor<T>,
     lambda: f32,
-    values: impl Into<Out<'y, T>>,
-    scale: &Tensor<f32>,
-) -> Result<()> {
-    record(encoder, "fake_quantize_weights", w, [1, w.len()], lambda, values.into(), scale)
-}
-
-/// [`fake_quantize_weights`] of a stack of matrices, `w` `[.., rows, columns]`, with s for each,
-/// `[.., 1, 1]`, and to the bits of each alone: for λ = 1 what
-/// [`quantize_weights_by_matrix`](super::quantize_weights_by_matrix) makes.
-/// [`fake_quantize_backward`] takes such scales as they are. What is not finite harms its own
-/// matrix only. Rows, or groups of columns that are all as long, are matrices of one row under
-/// another shape: with `w` as `[rows, 1, columns]`, or `[rows, groups, 1, columns / groups]`, they
-/// have a scale each, and so has their gradient.
-///
-/// # Errors
-/// As [`fake_quantize_weights_into`].
-pub fn fake_quantize_weights_by_matrix<T: Float>(
-    encoder: &mut Encoder,
-    w: &Tensor<T>,
-    lambda: f32,
-) -> Result<FakeQuantizedWeights<Tensor<T>, Tensor<f32>>> {
-    let (context, shape) = (encoder.context(), w.shape());
-    let scale = if shape.rank() < 2 { shape.with_last(1) } else { shape.with_matrix(1, 1) };
-    let made = FakeQuantizedWeights {
-        values: Tensor::uninit(context, shape)?,
-        scale: Tensor::uninit(context, scale)?,
-    };
-    fake_quantize_weights_by_matrix_into(encoder, w, lambda, &made.values, &made.scale)?;
-    Ok(made)
-}
-
-/// [`fake_quantize_weights_by_matrix`] into tensors of the caller; `scale` holds a number for each
-/// matrix.
-///
-/// # Errors
-/// As [`fake_quantize_weights_into`].
-pub fn fake_quantize_weights_by_matrix_into<'y, T: Float>(
-    encoder: &mut Encoder,
-    w: &Tensor<T>,
-    lambda: f32,
-    values: impl Into<Out<'y, T>>,
-    scale: &Tensor<f32>,
-) -> Result<()> {
-    let [matrices, rows, columns] = stack_of(w.shape());
-    record(
-        encoder,
-        "fake_quantize_weights_by_matrix",
-        w,
-        [matrices, rows * columns],
-        lambda,
-        values.into(),
-        scale,
-    )
-}
-
-/// Records matrices of `length` numbers.
-fn record<T: Float>(
-    encoder: &mut Encoder,
-    op: &'static str,
-    w: &Tensor<T>,
-    [matrices, length]: [usize; 2],
-    lambda: f32,
-    values: Out<'_, T>,
-    scale: &Tensor<f32>,
-) -> Result<()> {
-    check_lambda(op, lambda)?;
-    values.check_shape(op, w.shape())?;
-    if scale.len() != matrices {
-        return Err(Error::Shape {
-            op,
-            what: "scale",
-            expected: format!("[{matrices}]"),
-            found: scale.shape(),
-        });
-    }
-    let sums = sum_abs(encoder, w, matrices)?;
-    let params = Params {
-        length: length as u32,
-        sums: (sums.len() / matrices.max(1)) as u32,
-        matrices: matrices as u32,
-        add: values.adds().into(),
-        count: length.max(1) as f32,
-        lambda,
-    };
-    // Whole workgroups for each matrix.
-    let extent = matrices * length.max(1).next_multiple_of(TILE as usize);
-    encoder.dispatch(
-        &FAKE_QUANTIZE_WEIGHTS,
-        &params,
-        &[w, &sums, values.tensor(), scale],
-        [extent, 1, 1],
-    )
-}
-
-/// The gradient of fake quantisation at `x`, straight through the rounding and none where numbers
-/// are clipped: dx = dy where low <= x·scale <= high, else 0, (low, high) being `range`. `scale` is
-/// a number for all, or broadcast to `x`: `[rows, 1]` for one a row. For weights
-/// `fake_quantize_backward(w, scale, (-1.0, 1.0), dy)`; this is the gradient of clamp(x·scale, low,
-/// high) / scale. (Courbariaux et al. 2016, arXiv:1602.02830.)
-///
-/// # Errors
-/// As [`fake_quantize_backward_into`].
-pub fn fake_quantize_backward<T: Float>(
-    encoder: &mut Encoder,
-    x: &Tensor<T>,
-    scale: &Tensor<f32>,
+    per: Granularity,
     range: (f32, f32),
-    dy: &Tensor<T>,
-) -> Result<Tensor<T>> {
-    let dx = Tensor::uninit(encoder.context(), x.shape())?;
-    fake_quantize_backward_into(encoder, x, scale, range, dy, &dx)?;
-    Ok(dx)
 }
 
-/// [`fake_quantize_backward`] into a tensor of the caller, which may be `x` or `dy` itself.
-///
-/// # Errors
-/// [`Error::Shape`] if `dy` or the output has another shape than `x`, or `scale` does not broadcast
-/// to it.
-pub fn fake_quantize_backward_into<'y, T: Float>(
-    encoder: &mut Encoder,
-    x: &Tensor<T>,
-    scale: &Tensor<f32>,
-    (low, high): (f32, f32),
-    dy: &Tensor<T>,
-    dx: impl Into<Out<'y, T>>,
-) -> Result<()> {
-    let (op, shape, dx) = (FAKE_QUANTIZE_BACKWARD.name, x.shape(), dx.into());
-    dx.check_shape(op, shape)?;
-    let (x, dy) = (Operand::broadcast(op, "x", x, shape)?, Operand::same(op, "dy", dy, shape)?);
-    let scale = Operand::broadcast(op, "scale", scale, shape)?;
-    record_three(encoder, &FAKE_QUANTIZE_BACKWARD, &[low, high], [&scale, &x, &dy], dx)
-}
-
-/// The CPU twin of [`fake_quantize_weights`]: for λ = 1 the same bits.
-///
-/// # Errors
-/// [`Error::Invalid`] unless 0 <= λ <= 1.
-pub fn fake_quantize_weights_cpu<T: Float>(
-    w: &[T],
-    lambda: f32,
-) -> Result<FakeQuantizedWeights<Vec<f32>, f32>> {
-    check_lambda("fake_quantize_weights", lambda)?;
-    let mean = absmean_cpu(w);
-    if !mean.is_finite() {
-        return Ok(FakeQuantizedWeights { values: vec![f32::NAN; w.len()], scale: f32::NAN });
+impl<T> Clone for FakeQuantizeWeights<'_, T> {
+    fn clone(&self) -> Self {
+        *self
     }
-    let scale = 1.0 / mean.max(1e-5);
-    let rounded =
-        |w: f32| f32::from((w * scale).round_ties_even().clamp(-1.0, 1.0) as i8) * (1.0 / scale);
-    Ok(FakeQuantizedWeights {
-        values: w.iter().map(|&w| warmed(w.into(), rounded(w.into()), lambda)).collect(),
-        scale,
-    })
 }
 
-/// The CPU twin of [`fake_quantize_weights_by_matrix`]: for λ = 1 the same bits. `w` is
-/// `[matrices, rows, columns]`.
-///
-/// # Errors
-/// [`Error::Length`] if it is not; else as [`fake_quantize_weights_cpu`].
-pub fn fake_quantize_weights_by_matrix_cpu<T: Float>(
-    w: &[T],
-    [matrices, rows, columns]: [usize; 3],
-    lambda: f32,
-) -> Result<FakeQuantizedWeights<Vec<f32>, Vec<f32>>> {
-    check_lambda("fake_quantize_weights_by_matrix", lambda)?;
-    check_stack("fake_quantize_weights_by_matrix", w, [matrices, rows, columns])?;
-    let mut made = FakeQuantizedWeights { values: Vec::with_capacity(w.len()), scale: Vec::new() };
-    for matrix in 0..matrices {
-        let length = w.len() / matrices;
-        let of = fake_quantize_weights_cpu(&w[matrix * length..][..length], lambda)?;
-        made.values.extend(of.values);
-        made.scale.push(of.scale);
+impl<T> Copy for FakeQuantizeWeights<'_, T> {}
+
+impl<T: Float> FakeQuantizeWeights<'_, T> {
+    /// Takes s for each matrix of a stack `[.., rows, columns]`, which gets the bits that it gets
+    /// alone: for λ = 1 those of [`per_matrix`](super::WeightQuantizer::per_matrix). What is not
+    /// finite harms its own matrix only.
+    ///
+    /// Rows, or groups of columns that are all as long, are matrices of one row under another
+    /// shape: with `w` as `[rows, 1, columns]`, or `[rows, groups, 1, columns / groups]`, they have
+    /// a scale each, and so has their gradient.
+    pub fn per_matrix(self) -> Self {
+        Self { per: Granularity::Matrix, ..self }
     }
-    Ok(made)
+
+    /// Sets from where to where numbers have a gradient: low <= w·scale <= high. It is that of
+    /// clamp(w·scale, low, high) / scale. By default -1 to 1, the codes of weights.
+    pub fn range(self, low: f32, high: f32) -> Self {
+        Self { range: (low, high), ..self }
+    }
+
+    /// Records the op and returns its result.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] unless 0 <= λ <= 1; what an allocation reports.
+    pub fn forward(
+        self,
+        encoder: &mut Encoder,
+    ) -> Result<FakeQuantizedWeights<Tensor<T>, Tensor<f32>>> {
+        let (context, shape) = (encoder.context(), self.x.shape());
+        let scale = match self.per {
+            Granularity::Matrix if shape.rank() < 2 => shape.with_last(1),
+            Granularity::Matrix => shape.with_matrix(1, 1),
+            _ => [].into(),
+        };
+        let result = FakeQuantizedWeights {
+            values: Tensor::uninit(context, shape)?,
+            scale: Tensor::uninit(context, scale)?,
+        };
+        self.forward_into(encoder, &result.values, &result.scale)?;
+        Ok(result)
+    }
+
+    /// Records the op, which writes its values to a tensor of the caller, or adds them to one
+    /// ([`Out::add`]), and overwrites `scale`, one number or one for each matrix.
+    ///
+    /// # Errors
+    /// As [`forward`](Self::forward); [`Error::Shape`] if the tensors do not fit.
+    pub fn forward_into<'out>(
+        self,
+        encoder: &mut Encoder,
+        values: impl Into<Out<'out, T>>,
+        scale: &Tensor<f32>,
+    ) -> Result<()> {
+        let (w, values) = (self.x, values.into());
+        check_lambda(OP, self.lambda)?;
+        values.check_shape(OP, w.shape())?;
+        let Partition { matrices, rows, columns, .. } =
+            Partition::new(w.shape(), w.len(), self.per)?;
+        if scale.len() != matrices {
+            return Err(Error::Shape {
+                op: OP,
+                what: "scale",
+                expected: format!("[{matrices}]"),
+                found: scale.shape(),
+            });
+        }
+        let (sums, length) = (sum_abs(encoder, w, matrices)?, (rows * columns).max(1));
+        let params = Params {
+            length: (rows * columns) as u32,
+            sums: (sums.len() / matrices.max(1)) as u32,
+            matrices: matrices as u32,
+            add: values.adds().into(),
+            count: length as f32,
+            lambda: self.lambda,
+        };
+        // Whole workgroups for each matrix.
+        let extent = matrices * length.next_multiple_of(TILE as usize);
+        encoder.dispatch(
+            &FAKE_QUANTIZE_WEIGHTS,
+            &params,
+            &[w, &sums, values.tensor(), scale],
+            [extent, 1, 1],
+        )
+    }
+
+    fn gradient(
+        self,
+        encoder: &mut Encoder,
+        scale: &Tensor<f32>,
+        dy: &Tensor<T>,
+        dx: Out<'_, T>,
+    ) -> Result<()> {
+        let (op, shape) = (FAKE_QUANTIZE_BACKWARD.name, self.x.shape());
+        dx.check_shape(op, shape)?;
+        let x = Operand::same(op, "w", self.x, shape)?;
+        let dy = Operand::same(op, "dy", dy, shape)?;
+        let scale = Operand::broadcast(op, "scale", scale, shape)?;
+        let (low, high) = self.range;
+        record_three(encoder, &FAKE_QUANTIZE_BACKWARD, &[low, high], [&scale, &x, &dy], dx)
+    }
 }
 
-/// The CPU twin of [`fake_quantize_backward`], of one number: the same bits.
-pub fn fake_quantize_backward_cpu(x: f32, scale: f32, (low, high): (f32, f32), dy: f32) -> f32 {
-    if (low..=high).contains(&(x * scale)) { dy } else { 0.0 }
+// The gradient takes `scale`, which is broadcast to `w`, and may be written to `w` or `dy` itself.
+backward!(impl[T: Float] FakeQuantizeWeights<'_, T> => T; scale: f32, dy: T);
+
+const OP: &str = "fake_quantize_weights";
+
+pub(crate) mod reference {
+    use super::*;
+
+    /// CPU reference of [`fake_quantize_weights`](fn@super::fake_quantize_weights) of a stack
+    /// `[matrices, rows, columns]`, with a scale for each matrix: for λ = 1 bit-identical.
+    ///
+    /// # Errors
+    /// [`Error::Length`] if `w` is no such stack; [`Error::Invalid`] unless 0 <= λ <= 1.
+    pub fn fake_quantize_weights<T: Float>(
+        w: &[T],
+        stack: [usize; 3],
+        lambda: f32,
+    ) -> Result<FakeQuantizedWeights<Vec<f32>, Vec<f32>>> {
+        check_lambda(OP, lambda)?;
+        let partition = Partition::new(stack.into(), w.len(), Granularity::Matrix)?;
+        let length = partition.rows * partition.columns;
+        let (mut values, mut scale) = (Vec::with_capacity(w.len()), Vec::new());
+        for matrix in 0..partition.matrices {
+            let w = &w[matrix * length..][..length];
+            let s = match absmean(w, true) {
+                mean if mean.is_finite() => 1.0 / mean.max(1e-5),
+                _ => f32::NAN,
+            };
+            let rounded =
+                |w: f32| f32::from((w * s).round_ties_even().clamp(-1.0, 1.0) as i8) * (1.0 / s);
+            values.extend(w.iter().map(|&w| warmed(w.into(), rounded(w.into()), lambda)));
+            scale.push(s);
+        }
+        Ok(FakeQuantizedWeights { values, scale })
+    }
+
+    /// CPU reference of the gradient of [`fake_quantize_weights`](fn@super::fake_quantize_weights)
+    /// for one number, bit-identical.
+    pub fn fake_quantize_weights_backward(
+        w: f32,
+        scale: f32,
+        (low, high): (f32, f32),
+        dy: f32,
+    ) -> f32 {
+        if (low..=high).contains(&(w * scale)) { dy } else { 0.0 }
+    }
 }

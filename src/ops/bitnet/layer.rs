@@ -218,7 +218,7 @@ impl<'a, T: Float> BitLinear<'a, T> {
     ) -> Result<()> {
         let (x, out) = (x.into(), out.into());
         // Some combinations take several dispatches: all of them are recorded, or none.
-        encoder.whole(|encoder| match self.gate {
+        encoder.transaction(|encoder| match self.gate {
             None => self.product_into(encoder, x, out),
             Some(gate) => self.gated_into(encoder, x, gate, out),
         })
@@ -230,6 +230,7 @@ impl<'a, T: Float> BitLinear<'a, T> {
     ///
     /// # Errors
     /// [`Error::Shape`] if `dz` does not fit the weights.
+    #[cfg(feature = "train")]
     pub fn backward<D: Float>(&self, encoder: &mut Encoder, dz: &Tensor<D>) -> Result<Tensor<D>> {
         let dx = Tensor::uninit(encoder.context(), dz.shape().with_last(self.inputs()))?;
         self.backward_into(encoder, dz, &dx)?;
@@ -240,6 +241,7 @@ impl<'a, T: Float> BitLinear<'a, T> {
     ///
     /// # Errors
     /// [`Error::Shape`] if `dz` or the tensor does not fit the weights.
+    #[cfg(feature = "train")]
     pub fn backward_into<'y, D: Float, Y: Float>(
         &self,
         encoder: &mut Encoder,

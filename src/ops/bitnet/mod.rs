@@ -14,18 +14,20 @@ pub(crate) mod bitlinear_rounded;
 mod decoded;
 pub(crate) mod dequantize;
 pub(crate) mod dequantize_int;
+#[cfg(feature = "train")]
 pub(crate) mod fake_quantize_activations;
+#[cfg(feature = "train")]
 pub(crate) mod fake_quantize_weights;
 pub(crate) mod gate;
 pub(crate) mod gate_quantize;
 pub(crate) mod gate_round;
-mod group_quantizer;
 pub(crate) mod hadamard;
 pub(crate) mod int4;
 pub(crate) mod int8;
 mod layer;
 pub(crate) mod norm_bitlinear;
 pub(crate) mod norm_bitlinear_rounded;
+mod partition;
 pub(crate) mod plan;
 pub(crate) mod quantization_error;
 pub(crate) mod quantize_activations;
@@ -36,11 +38,13 @@ pub(crate) mod quantize_weights;
 pub(crate) mod quantize_weights_binary;
 pub(crate) mod quantize_weights_by_group;
 pub(crate) mod quantize_weights_int;
+#[cfg(feature = "train")]
 pub(crate) mod rms_norm_fake_quantize;
 pub(crate) mod rms_norm_quantize;
 pub(crate) mod rms_norm_round;
 pub(crate) mod round_activations;
 mod row_quantizer;
+pub(crate) mod weight_quantizer;
 
 pub use activation_quantizer::ActivationQuantizer;
 pub use activations::{HostActivations, Layout, MAX_FEATURES, QuantizedActivations};
@@ -55,7 +59,9 @@ family!(
     bitlinear_rounded,
     dequantize,
     dequantize_int,
+    #[cfg(feature = "train")]
     fake_quantize_activations,
+    #[cfg(feature = "train")]
     fake_quantize_weights,
     gate,
     gate_quantize,
@@ -74,9 +80,11 @@ family!(
     quantize_weights_binary,
     quantize_weights_by_group,
     quantize_weights_int,
+    #[cfg(feature = "train")]
     rms_norm_fake_quantize,
     rms_norm_quantize,
     rms_norm_round,
-    round_activations;
-    reference:
+    round_activations,
+    weight_quantizer;
+    reference: #[cfg(feature = "train")] fake_quantize_weights, weight_quantizer
 );

@@ -73,7 +73,7 @@ pub(crate) fn quantize_activations_by_tensor_into<T: Float>(
 ) -> Result<()> {
     made.check_output("quantize_activations_by_tensor", x.shape(), Scaled::Tensor, false)?;
     let largest = absmax(x, Axes::ALL).forward(encoder)?;
-    encoder.whole(|encoder| {
+    encoder.transaction(|encoder| {
         map(encoder, &SCALE_OF_LARGEST, &[], &largest, (&made.scales).into())?;
         record(encoder, x, made)
     })
@@ -121,7 +121,7 @@ pub(crate) fn quantize_activations_static_into<T: Float>(
     let grid = checked(range)?;
     made.check_output("quantize_activations_static", x.shape(), Scaled::Tensor, true)?;
     let zero_point = encoder.context().upload(&[grid.zero_point as f32], [])?;
-    encoder.whole(|encoder| {
+    encoder.transaction(|encoder| {
         fill(grid.scale).forward_into(encoder, &made.scales)?;
         cast(&zero_point).forward_into(encoder, &made.bound_zero_points())?;
         record(encoder, x, made)

@@ -1,16 +1,13 @@
-//! Absmean quantisation of a whole tensor: s = 1 / max(mean|W|, 1e-5), Wq = clamp(round(W·s), -1,
+//! Absmean quantization of whole matrices: s = 1 / max(mean|W|, 1e-5), Wq = clamp(round(W·s), -1,
 //! 1), β = 1 / s.
 //!
-//! Of a stack of matrices each may have a scale of its own. The mean needs two dispatches, since a
-//! barrier orders one workgroup only: sums of chunks, then the codes. Both add in a fixed order, so
-//! the codes are the same on every device.
+//! The mean needs two dispatches, since a barrier orders one workgroup only: sums of chunks, then
+//! the codes. Both add in a fixed order, so the codes are the same on every device.
 
-use super::group_quantizer::{
-    check_matrix, check_no_groups, check_stack, stack_of, write_empty_ternary,
-};
+use super::partition::{Partition, THREADS as GROUP_THREADS};
 use crate::{
     element::Float,
-    error::{Error, Result},
+    error::Result,
     gpu::{encoder::Encoder, tensor::Tensor},
     kernel::{
         binding::{Type::*, read, read_write},
@@ -19,32 +16,39 @@ use crate::{
         source::{EXACT, Source, Work},
     },
     msl, params,
-    shape::Shape,
-    weights::ternary::{matrix::TernaryMatrix, packed::PackedTernary, scales::Scales},
+    weights::ternary::matrix::TernaryMatrix,
     wgsl,
 };
 use rayon::prelude::*;
 
-params! { struct SumParams { length: u32, chunks: u32, matrices: u32 } }
+params! { pub(super) struct SumParams { length: u32, chunks: u32, matrices: u32 } }
 params! { struct Params { rows: u32, columns: u32, words: u32, sums: u32, matrices: u32, count: f32 } }
 
-const THREADS: usize = 256;
-/// Elements that one workgroup of `sum_abs` adds up.
+pub(super) const THREADS: usize = 256;
+/// Elements that one workgroup adds up.
 const CHUNK: usize = THREADS * THREADS;
+
+/// Sets the workgroup of a kernel that adds up chunks.
+pub(super) const fn by_chunks(source: Source) -> Source {
+    source.workgroup_size([THREADS as u32, 1, 1]).workgroup_bytes(4 * THREADS as u32).tile([
+        CHUNK as u32,
+        1,
+        1,
+    ])
+}
 
 static SUM_ABS: Kernel = Kernel::trusted(
     "sum_abs",
     SumParams::FIELDS,
     &[read("w", Float("X")), read_write("sums", F32)],
     &[
-        Source::wgsl(wgsl!["shared/ids", "shared/flat", "shared/fixed_tree", "bitnet/sum_abs"])
-            .workgroup_size([THREADS as u32, 1, 1])
-            .workgroup_bytes(4 * THREADS as u32)
-            .tile([CHUNK as u32, 1, 1]),
-        Source::msl(msl!["shared/prelude", "shared/fixed_tree", "bitnet/sum_abs"])
-            .workgroup_size([THREADS as u32, 1, 1])
-            .workgroup_bytes(4 * THREADS as u32)
-            .tile([CHUNK as u32, 1, 1]),
+        by_chunks(Source::wgsl(wgsl![
+            "shared/ids",
+            "shared/flat",
+            "shared/fixed_tree",
+            "bitnet/sum_abs"
+        ])),
+        by_chunks(Source::msl(msl!["shared/prelude", "shared/fixed_tree", "bitnet/sum_abs"])),
     ],
 )
 .flat();
@@ -87,86 +91,13 @@ static QUANTIZE_WEIGHTS: Kernel = Kernel::trusted(
 
 pub(super) const KERNELS: &[&Kernel] = &[&SUM_ABS, &QUANTIZE_WEIGHTS];
 
-/// Quantises `w` `[.., columns]` (`f32` or `f16`) with one scale for the tensor; all but the last
-/// dimension are rows.
-///
-/// Weights must be finite: otherwise all codes are zero and the scale is NaN, which
-/// [`TernaryMatrix::read`] refuses.
-///
-/// # Errors
-/// What the device reports.
-pub fn quantize_weights<T: Float>(encoder: &mut Encoder, w: &Tensor<T>) -> Result<TernaryMatrix> {
-    let matrix = uninit(encoder, w.shape())?;
-    quantize_weights_into(encoder, w, &matrix)?;
-    Ok(matrix)
-}
-
-/// [`quantize_weights`] into a matrix of the caller.
-///
-/// # Errors
-/// [`Error::Shape`] if it has another shape; [`Error::Invalid`] if its scales go by groups of
-/// columns.
-pub fn quantize_weights_into<T: Float>(
+/// Records the codes and scales of matrices with a scale each.
+pub(super) fn record<T: Float>(
     encoder: &mut Encoder,
     w: &Tensor<T>,
+    &Partition { matrices, rows, columns, .. }: &Partition,
     matrix: &TernaryMatrix,
 ) -> Result<()> {
-    let (rows, columns) = w.shape().as_matrix();
-    record(encoder, "quantize_weights", w, [1, rows, columns], matrix)
-}
-
-/// Quantises a stack of matrices, `w` `[.., rows, columns]`, each with one scale and to the bits of
-/// [`quantize_weights`] of it alone: the experts of a mixture, or heads. They become one matrix, a
-/// row after another, that is multiplied at once.
-///
-/// Weights must be finite: otherwise the codes of their matrix are zero and its scale is NaN, which
-/// [`TernaryMatrix::read`] refuses; the others do not notice.
-///
-/// # Errors
-/// What the device reports.
-pub fn quantize_weights_by_matrix<T: Float>(
-    encoder: &mut Encoder,
-    w: &Tensor<T>,
-) -> Result<TernaryMatrix> {
-    let matrix = uninit(encoder, w.shape())?;
-    quantize_weights_by_matrix_into(encoder, w, &matrix)?;
-    Ok(matrix)
-}
-
-/// [`quantize_weights_by_matrix`] into a matrix of the caller, which has the rows of all of them.
-///
-/// # Errors
-/// As [`quantize_weights_into`].
-pub fn quantize_weights_by_matrix_into<T: Float>(
-    encoder: &mut Encoder,
-    w: &Tensor<T>,
-    matrix: &TernaryMatrix,
-) -> Result<()> {
-    record(encoder, "quantize_weights_by_matrix", w, stack_of(w.shape()), matrix)
-}
-
-fn uninit(encoder: &Encoder, w: Shape) -> Result<TernaryMatrix> {
-    let (rows, columns) = w.as_matrix();
-    TernaryMatrix::uninit(encoder.context(), rows, columns, None)
-}
-
-/// Records a stack of `[matrices, rows, columns]`.
-fn record<T: Float>(
-    encoder: &mut Encoder,
-    op: &'static str,
-    w: &Tensor<T>,
-    [matrices, rows, columns]: [usize; 3],
-    matrix: &TernaryMatrix,
-) -> Result<()> {
-    check_matrix(op, w.shape(), [matrix.rows(), matrix.columns()])?;
-    check_no_groups(op, matrix.group())?;
-    if w.is_empty() {
-        return write_empty_ternary(
-            encoder,
-            &quantize_weights_cpu::<T>(&[], matrix.rows(), columns)?,
-            matrix,
-        );
-    }
     let sums = sum_abs(encoder, w, matrices)?;
     let params = Params {
         rows: rows as u32,
@@ -186,77 +117,53 @@ fn record<T: Float>(
     )
 }
 
-/// The sums of |w| over chunks of each of so many matrices, which every workgroup of a kernel after
-/// it adds up.
+/// Records the sums of |w| over chunks of each matrix, `[matrices, chunks]`. Every workgroup of the
+/// kernel after it adds them up.
 pub(super) fn sum_abs<T: Float>(
     encoder: &mut Encoder,
     w: &Tensor<T>,
     matrices: usize,
 ) -> Result<Tensor<f32>> {
+    sum_chunks(encoder, &SUM_ABS, w, matrices, 1)
+}
+
+/// Records `kernel`, which makes `sums` of each chunk of each matrix.
+pub(super) fn sum_chunks<T: Float>(
+    encoder: &mut Encoder,
+    kernel: &'static Kernel,
+    w: &Tensor<T>,
+    matrices: usize,
+    sums: usize,
+) -> Result<Tensor<f32>> {
     let length = w.len() / matrices.max(1);
     let chunks = length.div_ceil(CHUNK);
-    let sums = Tensor::uninit(encoder.context(), [matrices * chunks])?;
+    let made = Tensor::uninit(encoder.context(), [matrices, chunks, sums])?;
     let params =
         SumParams { length: length as u32, chunks: chunks as u32, matrices: matrices as u32 };
-    encoder.dispatch(&SUM_ABS, &params, &[w, &sums], [sums.len() * CHUNK, 1, 1])?;
-    Ok(sums)
+    encoder.dispatch(kernel, &params, &[w, &made], [matrices * chunks * CHUNK, 1, 1])?;
+    Ok(made)
 }
 
-/// mean|w|, added in the order of the kernels; 0 of no weights.
-pub(super) fn absmean_cpu<T: Float>(w: &[T]) -> f32 {
-    let chunk = |chunk: &[T]| strided_sum::<THREADS>(chunk.iter().map(|&v| v.into().abs()));
-    let sums: Vec<f32> = w.par_chunks(CHUNK).map(chunk).collect();
-    if w.is_empty() { 0.0 } else { strided_sum::<THREADS>(sums.into_iter()) / w.len() as f32 }
+/// Returns mean|w|, added in the order of the kernels; 0 of no weights.
+pub(super) fn absmean<T: Float>(w: &[T], whole: bool) -> f32 {
+    mean::<THREADS, T>(w, whole, f32::abs)
 }
 
-/// The CPU twin: the same codes and scale, bit for bit. `w` is `[rows, columns]`.
-///
-/// # Errors
-/// [`Error::Length`] if `w` is not `rows × columns`; [`Error::Invalid`] for weights that are not
-/// finite.
-pub fn quantize_weights_cpu<T: Float>(
-    w: &[T],
-    rows: usize,
-    columns: usize,
-) -> Result<PackedTernary> {
-    if rows.checked_mul(columns) != Some(w.len()) {
-        return Err(Error::Length { shape: [rows, columns].into(), found: w.len() });
-    }
-    let mean = absmean_cpu(w);
-    if !mean.is_finite() {
-        return Err(Error::Invalid {
-            op: "quantize_weights",
-            what: format!("weights must be finite; the mean of their magnitudes is {mean}"),
-        });
-    }
-    let s = 1.0 / mean.max(1e-5);
-    let code = |row: usize, column: usize| {
-        let value: f32 = w[row * columns + column].into();
-        ((value * s).round_ties_even().clamp(-1.0, 1.0) as i32 + 1) as u32
+/// Returns the mean of `f` of weights: of a whole matrix by sums of chunks, which `LANES` add up,
+/// else as a workgroup adds up a group. 0 of no weights.
+pub(super) fn mean<const LANES: usize, T: Float>(w: &[T], whole: bool, f: fn(f32) -> f32) -> f32 {
+    let chunk = |w: &[T]| strided_sum::<THREADS>(w.iter().map(|&v| f(v.into())));
+    let sum = if whole {
+        let sums: Vec<f32> = w.par_chunks(CHUNK).map(chunk).collect();
+        strided_sum::<LANES>(sums.into_iter())
+    } else {
+        strided_sum::<GROUP_THREADS>(w.iter().map(|&v| f(v.into())))
     };
-    PackedTernary::from_codes(rows, columns, Scales::Tensor(1.0 / s), code)
+    sum / w.len().max(1) as f32
 }
 
-/// The CPU twin of [`quantize_weights_by_matrix`]: the same codes and scales, bit for bit. `w` is
-/// `[matrices, rows, columns]`.
-///
-/// # Errors
-/// [`Error::Length`] if it is not; [`Error::Invalid`] for weights that are not finite.
-pub fn quantize_weights_by_matrix_cpu<T: Float>(
-    w: &[T],
-    [matrices, rows, columns]: [usize; 3],
-) -> Result<PackedTernary> {
-    check_stack("quantize_weights_by_matrix", w, [matrices, rows, columns])?;
-    if w.is_empty() {
-        return quantize_weights_cpu::<T>(&[], matrices.saturating_mul(rows), columns);
-    }
-    let parts: Result<Vec<_>> =
-        w.chunks_exact(rows * columns).map(|w| quantize_weights_cpu(w, rows, columns)).collect();
-    PackedTernary::concat(&parts?.iter().collect::<Vec<_>>())
-}
-
-/// A workgroup's sum: every thread its stride, then a tree.
-pub fn strided_sum<const LANES: usize>(values: impl Iterator<Item = f32>) -> f32 {
+/// Returns the sum of a workgroup: every thread its stride, then a tree.
+fn strided_sum<const LANES: usize>(values: impl Iterator<Item = f32>) -> f32 {
     let mut lanes = [0f32; LANES];
     values.enumerate().for_each(|(i, value)| lanes[i % LANES] += value);
     let mut stride = LANES / 2;

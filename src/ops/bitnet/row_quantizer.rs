@@ -1,4 +1,4 @@
-//! What the ops that end by quantising rows share: kernels for each layout of activations, one
+//! Shared by the ops that end by quantizing rows: kernels for each layout of activations, one
 //! workgroup or one thread per row.
 
 /// The kernels of an op: in each layout for rows of any length, for rows of whole quads, and for
@@ -38,65 +38,61 @@ impl RowQuantizer {
 }
 
 /// Declares a [`RowQuantizer`]: `$file` computes the numbers of a row, `$wgsl` and `$msl` are the
-/// parts that it needs besides those of the quantiser, `$any` and `$whole` those that load numbers
-/// and quads. A thread holds `$held` quads of a row of any length. More make a longer text, which
-/// takes longer to fetch, whether a row has so many or not.
+/// parts that it needs besides those of the quantizer, `$any` and `$whole` those that load numbers
+/// and quads. A thread holds `$held` quads of a row of any length. More make a longer source, which
+/// takes longer to fetch, whether a row has as many or not.
 macro_rules! row_quantizer {
-    (
-        $stem:literal, $entry:literal in $file:literal, $params:ty, $bindings:expr, $held:literal, $work:expr,
-        wgsl [$($wgsl:tt),*], any [$($any:tt),*], whole [$($whole:tt),*], msl [$($msl:tt),*]
-    ) => {
-        $crate::ops::bitnet::row_quantizer::RowQuantizer {
-            int8: row_quantizer!(
-                concat!($stem, "_int8"), $entry, $params, $bindings, $held, $work,
-                any [$($any,)* $($wgsl,)* "bitnet/layout_int8", "bitnet/quantize_row", $file],
-                whole [$($whole,)* $($wgsl,)* "bitnet/layout_int8", "bitnet/quantize_row", $file],
-                msl [$($msl,)* "bitnet/layout_int8", "bitnet/quantize_row", $file]
-            ),
-            half: row_quantizer!(
-                concat!($stem, "_half"), $entry, $params, $bindings, $held, $work,
-                any [$($any,)* $($wgsl,)* "bitnet/half_planes", "bitnet/layout_half", "bitnet/quantize_row", $file],
-                whole [$($whole,)* $($wgsl,)* "bitnet/half_planes", "bitnet/layout_half", "bitnet/quantize_row", $file],
-                msl [$($msl,)* "bitnet/layout_half", "bitnet/quantize_row", $file]
-            ),
-            alone: {
-                use $crate::{kernel::{params::Params as _, source::{EXACT, Source}}, ops::bitnet::row_quantizer::{kernel, row_alone}};
-                const ALONE: Source = Source::wgsl($crate::wgsl![
-                    "shared/ids", EXACT, "bitnet/absmax_scale", "shared/flat", "shared/row_of_thread", "shared/row", "shared/row_any", $($any,)* $($wgsl,)*
-                    "bitnet/layout_int8", "bitnet/quantize_row", $file
-                ]);
-                kernel(concat!($stem, "_int8_alone"), $entry, <$params>::FIELDS, $bindings, &[row_alone(ALONE, $work)])
-            },
-        }
-    };
-    (
-        $name:expr, $entry:literal, $params:ty, $bindings:expr, $held:literal, $work:expr,
-        any [$($any:tt),*], whole [$($whole:tt),*], msl [$($msl:tt),*]
-    ) => {{
+    ($stem:literal, $($row:tt)*) => {{
         use $crate::{
             kernel::{params::Params as _, source::{CELLS, EXACT, REDUCE, Source}},
-            ops::bitnet::row_quantizer::{kernel, one_row, short_rows, whole_rows},
+            ops::bitnet::row_quantizer::{RowQuantizer, kernel, one_row, row_alone, short_rows, whole_rows},
         };
-        const ANY: Source = one_row(
-            Source::wgsl($crate::wgsl![
-                REDUCE, CELLS, EXACT, "bitnet/absmax_scale", "shared/flat", "shared/row_of_group", "shared/row", "shared/row_any", $($any),*
+        RowQuantizer {
+            int8: row_quantizer!(@layout concat!($stem, "_int8"), ["bitnet/layout_int8"] ["bitnet/layout_int8"] $($row)*),
+            half: row_quantizer!(
+                @layout concat!($stem, "_half"), ["bitnet/half_planes", "bitnet/layout_half"] ["bitnet/layout_half"] $($row)*
+            ),
+            alone: row_quantizer!(@alone concat!($stem, "_int8_alone"), $($row)*),
+        }
+    }};
+    (
+        @layout $name:expr, [$($layout:tt),*] [$($msl_layout:tt),*]
+        $entry:literal in $file:literal, $params:ty, $bindings:expr, $held:literal, $work:expr,
+        wgsl [$($wgsl:tt),*], any [$($any:tt),*], whole [$($whole:tt),*], msl [$($msl:tt),*]
+    ) => {{
+        const ANY: Source = row_quantizer!(@wgsl $work, "shared/row_any", $($any,)* $($wgsl,)* $($layout,)* "bitnet/quantize_row", $file);
+        const WHOLE: Source =
+            row_quantizer!(@wgsl $work, "shared/row_whole", $($whole,)* $($wgsl,)* $($layout,)* "bitnet/quantize_row", $file);
+        const MSL: Source = one_row(
+            Source::msl($crate::msl![
+                "shared/prelude", "shared/exact", "bitnet/absmax_scale", "shared/reduce", $($msl,)* $($msl_layout,)* "bitnet/quantize_row", $file
             ]),
             $work,
         );
-        const WHOLE: Source = one_row(
-            Source::wgsl($crate::wgsl![
-                REDUCE, CELLS, EXACT, "bitnet/absmax_scale", "shared/flat", "shared/row_of_group", "shared/row", "shared/row_whole", $($whole),*
-            ]),
-            $work,
-        );
-        const MSL: Source =
-            one_row(Source::msl($crate::msl!["shared/prelude", "shared/exact", "bitnet/absmax_scale", "shared/reduce", $($msl),*]), $work);
         const SOURCES: &[Source] = &[ANY.workgroup_bytes(1056).constants(&[("HELD", $held)]), MSL.workgroup_bytes(256)];
         [
             kernel($name, $entry, <$params>::FIELDS, $bindings, SOURCES),
             kernel(concat!($name, "_whole"), $entry, <$params>::FIELDS, $bindings, &[whole_rows(WHOLE)]),
             kernel(concat!($name, "_short"), $entry, <$params>::FIELDS, $bindings, &[short_rows(WHOLE)]),
         ]
+    }};
+    (@wgsl $work:expr, $($part:tt),*) => {
+        one_row(
+            Source::wgsl($crate::wgsl![
+                REDUCE, CELLS, EXACT, "bitnet/absmax_scale", "shared/flat", "shared/row_of_group", "shared/row", $($part),*
+            ]),
+            $work,
+        )
+    };
+    (
+        @alone $name:expr, $entry:literal in $file:literal, $params:ty, $bindings:expr, $held:literal, $work:expr,
+        wgsl [$($wgsl:tt),*], any [$($any:tt),*], whole [$($whole:tt),*], msl [$($msl:tt),*]
+    ) => {{
+        const ALONE: Source = Source::wgsl($crate::wgsl![
+            "shared/ids", EXACT, "bitnet/absmax_scale", "shared/flat", "shared/row_of_thread", "shared/row", "shared/row_any",
+            $($any,)* $($wgsl,)* "bitnet/layout_int8", "bitnet/quantize_row", $file
+        ]);
+        kernel($name, $entry, <$params>::FIELDS, $bindings, &[row_alone(ALONE, $work)])
     }};
 }
 pub(super) use row_quantizer;

@@ -9,7 +9,7 @@
 //! | have an orthonormal basis of the columns | [`qr`] |
 //! | have singular values and vectors | [`svd`] |
 //!
-//! Each has a gradient: [`Solve::backward`], [`Cholesky::backward`] and so on.
+//! With the feature `train`, each has a gradient: `Solve::backward`, `Cholesky::backward` and so on.
 //!
 //! A matrix may have no such factors. Its status says so when the work has run: see [`Outcome`].
 //! Sums are added in a fixed order, so the same device gives the same bits every time; devices
@@ -19,6 +19,7 @@ mod householder;
 mod matrices;
 
 pub(crate) mod cholesky;
+#[cfg(feature = "train")]
 pub(crate) mod gradients;
 pub(crate) mod least_squares;
 pub(crate) mod outcome;
@@ -27,5 +28,16 @@ pub(crate) mod solve;
 pub(crate) mod svd;
 pub(crate) mod triangular_solve;
 
-family!(outcome, cholesky, triangular_solve, qr, solve, least_squares, svd, gradients;
-    reference: cholesky, gradients, least_squares, qr, solve, svd, triangular_solve);
+family!(
+    outcome,
+    cholesky,
+    triangular_solve,
+    qr,
+    solve,
+    least_squares,
+    svd,
+    #[cfg(feature = "train")]
+    gradients;
+    reference: cholesky, least_squares, qr, solve, svd, triangular_solve,
+        #[cfg(feature = "train")] gradients
+);

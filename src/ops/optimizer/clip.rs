@@ -88,7 +88,7 @@ impl<T: Float> ClipGradients<'_, T> {
     pub fn forward(self, encoder: &mut Encoder) -> Result<Tensor<f32>> {
         let Self { gradients, limit } = self;
         check(gradients.len(), limit)?;
-        encoder.whole(|encoder| {
+        encoder.transaction(|encoder| {
             let squares = sum_squares(encoder, gradients)?;
             let norm = sqrt(&squares).forward(encoder)?;
             for gradient in gradients {

@@ -55,11 +55,13 @@ impl<T: Float> Binary<'_, T> {
     ///
     /// # Errors
     /// [`Error::Shape`](crate::Error::Shape) if `dy` has another shape than the output.
+    #[cfg(feature = "train")]
     pub fn backward(self, encoder: &mut Encoder, dy: &Tensor<T>) -> Result<(Tensor<T>, Tensor<T>)> {
         Operand::same(self.kernels.backward.name, "dy", dy, self.shape()?)?;
         Ok((self.gradient(encoder, dy, Of::A)?, self.gradient(encoder, dy, Of::B)?))
     }
 
+    #[cfg(feature = "train")]
     fn gradient(self, encoder: &mut Encoder, dy: &Tensor<T>, of: Of) -> Result<Tensor<T>> {
         let kernel = &self.kernels.backward;
         let op = kernel.name;

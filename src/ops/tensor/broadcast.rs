@@ -61,6 +61,7 @@ impl<T: Float> Broadcast<'_, T> {
         spread(encoder, &COPY, &[], self.x, out.into())
     }
 
+    #[cfg(feature = "train")]
     fn gradient(self, encoder: &mut Encoder, dy: &Tensor<T>, dx: Out<'_, T>) -> Result<()> {
         let sum = sum_to(dy, self.x.shape()).forward(encoder)?;
         map(encoder, &COPY, &[], &sum, dx)

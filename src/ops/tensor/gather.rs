@@ -94,6 +94,7 @@ impl<T: Float> Gather<'_, T> {
     ///
     /// # Errors
     /// As `forward`; [`Error::Shape`] if `dy` has another shape than the output.
+    #[cfg(feature = "train")]
     pub fn backward(self, encoder: &mut Encoder, dy: &Tensor<T>) -> Result<Tensor<T>> {
         let dx = Tensor::uninit(encoder.context(), self.x.shape())?;
         self.backward_into(encoder, dy, &dx)?;
@@ -104,6 +105,7 @@ impl<T: Float> Gather<'_, T> {
     ///
     /// # Errors
     /// As [`backward`](Self::backward); [`Error::Shape`] if the tensor has another shape than `x`.
+    #[cfg(feature = "train")]
     pub fn backward_into(
         self,
         encoder: &mut Encoder,
@@ -186,6 +188,7 @@ pub(crate) mod reference {
 
     /// CPU reference of the gradient of [`gather`](fn@crate::tensor::gather) for `rows` rows: the
     /// same bits in `f32`.
+    #[cfg(feature = "train")]
     pub fn gather_backward(dy: &[f32], ids: &[u32], rows: usize) -> Vec<f32> {
         let columns = dy.len() / ids.len().max(1);
         let mut dx = vec![0.0; rows * columns];

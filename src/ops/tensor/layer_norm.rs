@@ -193,6 +193,7 @@ impl<'a> LayerNorm<'a> {
     ///
     /// # Errors
     /// As [`forward`](Self::forward); [`Error::Shape`] if `dy` has another shape than `x`.
+    #[cfg(feature = "train")]
     pub fn backward<T: Float>(
         self,
         encoder: &mut Encoder,
@@ -216,6 +217,7 @@ impl<'a> LayerNorm<'a> {
     /// # Errors
     /// As [`backward`](Self::backward); [`Error::Shape`] if a tensor has another shape than its
     /// gradient.
+    #[cfg(feature = "train")]
     pub fn backward_into<T: Float>(
         self,
         encoder: &mut Encoder,
@@ -227,7 +229,7 @@ impl<'a> LayerNorm<'a> {
         check_columns(op, "the gradient of the bias", gradients.bias.tensor(), columns)?;
         let LayerNormGradients { x: dx, weight: dweight, bias: dbias } = gradients;
         let norm = Norm { center: true, eps: self.eps };
-        encoder.whole(|encoder| {
+        encoder.transaction(|encoder| {
             norm_rows_backward(encoder, op, x, self.weight, norm, dy, dx, dweight)?;
             let rows: Vec<usize> = (0..x.shape().rank().saturating_sub(1)).collect();
             sum(dy, rows.as_slice()).forward_into(encoder, dbias)
@@ -287,7 +289,7 @@ pub(in crate::ops) fn norm_rows_backward<T: Float>(
         add: dx.adds().into(),
         eps: norm.eps,
     };
-    encoder.whole(|encoder| {
+    encoder.transaction(|encoder| {
         encoder.dispatch(
             &NORM_ROWS_BACKWARD,
             &params,
@@ -394,6 +396,7 @@ pub(crate) mod reference {
     ///
     /// # Errors
     /// As [`layer_norm`], of `x` and `dy`.
+    #[cfg(feature = "train")]
     pub fn layer_norm_backward(
         x: &[f32],
         weight: &[f32],

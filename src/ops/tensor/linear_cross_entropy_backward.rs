@@ -90,7 +90,7 @@ impl<X: Float, W: Float> LinearCrossEntropy<'_, X, W> {
         let problem = self.problem(op, [("lse", lse), ("dloss", dloss)])?;
         gradients.x.check_shape(op, self.x.shape())?;
         gradients.w.check_shape(op, self.w.shape())?;
-        encoder.whole(|encoder| {
+        encoder.transaction(|encoder| {
             let (x, chunk) = (wide(encoder, self.x, problem)?, Chunk::new(encoder, problem)?);
             let dx = Tensor::<f32>::uninit(encoder.context(), x.shape())?;
             for (first, columns) in problem.chunks() {

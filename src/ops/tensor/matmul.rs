@@ -155,7 +155,7 @@ impl<'a, X: Float> Matmul<'a, X> {
         let product = Product { m, n, k, batch, a_along_k: !a.transposed, b_along_k: b.transposed };
         let [plain, finish] = forms::<X>(encoder, product);
         if std::ptr::eq(plain, &MATMUL_DIRECT[0]) && product.is_far_apart() {
-            return encoder.whole(|encoder| {
+            return encoder.transaction(|encoder| {
                 let across = transpose(b.tensor).forward(encoder)?;
                 Matmul { a, b: Side::transposed(&across), epilogue }.forward_into(encoder, y)
             });

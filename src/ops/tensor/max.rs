@@ -119,6 +119,7 @@ pub(crate) mod reference {
     ///
     /// # Errors
     /// [`Error::Length`](crate::Error::Length) if `winner` or `dy` is not a number for each output; else as [`max`].
+    #[cfg(feature = "train")]
     pub fn max_backward(
         winner: &[u32],
         dy: &[f32],

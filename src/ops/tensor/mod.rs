@@ -7,12 +7,16 @@ pub(crate) mod binary;
 pub(crate) mod broadcast;
 pub(crate) mod compare;
 pub(crate) mod copy;
+#[cfg(feature = "train")]
 pub(crate) mod cross_entropy;
+#[cfg(feature = "train")]
 pub(crate) mod dropout;
 pub(crate) mod epilogue;
 pub(crate) mod gather;
 pub(crate) mod layer_norm;
+#[cfg(feature = "train")]
 pub(crate) mod linear_cross_entropy;
+#[cfg(feature = "train")]
 pub(crate) mod linear_cross_entropy_backward;
 pub(crate) mod matmul;
 pub(crate) mod matmul_int8;
@@ -37,12 +41,16 @@ family!(
     broadcast,
     compare,
     copy,
+    #[cfg(feature = "train")]
     cross_entropy,
+    #[cfg(feature = "train")]
     dropout,
     epilogue,
     gather,
     layer_norm,
+    #[cfg(feature = "train")]
     linear_cross_entropy,
+    #[cfg(feature = "train")]
     linear_cross_entropy_backward,
     matmul,
     matmul_int8,
@@ -56,7 +64,10 @@ family!(
     sum,
     unary,
     variance;
-    reference: activations, argmax, binary, compare, cross_entropy, dropout, epilogue, gather,
-        layer_norm, linear_cross_entropy, linear_cross_entropy_backward, matmul, matmul_int8, max,
-        norm, prefix_sum, select, softmax, strided, sum, unary, variance
+    reference: activations, argmax, binary, compare, epilogue, gather, layer_norm, matmul,
+        matmul_int8, max, norm, prefix_sum, select, softmax, strided, sum, unary, variance,
+        #[cfg(feature = "train")] cross_entropy,
+        #[cfg(feature = "train")] dropout,
+        #[cfg(feature = "train")] linear_cross_entropy,
+        #[cfg(feature = "train")] linear_cross_entropy_backward
 );

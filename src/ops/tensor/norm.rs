@@ -74,6 +74,7 @@ impl<X: Float> VectorNorm<'_, X> {
         )
     }
 
+    #[cfg(feature = "train")]
     fn gradient(
         self,
         encoder: &mut Encoder,
@@ -113,6 +114,7 @@ pub(crate) mod reference {
     /// # Errors
     /// As [`norm`]; [`Error::Length`](crate::Error::Length) if `y` or `dy` is not a number for each
     /// output.
+    #[cfg(feature = "train")]
     pub fn norm_backward<X: Float>(
         x: &[X],
         shape: impl Into<Shape>,

@@ -226,6 +226,7 @@ impl<'a, T: Float> Softmax<'a, T> {
         )
     }
 
+    #[cfg(feature = "train")]
     fn gradient(
         self,
         encoder: &mut Encoder,
@@ -263,6 +264,7 @@ impl<T: Float> LogSoftmax<'_, T> {
         params.record(encoder, self.x, y)
     }
 
+    #[cfg(feature = "train")]
     fn gradient(
         self,
         encoder: &mut Encoder,
@@ -353,6 +355,7 @@ pub(crate) mod reference {
 
     /// CPU reference of the gradient of [`softmax`](fn@crate::tensor::softmax) for one row, as
     /// close.
+    #[cfg(feature = "train")]
     pub fn softmax_backward(y: &[f32], dy: &[f32]) -> Vec<f32> {
         let sum =
             y.iter().zip(dy).map(|(&y, &dy)| f64::from(y) * f64::from(dy)).sum::<f64>() as f32;
@@ -361,6 +364,7 @@ pub(crate) mod reference {
 
     /// CPU reference of the gradient of [`log_softmax`](fn@crate::tensor::log_softmax) for one row,
     /// as close.
+    #[cfg(feature = "train")]
     pub fn log_softmax_backward(y: &[f32], dy: &[f32]) -> Vec<f32> {
         let sum = dy.iter().map(|&dy| f64::from(dy)).sum::<f64>() as f32;
         y.iter().zip(dy).map(|(y, dy)| dy - y.exp() * sum).collect()

@@ -213,7 +213,7 @@ impl<T: ElementType> Concat<'_, T> {
     fn record(self, encoder: &mut Encoder, y: Out<'_, T>) -> Result<()> {
         y.check_shape("concat", self.shape()?)?;
         let (y, of_y) = (y.tensor(), strides(y.tensor().shape()));
-        encoder.whole(|encoder| {
+        encoder.transaction(|encoder| {
             let mut start = 0;
             for x in self.tensors {
                 let (shape, corner) = (x.shape(), start * of_y[self.axis]);
@@ -279,7 +279,7 @@ impl<T: Float> Pad<'_, T> {
     fn record(self, encoder: &mut Encoder, y: Out<'_, T>) -> Result<()> {
         y.check_shape("pad", self.shape()?)?;
         let (shape, y, of_y) = (self.x.shape(), y.tensor(), strides(y.tensor().shape()));
-        encoder.whole(|encoder| {
+        encoder.transaction(|encoder| {
             fill(self.value).forward_into(encoder, y)?;
             let to = (y, corner(self.around, &of_y), &of_y[..]);
             copy(encoder, shape.dims(), (self.x, 0, &strides(shape)), to)

@@ -111,13 +111,14 @@ impl<'a, X: Float> Reduction<'a, X> {
         )
     }
 
+    #[cfg(feature = "train")]
     fn gradient(self, encoder: &mut Encoder, dy: &Tensor<f32>, dx: Out<'_, X>) -> Result<()> {
         let (op, shape) = (self.op(), self.x.shape());
         let geometry = Geometry::new(op, shape, self.axes)?;
         geometry.check(op, "dy", dy.shape())?;
         dx.check_shape(op, shape)?;
         let dy = dy.reshape(geometry.kept_shape())?;
-        encoder.whole(|encoder| match self.kind {
+        encoder.transaction(|encoder| match self.kind {
             Kind::Sum => spread(encoder, &COPY, &[], &dy, dx),
             Kind::Mean => {
                 let dy = scale(&dy, 1.0 / geometry.count as f32).forward(encoder)?;
@@ -128,6 +129,7 @@ impl<'a, X: Float> Reduction<'a, X> {
     }
 
     /// The gradient of an extreme: `dy` for the elements that won.
+    #[cfg(feature = "train")]
     fn extreme_gradient(
         self,
         encoder: &mut Encoder,
@@ -235,6 +237,7 @@ impl<X: Float> SumTo<'_, X> {
         )
     }
 
+    #[cfg(feature = "train")]
     fn gradient(self, encoder: &mut Encoder, dy: &Tensor<f32>, dx: Out<'_, X>) -> Result<()> {
         Out::set(dy).check_shape("sum_to", self.shape)?;
         dx.check_shape("sum_to", self.x.shape())?;

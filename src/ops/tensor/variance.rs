@@ -90,6 +90,7 @@ impl<X: Float> Variance<'_, X> {
         )
     }
 
+    #[cfg(feature = "train")]
     fn gradient(self, encoder: &mut Encoder, dy: &Tensor<f32>, dx: Out<'_, X>) -> Result<()> {
         let (op, Self { x, axes, correction }) = ("variance_backward", self);
         let geometry = Geometry::new(op, x.shape(), axes)?;
@@ -134,6 +135,7 @@ pub(crate) mod reference {
     /// # Errors
     /// As [`variance`]; [`Error::Length`](crate::Error::Length) if `dy` is not a number for each
     /// output.
+    #[cfg(feature = "train")]
     pub fn variance_backward<X: Float>(
         x: &[X],
         shape: impl Into<Shape>,

@@ -279,7 +279,7 @@ impl<'a> Attention<'a> {
         // The workgroup that appends a key is the only one that reads it.
         let most = if joins(context) { JOINED_ROWS } else { MOST_FEW };
         let inside = positions.tokens == 1 && rows <= most && plan != Plan::All;
-        encoder.whole(|encoder| {
+        encoder.transaction(|encoder| {
             if let (Some(angles), false) = (angles, inside) {
                 rope(qkv, positions, angles, cache).forward(encoder)?;
             }

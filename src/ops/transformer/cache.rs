@@ -26,6 +26,9 @@ impl AttentionShape {
     /// The widest head that the kernels hold in workgroup memory.
     pub const MAX_DIM: usize = 256;
 
+    /// More heads than any model has, so that no product of them overflows.
+    const MAX_HEADS: usize = 1 << 16;
+
     /// Columns of the queries, keys and values of a token: what q_proj, k_proj and v_proj make
     /// together.
     pub fn row(&self) -> usize {
@@ -40,7 +43,7 @@ impl AttentionShape {
     pub(crate) fn check(&self, op: &'static str) -> Result<()> {
         let Self { heads, kv_heads, head_dim } = *self;
         let sound = kv_heads > 0
-            && heads > 0
+            && (1..=Self::MAX_HEADS).contains(&heads)
             && heads.is_multiple_of(kv_heads)
             && head_dim > 0
             && head_dim.is_multiple_of(2);
@@ -48,7 +51,8 @@ impl AttentionShape {
             return Ok(());
         }
         let what = format!(
-            "{heads} query heads, {kv_heads} key heads of width {head_dim}: heads must be shared evenly, widths even and at most {}",
+            "{heads} query heads, {kv_heads} key heads of width {head_dim}: heads must be shared evenly and at most {}, widths even and at most {}",
+            Self::MAX_HEADS,
             Self::MAX_DIM
         );
         Err(Error::Invalid { op, what })

@@ -182,7 +182,7 @@ impl<T: Float> FlashAttention<'_, T> {
         dk.check_shape(op, k.shape())?;
         dv.check_shape(op, k.shape())?;
 
-        encoder.whole(|encoder| {
+        encoder.transaction(|encoder| {
             let (rows, columns) = shape.as_matrix();
             let delta = &Tensor::<f32>::uninit(encoder.context(), by_rows)?;
             let params = DeltaParams {

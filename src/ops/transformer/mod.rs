@@ -13,6 +13,7 @@ pub(crate) mod dense_gemv;
 pub(crate) mod embed;
 pub(crate) mod embed_ternary;
 pub(crate) mod flash_attention;
+#[cfg(feature = "train")]
 pub(crate) mod flash_attention_backward;
 pub(crate) mod penalize;
 pub(crate) mod rms_norm;
@@ -31,6 +32,7 @@ family!(
     embed,
     embed_ternary,
     flash_attention,
+    #[cfg(feature = "train")]
     flash_attention_backward,
     penalize,
     rms_norm,
@@ -39,6 +41,7 @@ family!(
     rotate,
     sample,
     top_k;
-    reference: attention, dense_gemv, embed, embed_ternary, flash_attention, flash_attention_backward,
-        penalize, rms_norm, rms_norm_heads, rope, rotate, sample, top_k
+    reference: attention, dense_gemv, embed, embed_ternary, flash_attention, penalize,
+        rms_norm, rms_norm_heads, rope, rotate, sample, top_k,
+        #[cfg(feature = "train")] flash_attention_backward
 );

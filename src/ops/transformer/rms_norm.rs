@@ -145,6 +145,7 @@ impl<'a> RmsNorm<'a> {
     ///
     /// # Errors
     /// As [`backward_into`](Self::backward_into).
+    #[cfg(feature = "train")]
     pub fn backward<T: Float>(
         self,
         encoder: &mut Encoder,
@@ -162,6 +163,7 @@ impl<'a> RmsNorm<'a> {
     /// # Errors
     /// [`Error::Shape`] if the weight or its gradient is not `[k]`, or `dy` or `dx` has another
     /// shape than `x`; [`Error::Invalid`] if rows are skipped.
+    #[cfg(feature = "train")]
     pub fn backward_into<'out, T: Float>(
         self,
         encoder: &mut Encoder,
@@ -200,6 +202,7 @@ pub(crate) mod reference {
     ///
     /// # Errors
     /// [`Error::Length`] if `x` is not whole rows, or `dy` has another length.
+    #[cfg(feature = "train")]
     pub fn rms_norm_backward(
         x: &[f32],
         weight: &[f32],

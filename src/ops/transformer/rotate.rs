@@ -60,6 +60,7 @@ impl<'a> RotaryEmbedding<'a> {
     ///
     /// # Errors
     /// As [`forward`](Self::forward).
+    #[cfg(feature = "train")]
     pub fn backward<T: Float>(self, encoder: &mut Encoder, dy: &Tensor<T>) -> Result<Tensor<T>> {
         self.record(encoder, dy, -1.0)
     }

@@ -9,16 +9,19 @@ use rayon::prelude::*;
 use std::ops::Range;
 
 /// Rows whose words lie in turn.
-pub const LANES: usize = 16;
+pub(crate) const LANES: usize = 16;
 
 /// A word of each of [`LANES`] rows: a cache line.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 #[repr(align(64))]
-pub struct Lanes(pub [u32; LANES]);
+pub(crate) struct Lanes(pub [u32; LANES]);
 
-/// A ternary matrix whose rows are interleaved by words: the first words of sixteen rows, their
-/// second words, and so on. A vector instruction has sixteen rows before it that all meet the same
-/// activations, so nothing is added up across a vector, and weights are read in order.
+/// A ternary matrix `[rows, columns]` in the layout of the CPU kernels, two bits a weight.
+///
+/// Rows are interleaved by words: the first words of sixteen rows, their second words, and so on. A
+/// vector instruction has sixteen rows before it that all meet the same activations, so nothing is
+/// added up across a vector, and weights are read in order.
+#[derive(Clone, Debug)]
 pub struct InterleavedTernary {
     rows: usize,
     columns: usize,
@@ -30,8 +33,8 @@ pub struct InterleavedTernary {
 }
 
 impl InterleavedTernary {
-    /// The matrix in this order.
-    pub fn of(w: &PackedTernary) -> Self {
+    /// Copies a matrix into this layout: once for each matrix, not for each product.
+    pub fn new(w: &PackedTernary) -> Self {
         let (rows, stride, groups) = (w.rows(), w.row_words(), groups(w.columns(), w.group()));
         let blocks = rows.div_ceil(LANES);
         let mut words = vec![Lanes([ZEROS; LANES]); blocks * stride];
@@ -51,44 +54,44 @@ impl InterleavedTernary {
         Self { rows, columns: w.columns(), group: w.group(), words, scales }
     }
 
-    /// Output features.
+    /// Number of rows: output features.
     pub fn rows(&self) -> usize {
         self.rows
     }
 
-    /// Input features.
+    /// Number of columns: input features.
     pub fn columns(&self) -> usize {
         self.columns
     }
 
     /// Words in a row.
-    pub fn row_words(&self) -> usize {
+    pub(crate) fn row_words(&self) -> usize {
         row_words(self.columns)
     }
 
     /// Columns that share a scale, where not all do.
-    pub fn group(&self) -> Option<usize> {
+    pub(crate) fn group(&self) -> Option<usize> {
         self.group
     }
 
     /// Scales in a row.
-    pub fn groups(&self) -> usize {
+    pub(crate) fn groups(&self) -> usize {
         groups(self.columns, self.group)
     }
 
     /// The words of a row that share its scale of this number.
-    pub fn group_range(&self, group: usize) -> Range<usize> {
+    pub(crate) fn group_range(&self, group: usize) -> Range<usize> {
         let words = self.group.map_or(self.row_words(), |size| size / CODES_PER_WORD);
         group * words..((group + 1) * words).min(self.row_words())
     }
 
     /// Blocks of sixteen rows.
-    pub fn blocks(&self) -> usize {
+    pub(crate) fn blocks(&self) -> usize {
         self.rows.div_ceil(LANES)
     }
 
     /// The words of a block, and its scales by group.
-    pub fn block(&self, block: usize) -> (&[Lanes], &[[f32; LANES]]) {
+    pub(crate) fn block(&self, block: usize) -> (&[Lanes], &[[f32; LANES]]) {
         let groups = self.groups();
         (
             &self.words[block * self.row_words()..][..self.row_words()],

@@ -1,6 +1,5 @@
 //! Ternary matrices: their layout in memory, on the host and on the GPU.
 
-#[cfg(feature = "models")]
 pub(crate) mod interleaved;
 pub(crate) mod layout;
 pub(crate) mod matrix;

@@ -3,7 +3,7 @@
 //! should be, it panics.
 
 use bitnet_wgpu::{
-    Context, ErrorKind, Tensor, bitnet,
+    Context, ErrorKind, Tensor, bitnet, reference,
     model::{GenerateOptions, Message, Model, ModelFiles, Sampling, SessionOptions, Stop},
     wgpu,
 };
@@ -60,7 +60,7 @@ async fn in_the_apps_buffers(context: &Context) -> Result<(), Box<dyn Error>> {
     let x: Vec<f32> = (0..columns).map(|i| (i % 7) as f32 - 3.0).collect();
     let (upload, input, output) = (context.upload(&x, [1, columns])?, buffer(columns), buffer(rows));
     let weights: Vec<f32> = (0..rows * columns).map(|i| (i as f32).sin()).collect();
-    let packed = bitnet::quantize_weights_cpu(&weights, rows, columns)?;
+    let packed = reference::quantize_weights(&weights, [rows, columns], bitnet::WeightQuantizer::absmean())?;
     let mut recorded = context.encoder("app");
     let (on_gpu, y) = (packed.upload(context)?, Tensor::<f32>::from_buffer(context, output, [1, rows])?);
     bitnet::BitLinear::new(&on_gpu).forward_into(&mut recorded, &Tensor::<f32>::from_buffer(context, input.clone(), [1, columns])?, &y)?;

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes a section of docs/reference/models-and-formats.md: GGUF files that `bitnet quantize` writes, as llama.cpp reads them. scripts/llama-cpp-check runs it.
+"""Writes a section of docs/internals/model-checks.md: GGUF files that `bitnet quantize` writes, as llama.cpp reads them. scripts/llama-cpp-check runs it.
 
 Tiny random models in the layout of published ones are written as GGUF files and run by both. llama.cpp quantises activations in blocks of its own (256
 values for TQ2_0, 32 for Q2_0), also where the model has 8-bit activations of whole tokens, or floats. So logits are near each other, not equal: a row
@@ -135,16 +135,15 @@ def same_tokens(program, path, more):
 
 def section(lines, same, texts, pieces):
     words = [
-        f"Tiny random models (of {BASE['num_hidden_layers']} layers, {BASE['hidden_size']} wide, heads of {BASE['head_dim']}), written by `bitnet "
-        f"quantize --format` and read by llama.cpp (llama-cpp-python {package.__version__}, from PyPI) on the CPU. To make this section again: "
-        "`scripts/llama-cpp-check`, which fails if a row is not as it should be.",
-        "*Same bits*: this crate's logits of the file are those of what it was made from. *Off* is the root mean square of the differences between "
-        "llama.cpp's logits and those, over the logits' standard deviation, and beside it the same for a file of which one scale is half as large "
-        f"again. *Tokens* counts the most likely next tokens that are the same, after each of {LENGTH} tokens of a text that was drawn from the model's "
-        "own logits; the perplexities are of that text. llama.cpp quantises activations in blocks of its own (256 values for TQ2_0, 32 for Q2_0), also "
-        "where a model has 8-bit activations of whole tokens, or floats, so that its numbers are near these and not equal.",
-        f"Of {texts} texts (stories, numbers, spaces, emoji, names of special tokens), {same} have the same tokens in both; with the vocabulary of a small "
-        f"SentencePiece model, {pieces[0]} of {pieces[1]}.",
+        f"Tiny random models ({BASE['num_hidden_layers']} layers, {BASE['hidden_size']} wide, heads of {BASE['head_dim']}), written by `bitnet quantize "
+        f"--format` and read by llama.cpp on the CPU (llama-cpp-python {package.__version__}, from PyPI). `scripts/llama-cpp-check` writes this section, and "
+        "fails if a row is wrong.",
+        "*Same bits*: the file gives the logits of the model that it was made from. *Off* is the root mean square difference between llama.cpp's logits and "
+        "those, over the logits' standard deviation. The next column has this for a file with one scale half as large again. *Tokens* counts equal most "
+        f"likely tokens after each of {LENGTH} tokens of a text that was drawn from the model's logits. The perplexities are of that text. llama.cpp "
+        "quantizes activations in blocks of its own: 256 values for TQ2_0, 32 for Q2_0. Its numbers are therefore near these and not equal.",
+        f"{same} of {texts} texts (stories, numbers, spaces, emoji, names of special tokens) have equal tokens in both. With the vocabulary of a small "
+        f"SentencePiece model, {pieces[0]} of {pieces[1]} do.",
     ]
     head = ["| model | format | same bits | off | scale changed | tokens | perplexity | llama.cpp's |", "| --- | --- | --- | --: | --: | --: | --: | --: |"]
     paragraphs = [textwrap.fill(paragraph, 150, break_long_words=False, break_on_hyphens=False) for paragraph in words]

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes a section of docs/reference/models-and-formats.md: models in MLX's integers, as MLX and this crate compute them. scripts/mlx-check runs it.
+"""Writes a section of docs/internals/model-checks.md: models in MLX's integers, as MLX and this crate compute them. scripts/mlx-check runs it.
 
 MLX reads the very files that this crate reads. It computes in the type of their scales, so these become floats of 32 bits after loading: the same numbers.
 """
@@ -77,11 +77,11 @@ def main():
             place.mkdir()
             results.append(row(program, place, case, seed))
     words = (
-        f"Tiny random models of 2-bit integers with an f16 scale for every 128 columns, embedding and head too (but where the row says otherwise), from the same safetensors: this crate on the CPU, and "
-        f"MLX {mx.__version__} (PyPI's wheel for Linux, on the CPU) with the graphs of mlx-lm, scales widened to 32 bits after loading. An embedding and a head of 4 or 8 bits are decoded to 16 bits here. *|Δ|* is the largest "
-        f"difference of a logit after each of the {LENGTH} tokens of a text that was drawn from the model's own logits, and beside it the same for a file of which one "
-        "scale is half as large again; *tokens* counts the most likely next tokens that are the same; the perplexities are of that text. To make this section again: "
-        "`scripts/mlx-check`, which fails if a row is not as it should be."
+        "Tiny random models of 2-bit integers with an f16 scale for every 128 columns, from the same safetensors. Embedding and LM head are quantized too, "
+        f"unless the row says otherwise. This crate ran on the CPU, and so did MLX {mx.__version__} (PyPI's wheel for Linux) with the graphs of mlx-lm. Scales "
+        "were widened to 32 bits in MLX. An embedding and an LM head of 4 or 8 bits are decoded to 16 bits here. *|Δ|* is the largest difference of a logit after "
+        f"each of {LENGTH} tokens of a text that was drawn from the model's logits. The next column has this for a file with one scale half as large again. "
+        "*Tokens* counts equal most likely tokens. The perplexities are of that text. `scripts/mlx-check` writes this section, and fails if a row is wrong."
     )
     head = ["| model | largest logit | \\|Δ\\| | scale changed | tokens | perplexity | MLX's |", "| --- | --: | --: | --: | --: | --: | --: |"]
     paragraph = textwrap.fill(words, 150, break_long_words=False, break_on_hyphens=False)

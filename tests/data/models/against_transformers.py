@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes a section of docs/reference/models-and-formats.md: random models of about 100 million weights, as transformers and this crate compute them. scripts/large-models-check runs it.
+"""Writes a section of docs/internals/model-checks.md: random models of about 100 million weights, as transformers and this crate compute them. scripts/large-models-check runs it.
 
 The layouts are those of make.py's small models; only sizes differ.
 """
@@ -129,12 +129,12 @@ def main():
         with tempfile.TemporaryDirectory() as folder:
             results.append(row(program, Path(folder), case))
     words = (
-        f"Random models of {SIZES['num_hidden_layers']} layers, {SIZES['hidden_size']} wide, with a vocabulary of {SIZES['vocab_size']}, in files laid out as those above: "
-        f"this crate on the CPU, and transformers {transformers.__version__} in f32 from the same bytes (MiniCPM by way of Granite, which has the same factors). *Off* is the "
-        "root mean square of what the logits differ by over their standard deviation, and beside it the same for a file whose gates have scales half as large again; *tokens* "
-        f"counts the most likely next tokens that are the same, after each of {LENGTH} tokens of a text that was drawn from the reference's logits; the perplexities are of that "
-        "text. Where activations have 8 bits, some of the codes lie so near to a boundary that two correct implementations differ. To make this section again: "
-        "`scripts/large-models-check`, which fails if a row is not as it should be."
+        f"Random models of {SIZES['num_hidden_layers']} layers, {SIZES['hidden_size']} wide, with a vocabulary of {SIZES['vocab_size']}, in files laid out as those "
+        f"above. This crate ran on the CPU, and transformers {transformers.__version__} in f32 from the same bytes. MiniCPM was compared with Granite, which has the same "
+        "factors. *Off* is the root mean square difference of the logits over their standard deviation. The next column has this for a file whose gates have "
+        f"scales half as large again. *Tokens* counts equal most likely tokens after each of {LENGTH} tokens of a text that was drawn from the reference's logits. "
+        "The perplexities are of that text. With 8-bit activations, some codes lie so near to a boundary that two correct implementations differ. "
+        "`scripts/large-models-check` writes this section, and fails if a row is wrong."
     )
     head = ["| model | weights | activations | off | scales changed | tokens | perplexity | transformers' |", "| --- | --: | --- | --: | --: | --: | --: | --: |"]
     paragraph = textwrap.fill(words, 150, break_long_words=False, break_on_hyphens=False)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes docs/reference/models-and-formats.md; scripts/models-table runs it.
+"""Writes the first sections of docs/internals/model-checks.md; scripts/models-table runs it.
 
 A case is a tiny random model laid out as one that people have: the keys of its config.json or GGUF metadata are those of the published file (as
 far as they are known), and only sizes and token ids are smaller. Each is written twice: as published, for this crate; and as transformers reads it.
@@ -27,7 +27,7 @@ from gguf import GGMLQuantizationType, GGUFWriter, RopeScalingType, quants
 from safetensors.torch import save_file
 
 HERE = Path(__file__).parent
-DOCUMENT = HERE.parents[2] / "docs/reference/models-and-formats.md"
+DOCUMENT = HERE.parents[2] / "docs/internals/model-checks.md"
 STEPS, LENGTHS, MARGIN, TOLERANCE, SHOWN, WIDTH = 16, [1, 5, 12], 3e-5, 2e-4, 8, 150
 
 
@@ -578,45 +578,30 @@ def details(rows):
             yield wrapped(f"{words}. Reference: {case.reference}{row.note}. First tokens: {ids}.", rest="    ")
 
 
-GUESSED = (
-    "A plain Llama whose weights are ternary in floats says nowhere how its activations are computed: Falcon-E's are quantised, TriLM's are floats. They are"
-    " floats here where a matrix has several scales, which no BitNet has, or where it is in f16, as only TriLM is published; else they have 8 bits. GGUF says no"
-    " more: there TriLM is known by its scales or its name. A guess about weights in floats is logged, and `ReadOptions::quantized_activations` decides otherwise."
-)
-
-
 def document(rows):
     devices = [result.get("device", "no GPU") for result in next(row for row in rows if row.reference).results]
     largest = sorted(row.largest for row in rows if row.reference)
     paragraphs = [
-        "Each row is a tiny model with random weights, in files laid out as those of a published model: the same keys in config.json or in the "
-        "GGUF metadata, the same names, types and packing of tensors; only sizes, vocabulary and token ids are smaller. A row shows that such "
-        "files are read, and computed as the reference computes them. It shows no more: the released weights themselves have not been loaded "
-        "here, and the keys are those that the published files are known to have had.",
-        "To make this page again: `scripts/models-table`, which fails if a row is not as it should be. `scripts/models-table --perturb` makes "
-        "one scale of every model half as large again after the reference has run; every row that is compared must then say *differs*.",
+        "Small random models, in files laid out as published ones, computed by this crate and by other programs.",
+        "Each row below is a tiny model. Its keys in config.json or in the GGUF metadata are those of a published model, and so are the names, types and packing "
+        "of its tensors. Only sizes, vocabulary and token ids are smaller. A row shows that such files are read, and computed as the reference computes them. "
+        "The released weights themselves have not been loaded here.",
+        "`scripts/models-table` writes these tables, and fails if a row is wrong. `scripts/models-table --perturb` makes one scale of every model half as "
+        "large again after the reference has run. Every compared row must then say *differs*.",
         f"The reference is transformers in f32 on the CPU, with eager attention (torch {torch.__version__.split('+')[0]}, transformers "
-        f"{transformers.__version__}); [each row](#each-row) says from which files. This crate ran on the CPU and on {devices[1]}. *|Δ|* is the "
-        f"largest difference of a logit after the last token of prompts of {LENGTHS[0]}, {LENGTHS[1]} and {LENGTHS[2]} tokens; the largest logits "
-        f"are {largest[0]:.0f} to {largest[-1]:.0f}. *Tokens* counts the greedy tokens, {STEPS} after each prompt, that are those of the reference.",
-        "All tokens agree because prompts were drawn until every token led the next by 0.25 or more and no activation lay near a boundary of its"
-        " 8-bit code. Only there are correct implementations sure to agree. Elsewhere a flipped code can move a logit by a few tenths, and after"
-        " a near tie another token may follow. (`qwen3` and TriLM have no such codes: their activations are floats in the reference, and here multiples of 2^-16 of the largest of 128.)",
-        GUESSED,
-        "An embedding or a head that a file has in integers (Q8_0, Q4_K, Q6_K, MLX's of 4 or 8 bits) is decoded to 16 bits when it is loaded, and takes their memory. One that is"
-        " ternary (MLX's words, the types of Ternary-Bonsai) is kept as it is packed, with the same numbers: Ternary-Bonsai-1.7B takes 0.09 GB for it, 0.6 in 16"
-        " bits, and 8B, which has both, 0.35, 2.5 in 16. Where such a file has weights of other values, they are decoded to 16 bits.",
-        "2-bit codes have a fourth value, twice the scale (code 3 of Q2_0 and PQ2_0, the integer 3 of MLX), which Ternary-Bonsai's"
-        " files are not known to use. An embedding or a head that has it is decoded to 16 bits and runs; a linear layer that has it is"
-        " refused as unsupported, with the share of such weights, since products of layers are ternary ones: the crate multiplies other"
-        " codes of 2 bits (`bitnet::bitlinear_int`), but no model is loaded so. In TQ2_0, which is ternary, the code is damage.",
+        f"{transformers.__version__}). [Each row](#each-row) says from which files. This crate ran on the CPU and on {devices[1]}. *|Δ|* is the "
+        f"largest difference of a logit after the last token of prompts of {LENGTHS[0]}, {LENGTHS[1]} and {LENGTHS[2]} tokens. The largest logits "
+        f"are {largest[0]:.0f} to {largest[-1]:.0f}. *Tokens* counts the greedy tokens, {STEPS} after each prompt, that equal those of the reference.",
+        "Prompts were drawn until every token led the next by 0.25 or more, and no activation lay near a boundary of its 8-bit code. Only there must correct "
+        "implementations agree. Elsewhere a flipped code can move a logit by a few tenths, and after a near tie another token may follow. `qwen3` and TriLM "
+        "have no such codes. Their activations are floats in the reference, and here multiples of 2^-16 of the largest of 128.",
     ]
     head = ["| model | {} | {} | status | CPU: \\|Δ\\| | tokens | GPU: \\|Δ\\| | tokens |", "| --- | --- | --- | --- | --: | --: | --: | --: |"]
 
     def table(title, chosen, *words):
         return [f"## {title}", "", head[0].format(*words), head[1], *(row.line() for row in chosen), ""]
 
-    lines = ["# Models that people have", ""]
+    lines = ["# Model checks", ""]
     for paragraph in paragraphs:
         lines += [wrapped(paragraph), ""]
     lines += table("Safetensors", [row for row in rows if not row.case.gguf], "linear layers", "config.json")
@@ -626,9 +611,9 @@ def document(rows):
 
 
 def of_other_scripts():
-    """The last sections, which the against_*.py write, or hands."""
+    """The last sections, which the against_*.py write."""
     text = DOCUMENT.read_text()
-    places = [text.find(f"\n## {title}\n") for title in ("By name", "Beside MLX", "Written here, read by llama.cpp", "Of a hundred million weights")]
+    places = [text.find(f"\n## {title}\n") for title in ("Beside MLX", "Written here, read by llama.cpp", "Of a hundred million weights")]
     first = min([place for place in places if place >= 0], default=len(text))
     return text[first:]
 

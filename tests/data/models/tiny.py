@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import save_file
 
-DOCUMENT = Path(__file__).parents[3] / "docs/reference/models-and-formats.md"
+DOCUMENT = Path(__file__).parents[3] / "docs/internals/model-checks.md"
 TALES = Path(__file__).parents[3] / "assets/tales-22m"
 LENGTH = 48
 
@@ -121,7 +121,7 @@ def drawn(program, path, config, rng):
 
 
 def put_section(title, body):
-    """Writes a section of docs/reference/models-and-formats.md in the place of the one with its title, or behind all others."""
+    """Writes a section of docs/internals/model-checks.md in the place of the one with its title, or behind all others."""
     text, heading = DOCUMENT.read_text(), f"\n## {title}\n"
     start = text.find(heading)
     start = len(text) if start < 0 else start

@@ -6,9 +6,9 @@ use bitnet_wgpu::{
     Error, Out, Result, Shape, Tensor,
     bitnet::{
         self, ActivationType, Gate, Layout, QuantizationError, QuantizedActivations, QuantizedInt4,
-        QuantizedInt8, Scheme,
+        QuantizedInt8, WeightQuantizer,
     },
-    tensor,
+    reference, tensor,
     weights::{Bits, IntMatrix, TernaryMatrix},
 };
 use support::{block_on, context, contexts, ints, rng, ternary};
@@ -45,14 +45,14 @@ fn weights_that_are_not_finite_are_refused() {
         let mut w = vec![0.5f32; 60];
         w[17] = bad;
         assert!(matches!(
-            bitnet::quantize_weights_cpu(&w, 6, 10).unwrap_err(),
+            reference::quantize_weights(&w, [6, 10], WeightQuantizer::absmean()).unwrap_err(),
             Error::Invalid { .. }
         ));
         for context in contexts() {
             let mut encoder = context.encoder("test");
-            let packed =
-                bitnet::quantize_weights(&mut encoder, &context.upload(&w, [6, 10]).unwrap())
-                    .unwrap();
+            let packed = WeightQuantizer::absmean()
+                .quantize(&mut encoder, &context.upload(&w, [6, 10]).unwrap())
+                .unwrap();
             encoder.submit().unwrap();
             assert!(matches!(block_on(packed.read()).unwrap_err(), Error::Invalid { .. }), "{bad}");
         }
@@ -64,44 +64,35 @@ fn integer_weights_that_are_not_finite_are_refused() {
     for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
         let mut w = vec![0.5f32; 60];
         w[17] = bad;
-        assert_invalid(bitnet::quantize_weights_binary_cpu(&w, 6, 10));
-        assert_invalid(bitnet::quantize_weights_binary_by_group_cpu(&w, 6, 10, None));
-        assert_invalid(bitnet::quantize_weights_int_cpu(
+        assert_invalid(reference::quantize_weights(&w, [6, 10], WeightQuantizer::binary()));
+        assert_invalid(reference::quantize_weights(
             &w,
-            6,
-            10,
-            Bits::Four,
-            None,
-            Scheme::Symmetric,
+            [6, 10],
+            WeightQuantizer::binary().per_row(),
         ));
+        assert_invalid(reference::quantize_weights(&w, [6, 10], WeightQuantizer::int(Bits::Four)));
         for context in contexts() {
             let (mut encoder, w) = (context.encoder("test"), context.upload(&w, [6, 10]).unwrap());
             let all = [
-                bitnet::quantize_weights_binary(&mut encoder, &w).unwrap(),
-                bitnet::quantize_weights_binary_by_group(&mut encoder, &w, None).unwrap(),
-                bitnet::quantize_weights_int(
-                    &mut encoder,
-                    &w,
-                    Bits::Four,
-                    None,
-                    Scheme::Asymmetric,
-                )
-                .unwrap(),
+                WeightQuantizer::binary().quantize(&mut encoder, &w).unwrap(),
+                WeightQuantizer::binary().per_row().quantize(&mut encoder, &w).unwrap(),
+                WeightQuantizer::int(Bits::Four).asymmetric().quantize(&mut encoder, &w).unwrap(),
             ];
             encoder.submit().unwrap();
             all.into_iter().for_each(|packed| assert_invalid(block_on(packed.read())));
         }
     }
     // Finite, but no scale of its group is: 2^81 and more.
-    assert_invalid(bitnet::quantize_weights_int_cpu(
+    assert_invalid(reference::quantize_weights(
         &[3e38f32, -3e38],
-        1,
-        2,
-        Bits::Eight,
-        None,
-        Scheme::Asymmetric,
+        [1, 2],
+        WeightQuantizer::int(Bits::Eight).asymmetric(),
     ));
-    assert_invalid(bitnet::quantize_weights_binary_cpu(&[3e38f32, -3e38], 1, 2));
+    assert_invalid(reference::quantize_weights(
+        &[3e38f32, -3e38],
+        [1, 2],
+        WeightQuantizer::binary(),
+    ));
 }
 
 /// What comes back from the device is what went there, and says what it is.
@@ -139,22 +130,12 @@ fn ops_on_integer_weights_refuse_what_does_not_fit() {
     let long = ints(&mut rng(5), 1, 65_794, Bits::Eight, None).upload(context).unwrap();
     assert_invalid(BitLinear::new(&long).forward(&mut encoder, &xq(65_794, Layout::Int8)));
     for size in [0, 16, 48] {
-        assert_invalid(bitnet::quantize_weights_binary_by_group(&mut encoder, &x(64), Some(size)));
-        assert_invalid(bitnet::quantize_weights_int(
-            &mut encoder,
-            &x(64),
-            Bits::Four,
-            Some(size),
-            Scheme::Symmetric,
-        ));
+        assert_invalid(WeightQuantizer::binary().per_group(size).quantize(&mut encoder, &x(64)));
+        assert_invalid(
+            WeightQuantizer::int(Bits::Four).per_group(size).quantize(&mut encoder, &x(64)),
+        );
     }
-    assert_invalid(bitnet::quantize_weights_int(
-        &mut encoder,
-        &x(64),
-        Bits::One,
-        None,
-        Scheme::Asymmetric,
-    ));
+    assert_invalid(WeightQuantizer::int(Bits::One).asymmetric().quantize(&mut encoder, &x(64)));
     assert!(encoder.is_empty());
     let packed = ints(&mut rng(4), 6, 40, Bits::Two, None);
     assert!(matches!(bitnet::bitlinear_int_cpu(&[0.0; 6], &packed), Err(Error::Length { .. })));
@@ -167,11 +148,11 @@ fn ops_on_integer_weights_refuse_what_does_not_fit() {
         Err(Error::Length { .. })
     ));
     assert!(matches!(
-        bitnet::quantize_weights_binary_cpu(&[0f32; 3], 2, 2),
+        reference::quantize_weights(&[0f32; 3], [2, 2], WeightQuantizer::binary()),
         Err(Error::Length { .. })
     ));
     assert!(matches!(
-        bitnet::quantize_weights_int_cpu(&[0f32; 3], 2, 2, Bits::Two, None, Scheme::Symmetric),
+        reference::quantize_weights(&[0f32; 3], [2, 2], WeightQuantizer::int(Bits::Two)),
         Err(Error::Length { .. })
     ));
 }
@@ -307,11 +288,11 @@ fn transforms_and_gates_refuse_what_does_not_fit() {
     let mut encoder = context.encoder("test");
     let (x, row) = (unwritten(context, [2, 3]), unwritten(context, [3]));
     assert!(matches!(
-        bitnet::quantize_weights_by_group(&mut encoder, &x, 24),
+        WeightQuantizer::absmean().per_group(24).quantize(&mut encoder, &x),
         Err(Error::Invalid { .. })
     ));
     assert!(matches!(
-        bitnet::quantize_weights_by_row_cpu(&[1.0, f32::NAN], 1, 2),
+        reference::quantize_weights(&[1.0, f32::NAN], [1, 2], WeightQuantizer::absmean().per_row()),
         Err(Error::Invalid { .. })
     ));
     for block in [0, 3, 2048] {
@@ -333,6 +314,38 @@ fn transforms_and_gates_refuse_what_does_not_fit() {
 }
 
 #[test]
+fn weight_quantizers_refuse_other_combinations() {
+    let context = context();
+    let mut encoder = context.encoder("test");
+    let w = unwritten(context, [2, 3]);
+    let int4 = WeightQuantizer::int(Bits::Four);
+    for quantizer in [
+        int4.per_tensor(),
+        int4.asymmetric().per_matrix(),
+        WeightQuantizer::int(Bits::One),
+        WeightQuantizer::binary().asymmetric(),
+    ] {
+        assert_invalid(quantizer.quantize(&mut encoder, &w));
+        for bits in Bits::ALL {
+            let matrix = IntMatrix::uninit(context, 2, 3, bits, None).unwrap();
+            assert_invalid(quantizer.quantize_into(&mut encoder, &w, &matrix));
+        }
+        assert_invalid(reference::quantize_weights(&[0f32; 6], [2, 3], quantizer));
+    }
+    for size in [0, 16, 48] {
+        let binary = WeightQuantizer::binary().per_group(size);
+        assert_invalid(reference::quantize_weights(&[0f32; 6], [2, 3], binary));
+        assert_invalid(reference::quantize_weights(&[0f32; 6], [2, 3], int4.per_group(size)));
+    }
+    for size in [0, 8, 24] {
+        let ternary = WeightQuantizer::absmean().per_group(size);
+        assert_invalid(ternary.quantize(&mut encoder, &w));
+        assert_invalid(reference::quantize_weights(&[0f32; 6], [2, 3], ternary));
+    }
+    assert!(encoder.is_empty());
+}
+
+#[test]
 fn quantisers_of_weights_refuse_matrices_that_do_not_fit() {
     let context = context();
     let mut encoder = context.encoder("test");
@@ -340,94 +353,82 @@ fn quantisers_of_weights_refuse_matrices_that_do_not_fit() {
     let ternary = |rows, group| TernaryMatrix::uninit(context, rows, 3, group).unwrap();
     let ints = |rows, bits, group| IntMatrix::uninit(context, rows, 3, bits, group).unwrap();
     let groups = ternary(2, Some(16));
-    assert_shape(bitnet::quantize_weights_into(&mut encoder, &w, &ternary(3, None)));
-    assert_invalid(bitnet::quantize_weights_into(&mut encoder, &w, &groups));
-    assert_shape(bitnet::quantize_weights_by_matrix_into(&mut encoder, &w, &ternary(3, None)));
-    assert_invalid(bitnet::quantize_weights_by_matrix_into(&mut encoder, &w, &groups));
-    assert_shape(bitnet::quantize_weights_by_row_into(&mut encoder, &w, &ternary(3, None)));
-    assert_invalid(bitnet::quantize_weights_by_row_into(&mut encoder, &w, &groups));
-    assert_shape(bitnet::quantize_weights_by_group_into(&mut encoder, &w, &ternary(3, Some(16))));
-    assert_invalid(bitnet::quantize_weights_by_group_into(&mut encoder, &w, &ternary(2, None)));
-    assert_shape(bitnet::quantize_weights_binary_into(&mut encoder, &w, &ints(3, Bits::One, None)));
-    assert_invalid(bitnet::quantize_weights_binary_into(
-        &mut encoder,
-        &w,
-        &ints(2, Bits::One, Some(32)),
-    ));
-    assert_invalid(bitnet::quantize_weights_binary_into(
-        &mut encoder,
-        &w,
-        &ints(2, Bits::Two, None),
-    ));
-    assert_shape(bitnet::quantize_weights_binary_by_matrix_into(
-        &mut encoder,
-        &w,
-        &ints(3, Bits::One, None),
-    ));
-    assert_invalid(bitnet::quantize_weights_binary_by_matrix_into(
-        &mut encoder,
-        &w,
-        &ints(2, Bits::One, Some(32)),
-    ));
-    assert_invalid(bitnet::quantize_weights_binary_by_matrix_into(
-        &mut encoder,
-        &w,
-        &ints(2, Bits::Two, None),
-    ));
-    assert_shape(bitnet::quantize_weights_binary_by_group_into(
-        &mut encoder,
-        &w,
-        &ints(3, Bits::One, Some(32)),
-    ));
-    assert_invalid(bitnet::quantize_weights_binary_by_group_into(
-        &mut encoder,
-        &w,
-        &ints(2, Bits::Two, Some(32)),
-    ));
-    assert_shape(bitnet::quantize_weights_int_into(
-        &mut encoder,
-        &w,
-        Scheme::Symmetric,
-        &ints(3, Bits::Two, None),
-    ));
-    assert_invalid(bitnet::quantize_weights_int_into(
-        &mut encoder,
-        &w,
-        Scheme::Symmetric,
-        &ints(2, Bits::One, None),
-    ));
+    let absmean = WeightQuantizer::absmean();
+    for quantizer in [absmean, absmean.per_matrix(), absmean.per_row()] {
+        assert_shape(quantizer.quantize_into(&mut encoder, &w, &ternary(3, None)));
+        assert_invalid(quantizer.quantize_into(&mut encoder, &w, &groups));
+    }
+    let grouped = absmean.per_group(16);
+    assert_shape(grouped.quantize_into(&mut encoder, &w, &ternary(3, Some(16))));
+    assert_invalid(grouped.quantize_into(&mut encoder, &w, &ternary(2, None)));
+    assert_invalid(grouped.quantize_into(&mut encoder, &w, &ternary(2, Some(32))));
+    let binary = WeightQuantizer::binary();
+    for quantizer in [binary, binary.per_matrix(), binary.per_row()] {
+        assert_shape(quantizer.quantize_into(&mut encoder, &w, &ints(3, Bits::One, None)));
+        assert_invalid(quantizer.quantize_into(&mut encoder, &w, &ints(2, Bits::One, Some(32))));
+        assert_invalid(quantizer.quantize_into(&mut encoder, &w, &ints(2, Bits::Two, None)));
+    }
+    let grouped = binary.per_group(32);
+    assert_shape(grouped.quantize_into(&mut encoder, &w, &ints(3, Bits::One, Some(32))));
+    assert_invalid(grouped.quantize_into(&mut encoder, &w, &ints(2, Bits::Two, Some(32))));
+    assert_invalid(grouped.quantize_into(&mut encoder, &w, &ints(2, Bits::One, None)));
+    let int2 = WeightQuantizer::int(Bits::Two);
+    assert_shape(int2.quantize_into(&mut encoder, &w, &ints(3, Bits::Two, None)));
+    assert_invalid(int2.quantize_into(&mut encoder, &w, &ints(2, Bits::One, None)));
+    assert_invalid(int2.quantize_into(&mut encoder, &w, &ints(2, Bits::Two, Some(32))));
     assert!(encoder.is_empty());
     for size in [0, 8, 17] {
         assert_invalid(TernaryMatrix::uninit(context, 2, 3, Some(size)));
         assert_invalid(IntMatrix::uninit(context, 2, 3, Bits::Four, Some(size)));
     }
     for (length, stack) in [(5, [1, 2, 3]), (0, [usize::MAX, 2, 3])] {
-        let made = bitnet::quantize_weights_by_matrix_cpu(&vec![0.0f32; length], stack);
+        let made = reference::quantize_weights(
+            &vec![0.0f32; length],
+            stack,
+            WeightQuantizer::absmean().per_matrix(),
+        );
         assert!(matches!(made, Err(Error::Length { .. })), "{made:?}");
-        let made = bitnet::quantize_weights_binary_by_matrix_cpu(&vec![0.0f32; length], stack);
+        let made = reference::quantize_weights(
+            &vec![0.0f32; length],
+            stack,
+            WeightQuantizer::binary().per_matrix(),
+        );
         assert!(matches!(made, Err(Error::Length { .. })), "{made:?}");
-        let made = bitnet::fake_quantize_weights_by_matrix_cpu(&vec![0.0f32; length], stack, 1.0);
+        let made = reference::fake_quantize_weights(&vec![0.0f32; length], stack, 1.0);
         assert!(matches!(made, Err(Error::Length { .. })), "{made:?}");
     }
-    assert_invalid(bitnet::quantize_weights_by_matrix_cpu(&[1.0, f32::NAN], [2, 1, 1]));
-    assert_invalid(bitnet::quantize_weights_binary_by_matrix_cpu(&[1.0, f32::NAN], [2, 1, 1]));
-    for stack in [[usize::MAX, 2, 0], [1, usize::MAX, 0]] {
-        assert_invalid(bitnet::quantize_weights_by_matrix_cpu::<f32>(&[], stack));
-        assert_invalid(bitnet::quantize_weights_binary_by_matrix_cpu::<f32>(&[], stack));
-    }
-    assert_invalid(bitnet::fake_quantize_weights_by_matrix_cpu::<f32>(
-        &[],
-        [usize::MAX, 0, 0],
-        1.0,
+    assert_invalid(reference::quantize_weights(
+        &[1.0, f32::NAN],
+        [2, 1, 1],
+        WeightQuantizer::absmean().per_matrix(),
     ));
-    assert_invalid(bitnet::quantize_weights_binary_cpu::<f32>(&[], usize::MAX, 0));
-    assert_invalid(bitnet::quantize_weights_int_cpu::<f32>(
+    assert_invalid(reference::quantize_weights(
+        &[1.0, f32::NAN],
+        [2, 1, 1],
+        WeightQuantizer::binary().per_matrix(),
+    ));
+    for stack in [[usize::MAX, 2, 0], [1, usize::MAX, 0]] {
+        assert_invalid(reference::quantize_weights::<f32, _>(
+            &[],
+            stack,
+            WeightQuantizer::absmean().per_matrix(),
+        ));
+        assert_invalid(reference::quantize_weights::<f32, _>(
+            &[],
+            stack,
+            WeightQuantizer::binary().per_matrix(),
+        ));
+    }
+    assert_invalid(reference::fake_quantize_weights::<f32>(&[], [usize::MAX, 0, 0], 1.0));
+    assert_invalid(reference::quantize_weights::<f32, _>(
         &[],
-        usize::MAX,
-        0,
-        Bits::Two,
-        None,
-        Scheme::Symmetric,
+        [usize::MAX, 0],
+        WeightQuantizer::binary(),
+    ));
+    assert_invalid(reference::quantize_weights::<f32, _>(
+        &[],
+        [usize::MAX, 0],
+        WeightQuantizer::int(Bits::Two),
     ));
 }
 
@@ -440,16 +441,12 @@ fn quantisers_refuse_what_does_not_fit() {
     let one = unwritten(context, []);
     for lambda in [-0.1, 1.1, f32::NAN] {
         assert_invalid(bitnet::fake_quantize_activations(&mut encoder, &x, lambda));
-        assert_invalid(bitnet::fake_quantize_weights(&mut encoder, &x, lambda));
+        let op = bitnet::fake_quantize_weights(&x, lambda);
+        assert_invalid(op.forward(&mut encoder));
+        assert_invalid(op.per_matrix().forward(&mut encoder));
         assert_invalid(bitnet::rms_norm_fake_quantize(&mut encoder, &x, &row, 1e-5, lambda));
         assert_invalid(bitnet::fake_quantize_activations_cpu(&[0.0f32; 6], 2, 3, lambda));
-        assert_invalid(bitnet::fake_quantize_weights_by_matrix(&mut encoder, &x, lambda));
-        assert_invalid(bitnet::fake_quantize_weights_cpu(&[0.0f32; 6], lambda));
-        assert_invalid(bitnet::fake_quantize_weights_by_matrix_cpu(
-            &[0.0f32; 0],
-            [0, 2, 3],
-            lambda,
-        ));
+        assert_invalid(reference::fake_quantize_weights(&[0.0f32; 0], [0, 2, 3], lambda));
         assert_invalid(bitnet::rms_norm_fake_quantize_cpu(
             &[0.0f32; 6],
             2,
@@ -459,38 +456,18 @@ fn quantisers_refuse_what_does_not_fit() {
         ));
     }
     assert_shape(bitnet::fake_quantize_activations_into(&mut encoder, &x, 1.0, &other));
-    assert_shape(bitnet::fake_quantize_weights_into(&mut encoder, &x, 1.0, &other, &one));
-    assert_shape(bitnet::fake_quantize_weights_into(
-        &mut encoder,
-        &x,
-        1.0,
-        &unwritten(context, [2, 3]),
-        &row,
-    ));
-    assert_shape(bitnet::fake_quantize_weights_by_matrix_into(&mut encoder, &x, 1.0, &other, &one));
-    assert_shape(bitnet::fake_quantize_weights_by_matrix_into(
-        &mut encoder,
-        &unwritten(context, [2, 2, 3]),
-        1.0,
-        &unwritten(context, [2, 2, 3]),
-        &row,
-    ));
-    assert_shape(bitnet::fake_quantize_backward(
-        &mut encoder,
-        &x,
-        &unwritten(context, [2]),
-        (-1.0, 1.0),
-        &x,
-    ));
-    assert_shape(bitnet::fake_quantize_backward(&mut encoder, &x, &one, (-1.0, 1.0), &other));
-    assert_shape(bitnet::fake_quantize_backward_into(
-        &mut encoder,
-        &x,
-        &one,
-        (-1.0, 1.0),
-        &x,
-        &other,
-    ));
+    let op = bitnet::fake_quantize_weights(&x, 1.0);
+    let y = unwritten(context, [2, 3]);
+    for op in [op, op.per_matrix()] {
+        assert_shape(op.forward_into(&mut encoder, &other, &one));
+        assert_shape(op.forward_into(&mut encoder, &y, &row));
+    }
+    let stack = unwritten(context, [2, 2, 3]);
+    let of_stack = bitnet::fake_quantize_weights(&stack, 1.0).per_matrix();
+    assert_shape(of_stack.forward_into(&mut encoder, &unwritten(context, [2, 2, 3]), &row));
+    assert_shape(op.backward(&mut encoder, &unwritten(context, [2]), &x));
+    assert_shape(op.backward(&mut encoder, &one, &other));
+    assert_shape(op.backward_into(&mut encoder, &one, &x, &other));
     assert_shape(bitnet::rms_norm_fake_quantize(&mut encoder, &x, &one, 1e-5, 1.0));
     assert_shape(bitnet::rms_norm_fake_quantize_into(&mut encoder, &x, &row, 1e-5, 1.0, &other));
     for range in [(1.0, -1.0), (f32::NAN, 1.0), (0.0, f32::INFINITY)] {

@@ -4,13 +4,13 @@ use super::golden::{Case, Out};
 use bitnet_wgpu::bitnet::{ActivationType, BitLinear};
 use bitnet_wgpu::{
     Encoder, Float, Result, Tensor,
-    bitnet::{self, Gate, Layout, QuantizedActivations, QuantizedInt8, Scheme},
+    bitnet::{self, Gate, Layout, QuantizedActivations, QuantizedInt8, WeightQuantizer},
     f16,
     linalg::{self as la, Qr, Svd, Triangle},
     optimizer::{self, AdamW, AdamWState, Ema, Lion, Sgd},
     tensor::{self, Activation, Reduction, Side},
     transformer::{self, AttentionShape, RmsNorm, RmsNormHeads, RotaryEmbedding},
-    weights::{Bits, IntMatrix, PackedDense, TernaryMatrix},
+    weights::{Bits, IntMatrix, PackedDense},
 };
 use support::context;
 
@@ -159,47 +159,39 @@ fn prefix_sum(c: &mut Case, exclusive: bool) -> Result<Vec<Out>> {
     Ok(vec![y?.into(), tensor::sub(&all, &before).forward(e)?.into()])
 }
 
-type QuantizeWeights = fn(&mut Encoder, &Tensor<f32>) -> Result<IntMatrix>;
-
-fn int_rows(e: &mut Encoder, w: &Tensor<f32>, bits: Bits) -> Result<IntMatrix> {
-    bitnet::quantize_weights_int(e, w, bits, None, Scheme::Asymmetric)
+fn int_rows(bits: Bits) -> WeightQuantizer<IntMatrix> {
+    WeightQuantizer::int(bits).asymmetric()
 }
 
-fn symmetric(e: &mut Encoder, w: &Tensor<f32>, bits: Bits) -> Result<IntMatrix> {
-    bitnet::quantize_weights_int(e, w, bits, Some(32), Scheme::Symmetric)
+fn symmetric(bits: Bits) -> WeightQuantizer<IntMatrix> {
+    WeightQuantizer::int(bits).per_group(32)
 }
 
 /// What the codes of weights stand for.
-fn int_weights(c: &mut Case, quantize: QuantizeWeights) -> Result<Vec<Out>> {
+fn int_weights(c: &mut Case, quantizer: WeightQuantizer<IntMatrix>) -> Result<Vec<Out>> {
     let (w, e) = (c.x(0), &mut c.encoder);
-    let w = quantize(e, &w)?;
+    let w = quantizer.quantize(e, &w)?;
     Ok(vec![w.dequantize::<f32>(e)?.into()])
 }
 
-fn ternary_weights(
-    c: &mut Case,
-    quantize: fn(&mut Encoder, &Tensor<f32>) -> Result<TernaryMatrix>,
-) -> Result<Vec<Out>> {
+fn ternary_weights(c: &mut Case, quantizer: WeightQuantizer) -> Result<Vec<Out>> {
     let (w, e) = (c.x(0), &mut c.encoder);
-    let w = quantize(e, &w)?;
+    let w = quantizer.quantize(e, &w)?;
     Ok(vec![w.dequantize::<f32>(e)?.into()])
 }
 
 /// Activations that are not quantised.
-fn bitlinear_int(c: &mut Case, quantize: QuantizeWeights) -> Result<Vec<Out>> {
+fn bitlinear_int(c: &mut Case, quantizer: WeightQuantizer<IntMatrix>) -> Result<Vec<Out>> {
     let (x, w, dy, e) = (c.x(0), c.x(1), c.dy(), &mut c.encoder);
-    let w = quantize(e, &w)?;
+    let w = quantizer.quantize(e, &w)?;
     let (y, dx) = (BitLinear::new(&w).forward(e, &x)?, BitLinear::new(&w).backward(e, &dy)?);
     Ok(vec![y.into(), dx.into(), tensor::matmul(Side::transposed(&dy), &x).forward(e)?.into()])
 }
 
 /// The same with ternary weights.
-fn bitlinear_float(
-    c: &mut Case,
-    quantize: fn(&mut Encoder, &Tensor<f32>) -> Result<TernaryMatrix>,
-) -> Result<Vec<Out>> {
+fn bitlinear_float(c: &mut Case, quantizer: WeightQuantizer) -> Result<Vec<Out>> {
     let (x, w, dy, e) = (c.x(0), c.x(1), c.dy(), &mut c.encoder);
-    let w = quantize(e, &w)?;
+    let w = quantizer.quantize(e, &w)?;
     let (y, dx) = (
         BitLinear::new(&w).activation_type(ActivationType::Float).forward(e, &x)?,
         BitLinear::new(&w).backward(e, &dy)?,
@@ -208,13 +200,10 @@ fn bitlinear_float(
 }
 
 /// And with activations of 8 bits.
-fn bitlinear(
-    c: &mut Case,
-    quantize: fn(&mut Encoder, &Tensor<f32>) -> Result<TernaryMatrix>,
-) -> Result<Vec<Out>> {
+fn bitlinear(c: &mut Case, quantizer: WeightQuantizer) -> Result<Vec<Out>> {
     let (x, weights, dy, e) = (c.x(0), c.x(1), c.dy(), &mut c.encoder);
     let (w, quantized) =
-        (quantize(e, &weights)?, bitnet::ActivationQuantizer::int8().quantize(e, &x)?);
+        (quantizer.quantize(e, &weights)?, bitnet::ActivationQuantizer::int8().quantize(e, &x)?);
     let (dx, rounded) = (BitLinear::new(&w).backward(e, &dy)?, quantized.dequantize(e)?);
     Ok(vec![
         BitLinear::new(&w).forward(e, &x)?.into(),
@@ -230,7 +219,7 @@ fn bitlinear_int_quantized(
     bias: Option<&Tensor<f32>>,
 ) -> Result<Vec<Out>> {
     let (x, w, e) = (c.x(0), c.x(1), &mut c.encoder);
-    let w = bitnet::quantize_weights_int(e, &w, bits, Some(32), Scheme::Asymmetric)?;
+    let w = WeightQuantizer::int(bits).asymmetric().per_group(32).quantize(e, &w)?;
     let (tokens, features) = x.shape().as_matrix();
     let quantized = QuantizedActivations::uninit(context(), tokens, features, Layout::Int8)?;
     bitnet::ActivationQuantizer::int8().quantize_into(e, &x, &quantized)?;
@@ -239,12 +228,9 @@ fn bitlinear_int_quantized(
 }
 
 /// Activations in block floating point.
-fn bitlinear_rounded(
-    c: &mut Case,
-    quantize: fn(&mut Encoder, &Tensor<f32>) -> Result<TernaryMatrix>,
-) -> Result<Vec<Out>> {
+fn bitlinear_rounded(c: &mut Case, quantizer: WeightQuantizer) -> Result<Vec<Out>> {
     let (x, w, e) = (c.x(0), c.x(1), &mut c.encoder);
-    let w = quantize(e, &w)?;
+    let w = quantizer.quantize(e, &w)?;
     let rounded = bitnet::ActivationQuantizer::block_float(bitnet::rounded_block(w.group()))
         .quantize(e, &x)?;
     Ok(vec![BitLinear::new(&w).forward(e, &rounded)?.into()])
@@ -442,13 +428,11 @@ pub const CASES: &[(&str, Run)] = &[
         );
         Ok(vec![y.into(), da.into(), db.into()])
     }),
-    ("bitlinear_float", |c| bitlinear_float(c, bitnet::quantize_weights)),
-    ("bitlinear_float_by_row", |c| bitlinear_float(c, bitnet::quantize_weights_by_row)),
-    ("bitlinear_float_grouped", |c| {
-        bitlinear_float(c, |e, w| bitnet::quantize_weights_by_group(e, w, 16))
-    }),
+    ("bitlinear_float", |c| bitlinear_float(c, WeightQuantizer::absmean())),
+    ("bitlinear_float_by_row", |c| bitlinear_float(c, WeightQuantizer::absmean().per_row())),
+    ("bitlinear_float_grouped", |c| bitlinear_float(c, WeightQuantizer::absmean().per_group(16))),
     ("bitlinear_float_grouped_by_128", |c| {
-        bitlinear_float(c, |e, w| bitnet::quantize_weights_by_group(e, w, 128))
+        bitlinear_float(c, WeightQuantizer::absmean().per_group(128))
     }),
     ("relu2_gate", |c| one_input(c, bitnet::relu2_gate::<f32>, bitnet::relu2_gate_backward)),
     ("silu_gate", |c| one_input(c, bitnet::silu_gate::<f32>, bitnet::silu_gate_backward)),
@@ -465,9 +449,9 @@ pub const CASES: &[(&str, Run)] = &[
     }),
     ("fake_quantize_weights", |c| {
         let (w, dy, e) = (c.x(0), c.dy(), &mut c.encoder);
-        let made = bitnet::fake_quantize_weights(e, &w, 0.6)?;
-        let dw = bitnet::fake_quantize_backward(e, &w, &made.scale, (-1.0, 1.0), &dy)?;
-        Ok(vec![made.values.into(), dw.into()])
+        let op = bitnet::fake_quantize_weights(&w, 0.6);
+        let fake = op.forward(e)?;
+        Ok(vec![fake.values.into(), op.backward(e, &fake.scale, &dy)?.into()])
     }),
     ("fake_quantize_activations", |c| {
         let (x, dy) = (c.x(0), c.dy());
@@ -519,22 +503,20 @@ pub const CASES: &[(&str, Run)] = &[
         RmsNormHeads::new(shape, &query_gain, &key_gain, 1e-5).forward(&mut c.encoder, &qkv)?;
         Ok(vec![qkv.into()])
     }),
-    ("bitlinear", |c| bitlinear(c, bitnet::quantize_weights)),
-    ("bitlinear_grouped", |c| bitlinear(c, |e, w| bitnet::quantize_weights_by_group(e, w, 16))),
-    ("quantize_weights_int2", |c| int_weights(c, |e, w| int_rows(e, w, Bits::Two))),
-    ("quantize_weights_int4", |c| int_weights(c, |e, w| int_rows(e, w, Bits::Four))),
-    ("quantize_weights_int8", |c| int_weights(c, |e, w| int_rows(e, w, Bits::Eight))),
-    ("quantize_weights_int2_symmetric", |c| int_weights(c, |e, w| symmetric(e, w, Bits::Two))),
-    ("quantize_weights_int4_symmetric", |c| int_weights(c, |e, w| symmetric(e, w, Bits::Four))),
-    ("quantize_weights_int8_symmetric", |c| int_weights(c, |e, w| symmetric(e, w, Bits::Eight))),
-    ("quantize_weights_binary", |c| int_weights(c, bitnet::quantize_weights_binary)),
-    ("quantize_weights_binary_by_row", |c| {
-        int_weights(c, |e, w| bitnet::quantize_weights_binary_by_group(e, w, None))
-    }),
-    ("bitlinear_int1", |c| bitlinear_int(c, bitnet::quantize_weights_binary)),
-    ("bitlinear_int2", |c| bitlinear_int(c, |e, w| int_rows(e, w, Bits::Two))),
-    ("bitlinear_int4", |c| bitlinear_int(c, |e, w| int_rows(e, w, Bits::Four))),
-    ("bitlinear_int8", |c| bitlinear_int(c, |e, w| int_rows(e, w, Bits::Eight))),
+    ("bitlinear", |c| bitlinear(c, WeightQuantizer::absmean())),
+    ("bitlinear_grouped", |c| bitlinear(c, WeightQuantizer::absmean().per_group(16))),
+    ("quantize_weights_int2", |c| int_weights(c, int_rows(Bits::Two))),
+    ("quantize_weights_int4", |c| int_weights(c, int_rows(Bits::Four))),
+    ("quantize_weights_int8", |c| int_weights(c, int_rows(Bits::Eight))),
+    ("quantize_weights_int2_symmetric", |c| int_weights(c, symmetric(Bits::Two))),
+    ("quantize_weights_int4_symmetric", |c| int_weights(c, symmetric(Bits::Four))),
+    ("quantize_weights_int8_symmetric", |c| int_weights(c, symmetric(Bits::Eight))),
+    ("quantize_weights_binary", |c| int_weights(c, WeightQuantizer::binary())),
+    ("quantize_weights_binary_by_row", |c| int_weights(c, WeightQuantizer::binary().per_row())),
+    ("bitlinear_int1", |c| bitlinear_int(c, WeightQuantizer::binary())),
+    ("bitlinear_int2", |c| bitlinear_int(c, int_rows(Bits::Two))),
+    ("bitlinear_int4", |c| bitlinear_int(c, int_rows(Bits::Four))),
+    ("bitlinear_int8", |c| bitlinear_int(c, int_rows(Bits::Eight))),
     ("bitlinear_int2_quantized", |c| bitlinear_int_quantized(c, Bits::Two, None)),
     ("bitlinear_int4_quantized", |c| bitlinear_int_quantized(c, Bits::Four, None)),
     ("bitlinear_int8_quantized", |c| bitlinear_int_quantized(c, Bits::Eight, None)),
@@ -557,17 +539,16 @@ pub const CASES: &[(&str, Run)] = &[
     ("quantize_activations_with_zero_point", |c| {
         int8(c, |e, x| bitnet::ActivationQuantizer::int8().with_zero_point().quantize(e, x))
     }),
-    ("quantize_weights_by_row", |c| ternary_weights(c, bitnet::quantize_weights_by_row)),
-    ("quantize_weights_by_group", |c| {
-        ternary_weights(c, |e, w| bitnet::quantize_weights_by_group(e, w, 16))
-    }),
-    ("quantize_weights_by_matrix", |c| ternary_weights(c, bitnet::quantize_weights_by_matrix)),
+    ("quantize_weights_by_row", |c| ternary_weights(c, WeightQuantizer::absmean().per_row())),
+    ("quantize_weights_by_group", |c| ternary_weights(c, WeightQuantizer::absmean().per_group(16))),
+    ("quantize_weights_by_matrix", |c| ternary_weights(c, WeightQuantizer::absmean().per_matrix())),
     ("quantize_weights_binary_by_matrix", |c| {
-        int_weights(c, bitnet::quantize_weights_binary_by_matrix)
+        int_weights(c, WeightQuantizer::binary().per_matrix())
     }),
     ("fake_quantize_weights_by_matrix", |c| {
         let w = c.x(0);
-        Ok(vec![bitnet::fake_quantize_weights_by_matrix(&mut c.encoder, &w, 1.0)?.values.into()])
+        let op = bitnet::fake_quantize_weights(&w, 1.0).per_matrix();
+        Ok(vec![op.forward(&mut c.encoder)?.values.into()])
     }),
     ("quantization_error", |c| {
         let (w, quantized) = (c.x(0), c.x(1));
@@ -581,7 +562,7 @@ pub const CASES: &[(&str, Run)] = &[
     }),
     ("embed_ternary", |c| {
         let (w, ids, e) = (c.x(0), c.ids(1), &mut c.encoder);
-        let table = bitnet::quantize_weights(e, &w)?;
+        let table = WeightQuantizer::absmean().quantize(e, &w)?;
         Ok(vec![transformer::embed(&ids, &table).forward(e)?.into()])
     }),
     ("top_k", |c| {
@@ -602,19 +583,19 @@ pub const CASES: &[(&str, Run)] = &[
     }),
     ("bitlinear_with", |c| {
         let (x, w, bias, e) = (c.x(0), c.x(1), c.x(2), &mut c.encoder);
-        let w = bitnet::quantize_weights(e, &w)?;
+        let w = WeightQuantizer::absmean().quantize(e, &w)?;
         let layer = BitLinear::new(&w).bias(&bias);
         Ok(vec![layer.activation(Activation::Silu).forward(e, &x)?.into()])
     }),
     ("bitlinear_float_with", |c| {
         let (x, w, bias, e) = (c.x(0), c.x(1), c.x(2), &mut c.encoder);
-        let w = bitnet::quantize_weights(e, &w)?;
+        let w = WeightQuantizer::absmean().quantize(e, &w)?;
         let layer = BitLinear::new(&w).activation_type(ActivationType::Float).bias(&bias);
         Ok(vec![layer.activation(Activation::Gelu).forward(e, &x)?.into()])
     }),
     ("bitlinear_int_with", |c| {
         let (x, w, bias, e) = (c.x(0), c.x(1), c.x(2), &mut c.encoder);
-        let w = int_rows(e, &w, Bits::Four)?;
+        let w = int_rows(Bits::Four).quantize(e, &w)?;
         let layer = BitLinear::new(&w).bias(&bias);
         Ok(vec![layer.activation(Activation::Relu).forward(e, &x)?.into()])
     }),
@@ -622,25 +603,23 @@ pub const CASES: &[(&str, Run)] = &[
         let bias = c.x(2);
         bitlinear_int_quantized(c, Bits::Four, Some(&bias))
     }),
-    ("bitlinear_rounded", |c| bitlinear_rounded(c, bitnet::quantize_weights)),
+    ("bitlinear_rounded", |c| bitlinear_rounded(c, WeightQuantizer::absmean())),
     ("bitlinear_rounded_grouped", |c| {
-        bitlinear_rounded(c, |e, w| bitnet::quantize_weights_by_group(e, w, 16))
+        bitlinear_rounded(c, WeightQuantizer::absmean().per_group(16))
     }),
     ("bitlinear_int4_grouped", |c| {
-        bitlinear_int(c, |e, w| {
-            bitnet::quantize_weights_int(e, w, Bits::Four, Some(32), Scheme::Asymmetric)
-        })
+        bitlinear_int(c, WeightQuantizer::int(Bits::Four).asymmetric().per_group(32))
     }),
     ("bitlinear_int1_quantized", |c| {
         let (x, w, e) = (c.x(0), c.x(1), &mut c.encoder);
-        let w = bitnet::quantize_weights_binary_by_group(e, &w, None)?;
+        let w = WeightQuantizer::binary().per_row().quantize(e, &w)?;
         let (tokens, features) = x.shape().as_matrix();
         let quantized = QuantizedActivations::uninit(context(), tokens, features, Layout::Int8)?;
         bitnet::ActivationQuantizer::int8().quantize_into(e, &x, &quantized)?;
         Ok(vec![BitLinear::new(&w).forward(e, &quantized)?.into()])
     }),
     ("quantize_weights_binary_by_group", |c| {
-        int_weights(c, |e, w| bitnet::quantize_weights_binary_by_group(e, w, Some(32)))
+        int_weights(c, WeightQuantizer::binary().per_group(32))
     }),
     ("quantize_gradients", |c| {
         int8(c, |e, x| bitnet::ActivationQuantizer::int8().stochastic(SEED).quantize(e, x))

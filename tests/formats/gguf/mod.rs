@@ -8,6 +8,7 @@ use bitnet_wgpu::{
         Activation, Gguf, GgufFile, GgufType, GgufValue, I2sLayout, ModelFile, Pooling,
         ReadOptions, RopeScaling, RotaryOrder, SafeTensors, open,
     },
+    reference,
     weights::{DenseElement, PackedTernary, Scales},
 };
 use half::f16;
@@ -321,7 +322,10 @@ fn float_weights_are_taken_or_quantised() {
         (&Scales::Tensor(0.3), vec![1, -1, 0, 0, 0, 1])
     );
     let masters = [0.3f32, -0.2, 0.01, 0.0, 0.5, 0.3];
-    assert_eq!(linear(&masters), bitnet::quantize_weights_cpu(&masters, 2, 3).unwrap());
+    assert_eq!(
+        linear(&masters),
+        reference::quantize_weights(&masters, [2, 3], bitnet::WeightQuantizer::absmean()).unwrap()
+    );
     assert_eq!(linear(&[0.0; 6]).to_values(), [0; 6]);
 }
 
@@ -339,7 +343,8 @@ fn other_float_models_are_not_quantised_unasked() {
         }
         other => panic!("{other:?}"),
     }
-    let quantized = bitnet::quantize_weights_cpu(&masters, 2, 3).unwrap();
+    let quantized =
+        reference::quantize_weights(&masters, [2, 3], bitnet::WeightQuantizer::absmean()).unwrap();
     assert_eq!(
         open(&masters)
             .with_options(ReadOptions::default().quantize(true))

@@ -10,8 +10,8 @@ use anyhow::Result;
 use bitnet_wgpu::bitnet::{ActivationType, BitLinear};
 use bitnet_wgpu::{
     Float, Tensor,
-    bitnet::{self, Gate, QuantizationError, Scheme},
-    f16,
+    bitnet::{self, Gate, QuantizationError, WeightQuantizer},
+    f16, reference,
     weights::{Affine, Bits, PackedInt, PackedTernary, Scales},
 };
 use pollster::block_on;
@@ -259,13 +259,13 @@ fn fake_quantize_backward(t: &mut Trial) -> Result<()> {
         t.context.upload(&dy, [300])?,
         t.context.upload(&[scale], [1])?,
     );
-    let dx =
-        bitnet::fake_quantize_backward(&mut t.encoder, &x_there, &scale_there, range, &dy_there)?;
+    let op = bitnet::fake_quantize_weights(&x_there, 1.0);
+    let dx = op.backward(&mut t.encoder, &scale_there, &dy_there)?;
     t.same(
         &dx,
         x.iter()
             .zip(&dy)
-            .map(|(&x, &dy)| bitnet::fake_quantize_backward_cpu(x, scale, range, dy))
+            .map(|(&x, &dy)| reference::fake_quantize_weights_backward(x, scale, range, dy))
             .collect(),
     );
     Ok(())
@@ -273,11 +273,11 @@ fn fake_quantize_backward(t: &mut Trial) -> Result<()> {
 
 fn fake_quantize_weights(t: &mut Trial) -> Result<()> {
     let w = t.floats(65 * 129);
-    let fake =
-        bitnet::fake_quantize_weights(&mut t.encoder, &t.context.upload(&w, [65, 129])?, 1.0)?;
-    let expected = bitnet::fake_quantize_weights_cpu(&w, 1.0)?;
+    let there = t.context.upload(&w, [65, 129])?;
+    let fake = bitnet::fake_quantize_weights(&there, 1.0).forward(&mut t.encoder)?;
+    let expected = reference::fake_quantize_weights(&w, [1, 65, 129], 1.0)?;
     t.same(&fake.values, expected.values);
-    t.same(&fake.scale, vec![expected.scale]);
+    t.same(&fake.scale, expected.scale);
     Ok(())
 }
 
@@ -433,17 +433,17 @@ fn quantize_weights<T: Float>(t: &mut Trial) -> Result<()> {
     let (rows, columns) = (65, 129);
     let w = t.values::<T>(rows * columns);
     let there = t.context.upload(&w, [rows, columns])?;
-    let by_tensor = bitnet::quantize_weights(&mut t.encoder, &there)?;
+    let by_tensor = WeightQuantizer::absmean().quantize(&mut t.encoder, &there)?;
     t.check(
         Bound::Exact,
         move || Ok(block_on(by_tensor.read())?),
-        &bitnet::quantize_weights_cpu(&w, rows, columns)?,
+        &reference::quantize_weights(&w, [rows, columns], WeightQuantizer::absmean())?,
     );
-    let by_row = bitnet::quantize_weights_by_row(&mut t.encoder, &there)?;
+    let by_row = WeightQuantizer::absmean().per_row().quantize(&mut t.encoder, &there)?;
     t.check(
         Bound::Exact,
         move || Ok(block_on(by_row.read())?),
-        &bitnet::quantize_weights_by_row_cpu(&w, rows, columns)?,
+        &reference::quantize_weights(&w, [rows, columns], WeightQuantizer::absmean().per_row())?,
     );
     Ok(())
 }
@@ -451,15 +451,17 @@ fn quantize_weights<T: Float>(t: &mut Trial) -> Result<()> {
 fn quantize_weights_by_group(t: &mut Trial) -> Result<()> {
     let (rows, columns) = (65, 300);
     let w = t.floats(rows * columns);
-    let packed = bitnet::quantize_weights_by_group(
-        &mut t.encoder,
-        &t.context.upload(&w, [rows, columns])?,
-        128,
-    )?;
+    let packed = WeightQuantizer::absmean()
+        .per_group(128)
+        .quantize(&mut t.encoder, &t.context.upload(&w, [rows, columns])?)?;
     t.check(
         Bound::Exact,
         move || Ok(block_on(packed.read())?),
-        &bitnet::quantize_weights_by_group_cpu(&w, rows, columns, 128)?,
+        &reference::quantize_weights(
+            &w,
+            [rows, columns],
+            WeightQuantizer::absmean().per_group(128),
+        )?,
     );
     Ok(())
 }
@@ -467,12 +469,12 @@ fn quantize_weights_by_group(t: &mut Trial) -> Result<()> {
 fn quantize_weights_binary(t: &mut Trial) -> Result<()> {
     let (rows, columns) = (65, 129);
     let w = t.floats(rows * columns);
-    let packed =
-        bitnet::quantize_weights_binary(&mut t.encoder, &t.context.upload(&w, [rows, columns])?)?;
+    let packed = WeightQuantizer::binary()
+        .quantize(&mut t.encoder, &t.context.upload(&w, [rows, columns])?)?;
     t.check(
         Bound::Exact,
         move || Ok(block_on(packed.read())?),
-        &bitnet::quantize_weights_binary_cpu(&w, rows, columns)?,
+        &reference::quantize_weights(&w, [rows, columns], WeightQuantizer::binary())?,
     );
     Ok(())
 }
@@ -481,13 +483,15 @@ fn quantize_weights_int(t: &mut Trial) -> Result<()> {
     let (rows, columns) = (65, 300);
     let w = t.floats(rows * columns);
     let there = t.context.upload(&w, [rows, columns])?;
-    for (bits, scheme) in [
-        (Bits::Two, Scheme::Asymmetric),
-        (Bits::Four, Scheme::Symmetric),
-        (Bits::Eight, Scheme::Asymmetric),
-    ] {
-        let packed = bitnet::quantize_weights_int(&mut t.encoder, &there, bits, Some(64), scheme)?;
-        let expected = bitnet::quantize_weights_int_cpu(&w, rows, columns, bits, Some(64), scheme)?;
+    for quantizer in [
+        WeightQuantizer::int(Bits::Two).asymmetric(),
+        WeightQuantizer::int(Bits::Four),
+        WeightQuantizer::int(Bits::Eight).asymmetric(),
+    ]
+    .map(|quantizer| quantizer.per_group(64))
+    {
+        let packed = quantizer.quantize(&mut t.encoder, &there)?;
+        let expected = reference::quantize_weights(&w, [rows, columns], quantizer)?;
         t.check(Bound::Exact, move || Ok(block_on(packed.read())?), &expected);
     }
     Ok(())

@@ -246,7 +246,7 @@ impl GpuModel {
         layers: Vec<GpuLayer>,
         streamed: Streamed,
     ) -> Result<Self> {
-        let weights = context.labelled(Footprint::WEIGHTS);
+        let weights = context.with_label(Footprint::WEIGHTS);
         let rotations = Arc::new(rotations(&weights, &config)?);
         context.check_unreported_submissions()?;
         let batch = batch(context.capabilities(), config.hidden, config.intermediate);
@@ -255,7 +255,7 @@ impl GpuModel {
             (scale(config.embedding_scale)?, scale(config.logit_scale)?);
         Ok(Self {
             given: context.clone(),
-            context: context.labelled(Footprint::ACTIVATIONS),
+            context: context.with_label(Footprint::ACTIVATIONS),
             config,
             ends: Arc::new(ends),
             layers: Arc::new(layers),
@@ -280,7 +280,7 @@ impl GpuModel {
 
     /// Empty key-value caches, and what goes with them.
     pub(super) fn memory(&self, options: SessionOptions) -> Result<Memory> {
-        let (context, c) = (&self.context.labelled(Footprint::CACHE), &self.config);
+        let (context, c) = (&self.context.with_label(Footprint::CACHE), &self.config);
         let SessionOptions { sequences, capacity, kv_type } = options;
         let element = kv_type.unwrap_or(Element::F32);
         let cache = |layer| {

@@ -36,7 +36,7 @@ impl Bytes {
         layers: usize,
     ) -> Result<Self> {
         let planned = |upload: &dyn Fn(&Context) -> Result<()>| {
-            let (context, plan) = context.labelled(Footprint::WEIGHTS).planning();
+            let (context, plan) = context.with_label(Footprint::WEIGHTS).planning();
             upload(&context).map(|()| plan.bytes(Footprint::WEIGHTS))
         };
         let matrices = layer.matrices();
@@ -91,7 +91,7 @@ impl GpuModel {
                 _ => format!("a model's weights, {offloaded} of {count} layers apart"),
             })?;
         }
-        let weights = context.labelled(Footprint::WEIGHTS);
+        let weights = context.with_label(Footprint::WEIGHTS);
         let ends = host.upload(&weights, (true, true))?;
         // An embedding is large: it need not stay while layers are read.
         drop(host);
@@ -173,7 +173,7 @@ impl GpuModel {
         layers: impl Iterator<Item = Result<HostLayer>>,
         half_attention: bool,
     ) -> Result<Self> {
-        let weights = context.labelled(Footprint::WEIGHTS);
+        let weights = context.with_label(Footprint::WEIGHTS);
         let layers = layers.map(|layer| layer?.upload(&weights)).collect::<Result<_>>()?;
         Ok(Self::of(context, config, ends, layers, Streamed::default())?
             .half_attention(half_attention))

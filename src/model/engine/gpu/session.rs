@@ -3,6 +3,7 @@
 
 use super::graph::{Given, GpuChoice, GpuModel, Input, Memory, Needs, Run, Step, Wanted};
 use crate::{
+    cpu::threads::on_all_cores,
     error::Result,
     formats::ModelConfig,
     gpu::{
@@ -13,14 +14,11 @@ use crate::{
         tensor::Tensor,
     },
     memory::Footprint,
-    model::{
-        engine::{
-            interface::{
-                Engine, EngineSession, ModelPart, Offloaded, Pending, SessionOptions, unchosen,
-            },
-            sampling_plan::{LogitChanges, SamplingPlan},
+    model::engine::{
+        interface::{
+            Engine, EngineSession, ModelPart, Offloaded, Pending, SessionOptions, unchosen,
         },
-        threads::workers::on_all_cores,
+        sampling_plan::{LogitChanges, SamplingPlan},
     },
     ops::transformer::{HostKvCache, Penalties, SampleOptions, attention::most_share_bytes},
     spans::span,

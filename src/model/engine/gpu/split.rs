@@ -56,7 +56,10 @@ impl SplitModel {
                 .check_room(footprint.weights, || format!("the weights of layers {layers:?}"))?;
         }
         let upload = |part: &ModelPart| {
-            host.upload(&part.context.labelled(Footprint::WEIGHTS), ends_of(&part.layers, &config))
+            host.upload(
+                &part.context.with_label(Footprint::WEIGHTS),
+                ends_of(&part.layers, &config),
+            )
         };
         let ends = parts.iter().map(upload).collect::<Result<Vec<_>>>()?;
         drop(host);

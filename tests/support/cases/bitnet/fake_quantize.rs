@@ -6,7 +6,11 @@ use crate::{
     Case, Data, FROM_SUBNORMAL, Near, Recorder, U, convert, floats, rng, shapes, sums,
     wild_activations,
 };
-use bitnet_wgpu::{Float, Out, Result, bitnet, f16};
+use bitnet_wgpu::{
+    Float, Out, Result,
+    bitnet::{self, WeightQuantizer},
+    f16, reference,
+};
 
 /// How far x + λ·(x̃ - x) may be off: three roundings, that of a product x which a device may leave
 /// out, and numbers that are too small to be normal.
@@ -130,23 +134,19 @@ pub fn weights() -> Vec<Case> {
 
 fn of_weights<T: Float>(w: &[f32], rows: usize, columns: usize) -> Case {
     let w = convert::<T>(w);
-    let twin = bitnet::fake_quantize_weights_cpu(&w, 1.0).unwrap();
-    if let Ok(packed) = bitnet::quantize_weights_cpu(&w, rows, columns) {
+    let twin = reference::fake_quantize_weights(&w, [1, rows, columns], 1.0).unwrap();
+    if let Ok(packed) = reference::quantize_weights(&w, [rows, columns], WeightQuantizer::absmean())
+    {
         assert_eq!(packed.dequantize(), twin.values, "the values of the quantiser itself");
     }
     let name = format!("{rows} × {columns} {:?}", T::ELEMENT);
-    let scale = Data::F32(vec![twin.scale]);
+    let scale = Data::F32(twin.scale);
     case(name, w, twin.values, vec![scale], move |r, w, base| {
         let (w, base) = (r.upload(w, [rows, columns])?, r.upload(base, [rows, columns])?);
-        let exact = bitnet::fake_quantize_weights(&mut r.encoder, &w, 1.0)?;
-        let partly = bitnet::fake_quantize_weights(&mut r.encoder, &w, LAMBDA)?;
-        bitnet::fake_quantize_weights_into(
-            &mut r.encoder,
-            &w,
-            1.0,
-            Out::add(&base),
-            &partly.scale,
-        )?;
+        let op = bitnet::fake_quantize_weights(&w, 1.0);
+        let exact = op.forward(&mut r.encoder)?;
+        let partly = bitnet::fake_quantize_weights(&w, LAMBDA).forward(&mut r.encoder)?;
+        op.forward_into(&mut r.encoder, Out::add(&base), &partly.scale)?;
         [&exact.values, &partly.values, &base].into_iter().for_each(|tensor| r.watch_all(tensor));
         r.watch_all(&exact.scale);
         Ok(())
@@ -166,12 +166,14 @@ pub fn weights_by_matrix() -> Vec<Case> {
 /// What the quantiser makes of each alone, and the gradient by their scales as they are.
 fn of_matrices<T: Float>(w: &[f32], stack: [usize; 3]) -> Case {
     let (w, length) = (convert::<T>(w), stack[1] * stack[2]);
-    let twin = bitnet::fake_quantize_weights_by_matrix_cpu(&w, stack, 1.0).unwrap();
-    if let Ok(packed) = bitnet::quantize_weights_by_matrix_cpu(&w, stack) {
+    let twin = reference::fake_quantize_weights(&w, stack, 1.0).unwrap();
+    if let Ok(packed) =
+        reference::quantize_weights(&w, stack, WeightQuantizer::absmean().per_matrix())
+    {
         assert_eq!(packed.dequantize(), twin.values, "the values of the quantiser itself");
     }
     let slope = |i: usize| {
-        bitnet::fake_quantize_backward_cpu(
+        reference::fake_quantize_weights_backward(
             w[i].into(),
             twin.scale[i / length],
             (-1.0, 1.0),
@@ -185,16 +187,11 @@ fn of_matrices<T: Float>(w: &[f32], stack: [usize; 3]) -> Case {
     let name = format!("{stack:?} {:?}", T::ELEMENT);
     case(name, w, twin.values, more, move |r, w, base| {
         let (w, base) = (r.upload(w, stack)?, r.upload(base, stack)?);
-        let exact = bitnet::fake_quantize_weights_by_matrix(&mut r.encoder, &w, 1.0)?;
-        let partly = bitnet::fake_quantize_weights_by_matrix(&mut r.encoder, &w, LAMBDA)?;
-        bitnet::fake_quantize_weights_by_matrix_into(
-            &mut r.encoder,
-            &w,
-            1.0,
-            Out::add(&base),
-            &partly.scale,
-        )?;
-        let dw = bitnet::fake_quantize_backward(&mut r.encoder, &w, &exact.scale, (-1.0, 1.0), &w)?;
+        let of = |lambda| bitnet::fake_quantize_weights(&w, lambda).per_matrix();
+        let exact = of(1.0).forward(&mut r.encoder)?;
+        let partly = of(LAMBDA).forward(&mut r.encoder)?;
+        of(1.0).forward_into(&mut r.encoder, Out::add(&base), &partly.scale)?;
+        let dw = of(1.0).backward(&mut r.encoder, &exact.scale, &w)?;
         [&exact.values, &partly.values, &base].into_iter().for_each(|tensor| r.watch_all(tensor));
         r.watch_all(&exact.scale);
         r.watch_all(&dw);
@@ -259,7 +256,7 @@ fn of_backward<T: Float>(rows: usize, columns: usize) -> Case {
     let scales: Vec<f32> = (0..rows).map(|row| 2.0 / (row + 1) as f32).collect();
     let twin = |scale: &dyn Fn(usize) -> f32, range| {
         let one = |i: usize| {
-            bitnet::fake_quantize_backward_cpu(x[i].into(), scale(i), range, dy[i].into())
+            reference::fake_quantize_weights_backward(x[i].into(), scale(i), range, dy[i].into())
         };
         Data::floats(T::ELEMENT, &(0..x.len()).map(one).collect::<Vec<_>>())
     };
@@ -271,17 +268,11 @@ fn of_backward<T: Float>(rows: usize, columns: usize) -> Case {
         move |r| {
             let (x, dy) = (r.upload(&x, [rows, columns])?, r.upload(&dy, [rows, columns])?);
             let (one, scales) = (r.upload(&[2.0], [])?, r.upload(&scales, [rows, 1])?);
-            let dx = bitnet::fake_quantize_backward(&mut r.encoder, &x, &one, (-1.0, 1.0), &dy)?;
-            let of_rows =
-                bitnet::fake_quantize_backward(&mut r.encoder, &x, &scales, (-0.5, 2.0), &dy)?;
-            bitnet::fake_quantize_backward_into(
-                &mut r.encoder,
-                &x,
-                &scales,
-                (-0.5, 2.0),
-                &dy,
-                &dy,
-            )?;
+            let op = bitnet::fake_quantize_weights(&x, 1.0);
+            let dx = op.backward(&mut r.encoder, &one, &dy)?;
+            let op = op.range(-0.5, 2.0);
+            let of_rows = op.backward(&mut r.encoder, &scales, &dy)?;
+            op.backward_into(&mut r.encoder, &scales, &dy, &dy)?;
             [&dx, &of_rows, &dy].into_iter().for_each(|tensor| r.watch_all(tensor));
             Ok(())
         },

@@ -2,7 +2,7 @@
 
 use super::stacks;
 use crate::{Case, Data, Recorder, convert, floats, rng, shapes};
-use bitnet_wgpu::{Float, bitnet, f16, weights::Scales};
+use bitnet_wgpu::{Float, bitnet::WeightQuantizer, f16, reference, weights::Scales};
 
 pub fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
@@ -35,7 +35,8 @@ pub fn by_matrix() -> Vec<Case> {
 
 fn stacked<T: Float>(w: &[f32], stack: [usize; 3]) -> Case {
     let w = convert::<T>(w);
-    let packed = bitnet::quantize_weights_by_matrix_cpu(&w, stack).unwrap();
+    let packed =
+        reference::quantize_weights(&w, stack, WeightQuantizer::absmean().per_matrix()).unwrap();
     let rows = packed.rows();
     let scales: Vec<f32> = match packed.scales() {
         Scales::Tensor(scale) => vec![*scale; rows],
@@ -57,7 +58,7 @@ fn quantize_stack<T: Float>(
     stack: [usize; 3],
 ) -> bitnet_wgpu::Result<()> {
     let w = r.upload(w, stack)?;
-    let w = bitnet::quantize_weights_by_matrix(&mut r.encoder, &w)?;
+    let w = WeightQuantizer::absmean().per_matrix().quantize(&mut r.encoder, &w)?;
     let (codes, scales) = w.tensors();
     r.watch_all(codes);
     r.watch_all(scales);
@@ -70,7 +71,8 @@ fn not_finite(value: f32) -> Case {
     let stack = [3, 4, 70];
     let mut w = floats(&mut rng(7), 3 * 280, 3.0);
     w[280..560].fill(0.0);
-    let packed = bitnet::quantize_weights_by_matrix_cpu(&w, stack).unwrap();
+    let packed =
+        reference::quantize_weights(&w, stack, WeightQuantizer::absmean().per_matrix()).unwrap();
     let codes = Data::U32(packed.words().to_vec());
     let Scales::Segments(parts) = packed.scales().clone() else {
         panic!("a scale for each matrix")
@@ -100,12 +102,13 @@ fn not_finite(value: f32) -> Case {
 
 fn case<T: Float>(w: &[f32], rows: usize, columns: usize) -> Case {
     let w = convert::<T>(w);
-    let packed = bitnet::quantize_weights_cpu(&w, rows, columns).unwrap();
+    let packed =
+        reference::quantize_weights(&w, [rows, columns], WeightQuantizer::absmean()).unwrap();
     let Scales::Tensor(scale) = *packed.scales() else { panic!("one scale for the tensor") };
     let wanted = vec![Data::U32(packed.words().to_vec()), Data::F32(vec![scale; rows])];
     Case::exact(format!("{rows} × {columns} {:?}", T::ELEMENT), wanted, move |r| {
         let w = r.upload(&w, [rows, columns])?;
-        let w = bitnet::quantize_weights(&mut r.encoder, &w)?;
+        let w = WeightQuantizer::absmean().quantize(&mut r.encoder, &w)?;
         let (codes, scales) = w.tensors();
         r.watch_all(codes);
         r.watch_all(scales);

@@ -3,8 +3,10 @@
 use super::{check_not_finite, ints_of, random_groups, stacks, watch_ints};
 use crate::{Case, Recorder, convert, floats, rng};
 use bitnet_wgpu::{
-    Float, bitnet, f16,
-    weights::{Affine, Bits, PackedInt},
+    Float,
+    bitnet::WeightQuantizer,
+    f16, reference,
+    weights::{Affine, Bits, IntMatrix, PackedInt},
 };
 
 /// How means are taken: of the tensor, or of groups.
@@ -12,6 +14,15 @@ use bitnet_wgpu::{
 enum Of {
     Tensor,
     Group(Option<usize>),
+}
+
+fn quantizer(of: Of) -> WeightQuantizer<IntMatrix> {
+    let quantizer = WeightQuantizer::binary();
+    match of {
+        Of::Tensor => quantizer,
+        Of::Group(None) => quantizer.per_row(),
+        Of::Group(Some(size)) => quantizer.per_group(size),
+    }
 }
 
 pub fn cases() -> Vec<Case> {
@@ -69,7 +80,8 @@ pub fn by_matrix() -> Vec<Case> {
 
 fn stacked<T: Float>(w: &[f32], stack: [usize; 3]) -> Case {
     let w = convert::<T>(w);
-    let packed = bitnet::quantize_weights_binary_by_matrix_cpu(&w, stack).unwrap();
+    let packed =
+        reference::quantize_weights(&w, stack, WeightQuantizer::binary().per_matrix()).unwrap();
     Case::exact(format!("{stack:?} {:?}", T::ELEMENT), ints_of(&packed), move |r| {
         quantize_stack(r, &w, stack)
     })
@@ -82,7 +94,7 @@ fn quantize_stack<T: Float>(
     stack: [usize; 3],
 ) -> bitnet_wgpu::Result<()> {
     let w = r.upload(w, stack)?;
-    let packed = bitnet::quantize_weights_binary_by_matrix(&mut r.encoder, &w)?;
+    let packed = WeightQuantizer::binary().per_matrix().quantize(&mut r.encoder, &w)?;
     watch_ints(r, &packed);
     Ok(())
 }
@@ -92,7 +104,9 @@ fn matrix_not_finite(value: f32) -> Case {
     let stack = [3, 4, 70];
     let mut w = floats(&mut rng(9), 3 * 280, 3.0);
     w[280..560].fill(0.0);
-    let wanted = ints_of(&bitnet::quantize_weights_binary_by_matrix_cpu(&w, stack).unwrap());
+    let wanted = ints_of(
+        &reference::quantize_weights(&w, stack, WeightQuantizer::binary().per_matrix()).unwrap(),
+    );
     w[300] = value;
     let check = move |got: &[crate::Data], _| check_not_finite(got, &wanted, &[4, 5, 6, 7]);
     Case::new(format!("a matrix with {value}"), move |r| quantize_stack(r, &w, stack), check)
@@ -105,20 +119,14 @@ fn quantize(
     of: Of,
 ) -> bitnet_wgpu::Result<()> {
     let w = r.upload(w, shape)?;
-    let packed = match of {
-        Of::Tensor => bitnet::quantize_weights_binary(&mut r.encoder, &w)?,
-        Of::Group(size) => bitnet::quantize_weights_binary_by_group(&mut r.encoder, &w, size)?,
-    };
+    let packed = quantizer(of).quantize(&mut r.encoder, &w)?;
     watch_ints(r, &packed);
     Ok(())
 }
 
 fn case<T: Float>(w: &[f32], rows: usize, columns: usize, of: Of) -> Case {
     let w = convert::<T>(w);
-    let packed = match of {
-        Of::Tensor => bitnet::quantize_weights_binary_cpu(&w, rows, columns),
-        Of::Group(size) => bitnet::quantize_weights_binary_by_group_cpu(&w, rows, columns, size),
-    };
+    let packed = reference::quantize_weights(&w, [rows, columns], quantizer(of));
     let name = format!("{rows} × {columns} of {of:?} {:?}", T::ELEMENT);
     Case::exact(name, ints_of(&packed.unwrap()), move |r| quantize(r, &w, [rows, columns], of))
         .of(T::ELEMENT)
@@ -131,7 +139,8 @@ fn not_finite(value: f32) -> Case {
     let mut w = floats(&mut rng(7), rows * columns, 3.0);
     w[2 * columns + 32..2 * columns + 64].fill(0.0);
     let wanted = ints_of(
-        &bitnet::quantize_weights_binary_by_group_cpu(&w, rows, columns, Some(32)).unwrap(),
+        &reference::quantize_weights(&w, [rows, columns], WeightQuantizer::binary().per_group(32))
+            .unwrap(),
     );
     w[2 * columns + 33] = value;
     let check = move |got: &[crate::Data], _| check_not_finite(got, &wanted, &[7]);

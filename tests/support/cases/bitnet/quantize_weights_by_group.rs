@@ -2,7 +2,9 @@
 
 use crate::{Case, Data, Recorder, convert, floats, rng};
 use bitnet_wgpu::{
-    Element, Float, bitnet, f16,
+    Element, Float,
+    bitnet::WeightQuantizer,
+    f16, reference,
     weights::{PackedTernary, Scales},
 };
 
@@ -53,7 +55,9 @@ fn not_finite(value: f32) -> Case {
     let (rows, columns) = (4, 70);
     let mut w = floats(&mut rng(7), rows * columns, 3.0);
     w[2 * columns..3 * columns].fill(0.0);
-    let packed = bitnet::quantize_weights_by_row_cpu(&w, rows, columns).unwrap();
+    let packed =
+        reference::quantize_weights(&w, [rows, columns], WeightQuantizer::absmean().per_row())
+            .unwrap();
     let codes = Data::U32(packed.words().to_vec());
     let scales: Vec<u32> = scales_of(&packed).iter().map(|scale| scale.to_bits()).collect();
     w[2 * columns + 33] = value;
@@ -73,7 +77,7 @@ fn not_finite(value: f32) -> Case {
         format!("a row with {value}"),
         move |r: &mut Recorder| {
             let w = r.upload(&w, [rows, columns])?;
-            let w = bitnet::quantize_weights_by_row(&mut r.encoder, &w)?;
+            let w = WeightQuantizer::absmean().per_row().quantize(&mut r.encoder, &w)?;
             let (codes, scales) = w.tensors();
             r.watch_all(codes);
             r.watch_all(scales);
@@ -88,19 +92,23 @@ fn not_finite(value: f32) -> Case {
 fn scales_of(packed: &PackedTernary) -> Vec<f32> {
     match packed.scales() {
         Scales::Groups { scales, .. } => scales.clone(),
-        Scales::Segments(rows) => rows.iter().map(|(_, scale)| *scale).collect(),
+        Scales::Segments(parts) => {
+            parts.iter().flat_map(|&(rows, scale)| vec![scale; rows]).collect()
+        }
         Scales::Tensor(scale) => vec![*scale; packed.rows()],
         other => panic!("{other:?}"),
     }
 }
 
+fn quantizer(size: Option<usize>) -> WeightQuantizer {
+    let quantizer = WeightQuantizer::absmean();
+    size.map_or(quantizer.per_row(), |size| quantizer.per_group(size))
+}
+
 fn case<T: Float>(w: &[f32], rows: usize, columns: usize, size: Option<usize>) -> Case {
     let w = convert::<T>(w);
-    let packed: PackedTernary = match size {
-        Some(size) => bitnet::quantize_weights_by_group_cpu(&w, rows, columns, size),
-        None => bitnet::quantize_weights_by_row_cpu(&w, rows, columns),
-    }
-    .unwrap();
+    let quantizer = quantizer(size);
+    let packed = reference::quantize_weights(&w, [rows, columns], quantizer).unwrap();
     let wanted = vec![Data::U32(packed.words().to_vec()), Data::F32(scales_of(&packed))];
     Case::exact(
         format!("{rows} × {columns} by {size:?} {:?}", T::ELEMENT),
@@ -111,19 +119,11 @@ fn case<T: Float>(w: &[f32], rows: usize, columns: usize, size: Option<usize>) -
             let other = r.upload(&convert::<T>(&vec![1.0; rows * columns]), [rows, columns])?;
             let into = T::ELEMENT == Element::F16;
             let first = if into { &other } else { &w };
-            let made = match size {
-                Some(size) => bitnet::quantize_weights_by_group(&mut r.encoder, first, size)?,
-                None => bitnet::quantize_weights_by_row(&mut r.encoder, first)?,
-            };
-            match size {
-                Some(_) if into => {
-                    bitnet::quantize_weights_by_group_into(&mut r.encoder, &w, &made)?
-                }
-                None if into => bitnet::quantize_weights_by_row_into(&mut r.encoder, &w, &made)?,
-                _ => {}
+            let made = quantizer.quantize(&mut r.encoder, first)?;
+            if into {
+                quantizer.quantize_into(&mut r.encoder, &w, &made)?;
             }
-            let w = made;
-            let (codes, made) = w.tensors();
+            let (codes, made) = made.tensors();
             r.watch_all(codes);
             r.watch_all(made);
             Ok(())

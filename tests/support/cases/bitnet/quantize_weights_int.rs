@@ -4,12 +4,19 @@ use super::{check_not_finite, ints_of, random_groups, watch_ints};
 use crate::{Case, Data, Recorder, convert, floats, rng};
 use bitnet_wgpu::{
     Float,
-    bitnet::{self, Scheme},
-    f16,
-    weights::Bits,
+    bitnet::WeightQuantizer,
+    f16, reference,
+    weights::{Bits, IntMatrix},
 };
 
-type How = (Bits, Option<usize>, Scheme);
+/// Bits, columns of a group, and whether the zero point is free.
+type How = (Bits, Option<usize>, bool);
+
+fn quantizer((bits, size, asymmetric): How) -> WeightQuantizer<IntMatrix> {
+    let quantizer = WeightQuantizer::int(bits);
+    let quantizer = if asymmetric { quantizer.asymmetric() } else { quantizer };
+    size.map_or(quantizer, |size| quantizer.per_group(size))
+}
 
 pub fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
@@ -33,8 +40,8 @@ pub fn cases() -> Vec<Case> {
     let random = random_groups("quantize_weights_int")
         .map(|((_, rows, columns), size)| (rows, columns, size));
     for (rows, columns, size) in shapes.chain(random) {
-        for (bits, scheme) in [Bits::Two, Bits::Four, Bits::Eight].into_iter().flat_map(both) {
-            let how = (bits, size, scheme);
+        for (bits, asymmetric) in [Bits::Two, Bits::Four, Bits::Eight].into_iter().flat_map(both) {
+            let how = (bits, size, asymmetric);
             let plain = floats(&mut rng((rows + columns) as u64), rows * columns, 3.0);
             // Of one sign, of the other, and of nothing.
             let uneven: Vec<f32> = plain
@@ -52,8 +59,8 @@ pub fn cases() -> Vec<Case> {
             ]);
         }
     }
-    for (bits, scheme) in [Bits::Two, Bits::Four, Bits::Eight].into_iter().flat_map(both) {
-        let how = (bits, Some(32), scheme);
+    for (bits, asymmetric) in [Bits::Two, Bits::Four, Bits::Eight].into_iter().flat_map(both) {
+        let how = (bits, Some(32), asymmetric);
         // Values on the steps, and halfway between: -3.5 to 4 by halves.
         let halves: Vec<f32> = (0..64).map(|i| (i % 16) as f32 / 2.0 - 3.5).collect();
         cases.push(case::<f32>(&halves, 2, 32, how));
@@ -71,25 +78,25 @@ pub fn cases() -> Vec<Case> {
     cases
 }
 
-fn both(bits: Bits) -> [(Bits, Scheme); 2] {
-    [(bits, Scheme::Asymmetric), (bits, Scheme::Symmetric)]
+fn both(bits: Bits) -> [(Bits, bool); 2] {
+    [(bits, true), (bits, false)]
 }
 
 fn quantize(
     r: &mut Recorder,
     w: &[impl Float],
     shape: [usize; 2],
-    (bits, size, scheme): How,
+    how: How,
 ) -> bitnet_wgpu::Result<()> {
     let w = r.upload(w, shape)?;
-    let packed = bitnet::quantize_weights_int(&mut r.encoder, &w, bits, size, scheme)?;
+    let packed = quantizer(how).quantize(&mut r.encoder, &w)?;
     watch_ints(r, &packed);
     Ok(())
 }
 
 fn case<T: Float>(w: &[f32], rows: usize, columns: usize, how: How) -> Case {
     let w = convert::<T>(w);
-    let packed = bitnet::quantize_weights_int_cpu(&w, rows, columns, how.0, how.1, how.2).unwrap();
+    let packed = reference::quantize_weights(&w, [rows, columns], quantizer(how)).unwrap();
     let name = format!("{rows} × {columns} to {how:?} {:?}", T::ELEMENT);
     Case::exact(name, ints_of(&packed), move |r| quantize(r, &w, [rows, columns], how))
         .of(T::ELEMENT)
@@ -102,7 +109,7 @@ fn not_finite(value: f32, how: How) -> Case {
     let mut w = floats(&mut rng(7), rows * columns, 3.0);
     w[2 * columns + 32..2 * columns + 64].fill(0.0);
     let wanted =
-        ints_of(&bitnet::quantize_weights_int_cpu(&w, rows, columns, how.0, how.1, how.2).unwrap());
+        ints_of(&reference::quantize_weights(&w, [rows, columns], quantizer(how)).unwrap());
     w[2 * columns + 33] = value;
     let check = move |got: &[Data], _| check_not_finite(got, &wanted, &[7]);
     Case::new(
