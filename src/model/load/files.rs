@@ -3,7 +3,7 @@
 use crate::{
     error::{Error, Result},
     formats::{
-        self, Checkpoint, Gguf, ModelConfig, ModelFile, ReadOptions, gguf::write::NO_VOCABULARY,
+        self, Checkpoint, Gguf, ModelConfig, ModelFile, ReadOptions, gguf::metadata::NO_VOCABULARY,
         input_files::input_files, prepacked::Prepacked,
     },
     model::{
