@@ -5,7 +5,7 @@ use bitnet_wgpu::bitnet::BitLinear;
 use bitnet_wgpu::{
     Context, Tensor,
     bitnet::Layout,
-    reference,
+    cpu, reference,
     weights::{Scales, TernaryMatrix},
 };
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
@@ -69,8 +69,9 @@ fn cold(
     (0..copies).map(|_| w.upload(context).expect("it fits")).collect()
 }
 
-/// The CPU twin, on all cores, and what a first try would be.
-fn cpu(criterion: &mut Criterion) {
+/// A layer on the CPU and its reference, both on all cores; of the product alone, the reference and
+/// a plain loop.
+fn on_the_cpu(criterion: &mut Criterion) {
     let mut group = timing::group(criterion, "cpu");
     for (rows, columns) in [(2560, 2560), (2560, 6912)] {
         let w = ternary(&mut rng(1), rows, columns);
@@ -81,6 +82,16 @@ fn cpu(criterion: &mut Criterion) {
         group.bench_function(BenchmarkId::new("all cores", &shape), |b| {
             b.iter(|| reference::bitlinear_quantized(&x, &w))
         });
+        let matrix = cpu::InterleavedTernary::new(&w);
+        for tokens in [1, 32] {
+            let x = floats(&mut rng(2), tokens * columns, 2.0);
+            let layer = || cpu::BitLinear::new(&matrix).forward(&x, tokens).expect("it multiplies");
+            let reference = || reference::bitlinear(&x, tokens, &w).expect("it multiplies");
+            assert_eq!(layer(), reference());
+            let shape = format!("{tokens}x{shape}");
+            group.bench_function(BenchmarkId::new("layer", &shape), |b| b.iter(layer));
+            group.bench_function(BenchmarkId::new("reference", &shape), |b| b.iter(reference));
+        }
         let &bitnet_wgpu::weights::Scales::Tensor(scale) = w.scales() else {
             panic!("one scale for the tensor")
         };
@@ -97,5 +108,5 @@ fn cpu(criterion: &mut Criterion) {
     }
 }
 
-criterion_group!(benches, cpu, tokens);
+criterion_group!(benches, on_the_cpu, tokens);
 criterion_main!(benches);

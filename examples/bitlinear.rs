@@ -25,7 +25,7 @@ fn main() -> Result<()> {
     println!("\n{:<38} {:>12} tokens   on sums   error        time", "layer", "shape");
     let mut rng = support::rng();
     for name in checkpoint.linears().iter().take(7) {
-        let w = checkpoint.linear(name)?;
+        let w = checkpoint.ternary(name)?;
         for tokens in [1, 64] {
             let x = support::activations(&mut rng, tokens * w.columns());
             let print = |on: &str, sums: &str, y: &[f32], time: Duration| {

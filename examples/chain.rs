@@ -10,7 +10,7 @@ use bitnet_wgpu::{Result, Tensor, bitnet, formats::Checkpoint, reference, weight
 fn main() -> Result<()> {
     let checkpoint = Checkpoint::open(concat!(env!("CARGO_MANIFEST_DIR"), "/assets/tales-22m"))?;
     let context = support::open()?;
-    let linear = |name: &str| checkpoint.linear(&format!("model.layers.0.mlp.{name}_proj"));
+    let linear = |name: &str| checkpoint.ternary(&format!("model.layers.0.mlp.{name}_proj"));
     let gain = |name: &str| checkpoint.tensor(&format!("model.layers.0.{name}.weight"))?.to_f32();
     let gate_up = PackedTernary::concat(&[&linear("gate")?, &linear("up")?])?;
     let down = linear("down")?;

@@ -26,6 +26,8 @@ pub use crate::{
         catalog,
     },
 };
+#[cfg(feature = "formats")]
+pub use formats::{CheckpointInternals, FormatError, ScaleRule, config_from_json};
 #[cfg(feature = "models")]
 pub use models::{
     GenerateOptionsInternals, ModelBuilderInternals, ModelFilesInternals, ModelInternals, ModelPart,
@@ -66,7 +68,11 @@ macro_rules! expose {
         $(fn $name:ident$(<$life:lifetime>)?(&$($of:lifetime)? self $(, $argument:ident: $ty:ty)*) -> $result:ty;)+
     }) => {
         $(#[$meta])*
-        #[allow(missing_docs, reason = "the methods have their documentation where they are")]
+        #[allow(
+            missing_docs,
+            clippy::missing_errors_doc,
+            reason = "the methods have their documentation where they are"
+        )]
         pub trait $trait {
             $(fn $name$(<$life>)?(&$($of)? self $(, $argument: $ty)*) -> $result;)+
         }
@@ -93,6 +99,35 @@ expose! {
         fn uses_subgroups(&self) -> bool;
         fn variants(&self) -> Vec<Variant>;
         fn workgroups(&self, language: ShaderLanguage, extent: [usize; 3], limit: u32) -> [u64; 3];
+    }
+}
+
+/// What tests and tools use of files.
+#[cfg(feature = "formats")]
+mod formats {
+    pub use crate::formats::{checkpoint::ScaleRule, format_error::FormatError};
+    use crate::{
+        error::Result,
+        formats::{Checkpoint, ModelConfig},
+        weights::PackedTernary,
+    };
+    use serde_json::Value;
+
+    /// Reads the contents of a config.json.
+    ///
+    /// # Errors
+    /// [`FormatError`] for a key that is missing, out of range or not supported.
+    pub fn config_from_json(json: &Value) -> Result<ModelConfig, FormatError> {
+        ModelConfig::from_json(json)
+    }
+
+    expose! {
+        /// The configuration and matrices of a [`Checkpoint`].
+        CheckpointInternals for Checkpoint {
+            fn config_json(&self) -> &Value;
+            fn scale_rule(&self) -> ScaleRule;
+            fn ternary_with_rows(&self, name: &str, rows: usize) -> Result<PackedTernary>;
+        }
     }
 }
 
@@ -135,7 +170,11 @@ mod models {
     }
 
     /// The memory that a [`ModelBuilder`] will need on each device.
-    #[allow(missing_docs, reason = "the method has its documentation where it is")]
+    #[allow(
+        missing_docs,
+        clippy::missing_errors_doc,
+        reason = "the method has its documentation where it is"
+    )]
     pub trait ModelBuilderInternals {
         fn parts(&self) -> Result<Vec<ModelPart>>;
     }

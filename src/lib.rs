@@ -82,7 +82,7 @@ pub use element::{Element, ElementType, Float};
 pub use error::{Error, ErrorKind, Result};
 pub use gpu::{
     context::Context,
-    device::adapters::{Adapters, ContextOptions},
+    device::{adapters::Adapters, context_options::ContextOptions},
     encoder::Encoder,
     out::Out,
     recording::{Extent, Recording, Submission},
@@ -103,7 +103,8 @@ pub mod device {
     pub use crate::gpu::{
         capabilities::Capabilities,
         device::{
-            adapters::{Adapter, AdapterChoice, ChosenAdapter},
+            adapters::{Adapter, ChosenAdapter},
+            context_options::AdapterChoice,
             msl::MslPolicy,
         },
     };

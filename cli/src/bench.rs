@@ -12,7 +12,8 @@ use bitnet_wgpu::{
     Context, Element,
     formats::ModelConfig,
     internals::{
-        GenerateOptionsInternals as _, ModelFilesInternals as _, ModelInternals as _, files,
+        GenerateOptionsInternals as _, ModelFilesInternals as _, ModelInternals as _,
+        config_from_json, files,
     },
     model::{
         BatchOptions, GenerateOptions, Model, ModelFiles, SessionOptions, Speculation,
@@ -525,7 +526,7 @@ pub fn config(path: Option<&Path>, shape: Shape) -> Result<ModelConfig> {
         None => ("the built-in config".into(), shape.config().to_owned()),
     };
     let json = serde_json::from_str(&text).with_context(|| name.clone())?;
-    Ok(ModelConfig::from_json(&json).map_err(|problem| problem.at(name))?)
+    Ok(config_from_json(&json).map_err(|problem| problem.at(name))?)
 }
 
 fn shape(c: &ModelConfig) -> String {

@@ -95,9 +95,9 @@ fn problems(files: &ModelFiles) -> Vec<String> {
 
 /// Returns the format of a model and its tensors, even if it is not supported.
 fn stored(path: &Path) -> Result<(&'static str, Vec<Stored>)> {
-    let directory = match formats::kind(path)? {
-        formats::Kind::Directory(directory) => directory,
-        formats::Kind::Prepacked => return Ok(("prepacked model file", safetensors(path)?)),
+    let directory = match formats::identify(path)? {
+        formats::ModelFormat::Directory(directory) => directory,
+        formats::ModelFormat::Prepacked => return Ok(("prepacked model file", safetensors(path)?)),
         _ => return Ok(("GGUF file", gguf(path)?)),
     };
     if !directory.join("config.json").exists() {

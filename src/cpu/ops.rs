@@ -30,7 +30,7 @@ pub fn add(a: &[f32], b: &[f32]) -> Result<Vec<f32>> {
             *y += b;
         }
     }
-    pairs(a, b, |y, b| add(y, b))
+    pairs(a, b, add)
 }
 
 /// Returns a·b, number by number. Bit-identical to [`reference::mul`].
@@ -44,7 +44,7 @@ pub fn mul(a: &[f32], b: &[f32]) -> Result<Vec<f32>> {
             *y *= b;
         }
     }
-    pairs(a, b, |y, b| mul(y, b))
+    pairs(a, b, mul)
 }
 
 /// Returns max(x, 0)² of each number. Bit-identical to [`reference::relu2`].

@@ -4,12 +4,12 @@ use super::{
     config::ModelConfig,
     config_json::is_bitnet,
     embedding::EmbeddingDefaults,
+    format_error::{FormatError, unsupported},
     generation::GenerationDefaults,
     json::{read_json, token_ids},
     masters::{self, Masters},
     mlx::{Affine, AffineMatrix, Settings},
     model_file::ModelFile,
-    problem::{Problem, unsupported},
     read_options::ReadOptions,
     safetensors::{SafeTensors, TensorBytes},
     shards::Shards,
@@ -50,7 +50,7 @@ pub enum ScaleRule {
 /// # fn main() -> bitnet_wgpu::Result<()> {
 /// let checkpoint = Checkpoint::open("path/to/bitnet-b1.58-2B-4T")?;
 /// println!("{} layers, {} tensors", checkpoint.config().layers, checkpoint.names().len());
-/// let w = checkpoint.linear("model.layers.0.mlp.down_proj")?; // a PackedTernary, [hidden, intermediate]
+/// let w = checkpoint.ternary("model.layers.0.mlp.down_proj")?; // a PackedTernary, [hidden, intermediate]
 /// println!("{} × {}, scaled by {:?}", w.rows(), w.columns(), w.scales());
 /// # Ok(())
 /// # }
@@ -123,7 +123,7 @@ impl Checkpoint {
         if checkpoint.contains("model.layers.0.self_attn.q_proj.norm") {
             let config = &mut checkpoint.config;
             if config.sub_norms {
-                let problem = Problem::Unsupported(
+                let problem = FormatError::Unsupported(
                     "has norms of linear layers beside sub-norms, which is not supported".into(),
                 );
                 return Err(problem.at(&checkpoint.directory));
@@ -174,17 +174,17 @@ impl Checkpoint {
     }
 
     /// The model's dimensions and hyperparameters.
-    pub fn config(&self) -> &ModelConfig {
+    pub(crate) fn config(&self) -> &ModelConfig {
         &self.config
     }
 
     /// The contents of config.json.
-    pub fn config_json(&self) -> &Value {
+    pub(crate) fn config_json(&self) -> &Value {
         &self.json
     }
 
     /// What the checkpoint's weight scales mean.
-    pub fn scale_rule(&self) -> ScaleRule {
+    pub(crate) fn scale_rule(&self) -> ScaleRule {
         self.rule
     }
 
@@ -236,25 +236,25 @@ impl Checkpoint {
     /// trained so: one of `model_type` `bitnet`, with a BitNet `quantization_config`, or as
     /// 1bitLLM's say it.
     ///
-    /// Four rows are packed into one, so rows are padded to a multiple of 4: see
-    /// [`Checkpoint::linear_with_rows`].
+    /// Four rows are packed into one, so rows are padded to a multiple of 4;
+    /// [`ModelFile::linear`] drops the padding.
     ///
     /// # Errors
     /// [`Error::Format`](crate::Error::Format) for a missing tensor, a wrong shape, code 3 (not
     /// ternary), or a scale that is not finite and positive;
     /// [`Error::Unsupported`](crate::Error::Unsupported) for another type, a bias, or floats of a
     /// model that was not trained for ternary weights.
-    pub fn linear(&self, name: &str) -> Result<PackedTernary> {
+    pub fn ternary(&self, name: &str) -> Result<PackedTernary> {
         self.read(name, &self.tensor(&format!("{name}.weight"))?, None)
     }
 
-    /// [`Checkpoint::linear`] for a matrix that is known to have `rows` rows; padding rows are
+    /// [`Checkpoint::ternary`] for a matrix that is known to have `rows` rows; padding rows are
     /// dropped.
     ///
     /// # Errors
-    /// As [`Checkpoint::linear`]; [`Error::Format`](crate::Error::Format) for a matrix of other
+    /// As [`Checkpoint::ternary`]; [`Error::Format`](crate::Error::Format) for a matrix of other
     /// rows.
-    pub fn linear_with_rows(&self, name: &str, rows: usize) -> Result<PackedTernary> {
+    pub(crate) fn ternary_with_rows(&self, name: &str, rows: usize) -> Result<PackedTernary> {
         self.read(name, &self.tensor(&format!("{name}.weight"))?, Some(rows))
     }
 
@@ -280,7 +280,7 @@ impl Checkpoint {
             return self.with_groups(name, weight, |matrix| affine.ternary(matrix, rows, columns));
         }
         if weight.dtype != Dtype::U8 {
-            return self.ternary(name, weight, rows.unwrap_or(stored_rows));
+            return self.of_floats(name, weight, rows.unwrap_or(stored_rows));
         }
         let rows = rows.unwrap_or(stored_rows.saturating_mul(4));
         if rows.div_ceil(4) != stored_rows {
@@ -320,8 +320,13 @@ impl Checkpoint {
         read(&AffineMatrix { weight, scales: &scales, biases: &biases })
     }
 
-    /// The ternary matrix of float weights.
-    fn ternary(&self, name: &str, weight: &TensorBytes<'_>, rows: usize) -> Result<PackedTernary> {
+    /// Returns the ternary matrix of float weights.
+    fn of_floats(
+        &self,
+        name: &str,
+        weight: &TensorBytes<'_>,
+        rows: usize,
+    ) -> Result<PackedTernary> {
         let (stored_rows, columns) = weight.matrix()?;
         if rows != stored_rows {
             return Err(weight.error(format!("has {stored_rows} rows, not {rows}")));
@@ -480,10 +485,10 @@ fn refuse_rotated(directory: &Path, shards: &Shards) -> Result<()> {
         "says that weights meet rotated activations, which is supported in GGUF files only";
     let file = directory.join("hadamard.json");
     if file.exists() {
-        return Err(Problem::Unsupported(problem.into()).at(file));
+        return Err(FormatError::Unsupported(problem.into()).at(file));
     }
     match shards.names().into_iter().find(|name| name.ends_with(".signs")) {
-        Some(name) => Err(Problem::Unsupported(format!("`{name}` {problem}")).at(directory)),
+        Some(name) => Err(FormatError::Unsupported(format!("`{name}` {problem}")).at(directory)),
         None => Ok(()),
     }
 }
@@ -497,7 +502,7 @@ fn trained(json: &Value) -> Masters {
     }
 }
 
-fn scale_rule(json: &Value) -> Result<ScaleRule, Problem> {
+fn scale_rule(json: &Value) -> Result<ScaleRule, FormatError> {
     let quantization = &json["quantization_config"];
     if !(quantization.is_object() || quantization.is_null()) {
         return Err(format!("quantization_config is {quantization}; an object is needed").into());
@@ -523,7 +528,7 @@ fn add_generation(directory: &Path, config: &mut ModelConfig) -> Result<()> {
     }
     let json = read_json(&path)?;
     let ids = token_ids(&json["eos_token_id"])
-        .map_err(|message| Problem::from(format!("eos_token_id: {message}")).at(&path))?;
+        .map_err(|message| FormatError::from(format!("eos_token_id: {message}")).at(&path))?;
     for id in ids.into_iter().filter(|&id| (id as usize) < config.vocab) {
         if !config.eos.contains(&id) {
             config.eos.push(id);

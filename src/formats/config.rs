@@ -2,10 +2,10 @@
 
 use super::{
     embedding::EmbeddingDefaults,
+    format_error::{FormatError, unsupported},
     generation::GenerationDefaults,
     hadamard::Hadamard,
     local_layers::LocalLayers,
-    problem::{Problem, unsupported},
     rope::RopeScaling,
 };
 use crate::limits::files::{MOST_LAYERS, MOST_SIZE};
@@ -189,7 +189,7 @@ impl ModelConfig {
 }
 
 impl Activation {
-    pub(super) fn from_name(name: &str) -> Result<Self, Problem> {
+    pub(super) fn from_name(name: &str) -> Result<Self, FormatError> {
         match name {
             "relu2" => Ok(Self::Relu2),
             "silu" => Ok(Self::Silu),

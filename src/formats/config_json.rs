@@ -5,9 +5,9 @@ use super::{
     embedding::EmbeddingDefaults,
     families,
     family::{Defaults, Family},
+    format_error::{FormatError, unsupported},
     generation::GenerationDefaults,
     json::{Keys, token_ids},
-    problem::{Problem, unsupported},
     rope::{Rope, whole_heads},
 };
 use serde_json::{Map, Value};
@@ -23,7 +23,7 @@ impl ModelConfig {
     /// # Errors
     /// A message that names the key: a size that is missing or out of range; a model graph that is
     /// not supported.
-    pub fn from_json(json: &Value) -> Result<Self, Problem> {
+    pub(crate) fn from_json(json: &Value) -> Result<Self, FormatError> {
         let bitnet = json["model_type"] != "bitnet" && is_bitnet(json);
         let json = Keys(json.as_object().ok_or("is not a JSON object")?);
         let architecture = json.text("model_type")?.ok_or("has no model_type")?;
@@ -98,7 +98,7 @@ impl ModelConfig {
 }
 
 /// Refuses keys that change the graph of models of this family.
-fn check_family(json: Keys<'_>, family: &Family) -> Result<(), Problem> {
+fn check_family(json: Keys<'_>, family: &Family) -> Result<(), FormatError> {
     if let Some((key, why)) = family.refused.iter().find(|(key, _)| json.get(key).is_some()) {
         return unsupported(format!("{key} is not supported: {why}"));
     }
@@ -113,7 +113,7 @@ fn check_family(json: Keys<'_>, family: &Family) -> Result<(), Problem> {
 
 /// Returns config.json with the rotary parameters of layers that see the whole context, where each
 /// kind of layers has its own.
-fn with_global_rope(json: Keys<'_>) -> Result<Map<String, Value>, Problem> {
+fn with_global_rope(json: Keys<'_>) -> Result<Map<String, Value>, FormatError> {
     let mut flat = json.0.clone();
     if let Some(kinds) = json.object("rope_parameters")? {
         if let Some((key, _)) = kinds
@@ -134,7 +134,7 @@ fn with_global_rope(json: Keys<'_>) -> Result<Map<String, Value>, Problem> {
 }
 
 /// Refuses options that would change the model's graph.
-fn check_graph(json: Keys<'_>) -> Result<(), Problem> {
+fn check_graph(json: Keys<'_>) -> Result<(), FormatError> {
     for key in ["attention_bias", "mlp_bias"] {
         if json.flag(key)? {
             return unsupported(format!("{key} is not supported: only layers without biases are"));
@@ -179,7 +179,7 @@ fn check_graph(json: Keys<'_>) -> Result<(), Problem> {
 
 /// Refuses a quantization_config that leaves layers in floats, which would be quantised as the
 /// others are. The head and the embedding always are in floats.
-fn all_converted(quantization: Keys<'_>) -> Result<(), Problem> {
+fn all_converted(quantization: Keys<'_>) -> Result<(), FormatError> {
     const KEY: &str = "modules_to_not_convert";
     let Some(list) = quantization.get(KEY) else { return Ok(()) };
     let names = list
@@ -198,7 +198,7 @@ fn all_converted(quantization: Keys<'_>) -> Result<(), Problem> {
 }
 
 /// Has every linear layer a norm of its own, by quantization_config?
-fn projection_norms(json: Keys<'_>, defaults: &Defaults) -> Result<bool, Problem> {
+fn projection_norms(json: Keys<'_>, defaults: &Defaults) -> Result<bool, FormatError> {
     let Some(quantization) = json.get("quantization_config").and_then(Value::as_object).map(Keys)
     else {
         return Ok(false);

@@ -2,8 +2,8 @@
 //! model, and a GGUF's `pooling_type`.
 
 use super::{
+    format_error::FormatError,
     json::{Keys, read_json},
-    problem::Problem,
 };
 use crate::{error::Result, files::display};
 use serde::{Deserialize, Serialize};
@@ -55,7 +55,7 @@ fn modules(directory: &Path) -> Result<Option<Vec<(String, PathBuf)>>> {
         return Ok(None);
     }
     let json = read_json(&path)?;
-    let wrong = |what: String| Problem::from(what).at(&path);
+    let wrong = |what: String| FormatError::from(what).at(&path);
     let module = |module: &Value| {
         let text = |key: &str| {
             module[key].as_str().ok_or_else(|| wrong(format!("a module has no {key}: {module}")))
@@ -110,7 +110,7 @@ impl EmbeddingDefaults {
         defaults.normalize = Some(false);
         let transformer = beside(directory, TRANSFORMER)?;
         defaults.max_tokens = max_tokens(&transformer)
-            .map_err(|message| Problem::from(message).at(directory.join(TRANSFORMER)))?;
+            .map_err(|message| FormatError::from(message).at(directory.join(TRANSFORMER)))?;
         match modules.iter().filter(|(kind, _)| kind == "Pooling").count() {
             0 => {
                 defaults.unsupported = Some(
@@ -213,7 +213,7 @@ fn changed_texts(directory: &Path, transformer: &Value) -> Result<Option<String>
 /// The names of the poolings that are asked for, and the pooling where it is one that is supported.
 /// Where a name is given, the older flags do not count; where nothing is, the mean is taken, as
 /// sentence-transformers does.
-fn modes(json: &Value) -> Result<(Vec<String>, Option<Pooling>), Problem> {
+fn modes(json: &Value) -> Result<(Vec<String>, Option<Pooling>), FormatError> {
     let json = Keys(json.as_object().ok_or("is not a JSON object")?);
     let mut names = Vec::new();
     match json.get("pooling_mode") {

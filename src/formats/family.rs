@@ -2,9 +2,9 @@
 
 use super::{
     config::{Activation, ModelConfig},
+    format_error::FormatError,
     gguf::keys::Keys as GgufKeys,
     json::Keys,
-    problem::Problem,
 };
 
 /// A family of models: their names and keys in each format, and the steps of a layer.
@@ -22,9 +22,9 @@ pub struct Family {
     /// Keys of config.json that are not supported, and why.
     pub refused: &'static [(&'static str, &'static str)],
     /// Reads the keys of config.json that only this family has.
-    pub read_json: fn(Keys<'_>, &mut ModelConfig) -> Result<(), Problem>,
+    pub read_json: fn(Keys<'_>, &mut ModelConfig) -> Result<(), FormatError>,
     /// Reads the keys of GGUF files that only this family has.
-    pub read_gguf: fn(GgufKeys<'_>, &mut ModelConfig) -> Result<(), Problem>,
+    pub read_gguf: fn(GgufKeys<'_>, &mut ModelConfig) -> Result<(), FormatError>,
     /// Whether GGUF files have keys for the scales of embedding, residual stream and logits.
     pub scale_keys: bool,
     /// Tensors with another name in GGUF files than in those of other families.

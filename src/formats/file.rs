@@ -1,7 +1,7 @@
 //! Files that are read where a tensor is asked for. None is mapped: a mapped file that somebody
 //! truncates ends the process.
 
-use super::problem::Problem;
+use super::format_error::FormatError;
 use crate::{
     error::{Error, Result},
     files::read::open_regular,
@@ -27,7 +27,7 @@ impl InputFile {
         let file = open_regular(path).map_err(error)?;
         let length = file.metadata().map_err(error)?.len();
         let length = usize::try_from(length)
-            .map_err(|_| Problem::from(format!("has {length} bytes")).at(path))?;
+            .map_err(|_| FormatError::from(format!("has {length} bytes")).at(path))?;
         Ok(Self { path: path.to_owned(), file: Mutex::new(file), length })
     }
 
@@ -56,7 +56,7 @@ impl InputFile {
         let error = |source| Error::Io { path: self.path.clone(), source };
         let length = count.saturating_mul(size_of::<T>());
         if length > self.length.saturating_sub(start) {
-            return Err(Problem::from(format!(
+            return Err(FormatError::from(format!(
                 "{length} bytes at {start} are beyond its {}",
                 self.length
             ))
@@ -76,7 +76,7 @@ impl InputFile {
                         self.length,
                         start + found
                     );
-                    return Err(Problem::from(message).at(&self.path));
+                    return Err(FormatError::from(message).at(&self.path));
                 }
                 Ok(more) => found += more,
                 Err(interrupted) if interrupted.kind() == io::ErrorKind::Interrupted => {}
@@ -95,7 +95,7 @@ pub(crate) fn read(path: &Path, most: usize) -> Result<Vec<u8>> {
     let file = InputFile::open(path)?;
     if file.len() > most {
         return Err(
-            Problem::from(format!("has {} bytes; {most} are supported", file.len())).at(path)
+            FormatError::from(format!("has {} bytes; {most} are supported", file.len())).at(path)
         );
     }
     file.read(0, file.len())

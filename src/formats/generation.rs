@@ -1,8 +1,8 @@
 //! How a model's authors would have it generate: generation_config.json.
 
 use super::{
+    format_error::FormatError,
     json::{Keys, token_ids},
-    problem::Problem,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -70,7 +70,7 @@ const NOT_SUPPORTED: [(&str, f64); 20] = [
 ];
 
 impl GenerationDefaults {
-    pub(super) fn from_json(json: &Value) -> Result<Self, Problem> {
+    pub(super) fn from_json(json: &Value) -> Result<Self, FormatError> {
         let json = Keys(json.as_object().ok_or("is not a JSON object")?);
         let float = |key| json.get(key).map(|_| json.float(key, 0.0)).transpose();
         let count = |key| {

@@ -2,7 +2,7 @@
 
 use super::{
     embedding::pooling_folders,
-    open::{Kind, kind},
+    open::{ModelFormat, identify},
     shards::Shards,
 };
 use crate::error::Result;
@@ -28,7 +28,9 @@ pub(super) const COMPANIONS: [&str; 13] = [
 /// Returns the files of the model at `path`: the file itself, or of a directory those that are read
 /// or copied.
 pub(crate) fn input_files(path: &Path) -> Result<Vec<PathBuf>> {
-    let Kind::Directory(directory) = kind(path)? else { return Ok(vec![path.to_owned()]) };
+    let ModelFormat::Directory(directory) = identify(path)? else {
+        return Ok(vec![path.to_owned()]);
+    };
     let names = ["config.json", "hadamard.json"]
         .map(PathBuf::from)
         .into_iter()

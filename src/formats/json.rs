@@ -1,6 +1,6 @@
 //! JSON files of a model directory, and what is read of them.
 
-use super::{file, problem::Problem};
+use super::{file, format_error::FormatError};
 use crate::{
     error::Result,
     limits::files::{MOST_JSON, MOST_SIZE},
@@ -10,7 +10,7 @@ use std::path::Path;
 
 pub fn read_json(path: &Path) -> Result<Value> {
     let bytes = file::read(path, MOST_JSON)?;
-    serde_json::from_slice(&bytes).map_err(|e| Problem::from(e.to_string()).at(path))
+    serde_json::from_slice(&bytes).map_err(|e| FormatError::from(e.to_string()).at(path))
 }
 
 /// Token ids from a number, a list of numbers, or null (none).

@@ -1,6 +1,6 @@
 //! Linear layers that are stored in floats.
 
-use super::problem::{Problem, unsupported};
+use super::format_error::{FormatError, unsupported};
 use crate::{
     files::display,
     ops::{bitnet::WeightQuantizer, reference},
@@ -59,7 +59,7 @@ impl Masters {
         weights: &[f32],
         rows: usize,
         columns: usize,
-    ) -> Result<PackedTernary, Problem> {
+    ) -> Result<PackedTernary, FormatError> {
         let found =
             if self == Self::Online { Err(String::new()) } else { ternary(weights, rows, columns) };
         let misfit = match found {

@@ -3,7 +3,7 @@
 //! integer + bias.
 
 use super::{
-    problem::{Problem, unsupported, with_share},
+    format_error::{FormatError, unsupported, with_share},
     safetensors::TensorBytes,
 };
 use crate::{
@@ -54,7 +54,7 @@ impl Settings {
     ///
     /// # Errors
     /// A message, for what is not affine, or of other bits or groups.
-    pub fn from_json(json: &Value) -> Result<Option<Self>, Problem> {
+    pub fn from_json(json: &Value) -> Result<Option<Self>, FormatError> {
         let quantization = &json["quantization"];
         if quantization.is_null() {
             return Ok(None);
@@ -68,7 +68,7 @@ impl Settings {
         });
         Ok(Some(Self {
             all: Affine::from_json(quantization, "quantization.")?,
-            own: own.collect::<Result<_, Problem>>()?,
+            own: own.collect::<Result<_, FormatError>>()?,
         }))
     }
 
@@ -83,7 +83,7 @@ impl Settings {
 }
 
 impl Affine {
-    fn from_json(json: &Value, what: &str) -> Result<Self, Problem> {
+    fn from_json(json: &Value, what: &str) -> Result<Self, FormatError> {
         let mode = &json["mode"];
         if !mode.is_null() && mode != "affine" {
             return unsupported(format!("{what}mode {mode} is not supported; \"affine\" is"));

@@ -14,6 +14,7 @@ mod embedding;
 mod families;
 mod family;
 pub(crate) mod file;
+pub(crate) mod format_error;
 mod generation;
 pub(crate) mod gguf;
 mod hadamard;
@@ -25,7 +26,6 @@ mod mlx;
 pub(crate) mod model_file;
 pub(crate) mod open;
 pub(crate) mod prepacked;
-mod problem;
 mod read_options;
 mod rope;
 pub(crate) mod safetensors;
@@ -33,10 +33,11 @@ mod shards;
 pub(crate) mod tensors;
 pub(crate) mod write;
 
-pub use checkpoint::{Checkpoint, ScaleRule};
+pub use checkpoint::Checkpoint;
 pub use config::{Activation, ModelConfig};
 pub use embedding::{EmbeddingDefaults, Pooling};
 pub use family::RotaryOrder;
+pub(crate) use format_error::FormatError;
 pub use generation::GenerationDefaults;
 pub use gguf::{
     blocks::{GgufType, I2sLayout},
@@ -49,8 +50,7 @@ pub use gguf::{
 pub use hadamard::Hadamard;
 pub use local_layers::LocalLayers;
 pub use model_file::ModelFile;
-pub use open::{Kind, kind, open};
-pub use problem::Problem;
+pub use open::{ModelFormat, identify, open};
 pub use read_options::ReadOptions;
 pub use rope::RopeScaling;
 pub use safetensors::{SafeTensors, TensorBytes};

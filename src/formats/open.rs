@@ -1,16 +1,16 @@
 //! Finding the reader that a path needs.
 
 use super::{
-    checkpoint::Checkpoint, file::InputFile, gguf::model::Gguf, model_file::ModelFile,
-    prepacked::Prepacked, problem::Problem,
+    checkpoint::Checkpoint, file::InputFile, format_error::FormatError, gguf::model::Gguf,
+    model_file::ModelFile, prepacked::Prepacked,
 };
 use crate::{error::Result, limits::files::MOST_JSON};
 use std::path::{Path, PathBuf};
 
-/// How a model is stored.
+/// Format of a stored model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Kind {
+pub enum ModelFormat {
     /// A directory as transformers writes it; [`Checkpoint::open`] reads it.
     Directory(PathBuf),
     /// A GGUF file; [`Gguf::open`] reads it.
@@ -20,29 +20,29 @@ pub enum Kind {
     Prepacked,
 }
 
-/// What is at a path: a model directory (given itself, or as the config.json in it), a GGUF file or
-/// a safetensors file, recognised by their first bytes.
+/// Returns the format of the model at a path: a directory (or the config.json in it), a GGUF file or
+/// a prepacked model file. Files are recognized by their first bytes.
 ///
 /// # Errors
 /// [`Error::Io`](crate::Error::Io); [`Error::Format`](crate::Error::Format) for anything else.
-pub fn kind(path: impl AsRef<Path>) -> Result<Kind> {
+pub fn identify(path: impl AsRef<Path>) -> Result<ModelFormat> {
     let path = path.as_ref();
     if path.is_dir() {
-        return Ok(Kind::Directory(path.to_owned()));
+        return Ok(ModelFormat::Directory(path.to_owned()));
     }
     match (path.file_name(), path.parent()) {
         (Some(name), Some(directory)) if name == "config.json" => {
-            Ok(Kind::Directory(directory.to_owned()))
+            Ok(ModelFormat::Directory(directory.to_owned()))
         }
         _ => {
             let file = InputFile::open(path)?;
             let start = file.read(0, file.len().min(9))?;
             match start.split_first_chunk() {
-                _ if start.starts_with(b"GGUF") => Ok(Kind::Gguf),
+                _ if start.starts_with(b"GGUF") => Ok(ModelFormat::Gguf),
                 // A header of JSON, after its length.
-                Some((&length, b"{")) if u64::from_le_bytes(length) <= MOST_JSON as u64 => Ok(Kind::Prepacked),
+                Some((&length, b"{")) if u64::from_le_bytes(length) <= MOST_JSON as u64 => Ok(ModelFormat::Prepacked),
                 _ => {
-                    Err(Problem::from("is not a model: a directory with a config.json, a GGUF file or a prepacked model file is needed")
+                    Err(FormatError::from("is not a model: a directory with a config.json, a GGUF file or a prepacked model file is needed")
                         .at(path))
                 }
             }
@@ -56,9 +56,9 @@ pub fn kind(path: impl AsRef<Path>) -> Result<Kind> {
 /// [`Error::Io`](crate::Error::Io), [`Error::Format`](crate::Error::Format),
 /// [`Error::Unsupported`](crate::Error::Unsupported).
 pub fn open(path: impl AsRef<Path>) -> Result<Box<dyn ModelFile>> {
-    Ok(match kind(path.as_ref())? {
-        Kind::Directory(directory) => Box::new(Checkpoint::open(directory)?),
-        Kind::Gguf => Box::new(Gguf::open(path)?),
-        Kind::Prepacked => Box::new(Prepacked::open(path)?),
+    Ok(match identify(path.as_ref())? {
+        ModelFormat::Directory(directory) => Box::new(Checkpoint::open(directory)?),
+        ModelFormat::Gguf => Box::new(Gguf::open(path)?),
+        ModelFormat::Prepacked => Box::new(Prepacked::open(path)?),
     })
 }

@@ -14,8 +14,8 @@ use super::read_options::ReadOptions;
 use super::{
     config::ModelConfig,
     families,
+    format_error::FormatError,
     model_file::ModelFile,
-    problem::Problem,
     safetensors::SafeTensors,
     tensors::{self, Matrix, end_tensors, finite, layer_tensors, tensor_names},
 };
@@ -86,7 +86,7 @@ impl Prepacked {
         let file = SafeTensors::open(path)?;
         let problem = match (file.metadata("format"), file.metadata("version")) {
             (Some(FORMAT), Some(VERSION)) => None,
-            (Some(FORMAT), Some(version)) => Some(Problem::Unsupported(format!(
+            (Some(FORMAT), Some(version)) => Some(FormatError::Unsupported(format!(
                 "is of version {version:?} of the prepacked model file, and {VERSION:?} is read: write it again from the model that it was made of"
             ))),
             (Some(FORMAT), None) => Some("is a prepacked model file without a version".into()),

@@ -1,8 +1,8 @@
 //! Scaling of rotary frequencies, and reading it from config.json.
 
 use super::{
+    format_error::{FormatError, unsupported},
     json::Keys,
-    problem::{Problem, unsupported},
 };
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -84,7 +84,7 @@ impl RopeScaling {
             {
                 Ok(())
             }
-            _ => Err(format!("rotary scaling {self:?} has a parameter out of range")),
+            _ => Err(format!("rotary scaling ({self}) has a parameter out of range")),
         }
     }
 }
@@ -99,7 +99,7 @@ pub(super) struct Rope {
 impl Rope {
     /// Reads either spelling: `rope_theta` and `rope_scaling`, or `rope_parameters` with
     /// everything. `theta` is the default, `context` the model's, in tokens.
-    pub fn from_json(json: Keys<'_>, theta: f32, context: usize) -> Result<Self, Problem> {
+    pub fn from_json(json: Keys<'_>, theta: f32, context: usize) -> Result<Self, FormatError> {
         let scaling = |key| {
             json.object(key)?.map(|scaling| Self::scaling(scaling, json, context)).transpose()
         };
@@ -143,7 +143,11 @@ impl Rope {
     }
 
     /// `json` is a part of `whole`, whose context `context` is, in tokens.
-    fn scaling(json: Keys<'_>, whole: Keys<'_>, context: usize) -> Result<RopeScaling, Problem> {
+    fn scaling(
+        json: Keys<'_>,
+        whole: Keys<'_>,
+        context: usize,
+    ) -> Result<RopeScaling, FormatError> {
         if let Some((key, _)) = json.0.iter().find(|(_, value)| value.is_object()) {
             return unsupported(format!(
                 "separate rotary parameters for `{key}` are not supported"
@@ -160,7 +164,7 @@ impl Rope {
                 high: json.needed("high_freq_factor")?,
                 context: json.needed("original_max_position_embeddings")?,
             }),
-            "yarn" => Self::yarn(json, context as f32).map_err(Problem::from),
+            "yarn" => Self::yarn(json, context as f32).map_err(FormatError::from),
             "longrope" => Self::longrope(json, whole, context as f32),
             other => {
                 let known = "`default`, `linear`, `llama3`, `yarn` and `longrope`";
@@ -172,7 +176,7 @@ impl Rope {
     /// There are factors for texts up to the original context, and others for longer ones. A text
     /// that grows beyond would change what its first tokens were, so only those are supported for
     /// which it makes no difference.
-    fn longrope(json: Keys<'_>, whole: Keys<'_>, context: f32) -> Result<RopeScaling, Problem> {
+    fn longrope(json: Keys<'_>, whole: Keys<'_>, context: f32) -> Result<RopeScaling, FormatError> {
         // Older files have it beside the rotary parameters.
         let key = "original_max_position_embeddings";
         let original = if json.get(key).is_some() || whole.get(key).is_none() {
@@ -253,7 +257,7 @@ pub(super) fn yarn_attention(factor: f32, mscale: f32) -> f32 {
 }
 
 /// Refuses rotation of a part of every head.
-pub(super) fn whole_heads(json: Keys<'_>) -> Result<(), Problem> {
+pub(super) fn whole_heads(json: Keys<'_>) -> Result<(), FormatError> {
     match json.float("partial_rotary_factor", 1.0)? {
         1.0 => Ok(()),
         part => unsupported(format!(

@@ -1,6 +1,6 @@
 //! The safetensors format: the header's length in eight bytes, a JSON header, the tensors' bytes.
 
-use super::{file::InputFile, problem::Problem};
+use super::{file::InputFile, format_error::FormatError};
 use crate::{
     error::{Error, Result},
     limits::files::MOST_JSON,
@@ -41,7 +41,7 @@ impl SafeTensors {
         let file = InputFile::open(path.as_ref())?;
         let header = read_header(&file)?;
         let metadata = metadata(&header, file.len() - 8 - header.len())
-            .map_err(|message| Problem::Damaged(message).at(path))?;
+            .map_err(|message| FormatError::Damaged(message).at(path))?;
         Ok(Self { file, metadata, data: 8 + header.len() })
     }
 
@@ -122,13 +122,13 @@ impl SafeTensors {
     }
 
     pub(super) fn error(&self, message: String) -> Error {
-        Problem::Damaged(message).at(self.path())
+        FormatError::Damaged(message).at(self.path())
     }
 }
 
 /// The header's bytes.
 fn read_header(file: &InputFile) -> Result<Vec<u8>> {
-    let damaged = |message: String| Err(Problem::from(message).at(file.path()));
+    let damaged = |message: String| Err(FormatError::from(message).at(file.path()));
     let Some(rest) = file.len().checked_sub(8) else {
         return damaged(format!(
             "{} bytes are too few for a safetensors file, which begins with the 8-byte length of its header",
@@ -203,7 +203,7 @@ impl TensorBytes<'_> {
     ///
     /// # Errors
     /// [`Error::Format`] if it has another rank.
-    pub fn matrix(&self) -> Result<(usize, usize)> {
+    pub(crate) fn matrix(&self) -> Result<(usize, usize)> {
         match self.shape {
             &[rows, columns] => Ok((rows, columns)),
             shape => Err(self.error(format!("has shape {shape:?}; a matrix is needed"))),
@@ -212,14 +212,14 @@ impl TensorBytes<'_> {
 
     /// An error about this tensor.
     pub(crate) fn error(&self, message: impl std::fmt::Display) -> Error {
-        self.problem(Problem::Damaged(message.to_string()))
+        self.problem(FormatError::Damaged(message.to_string()))
     }
 
     pub(super) fn unsupported(&self, message: impl std::fmt::Display) -> Error {
-        self.problem(Problem::Unsupported(message.to_string()))
+        self.problem(FormatError::Unsupported(message.to_string()))
     }
 
-    pub(super) fn problem(&self, problem: Problem) -> Error {
+    pub(super) fn problem(&self, problem: FormatError) -> Error {
         problem.map(|message| format!("`{}` {message}", self.name)).at(self.path)
     }
 }

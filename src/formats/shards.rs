@@ -1,8 +1,8 @@
 //! The tensors of a model directory: one safetensors file, or several with an index.
 
 use super::{
+    format_error::FormatError,
     json::read_json,
-    problem::Problem,
     safetensors::{SafeTensors, TensorBytes},
 };
 use crate::error::Result;
@@ -31,7 +31,7 @@ impl Shards {
             let places = file.names().into_iter().map(|name| (name, 0)).collect();
             return Ok(Self::new(single, vec![file], places));
         }
-        let format = |message: String| Problem::from(message).at(&index);
+        let format = |message: String| FormatError::from(message).at(&index);
         let json = read_json(&index)?;
         let map =
             json["weight_map"].as_object().ok_or_else(|| format("has no weight_map".into()))?;
@@ -112,7 +112,7 @@ impl Shards {
 
     /// The file that has a tensor, and its name there.
     pub(super) fn place_of<'a>(&self, name: &'a str) -> Result<(&SafeTensors, &'a str)> {
-        let missing = || Problem::from(format!("no tensor `{name}`")).at(&self.path);
+        let missing = || FormatError::from(format!("no tensor `{name}`")).at(&self.path);
         let file = &self.files[*self.places.get(name).ok_or_else(missing)?];
         Ok((file, name.strip_prefix(self.prefix).unwrap_or(name)))
     }

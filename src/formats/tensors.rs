@@ -4,7 +4,7 @@
 use super::{
     config::ModelConfig,
     family::{Part, Projection, Rows},
-    problem::{Problem, unsupported},
+    format_error::{FormatError, unsupported},
 };
 use crate::{
     error::{Error, Result},
@@ -186,7 +186,7 @@ fn in_layers(c: &ModelConfig, parts: Vec<&'static str>) -> impl Iterator<Item = 
 }
 
 /// What is wrong with tensors that nobody asks for, if there are some.
-pub fn unused(names: impl Iterator<Item = String>) -> Result<(), Problem> {
+pub fn unused(names: impl Iterator<Item = String>) -> Result<(), FormatError> {
     let names: Vec<_> = names.collect();
     if names.is_empty() {
         return Ok(());

@@ -4,7 +4,8 @@ use super::{
     capabilities::Capabilities,
     compile::{cache::KernelCache, pipeline::Pipeline, pipelines::Pipelines},
     device::{
-        adapters::{ContextOptions, memory_bytes},
+        adapters::memory_bytes,
+        context_options::ContextOptions,
         metal::allocated_bytes,
         poll::{PollThread, Waits},
         scopes::guarded,

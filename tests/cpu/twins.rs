@@ -49,6 +49,45 @@ fn binary_weights_are_the_papers() {
 }
 
 #[test]
+fn weight_quantizers_default_to_tensor_or_row() {
+    let w = floats(&mut rng(42), 3 * 70, 1.0);
+    let (absmean, binary) = (WeightQuantizer::absmean(), WeightQuantizer::binary());
+    let ternary = |quantizer| reference::quantize_weights(&w, [3, 70], quantizer).unwrap();
+    assert_eq!(ternary(absmean), ternary(absmean.per_row().per_tensor()));
+    assert_ne!(ternary(absmean), ternary(absmean.per_row()));
+    let ints = |quantizer| reference::quantize_weights(&w, [3, 70], quantizer).unwrap();
+    assert_eq!(ints(binary), ints(binary.per_row().per_tensor()));
+    assert_ne!(ints(binary), ints(binary.per_row()));
+    let int4 = WeightQuantizer::int(Bits::Four);
+    assert_eq!(ints(int4), ints(int4.per_group(32).per_row()));
+    assert_ne!(ints(int4), ints(int4.asymmetric()));
+}
+
+#[test]
+fn a_stack_is_quantized_as_its_matrices_alone() {
+    let w = floats(&mut rng(43), 2 * 3 * 70, 1.0);
+    let (first, second) = w.split_at(3 * 70);
+    let absmean = WeightQuantizer::absmean();
+    let alone = [first, second]
+        .map(|w| reference::quantize_weights(w, [3, 70], absmean.per_tensor()).unwrap());
+    let stack = reference::quantize_weights(&w, [2, 3, 70], absmean.per_matrix()).unwrap();
+    assert_eq!(stack, PackedTernary::concat(&[&alone[0], &alone[1]]).unwrap());
+    let binary = WeightQuantizer::binary();
+    let alone = [first, second]
+        .map(|w| reference::quantize_weights(w, [3, 70], binary).unwrap().dequantize());
+    let stack = reference::quantize_weights(&w, [2, 3, 70], binary.per_matrix()).unwrap();
+    assert_eq!(stack.dequantize(), alone.concat());
+}
+
+#[test]
+fn equal_scales_of_rows_are_one() {
+    let w = [0.5f32, -1.5, 1.5, 0.5];
+    let quantizer = WeightQuantizer::absmean().per_row();
+    let packed = reference::quantize_weights(&w, [2, 2], quantizer).unwrap();
+    assert_eq!(packed.scales(), &Scales::Tensor(1.0));
+}
+
+#[test]
 fn integer_weights_are_the_nearest_steps() {
     // By hand: from -1 to 2 in three steps.
     let asymmetric = reference::quantize_weights(

@@ -3,14 +3,15 @@
 use super::file::{ModelDirectory, config, file};
 use bitnet_wgpu::{
     Error, Result,
-    formats::{Activation, ModelConfig, Problem, RopeScaling},
+    formats::{Activation, ModelConfig, ModelFile as _, RopeScaling},
+    internals::{FormatError, config_from_json},
 };
 use serde_json::{Value, json};
 use std::fs;
 use support::files::Directory;
 
-fn read_config(keys: Value) -> Result<ModelConfig, Problem> {
-    ModelConfig::from_json(&serde_json::from_str(&config(keys)).unwrap())
+fn read_config(keys: Value) -> Result<ModelConfig, FormatError> {
+    config_from_json(&serde_json::from_str(&config(keys)).unwrap())
 }
 
 #[test]
@@ -49,7 +50,7 @@ fn configurations_are_read() {
     assert_eq!((large.bos, large.eos), (Some(128_000), vec![128_001]));
     let mut null: Value = serde_json::from_str(&config(json!({"vocab_size": 128_256}))).unwrap();
     (null["bos_token_id"], null["eos_token_id"]) = (Value::Null, Value::Null);
-    let null = ModelConfig::from_json(&null).unwrap();
+    let null = config_from_json(&null).unwrap();
     assert_eq!((null.bos, null.eos), (None, vec![]));
 }
 
@@ -480,7 +481,7 @@ fn impossible_configurations_are_refused() {
         let error = read_config(keys.clone()).unwrap_err().to_string();
         assert!(error.contains(words), "{keys}: {error}");
     }
-    assert!(ModelConfig::from_json(&json!([])).unwrap_err().to_string().contains("object"));
+    assert!(config_from_json(&json!([])).unwrap_err().to_string().contains("object"));
 }
 
 /// By their names, and with what is missing.
@@ -501,7 +502,7 @@ fn families_that_are_not_done_are_refused_by_name() {
         ("gemma3", &[images, "`gemma3_text`"]),
     ] {
         match read_config(json!({"model_type": name})) {
-            Err(Problem::Unsupported(text)) => {
+            Err(FormatError::Unsupported(text)) => {
                 assert!(
                     text.starts_with(&format!("model_type `{name}` is not supported: ")),
                     "{text}"
@@ -525,7 +526,7 @@ fn families_that_are_not_done_are_refused_by_name() {
         (json!({"model_type": "qwen3", "vision_config": {}}), "has a vision_config"),
     ] {
         match read_config(keys.clone()) {
-            Err(Problem::Unsupported(text)) => assert!(text.contains(words), "{keys}: {text}"),
+            Err(FormatError::Unsupported(text)) => assert!(text.contains(words), "{keys}: {text}"),
             other => panic!("{keys}: {other:?}"),
         }
     }
@@ -581,7 +582,7 @@ fn layers_that_are_not_converted_are_refused() {
     }
     for name in ["model.layers.0.mlp.down_proj", "o_proj", "lm_head.dense", ""] {
         match listed(json!(["lm_head", name])) {
-            Err(Problem::Unsupported(text)) => {
+            Err(FormatError::Unsupported(text)) => {
                 assert!(text.contains(&format!("modules_to_not_convert has `{name}`")), "{text}")
             }
             other => panic!("{name}: {other:?}"),
@@ -589,7 +590,7 @@ fn layers_that_are_not_converted_are_refused() {
     }
     for wrong in [json!("lm_head"), json!(["lm_head", 3]), json!({})] {
         assert!(
-            matches!(listed(wrong), Err(Problem::Damaged(text)) if text.contains("a list of strings is needed"))
+            matches!(listed(wrong), Err(FormatError::Damaged(text)) if text.contains("a list of strings is needed"))
         );
     }
 }

@@ -70,7 +70,7 @@ fn floats_by_128_columns_are_taken_exactly() {
         assert_eq!(ModelFile::linear(&read, "l", ROWS, columns).unwrap(), wanted);
         // They stay as they are where others may be quantised.
         assert_eq!(
-            read.with_options(ReadOptions::default().quantize(true)).linear("l").unwrap(),
+            read.with_options(ReadOptions::default().quantize(true)).ternary("l").unwrap(),
             wanted
         );
         assert_eq!(wanted.dequantize(), values);
@@ -78,23 +78,23 @@ fn floats_by_128_columns_are_taken_exactly() {
     // A group without a weight has no scale; one scale for all is one for the matrix.
     let mut values = floats(256, 128, &weights(256, 128));
     values[128..256].fill(0.0);
-    let read = open(&plain, 256, &values).linear("l").unwrap();
+    let read = open(&plain, 256, &values).ternary("l").unwrap();
     assert_eq!(read.dequantize(), values);
-    let one = open(&plain, 256, &vec![-0.5; ROWS * 256]).linear("l").unwrap();
+    let one = open(&plain, 256, &vec![-0.5; ROWS * 256]).ternary("l").unwrap();
     assert_eq!(one.scales(), &Scales::Tensor(0.5));
     // By other groups than these, and with a weight that is another: what does not fit is named.
     refused(
-        open(&plain, 256, &floats(256, 64, &weights(256, 64))).linear("l"),
+        open(&plain, 256, &floats(256, 64, &weights(256, 64))).ternary("l"),
         "row 0 has 0.25 and",
     );
     let mut values = floats(300, 128, &weights(300, 128));
     values[2 * 300 + 299] = 7.0;
     refused(
-        open(&plain, 300, &values).linear("l"),
+        open(&plain, 300, &values).ternary("l"),
         "11.1 % of these are not ternary; row 2 has 0.5 and 7 in columns 256 to 299",
     );
     values[2 * 300 + 299] = f32::NAN;
-    refused(open(&plain, 300, &values).linear("l"), "finite");
+    refused(open(&plain, 300, &values).ternary("l"), "finite");
 }
 
 /// TriLM's: parts of the rows, or of the columns, that were on other devices have a scale each.
@@ -123,26 +123,26 @@ fn floats_by_parts_of_a_matrix_are_taken_exactly() {
         Scales::Segments(vec![(3, 0.5), (5, 0.125)]),
     )
     .unwrap();
-    assert_eq!(open(llama(), &by_rows).linear("l").unwrap(), wanted);
+    assert_eq!(open(llama(), &by_rows).ternary("l").unwrap(), wanted);
     let by_columns = made(&|_, column| if column < 256 { 0.5 } else { 0.125 });
-    let read = open(llama(), &by_columns).linear("l").unwrap();
+    let read = open(llama(), &by_columns).ternary("l").unwrap();
     assert_eq!((read.group(), read.dequantize()), (Some(128), by_columns.clone()));
     // Rows of zeros, the first and one between, do not part those beside them, nor two scales.
     let mut holes = by_rows.clone();
     [0, 1, 3].into_iter().for_each(|row| holes[row * columns..][..columns].fill(0.0));
-    let read = open(llama(), &holes).linear("l").unwrap();
+    let read = open(llama(), &holes).ternary("l").unwrap();
     assert_eq!(
         (read.scales(), read.dequantize()),
         (&Scales::Segments(vec![(4, 0.5), (4, 0.125)]), holes)
     );
     assert_eq!(
-        open(llama(), &vec![0.0; rows * columns]).linear("l").unwrap().scales(),
+        open(llama(), &vec![0.0; rows * columns]).ternary("l").unwrap().scales(),
         &Scales::Tensor(1.0)
     );
     // A row of two scales is one of groups.
     let mut one = by_rows.clone();
     one[5 * columns..][..128].iter_mut().for_each(|w| *w *= 2.0);
-    let read = open(llama(), &one).linear("l").unwrap();
+    let read = open(llama(), &one).ternary("l").unwrap();
     assert_eq!((read.group(), read.dequantize()), (Some(128), one));
     // A model that says that it is a BitNet has one scale a matrix: other floats are its masters.
     for floats in [by_rows, by_columns] {
@@ -150,7 +150,7 @@ fn floats_by_parts_of_a_matrix_are_taken_exactly() {
             json!({"model_type": "llama", "quantization_config": {"quant_method": "bitnet"}}),
             &floats,
         )
-        .linear("l")
+        .ternary("l")
         .unwrap();
         assert_eq!(
             read,
@@ -290,7 +290,7 @@ fn words_of_mlx_are_read() {
             wanted,
             "{bits} bits by {group}"
         );
-        assert_eq!(checkpoint.linear("lm_head").unwrap(), wanted);
+        assert_eq!(checkpoint.ternary("lm_head").unwrap(), wanted);
         let dense = checkpoint.dense("lm_head", ROWS, columns).unwrap();
         assert_eq!(
             dense.element(),
@@ -312,18 +312,18 @@ fn words_of_mlx_are_read() {
             "352 columns are needed",
         );
         assert!(checkpoint.dense("lm_head", ROWS, columns + 32).is_err());
-        refused(open(&all[..2]).linear("lm_head"), "no tensor `lm_head.biases`");
-        refused(open(&[all[0], all[2]]).linear("lm_head"), "no tensor `lm_head.scales`");
+        refused(open(&all[..2]).ternary("lm_head"), "no tensor `lm_head.biases`");
+        refused(open(&[all[0], all[2]]).ternary("lm_head"), "no tensor `lm_head.scales`");
         let short = [
             all[0],
             all[1],
             ("lm_head.biases", element, &[ROWS, groups - 1], &biases[..2 * ROWS * (groups - 1)]),
         ];
-        refused(open(&short).linear("lm_head"), "`lm_head.biases` has shape");
+        refused(open(&short).ternary("lm_head"), "`lm_head.biases` has shape");
         assert!(open(&short).dense("lm_head", ROWS, columns).is_err());
         // The same words with the config of other groups, of other bits, and without one.
         let of =
-            |config: &str| Directory::model(config, &file(&all)).open().unwrap().linear("lm_head");
+            |config: &str| Directory::model(config, &file(&all)).open().unwrap().ternary("lm_head");
         refused(of(&mlx(bits, if group == 128 { 64 } else { 128 })), "is needed");
         refused(of(&mlx(3 - bits, group)), "");
         refused(of(&qwen3(json!({}))), "is U32");
@@ -335,7 +335,7 @@ fn words_of_mlx_are_read() {
         });
         for other in &changed {
             let other = [all[0], all[1], ("lm_head.biases", element, all[2].2, other)];
-            refused(open(&other).linear("lm_head"), "in row 0 from column");
+            refused(open(&other).ternary("lm_head"), "in row 0 from column");
             assert!(open(&other).dense("lm_head", ROWS, columns).is_ok());
             assert_eq!(open(&other).ternary_table("lm_head", ROWS, columns).unwrap(), None);
         }
@@ -344,7 +344,7 @@ fn words_of_mlx_are_read() {
             packed[5] |= 0x0c;
             let threes = [("lm_head.weight", "U32", all[0].2, &*packed), all[1], all[2]];
             refused(
-                open(&threes).linear("lm_head"),
+                open(&threes).ternary("lm_head"),
                 "the integer 3 (the value 2), first in word 1: not ternary, as 1 of its 1152 weights are (0.09 %)",
             );
             // Of an embedding it is twice the scale.
@@ -360,7 +360,7 @@ fn words_of_mlx_are_read() {
         ("l.biases", "F16", &[1, 1], &[0; 2]),
     ];
     refused(
-        Directory::model(&mlx(2, 32), &file(&odd)).open().unwrap().linear("l"),
+        Directory::model(&mlx(2, 32), &file(&odd)).open().unwrap().ternary("l"),
         "not whole groups of 32",
     );
 }
@@ -396,7 +396,7 @@ fn matrices_of_mlx_have_bits_of_their_own() {
         );
         assert_eq!(checkpoint.ternary_table("lm_head", ROWS, columns).unwrap(), None);
         let words = if bits > 2 { format!("integers of {bits} bits") } else { "the bias".into() };
-        let error = checkpoint.linear("lm_head").unwrap_err();
+        let error = checkpoint.ternary("lm_head").unwrap_err();
         assert!(
             error.kind() == ErrorKind::Unsupported && error.to_string().contains(&words),
             "{error}"

@@ -3,7 +3,9 @@
 
 use bitnet_wgpu::{
     Context, ContextOptions, Error,
-    formats::{self, Checkpoint, GgufType, Kind, ModelConfig, ModelFile, ReadOptions, write_gguf},
+    formats::{
+        self, Checkpoint, GgufType, ModelConfig, ModelFile, ModelFormat, ReadOptions, write_gguf,
+    },
     internals::{ModelFilesInternals as _, ModelInternals as _},
     model::{Model, ModelFiles, Offload, SessionOptions, Tokenizer},
     weights::DenseElement,
@@ -98,7 +100,7 @@ fn the_bits_are_those_of_the_model_that_it_was_made_of(on: Option<&Context>) {
             let (source, folder) = (directory_of(name), Directory::temporary());
             let path = write(&source, &folder, int8_head);
             let (files, before) = (open(&path), open(&source));
-            assert_eq!(formats::kind(&path).unwrap(), Kind::Prepacked);
+            assert_eq!(formats::identify(&path).unwrap(), ModelFormat::Prepacked);
             assert_eq!(
                 files.problems().map(|error| error.to_string()).collect::<Vec<_>>(),
                 [""; 0],

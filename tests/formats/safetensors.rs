@@ -3,7 +3,8 @@
 use super::file::{ModelDirectory, OFFLINE, PLAIN, bf16, config, file, with_header};
 use bitnet_wgpu::{
     Error, bitnet,
-    formats::{Checkpoint, ModelFile, ReadOptions, SafeTensors, ScaleRule},
+    formats::{Checkpoint, ModelFile, ReadOptions, SafeTensors},
+    internals::{CheckpointInternals as _, ScaleRule},
     reference,
     weights::{DenseElement, PackedTernary, Scales},
 };
@@ -27,12 +28,15 @@ fn scales_mean_what_the_linear_class_says() {
         let directory = Directory::model(config, &file);
         let checkpoint = directory.open().unwrap();
         assert_eq!((checkpoint.scale_rule(), checkpoint.linears()), (rule, vec!["l".to_owned()]));
-        let w = checkpoint.linear("l").unwrap();
+        let w = checkpoint.ternary("l").unwrap();
         assert_eq!((w.rows(), w.columns(), w.scales()), (8, 1, &Scales::Tensor(beta)));
         assert_eq!(w.to_values(), [1, 1, 0, 0, 0, 0, 0, 0]);
-        assert_eq!(checkpoint.linear_with_rows("l", 7).unwrap().to_values(), [1, 1, 0, 0, 0, 0, 0]);
+        assert_eq!(
+            checkpoint.ternary_with_rows("l", 7).unwrap().to_values(),
+            [1, 1, 0, 0, 0, 0, 0]
+        );
         assert!(
-            checkpoint.linear_with_rows("l", 9).unwrap_err().to_string().contains("`l.weight`")
+            checkpoint.ternary_with_rows("l", 9).unwrap_err().to_string().contains("`l.weight`")
         );
     }
 }
@@ -43,7 +47,7 @@ fn float_masters_are_quantised() {
     let bytes: Vec<u8> =
         dense.iter().flat_map(|v| half::bf16::from_f32(*v).to_le_bytes()).collect();
     let directory = Directory::model(&OFFLINE, &file(&[("l.weight", "BF16", &[2, 3], &bytes)]));
-    let w = directory.open().unwrap().linear("l").unwrap();
+    let w = directory.open().unwrap().ternary("l").unwrap();
     assert_eq!(
         w,
         reference::quantize_weights(&dense, [2, 3], bitnet::WeightQuantizer::absmean()).unwrap()
@@ -52,7 +56,7 @@ fn float_masters_are_quantised() {
 
 fn error(config: &str, file: &[u8]) -> String {
     let directory = Directory::model(config, file);
-    match directory.open().and_then(|checkpoint| checkpoint.linear("l")) {
+    match directory.open().and_then(|checkpoint| checkpoint.ternary("l")) {
         Err(error @ (Error::Format { .. } | Error::Unsupported { .. })) => error.to_string(),
         other => panic!("no error of the file: {other:?}"),
     }
@@ -64,7 +68,7 @@ fn bad_files_are_named() {
     let good: [(&str, &str, &[usize], &[u8]); 2] =
         [("l.weight", "U8", &[1, 2], &[0, 1]), ("l.weight_scale", "F32", &[1], &scale)];
     let whole = file(&good);
-    assert!(Directory::model(&OFFLINE, &whole).open().unwrap().linear("l").is_ok());
+    assert!(Directory::model(&OFFLINE, &whole).open().unwrap().ternary("l").is_ok());
     let expect = |file: &[u8], words: &[&str]| {
         let text = error(&OFFLINE, file);
         assert!(words.iter().all(|word| text.contains(word)), "{text}");
@@ -171,7 +175,7 @@ proptest! {
         }
         let directory = Directory::model(&OFFLINE, &bytes);
         if let Ok(checkpoint) = directory.open() {
-            let _ = checkpoint.linear("l").map(|w| w.dequantize());
+            let _ = checkpoint.ternary("l").map(|w| w.dequantize());
             for name in checkpoint.names() {
                 let _ = checkpoint.tensor(&name).map(|tensor| tensor.to_f32());
             }
@@ -212,7 +216,7 @@ proptest! {
         directory.write("config.json", &text);
         directory.write("model.safetensors", &bytes);
         if let Ok(model) = directory.open() {
-            let _ = model.linear("lm_head").map(|w| w.dequantize());
+            let _ = model.ternary("lm_head").map(|w| w.dequantize());
             let _ = (model.dense("lm_head", 2, 64), model.ternary_table("lm_head", 2, 64), ModelFile::linear(&model, "lm_head", 2, 64));
         }
     }
@@ -260,7 +264,7 @@ proptest! {
         let dtype = ["U8", "BF16", "F32", "I64"][dtype];
         let header = format!(r#"{{"l.weight":{{"dtype":"{dtype}","shape":[{rows},{columns}],"data_offsets":[{start},{end}]}}}}"#);
         let path = Directory::model(&OFFLINE, &with_header(&header, &[0; 64]));
-        let _ = path.open().map(|checkpoint| checkpoint.linear("l").map(|w| w.dequantize()));
+        let _ = path.open().map(|checkpoint| checkpoint.ternary("l").map(|w| w.dequantize()));
     }
 }
 
@@ -268,7 +272,7 @@ proptest! {
 fn the_shipped_model_opens() {
     let checkpoint = Checkpoint::open(support::repository("assets/tales-22m")).unwrap();
     assert_eq!(checkpoint.linears().len(), 8 * 7);
-    let w: PackedTernary = checkpoint.linear("model.layers.0.mlp.down_proj").unwrap();
+    let w: PackedTernary = checkpoint.ternary("model.layers.0.mlp.down_proj").unwrap();
     assert_eq!((w.rows(), w.columns()), (512, 1280));
     let norm =
         SafeTensors::open(support::repository("assets/tales-22m/model.safetensors")).unwrap();
@@ -299,20 +303,20 @@ fn float_weights_are_never_quantised_unasked() {
         json!({"model_type": "llama", "architectures": ["BitNetForCausalLM"]}),
     ] {
         let model = open(trained.clone());
-        assert_eq!(model.linear("unpacked").unwrap(), own, "{trained}");
-        assert_eq!(model.linear("masters").unwrap(), quantized(&masters), "{trained}");
+        assert_eq!(model.ternary("unpacked").unwrap(), own, "{trained}");
+        assert_eq!(model.ternary("masters").unwrap(), quantized(&masters), "{trained}");
     }
     // As transformers: in this mode layers quantise whatever they hold.
     let online = open(
         json!({"quantization_config": {"quant_method": "bitnet", "quantization_mode": "online"}}),
     );
-    assert_eq!(online.linear("unpacked").unwrap(), quantized(&unpacked));
+    assert_eq!(online.ternary("unpacked").unwrap(), quantized(&unpacked));
     for plain in
         [json!({"model_type": "llama"}), json!({"model_type": "llama", "quantization_config": {}})]
     {
         let model = open(plain.clone());
-        assert_eq!(model.linear("unpacked").unwrap(), own, "{plain}");
-        match model.linear("masters") {
+        assert_eq!(model.ternary("unpacked").unwrap(), own, "{plain}");
+        match model.ternary("masters") {
             Err(error @ Error::Unsupported { .. }) => {
                 let text = error.to_string();
                 assert!(
@@ -323,7 +327,7 @@ fn float_weights_are_never_quantised_unasked() {
             other => panic!("{plain}: {other:?}"),
         }
         assert_eq!(
-            model.with_options(ReadOptions::default().quantize(true)).linear("masters").unwrap(),
+            model.with_options(ReadOptions::default().quantize(true)).ternary("masters").unwrap(),
             quantized(&masters),
             "{plain}"
         );

@@ -2,8 +2,8 @@
 
 use super::file::{ModelDirectory, bf16, config, file};
 use bitnet_wgpu::{
-    formats::{Checkpoint, ScaleRule, write_packed},
-    internals::ModelFilesInternals as _,
+    formats::{Checkpoint, ModelFile as _, write_packed},
+    internals::{CheckpointInternals as _, ModelFilesInternals as _, ScaleRule},
     model::ModelFiles,
 };
 use proptest::prelude::*;
@@ -64,7 +64,7 @@ fn packed_models_read_back_equal() {
     assert_eq!((packed.config(), packed.scale_rule()), (source.config(), ScaleRule::Multiply));
     assert_eq!(packed.linears().len(), 14);
     for name in packed.linears() {
-        assert_eq!(packed.linear(&name).unwrap(), source.linear(&name).unwrap(), "{name}");
+        assert_eq!(packed.ternary(&name).unwrap(), source.ternary(&name).unwrap(), "{name}");
     }
     let bytes =
         |checkpoint: &Checkpoint, name: &str| checkpoint.tensor(name).unwrap().bytes.to_vec();

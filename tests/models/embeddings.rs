@@ -3,7 +3,7 @@
 
 use bitnet_wgpu::{
     Context, ContextOptions, Element, Error, ErrorKind,
-    formats::{Checkpoint, EmbeddingDefaults, GgufVocabulary, Pooling},
+    formats::{Checkpoint, EmbeddingDefaults, GgufVocabulary, ModelFile as _, Pooling},
     model::{EmbedOptions, Embedding, Model, SessionOptions, Tokenizer},
 };
 use serde_json::{Value, json};

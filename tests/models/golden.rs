@@ -7,7 +7,7 @@ use bitnet_wgpu::{
     Context, Recording, Tensor,
     bitnet::{self, HostActivations, Layout, QuantizedActivations},
     formats::{Checkpoint, SafeTensors},
-    internals::KernelInternals as _,
+    internals::{CheckpointInternals as _, KernelInternals as _},
     reference,
 };
 use support::{block_on, contexts, real_model};
@@ -142,7 +142,7 @@ fn every_linear_equals_transformers() {
     let checkpoint = Checkpoint::open(real_model()).unwrap();
     for golden in goldens().into_iter().flat_map(|golden| [golden.first_token(), golden]) {
         let rows = golden.y.len() / golden.tokens;
-        let w = checkpoint.linear_with_rows(&golden.name, rows).unwrap();
+        let w = checkpoint.ternary_with_rows(&golden.name, rows).unwrap();
         let xq = reference::quantize_activations(&golden.x, golden.tokens, w.columns()).unwrap();
         let sums = reference::accumulators(&xq, &w).unwrap();
         compare(&golden, "the CPU", &xq, &sums, &reference::bitlinear_quantized(&xq, &w).unwrap());
@@ -170,7 +170,7 @@ fn every_linear_equals_transformers() {
 fn a_layer_in_metal_equals_transformers() {
     let checkpoint = Checkpoint::open(real_model()).unwrap();
     for golden in goldens().into_iter().take(7).flat_map(|golden| [golden.first_token(), golden]) {
-        let w = checkpoint.linear_with_rows(&golden.name, golden.y.len() / golden.tokens).unwrap();
+        let w = checkpoint.ternary_with_rows(&golden.name, golden.y.len() / golden.tokens).unwrap();
         let (sums, y) = by_metal(&golden, &w);
         assert!(sums == golden.sums && y == golden.y, "{}, {} tokens", golden.name, golden.tokens);
     }

@@ -5,7 +5,7 @@
 use bitnet_wgpu::{
     Context, Element, Error,
     formats::{Checkpoint, ModelFile, ReadOptions, write_packed},
-    internals::ModelInternals as _,
+    internals::{CheckpointInternals as _, ModelInternals as _},
     model::{Device, GenerateOptions, Model, ModelFiles, Sampling, SessionOptions},
 };
 use safetensors::{Dtype, tensor::TensorView};
@@ -422,7 +422,7 @@ fn ternary_weights_in_floats_are_the_same_model() {
             .filter(|linear| linears.iter().any(|known| known == linear))
         {
             Some(linear) => {
-                let matrix = packed.linear_with_rows(linear, rows(linear)).unwrap();
+                let matrix = packed.ternary_with_rows(linear, rows(linear)).unwrap();
                 let bytes = matrix.dequantize().into_iter().flat_map(f32::to_le_bytes).collect();
                 tensors.push((
                     name.clone(),

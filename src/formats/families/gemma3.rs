@@ -7,10 +7,10 @@ use crate::{
             ATTENTION_SUB_NORM, Architecture, BASE, DEFAULTS, DOWN, Defaults,
             FEED_FORWARD_SUB_NORM, Family, GATE_UP, HEAD_NORMS, OUTPUT, Part, QKV, RotaryOrder,
         },
+        format_error::{FormatError, unsupported},
         gguf::keys::Keys as GgufKeys,
         json::Keys,
         local_layers::LocalLayers,
-        problem::{Problem, unsupported},
     },
     limits::files::MOST_SIZE,
 };
@@ -73,7 +73,7 @@ const THETA: f32 = 10_000.0;
 /// After how many layers one sees all of the text, where files do not say.
 const PERIOD: usize = 6;
 
-fn read_json(json: Keys<'_>, c: &mut ModelConfig) -> Result<(), Problem> {
+fn read_json(json: Keys<'_>, c: &mut ModelConfig) -> Result<(), FormatError> {
     c.embedding_scale = (c.hidden as f32).sqrt();
     // Scores are divided by the root of this, not of the head size.
     let key = "query_pre_attn_scalar";
@@ -86,7 +86,7 @@ fn read_json(json: Keys<'_>, c: &mut ModelConfig) -> Result<(), Problem> {
     Ok(())
 }
 
-fn read_gguf(keys: GgufKeys<'_>, c: &mut ModelConfig) -> Result<(), Problem> {
+fn read_gguf(keys: GgufKeys<'_>, c: &mut ModelConfig) -> Result<(), FormatError> {
     check_gguf(keys, c)?;
     c.embedding_scale = (c.hidden as f32).sqrt();
     c.local = local_layers_of_gguf(keys, c.layers)?;
@@ -94,7 +94,7 @@ fn read_gguf(keys: GgufKeys<'_>, c: &mut ModelConfig) -> Result<(), Problem> {
 }
 
 /// The layers that see a window by config.json, of so many.
-fn local_layers(json: Keys<'_>, layers: usize) -> Result<Option<LocalLayers>, Problem> {
+fn local_layers(json: Keys<'_>, layers: usize) -> Result<Option<LocalLayers>, FormatError> {
     let kind = |kind: &Value| match kind.as_str() {
         Some("sliding_attention") => Ok(true),
         Some("full_attention") => Ok(false),
@@ -130,7 +130,7 @@ fn local_layers(json: Keys<'_>, layers: usize) -> Result<Option<LocalLayers>, Pr
 }
 
 /// Refuses what would change Gemma's graph, as llama.cpp reads it.
-fn check_gguf(keys: GgufKeys<'_>, c: &ModelConfig) -> Result<(), Problem> {
+fn check_gguf(keys: GgufKeys<'_>, c: &ModelConfig) -> Result<(), FormatError> {
     for (key, why) in FAMILY.refused {
         if keys.float(key, Some(0.0))? != 0.0 {
             return unsupported(format!("gemma3.{key} is not supported: {why}"));
@@ -148,7 +148,10 @@ fn check_gguf(keys: GgufKeys<'_>, c: &ModelConfig) -> Result<(), Problem> {
 
 /// The layers that see a window only, as llama.cpp reads it: all but every sixth, unless the
 /// file says another number, or names them.
-fn local_layers_of_gguf(keys: GgufKeys<'_>, layers: usize) -> Result<Option<LocalLayers>, Problem> {
+fn local_layers_of_gguf(
+    keys: GgufKeys<'_>,
+    layers: usize,
+) -> Result<Option<LocalLayers>, FormatError> {
     let (key, window) = keys.get("attention.sliding_window");
     let window = match window.map(|window| window.as_u64()) {
         None | Some(Some(0)) => return Ok(None),

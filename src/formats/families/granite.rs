@@ -3,9 +3,9 @@
 use crate::formats::{
     config::{Activation, ModelConfig},
     family::{Architecture, BASE, Family, RotaryOrder},
+    format_error::{FormatError, unsupported},
     gguf::keys::Keys as GgufKeys,
     json::Keys,
-    problem::{Problem, unsupported},
 };
 
 pub static FAMILY: Family = Family {
@@ -17,7 +17,7 @@ pub static FAMILY: Family = Family {
     ..BASE
 };
 
-fn read_json(json: Keys<'_>, c: &mut ModelConfig) -> Result<(), Problem> {
+fn read_json(json: Keys<'_>, c: &mut ModelConfig) -> Result<(), FormatError> {
     c.embedding_scale = json.float("embedding_multiplier", 1.0)?;
     c.query_scale = json.float("attention_multiplier", 1.0)? * (c.head_dim as f32).sqrt();
     c.residual_scale = json.float("residual_multiplier", 1.0)?;
@@ -25,7 +25,7 @@ fn read_json(json: Keys<'_>, c: &mut ModelConfig) -> Result<(), Problem> {
     Ok(())
 }
 
-fn read_gguf(keys: GgufKeys<'_>, c: &mut ModelConfig) -> Result<(), Problem> {
+fn read_gguf(keys: GgufKeys<'_>, c: &mut ModelConfig) -> Result<(), FormatError> {
     // As llama.cpp knows models without rotary embedding.
     let (key, rotates) = keys.get("rope.scaling.finetuned");
     if rotates.and_then(|value| value.as_bool()) == Some(false) {

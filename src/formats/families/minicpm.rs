@@ -3,8 +3,8 @@
 use crate::formats::{
     config::{Activation, ModelConfig},
     family::{Architecture, BASE, Family, RotaryOrder},
+    format_error::FormatError,
     json::Keys,
-    problem::Problem,
 };
 
 pub static FAMILY: Family = Family {
@@ -18,7 +18,7 @@ pub static FAMILY: Family = Family {
     ..BASE
 };
 
-fn scales(json: Keys<'_>, c: &mut ModelConfig) -> Result<(), Problem> {
+fn scales(json: Keys<'_>, c: &mut ModelConfig) -> Result<(), FormatError> {
     c.embedding_scale = json.float("scale_emb", 1.0)?;
     c.residual_scale = json.float("scale_depth", 1.0)? / (c.layers as f32).sqrt();
     c.logit_scale = json.float("dim_model_base", 1.0)? / c.hidden as f32;

@@ -11,7 +11,7 @@ mod unsupported;
 use super::{
     config::ModelConfig,
     family::{Architecture, Family, Part},
-    problem::Problem,
+    format_error::FormatError,
 };
 use std::ptr;
 
@@ -34,7 +34,7 @@ fn architectures() -> impl Iterator<Item = (&'static Family, &'static Architectu
 ///
 /// # Errors
 /// A message that names what is missing for it, or the names that are supported.
-pub fn of_json(name: &str) -> Result<&'static Family, Problem> {
+pub fn of_json(name: &str) -> Result<&'static Family, FormatError> {
     let known = FAMILIES.iter().flat_map(|family| family.model_types).copied();
     let found = FAMILIES.into_iter().find(|family| family.model_types.contains(&name));
     found.ok_or_else(|| unsupported::problem("model_type", name, known.collect()))
@@ -44,7 +44,7 @@ pub fn of_json(name: &str) -> Result<&'static Family, Problem> {
 ///
 /// # Errors
 /// As [`of_json`].
-pub fn of_gguf(name: &str) -> Result<(&'static Family, &'static Architecture), Problem> {
+pub fn of_gguf(name: &str) -> Result<(&'static Family, &'static Architecture), FormatError> {
     let known = architectures().map(|(_, own)| own.name);
     let found = architectures().find(|(_, own)| own.name == name);
     found.ok_or_else(|| unsupported::problem("architecture", name, known.collect()))

@@ -1,6 +1,6 @@
 //! Families that are known and not supported, by what they have that is missing here.
 
-use crate::formats::problem::Problem;
+use crate::formats::format_error::FormatError;
 
 const DELTA_NET: &str = "most of its layers are linear attention (Gated DeltaNet), and queries of the others have gates";
 const EXPERTS: &str = "its feed-forward blocks are mixtures of experts";
@@ -49,12 +49,12 @@ const FAMILIES: [(&[&str], &[&str]); 8] = [
 
 /// Returns why a model is refused that `key` says is a `name`: what is missing, or the `known` names
 /// of that key.
-pub fn problem(key: &str, name: &str, known: Vec<&str>) -> Problem {
+pub fn problem(key: &str, name: &str, known: Vec<&str>) -> FormatError {
     let missing = FAMILIES.iter().find(|(names, _)| names.contains(&name));
     let why = match (missing, known.split_last()) {
         (Some((_, missing)), _) => format!(": {}", missing.join("; ")),
         (None, Some((last, others))) => format!("; `{}` and `{last}` are", others.join("`, `")),
         (None, None) => String::new(),
     };
-    Problem::Unsupported(format!("{key} `{name}` is not supported{why}"))
+    FormatError::Unsupported(format!("{key} `{name}` is not supported{why}"))
 }

@@ -2,7 +2,7 @@
 //! size.
 
 use crate::{
-    formats::problem::{Problem, with_share},
+    formats::format_error::{FormatError, with_share},
     weights::ternary::{
         layout::{ZEROS, code_3, from_signs, gather, transpose},
         packed::PackedTernary,
@@ -179,9 +179,9 @@ pub(super) fn ternary(
     rows: usize,
     columns: usize,
     bytes: &[u8],
-) -> Option<Result<PackedTernary, Problem>> {
+) -> Option<Result<PackedTernary, FormatError>> {
     match kind {
-        GgufType::I2S => Some(i2s(layout, rows, columns, bytes).map_err(Problem::from)),
+        GgufType::I2S => Some(i2s(layout, rows, columns, bytes).map_err(FormatError::from)),
         GgufType::Tq1_0 => Some(TQ1_0.matrix(rows, columns, bytes)),
         GgufType::Tq2_0 => Some(TQ2_0.matrix(rows, columns, bytes)),
         GgufType::Q2_0 => Some(Q2_0.matrix(rows, columns, bytes)),
@@ -193,7 +193,12 @@ pub(super) fn ternary(
 }
 
 impl Block {
-    fn matrix(&self, rows: usize, columns: usize, bytes: &[u8]) -> Result<PackedTernary, Problem> {
+    fn matrix(
+        &self,
+        rows: usize,
+        columns: usize,
+        bytes: &[u8],
+    ) -> Result<PackedTernary, FormatError> {
         // No early exit within a block, so that the compiler vectorises the loop.
         let code_3 = |block: &[u8]| {
             block[self.codes.clone()].iter().fold(0, |all, byte| all | byte & byte >> 1 & 0x55) != 0

@@ -10,8 +10,8 @@ use crate::formats::{
     embedding::EmbeddingDefaults,
     families,
     family::RotaryOrder,
+    format_error::{FormatError, unsupported},
     generation::GenerationDefaults,
-    problem::{Problem, unsupported},
     rope::{RopeScaling, yarn_attention},
 };
 
@@ -20,7 +20,7 @@ pub(super) const FREQUENCIES: &str = "rope_freqs.weight";
 pub(super) const SHORT: &str = "rope_factors_short.weight";
 pub(super) const LONG: &str = "rope_factors_long.weight";
 
-pub(super) fn read(file: &GgufFile) -> Result<(ModelConfig, RotaryOrder), Problem> {
+pub(super) fn read(file: &GgufFile) -> Result<(ModelConfig, RotaryOrder), FormatError> {
     let architecture = file
         .get("general.architecture")
         .and_then(|value| value.as_str())
@@ -107,7 +107,7 @@ impl Keys<'_> {
     }
 
     /// Refuses options that would change the model's graph.
-    fn check_graph(self, head_dim: usize) -> Result<(), Problem> {
+    fn check_graph(self, head_dim: usize) -> Result<(), FormatError> {
         for key in ["attention.value_length", "rope.dimension_count"] {
             let size = self.size(key, Some(head_dim))?;
             if size != head_dim {
@@ -140,7 +140,7 @@ impl Keys<'_> {
 
     /// Reads what multiplies embedding and residual stream, and divides logits. Older files of
     /// MiniCPM have no such keys, and readers differ in what they then take.
-    fn scales(self, c: &mut ModelConfig) -> Result<(), Problem> {
+    fn scales(self, c: &mut ModelConfig) -> Result<(), FormatError> {
         let scale = |key| match self.get(key) {
             (key, None) => unsupported(format!(
                 "has no {key}, as older files have none, and readers differ in what they then take"
@@ -163,7 +163,7 @@ impl Keys<'_> {
 
     /// And what each frequency is divided by, where these have numbers of their own. `context` is
     /// the model's, in tokens.
-    fn rope_scaling(self, context: usize) -> Result<(RopeScaling, Vec<f32>), Problem> {
+    fn rope_scaling(self, context: usize) -> Result<(RopeScaling, Vec<f32>), FormatError> {
         let (_, kind) = self.get("rope.scaling.type");
         let attention = self.float("rope.scaling.attn_factor", Some(1.0))?;
         if attention != 1.0
@@ -225,7 +225,7 @@ impl Keys<'_> {
         }
     }
 
-    fn rope_factors(self, name: &str) -> Result<Option<Vec<f32>>, Problem> {
+    fn rope_factors(self, name: &str) -> Result<Option<Vec<f32>>, FormatError> {
         let read =
             || self.file.tensor(name).and_then(|tensor| tensor.to_f32()).map_err(|e| e.to_string());
         Ok(self.file.contains(name).then(read).transpose()?)
@@ -233,10 +233,10 @@ impl Keys<'_> {
 
     /// There are factors for texts up to the original context, and others for longer ones: as in
     /// safetensors, only what is the same for all is supported.
-    fn longrope(self, context: usize) -> Result<Vec<f32>, Problem> {
+    fn longrope(self, context: usize) -> Result<Vec<f32>, FormatError> {
         let [short, long] = [SHORT, LONG].map(|name| {
             let factors = self.rope_factors(name)?;
-            factors.ok_or_else(|| Problem::from(format!("has longrope and no tensor `{name}`")))
+            factors.ok_or_else(|| FormatError::from(format!("has longrope and no tensor `{name}`")))
         });
         let (short, long) = (short?, long?);
         if short != long {
@@ -254,7 +254,7 @@ impl Keys<'_> {
     /// As in llama.cpp, whose factor of attention multiplies what follows from the frequencies'
     /// factor. Its converter writes that of transformers, the product, under another name, which it
     /// does not read.
-    fn yarn(self, context: usize, attention: f32) -> Result<RopeScaling, Problem> {
+    fn yarn(self, context: usize, attention: f32) -> Result<RopeScaling, FormatError> {
         for (key, usual) in
             [("rope.scaling.yarn_ext_factor", 1.0), ("rope.scaling.yarn_log_multiplier", 0.0)]
         {

@@ -9,7 +9,7 @@ use super::{
 use crate::{
     error::{Error, Result},
     files::display,
-    formats::{file::InputFile, masters::Masters, problem::Problem},
+    formats::{file::InputFile, format_error::FormatError, masters::Masters},
     limits::files::MOST_GGUF_HEADER,
     weights::{
         dense::{DenseElement, PackedDense},
@@ -64,7 +64,7 @@ impl GgufFile {
         };
         let checked = name_older_q2(&mut header, file.len())
             .and_then(|()| check_tensors(&header, file.len()));
-        checked.map_err(|message| Problem::from(message).at(path))?;
+        checked.map_err(|message| FormatError::from(message).at(path))?;
         head.truncate(header.data);
         Ok(Self { file, head, header })
     }
@@ -140,7 +140,7 @@ impl GgufFile {
         Ok(tensor)
     }
 
-    pub(super) fn error(&self, problem: impl Into<Problem>) -> Error {
+    pub(super) fn error(&self, problem: impl Into<FormatError>) -> Error {
         problem.into().at(self.path())
     }
 }
@@ -248,7 +248,7 @@ impl GgufTensor<'_> {
     ///
     /// # Errors
     /// [`Error::Format`] if the tensor is not a matrix or has no elements.
-    pub fn matrix(&self) -> Result<(usize, usize)> {
+    pub(crate) fn matrix(&self) -> Result<(usize, usize)> {
         match self.shape {
             [outer @ .., rows, columns]
                 if *rows > 0 && *columns > 0 && outer.iter().all(|&size| size == 1) =>
@@ -317,14 +317,14 @@ impl GgufTensor<'_> {
 
     /// An error about this tensor.
     pub(super) fn error(&self, message: impl std::fmt::Display) -> Error {
-        self.problem(Problem::Damaged(message.to_string()))
+        self.problem(FormatError::Damaged(message.to_string()))
     }
 
     pub(super) fn unsupported(&self, message: impl std::fmt::Display) -> Error {
-        self.problem(Problem::Unsupported(message.to_string()))
+        self.problem(FormatError::Unsupported(message.to_string()))
     }
 
-    fn problem(&self, problem: Problem) -> Error {
+    fn problem(&self, problem: FormatError) -> Error {
         problem
             .map(|message| format!("`{}` at byte {} {message}", self.name, self.start))
             .at(self.path)

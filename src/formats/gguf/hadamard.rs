@@ -4,8 +4,8 @@
 use super::{file::GgufFile, keys::show, value::GgufValue};
 use crate::formats::{
     config::ModelConfig,
+    format_error::{FormatError, unsupported},
     hadamard::Hadamard,
-    problem::{Problem, unsupported},
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -33,7 +33,7 @@ pub(super) fn read(
     file: &GgufFile,
     config: &ModelConfig,
     linears: &[String],
-) -> Result<Option<Hadamard>, Problem> {
+) -> Result<Option<Hadamard>, FormatError> {
     let Some(first) = file.keys().find(|key| key.starts_with(PREFIX)) else { return Ok(None) };
     let known = |key: &str| KEYS.contains(&key) || FIXED.iter().any(|(fixed, _)| *fixed == key);
     if let Some(key) =
@@ -112,7 +112,7 @@ pub(super) fn read(
         return Err(format!("{PREFIX}sign_widths is without {width}").into());
     }
     // A block that is larger than what is supported is nothing wrong with the file.
-    hadamard.check(&widths, config.quantized_activations).map_err(Problem::Unsupported)?;
+    hadamard.check(&widths, config.quantized_activations).map_err(FormatError::Unsupported)?;
     Ok(Some(hadamard))
 }
 

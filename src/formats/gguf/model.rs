@@ -12,9 +12,9 @@ use crate::{
     formats::{
         config::ModelConfig,
         family::{Family, RotaryOrder},
+        format_error::FormatError,
         masters::{Masters, has_several_scales},
         model_file::ModelFile,
-        problem::Problem,
         read_options::ReadOptions,
         tensors::{self, linear_names, tensor_names},
     },
@@ -99,7 +99,7 @@ impl Gguf {
     }
 
     /// The model's dimensions and hyperparameters.
-    pub fn config(&self) -> &ModelConfig {
+    pub(crate) fn config(&self) -> &ModelConfig {
         &self.config
     }
 
@@ -144,7 +144,7 @@ impl Gguf {
         }
         if self.config.qk_norms() {
             let problem = "RotaryOrder::Pairs is not supported where heads have norms, whose gains would be in another order";
-            return Err(self.file.error(Problem::Unsupported(problem.into())));
+            return Err(self.file.error(FormatError::Unsupported(problem.into())));
         }
         let size = self.config.head_dim;
         if !matrix.rows().is_multiple_of(size) {

@@ -6,7 +6,7 @@ use super::{
     cursor::Cursor,
     value::{Kind, value},
 };
-use crate::formats::problem::{Problem, unsupported};
+use crate::formats::format_error::{FormatError, unsupported};
 use std::collections::{BTreeMap, btree_map::Entry};
 
 /// A metadata value's type and its byte offset in the file.
@@ -43,7 +43,7 @@ impl Info {
 }
 
 /// Reads the header of a file of `length` bytes, of which these are the first.
-pub(super) fn header(bytes: &[u8], length: usize) -> Result<Header, Problem> {
+pub(super) fn header(bytes: &[u8], length: usize) -> Result<Header, FormatError> {
     let mut cursor = Cursor { bytes, at: 0 };
     if cursor.take(4, "the magic")? != b"GGUF" {
         return Err("is no GGUF file: it does not begin with the bytes `GGUF`".into());

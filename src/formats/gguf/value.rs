@@ -124,7 +124,7 @@ impl<'a> GgufValue<'a> {
     }
 
     /// The value of a boolean.
-    pub fn as_bool(&self) -> Option<bool> {
+    pub(crate) fn as_bool(&self) -> Option<bool> {
         match *self {
             Self::Bool(v) => Some(v),
             _ => None,
@@ -132,7 +132,7 @@ impl<'a> GgufValue<'a> {
     }
 
     /// The string, if it is one.
-    pub fn as_str(&self) -> Option<&'a str> {
+    pub(crate) fn as_str(&self) -> Option<&'a str> {
         match *self {
             Self::String(v) => Some(v),
             _ => None,
@@ -140,7 +140,7 @@ impl<'a> GgufValue<'a> {
     }
 
     /// The array, if it is one.
-    pub fn as_array(&self) -> Option<GgufArray<'a>> {
+    pub(crate) fn as_array(&self) -> Option<GgufArray<'a>> {
         match *self {
             Self::Array(v) => Some(v),
             _ => None,

@@ -2,6 +2,7 @@
 
 pub(crate) mod adapters;
 pub(crate) mod capture;
+pub(crate) mod context_options;
 pub(crate) mod environment;
 pub(crate) mod metal;
 pub(crate) mod msl;

@@ -8,10 +8,9 @@ use crate::{
         compile::cache::KernelCache,
         context::Context,
         device::{
-            adapters::{
-                Adapter, AdapterRule, Adapters, ContextOptions, NEEDED, lacking, matrices, wanted,
-            },
+            adapters::{Adapter, Adapters, NEEDED, lacking, matrices, wanted},
             capture::Captures,
+            context_options::{AdapterRule, ContextOptions},
             environment::environment,
             metal::MetalGpu,
             msl::{MslPolicy, MslSupport},

@@ -2,7 +2,7 @@
 
 use crate::{
     error::{Error, Result},
-    gpu::{context::Context, device::adapters::ContextOptions},
+    gpu::{context::Context, device::context_options::ContextOptions},
 };
 use std::slice;
 

@@ -3,7 +3,7 @@
 use super::groups::{Groups, unfinished};
 use crate::{
     error::{Error, Result},
-    formats::{Pooling, Problem},
+    formats::{FormatError, Pooling},
     limits::groups::MOST_EMBEDDED,
     model::{load::model::Model, session::sequences::Session, threads::workers::yield_now},
 };
@@ -135,9 +135,8 @@ impl Model {
                 let message = format!(
                     "{what}, which is not supported; with EmbedOptions::pooling it is left out"
                 );
-                return Err(
-                    Problem::Unsupported(message).at(self.path().unwrap_or(Path::new("the model")))
-                );
+                return Err(FormatError::Unsupported(message)
+                    .at(self.path().unwrap_or(Path::new("the model"))));
             }
             (pooling, _) => pooling.or(defaults.pooling).unwrap_or(Pooling::Last),
         };

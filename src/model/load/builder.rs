@@ -7,7 +7,7 @@ use super::{
 };
 use crate::{
     error::{Error, ErrorKind, Result},
-    formats::{ModelFile, Problem},
+    formats::{FormatError, ModelFile},
     gpu::context::Context,
     memory::Footprint,
     model::{
@@ -335,7 +335,8 @@ impl Model {
         match model.is_same(self) {
             true => Ok(model),
             false => {
-                Err(Problem::from("is another model than the one that was loaded").at(&origin.path))
+                Err(FormatError::from("is another model than the one that was loaded")
+                    .at(&origin.path))
             }
         }
     }

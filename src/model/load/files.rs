@@ -3,7 +3,7 @@
 use crate::{
     error::{Error, Result},
     formats::{
-        self, Checkpoint, Gguf, ModelConfig, ModelFile, ReadOptions, gguf::write::NO_VOCABULARY,
+        self, Checkpoint, Gguf, ModelConfig, ModelFile, ReadOptions, gguf::metadata::NO_VOCABULARY,
         input_files::input_files, prepacked::Prepacked,
     },
     model::{
@@ -57,15 +57,15 @@ impl ModelFiles {
     /// As [`ModelFiles::open`].
     pub fn open_with(path: impl AsRef<Path>, read: ReadOptions) -> Result<Self> {
         let path = path.as_ref();
-        let (file, tokenizer): (Box<dyn ModelFile>, _) = match formats::kind(path)? {
-            formats::Kind::Directory(directory) => {
+        let (file, tokenizer): (Box<dyn ModelFile>, _) = match formats::identify(path)? {
+            formats::ModelFormat::Directory(directory) => {
                 let tokenizer = directory
                     .join("tokenizer.json")
                     .exists()
                     .then(|| Tokenizer::from_directory(&directory));
                 (Box::new(Checkpoint::open(&directory)?.with_options(read)), tokenizer)
             }
-            formats::Kind::Gguf => {
+            formats::ModelFormat::Gguf => {
                 let file = Gguf::open(path)?.with_options(read);
                 let named = file
                     .file()
@@ -74,7 +74,7 @@ impl ModelFiles {
                 let tokenizer = named.then(|| Tokenizer::from_gguf(&file.vocabulary()?));
                 (Box::new(file), tokenizer)
             }
-            formats::Kind::Prepacked => {
+            formats::ModelFormat::Prepacked => {
                 let file = Prepacked::open(path)?.with_options(read);
                 let tokenizer = file.tokenizer().transpose().map(|stored| {
                     stored.and_then(|(json, settings)| Tokenizer::from_stored(&json, settings))

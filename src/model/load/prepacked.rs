@@ -5,7 +5,7 @@ use crate::{
     error::{Error, Result, at},
     files::write::{AtomicFile, check_new_output, check_no_input},
     formats::{
-        ModelConfig, ModelFile, Problem,
+        FormatError, ModelConfig, ModelFile,
         prepacked::{ALIGNMENT, FORMAT, PADDING, Prepacked, TOKENIZER, VERSION, dtype, stack_name},
         tensors::{end_tensors, layer_tensors},
         write::Layout,
@@ -124,7 +124,8 @@ impl Contents<'_> {
         let layers = self.config.layers;
         self.parts(&mut |done| progress(layers + done), &mut |part| {
             let changed = || {
-                Problem::from(format!("changed while it was read: `{}`", part.name)).at(self.path)
+                FormatError::from(format!("changed while it was read: `{}`", part.name))
+                    .at(self.path)
             };
             let start = layout.find(&part.name, part.dtype, &part.shape).ok_or_else(changed)?;
             out.write_at((header.len() + start) as u64, part.bytes)

@@ -5,7 +5,7 @@ use crate::{
     error::{Result, at},
     files::write::AtomicFile,
     formats::{
-        ModelConfig, Problem, SafeTensors,
+        FormatError, ModelConfig, SafeTensors,
         tensors::{LayerStep, finite},
     },
     model::engine::layers::{HostEnds, HostLayer},
@@ -154,7 +154,7 @@ impl Saved {
     /// Reads the file of a session of this model.
     pub fn read(path: &Path, print: Fingerprint, config: &ModelConfig) -> Result<Self> {
         let file = SafeTensors::open(path)?;
-        let damaged = |message: String| Problem::from(message).at(path);
+        let damaged = |message: String| FormatError::from(message).at(path);
         if file.metadata("format") != Some(FORMAT) {
             return Err(damaged(format!(
                 "is not a saved session: its format is `{}`, not `{FORMAT}`",

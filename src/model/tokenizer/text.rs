@@ -7,7 +7,7 @@ use super::{
 };
 use crate::{
     error::{Error, Result},
-    formats::{Problem, file::read},
+    formats::{FormatError, file::read},
     limits::{files, tokenizer::MOST_JSON},
 };
 use serde::{Deserialize, Serialize};
@@ -96,7 +96,8 @@ impl Tokenizer {
         let directory = directory.as_ref();
         let path = directory.join("tokenizer.json");
         let json = serde_json::from_slice(&read(&path, MOST_JSON)?).map_err(|e| e.to_string());
-        let parsed = json.and_then(parse).map_err(|message| Problem::from(message).at(&path))?;
+        let parsed =
+            json.and_then(parse).map_err(|message| FormatError::from(message).at(&path))?;
         let settings = Settings::read(directory, &parsed.inner)?;
         Self::new(parsed, settings)
     }
@@ -466,7 +467,7 @@ fn default_template(templates: &Value) -> Option<&str> {
 /// A JSON file; null if it does not exist.
 fn read_json(path: &Path) -> Result<Value> {
     let Some(bytes) = read_if_there(path)? else { return Ok(Value::Null) };
-    serde_json::from_slice(&bytes).map_err(|e| Problem::from(e.to_string()).at(path))
+    serde_json::from_slice(&bytes).map_err(|e| FormatError::from(e.to_string()).at(path))
 }
 
 fn read_if_there(path: &Path) -> Result<Option<Vec<u8>>> {

@@ -6,7 +6,7 @@ use super::{
 };
 use crate::{
     error::{Error, Result},
-    formats::gguf::{vocabulary::GgufVocabulary, write::unused_token},
+    formats::gguf::{metadata::unused_token, vocabulary::GgufVocabulary},
     limits::tokenizer::{MOST_CONTENT, MOST_ID},
 };
 use serde_json::Value;

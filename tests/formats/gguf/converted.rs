@@ -5,7 +5,7 @@ use super::*;
 use bitnet_wgpu::{
     Context,
     formats::{Checkpoint, ReadOptions},
-    internals::ModelFilesInternals as _,
+    internals::{CheckpointInternals as _, ModelFilesInternals as _},
     model::ModelFiles,
 };
 use safetensors::Dtype;

@@ -5,6 +5,7 @@ use super::*;
 use bitnet_wgpu::{
     Context,
     formats::ModelConfig,
+    internals::config_from_json,
     model::{Model, ModelFiles},
 };
 use half::bf16;
@@ -52,7 +53,7 @@ impl Small {
             "model_type": "qwen3", "hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 2, "num_attention_heads": 4,
             "num_key_value_heads": 2, "head_dim": 64, "vocab_size": 96, "max_position_embeddings": 80, "tie_word_embeddings": true,
         });
-        let config = ModelConfig::from_json(&json).unwrap();
+        let config = config_from_json(&json).unwrap();
         let (hidden, attention, kv, inner) = (256, 4 * 64, 2 * 64, 512);
         let shapes = [
             (attention, hidden),

@@ -7,7 +7,7 @@ use crate::{
 };
 use anyhow::Result;
 use bitnet_wgpu::{
-    formats::ModelConfig,
+    internals::config_from_json,
     model::{GenerateOptions, Model},
 };
 use pollster::block_on;
@@ -46,7 +46,7 @@ fn floats(t: &mut Trial) -> Result<()> {
 /// Expects the logits of the CPU after a prompt. Gives the model on the device and on the CPU.
 fn logits(t: &mut Trial, config: &str, share: f64) -> Result<[Model; 2]> {
     let config: serde_json::Value = serde_json::from_str(config)?;
-    let file = RandomModel(ModelConfig::from_json(&config)?);
+    let file = RandomModel(config_from_json(&config)?);
     let there = Model::builder_from(&file, None).device(&t.context).build()?;
     let here = Model::builder_from(&file, None).cpu().build()?;
     let prompt = t.ids(37, file.0.vocab as u32);

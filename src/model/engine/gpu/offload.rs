@@ -60,10 +60,14 @@ impl Streamed {
                 let place = &slot[next.replace(next.get() + 1)];
                 let form = (place.rows(), place.columns(), place.group());
                 if form != (matrix.rows(), matrix.columns(), matrix.group()) {
+                    let scales = |group: Option<usize>| match group {
+                        Some(columns) => format!("scales for groups of {columns} columns"),
+                        None => "scales without groups".into(),
+                    };
                     let what = format!(
-                        "layer {index} has scales by groups of {:?} columns, another has {:?}",
-                        matrix.group(),
-                        place.group()
+                        "layer {index} has {}, another has {}",
+                        scales(matrix.group()),
+                        scales(place.group())
                     );
                     return Err(Error::Invalid {
                         op: "offload",

@@ -1,4 +1,4 @@
-//! What is wrong with a file, said before its path is known.
+//! Errors in a file, before its path is known.
 
 use crate::{error::Error, files::display::printable};
 use std::{fmt, path::Path};
@@ -6,14 +6,14 @@ use std::{fmt, path::Path};
 /// Why a file cannot be read as a model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Problem {
+pub enum FormatError {
     /// It is damaged, hostile, or not what it should be.
     Damaged(String),
     /// It is sound, and needs what this crate does not do.
     Unsupported(String),
 }
 
-impl Problem {
+impl FormatError {
     /// The same, said with more words.
     pub(super) fn map(self, words: impl FnOnce(String) -> String) -> Self {
         match self {
@@ -32,28 +32,28 @@ impl Problem {
     }
 }
 
-/// [`Problem::Unsupported`].
-pub(super) fn unsupported<T>(message: impl Into<String>) -> Result<T, Problem> {
-    Err(Problem::Unsupported(message.into()))
+/// [`FormatError::Unsupported`].
+pub(super) fn unsupported<T>(message: impl Into<String>) -> Result<T, FormatError> {
+    Err(FormatError::Unsupported(message.into()))
 }
 
 /// A sound matrix of 2-bit codes that is not ternary, since `count` of its weights have a fourth
 /// value: `what` is wrong with it where it should be.
-pub(super) fn with_share(what: String, count: usize, weights: usize) -> Problem {
+pub(super) fn with_share(what: String, count: usize, weights: usize) -> FormatError {
     let share = 100.0 * count as f64 / weights.max(1) as f64;
     let place = "such a matrix is supported as an embedding or a head, and not as a linear layer";
-    Problem::Unsupported(format!(
+    FormatError::Unsupported(format!(
         "{what}, as {count} of its {weights} weights are ({share:.2} %); {place}"
     ))
 }
 
-impl<S: Into<String>> From<S> for Problem {
+impl<S: Into<String>> From<S> for FormatError {
     fn from(message: S) -> Self {
         Self::Damaged(message.into())
     }
 }
 
-impl fmt::Display for Problem {
+impl fmt::Display for FormatError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Damaged(message) | Self::Unsupported(message) => f.write_str(&printable(message)),
@@ -61,4 +61,4 @@ impl fmt::Display for Problem {
     }
 }
 
-impl std::error::Error for Problem {}
+impl std::error::Error for FormatError {}
