@@ -302,12 +302,12 @@ pub(crate) mod reference {
     use super::*;
     use crate::ops::bitnet::quantize_activations::reference::quantize_activations;
 
-    /// CPU reference of [`BitLinear`](crate::bitnet::BitLinear), on all cores: the same bits. `x` is
-    /// `[tokens, w.columns()]`, the result `[tokens, w.rows()]`.
+    /// CPU reference of [`BitLinear`](crate::bitnet::BitLinear), on all cores: the same bits. `x`
+    /// is `[tokens, w.columns()]`, the result `[tokens, w.rows()]`.
     ///
     /// # Errors
-    /// [`Error::Length`] if `x` is not whole rows; [`Error::Invalid`] for more than
-    /// 131,071 features.
+    /// [`Error::Length`] if `x` is not whole rows; [`Error::Invalid`] for more than 131,071
+    /// features.
     pub fn bitlinear<T: Float>(x: &[T], tokens: usize, w: &PackedTernary) -> Result<Vec<T>> {
         let xq = quantize_activations(x, tokens, w.columns())?;
         Ok(bitlinear_quantized(&xq, w)?.into_iter().map(T::from_f32).collect())

@@ -318,8 +318,9 @@ fn on_units(encoder: &Encoder, m: usize, n: usize) -> &'static Kernel {
 pub(crate) mod reference {
     use super::*;
 
-    /// CPU reference of [`BitLinear`](crate::bitnet::BitLinear) with block-floating-point activations, of one
-    /// row as [`quantize_block_float`](super::quantize_block_float()) gives it: bit-identical.
+    /// CPU reference of [`BitLinear`](crate::bitnet::BitLinear) with block-floating-point
+    /// activations, of one row as [`quantize_block_float`](crate::reference::quantize_block_float)
+    /// gives it: bit-identical.
     ///
     /// # Errors
     /// [`Error::Length`] if it has another length.

@@ -155,8 +155,8 @@ fn check_sums(bits: Bits, columns: usize) -> Result<()> {
 pub(crate) mod reference {
     use super::*;
 
-    /// CPU reference of [`BitLinear`](crate::bitnet::BitLinear) with integer weights and int8 activations,
-    /// `[tokens, rows]`: the same integers, in the same order.
+    /// CPU reference of [`BitLinear`](crate::bitnet::BitLinear) with integer weights and int8
+    /// activations, `[tokens, rows]`: the same integers, in the same order.
     ///
     /// # Errors
     /// [`Error::Shape`] if `x` does not fit `w`; [`Error::Length`] if `x` has not as many codes and

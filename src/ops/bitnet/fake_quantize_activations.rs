@@ -127,9 +127,8 @@ pub(crate) mod reference {
         rms::inverse_rms,
     };
 
-    /// CPU reference of
-    /// [`fake_quantize_activations`](fn@crate::bitnet::fake_quantize_activations): bit-identical
-    /// for λ = 1. `x` is `[tokens, features]`, the norm a gain `[features]` and eps.
+    /// CPU reference of [`fake_quantize_activations`](fn@crate::bitnet::fake_quantize_activations):
+    /// bit-identical for λ = 1. `x` is `[tokens, features]`, the norm a gain `[features]` and eps.
     ///
     /// # Errors
     /// [`Error::Length`] if `x` is not whole rows or the gain has another length;

@@ -34,7 +34,8 @@ static GELU: BlockFloatKernels = block_float_kernels!(
 pub(super) const KERNELS: &[&Kernel] =
     &[&RELU2[0], &RELU2[1], &SILU[0], &SILU[1], &GELU[0], &GELU[1]];
 
-/// act(gate)·up of every row of `x` `[m, 2·k]`, which holds k gates, then as many ups, in block floating point.
+/// act(gate)·up of every row of `x` `[m, 2·k]`, which holds k gates, then as many ups, in block
+/// floating point.
 ///
 /// # Errors
 /// [`Error::Shape`] if `quantized` is not `[m, k]`.

@@ -175,8 +175,9 @@ fn gelu_tanh(gates: &mut [f32], ups: &[f32]) {
 pub(crate) mod reference {
     use super::*;
 
-    /// CPU reference of [`ActivationQuantizer::int8`](crate::bitnet::ActivationQuantizer::int8) after a gate, and
-    /// after a norm if there is one. Rows of `x` hold `features` gates, then as many ups.
+    /// CPU reference of [`ActivationQuantizer::int8`](crate::bitnet::ActivationQuantizer::int8)
+    /// after a gate, and after a norm if there is one. Rows of `x` hold `features` gates, then as
+    /// many ups.
     ///
     /// # Errors
     /// [`Error::Length`] if `x` is not whole rows or the gain has another length.

@@ -127,8 +127,8 @@ pub(crate) mod reference {
     /// CPU reference of [`hadamard`](fn@crate::bitnet::hadamard), in place: bit-identical.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a block that is no power of two up to 1024, [`Error::Length`] if `x` is
-    /// not whole blocks.
+    /// [`Error::Invalid`] for a block that is no power of two up to 1024, [`Error::Length`] if `x`
+    /// is not whole blocks.
     pub fn hadamard(x: &mut [f32], block: usize) -> Result<()> {
         check(block)?;
         if !x.len().is_multiple_of(block) {

@@ -187,7 +187,8 @@ impl QuantizedInt4 {
 pub(crate) mod reference {
     use super::*;
 
-    /// CPU reference of [`ActivationQuantizer::int4`](crate::bitnet::ActivationQuantizer::int4): bit-identical. `x` is `[tokens, features]`.
+    /// CPU reference of [`ActivationQuantizer::int4`](crate::bitnet::ActivationQuantizer::int4):
+    /// bit-identical. `x` is `[tokens, features]`.
     ///
     /// # Errors
     /// [`Error::Length`] if `x` is not whole rows.

@@ -195,7 +195,7 @@ impl<'a, T: Float> BitLinear<'a, T> {
     /// # Errors
     /// [`Error::Shape`] if input, weights, bias or gain do not fit; [`Error::Invalid`] for a
     /// combination that is not supported, or more input features than an exact sum allows
-    /// ([`MAX_FEATURES`](super::MAX_FEATURES)).
+    /// (131,071).
     pub fn forward<'x>(
         &self,
         encoder: &mut Encoder,

@@ -390,9 +390,8 @@ pub(crate) mod reference {
         rms_norm_quantize::reference::rms_norm_quantize,
     };
 
-    /// CPU reference of [`BitLinear`](crate::bitnet::BitLinear) with a norm and a gate, if they are given:
-    /// bit-identical but for SiLU and GELU. `x` is
-    /// `[tokens, w.columns()]`.
+    /// CPU reference of [`BitLinear`](crate::bitnet::BitLinear) with a norm and a gate, if they are
+    /// given: bit-identical but for SiLU and GELU. `x` is `[tokens, w.columns()]`.
     ///
     /// # Errors
     /// [`Error::Length`] if `x` is not whole rows or the gain has another length, and for a gate of

@@ -153,8 +153,8 @@ static GELU: [Kernel; 2] = kernels_of!(
 pub(super) const KERNELS: &[&Kernel] =
     &[&STORED[0], &STORED[1], &RELU2[0], &RELU2[1], &SILU[0], &SILU[1], &GELU[0], &GELU[1]];
 
-/// Do [`norm_bitlinear_block_float_into`] and [`norm_bitlinear_block_float_gated_into`] take one dispatch
-/// for so many tokens, here?
+/// Do [`norm_bitlinear_block_float_into`] and [`norm_bitlinear_block_float_gated_into`] take one
+/// dispatch for so many tokens, here?
 pub(crate) fn norm_bitlinear_block_float_fuses(
     context: &Context,
     tokens: usize,
@@ -176,14 +176,14 @@ fn form(context: &Context, tokens: usize, w: &TernaryMatrix) -> Option<usize> {
     }
 }
 
-/// `x` `[.., k]`, normalised by every row where `norm` (gain `[k]` and eps) is given, and in block floating point,
-/// times `w` `[n, k]`, into a tensor of the caller, `[.., n]`; with [`Out::add`] it adds to the
-/// residual stream of a transformer. For models whose activations are not quantised.
+/// `x` `[.., k]`, normalised by every row where `norm` (gain `[k]` and eps) is given, and in block
+/// floating point, times `w` `[n, k]`, into a tensor of the caller, `[.., n]`; with [`Out::add`] it
+/// adds to the residual stream of a transformer. For models whose activations are not quantised.
 ///
 /// The result is bit-identical to that of the separate ops: the conversion of the activations, then
-/// [`bitlinear_block_float`](super::bitlinear_block_float()). These run where one dispatch gains nothing:
-/// for more than a few tokens, on software adapters, for matrices whose blocks are not of 128
-/// columns, and for those whose rows are not a multiple of four words.
+/// [`bitlinear_block_float`](super::bitlinear_block_float()). These run where one dispatch gains
+/// nothing: for more than a few tokens, on software adapters, for matrices whose blocks are not of
+/// 128 columns, and for those whose rows are not a multiple of four words.
 ///
 /// # Errors
 /// [`Error::Shape`] if `x`, the gain, `w` and the output do not fit.
@@ -204,10 +204,11 @@ pub(crate) fn norm_bitlinear_block_float_into<'a>(
     bitlinear_block_float_into(encoder, &quantized, w, y)
 }
 
-/// [`norm_bitlinear_block_float_into`] by a matrix of `n` gates, then as many ups, and act(gate)·up of
-/// them: `[.., n]`, which is overwritten.
+/// [`norm_bitlinear_block_float_into`] by a matrix of `n` gates, then as many ups, and act(gate)·up
+/// of them: `[.., n]`, which is overwritten.
 ///
-/// With relu² the bits of [`gate`](gate::gate()) of the product; with SiLU and GELU within its bounds.
+/// With relu² the bits of [`gate`](gate::gate()) of the product; with SiLU and GELU within its
+/// bounds.
 ///
 /// # Errors
 /// As [`norm_bitlinear_block_float_into`]; [`Error::Shape`] for a matrix of an odd number of rows.
@@ -302,12 +303,13 @@ pub(crate) mod reference {
         rms_norm_block_float::reference::rms_norm_block_float,
     };
 
-    /// CPU reference of [`BitLinear`](crate::bitnet::BitLinear) with block floating point, and with a norm
-    /// and a gate, if they are given: bit-identical but for SiLU and GELU. `x` is whole rows of `w.columns()`.
+    /// CPU reference of [`BitLinear`](crate::bitnet::BitLinear) with block floating point, and with
+    /// a norm and a gate, if they are given: bit-identical but for SiLU and GELU. `x` is whole rows
+    /// of `w.columns()`.
     ///
     /// # Errors
-    /// [`Error::Length`] if `x` is not whole rows or the gain has another length, and for a gate of
-    /// an odd number of rows.
+    /// [`Error::Length`](crate::Error::Length) if `x` is not whole rows or the gain has another
+    /// length, and for a gate of an odd number of rows.
     pub fn norm_bitlinear_block_float(
         x: &[f32],
         norm: Norm<'_, [f32]>,

@@ -118,8 +118,8 @@ impl<X: Float, Q: Float> ErrorReduction<'_, X, Q> {
 pub(crate) mod reference {
     use super::*;
 
-    /// CPU reference of [`quantization_error`](fn@crate::bitnet::quantization_error): the same order,
-    /// but devices may round squares and products or not.
+    /// CPU reference of [`quantization_error`](fn@crate::bitnet::quantization_error): the same
+    /// order, but devices may round squares and products or not.
     ///
     /// # Errors
     /// [`Error::Length`] if there are not as many of both.

@@ -119,7 +119,8 @@ fn round_codes(row: &[f32], scale: f32, codes: &mut [i8]) {
 pub(crate) mod reference {
     use super::*;
 
-    /// CPU reference of [`ActivationQuantizer::int8`](crate::bitnet::ActivationQuantizer::int8): bit-identical. `x` is `[tokens, features]`.
+    /// CPU reference of [`ActivationQuantizer::int8`](crate::bitnet::ActivationQuantizer::int8):
+    /// bit-identical. `x` is `[tokens, features]`.
     ///
     /// # Errors
     /// [`Error::Length`] if `x` is not whole rows.

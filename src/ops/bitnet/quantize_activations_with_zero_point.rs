@@ -110,7 +110,9 @@ impl Grid {
 pub(crate) mod reference {
     use super::*;
 
-    /// CPU reference of [`ActivationQuantizer::with_zero_point`](crate::bitnet::ActivationQuantizer::with_zero_point): bit-identical. `x` is `[tokens, features]`.
+    /// CPU reference of
+    /// [`ActivationQuantizer::with_zero_point`](crate::bitnet::ActivationQuantizer::with_zero_point):
+    /// bit-identical. `x` is `[tokens, features]`.
     ///
     /// # Errors
     /// [`Error::Length`] if `x` is not whole rows.

@@ -20,8 +20,8 @@ use crate::{
 
 params! { pub(super) struct Params { pub tokens: u32, pub features: u32, pub blocks: u32, pub quads: u32, pub order: u32 } }
 
-/// Declares the kernels that convert to block floating point, one for products in floats and one for
-/// products of bytes. Outputs are bound first. The last part is named by its file.
+/// Declares the kernels that convert to block floating point, one for products in floats and one
+/// for products of bytes. Outputs are bound first. The last part is named by its file.
 macro_rules! block_float_kernels {
     ($name:literal, $entry:literal in $last:literal, $params:ty, $inputs:expr, $source:ident [$($part:tt),*]) => {
         [
@@ -85,16 +85,16 @@ pub(super) const KERNELS: &[&Kernel] = &[
 /// Columns of a block at most: with seventeen bits each, their sum has twenty-four.
 pub(super) const BLOCK: usize = 128;
 
-/// Number of columns of a block for a matrix with scales per `group` of columns, or without: 128, or
-/// the largest power of two that divides the group, if that is less.
+/// Number of columns of a block for a matrix with scales per `group` of columns, or without: 128,
+/// or the largest power of two that divides the group, if that is less.
 pub(crate) fn block_columns(group: Option<usize>) -> usize {
     // The greatest common divisor, of a power of two.
     group
         .map_or(BLOCK, |group| (1 << group.trailing_zeros().min(BLOCK.trailing_zeros())).min(BLOCK))
 }
 
-/// The layout of block floating point activations in memory: as wgsl/bitnet/block_float_store.wgsl numbers it, and
-/// wgsl/bitnet/block_float_store_bytes.wgsl.
+/// The layout of block floating point activations in memory: as wgsl/bitnet/block_float_store.wgsl
+/// numbers it, and wgsl/bitnet/block_float_store_bytes.wgsl.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum BlockFloatLayout {
     /// Floats, a block's quads by place.
@@ -308,9 +308,9 @@ fn quantize_block(block: &mut [f32]) {
 pub(crate) mod reference {
     use super::*;
 
-    /// CPU reference of [`ActivationQuantizer::block_float`](crate::bitnet::ActivationQuantizer::block_float), in
-    /// place: bit-identical. `x` is
-    /// rows of `features`.
+    /// CPU reference of
+    /// [`ActivationQuantizer::block_float`](crate::bitnet::ActivationQuantizer::block_float), in
+    /// place: bit-identical. `x` is rows of `features`.
     ///
     /// # Errors
     /// [`Error::Length`] if it is not whole rows.

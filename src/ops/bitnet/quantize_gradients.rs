@@ -82,7 +82,9 @@ fn stochastic(v: f32, scale: f32, word: u32) -> i8 {
 pub(crate) mod reference {
     use super::*;
 
-    /// CPU reference of [`ActivationQuantizer::stochastic`](crate::bitnet::ActivationQuantizer::stochastic): bit-identical. `x` is `[rows, columns]`.
+    /// CPU reference of
+    /// [`ActivationQuantizer::stochastic`](crate::bitnet::ActivationQuantizer::stochastic):
+    /// bit-identical. `x` is `[rows, columns]`.
     ///
     /// # Errors
     /// [`Error::Length`] if `x` is not whole rows.

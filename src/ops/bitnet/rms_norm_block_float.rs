@@ -88,8 +88,9 @@ pub(crate) mod reference {
         transformer::rms_norm::reference,
     };
 
-    /// CPU reference of [`ActivationQuantizer::block_float`](crate::bitnet::ActivationQuantizer::block_float) after a
-    /// norm, on whole rows: bit-identical.
+    /// CPU reference of
+    /// [`ActivationQuantizer::block_float`](crate::bitnet::ActivationQuantizer::block_float) after
+    /// a norm, on whole rows: bit-identical.
     ///
     /// # Errors
     /// [`Error::Length`] if `x` is not whole rows.

@@ -69,7 +69,8 @@ pub(crate) fn rms_norm_quantize_into<T: Float>(
 pub(crate) mod reference {
     use super::*;
 
-    /// CPU reference of [`ActivationQuantizer::int8`](crate::bitnet::ActivationQuantizer::int8) after a norm: bit-identical. `x` is `[tokens, gain.len()]`.
+    /// CPU reference of [`ActivationQuantizer::int8`](crate::bitnet::ActivationQuantizer::int8)
+    /// after a norm: bit-identical. `x` is `[tokens, gain.len()]`.
     ///
     /// # Errors
     /// [`Error::Length`] if `x` is not whole rows.
