@@ -62,7 +62,11 @@ macro_rules! expose {
         $(fn $name:ident$(<$life:lifetime>)?(&$($of:lifetime)? self $(, $argument:ident: $ty:ty)*) -> $result:ty;)+
     }) => {
         $(#[$meta])*
-        #[allow(missing_docs, reason = "the methods have their documentation where they are")]
+        #[allow(
+            missing_docs,
+            clippy::missing_errors_doc,
+            reason = "the methods have their documentation where they are"
+        )]
         pub trait $trait {
             $(fn $name$(<$life>)?(&$($of)? self $(, $argument: $ty)*) -> $result;)+
         }
@@ -160,7 +164,11 @@ mod models {
     }
 
     /// The memory that a [`ModelBuilder`] will need on each device.
-    #[allow(missing_docs, reason = "the method has its documentation where it is")]
+    #[allow(
+        missing_docs,
+        clippy::missing_errors_doc,
+        reason = "the method has its documentation where it is"
+    )]
     pub trait ModelBuilderInternals {
         fn parts(&self) -> Result<Vec<ModelPart>>;
     }
