@@ -112,7 +112,8 @@ impl GenerationArgs {
 
     /// Returns how tokens are chosen: as `defaults` say, except for what is given as an argument.
     fn sampling(&self, defaults: Sampling) -> Sampling {
-        let numbers: [(Option<f32>, fn(Sampling, f32) -> Sampling); 6] = [
+        type Set = fn(Sampling, f32) -> Sampling;
+        let numbers: [(Option<f32>, Set); 6] = [
             (self.temperature, Sampling::temperature),
             (self.top_p, Sampling::top_p),
             (self.min_p, Sampling::min_p),
@@ -120,7 +121,7 @@ impl GenerationArgs {
             (self.presence_penalty, Sampling::presence_penalty),
             (self.frequency_penalty, Sampling::frequency_penalty),
         ];
-        let set = |sampling, (number, set): (Option<f32>, fn(Sampling, f32) -> Sampling)| {
+        let set = |sampling, (number, set): (Option<f32>, Set)| {
             number.map_or(sampling, |number| set(sampling, number))
         };
         let sampling = numbers.into_iter().fold(defaults, set);
