@@ -84,7 +84,7 @@ impl RopeScaling {
             {
                 Ok(())
             }
-            _ => Err(format!("rotary scaling ({self}) has a parameter out of range")),
+            _ => Err(format!("rotary scaling, {self}, has a parameter out of range")),
         }
     }
 }

@@ -86,8 +86,8 @@ fn rotary_parameters_are_read_in_both_spellings() {
         ),
         (json!({"rope_scaling": {"type": "yarn", "factor": 2, "truncate": 1}}), "truncate"),
         (json!({"rope_scaling": {"type": "linear"}}), "no factor"),
-        (json!({"rope_scaling": {"type": "linear", "factor": 0}}), "Linear(0.0)"),
-        (json!({"rope_scaling": {"type": "linear", "factor": 1e-60}}), "Linear(0.0)"),
+        (json!({"rope_scaling": {"type": "linear", "factor": 0}}), "linear by 0"),
+        (json!({"rope_scaling": {"type": "linear", "factor": 1e-60}}), "linear by 0"),
         (json!({"rope_scaling": 3}), "rope_scaling"),
         (json!({"rope_parameters": {"full_attention": {"rope_theta": 1.0}}}), "`full_attention`"),
         (

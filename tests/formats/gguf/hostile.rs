@@ -359,7 +359,7 @@ fn impossible_models_are_refused() {
     };
     assert_eq!(linear(1.0).unwrap().config().rope_scaling, RopeScaling::None);
     assert_eq!(linear(4.0).unwrap().config().rope_scaling, RopeScaling::Linear(4.0));
-    refused(linear(-1.0), "Linear(-1.0)");
+    refused(linear(-1.0), "linear by -1");
     refused(model(&|m| m.float("bitnet-25.rope.scaling.attn_factor", 1.19)), "attn_factor is 1.19");
     refused(model(&|m| m.number("prism.hadamard.version", 1)), "prism.hadamard.version");
     // Converters write the factor of transformers, with that of the frequencies in it.
