@@ -103,8 +103,7 @@ pub mod device {
     pub use crate::gpu::{
         capabilities::Capabilities,
         device::{
-            adapters::{Adapter, ChosenAdapter},
-            context_options::AdapterChoice,
+            adapter::Adapter, adapters::ChosenAdapter, context_options::AdapterChoice,
             msl::MslPolicy,
         },
     };

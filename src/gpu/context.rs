@@ -4,7 +4,7 @@ use super::{
     capabilities::Capabilities,
     compile::{cache::KernelCache, pipeline::Pipeline, pipelines::Pipelines},
     device::{
-        adapters::memory_bytes,
+        adapter::memory_bytes,
         context_options::ContextOptions,
         metal::allocated_bytes,
         poll::{PollThread, Waits},

@@ -60,7 +60,7 @@ fn every_public_op_is_called_by_a_case() {
     let words: HashSet<&str> =
         code.flat_map(|line| line.split(|c: char| !c.is_alphanumeric() && c != '_')).collect();
     let ops: BTreeSet<&str> = listing.lines().filter_map(op).collect();
-    assert!(ops.len() > 100, "the listing has {} ops", ops.len());
+    assert!(ops.len() > 90, "the listing has {} ops", ops.len());
     let left: Vec<_> = ops.into_iter().filter(|op| !words.contains(op)).collect();
     assert!(left.is_empty(), "no case calls {left:?}");
 }

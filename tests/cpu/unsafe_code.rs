@@ -14,7 +14,7 @@ const LIST: &[(&str, usize, usize, &str)] = &[
     ("src/cpu/ternary/mod.rs", 5, 1, "vector instructions, after the processor was asked"),
     ("src/cpu/ternary/neon_dot.rs", 2, 2, "an instruction without a stable intrinsic"),
     ("src/cpu/ternary/neon_i8mm.rs", 1, 1, "an instruction without a stable intrinsic"),
-    ("src/gpu/device/adapters.rs", 2, 2, "asks Vulkan for memory and matrices"),
+    ("src/gpu/device/adapter.rs", 2, 2, "asks Vulkan for memory and matrices"),
     ("src/gpu/compile/cache.rs", 1, 1, "hands compiled kernels to the driver"),
     ("src/gpu/device/capture.rs", 2, 2, "starts and stops a graphics debugger"),
     ("src/gpu/device/metal.rs", 3, 1, "asks Metal for family, memory and messages"),

@@ -1,6 +1,6 @@
 //! Options of a context, and the choice of its adapter.
 
-use super::{adapters::Adapter, msl::MslPolicy};
+use super::{adapter::Adapter, msl::MslPolicy};
 use crate::memory::{FreeMemory, MemoryPressure};
 use std::{fmt, path::PathBuf, sync::Arc, time::Duration};
 

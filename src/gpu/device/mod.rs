@@ -1,5 +1,6 @@
 //! What a device is, before anything runs on it.
 
+pub(crate) mod adapter;
 pub(crate) mod adapters;
 pub(crate) mod capture;
 pub(crate) mod context_options;

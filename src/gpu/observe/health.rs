@@ -3,7 +3,7 @@
 
 use crate::{
     files::display,
-    gpu::{context::Context, device::adapters::Adapter},
+    gpu::{context::Context, device::adapter::Adapter},
 };
 use std::{
     fmt, fs,

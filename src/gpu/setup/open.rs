@@ -8,7 +8,8 @@ use crate::{
         compile::cache::KernelCache,
         context::Context,
         device::{
-            adapters::{Adapter, Adapters, NEEDED, lacking, matrices, wanted},
+            adapter::{Adapter, NEEDED, lacking, matrices, wanted},
+            adapters::Adapters,
             capture::Captures,
             context_options::{AdapterRule, ContextOptions},
             environment::environment,
