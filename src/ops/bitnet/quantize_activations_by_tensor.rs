@@ -79,11 +79,12 @@ pub(crate) fn quantize_activations_by_tensor_into<T: Float>(
     })
 }
 
-/// All of `x`, of any shape, in 8 bits from low to high, which are `range`: code = clamp(round(x·a)
-/// + z, -128, 127), ties to even, with a = 255 / (high - low) and z = round(-low·a) - 128, as
-/// `quantize_activations_with_zero_point` has them: the range is widened to hold 0, and counts as
-/// 2e-5 at least. Numbers beyond it, infinities too, get the code of its end; NaN gets that of 0.
-/// The range is what calibration has found: nothing is measured here, so this is one dispatch.
+/// All of `x`, of any shape, in 8 bits from low to high, which are `range`:
+/// code = clamp(round(x·a) + z, -128, 127), ties to even, with a = 255 / (high - low) and
+/// z = round(-low·a) - 128, as `quantize_activations_with_zero_point` has them: the range is widened
+/// to hold 0, and counts as 2e-5 at least. Numbers beyond it, infinities too, get the code of its
+/// end; NaN gets that of 0. The range is what calibration has found: nothing is measured here, so
+/// this is one dispatch.
 ///
 /// # Errors
 /// [`Error::Invalid`] unless low <= high, both finite; [`Error::TooLarge`].
