@@ -45,7 +45,7 @@ pub enum ScaleRule {
 /// A BitNet checkpoint: its configuration and its tensors.
 ///
 /// ```no_run
-/// use bitnet_wgpu::formats::Checkpoint;
+/// use bitnet_wgpu::formats::{Checkpoint, ModelFile as _};
 ///
 /// # fn main() -> bitnet_wgpu::Result<()> {
 /// let checkpoint = Checkpoint::open("path/to/bitnet-b1.58-2B-4T")?;

@@ -211,7 +211,7 @@ impl Batch {
     /// # fn cool(batch: &bitnet_wgpu::model::Batch, context: &bitnet_wgpu::Context) {
     /// // Now and then:
     /// let hot = context.health().temperature.is_some_and(|celsius| celsius.value > 90.0);
-    /// batch.limit(if hot { 1 } else { batch.options().slots });
+    /// batch.limit(if hot { 1 } else { batch.options().slots() });
     /// # }
     /// ```
     pub fn limit(&self, running: usize) {

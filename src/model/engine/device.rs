@@ -29,9 +29,7 @@ use std::slice;
 /// let open = |index| pollster::block_on(Context::open(ContextOptions::default().adapter(index)));
 /// let gpus = [open(0)?, open(1)?];
 /// let model = Model::builder("path/to/a/model").device(&gpus).build()?;
-/// for part in model.parts(SessionOptions::new(1, 2048))? {
-///     println!("layers {:?} on {}", part.layers, part.context.capabilities().adapter);
-/// }
+/// let session = model.session(SessionOptions::new(1, 2048))?;
 /// # Ok(())
 /// # }
 /// ```

@@ -108,7 +108,7 @@ pub struct FakeQuantizedWeights<V, S> {
 /// ```no_run
 /// # use bitnet_wgpu::{Encoder, Result, Tensor, bitnet, tensor::{Side, matmul}};
 /// # fn f(encoder: &mut Encoder, x: &Tensor<f32>, w: &Tensor<f32>, dy: &Tensor<f32>) -> Result<()> {
-/// let x = bitnet::fake_quantize_activations(encoder, x, 1.0)?;
+/// let x = bitnet::fake_quantize_activations(x, 1.0).forward(encoder)?;
 /// let quantizer = bitnet::fake_quantize_weights(w, 1.0);
 /// let rounded = quantizer.forward(encoder)?;
 /// let y = matmul(&x, Side::transposed(&rounded.values)).forward(encoder)?;
