@@ -18,7 +18,7 @@ pub(super) const BLOCK: usize = 64;
 /// Running sums of a score, as the twin has them.
 pub(super) const SUMS: usize = 8;
 
-/// Keys and values of one sequence in one layer, in host memory, laid out for [`attention`].
+/// Keys and values of one sequence in one layer, in host memory, laid out for [`attention`](crate::cpu::attention).
 #[derive(Clone)]
 pub struct KvCache {
     pub(super) shape: AttentionShape,
