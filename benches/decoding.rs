@@ -12,7 +12,7 @@ use criterion::{Criterion, criterion_group, criterion_main};
 use support::{floats, rng, ternary, ternary_with};
 use timing::{LAYERS, bench, device};
 
-/// Norm, quantiser and BitLinear in one dispatch; gate + up with their gate. So many copies of the
+/// Norm, quantizer and BitLinear in one dispatch; gate + up with their gate. So many copies of the
 /// matrix take turns that no cache holds them.
 fn norm_bitlinear(criterion: &mut Criterion) {
     let (context, _) = device();

@@ -1,4 +1,4 @@
-//! The quantisers: bytes read and written against the roof.
+//! The quantizers: bytes read and written against the roof.
 //! `cargo bench -p bitnet-wgpu-benches --bench quantize`
 
 use bitnet_wgpu::{

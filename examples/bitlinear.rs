@@ -1,6 +1,6 @@
-//! The linear layers of a real model on the CPU and, where there is a GPU, in every language that
-//! it runs: are the integers equal, how far is the output from float arithmetic on the same
-//! weights, how fast is it? `cargo run --release --example bitlinear [MODEL_DIR]`
+//! Compares the linear layers of a real model on the CPU and, where there is a GPU, in every
+//! language that it runs: equality of the integers, distance from float arithmetic on the same
+//! weights, and speed. `cargo run --release --example bitlinear [MODEL_DIR]`
 
 mod support;
 

@@ -1,5 +1,5 @@
 //! A feed-forward block of a real model, recorded once and replayed for every token, one submission
-//! each: norm + quantise, gate and up as one stacked matrix, relu²(gate) · up, norm + quantise,
+//! each: norm + quantize, gate and up as one stacked matrix, relu²(gate) · up, norm + quantize,
 //! down. `cargo run --release --example chain`
 
 mod support;

@@ -53,7 +53,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 }
 
 /// What each kernel did: the bytes bound to it, and the operations that its definition has. A
-/// product has two a weight and token. A number that is quantised has four (its size, the largest,
+/// product has two a weight and token. A number that is quantized has four (its size, the largest,
 /// a product, rounding), and four more before where it is normed (a square, a sum, two products).
 fn done(recording: &Recording, profile: &Profile, tokens: usize) -> Vec<Point> {
     let mut points = Vec::<Point>::new();

@@ -1,4 +1,4 @@
-//! Quantises a matrix, multiplies it by a vector and reads the result back.
+//! Quantizes a matrix, multiplies it by a vector and reads the result back.
 //! `cargo run --release --example quickstart`
 
 use bitnet_wgpu::{

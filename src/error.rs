@@ -68,7 +68,7 @@ pub enum Error {
     Busy { running: usize, waiting: usize, slots: usize, queue: usize },
 
     // --- a matrix, `matrix` of its batch; columns are counted from 1
-    /// A pivot of a Cholesky factorisation is not positive.
+    /// A pivot of a Cholesky factorization is not positive.
     #[cfg(feature = "linalg")]
     #[error(
         "{op}: matrix {matrix} is not positive definite: the pivot of column {column} is not positive"

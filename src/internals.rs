@@ -156,7 +156,6 @@ mod models {
     expose! {
         /// The paths and errors of [`ModelFiles`].
         ModelFilesInternals for ModelFiles {
-            fn check(&self, prompt: &[u32], options: &GenerateOptions) -> Result<()>;
             fn paths(&self) -> Result<Vec<PathBuf>>;
             fn problems(&self) -> impl Iterator<Item = Error>;
         }

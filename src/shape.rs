@@ -35,20 +35,20 @@ impl Shape {
         Self { dims, rank: from.len().min(Self::MAX_RANK) }
     }
 
-    /// The same with another last dimension; a scalar becomes a vector.
+    /// Returns the shape with another last dimension; a scalar becomes a vector.
     pub(crate) fn with_last(mut self, columns: usize) -> Self {
         self.rank = self.rank.max(1);
         self.dims[self.rank - 1] = columns;
         self
     }
 
-    /// The same but for its last two dimensions, of which it must have as many.
+    /// Returns the shape with other last two dimensions, which it must have.
     pub(crate) fn with_matrix(mut self, rows: usize, columns: usize) -> Self {
         (self.dims[self.rank - 2], self.dims[self.rank - 1]) = (rows, columns);
         self
     }
 
-    /// The same without its last dimension.
+    /// Returns the shape without its last dimension.
     pub(crate) fn without_last(mut self) -> Self {
         self.rank -= 1;
         self.dims[self.rank] = 0;

@@ -65,8 +65,9 @@ table! {
     /// Up to so many tokens, passes of a GEMV for eight tokens each cost less than the tiles of a
     /// GEMM, where packed integer products are fast. H200: "Several tokens".
     PackedGemvTokens = "packed_gemv_tokens" in 1..=TOKENS; 256, 256, 256;
-    /// The same where they are not, in passes for four tokens. Apple: a pass takes 5.4 cycles a
-    /// weight, and a tile of 32 tokens, empty or not, 34 (docs/internals/apple-gpu.md).
+    /// Up to so many tokens, passes of a GEMV for four tokens each cost less than the tiles of a
+    /// GEMM, where packed integer products are slow. Apple: a pass takes 5.4 cycles a weight, and a
+    /// tile of 32 tokens, empty or not, 34 (docs/internals/apple-gpu.md).
     GemvTokens = "gemv_tokens" in 1..=TOKENS; 24, 24, 24;
     /// Up to so many tokens the GEMM of halves has narrow tiles, of 32 tokens in place of 64.
     /// Apple: as above.
@@ -108,14 +109,14 @@ table! {
     /// columns at a time in place of 128. H200, which has 132 cores: there.
     LonelyTiles = "lonely_tiles" in 0..=NEVER; 132, 132, 132;
     /// Up to so many tokens, a workgroup's preparation of a row, which it shares with nobody, costs
-    /// less than a dispatch of its own: norm, quantiser and BitLinear are one. H200: "A decoding
+    /// less than a dispatch of its own: norm, quantizer and BitLinear are one. H200: "A decoding
     /// step in few dispatches"; lavapipe: "Whole models".
     FusedTokens = "fused_tokens" in 0..=64; 2, 2, 0;
-    /// The same where activations are floats: norm, rounding and BitLinear. H200: "Float
-    /// activations in one dispatch". On Apple's GPUs by count: for two tokens it takes twice as
-    /// many cycles as for one; the GEMV, which reads each weight once for both, less. Other GPUs
-    /// without packed products were not measured. On software adapters not measured, but never, as
-    /// above.
+    /// Up to so many tokens, norm, rounding and BitLinear with float activations are one dispatch.
+    /// H200: "Float activations in one dispatch". On Apple's GPUs by count: for two tokens it takes
+    /// twice as many cycles as for one; the GEMV, which reads each weight once for both, less.
+    /// Other GPUs without packed products were not measured. On software adapters not measured, but
+    /// never, as above.
     FusedBlockFloatTokens = "fused_block_float_tokens" in 0..=64; 8, 1, 0;
     /// So many workgroups of those dispatches keep a GPU busy; each prepares the row once again, so
     /// more rows are given to each where there would be more of them. H200: "A decoding step in few
@@ -129,7 +130,7 @@ table! {
     /// From so many tiles of 128 rows on, attention of prompts in halves has them in place of 64
     /// rows. H200: "Attention of prompts on matrix units".
     AttentionLargeTiles = "attention_large_tiles" in 0..=NEVER; 100, 150, 150;
-    /// Where it is not 0, rows of whole quads that threads share are quantised with a load for each
+    /// Where it is not 0, rows of whole quads that threads share are quantized with a load for each
     /// quad; up to so many features, by 128 threads that hold 2560 numbers, in place of 256 that
     /// hold 7168. H100 and H200: "Ops of training".
     ShortRows = "short_rows" in 0..=2560; 2560, 0, 0;
@@ -137,7 +138,7 @@ table! {
     /// H100: "Ops of training".
     HeldColumns = "held_columns" in 0..=NEVER; 0, NEVER, NEVER;
     /// From so many rows on, a thread takes a row alone, in place of lanes that share it and wait
-    /// for one another; quantisers in int8 only. lavapipe: "Products of halves on matrix units",
+    /// for one another; quantizers in int8 only. lavapipe: "Products of halves on matrix units",
     /// "Whole models".
     RowsAlone = "rows_alone" in 0..=NEVER; NEVER, NEVER, 16;
     /// Up to so many outputs, a product of matrices or a transposition is made without workgroup
@@ -210,7 +211,7 @@ impl Tuning {
         Ok(())
     }
 
-    /// Is nothing set?
+    /// Returns whether nothing is set.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

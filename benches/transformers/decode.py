@@ -60,7 +60,7 @@ def dense(model):
 def load(path, weights, dtype):
     dtype = getattr(torch, dtype)
     model = AutoModelForCausalLM.from_pretrained(path, dtype=dtype, attn_implementation="sdpa").eval()
-    # For a quantised model, transformers ignores `dtype` and keeps the checkpoint's types.
+    # For a quantized model, transformers ignores `dtype` and keeps the checkpoint's types.
     for tensor in [*model.parameters(), *model.buffers()]:
         if tensor.is_floating_point() and tensor.dim() > 0:
             tensor.data = tensor.data.to(dtype)

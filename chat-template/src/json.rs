@@ -13,9 +13,9 @@ pub struct Json<'a> {
     pub comma: &'a str,
     /// Between a key and its value.
     pub colon: &'a str,
-    /// Are keys sorted?
+    /// Whether keys are sorted.
     pub sorted: bool,
-    /// Is everything beyond ASCII escaped?
+    /// Whether everything beyond ASCII is escaped.
     pub ascii: bool,
 }
 

@@ -39,7 +39,7 @@ impl Given {
         }
     }
 
-    /// Is it given, and true?
+    /// Returns whether it is given, and true.
     pub fn is(&self, at: usize, name: &str) -> bool {
         self.get(at, name).is_some_and(Value::is_true)
     }

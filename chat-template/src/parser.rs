@@ -11,7 +11,7 @@ pub struct Parser<'a> {
     pub tokens: Vec<(Token<'a>, u32)>,
     pub at: usize,
     pub depth: usize,
-    /// Is there a loop that `break` and `continue` mean?
+    /// Whether there is a loop that `break` and `continue` belong to.
     pub in_loop: bool,
 }
 

@@ -60,7 +60,7 @@ impl Budget {
         }
     }
 
-    /// May `bytes` more be allocated? Asked before they are.
+    /// Checks that `bytes` more may be allocated, before they are.
     pub fn check(&self, bytes: usize) -> Result<(), String> {
         self.step(bytes / 16)?;
         self.room(bytes)
@@ -157,7 +157,7 @@ pub struct Counted<T> {
     budget: Rc<Budget>,
     /// How deep it is nested: dropping or printing it recurses no deeper.
     depth: usize,
-    /// Of a list: is it written in round brackets?
+    /// Whether a list is written in round brackets.
     tuple: bool,
 }
 

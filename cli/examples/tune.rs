@@ -380,7 +380,7 @@ fn copies(context: &Context, bytes: usize) -> usize {
     if context.capabilities().software { 2 } else { ((384 << 20) / bytes.max(1)).clamp(1, 2000) }
 }
 
-/// Where activations are not quantised, matrices are scaled by groups of 128 columns, as such
+/// Where activations are not quantized, matrices are scaled by groups of 128 columns, as such
 /// models have it.
 fn of_product(
     context: &Context,

@@ -7,12 +7,9 @@ use crate::{
     note, say,
 };
 use anyhow::{Context as _, Result, bail};
-use bitnet_wgpu::{
-    internals::ModelFilesInternals as _,
-    model::{
-        GenerateOptions, Message, Model, ReasoningParser, Session, SessionOptions, SplitText, Stop,
-        Tokenizer,
-    },
+use bitnet_wgpu::model::{
+    GenerateOptions, Message, Model, ReasoningParser, Session, SessionOptions, SplitText, Stop,
+    Tokenizer,
 };
 use clap::Args;
 use serde_json::json;

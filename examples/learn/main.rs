@@ -1,5 +1,5 @@
 //! Trains a ternary transformer of two layers on a short text, by ops of the library alone:
-//! forward, backward straight through the quantisers, dropout, clipping, AdamW.
+//! forward, backward straight through the quantizers, dropout, clipping, AdamW.
 //! `cargo run --release --features train --example learn [steps] [large]`
 //!
 //! `tests/models/learn.rs` compares the first steps with PyTorch's.

@@ -25,7 +25,7 @@ pub struct Settings {
     pub context: usize,
     /// Texts of a step.
     pub batch: usize,
-    /// Are activations quantised to 8 bits, or floats?
+    /// Whether activations are quantized to 8 bits; otherwise they are floats.
     pub int8: bool,
 }
 
@@ -259,7 +259,7 @@ impl Model {
         Ok((y, Linear { x: quantized.dequantize(e)?, w }))
     }
 
-    /// Straight through both quantisers: as if weights and activations had been what they were
+    /// Straight through both quantizers: as if weights and activations had been what they were
     /// taken for.
     fn linear_backward(
         &self,

@@ -52,7 +52,7 @@ pub fn rate(roof: Option<&PeakBandwidth>, bytes: usize, seconds: f64) -> String 
     }
 }
 
-/// The relative error that quantising the activations makes: against the same weights times float
+/// The relative error that quantizing the activations makes: against the same weights times float
 /// activations, in the 2-norm.
 pub fn error(x: &[f32], w: &PackedTernary, y: &[f32]) -> f64 {
     let dense = w.dequantize();

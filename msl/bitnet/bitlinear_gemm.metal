@@ -6,7 +6,7 @@
 using metal::make_filled_simdgroup_matrix; using metal::simdgroup_float8x8; using metal::simdgroup_half8x8; using metal::simdgroup_load;
 using metal::simdgroup_multiply_accumulate; using metal::simdgroup_store;
 
-// The distance of rows in threadgroup memory, in halves: 64, and 8 more so that neighbouring rows start in different banks.
+// The distance of rows in threadgroup memory, in halves: 64, and 8 more so that neighboring rows start in different banks.
 #define STRIDE 72
 
 // How many matrices of eight tokens a SIMD-group has.

@@ -1,4 +1,4 @@
-// v = act(gate) · up per token, where a row of source [tokens, 2·features] is gate, then up; n = v / sqrt(mean(v²) + eps) · gain, quantised as in
+// v = act(gate) · up per token, where a row of source [tokens, 2·features] is gate, then up; n = v / sqrt(mean(v²) + eps) · gain, quantized as in
 // wgsl/bitnet/quantize_row.wgsl. One threadgroup per token.
 struct Params { uint tokens, features, words; float eps; };
 

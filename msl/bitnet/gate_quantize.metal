@@ -1,4 +1,4 @@
-// v = act(gate) · up per token, where a row of source [tokens, 2·features] is gate, then up; quantised as in wgsl/bitnet/quantize_row.wgsl. One
+// v = act(gate) · up per token, where a row of source [tokens, 2·features] is gate, then up; quantized as in wgsl/bitnet/quantize_row.wgsl. One
 // threadgroup per token.
 struct Params { uint tokens, features, words; };
 

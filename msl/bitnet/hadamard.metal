@@ -1,4 +1,4 @@
-// y = H·x / √block of every `block` neighbours: see wgsl/bitnet/hadamard.wgsl. Partners of one SIMD-group need no memory.
+// y = H·x / √block of every `block` neighbors: see wgsl/bitnet/hadamard.wgsl. Partners of one SIMD-group need no memory.
 struct Params { uint length, block; float scale; uint add, in_place; };
 
 static inline float4 exchange(float4 v, uint mask) {

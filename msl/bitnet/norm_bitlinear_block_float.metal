@@ -1,4 +1,4 @@
-// BitLinear of a row that is normalised and rounded to block floating point here, for a token at a time, in one dispatch: as
+// BitLinear of a row that is normalized and rounded to block floating point here, for a token at a time, in one dispatch: as
 // wgsl/bitnet/norm_bitlinear_block_float.wgsl with chunk_floats.wgsl, to the bit. Every threadgroup prepares the row of its token for itself, in chunks of 16
 // columns a thread, and multiplies each by `tile` rows of the matrix: a SIMD-group four of them at a time, of which a lane has a quad of words. What becomes of a
 // product, and which row of the matrix is the i-th, is for the part before to say (rows_stored.metal, rows_gated.metal).
@@ -61,7 +61,7 @@ kernel void norm_bitlinear_block_float(
     for (uint first = 0u; first < params.blocks; first += BLOCKS) {
         // The chunk before has been multiplied.
         threadgroup_barrier(mem_flags::mem_threadgroup);
-        // Beyond the row, numbers are 0. Eight neighbours have a block.
+        // Beyond the row, numbers are 0. Eight neighbors have a block.
         float4 v[4];
         uint largest = 0u;
         for (uint q = 0u; q < 4u; ++q) {

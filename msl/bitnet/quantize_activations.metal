@@ -1,4 +1,4 @@
-// Absmax quantisation of activations [tokens, features] per token, into one of the two layouts. One threadgroup per token. The formula is in
+// Absmax quantization of activations [tokens, features] per token, into one of the two layouts. One threadgroup per token. The formula is in
 // wgsl/bitnet/quantize_row.wgsl.
 struct Params { uint tokens, features, words; };
 

@@ -1,4 +1,4 @@
-// Quantises one row per threadgroup. The formula, the sums, and what happens to rows that are not finite: wgsl/bitnet/quantize_row.wgsl.
+// Quantizes one row per threadgroup. The formula, the sums, and what happens to rows that are not finite: wgsl/bitnet/quantize_row.wgsl.
 // `value(i)` is the i-th number of the row.
 template <typename Value>
 static void quantize_row(Value value, uint features, uint words, device uint* x, device float* x_scale, device int2* x_sum,

@@ -1,4 +1,4 @@
-// Quantises rows of x [rows, columns] to bytes: those of a threadgroup, of which each is shared by `lanes` threads. See wgsl/bitnet/quantize_rows.wgsl.
+// Quantizes rows of x [rows, columns] to bytes: those of a threadgroup, of which each is shared by `lanes` threads. See wgsl/bitnet/quantize_rows.wgsl.
 // `quantizer` has `grid(acc)`, `store(row, grid)`, `noise(word)` and `code(v, grid, noise)`.
 template <typename Quantizer>
 static void quantize_rows(Quantizer quantizer, device const X* x, device uint* codes, uint first_row, uint rows, uint all_columns, uint lanes,

@@ -1,4 +1,4 @@
-// Absmean quantisation of w [matrices, rows, columns], a matrix at a time: s = 1 / max(mean|w|, 1e-5), code = clamp(round(w·s), -1, 1) + 1, w_scale =
+// Absmean quantization of w [matrices, rows, columns], a matrix at a time: s = 1 / max(mean|w|, 1e-5), code = clamp(round(w·s), -1, 1) + 1, w_scale =
 // 1 / s for every row. One thread per word of sixteen codes, whole threadgroups per matrix. More in wgsl/bitnet/quantize_weights.wgsl.
 struct Params { uint rows, columns, words, sums, matrices; float count; };
 

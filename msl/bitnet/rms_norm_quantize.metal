@@ -1,4 +1,4 @@
-// v = source / sqrt(mean(source²) + eps) · gain per token, source [tokens, features], and v quantised as in wgsl/bitnet/quantize_row.wgsl. One
+// v = source / sqrt(mean(source²) + eps) · gain per token, source [tokens, features], and v quantized as in wgsl/bitnet/quantize_row.wgsl. One
 // threadgroup per token.
 struct Params { uint tokens, features, words; float eps; };
 

@@ -5,7 +5,7 @@ using metal::make_filled_simdgroup_matrix; using metal::simdgroup_float8x8; usin
 using metal::simdgroup_multiply_accumulate; using metal::simdgroup_store;
 struct Params { uint m, n, k, a_batch, b_batch; };
 
-// The distance of rows in threadgroup memory, in halves: DEPTH (32), and 8 more so that neighbouring rows start in different banks.
+// The distance of rows in threadgroup memory, in halves: DEPTH (32), and 8 more so that neighboring rows start in different banks.
 #define STRIDE 40
 #define EXACT 1024u
 
@@ -14,7 +14,7 @@ static inline void stage(
     device const char* side, uint start, uint rows, uint k, uint row0, uint first, threadgroup half* tile, uint local)
 {
     for (uint i = local; i < 64u * DEPTH / 4u; i += THREADS) {
-        // Neighbouring threads read what lies side by side.
+        // Neighboring threads read what lies side by side.
         const uint row = row0 + i / (DEPTH / 4u);
         const uint l = first + i % (DEPTH / 4u) * 4u;
         threadgroup half* to = tile + i / (DEPTH / 4u) * STRIDE + i % (DEPTH / 4u) * 4u;

@@ -1,11 +1,11 @@
 // Products on the matrix units. A threadgroup of four SIMD-groups makes 64 × 64 outputs, each SIMD-group a quarter of 32 × 32. DEPTH of the products are
 // in threadgroup memory at a time, the left side in rows, the right one in rows of l. A kernel brings its parameters, of which `m`, `n`, `k` and `add` are
-// used here, and its right side, from which `right_quad` loads four neighbours of a line. The order in which eight
+// used here, and its right side, from which `right_quad` loads four neighbors of a line. The order in which eight
 // products are added is the device's.
 using metal::make_filled_simdgroup_matrix; using metal::simdgroup_float8x8; using metal::simdgroup_load; using metal::simdgroup_matrix;
 using metal::simdgroup_multiply_accumulate; using metal::simdgroup_store;
 
-// The distances of rows in threadgroup memory: DEPTH and 64 elements, and four more so that neighbouring rows start in different banks.
+// The distances of rows in threadgroup memory: DEPTH and 64 elements, and four more so that neighboring rows start in different banks.
 #define A_PITCH 20
 #define B_PITCH 68
 
@@ -26,7 +26,7 @@ static inline void multiply(
 
     for (uint first = 0; first < params.k; first += DEPTH) {
         for (uint i = local; i < 16u * DEPTH; i += THREADS) {
-            // A quad along k, of one output, or of outputs, at one depth. Neighbouring threads read what lies side by side.
+            // A quad along k, of one output, or of outputs, at one depth. Neighboring threads read what lies side by side.
             const uint l_along = i % (DEPTH / 4u) * 4u, output_along = i / (DEPTH / 4u);
             const uint l_across = i / 16u, output_across = i % 16u * 4u;
             if (left.along_k) {

@@ -14,7 +14,7 @@ using metal::simdgroup_multiply_accumulate; using metal::simdgroup_store;
 // WEIGHTS quads of halves: so many more than what they hold that eight lines meet no bank twice.
 
 static inline float exchanged(float v, ushort mask) { return quad_shuffle_xor(v, mask); }
-// LOWEST instead of scores from `end` on, of four neighbouring positions.
+// LOWEST instead of scores from `end` on, of four neighboring positions.
 static inline float4 seen(uint position, uint end, float4 v) {
     return float4(
         position < end ? v.x : LOWEST, position + 1u < end ? v.y : LOWEST, position + 2u < end ? v.z : LOWEST, position + 3u < end ? v.w : LOWEST);
@@ -80,7 +80,7 @@ kernel void attention_halves(
     float total = 0.0f;
     for (uint start = 0; start < rows.visible; start += SPAN) {
         threadgroup_barrier(mem_flags::mem_threadgroup);
-        // Beyond the last position that is seen, it is taken again. Neighbouring threads read what lies side by side: keys of positions, values of a position.
+        // Beyond the last position that is seen, it is taken again. Neighboring threads read what lies side by side: keys of positions, values of a position.
         for (uint i = local; i < SPAN * QUADS; i += THREADS) {
             const uint position = min(start + i % SPAN, rows.visible - 1u);
             staged_quads[i % SPAN * PITCH + i / SPAN] = keys[(cache_row * QUADS + i / SPAN) * params.capacity + position];

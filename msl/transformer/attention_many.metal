@@ -83,7 +83,7 @@ kernel void attention_many(
     const uint strip = group.y % strips * (COLUMNS / 4u);
     const Rows rows = rows_of(params, runs, group.x, group.y / strips, group.z);
     const uint cache_row = rows.sequence * params.kv_heads + rows.kv_head;
-    // Neighbours are 8 across and 4 down, so that they read few vectors at a time.
+    // Neighbors are 8 across and 4 down, so that they read few vectors at a time.
     const uint across = local % 8u + local / 32u % 2u * 8u;
     const uint down = local / 8u % 4u + local / 64u * 4u;
     // Rows that do not exist are read as the last one, and not written.

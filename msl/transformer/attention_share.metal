@@ -1,4 +1,4 @@
-// The attention of TILE_X rows to a share: SPAN neighbouring positions of a key head. What rows and shares are, and in which order is added:
+// The attention of TILE_X rows to a share: SPAN neighboring positions of a key head. What rows and shares are, and in which order is added:
 // wgsl/transformer/attention_share.wgsl.
 #define QUADS (MAX_QUADS / (THREADS / 8u))
 // Has the scaled queries of the rows in threadgroup memory; a barrier must follow. `head_quad(head, quad)` is elements 4·quad .. of a head of qkv.

@@ -36,7 +36,7 @@ static inline void scores(Matrix a, uint row0, Matrix b, uint column0, threadgro
     simdgroup_float8x8 sums[BLOCKS];
     for (uint i = 0; i < BLOCKS; ++i) sums[i] = make_filled_simdgroup_matrix<float, 8, 8>(0.0f);
     for (uint first = 0; first < a.columns; first += DEPTH) {
-        // Neighbouring threads read what lies side by side.
+        // Neighboring threads read what lies side by side.
         for (uint i = ids.local; i < DEPTH * (ROWS + COLUMNS); i += THREADS) {
             const uint r = i / DEPTH, l = first + i % DEPTH;
             staged[r * SLICE + i % DEPTH] = r < ROWS ? a(row0 + r, l) : b(column0 + r - ROWS, l);

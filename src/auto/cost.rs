@@ -77,7 +77,7 @@ const CALL: f64 = 50.0;
 /// The slower side is tried where it is expected to take less than so many times as long as the
 /// faster one.
 const NEAR: f64 = 2.0;
-/// The same for a size that has not been measured there, since its expectation comes from other
+/// The factor for a size that has not been measured there, since its expectation comes from other
 /// sizes: if it is below [`TRY`].
 const FAR: f64 = 8.0;
 /// An op that has never been measured on a side is tried there if it is expected to take less than
@@ -103,7 +103,7 @@ pub struct Measured {
     pub factor: f32,
     /// How many calls, up to [`BELIEVED`].
     pub times: u8,
-    /// Is it from a file, and not measured since?
+    /// Whether it is from a file, and not measured since.
     pub kept: bool,
 }
 
@@ -119,10 +119,10 @@ pub struct Size {
 #[derive(Clone)]
 pub struct Seen {
     pub sizes: [Size; SIZES],
-    /// Has anything been measured on this side?
+    /// Whether anything has been measured on this side.
     pub measured: [bool; 2],
-    /// Has it run on the GPU? The first time its kernels are compiled, and nothing is learned: a
-    /// trial is made again.
+    /// Whether it has run on the GPU. The first time its kernels are compiled, and nothing is
+    /// learned: a trial is made again.
     compiled: bool,
 }
 
@@ -151,14 +151,15 @@ impl Costs {
         }
     }
 
-    /// Should the link be measured again? Says so once, some calls after it was read from a file.
+    /// Returns whether the link should be measured again. Says so once, some calls after it was
+    /// read from a file.
     pub fn doubts(&mut self) -> bool {
         let due = self.doubted == 1;
         self.doubted = self.doubted.saturating_sub(1);
         due
     }
 
-    /// Is it of a machine with such a link?
+    /// Returns whether it is of a machine with such a link.
     pub fn is_of(&self, link: Link) -> bool {
         let near = |kept: Link| {
             [0, 8 << 20]
@@ -244,7 +245,7 @@ impl Costs {
             .find_map(|away| measured(own.wrapping_sub(away)).or_else(|| measured(own + away)))
     }
 
-    /// The same before anything was measured of it.
+    /// Returns what was expected before anything was measured.
     pub fn before(&self, work: Work, target: Target) -> f64 {
         match (target, self.link) {
             (Target::Gpu, Some(link)) => link.takes(work.bytes),

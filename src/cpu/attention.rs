@@ -299,7 +299,7 @@ fn blend(weights: &[f32], values: &[f32], dim: usize, near: bool, y: &mut [f32])
     }
 }
 
-/// The same for the columns from `first` on.
+/// Blends the columns from `first` on.
 #[inline(always)]
 fn blend_columns<const N: usize>(
     weights: &[f32],

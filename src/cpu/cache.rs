@@ -86,7 +86,7 @@ pub(super) trait Number: Copy + Default + Send + Sync {
     /// The nearest numbers of this type.
     fn narrow(from: &[f32]) -> Cow<'_, [Self]>;
 
-    /// The same numbers in `f32`: `from` itself, or written to the beginning of `room`.
+    /// Converts the numbers to `f32`: `from` itself, or written to the beginning of `room`.
     fn widen<'a>(from: &'a [Self], room: &'a mut Vec<f32>) -> &'a [f32];
 }
 

@@ -127,7 +127,7 @@ fn tile<const T: usize>(
 #[allow(clippy::needless_range_loop)]
 fn sums<const T: usize>(words: &[Lanes], x: [&[Column]; T]) -> [[f32; LANES]; T] {
     let mut sums = [[0f32; LANES]; T];
-    // Plain loops: adapters of iterators are calls in builds that optimise a function at a time.
+    // Plain loops: adapters of iterators are calls in builds that optimize a function at a time.
     for (j, word) in words.iter().enumerate() {
         for e in 0..CODES_PER_WORD {
             let mut values = [0f32; LANES];

@@ -64,7 +64,7 @@ pub struct Checkpoint {
     masters: Masters,
     /// In what MLX has written.
     mlx: Option<Settings>,
-    /// Does nothing say how activations are computed?
+    /// Whether nothing says how activations are computed.
     unsaid: bool,
     said: Once,
 }
@@ -119,7 +119,7 @@ impl Checkpoint {
             checkpoint.config.embedding_scale = rounded(checkpoint.config.embedding_scale, stored);
         }
         // Norms in linear layers are BitNet's, whose weights are trained to be ternary and whose
-        // activations are quantised.
+        // activations are quantized.
         if checkpoint.contains("model.layers.0.self_attn.q_proj.norm") {
             let config = &mut checkpoint.config;
             if config.sub_norms {
@@ -136,7 +136,7 @@ impl Checkpoint {
     }
 
     /// Files of a ternary Llama in floats are those of any Llama: nothing says whether activations
-    /// are quantised, as Falcon-E's are, or floats, as TriLM's. Only TriLM has several scales a
+    /// are quantized, as Falcon-E's are, or floats, as TriLM's. Only TriLM has several scales a
     /// matrix, which BitNet's definition does not have, and only TriLM is published in f16.
     fn guess_activations(&mut self) {
         let c = &self.config;
@@ -230,9 +230,9 @@ impl Checkpoint {
 
     /// The weights of the linear layer `name` (for example `model.layers.0.mlp.down_proj`). Packed
     /// weights are taken as they are, and so are floats with only the values -a, 0 and a (but for
-    /// `quantization_mode` `online`), and, where nothing says that others are to be quantised,
+    /// `quantization_mode` `online`), and, where nothing says that others are to be quantized,
     /// floats that are so in every row, or in groups of 128 columns. Integers of MLX are taken
-    /// where they are ternary. Other floats are quantised by their absmean, in a model that was
+    /// where they are ternary. Other floats are quantized by their absmean, in a model that was
     /// trained so: one of `model_type` `bitnet`, with a BitNet `quantization_config`, or as
     /// 1bitLLM's say it.
     ///
@@ -493,7 +493,7 @@ fn refuse_rotated(directory: &Path, shards: &Shards) -> Result<()> {
     }
 }
 
-/// Does config.json say that the model was trained for ternary weights?
+/// Returns what config.json says of how the weights were trained.
 fn trained(json: &Value) -> Masters {
     match json["quantization_config"]["quantization_mode"].as_str() {
         Some("online") => Masters::Online,

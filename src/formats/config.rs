@@ -78,18 +78,18 @@ pub struct ModelConfig {
     pub logit_scale: f32,
     /// The activation function of the feed-forward gate.
     pub activation: Activation,
-    /// Are there norms before the attention's output projection and before the feed-forward's down
-    /// projection?
+    /// Whether there are norms before the attention's output projection and before the
+    /// feed-forward's down projection.
     pub sub_norms: bool,
-    /// Is there a norm before every linear layer of a block, after the one that its half begins
-    /// with?
+    /// Whether there is a norm before every linear layer, after the norm that its sublayer begins
+    /// with.
     pub projection_norms: bool,
     /// The layers that see a window of the text only, where there are some.
     pub local: Option<LocalLayers>,
-    /// Do linear layers quantise their activations to 8 bits, as BitNet's do? Else these are floats
-    /// (W1.58A16).
+    /// Whether linear layers quantize their activations to int8, as BitNet's do. Otherwise they are
+    /// floats (W1.58A16).
     pub quantized_activations: bool,
-    /// Does the head share the embedding's weights?
+    /// Whether the LM head shares the embedding's weights.
     pub tied_head: bool,
     /// The token that begins a text.
     pub bos: Option<u32>,
@@ -99,7 +99,7 @@ pub struct ModelConfig {
     pub generation: GenerationDefaults,
     /// How its authors would have it embed texts.
     pub embedding: EmbeddingDefaults,
-    /// Are weights stored rotated?
+    /// Whether weights are stored rotated.
     pub hadamard: Option<Hadamard>,
 }
 

@@ -177,7 +177,7 @@ fn check_graph(json: Keys<'_>) -> Result<(), FormatError> {
     whole_heads(json)
 }
 
-/// Refuses a quantization_config that leaves layers in floats, which would be quantised as the
+/// Refuses a quantization_config that leaves layers in floats, which would be quantized as the
 /// others are. The head and the embedding always are in floats.
 fn all_converted(quantization: Keys<'_>) -> Result<(), FormatError> {
     const KEY: &str = "modules_to_not_convert";
@@ -197,7 +197,7 @@ fn all_converted(quantization: Keys<'_>) -> Result<(), FormatError> {
     }
 }
 
-/// Has every linear layer a norm of its own, by quantization_config?
+/// Returns whether every linear layer has a norm of its own, by quantization_config.
 fn projection_norms(json: Keys<'_>, defaults: &Defaults) -> Result<bool, FormatError> {
     let Some(quantization) = json.get("quantization_config").and_then(Value::as_object).map(Keys)
     else {
@@ -221,7 +221,8 @@ fn projection_norms(json: Keys<'_>, defaults: &Defaults) -> Result<bool, FormatE
     }
 }
 
-/// Does config.json say that the model was trained for ternary weights and 8-bit activations?
+/// Returns whether config.json says that the model was trained for ternary weights and int8
+/// activations.
 pub(super) fn is_bitnet(json: &Value) -> bool {
     let quantization = &json["quantization_config"];
     let architectures = json["architectures"].as_array().map_or(&[][..], Vec::as_slice);

@@ -30,7 +30,7 @@ pub enum Pooling {
 pub struct EmbeddingDefaults {
     /// How a text becomes one vector; none where the files do not say.
     pub pooling: Option<Pooling>,
-    /// Is the vector divided by its length (L2)? None where the files do not say.
+    /// Whether the vector is divided by its length (L2). None where the files do not say.
     pub normalize: Option<bool>,
     /// The most tokens that a text may have (`max_seq_length`); none where the files do not say.
     pub max_tokens: Option<usize>,

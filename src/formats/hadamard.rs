@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 const LARGEST: usize = 1024;
 
 /// A model whose weights are stored rotated: what enters every linear layer of its blocks is
-/// multiplied by signs and then by H / √block, in blocks of neighbours (H as
+/// multiplied by signs and then by H / √block, in blocks of neighbors (H as
 /// [`bitnet::hadamard`](crate::bitnet::hadamard) has it). The rotation spreads outliers, and leaves
 /// a product as it was before the weights were rotated.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -18,15 +18,15 @@ pub struct Hadamard {
     pub block: usize,
     /// The signs, 1 or -1, of inputs by their width. None for those that are rotated as they are.
     pub signs: BTreeMap<usize, Vec<f32>>,
-    /// Is what enters the head rotated too?
+    /// Whether the input of the LM head is rotated too.
     pub head: bool,
-    /// Are the embedding's rows rotated back, by H / √block and then by the signs of the hidden
-    /// size?
+    /// Whether the embedding's rows are rotated back, by H / √block and then by the signs of the
+    /// hidden size.
     pub embedding: bool,
 }
 
 impl Hadamard {
-    /// Checks that inputs of these widths, which are quantised or not, can be rotated so.
+    /// Checks that inputs of these widths, which are quantized or not, can be rotated so.
     pub(super) fn check(&self, widths: &[usize], quantized: bool) -> Result<(), String> {
         let Self { block, signs, .. } = self;
         if !block.is_power_of_two() || *block > LARGEST {

@@ -9,7 +9,7 @@ use std::ops::Range;
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
 pub struct LocalLayers {
-    /// Of every layer of the model, is it one of them?
+    /// For every layer of the model, whether it is one of them.
     pub layers: Vec<bool>,
     /// Positions that a token sees there, its own among them.
     pub window: usize,

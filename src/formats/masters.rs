@@ -14,15 +14,15 @@ use std::{path::Path, sync::Once};
 /// What is made of linear layers in floats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Masters {
-    /// They are quantised, as BitNet's layers do it at every call: `quantization_mode` `online`.
+    /// They are quantized, as BitNet's layers do it at every call: `quantization_mode` `online`.
     Online,
-    /// They are taken as they are where they are ternary already, and else quantised: the model was
+    /// They are taken as they are where they are ternary already, and else quantized: the model was
     /// trained so, or the caller wants it.
     Quantize,
     /// They are taken as they are where they are ternary already, with one scale, with one for
     /// every row or with one for every [`GROUP`] columns, and else refused.
     Refuse,
-    /// As `Refuse`, but that the caller wants others quantised.
+    /// As `Refuse`, but that the caller wants others quantized.
     Allow,
 }
 
@@ -35,7 +35,7 @@ const REFUSED: &str = "and nothing in the file says that the model was trained f
      quantised, it would be another model. ReadOptions::quantize allows it (--quantize on the command line)";
 
 impl Masters {
-    /// The same, but that quantising is allowed.
+    /// The same, but that quantizing is allowed.
     pub fn or_quantize(self, allowed: bool) -> Self {
         if allowed && self == Self::Refuse { Self::Allow } else { self }
     }
@@ -91,7 +91,7 @@ impl Masters {
 }
 
 /// The matrix of floats with only the values -a, 0 and a, in all of it, in every row or in every
-/// [`GROUP`] columns of a row. Some converters write ternary weights as floats; quantising those
+/// [`GROUP`] columns of a row. Some converters write ternary weights as floats; quantizing those
 /// again by their absmean would give a wrong scale.
 ///
 /// # Errors
@@ -140,12 +140,13 @@ fn scales(weights: &[f32], rows: usize, columns: usize, size: usize) -> Result<V
     ))
 }
 
-/// Have the weights more than one scale? BitNet's have one a matrix, by its definition.
+/// Returns whether the weights have more than one scale. BitNet's have one for each matrix, by
+/// definition.
 pub(super) fn has_several_scales(matrix: &PackedTernary) -> bool {
     !matches!(matrix.scales(), Scales::Tensor(_))
 }
 
-/// ‖W - βWq‖ / ‖W‖, and 0 for a matrix of zeros: what quantising `weights` to `matrix`, with one
+/// ‖W - βWq‖ / ‖W‖, and 0 for a matrix of zeros: what quantizing `weights` to `matrix`, with one
 /// scale, moves of them.
 pub(super) fn relative_error(weights: &[f32], matrix: &PackedTernary) -> f64 {
     use rayon::prelude::*;

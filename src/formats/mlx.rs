@@ -1,5 +1,5 @@
-//! Matrices as MLX quantises them: integers of a few bits in words of 32, the first in the lowest
-//! bits, with a scale and a bias for every group of neighbouring columns. A weight is scale ·
+//! Matrices as MLX quantizes them: integers of a few bits in words of 32, the first in the lowest
+//! bits, with a scale and a bias for every group of neighboring columns. A weight is scale ·
 //! integer + bias.
 
 use super::{

@@ -19,8 +19,8 @@ pub trait ModelFile: Send + Sync {
     /// The configuration.
     fn config(&self) -> &ModelConfig;
 
-    /// Are all tensors of the file used by a model of this configuration? Where some are not, it
-    /// may be one of more layers, or of another kind.
+    /// Checks that a model of this configuration uses all tensors of the file. Where some are not,
+    /// it may be one of more layers, or of another kind.
     ///
     /// # Errors
     /// [`Error::Unsupported`](crate::Error::Unsupported) that names some which are not.
@@ -28,7 +28,7 @@ pub trait ModelFile: Send + Sync {
         Ok(())
     }
 
-    /// Is there such a tensor?
+    /// Returns whether there is such a tensor.
     fn contains(&self, name: &str) -> bool;
 
     /// The weights of a BitLinear, `[rows, columns]`. In queries and keys, row i of a head rotates

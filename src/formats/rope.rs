@@ -43,7 +43,7 @@ pub enum RopeScaling {
         fast: f32,
         /// Turns below which a frequency is divided.
         slow: f32,
-        /// Are the ends of the ramp rounded outwards to whole pairs?
+        /// Whether the ends of the ramp are rounded outwards to whole pairs.
         truncate: bool,
     },
     /// LongRoPE (Ding et al. 2024, arXiv:2402.13753): each frequency is divided by one of

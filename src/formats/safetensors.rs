@@ -55,7 +55,7 @@ impl SafeTensors {
         self.metadata.offset_keys()
     }
 
-    /// Is there a tensor of that name?
+    /// Returns whether there is a tensor of that name.
     pub fn contains(&self, name: &str) -> bool {
         self.metadata.info(name).is_some()
     }

@@ -82,7 +82,7 @@ impl Shards {
         }
     }
 
-    /// Are its names those of a model that was saved without a head?
+    /// Returns whether its names are those of a model that was saved without a head.
     pub(super) fn without_head(&self) -> bool {
         !self.prefix.is_empty()
     }
@@ -118,8 +118,8 @@ impl Shards {
     }
 }
 
-/// Is this a plain file name on every operating system? A hostile index must not reach other
-/// directories.
+/// Returns whether this is a plain file name on every operating system. A hostile index must not
+/// reach other directories.
 fn is_plain(name: &str) -> bool {
     let mut parts = Path::new(name).components();
     let one = matches!((parts.next(), parts.next()), (Some(Component::Normal(_)), None));

@@ -44,13 +44,13 @@ pub struct WrittenTensor {
     pub bytes_before: u64,
     /// Bytes in the output; in the packed form, including the scale.
     pub bytes_after: u64,
-    /// For a matrix that was quantised, the relative error ‖W - βWq‖ / ‖W‖.
+    /// For a matrix that was quantized, the relative error ‖W - βWq‖ / ‖W‖.
     pub error: Option<f64>,
 }
 
 /// Writes `checkpoint` to the directory `output` with the linear layers of its blocks packed:
 /// `uint8` weights and a `weight_scale` that multiplies (`linear_class` `autobitlinear`,
-/// `quantization_mode` `offline`). Float weights are quantised by their absmean; other tensors and
+/// `quantization_mode` `offline`). Float weights are quantized by their absmean; other tensors and
 /// the tokenizer's files are copied. `progress` is called after each tensor. Files are written
 /// under other names and renamed when they are complete, config.json last: where there is no room
 /// for the weights, what was in `output` stays.
@@ -263,7 +263,7 @@ fn write_tensors(
     Ok(())
 }
 
-/// What quantising the floats of a matrix has moved; none where they were integers, or ternary with
+/// What quantizing the floats of a matrix has moved; none where they were integers, or ternary with
 /// several scales already.
 pub(super) fn quantisation_error(
     stored: &TensorBytes<'_>,

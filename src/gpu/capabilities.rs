@@ -204,7 +204,7 @@ pub fn is_apple(info: &wgpu::AdapterInfo) -> bool {
     info.vendor == 0x106b || info.name.starts_with("Apple ")
 }
 
-/// Does it work in the memory of the processor? `None` where the system does not say.
+/// Returns whether it works in the memory of the processor. `None` where the system does not say.
 pub fn unified_memory(kind: wgpu::DeviceType, apple: bool) -> Option<bool> {
     match kind {
         _ if apple => Some(true),

@@ -122,7 +122,7 @@ impl Context {
         Ok(Self { shared: Arc::new(shared), settings: Arc::new(settings) })
     }
 
-    /// The same device with other capabilities.
+    /// Returns a context of the device with other capabilities.
     pub(super) fn with_capabilities(&self, capabilities: Capabilities) -> Self {
         self.with(Settings { capabilities, ..self.settings() })
     }
@@ -163,8 +163,9 @@ impl Context {
         Ok(self.with(Settings { language, fallback: false, ..self.settings() }))
     }
 
-    /// The same device, used as if it offered less: `change` may clear capabilities, so that the
-    /// kernels for lesser devices can be tested and timed on it. What it lacks cannot be added.
+    /// Returns a context of the device that is used as if it offered less: `change` may clear
+    /// capabilities, so that the kernels for lesser devices can be tested and timed on it. What it
+    /// lacks cannot be added.
     #[cfg(feature = "internals")]
     pub fn restricted(&self, change: impl FnOnce(&mut Capabilities)) -> Self {
         let old = self.capabilities();
@@ -210,7 +211,7 @@ impl Context {
         &self.shared.queue
     }
 
-    /// The same device, whose tensors from here on are counted under this label in
+    /// Returns a context of the device whose tensors are counted under this label in
     /// [`Context::live_memory`] and in errors.
     ///
     /// ```no_run
@@ -419,7 +420,7 @@ impl Context {
         }
     }
 
-    /// Do both work on one device?
+    /// Returns whether both work on one device.
     pub(crate) fn same_device(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.shared, &other.shared)
     }

@@ -64,7 +64,7 @@ impl Encoder {
         self.steps.len()
     }
 
-    /// Is nothing recorded?
+    /// Returns whether nothing is recorded.
     pub fn is_empty(&self) -> bool {
         self.steps.is_empty()
     }

@@ -48,7 +48,7 @@ impl<'a, T> Out<'a, T> {
         self.tensor
     }
 
-    /// Is the result added?
+    /// Returns whether the result is added.
     pub fn adds(&self) -> bool {
         self.add
     }
@@ -61,7 +61,7 @@ impl<'a, T> From<&'a Tensor<T>> for Out<'a, T> {
 }
 
 impl<T: ElementType> Out<'_, T> {
-    /// Has it this shape?
+    /// Checks that it has this shape.
     pub(crate) fn check_shape(&self, op: &'static str, shape: Shape) -> Result<()> {
         if self.tensor.shape() == shape {
             return Ok(());
@@ -74,7 +74,7 @@ impl<T: ElementType> Out<'_, T> {
         })
     }
 
-    /// Is it `rows × columns`, all but its last dimension being rows?
+    /// Checks that it is `rows × columns`, all but its last dimension being rows.
     pub(crate) fn check(&self, op: &'static str, rows: usize, columns: usize) -> Result<()> {
         if self.tensor.shape().as_matrix() == (rows, columns) {
             return Ok(());

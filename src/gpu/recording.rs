@@ -478,7 +478,7 @@ impl<'a> Dispatch<'a> {
         self.context.write(buffer, 0, bytes)
     }
 
-    /// Does it bind the buffer of `tensor`, and as which binding?
+    /// Returns the binding that has the buffer of `tensor`, if there is one.
     pub fn binding_of(&self, tensor: &dyn Bind) -> Option<usize> {
         let id = tensor.bound().id();
         self.buffers().into_iter().position(|buffer| buffer == id)

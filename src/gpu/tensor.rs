@@ -207,7 +207,7 @@ impl<T: ElementType> Tensor<T> {
         self.read_range(label, parts, 0..self.len())
     }
 
-    /// The same of some elements, of which the first begins a word.
+    /// Reads some elements, of which the first begins a word.
     fn read_range(
         &self,
         label: &'static str,
@@ -237,7 +237,7 @@ impl<T: ElementType> Tensor<T> {
         Ok(copy)
     }
 
-    /// The same words, taken for elements of another type.
+    /// Returns the tensor with its words as elements of another type.
     pub(crate) fn cast<U: ElementType>(&self) -> Tensor<U> {
         const { assert!(size_of::<T>() == size_of::<U>()) };
         let Self { context, buffer, bytes, shape, .. } = self.clone();
@@ -253,7 +253,7 @@ impl<T: ElementType> Tensor<T> {
         Ok(Self { shape, ..self.clone() })
     }
 
-    /// The same data under another shape of as many elements.
+    /// Returns the tensor with another shape of as many elements, in the same memory.
     ///
     /// # Errors
     /// [`Error::Length`] for a shape of more or fewer elements.
@@ -277,7 +277,7 @@ impl<T> Tensor<T> {
         self.shape.dims().iter().product()
     }
 
-    /// Is it without elements?
+    /// Returns whether it has no elements.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

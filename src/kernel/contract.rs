@@ -1,4 +1,4 @@
-//! Do the shader texts of a kernel agree with its declaration? Checked without a GPU: WGSL through
+//! Checks that the sources of a kernel agree with its declaration, without a GPU: WGSL through
 //! naga, MSL by reading the kernel's signature, SPIR-V word by word. A swapped binding or parameter
 //! is found on any machine, before a driver sees it.
 
@@ -199,7 +199,7 @@ fn read_wgsl(kernel: &Kernel, text: &str) -> Result<Signature, String> {
     Ok(signature)
 }
 
-/// Does a function call `flat_group`, directly or not?
+/// Returns whether a function calls `flat_group`, directly or not.
 fn calls_flat(module: &naga::Module, function: &naga::Function) -> bool {
     fn in_block(module: &naga::Module, block: &naga::Block) -> bool {
         block.iter().any(|statement| match statement {

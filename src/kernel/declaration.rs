@@ -39,7 +39,7 @@ internal_fields! {
         pub name: &'static str,
         /// What is in the place of `HOLE` in its sources.
         pub(crate) filling: &'static [Part],
-        /// The same in its Metal sources.
+        /// What is in the place of `HOLE` in its Metal sources.
         pub(crate) filling_msl: &'static [Part],
         /// Whether all its [`Type::Float`] aliases are one type.
         pub(crate) one_float: bool,
@@ -184,7 +184,7 @@ impl Kernel {
         self
     }
 
-    /// The same in its Metal texts.
+    /// Fills the hole of its Metal sources.
     pub(crate) const fn fill_msl(mut self, parts: &'static [Part]) -> Self {
         self.filling_msl = parts;
         self
@@ -270,14 +270,14 @@ impl Kernel {
         self.source_for(preferred).language
     }
 
-    /// Does the WGSL have a portable form beside one with subgroup operations?
+    /// Returns whether the WGSL has a portable form beside one with subgroup operations.
     pub(crate) fn uses_subgroups(&self) -> bool {
         self.source(ShaderLanguage::Wgsl)
             .is_some_and(|source| self.parts(source).any(|part| part.portable.is_some()))
     }
 
-    /// Does the text have another form for devices that do not fuse multiply-adds? Where a kernel
-    /// has Metal, whose `fma` is rounded once, that has none.
+    /// Returns whether the source has another form for devices that do not fuse multiply-adds.
+    /// Where a kernel has Metal, whose `fma` is rounded once, that has none.
     pub(crate) fn uses_fused(&self, preferred: ShaderLanguage) -> bool {
         self.parts(self.source_for(preferred)).any(|part| part.unfused.is_some())
     }

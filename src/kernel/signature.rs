@@ -9,7 +9,7 @@ pub struct Signature {
     pub params: Vec<(String, Scalar)>,
     /// Slot, name, type, access, in slot order.
     pub bindings: Vec<(u32, String, Word, Access)>,
-    /// Does it take its index from `flat_group`, so that its grid may be folded?
+    /// Whether it takes its index from `flat_group`, so that its grid may be folded.
     pub grid: Grid,
     pub workgroup_bytes: u32,
 }

@@ -11,10 +11,10 @@ internal_fields! {
         path: &'static str,
         /// Its text.
         text: &'static str,
-        /// The same functions without subgroup operations, where `text` uses them.
+        /// Its functions without subgroup operations, where `text` uses them.
         portable: Option<&'static str>,
-        /// The same functions for devices whose `fma` may round the product, where `text` counts on
-        /// one that does not.
+        /// Its functions for devices whose `fma` may round the product, where `text` counts on one
+        /// that does not.
         unfused: Option<&'static str>,
     }
 }

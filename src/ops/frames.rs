@@ -70,8 +70,8 @@ pub const fn one_input(name: &'static str, sources: &'static [Source]) -> Kernel
     one_input_of(name, BINDINGS, sources)
 }
 
-/// The same from one type to another; the parts of its text say what `X` or `Y` is where the
-/// binding does not.
+/// A kernel with one input of another type; the parts of its source say what `X` or `Y` is where
+/// the binding does not.
 pub const fn one_input_of(
     name: &'static str,
     bindings: &'static [Binding; 2],
@@ -87,8 +87,8 @@ pub const fn two_inputs(name: &'static str, sources: &'static [Source]) -> Kerne
     two_inputs_of(name, BINDINGS, sources)
 }
 
-/// The same from one type to another; the parts of its text say what `X` or `Y` is where the
-/// binding does not.
+/// A kernel with two inputs of another type; the parts of its source say what `X` or `Y` is where
+/// the binding does not.
 pub const fn two_inputs_of(
     name: &'static str,
     bindings: &'static [Binding; 3],
@@ -197,7 +197,7 @@ pub fn broadcast_shape(op: &'static str, a: Shape, b: Shape) -> Result<Shape> {
     Ok(Shape::of(&dims))
 }
 
-/// Joins neighbouring dimensions of which each operand has all or none; gives dimensions, innermost
+/// Joins neighboring dimensions of which each operand has all or none; gives dimensions, innermost
 /// first, and for each of them the operands that have it, a bit each. Operands of one shape have
 /// one dimension.
 fn join(dims: &[usize], operands: &[&[bool]]) -> (Vec<usize>, Vec<u32>) {

@@ -23,15 +23,15 @@ use crate::{
 
 /// Threads of a workgroup.
 pub const THREADS: usize = 256;
-/// The same where each has a row alone: as many as a software adapter takes together, so that few
-/// rows are work for all of its cores.
+/// Threads of a workgroup whose threads each reduce a row alone: as many as a software adapter
+/// takes together, so that few rows are work for all of its cores.
 const ALONE: u32 = 8;
 /// The most numbers that a thread takes: a bound on the error of a sum, and enough work to hide a
 /// dispatch.
 pub const TURNS: usize = 32;
 /// Numbers that a thread takes where a row is short: fewer lanes, more rows a workgroup.
 const FEW: usize = 8;
-/// Neighbouring outputs whose numbers are read together.
+/// Neighboring outputs whose numbers are read together.
 const TOGETHER: usize = 32;
 
 params! {
@@ -274,7 +274,7 @@ impl Geometry {
         }
     }
 
-    /// Is there a number for each output?
+    /// Checks that there is a number for each output.
     pub fn check_len(&self, len: usize) -> Result<()> {
         if len == self.outputs {
             Ok(())
@@ -309,7 +309,7 @@ impl Geometry {
         self.shapes[1]
     }
 
-    /// Has it the result's shape, in one form or the other?
+    /// Checks that it has the result's shape, in one form or the other.
     pub fn check(&self, op: &'static str, what: &'static str, shape: Shape) -> Result<()> {
         if self.shapes.contains(&shape) {
             return Ok(());
@@ -321,7 +321,7 @@ impl Geometry {
     }
 
     fn plan(&self) -> Plan {
-        // Where an output's numbers do not lie side by side, neighbouring threads take neighbouring
+        // Where an output's numbers do not lie side by side, neighboring threads take neighboring
         // outputs.
         let most = if self.steps[1] != 1 {
             THREADS / self.inner_outputs.clamp(1, TOGETHER).next_power_of_two()
@@ -471,7 +471,7 @@ params! {
     }
 }
 
-/// The same by threads alone, `sources` made with [`reduction_alone`].
+/// A reduction by single threads, `sources` made with [`reduction_alone`].
 pub const fn kernel_alone(
     name: &'static str,
     bindings: &'static [Binding],

@@ -106,7 +106,7 @@ impl PackedDense {
     ///
     /// # Errors
     /// [`Error::Invalid`] for a wrong count, padding that is not zero, or a code of -128, which no
-    /// float is quantised to.
+    /// float is quantized to.
     #[cfg(feature = "formats")]
     pub(crate) fn from_words(
         element: DenseElement,
@@ -164,7 +164,7 @@ impl PackedDense {
         ))
     }
 
-    /// The same matrix in 8 bits: every row divided by its largest magnitude / 127 and rounded,
+    /// Returns the matrix in int8: every row divided by its largest magnitude / 127 and rounded,
     /// ties to even. At most 0.4 % of a row's largest element off; published perplexities hardly
     /// move (17.11 to 17.12 for the head of BitNet b1.58 2B4T).
     pub fn quantize(&self) -> Self {

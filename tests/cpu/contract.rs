@@ -1,5 +1,5 @@
-//! Do the shader texts match their declarations? Needs no GPU. And does the check find what it is
-//! for?
+//! Checks that the sources match their declarations, without a GPU, and that the check finds
+//! planted faults.
 
 use bitnet_wgpu::{
     Context, Kernel,

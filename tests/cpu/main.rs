@@ -8,6 +8,7 @@ mod mac_verify;
 mod model;
 #[cfg(target_os = "linux")]
 mod msl_front;
+mod mutants;
 mod pages;
 mod public_api;
 mod roofline;

@@ -1,5 +1,6 @@
 //! Pages that people read.
 
+mod comments;
 mod prose;
 
 use prose::pages_below;

@@ -668,7 +668,7 @@ fn zero_points_and_few_bits_by_hand() {
     assert_eq!(xq.codes, [7, -7, 0, 2, 2, -3], "ties go to even");
 }
 
-/// Over many seeds a code is one of the two neighbours of x·a, and their mean is x·a: within five
+/// Over many seeds a code is one of the two neighbors of x·a, and their mean is x·a: within five
 /// standard deviations of the mean of as many independent roundings, and 2^-25 for the units of u.
 #[test]
 fn stochastic_rounding_has_no_bias() {
@@ -692,7 +692,7 @@ fn stochastic_rounding_has_no_bias() {
             "{x}: {mean}, not {exact} ± {deviation}"
         );
     }
-    // Neighbours in a word are rounded apart.
+    // Neighbors in a word are rounded apart.
     let made = reference::quantize_gradients(&[1.0f32, 0.3, 0.3, 0.3, 0.3, 0.3, 0.3, 0.3], 1, 8, 7)
         .unwrap();
     assert!(made.codes.contains(&38) && made.codes.contains(&39), "{:?}", made.codes);

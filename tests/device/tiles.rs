@@ -250,7 +250,7 @@ const SAME: &[(&str, usize)] = &[
 ];
 
 /// Ops whose kernels have one size. Products: their kernels, of several tiles, are compared with
-/// one another above or by their cases. Sums in the order of a workgroup's threads: quantisers of
+/// one another above or by their cases. Sums in the order of a workgroup's threads: quantizers of
 /// weights, prefix sums. A workgroup for what has that size: blocks of a transform, lists of the
 /// largest. Probes.
 const ONE_SIZE: &[&str] = &[

@@ -121,7 +121,7 @@ fn qwen3_has_the_defaults_of_transformers() {
     );
     assert_eq!((config.bos, config.eos), (None, vec![]));
     assert_eq!(qwen3(json!({"num_attention_heads": 32, "num_key_value_heads": null})).kv_heads, 32);
-    // Activations are quantised where BitNet's keys say so, and never by MLX.
+    // Activations are quantized where BitNet's keys say so, and never by MLX.
     assert!(!config.quantized_activations);
     assert!(
         qwen3(json!({"quantization_config": {"quant_method": "bitnet"}})).quantized_activations
@@ -563,7 +563,7 @@ fn sound_models_that_cannot_run_are_unsupported() {
     assert!(matches!(wrong.open().unwrap_err(), Error::Format { .. }));
 }
 
-/// A layer that stays in floats would be quantised as the others are. The head and the embedding
+/// A layer that stays in floats would be quantized as the others are. The head and the embedding
 /// always stay so.
 #[test]
 fn layers_that_are_not_converted_are_refused() {

@@ -68,7 +68,7 @@ fn floats_by_128_columns_are_taken_exactly() {
         let wanted = PackedTernary::from_values(ROWS, columns, &made.0, scales).unwrap();
         let read = open(&plain, columns, &values);
         assert_eq!(ModelFile::linear(&read, "l", ROWS, columns).unwrap(), wanted);
-        // They stay as they are where others may be quantised.
+        // They stay as they are where others may be quantized.
         assert_eq!(
             read.with_options(ReadOptions::default().quantize(true)).ternary("l").unwrap(),
             wanted
@@ -404,7 +404,7 @@ fn matrices_of_mlx_have_bits_of_their_own() {
     }
 }
 
-/// The packed form says of every model that its activations are quantised.
+/// The packed form says of every model that its activations are quantized.
 #[test]
 fn models_of_float_activations_are_not_packed() {
     let directory = Directory::model(&qwen3(json!({})), &file(&[]));

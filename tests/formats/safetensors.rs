@@ -306,7 +306,7 @@ fn float_weights_are_never_quantised_unasked() {
         assert_eq!(model.ternary("unpacked").unwrap(), own, "{trained}");
         assert_eq!(model.ternary("masters").unwrap(), quantized(&masters), "{trained}");
     }
-    // As transformers: in this mode layers quantise whatever they hold.
+    // As transformers: in this mode layers quantize whatever they hold.
     let online = open(
         json!({"quantization_config": {"quant_method": "bitnet", "quantization_mode": "online"}}),
     );

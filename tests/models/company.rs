@@ -65,7 +65,7 @@ fn one_dispatch(packed: bool) -> Context {
     context().restricted(|c| (c.fast_packed_dot, c.software) = (packed, false))
 }
 
-/// A model whose weights are scaled by groups, and whose activations are quantised all the same.
+/// A model whose weights are scaled by groups, and whose activations are quantized all the same.
 fn by_groups(context: Option<&Context>) -> Model {
     ModelFiles::open_with(
         support::data("models/qwen3"),

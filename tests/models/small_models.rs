@@ -25,7 +25,7 @@ fn largest_difference(a: &[f32], b: &[f32]) -> f32 {
 /// Ten times what transformers, an f64 reference and one in f32 with integer sums are apart; one
 /// flipped code would be a hundred times more.
 const TOLERANCE: f32 = 2e-4;
-/// Where activations are not quantised they are rounded, to 2^-16 of the largest of 128, and of
+/// Where activations are not quantized they are rounded, to 2^-16 of the largest of 128, and of
 /// these small models fewer errors cancel out than of others.
 const ROUNDED: f32 = 5e-3;
 
@@ -231,7 +231,7 @@ fn a_head_in_8_bits_is_near() {
             let logits = block_on(model.logits(&golden.ids("prompt0.ids"))).unwrap();
             let wanted = golden.floats("prompt0.last_logits");
             let largest = wanted.iter().fold(0f32, |max, v| max.max(v.abs()));
-            // A tied embedding is quantised too, and the codes after it change: the logits keep
+            // A tied embedding is quantized too, and the codes after it change: the logits keep
             // their shape, not their digits.
             let off = largest_difference(&logits, &wanted) / largest;
             assert!(
@@ -402,7 +402,7 @@ fn gguf_models_run_alike_on_every_engine() {
 }
 
 /// The same ternary weights in floats, as some converters write them, and without a word of
-/// quantisation: the same model, to the bit.
+/// quantization: the same model, to the bit.
 #[test]
 fn ternary_weights_in_floats_are_the_same_model() {
     let packed = Checkpoint::open(directory("llama")).unwrap();
@@ -473,7 +473,7 @@ fn ternary_weights_in_floats_are_the_same_model() {
         assert_eq!(found, logits(directory("llama")));
         assert!(largest_difference(&found[found.len() - golden.len()..], &golden) < TOLERANCE);
     }
-    // Nor are they quantised again where the model says that it was trained for ternary weights,
+    // Nor are they quantized again where the model says that it was trained for ternary weights,
     // except online.
     unpacked.write("config.json", packed.config_json().to_string());
     for context in [None, Some(context())] {

@@ -18,11 +18,11 @@ type Twin = Box<dyn Fn() -> Vec<Data> + Send + Sync>;
 pub struct Case {
     /// Shapes and options, for messages.
     pub name: String,
-    /// Are there tensors of `f16`, which not every device has?
+    /// Whether there are tensors of `f16`, which not every device has.
     pub f16: bool,
-    /// Are its outputs known to the bit?
+    /// Whether its outputs are compared as bits.
     pub exact: bool,
-    /// Is it too much work for an emulated GPU?
+    /// Whether it is too much work for an emulated GPU.
     pub device_only: bool,
     /// What the device is to be taken for, where that decides between kernels.
     pub restrict: fn(&mut Capabilities),

@@ -116,7 +116,7 @@ pub fn threadgroups_limit() -> Option<u64> {
 }
 
 impl Executor {
-    /// Can it run an op here at all?
+    /// Returns whether it can run an op here at all.
     pub fn runs(self, op: &Op) -> bool {
         match self {
             Self::Twin => matches!(op.by, By::KernelsAndTwin | By::WgslAndTwin),

@@ -123,7 +123,7 @@ impl ModelFile for Reconfigured {
 pub struct TernaryTables {
     file: Checkpoint,
     config: ModelConfig,
-    /// Does it say so, or give the same numbers as floats?
+    /// Whether it says so, or gives the numbers as floats.
     packed: bool,
 }
 

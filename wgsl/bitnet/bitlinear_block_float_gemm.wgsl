@@ -15,7 +15,7 @@ const APART: u32 = 16u;
 var<workgroup> w_tile: array<vec4<f32>, QUADS * TILE_X>;
 var<workgroup> x_tile: array<vec4<f32>, QUADS * TILE_Y>;
 
-// Where a quad of a row or token is. Eight neighbours of one quad, and eight quads of one neighbour, meet no bank twice.
+// Where a quad of a row or token is. Eight neighbors of one quad, and eight quads of one neighbor, meet no bank twice.
 fn place(quad: u32, line: u32) -> u32 { return quad * TILE_X + (line ^ quad); }
 
 // A product that no compiler fuses with a sum. There are no 2^31 tokens; but that is not known when this is compiled.

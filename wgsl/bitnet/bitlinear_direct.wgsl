@@ -12,7 +12,7 @@ var<immediate> params: Params;
 @group(0) @binding(5) var<storage, read_write> y: array<Y>;
 
 alias Acc = i32;
-// Neighbouring threads store neighbouring rows.
+// Neighboring threads store neighboring rows.
 const APART: u32 = THREADS;
 // So many words' sums fit a half: at most 2·128·128 = 2^15, and that only below 0.
 const HELD: u32 = 8u;

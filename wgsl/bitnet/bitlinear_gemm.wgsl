@@ -11,7 +11,7 @@ var<immediate> params: Params;
 @group(0) @binding(4) var<storage, read> x_sum: array<vec2<i32>>;
 @group(0) @binding(5) var<storage, read_write> y: array<Y>;
 
-// [plane][word of the step][row or token]: neighbouring threads read neighbouring rows.
+// [plane][word of the step][row or token]: neighboring threads read neighboring rows.
 var<workgroup> w_tile: array<vec4<u32>, PLANES * STEP * TILE_X>;
 var<workgroup> x_tile: array<vec4<u32>, PLANES * STEP * TILE_Y>;
 

@@ -26,7 +26,7 @@ var<workgroup> of_tokens: array<vec2<f32>, TILE_Y>;
 // What a thread stages: a word of two rows and of two tokens, half a tile apart.
 struct Words { w0: u32, w1: u32, x0: vec4<u32>, x1: vec4<u32> }
 
-// The lines that threads stage, neighbours apart, so that those that write at once meet no bank twice.
+// The lines that threads stage, neighbors apart, so that those that write at once meet no bank twice.
 fn line(local: u32) -> u32 {
     let i = local / STEP;
     return (i & 0xfffffff8u) | ((i & 3u) << 1u) | ((i >> 2u) & 1u);

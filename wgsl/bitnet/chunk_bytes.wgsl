@@ -10,7 +10,7 @@ var<workgroup> units: array<vec2<f32>, BLOCKS>;
 
 fn plane_at(vector: u32) -> u32 { return vector + vector / 8u; }
 
-// Keeps a thread's four quads, in multiples of the unit of their block. Eight neighbours have a block, and must call this together.
+// Keeps a thread's four quads, in multiples of the unit of their block. Eight neighbors have a block, and must call this together.
 fn keep(whole: array<vec4<f32>, 4>, unit: f32, ids: Ids) {
     // A float holds it.
     var sum = 0.0;

@@ -1,9 +1,9 @@
 // For norm_bitlinear_block_float.wgsl: a chunk in floats, for devices without packed products of integers (bitlinear_float_word.wgsl).
 
-// Of each quad of words, the quads of numbers that it meets, by place: lanes have neighbouring ones at a time.
+// Of each quad of words, the quads of numbers that it meets, by place: lanes have neighboring ones at a time.
 var<workgroup> x: array<vec4<f32>, 16u * WIDTH>;
 
-// Keeps a thread's four quads, which are multiples of the unit of their block. Four neighbours have those of a quad of words.
+// Keeps a thread's four quads, which are multiples of the unit of their block. Four neighbors have those of a quad of words.
 fn keep(whole: array<vec4<f32>, 4>, unit: f32, ids: Ids) {
     for (var q = 0u; q < 4u; q += 1u) { x[(4u * (ids.local % 4u) + q) * WIDTH + ids.local / 4u] = whole[q] * unit; }
 }

@@ -1,4 +1,4 @@
-// v = act(gate) · up per token, where a row of source [tokens, 2·features] is gate, then up; n = v / sqrt(mean(v²) + eps) · gain, quantised as in
+// v = act(gate) · up per token, where a row of source [tokens, 2·features] is gate, then up; n = v / sqrt(mean(v²) + eps) · gain, quantized as in
 // quantize_row.wgsl.
 struct Params { tokens: u32, features: u32, words: u32, eps: f32 }
 var<immediate> params: Params;

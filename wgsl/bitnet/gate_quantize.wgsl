@@ -1,4 +1,4 @@
-// v = act(gate) · up per token, where a row of source [tokens, 2·features] is gate, then up; quantised as in quantize_row.wgsl.
+// v = act(gate) · up per token, where a row of source [tokens, 2·features] is gate, then up; quantized as in quantize_row.wgsl.
 struct Params { tokens: u32, features: u32, words: u32 }
 var<immediate> params: Params;
 @group(0) @binding(0) var<storage, read> source: array<Source>;

@@ -1,4 +1,4 @@
-// y = H·x / √block of every `block` neighbours, a power of two up to 1024, on top of y if `add` is not 0: H[i, j] = (-1)^(ones in i & j). x and y have
+// y = H·x / √block of every `block` neighbors, a power of two up to 1024, on top of y if `add` is not 0: H[i, j] = (-1)^(ones in i & j). x and y have
 // `length` elements in whole blocks; with `in_place`, x is y. A workgroup makes TILE_X = 4·THREADS elements, THREADS apart in a thread. Step h gives of
 // the elements i and i + h, where i has the bit h not, the sum and the difference: through workgroup memory below THREADS, in a thread above.
 struct Params { length: u32, block: u32, scale: f32, add: u32, in_place: u32 }

@@ -1,7 +1,7 @@
-// BitLinear of a row that is normalised and quantised here: y = quantised(norm(source)) · codesᵀ · w_scale, for few tokens, in one dispatch. Every
+// BitLinear of a row that is normalized and quantized here: y = quantized(norm(source)) · codesᵀ · w_scale, for few tokens, in one dispatch. Every
 // workgroup prepares the row of its token for itself, in workgroup memory, while its first weights are on their way: that is arithmetic for which
 // memory leaves room, and what it computes is the same bits in every workgroup. Where `normalise` is not 0, norm(v) = v / sqrt(mean(v²) + eps) · gain,
-// else v. Quantised is as in quantize_row.wgsl. codes is [rows, words] words of sixteen codes; source [tokens, features], features a multiple of
+// else v. Quantized is as in quantize_row.wgsl. codes is [rows, words] words of sixteen codes; source [tokens, features], features a multiple of
 // four and at most 16·VECTORS. A workgroup takes `tile` rows of one token, as many as it has threads at most, a team ROWS rows at a time. What becomes of
 // a product, and which row of the matrix is the i-th, is for the part before to say (rows_stored.wgsl, rows_gated.wgsl).
 struct Params { rows: u32, features: u32, words: u32, tile: u32, normalise: u32, eps: f32, add: u32 }
@@ -14,7 +14,7 @@ var<immediate> params: Params;
 
 // Quads of the row that a thread takes.
 const QUADS: u32 = (4u * VECTORS + THREADS - 1u) / THREADS;
-// Quantised numbers, sixteen to a vector, and zeros for lanes beyond the row.
+// Quantized numbers, sixteen to a vector, and zeros for lanes beyond the row.
 const PLANE: u32 = VECTORS + WORDS;
 var<workgroup> x: array<vec4<u32>, PLANES * PLANE>;
 // Bits of sums, then of products.
@@ -41,7 +41,7 @@ fn normalise_row(v: ptr<function, array<vec4<f32>, QUADS>>, ids: Ids) {
     for (var q = 0u; q < QUADS; q += 1u) { (*v)[q] = apart((*v)[q] * inverse, params.features) * gains[q]; }
 }
 
-// Four neighbouring lanes have a word each of a vector, which the first of them gets whole: to write a component, Metal writes its vector.
+// Four neighboring lanes have a word each of a vector, which the first of them gets whole: to write a component, Metal writes its vector.
 fn gathered(word: u32, ids: Ids) -> vec4<u32> {
     let second = team_exchange(word, 1u, ids);
     return vec4<u32>(word, second, team_exchange(word, 2u, ids), team_exchange(second, 2u, ids));

@@ -1,4 +1,4 @@
-// BitLinear of a row that is normalised and rounded here, for few tokens, in one dispatch: y[r] = Σ over blocks b of (Σ x[k]·Wq[r, k] over the columns k of b) ·
+// BitLinear of a row that is normalized and rounded here, for few tokens, in one dispatch: y[r] = Σ over blocks b of (Σ x[k]·Wq[r, k] over the columns k of b) ·
 // w_scale[r, group of b], where x is norm(source) in block floating point, norm(v) = v / sqrt(mean(v²) + eps) · gain, or v where `normalise` is 0. The bits of
 // rms_norm_block_float.wgsl, or quantize_block_float.wgsl, and then bitlinear_block_float_gemv.wgsl. Every workgroup prepares the row of its token for itself while its
 // first weights are on their way, in chunks of 16 columns a thread, which have room in workgroup memory. Blocks are of eight words, and rows are whole
@@ -48,7 +48,7 @@ fn row_inverse(token: u32, ids: Ids) -> f32 {
     return inverse_rms(largest, cell_sum2(1u, squares, ids), params.features, params.eps);
 }
 
-// Leaves a chunk in workgroup memory: each thread its four quads, from quad number `first` of the row on; eight neighbours have a block.
+// Leaves a chunk in workgroup memory: each thread its four quads, from quad number `first` of the row on; eight neighbors have a block.
 fn prepare(token: u32, first: u32, inverse: f32, ids: Ids) {
     let last = params.features / 4u - 1u;
     var v = array<vec4<f32>, 4>();
@@ -66,7 +66,7 @@ fn prepare(token: u32, first: u32, inverse: f32, ids: Ids) {
     keep(v, unit_for(largest), ids);
 }
 
-// What the neighbouring lane has, whose quad of words is the other half of a block.
+// What the neighboring lane has, whose quad of words is the other half of a block.
 fn neighbours(bits: vec4<u32>, ids: Ids) -> vec4<u32> {
     return vec4<u32>(
         team_exchange(bits.x, 1u, ids), team_exchange(bits.y, 1u, ids), team_exchange(bits.z, 1u, ids), team_exchange(bits.w, 1u, ids));

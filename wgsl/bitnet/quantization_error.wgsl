@@ -1,4 +1,4 @@
-// How far numbers are from what they were quantised to: a number for the sums of quantization_error_sums.
+// How far numbers are from what they were quantized to: a number for the sums of quantization_error_sums.
 @group(0) @binding(0) var<storage, read> w: array<X>;
 @group(0) @binding(1) var<storage, read> quantized: array<Q>;
 @group(0) @binding(2) var<storage, read_write> y: array<u32>;

@@ -1,4 +1,4 @@
-// Of numbers w and what they were quantised to, q: Σ (w - q)², the bits of max|w - q| (which order as the numbers do, with NaN above all), Σ w·q, Σ w²,
+// Of numbers w and what they were quantized to, q: Σ (w - q)², the bits of max|w - q| (which order as the numbers do, with NaN above all), Σ w·q, Σ w²,
 // Σ q², and how many q are 0.
 struct Acc { errors: f32, largest: u32, products: f32, squares_w: f32, squares_q: f32, zeros: u32 }
 fn identity() -> Acc { return Acc(0.0, 0u, 0.0, 0.0, 0.0, 0u); }

@@ -1,4 +1,4 @@
-// Absmax quantisation of activations [tokens, features] per token, into one of the two layouts. The formula is in
+// Absmax quantization of activations [tokens, features] per token, into one of the two layouts. The formula is in
 // quantize_row.wgsl.
 struct Params { tokens: u32, features: u32, words: u32 }
 var<immediate> params: Params;

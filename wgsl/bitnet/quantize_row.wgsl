@@ -1,4 +1,4 @@
-// Quantises a row: a = 127 / max(max|v|, 1e-5), code = clamp(round(v·a), -128, 127), ties to even. Beside the codes it writes the
+// Quantizes a row: a = 127 / max(max|v|, 1e-5), code = clamp(round(v·a), -128, 127), ties to even. Beside the codes it writes the
 // scale a and two sums of the row: of the codes, and of the codes times 1024·4^-f, which BIAS in dot_biased.wgsl adds to a sum of products.
 // A row with an infinity or a NaN gets scale NaN and codes 0: its outputs are NaN, and no other row is touched.
 // Of a row as shared/row.wgsl has it. A layout brings store(token, quad, codes), which writes codes 4·quad .. 4·quad + 4 of a row of

@@ -1,4 +1,4 @@
-// Absmean quantisation of w [matrices, rows, columns], a matrix at a time: s = 1 / max(mean|w|, 1e-5), code = clamp(round(w·s), -1, 1) + 1, w_scale =
+// Absmean quantization of w [matrices, rows, columns], a matrix at a time: s = 1 / max(mean|w|, 1e-5), code = clamp(round(w·s), -1, 1) + 1, w_scale =
 // 1 / s for every row. `sums` [matrices, sums] are the sums of |w| over chunks (sum_abs.wgsl), `count` the number of elements of a matrix. One thread
 // per word of sixteen codes, whole workgroups per matrix. Where the mean is not finite, all values of the matrix are 0 and its scales NaN.
 struct Params { rows: u32, columns: u32, words: u32, sums: u32, matrices: u32, count: f32 }

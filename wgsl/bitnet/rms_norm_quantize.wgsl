@@ -1,4 +1,4 @@
-// v = source / sqrt(mean(source²) + eps) · gain per token, source [tokens, features], and v quantised as in quantize_row.wgsl.
+// v = source / sqrt(mean(source²) + eps) · gain per token, source [tokens, features], and v quantized as in quantize_row.wgsl.
 struct Params { tokens: u32, features: u32, words: u32, eps: f32 }
 var<immediate> params: Params;
 @group(0) @binding(0) var<storage, read> source: array<Source>;

@@ -8,7 +8,7 @@ struct Params {
 }
 var<immediate> params: Params;
 
-// Four outputs of a thread, its first or, where `half` is 1, its last. They lie as far apart as a workgroup has threads, so that neighbours read what lies side
+// Four outputs of a thread, its first or, where `half` is 1, its last. They lie as far apart as a workgroup has threads, so that neighbors read what lies side
 // by side.
 fn outputs(group: Group, ids: Ids, half: u32) -> vec4<u32> {
     return flat_group(group) * TILE_X + ids.local + THREADS * (4u * half + vec4<u32>(0u, 1u, 2u, 3u));

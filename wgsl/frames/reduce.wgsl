@@ -1,6 +1,6 @@
 // Reduces `count` numbers for each of `outputs`. An output's numbers are cut into `chunks` of lanes · TURNS, of which a workgroup takes one, for
-// THREADS / lanes outputs; src/ops/reduce.rs says in what order. Where numbers of an output lie side by side, so do its lanes; else neighbouring
-// threads take neighbouring outputs, so that either way neighbouring threads read neighbouring numbers.
+// THREADS / lanes outputs; src/ops/reduce.rs says in what order. Where numbers of an output lie side by side, so do its lanes; else neighboring
+// threads take neighboring outputs, so that either way neighboring threads read neighboring numbers.
 //
 // An op brings `Acc`, `identity() -> Acc`, `combine`, `element(at, index, output) -> Acc`, the number `index` of an output, which is the element `at`
 // of the tensor, and `store(at, acc)`, where `at` counts chunks. One input and floats are in frames/reduce_floats.

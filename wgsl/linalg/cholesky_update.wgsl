@@ -1,4 +1,4 @@
-// A step of a blocked Cholesky factorisation: from what is left of A [n, n] in rows and columns `first`.., it takes the products of the BLOCK columns
+// A step of a blocked Cholesky factorization: from what is left of A [n, n] in rows and columns `first`.., it takes the products of the BLOCK columns
 // of L before `first`. Where there are none yet, it copies A's lower triangle. L is the place of what is left; its first block goes to `diagonal`
 // [.., edge, edge], with ones on the diagonal beyond n, so that all workgroups of cholesky_panel.wgsl can read it while one of them overwrites it.
 // A workgroup per BLOCK × BLOCK elements, and per matrix as many as a square of `tiles` has. It starts with zeros above the diagonal.

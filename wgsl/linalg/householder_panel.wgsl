@@ -1,4 +1,4 @@
-// Householder's QR factorisation of a panel: `width` columns of A [m, n] from `first` on. Column j becomes that of R by H = I - τ·v·vᵀ, which is
+// Householder's QR factorization of a panel: `width` columns of A [m, n] from `first` on. Column j becomes that of R by H = I - τ·v·vᵀ, which is
 // applied to the columns right of it. v, with v[j] = 1 and zeros above, goes to V [m, k]. T, upper triangular, joins the H of the panel: H₁·H₂ ... =
 // I - V·T·Vᵀ (Schreiber and Van Loan 1989, A storage-efficient WY representation). Where a column is already zero below the diagonal, H = I, so τ =
 // 0. One workgroup per matrix; t is [.., panels, edge, edge], zero beyond `width`; its edge is BLOCK, or k where that is less.

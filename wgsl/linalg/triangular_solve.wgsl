@@ -15,7 +15,7 @@ var<workgroup> of_x: array<f32, BLOCK * PITCH>;
 // A row or column, as counted by substitution.
 fn place(i: u32) -> u32 { return select(i, params.n - 1u - i, params.backward != 0u); }
 
-// Loads a block of A. Neighbouring threads read neighbouring elements.
+// Loads a block of A. Neighboring threads read neighboring elements.
 fn load_a(base: u32, row0: u32, column0: u32, local: u32) {
     for (var i = local; i < BLOCK * BLOCK; i += THREADS) {
         var r = i / BLOCK;

@@ -1,5 +1,5 @@
 // Eight independent chains of v = v·factor + term a thread, of four numbers each, `turns` times twice: what a device multiplies and adds where memory is
-// no matter. The sum of the chains goes to `sink`, a quad a thread, so that none can be optimised away.
+// no matter. The sum of the chains goes to `sink`, a quad a thread, so that none can be optimized away.
 struct Params { turns: u32, factor: f32, term: f32 }
 var<immediate> params: Params;
 @group(0) @binding(0) var<storage, read_write> sink: array<vec4<f32>>;

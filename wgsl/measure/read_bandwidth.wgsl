@@ -1,5 +1,5 @@
 // Reads all `quads` vectors of `source`, four loads in flight per thread. Each thread writes the xor of all that it has read to `sink`, so that no
-// load can be optimised away.
+// load can be optimized away.
 struct Params { quads: u32 }
 var<immediate> params: Params;
 @group(0) @binding(0) var<storage, read> source: array<vec4<u32>>;

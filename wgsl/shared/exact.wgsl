@@ -1,5 +1,5 @@
 // x / y and the square root, correctly rounded on every device. Vulkan lets a division be off by 2.5 units in the last place, and Metal compiles with fast
-// math; but the last bit of a scale can move a quantised code. So a quotient of significands is corrected by its remainder, which a fused multiply-add
+// math; but the last bit of a scale can move a quantized code. So a quotient of significands is corrected by its remainder, which a fused multiply-add
 // gives exactly. Devices that do not fuse, as a probe tells when one is opened, have exact_unfused.wgsl.
 
 // Are these the bits of a positive normal float?

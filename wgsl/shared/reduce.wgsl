@@ -26,7 +26,7 @@ fn team_lanes(ids: Ids) -> u32 { return ids.lanes; }
 
 // The `v` of the lane whose number differs in the bit `mask`.
 fn team_exchange(v: u32, mask: u32, ids: Ids) -> u32 {
-    // Within four neighbouring lanes there are cheaper instructions.
+    // Within four neighboring lanes there are cheaper instructions.
     if mask == 1u { return quadSwapX(v); }
     if mask == 2u { return quadSwapY(v); }
     return subgroupShuffleXor(v, mask);

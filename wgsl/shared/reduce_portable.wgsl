@@ -1,4 +1,4 @@
-// The functions of reduce.wgsl through workgroup memory. A team is 32 neighbouring threads, or all threads of a smaller workgroup.
+// The functions of reduce.wgsl through workgroup memory. A team is 32 neighboring threads, or all threads of a smaller workgroup.
 
 // A struct of its own: Tint, the compiler of Chromium, takes all members of a struct for non-uniform where one is.
 struct Group {
@@ -30,7 +30,7 @@ fn team_exchange(v: u32, mask: u32, ids: Ids) -> u32 {
     return other;
 }
 
-// Sums over `width` neighbouring threads, a power of two. Each step adds the upper half of the numbers to the lower.
+// Sums over `width` neighboring threads, a power of two. Each step adds the upper half of the numbers to the lower.
 fn tree_sum_u32(v: u32, width: u32, local: u32) -> u32 {
     scratch[local] = v;
     workgroupBarrier();

@@ -3,7 +3,7 @@ struct Share { row: u32, lane: u32, step: u32 }
 
 fn share(group: Group, ids: Ids, lanes: u32) -> Share { return Share(flat_thread(group, ids), 0u, 1u); }
 
-// What four neighbouring lanes have.
+// What four neighboring lanes have.
 struct Four { a: Acc, b: Acc, c: Acc, d: Acc }
 
 fn together(v: Four, w: Four) -> Four { return Four(combine(v.a, w.a), combine(v.b, w.b), combine(v.c, w.c), combine(v.d, w.d)); }

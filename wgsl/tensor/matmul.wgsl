@@ -1,5 +1,5 @@
 // y[b, i, j] = Σ left(b, i, l)·right(b, l, j) over l, on top of y if `add` is not 0. Parts before bring the sides: `left_quad` and `right_quad` load four
-// neighbours of a line, which runs along k where `left_along_k` and `right_along_k` say so, and along the outputs where not.
+// neighbors of a line, which runs along k where `left_along_k` and `right_along_k` say so, and along the outputs where not.
 // A workgroup of 16 × 16 threads makes a tile of (64·BLOCKS)². It stages DEPTH of l at a time, as quads of outputs, and a thread makes BLOCKS² blocks
 // of 4 × 4 outputs, 64 apart. Half of the threads stage the left side, half the right one, a block of 4 × 4 each: lines along k are transposed in
 // registers. The next block is loaded while this one is multiplied.
@@ -16,7 +16,7 @@ fn place(local: u32) -> Place {
     let right = local >= THREADS / 2u;
     let along_k = select(left_along_k(), right_along_k(), right);
     let i = local % (THREADS / 2u);
-    // Neighbouring threads read what lies side by side.
+    // Neighboring threads read what lies side by side.
     let depth = select(i / QUADS, i % (DEPTH / 4u), along_k);
     let output = select(i % QUADS, i / (DEPTH / 4u), along_k);
     return Place(right, along_k, depth, output);

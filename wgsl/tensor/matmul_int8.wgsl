@@ -64,7 +64,7 @@ fn matmul_int8(group: Group, ids: Ids) {
     var sums2 = vec4<i32>();
     var sums3 = vec4<i32>();
     for (var first = 0u; first < words; first += DEPTH) {
-        // Neighbouring threads read what lies side by side.
+        // Neighboring threads read what lies side by side.
         for (var i = ids.local; i < TILE_Y * DEPTH; i += THREADS) {
             let row = first_row + i / DEPTH;
             let word = first + i % DEPTH;

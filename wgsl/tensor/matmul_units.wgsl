@@ -21,7 +21,7 @@ var<workgroup> outputs: array<f32, THREADS / LANES * SIDE * SIDE>;
 struct Place { line: u32, quad: u32, step: u32 }
 struct Quads { x: vec4<f16>, y: vec4<f16>, z: vec4<f16>, w: vec4<f16> }
 
-// Neighbouring threads read what lies side by side.
+// Neighboring threads read what lies side by side.
 fn place(along_k: bool, local: u32) -> Place {
     let quads = select(QUADS, K_QUADS, along_k);
     return Place(local / quads, local % quads, THREADS / quads);

@@ -1,6 +1,6 @@
 // y[r, i] = Σ x[r, j] over j <= i, or j < i where `exclusive` is not 0. A workgroup takes a chunk of THREADS · TURNS numbers of a row; `before` [rows, chunks]
 // are the sums of what is before each, and is not read for the first. Of rows that are one chunk it takes as many as there is room for, each by `lanes`
-// threads. Each thread has TURNS neighbouring numbers; they come and go through workgroup memory, so that neighbouring threads read and write side by
+// threads. Each thread has TURNS neighboring numbers; they come and go through workgroup memory, so that neighboring threads read and write side by
 // side.
 struct Params { rows: u32, columns: u32, chunks: u32, lanes: u32, exclusive: u32 }
 var<immediate> params: Params;

@@ -22,10 +22,10 @@ const LARGEST: u32 = QUERIES + 4u * STEP * DOWN;
 const BESIDE: u32 = SPAN * DOWN;
 var<workgroup> staged: array<vec4<f32>, BESIDE + HALF * 16u>;
 
-// Where the numbers of four rows are in a column of such. Neighbouring columns begin with different ones, so that writing a row meets all banks.
+// Where the numbers of four rows are in a column of such. Neighboring columns begin with different ones, so that writing a row meets all banks.
 fn slot(column: u32, down: u32) -> u32 { return column * DOWN + (down ^ (column % DOWN)); }
 
-// Where a thread is in its workgroup. Neighbours are 8 across and 4 down, so that they read few vectors at a time.
+// Where a thread is in its workgroup. Neighbors are 8 across and 4 down, so that they read few vectors at a time.
 struct Place { across: u32, down: u32 }
 
 fn place_of(local: u32) -> Place { return Place(local % 8u + local / 32u % 2u * 8u, local / 8u % 4u + local / 64u * 4u); }

@@ -1,5 +1,5 @@
 // The rows of attention: a key head serves heads / kv_heads query heads; these times the new tokens of a sequence are its rows. Positions are taken in
-// shares of SPAN neighbours, whatever the context, the batch, and what else a workgroup does. qkv and the caches are as in rope.wgsl.
+// shares of SPAN neighbors, whatever the context, the batch, and what else a workgroup does. qkv and the caches are as in rope.wgsl.
 struct Params {
     run: u32, sequences: u32, heads: u32, kv_heads: u32, head_dim: u32, capacity: u32, longest: u32, rotate: u32, add: u32, window: u32,
     scale: f32,

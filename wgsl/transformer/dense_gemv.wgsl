@@ -1,6 +1,6 @@
 // y[t, r] = Σ_k x[t, k]·table[r, k] · table_scale[r] for few tokens t, on top of y if `add` is not 0. table is [rows, blocks] blocks of 16 bytes,
 // which dense_*.wgsl unpacks into QUADS of four; x has as many elements per row, padded with zeros as the table is; y is [tokens, rows]. For one token x
-// is as it comes; for several it is [tokens, QUADS, blocks] quads, so that neighbouring lanes read neighbouring ones. A workgroup computes TILE_X rows
+// is as it comes; for several it is [tokens, QUADS, blocks] quads, so that neighboring lanes read neighboring ones. A workgroup computes TILE_X rows
 // × TILE_Y tokens, a team of at least eight lanes four rows at a time: each lane takes every lanes-th block of them. A product is the same bits
 // whatever TILE_Y.
 struct Params { rows: u32, tokens: u32, blocks: u32, add: u32 }

@@ -31,7 +31,7 @@ fn scores(a: u32, a_at: u32, row0: u32, b: u32, b_at: u32, column0: u32, local: 
     let down = local / 16u;
     var sums = Scores();
     for (var first = 0u; first < params.dim; first += DEPTH) {
-        // Neighbouring threads read what lies side by side.
+        // Neighboring threads read what lies side by side.
         for (var i = local; i < DEPTH * (ROWS + COLUMNS); i += THREADS) {
             let r = i / DEPTH;
             let l = first + i % DEPTH;

@@ -3,7 +3,7 @@
 // cache, values are copied there. angles is [position, D/2] pairs (cos, sin). One thread per pair (a, b). Token t is the t mod `run`-th new token of
 // run t / `run`: runs says of each which of the `sequences` it continues, and how many tokens that has so far.
 //
-// The caches hold vectors of four, Q = ceil(D / 4): keys [sequence, head, Q, capacity], so that neighbouring positions are neighbours in memory; values
+// The caches hold vectors of four, Q = ceil(D / 4): keys [sequence, head, Q, capacity], so that neighboring positions are neighbors in memory; values
 // [sequence, head, capacity, Q]. What pads D to 4·Q is never written and stays zero.
 struct Params { tokens: u32, run: u32, sequences: u32, heads: u32, kv_heads: u32, head_dim: u32, capacity: u32 }
 var<immediate> params: Params;

@@ -1,4 +1,4 @@
-// The logits of a chunk, by their keys (shared/order). A workgroup has one chunk of TILE_X = THREADS · TURNS logits of a row, a thread TURNS neighbours of
+// The logits of a chunk, by their keys (shared/order). A workgroup has one chunk of TILE_X = THREADS · TURNS logits of a row, a thread TURNS neighbors of
 // them. The kernel that includes this has `logits` [rows, count].
 
 // The first of a thread's logits.

@@ -57,7 +57,7 @@ impl Submission {
         Self { asked, dispatches, came }
     }
 
-    /// Did it end as programs can expect?
+    /// Returns whether it ended as programs can expect.
     pub fn sound(&self) -> bool {
         match self.came {
             Came::Right(_) => true,

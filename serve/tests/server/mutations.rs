@@ -208,7 +208,7 @@ fn damaged_requests_leave_the_server_whole() {
     let before = server.complete(&sound)["choices"].clone();
     let outcomes = outcomes(&server.address);
     println!("{outcomes:?}");
-    // Some are as good as before, some are wrong, some are cancelled, and none is the server's
+    // Some are as good as before, some are wrong, some are canceled, and none is the server's
     // fault.
     assert!(
         outcomes[&Outcome::Status(200)] > 0 && outcomes[&Outcome::Status(400)] > 0,

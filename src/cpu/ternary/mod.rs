@@ -1,4 +1,4 @@
-//! Ternary matrices times quantised activations: the bits of
+//! Ternary matrices times quantized activations: the bits of
 //! [`bitlinear_quantized`](crate::reference::bitlinear_quantized).
 //!
 //! A vector of sixteen rows' words (see [`InterleavedTernary`]) holds four fields; masked, each is

@@ -141,7 +141,7 @@ struct Block {
     scale: usize,
     /// Byte range of the 2-bit codes; empty for a type without them.
     codes: std::ops::Range<usize>,
-    /// Is code 3 a number of the type, though not a ternary one?
+    /// Whether code 3 is a number of the type, though not a ternary one.
     has_code_3: bool,
     /// Decodes a block into packed words of 16 codes.
     pack: fn(&[u8], &mut [u32]),
@@ -199,7 +199,7 @@ impl Block {
         columns: usize,
         bytes: &[u8],
     ) -> Result<PackedTernary, FormatError> {
-        // No early exit within a block, so that the compiler vectorises the loop.
+        // No early exit within a block, so that the compiler vectorizes the loop.
         let code_3 = |block: &[u8]| {
             block[self.codes.clone()].iter().fold(0, |all, byte| all | byte & byte >> 1 & 0x55) != 0
         };
@@ -313,7 +313,7 @@ pub enum I2sLayout {
     /// Blocks of 64 weights in 16 bytes; byte p holds weights p, 16 + p, 32 + p, 48 + p. Older
     /// bitnet.cpp wrote it on ARM.
     Arm,
-    /// A byte holds one column of four neighbouring rows, the first in its upper bits. Newer
+    /// A byte holds one column of four neighboring rows, the first in its upper bits. Newer
     /// bitnet.cpp writes it for its row-wise kernels.
     Rows,
 }
@@ -426,7 +426,7 @@ pub(super) fn floats(kind: GgufType, bytes: &[u8]) -> Option<Vec<f32>> {
     }
 }
 
-/// Decodes the quantised types of embeddings and heads to little-endian `f16`; `None` for other
+/// Decodes the quantized types of embeddings and heads to little-endian `f16`; `None` for other
 /// types.
 ///
 /// # Errors

@@ -91,7 +91,7 @@ impl GgufFile {
         self.header.tensors.keys().map(String::as_str)
     }
 
-    /// Is there a tensor of that name?
+    /// Returns whether there is a tensor of that name.
     pub fn contains(&self, name: &str) -> bool {
         self.header.tensors.contains_key(name)
     }
@@ -264,7 +264,7 @@ impl GgufTensor<'_> {
     /// The elements of a float tensor (F32, F16 or BF16) as `f32`.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] for a quantised type.
+    /// [`Error::Unsupported`] for a quantized type.
     pub fn to_f32(&self) -> Result<Vec<f32>> {
         blocks::floats(self.kind, &self.bytes).ok_or_else(|| {
             self.unsupported(format!("is {}; F32, F16 or BF16 is needed", self.kind))

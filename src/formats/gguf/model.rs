@@ -45,14 +45,14 @@ pub struct Gguf {
     layout: I2sLayout,
     rotary: RotaryOrder,
     masters: Masters,
-    /// Does nothing say how activations are computed?
+    /// Whether nothing says how activations are computed.
     unsaid: bool,
     said: Once,
 }
 
 impl Gguf {
     /// Opens a file. I2_S tensors are read in [`I2sLayout::X86`], query and key rows in the
-    /// architecture's usual [`RotaryOrder`]; linear layers in floats are quantised in BitNet's
+    /// architecture's usual [`RotaryOrder`]; linear layers in floats are quantized in BitNet's
     /// architectures, and otherwise refused unless they are ternary already.
     ///
     /// # Errors
@@ -242,9 +242,9 @@ impl ModelFile for Gguf {
     }
 }
 
-/// Is it a TriLM, whose activations are floats? Its architecture is any Llama's. The larger ones
-/// have several scales a matrix, as no BitNet has; the others are known by the name that converters
-/// take from the model's.
+/// Returns whether it is a TriLM, whose activations are floats. Its architecture is any Llama's.
+/// The larger ones have several scales a matrix, as no BitNet has; the others are known by the name
+/// that converters take from the model's.
 fn is_trilm(file: &GgufFile, config: &ModelConfig) -> bool {
     let named = |key| {
         file.get(key)

@@ -76,7 +76,7 @@ impl<'a> GgufArray<'a> {
         self.count
     }
 
-    /// Does the array have no elements?
+    /// Returns whether the array has no elements.
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }

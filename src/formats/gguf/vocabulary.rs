@@ -25,11 +25,11 @@ pub struct GgufVocabulary {
     pub bos: Option<u32>,
     /// The token that ends a text.
     pub eos: Option<u32>,
-    /// Does a text begin with `bos`?
+    /// Whether a text begins with `bos`.
     pub add_bos: Option<bool>,
-    /// Does a text that is embedded end with `eos`?
+    /// Whether a text that is embedded ends with `eos`.
     pub add_eos: Option<bool>,
-    /// SentencePiece: is a space put before a text? `None` means yes.
+    /// Whether a space is put before a text (SentencePiece). `None` means yes.
     pub add_space_prefix: Option<bool>,
     /// The chat template, in Jinja.
     pub chat_template: Option<String>,

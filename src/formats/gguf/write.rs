@@ -48,7 +48,7 @@ const ALIGNMENT: usize = 32;
 ///
 /// No number changes: embedding and head stay in their types (Q2_0 where they are ternary), a
 /// matrix whose scale is no half has it in a tensor beside it, and scales of groups are halves or
-/// refused. Floats of a model that is to be quantised are quantised by their absmean. The input is
+/// refused. Floats of a model that is to be quantized are quantized by their absmean. The input is
 /// read twice, the first time to see whether the type holds it. `vocabulary` is the tokenizer, from
 /// [`Tokenizer::to_gguf`](crate::model::Tokenizer::to_gguf); without one, the file says that it has
 /// none. `progress` is called after each tensor. The file takes its name when it is complete.
@@ -108,7 +108,7 @@ pub fn write_gguf(
     out.commit()
 }
 
-/// Is the file of the same model, but for what other tokens and names it has?
+/// Checks that the file is of the same model, except for its tokens and names.
 fn same_model(file: &Gguf, wanted: &ModelConfig) -> Result<(), FormatError> {
     let (architecture, generation) = (wanted.architecture.clone(), wanted.generation.clone());
     let (eos, embedding) = (wanted.eos.clone(), wanted.embedding.clone());
@@ -321,7 +321,7 @@ fn is_half(scale: f32) -> bool {
     f16::from_f32(scale).to_f32() == scale
 }
 
-/// Do blocks lie within groups, and have these halves as scales?
+/// Checks that blocks lie within groups, and that their scales are f16.
 fn check_groups(kind: GgufType, matrix: &PackedTernary) -> Result<(), String> {
     let block = kind.block().0;
     if let Some(size) = matrix.group().filter(|size| !size.is_multiple_of(block)) {
@@ -344,7 +344,7 @@ impl Tensor {
         self.bytes.next_multiple_of(ALIGNMENT)
     }
 
-    /// Its bytes, and what quantising has changed.
+    /// Its bytes, and what quantizing has changed.
     fn read(&self, checkpoint: &Checkpoint, rotary: RotaryOrder) -> Result<(Vec<u8>, Option<f64>)> {
         let floats = |floats: &[f32]| floats.iter().flat_map(|x| x.to_le_bytes()).collect();
         Ok(match &self.content {

@@ -26,7 +26,7 @@ pub struct KernelCache {
     pub folder: PathBuf,
     /// Adapter, driver, and this crate.
     device: String,
-    /// Has the log a line already that says that it cannot be written to?
+    /// Whether the log already says that it cannot be written to.
     told: AtomicBool,
 }
 

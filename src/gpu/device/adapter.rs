@@ -48,7 +48,7 @@ pub struct Adapter {
     pub capabilities: Capabilities,
     /// Discrete, integrated, a processor, ...
     pub kind: wgpu::DeviceType,
-    /// Does it work in the memory of the processor? `None` where the system does not say.
+    /// Whether it works in the memory of the processor. `None` where the system does not say.
     pub unified_memory: Option<bool>,
     /// Bytes of its memory, which other programs use too: under Vulkan its largest heap, under
     /// Metal the working set that Metal recommends to one process (`recommendedMaxWorkingSetSize`).

@@ -37,7 +37,7 @@ impl Waits {
         self.wait_since(index, Instant::now(), self.limit())
     }
 
-    /// The same for a time that counts from `since`.
+    /// Waits, for a time that counts from `since`.
     fn wait_since(
         &self,
         index: Option<wgpu::SubmissionIndex>,

@@ -15,8 +15,8 @@ pub fn guarded<R>(
     }
 }
 
-/// Is the device gone? wgpu says so to the app's callback only; but it no longer complains about
-/// what is made on it then, not even about this.
+/// Returns whether the device is lost. wgpu says so to the app's callback only; but it no longer
+/// complains about what is made on it then, not even about this.
 pub fn is_lost(device: &wgpu::Device) -> bool {
     let wrong = wgpu::BufferDescriptor {
         label: None,

@@ -117,7 +117,7 @@ impl<B> State<B> {
         gone
     }
 
-    /// Would so many bytes more be too many, whatever is evicted?
+    /// Returns the limit that so many bytes more would exceed, whatever is evicted.
     fn exceeds(&self, size: u64) -> Option<u64> {
         self.stats.limit.filter(|&limit| self.stats.live_bytes.saturating_add(size) > limit)
     }
@@ -139,7 +139,7 @@ impl<B> State<B> {
 pub struct Pooled {
     buffer: wgpu::Buffer,
     home: Option<Home>,
-    /// Is it new, and mapped for whoever asked for it?
+    /// Whether it is new, and mapped for the caller.
     mapped: bool,
 }
 
@@ -158,7 +158,7 @@ impl Pooled {
         hasher.finish() as usize
     }
 
-    /// Did it come mapped for writing? Then it must be unmapped before the device has it.
+    /// Returns whether it came mapped for writing. It must then be unmapped before the device uses it.
     pub fn came_mapped(&self) -> bool {
         self.mapped
     }
@@ -382,7 +382,7 @@ impl Drop for Freeing<'_> {
     }
 }
 
-/// Is a new buffer mapped?
+/// Returns whether a new buffer is mapped.
 fn is_mapped(usage: wgpu::BufferUsages) -> bool {
     usage.contains(wgpu::BufferUsages::MAP_WRITE)
 }

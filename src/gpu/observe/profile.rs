@@ -172,7 +172,7 @@ impl Recording {
         ))
     }
 
-    /// Runs it once: does the GPU's clock move?
+    /// Runs it once, and returns whether the GPU's clock moves.
     pub(crate) async fn clock_moves(&self) -> Result<bool> {
         let times = self.timestamps(std::slice::from_ref(&(0..self.steps.len())), 1).await?;
         Ok(times.is_some_and(|times| times.iter().any(|time| !time.is_zero())))

@@ -14,8 +14,8 @@ use crate::{
 /// All of them.
 pub static KERNELS: &[&Kernel] = &[&HALF_SUBNORMALS, &FUSED_MULTIPLY_ADD];
 
-/// Does this device widen subnormal halves exactly? The fastest ternary dot product (`dot_half`)
-/// counts on it.
+/// Probes whether this device widens subnormal f16 exactly. The fastest ternary dot product
+/// (`dot_half`) counts on it.
 static HALF_SUBNORMALS: Kernel = Kernel::trusted(
     "half_subnormals",
     &[],
@@ -29,7 +29,7 @@ static HALF_SUBNORMALS: Kernel = Kernel::trusted(
 /// The products whose rounding [`FUSED_MULTIPLY_ADD`] shows.
 const PRODUCTS: usize = 64;
 
-/// Does `fma` round once? The fastest exact quotient (`shared/exact`) counts on it.
+/// Probes whether `fma` rounds once. The fastest exact quotient (`shared/exact`) counts on it.
 static FUSED_MULTIPLY_ADD: Kernel = Kernel::trusted(
     "fused_multiply_add",
     &[],

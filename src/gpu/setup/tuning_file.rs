@@ -51,7 +51,7 @@ impl Context {
         &self.capabilities().tuning
     }
 
-    /// The same device, with what its folder has for it.
+    /// Returns the context with the tuning that its folder has for it.
     pub(crate) fn tuned(self) -> Self {
         let Some(folder) = self.cache_folder() else { return self };
         let (path, key) = self.tuning_file(folder);

@@ -21,8 +21,8 @@ const STAGES: usize = 4;
 pub struct UploadStream<'a> {
     context: &'a Context,
     to: &'a wgpu::Buffer,
-    /// Is it mapped, so that the host writes to it and no staging buffer is needed? Not any more
-    /// when all is there.
+    /// Whether it is mapped, so that the host writes to it and no staging buffer is needed. It is
+    /// unmapped at the end.
     in_place: bool,
     /// Bytes of its staging buffers.
     size: usize,

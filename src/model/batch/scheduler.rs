@@ -85,7 +85,7 @@ impl RequestQueue {
         waker.into_iter().for_each(Waker::wake);
     }
 
-    /// Does anybody wait who may begin beside so many?
+    /// Returns whether a request waits that may begin beside so many.
     fn admits(&self, running: usize) -> bool {
         let waiting = self.lock();
         waiting.is_below_limit(running) && !waiting.requests.is_empty()
@@ -154,7 +154,7 @@ struct Slot {
     last: u64,
     /// That request's [`GenerateOptions::cache_salt`](crate::model::GenerateOptions::cache_salt).
     salt: Option<Arc<str>>,
-    /// Does the engine know how it chooses, and has it counted its tokens since?
+    /// Whether the engine can choose its tokens, and has counted them since.
     plan_is_set: bool,
 }
 

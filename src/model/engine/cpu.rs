@@ -54,7 +54,7 @@ struct CpuSession {
     /// The cosine and sine of every rotary angle, for as many positions as there have been: a
     /// context may have millions.
     angles: Vec<f32>,
-    /// The same of layers that see a window.
+    /// Cosines and sines for layers with a sliding window.
     local_angles: Vec<f32>,
     choice: Option<SamplingPlan>,
     /// The tokens that were chosen last.
@@ -247,7 +247,7 @@ impl CpuModel {
         Ok((0..x.len() / self.config.hidden).flat_map(token).copied().collect())
     }
 
-    /// Norm, quantiser where the model has them, and product.
+    /// Norm, quantizer where the model has them, and product.
     fn linear(&self, x: &[f32], norm: Gain<'_>, w: &InterleavedTernary) -> Result<Vec<f32>> {
         let (tokens, eps) = (x.len() / w.columns(), self.config.eps);
         if !self.config.quantized_activations {

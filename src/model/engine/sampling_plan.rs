@@ -33,7 +33,7 @@ impl LogitChanges {
     /// That which changes nothing.
     pub const NONE: Self = Self { penalties: Penalties::NONE, bias: BTreeMap::new(), counts: None };
 
-    /// Does it change nothing?
+    /// Returns whether it changes nothing.
     pub fn is_none(&self) -> bool {
         self.penalties == Penalties::NONE && self.bias.is_empty()
     }

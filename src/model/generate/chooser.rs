@@ -76,7 +76,7 @@ impl Chooser {
         self.tokens.len() - self.prompt
     }
 
-    /// Has it chosen a token? The last that it chose is not in the session yet.
+    /// Returns whether it has chosen a token. The last that it chose is not in the session yet.
     pub fn has_chosen(&self) -> bool {
         self.tokens.len() > self.given
     }
@@ -87,7 +87,7 @@ impl Chooser {
         self.append(id);
     }
 
-    /// Does this token end the text?
+    /// Returns whether this token ends the text.
     pub fn is_end(&self, id: u32) -> bool {
         self.ends.contains(&id)
     }
@@ -97,25 +97,25 @@ impl Chooser {
         self.tokens.last().copied().unwrap_or(0)
     }
 
-    /// Does a token change the logits of all that follow it?
+    /// Returns whether a token changes the logits of all that follow it.
     pub fn penalises(&self) -> bool {
         self.options.sampling.penalises()
     }
 
-    /// Do penalties or biases change the logits?
+    /// Returns whether penalties or biases change the logits.
     pub fn changes_logits(&self) -> bool {
         self.penalises() || !self.bias.is_empty()
     }
 
-    /// Can the engine choose the next token? It knows no hook, and does not forbid tokens for what
-    /// came before them.
+    /// Returns whether the engine can choose the next token. It knows no hook, and does not forbid
+    /// tokens for what came before them.
     pub fn is_for_engine(&self) -> bool {
         let GenerateOptions { logits, bad_words, no_repeat_ngram, .. } = &self.options;
         logits.is_none() && bad_words.is_empty() && *no_repeat_ngram == 0 && !self.must_go_on()
     }
 
-    /// How the engine chooses tokens of some of `slots` sequences, whose last ones are the last of
-    /// its next step's input. With each: does the engine have its counts?
+    /// Returns how the engine chooses tokens of some of `slots` sequences, whose last ones are the
+    /// last of its next step's input. The `bool` of each says whether the engine has its counts.
     pub fn for_engine<'a>(
         choosers: impl Iterator<Item = (usize, &'a Self, bool)>,
         slots: usize,
@@ -151,7 +151,7 @@ impl Chooser {
         counts
     }
 
-    /// Are there too few tokens yet for an end?
+    /// Returns whether there are too few tokens yet for an end.
     fn must_go_on(&self) -> bool {
         self.generated() < self.options.min_tokens
     }

@@ -92,7 +92,7 @@ pub struct Generated {
 struct GenerationState {
     session: Session,
     sequence: Sequence,
-    /// Does the engine know how to choose?
+    /// Whether the engine can choose the tokens.
     plan_is_set: bool,
     /// Steps that are submitted and not yet awaited.
     pending: VecDeque<Pending<Vec<u32>>>,

@@ -74,12 +74,12 @@ impl Sampling {
         Self { penalties: Penalties { frequency, ..self.penalties }, ..self }
     }
 
-    /// Do penalties change the logits?
+    /// Returns whether penalties change the logits.
     pub(crate) fn penalises(&self) -> bool {
         self.penalties != Penalties::NONE
     }
 
-    /// Does it always take the most likely token?
+    /// Returns whether it always takes the most likely token.
     pub(crate) fn is_greedy(&self) -> bool {
         self.options.is_greedy()
     }
@@ -223,7 +223,7 @@ mod tests {
         }
     }
 
-    /// The same are refused where an engine chooses.
+    /// An engine that chooses tokens refuses these too.
     #[test]
     fn bad_logits_have_no_token() {
         let bad = [&[][..], &[0.0, f32::NAN, 1.0], &[f32::NEG_INFINITY; 3], &[0.0, f32::INFINITY]];

@@ -103,8 +103,8 @@ pub(crate) async fn step(
         .collect())
 }
 
-/// Has the session choose the next tokens of these sequences. With each: does the engine have its
-/// counts?
+/// Has the session choose the next tokens of these sequences. The `bool` of each says whether the
+/// engine has its counts.
 pub(crate) fn choose_by<'a>(
     session: &mut Session,
     choosers: impl Iterator<Item = (usize, &'a Chooser, bool)>,

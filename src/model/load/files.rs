@@ -121,7 +121,7 @@ impl ModelFiles {
     ///
     /// # Errors
     /// As [`Model::generate_ids`](crate::model::Model::generate_ids).
-    pub(crate) fn check(&self, prompt: &[u32], options: &GenerateOptions) -> Result<()> {
+    pub fn check(&self, prompt: &[u32], options: &GenerateOptions) -> Result<()> {
         let c = config(&*self.file)?;
         options.check(c.vocab)?;
         if !options.stop.is_empty() {

@@ -125,7 +125,7 @@ impl Session {
         Saved { tokens: self.tokens.clone(), layers }.write(path.as_ref(), self.print, half)
     }
 
-    /// The same with another engine's session, for a test.
+    /// Replaces the engine's session, for a test.
     #[cfg(test)]
     pub(crate) fn with_state(
         self,
@@ -179,7 +179,7 @@ impl Session {
         self.engine.config().vocab
     }
 
-    /// Is it a session of this model?
+    /// Returns whether it is a session of this model.
     pub(crate) fn is_of(&self, engine: &Arc<dyn Engine>) -> bool {
         Arc::ptr_eq(&self.engine, engine)
     }
@@ -446,13 +446,13 @@ impl Session {
         })
     }
 
-    /// May these tokens be appended to this sequence?
+    /// Checks that these tokens may be appended to this sequence.
     fn check(&self, sequence: usize, ids: &[u32]) -> Result<()> {
         self.check_sequence(sequence)?;
         check_appended(self.len(sequence), ids, self.vocab(), self.options.capacity)
     }
 
-    /// May these tokens be all of a sequence?
+    /// Checks that these tokens may be a whole sequence.
     pub(crate) fn check_text(&self, ids: &[u32]) -> Result<()> {
         check_tokens(ids, self.vocab(), self.options.capacity)
     }
@@ -463,7 +463,7 @@ impl Session {
         if needed <= capacity { Ok(()) } else { Err(Error::Context { needed, capacity }) }
     }
 
-    /// May these tokens be appended to these sequences?
+    /// Checks that these tokens may be appended to these sequences.
     fn check_run(&self, sequences: &[usize], tokens: &[u32]) -> Result<()> {
         let n = sequences.len();
         if n == 0 || tokens.is_empty() || !tokens.len().is_multiple_of(n) {
@@ -487,7 +487,7 @@ fn check_vocabulary(ids: &[u32], vocab: usize) -> Result<()> {
     }
 }
 
-/// May these tokens follow so many others?
+/// Checks that these tokens may follow so many others.
 fn check_appended(before: usize, ids: &[u32], vocab: usize, capacity: usize) -> Result<()> {
     if ids.is_empty() {
         return Err(Error::Invalid {
@@ -500,7 +500,7 @@ fn check_appended(before: usize, ids: &[u32], vocab: usize, capacity: usize) -> 
     if needed > capacity { Err(Error::Context { needed, capacity }) } else { Ok(()) }
 }
 
-/// May these tokens be all of a sequence?
+/// Checks that these tokens may be a whole sequence.
 pub(crate) fn check_tokens(ids: &[u32], vocab: usize, capacity: usize) -> Result<()> {
     check_appended(0, ids, vocab, capacity)
 }

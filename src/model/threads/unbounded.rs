@@ -10,7 +10,7 @@ use std::{
 struct Shared<T> {
     items: VecDeque<T>,
     waker: Option<Waker>,
-    /// Is the sender gone?
+    /// Whether the sender is gone.
     closed: bool,
 }
 
@@ -35,7 +35,7 @@ impl<T> Sender<T> {
         self.change(|shared| shared.items.push_back(item));
     }
 
-    /// Is nobody left to take items?
+    /// Returns whether nobody is left to take items.
     pub fn is_abandoned(&self) -> bool {
         Arc::strong_count(&self.0) == 1
     }

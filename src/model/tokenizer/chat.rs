@@ -64,12 +64,12 @@ impl<'a> Turn<'a> {
 }
 
 impl Tokenizer {
-    /// Is there a chat template?
+    /// Returns whether there is a chat template.
     pub fn has_chat_template(&self) -> bool {
         self.1.template.is_some()
     }
 
-    /// The same tokenizer with another chat template, in Jinja, which is asked anew whether it
+    /// Returns the tokenizer with another chat template, in Jinja, which is asked anew whether it
     /// knows [`Self::with_thinking`].
     #[must_use]
     pub fn with_chat_template(&self, template: &str) -> Self {
@@ -79,7 +79,7 @@ impl Tokenizer {
         )
     }
 
-    /// The same tokenizer, whose chat template is told whether the model is to reason before it
+    /// Returns the tokenizer with a chat template that is told whether the model reasons before it
     /// answers: by the variable `enable_thinking`, as Qwen's templates have it.
     /// [`ReasoningParser`](crate::model::ReasoningParser) splits such an answer into its parts.
     ///

@@ -145,7 +145,7 @@ impl GgufVocabulary {
         self.token_types.get(id as usize).copied().unwrap_or(NORMAL)
     }
 
-    /// The tokens that are recognised in a text before it is split.
+    /// The tokens that are recognized in a text before it is split.
     fn added_tokens(&self) -> Vec<Value> {
         let flags =
             json!({ "single_word": false, "lstrip": false, "rstrip": false, "normalized": false });
@@ -260,7 +260,7 @@ impl GgufVocabulary {
         cuts
     }
 
-    /// Merges that are equivalent to SentencePiece, which joins the two neighbours whose joint
+    /// Merges that are equivalent to SentencePiece, which joins the two neighbors whose joint
     /// token has the highest score: one merge for every way to cut a token in two, ordered by the
     /// token's score.
     fn scored_merges<'a>(

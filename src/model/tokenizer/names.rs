@@ -95,8 +95,8 @@ impl Names {
     }
 }
 
-/// Does a name begin with one of these parts and go on? Of each part, `read` gives what is
-/// compared, which begins with the character beside it.
+/// Returns whether a name begins with one of these parts and goes on. Of each part, `read` gives
+/// what is compared, which begins with the character beside it.
 fn continues<'a>(
     names: &[String],
     longest: usize,

@@ -244,7 +244,7 @@ impl Work {
         })
     }
 
-    /// May the present piece become so long?
+    /// Returns whether the present piece may become so long.
     fn allows(&self, bytes: usize) -> bool {
         self.with(|used| used.bytes.saturating_add(bytes) <= self.most_bytes)
     }

@@ -43,11 +43,11 @@ pub struct Tokenizer(pub(super) Arc<Parts>, pub(super) Chat);
 #[derive(Clone, Default)]
 pub(super) struct Chat {
     pub template: Option<Arc<str>>,
-    /// Is the model to reason before it answers? None where the template decides.
+    /// Whether the model reasons before it answers. None where the template decides.
     pub thinking: Option<bool>,
     /// Number of tokens for which a text has room: see [`Tokenizer::within`].
     pub within: Option<usize>,
-    /// Do names of special tokens in a message become these tokens?
+    /// Whether names of special tokens in a message become these tokens.
     pub special_in_content: bool,
 }
 
@@ -78,9 +78,9 @@ pub(in crate::model) struct Settings {
     pub bos: Option<u32>,
     pub eos: Vec<u32>,
     pub eos_token: Option<u32>,
-    /// Must texts begin with BOS, even if the post-processor does not add it?
+    /// Whether prompts must begin with BOS, even if the post-processor does not add it.
     pub add_bos: bool,
-    /// Must texts that are embedded end with EOS?
+    /// Whether inputs of embeddings must end with EOS.
     pub add_eos: bool,
     pub template: Option<String>,
 }
@@ -228,7 +228,8 @@ impl Tokenizer {
         self.encode_ended(text, None)
     }
 
-    /// The same with EOS behind it, or without what `add_eos_token` puts there, whatever files say.
+    /// Encodes with EOS at the end, or without what `add_eos_token` puts there, whatever the files
+    /// say.
     pub(in crate::model) fn encode_ended(
         &self,
         text: &str,
@@ -286,7 +287,7 @@ impl Tokenizer {
         &self.0.eos
     }
 
-    /// Is this a special token, which [`Tokenizer::decode`] leaves out?
+    /// Returns whether this is a special token, which [`Tokenizer::decode`] leaves out.
     pub fn is_special(&self, id: u32) -> bool {
         self.0.special.contains(&id)
     }
@@ -354,8 +355,8 @@ fn longest_token(tokenizer: &tokenizers::Tokenizer) -> usize {
     vocabulary.max(added).unwrap_or(0).max(1)
 }
 
-/// Are the bytes of all texts written as the characters of GPT-2's alphabet before they are looked
-/// for in the vocabulary?
+/// Returns whether the bytes of all texts are written as the characters of GPT-2's alphabet before
+/// they are looked up in the vocabulary.
 fn is_byte_level(tokenizer: &tokenizers::Tokenizer) -> bool {
     let step = |step: &PreTokenizerWrapper| matches!(step, PreTokenizerWrapper::ByteLevel(_));
     match tokenizer.get_pre_tokenizer() {

@@ -17,7 +17,7 @@ impl Tokenizer {
     /// byte-level BPE whose rule for splitting texts has a name there, and BPE made from a
     /// SentencePiece model, whose scores follow from its merges.
     ///
-    /// GGUF files say nothing of normalisation: where a tokenizer brings texts to Unicode's form
+    /// GGUF files say nothing of normalization: where a tokenizer brings texts to Unicode's form
     /// NFC (Qwen's do), readers of the file expect them in it.
     ///
     /// # Errors
@@ -106,7 +106,7 @@ impl Tokenizer {
         Ok(tokens.into_iter().unzip())
     }
 
-    /// Is BOS put before a text, and EOS behind one that is embedded?
+    /// Returns whether BOS is put before a text, and EOS after one that is embedded.
     fn ends(&self) -> Result<(bool, bool)> {
         let (text, around) = (self.encode_plain("a")?, self.encode_for_embedding("a")?);
         let bos = around.first().is_some_and(|id| Some(*id) == self.0.bos);
@@ -230,7 +230,7 @@ fn sentence_piece(
     vocabulary.scores = Some(vocabulary.tokens.iter().map(score).collect());
     vocabulary.model = "llama".into();
     vocabulary.add_space_prefix = Some(prefix);
-    // Scores say that two neighbours merge whenever they make a token; merges need not.
+    // Scores say that two neighbors merge whenever they make a token; merges need not.
     let rank = |(a, b): &(String, String)| first[&format!("{a}{b}")];
     let mut own: BTreeMap<usize, HashSet<(&str, &str)>> = BTreeMap::new();
     for merge in merges {
@@ -243,7 +243,7 @@ fn sentence_piece(
     Ok(vocabulary)
 }
 
-/// Is a space put before a text? None for a tokenizer that treats spaces in another way.
+/// Returns whether a space is put before a text. None for a tokenizer that treats spaces in another way.
 fn space_prefix(json: &Value) -> Option<bool> {
     let replaces = |step: &Value| {
         step["type"] == "Replace" && step["pattern"]["String"] == " " && step["content"] == "▁"

@@ -1,4 +1,4 @@
-//! Quantised activations: one type, two compute layouts, the same integers.
+//! Quantized activations: one type, two compute layouts, the same integers.
 
 use crate::{
     error::{Error, Result},
@@ -11,7 +11,7 @@ use crate::{
 /// `f32`, in any order.
 pub const MAX_FEATURES: usize = (1 << 17) - 1;
 
-/// How quantised activations lie in memory. Both are padded with zeros to whole words of
+/// How quantized activations lie in memory. Both are padded with zeros to whole words of
 /// [`TernaryMatrix`](crate::weights::TernaryMatrix).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -67,7 +67,7 @@ impl Layout {
     }
 }
 
-/// Activations on the GPU, quantised to 8 bits a token: x ≈ code / scale.
+/// Activations on the GPU, quantized to 8 bits a token: x ≈ code / scale.
 #[derive(Clone, Debug)]
 pub struct QuantizedActivations {
     pub(crate) layout: Layout,
@@ -103,7 +103,7 @@ impl QuantizedActivations {
         })
     }
 
-    /// Can they take so many tokens and features, and are integer sums exact?
+    /// Checks that they take so many tokens and features, and that integer sums are exact.
     pub(super) fn check(
         &self,
         op: &'static str,
@@ -169,7 +169,7 @@ impl QuantizedActivations {
     }
 }
 
-/// Quantised activations in host memory.
+/// Quantized activations in host memory.
 #[derive(Clone, Debug, PartialEq)]
 pub struct HostActivations {
     /// Rows.

@@ -1,4 +1,4 @@
-//! BitLinear: `x` `[m, k]` quantised to int8 × ternary `w` `[n, k]` → `y` `[m, n]`.
+//! BitLinear: `x` `[m, k]` quantized to int8 × ternary `w` `[n, k]` → `y` `[m, n]`.
 //!
 //! acc = Σ xq·Wq is an exact integer, whatever the kernel, and y = (acc · β) / a, the quotient
 //! correctly rounded: every implementation here gives the same bits. Where W is scaled by groups of
@@ -64,7 +64,7 @@ pub(crate) fn bitlinear_with_into<X: Float, Y: Float>(
     bitlinear_quantized_with_into(encoder, &xq, w, epilogue, y)
 }
 
-/// [`bitlinear`] of activations that are already quantised (several matrices can share them):
+/// [`bitlinear`] of activations that are already quantized (several matrices can share them):
 /// `[m, n]` in `f32` or `f16`.
 ///
 /// # Errors
@@ -104,7 +104,7 @@ pub(crate) fn bitlinear_quantized_into<'a, T: Float>(
 /// Matrix units for int8, and products with a matrix scaled by groups, store their products first,
 /// in `f32`; another dispatch finishes them.
 ///
-/// Gradients, straight through the quantisers: with dz = dy·activation'(x·Wᵀ + bias),
+/// Gradients, straight through the quantizers: with dz = dy·activation'(x·Wᵀ + bias),
 /// [`bitlinear_backward`](super::bitlinear_backward()) of dz for x, and the sum of dz over tokens
 /// for the bias. A product with a bias alone keeps what the activation's gradient asks for.
 ///

@@ -206,7 +206,7 @@ pub(super) const KERNELS: &[&Kernel] = &[
 ];
 
 /// y = x·Wᵀ: `x` `[.., k]` in block floating point, `w` `[rows, k]` with any scales; gives
-/// `[.., rows]`. For models whose activations are not quantised.
+/// `[.., rows]`. For models whose activations are not quantized.
 ///
 /// The products of a block, which are ±x or 0, are added exactly. The sum is multiplied by its
 /// group's scale, and these products, each rounded, are added in the order of the columns. So what

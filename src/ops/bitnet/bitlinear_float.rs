@@ -1,6 +1,6 @@
-//! BitLinear with activations that are not quantised, y = x·Wᵀ with W = β·Wq, and the gradient of
+//! BitLinear with activations that are not quantized, y = x·Wᵀ with W = β·Wq, and the gradient of
 //! any BitLinear for its input, dx = dy·W (the weights and activations being taken for what they
-//! are quantised to: the straight-through estimator of Bengio et al. 2013, arXiv:1308.3432).
+//! are quantized to: the straight-through estimator of Bengio et al. 2013, arXiv:1308.3432).
 
 use super::decoded::product_shape;
 use crate::{

@@ -1,6 +1,6 @@
-//! BitLinear with weights of 1, 2, 4 or 8 bits and activations that are not quantised, y = x·Wᵀ
+//! BitLinear with weights of 1, 2, 4 or 8 bits and activations that are not quantized, y = x·Wᵀ
 //! with W = scale·(code - zero), and its gradient for the input, dx = dy·W (straight through the
-//! quantiser of the weights: Bengio et al. 2013, arXiv:1308.3432).
+//! quantizer of the weights: Bengio et al. 2013, arXiv:1308.3432).
 
 use super::decoded::product_shape;
 use crate::{

@@ -439,7 +439,7 @@ pub static GEMM_HALF: Forms = forms(
     &[gemm(Source::wgsl(GEMM_HALF_PARTS), 16 * 8).workgroup_bytes(16_384), gemm_msl(64, 19_456)],
 );
 
-/// The same with tiles of 32 tokens, where 64 would mostly be empty.
+/// [`GEMM_HALF`] with tiles of 32 tokens, where 64 would mostly be empty.
 pub static GEMM_HALF_NARROW: Forms = forms(
     names!("bitlinear_gemm_half_narrow"),
     "bitlinear_gemm",
@@ -523,8 +523,8 @@ pub static UNITS_16: OnUnit = OnUnit {
     ),
 };
 
-/// The same text on the units of software adapters, in what workgroup memory they have. Tests run
-/// it; `plan` would rather do without units there.
+/// [`UNITS_16`] for the matrices and the workgroup memory of software adapters. Tests run it;
+/// `plan` does not choose it.
 pub static UNITS_8: OnUnit = OnUnit {
     large: units_kernel(
         UNIT_8,
@@ -544,8 +544,8 @@ pub struct OnInt8Unit {
     pub large: [Kernel; 1],
     /// Of 64 × 64.
     pub small: [Kernel; 1],
-    /// The same with as many columns at a time as workgroup memory has room for: for so few tiles
-    /// that each has a core of a GPU to itself.
+    /// Of 64 × 64, with as many columns at a time as workgroup memory has room for: for so few
+    /// tiles that each has a core of a GPU to itself.
     pub deep: [Kernel; 1],
 }
 
@@ -648,7 +648,7 @@ const fn direct(tokens: u32) -> Source {
 /// For software adapters, which pay for barriers and gain nothing by workgroup memory.
 pub static DIRECT: Forms = forms(names!("bitlinear_direct"), "bitlinear_direct", &[direct(1)]);
 
-/// The same for eight tokens at a time.
+/// [`DIRECT`] for eight tokens at a time.
 pub static DIRECT_8: Forms = forms(names!("bitlinear_direct_8"), "bitlinear_direct", &[direct(8)]);
 
 /// What is left to do of products by groups: the quotient, and an epilogue. Its parameters are

@@ -1,6 +1,6 @@
 //! fake_quantize_activations: what BitLinear computes with, as floats, so that a float matrix
 //! product trains on it. Rounding has no slope: its gradient is taken for that of the identity (the
-//! straight-through estimator, Bengio et al. 2013, arXiv:1308.3432). "Fake quantisation": Jacob et
+//! straight-through estimator, Bengio et al. 2013, arXiv:1308.3432). "Fake quantization": Jacob et
 //! al. 2018, arXiv:1712.05877.
 
 use super::{

@@ -1,4 +1,4 @@
-//! The feed-forward gate, its sub-norm where there is one, and the quantiser in one dispatch: v =
+//! The feed-forward gate, its sub-norm where there is one, and the quantizer in one dispatch: v =
 //! act(gate)·up, v / sqrt(mean(v²) + eps) · gain, then as
 //! `quantize_activations`.
 
@@ -89,7 +89,7 @@ const QUANTIZERS: [[&Kernel; 7]; 6] = [
 ];
 pub(super) const KERNELS: &[&Kernel] = QUANTIZERS.as_flattened();
 
-/// The norm before a quantiser: its gain `[k]` and its eps.
+/// The norm before a quantizer: its gain `[k]` and its eps.
 pub(crate) type Norm<'a, G> = Option<(&'a G, f32)>;
 
 /// Records the quantizer into activations of the caller.

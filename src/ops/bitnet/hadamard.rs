@@ -1,5 +1,5 @@
 //! The Walsh-Hadamard rotation of activations, which spreads outliers over a block before it is
-//! quantised: QuaRot (Ashkboos et al. 2024, arXiv:2404.00456), BitNet v2 (Wang et al. 2025,
+//! quantized: QuaRot (Ashkboos et al. 2024, arXiv:2404.00456), BitNet v2 (Wang et al. 2025,
 //! arXiv:2504.18415).
 
 use crate::{

@@ -80,7 +80,7 @@ impl QuantizedInt4 {
         &self.scales
     }
 
-    /// The shape of what is quantised.
+    /// The shape of what is quantized.
     pub fn shape(&self) -> Shape {
         self.shape
     }

@@ -1,4 +1,4 @@
-//! Numbers in 8 bits, a byte each: what several quantisers make, and the way back to floats.
+//! Numbers in 8 bits, a byte each: what several quantizers make, and the way back to floats.
 
 use super::dequantize::dequantize;
 use crate::{
@@ -114,7 +114,7 @@ impl QuantizedInt8 {
         self.zero_points.clone().unwrap_or_else(|| self.scales.cast())
     }
 
-    /// Has every code a scale?
+    /// Checks that every code has a scale.
     fn check(&self, op: &'static str) -> Result<()> {
         let (shape, found) = (self.codes.shape(), self.scales.shape());
         let [rows, one] = [Scaled::Rows, Scaled::Tensor].map(|scaled| scaled.shape(shape));

@@ -413,7 +413,7 @@ impl<'a, T: Float> BitLinear<'a, T> {
     }
 }
 
-/// The same tensors, if both are of `f32`.
+/// Returns both tensors, if both are of `f32`.
 fn f32s<'x, 'y, X: Float, Y: Float>(
     x: &'x Tensor<X>,
     out: Out<'y, Y>,

@@ -1,4 +1,4 @@
-//! BitNet: quantisers and BitLinear.
+//! BitNet: quantizers and BitLinear.
 //!
 //! Formulas: Wang et al., *BitNet* (arXiv 2310.11453), Ma et al., *The Era of 1-bit LLMs*
 //! (2402.17764), Ma et al., *BitNet b1.58 2B4T* (2504.12285), as transformers computes them.

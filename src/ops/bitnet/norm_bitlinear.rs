@@ -1,4 +1,4 @@
-//! RMSNorm, the activation quantiser and BitLinear in one dispatch, for few tokens: what decoding
+//! RMSNorm, the activation quantizer and BitLinear in one dispatch, for few tokens: what decoding
 //! is made of. The same bits as `rms_norm_quantize` and
 //! [`bitlinear_quantized`](super::bitlinear_quantized) one after another.
 
@@ -212,7 +212,8 @@ fn plan(
     Some((kernel, tile))
 }
 
-/// Do [`norm_bitlinear`] and [`norm_bitlinear_gated`] take one dispatch for so many tokens, here?
+/// Returns whether [`norm_bitlinear`] and [`norm_bitlinear_gated`] take one dispatch for so many
+/// tokens.
 pub(crate) fn norm_bitlinear_fuses(context: &Context, tokens: usize, w: &TernaryMatrix) -> bool {
     w.group().is_none()
         && plan(&STORED, tokens, w.rows(), w.columns(), context.capabilities(), context.language())
@@ -297,7 +298,7 @@ pub(super) fn check(
     }
 }
 
-/// Has the matrix as many gates as ups?
+/// Checks that the matrix has as many gate rows as up rows.
 pub(super) fn check_gates(op: &'static str, w: &TernaryMatrix) -> Result<()> {
     if w.rows().is_multiple_of(2) {
         return Ok(());
@@ -360,7 +361,7 @@ fn quantized(
     Ok(xq)
 }
 
-/// Is there a gain for every column?
+/// Checks that there is a gain for every column.
 pub(super) fn check_gain(norm: Norm<'_, [f32]>, w: &PackedTernary) -> Result<()> {
     match norm {
         Some((gain, _)) if gain.len() != w.columns() => {

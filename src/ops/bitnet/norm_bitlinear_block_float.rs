@@ -153,8 +153,8 @@ static GELU: [Kernel; 2] = kernels_of!(
 pub(super) const KERNELS: &[&Kernel] =
     &[&STORED[0], &STORED[1], &RELU2[0], &RELU2[1], &SILU[0], &SILU[1], &GELU[0], &GELU[1]];
 
-/// Do [`norm_bitlinear_block_float_into`] and [`norm_bitlinear_block_float_gated_into`] take one
-/// dispatch for so many tokens, here?
+/// Returns whether [`norm_bitlinear_block_float_into`] and
+/// [`norm_bitlinear_block_float_gated_into`] take one dispatch for so many tokens.
 pub(crate) fn norm_bitlinear_block_float_fuses(
     context: &Context,
     tokens: usize,
@@ -176,9 +176,9 @@ fn form(context: &Context, tokens: usize, w: &TernaryMatrix) -> Option<usize> {
     }
 }
 
-/// `x` `[.., k]`, normalised by every row where `norm` (gain `[k]` and eps) is given, and in block
+/// `x` `[.., k]`, normalized by every row where `norm` (gain `[k]` and eps) is given, and in block
 /// floating point, times `w` `[n, k]`, into a tensor of the caller, `[.., n]`; with [`Out::add`] it
-/// adds to the residual stream of a transformer. For models whose activations are not quantised.
+/// adds to the residual stream of a transformer. For models whose activations are not quantized.
 ///
 /// The result is bit-identical to that of the separate ops: the conversion of the activations, then
 /// [`bitlinear_block_float`](super::bitlinear_block_float()). These run where one dispatch gains

@@ -21,7 +21,7 @@ use crate::{
 /// so many workgroups.
 const LEAST_TILE_ROWS: usize = 4;
 
-/// The layout in which activations of so many features are best quantised: int8 where packed
+/// The layout in which activations of so many features are best quantized: int8 where packed
 /// integer products are fast; halves on Apple GPUs, which have none, as far as they are exact; int8
 /// on software adapters, whose kernel makes two rows' products by one integer multiplication.
 pub fn layout(features: usize, capabilities: &Capabilities, language: ShaderLanguage) -> Layout {

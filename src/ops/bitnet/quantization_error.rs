@@ -1,4 +1,4 @@
-//! quantization_error: how far a tensor is from what it was quantised to.
+//! quantization_error: how far a tensor is from what it was quantized to.
 
 use crate::{
     element::Float,
@@ -35,7 +35,7 @@ static QUANTIZATION_ERROR_MERGE: Kernel = reduce::kernel(
 
 pub(super) const KERNELS: &[&Kernel] = &[&QUANTIZATION_ERROR, &QUANTIZATION_ERROR_MERGE];
 
-/// How far numbers w are from what they were quantised to, q.
+/// How far numbers w are from what they were quantized to, q.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct QuantizationError {
     /// The mean of (w - q)².

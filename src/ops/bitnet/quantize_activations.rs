@@ -78,7 +78,7 @@ pub(super) fn absmax_scale(largest: f32, levels: f32) -> f32 {
     1.0 / (t * shrink) * levels * shrink
 }
 
-/// Quantises the rows that `row(token)` gives, in parallel where it is worth it.
+/// Quantizes the rows that `row(token)` gives, in parallel where it is worth it.
 pub(super) fn quantize_rows(
     tokens: usize,
     features: usize,

@@ -1,5 +1,5 @@
 //! Int8 with one scale for the tensor: from its largest magnitude, or from a range that is known
-//! before (static quantisation).
+//! before (static quantization).
 
 use super::{
     int8::{HostInt8, QuantizedInt8, Scaled},

@@ -175,7 +175,7 @@ impl BlockFloatActivations {
         })
     }
 
-    /// Have they so many tokens and features?
+    /// Checks that they have so many tokens and features.
     pub(super) fn check(&self, op: &'static str, tokens: usize, features: usize) -> Result<()> {
         if (self.tokens, self.features) == (tokens, features) {
             return Ok(());

@@ -1,4 +1,4 @@
-//! RMSNorm and the activation quantiser in one dispatch: n = x / sqrt(mean(x²) + eps) · gain, then
+//! RMSNorm and the activation quantizer in one dispatch: n = x / sqrt(mean(x²) + eps) · gain, then
 //! as `quantize_activations`.
 
 use super::{

@@ -1,4 +1,4 @@
-//! Gradients of solutions and factorisations, made of products and triangular solves (Giles 2008,
+//! Gradients of solutions and factorizations, made of products and triangular solves (Giles 2008,
 //! An extended collection of matrix derivative results for forward and reverse mode algorithmic
 //! differentiation; Murray 2016, arXiv:1602.07527, for Cholesky; Walter and Lehmann 2010,
 //! arXiv:1009.6112, and Roberts and Roberts 2020, arXiv:2009.10071, for QR).

@@ -1,4 +1,4 @@
-//! Householder's QR factorisation of batches, for [`qr`](super::qr), `solve`, `least_squares` and
+//! Householder's QR factorization of batches, for [`qr`](super::qr), `solve`, `least_squares` and
 //! `svd`: by panels, whose reflections are joined so that the rest of the matrix is changed by
 //! products of matrices (Schreiber and Van Loan 1989; Golub and Van Loan, Matrix Computations, 4th
 //! edition, 5.2.3).

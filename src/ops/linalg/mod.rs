@@ -1,4 +1,4 @@
-//! Factorisations and solutions of dense matrices in `f32`, for batches: of a tensor `[.., m, n]`
+//! Factorizations and solutions of dense matrices in `f32`, for batches: of a tensor `[.., m, n]`
 //! the last two dimensions are a matrix, those before them the batch. Matrices of up to a thousand
 //! rows or so are what it is made for.
 //!

@@ -187,7 +187,7 @@ impl<X: Float> CrossEntropy<'_, X> {
     }
 }
 
-/// Is it a share?
+/// Checks that it is a share.
 pub(super) fn check_smoothing(op: &'static str, smoothing: f32) -> Result<()> {
     if (0.0..=1.0).contains(&smoothing) {
         return Ok(());

@@ -251,7 +251,7 @@ pub struct LayerNormGradients<X, W> {
 
 /// Which norm of rows.
 pub(in crate::ops) struct Norm {
-    /// Is the mean taken from a row first, as by a layer norm?
+    /// Whether the mean is subtracted from a row first, as by a layer norm.
     pub center: bool,
     pub eps: f32,
 }

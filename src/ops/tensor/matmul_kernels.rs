@@ -91,7 +91,7 @@ pub const fn metal_tile(parts: &'static [Part]) -> Source {
         .workgroup_bytes(10_496)
 }
 
-/// The same for floats in lines of whole quads.
+/// A Metal tile for rows of whole quads.
 pub const fn metal_tile_of_quads(parts: &'static [Part]) -> Source {
     metal_tile(parts).constants(&[("DEPTH", 16), ("ALIGNED", 1)])
 }
@@ -183,7 +183,7 @@ const fn plain(
     )
 }
 
-/// The same declaration with an epilogue.
+/// A declaration with an epilogue.
 const fn finish(
     name: &'static str,
     entry: &'static str,
@@ -203,7 +203,7 @@ const fn forms(names: [&'static str; 2], entry: &'static str, sources: &'static 
     [plain(names[0], entry, BINDINGS, sources), finish(names[1], entry, BINDINGS, sources)]
 }
 
-/// The same for halves, on a matrix unit.
+/// Both forms of a kernel for f16 on tensor cores.
 const fn forms_on(unit: MatrixUnit, names: [&'static str; 2], sources: &'static [Source]) -> Forms {
     const BINDINGS: &[Binding] =
         &[read("a", F16), read("b", F16), read_write("y", Float("Y")), read("bias", F16)];
@@ -307,7 +307,7 @@ pub static MATMUL_GEMV: Forms = forms(
     ],
 );
 
-/// The same for whole quads.
+/// [`MATMUL_GEMV`] for rows of whole quads.
 pub static MATMUL_GEMV_QUADS: Forms = forms(
     ["matmul_gemv_quads", "matmul_gemv_quads_finish"],
     "matmul_gemv",
@@ -346,7 +346,7 @@ pub static MATMUL_GEMV_COLUMNS: Forms = forms(
     ],
 );
 
-/// The same for whole quads.
+/// [`MATMUL_GEMV_COLUMNS`] for rows of whole quads.
 pub static MATMUL_GEMV_COLUMNS_QUADS: Forms = forms(
     ["matmul_gemv_columns_quads", "matmul_gemv_columns_quads_finish"],
     "matmul_gemv_columns",
@@ -398,7 +398,8 @@ const GEMV_COLUMNS_ROWS: usize = 8;
 const GEMV_COLUMNS: usize = 524_280;
 
 impl Product {
-    /// Are all rows of both tensors whole quads? (A tensor without elements has none to load.)
+    /// Returns whether all rows of both tensors are whole quads. (A tensor without elements has
+    /// none.)
     fn of_quads(&self) -> bool {
         let lines = [
             if self.a_along_k { self.k } else { self.m },
@@ -407,14 +408,16 @@ impl Product {
         self.k > 0 && lines.iter().all(|line| line.is_multiple_of(4))
     }
 
-    /// Does [`MATMUL_DIRECT`] gain by a right side that is transposed before, which changes no bit?
+    /// Returns whether [`MATMUL_DIRECT`] gains by transposing the right side first, which changes
+    /// no bit.
     /// Of 2048² numbers on lavapipe 26.1, whose rows are 8 KiB apart, a product takes 747 ms as it
     /// is and 431 transposed; of 1024² 49 and 54.
     pub fn is_far_apart(&self) -> bool {
         !self.b_along_k && self.k >= 2048 && self.n >= 2048 && self.m >= 256
     }
 
-    /// Is a tile of 128 × 128 the better one? Not before there are workgroups for most GPUs.
+    /// Returns whether a tile of 128 × 128 is faster: not before there are workgroups for most
+    /// GPUs.
     pub fn is_large(&self) -> bool {
         let tiles = [self.m.div_ceil(128), self.n.div_ceil(128), self.batch]
             .into_iter()

@@ -25,7 +25,7 @@ params! { struct ChunksParams { rows: u32, columns: u32, chunks: u32 } }
 params! { struct Params { rows: u32, columns: u32, chunks: u32, lanes: u32, exclusive: u32 } }
 
 const THREADS: u32 = 256;
-/// Neighbouring numbers that a thread takes.
+/// Neighboring numbers that a thread takes.
 const TURNS: u32 = 8;
 const CHUNK: usize = (THREADS * TURNS) as usize;
 

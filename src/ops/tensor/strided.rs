@@ -119,7 +119,7 @@ impl<T: ElementType> Permute<'_, T> {
         y.check_shape("permute", self.shape()?)?;
         let (x, y, axes) = (self.x, y.tensor(), self.axes()?);
         let (own, mut dims) = (strides(x.shape()), Vec::new());
-        // Neighbours that stay neighbours are one dimension.
+        // Neighbors that stay neighbors are one dimension.
         for &axis in axes.iter().filter(|axis| x.shape().dims()[**axis] != 1) {
             let (length, stride) = (x.shape().dims()[axis], own[axis]);
             match dims.last_mut() {

@@ -116,7 +116,7 @@ static FEW_8: Kernel = few(
 )
 .fill(LEFT);
 
-/// The same in one dispatch, where memory is ordered as it needs.
+/// Attention and its final sum in one dispatch, where memory is ordered as it needs.
 static JOINED: Kernel =
     few("attention_joined", JOINED_BINDINGS, &[rows(Source::wgsl(WGSL), JOINED_ROWS as u32, 6192)])
         .fill(JOINED_WGSL);

@@ -107,7 +107,7 @@ impl<'a> CachePositions<'a> {
 /// tokens; in `f32`, or in `f16` at half the size.
 ///
 /// Keys are `[sequence, head, ceil(D / 4), capacity, 4]`, so that a thread a position reads 16
-/// bytes beside its neighbour's; values `[sequence, head, capacity, ceil(D / 4), 4]`.
+/// bytes beside its neighbor's; values `[sequence, head, capacity, ceil(D / 4), 4]`.
 #[derive(Clone, Debug)]
 pub struct KvCache {
     pub(super) shape: AttentionShape,
@@ -380,7 +380,7 @@ impl HostKvCache {
         self.keys.len() / (self.shape.kv_heads * self.shape.head_dim)
     }
 
-    /// Is it empty?
+    /// Returns whether it is empty.
     pub fn is_empty(&self) -> bool {
         self.keys.is_empty()
     }

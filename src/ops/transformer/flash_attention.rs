@@ -35,12 +35,12 @@ const WIDTH: usize = 64;
 /// Columns of two matrices, or rows of one, that are staged together.
 const DEPTH: usize = 16;
 /// From one of them to the next, and between the columns of a tile: one more than there are
-/// numbers, so that neighbours meet no bank twice.
+/// numbers, so that neighbors meet no bank twice.
 const SLICE: usize = ROWS + COLUMNS + 1;
 const PITCH: usize = ROWS + 1;
 
 /// In Metal, the distances of rows of DEPTH, COLUMNS and WIDTH numbers: four more than they have,
-/// so that neighbours start in different banks.
+/// so that neighbors start in different banks.
 const METAL_SLICE: usize = DEPTH + 4;
 const METAL_PITCH: usize = COLUMNS + 4;
 const METAL_LINE: usize = WIDTH + 4;
@@ -64,7 +64,7 @@ pub(super) const fn tiled(source: Source, more_words: usize) -> Source {
     sized(source.constants(CONSTANTS), DEPTH * SLICE + COLUMNS * PITCH + more_words)
 }
 
-/// The same of a text in Metal.
+/// Sets the tile constants of a Metal source.
 pub(super) const fn tiled_msl(source: Source, more_words: usize) -> Source {
     const CONSTANTS: &[(&str, u32)] = &[
         ("ROWS", ROWS as u32),

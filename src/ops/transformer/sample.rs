@@ -168,7 +168,7 @@ impl SampleOptions {
         Self { min_p, ..self }
     }
 
-    /// Is the largest logit always taken?
+    /// Returns whether the largest logit is always taken.
     pub fn is_greedy(&self) -> bool {
         self.temperature == 0.0 || self.top_k == 1
     }
@@ -231,7 +231,7 @@ pub struct SampleParams {
 /// more, chooses the same tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Searches {
-    /// Does one draw, or do all take the largest logit?
+    /// Whether one draws; otherwise all take the largest logit.
     draws: bool,
     by_number: bool,
     by_weight: bool,

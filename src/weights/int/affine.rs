@@ -12,7 +12,7 @@ pub const GROUP_STEP: usize = 32;
 const MAX_ZERO: f32 = 65_536.0;
 
 /// What codes stand for: weight = scale·(code - zero), with a scale and a zero point for each row,
-/// or for each group of neighbouring columns of a row (the affine quantisation of Jacob et al.
+/// or for each group of neighboring columns of a row (the affine quantization of Jacob et al.
 /// 2018, arXiv:1712.05877; zero points need not be whole).
 #[derive(Clone, Debug, PartialEq)]
 pub struct Affine {
@@ -48,7 +48,7 @@ impl Affine {
     }
 }
 
-/// Do groups of this size keep to whole words, whatever the bits of a code?
+/// Checks that groups of this size are whole words, whatever the bits of a code.
 pub fn check_group(group: Option<usize>) -> Result<()> {
     match group {
         Some(size) if size == 0 || !size.is_multiple_of(GROUP_STEP) || size > u32::MAX as usize => {

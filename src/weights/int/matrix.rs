@@ -119,7 +119,7 @@ impl IntMatrix {
     ///
     /// # Errors
     /// [`Error::Invalid`](crate::Error::Invalid) for scales that are not finite or out of range, as
-    /// quantisers leave them for weights that are; what the device reports.
+    /// quantizers leave them for weights that are; what the device reports.
     pub async fn read(&self) -> Result<PackedInt> {
         let (words, scales, zeros) = (self.codes.read(), self.scales.read(), self.zeros.read());
         let affine = Affine { group: self.group, scales: scales.await?, zeros: zeros.await? };

@@ -12,7 +12,7 @@ pub enum Scales {
     /// One for each run of rows, as (rows, scale): matrices of one tensor scale each, fused along
     /// their rows (q, k and v, say).
     Segments(Vec<(usize, f32)>),
-    /// One for every `size` neighbouring columns of a row, row by row; `size` is a multiple of 16,
+    /// One for every `size` neighboring columns of a row, row by row; `size` is a multiple of 16,
     /// the last group may be short.
     Groups {
         /// Columns of a group.
@@ -35,7 +35,7 @@ impl Scales {
         }
     }
 
-    /// Those of groups of `size` columns, `in_row` of them a row: of fewer groups where neighbours
+    /// Those of groups of `size` columns, `in_row` of them a row: of fewer groups where neighbors
     /// have the same, of rows where all of a row do. So the same numbers are computed in the same
     /// way, whatever groups a file has them in. A group whose scale is 0 must hold zeros only: it
     /// takes any scale.
@@ -53,7 +53,7 @@ impl Scales {
         Self::Groups { size, scales }
     }
 
-    /// One a row. A row whose scale is 0 holds zeros only, and gets that of its neighbour, so that
+    /// One a row. A row whose scale is 0 holds zeros only, and gets that of its neighbor, so that
     /// rows of one scale stay together.
     #[cfg(feature = "formats")]
     pub(crate) fn of_rows(mut scales: Vec<f32>) -> Self {
@@ -91,7 +91,7 @@ impl Scales {
 #[cfg(feature = "formats")]
 pub(crate) const USUAL_GROUP: usize = 128;
 
-/// One scale for every `count` neighbours, where those of them that are not 0 are the same.
+/// One scale for every `count` neighbors, where those of them that are not 0 are the same.
 #[cfg(feature = "formats")]
 fn merged(scales: &[f32], count: usize) -> Option<Vec<f32>> {
     let one = |scales: &[f32]| {
@@ -109,13 +109,13 @@ pub fn groups(columns: usize, group: Option<usize>) -> usize {
 /// The smallest scale but 0, 2^-80.
 pub const SMALLEST_SCALE: f32 = f32::from_bits((127 - 80) << 23);
 
-/// Is it 0, or of a magnitude from 2^-80 to 2^80? So no product or quotient of scales leaves the
-/// normal floats, where devices differ.
+/// Returns whether it is 0, or of a magnitude from 2^-80 to 2^80, so that no product or quotient of
+/// scales leaves the normal floats, where devices differ.
 pub fn is_sound(scale: f32) -> bool {
     scale == 0.0 || (-80..=80).contains(&(i32::from((scale.to_bits() >> 23) as u8) - 127))
 }
 
-/// Do groups of this size keep to whole words?
+/// Checks that groups of this size are whole words.
 pub fn check_group(group: Option<usize>) -> Result<()> {
     match group {
         Some(size)

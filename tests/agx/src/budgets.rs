@@ -27,9 +27,9 @@ struct Case {
     /// How often each loop goes round, in the order of their addresses: of the SIMD-group that
     /// takes longest.
     turns: &'static [u64],
-    /// Of a kernel with a partial turn that may come last: does it?
+    /// For a kernel with a partial turn that may come last, whether it does.
     last_turn: Option<bool>,
-    /// Is it a single workgroup, on one core?
+    /// Whether it is a single workgroup, on one core.
     alone: bool,
     /// The limit on cycles a unit.
     most: f64,

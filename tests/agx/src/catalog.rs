@@ -10,8 +10,8 @@ use bitnet_wgpu::{
 /// What ends the names of variants in halves.
 const HALVES: &str = " f16";
 
-/// Is a name that of a variant in halves? They are compiled and may not spill, but have no line in
-/// the table.
+/// Returns whether a name is that of a variant in f16. They are compiled and may not spill, but
+/// have no line in the table.
 pub fn is_of_halves(name: &str) -> bool {
     name.ends_with(HALVES)
 }
@@ -37,8 +37,8 @@ impl Text {
         self.declaration.text(&self.variant)
     }
 
-    /// Does it use matrix units? They have no counterpart in OpenCL, through which MSL is compiled
-    /// here.
+    /// Returns whether it uses tensor cores. They have no counterpart in OpenCL, through which MSL
+    /// is compiled here.
     pub fn on_matrix_units(&self) -> bool {
         self.variant.language == ShaderLanguage::Msl
             && self.text().contains("simdgroup_multiply_accumulate")
@@ -53,8 +53,8 @@ pub fn language_name(language: ShaderLanguage) -> &'static str {
     }
 }
 
-/// May a text spill? Those for other GPUs, and `attention_many` in WGSL, the tiles of which fill
-/// registers: where a device takes Metal texts, it has smaller ones.
+/// Returns whether a source may spill: those for other GPUs, and `attention_many` in WGSL, the
+/// tiles of which fill registers: where a device takes Metal texts, it has smaller ones.
 pub fn may_spill(kernel: &Text) -> bool {
     let name = kernel.declaration.name;
     is_for_others(name)
@@ -62,8 +62,8 @@ pub fn may_spill(kernel: &Text) -> bool {
             && kernel.variant.language == ShaderLanguage::Wgsl)
 }
 
-/// Is a kernel given to no Apple GPU by its `plan`? Those for packed integer products fill
-/// registers there with expanded ones, and spill.
+/// Returns whether no Apple GPU is given this kernel by its `plan`. Those for packed integer
+/// products fill registers there with expanded ones, and spill.
 fn is_for_others(name: &str) -> bool {
     const SEVERAL_TOKENS: [&str; 3] =
         ["bitlinear_gemv_int8_4_busy", "bitlinear_gemv_int8_8", "bitlinear_gemv_int8_8_busy"];

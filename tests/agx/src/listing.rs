@@ -65,8 +65,8 @@ pub fn read(log: &str) -> Result<Vec<Listing>, String> {
         } else if let Some((_, statistics)) = line.split_once("CS shader: ") {
             let listing = statistics_of(kernel, statistics, std::mem::take(&mut code))?;
             programs = 0;
-            // Drivers compile a kernel more than once, in a general and a specialised form; the
-            // specialised one is shorter.
+            // Drivers compile a kernel more than once, in a general and a specialized form; the
+            // specialized one is shorter.
             match found.iter_mut().find(|other| other.kernel == kernel) {
                 Some(other) if other.instructions <= listing.instructions => {}
                 Some(other) => *other = listing,

@@ -107,8 +107,9 @@ pub fn unlike(listing: &Listing) -> Option<String> {
     })
 }
 
-/// Are so many multiplications those of so many products? A tenth less, since a few first ones are
-/// no fused ones, and up to twice as many, since weights are decoded, and places reckoned, by some.
+/// Returns whether so many multiplications are those of so many products. A tenth less, since a few
+/// first ones are no fused ones, and up to twice as many, since weights are decoded, and places
+/// reckoned, by some.
 fn is_of(multiplications: u64, products: u64) -> bool {
     10 * multiplications >= 9 * products && multiplications < 2 * products
 }

@@ -58,7 +58,7 @@ macro_rules! function {
 
 impl Device {
     fn open() -> Result<Self, String> {
-        // SAFETY: the initialisers of OpenCL's loader have no preconditions.
+        // SAFETY: the initializers of OpenCL's loader have no preconditions.
         let opencl = unsafe { Library::new("libOpenCL.so.1") }.map_err(|e| e.to_string())?;
         let platforms =
             function!(opencl, b"clGetPlatformIDs", fn(c_uint, *mut Handle, *mut c_uint) -> c_int);

@@ -3,7 +3,7 @@
 //! should be, it panics.
 
 use bitnet_wgpu::{
-    Context, ErrorKind, Tensor, bitnet, reference,
+    Context, ErrorKind, Tensor, bitnet,
     model::{GenerateOptions, Message, Model, ModelFiles, Sampling, SessionOptions, Stop},
     reference, wgpu,
 };

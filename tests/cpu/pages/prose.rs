@@ -15,7 +15,7 @@ const MOST_WORDS_OF_A_CELL: usize = 25;
 const MOST_LINES: [usize; 3] = [150, 200, 2500];
 
 /// Parts of words in British spelling. Code is not searched, since it names what others named.
-const BRITISH: [&str; 39] = [
+pub const BRITISH: [&str; 39] = [
     "analyse",
     "artefact",
     "behaviour",

@@ -84,7 +84,7 @@ CASES = {
         },
         "side": torch.bfloat16, "reciprocal": False, "seed": 2,
     },
-    # Float weights, quantised while loading. One key-value head.
+    # Float weights, quantized while loading. One key-value head.
     "online": {
         "config": BITNET | shape(64, 176, 2, 4, 1, 16, 300) | {
             "rms_norm_eps": 1e-5, "rope_theta": 500000.0, "tie_word_embeddings": True, "torch_dtype": "bfloat16",
@@ -125,7 +125,7 @@ CASES = {
         },
         "side": torch.bfloat16, "groups": 128, "seed": 6,
     },
-    # A norm in every linear layer, before its activations are quantised, as in embedding models made of Qwen3.
+    # A norm in every linear layer, before its activations are quantized, as in embedding models made of Qwen3.
     "normed": {
         "config": QWEN3 | shape(48, 80, 2, 4, 2, 12, 200) | {
             "rms_norm_eps": 1e-6, "rope_theta": 10000.0, "tie_word_embeddings": False, "torch_dtype": "bfloat16",
@@ -329,7 +329,7 @@ class Forward:
         self.dtype = dtype
         self.config = json.loads((directory / "config.json").read_text())
         self.config.setdefault("head_dim", self.config["hidden_size"] // self.config["num_attention_heads"])
-        # Activations are not quantised.
+        # Activations are not quantized.
         self.floats = self.config["model_type"] in ("qwen3", "minicpm", "llama", "gemma3_text", "granite") and "quantization_config" not in self.config
         self.tensors = {}
         for file in directory.glob("model*.safetensors"):
@@ -563,7 +563,7 @@ def load(directory):
     if json.loads((directory / "config.json").read_text())["model_type"] == "minicpm":
         return granite(directory)
     model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32, attn_implementation="eager").eval()
-    # For a quantised model, transformers ignores `dtype` and keeps the checkpoint's types.
+    # For a quantized model, transformers ignores `dtype` and keeps the checkpoint's types.
     for tensor in [*model.parameters(), *model.buffers()]:
         if tensor.is_floating_point():
             tensor.data = tensor.data.float()

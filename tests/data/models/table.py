@@ -540,7 +540,7 @@ def run(case, folder, program, perturb):
     else:
         write_directory(path, config, own)
     if case.note:
-        # What transformers makes of the published files: their config does not say that activations are to be quantised.
+        # What transformers makes of the published files: their config does not say that activations are to be quantized.
         floats = make.load(path)
         off = max(float(np.abs(last_logits(floats, ids) - logits).max()) for ids, logits in zip(found.prompts, found.logits))
         note = f"; transformers itself runs these files with {case.note}, and its logits are up to {off:.1f} from these"

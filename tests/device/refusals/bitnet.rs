@@ -1,4 +1,4 @@
-//! Quantisers and BitLinear.
+//! Quantizers and BitLinear.
 
 use super::{assert_invalid, assert_shape, unwritten};
 use bitnet_wgpu::bitnet::BitLinear;

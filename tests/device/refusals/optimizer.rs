@@ -1,4 +1,4 @@
-//! Optimisers' steps.
+//! Optimizers' steps.
 
 use super::{assert_shape, unwritten};
 use bitnet_wgpu::{

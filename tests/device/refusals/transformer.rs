@@ -13,7 +13,7 @@ use bitnet_wgpu::{
 };
 use support::{context, dense, rng};
 
-/// Half a step of rounding, not one: 126.5 and 125.5 of 127 go to the even neighbour, -0.6 to -1.
+/// Half a step of rounding, not one: 126.5 and 125.5 of 127 go to the even neighbor, -0.6 to -1.
 #[test]
 fn a_head_in_8_bits_is_rounded() {
     let table =

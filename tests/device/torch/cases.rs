@@ -174,7 +174,7 @@ fn ternary_weights(c: &mut Case, quantizer: WeightQuantizer) -> Result<Vec<Out>>
     Ok(vec![w.dequantize::<f32>(e)?.into()])
 }
 
-/// Activations that are not quantised.
+/// Activations that are not quantized.
 fn bitlinear_int(c: &mut Case, quantizer: WeightQuantizer<IntMatrix>) -> Result<Vec<Out>> {
     let (x, w, dy, e) = (c.x(0), c.x(1), c.dy(), &mut c.encoder);
     let w = quantizer.quantize(e, &w)?;

@@ -41,9 +41,9 @@ struct Small {
 /// What its weights are.
 #[derive(Clone, Copy, Debug)]
 struct Of {
-    /// Neighbouring groups that share a scale; none where all of a matrix do.
+    /// Neighboring groups that share a scale; none where all of a matrix do.
     shared: Option<usize>,
-    /// Are there weights of 0?
+    /// Whether there are weights of 0.
     zeros: bool,
 }
 
@@ -294,7 +294,7 @@ fn blocks_of_256_are_two_of_128(on: Option<&Context>) {
 
 support::each_device!(blocks_of_256_are_two_of_128);
 
-/// Of matrices that are stacked, some may have the same scale in neighbouring blocks, and so be of
+/// Of matrices that are stacked, some may have the same scale in neighboring blocks, and so be of
 /// larger groups.
 #[test]
 #[ignore = "needs a GPU"]

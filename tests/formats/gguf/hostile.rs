@@ -35,7 +35,7 @@ fn sound_models_that_cannot_run_are_unsupported() {
     let unknown =
         open_bytes(&Maker::model().tensor("output.weight", &[4, 8], 13, &[0; 64]).bytes()).unwrap();
     assert!(matches!(unknown.dense("lm_head", 4, 8), Err(Error::Unsupported { .. })));
-    // Q5_K, as quantising tools write embeddings.
+    // Q5_K, as quantizing tools write embeddings.
     let embedding =
         open_bytes(&Maker::model().tensor("token_embd.weight", &[4, 8], 13, &[0; 64]).bytes())
             .unwrap();

@@ -315,7 +315,7 @@ fn float_weights_are_taken_or_quantised() {
             Maker::model().tensor("output.weight", &[2, values.len() as u64 / 2], 0, &bytes);
         open_bytes(&model.bytes()).unwrap().linear("lm_head", 2, values.len() / 2).unwrap()
     };
-    // Converted weights keep their scale; masters are quantised.
+    // Converted weights keep their scale; masters are quantized.
     let ternary = linear(&[0.3, -0.3, 0.0, 0.0, -0.0, 0.3]);
     assert_eq!(
         (ternary.scales(), ternary.to_values()),

@@ -28,7 +28,7 @@ pub struct Kernel {
 pub struct Parameter {
     pub name: String,
     pub reference: bool,
-    /// Does it point to Metal's `constant` memory?
+    /// Whether it points to Metal's `constant` memory.
     pub constant: bool,
     pub source: Argument,
 }
@@ -304,8 +304,8 @@ impl Tokens<'_> {
         Ok(named.collect())
     }
 
-    /// Does the declaration at `threadgroup` allocate memory, rather than declare a pointer or
-    /// reference?
+    /// Returns whether the declaration at `threadgroup` allocates memory, rather than declares a
+    /// pointer or reference.
     pub fn declares_storage(&self, at: usize) -> bool {
         let pointer = self.0[at..].iter().find(|token| matches!(token.text, ";" | "*" | "&" | "["));
         pointer.is_some_and(|token| matches!(token.text, ";" | "["))

@@ -32,7 +32,7 @@ pub enum By {
 }
 
 impl By {
-    /// Has it no text in Metal by hand?
+    /// Returns whether it has no hand-written Metal source.
     pub fn is_wgsl_only(self) -> bool {
         matches!(self, Self::Wgsl | Self::WgslAndTwin)
     }
@@ -54,7 +54,7 @@ impl Op {
         self.made.get_or_init(self.make)
     }
 
-    /// Has it kernels for matrix units?
+    /// Returns whether it has kernels for tensor cores.
     pub fn on_matrix_units(&self) -> bool {
         self.by == By::Units
             || [

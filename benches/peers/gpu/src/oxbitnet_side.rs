@@ -1,4 +1,4 @@
-//! oxbitnet's side, by what it makes public: its BitLinear, which quantises `f32` to 8 bits and
+//! oxbitnet's side, by what it makes public: its BitLinear, which quantizes `f32` to 8 bits and
 //! multiplies, on a device of its own (wgpu 26) of the same adapter. A call makes the buffers and
 //! bind groups that the crate makes for it.
 

@@ -98,10 +98,11 @@ fn random(seed: u32) -> impl FnMut(u32) -> u32 {
     }
 }
 
-/// Was a result wrong?
+/// Whether a result was wrong.
 static WRONG: AtomicBool = AtomicBool::new(false);
 
-/// Is every number at most as far from what is due as it may be? A program is not timed where not.
+/// Returns whether every number is within its bound of what is due. A program is not timed where
+/// not.
 fn check(of: &str, found: &[f32], due: &[f32], bound: impl Fn(f32) -> f32) -> bool {
     assert_eq!(found.len(), due.len(), "{of}");
     let wrong = |(found, due): (&f32, &f32)| found.is_nan() || (found - due).abs() > bound(*due);
@@ -139,7 +140,7 @@ fn types(device: &Device) -> impl Iterator<Item = (FloatDType, &'static str, f32
 fn product(context: &Context, burn: Option<&Device>, ox: &RefCell<OxBitNet>, [m, rows, columns]: [usize; 3], rounds: usize) -> Vec<Times> {
     let mut next = random(1 + m as u32);
     let values: Vec<i8> = (0..rows * columns).map(|_| next(3) as i8 - 1).collect();
-    // Codes that stay themselves when they are quantised: the first of a row is the largest.
+    // Codes that stay themselves when they are quantized: the first of a row is the largest.
     let codes = (0..m * columns).map(|i| if i % columns == 0 { 127.0 } else { next(255) as f32 - 127.0 });
     let x: Vec<f32> = codes.map(|code| CODE_SCALE * code).collect();
     let packed = PackedTernary::from_values(rows, columns, &values, Scales::Tensor(WEIGHT_SCALE)).expect("ternary");

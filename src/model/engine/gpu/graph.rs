@@ -36,7 +36,7 @@ use std::{collections::BTreeMap, sync::Arc};
 pub(in crate::model) struct GpuModel {
     /// The caller's.
     pub(super) given: Context,
-    /// The same for intermediate results, which are counted as such.
+    /// The context of intermediate results, which are counted as activations.
     pub(super) context: Context,
     /// With as many layers as are here.
     pub(super) config: ModelConfig,
@@ -61,7 +61,7 @@ pub(super) struct Memory {
     pub caches: Vec<KvCache>,
     /// The cosine and sine of every rotary angle, by position.
     pub angles: Tensor<f32>,
-    /// The same of layers that see a window, where there are some.
+    /// Cosines and sines for layers with a sliding window, where there are some.
     pub local_angles: Option<Tensor<f32>>,
 }
 
@@ -83,7 +83,7 @@ pub(super) struct Input {
     /// `[sequences, 2]`: which sequences these are, and how many tokens each has had before; see
     /// [`CachePositions`].
     pub runs: Tensor<u32>,
-    /// Does the recording itself raise how many these are, by one, before it begins?
+    /// Whether the recording itself raises the number of tokens by one before it begins.
     pub advances: bool,
     /// The most positions that a token sees.
     pub longest: usize,
@@ -123,7 +123,7 @@ struct GpuChanges {
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Needs {
     searches: Searches,
-    /// Does something change the logits?
+    /// Whether something changes the logits.
     changes: bool,
 }
 
@@ -268,12 +268,12 @@ impl GpuModel {
         })
     }
 
-    /// The same with the attention of prompts in halves, or not.
+    /// Sets whether the attention of prompts is computed in f16.
     pub(super) fn half_attention(self, half_attention: bool) -> Self {
         Self { half_attention, ..self }
     }
 
-    /// The same on another context of the device.
+    /// Returns the model on another context of the device.
     pub(super) fn on(&self, context: Context) -> Self {
         Self { context, ..self.clone() }
     }

@@ -1,4 +1,4 @@
-//! Linear layers: what enters them is normed, rotated, quantised or rounded, in one dispatch with
+//! Linear layers: what enters them is normed, rotated, quantized or rounded, in one dispatch with
 //! the product where that is better.
 
 use crate::{
@@ -42,9 +42,9 @@ impl Rotation {
 
 /// Where the input of a linear layer is prepared.
 pub(super) enum Prepared {
-    /// Normed and quantised.
+    /// Normed and quantized.
     Quantized(QuantizedActivations),
-    /// Of a model that does not quantise its activations: normed, rotated where it is so, and
+    /// Of a model that does not quantize its activations: normed, rotated where it is so, and
     /// rounded.
     Floats { rounded: BlockFloatActivations, rotation: Option<Rotation> },
 }
@@ -93,7 +93,7 @@ pub(super) fn side_by_side(
     tensor::concat(&products.iter().collect::<Vec<_>>(), 1).forward_into(encoder, y.tensor())
 }
 
-/// Norm, quantiser where the model has them, and product: in one dispatch where that is better,
+/// Norm, quantizer where the model has them, and product: in one dispatch where that is better,
 /// else by way of `prepared`.
 pub(super) fn linear(
     encoder: &mut Encoder,
@@ -119,7 +119,7 @@ pub(super) fn linear(
     bitnet::bitlinear_quantized_into(encoder, xq, w, y)
 }
 
-/// Norm, product and gate in one dispatch, where that is better. Was it recorded?
+/// Records norm, product and gate in one dispatch, where that is faster. Returns whether it did.
 pub(super) fn gated(
     encoder: &mut Encoder,
     x: &Tensor<f32>,

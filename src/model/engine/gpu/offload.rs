@@ -31,8 +31,8 @@ pub(super) struct Streamed {
     layers: Vec<(usize, Arc<Vec<Hosted>>)>,
 }
 
-/// Is this layer among those, so many of all, that are offloaded? They are spread evenly: one is
-/// copied while those before it are computed.
+/// Returns whether this layer is one of the `offloaded` of all `layers`. They are spread evenly:
+/// one is copied while those before it are computed.
 fn is_offloaded(layer: usize, offloaded: usize, layers: usize) -> bool {
     (layer + 1) * offloaded / layers > layer * offloaded / layers
 }

@@ -293,8 +293,8 @@ impl GpuSession {
         self.lengths[sequence] = tokens;
     }
 
-    /// Does such a step count its tokens itself? It can be submitted again then without anything
-    /// being written.
+    /// Returns whether such a step counts its tokens itself. It can then be submitted again without
+    /// a write.
     fn advances(&self, kind: StepShape) -> bool {
         kind.run == 1 && kind.given == Rows::Next(1) && self.stream.is_none()
     }

@@ -131,7 +131,7 @@ impl SplitModel {
     }
 }
 
-/// Are the embedding and the head with these layers?
+/// Returns whether the embedding and the LM head are with these layers.
 fn ends_of(layers: &Range<usize>, config: &ModelConfig) -> (bool, bool) {
     (layers.start == 0, layers.end == config.layers)
 }

@@ -15,7 +15,7 @@ pub fn activations() -> Vec<Case> {
         let x = wild_activations(&mut rng, tokens, features);
         let host = reference::quantize_activations(&x, tokens, features).unwrap();
         for layout in LAYOUTS {
-            // Under fast math, what quantises them has to be in Metal too.
+            // Under fast math, what quantizes them has to be in Metal too.
             cases.extend(
                 [
                     of_activations::<f32>(&x, &host, layout),

@@ -41,7 +41,7 @@ pub fn activations() -> Vec<Case> {
     cases
 }
 
-/// What BitLinear computes with, to the bit: the values of the quantiser itself. Beside them what
+/// What BitLinear computes with, to the bit: the values of the quantizer itself. Beside them what
 /// is on the way there, and what is added.
 fn of_activations<T: Float>(x: &[f32], tokens: usize, features: usize) -> Case {
     let x = convert::<T>(x);
@@ -79,7 +79,7 @@ pub fn with_norm() -> Vec<Case> {
     cases
 }
 
-/// What the norm's quantiser makes, to the bit.
+/// What the norm's quantizer makes, to the bit.
 fn after_norm<T: Float>(x: &[f32], tokens: usize, gain: &[f32], eps: f32) -> Case {
     let (x, gain, features) = (convert::<T>(x), gain.to_vec(), gain.len());
     let rounded = reference::rms_norm_quantize(&x, tokens, &gain, eps).unwrap().dequantize();
@@ -162,13 +162,13 @@ pub fn weights_by_matrix() -> Vec<Case> {
     let of = |(stack, plain, uneven): ([usize; 3], Vec<f32>, Vec<f32>)| {
         [of_matrices::<f32>(&uneven, stack), of_matrices::<f16>(&plain, stack)]
     };
-    // Its neighbours do not notice.
+    // Its neighbors do not notice.
     let broken = [f32::NAN, f32::INFINITY]
         .map(|bad| of_matrices::<f32>(&[0.5, 1.0, -0.25, bad, 0.0, 3.0], [3, 1, 2]));
     stacks("fake_quantize_weights_by_matrix").flat_map(of).chain(broken).collect()
 }
 
-/// What the quantiser makes of each alone, and the gradient by their scales as they are.
+/// What the quantizer makes of each alone, and the gradient by their scales as they are.
 fn of_matrices<T: Float>(w: &[f32], stack: [usize; 3]) -> Case {
     let (w, length) = (convert::<T>(w), stack[1] * stack[2]);
     let twin = reference::fake_quantize_weights(&w, stack, 1.0).unwrap();

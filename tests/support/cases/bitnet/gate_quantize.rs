@@ -146,7 +146,7 @@ fn near(
         .twin(move || quantized(&twin(&twin_x, features, gate, twin_gain.as_deref()), layout))
 }
 
-/// A row's numbers before they are quantised, and how far `f32` may stray from them and from the
+/// A row's numbers before they are quantized, and how far `f32` may stray from them and from the
 /// scale, relatively.
 struct Row {
     exact: Vec<f64>,

@@ -1,4 +1,4 @@
-//! BitNet: quantisers and BitLinear.
+//! BitNet: quantizers and BitLinear.
 
 mod bitlinear;
 mod bitlinear_block_float;

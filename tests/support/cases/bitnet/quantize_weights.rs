@@ -65,7 +65,7 @@ fn quantize_stack<T: Float>(
     Ok(())
 }
 
-/// A matrix that is not finite has codes of zero and scales that are no numbers; its neighbours do
+/// A matrix that is not finite has codes of zero and scales that are no numbers; its neighbors do
 /// not notice.
 fn not_finite(value: f32) -> Case {
     let stack = [3, 4, 70];

@@ -99,7 +99,7 @@ fn quantize_stack<T: Float>(
     Ok(())
 }
 
-/// Its neighbours do not notice.
+/// Its neighbors do not notice.
 fn matrix_not_finite(value: f32) -> Case {
     let stack = [3, 4, 70];
     let mut w = floats(&mut rng(9), 3 * 280, 3.0);
@@ -132,7 +132,7 @@ fn case<T: Float>(w: &[f32], rows: usize, columns: usize, of: Of) -> Case {
         .of(T::ELEMENT)
 }
 
-/// A group that is not finite has codes of 0 and a scale that is no number; its neighbours do not
+/// A group that is not finite has codes of 0 and a scale that is no number; its neighbors do not
 /// notice.
 fn not_finite(value: f32) -> Case {
     let (rows, columns, of) = (4, 70, Of::Group(Some(32)));

@@ -49,7 +49,7 @@ pub fn cases() -> Vec<Case> {
     cases
 }
 
-/// A row that is not finite has codes of zero and a scale that is no number; its neighbours do not
+/// A row that is not finite has codes of zero and a scale that is no number; its neighbors do not
 /// notice.
 fn not_finite(value: f32) -> Case {
     let (rows, columns) = (4, 70);

@@ -103,7 +103,7 @@ fn case<T: Float>(w: &[f32], rows: usize, columns: usize, how: How) -> Case {
 }
 
 /// A group that is not finite has codes and zero points of 0 and a scale that is no number; its
-/// neighbours do not notice.
+/// neighbors do not notice.
 fn not_finite(value: f32, how: How) -> Case {
     let (rows, columns) = (4, 70);
     let mut w = floats(&mut rng(7), rows * columns, 3.0);

@@ -1,4 +1,4 @@
-//! Factorisations and solutions of dense matrices. They are judged by what defines them, in `f64`:
+//! Factorizations and solutions of dense matrices. They are judged by what defines them, in `f64`:
 //! A = L·Lᵀ, QᵀQ = I and so on.
 
 mod cholesky;
@@ -149,13 +149,13 @@ fn word(error: &Error) -> u32 {
     }
 }
 
-/// Are the columns orthonormal?
+/// Checks that the columns are orthonormal.
 fn orthonormal(what: &str, q: &Matrix) -> Result<(), String> {
     let error = q.transposed().times(q).minus(&Matrix::identity(q.columns)).norm();
     small(what, error, (q.columns as f64).sqrt(), roundings(q.rows))
 }
 
-/// Is `error` at most this share of `whole`?
+/// Checks that `error` is at most this share of `whole`.
 fn small(what: &str, error: f64, whole: f64, share: f64) -> Result<(), String> {
     if error <= share * whole {
         Ok(())

@@ -38,7 +38,7 @@ fn odd(r: &mut Reduced) -> Vec<f32> {
     x
 }
 
-/// Is `a` before `b`, by the definition? NaNs first, then larger ones; 0 before -0.
+/// Compares `a` with `b` by the definition: NaNs first, then larger ones; 0 before -0.
 fn order(a: f64, b: f64) -> std::cmp::Ordering {
     b.is_nan().cmp(&a.is_nan()).then(if a.is_nan() {
         std::cmp::Ordering::Equal

@@ -206,7 +206,7 @@ struct Attention {
     element: Element,
     /// Queries, keys and values of all tokens, slot after slot: `[heads + 2·kv_heads, D]` each.
     rows: Vec<f32>,
-    /// Are scores exact in `f32`?
+    /// Whether scores are exact in `f32`.
     exact: bool,
     /// Queries and weights may be rounded to halves.
     halves: bool,
