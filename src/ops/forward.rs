@@ -67,8 +67,8 @@ macro_rules! backward {
     (impl[$($generics:tt)*] $op:ty => $x:ty; $($arg:ident: $type:ty),+) => {
         #[cfg(feature = "train")]
         impl<$($generics)*> $op {
-            /// Records the gradient of the op: returns that of its input, where `dy` is that of its
-            /// output. A `y`, if there is one, is the output itself.
+            /// Records the gradient of the op and returns that of its input. The last tensor is the
+            /// gradient of the output; the one before, where there are two, is the output itself.
             ///
             /// # Errors
             /// As `forward`; [`Error::Shape`](crate::Error::Shape) if a tensor has another shape

@@ -205,7 +205,12 @@ impl Generation {
 
     /// Ends it, and returns the session with the text so far, for
     /// [`Model::generate_in`](crate::model::Model::generate_in). The last token generated is not in
-    /// it yet.
+    /// it yet. It may have some tokens more than were read, since they are computed ahead;
+    /// `generate_in` keeps what its prompt has in common with them.
+    ///
+    /// A session that [`Model::generate`](crate::model::Model::generate) made has room for its
+    /// prompt and `max_tokens` only. For a text that grows, make a larger one with
+    /// [`Model::session`](crate::model::Model::session) and begin with `generate_in`.
     ///
     /// # Errors
     /// [`Error::Gpu`] if its thread panicked; [`Error::Invalid`] for a sequence of a batch.
