@@ -1,7 +1,7 @@
 //! The product of two dense matrices.
 
 use super::threads::by_chunks;
-use crate::error::{Error, Result};
+use crate::{error::Result, ops::tensor::matmul::zeros};
 
 /// Rows and columns of outputs that stay in registers.
 const ROWS: usize = 4;
@@ -14,16 +14,9 @@ const TASK: usize = 1 << 17;
 /// added in the order of k: bit-identical to [`reference::matmul`](crate::reference::matmul).
 ///
 /// # Errors
-/// [`Error::Length`] if a slice is no such matrix.
+/// [`Error::Length`](crate::Error::Length) if a slice is no such matrix.
 pub fn matmul(a: &[f32], b: &[f32], [m, k, n]: [usize; 3]) -> Result<Vec<f32>> {
-    for (slice, rows, columns) in [(a, m, k), (b, k, n)] {
-        if rows.checked_mul(columns) != Some(slice.len()) {
-            return Err(Error::Length { shape: [rows, columns].into(), found: slice.len() });
-        }
-    }
-    // Of k = 0 there is nothing in memory that says how many there are.
-    let outputs = m.checked_mul(n).filter(|outputs| *outputs <= isize::MAX as usize / 4);
-    let mut y = vec![0.0; outputs.ok_or(Error::Length { shape: [m, n].into(), found: 0 })?];
+    let mut y = zeros(a, b, [m, k, n])?;
     if n > 0 && k > 0 {
         let rows = (TASK / k.saturating_mul(n)).max(1).next_multiple_of(ROWS);
         by_chunks(&mut y, rows.saturating_mul(n), |first, y| {
@@ -129,7 +122,7 @@ mod tests {
     fn matrices_of_other_shapes_are_refused() {
         for (a, b, shape) in [(5, 6, [2, 3, 2]), (6, 5, [2, 3, 2]), (0, 0, [usize::MAX, 0, 2])] {
             let found = matmul(&vec![0.0; a], &vec![0.0; b], shape);
-            assert!(matches!(found, Err(Error::Length { .. })), "{shape:?}");
+            assert!(matches!(found, Err(crate::Error::Length { .. })), "{shape:?}");
         }
     }
 }

@@ -56,7 +56,7 @@ impl Threads {
     }
 }
 
-/// A pool of so many threads; 0 is as many as there are cores.
+/// A pool of threads; 0 is one for each core.
 fn pool(count: usize) -> std::result::Result<rayon::ThreadPool, rayon::ThreadPoolBuildError> {
     rayon::ThreadPoolBuilder::new()
         .num_threads(count)

@@ -117,7 +117,7 @@ impl<B> State<B> {
         gone
     }
 
-    /// Returns the limit that so many bytes more would exceed, whatever is evicted.
+    /// Returns the limit that `size` more bytes would exceed, whatever is evicted.
     fn exceeds(&self, size: u64) -> Option<u64> {
         self.stats.limit.filter(|&limit| self.stats.live_bytes.saturating_add(size) > limit)
     }

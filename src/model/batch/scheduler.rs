@@ -85,7 +85,7 @@ impl RequestQueue {
         waker.into_iter().for_each(Waker::wake);
     }
 
-    /// Returns whether a request waits that may begin beside so many.
+    /// Returns whether a waiting request may begin beside those that run.
     fn admits(&self, running: usize) -> bool {
         let waiting = self.lock();
         waiting.is_below_limit(running) && !waiting.requests.is_empty()

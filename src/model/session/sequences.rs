@@ -487,7 +487,7 @@ fn check_vocabulary(ids: &[u32], vocab: usize) -> Result<()> {
     }
 }
 
-/// Checks that these tokens may follow so many others.
+/// Checks that these tokens may follow the earlier ones.
 fn check_appended(before: usize, ids: &[u32], vocab: usize, capacity: usize) -> Result<()> {
     if ids.is_empty() {
         return Err(Error::Invalid {

@@ -103,7 +103,7 @@ impl QuantizedActivations {
         })
     }
 
-    /// Checks that they take so many tokens and features, and that integer sums are exact.
+    /// Checks the numbers of tokens and features, and that integer sums are exact.
     pub(super) fn check(
         &self,
         op: &'static str,

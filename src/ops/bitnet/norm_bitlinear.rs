@@ -212,8 +212,8 @@ fn plan(
     Some((kernel, tile))
 }
 
-/// Returns whether [`norm_bitlinear`] and [`norm_bitlinear_gated`] take one dispatch for so many
-/// tokens.
+/// Returns whether [`norm_bitlinear`] and [`norm_bitlinear_gated`] take one dispatch for
+/// `tokens` tokens.
 pub(crate) fn norm_bitlinear_fuses(context: &Context, tokens: usize, w: &TernaryMatrix) -> bool {
     w.group().is_none()
         && plan(&STORED, tokens, w.rows(), w.columns(), context.capabilities(), context.language())

@@ -154,7 +154,7 @@ pub(super) const KERNELS: &[&Kernel] =
     &[&STORED[0], &STORED[1], &RELU2[0], &RELU2[1], &SILU[0], &SILU[1], &GELU[0], &GELU[1]];
 
 /// Returns whether [`norm_bitlinear_block_float_into`] and
-/// [`norm_bitlinear_block_float_gated_into`] take one dispatch for so many tokens.
+/// [`norm_bitlinear_block_float_gated_into`] take one dispatch for `tokens` tokens.
 pub(crate) fn norm_bitlinear_block_float_fuses(
     context: &Context,
     tokens: usize,

@@ -175,7 +175,7 @@ impl BlockFloatActivations {
         })
     }
 
-    /// Checks that they have so many tokens and features.
+    /// Checks the numbers of tokens and features.
     pub(super) fn check(&self, op: &'static str, tokens: usize, features: usize) -> Result<()> {
         if (self.tokens, self.features) == (tokens, features) {
             return Ok(());

@@ -191,6 +191,18 @@ fn output<T>(a: &Side<'_, T>, b: &Side<'_, T>) -> Result<Shape> {
     Ok(Shape::of(&[&batch[..], &[left.rows, right.columns]].concat()))
 }
 
+/// Checks that the slices are matrices `[m, k]` and `[k, n]`, and returns zeros for their product.
+pub(crate) fn zeros(a: &[f32], b: &[f32], [m, k, n]: [usize; 3]) -> Result<Vec<f32>> {
+    for (slice, rows, columns) in [(a, m, k), (b, k, n)] {
+        if rows.checked_mul(columns) != Some(slice.len()) {
+            return Err(Error::Length { shape: [rows, columns].into(), found: slice.len() });
+        }
+    }
+    // With k = 0, no slice bounds the number of outputs.
+    let outputs = m.checked_mul(n).filter(|outputs| *outputs <= isize::MAX as usize / 4);
+    Ok(vec![0.0; outputs.ok_or(Error::Length { shape: [m, n].into(), found: 0 })?])
+}
+
 pub(crate) mod reference {
     use super::*;
 
@@ -200,14 +212,7 @@ pub(crate) mod reference {
     /// # Errors
     /// [`Error::Length`] if a slice is no such matrix.
     pub fn matmul(a: &[f32], b: &[f32], [m, k, n]: [usize; 3]) -> Result<Vec<f32>> {
-        for (slice, rows, columns) in [(a, m, k), (b, k, n)] {
-            if rows.checked_mul(columns) != Some(slice.len()) {
-                return Err(Error::Length { shape: [rows, columns].into(), found: slice.len() });
-            }
-        }
-        // Of k = 0 there is nothing in memory that says how many there are.
-        let outputs = m.checked_mul(n).filter(|outputs| *outputs <= isize::MAX as usize / 4);
-        let mut y = vec![0.0; outputs.ok_or(Error::Length { shape: [m, n].into(), found: 0 })?];
+        let mut y = zeros(a, b, [m, k, n])?;
         if n > 0 && k > 0 {
             y.par_chunks_exact_mut(n).zip(a.par_chunks_exact(k)).for_each(|(y, a)| {
                 for (a, b) in a.iter().zip(b.chunks_exact(n)) {
