@@ -4,7 +4,7 @@ use crate::{
     budget::Held,
     error::{ApiError, Result},
     fields::Fields,
-    request::{Prompt, prompts},
+    request::{HARMLESS, Prompt, prompts},
 };
 use axum::{
     body::Body,
@@ -30,10 +30,10 @@ pub struct Request {
 }
 
 impl Request {
-    pub fn read(body: Value) -> Result<Self> {
+    pub fn read(body: Value, strict: bool) -> Result<Self> {
         let mut fields = Fields::new("", body)?;
         let texts = prompts("input", MOST_TEXTS, fields.take("input"))?;
-        fields.harmless(&["user"]);
+        fields.harmless(&HARMLESS, strict)?;
         let base64 = match fields.text("encoding_format")?.as_deref() {
             None | Some("float") => false,
             Some("base64") => true,

@@ -6,6 +6,7 @@ use crate::{
     error::{ApiError, Result},
     life::{Life, now},
     limits::{PREPARING, SMALL_BODY},
+    metrics::Metrics,
     options::Options,
     turns::{Counts, Turns},
 };
@@ -42,6 +43,7 @@ pub struct Shared {
     /// During what the device of the vectors was found to be lost: a batch without requests does
     /// not notice it.
     pub lost: Arc<OnceLock<String>>,
+    pub metrics: Arc<Metrics>,
 }
 
 /// Returns how many slots one client holds at most. Clients that keys tell apart leave one to
@@ -70,6 +72,7 @@ impl Shared {
             running: Turns::with_share(slots, share(slots, &options), queue),
             embedding: Turns::new(1, queue),
             lost: Arc::default(),
+            metrics: Arc::default(),
             options: Arc::new(options),
             batch,
         }

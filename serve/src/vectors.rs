@@ -1,4 +1,4 @@
-//! Embeddings, computed in parts: others get their turn between two of them.
+//! Embeddings and scores, computed in parts: others get their turn between two of them.
 
 use crate::{
     budget::Held,
@@ -7,6 +7,7 @@ use crate::{
     error::{ApiError, Result},
     json,
     limits::{PART_TEXTS, PART_TOKENS},
+    logprobs::Echo,
     prepare::check_length,
     request::Prompt,
     shared::{Body, Shared},
@@ -40,7 +41,7 @@ struct Prepared {
 }
 
 fn prepare(shared: &Shared, bytes: &[u8], mut held: Held) -> Result<Prepared> {
-    let mut request = embeddings::Request::read(json::read(bytes)?)?;
+    let mut request = embeddings::Request::read(json::read(bytes)?, shared.options.strict)?;
     let hidden = shared.batch.model().config().hidden;
     shared.check_model(request.model.as_deref())?;
     request.check(hidden)?;
@@ -83,7 +84,7 @@ fn encode(shared: &Shared, text: Prompt) -> bitnet_wgpu::Result<Vec<u32>> {
         Prompt::Ids(ids) => ids,
         Prompt::Text(text) if text.is_empty() => Vec::new(),
         Prompt::Text(text) => shared.text_tokenizer()?.encode_for_embedding(&text)?,
-        Prompt::Chat(_) => {
+        Prompt::Chat { .. } => {
             return Err(Error::Invalid {
                 op: "embed",
                 what: "a conversation cannot be embedded".into(),
@@ -96,11 +97,7 @@ fn encode(shared: &Shared, text: Prompt) -> bitnet_wgpu::Result<Vec<u32>> {
 
 /// Vectors of texts, in their order.
 async fn compute(shared: &Shared, client: Client, ids: &[Vec<u32>]) -> Result<Vec<Embedding>> {
-    let busy = |_: Full| {
-        let (Counts { running, waiting }, queue) =
-            (shared.embedding.counts(), shared.batch.options().get_queue());
-        ApiError::library("input", &Error::Busy { running, waiting, slots: 1, queue })
-    };
+    let busy = |full| busy(shared, full);
     let mut place = Some(shared.embedding.place(client).map_err(busy)?);
     let mut order: Vec<usize> = (0..ids.len()).collect();
     order.sort_by_key(|&n| Reverse(ids[n].len()));
@@ -118,6 +115,41 @@ async fn compute(shared: &Shared, client: Client, ids: &[Vec<u32>]) -> Result<Ve
     Ok(found.into_iter().map(|(_, vector)| vector).collect())
 }
 
+/// There is no room for more work beside the batch.
+fn busy(shared: &Shared, _: Full) -> ApiError {
+    let (Counts { running, waiting }, queue) =
+        (shared.embedding.counts(), shared.batch.options().get_queue());
+    ApiError::library("input", &Error::Busy { running, waiting, slots: 1, queue })
+}
+
+/// Computes the log-probabilities of prompts, one prompt at a time.
+pub async fn score(
+    shared: &Shared,
+    client: Client,
+    prompts: &mut [Echo],
+    top: usize,
+) -> Result<()> {
+    let busy = |full| busy(shared, full);
+    let mut place = None;
+    let count = prompts.len();
+    for (n, prompt) in prompts.iter_mut().enumerate() {
+        let waiting = place.take().map_or_else(|| shared.embedding.place(client), Ok);
+        let turn = waiting.map_err(busy)?.turn().await.map_err(busy)?;
+        let found = shared.batch.model().logprobs(&prompt.ids, top).await;
+        prompt.logprobs = found.map_err(|error| failed(shared, "prompt", error))?;
+        place = if n + 1 < count { turn.pass() } else { None };
+    }
+    Ok(())
+}
+
+/// What is answered to an error of the model. A lost device is noted.
+fn failed(shared: &Shared, field: &str, error: Error) -> ApiError {
+    if let Error::DeviceLost { during } = &error {
+        shared.lost.get_or_init(|| during.clone());
+    }
+    ApiError::library(field, &error)
+}
+
 async fn compute_part(shared: &Shared, part: &[usize], ids: &[Vec<u32>]) -> Result<Vec<Embedding>> {
     let texts: Vec<Vec<u32>> = part.iter().map(|&n| ids[n].clone()).collect();
     shared.batch.model().embed_ids(&texts, &EmbedOptions::default()).await.map_err(|error| {
@@ -128,12 +160,7 @@ async fn compute_part(shared: &Shared, part: &[usize], ids: &[Vec<u32>]) -> Resu
             }
             // It counts from the part's first text.
             Error::Overflow { .. } => ApiError::server("the embedding of a text is not finite"),
-            error => {
-                if let Error::DeviceLost { during } = &error {
-                    shared.lost.get_or_init(|| during.clone());
-                }
-                ApiError::library("input", &error)
-            }
+            error => failed(shared, "input", error),
         }
     })
 }
