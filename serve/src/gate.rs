@@ -1,6 +1,12 @@
 //! What every request passes: access, cross-origin rules, the log and the counters.
 
-use crate::{access::Access, client::Client, http::route, metrics::Metrics};
+use crate::{
+    access::Access,
+    client::Client,
+    http::{MESSAGES, route},
+    messages,
+    metrics::Metrics,
+};
 use axum::{
     body::{Body, Bytes, HttpBody},
     extract::{ConnectInfo, Request, State},
@@ -43,6 +49,7 @@ pub async fn pass(State(gate): State<Gate>, mut request: Request, next: Next) ->
             request.extensions_mut().insert(client);
             next.run(request).await
         }
+        Err(error) if record.path.starts_with(MESSAGES) => messages::failed(&error),
         Err(error) => error.into_response(),
     };
     if let Some(origin) = origin {

@@ -39,7 +39,7 @@ const CHAT: &str = "/v1/chat/completions";
 const COMPLETIONS: &str = "/v1/completions";
 const EMBEDDINGS: &str = "/v1/embeddings";
 const RESPONSES: &str = "/v1/responses";
-const MESSAGES: &str = "/v1/messages";
+pub const MESSAGES: &str = "/v1/messages";
 const COUNT: &str = "/v1/messages/count_tokens";
 const TOKENIZE: &str = "/tokenize";
 const DETOKENIZE: &str = "/detokenize";
@@ -102,7 +102,7 @@ fn routes() -> Router<Shared> {
 
 async fn unknown(uri: Uri) -> ApiError {
     let path = shown(uri.path());
-    let known = "OpenAI's and Anthropic's begin with /v1";
+    let known = "those of the APIs begin with /v1";
     ApiError::with_status(StatusCode::NOT_FOUND, format!("unknown path {path}; {known}"))
 }
 

@@ -1,10 +1,12 @@
 //! The work of a request before it runs: prompts become tokens.
 
 use crate::{
+    budget::Held,
     choices::{Choice, Choices},
     client::Client,
     error::{ApiError, Result},
     json,
+    limits::LOGPROB_BYTES,
     logprobs::Echo,
     options::Options,
     request::{Prompt, Request},
@@ -32,6 +34,8 @@ pub struct Shape {
     pub echoes: Vec<Echo>,
     /// Stop strings of the request.
     pub stops: Vec<String>,
+    /// Bytes of log-probabilities, counted until the answer is written.
+    pub _held: Held,
 }
 
 /// Begins what a request asks for.
@@ -50,13 +54,14 @@ pub async fn begin(
         }
         let texts = if request.echo { texts(&prompts) } else { Vec::new() };
         let choices = choices(shared, &request, prompts)?;
+        let held = hold_logprobs(shared, client, &request, &choices)?;
         let ids = choices.iter().step_by(request.n).map(|choice| choice.ids.to_vec());
         let echoes = ids.zip(texts).map(|(ids, text)| echo(shared, ids, text));
         let echoes = echoes.collect::<bitnet_wgpu::Result<Vec<_>>>();
         let echoes = echoes.map_err(|error| ApiError::library(request.field, &error))?;
-        Ok((request, choices, echoes))
+        Ok((request, choices, echoes, held))
     });
-    let (request, choices, mut echoes) = prepared.await?;
+    let (request, choices, mut echoes, held) = prepared.await?;
     if let Some(top) = request.logprobs {
         select! {
             done = vectors::score(shared, client, &mut echoes, top) => done?,
@@ -67,7 +72,29 @@ pub async fn begin(
         Choices::begin(shared, client, choices, request.n, request.reasoning, alive, arrival)?;
     let Request { stream, usage, n, stops, .. } = request;
     let logprobs = request.logprobs.is_some();
-    Ok((Shape { stream, usage, logprobs, n, echoes, stops }, choices))
+    Ok((Shape { stream, usage, logprobs, n, echoes, stops, _held: held }, choices))
+}
+
+/// Counts the bytes of the log-probabilities of an answer. A stream keeps those of prompts only.
+fn hold_logprobs(
+    shared: &Shared,
+    client: Client,
+    request: &Request,
+    choices: &[Choice],
+) -> Result<Held> {
+    let mut held = shared.bytes.begin(client);
+    let Some(top) = request.logprobs else { return Ok(held) };
+    let capacity = shared.batch.options().capacity();
+    let tokens = |choice: &Choice| {
+        let prompt = choice.ids.len();
+        let repeated = if request.echo { prompt } else { 0 };
+        let room = capacity.saturating_sub(prompt);
+        repeated + if request.stream { 0 } else { request.most.min(room) }
+    };
+    let tokens: usize = choices.iter().map(tokens).sum();
+    let bytes = tokens.saturating_mul((top + 1) * LOGPROB_BYTES);
+    vectors::hold(shared, &mut held, bytes, "logprobs", "log-probabilities")?;
+    Ok(held)
 }
 
 /// The texts of prompts; none for token ids.

@@ -102,6 +102,8 @@ pub struct Request {
     pub reasoning: bool,
     /// The most likely tokens of which log-probabilities are given; none without any.
     pub logprobs: Option<usize>,
+    /// The most tokens of each choice.
+    pub most: usize,
     /// Whether answers repeat their prompts.
     pub echo: bool,
     /// Stop strings, of the request alone.
@@ -166,6 +168,7 @@ impl Request {
             thinking: None,
             reasoning: true,
             logprobs: None,
+            most: usize::MAX,
             echo: false,
             stops: Vec::new(),
         }
@@ -225,6 +228,7 @@ impl Request {
             thinking: None,
             reasoning: false,
             logprobs: None,
+            most,
             echo: false,
             stops,
         })

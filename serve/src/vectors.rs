@@ -61,21 +61,22 @@ fn prepare(shared: &Shared, bytes: &[u8], mut held: Held) -> Result<Prepared> {
         }
         ids.push(text);
     }
-    hold(shared, &mut held, size_of::<f32>() * (tokens + ids.len() * hidden))?;
+    let bytes = size_of::<f32>() * (tokens + ids.len() * hidden);
+    hold(shared, &mut held, bytes, "input", "embeddings")?;
     Ok(Prepared { request, ids, held })
 }
 
-fn hold(shared: &Shared, held: &mut Held, bytes: usize) -> Result<()> {
+/// Counts bytes of an answer, which a field of the request asks for.
+pub fn hold(shared: &Shared, held: &mut Held, bytes: usize, field: &str, what: &str) -> Result<()> {
     let most = shared.options.max_pending_bytes / 2;
     if bytes > most {
         return Err(ApiError::field(
-            "input",
-            format!("embeddings of {bytes} bytes; at most {most} are accepted in one request"),
+            field,
+            format!("{what} of {bytes} bytes; at most {most} are accepted in one request"),
         ));
     }
-    held.grow(bytes).map_err(|_| {
-        ApiError::busy(format!("no room for {bytes} bytes of embeddings at the moment"))
-    })
+    held.grow(bytes)
+        .map_err(|_| ApiError::busy(format!("no room for {bytes} bytes of {what} at the moment")))
 }
 
 /// The tokens of a text, no longer than the texts for which the server has room.

@@ -147,7 +147,7 @@ fn without_a_key_nothing_else_is_told() {
         "GET /v1/models/%ff",
         "GET /v1/models/a",
         "POST /v1/embeddings",
-        "POST /v1/messages",
+        "POST /v1/responses",
         "GET /metrics",
         "GET /index.html",
         "GET /health/",

@@ -201,6 +201,9 @@ fn errors_have_the_form_of_their_api() {
     }
     let keys = Served::new(&cpu(), 1, 1, |options| options.keys(["sesame"]));
     let body = json!({ "messages": user, "max_tokens": 1 }).to_string();
+    let refused = send(&keys.address, "POST /v1/messages", &[], body.as_bytes()).unwrap();
+    let (status, error) = (refused.status, refused.json()["error"]["type"].clone());
+    assert_eq!((status, error), (401, json!("authentication_error")));
     let headers = [("x-api-key", "sesame")];
     assert_eq!(
         send(&keys.address, "POST /v1/messages", &headers, body.as_bytes()).unwrap().status,

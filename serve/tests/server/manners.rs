@@ -85,6 +85,7 @@ fn texts_and_conversations_are_tokenized() {
         ("/detokenize", json!({}), "tokens"),
         ("/detokenize", json!({ "tokens": [99999] }), "tokens"),
         ("/detokenize", json!({ "tokens": "a" }), "tokens"),
+        ("/detokenize", json!({ "tokens": vec![7; 501] }), "tokens"),
     ] {
         let (status, answer) = ask(path, body);
         assert_eq!((status, &answer["error"]["param"]), (400, &json!(param)), "{answer}");
