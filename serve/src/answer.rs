@@ -20,7 +20,7 @@ pub enum Kind {
     Completion,
 }
 
-/// What all chunks of an answer have in common.
+/// An answer: what all its chunks have in common.
 pub struct Answer {
     kind: Kind,
     id: String,

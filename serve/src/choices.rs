@@ -156,7 +156,7 @@ impl Choices {
         })
     }
 
-    /// What a token adds to a choice's text.
+    /// Returns the text that a token adds to a choice.
     fn said(&mut self, choice: usize, text: String) -> SplitText {
         self.used.completion += 1;
         let Some(parts) = &mut self.parts[choice] else {
@@ -174,7 +174,7 @@ impl Choices {
     }
 }
 
-/// There is no room for more choices.
+/// The error of a full queue.
 fn busy(shared: &Shared, _: Full) -> ApiError {
     let Counts { running, waiting } = shared.running.counts();
     let options = shared.batch.options();

@@ -5,7 +5,7 @@ use std::{
     net::{IpAddr, Ipv6Addr},
 };
 
-/// Whoever a request comes from: a key where there are several, else an address.
+/// Sender of a request: its key if there are several keys, else its address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Client {
     /// Index of the key.

@@ -42,7 +42,7 @@ use tokio::{
     time::sleep,
 };
 
-/// What all connections share.
+/// State that all connections share.
 #[derive(Clone)]
 pub struct Connections {
     options: Arc<Options>,

@@ -30,7 +30,7 @@ const PREFLIGHT_AGE: &str = "7200";
 #[derive(Clone, Copy)]
 pub struct Peer(pub IpAddr);
 
-/// What the gate checks by, and where it counts.
+/// Access rules and counters.
 #[derive(Clone)]
 pub struct Gate {
     pub access: Arc<Access>,

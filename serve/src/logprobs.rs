@@ -4,7 +4,7 @@ use crate::choices::GeneratedToken;
 use bitnet_wgpu::model::{TokenLogprobs, Tokenizer};
 use serde_json::{Map, Value, json};
 
-/// What JSON has for a log-probability of -inf, as in OpenAI's API.
+/// Least log-probability in JSON, which has no -inf, as in OpenAI's API.
 const LEAST: f64 = -9999.0;
 
 /// A prompt that its answer repeats.

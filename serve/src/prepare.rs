@@ -21,7 +21,7 @@ use serde_json::Value;
 use std::{sync::Arc, time::Instant};
 use tokio::select;
 
-/// What a request says of its answer.
+/// Form of an answer, as its request asks for it.
 pub struct Shape {
     pub stream: bool,
     /// Whether a last chunk says how many tokens there were.

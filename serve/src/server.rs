@@ -100,7 +100,7 @@ impl Server {
         self.shared.failure()
     }
 
-    /// Waits until nothing will be answered any more, and clients have been told.
+    /// Waits until the server has failed, and clients have received the error.
     async fn failed(&self) -> io::Error {
         loop {
             if let Some(error) = self.shared.failure() {

@@ -40,7 +40,7 @@ pub struct Shared {
     /// Turns at computing vectors, beside the batch: one at a time, as each takes memory of its
     /// own.
     pub embedding: Arc<Turns>,
-    /// During what the device of the vectors was found to be lost: a batch without requests does
+    /// Operation of embeddings during which the device was lost: a batch without requests does
     /// not notice it.
     pub lost: Arc<OnceLock<String>>,
     pub metrics: Arc<Metrics>,
@@ -137,7 +137,7 @@ impl Shared {
         Ok(tokenizer.within(self.batch.options().capacity()))
     }
 
-    /// The tokenizer of texts, which refuses such too.
+    /// The tokenizer of text prompts. It refuses such too.
     pub fn text_tokenizer(&self) -> bitnet_wgpu::Result<Tokenizer> {
         Ok(self.batch.model().tokenizer()?.within(self.batch.options().capacity()))
     }

@@ -96,7 +96,7 @@ fn encode(shared: &Shared, text: Prompt) -> bitnet_wgpu::Result<Vec<u32>> {
     Ok(ids)
 }
 
-/// Vectors of texts, in their order.
+/// Computes embeddings of texts, in their order.
 async fn compute(shared: &Shared, client: Client, ids: &[Vec<u32>]) -> Result<Vec<Embedding>> {
     let busy = |full| busy(shared, full);
     let mut place = Some(shared.embedding.place(client).map_err(busy)?);
@@ -116,7 +116,7 @@ async fn compute(shared: &Shared, client: Client, ids: &[Vec<u32>]) -> Result<Ve
     Ok(found.into_iter().map(|(_, vector)| vector).collect())
 }
 
-/// There is no room for more work beside the batch.
+/// The error of a full queue beside the batch.
 fn busy(shared: &Shared, _: Full) -> ApiError {
     let (Counts { running, waiting }, queue) =
         (shared.embedding.counts(), shared.batch.options().get_queue());
@@ -143,7 +143,7 @@ pub async fn score(
     Ok(())
 }
 
-/// What is answered to an error of the model. A lost device is noted.
+/// Returns the answer to an error of the model, and notes a lost device.
 fn failed(shared: &Shared, field: &str, error: Error) -> ApiError {
     if let Error::DeviceLost { during } = &error {
         shared.lost.get_or_init(|| during.clone());
