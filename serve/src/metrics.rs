@@ -146,7 +146,7 @@ impl Text {
 
     fn histogram(&mut self, histogram: &Histogram) {
         let name = "bitnet_time_to_first_token_seconds";
-        self.begin(name, "histogram", "Time from a request's arrival to its first token.");
+        self.begin(name, "histogram", "Time from the complete request to its first token.");
         let mut count = 0;
         let bounds = BOUNDS.iter().map(f64::to_string).chain(["+Inf".to_owned()]);
         for (bound, more) in bounds.zip(histogram.counts) {
