@@ -18,7 +18,7 @@ use clap::Args;
 use pollster::block_on;
 use serde_json::{Value, json};
 
-/// Lists the GPUs, their capabilities and load, and which one is chosen
+/// Lists the GPUs and their capabilities, and which one is chosen
 #[derive(Args)]
 pub struct Adapters {
     /// Print one JSON array

@@ -45,14 +45,14 @@ enum Command {
     Quantize(Quantize),
     Bench(Bench),
     Info(Info),
-    Adapters(Adapters),
-    Doctor(Doctor),
     #[cfg(feature = "hub")]
     Pull(Pull),
     #[cfg(feature = "hub")]
     List(List),
     #[cfg(feature = "hub")]
     Rm(Remove),
+    Adapters(Adapters),
+    Doctor(Doctor),
     Completions(Completions),
     Man(ManualPages),
 }

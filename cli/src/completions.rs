@@ -22,7 +22,7 @@ impl Completions {
     }
 }
 
-/// Writes the manual pages, one for each command
+/// Writes a manual page for each command
 #[derive(Args)]
 pub struct ManualPages {
     /// Existing directory for the pages, as /usr/local/share/man/man1

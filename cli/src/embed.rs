@@ -28,7 +28,9 @@ enum PoolingName {
     Last,
 }
 
-/// Computes embeddings, one JSON object per line: index, tokens, embedding
+/// Computes embeddings, one JSON object per line
+///
+/// Its keys are `index`, `tokens` and `embedding`.
 #[derive(Args)]
 pub struct Embed {
     /// Model directory, GGUF file, prepacked model file, or name on the Hugging Face hub
@@ -57,7 +59,7 @@ impl Embed {
     pub fn run(self) -> Result<()> {
         let read = self.texts.is_empty() || self.texts == ["-"];
         if self.texts.is_empty() && std::io::stdin().is_terminal() {
-            bail!("missing texts");
+            bail!("missing texts; `-` for standard input is accepted");
         }
         let files = self.device.open(&self.model)?;
         files.tokenizer()?;

@@ -19,28 +19,27 @@ use std::{
 #[derive(Args, Clone, Debug, Default)]
 pub struct GenerationArgs {
     /// Maximum number of tokens to generate
-    /// [default: generation_config.json, or 256; of `serve` 16 for completions, the context for
-    /// chats]
+    /// [default: the model's, or 256; of `serve` 16, and for chats the context]
     #[arg(long, value_name = "N")]
     pub max_tokens: Option<usize>,
     /// Sampling temperature; 0 takes the most likely token
-    /// [default: generation_config.json, or 0.7]
+    /// [default: the model's, or 0.7]
     #[arg(long, value_name = "NUMBER")]
     pub temperature: Option<f32>,
     /// Number of most likely tokens to sample from; 0 means all
-    /// [default: generation_config.json, or 40]
+    /// [default: the model's, or 40]
     #[arg(long, value_name = "N")]
     pub top_k: Option<usize>,
     /// Sample from the fewest tokens whose total probability reaches this number, from 0 to 1
-    /// [default: generation_config.json, or 1]
+    /// [default: the model's, or 1]
     #[arg(long, value_name = "NUMBER")]
     pub top_p: Option<f32>,
     /// Minimum probability of a token relative to the most likely one, from 0 to 1
-    /// [default: generation_config.json, or 0]
+    /// [default: the model's, or 0]
     #[arg(long, value_name = "NUMBER")]
     pub min_p: Option<f32>,
     /// Divisor of the logits of tokens that are already in the text
-    /// [default: generation_config.json, or 1]
+    /// [default: the model's, or 1]
     #[arg(long, value_name = "NUMBER")]
     pub repetition_penalty: Option<f32>,
     /// Number subtracted from the logits of tokens that were already generated [default: 0]

@@ -66,7 +66,7 @@ fn whole(input: impl Read, most: u64) -> Result<String> {
     let mut bytes = Vec::new();
     input.take(most.saturating_add(1)).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > most {
-        bail!("has more than {most} bytes, which is the most that is read");
+        bail!("has more than {most} bytes, which is the limit");
     }
     utf8(bytes)
 }

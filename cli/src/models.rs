@@ -13,7 +13,7 @@ use std::{
 /// Start of the names of folders in the cache that are of models.
 const PREFIX: &str = "models--";
 
-/// Downloads a model from the Hugging Face hub to the cache, and prints its path
+/// Downloads a model from the Hugging Face hub, and prints its path
 #[derive(Args)]
 pub struct Pull {
     /// Name on the hub: OWNER/NAME[@REVISION][:FILE.gguf]
@@ -26,9 +26,9 @@ impl Pull {
     }
 }
 
-/// Lists the models in the cache of the Hugging Face hub
+/// Lists downloaded models
 ///
-/// Other programs use the cache too, so some of these models may not be supported; `bitnet info`
+/// Other programs use the cache of the Hugging Face hub too, so some of these models may not be supported; `bitnet info`
 /// says so.
 #[derive(Args)]
 pub struct List {
@@ -57,7 +57,7 @@ impl List {
     }
 }
 
-/// Removes models from the cache of the Hugging Face hub, with all their revisions
+/// Removes downloaded models, with all their revisions
 #[derive(Args)]
 pub struct Remove {
     /// Names of models as `bitnet list` shows them: OWNER/NAME

@@ -92,7 +92,11 @@ pub fn run(name: &Path, text: &Path, args: &PerplexityArgs) -> Result<()> {
     let files = args.model.open(name)?;
     let mut ids = files.tokenizer()?.encode_plain(&text)?;
     ids.truncate(args.max_tokens.unwrap_or(usize::MAX));
-    let bos = files.tokenizer()?.bos().or(files.config().bos).context("the model has no BOS")?;
+    let bos = files
+        .tokenizer()?
+        .bos()
+        .or(files.config().bos)
+        .context("the model has no BOS token, which is needed before each window")?;
     let context = files.config().context;
     let window = args.window.unwrap_or(context.saturating_sub(1));
     if args.max_tokens == Some(0) {

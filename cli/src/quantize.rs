@@ -28,7 +28,7 @@ enum Format {
     Prepacked,
 }
 
-/// Packs a float checkpoint to two bits per weight, or converts a model to another format
+/// Packs a float checkpoint to two bits per weight, or converts a model
 ///
 /// Linear layers are quantized by their mean absolute value; other tensors are copied.
 #[derive(Args)]

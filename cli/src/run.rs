@@ -53,7 +53,7 @@ struct RunArgs {
     /// File that keeps the KV cache; later runs with the same model reuse the common prefix
     #[arg(long, value_name = "FILE")]
     session: Option<PathBuf>,
-    /// Time the prompt and one decode step kernel by kernel, after the text, on standard error
+    /// Time the kernels of the prompt and of one decode step, on standard error
     #[arg(long)]
     profile: bool,
     /// Print one JSON object instead of the text
@@ -73,11 +73,11 @@ impl Run {
         let prompt = match (given, &self.how.token_ids) {
             (None, Some(_)) if self.prompt.is_none() => String::new(),
             (_, Some(_)) => {
-                bail!("a prompt and --token-ids are given; only one of them is accepted")
+                bail!("a prompt and --token-ids: only one of them is accepted")
             }
             (Some(prompt), None) => prompt,
             (None, None) if self.prompt.is_none() && std::io::stdin().is_terminal() => {
-                bail!("missing prompt or --token-ids")
+                bail!("missing prompt; a text, `-` for standard input, or --token-ids is accepted")
             }
             (None, None) => input::piped_text()?,
         };

@@ -73,7 +73,9 @@ impl Tokenize {
         let given = self.literal.as_ref().or(self.text.as_ref().filter(|text| *text != "-"));
         let text = match given {
             Some(text) => text.clone(),
-            None if self.text.is_none() && std::io::stdin().is_terminal() => bail!("missing text"),
+            None if self.text.is_none() && std::io::stdin().is_terminal() => {
+                bail!("missing text; `-` for standard input is accepted")
+            }
             None => input::piped_text()?,
         };
         Ok(match (self.chat, self.plain) {

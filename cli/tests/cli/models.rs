@@ -1,8 +1,8 @@
 //! `bitnet list` and `bitnet rm`
 
-use crate::{Directory, bitnet, errors};
+use crate::{Directory, TALES, bitnet, errors};
 use serde_json::Value;
-use std::{fs, process::Output};
+use std::{fs, path::Path, process::Output};
 
 fn with_cache(directory: &Directory, arguments: &[&str]) -> Output {
     bitnet(arguments).env("HF_HUB_CACHE", &directory.0).output().unwrap()
@@ -37,4 +37,27 @@ fn models_of_the_cache_are_listed_and_removed() {
     assert!(!directory.0.join("models--a--small").exists());
     assert!(!directory.0.join(".locks/models--a--small").exists());
     assert!(directory.0.join("datasets--a--b").exists());
+}
+
+#[test]
+fn pull_prints_the_path_of_a_copy() {
+    let directory = Directory::new("pull");
+    let folder = directory.0.join("models--a--tales");
+    let commit = "0123456789abcdef0123456789abcdef01234567";
+    let snapshot = folder.join("snapshots").join(commit);
+    fs::create_dir_all(&snapshot).unwrap();
+    fs::create_dir_all(folder.join("refs")).unwrap();
+    fs::write(folder.join("refs/main"), commit).unwrap();
+    for file in ["config.json", "model.safetensors", "tokenizer.json"] {
+        fs::copy(Path::new(TALES).join(file), snapshot.join(file)).unwrap();
+    }
+    let pull = |name: &str| {
+        let mut command = bitnet(&["pull", name]);
+        command.env("HF_HUB_CACHE", &directory.0).env("HF_HUB_OFFLINE", "1").output().unwrap()
+    };
+    let found = pull("a/tales");
+    let path = String::from_utf8(found.stdout.clone()).unwrap();
+    assert_eq!(path.trim_end(), snapshot.display().to_string(), "{}", errors(&found));
+    let missing = pull("a/other");
+    assert!(!missing.status.success() && errors(&missing).contains("a/other: no such file"));
 }
