@@ -15,6 +15,7 @@ mod output;
 // The page has the commands of all default features.
 #[cfg(feature = "hub")]
 mod page;
+mod packaging;
 mod perplexity;
 mod quantize;
 mod run;
