@@ -31,7 +31,7 @@ pub mod tokenize;
 
 use bitnet_wgpu::internals::files::display;
 use std::{
-    io::{ErrorKind, Write},
+    io::{ErrorKind, IsTerminal, Write},
     path::Path,
     process::ExitCode,
 };
@@ -75,6 +75,15 @@ pub fn text(error: &anyhow::Error) -> String {
 /// Prints a line to standard error, and ignores failures.
 pub fn note(text: impl std::fmt::Display) {
     let _ = writeln!(std::io::stderr(), "{text}");
+}
+
+/// Prints a model's text to standard output. A terminal gets no control characters, which would
+/// command it.
+pub fn say_text(text: &str) -> std::io::Result<()> {
+    match std::io::stdout().is_terminal() {
+        true => say(style::without_controls(text)),
+        false => say(text),
+    }
 }
 
 /// Prints to standard output, and flushes it.

@@ -4,7 +4,7 @@ use crate::{
     generation::{self, GenerationArgs, rate},
     input,
     model::{ChatArgs, ModelArgs, Placement},
-    note, profile, say,
+    note, profile, say, say_text,
 };
 use anyhow::{Result, bail};
 use bitnet_wgpu::{
@@ -123,7 +123,7 @@ fn run(name: &Path, prompt: &str, args: &RunArgs) -> Result<()> {
     let mut shown = if is_continued { say(prompt) } else { Ok(()) };
     let (generated, session) = generate(&model, saved, &ids, &options, |text| {
         if shown.is_ok() && !args.json {
-            shown = say(text);
+            shown = say_text(text);
         }
         // A session is completed even if nobody reads the text any more.
         match &shown {

@@ -2,6 +2,11 @@
 
 use std::io::IsTerminal;
 
+/// Returns a text without control characters other than line feeds and tabs.
+pub fn without_controls(text: &str) -> String {
+    text.chars().filter(|&c| c == '\n' || c == '\t' || !c.is_control()).collect()
+}
+
 /// How text is shown on a stream.
 #[derive(Clone, Copy, Debug)]
 pub struct Style {
@@ -28,5 +33,15 @@ impl Style {
 
     fn within(self, start: &str, text: &str) -> String {
         if self.has_color { format!("{start}{text}\x1b[0m") } else { text.to_owned() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_of_a_model_commands_no_terminal() {
+        assert_eq!(without_controls("a\u{1b}[2J\tb\r\nc\u{9b}é"), "a[2J\tb\ncé");
     }
 }

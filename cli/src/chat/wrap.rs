@@ -1,5 +1,6 @@
 //! Text that arrives in parts, wrapped between words.
 
+use crate::style::without_controls;
 use unicode_width::UnicodeWidthChar as _;
 
 /// Columns from one tab stop to the next.
@@ -23,14 +24,13 @@ impl Wrap {
         Self { width, ..Self::default() }
     }
 
-    /// Takes more text, and returns what can be shown. Control characters, which would command the
-    /// terminal, are left out.
+    /// Takes more text, and returns what can be shown, without control characters.
     pub fn push(&mut self, text: &str) -> String {
         if self.width.is_none() {
             return text.to_owned();
         }
         let mut shown = String::new();
-        for c in text.chars() {
+        for c in without_controls(text).chars() {
             match c {
                 '\n' => {
                     self.end_word(&mut shown);
@@ -42,7 +42,6 @@ impl Wrap {
                     self.end_word(&mut shown);
                     self.spaces.push(c);
                 }
-                c if c.is_control() => {}
                 // Ideographs, between which a line may end.
                 c if c.width() == Some(2) => {
                     self.end_word(&mut shown);

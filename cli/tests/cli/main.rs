@@ -12,10 +12,10 @@ mod info;
 mod models;
 mod options;
 mod output;
+mod packaging;
 // The page has the commands of all default features.
 #[cfg(feature = "hub")]
 mod page;
-mod packaging;
 mod perplexity;
 mod quantize;
 mod run;
