@@ -167,6 +167,14 @@ impl GenerationArgs {
             .speculate(speculation)
     }
 
+    /// Returns the options for a model and their seed, which was chosen if that is asked for.
+    pub fn seeded(&self, files: &ModelFiles) -> (GenerateOptions, u64) {
+        let seed = self.seed.unwrap_or_default().number();
+        let options = self.options(files);
+        let sampling = options.get_sampling().seed(seed);
+        (options.sampling(sampling), seed)
+    }
+
     /// Sets an option by its name, without dashes.
     ///
     /// # Errors

@@ -100,9 +100,7 @@ struct Generated {
 fn run(name: &Path, prompt: &str, args: &RunArgs) -> Result<()> {
     let files = args.model.open(name)?;
     let ids = tokens(&files, prompt, args)?;
-    let seed = args.generation.seed.unwrap_or_default().number();
-    let options = args.generation.options(&files);
-    let options = options.clone().sampling(options.get_sampling().seed(seed));
+    let (options, seed) = args.generation.seeded(&files);
     files.check(&ids, &options)?;
     if let Some(file) = &args.session {
         check_session(file, &files, ids.len())?;
@@ -127,9 +125,7 @@ fn run(name: &Path, prompt: &str, args: &RunArgs) -> Result<()> {
         }
         // A session is completed even if nobody reads the text any more.
         match &shown {
-            Err(error) if args.session.is_none() => {
-                Err(std::io::Error::new(error.kind(), error.to_string()).into())
-            }
+            Err(error) if args.session.is_none() => Err(repeated(error)),
             _ => Ok(()),
         }
     })?;
@@ -158,6 +154,11 @@ fn run(name: &Path, prompt: &str, args: &RunArgs) -> Result<()> {
     }
     profile?;
     Ok(shown?)
+}
+
+/// Returns an error again, for a caller that keeps it.
+fn repeated(error: &std::io::Error) -> anyhow::Error {
+    std::io::Error::new(error.kind(), error.to_string()).into()
 }
 
 impl Generated {
