@@ -3,9 +3,9 @@
 
 use crate::{
     model::{Activations, FileArgs, I2s, progress, resolve, with_progress},
-    note, say,
+    note, say, text,
 };
-use anyhow::{Result, bail};
+use anyhow::{Result, anyhow, bail};
 use bitnet_wgpu::{
     formats::{Checkpoint, GgufType, ReadOptions, WrittenTensor, write_gguf, write_packed},
     model::{ModelFiles, Tokenizer},
@@ -28,7 +28,7 @@ enum Format {
     Prepacked,
 }
 
-/// Packs a float checkpoint to two bits per weight, or converts a model to another format
+/// Packs a float checkpoint to two bits per weight, or converts a model
 ///
 /// Linear layers are quantized by their mean absolute value; other tensors are copied.
 #[derive(Args)]
@@ -55,10 +55,15 @@ pub struct Quantize {
 
 impl Quantize {
     pub fn run(self) -> Result<()> {
-        if self.format == Format::Prepacked {
-            return self.prepacked();
-        }
-        self.check()?;
+        let written = match self.format {
+            Format::Prepacked => self.prepacked(),
+            _ => self.check().and_then(|()| self.checkpoint()),
+        };
+        written.map_err(with_remedy)
+    }
+
+    /// Writes a checkpoint, with a line per tensor.
+    fn checkpoint(&self) -> Result<()> {
         let options = ReadOptions::default()
             .quantize(self.file.quantize)
             .quantized_activations(self.file.activations.map(Activations::are_quantized));
@@ -151,6 +156,15 @@ impl Quantize {
             None
         };
         Ok(write_gguf(checkpoint, vocabulary.as_ref(), &self.output, kind, self.force, written)?)
+    }
+}
+
+/// Returns an error of an existing output with the option that overwrites it.
+fn with_remedy(error: anyhow::Error) -> anyhow::Error {
+    let text = text(&error);
+    match ["exists already", "has a model already"].iter().any(|end| text.ends_with(end)) {
+        true => anyhow!("{text} (--force overwrites it)"),
+        false => error,
     }
 }
 
