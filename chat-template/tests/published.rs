@@ -113,6 +113,28 @@ fn the_time_is_local_or_set() {
     }
 }
 
+/// Zones that are 26 hours apart never have the same date.
+#[cfg(feature = "local-time")]
+#[test]
+fn the_date_is_of_the_time_zone() {
+    let date_in = |zone: &str| {
+        let mut child = std::process::Command::new(std::env::current_exe().unwrap());
+        child.args(["--exact", "published::print_the_date", "--ignored", "--nocapture"]);
+        let out = child.env("TZ", zone).output().unwrap().stdout;
+        let out = String::from_utf8(out).unwrap();
+        out.lines().find_map(|line| Some(line.split_once("date: ")?.1.to_owned())).unwrap()
+    };
+    assert_ne!(date_in("EAST-14"), date_in("WEST+12"));
+}
+
+/// Run by [`the_date_is_of_the_time_zone`] in processes of their own.
+#[cfg(feature = "local-time")]
+#[test]
+#[ignore = "prints for another test"]
+fn print_the_date() {
+    println!("date: {}", &LocalTime::now().to_string()[..10]);
+}
+
 fn user_context() -> Value {
     serde_json::json!({})
 }
