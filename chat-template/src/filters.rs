@@ -76,7 +76,8 @@ pub fn filter(ops: &Ops, name: &str, value: &Value, given: &Given) -> Result<Val
         },
         "reverse" => reverse(ops, value),
         "join" => {
-            let separator = given.string(0, "d")?.unwrap_or("").to_owned();
+            let separator = given.get(0, "d").map(|it| ops.written(it)).transpose()?;
+            let separator = separator.unwrap_or_default();
             strings::join(ops, value, &separator, given.get(1, "attribute"))
         }
         "items" => match value {
@@ -117,7 +118,16 @@ fn text_filter(ops: &Ops, name: &str, value: &Value, given: &Given) -> Result<Va
         "title" => texts::title(ops, &text),
         "upper" | "lower" | "capitalize" => strings::method(ops, &text, name, &Given::default()),
         "escape" | "e" | "forceescape" => texts::escape(ops, &text),
-        "replace" => strings::replace(ops, &text, given),
+        "replace" => {
+            // Unlike the method, the filter takes any values.
+            let written = |at: usize, name: &str| -> Result<Option<Value>> {
+                given.get(at, name).map(|value| ops.text(ops.written(value)?)).transpose()
+            };
+            let positional = [written(0, "old")?, written(1, "new")?].into_iter().flatten();
+            let count = given.get(2, "count").cloned();
+            let positional = positional.chain(count).collect();
+            strings::replace(ops, &text, &Given { positional, named: Vec::new() })
+        }
         "indent" => texts::indent(ops, &text, given),
         "wordcount" => Ok(texts::word_count(&text)),
         "wordwrap" => texts::word_wrap(ops, &text, given),
@@ -297,14 +307,14 @@ fn map(ops: &Ops, value: &Value, given: &Given) -> Result<Value> {
     }
     // Beyond the arguments there are: by name only.
     let attribute = given.get(usize::MAX, "attribute");
+    let default = given.get(usize::MAX, "default").filter(|it| !matches!(it, Value::None));
     if attribute.is_some() {
         given.at_most(0, &["attribute", "default"])?;
     }
     for item in ops.items(value)?.iter() {
         ops.budget.step(1)?;
         mapped.push(match attribute {
-            Some(attribute) => match (ops.path(item, attribute)?, given.get(usize::MAX, "default"))
-            {
+            Some(attribute) => match (ops.path(item, attribute)?, default) {
                 (Value::Undefined, Some(default)) => default.clone(),
                 (found, _) => found,
             },

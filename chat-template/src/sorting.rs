@@ -15,6 +15,9 @@ pub struct Key<'a> {
     /// Value of elements without the attribute.
     default: Option<&'a Value>,
     case_sensitive: bool,
+    /// Whether the key is a list of attributes, which compares values that have no order if they
+    /// are equal.
+    several: bool,
 }
 
 impl<'a> Key<'a> {
@@ -24,6 +27,7 @@ impl<'a> Key<'a> {
             attribute: given.get(attribute, "attribute"),
             default: None,
             case_sensitive: given.is(case_sensitive, "case_sensitive"),
+            several: false,
         }
     }
 
@@ -35,7 +39,7 @@ impl<'a> Key<'a> {
                 (found, _) => Ok(found),
             }
         };
-        let several = self.attribute.and_then(Value::as_str).filter(|names| names.contains(','));
+        let several = self.attribute.and_then(Value::as_str).filter(|_| self.several);
         let key = match (self.attribute, several) {
             (_, Some(names)) => {
                 let part = |name: &str| self.folded(ops, one(&ops.text(name)?)?);
@@ -61,7 +65,7 @@ impl<'a> Key<'a> {
 }
 
 pub fn sort(ops: &Ops, value: &Value, given: &Given) -> Result<Value> {
-    let key = Key::of_arguments(given, 2, 1);
+    let key = Key { several: true, ..Key::of_arguments(given, 2, 1) };
     let items = keyed(ops, ops.items(value)?.iter(), &key)?;
     let items = sorted(ops, items, given.is(0, "reverse"))?;
     Value::list(&ops.budget, items.into_iter().map(|(_, item)| item).collect())
@@ -80,7 +84,7 @@ pub fn dict_sort(ops: &Ops, value: &Value, given: &Given) -> Result<Value> {
         |(key, value): &(Value, Value)| Value::tuple(&ops.budget, vec![key.clone(), value.clone()]);
     let pairs = entries.iter().map(pair).collect::<Result<Vec<_>>>()?;
     let case_sensitive = given.is(0, "case_sensitive");
-    let key = Key { attribute: Some(&by), default: None, case_sensitive };
+    let key = Key { attribute: Some(&by), default: None, case_sensitive, several: false };
     let sorted = sorted(ops, keyed(ops, pairs.iter(), &key)?, given.is(2, "reverse"))?;
     Value::list(&ops.budget, sorted.into_iter().map(|(_, pair)| pair).collect())
 }
@@ -89,8 +93,8 @@ pub fn dict_sort(ops: &Ops, value: &Value, given: &Given) -> Result<Value> {
 pub fn group_by(ops: &Ops, value: &Value, given: &Given) -> Result<Value> {
     let attribute = given.get(0, "attribute").ok_or("an attribute is needed")?;
     let case_sensitive = given.is(2, "case_sensitive");
-    let default = given.get(1, "default");
-    let key = Key { attribute: Some(attribute), default, case_sensitive };
+    let default = given.get(1, "default").filter(|it| !matches!(it, Value::None));
+    let key = Key { attribute: Some(attribute), default, case_sensitive, several: false };
     let sorted = sorted(ops, keyed(ops, ops.items(value)?.iter(), &key)?, false)?;
     let exact = Key { case_sensitive: true, ..key };
     let (mut groups, mut rest) = (Vec::new(), sorted.as_slice());

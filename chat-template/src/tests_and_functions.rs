@@ -2,6 +2,7 @@
 
 use crate::{
     limits::MAX_RANGE,
+    operators,
     ops::{Given, Ops},
     strings,
     value::{Items, Namespace, Shape, Value, find},
@@ -235,8 +236,8 @@ pub fn test(ops: &Ops, name: &str, value: &Value, given: &Given) -> Result<bool>
             Value::Function(_) | Value::Macro(_) | Value::Method(..) | Value::Undefined
         ),
         "odd" | "even" => {
-            (value.as_int().ok_or_else(|| format!("of {}", value.kind()))?.rem_euclid(2) == 1)
-                == (name == "odd")
+            let two = operators::binary(ops, "%", value, &Value::Int(2))?;
+            two.equals(&Value::Int(i64::from(name == "odd")), &ops.budget)?
         }
         "divisibleby" => {
             let (value, by) = (value.as_int(), argument()?.as_int());

@@ -39,7 +39,8 @@ pub fn indent(ops: &Ops, text: &str, given: &Given) -> Result<Value> {
     let prefix = match given.get(0, "width") {
         Some(Value::Str(prefix)) => prefix.to_string(),
         _ => {
-            let width = given.count(0, "width")?.unwrap_or(4);
+            let width = given.get(0, "width").map_or(Some(4), Value::as_int);
+            let width = usize::try_from(width.ok_or("a width is an integer")?).unwrap_or(0);
             if width > MAX_INDENT {
                 return Err(format!("by {width} blanks; {MAX_INDENT} are supported"));
             }

@@ -17,7 +17,11 @@ pub fn format(
 ) -> Result<String> {
     let (mut out, mut rest) = (Output::new(&ops.budget), format);
     // Python takes a list for something with keys, of which none need be used.
-    let is_list = matches!(values, [Value::List(items)] if items.shape() == Shape::List);
+    let is_list = match values {
+        [Value::List(items)] => items.shape() == Shape::List,
+        [value] => matches!(value, Value::Undefined),
+        _ => false,
+    };
     let keyed = entries.is_some() || is_list;
     let mut arguments = Arguments { ops, values, entries, taken: 0 };
     while let Some(at) = rest.find('%') {
