@@ -5,7 +5,7 @@ use anyhow::{Error, Result, bail};
 use bitnet_wgpu::{
     Context, ContextOptions,
     device::{AdapterChoice, MslPolicy},
-    formats::{I2sLayout, ReadOptions},
+    formats::{I2sLayout, ReadOptions, ScaleRule},
     internals::{ModelInternals as _, files::display},
     kernel::ShaderLanguage,
     model::{Device, Model, ModelBuilder, ModelFiles, Offload, SessionOptions, Tokenizer},
@@ -24,9 +24,8 @@ pub enum Language {
     Msl,
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, ValueEnum)]
+#[derive(Clone, Copy, Debug, ValueEnum)]
 pub enum I2s {
-    #[default]
     X86,
     Arm,
     Rows,
@@ -37,6 +36,12 @@ pub enum Activations {
     Int8,
     #[value(alias = "floats")]
     Float,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum WeightScale {
+    Multiply,
+    Divide,
 }
 
 impl Activations {
@@ -54,9 +59,13 @@ pub struct FileArgs {
     /// Activation type of linear layers [default: what the files say]
     #[arg(long, value_name = "TYPE")]
     pub activations: Option<Activations>,
-    /// Memory layout of I2_S tensors in a GGUF file
-    #[arg(long, value_name = "LAYOUT", default_value = "x86")]
-    pub i2s_layout: I2s,
+    /// Memory layout of I2_S tensors in a GGUF file [default: found by the weights]
+    #[arg(long, value_name = "LAYOUT")]
+    pub i2s_layout: Option<I2s>,
+    /// What weights in a directory without quantization_config do with their stored scales
+    /// [default: by the scales' size]
+    #[arg(long, value_name = "RULE")]
+    pub weight_scale: Option<WeightScale>,
     /// Load the model even if its files have tensors that are not used
     #[arg(long)]
     pub ignore_unused: bool,
@@ -147,7 +156,8 @@ impl FileArgs {
         let given = [
             ("quantize", self.quantize),
             ("activations", self.activations.is_some()),
-            ("i2s-layout", !matches!(self.i2s_layout, I2s::X86)),
+            ("i2s-layout", self.i2s_layout.is_some()),
+            ("weight-scale", self.weight_scale.is_some()),
             ("ignore-unused", self.ignore_unused),
         ];
         match given.iter().find(|(_, given)| *given) {
@@ -159,14 +169,20 @@ impl FileArgs {
     }
 
     pub fn options(&self) -> ReadOptions {
-        let i2s_layout = match self.i2s_layout {
+        let i2s_layout = self.i2s_layout.map(|layout| match layout {
             I2s::X86 => I2sLayout::X86,
             I2s::Arm => I2sLayout::Arm,
             I2s::Rows => I2sLayout::Rows,
-        };
-        let quantized = self.activations.map(Activations::are_quantized);
-        let options = ReadOptions::default().quantize(self.quantize).i2s_layout(i2s_layout);
-        options.quantized_activations(quantized)
+        });
+        let scale_rule = self.weight_scale.map(|rule| match rule {
+            WeightScale::Multiply => ScaleRule::Multiply,
+            WeightScale::Divide => ScaleRule::Divide,
+        });
+        ReadOptions::default()
+            .quantize(self.quantize)
+            .quantized_activations(self.activations.map(Activations::are_quantized))
+            .i2s_layout(i2s_layout)
+            .scale_rule(scale_rule)
     }
 }
 
