@@ -69,6 +69,9 @@ pub struct FileArgs {
     /// Load the model even if its files have tensors that are not used
     #[arg(long)]
     pub ignore_unused: bool,
+    /// Do not score a short text after loading, which warns of models that were misread
+    #[arg(long)]
+    pub no_text_check: bool,
 }
 
 /// How many layers stay in host memory.
@@ -239,6 +242,7 @@ impl ModelArgs {
             .ignore_unused(self.file.ignore_unused)
             .int8_head(self.int8_head)
             .f16_attention(self.f16_attention)
+            .text_check(!self.file.no_text_check)
             .split(&*self.layer_split)
             .threads(self.threads)
     }

@@ -117,6 +117,7 @@ impl Quantize {
             ("int8-head", self.int8_head),
             ("i2s-layout", self.file.i2s_layout.is_some()),
             ("ignore-unused", self.file.ignore_unused),
+            ("no-text-check", self.file.no_text_check),
         ];
         match given.iter().find(|(_, given)| *given) {
             Some((option, _)) => bail!("--{option} needs --format prepacked"),

@@ -7,6 +7,7 @@ mod doctor;
 mod embed;
 mod files;
 mod info;
+mod misread;
 mod options;
 mod output;
 mod page;

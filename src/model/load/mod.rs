@@ -5,3 +5,4 @@ pub(super) mod files;
 pub(super) mod model;
 pub(super) mod prepacked;
 pub(super) mod settings;
+mod text_check;
