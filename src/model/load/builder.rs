@@ -4,7 +4,7 @@ use super::{
     files::{self, MaybeTokenizer, ModelFiles},
     model::{AutoChoice, Model},
     settings::{LoadSettings, Origin},
-    text_check,
+    text_check, unoptimized,
 };
 use crate::{
     error::{Error, ErrorKind, Result},
@@ -170,6 +170,7 @@ impl<'a> ModelBuilder<'a> {
     /// `MAPPABLE_PRIMARY_BUFFERS`. With [`Device::Auto`], errors of the GPU are none.
     pub fn build(self) -> Result<Model> {
         let Self { source, device, settings, progress } = self;
+        unoptimized::warn();
         let model = Self::load(&source, device, &settings, progress)?;
         if !settings.no_text_check {
             text_check::warn_of_noise(&model, model.path());

@@ -6,3 +6,4 @@ pub(super) mod model;
 pub(super) mod prepacked;
 pub(super) mod settings;
 mod text_check;
+mod unoptimized;
