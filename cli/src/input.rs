@@ -71,7 +71,14 @@ fn whole(input: impl Read, most: u64) -> Result<String> {
     utf8(bytes)
 }
 
-fn utf8(bytes: Vec<u8>) -> Result<String> {
+/// Returns the text without its byte order mark.
+fn utf8(mut bytes: Vec<u8>) -> Result<String> {
+    if bytes.starts_with(&[0xff, 0xfe]) || bytes.starts_with(&[0xfe, 0xff]) {
+        bail!("is text in UTF-16: save it as UTF-8");
+    }
+    if bytes.starts_with("\u{feff}".as_bytes()) {
+        bytes.drain(..3);
+    }
     String::from_utf8(bytes).map_err(|error| {
         anyhow::anyhow!("is not UTF-8: byte {} is wrong", error.utf8_error().valid_up_to())
     })

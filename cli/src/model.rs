@@ -5,7 +5,7 @@ use anyhow::{Error, Result, bail};
 use bitnet_wgpu::{
     Adapters, Context, ContextOptions,
     device::{AdapterChoice, MslPolicy},
-    formats::{I2sLayout, ReadOptions},
+    formats::{I2sLayout, ReadOptions, ScaleRule},
     internals::{ModelInternals as _, files::display},
     kernel::ShaderLanguage,
     model::{Device, Model, ModelBuilder, ModelFiles, Offload, SessionOptions, Tokenizer},
@@ -24,9 +24,8 @@ pub enum Language {
     Msl,
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, ValueEnum)]
+#[derive(Clone, Copy, Debug, ValueEnum)]
 pub enum I2s {
-    #[default]
     X86,
     Arm,
     Rows,
@@ -36,6 +35,12 @@ pub enum I2s {
 pub enum Activations {
     Int8,
     Float,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum WeightScale {
+    Multiply,
+    Divide,
 }
 
 impl Activations {
@@ -53,12 +58,19 @@ pub struct FileArgs {
     /// Activation type of linear layers [default: what the files say]
     #[arg(long, value_name = "TYPE")]
     pub activations: Option<Activations>,
-    /// Memory layout of I2_S tensors in a GGUF file
-    #[arg(long, value_name = "LAYOUT", default_value = "x86")]
-    pub i2s_layout: I2s,
+    /// Memory layout of I2_S tensors in a GGUF file [default: found by the weights]
+    #[arg(long, value_name = "LAYOUT")]
+    pub i2s_layout: Option<I2s>,
+    /// What weights in a directory without quantization_config do with their stored scales
+    /// [default: by the scales' size]
+    #[arg(long, value_name = "RULE")]
+    pub weight_scale: Option<WeightScale>,
     /// Load the model even if its files have tensors that are not used
     #[arg(long)]
     pub ignore_unused: bool,
+    /// Do not score a short text after loading, which warns of models that were misread
+    #[arg(long)]
+    pub no_text_check: bool,
 }
 
 /// How many layers stay in host memory.
@@ -146,7 +158,8 @@ impl FileArgs {
         let given = [
             ("quantize", self.quantize),
             ("activations", self.activations.is_some()),
-            ("i2s-layout", !matches!(self.i2s_layout, I2s::X86)),
+            ("i2s-layout", self.i2s_layout.is_some()),
+            ("weight-scale", self.weight_scale.is_some()),
             ("ignore-unused", self.ignore_unused),
         ];
         match given.iter().find(|(_, given)| *given) {
@@ -158,14 +171,20 @@ impl FileArgs {
     }
 
     pub fn options(&self) -> ReadOptions {
-        let i2s_layout = match self.i2s_layout {
+        let i2s_layout = self.i2s_layout.map(|layout| match layout {
             I2s::X86 => I2sLayout::X86,
             I2s::Arm => I2sLayout::Arm,
             I2s::Rows => I2sLayout::Rows,
-        };
-        let quantized = self.activations.map(Activations::are_quantized);
-        let options = ReadOptions::default().quantize(self.quantize).i2s_layout(i2s_layout);
-        options.quantized_activations(quantized)
+        });
+        let scale_rule = self.weight_scale.map(|rule| match rule {
+            WeightScale::Multiply => ScaleRule::Multiply,
+            WeightScale::Divide => ScaleRule::Divide,
+        });
+        ReadOptions::default()
+            .quantize(self.quantize)
+            .quantized_activations(self.activations.map(Activations::are_quantized))
+            .i2s_layout(i2s_layout)
+            .scale_rule(scale_rule)
     }
 }
 
@@ -222,6 +241,7 @@ impl ModelArgs {
             .ignore_unused(self.file.ignore_unused)
             .int8_head(self.int8_head)
             .f16_attention(self.f16_attention)
+            .text_check(!self.file.no_text_check)
             .split(&*self.layer_split)
             .threads(self.threads)
     }

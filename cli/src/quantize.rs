@@ -2,12 +2,15 @@
 //! model as a GGUF file or a prepacked model file.
 
 use crate::{
-    model::{Activations, FileArgs, I2s, progress, resolve, with_progress},
+    model::{FileArgs, progress, resolve, with_progress},
     note, say, text,
 };
 use anyhow::{Result, anyhow, bail};
 use bitnet_wgpu::{
-    formats::{Checkpoint, GgufType, ReadOptions, WrittenTensor, write_gguf, write_packed},
+    formats::{
+        Checkpoint, GgufType, ModelFormat, WrittenTensor, identify, write_gguf, write_packed,
+    },
+    internals::files::display,
     model::{ModelFiles, Tokenizer},
 };
 use clap::{Args, ValueEnum};
@@ -64,10 +67,13 @@ impl Quantize {
 
     /// Writes a checkpoint, with a line per tensor.
     fn checkpoint(&self) -> Result<()> {
-        let options = ReadOptions::default()
-            .quantize(self.file.quantize)
-            .quantized_activations(self.file.activations.map(Activations::are_quantized));
-        let checkpoint = Checkpoint::open(&self.input)?.with_options(options);
+        if let Ok(ModelFormat::Gguf(_) | ModelFormat::Prepacked) = identify(&self.input) {
+            bail!(
+                "{}: is not a directory with config.json and safetensors files, which this format is written from; --format prepacked takes any model",
+                display(&self.input)
+            );
+        }
+        let checkpoint = Checkpoint::open(&self.input)?.with_options(self.file.options());
         let bar = progress("packing", "tensors");
         let mut tensors = Vec::new();
         let mut printed = Ok(());
@@ -114,8 +120,9 @@ impl Quantize {
     fn check(&self) -> Result<()> {
         let given = [
             ("int8-head", self.int8_head),
-            ("i2s-layout", self.file.i2s_layout != I2s::X86),
+            ("i2s-layout", self.file.i2s_layout.is_some()),
             ("ignore-unused", self.file.ignore_unused),
+            ("no-text-check", self.file.no_text_check),
         ];
         match given.iter().find(|(_, given)| *given) {
             Some((option, _)) => bail!("--{option} needs --format prepacked"),

@@ -8,6 +8,7 @@ mod doctor;
 mod embed;
 mod files;
 mod info;
+mod misread;
 #[cfg(feature = "hub")]
 mod models;
 mod options;
