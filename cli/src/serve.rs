@@ -2,7 +2,7 @@
 
 use crate::{
     allocator,
-    generation::GenerationArgs,
+    generation::{GenerationArgs, Seed},
     input,
     model::{ChatArgs, ModelArgs, Placement},
     note, say,
@@ -145,10 +145,18 @@ impl Serve {
             .page(!self.no_page)
             .max_embedding_tokens(self.max_embedding_tokens)
             .max_tokens(self.generation.max_tokens)
-            .seed(self.generation.seed)
+            .seed(self.seed())
             .shutdown_timeout(Duration::from_secs(self.shutdown_timeout));
         options.check()?;
         Ok(options)
+    }
+
+    /// Returns the seed of all requests; none if each has another.
+    fn seed(&self) -> Option<u64> {
+        match self.generation.seed {
+            Some(Seed::Number(seed)) => Some(seed),
+            Some(Seed::Random) | None => None,
+        }
     }
 
     /// Returns the tokens of a slot, for a model of this context.

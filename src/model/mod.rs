@@ -26,6 +26,7 @@ mod threads;
 mod tokenizer;
 
 pub use batch::continuous::{Batch, BatchLoad, BatchOptions};
+pub use chat_template::{InvalidTime, LocalTime};
 pub use engine::device::Device;
 pub use engine::interface::{Offloaded, SessionOptions};
 pub use engine::offload::Offload;
