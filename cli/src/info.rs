@@ -18,7 +18,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Shows a model's architecture, tensors, types and sizes, and what is not supported
+/// Shows a model's architecture and tensors, and what is not supported
 ///
 /// A model that is not supported is no failure of this command.
 #[derive(Args)]

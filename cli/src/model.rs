@@ -3,7 +3,7 @@
 use crate::{hub, input, note};
 use anyhow::{Error, Result, bail};
 use bitnet_wgpu::{
-    Context, ContextOptions,
+    Adapters, Context, ContextOptions,
     device::{AdapterChoice, MslPolicy},
     formats::{I2sLayout, ReadOptions, ScaleRule},
     internals::{ModelInternals as _, files::display},
@@ -12,9 +12,9 @@ use bitnet_wgpu::{
     wgpu,
 };
 use clap::{Args, ValueEnum};
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::{HumanDuration, ProgressBar, ProgressState, ProgressStyle};
 use std::{
-    fmt,
+    fmt::{self, Write},
     path::{Path, PathBuf},
 };
 
@@ -34,7 +34,6 @@ pub enum I2s {
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub enum Activations {
     Int8,
-    #[value(alias = "floats")]
     Float,
 }
 
@@ -279,8 +278,11 @@ impl ModelArgs {
         } else if self.gpu || self.shader_language.is_some() {
             vec![open(options)?]
         } else {
-            let (context, why) = pollster::block_on(Context::preferred(options))?;
-            note(format!("device: {why}"));
+            let (context, why) = pollster::block_on(Context::preferred(options.clone()))?;
+            match context {
+                None => note_no_gpu(&options, &why),
+                Some(_) => log::info!("device: {why}"),
+            }
             if context.is_none() && (self.cpu_offload.is_some() || self.memory_limit.is_some()) {
                 bail!("--cpu-offload and --memory-limit need a GPU; --gpu chooses one");
             }
@@ -301,6 +303,14 @@ impl ModelArgs {
     }
 }
 
+/// Returns a line for a machine without a GPU, with what may help.
+pub fn no_gpu() -> &'static str {
+    match cfg!(target_vendor = "apple") {
+        true => "No GPU found (RUST_LOG=info says why)",
+        false => "No GPU found (install a Vulkan driver; RUST_LOG=info says why)",
+    }
+}
+
 /// Returns the path of a model: `model` itself, or the downloaded copy of a model on the hub.
 pub fn resolve(model: &Path) -> Result<PathBuf> {
     match model.to_str() {
@@ -309,6 +319,19 @@ pub fn resolve(model: &Path) -> Result<PathBuf> {
         _ if model.exists() => Ok(model.into()),
         _ => bail!("{}: no such file or directory", display(model)),
     }
+}
+
+/// Notes why a model runs on the CPU without being asked to.
+fn note_no_gpu(options: &ContextOptions, why: &str) {
+    log::info!("device: {why}");
+    let adapters = pollster::block_on(Adapters::list(options)).all;
+    note(match &adapters[..] {
+        [] => format!("{}; using the CPU", no_gpu()),
+        [adapter, ..] => {
+            let name = &adapter.capabilities.adapter;
+            format!("{name} is a software adapter; using the CPU (--gpu uses it)")
+        }
+    });
 }
 
 /// Returns the adapter that `--adapter` names.
@@ -367,10 +390,16 @@ pub fn with_progress<T>(
 
 /// Returns a progress bar, which is drawn on terminals only.
 pub fn progress(what: &'static str, unit: &str) -> ProgressBar {
-    let style = ProgressStyle::with_template(&format!("{{msg}} {{bar:30}} {{pos}}/{{len}} {unit}"));
-    ProgressBar::new(0)
-        .with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
-        .with_message(what)
+    let template = format!("{{msg}} {{bar:30}} {{pos}}/{{len}} {unit}{{left}}");
+    let style = ProgressStyle::with_template(&template);
+    let style = style.unwrap_or_else(|_| ProgressStyle::default_bar());
+    // Nothing is known of the rest before there is a part.
+    let left = |state: &ProgressState, text: &mut dyn Write| {
+        if state.pos() > 0 && state.eta().as_secs() > 0 {
+            let _ = write!(text, ", {} left", HumanDuration(state.eta()));
+        }
+    };
+    ProgressBar::new(0).with_style(style.with_key("left", left)).with_message(what)
 }
 
 /// The devices that a model runs on.

@@ -3,9 +3,9 @@
 
 use crate::{
     model::{FileArgs, progress, resolve, with_progress},
-    note, say,
+    note, say, text,
 };
-use anyhow::{Result, bail};
+use anyhow::{Result, anyhow, bail};
 use bitnet_wgpu::{
     formats::{
         Checkpoint, GgufType, ModelFormat, WrittenTensor, identify, write_gguf, write_packed,
@@ -31,7 +31,7 @@ enum Format {
     Prepacked,
 }
 
-/// Packs a float checkpoint to two bits per weight, or converts a model to another format
+/// Packs a float checkpoint to two bits per weight, or converts a model
 ///
 /// Linear layers are quantized by their mean absolute value; other tensors are copied.
 #[derive(Args)]
@@ -58,10 +58,15 @@ pub struct Quantize {
 
 impl Quantize {
     pub fn run(self) -> Result<()> {
-        if self.format == Format::Prepacked {
-            return self.prepacked();
-        }
-        self.check()?;
+        let written = match self.format {
+            Format::Prepacked => self.prepacked(),
+            _ => self.check().and_then(|()| self.checkpoint()),
+        };
+        written.map_err(with_remedy)
+    }
+
+    /// Writes a checkpoint, with a line per tensor.
+    fn checkpoint(&self) -> Result<()> {
         if let Ok(ModelFormat::Gguf(_) | ModelFormat::Prepacked) = identify(&self.input) {
             bail!(
                 "{}: is not a directory with config.json and safetensors files, which this format is written from; --format prepacked takes any model",
@@ -158,6 +163,15 @@ impl Quantize {
             None
         };
         Ok(write_gguf(checkpoint, vocabulary.as_ref(), &self.output, kind, self.force, written)?)
+    }
+}
+
+/// Returns an error of an existing output with the option that overwrites it.
+fn with_remedy(error: anyhow::Error) -> anyhow::Error {
+    let text = text(&error);
+    match ["exists already", "has a model already"].iter().any(|end| text.ends_with(end)) {
+        true => anyhow!("{text} (--force overwrites it)"),
+        false => error,
     }
 }
 

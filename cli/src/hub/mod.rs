@@ -35,11 +35,17 @@ pub fn resolve(name: &str) -> Result<PathBuf> {
     }
 }
 
+/// Returns the folder of the cache.
+#[cfg(feature = "hub")]
+pub fn cache() -> Result<PathBuf> {
+    Ok(environment::cache()?)
+}
+
 #[cfg(not(feature = "hub"))]
 fn fetch(name: &str, hub: &Name) -> Result<PathBuf> {
     bail!(
         "{name}: no such file or directory. If it is a name on the Hugging Face hub: this program was built without downloads; \
-         `cargo install bitnet-wgpu-cli --features hub` builds it with them; {}",
+         `cargo install bitnet-wgpu-cli` builds it with them; {}",
         hub.by_hand()
     )
 }

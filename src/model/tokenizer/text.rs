@@ -49,6 +49,8 @@ pub(super) struct Chat {
     pub within: Option<usize>,
     /// Whether names of special tokens in a message become these tokens.
     pub special_in_content: bool,
+    /// Time that templates see; `None` for the current one.
+    pub now: Option<chat_template::LocalTime>,
 }
 
 pub(super) struct Parts {
