@@ -260,7 +260,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_table_keeps_to_its_ranges_and_names_are_unique() {
+    fn values_are_in_range_and_names_unique() {
         for (i, choice) in TuningKey::ALL.iter().enumerate() {
             assert!(
                 choice.row().families.iter().all(|value| choice.range().contains(value)),

@@ -379,7 +379,7 @@ pub mod tests {
     }
 
     #[test]
-    fn a_bad_side_is_tried_once_and_not_where_that_would_take_long() {
+    fn the_slower_side_is_tried_rarely() {
         let mut costs = Costs::new(Some(LINK), 2);
         let mut tries = |op: usize, work: Work| {
             let mut on = [0; 2];
@@ -413,7 +413,7 @@ pub mod tests {
     }
 
     #[test]
-    fn a_file_that_lies_is_not_believed_for_ever() {
+    fn wrong_estimates_of_a_file_are_corrected() {
         for (i, machine) in MACHINES.into_iter().enumerate() {
             let mut honest = Costs::new(Some(LINK), 1);
             run(&mut honest, 6, machine);
@@ -464,7 +464,7 @@ pub mod tests {
     }
 
     #[test]
-    fn a_file_that_lies_is_not_believed_again_since_a_call_waited() {
+    fn one_slow_call_does_not_restore_wrong_estimates() {
         let mut costs =
             Costs::parse("link 60000 0.1 64\nadd 98304 0 cpu 3 3 gpu 1000000 3\n", &["add"])
                 .unwrap();

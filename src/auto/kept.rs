@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_are_of_one_device_and_processor_and_of_these_ops() {
+    fn files_name_device_processor_and_ops() {
         let keys =
             [["a", "b", "c"], ["x", "b", "c"], ["a", "x", "c"], ["a", "b", "x"], ["ab", "", "c"]]
                 .map(key);

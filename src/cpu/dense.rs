@@ -321,7 +321,7 @@ mod tests {
     use half::{bf16, f16};
 
     #[test]
-    fn every_instruction_set_gives_the_bits_of_the_twin() {
+    fn every_instruction_set_equals_the_cpu_reference() {
         let number = |i: usize| ((i * 37 % 101) as f32 - 50.0) / 7.0;
         for (m, n, k) in [
             (0, 3, 8),

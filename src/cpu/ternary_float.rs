@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_has_the_same_bits_in_any_company() {
+    fn a_token_does_not_depend_on_the_batch() {
         let mut rng = StdRng::seed_from_u64(3);
         let shapes: [(usize, usize, usize, Option<usize>); 8] = [
             (1, 1, 1, None),

@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn uploads_are_written_in_place_where_memory_is_the_processors() {
+    fn uploads_are_in_place_on_unified_memory() {
         let mappable = wgpu::Features::MAPPABLE_PRIMARY_BUFFERS;
         let of = |kind, features| {
             let info = wgpu::AdapterInfo::new(kind, wgpu::Backend::Vulkan);

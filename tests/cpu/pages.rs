@@ -1,6 +1,7 @@
 //! Pages that people read.
 
 mod comments;
+mod names;
 mod prose;
 
 use prose::pages_below;

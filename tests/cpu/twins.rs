@@ -205,7 +205,7 @@ fn norms_are_near_the_exact_ones() {
 }
 
 #[test]
-fn rows_that_are_not_finite_are_nan_and_alone() {
+fn non_finite_rows_do_not_affect_others() {
     let mut rng = rng(7);
     let w = ternary(&mut rng, 6, 40);
     let clean = activations(&mut rng, 1, 40);
@@ -577,7 +577,7 @@ fn gradients_of_linear_cross_entropy_are_slopes() {
 /// Straight through the rounding, the gradient is that of what is rounded; of clipped numbers there
 /// is none.
 #[test]
-fn gradients_of_fake_quantisation_are_slopes_of_what_is_rounded() {
+fn fake_quantization_gradients_are_numeric_slopes() {
     let mut rng = rng(62);
     let (w, dy) = (floats(&mut rng, 40, 1.0), floats(&mut rng, 40, 2.0));
     let made = reference::fake_quantize_weights(&w, [1, 1, 40], 1.0).unwrap();

@@ -146,7 +146,7 @@ fn without_a_gpu_all_runs_on_the_processor() {
 }
 
 #[test]
-fn what_does_not_fit_is_refused_on_both_sides() {
+fn bad_arguments_fail_on_both_sides() {
     let w = ternary(&mut rng(2), 4, 8);
     for target in [Some(Target::Cpu), Some(Target::Gpu), None] {
         let auto = auto(target);
@@ -248,7 +248,7 @@ fn what_was_learned_is_kept() {
 }
 
 #[test]
-fn what_was_not_learned_here_is_ignored_with_one_line() {
+fn estimates_of_other_machines_are_ignored() {
     let directory = Directory::temporary();
     let context = open(directory.0.join("cache"));
     let path = Auto::new(Some(&context)).unwrap().keep().unwrap();
@@ -305,7 +305,7 @@ fn what_was_not_learned_here_is_ignored_with_one_line() {
 }
 
 #[test]
-fn a_way_to_the_gpu_that_is_not_this_one_is_forgotten() {
+fn wrong_link_estimates_are_replaced() {
     let directory = Directory::temporary();
     let context = open(directory.0.join("cache"));
     let path = Auto::new(Some(&context)).unwrap().keep().unwrap();

@@ -81,7 +81,7 @@ fn options(model: &Model) -> [GenerateOptions; 3] {
 }
 
 #[test]
-fn a_text_goes_on_where_its_device_was_lost() {
+fn generation_resumes_after_device_loss() {
     let mut model = fresh();
     for options in options(&model) {
         let prompt = model.encode_prompt("Once upon a time").unwrap();
@@ -118,7 +118,7 @@ fn a_text_goes_on_where_its_device_was_lost() {
 }
 
 #[test]
-fn a_batchs_texts_go_on_where_its_device_was_lost() {
+fn a_batch_resumes_after_device_loss() {
     let model = fresh();
     let options = GenerateOptions::default()
         .max_tokens(30)
@@ -164,7 +164,7 @@ fn a_batchs_texts_go_on_where_its_device_was_lost() {
 }
 
 #[test]
-fn a_session_knows_from_which_token_to_go_on() {
+fn a_lost_session_keeps_its_committed_tokens() {
     let model = fresh();
     let begin = |model: &Model| {
         let mut session = model.session(SessionOptions::new(2, 64)).unwrap();
@@ -233,7 +233,7 @@ fn a_context_is_opened_again_as_it_was() {
 }
 
 #[test]
-fn a_model_is_loaded_again_as_it_was_or_not_at_all() {
+fn a_reload_restores_the_model_or_fails() {
     let directory = Directory::temporary();
     let source = support::data("models").join("odd");
     for name in ["config.json", "model.safetensors"] {
@@ -278,7 +278,7 @@ fn a_model_is_loaded_again_as_it_was_or_not_at_all() {
 }
 
 #[test]
-fn what_was_generated_before_is_a_part_of_the_text() {
+fn resumed_tokens_count_as_generated() {
     let model = Model::builder(real_model()).cpu().build().unwrap();
     for resumed in [3, 4, usize::MAX] {
         let options = GenerateOptions::default().resumed(resumed);
@@ -319,7 +319,7 @@ fn a_text_that_had_ended_says_why() {
 
 /// Drafts change no text, so nothing is lost with them.
 #[test]
-fn a_text_goes_on_without_drafts_whose_device_is_gone() {
+fn generation_continues_without_a_lost_draft_model() {
     let (model, draft) = (Model::builder(real_model()).cpu().build().unwrap(), fresh());
     let options = GenerateOptions::default().max_tokens(12).ignore_eos(true);
     let ids = |options: &GenerateOptions| -> Vec<u32> {
@@ -429,7 +429,7 @@ fn a_wait_for_a_device_that_hangs_ends() {
 }
 
 #[test]
-fn a_device_that_hangs_is_not_waited_for_when_it_is_dropped() {
+fn dropping_a_hung_device_does_not_wait() {
     let _alone = alone();
     let context = block_on(Context::new()).unwrap();
     let (recording, y) = spin(&context, times(&context, HUNG));
@@ -444,7 +444,7 @@ fn a_device_that_hangs_is_not_waited_for_when_it_is_dropped() {
 }
 
 #[test]
-fn a_session_goes_on_when_its_device_answers_again() {
+fn a_session_continues_after_a_timeout() {
     const AT_ONCE: Duration = Duration::from_nanos(1);
     let model = fresh();
     let context = model.context().unwrap();
@@ -567,7 +567,7 @@ fn an_op_that_fails_half_way_records_nothing() {
 
 /// Queries are rotated where they are: twice would be wrong.
 #[test]
-fn an_attention_that_fails_half_way_is_recorded_again() {
+fn a_failed_attention_can_be_recorded_again() {
     let context = block_on(Context::new()).unwrap();
     let shape = AttentionShape { heads: 2, kv_heads: 1, head_dim: 8 };
     let cache = KvCache::new(&context, shape, 1, 200, bitnet_wgpu::Element::F32).unwrap();
@@ -641,9 +641,9 @@ fn an_attention_in_halves_that_fails_records_nothing() {
 /// that is full.
 #[cfg(unix)]
 #[test]
-fn a_session_is_written_as_a_whole_or_not_at_all() {
+fn sessions_are_saved_atomically() {
     const FOLDER: &str = "BITNET_TEST_FULL_DISK";
-    const NAME: &str = "a_session_is_written_as_a_whole_or_not_at_all";
+    const NAME: &str = "sessions_are_saved_atomically";
     let model = Model::builder(support::data("models").join("odd")).cpu().build().unwrap();
     let options = SessionOptions::new(1, 200);
     let session = |tokens: usize| {
@@ -674,7 +674,7 @@ fn a_session_is_written_as_a_whole_or_not_at_all() {
 }
 
 #[test]
-fn a_file_that_shrinks_is_an_error_and_no_signal() {
+fn a_file_that_shrinks_is_an_error() {
     let directory = Directory::temporary();
     for name in ["config.json", "model.safetensors"] {
         fs::copy(support::data("models").join("odd").join(name), directory.0.join(name)).unwrap();

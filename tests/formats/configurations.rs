@@ -486,7 +486,7 @@ fn impossible_configurations_are_refused() {
 
 /// By their names, and with what is missing.
 #[test]
-fn families_that_are_not_done_are_refused_by_name() {
+fn unsupported_families_are_named() {
     let (experts, images, delta_net) = ("mixtures of experts", "it sees images", "Gated DeltaNet");
     for (name, words) in [
         ("qwen3_5", &[delta_net][..]),

@@ -99,7 +99,7 @@ fn floats_by_128_columns_are_taken_exactly() {
 
 /// TriLM's: parts of the rows, or of the columns, that were on other devices have a scale each.
 #[test]
-fn floats_by_parts_of_a_matrix_are_taken_exactly() {
+fn per_part_scales_are_read_exactly() {
     let (rows, columns) = (8, 512);
     let values: Vec<i8> =
         (0..rows * columns).map(|i| ((i * i * 7 + i / 5) % 3) as i8 - 1).collect();
@@ -166,7 +166,7 @@ fn floats_by_parts_of_a_matrix_are_taken_exactly() {
 
 /// Of a plain Llama whose weights are ternary, nothing says how activations are computed.
 #[test]
-fn activations_of_a_ternary_llama_are_guessed_and_said() {
+fn ternary_llama_activations_are_inferred_and_reported() {
     const QUERY: &str = "model.layers.0.self_attn.q_proj.weight";
     let open = |keys: Value, element: &str, floats: &[f32]| {
         let bytes = match element {

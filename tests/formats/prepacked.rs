@@ -91,7 +91,7 @@ impl Parts {
     }
 }
 
-fn the_bits_are_those_of_the_model_that_it_was_made_of(on: Option<&Context>) {
+fn a_prepacked_file_gives_bit_identical_logits(on: Option<&Context>) {
     let directory_of =
         |name: &str| if name == "tales-22m" { real_model() } else { directory(name) };
     for name in ["tales-22m".to_owned()].into_iter().chain(names()) {
@@ -137,7 +137,7 @@ fn the_bits_are_those_of_the_model_that_it_was_made_of(on: Option<&Context>) {
     }
 }
 
-support::each_device!(the_bits_are_those_of_the_model_that_it_was_made_of);
+support::each_device!(a_prepacked_file_gives_bit_identical_logits);
 
 #[test]
 fn what_is_said_of_activations_is_stored() {

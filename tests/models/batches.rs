@@ -92,7 +92,7 @@ fn kinds(model: &Model) -> Vec<(Vec<u32>, GenerateOptions)> {
 }
 
 #[test]
-fn tokens_are_those_of_a_sequence_alone_whoever_comes_and_goes() {
+fn tokens_do_not_depend_on_other_requests() {
     for (engine, model) in models() {
         let kinds = kinds(&model);
         let wanted: Vec<_> =
@@ -181,7 +181,7 @@ fn own_ways(model: &Model) -> Vec<(Vec<u32>, GenerateOptions)> {
 }
 
 #[test]
-fn a_gpu_chooses_for_each_by_its_own_options() {
+fn gpu_sampling_uses_each_requests_options() {
     // The trace of a device is one test's.
     let context = block_on(Context::open(ContextOptions::default())).unwrap();
     let model = two_layers(Some(&context));
@@ -241,7 +241,7 @@ fn read_back(tracing: Tracing) -> u64 {
 /// A step that has more than is needed serves too: requests of kinds that take turns find theirs
 /// recorded.
 #[test]
-fn requests_of_other_kinds_are_served_by_what_is_recorded() {
+fn other_sampling_kinds_reuse_the_recording() {
     let context = block_on(Context::open(ContextOptions::default())).unwrap();
     let model = two_layers(Some(&context));
     let warm = Sampling::GREEDY.temperature(1.2).seed(7);
@@ -314,7 +314,7 @@ fn only_what_is_new_is_told() {
 /// While somebody is there whose tokens only the host can choose, it chooses all, and the engine
 /// counts none.
 #[test]
-fn counts_go_on_where_the_host_has_chosen_for_a_while() {
+fn penalty_counts_include_tokens_chosen_by_host() {
     for (engine, model) in models() {
         let batch = batch(&model, 2, 8);
         let (prompt, penalised) =
@@ -397,7 +397,7 @@ fn who_waits_gets_nothing_of_who_ended_before() {
 }
 
 #[test]
-fn a_full_queue_is_told_and_what_is_dropped_makes_room() {
+fn dropped_requests_make_room_in_a_full_queue() {
     for (engine, model) in models() {
         let batch = batch(&model, 2, 1);
         let steps = Arc::new(AtomicUsize::new(0));
@@ -516,7 +516,7 @@ fn the_error_of_one_is_its_own() {
 
 /// A hook is the caller's: where it panics, the thread is gone, and nobody waits for it.
 #[test]
-fn the_end_of_the_thread_is_told_to_all() {
+fn every_request_learns_that_the_thread_ended() {
     for (engine, model) in models() {
         let batch = batch(&model, 2, 8);
         let fine: Vec<_> = (0..3).map(|_| batch.generate("Once", &greedy(200)).unwrap()).collect();
@@ -591,7 +591,7 @@ fn long_stop_strings_are_refused() {
 }
 
 #[test]
-fn a_slot_keeps_what_a_following_prompt_begins_with() {
+fn a_slot_reuses_a_shared_prefix() {
     for (engine, model) in models() {
         let batch = batch(&model, 3, 8);
         let texts: Vec<_> =
@@ -637,7 +637,7 @@ fn who_reads_slowly_makes_nobody_wait() {
 }
 
 #[test]
-fn a_long_prompt_does_not_stop_those_that_run() {
+fn a_long_prompt_does_not_stall_others() {
     for (engine, model) in models() {
         let batch = model.batch(BatchOptions::new(2, 256).prefill_chunk(4)).unwrap();
         let steps = Arc::new(AtomicUsize::new(0));

@@ -186,7 +186,7 @@ fn by_session(model: &Model, ids: &[u32]) -> Vec<f64> {
 /// What a decoding step costs cannot creep up unseen: its dispatches, and the bytes that it reads
 /// of weights.
 #[test]
-fn a_step_is_few_dispatches_that_read_weights_once() {
+fn decode_reads_weights_once_in_few_dispatches() {
     let barriers = context().capabilities().device_barriers;
     let on = |device_barriers, software| {
         context().restricted(|c| (c.device_barriers, c.software) = (device_barriers, software))
@@ -254,7 +254,7 @@ fn step_is_few_dispatches(context: &Context, options: ReadOptions) {
 /// Nor can what a prompt costs: its dispatches, and the bytes that these are bound to. Weights are
 /// read once, whatever its length.
 #[test]
-fn a_prompt_is_few_dispatches_that_read_weights_once() {
+fn prefill_reads_weights_once_in_few_dispatches() {
     prompt_is_few_dispatches(
         &context().restricted(|c| (c.matrix_units, c.f16) = (Vec::new(), false)),
         false,

@@ -268,7 +268,7 @@ fn prefill_in_one_and_token_by_token_agree() {
 
 /// On a GPU 512 tokens are computed together, and the logits of 64.
 #[test]
-fn a_prompt_longer_than_a_batch_is_as_in_pieces() {
+fn a_long_prompt_equals_its_chunks() {
     let file = Reconfigured::open("newer", |c| c.context = 1024);
     let vocab = file.config().vocab;
     let ids: Vec<u32> = (0..600).map(|i| i * 7 % vocab as u32).collect();
@@ -603,7 +603,7 @@ fn every_part_of_gemma_matters() {
 }
 
 #[test]
-fn numbers_that_are_not_finite_are_refused_in_every_path() {
+fn non_finite_values_are_errors_in_every_path() {
     for (model, part) in [
         ("llama", "lm_head.weight"),
         ("llama", "model.embed_tokens.weight"),

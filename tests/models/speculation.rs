@@ -125,7 +125,7 @@ fn warm(seed: u64) -> Sampling {
 }
 
 #[test]
-fn drafts_of_every_length_leave_the_text_as_it_is() {
+fn drafts_of_any_length_keep_the_output() {
     for (engine, model) in on_gpu_and_cpu("newer") {
         let draft = first_layers(&models::directory("newer"), 1);
         let options = GenerateOptions::default().max_tokens(30).ignore_eos(true);
@@ -236,7 +236,7 @@ fn kinds() -> Vec<GenerateOptions> {
 }
 
 #[test]
-fn whatever_changes_the_logits_the_text_is_the_same() {
+fn speculation_keeps_the_output_with_logit_options() {
     let prompt = [510, 3, 7, 9, 3, 7, 9, 3, 7];
     let draft = first_layers(&models::directory("newer"), 1);
     for (engine, model) in on_gpu_and_cpu("newer") {
@@ -253,7 +253,7 @@ fn whatever_changes_the_logits_the_text_is_the_same() {
 }
 
 #[test]
-fn another_models_drafts_leave_the_text_as_it_is() {
+fn another_models_drafts_keep_the_output() {
     let half = first_layers(&support::repository(TALES), 4);
     let int8 = Model::builder(support::repository(TALES)).cpu().int8_head(true).build().unwrap();
     for (engine, model) in tales() {

@@ -222,7 +222,7 @@ fn everything_works_on_a_split_model() {
 }
 
 #[test]
-fn a_split_model_that_is_warm_compiles_nothing_more() {
+fn a_warm_split_model_compiles_nothing() {
     let devices = fresh(2);
     let model = load(&devices, &directory("llama"), &[1, 2]);
     block_on(model.warm_up(SessionOptions::new(1, 40))).unwrap();

@@ -90,7 +90,7 @@ fn an_answer_may_begin_within_reasoning() {
 }
 
 #[test]
-fn a_template_may_be_one_of_several_or_a_file() {
+fn template_files_win_over_lists() {
     let several = json!({ "chat_template": [{ "name": "tool_use", "template": "T" }, { "name": "default", "template": "D" }] });
     let directory = Directory::new().with("tokenizer_config.json", &several);
     assert_eq!(directory.open().unwrap().chat_text(&[], false).unwrap(), "D");

@@ -537,7 +537,7 @@ mod tests {
 
     /// Prints those that this processor lacks: whoever reads the log sees what was not run.
     #[test]
-    fn every_instruction_set_gives_a_model_the_same_bits() {
+    fn a_model_does_not_depend_on_instruction_sets() {
         for path in MODELS {
             let mut model = Arc::new(open(path, None));
             let wanted = computed(&model);
@@ -553,7 +553,7 @@ mod tests {
     }
 
     #[test]
-    fn any_number_of_threads_gives_a_model_the_same_bits() {
+    fn a_model_does_not_depend_on_threads() {
         for path in MODELS {
             let [one, two, three] = [1, 2, 3].map(|count| {
                 let model = open(path, Some(count));

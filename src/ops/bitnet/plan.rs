@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_that_has_units_has_memory_for_their_kernels() {
+    fn tensor_core_kernels_fit_into_workgroup_memory() {
         let of_halves =
             [&UNITS_16, &UNITS_8].into_iter().flat_map(|on| on.large.iter().chain(&on.small));
         let of_int8 = [&INT8_UNITS_16, &INT8_UNITS_8]

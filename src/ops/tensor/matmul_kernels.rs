@@ -463,7 +463,7 @@ mod tests {
     }
 
     #[test]
-    fn units_make_what_is_in_quads_and_not_of_few_rows() {
+    fn tensor_cores_need_aligned_products_with_rows() {
         let name = |m, n, k, units: &[MatrixUnit]| {
             plan(Product { m, n, k, batch: 1, a_along_k: true, b_along_k: true }, units, false)[0]
                 .name

@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn loops_are_counted_as_often_as_they_go_round() {
+    fn loop_instructions_count_once_per_iteration() {
         const CASE: Case = Case {
             last_turn: Some(false),
             ..weights("k", "k = 2560", [32, 8, 2560], &[1, 5], 1.0)

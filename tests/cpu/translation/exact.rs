@@ -87,7 +87,7 @@ fn nudged(file: &str, rounded: &[&str]) -> String {
 }
 
 #[test]
-fn quotients_and_roots_are_exact_however_a_device_divides() {
+fn quotients_and_roots_are_exact_on_every_device() {
     const KERNEL: Kernel = Kernel::new(
         "exact",
         &[],

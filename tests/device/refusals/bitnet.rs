@@ -111,7 +111,7 @@ fn integer_weights_are_read_back() {
 }
 
 #[test]
-fn ops_on_integer_weights_refuse_what_does_not_fit() {
+fn integer_weight_ops_refuse_wrong_shapes() {
     let context = context();
     let mut encoder = context.encoder("test");
     let w = ints(&mut rng(4), 6, 40, Bits::Two, None).upload(context).unwrap();
@@ -212,7 +212,7 @@ fn bitlinear_add_refuses_what_does_not_fit() {
 }
 
 #[test]
-fn products_with_a_bias_refuse_one_that_does_not_fit() {
+fn products_refuse_a_bias_of_wrong_shape() {
     let context = context();
     let mut encoder = context.encoder("test");
     let (x, row) = (unwritten(context, [2, 3]), unwritten(context, [3]));
@@ -351,7 +351,7 @@ fn weight_quantizers_refuse_other_combinations() {
 }
 
 #[test]
-fn quantisers_of_weights_refuse_matrices_that_do_not_fit() {
+fn weight_quantizers_refuse_wrong_shapes() {
     let context = context();
     let mut encoder = context.encoder("test");
     let w = unwritten(context, [2, 3]);

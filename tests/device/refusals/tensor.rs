@@ -145,7 +145,7 @@ fn reductions_refuse_what_does_not_fit() {
 }
 
 #[test]
-fn softmax_losses_and_norms_refuse_what_does_not_fit() {
+fn softmax_losses_and_norms_refuse_wrong_shapes() {
     let context = context();
     let mut encoder = context.encoder("test");
     let (x, row, targets) = (

@@ -224,7 +224,7 @@ const BLOCKS: [(&str, Layout); 7] = [
     ("Q1_0", (41, 128, q1)),
 ];
 
-fn one_model_gives_the_same_bits_in_every_encoding(on: Option<&Context>) {
+fn every_encoding_gives_bit_identical_logits(on: Option<&Context>) {
     let [apart, rows, one] = [Some(1), Some(4), None].map(|shared| Of { shared, zeros: true });
     let mut all_of = vec![Of { zeros: false, ..apart }, rows, one];
     if on.is_none() {
@@ -275,7 +275,7 @@ fn one_model_gives_the_same_bits_in_every_encoding(on: Option<&Context>) {
     }
 }
 
-support::each_device!(one_model_gives_the_same_bits_in_every_encoding);
+support::each_device!(every_encoding_gives_bit_identical_logits);
 
 /// Sums are cut after 128 columns at most, so that blocks of 256 have the bits of two of 128 with
 /// the same numbers.

@@ -108,7 +108,7 @@ fn both_layouts_under_one_number_are_told_apart() {
 }
 
 #[test]
-fn a_file_that_was_cut_is_not_of_the_other_layout() {
+fn a_truncated_file_is_not_the_other_layout() {
     for (layout, others) in
         [(NEWER, [false; 3]), (OLDER, [false; 3]), (NEWER, [true; 3]), (OLDER, [true; 3])]
     {

@@ -44,7 +44,7 @@ fn sound_models_that_cannot_run_are_unsupported() {
 
 /// By their names, and with what is missing, before anything else is asked of them.
 #[test]
-fn families_that_are_not_done_are_refused_by_name() {
+fn unsupported_families_are_named() {
     let (experts, images, delta_net) = ("mixtures of experts", "it sees images", "Gated DeltaNet");
     for (name, words) in [
         ("qwen35", &[delta_net][..]),

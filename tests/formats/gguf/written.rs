@@ -396,7 +396,7 @@ fn blocks_are_those_of_the_format() {
 }
 
 #[test]
-fn scales_that_are_no_halves_lie_beside_their_matrix_or_are_refused() {
+fn scales_outside_f16_are_separate_or_refused() {
     for (scale, beside) in [
         (0.1f32, true),
         (2f32.powi(-30), true),

@@ -519,7 +519,7 @@ mod tests {
     use crate::gpu::capabilities::SubmissionLimit;
 
     #[test]
-    fn the_largest_product_of_a_chunk_fits_into_a_submission() {
+    fn the_largest_product_fits_into_a_submission() {
         let apple = Capabilities::example(true);
         let limit = apple.submission_limit.unwrap();
         for (hidden, intermediate, expected) in
