@@ -183,7 +183,7 @@ pub enum Error {
     /// A text takes a tokenizer more work or memory than texts of its length may: `what` says of
     /// what, `most` how much is allowed. It was not encoded.
     #[cfg(feature = "models")]
-    #[error("a text of {bytes} bytes takes more than {most} {what}")]
+    #[error("tokenizing {bytes} bytes takes more than {most} {what}")]
     TextWork { bytes: usize, what: &'static str, most: usize },
     /// There is no chat template, or it is wrong or refuses the messages.
     #[error("chat template: {}", printable(message))]

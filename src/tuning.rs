@@ -222,10 +222,10 @@ impl Tuning {
         for line in text.lines() {
             let (name, value) = line
                 .split_once(' ')
-                .ok_or_else(|| format!("`{}` is no choice", line.escape_debug()))?;
+                .ok_or_else(|| format!("`{}` is not a tuning key", line.escape_debug()))?;
             let choice = TuningKey::ALL.iter().copied().find(|choice| choice.name() == name);
-            let choice =
-                choice.ok_or_else(|| format!("there is no choice `{}`", name.escape_debug()))?;
+            let choice = choice
+                .ok_or_else(|| format!("there is no tuning key `{}`", name.escape_debug()))?;
             let value = value
                 .parse::<u32>()
                 .map_err(|error| format!("{name}: `{}`: {error}", value.escape_debug()))?;
@@ -289,12 +289,12 @@ mod tests {
         }
         assert_eq!(Tuning::parse(""), Ok(Tuning::default()));
         let wrong = [
-            ("tall_rows", "no choice"),
+            ("tall_rows", "tuning key"),
             ("tall_rows  5", "invalid digit"),
             ("tall_rows 5 ", "invalid digit"),
-            ("\n", "no choice"),
-            ("large_rows 5", "no choice"),
-            ("TallRows 5", "no choice"),
+            ("\n", "tuning key"),
+            ("large_rows 5", "tuning key"),
+            ("TallRows 5", "tuning key"),
             ("tall_rows -1", "invalid digit"),
             ("tall_rows NaN", "invalid digit"),
             ("tall_rows 1e3", "invalid digit"),

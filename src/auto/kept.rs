@@ -23,7 +23,7 @@ const TIMING: &Kind = b"bitnet-wgpu timing 1\n";
 pub fn kept(context: &Context, names: &[&str]) -> Option<Costs> {
     let (path, key) = file(context, context.cache_folder()?, names);
     found(&path, key, names).unwrap_or_else(|why| {
-        log::warn!("{}: {why}: what calls take is learned anew", display(&path));
+        log::warn!("{}: {why}: times are measured again", display(&path));
         None
     })
 }
@@ -33,7 +33,7 @@ pub fn keep(context: Option<&Context>, names: &[&str], costs: &Costs) -> Result<
     let place = context.and_then(|context| Some(file(context, context.cache_folder()?, names)));
     let none = || Error::Invalid {
         op: "keep",
-        what: "there is no context that was opened with a cache folder".into(),
+        what: "no context with a cache folder; open one with ContextOptions::cache".into(),
     };
     let (path, key) = place.ok_or_else(none)?;
     // A file that is not sound is replaced.

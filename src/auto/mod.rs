@@ -411,9 +411,7 @@ impl Auto {
         if let Some(context) = self.context.as_ref().filter(|_| doubts) {
             let link = measure(context)?;
             if self.costs().compare(link) {
-                log::warn!(
-                    "auto: what was kept is not of this machine: what calls take is learned anew"
-                );
+                log::warn!("auto: saved times do not match this machine: times are measured again");
             }
         }
         Ok(())

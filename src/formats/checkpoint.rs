@@ -444,7 +444,7 @@ impl ModelFile for Checkpoint {
             Dtype::F16 => DenseElement::F16,
             Dtype::BF16 => DenseElement::Bf16,
             other => {
-                return Err(tensor.unsupported(format!("is {other:?}; F32, BF16 or F16 is needed")));
+                return Err(tensor.unsupported(format!("is {other}; F32, BF16 or F16 is needed")));
             }
         };
         let matrix = PackedDense::from_bytes(element, rows, columns, &tensor.bytes)
@@ -481,8 +481,7 @@ fn rounded(scale: f32, stored: Option<Dtype>) -> f32 {
 /// Refuses MLX's files whose weights are rotated: run as if they were not, they would write
 /// gibberish. A file says it, which may have been left behind, and so do the tensors with signs.
 fn refuse_rotated(directory: &Path, shards: &Shards) -> Result<()> {
-    let problem =
-        "says that weights meet rotated activations, which is supported in GGUF files only";
+    let problem = "has weights for rotated activations, which are supported in GGUF files only";
     let file = directory.join("hadamard.json");
     if file.exists() {
         return Err(FormatError::Unsupported(problem.into()).at(file));

@@ -60,6 +60,8 @@ impl LocalLayers {
 fn check_count(said: &[bool], layers: usize) -> Result<(), String> {
     match said.len() == layers {
         true => Ok(()),
-        false => Err(format!("of {layers} layers, {} are said to see a window or not", said.len())),
+        false => {
+            Err(format!("layer_types has {} entries; the model has {layers} layers", said.len()))
+        }
     }
 }

@@ -31,8 +31,8 @@ pub(super) enum Masters {
 /// of them.
 const GROUP: usize = USUAL_GROUP;
 
-const REFUSED: &str = "and nothing in the file says that the model was trained for ternary weights: \
-     quantised, it would be another model. ReadOptions::quantize allows it (--quantize on the command line)";
+const REFUSED: &str = "and the file does not say that the model was trained for ternary weights: \
+     quantized, it would be another model. ReadOptions::quantize allows it (--quantize on the command line)";
 
 impl Masters {
     /// The same, but that quantizing is allowed.
@@ -47,8 +47,8 @@ impl Masters {
             (display(path), if quantized_activations { "in 8 bits" } else { "in floats" });
         said.call_once(|| {
             log::warn!(
-                "{path}: the weights are ternary, in floats, and nothing says how activations are computed: here {how}. \
-                 ReadOptions::quantized_activations says it (--activations on the command line)"
+                "{path}: float weights with ternary values, and no setting for activations; assumed: {how}. \
+                 Set ReadOptions::quantized_activations (--activations on the command line)"
             )
         });
     }
@@ -74,7 +74,7 @@ impl Masters {
         // Before they are refused, so that weights that are not finite are named as such.
         let quantized =
             reference::quantize_weights(weights, [rows, columns], WeightQuantizer::absmean())
-                .map_err(|e| format!("cannot be quantised: {e}"))?;
+                .map_err(|e| format!("cannot be quantized: {e}"))?;
         if self == Self::Refuse {
             return unsupported(format!(
                 "is in floats of more than three values, {misfit}, {REFUSED}"
@@ -82,7 +82,7 @@ impl Masters {
         }
         if log::log_enabled!(log::Level::Info) {
             log::info!(
-                "quantising moves weights by {:.0} % of their norm",
+                "quantization changes the weights by {:.0} % of their norm",
                 100.0 * relative_error(weights, &quantized)
             );
         }

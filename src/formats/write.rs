@@ -68,7 +68,7 @@ pub fn write_packed(
 ) -> Result<()> {
     let output = output.as_ref();
     if !checkpoint.config().quantized_activations {
-        let message = "does not quantise its activations, which the packed form says of every model; where files do not say it, \
+        let message = "has float activations; the packed form is for quantized ones. If the source does not say, \
                        ReadOptions::quantized_activations does (--activations int8 on the command line)";
         return Err(Error::Unsupported {
             path: checkpoint.path().to_owned(),

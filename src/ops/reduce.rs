@@ -234,7 +234,10 @@ impl Geometry {
     pub fn new(op: &'static str, shape: Shape, axes: Axes) -> Result<Self> {
         let dims = shape.dims();
         if u32::from(axes.set) >> dims.len() != 0 {
-            return Err(Error::Invalid { op, what: format!("an axis is no dimension of {shape}") });
+            return Err(Error::Invalid {
+                op,
+                what: format!("an axis is not a dimension of {shape}"),
+            });
         }
         // Length and stride of what is kept and of what is reduced, innermost first.
         let mut groups: [Vec<(usize, usize)>; 2] = [Vec::new(), Vec::new()];

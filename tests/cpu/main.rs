@@ -11,7 +11,7 @@ mod msl_front;
 mod mutants;
 mod pages;
 mod public_api;
+mod reference;
 mod roofline;
 mod translation;
-mod twins;
 mod unsafe_code;

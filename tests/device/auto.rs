@@ -295,7 +295,7 @@ fn estimates_of_other_machines_are_ignored() {
         assert!(
             told.len() == 1
                 && told[0].contains(&path.display().to_string())
-                && told[0].contains("learned anew"),
+                && told[0].contains("times are measured again"),
             "{what}: {told:?}"
         );
     }
@@ -317,7 +317,7 @@ fn wrong_link_estimates_are_replaced() {
         assert_eq!((ran.on, ran.gpu.unwrap().as_secs()), (Target::Cpu, 1));
     }
     let told = warnings(|| assert!(call().gpu.unwrap().as_secs_f64() < 0.5));
-    assert!(told.len() == 1 && told[0].contains("learned anew"), "{told:?}");
+    assert!(told.len() == 1 && told[0].contains("times are measured again"), "{told:?}");
 }
 
 #[test]

@@ -116,7 +116,7 @@ fn what_is_no_number_of_submissions_is_refused() {
     assert!(
         told.len() == 1
             && told[0].starts_with(
-                "the error is Invalid, capture: BITNET_WGPU_CAPTURE is \"0:2\"; it is N or N:COUNT"
+                "the error is Invalid, capture: BITNET_WGPU_CAPTURE is `0:2`; N or N:COUNT is needed"
             ),
         "{told:?}"
     );

@@ -228,7 +228,7 @@ fn ternary_llama_activations_are_inferred_and_reported() {
             })
         })
     };
-    for (element, how) in [("BF16", "here in 8 bits"), ("F16", "here in floats")] {
+    for (element, how) in [("BF16", "assumed: in 8 bits"), ("F16", "assumed: in floats")] {
         let warnings = warned(&llama, element, &one, None);
         assert!(warnings.len() == 1 && warnings[0].contains(how), "{warnings:?}");
         assert!(

@@ -419,7 +419,7 @@ fn sharded_checkpoints_are_read() {
     );
     let error = || directory.open().unwrap_err().to_string();
     index(json!({"x.weight": "b.safetensors"}));
-    assert!(error().contains("`x.weight` should lie in \"b.safetensors\""), "{}", error());
+    assert!(error().contains("the index places `x.weight` in \"b.safetensors\""), "{}", error());
     index(json!({"x.weight": "c.safetensors"}));
     assert!(matches!(directory.open().unwrap_err(), Error::Io { .. }));
     for hostile in [
@@ -484,7 +484,7 @@ fn signs_of_a_rotation_are_refused() {
     };
     let error = Directory::model(&OFFLINE, &tensors("l.signs")).open().unwrap_err();
     assert!(
-        matches!(&error, Error::Unsupported { message, .. } if message.contains("`l.signs` says that weights meet rotated")),
+        matches!(&error, Error::Unsupported { message, .. } if message.contains("`l.signs` has weights for rotated")),
         "{error}"
     );
     assert!(Directory::model(&OFFLINE, &tensors("l.signs.weight")).open().is_ok());

@@ -347,14 +347,14 @@ fn unsupported_pooling_is_named() {
                     json!({ "prompts": { "query": "Find: " }, "default_prompt_name": "query" }),
                 ),
             ],
-            "the prompt `query` before every text",
+            "the default prompt `query`",
         ),
         (
             vec![
                 list(&[module("Transformer", "")]),
                 ("sentence_bert_config.json", json!({ "do_lower_case": true })),
             ],
-            "lower case",
+            "do_lower_case",
         ),
     ] {
         // It loads, and writes texts; vectors it gives by a caller's word only.

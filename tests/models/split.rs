@@ -292,17 +292,25 @@ fn what_cannot_be_split_is_refused() {
     );
     refused(&all[..2], |builder| builder.split([3, 0]), "no layers for context 1");
     refused(&all[..2], |builder| builder.split([0, 3]), "no layers for context 0");
-    refused(&all[..2], |builder| builder.split([1, 1]), "layers [1, 1]; the model has 3");
+    refused(
+        &all[..2],
+        |builder| builder.split([1, 1]),
+        "layers [1, 1]; 3 layers of the model are needed",
+    );
     refused(&all[..2], |builder| builder.split([usize::MAX, 4]), "the model has 3");
     refused(
         &all[..2],
         |builder| builder.split([1, 1, 1]),
-        "numbers of layers for 3 contexts, of which there are 2",
+        "the split has 3 parts; there are 2 contexts",
     );
-    refused(&all[..1], |builder| builder.split([2]), "layers [2]; the model has 3");
+    refused(
+        &all[..1],
+        |builder| builder.split([2]),
+        "layers [2]; 3 layers of the model are needed",
+    );
     refused(&all[..2], |builder| builder.offload(Offload::Layers(1)), "not both");
     let error = Model::builder(&path).cpu().split([3]).build().unwrap_err().to_string();
-    assert!(error.contains("for 1 contexts, of which there are 0"), "{error}");
+    assert!(error.contains("has 1 parts; there are 0 contexts"), "{error}");
 }
 
 /// What is said before is what is taken, on each device; layers go where there is room; what does

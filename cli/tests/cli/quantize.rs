@@ -123,5 +123,5 @@ fn a_prepacked_file_runs_as_its_source() {
         "cannot be used multiple times",
     );
     fails(&["quantize", "no/such/model", &native, "--format", "prepacked"], "no/such/model");
-    fails(&["run", &format!("{TALES}/model.safetensors"), "a"], "the directory is needed");
+    fails(&["run", &format!("{TALES}/model.safetensors"), "a"], "by their directory");
 }

@@ -318,6 +318,16 @@ pub enum I2sLayout {
     Rows,
 }
 
+impl fmt::Display for I2sLayout {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::X86 => "x86",
+            Self::Arm => "ARM",
+            Self::Rows => "row-wise",
+        })
+    }
+}
+
 impl I2sLayout {
     /// Elements of a block, and the distance in elements between the codes of one byte.
     pub(super) const fn block(self) -> (usize, usize) {
@@ -343,8 +353,12 @@ fn i2s(
         elements.is_multiple_of(size)
     };
     if !fits {
+        let needed = match layout {
+            I2sLayout::Rows => "a multiple of 4 rows".to_owned(),
+            _ => format!("a multiple of {size} weights"),
+        };
         return Err(format!(
-            "is [{rows}, {columns}], which the I2_S layout {layout:?} cannot hold: it probably has another layout, see ReadOptions::i2s_layout"
+            "has shape [{rows}, {columns}]; the {layout} layout of I2_S needs {needed}. Choose another with ReadOptions::i2s_layout"
         ));
     }
     let (codes, rest) = bytes.split_at(elements / 4);

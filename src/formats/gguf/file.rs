@@ -188,7 +188,7 @@ fn name_older_q2(header: &mut Header, file: usize) -> Result<(), String> {
     {
         let alignment = header.alignment;
         return Err(format!(
-            "has tensors of type {Q2_0}, of which an alignment of {alignment} does not tell whether blocks are of 64 or 128"
+            "has tensors of type {Q2_0}; with an alignment of {alignment} it is unclear whether blocks have 64 or 128 weights"
         ));
     }
     Ok(())

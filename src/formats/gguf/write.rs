@@ -142,11 +142,12 @@ fn architecture(c: &ModelConfig) -> Result<&'static Architecture, FormatError> {
     }
     let quantized = family.defaults.quantized_activations || c.projection_norms;
     match (c.quantized_activations, quantized) {
-        (true, false) => {
-            unsupported(format!("quantises its activations; GGUF's `{}` is for floats", found.name))
-        }
+        (true, false) => unsupported(format!(
+            "quantizes its activations; GGUF's `{}` has float activations",
+            found.name
+        )),
         (false, true) => unsupported(format!(
-            "has its activations in floats; they are quantised where GGUF says `{}`. Where files do not say it, ReadOptions::quantized_activations does \
+            "has float activations; GGUF's `{}` has quantized ones. If the source does not say, ReadOptions::quantized_activations does \
              (--activations int8 on the command line)",
             found.name
         )),
@@ -331,9 +332,7 @@ fn check_groups(kind: GgufType, matrix: &PackedTernary) -> Result<(), String> {
         ));
     }
     match matrix.row_scales().into_iter().find(|&scale| !is_half(scale)) {
-        Some(scale) => Err(format!(
-            "has the scale {scale} among others, which is no half-precision number, as {kind} needs"
-        )),
+        Some(scale) => Err(format!("has the scale {scale}; {kind} needs scales in f16")),
         None => Ok(()),
     }
 }

@@ -135,7 +135,7 @@ impl Context {
         };
         let chosen = match Adapters::list(&options).await.take() {
             Err(Error::NoAdapter { reason, .. }) if named.is_none() => {
-                return Ok((None, format!("the CPU, as there is no GPU driver: {reason}")));
+                return Ok((None, format!("the CPU, since there is no GPU driver: {reason}")));
             }
             chosen => chosen?,
         };

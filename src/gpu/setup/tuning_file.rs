@@ -62,14 +62,14 @@ impl Context {
             Ok(None) => self,
             Ok(Some(tuning)) => {
                 log::info!(
-                    "{}: kernels are chosen by what was measured here: {}",
+                    "{}: kernel tuning loaded: {}",
                     display(&path),
                     tuning.to_string().trim_end().replace('\n', ", ")
                 );
                 self.with_tuning(tuning)
             }
             Err(why) => {
-                log::warn!("{}: {why}: kernels are chosen as without it", display(&path));
+                log::warn!("{}: {why}: default kernel tuning is used", display(&path));
                 self
             }
         }

@@ -216,7 +216,7 @@ impl GenerateOptions {
         let (wanted, options) = (&config.generation, Self::default());
         if !wanted.ignored.is_empty() {
             log::warn!(
-                "generation_config.json has what is not supported, and ignored: {}",
+                "generation_config.json: ignored unsupported settings: {}",
                 wanted.ignored.join(", ")
             );
         }

@@ -250,7 +250,7 @@ impl Speculator {
                 .find(text)
                 .map_or_else(Vec::new, |place| NgramIndex::tokens(text, place, length)),
             Guess::Model(follower) => follower.draft(text, length).await.unwrap_or_else(|error| {
-                log::warn!("no more drafts for this text: {error}");
+                log::warn!("speculative decoding stops for this generation: {error}");
                 Vec::new()
             }),
         }

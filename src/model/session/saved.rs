@@ -214,7 +214,7 @@ fn tokens(file: &SafeTensors, sequence: usize, vocab: usize) -> Result<Vec<u32>>
 fn numbers(file: &SafeTensors, name: &str, shape: [usize; 3]) -> Result<Vec<f32>> {
     let tensor = file.tensor(name)?;
     if tensor.shape != shape {
-        return Err(tensor.error(format!("has shape {:?}, not {shape:?}", tensor.shape)));
+        return Err(tensor.error(format!("has shape {:?}; {shape:?} is needed", tensor.shape)));
     }
     finite(tensor.to_f32()?, |what| tensor.error(what))
 }

@@ -130,7 +130,7 @@ pub(crate) fn bitlinear_quantized_with_into<'y, T: Float>(
     y.check(op, m, n)?;
     x.layout().check_features(op, k, encoder)?;
     if w.group().is_some() && x.layout() != Layout::Int8 {
-        let what = "a matrix scaled by groups needs activations in the Int8 layout".to_owned();
+        let what = "a matrix with per-group scales needs activations in the int8 layout".to_owned();
         return Err(Error::Invalid { op, what });
     }
     let (rows, tokens, words, add) = (n as u32, m as u32, w.row_words() as u32, y.adds().into());

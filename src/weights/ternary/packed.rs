@@ -210,7 +210,7 @@ impl PackedTernary {
             parts.iter().filter_map(|part| part.group()).find(|other| !other.is_multiple_of(step))
         {
             return Err(invalid(format!(
-                "cannot stack scales by groups of {other} columns on groups of {step}"
+                "cannot stack scales per {other} columns on scales per {step} columns"
             )));
         }
         let scales_of = |part: &&Self| {
@@ -456,7 +456,7 @@ mod tests {
         assert_eq!(fused.dequantize()[55..62], [2.0, 3.0, 3.0, 3.0, 3.0, 4.0, 4.0]);
         let error =
             PackedTernary::concat(&[&grouped(32, &[2.0]), &grouped(48, &[2.0])]).unwrap_err();
-        assert!(error.to_string().contains("groups of 48 columns on groups of 32"), "{error}");
+        assert!(error.to_string().contains("per 48 columns on scales per 32"), "{error}");
         let wider =
             PackedTernary::concat(&[&grouped(32, &[4.0]), &grouped(16, &[2.0, 3.0])]).unwrap();
         assert_eq!(wider.scales(), &Scales::Groups { size: 16, scales: vec![4.0, 4.0, 2.0, 3.0] });

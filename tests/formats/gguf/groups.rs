@@ -182,7 +182,7 @@ fn layouts_that_are_mixed_or_misnamed_are_refused() {
         open_bytes(&bytes).map(drop)
     };
     assert!(padded(32, NEWER, 0).is_ok() && padded(32, OLDER, 0).is_ok());
-    refused(padded(4096, OLDER, 0), "does not tell whether blocks are of 64 or 128");
+    refused(padded(4096, OLDER, 0), "unclear whether blocks have 64 or 128");
     refused(
         padded(32, OLDER, 64),
         "`token_embd.weight` would end at byte 648 of the data, far before",
@@ -412,7 +412,7 @@ fn keys_of_gemma_are_read() {
     refused(local(&windowed.clone().text("gemma3.rope.freq_base_swa", "x")), "freq_base_swa is");
     refused(
         local(&windowed.text("gemma3.attention.sliding_window", "x")),
-        "sliding_window is no number",
+        "sliding_window is not a number",
     );
     refused(
         open(&plain.clone().float("gemma3.final_logit_softcapping", 30.0)),

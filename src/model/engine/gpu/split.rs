@@ -52,8 +52,9 @@ impl SplitModel {
             _ => return Err(layers.next().and_then(Result::err).unwrap_or_else(unchosen)),
         };
         for ModelPart { context, layers, footprint, .. } in &parts {
-            context
-                .check_room(footprint.weights, || format!("the weights of layers {layers:?}"))?;
+            context.check_room(footprint.weights, || {
+                format!("the weights of layers {} to {}", layers.start, layers.end - 1)
+            })?;
         }
         let upload = |part: &ModelPart| {
             host.upload(
