@@ -116,7 +116,7 @@ pub enum Error {
     Grid { kernel: &'static str, grid: [u64; 3], limit: u32 },
 
     // --- a shader
-    /// A kernel did not compile, or its text does not match its declaration.
+    /// A kernel did not compile, or its source does not match its declaration.
     #[error("kernel `{kernel}` ({language}) failed to build:\n{message}")]
     Shader { kernel: &'static str, language: ShaderLanguage, message: String },
 

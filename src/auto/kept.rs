@@ -61,7 +61,7 @@ fn key(parts: [&str; 3]) -> u64 {
     hash(parts.iter().flat_map(|part| [part.as_bytes(), b"\n"]))
 }
 
-/// What twins run on, as far as it is easily known.
+/// What CPU references run on, as far as it is easily known.
 fn processor() -> String {
     let threads = available_parallelism().map_or(1, usize::from);
     // Linux has it for most architectures.

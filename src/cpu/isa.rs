@@ -13,7 +13,7 @@ pub enum Extension {
     /// AVX-VNNI: 32 products an instruction.
     #[cfg(target_arch = "x86_64")]
     AvxVnni,
-    /// AVX2: 32 products in 16 bits. It, and what is above it, has conversions of halves (F16C)
+    /// AVX2: 32 products in 16 bits. It, and what is above it, has conversions of f16 (F16C)
     /// too.
     #[cfg(target_arch = "x86_64")]
     Avx2,

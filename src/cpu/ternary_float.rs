@@ -154,7 +154,7 @@ mod tests {
     };
     use rand::{RngExt, SeedableRng, rngs::StdRng};
 
-    /// What the twins make of one token alone.
+    /// What the CPU references make of one token alone.
     fn plainly(x: &[f32], w: &PackedTernary) -> Vec<u32> {
         let mut x = x.to_vec();
         quantize_block_float(&mut x, w.columns(), w.group()).unwrap();

@@ -1,4 +1,4 @@
-//! How a model's authors would have it embed texts: what sentence-transformers writes beside a
+//! How a model's authors compute embeddings: what sentence-transformers writes beside a
 //! model, and a GGUF's `pooling_type`.
 
 use super::{
@@ -23,7 +23,7 @@ pub enum Pooling {
     Last,
 }
 
-/// How a model's authors would have it embed texts.
+/// How a model's authors compute embeddings.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]

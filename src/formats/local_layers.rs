@@ -41,7 +41,7 @@ impl LocalLayers {
         (1..=layers).map(|layer| !layer.is_multiple_of(period)).collect()
     }
 
-    /// Checks it for a model of so many layers.
+    /// Checks it for a model of this many layers.
     pub(super) fn check(&self, layers: usize) -> Result<(), String> {
         check_count(&self.layers, layers)?;
         if self.window == 0 {

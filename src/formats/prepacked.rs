@@ -2,7 +2,7 @@
 //! nothing again. It is one file, with configuration and tokenizer.
 //!
 //! A matrix `NAME` is `NAME.codes` `[rows, words]`, ternary words as `weights/ternary/layout.rs`
-//! has them, and `NAME.scales` `[rows, groups]`; where scales go by groups of columns, the metadata
+//! has them, and `NAME.scales` `[rows, groups]`; where scales go per group of columns, the metadata
 //! `NAME.group` says of how many. Matrices of one input are one, with their rows one after another:
 //! `self_attn.q_proj+k_proj+v_proj`. A dense embedding or head is `NAME.elements` in its own type,
 //! its rows padded by zeros to whole 16 bytes; in 8 bits it has `NAME.scales` `[rows]`. Norms are

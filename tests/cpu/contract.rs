@@ -78,7 +78,7 @@ const BINDINGS: &[Binding] = &[read("x", F32), read("bias", U32), read_write("y"
 const SOURCES: &[Source] = &[Source::wgsl(PARTS), unsafe { Source::msl_unchecked(METAL) }];
 
 /// A sound kernel in both languages; each test below breaks one thing in its declaration, which is
-/// the same as in the text.
+/// the same as in the source.
 const GOOD: Kernel = Kernel::new("scale", Good::FIELDS, BINDINGS, SOURCES);
 
 fn outcomes(kernel: &Kernel) -> Vec<(ShaderLanguage, Result<(), String>)> {
@@ -177,7 +177,7 @@ fn planted_faults_are_found_in_binaries() {
     }
 }
 
-/// What the check says of a text in place of the sound one.
+/// What the check says of a source in place of the sound one.
 fn check_text(
     language: ShaderLanguage,
     text: &str,

@@ -1,4 +1,4 @@
-//! What holds without a GPU: the layers of the code, the declarations of kernels and their texts,
+//! What holds without a GPU: the layers of the code, the declarations of kernels and their sources,
 //! CPU references, a whole model on the CPU.
 
 mod contract;

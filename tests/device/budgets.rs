@@ -280,7 +280,7 @@ fn a_2b_model_takes_little_beyond_its_tensors() {
             Model::builder_from(&Shaped(config.clone()), None).device(&context).build().unwrap();
         let session = model.session(SessionOptions::new(1, TOKENS)).unwrap();
         let stats = context.memory_stats();
-        // Two bits a weight, halves for the embedding, and keys and values of as many bits as the
+        // Two bits a weight, f16 for the embedding, and keys and values of as many bits as the
         // cache's.
         let (hidden, keys) = (config.hidden, config.kv_heads * config.head_dim);
         let weights =
@@ -339,7 +339,7 @@ fn a_ternary_embedding_takes_its_packed_bytes() {
                 .unwrap();
             live(&context, Footprint::WEIGHTS)
         });
-        // 300 rows of 64 columns by groups of 16: 16 bytes of codes and 16 of scales, or 256 bytes
+        // 300 rows of 64 columns per group of 16: 16 bytes of codes and 16 of scales, or 256 bytes
         // of floats and a scale. Buffers are of whole 256 bytes or so.
         let wanted = (if tied { 1 } else { 2 }) * 300 * (260 - 32);
         assert!(

@@ -233,7 +233,7 @@ fn what_does_not_fit_the_device_is_refused() {
         ),
         "{error}"
     );
-    // A matrix unit that no device has.
+    // A tensor core that no device has.
     const UNIT_TEXT: &[Part] =
         &[Part::new("on_units", "@compute @workgroup_size(1) fn on_units() {}")];
     static ON_UNITS: Kernel = {

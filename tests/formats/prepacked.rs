@@ -345,7 +345,7 @@ fn files_are_complete_or_not_there() {
     assert!(fs::read(first).unwrap() == fs::read(again).unwrap());
 }
 
-/// A small model, with scales by groups.
+/// A small model, with per-group scales.
 static SMALL: LazyLock<Vec<u8>> = LazyLock::new(|| {
     let folder = Directory::temporary();
     fs::read(write(&directory("qwen3"), &folder, false)).unwrap()

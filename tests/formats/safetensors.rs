@@ -42,7 +42,7 @@ fn scales_mean_what_the_linear_class_says() {
 }
 
 #[test]
-fn float_masters_are_quantised() {
+fn float_weights_are_quantized() {
     let dense = [0.5f32, -0.25, 0.0, 1.0, -1.0, 0.125];
     let bytes: Vec<u8> =
         dense.iter().flat_map(|v| half::bf16::from_f32(*v).to_le_bytes()).collect();

@@ -32,7 +32,7 @@ fn take(stream: &mut Generation, tokens: usize) -> Vec<Token> {
     stream.into_iter().take(tokens).collect::<Result<_, _>>().unwrap()
 }
 
-/// A text of so many tokens.
+/// A prompt of this many tokens.
 fn ids(model: &Model, seed: u32, len: u32) -> Vec<u32> {
     (0..len).map(|i| (i * i * 31 + i * 7 + seed * 977) % model.config().vocab as u32).collect()
 }

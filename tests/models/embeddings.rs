@@ -1,4 +1,4 @@
-//! Texts as vectors: those of transformers and sentence-transformers, the same bits in any company,
+//! Embeddings: those of transformers and sentence-transformers, batch-invariant,
 //! as files and options say.
 
 use bitnet_wgpu::{

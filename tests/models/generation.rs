@@ -1,4 +1,4 @@
-//! What continues a text: how tokens are chosen, batches, ends, threads; on every engine, with
+//! What continues a prompt: how tokens are chosen, batches, ends, threads; on every engine, with
 //! small random models.
 
 use bitnet_wgpu::{

@@ -307,11 +307,11 @@ fn prompt_is_few_dispatches(context: &Context, f16_attention: bool, by: &str) {
     }
 }
 
-/// The most bytes that a token has kernels read, and write, where its attention leaves so many
+/// The most bytes that a token has kernels read, and write, where its attention leaves this many
 /// shares.
 fn token_bytes(c: &ModelConfig, shares: usize) -> [u64; 2] {
     let (row, width) = ((c.heads + 2 * c.kv_heads) * c.head_dim, c.heads * c.head_dim);
-    // Codes in halves, in rows of whole 64s, with a scale and sums.
+    // Codes in f16, in rows of whole 64s, with a scale and sums.
     let codes = |width: usize| 2 * width.next_multiple_of(64) + 16;
     let codes = 2 * codes(c.hidden) + codes(width) + codes(c.intermediate);
     let cached = 2 * c.kv_heads * c.head_dim;

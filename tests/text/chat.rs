@@ -29,7 +29,7 @@ const THINKS: &str = "{% for m in messages %}{{ m.role }}|{% if m.reasoning_cont
     {% endif %}{% endif %}";
 
 #[test]
-fn a_template_is_told_whether_the_model_reasons() {
+fn a_template_knows_whether_the_model_reasons() {
     let tokenizer = with_template(THINKS);
     let text = |tokenizer: &Tokenizer| tokenizer.chat_text(&user("Hello"), true).unwrap();
     let [on, off] = [true, false].map(|thinking| tokenizer.with_thinking(thinking).unwrap());

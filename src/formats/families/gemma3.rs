@@ -93,7 +93,7 @@ fn read_gguf(keys: GgufKeys<'_>, c: &mut ModelConfig) -> Result<(), FormatError>
     Ok(())
 }
 
-/// The layers that see a window by config.json, of so many.
+/// The layers that see a window by config.json, of this many.
 fn local_layers(json: Keys<'_>, layers: usize) -> Result<Option<LocalLayers>, FormatError> {
     let kind = |kind: &Value| match kind.as_str() {
         Some("sliding_attention") => Ok(true),

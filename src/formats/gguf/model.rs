@@ -12,8 +12,8 @@ use crate::{
     formats::{
         config::ModelConfig,
         family::{Family, RotaryOrder},
+        float_weights::{FloatWeights, has_several_scales},
         format_error::FormatError,
-        masters::{Masters, has_several_scales},
         model_file::ModelFile,
         read_options::ReadOptions,
         tensors::{self, linear_names, tensor_names},
@@ -44,7 +44,7 @@ pub struct Gguf {
     config: ModelConfig,
     layout: I2sLayout,
     rotary: RotaryOrder,
-    masters: Masters,
+    float_weights: FloatWeights,
     /// Whether nothing says how activations are computed.
     unsaid: bool,
     said: Once,
@@ -63,19 +63,20 @@ impl Gguf {
         let (mut config, rotary) = config::read(&file).map_err(|problem| file.error(problem))?;
         config.hadamard = hadamard::read(&file, &config, &linears(&config))
             .map_err(|problem| file.error(problem))?;
-        let masters = if config.family().trained { Masters::Quantize } else { Masters::Refuse };
+        let float_weights =
+            if config.family().trained { FloatWeights::Quantize } else { FloatWeights::Refuse };
         // As of a directory whose linear layers have norms.
-        let masters = masters.or_quantize(config.projection_norms);
+        let float_weights = float_weights.or_quantize(config.projection_norms);
         if is_trilm(&file, &config) {
             config.quantized_activations = false;
         }
-        let unsaid = masters == Masters::Refuse && config.quantized_activations;
+        let unsaid = float_weights == FloatWeights::Refuse && config.quantized_activations;
         Ok(Self {
             file,
             config,
             layout: I2sLayout::default(),
             rotary,
-            masters,
+            float_weights,
             unsaid,
             said: Once::new(),
         })
@@ -86,7 +87,7 @@ impl Gguf {
     pub fn with_options(mut self, options: ReadOptions) -> Self {
         self.layout = options.i2s_layout;
         self.rotary = options.rotary_order.unwrap_or(self.rotary);
-        self.masters = self.masters.or_quantize(options.quantize);
+        self.float_weights = self.float_weights.or_quantize(options.quantize);
         if let Some(quantized) = options.quantized_activations {
             (self.unsaid, self.config.quantized_activations) = (false, quantized);
         }
@@ -200,9 +201,9 @@ impl ModelFile for Gguf {
         if self.file.contains(&format!("{}.bias", self.stored(name))) {
             return Err(tensor.unsupported("has a bias; layers with biases are not supported"));
         }
-        let matrix = self.scaled(name, tensor.linear(self.layout, self.masters)?)?;
+        let matrix = self.scaled(name, tensor.linear(self.layout, self.float_weights)?)?;
         if self.unsaid && matches!(tensor.kind, GgufType::F32 | GgufType::F16 | GgufType::Bf16) {
-            Masters::warn(&self.said, self.file.path(), self.config.quantized_activations);
+            FloatWeights::warn(&self.said, self.file.path(), self.config.quantized_activations);
         }
         self.unpaired(name, matrix)
     }
@@ -253,7 +254,7 @@ fn is_trilm(file: &GgufFile, config: &ModelConfig) -> bool {
     };
     let first = || {
         file.tensor("blk.0.attn_q.weight")
-            .and_then(|tensor| tensor.linear(I2sLayout::default(), Masters::Refuse))
+            .and_then(|tensor| tensor.linear(I2sLayout::default(), FloatWeights::Refuse))
     };
     let plain = config.family().activations_unsaid && !config.sub_norms && !config.projection_norms;
     plain

@@ -45,7 +45,7 @@ impl KernelCache {
         Self { folder, device: identity(info), told: AtomicBool::new(false) }
     }
 
-    /// The driver's cache for a kernel of this text, with what the folder has of it; `None` where
+    /// The driver's cache for a kernel of this source, with what the folder has of it; `None` where
     /// the driver makes none.
     pub fn open(
         &self,

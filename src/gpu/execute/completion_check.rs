@@ -1,4 +1,4 @@
-//! Detects submissions that the GPU did not finish while nobody was told: Metal stops a command
+//! Detects submissions that the GPU did not finish without an error: Metal stops a command
 //! buffer whose kernel faults, runs for too long or lacks memory, and wgpu does not report it. So
 //! the last dispatch of each compute pass writes a word of its submission to a log on the device.
 //! wgpu gives each pass a command buffer of its own on Metal, so that a copy after the pass would

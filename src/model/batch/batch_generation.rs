@@ -13,7 +13,7 @@ use crate::{
 };
 
 impl Model {
-    /// Continues several texts side by side, in one step for all of them, to their ends. The n-th
+    /// Continues several prompts side by side, in one step for all of them, to their ends. The n-th
     /// draws its random numbers from seed + n. To take tokens as they come, give the prompts to a
     /// [`Batch`](crate::model::Batch).
     ///

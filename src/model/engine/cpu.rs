@@ -1,4 +1,5 @@
-//! The model on the CPU: the CPU twins of the GPU's kernels, on all cores, or so many threads.
+//! The model on the CPU: the CPU references of the GPU's kernels, on all cores, or this many
+//! threads.
 
 use super::{
     interface::{Engine, EngineSession, ModelPart, Pending, SessionOptions, unchosen},
@@ -319,7 +320,7 @@ fn multiply(x: &mut [f32], by: &[f32]) {
 }
 
 impl CpuSession {
-    /// Has the angles of so many positions ready.
+    /// Has the angles of this many positions ready.
     fn prepare(&mut self, positions: usize) {
         let config = &self.model.config;
         if self.angles.len() < positions * config.head_dim {

@@ -43,7 +43,7 @@ impl NgramIndex {
     }
 }
 
-/// The tokens before a place, so many.
+/// The tokens before a place, this many.
 fn run(text: &[u32], place: usize, length: usize) -> Option<&[u32]> {
     Some(&text[place.checked_sub(length)?..place])
 }

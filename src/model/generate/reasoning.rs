@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_are_told_apart_however_the_text_comes() {
+    fn parts_are_separated_in_any_chunks() {
         let opened = ReasoningParser { state: State::Opened, ..ReasoningParser::default() };
         let cases = [
             (

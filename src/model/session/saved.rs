@@ -18,7 +18,7 @@ use std::{borrow::Cow, collections::HashMap, io, path::Path};
 
 const FORMAT: &str = "bitnet-wgpu session 1";
 
-/// The text and the keys and values of some sequences.
+/// The tokens and the KV cache of some sequences.
 pub(crate) struct Saved {
     pub tokens: Vec<Vec<u32>>,
     /// By layer, then sequence.

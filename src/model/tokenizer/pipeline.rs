@@ -53,7 +53,7 @@ pub struct Excess {
 }
 
 impl Excess {
-    /// The error for a text of so many bytes.
+    /// The error for a text of this many bytes.
     pub fn of(self, bytes: usize) -> Error {
         Error::TextWork { bytes, what: self.what, most: self.most }
     }

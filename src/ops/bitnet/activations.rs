@@ -20,7 +20,7 @@ pub enum Layout {
     /// Bytes in order, four a word: for packed integer dot products, and for software adapters.
     Int8,
     /// Half-precision numbers, permuted and scaled by powers of four to meet the masked fields of a
-    /// word of codes: for GPUs without integer dot products, and for matrix units. See
+    /// word of codes: for GPUs without integer dot products, and for tensor cores. See
     /// `wgsl/bitnet/layout_half.wgsl`.
     Half,
 }
@@ -193,7 +193,7 @@ pub struct HostActivations {
 }
 
 impl HostActivations {
-    /// What products with a matrix of so many columns refuse.
+    /// What products with a matrix of this many columns refuse.
     pub(crate) fn check_bitlinear(&self, columns: usize) -> Result<()> {
         let (op, m) = ("bitlinear", self.tokens);
         if self.features != columns {

@@ -36,7 +36,7 @@ params! {
     }
 }
 
-/// From so many tokens on, a workgroup makes several at a time.
+/// From this many tokens on, a workgroup makes several at a time.
 const MANY: usize = 4;
 
 const BINDINGS: &[Binding] = &[

@@ -216,7 +216,7 @@ impl KvCache {
         Ok(Self { keys: self.keys.duplicate()?, values: self.values.duplicate()?, ..self.clone() })
     }
 
-    /// Copies it back: the sequences have so many tokens.
+    /// Copies it back: the sequences have this many tokens.
     ///
     /// # Errors
     /// [`Error::Length`] for another number of sequences, or more tokens than there is room for;

@@ -271,12 +271,12 @@ impl PackedTernary {
         row_words(self.columns)
     }
 
-    /// The scale of every group of a row; one where scales do not go by groups.
+    /// The scale of every group of a row; one where scales do not go per group.
     pub(crate) fn row_scales(&self) -> Vec<f32> {
         self.scales.expand(self.rows)
     }
 
-    /// The group size, where scales go by groups.
+    /// The group size, where scales go per group.
     pub fn group(&self) -> Option<usize> {
         match self.scales {
             Scales::Groups { size, .. } => Some(size),
@@ -296,7 +296,7 @@ impl PackedTernary {
             .collect()
     }
 
-    /// All values times their scales, row-major: the CPU twin of
+    /// All values times their scales, row-major: the CPU reference of
     /// [`TernaryMatrix::dequantize`](crate::weights::TernaryMatrix::dequantize).
     pub fn dequantize(&self) -> Vec<f32> {
         let scales = self.row_scales();

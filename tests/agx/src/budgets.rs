@@ -272,7 +272,7 @@ impl Case {
             / self.units as f64)
     }
 
-    /// The share of a GPU's bandwidth that so many cycles allow, in percent.
+    /// The share of a GPU's bandwidth that this many cycles allow, in percent.
     fn share(&self, cycles: f64, cores: f64, budget: f64) -> f64 {
         100.0 * budget / 2.0 * self.bits / cycles / if self.alone { cores } else { 1.0 }
     }

@@ -34,7 +34,7 @@ static SPIN: Kernel = Kernel::new(
     &[Source::wgsl(SPIN_TEXT).workgroup_size([1, 1, 1])],
 );
 
-/// Work for a device that takes so many times as long, and what it makes.
+/// Work for a device that takes this many times as long, and what it makes.
 fn spin(context: &Context, times: u32) -> (Recording, Tensor<u32>) {
     let y = Tensor::<u32>::zeros(context, [64]).unwrap();
     let mut encoder = context.encoder("spin");

@@ -141,9 +141,9 @@ fn a_failed_attention_can_be_recorded_again() {
     assert_eq!(attend(true), attend(false));
 }
 
-/// The same on matrix units, where the output is looked at after the queries are rotated.
+/// The same on tensor cores, where the output is looked at after the queries are rotated.
 #[test]
-fn an_attention_in_halves_that_fails_records_nothing() {
+fn failed_f16_attention_records_nothing() {
     let Some(context) = support::prompts_on_matrix_units() else { return };
     let shape = AttentionShape { heads: 2, kv_heads: 1, head_dim: 64 };
     let cache = KvCache::new(&context, shape, 1, 64, bitnet_wgpu::Element::F16).unwrap();
@@ -162,7 +162,7 @@ fn an_attention_in_halves_that_fails_records_nothing() {
         .f16()
         .forward_into(&mut encoder, &wrong);
     assert!(matches!(failed, Err(Error::Shape { .. })) && encoder.is_empty(), "{failed:?}");
-    // A token that may see nothing gives 0, as without units.
+    // A token that may see nothing gives 0, as without tensor cores.
     transformer::attention(&qkv, new, &cache)
         .rope(&angles)
         .max_len(0)

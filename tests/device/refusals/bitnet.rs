@@ -566,7 +566,8 @@ fn quantisers_refuse_what_does_not_fit() {
     length(reference::quantize_activations_4bit(&[0.0f32; 5], usize::MAX, 3).map(drop));
 }
 
-/// Codes, scales and zero points come back as the twins make them, with leading dimensions.
+/// Codes, scales and zero points come back as the CPU references make them, with leading
+/// dimensions.
 #[test]
 fn quantised_numbers_are_read() {
     let context = context();
@@ -594,9 +595,9 @@ fn quantised_numbers_are_read() {
         block_on(gradients.read()).unwrap(),
         reference::quantize_gradients(&x, 6, 11, 5).unwrap()
     );
-    let twin = reference::quantize_activations_4bit(&x, 6, 11).unwrap();
+    let reference = reference::quantize_activations_4bit(&x, 6, 11).unwrap();
     assert_eq!(
         (block_on(few.read()).unwrap(), block_on(y.read()).unwrap()),
-        (twin.clone(), twin.dequantize())
+        (reference.clone(), reference.dequantize())
     );
 }

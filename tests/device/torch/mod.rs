@@ -11,7 +11,7 @@ use std::collections::HashSet;
 use support::{block_on, context};
 
 /// Panics if an output is off by more than a share of the largest of its tensor: floats by 2e-6,
-/// ids at all, halves by 2e-3, since some are made of others, and devices may round them as they
+/// ids at all, f16 by 2e-3, since some are made of others, and devices may round them as they
 /// like.
 fn compare(name: &str, found: &Out) {
     let (shape, wanted) = words(name).unwrap_or_else(|| panic!("there is no {name}"));

@@ -77,7 +77,7 @@ impl Small {
                 .into_iter()
                 .map(|value| if of.zeros || value != 0 { value } else { 1 })
                 .collect();
-            // Halves and bfloats alike; here and there 0, under which weights are 0, whatever the
+            // F16 and bf16 alike; here and there 0, under which weights are 0, whatever the
             // file has for them.
             let scale = |group: usize| match mix(seed + 1000, group / of.shared.unwrap_or(2)) % 8 {
                 0 => 0.0,
@@ -141,7 +141,7 @@ impl Small {
         self.vectors.iter().fold(maker, vector)
     }
 
-    /// Writes a model directory with words of so many bits, as MLX has them, or with floats in
+    /// Writes a model directory with words of this many bits, as MLX has them, or with floats in
     /// bf16; the embedding is so too, or in bf16.
     fn directory(&self, bits: Option<usize>, embedding: bool) -> Directory {
         let folder = Directory::temporary();

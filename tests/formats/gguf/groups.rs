@@ -47,7 +47,7 @@ fn model((id, size, encode): Layout, others: [bool; 3]) -> Maker {
 }
 
 #[test]
-fn both_layouts_under_one_number_are_told_apart() {
+fn layouts_with_one_number_are_distinguished() {
     for others in 0..8 {
         let others = [others & 1 == 1, others & 2 == 2, others & 4 == 4];
         for (layout, kind) in [

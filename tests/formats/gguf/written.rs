@@ -26,7 +26,7 @@ fn f32s(values: &[f32]) -> Vec<u8> {
 }
 
 /// A directory of one layer, with `scale` for every matrix or group: packed, or in floats where it
-/// goes by groups.
+/// goes per group.
 fn directory(keys: Value, group: Option<usize>, scale: impl Fn(u32) -> f32) -> Directory {
     let mut config = json!({
         "model_type": "bitnet", "hidden_size": HIDDEN, "intermediate_size": 512, "num_hidden_layers": 1, "num_attention_heads": 4, "num_key_value_heads": 2,

@@ -306,7 +306,7 @@ fn a_long_prompt_does_not_stall_others() {
         let long = greedy(1)
             .logits(move |_, _| first.store(seen.load(Ordering::SeqCst), Ordering::SeqCst));
         block_on(batch.generate_ids(&ids(&model, 1, 200), &long).unwrap().all()).unwrap();
-        // 50 pieces, and a step after each but the last.
+        // 50 chunks, and a step after each but the last.
         let between = at.load(Ordering::SeqCst) - before;
         assert!(
             (49..60).contains(&between),

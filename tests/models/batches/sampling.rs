@@ -39,7 +39,7 @@ fn tokens_do_not_depend_on_other_requests() {
         let kinds = kinds(&model);
         let wanted: Vec<_> =
             kinds.iter().map(|(prompt, options)| alone(&model, prompt, options)).collect();
-        // In pieces of a few tokens, prompts take several turns.
+        // In chunks of a few tokens, prompts take several turns.
         for piece in if engine == "CPU" { &[512, 5][..] } else { &[9] } {
             let batch =
                 model.batch(BatchOptions::new(3, 256).queue(32).prefill_chunk(*piece)).unwrap();
@@ -65,10 +65,10 @@ fn tokens_do_not_depend_on_other_requests() {
     }
 }
 
-/// Not only tokens: logits are the same bits, of prompts that are computed in pieces and together,
+/// Not only tokens: logits are bit-identical, of prompts that are computed in chunks and together,
 /// and of steps of more sequences than any kernel is chosen by.
 #[test]
-fn logits_are_the_same_bits_in_any_company() {
+fn logits_are_batch_invariant() {
     type Seen = Arc<Mutex<Vec<Vec<u32>>>>;
     let watched = || {
         let seen = Seen::default();
@@ -216,7 +216,7 @@ fn other_sampling_kinds_reuse_the_recording() {
 /// What is added to logits, and how often tokens were there, are a vocabulary's numbers for each
 /// slot: they are written when a request comes that has some.
 #[test]
-fn only_what_is_new_is_told() {
+fn only_new_counts_are_uploaded() {
     let context = block_on(Context::open(ContextOptions::default())).unwrap();
     let model = two_layers(Some(&context));
     let vocabulary = 4 * model.config().vocab as u64;

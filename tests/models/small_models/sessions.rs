@@ -55,7 +55,7 @@ fn prefill_in_one_and_token_by_token_agree() {
                 last = block_on(single.decode(&[id])).unwrap();
             }
             assert!(largest_difference(&whole, &last) < TOLERANCE, "{engine}");
-            // In pieces, and after a step back.
+            // In chunks, and after a step back.
             let mut pieces = session(&model, 1, 64, Element::F32);
             block_on(pieces.prefill(0, &ids[..13])).unwrap();
             block_on(pieces.prefill(0, &[1, 2, 3])).unwrap();

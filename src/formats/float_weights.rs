@@ -13,7 +13,7 @@ use std::{path::Path, sync::Once};
 
 /// What is made of linear layers in floats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Masters {
+pub(super) enum FloatWeights {
     /// They are quantized, as BitNet's layers do it at every call: `quantization_mode` `online`.
     Online,
     /// They are taken as they are where they are ternary already, and else quantized: the model was
@@ -34,7 +34,7 @@ const GROUP: usize = USUAL_GROUP;
 const REFUSED: &str = "and the file does not say that the model was trained for ternary weights: \
      quantized, it would be another model. ReadOptions::quantize allows it (--quantize on the command line)";
 
-impl Masters {
+impl FloatWeights {
     /// The same, but that quantizing is allowed.
     pub fn or_quantize(self, allowed: bool) -> Self {
         if allowed && self == Self::Refuse { Self::Allow } else { self }
