@@ -256,8 +256,12 @@ fn contexts(device: Device<'_>) -> Result<&[Context]> {
 fn falls_back(error: &Error) -> bool {
     matches!(
         error.kind(),
-        ErrorKind::NoDevice | ErrorKind::OutOfMemory | ErrorKind::Unsupported | ErrorKind::Lost
-    ) || matches!(error, Error::Shader { .. } | Error::Gpu { .. })
+        ErrorKind::NoDevice
+            | ErrorKind::OutOfMemory
+            | ErrorKind::Unsupported
+            | ErrorKind::Lost
+            | ErrorKind::Shader
+    ) || matches!(error, Error::Gpu { .. })
 }
 
 impl ModelFiles {

@@ -105,7 +105,7 @@ pub(super) fn matrix(rng: &mut SmallRng, (_, rows, columns, size): Shape) -> Pac
 }
 
 /// What the CPU references make of rows of `x`.
-pub(super) fn reference(x: &[f32], w: &PackedTernary) -> Vec<f32> {
+pub(super) fn by_reference(x: &[f32], w: &PackedTernary) -> Vec<f32> {
     let mut rounded = x.to_vec();
     reference::quantize_block_float(&mut rounded, w.columns(), w.group()).unwrap();
     rounded
@@ -136,7 +136,7 @@ fn of<X: Float, Y: Float>(
     let x = convert::<X>(&x);
     let wanted = match columns {
         0 => vec![0.0; m * rows],
-        _ => reference(&x.iter().map(|&x| x.into()).collect::<Vec<f32>>(), &w),
+        _ => by_reference(&x.iter().map(|&x| x.into()).collect::<Vec<f32>>(), &w),
     };
     let base = convert::<Y>(&floats(&mut rng, m * rows, 9.0));
     let added: Vec<Near> =
@@ -256,7 +256,7 @@ fn gated(shape: Shape, gate: Gate) -> Case {
     let mut rng = rng((m + columns) as u64);
     let w = matrix(&mut rng, shape);
     let x = floats(&mut rng, 2 * m * columns, 3.0);
-    let wanted = reference(&reference::gate(&x, columns, Gate::Relu2).unwrap(), &w);
+    let wanted = by_reference(&reference::gate(&x, columns, Gate::Relu2).unwrap(), &w);
     exactly(format!("{gate:?} of {shape:?}"), [m, rows], wanted, move |r, y| {
         let (w, x) = (w.upload(r.encoder.context())?, r.upload(&x, [m, 2 * columns])?);
         let quantizer = bitnet::ActivationQuantizer::block_float(w.group()).gate(gate);
