@@ -27,7 +27,7 @@ pub use crate::{
     },
 };
 #[cfg(feature = "formats")]
-pub use formats::{CheckpointInternals, FormatError, ScaleRule, config_from_json};
+pub use formats::{CheckpointInternals, FormatError, config_from_json};
 #[cfg(feature = "models")]
 pub use models::{
     GenerateOptionsInternals, ModelBuilderInternals, ModelFilesInternals, ModelInternals, ModelPart,
@@ -105,10 +105,10 @@ expose! {
 /// What tests and tools use of files.
 #[cfg(feature = "formats")]
 mod formats {
-    pub use crate::formats::{checkpoint::ScaleRule, format_error::FormatError};
+    pub use crate::formats::format_error::FormatError;
     use crate::{
         error::Result,
-        formats::{Checkpoint, ModelConfig},
+        formats::{Checkpoint, ModelConfig, ScaleRule},
         weights::PackedTernary,
     };
     use serde_json::Value;
@@ -125,7 +125,7 @@ mod formats {
         /// The configuration and matrices of a [`Checkpoint`].
         CheckpointInternals for Checkpoint {
             fn config_json(&self) -> &Value;
-            fn scale_rule(&self) -> ScaleRule;
+            fn scale_rule(&self) -> Option<ScaleRule>;
             fn ternary_with_rows(&self, name: &str, rows: usize) -> Result<PackedTernary>;
         }
     }
