@@ -97,7 +97,7 @@ pub struct ModelConfig {
     pub eos: Vec<u32>,
     /// How its authors would have it generate.
     pub generation: GenerationDefaults,
-    /// How its authors would have it embed texts.
+    /// How its authors compute embeddings.
     pub embedding: EmbeddingDefaults,
     /// Whether weights are stored rotated.
     pub hadamard: Option<Hadamard>,

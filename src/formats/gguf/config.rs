@@ -2,8 +2,8 @@
 
 use super::{
     file::GgufFile,
-    keys::{Keys, show},
-    value::GgufValue,
+    keys::Keys,
+    value::{GgufValue, show},
 };
 use crate::formats::{
     config::ModelConfig,

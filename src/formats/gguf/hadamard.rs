@@ -1,7 +1,10 @@
 //! The keys `prism.hadamard.*`: weights that meet rotated activations. What they mean is that of
 //! the fork of llama.cpp that writes them.
 
-use super::{file::GgufFile, keys::show, value::GgufValue};
+use super::{
+    file::GgufFile,
+    value::{GgufValue, show},
+};
 use crate::formats::{
     config::ModelConfig,
     format_error::{FormatError, unsupported},
@@ -51,7 +54,7 @@ pub(super) fn read(
     }
     if config.quantized_activations {
         return unsupported(format!(
-            "has the key {first}: rotated activations that are quantised are not supported"
+            "has the key {first}: quantized rotated activations are not supported"
         ));
     }
     let keys = Keys(file);
@@ -97,7 +100,7 @@ pub(super) fn read(
     if let Some(other) =
         named.iter().chain(inverse.iter().filter(|name| **name != embedding)).next()
     {
-        return Err(format!("{PREFIX}weight_names or inverse_weight_names has `{other}`, which is no weight that is rotated so").into());
+        return Err(format!("{PREFIX}weight_names or inverse_weight_names has `{other}`, which is not a weight with rotated activations").into());
     }
     if config.tied_head && hadamard.head != hadamard.embedding {
         return unsupported(format!(
