@@ -159,7 +159,7 @@ impl Conversation<'_> {
                 return Ok(session);
             }
         };
-        let mut generation = self.model.generate_in(session, &prompt, &self.options)?;
+        let mut generation = self.model.generate_ids_in(session, &prompt, &self.options)?;
         let mut parts = ReasoningParser::after(&self.tokenizer, &prompt)?;
         let mut said = SplitText::default();
         let mut ids = Vec::new();

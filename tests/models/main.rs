@@ -2,6 +2,7 @@
 
 mod batches;
 mod company;
+mod conversation;
 mod embeddings;
 mod generation;
 mod golden;
