@@ -51,7 +51,7 @@ fn a_refused_question_loses_nothing() {
         let held = block_on(chat.session()).unwrap().tokens(0).to_vec();
         let messages = chat.messages().clone();
 
-        let long = "And then? ".repeat(12);
+        let long = "And then? ".repeat(40);
         let refused = block_on(chat.ask(long.as_str(), &few(8))).map(drop);
         assert!(
             matches!(refused, Err(Error::Context { capacity: 60, .. })),
@@ -64,7 +64,7 @@ fn a_refused_question_loses_nothing() {
         let session = block_on(chat.session()).unwrap();
         assert_eq!(session.tokens(0), held, "{engine}");
 
-        block_on(session.grow(300)).unwrap();
+        block_on(session.grow(400)).unwrap();
         let turn = block_on(chat.ask(long.as_str(), &few(8))).unwrap();
         assert!(turn.cached_tokens() > 0, "{engine}");
         for token in &mut *turn {
