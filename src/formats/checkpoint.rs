@@ -444,7 +444,7 @@ impl ModelFile for Checkpoint {
             Dtype::F16 => DenseElement::F16,
             Dtype::BF16 => DenseElement::Bf16,
             other => {
-                return Err(tensor.unsupported(format!("is {other:?}; F32, BF16 or F16 is needed")));
+                return Err(tensor.unsupported(format!("is {other}; F32, BF16 or F16 is needed")));
             }
         };
         let matrix = PackedDense::from_bytes(element, rows, columns, &tensor.bytes)
@@ -542,6 +542,6 @@ fn add_generation(directory: &Path, config: &mut ModelConfig) -> Result<()> {
 
 impl std::fmt::Debug for Checkpoint {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Checkpoint({}, {:?})", display(&self.directory), self.rule)
+        write!(f, "Checkpoint({})", display(&self.directory))
     }
 }

@@ -1,8 +1,8 @@
 //! Finding the reader that a path needs.
 
 use super::{
-    checkpoint::Checkpoint, file::InputFile, format_error::FormatError, gguf::model::Gguf,
-    model_file::ModelFile, prepacked::Prepacked,
+    checkpoint::Checkpoint, file::InputFile, format_error::FormatError, gguf::model::GgufModel,
+    model_file::ModelFile, prepacked::Prepacked, read_options::ReadOptions,
 };
 use crate::{error::Result, limits::files::MOST_JSON};
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 pub enum ModelFormat {
     /// A directory as transformers writes it; [`Checkpoint::open`] reads it.
     Directory(PathBuf),
-    /// A GGUF file; [`Gguf::open`] reads it.
+    /// A GGUF file. [`open`] reads the model in it, [`GgufFile`](super::GgufFile) its tensors.
     Gguf,
     /// A safetensors file, a prepacked model file:
     /// [`ModelBuilder::write_prepacked`](crate::model::ModelBuilder::write_prepacked) writes it; [`open`] reads it.
@@ -56,9 +56,19 @@ pub fn identify(path: impl AsRef<Path>) -> Result<ModelFormat> {
 /// [`Error::Io`](crate::Error::Io), [`Error::Format`](crate::Error::Format),
 /// [`Error::Unsupported`](crate::Error::Unsupported).
 pub fn open(path: impl AsRef<Path>) -> Result<Box<dyn ModelFile>> {
+    open_with(path, ReadOptions::default())
+}
+
+/// [`open`] with options for what the files do not say.
+///
+/// # Errors
+/// As [`open`].
+pub fn open_with(path: impl AsRef<Path>, read: ReadOptions) -> Result<Box<dyn ModelFile>> {
     Ok(match identify(path.as_ref())? {
-        ModelFormat::Directory(directory) => Box::new(Checkpoint::open(directory)?),
-        ModelFormat::Gguf => Box::new(Gguf::open(path)?),
-        ModelFormat::Prepacked => Box::new(Prepacked::open(path)?),
+        ModelFormat::Directory(directory) => {
+            Box::new(Checkpoint::open(directory)?.with_options(read))
+        }
+        ModelFormat::Gguf => Box::new(GgufModel::open(path)?.with_options(read)),
+        ModelFormat::Prepacked => Box::new(Prepacked::open(path)?.with_options(read)),
     })
 }

@@ -87,12 +87,15 @@ impl Prepacked {
         let problem = match (file.metadata("format"), file.metadata("version")) {
             (Some(FORMAT), Some(VERSION)) => None,
             (Some(FORMAT), Some(version)) => Some(FormatError::Unsupported(format!(
-                "is of version {version:?} of the prepacked model file, and {VERSION:?} is read: write it again from the model that it was made of"
+                "has version `{version}` of the prepacked format; `{VERSION}` is supported: write it again from the original model"
             ))),
             (Some(FORMAT), None) => Some("is a prepacked model file without a version".into()),
             (format, _) => Some(
-                format!("is not a prepacked model file: its format is {format:?}, not {FORMAT:?}. Of other models the directory is needed, with a config.json")
-                    .into(),
+                format!(
+                    "is not a prepacked model file: its metadata has the format `{}`, not `{FORMAT}`. Open the directory of another model, with its config.json",
+                    format.unwrap_or("none")
+                )
+                .into(),
             ),
         };
         if let Some(problem) = problem {
@@ -141,10 +144,9 @@ impl Prepacked {
         let wrong = |what: String| self.file.error(format!("`{name}` {what}"));
         let group = self.file.metadata(&format!("{name}.group"));
         let size = |text: &str| {
-            text.parse()
-                .ok()
-                .filter(|&size: &usize| size > 0)
-                .ok_or_else(|| wrong(format!("has groups of {text:?} columns")))
+            text.parse().ok().filter(|&size: &usize| size > 0).ok_or_else(|| {
+                wrong(format!("has groups of `{text}` columns; a positive number is needed"))
+            })
         };
         let group = group.map(size).transpose()?;
         let words =

@@ -107,7 +107,9 @@ impl Rope {
         if let (Some(old), Some(new)) = (old, new)
             && old != new
         {
-            return unsupported(format!("rope_scaling gives {old:?}, and rope_parameters {new:?}"));
+            return unsupported(format!(
+                "rope_scaling ({old}) and rope_parameters ({new}) differ; one of them, or equal ones are needed"
+            ));
         }
         let scaling = new.or(old).unwrap_or(RopeScaling::None);
         if let RopeScaling::Llama3 { context, .. } | RopeScaling::Yarn { context, .. } = scaling {
@@ -136,7 +138,9 @@ impl Rope {
             && other != factors
         {
             return unsupported(format!(
-                "rope_scaling has the short_factor {factors:?}, and rope_parameters {other:?}"
+                "short_factor differs in rope_scaling ({} numbers) and rope_parameters ({})",
+                factors.len(),
+                other.len()
             ));
         }
         Ok(Self { theta, scaling, factors })

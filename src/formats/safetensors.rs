@@ -195,7 +195,7 @@ impl TensorBytes<'_> {
                 .collect()),
             Dtype::BF16 => Ok(pairs().map(|bits| bf16::from_bits(bits).to_f32()).collect()),
             Dtype::F16 => Ok(pairs().map(|bits| f16::from_bits(bits).to_f32()).collect()),
-            other => Err(self.unsupported(format!("is {other:?}; F32, BF16 or F16 is needed"))),
+            other => Err(self.unsupported(format!("is {other}; F32, BF16 or F16 is needed"))),
         }
     }
 

@@ -3,8 +3,10 @@
 use super::file::{ModelDirectory, config, file};
 use bitnet_wgpu::{
     Error, Result,
-    formats::{Activation, ModelConfig, ModelFile as _, RopeScaling},
-    internals::{FormatError, config_from_json},
+    formats::{ModelConfig, ModelFile as _},
+    internals::{
+        Activation, FormatError, ModelConfigInternals as _, RopeScaling, config_from_json,
+    },
 };
 use serde_json::{Value, json};
 use std::fs;
@@ -267,7 +269,7 @@ fn minicpm_has_its_factors() {
         ),
         (
             minicpm(json!({"rope_scaling": within(64), "rope_parameters": other})),
-            "rope_scaling has the short_factor",
+            "short_factor differs in rope_scaling",
         ),
         (longrope(&ones, &twos, 64), "other factors beyond 64"),
         (
@@ -333,7 +335,7 @@ fn rotary_parameters_that_disagree_are_refused() {
     let yarn = json!({"rope_type": "yarn", "factor": 4, "original_max_position_embeddings": 8192});
     let plain = json!({"rope_type": "default", "rope_theta": 1e6});
     for (keys, text) in [
-        (json!({"rope_parameters": plain, "rope_scaling": yarn}), "rope_scaling gives Yarn"),
+        (json!({"rope_parameters": plain, "rope_scaling": yarn}), "rope_scaling (YaRN by"),
         (
             json!({"rope_scaling": yarn, "original_max_position_embeddings": 4096}),
             "original_max_position_embeddings is 4096",

@@ -381,7 +381,7 @@ fn what_is_wrong_with_a_file_is_said() {
     // Other versions and other files.
     refused(
         |parts| *parts.metadata("version") = "1".into(),
-        "is of version \"1\" of the prepacked model file",
+        "has version `1` of the prepacked format",
     );
     refused(
         |parts| drop(parts.header["__metadata__"].as_object_mut().unwrap().remove("version")),
@@ -444,8 +444,8 @@ fn what_is_wrong_with_a_file_is_said() {
         |parts| parts.tensor(SCALES)[..4].copy_from_slice(&f32::NAN.to_le_bytes()),
         "scale NaN",
     );
-    refused(|parts| *parts.metadata(GROUP) = "0".into(), "has groups of \"0\" columns");
-    refused(|parts| *parts.metadata(GROUP) = "-16".into(), "has groups of \"-16\" columns");
+    refused(|parts| *parts.metadata(GROUP) = "0".into(), "has groups of `0` columns");
+    refused(|parts| *parts.metadata(GROUP) = "-16".into(), "has groups of `-16` columns");
     refused(|parts| *parts.metadata(GROUP) = "20".into(), "q_proj+k_proj+v_proj");
     refused(
         |parts| {

@@ -72,7 +72,7 @@ impl ModelConfig {
     }
 
     /// Whether query and key heads are normed before they are rotated.
-    pub fn qk_norms(&self) -> bool {
+    pub(crate) fn qk_norms(&self) -> bool {
         self.family().layer.iter().any(|part| matches!(part, Part::HeadNorms(..)))
     }
 }

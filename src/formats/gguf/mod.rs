@@ -7,7 +7,7 @@ pub(super) mod file;
 mod hadamard;
 pub(super) mod keys;
 pub(crate) mod metadata;
-pub(super) mod model;
+pub(crate) mod model;
 mod parse;
 pub(super) mod value;
 pub(crate) mod vocabulary;

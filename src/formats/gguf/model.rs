@@ -22,24 +22,10 @@ use crate::{
 };
 use std::{collections::HashSet, path::Path, sync::Once};
 
-/// A model in a GGUF file: architectures `bitnet-b1.58`, `bitnet-25`, `bitnet`, `llama`, `qwen3`,
-/// `minicpm`, `gemma3` and `granite`.
-///
-/// ```no_run
-/// use bitnet_wgpu::{formats::{Gguf, I2sLayout, ReadOptions}, model::Tokenizer};
-///
-/// # fn main() -> bitnet_wgpu::Result<()> {
-/// let options = ReadOptions::default().i2s_layout(I2sLayout::Arm);
-/// let model = Gguf::open("ggml-model-i2_s.gguf")?.with_options(options);
-/// println!("{:?}", model.file().get("general.architecture"));
-/// let tensor = model.file().tensor("blk.0.ffn_down.weight")?;
-/// println!("{:?} {:?}", tensor.kind, tensor.shape);
-/// let tokenizer = Tokenizer::from_gguf(&model.vocabulary()?)?;
-/// # Ok(())
-/// # }
-/// ```
+/// The model in a GGUF file: architectures `bitnet-b1.58`, `bitnet-25`, `bitnet`, `llama`, `qwen3`,
+/// `minicpm`, `gemma3` and `granite`. [`GgufFile`] has its metadata and tensors.
 #[derive(Debug)]
-pub struct Gguf {
+pub struct GgufModel {
     file: GgufFile,
     config: ModelConfig,
     layout: I2sLayout,
@@ -50,7 +36,7 @@ pub struct Gguf {
     said: Once,
 }
 
-impl Gguf {
+impl GgufModel {
     /// Opens a file. I2_S tensors are read in [`I2sLayout::X86`], query and key rows in the
     /// architecture's usual [`RotaryOrder`]; linear layers in floats are quantized in BitNet's
     /// architectures, and otherwise refused unless they are ternary already.
@@ -168,7 +154,7 @@ pub(super) fn paired(row: usize, size: usize) -> usize {
     head * size + half * (size / 2) + pair
 }
 
-impl ModelFile for Gguf {
+impl ModelFile for GgufModel {
     fn config(&self) -> &ModelConfig {
         &self.config
     }

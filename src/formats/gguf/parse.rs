@@ -4,6 +4,7 @@
 use super::{
     blocks::GgufType,
     cursor::Cursor,
+    keys::show,
     value::{Kind, value},
 };
 use crate::formats::format_error::{FormatError, unsupported};
@@ -94,7 +95,7 @@ fn alignment(bytes: &[u8], metadata: &BTreeMap<String, Place>) -> Result<usize, 
     let alignment =
         stored.as_u64().filter(|alignment| alignment.is_power_of_two() && *alignment <= 1 << 20);
     alignment.map(|alignment| alignment as usize).ok_or_else(|| {
-        format!("general.alignment is {stored:?}; a power of two up to 2^20 is needed")
+        format!("general.alignment is {}; a power of two up to 2^20 is needed", show(stored))
     })
 }
 
@@ -126,7 +127,7 @@ fn info(cursor: &mut Cursor<'_>) -> Result<Info, String> {
     let sound = sizes
         .iter()
         .try_fold(1usize, |all, &size| all.checked_mul(usize::try_from(size).ok()?.max(1)));
-    sound.ok_or_else(|| format!("has absurd dimensions {sizes:?}"))?;
+    sound.ok_or_else(|| format!("has dimensions {sizes:?}, of which the product overflows"))?;
     let shape: Vec<usize> = sizes.iter().map(|&size| size as usize).collect();
     Ok(Info {
         elements: shape.iter().product(),

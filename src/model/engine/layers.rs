@@ -172,5 +172,7 @@ fn expect(name: &str, found: (usize, usize), expected: (usize, usize)) -> Result
     if found == expected {
         return Ok(());
     }
-    Err(Error::Invalid { op: "model", what: format!("`{name}` is {found:?}, not {expected:?}") })
+    let [(rows, columns), (r, c)] = [found, expected];
+    let what = format!("`{name}` has shape [{rows}, {columns}]; [{r}, {c}] is needed");
+    Err(Error::Invalid { op: "model", what })
 }

@@ -305,13 +305,7 @@ impl Tokenizer {
 
 impl std::fmt::Debug for Tokenizer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(
-            f,
-            "Tokenizer({} tokens, BOS {:?}, EOS {:?})",
-            self.vocab_size(),
-            self.0.bos,
-            self.0.eos
-        )
+        write!(f, "Tokenizer({} tokens)", self.vocab_size())
     }
 }
 
