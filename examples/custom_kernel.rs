@@ -6,7 +6,6 @@ use bitnet_wgpu::{
     kernel::{Params as _, Part, ShaderLanguage, Source, Type::*, read, read_write},
     params,
 };
-use std::sync::Arc;
 
 params! { struct Params { length: u32, factor: f32 } }
 
@@ -63,14 +62,14 @@ fn main() -> Result<()> {
     println!("as int8: {:?}", pollster::block_on(quantized.read())?.codes);
 
     // A source that is made at run time takes the place of the one in the declaration.
-    let relu = Arc::new(SILU.with_wgsl(WGSL.replace("v / (1.0 + exp(-v))", "max(v, 0.0)")));
+    let relu = SILU.with_wgsl(WGSL.replace("v / (1.0 + exp(-v))", "max(v, 0.0)"));
     relu.check()?;
     // SAFETY: it ends threads beyond `length`, which is that of both tensors. Metal reaches the
     // driver without bounds checks.
-    let metal = Arc::new(unsafe { SILU.with_msl(METAL) });
+    let metal = unsafe { SILU.with_msl(METAL) };
     metal.check()?;
     let on_metal = context.capabilities().languages.contains(&ShaderLanguage::Msl);
-    for kernel in [&relu, &metal].into_iter().take(1 + usize::from(on_metal)) {
+    for kernel in [relu, metal].into_iter().take(1 + usize::from(on_metal)) {
         let mut encoder = context.encoder("run time");
         encoder.dispatch(kernel, &Params { length: 5, factor: 1.0 }, &[&x, &y], [5, 1, 1])?;
         encoder.submit()?.wait()?;

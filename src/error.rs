@@ -221,8 +221,10 @@ pub enum ErrorKind {
     Busy,
     /// The device was lost, or does not answer: open another.
     Lost,
-    /// A shader did not build, or the device reported an error that it should not: a bug of this
-    /// crate, of a kernel of the caller's, or of a driver.
+    /// A kernel does not compile, or its source does not fit its declaration. The message has the
+    /// line, in the source as it was given.
+    Shader,
+    /// The device reported an error that it should not: a bug of this crate or of a driver.
     Internal,
 }
 
@@ -259,7 +261,8 @@ impl Error {
             Self::TooLarge { .. } | Self::OutOfMemory { .. } | Self::MemoryLimit { .. } => {
                 ErrorKind::OutOfMemory
             }
-            Self::Shader { .. } | Self::Gpu { .. } => ErrorKind::Internal,
+            Self::Shader { .. } => ErrorKind::Shader,
+            Self::Gpu { .. } => ErrorKind::Internal,
             Self::Readback(_)
             | Self::DeviceLost { .. }
             | Self::WaitLimit { .. }

@@ -76,8 +76,6 @@ pub mod tuning;
 mod visibility;
 pub mod weights;
 
-#[doc(hidden)]
-pub use bytemuck;
 pub use element::{Element, ElementType, Float};
 pub use error::{Error, ErrorKind, Result};
 pub use gpu::{

@@ -487,10 +487,11 @@ impl Context {
     }
 
     /// Writes from a byte on that is the first of a word.
-    pub(super) fn write(&self, buffer: &wgpu::Buffer, at: u64, data: &[u8]) -> Result<()> {
+    pub(super) fn write(&self, buffer: &Pooled, at: u64, data: &[u8]) -> Result<()> {
         if self.plan().is_some() {
             return Ok(());
         }
+        buffer.mark_written();
         let _call = self.uploading(data.len() as u64);
         let (words, tail) = data.split_at(data.len() & !3);
         guarded(
@@ -509,10 +510,11 @@ impl Context {
         )
     }
 
-    pub(super) fn clear(&self, buffer: &wgpu::Buffer) -> Result<()> {
+    pub(super) fn clear(&self, buffer: &Pooled) -> Result<()> {
         if self.plan().is_some() {
             return Ok(());
         }
+        buffer.mark_written();
         self.submit_with("clear", |commands| commands.encoder.clear_buffer(buffer, 0, None))
             .map(drop)
     }

@@ -102,7 +102,7 @@ impl Encoder {
         self.steps.push(Step::new(
             &self.context,
             kernel,
-            bytemuck::bytes_of(params).to_vec(),
+            bytemuck::cast_slice(&params.words()).to_vec(),
             extent,
             floats,
             bound,
@@ -234,15 +234,15 @@ impl Encoder {
     }
 
     /// Ends the recording, to be run any number of times.
-    pub fn finish(self) -> Recording {
+    pub fn finish(mut self) -> Recording {
         if let Some(log) = self.context.trace_log() {
             log.recorded(self.label, self.begun);
         }
         Recording {
-            context: self.context,
+            context: self.context.clone(),
             label: self.label,
-            steps: self.steps,
-            uploads: self.uploads,
+            steps: std::mem::take(&mut self.steps),
+            uploads: std::mem::take(&mut self.uploads),
         }
     }
 
@@ -252,6 +252,22 @@ impl Encoder {
     /// As [`Recording::submit`].
     pub fn submit(self) -> Result<Submission> {
         self.finish().submit()
+    }
+}
+
+/// Warns of dispatches that will never run.
+impl Drop for Encoder {
+    fn drop(&mut self) {
+        #[cfg(feature = "models")]
+        let lost = self.steps.len().saturating_sub(self.submitted);
+        #[cfg(not(feature = "models"))]
+        let lost = self.steps.len();
+        if lost > 0 && !std::thread::panicking() {
+            log::warn!(
+                "encoder `{}` was dropped with {lost} dispatches that have not run: call `submit` or `finish`",
+                self.label
+            );
+        }
     }
 }
 

@@ -89,6 +89,7 @@ impl Upload {
             std::iter::empty(),
         );
         for Hosted { from, to, bytes } in &*self.copies {
+            to.mark_written();
             encoder.copy_buffer_to_buffer(from, 0, to, 0, *bytes);
         }
     }

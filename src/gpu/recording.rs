@@ -18,7 +18,10 @@ use super::{
 use crate::{
     element::{Element, ElementType},
     error::{Error, Result},
-    kernel::declaration::{Kernel, KernelRef},
+    kernel::{
+        binding::Access,
+        declaration::{Kernel, KernelRef},
+    },
 };
 use std::{ops::Range, pin::Pin, sync::Arc};
 
@@ -177,6 +180,11 @@ impl Step {
             && !last.is_some_and(|last| same_pipeline && last.params == self.params)
         {
             pass.set_immediates(0, &self.params);
+        }
+        for (binding, (buffer, _)) in self.kernel.bindings.iter().zip(&self.bound) {
+            if binding.access == Access::ReadWrite {
+                buffer.mark_written();
+            }
         }
         pass.set_bind_group(0, &self.bind_group, &[]);
         pass.dispatch_workgroups(x, y, z);

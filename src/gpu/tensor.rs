@@ -23,6 +23,8 @@ const FEW: usize = 4 << 20;
 /// So many bytes, where the host may write them to where they stay.
 const IN_PLACE: u64 = 64 << 10;
 
+const UNWRITTEN: &str = "nothing that was submitted has written this tensor: submit the encoder or recording that does, or create it by `Tensor::zeros` or `Context::upload`";
+
 /// Chunks of a tensor that are on their way to the host.
 const PIECES: usize = 2;
 
@@ -92,6 +94,7 @@ impl<T: ElementType> Tensor<T> {
         }
         upload.flush()?;
         drop(upload);
+        self.buffer.mark_written();
         Ok(self)
     }
 
@@ -171,6 +174,11 @@ impl<T: ElementType> Tensor<T> {
 
     /// Copies the contents back. The copy is submitted at once, after all work submitted before;
     /// the future can be awaited on any executor, or dropped.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for a tensor that nothing has written yet: it was made by
+    /// [`Tensor::uninit`] or as an output, and the recording that writes it was not submitted. What
+    /// the device reports.
     pub fn read(&self) -> impl Future<Output = Result<Vec<T>>> + Send + use<T> {
         self.read_after("readback", &[])
     }
@@ -217,7 +225,12 @@ impl<T: ElementType> Tensor<T> {
         let (len, size) = (elements.len(), size_of::<T>());
         let source = (&**self.buffer, (elements.start * size) as u64);
         let bytes = readback::read_after(&self.context, label, parts, source, (len * size) as u64);
+        // The parts have been submitted: what they write is marked.
+        let written = self.buffer.is_written() || len == 0;
         async move {
+            if !written {
+                return Err(Error::Invalid { op: "read", what: UNWRITTEN.into() });
+            }
             match bytes.await? {
                 Some(staging) => staging.to_vec(len),
                 None => Ok(Vec::new()),
@@ -231,6 +244,7 @@ impl<T: ElementType> Tensor<T> {
     /// What the device reports.
     pub fn duplicate(&self) -> Result<Self> {
         let copy = Self::uninit(&self.context, self.shape)?;
+        copy.buffer.mark_written();
         self.context.submit_with("copy", |commands| {
             commands.encoder.copy_buffer_to_buffer(&self.buffer, 0, &copy.buffer, 0, self.bytes)
         })?;
@@ -286,12 +300,16 @@ impl<T> Tensor<T> {
     /// see [`Tensor::binding`]. Keep the tensor until that work is submitted: its buffer then
     /// serves others.
     pub fn buffer(&self) -> &wgpu::Buffer {
+        // The app may write to it.
+        self.buffer.mark_written();
         &self.buffer
     }
 
     /// The buffer as a storage binding of the tensor's size, padded to whole words and to 16 bytes
     /// at least.
     pub fn binding(&self) -> wgpu::BindingResource<'_> {
+        // The app may write to it.
+        self.buffer.mark_written();
         let size = wgpu::BufferSize::new(self.bytes);
         wgpu::BindingResource::Buffer(wgpu::BufferBinding { buffer: &self.buffer, offset: 0, size })
     }

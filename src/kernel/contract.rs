@@ -5,6 +5,7 @@
 use super::{
     binding::{Access, Type},
     declaration::{Grid, Kernel, Variant},
+    origin::Text,
     params::Scalar,
     signature::{Signature, Word},
     spirv,
@@ -40,12 +41,12 @@ impl Kernel {
 /// # Errors
 /// What differs, in words.
 pub fn check(kernel: &Kernel, variant: &Variant) -> Result<(), String> {
-    let text = kernel.text(variant);
+    let text = kernel.joined(variant);
     let (found, first_slot) = match variant.language {
         ShaderLanguage::Wgsl => (read_wgsl(kernel, &text)?, 0),
         // wgpu numbers Metal's buffers so: the immediates, if any, then the bindings.
         ShaderLanguage::Msl => {
-            (read_msl(kernel, variant, &text)?, u32::from(!kernel.params.is_empty()))
+            (read_msl(kernel, variant, &text.source)?, u32::from(!kernel.params.is_empty()))
         }
         ShaderLanguage::Spirv if kernel.code().is_some() => return Ok(()),
         ShaderLanguage::Spirv => (read_spirv(kernel, variant)?, 0),
@@ -87,11 +88,11 @@ pub fn check(kernel: &Kernel, variant: &Variant) -> Result<(), String> {
 /// # Errors
 /// What of the text cannot be read.
 pub fn workgroup_bytes(kernel: &Kernel, variant: &Variant) -> Result<u32, String> {
-    let text = kernel.text(variant);
+    let text = kernel.joined(variant);
     match variant.language {
         ShaderLanguage::Wgsl => read_wgsl(kernel, &text).map(|signature| signature.workgroup_bytes),
         ShaderLanguage::Msl => {
-            read_msl(kernel, variant, &text).map(|signature| signature.workgroup_bytes)
+            read_msl(kernel, variant, &text.source).map(|signature| signature.workgroup_bytes)
         }
         ShaderLanguage::Spirv => {
             read_spirv(kernel, variant).map(|signature| signature.workgroup_bytes)
@@ -111,12 +112,13 @@ fn same<T: PartialEq + Debug>(what: &str, text: T, declared: T) -> Result<(), St
     }
 }
 
-fn read_wgsl(kernel: &Kernel, text: &str) -> Result<Signature, String> {
-    let module = naga::front::wgsl::parse_str(text).map_err(|e| e.emit_to_string(text))?;
+fn read_wgsl(kernel: &Kernel, text: &Text) -> Result<Signature, String> {
+    let module =
+        naga::front::wgsl::parse_str(&text.source).map_err(|error| text.parse_error(&error))?;
     let capabilities = naga::valid::Capabilities::all();
     let mut validator =
         naga::valid::Validator::new(naga::valid::ValidationFlags::all(), capabilities);
-    validator.validate(&module).map_err(|e| e.emit_to_string(text))?;
+    validator.validate(&module).map_err(|error| text.validation_error(&error))?;
     let entry = module.entry_points.iter().find(|entry| entry.name == kernel.entry);
     let entry = entry.ok_or_else(|| format!("no entry point `{}`", kernel.entry))?;
 

@@ -3,6 +3,7 @@
 use super::{
     binding::{Binding, Type},
     needs::{MSL_LANES, MatrixUnit, Needs, WGSL_LANES},
+    origin::Text,
     params::Fields,
     source::{HOLE, Part, Source},
 };
@@ -378,30 +379,33 @@ impl Kernel {
         grid
     }
 
-    /// The whole text of a variant, as it is handed to the driver: its numbers and aliases, then
+    /// The whole source of a variant, as it is handed to the driver: its numbers and aliases, then
     /// its parts. Of SPIR-V, the GLSL that it was made from; empty for what was brought at run
     /// time.
     pub(crate) fn text(&self, variant: &Variant) -> String {
-        let (source, mut text) = (self.source_for(variant.language), String::new());
+        self.joined(variant).source
+    }
+
+    /// The source of [`Kernel::text`], which knows the parts that it is joined from.
+    pub(crate) fn joined(&self, variant: &Variant) -> Text {
+        let (source, mut head) = (self.source_for(variant.language), String::new());
         // Writing to a String cannot fail.
         let _ = match variant.language {
-            ShaderLanguage::Wgsl => self.write_wgsl_head(source, variant, &mut text),
-            ShaderLanguage::Msl => write_msl_head(source, variant, &mut text),
-            ShaderLanguage::Spirv if source.parts.is_empty() => return text,
-            ShaderLanguage::Spirv => self.write_glsl_head(source, variant, &mut text),
+            ShaderLanguage::Wgsl => self.write_wgsl_head(source, variant, &mut head),
+            ShaderLanguage::Msl => write_msl_head(source, variant, &mut head),
+            ShaderLanguage::Spirv if source.parts.is_empty() => return Text::new(head),
+            ShaderLanguage::Spirv => self.write_glsl_head(source, variant, &mut head),
         };
-        let body = |part: &Part| {
-            let (portable, unfused) = (
-                part.portable.filter(|_| !variant.subgroups),
-                part.unfused.filter(|_| !variant.fused),
-            );
-            portable.or(unfused).unwrap_or(part.text)
-        };
-        let _ = self
-            .parts(source)
-            .try_for_each(|part| writeln!(text, "// {}\n{}", part.path, body(part)));
+        let mut text = Text::new(head);
+        for part in self.parts(source) {
+            let portable = part.portable.filter(|_| !variant.subgroups);
+            let unfused = part.unfused.filter(|_| !variant.fused);
+            text.source += &format!("// {}\n", part.path);
+            text.push(part.path, portable.or(unfused).unwrap_or(part.text));
+            text.source.push('\n');
+        }
         if let Some(Code::Text(brought)) = self.code() {
-            text += brought;
+            text.push(self.name, brought);
         }
         text
     }
@@ -541,6 +545,18 @@ impl Deref for KernelRef {
 impl From<&'static Kernel> for KernelRef {
     fn from(kernel: &'static Kernel) -> Self {
         Self::Static(kernel)
+    }
+}
+
+impl From<Kernel> for KernelRef {
+    fn from(kernel: Kernel) -> Self {
+        Self::Shared(Arc::new(kernel))
+    }
+}
+
+impl From<Arc<Kernel>> for KernelRef {
+    fn from(kernel: Arc<Kernel>) -> Self {
+        Self::Shared(kernel)
     }
 }
 

@@ -9,6 +9,7 @@ pub(crate) mod binding;
 pub(crate) mod contract;
 pub(crate) mod declaration;
 pub(crate) mod needs;
+pub(crate) mod origin;
 pub(crate) mod params;
 mod signature;
 pub(crate) mod source;

@@ -24,18 +24,29 @@ impl fmt::Display for Scalar {
 }
 
 /// The host types that a field of [`Params`] may have.
-pub trait ScalarType {
-    /// Which one.
+pub trait ScalarType: Copy {
+    /// The type in shaders.
     const SCALAR: Scalar;
+    /// Returns its 32 bits.
+    fn word(self) -> u32;
 }
 impl ScalarType for u32 {
     const SCALAR: Scalar = Scalar::U32;
+    fn word(self) -> u32 {
+        self
+    }
 }
 impl ScalarType for i32 {
     const SCALAR: Scalar = Scalar::I32;
+    fn word(self) -> u32 {
+        self.cast_unsigned()
+    }
 }
 impl ScalarType for f32 {
     const SCALAR: Scalar = Scalar::F32;
+    fn word(self) -> u32 {
+        self.to_bits()
+    }
 }
 
 /// Name and type of every field of a `Params` struct, in order.
@@ -48,13 +59,18 @@ pub(crate) fn list(fields: Fields) -> String {
 }
 
 /// The host mirror of a shader's `Params`; made by [`params!`](crate::params). At most 128 bytes.
-pub trait Params: bytemuck::Pod {
+pub trait Params {
     /// The fields, for the contract check.
     const FIELDS: Fields;
+    /// Returns the values of the fields, in order.
+    fn words(&self) -> Vec<u32>;
 }
 
 impl Params for () {
     const FIELDS: Fields = &[];
+    fn words(&self) -> Vec<u32> {
+        Vec::new()
+    }
 }
 
 /// Declares a [`Params`] struct of `u32`, `i32` and `f32` fields.
@@ -68,13 +84,14 @@ impl Params for () {
 macro_rules! params {
     ($(#[$meta:meta])* $vis:vis struct $name:ident { $($field_vis:vis $field:ident : $ty:ty),+ $(,)? }) => {
         $(#[$meta])*
-        #[repr(C)]
-        #[derive(Clone, Copy, Debug, $crate::bytemuck::Pod, $crate::bytemuck::Zeroable)]
-        #[bytemuck(crate = "::bitnet_wgpu::bytemuck")]
+        #[derive(Clone, Copy, Debug)]
         $vis struct $name { $($field_vis $field: $ty),+ }
         impl $crate::kernel::Params for $name {
             const FIELDS: $crate::kernel::Fields =
                 &[$((stringify!($field), <$ty as $crate::kernel::ScalarType>::SCALAR)),+];
+            fn words(&self) -> ::std::vec::Vec<u32> {
+                ::std::vec![$($crate::kernel::ScalarType::word(self.$field)),+]
+            }
         }
     };
 }

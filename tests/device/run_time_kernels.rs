@@ -1,7 +1,7 @@
 //! Kernels from sources that are made at run time.
 
 use bitnet_wgpu::{
-    Error, Kernel, Tensor,
+    Error, ErrorKind, Kernel, Tensor,
     kernel::{Params as _, Source, Type::*, read, read_write},
     params,
 };
@@ -57,11 +57,33 @@ fn run_time_wgsl_is_compared_with_the_declaration() {
     assert!(matches!(refused, Err(Error::Shader { kernel: "times", .. })), "{refused:?}");
 }
 
+#[test]
+fn kernels_are_dispatched_by_value_or_shared() {
+    let x = context().upload(&[1u32, 2, 3], [3]).unwrap();
+    let y = Tensor::<u32>::zeros(context(), [3]).unwrap();
+    let (params, shared) = (Params { length: 3, factor: 2 }, Arc::new(TIMES.with_wgsl(WGSL)));
+    let mut encoder = context().encoder("times");
+    encoder.dispatch(TIMES.with_wgsl(WGSL), &params, &[&x, &y], [3, 1, 1]).unwrap();
+    encoder.dispatch(shared, &params, &[&y, &x], [3, 1, 1]).unwrap();
+    encoder.submit().unwrap();
+    assert_eq!(block_on(x.read()).unwrap(), [4, 8, 12]);
+}
+
+#[test]
+fn shader_errors_have_the_lines_of_the_caller() {
+    let broken = TIMES.with_wgsl(WGSL.replace("x[id.x] *", "x[id.x] * no_such *"));
+    let error = broken.check().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Shader);
+    let (message, place) = (error.to_string(), "times:7:55: no definition in scope for identifier");
+    assert!(message.contains(place), "{message}");
+}
+
 /// On the emulator, and on the device where it runs Metal.
 #[test]
 #[cfg(target_os = "linux")]
 fn run_time_metal_gives_the_results_of_wgsl() {
-    use bitnet_wgpu::{bytemuck::cast_slice, internals::KernelInternals as _};
+    use bitnet_wgpu::internals::KernelInternals as _;
+    use bytemuck::cast_slice;
     use msl_host::{Order, Program};
 
     const METAL: &str = "struct Params { uint length; uint factor; };

@@ -373,7 +373,7 @@ const SHARED: wgpu::BufferUsages = wgpu::BufferUsages::STORAGE
 fn an_apps_buffers_are_tensors() {
     let context = block_on(Context::new()).unwrap();
     let (a, b) = (app_buffer(&context, 16, SHARED), app_buffer(&context, 64, SHARED));
-    context.queue().write_buffer(&a, 0, bytemuck_words(&[1, 2, 3]));
+    context.queue().write_buffer(&a, 0, &bytes(&[1, 2, 3]));
     let before = context.memory_stats();
     {
         let x = Tensor::<u32>::from_buffer(&context, a.clone(), [3]).unwrap();
@@ -406,8 +406,8 @@ fn an_apps_buffers_are_tensors() {
     );
 }
 
-fn bytemuck_words(words: &[u32]) -> &[u8] {
-    bitnet_wgpu::bytemuck::cast_slice(words)
+fn bytes(words: &[u32]) -> Vec<u8> {
+    words.iter().flat_map(|word| word.to_ne_bytes()).collect()
 }
 
 #[test]

@@ -10,7 +10,7 @@ use bitnet_wgpu::{
 };
 use serde_json::Value;
 use std::fmt::Debug;
-use support::{block_on, real_model};
+use support::{block_on, context, real_model};
 
 fn open() -> Context {
     block_on(Context::open(ContextOptions::default())).unwrap()
@@ -265,4 +265,39 @@ fn a_trace_shows_what_is_on_its_way_at_once() {
     for direction in [0, 1] {
         assert!(tries.iter().any(|overlap| overlap[direction]), "one after another: {tries:?}");
     }
+}
+
+#[test]
+fn tensors_that_nothing_wrote_cannot_be_read() {
+    let x = context().upload(&[1f32, -2.0], [2]).unwrap();
+    let mut encoder = context().encoder("relu2");
+    let y = tensor::relu2(&x).forward(&mut encoder).unwrap();
+    let refused = block_on(y.read()).unwrap_err();
+    assert!(matches!(refused, Error::Invalid { op: "read", .. }), "{refused}");
+    let recording = encoder.finish();
+    assert!(block_on(y.read()).is_err(), "it is only recorded");
+    assert_eq!(block_on(recording.submit_read(&y).unwrap()).unwrap(), [1.0, 0.0]);
+    assert_eq!(block_on(y.read()).unwrap(), [1.0, 0.0]);
+    // A buffer of the pool forgets what another tensor had in it.
+    drop((recording, y));
+    assert!(block_on(Tensor::<f32>::uninit(context(), [2]).unwrap().read()).is_err());
+    let written = Tensor::<f32>::uninit(context(), [2]).unwrap();
+    written.write(&[3.0, 4.0]).unwrap();
+    assert_eq!(block_on(written.duplicate().unwrap().read()).unwrap(), [3.0, 4.0]);
+}
+
+#[test]
+fn encoders_dropped_with_work_warn() {
+    let x = context().upload(&[1f32, -2.0], [2]).unwrap();
+    let warnings = support::warnings(|| {
+        let mut encoder = context().encoder("forgotten");
+        tensor::relu2(&x).forward(&mut encoder).unwrap();
+        drop(encoder);
+        let mut encoder = context().encoder("submitted");
+        tensor::relu2(&x).forward(&mut encoder).unwrap();
+        encoder.submit().unwrap();
+        drop(context().encoder("empty"));
+    });
+    assert_eq!(warnings.len(), 1, "{warnings:?}");
+    assert!(warnings[0].contains("`forgotten` was dropped with 1 dispatches"), "{warnings:?}");
 }

@@ -109,7 +109,7 @@ fn record(
 /// By Metal texts, executed on the CPU: sums and outputs.
 #[cfg(target_os = "linux")]
 fn by_metal(golden: &Golden, w: &bitnet_wgpu::weights::PackedTernary) -> (Vec<i32>, Vec<f32>) {
-    use bitnet_wgpu::{Bind, bytemuck};
+    use bitnet_wgpu::Bind;
     use support::{
         emulated,
         machine::{Memory, Text},

@@ -102,7 +102,7 @@ fn compile(
     variant: &Variant,
 ) -> Result<(), (ErrorKind, String)> {
     context.compile_kernel(kernel.clone(), variant).map_err(|error| match error {
-        Error::Shader { message, .. } => (ErrorKind::Internal, message),
+        Error::Shader { message, .. } => (ErrorKind::Shader, message),
         other => (other.kind(), other.to_string()),
     })
 }

@@ -68,7 +68,8 @@ fn compile(
     let entries: Vec<_> =
         kernel.bindings.iter().enumerate().map(|(i, binding)| entry(i, binding.access)).collect();
     // SPIR-V has no text that it could be known by.
-    let text = kernel.text(variant);
+    let joined = kernel.joined(variant);
+    let text = &joined.source;
     let cached = cache
         .filter(|_| !text.is_empty())
         .and_then(|cache| cache.open(device, kernel.name, text.as_bytes()));
@@ -85,7 +86,7 @@ fn compile(
         let raw = device.create_compute_pipeline(&wgpu::ComputePipelineDescriptor {
             label: Some(kernel.name),
             layout: Some(&pipeline_layout),
-            module: &module(device, kernel, variant, &text),
+            module: &module(device, kernel, variant, text),
             entry_point: Some(kernel.entry),
             compilation_options: wgpu::PipelineCompilationOptions {
                 zero_initialize_workgroup_memory: false,
@@ -98,7 +99,8 @@ fn compile(
     let pipeline = guarded(device, || format!("compiling `{}`", kernel.name), create).map_err(
         |e| match e {
             Error::Gpu { message, .. } => {
-                error(compiler_message(device, variant.language, &text).unwrap_or(message))
+                let said = compiler_message(device, variant.language, text);
+                error(said.map_or(message, |said| joined.metal_message(&said)))
             }
             other => other,
         },

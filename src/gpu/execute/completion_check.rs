@@ -165,7 +165,7 @@ impl Marking<'_> {
             first: u32::from(passes == 0),
         };
         pass.set_pipeline(&self.check.pipeline.raw);
-        pass.set_immediates(0, bytemuck::bytes_of(&params));
+        pass.set_immediates(0, bytemuck::cast_slice(&params.words()));
         pass.set_bind_group(0, &self.check.bind_group, &[]);
         pass.dispatch_workgroups(1, 1, 1);
         self.sent.passes += 1;
@@ -235,7 +235,11 @@ impl Expected {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Context, ErrorKind, Tensor, gpu::setup::noop, tensor};
+    use crate::{
+        Context, ErrorKind, Tensor,
+        gpu::{memory::pool::Pooled, setup::noop},
+        tensor,
+    };
     use pollster::block_on;
 
     /// A device that copies and runs no kernel: like Metal where it stops each pass. `finish` does
@@ -371,7 +375,7 @@ mod tests {
             usage,
             mapped_at_creation: false,
         });
-        assert!(context.clear(&closed).is_err());
+        assert!(context.clear(&Pooled::foreign(closed)).is_err());
         assert_eq!(block_on(x.read()).unwrap(), [1.0; 3]);
     }
 

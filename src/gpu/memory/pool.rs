@@ -17,6 +17,7 @@ use crate::{
 use std::{
     collections::{BTreeMap, HashMap},
     hash::{DefaultHasher, Hash, Hasher},
+    sync::atomic::{AtomicBool, Ordering},
     time::Duration,
 };
 
@@ -141,6 +142,8 @@ pub struct Pooled {
     home: Option<Home>,
     /// Whether it is new, and mapped for the caller.
     mapped: bool,
+    /// Whether work that was submitted, or an upload, has written to it since it left the pool.
+    written: AtomicBool,
 }
 
 /// Where a buffer belongs, and as what it is counted.
@@ -165,7 +168,17 @@ impl Pooled {
 
     /// A buffer that belongs to somebody else, and to no pool.
     pub fn foreign(buffer: wgpu::Buffer) -> Self {
-        Self { buffer, home: None, mapped: false }
+        Self { buffer, home: None, mapped: false, written: AtomicBool::new(true) }
+    }
+
+    /// Notes that the buffer has contents: something that writes to it was submitted.
+    pub fn mark_written(&self) {
+        self.written.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns whether anything that writes to it was submitted since it left the pool.
+    pub fn is_written(&self) -> bool {
+        self.written.load(Ordering::Relaxed)
     }
 }
 
@@ -231,7 +244,8 @@ impl Pool {
         let mut state = self.state();
         if let Some((found, buffer)) = state.reuse(usage.bits(), size) {
             let label = state.enter(label, found, bytes);
-            return Ok(Arc::new(Pooled { buffer, home: home(label), mapped: false }));
+            let (home, written) = (home(label), AtomicBool::new(false));
+            return Ok(Arc::new(Pooled { buffer, home, mapped: false, written }));
         }
         if let Some(limit) = state.exceeds(size) {
             let live = state.live();
@@ -245,7 +259,8 @@ impl Pool {
         drop(gone);
         match self.allocate(device, size, usage, &label) {
             Ok(buffer) => {
-                Ok(Arc::new(Pooled { buffer, home: home(label), mapped: is_mapped(usage) }))
+                let (home, written) = (home(label), AtomicBool::new(false));
+                Ok(Arc::new(Pooled { buffer, home, mapped: is_mapped(usage), written }))
             }
             Err(error) => {
                 self.state().leave(&label, size, bytes);

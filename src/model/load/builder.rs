@@ -257,8 +257,12 @@ fn open(device: Device<'_>) -> Result<(Vec<Context>, Option<String>)> {
 fn falls_back(error: &Error) -> bool {
     matches!(
         error.kind(),
-        ErrorKind::NoDevice | ErrorKind::OutOfMemory | ErrorKind::Unsupported | ErrorKind::Lost
-    ) || matches!(error, Error::Shader { .. } | Error::Gpu { .. })
+        ErrorKind::NoDevice
+            | ErrorKind::OutOfMemory
+            | ErrorKind::Unsupported
+            | ErrorKind::Lost
+            | ErrorKind::Shader
+    ) || matches!(error, Error::Gpu { .. })
 }
 
 impl ModelFiles {

@@ -1,9 +1,11 @@
 //! An app on tokio with its own wgpu device: streams a text while it does other things, gives one
-//! up, and puts BitLinear between its own passes. `app MODEL`; on any difference from what it
+//! up, and puts BitLinear between its own passes, and runs a kernel of its own. `app MODEL`; on any difference from what it
 //! should be, it panics.
 
-use bitnet_wgpu::{
-    Context, ErrorKind, Tensor, bitnet,
+mod scale;
+
+use bitnet::{
+    Context, ErrorKind, Tensor, bitnet as ops,
     model::{GenerateOptions, Message, Model, ModelFiles, Sampling, SessionOptions, Stop},
     reference, wgpu,
 };
@@ -21,6 +23,7 @@ async fn run(path: &Path) -> Result<(), Box<dyn Error>> {
     let context = open().await?;
     println!("{}", context.capabilities().adapter);
     in_the_apps_buffers(&context).await?;
+    scale::scale(&context).await?;
     for model in [Model::builder(path).device(&context).build()?, Model::builder(path).cpu().build()?] {
         println!("{model:?}");
         streams(&model).await?;
@@ -60,10 +63,10 @@ async fn in_the_apps_buffers(context: &Context) -> Result<(), Box<dyn Error>> {
     let x: Vec<f32> = (0..columns).map(|i| (i % 7) as f32 - 3.0).collect();
     let (upload, input, output) = (context.upload(&x, [1, columns])?, buffer(columns), buffer(rows));
     let weights: Vec<f32> = (0..rows * columns).map(|i| (i as f32).sin()).collect();
-    let packed = reference::quantize_weights(&weights, [rows, columns], bitnet::WeightQuantizer::absmean())?;
+    let packed = reference::quantize_weights(&weights, [rows, columns], ops::WeightQuantizer::absmean())?;
     let mut recorded = context.encoder("app");
     let (on_gpu, y) = (packed.upload(context)?, Tensor::<f32>::from_buffer(context, output, [1, rows])?);
-    bitnet::BitLinear::new(&on_gpu).forward_into(&mut recorded, &Tensor::<f32>::from_buffer(context, input.clone(), [1, columns])?, &y)?;
+    ops::BitLinear::new(&on_gpu).forward_into(&mut recorded, &Tensor::<f32>::from_buffer(context, input.clone(), [1, columns])?, &y)?;
     let mut encoder = context.device().create_command_encoder(&Default::default());
     encoder.copy_buffer_to_buffer(upload.buffer(), 0, &input, 0, 4 * columns as u64);
     recorded.finish().encode(&mut encoder);

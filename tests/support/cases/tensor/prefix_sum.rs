@@ -3,7 +3,7 @@
 use super::binary::shape;
 use crate::{Case, Data, Near, U, floats, rng, seed};
 use bitnet_wgpu::{
-    ElementType, bytemuck, reference,
+    ElementType, reference,
     tensor::{self, PrefixSumElement},
 };
 use rand::RngExt;

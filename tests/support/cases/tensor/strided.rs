@@ -2,7 +2,7 @@
 
 use super::binary::shape;
 use crate::{Case, Data, Recorder, convert, floats, rng};
-use bitnet_wgpu::{ElementType, Float, Result, bytemuck, f16, reference, tensor};
+use bitnet_wgpu::{ElementType, Float, Result, f16, reference, tensor};
 use std::ops::Range;
 
 pub fn cases() -> Vec<Case> {
