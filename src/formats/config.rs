@@ -114,6 +114,27 @@ impl ModelConfig {
     /// Checks that sizes are in range, that heads divide by key-value heads, and that tokens are in
     /// the vocabulary.
     pub(crate) fn checked(self) -> Result<Self, String> {
+        self.check_sizes()?;
+        self.check_rotary()?;
+        let scales =
+            [self.embedding_scale, self.query_scale, self.residual_scale, self.logit_scale];
+        if let Some(scale) = scales.into_iter().find(|scale| !(*scale > 0.0 && scale.is_finite())) {
+            return Err(format!(
+                "the embedding, the queries, the residual stream or the logits are scaled by {scale}; a positive number is needed"
+            ));
+        }
+        self.local.as_ref().map_or(Ok(()), |local| local.check(self.layers))?;
+        let widths = [self.hidden, self.heads * self.head_dim, self.intermediate];
+        self.hadamard
+            .as_ref()
+            .map_or(Ok(()), |hadamard| hadamard.check(&widths, self.quantized_activations))?;
+        match self.bos.iter().chain(&self.eos).find(|&&id| id as usize >= self.vocab) {
+            Some(id) => Err(format!("token {id} is beyond the vocabulary of {}", self.vocab)),
+            None => Ok(self),
+        }
+    }
+
+    fn check_sizes(&self) -> Result<(), String> {
         let sizes = [
             ("the hidden size", self.hidden),
             ("the feed-forward size", self.intermediate),
@@ -152,6 +173,10 @@ impl ModelConfig {
         if !(self.eps >= 0.0 && self.eps <= 1.0) {
             return Err(format!("the norms' epsilon is {}; 0 to 1 is supported", self.eps));
         }
+        Ok(())
+    }
+
+    fn check_rotary(&self) -> Result<(), String> {
         if !(self.rope_theta >= 1.0 && self.rope_theta.is_finite()) {
             return Err(format!(
                 "the rotary base is {}; a finite number of at least 1 is needed",
@@ -173,25 +198,10 @@ impl ModelConfig {
                 factors.len()
             ));
         }
-        let scales =
-            [self.embedding_scale, self.query_scale, self.residual_scale, self.logit_scale];
-        if let Some(scale) = scales.into_iter().find(|scale| !(*scale > 0.0 && scale.is_finite())) {
-            return Err(format!(
-                "the embedding, the queries, the residual stream or the logits are scaled by {scale}; a positive number is needed"
-            ));
-        }
-        self.local.as_ref().map_or(Ok(()), |local| local.check(self.layers))?;
         if self.rope_theta == 1.0 && matches!(self.rope_scaling, RopeScaling::Yarn { .. }) {
             return Err("the rotary base is 1; YaRN needs frequencies that differ".into());
         }
-        let widths = [self.hidden, self.heads * self.head_dim, self.intermediate];
-        self.hadamard
-            .as_ref()
-            .map_or(Ok(()), |hadamard| hadamard.check(&widths, self.quantized_activations))?;
-        match self.bos.iter().chain(&self.eos).find(|&&id| id as usize >= self.vocab) {
-            Some(id) => Err(format!("token {id} is beyond the vocabulary of {}", self.vocab)),
-            None => Ok(self),
-        }
+        Ok(())
     }
 }
 

@@ -1,7 +1,7 @@
 //! Readers and writers of ternary checkpoints. [`open`] reads a model in any supported format: a
 //! directory as transformers writes it ([`Checkpoint`]), a GGUF file or a prepacked model file.
-//! [`SafeTensors`] and [`GgufFile`] give the tensors and metadata of any single file. [`write_packed`] packs a
-//! float model, [`write_gguf`] writes one as a GGUF file.
+//! [`SafeTensors`] and [`GgufFile`] give the tensors and metadata of any single file.
+//! [`write_packed`] packs a float model, [`write_gguf`] writes one as a GGUF file.
 //!
 //! Headers are checked before use, and a tensor's bytes are read when it is asked for: a damaged or
 //! hostile file gives an [`Error`](crate::Error) that names the tensor and the offset. So does one

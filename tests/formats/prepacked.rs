@@ -387,10 +387,10 @@ fn what_is_wrong_with_a_file_is_said() {
         |parts| drop(parts.header["__metadata__"].as_object_mut().unwrap().remove("version")),
         "without a version",
     );
-    refused(|parts| *parts.metadata("format") = "pt".into(), "its format is Some(\"pt\")");
+    refused(|parts| *parts.metadata("format") = "pt".into(), "the format `pt`, not");
     refused(
         |parts| drop(parts.header.as_object_mut().unwrap().remove("__metadata__")),
-        "its format is None",
+        "the format `none`, not",
     );
     let checkpoint =
         formats::open(directory("qwen3").join("model.safetensors")).map(drop).unwrap_err();

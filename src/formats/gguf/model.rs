@@ -22,8 +22,8 @@ use crate::{
 };
 use std::{collections::HashSet, path::Path, sync::Once};
 
-/// The model in a GGUF file: architectures `bitnet-b1.58`, `bitnet-25`, `bitnet`, `llama`, `qwen3`,
-/// `minicpm`, `gemma3` and `granite`. [`GgufFile`] has its metadata and tensors.
+/// The model in a GGUF file, of an architecture of [`families`](crate::formats::families).
+/// [`GgufFile`] has its metadata and tensors.
 #[derive(Debug)]
 pub struct GgufModel {
     file: GgufFile,
@@ -79,7 +79,7 @@ impl GgufModel {
         self
     }
 
-    /// The underlying file: metadata and tensors as stored.
+    /// Returns the underlying file: metadata and tensors as stored.
     pub fn file(&self) -> &GgufFile {
         &self.file
     }
@@ -89,7 +89,7 @@ impl GgufModel {
         &self.config
     }
 
-    /// The tokenizer's vocabulary.
+    /// Returns the tokenizer's vocabulary.
     ///
     /// # Errors
     /// [`Error::Format`](crate::Error::Format) if it is missing, has values of a wrong type, or

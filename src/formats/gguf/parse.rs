@@ -4,8 +4,7 @@
 use super::{
     blocks::GgufType,
     cursor::Cursor,
-    keys::show,
-    value::{Kind, value},
+    value::{Kind, show, value},
 };
 use crate::formats::format_error::{FormatError, unsupported};
 use std::collections::{BTreeMap, btree_map::Entry};

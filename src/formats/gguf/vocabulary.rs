@@ -1,6 +1,9 @@
 //! The tokenizer's part of the metadata.
 
-use super::{file::GgufFile, keys::show, value::GgufValue};
+use super::{
+    file::GgufFile,
+    value::{GgufValue, show},
+};
 use crate::visibility::internal_fields;
 
 /// Tokens that end a turn of a chat, and one that ends a text where EOS is that of a turn. GGUF
