@@ -17,6 +17,7 @@
 //! the layer below: sequences, their key-value caches, prefill and decode.
 
 mod batch;
+mod conversation;
 pub(crate) mod engine;
 mod evaluate;
 mod generate;
@@ -26,11 +27,11 @@ mod threads;
 mod tokenizer;
 
 pub use batch::continuous::{Batch, BatchLoad, BatchOptions};
+pub use conversation::Conversation;
 pub use engine::device::Device;
 pub use engine::interface::{Offloaded, SessionOptions};
 pub use engine::offload::Offload;
 pub use evaluate::embed::{EmbedOptions, Embedding};
-pub use generate::conversation::Conversation;
 pub use generate::generation::{Generated, Generation};
 pub use generate::options::GenerateOptions;
 pub use generate::reasoning::{ReasoningParser, SplitText};

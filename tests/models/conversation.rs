@@ -2,10 +2,10 @@
 
 use crate::stream::models;
 use bitnet_wgpu::{
-    Error,
+    Element, Error,
     model::{GenerateOptions, Message, Model, Sampling, SessionOptions, Stop},
 };
-use support::block_on;
+use support::{block_on, models::on_gpu_and_cpu};
 
 /// Options for a few tokens.
 fn few(tokens: usize) -> GenerateOptions {
@@ -130,5 +130,36 @@ fn the_room_of_a_session_can_be_set() {
         assert_eq!(room(&few(8).capacity(100)), 100, "{engine}");
         assert_eq!(room(&few(8).capacity(3)), prompt + 7, "{engine}");
         assert_eq!(room(&few(8).capacity(usize::MAX)), model.config().context, "{engine}");
+    }
+}
+
+/// Gemma's layers that see a window keep fewer tokens than others.
+#[test]
+fn a_session_that_grows_keeps_its_logits() {
+    for (engine, model) in ["newer", "gemma3"].into_iter().flat_map(on_gpu_and_cpu) {
+        for kv_type in [Element::F32, Element::F16] {
+            let session = |capacity| {
+                let options = SessionOptions::new(2, capacity).kv_type(kv_type);
+                let mut session = model.session(options).unwrap();
+                for (sequence, ids) in [&[1, 2, 3, 4, 5, 6, 7][..], &[9, 8]].into_iter().enumerate()
+                {
+                    block_on(session.prefill(sequence, ids)).unwrap();
+                }
+                session
+            };
+            let (mut grown, mut large) = (session(8), session(40));
+            block_on(grown.decode(&[10, 11])).unwrap();
+            block_on(large.decode(&[10, 11])).unwrap();
+            assert!(block_on(grown.decode(&[12, 13])).is_err(), "{engine}: it is full");
+            block_on(grown.grow(40)).unwrap();
+            assert_eq!((grown.options(), grown.tokens(1)), (large.options(), large.tokens(1)));
+            for ids in [[12, 13], [14, 15]] {
+                let logits = [&mut grown, &mut large].map(|it| block_on(it.decode(&ids)).unwrap());
+                assert!(logits[0] == logits[1], "{engine} in {kv_type}");
+            }
+            let most = model.config().context;
+            assert!(matches!(block_on(grown.grow(most + 1)), Err(Error::Context { .. })));
+            assert_eq!((grown.len(0), grown.options().capacity()), (10, 40), "{engine}");
+        }
     }
 }

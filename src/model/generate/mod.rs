@@ -1,7 +1,6 @@
 //! Text generation: options, sampling, stop conditions, speculative decoding.
 
 pub(super) mod chooser;
-pub(super) mod conversation;
 pub(super) mod generation;
 pub(super) mod ngram;
 pub(super) mod options;

@@ -19,7 +19,6 @@ use crate::{
             layers::{HostEnds, HostLayer},
         },
         generate::{
-            conversation::Conversation,
             generation::Generation,
             options::GenerateOptions,
             sequence::Sequence,
@@ -196,11 +195,11 @@ impl Model {
         Session::new(self.engine.clone(), self.fingerprint, options)
     }
 
-    /// The GPU memory that a session will need, the model's weights apart; nothing for a model on
-    /// the CPU. It is for prompts of as many tokens as are computed together, and for steps of all
-    /// its sequences. Not in it: steps of prompts up to 64 tokens, which are kept too, penalties,
-    /// drafts, and logits of every token. Where a context's memory is limited, what does not fit is
-    /// refused: [`Model::session`].
+    /// Returns the GPU memory that a session will need, the model's weights apart; nothing for a
+    /// model on the CPU. It is for prompts of as many tokens as are computed together, and for
+    /// steps of all its sequences. Not in it: steps of prompts up to 64 tokens, which are kept too,
+    /// penalties, drafts, and logits of every token. Where a context's memory is limited, what does
+    /// not fit is refused: [`Model::session`].
     ///
     /// ```no_run
     /// use bitnet_wgpu::model::{Model, SessionOptions};
@@ -450,14 +449,6 @@ impl Model {
             |speculation: &Speculation| Speculator::new(speculation, session, &options.sampling);
         let speculator = options.speculate.as_ref().map(speculate).transpose()?;
         Ok((sequence, speculator))
-    }
-
-    /// Begins a conversation in a session, which may have tokens of an earlier one.
-    ///
-    /// # Errors
-    /// [`Error::Tokenizer`] if the model has none.
-    pub fn conversation(&self, session: Session) -> Result<Conversation> {
-        Ok(Conversation::new(self, self.tokenizer()?.clone(), session))
     }
 
     /// What makes sessions of it, and does not keep its threads.

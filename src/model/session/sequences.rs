@@ -103,8 +103,8 @@ impl Session {
         Ok(session)
     }
 
-    /// Another session with the same sequences, which go on independently: what they have in
-    /// common, a long instruction for example, is computed once. It takes as much memory again.
+    /// Returns another session with the same sequences, which go on independently. A common
+    /// beginning, a long instruction for example, is computed once. It takes as much memory again.
     ///
     /// # Errors
     /// What the device reports.

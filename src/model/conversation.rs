@@ -1,15 +1,13 @@
 //! A conversation that keeps its session from turn to turn.
 
-use super::{generation::Generation, options::GenerateOptions, reasoning::ReasoningParser};
-use crate::{
-    error::Result,
-    model::{
-        engine::interface::SessionOptions,
-        load::model::Model,
-        session::sequences::{Session, SessionError},
-        tokenizer::{chat::Message, text::Tokenizer},
-    },
+use super::{
+    engine::interface::SessionOptions,
+    generate::{generation::Generation, options::GenerateOptions, reasoning::ReasoningParser},
+    load::model::Model,
+    session::sequences::{Session, SessionError},
+    tokenizer::{chat::Message, text::Tokenizer},
 };
+use crate::error::Result;
 
 /// A conversation in a [`Session`]: each turn computes only what is new.
 /// [`Model::conversation`] makes it.
@@ -44,18 +42,24 @@ pub struct Conversation {
     options: SessionOptions,
 }
 
-impl Conversation {
-    pub(crate) fn new(model: &Model, tokenizer: Tokenizer, session: Session) -> Self {
-        Self {
-            model: model.clone(),
-            tokenizer,
+impl Model {
+    /// Begins a conversation in a session, which may have tokens of an earlier one.
+    ///
+    /// # Errors
+    /// [`Error::Tokenizer`](crate::Error::Tokenizer) if the model has none.
+    pub fn conversation(&self, session: Session) -> Result<Conversation> {
+        Ok(Conversation {
+            model: self.clone(),
+            tokenizer: self.tokenizer()?.clone(),
             messages: Vec::new(),
             options: session.options(),
             session: Some(session),
             answer: None,
-        }
+        })
     }
+}
 
+impl Conversation {
     /// Sets a tokenizer with another chat template, or with
     /// [`Tokenizer::with_thinking`]. The default is the model's.
     #[must_use]
