@@ -29,7 +29,7 @@ pub use crate::{
 #[cfg(feature = "formats")]
 pub use formats::{
     Activation, CheckpointInternals, FormatError, GenerationDefaults, GgufModel, Hadamard,
-    ModelConfigInternals, RopeScaling, ScaleRule, config_from_json,
+    ModelConfigInternals, RopeScaling, config_from_json,
 };
 #[cfg(feature = "models")]
 pub use models::{
@@ -110,13 +110,12 @@ expose! {
 #[cfg(feature = "formats")]
 mod formats {
     pub use crate::formats::{
-        checkpoint::ScaleRule, config::Activation, format_error::FormatError,
-        generation::GenerationDefaults, gguf::model::GgufModel, hadamard::Hadamard,
-        rope::RopeScaling,
+        config::Activation, format_error::FormatError, generation::GenerationDefaults,
+        gguf::model::GgufModel, hadamard::Hadamard, rope::RopeScaling,
     };
     use crate::{
         error::Result,
-        formats::{Checkpoint, ModelConfig},
+        formats::{Checkpoint, ModelConfig, ScaleRule},
         weights::PackedTernary,
     };
     use serde_json::Value;
@@ -140,7 +139,7 @@ mod formats {
         /// The configuration and matrices of a [`Checkpoint`].
         CheckpointInternals for Checkpoint {
             fn config_json(&self) -> &Value;
-            fn scale_rule(&self) -> ScaleRule;
+            fn scale_rule(&self) -> Option<ScaleRule>;
             fn ternary_with_rows(&self, name: &str, rows: usize) -> Result<PackedTernary>;
         }
     }

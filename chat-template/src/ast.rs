@@ -122,4 +122,8 @@ pub enum Constant {
 pub struct Arguments {
     pub positional: Vec<Expr>,
     pub named: Vec<(String, Expr)>,
+    /// `*list`: more positional arguments.
+    pub list: Option<Expr>,
+    /// `**dictionary`: more named arguments.
+    pub dictionary: Option<Expr>,
 }

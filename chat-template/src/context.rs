@@ -2,8 +2,9 @@
 
 use crate::{
     Error, Limits,
+    budget::Budget,
     limits::{MAX_NESTING, VALUE_BYTES_PER_BYTE},
-    value::{Budget, Value},
+    value::Value,
 };
 use serde::ser::{self, Impossible, Serialize};
 use std::{cell::Cell, collections::HashMap, fmt::Display, rc::Rc};

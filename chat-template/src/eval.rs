@@ -2,11 +2,14 @@
 
 use crate::{
     ast::{Arguments, CAPTURED, Constant, Expr, ExprKind, Macro, Stmt, StmtKind, Target},
+    budget::Output,
     filters::filter,
     limits::{MAX_EVALUATION_DEPTH, MAX_MACRO_DEPTH},
+    operators,
     ops::{Given, Ops},
+    parser::at_most,
     tests_and_functions as functions,
-    value::{Budget, Loop, Output, Value},
+    value::{Loop, Value},
 };
 use std::{
     cell::{Cell, RefCell},
@@ -34,8 +37,8 @@ pub struct Interpreter {
 }
 
 impl Interpreter {
-    pub fn new(budget: Rc<Budget>, variables: HashMap<String, Value>) -> Self {
-        Self { ops: Ops { budget }, scopes: vec![variables], calls: 0, depth: 0 }
+    pub fn new(ops: Ops, variables: HashMap<String, Value>) -> Self {
+        Self { ops, scopes: vec![variables], calls: 0, depth: 0 }
     }
 
     /// Runs a whole template; gives its text.
@@ -281,19 +284,18 @@ impl Interpreter {
                 self.ops.slice(&value, parts)?
             }
             ExprKind::Call(function, arguments) => {
-                let (function, given) = (self.evaluate(function)?, self.arguments(arguments)?);
-                self.call(&function, &given)?
+                let (called, given) = (self.evaluate(function)?, self.arguments(arguments)?);
+                self.call(function, &called, &given)?
             }
             ExprKind::Filter(value, name, arguments) => {
                 let (value, given) = (self.evaluate(value)?, self.arguments(arguments)?);
-                filter(&self.ops, name, &value, &given)
-                    .map_err(|what| format!("`{name}`: {what}"))?
+                filter(&self.ops, name, &value, &given).map_err(|what| within(name, what))?
             }
             ExprKind::Test { value, name, arguments, negated } => {
                 let (value, given) = (self.evaluate(value)?, self.arguments(arguments)?);
                 Value::Bool(
                     functions::test(&self.ops, name, &value, &given)
-                        .map_err(|what| format!("`{name}`: {what}"))?
+                        .map_err(|what| within(name, what))?
                         != *negated,
                 )
             }
@@ -313,7 +315,7 @@ impl Interpreter {
             },
             ExprKind::Binary(operator, a, b) => {
                 let (a, b) = (self.evaluate(a)?, self.evaluate(b)?);
-                self.ops.binary(operator, &a, &b)?
+                operators::binary(&self.ops, operator, &a, &b)?
             }
             ExprKind::And(a, b) => match self.evaluate(a)? {
                 a if a.is_true() => self.evaluate(b)?,
@@ -345,27 +347,55 @@ impl Interpreter {
     }
 
     fn arguments(&mut self, arguments: &Arguments) -> Result<Given> {
-        let positional =
-            arguments.positional.iter().map(|value| self.evaluate(value)).collect::<Result<_>>()?;
-        let named = arguments
+        let mut positional = arguments
+            .positional
+            .iter()
+            .map(|value| self.evaluate(value))
+            .collect::<Result<Vec<_>>>()?;
+        let mut named = arguments
             .named
             .iter()
             .map(|(name, value)| Ok((name.clone(), self.evaluate(value)?)))
-            .collect::<Result<_>>()?;
+            .collect::<Result<Vec<_>>>()?;
+        if let Some(list) = &arguments.list {
+            let list = self.evaluate(list)?;
+            let list = self.ops.items(&list)?;
+            at_most(positional.len() + named.len() + list.len())?;
+            positional.extend(list.iter().cloned());
+        }
+        if let Some(dictionary) = &arguments.dictionary {
+            let Value::Map(entries) = self.evaluate(dictionary)? else {
+                return Err("what follows `**` is a dictionary".into());
+            };
+            at_most(positional.len() + named.len() + entries.len())?;
+            for (key, value) in entries.iter() {
+                let key = key.as_str().ok_or("names of arguments are strings")?;
+                if named.iter().any(|(known, _)| known == key) {
+                    return Err(format!("the argument `{key}` is given twice"));
+                }
+                self.ops.budget.check(key.len())?;
+                named.push((key.to_owned(), value.clone()));
+            }
+        }
         Ok(Given { positional, named })
     }
 
-    pub fn call(&mut self, function: &Value, given: &Given) -> Result<Value> {
+    fn call(&mut self, expr: &Expr, function: &Value, given: &Given) -> Result<Value> {
         match function {
             Value::Function(name) => {
-                functions::call(&self.ops, name, given).map_err(|what| format!("`{name}`: {what}"))
+                functions::call(&self.ops, name, given).map_err(|what| within(name, what))
             }
-            Value::Method(of, name) => functions::method(&self.ops, of, name, given)
-                .map_err(|what| format!("`{name}`: {what}")),
-            Value::Macro(definition) => self
-                .call_macro(definition, given)
-                .map_err(|what| format!("`{}`: {what}", definition.name)),
-            other => Err(format!("{} is no function", other.kind())),
+            Value::Method(of, name) => {
+                functions::method(&self.ops, of, name, given).map_err(|what| within(name, what))
+            }
+            Value::Macro(definition) => {
+                self.call_macro(definition, given).map_err(|what| within(&definition.name, what))
+            }
+            other => Err(match &*expr.kind {
+                ExprKind::Name(name) => within(name, format!("{} is no function", other.kind())),
+                ExprKind::Attribute(_, name) => within(name, "is no method of this value".into()),
+                _ => format!("{} is no function", other.kind()),
+            }),
         }
     }
 
@@ -401,4 +431,12 @@ impl Interpreter {
 /// The line is said once, where it happened.
 fn at(line: u32, what: String) -> String {
     if what.starts_with("line ") { what } else { format!("line {line}: {what}") }
+}
+
+/// Names the function that failed, after the line if that is known.
+fn within(name: &str, what: String) -> String {
+    match what.strip_prefix("line ").and_then(|rest| rest.split_once(": ")) {
+        Some((line, what)) => format!("line {line}: `{name}`: {what}"),
+        None => format!("`{name}`: {what}"),
+    }
 }

@@ -233,8 +233,12 @@ impl Parser<'_> {
     fn arguments(&mut self) -> Result<Arguments> {
         let mut arguments = Arguments::default();
         while !self.skip(")") {
+            if arguments.dictionary.is_some() {
+                return Err(format!("an argument after `**`{}", self.found()));
+            }
             if self.is("*") || self.is("**") {
-                return Err("lists of arguments are not supported in chat templates".into());
+                self.unpacked(&mut arguments)?;
+                continue;
             }
             let named = match (self.peek(), self.tokens.get(self.at + 1)) {
                 (Some(Token::Name(name)), Some((Token::Op("="), _))) => Some((*name).to_owned()),
@@ -245,7 +249,10 @@ impl Parser<'_> {
                     self.at += 2;
                     arguments.named.push((name, self.expression()?));
                 }
-                None => arguments.positional.push(self.expression()?),
+                None if arguments.named.is_empty() && arguments.list.is_none() => {
+                    arguments.positional.push(self.expression()?);
+                }
+                None => return Err("a positional argument after others".into()),
             }
             at_most(arguments.positional.len() + arguments.named.len())?;
             if !self.is(")") {
@@ -253,6 +260,21 @@ impl Parser<'_> {
             }
         }
         Ok(arguments)
+    }
+
+    /// `*list` or `**dictionary` in a call, and the comma after it.
+    fn unpacked(&mut self, arguments: &mut Arguments) -> Result<()> {
+        let place = if self.skip("**") {
+            &mut arguments.dictionary
+        } else {
+            self.at += 1;
+            &mut arguments.list
+        };
+        if place.is_some() {
+            return Err("one list and one dictionary of arguments are supported".into());
+        }
+        *place = Some(self.expression()?);
+        if self.is(")") { Ok(()) } else { self.expect(",") }
     }
 
     fn primary(&mut self) -> Result<Expr> {
@@ -314,7 +336,9 @@ impl Parser<'_> {
 fn new(line: u32, kind: ExprKind) -> Result<Expr> {
     let of = |arguments: &Arguments| {
         let named = arguments.named.iter().map(|(_, value)| value.depth);
-        arguments.positional.iter().map(|value| value.depth).chain(named).max().unwrap_or(0)
+        let unpacked = arguments.list.iter().chain(&arguments.dictionary).map(|value| value.depth);
+        let positional = arguments.positional.iter().map(|value| value.depth);
+        positional.chain(named).chain(unpacked).max().unwrap_or(0)
     };
     let depth = 1 + match &kind {
         ExprKind::Constant(_) | ExprKind::Name(_) => 0,

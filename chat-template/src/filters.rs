@@ -1,14 +1,17 @@
 //! Filters.
 
 use crate::{
+    budget::Output,
+    format,
     json::Json,
     limits::MAX_INDENT,
+    operators,
     ops::{Given, Ops},
-    strings::{self, capitalized},
+    sorting, strings,
     tests_and_functions::{method, test},
-    value::{Output, Value},
+    text_filters as texts,
+    value::{Shape, Value},
 };
-use std::cmp::Ordering;
 
 type Result<T> = std::result::Result<T, String>;
 
@@ -22,17 +25,23 @@ fn parameters(filter: &str) -> Option<&'static [&'static str]> {
         "join" => &["d", "attribute"],
         "dictsort" => &["case_sensitive", "by", "reverse"],
         "sort" => &["reverse", "case_sensitive", "attribute"],
+        "groupby" => &["attribute", "default", "case_sensitive"],
         "unique" | "min" | "max" => &["case_sensitive", "attribute"],
         "sum" => &["attribute", "start"],
         "batch" => &["linecount", "fill_with"],
+        "slice" => &["slices", "fill_with"],
         "indent" => &["width", "first", "blank"],
+        "truncate" => &["length", "killwords", "end", "leeway"],
+        "wordwrap" => &["width", "break_long_words", "wrapstring", "break_on_hyphens"],
+        "center" => &["width"],
+        "attr" => &["name"],
         "tojson" => &["ensure_ascii", "indent", "separators", "sort_keys"],
         "int" => &["default", "base"],
         "float" => &["default"],
         "round" => &["precision", "method"],
         "title" | "upper" | "lower" | "capitalize" | "string" | "safe" | "escape" | "e"
         | "forceescape" | "length" | "count" | "list" | "first" | "last" | "items" | "reverse"
-        | "abs" => &[],
+        | "abs" | "wordcount" | "urlencode" => &[],
         _ => return None,
     })
 }
@@ -42,8 +51,6 @@ pub fn filter(ops: &Ops, name: &str, value: &Value, given: &Given) -> Result<Val
     if let Some(parameters) = parameters(name) {
         given.at_most(parameters.len(), parameters)?;
     }
-    // What is undefined is an empty string, or list, to most.
-    let as_text = || ops.written(value);
     match name {
         "default" | "d" => {
             let use_default =
@@ -51,103 +58,143 @@ pub fn filter(ops: &Ops, name: &str, value: &Value, given: &Given) -> Result<Val
             let default = given.get(0, "default_value").cloned();
             if use_default { default.map_or_else(|| ops.text(""), Ok) } else { Ok(value.clone()) }
         }
-        "trim" => strings::strip(ops, &as_text()?, "strip", given.string(0, "chars")?),
-        "title" => title(ops, &as_text()?),
-        "upper" | "lower" | "capitalize" => {
-            strings::method(ops, &as_text()?, name, &Given::default())
-        }
-        "string" | "safe" => ops.text(as_text()?),
-        "escape" | "e" | "forceescape" => escape(ops, &as_text()?),
-        "replace" => strings::replace(ops, &as_text()?, given),
-        "length" | "count" => Ok(Value::Int(match value {
-            Value::Str(text) => text.chars().count(),
-            Value::List(items) => items.len(),
-            Value::Map(entries) => entries.len(),
-            Value::Undefined => 0,
-            other => return Err(format!("{} has no length", other.kind())),
-        } as i64)),
-        "list" => Ok(Value::List(ops.items(value)?)),
-        "first" => Ok(ops.items(value)?.first().cloned().unwrap_or(Value::Undefined)),
-        "last" => Ok(ops.items(value)?.last().cloned().unwrap_or(Value::Undefined)),
+        "trim" | "title" | "upper" | "lower" | "capitalize" | "string" | "safe" | "escape"
+        | "e" | "forceescape" | "replace" | "indent" | "wordcount" | "wordwrap" | "center"
+        | "format" => text_filter(ops, name, value, given),
+        "truncate" => texts::truncate(ops, value, given),
+        "urlencode" => texts::url_encode(ops, value),
+        "length" | "count" => length(value),
+        "list" => match value {
+            Value::List(items) if items.shape() == Shape::List => Ok(value.clone()),
+            Value::List(items) => Value::list(&ops.budget, items.to_vec()),
+            value => Ok(Value::List(ops.items(value)?)),
+        },
+        "first" => ops.first(value),
+        "last" => match value {
+            Value::Generator(_) => Err("a generator has no last element; `| list` has".into()),
+            value => Ok(ops.items(value)?.last().cloned().unwrap_or(Value::Undefined)),
+        },
+        "reverse" => reverse(ops, value),
         "join" => {
-            let separator = given.string(0, "d")?.unwrap_or("").to_owned();
+            let separator = given.get(0, "d").map(|it| ops.written(it)).transpose()?;
+            let separator = separator.unwrap_or_default();
             strings::join(ops, value, &separator, given.get(1, "attribute"))
         }
         "items" => match value {
-            Value::Undefined => Value::list(&ops.budget, Vec::new()),
-            other => method(ops, other, "items", &Given::default()),
-        },
-        "dictsort" => dictsort(ops, value, given),
-        "sort" => {
-            let by = Key {
-                attribute: given.get(2, "attribute"),
-                case_sensitive: given.is(1, "case_sensitive"),
-            };
-            sorted(ops, ops.items(value)?.to_vec(), &by, given.is(0, "reverse"))
-        }
-        "reverse" => match value {
-            Value::Str(text) => {
-                ops.budget.check(text.len())?;
-                ops.text(text.chars().rev().collect::<String>())
+            Value::Undefined => Value::generator(&ops.budget, Vec::new()),
+            other => {
+                let view = method(ops, other, "items", &Given::default())?;
+                Value::generator(&ops.budget, ops.items(&view)?.to_vec())
             }
-            value => Value::list(&ops.budget, ops.items(value)?.iter().rev().cloned().collect()),
         },
-        "unique" => unique(ops, value, given),
-        "min" | "max" => extreme(ops, name, value, given),
+        "attr" => match given.string(0, "name")?.ok_or("a name is needed")? {
+            _ if matches!(value, Value::Map(_)) => Ok(Value::Undefined),
+            name => ops.attribute(value, name),
+        },
+        "dictsort" => sorting::dict_sort(ops, value, given),
+        "sort" => sorting::sort(ops, value, given),
+        "groupby" => sorting::group_by(ops, value, given),
+        "unique" => sorting::unique(ops, value, given),
+        "min" | "max" => sorting::extreme(ops, name, value, given),
         "sum" => sum(ops, value, given),
         "map" => map(ops, value, given),
         "select" | "reject" | "selectattr" | "rejectattr" => select(ops, name, value, given),
         "batch" => batch(ops, value, given),
-        "indent" => indent(ops, &as_text()?, given),
+        "slice" => slice(ops, value, given),
         "tojson" => to_json(ops, value, given),
         "int" => int(value, given),
-        "float" => {
-            let default = given.get(0, "default").cloned().unwrap_or(Value::Float(0.0));
-            let parsed = value.as_str().map_or(value.as_float(), |text| text.trim().parse().ok());
-            Ok(parsed.map_or(default, Value::Float))
-        }
-        "abs" => match value {
-            Value::Float(value) => Ok(Value::Float(value.abs())),
-            other => other
-                .as_int()
-                .and_then(i64::checked_abs)
-                .map(Value::Int)
-                .ok_or_else(|| format!("of {}", other.kind())),
-        },
+        "float" => float(value, given),
+        "abs" => abs(value),
         "round" => round(value, given),
         _ => Err("is no filter of chat templates".into()),
     }
 }
 
-/// Words, unlike those of the method, begin after white space, brackets and hyphens only.
-fn title(ops: &Ops, text: &str) -> Result<Value> {
-    ops.budget.check(3 * text.len())?;
-    let words = text.split_inclusive(|c: char| c.is_whitespace() || "-({[<".contains(c));
-    ops.text(words.map(capitalized).collect::<String>())
-}
-
-fn escape(ops: &Ops, text: &str) -> Result<Value> {
-    ops.budget.check(6 * text.len())?;
-    let escaped = text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
-    ops.text(escaped.replace('\'', "&#39;").replace('"', "&#34;"))
-}
-
-fn indent(ops: &Ops, text: &str, given: &Given) -> Result<Value> {
-    let width = given.count(0, "width")?.unwrap_or(4);
-    if width > MAX_INDENT {
-        return Err(format!("{width} blanks; {MAX_INDENT} are supported"));
-    }
-    let (first, blank) = (given.is(1, "first"), given.is(2, "blank"));
-    ops.budget.check(text.len() + (text.matches('\n').count() + 1) * width)?;
-    let mut indented = String::new();
-    for (i, line) in text.split('\n').enumerate() {
-        indented.push_str(if i > 0 { "\n" } else { "" });
-        if if i == 0 { first } else { blank || !line.is_empty() } {
-            indented.extend(std::iter::repeat_n(' ', width));
+/// Filters of a value's text. What is undefined is an empty one.
+fn text_filter(ops: &Ops, name: &str, value: &Value, given: &Given) -> Result<Value> {
+    let text = ops.written(value)?;
+    match name {
+        "trim" => strings::strip(ops, &text, "strip", given.string(0, "chars")?),
+        "title" => texts::title(ops, &text),
+        "upper" | "lower" | "capitalize" => strings::method(ops, &text, name, &Given::default()),
+        "escape" | "e" | "forceescape" => texts::escape(ops, &text),
+        "replace" => {
+            // Unlike the method, the filter takes any values.
+            let written = |at: usize, name: &str| -> Result<Option<Value>> {
+                given.get(at, name).map(|value| ops.text(ops.written(value)?)).transpose()
+            };
+            let positional = [written(0, "old")?, written(1, "new")?].into_iter().flatten();
+            let count = given.get(2, "count").cloned();
+            let positional = positional.chain(count).collect();
+            strings::replace(ops, &text, &Given { positional, named: Vec::new() })
         }
-        indented.push_str(line);
+        "indent" => texts::indent(ops, &text, given),
+        "wordcount" => Ok(texts::word_count(&text)),
+        "wordwrap" => texts::word_wrap(ops, &text, given),
+        "center" => texts::center(ops, &text, given),
+        "format" => {
+            if !given.named.is_empty() && !given.positional.is_empty() {
+                return Err("values have names, or all have none".into());
+            }
+            let named = |(name, value): &(String, Value)| {
+                Ok::<_, String>((ops.text(name.as_str())?, value.clone()))
+            };
+            let entries = given.named.iter().map(named).collect::<Result<Vec<_>>>()?;
+            let entries = (!entries.is_empty()).then(|| Value::map(&ops.budget, entries));
+            let entries = entries.transpose()?.as_ref().and_then(format::entries);
+            ops.text(format::percent(ops, &text, &given.positional, entries)?)
+        }
+        _ => ops.text(text),
     }
-    ops.text(indented)
+}
+
+fn length(value: &Value) -> Result<Value> {
+    Ok(Value::Int(match value {
+        Value::Str(text) => text.chars().count(),
+        Value::Bytes(bytes) => bytes.len(),
+        Value::List(items) => items.len(),
+        Value::Map(entries) => entries.len(),
+        Value::Undefined => 0,
+        other => return Err(format!("{} has no length", other.kind())),
+    } as i64))
+}
+
+fn reverse(ops: &Ops, value: &Value) -> Result<Value> {
+    match value {
+        Value::Str(text) => {
+            ops.budget.check(text.len())?;
+            ops.text(text.chars().rev().collect::<String>())
+        }
+        Value::Generator(_) => Err("a generator has no reverse; `| list` has".into()),
+        value => Value::generator(&ops.budget, ops.items(value)?.iter().rev().cloned().collect()),
+    }
+}
+
+fn abs(value: &Value) -> Result<Value> {
+    match value {
+        Value::Float(value) => Ok(Value::Float(value.abs())),
+        other => {
+            let absolute = other.as_int().and_then(i64::checked_abs);
+            absolute.map(Value::Int).ok_or_else(|| format!("of {}", other.kind()))
+        }
+    }
+}
+
+fn float(value: &Value, given: &Given) -> Result<Value> {
+    let default = given.get(0, "default").cloned().unwrap_or(Value::Float(0.0));
+    let parsed = match value {
+        Value::Undefined => return Err("of an undefined value".into()),
+        Value::Str(text) => decimal(text),
+        other => other.as_float(),
+    };
+    Ok(parsed.map_or(default, Value::Float))
+}
+
+/// Reads a number as Python does, with `_` between digits.
+fn decimal(text: &str) -> Option<f64> {
+    let text = text.trim_matches(strings::is_space);
+    let misplaced = text.starts_with('_') || text.ends_with('_') || text.contains("__");
+    if misplaced { None } else { text.replace('_', "").parse().ok() }
 }
 
 fn to_json(ops: &Ops, value: &Value, given: &Given) -> Result<Value> {
@@ -157,7 +204,8 @@ fn to_json(ops: &Ops, value: &Value, given: &Given) -> Result<Value> {
     }
     let (comma, colon) = match given.get(2, "separators") {
         None | Some(Value::None) => (if indent.is_some() { "," } else { ", " }, ": "),
-        Some(Value::List(both)) => match both.as_slice() {
+        Some(Value::List(both)) if !matches!(both.shape(), Shape::View(_)) => match both.as_slice()
+        {
             [Value::Str(comma), Value::Str(colon)] => (comma.as_str(), colon.as_str()),
             _ => return Err("separators are two strings".into()),
         },
@@ -177,93 +225,65 @@ fn to_json(ops: &Ops, value: &Value, given: &Given) -> Result<Value> {
 
 fn int(value: &Value, given: &Given) -> Result<Value> {
     let default = given.get(0, "default").cloned().unwrap_or(Value::Int(0));
-    if given.get(1, "base").is_some_and(|base| base.as_int() != Some(10)) {
-        return Err("only numbers of base 10 are read".into());
+    let base = given.get(1, "base").map_or(Some(10), Value::as_int).unwrap_or(-1);
+    let truncated = |value: f64| {
+        let within = value.is_finite() && value.abs() < 9e18;
+        within.then_some(value as i64)
+    };
+    let parsed = match value {
+        Value::Undefined => return Err("of an undefined value".into()),
+        Value::Float(value) => truncated(*value),
+        Value::Str(text) => integer(text, base)?.or_else(|| decimal(text).and_then(truncated)),
+        other => other.as_int(),
+    };
+    Ok(parsed.map_or(default, Value::Int))
+}
+
+/// Reads an integer of a base, which a prefix may repeat; base 0 is what the prefix says.
+fn integer(text: &str, base: i64) -> Result<Option<i64>> {
+    let base = u32::try_from(base).ok().filter(|base| *base == 0 || (2..=36).contains(base));
+    let base = base.ok_or("a base is 0, or from 2 to 36")?;
+    let text = text.trim_matches(strings::is_space).to_lowercase();
+    let digits = text.strip_prefix(['+', '-']).unwrap_or(&text);
+    let prefixes = [("0x", 16), ("0o", 8), ("0b", 2)];
+    let prefixed = prefixes.iter().find_map(|(prefix, of)| {
+        let digits = digits.strip_prefix(prefix).filter(|_| base == 0 || base == *of)?;
+        Some((digits.strip_prefix('_').unwrap_or(digits), *of))
+    });
+    let (digits, base) = prefixed.unwrap_or((digits, if base == 0 { 10 } else { base }));
+    if digits.starts_with(['_', '+', '-']) || digits.ends_with('_') || digits.contains("__") {
+        return Ok(None);
     }
-    Ok(match value {
-        Value::Float(value) if value.is_finite() && value.abs() < 9e18 => Value::Int(*value as i64),
-        Value::Str(text) => {
-            let text = text.trim();
-            let float = || {
-                text.parse::<f64>()
-                    .ok()
-                    .filter(|value| value.is_finite() && value.abs() < 9e18)
-                    .map(|value| value as i64)
-            };
-            text.parse().ok().or_else(float).map_or(default, Value::Int)
-        }
-        other => other.as_int().map_or(default, Value::Int),
-    })
+    let sign = if text.starts_with('-') { "-" } else { "" };
+    Ok(i64::from_str_radix(&[sign, &digits.replace('_', "")].concat(), base).ok())
 }
 
 fn round(value: &Value, given: &Given) -> Result<Value> {
     let digits = given.get(0, "precision").and_then(Value::as_int).unwrap_or(0).clamp(-300, 300);
+    let method = given.string(1, "method")?.unwrap_or("common");
+    // Python rounds integers to integers.
+    if method == "common" && digits >= 0 && value.as_int().is_some() {
+        return Ok(Value::Int(value.as_int().unwrap_or(0)));
+    }
+    let is_int = value.as_int().is_some();
     let value = value.as_float().ok_or_else(|| format!("of {}", value.kind()))?;
     let scale = 10f64.powi(digits as i32);
-    let rounded = match given.string(1, "method")?.unwrap_or("common") {
+    let rounded = match method {
         "ceil" => (value * scale).ceil() / scale,
         "floor" => (value * scale).floor() / scale,
+        "common" if digits < 0 => {
+            let rounded = (value * scale).round_ties_even() / scale;
+            if is_int {
+                return Ok(Value::Int(rounded.round() as i64));
+            }
+            rounded
+        }
         "common" => {
             format!("{value:.*}", usize::try_from(digits).unwrap_or(0)).parse().unwrap_or(value)
         }
         other => return Err(format!("there is no method `{other}`")),
     };
     Ok(Value::Float(rounded))
-}
-
-fn dictsort(ops: &Ops, value: &Value, given: &Given) -> Result<Value> {
-    let Value::Map(entries) = value else {
-        return Err(format!("{} is no dictionary", value.kind()));
-    };
-    let by = match given.string(1, "by")?.unwrap_or("key") {
-        "key" => 0,
-        "value" => 1,
-        other => return Err(format!("by `{other}`")),
-    };
-    let pair =
-        |(key, value): &(Value, Value)| Value::tuple(&ops.budget, vec![key.clone(), value.clone()]);
-    let pairs = entries.iter().map(pair).collect::<Result<Vec<_>>>()?;
-    let by =
-        Key { attribute: Some(&Value::Int(by)), case_sensitive: given.is(0, "case_sensitive") };
-    sorted(ops, pairs, &by, given.is(2, "reverse"))
-}
-
-fn unique(ops: &Ops, value: &Value, given: &Given) -> Result<Value> {
-    let by =
-        Key { attribute: given.get(1, "attribute"), case_sensitive: given.is(0, "case_sensitive") };
-    let (mut kept, mut keys) = (Vec::new(), Vec::<Value>::new());
-    'items: for item in ops.items(value)?.iter() {
-        let key = by.of(ops, item)?;
-        for known in &keys {
-            if known.equals(&key, &ops.budget)? {
-                continue 'items;
-            }
-        }
-        keys.push(key);
-        kept.push(item.clone());
-    }
-    Value::list(&ops.budget, kept)
-}
-
-/// The least or the greatest element.
-fn extreme(ops: &Ops, name: &str, value: &Value, given: &Given) -> Result<Value> {
-    let by =
-        Key { attribute: given.get(1, "attribute"), case_sensitive: given.is(0, "case_sensitive") };
-    let mut best: Option<(Value, Value)> = None;
-    for item in ops.items(value)?.iter() {
-        let key = by.of(ops, item)?;
-        let better = match &best {
-            Some((best, _)) => {
-                key.compare(best, &ops.budget)?
-                    == if name == "min" { Ordering::Less } else { Ordering::Greater }
-            }
-            None => true,
-        };
-        if better {
-            best = Some((key, item.clone()));
-        }
-    }
-    Ok(best.map_or(Value::Undefined, |(_, item)| item))
 }
 
 fn sum(ops: &Ops, value: &Value, given: &Given) -> Result<Value> {
@@ -274,7 +294,7 @@ fn sum(ops: &Ops, value: &Value, given: &Given) -> Result<Value> {
             Some(attribute) => ops.path(item, attribute)?,
             None => item.clone(),
         };
-        sum = ops.binary("+", &sum, &item)?;
+        sum = operators::binary(ops, "+", &sum, &item)?;
     }
     Ok(sum)
 }
@@ -282,21 +302,25 @@ fn sum(ops: &Ops, value: &Value, given: &Given) -> Result<Value> {
 /// An attribute of each element, or what a filter makes of it.
 fn map(ops: &Ops, value: &Value, given: &Given) -> Result<Value> {
     let mut mapped = Vec::new();
+    if !value.is_true() {
+        return Value::generator(&ops.budget, mapped);
+    }
     // Beyond the arguments there are: by name only.
     let attribute = given.get(usize::MAX, "attribute");
+    let default = given.get(usize::MAX, "default").filter(|it| !matches!(it, Value::None));
     if attribute.is_some() {
         given.at_most(0, &["attribute", "default"])?;
     }
     for item in ops.items(value)?.iter() {
         ops.budget.step(1)?;
         mapped.push(match attribute {
-            Some(attribute) => match (ops.path(item, attribute)?, given.get(usize::MAX, "default"))
-            {
+            Some(attribute) => match (ops.path(item, attribute)?, default) {
                 (Value::Undefined, Some(default)) => default.clone(),
                 (found, _) => found,
             },
             None => {
                 let name = given.string(0, "")?.ok_or("the name of a filter is needed")?.to_owned();
+                // It would recurse without an end that the parser sees.
                 if name == "map" {
                     return Err("maps of maps are not supported".into());
                 }
@@ -308,7 +332,7 @@ fn map(ops: &Ops, value: &Value, given: &Given) -> Result<Value> {
             }
         });
     }
-    Value::list(&ops.budget, mapped)
+    Value::generator(&ops.budget, mapped)
 }
 
 /// The elements, or those with an attribute, for which a test holds, or does not.
@@ -327,6 +351,9 @@ fn select(ops: &Ops, name: &str, value: &Value, given: &Given) -> Result<Value> 
         named: Vec::new(),
     };
     let mut kept = Vec::new();
+    if !value.is_true() {
+        return Value::generator(&ops.budget, kept);
+    }
     for item in ops.items(value)?.iter() {
         ops.budget.step(1)?;
         let tested = match &attribute {
@@ -341,7 +368,7 @@ fn select(ops: &Ops, name: &str, value: &Value, given: &Given) -> Result<Value> 
             kept.push(item.clone());
         }
     }
-    Value::list(&ops.budget, kept)
+    Value::generator(&ops.budget, kept)
 }
 
 fn batch(ops: &Ops, value: &Value, given: &Given) -> Result<Value> {
@@ -359,59 +386,23 @@ fn batch(ops: &Ops, value: &Value, given: &Given) -> Result<Value> {
         }
         batches.push(Value::list(&ops.budget, batch)?);
     }
-    Value::list(&ops.budget, batches)
+    Value::generator(&ops.budget, batches)
 }
 
-/// What filters compare elements by.
-struct Key<'a> {
-    attribute: Option<&'a Value>,
-    case_sensitive: bool,
-}
-
-impl Key<'_> {
-    fn of(&self, ops: &Ops, item: &Value) -> Result<Value> {
-        ops.budget.step(1)?;
-        let key = match self.attribute {
-            Some(attribute) => ops.path(item, attribute)?,
-            None => item.clone(),
-        };
-        match &key {
-            Value::Str(text) if !self.case_sensitive => {
-                ops.budget.check(3 * text.len())?;
-                ops.text(text.to_lowercase())
-            }
-            _ => Ok(key),
-        }
+/// Columns: so many lists of nearly the same length.
+fn slice(ops: &Ops, value: &Value, given: &Given) -> Result<Value> {
+    let count = given.count(0, "slices")?.filter(|&count| count > 0);
+    let count = count.ok_or("the number of slices is needed")?;
+    let (items, fill) = (ops.items(value)?, given.get(1, "fill_with"));
+    ops.budget.check(count.saturating_mul(64 + 2 * size_of::<Value>()))?;
+    let (each, more) = (items.len() / count, items.len() % count);
+    let (mut slices, mut at) = (Vec::new(), 0);
+    for i in 0..count {
+        let end = at + each + usize::from(i < more);
+        let mut slice = items[at..end].to_vec();
+        slice.extend(fill.filter(|_| i >= more).cloned());
+        slices.push(Value::list(&ops.budget, slice)?);
+        at = end;
     }
-}
-
-/// Sorts by numbers or by strings. That all have an order is checked first: a sort may panic where
-/// some have none.
-fn sorted(ops: &Ops, items: Vec<Value>, by: &Key<'_>, reverse: bool) -> Result<Value> {
-    let (mut texts, mut numbers) = (Vec::new(), Vec::new());
-    for item in items {
-        let key = by.of(ops, &item)?;
-        match (key.as_float(), key) {
-            (_, Value::Str(text)) => texts.push((text, item)),
-            (Some(number), _) if !number.is_nan() => numbers.push((number, item)),
-            (_, key) => return Err(format!("{} has no order", key.kind())),
-        }
-    }
-    let (longest, count) =
-        (texts.iter().map(|(text, _)| text.len()).max().unwrap_or(0), texts.len() + numbers.len());
-    ops.budget
-        .step(count.saturating_mul((1 + longest / 16) * (1 + count.max(1).ilog2() as usize)))?;
-    let ordered = |order: Ordering| if reverse { order.reverse() } else { order };
-    let items: Vec<Value> = match (texts.is_empty(), numbers.is_empty()) {
-        (false, false) => return Err("strings and numbers have no order".into()),
-        (false, true) => {
-            texts.sort_by(|(a, _), (b, _)| ordered(a.as_str().cmp(b)));
-            texts.into_iter().map(|(_, item)| item).collect()
-        }
-        _ => {
-            numbers.sort_by(|(a, _), (b, _)| ordered(a.total_cmp(b)));
-            numbers.into_iter().map(|(_, item)| item).collect()
-        }
-    };
-    Value::list(&ops.budget, items)
+    Value::generator(&ops.budget, slices)
 }

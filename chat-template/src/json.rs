@@ -1,6 +1,10 @@
 //! Values as JSON, as Python's `json.dumps` writes it.
 
-use crate::value::{Output, Value, float};
+use crate::{
+    budget::Output,
+    printing::float,
+    value::{Shape, Value},
+};
 use std::fmt::Write as _;
 
 type Result<T> = std::result::Result<T, String>;
@@ -29,7 +33,7 @@ impl Json<'_> {
             Value::Float(value) if value.is_nan() => out.push("NaN"),
             Value::Float(value) => out.push(if *value > 0.0 { "Infinity" } else { "-Infinity" }),
             Value::Str(text) => self.string(text, out),
-            Value::List(items) => {
+            Value::List(items) if !matches!(items.shape(), Shape::View(_)) => {
                 out.push("[")?;
                 for (i, item) in items.iter().enumerate() {
                     self.separate(out, i, level)?;

@@ -192,6 +192,17 @@ impl<'a> Lexer<'a> {
     }
 
     fn number(&mut self) -> Result<Token<'a>, String> {
+        let bases = [("0x", "0X", 16), ("0o", "0O", 8), ("0b", "0B", 2)];
+        for (small, large, base) in bases {
+            if !self.rest.starts_with(small) && !self.rest.starts_with(large) {
+                continue;
+            }
+            let digits = |c: char| c.is_digit(base) || c == '_';
+            let end = self.rest[2..].find(|c| !digits(c)).map_or(self.rest.len(), |end| end + 2);
+            let text = self.take(end);
+            let value = i64::from_str_radix(&text[2..].replace('_', ""), base);
+            return value.map(Token::Int).map_err(|e| format!("{text}: {e}"));
+        }
         let digits =
             |text: &str| text.find(|c: char| !c.is_ascii_digit() && c != '_').unwrap_or(text.len());
         let mut end = digits(self.rest);
@@ -232,11 +243,25 @@ impl<'a> Lexer<'a> {
                         code.ok_or_else(|| format!("\\{escaped}{digits} is no character"))
                     };
                     match escaped {
+                        'a' => text.push('\u{7}'),
+                        'b' => text.push('\u{8}'),
+                        'f' => text.push('\u{c}'),
+                        'v' => text.push('\u{b}'),
                         'n' => text.push('\n'),
                         't' => text.push('\t'),
                         'r' => text.push('\r'),
-                        '0' => text.push('\0'),
+                        '0'..='7' => {
+                            let digits = octal(&self.rest[at + 1..]);
+                            let code = u32::from_str_radix(digits, 8).ok();
+                            text.extend(code.and_then(char::from_u32));
+                            for _ in 1..digits.len() {
+                                chars.next();
+                            }
+                        }
                         '\n' => {}
+                        'N' if self.rest[at + 2..].starts_with('{') => {
+                            return Err("names of characters are not supported in strings".into());
+                        }
                         'x' => text.push(code(2)?),
                         'u' => text.push(code(4)?),
                         'U' => text.push(code(8)?),
@@ -257,6 +282,12 @@ impl<'a> Lexer<'a> {
         self.line = self.line.saturating_add(taken.matches('\n').count() as u32);
         taken
     }
+}
+
+/// The digits of an octal escape: three at most.
+fn octal(text: &str) -> &str {
+    let end = text.bytes().take(3).take_while(|byte| (b'0'..=b'7').contains(byte)).count();
+    &text[..end]
 }
 
 /// Where the next tag begins.

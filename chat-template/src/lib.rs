@@ -7,33 +7,44 @@
 // contains itself.
 
 mod ast;
+mod budget;
 mod context;
 mod error;
 mod eval;
 mod expressions;
 mod filters;
+mod format;
 mod json;
 mod lexer;
 pub mod limits;
+mod methods;
+mod operators;
 mod ops;
 mod parser;
+mod printing;
+mod sorting;
 mod statements;
 mod strings;
 mod tests_and_functions;
+mod text_filters;
+mod time;
 mod value;
 
 pub use error::Error;
 pub use limits::Limits;
+pub use time::{InvalidTime, LocalTime};
 
 use ast::Stmt;
+use budget::Budget;
 use eval::Interpreter;
+use ops::Ops;
 use serde::Serialize;
-use value::Budget;
 
 /// A parsed template.
 #[derive(Debug)]
 pub struct Template {
     statements: Vec<Stmt>,
+    now: Option<LocalTime>,
 }
 
 impl Template {
@@ -49,7 +60,13 @@ impl Template {
         }
         let source = source.replace("\r\n", "\n").replace('\r', "\n");
         let statements = statements::parse(&source).map_err(Error::Syntax)?;
-        Ok(Self { statements })
+        Ok(Self { statements, now: None })
+    }
+
+    /// Sets the time of `strftime_now`, which is [`LocalTime::now`] at each rendering by default.
+    #[must_use]
+    pub fn with_now(self, now: LocalTime) -> Self {
+        Self { now: Some(now), ..self }
     }
 
     /// Renders the template. The context serializes to a JSON object, whose entries are the
@@ -62,7 +79,8 @@ impl Template {
     pub fn render(&self, context: &impl Serialize, limits: &Limits) -> Result<String, Error> {
         let budget = Budget::new(limits.output);
         let variables = context::variables(context, &budget, limits)?;
-        let rendered = Interpreter::new(budget.clone(), variables).run(&self.statements);
+        let ops = Ops { budget: budget.clone(), now: self.now.unwrap_or_else(LocalTime::now) };
+        let rendered = Interpreter::new(ops, variables).run(&self.statements);
         rendered.map_err(|message| match budget.too_long() {
             Some(bytes) => Error::OutputTooLong { bytes },
             None => Error::Render(message),

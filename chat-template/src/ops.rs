@@ -1,6 +1,11 @@
 //! What can be done with values, within a budget.
 
-use crate::value::{Budget, Entries, Items, Loop, Output, Value, find};
+use crate::{
+    budget::{Budget, Output},
+    methods::is_method,
+    time::LocalTime,
+    value::{Entries, Generator, Items, Loop, Shape, Value, find},
+};
 use std::rc::Rc;
 
 type Result<T> = std::result::Result<T, String>;
@@ -8,6 +13,8 @@ type Result<T> = std::result::Result<T, String>;
 /// Operations on values that count against a budget.
 pub struct Ops {
     pub budget: Rc<Budget>,
+    /// Time of `strftime_now`.
+    pub now: LocalTime,
 }
 
 /// Evaluated arguments.
@@ -67,26 +74,6 @@ impl Given {
     }
 }
 
-const METHODS: [&str; 17] = [
-    "upper",
-    "lower",
-    "strip",
-    "lstrip",
-    "rstrip",
-    "split",
-    "rsplit",
-    "splitlines",
-    "startswith",
-    "endswith",
-    "replace",
-    "title",
-    "capitalize",
-    "find",
-    "join",
-    "count",
-    "isdigit",
-];
-
 impl Ops {
     /// Takes the steps of reading a value and arguments once.
     pub fn visit(&self, value: &Value, given: &Given) -> Result<()> {
@@ -98,6 +85,26 @@ impl Ops {
         };
         let given = given.positional.iter().chain(given.named.iter().map(|(_, value)| value));
         self.budget.step(std::iter::once(value).chain(given).map(|value| size(value) / 16).sum())
+    }
+
+    /// The elements that a generator has left, all of which it gives.
+    fn rest(&self, generator: &Generator) -> Result<Items> {
+        let taken = generator.taken.replace(generator.items.len());
+        match taken {
+            0 => Ok(generator.items.clone()),
+            taken => self.counted(generator.items[taken..].to_vec()),
+        }
+    }
+
+    /// The first element, which a generator gives.
+    pub fn first(&self, value: &Value) -> Result<Value> {
+        let Value::Generator(generator) = value else {
+            return Ok(self.items(value)?.first().cloned().unwrap_or(Value::Undefined));
+        };
+        let at = generator.taken.get();
+        let first = generator.items.get(at).cloned();
+        generator.taken.set(at + usize::from(first.is_some()));
+        Ok(first.unwrap_or(Value::Undefined))
     }
 
     /// The elements of a list, the keys of a dictionary, the characters of a string.
@@ -116,6 +123,11 @@ impl Ops {
                 self.counted(characters)
             }
             Value::Undefined => self.counted(Vec::new()),
+            Value::Generator(generator) => self.rest(generator),
+            Value::Bytes(bytes) => {
+                self.budget.check(bytes.len().saturating_mul(size_of::<Value>()))?;
+                self.counted(bytes.iter().map(|&byte| Value::Int(byte.into())).collect())
+            }
             other => Err(format!("{} has no elements", other.kind())),
         }
     }
@@ -166,6 +178,15 @@ impl Ops {
                 }
                 Ok(false)
             }
+            (Value::Generator(generator), one) => {
+                while let Some(item) = generator.items.get(generator.taken.get()) {
+                    generator.taken.set(generator.taken.get() + 1);
+                    if item.equals(one, &self.budget)? {
+                        return Ok(true);
+                    }
+                }
+                Ok(false)
+            }
             (Value::Undefined, _) => Ok(false),
             _ => Err(format!("{} in {}", one.kind(), all.kind())),
         }
@@ -177,12 +198,13 @@ impl Ops {
             Value::Undefined => return Err(format!("`.{name}` of an undefined value")),
             Value::Namespace(namespace) => namespace.get(name),
             Value::Loop(state) => self.loop_attribute(state, name)?,
-            Value::Map(_) if ["items", "keys", "values", "get"].contains(&name) => {
+            value if is_method(value, name) => {
                 Value::Method(Box::new(value.clone()), name.to_owned())
             }
             Value::Map(entries) => self.entry(entries, name)?,
-            Value::Str(_) if METHODS.contains(&name) => {
-                Value::Method(Box::new(value.clone()), name.to_owned())
+            Value::List(items) if items.shape() == Shape::Group => {
+                let at = ["grouper", "list"].iter().position(|known| *known == name);
+                at.and_then(|at| items.get(at)).cloned().unwrap_or(Value::Undefined)
             }
             _ => Value::Undefined,
         })
@@ -228,12 +250,21 @@ impl Ops {
             (Value::Map(entries), key) => {
                 find(entries, key, &self.budget)?.cloned().unwrap_or(Value::Undefined)
             }
-            (Value::List(items), _) => match index.as_int() {
-                Some(at) => {
-                    position(at, items.len()).map_or(Value::Undefined, |at| items[at].clone())
+            (Value::List(items), _) if !matches!(items.shape(), Shape::View(_)) => {
+                match index.as_int() {
+                    Some(at) => {
+                        position(at, items.len()).map_or(Value::Undefined, |at| items[at].clone())
+                    }
+                    None => match index {
+                        Value::Str(name) => self.attribute(value, name)?,
+                        _ => Value::Undefined,
+                    },
                 }
-                None => Value::Undefined,
-            },
+            }
+            (Value::Bytes(bytes), Value::Int(at)) => {
+                let at = position(*at, bytes.len());
+                at.map_or(Value::Undefined, |at| Value::Int(bytes[at].into()))
+            }
             (Value::Str(text), Value::Int(at)) => {
                 self.budget.step(text.len() / 4)?;
                 let at = position(*at, text.chars().count());
@@ -272,8 +303,9 @@ impl Ops {
             return Err("a slice in steps of 0".into());
         }
         let items = match value {
-            Value::Undefined => return Err("a slice of an undefined value".into()),
-            value => self.items(value)?,
+            Value::Str(_) => self.items(value)?,
+            Value::List(items) if !matches!(items.shape(), Shape::View(_)) => items.clone(),
+            other => return Err(format!("a slice of {}", other.kind())),
         };
         let length = items.len() as i64;
         let place = |at: Option<i64>, default: i64, least: i64, most: i64| {
@@ -293,61 +325,8 @@ impl Ops {
         }
         match value {
             Value::Str(_) => self.text(kept.iter().filter_map(Value::as_str).collect::<String>()),
+            Value::List(items) => Value::sequence(&self.budget, kept, items.shape().class()),
             _ => Value::list(&self.budget, kept),
-        }
-    }
-
-    pub fn binary(&self, operator: &str, a: &Value, b: &Value) -> Result<Value> {
-        match (operator, a, b) {
-            ("~", ..) => {
-                let (mut text, other) = (self.written(a)?, self.written(b)?);
-                self.budget.check(text.len() + other.len())?;
-                text += &other;
-                return self.text(text);
-            }
-            ("+", Value::Str(a), Value::Str(b)) => {
-                self.budget.check(a.len() + b.len())?;
-                return self.text([a.as_str(), b.as_str()].concat());
-            }
-            ("+", Value::List(a), Value::List(b)) => {
-                self.budget.check((a.len() + b.len()) * size_of::<Value>())?;
-                return Value::list(&self.budget, a.iter().chain(b.iter()).cloned().collect());
-            }
-            ("*", Value::Str(text), count) | ("*", count, Value::Str(text))
-                if count.as_int().is_some() =>
-            {
-                let count = usize::try_from(count.as_int().unwrap_or(0)).unwrap_or(0);
-                self.budget.check(text.len().saturating_mul(count))?;
-                return self.text(text.repeat(count));
-            }
-            _ => {}
-        }
-        let wrong = || format!("`{operator}` of {} and {}", a.kind(), b.kind());
-        if let (Some(a), Some(b)) = (a.as_int(), b.as_int()) {
-            let result = match operator {
-                "+" => a.checked_add(b),
-                "-" => a.checked_sub(b),
-                "*" => a.checked_mul(b),
-                "//" | "%" | "/" if b == 0 => return Err("a division by zero".into()),
-                "//" => a
-                    .checked_div_euclid(b)
-                    .map(|q| if b < 0 && a.rem_euclid(b) != 0 { q - 1 } else { q }),
-                "%" => {
-                    a.checked_rem(b).map(|r| if r != 0 && (r < 0) != (b < 0) { r + b } else { r })
-                }
-                "**" if b >= 0 => u32::try_from(b).ok().and_then(|b| a.checked_pow(b)),
-                _ => {
-                    return float(operator, a as f64, b as f64).map(Value::Float).ok_or_else(wrong);
-                }
-            };
-            return result.map(Value::Int).ok_or_else(|| "a number is too large".into());
-        }
-        match (a.as_float(), b.as_float()) {
-            (Some(_), Some(0.0)) if ["/", "//", "%"].contains(&operator) => {
-                Err("a division by zero".into())
-            }
-            (Some(a), Some(b)) => float(operator, a, b).map(Value::Float).ok_or_else(wrong),
-            _ => Err(wrong()),
         }
     }
 }
@@ -356,17 +335,4 @@ impl Ops {
 fn position(at: i64, length: usize) -> Option<usize> {
     let at = if at < 0 { at.checked_add(i64::try_from(length).ok()?)? } else { at };
     usize::try_from(at).ok().filter(|&at| at < length)
-}
-
-fn float(operator: &str, a: f64, b: f64) -> Option<f64> {
-    Some(match operator {
-        "+" => a + b,
-        "-" => a - b,
-        "*" => a * b,
-        "/" => a / b,
-        "//" => (a / b).floor(),
-        "%" => a - b * (a / b).floor(),
-        "**" => a.powf(b),
-        _ => return None,
-    })
 }

@@ -102,9 +102,10 @@ impl Parser<'_> {
                 }
                 StmtKind::With { variables, body: self.body_until("endwith")? }
             }
-            // It marks the assistant's words for training; what is set in it ends with it.
+            // It marks the assistant's words for training, as the body of a function does in
+            // transformers: what is set in it ends with it, and it leaves no loop.
             "generation" => {
-                StmtKind::With { variables: Vec::new(), body: self.body_until("endgeneration")? }
+                StmtKind::With { variables: Vec::new(), body: self.kept("endgeneration")? }
             }
             "macro" => self.macro_definition()?,
             "filter" => {

@@ -2,9 +2,10 @@
 
 use crate::{
     limits::MAX_RANGE,
+    operators,
     ops::{Given, Ops},
     strings,
-    value::{Namespace, Value, find},
+    value::{Items, Namespace, Shape, Value, find},
 };
 use std::rc::Rc;
 
@@ -12,7 +13,8 @@ type Result<T> = std::result::Result<T, String>;
 
 /// The name of a function that every template has.
 pub fn function(name: &str) -> Option<&'static str> {
-    ["namespace", "range", "dict", "raise_exception"].into_iter().find(|known| *known == name)
+    let known = ["namespace", "range", "dict", "raise_exception", "strftime_now"];
+    known.into_iter().find(|known| *known == name)
 }
 
 pub fn call(ops: &Ops, name: &str, given: &Given) -> Result<Value> {
@@ -59,11 +61,16 @@ pub fn call(ops: &Ops, name: &str, given: &Given) -> Result<Value> {
                 (0..length.max(0) as i64).map(|i| Value::Int(start + i * step)).collect(),
             )
         }
+        "strftime_now" => {
+            given.at_most(1, &["format"])?;
+            let format = given.string(0, "format")?.ok_or("a format is needed")?;
+            ops.text(ops.now.formatted(&ops.budget, format)?)
+        }
         // What the template says to people: why it refuses.
         _ => {
-            given.at_most(1, &[])?;
+            given.at_most(1, &["message"])?;
             Err(given
-                .get(0, "")
+                .get(0, "message")
                 .map_or_else(|| Ok(String::new()), |message| ops.written(message))?)
         }
     }
@@ -79,6 +86,13 @@ fn pairs(ops: &Ops, given: &Given) -> Result<Vec<(Value, Value)>> {
             ops.budget.check(entries.len() * size_of::<(Value, Value)>())?;
             entries.to_vec()
         }
+        Some(pairs @ (Value::List(_) | Value::Generator(_))) => {
+            let pair = |item: &Value| match ops.items(item)?.as_slice() {
+                [key, value] => Ok((key.clone(), value.clone())),
+                _ => Err("a list that is not of pairs".into()),
+            };
+            ops.items(pairs)?.iter().map(pair).collect::<Result<_>>()?
+        }
         Some(other) => return Err(format!("{} is no dictionary", other.kind())),
         None => Vec::new(),
     };
@@ -92,6 +106,12 @@ pub fn method(ops: &Ops, of: &Value, name: &str, given: &Given) -> Result<Value>
     ops.visit(of, given)?;
     match of {
         Value::Str(text) => strings::method(ops, text, name, given),
+        Value::Bytes(bytes) => strings::bytes_method(ops, bytes, name, given),
+        Value::List(items) => list_method(ops, of, items, name, given),
+        Value::Float(value) if name == "is_integer" => {
+            given.at_most(0, &[])?;
+            Ok(Value::Bool(value.fract() == 0.0))
+        }
         Value::Map(entries) => {
             ops.budget.step(entries.len())?;
             given.at_most(if name == "get" { 2 } else { 0 }, &[])?;
@@ -100,15 +120,18 @@ pub fn method(ops: &Ops, of: &Value, name: &str, given: &Given) -> Result<Value>
                     let pair = |(key, value): &(Value, Value)| {
                         Value::tuple(&ops.budget, vec![key.clone(), value.clone()])
                     };
-                    Value::list(&ops.budget, entries.iter().map(pair).collect::<Result<_>>()?)
+                    let pairs = entries.iter().map(pair).collect::<Result<_>>()?;
+                    Value::sequence(&ops.budget, pairs, Shape::View("dict_items"))
                 }
                 "keys" => {
-                    Value::list(&ops.budget, entries.iter().map(|(key, _)| key.clone()).collect())
+                    let keys = entries.iter().map(|(key, _)| key.clone()).collect();
+                    Value::sequence(&ops.budget, keys, Shape::View("dict_keys"))
                 }
-                "values" => Value::list(
-                    &ops.budget,
-                    entries.iter().map(|(_, value)| value.clone()).collect(),
-                ),
+                "values" => {
+                    let values = entries.iter().map(|(_, value)| value.clone()).collect();
+                    Value::sequence(&ops.budget, values, Shape::View("dict_values"))
+                }
+                "copy" => Ok(of.clone()),
                 _ => {
                     let found =
                         find(entries, given.get(0, "").ok_or("a key is needed")?, &ops.budget)?;
@@ -138,9 +161,33 @@ pub fn method(ops: &Ops, of: &Value, name: &str, given: &Given) -> Result<Value>
     }
 }
 
+/// Methods of lists and tuples that change nothing.
+fn list_method(ops: &Ops, of: &Value, items: &Items, name: &str, given: &Given) -> Result<Value> {
+    given.at_most(if name == "copy" { 0 } else { 1 }, &[])?;
+    if name == "copy" {
+        return Ok(of.clone());
+    }
+    let one = given.get(0, "").ok_or("a value is needed")?;
+    let mut count = 0;
+    for (at, item) in items.iter().enumerate() {
+        let equal = item.equals(one, &ops.budget)?;
+        if equal && name == "index" {
+            return Ok(Value::Int(at as i64));
+        }
+        count += i64::from(equal);
+    }
+    if name == "index" { Err("the value is not in the list".into()) } else { Ok(Value::Int(count)) }
+}
+
 pub fn test(ops: &Ops, name: &str, value: &Value, given: &Given) -> Result<bool> {
     ops.visit(value, given)?;
     let compares = [
+        "==",
+        "!=",
+        "<",
+        "<=",
+        ">",
+        ">=",
         "divisibleby",
         "eq",
         "equalto",
@@ -169,14 +216,28 @@ pub fn test(ops: &Ops, name: &str, value: &Value, given: &Given) -> Result<bool>
         "number" => matches!(value, Value::Int(_) | Value::Float(_) | Value::Bool(_)),
         "string" => matches!(value, Value::Str(_)),
         "mapping" => matches!(value, Value::Map(_)),
-        "sequence" => matches!(value, Value::List(_) | Value::Str(_) | Value::Map(_)),
-        "iterable" => {
-            matches!(value, Value::List(_) | Value::Str(_) | Value::Map(_) | Value::Undefined)
-        }
-        "callable" => matches!(value, Value::Function(_) | Value::Macro(_) | Value::Method(..)),
+        "sequence" => match value {
+            Value::List(items) => !matches!(items.shape(), Shape::View(_)),
+            other => {
+                matches!(other, Value::Str(_) | Value::Bytes(_) | Value::Map(_) | Value::Undefined)
+            }
+        },
+        "iterable" => matches!(
+            value,
+            Value::List(_)
+                | Value::Generator(_)
+                | Value::Str(_)
+                | Value::Bytes(_)
+                | Value::Map(_)
+                | Value::Undefined
+        ),
+        "callable" => matches!(
+            value,
+            Value::Function(_) | Value::Macro(_) | Value::Method(..) | Value::Undefined
+        ),
         "odd" | "even" => {
-            (value.as_int().ok_or_else(|| format!("of {}", value.kind()))?.rem_euclid(2) == 1)
-                == (name == "odd")
+            let two = operators::binary(ops, "%", value, &Value::Int(2))?;
+            two.equals(&Value::Int(i64::from(name == "odd")), &ops.budget)?
         }
         "divisibleby" => {
             let (value, by) = (value.as_int(), argument()?.as_int());
@@ -191,12 +252,13 @@ pub fn test(ops: &Ops, name: &str, value: &Value, given: &Given) -> Result<bool>
             let changed = if name == "lower" { text.to_lowercase() } else { text.to_uppercase() };
             changed == text && text.chars().any(char::is_alphabetic)
         }
-        "eq" | "equalto" | "sameas" => ops.compares("==", value, argument()?)?,
-        "ne" => ops.compares("!=", value, argument()?)?,
-        "lt" | "lessthan" => ops.compares("<", value, argument()?)?,
-        "le" => ops.compares("<=", value, argument()?)?,
-        "gt" | "greaterthan" => ops.compares(">", value, argument()?)?,
-        "ge" => ops.compares(">=", value, argument()?)?,
+        "==" | "eq" | "equalto" => ops.compares("==", value, argument()?)?,
+        "!=" | "ne" => ops.compares("!=", value, argument()?)?,
+        "<" | "lt" | "lessthan" => ops.compares("<", value, argument()?)?,
+        "<=" | "le" => ops.compares("<=", value, argument()?)?,
+        ">" | "gt" | "greaterthan" => ops.compares(">", value, argument()?)?,
+        ">=" | "ge" => ops.compares(">=", value, argument()?)?,
+        "sameas" => value.is_same(argument()?),
         "in" => ops.compares("in", value, argument()?)?,
         _ => return Err("is no test of chat templates".into()),
     })

@@ -2,9 +2,11 @@
 
 mod context;
 mod hostile;
+mod ordered;
+mod published;
 mod rendering;
 
-use chat_template::{Error, Limits, Template};
+use chat_template::{Error, Limits, LocalTime, Template};
 use proptest::prelude::*;
 use serde::{Deserialize, Serialize};
 

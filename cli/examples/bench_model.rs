@@ -1,10 +1,7 @@
 //! Times whole models with random weights:
 //! `cargo run --release --example bench_model -- --config config.json`. It is `bitnet bench`.
 
-use bitnet_cli::{
-    bench::{BenchArgs, run},
-    renamed,
-};
+use bitnet_cli::bench::{BenchArgs, run};
 use clap::Parser;
 use std::process::ExitCode;
 
@@ -16,6 +13,6 @@ struct Arguments {
 }
 
 fn main() -> ExitCode {
-    let arguments: Arguments = renamed::parse();
+    let arguments = Arguments::parse();
     bitnet_cli::main(|| run(None, &arguments.how))
 }

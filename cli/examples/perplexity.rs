@@ -3,10 +3,7 @@
 //! the shipped model, a text that it was not trained on, and the length of the texts that it was
 //! trained on as its defaults.
 
-use bitnet_cli::{
-    perplexity::{PerplexityArgs, run},
-    renamed,
-};
+use bitnet_cli::perplexity::{PerplexityArgs, run};
 use clap::Parser;
 use std::{path::PathBuf, process::ExitCode};
 
@@ -26,7 +23,7 @@ struct Arguments {
 }
 
 fn main() -> ExitCode {
-    let mut arguments: Arguments = renamed::parse();
+    let mut arguments = Arguments::parse();
     arguments.how.window.get_or_insert(255);
     bitnet_cli::main(|| run(&arguments.model, &arguments.text, &arguments.how))
 }

@@ -9,7 +9,7 @@
 //! above the roof is of a cache, and does not count.
 
 use anyhow::{Context as _, Result, ensure};
-use bitnet_cli::{adapters::backend, bench, model::ModelArgs, random::Shape, renamed, say};
+use bitnet_cli::{adapters::backend, bench, model::ModelArgs, random::Shape, say};
 use bitnet_wgpu::bitnet::{ActivationType, BitLinear};
 use bitnet_wgpu::{
     Context, Element, Recording, Tensor,
@@ -51,7 +51,7 @@ const MOST_HEAD_ROWS: usize = 32_768;
 const WORTH: f64 = 0.97;
 
 fn main() -> ExitCode {
-    let arguments: Arguments = renamed::parse();
+    let arguments = Arguments::parse();
     bitnet_cli::main(|| tune(arguments))
 }
 

@@ -1,6 +1,9 @@
 //! `bitnet adapters`: the GPUs and their capabilities.
 
-use crate::{model::matrix_units, say};
+use crate::{
+    model::{self, matrix_units},
+    say,
+};
 use anyhow::Result;
 use bitnet_wgpu::{
     Context, ContextOptions, Element,
@@ -15,7 +18,7 @@ use clap::Args;
 use pollster::block_on;
 use serde_json::{Value, json};
 
-/// Lists the GPUs, their capabilities and load, and which one is chosen
+/// Lists the GPUs and their capabilities, and which one is chosen
 #[derive(Args)]
 pub struct Adapters {
     /// Print one JSON array
@@ -48,7 +51,7 @@ impl Adapters {
             return Ok(());
         }
         if list.all.is_empty() {
-            say("no GPUs; models run on the CPU\n")?;
+            say(format!("{}; models run on the CPU\n", model::no_gpu()))?;
         }
         for adapter in &list.all {
             let opened = open(adapter)
@@ -61,7 +64,7 @@ impl Adapters {
             ))?;
         }
         if let (Err(error), false) = (chosen, list.all.is_empty()) {
-            say(format!("no GPU is chosen: {error}\n"))?;
+            say(format!("no GPU chosen: {error}\n"))?;
         }
         Ok(())
     }

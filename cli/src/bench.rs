@@ -2,7 +2,7 @@
 
 use crate::{
     adapters, energy, input,
-    model::{self, ModelArgs, Placement, with_progress},
+    model::{self, ModelArgs, Placement, progress, with_progress},
     profile::{self, Profile},
     random::{RandomModel, Shape, prompt_of},
     say,
@@ -22,6 +22,7 @@ use bitnet_wgpu::{
     telemetry::{Clock, MemoryStats, PeakBandwidth},
 };
 use clap::{Args, ValueEnum};
+use indicatif::ProgressBar;
 use serde_json::{Value, json};
 use std::{
     fmt::Display,
@@ -102,6 +103,12 @@ const LONGEST: usize = 4096;
 /// Sequences that the library decodes in one batch.
 const MAX_BATCH: usize = 4096;
 
+/// Generations before the first measurement.
+const WARM_UPS: usize = 3;
+
+/// Prompts of each length that are computed.
+const PREFILLS: usize = 6;
+
 /// Tokens that are traced. Drafts need more, since they begin once a text repeats itself.
 const TRACED: usize = 8;
 const TRACED_WITH_DRAFTS: usize = 64;
@@ -125,6 +132,7 @@ pub fn run(name: Option<&Path>, args: &BenchArgs) -> Result<()> {
     bench.decode()?;
     bench.speculation()?;
     bench.batches()?;
+    bench.bar.finish_and_clear();
     bench.profile()?;
     bench.trace()?;
     bench.memory()?;
@@ -200,6 +208,7 @@ struct Measurements<'a> {
     roof: Option<PeakBandwidth>,
     /// The results for `--json`.
     object: Value,
+    bar: ProgressBar,
 }
 
 impl<'a> Measurements<'a> {
@@ -208,15 +217,30 @@ impl<'a> Measurements<'a> {
             !contexts.is_empty() && contexts.iter().all(|context| context.capabilities().f16);
         let is_f16 = args.kv_type.map_or(has_f16, |kv| kv == KvType::F16);
         let kv = if is_f16 { Element::F16 } else { Element::F32 };
-        Self { args, contexts, model, kv, roof: None, object: json!({}) }
+        let bar = progress("measuring", "generations");
+        let new = Self { args, contexts, model, kv, roof: None, object: json!({}), bar };
+        new.bar.set_length(new.generations() as u64);
+        new
     }
 
     /// Prints a line, unless results are printed as JSON.
     fn show(&self, line: impl Display) -> Result<()> {
         if !self.args.json {
-            say(format!("{line}\n"))?;
+            self.bar.suspend(|| say(format!("{line}\n")))?;
         }
         Ok(())
+    }
+
+    /// Returns how many generations all measurements take.
+    fn generations(&self) -> usize {
+        let speculations = if self.args.speculate { self.context_lengths().count() } else { 0 };
+        let prompts = self.args.prefill.iter().filter(|&&prompt| prompt <= self.limit()).count();
+        let batches = self.args.batch_sizes.len();
+        WARM_UPS
+            + PREFILLS * prompts
+            + self.context_lengths().count()
+            + 3 * speculations
+            + 2 * batches
     }
 
     fn limit(&self) -> usize {
@@ -241,7 +265,7 @@ impl<'a> Measurements<'a> {
     /// Shows the model and its devices.
     fn describe(&mut self, name: Option<&Path>) -> Result<()> {
         let device = Placement::of(&self.model)?;
-        self.show(format!("{device}; times by the host's clock, until results have arrived"))?;
+        self.show(format!("{device}; host clock, with the transfer of results"))?;
         let random = || format!("random weights, {}", shape(self.model.config()));
         self.object = json!({
             "adapter": device.adapter,
@@ -272,7 +296,7 @@ impl<'a> Measurements<'a> {
 
     /// Raises the clock of an idle device, compiles kernels, and measures the peak bandwidth.
     fn warm_up(&mut self) -> Result<()> {
-        for _ in 0..3 {
+        for _ in 0..WARM_UPS {
             self.time(512.min(self.limit().saturating_sub(8)), 8)?;
         }
         self.roof = self.contexts.first().map(profile::roof).transpose()?.flatten();
@@ -291,7 +315,7 @@ impl<'a> Measurements<'a> {
                 continue;
             }
             // The first prompt of a length allocates its buffers; of five others, the median.
-            let times = (0..6).map(|_| Ok(self.time(prompt, 1)?.0));
+            let times = (0..PREFILLS).map(|_| Ok(self.time(prompt, 1)?.0));
             let mut times = times.collect::<Result<Vec<_>>>()?;
             times[1..].sort_by(f64::total_cmp);
             let seconds = times[3];
@@ -351,7 +375,7 @@ impl<'a> Measurements<'a> {
         let energy = energy::per_token(&self.model, self.contexts, length, self.options(0))?;
         self.show(match &energy {
             Ok(energy) => format!(
-                "energy after {length:5}: {:8.3} joules per token ({})",
+                "energy after {length:5}: {:8.3} J per token ({})",
                 energy.joules, energy.source
             ),
             Err(why) => format!("energy after {length:5}: {why}"),
@@ -422,7 +446,10 @@ impl<'a> Measurements<'a> {
         let rate = self.object["decode"][0]["tokens_per_second"].as_f64().unwrap_or(0.0);
         let profile = Profile::of_step(&self.model, 1, past, self.roof.as_ref())?;
         self.show(&profile)?;
-        self.show(format!("{:>9.1} µs  per token, until its result has arrived", 1e6 / rate))?;
+        self.show(format!(
+            "{:>9.1} µs  per token in total, with the transfer of its result",
+            1e6 / rate
+        ))?;
         profile.put(&mut self.object);
         self.object["total_us_per_token"] = (1e6 / rate).into();
         Ok(())
@@ -473,6 +500,7 @@ impl<'a> Measurements<'a> {
         let first = start.elapsed().as_secs_f64();
         let start = Instant::now();
         let generated = generation.try_fold(0, |count, token| token.map(|_| count + 1))?;
+        self.bar.inc(1);
         Ok((first, start.elapsed().as_secs_f64() / f64::from(generated.max(1))))
     }
 
@@ -486,6 +514,7 @@ impl<'a> Measurements<'a> {
             ids.push(token?.id);
         }
         let seconds = start.elapsed().as_secs_f64() / (ids.len() - 1).max(1) as f64;
+        self.bar.inc(1);
         Ok(Generated { ids, seconds, speculation: generation.speculation() })
     }
 
@@ -507,6 +536,7 @@ impl<'a> Measurements<'a> {
         let start = Instant::now();
         let mut tokens = streams.into_iter().flatten();
         let generated = tokens.try_fold(0usize, |count, token| token.map(|_| count + 1))?;
+        self.bar.inc(1);
         Ok(start.elapsed().as_secs_f64() * size as f64 / generated.max(1) as f64)
     }
 }

@@ -1,11 +1,23 @@
 //! The command line of `bitnet`.
 
+#[cfg(feature = "hub")]
+use crate::models::{List, Pull, Remove};
 use crate::{
-    adapters::Adapters, bench::Bench, chat::Chat, doctor::Doctor, embed::Embed, info::Info,
-    perplexity::Perplexity, quantize::Quantize, run::Run, serve::Serve,
+    adapters::Adapters,
+    bench::Bench,
+    chat::Chat,
+    completions::{Completions, ManualPages},
+    doctor::Doctor,
+    embed::Embed,
+    info::Info,
+    perplexity::Perplexity,
+    quantize::Quantize,
+    run::Run,
+    serve::Serve,
+    tokenize::Tokenize,
 };
 use anyhow::Result;
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory as _, Parser, Subcommand};
 
 /// Runs, serves, scores, converts and benchmarks ternary (1.58-bit) language models on the GPU or
 /// the CPU
@@ -28,12 +40,21 @@ enum Command {
     Chat(Chat),
     Serve(Serve),
     Embed(Embed),
+    Tokenize(Tokenize),
     Perplexity(Perplexity),
     Quantize(Quantize),
     Bench(Bench),
     Info(Info),
+    #[cfg(feature = "hub")]
+    Pull(Pull),
+    #[cfg(feature = "hub")]
+    List(List),
+    #[cfg(feature = "hub")]
+    Rm(Remove),
     Adapters(Adapters),
     Doctor(Doctor),
+    Completions(Completions),
+    Man(ManualPages),
 }
 
 impl Arguments {
@@ -43,12 +64,21 @@ impl Arguments {
             Command::Chat(chat) => chat.run(),
             Command::Serve(serve) => serve.run(),
             Command::Embed(embed) => embed.run(),
+            Command::Tokenize(tokenize) => tokenize.run(),
             Command::Perplexity(perplexity) => perplexity.run(),
             Command::Quantize(quantize) => quantize.run(),
             Command::Bench(bench) => bench.run(),
             Command::Info(info) => info.run(),
             Command::Adapters(adapters) => adapters.run(),
             Command::Doctor(doctor) => doctor.run(),
+            #[cfg(feature = "hub")]
+            Command::Pull(pull) => pull.run(),
+            #[cfg(feature = "hub")]
+            Command::List(list) => list.run(),
+            #[cfg(feature = "hub")]
+            Command::Rm(remove) => remove.run(),
+            Command::Completions(completions) => completions.run(Self::command()),
+            Command::Man(pages) => pages.run(Self::command()),
         }
     }
 }

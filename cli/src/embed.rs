@@ -28,12 +28,15 @@ enum PoolingName {
     Last,
 }
 
-/// Computes embeddings, one JSON object per line: index, tokens, embedding
+/// Computes embeddings, one JSON object per line
+///
+/// Its keys are `index`, `tokens` and `embedding`.
 #[derive(Args)]
 pub struct Embed {
     /// Model directory, GGUF file, prepacked model file, or name on the Hugging Face hub
     model: PathBuf,
-    /// Texts to embed; `-` or no text reads lines of at most 1 MiB from standard input
+    /// Texts to embed; `-` or no text reads lines of at most 1 MiB from standard input, of which
+    /// blank ones have no embedding
     texts: Vec<String>,
     /// Pooling of the token states: of the first token, their mean, or of the last token
     /// [default: what the model's files say, or last]
@@ -56,7 +59,7 @@ impl Embed {
     pub fn run(self) -> Result<()> {
         let read = self.texts.is_empty() || self.texts == ["-"];
         if self.texts.is_empty() && std::io::stdin().is_terminal() {
-            bail!("missing texts");
+            bail!("missing texts; `-` for standard input is accepted");
         }
         let files = self.device.open(&self.model)?;
         files.tokenizer()?;
@@ -75,49 +78,53 @@ impl Embed {
             .normalize(self.no_normalize.then_some(false))
             .add_eos(self.add_eos);
         if !read {
-            return print(&model, 0, &self.texts, &options);
+            let texts: Vec<_> = self.texts.iter().cloned().enumerate().collect();
+            return print(&model, &texts, &options);
         }
         let mut lines = Lines::new(std::io::stdin().lock(), MAX_EMBEDDED);
-        let mut done = 0;
+        let mut line = 0;
         loop {
-            let texts = some_texts(&mut lines, done)?;
+            let texts = some_texts(&mut lines, &mut line)?;
             if texts.is_empty() {
                 return Ok(());
             }
-            print(&model, done, &texts, &options)?;
-            done += texts.len();
+            print(&model, &texts, &options)?;
         }
     }
 }
 
-/// Reads the next texts, of which the first has the number `first`; none at the end of the input.
-fn some_texts(lines: &mut Lines<impl BufRead>, first: usize) -> Result<Vec<String>> {
+/// Reads the next texts that are not blank, with their lines; none at the end of the input. `line`
+/// is the number of the next line.
+fn some_texts(lines: &mut Lines<impl BufRead>, line: &mut usize) -> Result<Vec<(usize, String)>> {
     let mut texts = Vec::new();
     while texts.len() < BATCH
-        && let Some(line) = lines.next_line().context("standard input")?
+        && let Some(read) = lines.next_line().context("standard input")?
     {
-        match line {
-            Line::Text(text) => texts.push(text),
+        match read {
+            Line::Text(text) if text.trim().is_empty() => {}
+            Line::Text(text) => texts.push((*line, text)),
             // Nobody would notice the embedding of a repaired text.
-            Line::Repaired(_) => bail!("text {} is not UTF-8", first + texts.len()),
-            Line::TooLong => {
-                bail!("text {} has more than {MAX_EMBEDDED} bytes", first + texts.len())
-            }
+            Line::Repaired(_) => bail!("text {line} is not UTF-8"),
+            Line::TooLong => bail!("text {line} has more than {MAX_EMBEDDED} bytes"),
         }
+        *line += 1;
     }
     Ok(texts)
 }
 
-/// Prints the embeddings of texts, of which the first has the number `first`.
-fn print(model: &Model, first: usize, texts: &[String], options: &EmbedOptions) -> Result<()> {
-    if let Some(empty) = texts.iter().position(String::is_empty) {
-        bail!("text {} is empty", first + empty);
+/// Prints the embeddings of texts with these numbers.
+fn print(model: &Model, texts: &[(usize, String)], options: &EmbedOptions) -> Result<()> {
+    let (numbers, texts): (Vec<usize>, Vec<&str>) =
+        texts.iter().map(|(number, text)| (number, text.as_str())).unzip();
+    if let Some((number, _)) = numbers.iter().zip(&texts).find(|(_, text)| text.is_empty()) {
+        bail!("text {number} is empty");
     }
-    for (n, embedding) in pollster::block_on(model.embed(texts, options))?.into_iter().enumerate() {
-        say(format!(
-            "{}\n",
-            json!({ "index": first + n, "tokens": embedding.tokens, "embedding": embedding.vector })
-        ))?;
+    let embeddings = pollster::block_on(model.embed(&texts, options))?;
+    for (number, embedding) in numbers.iter().zip(embeddings) {
+        let object = json!({
+            "index": number, "tokens": embedding.tokens, "embedding": embedding.vector,
+        });
+        say(format!("{object}\n"))?;
     }
     Ok(())
 }

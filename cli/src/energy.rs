@@ -61,8 +61,8 @@ fn taken(sums: &[Sum], seconds: f64) -> Option<(f64, &'static str)> {
         .filter(|&joules| joules > 0.0);
     let watts = || Some(sums.iter().map(|sum| sum.watts).sum::<Option<f64>>()? / sums.len() as f64);
     counted
-        .map(|joules| (joules, "counted"))
-        .or_else(|| Some((watts()? * seconds, "by the mean of its power")))
+        .map(|joules| (joules, "energy counter"))
+        .or_else(|| Some((watts()? * seconds, "mean power")))
 }
 
 /// Decodes for three seconds after so many tokens, or to the end of the context: energy a token, or
@@ -100,12 +100,13 @@ pub fn per_token(
     let last = healths();
     sums.push(Sum::of(&last));
     let Some((joules, how)) = taken(&sums, seconds) else {
-        return Ok(Err("the system does not say it"));
+        return Ok(Err("not reported by the system"));
     };
     if seconds < SHORT.as_secs_f64() {
-        return Ok(Err("the context ends before drivers say enough"));
+        return Ok(Err("the context is too short to measure it"));
     }
-    let reading = last[0].energy.as_ref().filter(|_| how == "counted").or(last[0].power.as_ref());
+    let reading =
+        last[0].energy.as_ref().filter(|_| how == "energy counter").or(last[0].power.as_ref());
     let source = format!("{}, {how}", reading.map_or("", |reading| &reading.source));
     Ok(Ok(Energy { joules: joules / f64::from(tokens.max(1)), source }))
 }
@@ -125,13 +126,13 @@ mod tests {
             (Some(1250.0), Some(300.0)),
             (Some(1600.0), Some(500.0)),
         ]);
-        assert_eq!(taken(&all, 2.0), Some((600.0, "counted")));
+        assert_eq!(taken(&all, 2.0), Some((600.0, "energy counter")));
         // One that stands still, begins anew, or is not there at an end.
         for (first, last) in
             [(Some(5.0), Some(5.0)), (Some(9.0), Some(2.0)), (None, Some(7.0)), (Some(7.0), None)]
         {
             let all = sums(&[(first, Some(100.0)), (Some(8.0), Some(300.0)), (last, Some(500.0))]);
-            assert_eq!(taken(&all, 2.0), Some((600.0, "by the mean of its power")));
+            assert_eq!(taken(&all, 2.0), Some((600.0, "mean power")));
         }
     }
 

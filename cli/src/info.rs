@@ -18,7 +18,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Shows a model's architecture, tensors, types and sizes, and what is not supported
+/// Shows a model's architecture and tensors, and what is not supported
 ///
 /// A model that is not supported is no failure of this command.
 #[derive(Args)]
@@ -98,7 +98,8 @@ fn stored(path: &Path) -> Result<(&'static str, Vec<Stored>)> {
     let directory = match formats::identify(path)? {
         formats::ModelFormat::Directory(directory) => directory,
         formats::ModelFormat::Prepacked => return Ok(("prepacked model file", safetensors(path)?)),
-        _ => return Ok(("GGUF file", gguf(path)?)),
+        formats::ModelFormat::Gguf(file) => return Ok(("GGUF file", gguf(&file)?)),
+        _ => bail!("{}: is of an unknown format", display(path)),
     };
     if !directory.join("config.json").exists() {
         bail!("{}: is not a model: missing config.json", display(path));

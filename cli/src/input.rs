@@ -38,16 +38,47 @@ pub fn standard_input() -> Result<String> {
     whole(io::stdin().lock(), MAX_TEXT).context("standard input")
 }
 
+/// Reads standard input to its end. The last line feed is not part of the text.
+///
+/// # Errors
+/// As [`standard_input`].
+pub fn piped_text() -> Result<String> {
+    let input = standard_input()?;
+    let text = input.strip_suffix('\n').unwrap_or(&input);
+    Ok(text.strip_suffix('\r').unwrap_or(text).to_owned())
+}
+
+/// Parses an argument that is a prompt. One that begins with a dash is a prompt if it has a space;
+/// others are options that are not known.
+///
+/// # Errors
+/// What could be a mistyped option.
+pub fn prompt(argument: &str) -> Result<String, String> {
+    let letter = argument.strip_prefix('-').map(|rest| rest.trim_start_matches('-'));
+    let is_option = letter.is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_alphabetic()));
+    if is_option && !argument.contains(char::is_whitespace) {
+        return Err(format!("unknown option; as a prompt, `-- {argument}` is accepted"));
+    }
+    Ok(argument.to_owned())
+}
+
 fn whole(input: impl Read, most: u64) -> Result<String> {
     let mut bytes = Vec::new();
     input.take(most.saturating_add(1)).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > most {
-        bail!("has more than {most} bytes, which is the most that is read");
+        bail!("has more than {most} bytes, which is the limit");
     }
     utf8(bytes)
 }
 
-fn utf8(bytes: Vec<u8>) -> Result<String> {
+/// Returns the text without its byte order mark.
+fn utf8(mut bytes: Vec<u8>) -> Result<String> {
+    if bytes.starts_with(&[0xff, 0xfe]) || bytes.starts_with(&[0xfe, 0xff]) {
+        bail!("is text in UTF-16: save it as UTF-8");
+    }
+    if bytes.starts_with("\u{feff}".as_bytes()) {
+        bytes.drain(..3);
+    }
     String::from_utf8(bytes).map_err(|error| {
         anyhow::anyhow!("is not UTF-8: byte {} is wrong", error.utf8_error().valid_up_to())
     })
@@ -122,6 +153,16 @@ mod tests {
             whole(Endless(&given), 5000).unwrap_err().to_string().contains("more than 5000 bytes")
         );
         assert_eq!(given.get(), 5001);
+    }
+
+    #[test]
+    fn prompts_begin_with_dashes() {
+        for text in ["- a list", "-", "--", "-5", "--- x", "-x is negative", "--greedy is good"] {
+            assert_eq!(prompt(text).as_deref(), Ok(text));
+        }
+        for option in ["--greddy", "-x", "--max-tokens=5"] {
+            assert!(prompt(option).unwrap_err().contains("is accepted"), "{option}");
+        }
     }
 
     #[test]

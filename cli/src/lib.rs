@@ -8,6 +8,7 @@ mod allocator;
 pub mod bench;
 pub mod chat;
 pub mod command;
+pub mod completions;
 pub mod doctor;
 pub mod embed;
 mod energy;
@@ -15,18 +16,22 @@ pub mod generation;
 pub mod hub;
 pub mod info;
 pub mod input;
+mod interrupt;
 pub mod model;
+#[cfg(feature = "hub")]
+pub mod models;
 pub mod perplexity;
 mod profile;
 pub mod quantize;
 pub mod random;
-pub mod renamed;
 pub mod run;
 pub mod serve;
+mod style;
+pub mod tokenize;
 
 use bitnet_wgpu::internals::files::display;
 use std::{
-    io::{ErrorKind, Write},
+    io::{ErrorKind, IsTerminal, Write},
     path::Path,
     process::ExitCode,
 };
@@ -34,7 +39,8 @@ use std::{
 /// Runs a command and prints its error as text. A closed standard output is no error.
 pub fn main(command: impl FnOnce() -> anyhow::Result<()>) -> ExitCode {
     env_logger::Builder::from_env(
-        env_logger::Env::default().default_filter_or("error,bitnet_wgpu=warn,bitnet_serve=warn"),
+        env_logger::Env::default()
+            .default_filter_or("error,bitnet_cli=warn,bitnet_wgpu=warn,bitnet_serve=warn"),
     )
     .init();
     let Err(error) = command() else { return ExitCode::SUCCESS };
@@ -69,6 +75,15 @@ pub fn text(error: &anyhow::Error) -> String {
 /// Prints a line to standard error, and ignores failures.
 pub fn note(text: impl std::fmt::Display) {
     let _ = writeln!(std::io::stderr(), "{text}");
+}
+
+/// Prints a model's text to standard output. A terminal gets no control characters, which would
+/// command it.
+pub fn say_text(text: &str) -> std::io::Result<()> {
+    match std::io::stdout().is_terminal() {
+        true => say(style::without_controls(text)),
+        false => say(text),
+    }
 }
 
 /// Prints to standard output, and flushes it.

@@ -3,18 +3,18 @@
 use crate::{hub, input, note};
 use anyhow::{Error, Result, bail};
 use bitnet_wgpu::{
-    Context, ContextOptions,
+    Adapters, Context, ContextOptions,
     device::{AdapterChoice, MslPolicy},
-    formats::{I2sLayout, ReadOptions},
+    formats::{I2sLayout, ReadOptions, ScaleRule},
     internals::{ModelInternals as _, files::display},
     kernel::ShaderLanguage,
     model::{Device, Model, ModelBuilder, ModelFiles, Offload, SessionOptions, Tokenizer},
     wgpu,
 };
 use clap::{Args, ValueEnum};
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::{HumanDuration, ProgressBar, ProgressState, ProgressStyle};
 use std::{
-    fmt,
+    fmt::{self, Write},
     path::{Path, PathBuf},
 };
 
@@ -24,9 +24,8 @@ pub enum Language {
     Msl,
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, ValueEnum)]
+#[derive(Clone, Copy, Debug, ValueEnum)]
 pub enum I2s {
-    #[default]
     X86,
     Arm,
     Rows,
@@ -35,8 +34,13 @@ pub enum I2s {
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub enum Activations {
     Int8,
-    #[value(alias = "floats")]
     Float,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum WeightScale {
+    Multiply,
+    Divide,
 }
 
 impl Activations {
@@ -54,12 +58,19 @@ pub struct FileArgs {
     /// Activation type of linear layers [default: what the files say]
     #[arg(long, value_name = "TYPE")]
     pub activations: Option<Activations>,
-    /// Memory layout of I2_S tensors in a GGUF file
-    #[arg(long, value_name = "LAYOUT", default_value = "x86")]
-    pub i2s_layout: I2s,
+    /// Memory layout of I2_S tensors in a GGUF file [default: found by the weights]
+    #[arg(long, value_name = "LAYOUT")]
+    pub i2s_layout: Option<I2s>,
+    /// What weights in a directory without quantization_config do with their stored scales
+    /// [default: by the scales' size]
+    #[arg(long, value_name = "RULE")]
+    pub weight_scale: Option<WeightScale>,
     /// Load the model even if its files have tensors that are not used
     #[arg(long)]
     pub ignore_unused: bool,
+    /// Do not score a short text after loading, which warns of models that were misread
+    #[arg(long)]
+    pub no_text_check: bool,
 }
 
 /// How many layers stay in host memory.
@@ -147,7 +158,8 @@ impl FileArgs {
         let given = [
             ("quantize", self.quantize),
             ("activations", self.activations.is_some()),
-            ("i2s-layout", !matches!(self.i2s_layout, I2s::X86)),
+            ("i2s-layout", self.i2s_layout.is_some()),
+            ("weight-scale", self.weight_scale.is_some()),
             ("ignore-unused", self.ignore_unused),
         ];
         match given.iter().find(|(_, given)| *given) {
@@ -159,14 +171,20 @@ impl FileArgs {
     }
 
     pub fn options(&self) -> ReadOptions {
-        let i2s_layout = match self.i2s_layout {
+        let i2s_layout = self.i2s_layout.map(|layout| match layout {
             I2s::X86 => I2sLayout::X86,
             I2s::Arm => I2sLayout::Arm,
             I2s::Rows => I2sLayout::Rows,
-        };
-        let quantized = self.activations.map(Activations::are_quantized);
-        let options = ReadOptions::default().quantize(self.quantize).i2s_layout(i2s_layout);
-        options.quantized_activations(quantized)
+        });
+        let scale_rule = self.weight_scale.map(|rule| match rule {
+            WeightScale::Multiply => ScaleRule::Multiply,
+            WeightScale::Divide => ScaleRule::Divide,
+        });
+        ReadOptions::default()
+            .quantize(self.quantize)
+            .quantized_activations(self.activations.map(Activations::are_quantized))
+            .i2s_layout(i2s_layout)
+            .scale_rule(scale_rule)
     }
 }
 
@@ -223,6 +241,7 @@ impl ModelArgs {
             .ignore_unused(self.file.ignore_unused)
             .int8_head(self.int8_head)
             .f16_attention(self.f16_attention)
+            .text_check(!self.file.no_text_check)
             .split(&*self.layer_split)
             .threads(self.threads)
     }
@@ -259,8 +278,11 @@ impl ModelArgs {
         } else if self.gpu || self.shader_language.is_some() {
             vec![open(options)?]
         } else {
-            let (context, why) = pollster::block_on(Context::preferred(options))?;
-            note(format!("device: {why}"));
+            let (context, why) = pollster::block_on(Context::preferred(options.clone()))?;
+            match context {
+                None => note_no_gpu(&options, &why),
+                Some(_) => log::info!("device: {why}"),
+            }
             if context.is_none() && (self.cpu_offload.is_some() || self.memory_limit.is_some()) {
                 bail!("--cpu-offload and --memory-limit need a GPU; --gpu chooses one");
             }
@@ -281,6 +303,14 @@ impl ModelArgs {
     }
 }
 
+/// Returns a line for a machine without a GPU, with what may help.
+pub fn no_gpu() -> &'static str {
+    match cfg!(target_vendor = "apple") {
+        true => "No GPU found (RUST_LOG=info says why)",
+        false => "No GPU found (install a Vulkan driver; RUST_LOG=info says why)",
+    }
+}
+
 /// Returns the path of a model: `model` itself, or the downloaded copy of a model on the hub.
 pub fn resolve(model: &Path) -> Result<PathBuf> {
     match model.to_str() {
@@ -289,6 +319,19 @@ pub fn resolve(model: &Path) -> Result<PathBuf> {
         _ if model.exists() => Ok(model.into()),
         _ => bail!("{}: no such file or directory", display(model)),
     }
+}
+
+/// Notes why a model runs on the CPU without being asked to.
+fn note_no_gpu(options: &ContextOptions, why: &str) {
+    log::info!("device: {why}");
+    let adapters = pollster::block_on(Adapters::list(options)).all;
+    note(match &adapters[..] {
+        [] => format!("{}; using the CPU", no_gpu()),
+        [adapter, ..] => {
+            let name = &adapter.capabilities.adapter;
+            format!("{name} is a software adapter; using the CPU (--gpu uses it)")
+        }
+    });
 }
 
 /// Returns the adapter that `--adapter` names.
@@ -347,10 +390,16 @@ pub fn with_progress<T>(
 
 /// Returns a progress bar, which is drawn on terminals only.
 pub fn progress(what: &'static str, unit: &str) -> ProgressBar {
-    let style = ProgressStyle::with_template(&format!("{{msg}} {{bar:30}} {{pos}}/{{len}} {unit}"));
-    ProgressBar::new(0)
-        .with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
-        .with_message(what)
+    let template = format!("{{msg}} {{bar:30}} {{pos}}/{{len}} {unit}{{left}}");
+    let style = ProgressStyle::with_template(&template);
+    let style = style.unwrap_or_else(|_| ProgressStyle::default_bar());
+    // Nothing is known of the rest before there is a part.
+    let left = |state: &ProgressState, text: &mut dyn Write| {
+        if state.pos() > 0 && state.eta().as_secs() > 0 {
+            let _ = write!(text, ", {} left", HumanDuration(state.eta()));
+        }
+    };
+    ProgressBar::new(0).with_style(style.with_key("left", left)).with_message(what)
 }
 
 /// The devices that a model runs on.

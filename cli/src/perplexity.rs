@@ -1,7 +1,8 @@
 //! `bitnet perplexity`: scores a text.
 
 use crate::{
-    input,
+    generation::rate,
+    input, interrupt,
     model::{self, ModelArgs, Placement},
     say,
 };
@@ -62,16 +63,27 @@ impl Perplexity {
     }
 }
 
-/// The sum of negative log-likelihoods, and of how many tokens.
+/// Sums over the tokens that are scored.
 #[derive(Clone, Copy, Default)]
 struct Scored {
+    /// Negative log-likelihoods.
     nll: f64,
+    /// Squares of them.
+    squares: f64,
     tokens: usize,
 }
 
 impl Scored {
     fn perplexity(self) -> f64 {
         (self.nll / self.tokens as f64).exp()
+    }
+
+    /// Returns the standard error of the perplexity; none for a single token.
+    fn error(self) -> Option<f64> {
+        let tokens = self.tokens as f64;
+        let mean = self.nll / tokens;
+        let variance = (self.squares / tokens - mean * mean).max(0.0);
+        (self.tokens > 1).then(|| self.perplexity() * (variance / (tokens - 1.0)).sqrt())
     }
 }
 
@@ -80,7 +92,11 @@ pub fn run(name: &Path, text: &Path, args: &PerplexityArgs) -> Result<()> {
     let files = args.model.open(name)?;
     let mut ids = files.tokenizer()?.encode_plain(&text)?;
     ids.truncate(args.max_tokens.unwrap_or(usize::MAX));
-    let bos = files.tokenizer()?.bos().or(files.config().bos).context("the model has no BOS")?;
+    let bos = files
+        .tokenizer()?
+        .bos()
+        .or(files.config().bos)
+        .context("the model has no BOS token, which is needed before each window")?;
     let context = files.config().context;
     let window = args.window.unwrap_or(context.saturating_sub(1));
     if args.max_tokens == Some(0) {
@@ -98,23 +114,26 @@ pub fn run(name: &Path, text: &Path, args: &PerplexityArgs) -> Result<()> {
         ids.chunks(window).map(|window| [&[bos], window].concat()).collect();
     let start = Instant::now();
     let scored = with_bar(&model, &windows, ids.len())?;
-    let rate = scored.tokens as f64 / start.elapsed().as_secs_f64();
+    let rate = rate(scored.tokens, start.elapsed());
     let complete = scored.tokens == ids.len();
     if scored.tokens == 0 {
         bail!("interrupted before the first tokens were scored");
     }
     let device = Placement::of(&model)?;
     let perplexity = scored.perplexity();
-    let Scored { nll, tokens } = scored;
+    let error = scored.error();
+    let Scored { nll, tokens, .. } = scored;
     if args.json {
         let object = json!({
-            "perplexity": perplexity, "tokens": tokens, "complete": complete, "text_tokens": ids.len(), "window": window, "nll": nll,
+            "perplexity": perplexity, "standard_error": error, "tokens": tokens, "complete": complete, "text_tokens": ids.len(), "window": window, "nll": nll,
             "tokens_per_second": rate, "adapter": device.adapter, "shader_language": device.language(),
         });
         say(format!("{object}\n"))?;
     } else {
+        let error = error.map_or_else(String::new, |error| format!(" ± {error:.4}"));
+        let rate = rate.map_or_else(String::new, |rate| format!("{rate:.0} tok/s "));
         say(format!(
-            "perplexity {perplexity:.4} over {tokens} tokens in windows of {window} ({rate:.0} tok/s on {device})\n"
+            "perplexity {perplexity:.4}{error} over {tokens} tokens in windows of {window} ({rate}on {device})\n"
         ))?;
     }
     if !complete {
@@ -131,17 +150,8 @@ pub fn run(name: &Path, text: &Path, args: &PerplexityArgs) -> Result<()> {
 fn with_bar(model: &Model, windows: &[Vec<u32>], tokens: usize) -> Result<Scored> {
     let bar = model::progress("scoring", "tokens");
     bar.set_length(tokens as u64);
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .context("starting to wait for interrupts")?;
-    let interrupted = async {
-        if tokio::signal::ctrl_c().await.is_err() {
-            // The signal is not available.
-            std::future::pending().await
-        }
-    };
-    let scored = runtime.block_on(score(model, windows, interrupted, |scored| {
+    let runtime = interrupt::runtime()?;
+    let scored = runtime.block_on(score(model, windows, interrupt::interrupt(), |scored| {
         bar.set_position(scored.tokens as u64);
         bar.set_message(format!("perplexity {:.4}", scored.perplexity()));
     }));
@@ -168,6 +178,7 @@ async fn score(
         // By window, so that the sum does not depend on the groups.
         for scores in scores {
             scored.nll += scores.iter().sum::<f64>();
+            scored.squares += scores.iter().map(|nll| nll * nll).sum::<f64>();
             scored.tokens += scores.len();
         }
         progress(scored);
@@ -198,6 +209,15 @@ mod tests {
         let sum: f64 = alone.iter().map(|scores| scores.iter().sum::<f64>()).sum();
         assert_eq!((together.nll.to_bits(), together.tokens), (sum.to_bits(), 8 * 20 + 16));
         assert_eq!(pollster::block_on(model.score_batch(&windows)).unwrap(), alone);
+    }
+
+    #[test]
+    fn the_error_is_that_of_a_mean() {
+        let scored = Scored { nll: 6.0, squares: 1.0 + 4.0 + 9.0, tokens: 3 };
+        // Variance 2/3, over two degrees of freedom.
+        let error = scored.error().unwrap() / scored.perplexity();
+        assert!((error - (1.0f64 / 3.0).sqrt()).abs() < 1e-12, "{error}");
+        assert_eq!(Scored { nll: 1.0, squares: 1.0, tokens: 1 }.error(), None);
     }
 
     #[test]

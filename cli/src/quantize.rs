@@ -2,12 +2,15 @@
 //! model as a GGUF file or a prepacked model file.
 
 use crate::{
-    model::{Activations, FileArgs, I2s, progress, resolve, with_progress},
-    note, say,
+    model::{FileArgs, progress, resolve, with_progress},
+    note, say, text,
 };
-use anyhow::{Result, bail};
+use anyhow::{Result, anyhow, bail};
 use bitnet_wgpu::{
-    formats::{Checkpoint, GgufType, ReadOptions, WrittenTensor, write_gguf, write_packed},
+    formats::{
+        Checkpoint, GgufType, ModelFormat, WrittenTensor, identify, write_gguf, write_packed,
+    },
+    internals::files::display,
     model::{ModelFiles, Tokenizer},
 };
 use clap::{Args, ValueEnum};
@@ -28,7 +31,7 @@ enum Format {
     Prepacked,
 }
 
-/// Packs a float checkpoint to two bits per weight, or converts a model to another format
+/// Packs a float checkpoint to two bits per weight, or converts a model
 ///
 /// Linear layers are quantized by their mean absolute value; other tensors are copied.
 #[derive(Args)]
@@ -55,14 +58,22 @@ pub struct Quantize {
 
 impl Quantize {
     pub fn run(self) -> Result<()> {
-        if self.format == Format::Prepacked {
-            return self.prepacked();
+        let written = match self.format {
+            Format::Prepacked => self.prepacked(),
+            _ => self.check().and_then(|()| self.checkpoint()),
+        };
+        written.map_err(with_remedy)
+    }
+
+    /// Writes a checkpoint, with a line per tensor.
+    fn checkpoint(&self) -> Result<()> {
+        if let Ok(ModelFormat::Gguf(_) | ModelFormat::Prepacked) = identify(&self.input) {
+            bail!(
+                "{}: is not a directory with config.json and safetensors files, which this format is written from; --format prepacked takes any model",
+                display(&self.input)
+            );
         }
-        self.check()?;
-        let options = ReadOptions::default()
-            .quantize(self.file.quantize)
-            .quantized_activations(self.file.activations.map(Activations::are_quantized));
-        let checkpoint = Checkpoint::open(&self.input)?.with_options(options);
+        let checkpoint = Checkpoint::open(&self.input)?.with_options(self.file.options());
         let bar = progress("packing", "tensors");
         let mut tensors = Vec::new();
         let mut printed = Ok(());
@@ -109,8 +120,9 @@ impl Quantize {
     fn check(&self) -> Result<()> {
         let given = [
             ("int8-head", self.int8_head),
-            ("i2s-layout", self.file.i2s_layout != I2s::X86),
+            ("i2s-layout", self.file.i2s_layout.is_some()),
             ("ignore-unused", self.file.ignore_unused),
+            ("no-text-check", self.file.no_text_check),
         ];
         match given.iter().find(|(_, given)| *given) {
             Some((option, _)) => bail!("--{option} needs --format prepacked"),
@@ -151,6 +163,15 @@ impl Quantize {
             None
         };
         Ok(write_gguf(checkpoint, vocabulary.as_ref(), &self.output, kind, self.force, written)?)
+    }
+}
+
+/// Returns an error of an existing output with the option that overwrites it.
+fn with_remedy(error: anyhow::Error) -> anyhow::Error {
+    let text = text(&error);
+    match ["exists already", "has a model already"].iter().any(|end| text.ends_with(end)) {
+        true => anyhow!("{text} (--force overwrites it)"),
+        false => error,
     }
 }
 

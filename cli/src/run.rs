@@ -1,10 +1,10 @@
 //! `bitnet run`: continues a prompt.
 
 use crate::{
-    generation::{self, GenerationArgs},
+    generation::{self, GenerationArgs, rate},
     input,
     model::{ChatArgs, ModelArgs, Placement},
-    note, profile, say,
+    note, profile, say, say_text,
 };
 use anyhow::{Result, bail};
 use bitnet_wgpu::{
@@ -32,7 +32,11 @@ pub struct Run {
     /// Model directory, GGUF file, prepacked model file, or name on the Hugging Face hub
     model: PathBuf,
     /// Text to continue, of at most 16 MiB; `-` or no prompt reads standard input
+    #[arg(allow_hyphen_values = true, value_parser = input::prompt)]
     prompt: Option<String>,
+    /// Prompt after `--`, which may be like an option
+    #[arg(last = true, hide = true, conflicts_with = "prompt")]
+    literal: Option<String>,
     #[command(flatten)]
     how: RunArgs,
 }
@@ -49,7 +53,7 @@ struct RunArgs {
     /// File that keeps the KV cache; later runs with the same model reuse the common prefix
     #[arg(long, value_name = "FILE")]
     session: Option<PathBuf>,
-    /// Time the prompt and one decode step kernel by kernel, after the text, on standard error
+    /// Time the kernels of the prompt and of one decode step, on standard error
     #[arg(long)]
     profile: bool,
     /// Print one JSON object instead of the text
@@ -65,21 +69,17 @@ struct RunArgs {
 
 impl Run {
     pub fn run(self) -> Result<()> {
-        let prompt = match (&self.prompt, &self.how.token_ids) {
-            (Some(_), Some(_)) => {
-                bail!("a prompt and --token-ids are given; only one of them is accepted")
+        let given = self.literal.clone().or(self.prompt.clone().filter(|prompt| prompt != "-"));
+        let prompt = match (given, &self.how.token_ids) {
+            (None, Some(_)) if self.prompt.is_none() => String::new(),
+            (_, Some(_)) => {
+                bail!("a prompt and --token-ids: only one of them is accepted")
             }
-            (None, Some(_)) => String::new(),
-            (Some(prompt), None) if prompt != "-" => prompt.clone(),
-            (None, None) if std::io::stdin().is_terminal() => {
-                bail!("missing prompt or --token-ids")
+            (Some(prompt), None) => prompt,
+            (None, None) if self.prompt.is_none() && std::io::stdin().is_terminal() => {
+                bail!("missing prompt; a text, `-` for standard input, or --token-ids is accepted")
             }
-            _ => {
-                let prompt = input::standard_input()?;
-                // The last line feed is not part of the text.
-                let text = prompt.strip_suffix('\n').unwrap_or(&prompt);
-                text.strip_suffix('\r').unwrap_or(text).to_owned()
-            }
+            (None, None) => input::piped_text()?,
         };
         run(&self.model, &prompt, &self.how)
     }
@@ -100,7 +100,7 @@ struct Generated {
 fn run(name: &Path, prompt: &str, args: &RunArgs) -> Result<()> {
     let files = args.model.open(name)?;
     let ids = tokens(&files, prompt, args)?;
-    let options = args.generation.options(&files);
+    let (options, seed) = args.generation.seeded(&files);
     files.check(&ids, &options)?;
     if let Some(file) = &args.session {
         check_session(file, &files, ids.len())?;
@@ -121,13 +121,11 @@ fn run(name: &Path, prompt: &str, args: &RunArgs) -> Result<()> {
     let mut shown = if is_continued { say(prompt) } else { Ok(()) };
     let (generated, session) = generate(&model, saved, &ids, &options, |text| {
         if shown.is_ok() && !args.json {
-            shown = say(text);
+            shown = say_text(text);
         }
         // A session is completed even if nobody reads the text any more.
         match &shown {
-            Err(error) if args.session.is_none() => {
-                Err(std::io::Error::new(error.kind(), error.to_string()).into())
-            }
+            Err(error) if args.session.is_none() => Err(repeated(error)),
             _ => Ok(()),
         }
     })?;
@@ -138,7 +136,8 @@ fn run(name: &Path, prompt: &str, args: &RunArgs) -> Result<()> {
     // An error of the profile is reported last, after the session is saved.
     let profile = if args.json {
         let profile = profile();
-        let mut object = generated.object(ids.len(), args, &device);
+        let mut object = generated.object(&ids, args, &device);
+        object["seed"] = seed.into();
         object["profile"] =
             profile.as_ref().ok().and_then(Option::as_ref).map(profile::OfText::object).into();
         shown = say(format!("{object}\n"));
@@ -157,27 +156,33 @@ fn run(name: &Path, prompt: &str, args: &RunArgs) -> Result<()> {
     Ok(shown?)
 }
 
+/// Returns an error again, for a caller that keeps it.
+fn repeated(error: &std::io::Error) -> anyhow::Error {
+    std::io::Error::new(error.kind(), error.to_string()).into()
+}
+
 impl Generated {
     /// Returns the tokens per second of a prompt; none for a session, of whose prompt only a part
     /// may have been computed.
     fn prefill_rate(&self, prompt: usize, args: &RunArgs) -> Option<f64> {
-        args.session.is_none().then(|| rate(prompt, self.prefill))
+        rate(prompt, self.prefill).filter(|_| args.session.is_none())
     }
 
-    fn decode_rate(&self) -> f64 {
+    fn decode_rate(&self) -> Option<f64> {
         rate(self.ids.len().saturating_sub(1), self.decode)
     }
 
     /// Returns the object of `--json`, without the profile.
-    fn object(&self, prompt: usize, args: &RunArgs, device: &Placement) -> Value {
+    fn object(&self, prompt: &[u32], args: &RunArgs, device: &Placement) -> Value {
         json!({
-            "prompt_tokens": prompt,
+            "prompt_tokens": prompt.len(),
+            "prompt_token_ids": prompt,
             "token_ids": self.ids,
             "text": self.text,
             "stop_reason": self.stop.map(|stop| stop.to_string()),
             "speculation": generation::counts(self.speculation),
             "seconds_to_first_token": self.prefill.as_secs_f64(),
-            "prefill_tokens_per_second": self.prefill_rate(prompt, args),
+            "prefill_tokens_per_second": self.prefill_rate(prompt.len(), args),
             "decode_tokens_per_second": self.decode_rate(),
             "adapter": device.adapter,
             "shader_language": device.language(),
@@ -203,14 +208,11 @@ impl Generated {
         };
         let generated = self.ids.len();
         let decode = self.decode_rate();
+        let decode = decode.map_or_else(String::new, |rate| format!(" ({rate:.1} tok/s)"));
         format!(
-            "prompt: {prompt} tokens{prefill}; generated: {generated} tokens ({decode:.1} tok/s){drafts}{stop}"
+            "prompt: {prompt} tokens{prefill}; generated: {generated} tokens{decode}{drafts}{stop}"
         )
     }
-}
-
-fn rate(tokens: usize, time: Duration) -> f64 {
-    if time.is_zero() { 0.0 } else { tokens as f64 / time.as_secs_f64() }
 }
 
 fn tokens(files: &ModelFiles, prompt: &str, args: &RunArgs) -> Result<Vec<u32>> {

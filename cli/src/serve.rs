@@ -2,7 +2,7 @@
 
 use crate::{
     allocator,
-    generation::GenerationArgs,
+    generation::{GenerationArgs, Seed},
     input,
     model::{ChatArgs, ModelArgs, Placement},
     note, say,
@@ -29,8 +29,7 @@ const MAX_KEYS: u64 = 1 << 20;
 
 /// Serves a model over HTTP with OpenAI's API
 ///
-/// POST /v1/chat/completions, POST /v1/completions, POST /v1/embeddings, GET /v1/models, GET
-/// /health. Generation options, --max-tokens and --seed are defaults for requests that do not set
+/// A chat page is at /, and docs/guide/server.md lists the endpoints. Generation options, --max-tokens and --seed are defaults for requests that do not set
 /// their own. The first interrupt (Ctrl-C) shuts the server down, a second one at once.
 #[derive(Args)]
 pub struct Serve {
@@ -69,6 +68,16 @@ pub struct Serve {
     /// hosts, against DNS rebinding. On other addresses they are checked only with this option.
     #[arg(long, value_name = "HOST")]
     allowed_host: Vec<String>,
+    /// Origin whose pages may use the server from a browser (CORS), as in https://app.example;
+    /// `*` allows all; may be repeated
+    #[arg(long, value_name = "ORIGIN")]
+    cors_origin: Vec<String>,
+    /// Refuse request fields that have no effect, instead of ignoring them
+    #[arg(long)]
+    strict: bool,
+    /// Serve no chat page at /
+    #[arg(long)]
+    no_page: bool,
     /// Maximum number of tokens in one embeddings request
     #[arg(long, value_name = "N", default_value_t = 300_000)]
     max_embedding_tokens: usize,
@@ -131,12 +140,23 @@ impl Serve {
         let options = Options::new(name)
             .keys(self.keys()?)
             .allowed_hosts(self.allowed_host.clone())
+            .cors_origins(self.cors_origin.clone())
+            .strict(self.strict)
+            .page(!self.no_page)
             .max_embedding_tokens(self.max_embedding_tokens)
             .max_tokens(self.generation.max_tokens)
-            .seed(self.generation.seed)
+            .seed(self.seed())
             .shutdown_timeout(Duration::from_secs(self.shutdown_timeout));
         options.check()?;
         Ok(options)
+    }
+
+    /// Returns the seed of all requests; none if each has another.
+    fn seed(&self) -> Option<u64> {
+        match self.generation.seed {
+            Some(Seed::Number(seed)) => Some(seed),
+            Some(Seed::Random) | None => None,
+        }
     }
 
     /// Returns the tokens of a slot, for a model of this context.
@@ -185,6 +205,12 @@ impl Serve {
                 .split([',', '\n'])
                 .map(|key| key.trim().to_owned())
                 .collect();
+            // Who sets it wants a key, so that an empty one must not open the server.
+            if keys.iter().any(String::is_empty) {
+                bail!(
+                    "BITNET_API_KEY has an empty key; set a key, or unset it to serve without one"
+                );
+            }
         }
         Ok(keys)
     }

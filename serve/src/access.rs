@@ -9,19 +9,40 @@ use crate::{
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Request, Version, header};
 use std::{net::IpAddr, sync::Arc};
 
-/// The only path that needs no key.
+/// The path that never needs a key.
 pub const HEALTH: &str = "/health";
+/// The chat page, which needs none either: it asks its user for the key.
+pub const PAGE: &str = "/";
 
 /// Checks of requests that come before anything else.
 pub struct Access {
     options: Arc<Options>,
     /// The listener's address is one that only this machine reaches.
     is_loopback: bool,
+    has_page: bool,
 }
 
 impl Access {
     pub fn new(options: Arc<Options>, listener: IpAddr) -> Self {
-        Self { options, is_loopback: listener.to_canonical().is_loopback() }
+        let has_page = options.page;
+        Self { options, is_loopback: listener.to_canonical().is_loopback(), has_page }
+    }
+
+    /// Creates the access of an app that has its own listener and no page: hosts and origins are
+    /// checked only if some are allowed.
+    pub fn of_app(options: Arc<Options>) -> Self {
+        Self { options, is_loopback: false, has_page: false }
+    }
+
+    /// Returns the origin of a request, if its pages may read the answers of this server.
+    pub fn cors_origin(&self, headers: &HeaderMap) -> Option<HeaderValue> {
+        let origin = single(headers, header::ORIGIN).ok().flatten()?;
+        self.is_cors_origin(origin).then(|| headers.get(header::ORIGIN).cloned()).flatten()
+    }
+
+    fn is_cors_origin(&self, origin: &str) -> bool {
+        let is = |allowed: &String| allowed == "*" || allowed.eq_ignore_ascii_case(origin);
+        self.options.cors_origins.iter().any(is)
     }
 
     /// Tests whether other machines may ask without a key.
@@ -36,10 +57,11 @@ impl Access {
             self.check_origin(request.headers())?;
         }
         let keys = &self.options.keys;
-        if keys.is_empty() || request.uri().path() == HEALTH {
+        let path = request.uri().path();
+        if keys.is_empty() || path == HEALTH || (self.has_page && path == PAGE) {
             return Ok(Client::peer(peer));
         }
-        let key = find(keys, bearer(request.headers())).ok_or_else(ApiError::key)?;
+        let key = find(keys, sent_key(request.headers())).ok_or_else(ApiError::key)?;
         Ok(if keys.len() > 1 { Client::Key(key) } else { Client::peer(peer) })
     }
 
@@ -65,6 +87,7 @@ impl Access {
         let wrong = |origin: &str| Err(forbidden("Origin", origin));
         match single(headers, header::ORIGIN) {
             Ok(None) => Ok(()),
+            Ok(Some(origin)) if self.is_cors_origin(origin) => Ok(()),
             Ok(Some(origin)) if origin_host(origin).is_some_and(|host| self.is_name(&host)) => {
                 Ok(())
             }
@@ -102,6 +125,15 @@ fn single(headers: &HeaderMap, name: HeaderName) -> Result<Option<&str>, ()> {
         (Some(Ok(value)), None) => Ok(Some(value)),
         _ => Err(()),
     }
+}
+
+/// Returns the key of a request: that of `Authorization`, or of `x-api-key`, as Anthropic's clients
+/// send it.
+fn sent_key(headers: &HeaderMap) -> &str {
+    if headers.contains_key(header::AUTHORIZATION) {
+        return bearer(headers);
+    }
+    single(headers, HeaderName::from_static("x-api-key")).ok().flatten().unwrap_or("")
 }
 
 /// Returns what follows the scheme `Bearer`, whose case does not matter (RFC 9110), and its spaces;

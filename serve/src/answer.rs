@@ -1,22 +1,17 @@
-//! Answers: the objects and chunks of OpenAI's API, made of tokens as they come.
+//! Answers of `/v1/chat/completions` and `/v1/completions`.
 
 use crate::{
-    choices::{Choices, Step, Used},
-    error::Result,
+    choices::{Choices, GeneratedToken, Step, Used},
+    error::{ApiError, Result},
     life::now,
+    logprobs::{self, Completion, Echo, TokenTexts},
+    prepare::Shape,
+    stream::{self, Events, Whole},
 };
-use axum::response::{
-    Sse,
-    sse::{Event, KeepAlive},
-};
+use axum::response::sse::Event;
 use bitnet_wgpu::model::{SplitText, Stop};
-use futures_util::{Stream, stream::unfold};
 use serde_json::{Map, Value, json};
-use std::{
-    collections::VecDeque,
-    convert::Infallible,
-    hash::{BuildHasher, RandomState},
-};
+use std::hash::{BuildHasher, RandomState};
 
 /// Which of the two endpoints.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -25,23 +20,27 @@ pub enum Kind {
     Completion,
 }
 
-/// What all chunks of an answer have in common.
+/// An answer: what all its chunks have in common.
 pub struct Answer {
     kind: Kind,
     id: String,
     created: u64,
     model: String,
+    shape: Shape,
+    texts: TokenTexts,
+    /// Of each choice, the characters that were written.
+    offsets: Vec<usize>,
+}
+
+/// Returns a new id, which begins with `prefix`.
+pub fn new_id(prefix: &str) -> String {
+    format!("{prefix}{:016x}", RandomState::new().hash_one(0))
 }
 
 impl Answer {
-    pub fn new(kind: Kind, model: String) -> Self {
-        let name = if kind == Kind::Chat { "chatcmpl" } else { "cmpl" };
-        Self {
-            kind,
-            id: format!("{name}-{:016x}", RandomState::new().hash_one(0)),
-            created: now(),
-            model,
-        }
+    pub fn new(kind: Kind, model: String, shape: Shape, texts: TokenTexts) -> Self {
+        let id = new_id(if kind == Kind::Chat { "chatcmpl-" } else { "cmpl-" });
+        Self { kind, id, created: now(), model, shape, texts, offsets: Vec::new() }
     }
 
     fn object(&self, choices: Value, chunk: bool) -> Value {
@@ -53,137 +52,142 @@ impl Answer {
         json!({ "id": self.id, "object": object, "created": self.created, "model": self.model, "choices": choices })
     }
 
-    /// All of it at once.
+    /// Returns the answer at once.
     pub async fn whole(self, mut choices: Choices) -> Result<Value> {
-        let mut texts = vec![(SplitText::default(), "stop"); choices.len()];
-        while let Some(next) = choices.next().await {
-            match next? {
-                (choice, Step::Text(said)) => texts[choice].0 += said,
-                (choice, Step::End(said, stop)) => {
-                    texts[choice].0 += said;
-                    texts[choice].1 = reason(stop);
-                }
-            }
-        }
-        let choice = |(index, (SplitText { reasoning, answer: text }, reason)): (
-            usize,
-            (SplitText, &str),
-        )| match self.kind {
-            Kind::Chat => {
-                let mut message = json!({ "role": "assistant", "content": text, "refusal": null });
-                if !reasoning.is_empty() {
-                    message["reasoning_content"] = reasoning.into();
-                }
-                json!({ "index": index, "message": message, "logprobs": null, "finish_reason": reason })
-            }
-            Kind::Completion => {
-                json!({ "index": index, "text": text, "logprobs": null, "finish_reason": reason })
-            }
-        };
-        let list = texts.into_iter().enumerate().map(choice).collect();
-        let mut object = self.object(list, false);
+        let all = stream::whole(&mut choices).await?;
+        let list = all.into_iter().enumerate().map(|(index, whole)| self.choice(index, whole));
+        let mut object = self.object(list.collect(), false);
         object["usage"] = usage(choices.used());
         Ok(object)
     }
 
-    /// A chunk for each piece of text. Comments keep the connection open while there is none.
-    pub fn stream(
-        self,
-        choices: Choices,
-        usage: bool,
-    ) -> Sse<impl Stream<Item = Result<Event, Infallible>>> {
-        let mut waiting = VecDeque::new();
-        if self.kind == Kind::Chat {
-            waiting.extend((0..choices.len()).map(|index| {
-                self.chunk(index, json!({ "role": "assistant", "content": "" }), None, usage)
-            }));
+    /// Returns the prompt that a choice repeats, if it does.
+    fn echo(&self, choice: usize) -> Option<&Echo> {
+        self.shape.echoes.get(choice / self.shape.n)
+    }
+
+    fn choice(&self, index: usize, whole: Whole) -> Value {
+        let Whole { text: SplitText { reasoning, answer }, tokens, stop } = whole;
+        let mut object = json!({ "index": index, "logprobs": null, "finish_reason": reason(stop) });
+        match self.kind {
+            Kind::Chat => {
+                let mut message =
+                    json!({ "role": "assistant", "content": answer, "refusal": null });
+                if !reasoning.is_empty() {
+                    message["reasoning_content"] = reasoning.into();
+                }
+                object["message"] = message;
+            }
+            Kind::Completion => {
+                let prompt = self.echo(index).map_or("", |echo| &echo.text);
+                object["text"] = format!("{prompt}{answer}").into();
+            }
         }
-        let state = Streaming { answer: self, choices, usage, waiting, ended: false };
-        Sse::new(unfold(state, |mut state| async move {
-            state.next().await.map(|event| (Ok(event), state))
-        }))
-        .keep_alive(KeepAlive::default())
+        if self.shape.logprobs {
+            object["logprobs"] = self.logprobs(self.echo(index), &tokens, &mut 0);
+        }
+        object
+    }
+
+    /// Returns the log-probabilities of tokens, and before them of a prompt that is repeated.
+    fn logprobs(
+        &self,
+        echo: Option<&Echo>,
+        tokens: &[GeneratedToken],
+        offset: &mut usize,
+    ) -> Value {
+        if self.kind == Kind::Chat {
+            return logprobs::chat(&self.texts, tokens);
+        }
+        let mut object = Completion::default();
+        if let Some(echo) = echo {
+            object.echo(&self.texts, echo, offset);
+        }
+        tokens.iter().for_each(|token| object.token(&self.texts, token, offset));
+        object.object()
     }
 
     /// A chunk of one choice: `what` is the delta of a message, or a text.
-    fn chunk(&self, index: usize, what: Value, reason: Option<&str>, usage: bool) -> Event {
+    fn chunk(&self, index: usize, what: Value, reason: Option<&str>, logprobs: Value) -> Event {
         let name = if self.kind == Kind::Chat { "delta" } else { "text" };
-        let mut object = self.object(
-            json!([{ "index": index, name: what, "logprobs": null, "finish_reason": reason }]),
-            true,
-        );
-        if usage {
+        let choice =
+            json!({ "index": index, name: what, "logprobs": logprobs, "finish_reason": reason });
+        let mut object = self.object(json!([choice]), true);
+        if self.shape.usage {
             // It comes with the last chunk, and until then it is null.
             object["usage"] = Value::Null;
         }
         event(&object)
     }
 
-    /// The chunk of a text; none where nothing is said.
-    fn text(
-        &self,
-        index: usize,
-        SplitText { reasoning, answer }: &SplitText,
-        usage: bool,
-    ) -> Option<Event> {
-        let parts = [("reasoning_content", reasoning), ("content", answer)]
-            .into_iter()
-            .filter(|(_, text)| !text.is_empty());
+    /// The chunk of a text; none without text and log-probabilities.
+    fn text(&self, index: usize, text: SplitText, logprobs: Value) -> Option<Event> {
+        let parts = [("reasoning_content", text.reasoning), ("content", text.answer.clone())];
+        let parts = parts.into_iter().filter(|(_, text)| !text.is_empty());
         let delta: Map<String, Value> =
-            parts.map(|(name, text)| (name.to_owned(), text.as_str().into())).collect();
-        let is_said = !delta.is_empty();
-        let what = if self.kind == Kind::Chat { Value::Object(delta) } else { json!(answer) };
-        is_said.then(|| self.chunk(index, what, None, usage))
+            parts.map(|(name, text)| (name.to_owned(), text.into())).collect();
+        let is_empty = delta.is_empty() && logprobs.is_null();
+        let what = if self.kind == Kind::Chat { delta.into() } else { text.answer.into() };
+        (!is_empty).then(|| self.chunk(index, what, None, logprobs))
     }
 }
 
-struct Streaming {
-    answer: Answer,
-    choices: Choices,
-    usage: bool,
-    waiting: VecDeque<Event>,
-    ended: bool,
-}
+impl Events for Answer {
+    fn begin(&mut self, choices: &Choices) -> Vec<Event> {
+        self.offsets = vec![0; choices.len()];
+        let first = |index: usize| {
+            if self.kind == Kind::Chat {
+                let delta = json!({ "role": "assistant", "content": "" });
+                return Some(self.chunk(index, delta, None, Value::Null));
+            }
+            let echo = self.echo(index)?;
+            let mut offset = 0;
+            let logprobs = match self.shape.logprobs {
+                true => self.logprobs(Some(echo), &[], &mut offset),
+                false => Value::Null,
+            };
+            Some(self.chunk(index, echo.text.clone().into(), None, logprobs))
+        };
+        let events = (0..choices.len()).filter_map(first).collect();
+        for index in 0..choices.len() {
+            let length = self.echo(index).map_or(0, |echo| echo.text.chars().count());
+            self.offsets[index] = length;
+        }
+        events
+    }
 
-impl Streaming {
-    async fn next(&mut self) -> Option<Event> {
-        loop {
-            if let Some(event) = self.waiting.pop_front() {
-                return Some(event);
+    fn step(&mut self, index: usize, step: Step) -> Vec<Event> {
+        match step {
+            Step::Token(token, text) => {
+                let mut offset = self.offsets[index];
+                let logprobs = match self.shape.logprobs {
+                    true => self.logprobs(None, std::slice::from_ref(&token), &mut offset),
+                    false => Value::Null,
+                };
+                self.offsets[index] = offset;
+                self.text(index, text, logprobs).into_iter().collect()
             }
-            if self.ended {
-                return None;
-            }
-            let answer = &self.answer;
-            match self.choices.next().await {
-                Some(Ok((index, Step::Text(said)))) => {
-                    self.waiting.extend(answer.text(index, &said, self.usage))
-                }
-                Some(Ok((index, Step::End(said, stop)))) => {
-                    self.waiting.extend(answer.text(index, &said, self.usage));
-                    let what = if answer.kind == Kind::Chat { json!({}) } else { json!("") };
-                    self.waiting.push_back(answer.chunk(
-                        index,
-                        what,
-                        Some(reason(stop)),
-                        self.usage,
-                    ));
-                }
-                Some(Err(error)) => {
-                    self.ended = true;
-                    return Some(event(&error.object()));
-                }
-                None => {
-                    self.ended = true;
-                    if self.usage {
-                        let mut object = answer.object(json!([]), true);
-                        object["usage"] = usage(self.choices.used());
-                        self.waiting.push_back(event(&object));
-                    }
-                    self.waiting.push_back(Event::default().data("[DONE]"));
-                }
+            Step::End(text, stop) => {
+                let what = if self.kind == Kind::Chat { json!({}) } else { json!("") };
+                let last = self.chunk(index, what, Some(reason(stop)), Value::Null);
+                self.text(index, text, Value::Null).into_iter().chain([last]).collect()
             }
         }
+    }
+
+    fn end(&mut self, choices: &Choices) -> Vec<Event> {
+        let mut events = Vec::new();
+        if self.shape.usage {
+            let mut object = self.object(json!([]), true);
+            object["usage"] = usage(choices.used());
+            events.push(event(&object));
+        }
+        events.push(Event::default().data("[DONE]"));
+        events
+    }
+
+    fn failed(&self, error: &ApiError) -> Event {
+        event(&error.object())
     }
 }
 

@@ -23,7 +23,7 @@ pub struct Held {
     amount: usize,
 }
 
-/// There is no room for more.
+/// The error of a budget without room.
 #[derive(Debug)]
 pub struct Full;
 

@@ -9,13 +9,13 @@ use crate::{
 };
 use bitnet_wgpu::{
     Error,
-    model::{GenerateOptions, ReasoningParser, SplitText, Stop, Token},
+    model::{GenerateOptions, ReasoningParser, SplitText, Stop, Token, TokenLogprobs},
 };
 use futures_util::{
     Stream, StreamExt as _,
     stream::{SelectAll, poll_fn},
 };
-use std::{pin::Pin, sync::Arc};
+use std::{pin::Pin, sync::Arc, time::Instant};
 use tokio::{
     select,
     sync::mpsc::{UnboundedSender, unbounded_channel},
@@ -39,6 +39,8 @@ pub struct Choices {
     parts: Vec<Option<ReasoningParser>>,
     /// Choices of each prompt.
     n: usize,
+    /// Tokens of all prompts.
+    prompts: usize,
     /// Whether reasoning is given.
     reasoning: bool,
     /// Choices that have not ended.
@@ -47,7 +49,7 @@ pub struct Choices {
     alive: Alive,
 }
 
-/// What comes of a choice.
+/// An event of a choice that runs.
 enum Progress {
     Token(Token),
     Failed(ApiError),
@@ -59,11 +61,18 @@ enum Progress {
     },
 }
 
-/// What is new of a choice.
+/// One step of a choice.
 pub enum Step {
-    Text(SplitText),
-    /// The last of its text, and why it ended.
+    /// A token, and the text that it completes.
+    Token(GeneratedToken, SplitText),
+    /// The rest of its text, and why it ended.
     End(SplitText, Option<Stop>),
+}
+
+/// A token without its text.
+pub struct GeneratedToken {
+    pub id: u32,
+    pub logprobs: Option<TokenLogprobs>,
 }
 
 /// Tokens of an answer.
@@ -85,25 +94,32 @@ impl Choices {
         n: usize,
         reasoning: bool,
         alive: Alive,
+        arrival: Instant,
     ) -> Result<Self> {
         let places =
             shared.running.enter(client, choices.len()).map_err(|full| busy(shared, full))?;
         let (mut tokens, mut parts) = (SelectAll::new(), Vec::new());
+        let prompts = choices.iter().step_by(n).map(|choice| choice.ids.len()).sum();
         for (number, (choice, place)) in choices.into_iter().zip(places).enumerate() {
             let (sender, mut receiver) = unbounded_channel();
-            tokio::spawn(run(shared.clone(), choice.ids, choice.options, place, sender));
+            parts.push(choice.parts);
+            tokio::spawn(run(shared.clone(), choice.ids, choice.options, place, arrival, sender));
             tokens.push(Box::pin(
                 poll_fn(move |cx| receiver.poll_recv(cx)).map(move |progress| (number, progress)),
             ) as Pin<Box<_>>);
-            parts.push(choice.parts);
         }
         let used =
             Used { reasoning: parts.iter().any(Option::is_some).then_some(0), ..Used::default() };
-        Ok(Self { tokens, open: parts.len(), parts, n, reasoning, used, alive })
+        Ok(Self { tokens, open: parts.len(), parts, n, prompts, reasoning, used, alive })
     }
 
     pub fn len(&self) -> usize {
         self.parts.len()
+    }
+
+    /// Tokens of all prompts, known before anything is computed.
+    pub fn prompt_tokens(&self) -> usize {
+        self.prompts
     }
 
     /// Tokens up to now.
@@ -122,7 +138,9 @@ impl Choices {
             None => Err(ApiError::server("internal error: a choice ended without a reason")),
             Some((_, Progress::Failed(error))) => Err(error),
             Some((choice, Progress::Token(token))) => {
-                Ok((choice, Step::Text(self.said(choice, token.text))))
+                let text = self.said(choice, token.text);
+                let token = GeneratedToken { id: token.id, logprobs: token.logprobs };
+                Ok((choice, Step::Token(token, text)))
             }
             Some((choice, Progress::End { stop, prompt, cached })) => {
                 self.open -= 1;
@@ -138,7 +156,7 @@ impl Choices {
         })
     }
 
-    /// What a token adds to a choice's text.
+    /// Returns the text that a token adds to a choice.
     fn said(&mut self, choice: usize, text: String) -> SplitText {
         self.used.completion += 1;
         let Some(parts) = &mut self.parts[choice] else {
@@ -156,7 +174,7 @@ impl Choices {
     }
 }
 
-/// There is no room for more choices.
+/// The error of a full queue.
 fn busy(shared: &Shared, _: Full) -> ApiError {
     let Counts { running, waiting } = shared.running.counts();
     let options = shared.batch.options();
@@ -171,6 +189,7 @@ async fn run(
     ids: Arc<[u32]>,
     options: GenerateOptions,
     place: Place,
+    arrival: Instant,
     progress: UnboundedSender<Progress>,
 ) {
     let work = async {
@@ -182,8 +201,11 @@ async fn run(
             error => ApiError::server(error.to_string()),
         };
         let mut stream = shared.batch.generate_ids(&ids, &options).map_err(server)?;
+        let mut sequence = shared.metrics.sequence(ids.len(), arrival);
         while let Some(token) = stream.next_token().await {
-            let _ = progress.send(Progress::Token(token.map_err(server)?));
+            let token = token.map_err(server)?;
+            sequence.generated(stream.cached_tokens());
+            let _ = progress.send(Progress::Token(token));
         }
         Ok(Progress::End {
             stop: stream.stop(),

@@ -1,14 +1,27 @@
 //! Clients, which take turns.
 
-use std::net::{IpAddr, Ipv6Addr};
+use std::{
+    fmt,
+    net::{IpAddr, Ipv6Addr},
+};
 
-/// Whoever a request comes from: a key where there are several, else an address.
+/// Sender of a request: its key if there are several keys, else its address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Client {
     /// Index of the key.
     Key(usize),
     /// Address, or of an IPv6 address its network: each host can have 2^64 addresses in one.
     Peer(IpAddr),
+}
+
+/// The address, or the number of the key, from 1 on.
+impl fmt::Display for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Key(index) => write!(f, "key {}", index + 1),
+            Self::Peer(address) => write!(f, "{address}"),
+        }
+    }
 }
 
 impl Client {

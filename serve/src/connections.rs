@@ -1,11 +1,11 @@
 //! Connections: how many there are, and how long each may wait.
 
 use crate::{
-    access::Access,
     budget::{Budget, Held},
     client::Client,
     error::ApiError,
     files,
+    gate::Peer,
     life::{Life, is_writable},
     limits::{ACCEPT_RETRY, BUFFER},
     options::Options,
@@ -15,7 +15,6 @@ use axum::{
     Router,
     body::{Body, Bytes, HttpBody},
     http::{Request, Response},
-    response::IntoResponse as _,
 };
 use hyper::{
     body::{Frame, Incoming, SizeHint},
@@ -43,11 +42,10 @@ use tokio::{
     time::sleep,
 };
 
-/// What all connections share.
+/// State that all connections share.
 #[derive(Clone)]
 pub struct Connections {
     options: Arc<Options>,
-    access: Arc<Access>,
     life: Arc<Life>,
     routes: TowerToHyperService<Router>,
     /// Connections, which addresses share.
@@ -58,12 +56,7 @@ pub struct Connections {
 impl Connections {
     /// # Errors
     /// If the process may open too few files, or its clock says a time that HTTP cannot write.
-    pub fn new(
-        options: Arc<Options>,
-        access: Access,
-        life: Arc<Life>,
-        routes: Router,
-    ) -> io::Result<Self> {
+    pub fn new(options: Arc<Options>, life: Arc<Life>, routes: Router) -> io::Result<Self> {
         if !is_writable(SystemTime::now()) {
             return Err(io::Error::other(
                 "the system clock is before 1970 or after 9999; set it and restart the server",
@@ -71,8 +64,8 @@ impl Connections {
         }
         // A budget leaves one for others.
         let places = Budget::new(files::connections(options.max_connections)?.saturating_add(1));
-        let (access, routes) = (Arc::new(access), TowerToHyperService::new(routes));
-        Ok(Self { options, access, life, routes, places, alive: watch::Sender::new(()) })
+        let routes = TowerToHyperService::new(routes);
+        Ok(Self { options, life, routes, places, alive: watch::Sender::new(()) })
     }
 
     /// Answers whoever connects, until answers are cut; then waits for the last connection to end.
@@ -111,10 +104,8 @@ impl Connections {
         let _ = stream.set_nodelay(true);
         let answers = Answers::default();
         let socket = TokioIo::new(Socket::new(stream, answers.clone(), &self.options));
-        let (access, routes, life, counter) =
-            (self.access, self.routes, self.life, answers.clone());
-        let service =
-            service_fn(move |request| answer(&access, &routes, peer, request, counter.begin()));
+        let (routes, life, counter) = (self.routes, self.life, answers.clone());
+        let service = service_fn(move |request| answer(&routes, peer, request, counter.begin()));
         let mut builder = http1::Builder::new();
         builder
             .timer(TokioTimer::new())
@@ -186,25 +177,16 @@ fn is_of_connection(error: &io::Error) -> bool {
     [ConnectionAborted, ConnectionRefused, ConnectionReset].contains(&error.kind())
 }
 
-/// Answers a request, if its client may ask.
+/// Answers a request of an address.
 fn answer(
-    access: &Access,
     routes: &TowerToHyperService<Router>,
     peer: IpAddr,
     mut request: Request<Incoming>,
     answering: Answering,
 ) -> impl Future<Output = Result<Response<Answered>, Infallible>> + use<> {
-    let routed = access.client(&request, peer).map(|client| {
-        request.extensions_mut().insert(client);
-        routes.call(request)
-    });
-    async move {
-        let response = match routed {
-            Ok(response) => response.await?,
-            Err(error) => error.into_response(),
-        };
-        Ok(response.map(|body| Answered { body, _answering: answering }))
-    }
+    request.extensions_mut().insert(Peer(peer));
+    let response = routes.call(request);
+    async move { Ok(response.await?.map(|body| Answered { body, _answering: answering })) }
 }
 
 /// The body of an answer, which goes on until it is written.

@@ -4,7 +4,7 @@ use crate::{
     budget::Held,
     error::{ApiError, Result},
     fields::Fields,
-    request::{Prompt, prompts},
+    request::{HARMLESS, Prompt, prompts},
 };
 use axum::{
     body::Body,
@@ -19,7 +19,7 @@ use std::{convert::Infallible, iter::once};
 /// Most texts of a request, as in OpenAI's API.
 const MOST_TEXTS: usize = 2048;
 
-/// What a body asks for, checked as far as it can be without a model.
+/// A request for embeddings, checked as far as it can be without a model.
 pub struct Request {
     pub model: Option<String>,
     pub texts: Vec<Prompt>,
@@ -30,10 +30,10 @@ pub struct Request {
 }
 
 impl Request {
-    pub fn read(body: Value) -> Result<Self> {
+    pub fn read(body: Value, strict: bool) -> Result<Self> {
         let mut fields = Fields::new("", body)?;
         let texts = prompts("input", MOST_TEXTS, fields.take("input"))?;
-        fields.harmless(&["user"]);
+        fields.harmless(&HARMLESS, strict)?;
         let base64 = match fields.text("encoding_format")?.as_deref() {
             None | Some("float") => false,
             Some("base64") => true,
@@ -57,7 +57,7 @@ impl Request {
     }
 }
 
-/// An answer, written as it is read: its text is several times as long as its numbers.
+/// An answer, serialized as it is sent: its JSON is several times as long as its numbers.
 pub struct Answer {
     base64: bool,
     model: String,

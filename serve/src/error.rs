@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 const SHOWN: usize = 100;
 
 /// An error response.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct ApiError {
     status: StatusCode,
     kind: &'static str,
@@ -128,6 +128,14 @@ impl ApiError {
             }
             _ => Self::server(message),
         }
+    }
+
+    pub fn status(&self) -> StatusCode {
+        self.status
+    }
+
+    pub fn message(&self) -> &str {
+        &self.message
     }
 
     /// Returns the error as the object of a body or of a stream event.

@@ -93,9 +93,33 @@ impl Fields {
         Ok(count.map(|count| usize::try_from(count).unwrap_or(usize::MAX)))
     }
 
-    /// Drops fields that have no effect on the answer.
-    pub fn harmless(&mut self, fields: &[&str]) {
-        fields.iter().for_each(|field| drop(self.take(field)));
+    /// Tests whether a field has this text.
+    pub fn is(&self, field: &str, text: &str) -> bool {
+        self.map.get(field).is_some_and(|value| value == text)
+    }
+
+    /// Tests whether a field is an object with this text.
+    pub fn is_object(&self, field: &str, inner: &str, text: &str) -> bool {
+        self.map.get(field).is_some_and(|value| value[inner] == text)
+    }
+
+    /// Drops fields that have no effect on the answer. A strict server refuses them.
+    pub fn harmless(&mut self, fields: &[&str], strict: bool) -> Result<()> {
+        for field in fields {
+            if self.take(field).is_some() {
+                self.refuse_if(strict, field)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Refuses a field that has no effect on the answer, if the server is strict.
+    pub fn refuse_if(&self, strict: bool, field: &str) -> Result<()> {
+        if strict {
+            Err(self.wrong(field, "has no effect; remove it (`--strict`)"))
+        } else {
+            Ok(())
+        }
     }
 
     /// Checks fields that are not supported: they may only have neutral values.
@@ -104,7 +128,7 @@ impl Fields {
             let Some(value) = self.take(field) else { continue };
             let text = value.to_string();
             if !neutral.contains(&text.as_str()) {
-                return Err(self.wrong(field, "is not supported"));
+                return Err(self.wrong(field, unsupported(neutral)));
             }
         }
         Ok(())
@@ -116,6 +140,14 @@ impl Fields {
             Some(field) => Err(self.wrong(field, "unknown field")),
             None => Ok(()),
         }
+    }
+}
+
+/// Says that a field is not supported, and what it may be nevertheless.
+fn unsupported(neutral: &[&str]) -> String {
+    match neutral {
+        [] => "is not supported".into(),
+        values => format!("is not supported; only {} is accepted", values.join(" or ")),
     }
 }
 

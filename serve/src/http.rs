@@ -1,16 +1,21 @@
 //! Paths, headers and bodies.
 
 use crate::{
-    access::HEALTH,
+    access::{Access, HEALTH, PAGE},
     answer::{Answer, Kind},
     budget::Full,
     client::Client,
     error::{ApiError, Result, json_response, shown},
+    gate::{self, Gate},
     life::Phase,
+    logprobs::TokenTexts,
+    messages,
     options::Options,
-    prepare,
+    page, prepare,
     request::Request,
+    responses,
     shared::{Body as Prepared, Shared},
+    stream, tokens,
     turns::Counts,
     vectors,
 };
@@ -19,29 +24,86 @@ use axum::{
     body::{Body, HttpBody as _},
     extract::{Path, State, rejection::PathRejection},
     http::{HeaderMap, Method, StatusCode, Uri, header},
+    middleware::from_fn_with_state,
     response::{IntoResponse, Response},
     routing::{get, post},
 };
 use futures_util::StreamExt as _;
 use serde_json::{Value, json};
+use std::sync::Arc;
 use tokio::time::timeout;
 
-pub fn router(shared: Shared) -> Router {
+const METRICS: &str = "/metrics";
+const MODELS: &str = "/v1/models";
+const CHAT: &str = "/v1/chat/completions";
+const COMPLETIONS: &str = "/v1/completions";
+const EMBEDDINGS: &str = "/v1/embeddings";
+const RESPONSES: &str = "/v1/responses";
+pub const MESSAGES: &str = "/v1/messages";
+const COUNT: &str = "/v1/messages/count_tokens";
+const TOKENIZE: &str = "/tokenize";
+const DETOKENIZE: &str = "/detokenize";
+/// All paths but those of single models.
+const PATHS: [&str; 12] = [
+    PAGE,
+    HEALTH,
+    METRICS,
+    MODELS,
+    CHAT,
+    COMPLETIONS,
+    EMBEDDINGS,
+    RESPONSES,
+    MESSAGES,
+    COUNT,
+    TOKENIZE,
+    DETOKENIZE,
+];
+
+/// Returns the route of a path, as metrics count it.
+pub fn route(path: &str) -> &'static str {
+    if let Some(route) = PATHS.into_iter().find(|route| *route == path) {
+        return route;
+    }
+    if path.starts_with("/v1/models/") { "/v1/models/NAME" } else { "other" }
+}
+
+/// Returns the routes of the API, for an app with paths of its own.
+pub fn router(shared: Shared, access: Arc<Access>) -> Router {
+    let gate = Gate { access, metrics: shared.metrics.clone() };
+    routes().route_layer(from_fn_with_state(gate, gate::pass)).with_state(shared)
+}
+
+/// Returns all that a server answers.
+pub fn service(shared: Shared, access: Access) -> Router {
+    let gate = Gate { access: Arc::new(access), metrics: shared.metrics.clone() };
+    let routes = match shared.options.page {
+        true => routes().route(PAGE, get(page::page)),
+        false => routes(),
+    };
+    routes.fallback(unknown).layer(from_fn_with_state(gate, gate::pass)).with_state(shared)
+}
+
+fn routes() -> Router<Shared> {
     Router::new()
         .route(HEALTH, get(health))
-        .route("/v1/models", get(models))
+        .route(METRICS, get(metrics))
+        .route(MODELS, get(models))
         .route("/v1/models/{*name}", get(model))
-        .route("/v1/chat/completions", post(chat))
-        .route("/v1/completions", post(completion))
-        .route("/v1/embeddings", post(embeddings))
-        .fallback(unknown)
+        .route(CHAT, post(chat))
+        .route(COMPLETIONS, post(completion))
+        .route(EMBEDDINGS, post(embeddings))
+        .route(RESPONSES, post(response))
+        .route(MESSAGES, post(message))
+        .route(COUNT, post(count))
+        .route(TOKENIZE, post(tokenize))
+        .route(DETOKENIZE, post(detokenize))
         .method_not_allowed_fallback(not_allowed)
-        .with_state(shared)
 }
 
 async fn unknown(uri: Uri) -> ApiError {
     let path = shown(uri.path());
-    ApiError::with_status(StatusCode::NOT_FOUND, format!("unknown path {path}"))
+    let known = "those of the APIs begin with /v1";
+    ApiError::with_status(StatusCode::NOT_FOUND, format!("unknown path {path}; {known}"))
 }
 
 async fn not_allowed(method: Method, uri: Uri) -> ApiError {
@@ -63,8 +125,20 @@ async fn health(State(shared): State<Shared>) -> Response {
     json_response(status, &body)
 }
 
+async fn metrics(State(shared): State<Shared>) -> Response {
+    let text = shared.metrics.text(&shared);
+    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text).into_response()
+}
+
+/// The model as OpenAI's API has it, and the tokens of a slot as vLLM names them.
 fn card(shared: &Shared) -> Value {
-    json!({ "id": shared.options.name, "object": "model", "created": shared.started, "owned_by": "bitnet-wgpu" })
+    json!({
+        "id": shared.options.name,
+        "object": "model",
+        "created": shared.started,
+        "owned_by": "bitnet-wgpu",
+        "max_model_len": shared.batch.options().capacity(),
+    })
 }
 
 async fn models(State(shared): State<Shared>) -> Response {
@@ -114,6 +188,81 @@ async fn embeddings(
     Ok(vectors::embed(&shared, client, body).await?.into_response())
 }
 
+async fn response(
+    State(shared): State<Shared>,
+    Extension(client): Extension<Client>,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Response> {
+    check_type(&headers)?;
+    let body = receive(&shared, client, body).await?;
+    let (shape, choices) = prepare::begin(&shared, client, body, responses::read).await?;
+    let answer = responses::Answer::new(shared.options.name.clone());
+    if shape.stream {
+        return Ok(stream::events(answer, choices));
+    }
+    Ok(json_response(StatusCode::OK, &answer.whole(choices).await?))
+}
+
+async fn message(
+    State(shared): State<Shared>,
+    Extension(client): Extension<Client>,
+    headers: HeaderMap,
+    body: Body,
+) -> Response {
+    let answered = async {
+        check_type(&headers)?;
+        let body = receive(&shared, client, body).await?;
+        let (shape, choices) = prepare::begin(&shared, client, body, messages::read).await?;
+        let (streams, tokenizer) = (shape.stream, shared.text_tokenizer().ok());
+        let answer = messages::Answer::new(shared.options.name.clone(), shape, tokenizer);
+        if streams {
+            return Ok(stream::events(answer, choices));
+        }
+        Ok(json_response(StatusCode::OK, &answer.whole(choices).await?))
+    };
+    answered.await.unwrap_or_else(|error| messages::failed(&error))
+}
+
+async fn count(
+    State(shared): State<Shared>,
+    Extension(client): Extension<Client>,
+    headers: HeaderMap,
+    body: Body,
+) -> Response {
+    let counted = async {
+        check_type(&headers)?;
+        let body = receive(&shared, client, body).await?;
+        let count = shared.prepare(client, body, messages::count).await?;
+        Ok(json_response(StatusCode::OK, &count))
+    };
+    counted.await.unwrap_or_else(|error| messages::failed(&error))
+}
+
+async fn tokenize(
+    State(shared): State<Shared>,
+    Extension(client): Extension<Client>,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Response> {
+    check_type(&headers)?;
+    let body = receive(&shared, client, body).await?;
+    let answer = shared.prepare(client, body, tokens::tokenize).await?;
+    Ok(json_response(StatusCode::OK, &answer))
+}
+
+async fn detokenize(
+    State(shared): State<Shared>,
+    Extension(client): Extension<Client>,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Response> {
+    check_type(&headers)?;
+    let body = receive(&shared, client, body).await?;
+    let answer = shared.prepare(client, body, tokens::detokenize).await?;
+    Ok(json_response(StatusCode::OK, &answer))
+}
+
 async fn answer(
     State(shared): State<Shared>,
     Extension(client): Extension<Client>,
@@ -125,9 +274,11 @@ async fn answer(
     check_type(&headers)?;
     let body = receive(&shared, client, body).await?;
     let (shape, choices) = prepare::begin(&shared, client, body, read).await?;
-    let answer = Answer::new(kind, shared.options.name.clone());
-    if shape.stream {
-        return Ok(answer.stream(choices, shape.usage).into_response());
+    let tokenizer = shape.logprobs.then(|| shared.text_tokenizer().ok()).flatten();
+    let (streams, texts) = (shape.stream, TokenTexts::new(tokenizer));
+    let answer = Answer::new(kind, shared.options.name.clone(), shape, texts);
+    if streams {
+        return Ok(stream::events(answer, choices));
     }
     Ok(json_response(StatusCode::OK, &answer.whole(choices).await?))
 }
@@ -180,7 +331,7 @@ async fn receive(shared: &Shared, client: Client, body: Body) -> Result<Prepared
     timeout(body_timeout, receiving).await.unwrap_or_else(|_| {
         Err(ApiError::with_status(
             StatusCode::REQUEST_TIMEOUT,
-            "timeout while the body was received",
+            format!("the body did not arrive within {} s", body_timeout.as_secs_f32()),
         ))
     })
 }
@@ -198,6 +349,6 @@ fn reserve(body: &mut Prepared, more: usize, most: usize) -> Result<(), Full> {
 
 fn no_room(bytes: usize) -> ApiError {
     ApiError::busy(format!(
-        "too many bytes of requests: of {bytes} in total, a client may use half of what others leave"
+        "too many bytes of pending requests; of {bytes} in total, a client may use half of what others leave"
     ))
 }

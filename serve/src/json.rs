@@ -22,7 +22,7 @@ pub fn read(body: &[u8]) -> Result<Value> {
     Ok(value)
 }
 
-/// How many more may come.
+/// Numbers of values and groups that may still come.
 struct Left {
     values: Cell<usize>,
     groups: Cell<usize>,

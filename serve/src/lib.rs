@@ -1,4 +1,4 @@
-//! A server of ternary language models, as OpenAI's API has it: many clients share one [`Batch`].
+//! An OpenAI-compatible server of ternary language models: many clients share one [`Batch`].
 //!
 //! ```no_run
 //! use bitnet_serve::{Options, Server};
@@ -16,14 +16,18 @@
 //!
 //! | | |
 //! | --- | --- |
-//! | `POST /v1/chat/completions`, `POST /v1/completions` | continue conversations and texts, as one answer or as a stream |
-//! | `POST /v1/embeddings` | texts as vectors |
+//! | `POST /v1/chat/completions`, `POST /v1/completions` | chat and text completion, whole or streamed, with log-probabilities |
+//! | `POST /v1/responses` | chat, by OpenAI's newer API |
+//! | `POST /v1/messages`, `POST /v1/messages/count_tokens` | chat, by Anthropic's API |
+//! | `POST /v1/embeddings` | embeddings |
+//! | `POST /tokenize`, `POST /detokenize` | tokens of a text or a conversation, and the text of tokens |
 //! | `GET /v1/models`, `GET /v1/models/NAME` | the model |
-//! | `GET /health` | whether it runs, ends or has failed, and how busy it is; needs no key |
+//! | `GET /health` | whether the server runs, ends or has failed, and its load; needs no key |
+//! | `GET /metrics` | counters for Prometheus |
+//! | `GET /` | a chat page |
 //!
-//! A request that asks for what is not done here is refused by the name of the field.
-//!
-//! Clients take turns, and what they send is bounded in bytes, tokens and time: see [`Options`].
+//! A field that is not supported is an error that names it. Clients take turns, and requests are
+//! bounded in bytes, tokens and time: see [`Options`]. Each request is logged at the level `info`.
 
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
@@ -34,21 +38,30 @@ mod budget;
 mod choices;
 mod client;
 mod connections;
+mod conversation;
 mod embeddings;
 mod error;
 mod fields;
 mod files;
+mod gate;
 mod hosts;
 mod http;
 mod json;
 mod life;
 mod limits;
+mod logprobs;
+mod messages;
+mod metrics;
 mod options;
+mod page;
 mod prepare;
 mod request;
+mod responses;
 mod server;
 mod shared;
 mod socket;
+mod stream;
+mod tokens;
 mod turns;
 mod vectors;
 

@@ -4,13 +4,13 @@ use crate::error::{ApiError, Result};
 use std::time::{Duration, SystemTime};
 use tokio::{sync::watch, time::timeout};
 
-/// How far the end of a server has come.
+/// Phase of a server's life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Phase {
     Runs,
-    /// What has begun goes on, and nothing begins.
+    /// Running answers continue, and new requests are refused.
     Ends,
-    /// What still goes on is cut.
+    /// Running answers are cut.
     Cut,
 }
 

@@ -29,6 +29,14 @@ pub struct Options {
     /// are accepted, and these names. A listener on another address checks only if there are names
     /// here, and accepts any IP address as `Host` too. The check is for all paths.
     pub allowed_hosts: Vec<String>,
+    /// Origins whose pages may use the server from a browser (CORS), as in
+    /// `https://app.example:8443`; `*` allows all. None by default.
+    pub cors_origins: Vec<String>,
+    /// Whether fields without effect are errors. By default they are ignored, such as `user`. A
+    /// field that is unknown is always an error.
+    pub strict: bool,
+    /// Whether there is a chat page at `/`: true by default.
+    pub page: bool,
     /// Generation options of requests that do not set their own: by default the library's. Of
     /// these, `max_tokens`, `max_length` and the seed are not used; see [`Options::max_tokens`] and
     /// [`Options::seed`].
@@ -77,6 +85,9 @@ impl Options {
             name: name.into(),
             keys: Vec::new(),
             allowed_hosts: Vec::new(),
+            cors_origins: Vec::new(),
+            strict: false,
+            page: true,
             defaults: GenerateOptions::default(),
             max_tokens: None,
             seed: None,
@@ -103,6 +114,24 @@ impl Options {
     #[must_use]
     pub fn allowed_hosts(self, hosts: impl IntoIterator<Item = impl Into<String>>) -> Self {
         Self { allowed_hosts: hosts.into_iter().map(Into::into).collect(), ..self }
+    }
+
+    /// Sets [`Options::cors_origins`].
+    #[must_use]
+    pub fn cors_origins(self, origins: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        Self { cors_origins: origins.into_iter().map(Into::into).collect(), ..self }
+    }
+
+    /// Sets [`Options::strict`].
+    #[must_use]
+    pub fn strict(self, strict: bool) -> Self {
+        Self { strict, ..self }
+    }
+
+    /// Sets [`Options::page`].
+    #[must_use]
+    pub fn page(self, page: bool) -> Self {
+        Self { page, ..self }
     }
 
     /// Sets [`Options::defaults`].
@@ -186,7 +215,7 @@ impl Options {
     /// Checks the options that do not depend on a model.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a key that no header can have, an allowed host that is none, no
+    /// [`Error::Invalid`] for a key that no header can have, a host or an origin that is none, no
     /// connections, or fewer bytes than two bodies have.
     pub fn check(&self) -> bitnet_wgpu::Result<()> {
         if self
@@ -208,6 +237,14 @@ impl Options {
                 crate::error::shown(host)
             ));
         }
+        if let Some(origin) =
+            self.cors_origins.iter().find(|origin| *origin != "*" && !is_origin(origin))
+        {
+            return invalid(format!(
+                "`{}` is not an origin; `https://HOST[:PORT]` or `*` is accepted",
+                crate::error::shown(origin)
+            ));
+        }
         if self.max_pending_bytes < self.max_body_bytes.saturating_mul(2) {
             return invalid(format!(
                 "{} bytes of all bodies; the largest body, of {}, has to fit twice",
@@ -219,6 +256,11 @@ impl Options {
         }
         Ok(())
     }
+}
+
+/// Tests whether a browser could send this as `Origin`.
+fn is_origin(text: &str) -> bool {
+    crate::hosts::origin_host(text).is_some() && text.matches('/').count() == 2
 }
 
 fn invalid(what: String) -> bitnet_wgpu::Result<()> {

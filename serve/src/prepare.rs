@@ -1,26 +1,41 @@
 //! The work of a request before it runs: prompts become tokens.
 
 use crate::{
+    budget::Held,
     choices::{Choice, Choices},
     client::Client,
     error::{ApiError, Result},
     json,
+    limits::LOGPROB_BYTES,
+    logprobs::Echo,
     options::Options,
     request::{Prompt, Request},
     shared::{Body, Shared},
+    vectors,
 };
 use bitnet_wgpu::{
     Error,
-    model::{GenerateOptions, ReasoningParser, Tokenizer},
+    model::{GenerateOptions, Message, ReasoningParser, Tokenizer},
 };
 use serde_json::Value;
-use std::sync::Arc;
+use std::{sync::Arc, time::Instant};
+use tokio::select;
 
-/// What a request says of its answer.
+/// Form of an answer, as its request asks for it.
 pub struct Shape {
     pub stream: bool,
     /// Whether a last chunk says how many tokens there were.
     pub usage: bool,
+    /// Whether tokens have log-probabilities.
+    pub logprobs: bool,
+    /// Choices of each prompt.
+    pub n: usize,
+    /// The prompts, if the answer repeats them.
+    pub echoes: Vec<Echo>,
+    /// Stop strings of the request.
+    pub stops: Vec<String>,
+    /// Bytes of log-probabilities, counted until the answer is written.
+    pub _held: Held,
 }
 
 /// Begins what a request asks for.
@@ -30,19 +45,70 @@ pub async fn begin(
     body: Body,
     read: fn(Value, &Options) -> Result<Request>,
 ) -> Result<(Shape, Choices)> {
-    let alive = shared.life.begin()?;
+    let (mut alive, arrival) = (shared.life.begin()?, Instant::now());
     let prepared = shared.prepare(client, body, move |shared, bytes| {
         let mut request = read(json::read(bytes)?, &shared.options)?;
         let prompts = std::mem::take(&mut request.prompts);
         if let Some(salt) = salt(client, request.cache_salt.as_deref()) {
             request.options = request.options.cache_salt(Some(salt));
         }
+        let texts = if request.echo { texts(&prompts) } else { Vec::new() };
         let choices = choices(shared, &request, prompts)?;
-        Ok((request, choices))
+        let held = hold_logprobs(shared, client, &request, &choices)?;
+        let ids = choices.iter().step_by(request.n).map(|choice| choice.ids.to_vec());
+        let echoes = ids.zip(texts).map(|(ids, text)| echo(shared, ids, text));
+        let echoes = echoes.collect::<bitnet_wgpu::Result<Vec<_>>>();
+        let echoes = echoes.map_err(|error| ApiError::library(request.field, &error))?;
+        Ok((request, choices, echoes, held))
     });
-    let (request, choices) = prepared.await?;
-    let choices = Choices::begin(shared, client, choices, request.n, request.reasoning, alive)?;
-    Ok((Shape { stream: request.stream, usage: request.usage }, choices))
+    let (request, choices, mut echoes, held) = prepared.await?;
+    if let Some(top) = request.logprobs {
+        select! {
+            done = vectors::score(shared, client, &mut echoes, top) => done?,
+            () = alive.cut() => return Err(ApiError::ending()),
+        }
+    }
+    let choices =
+        Choices::begin(shared, client, choices, request.n, request.reasoning, alive, arrival)?;
+    let Request { stream, usage, n, stops, .. } = request;
+    let logprobs = request.logprobs.is_some();
+    Ok((Shape { stream, usage, logprobs, n, echoes, stops, _held: held }, choices))
+}
+
+/// Counts the bytes of the log-probabilities of an answer. A stream keeps those of prompts only.
+fn hold_logprobs(
+    shared: &Shared,
+    client: Client,
+    request: &Request,
+    choices: &[Choice],
+) -> Result<Held> {
+    let mut held = shared.bytes.begin(client);
+    let Some(top) = request.logprobs else { return Ok(held) };
+    let capacity = shared.batch.options().capacity();
+    let tokens = |choice: &Choice| {
+        let prompt = choice.ids.len();
+        let repeated = if request.echo { prompt } else { 0 };
+        let room = capacity.saturating_sub(prompt);
+        repeated + if request.stream { 0 } else { request.most.min(room) }
+    };
+    let tokens: usize = choices.iter().map(tokens).sum();
+    let bytes = tokens.saturating_mul((top + 1) * LOGPROB_BYTES);
+    vectors::hold(shared, &mut held, bytes, "logprobs", "log-probabilities")?;
+    Ok(held)
+}
+
+/// The texts of prompts; none for token ids.
+fn texts(prompts: &[Prompt]) -> Vec<Option<String>> {
+    let text = |prompt: &Prompt| match prompt {
+        Prompt::Text(text) => Some(text.clone()),
+        _ => None,
+    };
+    prompts.iter().map(text).collect()
+}
+
+fn echo(shared: &Shared, ids: Vec<u32>, text: Option<String>) -> bitnet_wgpu::Result<Echo> {
+    let text = text.map_or_else(|| shared.text_tokenizer()?.decode(&ids), Ok)?;
+    Ok(Echo { ids, text, logprobs: Vec::new() })
 }
 
 /// The salt of a request's cached prefix: its own, and its key where there are several. Different
@@ -104,10 +170,10 @@ fn encode(
             ids => (ids, None),
         },
         Prompt::Ids(ids) => (ids, None),
-        Prompt::Chat(messages) => {
+        Prompt::Chat { messages, continues } => {
             let tokenizer =
                 tokenizer.map_or_else(|| shared.tokenizer(), |tokenizer| Ok(tokenizer.clone()))?;
-            let ids = tokenizer.chat(&messages)?;
+            let ids = encode_chat(&tokenizer, &messages, continues)?;
             let parts = ReasoningParser::after(&tokenizer, &ids)?;
             (ids, Some(parts))
         }
@@ -116,6 +182,23 @@ fn encode(
     // An answer of no tokens enters no queue, but is checked as any other.
     shared.batch.generate_ids(&ids, &options.clone().max_tokens(0))?;
     Ok((ids.into(), parts))
+}
+
+/// The tokens of a conversation. Where the answer `continues` the last message, that message is
+/// without an end.
+pub fn encode_chat(
+    tokenizer: &Tokenizer,
+    messages: &[Message],
+    continues: bool,
+) -> bitnet_wgpu::Result<Vec<u32>> {
+    let Some((last, before)) = messages.split_last().filter(|_| continues) else {
+        return tokenizer.chat(messages);
+    };
+    // The message alone, with names of special tokens as text.
+    let begun = tokenizer.with_chat_template("{{ messages[0].content }}");
+    let mut ids = tokenizer.chat(before)?;
+    ids.extend(begun.chat(std::slice::from_ref(last))?);
+    Ok(ids)
 }
 
 /// Checks that a text has room.

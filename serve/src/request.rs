@@ -1,6 +1,7 @@
 //! Bodies of requests. A field that would change the answer and is not supported is an error.
 
 use crate::{
+    conversation::messages,
     error::{ApiError, Result},
     fields::{Fields, kind},
     options::Options,
@@ -14,8 +15,6 @@ use std::{
 
 /// The most choices of a request, of all its prompts together.
 const MOST_CHOICES: usize = 64;
-/// The most messages of a conversation.
-const MOST_MESSAGES: usize = 4096;
 /// The most stop strings.
 const MOST_STOPS: usize = 16;
 /// The longest stop string, in bytes.
@@ -24,14 +23,17 @@ const LONGEST_STOP: usize = 1024;
 const MOST_STOP_BYTES: usize = 4096;
 /// The longest salt of cached prefixes, in bytes.
 const LONGEST_SALT: usize = 256;
+/// The most likely tokens of which log-probabilities are given, at each place, as in OpenAI's API.
+const MOST_LOGPROBS: u64 = 20;
 /// The most biases of tokens.
 const MOST_BIASES: usize = 1024;
 /// Tokens of a completion where neither its request nor the server says how many, as in OpenAI's
 /// API.
 const COMPLETION: usize = 16;
 
-/// Fields without effect.
-const HARMLESS: [&str; 7] = [
+/// Fields that cannot change an answer of this server: labels, limits of other services, and hints
+/// about speed. Some are of other servers: vLLM, llama.cpp, Ollama and OpenRouter.
+pub const HARMLESS: [&str; 17] = [
     "user",
     "metadata",
     "store",
@@ -39,22 +41,29 @@ const HARMLESS: [&str; 7] = [
     "safety_identifier",
     "prompt_cache_key",
     "prompt_cache_retention",
+    "parallel_tool_calls",
+    "prediction",
+    "request_id",
+    "priority",
+    "cache_prompt",
+    "id_slot",
+    "timings_per_token",
+    "keep_alive",
+    "provider",
+    "usage",
 ];
 /// Fields that are not supported, and the values that they may have nevertheless.
-const UNSUPPORTED: [(&str, &[&str]); 16] = [
-    ("logprobs", &["false"]),
+const UNSUPPORTED: [(&str, &[&str]); 13] = [
     ("top_logprobs", &["0"]),
     ("tools", &["[]"]),
     ("tool_choice", &["\"none\"", "\"auto\""]),
-    ("parallel_tool_calls", &["true", "false"]),
     ("functions", &["[]"]),
     ("function_call", &["\"none\"", "\"auto\""]),
     ("response_format", &[r#"{"type":"text"}"#]),
     ("modalities", &[r#"["text"]"#]),
     ("audio", &[]),
-    ("prediction", &[]),
-    ("reasoning_effort", &[]),
-    ("verbosity", &[]),
+    ("reasoning_effort", &["\"medium\""]),
+    ("verbosity", &["\"medium\""]),
     ("web_search_options", &[]),
     ("echo", &["false"]),
     ("suffix", &["\"\""]),
@@ -64,7 +73,11 @@ const UNSUPPORTED: [(&str, &[&str]); 16] = [
 pub enum Prompt {
     Text(String),
     Ids(Vec<u32>),
-    Chat(Vec<Message>),
+    Chat {
+        messages: Vec<Message>,
+        /// Whether the answer continues the last message, which is the assistant's.
+        continues: bool,
+    },
 }
 
 /// A request, checked as far as it can be without a model.
@@ -87,13 +100,22 @@ pub struct Request {
     pub thinking: Option<bool>,
     /// Whether the answer has the reasoning.
     pub reasoning: bool,
+    /// The most likely tokens of which log-probabilities are given; none without any.
+    pub logprobs: Option<usize>,
+    /// The most tokens of each choice.
+    pub most: usize,
+    /// Whether answers repeat their prompts.
+    pub echo: bool,
+    /// Stop strings, of the request alone.
+    pub stops: Vec<String>,
 }
 
 impl Request {
     /// Reads a chat request. The server's options are the defaults.
     pub fn chat(body: Value, server: &Options) -> Result<Self> {
         let mut fields = Fields::new("", body)?;
-        let messages = messages(fields.take("messages"))?;
+        let messages = messages(fields.take("messages"), server.strict)?;
+        let continues = continues(&mut fields, &messages)?;
         let most = fields.count("max_completion_tokens", 1..=u64::MAX)?;
         let older = fields.count("max_tokens", 1..=u64::MAX)?;
         if let (Some(a), Some(b)) = (most, older)
@@ -106,9 +128,11 @@ impl Request {
         }
         let thinking = thinking(&mut fields)?;
         let reasoning = fields.flag_or("include_reasoning", true)?;
+        let logprobs = chat_logprobs(&mut fields)?;
         let most = most.or(older).or(server.max_tokens).unwrap_or(usize::MAX);
-        let request = Self::rest(fields, vec![Prompt::Chat(messages)], "messages", most, server)?;
-        Ok(Self { thinking, reasoning, ..request })
+        let prompt = Prompt::Chat { messages, continues };
+        let request = Self::rest(fields, vec![prompt], "messages", most, server)?;
+        Ok(Self { thinking, reasoning, ..request }.with_logprobs(logprobs))
     }
 
     /// Reads a completion request.
@@ -116,13 +140,38 @@ impl Request {
         let mut fields = Fields::new("", body)?;
         let prompts = prompts("prompt", MOST_CHOICES, fields.take("prompt"))?;
         let most = fields.count("max_tokens", 0..=u64::MAX)?;
-        Self::rest(
-            fields,
-            prompts,
-            "prompt",
-            most.or(server.max_tokens).unwrap_or(COMPLETION),
-            server,
-        )
+        let logprobs = fields.count("logprobs", 0..=MOST_LOGPROBS)?;
+        let echo = fields.flag("echo")?;
+        let most = most.or(server.max_tokens).unwrap_or(COMPLETION);
+        let request = Self::rest(fields, prompts, "prompt", most, server)?;
+        Ok(Self { echo, ..request }.with_logprobs(logprobs))
+    }
+
+    /// Sets of how many tokens log-probabilities are given.
+    fn with_logprobs(self, logprobs: Option<usize>) -> Self {
+        Self { logprobs, options: self.options.logprobs(logprobs), ..self }
+    }
+
+    /// A request for one answer to a conversation, which is in this field. Others of its fields are
+    /// read by the caller.
+    pub fn conversation(field: &'static str, prompt: Prompt, server: &Options) -> Self {
+        Self {
+            model: None,
+            prompts: vec![prompt],
+            field,
+            n: 1,
+            options: server.defaults.clone().max_tokens(server.max_tokens.unwrap_or(usize::MAX)),
+            seed: server.seed.unwrap_or_else(|| RandomState::new().hash_one(0)),
+            cache_salt: None,
+            stream: false,
+            usage: false,
+            thinking: None,
+            reasoning: true,
+            logprobs: None,
+            most: usize::MAX,
+            echo: false,
+            stops: Vec::new(),
+        }
     }
 
     /// Reads the fields that both have in common.
@@ -133,7 +182,10 @@ impl Request {
         most: usize,
         server: &Options,
     ) -> Result<Self> {
-        fields.harmless(&HARMLESS);
+        fields.harmless(&HARMLESS, server.strict)?;
+        if fields.is("tool_choice", "none") {
+            fields.harmless(&["tools", "tool_choice"], false)?;
+        }
         fields.unsupported(&UNSUPPORTED)?;
         let model = fields.text("model")?;
         let n = fields.count("n", 1..=MOST_CHOICES as u64)?.unwrap_or(1);
@@ -149,11 +201,12 @@ impl Request {
         if let Some(best) = fields.count("best_of", 1..=u64::MAX)?
             && best != n
         {
-            return Err(fields.wrong("best_of", "is not supported"));
+            let what = format!("is not supported; only {n}, the value of `n`, is accepted");
+            return Err(fields.wrong("best_of", what));
         }
         let stream = fields.flag("stream")?;
         let usage = usage(&mut fields, stream)?;
-        let (options, seed) = options(&mut fields, server)?;
+        let (options, seed, stops) = options(&mut fields, server)?;
         let options = options.max_tokens(most);
         let cache_salt = fields.text("cache_salt")?;
         let length = cache_salt.as_ref().map_or(0, String::len);
@@ -174,8 +227,28 @@ impl Request {
             usage,
             thinking: None,
             reasoning: false,
+            logprobs: None,
+            most,
+            echo: false,
+            stops,
         })
     }
+}
+
+/// Reads whether the last message is to be continued, as vLLM names it.
+fn continues(fields: &mut Fields, messages: &[Message]) -> Result<bool> {
+    let continues = fields.flag("continue_final_message")?;
+    let begins = fields.flag_or("add_generation_prompt", !continues)?;
+    if continues == begins {
+        let what = "must be true without `continue_final_message`, and false with it";
+        return Err(fields.wrong("add_generation_prompt", what));
+    }
+    let is_assistant = |message: &Message| message.role == "assistant";
+    if continues && !messages.last().is_some_and(is_assistant) {
+        let what = "the last message is not the assistant's";
+        return Err(fields.wrong("continue_final_message", what));
+    }
+    Ok(continues)
 }
 
 /// Reads whether the last chunk of a stream counts the tokens.
@@ -200,16 +273,27 @@ fn thinking(fields: &mut Fields) -> Result<Option<bool>> {
     Ok(thinking)
 }
 
-/// Reads the options of generation, and the seed of the first choice.
-fn options(fields: &mut Fields, server: &Options) -> Result<(GenerateOptions, u64)> {
+/// Reads `logprobs` and `top_logprobs` of a chat request.
+fn chat_logprobs(fields: &mut Fields) -> Result<Option<usize>> {
+    let logprobs = fields.flag("logprobs")?;
+    let top = fields.count("top_logprobs", 0..=MOST_LOGPROBS)?;
+    if top.is_some_and(|top| top > 0) && !logprobs {
+        return Err(fields.wrong("top_logprobs", "needs `logprobs`: set it to true"));
+    }
+    Ok(logprobs.then_some(top.unwrap_or(0)))
+}
+
+/// Reads the options of generation, the seed of the first choice, and the stop strings.
+fn options(fields: &mut Fields, server: &Options) -> Result<(GenerateOptions, u64, Vec<String>)> {
     let sampling = sampling(fields, server.defaults.get_sampling())?;
     let seed = seed(fields)?.or(server.seed).unwrap_or_else(|| RandomState::new().hash_one(0));
     let options = server.defaults.clone().sampling(sampling);
-    Ok((options.stop(stops(fields)?).logit_bias(biases(fields)?), seed))
+    let stops = stops(fields, "stop")?;
+    Ok((options.stop(&stops).logit_bias(biases(fields)?), seed, stops))
 }
 
 /// Reads the fields of sampling; those that are missing are as in `defaults`.
-fn sampling(fields: &mut Fields, defaults: Sampling) -> Result<Sampling> {
+pub fn sampling(fields: &mut Fields, defaults: Sampling) -> Result<Sampling> {
     type Set = fn(Sampling, f32) -> Sampling;
     let numbers: [(&str, RangeInclusive<f64>, Set); 6] = [
         ("temperature", 0.0..=2.0, Sampling::temperature),
@@ -229,7 +313,8 @@ fn sampling(fields: &mut Fields, defaults: Sampling) -> Result<Sampling> {
     Ok(top_k.map_or(sampling, |top_k| sampling.top_k(top_k)))
 }
 
-fn seed(fields: &mut Fields) -> Result<Option<u64>> {
+/// Reads a seed.
+pub fn seed(fields: &mut Fields) -> Result<Option<u64>> {
     let Some(seed) = fields.take("seed") else { return Ok(None) };
     match seed.as_u64().or(seed.as_i64().map(i64::cast_unsigned)) {
         Some(seed) => Ok(Some(seed)),
@@ -239,27 +324,28 @@ fn seed(fields: &mut Fields) -> Result<Option<u64>> {
     }
 }
 
-fn stops(fields: &mut Fields) -> Result<Vec<String>> {
-    let stops = match fields.take("stop") {
+/// Reads stop strings.
+pub fn stops(fields: &mut Fields, field: &str) -> Result<Vec<String>> {
+    let stops = match fields.take(field) {
         None => return Ok(Vec::new()),
         Some(Value::String(stop)) => vec![stop],
         Some(Value::Array(stops)) if stops.len() <= MOST_STOPS => {
             let text = |stop: Value| match stop {
                 Value::String(stop) => Ok(stop),
                 other => {
-                    Err(fields.wrong("stop", format!("expected strings, found {}", kind(&other))))
+                    Err(fields.wrong(field, format!("expected strings, found {}", kind(&other))))
                 }
             };
             stops.into_iter().map(text).collect::<Result<_>>()?
         }
         Some(_) => {
             return Err(
-                fields.wrong("stop", format!("expected a string or at most {MOST_STOPS} strings"))
+                fields.wrong(field, format!("expected a string or at most {MOST_STOPS} strings"))
             );
         }
     };
     if stops.iter().any(String::is_empty) {
-        return Err(fields.wrong("stop", "a stop string is empty"));
+        return Err(fields.wrong(field, "a stop string is empty"));
     }
     let (longest, all) = (
         stops.iter().map(String::len).max().unwrap_or(0),
@@ -269,7 +355,7 @@ fn stops(fields: &mut Fields) -> Result<Vec<String>> {
         let what = format!(
             "{longest} bytes in one string, {all} in total; at most {LONGEST_STOP} and {MOST_STOP_BYTES} are accepted"
         );
-        return Err(fields.wrong("stop", what));
+        return Err(fields.wrong(field, what));
     }
     Ok(stops)
 }
@@ -298,65 +384,6 @@ fn biases(fields: &mut Fields) -> Result<Vec<(u32, f32)>> {
     biases.into_iter().map(bias).collect()
 }
 
-fn messages(value: Option<Value>) -> Result<Vec<Message>> {
-    let wrong = |what: &str| ApiError::field("messages", what);
-    let Some(value) = value else { return Err(ApiError::missing("messages")) };
-    let Value::Array(list) = value else { return Err(wrong("expected a list")) };
-    if list.is_empty() || list.len() > MOST_MESSAGES {
-        return Err(wrong(&format!("{} messages; 1 to {MOST_MESSAGES} are accepted", list.len())));
-    }
-    list.into_iter()
-        .enumerate()
-        .map(|(n, value)| message(&format!("messages[{n}]"), value))
-        .collect()
-}
-
-fn message(place: &str, value: Value) -> Result<Message> {
-    let mut fields = Fields::new(place, value)?;
-    let role = fields.text("role")?.ok_or_else(|| fields.missing("role"))?;
-    let role = match role.as_str() {
-        // Newer models of OpenAI call it so.
-        "developer" => "system",
-        "system" | "user" | "assistant" => &role,
-        _ => return Err(fields.wrong("role", "expected system, developer, user or assistant")),
-    };
-    let text = match fields.take("content") {
-        Some(Value::String(text)) => text,
-        Some(Value::Array(parts)) => parts
-            .into_iter()
-            .enumerate()
-            .map(|(n, part)| text_part(&format!("{place}.content[{n}]"), part))
-            .collect::<Result<_>>()?,
-        Some(other) => {
-            return Err(
-                fields.wrong("content", format!("expected a string, found {}", kind(&other)))
-            );
-        }
-        None => return Err(fields.missing("content")),
-    };
-    let reasoning = if role == "assistant" { fields.text("reasoning_content")? } else { None };
-    // An answer of this server may come back as it was.
-    fields.unsupported(&[
-        ("tool_calls", &["[]"]),
-        ("function_call", &[]),
-        ("audio", &[]),
-        ("annotations", &["[]"]),
-        ("refusal", &[]),
-    ])?;
-    fields.end()?;
-    Ok(Message::new(role, text).reasoning(reasoning))
-}
-
-fn text_part(place: &str, part: Value) -> Result<String> {
-    let mut fields = Fields::new(place, part)?;
-    if fields.text("type")?.as_deref() != Some("text") {
-        return Err(fields.wrong("type", "only `text` is supported"));
-    }
-    let text = fields.text("text")?.ok_or_else(|| fields.missing("text"))?;
-    fields.end()?;
-    Ok(text)
-}
-
 /// Reads a text, token ids, or a list of either of at most `most`.
 pub fn prompts(field: &str, most: usize, value: Option<Value>) -> Result<Vec<Prompt>> {
     let wrong =
@@ -364,12 +391,12 @@ pub fn prompts(field: &str, most: usize, value: Option<Value>) -> Result<Vec<Pro
     match value {
         Some(Value::String(text)) => Ok(vec![Prompt::Text(text)]),
         Some(Value::Array(list)) if list.first().is_some_and(Value::is_number) => {
-            Ok(vec![ids(&list).ok_or_else(wrong)?])
+            Ok(vec![Prompt::Ids(ids(&list).ok_or_else(wrong)?)])
         }
         Some(Value::Array(list)) if (1..=most).contains(&list.len()) => {
             let prompt = |value| match value {
                 Value::String(text) => Some(Prompt::Text(text)),
-                Value::Array(list) => ids(&list),
+                Value::Array(list) => ids(&list).map(Prompt::Ids),
                 _ => None,
             };
             list.into_iter().map(|value| prompt(value).ok_or_else(wrong)).collect()
@@ -382,7 +409,8 @@ pub fn prompts(field: &str, most: usize, value: Option<Value>) -> Result<Vec<Pro
     }
 }
 
-fn ids(list: &[Value]) -> Option<Prompt> {
+/// Reads token ids.
+pub fn ids(list: &[Value]) -> Option<Vec<u32>> {
     let id = |value: &Value| value.as_u64().and_then(|id| u32::try_from(id).ok());
-    list.iter().map(id).collect::<Option<_>>().map(Prompt::Ids)
+    list.iter().map(id).collect()
 }

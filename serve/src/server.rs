@@ -8,8 +8,9 @@ use crate::{
     options::Options,
     shared::Shared,
 };
+use axum::Router;
 use bitnet_wgpu::model::Batch;
-use std::io;
+use std::{io, sync::Arc};
 use tokio::{net::TcpListener, select, time::sleep};
 
 /// A model to be served. Clones are the same server.
@@ -51,14 +52,13 @@ impl Server {
         let access = Access::new(options.clone(), address.ip());
         if access.is_open() {
             log::warn!(
-                "{address} is open to other machines without an API key; --api-key-file or BITNET_API_KEY sets one"
+                "{address} accepts other machines without an API key; set one by --api-key-file or BITNET_API_KEY"
             );
         }
         let connections = Connections::new(
             options.clone(),
-            access,
             life.clone(),
-            http::router(self.shared.clone()),
+            http::service(self.shared.clone(), access),
         )?;
         let ending = life.clone();
         tokio::spawn(async move {
@@ -76,7 +76,31 @@ impl Server {
         }
     }
 
-    /// Waits until nothing will be answered any more, and clients have been told.
+    /// Returns the routes for an app that has an axum server of its own, to be merged or nested.
+    ///
+    /// Keys are checked, and so are hosts if [`Options::allowed_hosts`] has some. Without keys,
+    /// addresses are clients if the app serves by `into_make_service_with_connect_info`. The chat
+    /// page and the limits of connections are not part of it.
+    ///
+    /// ```no_run
+    /// # async fn run(server: bitnet_serve::Server) -> std::io::Result<()> {
+    /// let app = axum::Router::new().nest("/llm", server.router());
+    /// let listener = tokio::net::TcpListener::bind("127.0.0.1:8080").await?;
+    /// axum::serve(listener, app).await
+    /// # }
+    /// ```
+    pub fn router(&self) -> Router {
+        let access = Access::of_app(self.shared.options.clone());
+        http::router(self.shared.clone(), Arc::new(access))
+    }
+
+    /// Returns the error after which nothing is answered any more: a lost device, or a panic. An
+    /// app that serves [`Server::router`] should look at it now and then.
+    pub fn failure(&self) -> Option<bitnet_wgpu::Error> {
+        self.shared.failure()
+    }
+
+    /// Waits until the server has failed, and clients have received the error.
     async fn failed(&self) -> io::Error {
         loop {
             if let Some(error) = self.shared.failure() {

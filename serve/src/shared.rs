@@ -6,6 +6,7 @@ use crate::{
     error::{ApiError, Result},
     life::{Life, now},
     limits::{PREPARING, SMALL_BODY},
+    metrics::Metrics,
     options::Options,
     turns::{Counts, Turns},
 };
@@ -39,9 +40,10 @@ pub struct Shared {
     /// Turns at computing vectors, beside the batch: one at a time, as each takes memory of its
     /// own.
     pub embedding: Arc<Turns>,
-    /// During what the device of the vectors was found to be lost: a batch without requests does
+    /// Operation of embeddings during which the device was lost: a batch without requests does
     /// not notice it.
     pub lost: Arc<OnceLock<String>>,
+    pub metrics: Arc<Metrics>,
 }
 
 /// Returns how many slots one client holds at most. Clients that keys tell apart leave one to
@@ -70,6 +72,7 @@ impl Shared {
             running: Turns::with_share(slots, share(slots, &options), queue),
             embedding: Turns::new(1, queue),
             lost: Arc::default(),
+            metrics: Arc::default(),
             options: Arc::new(options),
             batch,
         }
@@ -134,7 +137,7 @@ impl Shared {
         Ok(tokenizer.within(self.batch.options().capacity()))
     }
 
-    /// The tokenizer of texts, which refuses such too.
+    /// The tokenizer of text prompts. It refuses such too.
     pub fn text_tokenizer(&self) -> bitnet_wgpu::Result<Tokenizer> {
         Ok(self.batch.model().tokenizer()?.within(self.batch.options().capacity()))
     }

@@ -93,7 +93,7 @@ impl Socket {
         Self { stream, answers, stall, half_closed, linger }
     }
 
-    /// What came of a write: ends a client that does not read, and keeps one that does.
+    /// Returns the result of a write: an error if the client has not read for too long.
     fn written<T>(
         &mut self,
         cx: &mut Context<'_>,

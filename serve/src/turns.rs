@@ -33,7 +33,7 @@ pub struct Turn(Option<(Arc<Turns>, Client)>);
 /// A place in the queue. Dropped, it is left.
 pub struct Place(Receiver<Turn>);
 
-/// There is no room, or no more, since another client took its share.
+/// The error of a full queue, or of a place that another client took as its share.
 #[derive(Debug)]
 pub struct Full;
 

@@ -1,4 +1,4 @@
-//! Embeddings, computed in parts: others get their turn between two of them.
+//! Embeddings and scores, computed in parts: others get their turn between two of them.
 
 use crate::{
     budget::Held,
@@ -7,6 +7,7 @@ use crate::{
     error::{ApiError, Result},
     json,
     limits::{PART_TEXTS, PART_TOKENS},
+    logprobs::Echo,
     prepare::check_length,
     request::Prompt,
     shared::{Body, Shared},
@@ -40,7 +41,7 @@ struct Prepared {
 }
 
 fn prepare(shared: &Shared, bytes: &[u8], mut held: Held) -> Result<Prepared> {
-    let mut request = embeddings::Request::read(json::read(bytes)?)?;
+    let mut request = embeddings::Request::read(json::read(bytes)?, shared.options.strict)?;
     let hidden = shared.batch.model().config().hidden;
     shared.check_model(request.model.as_deref())?;
     request.check(hidden)?;
@@ -60,21 +61,22 @@ fn prepare(shared: &Shared, bytes: &[u8], mut held: Held) -> Result<Prepared> {
         }
         ids.push(text);
     }
-    hold(shared, &mut held, size_of::<f32>() * (tokens + ids.len() * hidden))?;
+    let bytes = size_of::<f32>() * (tokens + ids.len() * hidden);
+    hold(shared, &mut held, bytes, "input", "embeddings")?;
     Ok(Prepared { request, ids, held })
 }
 
-fn hold(shared: &Shared, held: &mut Held, bytes: usize) -> Result<()> {
+/// Counts bytes of an answer, which a field of the request asks for.
+pub fn hold(shared: &Shared, held: &mut Held, bytes: usize, field: &str, what: &str) -> Result<()> {
     let most = shared.options.max_pending_bytes / 2;
     if bytes > most {
         return Err(ApiError::field(
-            "input",
-            format!("embeddings of {bytes} bytes; at most {most} are accepted in one request"),
+            field,
+            format!("{what} of {bytes} bytes; at most {most} are accepted in one request"),
         ));
     }
-    held.grow(bytes).map_err(|_| {
-        ApiError::busy(format!("no room for {bytes} bytes of embeddings at the moment"))
-    })
+    held.grow(bytes)
+        .map_err(|_| ApiError::busy(format!("no room for {bytes} bytes of {what} at the moment")))
 }
 
 /// The tokens of a text, no longer than the texts for which the server has room.
@@ -83,7 +85,7 @@ fn encode(shared: &Shared, text: Prompt) -> bitnet_wgpu::Result<Vec<u32>> {
         Prompt::Ids(ids) => ids,
         Prompt::Text(text) if text.is_empty() => Vec::new(),
         Prompt::Text(text) => shared.text_tokenizer()?.encode_for_embedding(&text)?,
-        Prompt::Chat(_) => {
+        Prompt::Chat { .. } => {
             return Err(Error::Invalid {
                 op: "embed",
                 what: "a conversation cannot be embedded".into(),
@@ -94,13 +96,9 @@ fn encode(shared: &Shared, text: Prompt) -> bitnet_wgpu::Result<Vec<u32>> {
     Ok(ids)
 }
 
-/// Vectors of texts, in their order.
+/// Computes embeddings of texts, in their order.
 async fn compute(shared: &Shared, client: Client, ids: &[Vec<u32>]) -> Result<Vec<Embedding>> {
-    let busy = |_: Full| {
-        let (Counts { running, waiting }, queue) =
-            (shared.embedding.counts(), shared.batch.options().get_queue());
-        ApiError::library("input", &Error::Busy { running, waiting, slots: 1, queue })
-    };
+    let busy = |full| busy(shared, full);
     let mut place = Some(shared.embedding.place(client).map_err(busy)?);
     let mut order: Vec<usize> = (0..ids.len()).collect();
     order.sort_by_key(|&n| Reverse(ids[n].len()));
@@ -118,6 +116,41 @@ async fn compute(shared: &Shared, client: Client, ids: &[Vec<u32>]) -> Result<Ve
     Ok(found.into_iter().map(|(_, vector)| vector).collect())
 }
 
+/// The error of a full queue beside the batch.
+fn busy(shared: &Shared, _: Full) -> ApiError {
+    let (Counts { running, waiting }, queue) =
+        (shared.embedding.counts(), shared.batch.options().get_queue());
+    ApiError::library("input", &Error::Busy { running, waiting, slots: 1, queue })
+}
+
+/// Computes the log-probabilities of prompts, one prompt at a time.
+pub async fn score(
+    shared: &Shared,
+    client: Client,
+    prompts: &mut [Echo],
+    top: usize,
+) -> Result<()> {
+    let busy = |full| busy(shared, full);
+    let mut place = None;
+    let count = prompts.len();
+    for (n, prompt) in prompts.iter_mut().enumerate() {
+        let waiting = place.take().map_or_else(|| shared.embedding.place(client), Ok);
+        let turn = waiting.map_err(busy)?.turn().await.map_err(busy)?;
+        let found = shared.batch.model().logprobs(&prompt.ids, top).await;
+        prompt.logprobs = found.map_err(|error| failed(shared, "prompt", error))?;
+        place = if n + 1 < count { turn.pass() } else { None };
+    }
+    Ok(())
+}
+
+/// Returns the answer to an error of the model, and notes a lost device.
+fn failed(shared: &Shared, field: &str, error: Error) -> ApiError {
+    if let Error::DeviceLost { during } = &error {
+        shared.lost.get_or_init(|| during.clone());
+    }
+    ApiError::library(field, &error)
+}
+
 async fn compute_part(shared: &Shared, part: &[usize], ids: &[Vec<u32>]) -> Result<Vec<Embedding>> {
     let texts: Vec<Vec<u32>> = part.iter().map(|&n| ids[n].clone()).collect();
     shared.batch.model().embed_ids(&texts, &EmbedOptions::default()).await.map_err(|error| {
@@ -128,12 +161,7 @@ async fn compute_part(shared: &Shared, part: &[usize], ids: &[Vec<u32>]) -> Resu
             }
             // It counts from the part's first text.
             Error::Overflow { .. } => ApiError::server("the embedding of a text is not finite"),
-            error => {
-                if let Error::DeviceLost { during } = &error {
-                    shared.lost.get_or_init(|| during.clone());
-                }
-                ApiError::library("input", &error)
-            }
+            error => failed(shared, "input", error),
         }
     })
 }

@@ -59,6 +59,29 @@ def completions():
     assert [choice.index for choice in several.choices] == [0, 1, 2, 3]
 
 
+def logprobs():
+    choice = client.chat.completions.create(messages=messages, max_tokens=4, logprobs=True, top_logprobs=2, **greedy).choices[0]
+    content = choice.logprobs.content
+    assert len(content) == 4 and all(len(token.top_logprobs) == 2 and token.logprob == token.top_logprobs[0].logprob for token in content), content
+    echo = client.completions.create(prompt="The bear", max_tokens=0, echo=True, logprobs=1, **greedy).choices[0]
+    assert echo.text == "The bear" and echo.logprobs.token_logprobs[0] is None, echo
+    assert all(logprob < 0 for logprob in echo.logprobs.token_logprobs[1:]) and len(echo.logprobs.tokens) > 2, echo
+
+
+def responses():
+    answer = client.responses.create(model=model, instructions="A tale.", input="Once upon a time", max_output_tokens=12, temperature=0)
+    chat = client.chat.completions.create(messages=messages, max_tokens=12, **greedy)
+    assert answer.output_text == chat.choices[0].message.content and answer.status == "incomplete", answer
+    assert (answer.usage.output_tokens, answer.incomplete_details.reason) == (12, "max_output_tokens"), answer
+    # The answer goes back as the client has it.
+    turn = [{"role": "user", "content": "Once upon a time"}, *answer.output, {"role": "user", "content": "And then?"}]
+    assert client.responses.create(model=model, input=turn, max_output_tokens=3).usage.output_tokens == 3
+    with client.responses.stream(model=model, instructions="A tale.", input="Once upon a time", max_output_tokens=12, temperature=0) as stream:
+        deltas = "".join(event.delta for event in stream if event.type == "response.output_text.delta")
+    assert deltas == answer.output_text, deltas
+    fails(openai.BadRequestError, 400, "previous_response_id", lambda: client.responses.create(model=model, input="Hi", previous_response_id="resp_1"))
+
+
 def errors():
     wrong = openai.OpenAI(base_url=f"{url}/v1", api_key="wrong", max_retries=0)
     fails(openai.AuthenticationError, 401, "API key", wrong.models.list)
@@ -93,6 +116,8 @@ async def many():
 models()
 conversations()
 completions()
+logprobs()
+responses()
 errors()
 asyncio.run(many())
 print(f"openai {openai.__version__}: all as it should be")

@@ -4,7 +4,7 @@ use super::{
     config::ModelConfig,
     config_json::is_bitnet,
     embedding::EmbeddingDefaults,
-    format_error::{FormatError, unsupported},
+    format_error::FormatError,
     generation::GenerationDefaults,
     json::{read_json, token_ids},
     masters::{self, Masters},
@@ -12,6 +12,7 @@ use super::{
     model_file::ModelFile,
     read_options::ReadOptions,
     safetensors::{SafeTensors, TensorBytes},
+    scale_rule::{self, ScaleRule},
     shards::Shards,
     tensors::{self, linear_names, tensor_names},
 };
@@ -32,16 +33,6 @@ use std::{
     sync::Once,
 };
 
-/// What a stored `weight_scale` means.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ScaleRule {
-    /// The stored number is β: `linear_class` `autobitlinear` (BitNet b1.58 2B4T).
-    Multiply,
-    /// The stored number is 1 / β: `linear_class` `bitlinear`, or absent (Falcon3-1.58bit,
-    /// Falcon-E, Llama3-8B-1.58).
-    Divide,
-}
-
 /// A BitNet checkpoint: its configuration and its tensors.
 ///
 /// ```no_run
@@ -60,7 +51,8 @@ pub struct Checkpoint {
     shards: Shards,
     json: Value,
     config: ModelConfig,
-    rule: ScaleRule,
+    /// None where neither config.json nor the scales say it.
+    rule: Option<ScaleRule>,
     masters: Masters,
     /// In what MLX has written.
     mlx: Option<Settings>,
@@ -86,9 +78,13 @@ impl Checkpoint {
     /// [`Error::Unsupported`](crate::Error::Unsupported).
     pub fn open(directory: impl AsRef<Path>) -> Result<Self> {
         let directory = directory.as_ref().to_owned();
+        if directory.is_file() {
+            let problem = "is a file; a directory with config.json and safetensors files is needed";
+            return Err(FormatError::Unsupported(problem.into()).at(directory));
+        }
         let path = directory.join("config.json");
         let json = read_json(&path)?;
-        let rule = scale_rule(&json).map_err(|problem| problem.at(&path))?;
+        let rule = scale_rule::of_json(&json).map_err(|problem| problem.at(&path))?;
         let mut config = ModelConfig::from_json(&json).map_err(|problem| problem.at(&path))?;
         let masters = trained(&json);
         let mlx = Settings::from_json(&json).map_err(|problem| problem.at(&path))?;
@@ -132,6 +128,9 @@ impl Checkpoint {
             checkpoint.masters = checkpoint.masters.or_quantize(true);
         }
         checkpoint.guess_activations();
+        if checkpoint.rule.is_none() {
+            checkpoint.rule = checkpoint.rule_of_scales();
+        }
         Ok(checkpoint)
     }
 
@@ -158,10 +157,21 @@ impl Checkpoint {
         }
     }
 
+    /// Returns what the scales of packed weights mean, by their size.
+    fn rule_of_scales(&self) -> Option<ScaleRule> {
+        let packed =
+            |name: &String| self.shards.dtype(&format!("{name}.weight")) == Some(Dtype::U8);
+        let scale = |name: String| self.stored_scale(&name).ok().map(|(_, scale)| scale);
+        let scales: Vec<f32> =
+            self.linears().into_iter().filter(packed).filter_map(scale).collect();
+        scale_rule::of_scales(&self.directory, &scales)
+    }
+
     /// Sets how the files are read.
     #[must_use]
     pub fn with_options(mut self, options: ReadOptions) -> Self {
         self.masters = self.masters.or_quantize(options.quantize);
+        self.rule = options.scale_rule.or(self.rule);
         if let Some(quantized) = options.quantized_activations {
             (self.unsaid, self.config.quantized_activations) = (false, quantized);
         }
@@ -183,8 +193,8 @@ impl Checkpoint {
         &self.json
     }
 
-    /// What the checkpoint's weight scales mean.
-    pub(crate) fn scale_rule(&self) -> ScaleRule {
+    /// What the checkpoint's weight scales mean; none if that is not known.
+    pub(crate) fn scale_rule(&self) -> Option<ScaleRule> {
         self.rule
     }
 
@@ -346,14 +356,21 @@ impl Checkpoint {
         Ok(matrix)
     }
 
-    fn beta(&self, name: &str) -> Result<f32> {
+    /// Reads the scale of a matrix, as it is stored.
+    fn stored_scale(&self, name: &str) -> Result<(TensorBytes<'_>, f32)> {
         let stored = self.tensor(&format!("{name}.weight_scale"))?;
-        let &[scale] = stored.to_f32()?.as_slice() else {
-            return Err(stored.error(format!("has shape {:?}; one number is needed", stored.shape)));
-        };
+        match *stored.to_f32()?.as_slice() {
+            [scale] => Ok((stored, scale)),
+            _ => Err(stored.error(format!("has shape {:?}; one number is needed", stored.shape))),
+        }
+    }
+
+    fn beta(&self, name: &str) -> Result<f32> {
+        let (stored, scale) = self.stored_scale(name)?;
         let beta = match self.rule {
-            ScaleRule::Multiply => scale,
-            ScaleRule::Divide => 1.0 / scale,
+            Some(ScaleRule::Multiply) => scale,
+            Some(ScaleRule::Divide) => 1.0 / scale,
+            None => return Err(stored.unsupported(format!("is {scale}: {}", scale_rule::UNKNOWN))),
         };
         if beta.is_finite() && beta > 0.0 {
             Ok(beta)
@@ -500,22 +517,6 @@ fn trained(json: &Value) -> Masters {
         Some("online") => Masters::Online,
         _ if is_bitnet(json) => Masters::Quantize,
         _ => Masters::Refuse,
-    }
-}
-
-fn scale_rule(json: &Value) -> Result<ScaleRule, FormatError> {
-    let quantization = &json["quantization_config"];
-    if !(quantization.is_object() || quantization.is_null()) {
-        return Err(format!("quantization_config is {quantization}; an object is needed").into());
-    }
-    let class = &quantization["linear_class"];
-    match class.as_str() {
-        Some("autobitlinear") => Ok(ScaleRule::Multiply),
-        Some("bitlinear") => Ok(ScaleRule::Divide),
-        None if class.is_null() => Ok(ScaleRule::Divide),
-        _ => unsupported(format!(
-            "linear_class {class} is not supported; \"autobitlinear\" and \"bitlinear\" are"
-        )),
     }
 }
 

@@ -28,8 +28,10 @@ pub(super) const COMPANIONS: [&str; 13] = [
 /// Returns the files of the model at `path`: the file itself, or of a directory those that are read
 /// or copied.
 pub(crate) fn input_files(path: &Path) -> Result<Vec<PathBuf>> {
-    let ModelFormat::Directory(directory) = identify(path)? else {
-        return Ok(vec![path.to_owned()]);
+    let directory = match identify(path)? {
+        ModelFormat::Directory(directory) => directory,
+        ModelFormat::Gguf(file) => return Ok(vec![file]),
+        ModelFormat::Prepacked => return Ok(vec![path.to_owned()]),
     };
     let names = ["config.json", "hadamard.json"]
         .map(PathBuf::from)

@@ -1,6 +1,10 @@
 //! The safetensors format: the header's length in eight bytes, a JSON header, the tensors' bytes.
 
-use super::{file::InputFile, format_error::FormatError};
+use super::{
+    file::InputFile,
+    format_error::FormatError,
+    stand_in::{START, stand_in},
+};
 use crate::{
     error::{Error, Result},
     limits::files::MOST_JSON,
@@ -39,7 +43,7 @@ impl SafeTensors {
     /// [`Error::Io`], [`Error::Format`].
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         let file = InputFile::open(path.as_ref())?;
-        let header = read_header(&file)?;
+        let header = read_header(&file).map_err(|error| instead_of(&file, error))?;
         let metadata = metadata(&header, file.len() - 8 - header.len())
             .map_err(|message| FormatError::Damaged(message).at(path))?;
         Ok(Self { file, metadata, data: 8 + header.len() })
@@ -124,6 +128,12 @@ impl SafeTensors {
     pub(super) fn error(&self, message: String) -> Error {
         FormatError::Damaged(message).at(self.path())
     }
+}
+
+/// Returns an error that says what the file is, if it is known by its first bytes.
+fn instead_of(file: &InputFile, error: Error) -> Error {
+    let start = file.read(0, file.len().min(START)).ok();
+    start.and_then(|start| stand_in(&start)).map_or(error, |problem| problem.at(file.path()))
 }
 
 /// The header's bytes.

@@ -4,6 +4,7 @@ use super::{
     format_error::FormatError,
     json::read_json,
     safetensors::{SafeTensors, TensorBytes},
+    stand_in::PYTORCH,
 };
 use crate::error::Result;
 use safetensors::Dtype;
@@ -26,6 +27,9 @@ impl Shards {
     pub(super) fn open(directory: &Path) -> Result<Self> {
         let (single, index) =
             (directory.join("model.safetensors"), directory.join("model.safetensors.index.json"));
+        if !single.exists() && !index.exists() {
+            refuse_others(directory)?;
+        }
         if single.exists() || !index.exists() {
             let file = SafeTensors::open(&single)?;
             let places = file.names().into_iter().map(|name| (name, 0)).collect();
@@ -116,6 +120,25 @@ impl Shards {
         let file = &self.files[*self.places.get(name).ok_or_else(missing)?];
         Ok((file, name.strip_prefix(self.prefix).unwrap_or(name)))
     }
+}
+
+/// Refuses a directory with weights in a format that is not read from a directory.
+///
+/// # Errors
+/// [`Error::Unsupported`](crate::Error::Unsupported) that names the file.
+fn refuse_others(directory: &Path) -> Result<()> {
+    let Ok(entries) = directory.read_dir() else { return Ok(()) };
+    let mut files: Vec<_> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
+    files.sort();
+    for file in files {
+        let problem = match file.extension().and_then(|extension| extension.to_str()) {
+            Some("bin" | "pt" | "pth") => PYTORCH,
+            Some("gguf") => "is a GGUF file, and model.safetensors is needed",
+            _ => continue,
+        };
+        return Err(FormatError::Unsupported(problem.into()).at(file));
+    }
+    Ok(())
 }
 
 /// Returns whether this is a plain file name on every operating system. A hostile index must not

@@ -27,12 +27,14 @@ mod threads;
 mod tokenizer;
 
 pub use batch::continuous::{Batch, BatchLoad, BatchOptions};
+pub use chat_template::{InvalidTime, LocalTime};
 pub use conversation::Conversation;
 pub use engine::device::Device;
 pub use engine::interface::{Offloaded, SessionOptions};
 pub use engine::offload::Offload;
 pub use evaluate::embed::{EmbedOptions, Embedding};
 pub use generate::generation::{Generated, Generation};
+pub use generate::logprobs::TokenLogprobs;
 pub use generate::options::GenerateOptions;
 pub use generate::reasoning::{ReasoningParser, SplitText};
 pub use generate::sampling::{Sampler, Sampling};

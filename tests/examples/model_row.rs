@@ -21,7 +21,7 @@ struct Arguments {
     path: PathBuf,
     gpu: bool,
     quantize: bool,
-    layout: I2sLayout,
+    layout: Option<I2sLayout>,
     steps: usize,
     every: bool,
     texts: Vec<String>,
@@ -38,12 +38,12 @@ impl Arguments {
                 "--gpu" => arguments.gpu = true,
                 "--quantize" => arguments.quantize = true,
                 "--i2s" => {
-                    arguments.layout = match words.next()?.as_str() {
+                    arguments.layout = Some(match words.next()?.as_str() {
                         "x86" => I2sLayout::X86,
                         "arm" => I2sLayout::Arm,
                         "rows" => I2sLayout::Rows,
                         _ => return None,
-                    }
+                    })
                 }
                 "--every" => arguments.every = true,
                 "--steps" => arguments.steps = words.next()?.parse().ok()?,

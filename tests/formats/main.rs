@@ -7,6 +7,7 @@ mod gguf;
 mod groups;
 mod prepacked;
 mod safetensors;
+mod stand_ins;
 mod written;
 
 #[global_allocator]

@@ -3,8 +3,8 @@
 use super::file::{ModelDirectory, OFFLINE, PLAIN, bf16, config, file, with_header};
 use bitnet_wgpu::{
     Error, bitnet,
-    formats::{Checkpoint, ModelFile, ReadOptions, SafeTensors},
-    internals::{CheckpointInternals as _, ScaleRule},
+    formats::{Checkpoint, ModelFile, ReadOptions, SafeTensors, ScaleRule},
+    internals::CheckpointInternals as _,
     reference,
     weights::{DenseElement, PackedTernary, Scales},
 };
@@ -20,14 +20,15 @@ fn scales_mean_what_the_linear_class_says() {
     let bf16 = half::bf16::from_f32(4.0).to_le_bytes();
     let file =
         file(&[("l.weight", "U8", &[2, 1], &packed), ("l.weight_scale", "BF16", &[1], &bf16)]);
-    for (config, rule, beta) in [
-        (&*OFFLINE, ScaleRule::Multiply, 4.0),
-        (&PLAIN, ScaleRule::Divide, 0.25),
-        (&config(json!({})), ScaleRule::Divide, 0.25),
-    ] {
+    for (config, rule, beta) in
+        [(&*OFFLINE, ScaleRule::Multiply, 4.0), (&PLAIN, ScaleRule::Divide, 0.25)]
+    {
         let directory = Directory::model(config, &file);
         let checkpoint = directory.open().unwrap();
-        assert_eq!((checkpoint.scale_rule(), checkpoint.linears()), (rule, vec!["l".to_owned()]));
+        assert_eq!(
+            (checkpoint.scale_rule(), checkpoint.linears()),
+            (Some(rule), vec!["l".to_owned()])
+        );
         let w = checkpoint.ternary("l").unwrap();
         assert_eq!((w.rows(), w.columns(), w.scales()), (8, 1, &Scales::Tensor(beta)));
         assert_eq!(w.to_values(), [1, 1, 0, 0, 0, 0, 0, 0]);
@@ -38,6 +39,39 @@ fn scales_mean_what_the_linear_class_says() {
         assert!(
             checkpoint.ternary_with_rows("l", 9).unwrap_err().to_string().contains("`l.weight`")
         );
+    }
+}
+
+/// A config.json without quantization_config does not say what scales mean, and their size may.
+#[test]
+fn scale_rule_is_found_or_asked_for() {
+    let packed = [0b01_01_01_10u8, 0b01_01_01_10];
+    let with_scale = |scale: f32| {
+        let scale = half::bf16::from_f32(scale).to_le_bytes();
+        let file =
+            file(&[("l.weight", "U8", &[2, 1], &packed), ("l.weight_scale", "BF16", &[1], &scale)]);
+        Directory::model(&config(json!({})), &file)
+    };
+    for (scale, rule, beta) in
+        [(0.0625, ScaleRule::Multiply, 0.0625), (32.0, ScaleRule::Divide, 0.03125)]
+    {
+        let checkpoint = with_scale(scale).open().unwrap();
+        assert_eq!(checkpoint.scale_rule(), Some(rule));
+        assert_eq!(checkpoint.ternary("l").unwrap().scales(), &Scales::Tensor(beta));
+    }
+    let directory = with_scale(4.0);
+    let checkpoint = directory.open().unwrap();
+    assert_eq!(checkpoint.scale_rule(), None);
+    let error = checkpoint.ternary("l").unwrap_err();
+    assert!(
+        matches!(&error, Error::Unsupported { message, .. }
+            if message.contains("is 4") && message.contains("ReadOptions::scale_rule")),
+        "{error}"
+    );
+    for (rule, beta) in [(ScaleRule::Multiply, 4.0), (ScaleRule::Divide, 0.25)] {
+        let options = ReadOptions::default().scale_rule(rule);
+        let checkpoint = directory.open().unwrap().with_options(options);
+        assert_eq!(checkpoint.ternary("l").unwrap().scales(), &Scales::Tensor(beta));
     }
 }
 
@@ -342,7 +376,7 @@ fn tensors_have_the_shapes_that_are_asked_for() {
         .collect();
     let scale = 0.5f32.to_le_bytes();
     let directory = Directory::model(
-        &config(json!({"model_type": "llama"})),
+        &config(json!({"model_type": "llama", "quantization_config": {"quant_method": "bitnet"}})),
         &file(&[
             ("model.embed_tokens.weight", "F16", &[2, 3], &f16),
             ("model.norm.weight", "BF16", &[3], &bf16(&[1.0, 2.0, -3.0])),

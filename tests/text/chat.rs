@@ -23,6 +23,17 @@ fn a_conversation_becomes_tokens() {
     assert_eq!(text, "<|begin_of_text|>Who lived in the wood?\nA bear.\n");
 }
 
+#[test]
+fn templates_write_a_fixed_or_the_local_date() {
+    let tokenizer = with_template("{{ strftime_now('%d %b %Y') }}{{ tools is none }}");
+    let fixed = tokenizer.with_chat_time("2026-07-04".parse().unwrap());
+    assert_eq!(fixed.chat_text(&user("Hello"), true).unwrap(), "04 Jul 2026True");
+    let year = with_template("{{ strftime_now('%Y') }}").chat_text(&user("Hello"), true).unwrap();
+    assert!(year.parse::<u32>().unwrap() >= 2026, "{year}");
+    let invalid = "2026-02-30".parse::<LocalTime>().unwrap_err().to_string();
+    assert!(invalid.starts_with("`2026-02-30` is not a date like 2026-07-04"), "{invalid}");
+}
+
 /// As Qwen3's template has it, which leaves reasoning out of turns before the last.
 const THINKS: &str = "{% for m in messages %}{{ m.role }}|{% if m.reasoning_content is string %}({{ m.reasoning_content }}){% endif %}{{ m.content }}\n\
     {% endfor %}{% if add_generation_prompt %}assistant|{% if enable_thinking is defined and enable_thinking is false %}<think>\n\n</think>\n\n\
@@ -110,7 +121,7 @@ fn bad_templates_are_errors() {
     assert!(
         error("{{ raise_exception('roles must alternate') }}").contains("roles must alternate")
     );
-    assert!(error("{{ '%d'|format(1) }}").contains("`format`: is no filter"));
+    assert!(error("{{ 'a'|pprint }}").contains("`pprint`: is no filter"));
     assert!(error("{{ 'a'|upper(1) }}").contains("`upper`: 1 arguments where 0 are taken"));
     // Ten thousand million steps.
     let endless =

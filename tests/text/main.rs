@@ -8,7 +8,7 @@ mod gguf;
 mod stream;
 mod tokenizer;
 
-use bitnet_wgpu::model::{Message, ReasoningParser, TextStream, Tokenizer};
+use bitnet_wgpu::model::{LocalTime, Message, ReasoningParser, TextStream, Tokenizer};
 use bitnet_wgpu::{Error, Result, formats::GgufVocabulary, internals::TokenizerInternals as _};
 use proptest::prelude::*;
 use serde_json::{Value, json};

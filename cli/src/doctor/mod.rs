@@ -20,9 +20,9 @@ use bitnet_wgpu::kernel::KernelRef;
 use clap::Args;
 use std::{fmt::Display, time::Duration};
 
-/// Checks a GPU: compiles all kernels, compares ops with the CPU, and probes its arithmetic
+/// Checks a GPU and its driver
 ///
-/// Needs no model and no developer tools. The exit status is 0 if all kernels compile and all cases
+/// Compiles all kernels, compares ops with the CPU, and probes the arithmetic. Needs no model and no developer tools. The exit status is 0 if all kernels compile and all cases
 /// agree; otherwise every failure is listed. The output names the GPU, its driver and the system,
 /// and nothing else of the machine, so it can go into a bug report.
 #[derive(Args)]

@@ -40,12 +40,19 @@ impl Report {
             (
                 arithmetic.unsound(),
                 format!(
-                    "answers of the arithmetic that kernels cannot work with: {}",
+                    "arithmetic probes whose results kernels cannot use: {}",
                     arithmetic.unsound()
                 ),
             ),
-            (usize::from(memory.tried.is_err()), "memory cannot be used".into()),
-            (submissions.failures(), format!("submissions that fail: {}", submissions.failures())),
+            (usize::from(memory.tried.is_err()), "the memory test failed".into()),
+            (
+                submissions.failures(),
+                format!(
+                    "failed submissions: {} of {}",
+                    submissions.failures(),
+                    submissions.all.len()
+                ),
+            ),
         ];
         let failed: Vec<_> =
             failures.into_iter().filter(|(count, _)| *count > 0).map(|(_, text)| text).collect();
@@ -146,7 +153,7 @@ impl fmt::Display for Ran {
         let without = if self.not_here.is_empty() {
             String::new()
         } else {
-            format!("; {} need f16, which this device lacks", self.not_here.len())
+            format!("; {} need f16, which this device does not have", self.not_here.len())
         };
         writeln!(f, ", in {}{without}", seconds(self.time))?;
         self.failures.iter().try_for_each(|failure| {
@@ -214,7 +221,7 @@ impl Submissions {
             let (took, error) = match &submission.came {
                 Came::Right(took) => (Some(milliseconds(*took)), None),
                 Came::Wrong(count) => {
-                    (None, Some(format!("{count} numbers are wrong, and no error was reported")))
+                    (None, Some(format!("{count} wrong numbers, without an error")))
                 }
                 Came::Failed(error) => (None, Some(error.clone())),
             };
@@ -232,14 +239,14 @@ impl fmt::Display for Submissions {
         for submission in &self.all {
             write!(
                 f,
-                "a submission of about {} ms, {} dispatches: ",
+                "submission of about {} ms, {} dispatches: ",
                 milliseconds(submission.asked),
                 submission.dispatches
             )?;
             match &submission.came {
-                Came::Right(took) => writeln!(f, "right, after {:.0} ms", milliseconds(*took))?,
+                Came::Right(took) => writeln!(f, "correct, after {:.0} ms", milliseconds(*took))?,
                 Came::Wrong(count) => {
-                    writeln!(f, "FAILED: {count} numbers are wrong, and no error was reported")?
+                    writeln!(f, "FAILED: {count} wrong numbers, without an error")?
                 }
                 Came::Failed(error) if submission.sound() => {
                     writeln!(f, "ended with an error: {error}")?

@@ -46,8 +46,14 @@ impl Cache {
         self.root().join("snapshots").join(commit)
     }
 
-    /// Returns the commit that a revision had at the last download.
+    /// Returns the commit that a revision had at the last download. A revision may be a commit
+    /// itself, for which Python's programs keep no reference.
     pub fn commit(&self, revision: &str) -> Option<String> {
+        let is_commit = is_hash(revision) && self.snapshot(revision).is_dir();
+        self.reference(revision).or_else(|| is_commit.then(|| revision.to_owned()))
+    }
+
+    fn reference(&self, revision: &str) -> Option<String> {
         let folder = self.root().join("refs");
         let path = folder.join(revision);
         if folder.symlink_metadata().ok()?.is_symlink() || plain_size(&path).ok()?.is_none() {
@@ -59,7 +65,7 @@ impl Cache {
 
     /// Records the commit of a revision, so that programs without a network find it.
     pub fn set_commit(&self, revision: &str, commit: &str) -> Result<(), HubError> {
-        if self.commit(revision).as_deref() == Some(commit) {
+        if self.reference(revision).as_deref() == Some(commit) {
             return Ok(());
         }
         let folder = self.folder(&["refs"])?;
@@ -181,6 +187,11 @@ impl Cache {
         }
         Ok(path)
     }
+}
+
+/// Returns whether a revision is the hash of a commit: 40 hexadecimal digits.
+fn is_hash(revision: &str) -> bool {
+    revision.len() == 40 && revision.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
 /// What there is of a version of a file.

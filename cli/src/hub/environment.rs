@@ -23,10 +23,14 @@ pub fn is_offline() -> bool {
         .is_ok_and(|value| !["", "0", "false"].contains(&value.to_lowercase().as_str()))
 }
 
-/// Returns the folder of caches and tokens: `HF_HOME`, or the default of other programs.
+/// Returns the folder of caches and tokens: `HF_HOME`, or else `huggingface` in `XDG_CACHE_HOME` or
+/// in `~/.cache`.
 fn home() -> Result<PathBuf, HubError> {
     if let Some(home) = variable("HF_HOME") {
         return Ok(home.into());
+    }
+    if let Some(caches) = variable("XDG_CACHE_HOME") {
+        return Ok(PathBuf::from(caches).join("huggingface"));
     }
     let user = env::home_dir().ok_or_else(|| HubError::Setting {
         name: "HF_HOME".into(),
@@ -37,9 +41,10 @@ fn home() -> Result<PathBuf, HubError> {
     Ok(user.join(".cache").join("huggingface"))
 }
 
-/// Returns the folder of the cache that other programs use too.
+/// Returns the folder of the cache that other programs use too: `HF_HUB_CACHE`, its older name
+/// `HUGGINGFACE_HUB_CACHE`, or else `hub` in the folder of caches.
 pub fn cache() -> Result<PathBuf, HubError> {
-    match variable("HF_HUB_CACHE") {
+    match variable("HF_HUB_CACHE").or_else(|| variable("HUGGINGFACE_HUB_CACHE")) {
         Some(path) => Ok(path.into()),
         None => Ok(home()?.join("hub")),
     }

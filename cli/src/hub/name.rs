@@ -11,7 +11,37 @@ pub struct Name {
     pub file: Option<String>,
 }
 
+/// What URLs of models on the hub begin with.
+const URLS: [&str; 4] =
+    ["https://huggingface.co/", "https://hf.co/", "https://www.huggingface.co/", "hf://"];
+
 impl Name {
+    /// Reads a URL of a repository or of a file in it, as
+    /// `https://huggingface.co/OWNER/NAME/blob/REVISION/FILE` or `hf://OWNER/NAME/FILE`. A file
+    /// that is not GGUF stands for the whole model.
+    pub fn from_url(url: &str) -> Option<Self> {
+        let path = URLS.iter().find_map(|start| url.strip_prefix(start))?;
+        let path = path.split(['?', '#']).next().unwrap_or_default();
+        let mut parts = path.trim_end_matches('/').split('/');
+        let (owner, model) = (parts.next()?, parts.next()?);
+        let rest: Vec<&str> = parts.collect();
+        let (revision, file) = match rest.as_slice() {
+            [] => ("", None),
+            ["tree" | "blob" | "resolve", revision] => (*revision, None),
+            ["blob" | "resolve", revision, file] => (*revision, Some(*file)),
+            [file] if url.starts_with("hf://") => ("", Some(*file)),
+            _ => return None,
+        };
+        let mut name = format!("{owner}/{model}");
+        if !revision.is_empty() {
+            name += &format!("@{revision}");
+        }
+        if let Some(file) = file.filter(|file| file.ends_with(".gguf")) {
+            name += &format!(":{file}");
+        }
+        Self::parse(&name)
+    }
+
     pub fn parse(name: &str) -> Option<Self> {
         let (name, file) =
             name.split_once(':').map_or((name, None), |(name, file)| (name, Some(file)));
@@ -103,6 +133,32 @@ mod tests {
             "a/b:con.gguf",
         ] {
             assert_eq!(Name::parse(path), None, "{path}");
+        }
+    }
+
+    #[test]
+    fn urls_of_the_hub_are_names() {
+        for (url, expected) in [
+            ("https://huggingface.co/a/b", Some("a/b")),
+            ("https://huggingface.co/a/b/", Some("a/b")),
+            ("https://hf.co/a/b/tree/main", Some("a/b@main")),
+            ("https://huggingface.co/a/b/blob/v1/m.gguf", Some("a/b@v1:m.gguf")),
+            (
+                "https://huggingface.co/a/b/resolve/main/m.gguf?download=true",
+                Some("a/b@main:m.gguf"),
+            ),
+            ("https://huggingface.co/a/b/resolve/main/model.safetensors", Some("a/b@main")),
+            ("hf://a/b", Some("a/b")),
+            ("hf://a/b@v1/m.gguf", Some("a/b@v1:m.gguf")),
+            ("https://huggingface.co/a", None),
+            ("https://huggingface.co/a/b/discussions/1", None),
+            ("https://huggingface.co/a/b/resolve/main/../m.gguf", None),
+            ("https://huggingface.co/a/../m.gguf", None),
+            ("https://example.org/a/b", None),
+            ("a/b", None),
+        ] {
+            let expected = expected.map(|name| Name::parse(name).unwrap());
+            assert_eq!(Name::from_url(url), expected, "{url}");
         }
     }
 

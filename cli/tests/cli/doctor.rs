@@ -51,7 +51,7 @@ fn doctor_names_the_adapter_that_is_missing() {
 fn help_of_doctor_says_what_it_does() {
     let help = succeeds(&["help", "doctor"]);
     assert!(
-        help.contains("compiles all kernels")
+        help.contains("Compiles all kernels")
             && help.contains("--adapter <NAME|NUMBER>")
             && help.contains("--json"),
         "{help}"

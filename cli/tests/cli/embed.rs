@@ -20,6 +20,9 @@ fn embed_prints_a_vector_a_line() {
     assert_eq!(vector(&given[0]).len(), 512);
     approx::assert_abs_diff_eq!(length, 1.0, epsilon = 1e-5);
     assert_eq!(lines(&answers(&["embed", TALES, "--cpu"], &format!("{bear}\n{rain}\n"))), given);
+    let blank = lines(&answers(&["embed", TALES, "--cpu"], &format!("{bear}\n \n\n{rain}\n")));
+    assert_eq!((&blank[0], blank.len(), &blank[1]["index"]), (&given[0], 2, &Value::from(3)));
+    assert_eq!(blank[1]["embedding"], given[1]["embedding"]);
     let long =
         lines(&succeeds(&["embed", TALES, rain, "--cpu", "--no-normalize", "--pooling", "mean"]));
     assert!(

@@ -3,18 +3,27 @@
 mod arguments;
 mod bench;
 mod chat;
+mod completions;
 mod doctor;
 mod embed;
 mod files;
 mod info;
+mod misread;
+#[cfg(feature = "hub")]
+mod models;
 mod options;
 mod output;
+mod packaging;
+// The page has the commands of all default features.
+#[cfg(feature = "hub")]
 mod page;
 mod perplexity;
 mod quantize;
-mod renamed;
 mod run;
 mod serve;
+#[cfg(unix)]
+mod terminal;
+mod tokenize;
 
 use serde_json::Value;
 use std::{

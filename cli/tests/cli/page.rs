@@ -44,7 +44,7 @@ fn section(command: &Command, groups: &mut BTreeMap<String, String>) -> String {
         usage.trim_start_matches("Usage: ").trim()
     );
     let (mut own, mut shared) = (Vec::new(), BTreeMap::<_, Vec<&Arg>>::new());
-    for argument in command.get_arguments().filter(|argument| argument.get_id() != "help") {
+    for argument in command.get_arguments().filter(|argument| is_shown(argument)) {
         match argument.get_help_heading() {
             Some(heading) => shared.entry(heading.to_owned()).or_default().push(argument),
             None => own.push(argument),
@@ -64,6 +64,10 @@ fn section(command: &Command, groups: &mut BTreeMap<String, String>) -> String {
         assert_eq!(*first, table, "{group} of {}", command.get_name());
     }
     text
+}
+
+fn is_shown(argument: &Arg) -> bool {
+    argument.get_id() != "help" && !argument.is_hide_set()
 }
 
 fn table(arguments: &[&Arg]) -> String {

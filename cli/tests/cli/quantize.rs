@@ -73,10 +73,13 @@ fn quantize_packs_what_info_and_run_read() {
         (greedy(&gguf), &json(&["info", &gguf])["problems"]),
         (greedy(TALES), &Value::Array(vec![]))
     );
-    fails(&["quantize", TALES, &gguf, "--format", "gguf-q2_0"], "exists already");
+    fails(
+        &["quantize", TALES, &gguf, "--format", "gguf-q2_0"],
+        "exists already (--force overwrites it)",
+    );
     succeeds(&["quantize", TALES, &gguf, "--format", "gguf-q2_0", "--force"]);
     assert_eq!(greedy(&gguf), greedy(TALES));
-    fails(&["quantize", TALES, &packed], "has a model already");
+    fails(&["quantize", TALES, &packed], "has a model already (--force overwrites it)");
     assert!(succeeds(&["quantize", TALES, &packed, "--force"]).contains("times smaller"));
 }
 

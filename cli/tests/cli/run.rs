@@ -20,8 +20,8 @@ fn run_continues_a_text() {
     );
     // On two devices, of one adapter here: what is on which is said, and the text is that of one.
     let [one, two] =
-        [&["--adapter", "0"][..], &["--adapter", "0", "--adapter", "0", "--split", "3,5"]].map(
-            |more| {
+        [&["--adapter", "0"][..], &["--adapter", "0", "--adapter", "0", "--layer-split", "3,5"]]
+            .map(|more| {
                 let output = bitnet(
                     &[&["run", TALES, "Once upon a time", "--max-tokens", "12", "--greedy"], more]
                         .concat(),
@@ -29,8 +29,7 @@ fn run_continues_a_text() {
                 .output()
                 .unwrap();
                 (output.stdout.clone(), errors(&output))
-            },
-        );
+            });
     assert!(
         one.0 == two.0
             && two.1.contains("layers 1 to 3 of 8: ")
@@ -92,7 +91,9 @@ fn speculation_is_counted() {
         "{ngram}"
     );
     let talk = |more: &[&str]| -> Vec<Value> {
-        let arguments = [&["chat", TALES, "--max-tokens", "12", "--cpu", "--json"], more].concat();
+        let arguments =
+            [&["chat", TALES, "--max-tokens", "12", "--cpu", "--json", "--seed", "0"], more]
+                .concat();
         answers(&arguments, "Tell me a tale.\nAnother\n")
             .lines()
             .map(|line| serde_json::from_str(line).unwrap())
@@ -290,4 +291,40 @@ fn the_authors_recommendations_are_followed() {
         ),
         greedy
     );
+}
+
+#[test]
+fn prompts_may_begin_with_a_dash() {
+    let run = |prompt: &[&str]| {
+        json(&[&["run", TALES, "--cpu", "--max-tokens", "2"], prompt].concat())["prompt_token_ids"]
+            .clone()
+    };
+    let options = ["run", TALES, "--cpu", "--max-tokens", "2", "--json", "-"];
+    let piped: Value = serde_json::from_str(&answers(&options, "- a list\n")).unwrap();
+    assert_eq!(run(&["- a list"]), piped["prompt_token_ids"]);
+    assert_eq!(run(&["- a list", "--greedy"]), piped["prompt_token_ids"]);
+    let literal = succeeds(&["run", TALES, "--cpu", "--max-tokens", "1", "--", "--greddy"]);
+    assert!(literal.starts_with("--greddy"), "{literal}");
+    fails(&["run", TALES, "--greddy"], "`-- --greddy` is accepted");
+    fails(&["run", TALES, "a", "--greddy"], "--greddy");
+}
+
+#[test]
+fn json_has_prompt_and_seed() {
+    let run = |more: &[&str]| {
+        let arguments = ["run", TALES, "--token-ids", "2046,7", "--cpu", "--max-tokens", "1"];
+        json(&[&arguments[..], more].concat())
+    };
+    let one = run(&["--seed", "5"]);
+    assert_eq!((&one["prompt_token_ids"], &one["seed"]), (&vec![2046, 7].into(), &5.into()));
+    // No rate follows from a single token.
+    assert!(one["decode_tokens_per_second"].is_null(), "{one}");
+    let seeds = [run(&["--seed", "-1"]), run(&["--seed", "-1"])].map(|run| run["seed"].clone());
+    assert_ne!(seeds[0], seeds[1]);
+}
+
+#[test]
+fn no_rate_is_shown_for_one_token() {
+    let output = bitnet(&["run", TALES, "Once", "--cpu", "--max-tokens", "1"]).output().unwrap();
+    assert!(errors(&output).contains("generated: 1 tokens; stopped"), "{}", errors(&output));
 }

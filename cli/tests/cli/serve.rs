@@ -149,6 +149,33 @@ fn serve_warns_of_open_servers() {
     }
 }
 
+/// Options of the server's manners: strictness, origins, the page, and the log of requests.
+#[test]
+fn serve_takes_options_of_requests() {
+    let options = ["--strict", "--no-page", "--cors-origin", "https://app.example"];
+    let mut command =
+        bitnet(&[&["serve", TALES, "--cpu", "--port", "0", "--json"][..], &options].concat());
+    let (child, address) = started(command.env("RUST_LOG", "bitnet_serve=info"));
+    let ask = |head: &str, headers: &str, body: &str| {
+        let mut connection = TcpStream::connect(&address).unwrap();
+        let length = body.len();
+        let request = format!(
+            "{head} HTTP/1.0\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n{headers}\r\n{body}"
+        );
+        connection.write_all(request.as_bytes()).unwrap();
+        let mut answer = String::new();
+        connection.read_to_string(&mut answer).unwrap();
+        answer
+    };
+    let body = r#"{"prompt": "Once", "max_tokens": 1, "user": "me"}"#;
+    assert!(ask("POST /v1/completions", "", body).contains("--strict"));
+    assert!(ask("GET /", "", "").contains(" 404 "));
+    let answer = ask("GET /health", "Origin: https://app.example\r\n", "");
+    assert!(answer.contains("access-control-allow-origin: https://app.example"), "{answer}");
+    let log = ended(child);
+    assert!(log.contains("127.0.0.1 POST /v1/completions 400 "), "{log}");
+}
+
 #[test]
 #[cfg(unix)]
 fn serve_names_the_limit_of_open_files() {
@@ -253,6 +280,16 @@ fn serve_refuses_what_cannot_be_served() {
     );
     fails(&["serve", TALES, "--cpu", "--port", "0", "--api-key", ""], "API key");
     fails(&["serve", TALES, "--cpu", "--port", "0", "--api-key", "a\nb"], "API key");
+    fails(
+        &["serve", TALES, "--cpu", "--port", "0", "--cors-origin", "app.example"],
+        "not an origin",
+    );
+    for keys in ["", "a,,b"] {
+        let mut command = bitnet(&["serve", TALES, "--cpu", "--port", "0"]);
+        let output = command.env("BITNET_API_KEY", keys).output().unwrap();
+        let text = errors(&output);
+        assert!(!output.status.success() && text.contains("BITNET_API_KEY"), "{text}");
+    }
     fails(&["serve", TALES, "--cpu", "--port", "0", "--temperature=-1"], "temperature");
     fails(&["serve", TALES, "--cpu", "--port", "0", "--speculate", "ngram"], "--speculate");
     fails(&["serve", TALES, "--cpu", "--host", "no such host"], "no such host");

@@ -4,6 +4,7 @@
 mod hostile;
 mod interrupted;
 mod links;
+mod python;
 mod redirects;
 mod server;
 

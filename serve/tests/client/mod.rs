@@ -104,6 +104,17 @@ impl Answer {
         None
     }
 
+    /// The data of all events that are left, with their names.
+    pub fn named_events(mut self) -> Vec<(String, Value)> {
+        let mut text = String::new();
+        self.body.read_to_string(&mut text).unwrap();
+        let event = |block: &str| {
+            let (name, data) = block.strip_prefix("event: ")?.split_once("\ndata: ")?;
+            Some((name.to_owned(), serde_json::from_str(data).unwrap()))
+        };
+        text.split("\n\n").filter_map(event).collect()
+    }
+
     /// The data of the last event.
     pub fn last_event(mut self) -> String {
         std::iter::from_fn(|| self.event()).last().unwrap_or_default()

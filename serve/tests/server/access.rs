@@ -147,7 +147,9 @@ fn without_a_key_nothing_else_is_told() {
         "GET /v1/models/%ff",
         "GET /v1/models/a",
         "POST /v1/embeddings",
-        "GET /",
+        "POST /v1/responses",
+        "GET /metrics",
+        "GET /index.html",
         "GET /health/",
     ] {
         let answer = send(&server.address, head, &[], b"").unwrap();
@@ -183,6 +185,8 @@ fn options_that_admit_nobody_are_refused() {
     assert!(refused(options().keys(["ok", "not\nok"])).contains("API key"));
     assert!(refused(options().allowed_hosts(["tales.example:80"])).contains("without a port"));
     assert!(refused(options().allowed_hosts(["http://tales.example"])).contains("without a port"));
+    assert!(refused(options().cors_origins(["app.example"])).contains("not an origin"));
+    assert!(refused(options().cors_origins(["https://app.example/x"])).contains("not an origin"));
     assert!(refused(options().max_connections(0)).contains("0 connections"));
     assert!(refused(options().max_pending_bytes(1 << 20)).contains("fit twice"));
 }

@@ -169,3 +169,24 @@ fn bytes_of_vectors_are_bounded() {
         "{status} {error}"
     );
 }
+
+#[test]
+fn logprobs_are_bounded_in_bytes() {
+    let server = Served::new(&cpu(), 1, 1, |options| {
+        options.max_body_bytes(10_000).max_pending_bytes(40_000)
+    });
+    let ask = |body: &Value| post(&server.address, "/v1/completions", body);
+    let body = json!({ "prompt": "Hi", "max_tokens": 1, "logprobs": 1, "echo": true });
+    assert_eq!(ask(&body).status, 200);
+    let long = json!({ "prompt": vec![7; 300], "max_tokens": 0, "logprobs": 20 });
+    assert_eq!(ask(&long).status, 200, "nothing is repeated");
+    let error = ask(&with(long, &[("echo", true.into())])).json()["error"].clone();
+    assert!(
+        error["param"] == "logprobs"
+            && error["message"].as_str().unwrap().contains("at most 20000"),
+        "{error}"
+    );
+    let generated = json!({ "prompt": "Hi", "max_tokens": 200, "logprobs": 1 });
+    assert_eq!(ask(&generated).status, 400);
+    assert_eq!(ask(&with(generated, &[("stream", true.into())])).status, 200, "nothing is kept");
+}

@@ -6,10 +6,14 @@ mod bounds;
 #[path = "../client/mod.rs"]
 mod client;
 mod connections;
+mod dialects;
 mod embeddings;
 mod fairness;
 mod life;
+mod logprobs;
+mod manners;
 mod mutations;
+mod page;
 #[path = "../client/raw.rs"]
 mod raw;
 mod requests;

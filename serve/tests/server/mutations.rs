@@ -108,7 +108,7 @@ fn damage(bytes: &mut Vec<u8>, random: &mut StdRng) {
 
 /// A path, and a body that would be answered.
 fn sound(random: &mut StdRng) -> (&'static str, Value) {
-    match random.random_range(0..5) {
+    match random.random_range(0..9) {
         0 => (
             "POST /v1/chat/completions",
             json!({ "messages": [{ "role": "system", "content": "Be brief." }, { "role": "user", "content": "Hi" }], "max_tokens": 2, "stream": true }),
@@ -124,6 +124,19 @@ fn sound(random: &mut StdRng) -> (&'static str, Value) {
         3 => {
             ("POST /v1/embeddings", json!({ "input": ["one", "two"], "encoding_format": "base64" }))
         }
+        4 => (
+            "POST /v1/completions",
+            json!({ "prompt": ["Once", [5, 6]], "max_tokens": 1, "logprobs": 2, "echo": true, "n": 2 }),
+        ),
+        5 => (
+            "POST /v1/messages",
+            json!({ "messages": [{ "role": "user", "content": "Hi" }, { "role": "assistant", "content": "Oh" }], "system": "Be brief.", "max_tokens": 2, "stop_sequences": ["x"], "stream": true }),
+        ),
+        6 => (
+            "POST /v1/responses",
+            json!({ "input": [{ "role": "user", "content": [{ "type": "input_text", "text": "Hi" }] }], "instructions": "Be brief.", "max_output_tokens": 2 }),
+        ),
+        7 => ("POST /tokenize", json!({ "messages": [{ "role": "user", "content": "Hi" }] })),
         _ => ("GET /v1/models/tales", Value::Null),
     }
 }

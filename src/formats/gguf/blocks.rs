@@ -299,16 +299,14 @@ fn pack_trits(block: &[u8], parts: TritParts, words: &mut [u32]) {
 }
 
 /// The order of codes in I2_S tensors. Converters have written three layouts under one type number,
-/// and nothing in a file tells which. All hold the same codes, so a file decodes without an error
-/// in any of them, unless a shape does not fit. A model read in the wrong layout writes gibberish
-/// from the first token; its weights differ from those of the safetensors that it was converted
-/// from.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+/// and no metadata tells which. All hold the same codes, so a file decodes without an error in any
+/// of them, unless a shape does not fit. A model read in the wrong layout writes gibberish from the
+/// first token. [`Gguf`](super::model::Gguf) finds the layout by the weights of a trained model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum I2sLayout {
     /// Blocks of 128 weights in 32 bytes; byte p holds weights p, 32 + p, 64 + p, 96 + p from its
     /// upper bits down. The published files have this layout, and bitnet.cpp writes it on x86-64.
-    #[default]
     X86,
     /// Blocks of 64 weights in 16 bytes; byte p holds weights p, 16 + p, 32 + p, 48 + p. Older
     /// bitnet.cpp wrote it on ARM.
@@ -316,6 +314,17 @@ pub enum I2sLayout {
     /// A byte holds one column of four neighboring rows, the first in its upper bits. Newer
     /// bitnet.cpp writes it for its row-wise kernels.
     Rows,
+}
+
+/// The name of the layout on the command line.
+impl fmt::Display for I2sLayout {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::X86 => "x86",
+            Self::Arm => "arm",
+            Self::Rows => "rows",
+        })
+    }
 }
 
 impl I2sLayout {
@@ -344,7 +353,7 @@ fn i2s(
     };
     if !fits {
         return Err(format!(
-            "is [{rows}, {columns}], which the I2_S layout {layout:?} cannot hold: it probably has another layout, see ReadOptions::i2s_layout"
+            "is [{rows}, {columns}], which the I2_S layout {layout} cannot hold: it probably has another layout, see ReadOptions::i2s_layout"
         ));
     }
     let (codes, rest) = bytes.split_at(elements / 4);

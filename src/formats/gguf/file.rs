@@ -9,7 +9,12 @@ use super::{
 use crate::{
     error::{Error, Result},
     files::display,
-    formats::{file::InputFile, format_error::FormatError, masters::Masters},
+    formats::{
+        file::InputFile,
+        format_error::FormatError,
+        masters::Masters,
+        stand_in::{START, stand_in},
+    },
     limits::files::MOST_GGUF_HEADER,
     weights::{
         dense::{DenseElement, PackedDense},
@@ -59,7 +64,10 @@ impl GgufFile {
                 Err(_) if length < MOST_GGUF_HEADER.min(file.len()) => {
                     length = (4 * length).min(MOST_GGUF_HEADER).min(file.len())
                 }
-                Err(problem) => return Err(problem.at(path)),
+                Err(problem) => {
+                    let start = &head[..head.len().min(START)];
+                    return Err(stand_in(start).unwrap_or(problem).at(path));
+                }
             }
         };
         let checked = name_older_q2(&mut header, file.len())

@@ -6,6 +6,7 @@ mod cursor;
 pub(super) mod file;
 mod hadamard;
 pub(super) mod keys;
+mod layout;
 pub(crate) mod metadata;
 pub(crate) mod model;
 mod parse;

@@ -5,6 +5,7 @@ use super::{
     config,
     file::{GgufFile, GgufTensor},
     hadamard,
+    layout::{self, Weights},
     vocabulary::{self, GgufVocabulary},
 };
 use crate::{
@@ -20,7 +21,11 @@ use crate::{
     },
     weights::{dense::PackedDense, ternary::packed::PackedTernary},
 };
-use std::{collections::HashSet, path::Path, sync::Once};
+use std::{
+    collections::HashSet,
+    path::Path,
+    sync::{Once, OnceLock},
+};
 
 /// The model in a GGUF file, of an architecture of [`families`](crate::formats::families).
 /// [`GgufFile`] has its metadata and tensors.
@@ -28,7 +33,10 @@ use std::{collections::HashSet, path::Path, sync::Once};
 pub struct GgufModel {
     file: GgufFile,
     config: ModelConfig,
-    layout: I2sLayout,
+    /// The layout that was asked for.
+    layout: Option<I2sLayout>,
+    /// The layout of I2_S tensors, as soon as one is read.
+    found_layout: OnceLock<I2sLayout>,
     rotary: RotaryOrder,
     masters: Masters,
     /// Whether nothing says how activations are computed.
@@ -37,8 +45,9 @@ pub struct GgufModel {
 }
 
 impl GgufModel {
-    /// Opens a file. I2_S tensors are read in [`I2sLayout::X86`], query and key rows in the
-    /// architecture's usual [`RotaryOrder`]; linear layers in floats are quantized in BitNet's
+    /// Opens a file. The layout of I2_S tensors is found by the weights: see
+    /// [`ReadOptions::i2s_layout`]. Query and key rows are read in the architecture's usual
+    /// [`RotaryOrder`]; linear layers in floats are quantized in BitNet's
     /// architectures, and otherwise refused unless they are ternary already.
     ///
     /// # Errors
@@ -46,6 +55,7 @@ impl GgufModel {
     /// [`Error::Unsupported`](crate::Error::Unsupported) for another architecture.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         let file = GgufFile::open(path)?;
+        refuse_split(&file)?;
         let (mut config, rotary) = config::read(&file).map_err(|problem| file.error(problem))?;
         config.hadamard = hadamard::read(&file, &config, &linears(&config))
             .map_err(|problem| file.error(problem))?;
@@ -59,7 +69,8 @@ impl GgufModel {
         Ok(Self {
             file,
             config,
-            layout: I2sLayout::default(),
+            layout: None,
+            found_layout: OnceLock::new(),
             rotary,
             masters,
             unsaid,
@@ -70,7 +81,7 @@ impl GgufModel {
     /// Sets how the file is read.
     #[must_use]
     pub fn with_options(mut self, options: ReadOptions) -> Self {
-        self.layout = options.i2s_layout;
+        (self.layout, self.found_layout) = (options.i2s_layout, OnceLock::new());
         self.rotary = options.rotary_order.unwrap_or(self.rotary);
         self.masters = self.masters.or_quantize(options.quantize);
         if let Some(quantized) = options.quantized_activations {
@@ -100,6 +111,28 @@ impl GgufModel {
 
     fn stored(&self, name: &str) -> String {
         stored(name, self.config.family())
+    }
+
+    /// Returns the layout of I2_S tensors.
+    fn i2s_layout(&self) -> I2sLayout {
+        *self.found_layout.get_or_init(|| {
+            let weights = Weights {
+                path: self.file.path(),
+                config: &self.config,
+                matrix: &|name| self.tensor(name).ok(),
+                gains: &|name, len| self.vector(name, len).ok(),
+            };
+            layout::choose(&weights, self.layout)
+        })
+    }
+
+    /// Returns the matrix of a linear layer.
+    fn matrix(&self, tensor: &GgufTensor<'_>) -> Result<PackedTernary> {
+        let layout = match tensor.kind {
+            GgufType::I2S => self.i2s_layout(),
+            _ => I2sLayout::X86,
+        };
+        tensor.linear(layout, self.masters)
     }
 
     fn tensor(&self, name: &str) -> Result<GgufTensor<'_>> {
@@ -186,7 +219,7 @@ impl ModelFile for GgufModel {
         if self.file.contains(&format!("{}.bias", self.stored(name))) {
             return Err(tensor.unsupported("has a bias; layers with biases are not supported"));
         }
-        let matrix = self.scaled(name, tensor.linear(self.layout, self.masters)?)?;
+        let matrix = self.scaled(name, self.matrix(&tensor)?)?;
         if self.unsaid && matches!(tensor.kind, GgufType::F32 | GgufType::F16 | GgufType::Bf16) {
             Masters::warn(&self.said, self.file.path(), self.config.quantized_activations);
         }
@@ -220,9 +253,9 @@ impl ModelFile for GgufModel {
         match tensor.kind {
             // With code 3, it is none.
             GgufType::Q2_0 | GgufType::Pq2_0 | GgufType::Ptq1_0 | GgufType::Q1_0 => {
-                Ok(tensor.ternary(self.layout).ok())
+                Ok(tensor.ternary(I2sLayout::X86).ok())
             }
-            GgufType::Tq1_0 | GgufType::Tq2_0 => tensor.ternary(self.layout).map(Some),
+            GgufType::Tq1_0 | GgufType::Tq2_0 => tensor.ternary(I2sLayout::X86).map(Some),
             _ => Ok(None),
         }
     }
@@ -239,12 +272,26 @@ fn is_trilm(file: &GgufFile, config: &ModelConfig) -> bool {
     };
     let first = || {
         file.tensor("blk.0.attn_q.weight")
-            .and_then(|tensor| tensor.linear(I2sLayout::default(), Masters::Refuse))
+            .and_then(|tensor| tensor.linear(I2sLayout::X86, Masters::Refuse))
     };
     let plain = config.family().activations_unsaid && !config.sub_norms && !config.projection_norms;
     plain
         && (["general.basename", "general.name"].into_iter().any(named)
             || first().is_ok_and(|matrix| has_several_scales(&matrix)))
+}
+
+/// Refuses a part of a model that llama.cpp has split into several files.
+fn refuse_split(file: &GgufFile) -> Result<()> {
+    let number = |key| file.get(key).and_then(|value| value.as_u64());
+    match number("split.count") {
+        Some(count) if count > 1 => {
+            let part = number("split.no").map_or(1, |part| part.saturating_add(1));
+            Err(file.error(FormatError::Unsupported(format!(
+                "is part {part} of {count} of a split model, which is not supported: `llama-gguf-split --merge FIRST-PART OUTPUT` of llama.cpp joins the parts"
+            ))))
+        }
+        _ => Ok(()),
+    }
 }
 
 fn check_shape(tensor: &GgufTensor<'_>, rows: usize, columns: usize) -> Result<()> {

@@ -93,7 +93,7 @@ pub struct BatchLoad {
 ///
 /// A GPU chooses each sequence's tokens by its own options. What it cannot choose by is
 /// [`logits`](GenerateOptions::logits()), [`bad_words`](GenerateOptions::bad_words()),
-/// [`no_repeat_ngram`](GenerateOptions::no_repeat_ngram()) and, until they are reached,
+/// [`logprobs`](GenerateOptions::logprobs()), [`no_repeat_ngram`](GenerateOptions::no_repeat_ngram()) and, until they are reached,
 /// [`min_tokens`](GenerateOptions::min_tokens()): while one sequence has any of these, the logits of all that
 /// step with it are read back in every step, and none is submitted ahead.
 ///

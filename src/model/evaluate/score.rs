@@ -1,11 +1,16 @@
-//! Log-likelihoods of texts.
+//! Log-probabilities of texts.
 
 use super::groups::{Groups, unfinished};
 use crate::{
     cpu::threads::Threads,
     error::Result,
     limits::groups::{MOST_LOGIT_BYTES, MOST_SCORED},
-    model::{load::model::Model, session::sequences::Session, threads::workers::yield_now},
+    model::{
+        generate::logprobs::{TokenLogprobs, logprob},
+        load::model::Model,
+        session::sequences::Session,
+        threads::workers::yield_now,
+    },
 };
 use rayon::prelude::*;
 
@@ -39,6 +44,27 @@ impl Model {
     /// # Errors
     /// As [`Model::logits`], for any of them.
     pub async fn score_batch(&self, texts: &[impl AsRef<[u32]>]) -> Result<Vec<Vec<f64>>> {
+        // A difference, so that a certain token's score is 0 and not -0.
+        self.score_by(texts, |logits, id| 0.0 - logprob(logits, id)).await
+    }
+
+    /// Returns the log-probability of every token of `ids` but the first, given those before it,
+    /// and those of the `top` most likely tokens in its place. The log-probabilities of the text's
+    /// own tokens are those of [`Model::score`], with the other sign.
+    ///
+    /// # Errors
+    /// As [`Model::logits`].
+    pub async fn logprobs(&self, ids: &[u32], top: usize) -> Result<Vec<TokenLogprobs>> {
+        let score = move |logits: &[f32], id| TokenLogprobs::new(logits, id, top);
+        Ok(self.score_by(&[ids], score).await?.pop().unwrap_or_default())
+    }
+
+    /// What `score` gives for every token but the first of each text, by the logits before it.
+    async fn score_by<T: Clone + Send + 'static>(
+        &self,
+        texts: &[impl AsRef<[u32]>],
+        score: impl Fn(&[f32], u32) -> T + Send + Sync + 'static,
+    ) -> Result<Vec<Vec<T>>> {
         let texts: Vec<Vec<u32>> = texts.iter().map(|ids| ids.as_ref().to_vec()).collect();
         texts.iter().try_for_each(|ids| self.check_prompt(ids, self.config().context))?;
         let (sessions, vocab, threads) = (self.sessions(), self.config().vocab, self.threads());
@@ -47,11 +73,8 @@ impl Model {
             let mut groups = Groups::new(texts.iter().map(Vec::len).collect(), MOST_SCORED);
             while let Some((mut session, group)) = groups.next(&sessions)? {
                 let tokens: Vec<&[u32]> = group.iter().map(|&n| &texts[n][..]).collect();
-                for (found, n) in side_by_side(&mut session, &tokens, vocab, &threads)
-                    .await?
-                    .into_iter()
-                    .zip(group)
-                {
+                let found = side_by_side(&mut session, &tokens, vocab, &threads, &score).await?;
+                for (found, n) in found.into_iter().zip(group) {
                     scores[n] = found;
                 }
             }
@@ -62,12 +85,13 @@ impl Model {
 }
 
 /// The scores of each of some texts, the longest first, in a session with a sequence for each.
-async fn side_by_side(
+async fn side_by_side<T: Clone + Send>(
     session: &mut Session,
     texts: &[&[u32]],
     vocab: usize,
     threads: &Threads,
-) -> Result<Vec<Vec<f64>>> {
+    score: &(impl Fn(&[f32], u32) -> T + Sync),
+) -> Result<Vec<Vec<T>>> {
     let rows = session.batch().min(MOST_LOGIT_BYTES / (4 * vocab)).max(1);
     let (mut scores, mut done) = (vec![Vec::new(); texts.len()], 0);
     while let Some((living, shortest)) = unfinished(texts, done) {
@@ -79,22 +103,13 @@ async fn side_by_side(
             let logits = session.extend(living, &tokens, run).await?;
             for (logits, &n) in logits.chunks(run * vocab).zip(living) {
                 let targets = texts[n][done + 1..].par_iter();
-                let likelihoods = logits
-                    .par_chunks(vocab)
-                    .zip(targets)
-                    .map(|(row, &target)| negative_log_likelihood(row, target));
-                threads.run(|| scores[n].par_extend(likelihoods));
+                let found =
+                    logits.par_chunks(vocab).zip(targets).map(|(row, &target)| score(row, target));
+                threads.run(|| scores[n].par_extend(found));
             }
             yield_now().await;
         }
         done += run;
     }
     Ok(scores)
-}
-
-/// In `f64`: sums over a vocabulary.
-fn negative_log_likelihood(logits: &[f32], target: u32) -> f64 {
-    let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    let sum: f64 = logits.iter().map(|&logit| f64::from(logit - largest).exp()).sum();
-    sum.ln() - f64::from(logits[target as usize] - largest)
 }

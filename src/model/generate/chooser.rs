@@ -1,6 +1,7 @@
 //! Choosing the next token of a sequence.
 
 use super::{
+    logprobs::TokenLogprobs,
     options::GenerateOptions,
     sampling::{Sampler, Sampling},
 };
@@ -30,6 +31,8 @@ pub(crate) struct Chooser {
     ends: Vec<u32>,
     /// How often each token occurred, as [`count()`] counts; empty unless there are penalties.
     counts: HashMap<u32, u32>,
+    /// Of the token that was chosen last.
+    logprobs: Option<TokenLogprobs>,
 }
 
 impl Chooser {
@@ -48,6 +51,7 @@ impl Chooser {
             given: prompt.len(),
             ends: ends.to_vec(),
             counts: HashMap::new(),
+            logprobs: None,
         };
         prompt.iter().for_each(|&id| chooser.append(id));
         Ok(chooser)
@@ -107,11 +111,15 @@ impl Chooser {
         self.penalises() || !self.bias.is_empty()
     }
 
-    /// Returns whether the engine can choose the next token. It knows no hook, and does not forbid
-    /// tokens for what came before them.
+    /// Returns whether the engine can choose the next token. It knows no hook, gives no
+    /// log-probabilities, and does not forbid tokens for what came before them.
     pub fn is_for_engine(&self) -> bool {
-        let GenerateOptions { logits, bad_words, no_repeat_ngram, .. } = &self.options;
-        logits.is_none() && bad_words.is_empty() && *no_repeat_ngram == 0 && !self.must_go_on()
+        let GenerateOptions { logits, logprobs, bad_words, no_repeat_ngram, .. } = &self.options;
+        logits.is_none()
+            && logprobs.is_none()
+            && bad_words.is_empty()
+            && *no_repeat_ngram == 0
+            && !self.must_go_on()
     }
 
     /// Returns how the engine chooses tokens of some of `slots` sequences, whose last ones are the
@@ -158,6 +166,7 @@ impl Chooser {
 
     /// Chooses from all logits, which biases, penalties, forbidden tokens and the hook change.
     pub fn of_logits(&mut self, logits: &mut [f32]) -> Result<u32> {
+        let unchanged = self.options.logprobs.map(|top| (top, logits.to_vec()));
         for (&id, &bias) in self.bias.iter().filter(|(_, bias)| **bias != 0.0) {
             logits[id as usize] += bias;
         }
@@ -173,7 +182,13 @@ impl Chooser {
                 || !logits.iter().any(|logit| logit.is_nan() || *logit == f32::INFINITY)
         };
         let id = sampled.map_err(|error| if its_own() { error } else { not_finite() })?;
+        self.logprobs = unchanged.map(|(top, logits)| TokenLogprobs::new(&logits, id, top));
         Ok(self.chosen(id))
+    }
+
+    /// Takes the log-probabilities of the token that was chosen last, if the options ask for them.
+    pub fn take_logprobs(&mut self) -> Option<TokenLogprobs> {
+        self.logprobs.take()
     }
 
     /// Takes a token that the engine chose.

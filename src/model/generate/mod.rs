@@ -2,6 +2,7 @@
 
 pub(super) mod chooser;
 pub(super) mod generation;
+pub(super) mod logprobs;
 pub(super) mod ngram;
 pub(super) mod options;
 pub(super) mod reasoning;

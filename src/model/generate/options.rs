@@ -35,6 +35,7 @@ pub struct GenerateOptions {
     pub(crate) bad_words: Vec<Vec<u32>>,
     pub(crate) no_repeat_ngram: usize,
     pub(crate) logits: Option<LogitsHook>,
+    pub(crate) logprobs: Option<usize>,
     pub(crate) kv_type: Option<Element>,
     pub(crate) cache_salt: Option<Arc<str>>,
 }
@@ -72,6 +73,7 @@ impl Default for GenerateOptions {
             no_repeat_ngram: 0,
             logit_bias: Vec::new(),
             logits: None,
+            logprobs: None,
             kv_type: None,
             speculate: None,
             cache_salt: None,
@@ -220,6 +222,14 @@ impl GenerateOptions {
     #[must_use]
     pub fn logits(self, change: impl Fn(&[u32], &mut [f32]) + Send + Sync + 'static) -> Self {
         Self { logits: Some(LogitsHook(Arc::new(change))), ..self }
+    }
+
+    /// Adds to each token its log-probability and those of the `top` most likely tokens, as
+    /// [`Token::logprobs`](crate::model::Token::logprobs). Tokens do not change; the logits are read
+    /// back in every step.
+    #[must_use]
+    pub fn logprobs(self, top: impl Into<Option<usize>>) -> Self {
+        Self { logprobs: top.into(), ..self }
     }
 
     /// Options as a model's authors would have them: those of its generation_config.json, else the

@@ -2,6 +2,7 @@
 
 use super::{
     chooser::Chooser,
+    logprobs::TokenLogprobs,
     options::GenerateOptions,
     stop::{Stop, Writer},
 };
@@ -19,6 +20,9 @@ pub struct Token {
     /// The text that it completes: often none, since a character may take several tokens. Special
     /// tokens have none, nor have all tokens of a model without a tokenizer.
     pub text: String,
+    /// Its log-probability and those of the most likely tokens, with
+    /// [`GenerateOptions::logprobs`](crate::model::GenerateOptions::logprobs).
+    pub logprobs: Option<TokenLogprobs>,
 }
 
 /// The state of one sequence.
@@ -81,7 +85,7 @@ impl Sequence {
             full.then_some(Stop::Context)
         };
         let text = self.writer.push(id, &mut self.stop)?;
-        Ok(Token { id, text })
+        Ok(Token { id, text, logprobs: self.chooser.take_logprobs() })
     }
 }
 

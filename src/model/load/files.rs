@@ -59,13 +59,10 @@ impl ModelFiles {
         let path = path.as_ref();
         let (file, tokenizer): (Box<dyn ModelFile>, _) = match formats::identify(path)? {
             formats::ModelFormat::Directory(directory) => {
-                let tokenizer = directory
-                    .join("tokenizer.json")
-                    .exists()
-                    .then(|| Tokenizer::from_directory(&directory));
+                let tokenizer = tokenizer_in(&directory);
                 (Box::new(Checkpoint::open(&directory)?.with_options(read)), tokenizer)
             }
-            formats::ModelFormat::Gguf => {
+            formats::ModelFormat::Gguf(path) => {
                 let file = GgufModel::open(path)?.with_options(read);
                 let named = file
                     .file()
@@ -149,6 +146,18 @@ impl ModelFiles {
             .chain((0..self.config().layers).map(layer))
             .flatten()
     }
+}
+
+/// Returns the tokenizer of a model directory; none if it has no files of one.
+fn tokenizer_in(directory: &Path) -> Option<Result<Tokenizer>> {
+    if directory.join("tokenizer.json").exists() {
+        return Some(Tokenizer::from_directory(directory));
+    }
+    directory.join("tokenizer.model").exists().then(|| {
+        let message = "the model has tokenizer.model, which is not read, and no tokenizer.json: \
+            `AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)` of transformers writes one";
+        Err(Error::Tokenizer { message: message.into() })
+    })
 }
 
 /// The configuration, if it is one that can be computed.

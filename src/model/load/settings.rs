@@ -18,6 +18,7 @@ pub(crate) struct LoadSettings {
     pub offload: Offload,
     pub split: Vec<usize>,
     pub threads: Option<usize>,
+    pub no_text_check: bool,
 }
 
 impl LoadSettings {

@@ -5,7 +5,7 @@ use super::{
     text::{Chat, Tokenizer},
 };
 use crate::error::{Error, Result};
-use chat_template::{Limits, Template};
+use chat_template::{Limits, LocalTime, Template};
 use serde::Serialize;
 
 /// What begins and ends the reasoning of an answer.
@@ -41,6 +41,9 @@ impl Message {
 #[derive(Serialize)]
 struct Context<'a> {
     messages: Vec<Turn<'a>>,
+    /// None, as in transformers for a conversation without tools.
+    tools: (),
+    documents: (),
     add_generation_prompt: bool,
     bos_token: String,
     eos_token: String,
@@ -89,12 +92,24 @@ impl Tokenizer {
     pub fn with_thinking(&self, thinking: bool) -> Result<Self> {
         let told =
             |thinking| Self(self.0.clone(), Chat { thinking: Some(thinking), ..self.1.clone() });
-        let text = |thinking| told(thinking).chat_text(&[Message::new("user", "Hello")], true);
+        let now = self.1.now.unwrap_or_else(LocalTime::now);
+        let text = |thinking| {
+            let tokenizer = told(thinking).with_chat_time(now);
+            tokenizer.chat_text(&[Message::new("user", "Hello")], true)
+        };
         if text(true)? == text(false)? {
             let message = "it does not know `enable_thinking`: whether the model reasons before it answers cannot be chosen";
             return Err(Error::ChatTemplate { message: message.into() });
         }
         Ok(told(thinking))
+    }
+
+    /// Returns the tokenizer with a fixed time for chat templates that write the date, by
+    /// `strftime_now`. By default they write the local date of this machine, so that their prompts
+    /// change every day.
+    #[must_use]
+    pub fn with_chat_time(&self, now: LocalTime) -> Self {
+        Self(self.0.clone(), Chat { now: Some(now), ..self.1.clone() })
     }
 
     /// Returns this tokenizer, for which names of special tokens within a message are those tokens,
@@ -144,9 +159,9 @@ impl Tokenizer {
     }
 
     /// Returns a conversation as text, rendered by the model's template, with or without the
-    /// beginning of the assistant's turn. Templates see the variables of transformers except the
-    /// date, tools and documents. In the text nothing tells names of special tokens that people
-    /// wrote from those that the template wrote: [`Tokenizer::chat`] does.
+    /// beginning of the assistant's turn. Templates see the variables of transformers; tools and
+    /// documents are none. In the text nothing tells names of special tokens that people wrote from
+    /// those that the template wrote: [`Tokenizer::chat`] does.
     ///
     /// # Errors
     /// [`Error::ChatTemplate`] if there is no template, or if it is faulty or refuses the messages;
@@ -161,13 +176,17 @@ impl Tokenizer {
             |id: Option<u32>| id.and_then(|id| self.0.inner.id_to_token(id)).unwrap_or_default();
         let context = Context {
             messages: messages.iter().map(Turn::new).collect(),
+            tools: (),
+            documents: (),
             add_generation_prompt,
             bos_token: name(self.0.bos),
             eos_token: name(self.0.eos_token),
             enable_thinking: self.1.thinking,
         };
         let limits = Limits { output: self.most_bytes(), ..Limits::default() };
-        let rendered = Template::parse(template).and_then(|it| it.render(&context, &limits));
+        let now = self.1.now.unwrap_or_else(LocalTime::now);
+        let rendered = Template::parse(template)
+            .and_then(|template| template.with_now(now).render(&context, &limits));
         rendered.map_err(|error| {
             let too_long = match error {
                 chat_template::Error::OutputTooLong { bytes } => self.check_length(bytes).err(),

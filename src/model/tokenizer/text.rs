@@ -7,7 +7,7 @@ use super::{
 };
 use crate::{
     error::{Error, Result},
-    formats::{FormatError, file::read},
+    formats::{FormatError, file::read, json},
     limits::{files, tokenizer::MOST_JSON},
 };
 use serde::{Deserialize, Serialize};
@@ -49,6 +49,8 @@ pub(super) struct Chat {
     pub within: Option<usize>,
     /// Whether names of special tokens in a message become these tokens.
     pub special_in_content: bool,
+    /// Time that templates see; `None` for the current one.
+    pub now: Option<chat_template::LocalTime>,
 }
 
 pub(super) struct Parts {
@@ -95,9 +97,8 @@ impl Tokenizer {
     pub fn from_directory(directory: impl AsRef<Path>) -> Result<Self> {
         let directory = directory.as_ref();
         let path = directory.join("tokenizer.json");
-        let json = serde_json::from_slice(&read(&path, MOST_JSON)?).map_err(|e| e.to_string());
-        let parsed =
-            json.and_then(parse).map_err(|message| FormatError::from(message).at(&path))?;
+        let json = json::parse(&read(&path, MOST_JSON)?).map_err(|problem| problem.at(&path))?;
+        let parsed = parse(json).map_err(|message| FormatError::from(message).at(&path))?;
         let settings = Settings::read(directory, &parsed.inner)?;
         Self::new(parsed, settings)
     }
@@ -409,9 +410,9 @@ fn guarded<T>(run: impl FnOnce() -> tokenizers::Result<T>) -> Result<T, String> 
 
 impl Settings {
     fn read(directory: &Path, tokenizer: &tokenizers::Tokenizer) -> Result<Self> {
-        let json = |name| read_json(&directory.join(name));
-        let (config, special) = (json("tokenizer_config.json")?, json("special_tokens_map.json")?);
-        let (generation, model) = (json("generation_config.json")?, json("config.json")?);
+        let file = |name| read_json(&directory.join(name));
+        let (config, special) = (file("tokenizer_config.json")?, file("special_tokens_map.json")?);
+        let (generation, model) = (file("generation_config.json")?, file("config.json")?);
         let named = |key: &str| {
             [&config[key], &special[key]]
                 .into_iter()
@@ -433,7 +434,8 @@ impl Settings {
             });
         }
         let file = read_if_there(&directory.join("chat_template.jinja"))?;
-        let template = file.map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+        let template =
+            file.map(|bytes| String::from_utf8_lossy(json::without_mark(&bytes)).into_owned());
         let template =
             template.or_else(|| default_template(&config["chat_template"]).map(str::to_owned));
         Ok(Self { bos, eos, eos_token, add_bos, add_eos, template })
@@ -463,7 +465,7 @@ fn default_template(templates: &Value) -> Option<&str> {
 /// A JSON file; null if it does not exist.
 fn read_json(path: &Path) -> Result<Value> {
     let Some(bytes) = read_if_there(path)? else { return Ok(Value::Null) };
-    serde_json::from_slice(&bytes).map_err(|e| FormatError::from(e.to_string()).at(path))
+    json::parse(&bytes).map_err(|problem| problem.at(path))
 }
 
 fn read_if_there(path: &Path) -> Result<Option<Vec<u8>>> {

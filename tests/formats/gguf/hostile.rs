@@ -413,7 +413,7 @@ fn bad_weights_are_named() {
     refused(
         rows.with_options(ReadOptions::default().i2s_layout(I2sLayout::Rows))
             .linear("lm_head", 3, 128),
-        "Rows cannot hold",
+        "layout rows cannot hold",
     );
 
     let block = |bytes: Vec<u8>, at: usize, value: u8| {

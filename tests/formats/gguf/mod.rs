@@ -22,9 +22,10 @@ mod file;
 mod groups;
 mod hadamard;
 mod hostile;
+mod layouts;
 mod written;
 
-use file::*;
+pub use file::*;
 
 fn data(name: &str) -> PathBuf {
     support::data("gguf").join(name)

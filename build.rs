@@ -1,0 +1,10 @@
+//! Sets `cfg(unoptimized)` where Cargo compiles this package without optimization. `debug_assertions`
+//! would not tell: a profile may have both, or neither.
+
+fn main() {
+    println!("cargo::rerun-if-changed=build.rs");
+    println!("cargo::rustc-check-cfg=cfg(unoptimized)");
+    if std::env::var("OPT_LEVEL").is_ok_and(|level| level == "0") {
+        println!("cargo::rustc-cfg=unoptimized");
+    }
+}

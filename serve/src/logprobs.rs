@@ -1,0 +1,123 @@
+//! Log-probabilities of tokens, as OpenAI's API has them.
+
+use crate::choices::GeneratedToken;
+use bitnet_wgpu::model::{TokenLogprobs, Tokenizer};
+use serde_json::{Map, Value, json};
+
+/// Least log-probability in JSON, which has no -inf, as in OpenAI's API.
+const LEAST: f64 = -9999.0;
+
+/// A prompt that its answer repeats.
+pub struct Echo {
+    pub ids: Vec<u32>,
+    pub text: String,
+    /// Of every token but the first; empty if the request does not ask for them.
+    pub logprobs: Vec<TokenLogprobs>,
+}
+
+/// Texts of single tokens.
+pub struct TokenTexts {
+    /// None for a model without a tokenizer.
+    tokenizer: Option<Tokenizer>,
+    /// Tokens before the one that is decoded: a space at the beginning of a text may be left out.
+    before: Vec<u32>,
+    prefix: String,
+}
+
+impl TokenTexts {
+    pub fn new(tokenizer: Option<Tokenizer>) -> Self {
+        let before =
+            tokenizer.as_ref().and_then(|it| it.encode_plain("a").ok()).unwrap_or_default();
+        let prefix = tokenizer.as_ref().and_then(|it| it.decode_with_special(&before).ok());
+        Self { tokenizer, before, prefix: prefix.unwrap_or_default() }
+    }
+
+    /// Returns the text of a token; none for a part of a character.
+    fn text(&self, id: u32) -> Option<String> {
+        let ids = [&self.before[..], &[id]].concat();
+        let text = self.tokenizer.as_ref()?.decode_with_special(&ids).ok()?;
+        let text = text.strip_prefix(self.prefix.as_str())?;
+        (!text.contains(char::REPLACEMENT_CHARACTER)).then(|| text.to_owned())
+    }
+
+    /// Returns the text of a token, or its id in the form of vLLM.
+    fn name(&self, id: u32) -> String {
+        self.text(id).unwrap_or_else(|| format!("token_id:{id}"))
+    }
+
+    /// Returns the characters that a token adds to a text, which leaves special tokens out.
+    fn length(&self, id: u32) -> usize {
+        let is_special = self.tokenizer.as_ref().is_some_and(|it| it.is_special(id));
+        if is_special { 0 } else { self.text(id).map_or(0, |text| text.chars().count()) }
+    }
+}
+
+/// The object of a chat.
+pub fn chat(texts: &TokenTexts, tokens: &[GeneratedToken]) -> Value {
+    let entry = |id: u32, logprob: f64| {
+        let text = texts.text(id);
+        let bytes = text.as_deref().map(str::as_bytes);
+        json!({ "token": texts.name(id), "logprob": logprob.max(LEAST), "bytes": bytes })
+    };
+    let token = |token: &GeneratedToken| {
+        let logprobs = token.logprobs.as_ref()?;
+        let mut object = entry(token.id, logprobs.logprob);
+        let top = logprobs.top.iter().map(|&(id, logprob)| entry(id, logprob));
+        object["top_logprobs"] = top.collect();
+        Some(object)
+    };
+    json!({ "content": tokens.iter().filter_map(token).collect::<Vec<_>>(), "refusal": null })
+}
+
+/// The object of a completion, whose lists have an entry for each token.
+#[derive(Default)]
+pub struct Completion {
+    tokens: Vec<String>,
+    token_logprobs: Vec<Option<f64>>,
+    top_logprobs: Vec<Option<Map<String, Value>>>,
+    text_offset: Vec<usize>,
+}
+
+impl Completion {
+    /// Adds the tokens of a prompt, of which the first has no log-probability. `offset` counts the
+    /// characters of the text.
+    pub fn echo(&mut self, texts: &TokenTexts, echo: &Echo, offset: &mut usize) {
+        let logprobs = std::iter::once(None).chain(echo.logprobs.iter().map(Some));
+        for (&id, logprobs) in echo.ids.iter().zip(logprobs) {
+            self.push(texts, id, logprobs, offset);
+        }
+    }
+
+    /// Adds a token that was generated.
+    pub fn token(&mut self, texts: &TokenTexts, token: &GeneratedToken, offset: &mut usize) {
+        self.push(texts, token.id, token.logprobs.as_ref(), offset);
+    }
+
+    fn push(
+        &mut self,
+        texts: &TokenTexts,
+        id: u32,
+        logprobs: Option<&TokenLogprobs>,
+        offset: &mut usize,
+    ) {
+        let pair = |(id, logprob): (u32, f64)| (texts.name(id), logprob.max(LEAST).into());
+        self.tokens.push(texts.name(id));
+        self.token_logprobs.push(logprobs.map(|found| found.logprob.max(LEAST)));
+        self.top_logprobs.push(logprobs.map(|found| {
+            let own = (id, found.logprob);
+            found.top.iter().copied().chain([own]).map(pair).collect()
+        }));
+        self.text_offset.push(*offset);
+        *offset += texts.length(id);
+    }
+
+    pub fn object(self) -> Value {
+        let Self { tokens, token_logprobs, top_logprobs, text_offset } = self;
+        json!({
+            "tokens": tokens,
+            "token_logprobs": token_logprobs,
+            "top_logprobs": top_logprobs,
+            "text_offset": text_offset,
+        })
+    }
+}

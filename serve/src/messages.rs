@@ -1,0 +1,310 @@
+//! Requests and answers of `/v1/messages`, Anthropic's API, for text.
+
+use crate::{
+    answer::new_id,
+    choices::{Choices, Step},
+    conversation::{MOST_MESSAGES, text_of},
+    error::{ApiError, Result, json_response},
+    fields::Fields,
+    json,
+    options::Options,
+    prepare::{Shape, encode_chat},
+    request::{HARMLESS, Prompt, Request, sampling, seed, stops},
+    shared::Shared,
+    stream::{self, Events},
+};
+use axum::{
+    http::StatusCode,
+    response::{IntoResponse as _, Response, sse::Event},
+};
+use bitnet_wgpu::model::{Message, SplitText, Stop, Tokenizer};
+use serde_json::{Value, json};
+
+/// Fields that are not supported, and the values that they may have nevertheless.
+const UNSUPPORTED: [(&str, &[&str]); 5] = [
+    ("tools", &["[]"]),
+    ("tool_choice", &[r#"{"type":"auto"}"#, r#"{"type":"none"}"#]),
+    ("mcp_servers", &["[]"]),
+    ("container", &[]),
+    ("output_config", &["{}"]),
+];
+
+/// Reads a request. The server's options are the defaults.
+pub fn read(body: Value, server: &Options) -> Result<Request> {
+    let mut fields = Fields::new("", body)?;
+    let most =
+        fields.count("max_tokens", 1..=u64::MAX)?.ok_or_else(|| fields.missing("max_tokens"))?;
+    let mut request = conversation(&mut fields, server)?;
+    request.stream = fields.flag("stream")?;
+    request.cache_salt = fields.text("cache_salt")?;
+    request.seed = seed(&mut fields)?.unwrap_or(request.seed);
+    let sampling = sampling(&mut fields, server.defaults.get_sampling())?;
+    request.stops = stops(&mut fields, "stop_sequences")?;
+    request.options = request.options.sampling(sampling).stop(&request.stops).max_tokens(most);
+    fields.end()?;
+    Ok(request)
+}
+
+/// Returns the number of tokens of a conversation: `/v1/messages/count_tokens`.
+pub fn count(shared: &Shared, body: &[u8]) -> Result<Value> {
+    let mut fields = Fields::new("", json::read(body)?)?;
+    let request = conversation(&mut fields, &shared.options)?;
+    fields.end()?;
+    shared.check_model(request.model.as_deref())?;
+    let tokenizer = shared.tokenizer().map_err(|error| ApiError::library("messages", &error))?;
+    let mut tokens = 0;
+    for prompt in &request.prompts {
+        let Prompt::Chat { messages, continues } = prompt else { continue };
+        let ids = encode_chat(&tokenizer, messages, *continues);
+        tokens += ids.map_err(|error| ApiError::library("messages", &error))?.len();
+    }
+    Ok(json!({ "input_tokens": tokens }))
+}
+
+/// Reads what a request and a count of its tokens have in common.
+fn conversation(fields: &mut Fields, server: &Options) -> Result<Request> {
+    let system = match fields.take("system") {
+        Some(system) => Some(Message::new("system", text_of("system", system, &["text"])?)),
+        None => None,
+    };
+    let turns = turns(fields.take("messages"))?;
+    let continues = turns.last().is_some_and(|last| last.role == "assistant");
+    let messages = system.into_iter().chain(turns).collect();
+    fields.harmless(&HARMLESS, server.strict)?;
+    fields.harmless(&["cache_control", "context_management"], server.strict)?;
+    if fields.is_object("tool_choice", "type", "none") {
+        fields.harmless(&["tools", "tool_choice"], false)?;
+    }
+    fields.unsupported(&UNSUPPORTED)?;
+    let thinks = thinks(fields)?;
+    let prompt = Prompt::Chat { messages, continues };
+    let request = Request::conversation("messages", prompt, server);
+    let (model, thinking) = (fields.text("model")?, thinks.then_some(true));
+    Ok(Request { model, thinking, reasoning: thinks, ..request })
+}
+
+/// Reads whether the answer has the reasoning.
+fn thinks(fields: &mut Fields) -> Result<bool> {
+    let Some(thinking) = fields.take("thinking") else { return Ok(false) };
+    let mut thinking = Fields::new("thinking", thinking)?;
+    let thinks = match thinking.text("type")?.as_deref() {
+        Some("enabled" | "adaptive") => true,
+        Some("disabled") => false,
+        _ => return Err(thinking.wrong("type", "expected enabled, adaptive or disabled")),
+    };
+    // The model reasons as long as it does.
+    thinking.harmless(&["budget_tokens", "display"], false)?;
+    thinking.end()?;
+    Ok(thinks)
+}
+
+fn turns(value: Option<Value>) -> Result<Vec<Message>> {
+    match value {
+        None => Err(ApiError::missing("messages")),
+        Some(Value::Array(list)) if (1..=MOST_MESSAGES).contains(&list.len()) => {
+            let turns = list.into_iter().enumerate();
+            turns.map(|(n, value)| turn(&format!("messages[{n}]"), value)).collect()
+        }
+        Some(_) => {
+            let what = format!("expected a list of 1 to {MOST_MESSAGES} messages");
+            Err(ApiError::field("messages", what))
+        }
+    }
+}
+
+fn turn(place: &str, value: Value) -> Result<Message> {
+    let mut fields = Fields::new(place, value)?;
+    let role = fields.text("role")?.ok_or_else(|| fields.missing("role"))?;
+    if role != "user" && role != "assistant" {
+        return Err(fields.wrong("role", "expected user or assistant"));
+    }
+    let mut content = fields.take("content").ok_or_else(|| fields.missing("content"))?;
+    if let Value::Array(parts) = &mut content {
+        // Reasoning that comes back is left out.
+        parts.retain(|part| part["type"] != "thinking" && part["type"] != "redacted_thinking");
+    }
+    let text = text_of(&fields.name("content"), content, &["text"])?;
+    fields.end()?;
+    Ok(Message::new(role, text))
+}
+
+/// Answers an error in the form of Anthropic's API.
+pub fn failed(error: &ApiError) -> Response {
+    let mut response = json_response(error.status(), &object(error));
+    // Headers, of when to try again perhaps, are those of all errors.
+    let other = error.clone().into_response();
+    let headers = other.headers().iter().filter(|(name, _)| *name != "content-length");
+    headers.for_each(|(name, value)| drop(response.headers_mut().insert(name, value.clone())));
+    response
+}
+
+fn object(error: &ApiError) -> Value {
+    let kind = match error.status() {
+        StatusCode::UNAUTHORIZED => "authentication_error",
+        StatusCode::FORBIDDEN => "permission_error",
+        StatusCode::NOT_FOUND => "not_found_error",
+        StatusCode::PAYLOAD_TOO_LARGE => "request_too_large",
+        StatusCode::TOO_MANY_REQUESTS => "rate_limit_error",
+        StatusCode::SERVICE_UNAVAILABLE => "overloaded_error",
+        status if status.is_server_error() => "api_error",
+        _ => "invalid_request_error",
+    };
+    json!({ "type": "error", "error": { "type": kind, "message": error.message() } })
+}
+
+/// An answer as far as it has come.
+pub struct Answer {
+    id: String,
+    model: String,
+    stops: Vec<String>,
+    tokenizer: Option<Tokenizer>,
+    /// Tokens of the answer, by which the stop string is found that ended it.
+    ids: Vec<u32>,
+    blocks: Vec<Block>,
+    stop: Option<Stop>,
+}
+
+struct Block {
+    is_thinking: bool,
+    text: String,
+}
+
+impl Answer {
+    pub fn new(model: String, shape: Shape, tokenizer: Option<Tokenizer>) -> Self {
+        let (id, stops) = (new_id("msg_"), shape.stops);
+        Self { id, model, stops, tokenizer, ids: Vec::new(), blocks: Vec::new(), stop: None }
+    }
+
+    /// Returns the answer at once.
+    pub async fn whole(mut self, mut choices: Choices) -> Result<Value> {
+        for choice in stream::whole(&mut choices).await? {
+            self.ids.extend(choice.tokens.iter().map(|token| token.id));
+            self.push(choice.text);
+            self.stop = choice.stop;
+        }
+        let content = self.blocks.iter().map(|Block { is_thinking, text }| match is_thinking {
+            true => json!({ "type": "thinking", "thinking": text, "signature": "" }),
+            false => json!({ "type": "text", "text": text }),
+        });
+        let mut object = self.object(content.collect(), usage(&choices));
+        let (reason, stop) = self.reason();
+        object["stop_reason"] = reason.into();
+        object["stop_sequence"] = stop.into();
+        Ok(object)
+    }
+
+    fn object(&self, content: Value, usage: Value) -> Value {
+        json!({
+            "id": self.id, "type": "message", "role": "assistant", "model": self.model,
+            "content": content, "stop_reason": null, "stop_sequence": null, "usage": usage,
+        })
+    }
+
+    /// Why the answer ended, and the stop string if that is why.
+    fn reason(&self) -> (&'static str, Option<&str>) {
+        match self.stop {
+            Some(Stop::MaxTokens | Stop::Context) => ("max_tokens", None),
+            Some(Stop::StopString) => match self.stop_string() {
+                Some(stop) => ("stop_sequence", Some(stop)),
+                // One of the server's own.
+                None => ("end_turn", None),
+            },
+            _ => ("end_turn", None),
+        }
+    }
+
+    /// Returns the stop string that is complete first; of several, the longest.
+    fn stop_string(&self) -> Option<&str> {
+        let text = self.tokenizer.as_ref()?.decode(&self.ids).ok()?;
+        let end = |stop: &&String| text.find(stop.as_str()).map(|at| (at + stop.len(), at));
+        let found = self.stops.iter().filter(|stop| end(stop).is_some());
+        found.min_by_key(|stop| end(stop)).map(String::as_str)
+    }
+
+    /// Adds text, to the open block or to a new one.
+    fn push(&mut self, text: SplitText) -> Vec<Event> {
+        let mut events = Vec::new();
+        for (is_thinking, text) in [(true, text.reasoning), (false, text.answer)] {
+            if text.is_empty() {
+                continue;
+            }
+            if self.blocks.last().is_none_or(|block| block.is_thinking != is_thinking) {
+                events.extend(self.close());
+                self.blocks.push(Block { is_thinking, text: String::new() });
+                let block = match is_thinking {
+                    true => json!({ "type": "thinking", "thinking": "", "signature": "" }),
+                    false => json!({ "type": "text", "text": "" }),
+                };
+                events.push(self.block_event("content_block_start", ("content_block", block)));
+            }
+            let delta = match is_thinking {
+                true => json!({ "type": "thinking_delta", "thinking": text }),
+                false => json!({ "type": "text_delta", "text": text }),
+            };
+            events.push(self.block_event("content_block_delta", ("delta", delta)));
+            self.blocks.iter_mut().next_back().into_iter().for_each(|block| block.text += &text);
+        }
+        events
+    }
+
+    /// Returns the event of the last block's end, if there is one.
+    fn close(&self) -> Option<Event> {
+        let index = self.blocks.len().checked_sub(1)?;
+        Some(event("content_block_stop", json!({ "index": index })))
+    }
+
+    fn block_event(&self, name: &str, (field, value): (&str, Value)) -> Event {
+        event(name, json!({ "index": self.blocks.len().saturating_sub(1), field: value }))
+    }
+}
+
+impl Events for Answer {
+    fn begin(&mut self, choices: &Choices) -> Vec<Event> {
+        // What is cached is known when the prompt is computed.
+        let usage = json!({ "input_tokens": choices.prompt_tokens(), "output_tokens": 0 });
+        let message = self.object(json!([]), usage);
+        vec![event("message_start", json!({ "message": message }))]
+    }
+
+    fn step(&mut self, _: usize, step: Step) -> Vec<Event> {
+        match step {
+            Step::Token(token, text) => {
+                self.ids.push(token.id);
+                self.push(text)
+            }
+            Step::End(text, stop) => {
+                self.stop = stop;
+                self.push(text)
+            }
+        }
+    }
+
+    fn end(&mut self, choices: &Choices) -> Vec<Event> {
+        let (reason, stop) = self.reason();
+        let delta = json!({ "stop_reason": reason, "stop_sequence": stop });
+        let last = [
+            event("message_delta", json!({ "delta": delta, "usage": usage(choices) })),
+            event("message_stop", json!({})),
+        ];
+        self.close().into_iter().chain(last).collect()
+    }
+
+    fn failed(&self, error: &ApiError) -> Event {
+        event("error", object(error))
+    }
+}
+
+fn event(name: &str, mut object: Value) -> Event {
+    object["type"] = name.into();
+    Event::default().event(name).data(object.to_string())
+}
+
+fn usage(choices: &Choices) -> Value {
+    let used = choices.used();
+    json!({
+        "input_tokens": used.prompt.saturating_sub(used.cached),
+        "cache_read_input_tokens": used.cached,
+        "cache_creation_input_tokens": 0,
+        "output_tokens": used.completion,
+    })
+}
