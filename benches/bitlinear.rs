@@ -52,7 +52,7 @@ fn tokens(criterion: &mut Criterion) {
     }
 }
 
-/// So many copies of a matrix that no cache holds them when they take turns.
+/// Number of copies of a matrix that take turns: more than any cache holds.
 fn cold(
     context: &Context,
     rows: usize,

@@ -12,8 +12,8 @@ use criterion::{Criterion, criterion_group, criterion_main};
 use support::{floats, rng, ternary, ternary_with};
 use timing::{LAYERS, bench, device};
 
-/// Norm, quantizer and BitLinear in one dispatch; gate + up with their gate. So many copies of the
-/// matrix take turns that no cache holds them.
+/// Norm, quantizer and BitLinear in one dispatch; gate + up with their gate. Copies of
+/// the matrix take turns, enough of them that no cache holds them all.
 fn norm_bitlinear(criterion: &mut Criterion) {
     let (context, _) = device();
     let mut group = timing::group(criterion, "norm_bitlinear");
@@ -106,7 +106,7 @@ fn norm_bitlinear_block_float(criterion: &mut Criterion) {
     }
 }
 
-/// Rotation, cache and attention of a token after so many, in caches of 16 bits where the device
+/// Rotation, cache and attention of a token after this many, in caches of 16 bits where the device
 /// has them, of 30 layers in turn: with shares that the last workgroup brings together, where the
 /// device can, and in two dispatches.
 fn attention(criterion: &mut Criterion) {

@@ -1,4 +1,4 @@
-//! The quantizers: bytes read and written against the roof.
+//! The quantizers: bytes read and written against the roofline.
 //! `cargo bench -p bitnet-wgpu-benches --bench quantize`
 
 use bitnet_wgpu::{
@@ -30,7 +30,7 @@ fn weights(criterion: &mut Criterion) {
     );
 }
 
-/// The twin, on all cores.
+/// The CPU reference, on all cores.
 fn cpu(criterion: &mut Criterion) {
     let mut group = timing::group(criterion, "quantize_weights on the CPU");
     let (rows, columns) = (2560, 6912);

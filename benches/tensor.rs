@@ -80,7 +80,7 @@ fn products(criterion: &mut Criterion) {
     }
 }
 
-/// Few rows by a matrix larger than any cache, and by ternary weights with scales by groups: the
+/// Few rows by a matrix larger than any cache, and by ternary weights with per-group scales: the
 /// matrix's bytes are the cost.
 fn few_rows(criterion: &mut Criterion) {
     let (context, _) = device();

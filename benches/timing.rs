@@ -48,18 +48,18 @@ pub fn group<'a>(
     group
 }
 
-/// What a recording's time is set against: the roof that limits it.
+/// What a recording's time is set against: the roofline that limits it.
 #[derive(Clone, Copy)]
 pub enum Work {
-    /// So many bytes that must be read and written once.
+    /// Number of bytes that must be read and written once.
     Bytes(usize),
-    /// So many operations on floats, a multiply-add being two.
+    /// Number of operations on floats, a multiply-add being two.
     Operations(usize),
 }
 
 impl Work {
-    /// The share of the roof that `seconds` are. More than all of the bandwidth was of a cache;
-    /// matrix units are above the roof of plain arithmetic.
+    /// The share of the roofline that `seconds` are. More than all of the bandwidth was of a cache;
+    /// tensor cores are above the peak of plain arithmetic.
     fn share(self, seconds: f64) -> Option<f64> {
         static OPERATIONS: LazyLock<f64> = LazyLock::new(|| {
             let rate =
@@ -81,7 +81,7 @@ impl Work {
     }
 }
 
-/// [`bench_work`] of so many bytes. Refuses a figure above the roof: it would be of a cache.
+/// [`bench_work`] of this many bytes. Refuses a figure above the roofline: it would be of a cache.
 pub fn bench(
     group: &mut BenchmarkGroup<'_, WallTime>,
     name: &str,

@@ -15,7 +15,7 @@ use bitnet_wgpu::{
 use serde_json::json;
 use std::time::{Duration, Instant};
 
-/// An op on so many numbers.
+/// An op on this many numbers.
 type Call = fn(&Auto, &[f32], &AutoTernary) -> Result<Answer>;
 
 const OPS: [(&str, Call); 3] = [
@@ -91,7 +91,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let found = json!({ "adapter": info.name, "backend": format!("{:?}", info.backend), "driver": driver, "us": found });
         std::fs::write(path, format!("{found:#}\n"))?;
     }
-    // The bits are those of the twin, wherever a product was made.
+    // The bits are those of the CPU reference, wherever a product was made.
     let auto = Auto::new(Some(&context))?;
     let packed = reference::quantize_weights(
         &vec![0.25f32; 64 * 64],

@@ -30,7 +30,7 @@ fn main() -> Result<()> {
             let x = support::activations(&mut rng, tokens * w.columns());
             let print = |on: &str, sums: &str, y: &[f32], time: Duration| {
                 let shape = format!("{} × {}", w.rows(), w.columns());
-                // The roof is the GPU's.
+                // The roofline is the GPU's.
                 let speed = support::speed(
                     roof.as_ref().filter(|_| on != "CPU"),
                     4 * w.words().len(),

@@ -1,5 +1,5 @@
-//! Ranks documents by how near they are to a question: texts become vectors, and near vectors are
-//! of texts that mean the like. `cargo run --release --example embed`, or `-- MODEL` for a model
+//! Ranks documents by how near they are to a question: embeddings are near
+//! each other for texts of similar meaning. `cargo run --release --example embed`, or `-- MODEL` for a model
 //! that was made for it, which finds more than the shipped one: that was trained to tell tales, and
 //! its vectors know tales.
 

@@ -102,7 +102,7 @@ async fn run() -> Result<(), Box<dyn std::error::Error>> {
     twice.encode(&mut frame);
     queue.submit([frame.finish()]);
 
-    // The same, to the bit, on the CPU.
+    // Bit-identical on the CPU.
     let x: Vec<f32> =
         (0..TOKENS * FEATURES).map(|i| ((i * 37 % 101) as f32 - 50.0) / 32.0).collect();
     let expected: Vec<f32> =

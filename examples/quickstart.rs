@@ -26,7 +26,7 @@ fn main() -> bitnet_wgpu::Result<()> {
     let y = pollster::block_on(y.read())?;
     println!("y = {:?} ...", &y[..4]);
 
-    // The CPU gives the same bits.
+    // The CPU's result is bit-identical.
     let packed =
         reference::quantize_weights(&weights, [rows, columns], WeightQuantizer::absmean())?;
     assert_eq!(y, reference::bitlinear(&x, 1, &packed)?);

@@ -116,7 +116,7 @@ pub enum Error {
     Grid { kernel: &'static str, grid: [u64; 3], limit: u32 },
 
     // --- a shader
-    /// A kernel did not compile, or its text does not match its declaration.
+    /// A kernel did not compile, or its source does not match its declaration.
     #[error("kernel `{kernel}` ({language}) failed to build:\n{message}")]
     Shader { kernel: &'static str, language: ShaderLanguage, message: String },
 
@@ -183,7 +183,7 @@ pub enum Error {
     /// A text takes a tokenizer more work or memory than texts of its length may: `what` says of
     /// what, `most` how much is allowed. It was not encoded.
     #[cfg(feature = "models")]
-    #[error("a text of {bytes} bytes takes more than {most} {what}")]
+    #[error("tokenizing {bytes} bytes takes more than {most} {what}")]
     TextWork { bytes: usize, what: &'static str, most: usize },
     /// There is no chat template, or it is wrong or refuses the messages.
     #[error("chat template: {}", printable(message))]

@@ -8,10 +8,10 @@ use std::fmt;
 pub enum ShaderLanguage {
     /// WebGPU's shading language: runs on every backend.
     Wgsl,
-    /// Hand-written Metal, passed to Apple's compiler as it is. Kernels without a Metal text run
+    /// Hand-written Metal, passed to Apple's compiler as it is. Kernels without a Metal source run
     /// their WGSL.
     Msl,
-    /// SPIR-V, passed to a Vulkan driver as it is: what WGSL has no words for, made from texts in
+    /// SPIR-V, passed to a Vulkan driver as it is: what WGSL has no words for, made from sources in
     /// GLSL. See [`Kernel::with_spirv`](crate::Kernel::with_spirv) for an app's own.
     Spirv,
 }

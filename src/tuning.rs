@@ -2,12 +2,12 @@
 //! measurement behind each, and what a machine's own measurements put in its place.
 //!
 //! A choice decides how long an op takes, and nothing that it gives: the kernels that a number here
-//! decides between give the same integers and the same bits. What decides the order of a sum of
+//! decides between give the same integers and bit-identical results. What decides the order of a sum of
 //! floats is not here, since it is the same on every device and stands beside its op: `GEMV_ROWS`
 //! of `matmul`, `GEMV_TOKENS` of `bitlinear_float`, the shares of attention, and the tiles of
-//! `matmul`, since on a matrix unit their sums are the unit's. Nor is what decides how much memory
-//! a model takes, as the pieces of a prompt. (Gates of SiLU are computed by one text, in one kernel
-//! or another: they have the same bits as far as a driver compiles both alike.)
+//! `matmul`, since on tensor cores their sums are the hardware's. Nor is what decides how much memory
+//! a model takes, as prefill chunks. (Gates of SiLU are computed by one source, in one kernel
+//! or another: they are bit-identical as far as a driver compiles both alike.)
 
 use crate::error::{Error, Result};
 use std::{collections::BTreeMap, fmt, ops::RangeInclusive};
@@ -16,7 +16,7 @@ use std::{collections::BTreeMap, fmt, ops::RangeInclusive};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Family {
     /// NVIDIA's and all others that are not below. An H200 has been measured, where nothing else is
-    /// said; for the others its numbers are a guess.
+    /// said; for the others its numbers are estimates.
     Gpu,
     /// Apple's. None has been measured: instructions were counted (docs/internals/apple-gpu.md). Generations
     /// share a column, since all counts are the same for M1 and M2, and later ones cannot be
@@ -62,90 +62,90 @@ macro_rules! table {
 // Sections are of benches/notes/measurements.md, where no other file is named. Where a family has
 // the number of another, nobody has measured it there.
 table! {
-    /// Up to so many tokens, passes of a GEMV for eight tokens each cost less than the tiles of a
+    /// Up to this many tokens, passes of a GEMV for eight tokens each cost less than the tiles of a
     /// GEMM, where packed integer products are fast. H200: "Several tokens".
     PackedGemvTokens = "packed_gemv_tokens" in 1..=TOKENS; 256, 256, 256;
-    /// Up to so many tokens, passes of a GEMV for four tokens each cost less than the tiles of a
+    /// Up to this many tokens, passes of a GEMV for four tokens each cost less than the tiles of a
     /// GEMM, where packed integer products are slow. Apple: a pass takes 5.4 cycles a weight, and a
     /// tile of 32 tokens, empty or not, 34 (docs/internals/apple-gpu.md).
     GemvTokens = "gemv_tokens" in 1..=TOKENS; 24, 24, 24;
-    /// Up to so many tokens the GEMM of halves has narrow tiles, of 32 tokens in place of 64.
+    /// Up to this many tokens the GEMM of f16 has narrow tiles, of 32 tokens in place of 64.
     /// Apple: as above.
     NarrowTokens = "narrow_tokens" in 0..=TOKENS; 32, 32, 32;
-    /// From so many rows on, a GEMV of one token in int8 keeps a large GPU busy with four rows a
+    /// From this many rows on, a GEMV of one token in int8 keeps a large GPU busy with four rows a
     /// team; fewer are better spread thin. H200: "How the GEMV's constants were chosen".
     TallRows = "tall_rows" in 0..=NEVER; 16_384, 16_384, 16_384;
-    /// From so many teams on, each with four rows of a pass's tokens, a large GPU is busy; of fewer
-    /// rows and tokens, four teams share four rows. H200: "Several tokens".
+    /// From this many teams on, each with four rows of a pass's tokens, a large GPU is busy; of
+    /// fewer rows and tokens, four teams share four rows. H200: "Several tokens".
     BusyTeams = "busy_teams" in 0..=NEVER; 2048, 2048, 2048;
-    /// From so many outputs on, of more than [`TuningKey::UnitTokens`], the tiles of a matrix unit for
-    /// halves cost less than passes of a GEMV. H200: "BitLinear on matrix units".
+    /// From this many outputs on, of more than [`TuningKey::UnitTokens`], the tiles of a tensor
+    /// core for f16 cost less than passes of a GEMV. H200: "BitLinear on matrix units".
     UnitOutputs = "unit_outputs" in 0..=NEVER; 300_000, 300_000, 300_000;
-    /// Up to so many tokens passes of a GEMV do not cost more than those tiles, however many
+    /// Up to this many tokens passes of a GEMV do not cost more than those tiles, however many
     /// outputs there are. H200: there.
     UnitTokens = "unit_tokens" in 0..=TOKENS; 32, 32, 32;
-    /// From so many tiles of 128 × 128 on, a large GPU is busy with them; of fewer, smaller ones
+    /// From this many tiles of 128 × 128 on, a large GPU is busy with them; of fewer, smaller ones
     /// are made. H200: there.
     UnitLargeTiles = "unit_large_tiles" in 0..=NEVER; 96, 96, 96;
-    /// [`TuningKey::UnitOutputs`] of a unit for int8. H200: "BitLinear on matrix units for int8", "How
+    /// [`TuningKey::UnitOutputs`] for int8. H200: "BitLinear on matrix units for int8", "How
     /// kernels are chosen".
     Int8UnitOutputs = "int8_unit_outputs" in 0..=NEVER; 240_000, 120_000, 120_000;
-    /// [`TuningKey::UnitTokens`] of a unit for int8. H200: there.
+    /// [`TuningKey::UnitTokens`] for int8. H200: there.
     Int8UnitTokens = "int8_unit_tokens" in 0..=TOKENS; 16, 16, 16;
-    /// From so many tiles of 128 × 128 on, those of a unit for int8 take less time than four times
-    /// as many of 64 × 64. H200: there.
+    /// From this many tiles of 128 × 128 on, those for int8 take less time than four
+    /// times as many of 64 × 64. H200: there.
     Int8UnitLargeTiles = "int8_unit_large_tiles" in 0..=NEVER; 64, 64, 64;
-    /// [`TuningKey::UnitTokens`] of a unit for activations in block floating point. H200: "Activations
+    /// [`TuningKey::UnitTokens`] for activations in block floating point. H200: "Activations
     /// in block floating point".
     BlockFloatUnitTokens = "block_float_unit_tokens" in 0..=TOKENS; 16, 16, 16;
-    /// Up to so many tokens, passes of a GEMV for activations in block floating point do not cost
-    /// more than tiles of 64 tokens, where no matrix unit is used. H200: "Tiles without matrix
+    /// Up to this many tokens, passes of a GEMV for activations in block floating point do not cost
+    /// more than tiles of 64 tokens, where no tensor core is used. H200: "Tiles without matrix
     /// units". Apple: a pass of four tokens takes 7.2 cycles a weight, a tile, full or not, about
     /// 75 (docs/internals/apple-gpu.md). On software adapters never, since they pay for barriers.
     BlockFloatTileTokens = "block_float_tile_tokens" in 0..=NEVER; 128, 40, NEVER;
-    /// [`TuningKey::Int8UnitLargeTiles`] of such a unit. H200: "Tiles without matrix units".
+    /// [`TuningKey::Int8UnitLargeTiles`] of such tensor cores. H200: "Tiles without matrix units".
     BlockFloatUnitLargeTiles = "block_float_unit_large_tiles" in 0..=NEVER; 128, 64, 64;
-    /// Up to so many tiles of 64 × 64, each has a core of a large GPU to itself, and takes 256
+    /// Up to this many tiles of 64 × 64, each has a core of a large GPU to itself, and takes 256
     /// columns at a time in place of 128. H200, which has 132 cores: there.
     LonelyTiles = "lonely_tiles" in 0..=NEVER; 132, 132, 132;
-    /// Up to so many tokens, a workgroup's preparation of a row, which it shares with nobody, costs
-    /// less than a dispatch of its own: norm, quantizer and BitLinear are one. H200: "A decoding
-    /// step in few dispatches"; lavapipe: "Whole models".
+    /// Up to this many tokens, a workgroup's preparation of a row, which it shares with nobody,
+    /// costs less than a dispatch of its own: norm, quantizer and BitLinear are one. H200: "A
+    /// decoding step in few dispatches"; lavapipe: "Whole models".
     FusedTokens = "fused_tokens" in 0..=64; 2, 2, 0;
-    /// Up to so many tokens, norm, rounding and BitLinear with float activations are one dispatch.
-    /// H200: "Float activations in one dispatch". On Apple's GPUs by count: for two tokens it takes
-    /// twice as many cycles as for one; the GEMV, which reads each weight once for both, less.
-    /// Other GPUs without packed products were not measured. On software adapters not measured, but
-    /// never, as above.
+    /// Up to this many tokens, norm, rounding and BitLinear with float activations are one
+    /// dispatch. H200: "Float activations in one dispatch". On Apple's GPUs by count: for two
+    /// tokens it takes twice as many cycles as for one; the GEMV, which reads each weight once for
+    /// both, less. Other GPUs without packed products were not measured. On software adapters not
+    /// measured, but never, as above.
     FusedBlockFloatTokens = "fused_block_float_tokens" in 0..=64; 8, 1, 0;
-    /// So many workgroups of those dispatches keep a GPU busy; each prepares the row once again, so
-    /// more rows are given to each where there would be more of them. H200: "A decoding step in few
-    /// dispatches", and "Batches, drafts and prompts". Of float activations, whose workgroups have
-    /// half as many threads, twice as many: "Float activations in one dispatch".
+    /// This many workgroups of those dispatches keep a GPU busy; each prepares the row once again,
+    /// so more rows are given to each where there would be more of them. H200: "A decoding step in
+    /// few dispatches", and "Batches, drafts and prompts". Of float activations, whose workgroups
+    /// have half as many threads, twice as many: "Float activations in one dispatch".
     FusedWorkgroups = "fused_workgroups" in 1..=NEVER; 256, 256, 256;
-    /// Below so many workgroups that go through all positions of an attention, its shares are
+    /// Below this many workgroups that go through all positions of an attention, its shares are
     /// workgroups of their own. H200: "Attention whose loads are on their way together", "How
     /// kernels are chosen".
     AttentionWorkgroups = "attention_workgroups" in 0..=NEVER; 64, 256, 256;
-    /// From so many tiles of 128 rows on, attention of prompts in halves has them in place of 64
+    /// From this many tiles of 128 rows on, attention of prompts in f16 has them in place of 64
     /// rows. H200: "Attention of prompts on matrix units".
     AttentionLargeTiles = "attention_large_tiles" in 0..=NEVER; 100, 150, 150;
     /// Where it is not 0, rows of whole quads that threads share are quantized with a load for each
-    /// quad; up to so many features, by 128 threads that hold 2560 numbers, in place of 256 that
+    /// quad; up to this many features, by 128 threads that hold 2560 numbers, in place of 256 that
     /// hold 7168. H100 and H200: "Ops of training".
     ShortRows = "short_rows" in 0..=2560; 2560, 0, 0;
-    /// From so many columns on, threads that share a row hold 16 numbers each, in place of one.
+    /// From this many columns on, threads that share a row hold 16 numbers each, in place of one.
     /// H100: "Ops of training".
     HeldColumns = "held_columns" in 0..=NEVER; 0, NEVER, NEVER;
-    /// From so many rows on, a thread takes a row alone, in place of lanes that share it and wait
+    /// From this many rows on, a thread takes a row alone, in place of lanes that share it and wait
     /// for one another; quantizers in int8 only. lavapipe: "Products of halves on matrix units",
     /// "Whole models".
     RowsAlone = "rows_alone" in 0..=NEVER; NEVER, NEVER, 16;
-    /// Up to so many outputs, a product of matrices or a transposition is made without workgroup
+    /// Up to this many outputs, a product of matrices or a transposition is made without workgroup
     /// memory, whose barriers software adapters pay for; a ternary product too, where packed
     /// integer products are slow. lavapipe: "Products of halves on matrix units", "Whole models".
     DirectOutputs = "direct_outputs" in 0..=NEVER; 0, 0, NEVER;
-    /// From so many tokens on, a head is read for eight of them at a time in place of four. H200:
+    /// From this many tokens on, a head is read for eight of them at a time in place of four. H200:
     /// "Batches, drafts and prompts".
     HeadEightTokens = "head_eight_tokens" in 2..=TOKENS; 5, 5, 5;
 }
@@ -222,10 +222,10 @@ impl Tuning {
         for line in text.lines() {
             let (name, value) = line
                 .split_once(' ')
-                .ok_or_else(|| format!("`{}` is no choice", line.escape_debug()))?;
+                .ok_or_else(|| format!("`{}` is not a tuning key", line.escape_debug()))?;
             let choice = TuningKey::ALL.iter().copied().find(|choice| choice.name() == name);
-            let choice =
-                choice.ok_or_else(|| format!("there is no choice `{}`", name.escape_debug()))?;
+            let choice = choice
+                .ok_or_else(|| format!("there is no tuning key `{}`", name.escape_debug()))?;
             let value = value
                 .parse::<u32>()
                 .map_err(|error| format!("{name}: `{}`: {error}", value.escape_debug()))?;
@@ -260,7 +260,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_table_keeps_to_its_ranges_and_names_are_unique() {
+    fn values_are_in_range_and_names_unique() {
         for (i, choice) in TuningKey::ALL.iter().enumerate() {
             assert!(
                 choice.row().families.iter().all(|value| choice.range().contains(value)),
@@ -289,12 +289,12 @@ mod tests {
         }
         assert_eq!(Tuning::parse(""), Ok(Tuning::default()));
         let wrong = [
-            ("tall_rows", "no choice"),
+            ("tall_rows", "tuning key"),
             ("tall_rows  5", "invalid digit"),
             ("tall_rows 5 ", "invalid digit"),
-            ("\n", "no choice"),
-            ("large_rows 5", "no choice"),
-            ("TallRows 5", "no choice"),
+            ("\n", "tuning key"),
+            ("large_rows 5", "tuning key"),
+            ("TallRows 5", "tuning key"),
             ("tall_rows -1", "invalid digit"),
             ("tall_rows NaN", "invalid digit"),
             ("tall_rows 1e3", "invalid digit"),

@@ -299,7 +299,7 @@ impl Had {
 const SIZES: [u64; 3] = [1024, 2048, 1000];
 
 #[test]
-fn a_pools_buffers_are_had_by_one_and_its_limit_holds() {
+fn pool_buffers_are_exclusive_and_within_the_limit() {
     in_many_orders(|| {
         const LIMIT: u64 = 4096;
         let (device, pool, had) =
@@ -330,7 +330,7 @@ fn a_pools_buffers_are_had_by_one_and_its_limit_holds() {
 
 /// A request is refused where others have all of it, and only there.
 #[test]
-fn a_device_without_memory_leaves_a_pool_as_it_was() {
+fn failed_allocations_leave_the_pool_unchanged() {
     in_many_orders(|| {
         let (device, pool) = (Device::with_memory(2048), Arc::new(Pool::default()));
         let (of_threads, on_device) = (pool.clone(), device.clone());

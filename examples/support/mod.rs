@@ -42,7 +42,7 @@ pub fn ternary(rng: &mut StdRng, rows: usize, columns: usize) -> PackedTernary {
         .expect("values are ternary")
 }
 
-/// Gigabytes a second and the share of the roof, if there is one and the figure is below it.
+/// Gigabytes a second and the share of the roofline, if there is one and the figure is below it.
 pub fn rate(roof: Option<&PeakBandwidth>, bytes: usize, seconds: f64) -> String {
     let Some(roof) = roof else { return String::new() };
     match roof.share(bytes, seconds) {

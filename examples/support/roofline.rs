@@ -27,7 +27,7 @@ fn decades(values: impl Iterator<Item = f64>) -> [i32; 2] {
     [least.floor() as i32, (most.ceil() as i32).max(least.floor() as i32 + 1)]
 }
 
-/// Of a device that reads so many bytes and does so many operations a second. What took no time
+/// Of a device that reads this many bytes and does this many operations a second. What took no time
 /// that a clock could see is left out.
 pub fn svg(
     title: &str,

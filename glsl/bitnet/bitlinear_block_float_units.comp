@@ -1,6 +1,6 @@
-// y[t, r] = Σ over blocks b of (Σ x[t, k]·Wq[r, k] over the columns k of b)·w_scale[r, group of b], on top of y if `add` is not 0, on a matrix unit for
-// halves; for many tokens t, whose activations are in block floating point (wgsl/bitnet/block_float_store.wgsl): pairs of halves, 32 columns of both in turn.
-// A block's sum is exact, whatever the order; it is scaled, which rounds, and these are added in order: the same bits as by any other kernel. codes is
+// y[t, r] = Σ over blocks b of (Σ x[t, k]·Wq[r, k] over the columns k of b)·w_scale[r, group of b], on top of y if `add` is not 0, on tensor cores for
+// f16; for many tokens t, whose activations are in block floating point (wgsl/bitnet/block_float_store.wgsl): pairs of f16, 32 columns of both in turn.
+// A block's sum is exact, whatever the order; it is scaled, which rounds, and these are added in order: bit-identical in every kernel. codes is
 // [rows, words] words of sixteen codes, y [tokens, rows]. A workgroup computes TILE_X rows × TILE_Y tokens, a subgroup DOWN × ACROSS matrices of SIDE × SIDE
 // of them. 32 columns are in workgroup memory at a time, and those that follow are loaded while these are multiplied.
 // WGSL cannot multiply a matrix by what its rows and columns are scaled by.
@@ -12,7 +12,7 @@ layout(std430, set = 0, binding = 2) readonly buffer WScale { float w_scale[]; }
 layout(std430, set = 0, binding = 3) readonly buffer Units { float units[]; };
 layout(std430, set = 0, binding = 4) buffer Output { Y y[]; };
 
-// Eight halves are a unit of what is staged. 32 columns of a row, and of both halves of a token, and a unit more, so that eight lines meet no bank twice.
+// Eight f16 are a unit of what is staged. 32 columns of a row, and of both f16 of a token, and a unit more, so that eight lines meet no bank twice.
 const int ROW = 4, ROW_PITCH = 5;
 const int TOKEN = 8, TOKEN_PITCH = 9;
 const int TOKENS = TILE_X * ROW_PITCH;
@@ -50,7 +50,7 @@ const int SCALES_EACH = (TILE_X + TILE_Y) / THREADS;
     } \
 }
 
-// Two codes, which are in the exponents of halves, as values -1, 0 or 1. Code·2^-14 becomes code, and loses 1.
+// Two codes, which are in the exponents of f16, as values -1, 0 or 1. Code·2^-14 becomes code, and loses 1.
 uint values(uint halves) { return packFloat2x16(unpackFloat2x16(halves & 0x0c000c00u) * float16_t(16384.0) - float16_t(1.0)); }
 
 // A product that no compiler takes apart or fuses with a sum: NVIDIA's (580.159) does that, `precise` or not, where products and sums are of matrices. There are
@@ -106,7 +106,7 @@ void main() {
                 [[unroll]] for (int j = 0; j < ACROSS; j++)
                     coopMatLoad(b[j], staged, (right + j * SIDE) * ROW_PITCH + k / 8, ROW_PITCH, gl_CooperativeMatrixLayoutColumnMajor);
                 [[unroll]] for (int i = 0; i < DOWN; i++) {
-                    // The first halves, and the second ones.
+                    // The first f16, and the second ones.
                     [[unroll]] for (int part = 0; part < 8; part += 4) {
                         MATRIX(float16_t, A) a;
                         coopMatLoad(a, staged, TOKENS + (down + i * SIDE) * TOKEN_PITCH + part + k / 8, TOKEN_PITCH, gl_CooperativeMatrixLayoutRowMajor);

@@ -1,4 +1,4 @@
-// y[t, r] = (Σ_k xq[t, k]·Wq[r, k]) · w_scale[r] / x_scale[t], added to y if `add` is not 0, on a matrix unit for int8; for many tokens t. codes is
+// y[t, r] = (Σ_k xq[t, k]·Wq[r, k]) · w_scale[r] / x_scale[t], added to y if `add` is not 0, on tensor cores for int8; for many tokens t. codes is
 // [rows, words] words of sixteen codes, x [tokens, words] vectors of sixteen int8 activations, y [tokens, rows]. A workgroup computes TILE_X rows × TILE_Y
 // tokens, a subgroup DOWN × ACROSS matrices of SIDE × SIDE of them, from matrices of SIDE × COLUMNS. DEPTH columns are in workgroup memory at a time,
 // and those that follow are loaded while these are multiplied. Sums are of 32 bits, as in every kernel for int8.

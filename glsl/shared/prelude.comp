@@ -1,4 +1,4 @@
-// What texts in GLSL use. Compiled to the binaries in spirv/ by scripts/spirv.
+// What sources in GLSL use. Compiled to the binaries in spirv/ by scripts/spirv.
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_EXT_shader_16bit_storage : require
 #extension GL_EXT_shader_explicit_arithmetic_types_float16 : require

@@ -1,7 +1,7 @@
 // y[t, r] = Σ over blocks b of (Σ x[t, k]·Wq[r, k] over the columns k of b)·w_scale[r, group of b], on top of y if `add` is not 0, for many tokens t, whose
-// activations are in block floating point, as floats in order: as wgsl/bitnet/bitlinear_block_float_gemm.wgsl, to the bit, on the matrix units, which add up a
-// block's sum exactly in any order. A threadgroup of four SIMD-groups makes 64 rows × 64 tokens, each of them 32 × 32. A word of every row, and as much of every
-// token, is in threadgroup memory at a time.
+// activations are in block floating point, as floats in order: as wgsl/bitnet/bitlinear_block_float_gemm.wgsl, bit-identical, on the simdgroup matrices, which
+// add up a block's sum exactly in any order. A threadgroup of four SIMD-groups makes 64 rows × 64 tokens, each of them 32 × 32. A word of every row, and as much
+// of every token, is in threadgroup memory at a time.
 using metal::make_filled_simdgroup_matrix; using metal::simdgroup_float8x8; using metal::simdgroup_load; using metal::simdgroup_multiply_accumulate;
 using metal::simdgroup_store;
 struct Params { uint m, n, blocks, words, block_words, groups, group_blocks, lanes, add; };

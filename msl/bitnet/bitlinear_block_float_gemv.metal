@@ -1,5 +1,5 @@
 // y[t, r] = Σ over blocks b of (Σ x[t, k]·Wq[r, k] over the columns k of b)·w_scale[r, group of b], on top of y if `add` is not 0, for few tokens t, whose
-// activations are in block floating point, their quads by place: as wgsl/bitnet/bitlinear_block_float_gemv.wgsl, to the bit. Codes are loaded STEP words at a
+// activations are in block floating point, their quads by place: as wgsl/bitnet/bitlinear_block_float_gemv.wgsl, bit-identical. Codes are loaded STEP words at a
 // time, 1 or 4.
 struct Params { uint m, n, blocks, words, block_words, groups, group_blocks, lanes, add; };
 

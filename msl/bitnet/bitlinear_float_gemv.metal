@@ -1,6 +1,6 @@
 // y[t, r] = Σ_k a[t, k]·Wq[r, k]·w_scale[r, group of k], on top of y if `add` is not 0, for few tokens t, whose activations are floats. A SIMD-group
 // makes ROWS rows × TILE_Y tokens: each lane takes every 32nd word of the rows. The sixteen products of a word are ±x or 0, so exact. They are added
-// in order, scaled, and added to what the lane has; lanes are added in their order, as in wgsl/bitnet/bitlinear_float_gemv.wgsl: the same bits for any
+// in order, scaled, and added to what the lane has; lanes are added in their order, as in wgsl/bitnet/bitlinear_float_gemv.wgsl: bit-identical for any
 // ROWS and TILE_Y. `ALIGNED` is 1 where the rows of a are whole quads, 2 where they are whole words.
 struct Params { uint m, n, k, words, groups, group_words, transposed, add, biased, activation; };
 

@@ -1,10 +1,10 @@
 // The products of a word, sixteen weights of a row, with activations in floats: they are ±x or 0, so exact, and are added in order.
 
-// The codes of a word at even or at odd places, four in each of two halves, each half with the bits of 1024. These count its last bits, so with one field
+// The codes of a word at even or at odd places, four in each of two f16, each with the bits of 1024. These count its last bits, so with one field
 // of codes left in place, a half is 1024 + code·4^f.
 static inline uint biased(uint codes) { return codes | 0x64006400u; }
 
-// Field f of two such halves as value = code - 1, in exact steps: no conversion, and a shift for eight weights.
+// Field f of two such f16 as value = code - 1, in exact steps: no conversion, and a shift for eight weights.
 static inline float2 values(uint halves, uint f) {
     const float2 v = float2(as_type<half2>(halves & (0x64006400u | 0x00030003u << (2u * f))));
     const float one = as_type<float>((127u - 2u * f) << 23);

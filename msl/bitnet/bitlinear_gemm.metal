@@ -1,18 +1,18 @@
-// y[t, r] = (Σ_k xq[t, k]·Wq[r, k]) · w_scale[r] / x_scale[t], added to y if `add` is not 0; for many tokens t, on the matrix units. codes is
+// y[t, r] = (Σ_k xq[t, k]·Wq[r, k]) · w_scale[r] / x_scale[t], added to y if `add` is not 0; for many tokens t, on the simdgroup matrices. codes is
 // [rows, words] words of sixteen codes, x [tokens, 2, words] vectors of four words, y [tokens, rows]. A threadgroup of four SIMD-groups computes
 // 64 rows × TILE_Y tokens (16, 32 or 64), each SIMD-group a quarter of 32 rows and half the tokens. 64 elements of every row and token are in
-// threadgroup memory at a time as halves, in the half layout's order on both sides.
+// threadgroup memory at a time as f16, in the half layout's order on both sides.
 // A part before brings `Params`, and what is done to a product before it is stored (msl/tensor/product_plain.metal, product_finish.metal).
 using metal::make_filled_simdgroup_matrix; using metal::simdgroup_float8x8; using metal::simdgroup_half8x8; using metal::simdgroup_load;
 using metal::simdgroup_multiply_accumulate; using metal::simdgroup_store;
 
-// The distance of rows in threadgroup memory, in halves: 64, and 8 more so that neighboring rows start in different banks.
+// The distance of rows in threadgroup memory, in f16: 64, and 8 more so that neighboring rows start in different banks.
 #define STRIDE 72
 
 // How many matrices of eight tokens a SIMD-group has.
 #define MATRICES (TILE_Y / 16)
 
-// A masked field, two codes times 4^f, as normal halves (1024 + code·4^f - 1024), so that flushed subnormals do no harm.
+// A masked field, two codes times 4^f, as normal f16 (1024 + code·4^f - 1024), so that flushed subnormals do no harm.
 static inline half2 widen(uint field) { return as_type<half2>(field | 0x64006400u) - half2(1024.0h); }
 
 [[max_total_threads_per_threadgroup(THREADS)]]

@@ -4,7 +4,7 @@
 // A part before says what is done to a product before it is stored (msl/tensor/product_plain.metal, product_finish.metal).
 struct Params { uint rows, tokens, columns, words, x_words, groups, group_size, bits, add, biased, activation; };
 
-// Four neighbors of a shifted word, of which a unit has so many.
+// Four neighbors of a shifted word, of which a word has this many.
 #define QUADS 8u
 // One longer than the most words, so that threads, a row each, meet no bank twice.
 #define PITCH 33u

@@ -1,4 +1,4 @@
-// The product of floats with ternary weights W on the matrix units: with `transposed`, W is [n, k] and y = a·Wᵀ, which is BitLinear; else it is [k, n] and
+// The product of floats with ternary weights W on the simdgroup matrices: with `transposed`, W is [n, k] and y = a·Wᵀ, which is BitLinear; else it is [k, n] and
 // y = a·W, its gradient; on top of y if `add` is not 0. wgsl/bitnet/matmul_ternary.wgsl says how codes and scales lie in memory. Tiles are of floats: a
 // half does not hold every scale.
 struct Params { uint m, n, k, words, groups, group_words, transposed, add, biased, activation; };

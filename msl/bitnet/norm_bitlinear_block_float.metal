@@ -1,5 +1,5 @@
 // BitLinear of a row that is normalized and rounded to block floating point here, for a token at a time, in one dispatch: as
-// wgsl/bitnet/norm_bitlinear_block_float.wgsl with chunk_floats.wgsl, to the bit. Every threadgroup prepares the row of its token for itself, in chunks of 16
+// wgsl/bitnet/norm_bitlinear_block_float.wgsl with chunk_floats.wgsl, bit-identical. Every threadgroup prepares the row of its token for itself, in chunks of 16
 // columns a thread, and multiplies each by `tile` rows of the matrix: a SIMD-group four of them at a time, of which a lane has a quad of words. What becomes of a
 // product, and which row of the matrix is the i-th, is for the part before to say (rows_stored.metal, rows_gated.metal).
 static_assert(THREADS == 128, "a chunk has a quad of words for each lane");
@@ -103,7 +103,7 @@ kernel void norm_bitlinear_block_float(
                     for (uint r = 0u; r < 4u; ++r) sum[r] = dot_in_order(weights(even[r], uneven[r], f), numbers, sum[r]);
                 }
             }
-            // Halves of a block are exact, and so is their sum.
+            // Half sums of a block are exact, and so is their sum.
             for (uint r = 0u; r < 4u; ++r) sum[r] += quad_shuffle_xor(sum[r], ushort(1));
             // By way of threadgroup memory, so that a product and the sum that it goes to are never fused.
             const uint at = (odd ? 2u : 0u) * PITCH + lane / 2u;

@@ -1,4 +1,4 @@
-// w [rows, columns] to one bit by groups of `group_size` columns of a row, or with the means of its matrix. One threadgroup per group of a row. More
+// w [rows, columns] to one bit per group of `group_size` columns of a row, or with the means of its matrix. One threadgroup per group of a row. More
 // in wgsl/bitnet/quantize_weights_binary.wgsl.
 struct Params { uint rows, columns, words, groups, group_size, matrix_rows, chunks; float count; };
 

@@ -1,4 +1,4 @@
-// Absmean quantization of w [rows, columns] by groups of `group_words` words of sixteen columns. One threadgroup per group of a row. More in
+// Absmean quantization of w [rows, columns] per group of `group_words` words of sixteen columns. One threadgroup per group of a row. More in
 // wgsl/bitnet/quantize_weights_by_group.wgsl.
 struct Params { uint rows, columns, words, groups, group_words; };
 

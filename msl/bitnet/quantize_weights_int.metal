@@ -1,4 +1,4 @@
-// w [rows, columns] to codes of `bits` bits by groups of `group_size` columns of a row. One threadgroup per group of a row. The formula, and what comes
+// w [rows, columns] to codes of `bits` bits per group of `group_size` columns of a row. One threadgroup per group of a row. The formula, and what comes
 // of groups that are tiny or not finite: wgsl/bitnet/quantize_weights_int.wgsl.
 struct Params { uint rows, columns, words, groups, group_size, bits, symmetric; };
 

@@ -1,4 +1,4 @@
-// 1 / sqrt(mean(v²) + eps) of a row, the same bits on every device, since squares are added as integers. wgsl/shared/rms.wgsl says why and how.
+// 1 / sqrt(mean(v²) + eps) of a row, bit-identical on every device, since squares are added as integers. wgsl/shared/rms.wgsl says why and how.
 
 // From the bits of the row's largest magnitude: all |v| < 2^(exponent - 126).
 static inline uint row_exponent(uint largest) { return clamp(largest >> 23, 15u, 254u); }

@@ -1,4 +1,4 @@
-// y[b, i, j] = Σ left(b, i, l)·right(b, l, j) over l, on top of y if `add` is not 0, on the matrix units: wgsl/tensor/matmul_dense.wgsl says how the sides
+// y[b, i, j] = Σ left(b, i, l)·right(b, l, j) over l, on top of y if `add` is not 0, on the simdgroup matrices: wgsl/tensor/matmul_dense.wgsl says how the sides
 // lie in memory.
 struct Params { uint m, n, k, a_transposed, b_transposed, a_batch, b_batch, add, biased, activation; };
 

@@ -1,11 +1,11 @@
-// y[b, i, j] = Σ a[b, i, l]·b[b, j, l] over l, of bytes with signs, on the matrix units: see wgsl/tensor/matmul_int8.wgsl. A threadgroup of four SIMD-groups makes
-// 64 × 64 outputs, each SIMD-group a quarter of 32 × 32. DEPTH bytes of every row are in threadgroup memory at a time, as halves. A product is 2^14 at most,
-// and a float holds sums of 1024 of them exactly, in any order; then they are added to the integers in y.
+// y[b, i, j] = Σ a[b, i, l]·b[b, j, l] over l, of bytes with signs, on the simdgroup matrices: see wgsl/tensor/matmul_int8.wgsl. A threadgroup of four
+// SIMD-groups makes 64 × 64 outputs, each SIMD-group a quarter of 32 × 32. DEPTH bytes of every row are in threadgroup memory at a time, as f16. A product is
+// 2^14 at most, and a float holds sums of 1024 of them exactly, in any order; then they are added to the integers in y.
 using metal::make_filled_simdgroup_matrix; using metal::simdgroup_float8x8; using metal::simdgroup_half8x8; using metal::simdgroup_load;
 using metal::simdgroup_multiply_accumulate; using metal::simdgroup_store;
 struct Params { uint m, n, k, a_batch, b_batch; };
 
-// The distance of rows in threadgroup memory, in halves: DEPTH (32), and 8 more so that neighboring rows start in different banks.
+// The distance of rows in threadgroup memory, in f16: DEPTH (32), and 8 more so that neighboring rows start in different banks.
 #define STRIDE 40
 #define EXACT 1024u
 

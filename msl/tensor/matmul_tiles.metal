@@ -1,4 +1,4 @@
-// Products on the matrix units. A threadgroup of four SIMD-groups makes 64 × 64 outputs, each SIMD-group a quarter of 32 × 32. DEPTH of the products are
+// Products on the simdgroup matrices. A threadgroup of four SIMD-groups makes 64 × 64 outputs, each SIMD-group a quarter of 32 × 32. DEPTH of the products are
 // in threadgroup memory at a time, the left side in rows, the right one in rows of l. A kernel brings its parameters, of which `m`, `n`, `k` and `add` are
 // used here, and its right side, from which `right_quad` loads four neighbors of a line. The order in which eight
 // products are added is the device's.

@@ -1,5 +1,5 @@
-// Causal attention of many new tokens on the matrix units, after rope.metal, from keys and values in halves: queries and weights are multiplied as halves, and
-// products added up in the unit's order. A row has the same bits whatever is computed with it. How, and why weights are not of a row's largest score:
+// Causal attention of many new tokens on the simdgroup matrices, after rope.metal, from keys and values in f16: queries and weights are multiplied as f16, and
+// products added up in the hardware's order. A row is batch-invariant. How, and why weights are not of a row's largest score:
 // wgsl/transformer/attention_units.wgsl. A threadgroup goes through all positions that its TILE_X rows see, SPAN at a time; a SIMD-group has eight rows, of
 // scores and of HEAD columns of outputs. In what it has in threadgroup memory, lane l has row l / 4, and of its quads every fourth, from l % 4 on.
 using metal::make_filled_simdgroup_matrix; using metal::simdgroup_float8x8; using metal::simdgroup_half8x8; using metal::simdgroup_load;
@@ -10,8 +10,8 @@ using metal::simdgroup_multiply_accumulate; using metal::simdgroup_store;
 // e^SLACK is far below the largest half.
 #define SLACK 8.0f
 
-// Lines of keys and values, a position each, and of queries, a row each, have PITCH quads of halves; those of scores SCORES quads of floats, and of weights
-// WEIGHTS quads of halves: so many more than what they hold that eight lines meet no bank twice.
+// Lines of keys and values, a position each, and of queries, a row each, have PITCH quads of f16; those of scores SCORES quads of floats, and of weights
+// WEIGHTS quads of f16: more than they hold, so that eight lines meet no bank twice.
 
 static inline float exchanged(float v, ushort mask) { return quad_shuffle_xor(v, mask); }
 // LOWEST instead of scores from `end` on, of four neighboring positions.

@@ -1,4 +1,4 @@
-// The q-th four elements of 16 bytes of a dense matrix in f16: eight halves.
+// The q-th four elements of 16 bytes of a dense matrix in f16: eight numbers.
 #define QUADS 2u
 static inline float4 unpack4(uint4 v, uint q) {
     const half2 low = as_type<half2>(q == 1u ? v.z : v.x);

@@ -1,4 +1,4 @@
-// Products of tiles on the matrix units, for attention without a matrix of scores. A threadgroup has ROWS rows of one matrix and goes through another,
+// Products of tiles on the simdgroup matrices, for attention without a matrix of scores. A threadgroup has ROWS rows of one matrix and goes through another,
 // COLUMNS of its rows at a time: these are the columns of a tile of scores. Each of its eight SIMD-groups has eight rows, of scores and of outputs.
 // In a SIMD-group's part of a tile that is in threadgroup memory, lane l has row l / 4, and of its columns those that lie 4 apart, from l % 4 on.
 // The order in which eight products are added is the device's.

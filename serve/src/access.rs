@@ -5,14 +5,10 @@ use crate::{
     error::{ApiError, Result, shown},
     hosts::{address, host_of, is_local, origin_host},
     options::Options,
+    paths::{HEALTH, PAGE},
 };
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Request, Version, header};
 use std::{net::IpAddr, sync::Arc};
-
-/// The path that never needs a key.
-pub const HEALTH: &str = "/health";
-/// The chat page, which needs none either: it asks its user for the key.
-pub const PAGE: &str = "/";
 
 /// Checks of requests that come before anything else.
 pub struct Access {

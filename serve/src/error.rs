@@ -179,7 +179,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_model_gives_is_not_the_clients_fault() {
+    fn model_errors_are_server_errors() {
         let status = |error: Error| ApiError::library("prompt", &error).status;
         assert_eq!(
             status(Error::Overflow { op: "embed", what: "the states of text 0".into() }),

@@ -3,9 +3,9 @@
 use crate::{
     access::Access,
     client::Client,
-    http::{MESSAGES, route},
     messages,
     metrics::Metrics,
+    paths::{MESSAGES, route},
 };
 use axum::{
     body::{Body, Bytes, HttpBody},

@@ -1,7 +1,7 @@
 //! Paths, headers and bodies.
 
 use crate::{
-    access::{Access, HEALTH, PAGE},
+    access::Access,
     answer::{Answer, Kind},
     budget::Full,
     client::Client,
@@ -11,7 +11,12 @@ use crate::{
     logprobs::TokenTexts,
     messages,
     options::Options,
-    page, prepare,
+    page,
+    paths::{
+        CHAT, COMPLETIONS, COUNT, DETOKENIZE, EMBEDDINGS, HEALTH, MESSAGES, METRICS, MODELS, PAGE,
+        RESPONSES, TOKENIZE,
+    },
+    prepare,
     request::Request,
     responses,
     shared::{Body as Prepared, Shared},
@@ -32,40 +37,6 @@ use futures_util::StreamExt as _;
 use serde_json::{Value, json};
 use std::sync::Arc;
 use tokio::time::timeout;
-
-const METRICS: &str = "/metrics";
-const MODELS: &str = "/v1/models";
-const CHAT: &str = "/v1/chat/completions";
-const COMPLETIONS: &str = "/v1/completions";
-const EMBEDDINGS: &str = "/v1/embeddings";
-const RESPONSES: &str = "/v1/responses";
-pub const MESSAGES: &str = "/v1/messages";
-const COUNT: &str = "/v1/messages/count_tokens";
-const TOKENIZE: &str = "/tokenize";
-const DETOKENIZE: &str = "/detokenize";
-/// All paths but those of single models.
-const PATHS: [&str; 12] = [
-    PAGE,
-    HEALTH,
-    METRICS,
-    MODELS,
-    CHAT,
-    COMPLETIONS,
-    EMBEDDINGS,
-    RESPONSES,
-    MESSAGES,
-    COUNT,
-    TOKENIZE,
-    DETOKENIZE,
-];
-
-/// Returns the route of a path, as metrics count it.
-pub fn route(path: &str) -> &'static str {
-    if let Some(route) = PATHS.into_iter().find(|route| *route == path) {
-        return route;
-    }
-    if path.starts_with("/v1/models/") { "/v1/models/NAME" } else { "other" }
-}
 
 /// Returns the routes of the API, for an app with paths of its own.
 pub fn router(shared: Shared, access: Arc<Access>) -> Router {
@@ -126,7 +97,7 @@ async fn health(State(shared): State<Shared>) -> Response {
 }
 
 async fn metrics(State(shared): State<Shared>) -> Response {
-    let text = shared.metrics.text(&shared);
+    let text = shared.metrics.text(shared.load(), &shared.batch.options());
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text).into_response()
 }
 

@@ -54,6 +54,7 @@ mod messages;
 mod metrics;
 mod options;
 mod page;
+mod paths;
 mod prepare;
 mod request;
 mod responses;

@@ -1,6 +1,7 @@
 //! Metrics in the text format of Prometheus: `/metrics`.
 
-use crate::shared::Shared;
+use crate::turns::Counts;
+use bitnet_wgpu::model::BatchOptions;
 use std::{
     collections::BTreeMap,
     fmt::Write as _,
@@ -57,8 +58,7 @@ impl Metrics {
     }
 
     /// Writes all metrics of a server.
-    pub fn text(&self, shared: &Shared) -> String {
-        let (load, room) = (shared.load(), shared.batch.options());
+    pub fn text(&self, load: Counts, room: &BatchOptions) -> String {
         let mut text = Text(String::new());
         text.begin("bitnet_requests_total", "counter", "Requests by route and status.");
         let requests = self.requests.lock().unwrap_or_else(PoisonError::into_inner).clone();

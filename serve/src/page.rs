@@ -7,7 +7,7 @@ use axum::{
 use std::hash::{BuildHasher, RandomState};
 
 /// The whole page: it loads nothing else. `{nonce}` marks what may run.
-const PAGE: &str = include_str!("page.html");
+const PAGE: &str = include_str!("../page.html");
 
 /// Returns the page. Its own script and style alone are allowed, by a number that is new each time,
 /// and it reaches no other server.

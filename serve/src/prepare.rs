@@ -13,10 +13,7 @@ use crate::{
     shared::{Body, Shared},
     vectors,
 };
-use bitnet_wgpu::{
-    Error,
-    model::{GenerateOptions, Message, ReasoningParser, Tokenizer},
-};
+use bitnet_wgpu::model::{GenerateOptions, Message, ReasoningParser, Tokenizer};
 use serde_json::Value;
 use std::{sync::Arc, time::Instant};
 use tokio::select;
@@ -178,7 +175,7 @@ fn encode(
             (ids, Some(parts))
         }
     };
-    check_length(shared, ids.len())?;
+    shared.check_length(ids.len())?;
     // An answer of no tokens enters no queue, but is checked as any other.
     shared.batch.generate_ids(&ids, &options.clone().max_tokens(0))?;
     Ok((ids.into(), parts))
@@ -199,10 +196,4 @@ pub fn encode_chat(
     let mut ids = tokenizer.chat(before)?;
     ids.extend(begun.chat(std::slice::from_ref(last))?);
     Ok(ids)
-}
-
-/// Checks that a text has room.
-pub fn check_length(shared: &Shared, tokens: usize) -> bitnet_wgpu::Result<()> {
-    let capacity = shared.batch.options().capacity();
-    if tokens > capacity { Err(Error::Context { needed: tokens, capacity }) } else { Ok(()) }
 }

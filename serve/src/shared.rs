@@ -85,6 +85,12 @@ impl Shared {
             .or_else(|| self.lost.get().map(|during| Error::DeviceLost { during: during.clone() }))
     }
 
+    /// Checks that a prompt of so many tokens has room.
+    pub fn check_length(&self, tokens: usize) -> bitnet_wgpu::Result<()> {
+        let capacity = self.batch.options().capacity();
+        if tokens > capacity { Err(Error::Context { needed: tokens, capacity }) } else { Ok(()) }
+    }
+
     /// Sequences that run and wait.
     pub fn load(&self) -> Counts {
         let (batch, turns) = (self.batch.load(), self.running.counts());

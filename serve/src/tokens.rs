@@ -5,7 +5,7 @@ use crate::{
     error::{ApiError, Result},
     fields::Fields,
     json,
-    prepare::{check_length, encode_chat},
+    prepare::encode_chat,
     request::ids,
     shared::Shared,
 };
@@ -53,7 +53,8 @@ pub fn detokenize(shared: &Shared, body: &[u8]) -> Result<Value> {
         None => return Err(ApiError::missing("tokens")),
     };
     fields.end()?;
-    let text = check_length(shared, tokens.len())
+    let text = shared
+        .check_length(tokens.len())
         .and_then(|()| shared.text_tokenizer())
         .and_then(|it| it.decode_with_special(&tokens));
     Ok(json!({ "prompt": text.map_err(|error| ApiError::library("tokens", &error))? }))

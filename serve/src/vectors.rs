@@ -8,7 +8,6 @@ use crate::{
     json,
     limits::{PART_TEXTS, PART_TOKENS},
     logprobs::Echo,
-    prepare::check_length,
     request::Prompt,
     shared::{Body, Shared},
     turns::{Counts, Full},
@@ -92,7 +91,7 @@ fn encode(shared: &Shared, text: Prompt) -> bitnet_wgpu::Result<Vec<u32>> {
             });
         }
     };
-    check_length(shared, ids.len())?;
+    shared.check_length(ids.len())?;
     Ok(ids)
 }
 

@@ -54,7 +54,7 @@ impl Link {
         Self { call: within(call, &CALLS), byte: within(byte, &BYTES) }
     }
 
-    /// What so many bytes take.
+    /// What this many bytes take.
     fn takes(self, bytes: usize) -> f64 {
         self.call + self.byte * bytes as f64
     }
@@ -74,19 +74,19 @@ pub struct Decision {
 const SIZES: usize = 4 * usize::BITS as usize;
 /// What a call on the CPU takes, however small, in nanoseconds.
 const CALL: f64 = 50.0;
-/// The slower side is tried where it is expected to take less than so many times as long as the
+/// The slower side is tried where it is expected to take less than this many times as long as the
 /// faster one.
 const NEAR: f64 = 2.0;
 /// The factor for a size that has not been measured there, since its expectation comes from other
 /// sizes: if it is below [`TRY`].
 const FAR: f64 = 8.0;
 /// An op that has never been measured on a side is tried there if it is expected to take less than
-/// so many nanoseconds.
+/// this many nanoseconds.
 const TRY: f64 = 20e6;
-/// So many calls of a size until the slower side is tried again.
+/// This many calls of a size until the slower side is tried again.
 pub const AGAIN: u32 = 64;
-/// So many measurements of a size are believed; fewer may all have waited for another program, and
-/// are made again.
+/// This many measurements of a size are believed; fewer may all have waited for another program,
+/// and are made again.
 pub const BELIEVED: u8 = 3;
 
 /// What an empty call may take there and back, and what a byte may add: up to a second, and a
@@ -130,7 +130,7 @@ pub struct Seen {
 #[derive(Clone)]
 pub struct Costs {
     pub link: Option<Link>,
-    /// Where the link is from a file, so many calls until it is measured again.
+    /// Where the link is from a file, this many calls until it is measured again.
     pub doubted: u32,
     pub ops: Vec<Seen>,
 }
@@ -310,7 +310,7 @@ pub mod tests {
         (0..90).map(|i| (64.0 * 2f64.powf(f64::from(i * 37 % 90) / 5.0)) as usize).collect()
     }
 
-    /// Calls of all sizes for so many rounds; what they took in the last one, by what the better
+    /// Calls of all sizes for this many rounds; what they took in the last one, by what the better
     /// side takes.
     pub fn run(costs: &mut Costs, rounds: usize, machine: Machine) -> Vec<f64> {
         let sizes = sizes();
@@ -379,7 +379,7 @@ pub mod tests {
     }
 
     #[test]
-    fn a_bad_side_is_tried_once_and_not_where_that_would_take_long() {
+    fn the_slower_side_is_tried_rarely() {
         let mut costs = Costs::new(Some(LINK), 2);
         let mut tries = |op: usize, work: Work| {
             let mut on = [0; 2];
@@ -413,7 +413,7 @@ pub mod tests {
     }
 
     #[test]
-    fn a_file_that_lies_is_not_believed_for_ever() {
+    fn wrong_estimates_of_a_file_are_corrected() {
         for (i, machine) in MACHINES.into_iter().enumerate() {
             let mut honest = Costs::new(Some(LINK), 1);
             run(&mut honest, 6, machine);
@@ -464,7 +464,7 @@ pub mod tests {
     }
 
     #[test]
-    fn a_file_that_lies_is_not_believed_again_since_a_call_waited() {
+    fn one_slow_call_does_not_restore_wrong_estimates() {
         let mut costs =
             Costs::parse("link 60000 0.1 64\nadd 98304 0 cpu 3 3 gpu 1000000 3\n", &["add"])
                 .unwrap();

@@ -23,7 +23,7 @@ const TIMING: &Kind = b"bitnet-wgpu timing 1\n";
 pub fn kept(context: &Context, names: &[&str]) -> Option<Costs> {
     let (path, key) = file(context, context.cache_folder()?, names);
     found(&path, key, names).unwrap_or_else(|why| {
-        log::warn!("{}: {why}: what calls take is learned anew", display(&path));
+        log::warn!("{}: {why}: times are measured again", display(&path));
         None
     })
 }
@@ -33,7 +33,7 @@ pub fn keep(context: Option<&Context>, names: &[&str], costs: &Costs) -> Result<
     let place = context.and_then(|context| Some(file(context, context.cache_folder()?, names)));
     let none = || Error::Invalid {
         op: "keep",
-        what: "there is no context that was opened with a cache folder".into(),
+        what: "no context with a cache folder; open one with ContextOptions::cache".into(),
     };
     let (path, key) = place.ok_or_else(none)?;
     // A file that is not sound is replaced.
@@ -61,7 +61,7 @@ fn key(parts: [&str; 3]) -> u64 {
     hash(parts.iter().flat_map(|part| [part.as_bytes(), b"\n"]))
 }
 
-/// What twins run on, as far as it is easily known.
+/// What CPU references run on, as far as it is easily known.
 fn processor() -> String {
     let threads = available_parallelism().map_or(1, usize::from);
     // Linux has it for most architectures.
@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_are_of_one_device_and_processor_and_of_these_ops() {
+    fn files_name_device_processor_and_ops() {
         let keys =
             [["a", "b", "c"], ["x", "b", "c"], ["a", "x", "c"], ["a", "b", "x"], ["ab", "", "c"]]
                 .map(key);

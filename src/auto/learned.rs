@@ -4,7 +4,7 @@ use super::cost::{
     AGAIN, BELIEVED, BYTES, CALLS, Costs, FACTORS, Link, Measured, Work, least, size,
 };
 use std::{
-    fmt::{Debug, Display, Write},
+    fmt::{Display, Write},
     ops::RangeInclusive,
     str::FromStr,
 };
@@ -111,11 +111,11 @@ fn words(line: &str) -> Vec<&str> {
 }
 
 fn no_line(line: &str) -> String {
-    format!("`{}` is nothing that is learned", line.escape_debug())
+    format!("`{}` is no estimate", line.escape_debug())
 }
 
 /// A number of a file.
-fn number<T: FromStr<Err: Display> + PartialOrd + Debug>(
+fn number<T: FromStr<Err: Display> + PartialOrd + Display>(
     text: &str,
     range: &RangeInclusive<T>,
 ) -> Result<T, String> {
@@ -123,7 +123,7 @@ fn number<T: FromStr<Err: Display> + PartialOrd + Debug>(
     if range.contains(&value) {
         Ok(value)
     } else {
-        Err(format!("{value:?} is not within {:?} to {:?}", range.start(), range.end()))
+        Err(format!("{value} is not within {} to {}", range.start(), range.end()))
     }
 }
 

@@ -147,7 +147,7 @@ impl Auto {
 
     /// Writes what was learned so far to the folder of
     /// [`ContextOptions::cache`](crate::ContextOptions::cache), from which the next one has it that
-    /// is made on the same adapter, with the same driver, language and matrix units, the same
+    /// is made on the same adapter, with the same driver, language and tensor cores, the same
     /// processor and number of threads, by this version of the crate: it chooses as this one does,
     /// from its first call on. Gives the file, lines of text after a header. What another process
     /// has written there meanwhile is kept, where this one knows no better; of what both write in
@@ -240,7 +240,7 @@ impl Auto {
         self.each(Op::Gelu, 4, x, cpu::gelu, tensor::gelu)
     }
 
-    /// [`softmax`](fn@tensor::softmax) of rows of so many columns.
+    /// [`softmax`](fn@tensor::softmax) of rows of this many columns.
     ///
     /// # Errors
     /// [`Error::Length`] if `x` is not whole rows; what the device reports.
@@ -333,7 +333,7 @@ impl Auto {
         )
     }
 
-    /// An op on each number, of so many operations.
+    /// An op on each number, of this many operations.
     fn each(
         &self,
         op: Op,
@@ -411,9 +411,7 @@ impl Auto {
         if let Some(context) = self.context.as_ref().filter(|_| doubts) {
             let link = measure(context)?;
             if self.costs().compare(link) {
-                log::warn!(
-                    "auto: what was kept is not of this machine: what calls take is learned anew"
-                );
+                log::warn!("auto: saved times do not match this machine: times are measured again");
             }
         }
         Ok(())

@@ -112,7 +112,7 @@ pub fn attention(qkv: &[f32], cache: &KvCache) -> Result<Vec<f32>> {
         };
         match &cache.heads {
             Heads::F32(heads) => attend(&run, &heads[head], y),
-            Heads::F16(heads) => attend_halves(&run, &heads[head], y),
+            Heads::F16(heads) => attend_f16(&run, &heads[head], y),
         }
     };
     let products = cache.len * together * width;
@@ -138,7 +138,7 @@ fn attend(run: &Run<'_>, head: &KeyHead<f32>, y: &mut [f32]) {
 }
 
 #[multiversion::multiversion(targets = "simd")]
-fn attend_halves(run: &Run<'_>, head: &KeyHead<f16>, y: &mut [f32]) {
+fn attend_f16(run: &Run<'_>, head: &KeyHead<f16>, y: &mut [f32]) {
     attend_as(run, head, y);
 }
 
@@ -191,8 +191,8 @@ fn attend_as<T: Number>(run: &Run<'_>, head: &KeyHead<T>, y: &mut [f32]) {
 }
 
 /// Adds the scores of a block of positions to every `stride`-th of `scores`, one for each head of
-/// `q`. As in the twin, product i goes to running sum i % 8 where there are eight more, and the
-/// rest is added at the end.
+/// `q`. As in the CPU reference, product i goes to running sum i % 8 where there are eight more,
+/// and the rest is added at the end.
 #[inline(always)]
 fn add_scores<T: Number>(
     q: &[f32],
@@ -245,7 +245,7 @@ fn add_products(
     }
 }
 
-/// Adds x times so many numbers to `sums`.
+/// Adds x times this many numbers to `sums`.
 #[inline(always)]
 fn add_scaled<const N: usize>(sums: &mut [f32; N], x: f32, numbers: &[f32; N]) {
     for (sum, number) in sums.iter_mut().zip(numbers) {
@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn it_gives_the_bits_of_the_twin() {
+    fn it_is_bit_identical_to_the_reference() {
         let mut rng = StdRng::seed_from_u64(1);
         let shapes =
             [(1, 1, 2), (4, 2, 10), (6, 2, 64), (4, 4, 72), (2, 2, 96), (20, 5, 128), (2, 1, 256)];
@@ -354,12 +354,12 @@ mod tests {
             let shape = AttentionShape { heads, kv_heads, head_dim };
             let frequencies: Vec<f32> = (0..head_dim / 2).map(|i| 1.0 / (i + 1) as f32).collect();
             let angles = rope_angles(&frequencies, 200);
-            for in_halves in [false, true] {
+            for in_f16 in [false, true] {
                 let kept = |host: &HostKvCache| {
-                    if in_halves { halves(host, window) } else { host.clone() }
+                    if in_f16 { halves(host, window) } else { host.clone() }
                 };
                 let mut host = HostKvCache::new(shape).unwrap().window(window);
-                let element = if in_halves { Element::F16 } else { Element::F32 };
+                let element = if in_f16 { Element::F16 } else { Element::F32 };
                 let mut cache = KvCache::new(shape, element).unwrap().window(window);
                 for tokens in [1, 1, 14, 1, 40, 3, 0, 100] {
                     let mut qkv: Vec<f32> =

@@ -1,6 +1,6 @@
 //! The key-value cache of attention on the CPU: laid out for vectors, in 32 bits or in 16.
 
-use super::halves;
+use super::f16_convert;
 use crate::{
     element::Element,
     error::{Error, Result},
@@ -15,7 +15,7 @@ const OP: &str = "key-value cache";
 /// them.
 pub(super) const BLOCK: usize = 64;
 
-/// Running sums of a score, as the twin has them.
+/// Running sums of a score, as the CPU reference has them.
 pub(super) const SUMS: usize = 8;
 
 /// Keys and values of one sequence in one layer, in host memory, laid out for [`attention`](crate::cpu::attention).
@@ -118,7 +118,7 @@ impl Number for f16 {
             room.resize(from.len(), 0.0);
         }
         let room = &mut room[..from.len()];
-        halves::widen(from, room);
+        f16_convert::widen(from, room);
         room
     }
 }

@@ -4,7 +4,7 @@
 //! several tokens the weights.
 
 use super::{
-    halves::half_to_f32,
+    f16_convert::half_to_f32,
     isa::{Extension, Isa},
     prefetch::prefetch,
     threads::by_chunks,
@@ -226,7 +226,7 @@ mod avx2 {
         _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_cvtsi64_si128(bytemuck::cast(*v))))
     }
 
-    /// A product, rounded, and then added: the twin does not fuse them.
+    /// A product, rounded, and then added: the CPU reference does not fuse them.
     #[inline]
     #[target_feature(enable = "avx2,f16c")]
     fn add_product(sum: __m256, weights: __m256, x: __m256) -> __m256 {
@@ -297,7 +297,7 @@ mod neon {
         [vcvtq_f32_s32(vmovl_s16(vget_low_s16(v))), vcvtq_f32_s32(vmovl_high_s16(v))]
     }
 
-    /// Products, rounded, and then added: the twin does not fuse them.
+    /// Products, rounded, and then added: the CPU reference does not fuse them.
     #[inline]
     #[target_feature(enable = "neon")]
     fn add_product(sum: Eight, weights: Eight, x: Eight) -> Eight {
@@ -321,7 +321,7 @@ mod tests {
     use half::{bf16, f16};
 
     #[test]
-    fn every_instruction_set_gives_the_bits_of_the_twin() {
+    fn every_instruction_set_equals_the_cpu_reference() {
         let number = |i: usize| ((i * 37 % 101) as f32 - 50.0) / 7.0;
         for (m, n, k) in [
             (0, 3, 8),
@@ -337,7 +337,7 @@ mod tests {
         ] {
             let (x, w): (Vec<_>, Vec<_>) =
                 ((0..m * k).map(number).collect(), (0..n * k).map(|i| number(i + 5)).collect());
-            // Subnormal halves too.
+            // Subnormal f16 too.
             let halves: Vec<u8> = w
                 .iter()
                 .enumerate()

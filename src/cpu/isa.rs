@@ -13,7 +13,7 @@ pub enum Extension {
     /// AVX-VNNI: 32 products an instruction.
     #[cfg(target_arch = "x86_64")]
     AvxVnni,
-    /// AVX2: 32 products in 16 bits. It, and what is above it, has conversions of halves (F16C)
+    /// AVX2: 32 products in 16 bits. It, and what is above it, has conversions of f16 (F16C)
     /// too.
     #[cfg(target_arch = "x86_64")]
     Avx2,
@@ -93,7 +93,7 @@ mod tests {
 
     /// Prints them: a script that emulates a processor sees whether its instructions were tested.
     #[test]
-    fn what_this_processor_has_ends_with_what_all_have() {
+    fn instruction_sets_range_from_best_to_portable() {
         let all: Vec<_> = Isa::all().collect();
         println!("instruction sets: {:?}", all.iter().map(|isa| isa.kind()).collect::<Vec<_>>());
         assert_eq!(

@@ -26,7 +26,7 @@
 pub(crate) mod attention;
 pub(crate) mod cache;
 pub(crate) mod dense;
-mod halves;
+mod f16_convert;
 pub(crate) mod isa;
 pub(crate) mod linear;
 pub(crate) mod matmul;

@@ -154,7 +154,7 @@ mod tests {
     };
     use rand::{RngExt, SeedableRng, rngs::StdRng};
 
-    /// What the twins make of one token alone.
+    /// What the CPU references make of one token alone.
     fn plainly(x: &[f32], w: &PackedTernary) -> Vec<u32> {
         let mut x = x.to_vec();
         quantize_block_float(&mut x, w.columns(), w.group()).unwrap();
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_has_the_same_bits_in_any_company() {
+    fn a_token_does_not_depend_on_the_batch() {
         let mut rng = StdRng::seed_from_u64(3);
         let shapes: [(usize, usize, usize, Option<usize>); 8] = [
             (1, 1, 1, None),

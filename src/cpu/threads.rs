@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pool_has_as_many_threads_as_asked_for() {
+    fn a_pool_has_the_requested_threads() {
         for count in [1, 2, 3] {
             let threads = Threads::new(count).unwrap();
             assert_eq!(threads.run(rayon::current_num_threads), count);

@@ -4,10 +4,10 @@ use super::{
     config::ModelConfig,
     config_json::is_bitnet,
     embedding::EmbeddingDefaults,
+    float_weights::{self, FloatWeights},
     format_error::FormatError,
     generation::GenerationDefaults,
     json::{read_json, token_ids},
-    masters::{self, Masters},
     mlx::{Affine, AffineMatrix, Settings},
     model_file::ModelFile,
     read_options::ReadOptions,
@@ -53,7 +53,7 @@ pub struct Checkpoint {
     config: ModelConfig,
     /// None where neither config.json nor the scales say it.
     rule: Option<ScaleRule>,
-    masters: Masters,
+    float_weights: FloatWeights,
     /// In what MLX has written.
     mlx: Option<Settings>,
     /// Whether nothing says how activations are computed.
@@ -86,7 +86,7 @@ impl Checkpoint {
         let json = read_json(&path)?;
         let rule = scale_rule::of_json(&json).map_err(|problem| problem.at(&path))?;
         let mut config = ModelConfig::from_json(&json).map_err(|problem| problem.at(&path))?;
-        let masters = trained(&json);
+        let float_weights = trained(&json);
         let mlx = Settings::from_json(&json).map_err(|problem| problem.at(&path))?;
         add_generation(&directory, &mut config)?;
         config.embedding = EmbeddingDefaults::read(&directory)?;
@@ -98,7 +98,7 @@ impl Checkpoint {
             json,
             config,
             rule,
-            masters,
+            float_weights,
             mlx,
             unsaid: false,
             said: Once::new(),
@@ -125,7 +125,7 @@ impl Checkpoint {
                 return Err(problem.at(&checkpoint.directory));
             }
             (config.projection_norms, config.quantized_activations) = (true, true);
-            checkpoint.masters = checkpoint.masters.or_quantize(true);
+            checkpoint.float_weights = checkpoint.float_weights.or_quantize(true);
         }
         checkpoint.guess_activations();
         if checkpoint.rule.is_none() {
@@ -142,15 +142,15 @@ impl Checkpoint {
         if !c.family().activations_unsaid
             || c.sub_norms
             || !c.quantized_activations
-            || self.masters != Masters::Refuse
+            || self.float_weights != FloatWeights::Refuse
         {
             return;
         }
         let read = || {
             let weight = self.tensor("model.layers.0.self_attn.q_proj.weight").ok()?;
             let (rows, columns) = weight.matrix().ok()?;
-            let matrix = masters::ternary(&weight.to_f32().ok()?, rows, columns).ok()?;
-            Some((masters::has_several_scales(&matrix), weight.dtype == Dtype::F16))
+            let matrix = float_weights::ternary(&weight.to_f32().ok()?, rows, columns).ok()?;
+            Some((float_weights::has_several_scales(&matrix), weight.dtype == Dtype::F16))
         };
         if let Some((several, half)) = read() {
             (self.unsaid, self.config.quantized_activations) = (!several, !several && !half);
@@ -170,7 +170,7 @@ impl Checkpoint {
     /// Sets how the files are read.
     #[must_use]
     pub fn with_options(mut self, options: ReadOptions) -> Self {
-        self.masters = self.masters.or_quantize(options.quantize);
+        self.float_weights = self.float_weights.or_quantize(options.quantize);
         self.rule = options.scale_rule.or(self.rule);
         if let Some(quantized) = options.quantized_activations {
             (self.unsaid, self.config.quantized_activations) = (false, quantized);
@@ -342,16 +342,16 @@ impl Checkpoint {
         if rows != stored_rows {
             return Err(weight.error(format!("has {stored_rows} rows, not {rows}")));
         }
-        let masters = weight.to_f32()?;
+        let float_weights = weight.to_f32()?;
         if self.shards.contains(&format!("{name}.weight_scale")) {
             return Err(weight.error("is in floats and has a weight_scale too; what that scale would mean is not defined"));
         }
         let matrix = self
-            .masters
-            .matrix(&masters, rows, columns)
+            .float_weights
+            .matrix(&float_weights, rows, columns)
             .map_err(|problem| weight.problem(problem))?;
         if self.unsaid {
-            Masters::warn(&self.said, &self.directory, self.config.quantized_activations);
+            FloatWeights::warn(&self.said, &self.directory, self.config.quantized_activations);
         }
         Ok(matrix)
     }
@@ -499,8 +499,7 @@ fn rounded(scale: f32, stored: Option<Dtype>) -> f32 {
 /// Refuses MLX's files whose weights are rotated: run as if they were not, they would write
 /// gibberish. A file says it, which may have been left behind, and so do the tensors with signs.
 fn refuse_rotated(directory: &Path, shards: &Shards) -> Result<()> {
-    let problem =
-        "says that weights meet rotated activations, which is supported in GGUF files only";
+    let problem = "has weights for rotated activations, which are supported in GGUF files only";
     let file = directory.join("hadamard.json");
     if file.exists() {
         return Err(FormatError::Unsupported(problem.into()).at(file));
@@ -512,11 +511,11 @@ fn refuse_rotated(directory: &Path, shards: &Shards) -> Result<()> {
 }
 
 /// Returns what config.json says of how the weights were trained.
-fn trained(json: &Value) -> Masters {
+fn trained(json: &Value) -> FloatWeights {
     match json["quantization_config"]["quantization_mode"].as_str() {
-        Some("online") => Masters::Online,
-        _ if is_bitnet(json) => Masters::Quantize,
-        _ => Masters::Refuse,
+        Some("online") => FloatWeights::Online,
+        _ if is_bitnet(json) => FloatWeights::Quantize,
+        _ => FloatWeights::Refuse,
     }
 }
 

@@ -70,7 +70,7 @@ internal_fields! {
         pub bos: Option<u32>,
         /// The tokens that end a text.
         pub eos: Vec<u32>,
-        /// How its authors would have it embed texts.
+        /// How its authors compute embeddings.
         pub embedding: EmbeddingDefaults,
     }
     internals {

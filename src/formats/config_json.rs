@@ -196,7 +196,7 @@ fn all_converted(quantization: Keys<'_>) -> Result<(), FormatError> {
     let is_end = |name: &str| matches!(name.rsplit('.').next(), Some("lm_head" | "embed_tokens"));
     match names.into_iter().find(|name| !is_end(name)) {
         Some(name) => unsupported(format!(
-            "quantization_config.{KEY} has `{name}`: layers in floats beside ternary ones are not supported, but for the head and the embedding"
+            "quantization_config.{KEY} has `{name}`: float layers next to ternary ones are not supported, except the LM head and the embedding"
         )),
         None => Ok(()),
     }

@@ -1,4 +1,4 @@
-//! How a model's authors would have it embed texts: what sentence-transformers writes beside a
+//! How a model's authors compute embeddings: what sentence-transformers writes beside a
 //! model, and a GGUF's `pooling_type`.
 
 use super::{
@@ -23,7 +23,7 @@ pub enum Pooling {
     Last,
 }
 
-/// How a model's authors would have it embed texts.
+/// How a model's authors compute embeddings.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
@@ -143,7 +143,7 @@ impl EmbeddingDefaults {
         let path = directory.join(folder).join("config.json");
         if !path.exists() {
             self.unsupported = Some(format!(
-                "modules.json has a pooling in `{}`, of which there is no config.json",
+                "modules.json has a pooling in `{}`, which has no config.json",
                 display(folder)
             ));
             return Ok(());
@@ -203,11 +203,11 @@ fn changed_texts(directory: &Path, transformer: &Value) -> Result<Option<String>
     let prompt = json["default_prompt_name"].as_str().filter(|name| json["prompts"][name] != "");
     if let Some(name) = prompt {
         return Ok(Some(format!(
-            "config_sentence_transformers.json has the prompt `{name}` before every text"
+            "config_sentence_transformers.json has the default prompt `{name}`, which is not supported"
         )));
     }
     Ok((transformer["do_lower_case"] == true)
-        .then(|| format!("{TRANSFORMER} has texts in lower case")))
+        .then(|| format!("{TRANSFORMER} has `do_lower_case`, which is not supported")))
 }
 
 /// The names of the poolings that are asked for, and the pooling where it is one that is supported.

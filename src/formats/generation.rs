@@ -17,7 +17,7 @@ pub struct GenerationDefaults {
     pub sample: Option<bool>,
     /// Divides the logits.
     pub temperature: Option<f32>,
-    /// So many most likely tokens are candidates.
+    /// This many most likely tokens are candidates.
     pub top_k: Option<usize>,
     /// The fewest tokens that reach this total probability are candidates.
     pub top_p: Option<f32>,
@@ -30,9 +30,9 @@ pub struct GenerationDefaults {
     /// The most tokens of prompt and continuation together; of no account where there is a
     /// `max_tokens`.
     pub max_length: Option<usize>,
-    /// No end before so many tokens.
+    /// No end before this many tokens.
     pub min_tokens: Option<usize>,
-    /// No run of so many tokens occurs twice.
+    /// No run of this many tokens occurs twice.
     pub no_repeat_ngram: Option<usize>,
     /// Runs of tokens that must not occur.
     pub bad_words: Vec<Vec<u32>>,

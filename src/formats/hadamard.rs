@@ -35,9 +35,7 @@ impl Hadamard {
             ));
         }
         if quantized {
-            return Err(
-                "a Hadamard rotation of activations that are quantised is not supported".into()
-            );
+            return Err("a Hadamard rotation of quantized activations is not supported".into());
         }
         if let Some(width) = widths.iter().find(|width| !width.is_multiple_of(*block)) {
             return Err(format!(

@@ -73,7 +73,7 @@ pub fn token_ids(value: &Value) -> Result<Vec<u32>, String> {
         value
             .as_u64()
             .and_then(|id| u32::try_from(id).ok())
-            .ok_or_else(|| format!("{value} is no token id"))
+            .ok_or_else(|| format!("{value} is not a token id"))
     };
     match value {
         Value::Null => Ok(Vec::new()),

@@ -41,7 +41,7 @@ impl LocalLayers {
         (1..=layers).map(|layer| !layer.is_multiple_of(period)).collect()
     }
 
-    /// Checks it for a model of so many layers.
+    /// Checks it for a model of this many layers.
     pub(super) fn check(&self, layers: usize) -> Result<(), String> {
         check_count(&self.layers, layers)?;
         if self.window == 0 {
@@ -60,6 +60,8 @@ impl LocalLayers {
 fn check_count(said: &[bool], layers: usize) -> Result<(), String> {
     match said.len() == layers {
         true => Ok(()),
-        false => Err(format!("of {layers} layers, {} are said to see a window or not", said.len())),
+        false => {
+            Err(format!("layer_types has {} entries; the model has {layers} layers", said.len()))
+        }
     }
 }

@@ -101,7 +101,7 @@ impl Affine {
         Ok(Self { bits: one("bits", &[1, 2, 4, 8])?, group: one("group_size", &[32, 64, 128])? })
     }
 
-    /// Columns of a row of so many words.
+    /// Columns of a row of this many words.
     pub fn columns(self, words: usize) -> usize {
         words.saturating_mul(32 / self.bits)
     }

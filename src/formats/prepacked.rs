@@ -2,7 +2,7 @@
 //! nothing again. It is one file, with configuration and tokenizer.
 //!
 //! A matrix `NAME` is `NAME.codes` `[rows, words]`, ternary words as `weights/ternary/layout.rs`
-//! has them, and `NAME.scales` `[rows, groups]`; where scales go by groups of columns, the metadata
+//! has them, and `NAME.scales` `[rows, groups]`; where scales go per group of columns, the metadata
 //! `NAME.group` says of how many. Matrices of one input are one, with their rows one after another:
 //! `self_attn.q_proj+k_proj+v_proj`. A dense embedding or head is `NAME.elements` in its own type,
 //! its rows padded by zeros to whole 16 bytes; in 8 bits it has `NAME.scales` `[rows]`. Norms are
@@ -87,13 +87,13 @@ impl Prepacked {
         let problem = match (file.metadata("format"), file.metadata("version")) {
             (Some(FORMAT), Some(VERSION)) => None,
             (Some(FORMAT), Some(version)) => Some(FormatError::Unsupported(format!(
-                "has version `{version}` of the prepacked format; `{VERSION}` is supported: write it again from the original model"
+                "has version {version} of the prepacked format; version {VERSION} is supported: convert the source model again"
             ))),
             (Some(FORMAT), None) => Some("is a prepacked model file without a version".into()),
             (format, _) => Some(
                 format!(
-                    "is not a prepacked model file: its metadata has the format `{}`, not `{FORMAT}`. Open the directory of another model, with its config.json",
-                    format.unwrap_or("none")
+                    "is not a prepacked model file: its format is {}, `{FORMAT}` is needed; open other models by their directory, with config.json",
+                    format.map_or("missing".to_owned(), |format| format!("`{format}`"))
                 )
                 .into(),
             ),

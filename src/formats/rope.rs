@@ -108,7 +108,7 @@ impl Rope {
             && old != new
         {
             return unsupported(format!(
-                "rope_scaling ({old}) and rope_parameters ({new}) differ; one of them, or equal ones are needed"
+                "rope_scaling and rope_parameters differ: {old} and {new}"
             ));
         }
         let scaling = new.or(old).unwrap_or(RopeScaling::None);
@@ -117,7 +117,7 @@ impl Rope {
             let beside = json.float(key, context)?;
             if beside != context {
                 return unsupported(format!(
-                    "{key} is {beside}, and {context} in the rotary parameters"
+                    "{key} is {beside}, but {context} in the rotary parameters"
                 ));
             }
         }
@@ -137,11 +137,9 @@ impl Rope {
         if let Some(other) = lists.next().transpose()?
             && other != factors
         {
-            return unsupported(format!(
-                "short_factor differs in rope_scaling ({} numbers) and rope_parameters ({})",
-                factors.len(),
-                other.len()
-            ));
+            return unsupported(
+                "rope_scaling and rope_parameters have different values of `short_factor`",
+            );
         }
         Ok(Self { theta, scaling, factors })
     }
@@ -191,7 +189,7 @@ impl Rope {
         let beside = whole.float(key, original)?;
         if beside != original {
             return unsupported(format!(
-                "{key} is {beside}, and {original} in the rotary parameters"
+                "{key} is {beside}, but {original} in the rotary parameters"
             ));
         }
         if numbers(json, "short_factor")? != numbers(json, "long_factor")? && context > original {
@@ -264,8 +262,6 @@ pub(super) fn yarn_attention(factor: f32, mscale: f32) -> f32 {
 pub(super) fn whole_heads(json: Keys<'_>) -> Result<(), FormatError> {
     match json.float("partial_rotary_factor", 1.0)? {
         1.0 => Ok(()),
-        part => unsupported(format!(
-            "partial_rotary_factor {part} is not supported: only rotation of whole heads is"
-        )),
+        part => unsupported(format!("partial_rotary_factor {part} is not supported; 1 is")),
     }
 }

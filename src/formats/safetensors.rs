@@ -156,7 +156,7 @@ fn read_header(file: &InputFile) -> Result<Vec<u8>> {
     }
 }
 
-/// What a header says of a file with so many bytes of data. Offsets are checked before the
+/// What a header says of a file with this many bytes of data. Offsets are checked before the
 /// `safetensors` crate does: it adds them up without overflow checks, and its errors name no
 /// tensor.
 fn metadata(header: &[u8], data: usize) -> Result<Metadata, String> {

@@ -59,7 +59,7 @@ impl Shards {
             };
             if !files[number].contains(tensor) {
                 return Err(format(format!(
-                    "`{tensor}` should lie in {shard}, which has no such tensor"
+                    "the index places `{tensor}` in {shard}, which has no such tensor"
                 )));
             }
             places.insert(tensor.clone(), number);

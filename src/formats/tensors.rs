@@ -115,7 +115,7 @@ pub fn layer_tensors(c: &ModelConfig) -> Layer<Vec<Matrix>, Gains> {
     Layer(steps)
 }
 
-/// Linear layers of one input, which has so many columns, and the norm before a single one.
+/// Linear layers of one input, which has this many columns, and the norm before a single one.
 fn stack(
     c: &ModelConfig,
     projections: &[Projection],

@@ -3,8 +3,8 @@
 
 use super::{
     checkpoint::Checkpoint,
+    float_weights,
     input_files::{companions, input_files},
-    masters,
     model_file::ModelFile,
     safetensors::TensorBytes,
     tensors::layer_tensors,
@@ -68,7 +68,7 @@ pub fn write_packed(
 ) -> Result<()> {
     let output = output.as_ref();
     if !checkpoint.config().quantized_activations {
-        let message = "does not quantise its activations, which the packed form says of every model; where files do not say it, \
+        let message = "has float activations; the packed form is for quantized ones. If the source does not say, \
                        ReadOptions::quantized_activations does (--activations int8 on the command line)";
         return Err(Error::Unsupported {
             path: checkpoint.path().to_owned(),
@@ -276,6 +276,10 @@ pub(super) fn quantisation_error(
     matrix: &PackedTernary,
 ) -> Result<Option<f64>> {
     let was_packed =
-        matches!(stored.dtype, Dtype::U8 | Dtype::U32) || masters::has_several_scales(matrix);
-    Ok(if was_packed { None } else { Some(masters::relative_error(&stored.to_f32()?, matrix)) })
+        matches!(stored.dtype, Dtype::U8 | Dtype::U32) || float_weights::has_several_scales(matrix);
+    Ok(if was_packed {
+        None
+    } else {
+        Some(float_weights::relative_error(&stored.to_f32()?, matrix))
+    })
 }

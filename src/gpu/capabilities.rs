@@ -96,7 +96,7 @@ impl Capabilities {
                 && info.subgroup_max_size <= WGSL_LANES[1],
             f16: features.contains(wgpu::Features::SHADER_F16),
             matrix_units: matrix_units(info, features, limits, matrices),
-            // lavapipe expands it: what multiplies halves or two numbers at once is faster
+            // lavapipe expands it: what multiplies f16 or two numbers at once is faster
             // (benches/notes/measurements.md).
             fast_packed_dot: !apple && info.device_type != wgpu::DeviceType::Cpu,
             half_subnormals: false,
@@ -222,7 +222,7 @@ pub struct Matrices {
     pub int8: Vec<[u32; 2]>,
 }
 
-/// The units that kernels here can use. Only Vulkan's: on Metal these products have Metal of their
+/// The tensor cores that kernels here can use. Only Vulkan's: on Metal these products have Metal of their
 /// own, and naga 30 writes matrices of 16 × 16 that Metal does not have. Only subgroups of one
 /// size: wgpu cannot ask for one.
 fn matrix_units(
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn uploads_are_written_in_place_where_memory_is_the_processors() {
+    fn uploads_are_in_place_on_unified_memory() {
         let mappable = wgpu::Features::MAPPABLE_PRIMARY_BUFFERS;
         let of = |kind, features| {
             let info = wgpu::AdapterInfo::new(kind, wgpu::Backend::Vulkan);

@@ -481,7 +481,7 @@ impl Context {
         self.shared.pool.get(&self.shared.device, bytes, usage, label)
     }
 
-    /// So many bytes are uploaded from here on, until what is given is dropped.
+    /// This many bytes are uploaded from here on, until what is given is dropped.
     pub(super) fn uploading(&self, bytes: u64) -> Option<Call> {
         self.traced("upload", "", Some(bytes))
     }

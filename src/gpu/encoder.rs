@@ -111,7 +111,7 @@ impl Encoder {
     }
 
     /// Records a dispatch of another recording once more, on the same buffers, with another kernel
-    /// of the same declaration: to compare texts.
+    /// of the same declaration: to compare sources.
     ///
     /// # Errors
     /// [`Error::Signature`] for a kernel of another declaration; else as [`Encoder::dispatch`].
@@ -308,7 +308,7 @@ fn check_bindings(
             | (Type::Bits(alias), element)
                 if element != Element::I8 =>
             {
-                // What is only moved is words, or halves.
+                // What is only moved is words, or f16.
                 let moved = matches!(binding.ty, Type::Bits(_)) && element != Element::F16;
                 let element = if moved { Element::U32 } else { element };
                 if floats

@@ -16,11 +16,11 @@ use std::{
     sync::Arc,
 };
 
-/// So many bytes are uploaded with the next submission, which is faster (docs/guide/gpu-and-memory.md); more by
-/// submissions of their own.
+/// This many bytes are uploaded with the next submission, which is faster
+/// (docs/guide/gpu-and-memory.md); more by submissions of their own.
 const FEW: usize = 4 << 20;
 
-/// So many bytes, where the host may write them to where they stay.
+/// This many bytes, where the host may write them to where they stay.
 const IN_PLACE: u64 = 64 << 10;
 
 const UNWRITTEN: &str = "nothing that was submitted has written this tensor: submit the encoder or recording that does, or create it by `Tensor::zeros` or `Context::upload`";

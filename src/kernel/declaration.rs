@@ -61,7 +61,7 @@ internal_fields! {
         grid: Grid,
         /// wgpu features that all its sources use. (`f16` and subgroups follow from the variant.)
         features: wgpu::Features,
-        /// The matrix unit that its WGSL or SPIR-V multiplies on.
+        /// The tensor core that its WGSL or SPIR-V multiplies on.
         matrix_unit: Option<MatrixUnit>,
     }
 }
@@ -167,7 +167,7 @@ impl Kernel {
         self
     }
 
-    /// States the matrix unit that its WGSL multiplies on, with wgpu's extension
+    /// States the tensor core that its WGSL multiplies on, with wgpu's extension
     /// `wgpu_cooperative_matrix`, and so a feature of wgpu; or its SPIR-V, for int8, which WGSL has
     /// no matrices of.
     pub(crate) const fn matrix_unit(mut self, unit: MatrixUnit) -> Self {
@@ -462,7 +462,7 @@ impl Kernel {
             .try_for_each(|(name, value)| writeln!(text, "#define {name} {value}"))
     }
 
-    /// Rows, and products of an output, of the matrices of its unit, and the threads of a subgroup.
+    /// Rows, and products of an output, of the matrices of its tensor cores, and the threads of a subgroup.
     fn unit_numbers(&self) -> impl Iterator<Item = (&'static str, u32)> {
         self.matrix_unit.into_iter().flat_map(|unit| {
             let columns = (unit.element == Element::I8).then_some(("COLUMNS", unit.depth));

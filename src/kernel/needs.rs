@@ -8,8 +8,8 @@ pub const WGSL_LANES: [u32; 2] = [8, 64];
 /// Lanes of a SIMD-group that Metal texts are written for.
 pub const MSL_LANES: [u32; 2] = [32, 32];
 
-/// A matrix unit: a subgroup of `lanes` threads multiplies matrices of `size` × `depth` and `depth`
-/// × `size`, and adds the product to one of `size` × `size`: of halves to floats, or of int8 to
+/// Tensor cores: a subgroup of `lanes` threads multiplies matrices of `size` × `depth` and `depth`
+/// × `size`, and adds the product to one of `size` × `size`: of f16 to floats, or of int8 to
 /// integers of 32 bits. In which order it adds floats, and how it rounds on the way, is its own: no
 /// specification says it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -19,25 +19,25 @@ pub struct MatrixUnit {
     pub element: Element,
     /// Rows and columns of a product: 16 on GPUs of NVIDIA.
     pub size: u32,
-    /// Products that make an output of it: 16 of halves, 32 of int8 there.
+    /// Products that make an output of it: 16 of f16, 32 of int8 there.
     pub depth: u32,
     /// Threads of a subgroup, all of which take part.
     pub lanes: u32,
 }
 
 impl MatrixUnit {
-    /// A unit for matrices of `size` × `size` halves, and subgroups of `lanes` threads.
+    /// Tensor cores for matrices of `size` × `size` f16, and subgroups of `lanes` threads.
     pub const fn new(size: u32, lanes: u32) -> Self {
         Self { element: Element::F16, size, depth: size, lanes }
     }
 
-    /// A unit for matrices of `size` × `depth` int8.
+    /// Tensor cores for matrices of `size` × `depth` int8.
     pub const fn int8(size: u32, depth: u32, lanes: u32) -> Self {
         Self { element: Element::I8, size, depth, lanes }
     }
 
-    /// What this crate's kernels on such a unit need of workgroup memory at most. A device with
-    /// less is taken for one without the unit.
+    /// What this crate's kernels on such tensor cores need of workgroup memory at most. A device with
+    /// less is taken for one without them.
     pub(crate) const fn workgroup_bytes(self) -> u32 {
         if self.size == 16 { 46_096 } else { 28_672 }
     }
@@ -54,7 +54,7 @@ pub struct Needs {
     /// them is taken for one without (`Capabilities::subgroups`),
     /// and runs the variant without.
     pub lanes: Option<[u32; 2]>,
-    /// A matrix unit, where it multiplies on one
+    /// A tensor core, where it multiplies on one
     /// (`Capabilities::matrix_units`).
     pub matrix_unit: Option<MatrixUnit>,
     /// Bytes of immediates.

@@ -1,5 +1,5 @@
-//! The exponential of the CPU twins: the same bits on every system, in a form that compilers turn
-//! into vectors.
+//! The exponential of the CPU references: bit-identical on every system, in a form that compilers
+//! turn into vectors.
 
 /// 2^52 · 1.5: added to a double below 2^51, it leaves the nearest integer in the low bits.
 const ROUND: f64 = 6_755_399_441_055_744.0;

@@ -1,8 +1,8 @@
-//! What elementwise ops share. A frame's text (wgsl/frames) owns index, bounds, parameters,
+//! What elementwise ops share. A frame's source (wgsl/frames) owns index, bounds, parameters,
 //! broadcasting, accumulation and work in place; an op brings a function: `forward(x)` of one
 //! input, `combine(a, b)` of two, `combine(a, b, c)` of three. Numbers that come with a call are
 //! `params.alpha` and `params.beta`. Ops that are one expression are lines of a table:
-//! op_tables.rs. On Metal, elementwise ops are what naga makes of their WGSL; a text of our own
+//! op_tables.rs. On Metal, elementwise ops are what naga makes of their WGSL; a source of our own
 //! took no fewer instructions (docs/internals/apple-gpu.md).
 
 use crate::{
@@ -53,7 +53,7 @@ pub(super) use elementwise;
 /// What "frames/elementwise_2" needs where both inputs are of one type.
 pub const ALIKE: Part = Part::new("alias B", "alias B = X;\n");
 
-/// A part of text that is a function in one expression.
+/// A part of a source that is a function in one expression.
 macro_rules! function {
     ($head:literal, $expression:literal) => {
         $crate::kernel::source::Part::new(

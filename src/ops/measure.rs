@@ -1,4 +1,4 @@
-//! What this device can do at most: the roof that benchmarks compare themselves with.
+//! What this device can do at most: the roofline that benchmarks compare themselves with.
 
 use crate::{
     error::Result,
@@ -78,8 +78,8 @@ impl PeakBandwidth {
         Ok(Self { bytes_per_second, clock })
     }
 
-    /// What share of the roof `bytes` in `seconds` is; `None` where it is above the roof, and so no
-    /// measurement of this device's memory.
+    /// What share of the roofline `bytes` in `seconds` is; `None` where it is above the roofline,
+    /// and so no measurement of this device's memory.
     pub fn share(&self, bytes: usize, seconds: f64) -> Option<f64> {
         let share = bytes as f64 / seconds / self.bytes_per_second;
         (share <= 1.0).then_some(share)
@@ -87,7 +87,7 @@ impl PeakBandwidth {
 }
 
 /// The operations a second of a kernel that only multiplies and adds `f32` in registers, a
-/// multiply-add being two: what matrix products without matrix units come up to at most. Measured
+/// multiply-add being two: what matrix products without tensor cores come up to at most. Measured
 /// as [`PeakBandwidth::measure`] does.
 ///
 /// # Errors

@@ -1,5 +1,5 @@
 //! What reductions share. The frame (wgsl/frames/reduce, msl/frames/reduce) owns index, shape,
-//! strides and passes; an op's text brings what is combined: `identity()`, `load(v)`,
+//! strides and passes; an op's source brings what is combined: `identity()`, `load(v)`,
 //! `combine(a, b)`, `finish(acc)`.
 //!
 //! The order in which numbers are combined follows from the shape alone. An output's numbers are
@@ -176,7 +176,7 @@ pub const fn by_rows(source: Source, words: u32) -> Source {
 /// every pass (wgsl/shared/held.wgsl).
 pub const HELD: u32 = 16;
 
-/// Of two kernels whose rows have so many columns: that whose threads hold one number each, or
+/// Of two kernels whose rows have this many columns: that whose threads hold one number each, or
 /// [`HELD`]. Both add in the same order.
 pub fn held(
     encoder: &Encoder,
@@ -209,7 +209,7 @@ impl Ways {
         Self { shared: kernel, alone: None }
     }
 
-    /// The kernel for so many rows, and its extent, which for lanes is of `workgroups`.
+    /// The kernel for this many rows, and its extent, which for lanes is of `workgroups`.
     pub fn choose(
         self,
         encoder: &Encoder,
@@ -234,7 +234,10 @@ impl Geometry {
     pub fn new(op: &'static str, shape: Shape, axes: Axes) -> Result<Self> {
         let dims = shape.dims();
         if u32::from(axes.set) >> dims.len() != 0 {
-            return Err(Error::Invalid { op, what: format!("an axis is no dimension of {shape}") });
+            return Err(Error::Invalid {
+                op,
+                what: format!("an axis is not a dimension of {shape}"),
+            });
         }
         // Length and stride of what is kept and of what is reduced, innermost first.
         let mut groups: [Vec<(usize, usize)>; 2] = [Vec::new(), Vec::new()];
@@ -340,8 +343,8 @@ impl Geometry {
         of(output, self.inner_outputs, self.strides) + of(index, self.inner_count, self.steps)
     }
 
-    /// The CPU twin of the frame: the same order. `element(at, index, output)` is a number, `at`
-    /// its place in the tensor.
+    /// The CPU reference of the frame: the same order. `element(at, index, output)` is a number,
+    /// `at` its place in the tensor.
     pub fn reduce_cpu<A: Copy>(
         &self,
         identity: A,
@@ -358,7 +361,7 @@ impl Geometry {
         now
     }
 
-    /// The CPU twin of the frame for gradients.
+    /// The CPU reference of the frame for gradients.
     pub fn spread_cpu(&self, gradient: impl Fn(usize, usize, usize) -> f32) -> Vec<f32> {
         let mut dx = vec![0.0; self.outputs * self.count];
         for (output, index) in
@@ -480,7 +483,7 @@ pub const fn kernel_alone(
     kernel(name, bindings, sources).entry("reduce_alone")
 }
 
-/// The kernel of a reduction's gradient, `sources` of one text and "frames/spread".
+/// The kernel of a reduction's gradient, `sources` of one op and "frames/spread".
 pub const fn spread_kernel(
     name: &'static str,
     bindings: &'static [Binding],

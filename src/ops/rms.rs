@@ -1,4 +1,4 @@
-//! The root mean square of a row, the same bits on every device: the CPU twin of
+//! The root mean square of a row, bit-identical on every device: the CPU reference of
 //! wgsl/shared/rms.wgsl.
 
 /// 1 / sqrt(mean(v²) + eps); NaN for a row that is not finite. Squares are scaled so that the

@@ -78,7 +78,7 @@ const BINDINGS: &[Binding] = &[read("x", F32), read("bias", U32), read_write("y"
 const SOURCES: &[Source] = &[Source::wgsl(PARTS), unsafe { Source::msl_unchecked(METAL) }];
 
 /// A sound kernel in both languages; each test below breaks one thing in its declaration, which is
-/// the same as in the text.
+/// the same as in the source.
 const GOOD: Kernel = Kernel::new("scale", Good::FIELDS, BINDINGS, SOURCES);
 
 fn outcomes(kernel: &Kernel) -> Vec<(ShaderLanguage, Result<(), String>)> {
@@ -177,7 +177,7 @@ fn planted_faults_are_found_in_binaries() {
     }
 }
 
-/// What the check says of a text in place of the sound one.
+/// What the check says of a source in place of the sound one.
 fn check_text(
     language: ShaderLanguage,
     text: &str,
@@ -214,7 +214,7 @@ fn metal_needs_a_stated_group_size_and_attributes() {
 }
 
 #[test]
-fn grids_and_workgroup_memory_are_those_of_the_texts() {
+fn grids_and_workgroup_memory_match_the_sources() {
     let wgsl = PARTS[0].text;
     let metal = METAL[0].text;
     let folded = [
@@ -293,7 +293,7 @@ fn declared_workgroup_memory_is_that_of_the_texts() {
 
 /// A device that offers this runs every kernel that asks for no feature of its own.
 #[test]
-fn what_a_device_must_offer_follows_from_the_catalog() {
+fn required_limits_follow_from_the_catalog() {
     let optional = wgpu::Features::SHADER_F16 | wgpu::Features::SUBGROUP;
     let wgsl = |kernel: &'static Kernel| {
         kernel.variants().into_iter().filter(|variant| variant.language == ShaderLanguage::Wgsl)

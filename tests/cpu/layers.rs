@@ -105,7 +105,7 @@ fn files_of(folder: &str) -> BTreeMap<Module, String> {
                 visit(&entry, &inner, all);
             } else if name == "mod" {
                 all.insert(module.clone(), fs::read_to_string(entry).unwrap());
-            } else if name != "lib" && name != "tests" {
+            } else if entry.extension() == Some("rs".as_ref()) && name != "lib" && name != "tests" {
                 all.insert(inner, fs::read_to_string(entry).unwrap());
             }
         }

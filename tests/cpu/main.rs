@@ -1,4 +1,4 @@
-//! What holds without a GPU: the layers of the code, the declarations of kernels and their texts,
+//! What holds without a GPU: the layers of the code, the declarations of kernels and their sources,
 //! CPU references, a whole model on the CPU.
 
 mod contract;
@@ -11,7 +11,7 @@ mod msl_front;
 mod mutants;
 mod pages;
 mod public_api;
+mod reference;
 mod roofline;
 mod translation;
-mod twins;
 mod unsafe_code;

@@ -1,5 +1,5 @@
-//! Every Metal text through the front that refuses what Apple's compiler refuses; scripts/msl-check
-//! runs this.
+//! Every Metal source through the front that refuses what Apple's compiler refuses;
+//! scripts/msl-check runs this.
 
 use bitnet_wgpu::{
     Kernel,
@@ -26,7 +26,7 @@ static PROBE: Kernel = Kernel::new(
     }],
 );
 
-/// The Metal text of every variant of every kernel, and the kernel's name; equal texts once.
+/// The Metal source of every variant of every kernel, and the kernel's name; equal texts once.
 fn texts() -> BTreeMap<String, String> {
     let variants = catalog()
         .chain([&PROBE])

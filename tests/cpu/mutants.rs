@@ -1,7 +1,7 @@
 //! tests/mutants.toml lists faults that `scripts/mutants` plants.
 
 use std::fs;
-use support::repository;
+use support::{repository, sources_below};
 
 /// Returns the value of a key: a literal string of one line or of several.
 fn value<'a>(entry: &'a str, key: &str) -> &'a str {
@@ -9,6 +9,23 @@ fn value<'a>(entry: &'a str, key: &str) -> &'a str {
     let quote = if quoted.starts_with("'''") { "'''" } else { &quoted[..1] };
     let value = quoted.strip_prefix(quote).unwrap().split(quote).next().unwrap();
     value.strip_prefix('\n').unwrap_or(value)
+}
+
+/// A test that is renamed would leave its faults without one.
+#[test]
+fn tests_of_planted_faults_exist() {
+    let list = fs::read_to_string(repository("tests/mutants.toml")).unwrap();
+    let sources: String = ["src", "tests", "chat-template", "cli", "serve"]
+        .map(|folder| sources_below(&repository(folder)))
+        .concat();
+    // The last part of an op's case is the name of an executor.
+    let executors = ["our_metal", "wgsl"];
+    for entry in list.split("[[mutant]]").skip(1) {
+        let filter = value(entry, "test").rsplit(' ').next().unwrap_or_default();
+        let mut parts = filter.split("::").filter(|part| !executors.contains(part));
+        let missing = parts.find(|part| !sources.contains(part));
+        assert!(missing.is_none(), "{}: there is no test {filter}", value(entry, "name"));
+    }
 }
 
 /// A rename would otherwise be noticed only where all faults are planted, every night.

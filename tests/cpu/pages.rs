@@ -1,6 +1,8 @@
 //! Pages that people read.
 
 mod comments;
+mod messages;
+mod names;
 mod prose;
 
 use prose::pages_below;

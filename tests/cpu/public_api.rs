@@ -11,7 +11,7 @@ use support::{repository, sources_below};
 
 #[test]
 #[ignore = "needs unstable rustdoc, of one Rust release; CI runs it"]
-fn the_listing_of_public_items_is_up_to_date() {
+fn the_list_of_public_items_is_current() {
     let target = repository("target/public-api");
     let status = Command::new(env!("CARGO"))
         .args(["rustdoc", "--quiet", "--locked", "-p", "bitnet-wgpu", "--lib"])

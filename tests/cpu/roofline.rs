@@ -14,7 +14,7 @@ fn attributes<'a>(svg: &'a str, element: &str, name: &str) -> Vec<&'a str> {
 }
 
 #[test]
-fn kernels_are_below_the_roof_by_what_they_lack() {
+fn points_lie_below_the_roofline_by_their_share() {
     let point = |name: &str, operations, bytes, seconds| Point {
         name: name.into(),
         operations,

@@ -9,7 +9,7 @@ const LIST: &[(&str, usize, usize, &str)] = &[
     ("cli/src/doctor/arithmetic.rs", 1, 1, "Metal source of a probe"),
     ("cli/src/model.rs", 1, 1, "wgpu's token for experimental features, for tensor cores"),
     ("src/cpu/dense.rs", 3, 2, "vector instructions, after the processor was asked"),
-    ("src/cpu/halves.rs", 1, 1, "vector instructions, after the processor was asked"),
+    ("src/cpu/f16_convert.rs", 1, 1, "vector instructions, after the processor was asked"),
     ("src/cpu/prefetch.rs", 1, 1, "prefetch instruction"),
     ("src/cpu/ternary/mod.rs", 5, 1, "vector instructions, after the processor was asked"),
     ("src/cpu/ternary/neon_dot.rs", 2, 2, "an instruction without a stable intrinsic"),

@@ -9,7 +9,7 @@ use std::thread;
 use support::{block_on, context, warnings};
 
 #[test]
-fn a_software_adapter_is_not_preferred_unless_it_is_named() {
+fn software_adapters_are_chosen_by_name_only() {
     let (preferred, why) = block_on(Context::preferred(Default::default())).unwrap();
     let named =
         ["WGPU_ADAPTER_NAME", "WGPU_BACKEND"].iter().any(|name| std::env::var_os(name).is_some());
@@ -18,7 +18,7 @@ fn a_software_adapter_is_not_preferred_unless_it_is_named() {
 }
 
 #[test]
-fn auto_takes_the_gpu_or_the_cpu_and_says_why() {
+fn auto_names_the_reason_for_its_choice() {
     let (path, name) = (support::data("models").join("odd"), &context().capabilities().adapter);
     let load = |device: Device<'_>| {
         let mut layers = 0;
@@ -68,7 +68,7 @@ fn auto_takes_the_gpu_or_the_cpu_and_says_why() {
 }
 
 #[test]
-fn adapters_are_chosen_by_name_by_index_and_by_the_caller() {
+fn adapters_are_chosen_by_name_index_or_caller() {
     let all = block_on(Adapters::list(&ContextOptions::default())).all;
     assert!(
         all.iter()

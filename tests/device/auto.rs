@@ -146,7 +146,7 @@ fn without_a_gpu_all_runs_on_the_processor() {
 }
 
 #[test]
-fn what_does_not_fit_is_refused_on_both_sides() {
+fn bad_arguments_fail_on_both_sides() {
     let w = ternary(&mut rng(2), 4, 8);
     for target in [Some(Target::Cpu), Some(Target::Gpu), None] {
         let auto = auto(target);
@@ -248,7 +248,7 @@ fn what_was_learned_is_kept() {
 }
 
 #[test]
-fn what_was_not_learned_here_is_ignored_with_one_line() {
+fn estimates_of_other_machines_are_ignored() {
     let directory = Directory::temporary();
     let context = open(directory.0.join("cache"));
     let path = Auto::new(Some(&context)).unwrap().keep().unwrap();
@@ -295,7 +295,7 @@ fn what_was_not_learned_here_is_ignored_with_one_line() {
         assert!(
             told.len() == 1
                 && told[0].contains(&path.display().to_string())
-                && told[0].contains("learned anew"),
+                && told[0].contains("times are measured again"),
             "{what}: {told:?}"
         );
     }
@@ -305,7 +305,7 @@ fn what_was_not_learned_here_is_ignored_with_one_line() {
 }
 
 #[test]
-fn a_way_to_the_gpu_that_is_not_this_one_is_forgotten() {
+fn wrong_link_estimates_are_replaced() {
     let directory = Directory::temporary();
     let context = open(directory.0.join("cache"));
     let path = Auto::new(Some(&context)).unwrap().keep().unwrap();
@@ -317,7 +317,7 @@ fn a_way_to_the_gpu_that_is_not_this_one_is_forgotten() {
         assert_eq!((ran.on, ran.gpu.unwrap().as_secs()), (Target::Cpu, 1));
     }
     let told = warnings(|| assert!(call().gpu.unwrap().as_secs_f64() < 0.5));
-    assert!(told.len() == 1 && told[0].contains("learned anew"), "{told:?}");
+    assert!(told.len() == 1 && told[0].contains("times are measured again"), "{told:?}");
 }
 
 #[test]

@@ -75,7 +75,7 @@ fn tensors_are_counted_under_their_labels() {
 }
 
 #[test]
-fn memory_is_bounded_and_what_does_not_fit_is_told_with_what_is_there() {
+fn memory_errors_list_what_is_live() {
     const KIB: u64 = 1 << 10;
     let context = fresh(ContextOptions::default().memory_limit(1024 * KIB));
     let of =
@@ -120,7 +120,7 @@ fn memory_is_bounded_and_what_does_not_fit_is_told_with_what_is_there() {
 }
 
 #[test]
-fn where_memory_is_short_the_app_is_asked_to_free_some() {
+fn low_memory_calls_the_apps_callback() {
     const KIB: u64 = 1 << 10;
     let of =
         |context: &Context, kib: u64| Tensor::<u32>::zeros(context, [(kib * KIB) as usize / 4]);
@@ -233,7 +233,7 @@ fn a_device_without_memory_is_a_typed_error() {
 }
 
 #[test]
-fn a_loaded_model_takes_little_more_than_its_tensors() {
+fn a_model_takes_little_beyond_its_tensors() {
     let context = fresh(ContextOptions::default());
     let model = Model::builder(real_model()).device(&context).build().unwrap();
     let session = model.session(SessionOptions::new(1, model.config().context)).unwrap();
@@ -265,7 +265,7 @@ fn a_loaded_model_takes_little_more_than_its_tensors() {
 /// The shape of BitNet b1.58 2B4T with less of it: what a layer takes is in the difference of two
 /// models. Its embedding, of 128 256 tokens, is more than lavapipe binds.
 #[test]
-fn a_model_of_2b4ts_shape_takes_little_more_than_its_tensors() {
+fn a_2b_model_takes_little_beyond_its_tensors() {
     const TOKENS: usize = 2048;
     let context = fresh(ContextOptions::default());
     let mut config = ModelFiles::open(real_model()).unwrap().config().clone();
@@ -280,7 +280,7 @@ fn a_model_of_2b4ts_shape_takes_little_more_than_its_tensors() {
             Model::builder_from(&Shaped(config.clone()), None).device(&context).build().unwrap();
         let session = model.session(SessionOptions::new(1, TOKENS)).unwrap();
         let stats = context.memory_stats();
-        // Two bits a weight, halves for the embedding, and keys and values of as many bits as the
+        // Two bits a weight, f16 for the embedding, and keys and values of as many bits as the
         // cache's.
         let (hidden, keys) = (config.hidden, config.kv_heads * config.head_dim);
         let weights =
@@ -339,7 +339,7 @@ fn a_ternary_embedding_takes_its_packed_bytes() {
                 .unwrap();
             live(&context, Footprint::WEIGHTS)
         });
-        // 300 rows of 64 columns by groups of 16: 16 bytes of codes and 16 of scales, or 256 bytes
+        // 300 rows of 64 columns per group of 16: 16 bytes of codes and 16 of scales, or 256 bytes
         // of floats and a scale. Buffers are of whole 256 bytes or so.
         let wanted = (if tied { 1 } else { 2 }) * 300 * (260 - 32);
         assert!(
@@ -463,7 +463,7 @@ fn attention_takes_memory_for_its_shares_once() {
 }
 
 #[test]
-fn what_will_not_fit_is_refused_with_the_numbers() {
+fn memory_limits_are_checked_before_allocation() {
     let context = fresh(ContextOptions::default());
     let files = ModelFiles::open(real_model()).unwrap();
     let weights = files.builder().device(&context).footprint().unwrap().weights;
@@ -574,7 +574,7 @@ fn offloaded_layers_compute_the_same_bits() {
 }
 
 #[test]
-fn a_model_that_is_larger_than_the_limit_runs_within_it() {
+fn a_model_above_the_limit_runs_offloaded() {
     let context = fresh(ContextOptions::default().offload(true));
     let files = ModelFiles::open(real_model()).unwrap();
     let load = |offload| files.builder().device(&context).offload(offload).build();

@@ -90,13 +90,13 @@ fn hash(bytes: &[u8]) -> [u8; 8] {
 }
 
 #[test]
-fn compiled_kernels_are_kept_and_what_is_damaged_is_not_used() {
+fn compiled_kernels_are_cached_and_damage_is_ignored() {
     let directory = Directory::temporary();
     let folder = directory.0.join("kernels");
     let told = |what: &str| {
         let told = warnings(|| work(&open(folder.clone())));
         assert!(
-            told.iter().all(|line| line.contains("the kernel is compiled anew")),
+            told.iter().all(|line| line.contains("the kernel is compiled again")),
             "{what}: {told:?}"
         );
         told
@@ -141,7 +141,7 @@ fn compiled_kernels_are_kept_and_what_is_damaged_is_not_used() {
 }
 
 #[test]
-fn a_folder_that_cannot_be_written_to_is_one_warning() {
+fn a_read_only_folder_is_one_warning() {
     let directory = Directory::temporary();
     let folder = directory.write("file", "no folder").join("kernels");
     let mut caches = false;
@@ -151,7 +151,7 @@ fn a_folder_that_cannot_be_written_to_is_one_warning() {
         work(&context);
     });
     assert_eq!(
-        told.iter().filter(|line| line.contains("compiled kernels are not kept")).count(),
+        told.iter().filter(|line| line.contains("compiled kernels are not cached")).count(),
         usize::from(caches),
         "{told:?}"
     );
@@ -159,7 +159,7 @@ fn a_folder_that_cannot_be_written_to_is_one_warning() {
 
 #[test]
 #[cfg(unix)]
-fn folders_that_others_may_write_to_are_not_used() {
+fn folders_writable_by_others_are_not_used() {
     use std::os::unix::fs::PermissionsExt as _;
     let directory = Directory::temporary();
     let folder = directory.0.join("kernels");
@@ -169,7 +169,7 @@ fn folders_that_others_may_write_to_are_not_used() {
     let told = warnings(|| work(context.insert(open(folder.clone()))));
     let context = context.unwrap();
     let caches = context.device().features().contains(wgpu::Features::PIPELINE_CACHE);
-    let kernels = told.iter().filter(|line| line.contains("compiled kernels are not kept"));
+    let kernels = told.iter().filter(|line| line.contains("compiled kernels are not cached"));
     assert_eq!(kernels.count(), usize::from(caches), "{told:?}");
     assert!(told.iter().all(|line| line.contains("chmod go-w")), "{told:?}");
     assert!(
@@ -181,15 +181,15 @@ fn folders_that_others_may_write_to_are_not_used() {
 /// No file may have a byte more, and what is written is an error then, as where a disk is full.
 #[test]
 #[cfg(unix)]
-fn where_there_is_no_room_work_goes_on_and_what_was_there_stays() {
+fn a_full_disk_keeps_old_cache_files() {
     const FOLDER: &str = "BITNET_TEST_FULL_DISK";
-    const NAME: &str = "where_there_is_no_room_work_goes_on_and_what_was_there_stays";
+    const NAME: &str = "a_full_disk_keeps_old_cache_files";
     if let Some(folder) = std::env::var_os(FOLDER) {
         let context = open(PathBuf::from(folder));
         let told = warnings(|| work(&context));
         let caches = context.device().features().contains(wgpu::Features::PIPELINE_CACHE);
         assert_eq!(
-            told.iter().filter(|line| line.contains("compiled kernels are not kept")).count(),
+            told.iter().filter(|line| line.contains("compiled kernels are not cached")).count(),
             usize::from(caches),
             "{told:?}"
         );
@@ -214,7 +214,7 @@ fn where_there_is_no_room_work_goes_on_and_what_was_there_stays() {
 }
 
 #[test]
-fn without_a_folder_the_device_is_as_it_was() {
+fn without_a_folder_there_is_no_pipeline_cache() {
     let context = open(None);
     assert!(!context.device().features().contains(wgpu::Features::PIPELINE_CACHE));
 }
@@ -293,7 +293,7 @@ fn what_was_measured_is_kept_and_chosen_by() {
 }
 
 #[test]
-fn what_was_not_measured_here_is_ignored_with_one_line() {
+fn tuning_of_other_machines_is_ignored() {
     let directory = Directory::temporary();
     let folder = directory.0.join("kernels");
     let context = open(folder.clone());
@@ -349,7 +349,7 @@ fn what_was_not_measured_here_is_ignored_with_one_line() {
             warnings(|| assert!(open(folder.clone()).capabilities().tuning.is_empty(), "{what}"));
         let one = told.len() == 1
             && told[0].contains(&path.display().to_string())
-            && told[0].contains("chosen as without it");
+            && told[0].contains("default kernel tuning is used");
         assert!(one, "{what}: {told:?}");
     }
     // No file at all.

@@ -59,8 +59,8 @@ fn work(context: &Context) {
 }
 
 #[test]
-fn a_debugger_captures_the_submissions_that_were_asked_for() {
-    const NAME: &str = "a_debugger_captures_the_submissions_that_were_asked_for";
+fn a_debugger_captures_the_requested_submissions() {
+    const NAME: &str = "a_debugger_captures_the_requested_submissions";
     match std::env::var(WHOSE).as_deref() {
         Ok("the app's") => return work(&App::default().open(|_| ()).unwrap()),
         Ok(_) => return work(&block_on(Context::new()).unwrap()),
@@ -116,7 +116,7 @@ fn what_is_no_number_of_submissions_is_refused() {
     assert!(
         told.len() == 1
             && told[0].starts_with(
-                "the error is Invalid, capture: BITNET_WGPU_CAPTURE is \"0:2\"; it is N or N:COUNT"
+                "the error is Invalid, capture: BITNET_WGPU_CAPTURE is `0:2`; N or N:COUNT is needed"
             ),
         "{told:?}"
     );

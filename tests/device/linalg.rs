@@ -105,7 +105,7 @@ fn singular_values_are_nalgebras() {
                 "{kind}: σ{i} = {}, not {wanted} ± {bound}",
                 s[i]
             );
-            // The twin computes in f64: its small ones are right to rounding of their own.
+            // The CPU reference computes in f64: its small ones are right to rounding of their own.
             assert!(
                 (f64::from(cpu[i]) - wanted).abs() <= U * wanted + 1e-13 * a.norm(),
                 "{kind}: σ{i} = {}, not {wanted}",
@@ -184,7 +184,7 @@ fn cholesky_factors_are_nalgebras() {
     assert_near("L", &matrix(&l), &wanted, condition(&a).1 * roundings(50));
 }
 
-/// The bounds on singular values and vectors, and the same bits twice.
+/// The bounds on singular values and vectors, and bit-identical results twice.
 fn assert_svd(kind: &str, a: &Matrix) {
     let ([m, n], share) = ([a.rows, a.columns], 1e-5 * (a.columns as f64).sqrt());
     let svd =
@@ -254,10 +254,10 @@ fn large_matrices() {
     assert!(rest <= share / 10.0 * a.norm() * x.norm(), "{rest}");
 }
 
-/// Rotations by themselves leave vectors of so many less orthogonal, by 4e-6; for 512 × 512 that is
-/// more than is promised.
+/// Rotations by themselves leave vectors of this many less orthogonal, by 4e-6; for 512 × 512 that
+/// is more than is promised.
 #[test]
-fn singular_vectors_are_as_orthonormal_as_reflections_make_them() {
+fn singular_vectors_are_orthonormal() {
     let n = 192;
     let Svd { u, vt, .. } =
         run(&[(&hilbert(n, n), [n, n].into())], |e, a| linalg::svd(&a[0]).forward(e)).unwrap();
@@ -505,7 +505,7 @@ fn weighed(y: &Matrix, dy: &[f32]) -> f64 {
         .sum()
 }
 
-/// The gradients of the twins against finite differences of `nalgebra`'s results.
+/// The gradients of the CPU references against finite differences of `nalgebra`'s results.
 #[test]
 fn gradients_are_slopes() {
     let of = |numbers: &[f64], rows: usize, columns: usize| {

@@ -122,7 +122,7 @@ impl Folder {
         });
     }
 
-    /// Adds the dispatches of a case that have Metal texts, as the CPU runs them, in the order in
+    /// Adds the dispatches of a case that have Metal sources, as the CPU runs them, in the order in
     /// which a warp adds up.
     fn add_case(&mut self, case: &Case, timed: bool) {
         let recorded = case.record(&context().restricted(case.restrict)).unwrap();

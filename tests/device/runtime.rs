@@ -233,7 +233,7 @@ fn what_does_not_fit_the_device_is_refused() {
         ),
         "{error}"
     );
-    // A matrix unit that no device has.
+    // A tensor core that no device has.
     const UNIT_TEXT: &[Part] =
         &[Part::new("on_units", "@compute @workgroup_size(1) fn on_units() {}")];
     static ON_UNITS: Kernel = {
@@ -322,7 +322,7 @@ fn read_futures_can_be_dropped_at_any_time() {
 }
 
 #[test]
-fn a_read_outlives_its_tensor_and_moves_to_another_thread() {
+fn a_read_outlives_its_tensor_and_thread() {
     let future = context().upload(&[1u32, 2], [2]).unwrap().read();
     assert_eq!(thread::spawn(|| block_on(future)).join().unwrap().unwrap(), [1, 2]);
 }
@@ -477,7 +477,7 @@ fn a_recording_joins_an_apps_encoder() {
 }
 
 #[test]
-fn a_destroyed_device_is_an_error_wherever_somebody_waits() {
+fn a_destroyed_device_fails_every_wait() {
     let context = block_on(Context::new()).unwrap();
     let (x, y) =
         (context.upload(&[1u32; 100], [100]).unwrap(), Tensor::zeros(&context, [100]).unwrap());
@@ -594,7 +594,7 @@ fn buffers(recording: &Recording) -> HashMap<usize, usize> {
 }
 
 #[test]
-fn linear_cross_entropy_takes_no_more_memory_than_it_says() {
+fn linear_cross_entropy_stays_within_its_estimate() {
     let context = context();
     let (rows, k, vocabulary, c) = (96, 8, 1000, 64);
     let (x, w) = (
@@ -629,7 +629,7 @@ fn linear_cross_entropy_takes_no_more_memory_than_it_says() {
 }
 
 #[test]
-fn flash_attention_takes_no_more_memory_than_it_says() {
+fn flash_attention_stays_within_its_memory_estimate() {
     let context = context();
     let (tokens, dim) = (300, 4);
     let x = || context.upload(&vec![0.5f32; tokens * dim], [1, tokens, dim]).unwrap();

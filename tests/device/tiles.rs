@@ -1,5 +1,5 @@
 //! Kernels of one product, and kernels in workgroups and tiles of other sizes: where they add in
-//! the same order, they give the same bits.
+//! the same order, they are bit-identical.
 
 use bitnet_wgpu::bitnet::{ActivationType, BitLinear};
 use bitnet_wgpu::{
@@ -172,7 +172,7 @@ fn bitlinear_gives_the_same_bits_by_every_kernel() {
     }
 }
 
-/// As far as sums are exact on matrix units.
+/// As far as sums are exact on tensor cores.
 #[test]
 fn the_largest_sums_on_matrix_units_are_exact() {
     let Some(context) = with_matrix_units() else { return };
@@ -280,7 +280,7 @@ const ONE_SIZE: &[&str] = &[
     "measure::read_bandwidth",
 ];
 
-/// Sizes by which a kernel must give the same bits: threads of a row, as many rows as fit into more
+/// Sizes by which a kernel must be bit-identical: threads of a row, as many rows as fit into more
 /// threads, numbers that a thread holds, rows of a tile of attention, columns of matrices that are
 /// staged together. Those whose sums follow the size of a workgroup have none.
 fn sizes(kernel: &Kernel) -> Vec<Source> {
@@ -370,7 +370,7 @@ fn assert_same_in_all_sizes(case: &Case, context: &Context, op: &str) -> Vec<&'s
             .map_err(String::clone)
             .and_then(|outputs| case.check(outputs, Leeway::Device));
         assert_eq!(checked, Ok(()), "{op}, {}, size {n} of {all:?}", case.name);
-        // A GPU's compiler may fuse the multiply-adds of one text and not of another, and
+        // A GPU's compiler may fuse the multiply-adds of one source and not of another, and
         // lavapipe's makes other powers. What is kept between dispatches may differ in other ops:
         // of tiles beyond the last row more or less is written.
         let kept = !(same && (case.exact || context.capabilities().software)) || got == wanted;

@@ -123,7 +123,7 @@ fn check(spans: &[Span]) {
 }
 
 #[test]
-fn a_trace_has_recordings_transfers_submissions_and_their_kernels() {
+fn a_trace_has_recordings_transfers_and_kernels() {
     let context = open();
     let x = context.upload(&[0.5f32; 3000], [3000]).unwrap();
     let mut dispatches = 0;

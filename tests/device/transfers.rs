@@ -79,7 +79,7 @@ fn come_and_go_whole(context: &Context) {
 }
 
 #[test]
-fn pieces_that_do_not_fill_the_shape_are_refused() {
+fn uploads_that_miss_the_shape_are_refused() {
     for context in both() {
         // Few, and as many as are written in place.
         for (lens, found, scale) in [
@@ -108,7 +108,7 @@ fn pieces_that_do_not_fill_the_shape_are_refused() {
 }
 
 #[test]
-fn what_is_written_in_place_is_in_the_processors_memory() {
+fn in_place_uploads_are_in_host_memory() {
     let context = open();
     let in_place = context.capabilities().writes_in_place;
     let wanted = if in_place { Residency::Shared } else { Residency::Device };
@@ -258,7 +258,7 @@ fn overlaps(context: &Context) -> [bool; 2] {
 }
 
 #[test]
-fn a_trace_shows_what_is_on_its_way_at_once() {
+fn a_trace_shows_overlapping_transfers() {
     let context = &both()[0];
     // A fast device, or a slow thread, may have each piece arrive before the next begins.
     let tries: Vec<_> = (0..20).map(|_| overlaps(context)).collect();

@@ -1,4 +1,4 @@
-//! Weights that are ternary, or binary, by groups of columns: in floats, and in MLX's words.
+//! Weights that are ternary, or binary, per group of columns: in floats, and in MLX's words.
 
 use super::file::{ModelDirectory, bf16, config, file};
 use bitnet_wgpu::{
@@ -25,7 +25,7 @@ fn mlx(bits: usize, group: usize) -> String {
     )
 }
 
-/// Trits, and a scale that bf16 has for every so many of a row.
+/// Trits, and a scale that bf16 has for every group of this many of a row.
 fn weights(columns: usize, group: usize) -> (Vec<i8>, Vec<f32>) {
     let values = (0..ROWS * columns).map(|i| ((i * i * 7 + i / 5) % 3) as i8 - 1).collect();
     (values, (0..ROWS * columns.div_ceil(group)).map(|i| 0.25 + i as f32 / 32.0).collect())
@@ -99,7 +99,7 @@ fn floats_by_128_columns_are_taken_exactly() {
 
 /// TriLM's: parts of the rows, or of the columns, that were on other devices have a scale each.
 #[test]
-fn floats_by_parts_of_a_matrix_are_taken_exactly() {
+fn per_part_scales_are_read_exactly() {
     let (rows, columns) = (8, 512);
     let values: Vec<i8> =
         (0..rows * columns).map(|i| ((i * i * 7 + i / 5) % 3) as i8 - 1).collect();
@@ -144,7 +144,7 @@ fn floats_by_parts_of_a_matrix_are_taken_exactly() {
     one[5 * columns..][..128].iter_mut().for_each(|w| *w *= 2.0);
     let read = open(llama(), &one).ternary("l").unwrap();
     assert_eq!((read.group(), read.dequantize()), (Some(128), one));
-    // A model that says that it is a BitNet has one scale a matrix: other floats are its masters.
+    // A model that says that it is a BitNet has one scale a matrix: other floats are quantized.
     for floats in [by_rows, by_columns] {
         let read = open(
             json!({"model_type": "llama", "quantization_config": {"quant_method": "bitnet"}}),
@@ -166,7 +166,7 @@ fn floats_by_parts_of_a_matrix_are_taken_exactly() {
 
 /// Of a plain Llama whose weights are ternary, nothing says how activations are computed.
 #[test]
-fn activations_of_a_ternary_llama_are_guessed_and_said() {
+fn ternary_llama_activations_are_inferred_and_reported() {
     const QUERY: &str = "model.layers.0.self_attn.q_proj.weight";
     let open = |keys: Value, element: &str, floats: &[f32]| {
         let bytes = match element {
@@ -191,7 +191,7 @@ fn activations_of_a_ternary_llama_are_guessed_and_said() {
             !quantized(&llama, element, &two) && quantized(&llama, element, &dense),
             "{element}"
         );
-        // Where it is said, nothing is guessed.
+        // What is stated is not inferred.
         let bitnet =
             json!({"model_type": "llama", "quantization_config": {"quant_method": "bitnet"}});
         assert!(
@@ -215,7 +215,7 @@ fn activations_of_a_ternary_llama_are_guessed_and_said() {
             element != "F16"
         );
     }
-    // A guess is said once; what is certain is not.
+    // An inferred setting is logged once; a stated one is not.
     let warned = |keys: &Value, element: &str, floats: &[f32], said: Option<bool>| {
         let checkpoint = open(keys.clone(), element, floats)
             .with_options(ReadOptions::default().quantized_activations(said));
@@ -228,7 +228,7 @@ fn activations_of_a_ternary_llama_are_guessed_and_said() {
             })
         })
     };
-    for (element, how) in [("BF16", "here in 8 bits"), ("F16", "here in floats")] {
+    for (element, how) in [("BF16", "assumed: in 8 bits"), ("F16", "assumed: in floats")] {
         let warnings = warned(&llama, element, &one, None);
         assert!(warnings.len() == 1 && warnings[0].contains(how), "{warnings:?}");
         assert!(

@@ -91,7 +91,7 @@ impl Parts {
     }
 }
 
-fn the_bits_are_those_of_the_model_that_it_was_made_of(on: Option<&Context>) {
+fn a_prepacked_file_gives_bit_identical_logits(on: Option<&Context>) {
     let directory_of =
         |name: &str| if name == "tales-22m" { real_model() } else { directory(name) };
     for name in ["tales-22m".to_owned()].into_iter().chain(names()) {
@@ -137,7 +137,7 @@ fn the_bits_are_those_of_the_model_that_it_was_made_of(on: Option<&Context>) {
     }
 }
 
-support::each_device!(the_bits_are_those_of_the_model_that_it_was_made_of);
+support::each_device!(a_prepacked_file_gives_bit_identical_logits);
 
 #[test]
 fn what_is_said_of_activations_is_stored() {
@@ -345,7 +345,7 @@ fn files_are_complete_or_not_there() {
     assert!(fs::read(first).unwrap() == fs::read(again).unwrap());
 }
 
-/// A small model, with scales by groups.
+/// A small model, with per-group scales.
 static SMALL: LazyLock<Vec<u8>> = LazyLock::new(|| {
     let folder = Directory::temporary();
     fs::read(write(&directory("qwen3"), &folder, false)).unwrap()
@@ -381,21 +381,21 @@ fn what_is_wrong_with_a_file_is_said() {
     // Other versions and other files.
     refused(
         |parts| *parts.metadata("version") = "1".into(),
-        "has version `1` of the prepacked format",
+        "has version 1 of the prepacked format",
     );
     refused(
         |parts| drop(parts.header["__metadata__"].as_object_mut().unwrap().remove("version")),
         "without a version",
     );
-    refused(|parts| *parts.metadata("format") = "pt".into(), "the format `pt`, not");
+    refused(|parts| *parts.metadata("format") = "pt".into(), "its format is `pt`");
     refused(
         |parts| drop(parts.header.as_object_mut().unwrap().remove("__metadata__")),
-        "the format `none`, not",
+        "its format is missing",
     );
     let checkpoint =
         formats::open(directory("qwen3").join("model.safetensors")).map(drop).unwrap_err();
     assert!(
-        matches!(&checkpoint, Error::Format { message, .. } if message.contains("the directory is needed")),
+        matches!(&checkpoint, Error::Format { message, .. } if message.contains("by their directory")),
         "{checkpoint}"
     );
     // Truncated, in the header and in the data, and too long.

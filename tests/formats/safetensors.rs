@@ -76,7 +76,7 @@ fn scale_rule_is_found_or_asked_for() {
 }
 
 #[test]
-fn float_masters_are_quantised() {
+fn float_weights_are_quantized() {
     let dense = [0.5f32, -0.25, 0.0, 1.0, -1.0, 0.125];
     let bytes: Vec<u8> =
         dense.iter().flat_map(|v| half::bf16::from_f32(*v).to_le_bytes()).collect();
@@ -453,7 +453,7 @@ fn sharded_checkpoints_are_read() {
     );
     let error = || directory.open().unwrap_err().to_string();
     index(json!({"x.weight": "b.safetensors"}));
-    assert!(error().contains("`x.weight` should lie in \"b.safetensors\""), "{}", error());
+    assert!(error().contains("the index places `x.weight` in \"b.safetensors\""), "{}", error());
     index(json!({"x.weight": "c.safetensors"}));
     assert!(matches!(directory.open().unwrap_err(), Error::Io { .. }));
     for hostile in [
@@ -518,7 +518,7 @@ fn signs_of_a_rotation_are_refused() {
     };
     let error = Directory::model(&OFFLINE, &tensors("l.signs")).open().unwrap_err();
     assert!(
-        matches!(&error, Error::Unsupported { message, .. } if message.contains("`l.signs` says that weights meet rotated")),
+        matches!(&error, Error::Unsupported { message, .. } if message.contains("`l.signs` has weights for rotated")),
         "{error}"
     );
     assert!(Directory::model(&OFFLINE, &tensors("l.signs.weight")).open().is_ok());

@@ -11,8 +11,8 @@ use serde_json::json;
 use std::{fs, path::Path, sync::LazyLock};
 use support::{files::Directory, models::directory};
 
-/// A model with masters of every linear layer, and a tied embedding.
-fn masters() -> Directory {
+/// A model with float_weights of every linear layer, and a tied embedding.
+fn float_weights() -> Directory {
     let parts = [
         ("self_attn.q_proj", [64, 64]),
         ("self_attn.k_proj", [32, 64]),
@@ -47,7 +47,7 @@ fn masters() -> Directory {
 
 #[test]
 fn packed_models_read_back_equal() {
-    let (input, output, again) = (masters(), Directory::temporary(), Directory::temporary());
+    let (input, output, again) = (float_weights(), Directory::temporary(), Directory::temporary());
     let source = input.open().unwrap();
     let mut seen = Vec::new();
     write_packed(&source, &output.0, false, |tensor| seen.push(tensor.clone())).unwrap();
@@ -93,7 +93,7 @@ fn packed_models_read_back_equal() {
 fn the_pooling_goes_with_a_packed_model() {
     use bitnet_wgpu::formats::Pooling;
     for folder in ["1_Pooling", "poolings/last"] {
-        let (input, output) = (masters(), Directory::temporary());
+        let (input, output) = (float_weights(), Directory::temporary());
         fs::create_dir_all(input.0.join(folder)).unwrap();
         input.write(
             &format!("{folder}/config.json"),
@@ -133,7 +133,7 @@ fn models_that_cannot_be_packed_leave_nothing_behind() {
 }
 
 /// config.json and model.safetensors of small models as they were packed, and of others in floats:
-/// ternary by groups, by rows, and in layers that see a window.
+/// ternary per group, per row, and in layers that see a window.
 static MODELS: LazyLock<Vec<[Vec<u8>; 2]>> = LazyLock::new(|| {
     let read = |folder: &Path| {
         ["config.json", "model.safetensors"].map(|file| fs::read(folder.join(file)).unwrap())
@@ -152,7 +152,7 @@ static MODELS: LazyLock<Vec<[Vec<u8>; 2]>> = LazyLock::new(|| {
 #[test]
 fn copied_files_are_bounded_in_bytes() {
     for name in ["tokenizer.json", "merges.txt"] {
-        let (input, output) = (masters(), Directory::temporary());
+        let (input, output) = (float_weights(), Directory::temporary());
         // It takes no room on the disk.
         fs::File::create(input.0.join(name)).unwrap().set_len((256 << 20) + 1).unwrap();
         let error =

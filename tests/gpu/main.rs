@@ -80,12 +80,12 @@ fn run(op: &Op, executor: Executor) -> Result<(), Failed> {
     Ok(())
 }
 
-/// What the cases of all ops record, on this device and its matrix units.
+/// What the cases of all ops record, on this device and its tensor cores.
 struct Everything {
     /// Kernels, by their addresses, and element types. Cases that an emulated GPU can run count
     /// only, and what a device of this kind has.
     variants: HashSet<(usize, Vec<(&'static str, Element)>)>,
-    /// Names of kernels in WGSL without matrix units, an op each.
+    /// Names of kernels in WGSL without tensor cores, an op each.
     names: Vec<BTreeSet<&'static str>>,
 }
 
@@ -99,7 +99,7 @@ fn everything() -> Result<&'static Everything, Failed> {
         let wgsl = context().with_language(ShaderLanguage::Wgsl).map_err(|e| e.to_string())?;
         let mut everything =
             Everything { variants: HashSet::new(), names: vec![BTreeSet::new(); ops().len()] };
-        // Whose matrix units are Metal's.
+        // Whose tensor cores are Metal's.
         let apple = wgsl.restricted(|c| (c.device_barriers, c.apple) = (false, true));
         for (op, names) in ops().iter().zip(&mut everything.names) {
             let [apple, units] = [Some(&apple), with_matrix_units()]
@@ -137,7 +137,7 @@ fn every_kernel_and_variant_has_a_case() -> Result<(), Failed> {
             .variants()
             .into_iter()
             .filter(|variant| variant.language != ShaderLanguage::Msl && variant.subgroups);
-        // A matrix unit that this device does not have is for others to test.
+        // A tensor core that this device does not have is for others to test.
         let absent = kernel.matrix_unit.is_some_and(|unit| {
             with_matrix_units().is_none_or(|c| !c.capabilities().matrix_units.contains(&unit))
         });

@@ -1,4 +1,4 @@
-//! Texts as vectors: those of transformers and sentence-transformers, the same bits in any company,
+//! Embeddings: those of transformers and sentence-transformers, batch-invariant,
 //! as files and options say.
 
 use bitnet_wgpu::{
@@ -64,7 +64,7 @@ fn vectors_of(name: &str) {
 /// More texts than are computed together, of equal lengths, of lengths that are no multiples of
 /// what is, and longer than what is.
 #[test]
-fn a_vector_has_the_same_bits_in_any_company() {
+fn embeddings_do_not_depend_on_the_batch() {
     let quantized = || Model::builder(directory("odd")).device(context()).build().unwrap();
     for (engine, model) in on_gpu_and_cpu("qwen3")
         .into_iter()
@@ -322,7 +322,7 @@ fn options_say_whether_texts_end_with_eos() {
 }
 
 #[test]
-fn what_files_ask_for_and_is_not_done_is_refused() {
+fn unsupported_pooling_is_named() {
     let list = |modules: &[Value]| ("modules.json", json!(modules));
     let pooling = |config: Value| ("1_Pooling/config.json", config);
     for (files, words) in [
@@ -348,14 +348,14 @@ fn what_files_ask_for_and_is_not_done_is_refused() {
                     json!({ "prompts": { "query": "Find: " }, "default_prompt_name": "query" }),
                 ),
             ],
-            "the prompt `query` before every text",
+            "the default prompt `query`",
         ),
         (
             vec![
                 list(&[module("Transformer", "")]),
                 ("sentence_bert_config.json", json!({ "do_lower_case": true })),
             ],
-            "lower case",
+            "do_lower_case",
         ),
     ] {
         // It loads, and writes texts; vectors it gives by a caller's word only.

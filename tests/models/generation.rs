@@ -1,4 +1,4 @@
-//! What continues a text: how tokens are chosen, batches, ends, threads; on every engine, with
+//! What continues a prompt: how tokens are chosen, batches, ends, threads; on every engine, with
 //! small random models.
 
 use bitnet_wgpu::{
@@ -100,7 +100,7 @@ fn engines_choose_as_the_host_does() {
 
 /// Random numbers follow from a token's place in the text.
 #[test]
-fn a_text_is_the_same_in_one_go_or_in_two() {
+fn generation_in_two_calls_equals_one() {
     for (engine, model) in engines("newer") {
         let options = GenerateOptions::default().kv_type(Element::F32).ignore_eos(true);
         let options = options.sampling(Sampling::GREEDY.temperature(1.5).top_p(0.9).seed(11));
@@ -150,7 +150,7 @@ fn a_generation_says_why_it_ended() {
 }
 
 #[test]
-fn every_sequence_of_a_batch_draws_its_own_numbers_and_ends_by_itself() {
+fn sequences_of_a_batch_sample_and_stop_independently() {
     for (engine, model) in on_gpu_and_cpu("llama") {
         let sampling = |seed| {
             GenerateOptions::default()
@@ -185,7 +185,7 @@ fn every_sequence_of_a_batch_draws_its_own_numbers_and_ends_by_itself() {
 
 /// The model's own end, and those that only the tokenizer's files name.
 #[test]
-fn every_end_that_a_file_names_ends_a_text() {
+fn every_eos_token_of_a_file_stops() {
     let tales = support::repository("assets/tales-22m");
     let copy = Directory::temporary();
     for file in ["config.json", "model.safetensors", "tokenizer.json"] {

@@ -106,7 +106,7 @@ fn record(
     (encoder.finish(), xq, sums, y)
 }
 
-/// By Metal texts, executed on the CPU: sums and outputs.
+/// By Metal sources, executed on the CPU: sums and outputs.
 #[cfg(target_os = "linux")]
 fn by_metal(golden: &Golden, w: &bitnet_wgpu::weights::PackedTernary) -> (Vec<i32>, Vec<f32>) {
     use bitnet_wgpu::Bind;
@@ -114,7 +114,7 @@ fn by_metal(golden: &Golden, w: &bitnet_wgpu::weights::PackedTernary) -> (Vec<i3
         emulated,
         machine::{Memory, Text},
     };
-    // Kernels for other GPUs and for software adapters have no Metal text.
+    // Kernels for other GPUs and for software adapters have no Metal source.
     let context = support::context().restricted(|c| (c.software, c.apple) = (false, true));
     let (recording, _xq, sums, y) = record(&context, Layout::Half, golden, w);
     let mut memory = Memory::new();

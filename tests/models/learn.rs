@@ -61,7 +61,7 @@ fn int8_activations_learn_as_in_pytorch() {
 
 #[test]
 #[ignore = "takes minutes: scripts/test --only slow"]
-fn the_loss_halves_and_again_with_the_same_bits() {
+fn training_halves_the_loss_and_is_reproducible() {
     let run = || {
         let mut training = Training::new(context(), Settings::SMALL).unwrap();
         let losses: Vec<f64> = (0..200).map(|_| number(&training.step().unwrap().0)).collect();

@@ -1,7 +1,7 @@
 //! Whole models on the device under test and on the CPU: goldens, sessions, batches, streams.
 
+mod batch_invariance;
 mod batches;
-mod company;
 mod conversation;
 mod embeddings;
 mod generation;

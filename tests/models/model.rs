@@ -186,7 +186,7 @@ fn by_session(model: &Model, ids: &[u32]) -> Vec<f64> {
 /// What a decoding step costs cannot creep up unseen: its dispatches, and the bytes that it reads
 /// of weights.
 #[test]
-fn a_step_is_few_dispatches_that_read_weights_once() {
+fn decode_reads_weights_once_in_few_dispatches() {
     let barriers = context().capabilities().device_barriers;
     let on = |device_barriers, software| {
         context().restricted(|c| (c.device_barriers, c.software) = (device_barriers, software))
@@ -254,7 +254,7 @@ fn step_is_few_dispatches(context: &Context, options: ReadOptions) {
 /// Nor can what a prompt costs: its dispatches, and the bytes that these are bound to. Weights are
 /// read once, whatever its length.
 #[test]
-fn a_prompt_is_few_dispatches_that_read_weights_once() {
+fn prefill_reads_weights_once_in_few_dispatches() {
     prompt_is_few_dispatches(
         &context().restricted(|c| (c.matrix_units, c.f16) = (Vec::new(), false)),
         false,
@@ -307,11 +307,11 @@ fn prompt_is_few_dispatches(context: &Context, f16_attention: bool, by: &str) {
     }
 }
 
-/// The most bytes that a token has kernels read, and write, where its attention leaves so many
+/// The most bytes that a token has kernels read, and write, where its attention leaves this many
 /// shares.
 fn token_bytes(c: &ModelConfig, shares: usize) -> [u64; 2] {
     let (row, width) = ((c.heads + 2 * c.kv_heads) * c.head_dim, c.heads * c.head_dim);
-    // Codes in halves, in rows of whole 64s, with a scale and sums.
+    // Codes in f16, in rows of whole 64s, with a scale and sums.
     let codes = |width: usize| 2 * width.next_multiple_of(64) + 16;
     let codes = 2 * codes(c.hidden) + codes(width) + codes(c.intermediate);
     let cached = 2 * c.kv_heads * c.head_dim;

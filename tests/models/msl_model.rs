@@ -16,7 +16,7 @@ use support::{
 
 /// The last logits of a prompt, by Metal on the CPU and by WGSL on the device.
 fn logits(directory: &Path, ids: &[u32]) -> [Vec<f32>; 2] {
-    // Kernels for other GPUs and for software adapters have no Metal text, nor has what Metal's
+    // Kernels for other GPUs and for software adapters have no Metal source, nor has what Metal's
     // barriers do not allow.
     let context =
         context().restricted(|c| (c.software, c.apple, c.device_barriers) = (false, true, false));
@@ -65,7 +65,7 @@ fn check(directory: &Path, golden: &str, prompt: usize, tolerance: f32) {
     }
 }
 
-/// Prompts of 1 and 7 tokens, by GEMV, and of 40, by GEMM on emulated matrix units.
+/// Prompts of 1 and 7 tokens, by GEMV, and of 40, by GEMM on emulated tensor cores.
 #[test]
 fn small_models_equal_transformers() {
     for name in ["newer", "llama"] {

@@ -1,5 +1,5 @@
-//! A text that is guessed ahead is the text that it is without: ids, ends and logits, greedy and
-//! sampled, by every engine. And guesses are good where they can be.
+//! Speculative decoding does not change the output: ids, ends and logits, greedy and
+//! sampled, by every engine. And drafts are accepted where they can be.
 
 use bitnet_wgpu::{
     Element, Error,
@@ -77,7 +77,7 @@ fn run(
     (Run { ids, text, stop }, counts)
 }
 
-/// Compares a text with and without; gives what was guessed.
+/// Compares a text with and without; returns what was drafted.
 fn same(
     what: &str,
     model: &Model,
@@ -88,7 +88,7 @@ fn same(
     all_same(what, model, prompt, options, [by.into()])[0]
 }
 
-/// Compares a text with guesses in several ways with the text without; gives what was guessed by
+/// Compares a text with drafts in several ways with the text without; returns what was drafted by
 /// each.
 fn all_same<const N: usize>(
     what: &str,
@@ -125,7 +125,7 @@ fn warm(seed: u64) -> Sampling {
 }
 
 #[test]
-fn drafts_of_every_length_leave_the_text_as_it_is() {
+fn drafts_of_any_length_keep_the_output() {
     for (engine, model) in on_gpu_and_cpu("newer") {
         let draft = first_layers(&models::directory("newer"), 1);
         let options = GenerateOptions::default().max_tokens(30).ignore_eos(true);
@@ -192,7 +192,7 @@ fn a_models_own_drafts_are_all_accepted() {
     }
 }
 
-/// What is forced upon a text is not guessed; what follows is, since the draft model forgets what
+/// What is forced upon a text is not drafted; what follows is, since the draft model forgets what
 /// did not become text.
 #[test]
 fn one_wrong_guess_costs_one_draft() {
@@ -236,7 +236,7 @@ fn kinds() -> Vec<GenerateOptions> {
 }
 
 #[test]
-fn whatever_changes_the_logits_the_text_is_the_same() {
+fn speculation_keeps_the_output_with_logit_options() {
     let prompt = [510, 3, 7, 9, 3, 7, 9, 3, 7];
     let draft = first_layers(&models::directory("newer"), 1);
     for (engine, model) in on_gpu_and_cpu("newer") {
@@ -253,7 +253,7 @@ fn whatever_changes_the_logits_the_text_is_the_same() {
 }
 
 #[test]
-fn another_models_drafts_leave_the_text_as_it_is() {
+fn another_models_drafts_keep_the_output() {
     let half = first_layers(&support::repository(TALES), 4);
     let int8 = Model::builder(support::repository(TALES)).cpu().int8_head(true).build().unwrap();
     for (engine, model) in tales() {
@@ -313,7 +313,7 @@ fn ends_are_where_they_were() {
         let prompt = model.encode_prompt("Once upon a time there was").unwrap();
         let options = GenerateOptions::default().max_tokens(32);
         let (plain, _) = run(&model, &prompt, &options.clone().ignore_eos(true));
-        // A string and a token in the midst of what is guessed.
+        // A string and a token in the midst of a draft.
         let stop = plain.text[plain.text.len() / 2..].split(' ').nth(2).unwrap();
         assert!(!plain.text[..4].contains(stop));
         let stopped = options.clone().stop([stop]);
@@ -349,7 +349,7 @@ fn a_context_is_filled_to_its_end() {
                 assert!(before > 1 || counts.passes == 0, "{engine}: {counts:?}");
             }
         }
-        // A draft model of less room than the text: nothing is guessed beyond it.
+        // A draft model of less room than the text: nothing is drafted beyond it.
         let short = models::Reconfigured::open("llama", |c| c.context = 20);
         let short = Model::builder_from(&short, None).cpu().build().unwrap();
         let options = GenerateOptions::default().max_tokens(40).ignore_eos(true);
@@ -369,7 +369,7 @@ fn a_session_goes_on_with_its_draft_model() {
             let options = options.clone().speculate(by);
             let mut session = model.session(SessionOptions::new(1, 64)).unwrap();
             let mut text = vec![510, 3, 7];
-            // Left after so many tokens, wherever the thread is at that time.
+            // Left after this many tokens, wherever the thread is at that time.
             for taken in [5, 1, 7, 3] {
                 let mut generation = model.generate_ids_in(session, &text, &options).unwrap();
                 text.extend(

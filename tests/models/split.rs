@@ -24,12 +24,12 @@ use support::{
     real_model,
 };
 
-/// Devices of a test's own, so many.
+/// Devices of a test's own, this many.
 fn fresh(count: usize) -> Vec<Context> {
     (0..count).map(|_| block_on(Context::new()).unwrap()).collect()
 }
 
-/// Devices, so many, that tests share: each compiles its kernels.
+/// Devices, this many, that tests share: each compiles its kernels.
 fn devices(count: usize) -> &'static [Context] {
     static DEVICES: LazyLock<Vec<Context>> = LazyLock::new(|| fresh(4));
     &DEVICES[..count]
@@ -92,7 +92,7 @@ fn split_layers_compute_the_same_bits() {
     }
 }
 
-/// A prompt of several pieces, of which each device computes another.
+/// A prompt of several chunks, of which each device computes another.
 #[test]
 fn long_prompts_are_the_same_in_pieces() {
     let (file, two) = (Reconfigured::open("llama", |c| c.context = 600), fresh(2));
@@ -111,7 +111,7 @@ fn long_prompts_are_the_same_in_pieces() {
     };
     let room = SessionOptions::new(2, 600);
     let mut session = split.session(room).unwrap();
-    // The second piece is begun before anybody asks whether the first is done, which it is; and
+    // The second chunk is begun before anybody asks whether the first is done, which it is; and
     // what is given up leaves nothing behind.
     let tracing = [0, 1].map(|device| two[device].trace().unwrap());
     let mut prompt = Box::pin(session.prefill(1, &ids));
@@ -222,7 +222,7 @@ fn everything_works_on_a_split_model() {
 }
 
 #[test]
-fn a_split_model_that_is_warm_compiles_nothing_more() {
+fn a_warm_split_model_compiles_nothing() {
     let devices = fresh(2);
     let model = load(&devices, &directory("llama"), &[1, 2]);
     block_on(model.warm_up(SessionOptions::new(1, 40))).unwrap();
@@ -292,17 +292,25 @@ fn what_cannot_be_split_is_refused() {
     );
     refused(&all[..2], |builder| builder.split([3, 0]), "no layers for context 1");
     refused(&all[..2], |builder| builder.split([0, 3]), "no layers for context 0");
-    refused(&all[..2], |builder| builder.split([1, 1]), "layers [1, 1]; the model has 3");
+    refused(
+        &all[..2],
+        |builder| builder.split([1, 1]),
+        "layers [1, 1]; 3 layers of the model are needed",
+    );
     refused(&all[..2], |builder| builder.split([usize::MAX, 4]), "the model has 3");
     refused(
         &all[..2],
         |builder| builder.split([1, 1, 1]),
-        "numbers of layers for 3 contexts, of which there are 2",
+        "the split has 3 parts; there are 2 contexts",
     );
-    refused(&all[..1], |builder| builder.split([2]), "layers [2]; the model has 3");
+    refused(
+        &all[..1],
+        |builder| builder.split([2]),
+        "layers [2]; 3 layers of the model are needed",
+    );
     refused(&all[..2], |builder| builder.offload(Offload::Layers(1)), "not both");
     let error = Model::builder(&path).cpu().split([3]).build().unwrap_err().to_string();
-    assert!(error.contains("for 1 contexts, of which there are 0"), "{error}");
+    assert!(error.contains("has 1 parts; there are 0 contexts"), "{error}");
 }
 
 /// What is said before is what is taken, on each device; layers go where there is room; what does
@@ -388,7 +396,7 @@ fn memory_is_estimated_and_bounded_on_each_device() {
 /// A device of a later part is lost: whoever waits is told, the first is none the worse, and the
 /// model is loaded again.
 #[test]
-fn a_part_that_is_lost_is_told() {
+fn a_lost_part_is_reported() {
     for lost in 0..2 {
         let all = fresh(2);
         let model = load(&all, &real_model(), &[4, 4]);

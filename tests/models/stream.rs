@@ -364,7 +364,7 @@ fn a_batch_says_what_became_of_each_prompt() {
 }
 
 #[test]
-fn a_batch_gives_the_tokens_of_each_text_alone() {
+fn a_batch_equals_each_sequence_alone() {
     for (engine, model) in models() {
         let options = GenerateOptions::default().max_tokens(12).ignore_eos(true);
         let prompts = ["Once upon a time", "The bear", ""];

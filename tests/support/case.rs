@@ -12,7 +12,7 @@ use std::collections::HashMap;
 
 type Record = Box<dyn Fn(&mut Recorder) -> Result<()> + Send + Sync>;
 type Check = Box<dyn Fn(&[Data], Leeway) -> Result<(), String> + Send + Sync>;
-type Twin = Box<dyn Fn() -> Vec<Data> + Send + Sync>;
+type Reference = Box<dyn Fn() -> Vec<Data> + Send + Sync>;
 
 /// An op on data. Every executor ([`crate::EXECUTORS`]) runs every case.
 pub struct Case {
@@ -28,7 +28,7 @@ pub struct Case {
     pub restrict: fn(&mut Capabilities),
     record: Record,
     check: Check,
-    twin: Option<Twin>,
+    reference: Option<Reference>,
 }
 
 impl Case {
@@ -48,11 +48,11 @@ impl Case {
             restrict: |_| (),
             record,
             check,
-            twin: None,
+            reference: None,
         }
     }
 
-    /// A case whose outputs are known to the bit.
+    /// A case whose outputs are known exactly.
     pub fn exact(
         name: String,
         wanted: Vec<Data>,
@@ -150,9 +150,9 @@ impl Case {
         (0..2).filter(|&way| wanted(way)).map(|way| ways[way](make())).collect()
     }
 
-    /// What the CPU twin makes of the same data, where bounds are for both.
-    pub fn twin(self, twin: impl Fn() -> Vec<Data> + Send + Sync + 'static) -> Self {
-        Self { twin: Some(Box::new(twin)), ..self }
+    /// What the CPU reference makes of the same data, where bounds are for both.
+    pub fn reference(self, reference: impl Fn() -> Vec<Data> + Send + Sync + 'static) -> Self {
+        Self { reference: Some(Box::new(reference)), ..self }
     }
 
     /// Records it on a device.
@@ -172,9 +172,9 @@ impl Case {
         (self.check)(got, leeway)
     }
 
-    /// Judges the CPU twin; `None` where it is the oracle itself.
-    pub fn check_twin(&self) -> Option<Result<(), String>> {
-        self.twin.as_ref().map(|twin| (self.check)(&twin(), Leeway::None))
+    /// Judges the CPU reference; `None` where it is the oracle itself.
+    pub fn check_reference(&self) -> Option<Result<(), String>> {
+        self.reference.as_ref().map(|reference| (self.check)(&reference(), Leeway::None))
     }
 }
 

@@ -56,7 +56,7 @@ pub fn run(
     let compiled = program(kernel, &variant);
     let program = compiled.wait().as_ref().map_err(Clone::clone)?;
     let ids = dispatch.buffers();
-    // The parameters, if any, then the bindings; naga's text asks for their sizes as well.
+    // The parameters, if any, then the bindings; naga's source asks for their sizes as well.
     let params = (!dispatch.params().is_empty()).then(|| dispatch.params().to_vec());
     let first = usize::from(params.is_some());
     let mut buffers: Vec<_> =
@@ -90,7 +90,7 @@ pub(crate) fn check(case: &Case, text: Text, orders: &[Order]) -> Result<bool, S
     if case.device_only || case.f16 && !wgsl.capabilities().f16 {
         return Ok(false);
     }
-    // It stands for Metal, whose barriers order a threadgroup; our own texts for Apple's GPUs,
+    // It stands for Metal, whose barriers order a threadgroup; our own sources for Apple's GPUs,
     // whose kernels they are.
     let wgsl = wgsl
         .restricted(case.restrict)
@@ -98,7 +98,7 @@ pub(crate) fn check(case: &Case, text: Text, orders: &[Order]) -> Result<bool, S
     let recorded = case.record(&wgsl).map_err(|e| e.to_string())?;
     let kernels = || recorded.recording.kernels();
     let has_metal = |kernel: &Kernel| kernel.source(ShaderLanguage::Msl).is_some();
-    // Sanitizers refuse naga's texts, in which an array of unknown length is one of a single
+    // Sanitizers refuse naga's sources, in which an array of unknown length is one of a single
     // element.
     let sanitized = threadgroups_limit().is_some();
     let others = text == Text::Metal

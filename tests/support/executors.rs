@@ -19,28 +19,28 @@ use std::{collections::HashMap, sync::Arc};
 /// A way to run cases.
 #[derive(Clone, Copy)]
 pub enum Executor {
-    /// The CPU twins.
-    Twin,
+    /// The CPU references.
+    Reference,
     /// The device under test, as some context on it; `None` where it has no such.
     Device(fn() -> Option<Context>),
     /// The device under test without subgroup operations: kernels that have any. The others are
     /// what they are with them, and so is every plan.
     Portable,
-    /// The device under test with its matrix units, where it has some: ops that have kernels for
+    /// The device under test with its tensor cores, where it has some: ops that have kernels for
     /// them.
     MatrixUnits,
     /// The device under test, with SPIR-V that naga makes of the WGSL: the path by which
     /// hand-written Metal reaches its driver, where there is no Metal.
     Spirv,
-    /// The CPU, by compiled Metal text; naga's with and without subgroup operations.
+    /// The CPU, by compiled Metal source; naga's with and without subgroup operations.
     Host(Text),
-    /// As `Host` with our Metal text, by the orders of threads that it leaves out.
+    /// As `Host` with our Metal source, by the orders of threads that it leaves out.
     Orders,
 }
 
 /// All of them, by the names that trials have.
 pub const EXECUTORS: &[(&str, Executor)] = &[
-    ("cpu", Executor::Twin),
+    ("cpu", Executor::Reference),
     ("wgsl", Executor::Device(|| context().with_language(ShaderLanguage::Wgsl).ok())),
     ("msl", Executor::Device(|| context().with_language(ShaderLanguage::Msl).ok())),
     ("wgsl_without_subgroups", Executor::Portable),
@@ -119,8 +119,8 @@ impl Executor {
     /// Returns whether it can run an op here at all.
     pub fn runs(self, op: &Op) -> bool {
         match self {
-            Self::Twin => matches!(op.by, By::KernelsAndTwin | By::WgslAndTwin),
-            // Metal has units where a GPU by Apple runs it.
+            Self::Reference => matches!(op.by, By::KernelsAndReference | By::WgslAndReference),
+            // Metal has tensor cores where a GPU by Apple runs it.
             Self::Device(context) if op.by == By::Units => context()
                 .is_some_and(|c| c.language() == ShaderLanguage::Msl && c.capabilities().apple),
             Self::Portable | Self::Spirv | Self::Host(Text::Naga { .. }) if op.by == By::Units => {
@@ -145,7 +145,7 @@ impl Executor {
     /// How it failed.
     pub fn run(self, case: &Case) -> Result<bool, String> {
         match self {
-            Self::Twin => case.check_twin().transpose().map(|checked| checked.is_some()),
+            Self::Reference => case.check_reference().transpose().map(|checked| checked.is_some()),
             Self::Device(context) => {
                 on_device(case, &context().expect("it is here"), |recorded, _| Ok(recorded), true)
             }
@@ -180,7 +180,7 @@ fn on_portable_device(case: &Case, context: &Context) -> Result<bool, String> {
     on_device(case, context, |recorded, _| Ok(recorded), true)
 }
 
-/// `again`: a second time too, which must give the same bits.
+/// `again`: a second time too, which must be bit-identical.
 fn on_device(
     case: &Case,
     context: &Context,

@@ -73,7 +73,7 @@ pub fn with_header(header: &str, data: &[u8]) -> Vec<u8> {
     [&(header.len() as u64).to_le_bytes()[..], header.as_bytes(), data].concat()
 }
 
-/// Words of MLX: an integer of so many bits for every weight, the first in the lowest.
+/// Words of MLX: an integer of this many bits for every weight, the first in the lowest.
 pub fn words(integers: &[u32], bits: usize) -> Vec<u8> {
     let word = |all: &[u32]| all.iter().rev().fold(0u32, |word, integer| word << bits | integer);
     integers.chunks(32 / bits).flat_map(|all| word(all).to_le_bytes()).collect()

@@ -107,7 +107,7 @@ pub fn context() -> &'static Context {
     &CONTEXT
 }
 
-/// The same device with its matrix units, opened once more; `None` where it has none that kernels
+/// The same device with its tensor cores, opened once more; `None` where it has none that kernels
 /// use.
 pub fn with_matrix_units() -> Option<&'static Context> {
     static CONTEXT: LazyLock<Option<Context>> = LazyLock::new(|| {
@@ -121,8 +121,8 @@ pub fn with_matrix_units() -> Option<&'static Context> {
     CONTEXT.as_ref()
 }
 
-/// The device as a model has it that computes prompts on matrix units; `None` where it has none.
-/// Software adapters would rather do without units.
+/// The device as a model has it that computes prompts on tensor cores; `None` where it has none.
+/// Software adapters are faster without tensor cores.
 pub fn prompts_on_matrix_units() -> Option<Context> {
     with_matrix_units().map(|context| context.restricted(|c| c.fast_packed_dot = true))
 }

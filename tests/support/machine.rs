@@ -12,7 +12,7 @@ use naga::{
 };
 use std::collections::HashMap;
 
-/// Which texts are run.
+/// Which sources are run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Text {
     /// The hand-written Metal; naga's where a kernel has none.
@@ -53,7 +53,7 @@ pub fn threadgroups(dispatch: &Dispatch<'_>, text: Text, limit: u32) -> u64 {
         .product()
 }
 
-/// A WGSL text as naga reads it.
+/// A WGSL source as naga reads it.
 ///
 /// # Panics
 /// If naga refuses it, with naga's words.
@@ -65,7 +65,7 @@ pub fn parse(text: &str, capabilities: Capabilities) -> (naga::Module, ModuleInf
     (module, info)
 }
 
-/// naga's Metal text of a kernel's WGSL, with the buffer numbers that wgpu gives on Metal, and the
+/// naga's Metal source of a kernel's WGSL, with the buffer numbers that wgpu gives on Metal, and the
 /// name of the entry point in it.
 ///
 /// Index checks are left out, as they are in release builds of the library: an index that is out of

@@ -119,7 +119,7 @@ impl ModelFile for Reconfigured {
 }
 
 /// The small random model of Qwen3 with an embedding, and a head of its own or not, that are
-/// ternary by groups of 16 columns.
+/// ternary per group of 16 columns.
 pub struct TernaryTables {
     file: Checkpoint,
     config: ModelConfig,

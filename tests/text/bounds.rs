@@ -106,10 +106,10 @@ fn work_beyond_the_bound_is_an_error() {
     let backtracks = Directory::new().with("tokenizer.json", &json).open().unwrap();
     let text = "a".repeat(200_000);
     for (tokenizer, expected) in [
-        (grows, "a text of 200000 bytes takes more than 2097152 bytes once it is normalized"),
+        (grows, "tokenizing 200000 bytes takes more than 2097152 bytes once it is normalized"),
         (
             backtracks,
-            "a text of 200000 bytes takes more than 67977216 steps of the tokenizer's patterns",
+            "tokenizing 200000 bytes takes more than 67977216 steps of the tokenizer's patterns",
         ),
     ] {
         let error = tokenizer.encode(&text).unwrap_err();

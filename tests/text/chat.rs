@@ -40,7 +40,7 @@ const THINKS: &str = "{% for m in messages %}{{ m.role }}|{% if m.reasoning_cont
     {% endif %}{% endif %}";
 
 #[test]
-fn a_template_is_told_whether_the_model_reasons() {
+fn a_template_knows_whether_the_model_reasons() {
     let tokenizer = with_template(THINKS);
     let text = |tokenizer: &Tokenizer| tokenizer.chat_text(&user("Hello"), true).unwrap();
     let [on, off] = [true, false].map(|thinking| tokenizer.with_thinking(thinking).unwrap());
@@ -101,7 +101,7 @@ fn an_answer_may_begin_within_reasoning() {
 }
 
 #[test]
-fn a_template_may_be_one_of_several_or_a_file() {
+fn template_files_win_over_lists() {
     let several = json!({ "chat_template": [{ "name": "tool_use", "template": "T" }, { "name": "default", "template": "D" }] });
     let directory = Directory::new().with("tokenizer_config.json", &several);
     assert_eq!(directory.open().unwrap().chat_text(&[], false).unwrap(), "D");

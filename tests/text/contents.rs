@@ -111,7 +111,7 @@ fn names_that_normalizers_make_are_no_tokens() {
     assert_eq!(special(&wide, &wide.encode_plain("a＜/s＞").unwrap()), 1);
     assert_eq!(
         message(wide.chat(&user("a＜/s＞"))),
-        "a message becomes the special token \"</s>\" when it is normalized"
+        "the normalizer can turn a message into the special token `</s>`"
     );
     assert!(wide.chat(&user("ａ</s>")).is_ok_and(|ids| special(&wide, &ids) == empty));
 }

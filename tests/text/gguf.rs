@@ -119,7 +119,7 @@ fn gguf_rules_that_are_not_known_are_refused() {
             ..byte_level()
         }));
         assert!(
-            error.contains(&format!("tokenizer.ggml.pre is `{name}`"))
+            error.contains(&format!("tokenizer.ggml.pre `{name}`"))
                 && error.contains("`qwen35`, `gpt-2`"),
             "{error}"
         );
@@ -320,9 +320,9 @@ fn tokenizers_become_gguf_vocabularies() {
     let mut spaced = plain;
     spaced["add_prefix_space"] = true.into();
     refused(&[("/pre_tokenizer", spaced)], "has no name");
-    refused(&[("/normalizer", json!({"type": "Lowercase"}))], "its normalizer is \"Lowercase\"");
-    refused(&[("/model/byte_fallback", json!(true))], "as SentencePiece does");
-    refused(&[("/added_tokens/0/rstrip", json!(true))], "takes the spaces around it");
+    refused(&[("/normalizer", json!({"type": "Lowercase"}))], "its normalizer \"Lowercase\"");
+    refused(&[("/model/byte_fallback", json!(true))], "unlike SentencePiece");
+    refused(&[("/added_tokens/0/rstrip", json!(true))], "strips spaces");
     // Without its merge, a token is made by nothing, and yet the rule's name has it taken as it is.
     let merges = tales("tokenizer.json")["model"]["merges"].as_array().unwrap().clone();
     refused(&[("/model/merges", json!(merges[..merges.len() - 1]))], "is not made by its merges");
@@ -336,7 +336,7 @@ fn tokenizers_become_gguf_vocabularies() {
             ("/post_processor/processors/1/special_tokens", tokens),
             ("/post_processor/processors/1/single", between),
         ],
-        "BOS before and EOS behind",
+        "BOS at the start and EOS at the end",
     );
 }
 
@@ -389,9 +389,9 @@ fn sentence_pieces_become_gguf_vocabularies() {
     );
     assert_eq!(vocabulary.token_types, [2, 1, 1, 6, 1, 1, 1, 1, 1, 1]);
     for other in [&merges[..3], &[merges[0], merges[2], merges[1], merges[3]]] {
-        assert!(message(file(other, usual.clone())).contains("do not follow from scores"));
+        assert!(message(file(other, usual.clone())).contains("do not follow from token scores"));
     }
-    assert!(message(file(&merges, json!([replace, replace]))).contains("as SentencePiece does"));
+    assert!(message(file(&merges, json!([replace, replace]))).contains("unlike SentencePiece"));
 }
 
 #[test]
@@ -416,7 +416,7 @@ fn damaged_gguf_vocabularies_are_errors() {
         }))
     };
     for bad in ["", "a", "a  ", "a nothing", "a b c", "~ ~"] {
-        assert!(merge(bad).contains("is not of two tokens"), "{bad}");
+        assert!(merge(bad).contains("does not join two tokens"), "{bad}");
     }
     assert!(
         message(Tokenizer::from_gguf(&GgufVocabulary { scores: None, ..sentence_piece() }))

@@ -56,7 +56,7 @@ fn characters_come_whole() {
 }
 
 #[test]
-fn a_text_may_have_replacement_characters_of_its_own() {
+fn replacement_characters_of_the_output_are_kept() {
     let text = "\u{fffd}\u{fffd}ኲ";
     let ids = SENTENCE_PIECE.encode_plain(text).unwrap();
     assert_eq!(streamed(SENTENCE_PIECE.stream(), &ids), text);

@@ -78,7 +78,7 @@ fn bos_is_added_once() {
 }
 
 #[test]
-fn truncation_and_padding_of_a_file_are_not_followed() {
+fn truncation_and_padding_settings_are_ignored() {
     let mut json = tales("tokenizer.json");
     json["truncation"] =
         json!({ "direction": "Right", "max_length": 3, "strategy": "LongestFirst", "stride": 0 });

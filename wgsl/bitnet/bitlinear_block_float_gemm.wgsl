@@ -1,6 +1,6 @@
 // y[t, r] = Σ over blocks b of (Σ x[t, k]·Wq[r, k] over the columns k of b)·w_scale[r, group of b], on top of y if `add` is not 0, for many tokens t, whose
 // activations are in block floating point (block_float_store.wgsl), as floats in order. A block's sum is exact; it is scaled, which rounds, and these are added in
-// order: the same bits in every kernel and on every device. codes is [rows, words] words of sixteen codes, y [tokens, rows]. A workgroup of 16 × 16 threads
+// order: bit-identical in every kernel and on every device. codes is [rows, words] words of sixteen codes, y [tokens, rows]. A workgroup of 16 × 16 threads
 // makes 64 rows × 64 tokens, a thread 4 × 4 of them, APART from one another. 32 columns of every row and token are in workgroup memory at a time, and those
 // that follow are loaded while these are multiplied.
 struct Params { m: u32, n: u32, blocks: u32, words: u32, block_words: u32, groups: u32, group_blocks: u32, lanes: u32, add: u32 }

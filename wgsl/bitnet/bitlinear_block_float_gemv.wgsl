@@ -1,6 +1,6 @@
 // y[t, r] = Σ over blocks b of (Σ x[t, k]·Wq[r, k] over the columns k of b)·w_scale[r, group of b], on top of y if `add` is not 0, for few tokens t, whose
 // activations are in block floating point (block_float_store.wgsl), their quads by place. A block's sum is exact; it is scaled, which rounds, and these are
-// added in order: the same bits in every kernel and on every device. A workgroup makes four rows of TILE_Y tokens by `lanes` lanes each, which take every
+// added in order: bit-identical in every kernel and on every device. A workgroup makes four rows of TILE_Y tokens by `lanes` lanes each, which take every
 // `lanes`-th block. By way of workgroup memory, a product and the sum that it goes to are never fused.
 // A part before loads STEP words of codes at once (block_float_words.wgsl, block_float_quads.wgsl).
 struct Params { m: u32, n: u32, blocks: u32, words: u32, block_words: u32, groups: u32, group_blocks: u32, lanes: u32, add: u32 }

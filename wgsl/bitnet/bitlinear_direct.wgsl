@@ -14,7 +14,7 @@ var<immediate> params: Params;
 alias Acc = i32;
 // Neighboring threads store neighboring rows.
 const APART: u32 = THREADS;
-// So many words' sums fit a half: at most 2·128·128 = 2^15, and that only below 0.
+// The sums of this many words fit an f16: at most 2·128·128 = 2^15, and that only below 0.
 const HELD: u32 = 8u;
 
 // Codes are value + 1, so the sum of the activations is subtracted.

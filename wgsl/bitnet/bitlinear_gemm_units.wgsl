@@ -1,6 +1,6 @@
-// y[t, r] = (Σ_k xq[t, k]·Wq[r, k]) · w_scale[r] / x_scale[t], added to y if `add` is not 0, on matrix units; for many tokens t. codes is [rows, words]
+// y[t, r] = (Σ_k xq[t, k]·Wq[r, k]) · w_scale[r] / x_scale[t], added to y if `add` is not 0, on tensor cores; for many tokens t. codes is [rows, words]
 // words of sixteen codes, x [tokens, words] vectors of sixteen int8 activations, y [tokens, rows]. A workgroup computes TILE_X rows × TILE_Y tokens, a
-// subgroup DOWN × 2 matrices of SIDE × SIDE of them. DEPTH columns are in workgroup memory at a time, as halves, and those that follow are loaded while
+// subgroup DOWN × 2 matrices of SIDE × SIDE of them. DEPTH columns are in workgroup memory at a time, as f16, and those that follow are loaded while
 // these are multiplied.
 // Activations are at most 128 and codes at most 2, so sums are integers up to 2^24, for k up to 2^16: exact in any order.
 // A part before brings `Params`, and what is done to a product before it is stored (product_plain.wgsl, product_finish.wgsl).
@@ -12,7 +12,7 @@ var<immediate> params: Params;
 @group(0) @binding(4) var<storage, read> x_sum: array<vec2<i32>>;
 @group(0) @binding(5) var<storage, read_write> y: array<Y>;
 
-// Words of a line, a row or a token, that are staged, and quads of halves from one line to the next: two more than it has, so that eight lines meet no
+// Words of a line, a row or a token, that are staged, and quads of f16 from one line to the next: two more than it has, so that eight lines meet no
 // bank twice.
 const STEP: u32 = DEPTH / 16u;
 const PITCH: u32 = DEPTH / 4u + 2u;
@@ -47,7 +47,7 @@ fn load(lines: Starts, first: u32) -> Words {
     return Words(codes[lines.w0 + first], codes[lines.w1 + first], x[lines.x0 + first], x[lines.x1 + first]);
 }
 
-// Two pairs of halves, by their bits: for a compiler that sees that a pair is converted back, without an instruction.
+// Two pairs of f16, by their bits: for a compiler that sees that a pair is converted back, without an instruction.
 fn quad(a: u32, b: u32) -> vec4<f16> { return vec4<f16>(vec2<f16>(unpack2x16float(a)), vec2<f16>(unpack2x16float(b))); }
 
 // Four codes, bits of which are in the exponent of a half: code·2^-14, in the order 0, 2, 1, 3.

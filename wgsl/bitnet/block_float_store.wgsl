@@ -1,6 +1,6 @@
 // What products in floats take. units is [tokens, blocks]. y has, by `params.order`,
 //     1    floats, a block's quads by place, [tokens, quads, blocks], for lanes that have a block each;
-//     2    pairs of halves that add up to number / (256·unit), for matrix units: of 32 columns the first halves, then the second ones; of a quad, number
+//     2    pairs of f16 that add up to number / (256·unit), for tensor cores: of 32 columns the first ones, then the second ones; of a quad, number
 //          0, 2, 1, 3, as codes come out of a word in pairs;
 //     3    floats in order, [tokens, blocks, quads].
 @group(0) @binding(0) var<storage, read_write> y: array<vec2<u32>>;

@@ -11,7 +11,7 @@ fn keep(whole: array<vec4<f32>, 4>, unit: f32, ids: Ids) {
 // Numbers are what they are.
 fn unit_of(lane: u32) -> vec2<f32> { return vec2<f32>(); }
 
-// The sums of a lane's block in the two rows, of four, that are its own: the first two, or the last two of an odd lane. Halves of a block are exact, and so is
+// The sums of a lane's block in the two rows, of four, that are its own: the first two, or the last two of an odd lane. Half sums of a block are exact, and so is
 // their sum.
 fn of_block(rows: Rows, lane: u32, odd: bool, unit: vec2<f32>, ids: Ids) -> vec2<f32> {
     var half = vec4<f32>();

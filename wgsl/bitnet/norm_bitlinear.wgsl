@@ -1,6 +1,6 @@
 // BitLinear of a row that is normalized and quantized here: y = quantized(norm(source)) · codesᵀ · w_scale, for few tokens, in one dispatch. Every
 // workgroup prepares the row of its token for itself, in workgroup memory, while its first weights are on their way: that is arithmetic for which
-// memory leaves room, and what it computes is the same bits in every workgroup. Where `normalise` is not 0, norm(v) = v / sqrt(mean(v²) + eps) · gain,
+// memory leaves room, and what it computes is bit-identical in every workgroup. Where `normalise` is not 0, norm(v) = v / sqrt(mean(v²) + eps) · gain,
 // else v. Quantized is as in quantize_row.wgsl. codes is [rows, words] words of sixteen codes; source [tokens, features], features a multiple of
 // four and at most 16·VECTORS. A workgroup takes `tile` rows of one token, as many as it has threads at most, a team ROWS rows at a time. What becomes of
 // a product, and which row of the matrix is the i-th, is for the part before to say (rows_stored.wgsl, rows_gated.wgsl).

@@ -14,7 +14,7 @@ fn grid_of(extremes: vec2<u32>) -> vec2<f32> {
     if max(extremes.x, extremes.y) >= 0xff800000u { return vec2<f32>(bitcast<f32>(nan), 0.0); }
     let high = from_key(extremes.x);
     let minus_low = from_key(extremes.y);
-    // Halves first, since the sum may be no float.
+    // Halved first, since the sum may be no float.
     let scale = absmax_scale(0.5 * high + 0.5 * minus_low, 127.5);
     return vec2<f32>(scale, clamp(round(minus_low * scale) - 128.0, -128.0, 127.0));
 }

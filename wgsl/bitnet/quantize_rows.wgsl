@@ -1,4 +1,4 @@
-// Quantizes rows of x [rows, columns] to bytes: those of a workgroup, of which each is shared by `lanes` threads. They are so many that they fill whole
+// Quantizes rows of x [rows, columns] to bytes: those of a workgroup, of which each is shared by `lanes` threads. There are enough of them to fill whole
 // words of codes: columns are a multiple of four, or rows are.
 // A kernel that includes this defines `params`, `x`, `codes`, what shared/lanes needs and `load`, and
 //     grid_of(acc) -> vec2<f32>      the scale of a row and the code of 0; scale NaN for a row that is not finite: its codes are 0

@@ -1,6 +1,6 @@
-// w [rows, columns] to one bit by groups of `group_size` columns of a row: code 1 where w > mean(w), else 0; w_scale [rows, groups] = 2·mean|w| and
+// w [rows, columns] to one bit per group of `group_size` columns of a row: code 1 where w > mean(w), else 0; w_scale [rows, groups] = 2·mean|w| and
 // w_zero = ½, so that weights are ±mean|w|. With `chunks`, both means are those of `matrix_rows` rows, of `count` numbers whose sums are those of
-// `sums` [matrices, chunks] (weight_sums.wgsl). One workgroup per group of a row; sums are added in a fixed order, so every device gets the same bits.
+// `sums` [matrices, chunks] (weight_sums.wgsl). One workgroup per group of a row; sums are added in a fixed order, so results are bit-identical on every device.
 // Where they are not finite, the codes of the group are 0 and its scale NaN.
 struct Params { rows: u32, columns: u32, words: u32, groups: u32, group_size: u32, matrix_rows: u32, chunks: u32, count: f32 }
 var<immediate> params: Params;

@@ -1,6 +1,6 @@
-// Absmean quantization of w [rows, columns] by groups of `group_words` words of sixteen columns: s = 1 / max(mean|w|, 1e-5) over the group, code =
-// clamp(round(w·s), -1, 1) + 1, w_scale [rows, groups] = 1 / s. One workgroup per group of a row; the mean is added in a fixed order, so every device
-// gets the same bits. Where it is not finite, all values of the group are 0 and its scale NaN.
+// Absmean quantization of w [rows, columns] per group of `group_words` words of sixteen columns: s = 1 / max(mean|w|, 1e-5) over the group, code =
+// clamp(round(w·s), -1, 1) + 1, w_scale [rows, groups] = 1 / s. One workgroup per group of a row; the mean is added in a fixed order, so results are
+// bit-identical on every device. Where it is not finite, all values of the group are 0 and its scale NaN.
 struct Params { rows: u32, columns: u32, words: u32, groups: u32, group_words: u32 }
 var<immediate> params: Params;
 @group(0) @binding(0) var<storage, read> w: array<X>;

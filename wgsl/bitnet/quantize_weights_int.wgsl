@@ -1,4 +1,4 @@
-// w [rows, columns] to codes of `bits` bits by groups of `group_size` columns of a row: code = clamp(round(w·s) + zero, 0, 2^bits - 1) with s = 1 / scale.
+// w [rows, columns] to codes of `bits` bits per group of `group_size` columns of a row: code = clamp(round(w·s) + zero, 0, 2^bits - 1) with s = 1 / scale.
 // Asymmetric: scale = (max - min) / (2^bits - 1) and zero = round(-min·s), where max and min are those of the group and of 0. Symmetric: scale =
 // max|w| / (2^(bits-1) - 1), zero = 2^(bits-1). w_scale and w_zero are [rows, groups]. One workgroup per group of a row. A group whose scale is below
 // 2^-80 is all zeros: codes, scale and zero. One that is not finite is too, but for its scale, NaN.

@@ -1,5 +1,5 @@
-// What the GEMM keeps in workgroup memory in the half layout: the eight elements that a word has in a plane, as four pairs of halves. Fields become
-// normal halves (1024 + code·4^f - 1024), so that flushed subnormals do no harm. Exact for k <= 65536.
+// What the GEMM keeps in workgroup memory in the half layout: the eight elements that a word has in a plane, as four pairs of f16. Fields become
+// normal f16 (1024 + code·4^f - 1024), so that flushed subnormals do no harm. Exact for k <= 65536.
 alias Acc = f32;
 const PLANES: u32 = 2u;
 

@@ -1,5 +1,5 @@
 // sums[m, c] = (Σ w, Σ|w|) over the c-th chunk of THREADS² numbers of the m-th matrix, of `length` numbers. One workgroup per chunk: each thread adds
-// every THREADS-th number, then all threads add in a tree. The order is fixed, so every device gets the same bits.
+// every THREADS-th number, then all threads add in a tree. The order is fixed, so results are bit-identical on every device.
 struct Params { length: u32, chunks: u32, matrices: u32 }
 var<immediate> params: Params;
 @group(0) @binding(0) var<storage, read> w: array<X>;

@@ -1,4 +1,4 @@
-// 1 / sqrt(mean(v²) + eps) of a row, the same bits on every device: activations are quantized after it, and real ones often lie exactly between two
+// 1 / sqrt(mean(v²) + eps) of a row, bit-identical on every device: activations are quantized after it, and real ones often lie exactly between two
 // codes, where the last bit decides. Compensated float sums do not survive compilers that reassociate them, so squares are added as integers. Numbers
 // are scaled by a power of two, u = v·2^j, so that the largest |u| is in [2^14, 2^15), and u² is rounded to an integer below 2^30, straight after the
 // product, which leaves a compiler nothing to reassociate. Each is off by half a unit at most, where the largest is 2^28 or more. The root and the

@@ -1,6 +1,6 @@
-// y[b, i, j] = Σ left(b, i, l)·right(b, l, j) over l, on top of y if `add` is not 0, on the matrix units: halves are multiplied, and added up in floats
-// in the unit's order. tensor/matmul_dense says how the sides lie in memory; their lines are whole quads. A workgroup makes a tile of (64·BLOCKS)². It
-// stages DEPTH of l at a time, lines as they lie in memory: a unit reads rows or columns. A subgroup makes 2·BLOCKS × 2 matrices of SIDE × SIDE outputs.
+// y[b, i, j] = Σ left(b, i, l)·right(b, l, j) over l, on top of y if `add` is not 0, on the tensor cores: f16 are multiplied, and added up in floats
+// in the hardware's order. tensor/matmul_dense says how the sides lie in memory; their lines are whole quads. A workgroup makes a tile of (64·BLOCKS)². It
+// stages DEPTH of l at a time, lines as they lie in memory: tensor cores read rows or columns. A subgroup makes 2·BLOCKS × 2 matrices of SIDE × SIDE outputs.
 // The next lines are loaded while these are multiplied.
 alias X = f16;
 @group(0) @binding(0) var<storage, read> a: array<vec4<f16>>;

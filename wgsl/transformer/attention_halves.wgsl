@@ -1,4 +1,4 @@
-// Prompts' attention from a cache in halves, for GPUs whose matrix units only Metal reaches: WGSL computes it as attention_many does.
+// Prompts' attention from a cache in f16, for GPUs whose tensor cores only Metal reaches: WGSL computes it as attention_many does.
 alias C = f16;
 
 @compute @workgroup_size(WG_X, WG_Y, WG_Z)

@@ -45,7 +45,7 @@ fn leave(rows: Rows, share: u32, output: u32, known: bool, found: Share, group: 
         let quad = ids.local / 8u + q * (THREADS / 8u);
         if quad >= rows.quads { return; }
         var so_far = Merged(LOWEST, 0.0, vec4<f32>());
-        // The numbers of so many shares are loaded, the last ones again where there are fewer, before the first is added.
+        // The numbers of this many shares are loaded, the last ones again where there are fewer, before the first is added.
         for (var first = 0u; first < shares; first += AHEAD) {
             var largest = array<f32, AHEAD>();
             var total = array<f32, AHEAD>();

@@ -1,5 +1,5 @@
-// Causal attention of many new tokens on matrix units, after rope.wgsl, from keys and values in halves: y as in attention_few.wgsl, but for its last bits,
-// since queries and weights are multiplied as halves, and products added up in the unit's order. A row has the same bits whatever is computed with it.
+// Causal attention of many new tokens on tensor cores, after rope.wgsl, from keys and values in f16: y as in attention_few.wgsl, but for its last bits,
+// since queries and weights are multiplied as f16, and products added up in the hardware's order. A row is batch-invariant.
 // A workgroup goes through all positions that its TILE_X rows see, SPAN at a time; a subgroup makes SIDE rows, of HEAD columns. Weights are
 // e^(score - top): a matrix cannot be scaled row by row where it is, so `top` is no maximum, but no later score exceeds it by more than SLACK. Only where
 // one would, the sums so far are scaled, by way of workgroup memory.

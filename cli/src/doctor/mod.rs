@@ -146,7 +146,7 @@ mod tests {
 
     #[test]
     #[ignore = "needs a GPU"]
-    fn kernels_that_do_not_compile_are_reported_by_name() {
+    fn kernels_that_fail_to_compile_are_named() {
         let planted: Arc<Kernel> = Arc::new(
             catalog().next().unwrap().with_wgsl("fn planted() -> u32 { return missing; }"),
         );

@@ -180,8 +180,8 @@ fn odd_surroundings_are_errors() {
     fails(&["run", TALES, "x", "--gpu", "--threads", "2"], "cannot be used with");
     let split =
         |layers| ["run", TALES, "x", "--adapter", "0", "--adapter", "0", "--layer-split", layers];
-    fails(&split("3,6"), "layers [3, 6]; the model has 8");
-    fails(&split("8"), "numbers of layers for 1 contexts, of which there are 2");
+    fails(&split("3,6"), "layers [3, 6]; 8 layers of the model are needed");
+    fails(&split("8"), "the split has 1 parts; there are 2 contexts");
     fails(&[&split("4,4")[..], &["--cpu-offload", "2"]].concat(), "not both");
     fails(&["bench", TALES, "--adapter", "0", "--adapter", "0", "--profile"], "a single GPU");
 }

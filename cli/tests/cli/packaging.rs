@@ -13,7 +13,7 @@ fn the_formula_has_this_version() {
 }
 
 #[test]
-fn the_image_is_built_by_the_rust_of_releases() {
+fn the_image_uses_the_rust_of_releases() {
     let release = read(".github/workflows/release.yml");
     let (_, rest) = release.split_once("rustup toolchain install ").unwrap();
     let version = rest.split_whitespace().next().unwrap();

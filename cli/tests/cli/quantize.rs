@@ -8,7 +8,7 @@ use std::{fs, process::Command};
 /// is full.
 #[cfg(unix)]
 #[test]
-fn where_there_is_no_room_the_model_that_was_there_stays() {
+fn a_full_disk_keeps_the_old_model_file() {
     let directory = Directory::new("full");
     let packed = directory.path("packed");
     let limited = |arguments: &[&str]| {
@@ -84,7 +84,7 @@ fn quantize_packs_what_info_and_run_read() {
 }
 
 #[test]
-fn a_native_container_is_a_model_as_others_are() {
+fn a_prepacked_file_runs_as_its_source() {
     let directory = Directory::new("native");
     let greedy = |model: &str| {
         json(&["run", model, "The bear", "--greedy", "--max-tokens", "12", "--cpu"])["token_ids"]
@@ -126,5 +126,5 @@ fn a_native_container_is_a_model_as_others_are() {
         "cannot be used multiple times",
     );
     fails(&["quantize", "no/such/model", &native, "--format", "prepacked"], "no/such/model");
-    fails(&["run", &format!("{TALES}/model.safetensors"), "a"], "the directory is needed");
+    fails(&["run", &format!("{TALES}/model.safetensors"), "a"], "by their directory");
 }

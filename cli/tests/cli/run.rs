@@ -171,7 +171,7 @@ fn a_texts_kernels_are_timed() {
 
 #[test]
 #[ignore = "needs a GPU"]
-fn layers_that_do_not_fit_stay_in_host_memory() {
+fn layers_that_do_not_fit_are_offloaded() {
     let run = |options: &[&str]| {
         json(
             &[

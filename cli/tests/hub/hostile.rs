@@ -289,7 +289,7 @@ fn settings_that_cannot_be_used_are_named() {
 }
 
 #[test]
-fn models_of_the_hub_are_files_of_the_cache() {
+fn hub_models_are_files_in_the_cache() {
     let ground = Ground::new("honest");
     let model = Path::new(TALES);
     let names = ["config.json", "tokenizer.json", "model.safetensors"];

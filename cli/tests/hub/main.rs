@@ -325,7 +325,7 @@ fn what_cannot_be_had_says_why() {
 }
 
 #[test]
-fn a_hub_that_does_not_answer_is_not_waited_for() {
+fn a_silent_hub_times_out() {
     let (cache, (silent, _)) = (Cache::new("silent"), hub(tales(), Fault::Silent));
     assert!(cache.run(&hub(tales(), Fault::None).0, &RUN, false).status.success());
     let output = cache.run(&silent, &RUN, false);

@@ -1,5 +1,5 @@
-// The product of floats with weights W of 1 to 8 bits on the matrix units: with `transposed`, W is [n, k] and y = a·Wᵀ, which is BitLinear; else it is [k, n]
-// and y = a·W, its gradient; on top of y if `add` is not 0. Tiles are of floats: a half does not hold every scale.
+// The product of floats with weights W of 1 to 8 bits on the simdgroup matrices: with `transposed`, W is [n, k] and y = a·Wᵀ, which is BitLinear; else it is [k,
+// n] and y = a·W, its gradient; on top of y if `add` is not 0. Tiles are of floats: a half does not hold every scale.
 struct Params { uint m, n, k, words, groups, group_size, bits, transposed, add, biased, activation; };
 
 // W: its rows, the columns of a row, and where their codes, scales and zero points are.

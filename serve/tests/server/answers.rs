@@ -4,7 +4,7 @@ use crate::{Served, client::post, cpu, each_engine, joined, with};
 use bitnet_wgpu::model::{GenerateOptions, Message, Model, Sampling};
 use serde_json::{Value, json};
 
-fn answers_and_streams_are_what_the_model_writes_alone(model: &Model) {
+fn answers_equal_the_models_own_output(model: &Model) {
     let server = Served::new(model, 4, 8, |options| options);
     let sampled = Sampling::GREEDY
         .temperature(0.9)
@@ -73,7 +73,7 @@ fn answers_and_streams_are_what_the_model_writes_alone(model: &Model) {
     server.wait_for_load(0, 0);
 }
 
-each_engine!(answers_and_streams_are_what_the_model_writes_alone);
+each_engine!(answers_equal_the_models_own_output);
 
 fn conversations_are_continued_by_the_template(model: &Model) {
     let server = Served::new(model, 2, 8, |options| options);

@@ -85,7 +85,7 @@ fn embeddings_are_the_librarys() {
 
 /// One is computed, and as many wait as the queue has places.
 #[test]
-fn requests_for_vectors_wait_in_a_queue_that_ends() {
+fn the_embeddings_queue_is_bounded() {
     let server = Served::new(&cpu(), 1, 1, |options| options);
     let body = json!({ "input": vec![vec![7; 60]; 8] });
     let statuses: Vec<_> = std::thread::scope(|scope| {

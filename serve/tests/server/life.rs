@@ -19,7 +19,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-fn a_full_queue_is_429_and_who_leaves_makes_room(model: &Model) {
+fn a_full_queue_is_429_until_one_leaves(model: &Model) {
     let server = Served::endless(model, 1, 1, |options| {
         options.half_closed_timeout(Duration::from_millis(200))
     });
@@ -69,9 +69,9 @@ fn a_full_queue_is_429_and_who_leaves_makes_room(model: &Model) {
     );
 }
 
-each_engine!(a_full_queue_is_429_and_who_leaves_makes_room);
+each_engine!(a_full_queue_is_429_until_one_leaves);
 
-fn the_end_lets_answers_finish_and_cuts_those_that_do_not(model: &Model) {
+fn shutdown_drains_answers_then_cuts_the_rest(model: &Model) {
     let finish = |grace: u64, is_finished: bool| {
         let gate = Arc::new(Gate::default());
         let waits = gate.clone();
@@ -104,7 +104,7 @@ fn the_end_lets_answers_finish_and_cuts_those_that_do_not(model: &Model) {
     assert!(cut.contains("\"ending\""), "{cut}");
 }
 
-each_engine!(the_end_lets_answers_finish_and_cuts_those_that_do_not);
+each_engine!(shutdown_drains_answers_then_cuts_the_rest);
 
 /// Lets a few tokens pass, and the others once it is open.
 #[derive(Default)]
@@ -133,7 +133,7 @@ impl Gate {
 /// Requests are refused for good then: whoever watches the server is to begin it anew.
 #[test]
 #[ignore = "needs a GPU"]
-fn a_server_that_has_failed_says_so_and_ends() {
+fn a_failed_server_reports_it_and_exits() {
     let fails = |mut server: Served, path: &str, body: &Value, why: ErrorKind| {
         assert_eq!(get(&server.address, "/health").status, 200, "{path}");
         let answer = post(&server.address, path, body);
@@ -170,7 +170,7 @@ fn a_server_that_has_failed_says_so_and_ends() {
 
 /// What a hook does stands for a model that has gone wrong.
 #[test]
-fn numbers_that_are_not_finite_are_not_the_clients_fault() {
+fn non_finite_logits_are_a_server_error() {
     let broken = GenerateOptions::default().logits(|_, logits| logits.fill(f32::NAN));
     let server = Served::new(&cpu(), 1, 1, |options| options.defaults(broken));
     let is_ours = |error: &Value| {

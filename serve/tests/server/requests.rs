@@ -218,7 +218,7 @@ fn what_is_wrong_is_named() {
 }
 
 #[test]
-fn bodies_have_a_type_a_length_and_a_time() {
+fn bodies_need_type_length_and_a_deadline() {
     let server = Served::new(&cpu(), 2, 8, |options| {
         options.max_body_bytes(1000).body_timeout(Duration::from_millis(300))
     });
@@ -252,7 +252,7 @@ fn bodies_have_a_type_a_length_and_a_time() {
 }
 
 #[test]
-fn a_model_without_a_template_or_a_tokenizer_says_so() {
+fn a_missing_template_or_tokenizer_is_named() {
     let folder = std::env::temp_dir().join(format!("bitnet-serve-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
     for file in ["config.json", "model.safetensors", "tokenizer.json"] {
@@ -312,7 +312,7 @@ fn a_model_without_a_template_or_a_tokenizer_says_so() {
 
 /// Who is told to try again would try for ever.
 #[test]
-fn more_choices_than_there_can_be_are_refused_for_good() {
+fn too_many_choices_are_a_permanent_error() {
     let server = Served::new(&cpu(), 2, 1, |options| options);
     let ask = |prompts: usize, n: usize| {
         let answer = post(

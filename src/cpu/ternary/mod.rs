@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn every_instruction_set_gives_the_bits_of_the_twin() {
+    fn every_instruction_set_equals_the_cpu_reference() {
         let mut rng = StdRng::seed_from_u64(1);
         for m in [0, 1, 2, 3, 7, 8, 9, 17, 25] {
             for [n, k] in [

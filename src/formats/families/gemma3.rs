@@ -16,7 +16,7 @@ use crate::{
 };
 use serde_json::Value;
 
-const AS_THEY_ARE: &str = "logits and scores are taken as they are";
+const AS_THEY_ARE: &str = "soft-capping of logits and scores is not implemented";
 
 pub static FAMILY: Family = Family {
     model_types: &["gemma3_text"],
@@ -93,7 +93,7 @@ fn read_gguf(keys: GgufKeys<'_>, c: &mut ModelConfig) -> Result<(), FormatError>
     Ok(())
 }
 
-/// The layers that see a window by config.json, of so many.
+/// The layers that see a window by config.json, of this many.
 fn local_layers(json: Keys<'_>, layers: usize) -> Result<Option<LocalLayers>, FormatError> {
     let kind = |kind: &Value| match kind.as_str() {
         Some("sliding_attention") => Ok(true),
@@ -156,7 +156,7 @@ fn local_layers_of_gguf(
     let window = match window.map(|window| window.as_u64()) {
         None | Some(Some(0)) => return Ok(None),
         Some(Some(window)) if window <= MOST_SIZE as u64 => window as usize,
-        _ => return Err(format!("{key} is no number up to {MOST_SIZE}").into()),
+        _ => return Err(format!("{key} is not a number up to {MOST_SIZE}").into()),
     };
     let (key, pattern) = keys.get("attention.sliding_window_pattern");
     let local = match pattern.and_then(|pattern| pattern.as_array()) {

@@ -4,7 +4,7 @@ use crate::formats::format_error::FormatError;
 
 const DELTA_NET: &str = "most of its layers are linear attention (Gated DeltaNet), and queries of the others have gates";
 const EXPERTS: &str = "its feed-forward blocks are mixtures of experts";
-const IMAGES: &str = "it sees images";
+const IMAGES: &str = "it takes images";
 const BOTH_WAYS: &str = "tokens attend to those that follow; only causal attention is";
 
 /// Their names in config.json (`model_type`) and in GGUF files (`general.architecture`), and what
@@ -43,7 +43,7 @@ const FAMILIES: [(&[&str], &[&str]); 8] = [
         &[IMAGES],
     ),
     (&["qwen3vlmoe", "qwen3_vl_moe", "qwen3_vl_moe_text"], &[IMAGES, EXPERTS]),
-    (&["gemma3"], &["it sees images; of its models of text it is `gemma3_text`"]),
+    (&["gemma3"], &["it takes images; the text model is `gemma3_text`"]),
     (&["gemma-embedding"], &[BOTH_WAYS]),
 ];
 

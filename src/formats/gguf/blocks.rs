@@ -352,8 +352,12 @@ fn i2s(
         elements.is_multiple_of(size)
     };
     if !fits {
+        let needed = match layout {
+            I2sLayout::Rows => "a multiple of 4 rows".to_owned(),
+            _ => format!("a multiple of {size} weights"),
+        };
         return Err(format!(
-            "is [{rows}, {columns}], which the I2_S layout {layout} cannot hold: it probably has another layout, see ReadOptions::i2s_layout"
+            "has shape [{rows}, {columns}]; the {layout} layout of I2_S needs {needed}. Choose another with ReadOptions::i2s_layout"
         ));
     }
     let (codes, rest) = bytes.split_at(elements / 4);

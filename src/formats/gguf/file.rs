@@ -11,8 +11,8 @@ use crate::{
     files::display,
     formats::{
         file::InputFile,
+        float_weights::FloatWeights,
         format_error::FormatError,
-        masters::Masters,
         stand_in::{START, stand_in},
     },
     limits::files::MOST_GGUF_HEADER,
@@ -196,7 +196,7 @@ fn name_older_q2(header: &mut Header, file: usize) -> Result<(), String> {
     {
         let alignment = header.alignment;
         return Err(format!(
-            "has tensors of type {Q2_0}, of which an alignment of {alignment} does not tell whether blocks are of 64 or 128"
+            "has tensors of type {Q2_0}; with an alignment of {alignment} it is unclear whether blocks have 64 or 128 weights"
         ));
     }
     Ok(())
@@ -286,16 +286,22 @@ impl GgufTensor<'_> {
     /// [`Error::Format`] for another shape, or weights that are not ternary; [`Error::Unsupported`]
     /// for another type, or other floats.
     pub fn ternary(&self, layout: I2sLayout) -> Result<PackedTernary> {
-        self.linear(layout, Masters::Refuse)
+        self.linear(layout, FloatWeights::Refuse)
     }
 
-    /// [`GgufTensor::ternary`], or what `masters` makes of floats.
-    pub(super) fn linear(&self, layout: I2sLayout, masters: Masters) -> Result<PackedTernary> {
+    /// [`GgufTensor::ternary`], or what `float_weights` makes of floats.
+    pub(super) fn linear(
+        &self,
+        layout: I2sLayout,
+        float_weights: FloatWeights,
+    ) -> Result<PackedTernary> {
         let (rows, columns) = self.matrix()?;
         if let Some(matrix) = blocks::ternary(self.kind, layout, rows, columns, &self.bytes) {
             return matrix.map_err(|problem| self.problem(problem));
         }
-        masters.matrix(&self.to_f32()?, rows, columns).map_err(|problem| self.problem(problem))
+        float_weights
+            .matrix(&self.to_f32()?, rows, columns)
+            .map_err(|problem| self.problem(problem))
     }
 
     /// Returns an embedding or a head: floats as stored; Q8_0, Q4_K, Q6_K, Q2_0, PQ2_0, PTQ1_0 and

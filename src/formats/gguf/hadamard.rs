@@ -54,7 +54,7 @@ pub(super) fn read(
     }
     if config.quantized_activations {
         return unsupported(format!(
-            "has the key {first}: rotated activations that are quantised are not supported"
+            "has the key {first}: quantized rotated activations are not supported"
         ));
     }
     let keys = Keys(file);
@@ -131,7 +131,7 @@ impl<'a> Keys<'a> {
         if let Some(other) =
             named.iter().chain(inverse.iter().filter(|name| **name != embedding)).next()
         {
-            return Err(format!("{PREFIX}weight_names or inverse_weight_names has `{other}`, which is no weight that is rotated so").into());
+            return Err(format!("{PREFIX}weight_names or inverse_weight_names has `{other}`, which is not a weight with rotated activations").into());
         }
         if config.tied_head && rotated.0 != rotated.1 {
             return unsupported(format!(

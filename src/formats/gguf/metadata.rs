@@ -145,13 +145,11 @@ fn embedding(
 ) -> Result<(), FormatError> {
     if let Some(what) = &c.embedding.unsupported {
         return unsupported(format!(
-            "makes vectors of texts in a way that GGUF files cannot say: {what}"
+            "makes embeddings in a way that GGUF files cannot store: {what}"
         ));
     }
     if c.embedding.normalize == Some(false) {
-        return unsupported(
-            "does not divide the vectors of texts by their length, which GGUF files cannot say",
-        );
+        return unsupported("does not normalize its embeddings, which GGUF files cannot store");
     }
     let kind = match c.embedding.pooling {
         Some(Pooling::Mean) => 1u32,
@@ -264,7 +262,7 @@ fn token_ids(
     let nameless: Vec<u32> = others.iter().copied().filter(|&id| !named(id)).collect();
     if nameless.len() > 1 {
         return unsupported(format!(
-            "ends its texts by the tokens {:?}, of which GGUF files name two",
+            "has the end-of-sequence tokens {:?}; a GGUF file can name two",
             c.eos
         ));
     }
@@ -293,7 +291,7 @@ fn token_lists(
     let unused: HashSet<String> = added.clone().map(unused_token).collect();
     if let Some(token) = v.tokens.iter().find(|token| unused.contains(*token)) {
         return unsupported(format!(
-            "has the token {token:?}, whose name is for one that does not occur"
+            "has the token `{token}`; GGUF files use this name for unused tokens"
         ));
     }
     let texts: Vec<String> =

@@ -13,8 +13,8 @@ use crate::{
     formats::{
         config::ModelConfig,
         family::{Family, RotaryOrder},
+        float_weights::{FloatWeights, has_several_scales},
         format_error::FormatError,
-        masters::{Masters, has_several_scales},
         model_file::ModelFile,
         read_options::ReadOptions,
         tensors::{self, linear_names, tensor_names},
@@ -38,7 +38,7 @@ pub struct GgufModel {
     /// The layout of I2_S tensors, as soon as one is read.
     found_layout: OnceLock<I2sLayout>,
     rotary: RotaryOrder,
-    masters: Masters,
+    float_weights: FloatWeights,
     /// Whether nothing says how activations are computed.
     unsaid: bool,
     said: Once,
@@ -59,20 +59,21 @@ impl GgufModel {
         let (mut config, rotary) = config::read(&file).map_err(|problem| file.error(problem))?;
         config.hadamard = hadamard::read(&file, &config, &linears(&config))
             .map_err(|problem| file.error(problem))?;
-        let masters = if config.family().trained { Masters::Quantize } else { Masters::Refuse };
+        let float_weights =
+            if config.family().trained { FloatWeights::Quantize } else { FloatWeights::Refuse };
         // As of a directory whose linear layers have norms.
-        let masters = masters.or_quantize(config.projection_norms);
+        let float_weights = float_weights.or_quantize(config.projection_norms);
         if is_trilm(&file, &config) {
             config.quantized_activations = false;
         }
-        let unsaid = masters == Masters::Refuse && config.quantized_activations;
+        let unsaid = float_weights == FloatWeights::Refuse && config.quantized_activations;
         Ok(Self {
             file,
             config,
             layout: None,
             found_layout: OnceLock::new(),
             rotary,
-            masters,
+            float_weights,
             unsaid,
             said: Once::new(),
         })
@@ -83,7 +84,7 @@ impl GgufModel {
     pub fn with_options(mut self, options: ReadOptions) -> Self {
         (self.layout, self.found_layout) = (options.i2s_layout, OnceLock::new());
         self.rotary = options.rotary_order.unwrap_or(self.rotary);
-        self.masters = self.masters.or_quantize(options.quantize);
+        self.float_weights = self.float_weights.or_quantize(options.quantize);
         if let Some(quantized) = options.quantized_activations {
             (self.unsaid, self.config.quantized_activations) = (false, quantized);
         }
@@ -132,7 +133,7 @@ impl GgufModel {
             GgufType::I2S => self.i2s_layout(),
             _ => I2sLayout::X86,
         };
-        tensor.linear(layout, self.masters)
+        tensor.linear(layout, self.float_weights)
     }
 
     fn tensor(&self, name: &str) -> Result<GgufTensor<'_>> {
@@ -221,7 +222,7 @@ impl ModelFile for GgufModel {
         }
         let matrix = self.scaled(name, self.matrix(&tensor)?)?;
         if self.unsaid && matches!(tensor.kind, GgufType::F32 | GgufType::F16 | GgufType::Bf16) {
-            Masters::warn(&self.said, self.file.path(), self.config.quantized_activations);
+            FloatWeights::warn(&self.said, self.file.path(), self.config.quantized_activations);
         }
         self.unpaired(name, matrix)
     }
@@ -272,7 +273,7 @@ fn is_trilm(file: &GgufFile, config: &ModelConfig) -> bool {
     };
     let first = || {
         file.tensor("blk.0.attn_q.weight")
-            .and_then(|tensor| tensor.linear(I2sLayout::X86, Masters::Refuse))
+            .and_then(|tensor| tensor.linear(I2sLayout::X86, FloatWeights::Refuse))
     };
     let plain = config.family().activations_unsaid && !config.sub_norms && !config.projection_norms;
     plain

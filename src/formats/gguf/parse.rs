@@ -46,7 +46,7 @@ impl Info {
 pub(super) fn header(bytes: &[u8], length: usize) -> Result<Header, FormatError> {
     let mut cursor = Cursor { bytes, at: 0 };
     if cursor.take(4, "the magic")? != b"GGUF" {
-        return Err("is no GGUF file: it does not begin with the bytes `GGUF`".into());
+        return Err("is not a GGUF file: it does not begin with the bytes `GGUF`".into());
     }
     match cursor.u32("the version")? {
         2 | 3 => {}
@@ -126,7 +126,7 @@ fn info(cursor: &mut Cursor<'_>) -> Result<Info, String> {
     let sound = sizes
         .iter()
         .try_fold(1usize, |all, &size| all.checked_mul(usize::try_from(size).ok()?.max(1)));
-    sound.ok_or_else(|| format!("has dimensions {sizes:?}, of which the product overflows"))?;
+    sound.ok_or_else(|| format!("has shape {sizes:?}, which overflows"))?;
     let shape: Vec<usize> = sizes.iter().map(|&size| size as usize).collect();
     Ok(Info {
         elements: shape.iter().product(),

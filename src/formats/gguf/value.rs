@@ -203,7 +203,7 @@ pub fn show(value: GgufValue<'_>) -> String {
     match value {
         GgufValue::Array(array) => return format!("an array of {}", array.len()),
         GgufValue::Bool(flag) => flag.to_string(),
-        GgufValue::String(text) => format!("{text:?}"),
+        GgufValue::String(text) => format!("`{text}`"),
         GgufValue::F32(number) => number.to_string(),
         GgufValue::F64(number) => number.to_string(),
         GgufValue::U64(number) => number.to_string(),
@@ -226,7 +226,7 @@ mod tests {
             (GgufValue::U64(u64::MAX), "18446744073709551615"),
             (GgufValue::F32(0.5), "0.5"),
             (GgufValue::Bool(true), "true"),
-            (GgufValue::String("a\"b"), r#""a\"b""#),
+            (GgufValue::String("a\"b"), "`a\"b`"),
         ] {
             assert_eq!(show(value), shown);
         }

@@ -38,7 +38,7 @@ use std::{
     path::Path,
 };
 
-/// Where tensors begin: at multiples of so many bytes.
+/// Where tensors begin: at multiples of this many bytes.
 const ALIGNMENT: usize = 32;
 
 /// Writes `checkpoint` as the GGUF file `output`, with the linear layers of its blocks as `kind`:
@@ -47,7 +47,7 @@ const ALIGNMENT: usize = 32;
 /// (relu(x)²), which bitnet.cpp has, and for norms of linear layers.
 ///
 /// No number changes: embedding and head stay in their types (Q2_0 where they are ternary), a
-/// matrix whose scale is no half has it in a tensor beside it, and scales of groups are halves or
+/// matrix whose scale is not an f16 has it in a tensor beside it, and scales of groups are f16 or
 /// refused. Floats of a model that is to be quantized are quantized by their absmean. The input is
 /// read twice, the first time to see whether the type holds it. `vocabulary` is the tokenizer, from
 /// [`Tokenizer::to_gguf`](crate::model::Tokenizer::to_gguf); without one, the file says that it has
@@ -57,7 +57,7 @@ const ALIGNMENT: usize = 32;
 /// [`Error::Io`](crate::Error::Io), also if `output` exists and `force` is not set;
 /// [`Error::Unsupported`](crate::Error::Unsupported) for another type, for what GGUF cannot say of
 /// a model, for tensors that the model does not use, and for a matrix that the type does not hold:
-/// other blocks, or scales that are no halves. Else as [`Checkpoint::linear`].
+/// other blocks, or scales that are not f16. Else as [`Checkpoint::linear`].
 pub fn write_gguf(
     checkpoint: &Checkpoint,
     vocabulary: Option<&GgufVocabulary>,
@@ -142,11 +142,12 @@ fn architecture(c: &ModelConfig) -> Result<&'static Architecture, FormatError> {
     }
     let quantized = family.defaults.quantized_activations || c.projection_norms;
     match (c.quantized_activations, quantized) {
-        (true, false) => {
-            unsupported(format!("quantises its activations; GGUF's `{}` is for floats", found.name))
-        }
+        (true, false) => unsupported(format!(
+            "quantizes its activations; GGUF's `{}` has float activations",
+            found.name
+        )),
         (false, true) => unsupported(format!(
-            "has its activations in floats; they are quantised where GGUF says `{}`. Where files do not say it, ReadOptions::quantized_activations does \
+            "has float activations; GGUF's `{}` has quantized ones. If the source does not say, ReadOptions::quantized_activations does \
              (--activations int8 on the command line)",
             found.name
         )),
@@ -278,7 +279,7 @@ fn linear(
     Ok(())
 }
 
-/// Who may hold a matrix of so many columns that `kind` does not.
+/// Names the types that can hold a matrix of this many columns, which `kind` cannot.
 fn smaller(kind: GgufType, columns: usize) -> &'static str {
     if kind == GgufType::Tq2_0 && columns.is_multiple_of(GgufType::Q2_0.block().0) {
         "; Q2_0 has blocks of 64"
@@ -331,9 +332,7 @@ fn check_groups(kind: GgufType, matrix: &PackedTernary) -> Result<(), String> {
         ));
     }
     match matrix.row_scales().into_iter().find(|&scale| !is_half(scale)) {
-        Some(scale) => Err(format!(
-            "has the scale {scale} among others, which is no half-precision number, as {kind} needs"
-        )),
+        Some(scale) => Err(format!("has the scale {scale}; {kind} needs scales in f16")),
         None => Ok(()),
     }
 }

@@ -45,7 +45,7 @@ impl KernelCache {
         Self { folder, device: identity(info), told: AtomicBool::new(false) }
     }
 
-    /// The driver's cache for a kernel of this text, with what the folder has of it; `None` where
+    /// The driver's cache for a kernel of this source, with what the folder has of it; `None` where
     /// the driver makes none.
     pub fn open(
         &self,
@@ -63,13 +63,13 @@ impl KernelCache {
         let key = hash([self.device.as_bytes(), kernel.as_bytes(), b"\n", text]);
         let path = self.folder.join(format!("{key:016x}.kernel"));
         let data = read(&path, KERNEL, key, MOST_BYTES).unwrap_or_else(|why| {
-            log::warn!("{}: {why}: the kernel is compiled anew", display(&path));
+            log::warn!("{}: {why}: the kernel is compiled again", display(&path));
             None
         });
         let known = data.and_then(|data| match create(device, kernel, Some(&data)) {
             Ok(raw) => Some((data.len(), raw)),
             Err(why) => {
-                log::warn!("{}: {why}: the kernel is compiled anew", display(&path));
+                log::warn!("{}: {why}: the kernel is compiled again", display(&path));
                 None
             }
         });
@@ -79,7 +79,7 @@ impl KernelCache {
 
     fn warn_once(&self, error: &Error) {
         if !self.told.swap(true, Ordering::Relaxed) {
-            log::warn!("compiled kernels are not kept: {error}");
+            log::warn!("compiled kernels are not cached: {error}");
         }
     }
 }

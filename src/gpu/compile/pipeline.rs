@@ -1,4 +1,4 @@
-//! From a kernel's text to a compiled pipeline. Handing texts to drivers, the crate's
+//! From a kernel's source to a compiled pipeline. Handing sources to drivers, the crate's
 //! shader-related `unsafe`, is all here.
 
 use super::cache::{Cached, KernelCache};
@@ -67,7 +67,7 @@ fn compile(
     };
     let entries: Vec<_> =
         kernel.bindings.iter().enumerate().map(|(i, binding)| entry(i, binding.access)).collect();
-    // SPIR-V has no text that it could be known by.
+    // SPIR-V has no source that it could be identified by.
     let joined = kernel.joined(variant);
     let text = &joined.source;
     let cached = cache
@@ -131,7 +131,7 @@ fn module(
         (ShaderLanguage::Msl, _) => {
             let descriptor =
                 wgpu::ShaderModuleDescriptorPassthrough { msl: Some(text.into()), ..passthrough };
-            // SAFETY: the text's signature agrees with the declaration: `contract` has seen it.
+            // SAFETY: the source's signature agrees with the declaration: `contract` has seen it.
             unsafe { device.create_shader_module_passthrough(descriptor) }
         }
         (ShaderLanguage::Spirv, Some(words)) => {
@@ -140,7 +140,7 @@ fn module(
                 ..passthrough
             };
             // SAFETY: who made it with `Kernel::with_spirv` has promised that it is sound; of the
-            // crate's own, `contract` has seen the signature, and their texts keep to the bounds
+            // crate's own, `contract` has seen the signature, and their sources keep to the bounds
             // that their ops give them.
             unsafe { device.create_shader_module_passthrough(descriptor) }
         }

@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_that_lacks_something_is_told() {
+    fn missing_device_features_are_named() {
         let (features, limits) =
             (WANTED, wgpu::Limits { max_immediate_size: 64, ..wgpu::Limits::default() });
         assert!(lacking(features, &limits).is_none());

@@ -54,7 +54,9 @@ impl Adapters {
             .filter(|wanted| wgpu::Backends::from_comma_list(wanted).is_empty())
         {
             // wgpu would take any.
-            let reason = format!("WGPU_BACKEND is {wanted:?}, which names no backend");
+            let reason = format!(
+                "WGPU_BACKEND is `{wanted}`, which names no backend; `vulkan` and `metal` are supported"
+            );
             return Self {
                 all: Vec::new(),
                 chosen: Err(Error::NoAdapter { reason, found: "none".into() }),
@@ -100,9 +102,9 @@ fn choose(all: &[Adapter], AdapterChoice(rule): &AdapterChoice) -> Result<Chosen
         match best(all.iter().filter(has)) {
             _ if name.is_empty() => Err(format!("{whose} is empty")),
             Some(adapter) => {
-                Ok(ChosenAdapter { index: adapter.index, why: format!("{whose} is {name:?}") })
+                Ok(ChosenAdapter { index: adapter.index, why: format!("{whose} is `{name}`") })
             }
-            None => Err(format!("{whose} is {name:?}, which no adapter's name contains")),
+            None => Err(format!("{whose} is `{name}`, which no adapter's name contains")),
         }
     };
     let at = |index: usize, why: String| match all.get(index) {

@@ -32,7 +32,7 @@ impl Captures {
             Some(wanted) => Ok(Some(Self { wanted, submitted: AtomicU64::new(0) })),
             None => {
                 let what = format!(
-                    "{VARIABLE} is {value:?}; it is N or N:COUNT: the number of a submission, from 1, and how many from it on"
+                    "{VARIABLE} is `{value}`; N or N:COUNT is needed: the first submission, from 1, and how many"
                 );
                 Err(Error::Invalid { op: "capture", what })
             }
@@ -44,7 +44,7 @@ impl Captures {
     pub fn around<R>(&self, device: &wgpu::Device, label: &str, submit: impl FnOnce() -> R) -> R {
         let number = self.submitted.fetch_add(1, Ordering::Relaxed);
         let _capture = self.wanted.contains(&number).then(|| {
-            log::info!("submission {}, `{label}`, is captured", number + 1);
+            log::info!("capturing submission {}, `{label}`", number + 1);
             Capture::begin(device)
         });
         submit()

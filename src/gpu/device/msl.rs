@@ -49,7 +49,7 @@ fn parse(value: &str) -> Result<MslPolicy> {
         "1" => Ok(MslPolicy::Always),
         _ => Err(Error::Invalid {
             op: VARIABLE,
-            what: format!("{value:?} is neither 0 (never use MSL) nor 1 (always)"),
+            what: format!("`{value}` is not supported; 0 (never use MSL) or 1 (always) is needed"),
         }),
     }
 }

@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn complaints_are_told_apart() {
+    fn complaints_are_distinguished() {
         let source = || Box::<dyn std::error::Error + Send + Sync>::from("why");
         assert!(matches!(
             typed("work".into(), &wgpu::Error::OutOfMemory { source: source() }),

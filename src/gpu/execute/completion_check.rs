@@ -1,4 +1,4 @@
-//! Detects submissions that the GPU did not finish while nobody was told: Metal stops a command
+//! Detects submissions that the GPU did not finish without an error: Metal stops a command
 //! buffer whose kernel faults, runs for too long or lacks memory, and wgpu does not report it. So
 //! the last dispatch of each compute pass writes a word of its submission to a log on the device.
 //! wgpu gives each pass a command buffer of its own on Metal, so that a copy after the pass would
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pass_that_was_stopped_is_noticed_before_and_after_others() {
+    fn a_stopped_pass_is_detected_among_others() {
         let (context, check) = context();
         let x = context.upload(&[1f32], [1]).unwrap();
         for finished in 0..=3 {
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn a_read_of_a_stopped_recording_is_an_error() {
+    fn reading_a_stopped_recording_fails() {
         let (context, check) = context();
         let x = context.upload(&[3f32], [1]).unwrap();
         let mut encoder = context.encoder("squares");
@@ -343,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_that_saw_the_same_loss_all_report_it() {
+    fn every_read_reports_a_shared_loss() {
         let (context, _) = context();
         let x = context.upload(&[1f32; 3], [3]).unwrap();
         submit(&context, &x, "lost");
@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn the_log_holds_the_last_submissions_and_none_that_was_refused() {
+    fn the_log_holds_the_last_accepted_submissions() {
         let (context, check) = context();
         let x = context.upload(&[1f32; 3], [3]).unwrap();
         (0..3 * PLACES).for_each(|_| submit(&context, &x, "many"));

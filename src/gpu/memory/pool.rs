@@ -104,7 +104,7 @@ impl<B> State<B> {
         self.stats.fragmentation_bytes -= size.saturating_sub(asked);
     }
 
-    /// Has those go that waited longest, until so many bytes more are within the limit; they are
+    /// Has those go that waited longest, until this many bytes more are within the limit; they are
     /// dropped by the caller, who holds no lock then.
     fn evict_for(&mut self, size: u64) -> Vec<B> {
         let mut gone = Vec::new();
@@ -232,7 +232,7 @@ impl Pool {
         )
     }
 
-    /// A buffer of this size for so many bytes.
+    /// A buffer of this size for this many bytes.
     fn placed(
         self: &Arc<Self>,
         device: &wgpu::Device,
@@ -269,8 +269,8 @@ impl Pool {
         }
     }
 
-    /// What needs so many bytes; where they are not there, once more when the app has been asked to
-    /// free some.
+    /// What needs this many bytes; where they are not there, once more when the app has been asked
+    /// to free some.
     pub fn relieved<T>(
         &self,
         what: impl FnOnce() -> String,

@@ -320,7 +320,7 @@ mod tests {
 
     #[cfg(feature = "nvml")]
     #[test]
-    fn without_nvidias_library_or_its_device_nothing_is_told() {
+    fn without_nvml_there_is_no_telemetry() {
         // No machine has a GPU there.
         assert_eq!(Health::by_nvml("ffff:ff:1f.7"), None);
     }

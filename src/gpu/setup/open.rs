@@ -40,9 +40,9 @@ impl Context {
     ///
     /// Where the environment has `BITNET_WGPU_CAPTURE=N`, a graphics debugger that is attached
     /// (Xcode; RenderDoc, in builds with debug assertions) captures the N-th submission on the
-    /// device, counted from 1; with `N:COUNT`, so many from it on, each by itself. The debugger is
-    /// told by wgpu's `start_graphics_debugger_capture`: let it have no other capture meanwhile. So
-    /// with [`Context::from_wgpu`].
+    /// device, counted from 1; with `N:COUNT`, this many from it on, each by itself. The debugger
+    /// is told by wgpu's `start_graphics_debugger_capture`: let it have no other capture meanwhile.
+    /// So with [`Context::from_wgpu`].
     ///
     /// # Errors
     /// [`Error::NoAdapter`] where there is none, or none as the options or the environment want it;
@@ -135,7 +135,7 @@ impl Context {
         };
         let chosen = match Adapters::list(&options).await.take() {
             Err(Error::NoAdapter { reason, .. }) if named.is_none() => {
-                return Ok((None, format!("the CPU, as there is no GPU driver: {reason}")));
+                return Ok((None, format!("the CPU, since there is no GPU driver: {reason}")));
             }
             chosen => chosen?,
         };
@@ -177,7 +177,7 @@ impl Context {
     /// # }
     /// ```
     ///
-    /// **Matrix units** are used (`Capabilities::matrix_units`) where the device was opened with
+    /// **Tensor cores** are used (`Capabilities::matrix_units`) where the device was opened with
     /// wgpu's `EXPERIMENTAL_COOPERATIVE_MATRIX`, for which an app asks itself;
     /// [`ContextOptions::experimental`] says what the token promises.
     ///

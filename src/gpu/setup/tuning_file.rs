@@ -19,7 +19,7 @@ const TUNING: &Kind = b"bitnet-wgpu tuning 1\n";
 impl Context {
     /// Writes what was measured on this device to the folder of
     /// [`ContextOptions::cache`](crate::ContextOptions::cache), from which the next context has it
-    /// that is opened on the same adapter, with the same driver and matrix units, by this version
+    /// that is opened on the same adapter, with the same driver and tensor cores, by this version
     /// of the crate: its `Capabilities::tuning`. Gives the file,
     /// which takes the place of one that was there. This context is not changed:
     /// `Context::restricted` does that.
@@ -62,14 +62,14 @@ impl Context {
             Ok(None) => self,
             Ok(Some(tuning)) => {
                 log::info!(
-                    "{}: kernels are chosen by what was measured here: {}",
+                    "{}: kernel tuning loaded: {}",
                     display(&path),
                     tuning.to_string().trim_end().replace('\n', ", ")
                 );
                 self.with_tuning(tuning)
             }
             Err(why) => {
-                log::warn!("{}: {why}: kernels are chosen as without it", display(&path));
+                log::warn!("{}: {why}: default kernel tuning is used", display(&path));
                 self
             }
         }

@@ -34,7 +34,7 @@ pub struct UploadStream<'a> {
     copied: VecDeque<(wgpu::Buffer, wgpu::SubmissionIndex)>,
 }
 
-/// A staging buffer that is mapped, and has so many bytes.
+/// A staging buffer that is mapped, and has this many bytes.
 struct Stage {
     buffer: wgpu::Buffer,
     view: wgpu::BufferViewMut,

@@ -13,7 +13,7 @@ use crate::{
 };
 
 impl Model {
-    /// Continues several texts side by side, in one step for all of them, to their ends. The n-th
+    /// Continues several prompts side by side, in one step for all of them, to their ends. The n-th
     /// draws its random numbers from seed + n. To take tokens as they come, give the prompts to a
     /// [`Batch`](crate::model::Batch).
     ///
@@ -61,7 +61,7 @@ impl Model {
     fn streams(&self, prompts: &[Vec<u32>], options: &GenerateOptions) -> Result<Vec<Generation>> {
         options.check(self.config().vocab)?;
         if options.resumed > 0 && prompts.len() > 1 {
-            let what = "each text that is resumed has its own number of tokens generated before: resume them one by one, in a Batch".into();
+            let what = "`resumed` is not supported for several sequences: resume them one by one, in a Batch".into();
             return Err(Error::Invalid { op: "generate_batch", what });
         }
         let longest = prompts.iter().map(Vec::len).max().unwrap_or(0);

@@ -149,7 +149,7 @@ impl Model {
 }
 
 impl Batch {
-    /// Continues a text, as [`Model::generate`] does. It begins when there is a slot, whether
+    /// Continues a prompt, as [`Model::generate`] does. It begins when there is a slot, whether
     /// anybody asks for tokens or not.
     ///
     /// # Errors

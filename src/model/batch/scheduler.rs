@@ -1,4 +1,4 @@
-//! The thread of a batch: prompts come to slots of a session, are computed piece by piece, and
+//! The thread of a batch: prompts come to slots of a session, are computed in chunks, and
 //! their sequences step together until each ends.
 
 use crate::{
@@ -76,7 +76,7 @@ impl RequestQueue {
         (waiting.running, waiting.requests.len())
     }
 
-    /// From now on no sequence begins while so many run.
+    /// From now on no sequence begins while this many run.
     pub fn limit(&self, running: usize) {
         let mut waiting = self.lock();
         waiting.limit = Some(running);
@@ -258,7 +258,7 @@ impl Scheduler {
             Slot { request: Some(request), last: self.count, salt, plan_is_set: false };
     }
 
-    /// Computes a piece of the prompts that are not computed yet: as many tokens of each, those
+    /// Computes a chunk of the prompts that are not computed yet: as many tokens of each, those
     /// that came first before others.
     async fn prefill(&mut self) -> Result<()> {
         let mut budget = self.prefill_chunk;
@@ -532,10 +532,10 @@ mod tests {
     }
 
     #[test]
-    fn what_a_device_reports_is_told_to_all() {
+    fn device_errors_reach_every_caller() {
         let model = Model::builder("assets/tales-22m").cpu().build().unwrap();
         let session = model.session(SessionOptions::new(2, 64)).unwrap();
-        // Two prompts in one piece, a step for both, and no more.
+        // Two prompts in one chunk, a step for both, and no more.
         let session = session.with_state(|state| Box::new(Lost(state, 2)));
         let (request_queue, options) =
             (Arc::<RequestQueue>::default(), GenerateOptions::default().ignore_eos(true));

@@ -1,4 +1,5 @@
-//! The model on the CPU: the CPU twins of the GPU's kernels, on all cores, or so many threads.
+//! The model on the CPU: the CPU references of the GPU's kernels, on all cores, or this many
+//! threads.
 
 use super::{
     interface::{Engine, EngineSession, ModelPart, Pending, SessionOptions, unchosen},
@@ -319,7 +320,7 @@ fn multiply(x: &mut [f32], by: &[f32]) {
 }
 
 impl CpuSession {
-    /// Has the angles of so many positions ready.
+    /// Has the angles of this many positions ready.
     fn prepare(&mut self, positions: usize) {
         let config = &self.model.config;
         if self.angles.len() < positions * config.head_dim {
@@ -537,7 +538,7 @@ mod tests {
 
     /// Prints those that this processor lacks: whoever reads the log sees what was not run.
     #[test]
-    fn every_instruction_set_gives_a_model_the_same_bits() {
+    fn a_model_does_not_depend_on_instruction_sets() {
         for path in MODELS {
             let mut model = Arc::new(open(path, None));
             let wanted = computed(&model);
@@ -553,7 +554,7 @@ mod tests {
     }
 
     #[test]
-    fn any_number_of_threads_gives_a_model_the_same_bits() {
+    fn a_model_does_not_depend_on_threads() {
         for path in MODELS {
             let [one, two, three] = [1, 2, 3].map(|count| {
                 let model = open(path, Some(count));

@@ -90,11 +90,11 @@ pub(crate) fn check_split(contexts: &[Context], layers: usize, split: &[usize]) 
         return Ok(());
     } else if split.len() != contexts.len() {
         let (given, expected) = (split.len(), contexts.len());
-        format!("numbers of layers for {given} contexts, of which there are {expected}")
+        format!("the split has {given} parts; there are {expected} contexts")
     } else if let Some(n) = split.iter().position(|&count| count == 0) {
         format!("no layers for context {n}")
     } else if sum != Some(layers) {
-        format!("layers {split:?}; the model has {layers}")
+        format!("layers {split:?}; {layers} layers of the model are needed")
     } else {
         return Ok(());
     };

@@ -89,7 +89,7 @@ impl SessionOptions {
 pub struct Offloaded {
     /// Layers whose matrices are in host memory.
     pub layers: usize,
-    /// Their bytes: what is copied to the GPU in every pass, over a prompt's piece or for a token
+    /// Their bytes: what is copied to the GPU in every pass, over a prefill chunk or for a token
     /// of each sequence.
     pub bytes: u64,
 }
@@ -163,7 +163,7 @@ pub(crate) trait EngineSession: Send + Sync {
     /// How many tokens are computed together, at most, where a sequence gets more than one.
     fn batch(&self) -> usize;
 
-    /// How many pieces of a prompt are best submitted beyond the one that is awaited.
+    /// Number of prefill chunks that are best submitted beyond the one that is awaited.
     fn pieces_ahead(&self) -> usize {
         1
     }

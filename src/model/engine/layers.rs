@@ -7,6 +7,7 @@ use crate::{
         tensors::{Ends, Gains, Layer, Matrix, Table, end_tensors, layer_tensors},
     },
     gpu::{context::Context, tensor::Tensor},
+    shape::Shape,
     weights::{
         dense::{DenseElement, DenseMatrix, PackedDense},
         ternary::{matrix::TernaryMatrix, packed::PackedTernary},
@@ -172,7 +173,7 @@ fn expect(name: &str, found: (usize, usize), expected: (usize, usize)) -> Result
     if found == expected {
         return Ok(());
     }
-    let [(rows, columns), (r, c)] = [found, expected];
-    let what = format!("`{name}` has shape [{rows}, {columns}]; [{r}, {c}] is needed");
+    let shape = |(rows, columns)| Shape::from([rows, columns]);
+    let what = format!("`{name}` has shape {}, expected {}", shape(found), shape(expected));
     Err(Error::Invalid { op: "model", what })
 }

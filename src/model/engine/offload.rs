@@ -4,7 +4,7 @@ use super::interface::SessionOptions;
 use crate::error::{Error, Result};
 
 /// Which of a model's layers stay in host memory, so that a model which is larger than a context's
-/// memory limit runs all the same: to the same bits, and slower.
+/// memory limit still runs: bit-identical, and slower.
 ///
 /// Their matrices are copied to the GPU in every pass, while the layers before them are computed,
 /// into two slots. So a step takes at least the [`Offloaded::bytes`](crate::model::Offloaded::bytes)
@@ -36,7 +36,7 @@ pub enum Offload {
     /// None: all weights are in GPU memory, or the model is refused.
     #[default]
     None,
-    /// So many, evenly spread.
+    /// This many layers, evenly spread.
     Layers(usize),
     /// As few as it takes for the weights and a session of these options to fit the context's
     /// memory limit, together with what is there already; without a limit, none.

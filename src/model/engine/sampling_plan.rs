@@ -38,7 +38,7 @@ impl LogitChanges {
         self.penalties == Penalties::NONE && self.bias.is_empty()
     }
 
-    /// What is added to the logit of each token of a vocabulary of so many.
+    /// What is added to the logit of each token of a vocabulary of this many.
     pub fn biases(&self, vocab: usize) -> Vec<f32> {
         let mut biases = vec![0.0; vocab];
         self.bias.iter().for_each(|(&id, &bias)| biases[id as usize] = bias);

@@ -1,4 +1,4 @@
-//! Texts as vectors, of which near ones are of texts that mean the like.
+//! Embeddings: vectors of texts, which are near for texts of similar meaning.
 
 use super::groups::{Groups, unfinished};
 use crate::{
@@ -9,7 +9,7 @@ use crate::{
 };
 use std::path::Path;
 
-/// How texts become vectors. What is not set is as the model's files say:
+/// How embeddings are computed. What is not set is as the model's files say:
 /// [`EmbeddingDefaults`](crate::formats::EmbeddingDefaults).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EmbedOptions {
@@ -42,7 +42,7 @@ impl EmbedOptions {
     }
 }
 
-/// A text as a vector.
+/// The embedding of a text.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Embedding {
@@ -68,12 +68,12 @@ impl Embedding {
 }
 
 impl Model {
-    /// Texts as vectors `[hidden]`, in their order: the states of their tokens after the final
+    /// Embeddings `[hidden]` of texts, in their order: the states of their tokens after the final
     /// norm, pooled, and divided by their length, as the model's files say or the options. A text
     /// has the tokens of
     /// [`Tokenizer::encode_for_embedding`](crate::model::Tokenizer::encode_for_embedding), unless
     /// [`EmbedOptions::add_eos`](EmbedOptions::add_eos()) says another end; instructions that a model wants before it are
-    /// part of it. Texts are computed side by side; on one device a text has the same bits whatever
+    /// part of it. Texts are computed side by side; on one device a text has bit-identical embeddings whatever
     /// else is there (but with
     /// [`ModelBuilder::f16_attention`](crate::model::ModelBuilder::f16_attention)). Keys and values are in
     /// 32 bits.

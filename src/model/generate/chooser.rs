@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn logits_of_a_model_that_are_not_finite_are_its_own_fault() {
+    fn non_finite_logits_are_the_models_fault() {
         let overflows = |result: Result<u32>| matches!(result, Err(Error::Overflow { .. }));
         let mut plain = chooser(GenerateOptions::default());
         assert!(overflows(plain.of_engine(TopK::NONE)));

@@ -370,7 +370,7 @@ impl GenerationState {
         self.sequence.chooser.of_engine(id).map(drop)
     }
 
-    /// How many of the next tokens can be guessed: one more is chosen after them, and all but that
+    /// Number of the next tokens that can be drafted: one more is chosen after them, and all but that
     /// one need room beside the last.
     fn draft_length(&mut self) -> usize {
         let Some(speculator) = &mut self.speculator else { return 0 };
@@ -409,7 +409,7 @@ impl GenerationState {
         Ok(())
     }
 
-    /// Chooses the next token after what was verified. Where it is another than was guessed, the
+    /// Chooses the next token after what was verified. Where it differs from the draft, the
     /// rest is forgotten.
     fn accept(&mut self) -> Result<()> {
         let (Some(verified), Some(speculator)) = (&mut self.verified, &mut self.speculator) else {

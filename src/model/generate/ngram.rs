@@ -43,7 +43,7 @@ impl NgramIndex {
     }
 }
 
-/// The tokens before a place, so many.
+/// The tokens before a place, this many.
 fn run(text: &[u32], place: usize, length: usize) -> Option<&[u32]> {
     Some(&text[place.checked_sub(length)?..place])
 }
@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_longest_end_that_occurred_is_found_where_it_was_last() {
+    fn the_longest_suffix_is_found_where_last_seen() {
         let found = |lengths, text: &[u32]| NgramIndex::new(lengths).find(text);
         assert_eq!(found(1..=3, &[1, 2, 3, 4]), None);
         assert_eq!(found(1..=3, &[]), None);
@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_that_grows_is_found_in_as_if_it_were_new() {
+    fn the_incremental_index_equals_a_full_search() {
         let text: Vec<u32> = (0..400u32).map(|i| i * i % 7 % 3 + i / 97).collect();
         let mut index = NgramIndex::new(2..=5);
         let mut found = 0;

@@ -1,4 +1,4 @@
-//! How a text is continued: everything that a caller may choose.
+//! How a prompt is continued: everything that a caller may choose.
 
 use super::{sampling::Sampling, speculation::Speculation};
 use crate::{
@@ -10,7 +10,7 @@ use crate::{
 };
 use std::sync::Arc;
 
-/// How a text is continued.
+/// How a prompt is continued.
 ///
 /// ```
 /// use bitnet_wgpu::model::{GenerateOptions, Sampling};
@@ -173,7 +173,7 @@ impl GenerateOptions {
     /// `tokens` of the prompt are those that it gave. What follows is what would have followed: the
     /// same options, but for this one, count these tokens as generated, for lengths, penalties and
     /// stop strings. (With [`ModelBuilder::f16_attention`](crate::model::ModelBuilder::f16_attention) not
-    /// to the last bit.) The n-th text of a batch goes on with a seed greater by n. Drafts of a
+    /// to the last bit.) The n-th sequence of a batch goes on with a seed greater by n. Drafts of a
     /// model that fails, since its device is gone perhaps, are left out.
     ///
     /// ```no_run
@@ -239,7 +239,7 @@ impl GenerateOptions {
         let (wanted, options) = (&config.generation, Self::default());
         if !wanted.ignored.is_empty() {
             log::warn!(
-                "generation_config.json has what is not supported, and ignored: {}",
+                "generation_config.json: ignored unsupported settings: {}",
                 wanted.ignored.join(", ")
             );
         }
@@ -315,7 +315,7 @@ impl GenerateOptions {
         self.sampling.check()
     }
 
-    /// Room for so many sequences, with prompts of up to `prompt` tokens and what may follow in a
+    /// Room for this many sequences, with prompts of up to `prompt` tokens and what may follow in a
     /// model's `context`. The last token generated is not appended.
     ///
     /// # Errors
@@ -337,7 +337,7 @@ impl GenerateOptions {
         Ok(SessionOptions::new(sequences, capacity).kv_type(self.kv_type))
     }
 
-    /// The most tokens to generate after a prompt of so many.
+    /// The most tokens to generate after a prompt of this many.
     pub(crate) fn tokens_after(&self, prompt: usize) -> usize {
         self.max_length
             .map_or(self.max_tokens, |length| self.max_tokens.min(length.saturating_sub(prompt)))

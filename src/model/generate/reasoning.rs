@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_are_told_apart_however_the_text_comes() {
+    fn parts_are_separated_in_any_chunks() {
         let opened = ReasoningParser { state: State::Opened, ..ReasoningParser::default() };
         let cases = [
             (
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn pieces_of_reasoning_are_counted_with_those_of_its_marks() {
+    fn reasoning_tokens_include_the_marks() {
         let count = |pieces: &[&str]| {
             let mut parts = ReasoningParser::default();
             let counts = pieces.iter().map(|piece| {
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn text_is_given_as_soon_as_it_is_certain() {
+    fn text_is_released_once_unambiguous() {
         let mut parts = ReasoningParser::default();
         assert_eq!(
             (parts.push("<think>\nSo"), parts.is_open()),

@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn greedy_takes_the_highest_and_of_equals_the_first() {
+    fn greedy_takes_the_first_maximum() {
         for mut sampler in [
             sampler(0.0, 0, 1.0),
             sampler(1.0, 1, 1.0),
@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn drawn_tokens_are_finite_and_of_the_top_k() {
+    fn sampled_tokens_are_finite_and_within_top_k() {
         let mut rng = StdRng::seed_from_u64(1);
         for _ in 0..300 {
             let mut logits: Vec<f32> =

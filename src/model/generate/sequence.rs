@@ -46,7 +46,7 @@ impl Sequence {
     ) -> Result<Self> {
         let resumed = options.resumed;
         if resumed > 0 && resumed >= text.len() {
-            let what = format!("{resumed} tokens are `resumed`, of a text of {}", text.len());
+            let what = format!("`resumed` is {resumed}; the prompt has {} tokens", text.len());
             return Err(Error::Invalid { op: "generate", what });
         }
         let (prompt, before) = text.split_at(text.len() - resumed);

@@ -1,6 +1,6 @@
-//! Guessing the next tokens, so that one pass over the weights verifies several (Leviathan, Kalman,
+//! Speculative decoding: drafts the next tokens, so that one pass over the weights verifies several (Leviathan, Kalman,
 //! Matias 2023, "Fast Inference from Transformers via Speculative Decoding", arXiv 2211.17192).
-//! Where a token is a function of logits, seed and position, guesses need not be drawn by a rule of
+//! Where a token is a function of logits, seed and position, drafts need not be drawn by a rule of
 //! their own: what is chosen after them is compared.
 
 use super::{ngram::NgramIndex, sampling::Sampling};
@@ -18,8 +18,8 @@ use crate::{
 };
 use std::{collections::VecDeque, sync::Arc};
 
-/// How the next tokens of a text are guessed. A guess, the *draft*, is appended together with the
-/// last token, in one pass, and a token is chosen after each of them; those that were guessed
+/// How the next tokens of a sequence are drafted. A *draft* is appended together with the
+/// last token, in one pass, and a token is chosen after each of them; those that were drafted
 /// rightly are kept, and the first that was not is replaced by the one that was chosen. So the text
 /// is the one that it would be without: the same tokens, greedy or sampled, by any options. Only
 /// the time differs.
@@ -52,7 +52,7 @@ pub struct Speculation {
     tokens: usize,
 }
 
-/// What guesses the next tokens.
+/// What drafts the next tokens.
 #[derive(Clone, Debug)]
 enum Drafter {
     Ngram { shortest: usize, longest: usize },
@@ -60,7 +60,7 @@ enum Drafter {
 }
 
 /// A model that drafts for another of the same vocabulary, with the options, seed and positions of
-/// the text: so what is sampled is guessed too. Of penalties, biases, hooks and forbidden tokens it
+/// the text: so what is sampled is drafted too. Of penalties, biases, hooks and forbidden tokens it
 /// knows nothing. Where its context is full, no more is drafted.
 #[derive(Clone)]
 struct DraftModel {
@@ -75,7 +75,7 @@ impl std::fmt::Debug for DraftModel {
     }
 }
 
-/// How well the drafts of a text were.
+/// How well the drafts of a generation were.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SpeculationCounts {
@@ -149,7 +149,7 @@ impl Speculation {
 }
 
 impl DraftModel {
-    /// A session for drafts of texts of up to so many tokens.
+    /// A session for drafts of sequences of up to this many tokens.
     fn session(&self, capacity: usize) -> Result<Session> {
         let capacity = capacity.min(self.engine.config().context);
         Session::new(self.engine.clone(), self.fingerprint, SessionOptions::new(1, capacity))
@@ -183,7 +183,7 @@ impl Pace {
     }
 }
 
-/// Guesses the next tokens of one text.
+/// Drafts the next tokens of one sequence.
 pub(crate) struct Speculator {
     guess: Guess,
     pace: Pace,
@@ -250,7 +250,7 @@ impl Speculator {
                 .find(text)
                 .map_or_else(Vec::new, |place| NgramIndex::tokens(text, place, length)),
             Guess::Model(follower) => follower.draft(text, length).await.unwrap_or_else(|error| {
-                log::warn!("no more drafts for this text: {error}");
+                log::warn!("speculative decoding stops for this generation: {error}");
                 Vec::new()
             }),
         }
@@ -261,7 +261,7 @@ impl Speculator {
         self.pace.pause = self.pace.pause.saturating_sub(1);
     }
 
-    /// So many tokens of a draft are verified.
+    /// This many tokens of a draft are verified.
     pub fn verified(&mut self, drafted: usize, accepted: usize) {
         self.pace.verified(drafted, accepted);
     }
@@ -279,7 +279,7 @@ impl Speculator {
 struct Follower {
     /// None after an error, which leaves it in the middle of something.
     session: Option<Session>,
-    /// Tokens of the text that are known to be the session's, if it has so many.
+    /// Tokens of the text that are known to be the session's, if it has this many.
     known: usize,
 }
 

@@ -284,7 +284,8 @@ impl Model {
         self.workers.run(work).await
     }
 
-    /// Room for one sequence of so many tokens, to be exact about: with keys and values in 32 bits.
+    /// Room for one sequence of this many tokens, to be exact about: with keys and values in 32
+    /// bits.
     fn session_of(&self, tokens: usize) -> Result<Session> {
         self.session(SessionOptions::new(1, tokens.max(1)).kv_type(Element::F32))
     }
@@ -333,7 +334,7 @@ impl Model {
         self.session(SessionOptions::new(sequences, past.saturating_add(1)))?.record_step(past)
     }
 
-    /// Continues a text, which gets BOS as the tokenizer's files say.
+    /// Continues a prompt, which gets BOS as the tokenizer's files say.
     ///
     /// # Errors
     /// [`Error::Tokenizer`] if the model has none; else as [`Model::generate_ids`].
@@ -462,7 +463,7 @@ impl Model {
         self.origin.as_ref().map(|origin| origin.path.as_path())
     }
 
-    /// Checks a prompt for a sequence of so many tokens.
+    /// Checks a prompt for a sequence of this many tokens.
     pub(crate) fn check_prompt(&self, prompt: &[u32], capacity: usize) -> Result<()> {
         check_tokens(prompt, self.config().vocab, capacity)
     }

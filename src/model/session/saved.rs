@@ -18,7 +18,7 @@ use std::{borrow::Cow, collections::HashMap, io, path::Path};
 
 const FORMAT: &str = "bitnet-wgpu session 1";
 
-/// The text and the keys and values of some sequences.
+/// The tokens and the KV cache of some sequences.
 pub(crate) struct Saved {
     pub tokens: Vec<Vec<u32>>,
     /// By layer, then sequence.
@@ -214,7 +214,7 @@ fn tokens(file: &SafeTensors, sequence: usize, vocab: usize) -> Result<Vec<u32>>
 fn numbers(file: &SafeTensors, name: &str, shape: [usize; 3]) -> Result<Vec<f32>> {
     let tensor = file.tensor(name)?;
     if tensor.shape != shape {
-        return Err(tensor.error(format!("has shape {:?}, not {shape:?}", tensor.shape)));
+        return Err(tensor.error(format!("has shape {:?}; {shape:?} is needed", tensor.shape)));
     }
     finite(tensor.to_f32()?, |what| tensor.error(what))
 }

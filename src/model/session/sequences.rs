@@ -535,7 +535,7 @@ fn check_appended(before: usize, ids: &[u32], vocab: usize, capacity: usize) -> 
     if ids.is_empty() {
         return Err(Error::Invalid {
             op: "session",
-            what: "no tokens: a text begins with BOS at least".into(),
+            what: "no tokens; at least BOS is needed".into(),
         });
     }
     check_vocabulary(ids, vocab)?;

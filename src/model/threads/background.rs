@@ -23,7 +23,7 @@ pub(crate) trait Producer: Send + 'static {
     /// The next item, and whether it is the last. After an error nothing follows.
     fn next(&mut self) -> impl Future<Output = Result<(Self::Item, bool)>> + Send;
 
-    /// Items that wait for being taken at most; with so many, the thread waits.
+    /// Most items that wait to be taken; with this many, the thread waits.
     fn ahead(&self) -> usize {
         AHEAD
     }

@@ -76,7 +76,7 @@ mod tests {
     use std::{future::poll_fn, thread, time::Duration};
 
     #[test]
-    fn what_is_sent_is_taken_and_then_it_ends() {
+    fn items_arrive_in_order_before_the_end() {
         let (sender, receiver) = unbounded();
         assert!(!sender.is_abandoned());
         let thread = thread::spawn(move || {

@@ -138,7 +138,7 @@ impl Tokenizer {
             [m.role.as_str(), m.content.as_str(), m.reasoning.as_deref().unwrap_or_default()]
         });
         let mark = unused_mark(parts.chain(self.1.template.as_deref())).ok_or_else(|| Error::ChatTemplate {
-            message: "the conversation has all hieroglyphs, of which one must be unused to mark names of special tokens".into(),
+            message: "the conversation uses every hieroglyph; one must be free, to mark names of special tokens".into(),
         })?;
         let messages: Vec<Message> =
             messages.iter().map(|message| self.marked(message, mark)).collect();

@@ -48,13 +48,13 @@ fn added_tokens(json: &Object) -> Result<HashSet<String>, String> {
         return Ok(HashSet::new());
     };
     let mut names = HashSet::new();
-    for token in all.as_array().ok_or("added_tokens is no list")? {
+    for token in all.as_array().ok_or("added_tokens is not a list")? {
         let content = token["content"]
             .as_str()
             .filter(|content| !content.is_empty() && content.len() <= MOST_ADDED);
         let content = content
             .ok_or_else(|| format!("an added token has no name of 1 to {MOST_ADDED} bytes"))?;
-        id(&token["id"]).map_err(|e| format!("the added token {content:?}: {e}"))?;
+        id(&token["id"]).map_err(|e| format!("the added token `{content}`: {e}"))?;
         names.insert(content.to_owned());
     }
     Ok(names)
@@ -77,7 +77,7 @@ fn check_model(model: &mut Object, added: &HashSet<String>) -> Result<(), String
                 .get("dropout")
                 .is_some_and(|dropout| !dropout.is_null() && dropout.as_f64() != Some(0.0))
             {
-                log::warn!("tokenizer.json: `dropout` is for training, and left out");
+                log::warn!("tokenizer.json: `dropout` is ignored; it is for training");
             }
             model.insert("dropout".into(), Value::Null);
             check_bpe(model, added)
@@ -89,7 +89,7 @@ fn check_model(model: &mut Object, added: &HashSet<String>) -> Result<(), String
                 .ok_or("the model has no list of tokens")?;
             let sound = |entry: &Value| matches!(entry.as_array().map(Vec::as_slice), Some([Value::String(_), Value::Number(score)]) if score.as_f64().is_some_and(f64::is_finite));
             if let Some(entry) = vocab.iter().find(|entry| !sound(entry)) {
-                return Err(format!("{entry} is no token with a score"));
+                return Err(format!("{entry} is not a token with a score"));
             }
             let text = |entry: &Value| entry[0].as_str().map_or(0, str::len);
             if let Some(entry) = vocab.iter().find(|entry| text(entry) > MOST_PIECE) {
@@ -126,7 +126,7 @@ fn check_bpe(model: &Object, added: &HashSet<String>) -> Result<(), String> {
                 token.len()
             ));
         }
-        if !ids.insert(id(value).map_err(|e| format!("the token {token:?}: {e}"))?) {
+        if !ids.insert(id(value).map_err(|e| format!("the token `{token}`: {e}"))?) {
             return Err(format!("the id {value} is that of two tokens"));
         }
     }
@@ -136,7 +136,7 @@ fn check_bpe(model: &Object, added: &HashSet<String>) -> Result<(), String> {
             .as_str()
             .is_some_and(|unknown| vocab.contains_key(unknown) || added.contains(unknown))
     {
-        return Err(format!("unk_token is {unknown}, which is no token"));
+        return Err(format!("unk_token is {unknown}, which is not a token"));
     }
     let merges = model.get("merges").and_then(Value::as_array).ok_or("the model has no merges")?;
     for merge in merges {
@@ -153,7 +153,7 @@ fn check_bpe(model: &Object, added: &HashSet<String>) -> Result<(), String> {
                 && vocab.contains_key(&format!("{a}{b}"))
         };
         if !pair.is_some_and(|pair| known(&pair)) {
-            return Err(format!("the merge {merge} is not of two tokens that form a third"));
+            return Err(format!("the merge {merge} does not join two tokens into a third"));
         }
     }
     Ok(())
@@ -239,7 +239,7 @@ fn decoder(kind: &str, object: &Object) -> Result<usize, String> {
                     .and_then(Value::as_u64)
                     .is_none_or(|count| count > MOST_CONTENT as u64)
                 {
-                    return Err(format!("{end} is no count up to {MOST_CONTENT}"));
+                    return Err(format!("{end} is not a count up to {MOST_CONTENT}"));
                 }
             }
             Ok(1)
@@ -257,16 +257,16 @@ fn post_processor(kind: &str, object: &Object) -> Result<usize, String> {
                 .and_then(Value::as_object)
                 .ok_or("has no special_tokens")?;
             for (name, token) in tokens {
-                let ids = token["ids"].as_array().ok_or_else(|| format!("{name:?} has no ids"))?;
+                let ids = token["ids"].as_array().ok_or_else(|| format!("`{name}` has no ids"))?;
                 ids.iter()
                     .try_for_each(|value| id(value).map(drop))
-                    .map_err(|e| format!("{name:?}: {e}"))?;
+                    .map_err(|e| format!("`{name}`: {e}"))?;
                 if ids.is_empty()
                     || ids.len() > MOST_STEPS
                     || token["tokens"].as_array().is_none_or(|tokens| tokens.len() != ids.len())
                 {
                     return Err(format!(
-                        "{name:?} has not as many tokens as ids, 1 to {MOST_STEPS}"
+                        "`{name}` has not as many tokens as ids, 1 to {MOST_STEPS}"
                     ));
                 }
             }
@@ -277,7 +277,7 @@ fn post_processor(kind: &str, object: &Object) -> Result<usize, String> {
                 let pieces = pieces
                     .as_array()
                     .filter(|pieces| pieces.len() <= MOST_STEPS)
-                    .ok_or_else(|| format!("{template} is no short list"))?;
+                    .ok_or_else(|| format!("{template} is not a short list"))?;
                 let mut texts = 0;
                 for piece in pieces {
                     let (sequence, special) =
@@ -285,7 +285,7 @@ fn post_processor(kind: &str, object: &Object) -> Result<usize, String> {
                     match (sequence.as_str(), special.as_str()) {
                         (Some(sequence), None) if sequences.contains(&sequence) => texts += 1,
                         (None, Some(special)) if tokens.contains_key(special) => {}
-                        _ => return Err(format!("{piece} in {template} is nothing that there is")),
+                        _ => return Err(format!("{piece} in {template} is not supported")),
                     }
                 }
                 if texts != sequences.len() {
@@ -301,7 +301,7 @@ fn post_processor(kind: &str, object: &Object) -> Result<usize, String> {
 fn content<'a>(object: &'a Object, key: &str) -> Result<&'a str, String> {
     let content =
         object.get(key).and_then(Value::as_str).filter(|content| content.len() <= MOST_CONTENT);
-    content.ok_or_else(|| format!("{key} is no string up to {MOST_CONTENT} bytes"))
+    content.ok_or_else(|| format!("{key} is not a string of up to {MOST_CONTENT} bytes"))
 }
 
 fn one_character(object: &Object, key: &str) -> Result<(), String> {
@@ -344,12 +344,12 @@ fn precompiled(object: &Object) -> Result<usize, String> {
         .get("precompiled_charsmap")
         .and_then(Value::as_str)
         .ok_or("has no precompiled_charsmap")?;
-    let map = base64::decode(map).map_err(|e| format!("its table is no base64: {e}"))?;
+    let map = base64::decode(map).map_err(|e| format!("its table is not base64: {e}"))?;
     let (size, rest) = map.split_first_chunk::<4>().ok_or("its table is too short")?;
     let size = u32::from_le_bytes(*size) as usize;
     // After the size come the trie, in words, and the replacements.
     if !size.is_multiple_of(4) || size == 0 || size > rest.len() {
-        return Err(format!("its table claims {size} bytes of the {} that there are", rest.len()));
+        return Err(format!("its table claims {size} bytes and has {}", rest.len()));
     }
     // A replacement ends with a zero.
     if let Some(long) =

@@ -135,7 +135,7 @@ impl GgufVocabulary {
         let mut ids = HashMap::with_capacity(count);
         for (token, id) in self.tokens.iter().zip(0..count_u32) {
             if let Some(other) = ids.insert(token.as_str(), id) {
-                return Err(format!("tokens {other} and {id} are both {token:?}"));
+                return Err(format!("tokens {other} and {id} are both `{token}`"));
             }
         }
         Ok(ids)
@@ -184,15 +184,18 @@ impl GgufVocabulary {
     fn split(&self) -> Result<&'static Split, String> {
         // Files of older converters, bitnet.cpp's among them, name none.
         let Some(name) = self.pre.as_deref().filter(|name| *name != "default") else {
-            log::warn!(
-                "the file names no rule by which the tokenizer splits texts; that of llama-bpe is used"
-            );
+            log::warn!("the file names no pre-tokenizer; llama-bpe is used");
             return Ok(&LLAMA_3);
         };
         let known = SPLITS.iter().find(|(names, _)| names.contains(&name)).map(|(_, split)| split);
         known.ok_or_else(|| {
-            let names = SPLITS.iter().flat_map(|(names, _)| *names).copied().collect::<Vec<_>>().join("`, `");
-            format!("tokenizer.ggml.pre is `{name}`, a rule for splitting texts that is not supported (`{names}` are)")
+            let names = SPLITS
+                .iter()
+                .flat_map(|(names, _)| *names)
+                .copied()
+                .collect::<Vec<_>>()
+                .join("`, `");
+            format!("tokenizer.ggml.pre `{name}` is not supported (`{names}` are)")
         })
     }
 
@@ -290,7 +293,7 @@ fn read_merge<'a>(merge: &'a str, ids: &HashMap<&str, u32>) -> Result<(&'a str, 
     let known = |token: &str| ids.contains_key(token);
     match merge.split_once(' ') {
         Some((a, b)) if known(a) && known(b) && known(&format!("{a}{b}")) => Ok((a, b)),
-        _ => Err(format!("the merge {merge:?} is not of two tokens that form a third")),
+        _ => Err(format!("the merge `{merge}` does not join two tokens into a third")),
     }
 }
 

@@ -53,7 +53,7 @@ pub struct Excess {
 }
 
 impl Excess {
-    /// The error for a text of so many bytes.
+    /// The error for a text of this many bytes.
     pub fn of(self, bytes: usize) -> Error {
         Error::TextWork { bytes, what: self.what, most: self.most }
     }
@@ -177,7 +177,7 @@ fn check_names(
             && text.get(start..end).is_none_or(|found| found.trim() != token.content.trim())
         {
             return Err(format!(
-                "a message becomes the special token {:?} when it is normalized",
+                "the normalizer can turn a message into the special token `{}`",
                 token.content
             )
             .into());
@@ -191,7 +191,7 @@ fn text_of(value: &Value) -> &str {
 }
 
 fn regex(pattern: &str) -> std::result::Result<Pattern, String> {
-    Pattern::regex(pattern).map_err(|error| format!("the pattern {pattern:?}: {error}"))
+    Pattern::regex(pattern).map_err(|error| format!("the pattern `{pattern}`: {error}"))
 }
 
 /// How many times as many bytes a character can become.

@@ -75,7 +75,7 @@ impl TextStream {
         if self.ids.len() - self.given <= HELD {
             return Ok(String::new());
         }
-        // No text takes so many: what is held is not UTF-8, but for what may be the beginning of a
+        // No character takes this many: what is held is not UTF-8, but for what may be the beginning of a
         // character.
         let settled = self.ids.len() - CHARACTER;
         let text = self.tokenizer.decode(&self.ids[..settled])?;

@@ -388,7 +388,7 @@ fn check_stripping(tokenizer: &tokenizers::Tokenizer) -> Result<(), String> {
         }
         if content.get().trim().is_empty() {
             return Err(format!(
-                "the added token {:?} is white space; such a token cannot have lstrip or rstrip",
+                "the added token `{}` is white space; such a token cannot have lstrip or rstrip",
                 token.content
             ));
         }

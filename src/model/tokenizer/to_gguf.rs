@@ -62,7 +62,7 @@ impl Tokenizer {
             added.values().find(|token| token.lstrip || token.rstrip || token.single_word)
         {
             return Err(refuse(format!(
-                "its token {:?} takes the spaces around it, or whole words only",
+                "its token `{}` strips spaces or matches whole words only, which GGUF files cannot store",
                 token.content
             )));
         }
@@ -100,7 +100,7 @@ impl Tokenizer {
             tokens.iter().find(|(token, kind)| *kind != UNUSED && unused.contains(token))
         {
             return Err(refuse(format!(
-                "its token {token:?} has the name of one that does not occur"
+                "its token `{token}` has a name that GGUF files use for unused tokens"
             )));
         }
         Ok(tokens.into_iter().unzip())
@@ -113,9 +113,10 @@ impl Tokenizer {
         match around[usize::from(bos)..].strip_prefix(text.as_slice()) {
             Some([]) => Ok((bos, false)),
             Some([id]) if Some(*id) == self.0.eos_token => Ok((bos, true)),
-            _ => Err(refuse(format!(
-                "of the text {text:?} it makes {around:?}, and GGUF files know BOS before and EOS behind a text only"
-            ))),
+            _ => Err(refuse(
+                "its post-processor adds other tokens than BOS at the start and EOS at the end"
+                    .into(),
+            )),
         }
     }
 }
@@ -140,19 +141,19 @@ fn byte_level(
 ) -> Result<GgufVocabulary> {
     if !(json["normalizer"].is_null() || json["normalizer"]["type"] == "NFC") {
         return Err(refuse(format!(
-            "its normalizer is {}, which GGUF files cannot say",
+            "its normalizer {} cannot be stored",
             json["normalizer"]["type"]
         )));
     }
     let rule = rule(&json["pre_tokenizer"])
-        .ok_or_else(|| refuse("it splits texts by a rule that has no name in GGUF files".into()))?;
+        .ok_or_else(|| refuse("its pre-tokenizer has no name in GGUF files".into()))?;
     let Some((name, split)) = SPLITS.iter().find(|(_, split)| split.regex == rule) else {
-        return Err(refuse(format!(
-            "it splits texts by a rule that has no name in GGUF files: {rule}"
-        )));
+        return Err(refuse(format!("its pre-tokenizer has no name in GGUF files: {rule}")));
     };
     if let Some((a, b)) = merges.iter().find(|(a, b)| a.contains(' ') || b.contains(' ')) {
-        return Err(refuse(format!("it merges {a:?} and {b:?}, of which one has a space")));
+        return Err(refuse(format!(
+            "it merges `{a}` and `{b}`; a GGUF file cannot store a merge with a space"
+        )));
     }
     // The name says whether a piece that is a token is taken as it is. It does not matter if
     // merging makes every token from its pieces.
@@ -168,7 +169,7 @@ fn byte_level(
         for (token, _) in normal {
             if merged.get_model().tokenize(token).map_err(|e| refuse(e.to_string()))?.len() != 1 {
                 return Err(refuse(format!(
-                    "its token {token:?} is not made by its merges, and by the rule `{}` it would be taken otherwise",
+                    "its token `{token}` is not made by its merges; with the pre-tokenizer `{}` it would match differently",
                     name[0]
                 )));
             }
@@ -214,12 +215,12 @@ fn sentence_piece(
         .and_then(|tokens| tokens.iter().find(|token| normalized(token)))
     {
         return Err(refuse(format!(
-            "its token {} is met in normalised text, which GGUF files cannot say",
+            "its token {} matches normalized text, which GGUF files do not support",
             token["content"]
         )));
     }
     let prefix = space_prefix(json).ok_or_else(|| {
-        refuse("it has bytes as tokens, and does not split texts as SentencePiece does".into())
+        refuse("it has byte tokens, and handles spaces unlike SentencePiece".into())
     })?;
     // A token's score is the higher the earlier it is made.
     let mut first = HashMap::new();
@@ -238,7 +239,9 @@ fn sentence_piece(
     }
     let sorted = merges.is_sorted_by_key(rank);
     if vocabulary.cuts(&first) != own || !sorted {
-        return Err(refuse("its merges do not follow from scores of its tokens, as those of a SentencePiece model do".into()));
+        return Err(refuse(
+            "its merges do not follow from token scores, as in a SentencePiece model".into(),
+        ));
     }
     Ok(vocabulary)
 }

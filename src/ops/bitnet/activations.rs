@@ -6,6 +6,7 @@ use crate::{
     kernel::declaration::Kernel,
     weights::ternary::layout::row_words,
 };
+use std::fmt;
 
 /// The most input features: up to here |Σ xq·Wq| ≤ 128·k < 2^24, so that the sum is exact as an
 /// `f32`, in any order.
@@ -19,9 +20,18 @@ pub enum Layout {
     /// Bytes in order, four a word: for packed integer dot products, and for software adapters.
     Int8,
     /// Half-precision numbers, permuted and scaled by powers of four to meet the masked fields of a
-    /// word of codes: for GPUs without integer dot products, and for matrix units. See
+    /// word of codes: for GPUs without integer dot products, and for tensor cores. See
     /// `wgsl/bitnet/layout_half.wgsl`.
     Half,
+}
+
+impl fmt::Display for Layout {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Int8 => "int8",
+            Self::Half => "f16",
+        })
+    }
 }
 
 impl Layout {
@@ -56,7 +66,7 @@ impl Layout {
             return Ok(());
         }
         let what = format!(
-            "{features} input features in the {self:?} layout; integer sums are exact in f32 up to {limit}"
+            "{features} input features in the {self} layout; at most {limit} are supported, so that integer sums are exact in f32"
         );
         Err(Error::Invalid { op, what })
     }
@@ -183,7 +193,7 @@ pub struct HostActivations {
 }
 
 impl HostActivations {
-    /// What products with a matrix of so many columns refuse.
+    /// What products with a matrix of this many columns refuse.
     pub(crate) fn check_bitlinear(&self, columns: usize) -> Result<()> {
         let (op, m) = ("bitlinear", self.tokens);
         if self.features != columns {

@@ -1,9 +1,9 @@
 //! BitLinear: `x` `[m, k]` quantized to int8 × ternary `w` `[n, k]` → `y` `[m, n]`.
 //!
 //! acc = Σ xq·Wq is an exact integer, whatever the kernel, and y = (acc · β) / a, the quotient
-//! correctly rounded: every implementation here gives the same bits. Where W is scaled by groups of
+//! correctly rounded: every implementation here is bit-identical. Where W is scaled per group of
 //! columns, the integers of blocks of them are each multiplied by their β, which rounds, and added
-//! in order: the same bits too. A β that is stored in 16 bits leaves the product exact as long as
+//! in order: bit-identical too. A β that is stored in 16 bits leaves the product exact as long as
 //! acc has 16 bits, and then y is the float nearest to the true value.
 
 use super::{
@@ -84,7 +84,7 @@ pub(crate) fn bitlinear_quantized<T: Float>(
 ///
 /// # Errors
 /// [`Error::Shape`] if `x`, `w` and `y` do not fit; [`Error::Invalid`] if the sum would not be
-/// exact, or for a matrix that is scaled by groups and activations not in [`Layout::Int8`]. Such a
+/// exact, or for a matrix with per-group scales and activations not in [`Layout::Int8`]. Such a
 /// product takes memory of its own, four bytes for each of its numbers and of the activations':
 /// [`Error::TooLarge`] where that is more than a tensor may have.
 pub(crate) fn bitlinear_quantized_into<'a, T: Float>(
@@ -100,9 +100,9 @@ pub(crate) fn bitlinear_quantized_into<'a, T: Float>(
 /// [`Out::add`], which so serves for a residual.
 ///
 /// The epilogue is applied by the kernel that makes the product, to the float that it would store:
-/// a bias and activations but SiLU and GELU, which are close, leave the same bits everywhere.
-/// Matrix units for int8, and products with a matrix scaled by groups, store their products first,
-/// in `f32`; another dispatch finishes them.
+/// a bias and activations but SiLU and GELU, which are close, are bit-identical everywhere.
+/// Tensor cores for int8, and products with a matrix with per-group scales, store their products
+/// first, in `f32`; another dispatch finishes them.
 ///
 /// Gradients, straight through the quantizers: with dz = dy·activation'(x·Wᵀ + bias),
 /// [`bitlinear_backward`](super::bitlinear_backward()) of dz for x, and the sum of dz over tokens
@@ -130,7 +130,7 @@ pub(crate) fn bitlinear_quantized_with_into<'y, T: Float>(
     y.check(op, m, n)?;
     x.layout().check_features(op, k, encoder)?;
     if w.group().is_some() && x.layout() != Layout::Int8 {
-        let what = "a matrix scaled by groups needs activations in the Int8 layout".to_owned();
+        let what = "a matrix with per-group scales needs activations in the int8 layout".to_owned();
         return Err(Error::Invalid { op, what });
     }
     let (rows, tokens, words, add) = (n as u32, m as u32, w.row_words() as u32, y.adds().into());
@@ -171,7 +171,7 @@ pub(crate) fn bitlinear_quantized_with_into<'y, T: Float>(
     }
 }
 
-/// The product with a matrix that is scaled by groups, for which codes are numbers in block
+/// The product with a matrix with per-group scales, for which codes are numbers in block
 /// floating point.
 fn by_groups<T: Float>(
     encoder: &mut Encoder,
@@ -302,7 +302,7 @@ pub(crate) mod reference {
     use super::*;
     use crate::ops::bitnet::quantize_activations::reference::quantize_activations;
 
-    /// CPU reference of [`BitLinear`](crate::bitnet::BitLinear), on all cores: the same bits. `x`
+    /// CPU reference of [`BitLinear`](crate::bitnet::BitLinear), on all cores, bit-identical. `x`
     /// is `[tokens, w.columns()]`, the result `[tokens, w.rows()]`.
     ///
     /// # Errors

@@ -38,7 +38,7 @@ const BINDINGS: &[Binding] =
 const THREADS: u32 = 64;
 const PLACES: u32 = THREADS + THREADS / 4;
 
-/// Four rows of `tokens` for each lane; a turn is so many words of each.
+/// Four rows of `tokens` for each lane; a turn is this many words of each.
 const fn gemv(source: Source, tokens: u32, words: u32) -> Source {
     let work = Work::new(
         64 * words * tokens,
@@ -53,7 +53,7 @@ const fn gemv(source: Source, tokens: u32, words: u32) -> Source {
         .workgroup_bytes(16 * PLACES * tokens)
 }
 
-/// A [`gemv`] by the part that loads codes, so many words at a time.
+/// A [`gemv`] by the part that loads codes, this many words at a time.
 macro_rules! gemv_of {
     ($name:literal, $codes:literal, $tokens:literal, $words:literal) => {
         Kernel::trusted(
@@ -97,7 +97,7 @@ static GEMV_QUADS_4: Kernel =
     gemv_of!("bitlinear_block_float_gemv_quads_4", "bitnet/block_float_quads", 4, 4);
 
 /// Tiles, of 64 rows and 64 tokens: in WGSL 4 × 4 a thread, 32 columns at a time; in Metal on the
-/// matrix units.
+/// tensor cores.
 static GEMM: Kernel = Kernel::trusted(
     "bitlinear_block_float_gemm",
     Params::FIELDS,
@@ -210,7 +210,7 @@ pub(super) const KERNELS: &[&Kernel] = &[
 ///
 /// The products of a block, which are ±x or 0, are added exactly. The sum is multiplied by its
 /// group's scale, and these products, each rounded, are added in the order of the columns. So what
-/// comes of a row of `x` is the same bits however many there are, by every kernel and on every
+/// comes of a row of `x` is bit-identical however many there are, by every kernel and on every
 /// device, where no number is above 2^119, so that no sum of a block is infinite on its way.
 ///
 /// # Errors

@@ -42,7 +42,7 @@ pub(super) const KERNELS: &[&Kernel] = &[
     &BITLINEAR_FLOAT_GEMV_ONE[1],
 ];
 
-/// 8 rows × so many tokens a workgroup, 32 lanes four rows; a turn takes so many quads of each.
+/// 8 rows × this many tokens a workgroup, 32 lanes four rows; a turn takes this many quads of each.
 const fn gemv(parts: &'static [Part], tokens: u32, quads: u32) -> Source {
     let work = Work::new(
         16 * quads * tokens,
@@ -77,7 +77,7 @@ macro_rules! gemv_of {
     };
 }
 
-/// A SIMD-group makes so many rows of `tokens`; a turn takes a word of each.
+/// A SIMD-group makes this many rows of `tokens`; a turn takes a word of each.
 const fn metal(rows: u32, tokens: u32, constants: &'static [(&'static str, u32)]) -> Source {
     const PARTS: &[Part] =
         msl!["shared/prelude", "bitnet/bitlinear_float_word", HOLE, "bitnet/bitlinear_float_gemv"];
@@ -165,7 +165,7 @@ static BITLINEAR_FLOAT_GEMV_ONE: Forms = forms(
     &[gemv_of!("bitnet/whole_words", 1, 4), metal(8, 1, &[("ROWS", 8), ("ALIGNED", 2)])],
 );
 
-/// Up to so many tokens the weights' bytes are the cost, which a GEMV reads for four tokens at
+/// Up to this many tokens the weights' bytes are the cost, which a GEMV reads for four tokens at
 /// once.
 const GEMV_TOKENS: usize = 8;
 
@@ -179,7 +179,7 @@ fn plan(product: Product) -> &'static Forms {
     }
 }
 
-/// The kernels of a GEMV for `m` tokens: the same bits by each of them.
+/// The kernels of a GEMV for `m` tokens, all bit-identical.
 fn gemv_forms(m: usize, k: usize) -> &'static Forms {
     match m {
         1 if are_words(k) => &BITLINEAR_FLOAT_GEMV_ONE,

@@ -36,7 +36,7 @@ params! {
     }
 }
 
-/// From so many tokens on, a workgroup makes several at a time.
+/// From this many tokens on, a workgroup makes several at a time.
 const MANY: usize = 4;
 
 const BINDINGS: &[Binding] = &[
@@ -105,7 +105,7 @@ pub(crate) fn bitlinear_int_quantized_with_into<'y, T: Float>(
     if x.layout() != Layout::Int8 {
         return Err(Error::Invalid {
             op: OP,
-            what: format!("activations are in the {:?} layout; Int8 is needed", x.layout()),
+            what: format!("activations are in the {} layout; int8 is needed", x.layout()),
         });
     }
     x.layout().check_features(OP, k, encoder)?;

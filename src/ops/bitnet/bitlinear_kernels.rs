@@ -190,7 +190,7 @@ pub static GEMV_INT8: Forms = forms(
         .workgroup_bytes(1088)],
 );
 
-/// For matrices of so many rows that all of the GPU is busy anyway.
+/// For matrices with enough rows to keep the whole GPU busy.
 pub static GEMV_INT8_TALL: Forms = forms(
     names!("bitlinear_gemv_int8_tall"),
     "bitlinear_gemv",
@@ -199,7 +199,7 @@ pub static GEMV_INT8_TALL: Forms = forms(
         .workgroup_bytes(1152)],
 );
 
-/// Masked codes are subnormal halves: 8 rows × a word of 16 codes a turn.
+/// Masked codes are subnormal f16: 8 rows × a word of 16 codes a turn.
 pub static GEMV_HALF: Forms = forms(
     names!("bitlinear_gemv_half"),
     "bitlinear_gemv",
@@ -225,7 +225,7 @@ pub static GEMV_HALF: Forms = forms(
     ],
 );
 
-/// For devices that flush subnormal halves.
+/// For devices that flush subnormal f16.
 pub static GEMV_BIASED: Forms = forms(
     names!("bitlinear_gemv_biased"),
     "bitlinear_gemv",
@@ -282,7 +282,7 @@ const fn several(
 }
 
 /// In Metal 64 threads, of which 32 lanes make `rows` rows of `tokens` tokens; a turn of the loop
-/// is a word of each, activations in halves.
+/// is a word of each, activations in f16.
 const fn several_msl(parts: &'static [Part], rows: u32, tokens: u32) -> Source {
     let products = 16 * rows * tokens;
     Source::msl(parts).workgroup_size([64, 1, 1]).tile([2 * rows, tokens, 1]).work(Work::new(
@@ -322,7 +322,7 @@ pub static GEMV_INT8_4: Forms = several_kernel(
     &[several(SEVERAL_INT8, 128, 4, [1, 2, 4]).constants(&[("TURNS", 1), ("SPLIT", 4)])],
 );
 
-/// For so many rows and tokens that it is busy anyway.
+/// For enough rows and tokens to keep it busy.
 pub static GEMV_INT8_4_BUSY: Forms = several_kernel(
     names!("bitlinear_gemv_int8_4_busy"),
     &[several(SEVERAL_INT8, 128, 4, [2, 2, 1]).constants(&[("TURNS", 2), ("SPLIT", 1)])],
@@ -358,7 +358,7 @@ pub static GEMV_HALF_4: Forms = several_kernel(
     ],
 );
 
-/// For devices that flush subnormal halves.
+/// For devices that flush subnormal f16.
 pub static GEMV_BIASED_4: Forms = several_kernel(
     names!("bitlinear_gemv_biased_4"),
     &[
@@ -424,7 +424,7 @@ const GEMM_HALF_PARTS: &[Part] = wgsl![
 
 const GEMM_MSL: &[Part] = msl!["shared/prelude", "shared/exact", HOLE, "bitnet/bitlinear_gemm"];
 
-/// On matrix units: tiles of 64 rows and `tokens` tokens.
+/// On tensor cores: tiles of 64 rows and `tokens` tokens.
 const fn gemm_msl(tokens: u32, workgroup_bytes: u32) -> Source {
     Source::msl(GEMM_MSL)
         .workgroup_size([128, 1, 1])
@@ -432,7 +432,7 @@ const fn gemm_msl(tokens: u32, workgroup_bytes: u32) -> Source {
         .workgroup_bytes(workgroup_bytes)
 }
 
-/// Tiles in workgroup memory, float arithmetic; in Metal on matrix units.
+/// Tiles in workgroup memory, float arithmetic; in Metal on tensor cores.
 pub static GEMM_HALF: Forms = forms(
     names!("bitlinear_gemm_half"),
     "bitlinear_gemm",
@@ -449,7 +449,7 @@ pub static GEMM_HALF_NARROW: Forms = forms(
     ],
 );
 
-/// The kernels of a matrix unit, on the int8 layout.
+/// The kernels of a tensor core, on the int8 layout.
 pub struct OnUnit {
     /// Four matrices of tokens for a subgroup, so that a matrix of rows is read once for them. On a
     /// GPU tiles of 128 × 128.
@@ -459,10 +459,10 @@ pub struct OnUnit {
 }
 
 impl OnUnit {
-    /// |Σ code·x| ≤ 2·128·k ≤ 2^24, as codes are 0 to 2: exact in the floats of a unit.
+    /// |Σ code·x| ≤ 2·128·k ≤ 2^24, as codes are 0 to 2: exact in the floats of tensor cores.
     pub const MAX_FEATURES: usize = 1 << 16;
 
-    /// The unit that both of them multiply on.
+    /// The tensor cores that both of them use.
     pub fn unit(&self) -> Option<MatrixUnit> {
         self.large[0].matrix_unit
     }
@@ -470,7 +470,7 @@ impl OnUnit {
 
 /// `side` × `side` outputs a workgroup, of which a subgroup makes 2 × `down` matrices; `depth`
 /// columns of them are staged at a time. (A matrix has eight outputs for each of a subgroup's
-/// threads, on either unit.)
+/// threads, on either kind of tensor core.)
 const fn units(parts: &'static [Part], side: u32, down: u32, depth: u32) -> Source {
     let threads = side * side / (16 * down);
     let (staged, outputs, of_tokens) = (2 * side * (2 * depth + 16), 32 * threads, 8 * side);
@@ -538,7 +538,7 @@ pub static UNITS_8: OnUnit = OnUnit {
     ),
 };
 
-/// The kernels of a matrix unit for int8, for products as they are.
+/// The kernels of a tensor core for int8, for products as they are.
 pub struct OnInt8Unit {
     /// Tiles of 128 × 128 on a GPU.
     pub large: [Kernel; 1],
@@ -550,7 +550,7 @@ pub struct OnInt8Unit {
 }
 
 impl OnInt8Unit {
-    /// The unit that all of them multiply on.
+    /// The tensor cores that all of them use.
     pub fn unit(&self) -> Option<MatrixUnit> {
         self.large[0].matrix_unit
     }
@@ -602,7 +602,7 @@ const INT8_UNITS_PARTS: &[Part] =
 
 /// Of GPUs of NVIDIA.
 const INT8_UNIT_16: MatrixUnit = MatrixUnit::int8(16, 32, 32);
-/// Of software adapters, on which tests run the same text.
+/// Of software adapters, on which tests run the same source.
 const INT8_UNIT_8: MatrixUnit = MatrixUnit::int8(8, 8, 8);
 
 /// For GPUs.
@@ -651,7 +651,7 @@ pub static DIRECT: Forms = forms(names!("bitlinear_direct"), "bitlinear_direct",
 /// [`DIRECT`] for eight tokens at a time.
 pub static DIRECT_8: Forms = forms(names!("bitlinear_direct_8"), "bitlinear_direct", &[direct(8)]);
 
-/// What is left to do of products by groups: the quotient, and an epilogue. Its parameters are
+/// What is left to do of products per group: the quotient, and an epilogue. Its parameters are
 /// those of `finish`.
 pub static QUOTIENT: Kernel = Kernel::trusted(
     "bitlinear_quotient",

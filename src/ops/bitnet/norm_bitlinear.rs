@@ -1,5 +1,5 @@
 //! RMSNorm, the activation quantizer and BitLinear in one dispatch, for few tokens: what decoding
-//! is made of. The same bits as `rms_norm_quantize` and
+//! is made of. Bit-identical to `rms_norm_quantize` and
 //! [`bitlinear_quantized`](super::bitlinear_quantized) one after another.
 
 use super::{
@@ -52,7 +52,7 @@ const PARAMS_MSL: Part = Part::new(
     "struct Params { uint rows, features, words, tile, normalise; float eps; uint add; };\n",
 );
 
-/// Threads, the text's numbers, bytes of workgroup memory, weights of a turn. The tile is given at
+/// Threads, the source's numbers, bytes of workgroup memory, weights of a turn. The tile is given at
 /// run time, so the grid counts workgroups.
 const fn source(
     source: Source,
@@ -182,7 +182,7 @@ pub(super) fn tile(rows: usize, [fewest, most]: [usize; 2], busy: usize) -> usiz
     tile
 }
 
-/// The kernel for so many tokens of `features` times a matrix of `rows`; none where one dispatch
+/// The kernel for this many tokens of `features` times a matrix of `rows`; none where one dispatch
 /// after another is better, or where the row does not fit.
 fn plan(
     family: &'static Family,

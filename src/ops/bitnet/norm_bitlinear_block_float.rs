@@ -1,5 +1,5 @@
 //! RMSNorm, block_float_kernels to block floating point and BitLinear in one dispatch, for few tokens: what
-//! decoding is made of where activations are floats. The same bits as
+//! decoding is made of where activations are floats. Bit-identical to
 //! `rms_norm_block_float_into` and
 //! [`bitlinear_block_float`](super::bitlinear_block_float()) one after another.
 
@@ -72,7 +72,7 @@ const fn source(source: Source, bytes: u32, work: Work) -> Source {
         .work(work)
 }
 
-/// In WGSL, with so many bytes of workgroup memory for a chunk.
+/// In WGSL, with this many bytes of workgroup memory for a chunk.
 const fn chunks(parts: &'static [Part], bytes: u32, work: Work) -> Source {
     const BLOCKS: u32 = THREADS / 8;
     // Of the parts that are shared.
@@ -163,7 +163,7 @@ pub(crate) fn norm_bitlinear_block_float_fuses(
     form(context, tokens, w).is_some()
 }
 
-/// Which of a pair of kernels makes one dispatch for so many tokens of a matrix, if one does.
+/// Which of a pair of kernels makes one dispatch for this many tokens of a matrix, if one does.
 fn form(context: &Context, tokens: usize, w: &TernaryMatrix) -> Option<usize> {
     let few = tokens <= context.capabilities().tuned(TuningKey::FusedBlockFloatTokens);
     let block = block_columns(w.group());

@@ -18,11 +18,11 @@ use crate::{
 };
 
 /// The fewest rows that a workgroup of a GEMV of several tokens has; a dimension of a grid has only
-/// so many workgroups.
+/// this many workgroups.
 const LEAST_TILE_ROWS: usize = 4;
 
-/// The layout in which activations of so many features are best quantized: int8 where packed
-/// integer products are fast; halves on Apple GPUs, which have none, as far as they are exact; int8
+/// The layout in which activations of this many features are best quantized: int8 where packed
+/// integer products are fast; f16 on Apple GPUs, which have none, as far as they are exact; int8
 /// on software adapters, whose kernel makes two rows' products by one integer multiplication.
 pub fn layout(features: usize, capabilities: &Capabilities, language: ShaderLanguage) -> Layout {
     let prefers_half =
@@ -39,8 +39,8 @@ pub(super) fn layout_on(features: usize, context: &Context) -> Layout {
     layout(features, context.capabilities(), context.language())
 }
 
-/// The kernel for `tokens` activations of so many `features` in `layout`, times a matrix of `rows`
-/// that is not scaled by groups.
+/// The kernel for `tokens` activations of this many `features` in `layout`, times a matrix of
+/// `rows` without per-group scales.
 pub fn plan(
     tokens: usize,
     rows: usize,
@@ -93,7 +93,7 @@ fn without_workgroup_memory(
     (fits && pays).then_some(&kernel[..])
 }
 
-/// The kernel on a matrix unit, where there is one, and where it is exact and the best.
+/// The kernel on tensor cores, where there is one, and where it is exact and the best.
 fn on_unit(
     tokens: usize,
     rows: usize,
@@ -182,7 +182,7 @@ mod tests {
     use ShaderLanguage::{Msl, Wgsl};
 
     #[test]
-    fn apple_gets_halves_and_others_int8() {
+    fn apple_gets_f16_and_others_int8() {
         let (apple, other) = (Capabilities::example(true), Capabilities::example(false));
         assert_eq!(layout(2560, &apple, Msl), Layout::Half);
         assert_eq!(layout(2560, &apple, Wgsl), Layout::Half);
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_that_has_units_has_memory_for_their_kernels() {
+    fn tensor_core_kernels_fit_into_workgroup_memory() {
         let of_halves =
             [&UNITS_16, &UNITS_8].into_iter().flat_map(|on| on.large.iter().chain(&on.small));
         let of_int8 = [&INT8_UNITS_16, &INT8_UNITS_8]

@@ -65,8 +65,8 @@ pub(super) fn largest_magnitude(row: impl Iterator<Item = f32>) -> f32 {
     f32::from_bits(row.map(|v| v.abs().to_bits()).max().unwrap_or(0))
 }
 
-/// levels / max(largest, 1e-5): the CPU twin of wgsl/bitnet/absmax_scale.wgsl. NaN where `largest`
-/// is not finite.
+/// levels / max(largest, 1e-5): the CPU reference of wgsl/bitnet/absmax_scale.wgsl. NaN where
+/// `largest` is not finite.
 pub(super) fn absmax_scale(largest: f32, levels: f32) -> f32 {
     if !largest.is_finite() {
         return f32::NAN;

@@ -88,7 +88,7 @@ impl Grid {
     /// Finite, low <= high; 0 is added to the range.
     pub fn within(low: f32, high: f32) -> Self {
         let (low, high) = (low.min(0.0), high.max(0.0));
-        // Halves first, since the difference may be no float.
+        // Halved first, since the difference may be no float.
         let scale = absmax_scale(0.5 * high - 0.5 * low, 127.5);
         Self {
             scale,

@@ -54,7 +54,7 @@ pub(super) use block_float_kernels;
 /// A kernel for products in floats, then one for products of bytes.
 pub(super) type BlockFloatKernels = [Kernel; 2];
 
-/// With so many bytes of workgroup memory a thread.
+/// With this many bytes of workgroup memory a thread.
 pub(super) const fn quads(parts: &'static [Part], bytes: u32) -> Source {
     Source::wgsl(parts)
         .workgroup_size([256, 1, 1])
@@ -99,7 +99,7 @@ pub(crate) fn block_columns(group: Option<usize>) -> usize {
 pub(super) enum BlockFloatLayout {
     /// Floats, a block's quads by place.
     ByPlace = 1,
-    /// Pairs of halves.
+    /// Pairs of f16.
     Halves = 2,
     /// Floats, in order.
     InOrder = 3,
@@ -228,7 +228,7 @@ impl BlockFloatActivations {
     }
 }
 
-/// The layout of what the best kernel for so many tokens takes. All of them give the same bits.
+/// The layout of what the best kernel for this many tokens takes. All of them are bit-identical.
 pub(super) fn layout(
     tokens: usize,
     features: usize,
@@ -275,9 +275,9 @@ pub(crate) fn quantize_block_float_into<T: Float>(
     )
 }
 
-/// The codes of `x`, in the layout `Int8`, without their scales, for matrices scaled by groups.
-/// Eight bits are not rounded. What comes of it is in memory of the encoder's, until the next op
-/// that takes some.
+/// The codes of `x`, in the layout `Int8`, without their scales, for matrices with per-group
+/// scales. Eight bits are not rounded. What comes of it is in memory of the encoder's, until the
+/// next op that takes some.
 pub(super) fn block_float_codes(
     encoder: &mut Encoder,
     x: &QuantizedActivations,

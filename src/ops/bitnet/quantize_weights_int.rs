@@ -1,4 +1,4 @@
-//! Uniform quantization to 2, 4 or 8 bits by groups of columns, rounded to the nearest step: code =
+//! Uniform quantization to 2, 4 or 8 bits per group of columns, rounded to the nearest step: code =
 //! round(W / scale) + zero.
 //!
 //! Asymmetric (Jacob et al. 2018, arXiv:1712.05877): steps from min W to max W, both taken to be no

@@ -15,7 +15,7 @@ use crate::{
 
 params! { struct Params { tokens: u32, features: u32, first: u32, blocks: u32, quads: u32, order: u32, eps: f32 } }
 
-/// A workgroup for a row, with so many bytes of workgroup memory a thread for its blocks.
+/// A workgroup for a row, with this many bytes of workgroup memory a thread for its blocks.
 const fn row(parts: &'static [Part], bytes: u32) -> Source {
     let source =
         Source::wgsl(parts).workgroup_size([256, 1, 1]).tile([1, 1, 1]).constants(&[("HELD", 4)]);

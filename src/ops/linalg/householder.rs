@@ -158,8 +158,8 @@ impl Reflections {
     }
 }
 
-/// For CPU twins: `a`, `m × n`, becomes R, and `c`, of m rows, Qᵀ·C. Gives the reflections, each as
-/// its v, from its own row on, and τ.
+/// For CPU references: `a`, `m × n`, becomes R, and `c`, of m rows, Qᵀ·C. Gives the reflections,
+/// each as its v, from its own row on, and τ.
 pub fn reflect_cpu(a: &mut HostMatrix, m: usize, c: &mut HostMatrix) -> Vec<(Vec<f64>, f64)> {
     let k = m.min(a.columns);
     let reflect = |j: usize| {

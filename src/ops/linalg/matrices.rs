@@ -134,7 +134,7 @@ impl<'a> Matrices<'a> {
     }
 }
 
-/// For CPU twins: a row-major matrix in `f64`.
+/// For CPU references: a row-major matrix in `f64`.
 #[derive(Clone)]
 pub struct HostMatrix {
     pub rows: usize,

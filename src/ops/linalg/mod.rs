@@ -12,7 +12,7 @@
 //! With the feature `train`, each has a gradient: `Solve::backward`, `Cholesky::backward` and so on.
 //!
 //! A matrix may have no such factors. Its status says so when the work has run: see [`Outcome`].
-//! Sums are added in a fixed order, so the same device gives the same bits every time; devices
+//! Sums are added in a fixed order, so results are reproducible bit for bit on one device; devices
 //! differ from each other by rounding. Numbers below 2^-126 may be taken for 0.
 
 mod householder;

@@ -157,7 +157,7 @@ pub struct Svd<T = Tensor<f32>> {
 /// Random matrices take 8 for n = 200, and none that was tried took more than 10.
 const SWEEPS: usize = 20;
 
-/// The twin rotates A's own columns, in any order.
+/// The CPU reference rotates A's own columns, in any order.
 const SWEEPS_CPU: usize = 100;
 
 /// The largest cosine between two columns before a sweep that is the last one. The method converges

@@ -86,7 +86,7 @@ impl AdamW {
     /// The parameters of a step, the first being 1.
     fn params(self, length: usize, step: u32) -> Params {
         let Self { rate, betas: (beta1, beta2), eps, decay } = self;
-        // How much of the mean there is after so many steps; in `f64`, since it comes near 1.
+        // How much of the mean there is after this many steps; in `f64`, since it comes near 1.
         let there = |beta: f32| 1.0 - f64::from(beta).powi(step as i32);
         let corrected = (f64::from(rate) / there(beta1)) as f32;
         let root = (1.0 / there(beta2).sqrt()) as f32;

@@ -174,7 +174,7 @@ impl<X: ElementType> Cast<'_, X> {
             (F32 | F16, I8) => &FLOAT_TO_I8,
             (I32, I8) => &I32_TO_I8,
             (from, to) => {
-                let what = format!("there is no cast from {from:?} to {to:?}");
+                let what = format!("there is no cast from {from} to {to}");
                 return Err(Error::Invalid { op: "cast", what });
             }
         };

@@ -109,7 +109,7 @@ fn factor(rate: f32) -> f32 {
 pub(crate) mod reference {
     use super::*;
 
-    /// CPU reference of [`dropout`](fn@crate::tensor::dropout): the same bits. For dropout after a
+    /// CPU reference of [`dropout`](fn@crate::tensor::dropout), bit-identical. For dropout after a
     /// relu, `x` is what [`relu`](fn@crate::reference::relu) leaves.
     ///
     /// # Errors

@@ -19,7 +19,7 @@ use crate::{
     wgsl,
 };
 
-/// What fills the holes of a product's texts, in WGSL and in Metal.
+/// What fills the holes of a product's sources, in WGSL and in Metal.
 #[derive(Clone, Copy)]
 pub(crate) struct Filling {
     pub wgsl: &'static [Part],

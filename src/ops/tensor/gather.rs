@@ -60,7 +60,7 @@ pub struct Gather<'a, T> {
 /// that are none. `x` has any element type but `i8`, and `ids` at most three dimensions.
 ///
 /// In the gradient, each row is the sum of the rows of `dy` that it went to, in their order, so
-/// that it has the same bits every time.
+/// that it is bit-identical every time.
 pub fn gather<'a, T: ElementType>(x: &'a Tensor<T>, ids: &'a Tensor<u32>) -> Gather<'a, T> {
     Gather { x, ids }
 }
@@ -186,8 +186,8 @@ pub(crate) mod reference {
         Ok(ids.iter().flat_map(row).collect())
     }
 
-    /// CPU reference of the gradient of [`gather`](fn@crate::tensor::gather) for `rows` rows: the
-    /// same bits in `f32`.
+    /// CPU reference of the gradient of [`gather`](fn@crate::tensor::gather) for `rows` rows:
+    /// bit-identical in `f32`.
     #[cfg(feature = "train")]
     pub fn gather_backward(dy: &[f32], ids: &[u32], rows: usize) -> Vec<f32> {
         let columns = dy.len() / ids.len().max(1);

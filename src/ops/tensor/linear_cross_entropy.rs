@@ -112,7 +112,7 @@ pub struct LinearLoss<T> {
 /// [`cross_entropy`](super::cross_entropy()) has it, with the same options. Products are in `f32`,
 /// and so are the logits. They exist a chunk of columns at a time, so that beside its results this
 /// takes 4·(c·(rows + k) + rows·(k + 4)) bytes for chunks of c columns. The order of sums follows
-/// from the shapes and c, so a device gives the same bits every time.
+/// from the shapes and c, so a device's results are bit-identical every time.
 ///
 /// ```no_run
 /// # use bitnet_wgpu::{Encoder, Result, Tensor, tensor};

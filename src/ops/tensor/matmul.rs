@@ -81,7 +81,7 @@ pub struct Matmul<'a, T> {
 /// a·b: `[.., m, k]` by `[.., k, n]` gives `[.., m, n]`. Leading dimensions are a batch and must
 /// agree; a side that has none is the same for all. Either side may be [`Side::transposed`].
 /// Products are added in `f32`, in an order that follows from the shapes (that of k where there are
-/// many rows; eight at a time in simdgroup matrices on Metal), so a device gives the same bits
+/// many rows; eight at a time in simdgroup matrices on Metal), so a device's results are bit-identical
 /// every time. `f16` in rows of whole quads is multiplied on tensor cores where the device has them
 /// (`Capabilities::matrix_units`): in `f32` too, but the order
 /// of additions, and how they round on the way, is the hardware's.

@@ -81,7 +81,7 @@ const fn tiles(parts: &'static [Part], side: u32) -> Source {
     Source::wgsl(parts).workgroup_size([256, 1, 1]).tile([side, side, 1]).workgroup_bytes(16_384)
 }
 
-/// In Metal, on the matrix units: 64 × 64 outputs, of which a SIMD-group makes a quarter.
+/// In Metal, on the tensor cores: 64 × 64 outputs, of which a SIMD-group makes a quarter.
 pub const fn metal_tile(parts: &'static [Part]) -> Source {
     const CONSTANTS: &[(&str, u32)] = &[("DEPTH", 16), ("ALIGNED", 0)];
     Source::msl(parts)
@@ -101,7 +101,7 @@ const METAL_PARTS: &[Part] =
 const METAL: Source = metal_tile(METAL_PARTS);
 const METAL_QUADS: Source = metal_tile_of_quads(METAL_PARTS);
 
-/// In WGSL, on matrix units: 64 × 64 outputs, or 128 × 128.
+/// In WGSL, on tensor cores: 64 × 64 outputs, or 128 × 128.
 const fn units(parts: &'static [Part]) -> Source {
     const SMALL: &[(&str, u32)] = &[("BLOCKS", 1), ("DEPTH", 32)];
     Source::wgsl(parts)
@@ -251,7 +251,7 @@ pub static MATMUL_QUADS: Forms =
 pub static MATMUL_LARGE: Forms =
     forms(["matmul_large", "matmul_large_finish"], "matmul", &[large_tile(QUADS), METAL_QUADS]);
 
-/// Units for matrices of 16 × 16, as NVIDIA's are.
+/// Tensor cores for matrices of 16 × 16, as NVIDIA's are.
 pub const UNIT_16: MatrixUnit = MatrixUnit::new(16, 32);
 const UNITS_16: &[Part] = wgsl![
     "shared/ids",
@@ -261,7 +261,7 @@ const UNITS_16: &[Part] = wgsl![
     HOLE,
     "tensor/matmul_units"
 ];
-/// Those of 8 × 8 of a software adapter, which run the same text.
+/// Those of 8 × 8 of a software adapter, which run the same source.
 pub const UNIT_8: MatrixUnit = MatrixUnit::new(8, 8);
 const UNITS_8: &[Part] = wgsl![
     "shared/ids",
@@ -272,7 +272,7 @@ const UNITS_8: &[Part] = wgsl![
     "tensor/matmul_units"
 ];
 
-/// Halves in rows of whole quads.
+/// F16 in rows of whole quads.
 pub static MATMUL_UNITS_16: Forms =
     forms_on(UNIT_16, ["matmul_units_16", "matmul_units_16_finish"], &[units(UNITS_16)]);
 pub static MATMUL_UNITS_16_LARGE: Forms = forms_on(
@@ -390,7 +390,7 @@ pub struct Product {
     pub b_along_k: bool,
 }
 
-/// Up to so many rows a line along k is read for all of them at once, or twice.
+/// Up to this many rows a line along k is read for all of them at once, or twice.
 const GEMV_ROWS: usize = 16;
 /// As many for a right side in lines of columns, of which a thread makes four rows.
 const GEMV_COLUMNS_ROWS: usize = 8;
@@ -446,7 +446,7 @@ pub fn plan(product: Product, units: &[MatrixUnit], direct: bool) -> &'static Fo
     }
 }
 
-/// Those on the first unit that they are made for.
+/// Those for the first kind of tensor core that they are made for.
 fn on_units(product: Product, units: &[MatrixUnit]) -> Option<&'static Forms> {
     let all: [[&Forms; 2]; 2] =
         [[&MATMUL_UNITS_16, &MATMUL_UNITS_16_LARGE], [&MATMUL_UNITS_8, &MATMUL_UNITS_8_LARGE]];
@@ -463,7 +463,7 @@ mod tests {
     }
 
     #[test]
-    fn units_make_what_is_in_quads_and_not_of_few_rows() {
+    fn tensor_cores_need_aligned_products_with_rows() {
         let name = |m, n, k, units: &[MatrixUnit]| {
             plan(Product { m, n, k, batch: 1, a_along_k: true, b_along_k: true }, units, false)[0]
                 .name

@@ -77,7 +77,7 @@ pub(super) fn key(v: f32) -> u32 {
 pub(crate) mod reference {
     use super::*;
 
-    /// CPU reference of [`max`](fn@crate::tensor::max): the same bits.
+    /// CPU reference of [`max`](fn@crate::tensor::max), bit-identical.
     ///
     /// # Errors
     /// As [`sum`](fn@crate::reference::sum).
@@ -89,7 +89,7 @@ pub(crate) mod reference {
         LARGEST.reference(x, shape.into(), axes.into())
     }
 
-    /// CPU reference of [`min`](fn@crate::tensor::min): the same bits.
+    /// CPU reference of [`min`](fn@crate::tensor::min), bit-identical.
     ///
     /// # Errors
     /// As [`sum`](fn@crate::reference::sum).
@@ -101,7 +101,7 @@ pub(crate) mod reference {
         SMALLEST.reference(x, shape.into(), axes.into())
     }
 
-    /// CPU reference of [`absmax`](fn@crate::tensor::absmax): the same bits.
+    /// CPU reference of [`absmax`](fn@crate::tensor::absmax), bit-identical.
     ///
     /// # Errors
     /// As [`sum`](fn@crate::reference::sum).
@@ -114,7 +114,7 @@ pub(crate) mod reference {
     }
 
     /// CPU reference of the gradient of [`max`](fn@crate::tensor::max), or of
-    /// [`min`](fn@crate::tensor::min): the same bits. `winner` is what
+    /// [`min`](fn@crate::tensor::min), bit-identical. `winner` is what
     /// [`argmax`](fn@crate::reference::argmax) or [`argmin`](fn@crate::reference::argmin) returns.
     ///
     /// # Errors

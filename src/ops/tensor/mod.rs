@@ -1,4 +1,4 @@
-//! Ops on tensors of any meaning: elementwise, broadcast, reduced, by rows, moved; forward and
+//! Ops on tensors of any meaning: elementwise, broadcast, reduced, row-wise, moved; forward and
 //! backward.
 
 pub(crate) mod activations;

@@ -43,8 +43,8 @@ static QUADS_BY_PLACE: Kernel = Kernel::trusted(
 
 pub(super) const KERNELS: &[&Kernel] = &[&PAD_ROWS, &QUADS_BY_PLACE];
 
-/// `x` `[tokens, k]`, k being whole quads in each of so many blocks, as kernels for several tokens
-/// have it: quads of equal places in their blocks lie side by side.
+/// `x` `[tokens, k]`, k being whole quads in each of this many blocks, as kernels for several
+/// tokens have it: quads of equal places in their blocks lie side by side.
 pub(crate) fn quads_by_place(
     encoder: &mut Encoder,
     x: &Tensor<f32>,

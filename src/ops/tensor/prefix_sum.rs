@@ -29,7 +29,7 @@ const THREADS: u32 = 256;
 const TURNS: u32 = 8;
 const CHUNK: usize = (THREADS * TURNS) as usize;
 
-/// Its numbers, with so many words of workgroup memory a thread.
+/// Its numbers, with this many words of workgroup memory a thread.
 const fn source(source: Source, words: u32) -> Source {
     source
         .workgroup_size([THREADS, 1, 1])

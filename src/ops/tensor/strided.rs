@@ -228,7 +228,8 @@ impl<T: ElementType> Concat<'_, T> {
 /// The shape of tensors one after another.
 fn joined(shapes: &[Shape], axis: usize) -> Result<Shape> {
     let invalid = |what: String| Error::Invalid { op: "concat", what };
-    let first = *shapes.first().ok_or_else(|| invalid("there is no tensor".into()))?;
+    let first =
+        *shapes.first().ok_or_else(|| invalid("no tensors; at least one is needed".into()))?;
     let others = |shape: &Shape| {
         shape.dims().iter().copied().enumerate().filter(|(i, _)| *i != axis).collect::<Vec<_>>()
     };
@@ -326,7 +327,10 @@ fn sliced(shape: Shape, axis: usize, range: &Range<usize>) -> Result<Shape> {
         _ => {
             return Err(Error::Invalid {
                 op: "slice",
-                what: format!("{range:?} is no range of dimension {axis} of {shape}"),
+                what: format!(
+                    "{}..{} is not within dimension {axis} of {shape}",
+                    range.start, range.end
+                ),
             });
         }
     }

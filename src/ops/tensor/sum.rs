@@ -150,7 +150,7 @@ impl<'a, X: Float> Reduction<'a, X> {
 }
 
 /// Σ x over `axes`, 0 where there is nothing to add. The order follows from the shape alone: a
-/// device gives the same bits every time, and all devices whose compilers keep the order of the
+/// device's results are bit-identical every time, and all devices whose compilers keep the order of the
 /// source give equal bits (Metal's need not for WGSL, so there is a Metal source). A thread adds at
 /// most 32 numbers, then comes a tree: |error| < 41·2^-24·Σ|x| in each of at most three passes.
 ///
@@ -248,7 +248,7 @@ impl<X: Float> SumTo<'_, X> {
 pub(crate) mod reference {
     use super::*;
 
-    /// CPU reference of [`sum`](fn@crate::tensor::sum): the same bits.
+    /// CPU reference of [`sum`](fn@crate::tensor::sum), bit-identical.
     ///
     /// # Errors
     /// [`Error::Invalid`] for an axis that the shape lacks; [`Error::Length`] if `x` does not fill
@@ -262,7 +262,7 @@ pub(crate) mod reference {
         Ok(geometry.reduce_cpu(0.0, |at, _, _| x[at].into(), |a: f32, b| a + b))
     }
 
-    /// CPU reference of [`mean`](fn@crate::tensor::mean): the same bits.
+    /// CPU reference of [`mean`](fn@crate::tensor::mean), bit-identical.
     ///
     /// # Errors
     /// As [`sum`].

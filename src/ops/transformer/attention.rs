@@ -243,7 +243,7 @@ impl<'a> Attention<'a> {
     /// `f16`, after their division by √head_dim, give NaN.
     ///
     /// So a token's attention depends on whether it comes with 63 others of its sequence. It changes
-    /// nothing for fewer tokens, a window, a cache in `f32`, without a fitting unit
+    /// nothing for fewer tokens, a window, a cache in `f32`, without fitting tensor cores
     /// (`Capabilities::matrix_units`; on GPUs by Apple, Metal has them), and for heads that are not
     /// of four or eight matrices: of other widths than 64 and 128 on GPUs.
     pub fn f16(self) -> Self {
@@ -315,7 +315,7 @@ impl<'a> Attention<'a> {
         })
     }
 
-    /// So many workgroups for a key head and `rows` rows: a score and a sum over values, for each
+    /// This many workgroups for a key head and `rows` rows: a score and a sum over values, for each
     /// position.
     fn extent(&self, each: usize) -> Extent {
         let (shape, (rows, sequences)) = (self.cache.shape, self.rows());
@@ -421,7 +421,7 @@ fn plan(
 }
 
 /// Bytes that the shares of an attention take at most in a recording, for runs of up to `run`
-/// tokens of so many sequences.
+/// tokens of this many sequences.
 #[cfg(feature = "models")]
 pub(crate) fn most_share_bytes(
     shape: AttentionShape,

@@ -91,8 +91,8 @@ static UNITS_8_64: Kernel = declared(
 
 const HALVES_WGSL: &[Part] = wgsl!["transformer/attention_halves"];
 
-/// For GPUs by Apple, whose units are Metal's: on matrices of 8 × 8, eight rows a SIMD-group. In
-/// WGSL it is what there is without units.
+/// For GPUs by Apple, whose tensor cores only Metal reaches: on matrices of 8 × 8, eight rows a SIMD-group. In
+/// WGSL it is the kernel without tensor cores.
 const fn halves(name: &'static str, sources: &'static [Source]) -> Kernel {
     Kernel::trusted(name, Params::FIELDS, BINDINGS, sources)
         .entry("attention_halves")

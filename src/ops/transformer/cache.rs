@@ -9,7 +9,7 @@ use crate::{
     },
 };
 use half::f16;
-use std::pin::Pin;
+use std::{fmt, pin::Pin};
 
 /// The heads of an attention.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,6 +20,13 @@ pub struct AttentionShape {
     pub kv_heads: usize,
     /// Width of a head: even, at most [`AttentionShape::MAX_DIM`].
     pub head_dim: usize,
+}
+
+impl fmt::Display for AttentionShape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { heads, kv_heads, head_dim } = self;
+        write!(f, "{heads} heads, {kv_heads} key-value heads of width {head_dim}")
+    }
 }
 
 impl AttentionShape {
@@ -133,7 +140,7 @@ impl Floats {
             Element::F16 => Ok(Self::F16(Tensor::zeros(context, shape)?)),
             other => Err(Error::Invalid {
                 op: "key-value cache",
-                what: format!("elements of {other:?}; F32 and F16 are supported"),
+                what: format!("elements of {other}; f32 and f16 are supported"),
             }),
         }
     }
@@ -209,7 +216,7 @@ impl KvCache {
         Ok(Self { keys: self.keys.duplicate()?, values: self.values.duplicate()?, ..self.clone() })
     }
 
-    /// Copies it back: the sequences have so many tokens.
+    /// Copies it back: the sequences have this many tokens.
     ///
     /// # Errors
     /// [`Error::Length`] for another number of sequences, or more tokens than there is room for;
@@ -252,7 +259,7 @@ impl KvCache {
             if host.shape != self.shape {
                 return Err(Error::Invalid {
                     op: "key-value cache",
-                    what: format!("{:?} for a cache of {:?}", host.shape, self.shape),
+                    what: format!("a sequence with {}; the cache has {}", host.shape, self.shape),
                 });
             }
             for (i, (&key, &value)) in host.keys.iter().zip(&host.values).enumerate() {

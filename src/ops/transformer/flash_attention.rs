@@ -51,7 +51,7 @@ const fn sized(source: Source, words: usize) -> Source {
     source.workgroup_size([256, 1, 1]).tile([1, 1, 1]).workgroup_bytes(4 * words as u32)
 }
 
-/// The numbers of a text with tiles, and of what workgroup memory it has beside them.
+/// The numbers of a source with tiles, and of what workgroup memory it has beside them.
 pub(super) const fn tiled(source: Source, more_words: usize) -> Source {
     const CONSTANTS: &[(&str, u32)] = &[
         ("ROWS", ROWS as u32),
@@ -134,7 +134,7 @@ pub struct FlashAttention<'a, T> {
 /// `[.., kv_heads, tokens, head_dim]`; scale is 1/√head_dim. Each head of k and v is shared by
 /// heads / kv_heads of q, in order (grouped-query attention). Memory is that of the results: scores
 /// exist in tiles only. Sums are in `f32`, in an order that follows from the shape, so a device
-/// gives the same bits every time. A score that is not finite gives undefined numbers.
+/// is bit-identical every time. A score that is not finite gives undefined numbers.
 ///
 /// ```no_run
 /// # use bitnet_wgpu::{Encoder, Result, Tensor, transformer};
@@ -254,12 +254,12 @@ impl Problem {
         self.heads.checked_div(self.kv_heads).unwrap_or(1)
     }
 
-    /// The workgroups that make an output of so many heads.
+    /// The workgroups that make an output of this many heads.
     pub fn groups(&self, heads: usize) -> usize {
         heads * self.tokens.div_ceil(ROWS) * self.dim.div_ceil(2 * WIDTH)
     }
 
-    /// So many workgroups, each of which makes `products` of its rows and all tokens.
+    /// This many workgroups, each of which makes `products` of its rows and all tokens.
     pub fn extent(&self, groups: usize, products: usize) -> Extent {
         Extent::with_work([groups, 1, 1], product(&[groups, ROWS, self.tokens, self.dim, products]))
     }

@@ -104,7 +104,7 @@ impl Penalties {
             .collect())
     }
 
-    /// The logit of a token that was generated so many times; [`Penalties::SEEN`] as in
+    /// The logit of a token that was generated this many times; [`Penalties::SEEN`] as in
     /// [`Penalizer`].
     pub(crate) fn apply(&self, logit: f32, count: u32) -> f32 {
         if count == 0 {

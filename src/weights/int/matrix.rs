@@ -84,7 +84,7 @@ impl IntMatrix {
         self.bits
     }
 
-    /// The group size, where scales go by groups of columns.
+    /// The group size, where scales go per group of columns.
     pub fn group(&self) -> Option<usize> {
         self.group
     }

@@ -132,7 +132,7 @@ impl PackedInt {
         &self.affine
     }
 
-    /// The group size, where scales go by groups of columns.
+    /// The group size, where scales go per group of columns.
     pub fn group(&self) -> Option<usize> {
         self.affine.group
     }
@@ -151,7 +151,7 @@ impl PackedInt {
             .collect()
     }
 
-    /// All weights, row-major: the CPU twin of
+    /// All weights, row-major: the CPU reference of
     /// [`IntMatrix::dequantize`](crate::weights::IntMatrix::dequantize).
     pub fn dequantize(&self) -> Vec<f32> {
         let Affine { group, scales, zeros } = &self.affine;

@@ -76,7 +76,7 @@ impl TernaryMatrix {
         self.columns
     }
 
-    /// The group size, where scales go by groups of columns.
+    /// The group size, where scales go per group of columns.
     pub fn group(&self) -> Option<usize> {
         self.group
     }

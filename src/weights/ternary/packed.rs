@@ -210,7 +210,7 @@ impl PackedTernary {
             parts.iter().filter_map(|part| part.group()).find(|other| !other.is_multiple_of(step))
         {
             return Err(invalid(format!(
-                "cannot stack scales by groups of {other} columns on groups of {step}"
+                "cannot stack scales per {other} columns on scales per {step} columns"
             )));
         }
         let scales_of = |part: &&Self| {
@@ -271,12 +271,12 @@ impl PackedTernary {
         row_words(self.columns)
     }
 
-    /// The scale of every group of a row; one where scales do not go by groups.
+    /// The scale of every group of a row; one where scales do not go per group.
     pub(crate) fn row_scales(&self) -> Vec<f32> {
         self.scales.expand(self.rows)
     }
 
-    /// The group size, where scales go by groups.
+    /// The group size, where scales go per group.
     pub fn group(&self) -> Option<usize> {
         match self.scales {
             Scales::Groups { size, .. } => Some(size),
@@ -296,7 +296,7 @@ impl PackedTernary {
             .collect()
     }
 
-    /// All values times their scales, row-major: the CPU twin of
+    /// All values times their scales, row-major: the CPU reference of
     /// [`TernaryMatrix::dequantize`](crate::weights::TernaryMatrix::dequantize).
     pub fn dequantize(&self) -> Vec<f32> {
         let scales = self.row_scales();
@@ -456,7 +456,7 @@ mod tests {
         assert_eq!(fused.dequantize()[55..62], [2.0, 3.0, 3.0, 3.0, 3.0, 4.0, 4.0]);
         let error =
             PackedTernary::concat(&[&grouped(32, &[2.0]), &grouped(48, &[2.0])]).unwrap_err();
-        assert!(error.to_string().contains("groups of 48 columns on groups of 32"), "{error}");
+        assert!(error.to_string().contains("per 48 columns on scales per 32"), "{error}");
         let wider =
             PackedTernary::concat(&[&grouped(32, &[4.0]), &grouped(16, &[2.0, 3.0])]).unwrap();
         assert_eq!(wider.scales(), &Scales::Groups { size: 16, scales: vec![4.0, 4.0, 2.0, 3.0] });

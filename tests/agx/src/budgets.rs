@@ -272,7 +272,7 @@ impl Case {
             / self.units as f64)
     }
 
-    /// The share of a GPU's bandwidth that so many cycles allow, in percent.
+    /// The share of a GPU's bandwidth that this many cycles allow, in percent.
     fn share(&self, cycles: f64, cores: f64, budget: f64) -> f64 {
         100.0 * budget / 2.0 * self.bits / cycles / if self.alone { cores } else { 1.0 }
     }
@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn loops_are_counted_as_often_as_they_go_round() {
+    fn loop_instructions_count_once_per_iteration() {
         const CASE: Case = Case {
             last_turn: Some(false),
             ..weights("k", "k = 2560", [32, 8, 2560], &[1, 5], 1.0)

@@ -7,23 +7,23 @@ use bitnet_wgpu::{
     kernel::ShaderLanguage,
 };
 
-/// What ends the names of variants in halves.
+/// What ends the names of variants in f16.
 const HALVES: &str = " f16";
 
 /// Returns whether a name is that of a variant in f16. They are compiled and may not spill, but
 /// have no line in the table.
-pub fn is_of_halves(name: &str) -> bool {
+pub fn is_of_f16(name: &str) -> bool {
     name.ends_with(HALVES)
 }
 
-/// A kernel's text in one language.
+/// A kernel's source in one language.
 pub struct Text {
     pub declaration: &'static Kernel,
     variant: Variant,
 }
 
 impl Text {
-    /// The kernel's name, the language, and whether it is of halves; unique.
+    /// The kernel's name, the language, and whether it is of f16; unique.
     pub fn name(&self) -> String {
         let halves = if self.variant.floats.iter().any(|&(_, element)| element == Element::F16) {
             HALVES
@@ -54,7 +54,7 @@ pub fn language_name(language: ShaderLanguage) -> &'static str {
 }
 
 /// Returns whether a source may spill: those for other GPUs, and `attention_many` in WGSL, the
-/// tiles of which fill registers: where a device takes Metal texts, it has smaller ones.
+/// tiles of which fill registers: where a device takes Metal sources, it has smaller ones.
 pub fn may_spill(kernel: &Text) -> bool {
     let name = kernel.declaration.name;
     is_for_others(name)
@@ -76,7 +76,7 @@ fn is_for_others(name: &str) -> bool {
 }
 
 /// Every kernel that has a text in `language`, of 32-bit elements, and where it has a choice of
-/// halves too.
+/// f16 too.
 pub fn kernels(language: ShaderLanguage) -> impl Iterator<Item = Text> {
     let alike = |variant: &Variant| {
         let halves = variant.floats.iter().filter(|&&(_, element)| element == Element::F16).count();
@@ -92,13 +92,13 @@ pub fn kernels(language: ShaderLanguage) -> impl Iterator<Item = Text> {
             .filter(wanted)
             .map(move |variant| Text { declaration, variant })
     };
-    // Matrix units of WGSL have no counterpart here, as those of Metal.
+    // Tensor cores of WGSL have no counterpart here, as those of Metal.
     bitnet_wgpu::internals::catalog()
         .filter(|kernel| kernel.matrix_unit.is_none())
         .flat_map(variants)
 }
 
-/// What a turn of the hot loop of a kernel's text does, as its source states it; kernel and
+/// What a turn of the hot loop of a kernel's source does, as its source states it; kernel and
 /// language by name.
 pub fn work(kernel: &str, language: &str) -> Option<Work> {
     let kernel = bitnet_wgpu::internals::catalog().find(|declared| declared.name == kernel)?;

@@ -145,14 +145,14 @@ mod tests {
     }
 
     #[test]
-    fn of_two_loops_the_one_that_multiplies_is_hot() {
+    fn the_multiplying_loop_is_hot() {
         let two = ["ffma", "ffma", "jmp_any 0", "shr", "shr", "fmul", "jmp_any 3", "stop"];
         let parts = parts(&listing(&two)).unwrap();
         assert_eq!((parts.turn.float, parts.turn.slow), (2, 0));
     }
 
     #[test]
-    fn a_last_turn_that_may_be_skipped_is_told_apart() {
+    fn a_guarded_last_iteration_is_separated() {
         let guarded = [
             "ffma",
             "ffma",
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_skipped_and_is_no_last_turn_is_outside() {
+    fn other_guarded_code_counts_as_outside() {
         // Float operations that are no multiplications, as a norm's; another loop that does the
         // same.
         let other = ["ffma", "ffma", "jmp_any 0", "jmp_none 6", "fadd", "fadd", "stop"];

@@ -67,7 +67,7 @@ fn tools() -> Result<Tools, String> {
     Ok(Tools(PathBuf::from(prefix)))
 }
 
-/// Counts one kernel's text in a file, as `examples/dump_shaders` writes them: for whoever changes
+/// Counts one kernel's source in a file, as `examples/dump_shaders` writes them: for whoever changes
 /// one. Prints its line of the table, without what a turn does, and where the disassembly is.
 fn count(file: &Path) -> Result<(), String> {
     let (tools, work, name) =
@@ -106,7 +106,7 @@ fn check(write: bool) -> Result<(), String> {
         let found = compile(&tools, &work, gpu, &mut wrong)?;
         wrong.extend(faults(&found.listings).into_iter().map(|fault| format!("{name}: {fault}")));
         let (halves, floats): (Vec<_>, Vec<_>) =
-            found.listings.iter().partition(|listing| catalog::is_of_halves(&listing.kernel));
+            found.listings.iter().partition(|listing| catalog::is_of_f16(&listing.kernel));
         let rows: Vec<_> = floats.into_iter().map(Row::of).collect();
         if i == 0 && write && wrong.is_empty() {
             let notes = format!(
@@ -158,7 +158,7 @@ fn work_folder() -> Result<PathBuf, String> {
     Ok(folder)
 }
 
-/// Compiles all Metal texts to SPIR-V except those for matrix units; returns the errors.
+/// Compiles all Metal sources to SPIR-V except those for tensor cores; returns the errors.
 fn to_spirv(tools: &Tools, work: &Path) -> Vec<String> {
     let kernels = Mutex::new(
         catalog::kernels(ShaderLanguage::Msl).filter(|kernel| !kernel.on_matrix_units()),
@@ -217,7 +217,7 @@ fn compile(
     Ok(Compiled { listings: listing::read(&logs)?, driver })
 }
 
-/// Errors for kernels on matrix units that the document does not count by hand.
+/// Errors for kernels on tensor cores that the document does not count by hand.
 fn uncounted(document: &str) -> Vec<String> {
     let by_hand = catalog::kernels(ShaderLanguage::Msl).filter(catalog::Text::on_matrix_units);
     let uncounted = by_hand.filter(|kernel| {
@@ -250,7 +250,7 @@ fn faults(listings: &[Listing]) -> Vec<String> {
         if listing.spills != (0, 0) && !catalog::may_spill(&kernel) {
             faults.push(format!("{name}: {} spills, {} fills", listing.spills.0, listing.spills.1));
         }
-        if !catalog::is_of_halves(&name) {
+        if !catalog::is_of_f16(&name) {
             faults.extend(report::unlike(listing));
         }
     }

@@ -1,4 +1,4 @@
-//! Compiles Metal text to OpenCL SPIR-V, by way of C++ for OpenCL: clang, opt and llvm-spirv.
+//! Compiles Metal source to OpenCL SPIR-V, by way of C++ for OpenCL: clang, opt and llvm-spirv.
 
 use crate::{
     quads,

@@ -90,7 +90,7 @@ impl Row {
 }
 
 /// What is wrong with the products, pairs of products that are made at once, or weights that a
-/// kernel's text declares for a turn: each takes a multiplication, and what else multiplies is
+/// kernel's source declares for a turn: each takes a multiplication, and what else multiplies is
 /// less. (A compiler that leaves an inner loop as it is makes less of a turn than one that unrolls
 /// it, and the costliest loop may be one that multiplies nothing.)
 pub fn unlike(listing: &Listing) -> Option<String> {
@@ -107,8 +107,8 @@ pub fn unlike(listing: &Listing) -> Option<String> {
     })
 }
 
-/// Returns whether so many multiplications are those of so many products. A tenth less, since a few
-/// first ones are no fused ones, and up to twice as many, since weights are decoded, and places
+/// Returns whether this many multiplications are those of this many products. A tenth less, since a
+/// few first ones are no fused ones, and up to twice as many, since weights are decoded, and places
 /// reckoned, by some.
 fn is_of(multiplications: u64, products: u64) -> bool {
     10 * multiplications >= 9 * products && multiplications < 2 * products

@@ -7,6 +7,22 @@ use support::{repository, sources_below};
 const PUBLISHED: [&str; 4] = ["src", "cli/src", "serve/src", "chat-template/src"];
 const OTHERS: [&str; 4] = ["benches", "cli/tests", "examples", "tests"];
 
+/// Folders in which the words of comments are held to [`TERMS`].
+const OURS: [&str; 4] = ["benches", "examples", "src", "tests"];
+/// Phrases for which the field has a term, with that term.
+const TERMS: [(&str, &str); 10] = [
+    ("in any company", "batch-invariant"),
+    ("the same bits", "bit-identical"),
+    ("to the bit", "bit-identical"),
+    ("in halves", "in f16"),
+    ("matrix unit", "tensor cores; simdgroup matrices on Metal"),
+    ("the roof ", "roofline, peak bandwidth, peak compute"),
+    ("by groups", "per group"),
+    ("the twin", "the CPU reference"),
+    ("float masters", "float weights"),
+    ("guessed", "drafted, inferred"),
+];
+
 /// Returns the comments of a folder's sources: a line each, without what is in backticks.
 fn comments(folder: &str) -> Vec<String> {
     let text = sources_below(&repository(folder));
@@ -48,6 +64,22 @@ fn doc_comments_are_statements() {
         faults.len(),
         faults.join("\n")
     );
+}
+
+/// Returns a line without what is in double quotes, which may be the heading of a dated note.
+fn unquoted(line: &str) -> String {
+    line.split('"').step_by(2).collect::<Vec<_>>().join("").to_lowercase()
+}
+
+#[test]
+fn comments_have_the_terms_of_the_field() {
+    let lines: Vec<_> = OURS.into_iter().flat_map(comments).collect();
+    let mut faults = Vec::new();
+    for (phrase, term) in TERMS {
+        let lines = lines.iter().filter(|line| unquoted(line).contains(phrase));
+        faults.extend(lines.map(|line| format!("`{phrase}`: write {term}: {line}")));
+    }
+    assert!(faults.is_empty(), "{} comments:\n{}", faults.len(), faults.join("\n"));
 }
 
 #[test]

@@ -53,7 +53,7 @@ fn check_exact(text: &str, entry: &str, units: RangeInclusive<i32>) {
     for units in units {
         let mut buffers =
             vec![bytes(&x), bytes(&y), units.to_ne_bytes().to_vec(), vec![0; 8 * x.len()]];
-        // naga's text asks for the sizes of its buffers.
+        // naga's source asks for the sizes of its buffers.
         buffers
             .push(buffers.iter().flat_map(|buffer| (buffer.len() as u32).to_ne_bytes()).collect());
         program
@@ -87,7 +87,7 @@ fn nudged(file: &str, rounded: &[&str]) -> String {
 }
 
 #[test]
-fn quotients_and_roots_are_exact_however_a_device_divides() {
+fn quotients_and_roots_are_exact_on_every_device() {
     const KERNEL: Kernel = Kernel::new(
         "exact",
         &[],

@@ -111,7 +111,7 @@ fn integer_weights_are_read_back() {
 }
 
 #[test]
-fn ops_on_integer_weights_refuse_what_does_not_fit() {
+fn integer_weight_ops_refuse_wrong_shapes() {
     let context = context();
     let mut encoder = context.encoder("test");
     let w = ints(&mut rng(4), 6, 40, Bits::Two, None).upload(context).unwrap();
@@ -213,7 +213,7 @@ fn bitlinear_add_refuses_what_does_not_fit() {
 }
 
 #[test]
-fn products_with_a_bias_refuse_one_that_does_not_fit() {
+fn products_refuse_a_bias_of_wrong_shape() {
     let context = context();
     let mut encoder = context.encoder("test");
     let (x, row) = (unwritten(context, [2, 3]), unwritten(context, [3]));
@@ -352,7 +352,7 @@ fn weight_quantizers_refuse_other_combinations() {
 }
 
 #[test]
-fn quantisers_of_weights_refuse_matrices_that_do_not_fit() {
+fn weight_quantizers_refuse_wrong_shapes() {
     let context = context();
     let mut encoder = context.encoder("test");
     let w = unwritten(context, [2, 3]);
@@ -567,7 +567,8 @@ fn quantisers_refuse_what_does_not_fit() {
     length(reference::quantize_activations_4bit(&[0.0f32; 5], usize::MAX, 3).map(drop));
 }
 
-/// Codes, scales and zero points come back as the twins make them, with leading dimensions.
+/// Codes, scales and zero points come back as the CPU references make them, with leading
+/// dimensions.
 #[test]
 fn quantised_numbers_are_read() {
     let context = context();
@@ -595,9 +596,9 @@ fn quantised_numbers_are_read() {
         block_on(gradients.read()).unwrap(),
         reference::quantize_gradients(&x, 6, 11, 5).unwrap()
     );
-    let twin = reference::quantize_activations_4bit(&x, 6, 11).unwrap();
+    let reference = reference::quantize_activations_4bit(&x, 6, 11).unwrap();
     assert_eq!(
         (block_on(few.read()).unwrap(), block_on(y.read()).unwrap()),
-        (twin.clone(), twin.dequantize())
+        (reference.clone(), reference.dequantize())
     );
 }

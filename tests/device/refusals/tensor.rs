@@ -40,7 +40,7 @@ fn tensor_ops_refuse_what_does_not_fit() {
     invalid(tensor::concat(&[&x], 2).forward(&mut encoder));
     invalid(tensor::pad(&x, &[(1, 1)]).forward(&mut encoder));
     assert!(tensor::pad(&x, &[(1, usize::MAX), (0, 0)]).forward(&mut encoder).is_err());
-    // The twins refuse the same, and shapes of another length.
+    // The CPU references refuse the same, and shapes of another length.
     let of = [0f32; 6];
     assert_invalid(reference::permute(&of, [2, 3], &[1, 1]));
     assert_invalid(reference::slice(&of, [2, 3], 1, 1..4));
@@ -145,7 +145,7 @@ fn reductions_refuse_what_does_not_fit() {
 }
 
 #[test]
-fn softmax_losses_and_norms_refuse_what_does_not_fit() {
+fn softmax_losses_and_norms_refuse_wrong_shapes() {
     let context = context();
     let mut encoder = context.encoder("test");
     let (x, row, targets) = (

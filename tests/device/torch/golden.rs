@@ -71,7 +71,7 @@ impl Case {
     }
 }
 
-/// What an op gives: floats, halves, or ids.
+/// What an op gives: f32, f16, or ids.
 pub enum Out {
     Floats(Tensor<f32>),
     Halves(Tensor<f16>),

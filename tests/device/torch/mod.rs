@@ -4,14 +4,14 @@ mod cases;
 mod golden;
 
 use bitnet_wgpu::Error;
-use cases::CASES;
+use cases::cases;
 use golden::{Case, GOLDEN, Out, words};
 use safetensors::SafeTensors;
 use std::collections::HashSet;
 use support::{block_on, context};
 
 /// Panics if an output is off by more than a share of the largest of its tensor: floats by 2e-6,
-/// ids at all, halves by 2e-3, since some are made of others, and devices may round them as they
+/// ids at all, f16 by 2e-3, since some are made of others, and devices may round them as they
 /// like.
 fn compare(name: &str, found: &Out) {
     let (shape, wanted) = words(name).unwrap_or_else(|| panic!("there is no {name}"));
@@ -45,7 +45,7 @@ fn ops_and_gradients_are_those_of_pytorch() {
     let file = SafeTensors::deserialize(&GOLDEN).unwrap();
     let mut left: HashSet<&str> =
         file.names().into_iter().filter(|name| name.contains("/out")).collect();
-    for &(name, run) in CASES {
+    for (name, run) in cases() {
         if name.ends_with("_f16") && !context().capabilities().f16 {
             left.retain(|output| !output.starts_with(name));
             continue;

@@ -123,7 +123,7 @@ fn converted(checkpoint: &Checkpoint) -> Maker {
                 &bytes,
             );
             if c.projection_norms {
-                // In halves, as the converter writes them.
+                // In f16, as the converter writes them.
                 let gains = checkpoint.vector(&format!("{name}.norm"), columns).unwrap();
                 let halves: Vec<u8> =
                     gains.iter().flat_map(|&gain| f16::from_f32(gain).to_le_bytes()).collect();

@@ -77,7 +77,7 @@ impl Small {
                 .into_iter()
                 .map(|value| if of.zeros || value != 0 { value } else { 1 })
                 .collect();
-            // Halves and bfloats alike; here and there 0, under which weights are 0, whatever the
+            // F16 and bf16 alike; here and there 0, under which weights are 0, whatever the
             // file has for them.
             let scale = |group: usize| match mix(seed + 1000, group / of.shared.unwrap_or(2)) % 8 {
                 0 => 0.0,
@@ -141,7 +141,7 @@ impl Small {
         self.vectors.iter().fold(maker, vector)
     }
 
-    /// Writes a model directory with words of so many bits, as MLX has them, or with floats in
+    /// Writes a model directory with words of this many bits, as MLX has them, or with floats in
     /// bf16; the embedding is so too, or in bf16.
     fn directory(&self, bits: Option<usize>, embedding: bool) -> Directory {
         let folder = Directory::temporary();
@@ -224,7 +224,7 @@ const BLOCKS: [(&str, Layout); 7] = [
     ("Q1_0", (41, 128, q1)),
 ];
 
-fn one_model_gives_the_same_bits_in_every_encoding(on: Option<&Context>) {
+fn every_encoding_gives_bit_identical_logits(on: Option<&Context>) {
     let [apart, rows, one] = [Some(1), Some(4), None].map(|shared| Of { shared, zeros: true });
     let mut all_of = vec![Of { zeros: false, ..apart }, rows, one];
     if on.is_none() {
@@ -275,7 +275,7 @@ fn one_model_gives_the_same_bits_in_every_encoding(on: Option<&Context>) {
     }
 }
 
-support::each_device!(one_model_gives_the_same_bits_in_every_encoding);
+support::each_device!(every_encoding_gives_bit_identical_logits);
 
 /// Sums are cut after 128 columns at most, so that blocks of 256 have the bits of two of 128 with
 /// the same numbers.

@@ -48,7 +48,7 @@ fn model((id, size, encode): Layout, others: [bool; 3]) -> Maker {
 }
 
 #[test]
-fn both_layouts_under_one_number_are_told_apart() {
+fn layouts_with_one_number_are_distinguished() {
     for others in 0..8 {
         let others = [others & 1 == 1, others & 2 == 2, others & 4 == 4];
         for (layout, kind) in [
@@ -109,7 +109,7 @@ fn both_layouts_under_one_number_are_told_apart() {
 }
 
 #[test]
-fn a_file_that_was_cut_is_not_of_the_other_layout() {
+fn a_truncated_file_is_not_the_other_layout() {
     for (layout, others) in
         [(NEWER, [false; 3]), (OLDER, [false; 3]), (NEWER, [true; 3]), (OLDER, [true; 3])]
     {
@@ -183,7 +183,7 @@ fn layouts_that_are_mixed_or_misnamed_are_refused() {
         open_bytes(&bytes).map(drop)
     };
     assert!(padded(32, NEWER, 0).is_ok() && padded(32, OLDER, 0).is_ok());
-    refused(padded(4096, OLDER, 0), "does not tell whether blocks are of 64 or 128");
+    refused(padded(4096, OLDER, 0), "unclear whether blocks have 64 or 128");
     refused(
         padded(32, OLDER, 64),
         "`token_embd.weight` would end at byte 648 of the data, far before",
@@ -413,7 +413,7 @@ fn keys_of_gemma_are_read() {
     refused(local(&windowed.clone().text("gemma3.rope.freq_base_swa", "x")), "freq_base_swa is");
     refused(
         local(&windowed.text("gemma3.attention.sliding_window", "x")),
-        "sliding_window is no number",
+        "sliding_window is not a number",
     );
     refused(
         open(&plain.clone().float("gemma3.final_logit_softcapping", 30.0)),

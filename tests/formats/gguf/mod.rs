@@ -72,7 +72,7 @@ fn every_type_decodes_as_gguf_py_does() {
         let dense = tensor.dense().unwrap();
         assert_eq!([dense.row(0), dense.row(1), dense.row(2)].concat(), golden(name), "{name}");
     }
-    // The one difference is the rounding to halves.
+    // The one difference is the rounding to f16.
     for (name, element) in
         [("q8_0", DenseElement::F16), ("q4_k", DenseElement::F16), ("q6_k", DenseElement::F16)]
     {
@@ -317,7 +317,7 @@ fn float_weights_are_taken_or_quantised() {
             Maker::model().tensor("output.weight", &[2, values.len() as u64 / 2], 0, &bytes);
         open_bytes(&model.bytes()).unwrap().linear("lm_head", 2, values.len() / 2).unwrap()
     };
-    // Converted weights keep their scale; masters are quantized.
+    // Converted weights keep their scale; float weights are quantized.
     let ternary = linear(&[0.3, -0.3, 0.0, 0.0, -0.0, 0.3]);
     assert_eq!(
         (ternary.scales(), ternary.to_values()),

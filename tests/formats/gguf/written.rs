@@ -26,7 +26,7 @@ fn f32s(values: &[f32]) -> Vec<u8> {
 }
 
 /// A directory of one layer, with `scale` for every matrix or group: packed, or in floats where it
-/// goes by groups.
+/// goes per group.
 fn directory(keys: Value, group: Option<usize>, scale: impl Fn(u32) -> f32) -> Directory {
     let mut config = json!({
         "model_type": "bitnet", "hidden_size": HIDDEN, "intermediate_size": 512, "num_hidden_layers": 1, "num_attention_heads": 4, "num_key_value_heads": 2,
@@ -222,18 +222,14 @@ fn activations_that_gguf_cannot_say_are_refused() {
         (
             json!({"model_type": "qwen3"}),
             None,
-            "quantises its activations; GGUF's `qwen3` is for floats",
+            "quantizes its activations; GGUF's `qwen3` has float activations",
         ),
         (
             json!({"model_type": "minicpm"}),
             None,
-            "quantises its activations; GGUF's `minicpm` is for floats",
+            "quantizes its activations; GGUF's `minicpm` has float activations",
         ),
-        (
-            floats,
-            Some(128),
-            "has its activations in floats; they are quantised where GGUF says `llama`",
-        ),
+        (floats, Some(128), "has float activations; GGUF's `llama` has quantized ones"),
     ];
     for (keys, group, words) in cases {
         let from = directory(keys, group, halves);
@@ -396,7 +392,7 @@ fn blocks_are_those_of_the_format() {
 }
 
 #[test]
-fn scales_that_are_no_halves_lie_beside_their_matrix_or_are_refused() {
+fn scales_outside_f16_are_separate_or_refused() {
     for (scale, beside) in [
         (0.1f32, true),
         (2f32.powi(-30), true),
@@ -418,7 +414,7 @@ fn scales_that_are_no_halves_lie_beside_their_matrix_or_are_refused() {
     let from = directory(qwen3.clone(), Some(128), |i| if i == 77 { 0.1 } else { 0.5 });
     refused(
         write(&from, GgufType::Q2_0, false),
-        "self_attn.q_proj.weight` has the scale 0.1 among others",
+        "self_attn.q_proj.weight` has the scale 0.1; Q2_0 needs",
     );
     let from = directory(qwen3, Some(128), halves);
     refused(
@@ -442,7 +438,7 @@ fn what_gguf_cannot_say_is_refused() {
     refuses(json!({"num_hidden_layers": 2}), "no tensor `model.layers.1.");
     refuses(
         json!({"eos_token_id": [2, 3, 4]}),
-        "by the tokens [2, 3, 4], of which GGUF files name two",
+        "end-of-sequence tokens [2, 3, 4]; a GGUF file can name two",
     );
     let from = directory(json!({}), None, halves);
     let module = |class: &str, path: &str| json!({"type": format!("sentence_transformers.models.{class}"), "path": path});
@@ -456,7 +452,7 @@ fn what_gguf_cannot_say_is_refused() {
     fs::write(from.0.join("1_Pooling/config.json"), r#"{"pooling_mode_mean_tokens": true}"#)
         .unwrap();
     for (modules, words) in
-        [(&all[..2], "does not divide the vectors"), (&all[..], "makes vectors of texts in a way")]
+        [(&all[..2], "does not normalize its embeddings"), (&all[..], "makes embeddings in a way")]
     {
         fs::write(from.0.join("modules.json"), serde_json::to_vec(modules).unwrap()).unwrap();
         refused(write(&from, GgufType::Q2_0, false), words);

@@ -16,17 +16,17 @@ type Family = &'static [(&'static str, By, fn() -> Vec<Case>)];
 /// By what an op is tried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum By {
-    /// Its kernels: the CPU twin is the oracle, or there is none.
+    /// Its kernels: the CPU reference is the oracle, or there is none.
     Kernels,
-    /// Its kernels and its CPU twin: the oracle is in `f64`, with bounds for both.
-    KernelsAndTwin,
+    /// Its kernels and its CPU reference: the oracle is in `f64`, with bounds for both.
+    KernelsAndReference,
     /// The same as the first of an op whose kernels are all in WGSL only.
     Wgsl,
     /// The same as the second of such an op.
-    WgslAndTwin,
+    WgslAndReference,
     /// Its kernels, but not on an emulated GPU.
     Device,
-    /// Its kernels for matrix units alone, and those in Metal, which has such: without them, it is
+    /// Its kernels for tensor cores alone, and those in Metal, which has such: without them, it is
     /// another op.
     Units,
 }
@@ -34,7 +34,7 @@ pub enum By {
 impl By {
     /// Returns whether it has no hand-written Metal source.
     pub fn is_wgsl_only(self) -> bool {
-        matches!(self, Self::Wgsl | Self::WgslAndTwin)
+        matches!(self, Self::Wgsl | Self::WgslAndReference)
     }
 }
 

@@ -46,7 +46,7 @@ impl OxBitNet {
         Self { pipelines: PipelineManager::new(device.clone()), pool: BufferPool::new(device.clone(), 256), device, queue }
     }
 
-    /// `x` `[tokens, columns]` times so many copies of the ternary `values` `[rows, columns]`.
+    /// `x` `[tokens, columns]` times this many copies of the ternary `values` `[rows, columns]`.
     pub fn product(&self, values: &[i8], rows: usize, scale: f32, x: &[f32], tokens: usize, copies: usize) -> Product {
         let columns = values.len() / rows;
         let buffer = |bytes: &[u8]| {

@@ -233,7 +233,7 @@ fn attend(context: &Context, burn: Option<&Device>, m: usize, rounds: usize) -> 
             let (q, k, v) = (heads_first(&q, heads).mul_scalar(1.0), shared(&k), shared(&v));
             let options = AttentionModuleOptions { is_causal: true, ..Default::default() };
             let call = move |_| module::attention(q.clone(), k.clone(), v.clone(), None, None, options);
-            // In halves the bound above says nothing; scores here are small, and what is rounded a
+            // In f16 the bound above says nothing; scores here are small, and what is rounded a
             // few times stays within this.
             let bound = if rounding == 0.0 { bound } else { 64.0 * rounding };
             if check(name, &numbers(call(0).swap_dims(1, 2)), &due, |_| bound) {

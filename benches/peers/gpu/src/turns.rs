@@ -2,13 +2,13 @@
 
 use std::time::Instant;
 
-/// A round of one takes about so many seconds, and at most so many calls.
+/// A round of one takes about this many seconds, and at most this many calls.
 const ROUND: f64 = 0.02;
 const CALLS: usize = 200;
 
 pub struct Rival<'a> {
     pub name: &'static str,
-    /// Computes so many times and waits for the end.
+    /// Computes this many times and waits for the end.
     pub compute: Box<dyn FnMut(usize) + 'a>,
     /// Seconds of a call by the GPU's clock, where it was asked.
     pub gpu: Option<f64>,

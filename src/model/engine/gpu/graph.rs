@@ -135,7 +135,7 @@ impl Needs {
 }
 
 impl GpuChoice {
-    /// The largest logits of so many sequences, until something else is told.
+    /// The largest logits of this many sequences, until something else is told.
     pub fn new(context: &Context, sequences: usize) -> Result<Self> {
         let greedy = vec![(SampleOptions::default().temperature(0.0), 0); sequences];
         Ok(Self {
@@ -145,7 +145,7 @@ impl GpuChoice {
         })
     }
 
-    /// Has steps choose in another way, of tokens of a vocabulary of so many: those that are
+    /// Has steps choose in another way, of tokens of a vocabulary of this many: those that are
     /// recorded already too, where they have what it needs.
     pub fn tell(&mut self, context: &Context, choice: &SamplingPlan, vocab: usize) -> Result<()> {
         self.draws.rewrite(&choice.draws)?;
@@ -208,7 +208,7 @@ pub(super) enum Given {
     Next(Tensor<u32>),
 }
 
-/// What records something of rows of the residual stream, from the first of them on, so many.
+/// What records something of rows of the residual stream, from the first of them on, this many.
 type Made = fn(&GpuModel, &mut Encoder, &Tensor<f32>, usize, usize) -> Result<Tensor<f32>>;
 
 /// When a step is run.
@@ -225,13 +225,13 @@ pub(super) enum Run {
 /// What of a step is wanted.
 #[derive(Clone, Copy)]
 pub(super) enum Wanted<'a> {
-    /// The logits after the last tokens of each sequence, so many.
+    /// The logits after the last tokens of each sequence, this many.
     Logits(usize),
-    /// The states of the last tokens of each sequence, so many: after the final norm.
+    /// The states of the last tokens of each sequence, this many: after the final norm.
     States(usize),
-    /// The tokens that are chosen after the last ones of each sequence, so many, with all that the
-    /// choice needs. Of a sequence's single token, the chosen one takes the place: it stays on the
-    /// GPU as the next step's input.
+    /// The tokens that are chosen after the last ones of each sequence, this many, with all that
+    /// the choice needs. Of a sequence's single token, the chosen one takes the place: it stays on
+    /// the GPU as the next step's input.
     Next(&'a GpuChoice, Needs, usize),
     /// The residual stream of all tokens: other layers follow elsewhere.
     Stream,
@@ -294,7 +294,7 @@ impl GpuModel {
         Ok(Memory { caches, angles, local_angles })
     }
 
-    /// Room for the residual stream of so many tokens.
+    /// Room for the residual stream of this many tokens.
     pub(super) fn stream(&self, rows: usize) -> Result<Tensor<f32>> {
         Tensor::uninit(&self.context, [rows, self.config.hidden])
     }
@@ -519,7 +519,7 @@ mod tests {
     use crate::gpu::capabilities::SubmissionLimit;
 
     #[test]
-    fn the_largest_product_of_a_chunk_fits_into_a_submission() {
+    fn the_largest_product_fits_into_a_submission() {
         let apple = Capabilities::example(true);
         let limit = apple.submission_limit.unwrap();
         for (hidden, intermediate, expected) in

@@ -28,7 +28,7 @@ struct Bytes {
 }
 
 impl Bytes {
-    /// Of so many layers, and the ends that they need.
+    /// Of this many layers, and the ends that they need.
     fn of(
         context: &Context,
         (ends, which): (&HostEnds, (bool, bool)),
@@ -50,7 +50,7 @@ impl Bytes {
         Ok(Self { ends, vectors: all - matrices, matrices, hosted, layers: layers as u64 })
     }
 
-    /// With so many layers offloaded.
+    /// With this many layers offloaded.
     fn with(&self, offloaded: usize) -> Footprint {
         let resident = (self.layers - offloaded as u64).saturating_add(offloaded.min(SLOTS) as u64);
         let layers = self
@@ -64,7 +64,7 @@ impl Bytes {
 
 impl GpuModel {
     /// Uploads the weights, layer by layer as they come, or keeps them in host memory, as `offload`
-    /// says; with the attention of prompts in halves, or not.
+    /// says; with the attention of prompts in f16, or not.
     ///
     /// # Errors
     /// [`Error::MemoryLimit`](crate::Error::MemoryLimit) before anything is uploaded, where they
@@ -151,7 +151,7 @@ impl GpuModel {
         Ok((count, bytes.with(count)))
     }
 
-    /// What the weights of a part take that is so many layers, and the ends that they need.
+    /// What the weights of a part take that is this many layers, and the ends that they need.
     pub fn part_weights(
         context: &Context,
         ends: (&HostEnds, (bool, bool)),
@@ -162,7 +162,7 @@ impl GpuModel {
     }
 
     /// Uploads the layers of a part, all that come, whose ends are there; with the attention of
-    /// prompts in halves, or not.
+    /// prompts in f16, or not.
     ///
     /// # Errors
     /// What the layers report, and the device.

@@ -24,7 +24,7 @@ mod tests {
     /// Kernels do nothing here, so no number means anything, and a token may be what memory had
     /// before, which is refused: whoever asks has an answer all the same.
     #[test]
-    fn a_model_on_a_device_that_does_nothing_ends() {
+    fn a_model_on_the_noop_device_returns() {
         let context = noop::context();
         let model = Model::builder("assets/tales-22m").device(&context).build().unwrap();
         let (vocab, prompt) =

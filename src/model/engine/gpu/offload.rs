@@ -139,7 +139,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn offloaded_layers_are_as_many_as_wanted_and_apart() {
+    fn offloaded_layers_are_counted_and_spread() {
         for (layers, offloaded) in [(1, 0), (1, 1), (12, 0), (12, 5), (12, 6), (12, 12), (30, 29)] {
             let which: Vec<usize> =
                 (0..layers).filter(|&layer| is_offloaded(layer, offloaded, layers)).collect();

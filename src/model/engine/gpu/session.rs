@@ -78,11 +78,11 @@ struct StepShape {
 /// What is wanted of a step of the whole model.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Rows {
-    /// The logits after the last tokens of each sequence, so many.
+    /// The logits after the last tokens of each sequence, this many.
     Logits(usize),
-    /// The states of the last tokens of each sequence, so many.
+    /// The states of the last tokens of each sequence, this many.
     States(usize),
-    /// The tokens that are chosen after the last ones of each sequence, so many.
+    /// The tokens that are chosen after the last ones of each sequence, this many.
     Next(usize),
 }
 
@@ -299,7 +299,7 @@ impl GpuSession {
         kind.run == 1 && kind.given == Rows::Next(1) && self.stream.is_none()
     }
 
-    /// The input of a step of so many sequences, of up to `longest` tokens with it.
+    /// The input of a step of this many sequences, of up to `longest` tokens with it.
     fn input(&self, kind: StepShape, longest: usize) -> Result<Input> {
         let StepShape { sequences, run, .. } = kind;
         let (tokens, runs) =

@@ -32,8 +32,8 @@ pub(in crate::model) struct SplitModel {
 }
 
 impl SplitModel {
-    /// Uploads the weights, layer by layer as they come, so many to each context or, where that is
-    /// empty, as their memory is; with the attention of prompts in halves, or not. What is asked
+    /// Uploads the weights, layer by layer as they come, this many to each context or, where that
+    /// is empty, as their memory is; with the attention of prompts in f16, or not. What is asked
     /// for has been checked.
     ///
     /// # Errors
@@ -52,8 +52,9 @@ impl SplitModel {
             _ => return Err(layers.next().and_then(Result::err).unwrap_or_else(unchosen)),
         };
         for ModelPart { context, layers, footprint, .. } in &parts {
-            context
-                .check_room(footprint.weights, || format!("the weights of layers {layers:?}"))?;
+            context.check_room(footprint.weights, || {
+                format!("the weights of layers {} to {}", layers.start, layers.end - 1)
+            })?;
         }
         let upload = |part: &ModelPart| {
             host.upload(
@@ -70,7 +71,7 @@ impl SplitModel {
             let layers = layers.by_ref().take(part.layers.len());
             models.push(GpuModel::part(&part.context, own, ends, layers, half_attention)?);
         }
-        // Pieces of a prompt are so small that there is one for each device.
+        // Prefill chunks are small enough that there is one for each device.
         let batch = models
             .iter()
             .map(|model| model.batch)
@@ -136,7 +137,7 @@ fn ends_of(layers: &Range<usize>, config: &ModelConfig) -> (bool, bool) {
     (layers.start == 0, layers.end == config.layers)
 }
 
-/// Runs of so many layers, one after another.
+/// Runs of this many layers, one after another.
 fn ranges(counts: &[usize]) -> Vec<Range<usize>> {
     let run = |end: &mut usize, &count: &usize| {
         let start = *end;
@@ -197,7 +198,7 @@ impl Engine for SplitModel {
         let part = |(part, layers): (&Arc<GpuModel>, Range<usize>)| {
             let mut footprint = part.footprint(options)?;
             if part.ends.head.is_none() {
-                // Of every piece that is on its way.
+                // Of every chunk that is under way.
                 footprint.staging *= self.parts.len() as u64 + 1;
             }
             Ok(ModelPart { context: part.given.clone(), layers, footprint })

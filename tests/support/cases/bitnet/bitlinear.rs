@@ -42,7 +42,7 @@ const AWKWARD: [Shape; 10] = [
 /// So long that lanes take several turns, the last of which is not full.
 const LONG_ROWS: [Shape; 6] =
     [(2, 9, 4131), (4, 5, 2575), (8, 9, 2575), (13, 3, 2575), (27, 5, 2575), (33, 3, 2575)];
-/// So many rows or tokens that there are other kernels for them in the int8 layout, and not a
+/// Rows or tokens for which there are other kernels in the int8 layout, and not a
 /// multiple of their tiles.
 const MANY_OUTPUTS: [Shape; 7] = [
     (1, 16_387, 65),
@@ -55,7 +55,7 @@ const MANY_OUTPUTS: [Shape; 7] = [
 ];
 
 const INT8: Method = ("int8", Layout::Int8, |c| c.fast_packed_dot = true);
-/// So many tokens or outputs that matrix units make them, where a device has some: off their tiles,
+/// Enough tokens or outputs for tensor cores, where a device has some: off their tiles,
 /// at and off the columns that are staged at a time; the last in large tiles.
 const ON_UNITS: [Shape; 10] = [
     (257, 1, 1),
@@ -69,7 +69,7 @@ const ON_UNITS: [Shape; 10] = [
     (20, 8500, 300),
     (70, 8100, 300),
 ];
-/// On units of halves, where a device has some for int8 too.
+/// On tensor cores for f16, where a device has some for int8 too.
 const ON_HALVES: Method = ("int8, units of halves", Layout::Int8, |c| {
     c.fast_packed_dot = true;
     c.matrix_units.retain(|unit| unit.element == Element::F16);
@@ -258,7 +258,7 @@ pub fn finished() -> Vec<Case> {
         [finish::<f32>(method, shape, way(), &w), finish::<f16>(method, shape, way(), &w)]
     };
     let mut cases: Vec<Case> = every.flat_map(&mut both).collect();
-    // Tall rows, workgroups that keep a device busy, large tiles; and matrix units.
+    // Tall rows, workgroups that keep a device busy, large tiles; and tensor cores.
     let large = [0, 3, 4, 6]
         .map(|i| (INT8, MANY_OUTPUTS[i]))
         .into_iter()
@@ -299,7 +299,7 @@ fn finish<T: Float>(
         .on(restrict)
 }
 
-/// The same of matrices that are scaled by groups.
+/// The same of matrices with per-group scales.
 pub fn groups_finished() -> Vec<Case> {
     let mut ways = ways();
     let shapes = [
@@ -317,8 +317,8 @@ pub fn groups_finished() -> Vec<Case> {
     shapes.into_iter().flat_map(&mut both).collect()
 }
 
-/// Scales by groups of columns: the bits of the twin, by every kind of kernel that there is for
-/// activations in block floating point; and those bits within bounds of what is exact.
+/// Scales per group of columns: the bits of the CPU reference, by every kind of kernel that there
+/// is for activations in block floating point; and those bits within bounds of what is exact.
 pub fn groups() -> Vec<Case> {
     let awkward = [
         (3, 17, 200, 16),
@@ -412,7 +412,7 @@ fn grouped<T: Float>(shape: Grouped, add: bool) -> Case {
         got[0].check_near(wanted.iter().copied())?;
         got[0].check_near(bounds.iter().copied())
     };
-    let (twin, base) = ((host, w.clone()), convert::<T>(&base));
+    let (reference, base) = ((host, w.clone()), convert::<T>(&base));
     let record = move |r: &mut crate::Recorder| {
         let (x, w) = (r.upload(&x, [m, k])?, w.upload(r.encoder.context())?);
         let xq = crate::quantize_as(&mut r.encoder, &x, Layout::Int8)?;
@@ -436,8 +436,8 @@ fn grouped<T: Float>(shape: Grouped, add: bool) -> Case {
     if add {
         case
     } else {
-        case.twin(move || {
-            vec![Data::F32(reference::bitlinear_quantized(&twin.0, &twin.1).unwrap())]
+        case.reference(move || {
+            vec![Data::F32(reference::bitlinear_quantized(&reference.0, &reference.1).unwrap())]
         })
     }
 }

@@ -35,7 +35,7 @@ pub(super) const FEW: [Shape; 14] = [
     (9, 33, 768, Some(384)),
     (21, 17, 4352, Some(128)),
 ];
-/// As many as matrix units are for: tiles of both sizes, full and not, blocks of one turn and of
+/// As many as tensor cores are for: tiles of both sizes, full and not, blocks of one turn and of
 /// four, cut off.
 pub(super) const MANY: [Shape; 8] = [
     (17, 3, 1, None),
@@ -69,7 +69,7 @@ pub fn cases() -> Vec<Case> {
     cases
 }
 
-/// Software adapters have units only for this.
+/// Software adapters have tensor cores only for this.
 pub(super) fn on_units(c: &mut Capabilities) {
     c.software = false;
 }
@@ -104,8 +104,8 @@ pub(super) fn matrix(rng: &mut SmallRng, (_, rows, columns, size): Shape) -> Pac
     ternary_with(rng, rows, columns, scales)
 }
 
-/// What the twins make of rows of `x`.
-pub(super) fn twin(x: &[f32], w: &PackedTernary) -> Vec<f32> {
+/// What the CPU references make of rows of `x`.
+pub(super) fn by_reference(x: &[f32], w: &PackedTernary) -> Vec<f32> {
     let mut rounded = x.to_vec();
     reference::quantize_block_float(&mut rounded, w.columns(), w.group()).unwrap();
     rounded
@@ -125,7 +125,7 @@ fn case<X: Float, Y: Float>(shape: Shape) -> Case {
     of::<X, Y>(format!("{shape:?}"), shape, x, w)
 }
 
-/// The bits of the twins, and on top of what is there.
+/// The bits of the CPU references, and on top of what is there.
 fn of<X: Float, Y: Float>(
     name: String,
     (m, rows, columns, _): Shape,
@@ -136,14 +136,14 @@ fn of<X: Float, Y: Float>(
     let x = convert::<X>(&x);
     let wanted = match columns {
         0 => vec![0.0; m * rows],
-        _ => twin(&x.iter().map(|&x| x.into()).collect::<Vec<f32>>(), &w),
+        _ => by_reference(&x.iter().map(|&x| x.into()).collect::<Vec<f32>>(), &w),
     };
     let base = convert::<Y>(&floats(&mut rng, m * rows, 9.0));
     let added: Vec<Near> =
         wanted.iter().zip(&base).map(|(&y, &base)| Near::exactly(y).on_top_of(base)).collect();
     let check = move |got: &[Data], _| {
         let y = got[0].to_f32();
-        // How a device rounds to halves is its own.
+        // How a device rounds to f16 is its own.
         if Y::ELEMENT == Element::F32
             && let Some(i) = (0..y.len()).find(|&i| {
                 y[i].to_bits() != wanted[i].to_bits() && !(y[i].is_nan() && wanted[i].is_nan())
@@ -206,8 +206,8 @@ fn adversarial() -> Vec<Case> {
     cases
 }
 
-/// Norm or gate, and rounding: the bits that come of the twins, through a product. Rows that
-/// threads hold, and longer ones.
+/// Norm or gate, and rounding: the bits that come of the CPU references, through a product. Rows
+/// that threads hold, and longer ones.
 pub fn fused() -> Vec<Case> {
     let mut cases = Vec::new();
     let shapes: [Shape; 6] = [
@@ -256,7 +256,7 @@ fn gated(shape: Shape, gate: Gate) -> Case {
     let mut rng = rng((m + columns) as u64);
     let w = matrix(&mut rng, shape);
     let x = floats(&mut rng, 2 * m * columns, 3.0);
-    let wanted = twin(&reference::gate(&x, columns, Gate::Relu2).unwrap(), &w);
+    let wanted = by_reference(&reference::gate(&x, columns, Gate::Relu2).unwrap(), &w);
     exactly(format!("{gate:?} of {shape:?}"), [m, rows], wanted, move |r, y| {
         let (w, x) = (w.upload(r.encoder.context())?, r.upload(&x, [m, 2 * columns])?);
         let quantizer = bitnet::ActivationQuantizer::block_float(w.group()).gate(gate);

@@ -26,7 +26,7 @@ pub fn cases() -> Vec<Case> {
             case::<f16, f32>(m, rows, columns, size),
         ]);
     }
-    // Each kernel to halves: few tokens of any length and of quads, one of whole words, more
+    // Each kernel to f16: few tokens of any length and of quads, one of whole words, more
     // tokens, and as many as make large tiles.
     for (m, rows, columns, size) in
         [(4, 20, 50, Some(32)), (6, 21, 1028, Some(128)), (1, 35, 1600, None), (9, 20, 50, None)]

@@ -110,7 +110,7 @@ fn case<T: Float>(x: &[f32], m: usize, w: &PackedInt, add: bool) -> Case {
     if add {
         case
     } else {
-        case.twin(move || {
+        case.reference(move || {
             vec![Data::F32(reference::bitlinear_int_quantized(&host, &of_w).unwrap())]
         })
     }

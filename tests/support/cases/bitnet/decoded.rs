@@ -5,8 +5,8 @@ use crate::{Case, Data, Near, Recorder, U, convert, floats};
 use bitnet_wgpu::{Float, Result, Tensor, reference};
 use rand::rngs::SmallRng;
 
-/// A product's shape m × rows × columns, the matrix as the twin decodes it, to the bit, and how
-/// often a term is rounded before it is added.
+/// A product's shape m × rows × columns, the matrix as the CPU reference decodes it, bit-identical,
+/// and how often a term is rounded before it is added.
 pub struct Product {
     pub shape: [usize; 3],
     pub dense: Vec<f32>,
@@ -82,7 +82,7 @@ impl Product {
         let (dense, shape) = (self.dense, [rows, columns]);
         let y = of_rows(&of_x, columns, &|x| reference::bitlinear_float(x, &dense, shape));
         let dx = of_rows(&of_dy, rows, &|dy| reference::bitlinear_backward(dy, &dense, shape));
-        let twin = move || vec![y.clone(), dx.clone()];
+        let reference = move || vec![y.clone(), dx.clone()];
         let record = move |r: &mut Recorder| {
             let (x, dy, base) = (
                 r.upload(&x, [m, columns])?,
@@ -102,6 +102,6 @@ impl Product {
                 .for_each(|tensor| r.watch_all(tensor));
             Ok(())
         };
-        Case::new(name, record, check).twin(twin).of(X::ELEMENT).of(Y::ELEMENT)
+        Case::new(name, record, check).reference(reference).of(X::ELEMENT).of(Y::ELEMENT)
     }
 }

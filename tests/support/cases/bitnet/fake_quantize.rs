@@ -41,17 +41,19 @@ pub fn activations() -> Vec<Case> {
     cases
 }
 
-/// What BitLinear computes with, to the bit: the values of the quantizer itself. Beside them what
-/// is on the way there, and what is added.
+/// What BitLinear computes with, bit-identical: the values of the quantizer itself. Beside them
+/// what is on the way there, and what is added.
 fn of_activations<T: Float>(x: &[f32], tokens: usize, features: usize) -> Case {
     let x = convert::<T>(x);
     let rounded = reference::quantize_activations(&x, tokens, features).unwrap().dequantize();
-    let twin = reference::fake_quantize_activations(&x, [tokens, features], None, 1.0).unwrap();
+    let reference =
+        reference::fake_quantize_activations(&x, [tokens, features], None, 1.0).unwrap();
     assert!(
-        twin.iter()
+        reference
+            .iter()
             .zip(&rounded)
-            .all(|(twin, value)| twin.to_bits() == value.to_bits()
-                || twin.is_nan() && value.is_nan())
+            .all(|(reference, value)| reference.to_bits() == value.to_bits()
+                || reference.is_nan() && value.is_nan())
     );
     let name = format!("{tokens} × {features} {:?}", T::ELEMENT);
     case(name, x, rounded, vec![], move |r, x, base| {
@@ -79,20 +81,21 @@ pub fn with_norm() -> Vec<Case> {
     cases
 }
 
-/// What the norm's quantizer makes, to the bit.
+/// What the norm's quantizer makes, bit-identical.
 fn after_norm<T: Float>(x: &[f32], tokens: usize, gain: &[f32], eps: f32) -> Case {
     let (x, gain, features) = (convert::<T>(x), gain.to_vec(), gain.len());
     let rounded = reference::rms_norm_quantize(&x, tokens, &gain, eps).unwrap().dequantize();
-    let twin = |lambda| {
+    let reference = |lambda| {
         let norm = Some((&gain[..], eps));
         reference::fake_quantize_activations(&x, [tokens, features], norm, lambda).unwrap()
     };
-    let (normed, twin) = (twin(0.0), twin(1.0));
+    let (normed, reference) = (reference(0.0), reference(1.0));
     assert!(
-        twin.iter()
+        reference
+            .iter()
             .zip(&rounded)
-            .all(|(twin, value)| twin.to_bits() == value.to_bits()
-                || twin.is_nan() && value.is_nan())
+            .all(|(reference, value)| reference.to_bits() == value.to_bits()
+                || reference.is_nan() && value.is_nan())
     );
     let name = format!("{tokens} × {features} {:?}", T::ELEMENT);
     between(name, x, normed, rounded, vec![], move |r, x, base| {
@@ -139,14 +142,14 @@ pub fn weights() -> Vec<Case> {
 
 fn of_weights<T: Float>(w: &[f32], rows: usize, columns: usize) -> Case {
     let w = convert::<T>(w);
-    let twin = reference::fake_quantize_weights(&w, [1, rows, columns], 1.0).unwrap();
+    let reference = reference::fake_quantize_weights(&w, [1, rows, columns], 1.0).unwrap();
     if let Ok(packed) = reference::quantize_weights(&w, [rows, columns], WeightQuantizer::absmean())
     {
-        assert_eq!(packed.dequantize(), twin.values, "the values of the quantiser itself");
+        assert_eq!(packed.dequantize(), reference.values, "the values of the quantiser itself");
     }
     let name = format!("{rows} × {columns} {:?}", T::ELEMENT);
-    let scale = Data::F32(twin.scale);
-    case(name, w, twin.values, vec![scale], move |r, w, base| {
+    let scale = Data::F32(reference.scale);
+    case(name, w, reference.values, vec![scale], move |r, w, base| {
         let (w, base) = (r.upload(w, [rows, columns])?, r.upload(base, [rows, columns])?);
         let op = bitnet::fake_quantize_weights(&w, 1.0);
         let exact = op.forward(&mut r.encoder)?;
@@ -171,26 +174,26 @@ pub fn weights_by_matrix() -> Vec<Case> {
 /// What the quantizer makes of each alone, and the gradient by their scales as they are.
 fn of_matrices<T: Float>(w: &[f32], stack: [usize; 3]) -> Case {
     let (w, length) = (convert::<T>(w), stack[1] * stack[2]);
-    let twin = reference::fake_quantize_weights(&w, stack, 1.0).unwrap();
+    let reference = reference::fake_quantize_weights(&w, stack, 1.0).unwrap();
     if let Ok(packed) =
         reference::quantize_weights(&w, stack, WeightQuantizer::absmean().per_matrix())
     {
-        assert_eq!(packed.dequantize(), twin.values, "the values of the quantiser itself");
+        assert_eq!(packed.dequantize(), reference.values, "the values of the quantiser itself");
     }
     let slope = |i: usize| {
         reference::fake_quantize_weights_backward(
             w[i].into(),
-            twin.scale[i / length],
+            reference.scale[i / length],
             (-1.0, 1.0),
             w[i].into(),
         )
     };
     let more = vec![
-        Data::F32(twin.scale.clone()),
+        Data::F32(reference.scale.clone()),
         Data::floats(T::ELEMENT, &(0..w.len()).map(slope).collect::<Vec<_>>()),
     ];
     let name = format!("{stack:?} {:?}", T::ELEMENT);
-    case(name, w, twin.values, more, move |r, w, base| {
+    case(name, w, reference.values, more, move |r, w, base| {
         let (w, base) = (r.upload(w, stack)?, r.upload(base, stack)?);
         let of = |lambda| bitnet::fake_quantize_weights(&w, lambda).per_matrix();
         let exact = of(1.0).forward(&mut r.encoder)?;
@@ -259,14 +262,14 @@ fn of_backward<T: Float>(rows: usize, columns: usize) -> Case {
     x.iter_mut().zip([0.5, -0.5, 0.0, 1.0, -1.0]).for_each(|(x, end)| *x = end);
     let (x, dy) = (convert::<T>(&x), convert::<T>(&floats(&mut rng, rows * columns, 2.0)));
     let scales: Vec<f32> = (0..rows).map(|row| 2.0 / (row + 1) as f32).collect();
-    let twin = |scale: &dyn Fn(usize) -> f32, range| {
+    let reference = |scale: &dyn Fn(usize) -> f32, range| {
         let one = |i: usize| {
             reference::fake_quantize_weights_backward(x[i].into(), scale(i), range, dy[i].into())
         };
         Data::floats(T::ELEMENT, &(0..x.len()).map(one).collect::<Vec<_>>())
     };
-    let of_all = twin(&|_| 2.0, (-1.0, 1.0));
-    let of_rows = twin(&|i| scales[i / columns], (-0.5, 2.0));
+    let of_all = reference(&|_| 2.0, (-1.0, 1.0));
+    let of_rows = reference(&|i| scales[i / columns], (-0.5, 2.0));
     Case::exact(
         format!("{rows} × {columns} {:?}", T::ELEMENT),
         vec![of_all, of_rows.clone(), of_rows],

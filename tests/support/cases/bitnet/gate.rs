@@ -70,7 +70,7 @@ fn near<X: Float, Y: Float>(x: &[f32], tokens: usize, features: usize, gate: Gat
     let near = |&(gate, up): &(f64, f64)| times(function(gate, 0.0, [0.0; 2]).0, up, 1.0);
     let y: Vec<Near> = pairs(&x, features).iter().map(near).collect();
     let sum: Vec<Near> = y.iter().zip(&base).map(|(near, &base)| near.on_top_of(base)).collect();
-    let twin = Data::F32(reference::gate(&x, features, gate).unwrap());
+    let reference = Data::F32(reference::gate(&x, features, gate).unwrap());
     let check = move |got: &[Data], _| {
         got[0].check_near(y.iter().copied())?;
         got.get(1).map_or(Ok(()), |got| got.check_near(sum.iter().copied()))
@@ -89,7 +89,10 @@ fn near<X: Float, Y: Float>(x: &[f32], tokens: usize, features: usize, gate: Gat
         Ok(())
     };
     let name = format!("{gate:?}, {tokens} × {features} {:?} to {:?}", X::ELEMENT, Y::ELEMENT);
-    Case::new(name, record, check).twin(move || vec![twin.clone()]).of(X::ELEMENT).of(Y::ELEMENT)
+    Case::new(name, record, check)
+        .reference(move || vec![reference.clone()])
+        .of(X::ELEMENT)
+        .of(Y::ELEMENT)
 }
 
 /// A function and its gradient times dy, at x.
@@ -133,7 +136,7 @@ fn gradients<T: Float>(x: &[f32], tokens: usize, features: usize) -> Case {
     let check = move |got: &[Data], _| {
         wanted.iter().zip(got).try_for_each(|(near, got)| got.check_near(near.iter().copied()))
     };
-    let twins = GATES.map(|gate| {
+    let references = GATES.map(|gate| {
         let near = laid_out(&|at| slopes(gate, at));
         Data::F32(near.iter().map(|near| near.exact as f32).collect())
     });
@@ -146,6 +149,6 @@ fn gradients<T: Float>(x: &[f32], tokens: usize, features: usize) -> Case {
         Ok(())
     };
     Case::new(format!("gradients, {tokens} × {features} {:?}", T::ELEMENT), record, check)
-        .twin(move || twins.to_vec())
+        .reference(move || references.to_vec())
         .of(T::ELEMENT)
 }

@@ -94,7 +94,7 @@ fn record(
     Ok(())
 }
 
-fn twin(x: &[f32], features: usize, gate: Gate, gain: Option<&[f32]>) -> HostActivations {
+fn reference(x: &[f32], features: usize, gate: Gate, gain: Option<&[f32]>) -> HostActivations {
     reference::gate_quantize(x, features, gate, gain.map(|gain| (gain, EPS))).unwrap()
 }
 
@@ -106,7 +106,7 @@ fn exact(
     gain: Option<Vec<f32>>,
     layout: Layout,
 ) -> Case {
-    let host = twin(&x, features, gate, gain.as_deref());
+    let host = reference(&x, features, gate, gain.as_deref());
     let name = format!("{name} {gate:?}, norm {}, {layout:?}", gain.is_some());
     Case::exact(name, quantized(&host, layout), move |r| {
         record(r, &x, features, gate, gain.as_deref(), layout)
@@ -141,9 +141,11 @@ fn near(
             result.map_err(|e| format!("token {token}: {e}"))
         })
     };
-    let (twin_x, twin_gain) = (x.clone(), gain.clone());
+    let (reference_x, reference_gain) = (x.clone(), gain.clone());
     Case::new(name, move |r| record(r, &x, features, gate, gain.as_deref(), layout), check)
-        .twin(move || quantized(&twin(&twin_x, features, gate, twin_gain.as_deref()), layout))
+        .reference(move || {
+            quantized(&reference(&reference_x, features, gate, reference_gain.as_deref()), layout)
+        })
 }
 
 /// A row's numbers before they are quantized, and how far `f32` may stray from them and from the

@@ -35,7 +35,7 @@ pub fn cases() -> Vec<Case> {
     cases
 }
 
-fn twin(x: &[f32], block: usize) -> Vec<f32> {
+fn reference(x: &[f32], block: usize) -> Vec<f32> {
     let mut y = x.to_vec();
     reference::hadamard(&mut y, block).unwrap();
     y
@@ -45,7 +45,7 @@ fn twin(x: &[f32], block: usize) -> Vec<f32> {
 fn transforms<T: Float>(rows: usize, columns: usize, block: usize) -> Case {
     let x = convert::<T>(&floats(&mut rng((rows + columns) as u64), rows * columns, 3.0));
     let numbers: Vec<f32> = x.iter().map(|&v| v.into()).collect();
-    let once = Data::floats(T::ELEMENT, &twin(&numbers, block));
+    let once = Data::floats(T::ELEMENT, &reference(&numbers, block));
     // Halves in place begin with the numbers that are there.
     let wanted = vec![once.clone(), once];
     Case::exact(

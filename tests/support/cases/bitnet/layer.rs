@@ -2,7 +2,7 @@
 //! their own.
 
 use super::{
-    bitlinear_block_float::{FEW, Shape, in_bytes, in_floats, in_tiles, matrix, twin},
+    bitlinear_block_float::{FEW, Shape, by_reference, in_bytes, in_floats, in_tiles, matrix},
     bitlinear_int_quantized::near,
 };
 use crate::{
@@ -73,7 +73,7 @@ fn of_block_float<T: Float>(shape: Shape, way: Way) -> Case {
     let (w, x) = (matrix(&mut rng, shape), floats(&mut rng, m * k, 3.0));
     let bias = half_floats_of(&floats(&mut rng, n, 9.0));
     let base = half_floats(&mut rng, m * n, 50.0);
-    let products = if k == 0 { vec![0.0; m * n] } else { twin(&x, &w) };
+    let products = if k == 0 { vec![0.0; m * n] } else { by_reference(&x, &w) };
     let finished = Finished::of(&products, &bias, way, &base);
     let check = Box::new(move |got: &[Data], leeway| finished.check::<T>(got, leeway));
     finished_case::<T>(format!("{shape:?}"), [m, n], (way, &bias, &base), check, move |r, layer| {

@@ -80,7 +80,7 @@ pub fn cases() -> Vec<Case> {
         let (mut rng, n) = (rng(90), 16_387);
         let (x, w) = (activations(&mut rng, 1, 64), weights(&mut rng, n, 64));
         cases.push(stored(method, (1, n, 64), &x, None, &w).device_only());
-        // Scales by groups take two dispatches.
+        // Per-group scales take two dispatches.
         let w = ternary_with(&mut rng, 4, 64, Scales::Groups { size: 32, scales: vec![0.5; 8] });
         cases.push(stored(method, (1, 4, 64), &vec![1.0; 64], None, &w));
     }
@@ -157,7 +157,7 @@ pub fn gated() -> Vec<Case> {
     cases
 }
 
-/// relu² is known to the bit; silu and gelu as an exponential is.
+/// relu² is known exactly; silu and gelu as an exponential is.
 fn gate_case(
     (method, restrict): Method,
     (m, n, k): Shape,
@@ -178,9 +178,9 @@ fn gate_case(
             .collect::<Vec<_>>()
     };
     let wanted: Vec<Near> = products.chunks_exact((2 * n).max(1)).flat_map(near).collect();
-    let twin =
+    let reference =
         Data::F32(reference::norm_bitlinear(&x, m, Some((&gain, EPS)), &w, Some(gate)).unwrap());
-    let exact = twin.clone();
+    let exact = reference.clone();
     let check = move |got: &[Data], leeway| match gate {
         Gate::Relu2 => got[0].check(&exact, leeway),
         _ => got[0].check_near(wanted.iter().copied()),
@@ -193,5 +193,5 @@ fn gate_case(
         r.watch_all(&y);
         Ok(())
     };
-    Case::new(name, record, check).twin(move || vec![twin.clone()]).on(restrict)
+    Case::new(name, record, check).reference(move || vec![reference.clone()]).on(restrict)
 }

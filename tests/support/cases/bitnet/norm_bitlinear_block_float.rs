@@ -92,7 +92,7 @@ fn stored(shape: Shape, x: &[f32], gain: Option<&[f32]>, w: &PackedTernary) -> C
     })
 }
 
-/// On top of what is there, and gates and ups: relu² to the bit, SiLU and GELU beside the gate that
+/// On top of what is there, and gates and ups: relu² exactly, SiLU and GELU beside the gate that
 /// is a dispatch of its own.
 pub fn finished() -> Vec<Case> {
     let shapes = SHAPES.into_iter().map(|(m, n, k, size)| (m, 2 * n, k, size));
@@ -138,13 +138,13 @@ fn gated(shape: Shape, gate: Gate) -> Case {
     let mut rng = rng((m + n + k) as u64);
     let (w, x, gain) =
         (matrix(&mut rng, shape), floats(&mut rng, m * k, 3.0), floats(&mut rng, k, 2.0));
-    let twin = Data::F32(
+    let reference = Data::F32(
         reference::norm_bitlinear_block_float(&x, norm_of(Some(&gain[..])), &w, Some(gate))
             .unwrap(),
     );
     let check = move |got: &[Data], leeway: _| {
         if gate == Gate::Relu2 {
-            got[0].check(&twin, leeway)?;
+            got[0].check(&reference, leeway)?;
         }
         match got[0].bytes() == got[1].bytes() && got[0].to_f32().iter().all(|v| v.is_finite()) {
             true => Ok(()),

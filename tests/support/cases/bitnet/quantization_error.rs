@@ -70,14 +70,14 @@ fn case<X: Float, Q: Float>(shape: [usize; 2], w: &[f32], quantized: &[f32]) -> 
         Near::exactly(sum(|(_, q)| f64::from(u8::from(q == 0.0))) as f32 / count as f32),
     ];
     let (of_w, of_q) = (w.clone(), quantized.clone());
-    let twin = move || {
+    let reference = move || {
         let QuantizationError { mean_squared, largest, cosine, zeros } =
             reference::quantization_error(&of_w, &of_q).unwrap();
         vec![Data::F32(vec![mean_squared, largest, cosine, zeros])]
     };
     let name = format!("{shape:?} {:?} beside {:?}", Q::ELEMENT, X::ELEMENT);
     Case::near(name, wanted.to_vec(), move |r| record(r, &w, &quantized, shape))
-        .twin(twin)
+        .reference(reference)
         .of(X::ELEMENT)
         .of(Q::ELEMENT)
 }
@@ -105,11 +105,11 @@ fn not_finite(value: f32) -> Case {
         let right = values[..3].iter().all(|v| !v.is_finite()) && values[3] == 0.25;
         if right { Ok(()) } else { Err(format!("{values:?}")) }
     };
-    let twin = move || {
+    let reference = move || {
         let QuantizationError { mean_squared, largest, cosine, zeros } =
             reference::quantization_error(&of_w, &of_q).unwrap();
         vec![Data::F32(vec![mean_squared, largest, cosine, zeros])]
     };
     Case::new(format!("with {value}"), move |r| record(r, &w, &quantized, [20, 20]), check)
-        .twin(twin)
+        .reference(reference)
 }

@@ -11,17 +11,17 @@ use bitnet_wgpu::{
 use rand::rngs::SmallRng;
 
 type Quantize<T> = fn(&mut Encoder, &Tensor<T>) -> Result<QuantizedInt8>;
-type Twin<T> = fn(&[T], usize, usize) -> HostInt8;
+type Reference<T> = fn(&[T], usize, usize) -> HostInt8;
 
 const SEED: u64 = 0x1234_5678_9abc_def0;
 
 /// The cases of an op, in both types.
 macro_rules! in_both_types {
-    ($op:literal, $quantize:expr, $twin:expr) => {
+    ($op:literal, $quantize:expr, $reference:expr) => {
         cases($op, |x, rows, columns| {
             [
-                case::<f32>(x, rows, columns, $quantize, $twin),
-                case::<f16>(x, rows, columns, $quantize, $twin),
+                case::<f32>(x, rows, columns, $quantize, $reference),
+                case::<f16>(x, rows, columns, $quantize, $reference),
             ]
         })
     };
@@ -107,17 +107,17 @@ fn cases(op: &str, of: impl Fn(&[f32], usize, usize) -> [Case; 2]) -> Vec<Case> 
         .collect()
 }
 
-/// The codes of the twin, to the bit, scales and zero points; the numbers that they stand for, and
-/// those added to something.
+/// The codes of the CPU reference, bit-identical, scales and zero points; the numbers that they
+/// stand for, and those added to something.
 fn case<T: Float>(
     x: &[f32],
     rows: usize,
     columns: usize,
     quantize: Quantize<T>,
-    twin: Twin<T>,
+    reference: Reference<T>,
 ) -> Case {
     let x = convert::<T>(x);
-    let host = twin(&x, rows, columns);
+    let host = reference(&x, rows, columns);
     let values = host.dequantize();
     let base = vec![1.5; values.len()];
     let wanted: Vec<Data> = [Data::I8(host.codes), Data::F32(host.scales)]

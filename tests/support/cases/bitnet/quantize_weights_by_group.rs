@@ -115,7 +115,7 @@ fn case<T: Float>(w: &[f32], rows: usize, columns: usize, size: Option<usize>) -
         wanted,
         move |r: &mut Recorder| {
             let w = r.upload(&w, [rows, columns])?;
-            // Halves go into a matrix that has other weights.
+            // F16 goes into a matrix that has other weights.
             let other = r.upload(&convert::<T>(&vec![1.0; rows * columns]), [rows, columns])?;
             let into = T::ELEMENT == Element::F16;
             let first = if into { &other } else { &w };

@@ -81,14 +81,14 @@ fn of(name: String, n: usize, matrices: Vec<Vec<f32>>, fates: Vec<Fate>) -> Case
         small("A - L·Lᵀ", a.minus(&l.times(&l.transposed())).norm(), trace, roundings(n))
     };
     let input = Input { rows: n, columns: n, matrices };
-    let twin = move |a: &[&[f32]]| Ok(vec![reference::cholesky(a[0], n)?]);
+    let reference = move |a: &[&[f32]]| Ok(vec![reference::cholesky(a[0], n)?]);
     case(
         name,
         vec![input],
         fates,
         |r, a| cholesky(&a[0]).forward(&mut r.encoder),
         |l| vec![l.clone()],
-        twin,
+        reference,
         judge,
     )
 }

@@ -31,7 +31,7 @@ pub fn cases() -> Vec<Case> {
     shapes.into_iter().flat_map(|(shape, count)| of(&mut random, shape, count)).collect()
 }
 
-/// All gradients for matrices `m × n`, or `n × n`, with so many right-hand sides.
+/// All gradients for matrices `m × n`, or `n × n`, with this many right-hand sides.
 fn of(rng: &mut SmallRng, [m, n, sides]: [usize; 3], count: usize) -> Vec<Case> {
     let name = |op: &str| format!("{op}: {count} of {m} × {n}, {sides} sides");
     let mut any = |rows: usize, columns: usize| {
@@ -174,18 +174,18 @@ fn both<T>((a, b): (T, T)) -> Result<Vec<T>> {
     Ok(vec![a, b])
 }
 
-/// Results of a batch against those of the CPU twin for each of its matrices.
+/// Results of a batch against those of the CPU reference for each of its matrices.
 fn case<const N: usize>(
     name: String,
     inputs: [&Input; N],
     record: impl Fn(&mut Recorder, &[Tensor<f32>]) -> Result<Vec<Tensor<f32>>> + Send + Sync + 'static,
-    twin: impl Fn(&[&[f32]]) -> Result<Vec<Vec<f32>>>,
+    reference: impl Fn(&[&[f32]]) -> Result<Vec<Vec<f32>>>,
 ) -> Case {
     let rows = inputs[0].rows;
     let of_matrix =
         |i: usize| inputs.iter().map(|input| input.matrices[i].clone()).collect::<Vec<_>>();
     let wanted: Vec<Vec<Vec<f32>>> = (0..inputs[0].matrices.len())
-        .map(|i| twin(&slices(&of_matrix(i))).expect("it is sound"))
+        .map(|i| reference(&slices(&of_matrix(i))).expect("it is sound"))
         .collect();
     let check = move |got: &[Data], _| {
         for (at, got) in got.iter().enumerate() {

@@ -91,7 +91,7 @@ fn of(
     };
     let inputs =
         vec![Input { rows: m, columns: n, matrices }, Input { rows: m, columns, matrices: sides }];
-    let twin =
+    let reference =
         move |given: &[&[f32]]| Ok(vec![reference::least_squares(given[0], given[1], m, n)?]);
     case(
         name,
@@ -99,7 +99,7 @@ fn of(
         fates,
         |r, given| least_squares(&given[0], &given[1]).forward(&mut r.encoder),
         |x| vec![x.clone()],
-        twin,
+        reference,
         judge,
     )
 }

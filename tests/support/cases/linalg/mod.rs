@@ -17,13 +17,13 @@ use bitnet_wgpu::{
 };
 
 pub const OPS: Family = &[
-    ("linalg::cholesky", WgslAndTwin, cholesky::cases),
+    ("linalg::cholesky", WgslAndReference, cholesky::cases),
     ("linalg::gradients", Wgsl, gradients::cases),
-    ("linalg::least_squares", WgslAndTwin, least_squares::cases),
-    ("linalg::qr", WgslAndTwin, qr::cases),
-    ("linalg::solve", WgslAndTwin, solve::cases),
-    ("linalg::svd", WgslAndTwin, svd::cases),
-    ("linalg::triangular_solve", WgslAndTwin, triangular_solve::cases),
+    ("linalg::least_squares", WgslAndReference, least_squares::cases),
+    ("linalg::qr", WgslAndReference, qr::cases),
+    ("linalg::solve", WgslAndReference, solve::cases),
+    ("linalg::svd", WgslAndReference, svd::cases),
+    ("linalg::triangular_solve", WgslAndReference, triangular_solve::cases),
 ];
 
 /// What must become of a matrix.
@@ -60,8 +60,8 @@ impl Input {
     }
 }
 
-/// An op on a batch. `record` gives its results, `twin` those of one matrix by the CPU twin, and
-/// `judge` says what is wrong with those of one matrix; both take the inputs' numbers of that
+/// An op on a batch. `record` gives its results, `reference` those of one matrix by the CPU reference,
+/// and `judge` says what is wrong with those of one matrix; both take the inputs' numbers of that
 /// matrix.
 fn case<T: 'static>(
     name: String,
@@ -69,7 +69,7 @@ fn case<T: 'static>(
     fates: Vec<Fate>,
     record: impl Fn(&mut Recorder, &[Tensor<f32>]) -> Result<Outcome<T>> + Send + Sync + 'static,
     tensors: fn(&T) -> Vec<Tensor<f32>>,
-    twin: impl Fn(&[&[f32]]) -> Result<Vec<Vec<f32>>> + Send + Sync + Clone + 'static,
+    reference: impl Fn(&[&[f32]]) -> Result<Vec<Vec<f32>>> + Send + Sync + Clone + 'static,
     judge: impl Fn(&[&[f32]], &[&[f32]]) -> Result<(), String> + Send + Sync + 'static,
 ) -> Case {
     let count = fates.len();
@@ -116,9 +116,9 @@ fn case<T: 'static>(
         r.watch_all(status.words());
         Ok(())
     };
-    Case::new(name, record, check).twin(move || {
+    Case::new(name, record, check).reference(move || {
         let of_all: Vec<Result<Vec<Vec<f32>>>> =
-            given.iter().map(|inputs| twin(&slices(inputs))).collect();
+            given.iter().map(|inputs| reference(&slices(inputs))).collect();
         // Those of a matrix that failed are as long as those of one that did not; where all failed
         // there is nothing to compare.
         let sound =
@@ -137,7 +137,7 @@ fn slices(vectors: &[Vec<f32>]) -> Vec<&[f32]> {
     vectors.iter().map(|vector| &vector[..]).collect()
 }
 
-/// The status that an error of a CPU twin stands for.
+/// The status that an error of a CPU reference stands for.
 fn word(error: &Error) -> u32 {
     match *error {
         Error::NotPositiveDefinite { column, .. }

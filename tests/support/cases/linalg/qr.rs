@@ -108,7 +108,8 @@ fn of(
         let op = if full { qr(&a[0]).full() } else { qr(&a[0]) };
         op.forward(&mut r.encoder)
     };
-    let twin = move |a: &[&[f32]]| reference::qr(a[0], m, n, full).map(|Qr { q, r }| vec![q, r]);
+    let reference =
+        move |a: &[&[f32]]| reference::qr(a[0], m, n, full).map(|Qr { q, r }| vec![q, r]);
     let input = Input { rows: m, columns: n, matrices };
     case(
         format!("{name}, full {full}"),
@@ -116,7 +117,7 @@ fn of(
         fates,
         record,
         |factors: &Qr| vec![factors.q.clone(), factors.r.clone()],
-        twin,
+        reference,
         judge,
     )
 }

@@ -69,14 +69,14 @@ fn of(
     };
     let inputs =
         vec![Input { rows: n, columns: n, matrices }, Input { rows: n, columns, matrices: sides }];
-    let twin = move |given: &[&[f32]]| Ok(vec![reference::solve(given[0], given[1], n)?]);
+    let reference = move |given: &[&[f32]]| Ok(vec![reference::solve(given[0], given[1], n)?]);
     case(
         name,
         inputs,
         fates,
         |r, given| solve(&given[0], &given[1]).forward(&mut r.encoder),
         |x| vec![x.clone()],
-        twin,
+        reference,
         judge,
     )
 }

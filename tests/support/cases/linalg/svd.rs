@@ -112,7 +112,7 @@ fn in_sweeps(
         // rounds: random roundings of ten times as many.
         small("A - U·Σ·Vᵀ", a.minus(&scaled.times(&vt)).norm(), a.norm(), roundings(10 * m.max(n)))
     };
-    let twin =
+    let reference =
         move |a: &[&[f32]]| reference::svd(a[0], m, n).map(|Svd { u, s, vt }| vec![u, s, vt]);
     let input = Input { rows: m, columns: n, matrices };
     let tensors = |factors: &Svd| vec![factors.u.clone(), factors.s.clone(), factors.vt.clone()];
@@ -120,5 +120,5 @@ fn in_sweeps(
         Some(sweeps) => svd(&a[0]).sweeps(sweeps).forward(&mut r.encoder),
         None => svd(&a[0]).forward(&mut r.encoder),
     };
-    case(name, vec![input], fates, record, tensors, twin, judge)
+    case(name, vec![input], fates, record, tensors, reference, judge)
 }

@@ -122,11 +122,11 @@ fn of(
     let name = format!("{:?}: {name}", TRIANGLES[triangle]);
     let inputs =
         vec![Input { rows: n, columns: n, matrices }, Input { rows: n, columns, matrices: sides }];
-    let twin = move |given: &[&[f32]]| {
+    let reference = move |given: &[&[f32]]| {
         Ok(vec![reference::triangular_solve(given[0], given[1], n, TRIANGLES[triangle])?])
     };
     let record = move |r: &mut crate::Recorder, given: &[bitnet_wgpu::Tensor<f32>]| {
         triangular_solve(&given[0], &given[1], TRIANGLES[triangle]).forward(&mut r.encoder)
     };
-    case(name, inputs, fates, record, |x| vec![x.clone()], twin, judge)
+    case(name, inputs, fates, record, |x| vec![x.clone()], reference, judge)
 }

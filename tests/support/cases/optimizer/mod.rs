@@ -9,16 +9,16 @@ use bitnet_wgpu::{
 };
 
 pub const OPS: Family = &[
-    ("optimizer::adamw", KernelsAndTwin, || vec![adamw::<f32>(), adamw::<f16>()]),
-    ("optimizer::clip", WgslAndTwin, || {
+    ("optimizer::adamw", KernelsAndReference, || vec![adamw::<f32>(), adamw::<f16>()]),
+    ("optimizer::clip", WgslAndReference, || {
         let mut cases = vec![average::<f32>(), average::<f16>()];
         for (limit, lengths) in [(2.0, [130, 7, 0]), (1e4, [130, 7, 1]), (3.0, [1, 8193, 20_000])] {
             cases.extend([clip::<f32>(limit, lengths), clip::<f16>(limit, lengths)]);
         }
         cases
     }),
-    ("optimizer::lion", KernelsAndTwin, || vec![lion::<f32>(), lion::<f16>()]),
-    ("optimizer::sgd", KernelsAndTwin, || {
+    ("optimizer::lion", KernelsAndReference, || vec![lion::<f32>(), lion::<f16>()]),
+    ("optimizer::sgd", KernelsAndReference, || {
         vec![
             sgd::<f32>(Sgd::new(0.1)),
             sgd::<f32>(Sgd::new(0.1).momentum(0.9)),
@@ -71,8 +71,8 @@ fn check<const K: usize>(
     }
 }
 
-/// What a twin makes of the same.
-fn twin<const K: usize, T: Float>(
+/// What a CPU reference makes of the same.
+fn reference<const K: usize, T: Float>(
     weights: &[f32],
     gradients: &[Vec<T>],
     step: impl Fn(f32, usize, [f32; K]) -> [f32; K],
@@ -96,8 +96,8 @@ fn sgd<T: Float>(options: Sgd) -> Case {
         let v = momentum * v + g;
         [w - rate * if nesterov { g + momentum * v } else { v }, v]
     });
-    let by_twin =
-        twin(&weights, &gradients, |g, _, [w, v]| reference::sgd(options, w, g, v).into());
+    let by_reference =
+        reference(&weights, &gradients, |g, _, [w, v]| reference::sgd(options, w, g, v).into());
     let record = move |r: &mut Recorder| {
         let (w, v) = (r.upload(&weights, [N])?, r.upload(&[0.0f32; N], [N])?);
         for gradient in &gradients {
@@ -109,7 +109,7 @@ fn sgd<T: Float>(options: Sgd) -> Case {
     };
     // Each step rounds four times, and velocities come to 9.
     Case::new(format!("{options:?} {:?}", T::ELEMENT), record, check(wanted, 40.0))
-        .twin(move || by_twin.clone())
+        .reference(move || by_reference.clone())
         .of(T::ELEMENT)
 }
 
@@ -123,7 +123,7 @@ fn adamw<T: Float>() -> Case {
         let (of_m, of_v) = (m / (1.0 - b1.powi(n as i32)), v / (1.0 - b2.powi(n as i32)));
         [w - rate * decay * w - rate * of_m / (of_v.sqrt() + eps), m, v]
     });
-    let by_twin = twin(&weights, &gradients, |g, n, [w, m, v]| {
+    let by_reference = reference(&weights, &gradients, |g, n, [w, m, v]| {
         let (w, [m, v]) = reference::adamw(options, n as u32, w, g, [m, v]);
         [w, m, v]
     });
@@ -139,7 +139,7 @@ fn adamw<T: Float>() -> Case {
         Ok(())
     };
     Case::new(format!("{:?}", T::ELEMENT), record, check(wanted, 30.0))
-        .twin(move || by_twin.clone())
+        .reference(move || by_reference.clone())
         .of(T::ELEMENT)
 }
 
@@ -152,8 +152,8 @@ fn lion<T: Float>() -> Case {
         let direction = b1 * m + (1.0 - b1) * g;
         [w - rate * (direction.signum() + decay * w), b2 * m + (1.0 - b2) * g]
     });
-    let by_twin =
-        twin(&weights, &gradients, |g, _, [w, m]| reference::lion(options, w, g, m).into());
+    let by_reference =
+        reference(&weights, &gradients, |g, _, [w, m]| reference::lion(options, w, g, m).into());
     let record = move |r: &mut Recorder| {
         let (w, mean) = (r.upload(&weights, [N])?, r.upload(&[0.0f32; N], [N])?);
         for gradient in &gradients {
@@ -164,7 +164,7 @@ fn lion<T: Float>() -> Case {
         Ok(())
     };
     Case::new(format!("{:?}", T::ELEMENT), record, check(wanted, 20.0))
-        .twin(move || by_twin.clone())
+        .reference(move || by_reference.clone())
         .of(T::ELEMENT)
 }
 
@@ -190,9 +190,9 @@ fn clip<T: Float>(limit: f32, lengths: [usize; 3]) -> Case {
         };
         wanted.iter().zip(got).try_for_each(|(wanted, got)| got.check_near(near(wanted)))
     };
-    let of_twin = gradients.clone();
-    let twin = move || {
-        let mut clipped = of_twin.clone();
+    let of_reference = gradients.clone();
+    let reference = move || {
+        let mut clipped = of_reference.clone();
         let norm = reference::clip_gradients(
             &mut clipped.iter_mut().map(Vec::as_mut_slice).collect::<Vec<_>>(),
             limit,
@@ -216,7 +216,7 @@ fn clip<T: Float>(limit: f32, lengths: [usize; 3]) -> Case {
     };
     Case::new(format!("{lengths:?} to {limit}, {:?}", T::ELEMENT), record, check)
         .of(T::ELEMENT)
-        .twin(twin)
+        .reference(reference)
 }
 
 fn average<T: Float>() -> Case {

@@ -1,15 +1,15 @@
 //! `src/ops/tensor/activations.rs`
 
-use super::unary::{any, near, the_twin, times, unary};
+use super::unary::{any, near, the_reference, times, unary};
 use crate::{Case, Near, U};
 use bitnet_wgpu::{f16, reference, tensor};
 use std::f64::consts::{FRAC_1_SQRT_2, PI};
 
 pub fn cases() -> Vec<Case> {
     vec![
-        unary!(relu, relu_backward, (), any, the_twin),
-        unary!(leaky_relu, leaky_relu_backward, (0.01), any, the_twin),
-        unary!(relu2, relu2_backward, (), any, the_twin),
+        unary!(relu, relu_backward, (), any, the_reference),
+        unary!(leaky_relu, leaky_relu_backward, (0.01), any, the_reference),
+        unary!(relu2, relu2_backward, (), any, the_reference),
         unary!(sigmoid, sigmoid_backward, (), any, |x, dy, _| (
             sigma(x, 0.0),
             times(product(sigma(x, 0.0), sigma(-x, 0.0)), dy, 2.0)

@@ -12,8 +12,8 @@ macro_rules! op {
     ($name:ident, $back:ident) => {
         Op {
             name: stringify!($name),
-            twin: reference::$name,
-            back_twin: reference::$back,
+            reference: reference::$name,
+            back_reference: reference::$back,
             single: tensor::$name,
             half: tensor::$name,
         }
@@ -25,13 +25,13 @@ pub fn cases() -> Vec<Case> {
     let mut cases: Vec<Case> = shapes()
         .iter()
         .zip(0..)
-        .flat_map(|((a, b), i)| with(op!(mul, mul_backward), rng(i), a, b, the_twin))
+        .flat_map(|((a, b), i)| with(op!(mul, mul_backward), rng(i), a, b, the_reference))
         .collect();
     let (a, b): (&[usize], &[usize]) = (&[4, 1, 31], &[3, 1]);
-    cases.extend(with(op!(add, add_backward), rng(1), a, b, the_twin));
-    cases.extend(with(op!(sub, sub_backward), rng(2), a, b, the_twin));
-    cases.extend(with(op!(minimum, minimum_backward), rng(3), a, b, the_twin));
-    cases.extend(with(op!(maximum, maximum_backward), rng(4), a, b, the_twin));
+    cases.extend(with(op!(add, add_backward), rng(1), a, b, the_reference));
+    cases.extend(with(op!(sub, sub_backward), rng(2), a, b, the_reference));
+    cases.extend(with(op!(minimum, minimum_backward), rng(3), a, b, the_reference));
+    cases.extend(with(op!(maximum, maximum_backward), rng(4), a, b, the_reference));
     cases.extend(with(op!(div, div_backward), rng(5), a, b, div));
     cases.extend(with(op!(pow, pow_backward), rng(6), a, &[5, 1], pow));
     cases
@@ -73,11 +73,12 @@ fn shapes() -> Vec<(Vec<usize>, Vec<usize>)> {
     all
 }
 
-/// An op at a, b and dy: its result, and the gradients for both; the twins say the same in `f32`.
+/// An op at a, b and dy: its result, and the gradients for both; the CPU references say the same in
+/// `f32`.
 type Bounds = fn([f64; 3], [f32; 3]) -> [Near; 3];
 
-fn the_twin(_: [f64; 3], twins: [f32; 3]) -> [Near; 3] {
-    twins.map(Near::exactly)
+fn the_reference(_: [f64; 3], references: [f32; 3]) -> [Near; 3] {
+    references.map(Near::exactly)
 }
 
 fn div([a, b, dy]: [f64; 3], _: [f32; 3]) -> [Near; 3] {
@@ -146,11 +147,11 @@ pub fn shape(dims: &[usize]) -> Shape {
 
 type Form<T> = for<'a> fn(&'a Tensor<T>, &'a Tensor<T>) -> Binary<'a, T>;
 
-/// An op's name, its twins, and its function for both types.
+/// An op's name, its CPU references, and its function for both types.
 struct Op {
     name: &'static str,
-    twin: fn(f32, f32) -> f32,
-    back_twin: fn(f32, f32, f32) -> (f32, f32),
+    reference: fn(f32, f32) -> f32,
+    back_reference: fn(f32, f32, f32) -> (f32, f32),
     single: Form<f32>,
     half: Form<f16>,
 }
@@ -192,13 +193,13 @@ fn case<T: Float>(
         (0..base.len()).map(|i| [a_dims, b_dims].map(|own| element(i, &y_dims, own))).collect();
     let numbers =
         |i: usize| -> [f32; 3] { [a[sources[i][0]].into(), b[sources[i][1]].into(), dy[i].into()] };
-    let twins = |[a, b, dy]: [f32; 3]| {
-        let (da, db) = (op.back_twin)(a, b, dy);
-        [(op.twin)(a, b), da, db]
+    let references = |[a, b, dy]: [f32; 3]| {
+        let (da, db) = (op.back_reference)(a, b, dy);
+        [(op.reference)(a, b), da, db]
     };
-    let twins: Vec<[f32; 3]> = (0..base.len()).map(|i| twins(numbers(i))).collect();
+    let references: Vec<[f32; 3]> = (0..base.len()).map(|i| references(numbers(i))).collect();
     let all: Vec<[Near; 3]> =
-        (0..base.len()).map(|i| bounds(numbers(i).map(f64::from), twins[i])).collect();
+        (0..base.len()).map(|i| bounds(numbers(i).map(f64::from), references[i])).collect();
     let y: Vec<Near> = all.iter().map(|[y, ..]| *y).collect();
     let sum: Vec<Near> = y.iter().zip(&base).map(|(near, &base)| near.on_top_of(base)).collect();
     // The gradient of each element of an input is a sum, of numbers that are rounded to its type.
@@ -242,6 +243,6 @@ fn case<T: Float>(
         Ok(())
     };
     Case::new(name, record, check)
-        .twin(move || vec![Data::F32(twins.iter().map(|[y, ..]| *y).collect())])
+        .reference(move || vec![Data::F32(references.iter().map(|[y, ..]| *y).collect())])
         .of(T::ELEMENT)
 }

@@ -32,24 +32,24 @@ pub fn cases() -> Vec<Case> {
 
 /// A row against a matrix, and the other way round; every third pair is equal, every 17th has a
 /// NaN.
-fn case<T: Float>(name: &'static str, twin: fn(f32, f32) -> bool, op: Form<T>) -> Case {
+fn case<T: Float>(name: &'static str, reference: fn(f32, f32) -> bool, op: Form<T>) -> Case {
     let mut rng = rng(7);
     let row = convert::<T>(&floats(&mut rng, 50, 3.0));
     let mut matrix = convert::<T>(&floats(&mut rng, 150, 3.0));
     (0..150).step_by(3).for_each(|i| matrix[i] = row[i % 50]);
     (0..150).step_by(17).for_each(|i| matrix[i] = T::from_f32(f32::NAN));
-    let twins = |swap: bool| {
+    let references = |swap: bool| {
         let pair = |i: usize| (row[i % 50].into(), matrix[i].into());
         Data::U32(
             (0..150)
                 .map(pair)
-                .map(|(a, b)| u32::from(if swap { twin(b, a) } else { twin(a, b) }))
+                .map(|(a, b)| u32::from(if swap { reference(b, a) } else { reference(a, b) }))
                 .collect(),
         )
     };
     Case::exact(
         format!("{name} {:?}", T::ELEMENT),
-        vec![twins(false), twins(true)],
+        vec![references(false), references(true)],
         move |r: &mut Recorder| {
             let (row, matrix, y) =
                 (r.upload(&row, [50])?, r.upload(&matrix, [3, 50])?, r.output::<u32>([3, 50])?);

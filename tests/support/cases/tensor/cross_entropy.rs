@@ -82,7 +82,7 @@ fn case<X: Float>(rng: &mut SmallRng, shape: [usize; 2], options: Options) -> Ca
         got[0].check_near(losses.iter().copied())?;
         got[1].check_near(gradients.iter().copied())
     };
-    let twin = {
+    let reference = {
         let (targets, dloss) = (targets.clone(), dloss.clone());
         move || {
             let rows = || values.chunks_exact(n).zip(&targets);
@@ -107,6 +107,6 @@ fn case<X: Float>(rng: &mut SmallRng, shape: [usize; 2], options: Options) -> Ca
         Ok(())
     };
     Case::new(format!("{shape:?} {:?} {options:?}", X::ELEMENT), record, check)
-        .twin(twin)
+        .reference(reference)
         .of(X::ELEMENT)
 }

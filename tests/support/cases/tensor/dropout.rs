@@ -12,7 +12,7 @@ pub fn cases() -> Vec<Case> {
     ]
 }
 
-/// The masks are those of the twin: equal bits; and what comes of it on top of something.
+/// The masks are those of the CPU reference: equal bits; and what comes of it on top of something.
 fn case<T: Float>(n: usize, rate: f32, seed: u64) -> Case {
     let mut rng = rng(n as u64);
     let mut given = floats(&mut rng, n, 3.0);

@@ -101,7 +101,7 @@ fn case<X: Float, Y: Float>(rows: usize, columns: usize, way: Way) -> Case {
         .of(Y::ELEMENT)
 }
 
-/// Numbers that halves hold.
+/// Numbers that f16 holds.
 pub fn half_floats_of(values: &[f32]) -> Vec<f32> {
     values.iter().map(|&v| f16::from_f32(v).to_f32()).collect()
 }

@@ -38,7 +38,7 @@ fn case<T: Float>(rows: usize, columns: usize, count: usize) -> Case {
         if count == 0 { Data::floats(T::ELEMENT, &vec![0.0; rows * columns]) } else { dx },
         Data::floats(T::ELEMENT, &ones),
     );
-    let twin = {
+    let reference = {
         let (x, ids, dx) = (x.clone(), ids.clone(), dx.clone());
         move || {
             let y: Vec<f32> =
@@ -66,7 +66,7 @@ fn case<T: Float>(rows: usize, columns: usize, count: usize) -> Case {
             Ok(())
         },
     )
-    .twin(twin)
+    .reference(reference)
     .of(T::ELEMENT)
 }
 

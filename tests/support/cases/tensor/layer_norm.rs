@@ -117,7 +117,7 @@ fn forward<X: Float>(rng: &mut SmallRng, [m, k]: [usize; 2], center: f32) -> Cas
         got[0].check_near(wanted.iter().copied())?;
         got.get(1).map_or(Ok(()), |got| got.check_near(sums.iter().copied()))
     };
-    let twin = {
+    let reference = {
         let (weight, bias) = (weight.clone(), bias.clone());
         move || vec![Data::F32(reference::layer_norm(&values, &weight, &bias, EPS).unwrap())]
     };
@@ -136,7 +136,7 @@ fn forward<X: Float>(rng: &mut SmallRng, [m, k]: [usize; 2], center: f32) -> Cas
         Ok(())
     };
     Case::new(format!("{m} × {k} {:?}, around {center}", X::ELEMENT), record, check)
-        .twin(twin)
+        .reference(reference)
         .of(X::ELEMENT)
 }
 
@@ -201,7 +201,7 @@ fn backward<X: Float>(rng: &mut SmallRng, [m, k]: [usize; 2], center: bool) -> C
     let check = move |got: &[Data], _| {
         got.iter().zip(&wanted).try_for_each(|(got, near)| got.check_near(near.iter().copied()))
     };
-    let twin = {
+    let reference = {
         let weight = weight.clone();
         move || {
             if center {
@@ -229,6 +229,6 @@ fn backward<X: Float>(rng: &mut SmallRng, [m, k]: [usize; 2], center: bool) -> C
         Ok(())
     };
     Case::new(format!("{m} × {k} {:?}, backward, centered {center}", X::ELEMENT), record, check)
-        .twin(twin)
+        .reference(reference)
         .of(X::ELEMENT)
 }

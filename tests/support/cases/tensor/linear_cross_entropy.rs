@@ -210,7 +210,7 @@ impl Problem {
                 got.check_near(wanted.iter().copied()).map_err(|e| format!("output {i}: {e}"))
             })
         };
-        let twin = self.clone();
+        let reference = self.clone();
         let record = move |r: &mut Recorder| {
             let (x, w) = (
                 r.upload(&convert::<X>(&self.x), [rows, k])?,
@@ -239,7 +239,10 @@ impl Problem {
             r.watch_all(&dw);
             Ok(())
         };
-        Case::new(name, record, check).of(X::ELEMENT).of(W::ELEMENT).twin(move || twin.by_cpu())
+        Case::new(name, record, check)
+            .of(X::ELEMENT)
+            .of(W::ELEMENT)
+            .reference(move || reference.by_cpu())
     }
 
     fn op<'a, X: Float, W: Float>(

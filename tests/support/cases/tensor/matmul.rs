@@ -75,7 +75,7 @@ fn shapes() -> Vec<Case> {
     cases
 }
 
-/// Large tiles, and matrix units.
+/// Large tiles, and tensor cores.
 fn tiles() -> Vec<Case> {
     let mut cases = Vec::new();
     let large = |a_transposed, b_transposed| {
@@ -83,7 +83,7 @@ fn tiles() -> Vec<Case> {
     };
     cases.extend([large(false, false).case::<f32, f32>(), large(true, false).case::<f16, f32>()]);
     cases.extend([large(false, true).case::<f32, f16>(), large(true, true).case::<f16, f16>()]);
-    // Halves for matrix units, either side in lines either way, with more of k than is staged at
+    // F16 for tensor cores, either side in lines either way, with more of k than is staged at
     // once; too much for an emulated GPU in large tiles.
     for transposed in [[false, false], [true, false], [false, true], [true, true]] {
         cases.push(Problem::new([68, 100, 76], &[2], transposed).case::<f16, f32>());
@@ -271,7 +271,7 @@ impl Problem {
         let numbers = |values: &[X]| values.iter().map(|&v| v.into()).collect::<Vec<f32>>();
         let (of_a, of_b, of_base) =
             (numbers(&a), numbers(&b), base.iter().map(|&v| v.into()).collect::<Vec<f32>>());
-        let twin = move || {
+        let reference = move || {
             let y = reference::matmul(&of_a, &of_b, [m, k, n]).unwrap();
             let sum = y.iter().zip(&of_base).map(|(y, base)| y + base).collect();
             vec![Data::F32(y), Data::F32(sum)]
@@ -302,7 +302,11 @@ impl Problem {
             Ok(())
         };
         let case = Case::new(name, record, check).of(X::ELEMENT).of(Y::ELEMENT);
-        // The twin multiplies one matrix by another, as they are.
-        if batch.is_empty() && !a_transposed && !b_transposed { case.twin(twin) } else { case }
+        // The CPU reference multiplies one matrix by another, as they are.
+        if batch.is_empty() && !a_transposed && !b_transposed {
+            case.reference(reference)
+        } else {
+            case
+        }
     }
 }

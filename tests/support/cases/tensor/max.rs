@@ -61,7 +61,7 @@ fn values<X: Float>(r: &mut Reduced) -> Case {
     };
     let min = largest(|v| -v).into_iter().map(|v| -v).collect();
     let wanted = [largest(|v| v), min, largest(f64::abs)].map(Data::F32).to_vec();
-    let twin = {
+    let reference = {
         let x = x.clone();
         let all = move || {
             [
@@ -79,7 +79,7 @@ fn values<X: Float>(r: &mut Reduced) -> Case {
             tensor::min(&x, axes).forward(&mut r.encoder)?,
             tensor::absmax(&x, axes).forward(&mut r.encoder)?,
         ];
-        // Of halves, into tensors that are there.
+        // Of f16, into tensors that are there.
         if X::ELEMENT == Element::F16 {
             let zeros = |r: &Recorder, y: &Tensor<f32>| {
                 Tensor::<f32>::zeros(r.encoder.context(), y.shape())
@@ -93,7 +93,7 @@ fn values<X: Float>(r: &mut Reduced) -> Case {
         y.iter().for_each(|y| r.watch_all(y));
         Ok(())
     })
-    .twin(twin)
+    .reference(reference)
     .of(X::ELEMENT)
 }
 
@@ -113,7 +113,7 @@ fn winners<X: Float>(r: &mut Reduced) -> Case {
     };
     let [of_max, of_min] = [&largest, &smallest].map(|winners| of(winners));
     let wanted = vec![Data::U32(largest), Data::U32(smallest), of_max, of_min];
-    let twin = {
+    let reference = {
         let (x, dy) = (x.clone(), dy.clone());
         move || {
             let [largest, smallest] =
@@ -139,7 +139,7 @@ fn winners<X: Float>(r: &mut Reduced) -> Case {
         r.watch_all(&of_min);
         Ok(())
     })
-    .twin(twin)
+    .reference(reference)
     .of(X::ELEMENT)
 }
 

@@ -36,7 +36,7 @@ fn case<X: Float>(r: &mut Reduced) -> Case {
         got[0].check_near(wanted.iter().copied())?;
         got[1].check_near(gradients.iter().copied())
     };
-    let twin = {
+    let reference = {
         let (x, y, dy) = (x.clone(), y.clone(), dy.clone());
         let all = move || {
             [reference::norm(&x, shape, axes), reference::norm_backward(&x, shape, axes, &y, &dy)]
@@ -52,5 +52,7 @@ fn case<X: Float>(r: &mut Reduced) -> Case {
         r.watch_all(&dx);
         Ok(())
     };
-    Case::new(format!("{} {:?}", r.name(), X::ELEMENT), record, check).twin(twin).of(X::ELEMENT)
+    Case::new(format!("{} {:?}", r.name(), X::ELEMENT), record, check)
+        .reference(reference)
+        .of(X::ELEMENT)
 }

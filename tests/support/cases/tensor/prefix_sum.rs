@@ -55,17 +55,18 @@ fn along(dims: &'static [usize]) -> Vec<Case> {
         (0..x.len())
             .filter(|at| at / step % dims[axis] > 0)
             .for_each(|at| sums[at] = sums[at].wrapping_add(sums[at - step]));
-        let (given, of_twin) = (x.clone(), x.clone());
+        let (given, of_reference) = (x.clone(), x.clone());
         let record = move |r: &mut crate::Recorder| {
             let x = r.upload(&given, shape(dims))?;
             let y = tensor::prefix_sum(&x, axis).forward(&mut r.encoder)?;
             r.watch_all(&y);
             Ok(())
         };
-        let twin = move || {
-            vec![Data::U32(reference::prefix_sum(&of_twin, shape(dims), axis, false).unwrap())]
+        let reference = move || {
+            vec![Data::U32(reference::prefix_sum(&of_reference, shape(dims), axis, false).unwrap())]
         };
-        Case::exact(format!("{dims:?} along {axis}"), vec![Data::U32(sums)], record).twin(twin)
+        Case::exact(format!("{dims:?} along {axis}"), vec![Data::U32(sums)], record)
+            .reference(reference)
     };
     (0..dims.len()).map(case).collect()
 }
@@ -103,7 +104,7 @@ fn whole<T: PrefixSumElement>(x: Vec<T>, shape: [usize; 2], exclusive: bool) -> 
     }
     let data = |sums: &[u32]| Data::from_bytes(T::ELEMENT, bytemuck::cast_slice(sums));
     let wanted = vec![data(&sums)];
-    let twin = {
+    let reference = {
         let x = x.clone();
         move || {
             vec![Data::from_bytes(
@@ -112,7 +113,8 @@ fn whole<T: PrefixSumElement>(x: Vec<T>, shape: [usize; 2], exclusive: bool) -> 
             )]
         }
     };
-    Case::exact(name::<T>(shape, exclusive), wanted, record(x, shape, exclusive)).twin(twin)
+    Case::exact(name::<T>(shape, exclusive), wanted, record(x, shape, exclusive))
+        .reference(reference)
 }
 
 /// Floats: the bound is that of three levels, of 8 numbers, 8 steps, and what is before; or of a
@@ -132,9 +134,10 @@ fn float(x: Vec<f32>, shape: [usize; 2], exclusive: bool) -> Case {
             wanted.push(if !exclusive { near(i + 1, sum, magnitudes) } else { without });
         }
     }
-    let twin = {
+    let reference = {
         let x = x.clone();
         move || vec![Data::F32(reference::prefix_sum(&x, shape, 1, exclusive).unwrap())]
     };
-    Case::near(name::<f32>(shape, exclusive), wanted, record(x, shape, exclusive)).twin(twin)
+    Case::near(name::<f32>(shape, exclusive), wanted, record(x, shape, exclusive))
+        .reference(reference)
 }

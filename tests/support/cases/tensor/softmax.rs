@@ -115,7 +115,7 @@ fn masked<X: Float, const N: usize>(shape: [usize; 4], of_mask: [usize; N]) -> C
     };
     let values = numbers(&x);
     let wanted = by_row(&values, &|row| shares(&row.iter().map(|&v| v.into()).collect::<Vec<_>>()));
-    let twin = move || {
+    let reference = move || {
         let exact = by_row(&values, &|row| {
             reference::softmax(row).into_iter().map(Near::exactly).collect()
         });
@@ -128,7 +128,7 @@ fn masked<X: Float, const N: usize>(shape: [usize; 4], of_mask: [usize; N]) -> C
         Ok(())
     };
     Case::near(format!("{shape:?} {:?}, a mask of {of_mask:?}", X::ELEMENT), wanted, record)
-        .twin(twin)
+        .reference(reference)
         .of(X::ELEMENT)
 }
 
@@ -212,7 +212,7 @@ fn forward<X: Float>(rng: &mut SmallRng, shape: Shape) -> Case {
     let check = move |got: &[Data], _| {
         got.iter().zip(&wanted).try_for_each(|(got, near)| got.check_near(near.iter().copied()))
     };
-    let twin = move || {
+    let reference = move || {
         let (mut y, mut logarithms, mut masked) = (Vec::new(), Vec::new(), Vec::new());
         for (i, row) in values.chunks_exact(columns.max(1)).enumerate() {
             y.extend(reference::softmax(row));
@@ -232,7 +232,9 @@ fn forward<X: Float>(rng: &mut SmallRng, shape: Shape) -> Case {
         all.iter().for_each(|y| r.watch_all(y));
         Ok(())
     };
-    Case::new(format!("{shape:?} {:?}", X::ELEMENT), record, check).twin(twin).of(X::ELEMENT)
+    Case::new(format!("{shape:?} {:?}", X::ELEMENT), record, check)
+        .reference(reference)
+        .of(X::ELEMENT)
 }
 
 /// The gradients, of what softmax and its logarithm give.
@@ -276,7 +278,7 @@ fn backward<X: Float>(rng: &mut SmallRng, shape: Shape) -> Case {
     let check = move |got: &[Data], _| {
         got.iter().zip(&wanted).try_for_each(|(got, near)| got.check_near(near.iter().copied()))
     };
-    let twin = move || {
+    let reference = move || {
         let all = |y: &[f32], of: fn(&[f32], &[f32]) -> Vec<f32>| {
             Data::F32(
                 y.chunks_exact(columns.max(1))
@@ -301,7 +303,7 @@ fn backward<X: Float>(rng: &mut SmallRng, shape: Shape) -> Case {
         Ok(())
     };
     Case::new(format!("{shape:?} {:?}, backward", X::ELEMENT), record, check)
-        .twin(twin)
+        .reference(reference)
         .of(X::ELEMENT)
 }
 
@@ -344,6 +346,8 @@ pub fn extremes() -> Vec<Case> {
         r.watch_all(&y);
         Ok(())
     })
-    .twin(move || vec![Data::F32(values.chunks_exact(40).flat_map(reference::softmax).collect())]);
+    .reference(move || {
+        vec![Data::F32(values.chunks_exact(40).flat_map(reference::softmax).collect())]
+    });
     vec![case]
 }

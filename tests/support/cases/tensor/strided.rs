@@ -74,8 +74,8 @@ fn data(dims: &[usize]) -> Vec<f32> {
         .collect()
 }
 
-/// What the CPU twin makes of a tensor.
-fn twin<T: ElementType>(
+/// What the CPU reference makes of a tensor.
+fn reference<T: ElementType>(
     x: &[T],
     of: impl Fn(&[T]) -> Result<Vec<T>> + Send + Sync + 'static,
 ) -> impl Fn() -> Vec<Data> + Send + Sync + 'static {
@@ -93,7 +93,7 @@ fn permuted<T: Float>(dims: &'static [usize], axes: &'static [usize]) -> Case {
     };
     let y: Vec<f32> = places(&result).into_iter().map(source).collect();
     let x = convert::<T>(&x);
-    let twin = twin(&x, move |x| reference::permute(x, shape(dims), axes));
+    let reference = reference(&x, move |x| reference::permute(x, shape(dims), axes));
     Case::exact(
         format!("{dims:?} by {axes:?} {:?}", T::ELEMENT),
         vec![Data::floats(T::ELEMENT, &y)],
@@ -105,7 +105,7 @@ fn permuted<T: Float>(dims: &'static [usize], axes: &'static [usize]) -> Case {
         },
     )
     .of(T::ELEMENT)
-    .twin(twin)
+    .reference(reference)
 }
 
 /// Words of any meaning, by `transpose`.
@@ -113,14 +113,14 @@ fn of_words() -> Case {
     let x: Vec<u32> = (0..70 * 35).map(|i| 0x7fc0_0000 + i).collect();
     let y =
         (0..35).flat_map(|c| (0..70).map(move |r| (r, c))).map(|(r, c)| x[r * 35 + c]).collect();
-    let twin = twin(&x, |x| reference::permute(x, [70, 35], &[1, 0]));
+    let reference = reference(&x, |x| reference::permute(x, [70, 35], &[1, 0]));
     Case::exact("words".into(), vec![Data::U32(y)], move |r: &mut Recorder| {
         let x = r.upload(&x, [70, 35])?;
         let y = tensor::transpose(&x).forward(&mut r.encoder)?;
         r.watch_all(&y);
         Ok(())
     })
-    .twin(twin)
+    .reference(reference)
 }
 
 fn sliced(dims: &'static [usize], axis: usize, range: Range<usize>) -> Case {
@@ -130,8 +130,9 @@ fn sliced(dims: &'static [usize], axis: usize, range: Range<usize>) -> Case {
         .filter(|place| range.contains(&place[axis]))
         .map(|place| x[index(place, dims)])
         .collect();
-    let of_twin = range.clone();
-    let twin = twin(&x, move |x| reference::slice(x, shape(dims), axis, of_twin.clone()));
+    let of_reference = range.clone();
+    let reference =
+        reference(&x, move |x| reference::slice(x, shape(dims), axis, of_reference.clone()));
     Case::exact(
         format!("{range:?} of dimension {axis} of {dims:?}"),
         vec![Data::F32(y)],
@@ -142,7 +143,7 @@ fn sliced(dims: &'static [usize], axis: usize, range: Range<usize>) -> Case {
             Ok(())
         },
     )
-    .twin(twin)
+    .reference(reference)
 }
 
 fn padded<T: Float>(dims: &'static [usize], around: &'static [(usize, usize)]) -> Case {
@@ -158,7 +159,8 @@ fn padded<T: Float>(dims: &'static [usize], around: &'static [(usize, usize)]) -
     };
     let y: Vec<f32> = places(&result).iter().map(source).collect();
     let x = convert::<T>(&x);
-    let twin = twin(&x, move |x| reference::pad(x, shape(dims), around, T::from_f32(-1.5)));
+    let reference =
+        reference(&x, move |x| reference::pad(x, shape(dims), around, T::from_f32(-1.5)));
     Case::exact(
         format!("{around:?} around {dims:?} {:?}", T::ELEMENT),
         vec![Data::floats(T::ELEMENT, &y)],
@@ -170,7 +172,7 @@ fn padded<T: Float>(dims: &'static [usize], around: &'static [(usize, usize)]) -
         },
     )
     .of(T::ELEMENT)
-    .twin(twin)
+    .reference(reference)
 }
 
 fn joined(all: &'static [&'static [usize]], axis: usize) -> Case {
@@ -186,10 +188,10 @@ fn joined(all: &'static [&'static [usize]], axis: usize) -> Case {
         parts[which][index(&place, all[which])]
     };
     let y: Vec<f32> = places(&result).into_iter().map(source).collect();
-    let of_twin = parts.clone();
-    let twin = move || {
+    let of_reference = parts.clone();
+    let reference = move || {
         let parts: Vec<_> =
-            of_twin.iter().zip(all).map(|(part, dims)| (&part[..], shape(dims))).collect();
+            of_reference.iter().zip(all).map(|(part, dims)| (&part[..], shape(dims))).collect();
         vec![Data::F32(reference::concat(&parts, axis).unwrap())]
     };
     Case::exact(format!("{all:?} along {axis}"), vec![Data::F32(y)], move |r: &mut Recorder| {
@@ -203,5 +205,5 @@ fn joined(all: &'static [&'static [usize]], axis: usize) -> Case {
         r.watch_all(&y);
         Ok(())
     })
-    .twin(twin)
+    .reference(reference)
 }

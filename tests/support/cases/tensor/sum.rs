@@ -32,7 +32,7 @@ pub fn cases() -> Vec<Case> {
     all
 }
 
-/// Sum and mean have the bits of the twin, which are near the sum.
+/// Sum and mean have the bits of the CPU reference, which are near the sum.
 fn case<X: Float>(r: &mut Reduced) -> Case {
     let (shape, axes) = (r.shape, r.axes());
     let x = convert::<X>(&r.floats(3.0));
@@ -42,7 +42,7 @@ fn case<X: Float>(r: &mut Reduced) -> Case {
         let (Near { exact, error }, n) = (sum_near(v), v.len() as f64);
         Near { exact: exact / n, error: error / n + U * (exact / n).abs() }
     });
-    let twin = {
+    let reference = {
         let x = x.clone();
         move || {
             vec![
@@ -51,8 +51,8 @@ fn case<X: Float>(r: &mut Reduced) -> Case {
             ]
         }
     };
-    let twin = move || twin().into_iter().map(Data::F32).collect::<Vec<_>>();
-    let bits = twin();
+    let reference = move || reference().into_iter().map(Data::F32).collect::<Vec<_>>();
+    let bits = reference();
     let check = move |got: &[Data], leeway| {
         got.iter().zip(&bits).try_for_each(|(got, bits)| got.check(bits, leeway))?;
         got[0].check_near(near.iter().copied())?;
@@ -69,7 +69,7 @@ fn case<X: Float>(r: &mut Reduced) -> Case {
         Ok(())
     };
     let mut case = Case::new(format!("{} {:?}", r.name(), X::ELEMENT), record, check)
-        .twin(twin)
+        .reference(reference)
         .of(X::ELEMENT);
     case.exact = true;
     case

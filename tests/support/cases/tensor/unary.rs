@@ -13,13 +13,13 @@ pub fn cases() -> Vec<Case> {
         |x: f64| Near { exact: x.ln(), error: (6.0 * U * x.ln().abs()).max(0.5_f64.powi(21)) };
     let both = |forward: Near, gradient: Near| (forward, gradient);
     vec![
-        unary!(neg, neg_backward, (), any, the_twin),
-        unary!(abs, abs_backward, (), any, the_twin),
-        unary!(binarize, binarize_backward, (), any, the_twin),
-        unary!(square, square_backward, (), any, the_twin),
-        unary!(scale, scale_backward, (-1.7), any, the_twin),
-        unary!(clamp, clamp_backward, (-1.5, 2.5), any, the_twin),
-        unary!(clamp, clamp_backward, (3.0, -2.0), any, the_twin),
+        unary!(neg, neg_backward, (), any, the_reference),
+        unary!(abs, abs_backward, (), any, the_reference),
+        unary!(binarize, binarize_backward, (), any, the_reference),
+        unary!(square, square_backward, (), any, the_reference),
+        unary!(scale, scale_backward, (-1.7), any, the_reference),
+        unary!(clamp, clamp_backward, (-1.5, 2.5), any, the_reference),
+        unary!(clamp, clamp_backward, (3.0, -2.0), any, the_reference),
         unary!(exp, exp_backward, (), any, |x, dy, _| { both(exp(x), times(exp(x), dy, 1.0)) }),
         unary!(log, log_backward, (), positive, |x, dy, _| { both(log(x), near(dy / x, 6.0)) }),
         unary!(sqrt, sqrt_backward, (), positive, |x, dy, _| {
@@ -48,8 +48,8 @@ pub fn times(a: Near, b: f64, units: f64) -> Near {
 }
 
 /// For what has no error at all.
-pub fn the_twin(_: f64, _: f64, twin: [f32; 2]) -> (Near, Near) {
-    (Near::exactly(twin[0]), Near::exactly(twin[1]))
+pub fn the_reference(_: f64, _: f64, reference: [f32; 2]) -> (Near, Near) {
+    (Near::exactly(reference[0]), Near::exactly(reference[1]))
 }
 
 /// From -9 to 9, and far out; at ±80 no result is subnormal yet.
@@ -91,7 +91,7 @@ pub fn case<T: Float>(
     name: &str,
     inputs: fn(&mut rand::rngs::SmallRng, usize) -> Vec<f32>,
     near: impl Fn(f64, f64, [f32; 2]) -> (Near, Near),
-    twin: fn(f32, f32) -> [f32; 2],
+    reference: fn(f32, f32) -> [f32; 2],
     op: fn(&Tensor<T>) -> Unary<'_, T>,
 ) -> Case {
     // More than the first half of a thread's outputs.
@@ -101,12 +101,15 @@ pub fn case<T: Float>(
         (convert::<T>(&floats(&mut rng, 1273, 3.0)), convert::<T>(&floats(&mut rng, 1273, 3.0)));
     let numbers: Vec<(f32, f32)> =
         x.iter().zip(&dy).map(|(&x, &dy)| (x.into(), dy.into())).collect();
-    let twins: Vec<[f32; 2]> = numbers.iter().map(|&(x, dy)| twin(x, dy)).collect();
-    let (y, dx): (Vec<Near>, Vec<Near>) =
-        numbers.iter().zip(&twins).map(|(&(x, dy), &twin)| near(x.into(), dy.into(), twin)).unzip();
+    let references: Vec<[f32; 2]> = numbers.iter().map(|&(x, dy)| reference(x, dy)).collect();
+    let (y, dx): (Vec<Near>, Vec<Near>) = numbers
+        .iter()
+        .zip(&references)
+        .map(|(&(x, dy), &reference)| near(x.into(), dy.into(), reference))
+        .unzip();
     let sum: Vec<Near> = y.iter().zip(&base).map(|(near, &base)| near.on_top_of(base)).collect();
     let check = move |got: &[Data], _| match got {
-        // Of the twin.
+        // Of the CPU reference.
         [first, second] => {
             first.check_near(y.iter().copied()).and_then(|()| second.check_near(dx.iter().copied()))
         }
@@ -136,9 +139,11 @@ pub fn case<T: Float>(
             .for_each(|tensor| r.watch_all(tensor));
         Ok(())
     };
-    let twins = move || {
-        let (y, dx) = twins.iter().map(|&[y, dx]| (y, dx)).unzip();
+    let references = move || {
+        let (y, dx) = references.iter().map(|&[y, dx]| (y, dx)).unzip();
         vec![Data::F32(y), Data::F32(dx)]
     };
-    Case::new(format!("{name} {:?}", T::ELEMENT), record, check).twin(twins).of(T::ELEMENT)
+    Case::new(format!("{name} {:?}", T::ELEMENT), record, check)
+        .reference(references)
+        .of(T::ELEMENT)
 }

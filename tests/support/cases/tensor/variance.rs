@@ -55,7 +55,7 @@ fn case<X: Float>(r: &mut Reduced, correction: usize, center: f32) -> Case {
         }
         Ok(())
     };
-    let twin = {
+    let reference = {
         let (x, dy) = (x.clone(), dy.clone());
         let all = move || {
             [
@@ -75,6 +75,6 @@ fn case<X: Float>(r: &mut Reduced, correction: usize, center: f32) -> Case {
         Ok(())
     };
     Case::new(format!("{} {:?}, around {center}", r.name(), X::ELEMENT), record, check)
-        .twin(twin)
+        .reference(reference)
         .of(X::ELEMENT)
 }

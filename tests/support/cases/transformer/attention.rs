@@ -98,8 +98,8 @@ pub fn cases() -> Vec<Case> {
     cases
 }
 
-/// Runs that matrix units take, and some that they do not.
-pub fn in_halves() -> Vec<Case> {
+/// Runs that tensor cores take, and some that they do not.
+pub fn in_f16() -> Vec<Case> {
     let fixed = [
         (Slots::one(2, 1, 64, 0, 64), 1.0),
         (Slots::one(2, 2, 64, 5, 70), 1.0),
@@ -208,11 +208,11 @@ struct Attention {
     rows: Vec<f32>,
     /// Whether scores are exact in `f32`.
     exact: bool,
-    /// Queries and weights may be rounded to halves.
+    /// Queries and weights may be rounded to f16.
     halves: bool,
 }
 
-/// Room for so many shares, less one, beyond what sequences have.
+/// Room for this many shares, less one, beyond what sequences have.
 fn with_room(slots: Slots, rooms: usize) -> Slots {
     let capacity = slots.capacity + 64 * (rooms - 1);
     slots.capacity(capacity)
@@ -228,7 +228,7 @@ impl Attention {
             self.wanted().into_iter().map(|near| near.on_top_of(base)).collect();
         // A bound that shows something.
         assert!(wanted.iter().all(|near| near.error < 0.1), "{name}");
-        let (twin, [qkv, keys, values]) = (self.clone(), self.data());
+        let (reference, [qkv, keys, values]) = (self.clone(), self.data());
         let caches = [keys, values];
         let record = move |r: &mut crate::Recorder| {
             let Self { slots, element, .. } = &self;
@@ -259,9 +259,11 @@ impl Attention {
             Ok(())
         };
         let case = Case::near(name, wanted, record).of(element);
-        let most = if twin.halves { 1_500_000 } else { 150_000 };
-        let case = if twin.products() > most { case.device_only() } else { case };
-        case.twin(move || vec![Data::F32(twin.by_cpu().iter().map(|y| y + base).collect())])
+        let most = if reference.halves { 1_500_000 } else { 150_000 };
+        let case = if reference.products() > most { case.device_only() } else { case };
+        case.reference(move || {
+            vec![Data::F32(reference.by_cpu().iter().map(|y| y + base).collect())]
+        })
     }
 
     /// A row of a slot's tokens.
@@ -367,7 +369,7 @@ impl Attention {
                 // the |x| add up to that of the whole way; and a product each.
                 let steps = (last / 64 + 3) as f64;
                 // Half a unit of a half, of a query and of a weight, and of the least half where a
-                // weight is less. A matrix unit may cut off where others round, and does so where
+                // weight is less. A tensor core may cut off where others round, and does so where
                 // products are brought to one exponent: that is taken for eight times the error of
                 // a sum in `f32`.
                 let (half, least, unit) = if self.halves {
@@ -414,11 +416,11 @@ impl Attention {
     }
 }
 
-/// The same bits in any company: a prompt in one piece and in pieces, which other kernels take, and
+/// Batch-invariant: a prompt in one chunk and in several, which other kernels take, and
 /// tokens that rotate in the attention's dispatch.
-pub fn company() -> Vec<Case> {
+pub fn batch_invariance() -> Vec<Case> {
     let shapes = [
-        // Heads, key heads, width, tokens before, tokens; pieces.
+        // Heads, key heads, width, tokens before, tokens; chunks.
         (Slots::one(4, 2, 40, 60, 11), vec![1, 3, 7]),
         (Slots::one(4, 1, 64, 0, 130), vec![129, 1]),
         (Slots::one(3, 3, 14, 126, 4), vec![1, 1, 1, 1]),
@@ -429,7 +431,7 @@ pub fn company() -> Vec<Case> {
         (Slots::one(4, 2, 40, 60, 11).window(6), vec![1, 3, 7]),
         (Slots::one(8, 1, 128, 190, 3).window(65), vec![1, 2]),
     ];
-    // Rows enough for the kernel for many, and pieces that are too few for it.
+    // Rows enough for the kernel for many, and chunks that are too small for it.
     let many = [
         (Slots::one(32, 8, 16, 40, 66), vec![65, 1]),
         (Slots::one(128, 8, 20, 0, 16), vec![1, 12, 3]),
@@ -454,9 +456,9 @@ pub fn company() -> Vec<Case> {
     (0..).zip(shapes.into_iter().chain(many)).flat_map(case).collect()
 }
 
-/// The same bits for a prompt on matrix units in one piece, in pieces that they take, and among
+/// Bit-identical for a prompt on tensor cores in one chunk, in chunks that they take, and among
 /// others.
-pub fn company_in_halves() -> Vec<Case> {
+pub fn f16_batch_invariance() -> Vec<Case> {
     let shapes = [
         (Slots::one(4, 2, 64, 0, 200), vec![64, 71, 65]),
         (Slots::one(2, 1, 32, 37, 131), vec![66, 65]),
@@ -480,7 +482,7 @@ fn in_pieces(rng: &mut SmallRng, slots: &Slots, pieces: &[usize], element: Eleme
     in_pieces_by(false, rng, slots, pieces, element)
 }
 
-/// The new tokens of all slots at once, and each slot's by itself, a piece after another.
+/// The new tokens of all slots at once, and each slot's by itself, a chunk after another.
 fn in_pieces_by(
     halves: bool,
     rng: &mut SmallRng,

@@ -44,7 +44,7 @@ impl Slots {
         Self { window: Some(window), ..self }
     }
 
-    /// Those `used` of sequences that have had so many tokens.
+    /// Those `used` of sequences that have had this many tokens.
     pub fn of(self, positions: &[usize], used: &[usize]) -> Self {
         let capacity = (positions.iter().max().unwrap() + self.run) | 1;
         Self { positions: positions.to_vec(), used: used.to_vec(), capacity, ..self }
@@ -106,7 +106,7 @@ impl Slots {
         Ok((cache, r.upload(&runs, [self.used.len(), 2])?))
     }
 
-    /// Some of so many sequences, in any order.
+    /// Some of this many sequences, in any order.
     pub fn some(rng: &mut SmallRng, sequences: usize) -> Vec<usize> {
         let mut all: Vec<usize> = (0..sequences).collect();
         all.shuffle(rng);

@@ -43,7 +43,7 @@ fn case(
         None => *near,
     };
     let wanted = wanted.iter().enumerate().map(total).collect();
-    let (given, twin_base) = (x.clone(), base.clone());
+    let (given, reference_base) = (x.clone(), base.clone());
     Case::near(format!("{m} × {n} × {k} {element:?}, added {add}"), wanted, move |r| {
         let (x, w) = (r.upload(&given, [m, k])?, w.upload(r.encoder.context())?);
         let y = match &base {
@@ -57,10 +57,10 @@ fn case(
         r.watch_all(&y);
         Ok(())
     })
-    .twin(move || {
+    .reference(move || {
         let mut y =
             if k == 0 { vec![0.0; m * n] } else { reference::dense_gemv(&x, &packed).unwrap() };
-        y.iter_mut().zip(twin_base.iter().flatten()).for_each(|(y, base)| *y += base);
+        y.iter_mut().zip(reference_base.iter().flatten()).for_each(|(y, base)| *y += base);
         vec![Data::F32(y)]
     })
 }

@@ -221,7 +221,7 @@ impl Problem {
                 .zip(got)
                 .try_for_each(|(wanted, got)| got.check_near(wanted.iter().copied()))
         };
-        let (name, twin) = (self.name::<T>(), self.clone());
+        let (name, reference) = (self.name::<T>(), self.clone());
         let shapes = self.shapes();
         let record = move |r: &mut Recorder| {
             let [q, k, v] = [(&self.q, 0), (&self.k, 1), (&self.v, 1)]
@@ -236,7 +236,7 @@ impl Problem {
             r.watch_all(&sum);
             Ok(())
         };
-        Case::new(name, record, check).of(T::ELEMENT).twin(move || twin.by_cpu())
+        Case::new(name, record, check).of(T::ELEMENT).reference(move || reference.by_cpu())
     }
 
     /// The part of a head.
@@ -340,7 +340,7 @@ impl Problem {
                 got.check_near(wanted.iter().copied()).map_err(|e| format!("output {i}: {e}"))
             })
         };
-        let (name, twin, of_twin, shapes) =
+        let (name, reference, of_reference, shapes) =
             (self.name::<T>(), self.clone(), (rounded, lse.clone()), self.shapes());
         let record = move |r: &mut Recorder| {
             let [q, dy] = [&self.q, &self.dy].map(|x| r.upload(&convert::<T>(x), shapes[0]));
@@ -360,7 +360,9 @@ impl Problem {
             [&dq, &dk, &dv].into_iter().chain(&sums).for_each(|tensor| r.watch_all(tensor));
             Ok(())
         };
-        Case::new(name, record, check).of(T::ELEMENT).twin(move || twin.backward_by_cpu(&of_twin))
+        Case::new(name, record, check)
+            .of(T::ELEMENT)
+            .reference(move || reference.backward_by_cpu(&of_reference))
     }
 
     fn backward_by_cpu(&self, (y, lse): &(Vec<f32>, Vec<f32>)) -> Vec<Data> {

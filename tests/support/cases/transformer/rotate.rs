@@ -38,7 +38,7 @@ fn case<T: Float>(dims: &'static [usize], start: usize) -> Case {
         (0..x.len()).map(element).collect()
     };
     let wanted = [wanted(1.0), wanted(-1.0)];
-    let twin = [1.0, -1.0].map(|direction| {
+    let reference = [1.0, -1.0].map(|direction| {
         let mut y: Vec<f32> = x.iter().map(|&v| v.into()).collect();
         y.chunks_exact_mut(dim)
             .enumerate()
@@ -57,6 +57,6 @@ fn case<T: Float>(dims: &'static [usize], start: usize) -> Case {
         Ok(())
     };
     Case::new(format!("{dims:?} from {start} {:?}", T::ELEMENT), record, check)
-        .twin(move || twin.to_vec())
+        .reference(move || reference.to_vec())
         .of(T::ELEMENT)
 }

@@ -22,7 +22,7 @@ pub fn cases() -> Vec<Case> {
         }
         cases.extend(of_kinds(&mut rng(i), rows, count, &options));
     }
-    // Each in its own way: so many sequences that each is beside all others.
+    // Each in its own way: enough sequences that each is beside all others.
     for count in [33, 1025] {
         cases.extend(of_kinds(&mut rng(8), 2 * options.len(), count, &options));
     }

@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn halves_are_widened_exactly() {
+    fn f16_is_widened_exactly() {
         let all: Vec<_> = (0..=u16::MAX).map(f16::from_bits).collect();
         for widen in [widen, widen_portable] {
             for from in [&all[..], &all[3..]] {

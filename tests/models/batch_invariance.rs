@@ -1,5 +1,5 @@
-//! The same bits in any company: a sequence's logits do not depend on how its text was cut into
-//! pieces, on what else is in the batch, or on how many tokens a step takes. In every engine. Nor
+//! Batch-invariant: a sequence's logits do not depend on how its prompt was cut into
+//! chunks, on what else is in the batch, or on how many tokens a step takes. In every engine. Nor
 //! do they depend on the numbers that kernels are chosen by.
 
 use bitnet_wgpu::{
@@ -17,7 +17,7 @@ use support::{
     prompts_on_matrix_units, real_model,
 };
 
-/// The real model by both engines, and on matrix units where the GPU has some, and small ones with
+/// The real model by both engines, and on tensor cores where the GPU has some, and small ones with
 /// SiLU and with rows that take two dispatches.
 fn models() -> Vec<(&'static str, Model)> {
     let small = |name: &str| {
@@ -65,7 +65,7 @@ fn one_dispatch(packed: bool) -> Context {
     context().restricted(|c| (c.fast_packed_dot, c.software) = (packed, false))
 }
 
-/// A model whose weights are scaled by groups, and whose activations are quantized all the same.
+/// A model whose weights have per-group scales, and whose activations are quantized all the same.
 fn by_groups(context: Option<&Context>) -> Model {
     ModelFiles::open_with(
         support::data("models/qwen3"),
@@ -127,7 +127,7 @@ fn logits_are_the_same_bits() {
     }
 }
 
-/// A prompt that is long enough for matrix units, in pieces that are not and in one.
+/// A prompt that is long enough for tensor cores, in chunks that are not and in one.
 #[test]
 fn prompts_on_matrix_units_have_the_same_bits() {
     let Some(context) = prompts_on_matrix_units() else { return };
@@ -141,10 +141,10 @@ fn prompts_on_matrix_units_have_the_same_bits() {
     assert!(in_pieces(299) == alone && in_pieces(300) == alone);
 }
 
-/// Attention in halves is another sum, of a prompt only, and nearly the same: a code that flips
+/// F16 attention is another sum, of a prompt only, and nearly the same: a code that flips
 /// moves a logit by some tenths.
 #[test]
-fn attention_in_halves_moves_logits_a_little() {
+fn f16_attention_changes_logits_little() {
     let metal = || {
         (context().language() == ShaderLanguage::Msl && context().capabilities().apple)
             .then(|| context().clone())
@@ -169,7 +169,7 @@ fn attention_in_halves_moves_logits_a_little() {
     assert!(moved > 0.0 && moved < 0.6, "{moved}");
 }
 
-/// A prompt in pieces, and in one.
+/// A prompt in chunks, and in one.
 fn in_pieces(engine: &str, model: &Model, ids: &[u32], alone: &[Vec<u32>]) {
     for piece in [3, 7, ids.len()] {
         let mut session = session(model, 1);
@@ -248,7 +248,7 @@ fn extremes() -> [Tuning; 4] {
     })
 }
 
-/// Logits of a prompt in one piece and of few tokens after it, and of sequences side by side.
+/// Logits of a prompt in one chunk and of few tokens after it, and of sequences side by side.
 fn everything(model: &Model) -> Vec<Vec<u32>> {
     const SEQUENCES: usize = 7;
     let ids = text(model, 1, 100);

@@ -13,7 +13,7 @@ use std::{path::Path, sync::Once};
 
 /// What is made of linear layers in floats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Masters {
+pub(super) enum FloatWeights {
     /// They are quantized, as BitNet's layers do it at every call: `quantization_mode` `online`.
     Online,
     /// They are taken as they are where they are ternary already, and else quantized: the model was
@@ -31,10 +31,10 @@ pub(super) enum Masters {
 /// of them.
 const GROUP: usize = USUAL_GROUP;
 
-const REFUSED: &str = "and nothing in the file says that the model was trained for ternary weights: \
-     quantised, it would be another model. ReadOptions::quantize allows it (--quantize on the command line)";
+const REFUSED: &str = "and the file does not say that the model was trained for ternary weights: \
+     quantized, it would be another model. ReadOptions::quantize allows it (--quantize on the command line)";
 
-impl Masters {
+impl FloatWeights {
     /// The same, but that quantizing is allowed.
     pub fn or_quantize(self, allowed: bool) -> Self {
         if allowed && self == Self::Refuse { Self::Allow } else { self }
@@ -47,8 +47,8 @@ impl Masters {
             (display(path), if quantized_activations { "in 8 bits" } else { "in floats" });
         said.call_once(|| {
             log::warn!(
-                "{path}: the weights are ternary, in floats, and nothing says how activations are computed: here {how}. \
-                 ReadOptions::quantized_activations says it (--activations on the command line)"
+                "{path}: float weights with ternary values, and no setting for activations; assumed: {how}. \
+                 Set ReadOptions::quantized_activations (--activations on the command line)"
             )
         });
     }
@@ -74,7 +74,7 @@ impl Masters {
         // Before they are refused, so that weights that are not finite are named as such.
         let quantized =
             reference::quantize_weights(weights, [rows, columns], WeightQuantizer::absmean())
-                .map_err(|e| format!("cannot be quantised: {e}"))?;
+                .map_err(|e| format!("cannot be quantized: {e}"))?;
         if self == Self::Refuse {
             return unsupported(format!(
                 "is in floats of more than three values, {misfit}, {REFUSED}"
@@ -82,7 +82,7 @@ impl Masters {
         }
         if log::log_enabled!(log::Level::Info) {
             log::info!(
-                "quantising moves weights by {:.0} % of their norm",
+                "quantization changes the weights by {:.0} % of their norm",
                 100.0 * relative_error(weights, &quantized)
             );
         }
