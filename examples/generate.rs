@@ -8,7 +8,7 @@
 //! `bitnet-wgpu-cli`, has many more options.
 
 use bitnet_wgpu::{
-    Context, ContextOptions,
+    ContextOptions,
     model::{Device, GenerateOptions, Model},
 };
 use pico_args::Arguments;
@@ -54,14 +54,10 @@ fn run(mut arguments: Arguments) -> Result<(), Box<dyn Error>> {
         arguments.opt_value_from_str("--temperature")?,
     );
     let seed = arguments.opt_value_from_str("--seed")?.unwrap_or(0);
-    let gpu;
     let device = match (arguments.contains("--cpu"), arguments.contains("--gpu")) {
         (true, true) => return Err("--cpu and --gpu exclude each other".into()),
         (true, false) => Device::Cpu,
-        (false, true) => {
-            gpu = pollster::block_on(Context::open(ContextOptions::default()))?;
-            Device::from(&gpu)
-        }
+        (false, true) => Device::Gpu(ContextOptions::default()),
         (false, false) => Device::default(),
     };
     let prompt = match &*arguments.finish() {

@@ -27,10 +27,14 @@ pub use crate::{
     },
 };
 #[cfg(feature = "formats")]
-pub use formats::{CheckpointInternals, FormatError, config_from_json};
+pub use formats::{
+    Activation, CheckpointInternals, FormatError, GenerationDefaults, GgufModel, Hadamard,
+    ModelConfigInternals, RopeScaling, config_from_json,
+};
 #[cfg(feature = "models")]
 pub use models::{
-    GenerateOptionsInternals, ModelBuilderInternals, ModelFilesInternals, ModelInternals, ModelPart,
+    GenerateOptionsInternals, ModelBuilderInternals, ModelFilesInternals, ModelInternals,
+    ModelPart, TokenizerInternals,
 };
 
 /// Records the norm and the conversion to block floating point of rows `first..` of `x`, as many as
@@ -105,7 +109,10 @@ expose! {
 /// What tests and tools use of files.
 #[cfg(feature = "formats")]
 mod formats {
-    pub use crate::formats::format_error::FormatError;
+    pub use crate::formats::{
+        config::Activation, format_error::FormatError, generation::GenerationDefaults,
+        gguf::model::GgufModel, hadamard::Hadamard, rope::RopeScaling,
+    };
     use crate::{
         error::Result,
         formats::{Checkpoint, ModelConfig, ScaleRule},
@@ -119,6 +126,13 @@ mod formats {
     /// [`FormatError`] for a key that is missing, out of range or not supported.
     pub fn config_from_json(json: &Value) -> Result<ModelConfig, FormatError> {
         ModelConfig::from_json(json)
+    }
+
+    expose! {
+        /// Whether queries and keys of a [`ModelConfig`] have norms.
+        ModelConfigInternals for ModelConfig {
+            fn qk_norms(&self) -> bool;
+        }
     }
 
     expose! {
@@ -137,8 +151,9 @@ mod models {
     pub use crate::model::engine::interface::ModelPart;
     use crate::{
         error::{Error, Result},
+        formats::GgufVocabulary,
         gpu::{recording::Recording, tensor::Tensor},
-        model::{GenerateOptions, Model, ModelBuilder, ModelFiles, SessionOptions},
+        model::{GenerateOptions, Model, ModelBuilder, ModelFiles, SessionOptions, Tokenizer},
     };
     use std::path::PathBuf;
 
@@ -165,6 +180,22 @@ mod models {
         /// The size of a session for [`GenerateOptions`].
         GenerateOptionsInternals for GenerateOptions {
             fn room(&self, sequences: usize, prompt: usize, context: usize) -> Result<SessionOptions>;
+        }
+    }
+
+    /// A [`Tokenizer`] of a GGUF file.
+    #[allow(
+        missing_docs,
+        clippy::missing_errors_doc,
+        reason = "the method has its documentation where it is"
+    )]
+    pub trait TokenizerInternals: Sized {
+        fn from_gguf(vocabulary: &GgufVocabulary) -> Result<Self>;
+    }
+
+    impl TokenizerInternals for Tokenizer {
+        fn from_gguf(vocabulary: &GgufVocabulary) -> Result<Self> {
+            Tokenizer::from_gguf(vocabulary)
         }
     }
 

@@ -173,7 +173,7 @@ impl Soak {
     /// A conversation that goes on twice, and a generation that is dropped with its session.
     fn forks(&self) -> Result<()> {
         let session = self.model.session(SessionOptions::new(1, self.prompt.len() + 2 * TOKENS))?;
-        let mut first = self.model.generate_in(session, &self.prompt, &self.greedy)?;
+        let mut first = self.model.generate_ids_in(session, &self.prompt, &self.greedy)?;
         let ids =
             (&mut first).into_iter().map(|token| Ok(token?.id)).collect::<Result<Vec<_>>>()?;
         ensure!(ids == self.expected, "a session differs");
@@ -181,7 +181,7 @@ impl Soak {
         let text = [&self.prompt[..], &ids].concat();
         let mut goes_on = Vec::new();
         for session in [session.fork()?, session] {
-            let answer = self.model.generate_in(session, &text, &self.greedy)?;
+            let answer = self.model.generate_ids_in(session, &text, &self.greedy)?;
             goes_on
                 .push(answer.into_iter().map(|token| Ok(token?.id)).collect::<Result<Vec<_>>>()?);
         }

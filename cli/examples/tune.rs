@@ -14,8 +14,8 @@ use bitnet_wgpu::bitnet::{ActivationType, BitLinear};
 use bitnet_wgpu::{
     Context, Element, Recording, Tensor,
     bitnet::{self, Gate},
-    formats::{Activation, ModelConfig},
-    internals::files,
+    formats::ModelConfig,
+    internals::{Activation, files},
     telemetry::PeakBandwidth,
     transformer::{self, AttentionShape, CachePositions, KvCache},
     tuning::{Tuning, TuningKey},

@@ -7,7 +7,7 @@ use crate::{
 use anyhow::{Result, bail};
 use bitnet_wgpu::{
     formats::{self, GgufFile, ModelConfig, SafeTensors},
-    internals::{ModelFilesInternals as _, files::display},
+    internals::{ModelConfigInternals as _, ModelFilesInternals as _, files::display},
     model::ModelFiles,
 };
 use clap::Args;

@@ -261,7 +261,7 @@ fn generate(
 ) -> Result<(Generated, Session)> {
     let start = Instant::now();
     let mut generation = match session {
-        Some(session) => model.generate_in(session, prompt, options)?,
+        Some(session) => model.generate_ids_in(session, prompt, options)?,
         None => model.generate_ids(prompt, options)?,
     };
     let mut ids = Vec::new();

@@ -178,7 +178,7 @@ impl Checkpoint {
         self
     }
 
-    /// The directory.
+    /// Returns the directory.
     pub fn path(&self) -> &Path {
         &self.directory
     }
@@ -198,7 +198,7 @@ impl Checkpoint {
         self.rule
     }
 
-    /// The names of all tensors, sorted.
+    /// Returns the names of all tensors, sorted.
     pub fn names(&self) -> Vec<String> {
         self.shards.names()
     }
@@ -230,7 +230,8 @@ impl Checkpoint {
         self.shards.place_of(name)
     }
 
-    /// The names of the linear layers with packed weights: those that have a `weight_scale`.
+    /// Returns the names of the linear layers with packed weights: those that have a
+    /// `weight_scale`.
     pub fn linears(&self) -> Vec<String> {
         self.names()
             .iter()
@@ -238,12 +239,12 @@ impl Checkpoint {
             .collect()
     }
 
-    /// The weights of the linear layer `name` (for example `model.layers.0.mlp.down_proj`). Packed
-    /// weights are taken as they are, and so are floats with only the values -a, 0 and a (but for
-    /// `quantization_mode` `online`), and, where nothing says that others are to be quantized,
-    /// floats that are so in every row, or in groups of 128 columns. Integers of MLX are taken
-    /// where they are ternary. Other floats are quantized by their absmean, in a model that was
-    /// trained so: one of `model_type` `bitnet`, with a BitNet `quantization_config`, or as
+    /// Returns the weights of the linear layer `name` (for example `model.layers.0.mlp.down_proj`).
+    /// Packed weights are taken as they are, and so are floats with only the values -a, 0 and a
+    /// (but for `quantization_mode` `online`), and, where nothing says that others are to be
+    /// quantized, floats that are so in every row, or in groups of 128 columns. Integers of MLX are
+    /// taken where they are ternary. Other floats are quantized by their absmean, in a model that
+    /// was trained so: one of `model_type` `bitnet`, with a BitNet `quantization_config`, or as
     /// 1bitLLM's say it.
     ///
     /// Four rows are packed into one, so rows are padded to a multiple of 4;
@@ -542,6 +543,6 @@ fn add_generation(directory: &Path, config: &mut ModelConfig) -> Result<()> {
 
 impl std::fmt::Debug for Checkpoint {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Checkpoint({}, {:?})", display(&self.directory), self.rule)
+        write!(f, "Checkpoint({})", display(&self.directory))
     }
 }

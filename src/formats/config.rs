@@ -8,7 +8,10 @@ use super::{
     local_layers::LocalLayers,
     rope::RopeScaling,
 };
-use crate::limits::files::{MOST_LAYERS, MOST_SIZE};
+use crate::{
+    limits::files::{MOST_LAYERS, MOST_SIZE},
+    visibility::internal_fields,
+};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -36,77 +39,102 @@ impl fmt::Display for Activation {
     }
 }
 
-/// The dimensions and hyperparameters of a transformer, whichever file format they came from.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-#[non_exhaustive]
-pub struct ModelConfig {
-    /// The architecture's name in the file (`bitnet`, `llama`, `bitnet-b1.58`, ...).
-    pub architecture: String,
-    /// Width of the residual stream.
-    pub hidden: usize,
-    /// Width of the feed-forward block.
-    pub intermediate: usize,
-    /// Decoder layers.
-    pub layers: usize,
-    /// Query heads.
-    pub heads: usize,
-    /// Key and value heads; divides `heads`.
-    pub kv_heads: usize,
-    /// Width of a head.
-    pub head_dim: usize,
-    /// Tokens in the vocabulary.
-    pub vocab: usize,
-    /// The maximum context length, in tokens.
-    pub context: usize,
-    /// Added to the mean of squares in every RMSNorm.
-    pub eps: f32,
-    /// Base of the rotary frequencies.
-    pub rope_theta: f32,
-    /// How the rotary frequencies are scaled.
-    pub rope_scaling: RopeScaling,
-    /// What each of them is divided by, `head_dim / 2` numbers: with [`RopeScaling::LongRope`],
-    /// else none.
-    pub rope_factors: Vec<f32>,
-    /// Multiplies the embedding's rows.
-    pub embedding_scale: f32,
-    /// Multiplies queries, beyond the usual 1 / √head_dim.
-    pub query_scale: f32,
-    /// Multiplies what each half of a block adds to the residual stream.
-    pub residual_scale: f32,
-    /// Multiplies the logits.
-    pub logit_scale: f32,
-    /// The activation function of the feed-forward gate.
-    pub activation: Activation,
-    /// Whether there are norms before the attention's output projection and before the
-    /// feed-forward's down projection.
-    pub sub_norms: bool,
-    /// Whether there is a norm before every linear layer, after the norm that its sublayer begins
-    /// with.
-    pub projection_norms: bool,
-    /// The layers that see a window of the text only, where there are some.
-    pub local: Option<LocalLayers>,
-    /// Whether linear layers quantize their activations to int8, as BitNet's do. Otherwise they are
-    /// floats (W1.58A16).
-    pub quantized_activations: bool,
-    /// Whether the LM head shares the embedding's weights.
-    pub tied_head: bool,
-    /// The token that begins a text.
-    pub bos: Option<u32>,
-    /// The tokens that end a text.
-    pub eos: Vec<u32>,
-    /// How its authors would have it generate.
-    pub generation: GenerationDefaults,
-    /// How its authors compute embeddings.
-    pub embedding: EmbeddingDefaults,
-    /// Whether weights are stored rotated.
-    pub hadamard: Option<Hadamard>,
+internal_fields! {
+    /// What a model's files say of it: its dimensions, its tokens, how it is used.
+    #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+    #[serde(deny_unknown_fields)]
+    #[non_exhaustive]
+    pub struct ModelConfig {
+        /// The architecture's name in the file (`bitnet`, `llama`, `bitnet-b1.58`, ...).
+        pub architecture: String,
+        /// Width of the residual stream.
+        pub hidden: usize,
+        /// Width of the feed-forward block.
+        pub intermediate: usize,
+        /// Decoder layers.
+        pub layers: usize,
+        /// Query heads.
+        pub heads: usize,
+        /// Key and value heads; divides `heads`.
+        pub kv_heads: usize,
+        /// Width of a head.
+        pub head_dim: usize,
+        /// Tokens in the vocabulary.
+        pub vocab: usize,
+        /// The maximum context length, in tokens.
+        pub context: usize,
+        /// Whether linear layers quantize their activations to int8, as BitNet's do. Otherwise they
+        /// are floats (W1.58A16).
+        pub quantized_activations: bool,
+        /// The token that begins a text.
+        pub bos: Option<u32>,
+        /// The tokens that end a text.
+        pub eos: Vec<u32>,
+        /// How its authors compute embeddings.
+        pub embedding: EmbeddingDefaults,
+    }
+    internals {
+        /// How its authors would have it generate.
+        generation: GenerationDefaults,
+        /// Added to the mean of squares in every RMSNorm.
+        eps: f32,
+        /// Base of the rotary frequencies.
+        rope_theta: f32,
+        /// How the rotary frequencies are scaled.
+        rope_scaling: RopeScaling,
+        /// What each of them is divided by, `head_dim / 2` numbers: with [`RopeScaling::LongRope`],
+        /// else none.
+        rope_factors: Vec<f32>,
+        /// Multiplies the embedding's rows.
+        embedding_scale: f32,
+        /// Multiplies queries, beyond the usual 1 / √head_dim.
+        query_scale: f32,
+        /// Multiplies what each sublayer adds to the residual stream.
+        residual_scale: f32,
+        /// Multiplies the logits.
+        logit_scale: f32,
+        /// The activation function of the feed-forward gate.
+        activation: Activation,
+        /// Whether there are norms before the attention's output projection and before the
+        /// feed-forward's down projection.
+        sub_norms: bool,
+        /// Whether there is a norm before every linear layer, after the norm that its sublayer
+        /// begins with.
+        projection_norms: bool,
+        /// The layers that see a window of the text only, where there are some.
+        local: Option<LocalLayers>,
+        /// Whether the LM head shares the embedding's weights.
+        tied_head: bool,
+        /// Whether weights are stored rotated.
+        hadamard: Option<Hadamard>,
+    }
 }
 
 impl ModelConfig {
     /// Checks that sizes are in range, that heads divide by key-value heads, and that tokens are in
     /// the vocabulary.
     pub(crate) fn checked(self) -> Result<Self, String> {
+        self.check_sizes()?;
+        self.check_rotary()?;
+        let scales =
+            [self.embedding_scale, self.query_scale, self.residual_scale, self.logit_scale];
+        if let Some(scale) = scales.into_iter().find(|scale| !(*scale > 0.0 && scale.is_finite())) {
+            return Err(format!(
+                "the embedding, the queries, the residual stream or the logits are scaled by {scale}; a positive number is needed"
+            ));
+        }
+        self.local.as_ref().map_or(Ok(()), |local| local.check(self.layers))?;
+        let widths = [self.hidden, self.heads * self.head_dim, self.intermediate];
+        self.hadamard
+            .as_ref()
+            .map_or(Ok(()), |hadamard| hadamard.check(&widths, self.quantized_activations))?;
+        match self.bos.iter().chain(&self.eos).find(|&&id| id as usize >= self.vocab) {
+            Some(id) => Err(format!("token {id} is beyond the vocabulary of {}", self.vocab)),
+            None => Ok(self),
+        }
+    }
+
+    fn check_sizes(&self) -> Result<(), String> {
         let sizes = [
             ("the hidden size", self.hidden),
             ("the feed-forward size", self.intermediate),
@@ -145,6 +173,10 @@ impl ModelConfig {
         if !(self.eps >= 0.0 && self.eps <= 1.0) {
             return Err(format!("the norms' epsilon is {}; 0 to 1 is supported", self.eps));
         }
+        Ok(())
+    }
+
+    fn check_rotary(&self) -> Result<(), String> {
         if !(self.rope_theta >= 1.0 && self.rope_theta.is_finite()) {
             return Err(format!(
                 "the rotary base is {}; a finite number of at least 1 is needed",
@@ -166,25 +198,10 @@ impl ModelConfig {
                 factors.len()
             ));
         }
-        let scales =
-            [self.embedding_scale, self.query_scale, self.residual_scale, self.logit_scale];
-        if let Some(scale) = scales.into_iter().find(|scale| !(*scale > 0.0 && scale.is_finite())) {
-            return Err(format!(
-                "the embedding, the queries, the residual stream or the logits are scaled by {scale}; a positive number is needed"
-            ));
-        }
-        self.local.as_ref().map_or(Ok(()), |local| local.check(self.layers))?;
         if self.rope_theta == 1.0 && matches!(self.rope_scaling, RopeScaling::Yarn { .. }) {
             return Err("the rotary base is 1; YaRN needs frequencies that differ".into());
         }
-        let widths = [self.hidden, self.heads * self.head_dim, self.intermediate];
-        self.hadamard
-            .as_ref()
-            .map_or(Ok(()), |hadamard| hadamard.check(&widths, self.quantized_activations))?;
-        match self.bos.iter().chain(&self.eos).find(|&&id| id as usize >= self.vocab) {
-            Some(id) => Err(format!("token {id} is beyond the vocabulary of {}", self.vocab)),
-            None => Ok(self),
-        }
+        Ok(())
     }
 }
 

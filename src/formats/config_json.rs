@@ -13,10 +13,9 @@ use super::{
 use serde_json::{Map, Value};
 
 impl ModelConfig {
-    /// Reads a config.json of a supported `model_type`: `bitnet`, `llama`, `qwen3`, `minicpm`,
-    /// `gemma3_text` or `granite`. Missing keys get the defaults of transformers. For `llama`, config.json does
-    /// not mention sub-norms: they are off here, and [`Checkpoint`](super::Checkpoint) turns them on
-    /// if their tensors exist. Activations are quantized in `bitnet` and `llama`, unless MLX wrote
+    /// Reads a config.json of a supported `model_type`, those of [`families`]. Missing keys get the
+    /// defaults of transformers. For `llama`, config.json does not mention sub-norms: they are off
+    /// here, and [`Checkpoint`](super::Checkpoint) turns them on if their tensors exist. Activations are quantized in `bitnet` and `llama`, unless MLX wrote
     /// the file, and in other models that say that they are BitNets. Gemma's `embedding_scale` is
     /// the one of files in f32; [`Checkpoint`](super::Checkpoint) rounds it to the embedding's type.
     ///
@@ -44,10 +43,6 @@ impl ModelConfig {
         } else {
             Rope::from_json(json, defaults.theta, context)?
         };
-        let eos = match json.0.get("eos_token_id") {
-            Some(ids) => token_ids(ids)?,
-            None => defaults.eos.into_iter().collect(),
-        };
         let mut config = Self {
             architecture: architecture.to_owned(),
             hidden,
@@ -66,9 +61,7 @@ impl ModelConfig {
             query_scale: 1.0,
             residual_scale: 1.0,
             logit_scale: 1.0,
-            activation: Activation::from_name(
-                json.text(family.activation_key)?.unwrap_or(defaults.activation),
-            )?,
+            activation: activation(json, family)?,
             sub_norms: defaults.sub_norms,
             projection_norms: projection_norms(json, defaults)?,
             local: None,
@@ -77,7 +70,7 @@ impl ModelConfig {
             tied_head: json.flag("tie_word_embeddings")?
                 || defaults.tied_head && json.get("tie_word_embeddings").is_none(),
             bos: json.token("bos_token_id", defaults.bos)?,
-            eos,
+            eos: eos(json, defaults)?,
             generation: GenerationDefaults::default(),
             embedding: EmbeddingDefaults::default(),
             hadamard: None,
@@ -94,6 +87,18 @@ impl ModelConfig {
         self.bos = self.bos.filter(|&id| (id as usize) < vocab || Some(id) != defaults.bos);
         self.eos.retain(|&id| (id as usize) < vocab || Some(id) != defaults.eos);
         self
+    }
+}
+
+fn activation(json: Keys<'_>, family: &Family) -> Result<Activation, FormatError> {
+    let name = json.text(family.activation_key)?;
+    Activation::from_name(name.unwrap_or(family.defaults.activation))
+}
+
+fn eos(json: Keys<'_>, defaults: &Defaults) -> Result<Vec<u32>, FormatError> {
+    match json.0.get("eos_token_id") {
+        Some(ids) => Ok(token_ids(ids)?),
+        None => Ok(defaults.eos.into_iter().collect()),
     }
 }
 

@@ -78,6 +78,11 @@ impl Architecture {
     pub const fn new(name: &'static str, activation: Activation, rotary: RotaryOrder) -> Self {
         Self { name, activation, sub_norms: false, rotary, tied: false }
     }
+
+    /// Returns its key of this name in GGUF files.
+    pub fn key(&self, name: &str) -> String {
+        format!("{}.{name}", self.name)
+    }
 }
 
 /// Which two rows of a head of the query and key matrices rotate together.

@@ -146,18 +146,7 @@ impl Affine {
                 self.bits
             )));
         }
-        let (scales, biases) = self.groups(matrix, rows, columns)?;
-        let fits = |(scale, bias): (&f32, &f32)| {
-            if self.bits == 2 { *bias == -scale } else { *bias * 2.0 == -scale }
-        };
-        if let Some(at) = scales.iter().zip(&biases).position(|pair| !fits(pair)) {
-            let (groups, scale, bias) = (columns / self.group, scales[at], biases[at]);
-            let (row, first) = (at / groups, at % groups * self.group);
-            let wanted = if self.bits == 2 { "-scale" } else { "-scale / 2" };
-            return Err(weight.unsupported(format!(
-                "has the scale {scale} and the bias {bias} in row {row} from column {first} on: it is ternary where biases are {wanted}"
-            )));
-        }
+        let scales = self.ternary_scales(matrix, rows, columns)?;
         let (words, _) = weight.bytes.as_chunks::<4>();
         let threes = |word: &[u8; 4]| {
             u32::from_le_bytes(*word) & u32::from_le_bytes(*word) >> 1 & 0x5555_5555
@@ -171,8 +160,6 @@ impl Affine {
         }
         let stride = columns / 32 * self.bits;
         let in_row = columns / self.group;
-        let scales: Vec<f32> =
-            if self.bits == 2 { scales } else { biases.iter().map(|bias| -bias).collect() };
         let shared = Scales::of_groups(self.group, in_row, scales.clone());
         let packed = PackedTernary::from_rows(rows, columns, shared, |row, packed| {
             let words =
@@ -197,6 +184,29 @@ impl Affine {
             groups.filter(|(_, scale)| **scale == 0.0).for_each(|(codes, _)| codes.fill(ZEROS));
         });
         packed.map_err(|e| weight.error(e))
+    }
+
+    /// The scales of a ternary matrix, with biases that make it one.
+    fn ternary_scales(
+        self,
+        matrix: &AffineMatrix<'_>,
+        rows: usize,
+        columns: usize,
+    ) -> Result<Vec<f32>> {
+        let (scales, biases) = self.groups(matrix, rows, columns)?;
+        let fits = |(scale, bias): (&f32, &f32)| {
+            if self.bits == 2 { *bias == -scale } else { *bias * 2.0 == -scale }
+        };
+        if let Some(at) = scales.iter().zip(&biases).position(|pair| !fits(pair)) {
+            let (groups, scale, bias) = (columns / self.group, scales[at], biases[at]);
+            let (row, first) = (at / groups, at % groups * self.group);
+            let wanted = if self.bits == 2 { "-scale" } else { "-scale / 2" };
+            return Err(matrix.weight.unsupported(format!(
+                "has the scale {scale} and the bias {bias} in row {row} from column {first} on: it is ternary where biases are {wanted}"
+            )));
+        }
+        let negated = || biases.iter().map(|bias| -bias).collect();
+        Ok(if self.bits == 2 { scales } else { negated() })
     }
 
     /// A matrix with whatever scales and biases, in the type that these have.

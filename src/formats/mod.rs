@@ -1,7 +1,7 @@
 //! Readers and writers of ternary checkpoints. [`open`] reads a model in any supported format: a
-//! directory as transformers writes it ([`Checkpoint`]) or one GGUF file ([`Gguf`]).
-//! [`SafeTensors`] and [`GgufFile`] give the tensors of any single file. [`write_packed`] packs a
-//! float model, [`write_gguf`] writes one as a GGUF file.
+//! directory as transformers writes it ([`Checkpoint`]), a GGUF file or a prepacked model file.
+//! [`SafeTensors`] and [`GgufFile`] give the tensors and metadata of any single file.
+//! [`write_packed`] packs a float model, [`write_gguf`] writes one as a GGUF file.
 //!
 //! Headers are checked before use, and a tensor's bytes are read when it is asked for: a damaged or
 //! hostile file gives an [`Error`](crate::Error) that names the tensor and the offset. So does one
@@ -16,9 +16,9 @@ mod family;
 pub(crate) mod file;
 mod float_weights;
 pub(crate) mod format_error;
-mod generation;
+pub(crate) mod generation;
 pub(crate) mod gguf;
-mod hadamard;
+pub(crate) mod hadamard;
 pub(crate) mod input_files;
 pub(crate) mod json;
 mod local_layers;
@@ -27,7 +27,7 @@ pub(crate) mod model_file;
 pub(crate) mod open;
 pub(crate) mod prepacked;
 mod read_options;
-mod rope;
+pub(crate) mod rope;
 pub(crate) mod safetensors;
 mod scale_rule;
 mod shards;
@@ -36,25 +36,24 @@ pub(crate) mod tensors;
 pub(crate) mod write;
 
 pub use checkpoint::Checkpoint;
-pub use config::{Activation, ModelConfig};
+pub(crate) use config::Activation;
+pub use config::ModelConfig;
 pub use embedding::{EmbeddingDefaults, Pooling};
 pub use family::RotaryOrder;
 pub(crate) use format_error::FormatError;
-pub use generation::GenerationDefaults;
+pub(crate) use gguf::model::GgufModel;
 pub use gguf::{
     blocks::{GgufType, I2sLayout},
     file::{GgufFile, GgufTensor},
-    model::Gguf,
     value::{GgufArray, GgufValue},
     vocabulary::GgufVocabulary,
     write::write_gguf,
 };
-pub use hadamard::Hadamard;
-pub use local_layers::LocalLayers;
+pub(crate) use hadamard::Hadamard;
 pub use model_file::ModelFile;
-pub use open::{ModelFormat, identify, open};
+pub use open::{ModelFormat, identify, open, open_with};
 pub use read_options::ReadOptions;
-pub use rope::RopeScaling;
+pub(crate) use rope::RopeScaling;
 pub use safetensors::{SafeTensors, TensorBytes};
 pub use scale_rule::ScaleRule;
 pub use write::{WrittenTensor, write_packed};

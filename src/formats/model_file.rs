@@ -16,7 +16,7 @@ use crate::{
 /// Callers pass the shape that the configuration implies; another shape is an
 /// [`Error::Format`](crate::Error::Format) that names the tensor.
 pub trait ModelFile: Send + Sync {
-    /// The configuration.
+    /// Returns the configuration.
     fn config(&self) -> &ModelConfig;
 
     /// Checks that a model of this configuration uses all tensors of the file. Where some are not,
@@ -31,8 +31,8 @@ pub trait ModelFile: Send + Sync {
     /// Returns whether there is such a tensor.
     fn contains(&self, name: &str) -> bool;
 
-    /// The weights of a BitLinear, `[rows, columns]`. In queries and keys, row i of a head rotates
-    /// with row i + half, as in transformers.
+    /// Returns the weights of a BitLinear, `[rows, columns]`. In queries and keys, row i of a head
+    /// rotates with row i + half, as in transformers.
     ///
     /// # Errors
     /// [`Error::Format`](crate::Error::Format) for a tensor that is missing or of another shape, or
@@ -40,9 +40,9 @@ pub trait ModelFile: Send + Sync {
     /// that is not read.
     fn linear(&self, name: &str, rows: usize, columns: usize) -> Result<PackedTernary>;
 
-    /// The weights of several BitLinears of one input, `[rows, columns]`: their rows one after
-    /// another, as kernels read them, where the file has them so; else none, and whoever wants them
-    /// asks for each, and stacks them. `rows` is of all of them.
+    /// Returns the weights of several BitLinears of one input, `[rows, columns]`: their rows one
+    /// after another, as kernels read them, where the file has them so; else none, and whoever
+    /// wants them asks for each, and stacks them. `rows` is of all of them.
     ///
     /// ```
     /// # fn main() -> bitnet_wgpu::Result<()> {
@@ -68,15 +68,15 @@ pub trait ModelFile: Send + Sync {
         Ok(None)
     }
 
-    /// The gains of a norm, `[len]`, as they multiply, but for scales of the configuration: Gemma's
-    /// are stored less 1 by transformers.
+    /// Returns the gains of a norm, `[len]`, as they multiply, but for scales of the configuration:
+    /// Gemma's are stored less 1 by transformers.
     ///
     /// # Errors
     /// As [`ModelFile::linear`]; [`Error::Format`](crate::Error::Format) for a number that is not
     /// finite.
     fn vector(&self, name: &str, len: usize) -> Result<Vec<f32>>;
 
-    /// An embedding or a head, `[rows, columns]`, in its stored type if there is a
+    /// Returns an embedding or a head, `[rows, columns]`, in its stored type if there is a
     /// [`DenseElement`](crate::weights::DenseElement) for it.
     ///
     /// # Errors

@@ -4,9 +4,10 @@ use super::{
     checkpoint::Checkpoint,
     file::InputFile,
     format_error::FormatError,
-    gguf::model::Gguf,
+    gguf::model::GgufModel,
     model_file::ModelFile,
     prepacked::Prepacked,
+    read_options::ReadOptions,
     stand_in::{START, stand_in},
 };
 use crate::{
@@ -24,7 +25,8 @@ use std::{
 pub enum ModelFormat {
     /// A directory as transformers writes it; [`Checkpoint::open`] reads it.
     Directory(PathBuf),
-    /// A GGUF file, which may be the only one of a directory; [`Gguf::open`] reads it.
+    /// A GGUF file, which may be the only one of a directory. [`open`] reads the model in it,
+    /// [`GgufFile`](super::GgufFile) its tensors.
     Gguf(PathBuf),
     /// A safetensors file, a prepacked model file:
     /// [`ModelBuilder::write_prepacked`](crate::model::ModelBuilder::write_prepacked) writes it; [`open`] reads it.
@@ -110,9 +112,19 @@ fn is_later_part(name: &str) -> bool {
 /// [`Error::Io`](crate::Error::Io), [`Error::Format`](crate::Error::Format),
 /// [`Error::Unsupported`](crate::Error::Unsupported).
 pub fn open(path: impl AsRef<Path>) -> Result<Box<dyn ModelFile>> {
+    open_with(path, ReadOptions::default())
+}
+
+/// [`open`] with options for what the files do not say.
+///
+/// # Errors
+/// As [`open`].
+pub fn open_with(path: impl AsRef<Path>, read: ReadOptions) -> Result<Box<dyn ModelFile>> {
     Ok(match identify(path.as_ref())? {
-        ModelFormat::Directory(directory) => Box::new(Checkpoint::open(directory)?),
-        ModelFormat::Gguf(file) => Box::new(Gguf::open(file)?),
-        ModelFormat::Prepacked => Box::new(Prepacked::open(path)?),
+        ModelFormat::Directory(directory) => {
+            Box::new(Checkpoint::open(directory)?.with_options(read))
+        }
+        ModelFormat::Gguf(file) => Box::new(GgufModel::open(file)?.with_options(read)),
+        ModelFormat::Prepacked => Box::new(Prepacked::open(path)?.with_options(read)),
     })
 }

@@ -49,12 +49,12 @@ impl SafeTensors {
         Ok(Self { file, metadata, data: 8 + header.len() })
     }
 
-    /// The file.
+    /// Returns the path of the file.
     pub fn path(&self) -> &Path {
         self.file.path()
     }
 
-    /// The tensors' names, in the order of their bytes.
+    /// Returns the tensors' names, in the order of their bytes.
     pub fn names(&self) -> Vec<String> {
         self.metadata.offset_keys()
     }
@@ -64,22 +64,22 @@ impl SafeTensors {
         self.metadata.info(name).is_some()
     }
 
-    /// A string that the file says about itself.
+    /// Returns a string that the file says about itself.
     pub fn metadata(&self, key: &str) -> Option<&str> {
         self.metadata.metadata().as_ref()?.get(key).map(String::as_str)
     }
 
-    /// The type of a tensor.
+    /// Returns the type of a tensor.
     pub fn dtype(&self, name: &str) -> Option<Dtype> {
         self.metadata.info(name).map(|info| info.dtype)
     }
 
-    /// The dimensions of a tensor, outermost first.
+    /// Returns the dimensions of a tensor, outermost first.
     pub fn shape(&self, name: &str) -> Option<&[usize]> {
         self.metadata.info(name).map(|info| &*info.shape)
     }
 
-    /// The bytes of a tensor.
+    /// Returns the bytes of a tensor.
     pub fn size(&self, name: &str) -> Option<usize> {
         self.metadata.info(name).map(|info| info.data_offsets.1 - info.data_offsets.0)
     }
@@ -189,7 +189,7 @@ impl TensorBytes<'_> {
         &self.name
     }
 
-    /// The elements as `f32`: F32 as stored, BF16 and F16 widened.
+    /// Returns the elements as `f32`: F32 as stored, BF16 and F16 widened.
     ///
     /// # Errors
     /// [`Error::Unsupported`] for another type.

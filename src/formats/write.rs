@@ -190,6 +190,31 @@ fn linears(checkpoint: &Checkpoint) -> Vec<(String, usize, usize)> {
     (0..checkpoint.config().layers).flat_map(layer).collect()
 }
 
+/// Where tensors are in the file: those that are kept, then scales and packed weights.
+fn packed_layout(
+    checkpoint: &Checkpoint,
+    kept: &[String],
+    linears: &[(String, usize, usize)],
+) -> Result<Layout> {
+    let mut layout = Layout::default();
+    for name in kept {
+        let (file, stored) = checkpoint.place_of(name)?;
+        if let (Some(dtype), Some(shape), Some(size)) =
+            (file.dtype(stored), file.shape(stored), file.size(stored))
+        {
+            layout.add(name.clone(), dtype, shape, size);
+        }
+    }
+    for (name, ..) in linears {
+        layout.add(format!("{name}.weight_scale"), Dtype::F32, &[1], 4);
+    }
+    for (name, rows, columns) in linears {
+        let shape = [rows.div_ceil(4), *columns];
+        layout.add(format!("{name}.weight"), Dtype::U8, &shape, shape[0] * columns);
+    }
+    Ok(layout)
+}
+
 fn write_tensors(
     checkpoint: &Checkpoint,
     out: &mut AtomicFile,
@@ -200,27 +225,8 @@ fn write_tensors(
         let name = name.strip_suffix(".weight_scale").or(name.strip_suffix(".weight"));
         name.is_some_and(|name| linears.iter().any(|linear| linear.0 == name))
     };
-    let mut layout = Layout::default();
     let kept: Vec<String> = checkpoint.names().into_iter().filter(|name| !packed(name)).collect();
-    for name in &kept {
-        let (file, stored) = checkpoint.place_of(name)?;
-        if let (Some(dtype), Some(shape), Some(size)) =
-            (file.dtype(stored), file.shape(stored), file.size(stored))
-        {
-            layout.add(name.clone(), dtype, shape, size);
-        }
-    }
-    for (name, ..) in &linears {
-        layout.add(format!("{name}.weight_scale"), Dtype::F32, &[1], 4);
-    }
-    for (name, rows, columns) in &linears {
-        layout.add(
-            format!("{name}.weight"),
-            Dtype::U8,
-            &[rows.div_ceil(4), *columns],
-            rows.div_ceil(4) * columns,
-        );
-    }
+    let layout = packed_layout(checkpoint, &kept, &linears)?;
     let header = layout.header(json!({"format": "pt"}), 8);
     out.reserve((header.len() + layout.end) as u64)?;
     out.write_at(0, &header)?;

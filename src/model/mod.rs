@@ -17,6 +17,7 @@
 //! the layer below: sequences, their key-value caches, prefill and decode.
 
 mod batch;
+mod conversation;
 pub(crate) mod engine;
 mod evaluate;
 mod generate;
@@ -27,6 +28,7 @@ mod tokenizer;
 
 pub use batch::continuous::{Batch, BatchLoad, BatchOptions};
 pub use chat_template::{InvalidTime, LocalTime};
+pub use conversation::Conversation;
 pub use engine::device::Device;
 pub use engine::interface::{Offloaded, SessionOptions};
 pub use engine::offload::Offload;
@@ -40,6 +42,6 @@ pub use generate::sequence::Token;
 pub use generate::speculation::{Speculation, SpeculationCounts};
 pub use generate::stop::Stop;
 pub use load::{builder::ModelBuilder, files::ModelFiles, model::Model};
-pub use session::sequences::Session;
+pub use session::sequences::{Session, SessionError};
 pub use threads::background::Blocking;
 pub use tokenizer::{chat::Message, stream::TextStream, text::Tokenizer};

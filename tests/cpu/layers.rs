@@ -63,7 +63,17 @@ const FOLDERS: [(&str, &[&str]); 2] = [
     ),
     (
         "model",
-        &["tokenizer", "threads", "engine", "session", "generate", "load", "batch", "evaluate"],
+        &[
+            "tokenizer",
+            "threads",
+            "engine",
+            "session",
+            "generate",
+            "load",
+            "conversation",
+            "batch",
+            "evaluate",
+        ],
     ),
 ];
 

@@ -41,6 +41,15 @@ fn auto_names_the_reason_for_its_choice() {
     assert_eq!(placed.context().is_some(), preferred.is_some());
     assert_eq!((placed.auto_reason(), placed.gpu_error().is_none()), (Some(why.as_str()), true));
 
+    // A GPU that must be there.
+    let gpu = Model::builder(&path).gpu();
+    assert!(gpu.footprint().unwrap().total() > 0);
+    let gpu = gpu.build().unwrap();
+    assert!(gpu.context().is_some() && gpu.auto_reason().is_none());
+    let missing = load(Device::Gpu(plain().adapter("no such GPU"))).map(drop).unwrap_err();
+    assert_eq!(missing.kind(), ErrorKind::NoDevice);
+    assert!(gpu.reload(Device::Gpu(plain())).unwrap().context().is_some());
+
     // One with too little memory, and one that is not there.
     for (options, kind) in [
         (plain().adapter(name.as_str()).memory_limit(1000), ErrorKind::OutOfMemory),

@@ -376,7 +376,7 @@ fn a_sessions_work_takes_what_was_estimated() {
         .ignore_eos(true)
         .sampling(Sampling::GREEDY.temperature(1.0).top_k(9).top_p(0.9));
     for prompt in [&text[..70], &text[1..capacity - 3]] {
-        let mut answer = model.generate_in(session, prompt, &sampled).unwrap();
+        let mut answer = model.generate_ids_in(session, prompt, &sampled).unwrap();
         assert_eq!((&mut answer).into_iter().filter(|token| token.is_ok()).count(), 4);
         session = block_on(answer.into_session()).unwrap();
     }

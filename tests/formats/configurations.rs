@@ -3,8 +3,10 @@
 use super::file::{ModelDirectory, config, file};
 use bitnet_wgpu::{
     Error, Result,
-    formats::{Activation, ModelConfig, ModelFile as _, RopeScaling},
-    internals::{FormatError, config_from_json},
+    formats::{ModelConfig, ModelFile as _},
+    internals::{
+        Activation, FormatError, ModelConfigInternals as _, RopeScaling, config_from_json,
+    },
 };
 use serde_json::{Value, json};
 use std::fs;

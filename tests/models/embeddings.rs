@@ -4,6 +4,7 @@
 use bitnet_wgpu::{
     Context, ContextOptions, Element, Error, ErrorKind,
     formats::{Checkpoint, EmbeddingDefaults, GgufVocabulary, ModelFile as _, Pooling},
+    internals::TokenizerInternals as _,
     model::{EmbedOptions, Embedding, Model, SessionOptions, Tokenizer},
 };
 use serde_json::{Value, json};

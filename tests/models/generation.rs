@@ -109,7 +109,7 @@ fn generation_in_two_calls_equals_one() {
         let (mut session, mut text) = (session(&model, 1, 32, Element::F32), vec![510, 3, 7]);
         for tokens in [5, 7] {
             let mut generation =
-                model.generate_in(session, &text, &options.clone().max_tokens(tokens)).unwrap();
+                model.generate_ids_in(session, &text, &options.clone().max_tokens(tokens)).unwrap();
             text.extend((&mut generation).into_iter().map(|token| token.unwrap().id));
             session = block_on(generation.into_session()).unwrap();
         }

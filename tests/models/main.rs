@@ -2,6 +2,7 @@
 
 mod batch_invariance;
 mod batches;
+mod conversation;
 mod embeddings;
 mod generation;
 mod golden;

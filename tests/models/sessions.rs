@@ -123,7 +123,7 @@ fn what_a_session_has_is_not_computed_again() {
         let go_on = |path: &Path, prompt: &[u32]| {
             let session = model.load_session(path, SessionOptions::new(1, 24)).unwrap();
             let generation = model
-                .generate_in(
+                .generate_ids_in(
                     session,
                     prompt,
                     &GenerateOptions::default().max_tokens(8).ignore_eos(true),

@@ -371,7 +371,7 @@ fn a_session_goes_on_with_its_draft_model() {
             let mut text = vec![510, 3, 7];
             // Left after this many tokens, wherever the thread is at that time.
             for taken in [5, 1, 7, 3] {
-                let mut generation = model.generate_in(session, &text, &options).unwrap();
+                let mut generation = model.generate_ids_in(session, &text, &options).unwrap();
                 text.extend(
                     (&mut generation).into_iter().take(taken).map(|token| token.unwrap().id),
                 );
@@ -386,7 +386,7 @@ fn a_session_goes_on_with_its_draft_model() {
                 generation.into_iter().map(|token| token.unwrap().id).collect::<Vec<_>>()
             };
             assert_eq!(
-                ids(model.generate_in(session, &[9, 8], &options).unwrap()),
+                ids(model.generate_ids_in(session, &[9, 8], &options).unwrap()),
                 wanted.ids,
                 "{engine}"
             );

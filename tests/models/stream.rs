@@ -24,7 +24,7 @@ use tokio::{
 };
 
 /// The real model on each engine.
-fn models() -> [(&'static str, Model); 2] {
+pub(crate) fn models() -> [(&'static str, Model); 2] {
     static MODELS: LazyLock<[Model; 2]> = LazyLock::new(|| {
         let path = support::repository("assets/tales-22m");
         [
@@ -260,7 +260,7 @@ fn a_session_goes_on_from_what_it_has() {
         let session = model.session(SessionOptions::new(1, 200)).unwrap();
 
         // Taken to its end, then gone on with: the last token generated is not in the session yet.
-        let mut generation = model.generate_in(session, &prompt, &options).unwrap();
+        let mut generation = model.generate_ids_in(session, &prompt, &options).unwrap();
         let cached =
             |generation: &Generation| (generation.prompt_tokens(), generation.cached_tokens());
         assert_eq!(cached(&generation), (prompt.len(), 0), "{engine}");
@@ -273,7 +273,7 @@ fn a_session_goes_on_from_what_it_has() {
         assert_eq!(session.tokens(0), [&prompt[..], &first[..11]].concat(), "{engine}");
         assert_eq!(session.len(0), session.tokens(0).len(), "{engine}");
         let longer = [&prompt[..], &first, &[7, 300, 12]].concat();
-        let mut generation = model.generate_in(session, &longer, &options).unwrap();
+        let mut generation = model.generate_ids_in(session, &longer, &options).unwrap();
         assert_eq!(cached(&generation), (longer.len(), prompt.len() + 11), "{engine}");
         let second: Vec<u32> =
             (&mut generation).into_iter().map(|token| token.unwrap().id).collect();
@@ -282,7 +282,7 @@ fn a_session_goes_on_from_what_it_has() {
         // Another text with a common beginning; ended early, with steps submitted ahead.
         let session = block_on(generation.into_session()).unwrap();
         let other = [&prompt[..], &[9, 9]].concat();
-        let mut generation = model.generate_in(session, &other, &options).unwrap();
+        let mut generation = model.generate_ids_in(session, &other, &options).unwrap();
         let begun: Vec<u32> =
             (&mut generation).into_iter().take(3).map(|token| token.unwrap().id).collect();
         let session = block_on(generation.into_session()).unwrap();
@@ -298,14 +298,15 @@ fn a_session_goes_on_from_what_it_has() {
         // nobody asks.
         let session = block_on(
             model
-                .generate_in(session, &held, &options.clone().max_tokens(0))
+                .generate_ids_in(session, &held, &options.clone().max_tokens(0))
                 .unwrap()
                 .into_session(),
         )
         .unwrap();
         let session =
-            block_on(model.generate_in(session, &held, &options).unwrap().into_session()).unwrap();
-        let mut generation = model.generate_in(session, &held, &options).unwrap();
+            block_on(model.generate_ids_in(session, &held, &options).unwrap().into_session())
+                .unwrap();
+        let mut generation = model.generate_ids_in(session, &held, &options).unwrap();
         assert_eq!(cached(&generation), (held.len(), held.len() - 1), "{engine}");
         let again: Vec<u32> =
             (&mut generation).into_iter().map(|token| token.unwrap().id).collect();
@@ -315,14 +316,14 @@ fn a_session_goes_on_from_what_it_has() {
         let in_batch = batch.generate_ids(&prompt, &options).unwrap().into_session();
         assert!(matches!(block_on(in_batch).map(drop), Err(Error::Invalid { .. })), "{engine}");
         let session = block_on(generation.into_session()).unwrap();
-        assert!(matches!(
-            model.generate_in(session, &vec![1; 201], &options).map(drop),
-            Err(Error::Context { needed: 201, capacity: 200 })
-        ));
+        let held = session.tokens(0).to_vec();
+        let failed = model.generate_ids_in(session, &vec![1; 201], &options).err().unwrap();
+        assert!(matches!(failed.error, Error::Context { needed: 201, capacity: 200 }), "{engine}");
+        assert_eq!(failed.session.tokens(0), held, "{engine}: the error has the session");
         let two = model.session(SessionOptions::new(2, 20)).unwrap();
         assert!(
             matches!(
-                model.generate_in(two, &prompt, &options).map(drop),
+                model.generate_ids_in(two, &prompt, &options).map_err(Error::from).map(drop),
                 Err(Error::Invalid { .. })
             ),
             "{engine}"
@@ -331,7 +332,9 @@ fn a_session_goes_on_from_what_it_has() {
     let [(_, cpu), (_, gpu)] = models();
     let foreign = cpu.session(SessionOptions::new(1, 20)).unwrap();
     assert!(matches!(
-        gpu.generate_in(foreign, &[1], &GenerateOptions::default()).map(drop),
+        gpu.generate_ids_in(foreign, &[1], &GenerateOptions::default())
+            .map_err(Error::from)
+            .map(drop),
         Err(Error::Invalid { .. })
     ));
 }

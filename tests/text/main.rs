@@ -9,7 +9,7 @@ mod stream;
 mod tokenizer;
 
 use bitnet_wgpu::model::{LocalTime, Message, ReasoningParser, TextStream, Tokenizer};
-use bitnet_wgpu::{Error, Result, formats::GgufVocabulary};
+use bitnet_wgpu::{Error, Result, formats::GgufVocabulary, internals::TokenizerInternals as _};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use std::path::Path;

@@ -140,7 +140,7 @@ impl<'a> Conversation<'a> {
             None => self.model.session(SessionOptions::new(1, self.room))?,
         };
         let start = Instant::now();
-        let mut generation = self.model.generate_in(session, &prompt.ids, &options)?;
+        let mut generation = self.model.generate_ids_in(session, &prompt.ids, &options)?;
         let mut parts = ReasoningParser::after(&self.tokenizer, &prompt.ids)?;
         let (mut text, mut ids, mut prefill) = (SplitText::default(), Vec::new(), Duration::ZERO);
         let interrupted = self.generate(&mut generation, |token| {

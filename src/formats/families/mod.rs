@@ -15,7 +15,7 @@ use super::{
 };
 use std::ptr;
 
-static FAMILIES: [&Family; 6] = [
+static FAMILIES: &[&Family] = &[
     &bitnet::FAMILY,
     &llama::FAMILY,
     &qwen3::FAMILY,
@@ -25,9 +25,7 @@ static FAMILIES: [&Family; 6] = [
 ];
 
 fn architectures() -> impl Iterator<Item = (&'static Family, &'static Architecture)> {
-    FAMILIES
-        .into_iter()
-        .flat_map(|family| family.architectures.iter().map(move |own| (family, own)))
+    FAMILIES.iter().flat_map(|family| family.architectures.iter().map(move |own| (*family, own)))
 }
 
 /// Returns the family of a `model_type` in config.json.
@@ -36,7 +34,7 @@ fn architectures() -> impl Iterator<Item = (&'static Family, &'static Architectu
 /// A message that names what is missing for it, or the names that are supported.
 pub fn of_json(name: &str) -> Result<&'static Family, FormatError> {
     let known = FAMILIES.iter().flat_map(|family| family.model_types).copied();
-    let found = FAMILIES.into_iter().find(|family| family.model_types.contains(&name));
+    let found = FAMILIES.iter().copied().find(|family| family.model_types.contains(&name));
     found.ok_or_else(|| unsupported::problem("model_type", name, known.collect()))
 }
 
@@ -72,7 +70,7 @@ impl ModelConfig {
     }
 
     /// Whether query and key heads are normed before they are rotated.
-    pub fn qk_norms(&self) -> bool {
+    pub(crate) fn qk_norms(&self) -> bool {
         self.family().layer.iter().any(|part| matches!(part, Part::HeadNorms(..)))
     }
 }

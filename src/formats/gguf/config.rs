@@ -205,15 +205,7 @@ impl Keys<'_> {
                 "has the tensor `{name}`, and its rotary scaling is not `longrope`"
             ));
         }
-        let own = longrope.then(|| self.longrope(context)).transpose()?;
-        // Llama 3.1's, of which converters make numbers.
-        let frequencies = self
-            .rope_factors(FREQUENCIES)?
-            .filter(|factors| factors.iter().any(|&factor| factor != 1.0));
-        if own.is_some() && frequencies.is_some() {
-            return unsupported(format!("has longrope and the tensor `{FREQUENCIES}`"));
-        }
-        let own = own.or(frequencies);
+        let own = self.own_factors(longrope, context)?;
         match (own, scaling) {
             (None, scaling) => Ok((scaling, Vec::new())),
             (Some(factors), RopeScaling::None) => {
@@ -223,6 +215,19 @@ impl Keys<'_> {
                 "divides each rotary frequency by a number of its own beside the scaling {other}, which is not supported"
             )),
         }
+    }
+
+    /// What each frequency is divided by, by longrope or by a tensor.
+    fn own_factors(self, longrope: bool, context: usize) -> Result<Option<Vec<f32>>, FormatError> {
+        let own = longrope.then(|| self.longrope(context)).transpose()?;
+        // Llama 3.1's, of which converters make numbers.
+        let frequencies = self
+            .rope_factors(FREQUENCIES)?
+            .filter(|factors| factors.iter().any(|&factor| factor != 1.0));
+        if own.is_some() && frequencies.is_some() {
+            return unsupported(format!("has longrope and the tensor `{FREQUENCIES}`"));
+        }
+        Ok(own.or(frequencies))
     }
 
     fn rope_factors(self, name: &str) -> Result<Option<Vec<f32>>, FormatError> {

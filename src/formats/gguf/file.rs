@@ -77,24 +77,24 @@ impl GgufFile {
         Ok(Self { file, head, header })
     }
 
-    /// The file.
+    /// Returns the path of the file.
     pub fn path(&self) -> &Path {
         self.file.path()
     }
 
-    /// The metadata's keys, sorted.
+    /// Returns the metadata's keys, sorted.
     pub fn keys(&self) -> impl Iterator<Item = &str> {
         self.header.metadata.keys().map(String::as_str)
     }
 
-    /// A metadata value.
+    /// Returns a metadata value.
     pub fn get(&self, key: &str) -> Option<GgufValue<'_>> {
         let place = self.header.metadata.get(key)?;
         // The value was checked when the file was opened, so `ok` drops no error.
         value::value(&mut Cursor { bytes: &self.head, at: place.at }, place.kind).ok()
     }
 
-    /// The tensors' names, sorted.
+    /// Returns the tensors' names, sorted.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.header.tensors.keys().map(String::as_str)
     }
@@ -104,17 +104,17 @@ impl GgufFile {
         self.header.tensors.contains_key(name)
     }
 
-    /// The dimensions of a tensor of any type, outermost first.
+    /// Returns the dimensions of a tensor of any type, outermost first.
     pub fn shape(&self, name: &str) -> Option<&[usize]> {
         self.header.tensors.get(name).map(|info| &*info.shape)
     }
 
-    /// The type of a tensor.
+    /// Returns the type of a tensor.
     pub fn kind(&self, name: &str) -> Option<GgufType> {
         self.header.tensors.get(name).map(|info| GgufType::from_id(info.id))
     }
 
-    /// The bytes of a tensor; none for one of a type that is not read.
+    /// Returns the bytes of a tensor; none for one of a type that is not read.
     pub fn size(&self, name: &str) -> Option<usize> {
         let info = self.header.tensors.get(name)?;
         info.size().ok().flatten()
@@ -269,7 +269,7 @@ impl GgufTensor<'_> {
         }
     }
 
-    /// The elements of a float tensor (F32, F16 or BF16) as `f32`.
+    /// Returns the elements of a float tensor (F32, F16 or BF16) as `f32`.
     ///
     /// # Errors
     /// [`Error::Unsupported`] for a quantized type.
@@ -279,7 +279,8 @@ impl GgufTensor<'_> {
         })
     }
 
-    /// A ternary matrix, from a ternary type or from floats with only the values -a, 0 and a.
+    /// Returns a ternary matrix, from a ternary type or from floats with only the values -a, 0 and
+    /// a.
     ///
     /// # Errors
     /// [`Error::Format`] for another shape, or weights that are not ternary; [`Error::Unsupported`]
@@ -303,8 +304,8 @@ impl GgufTensor<'_> {
             .map_err(|problem| self.problem(problem))
     }
 
-    /// An embedding or a head: floats as stored; Q8_0, Q4_K, Q6_K, Q2_0, PQ2_0, PTQ1_0 and Q1_0
-    /// converted to `f16`.
+    /// Returns an embedding or a head: floats as stored; Q8_0, Q4_K, Q6_K, Q2_0, PQ2_0, PTQ1_0 and
+    /// Q1_0 converted to `f16`.
     ///
     /// # Errors
     /// [`Error::Format`] for another shape, [`Error::Unsupported`] for another type.

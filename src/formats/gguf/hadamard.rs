@@ -58,55 +58,12 @@ pub(super) fn read(
         ));
     }
     let keys = Keys(file);
-    match keys.needed("version", |value| value.as_u64())? {
-        1 => {}
-        other => return unsupported(format!("{PREFIX}version is {other}; 1 is supported")),
-    }
-    for (key, only) in FIXED {
-        let found = keys.needed(key, |value| value.as_str())?;
-        if found != only {
-            return unsupported(format!("{PREFIX}{key} is `{found}`; `{only}` is supported"));
-        }
-    }
+    keys.check_fixed()?;
     let block = keys
         .needed("block_size", |value| value.as_u64().and_then(|size| usize::try_from(size).ok()))?;
-    let signs = match keys.needed("sign_mode", |value| value.as_str())? {
-        "identity" => match file.get(&format!("{PREFIX}sign_values")) {
-            Some(_) if keys.sign_values()?.iter().any(|&sign| sign != 1.0) => {
-                return Err(format!(
-                    "{PREFIX}sign_mode is `identity`, and {PREFIX}sign_values has others than 1"
-                )
-                .into());
-            }
-            _ => BTreeMap::new(),
-        },
-        "explicit" => keys.signs()?,
-        other => {
-            return unsupported(format!(
-                "{PREFIX}sign_mode is `{other}`; `explicit` and `identity` are supported"
-            ));
-        }
-    };
-    let (mut named, inverse) = (keys.names("weight_names")?, keys.names("inverse_weight_names")?);
-    if let Some(missing) = linears.iter().find(|name| !named.remove(name.as_str())) {
-        return unsupported(format!(
-            "{PREFIX}weight_names is without `{missing}`; that all linear layers are rotated is supported"
-        ));
-    }
-    let (embedding, head) =
-        ("token_embd.weight", if config.tied_head { "token_embd.weight" } else { "output.weight" });
-    let hadamard =
-        Hadamard { block, signs, head: named.remove(head), embedding: inverse.contains(embedding) };
-    if let Some(other) =
-        named.iter().chain(inverse.iter().filter(|name| **name != embedding)).next()
-    {
-        return Err(format!("{PREFIX}weight_names or inverse_weight_names has `{other}`, which is not a weight with rotated activations").into());
-    }
-    if config.tied_head && hadamard.head != hadamard.embedding {
-        return unsupported(format!(
-            "{PREFIX}weight_names and inverse_weight_names disagree about `{embedding}`, which is the head too"
-        ));
-    }
+    let signs = keys.signs_by_mode()?;
+    let (head, embedding) = keys.rotated_ends(config, linears)?;
+    let hadamard = Hadamard { block, signs, head, embedding };
     let widths = [config.hidden, config.heads * config.head_dim, config.intermediate];
     if let Some(width) = widths
         .iter()
@@ -123,6 +80,67 @@ pub(super) fn read(
 struct Keys<'a>(&'a GgufFile);
 
 impl<'a> Keys<'a> {
+    /// Checks the keys that have one supported value.
+    fn check_fixed(self) -> Result<(), FormatError> {
+        match self.needed("version", |value| value.as_u64())? {
+            1 => {}
+            other => return unsupported(format!("{PREFIX}version is {other}; 1 is supported")),
+        }
+        for (key, only) in FIXED {
+            let found = self.needed(key, |value| value.as_str())?;
+            if found != only {
+                return unsupported(format!("{PREFIX}{key} is `{found}`; `{only}` is supported"));
+            }
+        }
+        Ok(())
+    }
+
+    /// The signs of inputs by their width, none where all are 1.
+    fn signs_by_mode(self) -> Result<BTreeMap<usize, Vec<f32>>, FormatError> {
+        match self.needed("sign_mode", |value| value.as_str())? {
+            "identity" => match self.0.get(&format!("{PREFIX}sign_values")) {
+                Some(_) if self.sign_values()?.iter().any(|&sign| sign != 1.0) => Err(format!(
+                    "{PREFIX}sign_mode is `identity`, and {PREFIX}sign_values has others than 1"
+                )
+                .into()),
+                _ => Ok(BTreeMap::new()),
+            },
+            "explicit" => Ok(self.signs()?),
+            other => unsupported(format!(
+                "{PREFIX}sign_mode is `{other}`; `explicit` and `identity` are supported"
+            )),
+        }
+    }
+
+    /// Whether the LM head and the embedding are rotated, where all linear layers are.
+    fn rotated_ends(
+        self,
+        config: &ModelConfig,
+        linears: &[String],
+    ) -> Result<(bool, bool), FormatError> {
+        let (mut named, inverse) =
+            (self.names("weight_names")?, self.names("inverse_weight_names")?);
+        if let Some(missing) = linears.iter().find(|name| !named.remove(name.as_str())) {
+            return unsupported(format!(
+                "{PREFIX}weight_names is without `{missing}`; that all linear layers are rotated is supported"
+            ));
+        }
+        let embedding = "token_embd.weight";
+        let head = if config.tied_head { embedding } else { "output.weight" };
+        let rotated = (named.remove(head), inverse.contains(embedding));
+        if let Some(other) =
+            named.iter().chain(inverse.iter().filter(|name| **name != embedding)).next()
+        {
+            return Err(format!("{PREFIX}weight_names or inverse_weight_names has `{other}`, which is not a weight with rotated activations").into());
+        }
+        if config.tied_head && rotated.0 != rotated.1 {
+            return unsupported(format!(
+                "{PREFIX}weight_names and inverse_weight_names disagree about `{embedding}`, which is the head too"
+            ));
+        }
+        Ok(rotated)
+    }
+
     fn needed<T>(self, key: &str, read: impl Fn(GgufValue<'a>) -> Option<T>) -> Result<T, String> {
         let value =
             self.0.get(&format!("{PREFIX}{key}")).ok_or_else(|| format!("has no {PREFIX}{key}"))?;

@@ -105,7 +105,7 @@ fn graph(
     architecture: &Architecture,
     c: &ModelConfig,
 ) -> Result<(), FormatError> {
-    let key = |name: &str| format!("{}.{name}", architecture.name);
+    let key = |name: &str| architecture.key(name);
     let sizes = [
         ("vocab_size", c.vocab),
         ("context_length", c.context),
@@ -133,6 +133,16 @@ fn graph(
             metadata.float(&key("attention.scale"), scale);
         }
     }
+    embedding(metadata, architecture, c)?;
+    rope_scaling(metadata, architecture, c)
+}
+
+/// The keys of embeddings.
+fn embedding(
+    metadata: &mut Metadata,
+    architecture: &Architecture,
+    c: &ModelConfig,
+) -> Result<(), FormatError> {
     if let Some(what) = &c.embedding.unsupported {
         return unsupported(format!(
             "makes embeddings in a way that GGUF files cannot store: {what}"
@@ -141,21 +151,32 @@ fn graph(
     if c.embedding.normalize == Some(false) {
         return unsupported("does not normalize its embeddings, which GGUF files cannot store");
     }
-    match c.embedding.pooling {
-        Some(Pooling::Mean) => metadata.number(&key("pooling_type"), 1u32),
-        Some(Pooling::Cls) => metadata.number(&key("pooling_type"), 2u32),
-        Some(Pooling::Last) => metadata.number(&key("pooling_type"), 3u32),
-        None => {}
-    }
+    let kind = match c.embedding.pooling {
+        Some(Pooling::Mean) => 1u32,
+        Some(Pooling::Cls) => 2,
+        Some(Pooling::Last) => 3,
+        None => return Ok(()),
+    };
+    metadata.number(&architecture.key("pooling_type"), kind);
+    Ok(())
+}
+
+/// The keys of rotary scaling.
+fn rope_scaling(
+    metadata: &mut Metadata,
+    architecture: &Architecture,
+    c: &ModelConfig,
+) -> Result<(), FormatError> {
+    let key = |name: &str| architecture.key(&format!("rope.scaling.{name}"));
     match c.rope_scaling {
         RopeScaling::None => {}
         RopeScaling::Linear(factor) => {
-            metadata.text(&key("rope.scaling.type"), "linear");
-            metadata.float(&key("rope.scaling.factor"), factor);
+            metadata.text(&key("type"), "linear");
+            metadata.float(&key("factor"), factor);
         }
         RopeScaling::Yarn { factor, context, attention, fast, slow, truncate: true } => {
-            metadata.text(&key("rope.scaling.type"), "yarn");
-            metadata.number(&key("rope.scaling.original_context_length"), context as usize);
+            metadata.text(&key("type"), "yarn");
+            metadata.number(&key("original_context_length"), context as usize);
             let usual = yarn_attention(factor, 1.0);
             let floats = [
                 ("factor", factor),
@@ -163,15 +184,13 @@ fn graph(
                 ("yarn_beta_fast", fast),
                 ("yarn_beta_slow", slow),
             ];
-            floats.into_iter().for_each(|(name, float)| {
-                metadata.float(&key(&format!("rope.scaling.{name}")), float)
-            });
+            floats.into_iter().for_each(|(name, float)| metadata.float(&key(name), float));
         }
         // What is the same for all texts is so whatever the original context was.
         RopeScaling::LongRope { attention } if architecture.rotary == RotaryOrder::Pairs => {
-            metadata.text(&key("rope.scaling.type"), "longrope");
-            metadata.number(&key("rope.scaling.original_context_length"), c.context);
-            metadata.float(&key("rope.scaling.attn_factor"), attention);
+            metadata.text(&key("type"), "longrope");
+            metadata.number(&key("original_context_length"), c.context);
+            metadata.float(&key("attn_factor"), attention);
         }
         other => {
             return unsupported(format!(
@@ -182,12 +201,56 @@ fn graph(
     Ok(())
 }
 
+fn token_key(name: &str) -> String {
+    format!("tokenizer.ggml.{name}")
+}
+
 fn tokens(
     metadata: &mut Metadata,
     c: &ModelConfig,
     vocabulary: Option<&GgufVocabulary>,
 ) -> Result<(), FormatError> {
-    let key = |name: &str| format!("tokenizer.ggml.{name}");
+    token_ids(metadata, c, vocabulary)?;
+    let Some(v) = vocabulary else {
+        metadata.text(&token_key("model"), NO_VOCABULARY);
+        return Ok(());
+    };
+    if v.tokens.len() > c.vocab {
+        return Err(format!(
+            "has {} tokens in its tokenizer, {} in its configuration",
+            v.tokens.len(),
+            c.vocab
+        )
+        .into());
+    }
+    metadata.text(&token_key("model"), &v.model);
+    if let Some(pre) = &v.pre {
+        metadata.text(&token_key("pre"), pre);
+    }
+    token_lists(metadata, c, v)?;
+    if !v.merges.is_empty() {
+        metadata.list(&token_key("merges"), Kind::String, &v.merges, |bytes, merge| {
+            put_text(bytes, merge)
+        });
+    }
+    let flags = [
+        ("add_bos_token", v.add_bos),
+        ("add_eos_token", v.add_eos),
+        ("add_space_prefix", v.add_space_prefix),
+    ];
+    flags.into_iter().for_each(|(name, flag)| metadata.flag(&token_key(name), flag));
+    if let Some(template) = &v.chat_template {
+        metadata.text("tokenizer.chat_template", template);
+    }
+    Ok(())
+}
+
+/// The tokens that begin and end a text.
+fn token_ids(
+    metadata: &mut Metadata,
+    c: &ModelConfig,
+    vocabulary: Option<&GgufVocabulary>,
+) -> Result<(), FormatError> {
     let eos = vocabulary.and_then(|vocabulary| vocabulary.eos).or(c.eos.first().copied());
     // Some are known by their names.
     let named = |id: u32| {
@@ -211,25 +274,18 @@ fn tokens(
     ];
     for (name, id) in ids {
         if let Some(id) = id {
-            metadata.number(&key(&format!("{name}_token_id")), id);
+            metadata.number(&token_key(&format!("{name}_token_id")), id);
         }
     }
-    let Some(v) = vocabulary else {
-        metadata.text(&key("model"), NO_VOCABULARY);
-        return Ok(());
-    };
-    if v.tokens.len() > c.vocab {
-        return Err(format!(
-            "has {} tokens in its tokenizer, {} in its configuration",
-            v.tokens.len(),
-            c.vocab
-        )
-        .into());
-    }
-    metadata.text(&key("model"), &v.model);
-    if let Some(pre) = &v.pre {
-        metadata.text(&key("pre"), pre);
-    }
+    Ok(())
+}
+
+/// The tokens with their types and scores.
+fn token_lists(
+    metadata: &mut Metadata,
+    c: &ModelConfig,
+    v: &GgufVocabulary,
+) -> Result<(), FormatError> {
     // As many as the embedding has rows, which llama.cpp needs.
     let added = v.tokens.len()..c.vocab;
     let unused: HashSet<String> = added.clone().map(unused_token).collect();
@@ -243,28 +299,18 @@ fn tokens(
     let kinds = (0..v.tokens.len())
         .map(|id| v.token_types.get(id).copied().unwrap_or(NORMAL))
         .chain(added.clone().map(|_| UNUSED));
-    metadata.list(&key("tokens"), Kind::String, &texts, |bytes, text| put_text(bytes, text));
-    metadata.list(&key("token_type"), Kind::I32, &kinds.collect::<Vec<_>>(), |bytes, kind| {
-        bytes.extend(kind.to_le_bytes())
-    });
+    metadata.list(&token_key("tokens"), Kind::String, &texts, |bytes, text| put_text(bytes, text));
+    metadata.list(
+        &token_key("token_type"),
+        Kind::I32,
+        &kinds.collect::<Vec<_>>(),
+        |bytes, kind| bytes.extend(kind.to_le_bytes()),
+    );
     if let Some(scores) = &v.scores {
         let scores: Vec<f32> = scores.iter().copied().chain(added.map(|_| 0.0)).collect();
-        metadata.list(&key("scores"), Kind::F32, &scores, |bytes, score| {
+        metadata.list(&token_key("scores"), Kind::F32, &scores, |bytes, score| {
             bytes.extend(score.to_le_bytes())
         });
-    }
-    if !v.merges.is_empty() {
-        metadata
-            .list(&key("merges"), Kind::String, &v.merges, |bytes, merge| put_text(bytes, merge));
-    }
-    let flags = [
-        ("add_bos_token", v.add_bos),
-        ("add_eos_token", v.add_eos),
-        ("add_space_prefix", v.add_space_prefix),
-    ];
-    flags.into_iter().for_each(|(name, flag)| metadata.flag(&key(name), flag));
-    if let Some(template) = &v.chat_template {
-        metadata.text("tokenizer.chat_template", template);
     }
     Ok(())
 }

@@ -8,7 +8,7 @@ mod hadamard;
 pub(super) mod keys;
 mod layout;
 pub(crate) mod metadata;
-pub(super) mod model;
+pub(crate) mod model;
 mod parse;
 pub(super) mod value;
 pub(crate) mod vocabulary;

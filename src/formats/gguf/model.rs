@@ -27,24 +27,10 @@ use std::{
     sync::{Once, OnceLock},
 };
 
-/// A model in a GGUF file: architectures `bitnet-b1.58`, `bitnet-25`, `bitnet`, `llama`, `qwen3`,
-/// `minicpm`, `gemma3` and `granite`.
-///
-/// ```no_run
-/// use bitnet_wgpu::{formats::{Gguf, I2sLayout, ReadOptions}, model::Tokenizer};
-///
-/// # fn main() -> bitnet_wgpu::Result<()> {
-/// let options = ReadOptions::default().i2s_layout(I2sLayout::Arm);
-/// let model = Gguf::open("ggml-model-i2_s.gguf")?.with_options(options);
-/// println!("{:?}", model.file().get("general.architecture"));
-/// let tensor = model.file().tensor("blk.0.ffn_down.weight")?;
-/// println!("{:?} {:?}", tensor.kind, tensor.shape);
-/// let tokenizer = Tokenizer::from_gguf(&model.vocabulary()?)?;
-/// # Ok(())
-/// # }
-/// ```
+/// The model in a GGUF file, of an architecture of [`families`](crate::formats::families).
+/// [`GgufFile`] has its metadata and tensors.
 #[derive(Debug)]
-pub struct Gguf {
+pub struct GgufModel {
     file: GgufFile,
     config: ModelConfig,
     /// The layout that was asked for.
@@ -58,9 +44,10 @@ pub struct Gguf {
     said: Once,
 }
 
-impl Gguf {
+impl GgufModel {
     /// Opens a file. The layout of I2_S tensors is found by the weights: see
-    /// [`ReadOptions::i2s_layout`]. Query and key rows are read in the architecture's usual [`RotaryOrder`]; linear layers in floats are quantized in BitNet's
+    /// [`ReadOptions::i2s_layout`]. Query and key rows are read in the architecture's usual
+    /// [`RotaryOrder`]; linear layers in floats are quantized in BitNet's
     /// architectures, and otherwise refused unless they are ternary already.
     ///
     /// # Errors
@@ -104,7 +91,7 @@ impl Gguf {
         self
     }
 
-    /// The underlying file: metadata and tensors as stored.
+    /// Returns the underlying file: metadata and tensors as stored.
     pub fn file(&self) -> &GgufFile {
         &self.file
     }
@@ -114,7 +101,7 @@ impl Gguf {
         &self.config
     }
 
-    /// The tokenizer's vocabulary.
+    /// Returns the tokenizer's vocabulary.
     ///
     /// # Errors
     /// [`Error::Format`](crate::Error::Format) if it is missing, has values of a wrong type, or
@@ -201,7 +188,7 @@ pub(super) fn paired(row: usize, size: usize) -> usize {
     head * size + half * (size / 2) + pair
 }
 
-impl ModelFile for Gguf {
+impl ModelFile for GgufModel {
     fn config(&self) -> &ModelConfig {
         &self.config
     }

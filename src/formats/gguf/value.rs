@@ -71,7 +71,7 @@ pub struct GgufArray<'a> {
 }
 
 impl<'a> GgufArray<'a> {
-    /// The number of elements.
+    /// Returns the number of elements.
     pub fn len(&self) -> usize {
         self.count
     }
@@ -81,7 +81,7 @@ impl<'a> GgufArray<'a> {
         self.count == 0
     }
 
-    /// The elements in order.
+    /// Returns the elements in order.
     pub fn iter(&self) -> impl Iterator<Item = GgufValue<'a>> + use<'a> {
         let (kind, mut cursor) = (self.kind, Cursor { bytes: self.bytes, at: 0 });
         // The elements were checked when the file was opened, so `ok` drops no error.
@@ -90,12 +90,12 @@ impl<'a> GgufArray<'a> {
 }
 
 impl<'a> GgufValue<'a> {
-    /// The value of an integer of any width, if it is not negative.
+    /// Returns the value of an integer of any width, if it is not negative.
     pub fn as_u64(&self) -> Option<u64> {
         self.as_i128().and_then(|value| u64::try_from(value).ok())
     }
 
-    /// The value of an integer of any width, if it fits.
+    /// Returns the value of an integer of any width, if it fits.
     pub fn as_i64(&self) -> Option<i64> {
         self.as_i128().and_then(|value| i64::try_from(value).ok())
     }
@@ -114,7 +114,7 @@ impl<'a> GgufValue<'a> {
         })
     }
 
-    /// The value of a float of either width.
+    /// Returns the value of a float of either width.
     pub fn as_f64(&self) -> Option<f64> {
         match *self {
             Self::F32(v) => Some(v.into()),

@@ -4,38 +4,44 @@ use super::{
     file::GgufFile,
     value::{GgufValue, show},
 };
+use crate::visibility::internal_fields;
 
 /// Tokens that end a turn of a chat, and one that ends a text where EOS is that of a turn. GGUF
 /// names a single EOS.
 pub(crate) const ENDS: [&str; 4] = ["<|eot_id|>", "<|im_end|>", "<end_of_turn>", "<|endoftext|>"];
 
-/// A tokenizer as a GGUF file's metadata describes it.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct GgufVocabulary {
-    /// The kind of tokenizer: `gpt2` for byte-level BPE, `llama` for SentencePiece.
-    pub model: String,
-    /// The name of the rule that splits text before BPE (`llama-bpe`, ...).
-    pub pre: Option<String>,
-    /// The text of every token.
-    pub tokens: Vec<String>,
-    /// One per token, or empty: 1 normal, 2 unknown, 3 control, 4 user-defined, 5 unused, 6 byte.
-    pub token_types: Vec<i32>,
-    /// BPE merges by falling priority, each two token texts with a space between.
-    pub merges: Vec<String>,
-    /// SentencePiece scores, one per token.
-    pub scores: Option<Vec<f32>>,
-    /// The token that begins a text.
-    pub bos: Option<u32>,
-    /// The token that ends a text.
-    pub eos: Option<u32>,
-    /// Whether a text begins with `bos`.
-    pub add_bos: Option<bool>,
-    /// Whether a text that is embedded ends with `eos`.
-    pub add_eos: Option<bool>,
-    /// Whether a space is put before a text (SentencePiece). `None` means yes.
-    pub add_space_prefix: Option<bool>,
-    /// The chat template, in Jinja.
-    pub chat_template: Option<String>,
+internal_fields! {
+    /// A tokenizer as a GGUF file's metadata describes it, for
+    /// [`write_gguf`](crate::formats::write_gguf).
+    #[derive(Clone, Debug, Default, PartialEq)]
+    pub struct GgufVocabulary {}
+    internals {
+        /// The kind of tokenizer: `gpt2` for byte-level BPE, `llama` for SentencePiece.
+        model: String,
+        /// The name of the rule that splits text before BPE (`llama-bpe`, ...).
+        pre: Option<String>,
+        /// The text of every token.
+        tokens: Vec<String>,
+        /// One per token, or empty: 1 normal, 2 unknown, 3 control, 4 user-defined, 5 unused, 6
+        /// byte.
+        token_types: Vec<i32>,
+        /// BPE merges by falling priority, each two token texts with a space between.
+        merges: Vec<String>,
+        /// SentencePiece scores, one per token.
+        scores: Option<Vec<f32>>,
+        /// The token that begins a text.
+        bos: Option<u32>,
+        /// The token that ends a text.
+        eos: Option<u32>,
+        /// Whether a text begins with `bos`.
+        add_bos: Option<bool>,
+        /// Whether a text that is embedded ends with `eos`.
+        add_eos: Option<bool>,
+        /// Whether a space is put before a text (SentencePiece). `None` means yes.
+        add_space_prefix: Option<bool>,
+        /// The chat template, in Jinja.
+        chat_template: Option<String>,
+    }
 }
 
 pub(super) fn read(file: &GgufFile, vocab: usize) -> Result<GgufVocabulary, String> {

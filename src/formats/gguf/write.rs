@@ -4,7 +4,7 @@ use super::{
     blocks::GgufType,
     config::{LONG, SHORT},
     metadata::{Metadata, metadata, put_text},
-    model::{Gguf, paired, stored},
+    model::{GgufModel, paired, stored},
     vocabulary::GgufVocabulary,
 };
 use crate::{
@@ -104,12 +104,12 @@ pub fn write_gguf(
     }
     at(output, file.flush())?;
     drop(file);
-    same_model(&Gguf::open(out.partial())?, checkpoint.config()).map_err(refused)?;
+    same_model(&GgufModel::open(out.partial())?, checkpoint.config()).map_err(refused)?;
     out.commit()
 }
 
 /// Checks that the file is of the same model, except for its tokens and names.
-fn same_model(file: &Gguf, wanted: &ModelConfig) -> Result<(), FormatError> {
+fn same_model(file: &GgufModel, wanted: &ModelConfig) -> Result<(), FormatError> {
     let (architecture, generation) = (wanted.architecture.clone(), wanted.generation.clone());
     let (eos, embedding) = (wanted.eos.clone(), wanted.embedding.clone());
     let read = ModelConfig {

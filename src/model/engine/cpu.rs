@@ -196,7 +196,7 @@ impl CpuModel {
             .par_chunks_exact_mut(run * row)
             .zip(caches)
             .zip(attended.par_chunks_exact_mut(run * width));
-        sequences.try_for_each(|((qkv, cache), attended)| {
+        sequences.try_for_each(|((qkv, cache), attended)| -> Result<()> {
             cpu::attention::rope(qkv, angles, cache)?;
             attended.copy_from_slice(&cpu::attention::attention(qkv, cache)?);
             Ok(())

@@ -6,9 +6,10 @@ use crate::{
 };
 use std::slice;
 
-/// What computes a model: a GPU, several GPUs that share its layers, or the CPU.
+/// What computes a model: a GPU, several GPUs that share its layers, or the CPU. The default is
+/// [`Device::Auto`]: the GPU if there is one and it is faster than the CPU, else the CPU.
 ///
-/// `&context`, and a slice, an array or a `Vec` of contexts convert to GPUs; so does
+/// `&context`, and a slice, an array or a `Vec` of contexts convert to [`Device::Contexts`]; so does
 /// `Some(&context)`, and `None` to the CPU.
 ///
 /// Several contexts are on devices of one machine, and each gets a run of layers, in their order:
@@ -43,10 +44,13 @@ pub enum Device<'a> {
     /// none, if it has too little memory for the weights, cannot compute them, or if its driver
     /// fails. [`Model::auto_reason`](crate::model::Model::auto_reason) says which it is.
     Auto(ContextOptions),
+    /// The GPU that [`Context::open`] opens with these options, also a software one. It is an error
+    /// if there is none.
+    Gpu(ContextOptions),
     /// The CPU.
     Cpu,
-    /// One GPU or several.
-    Gpus(&'a [Context]),
+    /// One GPU or several, which the caller has opened.
+    Contexts(&'a [Context]),
 }
 
 impl Default for Device<'_> {
@@ -57,7 +61,7 @@ impl Default for Device<'_> {
 
 impl<'a> From<&'a Context> for Device<'a> {
     fn from(context: &'a Context) -> Self {
-        Self::Gpus(slice::from_ref(context))
+        Self::Contexts(slice::from_ref(context))
     }
 }
 
@@ -69,7 +73,7 @@ impl<'a> From<Option<&'a Context>> for Device<'a> {
 
 impl<'a, C: AsRef<[Context]> + ?Sized> From<&'a C> for Device<'a> {
     fn from(contexts: &'a C) -> Self {
-        Self::Gpus(contexts.as_ref())
+        Self::Contexts(contexts.as_ref())
     }
 }
 

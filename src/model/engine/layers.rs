@@ -93,9 +93,8 @@ impl HostEnds {
             (Some(embedding), None) => Ok(embedding.clone()),
             _ => self.head().upload(context),
         };
-        let head = last
-            .then(|| Ok((context.upload(&self.norm, [self.norm.len()])?, head()?)))
-            .transpose()?;
+        let norm = last.then(|| context.upload(&self.norm, [self.norm.len()])).transpose()?;
+        let head = norm.map(|norm| Ok::<_, Error>((norm, head()?))).transpose()?;
         Ok(GpuEnds { embedding, head })
     }
 

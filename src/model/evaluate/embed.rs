@@ -53,8 +53,8 @@ pub struct Embedding {
 }
 
 impl Embedding {
-    /// The cosine of the angle to another vector: 1 for the same direction. 0 where one of them is
-    /// 0, or has another number of elements.
+    /// Returns the cosine of the angle to another vector: 1 for the same direction. 0 where one of
+    /// them is 0, or has another number of elements.
     pub fn cosine(&self, other: &Self) -> f32 {
         let dot = |a: &[f32], b: &[f32]| {
             a.iter().zip(b).map(|(&a, &b)| f64::from(a) * f64::from(b)).sum::<f64>()

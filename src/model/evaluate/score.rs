@@ -15,8 +15,8 @@ use crate::{
 use rayon::prelude::*;
 
 impl Model {
-    /// The negative log-likelihood, in nats, of every token of `ids` but the first, given those
-    /// before it. Keys and values are in 32 bits.
+    /// Returns the negative log-likelihood, in nats, of every token of `ids` but the first, given
+    /// those before it. Keys and values are in 32 bits.
     ///
     /// # Errors
     /// As [`Model::logits`].

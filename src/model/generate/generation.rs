@@ -55,6 +55,9 @@ pub struct Generation {
     tokens: Tokens,
     prompt: usize,
     cached: Arc<AtomicUsize>,
+    /// Of the tokens that were taken.
+    ids: Vec<u32>,
+    text: String,
     stop: Option<Stop>,
     speculation: Option<SpeculationCounts>,
 }
@@ -144,7 +147,7 @@ impl Generation {
             BackgroundStream::new(run, workers)
         };
         let cached = Arc::new(AtomicUsize::new(cached));
-        Self { tokens: Tokens::Own(stream), prompt, cached, stop, speculation }
+        Self { speculation, ..Self::of(Tokens::Own(stream), prompt, cached, stop) }
     }
 
     /// Takes the tokens of a batch's sequence, or none if `stop` says that it has ended already.
@@ -156,7 +159,12 @@ impl Generation {
         stop: Option<Stop>,
     ) -> Self {
         let tokens = Tokens::Batch { items, thread, ended: stop.is_some() };
-        Self { tokens, prompt, cached, stop, speculation: None }
+        Self::of(tokens, prompt, cached, stop)
+    }
+
+    fn of(tokens: Tokens, prompt: usize, cached: Arc<AtomicUsize>, stop: Option<Stop>) -> Self {
+        let (ids, text) = (Vec::new(), String::new());
+        Self { tokens, prompt, cached, ids, text, stop, speculation: None }
     }
 
     /// Returns the next token, as a future for any executor; nothing after the last.
@@ -165,19 +173,26 @@ impl Generation {
         poll_fn(|cx| Pin::new(&mut *self).poll_next(cx)).await
     }
 
-    /// Returns all that is left.
+    /// Returns the whole continuation, with the tokens that were taken before.
     ///
     /// # Errors
     /// [`Error::Overflow`] for logits that are not finite; what a device reports, in a batch as
     /// [`Error::BatchEnded`].
     pub async fn all(mut self) -> Result<Generated> {
-        let (mut ids, mut text) = (Vec::new(), String::new());
         while let Some(token) = self.next_token().await {
-            let token = token?;
-            ids.push(token.id);
-            text += &token.text;
+            token?;
         }
-        Ok(Generated { ids, text, stop: self.stop.unwrap_or(Stop::MaxTokens) })
+        Ok(Generated { ids: self.ids, text: self.text, stop: self.stop.unwrap_or(Stop::MaxTokens) })
+    }
+
+    /// Returns the tokens that were taken so far.
+    pub fn ids(&self) -> &[u32] {
+        &self.ids
+    }
+
+    /// Returns the text of the tokens that were taken so far.
+    pub fn text(&self) -> &str {
+        &self.text
     }
 
     /// Returns the number of tokens of the prompt.
@@ -208,9 +223,10 @@ impl Generation {
     /// it yet. It may have some tokens more than were read, since they are computed ahead;
     /// `generate_in` keeps what its prompt has in common with them.
     ///
-    /// A session that [`Model::generate`](crate::model::Model::generate) made has room for its
-    /// prompt and `max_tokens` only. For a text that grows, make a larger one with
-    /// [`Model::session`](crate::model::Model::session) and begin with `generate_in`.
+    /// The session of [`Model::generate`](crate::model::Model::generate) has room for the prompt and
+    /// `max_tokens`, or more by
+    /// [`GenerateOptions::capacity`](crate::model::GenerateOptions::capacity). [`Session::grow`]
+    /// makes more room.
     ///
     /// # Errors
     /// [`Error::Gpu`] if its thread panicked; [`Error::Invalid`] for a sequence of a batch.
@@ -230,7 +246,7 @@ impl Stream for Generation {
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let this = &mut *self;
-        match &mut this.tokens {
+        let item = match &mut this.tokens {
             Tokens::Own(stream) => stream.poll_next(cx).map(|item| {
                 item.map(|item| {
                     let (token, stop, speculation) = item?;
@@ -247,7 +263,12 @@ impl Stream for Generation {
                     token
                 }))
             }),
+        };
+        if let Poll::Ready(Some(Ok(token))) = &item {
+            this.ids.push(token.id);
+            this.text += &token.text;
         }
+        item
     }
 }
 

@@ -30,6 +30,7 @@ pub struct GenerateOptions {
     pub(crate) speculate: Option<Speculation>,
     pub(crate) ignore_eos: bool,
     pub(crate) max_length: Option<usize>,
+    pub(crate) capacity: usize,
     pub(crate) min_tokens: usize,
     pub(crate) bad_words: Vec<Vec<u32>>,
     pub(crate) no_repeat_ngram: usize,
@@ -65,6 +66,7 @@ impl Default for GenerateOptions {
             ignore_eos: false,
             stop: Arc::default(),
             max_length: None,
+            capacity: 0,
             min_tokens: 0,
             resumed: 0,
             bad_words: Vec::new(),
@@ -148,6 +150,17 @@ impl GenerateOptions {
     #[must_use]
     pub fn max_length(self, max_length: Option<usize>) -> Self {
         Self { max_length, ..self }
+    }
+
+    /// Sets the least number of tokens that a session of [`Model::generate`] has room for, up to the
+    /// model's context. By default a session has room for the prompt and `max_tokens`. More is for
+    /// texts that go on with [`Model::generate_in`] later.
+    ///
+    /// [`Model::generate`]: crate::model::Model::generate
+    /// [`Model::generate_in`]: crate::model::Model::generate_in
+    #[must_use]
+    pub fn capacity(self, capacity: usize) -> Self {
+        Self { capacity, ..self }
     }
 
     /// Forbids end-of-text tokens before `min_tokens` tokens are generated.
@@ -319,6 +332,7 @@ impl GenerateOptions {
         let before = prompt.saturating_sub(self.resumed);
         let capacity = before
             .saturating_add(self.tokens_after(before).saturating_sub(1))
+            .max(self.capacity)
             .clamp(prompt.clamp(1, context), context);
         Ok(SessionOptions::new(sequences, capacity).kv_type(self.kv_type))
     }

@@ -113,7 +113,7 @@ pub struct Sampler {
 }
 
 impl Sampler {
-    /// A sampler that has drawn nothing yet.
+    /// Returns a sampler that has drawn nothing yet.
     ///
     /// # Errors
     /// [`Error::Invalid`] for a number that is out of range.

@@ -9,7 +9,7 @@ use super::{
 use crate::{
     error::{Error, ErrorKind, Result},
     formats::{FormatError, ModelFile},
-    gpu::context::Context,
+    gpu::{context::Context, device::context_options::ContextOptions},
     memory::Footprint,
     model::{
         engine::{
@@ -86,6 +86,12 @@ impl<'a> ModelBuilder<'a> {
     /// [`Device::Auto`].
     pub fn device(self, device: impl Into<Device<'a>>) -> Self {
         Self { device: device.into(), ..self }
+    }
+
+    /// Has a GPU compute the model, also a software one: [`Device::Gpu`]. Without a GPU,
+    /// [`ModelBuilder::build`] returns an error.
+    pub fn gpu(self) -> Self {
+        self.device(Device::Gpu(ContextOptions::default()))
     }
 
     /// Has the CPU compute the model: [`Device::Cpu`].
@@ -196,38 +202,35 @@ impl<'a> ModelBuilder<'a> {
                     progress(done, all);
                 }
             };
-            let mut load = |contexts: &[Context]| {
+            let mut load = |contexts: &[Context]| -> Result<Model> {
                 let mut model =
                     Model::new(contexts, file, tokenizer.clone(), settings, &mut report)?;
                 model.origin = origin.clone();
                 Ok(model)
             };
-            let options = match device {
-                Device::Auto(options) => options,
-                device => return load(contexts(device)?),
-            };
-            let loaded = pollster::block_on(Context::preferred(options))
-                .and_then(|(context, reason)| Ok((load(context.as_slice())?, reason)));
-            let (mut model, choice) = match loaded {
-                Err(error) if falls_back(&error) => {
+            let auto = matches!(device, Device::Auto(_));
+            let loaded = open(device)
+                .and_then(|(contexts, reason)| load(&contexts).map(|model| (model, reason)));
+            let (mut model, reason, error) = match loaded {
+                Err(error) if auto && falls_back(&error) => {
                     let reason = format!("the CPU, because the GPU failed: {error}");
                     log::warn!("computing on {reason}");
-                    (load(&[])?, AutoChoice { reason, error: Some(error) })
+                    (load(&[])?, Some(reason), Some(error))
                 }
                 loaded => {
                     let (model, reason) = loaded?;
-                    log::info!("computing on {reason}");
-                    (model, AutoChoice { reason, error: None })
+                    reason.iter().for_each(|reason| log::info!("computing on {reason}"));
+                    (model, reason, None)
                 }
             };
-            model.auto = Some(Arc::new(choice));
+            model.auto = reason.map(|reason| Arc::new(AutoChoice { reason, error }));
             Ok(model)
         })
     }
 
     /// Returns the GPU memory that the weights will need, and the host memory of offloaded layers.
     /// It reads the tensors outside the layers and those of the first layer, as large as which the
-    /// others are taken to be. [`Device::Auto`] opens the device.
+    /// others are taken to be. [`Device::Auto`] and [`Device::Gpu`] open the device.
     ///
     /// # Errors
     /// As [`ModelBuilder::build`].
@@ -242,20 +245,13 @@ impl<'a> ModelBuilder<'a> {
     /// As [`ModelBuilder::build`].
     pub(crate) fn parts(&self) -> Result<Vec<ModelPart>> {
         self.source.with(|file, _, _| {
-            let opened;
-            let contexts = match &self.device {
-                Device::Auto(options) => {
-                    (opened, _) = pollster::block_on(Context::preferred(options.clone()))?;
-                    opened.as_slice()
-                }
-                device => contexts(device.clone())?,
-            };
+            let (contexts, _) = open(self.device.clone())?;
             let LoadSettings { int8_head, f16_attention, offload, split, .. } = &self.settings;
             let (ends, config) = (HostEnds::read(file, *int8_head)?, files::config(file)?);
-            self.settings.check(contexts, config.layers)?;
+            self.settings.check(&contexts, config.layers)?;
             let first = HostLayer::read(file, 0)?;
-            let [context] = contexts else {
-                return SplitModel::weights(contexts, &config, &ends, &first, split);
+            let [context] = &contexts[..] else {
+                return SplitModel::weights(&contexts, &config, &ends, &first, split);
             };
             let how = (*offload, *f16_attention);
             let (_, footprint) = GpuModel::weights(context, &config, &ends, &first, how)?;
@@ -264,15 +260,20 @@ impl<'a> ModelBuilder<'a> {
     }
 }
 
-/// Returns the contexts of a device that is chosen; none for the CPU.
-fn contexts(device: Device<'_>) -> Result<&[Context]> {
+/// Opens a device. Returns its contexts, none for the CPU, and why [`Device::Auto`] took it.
+fn open(device: Device<'_>) -> Result<(Vec<Context>, Option<String>)> {
     match device {
-        Device::Gpus([]) => Err(Error::Invalid {
+        Device::Auto(options) => {
+            let (context, reason) = pollster::block_on(Context::preferred(options))?;
+            Ok((context.into_iter().collect(), Some(reason)))
+        }
+        Device::Gpu(options) => Ok((vec![pollster::block_on(Context::open(options))?], None)),
+        Device::Cpu => Ok((Vec::new(), None)),
+        Device::Contexts([]) => Err(Error::Invalid {
             op: "split",
             what: "no context; Device::Cpu computes without one".into(),
         }),
-        Device::Gpus(contexts) => Ok(contexts),
-        Device::Auto(_) | Device::Cpu => Ok(&[]),
+        Device::Contexts(contexts) => Ok((contexts.to_vec(), None)),
     }
 }
 
@@ -355,7 +356,11 @@ impl Model {
             return Err(Error::Invalid { op: "reload", what: what.into() });
         };
         let device = device.into();
-        let count = if let Device::Gpus(contexts) = device { contexts.len() } else { 0 };
+        let count = match &device {
+            Device::Contexts(contexts) => contexts.len(),
+            Device::Gpu(_) => 1,
+            Device::Auto(_) | Device::Cpu => 0,
+        };
         let files = ModelFiles::open_with(&origin.path, origin.read)?;
         let mut builder = files.builder().device(device);
         builder.settings = LoadSettings { no_text_check: true, ..origin.settings.on(count) };

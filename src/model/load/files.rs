@@ -3,8 +3,8 @@
 use crate::{
     error::{Error, Result},
     formats::{
-        self, Checkpoint, Gguf, ModelConfig, ModelFile, ReadOptions, gguf::metadata::NO_VOCABULARY,
-        input_files::input_files, prepacked::Prepacked,
+        self, Checkpoint, GgufModel, ModelConfig, ModelFile, ReadOptions,
+        gguf::metadata::NO_VOCABULARY, input_files::input_files, prepacked::Prepacked,
     },
     model::{
         engine::layers::{HostEnds, HostLayer},
@@ -63,7 +63,7 @@ impl ModelFiles {
                 (Box::new(Checkpoint::open(&directory)?.with_options(read)), tokenizer)
             }
             formats::ModelFormat::Gguf(path) => {
-                let file = Gguf::open(path)?.with_options(read);
+                let file = GgufModel::open(path)?.with_options(read);
                 let named = file
                     .file()
                     .get("tokenizer.ggml.model")

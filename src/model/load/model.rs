@@ -27,7 +27,7 @@ use crate::{
         },
         session::{
             saved::Fingerprint,
-            sequences::{Session, check_tokens},
+            sequences::{Session, SessionError, check_tokens},
         },
         threads::workers::Workers,
         tokenizer::{chat::Message, text::Tokenizer},
@@ -195,11 +195,11 @@ impl Model {
         Session::new(self.engine.clone(), self.fingerprint, options)
     }
 
-    /// The GPU memory that a session will need, the model's weights apart; nothing for a model on
-    /// the CPU. It is for prompts of as many tokens as are computed together, and for steps of all
-    /// its sequences. Not in it: steps of prompts up to 64 tokens, which are kept too, penalties,
-    /// drafts, and logits of every token. Where a context's memory is limited, what does not fit is
-    /// refused: [`Model::session`].
+    /// Returns the GPU memory that a session will need, the model's weights apart; nothing for a
+    /// model on the CPU. It is for prompts of as many tokens as are computed together, and for
+    /// steps of all its sequences. Not in it: steps of prompts up to 64 tokens, which are kept too,
+    /// penalties, drafts, and logits of every token. Where a context's memory is limited, what does
+    /// not fit is refused: [`Model::session`].
     ///
     /// ```no_run
     /// use bitnet_wgpu::model::{Model, SessionOptions};
@@ -353,6 +353,7 @@ impl Model {
     }
 
     /// Continues a conversation, as the model's chat template writes it, with the assistant's turn.
+    /// [`Model::conversation`] keeps the KV cache from turn to turn.
     ///
     /// # Errors
     /// [`Error::ChatTemplate`] if it has none, or if it refuses the messages; else as
@@ -369,45 +370,74 @@ impl Model {
     /// [`Error::Tokenizer`] for stop strings, where there is no tokenizer.
     pub fn generate_ids(&self, prompt: &[u32], options: &GenerateOptions) -> Result<Generation> {
         let session = self.session(options.room(1, prompt.len(), self.config().context)?)?;
-        self.generate_in(session, prompt, options)
+        Ok(self.generate_ids_in(session, prompt, options)?)
     }
 
-    /// [`Model::generate_ids`] in a session: of `prompt`, the whole text, the beginning that the
-    /// session has already is not computed again. So the next turn of a conversation costs what is
-    /// new in it. [`Generation::into_session`] gives the session back.
+    /// [`Model::generate`] in a session. `prompt` is the whole text: its beginning that the session
+    /// has already is not computed again. [`Generation::into_session`] returns the session. For
+    /// messages, see [`Model::conversation`].
     ///
     /// ```no_run
-    /// # async fn talk() -> bitnet_wgpu::Result<()> {
-    /// use bitnet_wgpu::model::{GenerateOptions, Message, Model, SessionOptions};
+    /// # async fn tell() -> bitnet_wgpu::Result<()> {
+    /// use bitnet_wgpu::model::{GenerateOptions, Model, SessionOptions};
     ///
-    /// let model = Model::open("path/to/a/chat/model")?;
-    /// let mut session = model.session(SessionOptions::new(1, model.config().context))?;
-    /// let mut messages = Vec::new();
-    /// for question in ["Who are you?", "And who am I?"] {
-    ///     messages.push(Message::new("user", question));
-    ///     let mut answer = model.generate_in(session, &model.tokenizer()?.chat(&messages)?, &GenerateOptions::default())?;
-    ///     let mut text = String::new();
-    ///     while let Some(token) = answer.next_token().await {
-    ///         text += &token?.text;
+    /// let (model, options) = (Model::open("path/to/a/model")?, GenerateOptions::default());
+    /// let mut session = model.session(SessionOptions::new(1, 2048))?;
+    /// let mut text = "Once upon a time".to_owned();
+    /// for next in ["\n\nThen", "\n\nAt last"] {
+    ///     let mut tale = model.generate_in(session, &text, &options)?;
+    ///     while let Some(token) = tale.next_token().await {
+    ///         print!("{}", token?.text);
     ///     }
-    ///     println!("{text}");
-    ///     messages.push(Message::new("assistant", text));
-    ///     session = answer.into_session().await?;
+    ///     text = text + tale.text() + next;
+    ///     session = tale.into_session().await?;
     /// }
     /// # Ok(())
     /// # }
     /// ```
     ///
     /// # Errors
-    /// As [`Model::generate_ids`], [`Error::Context`] where the session has too little room;
-    /// [`Error::Invalid`] for a session of another model or of several sequences. The session is
-    /// lost then.
+    /// As [`Model::generate`]; [`Error::Context`] where the session has too little room, see
+    /// [`Session::grow`]; [`Error::Invalid`] for a session of another model or of several sequences.
+    /// The error has the session.
     pub fn generate_in(
+        &self,
+        session: Session,
+        prompt: &str,
+        options: &GenerateOptions,
+    ) -> Result<Generation, SessionError> {
+        match self.encode_prompt(prompt) {
+            Ok(prompt) => self.generate_ids_in(session, &prompt, options),
+            Err(error) => Err(SessionError { error, session: session.into() }),
+        }
+    }
+
+    /// [`Model::generate_in`] for a prompt of token ids. After a generation, the whole text is its
+    /// prompt and [`Generation::ids`].
+    ///
+    /// # Errors
+    /// As [`Model::generate_in`], without those of a tokenizer.
+    pub fn generate_ids_in(
         &self,
         mut session: Session,
         prompt: &[u32],
         options: &GenerateOptions,
-    ) -> Result<Generation> {
+    ) -> Result<Generation, SessionError> {
+        match self.sequence_in(&mut session, prompt, options) {
+            Ok((sequence, speculator)) => {
+                Ok(Generation::new(&self.workers, session, sequence, prompt.len(), speculator))
+            }
+            Err(error) => Err(SessionError { error, session: session.into() }),
+        }
+    }
+
+    /// Checks a session and a prompt, and makes what continues it.
+    fn sequence_in(
+        &self,
+        session: &mut Session,
+        prompt: &[u32],
+        options: &GenerateOptions,
+    ) -> Result<(Sequence, Option<Speculator>)> {
         if !session.is_of(&self.engine) || session.options().sequences != 1 {
             return Err(Error::Invalid {
                 op: "generate",
@@ -416,11 +446,10 @@ impl Model {
         }
         session.check_text(prompt)?;
         let sequence = self.sequence(0, prompt, options)?;
-        let speculate = |speculation: &Speculation| {
-            Speculator::new(speculation, &mut session, &options.sampling)
-        };
+        let speculate =
+            |speculation: &Speculation| Speculator::new(speculation, session, &options.sampling);
         let speculator = options.speculate.as_ref().map(speculate).transpose()?;
-        Ok(Generation::new(&self.workers, session, sequence, prompt.len(), speculator))
+        Ok((sequence, speculator))
     }
 
     /// What makes sessions of it, and does not keep its threads.

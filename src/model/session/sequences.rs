@@ -15,7 +15,7 @@ use crate::{
         threads::workers::yield_now,
     },
 };
-use std::{collections::VecDeque, path::Path, sync::Arc};
+use std::{collections::VecDeque, fmt, path::Path, sync::Arc};
 
 /// Rows of logits that are computed together, where all of them are wanted.
 const LOGIT_ROWS: usize = 64;
@@ -103,8 +103,8 @@ impl Session {
         Ok(session)
     }
 
-    /// Another session with the same sequences, which go on independently: what they have in
-    /// common, a long instruction for example, is computed once. It takes as much memory again.
+    /// Returns another session with the same sequences, which go on independently. A common
+    /// beginning, a long instruction for example, is computed once. It takes as much memory again.
     ///
     /// # Errors
     /// What the device reports.
@@ -123,6 +123,25 @@ impl Session {
         let layers = self.state.read()?.await?;
         let half = self.options.kv_type == Some(Element::F16);
         Saved { tokens: self.tokens.clone(), layers }.write(path.as_ref(), self.print, half)
+    }
+
+    /// Makes room for `capacity` tokens in each sequence, if there is less, and keeps the tokens that
+    /// they have. Until it is done, both sizes are in memory.
+    ///
+    /// # Errors
+    /// As [`Model::session`](crate::model::Model::session). The session then stays as it is.
+    pub async fn grow(&mut self, capacity: usize) -> Result<()> {
+        if capacity <= self.options.capacity {
+            return Ok(());
+        }
+        let options = SessionOptions { capacity, ..self.options };
+        let mut grown = Self::new(self.engine.clone(), self.print, options)?;
+        if self.tokens.iter().any(|tokens| !tokens.is_empty()) {
+            grown.state.write(self.state.read()?.await?)?;
+            grown.tokens.clone_from(&self.tokens);
+        }
+        *self = grown;
+        Ok(())
     }
 
     /// Replaces the engine's session, for a test.
@@ -474,6 +493,30 @@ impl Session {
         }
         check_vocabulary(tokens, self.vocab())?;
         sequences.iter().try_for_each(|&sequence| self.check_room(sequence, tokens.len() / n))
+    }
+}
+
+impl fmt::Debug for Session {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let SessionOptions { sequences, capacity, .. } = self.options;
+        write!(f, "Session({sequences} × {capacity} tokens)")
+    }
+}
+
+/// Why a generation did not begin, with the session that it was given, which is as before:
+/// [`Model::generate_in`](crate::model::Model::generate_in). `?` converts it to its [`Error`].
+#[derive(Debug, thiserror::Error)]
+#[error("{error}")]
+pub struct SessionError {
+    /// What is wrong.
+    pub error: Error,
+    /// The session.
+    pub session: Box<Session>,
+}
+
+impl From<SessionError> for Error {
+    fn from(error: SessionError) -> Self {
+        error.error
     }
 }
 

@@ -25,7 +25,7 @@ pub struct Message {
 }
 
 impl Message {
-    /// A turn.
+    /// Returns a turn without reasoning.
     pub fn new(role: impl Into<String>, content: impl Into<String>) -> Self {
         Self { role: role.into(), content: content.into(), reasoning: None }
     }
@@ -120,9 +120,9 @@ impl Tokenizer {
         Self(self.0.clone(), Chat { special_in_content: allowed, ..self.1.clone() })
     }
 
-    /// The tokens of a conversation, ending where the assistant's turn begins. As in transformers,
-    /// only the template inserts BOS. Unlike there, names of special tokens, of BOS and of EOS
-    /// within a message are text, in letters of any case;
+    /// Returns the tokens of a conversation, ending where the assistant's turn begins. As in
+    /// transformers, only the template inserts BOS. Unlike there, names of special tokens, of BOS
+    /// and of EOS within a message are text, in letters of any case;
     /// [`Tokenizer::with_special_tokens_in_content`] makes them tokens. In an assistant's message,
     /// `<think>` and `</think>` stay what they are, since templates look for them. A special token
     /// whose name is one character is always a token.
@@ -158,10 +158,10 @@ impl Tokenizer {
         }
     }
 
-    /// A conversation as text, rendered by the model's template, with or without the beginning of
-    /// the assistant's turn. Templates see the variables of transformers; tools and documents are
-    /// none. In the text nothing tells names of special tokens that people wrote from those
-    /// that the template wrote: [`Tokenizer::chat`] does.
+    /// Returns a conversation as text, rendered by the model's template, with or without the
+    /// beginning of the assistant's turn. Templates see the variables of transformers; tools and
+    /// documents are none. In the text nothing tells names of special tokens that people wrote from
+    /// those that the template wrote: [`Tokenizer::chat`] does.
     ///
     /// # Errors
     /// [`Error::ChatTemplate`] if there is no template, or if it is faulty or refuses the messages;

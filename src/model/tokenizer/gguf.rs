@@ -60,7 +60,7 @@ impl Tokenizer {
     /// # Errors
     /// [`Error::Tokenizer`] for a kind of tokenizer other than `gpt2` or `llama`, for a rule that
     /// splits texts and is not known, or if the vocabulary contradicts itself.
-    pub fn from_gguf(vocabulary: &GgufVocabulary) -> Result<Self> {
+    pub(crate) fn from_gguf(vocabulary: &GgufVocabulary) -> Result<Self> {
         let (json, add_bos) = vocabulary.to_json().map_err(error)?;
         let parsed = parse(json).map_err(error)?;
         let add_bos = vocabulary.add_bos.unwrap_or(add_bos && vocabulary.bos.is_some());

@@ -28,7 +28,7 @@ const HELD: usize = 64;
 const CONTEXT: usize = 8;
 
 impl Tokenizer {
-    /// A decoder that takes tokens one by one.
+    /// Returns a decoder that takes tokens one by one.
     pub fn stream(&self) -> TextStream {
         TextStream::new(self.clone())
     }

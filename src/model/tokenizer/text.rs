@@ -204,10 +204,10 @@ impl Tokenizer {
         }
     }
 
-    /// The tokens of a text, with the special tokens that the tokenizer's post-processor adds, and
-    /// with BOS first if the configuration asks for it. Names of special tokens within the text
-    /// become those tokens, as completion APIs have it; [`Tokenizer::chat`] is for what people
-    /// write.
+    /// Returns the tokens of a text, with the special tokens that the tokenizer's post-processor
+    /// adds, and with BOS first if the configuration asks for it. Names of special tokens within
+    /// the text become those tokens, as completion APIs have it; [`Tokenizer::chat`] is for what
+    /// people write.
     ///
     /// # Errors
     /// [`Error::Tokenizer`]; [`Error::TextTooLong`] for a text beyond [`Tokenizer::within`];
@@ -219,7 +219,7 @@ impl Tokenizer {
         Ok(self.0.prepended.into_iter().chain(ids).collect())
     }
 
-    /// The tokens of a text that is not to be continued but to become a vector: those of
+    /// Returns the tokens of a text that is not to be continued but to become a vector: those of
     /// [`Tokenizer::encode`], and EOS after them where a GGUF file or a tokenizer_config.json has
     /// `add_eos_token`, and the post-processor of a `tokenizer.json` adds no token there.
     ///
@@ -253,7 +253,7 @@ impl Tokenizer {
         Ok(ids)
     }
 
-    /// The tokens of a text, without any added special tokens.
+    /// Returns the tokens of a text, without any added special tokens.
     ///
     /// # Errors
     /// As [`Tokenizer::encode`].
@@ -262,7 +262,8 @@ impl Tokenizer {
         self.0.encode(text, false)
     }
 
-    /// The text of `ids`, leaving out special tokens. Bytes that are not UTF-8 become U+FFFD.
+    /// Returns the text of `ids`, leaving out special tokens. Bytes that are not UTF-8 become
+    /// U+FFFD.
     ///
     /// # Errors
     /// [`Error::Tokenizer`] for an id that is not a token.
@@ -278,12 +279,12 @@ impl Tokenizer {
         self.0.decode(ids, false)
     }
 
-    /// The token that begins a text.
+    /// Returns the token that begins a text.
     pub fn bos(&self) -> Option<u32> {
         self.0.bos
     }
 
-    /// The tokens that end a text or a turn, collected from all files that name some.
+    /// Returns the tokens that end a text or a turn, collected from all files that name some.
     pub fn eos(&self) -> &[u32] {
         &self.0.eos
     }
@@ -293,12 +294,12 @@ impl Tokenizer {
         self.0.special.contains(&id)
     }
 
-    /// The id of a token by its name.
+    /// Returns the id of a token by its name.
     pub fn token(&self, name: &str) -> Option<u32> {
         self.0.inner.token_to_id(name)
     }
 
-    /// The number of tokens. A model's embedding may have more rows.
+    /// Returns the number of tokens. A model's embedding may have more rows.
     pub fn vocab_size(&self) -> usize {
         self.0.inner.get_vocab_size(true)
     }
@@ -306,13 +307,7 @@ impl Tokenizer {
 
 impl std::fmt::Debug for Tokenizer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(
-            f,
-            "Tokenizer({} tokens, BOS {:?}, EOS {:?})",
-            self.vocab_size(),
-            self.0.bos,
-            self.0.eos
-        )
+        write!(f, "Tokenizer({} tokens)", self.vocab_size())
     }
 }
 

@@ -13,7 +13,7 @@ use serde_json::Value;
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 impl Tokenizer {
-    /// The tokenizer as a GGUF file has it, for [`write_gguf`](crate::formats::write_gguf):
+    /// Returns the tokenizer as a GGUF file has it, for [`write_gguf`](crate::formats::write_gguf):
     /// byte-level BPE whose rule for splitting texts has a name there, and BPE made from a
     /// SentencePiece model, whose scores follow from its merges.
     ///

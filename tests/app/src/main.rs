@@ -119,25 +119,24 @@ async fn is_given_up(model: &Model) -> Result<(), Box<dyn Error>> {
 /// A conversation computes only what is new, and goes on from a fork or a file as from itself.
 async fn talks(model: &Model) -> Result<(), Box<dyn Error>> {
     let options = GenerateOptions::default().max_tokens(12);
-    let mut session = model.session(SessionOptions::new(1, 300))?;
-    let mut messages = vec![Message::new("user", "Tell me a tale.")];
-    let mut answer = model.generate_in(session, &model.tokenizer()?.chat(&messages)?, &options)?;
-    let mut text = String::new();
+    let mut chat = model.conversation(model.session(SessionOptions::new(1, 300))?)?;
+    let answer = chat.ask("Tell me a tale.", &options).await?;
     while let Some(token) = answer.next_token().await {
-        text += &token?.text;
+        token?;
     }
-    session = answer.into_session().await?;
-    let known = session.len(0);
-    messages.extend([Message::new("assistant", text), Message::new("user", "Another one.")]);
+    let known = chat.session().await?.len(0);
+    let fork = chat.session().await?.fork()?;
+    let messages = [chat.messages().clone(), vec![Message::new("user", "Another one.")]].concat();
     let prompt = model.tokenizer()?.chat(&messages)?;
     let file = std::env::temp_dir().join(format!("app-{}.safetensors", std::process::id()));
-    let fork = session.fork()?;
     fork.save(&file).await?;
     let loaded = model.load_session(&file, SessionOptions::new(1, 300))?;
     std::fs::remove_file(&file)?;
-    let mut answers = Vec::new();
-    for session in [session, fork, loaded] {
-        let tokens: Vec<_> = model.generate_in(session, &prompt, &options)?.collect().await;
+    let answer = chat.ask("Another one.", &options).await?;
+    let tokens: Vec<_> = answer.collect().await;
+    let mut answers = vec![tokens.into_iter().collect::<Result<Vec<_>, _>>()?];
+    for session in [fork, loaded] {
+        let tokens: Vec<_> = model.generate_ids_in(session, &prompt, &options)?.collect().await;
         answers.push(tokens.into_iter().collect::<Result<Vec<_>, _>>()?);
     }
     assert!(known > 10 && answers[0] == answers[1] && answers[0] == answers[2]);

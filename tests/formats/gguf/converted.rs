@@ -5,7 +5,7 @@ use super::*;
 use bitnet_wgpu::{
     Context,
     formats::{Checkpoint, ReadOptions},
-    internals::{CheckpointInternals as _, ModelFilesInternals as _},
+    internals::{CheckpointInternals as _, ModelConfigInternals as _, ModelFilesInternals as _},
     model::ModelFiles,
 };
 use safetensors::Dtype;
@@ -180,7 +180,7 @@ fn converted_models_give_the_bits_of_their_safetensors(on: Option<&Context>) {
         // Nothing says it where linear layers have no norms.
         let options =
             ReadOptions::default().quantized_activations((name == "gemma3_plain").then_some(true));
-        let file = Gguf::open(&path).unwrap().with_options(options);
+        let file = GgufModel::open(&path).unwrap().with_options(options);
         let found = file.config();
         assert_eq!(
             (found.projection_norms, found.qk_norms()),

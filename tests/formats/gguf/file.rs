@@ -2,7 +2,8 @@
 
 use bitnet_wgpu::{
     Result,
-    formats::{Gguf, I2sLayout, ModelConfig},
+    formats::{I2sLayout, ModelConfig},
+    internals::GgufModel,
 };
 use half::f16;
 use support::files::Directory;
@@ -155,10 +156,10 @@ impl Maker {
     }
 }
 
-pub fn open_bytes(bytes: &[u8]) -> Result<Gguf> {
+pub fn open_bytes(bytes: &[u8]) -> Result<GgufModel> {
     let directory = Directory::temporary();
     // The mapping outlives the name.
-    Gguf::open(directory.write("model.gguf", bytes))
+    GgufModel::open(directory.write("model.gguf", bytes))
 }
 
 // Encoders.

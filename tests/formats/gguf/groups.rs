@@ -4,7 +4,8 @@
 use super::{file::*, hostile::refused, trits};
 use bitnet_wgpu::{
     Error,
-    formats::{Activation, GgufType, I2sLayout, ModelFile, ReadOptions, RopeScaling},
+    formats::{GgufType, I2sLayout, ModelFile, ReadOptions},
+    internals::{Activation, ModelConfigInternals as _, RopeScaling},
     weights::{DenseElement, PackedTernary, Scales},
 };
 

@@ -3,7 +3,8 @@
 use super::*;
 use bitnet_wgpu::{
     Context,
-    formats::{Checkpoint, Hadamard},
+    formats::Checkpoint,
+    internals::Hadamard,
     model::{Model, ModelFiles},
 };
 use std::collections::BTreeMap;
@@ -94,7 +95,7 @@ pub fn keyed() -> Maker {
     )
 }
 
-fn logits(file: &Gguf, context: Option<&Context>, prompt: usize) -> Vec<f32> {
+fn logits(file: &GgufModel, context: Option<&Context>, prompt: usize) -> Vec<f32> {
     let model = Model::builder_from(file, None).device(context).build().unwrap();
     let all = block_on(model.logits(&golden("qwen3").ids(&format!("prompt{prompt}.ids")))).unwrap();
     all[all.len() - model.config().vocab..].to_vec()

@@ -3,7 +3,8 @@
 use super::{data, file::*, trits};
 use bitnet_wgpu::{
     Error, Result,
-    formats::{Gguf, GgufFile, GgufValue, I2sLayout, ModelFile, ReadOptions, RopeScaling},
+    formats::{GgufFile, GgufValue, I2sLayout, ModelFile, ReadOptions},
+    internals::{GgufModel, RopeScaling},
     weights::{PackedTernary, Scales},
 };
 use proptest::prelude::*;
@@ -121,7 +122,7 @@ pub fn read_everything(bytes: &[u8]) {
             let _ = (tensor.dense(), tensor.to_f32());
         }
     }
-    if let Ok(model) = Gguf::open(&path) {
+    if let Ok(model) = GgufModel::open(&path) {
         let config = model.config().clone();
         let (hidden, attention) = (config.hidden, config.heads * config.head_dim);
         let _ = (
@@ -150,7 +151,7 @@ fn headers_that_stop_anywhere_are_refused() {
     let directory = Directory::temporary();
     for length in 0..bytes.len() {
         let path = directory.write("model.gguf", &bytes[..length]);
-        match Gguf::open(&path) {
+        match GgufModel::open(&path) {
             Err(Error::Format { .. }) => {}
             other => panic!("{length} of {} bytes: {other:?}", bytes.len()),
         }
@@ -182,7 +183,7 @@ fn long_headers_are_read_and_endless_ones_refused() {
 fn a_file_that_becomes_shorter_is_an_error() {
     let directory = Directory::temporary();
     let path = directory.write("model.gguf", Maker::model().bytes());
-    let model = Gguf::open(&path).unwrap();
+    let model = GgufModel::open(&path).unwrap();
     let names: Vec<String> = model.file().names().map(str::to_owned).collect();
     assert!(names.iter().all(|name| model.file().tensor(name).is_ok()));
     let length = std::fs::metadata(&path).unwrap().len();

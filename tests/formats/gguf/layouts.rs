@@ -62,7 +62,7 @@ fn layout_is_found_by_trained_weights() {
         let read = |options: ReadOptions| {
             let mut found = None;
             let warnings = warnings(|| {
-                let model = Gguf::open(&path).unwrap().with_options(options);
+                let model = GgufModel::open(&path).unwrap().with_options(options);
                 found = Some(model.linear(NAME, 1280, 512).unwrap());
                 model.linear("model.layers.0.mlp.up_proj", 1280, 512).unwrap();
             });

@@ -5,9 +5,10 @@
 use bitnet_wgpu::{
     Error, bitnet,
     formats::{
-        Activation, Gguf, GgufFile, GgufType, GgufValue, I2sLayout, ModelFile, Pooling,
-        ReadOptions, RopeScaling, RotaryOrder, SafeTensors, open,
+        GgufFile, GgufType, GgufValue, I2sLayout, ModelFile, Pooling, ReadOptions, RotaryOrder,
+        SafeTensors, open,
     },
+    internals::{Activation, GgufModel, RopeScaling},
     reference,
     weights::{DenseElement, PackedTernary, Scales},
 };
@@ -222,12 +223,12 @@ fn every_architecture_reads_as_it_was_made() {
 
 #[test]
 fn options_override_what_the_file_does_not_say() {
-    let plain = Gguf::open(data("llama.gguf"))
+    let plain = GgufModel::open(data("llama.gguf"))
         .unwrap()
         .with_options(ReadOptions::default().rotary_order(RotaryOrder::Halves));
     let stored = ModelFile::linear(&plain, "model.layers.0.self_attn.q_proj", 64, 128).unwrap();
     let read = ModelFile::linear(
-        &Gguf::open(data("llama.gguf")).unwrap(),
+        &GgufModel::open(data("llama.gguf")).unwrap(),
         "model.layers.0.self_attn.q_proj",
         64,
         128,
@@ -241,7 +242,7 @@ fn options_override_what_the_file_does_not_say() {
     );
     // The wrong layout gives other weights, and as many of each.
     let name = "model.layers.0.mlp.gate_proj";
-    let model = Gguf::open(data("bitnet-b1.58.gguf")).unwrap();
+    let model = GgufModel::open(data("bitnet-b1.58.gguf")).unwrap();
     let right = model.linear(name, 64, 128).unwrap().to_values();
     let mut wrong = model
         .with_options(ReadOptions::default().i2s_layout(I2sLayout::Arm))
@@ -257,7 +258,7 @@ fn options_override_what_the_file_does_not_say() {
 
 #[test]
 fn vocabularies_are_handed_on() {
-    let vocabulary = Gguf::open(data("bitnet-b1.58.gguf")).unwrap().vocabulary().unwrap();
+    let vocabulary = GgufModel::open(data("bitnet-b1.58.gguf")).unwrap().vocabulary().unwrap();
     assert_eq!((vocabulary.model.as_str(), vocabulary.pre.as_deref()), ("gpt2", Some("llama-bpe")));
     assert_eq!((vocabulary.tokens.len(), vocabulary.tokens[15].as_str()), (16, "t15é"));
     assert_eq!(vocabulary.token_types, [&[3, 3][..], &[1; 14]].concat());

@@ -110,10 +110,10 @@ fn directory(keys: Value, group: Option<usize>, scale: impl Fn(u32) -> f32) -> D
     directory
 }
 
-fn write(from: &Directory, kind: GgufType, force: bool) -> bitnet_wgpu::Result<Gguf> {
+fn write(from: &Directory, kind: GgufType, force: bool) -> bitnet_wgpu::Result<GgufModel> {
     let path = from.0.join("written/model.gguf");
     write_gguf(&Checkpoint::open(&from.0)?, None, &path, kind, force, |_| {})?;
-    Gguf::open(path)
+    GgufModel::open(path)
 }
 
 const KINDS: [GgufType; 2] = [GgufType::Tq2_0, GgufType::Q2_0];
@@ -499,7 +499,7 @@ fn vocabularies_and_progress_are_written() {
     })
     .unwrap();
     let (file, mut read) =
-        (Gguf::open(&path).unwrap(), Gguf::open(&path).unwrap().vocabulary().unwrap());
+        (GgufModel::open(&path).unwrap(), GgufModel::open(&path).unwrap().vocabulary().unwrap());
     assert_eq!((file.config().eos.as_slice(), read.tokens.len()), (&[3, 2][..], 40));
     assert_eq!(
         (read.tokens[30].as_str(), read.token_types[30..].to_vec()),
