@@ -32,7 +32,7 @@ pub fn kept(context: &Context, names: &[&str]) -> Option<Costs> {
 pub fn keep(context: Option<&Context>, names: &[&str], costs: &Costs) -> Result<PathBuf> {
     let place = context.and_then(|context| Some(file(context, context.cache_folder()?, names)));
     let none = || Error::Invalid {
-        op: "keep",
+        op: "save_measurements",
         what: "there is no context that was opened with a cache folder".into(),
     };
     let (path, key) = place.ok_or_else(none)?;

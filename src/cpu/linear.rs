@@ -5,7 +5,7 @@ use crate::{
     error::{Error, Result},
     ops::{
         bitnet::{ActivationType, Gate},
-        reference,
+        host,
         tensor::epilogue::Activation,
     },
     weights::ternary::interleaved::InterleavedTernary,
@@ -100,7 +100,7 @@ impl<'a> BitLinear<'a> {
             let mut y = self.product(isa, x, tokens)?;
             finish(&mut y, self.bias, self.activation);
             match self.gate {
-                Some(gate) => reference::gate(&y, self.weights.rows() / 2, gate),
+                Some(gate) => host::gate(&y, self.weights.rows() / 2, gate),
                 None => Ok(y),
             }
         })
@@ -111,8 +111,8 @@ impl<'a> BitLinear<'a> {
         match self.activation_type {
             ActivationType::Int8 => {
                 let quantized = match self.norm {
-                    Some((gain, eps)) => reference::rms_norm_quantize(x, tokens, gain, eps)?,
-                    None => reference::quantize_activations(x, tokens, self.weights.columns())?,
+                    Some((gain, eps)) => host::rms_norm_quantize(x, tokens, gain, eps)?,
+                    None => host::quantize_activations(x, tokens, self.weights.columns())?,
                 };
                 ternary::bitlinear(isa, &quantized, self.weights)
             }
@@ -157,8 +157,9 @@ fn invalid(what: &str) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ops::reference;
     use crate::{
-        ops::bitnet::activations::MAX_FEATURES,
+        ops::bitnet::host_activations::MAX_FEATURES,
         weights::ternary::{packed::PackedTernary, scales::Scales},
     };
     use rand::{RngExt, SeedableRng, rngs::StdRng};

@@ -3,6 +3,7 @@
 use bitnet_wgpu::{
     Error,
     bitnet::{Gate, WeightQuantizer},
+    optimizer::{AdamW, Lion, Sgd},
     reference,
     tensor::Axes,
     transformer::SampleOptions,
@@ -27,6 +28,16 @@ fn absmean_is_the_papers() {
         reference::quantize_weights(&[0.5f32, 1.5, -0.5, -1.5], [1, 4], WeightQuantizer::absmean())
             .unwrap();
     assert_eq!(packed.to_values(), [0, 1, 0, -1]);
+}
+
+#[test]
+fn optimizers_default_to_published_values() {
+    let AdamW { rate, betas, eps, decay, .. } = AdamW::default();
+    assert_eq!((rate, betas, eps, decay), (1e-3, (0.9, 0.999), 1e-8, 0.01));
+    let Lion { rate, betas, decay, .. } = Lion::default();
+    assert_eq!((rate, betas, decay), (1e-4, (0.9, 0.99), 0.0));
+    let Sgd { rate, momentum, decay, nesterov, .. } = Sgd::default();
+    assert_eq!((rate, momentum, decay, nesterov), (1e-3, 0.0, 0.0, false));
 }
 
 #[test]

@@ -1,9 +1,10 @@
 //! Faults, injected: what is lost, what is still valid, and how work goes on.
 
 use bitnet_wgpu::{
-    Context, ContextOptions, Encoder, Error, ErrorKind, Kernel, Out, Recording, Result, Submission,
-    Tensor,
+    Context, ContextOptions, Encoder, Error, Kernel, Out, Recording, Result, Tensor,
+    error::ErrorKind,
     formats::Checkpoint,
+    gpu::Submission,
     internals::ModelInternals as _,
     kernel::{Part, Source, Type::U32, read_write},
     model::{

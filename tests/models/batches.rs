@@ -2,7 +2,8 @@
 //! waits for who does not take them.
 
 use bitnet_wgpu::{
-    Context, ContextOptions, Error, ErrorKind,
+    Context, ContextOptions, Error,
+    error::ErrorKind,
     model::{Batch, BatchOptions, GenerateOptions, Generation, Model, Sampling, Stop, Token},
     telemetry::Tracing,
 };

@@ -3,7 +3,8 @@
 //! device's WGSL.
 
 use bitnet_wgpu::{
-    Bind, bytemuck,
+    bytemuck,
+    gpu::Bind,
     internals::{KernelInternals as _, ModelInternals as _},
     model::Model,
 };

@@ -1,7 +1,8 @@
 //! Seeded random data, and shapes.
 
 use bitnet_wgpu::{
-    Float, bytemuck, f16,
+    bytemuck,
+    tensor::{Float, f16},
     weights::{Affine, Bits, DenseElement, PackedDense, PackedInt, PackedTernary, Scales},
 };
 use rand::{RngExt, SeedableRng, rngs::SmallRng};

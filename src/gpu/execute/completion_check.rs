@@ -235,7 +235,7 @@ impl Expected {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Context, ErrorKind, Tensor, gpu::setup::noop, tensor};
+    use crate::{Context, Tensor, error::ErrorKind, gpu::setup::noop, tensor};
     use pollster::block_on;
 
     /// A device that copies and runs no kernel: like Metal where it stops each pass. `finish` does

@@ -4,9 +4,8 @@
 //! `weight_quantizer.rs` computes the same formulas number by number.
 
 use super::{
-    partition::{Partition, THREADS as GROUP_THREADS},
+    partition::{IntCodes, Partition, THREADS as GROUP_THREADS},
     quantize_weights::{CHUNK, THREADS},
-    weight_quantizer::IntCodes,
 };
 use crate::{
     element::{Element, Float},

@@ -2,7 +2,7 @@
 
 use super::{
     pack_weights,
-    partition::{Granularity, OP, Partition},
+    partition::{Granularity, IntCodes, OP, Partition},
     quantize_weights, quantize_weights_binary, quantize_weights_by_group, quantize_weights_int,
 };
 use crate::{
@@ -23,7 +23,6 @@ use crate::{
         },
     },
 };
-pub(super) use sealed::IntCodes;
 use sealed::Sealed;
 use std::fmt::Debug;
 
@@ -249,6 +248,7 @@ mod sealed {
         where
             Self: QuantizedWeights;
         /// Quantizes finite weights number by number.
+        #[cfg(any(test, feature = "reference"))]
         fn pack_reference<T: Float>(
             w: &[T],
             partition: &Partition,
@@ -256,14 +256,6 @@ mod sealed {
         ) -> Result<Self::Packed>
         where
             Self: QuantizedWeights;
-    }
-
-    /// Codes of an [`IntMatrix`].
-    #[derive(Clone, Copy)]
-    pub struct IntCodes {
-        pub bits: Bits,
-        pub binary: bool,
-        pub asymmetric: bool,
     }
 }
 
@@ -315,6 +307,7 @@ impl Sealed for TernaryMatrix {
         pack_weights::ternary(w, partition)
     }
 
+    #[cfg(any(test, feature = "reference"))]
     fn pack_reference<T: Float>(w: &[T], partition: &Partition, (): ()) -> Result<PackedTernary> {
         reference::ternary(w, partition)
     }
@@ -384,6 +377,7 @@ impl Sealed for IntMatrix {
         pack_weights::int(w, partition, codes)
     }
 
+    #[cfg(any(test, feature = "reference"))]
     fn pack_reference<T: Float>(
         w: &[T],
         partition: &Partition,
@@ -405,6 +399,7 @@ fn invalid(what: String) -> Error {
 
 pub(super) const KERNELS: &[&Kernel] = &[];
 
+#[cfg(any(test, feature = "reference"))]
 pub(crate) mod reference {
     use super::{
         super::{

@@ -3,12 +3,11 @@
 use super::golden::{Case, Out};
 use bitnet_wgpu::bitnet::{ActivationType, BitLinear};
 use bitnet_wgpu::{
-    Encoder, Float, Result, Tensor,
+    Encoder, Result, Tensor,
     bitnet::{self, Gate, Layout, QuantizedActivations, QuantizedInt8, WeightQuantizer},
-    f16,
     linalg::{self as la, Qr, Svd, Triangle},
     optimizer::{self, AdamW, AdamWState, Ema, Lion, Sgd},
-    tensor::{self, Activation, Reduction, Side},
+    tensor::{self, Activation, Float, Reduction, Side, f16},
     transformer::{self, AttentionShape, RmsNorm, RmsNormHeads, RotaryEmbedding},
     weights::{Bits, IntMatrix, PackedDense},
 };

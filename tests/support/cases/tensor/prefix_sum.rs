@@ -3,8 +3,8 @@
 use super::binary::shape;
 use crate::{Case, Data, Near, U, floats, rng, seed};
 use bitnet_wgpu::{
-    ElementType, bytemuck, reference,
-    tensor::{self, PrefixSumElement},
+    bytemuck, reference,
+    tensor::{self, ElementType, PrefixSumElement},
 };
 use rand::RngExt;
 
