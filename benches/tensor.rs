@@ -4,9 +4,9 @@
 
 use bitnet_wgpu::bitnet::{ActivationType, BitLinear};
 use bitnet_wgpu::{
-    Context, Encoder, Float, Result, Tensor, bitnet, f16,
+    Context, Encoder, Result, Tensor, bitnet,
     optimizer::{AdamW, AdamWState},
-    tensor::{self, Axes, Side},
+    tensor::{self, Axes, Float, Side, f16},
 };
 use criterion::{Criterion, criterion_group, criterion_main};
 use support::{convert, floats, rng, ternary, with_matrix_units};

@@ -4,12 +4,12 @@
 //!     cargo run --release --example auto [-- 24 [FILE]]
 //!
 //! Medians of several calls, in microseconds, results on the host. They are written to the file as
-//! JSON, which `scripts/speed-plot` draws.
+//! JSON.
 
 use bitnet_wgpu::{
     Context, Result,
     auto::{Answer, Auto, AutoTernary, Target},
-    bitnet, reference,
+    bitnet, cpu,
     weights::{PackedTernary, Scales},
 };
 use serde_json::json;
@@ -91,15 +91,18 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let found = json!({ "adapter": info.name, "backend": format!("{:?}", info.backend), "driver": driver, "us": found });
         std::fs::write(path, format!("{found:#}\n"))?;
     }
-    // The bits are those of the CPU reference, wherever a product was made.
+    // Products on the GPU and on the CPU are bit-identical.
     let auto = Auto::new(Some(&context))?;
-    let packed = reference::quantize_weights(
+    let packed = cpu::quantize_weights(
         &vec![0.25f32; 64 * 64],
         [64, 64],
         bitnet::WeightQuantizer::absmean(),
     )?;
     let w = auto.weights(packed.clone())?;
     let x: Vec<f32> = (0..64).map(|i| i as f32 / 64.0).collect();
-    assert_eq!(auto.bitlinear(&x, 1, &w)?.values, reference::bitlinear(&x, 1, &packed)?);
+    assert_eq!(
+        auto.bitlinear(&x, 1, &w)?.values,
+        cpu::BitLinear::new(&cpu::InterleavedTernary::new(&packed)).forward(&x, 1)?
+    );
     Ok(())
 }

@@ -1,7 +1,7 @@
 //! BitLinear between two compute passes of an app, on the app's device and in its buffers: one
 //! submission, no copy. `cargo run --release --example own_pass`
 
-use bitnet_wgpu::{Context, Tensor, bitnet, reference};
+use bitnet_wgpu::{Context, Tensor, bitnet, cpu};
 use wgpu::BufferUsages as Usage;
 
 mod support;
@@ -105,8 +105,11 @@ async fn run() -> Result<(), Box<dyn std::error::Error>> {
     // Bit-identical on the CPU.
     let x: Vec<f32> =
         (0..TOKENS * FEATURES).map(|i| ((i * 37 % 101) as f32 - 50.0) / 32.0).collect();
-    let expected: Vec<f32> =
-        reference::bitlinear(&x, TOKENS, &packed)?.into_iter().map(|v| 2.0 * v).collect();
+    let expected: Vec<f32> = cpu::BitLinear::new(&cpu::InterleavedTernary::new(&packed))
+        .forward(&x, TOKENS)?
+        .into_iter()
+        .map(|v| 2.0 * v)
+        .collect();
     let y = y.read().await?;
     assert_eq!(y, expected);
     println!(

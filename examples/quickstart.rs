@@ -4,7 +4,7 @@
 use bitnet_wgpu::{
     Context,
     bitnet::{BitLinear, WeightQuantizer},
-    reference,
+    cpu,
 };
 
 fn main() -> bitnet_wgpu::Result<()> {
@@ -27,9 +27,8 @@ fn main() -> bitnet_wgpu::Result<()> {
     println!("y = {:?} ...", &y[..4]);
 
     // The CPU's result is bit-identical.
-    let packed =
-        reference::quantize_weights(&weights, [rows, columns], WeightQuantizer::absmean())?;
-    assert_eq!(y, reference::bitlinear(&x, 1, &packed)?);
+    let packed = cpu::quantize_weights(&weights, [rows, columns], WeightQuantizer::absmean())?;
+    assert_eq!(y, cpu::BitLinear::new(&cpu::InterleavedTernary::new(&packed)).forward(&x, 1)?);
     println!("equal to the CPU");
     println!("{} bytes of weights are now {}", 4 * weights.len(), w.code_bytes());
     Ok(())

@@ -20,7 +20,7 @@ pub use crate::{
     },
     ops::{
         bitnet::{
-            activations::MAX_FEATURES,
+            host_activations::MAX_FEATURES,
             plan::{layout, plan},
         },
         catalog,

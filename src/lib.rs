@@ -32,11 +32,12 @@
 //! | compute on the CPU, without a GPU | [`cpu`] |
 //! | run small calls on the CPU and large ones on the GPU (feature `auto`) | `auto` |
 //! | have an op write, or add to, a tensor of yours | [`Out`] |
+//! | check results with plain CPU code (feature `reference`) | `reference` |
 //! | load whole models, generate and score text | [`model`] |
 //! | read checkpoints | [`formats`] |
 //! | profile and trace kernels, measure memory | [`telemetry`] |
 //! | set the thresholds by which kernels are chosen | [`tuning`] |
-//! | add a kernel | [`kernel`] |
+//! | add a kernel | [`kernel`], [`gpu`] |
 //!
 //! The feature `internals` adds the module of that name, for this crate's own tests and tools. It
 //! comes without any promise of stability.
@@ -56,11 +57,11 @@ extern crate self as bitnet_wgpu;
 pub mod auto;
 pub mod cpu;
 mod element;
-mod error;
+pub mod error;
 mod files;
 #[cfg(feature = "formats")]
 pub mod formats;
-mod gpu;
+pub mod gpu;
 #[cfg(feature = "internals")]
 pub mod internals;
 pub mod kernel;
@@ -76,23 +77,24 @@ pub mod tuning;
 mod visibility;
 pub mod weights;
 
-pub use element::{Element, ElementType, Float};
-pub use error::{Error, ErrorKind, Result};
+pub use element::Element;
+pub use error::{Error, Result};
 pub use gpu::{
     context::Context,
     device::{adapters::Adapters, context_options::ContextOptions},
     encoder::Encoder,
     out::Out,
-    recording::{Extent, Recording, Submission},
-    tensor::{Bind, Chunks, Tensor},
+    recording::Recording,
+    tensor::Tensor,
 };
-pub use half::f16;
 pub use kernel::declaration::Kernel;
 #[cfg(feature = "linalg")]
 pub use ops::linalg;
 #[cfg(feature = "train")]
 pub use ops::optimizer;
-pub use ops::{bitnet, reference, tensor, transformer};
+#[cfg(feature = "reference")]
+pub use ops::reference;
+pub use ops::{bitnet, tensor, transformer};
 pub use shape::Shape;
 pub use wgpu;
 

@@ -102,4 +102,12 @@ mod tests {
         assert_eq!(Shape::from([2, 3, 5]).with_matrix(7, 1), Shape::from([2, 7, 1]));
         assert_eq!(Shape::from([2, 3, 5]).without_last(), Shape::from([2, 3]));
     }
+
+    #[test]
+    fn shapes_of_slices_have_up_to_four_dimensions() {
+        assert_eq!(Shape::try_from(&[2, 3][..]).unwrap(), Shape::from([2, 3]));
+        assert_eq!(Shape::try_from(&[][..]).unwrap(), Shape::from([]));
+        let error = Shape::try_from(&[1; 5][..]).unwrap_err().to_string();
+        assert_eq!(error, "shape: 5 dimensions; a tensor has up to 4");
+    }
 }

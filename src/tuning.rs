@@ -69,48 +69,49 @@ table! {
     /// GEMM, where packed integer products are slow. Apple: a pass takes 5.4 cycles a weight, and a
     /// tile of 32 tokens, empty or not, 34 (docs/internals/apple-gpu.md).
     GemvTokens = "gemv_tokens" in 1..=TOKENS; 24, 24, 24;
-    /// Up to this many tokens the GEMM of f16 has narrow tiles, of 32 tokens in place of 64.
-    /// Apple: as above.
-    NarrowTokens = "narrow_tokens" in 0..=TOKENS; 32, 32, 32;
-    /// From this many rows on, a GEMV of one token in int8 keeps a large GPU busy with four rows a
-    /// team; fewer are better spread thin. H200: "How the GEMV's constants were chosen".
-    TallRows = "tall_rows" in 0..=NEVER; 16_384, 16_384, 16_384;
-    /// From this many teams on, each with four rows of a pass's tokens, a large GPU is busy; of
-    /// fewer rows and tokens, four teams share four rows. H200: "Several tokens".
-    BusyTeams = "busy_teams" in 0..=NEVER; 2048, 2048, 2048;
-    /// From this many outputs on, of more than [`TuningKey::UnitTokens`], the tiles of a tensor
-    /// core for f16 cost less than passes of a GEMV. H200: "BitLinear on matrix units".
-    UnitOutputs = "unit_outputs" in 0..=NEVER; 300_000, 300_000, 300_000;
-    /// Up to this many tokens passes of a GEMV do not cost more than those tiles, however many
+    /// Most tokens for which the f16 GEMM has narrow tiles, of 32 tokens in place of 64. Apple: as
+    /// above.
+    NarrowTileTokens = "narrow_tile_tokens" in 0..=TOKENS; 32, 32, 32;
+    /// Fewest rows for which a GEMV of one token in int8 has tiles of four rows; fewer rows are
+    /// spread over more workgroups. H200: "How the GEMV's constants were chosen".
+    GemvTallTileRows = "gemv_tall_tile_rows" in 0..=NEVER; 16_384, 16_384, 16_384;
+    /// Fewest tiles of four rows and a pass's tokens for which a GEMV of several tokens does not
+    /// split the columns of a row over subgroups. H200: "Several tokens".
+    GemvUnsplitTiles = "gemv_unsplit_tiles" in 0..=NEVER; 2048, 2048, 2048;
+    /// Fewest outputs, of more than [`TuningKey::TensorCoreTokens`], for which a GEMM on f16 tensor
+    /// cores costs less than passes of a GEMV. H200: "BitLinear on matrix units".
+    TensorCoreOutputs = "tensor_core_outputs" in 0..=NEVER; 300_000, 300_000, 300_000;
+    /// Most tokens for which passes of a GEMV do not cost more than f16 tensor cores, however many
     /// outputs there are. H200: there.
-    UnitTokens = "unit_tokens" in 0..=TOKENS; 32, 32, 32;
-    /// From this many tiles of 128 × 128 on, a large GPU is busy with them; of fewer, smaller ones
-    /// are made. H200: there.
-    UnitLargeTiles = "unit_large_tiles" in 0..=NEVER; 96, 96, 96;
-    /// [`TuningKey::UnitOutputs`] for int8. H200: "BitLinear on matrix units for int8", "How
-    /// kernels are chosen".
-    Int8UnitOutputs = "int8_unit_outputs" in 0..=NEVER; 240_000, 120_000, 120_000;
-    /// [`TuningKey::UnitTokens`] for int8. H200: there.
-    Int8UnitTokens = "int8_unit_tokens" in 0..=TOKENS; 16, 16, 16;
-    /// From this many tiles of 128 × 128 on, those for int8 take less time than four
-    /// times as many of 64 × 64. H200: there.
-    Int8UnitLargeTiles = "int8_unit_large_tiles" in 0..=NEVER; 64, 64, 64;
-    /// [`TuningKey::UnitTokens`] for activations in block floating point. H200: "Activations
+    TensorCoreTokens = "tensor_core_tokens" in 0..=TOKENS; 32, 32, 32;
+    /// Fewest tiles of 128 × 128 that keep a large GPU busy on f16 tensor cores; of fewer, smaller
+    /// ones are made. H200: there.
+    TensorCoreLargeTiles = "tensor_core_large_tiles" in 0..=NEVER; 96, 96, 96;
+    /// [`TuningKey::TensorCoreOutputs`] of int8 tensor cores. H200: "BitLinear on matrix units for
+    /// int8", "How kernels are chosen".
+    Int8TensorCoreOutputs = "int8_tensor_core_outputs" in 0..=NEVER; 240_000, 120_000, 120_000;
+    /// [`TuningKey::TensorCoreTokens`] of int8 tensor cores. H200: there.
+    Int8TensorCoreTokens = "int8_tensor_core_tokens" in 0..=TOKENS; 16, 16, 16;
+    /// Fewest tiles of 128 × 128 that take less time on int8 tensor cores than four times as many
+    /// of 64 × 64. H200: there.
+    Int8TensorCoreLargeTiles = "int8_tensor_core_large_tiles" in 0..=NEVER; 64, 64, 64;
+    /// [`TuningKey::TensorCoreTokens`] for activations in block floating point. H200: "Activations
     /// in block floating point".
-    BlockFloatUnitTokens = "block_float_unit_tokens" in 0..=TOKENS; 16, 16, 16;
+    BlockFloatTensorCoreTokens = "block_float_tensor_core_tokens" in 0..=TOKENS; 16, 16, 16;
     /// Up to this many tokens, passes of a GEMV for activations in block floating point do not cost
     /// more than tiles of 64 tokens, where no tensor core is used. H200: "Tiles without matrix
     /// units". Apple: a pass of four tokens takes 7.2 cycles a weight, a tile, full or not, about
     /// 75 (docs/internals/apple-gpu.md). On software adapters never, since they pay for barriers.
     BlockFloatTileTokens = "block_float_tile_tokens" in 0..=NEVER; 128, 40, NEVER;
-    /// [`TuningKey::Int8UnitLargeTiles`] of such tensor cores. H200: "Tiles without matrix units".
-    BlockFloatUnitLargeTiles = "block_float_unit_large_tiles" in 0..=NEVER; 128, 64, 64;
-    /// Up to this many tiles of 64 × 64, each has a core of a large GPU to itself, and takes 256
-    /// columns at a time in place of 128. H200, which has 132 cores: there.
-    LonelyTiles = "lonely_tiles" in 0..=NEVER; 132, 132, 132;
-    /// Up to this many tokens, a workgroup's preparation of a row, which it shares with nobody,
-    /// costs less than a dispatch of its own: norm, quantizer and BitLinear are one. H200: "A
-    /// decoding step in few dispatches"; lavapipe: "Whole models".
+    /// [`TuningKey::Int8TensorCoreLargeTiles`] for activations in block floating point. H200: "Tiles
+    /// without matrix units".
+    BlockFloatTensorCoreLargeTiles = "block_float_tensor_core_large_tiles" in 0..=NEVER; 128, 64, 64;
+    /// Most tiles of 64 × 64 for which int8 tensor cores take 256 columns at a time in place of
+    /// 128: then each tile has a core of a large GPU to itself. H200, which has 132 cores: there.
+    Int8TensorCoreDeepTiles = "int8_tensor_core_deep_tiles" in 0..=NEVER; 132, 132, 132;
+    /// Up to this many tokens, a workgroup's preparation of a row, which it shares with nobody, costs
+    /// less than a dispatch of its own: norm, quantizer and BitLinear are one. H200: "A decoding
+    /// step in few dispatches"; lavapipe: "Whole models".
     FusedTokens = "fused_tokens" in 0..=64; 2, 2, 0;
     /// Up to this many tokens, norm, rounding and BitLinear with float activations are one
     /// dispatch. H200: "Float activations in one dispatch". On Apple's GPUs by count: for two
@@ -123,31 +124,31 @@ table! {
     /// few dispatches", and "Batches, drafts and prompts". Of float activations, whose workgroups
     /// have half as many threads, twice as many: "Float activations in one dispatch".
     FusedWorkgroups = "fused_workgroups" in 1..=NEVER; 256, 256, 256;
-    /// Below this many workgroups that go through all positions of an attention, its shares are
-    /// workgroups of their own. H200: "Attention whose loads are on their way together", "How
-    /// kernels are chosen".
-    AttentionWorkgroups = "attention_workgroups" in 0..=NEVER; 64, 256, 256;
+    /// Workgroups below which attention splits the positions (KV splits), each split in workgroups
+    /// of its own. H200: "Attention whose loads are on their way together", "How kernels are
+    /// chosen".
+    AttentionSplitWorkgroups = "attention_split_workgroups" in 0..=NEVER; 64, 256, 256;
     /// From this many tiles of 128 rows on, attention of prompts in f16 has them in place of 64
     /// rows. H200: "Attention of prompts on matrix units".
     AttentionLargeTiles = "attention_large_tiles" in 0..=NEVER; 100, 150, 150;
-    /// Where it is not 0, rows of whole quads that threads share are quantized with a load for each
-    /// quad; up to this many features, by 128 threads that hold 2560 numbers, in place of 256 that
-    /// hold 7168. H100 and H200: "Ops of training".
-    ShortRows = "short_rows" in 0..=2560; 2560, 0, 0;
-    /// From this many columns on, threads that share a row hold 16 numbers each, in place of one.
+    /// Most features of a row that a workgroup of 128 threads quantizes, with 2560 numbers in
+    /// registers; longer rows have 256 threads, which hold 7168. Rows are loaded by vectors of four,
+    /// if it is not 0. H100 and H200: "Ops of training".
+    SmallWorkgroupFeatures = "small_workgroup_features" in 0..=2560; 2560, 0, 0;
+    /// Fewest columns for which the threads of a row unroll: each holds 16 numbers, in place of one.
     /// H100: "Ops of training".
-    HeldColumns = "held_columns" in 0..=NEVER; 0, NEVER, NEVER;
-    /// From this many rows on, a thread takes a row alone, in place of lanes that share it and wait
-    /// for one another; quantizers in int8 only. lavapipe: "Products of halves on matrix units",
+    UnrolledColumns = "unrolled_columns" in 0..=NEVER; 0, NEVER, NEVER;
+    /// Fewest rows of which a thread takes each alone, in place of several threads with barriers
+    /// between them; quantizers in int8 only. lavapipe: "Products of halves on matrix units",
     /// "Whole models".
-    RowsAlone = "rows_alone" in 0..=NEVER; NEVER, NEVER, 16;
-    /// Up to this many outputs, a product of matrices or a transposition is made without workgroup
-    /// memory, whose barriers software adapters pay for; a ternary product too, where packed
-    /// integer products are slow. lavapipe: "Products of halves on matrix units", "Whole models".
-    DirectOutputs = "direct_outputs" in 0..=NEVER; 0, 0, NEVER;
-    /// From this many tokens on, a head is read for eight of them at a time in place of four. H200:
+    RowPerThread = "row_per_thread" in 0..=NEVER; NEVER, NEVER, 16;
+    /// Most outputs for which a product of matrices or a transposition has no tiles in workgroup
+    /// memory, whose barriers software adapters pay for; a ternary product too, where packed integer
+    /// products are slow. lavapipe: "Products of halves on matrix units", "Whole models".
+    UntiledOutputs = "untiled_outputs" in 0..=NEVER; 0, 0, NEVER;
+    /// Fewest tokens for which the LM head computes eight of them at a time in place of four. H200:
     /// "Batches, drafts and prompts".
-    HeadEightTokens = "head_eight_tokens" in 2..=TOKENS; 5, 5, 5;
+    LmHeadUnrollTokens = "lm_head_unroll_tokens" in 2..=TOKENS; 5, 5, 5;
 }
 
 impl TuningKey {
@@ -169,7 +170,7 @@ impl TuningKey {
 /// Numbers in place of those of the table, as they were measured on one device:
 /// `Capabilities::tuning`. The example `tune` measures them and
 /// [`Context::save_tuning`](crate::Context::save_tuning) writes them to the folder of
-/// [`ContextOptions::cache`](crate::ContextOptions::cache), from which the next context on the
+/// [`ContextOptions::kernel_cache`](crate::ContextOptions::kernel_cache), from which the next context on the
 /// device has them.
 ///
 /// ```
@@ -177,9 +178,9 @@ impl TuningKey {
 ///
 /// # fn main() -> bitnet_wgpu::Result<()> {
 /// let mut tuning = Tuning::default();
-/// tuning.set(TuningKey::TallRows, 8192)?;
+/// tuning.set(TuningKey::GemvTallTileRows, 8192)?;
 /// let context = pollster::block_on(Context::new())?.with_tuning(tuning);
-/// assert_eq!(context.tuning().get(TuningKey::TallRows), Some(8192));
+/// assert_eq!(context.tuning().get(TuningKey::GemvTallTileRows), Some(8192));
 /// # Ok(())
 /// # }
 /// ```
@@ -289,18 +290,18 @@ mod tests {
         }
         assert_eq!(Tuning::parse(""), Ok(Tuning::default()));
         let wrong = [
-            ("tall_rows", "tuning key"),
-            ("tall_rows  5", "invalid digit"),
-            ("tall_rows 5 ", "invalid digit"),
+            ("gemv_tall_tile_rows", "tuning key"),
+            ("gemv_tall_tile_rows  5", "invalid digit"),
+            ("gemv_tall_tile_rows 5 ", "invalid digit"),
             ("\n", "tuning key"),
             ("large_rows 5", "tuning key"),
-            ("TallRows 5", "tuning key"),
-            ("tall_rows -1", "invalid digit"),
-            ("tall_rows NaN", "invalid digit"),
-            ("tall_rows 1e3", "invalid digit"),
-            ("tall_rows 4294967296", "too large"),
-            ("tall_rows ", "empty"),
-            ("tall_rows 5\ntall_rows 5", "twice"),
+            ("GemvTallTileRows 5", "tuning key"),
+            ("gemv_tall_tile_rows -1", "invalid digit"),
+            ("gemv_tall_tile_rows NaN", "invalid digit"),
+            ("gemv_tall_tile_rows 1e3", "invalid digit"),
+            ("gemv_tall_tile_rows 4294967296", "too large"),
+            ("gemv_tall_tile_rows ", "empty"),
+            ("gemv_tall_tile_rows 5\ngemv_tall_tile_rows 5", "twice"),
             ("gemv_tokens 0", "not within 1 to 4096"),
             ("fused_tokens 65", "not within 0 to 64"),
         ];

@@ -259,8 +259,9 @@ impl ModelArgs {
         } else {
             matrix_units()
         };
-        let mut options =
-            ContextOptions::default().experimental(experimental).cache(self.kernel_cache.clone());
+        let mut options = ContextOptions::default()
+            .experimental(experimental)
+            .kernel_cache(self.kernel_cache.clone());
         options = options
             .memory_limit(self.memory_limit)
             .offload(self.cpu_offload.is_some())

@@ -32,8 +32,8 @@ pub fn kept(context: &Context, names: &[&str]) -> Option<Costs> {
 pub fn keep(context: Option<&Context>, names: &[&str], costs: &Costs) -> Result<PathBuf> {
     let place = context.and_then(|context| Some(file(context, context.cache_folder()?, names)));
     let none = || Error::Invalid {
-        op: "keep",
-        what: "no context with a cache folder; open one with ContextOptions::cache".into(),
+        op: "save_measurements",
+        what: "no context with a cache folder; open one with ContextOptions::kernel_cache".into(),
     };
     let (path, key) = place.ok_or_else(none)?;
     // A file that is not sound is replaced.

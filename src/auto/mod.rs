@@ -3,7 +3,7 @@
 //! The way to a GPU and back takes as long as tens of thousands of additions, so small work stays
 //! on the CPU. How small follows from the machine, from the op, and from what else runs: [`Auto`]
 //! measures the way once, when it is made, and learns from what calls take. Every answer says where
-//! it was computed, and why. What it has learned is gone with it, unless [`Auto::keep`] writes it
+//! it was computed, and why. What it has learned is gone with it, unless [`Auto::save_measurements`] writes it
 //! to a file.
 //!
 //! Work that follows on other work should stay where it is: record it in one [`Encoder`], and read
@@ -133,7 +133,7 @@ pub struct AutoTernary {
 
 impl Auto {
     /// On the CPU, and on the GPU where there is one. It measures the way there and back, which
-    /// takes some milliseconds, unless the context's folder has what [`Auto::keep`] wrote.
+    /// takes some milliseconds, unless the context's folder has what [`Auto::save_measurements`] wrote.
     ///
     /// # Errors
     /// What the device reports.
@@ -146,7 +146,7 @@ impl Auto {
     }
 
     /// Writes what was learned so far to the folder of
-    /// [`ContextOptions::cache`](crate::ContextOptions::cache), from which the next one has it that
+    /// [`ContextOptions::kernel_cache`](crate::ContextOptions::kernel_cache), from which the next one has it that
     /// is made on the same adapter, with the same driver, language and tensor cores, the same
     /// processor and number of threads, by this version of the crate: it chooses as this one does,
     /// from its first call on. Gives the file, lines of text after a header. What another process
@@ -164,17 +164,17 @@ impl Auto {
     /// use std::path::PathBuf;
     ///
     /// # async fn run() -> bitnet_wgpu::Result<()> {
-    /// let context = Context::open(ContextOptions::default().cache(PathBuf::from("cache/kernels"))).await?;
+    /// let context = Context::open(ContextOptions::default().kernel_cache(PathBuf::from("cache/kernels"))).await?;
     /// let auto = Auto::new(Some(&context))?; // with what was kept
     /// auto.silu(&[1.0; 100_000])?;
-    /// println!("kept in {}", auto.keep()?.display());
+    /// println!("kept in {}", auto.save_measurements()?.display());
     /// # Ok(())
     /// # }
     /// ```
     ///
     /// # Errors
     /// [`Error::Invalid`] if there is no context, or it was opened without a folder; [`Error::Io`].
-    pub fn keep(&self) -> Result<PathBuf> {
+    pub fn save_measurements(&self) -> Result<PathBuf> {
         // No call waits for the disk.
         let costs = self.costs().clone();
         kept::keep(self.context.as_ref(), &NAMES, &costs)

@@ -32,14 +32,19 @@ pub(crate) mod linear;
 pub(crate) mod matmul;
 pub(crate) mod ops;
 mod prefetch;
+pub(crate) mod quantize;
 pub(crate) mod ternary;
 pub(crate) mod ternary_float;
 pub(crate) mod threads;
 
-pub use crate::weights::ternary::interleaved::InterleavedTernary;
+pub use crate::{
+    ops::bitnet::host_activations::{HostActivations, HostInt4, HostInt8},
+    weights::ternary::interleaved::InterleavedTernary,
+};
 pub use attention::{attention, rope};
 pub use cache::KvCache;
 pub use linear::BitLinear;
 pub use matmul::matmul;
 pub use ops::{add, dense_gemv, embed_ternary, gelu, mul, relu2, rms_norm, silu, softmax, sum};
+pub use quantize::{quantize_activations, quantize_weights};
 pub use threads::Threads;

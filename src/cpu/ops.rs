@@ -5,8 +5,8 @@ use crate::{
     error::{Error, Result},
     ops::{
         exp::{exp, exp_f64},
+        host,
         reduce::{THREADS, TURNS, lanes, tree_cpu},
-        reference,
         rms::{inverse_rms, normalize},
         tensor::epilogue::Activation,
     },
@@ -19,7 +19,7 @@ const MANY: usize = 1 << 16;
 const SOME: usize = 1 << 14;
 const FEW: usize = 1 << 11;
 
-/// Returns a + b, number by number. Bit-identical to [`reference::add`].
+/// Returns a + b, number by number. Bit-identical to [`reference::add`](crate::reference::add).
 ///
 /// # Errors
 /// [`Error::Length`] if there are not as many of both.
@@ -33,7 +33,7 @@ pub fn add(a: &[f32], b: &[f32]) -> Result<Vec<f32>> {
     pairs(a, b, add)
 }
 
-/// Returns a·b, number by number. Bit-identical to [`reference::mul`].
+/// Returns a·b, number by number. Bit-identical to [`reference::mul`](crate::reference::mul).
 ///
 /// # Errors
 /// [`Error::Length`] if there are not as many of both.
@@ -47,23 +47,23 @@ pub fn mul(a: &[f32], b: &[f32]) -> Result<Vec<f32>> {
     pairs(a, b, mul)
 }
 
-/// Returns max(x, 0)² of each number. Bit-identical to [`reference::relu2`].
+/// Returns max(x, 0)² of each number. Bit-identical to [`reference::relu2`](crate::reference::relu2).
 pub fn relu2(x: &[f32]) -> Vec<f32> {
     activated(x, Activation::Relu2)
 }
 
-/// Returns x·σ(x) of each number. Within two units in the last place of [`reference::silu`].
+/// Returns x·σ(x) of each number. Within two units in the last place of [`reference::silu`](crate::reference::silu).
 pub fn silu(x: &[f32]) -> Vec<f32> {
     activated(x, Activation::Silu)
 }
 
-/// Returns x·Φ(x) of each number. Bit-identical to [`reference::gelu`].
+/// Returns x·Φ(x) of each number. Bit-identical to [`reference::gelu`](crate::reference::gelu).
 pub fn gelu(x: &[f32]) -> Vec<f32> {
     activated(x, Activation::Gelu)
 }
 
 /// Returns the softmax of rows of `columns` numbers. Within a unit in the last place of
-/// [`reference::softmax`].
+/// [`reference::softmax`](crate::reference::softmax).
 ///
 /// # Errors
 /// [`Error::Length`] if `x` is not whole rows.
@@ -76,7 +76,7 @@ pub fn softmax(x: &[f32], columns: usize) -> Result<Vec<f32>> {
     Ok(y)
 }
 
-/// Returns the sum of all numbers, added in the order of [`reference::sum`]: bit-identical.
+/// Returns the sum of all numbers, added in the order of [`reference::sum`](crate::reference::sum): bit-identical.
 pub fn sum(x: &[f32]) -> f32 {
     let mut partial = partial_sums(x);
     while partial.len() > 1 {
@@ -86,7 +86,7 @@ pub fn sum(x: &[f32]) -> f32 {
 }
 
 /// Returns the RMSNorm of rows with as many columns as `gain`. Bit-identical to
-/// [`reference::rms_norm`].
+/// [`reference::rms_norm`](crate::reference::rms_norm).
 ///
 /// # Errors
 /// [`Error::Length`] if `x` is not whole rows.
@@ -100,7 +100,7 @@ pub fn rms_norm(x: &[f32], gain: &[f32], eps: f32) -> Result<Vec<f32>> {
 }
 
 /// Multiplies `x` `[tokens, columns]` by a dense matrix `[rows, columns]`, and returns
-/// `[tokens, rows]`. Bit-identical to [`reference::dense_gemv`].
+/// `[tokens, rows]`. Bit-identical to [`reference::dense_gemv`](crate::reference::dense_gemv).
 ///
 /// # Errors
 /// [`Error::Length`] if `x` is not whole rows.
@@ -109,7 +109,7 @@ pub fn dense_gemv(x: &[f32], w: &PackedDense) -> Result<Vec<f32>> {
 }
 
 /// Returns the rows of `table` that `tokens` name, `[tokens, columns]`. Bit-identical to
-/// [`reference::embed_ternary`].
+/// [`reference::embed_ternary`](crate::reference::embed_ternary).
 ///
 /// # Errors
 /// [`Error::Invalid`] for a token that the table does not have.
@@ -137,15 +137,15 @@ fn activated(x: &[f32], activation: Activation) -> Vec<f32> {
 
 fn activate(y: &mut [f32], activation: Activation) {
     let (chunk, each): (_, fn(&mut [f32])) = match activation {
-        Activation::Relu => (MANY, |y| y.iter_mut().for_each(|y| *y = reference::relu(*y))),
-        Activation::Relu2 => (MANY, |y| y.iter_mut().for_each(|y| *y = reference::relu2(*y))),
+        Activation::Relu => (MANY, |y| y.iter_mut().for_each(|y| *y = host::relu(*y))),
+        Activation::Relu2 => (MANY, |y| y.iter_mut().for_each(|y| *y = host::relu2(*y))),
         Activation::Silu => (SOME, silu_each),
-        Activation::Gelu => (FEW, |y| y.iter_mut().for_each(|y| *y = reference::gelu(*y))),
+        Activation::Gelu => (FEW, |y| y.iter_mut().for_each(|y| *y = host::gelu(*y))),
     };
     by_chunks(y, chunk, |_, y| each(y));
 }
 
-/// x·σ(x), in the form of [`reference::silu`] with this crate's exponential.
+/// x·σ(x), in the form of [`reference::silu`](crate::reference::silu) with this crate's exponential.
 #[multiversion::multiversion(targets = "simd")]
 fn silu_each(y: &mut [f32]) {
     for y in y {
@@ -244,6 +244,7 @@ fn rows_of(columns: usize, numbers: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ops::reference;
     use crate::ops::tensor::Axes;
     use rand::{RngExt, SeedableRng, rngs::StdRng};
 

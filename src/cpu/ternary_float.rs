@@ -8,7 +8,7 @@
 use super::{ternary::tasks::by_blocks, threads::enter};
 use crate::{
     error::{Error, Result},
-    ops::{bitnet::block_columns, reference::quantize_block_float},
+    ops::{bitnet::block_columns, host::quantize_block_float},
     weights::ternary::{
         interleaved::{InterleavedTernary, LANES, Lanes},
         layout::{CODES_PER_WORD, bit},

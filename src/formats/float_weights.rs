@@ -2,8 +2,9 @@
 
 use super::format_error::{FormatError, unsupported};
 use crate::{
+    cpu::quantize::quantize_weights,
     files::display,
-    ops::{bitnet::WeightQuantizer, reference},
+    ops::bitnet::WeightQuantizer,
     weights::ternary::{
         packed::PackedTernary,
         scales::{Scales, USUAL_GROUP},
@@ -72,9 +73,8 @@ impl FloatWeights {
             Err(misfit) => misfit,
         };
         // Before they are refused, so that weights that are not finite are named as such.
-        let quantized =
-            reference::quantize_weights(weights, [rows, columns], WeightQuantizer::absmean())
-                .map_err(|e| format!("cannot be quantized: {e}"))?;
+        let quantized = quantize_weights(weights, [rows, columns], WeightQuantizer::absmean())
+            .map_err(|e| format!("cannot be quantized: {e}"))?;
         if self == Self::Refuse {
             return unsupported(format!(
                 "is in floats of more than three values, {misfit}, {REFUSED}"

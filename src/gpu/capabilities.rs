@@ -60,7 +60,7 @@ internal_fields! {
         /// `None` for others, whose work is submitted as it comes.
         submission_limit: Option<SubmissionLimit>,
         /// What was measured on this device, in place of the numbers of its family; nothing unless the
-        /// folder of [`ContextOptions::cache`](crate::ContextOptions::cache) has it, or
+        /// folder of [`ContextOptions::kernel_cache`](crate::ContextOptions::kernel_cache) has it, or
         /// `Context::restricted` sets it.
         tuning: Tuning,
     }

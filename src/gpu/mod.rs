@@ -1,5 +1,4 @@
-//! The device and what every op needs of it: buffers, pipelines, recordings, reads, times. Knows
-//! kernels, and no op.
+//! Bindings and extents of dispatches, submitted work, and reads in chunks.
 
 pub(crate) mod capabilities;
 pub(crate) mod compile;
@@ -17,3 +16,6 @@ pub(crate) mod setup;
 pub(crate) mod tensor;
 pub(crate) mod trace;
 pub(crate) mod transfer;
+
+pub use recording::{Extent, Submission};
+pub use tensor::{Bind, Chunks};

@@ -54,7 +54,7 @@ pub struct Recording {
 /// three numbers is an extent without work to speak of.
 ///
 /// ```
-/// use bitnet_wgpu::Extent;
+/// use bitnet_wgpu::gpu::Extent;
 ///
 /// assert_eq!(Extent::from([100, 3, 1]).multiply_adds, 0);
 /// assert_eq!(Extent::products([100, 3, 1], 64).multiply_adds, 100 * 3 * 64); // a matrix product whose inner dimension is 64

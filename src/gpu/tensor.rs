@@ -493,3 +493,16 @@ impl<T: ElementType> Bind for Tensor<T> {
         }
     }
 }
+
+/// Up to [`Shape::MAX_RANK`] dimensions. (It is here since `shape` cannot import errors.)
+impl TryFrom<&[usize]> for Shape {
+    type Error = Error;
+
+    fn try_from(dims: &[usize]) -> Result<Self> {
+        if dims.len() <= Self::MAX_RANK {
+            return Ok(Self::of(dims));
+        }
+        let what = format!("{} dimensions; a tensor has up to {}", dims.len(), Self::MAX_RANK);
+        Err(Error::Invalid { op: "shape", what })
+    }
+}

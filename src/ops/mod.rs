@@ -2,18 +2,29 @@
 //! its CPU reference.
 
 /// A family's ops: a module each, whose public items are the family's, and whose `KERNELS` are in
-/// the catalog; then those that have CPU references, in a module `reference`. (The modules are
-/// declared beside the list, since rustfmt does not look into macros.)
+/// the catalog; then those that have CPU references, in a module `reference`, and those whose
+/// references models on the CPU run too, in a module `host`. (The modules are declared beside the
+/// list, since rustfmt does not look into macros.)
 macro_rules! family {
     (
         $($(#[$feature:meta])? $op:ident),+ $(,)?;
         reference: $($(#[$on:meta])? $with:ident),* $(,)?
+        $(; host: $($host:ident),* $(,)?)?
     ) => {
         // Some have kernels alone.
         $($(#[$feature])? #[allow(unused_imports)] pub use $op::*;)+
 
+        $(
+            /// The ops of the family that models on the CPU run too.
+            pub(crate) mod host {
+                $(#[allow(unused_imports, reason = "some are for the references alone")] pub use super::$host::host::*;)*
+            }
+        )?
+
         /// The CPU references of the family.
+        #[cfg(any(test, feature = "reference"))]
         pub(crate) mod reference {
+            $($(pub use super::$host::host::*;)*)?
             $($(#[$on])? pub use super::$with::reference::*;)*
         }
 
@@ -39,8 +50,14 @@ pub(crate) mod rms;
 pub mod tensor;
 pub mod transformer;
 
-/// CPU references of the ops: slow, and exact where the ops are. Tests compare every kernel with
-/// them.
+/// Ops on the CPU that models on the CPU share with the CPU references.
+pub(crate) mod host {
+    pub use super::{bitnet::host::*, tensor::host::*, transformer::host::*};
+}
+
+/// CPU references of the ops (feature `reference`): slow, and exact where the ops are. Tests
+/// compare every kernel with them. [`cpu`](crate::cpu) has fast ops.
+#[cfg(any(test, feature = "reference"))]
 pub mod reference {
     #[cfg(feature = "linalg")]
     pub use super::linalg::reference::*;

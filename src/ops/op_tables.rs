@@ -86,7 +86,7 @@ macro_rules! unary {
             }
         )+
 
-        pub(crate) mod reference {
+        pub(crate) mod host {
             #[allow(unused_imports)]
             use super::*;
             $(

@@ -184,7 +184,7 @@ pub fn held(
     one: &'static Kernel,
     held: &'static Kernel,
 ) -> &'static Kernel {
-    if columns >= encoder.context().capabilities().tuned(TuningKey::HeldColumns) {
+    if columns >= encoder.context().capabilities().tuned(TuningKey::UnrolledColumns) {
         held
     } else {
         one
@@ -216,7 +216,7 @@ impl Ways {
         rows: usize,
         workgroups: impl FnOnce() -> [usize; 3],
     ) -> (&'static Kernel, [usize; 3]) {
-        let enough = rows >= encoder.context().capabilities().tuned(TuningKey::RowsAlone);
+        let enough = rows >= encoder.context().capabilities().tuned(TuningKey::RowPerThread);
         self.alone
             .filter(|_| enough)
             .map_or_else(|| (self.shared, workgroups()), |alone| (alone, [rows, 1, 1]))

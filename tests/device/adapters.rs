@@ -1,7 +1,8 @@
 //! Where is computed: the adapters of a system, the choice among them, and several of them at once.
 
 use bitnet_wgpu::{
-    Adapters, Context, ContextOptions, Error, ErrorKind, Tensor,
+    Adapters, Context, ContextOptions, Error, Tensor,
+    error::ErrorKind,
     model::{Device, Model},
     tensor,
 };

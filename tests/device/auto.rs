@@ -1,8 +1,9 @@
 //! Ops on slices of the host, on both sides: what they compute, where, and what they refuse.
 
 use bitnet_wgpu::{
-    Context, ContextOptions, Error, ErrorKind, Result,
+    Context, ContextOptions, Error, Result,
     auto::{Answer, Auto, Target, Why},
+    error::ErrorKind,
     reference,
     weights::{PackedTernary, Scales},
 };
@@ -197,7 +198,7 @@ fn threads_share_it() {
 }
 
 fn open(cache: impl Into<Option<PathBuf>>) -> Context {
-    block_on(Context::open(ContextOptions::default().cache(cache.into()))).unwrap()
+    block_on(Context::open(ContextOptions::default().kernel_cache(cache.into()))).unwrap()
 }
 
 /// A file that reads as if it had been kept: the header of another, and a text.
@@ -221,7 +222,7 @@ fn what_was_learned_is_kept() {
     for n in sizes.into_iter().cycle().take(60) {
         call(&auto, n);
     }
-    let path = auto.keep().unwrap();
+    let path = auto.save_measurements().unwrap();
     let text = String::from_utf8_lossy(&fs::read(&path).unwrap()[37..]).into_owned();
     assert!(
         text.starts_with("link ") && text.contains("\nadd 64 ") && text.contains("\ngelu 256 "),
@@ -231,16 +232,16 @@ fn what_was_learned_is_kept() {
     let context = open(directory.0.join("cache"));
     let told = warnings(|| {
         for n in sizes {
-            auto.keep().unwrap();
+            auto.save_measurements().unwrap();
             let (bytes, again) = (fs::read(&path).unwrap(), Auto::new(Some(&context)).unwrap());
-            assert_eq!(again.keep().unwrap(), path);
+            assert_eq!(again.save_measurements().unwrap(), path);
             assert_eq!(fs::read(&path).unwrap(), bytes);
             for (before, after) in call(&auto, n).into_iter().zip(call(&again, n)) {
                 assert_eq!((after.cpu, after.gpu), (before.cpu, before.gpu), "{before}; {after}");
                 assert!(after.on == before.on || before.why == Why::Trial, "{before}; {after}");
             }
             // It learns on.
-            again.keep().unwrap();
+            again.save_measurements().unwrap();
             assert_ne!(fs::read(&path).unwrap(), bytes);
         }
     });
@@ -251,7 +252,7 @@ fn what_was_learned_is_kept() {
 fn estimates_of_other_machines_are_ignored() {
     let directory = Directory::temporary();
     let context = open(directory.0.join("cache"));
-    let path = Auto::new(Some(&context)).unwrap().keep().unwrap();
+    let path = Auto::new(Some(&context)).unwrap().save_measurements().unwrap();
     let sound = with_text(&fs::read(&path).unwrap(), b"link 1e9 0 64\nadd 64 0 cpu 1 3\n");
     // An expectation that no machine has.
     let believed = || {
@@ -308,7 +309,7 @@ fn estimates_of_other_machines_are_ignored() {
 fn wrong_link_estimates_are_replaced() {
     let directory = Directory::temporary();
     let context = open(directory.0.join("cache"));
-    let path = Auto::new(Some(&context)).unwrap().keep().unwrap();
+    let path = Auto::new(Some(&context)).unwrap().save_measurements().unwrap();
     fs::write(&path, with_text(&fs::read(&path).unwrap(), b"link 1e9 0 64\n")).unwrap();
     let auto = Auto::new(Some(&context)).unwrap();
     let call = || auto.add(&[1.0; 64], &[1.0; 64]).unwrap().ran;
@@ -328,8 +329,8 @@ fn what_two_processes_learn_is_kept_of_both() {
         [(); 2].map(|()| Auto::new(Some(&context)).unwrap().always(Some(Target::Cpu)).unwrap());
     first.add(&[1.0; 64], &[1.0; 64]).unwrap();
     second.silu(&[1.0; 64]).unwrap();
-    let path = first.keep().unwrap();
-    assert_eq!(second.keep().unwrap(), path);
+    let path = first.save_measurements().unwrap();
+    assert_eq!(second.save_measurements().unwrap(), path);
     let text = String::from_utf8_lossy(&fs::read(&path).unwrap()[37..]).into_owned();
     assert!(text.contains("\nadd 64 ") && text.contains("\nsilu "), "{text}");
 }
@@ -338,9 +339,9 @@ fn what_two_processes_learn_is_kept_of_both() {
 fn without_a_folder_nothing_is_kept() {
     let directory = Directory::temporary();
     for auto in [Auto::new(None), Auto::new(Some(&open(None))), Auto::new(Some(context()))] {
-        assert_eq!(auto.unwrap().keep().unwrap_err().kind(), ErrorKind::Invalid);
+        assert_eq!(auto.unwrap().save_measurements().unwrap_err().kind(), ErrorKind::Invalid);
     }
     let beyond =
         Auto::new(Some(&open(directory.write("file", "no folder").join("cache")))).unwrap();
-    assert_eq!(beyond.keep().unwrap_err().kind(), ErrorKind::Io);
+    assert_eq!(beyond.save_measurements().unwrap_err().kind(), ErrorKind::Io);
 }

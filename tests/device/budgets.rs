@@ -2,7 +2,8 @@
 //! it will.
 
 use bitnet_wgpu::{
-    Context, ContextOptions, Element, Error, ErrorKind, Tensor,
+    Context, ContextOptions, Element, Error, Tensor,
+    error::ErrorKind,
     formats::Pooling,
     internals::ModelInternals as _,
     model::{

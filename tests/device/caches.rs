@@ -3,9 +3,10 @@
 
 use bitnet_wgpu::bitnet::BitLinear;
 use bitnet_wgpu::{
-    Context, ContextOptions, ErrorKind, Tensor,
+    Context, ContextOptions, Tensor,
     auto::Auto,
     bitnet::{self, Layout},
+    error::ErrorKind,
     internals,
     model::{GenerateOptions, Model, Sampling, SessionOptions},
     tensor,
@@ -20,7 +21,7 @@ use std::{
 use support::{block_on, files::Directory, own_process, real_model, warnings};
 
 fn open(cache: impl Into<Option<PathBuf>>) -> Context {
-    block_on(Context::open(ContextOptions::default().cache(cache.into()))).unwrap()
+    block_on(Context::open(ContextOptions::default().kernel_cache(cache.into()))).unwrap()
 }
 
 #[test]
@@ -194,7 +195,10 @@ fn a_full_disk_keeps_old_cache_files() {
             "{told:?}"
         );
         assert_eq!(context.save_tuning(&another(&context)).unwrap_err().kind(), ErrorKind::Io);
-        assert_eq!(Auto::new(Some(&context)).unwrap().keep().unwrap_err().kind(), ErrorKind::Io);
+        assert_eq!(
+            Auto::new(Some(&context)).unwrap().save_measurements().unwrap_err().kind(),
+            ErrorKind::Io
+        );
         return;
     }
     let directory = Directory::temporary();
@@ -202,7 +206,7 @@ fn a_full_disk_keeps_old_cache_files() {
     let context = open(folder.clone());
     let kept = [
         context.save_tuning(&another(&context)).unwrap(),
-        Auto::new(Some(&context)).unwrap().keep().unwrap(),
+        Auto::new(Some(&context)).unwrap().save_measurements().unwrap(),
     ];
     let before = files(&folder);
     assert!(kept.iter().all(|path| before.contains_key(path)));
@@ -310,11 +314,11 @@ fn tuning_of_other_machines_is_ignored() {
     let lying = |text: &[u8]| [&sound[..29], &hash(text), text].concat();
     let mut wrong: Vec<(String, Vec<u8>)> = vec![
         ("longer".into(), [&sound[..], b"x"].concat()),
-        ("oversized".into(), lying(&b"tall_rows 5\n".repeat(10_000))),
+        ("oversized".into(), lying(&b"gemv_tall_tile_rows 5\n".repeat(10_000))),
         ("of another device, driver or version".into(), changed(25)),
         ("a compiled kernel".into(), [b"bitnet-wgpu kernel 1\n", &sound[21..]].concat()),
         ("no text".into(), lying(&[0xff, 0xfe, b'\n'])),
-        ("twice".into(), lying(b"tall_rows 5\ntall_rows 5\n")),
+        ("twice".into(), lying(b"gemv_tall_tile_rows 5\ngemv_tall_tile_rows 5\n")),
         ("no number".into(), lying(b"tall_rows\n")),
         ("an unknown choice".into(), lying(b"tall_columns 5\n")),
     ];

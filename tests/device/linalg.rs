@@ -2,7 +2,8 @@
 //! ill-conditioned, rank-deficient. Also large ones, and how failures come to the caller.
 
 use bitnet_wgpu::{
-    Encoder, Error, ErrorKind, Result, Shape, Tensor,
+    Encoder, Error, Result, Shape, Tensor,
+    error::ErrorKind,
     linalg::{self, Outcome, Qr, Svd, Triangle},
     reference,
 };

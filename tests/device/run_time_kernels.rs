@@ -1,7 +1,8 @@
 //! Kernels from sources that are made at run time.
 
 use bitnet_wgpu::{
-    Error, ErrorKind, Kernel, Tensor,
+    Error, Kernel, Tensor,
+    error::ErrorKind,
     kernel::{Params as _, Source, Type::*, read, read_write},
     params,
 };

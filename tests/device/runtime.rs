@@ -2,10 +2,13 @@
 
 use bitnet_wgpu::bitnet::BitLinear;
 use bitnet_wgpu::{
-    Bind, Context, Error, ErrorKind, Kernel, Recording, Result, Tensor, bitnet, f16,
+    Context, Error, Kernel, Recording, Result, Tensor, bitnet,
+    error::ErrorKind,
+    gpu::Bind,
     internals::{self, Dispatch, MatrixUnit, SubmissionLimit},
     kernel::{Params as _, Part, ShaderLanguage, Source, Type::*, read, read_write},
-    params, reference, tensor,
+    params, reference,
+    tensor::{self, f16},
     transformer::flash_attention,
     weights::{PackedTernary, Scales},
     wgpu,
@@ -260,7 +263,7 @@ fn languages_that_cannot_run_are_refused() {
 
 #[test]
 fn tensors_of_every_type_come_back() {
-    fn check<T: bitnet_wgpu::ElementType + PartialEq + std::fmt::Debug>(data: &[T]) {
+    fn check<T: bitnet_wgpu::tensor::ElementType + PartialEq + std::fmt::Debug>(data: &[T]) {
         // Odd lengths of small types end inside a word.
         for length in 0..data.len() {
             let tensor = context().upload(&data[..length], [length]).unwrap();
@@ -498,7 +501,7 @@ fn a_destroyed_device_fails_every_wait() {
                 let kind = result.as_ref().err().map(Error::kind);
                 assert_eq!(kind, Some(ErrorKind::Lost), "{what}: {result:?}");
             };
-            lost("wait", recording.submit().and_then(bitnet_wgpu::Submission::wait));
+            lost("wait", recording.submit().and_then(bitnet_wgpu::gpu::Submission::wait));
             lost(
                 "await",
                 recording.submit().and_then(|submission| block_on(submission.into_future())),

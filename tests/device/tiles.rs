@@ -3,12 +3,11 @@
 
 use bitnet_wgpu::bitnet::{ActivationType, BitLinear};
 use bitnet_wgpu::{
-    Context, Encoder, Float, Kernel, Result,
+    Context, Encoder, Kernel, Result,
     bitnet::Layout,
-    f16,
     internals::{Access, Dispatch, Grid, KernelInternals as _, catalog},
     kernel::{ShaderLanguage, Source},
-    tensor::{self, Side},
+    tensor::{self, Float, Side, f16},
     weights::{PackedTernary, Scales},
 };
 use std::{collections::HashMap, sync::Arc};

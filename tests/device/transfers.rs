@@ -2,10 +2,10 @@
 //! end.
 
 use bitnet_wgpu::{
-    Context, ContextOptions, ElementType, Error, Result, Tensor, f16,
+    Context, ContextOptions, Error, Result, Tensor,
     internals::Residency,
     model::{GenerateOptions, Model},
-    tensor,
+    tensor::{self, ElementType, f16},
     weights::{PackedTernary, Scales},
 };
 use serde_json::Value;

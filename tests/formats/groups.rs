@@ -2,7 +2,8 @@
 
 use super::file::{ModelDirectory, bf16, config, file};
 use bitnet_wgpu::{
-    Error, ErrorKind, Result, bitnet,
+    Error, Result, bitnet,
+    error::ErrorKind,
     formats::{ModelFile, ReadOptions},
     reference,
     weights::{DenseElement, PackedTernary, Scales},

@@ -2,7 +2,8 @@
 //! as files and options say.
 
 use bitnet_wgpu::{
-    Context, ContextOptions, Element, Error, ErrorKind,
+    Context, ContextOptions, Element, Error,
+    error::ErrorKind,
     formats::{Checkpoint, EmbeddingDefaults, GgufVocabulary, ModelFile as _, Pooling},
     internals::TokenizerInternals as _,
     model::{EmbedOptions, Embedding, Model, SessionOptions, Tokenizer},

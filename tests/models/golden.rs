@@ -5,7 +5,8 @@
 use bitnet_wgpu::bitnet::BitLinear;
 use bitnet_wgpu::{
     Context, Recording, Tensor,
-    bitnet::{self, HostActivations, Layout, QuantizedActivations},
+    bitnet::{self, Layout, QuantizedActivations},
+    cpu::HostActivations,
     formats::{Checkpoint, SafeTensors},
     internals::{CheckpointInternals as _, KernelInternals as _},
     reference,
@@ -109,7 +110,7 @@ fn record(
 /// By Metal sources, executed on the CPU: sums and outputs.
 #[cfg(target_os = "linux")]
 fn by_metal(golden: &Golden, w: &bitnet_wgpu::weights::PackedTernary) -> (Vec<i32>, Vec<f32>) {
-    use bitnet_wgpu::Bind;
+    use bitnet_wgpu::gpu::Bind;
     use support::{
         emulated,
         machine::{Memory, Text},

@@ -3,7 +3,7 @@
 //! device's WGSL.
 
 use bitnet_wgpu::{
-    Bind,
+    gpu::Bind,
     internals::{KernelInternals as _, ModelInternals as _},
     model::Model,
 };

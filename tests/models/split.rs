@@ -2,8 +2,9 @@
 //! what is refused; memory; what is lost with one of them.
 
 use bitnet_wgpu::{
-    Context, ContextOptions, Element, Error, ErrorKind,
+    Context, ContextOptions, Element, Error,
     device::Capabilities,
+    error::ErrorKind,
     formats::Pooling,
     internals::{ModelBuilderInternals as _, ModelInternals as _},
     model::{

@@ -2,10 +2,12 @@
 
 use crate::{Data, Leeway, Near, block_on, machine::Memory};
 use bitnet_wgpu::{
-    Bind, Context, Element, ElementType, Encoder, Recording, Result, Shape, Tensor,
+    Context, Element, Encoder, Recording, Result, Shape, Tensor,
     device::Capabilities,
+    gpu::Bind,
     internals::{Access, Dispatch, Grid, KernelInternals as _},
     kernel::{Binding, ShaderLanguage},
+    tensor::ElementType,
     tuning::TuningKey,
 };
 use std::collections::HashMap;
@@ -103,10 +105,10 @@ impl Case {
             choose(
                 c,
                 [
-                    (TuningKey::ShortRows, 0),
-                    (TuningKey::HeldColumns, u32::MAX),
-                    (TuningKey::RowsAlone, 0),
-                    (TuningKey::DirectOutputs, u32::MAX),
+                    (TuningKey::SmallWorkgroupFeatures, 0),
+                    (TuningKey::UnrolledColumns, u32::MAX),
+                    (TuningKey::RowPerThread, 0),
+                    (TuningKey::UntiledOutputs, u32::MAX),
                 ],
             )
         })
@@ -119,10 +121,10 @@ impl Case {
             choose(
                 c,
                 [
-                    (TuningKey::ShortRows, 0),
-                    (TuningKey::HeldColumns, u32::MAX),
-                    (TuningKey::RowsAlone, u32::MAX),
-                    (TuningKey::DirectOutputs, 0),
+                    (TuningKey::SmallWorkgroupFeatures, 0),
+                    (TuningKey::UnrolledColumns, u32::MAX),
+                    (TuningKey::RowPerThread, u32::MAX),
+                    (TuningKey::UntiledOutputs, 0),
                 ],
             )
         })
@@ -134,10 +136,10 @@ impl Case {
             choose(
                 c,
                 [
-                    (TuningKey::ShortRows, 2560),
-                    (TuningKey::HeldColumns, 0),
-                    (TuningKey::RowsAlone, u32::MAX),
-                    (TuningKey::DirectOutputs, 0),
+                    (TuningKey::SmallWorkgroupFeatures, 2560),
+                    (TuningKey::UnrolledColumns, 0),
+                    (TuningKey::RowPerThread, u32::MAX),
+                    (TuningKey::UntiledOutputs, 0),
                 ],
             )
         })

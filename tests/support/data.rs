@@ -1,6 +1,6 @@
 //! Numbers of any element type, compared bit by bit.
 
-use bitnet_wgpu::{Element, f16};
+use bitnet_wgpu::{Element, tensor::f16};
 
 /// The contents of a buffer.
 #[derive(Clone, Debug)]

@@ -1,8 +1,9 @@
 //! Quantized activations in a layout of the test's choice.
 
 use bitnet_wgpu::{
-    Encoder, Float, Result, Tensor,
+    Encoder, Result, Tensor,
     bitnet::{ActivationQuantizer, Layout, QuantizedActivations},
+    tensor::Float,
 };
 
 /// Quantizes to int8 per token, in `layout`.

@@ -1,7 +1,7 @@
 //! Seeded random data, and shapes.
 
 use bitnet_wgpu::{
-    Float, f16,
+    tensor::{Float, f16},
     weights::{Affine, Bits, DenseElement, PackedDense, PackedInt, PackedTernary, Scales},
 };
 use rand::{RngExt, SeedableRng, rngs::SmallRng};

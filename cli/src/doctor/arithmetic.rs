@@ -2,9 +2,11 @@
 
 use anyhow::{Result, ensure};
 use bitnet_wgpu::{
-    Context, Kernel, Tensor, f16,
+    Context, Kernel, Tensor,
     kernel::{Params as _, ShaderLanguage, Source, Type::*, read, read_write},
-    msl, params, wgsl,
+    msl, params,
+    tensor::f16,
+    wgsl,
 };
 use pollster::block_on;
 use rand::{Rng as _, RngExt as _, SeedableRng as _, rngs::StdRng};

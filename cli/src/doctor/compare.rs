@@ -1,8 +1,8 @@
 //! Results as numbers, and the one function that compares them.
 
 use bitnet_wgpu::{
-    bitnet::{HostActivations, HostInt4, HostInt8},
-    f16,
+    cpu::{HostActivations, HostInt4, HostInt8},
+    tensor::f16,
     transformer::HostKvCache,
     weights::{PackedInt, PackedTernary},
 };

@@ -2,8 +2,9 @@
 //! time.
 
 use bitnet_wgpu::{
-    Context, Element, Error, ErrorKind, Kernel,
+    Context, Element, Error, Kernel,
     device::Capabilities,
+    error::ErrorKind,
     internals::{KernelInternals as _, Variant},
     kernel::{KernelRef, ShaderLanguage},
 };

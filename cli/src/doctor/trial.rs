@@ -2,7 +2,10 @@
 
 use super::compare::{Bound, Number, Numbers, difference};
 use anyhow::{Result, bail};
-use bitnet_wgpu::{Context, ElementType, Encoder, Float, Tensor};
+use bitnet_wgpu::{
+    Context, Encoder, Tensor,
+    tensor::{ElementType, Float},
+};
 use pollster::block_on;
 use rand::{RngExt as _, SeedableRng as _, rngs::StdRng};
 

@@ -6,7 +6,8 @@ use crate::{
     cpu, each_engine, long, with,
 };
 use bitnet_wgpu::{
-    Context, Error, ErrorKind,
+    Context, Error,
+    error::ErrorKind,
     model::{GenerateOptions, Model},
 };
 use serde_json::{Value, json};

@@ -22,7 +22,8 @@ mod tokens;
 
 use super::isa::{Extension, Isa};
 use crate::{
-    error::Result, ops::bitnet::HostActivations, weights::ternary::interleaved::InterleavedTernary,
+    error::Result, ops::bitnet::host_activations::HostActivations,
+    weights::ternary::interleaved::InterleavedTernary,
 };
 use std::ops::Range;
 use tasks::by_blocks;
@@ -68,7 +69,7 @@ mod tests {
     use super::*;
     use crate::{
         error::Error,
-        ops::{bitnet::activations::MAX_FEATURES, reference},
+        ops::{bitnet::host_activations::MAX_FEATURES, reference},
         weights::ternary::{packed::PackedTernary, scales::Scales},
     };
     use rand::{RngExt, SeedableRng, rngs::StdRng};

@@ -2,7 +2,7 @@
 
 use crate::{
     cpu::isa::Isa,
-    ops::bitnet::{HostActivations, block_columns},
+    ops::bitnet::{block_columns, host_activations::HostActivations},
     weights::ternary::{interleaved::InterleavedTernary, layout::CODES_PER_WORD},
 };
 use std::ops::Range;

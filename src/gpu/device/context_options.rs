@@ -22,7 +22,7 @@ pub struct ContextOptions {
     pub(crate) memory_limit: Option<u64>,
     pub(crate) memory_pressure: Option<FreeMemory>,
     pub(crate) wait_limit: Option<Duration>,
-    pub(crate) cache: Option<PathBuf>,
+    pub(crate) kernel_cache: Option<PathBuf>,
     pub(crate) offload: bool,
     pub(crate) msl: MslPolicy,
 }
@@ -172,7 +172,7 @@ impl ContextOptions {
     /// What was measured on the device by the example `tune`, and written by
     /// [`Context::save_tuning`](crate::Context::save_tuning), is read from the folder with any
     /// backend, and kernels are chosen by it: `Capabilities::tuning`. So is what
-    /// `auto::Auto::keep` wrote, by each `Auto` that is made.
+    /// `auto::Auto::save_measurements` wrote, by each `Auto` that is made.
     ///
     /// A driver does not check compiled kernels. So on Unix, a folder that belongs to another user
     /// than this one or root, or that others may write to, is not used, and the log has a warning. A
@@ -185,12 +185,12 @@ impl ContextOptions {
     /// use std::path::PathBuf;
     ///
     /// # async fn open() -> bitnet_wgpu::Result<Context> {
-    /// Context::open(ContextOptions::default().cache(PathBuf::from("cache/kernels"))).await
+    /// Context::open(ContextOptions::default().kernel_cache(PathBuf::from("cache/kernels"))).await
     /// # }
     /// ```
     #[must_use]
-    pub fn cache(self, folder: impl Into<Option<PathBuf>>) -> Self {
-        Self { cache: folder.into(), ..self }
+    pub fn kernel_cache(self, folder: impl Into<Option<PathBuf>>) -> Self {
+        Self { kernel_cache: folder.into(), ..self }
     }
 }
 

@@ -236,7 +236,8 @@ impl Expected {
 mod tests {
     use super::*;
     use crate::{
-        Context, ErrorKind, Tensor,
+        Context, Tensor,
+        error::ErrorKind,
         gpu::{memory::pool::Pooled, setup::noop},
         tensor,
     };

@@ -67,7 +67,7 @@ impl Context {
         if options.offload {
             required_features |= raw.features() & wgpu::Features::MAPPABLE_PRIMARY_BUFFERS;
         }
-        if options.cache.is_some() {
+        if options.kernel_cache.is_some() {
             required_features |= raw.features() & wgpu::Features::PIPELINE_CACHE;
         }
         MslSupport::of(adapter.capabilities.backend, required_features, None)
@@ -87,7 +87,8 @@ impl Context {
             adapter: adapter.capabilities.adapter.clone(),
             source,
         })?;
-        let cache = options.cache.clone().map(|folder| KernelCache::new(folder, &raw.get_info()));
+        let cache =
+            options.kernel_cache.clone().map(|folder| KernelCache::new(folder, &raw.get_info()));
         let context = Self::probed(raw, device, queue, options, cache).await?.opened_by(options);
         context.free_memory_by(options.memory_pressure.clone());
         Ok(context.tuned())

@@ -18,7 +18,7 @@ const TUNING: &Kind = b"bitnet-wgpu tuning 1\n";
 
 impl Context {
     /// Writes what was measured on this device to the folder of
-    /// [`ContextOptions::cache`](crate::ContextOptions::cache), from which the next context has it
+    /// [`ContextOptions::kernel_cache`](crate::ContextOptions::kernel_cache), from which the next context has it
     /// that is opened on the same adapter, with the same driver and tensor cores, by this version
     /// of the crate: its `Capabilities::tuning`. Gives the file,
     /// which takes the place of one that was there. This context is not changed:
@@ -83,7 +83,7 @@ impl Context {
 
     /// The folder that it was opened with.
     pub(crate) fn cache_folder(&self) -> Option<&Path> {
-        self.opened().and_then(|options| options.cache.as_deref())
+        self.opened().and_then(|options| options.kernel_cache.as_deref())
     }
 
     /// What measurements rest on: the device, this crate, and which kernels it runs.

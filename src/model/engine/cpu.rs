@@ -7,7 +7,7 @@ use super::{
     sampling_plan::SamplingPlan,
 };
 use crate::{
-    cpu::{self, cache::KvCache, isa::Isa, threads::Threads},
+    cpu::{self, cache::KvCache, isa::Isa, ops::rms_norm, threads::Threads},
     element::Element,
     error::{Error, Result},
     formats::{
@@ -15,7 +15,7 @@ use crate::{
         tensors::{Ends, Layer, LayerStep, Stack, Table},
     },
     gpu::{context::Context, recording::Recording, tensor::Tensor},
-    ops::{reference, transformer::HostKvCache},
+    ops::{host, transformer::HostKvCache},
     weights::{dense::PackedDense, ternary::interleaved::InterleavedTernary},
 };
 use rayon::prelude::*;
@@ -153,7 +153,7 @@ impl CpuModel {
                     (Some(self.side_by_side(input, Some(gain), stack)?), after)
                 }
                 (LayerStep::Norm(gain), _) => {
-                    (Some(reference::rms_norm(input, gain, self.config.eps)?), after)
+                    (Some(rms_norm(input, gain, self.config.eps)?), after)
                 }
                 (LayerStep::Linear(stack), _) => {
                     (Some(self.side_by_side(input, None, stack)?), after)
@@ -162,7 +162,7 @@ impl CpuModel {
                     let mut qkv = value.take().unwrap_or_else(|| x.to_vec());
                     let shape = self.config.attention();
                     let eps = self.config.eps;
-                    reference::rms_norm_heads(&mut qkv, shape, queries, keys, eps)?;
+                    host::rms_norm_heads(&mut qkv, shape, queries, keys, eps)?;
                     (Some(qkv), after)
                 }
                 (LayerStep::Attention, _) => {
@@ -218,10 +218,10 @@ impl CpuModel {
         };
         match next {
             [LayerStep::Linear(Stack::One(w)), next @ ..] if self.config.quantized_activations => {
-                let gated = reference::gate_quantize(gate_up, width, gate, norm)?;
+                let gated = host::gate_quantize(gate_up, width, gate, norm)?;
                 Ok((Some(cpu::ternary::bitlinear(self.isa, &gated, w)?), next))
             }
-            _ => Ok((Some(reference::gate(gate_up, width, gate)?), after)),
+            _ => Ok((Some(host::gate(gate_up, width, gate)?), after)),
         }
     }
 
@@ -236,7 +236,7 @@ impl CpuModel {
             Stack::One(w) => return self.linear(x, norm, w),
             Stack::Normed(parts) => parts,
         };
-        let normed = norm.map(|gain| reference::rms_norm(x, gain, self.config.eps)).transpose()?;
+        let normed = norm.map(|gain| rms_norm(x, gain, self.config.eps)).transpose()?;
         let x = normed.as_deref().unwrap_or(x);
         let products = parts
             .iter()
@@ -252,21 +252,20 @@ impl CpuModel {
     fn linear(&self, x: &[f32], norm: Gain<'_>, w: &InterleavedTernary) -> Result<Vec<f32>> {
         let (tokens, eps) = (x.len() / w.columns(), self.config.eps);
         if !self.config.quantized_activations {
-            let mut x =
-                norm.map_or_else(|| Ok(x.to_vec()), |gain| reference::rms_norm(x, gain, eps))?;
+            let mut x = norm.map_or_else(|| Ok(x.to_vec()), |gain| rms_norm(x, gain, eps))?;
             self.rotate(&mut x, w.columns())?;
             return cpu::ternary_float::bitlinear(x, w);
         }
         let quantized = match norm {
-            Some(gain) => reference::rms_norm_quantize(x, tokens, gain, eps)?,
-            None => reference::quantize_activations(x, tokens, w.columns())?,
+            Some(gain) => host::rms_norm_quantize(x, tokens, gain, eps)?,
+            None => host::quantize_activations(x, tokens, w.columns())?,
         };
         cpu::ternary::bitlinear(self.isa, &quantized, w)
     }
 
     /// What the head reads: the residual stream, normed.
     fn states(&self, x: &[f32]) -> Result<Vec<f32>> {
-        reference::rms_norm(x, &self.ends.norm, self.config.eps)
+        rms_norm(x, &self.ends.norm, self.config.eps)
     }
 
     /// Rows of this width as a linear layer with rotated weights takes them, where they are.
@@ -275,17 +274,17 @@ impl CpuModel {
         if let Some(signs) = signs.get(&width) {
             multiply(x, signs);
         }
-        reference::hadamard(x, *block)
+        host::hadamard(x, *block)
     }
 
     /// The embedding's rows, as they were before they were rotated.
     fn embed(&self, tokens: &[u32]) -> Result<Vec<f32>> {
         let mut x = match &self.ends.embedding {
-            Table::Dense(table) => reference::embed(tokens, table)?,
+            Table::Dense(table) => host::embed(tokens, table)?,
             Table::Ternary(table) => cpu::ternary_float::embed(tokens, table)?,
         };
         if let Some(Hadamard { block, signs, embedding: true, .. }) = &self.config.hadamard {
-            reference::hadamard(&mut x, *block)?;
+            host::hadamard(&mut x, *block)?;
             if let Some(signs) = signs.get(&self.config.hidden) {
                 multiply(&mut x, signs);
             }

@@ -3,7 +3,7 @@
 use crate::{
     error::Result,
     ops::{
-        reference,
+        host,
         transformer::{Penalties, SampleOptions},
     },
 };
@@ -72,9 +72,9 @@ impl SamplingPlan {
         if !change.is_none() {
             let biases = change.biases(vocab);
             let counts = change.counts.get_or_insert_with(|| vec![0; vocab]);
-            reference::penalize(logits, token, counts, &biases, &change.penalties)?;
+            host::penalize(logits, token, counts, &biases, &change.penalties)?;
         }
         let (options, seed) = &self.draws[sequence];
-        reference::sample(logits, *seed, position as u32, options)
+        host::sample(logits, *seed, position as u32, options)
     }
 }

@@ -232,7 +232,7 @@ impl Model {
     /// be awaited by whoever has something else to do meanwhile; what has begun is done to its end,
     /// for which the model waits when it is dropped. Not among them: those of drafts, of
     /// embeddings, and of logits of every token. A model on the CPU has none. With a folder for
-    /// compiled kernels, [`ContextOptions::cache`](crate::ContextOptions::cache), those that are
+    /// compiled kernels, [`ContextOptions::kernel_cache`](crate::ContextOptions::kernel_cache), those that are
     /// there are read.
     ///
     /// ```no_run

@@ -1,5 +1,6 @@
 //! Quantized activations: one type, two compute layouts, the same integers.
 
+use super::host_activations::{HostActivations, MAX_FEATURES};
 use crate::{
     error::{Error, Result},
     gpu::{context::Context, encoder::Encoder, tensor::Tensor},
@@ -7,10 +8,6 @@ use crate::{
     weights::ternary::layout::row_words,
 };
 use std::fmt;
-
-/// The most input features: up to here |Σ xq·Wq| ≤ 128·k < 2^24, so that the sum is exact as an
-/// `f32`, in any order.
-pub const MAX_FEATURES: usize = (1 << 17) - 1;
 
 /// How quantized activations lie in memory. Both are padded with zeros to whole words of
 /// [`TernaryMatrix`](crate::weights::TernaryMatrix).
@@ -176,55 +173,5 @@ impl QuantizedActivations {
         let codes = (0..self.tokens).flat_map(|token| (0..self.features).map(move |i| (token, i)));
         let codes = codes.map(|(token, i)| code(token, i)).collect();
         Ok(HostActivations { tokens: self.tokens, features: self.features, codes, scales })
-    }
-}
-
-/// Quantized activations in host memory.
-#[derive(Clone, Debug, PartialEq)]
-pub struct HostActivations {
-    /// Rows.
-    pub tokens: usize,
-    /// Columns.
-    pub features: usize,
-    /// Row-major codes.
-    pub codes: Vec<i8>,
-    /// One a token; x ≈ code / scale. NaN for a row that is not finite.
-    pub scales: Vec<f32>,
-}
-
-impl HostActivations {
-    /// What products with a matrix of this many columns refuse.
-    pub(crate) fn check_bitlinear(&self, columns: usize) -> Result<()> {
-        let (op, m) = ("bitlinear", self.tokens);
-        if self.features != columns {
-            return Err(Error::Shape {
-                op,
-                what: "x",
-                expected: format!("[m, {columns}]"),
-                found: [m, self.features].into(),
-            });
-        }
-        if m.checked_mul(columns) != Some(self.codes.len()) || self.scales.len() != m {
-            return Err(Error::Length { shape: [m, columns].into(), found: self.codes.len() });
-        }
-        if columns > MAX_FEATURES {
-            let what = format!(
-                "{columns} input features; integer sums are exact in f32 up to {MAX_FEATURES}"
-            );
-            return Err(Error::Invalid { op, what });
-        }
-        Ok(())
-    }
-
-    /// The codes of one token.
-    pub fn row(&self, token: usize) -> &[i8] {
-        &self.codes[token * self.features..][..self.features]
-    }
-
-    /// Returns code / scale: the CPU reference of [`QuantizedActivations::dequantize`].
-    pub fn dequantize(&self) -> Vec<f32> {
-        let rows = self.codes.chunks(self.features.max(1)).zip(&self.scales);
-        rows.flat_map(|(codes, scale)| codes.iter().map(move |&code| f32::from(code) / scale))
-            .collect()
     }
 }

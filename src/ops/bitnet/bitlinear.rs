@@ -7,9 +7,11 @@
 //! acc has 16 bits, and then y is the float nearest to the true value.
 
 use super::{
-    activations::{HostActivations, Layout, QuantizedActivations},
+    activations::{Layout, QuantizedActivations},
     bitlinear_block_float::bitlinear_block_float_into,
-    bitlinear_kernels::{self, FinishParams, Params, QUOTIENT},
+    bitlinear_kernels::{self, QUOTIENT},
+    bitlinear_product::{FinishParams, Params},
+    host_activations::HostActivations,
     plan::{forms, layout_on},
     quantize_activations::quantize_activations_into,
     quantize_block_float::{block_columns, block_float_codes},
@@ -298,9 +300,10 @@ fn dot(bytes: &[u8], [a, b, c, d]: [&[i16]; 4]) -> i32 {
     sum
 }
 
+#[cfg(any(test, feature = "reference"))]
 pub(crate) mod reference {
     use super::*;
-    use crate::ops::bitnet::quantize_activations::reference::quantize_activations;
+    use crate::ops::bitnet::quantize_activations::host::quantize_activations;
 
     /// CPU reference of [`BitLinear`](crate::bitnet::BitLinear), on all cores, bit-identical. `x`
     /// is `[tokens, w.columns()]`, the result `[tokens, w.rows()]`.

@@ -306,7 +306,7 @@ fn plan_gemv(m: usize, k: usize, block: usize) -> &'static Kernel {
 fn on_units(encoder: &Encoder, m: usize, n: usize) -> &'static Kernel {
     let capabilities = encoder.context().capabilities();
     let tiles = n.div_ceil(128).saturating_mul(m.div_ceil(128));
-    let large = m > 64 && tiles >= capabilities.tuned(TuningKey::BlockFloatUnitLargeTiles);
+    let large = m > 64 && tiles >= capabilities.tuned(TuningKey::BlockFloatTensorCoreLargeTiles);
     match (capabilities.matrix_units.contains(&UNIT_16), large) {
         (true, false) => &UNITS_16,
         (true, true) => &UNITS_16_LARGE,
@@ -315,6 +315,7 @@ fn on_units(encoder: &Encoder, m: usize, n: usize) -> &'static Kernel {
     }
 }
 
+#[cfg(any(test, feature = "reference"))]
 pub(crate) mod reference {
     use super::*;
 

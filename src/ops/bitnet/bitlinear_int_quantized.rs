@@ -5,8 +5,9 @@
 //! on its row and its token alone.
 
 use super::{
-    activations::{HostActivations, Layout, QuantizedActivations},
-    bitlinear_kernels::{PRODUCT_PLAIN, Product},
+    activations::{Layout, QuantizedActivations},
+    bitlinear_product::{PRODUCT_PLAIN, Product},
+    host_activations::HostActivations,
 };
 use crate::{
     element::Float,
@@ -152,6 +153,7 @@ fn check_sums(bits: Bits, columns: usize) -> Result<()> {
     Err(Error::Invalid { op: OP, what })
 }
 
+#[cfg(any(test, feature = "reference"))]
 pub(crate) mod reference {
     use super::*;
 

@@ -33,6 +33,7 @@ pub(super) fn product_shape<Y: Float>(
     Ok([m, n, k])
 }
 
+#[cfg(any(test, feature = "reference"))]
 pub(crate) mod reference {
     use super::*;
 

@@ -129,7 +129,7 @@ dequantize!(
 );
 dequantize!(
     QuantizedActivations,
-    "`[tokens, features]`. [`HostActivations::dequantize`](crate::bitnet::HostActivations::dequantize) is the CPU reference."
+    "`[tokens, features]`. [`HostActivations::dequantize`](crate::cpu::HostActivations::dequantize) is the CPU reference."
 );
 
 impl TernaryMatrix {

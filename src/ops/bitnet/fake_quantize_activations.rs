@@ -117,12 +117,13 @@ pub(super) fn warmed(x: f32, rounded: f32, lambda: f32) -> f32 {
     if lambda == 1.0 { rounded } else { x + lambda * (rounded - x) }
 }
 
+#[cfg(any(test, feature = "reference"))]
 pub(crate) mod reference {
     use super::*;
     use crate::ops::{
         bitnet::{
-            quantize_activations::reference::quantize_activations,
-            rms_norm_quantize::reference::rms_norm_quantize,
+            quantize_activations::host::quantize_activations,
+            rms_norm_quantize::host::rms_norm_quantize,
         },
         rms::inverse_rms,
     };

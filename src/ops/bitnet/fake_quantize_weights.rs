@@ -258,6 +258,7 @@ backward!(impl[T: Float] FakeQuantizeWeights<'_, T> => T; scale: f32, dy: T);
 
 const OP: &str = "fake_quantize_weights";
 
+#[cfg(any(test, feature = "reference"))]
 pub(crate) mod reference {
     use super::*;
 

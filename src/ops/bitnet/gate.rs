@@ -192,9 +192,9 @@ impl<'a, X: Float, Y: Float> Gated<'a, X, Y> {
     }
 }
 
-pub(crate) mod reference {
+pub(crate) mod host {
     use super::*;
-    use crate::ops::tensor::activations::reference;
+    use crate::ops::tensor::activations::host;
 
     /// CPU reference of [`gate`](fn@crate::bitnet::gate): bit-identical with [`Gate::Relu2`] where
     /// nothing is subnormal. Rows of `x` hold `features` gates, then as many ups.
@@ -210,25 +210,28 @@ pub(crate) mod reference {
             });
         }
         let function = match gate {
-            Gate::Relu2 => reference::relu2,
-            Gate::Silu => reference::silu,
-            Gate::GeluTanh => reference::gelu_tanh,
+            Gate::Relu2 => host::relu2,
+            Gate::Silu => host::silu,
+            Gate::GeluTanh => host::gelu_tanh,
         };
         let rows = x.chunks_exact(columns.max(1)).map(|row| row.split_at(features));
         let gated = |(gate, up): (&T, &T)| function((*gate).into()) * (*up).into();
         Ok(rows.flat_map(|(gates, ups)| gates.iter().zip(ups).map(gated)).collect())
     }
+}
+
+#[cfg(all(feature = "train", any(test, feature = "reference")))]
+pub(crate) mod reference {
+    use super::*;
+    use crate::ops::tensor::activations::host;
 
     /// CPU reference of the gradient of [`gate`](fn@crate::bitnet::gate), of one gate and its up:
     /// the gradients of both.
-    #[cfg(feature = "train")]
     pub fn gate_backward(gate: f32, up: f32, dy: f32, kind: Gate) -> (f32, f32) {
         let (of_gate, activated) = match kind {
-            Gate::Relu2 => (reference::relu2_backward(gate, dy * up), reference::relu2(gate)),
-            Gate::Silu => (reference::silu_backward(gate, dy * up), reference::silu(gate)),
-            Gate::GeluTanh => {
-                (reference::gelu_tanh_backward(gate, dy * up), reference::gelu_tanh(gate))
-            }
+            Gate::Relu2 => (host::relu2_backward(gate, dy * up), host::relu2(gate)),
+            Gate::Silu => (host::silu_backward(gate, dy * up), host::silu(gate)),
+            Gate::GeluTanh => (host::gelu_tanh_backward(gate, dy * up), host::gelu_tanh(gate)),
         };
         (of_gate, dy * activated)
     }

@@ -3,8 +3,9 @@
 //! `quantize_activations`.
 
 use super::{
-    activations::{HostActivations, QuantizedActivations},
+    activations::QuantizedActivations,
     gate::Gate,
+    host_activations::HostActivations,
     quantize_activations::quantize_rows,
     row_quantizer::{RowQuantizer, row_quantizer},
 };
@@ -172,7 +173,7 @@ fn gelu_tanh(gates: &mut [f32], ups: &[f32]) {
     });
 }
 
-pub(crate) mod reference {
+pub(crate) mod host {
     use super::*;
 
     /// CPU reference of [`ActivationQuantizer::int8`](crate::bitnet::ActivationQuantizer::int8)

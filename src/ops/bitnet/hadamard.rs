@@ -121,7 +121,7 @@ fn scale(block: usize) -> f32 {
     (1.0 / (block as f64).sqrt()) as f32
 }
 
-pub(crate) mod reference {
+pub(crate) mod host {
     use super::*;
 
     /// CPU reference of [`hadamard`](fn@crate::bitnet::hadamard), in place: bit-identical.

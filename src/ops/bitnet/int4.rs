@@ -2,6 +2,7 @@
 
 use super::{
     dequantize::dequantize,
+    host_activations::HostInt4,
     quantize_activations::{absmax_scale, largest_magnitude},
     row_quantizer::shared_rows,
 };
@@ -105,27 +106,6 @@ impl QuantizedInt4 {
     }
 }
 
-/// [`QuantizedInt4`] in host memory.
-#[derive(Clone, Debug, PartialEq)]
-pub struct HostInt4 {
-    /// Row-major codes from -8 to 7, a byte each.
-    pub codes: Vec<i8>,
-    /// One a row.
-    pub scales: Vec<f32>,
-}
-
-impl HostInt4 {
-    /// Returns code / scale: the CPU reference of [`QuantizedInt4::dequantize`].
-    pub fn dequantize(&self) -> Vec<f32> {
-        let columns = self.codes.len() / self.scales.len().max(1);
-        self.codes
-            .iter()
-            .enumerate()
-            .map(|(i, &code)| f32::from(code) / self.scales[i / columns])
-            .collect()
-    }
-}
-
 /// Records the quantizer into activations of the caller.
 ///
 /// # Errors
@@ -184,6 +164,7 @@ impl QuantizedInt4 {
     }
 }
 
+#[cfg(any(test, feature = "reference"))]
 pub(crate) mod reference {
     use super::*;
 

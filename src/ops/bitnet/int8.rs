@@ -1,6 +1,6 @@
 //! Numbers in 8 bits, a byte each: what several quantizers make, and the way back to floats.
 
-use super::dequantize::dequantize;
+use super::{dequantize::dequantize, host_activations::HostInt8};
 use crate::{
     element::Float,
     error::{Error, Result},
@@ -149,30 +149,6 @@ impl QuantizedInt8 {
             None => None,
         };
         Ok(HostInt8 { codes: codes.await?, scales: scales.await?, zero_points })
-    }
-}
-
-/// [`QuantizedInt8`] in host memory.
-#[derive(Clone, Debug, PartialEq)]
-pub struct HostInt8 {
-    /// Row-major codes.
-    pub codes: Vec<i8>,
-    /// One a row, or one for all.
-    pub scales: Vec<f32>,
-    /// The code of 0, one for each scale; `None` where that is 0.
-    pub zero_points: Option<Vec<i32>>,
-}
-
-impl HostInt8 {
-    /// Returns (code - zero point) / scale: the CPU reference of [`QuantizedInt8::dequantize`].
-    pub fn dequantize(&self) -> Vec<f32> {
-        let per_scale = self.codes.len() / self.scales.len().max(1);
-        let value = |(i, &code): (usize, &i8)| {
-            let of = i / per_scale;
-            let zero = self.zero_points.as_ref().map_or(0, |zeros| zeros[of]);
-            (i32::from(code) - zero) as f32 / self.scales[of]
-        };
-        self.codes.iter().enumerate().map(value).collect()
     }
 }
 

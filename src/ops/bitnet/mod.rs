@@ -8,9 +8,13 @@ pub(crate) mod activations;
 pub(crate) mod bitlinear;
 pub(crate) mod bitlinear_block_float;
 pub(crate) mod bitlinear_float;
+mod bitlinear_gemm;
+mod bitlinear_gemv;
 pub(crate) mod bitlinear_int;
 pub(crate) mod bitlinear_int_quantized;
 mod bitlinear_kernels;
+mod bitlinear_product;
+mod bitlinear_tensor_cores;
 mod decoded;
 pub(crate) mod dequantize;
 pub(crate) mod dequantize_int;
@@ -22,11 +26,13 @@ pub(crate) mod gate;
 pub(crate) mod gate_block_float;
 pub(crate) mod gate_quantize;
 pub(crate) mod hadamard;
+pub(crate) mod host_activations;
 pub(crate) mod int4;
 pub(crate) mod int8;
 mod layer;
 pub(crate) mod norm_bitlinear;
 pub(crate) mod norm_bitlinear_block_float;
+mod pack_weights;
 mod partition;
 pub(crate) mod plan;
 pub(crate) mod quantization_error;
@@ -47,7 +53,7 @@ mod row_quantizer;
 pub(crate) mod weight_quantizer;
 
 pub use activation_quantizer::ActivationQuantizer;
-pub use activations::{HostActivations, Layout, QuantizedActivations};
+pub use activations::{Layout, QuantizedActivations};
 pub use layer::{ActivationType, Activations, BitLinear, LinearWeights};
 pub(crate) use plan::layout;
 
@@ -88,9 +94,11 @@ family!(
     weight_quantizer;
     reference: bitlinear, bitlinear_block_float, bitlinear_int_quantized, decoded,
         #[cfg(feature = "train")] fake_quantize_activations,
-        #[cfg(feature = "train")] fake_quantize_weights, gate, gate_quantize, hadamard, int4, norm_bitlinear,
-        norm_bitlinear_block_float, quantization_error, quantize_activations,
-        quantize_activations_by_tensor, quantize_activations_with_zero_point,
-        quantize_block_float, quantize_gradients, rms_norm_block_float, rms_norm_quantize,
-        weight_quantizer
+        #[cfg(feature = "train")] fake_quantize_weights,
+        #[cfg(feature = "train")] gate, int4, norm_bitlinear,
+        norm_bitlinear_block_float, quantization_error, quantize_activations_by_tensor,
+        quantize_activations_with_zero_point, quantize_gradients, rms_norm_block_float,
+        weight_quantizer;
+    host: gate, gate_quantize, hadamard, quantize_activations, quantize_block_float,
+        rms_norm_quantize
 );

@@ -232,9 +232,8 @@ pub(crate) fn norm_bitlinear_into<'a>(
     w: &TernaryMatrix,
     y: impl Into<Out<'a, f32>>,
 ) -> Result<()> {
-    let (op, y) = ("norm_bitlinear", y.into());
-    let tokens = check(op, x, norm, w)?;
-    y.check(op, tokens, w.rows())?;
+    let y = y.into();
+    check("norm_bitlinear", x, norm, w, (&y, false))?;
     if record(encoder, &STORED, x, norm, w, y)? {
         return Ok(());
     }
@@ -254,10 +253,7 @@ pub(crate) fn norm_bitlinear_gated_into(
     gate: Gate,
     y: &Tensor<f32>,
 ) -> Result<()> {
-    let op = "norm_bitlinear_gated";
-    let tokens = check(op, x, norm, w)?;
-    check_gates(op, w)?;
-    Out::set(y).check(op, tokens, w.rows() / 2)?;
+    check("norm_bitlinear_gated", x, norm, w, (&Out::set(y), true))?;
     let family = match gate {
         Gate::Relu2 => &RELU2,
         Gate::Silu => &SILU,
@@ -271,12 +267,14 @@ pub(crate) fn norm_bitlinear_gated_into(
     gate::gate(&gate_up, gate).forward_into(encoder, y)
 }
 
-/// Checks what goes in; gives the number of tokens.
+/// Checks input, gain, matrix and output, whose features a gate halves. Returns the number of
+/// tokens.
 pub(super) fn check(
     op: &'static str,
     x: &Tensor<f32>,
     norm: Norm<'_, Tensor<f32>>,
     w: &TernaryMatrix,
+    (y, gated): (&Out<'_, f32>, bool),
 ) -> Result<usize> {
     let (tokens, features) = x.shape().as_matrix();
     if features != w.columns() {
@@ -294,12 +292,17 @@ pub(super) fn check(
             expected: format!("[{features}]"),
             found: gain.shape(),
         }),
-        _ => Ok(tokens),
-    }
+        _ if gated => {
+            check_gates(op, w)?;
+            y.check(op, tokens, w.rows() / 2)
+        }
+        _ => y.check(op, tokens, w.rows()),
+    }?;
+    Ok(tokens)
 }
 
 /// Checks that the matrix has as many gate rows as up rows.
-pub(super) fn check_gates(op: &'static str, w: &TernaryMatrix) -> Result<()> {
+fn check_gates(op: &'static str, w: &TernaryMatrix) -> Result<()> {
     if w.rows().is_multiple_of(2) {
         return Ok(());
     }
@@ -380,15 +383,16 @@ pub(super) fn gated(y: Vec<f32>, w: &PackedTernary, gate: Option<Gate>) -> Resul
     if !w.rows().is_multiple_of(2) {
         return Err(Error::Length { shape: [w.rows() / 2, 2].into(), found: w.rows() });
     }
-    gate::reference::gate(&y, w.rows() / 2, kind)
+    gate::host::gate(&y, w.rows() / 2, kind)
 }
 
+#[cfg(any(test, feature = "reference"))]
 pub(crate) mod reference {
     use super::*;
     use crate::ops::bitnet::{
         bitlinear::reference::bitlinear_quantized,
-        quantize_activations::reference::quantize_activations,
-        rms_norm_quantize::reference::rms_norm_quantize,
+        quantize_activations::host::quantize_activations,
+        rms_norm_quantize::host::rms_norm_quantize,
     };
 
     /// CPU reference of [`BitLinear`](crate::bitnet::BitLinear) with a norm and a gate, if they are

@@ -7,7 +7,7 @@ use super::{
     bitlinear_block_float::{bitlinear_block_float, bitlinear_block_float_into},
     gate::{self, Gate},
     gate_quantize::Norm,
-    norm_bitlinear::{check, check_gain, check_gates, gated, tile},
+    norm_bitlinear::{check, check_gain, gated, tile},
     quantize_block_float::{
         BLOCK, BlockFloatActivations, BlockFloatLayout, block_columns, layout,
         quantize_block_float_into,
@@ -194,9 +194,8 @@ pub(crate) fn norm_bitlinear_block_float_into<'a>(
     w: &TernaryMatrix,
     y: impl Into<Out<'a, f32>>,
 ) -> Result<()> {
-    let (op, y) = ("norm_bitlinear_block_float", y.into());
-    let tokens = check(op, x, norm, w)?;
-    y.check(op, tokens, w.rows())?;
+    let y = y.into();
+    let tokens = check("norm_bitlinear_block_float", x, norm, w, (&y, false))?;
     if let Some(form) = form(encoder.context(), tokens, w) {
         return record(encoder, (&STORED, form), x, norm, w, y);
     }
@@ -220,10 +219,8 @@ pub(crate) fn norm_bitlinear_block_float_gated_into(
     gate: Gate,
     y: &Tensor<f32>,
 ) -> Result<()> {
-    let op = "norm_bitlinear_block_float_gated";
-    let tokens = check(op, x, norm, w)?;
-    check_gates(op, w)?;
-    Out::set(y).check(op, tokens, w.rows() / 2)?;
+    let (op, out) = ("norm_bitlinear_block_float_gated", Out::set(y));
+    let tokens = check(op, x, norm, w, (&out, true))?;
     if let Some(form) = form(encoder.context(), tokens, w) {
         let kernels = match gate {
             Gate::Relu2 => &RELU2,
@@ -295,11 +292,12 @@ fn quantized(
     Ok(quantized)
 }
 
+#[cfg(any(test, feature = "reference"))]
 pub(crate) mod reference {
     use super::*;
     use crate::ops::bitnet::{
         bitlinear_block_float::reference::bitlinear_block_float,
-        quantize_block_float::reference::quantize_block_float,
+        quantize_block_float::host::quantize_block_float,
         rms_norm_block_float::reference::rms_norm_block_float,
     };
 

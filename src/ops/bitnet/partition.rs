@@ -4,7 +4,7 @@ use crate::{
     error::{Error, Result},
     kernel::source::Source,
     shape::Shape,
-    weights::ternary::scales::groups,
+    weights::{int::bits::Bits, ternary::scales::groups},
 };
 use rayon::prelude::*;
 
@@ -37,6 +37,16 @@ impl Granularity {
             _ => None,
         }
     }
+}
+
+/// Codes of an integer matrix.
+#[derive(Clone, Copy)]
+pub struct IntCodes {
+    pub bits: Bits,
+    /// Whether codes are signs, of weights less their mean.
+    pub binary: bool,
+    /// Whether each scale has a zero point of its own.
+    pub asymmetric: bool,
 }
 
 /// Weights `[matrices, rows, columns]`, divided by scale.

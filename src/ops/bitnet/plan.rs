@@ -3,12 +3,12 @@
 
 use super::{
     activations::Layout,
-    bitlinear_kernels::{
-        DIRECT, DIRECT_8, GEMM_HALF, GEMM_HALF_NARROW, GEMM_INT8, GEMV_BIASED, GEMV_BIASED_4,
-        GEMV_HALF, GEMV_HALF_2, GEMV_HALF_4, GEMV_INT8, GEMV_INT8_2, GEMV_INT8_4, GEMV_INT8_4_BUSY,
-        GEMV_INT8_8, GEMV_INT8_8_BUSY, GEMV_INT8_TALL, INT8_UNITS_8, INT8_UNITS_16, OnUnit,
-        UNITS_8, UNITS_16,
+    bitlinear_gemm::{DIRECT, DIRECT_8, GEMM_HALF, GEMM_HALF_NARROW, GEMM_INT8},
+    bitlinear_gemv::{
+        GEMV_BIASED, GEMV_BIASED_4, GEMV_HALF, GEMV_HALF_2, GEMV_HALF_4, GEMV_INT8, GEMV_INT8_2,
+        GEMV_INT8_4, GEMV_INT8_4_BUSY, GEMV_INT8_8, GEMV_INT8_8_BUSY, GEMV_INT8_TALL,
     },
+    bitlinear_tensor_cores::{INT8_UNITS_8, INT8_UNITS_16, OnUnit, UNITS_8, UNITS_16},
 };
 use crate::{
     gpu::{capabilities::Capabilities, context::Context},
@@ -89,7 +89,7 @@ fn without_workgroup_memory(
     let workgroups = rows.div_ceil(tile_rows as usize).max(tokens.div_ceil(tile_tokens as usize));
     let fits = workgroups <= capabilities.max_workgroups as usize;
     let pays = !capabilities.fast_packed_dot
-        && tokens.saturating_mul(rows) <= capabilities.tuned(TuningKey::DirectOutputs);
+        && tokens.saturating_mul(rows) <= capabilities.tuned(TuningKey::UntiledOutputs);
     (fits && pays).then_some(&kernel[..])
 }
 
@@ -116,29 +116,33 @@ fn on_unit(
         return None;
     }
     if let Some(on) = [&INT8_UNITS_16, &INT8_UNITS_8].into_iter().find(|on| has(on.unit())) {
-        return many(TuningKey::Int8UnitTokens, TuningKey::Int8UnitOutputs).then(|| {
-            match tiles(64) {
-                _ if large(TuningKey::Int8UnitLargeTiles) => &on.large[..],
-                tiles if tiles <= capabilities.tuned(TuningKey::LonelyTiles) => &on.deep,
+        return many(TuningKey::Int8TensorCoreTokens, TuningKey::Int8TensorCoreOutputs).then(
+            || match tiles(64) {
+                _ if large(TuningKey::Int8TensorCoreLargeTiles) => &on.large[..],
+                tiles if tiles <= capabilities.tuned(TuningKey::Int8TensorCoreDeepTiles) => {
+                    &on.deep
+                }
                 _ => &on.small,
-            }
-        });
+            },
+        );
     }
-    if !many(TuningKey::UnitTokens, TuningKey::UnitOutputs) || features > OnUnit::MAX_FEATURES {
+    if !many(TuningKey::TensorCoreTokens, TuningKey::TensorCoreOutputs)
+        || features > OnUnit::MAX_FEATURES
+    {
         return None;
     }
     let on = [&UNITS_16, &UNITS_8].into_iter().find(|on| has(on.unit()))?;
-    Some(if large(TuningKey::UnitLargeTiles) { &on.large } else { &on.small })
+    Some(if large(TuningKey::TensorCoreLargeTiles) { &on.large } else { &on.small })
 }
 
 /// The GEMV whose pass has room for the tokens, at most eight of them.
 fn int8(tokens: usize, rows: usize, capabilities: &Capabilities) -> &'static [Kernel] {
     let busy = |in_a_pass| {
         rows.div_ceil(4).saturating_mul(tokens.div_ceil(in_a_pass))
-            >= capabilities.tuned(TuningKey::BusyTeams)
+            >= capabilities.tuned(TuningKey::GemvUnsplitTiles)
     };
     match tokens {
-        0..=1 if rows >= capabilities.tuned(TuningKey::TallRows) => &GEMV_INT8_TALL,
+        0..=1 if rows >= capabilities.tuned(TuningKey::GemvTallTileRows) => &GEMV_INT8_TALL,
         0..=1 => &GEMV_INT8,
         _ if tokens > capabilities.tuned(TuningKey::PackedGemvTokens) => &GEMM_INT8,
         2 => &GEMV_INT8_2,
@@ -165,7 +169,7 @@ fn half(tokens: usize, capabilities: &Capabilities) -> &'static [Kernel] {
         0..=1 if !capabilities.half_subnormals => &GEMV_BIASED,
         0..=1 => &GEMV_HALF,
         _ if tokens > capabilities.tuned(TuningKey::GemvTokens) => {
-            match tokens <= capabilities.tuned(TuningKey::NarrowTokens) {
+            match tokens <= capabilities.tuned(TuningKey::NarrowTileTokens) {
                 true => &GEMM_HALF_NARROW,
                 false => &GEMM_HALF,
             }
@@ -251,7 +255,7 @@ mod tests {
             [name(8001, 8, 64), name(1, 64_001, 64)],
             ["bitlinear_gemm_int8", "bitlinear_gemv_int8_tall"]
         );
-        software.tuning.set(TuningKey::DirectOutputs, 4096).unwrap();
+        software.tuning.set(TuningKey::UntiledOutputs, 4096).unwrap();
         let name = |tokens, rows| plan(tokens, rows, 64, Layout::Int8, &software).name;
         assert_eq!([name(8, 512), name(8, 513)], ["bitlinear_direct_8", "bitlinear_gemv_int8_4"]);
     }

@@ -115,6 +115,7 @@ impl<X: Float, Q: Float> ErrorReduction<'_, X, Q> {
     }
 }
 
+#[cfg(any(test, feature = "reference"))]
 pub(crate) mod reference {
     use super::*;
 

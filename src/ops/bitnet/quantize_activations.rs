@@ -2,7 +2,8 @@
 //! -128, 127), ties to even.
 
 use super::{
-    activations::{HostActivations, QuantizedActivations},
+    activations::QuantizedActivations,
+    host_activations::HostActivations,
     row_quantizer::{RowQuantizer, row_quantizer},
 };
 use crate::{
@@ -116,7 +117,7 @@ fn round_codes(row: &[f32], scale: f32, codes: &mut [i8]) {
     codes.iter_mut().zip(row).for_each(|(to, &v)| *to = code(v));
 }
 
-pub(crate) mod reference {
+pub(crate) mod host {
     use super::*;
 
     /// CPU reference of [`ActivationQuantizer::int8`](crate::bitnet::ActivationQuantizer::int8):

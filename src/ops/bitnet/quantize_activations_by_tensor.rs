@@ -2,7 +2,8 @@
 //! before (static quantization).
 
 use super::{
-    int8::{HostInt8, QuantizedInt8, Scaled},
+    host_activations::HostInt8,
+    int8::{QuantizedInt8, Scaled},
     quantize_activations::{absmax_scale, largest_magnitude},
     quantize_activations_with_zero_point::Grid,
 };
@@ -149,6 +150,7 @@ fn record<T: Float>(encoder: &mut Encoder, x: &Tensor<T>, made: &QuantizedInt8) 
     )
 }
 
+#[cfg(any(test, feature = "reference"))]
 pub(crate) mod reference {
     use super::*;
 

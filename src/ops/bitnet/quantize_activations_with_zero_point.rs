@@ -3,7 +3,8 @@
 //! before non-linear functions.
 
 use super::{
-    int8::{HostInt8, QuantizedInt8, Scaled, word_extent, word_lanes},
+    host_activations::HostInt8,
+    int8::{QuantizedInt8, Scaled, word_extent, word_lanes},
     quantize_activations::absmax_scale,
     row_quantizer::shared_rows,
 };
@@ -107,6 +108,7 @@ impl Grid {
     }
 }
 
+#[cfg(any(test, feature = "reference"))]
 pub(crate) mod reference {
     use super::*;
 

@@ -239,7 +239,7 @@ pub(super) fn layout(
     let on_units = [UNIT_16, UNIT_8].iter().any(|unit| capabilities.matrix_units.contains(unit));
     // A turn of tiles is 32 columns, and loads the first without asking.
     let many = |choice| tokens > capabilities.tuned(choice) && block >= 32 && features > 0;
-    if on_units && !capabilities.software && many(TuningKey::BlockFloatUnitTokens) {
+    if on_units && !capabilities.software && many(TuningKey::BlockFloatTensorCoreTokens) {
         BlockFloatLayout::Halves
     } else if many(TuningKey::BlockFloatTileTokens) {
         BlockFloatLayout::InOrder
@@ -305,7 +305,7 @@ fn quantize_block(block: &mut [f32]) {
     block.iter_mut().for_each(|v| *v = (*v * inverse + 12_582_912.0 - 12_582_912.0) * unit);
 }
 
-pub(crate) mod reference {
+pub(crate) mod host {
     use super::*;
 
     /// CPU reference of

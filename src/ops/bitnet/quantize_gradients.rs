@@ -2,7 +2,8 @@
 //! unbiased. Gupta et al. 2015, "Deep Learning with Limited Numerical Precision", arXiv:1502.02551.
 
 use super::{
-    int8::{HostInt8, QuantizedInt8, Scaled, word_extent, word_lanes},
+    host_activations::HostInt8,
+    int8::{QuantizedInt8, Scaled, word_extent, word_lanes},
     quantize_activations::{absmax_scale, largest_magnitude},
     row_quantizer::shared_rows,
 };
@@ -79,6 +80,7 @@ fn stochastic(v: f32, scale: f32, word: u32) -> i8 {
     ((units + (word >> 8) as i32) >> 24) as i8
 }
 
+#[cfg(any(test, feature = "reference"))]
 pub(crate) mod reference {
     use super::*;
 

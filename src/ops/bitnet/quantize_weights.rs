@@ -26,7 +26,7 @@ params! { struct Params { rows: u32, columns: u32, words: u32, sums: u32, matric
 
 pub(super) const THREADS: usize = 256;
 /// Elements that one workgroup adds up.
-const CHUNK: usize = THREADS * THREADS;
+pub(super) const CHUNK: usize = THREADS * THREADS;
 
 /// Sets the workgroup of a kernel that adds up chunks.
 pub(super) const fn by_chunks(source: Source) -> Source {

@@ -81,11 +81,11 @@ pub(crate) fn rms_norm_block_float_into(
     )
 }
 
+#[cfg(any(test, feature = "reference"))]
 pub(crate) mod reference {
     use super::*;
     use crate::ops::{
-        bitnet::quantize_block_float::reference::quantize_block_float,
-        transformer::rms_norm::reference,
+        bitnet::quantize_block_float::host::quantize_block_float, transformer::rms_norm::reference,
     };
 
     /// CPU reference of

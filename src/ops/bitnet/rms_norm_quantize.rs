@@ -2,7 +2,8 @@
 //! as `quantize_activations`.
 
 use super::{
-    activations::{HostActivations, QuantizedActivations},
+    activations::QuantizedActivations,
+    host_activations::HostActivations,
     quantize_activations::quantize_rows,
     row_quantizer::{RowQuantizer, row_quantizer},
 };
@@ -66,7 +67,7 @@ pub(crate) fn rms_norm_quantize_into<T: Float>(
     encoder.dispatch(kernel, &params, &[x, gain, &xq.codes, &xq.scales, &xq.sums], [tokens, 1, 1])
 }
 
-pub(crate) mod reference {
+pub(crate) mod host {
     use super::*;
 
     /// CPU reference of [`ActivationQuantizer::int8`](crate::bitnet::ActivationQuantizer::int8)

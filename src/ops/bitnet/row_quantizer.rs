@@ -25,10 +25,10 @@ impl RowQuantizer {
         encoder: &Encoder,
     ) -> &'static Kernel {
         let capabilities = encoder.context().capabilities();
-        if layout == Layout::Int8 && tokens >= capabilities.tuned(TuningKey::RowsAlone) {
+        if layout == Layout::Int8 && tokens >= capabilities.tuned(TuningKey::RowPerThread) {
             return &self.alone;
         }
-        let at = match capabilities.tuned(TuningKey::ShortRows) {
+        let at = match capabilities.tuned(TuningKey::SmallWorkgroupFeatures) {
             most if most == 0 || !features.is_multiple_of(4) => 0,
             most if features > most => 1,
             _ => 2,

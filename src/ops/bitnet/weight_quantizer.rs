@@ -1,11 +1,9 @@
 //! The quantizer of weights: its format, and which weights share a scale.
 
 use super::{
-    partition::{Granularity, OP, Partition},
-    quantize_weights::{self, absmean},
-    quantize_weights_binary::{self, scale_and_mean},
-    quantize_weights_by_group,
-    quantize_weights_int::{self, Steps},
+    pack_weights,
+    partition::{Granularity, IntCodes, OP, Partition},
+    quantize_weights, quantize_weights_binary, quantize_weights_by_group, quantize_weights_int,
 };
 use crate::{
     element::Float,
@@ -13,21 +11,20 @@ use crate::{
     gpu::{context::Context, encoder::Encoder, tensor::Tensor},
     kernel::declaration::Kernel,
     ops::tensor::broadcast::copy,
+    shape::Shape,
     weights::{
         int::{
-            affine::{Affine, check_group as check_int_group},
-            bits::Bits,
-            matrix::IntMatrix,
+            affine::check_group as check_int_group, bits::Bits, matrix::IntMatrix,
             packed::PackedInt,
         },
         ternary::{
-            matrix::TernaryMatrix,
-            packed::PackedTernary,
-            scales::{Scales, check_group as check_ternary_group},
+            matrix::TernaryMatrix, packed::PackedTernary,
+            scales::check_group as check_ternary_group,
         },
     },
 };
 use sealed::Sealed;
+use std::fmt::Debug;
 
 /// Quantizes weights `[.., columns]` (`f32` or `f16`), all but the last dimension being rows. The
 /// format is that of the matrix `M`.
@@ -177,23 +174,47 @@ impl<M: QuantizedWeights> WeightQuantizer<M> {
         }
         matrix.record(encoder, w, &partition, self.codes)
     }
+
+    /// Quantizes weights of `shape` on the CPU, on the threads of the caller's pool.
+    ///
+    /// # Errors
+    /// [`Error::Length`] if there are not as many; [`Error::Invalid`] for weights that are not
+    /// finite, and as [`quantize`](Self::quantize).
+    pub(crate) fn quantize_cpu<T: Float>(
+        self,
+        w: &[T],
+        shape: impl Into<Shape>,
+    ) -> Result<M::Packed> {
+        M::check(self.codes, self.per)?;
+        let partition = Partition::new(shape.into(), w.len(), self.per)?;
+        match pack_weights::first_not_finite(w) {
+            Some(at) => Err(not_finite(at, partition.columns)),
+            None => M::pack(w, &partition, self.codes),
+        }
+    }
 }
 
-/// A matrix that a [`WeightQuantizer`] makes: [`TernaryMatrix`], in host memory [`PackedTernary`],
-/// or [`IntMatrix`], in host memory [`PackedInt`].
-pub trait QuantizedWeights: Sealed {}
+/// Matrices that a [`WeightQuantizer`] makes on the GPU.
+pub trait QuantizedWeights: Sealed {
+    /// The matrix in host memory, which
+    /// [`cpu::quantize_weights`](crate::cpu::quantize_weights) returns.
+    type Packed: Clone + Debug + PartialEq + Send + Sync;
+}
 
-impl QuantizedWeights for TernaryMatrix {}
-impl QuantizedWeights for IntMatrix {}
+impl QuantizedWeights for TernaryMatrix {
+    type Packed = PackedTernary;
+}
+
+impl QuantizedWeights for IntMatrix {
+    type Packed = PackedInt;
+}
 
 mod sealed {
     use super::*;
 
     pub trait Sealed: Sized {
         /// What a quantizer to this matrix chooses.
-        type Codes: Copy;
-        /// The matrix in host memory.
-        type Packed;
+        type Codes: Copy + Send + Sync;
 
         /// Refuses combinations that are not supported.
         fn check(codes: Self::Codes, per: Granularity) -> Result<()>;
@@ -215,19 +236,31 @@ mod sealed {
             codes: Self::Codes,
         ) -> Result<()>;
         /// Records a copy of scales and zero points.
-        fn write_scales(&self, encoder: &mut Encoder, from: &Self::Packed) -> Result<()>;
+        fn write_scales(&self, encoder: &mut Encoder, from: &Self::Packed) -> Result<()>
+        where
+            Self: QuantizedWeights;
         /// Quantizes finite weights on the CPU.
         fn pack<T: Float>(
             w: &[T],
             partition: &Partition,
             codes: Self::Codes,
-        ) -> Result<Self::Packed>;
+        ) -> Result<Self::Packed>
+        where
+            Self: QuantizedWeights;
+        /// Quantizes finite weights number by number.
+        #[cfg(any(test, feature = "reference"))]
+        fn pack_reference<T: Float>(
+            w: &[T],
+            partition: &Partition,
+            codes: Self::Codes,
+        ) -> Result<Self::Packed>
+        where
+            Self: QuantizedWeights;
     }
 }
 
 impl Sealed for TernaryMatrix {
     type Codes = ();
-    type Packed = PackedTernary;
 
     fn check((): (), per: Granularity) -> Result<()> {
         check_ternary_group(per.group())
@@ -271,27 +304,17 @@ impl Sealed for TernaryMatrix {
     }
 
     fn pack<T: Float>(w: &[T], partition: &Partition, (): ()) -> Result<PackedTernary> {
-        let (rows, columns) = (partition.all_rows(), partition.columns);
-        let s = partition.map(w, |w| 1.0 / absmean(w, partition.whole).max(1e-5));
-        let scales = Scales::compress(partition.group, s.iter().map(|s| 1.0 / s).collect());
-        PackedTernary::from_codes(rows, columns, scales, |row, column| {
-            let value = w[row * columns + column].into() * s[partition.at(row, column)];
-            (value.round_ties_even().clamp(-1.0, 1.0) as i32 + 1) as u32
-        })
+        pack_weights::ternary(w, partition)
     }
-}
 
-/// Codes of an [`IntMatrix`].
-#[derive(Clone, Copy)]
-pub struct IntCodes {
-    bits: Bits,
-    binary: bool,
-    asymmetric: bool,
+    #[cfg(any(test, feature = "reference"))]
+    fn pack_reference<T: Float>(w: &[T], partition: &Partition, (): ()) -> Result<PackedTernary> {
+        reference::ternary(w, partition)
+    }
 }
 
 impl Sealed for IntMatrix {
     type Codes = IntCodes;
-    type Packed = PackedInt;
 
     fn check(codes: IntCodes, per: Granularity) -> Result<()> {
         let IntCodes { bits, binary, asymmetric } = codes;
@@ -351,7 +374,76 @@ impl Sealed for IntMatrix {
     }
 
     fn pack<T: Float>(w: &[T], partition: &Partition, codes: IntCodes) -> Result<PackedInt> {
-        let IntCodes { bits, binary, asymmetric } = codes;
+        pack_weights::int(w, partition, codes)
+    }
+
+    #[cfg(any(test, feature = "reference"))]
+    fn pack_reference<T: Float>(
+        w: &[T],
+        partition: &Partition,
+        codes: IntCodes,
+    ) -> Result<PackedInt> {
+        reference::int(w, partition, codes)
+    }
+}
+
+/// The error for weights of which the one at a position is not finite.
+fn not_finite(at: usize, columns: usize) -> Error {
+    let (row, column) = (at / columns, at % columns);
+    invalid(format!("weights must be finite; that of row {row}, column {column} is not"))
+}
+
+fn invalid(what: String) -> Error {
+    Error::Invalid { op: OP, what }
+}
+
+pub(super) const KERNELS: &[&Kernel] = &[];
+
+#[cfg(any(test, feature = "reference"))]
+pub(crate) mod reference {
+    use super::{
+        super::{
+            quantize_weights::absmean, quantize_weights_binary::scale_and_mean,
+            quantize_weights_int::Steps,
+        },
+        *,
+    };
+    use crate::weights::{int::affine::Affine, ternary::scales::Scales};
+
+    /// CPU reference of [`WeightQuantizer`], bit-identical: quantizes weights of `shape`.
+    /// [`cpu::quantize_weights`](crate::cpu::quantize_weights) is faster.
+    ///
+    /// # Errors
+    /// [`Error::Length`] if there are not as many; [`Error::Invalid`] for weights that are not
+    /// finite, and as [`WeightQuantizer::quantize`].
+    pub fn quantize_weights<T: Float, M: QuantizedWeights>(
+        w: &[T],
+        shape: impl Into<Shape>,
+        quantizer: WeightQuantizer<M>,
+    ) -> Result<M::Packed> {
+        M::check(quantizer.codes, quantizer.per)?;
+        let partition = Partition::new(shape.into(), w.len(), quantizer.per)?;
+        match w.iter().position(|&v| !v.into().is_finite()) {
+            Some(at) => Err(not_finite(at, partition.columns)),
+            None => M::pack_reference(w, &partition, quantizer.codes),
+        }
+    }
+
+    pub(super) fn ternary<T: Float>(w: &[T], partition: &Partition) -> Result<PackedTernary> {
+        let (rows, columns) = (partition.all_rows(), partition.columns);
+        let s = partition.map(w, |w| 1.0 / absmean(w, partition.whole).max(1e-5));
+        let scales = Scales::compress(partition.group, s.iter().map(|s| 1.0 / s).collect());
+        PackedTernary::from_codes(rows, columns, scales, |row, column| {
+            let value = w[row * columns + column].into() * s[partition.at(row, column)];
+            (value.round_ties_even().clamp(-1.0, 1.0) as i32 + 1) as u32
+        })
+    }
+
+    pub(super) fn int<T: Float>(
+        w: &[T],
+        partition: &Partition,
+        IntCodes { bits, binary, asymmetric }: IntCodes,
+    ) -> Result<PackedInt> {
         if binary {
             let of = |w: &[T]| scale_and_mean(w, partition.whole);
             return pack_int(
@@ -366,54 +458,22 @@ impl Sealed for IntMatrix {
         let of = |w: &[T]| Steps::of(w, bits, asymmetric);
         pack_int(w, partition, bits, of, |steps| (steps.scale, steps.zero), Steps::code)
     }
-}
 
-/// Packs the codes that `code` makes of weights and of what `of` makes of those that share a scale.
-fn pack_int<T: Float, S: Copy + Send + Sync>(
-    w: &[T],
-    partition: &Partition,
-    bits: Bits,
-    of: impl Fn(&[T]) -> S + Sync,
-    affine: impl Fn(S) -> (f32, f32),
-    code: impl Fn(S, f32) -> u8 + Sync,
-) -> Result<PackedInt> {
-    let (rows, columns) = (partition.all_rows(), partition.columns);
-    let parts = partition.map(w, of);
-    let (scales, zeros) = parts.iter().map(|&part| affine(part)).unzip();
-    let affine = Affine { group: partition.group, scales, zeros };
-    PackedInt::from_fn(rows, columns, bits, affine, |row, column| {
-        code(parts[partition.at(row, column)], w[row * columns + column].into())
-    })
-}
-
-fn invalid(what: String) -> Error {
-    Error::Invalid { op: OP, what }
-}
-
-pub(super) const KERNELS: &[&Kernel] = &[];
-
-pub(crate) mod reference {
-    use super::*;
-    use crate::shape::Shape;
-    use rayon::prelude::*;
-
-    /// CPU reference of [`WeightQuantizer`], bit-identical: quantizes weights of `shape`.
-    ///
-    /// # Errors
-    /// [`Error::Length`] if there are not as many; [`Error::Invalid`] for weights that are not
-    /// finite, and as [`WeightQuantizer::quantize`].
-    pub fn quantize_weights<T: Float, M: QuantizedWeights>(
+    /// Packs the codes that `code` makes of weights and of what `of` makes of those that share a scale.
+    fn pack_int<T: Float, S: Copy + Send + Sync>(
         w: &[T],
-        shape: impl Into<Shape>,
-        quantizer: WeightQuantizer<M>,
-    ) -> Result<M::Packed> {
-        M::check(quantizer.codes, quantizer.per)?;
-        let partition = Partition::new(shape.into(), w.len(), quantizer.per)?;
-        if let Some(at) = w.par_iter().position_first(|&v| !v.into().is_finite()) {
-            let (row, column) = (at / partition.columns, at % partition.columns);
-            let what = format!("weights must be finite; that of row {row}, column {column} is not");
-            return Err(invalid(what));
-        }
-        M::pack(w, &partition, quantizer.codes)
+        partition: &Partition,
+        bits: Bits,
+        of: impl Fn(&[T]) -> S + Sync,
+        affine: impl Fn(S) -> (f32, f32),
+        code: impl Fn(S, f32) -> u8 + Sync,
+    ) -> Result<PackedInt> {
+        let (rows, columns) = (partition.all_rows(), partition.columns);
+        let parts = partition.map(w, of);
+        let (scales, zeros) = parts.iter().map(|&part| affine(part)).unzip();
+        let affine = Affine { group: partition.group, scales, zeros };
+        PackedInt::from_fn(rows, columns, bits, affine, |row, column| {
+            code(parts[partition.at(row, column)], w[row * columns + column].into())
+        })
     }
 }

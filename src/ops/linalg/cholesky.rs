@@ -131,6 +131,7 @@ impl Cholesky<'_> {
     }
 }
 
+#[cfg(any(test, feature = "reference"))]
 pub(crate) mod reference {
     use super::*;
 

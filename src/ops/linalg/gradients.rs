@@ -361,6 +361,7 @@ fn weigh_cpu(x: HostMatrix, [below, diagonal, above]: Weights) -> HostMatrix {
     HostMatrix::from_fn([x.rows, x.columns], |i, j| x[(i, j)] * f64::from(weight(i, j)))
 }
 
+#[cfg(any(test, feature = "reference"))]
 pub(crate) mod reference {
     use super::*;
 

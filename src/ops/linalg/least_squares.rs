@@ -125,6 +125,7 @@ pub(super) fn by_reflections_cpu(
     Ok(x.corner(n, columns))
 }
 
+#[cfg(any(test, feature = "reference"))]
 pub(crate) mod reference {
     use super::*;
 

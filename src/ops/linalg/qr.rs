@@ -81,6 +81,7 @@ impl QrFactorization<'_> {
     }
 }
 
+#[cfg(any(test, feature = "reference"))]
 pub(crate) mod reference {
     use super::*;
 

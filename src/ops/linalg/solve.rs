@@ -44,6 +44,7 @@ impl Solve<'_> {
     }
 }
 
+#[cfg(any(test, feature = "reference"))]
 pub(crate) mod reference {
     use super::*;
 

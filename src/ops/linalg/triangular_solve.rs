@@ -228,6 +228,7 @@ pub(super) fn substitute_cpu(
     }
 }
 
+#[cfg(any(test, feature = "reference"))]
 pub(crate) mod reference {
     use super::*;
 

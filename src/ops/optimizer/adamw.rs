@@ -42,6 +42,14 @@ pub struct AdamW {
     pub decay: f32,
 }
 
+impl Default for AdamW {
+    /// Returns AdamW with PyTorch's defaults: a learning rate of 10⁻³, and those of
+    /// [`new`](Self::new).
+    fn default() -> Self {
+        Self::new(1e-3)
+    }
+}
+
 impl AdamW {
     /// AdamW with PyTorch's defaults: betas of 0.9 and 0.999, ε = 10⁻⁸, a weight decay of 0.01.
     pub fn new(rate: f32) -> Self {
@@ -122,6 +130,7 @@ impl AdamWState {
     }
 }
 
+#[cfg(any(test, feature = "reference"))]
 pub(crate) mod reference {
     use super::{AdamW, Params};
 

@@ -28,6 +28,14 @@ pub struct Lion {
     pub decay: f32,
 }
 
+impl Default for Lion {
+    /// Returns Lion with its authors' defaults: a learning rate of 10⁻⁴, and those of
+    /// [`new`](Self::new).
+    fn default() -> Self {
+        Self::new(1e-4)
+    }
+}
+
 impl Lion {
     /// Lion with its authors' defaults: betas of 0.9 and 0.99, no weight decay.
     pub fn new(rate: f32) -> Self {
@@ -64,6 +72,7 @@ impl Lion {
     }
 }
 
+#[cfg(any(test, feature = "reference"))]
 pub(crate) mod reference {
     use super::Lion;
 

@@ -31,6 +31,14 @@ pub struct Sgd {
     pub nesterov: bool,
 }
 
+impl Default for Sgd {
+    /// Returns SGD with PyTorch's defaults: a learning rate of 10⁻³, without momentum and weight
+    /// decay.
+    fn default() -> Self {
+        Self::new(1e-3)
+    }
+}
+
 impl Sgd {
     /// SGD without momentum and weight decay.
     pub fn new(rate: f32) -> Self {
@@ -72,6 +80,7 @@ impl Sgd {
     }
 }
 
+#[cfg(any(test, feature = "reference"))]
 pub(crate) mod reference {
     use super::Sgd;
 

@@ -76,6 +76,7 @@ pub fn argmin<X: Float>(x: &Tensor<X>, axes: impl Into<Axes>) -> IndexReduction<
     IndexReduction { x, axes: axes.into(), op: "argmin", flip: SIGN }
 }
 
+#[cfg(any(test, feature = "reference"))]
 pub(crate) mod reference {
     use super::*;
 

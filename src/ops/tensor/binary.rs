@@ -115,6 +115,7 @@ macro_rules! binary {
             }
         )+
 
+        #[cfg(any(test, feature = "reference"))]
         pub(crate) mod reference {
             use super::share;
             $(

@@ -59,6 +59,7 @@ macro_rules! comparisons {
             }
         )+
 
+        #[cfg(any(test, feature = "reference"))]
         pub(crate) mod reference {
             $(
                 #[doc = concat!("CPU reference of [`", stringify!($name), "`](crate::tensor::", stringify!($name), "), of two numbers.")]

@@ -134,7 +134,7 @@ pub struct Cast<'a, X> {
 /// becomes 0. Floats that are too large for `f16` become infinite.
 ///
 /// ```no_run
-/// # use bitnet_wgpu::{Encoder, Result, Tensor, f16, tensor};
+/// # use bitnet_wgpu::{Encoder, Result, Tensor, tensor::{self, f16}};
 /// # fn f(encoder: &mut Encoder, x: &Tensor<f32>) -> Result<()> {
 /// let halves = tensor::cast(x).forward::<f16>(encoder)?;
 /// # Ok(())

@@ -195,6 +195,7 @@ pub(super) fn check_smoothing(op: &'static str, smoothing: f32) -> Result<()> {
     Err(Error::Invalid { op, what: format!("a smoothing of {smoothing}; 0 to 1 are possible") })
 }
 
+#[cfg(any(test, feature = "reference"))]
 pub(crate) mod reference {
     use crate::ops::tensor::softmax::reference::{softmax, statistics};
 

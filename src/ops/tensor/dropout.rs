@@ -106,6 +106,7 @@ fn factor(rate: f32) -> f32 {
     1.0 / (1.0 - rate)
 }
 
+#[cfg(any(test, feature = "reference"))]
 pub(crate) mod reference {
     use super::*;
 

@@ -1,7 +1,7 @@
 //! What is done to a product before it is stored, in the kernel that makes it, or by an op of its
 //! own.
 
-use super::activations::reference as activations;
+use super::activations::host as activations;
 use crate::{
     element::{ElementType, Float},
     error::{Error, Result},
@@ -276,6 +276,7 @@ impl<Y: Float> Epilogue<'_, Y> {
     }
 }
 
+#[cfg(any(test, feature = "reference"))]
 pub(crate) mod reference {
     use super::*;
 

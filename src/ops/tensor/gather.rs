@@ -166,6 +166,7 @@ fn with_columns(op: &'static str, ids: &Tensor<u32>, columns: usize) -> Result<S
     Ok(Shape::of(&[ids.shape().dims(), &[columns]].concat()))
 }
 
+#[cfg(any(test, feature = "reference"))]
 pub(crate) mod reference {
     use super::*;
 

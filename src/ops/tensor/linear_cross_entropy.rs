@@ -329,6 +329,7 @@ impl Chunk {
     }
 }
 
+#[cfg(any(test, feature = "reference"))]
 pub(crate) mod reference {
     use super::*;
     use crate::ops::tensor::cross_entropy::reference::cross_entropy;

@@ -121,6 +121,7 @@ impl<X: Float, W: Float> LinearCrossEntropy<'_, X, W> {
     }
 }
 
+#[cfg(any(test, feature = "reference"))]
 pub(crate) mod reference {
     use super::LinearGradients;
     use crate::{

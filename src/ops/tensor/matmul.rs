@@ -174,7 +174,7 @@ fn forms<X: Float>(encoder: &Encoder, product: Product) -> &'static Forms {
     let capabilities = encoder.context().capabilities();
     let units = if X::ELEMENT == Element::F16 { &capabilities.matrix_units[..] } else { &[] };
     let outputs = product.m.saturating_mul(product.n).saturating_mul(product.batch);
-    plan(product, units, outputs <= capabilities.tuned(TuningKey::DirectOutputs))
+    plan(product, units, outputs <= capabilities.tuned(TuningKey::UntiledOutputs))
 }
 
 /// The shape of a product.
@@ -203,6 +203,7 @@ pub(crate) fn zeros(a: &[f32], b: &[f32], [m, k, n]: [usize; 3]) -> Result<Vec<f
     Ok(vec![0.0; outputs.ok_or(Error::Length { shape: [m, n].into(), found: 0 })?])
 }
 
+#[cfg(any(test, feature = "reference"))]
 pub(crate) mod reference {
     use super::*;
 

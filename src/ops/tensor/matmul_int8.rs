@@ -110,6 +110,7 @@ fn check_features(k: usize) -> Result<()> {
     Err(Error::Invalid { op: "matmul_int8", what })
 }
 
+#[cfg(any(test, feature = "reference"))]
 pub(crate) mod reference {
     use super::*;
 

@@ -74,6 +74,7 @@ pub(super) fn key(v: f32) -> u32 {
     }
 }
 
+#[cfg(any(test, feature = "reference"))]
 pub(crate) mod reference {
     use super::*;
 

@@ -33,6 +33,8 @@ pub(crate) mod unary;
 pub(crate) mod variance;
 
 pub use super::{op_tables::Unary, reduce::Axes};
+pub use crate::element::{ElementType, Float};
+pub use half::f16;
 
 family!(
     activations,
@@ -64,10 +66,11 @@ family!(
     sum,
     unary,
     variance;
-    reference: activations, argmax, binary, compare, epilogue, gather, layer_norm, matmul,
-        matmul_int8, max, norm, prefix_sum, select, softmax, strided, sum, unary, variance,
+    reference: argmax, binary, compare, epilogue, gather, layer_norm, matmul,
+        matmul_int8, max, norm, prefix_sum, select, softmax, strided, sum, variance,
         #[cfg(feature = "train")] cross_entropy,
         #[cfg(feature = "train")] dropout,
         #[cfg(feature = "train")] linear_cross_entropy,
-        #[cfg(feature = "train")] linear_cross_entropy_backward
+        #[cfg(feature = "train")] linear_cross_entropy_backward;
+    host: activations, unary
 );

@@ -91,6 +91,7 @@ impl<X: Float> VectorNorm<'_, X> {
     }
 }
 
+#[cfg(any(test, feature = "reference"))]
 pub(crate) mod reference {
     use super::*;
 

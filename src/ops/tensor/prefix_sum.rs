@@ -254,6 +254,7 @@ fn record<T: PrefixSumElement>(
     encoder.dispatch(sums_kernel, &params, &[x, &before, y], [groups, 1, 1])
 }
 
+#[cfg(any(test, feature = "reference"))]
 pub(crate) mod reference {
     use super::*;
     use crate::ops::tensor::strided::reference::permute;

@@ -64,6 +64,7 @@ impl<T: Float> Select<'_, T> {
     }
 }
 
+#[cfg(any(test, feature = "reference"))]
 pub(crate) mod reference {
     /// CPU reference of [`select`](fn@crate::tensor::select), of one element.
     pub fn select(condition: u32, a: f32, b: f32) -> f32 {

@@ -333,6 +333,7 @@ fn gradient<T: Float>(
     )
 }
 
+#[cfg(any(test, feature = "reference"))]
 pub(crate) mod reference {
     /// The largest of a row, and Σ e^(x - largest) in `f64`.
     pub(crate) fn statistics(row: &[f32]) -> (f32, f64) {

@@ -143,7 +143,7 @@ impl<T: ElementType> Permute<'_, T> {
         }) {
             let params = TransposeParams { rows: rows as u32, columns: columns as u32 };
             let direct =
-                rows * columns <= encoder.context().capabilities().tuned(TuningKey::DirectOutputs);
+                rows * columns <= encoder.context().capabilities().tuned(TuningKey::UntiledOutputs);
             return encoder.dispatch(
                 [&TRANSPOSE, &TRANSPOSE_DIRECT][usize::from(direct)],
                 &params,
@@ -379,6 +379,7 @@ fn copy<T: ElementType>(
     encoder.dispatch(&STRIDED_COPY, &params, &[x, y], [length, 1, 1])
 }
 
+#[cfg(any(test, feature = "reference"))]
 pub(crate) mod reference {
     use super::*;
 

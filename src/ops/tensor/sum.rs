@@ -245,6 +245,7 @@ impl<X: Float> SumTo<'_, X> {
     }
 }
 
+#[cfg(any(test, feature = "reference"))]
 pub(crate) mod reference {
     use super::*;
 

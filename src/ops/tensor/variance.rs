@@ -106,6 +106,7 @@ fn divisor(geometry: &Geometry, correction: usize) -> f32 {
     geometry.count.saturating_sub(correction) as f32
 }
 
+#[cfg(any(test, feature = "reference"))]
 pub(crate) mod reference {
     use super::*;
     use crate::ops::tensor::sum::reference::mean;

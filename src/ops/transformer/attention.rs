@@ -415,7 +415,7 @@ fn plan(
     let shares = longest.div_ceil(SPAN).max(1);
     let left =
         [rows, kv_heads, sequences, head_dim].iter().fold(shares, |all, &n| all.saturating_mul(n));
-    let busy = capabilities.tuned(TuningKey::AttentionWorkgroups);
+    let busy = capabilities.tuned(TuningKey::AttentionSplitWorkgroups);
     let few = rows <= MOST_FEW || rows.div_ceil(MOST_FEW) * kv_heads * sequences < busy;
     if few && (shares == 1 || left <= MOST_FLOATS) { Plan::Shares(shares) } else { Plan::All }
 }
@@ -446,6 +446,7 @@ pub(crate) fn most_share_bytes(
     4 * most as u64 * (4 * shape.quads() as u64 + 2)
 }
 
+#[cfg(any(test, feature = "reference"))]
 pub(crate) mod reference {
     use super::*;
 

@@ -135,7 +135,7 @@ impl DenseGemv<'_> {
         };
         let (kernel, x) = match m {
             0..=1 => (&family[0], x),
-            _ if m < encoder.context().capabilities().tuned(TuningKey::HeadEightTokens) => {
+            _ if m < encoder.context().capabilities().tuned(TuningKey::LmHeadUnrollTokens) => {
                 (&family[1], quads_by_place(encoder, &x, w.blocks())?)
             }
             _ => (&family[2], quads_by_place(encoder, &x, w.blocks())?),
@@ -147,6 +147,7 @@ impl DenseGemv<'_> {
     }
 }
 
+#[cfg(any(test, feature = "reference"))]
 pub(crate) mod reference {
     use super::*;
 

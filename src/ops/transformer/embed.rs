@@ -205,7 +205,7 @@ fn record_dense(
     )
 }
 
-pub(crate) mod reference {
+pub(crate) mod host {
     use super::*;
 
     /// CPU reference of [`embed`](super::embed()) with a dense table: bit-identical, but where

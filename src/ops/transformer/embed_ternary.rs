@@ -77,6 +77,7 @@ pub(super) fn check_token(token: u32, rows: usize) -> Result<usize> {
     Ok(token as usize)
 }
 
+#[cfg(any(test, feature = "reference"))]
 pub(crate) mod reference {
     use super::*;
 

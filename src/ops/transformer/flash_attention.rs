@@ -274,6 +274,7 @@ pub(super) fn rows_of(dim: usize, matrices: &[&[f32]]) -> Result<usize> {
     }
 }
 
+#[cfg(any(test, feature = "reference"))]
 pub(crate) mod reference {
     use super::*;
 

@@ -238,6 +238,7 @@ impl<T: Float> FlashAttention<'_, T> {
     }
 }
 
+#[cfg(any(test, feature = "reference"))]
 pub(crate) mod reference {
     use super::*;
 

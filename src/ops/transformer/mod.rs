@@ -41,7 +41,7 @@ family!(
     rotate,
     sample,
     top_k;
-    reference: attention, dense_gemv, embed, embed_ternary, flash_attention, penalize,
-        rms_norm, rms_norm_heads, rope, rotate, sample, top_k,
-        #[cfg(feature = "train")] flash_attention_backward
+    reference: attention, dense_gemv, embed_ternary, flash_attention, rms_norm, rope, rotate,
+        #[cfg(feature = "train")] flash_attention_backward;
+    host: embed, penalize, rms_norm_heads, sample, top_k
 );

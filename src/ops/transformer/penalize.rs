@@ -194,7 +194,7 @@ impl<'a> Penalizer<'a> {
     }
 }
 
-pub(crate) mod reference {
+pub(crate) mod host {
     use super::*;
 
     /// CPU reference of [`Penalizer::forward`], for one sequence: bit-identical, but for numbers that

@@ -181,6 +181,7 @@ impl<'a> RmsNorm<'a> {
     }
 }
 
+#[cfg(any(test, feature = "reference"))]
 pub(crate) mod reference {
     use super::*;
 

@@ -113,7 +113,7 @@ impl<'a> RmsNormHeads<'a> {
     }
 }
 
-pub(crate) mod reference {
+pub(crate) mod host {
     use super::*;
 
     /// CPU reference of [`RmsNormHeads::forward`]: bit-identical.

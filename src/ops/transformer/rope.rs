@@ -133,6 +133,7 @@ impl KvCache {
     }
 }
 
+#[cfg(any(test, feature = "reference"))]
 pub(crate) mod reference {
     use super::*;
 

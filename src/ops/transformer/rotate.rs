@@ -103,6 +103,7 @@ impl<'a> RotaryEmbedding<'a> {
     }
 }
 
+#[cfg(any(test, feature = "reference"))]
 pub(crate) mod reference {
     /// CPU reference of [`RotaryEmbedding`](super::RotaryEmbedding), of one head at a position, in
     /// place. `direction` is 1, or -1 for the gradient.

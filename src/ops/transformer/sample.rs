@@ -474,7 +474,7 @@ impl Search {
     }
 }
 
-pub(crate) mod reference {
+pub(crate) mod host {
     use super::*;
 
     /// CPU reference of [`sample`](super::sample()), for one row: the same token where the logits are
@@ -490,7 +490,7 @@ pub(crate) mod reference {
     ) -> Result<u32> {
         options.check()?;
         if options.is_greedy() {
-            return Ok(top_k::reference::top_k(logits, 1)
+            return Ok(top_k::host::top_k(logits, 1)
                 .first()
                 .filter(|(_, logit)| logit.is_finite())
                 .map_or(TopK::NONE, |winner| winner.0));

@@ -175,7 +175,7 @@ impl TopK<'_> {
     }
 }
 
-pub(crate) mod reference {
+pub(crate) mod host {
     use super::TopK;
 
     /// CPU reference of [`top_k`](super::top_k()), for one row: (id, logit), bit-identical.

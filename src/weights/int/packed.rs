@@ -67,13 +67,30 @@ impl PackedInt {
         affine: Affine,
         code: impl Fn(usize, usize) -> u8 + Sync,
     ) -> Result<Self> {
+        Self::from_rows(rows, columns, bits, affine, |row, codes| {
+            codes.iter_mut().enumerate().for_each(|(column, to)| *to = code(row, column));
+        })
+    }
+
+    /// Packs rows whose codes `fill(row, codes)` writes: at most `bits.max_code()`.
+    pub(crate) fn from_rows(
+        rows: usize,
+        columns: usize,
+        bits: Bits,
+        affine: Affine,
+        fill: impl Fn(usize, &mut [u8]) + Sync,
+    ) -> Result<Self> {
         check(rows, columns, bits, &affine)?;
-        let (stride, per_word) = (bits.row_words(columns), bits.codes_per_word());
+        let stride = bits.row_words(columns);
         let mut words = vec![0; rows * stride];
         words.par_chunks_mut(stride.max(1)).enumerate().for_each(|(row, words)| {
-            for column in 0..columns {
-                words[column / per_word] |=
-                    u32::from(code(row, column)) << (column % per_word * bits.count());
+            let mut codes = vec![0; columns];
+            fill(row, &mut codes);
+            for (word, codes) in words.iter_mut().zip(codes.chunks(bits.codes_per_word())) {
+                *word = codes
+                    .iter()
+                    .rev()
+                    .fold(0, |word, &code| word << bits.count() | u32::from(code));
             }
         });
         Ok(Self { rows, columns, bits, words, affine })

@@ -1,13 +1,14 @@
 //! An app on tokio with its own wgpu device: streams a text while it does other things, gives one
-//! up, and puts BitLinear between its own passes, and runs a kernel of its own. `app MODEL`; on any difference from what it
+//! up, puts BitLinear between its own passes, and runs a kernel of its own. `app MODEL`; on any difference from what it
 //! should be, it panics.
 
 mod scale;
 
 use bitnet::{
-    Context, ErrorKind, Tensor, bitnet as ops,
+    Context, Tensor, bitnet as ops, cpu,
+    error::ErrorKind,
     model::{GenerateOptions, Message, Model, ModelFiles, Sampling, SessionOptions, Stop},
-    reference, wgpu,
+    wgpu,
 };
 use futures_util::StreamExt;
 use std::{cell::Cell, error::Error, path::Path, rc::Rc, time::Duration};
@@ -63,7 +64,7 @@ async fn in_the_apps_buffers(context: &Context) -> Result<(), Box<dyn Error>> {
     let x: Vec<f32> = (0..columns).map(|i| (i % 7) as f32 - 3.0).collect();
     let (upload, input, output) = (context.upload(&x, [1, columns])?, buffer(columns), buffer(rows));
     let weights: Vec<f32> = (0..rows * columns).map(|i| (i as f32).sin()).collect();
-    let packed = reference::quantize_weights(&weights, [rows, columns], ops::WeightQuantizer::absmean())?;
+    let packed = cpu::quantize_weights(&weights, [rows, columns], ops::WeightQuantizer::absmean())?;
     let mut recorded = context.encoder("app");
     let (on_gpu, y) = (packed.upload(context)?, Tensor::<f32>::from_buffer(context, output, [1, rows])?);
     ops::BitLinear::new(&on_gpu).forward_into(&mut recorded, &Tensor::<f32>::from_buffer(context, input.clone(), [1, columns])?, &y)?;
@@ -71,7 +72,7 @@ async fn in_the_apps_buffers(context: &Context) -> Result<(), Box<dyn Error>> {
     encoder.copy_buffer_to_buffer(upload.buffer(), 0, &input, 0, 4 * columns as u64);
     recorded.finish().encode(&mut encoder);
     context.queue().submit([encoder.finish()]);
-    assert_eq!(y.read().await?, reference::bitlinear(&x, 1, &packed)?);
+    assert_eq!(y.read().await?, cpu::BitLinear::new(&cpu::InterleavedTernary::new(&packed)).forward(&x, 1)?);
     Ok(())
 }
 

@@ -1,6 +1,12 @@
 //! Gradients against finite differences.
 
-use bitnet_wgpu::{bitnet::Gate, reference, tensor::Axes, weights::Bits};
+use bitnet_wgpu::{
+    bitnet::Gate,
+    optimizer::{AdamW, Lion, Sgd},
+    reference,
+    tensor::Axes,
+    weights::Bits,
+};
 use std::f64::consts::PI;
 use support::{assert_gradient, floats, ints, rng, ternary};
 
@@ -390,4 +396,14 @@ fn fake_quantization_gradients_are_numeric_slopes() {
             "{rounded:?}, {normed:?}"
         );
     }
+}
+
+#[test]
+fn optimizers_default_to_published_values() {
+    let AdamW { rate, betas, eps, decay, .. } = AdamW::default();
+    assert_eq!((rate, betas, eps, decay), (1e-3, (0.9, 0.999), 1e-8, 0.01));
+    let Lion { rate, betas, decay, .. } = Lion::default();
+    assert_eq!((rate, betas, decay), (1e-4, (0.9, 0.99), 0.0));
+    let Sgd { rate, momentum, decay, nesterov, .. } = Sgd::default();
+    assert_eq!((rate, momentum, decay, nesterov), (1e-3, 0.0, 0.0, false));
 }

@@ -2,7 +2,9 @@
 
 use super::{HUNG, fresh};
 use bitnet_wgpu::{
-    Context, Error, ErrorKind, Kernel, Recording, Result, Submission, Tensor,
+    Context, Error, Kernel, Recording, Result, Tensor,
+    error::ErrorKind,
+    gpu::Submission,
     kernel::{Part, Source, Type::U32, read_write},
     model::SessionOptions,
 };

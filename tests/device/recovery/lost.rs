@@ -2,7 +2,8 @@
 
 use super::{HUNG, fresh};
 use bitnet_wgpu::{
-    Context, ContextOptions, Error, ErrorKind, Result,
+    Context, ContextOptions, Error, Result,
+    error::ErrorKind,
     formats::Checkpoint,
     internals::ModelInternals as _,
     model::{

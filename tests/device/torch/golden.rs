@@ -1,6 +1,10 @@
 //! The golden: inputs and results by PyTorch.
 
-use bitnet_wgpu::{ElementType, Encoder, Float, Result, Tensor, f16, linalg::Outcome};
+use bitnet_wgpu::{
+    Encoder, Result, Tensor,
+    linalg::Outcome,
+    tensor::{ElementType, Float, f16},
+};
 use safetensors::SafeTensors;
 use std::sync::LazyLock;
 use support::{block_on, context, repository};

@@ -2,7 +2,8 @@
 
 use super::{all, alone, batch, greedy, ids, models, take, wait_until};
 use bitnet_wgpu::{
-    Error, ErrorKind,
+    Error,
+    error::ErrorKind,
     model::{BatchOptions, GenerateOptions, Model, Sampling, Stop},
 };
 use std::{

@@ -9,9 +9,10 @@ use crate::doctor::{
 use anyhow::Result;
 use bitnet_wgpu::bitnet::{ActivationType, BitLinear};
 use bitnet_wgpu::{
-    Float, Tensor,
+    Tensor,
     bitnet::{self, Gate, QuantizationError, WeightQuantizer},
-    f16, reference,
+    reference,
+    tensor::{Float, f16},
     weights::{Affine, Bits, PackedInt, PackedTernary, Scales},
 };
 use pollster::block_on;

@@ -4,8 +4,8 @@ use super::{Case, SUM, case, half};
 use crate::doctor::{compare::Number, trial::Trial};
 use anyhow::Result;
 use bitnet_wgpu::{
-    Float, Tensor, f16, reference,
-    tensor::{self, Activation, LayerNorm, Side},
+    Tensor, reference,
+    tensor::{self, Activation, Float, LayerNorm, Side, f16},
 };
 
 const EPS: f32 = 1e-5;

@@ -7,7 +7,8 @@ use crate::doctor::{
 };
 use anyhow::Result;
 use bitnet_wgpu::{
-    Element, Float, Tensor, f16, reference,
+    Element, Tensor, reference,
+    tensor::{Float, f16},
     transformer::{
         self, AttentionShape, CachePositions, FlashAttention, HostKvCache, KvCache, Penalizer,
         Penalties, RmsNorm, RmsNormHeads, RotaryEmbedding, SampleOptions, SampleParams,

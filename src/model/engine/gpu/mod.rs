@@ -15,7 +15,7 @@ pub(in crate::model) use split::SplitModel;
 #[cfg(test)]
 mod tests {
     use crate::{
-        ErrorKind,
+        error::ErrorKind,
         gpu::setup::noop,
         model::{GenerateOptions, Model, Sampling, SessionOptions},
     };

@@ -5,13 +5,12 @@ use super::{
     Run, SEED,
 };
 use bitnet_wgpu::{
-    Encoder, Float, Result, Tensor,
+    Encoder, Result, Tensor,
     bitnet::{
         self, ActivationType, BitLinear, Gate, Layout, QuantizedActivations, QuantizedInt8,
         WeightQuantizer,
     },
-    f16,
-    tensor::{self, Activation, Side},
+    tensor::{self, Activation, Float, Side, f16},
     transformer::RmsNorm,
     weights::{Bits, IntMatrix},
 };

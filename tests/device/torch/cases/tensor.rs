@@ -5,8 +5,8 @@ use super::{
     Run, SEED,
 };
 use bitnet_wgpu::{
-    Float, Result, Tensor, f16,
-    tensor::{self, Activation, Reduction, Side},
+    Result, Tensor,
+    tensor::{self, Activation, Float, Reduction, Side, f16},
 };
 use support::context;
 

@@ -5,9 +5,9 @@ use super::{
     Run,
 };
 use bitnet_wgpu::{
-    Float, Result, Tensor,
+    Result, Tensor,
     bitnet::WeightQuantizer,
-    f16, tensor,
+    tensor::{self, Float, f16},
     transformer::{self, AttentionShape, RmsNorm, RmsNormHeads, RotaryEmbedding},
     weights::PackedDense,
 };

@@ -14,10 +14,11 @@ use crate::{
 };
 use bitnet_wgpu::bitnet::BitLinear;
 use bitnet_wgpu::{
-    Element, Float,
+    Element,
     bitnet::{self, Layout},
     device::Capabilities,
-    f16, reference,
+    reference,
+    tensor::{Float, f16},
     weights::{PackedTernary, Scales},
 };
 use rand::{RngExt, rngs::SmallRng};

@@ -3,10 +3,11 @@
 use crate::{Case, Data, Near, Recorder, activations, convert, floats, rng, ternary_with};
 use bitnet_wgpu::bitnet::BitLinear;
 use bitnet_wgpu::{
-    Element, Float, Out, Result, Tensor,
+    Element, Out, Result, Tensor,
     bitnet::{self, BlockFloatActivations, Gate},
     device::Capabilities,
-    f16, internals, reference,
+    internals, reference,
+    tensor::{Float, f16},
     tuning::TuningKey,
     weights::{PackedTernary, Scales},
 };
@@ -76,7 +77,8 @@ pub(super) fn on_units(c: &mut Capabilities) {
 
 fn on_units_always(c: &mut Capabilities) {
     on_units(c);
-    for choice in [TuningKey::BlockFloatUnitTokens, TuningKey::BlockFloatUnitLargeTiles] {
+    for choice in [TuningKey::BlockFloatTensorCoreTokens, TuningKey::BlockFloatTensorCoreLargeTiles]
+    {
         c.tuning.set(choice, 0).unwrap();
     }
 }

@@ -7,7 +7,11 @@ use crate::{
     convert, floats, rng, ternary_with,
 };
 use bitnet_wgpu::bitnet::{ActivationType, BitLinear};
-use bitnet_wgpu::{Float, Out, f16, tensor::Activation, weights::Scales};
+use bitnet_wgpu::{
+    Out,
+    tensor::{Activation, Float, f16},
+    weights::Scales,
+};
 
 pub fn cases() -> Vec<Case> {
     let mut cases = Vec::new();

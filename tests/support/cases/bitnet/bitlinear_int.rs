@@ -13,7 +13,11 @@ use crate::{
     convert, floats, ints, rng,
 };
 use bitnet_wgpu::bitnet::BitLinear;
-use bitnet_wgpu::{Float, Out, f16, weights::Bits};
+use bitnet_wgpu::{
+    Out,
+    tensor::{Float, f16},
+    weights::Bits,
+};
 
 pub fn cases() -> Vec<Case> {
     let mut cases = Vec::new();

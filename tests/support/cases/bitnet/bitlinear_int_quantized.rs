@@ -11,10 +11,11 @@ use crate::{
 };
 use bitnet_wgpu::bitnet::BitLinear;
 use bitnet_wgpu::{
-    Float, Out,
-    bitnet::{HostActivations, Layout},
-    f16, reference,
-    tensor::Activation,
+    Out,
+    bitnet::Layout,
+    cpu::HostActivations,
+    reference,
+    tensor::{Activation, Float, f16},
     weights::{Affine, Bits, PackedInt},
 };
 

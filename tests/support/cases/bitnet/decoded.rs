@@ -2,7 +2,7 @@
 //! common.
 
 use crate::{Case, Data, Near, Recorder, U, convert, floats};
-use bitnet_wgpu::{Float, Result, Tensor, reference};
+use bitnet_wgpu::{Result, Tensor, reference, tensor::Float};
 use rand::rngs::SmallRng;
 
 /// A product's shape m × rows × columns, the matrix as the CPU reference decodes it, bit-identical,

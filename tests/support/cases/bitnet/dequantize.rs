@@ -3,9 +3,11 @@
 use super::{LAYOUTS, row_scales};
 use crate::{Case, Data, Recorder, convert, floats, shapes, sums, ternary_with, wild_activations};
 use bitnet_wgpu::{
-    Float, Out, Result, Tensor,
-    bitnet::{HostActivations, Layout},
-    f16, reference,
+    Out, Result, Tensor,
+    bitnet::Layout,
+    cpu::HostActivations,
+    reference,
+    tensor::{Float, f16},
     weights::{PackedTernary, Scales},
 };
 

@@ -2,7 +2,11 @@
 
 use super::random_groups;
 use crate::{Case, Data, convert, ints, rng, sums};
-use bitnet_wgpu::{Float, Out, f16, weights::Bits};
+use bitnet_wgpu::{
+    Out,
+    tensor::{Float, f16},
+    weights::Bits,
+};
 
 pub fn cases() -> Vec<Case> {
     let shapes = [

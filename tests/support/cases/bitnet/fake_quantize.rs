@@ -7,9 +7,10 @@ use crate::{
     wild_activations,
 };
 use bitnet_wgpu::{
-    Float, Out, Result,
+    Out, Result,
     bitnet::{self, WeightQuantizer},
-    f16, reference,
+    reference,
+    tensor::{Float, f16},
 };
 
 /// How far x + λ·(x̃ - x) may be off: three roundings, that of a product x which a device may leave

@@ -6,9 +6,10 @@ use crate::{
     convert, floats, rng, shapes,
 };
 use bitnet_wgpu::{
-    Float, Out,
+    Out,
     bitnet::{self, Gate},
-    f16, reference,
+    reference,
+    tensor::{Float, f16},
 };
 
 const GATES: [Gate; 3] = [Gate::Relu2, Gate::Silu, Gate::GeluTanh];

@@ -3,8 +3,11 @@
 
 use super::{LAYOUTS, pack, quantized, sums, unpack, watch_quantized};
 use crate::{Case, Data, Recorder, U, activations, floats, rng, shapes};
-use bitnet_wgpu::bitnet::{self, Gate, HostActivations, Layout};
 use bitnet_wgpu::reference;
+use bitnet_wgpu::{
+    bitnet::{self, Gate, Layout},
+    cpu::HostActivations,
+};
 
 const EPS: f32 = 1e-5;
 

@@ -1,7 +1,10 @@
 //! `src/ops/bitnet/hadamard.rs`
 
 use crate::{Case, Data, Near, Recorder, U, convert, floats, rng};
-use bitnet_wgpu::{Float, Out, bitnet, f16, reference};
+use bitnet_wgpu::{
+    Out, bitnet, reference,
+    tensor::{Float, f16},
+};
 
 pub fn cases() -> Vec<Case> {
     let mut cases = Vec::new();

@@ -14,10 +14,11 @@ use crate::{
     convert, floats, half_floats, ints, rng,
 };
 use bitnet_wgpu::{
-    Element, Float, Out, Result, Tensor,
+    Element, Out, Result, Tensor,
     bitnet::{self, ActivationType, Activations, BitLinear, Gate, LinearWeights},
     device::Capabilities,
-    f16, reference,
+    reference,
+    tensor::{Float, f16},
     weights::Bits,
 };
 

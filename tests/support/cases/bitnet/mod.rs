@@ -28,8 +28,9 @@ mod rms_norm_quantize;
 use super::{By::*, Family};
 use crate::{Data, Leeway, Recorder, floats, random_shapes, rng, shapes};
 use bitnet_wgpu::{
-    bitnet::{HostActivations, Layout, QuantizedActivations},
-    f16,
+    bitnet::{Layout, QuantizedActivations},
+    cpu::HostActivations,
+    tensor::f16,
     weights::{IntMatrix, PackedInt, PackedTernary},
 };
 

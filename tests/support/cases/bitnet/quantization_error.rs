@@ -2,9 +2,9 @@
 
 use crate::{Case, Data, Near, Recorder, U, convert, floats, random_shapes, rng};
 use bitnet_wgpu::{
-    Float,
     bitnet::{self, QuantizationError},
-    f16, reference,
+    reference,
+    tensor::{Float, f16},
 };
 
 pub fn cases() -> Vec<Case> {

@@ -2,7 +2,11 @@
 
 use super::{LAYOUTS, quantized, watch_quantized};
 use crate::{Case, convert, rng, shapes, wild_activations};
-use bitnet_wgpu::{Float, bitnet::Layout, f16, reference};
+use bitnet_wgpu::{
+    bitnet::Layout,
+    reference,
+    tensor::{Float, f16},
+};
 use rand::RngExt;
 
 pub fn cases() -> Vec<Case> {

@@ -1,7 +1,10 @@
 //! `src/ops/bitnet/int4.rs`
 
 use crate::{Case, Data, convert, rng, shapes, sums, wild_activations};
-use bitnet_wgpu::{Float, Out, bitnet, f16, reference};
+use bitnet_wgpu::{
+    Out, bitnet, reference,
+    tensor::{Float, f16},
+};
 
 pub fn cases() -> Vec<Case> {
     let more = [(3, 5000), (700, 1), (300, 9)]

@@ -4,9 +4,11 @@ use crate::{
     Case, Data, Recorder, activations, convert, floats, rng, shapes, sums, wild_activations,
 };
 use bitnet_wgpu::{
-    Encoder, Float, Out, Result, Tensor,
-    bitnet::{self, HostInt8, QuantizedInt8},
-    f16, reference,
+    Encoder, Out, Result, Tensor,
+    bitnet::{self, QuantizedInt8},
+    cpu::HostInt8,
+    reference,
+    tensor::{Float, f16},
 };
 use rand::rngs::SmallRng;
 

@@ -2,7 +2,12 @@
 
 use super::stacks;
 use crate::{Case, Data, Recorder, convert, floats, rng, shapes};
-use bitnet_wgpu::{Float, bitnet::WeightQuantizer, f16, reference, weights::Scales};
+use bitnet_wgpu::{
+    bitnet::WeightQuantizer,
+    reference,
+    tensor::{Float, f16},
+    weights::Scales,
+};
 
 pub fn cases() -> Vec<Case> {
     let mut cases = Vec::new();

@@ -3,9 +3,9 @@
 use super::{check_not_finite, ints_of, random_groups, stacks, watch_ints};
 use crate::{Case, Recorder, convert, floats, rng};
 use bitnet_wgpu::{
-    Float,
     bitnet::WeightQuantizer,
-    f16, reference,
+    reference,
+    tensor::{Float, f16},
     weights::{Affine, Bits, IntMatrix, PackedInt},
 };
 

@@ -2,9 +2,10 @@
 
 use crate::{Case, Data, Recorder, convert, floats, rng};
 use bitnet_wgpu::{
-    Element, Float,
+    Element,
     bitnet::WeightQuantizer,
-    f16, reference,
+    reference,
+    tensor::{Float, f16},
     weights::{PackedTernary, Scales},
 };
 

@@ -3,9 +3,9 @@
 use super::{LAYOUTS, quantized, watch_quantized};
 use crate::{Case, activations, convert, floats, rng, shapes};
 use bitnet_wgpu::{
-    Float,
     bitnet::{self, Layout},
-    f16, reference,
+    reference,
+    tensor::{Float, f16},
 };
 
 pub fn cases() -> Vec<Case> {

@@ -3,9 +3,9 @@
 use super::{By::*, Family};
 use crate::{Case, Data, Near, Recorder, U, convert, floats, rng};
 use bitnet_wgpu::{
-    Float, f16,
     optimizer::{self, AdamW, AdamWState, Ema, Lion, Sgd},
     reference,
+    tensor::{Float, f16},
 };
 
 pub const OPS: Family = &[

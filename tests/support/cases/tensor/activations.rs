@@ -2,7 +2,10 @@
 
 use super::unary::{any, near, the_reference, times, unary};
 use crate::{Case, Near, U};
-use bitnet_wgpu::{f16, reference, tensor};
+use bitnet_wgpu::{
+    reference,
+    tensor::{self, f16},
+};
 use std::f64::consts::{FRAC_1_SQRT_2, PI};
 
 pub fn cases() -> Vec<Case> {

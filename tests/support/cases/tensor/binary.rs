@@ -3,8 +3,8 @@
 use super::unary::{near, times};
 use crate::{Case, Data, Near, Recorder, U, convert, floats, rng, seed};
 use bitnet_wgpu::{
-    Element, Float, Out, Shape, Tensor, f16, reference,
-    tensor::{self, Binary},
+    Element, Out, Shape, Tensor, reference,
+    tensor::{self, Binary, Float, f16},
 };
 use rand::{RngExt, rngs::SmallRng};
 

@@ -2,8 +2,8 @@
 
 use crate::{Case, Data, Recorder, convert, floats, rng};
 use bitnet_wgpu::{
-    Float, Tensor, f16, reference,
-    tensor::{self, Comparison},
+    Tensor, reference,
+    tensor::{self, Comparison, Float, f16},
 };
 
 type Form<T> = for<'a> fn(&'a Tensor<T>, &'a Tensor<T>) -> Comparison<'a, T>;

@@ -1,7 +1,7 @@
 //! `src/ops/tensor/copy.rs`
 
 use crate::{Case, Data, Recorder, convert, floats, rng};
-use bitnet_wgpu::{ElementType, Float, f16, tensor};
+use bitnet_wgpu::tensor::{self, ElementType, Float, f16};
 
 pub fn cases() -> Vec<Case> {
     let mut cases =

@@ -3,8 +3,8 @@
 use super::softmax::{numbers, rows, shares, statistics, strays};
 use crate::{Case, Data, Near, Recorder, U, convert, floats, rng, seed};
 use bitnet_wgpu::{
-    Float, f16, reference,
-    tensor::{self, CrossEntropy},
+    reference,
+    tensor::{self, CrossEntropy, Float, f16},
 };
 use rand::{RngExt, rngs::SmallRng};
 

@@ -1,7 +1,10 @@
 //! `src/ops/tensor/dropout.rs`
 
 use crate::{Case, Data, Recorder, convert, floats, half_floats, rng, sums};
-use bitnet_wgpu::{Float, Out, f16, reference, tensor};
+use bitnet_wgpu::{
+    Out, reference,
+    tensor::{self, Float, f16},
+};
 
 pub fn cases() -> Vec<Case> {
     vec![

@@ -3,10 +3,10 @@
 use super::activated;
 use crate::{Case, Data, Leeway, Near, convert, floats, half_floats, rng, sums};
 use bitnet_wgpu::{
-    Float, Out, Tensor,
+    Out, Tensor,
     bitnet::BitLinear,
-    f16, reference,
-    tensor::{self, Activation, Finish},
+    reference,
+    tensor::{self, Activation, Finish, Float, f16},
 };
 
 /// What is done to a product before it is stored.

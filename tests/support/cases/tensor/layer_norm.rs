@@ -2,7 +2,11 @@
 
 use super::softmax::{numbers, steps};
 use crate::{Case, Data, Near, Recorder, U, convert, floats, rng, seed};
-use bitnet_wgpu::{Float, Out, f16, reference, tensor::LayerNorm, transformer::RmsNorm};
+use bitnet_wgpu::{
+    Out, reference,
+    tensor::{Float, LayerNorm, f16},
+    transformer::RmsNorm,
+};
 use rand::{RngExt, rngs::SmallRng};
 
 const EPS: f32 = 1e-5;

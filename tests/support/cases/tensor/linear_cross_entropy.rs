@@ -3,8 +3,8 @@
 use super::softmax::{numbers, steps};
 use crate::{Case, Data, Near, Recorder, U, convert, floats, rng, seed};
 use bitnet_wgpu::{
-    Float, Out, Tensor, f16, reference,
-    tensor::{self, LinearCrossEntropy, LinearGradients, LinearLoss},
+    Out, Tensor, reference,
+    tensor::{self, Float, LinearCrossEntropy, LinearGradients, LinearLoss, f16},
 };
 use rand::RngExt;
 

@@ -3,8 +3,8 @@
 use super::binary::shape;
 use crate::{Case, Data, Near, Recorder, U, convert, floats, rng};
 use bitnet_wgpu::{
-    Float, Out, Tensor, f16, reference,
-    tensor::{self, Activation, Matmul, Side},
+    Out, Tensor, reference,
+    tensor::{self, Activation, Float, Matmul, Side, f16},
 };
 
 pub fn cases() -> Vec<Case> {

@@ -2,7 +2,10 @@
 
 use super::reductions::{Reduced, reductions};
 use crate::{Case, Data, Near, Recorder, convert, rng};
-use bitnet_wgpu::{Element, Float, Tensor, f16, reference, tensor};
+use bitnet_wgpu::{
+    Element, Tensor, reference,
+    tensor::{self, Float, f16},
+};
 use rand::RngExt;
 
 pub fn cases() -> Vec<Case> {

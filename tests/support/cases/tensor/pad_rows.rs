@@ -1,7 +1,7 @@
 //! `src/ops/tensor/pad_rows.rs`
 
 use crate::{Case, Data, activations, convert, shapes};
-use bitnet_wgpu::{Float, f16, tensor};
+use bitnet_wgpu::tensor::{self, Float, f16};
 
 pub fn cases() -> Vec<Case> {
     let all = shapes("pad_rows").flat_map(|(mut rng, (rows, padding, columns))| {

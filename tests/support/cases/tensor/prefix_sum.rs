@@ -3,8 +3,8 @@
 use super::binary::shape;
 use crate::{Case, Data, Near, U, floats, rng, seed};
 use bitnet_wgpu::{
-    ElementType, reference,
-    tensor::{self, PrefixSumElement},
+    reference,
+    tensor::{self, ElementType, PrefixSumElement},
 };
 use rand::RngExt;
 

@@ -1,7 +1,10 @@
 //! `src/ops/tensor/select.rs`
 
 use crate::{Case, Data, Recorder, convert, floats, rng};
-use bitnet_wgpu::{Float, f16, reference, tensor};
+use bitnet_wgpu::{
+    reference,
+    tensor::{self, Float, f16},
+};
 use rand::RngExt;
 
 pub fn cases() -> Vec<Case> {

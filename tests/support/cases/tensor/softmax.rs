@@ -1,7 +1,10 @@
 //! `src/ops/tensor/softmax.rs`
 
 use crate::{Case, Data, Near, Recorder, U, convert, floats, rng, seed};
-use bitnet_wgpu::{Float, Out, f16, reference, tensor};
+use bitnet_wgpu::{
+    Out, reference,
+    tensor::{self, Float, f16},
+};
 use rand::{RngExt, rngs::SmallRng};
 
 /// Softmaxes, queries and keys.

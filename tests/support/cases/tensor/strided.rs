@@ -2,7 +2,10 @@
 
 use super::binary::shape;
 use crate::{Case, Data, Recorder, convert, floats, rng};
-use bitnet_wgpu::{ElementType, Float, Result, f16, reference, tensor};
+use bitnet_wgpu::{
+    Result, reference,
+    tensor::{self, ElementType, Float, f16},
+};
 use std::ops::Range;
 
 pub fn cases() -> Vec<Case> {

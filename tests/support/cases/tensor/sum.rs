@@ -2,7 +2,10 @@
 
 use super::reductions::{Reduced, reductions, sum_near};
 use crate::{Case, Data, Near, U, convert, floats, rng, sums};
-use bitnet_wgpu::{Element, Float, Out, Shape, f16, reference, tensor};
+use bitnet_wgpu::{
+    Element, Out, Shape, reference,
+    tensor::{self, Float, f16},
+};
 
 pub fn cases() -> Vec<Case> {
     let reduced = || {

@@ -2,8 +2,8 @@
 
 use crate::{Case, Data, Near, Recorder, U, convert, floats, rng};
 use bitnet_wgpu::{
-    Float, Out, Tensor, f16, reference,
-    tensor::{self, Unary},
+    Out, Tensor, reference,
+    tensor::{self, Float, Unary, f16},
 };
 
 pub fn cases() -> Vec<Case> {

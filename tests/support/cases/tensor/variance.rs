@@ -2,7 +2,10 @@
 
 use super::reductions::{Reduced, reductions, sum_near};
 use crate::{Case, Data, Near, U, convert};
-use bitnet_wgpu::{Float, f16, reference, tensor};
+use bitnet_wgpu::{
+    reference,
+    tensor::{self, Float, f16},
+};
 
 pub fn cases() -> Vec<Case> {
     reductions()

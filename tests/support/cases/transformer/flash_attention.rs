@@ -3,7 +3,8 @@
 use super::super::tensor::shape;
 use crate::{Case, Data, Near, Recorder, U, convert, floats, rng, seed};
 use bitnet_wgpu::{
-    Float, Out, Tensor, f16, reference,
+    Out, Tensor, reference,
+    tensor::{Float, f16},
     transformer::{FlashAttention, flash_attention},
 };
 use rand::RngExt;

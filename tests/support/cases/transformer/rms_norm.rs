@@ -1,7 +1,7 @@
 //! `src/ops/transformer/rms_norm.rs`
 
 use crate::{Case, Data, Near, Recorder, activations, convert, floats, random_shapes, rng, sums};
-use bitnet_wgpu::{Element, Out, f16, reference, transformer::RmsNorm};
+use bitnet_wgpu::{Element, Out, reference, tensor::f16, transformer::RmsNorm};
 use rand::{RngExt, rngs::SmallRng};
 
 const EPS: f32 = 1e-5;

@@ -3,7 +3,8 @@
 use super::super::tensor::shape;
 use crate::{Case, Data, Near, Recorder, U, convert, floats, rng};
 use bitnet_wgpu::{
-    Float, f16, reference,
+    reference,
+    tensor::{Float, f16},
     transformer::{RotaryEmbedding, rope_angles},
 };
 

@@ -1,0 +1,189 @@
+//! GEMM kernels of BitLinear on tensor cores (cooperative matrices).
+
+use super::bitlinear_product::{BINDINGS, PRODUCT, Params, names};
+use crate::{
+    kernel::{
+        declaration::Kernel,
+        needs::MatrixUnit,
+        params::Params as _,
+        source::{EXACT, EXACT_GLSL, HOLE, Part, Source, glsl, spirv},
+    },
+    ops::tensor::matmul_kernels::{Forms, UNIT_8, UNIT_16},
+    wgsl,
+};
+
+/// The kernels of a matrix unit, on the int8 layout.
+pub struct OnUnit {
+    /// Four matrices of tokens for a subgroup, so that a matrix of rows is read once for them. On a
+    /// GPU tiles of 128 × 128.
+    pub large: Forms,
+    /// Two of them, in tiles of 64 × 64.
+    pub small: Forms,
+}
+
+impl OnUnit {
+    /// |Σ code·x| ≤ 2·128·k ≤ 2^24, as codes are 0 to 2: exact in the floats of a unit.
+    pub const MAX_FEATURES: usize = 1 << 16;
+
+    /// The unit that both of them multiply on.
+    pub fn unit(&self) -> Option<MatrixUnit> {
+        self.large[0].matrix_unit
+    }
+}
+
+/// `side` × `side` outputs a workgroup, of which a subgroup makes 2 × `down` matrices; `depth`
+/// columns of them are staged at a time. (A matrix has eight outputs for each of a subgroup's
+/// threads, on either unit.)
+const fn units(parts: &'static [Part], side: u32, down: u32, depth: u32) -> Source {
+    let threads = side * side / (16 * down);
+    let (staged, outputs, of_tokens) = (2 * side * (2 * depth + 16), 32 * threads, 8 * side);
+    Source::wgsl(parts)
+        .workgroup_size([threads, 1, 1])
+        .tile([side, side, 1])
+        .workgroup_bytes(staged + outputs + of_tokens)
+}
+
+const fn units_kernel(
+    unit: MatrixUnit,
+    names: [&'static str; 2],
+    sources: &'static [Source],
+) -> Forms {
+    let entry = "bitlinear_gemm_units";
+    [
+        PRODUCT.plain(names[0], entry, sources).matrix_unit(unit),
+        PRODUCT.finish(names[1], entry, sources).matrix_unit(unit),
+    ]
+}
+
+const UNITS_16_PARTS: &[Part] = wgsl![
+    "shared/ids",
+    EXACT,
+    "shared/lane",
+    "tensor/matrix_16",
+    HOLE,
+    "bitnet/bitlinear_gemm_units"
+];
+const UNITS_8_PARTS: &[Part] = wgsl![
+    "shared/ids",
+    EXACT,
+    "shared/lane",
+    "tensor/matrix_8",
+    HOLE,
+    "bitnet/bitlinear_gemm_units"
+];
+
+/// For GPUs.
+pub static UNITS_16: OnUnit = OnUnit {
+    large: units_kernel(
+        UNIT_16,
+        names!("bitlinear_gemm_units_16_large"),
+        &[units(UNITS_16_PARTS, 128, 4, 64).constants(&[("DOWN", 4), ("DEPTH", 64)])],
+    ),
+    small: units_kernel(
+        UNIT_16,
+        names!("bitlinear_gemm_units_16"),
+        &[units(UNITS_16_PARTS, 64, 2, 64).constants(&[("DOWN", 2), ("DEPTH", 64)])],
+    ),
+};
+
+/// [`UNITS_16`] for the matrices and the workgroup memory of software adapters. Tests run it;
+/// `plan` does not choose it.
+pub static UNITS_8: OnUnit = OnUnit {
+    large: units_kernel(
+        UNIT_8,
+        names!("bitlinear_gemm_units_8_large"),
+        &[units(UNITS_8_PARTS, 64, 4, 32).constants(&[("DOWN", 4), ("DEPTH", 32)])],
+    ),
+    small: units_kernel(
+        UNIT_8,
+        names!("bitlinear_gemm_units_8"),
+        &[units(UNITS_8_PARTS, 64, 2, 64).constants(&[("DOWN", 2), ("DEPTH", 64)])],
+    ),
+};
+
+/// The kernels of a matrix unit for int8, for products as they are.
+pub struct OnInt8Unit {
+    /// Tiles of 128 × 128 on a GPU.
+    pub large: [Kernel; 1],
+    /// Of 64 × 64.
+    pub small: [Kernel; 1],
+    /// Of 64 × 64, with as many columns at a time as workgroup memory has room for: for so few
+    /// tiles that each has a core of a GPU to itself.
+    pub deep: [Kernel; 1],
+}
+
+impl OnInt8Unit {
+    /// The unit that all of them multiply on.
+    pub fn unit(&self) -> Option<MatrixUnit> {
+        self.large[0].matrix_unit
+    }
+}
+
+/// `side` × `side` outputs a workgroup, of which a subgroup of `lanes` makes `down` × `across`
+/// matrices of `size` × `size`; `depth` columns of them are staged at a time, and then, in their
+/// place, outputs.
+const fn int8_units(
+    source: Source,
+    unit: MatrixUnit,
+    side: u32,
+    [down, across]: [u32; 2],
+    depth: u32,
+) -> Source {
+    let subgroups = side * side / (down * across * unit.size * unit.size);
+    let (staged, outputs) =
+        (2 * side * (depth + 16), subgroups * unit.size * (across * unit.size + 4) * 4);
+    let most = if staged > outputs { staged } else { outputs };
+    source
+        .workgroup_size([subgroups * unit.lanes, 1, 1])
+        .tile([side, side, 1])
+        .workgroup_bytes(most + 8 * side)
+}
+
+/// A kernel on `int8_units`, by its name, and so its binaries.
+macro_rules! int8_units_of_spirv {
+    ($name:literal, $unit:expr, $side:literal, [$down:literal, $across:literal], $depth:literal) => {
+        [Kernel::trusted(
+            $name,
+            Params::FIELDS,
+            BINDINGS.split_at(6).0,
+            &[int8_units(
+                Source::spirv(INT8_UNITS_PARTS, spirv!($name)),
+                $unit,
+                $side,
+                [$down, $across],
+                $depth,
+            )
+            .constants(&[("DOWN", $down), ("ACROSS", $across), ("DEPTH", $depth)])],
+        )
+        .entry("bitlinear_gemm_int8_units")
+        .matrix_unit($unit)]
+    };
+}
+
+const INT8_UNITS_PARTS: &[Part] =
+    glsl!["shared/prelude", EXACT_GLSL, "bitnet/bitlinear_gemm_int8_units"];
+
+/// Of GPUs of NVIDIA.
+const INT8_UNIT_16: MatrixUnit = MatrixUnit::int8(16, 32, 32);
+/// Of software adapters, on which tests run the same text.
+const INT8_UNIT_8: MatrixUnit = MatrixUnit::int8(8, 8, 8);
+
+/// For GPUs.
+pub static INT8_UNITS_16: OnInt8Unit = OnInt8Unit {
+    large: int8_units_of_spirv!(
+        "bitlinear_gemm_int8_units_16_large",
+        INT8_UNIT_16,
+        128,
+        [2, 4],
+        128
+    ),
+    small: int8_units_of_spirv!("bitlinear_gemm_int8_units_16", INT8_UNIT_16, 64, [2, 2], 128),
+    deep: int8_units_of_spirv!("bitlinear_gemm_int8_units_16_deep", INT8_UNIT_16, 64, [2, 2], 256),
+};
+
+/// For tests on software adapters, in what workgroup memory they have.
+pub static INT8_UNITS_8: OnInt8Unit = OnInt8Unit {
+    large: int8_units_of_spirv!("bitlinear_gemm_int8_units_8_large", INT8_UNIT_8, 64, [2, 4], 64),
+    small: int8_units_of_spirv!("bitlinear_gemm_int8_units_8", INT8_UNIT_8, 32, [2, 2], 64),
+    deep: int8_units_of_spirv!("bitlinear_gemm_int8_units_8_deep", INT8_UNIT_8, 32, [2, 2], 128),
+};
