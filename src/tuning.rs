@@ -103,8 +103,8 @@ table! {
     /// units". Apple: a pass of four tokens takes 7.2 cycles a weight, a tile, full or not, about
     /// 75 (docs/internals/apple-gpu.md). On software adapters never, since they pay for barriers.
     BlockFloatTileTokens = "block_float_tile_tokens" in 0..=NEVER; 128, 40, NEVER;
-    /// [`TuningKey::Int8TensorCoreLargeTiles`] for activations in block floating point. H200: "Tiles
-    /// without matrix units".
+    /// [`TuningKey::Int8TensorCoreLargeTiles`] for activations in block floating point. H200:
+    /// "Tiles without matrix units".
     BlockFloatTensorCoreLargeTiles = "block_float_tensor_core_large_tiles" in 0..=NEVER; 128, 64, 64;
     /// Most tiles of 64 × 64 for which int8 tensor cores take 256 columns at a time in place of
     /// 128: then each tile has a core of a large GPU to itself. H200, which has 132 cores: there.

@@ -9,13 +9,12 @@
 //! `NAME`. All tensors begin at multiples of [`ALIGNMENT`] bytes of the file, behind others that
 //! only fill gaps.
 
-#[cfg(feature = "models")]
-use super::read_options::ReadOptions;
 use super::{
     config::ModelConfig,
     families,
     format_error::FormatError,
     model_file::ModelFile,
+    read_options::ReadOptions,
     safetensors::SafeTensors,
     tensors::{self, Matrix, end_tensors, finite, layer_tensors, tensor_names},
 };
@@ -116,7 +115,6 @@ impl Prepacked {
     }
 
     /// Sets how the file is read. Only [`ReadOptions::quantized_activations`] applies.
-    #[cfg(feature = "models")]
     pub fn with_options(mut self, options: ReadOptions) -> Self {
         let stored = self.config.quantized_activations;
         self.config.quantized_activations = options.quantized_activations.unwrap_or(stored);

@@ -47,7 +47,7 @@ const GEMM_HALF_PARTS: &[Part] = wgsl![
 
 const GEMM_MSL: &[Part] = msl!["shared/prelude", "shared/exact", HOLE, "bitnet/bitlinear_gemm"];
 
-/// On matrix units: tiles of 64 rows and `tokens` tokens.
+/// On tensor cores: tiles of 64 rows and `tokens` tokens.
 const fn gemm_msl(tokens: u32, workgroup_bytes: u32) -> Source {
     Source::msl(GEMM_MSL)
         .workgroup_size([128, 1, 1])
@@ -55,7 +55,7 @@ const fn gemm_msl(tokens: u32, workgroup_bytes: u32) -> Source {
         .workgroup_bytes(workgroup_bytes)
 }
 
-/// Tiles in workgroup memory, float arithmetic; in Metal on matrix units.
+/// Tiles in workgroup memory, float arithmetic; in Metal on tensor cores.
 pub static GEMM_HALF: Forms = forms(
     names!("bitlinear_gemm_half"),
     "bitlinear_gemm",

@@ -126,7 +126,7 @@ const fn several(
 }
 
 /// In Metal 64 threads, of which 32 lanes make `rows` rows of `tokens` tokens; a turn of the loop
-/// is a word of each, activations in halves.
+/// is a word of each, activations in f16.
 const fn several_msl(parts: &'static [Part], rows: u32, tokens: u32) -> Source {
     let products = 16 * rows * tokens;
     Source::msl(parts).workgroup_size([64, 1, 1]).tile([2 * rows, tokens, 1]).work(Work::new(

@@ -73,7 +73,7 @@ pub const KERNELS: &[&Kernel] = &[
     &QUOTIENT,
 ];
 
-/// What is left to do of products by groups: the quotient, and an epilogue. Its parameters are
+/// The rest of a product with per-group scales: the quotient and an epilogue. Its parameters are
 /// those of `finish`.
 pub static QUOTIENT: Kernel = Kernel::trusted(
     "bitlinear_quotient",

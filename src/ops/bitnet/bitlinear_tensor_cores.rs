@@ -12,7 +12,7 @@ use crate::{
     wgsl,
 };
 
-/// The kernels of a matrix unit, on the int8 layout.
+/// The kernels of a tensor core, on the int8 layout.
 pub struct OnUnit {
     /// Four matrices of tokens for a subgroup, so that a matrix of rows is read once for them. On a
     /// GPU tiles of 128 × 128.
@@ -101,7 +101,7 @@ pub static UNITS_8: OnUnit = OnUnit {
     ),
 };
 
-/// The kernels of a matrix unit for int8, for products as they are.
+/// The kernels of a tensor core for int8, for products as they are.
 pub struct OnInt8Unit {
     /// Tiles of 128 × 128 on a GPU.
     pub large: [Kernel; 1],

@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_weight_that_is_not_finite_is_found() {
+    fn first_weight_that_is_not_finite_is_found() {
         let mut w = vec![1f32; 3 * CHUNK + 5];
         assert_eq!(first_not_finite(&w), None);
         (w[2 * CHUNK + 9], w[3 * CHUNK]) = (f32::NEG_INFINITY, f32::NAN);

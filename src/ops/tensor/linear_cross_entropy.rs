@@ -6,7 +6,6 @@
 use super::{
     cross_entropy::{Options, check_smoothing},
     matmul::{Side, matmul},
-    softmax::reference::statistics,
 };
 use crate::{
     element::Float,
@@ -333,6 +332,7 @@ impl Chunk {
 pub(crate) mod reference {
     use super::*;
     use crate::ops::tensor::cross_entropy::reference::cross_entropy;
+    use crate::ops::tensor::softmax;
 
     /// The logits of every row, its target with them.
     pub(crate) fn rows<'a>(
@@ -368,7 +368,7 @@ pub(crate) mod reference {
         smoothing: f32,
     ) -> Result<LinearLoss<Vec<f32>>> {
         let of_row = |(logits, target): (Vec<f32>, u32)| {
-            let (largest, sum) = statistics(&logits);
+            let (largest, sum) = softmax::reference::statistics(&logits);
             let loss = cross_entropy(&logits, target, ignore, smoothing);
             (loss, (f64::from(largest) + sum.ln()) as f32)
         };
