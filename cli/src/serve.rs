@@ -68,7 +68,7 @@ pub struct Serve {
     /// hosts, against DNS rebinding. On other addresses they are checked only with this option.
     #[arg(long, value_name = "HOST")]
     allowed_host: Vec<String>,
-    /// Origin whose pages may use the server from a browser (CORS), as in https://app.example;
+    /// Origin whose pages may use the server from a browser (CORS), as in `https://app.example`;
     /// `*` allows all; may be repeated
     #[arg(long, value_name = "ORIGIN")]
     cors_origin: Vec<String>,

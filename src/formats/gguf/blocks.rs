@@ -301,7 +301,8 @@ fn pack_trits(block: &[u8], parts: TritParts, words: &mut [u32]) {
 /// The order of codes in I2_S tensors. Converters have written three layouts under one type number,
 /// and no metadata tells which. All hold the same codes, so a file decodes without an error in any
 /// of them, unless a shape does not fit. A model read in the wrong layout writes gibberish from the
-/// first token. [`Gguf`](super::model::Gguf) finds the layout by the weights of a trained model.
+/// first token. [`open`](crate::formats::open) finds
+/// the layout by the weights of a trained model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum I2sLayout {

@@ -27,7 +27,7 @@ use std::{
     sync::{Once, OnceLock},
 };
 
-/// The model in a GGUF file, of an architecture of [`families`](crate::formats::families).
+/// The model in a GGUF file, of an architecture in `formats/families`.
 /// [`GgufFile`] has its metadata and tensors.
 #[derive(Debug)]
 pub struct GgufModel {
