@@ -389,7 +389,7 @@ fn batch(ops: &Ops, value: &Value, given: &Given) -> Result<Value> {
     Value::generator(&ops.budget, batches)
 }
 
-/// Columns: so many lists of nearly the same length.
+/// Columns: lists of nearly equal lengths.
 fn slice(ops: &Ops, value: &Value, given: &Given) -> Result<Value> {
     let count = given.count(0, "slices")?.filter(|&count| count > 0);
     let count = count.ok_or("the number of slices is needed")?;

@@ -11,7 +11,7 @@ type Result<T> = std::result::Result<T, String>;
 
 /// How JSON is written.
 pub struct Json<'a> {
-    /// Every entry on a line of its own, indented by so many blanks a level.
+    /// Every entry on a line of its own, indented by this many blanks a level.
     pub indent: Option<usize>,
     /// Between two entries.
     pub comma: &'a str,

@@ -50,7 +50,7 @@ fn sequence(ops: &Ops, operator: &str, a: &Value, b: &Value, all: Vec<Value>) ->
     }
 }
 
-/// A string or a list, so many times.
+/// A string or a list, repeated.
 fn repeated(ops: &Ops, value: &Value, count: usize) -> Result<Value> {
     match value {
         Value::Str(text) => {

@@ -251,7 +251,7 @@ impl FromStr for LocalTime {
     }
 }
 
-/// Three numbers of so many digits.
+/// Three numbers with these counts of digits.
 fn numbers(text: &str, separator: char, digits: [usize; 3]) -> Option<[i64; 3]> {
     let mut parts = text.split(separator);
     let mut number = |digits: usize| {

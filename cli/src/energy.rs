@@ -48,7 +48,7 @@ impl Sum {
     }
 }
 
-/// Joules that were taken in so many seconds: by counters of energy, else by the mean of what was
+/// Joules that were taken in this many seconds: by counters of energy, else by the mean of what was
 /// said of power meanwhile.
 fn taken(sums: &[Sum], seconds: f64) -> Option<(f64, &'static str)> {
     let first = sums.first()?;
@@ -65,7 +65,7 @@ fn taken(sums: &[Sum], seconds: f64) -> Option<(f64, &'static str)> {
         .or_else(|| Some((watts()? * seconds, "mean power")))
 }
 
-/// Decodes for three seconds after so many tokens, or to the end of the context: energy a token, or
+/// Decodes for three seconds after this many tokens, or to the end of the context: energy a token, or
 /// why nobody knows it.
 pub fn per_token(
     model: &Model,

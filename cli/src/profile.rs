@@ -41,7 +41,7 @@ pub struct OfText {
 }
 
 impl OfText {
-    /// Of a prompt and so many tokens after it, which a model has just generated: all of the prompt
+    /// Of a prompt and this many tokens after it, which a model has just generated: all of the prompt
     /// in one piece, and the step in the middle of them.
     pub fn new(model: &Model, context: &Context, prompt: &[u32], generated: usize) -> Result<Self> {
         let roof = roof(context)?;
@@ -100,7 +100,7 @@ impl Kernel {
 }
 
 impl Profile {
-    /// Of a step of so many sequences, after `past` tokens of each. The model has run before.
+    /// Of a step of this many sequences, after `past` tokens of each. The model has run before.
     pub fn of_step(
         model: &Model,
         sequences: usize,
@@ -114,7 +114,7 @@ impl Profile {
         )
     }
 
-    /// Of a prompt of so many tokens, in one piece.
+    /// Of a prompt of this many tokens, in one chunk.
     pub fn of_prompt(model: &Model, ids: &[u32], roof: Option<&PeakBandwidth>) -> Result<Self> {
         Self::of(format!("prompt of {} tokens", ids.len()), &model.record_prompt(ids)?.0, roof)
     }

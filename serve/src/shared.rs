@@ -85,7 +85,7 @@ impl Shared {
             .or_else(|| self.lost.get().map(|during| Error::DeviceLost { during: during.clone() }))
     }
 
-    /// Checks that a prompt of so many tokens has room.
+    /// Checks that a prompt of this many tokens has room.
     pub fn check_length(&self, tokens: usize) -> bitnet_wgpu::Result<()> {
         let capacity = self.batch.options().capacity();
         if tokens > capacity { Err(Error::Context { needed: tokens, capacity }) } else { Ok(()) }

@@ -145,19 +145,18 @@ impl Auto {
         Ok(Self { context: context.cloned(), costs: Mutex::new(costs), always: None })
     }
 
-    /// Writes what was learned so far to the folder of
-    /// [`ContextOptions::kernel_cache`](crate::ContextOptions::kernel_cache), from which the next one has it that
-    /// is made on the same adapter, with the same driver, language and tensor cores, the same
-    /// processor and number of threads, by this version of the crate: it chooses as this one does,
-    /// from its first call on. Gives the file, lines of text after a header. What another process
-    /// has written there meanwhile is kept, where this one knows no better; of what both write in
-    /// the same moment, one's is lost.
+    /// Writes the measured costs to the folder of
+    /// [`ContextOptions::kernel_cache`](crate::ContextOptions::kernel_cache). The next `Auto` on the
+    /// same adapter reads them, if driver, language, tensor cores, processor, number of threads and
+    /// version of the crate are those of the file. It then chooses as this one does, from its first
+    /// call on. Returns the path. What other processes have written there is kept, unless this one
+    /// knows better; of two that write at the same time, one wins.
     ///
-    /// What is read is corrected by what calls take, and a side that is not taken is tried again
-    /// after 64 calls of a size, where that may be worth it. After 64 calls in all, the way to the
-    /// GPU is measured; if it is another than in the file, all that was read is forgotten, with a
-    /// warning in the log. A file that is damaged, of another machine, or that says what is out of
-    /// all range is ignored, with a warning too.
+    /// Costs that were read are corrected by the time that calls take. The side that is not chosen
+    /// is tried again after 64 calls of a size, where that may pay. After 64 calls in all, the
+    /// transfer to the GPU is measured. If it differs from the file, all costs that were read are
+    /// dropped, with a warning in the log. A file that is damaged, of another machine, or out of
+    /// range is ignored, with a warning.
     ///
     /// ```no_run
     /// use bitnet_wgpu::{Context, ContextOptions, auto::Auto};

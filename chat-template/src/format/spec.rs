@@ -247,7 +247,7 @@ fn exponent(value: f64, precision: usize) -> String {
     format!("{digits}e{sign}{exponent:0>2}")
 }
 
-/// A float with so many digits that count, with an exponent if it is small or large.
+/// A float with this many significant digits, with an exponent if it is small or large.
 fn general(value: f64, precision: usize, keep_zeros: bool) -> String {
     let precision = precision.max(1);
     let text = exponent(value, precision - 1);

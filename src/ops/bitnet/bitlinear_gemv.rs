@@ -34,7 +34,7 @@ pub static GEMV_INT8: Forms = forms(
         .workgroup_bytes(1088)],
 );
 
-/// For matrices of so many rows that all of the GPU is busy anyway.
+/// For matrices with enough rows to keep the whole GPU busy.
 pub static GEMV_INT8_TALL: Forms = forms(
     names!("bitlinear_gemv_int8_tall"),
     "bitlinear_gemv",
@@ -166,7 +166,7 @@ pub static GEMV_INT8_4: Forms = several_kernel(
     &[several(SEVERAL_INT8, 128, 4, [1, 2, 4]).constants(&[("TURNS", 1), ("SPLIT", 4)])],
 );
 
-/// For so many rows and tokens that it is busy anyway.
+/// For enough rows and tokens to keep it busy.
 pub static GEMV_INT8_4_BUSY: Forms = several_kernel(
     names!("bitlinear_gemv_int8_4_busy"),
     &[several(SEVERAL_INT8, 128, 4, [2, 2, 1]).constants(&[("TURNS", 2), ("SPLIT", 1)])],

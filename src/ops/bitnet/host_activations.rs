@@ -20,7 +20,7 @@ pub struct HostActivations {
 }
 
 impl HostActivations {
-    /// What products with a matrix of so many columns refuse.
+    /// What products with a matrix of this many columns refuse.
     pub(crate) fn check_bitlinear(&self, columns: usize) -> Result<()> {
         let (op, m) = ("bitlinear", self.tokens);
         if self.features != columns {
