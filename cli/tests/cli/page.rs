@@ -75,6 +75,9 @@ fn table(arguments: &[&Arg]) -> String {
     for argument in arguments {
         let name = argument.to_string().replace('|', "\\|");
         let help = argument.get_long_help().or(argument.get_help()).unwrap().to_string();
+        // A paragraph ends with a full stop, where another follows.
+        let paragraphs: Vec<_> = help.split("\n\n").map(|part| part.trim()).collect();
+        let help = paragraphs.join(". ").replace(".. ", ". ");
         let help: Vec<_> = help.split_whitespace().collect();
         let mut help = help.join(" ").replace('|', "\\|");
         let is_flag = !argument.get_action().takes_values();

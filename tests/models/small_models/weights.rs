@@ -184,7 +184,7 @@ fn ternary_weights_in_floats_are_the_same_model() {
     // each file that is opened.
     let warnings = support::warnings(|| drop(Model::builder(&unpacked.0).cpu().build().unwrap()));
     assert_eq!(
-        warnings.iter().filter(|warning| warning.contains("here in 8 bits")).count(),
+        warnings.iter().filter(|warning| warning.contains("assumed: in 8 bits")).count(),
         1,
         "{warnings:?}"
     );
