@@ -325,7 +325,7 @@ fn map(ops: &Ops, value: &Value, given: &Given) -> Result<Value> {
                     return Err("maps of maps are not supported".into());
                 }
                 let rest = Given {
-                    positional: given.positional[1..].to_vec(),
+                    positional: given.positional.iter().skip(1).cloned().collect(),
                     named: given.named.clone(),
                 };
                 filter(ops, &name, item, &rest)?

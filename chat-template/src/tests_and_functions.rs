@@ -58,7 +58,10 @@ pub fn call(ops: &Ops, name: &str, given: &Given) -> Result<Value> {
             ops.budget.check(length.max(0) as usize * size_of::<Value>())?;
             Value::list(
                 &ops.budget,
-                (0..length.max(0) as i64).map(|i| Value::Int(start + i * step)).collect(),
+                // The product may be beyond 64 bits where the sum is not.
+                (0..length.max(0) as i64)
+                    .map(|i| Value::Int(start.wrapping_add(i.wrapping_mul(step))))
+                    .collect(),
             )
         }
         "strftime_now" => {

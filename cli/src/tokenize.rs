@@ -3,7 +3,7 @@
 use crate::{
     input,
     model::{ChatArgs, FileArgs, resolve},
-    note, say,
+    note, say, say_text,
 };
 use anyhow::{Result, bail};
 use bitnet_wgpu::model::{Message, ModelFiles, Tokenizer};
@@ -61,10 +61,10 @@ impl Tokenize {
             return Ok(say(format!("{object}\n"))?);
         }
         if self.token_ids.is_some() {
-            return Ok(say(format!("{}\n", tokenizer.decode_with_special(&ids)?))?);
+            return Ok(say_text(&format!("{}\n", tokenizer.decode_with_special(&ids)?))?);
         }
         let line = |(id, text): (&u32, &String)| format!("{id:>8}  {}\n", json!(text));
-        say(ids.iter().zip(&texts).map(line).collect::<String>())?;
+        say_text(&ids.iter().zip(&texts).map(line).collect::<String>())?;
         note(format!("{} tokens", ids.len()));
         Ok(())
     }

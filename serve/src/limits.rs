@@ -46,8 +46,9 @@ pub const PREPARING: usize = 8;
 pub const SMALL_BODY: usize = 256 << 10;
 /// Tokens of all texts of one request for embeddings, as in OpenAI's API.
 pub const MAX_EMBEDDING_TOKENS: usize = 300_000;
-/// Bytes of a token's log-probability in memory and in JSON, with its text: 16 and some 60.
-pub const LOGPROB_BYTES: usize = 96;
+/// Bytes of a token's log-probability in memory and in JSON: a map of three entries, with the
+/// token's text and its bytes.
+pub const LOGPROB_BYTES: usize = 900;
 /// Texts that are embedded before others get their turn. The library computes as many together.
 pub const PART_TEXTS: usize = 16;
 /// Tokens that are embedded before others get their turn, counting each text as long as the

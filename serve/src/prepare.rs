@@ -72,7 +72,8 @@ pub async fn begin(
     Ok((Shape { stream, usage, logprobs, n, echoes, stops, _held: held }, choices))
 }
 
-/// Counts the bytes of the log-probabilities of an answer. A stream keeps those of prompts only.
+/// Counts the bytes of the log-probabilities of an answer. A stream keeps all that its reader has
+/// not taken.
 fn hold_logprobs(
     shared: &Shared,
     client: Client,
@@ -86,7 +87,7 @@ fn hold_logprobs(
         let prompt = choice.ids.len();
         let repeated = if request.echo { prompt } else { 0 };
         let room = capacity.saturating_sub(prompt);
-        repeated + if request.stream { 0 } else { request.most.min(room) }
+        repeated + request.most.min(room)
     };
     let tokens: usize = choices.iter().map(tokens).sum();
     let bytes = tokens.saturating_mul((top + 1) * LOGPROB_BYTES);

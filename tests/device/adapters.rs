@@ -98,7 +98,7 @@ fn adapters_are_chosen_by_name_index_or_caller() {
         }
         other => panic!("{other:?}"),
     };
-    refused(ContextOptions::default().adapter("no such adapter"), "\"no such adapter\"");
+    refused(ContextOptions::default().adapter("no such adapter"), "`no such adapter`");
     refused(ContextOptions::default().adapter(""), "is empty");
     refused(
         ContextOptions::default().adapter(all.len()),

@@ -62,7 +62,8 @@ impl Spec {
         let (fill, align) = (self.fill.unwrap_or(' '), self.align.unwrap_or(align));
         let length = sign.len() + body.chars().count();
         let missing = self.width.saturating_sub(length);
-        ops.budget.check(missing.saturating_mul(fill.len_utf8()) + body.len())?;
+        let fill_bytes = missing.saturating_mul(fill.len_utf8());
+        ops.budget.check(fill_bytes.saturating_add(body.len()))?;
         let fills = |count: usize| fill.to_string().repeat(count);
         Ok(match align {
             '<' => [sign, body, &fills(missing)].concat(),
@@ -145,7 +146,7 @@ impl Spec {
         let (mut whole, rest) = (digits[..end].to_owned(), &digits[end..]);
         if self.fill == Some('0') && self.align == Some('=') {
             let width = self.width.saturating_sub(sign.len() + rest.len());
-            ops.budget.check(2 * width)?;
+            ops.budget.check(width.saturating_mul(2))?;
             // A separator does not come first.
             let length = (width - width / (every + 1)).max(1);
             let length = length + usize::from(length + (length - 1) / every < width);

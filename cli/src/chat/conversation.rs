@@ -160,11 +160,9 @@ impl<'a> Conversation<'a> {
         let stop = generation.stop().filter(|_| !interrupted);
         let speculation = generation.speculation();
         self.session = Some(self.runtime.block_on(generation.into_session())?);
-        self.messages = prompt.messages;
         // Nothing of an interrupted answer: as if the message had not been sent.
-        if interrupted && ids.is_empty() {
-            self.messages.pop();
-        } else {
+        if !interrupted || !ids.is_empty() {
+            self.messages = prompt.messages;
             self.keep(&text);
         }
         Ok(Answer {

@@ -3,7 +3,7 @@
 use super::{conversation::Answer, wrap::Wrap};
 use crate::{
     generation::{counts, rate},
-    note, say,
+    note, say, say_text,
     style::Style,
 };
 use anyhow::Result;
@@ -68,7 +68,7 @@ impl Shown<'_> {
         if self.screen.json {
             return Ok(());
         }
-        say(self.wrap.push(if self.screen.hide_thinking { &parts.answer } else { text }))
+        say_text(&self.wrap.push(if self.screen.hide_thinking { &parts.answer } else { text }))
     }
 
     /// Ends an answer, whose prompt left out some turns.
@@ -90,7 +90,7 @@ impl Shown<'_> {
         }
         let rest =
             if self.screen.hide_thinking { self.wrap.push(&answer.rest) } else { String::new() };
-        say(format!("{rest}{}\n", self.wrap.finish()))?;
+        say_text(&format!("{rest}{}\n", self.wrap.finish()))?;
         self.screen.say_aside(&self.summary(answer));
         Ok(())
     }

@@ -16,6 +16,8 @@ pub struct Wrap {
     /// Spaces after the last word.
     spaces: String,
     word: String,
+    /// Whether the beginning of the word is shown already.
+    begun: bool,
 }
 
 impl Wrap {
@@ -48,7 +50,14 @@ impl Wrap {
                     self.word.push(c);
                     self.end_word(&mut shown);
                 }
-                c => self.word.push(c),
+                c => {
+                    self.word.push(c);
+                    // A word that fills a line is shown before its end.
+                    if columns(&self.word) >= self.width.unwrap_or(usize::MAX) {
+                        self.show_word(&mut shown);
+                        self.begun = true;
+                    }
+                }
             }
         }
         shown
@@ -62,13 +71,18 @@ impl Wrap {
     }
 
     fn end_word(&mut self, shown: &mut String) {
+        self.show_word(shown);
+        self.begun = false;
+    }
+
+    fn show_word(&mut self, shown: &mut String) {
         if self.word.is_empty() {
             return;
         }
         let spaces = columns(&self.spaces);
         let word = columns(&self.word);
         let limit = self.width.unwrap_or(usize::MAX).max(1);
-        if self.column > 0 && self.column + spaces + word > limit {
+        if !self.begun && self.column > 0 && self.column + spaces + word > limit {
             shown.push('\n');
             self.column = 0;
         } else {
@@ -103,6 +117,12 @@ mod tests {
         assert_eq!(wrapped(10, &["one t", "wo thr", "ee ", "four"]), "one two\nthree four");
         assert_eq!(wrapped(10, &["one\n\n  two three"]), "one\n\n  two\nthree");
         assert_eq!(wrapped(4, &["longest word"]), "longest\nword");
+    }
+
+    #[test]
+    fn long_words_are_shown_as_they_come() {
+        let mut wrap = Wrap::new(Some(4));
+        assert_eq!((wrap.push("abc").as_str(), wrap.push("de").as_str()), ("", "abcd"));
     }
 
     #[test]

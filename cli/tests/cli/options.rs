@@ -127,7 +127,7 @@ fn odd_surroundings_are_errors() {
     let wrong = with_msl("yes", &["run", TALES, "x", "--max-tokens", "1"]);
     assert!(
         !wrong.status.success()
-            && errors(&wrong).contains("neither 0 (never use MSL) nor 1 (always)"),
+            && errors(&wrong).contains("0 (never use MSL) or 1 (always) is needed"),
         "{}",
         errors(&wrong)
     );
