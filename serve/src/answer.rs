@@ -1,6 +1,7 @@
 //! Answers of `/v1/chat/completions` and `/v1/completions`.
 
 use crate::{
+    budget::Held,
     choices::{Choices, GeneratedToken, Step, Used},
     error::{ApiError, Result},
     life::now,
@@ -11,7 +12,10 @@ use crate::{
 use axum::response::sse::Event;
 use bitnet_wgpu::model::{SplitText, Stop};
 use serde_json::{Map, Value, json};
-use std::hash::{BuildHasher, RandomState};
+use std::{
+    hash::{BuildHasher, RandomState},
+    sync::Arc,
+};
 
 /// Which of the two endpoints.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -41,6 +45,11 @@ impl Answer {
     pub fn new(kind: Kind, model: String, shape: Shape, texts: TokenTexts) -> Self {
         let id = new_id(if kind == Kind::Chat { "chatcmpl-" } else { "cmpl-" });
         Self { kind, id, created: now(), model, shape, texts, offsets: Vec::new() }
+    }
+
+    /// Returns what counts the bytes of log-probabilities.
+    pub fn held(&self) -> Arc<Held> {
+        self.shape.held.clone()
     }
 
     fn object(&self, choices: Value, chunk: bool) -> Value {

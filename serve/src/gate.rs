@@ -2,6 +2,7 @@
 
 use crate::{
     access::Access,
+    budget::Held,
     client::Client,
     messages,
     metrics::Metrics,
@@ -57,7 +58,8 @@ pub async fn pass(State(gate): State<Gate>, mut request: Request, next: Next) ->
         response.headers_mut().append(header::VARY, HeaderValue::from_static("Origin"));
     }
     record.status = response.status();
-    response.map(|body| Body::new(Recorded { body, _record: record }))
+    let held = response.extensions_mut().remove();
+    response.map(|body| Body::new(Recorded { body, _record: record, _held: held }))
 }
 
 /// Returns the address of the connection; 0.0.0.0 in a server that does not say it.
@@ -126,6 +128,8 @@ impl Drop for Record {
 struct Recorded {
     body: Body,
     _record: Record,
+    /// Bytes that are counted until the body is written: an extension of the response.
+    _held: Option<Arc<Held>>,
 }
 
 impl HttpBody for Recorded {

@@ -251,7 +251,10 @@ async fn answer(
     if streams {
         return Ok(stream::events(answer, choices));
     }
-    Ok(json_response(StatusCode::OK, &answer.whole(choices).await?))
+    let held = answer.held();
+    let mut response = json_response(StatusCode::OK, &answer.whole(choices).await?);
+    response.extensions_mut().insert(held);
+    Ok(response)
 }
 
 /// Checks the content type, which pages of other sites cannot send without permission.

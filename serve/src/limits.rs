@@ -49,6 +49,8 @@ pub const MAX_EMBEDDING_TOKENS: usize = 300_000;
 /// Bytes of a token's log-probability in memory and in JSON: a map of three entries, with the
 /// token's text and its bytes.
 pub const LOGPROB_BYTES: usize = 900;
+/// Bytes of a token's log-probability before it is JSON, with its part of the list's.
+pub const LOGPROB_NUMBERS: usize = 48;
 /// Texts that are embedded before others get their turn. The library computes as many together.
 pub const PART_TEXTS: usize = 16;
 /// Tokens that are embedded before others get their turn, counting each text as long as the

@@ -6,7 +6,7 @@ use crate::{
     client::Client,
     error::{ApiError, Result},
     json,
-    limits::LOGPROB_BYTES,
+    limits::{LOGPROB_BYTES, LOGPROB_NUMBERS},
     logprobs::Echo,
     options::Options,
     request::{Prompt, Request},
@@ -32,7 +32,7 @@ pub struct Shape {
     /// Stop strings of the request.
     pub stops: Vec<String>,
     /// Bytes of log-probabilities, counted until the answer is written.
-    pub _held: Held,
+    pub held: Arc<Held>,
 }
 
 /// Begins what a request asks for.
@@ -69,11 +69,11 @@ pub async fn begin(
         Choices::begin(shared, client, choices, request.n, request.reasoning, alive, arrival)?;
     let Request { stream, usage, n, stops, .. } = request;
     let logprobs = request.logprobs.is_some();
-    Ok((Shape { stream, usage, logprobs, n, echoes, stops, _held: held }, choices))
+    Ok((Shape { stream, usage, logprobs, n, echoes, stops, held: Arc::new(held) }, choices))
 }
 
-/// Counts the bytes of the log-probabilities of an answer. A stream keeps all that its reader has
-/// not taken.
+/// Counts the bytes of the log-probabilities of an answer, which is JSON at its end. A stream holds
+/// the numbers that its reader has not taken.
 fn hold_logprobs(
     shared: &Shared,
     client: Client,
@@ -83,14 +83,15 @@ fn hold_logprobs(
     let mut held = shared.bytes.begin(client);
     let Some(top) = request.logprobs else { return Ok(held) };
     let capacity = shared.batch.options().capacity();
-    let tokens = |choice: &Choice| {
+    let written = (top + 1) * LOGPROB_BYTES;
+    let generated = if request.stream { (top + 1) * LOGPROB_NUMBERS } else { written };
+    let bytes = |choice: &Choice| {
         let prompt = choice.ids.len();
         let repeated = if request.echo { prompt } else { 0 };
-        let room = capacity.saturating_sub(prompt);
-        repeated + request.most.min(room)
+        let most = request.most.min(capacity.saturating_sub(prompt));
+        repeated.saturating_mul(written).saturating_add(most.saturating_mul(generated))
     };
-    let tokens: usize = choices.iter().map(tokens).sum();
-    let bytes = tokens.saturating_mul((top + 1) * LOGPROB_BYTES);
+    let bytes = choices.iter().map(bytes).fold(0, usize::saturating_add);
     vectors::hold(shared, &mut held, bytes, "logprobs", "log-probabilities")?;
     Ok(held)
 }

@@ -188,5 +188,9 @@ fn logprobs_are_bounded_in_bytes() {
     );
     let generated = json!({ "prompt": "Hi", "max_tokens": 200, "logprobs": 1 });
     assert_eq!(ask(&generated).status, 400);
-    assert_eq!(ask(&with(generated, &[("stream", true.into())])).status, 200, "nothing is kept");
+    assert_eq!(
+        ask(&with(generated, &[("stream", true.into())])).status,
+        200,
+        "it is JSON token by token"
+    );
 }
