@@ -6,6 +6,7 @@ use crate::{
     error::ApiError,
     files,
     gate::Peer,
+    keeping::Keeping,
     life::{Life, is_writable},
     limits::{ACCEPT_RETRY, BUFFER},
     options::Options,
@@ -13,11 +14,10 @@ use crate::{
 };
 use axum::{
     Router,
-    body::{Body, Bytes, HttpBody},
     http::{Request, Response},
 };
 use hyper::{
-    body::{Frame, Incoming, SizeHint},
+    body::Incoming,
     server::conn::http1,
     service::{Service as _, service_fn},
 };
@@ -30,9 +30,9 @@ use std::{
     future::poll_fn,
     io::{self, Write as _},
     net::{IpAddr, SocketAddr},
-    pin::{Pin, pin},
+    pin::pin,
     sync::Arc,
-    task::{Context, Poll},
+    task::Poll,
     time::SystemTime,
 };
 use tokio::{
@@ -183,34 +183,8 @@ fn answer(
     peer: IpAddr,
     mut request: Request<Incoming>,
     answering: Answering,
-) -> impl Future<Output = Result<Response<Answered>, Infallible>> + use<> {
+) -> impl Future<Output = Result<Response<Keeping<Answering>>, Infallible>> + use<> {
     request.extensions_mut().insert(Peer(peer));
     let response = routes.call(request);
-    async move { Ok(response.await?.map(|body| Answered { body, _answering: answering })) }
-}
-
-/// The body of an answer, which goes on until it is written.
-struct Answered {
-    body: Body,
-    _answering: Answering,
-}
-
-impl HttpBody for Answered {
-    type Data = Bytes;
-    type Error = axum::Error;
-
-    fn poll_frame(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        Pin::new(&mut self.get_mut().body).poll_frame(cx)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
-    }
+    async move { Ok(response.await?.map(|body| Keeping { body, _kept: answering })) }
 }

@@ -24,15 +24,21 @@ pub fn messages(value: Option<Value>, strict: bool) -> Result<Vec<Message>> {
         .collect()
 }
 
+/// Takes the role of a message of OpenAI's APIs.
+pub fn role(fields: &mut Fields) -> Result<&'static str> {
+    match fields.text("role")?.as_deref() {
+        // Newer models of OpenAI call it so.
+        Some("system" | "developer") => Ok("system"),
+        Some("user") => Ok("user"),
+        Some("assistant") => Ok("assistant"),
+        Some(_) => Err(fields.wrong("role", "expected system, developer, user or assistant")),
+        None => Err(fields.missing("role")),
+    }
+}
+
 fn message(place: &str, value: Value, strict: bool) -> Result<Message> {
     let mut fields = Fields::new(place, value)?;
-    let role = fields.text("role")?.ok_or_else(|| fields.missing("role"))?;
-    let role = match role.as_str() {
-        // Newer models of OpenAI call it so.
-        "developer" => "system",
-        "system" | "user" | "assistant" => &role,
-        _ => return Err(fields.wrong("role", "expected system, developer, user or assistant")),
-    };
+    let role = role(&mut fields)?;
     let content = fields.take("content").ok_or_else(|| fields.missing("content"))?;
     let text = text_of(&fields.name("content"), content, &["text"])?;
     let reasoning = if role == "assistant" { fields.text("reasoning_content")? } else { None };

@@ -4,23 +4,21 @@ use crate::{
     access::Access,
     budget::Held,
     client::Client,
+    keeping::Keeping,
     messages,
     metrics::Metrics,
     paths::{MESSAGES, route},
 };
 use axum::{
-    body::{Body, Bytes, HttpBody},
+    body::Body,
     extract::{ConnectInfo, Request, State},
     http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header},
     middleware::Next,
     response::{IntoResponse as _, Response},
 };
-use hyper::body::{Frame, SizeHint};
 use std::{
     net::{IpAddr, Ipv4Addr, SocketAddr},
-    pin::Pin,
     sync::Arc,
-    task::{Context, Poll},
     time::Instant,
 };
 
@@ -58,8 +56,9 @@ pub async fn pass(State(gate): State<Gate>, mut request: Request, next: Next) ->
         response.headers_mut().append(header::VARY, HeaderValue::from_static("Origin"));
     }
     record.status = response.status();
-    let held = response.extensions_mut().remove();
-    response.map(|body| Body::new(Recorded { body, _record: record, _held: held }))
+    // Bytes of the answer are counted until it is written.
+    let held: Option<Arc<Held>> = response.extensions_mut().remove();
+    response.map(|body| Body::new(Keeping { body, _kept: (record, held) }))
 }
 
 /// Returns the address of the connection; 0.0.0.0 in a server that does not say it.
@@ -121,33 +120,5 @@ impl Drop for Record {
         self.metrics.request(route(path), status.as_u16());
         let (path, status) = (crate::error::shown(path), status.as_u16());
         log::info!("{client} {method} {path} {status} {} ms", start.elapsed().as_millis());
-    }
-}
-
-/// The body of an answer that is recorded when it has ended.
-struct Recorded {
-    body: Body,
-    _record: Record,
-    /// Bytes that are counted until the body is written: an extension of the response.
-    _held: Option<Arc<Held>>,
-}
-
-impl HttpBody for Recorded {
-    type Data = Bytes;
-    type Error = axum::Error;
-
-    fn poll_frame(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        Pin::new(&mut self.get_mut().body).poll_frame(cx)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
     }
 }

@@ -1,10 +1,8 @@
-//! Paths, headers and bodies.
+//! Routes and their handlers.
 
 use crate::{
     access::Access,
     answer::{Answer, Kind},
-    budget::Full,
-    client::Client,
     error::{ApiError, Result, json_response, shown},
     gate::{self, Gate},
     life::Phase,
@@ -17,26 +15,24 @@ use crate::{
         RESPONSES, TOKENIZE,
     },
     prepare,
+    receive::Received,
     request::Request,
     responses,
-    shared::{Body as Prepared, Shared},
+    shared::Shared,
     stream, tokens,
     turns::Counts,
     vectors,
 };
 use axum::{
-    Extension, Router,
-    body::{Body, HttpBody as _},
+    Router,
     extract::{Path, State, rejection::PathRejection},
-    http::{HeaderMap, Method, StatusCode, Uri, header},
+    http::{Method, StatusCode, Uri, header},
     middleware::from_fn_with_state,
     response::{IntoResponse, Response},
     routing::{get, post},
 };
-use futures_util::StreamExt as _;
 use serde_json::{Value, json};
 use std::sync::Arc;
-use tokio::time::timeout;
 
 /// Returns the routes of the API, for an app with paths of its own.
 pub fn router(shared: Shared, access: Arc<Access>) -> Router {
@@ -130,43 +126,25 @@ async fn model(
     Ok(json_response(StatusCode::OK, &card(&shared)))
 }
 
-async fn chat(
-    shared: State<Shared>,
-    client: Extension<Client>,
-    headers: HeaderMap,
-    body: Body,
-) -> Result<Response> {
-    answer(shared, client, headers, body, Kind::Chat, Request::chat).await
+async fn chat(State(shared): State<Shared>, received: Received) -> Result<Response> {
+    answer(shared, received, Kind::Chat, Request::chat).await
 }
 
-async fn completion(
-    shared: State<Shared>,
-    client: Extension<Client>,
-    headers: HeaderMap,
-    body: Body,
-) -> Result<Response> {
-    answer(shared, client, headers, body, Kind::Completion, Request::completion).await
+async fn completion(State(shared): State<Shared>, received: Received) -> Result<Response> {
+    answer(shared, received, Kind::Completion, Request::completion).await
 }
 
 async fn embeddings(
     State(shared): State<Shared>,
-    Extension(client): Extension<Client>,
-    headers: HeaderMap,
-    body: Body,
+    Received { client, body }: Received,
 ) -> Result<Response> {
-    check_type(&headers)?;
-    let body = receive(&shared, client, body).await?;
     Ok(vectors::embed(&shared, client, body).await?.into_response())
 }
 
 async fn response(
     State(shared): State<Shared>,
-    Extension(client): Extension<Client>,
-    headers: HeaderMap,
-    body: Body,
+    Received { client, body }: Received,
 ) -> Result<Response> {
-    check_type(&headers)?;
-    let body = receive(&shared, client, body).await?;
     let (shape, choices) = prepare::begin(&shared, client, body, responses::read).await?;
     let answer = responses::Answer::new(shared.options.name.clone());
     if shape.stream {
@@ -175,15 +153,9 @@ async fn response(
     Ok(json_response(StatusCode::OK, &answer.whole(choices).await?))
 }
 
-async fn message(
-    State(shared): State<Shared>,
-    Extension(client): Extension<Client>,
-    headers: HeaderMap,
-    body: Body,
-) -> Response {
+async fn message(State(shared): State<Shared>, received: Result<Received>) -> Response {
     let answered = async {
-        check_type(&headers)?;
-        let body = receive(&shared, client, body).await?;
+        let Received { client, body } = received?;
         let (shape, choices) = prepare::begin(&shared, client, body, messages::read).await?;
         let (streams, tokenizer) = (shape.stream, shared.text_tokenizer().ok());
         let answer = messages::Answer::new(shared.options.name.clone(), shape, tokenizer);
@@ -195,15 +167,9 @@ async fn message(
     answered.await.unwrap_or_else(|error| messages::failed(&error))
 }
 
-async fn count(
-    State(shared): State<Shared>,
-    Extension(client): Extension<Client>,
-    headers: HeaderMap,
-    body: Body,
-) -> Response {
+async fn count(State(shared): State<Shared>, received: Result<Received>) -> Response {
     let counted = async {
-        check_type(&headers)?;
-        let body = receive(&shared, client, body).await?;
+        let Received { client, body } = received?;
         let count = shared.prepare(client, body, messages::count).await?;
         Ok(json_response(StatusCode::OK, &count))
     };
@@ -212,38 +178,26 @@ async fn count(
 
 async fn tokenize(
     State(shared): State<Shared>,
-    Extension(client): Extension<Client>,
-    headers: HeaderMap,
-    body: Body,
+    Received { client, body }: Received,
 ) -> Result<Response> {
-    check_type(&headers)?;
-    let body = receive(&shared, client, body).await?;
     let answer = shared.prepare(client, body, tokens::tokenize).await?;
     Ok(json_response(StatusCode::OK, &answer))
 }
 
 async fn detokenize(
     State(shared): State<Shared>,
-    Extension(client): Extension<Client>,
-    headers: HeaderMap,
-    body: Body,
+    Received { client, body }: Received,
 ) -> Result<Response> {
-    check_type(&headers)?;
-    let body = receive(&shared, client, body).await?;
     let answer = shared.prepare(client, body, tokens::detokenize).await?;
     Ok(json_response(StatusCode::OK, &answer))
 }
 
 async fn answer(
-    State(shared): State<Shared>,
-    Extension(client): Extension<Client>,
-    headers: HeaderMap,
-    body: Body,
+    shared: Shared,
+    Received { client, body }: Received,
     kind: Kind,
     read: fn(Value, &Options) -> Result<Request>,
 ) -> Result<Response> {
-    check_type(&headers)?;
-    let body = receive(&shared, client, body).await?;
     let (shape, choices) = prepare::begin(&shared, client, body, read).await?;
     let tokenizer = shape.logprobs.then(|| shared.text_tokenizer().ok()).flatten();
     let (streams, texts) = (shape.stream, TokenTexts::new(tokenizer));
@@ -255,74 +209,4 @@ async fn answer(
     let mut response = json_response(StatusCode::OK, &answer.whole(choices).await?);
     response.extensions_mut().insert(held);
     Ok(response)
-}
-
-/// Checks the content type, which pages of other sites cannot send without permission.
-fn check_type(headers: &HeaderMap) -> Result<()> {
-    let kind = headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or("");
-    if kind
-        .split(';')
-        .next()
-        .is_some_and(|kind| kind.trim().eq_ignore_ascii_case("application/json"))
-    {
-        return Ok(());
-    }
-    Err(ApiError::with_status(
-        StatusCode::UNSUPPORTED_MEDIA_TYPE,
-        "missing header `Content-Type: application/json`",
-    ))
-}
-
-/// Receives a body within its time and size, and counts its bytes as they arrive.
-async fn receive(shared: &Shared, client: Client, body: Body) -> Result<Prepared> {
-    let Options { body_timeout, max_body_bytes: most, .. } = *shared.options;
-    let too_large = || {
-        ApiError::with_status(
-            StatusCode::PAYLOAD_TOO_LARGE,
-            format!("body is too large; at most {most} bytes are accepted"),
-        )
-    };
-    if body.size_hint().lower() > most as u64 {
-        return Err(too_large());
-    }
-    let receiving = async {
-        let (mut received, mut frames) = (
-            Prepared { bytes: Vec::new(), held: shared.bytes.begin(client) },
-            body.into_data_stream(),
-        );
-        while let Some(frame) = frames.next().await {
-            let frame =
-                frame.map_err(|error| ApiError::request(format!("invalid body: {error}")))?;
-            if received.bytes.len() + frame.len() > most {
-                return Err(too_large());
-            }
-            reserve(&mut received, frame.len(), most)
-                .map_err(|_| no_room(shared.options.max_pending_bytes))?;
-            received.bytes.extend_from_slice(&frame);
-        }
-        Ok(received)
-    };
-    timeout(body_timeout, receiving).await.unwrap_or_else(|_| {
-        Err(ApiError::with_status(
-            StatusCode::REQUEST_TIMEOUT,
-            format!("the body did not arrive within {} s", body_timeout.as_secs_f32()),
-        ))
-    })
-}
-
-/// Makes room for more bytes, as a vector does for itself, but counted.
-fn reserve(body: &mut Prepared, more: usize, most: usize) -> Result<(), Full> {
-    let needed = body.bytes.len() + more;
-    if needed > body.bytes.capacity() {
-        let capacity = (2 * body.bytes.capacity()).min(most).max(needed);
-        body.held.grow(capacity)?;
-        body.bytes.reserve_exact(capacity - body.bytes.len());
-    }
-    Ok(())
-}
-
-fn no_room(bytes: usize) -> ApiError {
-    ApiError::busy(format!(
-        "too many bytes of pending requests; of {bytes} in total, a client may use half of what others leave"
-    ))
 }

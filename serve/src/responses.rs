@@ -3,7 +3,7 @@
 use crate::{
     answer::new_id,
     choices::{Choices, Step, Used},
-    conversation::{MOST_MESSAGES, text_of},
+    conversation::{MOST_MESSAGES, role, text_of},
     error::{ApiError, Result},
     fields::Fields,
     life::now,
@@ -96,12 +96,7 @@ fn item_message(place: &str, item: Value) -> Result<Option<Message>> {
         Some("reasoning") => return Ok(None),
         Some(_) => return Err(fields.wrong("type", "only `message` is supported")),
     }
-    let role = fields.text("role")?.ok_or_else(|| fields.missing("role"))?;
-    let role = match role.as_str() {
-        "developer" => "system",
-        "system" | "user" | "assistant" => &role,
-        _ => return Err(fields.wrong("role", "expected system, developer, user or assistant")),
-    };
+    let role = role(&mut fields)?;
     let content = fields.take("content").ok_or_else(|| fields.missing("content"))?;
     let types = ["input_text", "output_text", "text"];
     let text = text_of(&fields.name("content"), content, &types)?;
