@@ -32,7 +32,7 @@ static SILU: Kernel = Kernel::new(
     &[Source::wgsl(&[Part::new("silu", WGSL)])],
 );
 
-/// The same function in Metal, for Apple's GPUs: the parameters are buffer 0.
+/// The function in Metal, for Apple's GPUs: the parameters are buffer 0.
 const METAL: &str = "
     struct Params { uint length; float factor; };
     [[max_total_threads_per_threadgroup(THREADS)]]

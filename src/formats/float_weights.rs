@@ -36,7 +36,7 @@ const REFUSED: &str = "and the file does not say that the model was trained for 
      quantized, it would be another model. ReadOptions::quantize allows it (--quantize on the command line)";
 
 impl FloatWeights {
-    /// The same, but that quantizing is allowed.
+    /// Allows quantizing where it would be refused.
     pub fn or_quantize(self, allowed: bool) -> Self {
         if allowed && self == Self::Refuse { Self::Allow } else { self }
     }

@@ -14,7 +14,7 @@ pub enum FormatError {
 }
 
 impl FormatError {
-    /// The same, said with more words.
+    /// Replaces the message.
     pub(super) fn map(self, words: impl FnOnce(String) -> String) -> Self {
         match self {
             Self::Damaged(message) => Self::Damaged(words(message)),

@@ -127,12 +127,13 @@ impl Context {
         self.with(Settings { capabilities, ..self.settings() })
     }
 
-    /// The same, which knows how its device was opened.
+    /// Returns a context of the device that knows how it was opened.
     pub(super) fn opened_by(&self, options: &ContextOptions) -> Self {
         self.with(Settings { opened: Some(options.clone().into()), ..self.settings() })
     }
 
-    /// The same, in which a kernel that does not compile from its language is an error.
+    /// Returns a context of the device in which a kernel that does not compile from its language is
+    /// an error.
     pub(super) fn without_fallback(&self) -> Self {
         self.with(Settings { fallback: false, ..self.settings() })
     }

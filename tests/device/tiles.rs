@@ -325,7 +325,7 @@ fn sizes(kernel: &Kernel) -> Vec<Source> {
     sized.into_iter().filter(|sized| threads_of(sized) <= most && *sized != source).collect()
 }
 
-/// The same kernel in another size, without a hole.
+/// A kernel with a source of another size, whose hole is filled.
 fn sized(kernel: &Kernel, mut source: Source) -> Kernel {
     source.parts = Box::leak(kernel.parts(&source).copied().collect());
     let made =

@@ -16,7 +16,7 @@ fn open() -> Context {
     block_on(Context::open(ContextOptions::default())).unwrap()
 }
 
-/// The same as if the device had memory of its own, and with what it has.
+/// Contexts that upload as to a device with memory of its own, and in place where it can.
 fn both() -> Vec<Context> {
     let context = open();
     let own = context.restricted(|capabilities| capabilities.writes_in_place = false);

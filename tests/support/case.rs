@@ -251,7 +251,7 @@ const POISON: u8 = 0xee;
 const COUNTER: &str = "_count";
 
 impl Recorded {
-    /// The same case, recorded in another way on the same buffers.
+    /// Replaces the recording by another one on the same buffers.
     pub fn as_recorded(self, recording: Recording) -> Self {
         Self { recording, ..self }
     }

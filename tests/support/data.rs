@@ -50,7 +50,7 @@ pub const FROM_SUBNORMAL: f32 = 7.7e-34;
 pub const U: f64 = f32::EPSILON as f64 / 2.0;
 
 impl Data {
-    /// The same numbers as floats of `element`.
+    /// Numbers as floats of `element`.
     pub fn floats(element: Element, values: &[f32]) -> Self {
         match element {
             Element::F16 => Self::F16(values.iter().map(|&v| f16::from_f32(v)).collect()),

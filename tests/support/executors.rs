@@ -63,7 +63,7 @@ fn without_subgroups() -> Option<Context> {
         .then(|| wgsl.restricted(|c| (c.subgroups, c.fused_multiply_add) = (false, false)))
 }
 
-/// The same declaration with what naga's SPIR-V writer makes of its WGSL.
+/// A kernel's declaration with the SPIR-V that naga writes for its WGSL.
 fn with_spirv(kernel: &Kernel, floats: &[(&'static str, Element)]) -> Kernel {
     let able = context().capabilities();
     let language = ShaderLanguage::Wgsl;

@@ -107,8 +107,7 @@ pub fn context() -> &'static Context {
     &CONTEXT
 }
 
-/// The same device with its tensor cores, opened once more; `None` where it has none that kernels
-/// use.
+/// The tests' device, opened once more with its tensor cores; `None` if kernels use none of them.
 pub fn with_matrix_units() -> Option<&'static Context> {
     static CONTEXT: LazyLock<Option<Context>> = LazyLock::new(|| {
         context();

@@ -247,7 +247,8 @@ const QUADS: &[Part] = wgsl![
 pub static MATMUL_QUADS: Forms =
     forms(["matmul_quads", "matmul_quads_finish"], "matmul", &[tile(QUADS), METAL_QUADS]);
 
-/// The same, for products that keep a GPU busy with few workgroups. (In Metal they are no larger.)
+/// [`MATMUL_QUADS`] with larger tiles, for products that keep a GPU busy with few workgroups. (In
+/// Metal they are no larger.)
 pub static MATMUL_LARGE: Forms =
     forms(["matmul_large", "matmul_large_finish"], "matmul", &[large_tile(QUADS), METAL_QUADS]);
 

@@ -276,8 +276,7 @@ impl SampleParams {
         self.searches
     }
 
-    /// The same, for what is recorded with these searches, which are all that they need and perhaps
-    /// more.
+    /// Returns the options for a recording with these searches: all that they need, and perhaps more.
     #[cfg(feature = "models")]
     pub(crate) fn with(&self, searches: Searches) -> Self {
         Self { searches, ..self.clone() }

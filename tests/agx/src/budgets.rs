@@ -57,7 +57,7 @@ const fn weights(
     }
 }
 
-/// The same with a scale of 16 bits for 128 weights.
+/// A case of [`weights`] with a 16-bit scale for each 128 weights.
 const fn grouped(
     kernel: &'static str,
     shape: &'static str,

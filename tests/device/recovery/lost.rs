@@ -23,7 +23,7 @@ use std::{
 };
 use support::{App, block_on, context, files::Directory, real_model, rng};
 
-/// The same on another device, after its own was lost.
+/// The model on another device, after its own was lost.
 fn recovered(model: &Model) -> Model {
     let context = block_on(model.context().unwrap().recover()).unwrap();
     assert!(block_on(context.upload(&[7u32], [1]).unwrap().read()).unwrap() == [7]);

@@ -141,7 +141,7 @@ fn a_failed_attention_can_be_recorded_again() {
     assert_eq!(attend(true), attend(false));
 }
 
-/// The same on tensor cores, where the output is looked at after the queries are rotated.
+/// On tensor cores, the output is checked after the queries are rotated.
 #[test]
 fn failed_f16_attention_records_nothing() {
     let Some(context) = support::prompts_on_matrix_units() else { return };

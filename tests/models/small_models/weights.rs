@@ -130,8 +130,8 @@ fn a_head_in_8_bits_is_near() {
     }
 }
 
-/// The same ternary weights in floats, as some converters write them, and without a word of
-/// quantization: the same model, bit-identical.
+/// Ternary weights in floats, as some converters write them without a word of quantization, are
+/// bit-identical to packed ones.
 #[test]
 fn ternary_weights_in_floats_are_the_same_model() {
     let packed = Checkpoint::open(directory("llama")).unwrap();

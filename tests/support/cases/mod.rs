@@ -20,9 +20,9 @@ pub enum By {
     Kernels,
     /// Its kernels and its CPU reference: the oracle is in `f64`, with bounds for both.
     KernelsAndReference,
-    /// The same as the first of an op whose kernels are all in WGSL only.
+    /// As `Kernels`, of an op whose kernels are all in WGSL only.
     Wgsl,
-    /// The same as the second of such an op.
+    /// As `KernelsAndReference`, of such an op.
     WgslAndReference,
     /// Its kernels, but not on an emulated GPU.
     Device,

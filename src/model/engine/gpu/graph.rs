@@ -113,7 +113,7 @@ struct GpuChanges {
     penalties: Tensor<f32>,
     /// `[sequences, vocab]`
     biases: Tensor<f32>,
-    /// The same, as they were told.
+    /// Biases of each sequence, as they were set.
     told: Vec<BTreeMap<u32, f32>>,
     /// `[sequences, vocab]`: kept by the steps themselves.
     counts: Tensor<u32>,

@@ -55,7 +55,7 @@ fn bitlinear_int(c: &mut Case, quantizer: WeightQuantizer<IntMatrix>) -> Result<
     Ok(vec![y.into(), dx.into(), tensor::matmul(Side::transposed(&dy), &x).forward(e)?.into()])
 }
 
-/// The same with ternary weights.
+/// Float activations with ternary weights.
 fn bitlinear_float(c: &mut Case, quantizer: WeightQuantizer) -> Result<Vec<Out>> {
     let (x, w, dy, e) = (c.x(0), c.x(1), c.dy(), &mut c.encoder);
     let w = quantizer.quantize(e, &w)?;

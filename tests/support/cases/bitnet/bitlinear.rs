@@ -300,7 +300,7 @@ fn finish<T: Float>(
         .on(restrict)
 }
 
-/// The same of matrices with per-group scales.
+/// Finished products of matrices with per-group scales.
 pub fn groups_finished() -> Vec<Case> {
     let mut ways = ways();
     let shapes = [

@@ -223,7 +223,7 @@ fn case<T: Float>(
     between(name, x, from, rounded, more, record)
 }
 
-/// The same where the way begins at `from`, which is made of `x`.
+/// A case that interpolates from `from`, which is made of `x`, to the quantized numbers.
 fn between<T: Float>(
     name: String,
     x: Vec<T>,

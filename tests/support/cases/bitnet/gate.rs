@@ -63,7 +63,7 @@ fn pairs<X: Float>(x: &[X], features: usize) -> Vec<(f64, f64)> {
     x.chunks_exact(2 * features).flat_map(pair).collect()
 }
 
-/// The same with silu or gelu, and on top of something.
+/// A gate with silu or gelu, added to a tensor.
 fn near<X: Float, Y: Float>(x: &[f32], tokens: usize, features: usize, gate: Gate) -> Case {
     let x = convert::<X>(x);
     let base = convert::<Y>(&floats(&mut rng(17), tokens * features, 9.0));
