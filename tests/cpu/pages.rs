@@ -1,6 +1,7 @@
 //! Pages that people read.
 
 mod comments;
+mod figures;
 mod messages;
 mod names;
 mod prose;

@@ -592,6 +592,8 @@ def document(rows):
         f"{transformers.__version__}). [Each row](#each-row) says from which files. This crate ran on the CPU and on {devices[1]}. *|Δ|* is the "
         f"largest difference of a logit after the last token of prompts of {LENGTHS[0]}, {LENGTHS[1]} and {LENGTHS[2]} tokens. The largest logits "
         f"are {largest[0]:.0f} to {largest[-1]:.0f}. *Tokens* counts the greedy tokens, {STEPS} after each prompt, that equal those of the reference.",
+        "The models in tests/data/models are compared in every run of the tests (`small_models_compute_what_transformers_does`): logits, each layer's "
+        "output and greedy tokens. Among them are Gemma 3, Granite, and MiniCPM by the code of Granite, which have no published files here.",
         "Prompts were drawn until every token led the next by 0.25 or more, and no activation lay near a boundary of its 8-bit code. Only there must correct "
         "implementations agree. Elsewhere a flipped code can move a logit by a few tenths, and after a near tie another token may follow. `qwen3` and TriLM "
         "have no such codes. Their activations are floats in the reference, and here multiples of 2^-16 of the largest of 128.",
