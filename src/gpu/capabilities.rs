@@ -118,6 +118,26 @@ impl Capabilities {
         }
     }
 
+    /// Returns these capabilities as `change` leaves them, without any that were not there before.
+    #[cfg(feature = "internals")]
+    pub(crate) fn restricted(&self, change: impl FnOnce(&mut Self)) -> Self {
+        let mut new = self.clone();
+        change(&mut new);
+        new.languages = self.languages;
+        new.backend = self.backend;
+        new.subgroups &= self.subgroups;
+        new.device_barriers &= self.device_barriers;
+        new.f16 &= self.f16;
+        new.matrix_units.retain(|unit| self.matrix_units.contains(unit));
+        new.timestamps &= self.timestamps;
+        new.writes_in_place &= self.writes_in_place;
+        new.half_subnormals &= self.half_subnormals;
+        new.fused_multiply_add &= self.fused_multiply_add;
+        new.max_binding_bytes = new.max_binding_bytes.min(self.max_binding_bytes);
+        new.max_workgroups = new.max_workgroups.clamp(1, self.max_workgroups);
+        new
+    }
+
     /// Capabilities of an Apple M1 or of a discrete GPU.
     #[cfg(test)]
     pub(crate) fn example(apple: bool) -> Self {
