@@ -33,7 +33,10 @@ fn main() -> Result<(), Box<dyn Error>> {
                 ShaderLanguage::Spirv => "comp",
                 _ => "wgsl",
             };
-            fs::write(directory.join(format!("{name}.{extension}")), kernel.text(&variant))?;
+            fs::write(
+                directory.join(format!("{name}.{extension}")),
+                kernel.joined_source(&variant),
+            )?;
         }
     }
     Ok(())

@@ -98,7 +98,7 @@ expose! {
         fn source(&self, language: ShaderLanguage) -> Option<&Source>;
         fn source_for(&self, preferred: ShaderLanguage) -> &Source;
         fn sources(&self) -> &[Source];
-        fn text(&self, variant: &Variant) -> String;
+        fn joined_source(&self, variant: &Variant) -> String;
         fn uses_fused(&self, preferred: ShaderLanguage) -> bool;
         fn uses_subgroups(&self) -> bool;
         fn variants(&self) -> Vec<Variant>;

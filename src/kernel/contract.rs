@@ -5,16 +5,16 @@
 use super::{
     binding::{Access, Type},
     declaration::{Grid, Kernel, Variant},
-    origin::Text,
+    origin::JoinedSource,
     params::Scalar,
     signature::{Signature, Word},
     spirv,
 };
 use crate::{element::Element, error::Error, language::ShaderLanguage};
 use naga::{AddressSpace, ScalarKind, Statement, StorageAccess, TypeInner};
-use std::{collections::HashMap, fmt::Debug};
+use std::{collections::HashMap, fmt::Display};
 
-/// The function that a text with a flat grid must use, and the one that adds a thread's index to
+/// The function that a source with a flat grid must use, and the one that adds a thread's index to
 /// it.
 const FLAT: [&str; 2] = ["flat_group", "flat_thread"];
 
@@ -35,18 +35,18 @@ impl Kernel {
     }
 }
 
-/// Compares one variant's text with the declaration; the error says what differs. SPIR-V that was
+/// Compares one variant's source with the declaration; the error says what differs. SPIR-V that was
 /// brought at run time is not read.
 ///
 /// # Errors
 /// What differs, in words.
 pub fn check(kernel: &Kernel, variant: &Variant) -> Result<(), String> {
-    let text = kernel.joined(variant);
+    let joined = kernel.joined(variant);
     let (found, first_slot) = match variant.language {
-        ShaderLanguage::Wgsl => (read_wgsl(kernel, &text)?, 0),
+        ShaderLanguage::Wgsl => (read_wgsl(kernel, &joined)?, 0),
         // wgpu numbers Metal's buffers so: the immediates, if any, then the bindings.
         ShaderLanguage::Msl => {
-            (read_msl(kernel, variant, &text.source)?, u32::from(!kernel.params.is_empty()))
+            (read_msl(kernel, variant, &joined.source)?, u32::from(!kernel.params.is_empty()))
         }
         ShaderLanguage::Spirv if kernel.code().is_some() => return Ok(()),
         ShaderLanguage::Spirv => (read_spirv(kernel, variant)?, 0),
@@ -69,30 +69,28 @@ pub fn check(kernel: &Kernel, variant: &Variant) -> Result<(), String> {
     let source = kernel.source_for(variant.language);
     if found.workgroup_bytes > source.workgroup_bytes {
         return Err(format!(
-            "workgroup memory: the text has {} bytes, the declaration {}",
+            "workgroup memory: the source has {} bytes, the declaration {}",
             found.workgroup_bytes, source.workgroup_bytes
         ));
     }
-    same("grid", found.grid, kernel.grid)?;
-    same("workgroup size", found.workgroup_size, source.workgroup_size)?;
-    same(
-        "params",
-        found.params,
-        kernel.params.iter().map(|&(name, scalar)| (name.to_owned(), scalar)).collect(),
-    )?;
-    same("bindings", found.bindings, bindings.collect())
+    same("grid", grid(found.grid), grid(kernel.grid))?;
+    same("workgroup size", size(found.workgroup_size), size(source.workgroup_size))?;
+    same("params", fields(&found.params), fields(kernel.params))?;
+    same("bindings", list(found.bindings.into_iter().map(binding)), list(bindings.map(binding)))
 }
 
-/// Bytes of workgroup memory that a variant's text declares.
+/// Bytes of workgroup memory that a variant's source declares.
 ///
 /// # Errors
-/// What of the text cannot be read.
+/// What of the source cannot be read.
 pub fn workgroup_bytes(kernel: &Kernel, variant: &Variant) -> Result<u32, String> {
-    let text = kernel.joined(variant);
+    let joined = kernel.joined(variant);
     match variant.language {
-        ShaderLanguage::Wgsl => read_wgsl(kernel, &text).map(|signature| signature.workgroup_bytes),
+        ShaderLanguage::Wgsl => {
+            read_wgsl(kernel, &joined).map(|signature| signature.workgroup_bytes)
+        }
         ShaderLanguage::Msl => {
-            read_msl(kernel, variant, &text.source).map(|signature| signature.workgroup_bytes)
+            read_msl(kernel, variant, &joined.source).map(|signature| signature.workgroup_bytes)
         }
         ShaderLanguage::Spirv => {
             read_spirv(kernel, variant).map(|signature| signature.workgroup_bytes)
@@ -104,21 +102,49 @@ fn read_spirv(kernel: &Kernel, variant: &Variant) -> Result<Signature, String> {
     spirv::read(&kernel.words(variant).ok_or("there is no binary")?, kernel.entry)
 }
 
-fn same<T: PartialEq + Debug>(what: &str, text: T, declared: T) -> Result<(), String> {
-    if text == declared {
+fn same<T: PartialEq + Display>(what: &str, source: T, declared: T) -> Result<(), String> {
+    if source == declared {
         Ok(())
     } else {
-        Err(format!("{what}: the text has {text:?}, the declaration {declared:?}"))
+        Err(format!("{what}: the source has {source}; the declaration has {declared}"))
     }
 }
 
-fn read_wgsl(kernel: &Kernel, text: &Text) -> Result<Signature, String> {
+fn grid(grid: Grid) -> &'static str {
+    match grid {
+        Grid::Blocks => "one in blocks",
+        Grid::Flat => "one that may be folded",
+    }
+}
+
+fn size(size: [u32; 3]) -> String {
+    size.map(|threads| threads.to_string()).join(" × ")
+}
+
+fn list(items: impl Iterator<Item = String>) -> String {
+    let items: Vec<_> = items.collect();
+    if items.is_empty() { "none".to_owned() } else { items.join(", ") }
+}
+
+fn fields<N: Display>(fields: &[(N, Scalar)]) -> String {
+    list(fields.iter().map(|(name, scalar)| format!("{name}: {scalar}")))
+}
+
+fn binding((slot, name, word, access): (u32, String, Word, Access)) -> String {
+    let access = match access {
+        Access::Read => "read",
+        Access::ReadWrite => "read_write",
+    };
+    format!("{slot} {name}: {word} ({access})")
+}
+
+fn read_wgsl(kernel: &Kernel, joined: &JoinedSource) -> Result<Signature, String> {
     let module =
-        naga::front::wgsl::parse_str(&text.source).map_err(|error| text.parse_error(&error))?;
+        naga::front::wgsl::parse_str(&joined.source).map_err(|error| joined.parse_error(&error))?;
     let capabilities = naga::valid::Capabilities::all();
     let mut validator =
         naga::valid::Validator::new(naga::valid::ValidationFlags::all(), capabilities);
-    validator.validate(&module).map_err(|error| text.validation_error(&error))?;
+    validator.validate(&module).map_err(|error| joined.validation_error(&error))?;
     let entry = module.entry_points.iter().find(|entry| entry.name == kernel.entry);
     let entry = entry.ok_or_else(|| format!("no entry point `{}`", kernel.entry))?;
 
@@ -148,17 +174,17 @@ fn read_wgsl(kernel: &Kernel, text: &Text) -> Result<Signature, String> {
                         TypeInner::Scalar(naga::Scalar { kind: ScalarKind::Float, width: 4 }) => {
                             Scalar::F32
                         }
-                        ref other => {
+                        _ => {
                             return Err(format!(
-                                "param `{field}` is {other:?}; u32, i32 and f32 can be passed"
+                                "param `{field}` has another type than u32, i32 and f32"
                             ));
                         }
                     };
                     signature.params.push((field, scalar));
                 }
             }
-            (AddressSpace::Immediate, other) => {
-                return Err(format!("immediates must be a struct, not {other:?}"));
+            (AddressSpace::Immediate, _) => {
+                return Err(format!("`{name}`: immediates must be a struct"));
             }
             (AddressSpace::Storage { access }, TypeInner::Array { base, .. }) => {
                 let binding = variable.binding.ok_or_else(|| format!("`{name}` has no binding"))?;
@@ -166,10 +192,8 @@ fn read_wgsl(kernel: &Kernel, text: &Text) -> Result<Signature, String> {
                 let scalar = match module.types[*base].inner {
                     TypeInner::Scalar(scalar) | TypeInner::Atomic(scalar) => scalar,
                     TypeInner::Vector { scalar, .. } => scalar,
-                    ref other => {
-                        return Err(format!(
-                            "`{name}` is an array of {other:?}; scalars and vectors can be bound"
-                        ));
+                    _ => {
+                        return Err(format!("`{name}` is no array of scalars or vectors"));
                     }
                 };
                 let scalar = match (scalar.kind, scalar.width) {
@@ -177,7 +201,11 @@ fn read_wgsl(kernel: &Kernel, text: &Text) -> Result<Signature, String> {
                     (ScalarKind::Sint, 4) => Word::I32,
                     (ScalarKind::Float, 4) => Word::F32,
                     (ScalarKind::Float, 2) => Word::F16,
-                    other => return Err(format!("`{name}` has elements of {other:?}")),
+                    _ => {
+                        return Err(format!(
+                            "`{name}` has other elements than u32, i32, f32 and f16"
+                        ));
+                    }
                 };
                 let access = if access.contains(StorageAccess::STORE) {
                     Access::ReadWrite
@@ -190,9 +218,9 @@ fn read_wgsl(kernel: &Kernel, text: &Text) -> Result<Signature, String> {
                 signature.workgroup_bytes += ty.size(module.to_ctx()).next_multiple_of(16)
             }
             (AddressSpace::Private, _) => {}
-            (space, _) => {
+            _ => {
                 return Err(format!(
-                    "`{name}`: nothing can be bound in {space:?} as it is declared"
+                    "`{name}`: storage buffers are arrays, and parameters are immediates"
                 ));
             }
         }
@@ -224,8 +252,8 @@ fn calls_flat(module: &naga::Module, function: &naga::Function) -> bool {
 
 /// Reads the signature of `kernel void NAME(...)` and the `Params` struct; types are looked up, not
 /// parsed.
-fn read_msl(kernel: &Kernel, variant: &Variant, text: &str) -> Result<Signature, String> {
-    let code = with_arguments(strip_comments(text));
+fn read_msl(kernel: &Kernel, variant: &Variant, source: &str) -> Result<Signature, String> {
+    let code = with_arguments(strip_comments(source));
     let head = format!("kernel void {}(", kernel.entry);
     let start = code.find(&head).ok_or_else(|| format!("no `{head}...)`"))?;
     let threads = "[[max_total_threads_per_threadgroup(THREADS)]]";
@@ -272,9 +300,9 @@ fn read_msl(kernel: &Kernel, variant: &Variant, text: &str) -> Result<Signature,
     bindings.sort_by_key(|binding| binding.0);
     same("takes params", has_params, !kernel.params.is_empty())?;
     let params = if has_params { msl_params(&code)? } else { Vec::new() };
-    // The text takes its group size from THREADS, so it cannot disagree.
+    // The source takes its group size from THREADS, so it cannot disagree.
     let workgroup_size = kernel.source_for(ShaderLanguage::Msl).workgroup_size;
-    // The entry point ends the text.
+    // The entry point ends the source.
     let flat = FLAT.iter().any(|function| code[start..].contains(&format!("{function}(")));
     let grid = if flat { Grid::Flat } else { Grid::Blocks };
     Ok(Signature {
@@ -295,8 +323,9 @@ fn threadgroup_bytes(kernel: &Kernel, variant: &Variant, code: &str) -> Result<u
         if let Some(&number) = numbers.get(factor) {
             return Ok(number);
         }
-        let text = names.get(factor).copied().unwrap_or(factor);
-        text.trim_end_matches('u')
+        let value = names.get(factor).copied().unwrap_or(factor);
+        value
+            .trim_end_matches('u')
             .parse()
             .map_err(|_| format!("`{factor}` in the size of a threadgroup array is no number"))
     };
@@ -360,9 +389,9 @@ fn msl_params(code: &str) -> Result<Vec<(String, Scalar)>, String> {
 }
 
 /// The comma-separated arguments up to the parenthesis that closes the list.
-fn arguments(text: &str) -> Option<Vec<String>> {
+fn arguments(source: &str) -> Option<Vec<String>> {
     let (mut depth, mut list, mut current) = (0, Vec::new(), String::new());
-    for c in text.chars() {
+    for c in source.chars() {
         match c {
             ')' if depth == 0 => {
                 list.push(current.trim().to_owned());
@@ -379,7 +408,7 @@ fn arguments(text: &str) -> Option<Vec<String>> {
     None
 }
 
-/// A text whose macros for arguments, of one line, are expanded: a part may bring a binding so.
+/// A source whose macros for arguments, of one line, are expanded: a part may bring a binding so.
 fn with_arguments(code: String) -> String {
     let defined = code.lines().filter_map(|line| line.strip_prefix("#define ")?.split_once(' '));
     let of_arguments: Vec<_> = defined.filter(|(_, value)| value.contains("[[buffer(")).collect();
@@ -388,6 +417,6 @@ fn with_arguments(code: String) -> String {
     })
 }
 
-fn strip_comments(text: &str) -> String {
-    text.lines().map(|line| line.split("//").next().unwrap_or("")).collect::<Vec<_>>().join("\n")
+fn strip_comments(source: &str) -> String {
+    source.lines().map(|line| line.split("//").next().unwrap_or("")).collect::<Vec<_>>().join("\n")
 }

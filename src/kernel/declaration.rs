@@ -1,9 +1,9 @@
-//! A kernel's declaration, its variants, and the text of a variant.
+//! A kernel's declaration, its variants, and the source of a variant.
 
 use super::{
     binding::{Binding, Type},
     needs::{MSL_LANES, MatrixUnit, Needs, WGSL_LANES},
-    origin::Text,
+    origin::JoinedSource,
     params::Fields,
     source::{HOLE, Part, Source},
 };
@@ -15,7 +15,7 @@ use std::{
 };
 
 internal_fields! {
-    /// A GPU function: its declaration, and its text in one or more languages.
+    /// A GPU function: its declaration, and its source in one or more languages.
     ///
     /// A kernel of a crate's own is a `static`; [`Kernel::with_wgsl`] makes one from a source
     /// that exists only at run time.
@@ -72,7 +72,7 @@ internal_fields! {
 pub enum Grid {
     /// A dimension of the grid is one of the problem.
     Blocks,
-    /// One dimension. Where it is longer than a device allows, it is folded into two: the text
+    /// One dimension. Where it is longer than a device allows, it is folded into two: the source
     /// takes its index from `flat_group` and checks it against its extent.
     Flat,
 }
@@ -87,7 +87,7 @@ enum Sources {
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Code {
-    Text(Arc<str>),
+    Source(Arc<str>),
     Words(Arc<[u32]>),
 }
 
@@ -95,18 +95,18 @@ pub(crate) enum Code {
 /// fused multiply-adds may be used, and the element types behind its [`Type::Float`] aliases.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Variant {
-    /// Which text.
+    /// Which source.
     pub language: ShaderLanguage,
-    /// Whether parts use their subgroup text or their portable one (WGSL only).
+    /// Whether parts use their subgroup source or their portable one (WGSL only).
     pub subgroups: bool,
-    /// Whether parts may count on fused multiply-adds, or use their text for devices without.
+    /// Whether parts may count on fused multiply-adds, or use their source for devices without.
     pub fused: bool,
     /// Alias and element of `Kernel::aliases`, in their order.
     pub floats: Vec<(&'static str, Element)>,
 }
 
 impl Kernel {
-    /// A kernel whose texts are part of the program. The first source is the one that runs by
+    /// A kernel whose sources are part of the program. The first source is the one that runs by
     /// default.
     pub const fn new(
         name: &'static str,
@@ -161,7 +161,7 @@ impl Kernel {
         self
     }
 
-    /// States wgpu features that every text of it uses.
+    /// States wgpu features that every source of it uses.
     pub const fn features(mut self, features: wgpu::Features) -> Self {
         self.features = features;
         self
@@ -179,7 +179,7 @@ impl Kernel {
         self
     }
 
-    /// Puts `parts` in the place of `HOLE` in its texts, but for those in Metal.
+    /// Puts `parts` in the place of `HOLE` in its sources, but for those in Metal.
     pub(crate) const fn fill(mut self, parts: &'static [Part]) -> Self {
         self.filling = parts;
         self
@@ -191,7 +191,7 @@ impl Kernel {
         self
     }
 
-    /// The parts of one of its texts, in order, and those that fill its hole.
+    /// The parts of one of its sources, in order, and those that fill its hole.
     pub(crate) fn parts<'a>(&'a self, source: &'a Source) -> impl Iterator<Item = &'a Part> {
         let filling =
             if source.language == ShaderLanguage::Msl { self.filling_msl } else { self.filling };
@@ -207,7 +207,7 @@ impl Kernel {
     /// is [`flat`](Self::flat), the source brings its own `flat_group`. The example `custom_kernel`
     /// dispatches one.
     pub fn with_wgsl(&self, source: impl Into<Arc<str>>) -> Self {
-        self.with_code(ShaderLanguage::Wgsl, Code::Text(source.into()))
+        self.with_code(ShaderLanguage::Wgsl, Code::Source(source.into()))
     }
 
     /// Returns this declaration with Metal that is made at run time; else as
@@ -224,7 +224,7 @@ impl Kernel {
     /// signature is compared with the declaration.
     #[allow(unsafe_code)]
     pub unsafe fn with_msl(&self, source: impl Into<Arc<str>>) -> Self {
-        self.with_code(ShaderLanguage::Msl, Code::Text(source.into()))
+        self.with_code(ShaderLanguage::Msl, Code::Source(source.into()))
     }
 
     /// Returns this declaration with SPIR-V, which reaches the driver as it is.
@@ -382,32 +382,32 @@ impl Kernel {
     /// The whole source of a variant, as it is handed to the driver: its numbers and aliases, then
     /// its parts. Of SPIR-V, the GLSL that it was made from; empty for what was brought at run
     /// time.
-    pub(crate) fn text(&self, variant: &Variant) -> String {
+    pub(crate) fn joined_source(&self, variant: &Variant) -> String {
         self.joined(variant).source
     }
 
-    /// The source of [`Kernel::text`], which knows the parts that it is joined from.
-    pub(crate) fn joined(&self, variant: &Variant) -> Text {
+    /// The source of [`Kernel::joined_source`], which knows the parts that it is joined from.
+    pub(crate) fn joined(&self, variant: &Variant) -> JoinedSource {
         let (source, mut head) = (self.source_for(variant.language), String::new());
         // Writing to a String cannot fail.
         let _ = match variant.language {
             ShaderLanguage::Wgsl => self.write_wgsl_head(source, variant, &mut head),
             ShaderLanguage::Msl => write_msl_head(source, variant, &mut head),
-            ShaderLanguage::Spirv if source.parts.is_empty() => return Text::new(head),
+            ShaderLanguage::Spirv if source.parts.is_empty() => return JoinedSource::new(head),
             ShaderLanguage::Spirv => self.write_glsl_head(source, variant, &mut head),
         };
-        let mut text = Text::new(head);
+        let mut joined = JoinedSource::new(head);
         for part in self.parts(source) {
             let portable = part.portable.filter(|_| !variant.subgroups);
             let unfused = part.unfused.filter(|_| !variant.fused);
-            text.source += &format!("// {}\n", part.path);
-            text.push(part.path, portable.or(unfused).unwrap_or(part.text));
-            text.source.push('\n');
+            joined.source += &format!("// {}\n", part.path);
+            joined.push(part.path, portable.or(unfused).unwrap_or(part.source));
+            joined.source.push('\n');
         }
-        if let Some(Code::Text(brought)) = self.code() {
-            text.push(self.name, brought);
+        if let Some(Code::Source(brought)) = self.code() {
+            joined.push(self.name, brought);
         }
-        text
+        joined
     }
 
     fn uses_f16(&self, variant: &Variant) -> bool {
@@ -420,13 +420,13 @@ impl Kernel {
         &self,
         source: &Source,
         variant: &Variant,
-        text: &mut String,
+        head: &mut String,
     ) -> fmt::Result {
         if self.uses_f16(variant) {
-            writeln!(text, "enable f16;")?;
+            writeln!(head, "enable f16;")?;
         }
         if self.matrix_unit.is_some() {
-            writeln!(text, "enable wgpu_cooperative_matrix;")?;
+            writeln!(head, "enable wgpu_cooperative_matrix;")?;
         }
         for (name, element) in &variant.floats {
             let ty = match element {
@@ -434,24 +434,24 @@ impl Kernel {
                 Element::U32 => "u32",
                 _ => "f32",
             };
-            writeln!(text, "alias {name} = {ty};")?;
+            writeln!(head, "alias {name} = {ty};")?;
         }
         source
             .numbers()
             .chain(self.unit_numbers())
-            .try_for_each(|(name, value)| writeln!(text, "const {name}: u32 = {value}u;"))
+            .try_for_each(|(name, value)| writeln!(head, "const {name}: u32 = {value}u;"))
     }
 
     fn write_glsl_head(
         &self,
         source: &Source,
         variant: &Variant,
-        text: &mut String,
+        head: &mut String,
     ) -> fmt::Result {
-        writeln!(text, "#version 460")?;
+        writeln!(head, "#version 460")?;
         for (name, element) in &variant.floats {
             writeln!(
-                text,
+                head,
                 "#define {name} {}",
                 if *element == Element::F16 { "float16_t" } else { "float" }
             )?;
@@ -459,7 +459,7 @@ impl Kernel {
         source
             .numbers()
             .chain(self.unit_numbers())
-            .try_for_each(|(name, value)| writeln!(text, "#define {name} {value}"))
+            .try_for_each(|(name, value)| writeln!(head, "#define {name} {value}"))
     }
 
     /// Rows, and products of an output, of the matrices of its tensor cores, and the threads of a subgroup.
@@ -496,11 +496,11 @@ impl Kernel {
     }
 }
 
-/// How Metal texts begin. wgpu compiles passthrough MSL in the language version of the program's
+/// How Metal sources begin. wgpu compiles passthrough MSL in the language version of the program's
 /// deployment target, with fast math: the pragmas are the only handle on that. Safe math alone
 /// would still fuse a product with a sum of the same statement. Compilers before Xcode 16 and macOS
 /// 15 do not know the pragmas, which must not be an error with -Werror. The library comes before
-/// any macro, which would change its text.
+/// any macro, which would change its source.
 const MSL_HEAD: &str = r#"#if __METAL_VERSION__ < 230
 #error "Metal 2.3 is needed: build the program for macOS 11 or iOS 14 or later (MACOSX_DEPLOYMENT_TARGET, IPHONEOS_DEPLOYMENT_TARGET)"
 #endif
@@ -510,17 +510,17 @@ const MSL_HEAD: &str = r#"#if __METAL_VERSION__ < 230
 #include <metal_stdlib>
 "#;
 
-fn write_msl_head(source: &Source, variant: &Variant, text: &mut String) -> fmt::Result {
-    text.push_str(MSL_HEAD);
+fn write_msl_head(source: &Source, variant: &Variant, head: &mut String) -> fmt::Result {
+    head.push_str(MSL_HEAD);
     for (name, element) in &variant.floats {
         let ty = match element {
             Element::F16 => "half",
             Element::U32 => "uint",
             _ => "float",
         };
-        writeln!(text, "#define {name} {ty}\n#define {name}4 {ty}4")?;
+        writeln!(head, "#define {name} {ty}\n#define {name}4 {ty}4")?;
     }
-    source.numbers().try_for_each(|(name, value)| writeln!(text, "#define {name} {value}u"))
+    source.numbers().try_for_each(|(name, value)| writeln!(head, "#define {name} {value}u"))
 }
 
 /// A kernel as recordings hold it: a `static`, or one made at run time.

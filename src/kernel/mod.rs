@@ -1,8 +1,8 @@
 //! What a kernel is: `static` data, stated once and read by every shader language.
 //!
 //! What must be the same in all languages (entry point, params, bindings, grid, needs) is stated on
-//! [`Kernel`](crate::Kernel); what may differ (text, workgroup size, tile, constants, work) is stated per language
-//! on [`Source`]. Numbers exist once, in Rust: each language gets them as lines before its text.
+//! [`Kernel`](crate::Kernel); what may differ (source, workgroup size, tile, constants, work) is stated per language
+//! on [`Source`]. Numbers exist once, in Rust: each language gets them as lines before its source.
 //! [`Kernel::check`](crate::Kernel::check) compares the sources with the declaration.
 
 pub(crate) mod binding;

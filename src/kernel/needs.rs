@@ -2,10 +2,10 @@
 
 use crate::element::Element;
 
-/// Lanes of a subgroup that WGSL texts with subgroup operations are written for: no more than the
+/// Lanes of a subgroup that WGSL sources with subgroup operations are written for: no more than the
 /// smallest workgroup has threads.
 pub const WGSL_LANES: [u32; 2] = [8, 64];
-/// Lanes of a SIMD-group that Metal texts are written for.
+/// Lanes of a SIMD-group that Metal sources are written for.
 pub const MSL_LANES: [u32; 2] = [32, 32];
 
 /// Tensor cores: a subgroup of `lanes` threads multiplies matrices of `size` × `depth` and `depth`

@@ -4,14 +4,14 @@ use naga::{SourceLocation, WithSpan, front::wgsl::ParseError, valid::ValidationE
 use std::error::Error as _;
 
 /// The source of a variant, and the parts that it is joined from.
-pub struct Text {
+pub struct JoinedSource {
     /// The source as the driver gets it.
     pub source: String,
     /// The parts, each with the lines of `source` before its first.
     parts: Vec<(String, usize)>,
 }
 
-impl Text {
+impl JoinedSource {
     /// A source that so far has only what this crate writes before the first part.
     pub fn new(head: String) -> Self {
         Self { source: head, parts: Vec::new() }
@@ -89,32 +89,32 @@ impl Text {
 mod tests {
     use super::*;
 
-    fn text() -> Text {
-        let mut text = Text::new("const A = 1u;\nconst B = 2u;\n".to_owned());
-        text.push("first.wgsl", "fn one() -> u32 {\n    return A;\n}\n");
-        text.push("second.wgsl", "/* é */ fn two() -> u32 {\n    return wrong;\n}\n");
-        text
+    fn joined() -> JoinedSource {
+        let mut joined = JoinedSource::new("const A = 1u;\nconst B = 2u;\n".to_owned());
+        joined.push("first.wgsl", "fn one() -> u32 {\n    return A;\n}\n");
+        joined.push("second.wgsl", "/* é */ fn two() -> u32 {\n    return wrong;\n}\n");
+        joined
     }
 
     #[test]
     fn parse_errors_name_part_line_and_column() {
-        let text = text();
-        let error = naga::front::wgsl::parse_str(&text.source).unwrap_err();
-        let message = text.parse_error(&error);
+        let joined = joined();
+        let error = naga::front::wgsl::parse_str(&joined.source).unwrap_err();
+        let message = joined.parse_error(&error);
         assert!(message.starts_with("second.wgsl:2:12: "), "{message}");
         assert!(message.ends_with("    return wrong;\n           ^"), "{message}");
     }
 
     #[test]
     fn validation_errors_name_part_and_cause() {
-        let mut text = Text::new("\n".to_owned());
+        let mut joined = JoinedSource::new("\n".to_owned());
         let part =
             "@group(0) @binding(0) var<storage> x: array<u32>;\nfn wrong() {\n    x[0] = 1;\n}\n";
-        text.push("store.wgsl", part);
-        let module = naga::front::wgsl::parse_str(&text.source).unwrap();
+        joined.push("store.wgsl", part);
+        let module = naga::front::wgsl::parse_str(&joined.source).unwrap();
         let (flags, all) = (naga::valid::ValidationFlags::all(), naga::valid::Capabilities::all());
         let error = naga::valid::Validator::new(flags, all).validate(&module).unwrap_err();
-        let message = text.validation_error(&error);
+        let message = joined.validation_error(&error);
         assert!(
             message.starts_with("store.wgsl:3:5: Function [0] 'wrong' is invalid: "),
             "{message}"
@@ -125,7 +125,7 @@ mod tests {
     fn metal_messages_name_parts() {
         let message = "program_source:4:5: error: x\nprogram_source:7:1: note: y, program_source:z";
         let expected = "first.wgsl:2:5: error: x\nsecond.wgsl:2:1: note: y, program_source:z";
-        assert_eq!(text().metal_message(message), expected);
-        assert_eq!(text().metal_message("program_source:1:1"), "the lines before the source:1:1");
+        assert_eq!(joined().metal_message(message), expected);
+        assert_eq!(joined().metal_message("program_source:1:1"), "the lines before the source:1:1");
     }
 }

@@ -1,6 +1,7 @@
-//! What a kernel's text or binary declares, as read from it.
+//! What a kernel's source or binary declares, as read from it.
 
 use super::{binding::Access, declaration::Grid, params::Scalar};
+use std::fmt;
 
 /// A kernel's declaration must be the same.
 #[derive(Debug, PartialEq)]
@@ -21,4 +22,15 @@ pub enum Word {
     I32,
     F32,
     F16,
+}
+
+impl fmt::Display for Word {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::U32 => "u32",
+            Self::I32 => "i32",
+            Self::F32 => "f32",
+            Self::F16 => "f16",
+        })
+    }
 }

@@ -1,19 +1,19 @@
-//! A kernel's text in one language, and the numbers that belong to it.
+//! A kernel's source in one language, and the numbers that belong to it.
 
 use crate::{language::ShaderLanguage, visibility::internal_fields};
 
 internal_fields! {
-    /// A piece of shader text and the file it came from.
+    /// A piece of shader source and the file it came from.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     pub struct Part {}
     internals {
         /// The file, relative to the crate that includes it.
         path: &'static str,
-        /// Its text.
-        text: &'static str,
-        /// Its functions without subgroup operations, where `text` uses them.
+        /// Its source.
+        source: &'static str,
+        /// Its functions without subgroup operations, where `source` uses them.
         portable: Option<&'static str>,
-        /// Its functions for devices whose `fma` may round the product, where `text` counts on one
+        /// Its functions for devices whose `fma` may round the product, where `source` counts on one
         /// that does not.
         unfused: Option<&'static str>,
     }
@@ -21,12 +21,12 @@ internal_fields! {
 
 impl Part {
     /// A part that every adapter can run.
-    pub const fn new(path: &'static str, text: &'static str) -> Self {
-        Self { path, text, portable: None, unfused: None }
+    pub const fn new(path: &'static str, source: &'static str) -> Self {
+        Self { path, source, portable: None, unfused: None }
     }
 }
 
-/// A place among the parts of a text for those that `Kernel::fill` names, in
+/// A place among the parts of a source for those that `Kernel::fill` names, in
 /// Metal `Kernel::fill_msl`: one list of parts for kernels that differ
 /// there.
 pub const HOLE: Part = Part::new("", "");
@@ -36,7 +36,7 @@ pub const HOLE: Part = Part::new("", "");
 /// functions.
 pub const REDUCE: Part = Part {
     path: "wgsl/shared/reduce.wgsl",
-    text: include_str!("../../wgsl/shared/reduce.wgsl"),
+    source: include_str!("../../wgsl/shared/reduce.wgsl"),
     portable: Some(include_str!("../../wgsl/shared/reduce_portable.wgsl")),
     unfused: None,
 };
@@ -45,7 +45,7 @@ pub const REDUCE: Part = Part {
 /// memory; after `REDUCE`. `wgsl/shared/cells.wgsl` documents the functions.
 pub const CELLS: Part = Part {
     path: "wgsl/shared/cells.wgsl",
-    text: include_str!("../../wgsl/shared/cells.wgsl"),
+    source: include_str!("../../wgsl/shared/cells.wgsl"),
     portable: Some(include_str!("../../wgsl/shared/cells_portable.wgsl")),
     unfused: None,
 };
@@ -54,7 +54,7 @@ pub const CELLS: Part = Part {
 /// in integers. `wgsl/shared/exact.wgsl` documents the functions.
 pub const EXACT: Part = Part {
     path: "wgsl/shared/exact.wgsl",
-    text: include_str!("../../wgsl/shared/exact.wgsl"),
+    source: include_str!("../../wgsl/shared/exact.wgsl"),
     portable: None,
     unfused: Some(include_str!("../../wgsl/shared/exact_unfused.wgsl")),
 };
@@ -62,12 +62,12 @@ pub const EXACT: Part = Part {
 /// [`EXACT`] in GLSL.
 pub const EXACT_GLSL: Part = Part {
     path: "glsl/shared/exact.comp",
-    text: include_str!("../../glsl/shared/exact.comp"),
+    source: include_str!("../../glsl/shared/exact.comp"),
     portable: None,
     unfused: Some(include_str!("../../glsl/shared/exact_unfused.comp")),
 };
 
-/// What one thread does in one turn of a text's hot loop: for instruction counts per unit of work,
+/// What one thread does in one turn of a source's hot loop: for instruction counts per unit of work,
 /// and for roofs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -90,7 +90,7 @@ impl Work {
 }
 
 internal_fields! {
-    /// One language's text, and the numbers that belong to it. Built by `const` functions:
+    /// One language's source, and the numbers that belong to it. Built by `const` functions:
     ///
     /// ```
     /// use bitnet_wgpu::kernel::{Part, Source};
@@ -125,7 +125,7 @@ internal_fields! {
 }
 
 impl Source {
-    /// A WGSL text. Its workgroups have 64 threads, each of which makes one output, unless said
+    /// A WGSL source. Its workgroups have 64 threads, each of which makes one output, unless said
     /// otherwise.
     pub const fn wgsl(parts: &'static [Part]) -> Self {
         Self::new(ShaderLanguage::Wgsl, parts)
@@ -158,7 +158,7 @@ impl Source {
         Self::new(ShaderLanguage::Msl, parts)
     }
 
-    /// A text in GLSL, and the SPIR-V that `scripts/spirv` made of it; else as [`Source::wgsl`]. A
+    /// A source in GLSL, and the SPIR-V that `scripts/spirv` made of it; else as [`Source::wgsl`]. A
     /// driver runs the binaries unchecked, so that only this crate makes one.
     pub(crate) const fn spirv(parts: &'static [Part], binaries: &'static [&'static [u8]]) -> Self {
         Self { binaries, ..Self::new(ShaderLanguage::Spirv, parts) }
@@ -190,7 +190,7 @@ impl Source {
         self
     }
 
-    /// Sets the further numbers of the text.
+    /// Sets the further numbers of the source.
     pub const fn constants(mut self, constants: &'static [(&'static str, u32)]) -> Self {
         self.constants = constants;
         self
@@ -214,7 +214,7 @@ impl Source {
         x * y * z
     }
 
-    /// Every number that the text gets, by name.
+    /// Every number that the source gets, by name.
     pub(crate) fn numbers(&self) -> impl Iterator<Item = (&'static str, u32)> {
         let ([wx, wy, wz], [tx, ty, tz]) = (self.workgroup_size, self.tile);
         [

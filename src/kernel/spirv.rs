@@ -60,10 +60,8 @@ pub fn read(words: &[u32], entry: &str) -> Result<Signature, String> {
                         Word::U32 => Scalar::U32,
                         Word::I32 => Scalar::I32,
                         Word::F32 => Scalar::F32,
-                        other => {
-                            return Err(format!(
-                                "a param is {other:?}; u32, i32 and f32 can be passed"
-                            ));
+                        Word::F16 => {
+                            return Err("a param is f16; u32, i32 and f32 can be passed".to_owned());
                         }
                     };
                     signature.params.push((module.name(*pointee, i), scalar));
@@ -88,7 +86,7 @@ pub fn read(words: &[u32], entry: &str) -> Result<Signature, String> {
                 };
                 signature.bindings.push((binding, name, module.scalar(*element)?, access));
             }
-            // Input, and variables of the text.
+            // Input, and variables of the source.
             (1 | 6 | 7, _) => {}
             _ => return Err(format!("nothing can be bound in storage class {class}")),
         }
@@ -112,8 +110,8 @@ impl Module {
 
     fn read(&mut self, op: u32, operands: &[u32]) {
         match (op, operands) {
-            (6, &[id, member, ref name @ ..]) => _ = self.names.insert((id, member), text(name)),
-            (15, [_, _, name @ ..]) => self.entry = text(name),
+            (6, &[id, member, ref name @ ..]) => _ = self.names.insert((id, member), string(name)),
+            (15, [_, _, name @ ..]) => self.entry = string(name),
             (16, &[_, 17, x, y, z]) => self.workgroup_size = [x, y, z],
             (21, &[id, 32, 0]) => _ = self.types.insert(id, Type::Scalar(Word::U32)),
             (21, &[id, 32, 1]) => _ = self.types.insert(id, Type::Scalar(Word::I32)),
@@ -163,7 +161,7 @@ impl Module {
 }
 
 /// Bytes up to a zero, four in a word.
-fn text(words: &[u32]) -> String {
+fn string(words: &[u32]) -> String {
     let bytes =
         words.iter().flat_map(|word| word.to_le_bytes()).take_while(|&byte| byte != 0).collect();
     String::from_utf8(bytes).unwrap_or_default()

@@ -97,6 +97,25 @@ fn the_sound_kernel_passes() {
 }
 
 #[test]
+fn differences_are_said_in_words() {
+    params! { struct Swapped { factor: f32, rows: u32 } }
+    let said =
+        |kernel: &Kernel| outcomes(kernel).into_iter().map(|(_, outcome)| outcome.unwrap_err());
+    for error in said(&Kernel::new("scale", Swapped::FIELDS, BINDINGS, SOURCES)) {
+        let words =
+            "the source has rows: u32, factor: f32; the declaration has factor: f32, rows: u32";
+        assert_eq!(error, format!("params: {words}"));
+    }
+    const SIGNED: &[Binding] = &[read("x", F32), read("bias", I32), read_write("y", Float("Y"))];
+    for error in said(&Kernel::new("scale", Good::FIELDS, SIGNED, SOURCES)) {
+        let (source, declared) = error.split_once("; the declaration has ").unwrap();
+        assert!(source.starts_with("bindings: the source has "), "{error}");
+        assert!(source.contains("bias: u32 (read), "), "{error}");
+        assert!(declared.contains("bias: i32 (read), "), "{error}");
+    }
+}
+
+#[test]
 fn planted_faults_are_found_in_both_languages() {
     params! { struct Swapped { factor: f32, rows: u32 } }
     params! { struct Retyped { rows: i32, factor: f32 } }
@@ -197,7 +216,7 @@ fn check_text(
 
 #[test]
 fn metal_needs_a_stated_group_size_and_attributes() {
-    let sound = METAL[0].text;
+    let sound = METAL[0].source;
     let check = |text: &str| check_text(ShaderLanguage::Msl, text, 0, false);
     check(sound).unwrap();
     let without = |piece: &str| {
@@ -215,8 +234,8 @@ fn metal_needs_a_stated_group_size_and_attributes() {
 
 #[test]
 fn grids_and_workgroup_memory_match_the_sources() {
-    let wgsl = PARTS[0].text;
-    let metal = METAL[0].text;
+    let wgsl = PARTS[0].source;
+    let metal = METAL[0].source;
     let folded = [
         (
             ShaderLanguage::Wgsl,

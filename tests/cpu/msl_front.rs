@@ -33,7 +33,9 @@ fn texts() -> BTreeMap<String, String> {
         .flat_map(|kernel| kernel.variants().into_iter().map(move |variant| (kernel, variant)));
     let metal = variants.filter(|(_, variant)| variant.language == ShaderLanguage::Msl);
     metal
-        .map(|(kernel, variant)| (kernel.text(&variant), format!("{} {variant:?}", kernel.name)))
+        .map(|(kernel, variant)| {
+            (kernel.joined_source(&variant), format!("{} {variant:?}", kernel.name))
+        })
         .collect()
 }
 

@@ -118,7 +118,7 @@ impl Folder {
             write!(self.cases, "{head}{}: {name}\n{text}", kernel.name).unwrap();
         }
         self.sources.entry(symbol.clone()).or_insert_with(|| {
-            msl_host::cuda(&kernel.text(&variant), kernel.entry, &symbol).unwrap()
+            msl_host::cuda(&kernel.joined_source(&variant), kernel.entry, &symbol).unwrap()
         });
     }
 

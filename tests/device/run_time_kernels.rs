@@ -101,7 +101,7 @@ fn run_time_metal_gives_the_results_of_wgsl() {
     let times = Arc::new(unsafe { TIMES.with_msl(format!("using namespace metal;\n{METAL}")) });
     times.check().unwrap();
     let [variant] = &times.variants()[..] else { panic!("it has one source and no alias") };
-    let text = times.text(variant);
+    let text = times.joined_source(variant);
     let program = Program::compile(&text, times.entry, times.sources()[0].workgroup_size).unwrap();
     let x = [1u32, 2, 3];
     let mut buffers =

@@ -30,8 +30,12 @@ fn program(kernel: &KernelRef, variant: &Variant) -> Compiled {
     let compiled = PROGRAMS.lock().unwrap().entry(key).or_default().clone();
     compiled.get_or_init(|| {
         let (text, entry) = match variant.language {
-            ShaderLanguage::Msl => (kernel.text(variant), kernel.entry.to_owned()),
-            _ => naga_metal(kernel, &parse(&kernel.text(variant), Capabilities::all()), (3, 1)),
+            ShaderLanguage::Msl => (kernel.joined_source(variant), kernel.entry.to_owned()),
+            _ => naga_metal(
+                kernel,
+                &parse(&kernel.joined_source(variant), Capabilities::all()),
+                (3, 1),
+            ),
         };
         let program =
             Program::compile(&text, &entry, kernel.source_for(variant.language).workgroup_size);

@@ -73,7 +73,7 @@ fn with_spirv(kernel: &Kernel, floats: &[(&'static str, Element)]) -> Kernel {
         fused: able.fused_multiply_add,
         floats: floats.to_vec(),
     };
-    let (module, info) = machine::parse(&kernel.text(&variant), Capabilities::all());
+    let (module, info) = machine::parse(&kernel.joined_source(&variant), Capabilities::all());
     // As in the release pipelines of the library; else drivers compile for minutes.
     let zero_initialize_workgroup_memory = spv::ZeroInitializeWorkgroupMemoryMode::None;
     let options = spv::Options {

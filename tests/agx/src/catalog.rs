@@ -34,7 +34,7 @@ impl Text {
     }
 
     pub fn text(&self) -> String {
-        self.declaration.text(&self.variant)
+        self.declaration.joined_source(&self.variant)
     }
 
     /// Returns whether it uses tensor cores. They have no counterpart in OpenCL, through which MSL
@@ -83,13 +83,13 @@ pub fn kernels(language: ShaderLanguage) -> impl Iterator<Item = Text> {
         halves == 0 || halves == variant.floats.len()
     };
     let variants = move |declaration: &'static Kernel| {
-        let wanted = move |variant: &Variant| {
+        let expected = move |variant: &Variant| {
             variant.language == language && variant.subgroups && alike(variant)
         };
         declaration
             .variants()
             .into_iter()
-            .filter(wanted)
+            .filter(expected)
             .map(move |variant| Text { declaration, variant })
     };
     // Tensor cores of WGSL have no counterpart here, as those of Metal.

@@ -18,7 +18,7 @@ fn every_kernel_passes_nagas_metal_writer() {
     // matrices of 16 × 16, which Metal does not have.
     for kernel in catalog().filter(|kernel| kernel.matrix_unit.is_none()) {
         for variant in kernel.variants().iter().filter(|v| v.language == ShaderLanguage::Wgsl) {
-            let module = parse(&kernel.text(variant), msl::supported_capabilities());
+            let module = parse(&kernel.joined_source(variant), msl::supported_capabilities());
             for version in [(2, 4), (3, 0), (3, 1), (3, 2), (4, 0)] {
                 assert!(
                     naga_metal(kernel, &module, version).0.contains("kernel void"),
