@@ -69,14 +69,14 @@ fn split_layers_compute_the_same_bits() {
     // Layers that see a window and layers that see all, on either side.
     cases.extend(["gemma3", "gemma3_floats"].map(|name| (directory(name), vec![&[1, 1][..]])));
     for (path, splits) in cases {
-        let wanted = computed(&load(one, &path, &[]));
+        let expected = computed(&load(one, &path, &[]));
         for split in splits {
             let model = load(if split.len() == 2 { two } else { three }, &path, split);
             let found: Vec<usize> = layers(&model).iter().map(ExactSizeIterator::len).collect();
             assert_eq!(found, split);
-            for (n, (found, wanted)) in computed(&model).iter().zip(&wanted).enumerate() {
+            for (n, (found, expected)) in computed(&model).iter().zip(&expected).enumerate() {
                 assert!(
-                    found == wanted,
+                    found == expected,
                     "{} split as {split:?}: result {n} differs",
                     path.display()
                 );
@@ -160,18 +160,18 @@ fn everything_works_on_a_split_model() {
         plain.clone().kv_type(Element::F32),
     ];
     for (n, options) in all.iter().enumerate() {
-        let wanted = text(&whole, &prompt, options);
-        assert_eq!(text(&split, &prompt, options), wanted, "options {n}");
+        let expected = text(&whole, &prompt, options);
+        assert_eq!(text(&split, &prompt, options), expected, "options {n}");
         for speculation in [Speculation::ngram(), Speculation::from(&split)] {
             assert_eq!(
                 text(&split, &prompt, &options.clone().speculate(speculation)),
-                wanted,
+                expected,
                 "options {n}, with drafts"
             );
         }
         assert_eq!(
             text(&whole, &prompt, &options.clone().speculate(Speculation::from(&split))),
-            wanted,
+            expected,
             "options {n}, drafts of a split model"
         );
         let prompts = [prompt.clone(), prompt[..2].to_vec(), vec![5; 40]];
@@ -190,9 +190,9 @@ fn everything_works_on_a_split_model() {
     let texts = [vec![3, 4, 5], vec![6], (0..70).collect()];
     for pooling in [Pooling::Mean, Pooling::Last] {
         let options = EmbedOptions::default().pooling(pooling);
-        let [wanted, found] =
+        let [expected, found] =
             [&whole, &split].map(|model| block_on(model.embed_ids(&texts, &options)).unwrap());
-        assert_eq!(found, wanted);
+        assert_eq!(found, expected);
     }
     // A session goes on in a fork, and from a file on other devices.
     let folder = Directory::temporary();
@@ -203,10 +203,10 @@ fn everything_works_on_a_split_model() {
     block_on(session.save(&saved)).unwrap();
     let mut forked = session.fork().unwrap();
     let again = [&whole, &split].map(|model| model.load_session(&saved, room).unwrap());
-    let wanted = bits(block_on(session.decode(&[4, 5])).unwrap());
-    assert!(bits(block_on(forked.decode(&[4, 5])).unwrap()) == wanted, "forked");
+    let expected = bits(block_on(session.decode(&[4, 5])).unwrap());
+    assert!(bits(block_on(forked.decode(&[4, 5])).unwrap()) == expected, "forked");
     for mut session in again {
-        assert!(bits(block_on(session.decode(&[4, 5])).unwrap()) == wanted, "loaded");
+        assert!(bits(block_on(session.decode(&[4, 5])).unwrap()) == expected, "loaded");
     }
     // It is loaded again as it was; with other devices, as they are.
     let counted = load(two, &real_model(), &[2, 6]);
@@ -249,11 +249,11 @@ fn devices_may_differ() {
     let no_subgroups = plainer(&plain[1], |c| c.subgroups = false);
     let ids: Vec<u32> = (0..40).collect();
     let logits = |model: &Model| block_on(model.logits(&ids)).unwrap();
-    let wanted = logits(&load(&plain[..1], &path, &[]));
+    let expected = logits(&load(&plain[..1], &path, &[]));
     for second in [&no_f16, &no_subgroups] {
         let model = load(&[plain[0].clone(), second.clone()], &path, &[2, 1]);
         let off =
-            logits(&model).iter().zip(&wanted).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+            logits(&model).iter().zip(&expected).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
         assert!(off < 2e-4, "{off} off on {:?}", second.capabilities());
         // Keys and values are in 16 bits where all have them, and not unless.
         let halves = plain[0].capabilities().f16 && second.capabilities().f16;
@@ -285,7 +285,7 @@ fn what_cannot_be_split_is_refused() {
             }
         };
     refused(&[], |builder| builder, "no context");
-    refused(all, |builder| builder, "4 contexts for 3 layers");
+    refused(all, |builder| builder, "there are more contexts (4) than layers (3)");
     refused(
         &[all[0].clone(), all[1].clone(), all[0].clone()],
         |builder| builder,
@@ -296,26 +296,26 @@ fn what_cannot_be_split_is_refused() {
     refused(
         &all[..2],
         |builder| builder.split([1, 1]),
-        "layers [1, 1]; 3 layers of the model are needed",
+        "the split [1, 1] does not add up to the 3 layers of the model",
     );
     refused(
         &all[..2],
         |builder| builder.split([usize::MAX, 4]),
-        "3 layers of the model are needed",
+        "does not add up to the 3 layers of the model",
     );
     refused(
         &all[..2],
         |builder| builder.split([1, 1, 1]),
-        "the split has 3 parts; there are 2 contexts",
+        "the split and the contexts differ in number: 3 and 2",
     );
     refused(
         &all[..1],
         |builder| builder.split([2]),
-        "layers [2]; 3 layers of the model are needed",
+        "the split [2] does not add up to the 3 layers of the model",
     );
     refused(&all[..2], |builder| builder.offload(Offload::Layers(1)), "not both");
     let error = Model::builder(&path).cpu().split([3]).build().unwrap_err().to_string();
-    assert!(error.contains("has 1 parts; there are 0 contexts"), "{error}");
+    assert!(error.contains("differ in number: 1 and 0"), "{error}");
 }
 
 /// What is said before is what is taken, on each device; layers go where there is room; what does
@@ -406,7 +406,7 @@ fn a_lost_part_is_reported() {
         let all = fresh(2);
         let model = load(&all, &real_model(), &[4, 4]);
         let options = GenerateOptions::default().max_tokens(60).ignore_eos(true);
-        let wanted = text(&model, &[5, 6, 7], &options);
+        let expected = text(&model, &[5, 6, 7], &options);
         let mut session = model.session(SessionOptions::new(1, 64)).unwrap();
         block_on(session.prefill(0, &[1, 2, 3])).unwrap();
         let mut stream = model.generate_ids(&[5, 6, 7], &options).unwrap().into_iter();
@@ -426,7 +426,7 @@ fn a_lost_part_is_reported() {
                 &[5, 6, 7],
                 &options
             ),
-            wanted
+            expected
         );
         let mut again = all.clone();
         again[lost] = block_on(all[lost].recover()).unwrap();
@@ -435,6 +435,6 @@ fn a_lost_part_is_reported() {
         let before = [&[5, 6, 7], &found[..]].concat();
         let mut rest = model.generate_ids(&before, &options.clone().resumed(found.len())).unwrap();
         found.extend((&mut rest).into_iter().map(|token| token.unwrap().id));
-        assert_eq!((found, rest.stop()), (wanted, Some(Stop::MaxTokens)));
+        assert_eq!((found, rest.stop()), (expected, Some(Stop::MaxTokens)));
     }
 }

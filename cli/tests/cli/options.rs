@@ -14,7 +14,7 @@ fn options_are_checked_before_the_weights_are_read() {
         replaced(bytes, b"model.norm.weight\"", b"model.morn.weight\"")
     });
     fails(&["run", &broken, "x", "--cpu"], "model.norm");
-    for (arguments, wanted) in [
+    for (arguments, expected) in [
         (&["run", "x", "--temperature", "nan"][..], "temperature"),
         (&["run", "x", "--top-p", "1.5"], "top_p"),
         (&["run", "x", "--repetition-penalty", "0"], "repetition_penalty"),
@@ -39,7 +39,7 @@ fn options_are_checked_before_the_weights_are_read() {
         (&["chat", "--speculate", TALES, "--draft-tokens", "16"], "drafts of 16 tokens"),
         (&["run", "x", "--draft-tokens", "4"], "--speculate"),
     ] {
-        fails(&[&arguments[..1], &[&broken], &arguments[1..], &["--cpu"]].concat(), wanted);
+        fails(&[&arguments[..1], &[&broken], &arguments[1..], &["--cpu"]].concat(), expected);
     }
     let long = "word ".repeat(600);
     fails(&["run", &broken, &long, "--cpu"], "positions are needed");
@@ -180,8 +180,8 @@ fn odd_surroundings_are_errors() {
     fails(&["run", TALES, "x", "--gpu", "--threads", "2"], "cannot be used with");
     let split =
         |layers| ["run", TALES, "x", "--adapter", "0", "--adapter", "0", "--layer-split", layers];
-    fails(&split("3,6"), "layers [3, 6]; 8 layers of the model are needed");
-    fails(&split("8"), "the split has 1 parts; there are 2 contexts");
+    fails(&split("3,6"), "the split [3, 6] does not add up to the 8 layers of the model");
+    fails(&split("8"), "the split and the contexts differ in number: 1 and 2");
     fails(&[&split("4,4")[..], &["--cpu-offload", "2"]].concat(), "not both");
     fails(&["bench", TALES, "--adapter", "0", "--adapter", "0", "--profile"], "a single GPU");
 }

@@ -122,11 +122,11 @@ mod tests {
         ModelConfig { rope_scaling, ..ModelConfig::from_json(&json).unwrap() }
     }
 
-    fn near(frequencies: &[f32], wanted: &[(usize, f32)]) {
-        for &(i, wanted) in wanted {
+    fn near(frequencies: &[f32], expected: &[(usize, f32)]) {
+        for &(i, expected) in expected {
             assert!(
-                (frequencies[i] / wanted - 1.0).abs() < 1e-6,
-                "pair {i}: {} is not {wanted}",
+                (frequencies[i] / expected - 1.0).abs() < 1e-6,
+                "pair {i}: {} is not {expected}",
                 frequencies[i]
             );
         }

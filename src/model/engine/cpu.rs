@@ -25,7 +25,7 @@ use std::{future::ready, sync::Arc};
 type Gain<'a> = Option<&'a Vec<f32>>;
 
 /// What is made of rows of the residual stream: logits, or states.
-type Wanted = fn(&CpuModel, &[f32]) -> Result<Vec<f32>>;
+type RowsOp = fn(&CpuModel, &[f32]) -> Result<Vec<f32>>;
 
 /// Tokens of a prompt that are computed between two points at which the work can be given up.
 const BATCH: usize = 64;
@@ -263,7 +263,7 @@ impl CpuModel {
         cpu::ternary::bitlinear(self.isa, &quantized, w)
     }
 
-    /// What the head reads: the residual stream, normed.
+    /// What the LM head reads: the residual stream, normed.
     fn states(&self, x: &[f32]) -> Result<Vec<f32>> {
         rms_norm(x, &self.ends.norm, self.config.eps)
     }
@@ -336,10 +336,10 @@ impl CpuSession {
         sequences: &[usize],
         tokens: &[u32],
         rows: usize,
-        wanted: Wanted,
+        op: RowsOp,
     ) -> Result<Vec<f32>> {
         let threads = self.model.threads.clone();
-        threads.run(|| self.compute(sequences, tokens, rows, wanted))
+        threads.run(|| self.compute(sequences, tokens, rows, op))
     }
 
     fn compute(
@@ -347,7 +347,7 @@ impl CpuSession {
         sequences: &[usize],
         tokens: &[u32],
         rows: usize,
-        wanted: Wanted,
+        op: RowsOp,
     ) -> Result<Vec<f32>> {
         let run = tokens.len() / sequences.len().max(1);
         self.prepare(sequences.iter().map(|&sequence| self.len(sequence)).max().unwrap_or(0) + run);
@@ -372,7 +372,7 @@ impl CpuSession {
             .flat_map(|x| &x[(run - rows) * hidden..])
             .copied()
             .collect::<Vec<_>>();
-        wanted(model, &last)
+        op(model, &last)
     }
 }
 
@@ -540,13 +540,13 @@ mod tests {
     fn a_model_does_not_depend_on_instruction_sets() {
         for path in MODELS {
             let mut model = Arc::new(open(path, None));
-            let wanted = computed(&model);
+            let expected = computed(&model);
             for kind in Isa::missing() {
                 println!("NOT RUN: {path} with {kind:?}, which this processor lacks");
             }
             for isa in Isa::all() {
                 Arc::get_mut(&mut model).unwrap().isa = isa;
-                assert!(computed(&model) == wanted, "{path} with {isa:?}");
+                assert!(computed(&model) == expected, "{path} with {isa:?}");
                 println!("whole model: {path} with {:?}", isa.kind());
             }
         }

@@ -85,16 +85,16 @@ pub(crate) fn check_split(contexts: &[Context], layers: usize, split: &[usize]) 
     let what = if let Some(n) = (0..contexts.len()).find(again) {
         format!("context {n} is of the same device as one before it")
     } else if contexts.len() > layers {
-        format!("{} contexts for {layers} layers", contexts.len())
+        format!("there are more contexts ({}) than layers ({layers})", contexts.len())
     } else if split.is_empty() {
         return Ok(());
     } else if split.len() != contexts.len() {
-        let (given, expected) = (split.len(), contexts.len());
-        format!("the split has {given} parts; there are {expected} contexts")
+        let (parts, contexts) = (split.len(), contexts.len());
+        format!("the split and the contexts differ in number: {parts} and {contexts}")
     } else if let Some(n) = split.iter().position(|&count| count == 0) {
         format!("no layers for context {n}")
     } else if sum != Some(layers) {
-        format!("layers {split:?}; {layers} layers of the model are needed")
+        format!("the split {split:?} does not add up to the {layers} layers of the model")
     } else {
         return Ok(());
     };

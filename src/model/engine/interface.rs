@@ -100,7 +100,7 @@ pub struct Offloaded {
 pub struct ModelPart {
     /// The device.
     pub context: Context,
-    /// Its layers. The first part has the embedding too, and the last the head: where these are one
+    /// Its layers. The first part has the embedding too, and the last the LM head: where these are one
     /// matrix, both have it.
     pub layers: Range<usize>,
     /// The memory.

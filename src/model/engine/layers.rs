@@ -30,7 +30,7 @@ pub(crate) type GpuLayer = Layer<TernaryMatrix, Tensor<f32>>;
 pub(crate) struct GpuEnds {
     /// None where others are before these layers.
     pub embedding: Option<GpuTable>,
-    /// The gains of the final norm, and the head; none where others are after these layers.
+    /// The gains of the final norm, and the LM head; none where others are after these layers.
     pub head: Option<(Tensor<f32>, GpuTable)>,
 }
 
@@ -98,7 +98,7 @@ impl HostEnds {
         Ok(GpuEnds { embedding, head })
     }
 
-    /// Reads the ends; where `int8_head`, the head is converted to 8 bits, unless it is ternary, or
+    /// Reads the ends; where `int8_head`, the LM head is converted to 8 bits, unless it is ternary, or
     /// is in 8 bits already. (Not an embedding beside it, of which a token reads one row.)
     ///
     /// # Errors

@@ -345,12 +345,7 @@ impl Session {
         tokens: &[u32],
         rows: usize,
     ) -> Result<Vec<f32>> {
-        self.check_run(sequences, tokens)?;
-        let undo = self.undo();
-        let logits = undo.state.extend(sequences, tokens, rows)?.await?;
-        undo.keep();
-        self.appended(sequences, tokens);
-        Ok(logits)
+        self.append(sequences, tokens, |state| state.extend(sequences, tokens, rows)).await
     }
 
     /// [`Session::extend`] for the states of the last `rows` tokens of each, after the final norm:
@@ -361,12 +356,7 @@ impl Session {
         tokens: &[u32],
         rows: usize,
     ) -> Result<Vec<f32>> {
-        self.check_run(sequences, tokens)?;
-        let undo = self.undo();
-        let states = undo.state.states(sequences, tokens, rows)?.await?;
-        undo.keep();
-        self.appended(sequences, tokens);
-        Ok(states)
+        self.append(sequences, tokens, |state| state.states(sequences, tokens, rows)).await
     }
 
     /// Says how the next tokens are chosen by [`Session::step_next`] and [`Session::submit_next`].
@@ -383,12 +373,24 @@ impl Session {
         tokens: &[u32],
         rows: usize,
     ) -> Result<Vec<u32>> {
+        let step = |state: &mut dyn EngineSession| state.step_next(sequences, Some(tokens), rows);
+        self.append(sequences, tokens, step).await
+    }
+
+    /// Awaits a step that appends `tokens` to some sequences. Nothing is appended if it fails, nor
+    /// if the future is dropped.
+    async fn append<T>(
+        &mut self,
+        sequences: &[usize],
+        tokens: &[u32],
+        step: impl FnOnce(&mut dyn EngineSession) -> Result<Pending<T>>,
+    ) -> Result<T> {
         self.check_run(sequences, tokens)?;
         let undo = self.undo();
-        let next = undo.state.step_next(sequences, Some(tokens), rows)?.await?;
+        let output = step(undo.state)?.await?;
         undo.keep();
         self.appended(sequences, tokens);
-        Ok(next)
+        Ok(output)
     }
 
     fn appended(&mut self, sequences: &[usize], tokens: &[u32]) {

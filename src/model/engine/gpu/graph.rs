@@ -15,7 +15,7 @@ use crate::{
     },
     memory::Footprint,
     model::engine::{
-        interface::SessionOptions,
+        interface::{SessionOptions, unchosen},
         layers::{GpuEnds, GpuLayer, GpuTable},
         sampling_plan::{LogitChanges, SamplingPlan},
     },
@@ -35,7 +35,7 @@ use std::{collections::BTreeMap, sync::Arc};
 #[derive(Clone)]
 pub(in crate::model) struct GpuModel {
     /// The caller's.
-    pub(super) given: Context,
+    pub(super) app_context: Context,
     /// The context of intermediate results, which are counted as activations.
     pub(super) context: Context,
     /// With as many layers as are here.
@@ -46,7 +46,7 @@ pub(in crate::model) struct GpuModel {
     pub(super) streamed: Arc<Streamed>,
     /// Of models whose weights are rotated, by the width of what is.
     pub(super) rotations: Arc<BTreeMap<usize, Rotation>>,
-    /// What the embedding's rows and the head's input are multiplied by, where they are.
+    /// What the embedding's rows and the LM head's input are multiplied by, where they are.
     embedding_scale: Option<Tensor<f32>>,
     logit_scale: Option<Tensor<f32>>,
     /// Of prompts; see [`ModelBuilder::f16_attention`](crate::model::ModelBuilder::f16_attention).
@@ -98,13 +98,13 @@ impl Input {
     }
 }
 
-/// How tokens are chosen: in tables, so that a recorded step goes on with what is told later.
-pub(super) struct GpuChoice {
+/// How tokens are chosen: in tables, so that a recorded step goes on with what is set later.
+pub(super) struct GpuSampler {
     draws: SampleParams,
     /// From the first choice on that has some.
     changes: Option<GpuChanges>,
     /// What a step needs that chooses by it.
-    pub needs: Needs,
+    pub features: SamplerFeatures,
 }
 
 /// What changes the logits before.
@@ -114,47 +114,47 @@ struct GpuChanges {
     /// `[sequences, vocab]`
     biases: Tensor<f32>,
     /// Biases of each sequence, as they were set.
-    told: Vec<BTreeMap<u32, f32>>,
+    current_biases: Vec<BTreeMap<u32, f32>>,
     /// `[sequences, vocab]`: kept by the steps themselves.
     counts: Tensor<u32>,
 }
 
 /// What is recorded of a choice. A step with all that is needed, and more, gives the same tokens.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Needs {
+pub(super) struct SamplerFeatures {
     searches: Searches,
     /// Whether something changes the logits.
     changes: bool,
 }
 
-impl Needs {
+impl SamplerFeatures {
     /// Both.
     pub fn or(self, other: Self) -> Self {
         Self { searches: self.searches.or(other.searches), changes: self.changes | other.changes }
     }
 }
 
-impl GpuChoice {
-    /// The largest logits of this many sequences, until something else is told.
+impl GpuSampler {
+    /// The largest logits of this many sequences, until something else is set.
     pub fn new(context: &Context, sequences: usize) -> Result<Self> {
         let greedy = vec![(SampleOptions::default().temperature(0.0), 0); sequences];
         Ok(Self {
             draws: SampleParams::new(context, &greedy)?,
             changes: None,
-            needs: Needs::default(),
+            features: SamplerFeatures::default(),
         })
     }
 
     /// Has steps choose in another way, of tokens of a vocabulary of this many: those that are
     /// recorded already too, where they have what it needs.
-    pub fn tell(&mut self, context: &Context, choice: &SamplingPlan, vocab: usize) -> Result<()> {
-        self.draws.rewrite(&choice.draws)?;
-        let changes = !choice.changes.iter().all(LogitChanges::is_none);
+    pub fn update(&mut self, context: &Context, plan: &SamplingPlan, vocab: usize) -> Result<()> {
+        self.draws.rewrite(&plan.draws)?;
+        let changes = !plan.changes.iter().all(LogitChanges::is_none);
         if changes && self.changes.is_none() {
-            self.changes = Some(GpuChanges::new(context, choice.changes.len(), vocab)?);
+            self.changes = Some(GpuChanges::new(context, plan.changes.len(), vocab)?);
         }
-        self.changes.as_mut().map_or(Ok(()), |own| own.tell(&choice.changes))?;
-        self.needs = Needs { searches: self.draws.searches(), changes };
+        self.changes.as_mut().map_or(Ok(()), |own| own.update(&plan.changes))?;
+        self.features = SamplerFeatures { searches: self.draws.searches(), changes };
         Ok(())
     }
 }
@@ -165,21 +165,23 @@ impl GpuChanges {
         Ok(Self {
             penalties: Penalties::upload(context, &vec![Penalties::NONE; sequences])?,
             biases: Tensor::zeros(context, [sequences, vocab])?,
-            told: vec![BTreeMap::new(); sequences],
+            current_biases: vec![BTreeMap::new(); sequences],
             counts: Tensor::zeros(context, [sequences, vocab])?,
         })
     }
 
     /// Writes what is another than before: a vocabulary's numbers are many.
-    fn tell(&mut self, changes: &[LogitChanges]) -> Result<()> {
+    fn update(&mut self, changes: &[LogitChanges]) -> Result<()> {
         let (_, vocab) = self.biases.shape().as_matrix();
         self.penalties.write(&Penalties::words(
             &changes.iter().map(|change| change.penalties).collect::<Vec<_>>(),
         )?)?;
-        for (sequence, (change, told)) in changes.iter().zip(&mut self.told).enumerate() {
-            if change.bias != *told {
+        for (sequence, (change, current)) in
+            changes.iter().zip(&mut self.current_biases).enumerate()
+        {
+            if change.bias != *current {
                 self.biases.write_row(sequence, &change.biases(vocab))?;
-                told.clone_from(&change.bias);
+                current.clone_from(&change.bias);
             }
             change
                 .counts
@@ -195,11 +197,11 @@ pub(super) struct Step {
     pub recording: Recording,
     /// How many of the recording's dispatches were submitted while it was recorded.
     pub begun: usize,
-    pub given: Given,
+    pub output: GpuOutput,
 }
 
 /// What a step gives.
-pub(super) enum Given {
+pub(super) enum GpuOutput {
     Nothing,
     /// Logits, `[sequences · rows, vocab]`; states, `[sequences · rows, hidden]`; or the residual
     /// stream, `[sequences · run, hidden]`.
@@ -209,11 +211,11 @@ pub(super) enum Given {
 }
 
 /// What records something of rows of the residual stream, from the first of them on, this many.
-type Made = fn(&GpuModel, &mut Encoder, &Tensor<f32>, usize, usize) -> Result<Tensor<f32>>;
+type RowsOp = fn(&GpuModel, &mut Encoder, &Tensor<f32>, usize, usize) -> Result<Tensor<f32>>;
 
 /// When a step is run.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Run {
+pub(super) enum Submit {
     /// At once, and never again: the device begins with it while the rest is recorded, which is
     /// what the recording has.
     Once,
@@ -222,19 +224,17 @@ pub(super) enum Run {
     Later,
 }
 
-/// What of a step is wanted.
-#[derive(Clone, Copy)]
-pub(super) enum Wanted<'a> {
+/// What is wanted of a step of the whole model. Of a part that other layers follow, it is the
+/// residual stream of all tokens.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum StepRequest {
     /// The logits after the last tokens of each sequence, this many.
     Logits(usize),
     /// The states of the last tokens of each sequence, this many: after the final norm.
     States(usize),
-    /// The tokens that are chosen after the last ones of each sequence, this many, with all that
-    /// the choice needs. Of a sequence's single token, the chosen one takes the place: it stays on
-    /// the GPU as the next step's input.
-    Next(&'a GpuChoice, Needs, usize),
-    /// The residual stream of all tokens: other layers follow elsewhere.
-    Stream,
+    /// The tokens that are chosen after the last ones of each sequence, this many. Of a sequence's
+    /// single token, the chosen one takes the place: it stays on the GPU as the next step's input.
+    Next(usize),
 }
 
 impl GpuModel {
@@ -254,7 +254,7 @@ impl GpuModel {
         let (embedding_scale, logit_scale) =
             (scale(config.embedding_scale)?, scale(config.logit_scale)?);
         Ok(Self {
-            given: context.clone(),
+            app_context: context.clone(),
             context: context.with_label(Footprint::ACTIVATIONS),
             config,
             ends: Arc::new(ends),
@@ -323,7 +323,7 @@ impl GpuModel {
         encoder: &mut Encoder,
         memory: &Memory,
         input: &Input,
-        run: Run,
+        mode: Submit,
     ) -> Result<Tensor<f32>> {
         let x = input
             .stream
@@ -337,14 +337,14 @@ impl GpuModel {
             // Little at first, so that the device begins soon; then more, since a submission takes
             // time too. But between two submissions another session's may come, which leaves other
             // layers in the slots.
-            if run != Run::Later && (layer + 1).is_power_of_two() && self.streamed.is_empty() {
-                encoder.flush(run == Run::Now)?;
+            if mode != Submit::Later && (layer + 1).is_power_of_two() && self.streamed.is_empty() {
+                encoder.flush(mode == Submit::Now)?;
             }
         }
         Ok(scratch.x)
     }
 
-    /// The final norm and the head.
+    /// The final norm and the LM head.
     fn head(&self) -> Result<&(Tensor<f32>, GpuTable)> {
         self.ends.head.as_ref().ok_or_else(|| elsewhere("head"))
     }
@@ -362,7 +362,7 @@ impl GpuModel {
         Ok(normed)
     }
 
-    /// Records the final norm and the head for rows `first..first + rows` of the residual stream.
+    /// Records the final norm and the LM head for rows `first..first + rows` of the residual stream.
     fn logits(
         &self,
         encoder: &mut Encoder,
@@ -408,32 +408,34 @@ impl GpuModel {
         }
     }
 
-    /// Records what appends `input`.
+    /// Records what appends `input`, and how the next tokens are chosen, if that is requested.
     pub(super) fn step(
         &self,
         memory: &Memory,
         input: &Input,
-        wanted: Wanted<'_>,
-        run: Run,
+        request: StepRequest,
+        sampler: Option<(&GpuSampler, SamplerFeatures)>,
+        mode: Submit,
     ) -> Result<Step> {
         span!("record", tokens = input.tokens.len(), longest = input.longest);
         let mut encoder = self.context.encoder(if input.run == 1 { "decode" } else { "prefill" });
-        let x = self.hidden(&mut encoder, memory, input, run)?;
-        let given = match wanted {
-            Wanted::Stream => Given::Rows(x),
-            Wanted::Logits(0) | Wanted::States(0) => Given::Nothing,
-            Wanted::Logits(rows) => {
-                Given::Rows(self.of_last(&mut encoder, &x, input, rows, Self::logits)?)
+        let x = self.hidden(&mut encoder, memory, input, mode)?;
+        let output = match request {
+            _ if self.ends.head.is_none() => GpuOutput::Rows(x),
+            StepRequest::Logits(0) | StepRequest::States(0) => GpuOutput::Nothing,
+            StepRequest::Logits(rows) => {
+                GpuOutput::Rows(self.of_last(&mut encoder, &x, input, rows, Self::logits)?)
             }
-            Wanted::States(rows) => {
-                Given::Rows(self.of_last(&mut encoder, &x, input, rows, Self::states)?)
+            StepRequest::States(rows) => {
+                GpuOutput::Rows(self.of_last(&mut encoder, &x, input, rows, Self::states)?)
             }
-            Wanted::Next(choice, needs, rows) => {
+            StepRequest::Next(rows) => {
+                let (sampler, features) = sampler.ok_or_else(unchosen)?;
                 let logits = self.of_last(&mut encoder, &x, input, rows, Self::logits)?;
-                Given::Next(choose(&mut encoder, &logits, input, choice, needs)?)
+                GpuOutput::Next(choose(&mut encoder, &logits, input, sampler, features)?)
             }
         };
-        Ok(Step { begun: encoder.submitted(), recording: encoder.finish(), given })
+        Ok(Step { begun: encoder.submitted(), recording: encoder.finish(), output })
     }
 
     /// Records what is made of the last `rows` tokens of each sequence.
@@ -443,18 +445,18 @@ impl GpuModel {
         x: &Tensor<f32>,
         input: &Input,
         rows: usize,
-        made: Made,
+        op: RowsOp,
     ) -> Result<Tensor<f32>> {
         let (tokens, run) = (input.tokens.len(), input.run);
-        let wanted = tokens / run * rows;
+        let count = tokens / run * rows;
         // Of one sequence, and of whole runs, they are the last rows of all.
-        if wanted == rows || rows == run {
-            return made(self, encoder, x, tokens - wanted, wanted);
+        if count == rows || rows == run {
+            return op(self, encoder, x, tokens - count, count);
         }
         let last: Vec<u32> =
             (0..tokens as u32).filter(|token| token % run as u32 >= (run - rows) as u32).collect();
-        let last = tensor::gather(x, &self.context.upload(&last, [wanted])?).forward(encoder)?;
-        made(self, encoder, &last, 0, wanted)
+        let last = tensor::gather(x, &self.context.upload(&last, [count])?).forward(encoder)?;
+        op(self, encoder, &last, 0, count)
     }
 }
 
@@ -493,12 +495,12 @@ fn choose(
     encoder: &mut Encoder,
     logits: &Tensor<f32>,
     input: &Input,
-    choice: &GpuChoice,
-    needs: Needs,
+    sampler: &GpuSampler,
+    features: SamplerFeatures,
 ) -> Result<Tensor<u32>> {
     let (tokens, positions) = (&input.tokens, input.positions());
     if let Some(GpuChanges { penalties, biases, counts, .. }) =
-        choice.changes.as_ref().filter(|_| needs.changes)
+        sampler.changes.as_ref().filter(|_| features.changes)
     {
         let penalizer = Penalizer::new(penalties, biases, counts);
         penalizer.forward(encoder, logits, tokens, positions)?;
@@ -508,7 +510,7 @@ fn choose(
     } else {
         Tensor::uninit(encoder.context(), [logits.shape().as_matrix().0])?
     };
-    let params = choice.draws.with(needs.searches);
+    let params = sampler.draws.with(features.searches);
     transformer::sample(logits, positions, &params).forward_into(encoder, &next)?;
     Ok(next)
 }

@@ -23,7 +23,7 @@ struct Bytes {
     vectors: u64,
     matrices: u64,
     /// Of a layer, in host memory.
-    hosted: u64,
+    host_bytes: u64,
     layers: u64,
 }
 
@@ -40,14 +40,14 @@ impl Bytes {
             upload(&context).map(|()| plan.bytes(Footprint::WEIGHTS))
         };
         let matrices = layer.matrices();
-        let hosted = matrices
+        let host_bytes = matrices
             .iter()
             .map(|matrix| 4 * (matrix.words().len() + matrix.row_scales().len()) as u64)
             .sum();
         let all = planned(&|context| layer.upload(context).map(drop))?;
         let matrices = planned(&|context| slot_for(context, layer).map(drop))?;
         let ends = planned(&|context| ends.upload(context, which).map(drop))?;
-        Ok(Self { ends, vectors: all - matrices, matrices, hosted, layers: layers as u64 })
+        Ok(Self { ends, vectors: all - matrices, matrices, host_bytes, layers: layers as u64 })
     }
 
     /// With this many layers offloaded.
@@ -57,7 +57,7 @@ impl Bytes {
             .vectors
             .saturating_mul(self.layers)
             .saturating_add(self.matrices.saturating_mul(resident));
-        let host = self.hosted.saturating_mul(offloaded as u64);
+        let host = self.host_bytes.saturating_mul(offloaded as u64);
         Footprint { weights: self.ends.saturating_add(layers), host, ..Footprint::default() }
     }
 }

@@ -8,6 +8,7 @@ mod load;
 mod offload;
 mod session;
 mod split;
+mod step;
 
 pub(in crate::model) use graph::GpuModel;
 pub(in crate::model) use split::SplitModel;
@@ -44,9 +45,9 @@ mod tests {
             let alone: crate::Result<Vec<_>> = alone.collect();
             let batch = block_on(model.generate_batch_ids(&prompts, &options));
             let lengths = batch.map(|all| all.iter().map(|one| one.ids.len()).sum());
-            for (length, wanted) in [(alone.map(|tokens| tokens.len()), 5), (lengths, 10)] {
+            for (length, expected) in [(alone.map(|tokens| tokens.len()), 5), (lengths, 10)] {
                 match length {
-                    Ok(length) => assert_eq!(length, wanted),
+                    Ok(length) => assert_eq!(length, expected),
                     Err(error) => assert_eq!(error.kind(), ErrorKind::Invalid, "{error}"),
                 }
             }

@@ -1,7 +1,12 @@
 //! Sequences on a GPU. What appends to them is recorded; a short step is kept, and run again and
 //! again.
 
-use super::graph::{Given, GpuChoice, GpuModel, Input, Memory, Needs, Run, Step, Wanted};
+use super::{
+    graph::{
+        GpuModel, GpuOutput, GpuSampler, Input, Memory, SamplerFeatures, Step, StepRequest, Submit,
+    },
+    step::{CachedStep, StepOutput, StepShape},
+};
 use crate::{
     cpu::threads::on_all_cores,
     error::Result,
@@ -26,7 +31,7 @@ use crate::{
 };
 use std::{iter, sync::Arc};
 
-/// Context lengths at which a step is recorded anew, with more shares of the attention: 64 and its
+/// Context lengths at which a step is recorded anew, with more KV splits of the attention: 64 and its
 /// doubles.
 const FIRST_SPAN: usize = 64;
 
@@ -36,7 +41,7 @@ const AHEAD: usize = 3;
 /// The most tokens, and rows of logits, of a step that is kept; and how many such steps are.
 const SHORT: usize = 64;
 const FEW_ROWS: usize = 16;
-const KEPT: usize = 8;
+const MOST_STEPS: usize = 8;
 
 /// Sequences on a GPU: of a model, or of a part of one.
 pub(super) struct GpuSession {
@@ -51,58 +56,9 @@ pub(super) struct GpuSession {
     /// The first of these, when all that was submitted has run.
     counted: Vec<[u32; 2]>,
     lengths: Vec<usize>,
-    choice: Option<GpuChoice>,
+    sampler: Option<GpuSampler>,
     /// The one that was used last is the last.
-    steps: Vec<KeptStep>,
-}
-
-/// A recorded step, and what it was recorded for.
-struct KeptStep {
-    kind: StepShape,
-    /// The longest context that its attention is recorded for.
-    span: usize,
-    /// What it has of a choice of tokens.
-    needs: Needs,
-    step: Arc<Step>,
-}
-
-/// What steps differ in, beside the length of their context.
-#[derive(Clone, Copy, PartialEq, Eq)]
-struct StepShape {
-    sequences: usize,
-    /// Tokens of each.
-    run: usize,
-    given: Rows,
-}
-
-/// What is wanted of a step of the whole model.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Rows {
-    /// The logits after the last tokens of each sequence, this many.
-    Logits(usize),
-    /// The states of the last tokens of each sequence, this many.
-    States(usize),
-    /// The tokens that are chosen after the last ones of each sequence, this many.
-    Next(usize),
-}
-
-/// What a step has given.
-pub(super) enum StepOutput {
-    /// Logits, states, or the residual stream.
-    Rows(Vec<f32>),
-    Next(Vec<u32>),
-}
-
-impl StepOutput {
-    /// That of a step which gives rows.
-    pub async fn rows(found: Pending<Self>) -> Result<Vec<f32>> {
-        if let Self::Rows(rows) = found.await? { Ok(rows) } else { Err(unchosen()) }
-    }
-
-    /// That of a step which gives tokens.
-    pub async fn next(found: Pending<Self>) -> Result<Vec<u32>> {
-        if let Self::Next(next) = found.await? { Ok(next) } else { Err(unchosen()) }
-    }
+    steps: Vec<CachedStep>,
 }
 
 impl Engine for GpuModel {
@@ -111,7 +67,7 @@ impl Engine for GpuModel {
     }
 
     fn contexts(&self) -> Vec<&Context> {
-        vec![&self.given]
+        vec![&self.app_context]
     }
 
     fn session(self: Arc<Self>, options: SessionOptions) -> Result<Box<dyn EngineSession>> {
@@ -119,7 +75,7 @@ impl Engine for GpuModel {
     }
 
     fn parts(&self, options: SessionOptions) -> Result<Vec<ModelPart>> {
-        let (context, layers) = (self.given.clone(), 0..self.config.layers);
+        let (context, layers) = (self.app_context.clone(), 0..self.config.layers);
         Ok(vec![ModelPart { context, layers, footprint: self.footprint(options)? }])
     }
 
@@ -149,18 +105,18 @@ impl GpuModel {
         }
         let batch = self.batch;
         let record = |session: &GpuSession, kind: StepShape| {
-            session.record_kind(kind, session.needs(kind), capacity, Run::Later).map(drop)
+            session.record_kind(kind, session.features(kind), capacity, Submit::Later).map(drop)
         };
         let run = capacity.min(batch);
         let prompts = sequences.min(batch / run);
-        record(&session, self.kind(prompts, run, Rows::Next(1)))?;
+        record(&session, self.kind(prompts, run, StepRequest::Next(1)))?;
         // Larger ones are not kept, so that one of them is there at a time.
         for sequences in (1..=sequences.min(FEW_ROWS))
             .rev()
-            .take(KEPT)
+            .take(MOST_STEPS)
             .chain((sequences > FEW_ROWS).then_some(sequences))
         {
-            record(&session, self.kind(sequences, 1, Rows::Next(1)))?;
+            record(&session, self.kind(sequences, 1, StepRequest::Next(1)))?;
         }
         // Shorter prompts, and many together, may take more for attention than the longest does.
         let (shape, capabilities) = (self.config.attention(), self.context.capabilities());
@@ -186,11 +142,11 @@ impl GpuModel {
     }
 
     /// A kind of step: of a part that other layers follow, the same whatever is wanted of them.
-    fn kind(&self, sequences: usize, run: usize, given: Rows) -> StepShape {
+    fn kind(&self, sequences: usize, run: usize, output: StepRequest) -> StepShape {
         StepShape {
             sequences,
             run,
-            given: if self.ends.head.is_some() { given } else { Rows::Logits(0) },
+            output: if self.ends.head.is_some() { output } else { StepRequest::Logits(0) },
         }
     }
 
@@ -209,7 +165,7 @@ impl GpuModel {
             let mut spans =
                 contexts.iter().filter(|&&span| span > kind.run).chain([&kind.run, &capacity]);
             spans.try_for_each(|&longest| {
-                session.record_kind(kind, session.needs(kind), longest, Run::Later).map(drop)
+                session.record_kind(kind, session.features(kind), longest, Submit::Later).map(drop)
             })
         };
         let batch = self.batch;
@@ -217,7 +173,7 @@ impl GpuModel {
             // Of one sequence, and of as many as have their prompts computed together.
             let together = Some(sequences.min(batch / run)).filter(|&sequences| sequences > 1);
             for sequences in iter::once(1).chain(together) {
-                record(&session, self.kind(sequences, run, Rows::Logits(1)))?;
+                record(&session, self.kind(sequences, run, StepRequest::Logits(1)))?;
             }
         }
         // The largest logit, and the way to choose that takes most: others take a part of its
@@ -228,7 +184,7 @@ impl GpuModel {
         ] {
             session.choose_by(penalised(options, sequences))?;
             for sequences in lengths(sequences, self.context.capabilities()) {
-                record(&session, self.kind(sequences, 1, Rows::Next(1)))?;
+                record(&session, self.kind(sequences, 1, StepRequest::Next(1)))?;
             }
         }
         Ok(plan.kernels())
@@ -277,7 +233,7 @@ impl GpuSession {
             runs,
             counted: Vec::new(),
             lengths,
-            choice: None,
+            sampler: None,
             steps: Vec::new(),
         })
     }
@@ -296,7 +252,7 @@ impl GpuSession {
     /// Returns whether such a step counts its tokens itself. It can then be submitted again without
     /// a write.
     fn advances(&self, kind: StepShape) -> bool {
-        kind.run == 1 && kind.given == Rows::Next(1) && self.stream.is_none()
+        kind.run == 1 && kind.output == StepRequest::Next(1) && self.stream.is_none()
     }
 
     /// The input of a step of this many sequences, of up to `longest` tokens with it.
@@ -313,54 +269,54 @@ impl GpuSession {
     }
 
     /// What a step of a kind has to have of a choice of tokens.
-    fn needs(&self, kind: StepShape) -> Needs {
-        let choice = self.choice.as_ref().filter(|_| matches!(kind.given, Rows::Next(_)));
-        choice.map_or_else(Needs::default, |choice| choice.needs)
+    fn features(&self, kind: StepShape) -> SamplerFeatures {
+        let sampler = self.sampler.as_ref().filter(|_| matches!(kind.output, StepRequest::Next(_)));
+        sampler.map_or_else(SamplerFeatures::default, |sampler| sampler.features)
     }
 
     /// Records a step, with what it needs of the choice of tokens, or more.
-    fn record_kind(&self, kind: StepShape, needs: Needs, longest: usize, run: Run) -> Result<Step> {
-        let wanted = match kind.given {
-            _ if self.model.ends.head.is_none() => Wanted::Stream,
-            Rows::Logits(rows) => Wanted::Logits(rows),
-            Rows::States(rows) => Wanted::States(rows),
-            Rows::Next(rows) => {
-                Wanted::Next(self.choice.as_ref().ok_or_else(unchosen)?, needs, rows)
-            }
-        };
-        self.model.step(&self.memory, &self.input(kind, longest)?, wanted, run)
+    fn record_kind(
+        &self,
+        kind: StepShape,
+        features: SamplerFeatures,
+        longest: usize,
+        mode: Submit,
+    ) -> Result<Step> {
+        let sampler = self.sampler.as_ref().map(|sampler| (sampler, features));
+        self.model.step(&self.memory, &self.input(kind, longest)?, kind.output, sampler, mode)
     }
 
     /// The recorded step of a kind that has tokens see up to `longest` positions, and before it how
     /// many of its dispatches are submitted already, where it was recorded just now.
     fn recorded(&mut self, kind: StepShape, longest: usize) -> Result<(Option<usize>, Arc<Step>)> {
-        let (Rows::Logits(rows) | Rows::States(rows) | Rows::Next(rows)) = kind.given;
-        let needs = self.needs(kind);
+        let (StepRequest::Logits(rows) | StepRequest::States(rows) | StepRequest::Next(rows)) =
+            kind.output;
+        let features = self.features(kind);
         if kind.sequences * kind.run > SHORT || kind.sequences * rows > FEW_ROWS {
-            let step = self.record_kind(kind, needs, longest, Run::Once)?;
+            let step = self.record_kind(kind, features, longest, Submit::Once)?;
             return Ok((Some(step.begun), Arc::new(step)));
         }
-        let spans = |kept: &KeptStep| {
-            kept.kind == kind && longest <= kept.span && kept.span <= FIRST_SPAN.max(2 * longest)
+        let spans = |own: &CachedStep| {
+            own.kind == kind && longest <= own.span && own.span <= FIRST_SPAN.max(2 * longest)
         };
-        let (begun, kept) = match self.steps.iter().position(spans).map(|at| self.steps.remove(at))
-        {
-            Some(kept) if kept.needs.or(needs) == kept.needs => (None, kept),
+        let found = self.steps.iter().position(spans).map(|at| self.steps.remove(at));
+        let (begun, cached) = match found {
+            Some(cached) if cached.features.or(features) == cached.features => (None, cached),
             found => {
                 // Who needed what it has comes again.
-                let needs = found.map_or(needs, |kept| kept.needs.or(needs));
+                let features = found.map_or(features, |cached| cached.features.or(features));
                 // One of this kind for another span is not wanted again soon.
-                self.steps.retain(|kept| kept.kind != kind);
-                if self.steps.len() == KEPT {
+                self.steps.retain(|cached| cached.kind != kind);
+                if self.steps.len() == MOST_STEPS {
                     self.steps.remove(0);
                 }
                 let span = longest.next_power_of_two().max(FIRST_SPAN);
-                let step = self.record_kind(kind, needs, span, Run::Now)?;
-                (Some(step.begun), KeptStep { kind, span, needs, step: Arc::new(step) })
+                let step = self.record_kind(kind, features, span, Submit::Now)?;
+                (Some(step.begun), CachedStep { kind, span, features, step: Arc::new(step) })
             }
         };
-        let step = kept.step.clone();
-        self.steps.push(kept);
+        let step = cached.step.clone();
+        self.steps.push(cached);
         Ok((begun, step))
     }
 
@@ -373,10 +329,10 @@ impl GpuSession {
         sequences: &[usize],
         tokens: Option<&[u32]>,
         stream: &[f32],
-        given: Rows,
+        output: StepRequest,
     ) -> Result<(Option<usize>, Arc<Step>)> {
         let run = tokens.map_or(1, |tokens| tokens.len() / sequences.len().max(1));
-        let kind = self.model.kind(sequences.len(), run, given);
+        let kind = self.model.kind(sequences.len(), run, output);
         let runs: Vec<[u32; 2]> = sequences
             .iter()
             .map(|&sequence| [sequence as u32, self.lengths[sequence] as u32])
@@ -409,14 +365,14 @@ impl GpuSession {
         sequences: &[usize],
         tokens: Option<&[u32]>,
         stream: &[f32],
-        given: Rows,
+        output: StepRequest,
     ) -> Result<Pending<StepOutput>> {
         span!(
             "step",
             sequences = sequences.len(),
             tokens = tokens.map_or(sequences.len(), <[u32]>::len)
         );
-        let (begun, step) = self.prepare(sequences, tokens, stream, given)?;
+        let (begun, step) = self.prepare(sequences, tokens, stream, output)?;
         // What comes without tokens is submitted behind steps that the device still has; before
         // others it has nothing to do, as a rule.
         let begun = match begun {
@@ -424,16 +380,16 @@ impl GpuSession {
             None if tokens.is_some() => step.recording.submit_beginning()?,
             None => 0,
         };
-        Ok(match &step.given {
-            Given::Rows(rows) => {
+        Ok(match &step.output {
+            GpuOutput::Rows(rows) => {
                 let rows = step.recording.submit_rest_read(begun, rows)?;
                 Box::pin(async move { rows.await.map(StepOutput::Rows) })
             }
-            Given::Next(next) => {
+            GpuOutput::Next(next) => {
                 let next = step.recording.submit_rest_read(begun, next)?;
                 Box::pin(async move { next.await.map(StepOutput::Next) })
             }
-            Given::Nothing => {
+            GpuOutput::Nothing => {
                 let submission = step.recording.submit_rest(begun)?;
                 Box::pin(async move { submission.await.map(|()| StepOutput::Rows(Vec::new())) })
             }
@@ -490,7 +446,7 @@ impl EngineSession for GpuSession {
             sequences,
             Some(tokens),
             &[],
-            Rows::Logits(rows),
+            StepRequest::Logits(rows),
         )?)))
     }
 
@@ -504,17 +460,17 @@ impl EngineSession for GpuSession {
             sequences,
             Some(tokens),
             &[],
-            Rows::States(rows),
+            StepRequest::States(rows),
         )?)))
     }
 
-    fn choose_by(&mut self, choice: SamplingPlan) -> Result<()> {
+    fn choose_by(&mut self, plan: SamplingPlan) -> Result<()> {
         let (context, vocab) = (&self.model.context, self.model.config.vocab);
-        let own = match &mut self.choice {
+        let own = match &mut self.sampler {
             Some(own) => own,
-            none => none.insert(GpuChoice::new(context, self.lengths.len())?),
+            none => none.insert(GpuSampler::new(context, self.lengths.len())?),
         };
-        own.tell(context, &choice, vocab)
+        own.update(context, &plan, vocab)
     }
 
     fn step_next(
@@ -523,7 +479,12 @@ impl EngineSession for GpuSession {
         tokens: Option<&[u32]>,
         rows: usize,
     ) -> Result<Pending<Vec<u32>>> {
-        Ok(Box::pin(StepOutput::next(self.submit(sequences, tokens, &[], Rows::Next(rows))?)))
+        Ok(Box::pin(StepOutput::next(self.submit(
+            sequences,
+            tokens,
+            &[],
+            StepRequest::Next(rows),
+        )?)))
     }
 
     fn steps_ahead(&self) -> usize {
@@ -536,7 +497,8 @@ impl EngineSession for GpuSession {
         scratch.x.write(hidden)?;
         let input = Input {
             tokens: Tensor::uninit(&self.model.context, [tokens])?,
-            ..self.input(StepShape { sequences: 1, run: 0, given: Rows::Logits(0) }, tokens)?
+            ..self
+                .input(StepShape { sequences: 1, run: 0, output: StepRequest::Logits(0) }, tokens)?
         };
         input.runs.write(&[0, 0])?;
         self.counted.clear();
@@ -560,9 +522,10 @@ impl EngineSession for GpuSession {
             self.model.context.upload(&[0, self.lengths[0] as u32], [1, 2])?,
         );
         let input = Input { tokens, run: ids.len(), runs, advances: false, longest, stream: None };
-        let step = self.model.step(&self.memory, &input, Wanted::Logits(1), Run::Later)?;
-        match step.given {
-            Given::Rows(logits) => Ok((step.recording, logits)),
+        let step =
+            self.model.step(&self.memory, &input, StepRequest::Logits(1), None, Submit::Later)?;
+        match step.output {
+            GpuOutput::Rows(logits) => Ok((step.recording, logits)),
             _ => Err(unchosen()),
         }
     }
@@ -578,16 +541,12 @@ impl EngineSession for GpuSession {
             sequences
         ]))?;
         // One that can be run again for the same position.
-        let input = self.input(StepShape { sequences, run: 1, given: Rows::Next(1) }, past + 1)?;
-        let choice = self.choice.as_ref().ok_or_else(unchosen)?;
-        Ok(self
-            .model
-            .step(
-                &self.memory,
-                &Input { advances: false, ..input },
-                Wanted::Next(choice, choice.needs, 1),
-                Run::Later,
-            )?
-            .recording)
+        let input =
+            self.input(StepShape { sequences, run: 1, output: StepRequest::Next(1) }, past + 1)?;
+        let input = Input { advances: false, ..input };
+        let sampler = self.sampler.as_ref().map(|sampler| (sampler, sampler.features));
+        let request = StepRequest::Next(1);
+        let step = self.model.step(&self.memory, &input, request, sampler, Submit::Later)?;
+        Ok(step.recording)
     }
 }

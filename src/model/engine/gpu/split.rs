@@ -2,8 +2,9 @@
 //! host; steps follow one another, so that each device computes another of them.
 
 use super::{
-    graph::GpuModel,
-    session::{GpuSession, Rows, StepOutput},
+    graph::{GpuModel, StepRequest},
+    session::GpuSession,
+    step::StepOutput,
 };
 use crate::{
     error::{Error, Result},
@@ -182,7 +183,7 @@ impl Engine for SplitModel {
     }
 
     fn contexts(&self) -> Vec<&Context> {
-        self.parts.iter().map(|part| &part.given).collect()
+        self.parts.iter().map(|part| &part.app_context).collect()
     }
 
     fn session(self: Arc<Self>, options: SessionOptions) -> Result<Box<dyn EngineSession>> {
@@ -201,7 +202,7 @@ impl Engine for SplitModel {
                 // Of every chunk that is under way.
                 footprint.staging *= self.parts.len() as u64 + 1;
             }
-            Ok(ModelPart { context: part.given.clone(), layers, footprint })
+            Ok(ModelPart { context: part.app_context.clone(), layers, footprint })
         };
         self.parts.iter().zip(self.ranges()).map(part).collect()
     }
@@ -240,7 +241,7 @@ struct Step {
     /// How many tokens each had before.
     past: Vec<usize>,
     tokens: Vec<u32>,
-    given: Rows,
+    output: StepRequest,
     /// Which part computes it.
     part: usize,
     state: State,
@@ -258,7 +259,7 @@ impl Step {
             .iter()
             .zip(&self.past)
             .for_each(|(&sequence, &past)| session.set_len(sequence, past));
-        session.submit(&self.sequences, Some(&self.tokens), stream, self.given)
+        session.submit(&self.sequences, Some(&self.tokens), stream, self.output)
     }
 
     /// Goes on as far as it can: to parts at which the step before it was, since each needs its
@@ -344,7 +345,7 @@ impl SplitSession {
         &mut self,
         sequences: &[usize],
         tokens: Option<&[u32]>,
-        given: Rows,
+        output: StepRequest,
     ) -> Result<Pending<StepOutput>> {
         let mut flight = locked(&self.flight);
         let tokens = tokens.map_or_else(|| std::mem::take(&mut flight.next), <[u32]>::to_vec);
@@ -360,7 +361,7 @@ impl SplitSession {
         let run = tokens.len() / sequences.len();
         let state = State::Done(Err(unchosen()));
         let mut step =
-            Step { number, sequences: sequences.to_vec(), past, tokens, given, part: 0, state };
+            Step { number, sequences: sequences.to_vec(), past, tokens, output, part: 0, state };
         step.state = State::Computed(step.submit(&mut flight.sessions[0], &[])?);
         flight.steps.push_back(step);
         sequences.iter().for_each(|&sequence| self.lengths[sequence] += run);
@@ -432,7 +433,11 @@ impl EngineSession for SplitSession {
         tokens: &[u32],
         rows: usize,
     ) -> Result<Pending<Vec<f32>>> {
-        Ok(Box::pin(StepOutput::rows(self.begin(sequences, Some(tokens), Rows::Logits(rows))?)))
+        Ok(Box::pin(StepOutput::rows(self.begin(
+            sequences,
+            Some(tokens),
+            StepRequest::Logits(rows),
+        )?)))
     }
 
     fn states(
@@ -441,7 +446,11 @@ impl EngineSession for SplitSession {
         tokens: &[u32],
         rows: usize,
     ) -> Result<Pending<Vec<f32>>> {
-        Ok(Box::pin(StepOutput::rows(self.begin(sequences, Some(tokens), Rows::States(rows))?)))
+        Ok(Box::pin(StepOutput::rows(self.begin(
+            sequences,
+            Some(tokens),
+            StepRequest::States(rows),
+        )?)))
     }
 
     fn choose_by(&mut self, choice: SamplingPlan) -> Result<()> {
@@ -457,7 +466,7 @@ impl EngineSession for SplitSession {
         tokens: Option<&[u32]>,
         rows: usize,
     ) -> Result<Pending<Vec<u32>>> {
-        Ok(Box::pin(StepOutput::next(self.begin(sequences, tokens, Rows::Next(rows))?)))
+        Ok(Box::pin(StepOutput::next(self.begin(sequences, tokens, StepRequest::Next(rows))?)))
     }
 
     /// A token is chosen by the last device, and known to the first when the host has seen it.
