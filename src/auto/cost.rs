@@ -104,7 +104,7 @@ pub struct Measured {
     /// How many calls, up to [`BELIEVED`].
     pub times: u8,
     /// Whether it is from a file, and not measured since.
-    pub kept: bool,
+    pub saved: bool,
 }
 
 /// What is known of an op and a size.
@@ -161,10 +161,10 @@ impl Costs {
 
     /// Returns whether it is of a machine with such a link.
     pub fn is_of(&self, link: Link) -> bool {
-        let near = |kept: Link| {
+        let near = |saved: Link| {
             [0, 8 << 20]
                 .iter()
-                .all(|&bytes| (1.0 / FAR..FAR).contains(&(kept.takes(bytes) / link.takes(bytes))))
+                .all(|&bytes| (1.0 / FAR..FAR).contains(&(saved.takes(bytes) / link.takes(bytes))))
         };
         self.link.is_some_and(near)
     }
@@ -189,7 +189,7 @@ impl Costs {
         let (better, best, worse) =
             if gpu < cpu { (Target::Gpu, gpu, cpu) } else { (Target::Cpu, cpu, gpu) };
         let other = better.other();
-        let kept = self.nearest(op, work, other).is_some_and(|nearest| nearest.kept);
+        let saved = self.nearest(op, work, other).is_some_and(|nearest| nearest.saved);
         let (likely, seen) = (self.before(work, other) < FAR * best, &mut self.ops[op]);
         let (measured, own) = (seen.measured[other as usize], &mut seen.sizes[size(work)]);
         own.calls = AGAIN.min(own.calls + 1);
@@ -199,7 +199,7 @@ impl Costs {
             Some(_) => worse < NEAR * best && own.calls >= AGAIN,
         };
         // A file may say anything of a side that is not taken.
-        let due = due || kept && likely && own.calls >= AGAIN;
+        let due = due || saved && likely && own.calls >= AGAIN;
         if !due {
             return Decision { target: better, why: Why::Expected, cpu, gpu: Some(gpu) };
         }
@@ -222,11 +222,11 @@ impl Costs {
             |old: f32| if found < old { found } else { old + (found - old).min(old) * 0.125 };
         let side = &mut seen.sizes[size(work)].sides[target as usize];
         *side = Some(match *side {
-            None => Measured { factor: found, times: 1, kept: false },
-            Some(Measured { factor, times, kept }) => Measured {
+            None => Measured { factor: found, times: 1, saved: false },
+            Some(Measured { factor, times, saved }) => Measured {
                 factor: corrected(factor),
-                times: if kept { 1 } else { BELIEVED.min(times + 1) },
-                kept: false,
+                times: if saved { 1 } else { BELIEVED.min(times + 1) },
+                saved: false,
             },
         });
     }
@@ -433,7 +433,7 @@ pub mod tests {
                         .map(|size| &mut size.sides[side])
                         .filter(|side| side.is_some());
                     for (n, measured) in of_side.enumerate() {
-                        *measured = Some(Measured { factor, times: BELIEVED, kept: true })
+                        *measured = Some(Measured { factor, times: BELIEVED, saved: true })
                             .filter(|_| n == 0 || !few);
                     }
                     let lies = lies.text(&["add"]).unwrap();
@@ -510,18 +510,18 @@ pub mod tests {
     #[test]
     fn a_way_that_lies_is_found_out() {
         let names = ["add"];
-        let kept = || Costs::parse("link 60000 0.1 64\nadd 64 0 cpu 1.5 3\n", &names).unwrap();
-        let mut costs = kept();
+        let saved = || Costs::parse("link 60000 0.1 64\nadd 64 0 cpu 1.5 3\n", &names).unwrap();
+        let mut costs = saved();
         assert!((0..40).all(|_| !costs.doubts()));
         // Another process counts on.
         let mut costs = Costs::parse(&costs.text(&names).unwrap(), &names).unwrap();
         assert_eq!((0..200).filter(|_| costs.doubts()).collect::<Vec<_>>(), [23]);
-        assert_eq!(costs.text(&names), kept().text(&names));
+        assert_eq!(costs.text(&names), saved().text(&names));
         assert!((0..200).all(|_| !Costs::new(Some(LINK), 1).doubts()));
         for near in [LINK, Link::new(20_000.0, 0.05), Link::new(300_000.0, 0.5)] {
-            let mut costs = kept();
+            let mut costs = saved();
             assert!(!costs.compare(near));
-            assert_eq!(costs.text(&names), kept().text(&names));
+            assert_eq!(costs.text(&names), saved().text(&names));
         }
         for other in [
             Link::new(1_000.0, 0.1),
@@ -529,7 +529,7 @@ pub mod tests {
             Link::new(1e6, 0.1),
             Link::new(60_000.0, 0.001),
         ] {
-            let mut costs = kept();
+            let mut costs = saved();
             assert!(costs.compare(other), "{other:?}");
             assert_eq!(costs.text(&names), Costs::new(Some(other), 1).text(&names));
         }

@@ -29,7 +29,7 @@ impl Costs {
                 .enumerate()
                 .filter(|(_, size)| size.sides.iter().any(Option::is_some))
             {
-                let known = size.sides.iter().all(|side| side.is_some_and(|side| !side.kept));
+                let known = size.sides.iter().all(|side| side.is_some_and(|side| !side.saved));
                 let _ = write!(text, "{name} {} {}", least(at), if known { 0 } else { size.calls });
                 for (side, measured) in SIDES.iter().zip(size.sides) {
                     let Some(Measured { factor, times, .. }) = measured else { continue };
@@ -68,7 +68,7 @@ impl Costs {
                 let measured = Measured {
                     factor: number(factor, &FACTORS)?,
                     times: number(times, &(1..=BELIEVED))?,
-                    kept: true,
+                    saved: true,
                 };
                 if seen.sizes[at].sides[side].replace(measured).is_some() {
                     return Err(format!("{name} {operations} {} is there twice", SIDES[side]));
@@ -95,10 +95,10 @@ impl Costs {
         for (seen, own) in self.ops.iter_mut().zip(&own.ops) {
             for (size, own) in seen.sizes.iter_mut().zip(&own.sizes) {
                 // Who measured something there knows how long ago the slower side was tried.
-                let measured = own.sides.iter().flatten().any(|side| !side.kept);
+                let measured = own.sides.iter().flatten().any(|side| !side.saved);
                 size.calls = if measured { own.calls } else { size.calls.max(own.calls) };
                 for (side, own) in size.sides.iter_mut().zip(own.sides) {
-                    *side = own.filter(|own| side.is_none() || !own.kept).or(*side);
+                    *side = own.filter(|own| side.is_none() || !own.saved).or(*side);
                 }
             }
         }
@@ -141,10 +141,10 @@ mod tests {
             let mut costs = Costs::new(Some(LINK), 1);
             run(&mut costs, 10, machine);
             let text = costs.text(&["add"]).unwrap();
-            let mut kept = Costs::parse(&text, &["add"]).unwrap();
-            assert_eq!(kept.text(&["add"]).unwrap(), text);
+            let mut saved = Costs::parse(&text, &["add"]).unwrap();
+            assert_eq!(saved.text(&["add"]).unwrap(), text);
             for n in sizes() {
-                let (before, after) = (costs.decide(0, work(n)), kept.decide(0, work(n)));
+                let (before, after) = (costs.decide(0, work(n)), saved.decide(0, work(n)));
                 assert_eq!((after.cpu, after.gpu), (before.cpu, before.gpu));
                 assert!(
                     after.why == Why::Expected
@@ -238,13 +238,13 @@ mod tests {
     fn what_two_processes_learn_is_kept_of_both() {
         let names = ["add", "mul"];
         let text = "link 60000 0.1 64\nadd 64 9 cpu 1.5 3 gpu 2 3\n";
-        let kept = || Costs::parse(text, &names).unwrap();
+        let saved = || Costs::parse(text, &names).unwrap();
         let after = |costs: &Costs, file: &str| {
             Costs::parse(file, &names).unwrap().with(costs).text(&names).unwrap()
         };
-        assert_eq!(after(&kept(), text), text, "who learned nothing changes nothing");
+        assert_eq!(after(&saved(), text), text, "who learned nothing changes nothing");
         // One learns of one op, the other of another op and of a side of the first.
-        let (mut first, mut second) = (kept(), kept());
+        let (mut first, mut second) = (saved(), saved());
         first.learn(0, work(64), Target::Cpu, 0.5 * first.before(work(64), Target::Cpu));
         second.learn(1, work(80), Target::Cpu, 3.0 * second.before(work(80), Target::Cpu));
         assert!(!second.doubts());
@@ -262,7 +262,7 @@ mod tests {
         assert!(after(&third, &waiting).contains("add 64 0 cpu 1.5 1 gpu 2 3\n"));
         // Who read what another has found to be of another machine has nothing to add.
         let clean = "link 1000 0.1 64\nmul 80 0 cpu 3 1\n";
-        assert_eq!(after(&kept(), clean), clean);
+        assert_eq!(after(&saved(), clean), clean);
         // The way as it was measured now, and what is of another machine is not taken.
         let mut found = Costs::new(Some(Link::new(70_000.0, 0.1)), 2);
         assert_eq!(after(&found, text), text.replace("60000", "70000"));

@@ -10,8 +10,8 @@
 //! its end.
 
 mod cost;
-mod kept;
 mod learned;
+mod saved;
 
 pub use cost::{Target, Why};
 
@@ -138,7 +138,7 @@ impl Auto {
     /// # Errors
     /// What the device reports.
     pub fn new(context: Option<&Context>) -> Result<Self> {
-        let costs = match (context, context.and_then(|context| kept::kept(context, &NAMES))) {
+        let costs = match (context, context.and_then(|context| saved::load(context, &NAMES))) {
             (_, Some(costs)) => costs,
             (context, None) => Costs::new(context.map(measure).transpose()?, NAMES.len()),
         };
@@ -176,7 +176,7 @@ impl Auto {
     pub fn save_measurements(&self) -> Result<PathBuf> {
         // No call waits for the disk.
         let costs = self.costs().clone();
-        kept::keep(self.context.as_ref(), &NAMES, &costs)
+        saved::save(self.context.as_ref(), &NAMES, &costs)
     }
 
     /// Has all calls run on one side, or where they should be faster again.

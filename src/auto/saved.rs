@@ -20,16 +20,16 @@ use std::{
 const TIMING: &Kind = b"bitnet-wgpu timing 1\n";
 
 /// What the folder has for this device and these ops.
-pub fn kept(context: &Context, names: &[&str]) -> Option<Costs> {
+pub fn load(context: &Context, names: &[&str]) -> Option<Costs> {
     let (path, key) = file(context, context.cache_folder()?, names);
-    found(&path, key, names).unwrap_or_else(|why| {
+    stored(&path, key, names).unwrap_or_else(|why| {
         log::warn!("{}: {why}: times are measured again", display(&path));
         None
     })
 }
 
 /// Writes the file, with what another process has written there meanwhile, and gives it.
-pub fn keep(context: Option<&Context>, names: &[&str], costs: &Costs) -> Result<PathBuf> {
+pub fn save(context: Option<&Context>, names: &[&str], costs: &Costs) -> Result<PathBuf> {
     let place = context.and_then(|context| Some(file(context, context.cache_folder()?, names)));
     let none = || Error::Invalid {
         op: "save_measurements",
@@ -38,17 +38,17 @@ pub fn keep(context: Option<&Context>, names: &[&str], costs: &Costs) -> Result<
     let (path, key) = place.ok_or_else(none)?;
     // A file that is not sound is replaced.
     let both =
-        found(&path, key, names).ok().flatten().and_then(|others| others.with(costs).text(names));
+        stored(&path, key, names).ok().flatten().and_then(|others| others.with(costs).text(names));
     let text = both.or_else(|| costs.text(names)).ok_or_else(none)?;
     write(&path, TIMING, key, text.as_bytes())?;
     Ok(path)
 }
 
 /// What a file has, if there is one.
-fn found(path: &Path, key: u64, names: &[&str]) -> Result<Option<Costs>, String> {
+fn stored(path: &Path, key: u64, names: &[&str]) -> Result<Option<Costs>, String> {
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).map_err(|error| error.to_string());
     read(path, TIMING, key, MOST_COSTS)
-        .and_then(|kept| kept.map(|bytes| Costs::parse(&text(bytes)?, names)).transpose())
+        .and_then(|saved| saved.map(|bytes| Costs::parse(&text(bytes)?, names)).transpose())
 }
 
 /// The file, and the hash of what it rests on.
