@@ -14,12 +14,12 @@ fn main() -> Result<()> {
         .unwrap_or_else(|| concat!(env!("CARGO_MANIFEST_DIR"), "/assets/tales-22m").into());
     let checkpoint = Checkpoint::open(&directory)?;
     let context = support::open().map_err(|error| println!("{error}\nso on the CPU only")).ok();
-    let roof =
+    let peak =
         context.as_ref().map(|context| block_on(PeakBandwidth::measure(context))).transpose()?;
-    if let Some(PeakBandwidth { bytes_per_second, clock }) = roof {
-        let roof = bytes_per_second / 1e9;
+    if let Some(PeakBandwidth { bytes_per_second, clock }) = peak {
+        let peak = bytes_per_second / 1e9;
         println!(
-            "roof: reads {roof:.1} GB/s ({clock} clock); GB/s are of packed weights, from memory or cache"
+            "peak: reads {peak:.1} GB/s ({clock} clock); GB/s are of packed weights, from memory or cache"
         );
     }
     println!("\n{:<38} {:>12} tokens   on sums   error        time", "layer", "shape");
@@ -32,7 +32,7 @@ fn main() -> Result<()> {
                 let shape = format!("{} × {}", w.rows(), w.columns());
                 // The roofline is the GPU's.
                 let speed = support::speed(
-                    roof.as_ref().filter(|_| on != "CPU"),
+                    peak.as_ref().filter(|_| on != "CPU"),
                     4 * w.words().len(),
                     time,
                 );

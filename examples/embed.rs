@@ -12,7 +12,7 @@ const QUESTION: &str = "A bear was hungry and looked for honey.";
 
 const DOCUMENTS: [&str; 5] = [
     "The king lived in a castle on the hill.",
-    "The little bear wanted honey, because he was very hungry.",
+    "The little bear expected honey, because he was very hungry.",
     "It rained all day, and the children stayed at home.",
     "The ship sailed across the sea to a far island.",
     "A hungry fox looked for berries in the forest.",

@@ -79,10 +79,10 @@ fn done(recording: &Recording, profile: &Profile, tokens: usize) -> Vec<Point> {
 }
 
 fn plot(context: &Context, points: &[Point]) -> bitnet_wgpu::Result<String> {
-    let (roof, arithmetic) = (
+    let (peak, arithmetic) = (
         block_on(telemetry::PeakBandwidth::measure(context))?,
         block_on(telemetry::peak_compute(context))?,
     );
     let title = format!("{}: kernels, and for how many tokens", context.capabilities().adapter);
-    Ok(roofline::svg(&title, roof.bytes_per_second, arithmetic, points))
+    Ok(roofline::svg(&title, peak.bytes_per_second, arithmetic, points))
 }

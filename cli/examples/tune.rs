@@ -6,7 +6,7 @@
 //! For each number, those are tried that lead to other dispatches. All are timed in turn, round
 //! after round, by recordings that run until the device is done. The best is timed in as many
 //! rounds again, and taken if it is faster in each of them, and by 3 % in their median. A figure
-//! above the roof is of a cache, and does not count.
+//! above the peak is of a cache, and does not count.
 
 use anyhow::{Context as _, Result, ensure};
 use bitnet_cli::{adapters::backend, bench, model::ModelArgs, random::Shape, say};
@@ -62,7 +62,7 @@ fn tune(mut arguments: Arguments) -> Result<()> {
     let [opened] =
         <[_; 1]>::try_from(arguments.device.contexts()?).ok().context("one GPU is needed")?;
     let usual = opened.restricted(|c| c.tuning = Tuning::default());
-    let roof = block_on(PeakBandwidth::measure(&usual))?;
+    let peak = block_on(PeakBandwidth::measure(&usual))?;
     let c = usual.capabilities();
     say(format!(
         "{} · {} · {} · {} kernels\n",
@@ -73,8 +73,8 @@ fn tune(mut arguments: Arguments) -> Result<()> {
     ))?;
     say(format!(
         "peak bandwidth: {:.1} GB/s ({} clock); shapes of {}\n",
-        roof.bytes_per_second / 1e9,
-        roof.clock,
+        peak.bytes_per_second / 1e9,
+        peak.clock,
         name
     ))?;
 
@@ -82,14 +82,14 @@ fn tune(mut arguments: Arguments) -> Result<()> {
     let rows: Vec<usize> = products(&config).iter().map(|[rows, _]| *rows).collect();
     let mut tuning = Tuning::default();
     for &choice in TuningKey::ALL {
-        let mut trial = Trial::new(&usual, &tuning, choice, &rows, &works, &roof)?;
+        let mut trial = Trial::new(&usual, &tuning, choice, &rows, &works, &peak)?;
         say(format!("\n{}: {} by the table", choice.name(), usual.capabilities().tuned(choice)))?;
         if trial.compared.is_empty() {
             say("; no other leads to other dispatches here\n")?;
             continue;
         }
         say(format!("; {} pieces of work\n", trial.compared.len()))?;
-        if let Some(value) = better(&mut trial, &arguments, &roof)? {
+        if let Some(value) = better(&mut trial, &arguments, &peak)? {
             tuning.set(choice, value)?;
         }
     }
@@ -116,13 +116,13 @@ fn shapes(arguments: &Arguments) -> Result<(String, ModelConfig)> {
 }
 
 /// Returns the value that is better than the table's, in two sets of rounds.
-fn better(trial: &mut Trial, arguments: &Arguments, roof: &PeakBandwidth) -> Result<Option<u32>> {
+fn better(trial: &mut Trial, arguments: &Arguments, peak: &PeakBandwidth) -> Result<Option<u32>> {
     let ratios = trial.rounds(arguments.rounds)?;
     for (candidate, ratios) in trial.candidates.iter().zip(&ratios).skip(1) {
         say(format!("  {:>10}: {}\n", candidate.value, shown(ratios)))?;
     }
     if arguments.verbose {
-        say(trial.figures(roof))?;
+        say(trial.figures(peak))?;
     }
     let best = (1..ratios.len()).min_by(|&a, &b| median(&ratios[a]).total_cmp(&median(&ratios[b])));
     let Some(best) = best.filter(|&best| is_better(&ratios[best])) else { return Ok(None) };
@@ -207,7 +207,7 @@ impl Trial {
         choice: TuningKey,
         rows: &[usize],
         works: &[Work],
-        roof: &PeakBandwidth,
+        peak: &PeakBandwidth,
     ) -> Result<Self> {
         let now = usual.capabilities().tuned(choice) as u32;
         let near = (-3..=3).map(|power| (f64::from(now) * 2f64.powi(power)) as u32);
@@ -263,10 +263,10 @@ impl Trial {
             let fits = compared
                 .variants
                 .iter()
-                .all(|(.., seconds)| roof.share(compared.bytes, seconds[0]).is_some());
+                .all(|(.., seconds)| peak.share(compared.bytes, seconds[0]).is_some());
             if !fits {
                 say(format!(
-                    "\n{} is above the roof, so in a cache, and does not count",
+                    "\n{} is above the peak, so in a cache, and does not count",
                     compared.what
                 ))?;
                 continue;
@@ -307,13 +307,13 @@ impl Trial {
             .collect())
     }
 
-    fn figures(&self, roof: &PeakBandwidth) -> String {
+    fn figures(&self, peak: &PeakBandwidth) -> String {
         let variant = |compared: &Compared, (dispatched, .., seconds): &Variant| {
             let (seconds, kernel) =
                 (median(seconds), dispatched.last().map_or("", |(name, ..)| name));
-            let share = roof
+            let share = peak
                 .share(compared.bytes, seconds)
-                .map_or("above the roof".into(), |share| format!("{:.1} %", 100.0 * share));
+                .map_or("above the peak".into(), |share| format!("{:.1} %", 100.0 * share));
             format!(
                 " {kernel} ×{} {:.1} µs {share};",
                 dispatched.len(),

@@ -205,7 +205,7 @@ struct Measurements<'a> {
     model: Model,
     kv: Element,
     /// Peak bandwidth, measured after the warm-up.
-    roof: Option<PeakBandwidth>,
+    peak: Option<PeakBandwidth>,
     /// The results for `--json`.
     object: Value,
     bar: ProgressBar,
@@ -218,7 +218,7 @@ impl<'a> Measurements<'a> {
         let is_f16 = args.kv_type.map_or(has_f16, |kv| kv == KvType::F16);
         let kv = if is_f16 { Element::F16 } else { Element::F32 };
         let bar = progress("measuring", "generations");
-        let new = Self { args, contexts, model, kv, roof: None, object: json!({}), bar };
+        let new = Self { args, contexts, model, kv, peak: None, object: json!({}), bar };
         new.bar.set_length(new.generations() as u64);
         new
     }
@@ -299,9 +299,9 @@ impl<'a> Measurements<'a> {
         for _ in 0..WARM_UPS {
             self.time(512.min(self.limit().saturating_sub(8)), 8)?;
         }
-        self.roof = self.contexts.first().map(profile::roof).transpose()?.flatten();
-        if let Some(roof) = &self.roof {
-            self.object["peak_bytes_per_second"] = roof.bytes_per_second.into();
+        self.peak = self.contexts.first().map(profile::peak).transpose()?.flatten();
+        if let Some(peak) = &self.peak {
+            self.object["peak_bytes_per_second"] = peak.bytes_per_second.into();
         }
         Ok(())
     }
@@ -326,7 +326,7 @@ impl<'a> Measurements<'a> {
             }));
             if self.args.profile {
                 let ids = prompt_of(&self.model, prompt);
-                self.show(Profile::of_prompt(&self.model, &ids, self.roof.as_ref())?)?;
+                self.show(Profile::of_prompt(&self.model, &ids, self.peak.as_ref())?)?;
             }
         }
         self.object["prefill"] = results.into();
@@ -346,7 +346,7 @@ impl<'a> Measurements<'a> {
             }
             let step = self.time(length, tokens)?.1;
             let bytes = self.model.weight_bytes() + self.kv_bytes(length + tokens / 2);
-            let share = self.roof.as_ref().map(|roof| roof.share(bytes, step));
+            let share = self.peak.as_ref().map(|peak| peak.share(bytes, step));
             let shown = match share {
                 None => String::new(),
                 Some(Some(share)) => format!(", {:.1} % of peak bandwidth", 100.0 * share),
@@ -427,7 +427,7 @@ impl<'a> Measurements<'a> {
             self.show(format!("batch of {size:5}: {rate:8.1} tok/s in total"))?;
             results.push(json!({ "batch_size": size, "tokens_per_second": rate }));
             if self.args.profile {
-                self.show(Profile::of_step(&self.model, size, 1, self.roof.as_ref())?)?;
+                self.show(Profile::of_step(&self.model, size, 1, self.peak.as_ref())?)?;
             }
         }
         if !results.is_empty() {
@@ -444,7 +444,7 @@ impl<'a> Measurements<'a> {
         let past = self.context_lengths().next();
         let past = past.context("--profile: no context of --context-lengths fits")?;
         let rate = self.object["decode"][0]["tokens_per_second"].as_f64().unwrap_or(0.0);
-        let profile = Profile::of_step(&self.model, 1, past, self.roof.as_ref())?;
+        let profile = Profile::of_step(&self.model, 1, past, self.peak.as_ref())?;
         self.show(&profile)?;
         self.show(format!(
             "{:>9.1} µs  per token in total, with the transfer of its result",

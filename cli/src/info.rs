@@ -1,6 +1,7 @@
 //! `bitnet info`: a model's architecture and tensors, and whether it is supported.
 
 use crate::{
+    counted,
     model::{FileArgs, progress, resolve},
     say, text,
 };
@@ -224,7 +225,8 @@ fn tokenizer(files: &ModelFiles) -> String {
     let bos = tokenizer.bos().map_or_else(|| "none".into(), |id| id.to_string());
     let eos: Vec<_> = tokenizer.eos().iter().map(ToString::to_string).collect();
     let eos = if eos.is_empty() { "none".into() } else { eos.join(", ") };
-    format!("{} tokens, BOS {bos}, EOS {eos}, {template} chat template", tokenizer.vocab_size())
+    let tokens = counted(tokenizer.vocab_size(), "token");
+    format!("{tokens}, BOS {bos}, EOS {eos}, {template} chat template")
 }
 
 /// One line for the tensors of all layers that differ only in the layer's number.
@@ -249,5 +251,5 @@ fn table(tensors: &[Stored]) -> String {
         text += &format!("{name:<46} {count:>4} × {kind:<5} {shape:<16} {size:>12}\n");
     }
     let bytes: u64 = tensors.iter().filter_map(|tensor| tensor.bytes).sum();
-    text + &format!("{} tensors, {:.1} MB\n", tensors.len(), bytes as f64 / 1e6)
+    text + &format!("{}, {:.1} MB\n", counted(tensors.len(), "tensor"), bytes as f64 / 1e6)
 }

@@ -54,6 +54,11 @@ pub fn main(command: impl FnOnce() -> anyhow::Result<()>) -> ExitCode {
     ExitCode::FAILURE
 }
 
+/// Returns a count with its noun: `1 token`, `2 tokens`.
+fn counted(count: usize, noun: &str) -> String {
+    format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
+}
+
 /// Escapes control characters other than line feeds, which names of files and devices may have.
 pub fn printable(text: &str) -> String {
     let lines: Vec<_> = text.split('\n').map(|line| display(Path::new(line)).to_string()).collect();

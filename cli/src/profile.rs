@@ -1,6 +1,7 @@
 //! A decoding step or a prompt, kernel by kernel, for `--profile` of `bitnet bench` and
 //! `bitnet run`.
 
+use crate::counted;
 use anyhow::{Result, bail};
 use bitnet_wgpu::{
     Context, Error, Recording,
@@ -25,17 +26,17 @@ pub fn device(contexts: &[Context]) -> Result<&Context> {
 }
 
 /// Measures the peak bandwidth of a device, if there is room for it.
-pub fn roof(context: &Context) -> Result<Option<PeakBandwidth>> {
+pub fn peak(context: &Context) -> Result<Option<PeakBandwidth>> {
     match block_on(PeakBandwidth::measure(context)) {
         // It reads a tensor that is larger than caches, and may be larger than the limit.
         Err(Error::MemoryLimit { .. }) => Ok(None),
-        roof => Ok(Some(roof?)),
+        peak => Ok(Some(peak?)),
     }
 }
 
 /// A text's prompt, and a step of its decoding.
 pub struct OfText {
-    roof: Option<PeakBandwidth>,
+    peak: Option<PeakBandwidth>,
     prompt: Profile,
     step: Profile,
 }
@@ -44,17 +45,17 @@ impl OfText {
     /// Of a prompt and this many tokens after it, which a model has just generated: all of the prompt
     /// in one piece, and the step in the middle of them.
     pub fn new(model: &Model, context: &Context, prompt: &[u32], generated: usize) -> Result<Self> {
-        let roof = roof(context)?;
+        let peak = peak(context)?;
         let past = (prompt.len() + generated / 2).min(model.config().context - 1);
-        let prompt = Profile::of_prompt(model, prompt, roof.as_ref())?;
-        let step = Profile::of_step(model, 1, past, roof.as_ref())?;
-        Ok(Self { roof, prompt, step })
+        let prompt = Profile::of_prompt(model, prompt, peak.as_ref())?;
+        let step = Profile::of_step(model, 1, past, peak.as_ref())?;
+        Ok(Self { peak, prompt, step })
     }
 
     /// For `--json`.
     pub fn object(&self) -> Value {
-        let roof = self.roof.map(|roof| roof.bytes_per_second);
-        json!({ "peak_bytes_per_second": roof, "prompt": self.prompt.object(), "step": self.step.object() })
+        let peak = self.peak.map(|peak| peak.bytes_per_second);
+        json!({ "peak_bytes_per_second": peak, "prompt": self.prompt.object(), "step": self.step.object() })
     }
 }
 
@@ -75,7 +76,7 @@ pub struct Profile {
     host: f64,
     kernels: Vec<Kernel>,
     /// Bytes a second that the device reads at most, where that was measured.
-    roof: Option<f64>,
+    peak: Option<f64>,
 }
 
 /// All dispatches of a kernel.
@@ -90,11 +91,11 @@ struct Kernel {
 }
 
 impl Kernel {
-    /// Bytes a second, and their share of the roof. None where passes that are taken off are all of
-    /// the time; and none above the roof, where more is bound than was read, or a cache had it.
-    fn rate(&self, roof: Option<f64>) -> Option<(f64, Option<f64>)> {
+    /// Bytes a second, and their share of the peak. None where passes that are taken off are all of
+    /// the time; and none above the peak, where more is bound than was read, or a cache had it.
+    fn rate(&self, peak: Option<f64>) -> Option<(f64, Option<f64>)> {
         let rate = (self.us > 0.0).then(|| self.bytes as f64 / (self.us * 1e-6))?;
-        let share = roof.map(|roof| rate / roof);
+        let share = peak.map(|peak| rate / peak);
         share.is_none_or(|share| share <= 1.0).then_some((rate, share))
     }
 }
@@ -105,21 +106,22 @@ impl Profile {
         model: &Model,
         sequences: usize,
         past: usize,
-        roof: Option<&PeakBandwidth>,
+        peak: Option<&PeakBandwidth>,
     ) -> Result<Self> {
         Self::of(
-            format!("decode step of a batch of {sequences} after {past} tokens"),
+            format!("decode step of a batch of {sequences} after {}", counted(past, "token")),
             &model.record_step(sequences, past)?,
-            roof,
+            peak,
         )
     }
 
     /// Of a prompt of this many tokens, in one chunk.
-    pub fn of_prompt(model: &Model, ids: &[u32], roof: Option<&PeakBandwidth>) -> Result<Self> {
-        Self::of(format!("prompt of {} tokens", ids.len()), &model.record_prompt(ids)?.0, roof)
+    pub fn of_prompt(model: &Model, ids: &[u32], peak: Option<&PeakBandwidth>) -> Result<Self> {
+        let what = format!("prompt of {}", counted(ids.len(), "token"));
+        Self::of(what, &model.record_prompt(ids)?.0, peak)
     }
 
-    fn of(what: String, step: &Recording, roof: Option<&PeakBandwidth>) -> Result<Self> {
+    fn of(what: String, step: &Recording, peak: Option<&PeakBandwidth>) -> Result<Self> {
         const TIMES: u32 = 16;
         // A device is at its clock after a while of work.
         let start = Instant::now();
@@ -166,7 +168,7 @@ impl Profile {
             gpu: us(gpu),
             host: hosts[4],
             kernels,
-            roof: roof.map(|roof| roof.bytes_per_second),
+            peak: peak.map(|peak| peak.bytes_per_second),
         })
     }
 
@@ -188,7 +190,7 @@ impl Profile {
 
     fn kernels(&self) -> Value {
         let kernel = |kernel: &Kernel| {
-            let (rate, share) = kernel.rate(self.roof).unzip();
+            let (rate, share) = kernel.rate(self.peak).unzip();
             let share = share.flatten();
             json!({ "name": kernel.name, "count": kernel.count, "us": kernel.us, "bytes": kernel.bytes, "bytes_per_second": rate, "share_of_peak": share })
         };
@@ -216,7 +218,7 @@ impl fmt::Display for Profile {
             self.what, self.clock
         )?;
         for kernel @ Kernel { name, count, us, bytes } in &self.kernels {
-            let (rate, share) = kernel.rate(self.roof).unzip();
+            let (rate, share) = kernel.rate(self.peak).unzip();
             let rate = rate.map_or_else(|| "-".into(), |rate| format!("{:.1}", rate / 1e9));
             let share =
                 share.flatten().map_or_else(|| "-".into(), |share| format!("{:.0}", 100.0 * share));

@@ -62,7 +62,7 @@ const BONSAI_8B: &str = r#"{
 }"#;
 
 /// Random ternary layers, and a random embedding in bf16. Where activations are floats, all is
-/// ternary by groups of 128 columns, as in Ternary-Bonsai.
+/// ternary per group of 128 columns, as in Ternary-Bonsai.
 pub struct RandomModel(pub ModelConfig);
 
 impl ModelFile for RandomModel {

@@ -1,6 +1,7 @@
 //! `bitnet run`: continues a prompt.
 
 use crate::{
+    counted,
     generation::{self, GenerationArgs, rate},
     input,
     model::{ChatArgs, ModelArgs, Placement},
@@ -195,7 +196,7 @@ impl Generated {
         let prefill = prefill.map_or_else(String::new, |rate| format!(" ({rate:.0} tok/s)"));
         let drafts = self.speculation.map_or_else(String::new, |counts| {
             format!(
-                "; {} of {} draft tokens accepted in {} passes",
+                "; draft tokens accepted: {} of {}, passes: {}",
                 counts.accepted, counts.drafted, counts.passes
             )
         });
@@ -206,12 +207,11 @@ impl Generated {
             Some(Stop::Context) => "; stopped at the end of the context",
             _ => "",
         };
-        let generated = self.ids.len();
+        let generated = counted(self.ids.len(), "token");
+        let prompt = counted(prompt, "token");
         let decode = self.decode_rate();
         let decode = decode.map_or_else(String::new, |rate| format!(" ({rate:.1} tok/s)"));
-        format!(
-            "prompt: {prompt} tokens{prefill}; generated: {generated} tokens{decode}{drafts}{stop}"
-        )
+        format!("prompt: {prompt}{prefill}; generated: {generated}{decode}{drafts}{stop}")
     }
 }
 

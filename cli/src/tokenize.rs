@@ -1,7 +1,7 @@
 //! `bitnet tokenize`: the tokens of a text.
 
 use crate::{
-    input,
+    counted, input,
     model::{ChatArgs, FileArgs, resolve},
     note, say, say_text,
 };
@@ -65,7 +65,7 @@ impl Tokenize {
         }
         let line = |(id, text): (&u32, &String)| format!("{id:>8}  {}\n", json!(text));
         say_text(&ids.iter().zip(&texts).map(line).collect::<String>())?;
-        note(format!("{} tokens", ids.len()));
+        note(counted(ids.len(), "token"));
         Ok(())
     }
 

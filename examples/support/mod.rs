@@ -42,13 +42,13 @@ pub fn ternary(rng: &mut StdRng, rows: usize, columns: usize) -> PackedTernary {
         .expect("values are ternary")
 }
 
-/// Gigabytes a second and the share of the roofline, if there is one and the figure is below it.
-pub fn rate(roof: Option<&PeakBandwidth>, bytes: usize, seconds: f64) -> String {
-    let Some(roof) = roof else { return String::new() };
-    match roof.share(bytes, seconds) {
+/// Gigabytes a second and the share of the peakline, if there is one and the figure is below it.
+pub fn rate(peak: Option<&PeakBandwidth>, bytes: usize, seconds: f64) -> String {
+    let Some(peak) = peak else { return String::new() };
+    match peak.share(bytes, seconds) {
         Some(share) => format!("{:7.1} GB/s {:5.1} %", bytes as f64 / seconds / 1e9, 100.0 * share),
         // The data was in a cache, so this is no figure of the memory's.
-        None => "      above the roof".into(),
+        None => "      above the peak".into(),
     }
 }
 
@@ -96,7 +96,7 @@ pub fn compare(sums: &[f32], oracle: &[i32]) -> &'static str {
 }
 
 /// Time and [`rate`].
-pub fn speed(roof: Option<&PeakBandwidth>, bytes: usize, time: Duration) -> String {
+pub fn speed(peak: Option<&PeakBandwidth>, bytes: usize, time: Duration) -> String {
     let seconds = time.as_secs_f64();
-    format!("{:8.1} µs {}", seconds * 1e6, rate(roof, bytes, seconds))
+    format!("{:8.1} µs {}", seconds * 1e6, rate(peak, bytes, seconds))
 }

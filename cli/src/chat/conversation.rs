@@ -1,6 +1,9 @@
 //! The messages of a conversation, and how they are answered.
 
-use crate::interrupt::{interrupt, runtime};
+use crate::{
+    counted,
+    interrupt::{interrupt, runtime},
+};
 use anyhow::{Context as _, Result};
 use bitnet_wgpu::model::{
     GenerateOptions, Generation, Message, Model, ReasoningParser, Session, SessionOptions,
@@ -118,7 +121,7 @@ impl<'a> Conversation<'a> {
             }
             let what = match ids {
                 Ok(ids) if ids.len() <= room => return Ok(Prompt { messages, ids, dropped_turns }),
-                Ok(ids) => format!("the message has {} tokens", ids.len()),
+                Ok(ids) => format!("the message has {}", counted(ids.len(), "token")),
                 Err(what) => what,
             };
             return Err(format!("{what}; --context-length is {room}"));

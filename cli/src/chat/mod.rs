@@ -13,6 +13,7 @@ use self::{
     screen::Screen,
 };
 use crate::{
+    counted,
     generation::{GenerationArgs, Seed},
     input,
     model::{ChatArgs, ModelArgs, Placement},
@@ -236,7 +237,7 @@ fn load(file: &Path, conversation: &mut Conversation, screen: &Screen) -> Result
     let text = input::text(file, input::MAX_TEXT)?;
     let messages = conversation::messages_of(&text).with_context(name)?;
     check(&messages, &conversation.tokenizer).with_context(name)?;
-    screen.say_aside(&format!("{} messages", messages.len()));
+    screen.say_aside(&counted(messages.len(), "message"));
     conversation.restart(messages);
     Ok(())
 }

@@ -2,6 +2,7 @@
 
 use super::{conversation::Answer, wrap::Wrap};
 use crate::{
+    counted,
     generation::{counts, rate},
     note, say, say_text,
     style::Style,
@@ -99,11 +100,12 @@ impl Shown<'_> {
     fn summary(&self, answer: &Answer) -> String {
         let rate = rate(answer.ids.len().saturating_sub(1), answer.decode);
         let rate = rate.map_or_else(String::new, |rate| format!(", {rate:.1} tok/s"));
-        let tokens = answer.ids.len();
+        let tokens = counted(answer.ids.len(), "token");
         let first = answer.prefill.as_secs_f64();
-        let mut text = format!("({tokens} tokens{rate}, first token after {first:.2} s");
+        let mut text = format!("({tokens}{rate}, first token after {first:.2} s");
         if self.screen.hide_thinking && answer.reasoning_tokens > 0 {
-            text += &format!("; {} tokens of reasoning not shown", answer.reasoning_tokens);
+            text +=
+                &format!("; {} of reasoning not shown", counted(answer.reasoning_tokens, "token"));
         }
         text += match answer.stop {
             None => "; interrupted",

@@ -38,9 +38,10 @@ fn check_keys(bench: &Value, on_gpu: bool, profiled: bool) {
     for kernel in kernels.iter().filter(rated) {
         let rate = of(kernel, "bytes").unwrap() / (of(kernel, "us").unwrap() * 1e-6);
         let share = rate / of(bench, "peak_bytes_per_second").unwrap();
-        // Above the roof there is neither.
-        let is = |key: &str, wanted: f64| {
-            of(kernel, key).map_or(share > 1.0 - 1e-9, |value| (value / wanted - 1.0).abs() < 1e-9)
+        // Above the peak there is neither.
+        let is = |key: &str, expected: f64| {
+            of(kernel, key)
+                .map_or(share > 1.0 - 1e-9, |value| (value / expected - 1.0).abs() < 1e-9)
         };
         assert!(is("bytes_per_second", rate) && is("share_of_peak", share), "{kernel}");
     }

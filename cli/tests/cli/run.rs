@@ -45,10 +45,10 @@ fn run_continues_a_text() {
     assert_eq!(penalised["token_ids"].as_array().unwrap().len(), 12);
     // The first token is forbidden, and another wanted above all.
     let first = |run: &Value| run["token_ids"][0].as_u64().unwrap();
-    let (forbidden, wanted) = (format!("{}=-inf", first(&greedy)), "7=1000");
+    let (forbidden, expected) = (format!("{}=-inf", first(&greedy)), "7=1000");
     assert_ne!(first(&run(&["--greedy", "--logit-bias", &forbidden])), first(&greedy));
     assert_eq!(
-        run(&["--greedy", "--logit-bias", &forbidden, "--logit-bias", wanted])["token_ids"],
+        run(&["--greedy", "--logit-bias", &forbidden, "--logit-bias", expected])["token_ids"],
         Value::from(vec![7; 12])
     );
     // It samples unless it is told not to, the same for a seed.
@@ -131,7 +131,7 @@ fn a_texts_kernels_are_timed() {
         "{plain} {profiled}"
     );
     let profile = &profiled["profile"];
-    let roof = profile["peak_bytes_per_second"].as_f64().unwrap();
+    let peak = profile["peak_bytes_per_second"].as_f64().unwrap();
     for (what, named) in
         [("prompt", "prompt of 5 tokens"), ("step", "decode step of a batch of 1 after 8 tokens")]
     {
@@ -150,7 +150,7 @@ fn a_texts_kernels_are_timed() {
         for kernel in kernels.iter().filter(|kernel| kernel["share_of_peak"].is_number()) {
             let rate = kernel["bytes"].as_f64().unwrap() / (1e-6 * kernel["us"].as_f64().unwrap());
             let share = kernel["share_of_peak"].as_f64().unwrap();
-            assert!((share * roof / rate - 1.0).abs() < 1e-9 && share <= 1.0, "{kernel}");
+            assert!((share * peak / rate - 1.0).abs() < 1e-9 && share <= 1.0, "{kernel}");
         }
     }
     let output = bitnet(&[&run[..], &["--profile"]].concat()).output().unwrap();
@@ -181,9 +181,9 @@ fn layers_that_do_not_fit_are_offloaded() {
             .concat(),
         )
     };
-    let wanted = run(&[])["token_ids"].clone();
+    let expected = run(&[])["token_ids"].clone();
     let limit = ["--memory-limit", "6M"];
-    assert_eq!(run(&[&["--cpu-offload", "auto"], &limit[..]].concat())["token_ids"], wanted);
+    assert_eq!(run(&[&["--cpu-offload", "auto"], &limit[..]].concat())["token_ids"], expected);
     fails(
         &[&["run", TALES, "x", "--gpu"], &limit[..]].concat(),
         "over the memory limit of 6291456",
