@@ -169,7 +169,7 @@ mod tests {
     fn lines_are_bounded_and_repaired() {
         let mut lines = Lines::new(&b"five5\nsixsix\n\xffab\r\n\nsixsixsix"[..], 5);
         let text = |text: &str| Some(Line::Text(text.into()));
-        let wanted = [
+        let expected = [
             text("five5"),
             Some(Line::TooLong),
             Some(Line::Repaired("\u{fffd}ab".into())),
@@ -177,8 +177,8 @@ mod tests {
             Some(Line::TooLong),
             None,
         ];
-        for wanted in wanted {
-            assert_eq!(lines.next_line().unwrap(), wanted);
+        for expected in expected {
+            assert_eq!(lines.next_line().unwrap(), expected);
         }
     }
 }

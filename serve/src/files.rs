@@ -13,14 +13,14 @@ pub fn check_open_files() -> io::Result<()> {
 }
 
 /// Returns how many connections the process may have open, at most as many as wanted.
-pub(crate) fn connections(wanted: usize) -> io::Result<usize> {
+pub(crate) fn connections(requested: usize) -> io::Result<usize> {
     let most = most_files()?;
     match most.saturating_sub(OTHER_FILES) {
         0 => Err(io::Error::other(format!(
             "the process may open {most} files; at least {} are needed (`ulimit -n`)",
             OTHER_FILES + 1
         ))),
-        room => Ok(room.min(wanted)),
+        room => Ok(room.min(requested)),
     }
 }
 

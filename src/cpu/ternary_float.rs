@@ -173,9 +173,9 @@ mod tests {
             let w = PackedTernary::from_values(rows, columns, &values, scales).unwrap();
             let tokens: Vec<u32> = (0..rows as u32).rev().chain([0]).collect();
             let bits = |y: Vec<f32>| y.into_iter().map(f32::to_bits).collect::<Vec<_>>();
-            let wanted = bits(crate::ops::reference::embed_ternary(&tokens, &w).unwrap());
+            let expected = bits(crate::ops::reference::embed_ternary(&tokens, &w).unwrap());
             assert!(
-                bits(embed(&tokens, &InterleavedTernary::new(&w)).unwrap()) == wanted,
+                bits(embed(&tokens, &InterleavedTernary::new(&w)).unwrap()) == expected,
                 "{rows} × {columns} by {size:?}"
             );
             assert!(embed(&[rows as u32], &InterleavedTernary::new(&w)).is_err());
@@ -212,8 +212,8 @@ mod tests {
             let y = bitlinear(x.clone(), &InterleavedTernary::new(&w)).unwrap();
             let y: Vec<Vec<u32>> =
                 y.chunks(rows).map(|y| y.iter().map(|v| v.to_bits()).collect()).collect();
-            let wanted: Vec<Vec<u32>> = x.chunks(columns).map(|x| plainly(x, &w)).collect();
-            assert!(y == wanted, "{m} × {rows} × {columns} by {size:?}");
+            let expected: Vec<Vec<u32>> = x.chunks(columns).map(|x| plainly(x, &w)).collect();
+            assert!(y == expected, "{m} × {rows} × {columns} by {size:?}");
             if m > 0 {
                 assert!(
                     bitlinear(x[1..].to_vec(), &InterleavedTernary::new(&w)).is_err()

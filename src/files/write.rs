@@ -386,12 +386,12 @@ mod tests {
                 .map_err(|error| error.to_string())
         };
         check(&output).unwrap();
-        for (path, wanted) in [
+        for (path, expected) in [
             (&folder, "is a directory"),
             (&input, "it is an input"),
             (&folder.join("../input"), "it is an input"),
         ] {
-            assert!(check(path).unwrap_err().contains(wanted), "{path:?}");
+            assert!(check(path).unwrap_err().contains(expected), "{path:?}");
         }
         assert!(matches!(check_output(folder.join("no/where"), 1, &[]), Err(Error::Io { .. })));
         #[cfg(unix)]

@@ -398,13 +398,13 @@ impl ModelFile for Checkpoint {
     }
 
     fn check_unused(&self) -> Result<()> {
-        let (wanted, mut used) = (tensor_names(&self.config), HashSet::new());
-        if !wanted.iter().all(|name| self.contains(name)) {
+        let (names, mut used) = (tensor_names(&self.config), HashSet::new());
+        if !names.iter().all(|name| self.contains(name)) {
             // What is missing says more; reading it names it.
             return Ok(());
         }
         used.extend(linear_names(&self.config).map(|name| format!("{name}.weight_scale")));
-        for name in wanted {
+        for name in names {
             let stored = self.stored(&name);
             if self.mlx.is_some() && self.shards.dtype(&stored) == Some(Dtype::U32) {
                 used.extend(["scales", "biases"].map(|part| format!("{name}.{part}")));

@@ -185,16 +185,16 @@ impl ModelConfig {
         }
         self.rope_scaling.check()?;
         let factors = &self.rope_factors;
-        let wanted = if matches!(self.rope_scaling, RopeScaling::LongRope { .. }) {
+        let expected = if matches!(self.rope_scaling, RopeScaling::LongRope { .. }) {
             self.head_dim / 2
         } else {
             0
         };
-        if factors.len() != wanted
+        if factors.len() != expected
             || factors.iter().any(|&factor| !(factor > 0.0 && factor.is_finite()))
         {
             return Err(format!(
-                "{} rotary factors; {wanted} positive ones are needed",
+                "{} rotary factors; {expected} positive ones are needed",
                 factors.len()
             ));
         }

@@ -200,9 +200,9 @@ impl Affine {
         if let Some(at) = scales.iter().zip(&biases).position(|pair| !fits(pair)) {
             let (groups, scale, bias) = (columns / self.group, scales[at], biases[at]);
             let (row, first) = (at / groups, at % groups * self.group);
-            let wanted = if self.bits == 2 { "-scale" } else { "-scale / 2" };
+            let expected = if self.bits == 2 { "-scale" } else { "-scale / 2" };
             return Err(matrix.weight.unsupported(format!(
-                "has the scale {scale} and the bias {bias} in row {row} from column {first} on: it is ternary where biases are {wanted}"
+                "has the scale {scale} and the bias {bias} in row {row} from column {first} on: it is ternary where biases are {expected}"
             )));
         }
         let negated = || biases.iter().map(|bias| -bias).collect();

@@ -182,7 +182,7 @@ impl Prepacked {
     }
 
     /// The names of all tensors that a model of this configuration may have.
-    fn wanted(&self) -> HashSet<String> {
+    fn known(&self) -> HashSet<String> {
         let (layer, ends) = (layer_tensors(&self.config), end_tensors(&self.config));
         let layers = 0..self.config.layers;
         let stacks = layers
@@ -228,12 +228,12 @@ impl ModelFile for Prepacked {
             // What is missing says more; reading it names it.
             return Ok(());
         }
-        let wanted = self.wanted();
+        let known = self.known();
         let fills = |name: &str| {
             name.starts_with(PADDING) && self.file.size(name).is_some_and(|size| size < ALIGNMENT)
         };
         let unused =
-            self.file.names().into_iter().filter(|name| !wanted.contains(name) && !fills(name));
+            self.file.names().into_iter().filter(|name| !known.contains(name) && !fills(name));
         tensors::unused(unused).map_err(|problem| problem.at(self.file.path()))
     }
 

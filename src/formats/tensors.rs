@@ -51,7 +51,7 @@ pub enum Stack<M, V> {
 pub struct Ends<T, V> {
     pub embedding: T,
     pub norm: V,
-    /// None where the embedding is the head.
+    /// None where the embedding is the LM head.
     pub untied_head: Option<T>,
 }
 

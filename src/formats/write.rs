@@ -193,11 +193,11 @@ fn linears(checkpoint: &Checkpoint) -> Vec<(String, usize, usize)> {
 /// Where tensors are in the file: those that are kept, then scales and packed weights.
 fn packed_layout(
     checkpoint: &Checkpoint,
-    kept: &[String],
+    copied: &[String],
     linears: &[(String, usize, usize)],
 ) -> Result<Layout> {
     let mut layout = Layout::default();
-    for name in kept {
+    for name in copied {
         let (file, stored) = checkpoint.place_of(name)?;
         if let (Some(dtype), Some(shape), Some(size)) =
             (file.dtype(stored), file.shape(stored), file.size(stored))
@@ -225,15 +225,15 @@ fn write_tensors(
         let name = name.strip_suffix(".weight_scale").or(name.strip_suffix(".weight"));
         name.is_some_and(|name| linears.iter().any(|linear| linear.0 == name))
     };
-    let kept: Vec<String> = checkpoint.names().into_iter().filter(|name| !packed(name)).collect();
-    let layout = packed_layout(checkpoint, &kept, &linears)?;
+    let copied: Vec<String> = checkpoint.names().into_iter().filter(|name| !packed(name)).collect();
+    let layout = packed_layout(checkpoint, &copied, &linears)?;
     let header = layout.header(json!({"format": "pt"}), 8);
     out.reserve((header.len() + layout.end) as u64)?;
     out.write_at(0, &header)?;
     let mut put =
         |name: &str, bytes: &[u8]| out.write_at(header.len() as u64 + layout.start(name), bytes);
-    let total = kept.len() + linears.len();
-    for (i, name) in kept.into_iter().enumerate() {
+    let total = copied.len() + linears.len();
+    for (i, name) in copied.into_iter().enumerate() {
         let bytes = checkpoint.tensor(&name)?.bytes;
         put(&name, &bytes)?;
         let size = bytes.len() as u64;

@@ -313,11 +313,11 @@ impl Recording {
     pub fn encode(&self, encoder: &mut wgpu::CommandEncoder) {
         self.encode_range(&mut Commands::new(encoder, None), self.label, 0..self.steps.len());
         let bound = self.steps.iter().flat_map(|step| &step.bound).map(|(buffer, _)| buffer);
-        let kept: Vec<_> = bound
+        let held: Vec<_> = bound
             .chain(self.uploads.iter().flat_map(|(_, upload)| upload.written()))
             .cloned()
             .collect();
-        encoder.on_submitted_work_done(move || drop(kept));
+        encoder.on_submitted_work_done(move || drop(held));
     }
 
     /// The submissions of some steps.

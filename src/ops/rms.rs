@@ -85,8 +85,8 @@ mod tests {
             .chain((0..99).map(|n| n as f32 / 2.0))
             .chain([0.0, 32_768.0, -23_170.475])
             .collect();
-        let wanted = row.iter().map(|v| (v * v).round_ties_even() as u64).sum::<u64>();
-        assert_eq!(sum_squares(&row, 1.0), wanted);
+        let expected = row.iter().map(|v| (v * v).round_ties_even() as u64).sum::<u64>();
+        assert_eq!(sum_squares(&row, 1.0), expected);
     }
 
     #[test]

@@ -116,9 +116,9 @@ impl PackedDense {
         scales: Vec<f32>,
     ) -> Result<Self> {
         let invalid = |what| Err(Error::Invalid { op: "dense matrix", what });
-        let (stride, wanted) =
+        let (stride, expected) =
             (element.row_words(columns), if element == DenseElement::Int8 { rows } else { 0 });
-        if rows.checked_mul(stride) != Some(words.len()) || scales.len() != wanted {
+        if rows.checked_mul(stride) != Some(words.len()) || scales.len() != expected {
             return invalid(format!(
                 "{} words and {} scales for {rows} rows of {stride}",
                 words.len(),

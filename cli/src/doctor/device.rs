@@ -92,10 +92,10 @@ impl fmt::Display for Device {
         if c.languages.len() > 1 {
             languages += &format!(", {} by default", self.context.language());
         }
-        let named = |wanted: bool| {
+        let named = |supported: bool| {
             self.offers()
                 .into_iter()
-                .filter(|&(_, has)| has == wanted)
+                .filter(|&(_, has)| has == supported)
                 .map(|(name, _)| name)
                 .collect::<Vec<_>>()
         };

@@ -43,9 +43,10 @@ pub fn fetch(name: &str, hub: &Name) -> Result<PathBuf> {
     let problem = match online(hub) {
         Ok((client, listing)) => {
             // What is asked for is not there: an older copy would be another answer.
-            let wanted =
-                wanted(name, hub, &usable(&listing)).map_err(|error| explained(error, &listing))?;
-            match download(name, hub, &Download { client, cache: &cache, hub, listing }, &wanted) {
+            let selected =
+                select(name, hub, &usable(&listing)).map_err(|error| explained(error, &listing))?;
+            match download(name, hub, &Download { client, cache: &cache, hub, listing }, &selected)
+            {
                 Ok(path) => return Ok(path),
                 Err(error) => error,
             }
@@ -93,10 +94,10 @@ fn explained(error: anyhow::Error, listing: &Listing) -> anyhow::Error {
     }
 }
 
-fn download(name: &str, hub: &Name, download: &Download, wanted: &[String]) -> Result<PathBuf> {
+fn download(name: &str, hub: &Name, download: &Download, selected: &[String]) -> Result<PathBuf> {
     let commit = &download.listing.commit;
     let mut paths = Vec::new();
-    for file in wanted {
+    for file in selected {
         let path = download.with_retries(file).map_err(|error| {
             let hint =
                 if error.is_transient() { "; run it again to go on where it stopped" } else { "" };
@@ -286,7 +287,7 @@ fn progress(file: &str, size: u64) -> ProgressBar {
 }
 
 /// The files of the model: one .gguf file, or config.json first and what belongs to it.
-fn wanted(name: &str, hub: &Name, files: &[String]) -> Result<Vec<String>> {
+fn select(name: &str, hub: &Name, files: &[String]) -> Result<Vec<String>> {
     let ending = |ending: &str| {
         files.iter().filter(|file| file.ends_with(ending)).cloned().collect::<Vec<_>>()
     };
@@ -326,7 +327,7 @@ fn wanted(name: &str, hub: &Name, files: &[String]) -> Result<Vec<String>> {
 }
 
 /// Returns a copy from an earlier download, by this program or another, if it has all that is
-/// wanted.
+/// selected.
 fn cached(name: &str, hub: &Name, cache: &Cache) -> Option<PathBuf> {
     let commit = cache.commit(&hub.revision)?;
     let directory = cache.snapshot(&commit);
@@ -334,8 +335,9 @@ fn cached(name: &str, hub: &Name, cache: &Cache) -> Option<PathBuf> {
         .ok()?
         .filter_map(|file| file.ok()?.file_name().into_string().ok())
         .collect();
-    let wanted = wanted(name, hub, &files).ok()?;
-    let paths: Option<Vec<_>> = wanted.iter().map(|file| cache.find(&commit, file).ok()?).collect();
+    let selected = select(name, hub, &files).ok()?;
+    let paths: Option<Vec<_>> =
+        selected.iter().map(|file| cache.find(&commit, file).ok()?).collect();
     match paths?.as_slice() {
         [one] => Some(one.clone()),
         _ => Some(directory),
@@ -348,15 +350,15 @@ mod tests {
 
     #[test]
     fn the_model_is_found_among_the_files() {
-        let wanted = |name: &str, files: &[&str]| {
+        let select = |name: &str, files: &[&str]| {
             let files: Vec<String> = files.iter().map(|&file| file.into()).collect();
-            wanted(name, &Name::parse(name).unwrap(), &files).map_err(|error| error.to_string())
+            select(name, &Name::parse(name).unwrap(), &files).map_err(|error| error.to_string())
         };
-        assert_eq!(wanted("a/b", &["x.gguf", "README.md"]).unwrap(), ["x.gguf"]);
-        assert_eq!(wanted("a/b:y.gguf", &["x.gguf", "y.gguf"]).unwrap(), ["y.gguf"]);
-        assert!(wanted("a/b", &["x.gguf", "y.gguf"]).unwrap_err().contains("a/b:x.gguf"));
-        assert!(wanted("a/b:z.gguf", &["x.gguf"]).unwrap_err().contains("x.gguf"));
-        assert!(wanted("a/b", &["pytorch_model.bin", "config.json"]).is_err());
+        assert_eq!(select("a/b", &["x.gguf", "README.md"]).unwrap(), ["x.gguf"]);
+        assert_eq!(select("a/b:y.gguf", &["x.gguf", "y.gguf"]).unwrap(), ["y.gguf"]);
+        assert!(select("a/b", &["x.gguf", "y.gguf"]).unwrap_err().contains("a/b:x.gguf"));
+        assert!(select("a/b:z.gguf", &["x.gguf"]).unwrap_err().contains("x.gguf"));
+        assert!(select("a/b", &["pytorch_model.bin", "config.json"]).is_err());
         let one = [
             "README.md",
             "config.json",
@@ -365,7 +367,7 @@ mod tests {
             "tokenizer.json",
         ];
         assert_eq!(
-            wanted("a/b", &one).unwrap(),
+            select("a/b", &one).unwrap(),
             ["config.json", "tokenizer.json", "model.safetensors"]
         );
         let shards = [
@@ -374,7 +376,7 @@ mod tests {
             "model-2.safetensors",
             "model.safetensors.index.json",
         ];
-        assert_eq!(wanted("a/b", &shards).unwrap(), shards);
+        assert_eq!(select("a/b", &shards).unwrap(), shards);
         let embeds = [
             "1_Pooling/config.json",
             "README.md",
@@ -383,7 +385,7 @@ mod tests {
             "modules.json",
         ];
         assert_eq!(
-            wanted("a/b", &embeds).unwrap(),
+            select("a/b", &embeds).unwrap(),
             ["config.json", "modules.json", "1_Pooling/config.json", "model.safetensors"]
         );
     }

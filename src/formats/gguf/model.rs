@@ -194,12 +194,12 @@ impl ModelFile for GgufModel {
     }
 
     fn check_unused(&self) -> Result<()> {
-        let wanted = tensor_names(&self.config);
-        if !wanted.iter().all(|name| self.contains(name)) {
+        let names = tensor_names(&self.config);
+        if !names.iter().all(|name| self.contains(name)) {
             // What is missing says more; reading it names it.
             return Ok(());
         }
-        let used: HashSet<String> = wanted
+        let used: HashSet<String> = names
             .iter()
             .map(|name| format!("{}.weight", self.stored(name)))
             .chain(linear_names(&self.config).map(|name| format!("{}.scale", self.stored(&name))))

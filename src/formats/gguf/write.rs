@@ -109,18 +109,18 @@ pub fn write_gguf(
 }
 
 /// Checks that the file is of the same model, except for its tokens and names.
-fn same_model(file: &GgufModel, wanted: &ModelConfig) -> Result<(), FormatError> {
-    let (architecture, generation) = (wanted.architecture.clone(), wanted.generation.clone());
-    let (eos, embedding) = (wanted.eos.clone(), wanted.embedding.clone());
+fn same_model(file: &GgufModel, expected: &ModelConfig) -> Result<(), FormatError> {
+    let (architecture, generation) = (expected.architecture.clone(), expected.generation.clone());
+    let (eos, embedding) = (expected.eos.clone(), expected.embedding.clone());
     let read = ModelConfig {
         architecture,
         generation,
         eos,
         embedding,
-        bos: wanted.bos,
+        bos: expected.bos,
         ..file.config().clone()
     };
-    if &read == wanted {
+    if &read == expected {
         Ok(())
     } else {
         unsupported("has a configuration value that GGUF cannot store")

@@ -27,7 +27,7 @@ pub struct KernelCache {
     /// Adapter, driver, and this crate.
     device: String,
     /// Whether the log already says that it cannot be written to.
-    told: AtomicBool,
+    warned: AtomicBool,
 }
 
 /// A kernel's place in the folder, and the driver's cache for it.
@@ -42,7 +42,7 @@ pub struct Cached<'a> {
 
 impl KernelCache {
     pub fn new(folder: PathBuf, info: &wgpu::AdapterInfo) -> Self {
-        Self { folder, device: identity(info), told: AtomicBool::new(false) }
+        Self { folder, device: identity(info), warned: AtomicBool::new(false) }
     }
 
     /// The driver's cache for a kernel of this source, with what the folder has of it; `None` where
@@ -78,7 +78,7 @@ impl KernelCache {
     }
 
     fn warn_once(&self, error: &Error) {
-        if !self.told.swap(true, Ordering::Relaxed) {
+        if !self.warned.swap(true, Ordering::Relaxed) {
             log::warn!("compiled kernels are not cached: {error}");
         }
     }

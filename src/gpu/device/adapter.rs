@@ -11,7 +11,7 @@ use crate::{
 };
 
 /// The features that are used where an adapter has them.
-pub fn wanted(adapter: &wgpu::Adapter) -> wgpu::Features {
+pub fn optional_features(adapter: &wgpu::Adapter) -> wgpu::Features {
     let (info, features) = (adapter.get_info(), adapter.features());
     let unified = unified_memory(info.device_type, is_apple(&info)) == Some(true);
     features & if unified { WANTED | wgpu::Features::MAPPABLE_PRIMARY_BUFFERS } else { WANTED }
@@ -94,7 +94,7 @@ impl Adapter {
             wgpu::Features::empty()
         };
         let metal = MetalGpu::of(&raw);
-        let used = wanted(&raw) | features & units;
+        let used = optional_features(&raw) | features & units;
         let msl = MslSupport::of(info.backend, used, metal).choose(msl);
         let capabilities = Capabilities::of(&info, used, &limits, &matrices(&raw), msl.used);
         let family = metal.and_then(|gpu| gpu.family);

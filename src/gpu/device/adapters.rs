@@ -50,12 +50,12 @@ impl Adapters {
         if !cfg!(debug_assertions) {
             descriptor.flags = wgpu::InstanceFlags::empty();
         }
-        if let Some(wanted) = environment("WGPU_BACKEND")
-            .filter(|wanted| wgpu::Backends::from_comma_list(wanted).is_empty())
+        if let Some(value) = environment("WGPU_BACKEND")
+            .filter(|value| wgpu::Backends::from_comma_list(value).is_empty())
         {
             // wgpu would take any.
             let reason = format!(
-                "WGPU_BACKEND is `{wanted}`, which names no backend; `vulkan` and `metal` are supported"
+                "WGPU_BACKEND is `{value}`, which names no backend; `vulkan` and `metal` are supported"
             );
             return Self {
                 all: Vec::new(),

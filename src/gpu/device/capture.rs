@@ -20,7 +20,7 @@ static CAPTURING: Mutex<()> = Mutex::new(());
 /// Which submissions of a device are captured.
 pub struct Captures {
     /// By their numbers, from 0.
-    wanted: Range<u64>,
+    range: Range<u64>,
     submitted: AtomicU64,
 }
 
@@ -29,7 +29,7 @@ impl Captures {
     pub fn asked() -> Result<Option<Self>> {
         let Some(value) = environment(VARIABLE) else { return Ok(None) };
         match parse(&value) {
-            Some(wanted) => Ok(Some(Self { wanted, submitted: AtomicU64::new(0) })),
+            Some(range) => Ok(Some(Self { range, submitted: AtomicU64::new(0) })),
             None => {
                 let what = format!(
                     "{VARIABLE} is `{value}`; N or N:COUNT is needed: the first submission, from 1, and how many"
@@ -43,7 +43,7 @@ impl Captures {
     /// meanwhile is in the capture too.
     pub fn around<R>(&self, device: &wgpu::Device, label: &str, submit: impl FnOnce() -> R) -> R {
         let number = self.submitted.fetch_add(1, Ordering::Relaxed);
-        let _capture = self.wanted.contains(&number).then(|| {
+        let _capture = self.range.contains(&number).then(|| {
             log::info!("capturing submission {}, `{label}`", number + 1);
             Capture::begin(device)
         });
@@ -55,7 +55,7 @@ fn parse(value: &str) -> Option<Range<u64>> {
     let (number, count) = value.split_once(':').unwrap_or((value, "1"));
     let (number, count) = (number.parse::<u64>().ok()?, count.parse::<u64>().ok()?);
     let first = number.checked_sub(1)?;
-    Some(first..first.checked_add(count)?).filter(|wanted| !wanted.is_empty())
+    Some(first..first.checked_add(count)?).filter(|range| !range.is_empty())
 }
 
 /// Ends when it is dropped, by a panic too.

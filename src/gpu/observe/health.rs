@@ -124,15 +124,15 @@ impl Context {
 
 impl Health {
     fn of(info: &wgpu::AdapterInfo) -> Self {
-        let told = Self {
+        let reported = Self {
             thermal: Thermal::read(),
             ..Self::below(Path::new("/sys"), &info.device_pci_bus_id)
         };
         #[cfg(feature = "nvml")]
-        if told == Self::default() && !info.device_pci_bus_id.is_empty() {
+        if reported == Self::default() && !info.device_pci_bus_id.is_empty() {
             return Self::by_nvml(&info.device_pci_bus_id).unwrap_or_default();
         }
-        told
+        reported
     }
 
     /// What NVIDIA's library tells of the device of this address, where there is one. The library
@@ -147,7 +147,7 @@ impl Health {
             .or_else(|_| Nvml::init())
             .ok()?;
         let device = nvml.device_by_pci_bus_id(address).ok()?;
-        fn told<T>(value: T, call: &str) -> Reading<T> {
+        fn reported<T>(value: T, call: &str) -> Reading<T> {
             Reading { value, source: format!("NVML, {call}") }
         }
         let memory = device.memory_info().ok();
@@ -156,20 +156,21 @@ impl Health {
         let milliwatts = device.power_usage().ok();
         let millijoules = device.total_energy_consumption().ok();
         Some(Self {
-            utilization: busy
-                .map(|rates| told(f64::from(rates.gpu) / 100.0, "nvmlDeviceGetUtilizationRates")),
+            utilization: busy.map(|rates| {
+                reported(f64::from(rates.gpu) / 100.0, "nvmlDeviceGetUtilizationRates")
+            }),
             memory_used: memory
                 .as_ref()
-                .map(|memory| told(memory.used, "nvmlDeviceGetMemoryInfo_v2")),
+                .map(|memory| reported(memory.used, "nvmlDeviceGetMemoryInfo_v2")),
             memory_total: memory
                 .as_ref()
-                .map(|memory| told(memory.total, "nvmlDeviceGetMemoryInfo_v2")),
+                .map(|memory| reported(memory.total, "nvmlDeviceGetMemoryInfo_v2")),
             temperature: celsius
-                .map(|celsius| told(f64::from(celsius), "nvmlDeviceGetTemperature")),
+                .map(|celsius| reported(f64::from(celsius), "nvmlDeviceGetTemperature")),
             power: milliwatts
-                .map(|milliwatts| told(f64::from(milliwatts) / 1e3, "nvmlDeviceGetPowerUsage")),
+                .map(|milliwatts| reported(f64::from(milliwatts) / 1e3, "nvmlDeviceGetPowerUsage")),
             energy: millijoules.map(|millijoules| {
-                told(millijoules as f64 / 1e3, "nvmlDeviceGetTotalEnergyConsumption")
+                reported(millijoules as f64 / 1e3, "nvmlDeviceGetTotalEnergyConsumption")
             }),
             thermal: None,
         })

@@ -8,7 +8,7 @@ use crate::{
         compile::cache::KernelCache,
         context::Context,
         device::{
-            adapter::{Adapter, NEEDED, lacking, matrices, wanted},
+            adapter::{Adapter, NEEDED, lacking, matrices, optional_features},
             adapters::Adapters,
             capture::Captures,
             context_options::{AdapterRule, ContextOptions},
@@ -159,7 +159,7 @@ impl Context {
     /// experimental features, and on a GPU with memory of its own `MAPPABLE_PRIMARY_BUFFERS`, for
     /// offloaded layers ([`ContextOptions::offload`]), which an app asks for itself.
     pub fn device_needs(adapter: &wgpu::Adapter) -> (wgpu::Features, wgpu::Limits) {
-        (wanted(adapter), adapter.limits())
+        (optional_features(adapter), adapter.limits())
     }
 
     /// Works on an app's own device. Features that the device was opened without are not used.

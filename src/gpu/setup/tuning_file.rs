@@ -56,9 +56,9 @@ impl Context {
         let Some(folder) = self.cache_folder() else { return self };
         let (path, key) = self.tuning_file(folder);
         let text = |bytes: Vec<u8>| String::from_utf8(bytes).map_err(|error| error.to_string());
-        let kept = read(&path, TUNING, key, MOST_TUNING)
-            .and_then(|kept| kept.map(|bytes| Tuning::parse(&text(bytes)?)).transpose());
-        match kept {
+        let saved = read(&path, TUNING, key, MOST_TUNING)
+            .and_then(|saved| saved.map(|bytes| Tuning::parse(&text(bytes)?)).transpose());
+        match saved {
             Ok(None) => self,
             Ok(Some(tuning)) => {
                 log::info!(

@@ -29,10 +29,10 @@ impl NgramIndex {
         }
         self.known = text.len();
         let end = |length| run(text, text.len(), length);
-        self.lengths.clone().rev().filter_map(end).find_map(|wanted| {
-            let place = *self.next.get(&self.next.hasher().hash_one(wanted))?;
+        self.lengths.clone().rev().filter_map(end).find_map(|ngram| {
+            let place = *self.next.get(&self.next.hasher().hash_one(ngram))?;
             // Two runs may have one hash.
-            (run(text, place, wanted.len()) == Some(wanted)).then_some(place)
+            (run(text, place, ngram.len()) == Some(ngram)).then_some(place)
         })
     }
 
@@ -78,8 +78,8 @@ mod tests {
             let end = |n: usize, place: usize| {
                 place >= n && length >= n && text[place - n..place] == text[length - n..length]
             };
-            let wanted = (2..=5).rev().find_map(|n| (0..length).rev().find(|&place| end(n, place)));
-            assert_eq!(place, wanted, "{length}");
+            let ngram = (2..=5).rev().find_map(|n| (0..length).rev().find(|&place| end(n, place)));
+            assert_eq!(place, ngram, "{length}");
             found += usize::from(place.is_some());
         }
         assert!(found > 50, "{found}");

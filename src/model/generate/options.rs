@@ -236,33 +236,33 @@ impl GenerateOptions {
     /// defaults. As in transformers, sampling without a temperature has one of 1, and without a
     /// `top_k` one of 50. What of it is not supported is logged as a warning.
     pub fn recommended(config: &ModelConfig) -> Self {
-        let (wanted, options) = (&config.generation, Self::default());
-        if !wanted.ignored.is_empty() {
+        let (defaults, options) = (&config.generation, Self::default());
+        if !defaults.ignored.is_empty() {
             log::warn!(
                 "generation_config.json: ignored unsupported settings: {}",
-                wanted.ignored.join(", ")
+                defaults.ignored.join(", ")
             );
         }
         let mut sampling =
-            Sampling::GREEDY.repetition_penalty(wanted.repetition_penalty.unwrap_or(1.0));
-        if wanted.sample == Some(true) {
+            Sampling::GREEDY.repetition_penalty(defaults.repetition_penalty.unwrap_or(1.0));
+        if defaults.sample == Some(true) {
             sampling = sampling
-                .temperature(wanted.temperature.unwrap_or(1.0))
-                .top_k(wanted.top_k.unwrap_or(50));
+                .temperature(defaults.temperature.unwrap_or(1.0))
+                .top_k(defaults.top_k.unwrap_or(50));
             sampling =
-                sampling.top_p(wanted.top_p.unwrap_or(1.0)).min_p(wanted.min_p.unwrap_or(0.0));
+                sampling.top_p(defaults.top_p.unwrap_or(1.0)).min_p(defaults.min_p.unwrap_or(0.0));
         }
         // A limit on prompt and continuation together stands in for one on the continuation.
-        let most = if wanted.max_length.is_some() { usize::MAX } else { options.max_tokens };
+        let most = if defaults.max_length.is_some() { usize::MAX } else { options.max_tokens };
         let options = options
-            .max_tokens(wanted.max_tokens.unwrap_or(most))
-            .max_length(wanted.max_length)
+            .max_tokens(defaults.max_tokens.unwrap_or(most))
+            .max_length(defaults.max_length)
             .sampling(sampling);
         let options = options
-            .min_tokens(wanted.min_tokens.unwrap_or(0))
-            .no_repeat_ngram(wanted.no_repeat_ngram.unwrap_or(0));
-        let suppressed = wanted.suppressed.iter().map(|&id| (id, f32::NEG_INFINITY));
-        options.stop(&wanted.stop).bad_words(wanted.bad_words.clone()).logit_bias(suppressed)
+            .min_tokens(defaults.min_tokens.unwrap_or(0))
+            .no_repeat_ngram(defaults.no_repeat_ngram.unwrap_or(0));
+        let suppressed = defaults.suppressed.iter().map(|&id| (id, f32::NEG_INFINITY));
+        options.stop(&defaults.stop).bad_words(defaults.bad_words.clone()).logit_bias(suppressed)
     }
 
     /// Checks that the numbers are in range for a vocabulary.

@@ -211,18 +211,18 @@ mod tests {
             (ReasoningParser::default(), "", "", ""),
         ];
         for (parts, text, reasoning, answer) in cases {
-            let wanted = (reasoning.to_owned(), answer.to_owned());
-            assert_eq!(said(parts.clone(), &[text]), wanted, "{text:?}");
+            let expected = (reasoning.to_owned(), answer.to_owned());
+            assert_eq!(said(parts.clone(), &[text]), expected, "{text:?}");
             let characters: Vec<String> = text.chars().map(String::from).collect();
             assert_eq!(
                 said(parts.clone(), &characters.iter().map(String::as_str).collect::<Vec<_>>()),
-                wanted,
+                expected,
                 "{text:?} by characters"
             );
             for (at, _) in text.char_indices() {
                 assert_eq!(
                     said(parts.clone(), &[&text[..at], &text[at..]]),
-                    wanted,
+                    expected,
                     "{text:?} cut at {at}"
                 );
             }

@@ -99,9 +99,9 @@ impl<'a> ModelBuilder<'a> {
         self.device(Device::Cpu)
     }
 
-    /// Quantizes the LM head (also the embedding, if it is the head) to 8 bits with a scale per
+    /// Quantizes the LM head (also the embedding, if it is the LM head) to 8 bits with a scale per
     /// row. That is half the bytes, and on a large vocabulary most of a token's time. Otherwise,
-    /// and if it is ternary, the head stays as it is stored.
+    /// and if it is ternary, the LM head stays as it is stored.
     pub fn int8_head(mut self, int8_head: bool) -> Self {
         self.settings.int8_head = int8_head;
         self

@@ -90,18 +90,18 @@ impl Tokenizer {
     /// [`Error::ChatTemplate`] if there is no template, or if it writes the same with and without:
     /// the choice would be ignored.
     pub fn with_thinking(&self, thinking: bool) -> Result<Self> {
-        let told =
+        let switched =
             |thinking| Self(self.0.clone(), Chat { thinking: Some(thinking), ..self.1.clone() });
         let now = self.1.now.unwrap_or_else(LocalTime::now);
         let text = |thinking| {
-            let tokenizer = told(thinking).with_chat_time(now);
+            let tokenizer = switched(thinking).with_chat_time(now);
             tokenizer.chat_text(&[Message::new("user", "Hello")], true)
         };
         if text(true)? == text(false)? {
             let message = "it does not know `enable_thinking`: whether the model reasons before it answers cannot be chosen";
             return Err(Error::ChatTemplate { message: message.into() });
         }
-        Ok(told(thinking))
+        Ok(switched(thinking))
     }
 
     /// Returns the tokenizer with a fixed time for chat templates that write the date, by

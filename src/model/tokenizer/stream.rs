@@ -13,7 +13,7 @@ pub struct TextStream {
     /// The tokens of the last piece, then those held back.
     ids: Vec<u32>,
     /// How many of `ids` belong to the last piece.
-    given: usize,
+    emitted: usize,
     /// The text of the last piece's tokens, decoded alone.
     prefix: String,
 }
@@ -36,7 +36,7 @@ impl Tokenizer {
 
 impl TextStream {
     fn new(tokenizer: Tokenizer) -> Self {
-        Self { tokenizer, ids: Vec::new(), given: 0, prefix: String::new() }
+        Self { tokenizer, ids: Vec::new(), emitted: 0, prefix: String::new() }
     }
 
     /// The text to come follows `ids`, a prompt that is not decoded again: its last tokens decide
@@ -51,7 +51,7 @@ impl TextStream {
         let last = ids[ids.len() - last..].to_vec();
         // An embedding may have more rows than there are tokens.
         if let Ok(prefix) = self.tokenizer.decode(&last) {
-            (self.given, self.ids, self.prefix) = (last.len(), last, prefix);
+            (self.emitted, self.ids, self.prefix) = (last.len(), last, prefix);
         }
     }
 
@@ -72,7 +72,7 @@ impl TextStream {
         if text.len() > self.prefix.len() && !text.ends_with(char::REPLACEMENT_CHARACTER) {
             return self.settle(self.ids.len(), &text);
         }
-        if self.ids.len() - self.given <= HELD {
+        if self.ids.len() - self.emitted <= HELD {
             return Ok(String::new());
         }
         // No character takes this many: what is held is not UTF-8, but for what may be the beginning of a
@@ -87,12 +87,12 @@ impl TextStream {
         let piece = match text.strip_prefix(self.prefix.as_str()) {
             Some(rest) => rest.to_owned(),
             // Invalid bytes changed how the last piece's tokens decode.
-            None => self.tokenizer.decode(&self.ids[self.given..count])?,
+            None => self.tokenizer.decode(&self.ids[self.emitted..count])?,
         };
         // The piece's tokens are kept, as the next one's text may depend on them.
-        self.ids.drain(..self.given);
-        self.given = count - self.given;
-        self.prefix = self.tokenizer.decode(&self.ids[..self.given])?;
+        self.ids.drain(..self.emitted);
+        self.emitted = count - self.emitted;
+        self.prefix = self.tokenizer.decode(&self.ids[..self.emitted])?;
         Ok(piece)
     }
 

@@ -201,7 +201,7 @@ macro_rules! quantize {
                 encoder: &mut Encoder,
                 x: &Tensor<T>,
             ) -> Result<$result> {
-                self.made(encoder, x)
+                self.quantized(encoder, x)
             }
 
             /// Records the quantizer, which writes into what the caller has.
@@ -226,7 +226,11 @@ quantize!(QuantizedInt4);
 quantize!(BlockFloatActivations);
 
 impl ActivationQuantizer<'_, QuantizedActivations> {
-    fn made<T: Float>(&self, encoder: &mut Encoder, x: &Tensor<T>) -> Result<QuantizedActivations> {
+    fn quantized<T: Float>(
+        &self,
+        encoder: &mut Encoder,
+        x: &Tensor<T>,
+    ) -> Result<QuantizedActivations> {
         let [rows, columns] = self.matrix(x);
         let layout = match self.format {
             Format::PerToken(Some(layout)) => layout,
@@ -257,7 +261,7 @@ impl ActivationQuantizer<'_, QuantizedActivations> {
 }
 
 impl ActivationQuantizer<'_, QuantizedInt8> {
-    fn made<T: Float>(&self, encoder: &mut Encoder, x: &Tensor<T>) -> Result<QuantizedInt8> {
+    fn quantized<T: Float>(&self, encoder: &mut Encoder, x: &Tensor<T>) -> Result<QuantizedInt8> {
         let (scaled, zeros) = match self.format {
             Format::Static(low, high) => {
                 self.check_plain("static int8")?;
@@ -292,7 +296,7 @@ impl ActivationQuantizer<'_, QuantizedInt8> {
 }
 
 impl ActivationQuantizer<'_, QuantizedInt4> {
-    fn made<T: Float>(&self, encoder: &mut Encoder, x: &Tensor<T>) -> Result<QuantizedInt4> {
+    fn quantized<T: Float>(&self, encoder: &mut Encoder, x: &Tensor<T>) -> Result<QuantizedInt4> {
         let out = QuantizedInt4::uninit(encoder.context(), x.shape())?;
         self.record(encoder, x, &out)?;
         Ok(out)
@@ -310,7 +314,7 @@ impl ActivationQuantizer<'_, QuantizedInt4> {
 }
 
 impl ActivationQuantizer<'_, BlockFloatActivations> {
-    fn made<T: Float>(
+    fn quantized<T: Float>(
         &self,
         encoder: &mut Encoder,
         x: &Tensor<T>,

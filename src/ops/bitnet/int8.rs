@@ -82,17 +82,17 @@ impl QuantizedInt8 {
         scaled: Scaled,
         zeros: bool,
     ) -> Result<()> {
-        let wanted = scaled.shape(x);
+        let expected = scaled.shape(x);
         let zero_points = self
             .zero_points
             .as_ref()
-            .map(|zeros| ("zero_points of the output", zeros.shape(), wanted));
+            .map(|zeros| ("zero_points of the output", zeros.shape(), expected));
         let parts = [
             ("codes of the output", self.codes.shape(), x),
-            ("scales of the output", self.scales.shape(), wanted),
+            ("scales of the output", self.scales.shape(), expected),
         ];
         if let Some((what, found, expected)) =
-            parts.into_iter().chain(zero_points).find(|(_, found, wanted)| found != wanted)
+            parts.into_iter().chain(zero_points).find(|(_, found, expected)| found != expected)
         {
             return Err(Error::Shape { op, what, expected: expected.to_string(), found });
         }

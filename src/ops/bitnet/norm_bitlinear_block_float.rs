@@ -349,8 +349,8 @@ mod tests {
             (1 << 20, 64),
             (1, 16),
         ];
-        for (rows, wanted) in matrices {
-            assert_eq!(rows_of_workgroup(rows, 0, &gpu), wanted, "{rows}");
+        for (rows, expected) in matrices {
+            assert_eq!(rows_of_workgroup(rows, 0, &gpu), expected, "{rows}");
             // As counted for Apple's GPUs.
             assert_eq!(rows_of_workgroup(rows, 1, &gpu), 64, "{rows}");
         }

@@ -70,13 +70,13 @@ pub(super) const KERNELS: &[&Kernel] = &[&SCALE_OF_LARGEST, &QUANTIZE_BY_TENSOR]
 pub(crate) fn quantize_activations_by_tensor_into<T: Float>(
     encoder: &mut Encoder,
     x: &Tensor<T>,
-    made: &QuantizedInt8,
+    out: &QuantizedInt8,
 ) -> Result<()> {
-    made.check_output("quantize_activations_by_tensor", x.shape(), Scaled::Tensor, false)?;
+    out.check_output("quantize_activations_by_tensor", x.shape(), Scaled::Tensor, false)?;
     let largest = absmax(x, Axes::ALL).forward(encoder)?;
     encoder.transaction(|encoder| {
-        map(encoder, &SCALE_OF_LARGEST, &[], &largest, (&made.scales).into())?;
-        record(encoder, x, made)
+        map(encoder, &SCALE_OF_LARGEST, &[], &largest, (&out.scales).into())?;
+        record(encoder, x, out)
     })
 }
 
@@ -98,13 +98,13 @@ pub(crate) fn quantize_activations_static<T: Float>(
     let context = encoder.context();
     let (scales, zero_points) =
         (context.upload(&[grid.scale], [])?, context.upload(&[grid.zero_point], [])?);
-    let made = QuantizedInt8 {
+    let out = QuantizedInt8 {
         codes: Tensor::uninit(context, x.shape())?,
         scales,
         zero_points: Some(zero_points),
     };
-    record(encoder, x, &made)?;
-    Ok(made)
+    record(encoder, x, &out)?;
+    Ok(out)
 }
 
 /// `quantize_activations_static` into tensors of the caller: three dispatches, of which two write
@@ -117,15 +117,15 @@ pub(crate) fn quantize_activations_static_into<T: Float>(
     encoder: &mut Encoder,
     x: &Tensor<T>,
     range: (f32, f32),
-    made: &QuantizedInt8,
+    out: &QuantizedInt8,
 ) -> Result<()> {
     let grid = checked(range)?;
-    made.check_output("quantize_activations_static", x.shape(), Scaled::Tensor, true)?;
+    out.check_output("quantize_activations_static", x.shape(), Scaled::Tensor, true)?;
     let zero_point = encoder.context().upload(&[grid.zero_point as f32], [])?;
     encoder.transaction(|encoder| {
-        fill(grid.scale).forward_into(encoder, &made.scales)?;
-        cast(&zero_point).forward_into(encoder, &made.bound_zero_points())?;
-        record(encoder, x, made)
+        fill(grid.scale).forward_into(encoder, &out.scales)?;
+        cast(&zero_point).forward_into(encoder, &out.bound_zero_points())?;
+        record(encoder, x, out)
     })
 }
 
@@ -140,12 +140,12 @@ fn checked((low, high): (f32, f32)) -> Result<Grid> {
 }
 
 /// Records the codes, of which the scale is known or will be.
-fn record<T: Float>(encoder: &mut Encoder, x: &Tensor<T>, made: &QuantizedInt8) -> Result<()> {
-    let params = Params { length: x.len() as u32, zeros: made.zero_points.is_some().into() };
+fn record<T: Float>(encoder: &mut Encoder, x: &Tensor<T>, out: &QuantizedInt8) -> Result<()> {
+    let params = Params { length: x.len() as u32, zeros: out.zero_points.is_some().into() };
     encoder.dispatch(
         &QUANTIZE_BY_TENSOR,
         &params,
-        &[x, &made.scales, &made.bound_zero_points(), &made.codes],
+        &[x, &out.scales, &out.bound_zero_points(), &out.codes],
         [x.len().div_ceil(4), 1, 1],
     )
 }

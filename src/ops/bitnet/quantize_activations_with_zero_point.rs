@@ -55,9 +55,9 @@ pub(super) const KERNELS: &[&Kernel] = &[&QUANTIZE_ACTIVATIONS_WITH_ZERO_POINT];
 pub(crate) fn quantize_activations_with_zero_point_into<T: Float>(
     encoder: &mut Encoder,
     x: &Tensor<T>,
-    made: &QuantizedInt8,
+    out: &QuantizedInt8,
 ) -> Result<()> {
-    made.check_output("quantize_activations_with_zero_point", x.shape(), Scaled::Rows, true)?;
+    out.check_output("quantize_activations_with_zero_point", x.shape(), Scaled::Rows, true)?;
     let (rows, columns) = x.shape().as_matrix();
     let params =
         Params { rows: rows as u32, columns: columns as u32, lanes: word_lanes(columns) as u32 };
@@ -65,7 +65,7 @@ pub(crate) fn quantize_activations_with_zero_point_into<T: Float>(
     encoder.dispatch(
         kernel,
         &params,
-        &[x, &made.codes, &made.scales, &made.bound_zero_points()],
+        &[x, &out.codes, &out.scales, &out.bound_zero_points()],
         extent,
     )
 }

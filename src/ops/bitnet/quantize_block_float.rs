@@ -133,7 +133,7 @@ impl BlockFloatActivations {
         features: usize,
         group: Option<usize>,
     ) -> Result<Self> {
-        Self::made(context, [tokens, features], group, |_, shape| Tensor::uninit(context, shape))
+        Self::build(context, [tokens, features], group, |_, shape| Tensor::uninit(context, shape))
     }
 
     /// In memory of the encoder's, until the next op that takes it.
@@ -144,11 +144,11 @@ impl BlockFloatActivations {
         group: Option<usize>,
     ) -> Result<Self> {
         let context = encoder.context().clone();
-        Self::made(&context, [tokens, features], group, |slot, shape| encoder.scratch(slot, shape))
+        Self::build(&context, [tokens, features], group, |slot, shape| encoder.scratch(slot, shape))
     }
 
     /// Of values, and of units, by what makes their memory.
-    fn made(
+    fn build(
         context: &Context,
         [tokens, features]: [usize; 2],
         group: Option<usize>,

@@ -51,9 +51,9 @@ pub(crate) fn quantize_gradients_into<T: Float>(
     encoder: &mut Encoder,
     x: &Tensor<T>,
     seed: u64,
-    made: &QuantizedInt8,
+    out: &QuantizedInt8,
 ) -> Result<()> {
-    made.check_output("quantize_gradients", x.shape(), Scaled::Rows, false)?;
+    out.check_output("quantize_gradients", x.shape(), Scaled::Rows, false)?;
     let (rows, columns) = x.shape().as_matrix();
     let params = Params {
         rows: rows as u32,
@@ -65,7 +65,7 @@ pub(crate) fn quantize_gradients_into<T: Float>(
     encoder.dispatch(
         &QUANTIZE_GRADIENTS,
         &params,
-        &[x, &made.codes, &made.scales],
+        &[x, &out.codes, &out.scales],
         word_extent(rows, columns),
     )
 }

@@ -226,9 +226,9 @@ pub(crate) mod reference {
         if ignore == Some(target) || target as usize >= row.len() {
             return vec![if ignore == Some(target) { 0.0 } else { f32::NAN }; row.len()];
         }
-        let wanted = |i: u32| {
+        let target = |i: u32| {
             (if i == target { 1.0 - smoothing } else { 0.0 }) + smoothing / row.len() as f32
         };
-        (0..).zip(softmax(row)).map(|(i, share)| (share - wanted(i)) * dloss).collect()
+        (0..).zip(softmax(row)).map(|(i, share)| (share - target(i)) * dloss).collect()
     }
 }

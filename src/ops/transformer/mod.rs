@@ -1,5 +1,5 @@
 //! What a transformer needs beside its linear layers: embedding, norm, rotary positions with a
-//! key-value cache, attention, the head, and the choice of a token.
+//! key-value cache, attention, the LM head, and the choice of a token.
 //!
 //! Formulas are those of transformers' `BitNetForCausalLM`, `LlamaForCausalLM`, `Qwen3ForCausalLM`
 //! and `Gemma3ForCausalLM`: RMSNorm (Zhang and Sennrich, arXiv 1910.07467), rotary positions (Su et
