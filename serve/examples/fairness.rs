@@ -202,7 +202,7 @@ fn main() {
     let (pid, [attacker, clients @ ..]) = (arguments.next(), &keys[..]) else {
         panic!("a key for the attacker, and one for each client")
     };
-    let (pid, wanted) = (pid.as_deref(), arguments.next().unwrap_or_default());
+    let (pid, expected) = (pid.as_deref(), arguments.next().unwrap_or_default());
     println!(
         "{} clients, {REQUESTS} requests of {TOKENS} tokens each; seconds to the first token: median, longest",
         clients.len()
@@ -211,7 +211,7 @@ fn main() {
     println!(
         "| attack | without | during | ratio of the longest | MB before, during, after | the attacker's answers |\n| --- | --- | --- | --: | --- | --- |"
     );
-    let attacks = ATTACKS.into_iter().filter(|attack| attack.name.contains(&wanted));
+    let attacks = ATTACKS.into_iter().filter(|attack| attack.name.contains(&expected));
     for attack in attacks {
         let before = Waits::measure(&address, clients);
         let memory = resident(pid);

@@ -10,13 +10,15 @@ use support::{Golden, block_on, models, real_model};
 /// The tokens that transformers chooses, as far as no other is nearly as likely.
 #[track_caller]
 fn assert_greedy(model: &Model, golden: &Golden, prompt: usize, safe: usize) {
-    let wanted = golden.ids(&format!("prompt{prompt}.greedy"));
-    let options =
-        GenerateOptions::default().max_tokens(wanted.len()).ignore_eos(true).kv_type(Element::F32);
+    let expected = golden.ids(&format!("prompt{prompt}.greedy"));
+    let options = GenerateOptions::default()
+        .max_tokens(expected.len())
+        .ignore_eos(true)
+        .kv_type(Element::F32);
     let generation =
         model.generate_ids(&golden.ids(&format!("prompt{prompt}.ids")), &options).unwrap();
     let tokens: Vec<_> = generation.into_iter().map(|token| token.unwrap().id).collect();
-    assert_eq!(tokens[..safe], wanted[..safe], "prompt {prompt}");
+    assert_eq!(tokens[..safe], expected[..safe], "prompt {prompt}");
 }
 
 #[test]
@@ -44,8 +46,8 @@ fn small_models_compute_what_transformers_does() {
             let logits =
                 block_on(model.logits(&golden.ids(&format!("prompt{prompt}.ids")))).unwrap();
             let last = &logits[logits.len() - model.config().vocab..];
-            let wanted = golden.floats(&format!("prompt{prompt}.last_logits"));
-            approx::assert_abs_diff_eq!(last, &wanted[..], epsilon = tolerance);
+            let expected = golden.floats(&format!("prompt{prompt}.last_logits"));
+            approx::assert_abs_diff_eq!(last, &expected[..], epsilon = tolerance);
             assert_greedy(
                 &model,
                 &golden,

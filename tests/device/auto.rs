@@ -41,16 +41,17 @@ fn both_sides_compute_the_op() {
             reference::bitlinear(&a, 30, &w).unwrap()
         );
         // Others within what cases of these ops say more closely.
-        let within = |error: f32, what: &str, got: Vec<f32>, wanted: Vec<f32>| {
-            assert_eq!(got.len(), wanted.len(), "{what}");
-            for (got, wanted) in got.into_iter().zip(wanted) {
+        let within = |error: f32, what: &str, got: Vec<f32>, expected: Vec<f32>| {
+            assert_eq!(got.len(), expected.len(), "{what}");
+            for (got, expected) in got.into_iter().zip(expected) {
                 assert!(
-                    (got - wanted).abs() <= error * wanted.abs().max(1.0),
-                    "{what} {target:?}: {got}, not {wanted}"
+                    (got - expected).abs() <= error * expected.abs().max(1.0),
+                    "{what} {target:?}: {got}, not {expected}"
                 );
             }
         };
-        let near = |what: &str, got: Vec<f32>, wanted: Vec<f32>| within(3e-6, what, got, wanted);
+        let near =
+            |what: &str, got: Vec<f32>, expected: Vec<f32>| within(3e-6, what, got, expected);
         near("silu", values(auto.silu(&a), target), each(reference::silu));
         near("gelu", values(auto.gelu(&a), target), each(reference::gelu));
         near(

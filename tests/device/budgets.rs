@@ -4,35 +4,29 @@
 use bitnet_wgpu::{
     Context, ContextOptions, Element, Error, Tensor,
     error::ErrorKind,
-    formats::Pooling,
     internals::ModelInternals as _,
-    model::{
-        BatchOptions, EmbedOptions, GenerateOptions, Model, ModelFiles, Offload, Offloaded,
-        Sampling, SessionOptions,
-    },
+    model::{BatchOptions, GenerateOptions, Model, ModelFiles, Sampling, SessionOptions},
     telemetry::{Footprint, MemoryPressure},
     transformer::{self, AttentionShape, CachePositions, KvCache},
     wgpu,
 };
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
-    path::Path,
     sync::{Arc, Mutex, OnceLock},
-    thread,
 };
 use support::{
     App, block_on,
-    models::{Shaped, TernaryTables, bits, computed, directory},
+    models::{Shaped, TernaryTables, bits, computed},
     real_model,
 };
 
 /// A context of its own, so that its counters are this test's.
-fn fresh(options: ContextOptions) -> Context {
+pub fn fresh(options: ContextOptions) -> Context {
     block_on(Context::open(options)).unwrap()
 }
 
 /// Bytes that are live under a label.
-fn live(context: &Context, label: &str) -> u64 {
+pub fn live(context: &Context, label: &str) -> u64 {
     context.live_memory().iter().filter(|live| &*live.label == label).map(|live| live.bytes).sum()
 }
 
@@ -342,10 +336,10 @@ fn a_ternary_embedding_takes_its_packed_bytes() {
         });
         // 300 rows of 64 columns per group of 16: 16 bytes of codes and 16 of scales, or 256 bytes
         // of floats and a scale. Buffers are of whole 256 bytes or so.
-        let wanted = (if tied { 1 } else { 2 }) * 300 * (260 - 32);
+        let expected = (if tied { 1 } else { 2 }) * 300 * (260 - 32);
         assert!(
-            (floats - packed).abs_diff(wanted) < 2048,
-            "{} bytes less, {wanted} expected",
+            (floats - packed).abs_diff(expected) < 2048,
+            "{} bytes less, {expected} expected",
             floats - packed
         );
         // Where they do not fit, they are refused before anything is uploaded.
@@ -505,168 +499,4 @@ fn memory_limits_are_checked_before_allocation() {
     // On the CPU, no GPU memory is needed.
     let cpu = Model::builder(real_model()).cpu().build().unwrap();
     assert_eq!(cpu.session_footprint(SessionOptions::new(1, 10)).unwrap(), Footprint::default());
-}
-
-#[test]
-fn offloaded_layers_compute_the_same_bits() {
-    let context = fresh(ContextOptions::default().offload(true));
-    let load = |path: &Path, count| {
-        let offload = if count == 0 { Offload::None } else { Offload::Layers(count) };
-        let model = Model::builder(path).device(&context).offload(offload).build().unwrap();
-        assert_eq!(model.offloaded().layers, count);
-        model
-    };
-    for (path, counts) in
-        [(real_model(), &[5, 8][..]), (directory("llama"), &[1, 2, 3]), (directory("normed"), &[2])]
-    {
-        let resident = load(&path, 0);
-        assert_eq!(resident.offloaded(), Offloaded::default());
-        let wanted = computed(&resident);
-        for &count in counts {
-            for (n, (found, wanted)) in
-                computed(&load(&path, count)).iter().zip(&wanted).enumerate()
-            {
-                assert!(
-                    found == wanted,
-                    "{count} layers of {} offloaded: result {n} differs",
-                    path.display()
-                );
-            }
-        }
-    }
-    let (layers, path) = (3, directory("llama"));
-    let model = load(&path, layers);
-    let wanted = computed(&model);
-    // Long prompts on two threads, which use the same slots: each is submitted as a whole.
-    let ids: Vec<u32> = (0..65).collect();
-    let long = || {
-        bits(block_on(model.session(SessionOptions::new(1, 65)).unwrap().prefill(0, &ids)).unwrap())
-    };
-    thread::scope(|threads| {
-        let both = [(); 2].map(|()| threads.spawn(|| (0..30).all(|_| long() == wanted[0])));
-        assert!(
-            both.into_iter().all(|thread| thread.join().unwrap()),
-            "threads disturb one another"
-        );
-    });
-    // Vectors of texts, and a text among others.
-    let resident = load(&path, 0);
-    let vectors =
-        |model: &Model| {
-            block_on(model.embed_ids(
-                &[vec![3, 4, 5], vec![6]],
-                &EmbedOptions::default().pooling(Pooling::Last),
-            ))
-            .unwrap()
-        };
-    assert_eq!(vectors(&model), vectors(&resident));
-    // What is recorded may be timed, profiled, and run again.
-    let recording = model.record_step(1, 4).unwrap();
-    assert!(!block_on(recording.time(2)).unwrap().1.is_zero());
-    assert_eq!(block_on(recording.profile()).unwrap().steps.len(), recording.dispatches().count());
-    let tracing = context.trace().unwrap();
-    let traced =
-        block_on(model.session(SessionOptions::new(1, 5)).unwrap().prefill(0, &[3, 4, 5, 6, 7]))
-            .unwrap();
-    block_on(tracing.finish()).unwrap();
-    assert!(bits(traced) == wanted[1], "while it is traced");
-    // A model that is loaded again is offloaded again.
-    assert_eq!(model.reload(Some(&context)).unwrap().offloaded(), model.offloaded());
-}
-
-#[test]
-fn a_model_above_the_limit_runs_offloaded() {
-    let context = fresh(ContextOptions::default().offload(true));
-    let files = ModelFiles::open(real_model()).unwrap();
-    let load = |offload| files.builder().device(&context).offload(offload).build();
-    let need = |offload| files.builder().device(&context).offload(offload).footprint();
-    let (layers, room) = (files.config().layers, SessionOptions::new(1, 60));
-    let [all, few] = [0, layers].map(|count| need(Offload::Layers(count)).unwrap());
-    assert!(
-        all.host == 0 && few.host > 0 && all.weights - few.weights > few.host / 2,
-        "{all:?}, {few:?}"
-    );
-    // Room for half of the layers that can be spared, and a session.
-    let text = |model: &Model| -> Vec<u32> {
-        let options = GenerateOptions::default().max_tokens(10).ignore_eos(true);
-        model
-            .generate_ids(&[5; 12], &options)
-            .unwrap()
-            .into_iter()
-            .map(|token| token.unwrap().id)
-            .collect()
-    };
-    let resident = load(Offload::None).unwrap();
-    let (session, wanted) = (resident.session_footprint(room).unwrap(), text(&resident));
-    drop(resident);
-    context.trim_memory();
-    let limit = (all.weights + few.weights) / 2 + session.total();
-    assert!(limit < all.weights + session.total());
-    context.limit_memory(limit);
-    let auto = Offload::Auto(room);
-    let expected = need(auto).unwrap();
-    let model = load(auto).unwrap();
-    let offloaded = model.offloaded();
-    assert_eq!(
-        (offloaded.bytes, live(&context, Footprint::WEIGHTS)),
-        (expected.host, expected.weights),
-        "{offloaded:?}"
-    );
-    assert!((3..layers).contains(&offloaded.layers), "{offloaded:?} of {layers}");
-    let one_less = need(Offload::Layers(offloaded.layers - 1)).unwrap();
-    assert!(one_less.weights + session.total() > limit, "no more than it takes");
-    assert_eq!(text(&model), wanted);
-    let stats = context.memory_stats();
-    eprintln!("{offloaded:?} of {layers} layers: {stats:?}");
-    assert!(stats.live_bytes + stats.cached_bytes <= limit, "{stats:?}");
-    drop(model);
-    // One byte too little for two layers and the session, and no limit at all.
-    context.limit_memory(few.weights + session.total() - 1);
-    let error = load(auto).map(drop).unwrap_err();
-    let bytes = few.weights + session.total();
-    assert!(
-        matches!(&error, Error::MemoryLimit { bytes: needed, .. } if *needed == bytes),
-        "{error}"
-    );
-    context.limit_memory(few.weights + session.total());
-    assert_eq!(load(auto).unwrap().offloaded().layers, layers);
-    context.limit_memory(None);
-    assert_eq!(load(auto).unwrap().offloaded().layers, 0);
-}
-
-#[test]
-fn what_cannot_be_offloaded_is_refused() {
-    let context = fresh(ContextOptions::default().offload(true));
-    let files = ModelFiles::open(real_model()).unwrap();
-    let load = |context, offload| {
-        files.builder().device(context).offload(offload).build().map(drop).unwrap_err()
-    };
-    let more = Offload::Layers(files.config().layers + 1);
-    for context in [Some(&context), None] {
-        assert!(matches!(load(context, more), Error::Invalid { op: "offload", .. }));
-    }
-    assert!(matches!(
-        files.builder().device(&context).offload(more).footprint(),
-        Err(Error::Invalid { op: "offload", .. })
-    ));
-    assert!(matches!(
-        load(Some(&context), Offload::Auto(SessionOptions::new(1, usize::MAX))),
-        Error::Context { .. }
-    ));
-    assert!(matches!(
-        load(Some(&context), Offload::Auto(SessionOptions::new(0, 1))),
-        Error::Invalid { op: "session", .. }
-    ));
-    assert_eq!(live(&context, Footprint::WEIGHTS), 0);
-    // An app's own that was not opened for it.
-    let own = App::default()
-        .open(|descriptor| {
-            descriptor.required_features.remove(wgpu::Features::MAPPABLE_PRIMARY_BUFFERS)
-        })
-        .unwrap();
-    assert!(matches!(load(Some(&own), Offload::Layers(3)), Error::MissingFeature { .. }));
-    assert_eq!(
-        (live(&own, Footprint::WEIGHTS), load(Some(&own), more).kind()),
-        (0, ErrorKind::Invalid)
-    );
 }

@@ -96,8 +96,12 @@ fn a_debugger_captures_the_requested_submissions() {
                 .into_iter()
                 .chain(captured.iter().map(|&line| line.to_owned()))
         };
-        let wanted: Vec<String> = (1..6).flat_map(lines).collect();
-        assert_eq!(started(NAME, whose, value, Some(library)), (true, wanted), "{value}, {whose}");
+        let expected: Vec<String> = (1..6).flat_map(lines).collect();
+        assert_eq!(
+            started(NAME, whose, value, Some(library)),
+            (true, expected),
+            "{value}, {whose}"
+        );
     }
     // Without a debugger, the same results.
     assert!(started(NAME, "ours", "1:9", None).0);

@@ -65,8 +65,8 @@ fn condition(a: &Matrix) -> (f64, f64) {
 }
 
 #[track_caller]
-fn assert_near(what: &str, got: &Matrix, wanted: &Matrix, bound: f64) {
-    let error = got.minus(wanted).norm() / wanted.norm();
+fn assert_near(what: &str, got: &Matrix, expected: &Matrix, bound: f64) {
+    let error = got.minus(expected).norm() / expected.norm();
     assert!(error <= bound, "{what}: off by {error:e}, not {bound:e}");
 }
 
@@ -92,24 +92,24 @@ fn kinds() -> Vec<(&'static str, Matrix)> {
 #[test]
 fn singular_values_are_nalgebras() {
     for (kind, a) in kinds() {
-        let wanted = singular_values(&a);
+        let expected = singular_values(&a);
         let factors =
             run(&[(&a.to_f32(), [a.rows, a.columns].into())], |e, a| linalg::svd(&a[0]).forward(e))
                 .unwrap();
         let (s, cpu) =
             (read(&factors.s), reference::svd(&a.to_f32(), a.rows, a.columns).unwrap().s);
-        for (i, &wanted) in wanted.iter().enumerate() {
+        for (i, &expected) in expected.iter().enumerate() {
             // A change of A moves no singular value by more than its norm (Weyl).
             let bound = roundings(10 * a.rows.max(a.columns)) * a.norm();
             assert!(
-                (f64::from(s[i]) - wanted).abs() <= bound,
-                "{kind}: σ{i} = {}, not {wanted} ± {bound}",
+                (f64::from(s[i]) - expected).abs() <= bound,
+                "{kind}: σ{i} = {}, not {expected} ± {bound}",
                 s[i]
             );
             // The CPU reference computes in f64: its small ones are right to rounding of their own.
             assert!(
-                (f64::from(cpu[i]) - wanted).abs() <= U * wanted + 1e-13 * a.norm(),
-                "{kind}: σ{i} = {}, not {wanted}",
+                (f64::from(cpu[i]) - expected).abs() <= U * expected + 1e-13 * a.norm(),
+                "{kind}: σ{i} = {}, not {expected}",
                 cpu[i]
             );
         }
@@ -122,10 +122,10 @@ fn r_is_nalgebras_up_to_signs() {
         let factors: Qr =
             run(&[(&a.to_f32(), [a.rows, a.columns].into())], |e, a| linalg::qr(&a[0]).forward(e))
                 .unwrap();
-        let (wanted, r) = (from_reference(reference(&a).qr().r()), matrix(&factors.r));
+        let (expected, r) = (from_reference(reference(&a).qr().r()), matrix(&factors.r));
         let sizes = |r: &Matrix| Matrix::from_fn(r.rows, r.columns, |i, j| r.at(i, j).abs());
         let leading = Matrix::from_fn(a.rows, a.rows.min(a.columns), |i, j| a.at(i, j));
-        assert_near(kind, &sizes(&r), &sizes(&wanted), condition(&leading).1 * roundings(a.rows));
+        assert_near(kind, &sizes(&r), &sizes(&expected), condition(&leading).1 * roundings(a.rows));
     }
 }
 
@@ -145,10 +145,10 @@ fn solutions_are_nalgebras() {
             linalg::solve(&t[0], &t[1]).forward(e)
         })
         .unwrap();
-        let wanted = from_reference(reference(&a).lu().solve(&reference(&b)).unwrap());
-        assert_near(kind, &matrix(&x), &wanted, condition(&a).1 * roundings(n));
+        let expected = from_reference(reference(&a).lu().solve(&reference(&b)).unwrap());
+        assert_near(kind, &matrix(&x), &expected, condition(&a).1 * roundings(n));
         let cpu = reference::solve(&given[0].0, &given[1].0, n).unwrap();
-        assert_near(kind, &Matrix::new(&cpu, n, 2), &wanted, 1e-7);
+        assert_near(kind, &Matrix::new(&cpu, n, 2), &expected, 1e-7);
     }
 }
 
@@ -166,12 +166,12 @@ fn least_squares_are_nalgebras() {
             linalg::least_squares(&t[0], &t[1]).forward(e)
         })
         .unwrap();
-        let wanted = solved(&a, &b);
+        let expected = solved(&a, &b);
         // What is left counts with the square of the condition (Golub and Van Loan, 5.3.7).
-        let ((norm, condition), rest) = (condition(&a), a.times(&wanted).minus(&b).norm());
+        let ((norm, condition), rest) = (condition(&a), a.times(&expected).minus(&b).norm());
         let bound =
-            roundings(m) * (condition + condition * condition * rest / (norm * wanted.norm()));
-        assert_near(kind, &matrix(&x), &wanted, bound);
+            roundings(m) * (condition + condition * condition * rest / (norm * expected.norm()));
+        assert_near(kind, &matrix(&x), &expected, bound);
     }
 }
 
@@ -181,8 +181,8 @@ fn cholesky_factors_are_nalgebras() {
     let a = Matrix::new(&b.times(&b.transposed()).to_f32(), 50, 50);
     let l =
         run(&[(&a.to_f32(), [50, 50].into())], |e, a| linalg::cholesky(&a[0]).forward(e)).unwrap();
-    let wanted = from_reference(reference(&a).cholesky().unwrap().l());
-    assert_near("L", &matrix(&l), &wanted, condition(&a).1 * roundings(50));
+    let expected = from_reference(reference(&a).cholesky().unwrap().l());
+    assert_near("L", &matrix(&l), &expected, condition(&a).1 * roundings(50));
 }
 
 /// The bounds on singular values and vectors, and bit-identical results twice.

@@ -11,6 +11,8 @@ mod linalg;
 mod memory;
 #[cfg(target_os = "linux")]
 mod msl_cuda;
+mod offload;
+mod own_device;
 mod recovery;
 mod refusals;
 mod rope;

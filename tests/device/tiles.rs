@@ -346,10 +346,10 @@ fn assert_same_in_all_sizes(case: &Case, context: &Context, op: &str) -> Vec<&'s
         recorded.recording.submit().unwrap().wait().unwrap();
         recorded.read().unwrap()
     };
-    let wanted = run(&recorded);
+    let expected = run(&recorded);
     let bytes =
         |outputs: Vec<Data>| outputs.iter().map(|data| data.bytes().to_vec()).collect::<Vec<_>>();
-    let wanted_outputs = bytes(recorded.watched(&before, &wanted).unwrap());
+    let wanted_outputs = bytes(recorded.watched(&before, &expected).unwrap());
     let same = SAME.iter().any(|(name, _)| *name == op);
     let all: HashMap<&str, Vec<Source>> =
         recorded.recording.kernels().map(|kernel| (kernel.name, sizes(kernel))).collect();
@@ -372,7 +372,7 @@ fn assert_same_in_all_sizes(case: &Case, context: &Context, op: &str) -> Vec<&'s
         // A GPU's compiler may fuse the multiply-adds of one source and not of another, and
         // lavapipe's makes other powers. What is kept between dispatches may differ in other ops:
         // of tiles beyond the last row more or less is written.
-        let kept = !(same && (case.exact || context.capabilities().software)) || got == wanted;
+        let kept = !(same && (case.exact || context.capabilities().software)) || got == expected;
         let kept = kept && (!case.exact || bytes(outputs.unwrap()) == wanted_outputs);
         assert!(kept, "{op}, {}: other bits in size {n} of {all:?}", case.name);
     }

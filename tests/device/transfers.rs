@@ -51,7 +51,7 @@ fn come_and_go_whole(context: &Context) {
         let data: Vec<T> = (0..len).map(number).collect();
         for &piece in pieces {
             let found = read(context, &data, piece).unwrap();
-            let wrong = found.iter().zip(&data).position(|(found, wanted)| found != wanted);
+            let wrong = found.iter().zip(&data).position(|(found, expected)| found != expected);
             assert_eq!((found.len(), wrong), (len, None), "{len} in pieces of {piece}");
         }
         let whole = context.upload(&data, [len]).unwrap();
@@ -111,11 +111,11 @@ fn uploads_that_miss_the_shape_are_refused() {
 fn in_place_uploads_are_in_host_memory() {
     let context = open();
     let in_place = context.capabilities().writes_in_place;
-    let wanted = if in_place { Residency::Shared } else { Residency::Device };
+    let expected = if in_place { Residency::Shared } else { Residency::Device };
     let data: Vec<f32> = (0..1 << 15).map(|n| n as f32).collect();
     // Small ones, and what is not uploaded, are the device's own.
     let [few, many] = [16_383, 16_384].map(|len| context.upload(&data[..len], [len]).unwrap());
-    assert_eq!((few.residency(), many.residency()), (Residency::Device, wanted));
+    assert_eq!((few.residency(), many.residency()), (Residency::Device, expected));
     assert_eq!(Tensor::<f32>::zeros(&context, [16_384]).unwrap().residency(), Residency::Device);
     assert_eq!(many.duplicate().unwrap().residency(), Residency::Device);
     let own = context.restricted(|capabilities| capabilities.writes_in_place = false);
@@ -141,21 +141,21 @@ fn in_place_uploads_are_in_host_memory() {
     );
     let data: Vec<f32> = data.iter().map(|n| n + 0.5).collect();
     let again = context.upload(&data, [data.len()]).unwrap();
-    assert_eq!((context.memory_stats().hits, again.residency()), (after.hits + 1, wanted));
+    assert_eq!((context.memory_stats().hits, again.residency()), (after.hits + 1, expected));
     assert!(block_on(again.read()).unwrap() == data);
 }
 
 #[test]
 fn models_weights_are_where_they_were_written() {
     for context in both() {
-        let wanted = if context.capabilities().writes_in_place {
+        let expected = if context.capabilities().writes_in_place {
             Residency::Shared
         } else {
             Residency::Device
         };
         let w =
             PackedTernary::from_values(256, 1024, &[1i8; 256 * 1024], Scales::Tensor(0.5)).unwrap();
-        assert_eq!(w.upload(&context).unwrap().tensors().0.residency(), wanted);
+        assert_eq!(w.upload(&context).unwrap().tensors().0.residency(), expected);
         let model = Model::builder(real_model()).device(&context).build().unwrap();
         let ids = |model: &Model| -> Result<Vec<u32>> {
             model

@@ -66,15 +66,15 @@ fn floats_by_128_columns_are_taken_exactly() {
         } else {
             Scales::Segments(made.1.iter().map(|&scale| (1, scale)).collect())
         };
-        let wanted = PackedTernary::from_values(ROWS, columns, &made.0, scales).unwrap();
+        let expected = PackedTernary::from_values(ROWS, columns, &made.0, scales).unwrap();
         let read = open(&plain, columns, &values);
-        assert_eq!(ModelFile::linear(&read, "l", ROWS, columns).unwrap(), wanted);
+        assert_eq!(ModelFile::linear(&read, "l", ROWS, columns).unwrap(), expected);
         // They stay as they are where others may be quantized.
         assert_eq!(
             read.with_options(ReadOptions::default().quantize(true)).ternary("l").unwrap(),
-            wanted
+            expected
         );
-        assert_eq!(wanted.dequantize(), values);
+        assert_eq!(expected.dequantize(), values);
     }
     // A group without a weight has no scale; one scale for all is one for the matrix.
     let mut values = floats(256, 128, &weights(256, 128));
@@ -117,14 +117,14 @@ fn per_part_scales_are_read_exactly() {
             .collect()
     };
     let by_rows = made(&|row, _| if row < 3 { 0.5 } else { 0.125 });
-    let wanted = PackedTernary::from_values(
+    let expected = PackedTernary::from_values(
         rows,
         columns,
         &values,
         Scales::Segments(vec![(3, 0.5), (5, 0.125)]),
     )
     .unwrap();
-    assert_eq!(open(llama(), &by_rows).ternary("l").unwrap(), wanted);
+    assert_eq!(open(llama(), &by_rows).ternary("l").unwrap(), expected);
     let by_columns = made(&|_, column| if column < 256 { 0.5 } else { 0.125 });
     let read = open(llama(), &by_columns).ternary("l").unwrap();
     assert_eq!((read.group(), read.dequantize()), (Some(128), by_columns.clone()));
@@ -278,7 +278,7 @@ fn words_of_mlx_are_read() {
         ];
         let open = |all: &[_]| Directory::model(&mlx(bits, group), &file(all)).open().unwrap();
         let first = scales[0];
-        let wanted = PackedTernary::from_values(
+        let expected = PackedTernary::from_values(
             ROWS,
             columns,
             &values,
@@ -288,10 +288,10 @@ fn words_of_mlx_are_read() {
         let checkpoint = open(&all);
         assert_eq!(
             ModelFile::linear(&checkpoint, "lm_head", ROWS, columns).unwrap(),
-            wanted,
+            expected,
             "{bits} bits by {group}"
         );
-        assert_eq!(checkpoint.ternary("lm_head").unwrap(), wanted);
+        assert_eq!(checkpoint.ternary("lm_head").unwrap(), expected);
         let dense = checkpoint.dense("lm_head", ROWS, columns).unwrap();
         assert_eq!(
             dense.element(),
@@ -299,11 +299,11 @@ fn words_of_mlx_are_read() {
         );
         assert_eq!(
             (0..ROWS).flat_map(|row| dense.row(row)).collect::<Vec<_>>(),
-            wanted.dequantize()
+            expected.dequantize()
         );
         assert_eq!(
             checkpoint.ternary_table("lm_head", ROWS, columns).unwrap().as_ref(),
-            Some(&wanted)
+            Some(&expected)
         );
         assert!(checkpoint.ternary_table("lm_head", ROWS, columns + 32).is_err());
         // Other shapes, and parts that are not there.
@@ -387,12 +387,12 @@ fn matrices_of_mlx_have_bits_of_their_own() {
         ];
         let checkpoint = Directory::model(&text, &file(&all)).open().unwrap();
         let dense = checkpoint.dense("lm_head", ROWS, columns).unwrap();
-        let wanted = integers.iter().enumerate().map(|(i, &integer)| {
+        let expected = integers.iter().enumerate().map(|(i, &integer)| {
             f16::from_f32(scales[i / group] * integer as f32 + biases[i / group]).to_f32()
         });
         assert_eq!(
             (0..ROWS).flat_map(|row| dense.row(row)).collect::<Vec<_>>(),
-            wanted.collect::<Vec<_>>(),
+            expected.collect::<Vec<_>>(),
             "{bits} bits"
         );
         assert_eq!(checkpoint.ternary_table("lm_head", ROWS, columns).unwrap(), None);

@@ -2,10 +2,12 @@
 //! never panics.
 
 mod configurations;
+mod families;
 mod file;
 mod gguf;
 mod groups;
 mod prepacked;
+mod prepacked_errors;
 mod safetensors;
 mod stand_ins;
 mod written;

@@ -17,12 +17,12 @@ const POINTER: &[u8] = b"version https://git-lfs.github.com/spec/v1\noid sha256:
 const PAGE: &[u8] = b"\n<!DOCTYPE html>\n<html class=\"\">\n<head>\n<title>Hugging Face</title>";
 
 /// The error of opening a path names the file, what is wrong and what helps.
-fn refused(path: &Path, file: &str, wanted: &[&str]) {
+fn refused(path: &Path, file: &str, expected: &[&str]) {
     for result in [open(path).map(drop), ModelFiles::open(path).map(drop)] {
         let error = result.unwrap_err();
         assert!(matches!(error, Error::Format { .. } | Error::Unsupported { .. }), "{error:?}");
         let text = error.to_string();
-        assert!(wanted.iter().chain([&file]).all(|part| text.contains(part)), "{text}");
+        assert!(expected.iter().chain([&file]).all(|part| text.contains(part)), "{text}");
     }
 }
 
@@ -34,7 +34,7 @@ fn utf16(text: &str) -> Vec<u8> {
 fn stand_ins_are_named() {
     let directory = Directory::temporary();
     let pickle = &b"PK\x03\x04\0\0\x08\x08pytorch_model/data.pkl"[..];
-    for (bytes, wanted) in [
+    for (bytes, expected) in [
         (POINTER, &["Git LFS pointer", "git lfs pull"][..]),
         (PAGE, &["web page", "/resolve/"]),
         (pickle, &["PyTorch", "save_pretrained"]),
@@ -43,22 +43,22 @@ fn stand_ins_are_named() {
         (b"", &["is not a model"]),
     ] {
         for name in ["model.gguf", "model.safetensors"] {
-            refused(&directory.write(name, bytes), name, wanted);
+            refused(&directory.write(name, bytes), name, expected);
         }
         if bytes.len() > 5 {
             let directory = Directory::model(&OFFLINE, bytes);
-            refused(&directory.0, "model.safetensors", wanted);
+            refused(&directory.0, "model.safetensors", expected);
         }
     }
     let weights = file(&[]);
-    for (bytes, wanted) in [
+    for (bytes, expected) in [
         (POINTER.to_vec(), "Git LFS pointer"),
         (PAGE.to_vec(), "web page"),
         (utf16(&OFFLINE), "UTF-16: save it as UTF-8"),
     ] {
         let directory = Directory::model("", &weights);
         directory.write("config.json", bytes);
-        refused(&directory.0, "config.json", &[wanted]);
+        refused(&directory.0, "config.json", &[expected]);
     }
 }
 
@@ -116,8 +116,8 @@ fn split_gguf_is_refused() {
         let maker = number(number(Maker::model(), "split.count", 3), "split.no", part);
         directory.write(&format!("m-0000{}-of-00003.gguf", part + 1), maker.bytes());
     }
-    let wanted = ["part 1 of 3 of a split model", "llama-gguf-split --merge"];
-    refused(&directory.0, "m-00001-of-00003.gguf", &wanted);
+    let expected = ["part 1 of 3 of a split model", "llama-gguf-split --merge"];
+    refused(&directory.0, "m-00001-of-00003.gguf", &expected);
     let second = directory.0.join("m-00002-of-00003.gguf");
     refused(&second, "m-00002-of-00003.gguf", &["part 2 of 3"]);
 }

@@ -47,12 +47,15 @@ fn vectors_of(name: &str) {
                 for (n, found) in
                     block_on(model.embed_ids(&texts, &options)).unwrap().iter().enumerate()
                 {
-                    let wanted = vectors.floats(&format!("prompt{n}.{name}{suffix}"));
-                    assert_eq!((found.vector.len(), found.tokens), (wanted.len(), texts[n].len()));
+                    let expected = vectors.floats(&format!("prompt{n}.{name}{suffix}"));
+                    assert_eq!(
+                        (found.vector.len(), found.tokens),
+                        (expected.len(), texts[n].len())
+                    );
                     let far = found
                         .vector
                         .iter()
-                        .zip(&wanted)
+                        .zip(&expected)
                         .map(|(a, b)| (a - b).abs())
                         .fold(0.0, f32::max);
                     assert!(far < tolerance, "{engine}, prompt {n}, {name}{suffix}: {far}");
@@ -186,7 +189,7 @@ fn files_say_how_texts_become_vectors() {
     assert_eq!(said(&[("1_Pooling/config.json", mean.clone())]), of(Some(Pooling::Mean), None));
     let modules = |more: &[Value]| json!([&[module("Transformer", "")], more].concat());
     let (pooling, normalize) = (module("Pooling", "1_Pooling"), module("Normalize", "2_Normalize"));
-    for (config, wanted) in [
+    for (config, expected) in [
         (mean, Pooling::Mean),
         (json!({ "pooling_mode_cls_token": true }), Pooling::Cls),
         (
@@ -202,12 +205,12 @@ fn files_say_how_texts_become_vectors() {
             ("modules.json", modules(&[pooling.clone(), normalize.clone()])),
             ("1_Pooling/config.json", config.clone()),
         ];
-        assert_eq!(said(&files), of(Some(wanted), Some(true)), "{config}");
+        assert_eq!(said(&files), of(Some(expected), Some(true)), "{config}");
         let files = [
             ("modules.json", modules(std::slice::from_ref(&pooling))),
             ("1_Pooling/config.json", config),
         ];
-        assert_eq!(said(&files), of(Some(wanted), Some(false)));
+        assert_eq!(said(&files), of(Some(expected), Some(false)));
     }
     // A prompt that no text has unless it is asked for, or that is empty, and texts as they are,
     // change nothing.
@@ -310,8 +313,8 @@ fn options_say_whether_texts_end_with_eos() {
     let model_of =
         |tokenizer| Model::builder_from(&checkpoint, Some(tokenizer)).cpu().build().unwrap();
     let asking = model_of(asks);
-    for (add_eos, wanted) in [(None, &with), (Some(true), &with), (Some(false), &plain)] {
-        assert_eq!(&embed(&asking, add_eos).unwrap()[0], wanted, "{add_eos:?}");
+    for (add_eos, expected) in [(None, &with), (Some(true), &with), (Some(false), &plain)] {
+        assert_eq!(&embed(&asking, add_eos).unwrap()[0], expected, "{add_eos:?}");
     }
     // Where they name none.
     folder.write("tokenizer.json", fs::read(real_model().join("tokenizer.json")).unwrap());

@@ -268,12 +268,12 @@ fn the_largest_sessions_work() {
         .map(|token| token.unwrap().id)
         .collect();
     let short = Model::builder(directory("odd")).cpu().build().unwrap();
-    let wanted = short
+    let expected = short
         .generate_ids(&[1, 2], &options.max_tokens(40))
         .unwrap()
         .into_iter()
         .map(|token| token.unwrap().id);
-    assert_eq!(tokens, wanted.collect::<Vec<_>>());
+    assert_eq!(tokens, expected.collect::<Vec<_>>());
     for model in [Model::builder(directory("odd")).device(context()).build().unwrap(), short] {
         let mut session = session(&model, 4096, 2, Element::F32);
         let logits = block_on(session.decode(&[7; 4096])).unwrap();

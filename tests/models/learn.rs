@@ -30,16 +30,16 @@ fn compare(int8: bool, golden: &[[f64; 2]], bounds: [f64; 2]) {
     assert_eq!(golden.len(), 20);
     let mut training = Training::new(context(), Settings { int8, ..Settings::SMALL }).unwrap();
     let mut worst = [0f64; 2];
-    for (i, wanted) in golden.iter().enumerate() {
+    for (i, expected) in golden.iter().enumerate() {
         let (loss, norm) = training.step().unwrap();
         for (which, found) in [number(&loss), number(&norm)].into_iter().enumerate() {
-            let off = (found / wanted[which] - 1.0).abs();
+            let off = (found / expected[which] - 1.0).abs();
             assert!(
                 off <= bounds[which],
                 "step {}: {} is {found}, not {}",
                 i + 1,
                 ["loss", "norm"][which],
-                wanted[which]
+                expected[which]
             );
             worst[which] = worst[which].max(off);
         }

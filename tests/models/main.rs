@@ -10,6 +10,7 @@ mod learn;
 mod model;
 #[cfg(target_os = "linux")]
 mod msl_model;
+mod options;
 mod sessions;
 mod small_models;
 mod speculation;

@@ -63,9 +63,9 @@ fn layers_equal_transformers() {
         let mut input = golden.floats("embed.out");
         for layer in 0..model.config().layers {
             let output = block_on(model.layer_output(layer, &input)).unwrap();
-            let wanted = golden.floats(&format!("layer{layer}.out"));
+            let expected = golden.floats(&format!("layer{layer}.out"));
             let rows =
-                output.chunks(model.config().hidden).zip(wanted.chunks(model.config().hidden));
+                output.chunks(model.config().hidden).zip(expected.chunks(model.config().hidden));
             let off: Vec<_> = rows.map(|(a, b)| relative(a, b)).collect();
             // Where an activation lies on a code's boundary to a last bit, the code may be the next
             // one, and the token's output is off by its share.
@@ -76,7 +76,7 @@ fn layers_equal_transformers() {
                 off.len()
             );
             assert!(flipped <= 1 && worst < 1e-2, "layer {layer} on {engine}: {off:?}");
-            input = wanted;
+            input = expected;
         }
     }
 }
@@ -103,9 +103,12 @@ fn last_logits_are_within_the_recorded_spread() {
             let ids = golden.ids(&format!("prompt{prompt}.ids"));
             let logits = block_on(model.logits(&ids)).unwrap();
             let last = &logits[logits.len() - model.config().vocab..];
-            let wanted = golden.floats(&format!("prompt{prompt}.last_logits"));
-            let off =
-                last.iter().zip(&wanted).map(|(a, b)| f64::from((a - b).abs())).fold(0.0, f64::max);
+            let expected = golden.floats(&format!("prompt{prompt}.last_logits"));
+            let off = last
+                .iter()
+                .zip(&expected)
+                .map(|(a, b)| f64::from((a - b).abs()))
+                .fold(0.0, f64::max);
             assert!(
                 off < 2.0 * spread + 1e-4,
                 "prompt {prompt} on {engine}: {off}, spread {spread}"
@@ -128,8 +131,8 @@ fn greedy_tokens_are_those_of_transformers() {
                 .into_iter()
                 .map(|token| token.unwrap().id)
                 .collect();
-            let wanted = golden.ids(&format!("prompt{prompt}.greedy"));
-            assert_eq!(generated, wanted[..safe], "prompt {prompt} on {engine}");
+            let expected = golden.ids(&format!("prompt{prompt}.greedy"));
+            assert_eq!(generated, expected[..safe], "prompt {prompt} on {engine}");
         }
     }
 }
@@ -144,7 +147,7 @@ fn perplexity_is_that_of_transformers() {
         // default: in f16 where the GPU has it.
         for default_cache in [false, true] {
             let windows = ids.chunks(255).zip(nll.chunks(255)).skip(usize::from(default_cache));
-            let (mut found, mut wanted) = (Vec::new(), Vec::new());
+            let (mut found, mut expected) = (Vec::new(), Vec::new());
             for (window, nll) in windows.step_by(2) {
                 let text = [&[bos], window].concat();
                 found.extend(if default_cache {
@@ -152,15 +155,15 @@ fn perplexity_is_that_of_transformers() {
                 } else {
                     block_on(model.score(&text)).unwrap()
                 });
-                wanted.extend(nll.iter().map(|&nll| f64::from(nll)));
+                expected.extend(nll.iter().map(|&nll| f64::from(nll)));
             }
-            assert_eq!(found.len(), wanted.len());
-            let [found, wanted] =
-                [found, wanted].map(|nll| (nll.iter().sum::<f64>() / nll.len() as f64).exp());
-            println!("{engine}: perplexity {found}, transformers {wanted}");
+            assert_eq!(found.len(), expected.len());
+            let [found, expected] =
+                [found, expected].map(|nll| (nll.iter().sum::<f64>() / nll.len() as f64).exp());
+            println!("{engine}: perplexity {found}, transformers {expected}");
             // Codes that lie on a boundary to a last bit fall either way: 0.1 % of the perplexity
             // of half of the text is one standard deviation (benches/notes/measurements.md).
-            approx::assert_relative_eq!(found, wanted, max_relative = 2e-3);
+            approx::assert_relative_eq!(found, expected, max_relative = 2e-3);
         }
     }
 }

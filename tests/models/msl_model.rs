@@ -51,14 +51,14 @@ fn logits(directory: &Path, ids: &[u32]) -> [Vec<f32>; 2] {
 fn check(directory: &Path, golden: &str, prompt: usize, tolerance: f32) {
     let golden = Golden::open(directory.join(golden));
     let ids = golden.ids(&format!("prompt{prompt}.ids"));
-    let wanted = golden.floats(&format!("prompt{prompt}.last_logits"));
+    let expected = golden.floats(&format!("prompt{prompt}.last_logits"));
     for (whose, got) in
         ["Metal on the CPU", "WGSL on the device"].into_iter().zip(logits(directory, &ids))
     {
-        let off = got.iter().zip(&wanted).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+        let off = got.iter().zip(&expected).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
         println!("{}, {} tokens: {whose} is {off:.1e} off", directory.display(), ids.len());
         assert!(
-            got.len() == wanted.len() && off < tolerance,
+            got.len() == expected.len() && off < tolerance,
             "{}: {whose} is {off} off",
             directory.display()
         );

@@ -74,7 +74,7 @@ fn saved_sessions_go_on_as_they_were() {
                 block_on(session.save(&path)).unwrap();
                 let saved = SafeTensors::open(&path).unwrap().tensor("keys.0.0").unwrap().dtype;
                 assert_eq!(saved, if cache == Element::F16 { Dtype::F16 } else { Dtype::F32 });
-                let wanted = continued(&mut session);
+                let expected = continued(&mut session);
                 for (other, model) in &models {
                     let mut loaded = model.load_session(&path, two_sequences(cache)).unwrap();
                     assert_eq!(
@@ -83,13 +83,13 @@ fn saved_sessions_go_on_as_they_were() {
                     );
                     let found = continued(&mut loaded);
                     if engine == other {
-                        assert_eq!(found, wanted, "{name} on the {engine}, {cache:?}");
+                        assert_eq!(found, expected, "{name} on the {engine}, {cache:?}");
                     }
                     let off =
-                        found.iter().zip(&wanted).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+                        found.iter().zip(&expected).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
                     // Elsewhere numbers round differently, to 16 bits perhaps; another text's would
                     // be far off.
-                    let largest = wanted.iter().fold(0f32, |max, x| max.max(x.abs()));
+                    let largest = expected.iter().fold(0f32, |max, x| max.max(x.abs()));
                     let bound = if cache == Element::F16 { 0.2 * largest } else { 2e-4 };
                     assert!(
                         off < bound,
@@ -223,11 +223,11 @@ fn damaged_sessions_are_refused_by_name() {
     block_on(begun(&cpu, Element::F32).save(&path)).unwrap();
     let sound = SafeTensors::open(&path).unwrap();
     let options = two_sequences(Element::F32);
-    let refused = |wanted: &str| {
+    let refused = |expected: &str| {
         for model in [&gpu, &cpu] {
             let error = model.load_session(&bad, options).map(drop).unwrap_err();
             let is_format = matches!(error, Error::Format { .. } | Error::Unsupported { .. });
-            assert!(is_format && error.to_string().contains(wanted), "{wanted}: {error}");
+            assert!(is_format && error.to_string().contains(expected), "{expected}: {error}");
         }
     };
     changed(&sound, &bad, None, |_, _, _, _| true);

@@ -381,13 +381,13 @@ fn a_session_goes_on_with_its_draft_model() {
             }
             assert_eq!(text[3..], whole.ids[..16], "{engine}: {options:?}");
             // Another text in the same session, without and with.
-            let (wanted, _) = run(&model, &[9, 8], &options.clone().speculate(None));
+            let (expected, _) = run(&model, &[9, 8], &options.clone().speculate(None));
             let ids = |generation: bitnet_wgpu::model::Generation| {
                 generation.into_iter().map(|token| token.unwrap().id).collect::<Vec<_>>()
             };
             assert_eq!(
                 ids(model.generate_ids_in(session, &[9, 8], &options).unwrap()),
-                wanted.ids,
+                expected.ids,
                 "{engine}"
             );
         }

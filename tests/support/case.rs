@@ -57,11 +57,11 @@ impl Case {
     /// A case whose outputs are known exactly.
     pub fn exact(
         name: String,
-        wanted: Vec<Data>,
+        expected: Vec<Data>,
         record: impl Fn(&mut Recorder) -> Result<()> + Send + Sync + 'static,
     ) -> Self {
         let check = move |got: &[Data], leeway| {
-            let mut pairs = got.iter().zip(&wanted).enumerate();
+            let mut pairs = got.iter().zip(&expected).enumerate();
             pairs.try_for_each(|(i, (got, want))| {
                 got.check(want, leeway).map_err(|e| format!("output {i}: {e}"))
             })
@@ -72,10 +72,10 @@ impl Case {
     /// A case whose only output lies within derived bounds.
     pub fn near(
         name: String,
-        wanted: Vec<Near>,
+        expected: Vec<Near>,
         record: impl Fn(&mut Recorder) -> Result<()> + Send + Sync + 'static,
     ) -> Self {
-        Self::new(name, record, move |got, _| got[0].check_near(wanted.iter().copied()))
+        Self::new(name, record, move |got, _| got[0].check_near(expected.iter().copied()))
     }
 
     /// It has tensors of this type.
@@ -148,8 +148,8 @@ impl Case {
     /// The case in one of these ways, in turns of `n`; now and then in both.
     pub fn as_on_either(n: usize, make: impl Fn() -> Self) -> Vec<Self> {
         let ways = [Self::as_on_software, Self::as_on_gpus];
-        let wanted = |way: usize| n.is_multiple_of(3) || way == n % 2;
-        (0..2).filter(|&way| wanted(way)).map(|way| ways[way](make())).collect()
+        let expected = |way: usize| n.is_multiple_of(3) || way == n % 2;
+        (0..2).filter(|&way| expected(way)).map(|way| ways[way](make())).collect()
     }
 
     /// What the CPU reference makes of the same data, where bounds are for both.

@@ -103,13 +103,13 @@ impl Data {
 
     /// Says which float is farther from the exact number than it may be; a half may also be rounded
     /// either way (Vulkan leaves it open).
-    pub fn check_near(&self, wanted: impl IntoIterator<Item = Near>) -> Result<(), String> {
+    pub fn check_near(&self, expected: impl IntoIterator<Item = Near>) -> Result<(), String> {
         let (got, half) = (self.to_f32(), self.element() == Element::F16);
-        let wanted: Vec<_> = wanted.into_iter().collect();
-        if got.len() != wanted.len() {
-            return Err(format!("{} numbers for {}", got.len(), wanted.len()));
+        let expected: Vec<_> = expected.into_iter().collect();
+        if got.len() != expected.len() {
+            return Err(format!("{} numbers for {}", got.len(), expected.len()));
         }
-        for (at, (&got, &Near { exact, error })) in got.iter().zip(&wanted).enumerate() {
+        for (at, (&got, &Near { exact, error })) in got.iter().zip(&expected).enumerate() {
             // 2^-10 of a normal half, 2^-24 of others.
             let rounding = if half { (exact.abs() / 1024.0).max(0.000_000_06) } else { 0.0 };
             let largest = if half { 65_504.0 } else { f64::from(f32::MAX) };
@@ -128,8 +128,8 @@ impl Data {
     }
 
     /// Says which number is not what is wanted.
-    pub fn check(&self, wanted: &Self, leeway: Leeway) -> Result<(), String> {
-        let difference = match (self, wanted) {
+    pub fn check(&self, expected: &Self, leeway: Leeway) -> Result<(), String> {
+        let difference = match (self, expected) {
             (Self::U32(got), Self::U32(want)) => first_difference(got, want, |g, w| g == w),
             (Self::I32(got), Self::I32(want)) => first_difference(got, want, |g, w| g == w),
             (Self::I8(got), Self::I8(want)) => first_difference(got, want, |g, w| g == w),
@@ -149,7 +149,7 @@ impl Data {
                 };
                 first_difference(got, want, same)
             }
-            _ => Some(format!("{:?} for {:?}", self.element(), wanted.element())),
+            _ => Some(format!("{:?} for {:?}", self.element(), expected.element())),
         };
         difference.map_or(Ok(()), Err)
     }

@@ -36,7 +36,7 @@ impl Drop for Directory {
 ///
 /// # Errors
 /// It is not.
-pub fn check_table(document: &str, name: &str, wanted: &str) -> Result<(), String> {
+pub fn check_table(document: &str, name: &str, expected: &str) -> Result<(), String> {
     let path = repository(document);
     let text = fs::read_to_string(&path).map_err(|e| format!("{document}: {e}"))?;
     let [begin, end] = ["begin", "end"].map(|at| format!("<!-- {name}: {at} -->"));
@@ -44,10 +44,10 @@ pub fn check_table(document: &str, name: &str, wanted: &str) -> Result<(), Strin
         text.split_once(&begin).ok_or_else(|| format!("{document} lacks {begin}"))?;
     let (found, after) = rest.split_once(&end).ok_or_else(|| format!("{document} lacks {end}"))?;
     if std::env::var_os("UPDATE").is_some() {
-        return fs::write(&path, format!("{before}{begin}\n{wanted}{end}{after}"))
+        return fs::write(&path, format!("{before}{begin}\n{expected}{end}{after}"))
             .map_err(|e| format!("{document}: {e}"));
     }
-    if found.trim() == wanted.trim() {
+    if found.trim() == expected.trim() {
         Ok(())
     } else {
         Err(format!("{document}: the table `{name}` is out of date; UPDATE=1 writes it"))

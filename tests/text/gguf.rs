@@ -78,14 +78,14 @@ fn gguf_vocabularies_of_gemma_follow_its_rules() {
         ("a\nb\n\na", &["a", "\n", "b", "\n\n", "a"]),
         ("zé", &["<0x7A>", "<0xC3>", "<0xA9>"]),
     ] {
-        let wanted: Vec<u32> = names.iter().map(|name| id(name)).collect();
-        assert_eq!(tokenizer.encode_plain(text).unwrap(), wanted, "{text:?}");
+        let expected: Vec<u32> = names.iter().map(|name| id(name)).collect();
+        assert_eq!(tokenizer.encode_plain(text).unwrap(), expected, "{text:?}");
         assert_eq!(
             tokenizer.encode(text).unwrap(),
-            [&[id("<bos>")], &wanted[..]].concat(),
+            [&[id("<bos>")], &expected[..]].concat(),
             "{text:?}"
         );
-        assert_eq!(tokenizer.decode(&wanted).unwrap(), text);
+        assert_eq!(tokenizer.decode(&expected).unwrap(), text);
     }
     let turn = tokenizer.encode("<start_of_turn>a<end_of_turn>").unwrap();
     assert_eq!(turn, ["<bos>", "<start_of_turn>", "a", "<end_of_turn>"].map(id));
@@ -279,13 +279,13 @@ fn with_parts(parts: &[(&str, Value)]) -> Result<Tokenizer> {
 fn tokenizers_become_gguf_vocabularies() {
     let written = Tokenizer::from_directory(TALES).unwrap().to_gguf().unwrap();
     let template = fs::read_to_string(Path::new(TALES).join("chat_template.jinja")).unwrap();
-    let wanted = GgufVocabulary {
+    let expected = GgufVocabulary {
         add_bos: Some(true),
         add_eos: Some(false),
         chat_template: Some(template),
         ..byte_level()
     };
-    assert_eq!(written, wanted);
+    assert_eq!(written, expected);
     // Other rules, of which the last takes no piece as it is.
     const REGEX: &str = "/pre_tokenizer/pretokenizers/0/pattern/Regex";
     for (pre, text) in

@@ -56,8 +56,8 @@ fn outputs_are_checked_before_work() {
     let broken = directory.model("model.safetensors", |bytes| {
         replaced(bytes, b"model.norm.weight\"", b"model.morn.weight\"")
     });
-    let run = |file: &str, wanted: &str| {
-        fails(&["run", &broken, "x", "--cpu", "--session", file], wanted)
+    let run = |file: &str, expected: &str| {
+        fails(&["run", &broken, "x", "--cpu", "--session", file], expected)
     };
     run(&file, "model.norm");
     run(&format!("{file}/x"), "no such directory");

@@ -59,12 +59,12 @@ fn errors(output: &Output) -> String {
 }
 
 /// Fails with one line that names `wanted`, and with no output.
-fn fails(arguments: &[&str], wanted: &str) {
+fn fails(arguments: &[&str], expected: &str) {
     let output = bitnet(arguments).output().unwrap();
     assert!(!output.status.success() && output.stdout.is_empty(), "{arguments:?}");
     let error = errors(&output);
     assert!(
-        error.contains("error: ") && error.contains(wanted) && !error.contains("panicked"),
+        error.contains("error: ") && error.contains(expected) && !error.contains("panicked"),
         "{arguments:?}: {error}"
     );
 }

@@ -11,12 +11,12 @@ fn the_page_of_commands_is_up_to_date() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/reference/cli.md");
     let page = fs::read_to_string(&path).unwrap();
     let (head, _) = page.split_once(MARK).expect("a mark after the head");
-    let wanted = format!("{head}{MARK}{}", reference());
+    let expected = format!("{head}{MARK}{}", reference());
     if std::env::var_os("UPDATE").is_some() {
-        fs::write(&path, &wanted).unwrap();
+        fs::write(&path, &expected).unwrap();
     }
     let page = fs::read_to_string(&path).unwrap();
-    assert!(page == wanted, "docs/reference/cli.md: run UPDATE=1 cargo test --test cli -- page");
+    assert!(page == expected, "docs/reference/cli.md: run UPDATE=1 cargo test --test cli -- page");
 }
 
 /// Returns a section for each command, then one for each group of options that commands share.

@@ -274,12 +274,12 @@ fn control_characters_of_answers_are_escaped() {
 #[test]
 fn settings_that_cannot_be_used_are_named() {
     let ground = Ground::new("settings");
-    let refuses = |variable: &str, value: &str, wanted: &str| {
+    let refuses = |variable: &str, value: &str, expected: &str| {
         let mut command = ground.command("http://127.0.0.1:9", &["info", "people/tales"]);
         let output = command.env(variable, value).output().unwrap();
         let text = said(&output);
         assert!(
-            !output.status.success() && text.contains(wanted) && !text.contains("secret"),
+            !output.status.success() && text.contains(expected) && !text.contains("secret"),
             "{text}"
         );
     };

@@ -286,11 +286,11 @@ fn what_cannot_be_had_says_why() {
     let cache = Cache::new("errors");
     let gguf = Path::new(TALES).join("../../tests/data/gguf/llama.gguf");
     let (several, _) = hub(vec![("a.gguf", gguf.clone()), ("b.gguf", gguf)], Fault::None);
-    let fails = |endpoint: &str, name: &str, offline, wanted: &str| {
+    let fails = |endpoint: &str, name: &str, offline, expected: &str| {
         let output = cache.run(endpoint, &["run", name, "x", "--cpu"], offline);
         assert!(
-            !output.status.success() && said(&output).contains(wanted),
-            "{wanted}: {}",
+            !output.status.success() && said(&output).contains(expected),
+            "{expected}: {}",
             said(&output)
         );
     };

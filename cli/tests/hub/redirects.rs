@@ -78,7 +78,7 @@ fn token_stays_with_the_endpoint() {
 
 #[test]
 fn storages_cannot_change_large_files() {
-    for (content, wanted) in [(CONTENT, NO_MODEL), ([b'x'; 100], "its SHA-256 is")] {
+    for (content, expected) in [(CONTENT, NO_MODEL), ([b'x'; 100], "its SHA-256 is")] {
         let ground = Ground::new("storage");
         let (storage, _) =
             serve(OTHER, move |request, stream| send(request, stream, "storage", &content));
@@ -96,8 +96,8 @@ fn storages_cannot_change_large_files() {
             }
             Ok(is_stored)
         });
-        ground.refuses(&url, wanted);
-        assert_eq!(ground.repository().join("blobs").join(DIGEST).exists(), wanted == NO_MODEL);
+        ground.refuses(&url, expected);
+        assert_eq!(ground.repository().join("blobs").join(DIGEST).exists(), expected == NO_MODEL);
     }
 }
 

@@ -207,12 +207,12 @@ impl Ground {
 
     /// Runs a download that must fail with `wanted` in its error, and change nothing outside of the
     /// cache.
-    pub fn refuses(&self, endpoint: &str, wanted: &str) -> String {
+    pub fn refuses(&self, endpoint: &str, expected: &str) -> String {
         let before = self.around();
         let output = self.info(endpoint);
         let text = said(&output);
         assert_eq!(self.around(), before, "{text}");
-        assert!(!output.status.success() && text.contains(wanted), "{wanted}: {text}");
+        assert!(!output.status.success() && text.contains(expected), "{expected}: {text}");
         assert!(!text.contains("panicked") && !text.contains("sesame"), "{text}");
         text
     }

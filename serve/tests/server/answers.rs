@@ -249,7 +249,8 @@ fn several_choices_of_several_prompts() {
             .map(|token| token.unwrap().text)
             .collect()
     };
-    let wanted = [alone("Once", 7), alone("Once", 8), alone("The bear", 9), alone("The bear", 10)];
+    let expected =
+        [alone("Once", 7), alone("Once", 8), alone("The bear", 9), alone("The bear", 10)];
     let body = json!({ "prompt": ["Once", "The bear"], "n": 2, "seed": 7, "temperature": 1.2, "max_tokens": 8 });
     let whole = server.complete(&body);
     let texts: Vec<_> = whole["choices"]
@@ -258,7 +259,7 @@ fn several_choices_of_several_prompts() {
         .iter()
         .map(|choice| choice["text"].as_str().unwrap())
         .collect();
-    assert_eq!(texts, wanted);
+    assert_eq!(texts, expected);
     let once = cpu().encode_prompt("Once").unwrap().len();
     assert_eq!(
         (&whole["usage"]["prompt_tokens"], &whole["usage"]["completion_tokens"]),
@@ -267,10 +268,10 @@ fn several_choices_of_several_prompts() {
     let chunks =
         post(&server.address, "/v1/completions", &with(body, &[("stream", true.into())])).chunks();
     (0..4).for_each(|n| {
-        assert_eq!(joined(&chunks, n as u64), (wanted[n].clone(), "length".to_owned()))
+        assert_eq!(joined(&chunks, n as u64), (expected[n].clone(), "length".to_owned()))
     });
     let by_ids = json!({ "prompt": ids, "seed": 9, "temperature": 1.2, "max_tokens": 8 });
-    assert_eq!(server.complete(&by_ids)["choices"][0]["text"], wanted[2].as_str());
+    assert_eq!(server.complete(&by_ids)["choices"][0]["text"], expected[2].as_str());
     // Without a seed, texts differ.
     let body = json!({ "prompt": "Once", "n": 3, "temperature": 2.0, "max_tokens": 16 });
     let texts = || {

@@ -10,7 +10,7 @@ fn embeddings_are_the_librarys() {
     let (server, model) = (Served::new(&cpu(), 1, 1, |options| options), cpu());
     let embed = |body: Value| post(&server.address, "/v1/embeddings", &body);
     let texts = ["The bear ate honey.", "It rained."];
-    let wanted = pollster::block_on(model.embed(&texts, &EmbedOptions::default())).unwrap();
+    let expected = pollster::block_on(model.embed(&texts, &EmbedOptions::default())).unwrap();
     let answer =
         embed(json!({ "input": texts, "model": "tales", "user": "x", "dimensions": 512 })).json();
     let floats = |n: usize| -> Vec<f32> {
@@ -22,9 +22,12 @@ fn embeddings_are_the_librarys() {
             .collect()
     };
     for n in 0..2 {
-        assert_eq!((floats(n), &answer["data"][n]["index"]), (wanted[n].vector.clone(), &json!(n)));
+        assert_eq!(
+            (floats(n), &answer["data"][n]["index"]),
+            (expected[n].vector.clone(), &json!(n))
+        );
     }
-    let tokens = wanted.iter().map(|one| one.tokens).sum::<usize>();
+    let tokens = expected.iter().map(|one| one.tokens).sum::<usize>();
     assert_eq!(answer["usage"], json!({ "prompt_tokens": tokens, "total_tokens": tokens }));
     assert_eq!(
         (&answer["object"], &answer["model"], &answer["data"][0]["object"]),
@@ -50,7 +53,7 @@ fn embeddings_are_the_librarys() {
         .collect();
     assert_eq!(
         (encoded.len(), bytes),
-        (2732, wanted[0].vector.iter().flat_map(|x| x.to_le_bytes()).collect())
+        (2732, expected[0].vector.iter().flat_map(|x| x.to_le_bytes()).collect())
     );
     let ids = model.tokenizer().unwrap().encode(texts[0]).unwrap();
     assert_eq!(

@@ -168,7 +168,7 @@ fn what_is_wrong_is_named() {
         (text(json!({ "model": 7 })), "model", "7"),
         (text(json!({ ("\n".to_owned() + &"x".repeat(300)): 7 })), "xxx", "unknown field"),
     ];
-    for ((is_chat, body), param, wanted) in table {
+    for ((is_chat, body), param, expected) in table {
         let path = if is_chat { "/v1/chat/completions" } else { "/v1/completions" };
         let answer = post(&server.address, path, &body);
         let (status, error) = (answer.status, answer.json()["error"].clone());
@@ -182,7 +182,7 @@ fn what_is_wrong_is_named() {
             status == 400 && right && error["type"] == "invalid_request_error",
             "{param}: {status} {error}"
         );
-        assert!(error["message"].as_str().unwrap().contains(wanted), "{param}: {error}");
+        assert!(error["message"].as_str().unwrap().contains(expected), "{param}: {error}");
     }
     let bias = post(
         &server.address,
@@ -260,13 +260,13 @@ fn a_missing_template_or_tokenizer_is_named() {
     }
     let model = || Model::builder(&folder).cpu().build().unwrap();
     let chat = json!({ "messages": [{ "role": "user", "content": "Hi" }] });
-    let refused = |server: &Served, path: &str, body: &Value, param: &str, wanted: &str| {
+    let refused = |server: &Served, path: &str, body: &Value, param: &str, expected: &str| {
         let answer = post(&server.address, path, body);
         let (status, error) = (answer.status, answer.json()["error"].clone());
         assert!(
             status == 400
                 && error["param"] == param
-                && error["message"].as_str().unwrap().contains(wanted),
+                && error["message"].as_str().unwrap().contains(expected),
             "{status} {error}"
         );
     };
@@ -343,15 +343,15 @@ fn too_many_choices_are_a_permanent_error() {
 #[test]
 fn defaults_that_serve_no_request_are_refused() {
     let batch = cpu().batch(BatchOptions::new(1, 64)).unwrap();
-    for (defaults, wanted) in [
+    for (defaults, expected) in [
         (GenerateOptions::default().speculate(Speculation::ngram()), "speculate"),
         (GenerateOptions::default().resumed(1), "resumed"),
         (GenerateOptions::default().sampling(Sampling::GREEDY.temperature(-1.0)), "temperature"),
     ] {
         let refused = Server::new(batch.clone(), Options::new("tales").defaults(defaults)).err();
         assert!(
-            matches!(&refused, Some(Error::Invalid { what, .. }) if what.contains(wanted)),
-            "{wanted}: {refused:?}"
+            matches!(&refused, Some(Error::Invalid { what, .. }) if what.contains(expected)),
+            "{expected}: {refused:?}"
         );
     }
 }

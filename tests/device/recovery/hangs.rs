@@ -123,7 +123,7 @@ fn a_session_continues_after_a_timeout() {
     let mut session = model.session(SessionOptions::new(1, 32)).unwrap();
     block_on(session.prefill(0, &[1, 2, 3])).unwrap();
     let mut whole = session.fork().unwrap();
-    let wanted =
+    let expected =
         [block_on(whole.decode(&[4])).unwrap(), block_on(whole.decode(&[5])).unwrap()].concat();
     context.limit_waits(AT_ONCE);
     // What is done before anybody looks takes no time.
@@ -139,6 +139,6 @@ fn a_session_continues_after_a_timeout() {
     context.limit_waits(None);
     assert_eq!(
         [block_on(session.decode(&[4])).unwrap(), block_on(session.decode(&[5])).unwrap()].concat(),
-        wanted
+        expected
     );
 }

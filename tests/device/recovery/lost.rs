@@ -165,7 +165,7 @@ fn a_lost_session_keeps_its_committed_tokens() {
         session
     };
     let (mut whole, mut session) = (begin(&model), begin(&model));
-    let wanted = block_on(whole.decode(&[11, 12])).unwrap();
+    let expected = block_on(whole.decode(&[11, 12])).unwrap();
     destroy(&model);
     let lost = |result: Result<()>| {
         assert_eq!(result.as_ref().err().map(Error::kind), Some(ErrorKind::Lost), "{result:?}")
@@ -185,7 +185,7 @@ fn a_lost_session_keeps_its_committed_tokens() {
     for sequence in 0..2 {
         block_on(again.prefill(sequence, session.tokens(sequence))).unwrap();
     }
-    assert_eq!(block_on(again.decode(&[11, 12])).unwrap(), wanted);
+    assert_eq!(block_on(again.decode(&[11, 12])).unwrap(), expected);
 }
 
 #[test]

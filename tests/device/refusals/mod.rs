@@ -3,6 +3,7 @@
 
 mod bitnet;
 mod optimizer;
+mod quantizers;
 mod tensor;
 mod transformer;
 

@@ -14,12 +14,12 @@ use support::{block_on, context};
 /// ids at all, f16 by 2e-3, since some are made of others, and devices may round them as they
 /// like.
 fn compare(name: &str, found: &Out) {
-    let (shape, wanted) = words(name).unwrap_or_else(|| panic!("there is no {name}"));
+    let (shape, expected) = words(name).unwrap_or_else(|| panic!("there is no {name}"));
     let (dims, got, share) = match found {
         Out::Ids(found) => {
             assert_eq!(
                 (found.shape().dims(), block_on(found.read()).unwrap()),
-                (&shape[..], wanted),
+                (&shape[..], expected),
                 "{name}"
             );
             return;
@@ -32,11 +32,11 @@ fn compare(name: &str, found: &Out) {
         ),
     };
     assert_eq!(dims.dims(), shape, "{name}");
-    let wanted: Vec<f64> = wanted.into_iter().map(|word| f32::from_bits(word).into()).collect();
-    let largest = wanted.iter().fold(0f64, |max, v| max.max(v.abs()));
-    for (i, (&got, wanted)) in got.iter().zip(&wanted).enumerate() {
-        let off = (f64::from(got) - wanted).abs();
-        assert!(off <= share * largest, "{name}: number {i} is {got}, not {wanted}");
+    let expected: Vec<f64> = expected.into_iter().map(|word| f32::from_bits(word).into()).collect();
+    let largest = expected.iter().fold(0f64, |max, v| max.max(v.abs()));
+    for (i, (&got, expected)) in got.iter().zip(&expected).enumerate() {
+        let off = (f64::from(got) - expected).abs();
+        assert!(off <= share * largest, "{name}: number {i} is {got}, not {expected}");
     }
 }
 

@@ -263,10 +263,10 @@ fn every_encoding_gives_bit_identical_logits(on: Option<&Context>) {
             assert!(all.len() >= if embedding { 7 } else { 8 }, "{of:?}: {}", all.len());
 
             let bits = |path: &Path| computed(&Model::builder(path).device(on).build().unwrap());
-            let wanted = bits(&all[0].1);
+            let expected = bits(&all[0].1);
             for (name, path) in &all[1..] {
                 assert!(
-                    bits(path) == wanted,
+                    bits(path) == expected,
                     "{name}, {of:?}, embedding packed: {embedding}, GPU: {}",
                     on.is_some()
                 );
@@ -288,8 +288,8 @@ fn blocks_of_256_are_two_of_128(on: Option<&Context>) {
         let path = folder.write("model.gguf", small.gguf(layout, false).bytes());
         block_on(Model::builder(path).device(on).build().unwrap().logits(&ids)).unwrap()
     };
-    let [wanted, tq1, tq2] = ["PQ2_0", "TQ1_0", "TQ2_0"].map(logits);
-    assert!(tq1 == wanted && tq2 == wanted, "GPU: {}", on.is_some());
+    let [expected, tq1, tq2] = ["PQ2_0", "TQ1_0", "TQ2_0"].map(logits);
+    assert!(tq1 == expected && tq2 == expected, "GPU: {}", on.is_some());
 }
 
 support::each_device!(blocks_of_256_are_two_of_128);

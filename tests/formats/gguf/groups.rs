@@ -61,17 +61,17 @@ fn layouts_with_one_number_are_distinguished() {
                 [model(layout, others), model(layout, others).number("general.file_type", 141)]
             {
                 let file = open_bytes(&maker.bytes()).unwrap();
-                let wanted = PackedTernary::from_values(
+                let expected = PackedTernary::from_values(
                     ROWS,
                     COLUMNS,
                     &values(),
                     Scales::Groups { size: layout.1, scales: scales(layout.1) },
                 );
-                let wanted = wanted.unwrap();
+                let expected = expected.unwrap();
                 for name in ["model.layers.0.mlp.up_proj", "lm_head"] {
                     assert_eq!(
                         file.linear(name, ROWS, COLUMNS).unwrap(),
-                        wanted,
+                        expected,
                         "{kind:?} among {others:?}"
                     );
                 }
@@ -80,12 +80,12 @@ fn layouts_with_one_number_are_distinguished() {
                 assert_eq!(dense.element(), DenseElement::F16);
                 assert_eq!(
                     file.ternary_table("lm_head", ROWS, COLUMNS).unwrap().as_ref(),
-                    Some(&wanted)
+                    Some(&expected)
                 );
                 refused(file.ternary_table("lm_head", ROWS, COLUMNS - 128), "[9, 128] is needed");
                 assert_eq!(
                     (0..ROWS).flat_map(|row| dense.row(row)).collect::<Vec<_>>(),
-                    wanted.dequantize()
+                    expected.dequantize()
                 );
             }
         }
@@ -204,15 +204,15 @@ fn binary_blocks_are_read() {
         &Maker::of("qwen3").tensor("output.weight", &shape, 41, &q1(&signs, &scales)).bytes(),
     )
     .unwrap();
-    let wanted =
+    let expected =
         PackedTernary::from_values(ROWS, COLUMNS, &signs, Scales::Groups { size: 128, scales })
             .unwrap();
-    assert_eq!(file.linear("lm_head", ROWS, COLUMNS).unwrap(), wanted);
+    assert_eq!(file.linear("lm_head", ROWS, COLUMNS).unwrap(), expected);
     let dense = file.dense("lm_head", ROWS, COLUMNS).unwrap();
-    assert_eq!((0..ROWS).flat_map(|row| dense.row(row)).collect::<Vec<_>>(), wanted.dequantize());
-    assert_eq!(file.ternary_table("lm_head", ROWS, COLUMNS).unwrap().as_ref(), Some(&wanted));
+    assert_eq!((0..ROWS).flat_map(|row| dense.row(row)).collect::<Vec<_>>(), expected.dequantize());
+    assert_eq!(file.ternary_table("lm_head", ROWS, COLUMNS).unwrap().as_ref(), Some(&expected));
     let tensor = file.file().tensor("output.weight").unwrap();
-    assert_eq!((tensor.kind, tensor.ternary(I2sLayout::X86).unwrap()), (GgufType::Q1_0, wanted));
+    assert_eq!((tensor.kind, tensor.ternary(I2sLayout::X86).unwrap()), (GgufType::Q1_0, expected));
 }
 
 #[test]

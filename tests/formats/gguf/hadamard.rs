@@ -102,20 +102,20 @@ fn logits(file: &GgufModel, context: Option<&Context>, prompt: usize) -> Vec<f32
 }
 
 fn rotated_weights_give_the_logits_of_transformers(on: Option<&Context>) {
-    let (file, wanted) = (
+    let (file, expected) = (
         open_bytes(&keyed().bytes()).unwrap(),
         Golden::open(directory("qwen3").join("hadamard.safetensors")),
     );
     let Hadamard { block, signs, head, embedding, .. } = file.config().hadamard.clone().unwrap();
     assert_eq!((block, head, embedding, signs.len(), signs[&144].len()), (8, true, true, 3, 144));
-    let off = |found: &[f32], wanted: &[f32]| {
-        found.iter().zip(wanted).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max)
+    let off = |found: &[f32], expected: &[f32]| {
+        found.iter().zip(expected).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max)
     };
     for prompt in 0..3 {
-        let wanted = wanted.floats(&format!("prompt{prompt}.last_logits"));
+        let expected = expected.floats(&format!("prompt{prompt}.last_logits"));
 
-        let off = off(&logits(&file, on, prompt), &wanted);
-        let largest = wanted.iter().fold(0f32, |largest, v| largest.max(v.abs()));
+        let off = off(&logits(&file, on, prompt), &expected);
+        let largest = expected.iter().fold(0f32, |largest, v| largest.max(v.abs()));
         // Activations are rounded to 2^-16 of the largest of a block.
         assert!(off < 1e-4 * largest, "prompt {prompt}, GPU {}: {off} of {largest}", on.is_some());
     }
@@ -133,7 +133,7 @@ fn rotated_weights_give_the_logits_of_transformers(on: Option<&Context>) {
     assert!(
         off(&ours, &logits(&identity, None, 2)) < 5e-3
             && off(&ours, &golden) > 1.0
-            && off(&ours, &wanted.floats("prompt2.last_logits")) > 1.0
+            && off(&ours, &expected.floats("prompt2.last_logits")) > 1.0
     );
 }
 

@@ -94,7 +94,7 @@ fn an_app_says_how_many_run() {
     for (engine, model) in models() {
         let batch = batch(&model, 3, 8);
         let prompts = [ids(&model, 1, 5), ids(&model, 2, 9), ids(&model, 3, 3), ids(&model, 4, 7)];
-        let wanted: Vec<_> =
+        let expected: Vec<_> =
             prompts.iter().map(|prompt| alone(&model, prompt, &greedy(40)).0).collect();
         // None at all.
         batch.limit(0);
@@ -113,7 +113,7 @@ fn an_app_says_how_many_run() {
         streams[1..3].iter_mut().for_each(|stream| drop(take(stream, 1)));
         batch.limit(1);
         for (n, stream) in streams.into_iter().enumerate() {
-            assert_eq!(all(stream).0, wanted[n], "{engine}, prompt {n}");
+            assert_eq!(all(stream).0, expected[n], "{engine}, prompt {n}");
         }
     }
 }
@@ -122,7 +122,7 @@ fn an_app_says_how_many_run() {
 fn the_error_of_one_is_its_own() {
     for (engine, model) in models() {
         let batch = batch(&model, 4, 8);
-        let wanted = alone(&model, &[5, 6, 7], &greedy(20));
+        let expected = alone(&model, &[5, 6, 7], &greedy(20));
         let fine = batch.generate_ids(&[5, 6, 7], &greedy(20)).unwrap();
         let nan = greedy(20)
             .logits(|tokens, logits| logits[3] = if tokens.len() == 6 { f32::NAN } else { 0.0 });
@@ -134,7 +134,7 @@ fn the_error_of_one_is_its_own() {
             "{engine}: {error}"
         );
         assert!(block_on(wrong.next_token()).is_none() && wrong.stop().is_none(), "{engine}");
-        assert_eq!(all(fine), wanted, "{engine}");
+        assert_eq!(all(fine), expected, "{engine}");
         // What is wrong with a request is known before it waits.
         let invalid = |prompt: &[u32], options: &GenerateOptions| {
             batch.generate_ids(prompt, options).map(drop).unwrap_err().to_string()
@@ -149,14 +149,14 @@ fn the_error_of_one_is_its_own() {
         );
     }
     let (_, model) = &models()[0];
-    for (options, wanted) in [
+    for (options, expected) in [
         (BatchOptions::new(0, 16), "0 sequences"),
         (BatchOptions::new(1, 1 << 20), "positions"),
         (BatchOptions::new(1, 16).prefill_chunk(0), "chunks of 0"),
     ] {
         assert!(
-            model.batch(options).map(drop).unwrap_err().to_string().contains(wanted),
-            "{wanted}"
+            model.batch(options).map(drop).unwrap_err().to_string().contains(expected),
+            "{expected}"
         );
     }
 }
@@ -192,7 +192,7 @@ fn every_request_learns_that_the_thread_ended() {
 fn prefixes_are_reused_within_a_salt() {
     for (engine, model) in models() {
         let prompt = ids(&model, 1, 60);
-        let wanted = alone(&model, &prompt, &greedy(5)).0;
+        let expected = alone(&model, &prompt, &greedy(5)).0;
         let salts = [None, Some("a"), Some("b"), Some("")];
         for first in salts {
             for second in salts {
@@ -202,7 +202,7 @@ fn prefixes_are_reused_within_a_salt() {
                     let mut stream = batch.generate_ids(&prompt, &options).unwrap();
                     let tokens: Vec<u32> =
                         take(&mut stream, 5).into_iter().map(|token| token.id).collect();
-                    assert_eq!(tokens, wanted, "{engine}");
+                    assert_eq!(tokens, expected, "{engine}");
                     stream.cached_tokens()
                 };
                 assert_eq!(run(first), 0);

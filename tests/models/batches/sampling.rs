@@ -37,7 +37,7 @@ fn kinds(model: &Model) -> Vec<(Vec<u32>, GenerateOptions)> {
 fn tokens_do_not_depend_on_other_requests() {
     for (engine, model) in models() {
         let kinds = kinds(&model);
-        let wanted: Vec<_> =
+        let expected: Vec<_> =
             kinds.iter().map(|(prompt, options)| alone(&model, prompt, options)).collect();
         // In chunks of a few tokens, prompts take several turns.
         for piece in if engine == "CPU" { &[512, 5][..] } else { &[9] } {
@@ -56,10 +56,10 @@ fn tokens_do_not_depend_on_other_requests() {
             streams.extend((6..kinds.len()).map(start));
             tokens.extend(take(&mut first, 1000));
             let ids: Vec<u32> = tokens.iter().map(|token| token.id).collect();
-            assert_eq!((&ids, first.stop()), (&wanted[0].0, wanted[0].2), "{engine}, {piece}");
+            assert_eq!((&ids, first.stop()), (&expected[0].0, expected[0].2), "{engine}, {piece}");
             for (n, stream) in (1..).zip(streams) {
                 assert_eq!(stream.prompt_tokens(), kinds[n].0.len());
-                assert_eq!(all(stream), wanted[n], "{engine}, {piece}: request {n}");
+                assert_eq!(all(stream), expected[n], "{engine}, {piece}: request {n}");
             }
         }
     }
@@ -80,7 +80,7 @@ fn logits_are_batch_invariant() {
     };
     for (engine, model) in models() {
         let prompts: Vec<_> = (0..40).map(|n| ids(&model, n, 1 + n * 7 % 23)).collect();
-        let wanted: Vec<_> = prompts
+        let expected: Vec<_> = prompts
             .iter()
             .map(|prompt| {
                 let (seen, options) = watched();
@@ -96,9 +96,12 @@ fn logits_are_batch_invariant() {
                 (seen, batch.generate_ids(prompt, &options).unwrap())
             })
             .collect();
-        for (n, ((seen, stream), wanted)) in runs.into_iter().zip(wanted).enumerate() {
+        for (n, ((seen, stream), expected)) in runs.into_iter().zip(expected).enumerate() {
             all(stream);
-            assert!(wanted.len() == 4 && *seen.lock().unwrap() == wanted, "{engine}: request {n}");
+            assert!(
+                expected.len() == 4 && *seen.lock().unwrap() == expected,
+                "{engine}: request {n}"
+            );
         }
     }
 }
@@ -128,13 +131,13 @@ fn gpu_sampling_uses_each_requests_options() {
     let context = block_on(Context::open(ContextOptions::default())).unwrap();
     let model = two_layers(Some(&context));
     let ways = own_ways(&model);
-    let wanted: Vec<_> =
+    let expected: Vec<_> =
         ways.iter().map(|(prompt, options)| alone(&model, prompt, options)).collect();
     // The same, chosen on the host: a hook that changes nothing has all logits read back.
-    for ((prompt, options), wanted) in ways.iter().zip(&wanted) {
+    for ((prompt, options), expected) in ways.iter().zip(&expected) {
         assert_eq!(
             &alone(&model, prompt, &options.clone().logits(|_, _| ())),
-            wanted,
+            expected,
             "{options:?}"
         );
     }
@@ -147,7 +150,7 @@ fn gpu_sampling_uses_each_requests_options() {
             .map(|(prompt, options)| batch.generate_ids(prompt, options).unwrap())
             .collect();
         let found: Vec<_> = streams.into_iter().map(all).collect();
-        assert_eq!(found, wanted[..ways.len()]);
+        assert_eq!(found, expected[..ways.len()]);
         drop(batch);
         read_back(tracing)
     };
@@ -195,12 +198,12 @@ fn other_sampling_kinds_reuse_the_recording() {
         warm,
     ];
     let prompt = ids(&model, 1, 3);
-    let wanted = kinds.map(|sampling| alone(&model, &prompt, &greedy(6).sampling(sampling)));
+    let expected = kinds.map(|sampling| alone(&model, &prompt, &greedy(6).sampling(sampling)));
     let batch = batch(&model, 1, 0);
     let round = || {
-        for (sampling, wanted) in kinds.iter().zip(&wanted) {
+        for (sampling, expected) in kinds.iter().zip(&expected) {
             let found = all(batch.generate_ids(&prompt, &greedy(6).sampling(*sampling)).unwrap());
-            assert_eq!(&found, wanted, "{sampling:?}");
+            assert_eq!(&found, expected, "{sampling:?}");
             // A slot is free when the last token is taken, and the next request is not refused.
             wait_until("it leaves", || batch.load().running == 0);
         }

@@ -57,13 +57,13 @@ fn greedy_tokens_and_scores() {
         for (n, (engine, model)) in engines(name).into_iter().enumerate() {
             let prompt = n % 3;
             let ids = golden.ids(&format!("prompt{prompt}.ids"));
-            let wanted = golden.ids(&format!("prompt{prompt}.greedy"));
+            let expected = golden.ids(&format!("prompt{prompt}.greedy"));
             let safe = golden.ids(&format!("prompt{prompt}.safe_steps"))[0] as usize;
             let options =
                 GenerateOptions::default().max_tokens(safe).ignore_eos(true).kv_type(Element::F32);
             let generated = model.generate_ids(&ids, &options).unwrap().into_iter();
             let generated: Vec<_> = generated.map(|token| token.unwrap().id).collect();
-            assert_eq!(generated, wanted[..safe], "{engine}: prompt {prompt}");
+            assert_eq!(generated, expected[..safe], "{engine}: prompt {prompt}");
             if prompt > 0 {
                 continue;
             }
@@ -115,11 +115,11 @@ fn gguf_models_run_alike_on_every_engine() {
 /// Each part of Gemma moves its goldens by more than tests allow for.
 #[test]
 fn every_part_of_gemma_matters() {
-    let (ids, wanted) =
+    let (ids, expected) =
         (golden("gemma3").ids("prompt2.ids"), golden("gemma3").floats("prompt2.last_logits"));
     let off = |copy: &Directory| {
         let logits = block_on(Model::builder(&copy.0).cpu().build().unwrap().logits(&ids)).unwrap();
-        largest_difference(&logits[logits.len() - wanted.len()..], &wanted)
+        largest_difference(&logits[logits.len() - expected.len()..], &expected)
     };
     assert!(off(&changed("gemma3", |_| {}, |_, _| None)) < TOLERANCE);
     let (local, global) = ("sliding_attention", "full_attention");

@@ -20,11 +20,11 @@ fn so_many_threads_are_had_or_refused() {
     let computed = |model: &Model| {
         (bits(block_on(model.logits(&ids)).unwrap()), block_on(model.score(&ids)).unwrap())
     };
-    let wanted = computed(&on(None).unwrap());
+    let expected = computed(&on(None).unwrap());
     for threads in [1, 2, 3, 17] {
         let model = on(Some(threads)).unwrap();
         for model in [&model, &model.reload(Device::Cpu).unwrap()] {
-            assert!(computed(model) == wanted, "{threads} threads");
+            assert!(computed(model) == expected, "{threads} threads");
         }
     }
     for threads in [0, 1025, usize::MAX] {

@@ -26,9 +26,9 @@ fn ternary_tables_are_their_numbers() {
                 let file = TernaryTables::open(tied, packed);
                 Model::builder_from(&file, None).device(on).int8_head(packed).build().unwrap()
             });
-            let [found, wanted] =
+            let [found, expected] =
                 [&packed, &floats].map(|model| block_on(model.logits(&ids)).unwrap());
-            let off = largest_difference(&found, &wanted);
+            let off = largest_difference(&found, &expected);
             assert!(off < ROUNDED, "tied: {tied}, {packed:?}: {off} off");
             // 300 rows of 64 columns: a quarter of a byte, or four, for each.
             assert_eq!(floats.weight_bytes() - packed.weight_bytes(), 300 * (256 - 16));
@@ -117,11 +117,11 @@ fn a_head_in_8_bits_is_near() {
             let builder = Model::builder(directory(name)).device(on_gpu.then(context));
             let model = builder.int8_head(true).build().unwrap();
             let logits = block_on(model.logits(&golden.ids("prompt0.ids"))).unwrap();
-            let wanted = golden.floats("prompt0.last_logits");
-            let largest = wanted.iter().fold(0f32, |max, v| max.max(v.abs()));
+            let expected = golden.floats("prompt0.last_logits");
+            let largest = expected.iter().fold(0f32, |max, v| max.max(v.abs()));
             // A tied embedding is quantized too, and the codes after it change: the logits keep
             // their shape, not their digits.
-            let off = largest_difference(&logits, &wanted) / largest;
+            let off = largest_difference(&logits, &expected) / largest;
             assert!(
                 off > 0.0 && off < if name == "newer" { 0.5 } else { 0.02 },
                 "{name}, GPU {on_gpu}: {off}"

@@ -188,8 +188,9 @@ fn case<T: Float>(
     let accumulators =
         reference::accumulators(&host, &w).unwrap().into_iter().map(|sum| sum as f32).collect();
     let y = Data::floats(T::ELEMENT, &reference::bitlinear_quantized(&host, &w).unwrap());
-    let wanted = quantized(&host, layout).into_iter().chain([Data::F32(accumulators), y]).collect();
-    Case::exact(format!("{m} × {n} × {k} {:?}, {method}", T::ELEMENT), wanted, move |r| {
+    let expected =
+        quantized(&host, layout).into_iter().chain([Data::F32(accumulators), y]).collect();
+    Case::exact(format!("{m} × {n} × {k} {:?}, {method}", T::ELEMENT), expected, move |r| {
         let (x, w) = (r.upload(&x, [m, k])?, w.upload(r.encoder.context())?);
         let xq = crate::quantize_as(&mut r.encoder, &x, layout)?;
         let sums = bitnet::accumulators(&xq, &w).forward(&mut r.encoder)?;
@@ -234,9 +235,9 @@ fn add<T: Float>(rng: &mut SmallRng, (method, layout, restrict): Method, shape: 
         (floats(rng, m * k, 3.0), weights(rng, shape), half_floats(rng, m * n, 50.0));
     let host = reference::quantize_activations(&x, m, k).unwrap();
     let products = reference::bitlinear_quantized(&host, &w).unwrap();
-    let wanted = sums(&base, &products);
+    let expected = sums(&base, &products);
     let base = convert::<T>(&base);
-    Case::near(format!("{m} × {n} × {k} {:?}, {method}", T::ELEMENT), wanted, move |r| {
+    Case::near(format!("{m} × {n} × {k} {:?}, {method}", T::ELEMENT), expected, move |r| {
         let (x, w, y) =
             (r.upload(&x, [m, k])?, w.upload(r.encoder.context())?, r.upload(&base, [m, n])?);
         let xq = crate::quantize_as(&mut r.encoder, &x, layout)?;
@@ -368,11 +369,11 @@ fn one_after_another() -> impl Iterator<Item = Case> {
         let products = shapes.map(|shape| {
             (shape, matrix(&mut rng, shape), floats(&mut rng, shape.0 * shape.2, 2.0))
         });
-        let wanted = products.iter().map(|((m, _, k, _), w, x)| {
+        let expected = products.iter().map(|((m, _, k, _), w, x)| {
             let host = reference::quantize_activations(x, *m, *k).unwrap();
             Data::F32(reference::bitlinear_quantized(&host, w).unwrap())
         });
-        Case::exact("one after another".to_owned(), wanted.collect(), move |r| {
+        Case::exact("one after another".to_owned(), expected.collect(), move |r| {
             let mut outputs = Vec::new();
             for ((m, _, k, _), w, x) in &products {
                 let (x, w) = (r.upload(x, [*m, *k])?, w.upload(r.encoder.context())?);
@@ -400,7 +401,7 @@ fn grouped<T: Float>(shape: Grouped, add: bool) -> Case {
         if add { near.on_top_of(base) } else { near }
     };
     let bounds: Vec<Near> = base.iter().enumerate().map(near).collect();
-    let wanted: Vec<Near> = products
+    let expected: Vec<Near> = products
         .iter()
         .zip(&base)
         .map(|(&y, &base)| if add { Near::exactly(y).on_top_of(base) } else { Near::exactly(y) })
@@ -410,7 +411,7 @@ fn grouped<T: Float>(shape: Grouped, add: bool) -> Case {
         if T::ELEMENT == Element::F32 && !add {
             got[0].check(&bits, leeway)?;
         }
-        got[0].check_near(wanted.iter().copied())?;
+        got[0].check_near(expected.iter().copied())?;
         got[0].check_near(bounds.iter().copied())
     };
     let (reference, base) = ((host, w.clone()), convert::<T>(&base));

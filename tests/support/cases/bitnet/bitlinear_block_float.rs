@@ -136,24 +136,24 @@ fn of<X: Float, Y: Float>(
 ) -> Case {
     let mut rng = rng(7);
     let x = convert::<X>(&x);
-    let wanted = match columns {
+    let expected = match columns {
         0 => vec![0.0; m * rows],
         _ => by_reference(&x.iter().map(|&x| x.into()).collect::<Vec<f32>>(), &w),
     };
     let base = convert::<Y>(&floats(&mut rng, m * rows, 9.0));
     let added: Vec<Near> =
-        wanted.iter().zip(&base).map(|(&y, &base)| Near::exactly(y).on_top_of(base)).collect();
+        expected.iter().zip(&base).map(|(&y, &base)| Near::exactly(y).on_top_of(base)).collect();
     let check = move |got: &[Data], _| {
         let y = got[0].to_f32();
         // How a device rounds to f16 is its own.
         if Y::ELEMENT == Element::F32
             && let Some(i) = (0..y.len()).find(|&i| {
-                y[i].to_bits() != wanted[i].to_bits() && !(y[i].is_nan() && wanted[i].is_nan())
+                y[i].to_bits() != expected[i].to_bits() && !(y[i].is_nan() && expected[i].is_nan())
             })
         {
-            return Err(format!("output {i}: {:e} in place of {:e}", y[i], wanted[i]));
+            return Err(format!("output {i}: {:e} in place of {:e}", y[i], expected[i]));
         }
-        got[0].check_near(wanted.iter().map(|&y| Near::exactly(y)))?;
+        got[0].check_near(expected.iter().map(|&y| Near::exactly(y)))?;
         got[1].check_near(added.iter().copied())
     };
     let record = move |r: &mut Recorder| {
@@ -236,11 +236,11 @@ fn normed(shape: Shape) -> Case {
     let x: Vec<f32> = x.iter().map(|x| x.clamp(-1e4, 1e4)).collect();
     let rounded =
         reference::rms_norm_block_float(&x[2 * columns..], &gain, 1e-6, w.group()).unwrap();
-    let wanted: Vec<f32> = rounded
+    let expected: Vec<f32> = rounded
         .chunks(columns)
         .flat_map(|row| reference::bitlinear_block_float(row, &w).unwrap())
         .collect();
-    exactly(format!("norm of {shape:?}"), [m, rows], wanted, move |r, y| {
+    exactly(format!("norm of {shape:?}"), [m, rows], expected, move |r, y| {
         let (w, x, gain) = (
             w.upload(r.encoder.context())?,
             r.upload(&x, [m + 2, columns])?,
@@ -258,8 +258,8 @@ fn gated(shape: Shape, gate: Gate) -> Case {
     let mut rng = rng((m + columns) as u64);
     let w = matrix(&mut rng, shape);
     let x = floats(&mut rng, 2 * m * columns, 3.0);
-    let wanted = by_reference(&reference::gate(&x, columns, Gate::Relu2).unwrap(), &w);
-    exactly(format!("{gate:?} of {shape:?}"), [m, rows], wanted, move |r, y| {
+    let expected = by_reference(&reference::gate(&x, columns, Gate::Relu2).unwrap(), &w);
+    exactly(format!("{gate:?} of {shape:?}"), [m, rows], expected, move |r, y| {
         let (w, x) = (w.upload(r.encoder.context())?, r.upload(&x, [m, 2 * columns])?);
         let quantizer = bitnet::ActivationQuantizer::block_float(w.group()).gate(gate);
         let rounded = quantizer.quantize(&mut r.encoder, &x)?;
@@ -271,15 +271,15 @@ fn gated(shape: Shape, gate: Gate) -> Case {
 pub(super) fn exactly(
     name: String,
     shape: [usize; 2],
-    wanted: Vec<f32>,
+    expected: Vec<f32>,
     record: impl Fn(&mut Recorder, &Tensor<f32>) -> Result<()> + Send + Sync + 'static,
 ) -> Case {
     let check = move |got: &[Data], _| {
         let y = got[0].to_f32();
         match (0..y.len()).find(|&i| {
-            y[i].to_bits() != wanted[i].to_bits() && !(y[i].is_nan() && wanted[i].is_nan())
+            y[i].to_bits() != expected[i].to_bits() && !(y[i].is_nan() && expected[i].is_nan())
         }) {
-            Some(i) => Err(format!("output {i}: {:e} in place of {:e}", y[i], wanted[i])),
+            Some(i) => Err(format!("output {i}: {:e} in place of {:e}", y[i], expected[i])),
             None => Ok(()),
         }
     };

@@ -90,7 +90,7 @@ fn case<T: Float>(x: &[f32], m: usize, w: &PackedInt, add: bool) -> Case {
     let base = convert::<T>(&floats(&mut rng(5), m * n, 50.0));
     let on_top =
         |at: usize| if add { near(at, &host, w).on_top_of(base[at]) } else { near(at, &host, w) };
-    let wanted = (0..m * n).map(on_top).collect();
+    let expected = (0..m * n).map(on_top).collect();
     let name = format!(
         "{m} × {n} × {k}, {:?} by {:?}, {:?}, added {add}",
         w.bits(),
@@ -98,7 +98,7 @@ fn case<T: Float>(x: &[f32], m: usize, w: &PackedInt, add: bool) -> Case {
         T::ELEMENT
     );
     let (packed, of_w) = (w.clone(), w.clone());
-    let case = Case::near(name, wanted, move |r| {
+    let case = Case::near(name, expected, move |r| {
         let (x, w) = (r.upload(&x, [m, k])?, packed.upload(r.encoder.context())?);
         let xq = crate::quantize_as(&mut r.encoder, &x, Layout::Int8)?;
         let y = if add { r.upload(&base, [m, n])? } else { r.output::<T>([m, n])? };

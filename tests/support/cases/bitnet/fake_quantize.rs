@@ -240,7 +240,7 @@ fn between<T: Float>(
         got[0].check(&exact, leeway)?;
         got[1].check_near(partly.iter().copied()).map_err(|e| format!("partly: {e}"))?;
         got[2].check_near(added.iter().copied()).map_err(|e| format!("added: {e}"))?;
-        got[3..].iter().zip(&more).try_for_each(|(got, wanted)| got.check(wanted, leeway))
+        got[3..].iter().zip(&more).try_for_each(|(got, expected)| got.check(expected, leeway))
     };
     let base = convert::<T>(&base);
     Case::new(name, move |r| record(r, &x, &base), check).of(T::ELEMENT)

@@ -133,9 +133,9 @@ fn gradients<T: Float>(x: &[f32], tokens: usize, features: usize) -> Case {
     };
     let [silu, gelu_tanh] = [activations::silu, activations::gelu_tanh]
         .map(|function: Activation| laid_out(&|at| smooth(function, at)));
-    let wanted = [laid_out(&|at| slopes(Gate::Relu2, at)), silu, gelu_tanh];
+    let expected = [laid_out(&|at| slopes(Gate::Relu2, at)), silu, gelu_tanh];
     let check = move |got: &[Data], _| {
-        wanted.iter().zip(got).try_for_each(|(near, got)| got.check_near(near.iter().copied()))
+        expected.iter().zip(got).try_for_each(|(near, got)| got.check_near(near.iter().copied()))
     };
     let references = GATES.map(|gate| {
         let near = laid_out(&|at| slopes(gate, at));

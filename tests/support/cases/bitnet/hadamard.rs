@@ -50,10 +50,10 @@ fn transforms<T: Float>(rows: usize, columns: usize, block: usize) -> Case {
     let numbers: Vec<f32> = x.iter().map(|&v| v.into()).collect();
     let once = Data::floats(T::ELEMENT, &reference(&numbers, block));
     // Halves in place begin with the numbers that are there.
-    let wanted = vec![once.clone(), once];
+    let expected = vec![once.clone(), once];
     Case::exact(
         format!("{rows} × {columns} by {block}, {:?}", T::ELEMENT),
-        wanted,
+        expected,
         move |r: &mut Recorder| {
             let (x, y, own) = (
                 r.upload(&x, [rows, columns])?,

@@ -203,10 +203,10 @@ fn watch_ints(r: &mut Recorder, w: &IntMatrix) {
 
 /// Says where [`ints_of`] a matrix with groups that are not finite differ from `wanted`: their
 /// codes and zero points are what they are there, and their scales no numbers.
-fn check_not_finite(got: &[Data], wanted: &[Data], broken: &[usize]) -> Result<(), String> {
-    got[0].check(&wanted[0], Leeway::None)?;
-    got[2].check(&wanted[2], Leeway::None)?;
-    let (Data::F32(found), Data::F32(scales)) = (&got[1], &wanted[1]) else {
+fn check_not_finite(got: &[Data], expected: &[Data], broken: &[usize]) -> Result<(), String> {
+    got[0].check(&expected[0], Leeway::None)?;
+    got[2].check(&expected[2], Leeway::None)?;
+    let (Data::F32(found), Data::F32(scales)) = (&got[1], &expected[1]) else {
         return Err("scales are f32".to_owned());
     };
     let right = |i: usize| {

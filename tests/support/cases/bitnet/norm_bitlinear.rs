@@ -177,13 +177,13 @@ fn gate_case(
             })
             .collect::<Vec<_>>()
     };
-    let wanted: Vec<Near> = products.chunks_exact((2 * n).max(1)).flat_map(near).collect();
+    let expected: Vec<Near> = products.chunks_exact((2 * n).max(1)).flat_map(near).collect();
     let reference =
         Data::F32(reference::norm_bitlinear(&x, m, Some((&gain, EPS)), &w, Some(gate)).unwrap());
     let exact = reference.clone();
     let check = move |got: &[Data], leeway| match gate {
         Gate::Relu2 => got[0].check(&exact, leeway),
-        _ => got[0].check_near(wanted.iter().copied()),
+        _ => got[0].check_near(expected.iter().copied()),
     };
     let record = move |r: &mut crate::Recorder| {
         let (x, w, gain) =

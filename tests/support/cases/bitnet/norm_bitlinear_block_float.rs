@@ -80,9 +80,9 @@ pub fn cases() -> Vec<Case> {
 fn stored(shape: Shape, x: &[f32], gain: Option<&[f32]>, w: &PackedTernary) -> Case {
     let (m, n, k, _) = shape;
     let (x, w, gain) = (x.to_vec(), w.clone(), gain.map(<[f32]>::to_vec));
-    let wanted =
+    let expected =
         reference::norm_bitlinear_block_float(&x, norm_of(gain.as_deref()), &w, None).unwrap();
-    exactly(format!("{shape:?}, norm {}", gain.is_some()), [m, n], wanted, move |r, y| {
+    exactly(format!("{shape:?}, norm {}", gain.is_some()), [m, n], expected, move |r, y| {
         let (x, w) = (r.upload(&x, [m, k])?, w.upload(r.encoder.context())?);
         let gain = gain.as_ref().map(|gain| r.upload(gain, [k])).transpose()?;
         BitLinear::new(&w)

@@ -63,7 +63,7 @@ fn case<X: Float, Q: Float>(shape: [usize; 2], w: &[f32], quantized: &[f32]) -> 
                     + (roundings + 24.0) * (products / norms).abs()),
         },
     };
-    let wanted = [
+    let expected = [
         Near { exact: errors / count, error: U * (roundings + 6.0) * errors / count },
         Near::exactly(pairs().map(|(w, q)| (w as f32 - q as f32).abs()).fold(0.0, f32::max)),
         cosine,
@@ -76,7 +76,7 @@ fn case<X: Float, Q: Float>(shape: [usize; 2], w: &[f32], quantized: &[f32]) -> 
         vec![Data::F32(vec![mean_squared, largest, cosine, zeros])]
     };
     let name = format!("{shape:?} {:?} beside {:?}", Q::ELEMENT, X::ELEMENT);
-    Case::near(name, wanted.to_vec(), move |r| record(r, &w, &quantized, shape))
+    Case::near(name, expected.to_vec(), move |r| record(r, &w, &quantized, shape))
         .reference(reference)
         .of(X::ELEMENT)
         .of(Q::ELEMENT)

@@ -27,11 +27,11 @@ fn case<T: Float>(x: &[f32], rows: usize, columns: usize) -> Case {
         codes.iter().rev().fold(0, |word, &code| (word << 4) | u32::from(code as u8 & 15))
     };
     let words = host.codes.chunks(columns.max(1)).flat_map(|row| row.chunks(8).map(word)).collect();
-    let wanted = [Data::U32(words), Data::F32(host.scales), Data::floats(T::ELEMENT, &values)];
+    let expected = [Data::U32(words), Data::F32(host.scales), Data::floats(T::ELEMENT, &values)];
     let base = vec![1.5; values.len()];
     let added = sums(&base, &values);
     let check = move |got: &[Data], leeway| {
-        got.iter().zip(&wanted).try_for_each(|(got, wanted)| got.check(wanted, leeway))?;
+        got.iter().zip(&expected).try_for_each(|(got, expected)| got.check(expected, leeway))?;
         got[3].check_near(added.iter().copied()).map_err(|e| format!("added: {e}"))
     };
     let base = convert::<T>(&base);

@@ -122,18 +122,18 @@ fn case<T: Float>(
     let host = reference(&x, rows, columns);
     let values = host.dequantize();
     let base = vec![1.5; values.len()];
-    let wanted: Vec<Data> = [Data::I8(host.codes), Data::F32(host.scales)]
+    let expected: Vec<Data> = [Data::I8(host.codes), Data::F32(host.scales)]
         .into_iter()
         .chain(host.zero_points.map(Data::I32))
         .chain([Data::floats(T::ELEMENT, &values)])
         .collect();
     let added = sums(&base, &values);
     let check = move |got: &[Data], leeway| {
-        let pairs = got.iter().zip(&wanted).enumerate();
-        pairs.into_iter().try_for_each(|(i, (got, wanted))| {
-            got.check(wanted, leeway).map_err(|e| format!("output {i}: {e}"))
+        let pairs = got.iter().zip(&expected).enumerate();
+        pairs.into_iter().try_for_each(|(i, (got, expected))| {
+            got.check(expected, leeway).map_err(|e| format!("output {i}: {e}"))
         })?;
-        got[wanted.len()].check_near(added.iter().copied()).map_err(|e| format!("added: {e}"))
+        got[expected.len()].check_near(added.iter().copied()).map_err(|e| format!("added: {e}"))
     };
     let base = convert::<T>(&base);
     let record = move |r: &mut Recorder| {

@@ -50,8 +50,8 @@ fn stacked<T: Float>(w: &[f32], stack: [usize; 3]) -> Case {
         }
         other => panic!("{other:?}"),
     };
-    let wanted = vec![Data::U32(packed.words().to_vec()), Data::F32(scales)];
-    Case::exact(format!("{stack:?} {:?}", T::ELEMENT), wanted, move |r| {
+    let expected = vec![Data::U32(packed.words().to_vec()), Data::F32(scales)];
+    Case::exact(format!("{stack:?} {:?}", T::ELEMENT), expected, move |r| {
         quantize_stack(r, &w, stack)
     })
     .of(T::ELEMENT)
@@ -110,8 +110,8 @@ fn case<T: Float>(w: &[f32], rows: usize, columns: usize) -> Case {
     let packed =
         reference::quantize_weights(&w, [rows, columns], WeightQuantizer::absmean()).unwrap();
     let Scales::Tensor(scale) = *packed.scales() else { panic!("one scale for the tensor") };
-    let wanted = vec![Data::U32(packed.words().to_vec()), Data::F32(vec![scale; rows])];
-    Case::exact(format!("{rows} × {columns} {:?}", T::ELEMENT), wanted, move |r| {
+    let expected = vec![Data::U32(packed.words().to_vec()), Data::F32(vec![scale; rows])];
+    Case::exact(format!("{rows} × {columns} {:?}", T::ELEMENT), expected, move |r| {
         let w = r.upload(&w, [rows, columns])?;
         let w = WeightQuantizer::absmean().quantize(&mut r.encoder, &w)?;
         let (codes, scales) = w.tensors();

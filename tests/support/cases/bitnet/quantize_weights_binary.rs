@@ -104,11 +104,11 @@ fn matrix_not_finite(value: f32) -> Case {
     let stack = [3, 4, 70];
     let mut w = floats(&mut rng(9), 3 * 280, 3.0);
     w[280..560].fill(0.0);
-    let wanted = ints_of(
+    let expected = ints_of(
         &reference::quantize_weights(&w, stack, WeightQuantizer::binary().per_matrix()).unwrap(),
     );
     w[300] = value;
-    let check = move |got: &[crate::Data], _| check_not_finite(got, &wanted, &[4, 5, 6, 7]);
+    let check = move |got: &[crate::Data], _| check_not_finite(got, &expected, &[4, 5, 6, 7]);
     Case::new(format!("a matrix with {value}"), move |r| quantize_stack(r, &w, stack), check)
 }
 
@@ -138,12 +138,12 @@ fn not_finite(value: f32) -> Case {
     let (rows, columns, of) = (4, 70, Of::Group(Some(32)));
     let mut w = floats(&mut rng(7), rows * columns, 3.0);
     w[2 * columns + 32..2 * columns + 64].fill(0.0);
-    let wanted = ints_of(
+    let expected = ints_of(
         &reference::quantize_weights(&w, [rows, columns], WeightQuantizer::binary().per_group(32))
             .unwrap(),
     );
     w[2 * columns + 33] = value;
-    let check = move |got: &[crate::Data], _| check_not_finite(got, &wanted, &[7]);
+    let check = move |got: &[crate::Data], _| check_not_finite(got, &expected, &[7]);
     Case::new(format!("a group with {value}"), move |r| quantize(r, &w, [rows, columns], of), check)
 }
 
@@ -153,10 +153,10 @@ fn tensor_not_finite(value: f32) -> Case {
     let mut w = floats(&mut rng(8), rows * columns, 3.0);
     w[100] = value;
     let affine = Affine { group: None, scales: vec![0.0; rows], zeros: vec![0.5; rows] };
-    let wanted = ints_of(
+    let expected = ints_of(
         &PackedInt::from_codes(rows, columns, Bits::One, &vec![0; rows * columns], affine).unwrap(),
     );
-    let check = move |got: &[crate::Data], _| check_not_finite(got, &wanted, &[0, 1, 2]);
+    let check = move |got: &[crate::Data], _| check_not_finite(got, &expected, &[0, 1, 2]);
     Case::new(
         format!("a tensor with {value}"),
         move |r| quantize(r, &w, [rows, columns], Of::Tensor),

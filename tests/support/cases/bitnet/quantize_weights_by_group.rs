@@ -110,10 +110,10 @@ fn case<T: Float>(w: &[f32], rows: usize, columns: usize, size: Option<usize>) -
     let w = convert::<T>(w);
     let quantizer = quantizer(size);
     let packed = reference::quantize_weights(&w, [rows, columns], quantizer).unwrap();
-    let wanted = vec![Data::U32(packed.words().to_vec()), Data::F32(scales_of(&packed))];
+    let expected = vec![Data::U32(packed.words().to_vec()), Data::F32(scales_of(&packed))];
     Case::exact(
         format!("{rows} × {columns} by {size:?} {:?}", T::ELEMENT),
-        wanted,
+        expected,
         move |r: &mut Recorder| {
             let w = r.upload(&w, [rows, columns])?;
             // F16 goes into a matrix that has other weights.

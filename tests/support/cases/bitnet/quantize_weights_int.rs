@@ -108,10 +108,10 @@ fn not_finite(value: f32, how: How) -> Case {
     let (rows, columns) = (4, 70);
     let mut w = floats(&mut rng(7), rows * columns, 3.0);
     w[2 * columns + 32..2 * columns + 64].fill(0.0);
-    let wanted =
+    let expected =
         ints_of(&reference::quantize_weights(&w, [rows, columns], quantizer(how)).unwrap());
     w[2 * columns + 33] = value;
-    let check = move |got: &[Data], _| check_not_finite(got, &wanted, &[7]);
+    let check = move |got: &[Data], _| check_not_finite(got, &expected, &[7]);
     Case::new(
         format!("a group with {value} to {how:?}"),
         move |r| quantize(r, &w, [rows, columns], how),

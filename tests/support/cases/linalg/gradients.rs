@@ -184,24 +184,26 @@ fn case<const N: usize>(
     let rows = inputs[0].rows;
     let of_matrix =
         |i: usize| inputs.iter().map(|input| input.matrices[i].clone()).collect::<Vec<_>>();
-    let wanted: Vec<Vec<Vec<f32>>> = (0..inputs[0].matrices.len())
+    let expected: Vec<Vec<Vec<f32>>> = (0..inputs[0].matrices.len())
         .map(|i| reference(&slices(&of_matrix(i))).expect("it is sound"))
         .collect();
     let check = move |got: &[Data], _| {
         for (at, got) in got.iter().enumerate() {
             let got = got.to_f32();
-            for (i, (wanted, got)) in
-                wanted.iter().zip(got.chunks(got.len().div_ceil(wanted.len()).max(1))).enumerate()
+            for (i, (expected, got)) in expected
+                .iter()
+                .zip(got.chunks(got.len().div_ceil(expected.len()).max(1)))
+                .enumerate()
             {
-                let [wanted, got] =
-                    [&wanted[at], got].map(|numbers| Matrix::new(numbers, 1, numbers.len()));
+                let [expected, got] =
+                    [&expected[at], got].map(|numbers| Matrix::new(numbers, 1, numbers.len()));
                 // Six products or solutions in a row, each with the square of the condition at
                 // most; what svd has between its factors, whose quotients may be large, is small or
                 // large in both alike.
                 small(
                     "the error",
-                    got.minus(&wanted).norm(),
-                    wanted.norm(),
+                    got.minus(&expected).norm(),
+                    expected.norm(),
                     6.0 * 25.0 * roundings(rows),
                 )
                 .map_err(|wrong| format!("output {at}, matrix {i}: {wrong}"))?;

@@ -90,8 +90,8 @@ fn case<T: 'static>(
             let wrong = match (fate, code) {
                 (Fine | Open, 0) => judge(&slices(&judged[i]), &of_matrix),
                 (FailsSomewhere, 0) => Err("it does not fail".to_owned()),
-                (Fails(wanted), code) if code != *wanted => {
-                    Err(format!("its status is {code:#x}, not {wanted:#x}"))
+                (Fails(expected), code) if code != *expected => {
+                    Err(format!("its status is {code:#x}, not {expected:#x}"))
                 }
                 (Fine, code) => Err(format!("its status is {code:#x}")),
                 _ if of_matrix.iter().any(|all| all.iter().any(|v| !v.is_nan())) => {

@@ -60,12 +60,12 @@ fn path<const K: usize, T: Float>(
 /// Compares with `wanted`, of which each number is off by `units` of U at most of the largest that
 /// it was made of, about 4.
 fn check<const K: usize>(
-    wanted: [Vec<f64>; K],
+    expected: [Vec<f64>; K],
     units: f64,
 ) -> impl Fn(&[Data], crate::Leeway) -> Result<(), String> {
     move |got, _| {
-        wanted.iter().zip(got).enumerate().try_for_each(|(i, (wanted, got))| {
-            let near = wanted.iter().map(|&exact| Near { exact, error: 4.0 * U * units });
+        expected.iter().zip(got).enumerate().try_for_each(|(i, (expected, got))| {
+            let near = expected.iter().map(|&exact| Near { exact, error: 4.0 * U * units });
             got.check_near(near).map_err(|e| format!("output {i}: {e}"))
         })
     }
@@ -91,7 +91,7 @@ fn sgd<T: Float>(options: Sgd) -> Case {
     let (weights, gradients) = numbers::<T>(1);
     let Sgd { rate, momentum, decay, nesterov, .. } = options;
     let [rate, momentum, decay] = [rate, momentum, decay].map(f64::from);
-    let wanted = path(&weights, &gradients, |g, _, [w, v]| {
+    let expected = path(&weights, &gradients, |g, _, [w, v]| {
         let g = g + decay * w;
         let v = momentum * v + g;
         [w - rate * if nesterov { g + momentum * v } else { v }, v]
@@ -108,7 +108,7 @@ fn sgd<T: Float>(options: Sgd) -> Case {
         Ok(())
     };
     // Each step rounds four times, and velocities come to 9.
-    Case::new(format!("{options:?} {:?}", T::ELEMENT), record, check(wanted, 40.0))
+    Case::new(format!("{options:?} {:?}", T::ELEMENT), record, check(expected, 40.0))
         .reference(move || by_reference.clone())
         .of(T::ELEMENT)
 }
@@ -118,7 +118,7 @@ fn adamw<T: Float>() -> Case {
     let options = AdamW::new(0.01).betas(0.8, 0.9).eps(1e-6).decay(0.1);
     let AdamW { rate, betas: (b1, b2), eps, decay, .. } = options;
     let [rate, b1, b2, eps, decay] = [rate, b1, b2, eps, decay].map(f64::from);
-    let wanted = path(&weights, &gradients, |g, n, [w, m, v]| {
+    let expected = path(&weights, &gradients, |g, n, [w, m, v]| {
         let (m, v) = (b1 * m + (1.0 - b1) * g, b2 * v + (1.0 - b2) * g * g);
         let (of_m, of_v) = (m / (1.0 - b1.powi(n as i32)), v / (1.0 - b2.powi(n as i32)));
         [w - rate * decay * w - rate * of_m / (of_v.sqrt() + eps), m, v]
@@ -138,7 +138,7 @@ fn adamw<T: Float>() -> Case {
         [&w, &state.mean, &state.square].into_iter().for_each(|tensor| r.watch_all(tensor));
         Ok(())
     };
-    Case::new(format!("{:?}", T::ELEMENT), record, check(wanted, 30.0))
+    Case::new(format!("{:?}", T::ELEMENT), record, check(expected, 30.0))
         .reference(move || by_reference.clone())
         .of(T::ELEMENT)
 }
@@ -148,7 +148,7 @@ fn lion<T: Float>() -> Case {
     let options = Lion::new(0.01).decay(0.1);
     let Lion { rate, betas: (b1, b2), decay, .. } = options;
     let [rate, b1, b2, decay] = [rate, b1, b2, decay].map(f64::from);
-    let wanted = path(&weights, &gradients, |g, _, [w, m]| {
+    let expected = path(&weights, &gradients, |g, _, [w, m]| {
         let direction = b1 * m + (1.0 - b1) * g;
         [w - rate * (direction.signum() + decay * w), b2 * m + (1.0 - b2) * g]
     });
@@ -163,7 +163,7 @@ fn lion<T: Float>() -> Case {
         [&w, &mean].into_iter().for_each(|tensor| r.watch_all(tensor));
         Ok(())
     };
-    Case::new(format!("{:?}", T::ELEMENT), record, check(wanted, 20.0))
+    Case::new(format!("{:?}", T::ELEMENT), record, check(expected, 20.0))
         .reference(move || by_reference.clone())
         .of(T::ELEMENT)
 }
@@ -179,16 +179,16 @@ fn clip<T: Float>(limit: f32, lengths: [usize; 3]) -> Case {
     let factor = (f64::from(limit) / (norm + 1e-6)).min(1.0);
     let clipped =
         gradients.iter().map(|gradient| gradient.iter().map(|v| exact(v) * factor).collect());
-    let wanted: Vec<Vec<f64>> = std::iter::once(vec![norm]).chain(clipped).collect();
+    let expected: Vec<Vec<f64>> = std::iter::once(vec![norm]).chain(clipped).collect();
     let check = move |got: &[Data], _| {
         // A sum of squares in a tree, two roots, a quotient and a product.
-        let near = |wanted: &Vec<f64>| {
-            wanted
+        let near = |expected: &Vec<f64>| {
+            expected
                 .iter()
                 .map(|&exact| Near { exact, error: 100.0 * U * exact.abs() })
                 .collect::<Vec<_>>()
         };
-        wanted.iter().zip(got).try_for_each(|(wanted, got)| got.check_near(near(wanted)))
+        expected.iter().zip(got).try_for_each(|(expected, got)| got.check_near(near(expected)))
     };
     let of_reference = gradients.clone();
     let reference = move || {
@@ -226,8 +226,8 @@ fn average<T: Float>() -> Case {
         exact: f64::from(reference::ema(Ema::new(0.9), a, w.into())),
         error: 20.0 * U,
     };
-    let wanted = average.iter().zip(&weights).map(near).collect();
-    Case::near(format!("ema of {:?}", T::ELEMENT), wanted, move |r: &mut Recorder| {
+    let expected = average.iter().zip(&weights).map(near).collect();
+    Case::near(format!("ema of {:?}", T::ELEMENT), expected, move |r: &mut Recorder| {
         let (average, weights) = (r.upload(&average, [N])?, r.upload(&weights, [N])?);
         Ema::new(0.9).step(&mut r.encoder, &average, &weights)?;
         r.watch_all(&average);

@@ -222,8 +222,8 @@ fn case<T: Float>(
     let (da, db) = (gradient(0, a_dims), gradient(1, b_dims));
     let check = move |got: &[Data], _| {
         got.iter().enumerate().try_for_each(|(i, got)| {
-            let wanted = [&y, &sum, &da, &db].into_iter().nth(i).unwrap_or(&y);
-            got.check_near(wanted.iter().copied()).map_err(|e| format!("output {i}: {e}"))
+            let expected = [&y, &sum, &da, &db].into_iter().nth(i).unwrap_or(&y);
+            got.check_near(expected.iter().copied()).map_err(|e| format!("output {i}: {e}"))
         })
     };
     let name = format!("{}: {a_dims:?} and {b_dims:?} {:?}", op.name, T::ELEMENT);

@@ -93,13 +93,13 @@ pub fn cases() -> Vec<Case> {
 /// A cast of a row.
 fn case<X: ElementType, Y: ElementType>(
     x: &[X],
-    wanted: Data,
+    expected: Data,
     cast: fn(&mut Recorder, &bitnet_wgpu::Tensor<X>) -> bitnet_wgpu::Result<bitnet_wgpu::Tensor<Y>>,
 ) -> Case {
     let x = x.to_vec();
     Case::exact(
         format!("{:?} to {:?}", X::ELEMENT, Y::ELEMENT),
-        vec![wanted],
+        vec![expected],
         move |r: &mut Recorder| {
             let x = r.upload(&x, [x.len()])?;
             let y = cast(r, &x)?;
@@ -115,24 +115,28 @@ fn case<X: ElementType, Y: ElementType>(
 fn copies<X: Float, Y: Float>() -> Case {
     let x = convert::<X>(&floats(&mut rng(1), 70, 9.0));
     let once: Vec<f32> = x.iter().map(|&x| x.into()).collect();
-    let wanted = vec![
+    let expected = vec![
         Data::floats(Y::ELEMENT, &once.repeat(3)),
         Data::floats(X::ELEMENT, &once.repeat(2)),
         Data::floats(X::ELEMENT, &once),
         Data::floats(X::ELEMENT, &once.iter().map(|v| 2.0 * v).collect::<Vec<_>>()),
     ];
-    Case::exact(format!("{:?} to {:?}", X::ELEMENT, Y::ELEMENT), wanted, move |r: &mut Recorder| {
-        let (x, y) = (r.upload(&x, [70])?, r.output::<Y>([3, 70])?);
-        tensor::copy(&x).forward_into(&mut r.encoder, &y)?;
-        let broadcast = tensor::broadcast_to(&x, [2, 70]).forward(&mut r.encoder)?;
-        let cast = tensor::cast(&x).forward::<X>(&mut r.encoder)?;
-        r.watch_all(&y);
-        r.watch_all(&broadcast);
-        r.watch_all(&cast);
-        let dx = tensor::broadcast_to(&x, [2, 70]).backward(&mut r.encoder, &broadcast)?;
-        r.watch_all(&dx);
-        Ok(())
-    })
+    Case::exact(
+        format!("{:?} to {:?}", X::ELEMENT, Y::ELEMENT),
+        expected,
+        move |r: &mut Recorder| {
+            let (x, y) = (r.upload(&x, [70])?, r.output::<Y>([3, 70])?);
+            tensor::copy(&x).forward_into(&mut r.encoder, &y)?;
+            let broadcast = tensor::broadcast_to(&x, [2, 70]).forward(&mut r.encoder)?;
+            let cast = tensor::cast(&x).forward::<X>(&mut r.encoder)?;
+            r.watch_all(&y);
+            r.watch_all(&broadcast);
+            r.watch_all(&cast);
+            let dx = tensor::broadcast_to(&x, [2, 70]).backward(&mut r.encoder, &broadcast)?;
+            r.watch_all(&dx);
+            Ok(())
+        },
+    )
     .of(X::ELEMENT)
     .of(Y::ELEMENT)
 }

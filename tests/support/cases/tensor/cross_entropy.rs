@@ -66,11 +66,12 @@ fn case<X: Float>(rng: &mut SmallRng, shape: [usize; 2], options: Options) -> Ca
         let (shares, slope) = (shares(x), f64::from(dloss[row]));
         let dx = |i: usize| {
             let near = |target: usize| {
-                let wanted = if i == target { 1.0 - smoothing } else { 0.0 } + smoothing / n as f64;
-                let exact = (shares[i].exact - wanted) * slope;
+                let expected =
+                    if i == target { 1.0 - smoothing } else { 0.0 } + smoothing / n as f64;
+                let exact = (shares[i].exact - expected) * slope;
                 Near {
                     exact,
-                    error: (shares[i].error + 4.0 * U * wanted) * slope.abs()
+                    error: (shares[i].error + 4.0 * U * expected) * slope.abs()
                         + 2.0 * U * exact.abs(),
                 }
             };

@@ -29,9 +29,9 @@ fn case<T: Float>(n: usize, rate: f32, seed: u64) -> Case {
         [numbers(&x), relu, at_positive].map(|x| reference::dropout(&x, rate, seed).unwrap());
     let base = half_floats(&mut rng, n, 9.0);
     let added = made.each_ref().map(|made| sums(&base, made));
-    let wanted = made.map(|made| Data::floats(T::ELEMENT, &made));
+    let expected = made.map(|made| Data::floats(T::ELEMENT, &made));
     let check = move |got: &[Data], leeway| {
-        wanted.iter().zip(got).try_for_each(|(wanted, got)| got.check(wanted, leeway))?;
+        expected.iter().zip(got).try_for_each(|(expected, got)| got.check(expected, leeway))?;
         added.iter().zip(&got[3..]).try_for_each(|(added, got)| {
             got.check_near(added.iter().copied()).map_err(|e| format!("added: {e}"))
         })

@@ -106,19 +106,19 @@ fn forward<X: Float>(rng: &mut SmallRng, [m, k]: [usize; 2], center: f32) -> Cas
     let (weight, bias) = (floats(rng, k, 2.0), floats(rng, k, 2.0));
     let base = convert::<X>(&floats(rng, m * k, 2.0));
     let (values, bases) = (numbers(&x), numbers(&base));
-    let mut wanted = Vec::new();
+    let mut expected = Vec::new();
     for x in values.chunks_exact(k.max(1)).map(wide) {
         let row = Row::new(&x, true);
-        wanted.extend(x.iter().zip(weight.iter().zip(&bias)).map(|(&v, (&w, &b))| {
+        expected.extend(x.iter().zip(weight.iter().zip(&bias)).map(|(&v, (&w, &b))| {
             let (Near { exact, error }, w, b) = (row.normed(v), f64::from(w), f64::from(b));
             let y = exact * w + b;
             Near { exact: y, error: error * w.abs() + U * ((exact * w).abs() + y.abs()) }
         }));
     }
     let sums: Vec<Near> =
-        wanted.iter().zip(&bases).map(|(near, &base)| near.on_top_of(base)).collect();
+        expected.iter().zip(&bases).map(|(near, &base)| near.on_top_of(base)).collect();
     let check = move |got: &[Data], _| {
-        got[0].check_near(wanted.iter().copied())?;
+        got[0].check_near(expected.iter().copied())?;
         got.get(1).map_or(Ok(()), |got| got.check_near(sums.iter().copied()))
     };
     let reference = {
@@ -201,9 +201,9 @@ fn backward<X: Float>(rng: &mut SmallRng, [m, k]: [usize; 2], center: bool) -> C
             error: U * adds * terms.iter().map(|term| term.2.abs()).sum::<f64>(),
         })
         .collect();
-    let wanted = [dx, dweight, dbias];
+    let expected = [dx, dweight, dbias];
     let check = move |got: &[Data], _| {
-        got.iter().zip(&wanted).try_for_each(|(got, near)| got.check_near(near.iter().copied()))
+        got.iter().zip(&expected).try_for_each(|(got, near)| got.check_near(near.iter().copied()))
     };
     let reference = {
         let weight = weight.clone();

@@ -129,14 +129,14 @@ impl Problem {
         if self.options.0 == Some(target) {
             return (Near::exactly(0.0), lse, vec![Near::exactly(0.0); logits.len()]);
         }
-        let Some(wanted) = logits.get(target as usize) else {
+        let Some(expected) = logits.get(target as usize) else {
             let nan = Near { exact: f64::NAN, error: 0.0 };
             return (nan, lse, vec![nan; logits.len()]);
         };
-        let below = largest - wanted.exact;
+        let below = largest - expected.exact;
         let (mut loss, mut error) = (
             logarithm + (1.0 - smoothing) * below,
-            strays + wanted.error + U * (14.0 * logarithm + 4.0 * below),
+            strays + expected.error + U * (14.0 * logarithm + 4.0 * below),
         );
         if smoothing != 0.0 {
             let [sum, all, off] = logits
@@ -146,14 +146,14 @@ impl Problem {
             error += smoothing * (off / n + U * ((20.0 + chunks) * all / n + 5.0 * largest.abs()));
         }
         let slope = |(i, x): (usize, &Near)| {
-            let wanted = if i == target as usize { 1.0 - smoothing } else { 0.0 } + smoothing / n;
+            let expected = if i == target as usize { 1.0 - smoothing } else { 0.0 } + smoothing / n;
             let (from_lse, factor) = (x.exact - lse.exact, f64::from(self.dloss[row]));
             let off =
                 from_lse.exp() * (x.error + lse.error + U * (5.0 * from_lse.abs() + 7.0)).exp_m1();
-            let exact = (from_lse.exp() - wanted) * factor;
+            let exact = (from_lse.exp() - expected) * factor;
             Near {
                 exact,
-                error: (off + 4.0 * U * wanted + 1e-36) * factor.abs() + 2.0 * U * exact.abs(),
+                error: (off + 4.0 * U * expected + 1e-36) * factor.abs() + 2.0 * U * exact.abs(),
             }
         };
         let slopes = logits.iter().enumerate().map(slope).collect();
@@ -161,7 +161,7 @@ impl Problem {
     }
 
     /// loss, lse, dx and dW.
-    fn wanted(&self) -> [Vec<Near>; 4] {
+    fn expected(&self) -> [Vec<Near>; 4] {
         let [rows, k, vocabulary] = self.shape;
         let (mut losses, mut lses) = (Vec::new(), Vec::new());
         let (mut dx, mut dw) =
@@ -186,11 +186,11 @@ impl Problem {
 
     /// Into tensors, and on top of some.
     fn case<X: Float, W: Float>(self) -> Case {
-        let wanted = self.wanted();
+        let expected = self.expected();
         let bounded = |near: &Near| near.exact.is_nan() || near.error < 1e-3;
         let [rows, k, vocabulary] = self.shape;
         let name = format!("{:?} {:?} {:?} {:?}", self.shape, self.options, X::ELEMENT, W::ELEMENT);
-        assert!(wanted.iter().flatten().all(bounded), "{name}");
+        assert!(expected.iter().flatten().all(bounded), "{name}");
         let mut rng = rng(77);
         let of_loss = floats(&mut rng, rows, 3.0);
         let (of_x, of_w) = (
@@ -201,14 +201,16 @@ impl Problem {
             near.iter().zip(base).map(|(near, &base)| near.on_top_of(base)).collect::<Vec<_>>()
         };
         let sums = [
-            on_top(&wanted[0], &of_loss),
-            on_top(&wanted[2], &numbers(&of_x)),
-            on_top(&wanted[3], &numbers(&of_w)),
+            on_top(&expected[0], &of_loss),
+            on_top(&expected[2], &numbers(&of_x)),
+            on_top(&expected[3], &numbers(&of_w)),
         ];
         let check = move |got: &[Data], _| {
-            wanted.iter().chain(&sums).zip(got).enumerate().try_for_each(|(i, (wanted, got))| {
-                got.check_near(wanted.iter().copied()).map_err(|e| format!("output {i}: {e}"))
-            })
+            expected.iter().chain(&sums).zip(got).enumerate().try_for_each(
+                |(i, (expected, got))| {
+                    got.check_near(expected.iter().copied()).map_err(|e| format!("output {i}: {e}"))
+                },
+            )
         };
         let reference = self.clone();
         let record = move |r: &mut Recorder| {

@@ -72,12 +72,12 @@ fn case(
         )
         .unwrap()
     };
-    let wanted: Vec<i32> = (0..batch.iter().product()).flat_map(product).collect();
+    let expected: Vec<i32> = (0..batch.iter().product()).flat_map(product).collect();
     let shapes =
         [shape(&[&a_batch[..], &[m, k]].concat()), shape(&[&b_batch[..], &[n, k]].concat())];
     Case::exact(
         format!("{}·{}ᵀ", shapes[0], shapes[1]),
-        vec![Data::I32(wanted)],
+        vec![Data::I32(expected)],
         move |r: &mut Recorder| {
             let (a, b) = (r.upload(&a, shapes[0])?, r.upload(&b, shapes[1])?);
             let y = tensor::matmul_int8(&a, &b).forward(&mut r.encoder)?;

@@ -63,7 +63,7 @@ fn values<X: Float>(r: &mut Reduced) -> Case {
         r.each(&numbers, |v| first(v, of).map_or(f64::NEG_INFINITY, |(_, v)| v) as f32)
     };
     let min = largest(|v| -v).into_iter().map(|v| -v).collect();
-    let wanted = [largest(|v| v), min, largest(f64::abs)].map(Data::F32).to_vec();
+    let expected = [largest(|v| v), min, largest(f64::abs)].map(Data::F32).to_vec();
     let reference = {
         let x = x.clone();
         let all = move || {
@@ -75,7 +75,7 @@ fn values<X: Float>(r: &mut Reduced) -> Case {
         };
         move || all().map(|y| Data::F32(y.unwrap())).to_vec()
     };
-    Case::exact(format!("{} {:?}", r.name(), X::ELEMENT), wanted, move |r| {
+    Case::exact(format!("{} {:?}", r.name(), X::ELEMENT), expected, move |r| {
         let x = r.upload(&x, shape)?;
         let mut y = [
             tensor::max(&x, axes).forward(&mut r.encoder)?,
@@ -115,7 +115,7 @@ fn winners<X: Float>(r: &mut Reduced) -> Case {
         Data::floats(X::ELEMENT, &dx)
     };
     let [of_max, of_min] = [&largest, &smallest].map(|winners| of(winners));
-    let wanted = vec![Data::U32(largest), Data::U32(smallest), of_max, of_min];
+    let expected = vec![Data::U32(largest), Data::U32(smallest), of_max, of_min];
     let reference = {
         let (x, dy) = (x.clone(), dy.clone());
         move || {
@@ -129,7 +129,7 @@ fn winners<X: Float>(r: &mut Reduced) -> Case {
             vec![Data::U32(largest), Data::U32(smallest), of_max, of_min]
         }
     };
-    Case::exact(format!("{} {:?}", r.name(), X::ELEMENT), wanted, move |r| {
+    Case::exact(format!("{} {:?}", r.name(), X::ELEMENT), expected, move |r| {
         let x = r.upload(&x, shape)?;
         let largest = tensor::argmax(&x, axes).forward(&mut r.encoder)?;
         let smallest = tensor::argmin(&x, axes).forward(&mut r.encoder)?;
@@ -158,9 +158,9 @@ fn magnitudes<X: Float>(r: &mut Reduced) -> Case {
         dx[winner] = reference::abs_backward(x[winner], *dy);
     }
     // The zero of an element that did not win may have either sign.
-    let wanted = dx.into_iter().map(Near::exactly).collect();
+    let expected = dx.into_iter().map(Near::exactly).collect();
     let x = convert::<X>(&x);
-    Case::near(format!("{} {:?}, magnitudes", r.name(), X::ELEMENT), wanted, move |r| {
+    Case::near(format!("{} {:?}, magnitudes", r.name(), X::ELEMENT), expected, move |r| {
         let x = r.upload(&x, shape)?;
         let op = tensor::absmax(&x, axes).keep_axes();
         let of = op.forward(&mut r.encoder)?.shape();

@@ -17,7 +17,7 @@ fn case<X: Float>(r: &mut Reduced) -> Case {
     let (shape, axes) = (r.shape, r.axes());
     let (x, dy) = (convert::<X>(&r.floats(3.0)), r.per_output(3.0));
     let numbers: Vec<f32> = x.iter().map(|&v| v.into()).collect();
-    let wanted = r.each(&numbers, |v| {
+    let expected = r.each(&numbers, |v| {
         let squares = sum_near(&v.iter().map(|v| v * v).collect::<Vec<_>>());
         let exact = squares.exact.sqrt();
         // A root has half the relative error of what it is of, of which each square has one
@@ -36,7 +36,7 @@ fn case<X: Float>(r: &mut Reduced) -> Case {
         Near { exact, error: U * 7.0 * exact.abs() }
     });
     let check = move |got: &[Data], _| {
-        got[0].check_near(wanted.iter().copied())?;
+        got[0].check_near(expected.iter().copied())?;
         got[1].check_near(gradients.iter().copied())
     };
     let reference = {

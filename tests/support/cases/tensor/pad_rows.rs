@@ -20,10 +20,10 @@ fn case<T: Float>(x: &[f32], rows: usize, columns: usize, padded: usize) -> Case
     for row in 0..rows {
         y[row * padded..][..columns].copy_from_slice(&x[row * columns..][..columns]);
     }
-    let wanted = Data::floats(T::ELEMENT, &y.into_iter().map(Into::into).collect::<Vec<f32>>());
+    let expected = Data::floats(T::ELEMENT, &y.into_iter().map(Into::into).collect::<Vec<f32>>());
     Case::exact(
         format!("{rows} × {columns} to {padded} {:?}", T::ELEMENT),
-        vec![wanted],
+        vec![expected],
         move |r| {
             let x = r.upload(&x, [rows, columns])?;
             let y = tensor::pad_rows(&x, padded).forward(&mut r.encoder)?;

@@ -103,7 +103,7 @@ fn whole<T: PrefixSumElement>(x: Vec<T>, shape: [usize; 2], exclusive: bool) -> 
         }
     }
     let data = |sums: &[u32]| Data::from_bytes(T::ELEMENT, bytemuck::cast_slice(sums));
-    let wanted = vec![data(&sums)];
+    let expected = vec![data(&sums)];
     let reference = {
         let x = x.clone();
         move || {
@@ -113,14 +113,14 @@ fn whole<T: PrefixSumElement>(x: Vec<T>, shape: [usize; 2], exclusive: bool) -> 
             )]
         }
     };
-    Case::exact(name::<T>(shape, exclusive), wanted, record(x, shape, exclusive))
+    Case::exact(name::<T>(shape, exclusive), expected, record(x, shape, exclusive))
         .reference(reference)
 }
 
 /// Floats: the bound is that of three levels, of 8 numbers, 8 steps, and what is before; or of a
 /// rounding.
 fn float(x: Vec<f32>, shape: [usize; 2], exclusive: bool) -> Case {
-    let mut wanted = Vec::new();
+    let mut expected = Vec::new();
     for row in x.chunks_exact(shape[1].max(1)) {
         let (mut sum, mut magnitudes) = (0.0, 0.0);
         for (i, &v) in (0..).zip(row) {
@@ -131,13 +131,13 @@ fn float(x: Vec<f32>, shape: [usize; 2], exclusive: bool) -> Case {
             let without = near(i, sum, magnitudes);
             sum += f64::from(v);
             magnitudes += f64::from(v.abs());
-            wanted.push(if !exclusive { near(i + 1, sum, magnitudes) } else { without });
+            expected.push(if !exclusive { near(i + 1, sum, magnitudes) } else { without });
         }
     }
     let reference = {
         let x = x.clone();
         move || vec![Data::F32(reference::prefix_sum(&x, shape, 1, exclusive).unwrap())]
     };
-    Case::near(name::<f32>(shape, exclusive), wanted, record(x, shape, exclusive))
+    Case::near(name::<f32>(shape, exclusive), expected, record(x, shape, exclusive))
         .reference(reference)
 }

@@ -20,8 +20,8 @@ fn case<T: Float>() -> Case {
     let y: Vec<f32> = (0..1485)
         .map(|i| reference::select(condition[i / 33], a[i % 33].into(), b[i].into()))
         .collect();
-    let wanted = vec![Data::floats(T::ELEMENT, &y); 2];
-    Case::exact(format!("{:?}", T::ELEMENT), wanted, move |r: &mut Recorder| {
+    let expected = vec![Data::floats(T::ELEMENT, &y); 2];
+    Case::exact(format!("{:?}", T::ELEMENT), expected, move |r: &mut Recorder| {
         let (condition, a, b) =
             (r.upload(&condition, [45, 1])?, r.upload(&a, [33])?, r.upload(&b, [45, 33])?);
         let y = tensor::select(&condition, &a, &b).forward(&mut r.encoder)?;

@@ -66,7 +66,7 @@ fn masked_twice() -> Case {
     let mask: Vec<u32> = (0..36).map(|_| rng.random_range(0..2)).collect();
     let seen: Vec<u32> =
         (0..36).map(|i| if i % 9 < seen(shape, i / 9) { mask[i] } else { 0 }).collect();
-    let wanted = rows(&x, 9, |row, x| {
+    let expected = rows(&x, 9, |row, x| {
         let of = |i: usize| seen[row % 4 * 9 + i] != 0;
         let kept: Vec<f64> = (0..9).filter(|&i| of(i)).map(|i| x[i]).collect();
         let mut all = shares(&kept).into_iter();
@@ -74,7 +74,7 @@ fn masked_twice() -> Case {
             .map(|i| if of(i) { all.next().unwrap() } else { Near::exactly(0.0) })
             .collect::<Vec<_>>()
     });
-    Case::near("causal, with a mask".to_owned(), wanted, move |r| {
+    Case::near("causal, with a mask".to_owned(), expected, move |r| {
         let (x, mask) = (r.upload(&x, shape)?, r.upload(&mask, [4, 9])?);
         let y = tensor::softmax(&x).causal().mask(&mask).forward(&mut r.encoder)?;
         r.watch_all(&y);
@@ -117,7 +117,8 @@ fn masked<X: Float, const N: usize>(shape: [usize; 4], of_mask: [usize; N]) -> C
         x.chunks_exact(columns).zip(seen.chunks_exact(columns)).flat_map(row).collect::<Vec<_>>()
     };
     let values = numbers(&x);
-    let wanted = by_row(&values, &|row| shares(&row.iter().map(|&v| v.into()).collect::<Vec<_>>()));
+    let expected =
+        by_row(&values, &|row| shares(&row.iter().map(|&v| v.into()).collect::<Vec<_>>()));
     let reference = move || {
         let exact = by_row(&values, &|row| {
             reference::softmax(row).into_iter().map(Near::exactly).collect()
@@ -130,7 +131,7 @@ fn masked<X: Float, const N: usize>(shape: [usize; 4], of_mask: [usize; N]) -> C
         r.watch_all(&y);
         Ok(())
     };
-    Case::near(format!("{shape:?} {:?}, a mask of {of_mask:?}", X::ELEMENT), wanted, record)
+    Case::near(format!("{shape:?} {:?}, a mask of {of_mask:?}", X::ELEMENT), expected, record)
         .reference(reference)
         .of(X::ELEMENT)
 }
@@ -207,13 +208,13 @@ fn forward<X: Float>(rng: &mut SmallRng, shape: Shape) -> Case {
         y.resize(columns, Near::exactly(0.0));
         y
     });
-    let wanted = [
+    let expected = [
         rows(&values, columns, |_, x| shares(x)),
         rows(&values, columns, |_, x| logarithms(x)),
         masked,
     ];
     let check = move |got: &[Data], _| {
-        got.iter().zip(&wanted).try_for_each(|(got, near)| got.check_near(near.iter().copied()))
+        got.iter().zip(&expected).try_for_each(|(got, near)| got.check_near(near.iter().copied()))
     };
     let reference = move || {
         let (mut y, mut logarithms, mut masked) = (Vec::new(), Vec::new(), Vec::new());
@@ -275,11 +276,11 @@ fn backward<X: Float>(rng: &mut SmallRng, shape: Shape) -> Case {
         };
         y.iter().zip(&dy).map(dx).collect::<Vec<_>>()
     };
-    let wanted = [false, true].map(|logarithm| {
+    let expected = [false, true].map(|logarithm| {
         rows(&values[usize::from(logarithm)], columns, |row, y| near(logarithm, row, y))
     });
     let check = move |got: &[Data], _| {
-        got.iter().zip(&wanted).try_for_each(|(got, near)| got.check_near(near.iter().copied()))
+        got.iter().zip(&expected).try_for_each(|(got, near)| got.check_near(near.iter().copied()))
     };
     let reference = move || {
         let all = |y: &[f32], of: fn(&[f32], &[f32]) -> Vec<f32>| {
@@ -314,12 +315,12 @@ fn backward<X: Float>(rng: &mut SmallRng, shape: Shape) -> Case {
 fn added(rng: &mut SmallRng, shape: Shape) -> Case {
     let (x, base) =
         (floats(rng, shape.iter().product(), 12.0), floats(rng, shape.iter().product(), 9.0));
-    let wanted = rows(&x, shape[2], |_, x| shares(x))
+    let expected = rows(&x, shape[2], |_, x| shares(x))
         .into_iter()
         .zip(&base)
         .map(|(near, &base)| near.on_top_of(base))
         .collect();
-    Case::near(format!("{shape:?}, added"), wanted, move |r| {
+    Case::near(format!("{shape:?}, added"), expected, move |r| {
         let (x, y) = (r.upload(&x, shape)?, r.upload(&base, shape)?);
         tensor::softmax(&x).forward_into(&mut r.encoder, Out::add(&y))?;
         r.watch_all(&y);
@@ -335,7 +336,7 @@ pub fn extremes() -> Vec<Case> {
     x[80..120].iter_mut().for_each(|v| *v += 3e4);
     x[120..160].iter_mut().for_each(|v| *v *= 3e4);
     x[160..].fill(f32::NEG_INFINITY);
-    let wanted = rows(&x, 40, |row, x| {
+    let expected = rows(&x, 40, |row, x| {
         if matches!(row, 0 | 4) {
             vec![Near { exact: f64::NAN, error: 0.0 }; 40]
         } else {
@@ -343,7 +344,7 @@ pub fn extremes() -> Vec<Case> {
         }
     });
     let values = x.clone();
-    let case = Case::near("NaN and infinities".to_owned(), wanted, move |r| {
+    let case = Case::near("NaN and infinities".to_owned(), expected, move |r| {
         let x = r.upload(&x, [5, 40])?;
         let y = tensor::softmax(&x).forward(&mut r.encoder)?;
         r.watch_all(&y);

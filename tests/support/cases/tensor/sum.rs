@@ -81,8 +81,8 @@ fn case<X: Float>(r: &mut Reduced) -> Case {
 fn added(r: &mut Reduced) -> Case {
     let (shape, axes) = (r.shape, r.axes());
     let (x, base) = (r.floats(3.0), r.per_output(9.0));
-    let wanted = sums(&base, &reference::sum(&x, shape, axes).unwrap());
-    Case::near(format!("{}, added", r.name()), wanted, move |r| {
+    let expected = sums(&base, &reference::sum(&x, shape, axes).unwrap());
+    Case::near(format!("{}, added", r.name()), expected, move |r| {
         let x = r.upload(&x, shape)?;
         let y = tensor::sum(&x, axes).forward(&mut r.encoder)?.shape();
         let y = r.upload(&base, y)?;
@@ -123,11 +123,11 @@ fn gradient<X: Float>(r: &mut Reduced) -> Case {
 fn summed_to(r: &mut Reduced, to: Shape) -> Case {
     let shape = r.shape;
     let x = floats(&mut r.rng, r.elements.iter().map(Vec::len).sum(), 3.0);
-    let wanted = reference::sum(&x, shape, r.axes()).unwrap();
+    let expected = reference::sum(&x, shape, r.axes()).unwrap();
     let dy = r.per_output(3.0);
     let dx = r.spread(0.0, |_, output| dy[output]);
-    let wanted = vec![Data::F32(wanted), Data::F32(dx)];
-    Case::exact(format!("{shape} to {to}"), wanted, move |r| {
+    let expected = vec![Data::F32(expected), Data::F32(dx)];
+    Case::exact(format!("{shape} to {to}"), expected, move |r| {
         let (x, dy) = (r.upload(&x, shape)?, r.upload(&dy, to)?);
         let y = tensor::sum_to(&x, to).forward(&mut r.encoder)?;
         let dx = tensor::sum_to(&x, to).backward(&mut r.encoder, &dy)?;

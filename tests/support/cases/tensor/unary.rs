@@ -114,8 +114,8 @@ pub fn case<T: Float>(
             first.check_near(y.iter().copied()).and_then(|()| second.check_near(dx.iter().copied()))
         }
         _ => {
-            let wanted = [&y, &y, &sum, &dx, &dx, &dx].into_iter().enumerate();
-            wanted.zip(got).try_for_each(|((i, near), got)| {
+            let expected = [&y, &y, &sum, &dx, &dx, &dx].into_iter().enumerate();
+            expected.zip(got).try_for_each(|((i, near), got)| {
                 got.check_near(near.iter().copied()).map_err(|e| format!("output {i}: {e}"))
             })
         }

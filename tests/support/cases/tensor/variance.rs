@@ -27,7 +27,7 @@ fn case<X: Float>(r: &mut Reduced, correction: usize, center: f32) -> Case {
         Near { exact: exact / n, error: error / n + U * (exact / n).abs() }
     });
     let divisor = move |n: usize| n.saturating_sub(correction) as f64;
-    let wanted = r.each(&numbers, |v| {
+    let expected = r.each(&numbers, |v| {
         let (Near { exact: sum, error }, n) = (sum_near(v), v.len() as f64);
         let (mean, strays) = (sum / n, error / n + U * (sum / n).abs());
         let squares = sum_near(&v.iter().map(|v| (v - mean).powi(2)).collect::<Vec<_>>());
@@ -43,18 +43,18 @@ fn case<X: Float>(r: &mut Reduced, correction: usize, center: f32) -> Case {
     // Where there are no degrees of freedom, there is no number, or none that is finite.
     let free = move |near: &Near| near.exact.is_finite();
     let check = move |got: &[Data], _| {
-        let finite = |got: &Data, wanted: &[Near]| {
-            let (got, wanted): (Vec<f32>, Vec<Near>) =
-                got.to_f32().into_iter().zip(wanted).filter(|(_, near)| free(near)).unzip();
-            (got, wanted)
+        let finite = |got: &Data, expected: &[Near]| {
+            let (got, expected): (Vec<f32>, Vec<Near>) =
+                got.to_f32().into_iter().zip(expected).filter(|(_, near)| free(near)).unzip();
+            (got, expected)
         };
-        if got[0].to_f32().iter().zip(&wanted).any(|(got, near)| got.is_finite() != free(near)) {
-            return Err(format!("{:?}, not {wanted:?}", got[0]));
+        if got[0].to_f32().iter().zip(&expected).any(|(got, near)| got.is_finite() != free(near)) {
+            return Err(format!("{:?}, not {expected:?}", got[0]));
         }
-        for (got, wanted) in got.iter().zip([&wanted, &gradients]) {
+        for (got, expected) in got.iter().zip([&expected, &gradients]) {
             let element = got.element();
-            let (got, wanted) = finite(got, wanted);
-            Data::floats(element, &got).check_near(wanted)?;
+            let (got, expected) = finite(got, expected);
+            Data::floats(element, &got).check_near(expected)?;
         }
         Ok(())
     };

@@ -224,10 +224,10 @@ impl Attention {
         let (name, element) = (format!("{kind}, {slots:?} {element:?}, {rooms} rooms"), *element);
         // Some are added to ones, as one share and as several.
         let base = if (rooms + slots.run) % 3 == 2 { 1.0f32 } else { 0.0 };
-        let wanted: Vec<Near> =
-            self.wanted().into_iter().map(|near| near.on_top_of(base)).collect();
+        let expected: Vec<Near> =
+            self.expected().into_iter().map(|near| near.on_top_of(base)).collect();
         // A bound that shows something.
-        assert!(wanted.iter().all(|near| near.error < 0.1), "{name}");
+        assert!(expected.iter().all(|near| near.error < 0.1), "{name}");
         let (reference, [qkv, keys, values]) = (self.clone(), self.data());
         let caches = [keys, values];
         let record = move |r: &mut crate::Recorder| {
@@ -258,7 +258,7 @@ impl Attention {
             r.watch_all(&y);
             Ok(())
         };
-        let case = Case::near(name, wanted, record).of(element);
+        let case = Case::near(name, expected, record).of(element);
         let most = if reference.halves { 1_500_000 } else { 150_000 };
         let case = if reference.products() > most { case.device_only() } else { case };
         case.reference(move || {
@@ -332,7 +332,7 @@ impl Attention {
     }
 
     /// What attention is, in `f64`, and by how much `f32` may miss it: for every output.
-    fn wanted(&self) -> Vec<Near> {
+    fn expected(&self) -> Vec<Near> {
         let shape = self.slots.shape;
         let (heads, kv_heads, head_dim) = (shape.heads, shape.kv_heads, shape.head_dim);
         let scale = f64::from((head_dim as f32).sqrt().recip());

@@ -34,7 +34,7 @@ fn case(
             error: terms().map(f64::abs).sum::<f64>() * (k + 3) as f64 * U,
         }
     };
-    let wanted: Vec<Near> = (0..m * n).map(near).collect();
+    let expected: Vec<Near> = (0..m * n).map(near).collect();
     let packed = w.clone();
     let base = add.then(|| floats(rng, m * n, 9.0));
     // With what is added, the sum is rounded once more.
@@ -42,9 +42,9 @@ fn case(
         Some(base) => near.on_top_of(base[i]),
         None => *near,
     };
-    let wanted = wanted.iter().enumerate().map(total).collect();
+    let expected = expected.iter().enumerate().map(total).collect();
     let (given, reference_base) = (x.clone(), base.clone());
-    Case::near(format!("{m} × {n} × {k} {element:?}, added {add}"), wanted, move |r| {
+    Case::near(format!("{m} × {n} × {k} {element:?}, added {add}"), expected, move |r| {
         let (x, w) = (r.upload(&given, [m, k])?, w.upload(r.encoder.context())?);
         let y = match &base {
             Some(base) => {

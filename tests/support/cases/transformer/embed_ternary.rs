@@ -40,9 +40,9 @@ fn case(
         runs.iter().flat_map(|&[sequence, past]| [sequence, past.wrapping_add(1)]).collect();
     // What is added to is rounded once, since a product by -1, 0 or 1 is exact.
     let added = base.iter().zip(&y).map(|(base, y)| base + y).collect();
-    let wanted =
+    let expected =
         vec![Data::F32(y.clone()), Data::F32(y.clone()), Data::U32(raised), Data::F32(added)];
-    Case::exact(format!("{m} of {rows} × {columns} by {size:?}"), wanted, move |r| {
+    Case::exact(format!("{m} of {rows} × {columns} by {size:?}"), expected, move |r| {
         let (tokens, table) = (r.upload(&tokens, [m])?, table.upload(r.encoder.context())?);
         let y = transformer::embed(&tokens, &table).forward(&mut r.encoder)?;
         let (next, runs) = (r.output([m, columns])?, r.upload(runs.as_flattened(), [m, 2])?);

@@ -170,8 +170,8 @@ impl Problem {
     }
 
     /// y and lse.
-    fn wanted(&self) -> [Vec<Near>; 2] {
-        let mut wanted = [Vec::new(), Vec::new()];
+    fn expected(&self) -> [Vec<Near>; 2] {
+        let mut expected = [Vec::new(), Vec::new()];
         for (head, query) in self.queries() {
             let scores = self.scores(head, query);
             let largest = scores.iter().map(|(score, _)| *score).fold(f64::MIN, f64::max);
@@ -198,19 +198,19 @@ impl Problem {
                         stray(key) * (v(key) - y.exact).abs().max(v(key).abs() + y.exact.abs())
                     })
                     .sum();
-                wanted[0].push(y.near(roundings));
+                expected[0].push(y.near(roundings));
             }
             let exact = largest + total.ln();
             // The crate's own logarithm is off by 14 U at most.
             let error = (0..scores.len()).map(stray).sum::<f64>()
                 + U * (roundings as f64 + 14.0 * total.ln() + largest.abs() + 2.0 * exact.abs());
-            wanted[1].push(Near { exact, error });
+            expected[1].push(Near { exact, error });
         }
-        wanted
+        expected
     }
 
     fn forward<T: Float>(self) -> Case {
-        let [y, lse] = self.wanted();
+        let [y, lse] = self.expected();
         let base = convert::<T>(&floats(&mut rng(77), y.len(), 3.0));
         let sum: Vec<Near> =
             y.iter().zip(&base).map(|(near, &base)| near.on_top_of(base)).collect();
@@ -220,7 +220,7 @@ impl Problem {
             [&y, &lse, &sum]
                 .into_iter()
                 .zip(got)
-                .try_for_each(|(wanted, got)| got.check_near(wanted.iter().copied()))
+                .try_for_each(|(expected, got)| got.check_near(expected.iter().copied()))
         };
         let (name, reference) = (self.name::<T>(), self.clone());
         let shapes = self.shapes();
@@ -316,14 +316,14 @@ impl Problem {
 
     /// Into tensors, and on top of some.
     fn backward<T: Float>(self) -> Case {
-        let [y, lse] = self.wanted();
+        let [y, lse] = self.expected();
         let (y, lse): (Vec<T>, Vec<f32>) = (
             y.iter().map(|y| T::from_f32(y.exact as f32)).collect(),
             lse.iter().map(|l| l.exact as f32).collect(),
         );
         let rounded: Vec<f32> = y.iter().map(|&y| y.into()).collect();
-        let wanted = self.gradients(&rounded, &lse);
-        assert!(wanted.iter().flatten().all(|near| near.error < 1e-2), "{}", self.name::<T>());
+        let expected = self.gradients(&rounded, &lse);
+        assert!(expected.iter().flatten().all(|near| near.error < 1e-2), "{}", self.name::<T>());
         let base = [self.q.len(), self.k.len(), self.k.len()]
             .map(|len| convert::<T>(&floats(&mut rng(78), len, 3.0)));
         // Each is added or not, whatever becomes of the others.
@@ -335,11 +335,13 @@ impl Problem {
                 .map(|(near, &base)| if adds(i) { near.on_top_of(base) } else { *near })
                 .collect::<Vec<_>>()
         };
-        let sums: Vec<Vec<Near>> = wanted.iter().zip(&base).enumerate().map(on_top).collect();
+        let sums: Vec<Vec<Near>> = expected.iter().zip(&base).enumerate().map(on_top).collect();
         let check = move |got: &[Data], _| {
-            wanted.iter().chain(&sums).zip(got).enumerate().try_for_each(|(i, (wanted, got))| {
-                got.check_near(wanted.iter().copied()).map_err(|e| format!("output {i}: {e}"))
-            })
+            expected.iter().chain(&sums).zip(got).enumerate().try_for_each(
+                |(i, (expected, got))| {
+                    got.check_near(expected.iter().copied()).map_err(|e| format!("output {i}: {e}"))
+                },
+            )
         };
         let (name, reference, of_reference, shapes) =
             (self.name::<T>(), self.clone(), (rounded, lse.clone()), self.shapes());

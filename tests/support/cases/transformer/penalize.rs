@@ -66,13 +66,13 @@ fn case(
     biases.iter_mut().skip(3).step_by(11).for_each(|bias| *bias = f32::NEG_INFINITY);
     let what = format!("{rows} × {vocab}, after {run}, {penalties:?}");
     let penalties: Vec<Penalties> = penalties.iter().copied().cycle().take(sequences).collect();
-    let (mut wanted, mut counted) = (logits.clone(), counts.clone());
+    let (mut expected, mut counted) = (logits.clone(), counts.clone());
     for (row, run) in tokens.chunks(run).enumerate() {
         let of = runs[row][0] as usize;
         let (counts, bias) =
             (&mut counted[of * vocab..][..vocab], &biases[of.min(biased - 1) * vocab..][..vocab]);
         reference::penalize(
-            &mut wanted[row * vocab..][..vocab],
+            &mut expected[row * vocab..][..vocab],
             run[run.len() - 1],
             counts,
             bias,
@@ -80,7 +80,7 @@ fn case(
         )
         .unwrap();
     }
-    Case::exact(what, vec![Data::F32(wanted), Data::U32(counted)], move |r| {
+    Case::exact(what, vec![Data::F32(expected), Data::U32(counted)], move |r| {
         let (logits, counts) =
             (r.upload(&logits, [rows, vocab])?, r.upload(&counts, [sequences, vocab])?);
         let (tokens, biases) =

@@ -49,9 +49,9 @@ fn in_f16(rng: &mut SmallRng, (m, k, first, tokens): Shape) -> Case {
         reference::rms_norm(&values, &gain, EPS).unwrap()[first * k..][..tokens * k].to_vec();
     let on_top =
         normed.iter().zip(&base).map(|(&v, &base)| Near::exactly(v).on_top_of(base)).collect();
-    let wanted: [Vec<Near>; 2] = [normed.into_iter().map(Near::exactly).collect(), on_top];
+    let expected: [Vec<Near>; 2] = [normed.into_iter().map(Near::exactly).collect(), on_top];
     let check = move |got: &[Data], _| {
-        got.iter().zip(&wanted).try_for_each(|(got, near)| got.check_near(near.iter().copied()))
+        got.iter().zip(&expected).try_for_each(|(got, near)| got.check_near(near.iter().copied()))
     };
     let record = move |r: &mut Recorder| {
         let (x, gain, base) =
@@ -74,8 +74,8 @@ fn in_f16(rng: &mut SmallRng, (m, k, first, tokens): Shape) -> Case {
 fn case(rng: &mut SmallRng, (m, k, first, tokens): Shape) -> Case {
     let (x, gain) = (activations(rng, m, k), floats(rng, k, 2.0));
     let normed = reference::rms_norm(&x, &gain, EPS).unwrap();
-    let wanted = Data::F32(normed[first * k..][..tokens * k].to_vec());
-    Case::exact(format!("rows {first}.. of {m} × {k}, {tokens}"), vec![wanted], move |r| {
+    let expected = Data::F32(normed[first * k..][..tokens * k].to_vec());
+    Case::exact(format!("rows {first}.. of {m} × {k}, {tokens}"), vec![expected], move |r| {
         let (x, gain, y) = (r.upload(&x, [m, k])?, r.upload(&gain, [k])?, r.output([tokens, k])?);
         RmsNorm::new(&gain, EPS).skip_rows(first).forward_into(&mut r.encoder, &x, &y)?;
         r.watch_all(&y);
@@ -87,8 +87,8 @@ fn adding(rng: &mut SmallRng, (m, k, first, tokens): Shape) -> Case {
     let (x, gain, base) =
         (floats(rng, m * k, 3.0), floats(rng, k, 2.0), floats(rng, tokens * k, 9.0));
     let normed = reference::rms_norm(&x, &gain, EPS).unwrap();
-    let wanted = sums(&base, &normed[first * k..][..tokens * k]);
-    Case::near(format!("rows {first}.. of {m} × {k}, {tokens}, added"), wanted, move |r| {
+    let expected = sums(&base, &normed[first * k..][..tokens * k]);
+    Case::near(format!("rows {first}.. of {m} × {k}, {tokens}, added"), expected, move |r| {
         let (x, gain, y) =
             (r.upload(&x, [m, k])?, r.upload(&gain, [k])?, r.upload(&base, [tokens, k])?);
         RmsNorm::new(&gain, EPS).skip_rows(first).forward_into(&mut r.encoder, &x, Out::add(&y))?;

@@ -55,7 +55,7 @@ fn case(rng: &mut SmallRng, slots: &Slots, element: Element) -> Case {
     let qkv = half_floats(rng, slots.tokens() * row, 5.0);
     let caches = [(); 2].map(|()| half_floats(rng, slots.cache_len(), 900.0));
     // Nothing else may change.
-    let mut wanted = [&qkv, &caches[0], &caches[1]]
+    let mut expected = [&qkv, &caches[0], &caches[1]]
         .map(|before| before.iter().map(|&v| (Near::exactly(v), true)).collect::<Vec<_>>());
     for token in 0..slots.tokens() {
         let (slot, position) = slots.place(token);
@@ -71,27 +71,27 @@ fn case(rng: &mut SmallRng, slots: &Slots, element: Element) -> Case {
             // Two products and their sum are rounded, or fewer.
             let turned = (Near { exact: a + b, error: 2.0 * U * (a.abs() + b.abs()) }, false);
             if head < heads {
-                wanted[0][start + i] = turned;
+                expected[0][start + i] = turned;
             } else if head < heads + kv_heads {
-                wanted[1][slots.key_at(slot, head - heads, position, i)] = turned;
+                expected[1][slots.key_at(slot, head - heads, position, i)] = turned;
             } else {
-                wanted[2][slots.value_at(slot, head - heads - kv_heads, position, i)] =
+                expected[2][slots.value_at(slot, head - heads - kv_heads, position, i)] =
                     (Near::exactly(qkv[start + i]), true);
             }
         }
     }
     // Without tokens nothing is recorded, and there are no buffers to look at.
     let cache_len = if slots.tokens() == 0 { 0 } else { slots.cache_len() };
-    wanted[1..].iter_mut().for_each(|cache| cache.truncate(cache_len));
+    expected[1..].iter_mut().for_each(|cache| cache.truncate(cache_len));
     let check = move |got: &[Data], _| {
-        got.iter().zip(&wanted).zip(["qkv", "keys", "values"]).try_for_each(
-            |((got, wanted), what)| {
+        got.iter().zip(&expected).zip(["qkv", "keys", "values"]).try_for_each(
+            |((got, expected), what)| {
                 let copied = got
                     .to_f32()
                     .iter()
-                    .zip(wanted)
+                    .zip(expected)
                     .position(|(&got, &(near, copied))| copied && f64::from(got) != near.exact);
-                let near = got.check_near(wanted.iter().map(|wanted| wanted.0));
+                let near = got.check_near(expected.iter().map(|expected| expected.0));
                 near.and(copied.map_or(Ok(()), |at| Err(format!("number {at} has changed"))))
                     .map_err(|e| format!("{what}: {e}"))
             },

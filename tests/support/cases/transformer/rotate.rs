@@ -27,7 +27,7 @@ fn case<T: Float>(dims: &'static [usize], start: usize) -> Case {
     let positions = start + tokens + 1;
     let angles = rope_angles(&frequencies, positions);
     let position = |head: usize| start + head / heads % tokens.max(1);
-    let wanted = |direction: f64| -> Vec<Near> {
+    let expected = |direction: f64| -> Vec<Near> {
         let element = |index: usize| {
             let (head, i) = (index / dim, index % dim);
             let v = |i: usize| f64::from(x[head * dim + i].into());
@@ -38,7 +38,7 @@ fn case<T: Float>(dims: &'static [usize], start: usize) -> Case {
         };
         (0..x.len()).map(element).collect()
     };
-    let wanted = [wanted(1.0), wanted(-1.0)];
+    let expected = [expected(1.0), expected(-1.0)];
     let reference = [1.0, -1.0].map(|direction| {
         let mut y: Vec<f32> = x.iter().map(|&v| v.into()).collect();
         y.chunks_exact_mut(dim)
@@ -47,7 +47,10 @@ fn case<T: Float>(dims: &'static [usize], start: usize) -> Case {
         Data::F32(y)
     });
     let check = move |got: &[Data], _| {
-        wanted.iter().zip(got).try_for_each(|(wanted, got)| got.check_near(wanted.iter().copied()))
+        expected
+            .iter()
+            .zip(got)
+            .try_for_each(|(expected, got)| got.check_near(expected.iter().copied()))
     };
     let record = move |r: &mut Recorder| {
         let (x, angles) = (r.upload(&x, shape(dims))?, r.upload(&angles, [positions, dim / 2, 2])?);

@@ -127,14 +127,14 @@ fn case(kind: &str, logits: Vec<f32>, rows: usize, options: &[SampleOptions], in
         )
         .unwrap()
     };
-    let wanted = (0..rows).map(row).collect();
+    let expected = (0..rows).map(row).collect();
     let what = match options {
         [options] => format!("{options:?}"),
         _ => format!("{} options", options.len()),
     };
     Case::exact(
         format!("{rows} × {count}, {kind}, {what}, into {into}"),
-        vec![Data::U32(wanted)],
+        vec![Data::U32(expected)],
         move |r| {
             let logits = r.upload(&logits, [rows, count])?;
             let sequences = r.upload(runs.as_flattened(), [rows / each, 2])?;
