@@ -144,7 +144,7 @@ class Case:
 
 
 def tensors(config, seed, side=torch.bfloat16, masters=False, parts=None):
-    """Random weights; packed, unless they are float masters or ternary in floats by parts, with scales as `linear_class` takes them."""
+    """Random weights; packed, unless they are float weights or ternary in floats by parts, with scales as `linear_class` takes them."""
     config = config | {"head_dim": config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]}
     reciprocal = (config.get("quantization_config") or {}).get("linear_class") != "autobitlinear"
     return make.make_tensors({"config": config, "side": side, "seed": seed, "reciprocal": reciprocal, "masters": masters, "parts": parts})
@@ -353,7 +353,7 @@ def write_gguf(path, config, own, architecture, kind, layout, quantized_ends=Fal
 
 
 def safetensors_cases():
-    packed, masters = "packed `uint8`", "float masters"
+    packed, masters = "packed `uint8`", "float weights"
     online = BITNET_2B | {"quantization_config": ONLINE}
     own = tensors(online, 2, masters=True)
     bare = {key: value for key, value in online.items() if key != "quantization_config"}
