@@ -120,7 +120,7 @@ def attention():
 def ours(command):
     lists = ["--prefill", ",".join(map(str, PREFILL)), "--context-lengths", ",".join(map(str, CONTEXTS)), "--decode-tokens", str(TOKENS)]
     out = {}
-    for name, options in {"all bits": [], "attention in halves": ["--f16-attention"]}.items():
+    for name, options in {"f32 attention": [], "f16 attention": ["--f16-attention"]}.items():
         run = subprocess.run([command, "bench", "--json", *lists, *options], check=True, capture_output=True, text=True)
         found = json.loads(run.stdout)
         out[name] = {key: found[key] for key in ("adapter", "prefill", "decode") if key in found}

@@ -26,7 +26,7 @@ fn row(page: &str, label: &str) -> Vec<Vec<f64>> {
 
 /// The programs of transformers.json, in the order of the columns of docs/performance.md.
 const PROGRAMS: [&str; 3] =
-    ["/bitnet-wgpu/all bits", "/bitnet-wgpu/attention in halves", "/transformers"];
+    ["/bitnet-wgpu/f32 attention", "/bitnet-wgpu/f16 attention", "/transformers"];
 
 /// Returns a program's tokens per second in each round on the H200.
 fn rounds(results: &Value, program: &str, task: &str) -> Vec<f64> {
