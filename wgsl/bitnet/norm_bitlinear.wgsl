@@ -26,10 +26,10 @@ fn magnitude(v: vec4<f32>) -> u32 {
 }
 
 fn normalise_row(v: ptr<function, array<vec4<f32>, QUADS>>, ids: Ids) {
+    // Beyond the row, they are multiplied by zeros.
     var gains = array<vec4<f32>, QUADS>();
     for (var q = 0u; q < QUADS; q += 1u) {
-        let at = ids.local + q * THREADS;
-        if at < params.features / 4u { gains[q] = gain[at]; }
+        gains[q] = gain[min(ids.local + q * THREADS, params.features / 4u - 1u)];
     }
     var largest = 0u;
     for (var q = 0u; q < QUADS; q += 1u) { largest = max(largest, magnitude((*v)[q])); }
@@ -113,13 +113,13 @@ fn norm_bitlinear(group: Group, ids: Ids) {
     let output = tile + ids.local;
     let writes = ids.local < params.tile && output < params.rows;
     let beta = w_scale[matrix_row(min(output, params.rows - 1u))];
-    let base = former(token, output, writes);
+    let base = former(token, output);
 
+    // Loads outside of branches, since a compiler may wait for each within one.
+    let quads = params.features / 4u;
     var v = array<vec4<f32>, QUADS>();
-    for (var q = 0u; q < QUADS; q += 1u) {
-        let at = ids.local + q * THREADS;
-        if at < params.features / 4u { v[q] = source[token * (params.features / 4u) + at]; }
-    }
+    for (var q = 0u; q < QUADS; q += 1u) { v[q] = source[token * quads + min(ids.local + q * THREADS, quads - 1u)]; }
+    for (var q = 0u; q < QUADS; q += 1u) { v[q] = select(vec4<f32>(), v[q], ids.local + q * THREADS < quads); }
     clear_cells(ids);
     if params.normalise != 0u { normalise_row(&v, ids); }
     let scale = quantise_row(&v, ids);
