@@ -104,7 +104,8 @@ fn norm_bitlinear(group: Group, ids: Ids) {
     let token = group.id.y;
     let tile = group.id.x * params.tile;
     let stride = TURNS * team_lanes(ids);
-    let chunks = (params.words / WORDS + stride - 1u) / stride;
+    // A single one is known when this is compiled, so that no loop is left.
+    let chunks = select((params.words / WORDS + stride - 1u) / stride, 1u, stride * WORDS >= VECTORS);
     var turn = team_first(ids) * ROWS;
     var next = array<array<Words, ROWS>, TURNS>();
     load_turns(tile + turn + team_offset(ids) * ROWS, 0u, ids, &next);
