@@ -26,7 +26,7 @@ fn magnitude(v: vec4<f32>) -> u32 {
 }
 
 fn normalise_row(v: ptr<function, array<vec4<f32>, QUADS>>, ids: Ids) {
-    // Beyond the row, they are multiplied by zeros.
+    // Beyond the row, the last ones are multiplied by zeros.
     var gains = array<vec4<f32>, QUADS>();
     for (var q = 0u; q < QUADS; q += 1u) {
         gains[q] = gain[min(ids.local + q * THREADS, params.features / 4u - 1u)];
