@@ -13,25 +13,28 @@ static inline uint2 limbs(uint v) { return uint2(v >> 16, v & 0xffffu); }
 
 static inline uint2 quad_limbs(float4 u) { return limbs((square(u.x) + square(u.y)) + (square(u.z) + square(u.w))); }
 
-// x·2^16 + y, rounded to 24 significant bits: an integer m in [2^23, 2^24] and an exponent e, for m·2^e.
-static inline int2 from_limbs(uint2 sums) {
+// x·2^16 + y, rounded to 24 significant bits.
+static inline float from_limbs(uint2 sums) {
     const uint high = sums.x + (sums.y >> 16);
-    const uint upper = high >> 16;
-    const uint lower = (high << 16) | (sums.y & 0xffffu);
-    if (upper == 0u && lower == 0u) return int2(0);
+    const uint low = sums.y & 0xffffu;
+    const uint shift = clz(high) & 31u;
     // The 32 bits from the highest one that is set.
-    const uint first = upper != 0u ? 63u - clz(upper) : 31u - clz(lower);
-    const uint top = upper != 0u ? (upper << (63u - first)) | (lower >> (first - 31u)) : lower << (31u - first);
-    return int2(int((top >> 8) + ((top >> 7) & 1u)), int(first) - 23);
+    const uint top = (high << shift) | ((low << 15) >> (31u - shift));
+    const float rounded = float((top >> 8) + ((top >> 7) & 1u)) * as_type<float>((151u - shift) << 23);
+    return high != 0u ? rounded : float(low);
+}
+
+// 1 / sqrt(v); the quotient of a normal number's root is one too.
+static inline float exact_inverse_sqrt(float v) {
+    return is_normal(as_type<uint>(v)) ? normal_quotient(1.0f, normal_sqrt(v)) : exact_quotient(1.0f, sqrt(v));
 }
 
 // From the limbs of the sum of squares; NaN for a row with an infinity or a NaN.
 static inline float inverse_rms(uint largest, uint2 sums, uint features, float eps) {
-    const int2 total = from_limbs(sums);
+    const float total = from_limbs(sums);
     // This undoes the scale, by 2^(exponent - 141) twice, since its square may not be a float.
     const float back = as_type<float>((row_exponent(largest) - 14u) << 23);
-    float mean = exact_quotient(float(total.x), float(features)) * as_type<float>(uint(127 + total.y) << 23);
-    mean = mean * back * back;
-    const float inverse = exact_quotient(1.0f, exact_sqrt(mean + eps));
+    const float mean = (total > 0.0f ? normal_quotient(total, float(features)) : 0.0f) * back * back;
+    const float inverse = exact_inverse_sqrt(mean + eps);
     return as_type<float>(largest >= 0x7f800000u ? 0x7fc00000u : as_type<uint>(inverse));
 }

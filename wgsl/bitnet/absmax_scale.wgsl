@@ -3,7 +3,7 @@
 fn absmax_scale(largest: f32, levels: f32) -> f32 {
     let t = max(largest, 1e-5);
     let shrink = select(1.0, 0x1p-32f, t >= 0x1p126f);
-    return exact_quotient(1.0, t * shrink) * levels * shrink;
+    return normal_quotient(1.0, t * shrink) * levels * shrink;
 }
 
 // round(v·scale), ties to even, within -128 .. 127. 1.5·2^23 leaves no bits for fractions; what is clamped is a product that no compiler fuses with a sum.

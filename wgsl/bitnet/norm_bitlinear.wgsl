@@ -26,10 +26,10 @@ fn magnitude(v: vec4<f32>) -> u32 {
 }
 
 fn normalise_row(v: ptr<function, array<vec4<f32>, QUADS>>, ids: Ids) {
+    // Beyond the row, the last ones are multiplied by zeros.
     var gains = array<vec4<f32>, QUADS>();
     for (var q = 0u; q < QUADS; q += 1u) {
-        let at = ids.local + q * THREADS;
-        if at < params.features / 4u { gains[q] = gain[at]; }
+        gains[q] = gain[min(ids.local + q * THREADS, params.features / 4u - 1u)];
     }
     var largest = 0u;
     for (var q = 0u; q < QUADS; q += 1u) { largest = max(largest, magnitude((*v)[q])); }
@@ -104,7 +104,8 @@ fn norm_bitlinear(group: Group, ids: Ids) {
     let token = group.id.y;
     let tile = group.id.x * params.tile;
     let stride = TURNS * team_lanes(ids);
-    let chunks = (params.words / WORDS + stride - 1u) / stride;
+    // A single one is known when this is compiled, so that no loop is left.
+    let chunks = select((params.words / WORDS + stride - 1u) / stride, 1u, stride * WORDS >= VECTORS);
     var turn = team_first(ids) * ROWS;
     var next = array<array<Words, ROWS>, TURNS>();
     load_turns(tile + turn + team_offset(ids) * ROWS, 0u, ids, &next);
@@ -113,13 +114,13 @@ fn norm_bitlinear(group: Group, ids: Ids) {
     let output = tile + ids.local;
     let writes = ids.local < params.tile && output < params.rows;
     let beta = w_scale[matrix_row(min(output, params.rows - 1u))];
-    let base = former(token, output, writes);
+    let base = former(token, output);
 
+    // Loads outside of branches, since a compiler may wait for each within one.
+    let quads = params.features / 4u;
     var v = array<vec4<f32>, QUADS>();
-    for (var q = 0u; q < QUADS; q += 1u) {
-        let at = ids.local + q * THREADS;
-        if at < params.features / 4u { v[q] = source[token * (params.features / 4u) + at]; }
-    }
+    for (var q = 0u; q < QUADS; q += 1u) { v[q] = source[token * quads + min(ids.local + q * THREADS, quads - 1u)]; }
+    for (var q = 0u; q < QUADS; q += 1u) { v[q] = select(vec4<f32>(), v[q], ids.local + q * THREADS < quads); }
     clear_cells(ids);
     if params.normalise != 0u { normalise_row(&v, ids); }
     let scale = quantise_row(&v, ids);

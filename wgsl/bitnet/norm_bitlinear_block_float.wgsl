@@ -97,7 +97,7 @@ fn norm_bitlinear_block_float(group: Group, ids: Ids) {
     // What thread i adds its row's product to is loaded now, so that it is there when the product is.
     let output = tile + ids.local;
     let writes = ids.local < params.tile && output < params.rows;
-    let base = former(token, output, writes);
+    let base = former(token, output);
     clear_cells(ids);
     var inverse = 1.0;
     if params.normalise != 0u { inverse = row_inverse(token, ids); }

@@ -2,7 +2,7 @@
 // so that a workgroup has both of an output, act(gate)·up.
 fn matrix_row(i: u32) -> u32 { return (i & 1u) * (params.rows / 2u) + i / 2u; }
 
-fn former(token: u32, i: u32, writes: bool) -> f32 { return 0.0; }
+fn former(token: u32, i: u32) -> f32 { return 0.0; }
 
 fn emit(token: u32, i: u32, writes: bool, product: f32, base: f32, ids: Ids) {
     sums[ids.local] = bitcast<u32>(product);

@@ -48,3 +48,7 @@ fn exact_sqrt(x: f32) -> f32 {
     if !is_normal(bits) || !is_normal(r) { return bitcast<f32>(r); }
     return bitcast<f32>(nearer_root(nearer_root(r, bits), bits));
 }
+
+fn normal_quotient(x: f32, y: f32) -> f32 { return exact_quotient(x, y); }
+
+fn normal_sqrt(v: f32) -> f32 { return exact_sqrt(v); }

@@ -17,17 +17,21 @@ fn limbs(v: u32) -> vec2<u32> { return vec2<u32>(v >> 16u, v & 0xffffu); }
 
 fn quad_limbs(u: vec4<f32>) -> vec2<u32> { return limbs((square(u.x) + square(u.y)) + (square(u.z) + square(u.w))); }
 
-// x·2^16 + y, rounded to 24 significant bits: an integer m in [2^23, 2^24] and an exponent e, for m·2^e.
-fn from_limbs(sums: vec2<u32>) -> vec2<i32> {
+// x·2^16 + y, rounded to 24 significant bits.
+fn from_limbs(sums: vec2<u32>) -> f32 {
     let high = sums.x + (sums.y >> 16u);
-    let upper = high >> 16u;
-    let lower = (high << 16u) | (sums.y & 0xffffu);
-    if upper == 0u && lower == 0u { return vec2<i32>(0); }
+    let low = sums.y & 0xffffu;
+    let shift = countLeadingZeros(high) & 31u;
     // The 32 bits from the highest one that is set.
-    let first = select(firstLeadingBit(lower), 32u + firstLeadingBit(upper), upper != 0u);
-    var top = 0u;
-    if first < 32u { top = lower << (31u - first); } else { top = (upper << (63u - first)) | (lower >> (first - 31u)); }
-    return vec2<i32>(i32((top >> 8u) + ((top >> 7u) & 1u)), i32(first) - 23);
+    let top = (high << shift) | ((low << 15u) >> (31u - shift));
+    let rounded = f32((top >> 8u) + ((top >> 7u) & 1u)) * bitcast<f32>((151u - shift) << 23u);
+    return select(f32(low), rounded, high != 0u);
+}
+
+// 1 / sqrt(v); the quotient of a normal number's root is one too.
+fn exact_inverse_sqrt(v: f32) -> f32 {
+    if is_normal(bitcast<u32>(v)) { return normal_quotient(1.0, normal_sqrt(v)); }
+    return exact_quotient(1.0, sqrt(v));
 }
 
 // From the limbs of the sum of squares; NaN for a row with an infinity or a NaN.
@@ -35,8 +39,8 @@ fn inverse_rms(largest: u32, sums: vec2<u32>, features: u32, eps: f32) -> f32 {
     let total = from_limbs(sums);
     // This undoes the scale, by 2^(exponent - 141) twice, since its square may not be a float.
     let back = bitcast<f32>((row_exponent(largest) - 14u) << 23u);
-    let mean = exact_quotient(f32(total.x), f32(features)) * bitcast<f32>(u32(127 + total.y) << 23u) * back * back;
-    let inverse = exact_quotient(1.0, exact_sqrt(mean + eps));
+    let mean = select(0.0, normal_quotient(total, f32(features)), total > 0.0) * back * back;
+    let inverse = exact_inverse_sqrt(mean + eps);
     return bitcast<f32>(select(bitcast<u32>(inverse), 0x7fc00000u, largest >= 0x7f800000u));
 }
 

@@ -82,8 +82,10 @@ struct Family {
 macro_rules! family_of {
     ($family:ident, $name:literal, wgsl [$($wgsl:tt),*], msl [$($msl:tt),*]) => {
         static $family: Family = {
+            // Atomics by all lanes: of a subgroup operation, NVIDIA's compiler makes a call, for the
+            // case that lanes are missing, which takes longer.
             const INT8: &[$crate::kernel::source::Part] = $crate::wgsl![
-                REDUCE, CELLS, EXACT, "shared/rms", "bitnet/absmax_scale", "bitnet/dot_int8", "bitnet/row_int8", "bitnet/row_sums", $($wgsl,)*
+                REDUCE, "shared/cells_portable", EXACT, "shared/rms", "bitnet/absmax_scale", "bitnet/dot_int8", "bitnet/row_int8", "bitnet/row_sums", $($wgsl,)*
                 "bitnet/norm_bitlinear"
             ];
             const HALF: &[$crate::kernel::source::Part] = $crate::wgsl![
