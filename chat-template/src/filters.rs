@@ -78,7 +78,7 @@ pub fn filter(ops: &Ops, name: &str, value: &Value, given: &Given) -> Result<Val
         "join" => {
             let separator = given.get(0, "d").map(|it| ops.written(it)).transpose()?;
             let separator = separator.unwrap_or_default();
-            strings::join(ops, value, &separator, given.get(1, "attribute"))
+            strings::join(ops, value, &separator, given.some(1, "attribute"))
         }
         "items" => match value {
             Value::Undefined => Value::generator(&ops.budget, Vec::new()),
@@ -233,16 +233,16 @@ fn int(value: &Value, given: &Given) -> Result<Value> {
     let parsed = match value {
         Value::Undefined => return Err("of an undefined value".into()),
         Value::Float(value) => truncated(*value),
-        Value::Str(text) => integer(text, base)?.or_else(|| decimal(text).and_then(truncated)),
+        Value::Str(text) => integer(text, base).or_else(|| decimal(text).and_then(truncated)),
         other => other.as_int(),
     };
     Ok(parsed.map_or(default, Value::Int))
 }
 
-/// Reads an integer of a base, which a prefix may repeat; base 0 is what the prefix says.
-fn integer(text: &str, base: i64) -> Result<Option<i64>> {
-    let base = u32::try_from(base).ok().filter(|base| *base == 0 || (2..=36).contains(base));
-    let base = base.ok_or("a base is 0, or from 2 to 36")?;
+/// Reads an integer of a base, which a prefix may repeat; base 0 is what the prefix says. As in
+/// Jinja, one that is not from 2 to 36 has no integers.
+fn integer(text: &str, base: i64) -> Option<i64> {
+    let base = u32::try_from(base).ok().filter(|base| *base == 0 || (2..=36).contains(base))?;
     let text = text.trim_matches(strings::is_space).to_lowercase();
     let digits = text.strip_prefix(['+', '-']).unwrap_or(&text);
     let prefixes = [("0x", 16), ("0o", 8), ("0b", 2)];
@@ -252,10 +252,10 @@ fn integer(text: &str, base: i64) -> Result<Option<i64>> {
     });
     let (digits, base) = prefixed.unwrap_or((digits, if base == 0 { 10 } else { base }));
     if digits.starts_with(['_', '+', '-']) || digits.ends_with('_') || digits.contains("__") {
-        return Ok(None);
+        return None;
     }
     let sign = if text.starts_with('-') { "-" } else { "" };
-    Ok(i64::from_str_radix(&[sign, &digits.replace('_', "")].concat(), base).ok())
+    i64::from_str_radix(&[sign, &digits.replace('_', "")].concat(), base).ok()
 }
 
 fn round(value: &Value, given: &Given) -> Result<Value> {
@@ -290,7 +290,7 @@ fn sum(ops: &Ops, value: &Value, given: &Given) -> Result<Value> {
     let mut sum = given.get(1, "start").cloned().unwrap_or(Value::Int(0));
     for item in ops.items(value)?.iter() {
         ops.budget.step(1)?;
-        let item = match given.get(0, "attribute") {
+        let item = match given.some(0, "attribute") {
             Some(attribute) => ops.path(item, attribute)?,
             None => item.clone(),
         };
@@ -307,7 +307,7 @@ fn map(ops: &Ops, value: &Value, given: &Given) -> Result<Value> {
     }
     // Beyond the arguments there are: by name only.
     let attribute = given.get(usize::MAX, "attribute");
-    let default = given.get(usize::MAX, "default").filter(|it| !matches!(it, Value::None));
+    let default = given.some(usize::MAX, "default");
     if attribute.is_some() {
         given.at_most(0, &["attribute", "default"])?;
     }
@@ -380,7 +380,7 @@ fn batch(ops: &Ops, value: &Value, given: &Given) -> Result<Value> {
     let mut batches = Vec::new();
     for batch in items.chunks(size) {
         let mut batch = batch.to_vec();
-        if let Some(fill) = given.get(1, "fill_with") {
+        if let Some(fill) = given.some(1, "fill_with") {
             ops.budget.check((size - batch.len()).saturating_mul(size_of::<Value>()))?;
             batch.resize(size, fill.clone());
         }
@@ -393,7 +393,7 @@ fn batch(ops: &Ops, value: &Value, given: &Given) -> Result<Value> {
 fn slice(ops: &Ops, value: &Value, given: &Given) -> Result<Value> {
     let count = given.count(0, "slices")?.filter(|&count| count > 0);
     let count = count.ok_or("the number of slices is needed")?;
-    let (items, fill) = (ops.items(value)?, given.get(1, "fill_with"));
+    let (items, fill) = (ops.items(value)?, given.some(1, "fill_with"));
     ops.budget.check(count.saturating_mul(64 + 2 * size_of::<Value>()))?;
     let (each, more) = (items.len() / count, items.len() % count);
     let (mut slices, mut at) = (Vec::new(), 0);

@@ -32,6 +32,11 @@ impl Given {
             .or_else(|| self.named.iter().find(|(known, _)| known == name).map(|(_, value)| value))
     }
 
+    /// The argument at a position or of a name, where none counts as not given.
+    pub fn some(&self, at: usize, name: &str) -> Option<&Value> {
+        self.get(at, name).filter(|value| !matches!(value, Value::None))
+    }
+
     /// Refuses what a function does not take, by position and by name.
     pub fn at_most(&self, positional: usize, named: &[&str]) -> Result<()> {
         if self.positional.len() > positional {

@@ -24,7 +24,7 @@ impl<'a> Key<'a> {
     /// The key that arguments say, by their positions.
     fn of_arguments(given: &'a Given, attribute: usize, case_sensitive: usize) -> Self {
         Self {
-            attribute: given.get(attribute, "attribute"),
+            attribute: given.some(attribute, "attribute"),
             default: None,
             case_sensitive: given.is(case_sensitive, "case_sensitive"),
             several: false,
@@ -91,10 +91,11 @@ pub fn dict_sort(ops: &Ops, value: &Value, given: &Given) -> Result<Value> {
 
 /// Elements with equal keys, as tuples of key and list.
 pub fn group_by(ops: &Ops, value: &Value, given: &Given) -> Result<Value> {
-    let attribute = given.get(0, "attribute").ok_or("an attribute is needed")?;
+    given.get(0, "attribute").ok_or("an attribute is needed")?;
+    let attribute = given.some(0, "attribute");
     let case_sensitive = given.is(2, "case_sensitive");
-    let default = given.get(1, "default").filter(|it| !matches!(it, Value::None));
-    let key = Key { attribute: Some(attribute), default, case_sensitive, several: false };
+    let default = given.some(1, "default");
+    let key = Key { attribute, default, case_sensitive, several: false };
     let sorted = sorted(ops, keyed(ops, ops.items(value)?.iter(), &key)?, false)?;
     let exact = Key { case_sensitive: true, ..key };
     let (mut groups, mut rest) = (Vec::new(), sorted.as_slice());

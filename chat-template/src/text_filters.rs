@@ -60,16 +60,24 @@ pub fn indent(ops: &Ops, text: &str, given: &Given) -> Result<Value> {
     ops.text(indented.into_text())
 }
 
-/// A text's beginning and an ellipsis, if the text is longer than a length and a leeway.
+/// A text's beginning and an ellipsis, if the text is longer than a length and a leeway. A list or a
+/// dictionary that is not longer is returned as it is.
 pub fn truncate(ops: &Ops, value: &Value, given: &Given) -> Result<Value> {
-    let text = value.as_str().ok_or_else(|| format!("of {}", value.kind()))?;
     let length = given.count(0, "length")?.unwrap_or(255);
     let end = given.string(2, "end")?.unwrap_or("...");
     let leeway = given.count(3, "leeway")?.unwrap_or(5);
     let kept = length.checked_sub(end.chars().count()).ok_or("the length is less than the end")?;
-    if text.chars().count() <= length.saturating_add(leeway) {
+    let count = match value {
+        Value::Str(text) => text.chars().count(),
+        Value::List(items) => items.len(),
+        Value::Map(entries) => entries.len(),
+        Value::Undefined => 0,
+        other => return Err(format!("of {}", other.kind())),
+    };
+    if count <= length.saturating_add(leeway) {
         return Ok(value.clone());
     }
+    let text = value.as_str().ok_or_else(|| format!("of {}", value.kind()))?;
     let at = text.char_indices().nth(kept).map_or(text.len(), |(at, _)| at);
     let mut begin = &text[..at];
     if !given.is(1, "killwords") {

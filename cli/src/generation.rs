@@ -20,27 +20,27 @@ use std::{
 pub struct GenerationArgs {
     /// Maximum number of tokens to generate
     /// [default: the model's, or 256; of `serve` 16, and for chats the context]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
     pub max_tokens: Option<usize>,
     /// Sampling temperature; 0 takes the most likely token
     /// [default: the model's, or 0.7]
-    #[arg(long, value_name = "NUMBER")]
+    #[arg(long, value_name = "NUMBER", allow_negative_numbers = true)]
     pub temperature: Option<f32>,
     /// Number of most likely tokens to sample from; 0 means all
     /// [default: the model's, or 40]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
     pub top_k: Option<usize>,
     /// Sample from the fewest tokens whose total probability reaches this number, from 0 to 1
     /// [default: the model's, or 1]
-    #[arg(long, value_name = "NUMBER")]
+    #[arg(long, value_name = "NUMBER", allow_negative_numbers = true)]
     pub top_p: Option<f32>,
     /// Minimum probability of a token relative to the most likely one, from 0 to 1
     /// [default: the model's, or 0]
-    #[arg(long, value_name = "NUMBER")]
+    #[arg(long, value_name = "NUMBER", allow_negative_numbers = true)]
     pub min_p: Option<f32>,
     /// Divisor of the logits of tokens that are already in the text
     /// [default: the model's, or 1]
-    #[arg(long, value_name = "NUMBER")]
+    #[arg(long, value_name = "NUMBER", allow_negative_numbers = true)]
     pub repetition_penalty: Option<f32>,
     /// Number subtracted from the logits of tokens that were already generated [default: 0]
     #[arg(long, value_name = "NUMBER", allow_negative_numbers = true)]

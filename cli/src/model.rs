@@ -8,7 +8,10 @@ use bitnet_wgpu::{
     formats::{I2sLayout, ReadOptions, ScaleRule},
     internals::{ModelInternals as _, files::display},
     kernel::ShaderLanguage,
-    model::{Device, Model, ModelBuilder, ModelFiles, Offload, SessionOptions, Tokenizer},
+    model::{
+        Device, LocalTime, Message, Model, ModelBuilder, ModelFiles, Offload, SessionOptions,
+        Tokenizer,
+    },
     wgpu,
 };
 use clap::{Args, ValueEnum};
@@ -444,6 +447,10 @@ pub struct ChatArgs {
     /// [default: the template's]
     #[arg(long, value_name = "SWITCH")]
     pub thinking: Option<Thinking>,
+    /// Date that the chat template writes, as in 2026-07-04 or 2026-07-04T09:05:03, for prompts
+    /// that are the same every day [default: now]
+    #[arg(long, value_name = "DATE")]
+    pub date: Option<LocalTime>,
     /// Parse names of special tokens in messages as those tokens [default: plain text]
     #[arg(long)]
     pub special_tokens_in_content: bool,
@@ -465,6 +472,15 @@ impl ChatArgs {
             None => tokenizer.clone(),
         };
         let tokenizer = tokenizer.with_special_tokens_in_content(self.special_tokens_in_content);
+        let tokenizer = match self.date {
+            Some(date) => {
+                if !writes_date(&tokenizer) {
+                    note("--date has no effect: the chat template writes no date");
+                }
+                tokenizer.with_chat_time(date)
+            }
+            None => tokenizer,
+        };
         Ok(match self.thinking {
             Some(thinking) => tokenizer.with_thinking(thinking == Thinking::On)?,
             None => tokenizer,
@@ -473,6 +489,30 @@ impl ChatArgs {
 
     /// Tests whether no option is given.
     pub fn is_usual(&self) -> bool {
-        self.chat_template.is_none() && self.thinking.is_none() && !self.special_tokens_in_content
+        self.chat_template.is_none()
+            && self.thinking.is_none()
+            && self.date.is_none()
+            && !self.special_tokens_in_content
     }
+
+    /// Checks that no option is given where there is no chat.
+    pub fn check_unused(&self) -> Result<()> {
+        if !self.is_usual() {
+            bail!(
+                "--chat-template, --thinking, --date and --special-tokens-in-content need --chat"
+            );
+        }
+        Ok(())
+    }
+}
+
+/// Tests whether the chat template writes the date or the time. A template that refuses the test's
+/// message is taken to write it.
+fn writes_date(tokenizer: &Tokenizer) -> bool {
+    let text = |time: &str| {
+        let tokenizer = tokenizer.with_chat_time(time.parse().ok()?);
+        tokenizer.chat_text(&[Message::new("user", "Hello")], true).ok()
+    };
+    let texts = ["2025-01-02T03:04:05", "2036-12-27T18:39:48"].map(text);
+    texts[0].is_none() || texts[0] != texts[1]
 }

@@ -216,10 +216,10 @@ impl Generated {
 }
 
 fn tokens(files: &ModelFiles, prompt: &str, args: &RunArgs) -> Result<Vec<u32>> {
+    if !args.chat {
+        args.template.check_unused()?;
+    }
     Ok(match &args.token_ids {
-        _ if !args.chat && !args.template.is_usual() => {
-            bail!("--chat-template, --thinking and --special-tokens-in-content need --chat")
-        }
         Some(ids) => ids.clone(),
         None if args.chat => args
             .template

@@ -44,8 +44,8 @@ pub struct Tokenize {
 
 impl Tokenize {
     pub fn run(self) -> Result<()> {
-        if !self.chat && !self.template.is_usual() {
-            bail!("--chat-template, --thinking and --special-tokens-in-content need --chat");
+        if !self.chat {
+            self.template.check_unused()?;
         }
         let files = ModelFiles::open_with(resolve(&self.model)?, self.file.options())?;
         let tokenizer = files.tokenizer()?;

@@ -87,9 +87,20 @@ impl Access {
             Ok(Some(origin)) if origin_host(origin).is_some_and(|host| self.is_name(&host)) => {
                 Ok(())
             }
+            Ok(Some(origin)) if self.is_own_address(origin, headers) => Ok(()),
             Ok(Some(origin)) => wrong(origin),
             Err(()) => wrong("repeated, or not text"),
         }
+    }
+
+    /// Tests whether an origin is the address and port by which this request reached the server, as
+    /// for its own page. DNS rebinding makes a name point here, and a browser then sends that name
+    /// in both headers. An address in them was connected to as it is, so the page came from there.
+    fn is_own_address(&self, origin: &str, headers: &HeaderMap) -> bool {
+        let host = single(headers, header::HOST).ok().flatten().unwrap_or("");
+        let is_address = host_of(host).is_some_and(|host| address(&host).is_some());
+        let own = origin.split_once("://").is_some_and(|(_, own)| own.eq_ignore_ascii_case(host));
+        is_address && own && self.is_host(host)
     }
 
     fn is_host(&self, host: &str) -> bool {

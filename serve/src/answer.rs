@@ -1,21 +1,21 @@
 //! Answers of `/v1/chat/completions` and `/v1/completions`.
 
 use crate::{
-    budget::Held,
     choices::{Choices, GeneratedToken, Step, Used},
-    error::{ApiError, Result},
+    error::{ApiError, Result, json_response},
     life::now,
-    logprobs::{self, Completion, Echo, TokenTexts},
+    logprobs::{self, Completion, Echo, Offset, TokenTexts},
     prepare::Shape,
     stream::{self, Events, Whole},
 };
-use axum::response::sse::Event;
+use axum::{
+    http::StatusCode,
+    response::{Response, sse::Event},
+};
 use bitnet_wgpu::model::{SplitText, Stop};
 use serde_json::{Map, Value, json};
-use std::{
-    hash::{BuildHasher, RandomState},
-    sync::Arc,
-};
+use std::hash::{BuildHasher, RandomState};
+use tokio::task::spawn_blocking;
 
 /// Which of the two endpoints.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -32,8 +32,8 @@ pub struct Answer {
     model: String,
     shape: Shape,
     texts: TokenTexts,
-    /// Of each choice, the characters that were written.
-    offsets: Vec<usize>,
+    /// Where each choice of a stream is.
+    offsets: Vec<Offset>,
 }
 
 /// Returns a new id, which begins with `prefix`.
@@ -47,11 +47,6 @@ impl Answer {
         Self { kind, id, created: now(), model, shape, texts, offsets: Vec::new() }
     }
 
-    /// Returns what counts the bytes of log-probabilities.
-    pub fn held(&self) -> Arc<Held> {
-        self.shape.held.clone()
-    }
-
     fn object(&self, choices: Value, chunk: bool) -> Value {
         let object = match (self.kind, chunk) {
             (Kind::Chat, false) => "chat.completion",
@@ -62,12 +57,29 @@ impl Answer {
     }
 
     /// Returns the answer at once.
-    pub async fn whole(self, mut choices: Choices) -> Result<Value> {
-        let all = stream::whole(&mut choices).await?;
+    pub async fn whole(self, mut choices: Choices) -> Result<Response> {
+        let (all, used) = (stream::whole(&mut choices).await?, choices.used());
+        if !self.shape.logprobs {
+            return Ok(self.response(all, used));
+        }
+        blocking(move || self.response(all, used)).await
+    }
+
+    /// Returns the answer as events.
+    pub async fn events(self, choices: Choices) -> Result<Response> {
+        if !self.shape.logprobs || self.shape.echoes.is_empty() {
+            return Ok(stream::events(self, choices));
+        }
+        blocking(move || stream::events(self, choices)).await
+    }
+
+    fn response(self, all: Vec<Whole>, used: Used) -> Response {
         let list = all.into_iter().enumerate().map(|(index, whole)| self.choice(index, whole));
         let mut object = self.object(list.collect(), false);
-        object["usage"] = usage(choices.used());
-        Ok(object)
+        object["usage"] = usage(used);
+        let mut response = json_response(StatusCode::OK, &object);
+        response.extensions_mut().insert(self.shape.held);
+        response
     }
 
     /// Returns the prompt that a choice repeats, if it does.
@@ -93,7 +105,9 @@ impl Answer {
             }
         }
         if self.shape.logprobs {
-            object["logprobs"] = self.logprobs(self.echo(index), &tokens, &mut 0);
+            let echo = self.echo(index);
+            let mut offset = self.texts.offset(echo.is_some());
+            object["logprobs"] = self.logprobs(echo, &tokens, &mut offset);
         }
         object
     }
@@ -103,7 +117,7 @@ impl Answer {
         &self,
         echo: Option<&Echo>,
         tokens: &[GeneratedToken],
-        offset: &mut usize,
+        offset: &mut Offset,
     ) -> Value {
         if self.kind == Kind::Chat {
             return logprobs::chat(&self.texts, tokens);
@@ -114,6 +128,14 @@ impl Answer {
         }
         tokens.iter().for_each(|token| object.token(&self.texts, token, offset));
         object.object()
+    }
+
+    /// Returns the log-probabilities of the next token of a choice.
+    fn next_logprobs(&mut self, index: usize, token: &GeneratedToken) -> Value {
+        let mut offset = std::mem::take(&mut self.offsets[index]);
+        let logprobs = self.logprobs(None, std::slice::from_ref(token), &mut offset);
+        self.offsets[index] = offset;
+        logprobs
     }
 
     /// A chunk of one choice: `what` is the delta of a message, or a text.
@@ -143,37 +165,33 @@ impl Answer {
 
 impl Events for Answer {
     fn begin(&mut self, choices: &Choices) -> Vec<Event> {
-        self.offsets = vec![0; choices.len()];
         let first = |index: usize| {
+            let mut offset = self.texts.offset(self.echo(index).is_some());
             if self.kind == Kind::Chat {
                 let delta = json!({ "role": "assistant", "content": "" });
-                return Some(self.chunk(index, delta, None, Value::Null));
+                return (offset, Some(self.chunk(index, delta, None, Value::Null)));
             }
-            let echo = self.echo(index)?;
-            let mut offset = 0;
-            let logprobs = match self.shape.logprobs {
-                true => self.logprobs(Some(echo), &[], &mut offset),
-                false => Value::Null,
-            };
-            Some(self.chunk(index, echo.text.clone().into(), None, logprobs))
+            let event = self.echo(index).map(|echo| {
+                let logprobs = match self.shape.logprobs {
+                    true => self.logprobs(Some(echo), &[], &mut offset),
+                    false => Value::Null,
+                };
+                self.chunk(index, echo.text.clone().into(), None, logprobs)
+            });
+            (offset, event)
         };
-        let events = (0..choices.len()).filter_map(first).collect();
-        for index in 0..choices.len() {
-            let length = self.echo(index).map_or(0, |echo| echo.text.chars().count());
-            self.offsets[index] = length;
-        }
-        events
+        let (offsets, events): (_, Vec<Option<Event>>) = (0..choices.len()).map(first).unzip();
+        self.offsets = offsets;
+        events.into_iter().flatten().collect()
     }
 
     fn step(&mut self, index: usize, step: Step) -> Vec<Event> {
         match step {
             Step::Token(token, text) => {
-                let mut offset = self.offsets[index];
                 let logprobs = match self.shape.logprobs {
-                    true => self.logprobs(None, std::slice::from_ref(&token), &mut offset),
+                    true => self.next_logprobs(index, &token),
                     false => Value::Null,
                 };
-                self.offsets[index] = offset;
                 self.text(index, text, logprobs).into_iter().collect()
             }
             Step::End(text, stop) => {
@@ -198,6 +216,13 @@ impl Events for Answer {
     fn failed(&self, error: &ApiError) -> Event {
         event(&error.object())
     }
+}
+
+/// Does work on a thread that may block: the texts of all tokens and their alternatives may take
+/// seconds.
+async fn blocking(work: impl FnOnce() -> Response + Send + 'static) -> Result<Response> {
+    let panicked = |_| ApiError::server("internal error: writing the answer panicked");
+    spawn_blocking(work).await.map_err(panicked)
 }
 
 fn event(object: &Value) -> Event {

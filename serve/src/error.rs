@@ -57,7 +57,8 @@ impl ApiError {
     }
 
     pub fn key() -> Self {
-        let message = "missing or wrong API key; expected the header `Authorization: Bearer KEY`";
+        let message = "missing or wrong API key; expected the header `Authorization: Bearer KEY` or \
+                       `x-api-key: KEY`";
         Self::new(
             StatusCode::UNAUTHORIZED,
             "invalid_request_error",

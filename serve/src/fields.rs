@@ -44,6 +44,10 @@ impl Fields {
         self.map.remove(field)
     }
 
+    pub fn has(&self, field: &str) -> bool {
+        self.map.contains_key(field)
+    }
+
     fn typed<T>(
         &mut self,
         field: &str,

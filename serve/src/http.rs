@@ -202,11 +202,5 @@ async fn answer(
     let tokenizer = shape.logprobs.then(|| shared.text_tokenizer().ok()).flatten();
     let (streams, texts) = (shape.stream, TokenTexts::new(tokenizer));
     let answer = Answer::new(kind, shared.options.name.clone(), shape, texts);
-    if streams {
-        return Ok(stream::events(answer, choices));
-    }
-    let held = answer.held();
-    let mut response = json_response(StatusCode::OK, &answer.whole(choices).await?);
-    response.extensions_mut().insert(held);
-    Ok(response)
+    if streams { answer.events(choices).await } else { answer.whole(choices).await }
 }

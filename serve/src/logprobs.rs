@@ -1,7 +1,7 @@
 //! Log-probabilities of tokens, as OpenAI's API has them.
 
 use crate::choices::GeneratedToken;
-use bitnet_wgpu::model::{TokenLogprobs, Tokenizer};
+use bitnet_wgpu::model::{TextStream, TokenLogprobs, Tokenizer};
 use serde_json::{Map, Value, json};
 
 /// Least log-probability in JSON, which has no -inf, as in OpenAI's API.
@@ -45,10 +45,32 @@ impl TokenTexts {
         self.text(id).unwrap_or_else(|| format!("token_id:{id}"))
     }
 
-    /// Returns the characters that a token adds to a text, which leaves special tokens out.
-    fn length(&self, id: u32) -> usize {
-        let is_special = self.tokenizer.as_ref().is_some_and(|it| it.is_special(id));
-        if is_special { 0 } else { self.text(id).map_or(0, |text| text.chars().count()) }
+    /// Returns the place where a text begins, which may begin with a space unless it is a prompt.
+    pub fn offset(&self, is_prompt: bool) -> Offset {
+        let mut stream = self.tokenizer.as_ref().map(Tokenizer::stream);
+        if !is_prompt {
+            stream.iter_mut().for_each(|stream| stream.follow(&self.before));
+        }
+        Offset { stream, characters: 0 }
+    }
+}
+
+/// A place in a text, in characters, which leaves special tokens out.
+#[derive(Default)]
+pub struct Offset {
+    /// None for a model without a tokenizer.
+    stream: Option<TextStream>,
+    characters: usize,
+}
+
+impl Offset {
+    /// Returns where a token begins, and passes it. Tokens of one character begin where it does.
+    fn pass(&mut self, id: u32) -> usize {
+        let begin = self.characters;
+        // An id that is no token adds nothing.
+        let text = self.stream.as_mut().and_then(|stream| stream.push(id).ok());
+        self.characters += text.map_or(0, |text| text.chars().count());
+        begin
     }
 }
 
@@ -79,9 +101,8 @@ pub struct Completion {
 }
 
 impl Completion {
-    /// Adds the tokens of a prompt, of which the first has no log-probability. `offset` counts the
-    /// characters of the text.
-    pub fn echo(&mut self, texts: &TokenTexts, echo: &Echo, offset: &mut usize) {
+    /// Adds the tokens of a prompt, of which the first has no log-probability.
+    pub fn echo(&mut self, texts: &TokenTexts, echo: &Echo, offset: &mut Offset) {
         let logprobs = std::iter::once(None).chain(echo.logprobs.iter().map(Some));
         for (&id, logprobs) in echo.ids.iter().zip(logprobs) {
             self.push(texts, id, logprobs, offset);
@@ -89,7 +110,7 @@ impl Completion {
     }
 
     /// Adds a token that was generated.
-    pub fn token(&mut self, texts: &TokenTexts, token: &GeneratedToken, offset: &mut usize) {
+    pub fn token(&mut self, texts: &TokenTexts, token: &GeneratedToken, offset: &mut Offset) {
         self.push(texts, token.id, token.logprobs.as_ref(), offset);
     }
 
@@ -98,7 +119,7 @@ impl Completion {
         texts: &TokenTexts,
         id: u32,
         logprobs: Option<&TokenLogprobs>,
-        offset: &mut usize,
+        offset: &mut Offset,
     ) {
         let pair = |(id, logprob): (u32, f64)| (texts.name(id), logprob.max(LEAST).into());
         self.tokens.push(texts.name(id));
@@ -107,8 +128,7 @@ impl Completion {
             let own = (id, found.logprob);
             found.top.iter().copied().chain([own]).map(pair).collect()
         }));
-        self.text_offset.push(*offset);
-        *offset += texts.length(id);
+        self.text_offset.push(offset.pass(id));
     }
 
     pub fn object(self) -> Value {

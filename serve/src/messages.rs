@@ -8,8 +8,8 @@ use crate::{
     fields::Fields,
     json,
     options::Options,
-    prepare::{Shape, encode_chat},
-    request::{HARMLESS, Prompt, Request, sampling, seed, stops},
+    prepare::{Shape, encode_chat, thinking_tokenizer},
+    request::{HARMLESS, Prompt, Request, Thinking, cache_salt, sampling, seed, stops},
     shared::Shared,
     stream::{self, Events},
 };
@@ -36,7 +36,7 @@ pub fn read(body: Value, server: &Options) -> Result<Request> {
         fields.count("max_tokens", 1..=u64::MAX)?.ok_or_else(|| fields.missing("max_tokens"))?;
     let mut request = conversation(&mut fields, server)?;
     request.stream = fields.flag("stream")?;
-    request.cache_salt = fields.text("cache_salt")?;
+    request.cache_salt = cache_salt(&mut fields)?;
     request.seed = seed(&mut fields)?.unwrap_or(request.seed);
     let sampling = sampling(&mut fields, server.defaults.get_sampling())?;
     request.stops = stops(&mut fields, "stop_sequences")?;
@@ -51,7 +51,10 @@ pub fn count(shared: &Shared, body: &[u8]) -> Result<Value> {
     let request = conversation(&mut fields, &shared.options)?;
     fields.end()?;
     shared.check_model(request.model.as_deref())?;
-    let tokenizer = shared.tokenizer().map_err(|error| ApiError::library("messages", &error))?;
+    let tokenizer = match thinking_tokenizer(shared, request.thinking)? {
+        Some(tokenizer) => tokenizer,
+        None => shared.tokenizer().map_err(|error| ApiError::library("messages", &error))?,
+    };
     let mut tokens = 0;
     for prompt in &request.prompts {
         let Prompt::Chat { messages, continues } = prompt else { continue };
@@ -76,26 +79,28 @@ fn conversation(fields: &mut Fields, server: &Options) -> Result<Request> {
         fields.harmless(&["tools", "tool_choice"], false)?;
     }
     fields.unsupported(&UNSUPPORTED)?;
-    let thinks = thinks(fields)?;
+    let (thinking, reasoning) = thinking(fields)?;
     let prompt = Prompt::Chat { messages, continues };
     let request = Request::conversation("messages", prompt, server);
-    let (model, thinking) = (fields.text("model")?, thinks.then_some(true));
-    Ok(Request { model, thinking, reasoning: thinks, ..request })
+    Ok(Request { model: fields.text("model")?, thinking, reasoning, ..request })
 }
 
-/// Reads whether the answer has the reasoning.
-fn thinks(fields: &mut Fields) -> Result<bool> {
-    let Some(thinking) = fields.take("thinking") else { return Ok(false) };
+/// Reads whether the model reasons, and whether the answer has the reasoning.
+fn thinking(fields: &mut Fields) -> Result<(Option<Thinking>, bool)> {
+    let Some(thinking) = fields.take("thinking") else { return Ok((None, false)) };
     let mut thinking = Fields::new("thinking", thinking)?;
-    let thinks = match thinking.text("type")?.as_deref() {
-        Some("enabled" | "adaptive") => true,
-        Some("disabled") => false,
+    // Clients disable it for all models alike, and the answer is without reasoning in any case.
+    let choice = |is_on| Some(Thinking { is_on, field: "thinking", is_required: is_on });
+    let chosen = match thinking.text("type")?.as_deref() {
+        Some("enabled") => (choice(true), true),
+        Some("adaptive") => (None, true),
+        Some("disabled") => (choice(false), false),
         _ => return Err(thinking.wrong("type", "expected enabled, adaptive or disabled")),
     };
     // The model reasons as long as it does.
     thinking.harmless(&["budget_tokens", "display"], false)?;
     thinking.end()?;
-    Ok(thinks)
+    Ok(chosen)
 }
 
 fn turns(value: Option<Value>) -> Result<Vec<Message>> {

@@ -27,7 +27,8 @@ pub struct Options {
     /// A listener on a loopback address always checks both headers, so that pages of other sites
     /// cannot reach it by a name of their own (DNS rebinding): `localhost` and loopback addresses
     /// are accepted, and these names. A listener on another address checks only if there are names
-    /// here, and accepts any IP address as `Host` too. The check is for all paths.
+    /// here. It accepts any IP address as `Host` too, and the same one as `Origin`: a browser sends
+    /// both for a page that the server itself gave. The check is for all paths.
     pub allowed_hosts: Vec<String>,
     /// Origins whose pages may use the server from a browser (CORS), as in
     /// `https://app.example:8443`; `*` allows all. None by default.

@@ -9,11 +9,14 @@ use crate::{
     limits::{LOGPROB_BYTES, LOGPROB_NUMBERS},
     logprobs::Echo,
     options::Options,
-    request::{Prompt, Request},
+    request::{Prompt, Request, Thinking},
     shared::{Body, Shared},
     vectors,
 };
-use bitnet_wgpu::model::{GenerateOptions, Message, ReasoningParser, Tokenizer};
+use bitnet_wgpu::{
+    Error,
+    model::{GenerateOptions, Message, ReasoningParser, Tokenizer},
+};
 use serde_json::Value;
 use std::{sync::Arc, time::Instant};
 use tokio::select;
@@ -136,10 +139,7 @@ fn choices(shared: &Shared, request: &Request, prompts: Vec<Prompt>) -> Result<V
         .options
         .check(shared.batch.model().config().vocab)
         .map_err(|error| ApiError::request(error.to_string()))?;
-    let thinking =
-        |thinking| shared.tokenizer().and_then(|tokenizer| tokenizer.with_thinking(thinking));
-    let unheeded = |error| ApiError::library("chat_template_kwargs.enable_thinking", &error);
-    let tokenizer = request.thinking.map(thinking).transpose().map_err(unheeded)?;
+    let tokenizer = thinking_tokenizer(shared, request.thinking)?;
     let mut choices = Vec::new();
     for prompt in prompts {
         let encoded = encode(shared, prompt, tokenizer.as_ref(), &request.options);
@@ -152,6 +152,20 @@ fn choices(shared: &Shared, request: &Request, prompts: Vec<Prompt>) -> Result<V
         }
     }
     Ok(choices)
+}
+
+/// Returns the tokenizer of conversations whose model reasons as the request says; none where that
+/// is the server's own.
+pub fn thinking_tokenizer(
+    shared: &Shared,
+    thinking: Option<Thinking>,
+) -> Result<Option<Tokenizer>> {
+    let Some(Thinking { is_on, field, is_required }) = thinking else { return Ok(None) };
+    match shared.tokenizer().and_then(|tokenizer| tokenizer.with_thinking(is_on)) {
+        Ok(tokenizer) => Ok(Some(tokenizer)),
+        Err(Error::ChatTemplate { .. }) if !is_required => Ok(None),
+        Err(error) => Err(ApiError::library(field, &error)),
+    }
 }
 
 /// A prompt's tokens, by another tokenizer than the server's where there is one, and for a

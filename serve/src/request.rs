@@ -33,7 +33,7 @@ const COMPLETION: usize = 16;
 
 /// Fields that cannot change an answer of this server: labels, limits of other services, and hints
 /// about speed. Some are of other servers: vLLM, llama.cpp, Ollama and OpenRouter.
-pub const HARMLESS: [&str; 17] = [
+pub const HARMLESS: [&str; 21] = [
     "user",
     "metadata",
     "store",
@@ -49,6 +49,10 @@ pub const HARMLESS: [&str; 17] = [
     "id_slot",
     "timings_per_token",
     "keep_alive",
+    "num_batch",
+    "num_thread",
+    "use_mlock",
+    "use_mmap",
     "provider",
     "usage",
 ];
@@ -96,8 +100,8 @@ pub struct Request {
     pub stream: bool,
     /// Whether the last chunk of a stream counts the tokens.
     pub usage: bool,
-    /// Whether the model reasons before it answers. None leaves it to the server or the template.
-    pub thinking: Option<bool>,
+    /// None leaves it to the server or the template whether the model reasons.
+    pub thinking: Option<Thinking>,
     /// Whether the answer has the reasoning.
     pub reasoning: bool,
     /// The most likely tokens of which log-probabilities are given; none without any.
@@ -108,6 +112,16 @@ pub struct Request {
     pub echo: bool,
     /// Stop strings, of the request alone.
     pub stops: Vec<String>,
+}
+
+/// Whether the model reasons before it answers.
+#[derive(Clone, Copy)]
+pub struct Thinking {
+    pub is_on: bool,
+    /// Field of the request that says so.
+    pub field: &'static str,
+    /// Whether a chat template without the choice is an error.
+    pub is_required: bool,
 }
 
 impl Request {
@@ -208,12 +222,7 @@ impl Request {
         let usage = usage(&mut fields, stream)?;
         let (options, seed, stops) = options(&mut fields, server)?;
         let options = options.max_tokens(most);
-        let cache_salt = fields.text("cache_salt")?;
-        let length = cache_salt.as_ref().map_or(0, String::len);
-        if length > LONGEST_SALT {
-            let what = format!("{length} bytes; at most {LONGEST_SALT} are accepted");
-            return Err(fields.wrong("cache_salt", what));
-        }
+        let cache_salt = cache_salt(&mut fields)?;
         fields.end()?;
         Ok(Self {
             model,
@@ -265,12 +274,13 @@ fn usage(fields: &mut Fields, stream: bool) -> Result<bool> {
 }
 
 /// Reads `chat_template_kwargs`, as in vLLM's and llama.cpp's servers, with one known variable.
-fn thinking(fields: &mut Fields) -> Result<Option<bool>> {
+fn thinking(fields: &mut Fields) -> Result<Option<Thinking>> {
     let Some(variables) = fields.take("chat_template_kwargs") else { return Ok(None) };
     let mut variables = Fields::new("chat_template_kwargs", variables)?;
-    let thinking = variables.choice("enable_thinking")?;
+    let is_on = variables.choice("enable_thinking")?;
     variables.end()?;
-    Ok(thinking)
+    let field = "chat_template_kwargs.enable_thinking";
+    Ok(is_on.map(|is_on| Thinking { is_on, field, is_required: true }))
 }
 
 /// Reads `logprobs` and `top_logprobs` of a chat request.
@@ -295,14 +305,20 @@ fn options(fields: &mut Fields, server: &Options) -> Result<(GenerateOptions, u6
 /// Reads the fields of sampling; those that are missing are as in `defaults`.
 pub fn sampling(fields: &mut Fields, defaults: Sampling) -> Result<Sampling> {
     type Set = fn(Sampling, f32) -> Sampling;
-    let numbers: [(&str, RangeInclusive<f64>, Set); 6] = [
+    let numbers: [(&str, RangeInclusive<f64>, Set); 7] = [
         ("temperature", 0.0..=2.0, Sampling::temperature),
         ("top_p", 0.0..=1.0, Sampling::top_p),
         ("min_p", 0.0..=1.0, Sampling::min_p),
         ("repetition_penalty", 0.01..=100.0, Sampling::repetition_penalty),
+        // Its name in llama.cpp and Ollama.
+        ("repeat_penalty", 0.01..=100.0, Sampling::repetition_penalty),
         ("presence_penalty", -2.0..=2.0, Sampling::presence_penalty),
         ("frequency_penalty", -2.0..=2.0, Sampling::frequency_penalty),
     ];
+    if fields.has("repetition_penalty") && fields.has("repeat_penalty") {
+        let what = "`repetition_penalty` is there too; expected one of them";
+        return Err(fields.wrong("repeat_penalty", what));
+    }
     let mut sampling = defaults;
     for (field, range, set) in numbers {
         if let Some(number) = fields.number(field, range)? {
@@ -311,6 +327,17 @@ pub fn sampling(fields: &mut Fields, defaults: Sampling) -> Result<Sampling> {
     }
     let top_k = fields.count("top_k", 0..=u64::from(u32::MAX))?;
     Ok(top_k.map_or(sampling, |top_k| sampling.top_k(top_k)))
+}
+
+/// Reads the salt of cached prefixes.
+pub fn cache_salt(fields: &mut Fields) -> Result<Option<String>> {
+    let salt = fields.text("cache_salt")?;
+    let length = salt.as_ref().map_or(0, String::len);
+    if length > LONGEST_SALT {
+        let what = format!("{length} bytes; at most {LONGEST_SALT} are accepted");
+        return Err(fields.wrong("cache_salt", what));
+    }
+    Ok(salt)
 }
 
 /// Reads a seed.

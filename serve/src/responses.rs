@@ -8,7 +8,7 @@ use crate::{
     fields::Fields,
     life::now,
     options::Options,
-    request::{HARMLESS, Prompt, Request, sampling, seed},
+    request::{HARMLESS, Prompt, Request, cache_salt, sampling, seed},
     stream::{self, Events},
 };
 use axum::response::sse::Event;
@@ -48,7 +48,7 @@ pub fn read(body: Value, server: &Options) -> Result<Request> {
     let mut request = Request::conversation("input", prompt, server);
     request.model = fields.text("model")?;
     request.stream = fields.flag("stream")?;
-    request.cache_salt = fields.text("cache_salt")?;
+    request.cache_salt = cache_salt(&mut fields)?;
     request.seed = seed(&mut fields)?.unwrap_or(request.seed);
     let sampling = sampling(&mut fields, server.defaults.get_sampling())?;
     request.options = request.options.sampling(sampling);

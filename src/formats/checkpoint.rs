@@ -17,7 +17,7 @@ use super::{
     tensors::{self, linear_names, tensor_names},
 };
 use crate::{
-    error::Result,
+    error::{Result, at},
     files::display,
     weights::{
         dense::{DenseElement, PackedDense},
@@ -82,7 +82,12 @@ impl Checkpoint {
             let problem = "is a file; a directory with config.json and safetensors files is needed";
             return Err(FormatError::Unsupported(problem.into()).at(directory));
         }
+        at(&directory, std::fs::metadata(&directory))?;
         let path = directory.join("config.json");
+        if !path.exists() {
+            let problem = "is not a model: missing config.json";
+            return Err(FormatError::from(problem).at(&directory));
+        }
         let json = read_json(&path)?;
         let rule = scale_rule::of_json(&json).map_err(|problem| problem.at(&path))?;
         let mut config = ModelConfig::from_json(&json).map_err(|problem| problem.at(&path))?;

@@ -80,10 +80,15 @@ fn the_book_has_every_page() {
     assert_eq!(chapters.len(), pages.len(), "a chapter is listed twice, or is no page of docs/");
 }
 
-/// Every row of SECURITY.md names tests, and these are there.
+/// Every row of these pages names tests or scripts, and these are there.
 #[test]
-fn security_names_tests_that_exist() {
-    let page = fs::read_to_string(repository("SECURITY.md")).unwrap();
+fn tables_name_tests_that_exist() {
+    rows_name_tests_that_exist("SECURITY.md");
+    rows_name_tests_that_exist("docs/internals/client-checks.md");
+}
+
+fn rows_name_tests_that_exist(page: &str) {
+    let page = fs::read_to_string(repository(page)).unwrap();
     let sources: String = ["src", "tests", "chat-template", "cli", "serve"]
         .map(|folder| sources_below(&repository(folder)))
         .concat();
@@ -104,11 +109,17 @@ fn security_names_tests_that_exist() {
         line.starts_with("| ")
             && !["| ---", "| input |", "| what |"].iter().any(|start| line.starts_with(start))
     };
+    let last = |row: &str| row.trim_end_matches([' ', '|']).rsplit('|').next().map(str::to_owned);
     for row in page.lines().filter(is_row) {
-        let column = row.trim_end_matches([' ', '|']).rsplit('|').next().unwrap_or_default();
-        assert!(!tests(column).is_empty(), "no test is named: {row}");
+        let column = last(row).unwrap_or_default();
+        let is_script = |name: &str| name.starts_with("scripts/") && repository(name).is_file();
+        let has_script = column.split('`').any(is_script);
+        assert!(has_script || !tests(&column).is_empty(), "no test is named: {row}");
     }
-    let all: BTreeSet<String> = tests(&page).into_iter().collect();
+    // Other columns have names of fields and functions.
+    let text =
+        |line: &str| if is_row(&line) { last(line).unwrap_or_default() } else { line.to_owned() };
+    let all: BTreeSet<String> = page.lines().flat_map(|line| tests(&text(line))).collect();
     let missing: Vec<_> =
         all.iter().filter(|name| !sources.contains(&format!("fn {name}("))).collect();
     assert!(

@@ -156,3 +156,12 @@ fn checkpoint_of_a_file_is_refused() {
     assert!(matches!(error, Error::Unsupported { .. }), "{error:?}");
     assert!(error.to_string().contains("is a file; a directory"), "{error}");
 }
+
+#[test]
+fn directory_without_configuration_is_named() {
+    let directory = Directory::temporary();
+    refused(&directory.0, "", &["is not a model: missing config.json"]);
+    let missing = directory.0.join("missing");
+    let error = Checkpoint::open(&missing).map(drop).unwrap_err().to_string();
+    assert!(!error.contains("config.json") && error.contains("missing: "), "{error}");
+}

@@ -31,7 +31,9 @@ pub fn resolve(name: &str) -> Result<PathBuf> {
         None if name.contains("://") => bail!(
             "{name}: is no URL of a model on the Hugging Face hub, as https://huggingface.co/OWNER/NAME; download the model and give its path"
         ),
-        None => bail!("{name}: no such file or directory"),
+        None => bail!(
+            "{name}: no such file or directory, and not OWNER/NAME, a name on the Hugging Face hub"
+        ),
     }
 }
 

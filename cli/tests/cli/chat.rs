@@ -99,11 +99,11 @@ fn chat_talks() {
     fails(&["chat", TALES, "--thinking", "on"], "does not know `enable_thinking`");
     fails(
         &["run", TALES, "Hi", "--thinking", "off"],
-        "--chat-template, --thinking and --special-tokens-in-content need --chat",
+        "--chat-template, --thinking, --date and --special-tokens-in-content need --chat",
     );
     fails(
         &["run", TALES, "--token-ids", "1,2", "--thinking", "off"],
-        "--chat-template, --thinking and --special-tokens-in-content need --chat",
+        "--chat-template, --thinking, --date and --special-tokens-in-content need --chat",
     );
 }
 

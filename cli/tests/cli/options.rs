@@ -16,6 +16,7 @@ fn options_are_checked_before_the_weights_are_read() {
     fails(&["run", &broken, "x", "--cpu"], "model.norm");
     for (arguments, expected) in [
         (&["run", "x", "--temperature", "nan"][..], "temperature"),
+        (&["run", "x", "--temperature", "-1"], "temperature is -1"),
         (&["run", "x", "--top-p", "1.5"], "top_p"),
         (&["run", "x", "--repetition-penalty", "0"], "repetition_penalty"),
         (&["run", "x", "--stop", ""], "stop string"),

@@ -1,8 +1,9 @@
 //! `bitnet serve`
 
-use crate::{TALES, bitnet, errors, fails, json};
+use crate::{Directory, TALES, bitnet, errors, fails, json};
 use serde_json::Value;
 use std::{
+    fs,
     io::{BufRead, BufReader, Read, Write},
     net::{TcpListener, TcpStream},
     process::{Child, Command, Stdio},
@@ -296,4 +297,28 @@ fn serve_refuses_what_cannot_be_served() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port().to_string();
     fails(&["serve", "no/such/model", "--port", &port], "no/such/model");
+}
+
+#[test]
+fn served_chats_have_a_given_date() {
+    let directory = Directory::new("served-date");
+    let template = directory.path("template");
+    fs::write(&template, "{{ strftime_now('%d %b %Y') }}|{{ messages[0].content }}").unwrap();
+    let how = ["--chat-template", &template, "--date", "2026-07-04"];
+    let mut command =
+        bitnet(&[&["serve", TALES, "--port", "0", "--json", "--cpu"][..], &how].concat());
+    let (child, address) = started(&mut command);
+    let body = r#"{"messages": [{"role": "user", "content": "Hi"}]}"#;
+    let mut connection = TcpStream::connect(address).unwrap();
+    let head = "POST /tokenize HTTP/1.0\r\nContent-Type: application/json";
+    write!(connection, "{head}\r\nContent-Length: {}\r\n\r\n{body}", body.len()).unwrap();
+    let mut answer = String::new();
+    connection.read_to_string(&mut answer).unwrap();
+    let answer: Value = serde_json::from_str(answer.split_once("\r\n\r\n").unwrap().1).unwrap();
+    let alone = json(&[&["tokenize", TALES, "Hi", "--chat"][..], &how].concat());
+    assert_eq!(
+        (&answer["tokens"], &alone["text"]),
+        (&alone["token_ids"], &"04 Jul 2026|Hi".into())
+    );
+    ended(child);
 }

@@ -113,6 +113,31 @@ fn other_listeners_check_hosts_if_told() {
     }
 }
 
+/// The page opened by an address asks with that address in both headers. A name that points here
+/// (DNS rebinding) is a name in both.
+#[test]
+fn the_page_works_by_address() {
+    let told =
+        Served::at("0.0.0.0:0", &cpu(), 1, 1, |options| options.allowed_hosts(["tales.example"]));
+    let loopback = Served::new(&cpu(), 1, 1, |options| options.allowed_hosts(["tales.example"]));
+    let both = |server: &Served, host: &str, origin: &str| {
+        ask(server, &format!("Host: {host}\r\nOrigin: {origin}\r\n"))
+    };
+    for (host, origin, status) in [
+        ("192.0.2.7:8080", "http://192.0.2.7:8080", 200),
+        ("192.0.2.7", "https://192.0.2.7", 200),
+        ("[2001:DB8::7]:8080", "http://[2001:db8::7]:8080", 200),
+        ("192.0.2.7:8080", "http://192.0.2.7:8081", 403),
+        ("192.0.2.7:8080", "http://192.0.2.8:8080", 403),
+        ("192.0.2.7:8080", "192.0.2.7:8080", 403),
+        ("tales.example", "http://192.0.2.7", 403),
+        ("evil.example:8080", "http://evil.example:8080", 403),
+    ] {
+        assert_eq!(both(&told, host, origin), status, "{host} {origin}");
+    }
+    assert_eq!(both(&loopback, "192.0.2.7:8080", "http://192.0.2.7:8080"), 403);
+}
+
 #[test]
 fn any_of_several_keys_is_accepted() {
     let server = Served::new(&cpu(), 1, 1, |options| options.keys(["sesame", "lentil", "pea"]));

@@ -332,3 +332,19 @@ fn a_server_says_what_requests_do_not() {
     );
     assert_eq!(said["choices"], chat(json!({}))["choices"], "the same seed");
 }
+
+#[test]
+fn penalties_have_two_names() {
+    let server = Served::new(&cpu(), 1, 1, |options| options);
+    let body = json!({ "prompt": "The bear", "max_tokens": 12, "temperature": 0 });
+    let ask = |more: &[(&str, Value)]| {
+        server.complete(&with(body.clone(), more))["choices"][0]["text"].clone()
+    };
+    let penalty = ask(&[("repetition_penalty", 3.into())]);
+    assert_eq!(ask(&[("repeat_penalty", 3.into())]), penalty);
+    assert_ne!(ask(&[]), penalty);
+    let both = [("repeat_penalty", 3.into()), ("repetition_penalty", 3.into())];
+    let refused = post(&server.address, "/v1/completions", &with(body, &both));
+    let (status, error) = (refused.status, refused.json()["error"].clone());
+    assert_eq!((status, &error["param"]), (400, &json!("repeat_penalty")), "{error}");
+}

@@ -7,6 +7,14 @@ use crate::{
     raw::is_answered,
     with,
 };
+use axum::{
+    body::{Body, to_bytes},
+    http::Request,
+};
+use bitnet_serve::{Options, Server};
+use bitnet_wgpu::model::BatchOptions;
+use hyper::service::Service as _;
+use hyper_util::service::TowerToHyperService;
 use serde_json::{Value, json};
 use std::{io::Write, net::TcpStream, time::Duration};
 
@@ -193,4 +201,32 @@ fn logprobs_are_bounded_in_bytes() {
         200,
         "it is JSON token by token"
     );
+}
+
+#[test]
+fn bytes_are_held_until_an_answer_is_read() {
+    let model = cpu();
+    let batch = model.batch(BatchOptions::new(1, 100)).unwrap();
+    let options = Options::new("tales").max_body_bytes(10_000).max_pending_bytes(60_000);
+    let app = TowerToHyperService::new(Server::new(batch, options).unwrap().router());
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let ask = |path: &str, body: &Value| {
+        let request = Request::post(path).header("Content-Type", "application/json");
+        let request = request.body(Body::from(body.to_string())).unwrap();
+        runtime.block_on(app.call(request)).unwrap()
+    };
+    // Each takes more than a third of the bytes.
+    let texts = vec!["Hi"; 21_000 / (4 * model.config().hidden)];
+    let logprobs = json!({ "prompt": "Once", "max_tokens": 12, "logprobs": 1 });
+    for (path, body) in
+        [("/v1/completions", logprobs), ("/v1/embeddings", json!({ "input": texts }))]
+    {
+        let unread = ask(path, &body);
+        assert_eq!([unread.status(), ask(path, &body).status()].map(|it| it.as_u16()), [200, 429]);
+        drop(unread);
+        let read = ask(path, &body);
+        assert_eq!(read.status(), 200);
+        runtime.block_on(to_bytes(read.into_body(), usize::MAX)).unwrap();
+        assert_eq!(ask(path, &body).status(), 200, "{path}");
+    }
 }

@@ -151,8 +151,71 @@ fn reasoning_is_a_part_of_its_own() {
     let ask = |body: &Value| post(&server.address, "/v1/messages", body).json();
     assert_eq!(ask(&body)["content"], json!([]), "nobody asked for it");
     let thinking = json!({ "type": "enabled", "budget_tokens": 1024 });
-    let content = ask(&with(body, &[("thinking", thinking)]))["content"].clone();
+    let content = ask(&with(body.clone(), &[("thinking", thinking)]))["content"].clone();
     assert_eq!((&content[0]["type"], content.as_array().unwrap().len()), (&json!("thinking"), 1));
+    // The template then ends the reasoning before the answer begins.
+    let disabled = json!({ "type": "disabled" });
+    let answer = ask(&with(body.clone(), &[("thinking", disabled.clone())]));
+    assert_eq!(answer["content"][0]["type"], "text", "{answer}");
+    let tokens = |thinking: Value| {
+        let body = json!({ "messages": user, "thinking": thinking });
+        let counted = post(&server.address, "/v1/messages/count_tokens", &body).json();
+        counted["input_tokens"].as_u64().unwrap()
+    };
+    let used = ["input_tokens", "cache_read_input_tokens"]
+        .map(|field| answer["usage"][field].as_u64().unwrap());
+    assert_eq!(tokens(disabled), used.iter().sum::<u64>());
+    let [enabled, adaptive] =
+        ["enabled", "adaptive"].map(|kind| tokens(json!({ "type": kind, "budget_tokens": 1024 })));
+    assert!(enabled == adaptive && enabled != used.iter().sum::<u64>(), "{enabled}");
+}
+
+/// The shipped model's template does not know whether the model reasons.
+#[test]
+fn a_template_without_reasoning_names_the_field() {
+    let server = Served::new(&cpu(), 1, 1, |options| options);
+    let body = json!({ "messages": [{ "role": "user", "content": "Hi" }], "max_tokens": 1 });
+    for path in ["/v1/messages", "/v1/messages/count_tokens"] {
+        let ask = |kind: &str| {
+            let mut body = with(body.clone(), &[("thinking", json!({ "type": kind }))]);
+            if path.ends_with("count_tokens") {
+                body.as_object_mut().unwrap().remove("max_tokens");
+            }
+            post(&server.address, path, &body)
+        };
+        assert_eq!(["disabled", "adaptive"].map(|kind| ask(kind).status), [200, 200]);
+        let refused = ask("enabled");
+        assert_eq!(refused.status, 400);
+        let message = refused.json()["error"]["message"].clone();
+        assert!(message.as_str().unwrap().starts_with("thinking: "), "{message}");
+    }
+    let kwargs = json!({ "enable_thinking": false });
+    let answer = post(
+        &server.address,
+        "/v1/chat/completions",
+        &with(body, &[("chat_template_kwargs", kwargs)]),
+    );
+    let param = answer.json()["error"]["param"].clone();
+    assert_eq!(param, "chat_template_kwargs.enable_thinking");
+}
+
+#[test]
+fn salts_are_bounded_in_every_api() {
+    let server = Served::new(&cpu(), 1, 1, |options| options);
+    let messages = json!([{ "role": "user", "content": "Hi" }]);
+    for (path, mut body) in [
+        ("/v1/completions", json!({ "prompt": "Hi", "max_tokens": 1 })),
+        ("/v1/chat/completions", json!({ "messages": messages, "max_tokens": 1 })),
+        ("/v1/messages", json!({ "messages": messages, "max_tokens": 1 })),
+        ("/v1/responses", json!({ "input": "Hi", "max_output_tokens": 1 })),
+    ] {
+        body["cache_salt"] = "x".repeat(256).into();
+        assert_eq!(post(&server.address, path, &body).status, 200, "{path}");
+        body["cache_salt"] = "x".repeat(257).into();
+        let refused = post(&server.address, path, &body);
+        let (status, text) = (refused.status, refused.text());
+        assert!(status == 400 && text.contains("cache_salt: 257 bytes"), "{path}: {text}");
+    }
 }
 
 #[test]

@@ -67,6 +67,34 @@ fn prompts_are_scored_as_the_library_does(model: &Model) {
 
 each_engine!(prompts_are_scored_as_the_library_does);
 
+/// A character of several tokens begins where its first token does.
+#[test]
+fn offsets_count_characters_of_several_tokens() {
+    let (server, model) = (Served::new(&cpu(), 1, 1, |options| options), cpu());
+    let tokenizer = model.tokenizer().unwrap();
+    let text = "Bär 🐻 ate 蜂蜜, and slept.";
+    let ids = tokenizer.encode(text).unwrap();
+    let complete = |ids: &[u32]| {
+        let text = tokenizer.decode(ids).unwrap();
+        text.trim_end_matches(char::REPLACEMENT_CHARACTER).chars().count()
+    };
+    let expected: Vec<usize> = (0..ids.len()).map(|n| complete(&ids[..n])).collect();
+    assert!(expected.windows(3).any(|three| three[0] == three[2]), "{expected:?}");
+    let body = json!({ "prompt": text, "echo": true, "logprobs": 0, "max_tokens": 3, "seed": 0 });
+    let choice = server.complete(&body)["choices"][0].clone();
+    let offsets = choice["logprobs"]["text_offset"].as_array().unwrap().clone();
+    assert_eq!(json!(offsets[..ids.len()]), json!(expected));
+    assert_eq!(offsets[ids.len()], text.chars().count());
+    let chunks = post(&server.address, "/v1/completions", &with(body, &[("stream", true.into())]));
+    let streamed: Vec<Value> = chunks
+        .chunks()
+        .iter()
+        .filter_map(|chunk| chunk["choices"][0]["logprobs"]["text_offset"].as_array().cloned())
+        .flatten()
+        .collect();
+    assert_eq!(streamed, offsets);
+}
+
 #[test]
 fn prompts_are_repeated_without_scores() {
     let server = Served::new(&cpu(), 1, 1, |options| options);

@@ -13,6 +13,7 @@ mod life;
 mod logprobs;
 mod manners;
 mod mutations;
+mod open_webui;
 mod page;
 #[path = "../client/raw.rs"]
 mod raw;
