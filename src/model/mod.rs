@@ -25,6 +25,7 @@ mod load;
 mod session;
 mod threads;
 mod tokenizer;
+mod tool_calls;
 
 pub use batch::continuous::{Batch, BatchLoad, BatchOptions};
 pub use chat_template::{InvalidTime, LocalTime};
@@ -44,4 +45,10 @@ pub use generate::stop::Stop;
 pub use load::{builder::ModelBuilder, files::ModelFiles, model::Model};
 pub use session::sequences::{Session, SessionError};
 pub use threads::background::Blocking;
-pub use tokenizer::{chat::Message, stream::TextStream, text::Tokenizer};
+pub use tokenizer::{
+    chat::Message,
+    stream::TextStream,
+    text::Tokenizer,
+    tools::{Tool, ToolCall},
+};
+pub use tool_calls::parser::{ParsedAnswer, ToolCallEvent, ToolCallParser, ToolChoice};

@@ -9,3 +9,4 @@ mod pipeline;
 pub(super) mod stream;
 pub(super) mod text;
 mod to_gguf;
+pub(super) mod tools;

@@ -4,6 +4,7 @@ use super::{
     check::check,
     names::Names,
     pipeline::{Excess, Pipeline},
+    tools::Tool,
 };
 use crate::{
     error::{Error, Result},
@@ -51,6 +52,8 @@ pub(super) struct Chat {
     pub special_in_content: bool,
     /// Time that templates see; `None` for the current one.
     pub now: Option<chat_template::LocalTime>,
+    /// Tools that the model may call.
+    pub tools: Arc<[Tool]>,
 }
 
 pub(super) struct Parts {
