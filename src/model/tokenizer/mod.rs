@@ -9,3 +9,5 @@ mod pipeline;
 pub(super) mod stream;
 pub(super) mod text;
 mod to_gguf;
+#[cfg(feature = "grammar")]
+pub(super) mod vocabulary;
