@@ -20,7 +20,9 @@ mod batch;
 mod conversation;
 pub(crate) mod engine;
 mod evaluate;
-mod generate;
+pub(crate) mod generate;
+#[cfg(feature = "grammar")]
+mod grammar;
 mod load;
 mod session;
 mod threads;
@@ -42,6 +44,8 @@ pub use generate::sampling::{Sampler, Sampling};
 pub use generate::sequence::Token;
 pub use generate::speculation::{Speculation, SpeculationCounts};
 pub use generate::stop::Stop;
+#[cfg(feature = "grammar")]
+pub use grammar::grammar::Grammar;
 pub use load::{builder::ModelBuilder, files::ModelFiles, model::Model};
 pub use session::sequences::{Session, SessionError};
 pub use threads::background::Blocking;
