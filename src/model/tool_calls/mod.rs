@@ -2,6 +2,10 @@
 
 mod call;
 mod format;
+#[cfg(feature = "grammar")]
+mod grammar;
+#[cfg(all(test, feature = "grammar"))]
+mod grammar_tests;
 pub(super) mod parser;
 #[cfg(test)]
 mod tests;

@@ -253,7 +253,10 @@ impl ToolCallParser {
                 self.state = State::Call(begin, Call::new(&self.format.body));
             }
             None if body.is_empty() && after.len() <= MOST_SPACES => return false,
-            _ => events.push(ToolCallEvent::Text(self.take(at))),
+            _ => {
+                let text = self.take(at);
+                events.extend(Some(text).filter(|text| !text.is_empty()).map(ToolCallEvent::Text));
+            }
         }
         true
     }
@@ -273,7 +276,7 @@ impl ToolCallParser {
             self.state = State::Text;
         } else if is_next {
             self.state = State::Call(skipped, Call::new(&self.format.body));
-        } else if next.is_empty() && (in_list || is_bare) {
+        } else if next.is_empty() && (in_list || self.format.mark().is_empty()) {
             return false;
         } else if in_list {
             self.done += if rest.starts_with(']') { spaces + 1 } else { 0 };
