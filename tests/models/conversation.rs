@@ -170,7 +170,7 @@ fn a_session_that_grows_keeps_its_logits() {
 /// The grammar of a call makes a model that knows no tools call one.
 #[test]
 fn a_conversation_goes_on_after_tool_calls() {
-    const TEMPLATE: &str = "{% for t in tools or [] %}{{ t | tojson }}\n{% endfor %}{% for m in messages %}{{ m.role }}: {{ m.content }}{% for c in m.tool_calls or [] %}\n<tool_call>\n{{ c.function | tojson }}\n</tool_call>{% endfor %}\n{% endfor %}{% if add_generation_prompt %}assistant: {% endif %}";
+    const TEMPLATE: &str = "{% for t in tools or [] %}{{ t | tojson }}\n{% endfor %}{% for m in messages %}{{ m.role }}: {{ m.content }}{% for c in m.tool_calls or [] %}{{ '\\n' }}<tool_call>\n{{ c.function | tojson }}\n</tool_call>{% endfor %}{{ '\\n' }}{% endfor %}{% if add_generation_prompt %}assistant: {% endif %}";
     const SCHEMA: &str = r#"{"type": "object", "properties": {"city": {"enum": ["Oslo", "Rome"]}}, "required": ["city"], "additionalProperties": false}"#;
     for (engine, model) in models() {
         let tokenizer = model.tokenizer().unwrap().with_chat_template(TEMPLATE);

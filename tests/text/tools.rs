@@ -33,7 +33,7 @@ fn templates_see_tools_as_transformers_gives_them() {
 fn ignored_tools_and_calls_are_errors() {
     let tokenizer = with_template("{{ messages[0].content }}");
     assert!(message(tokenizer.with_tools([add()])).contains("does not write tools"));
-    assert!(tokenizer.with_tools([]).unwrap().tools().is_empty());
+    assert!(tokenizer.with_tools([] as [Tool; 0]).unwrap().tools().is_empty());
     assert!(message(tokenizer.chat(&[call("{}")])).contains("does not write tool calls"));
     let told = with_template("{{ tools }}").with_tools([add()]).unwrap();
     assert_eq!(told.tools(), [add()]);

@@ -5,7 +5,7 @@ use bitnet_wgpu::model::Tokenizer;
 use serde_json::{Value, json};
 
 /// A template that writes tools and calls as Qwen's do.
-const TEMPLATE: &str = "{% for t in tools or [] %}{{ t | tojson }}\n{% endfor %}{% for m in messages %}{{ m.role }}: {{ m.content }}{% for c in m.tool_calls or [] %}\n<tool_call>\n{{ c.function | tojson }}\n</tool_call>{% endfor %}\n{% endfor %}{% if add_generation_prompt %}assistant: {% endif %}";
+const TEMPLATE: &str = "{% for t in tools or [] %}{{ t | tojson }}\n{% endfor %}{% for m in messages %}{{ m.role }}: {{ m.content }}{% for c in m.tool_calls or [] %}{{ '\\n' }}<tool_call>\n{{ c.function | tojson }}\n</tool_call>{% endfor %}{{ '\\n' }}{% endfor %}{% if add_generation_prompt %}assistant: {% endif %}";
 
 fn tokenizer(template: &str) -> Tokenizer {
     cpu().tokenizer().unwrap().with_chat_template(template)
@@ -57,7 +57,7 @@ fn forced_calls_conform_to_their_schemas() {
     let ask = |more: &[(&str, Value)]| {
         let body = json!({ "messages": user(), "tools": [weather(), add()], "max_tokens": 100, "temperature": 0.8, "seed": 3 });
         let answer = post(&server.address, "/v1/chat/completions", &with(body, more));
-        assert_eq!(answer.status, 200, "{}", answer.json());
+        assert!(answer.status == 200, "{}", answer.json());
         answer
     };
     for (choice, names) in [
@@ -80,7 +80,7 @@ fn forced_calls_conform_to_their_schemas() {
             assert!(arguments["a"].is_boolean(), "{arguments}");
         }
         // Streamed, it is the same in pieces.
-        let streamed = [&choice[..], &[("stream", true.into())]].concat();
+        let streamed = [&choice[..], &[("stream", Value::from(true))]].concat();
         let chunks = ask(&streamed).chunks();
         let deltas =
             chunks.iter().flat_map(|chunk| chunk["choices"][0]["delta"]["tool_calls"].as_array());
@@ -110,7 +110,7 @@ fn results_of_calls_go_into_the_prompt() {
     ]);
     let tokens = |path: &str, body: &Value| {
         let answer = post(&server.address, path, body);
-        assert_eq!(answer.status, 200, "{}", answer.json());
+        assert!(answer.status == 200, "{}", answer.json());
         answer.json()
     };
     let body = json!({ "messages": messages, "tools": [weather()] });
@@ -226,8 +226,8 @@ fn wrong_tools_are_named() {
             &[("tools", json!([add()])), (field, value.clone())],
         );
         let answer = post(&server.address, "/v1/chat/completions", &body);
-        let error = answer.json()["error"].clone();
-        assert_eq!((answer.status, &error["param"]), (400, &json!(param)), "{value}: {error}");
+        let (status, error) = (answer.status, answer.json()["error"].clone());
+        assert_eq!((status, &error["param"]), (400, &json!(param)), "{value}: {error}");
         assert!(error["message"].as_str().unwrap().contains(what), "{value}: {error}");
     }
 }
@@ -237,8 +237,8 @@ fn forced_calls_need_tools() {
     let server = served();
     let body = json!({ "messages": user(), "tool_choice": "required", "max_tokens": 1 });
     let answer = post(&server.address, "/v1/chat/completions", &body);
-    let error = answer.json()["error"].clone();
-    assert_eq!((answer.status, &error["param"]), (400, &json!("tool_choice")), "{error}");
+    let (status, error) = (answer.status, answer.json()["error"].clone());
+    assert_eq!((status, &error["param"]), (400, &json!("tool_choice")), "{error}");
 }
 
 /// Templates that write no tools, no calls, or calls in another form.

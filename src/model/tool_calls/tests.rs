@@ -361,7 +361,7 @@ fn form_of(template: &str) -> crate::Result<Format> {
 fn templates_show_their_form() {
     let template = |before: &str, call: &str, after: &str| {
         format!(
-            "{{% for t in tools or [] %}}{{{{ t | tojson }}}}{{% endfor %}}{{% for m in messages %}}<{{{{ m.role }}}}>\n{{{{ m.content }}}}{{% if m.tool_calls %}}{before}{{% for c in m.tool_calls %}}{call}{{% endfor %}}{after}{{% endif %}}<end>{{% endfor %}}{{% if add_generation_prompt %}}<assistant>\n{{% endif %}}"
+            "{{% for t in tools or [] %}}{{{{ t | tojson }}}}{{% endfor %}}{{% for m in messages %}}<{{{{ m.role }}}}>\n{{{{ m.content }}}}{{% if m.tool_calls %}}{{{{ '' }}}}{before}{{% for c in m.tool_calls %}}{call}{{% endfor %}}{{{{ '' }}}}{after}{{% endif %}}<end>{{% endfor %}}{{% if add_generation_prompt %}}<assistant>\n{{% endif %}}"
         )
     };
     let parts = |key: &str| {
