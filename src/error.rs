@@ -180,6 +180,11 @@ pub enum Error {
     /// does not have.
     #[error("tokenizer: {}", printable(message))]
     Tokenizer { message: String },
+    /// A grammar, a regular expression or a JSON schema is wrong, allows no text, or takes too much
+    /// work. Or the tokens of a model cannot write what it allows.
+    #[cfg(feature = "grammar")]
+    #[error("grammar: {}", printable(message))]
+    Grammar { message: String },
     /// A text takes a tokenizer more work or memory than texts of its length may: `what` says of
     /// what, `most` how much is allowed. It was not encoded.
     #[cfg(feature = "models")]
@@ -210,7 +215,8 @@ pub enum ErrorKind {
     Unsupported,
     /// A file is damaged, hostile, or not what it should be.
     Damaged,
-    /// There is no tokenizer or chat template, or it is wrong, or refuses its input.
+    /// There is no tokenizer or chat template, or it is wrong, or refuses its input. Or a grammar
+    /// is wrong.
     Text,
     /// A file could not be opened or read.
     Io,
@@ -276,6 +282,8 @@ impl Error {
             Self::Tokenizer { .. } | Self::ChatTemplate { .. } => ErrorKind::Text,
             #[cfg(feature = "models")]
             Self::TextWork { .. } => ErrorKind::Text,
+            #[cfg(feature = "grammar")]
+            Self::Grammar { .. } => ErrorKind::Text,
         }
     }
 }

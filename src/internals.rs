@@ -37,6 +37,9 @@ pub use models::{
     ModelPart, TokenizerInternals,
 };
 
+#[cfg(feature = "grammar")]
+pub use grammar::GrammarWalk;
+
 /// Records the norm and the conversion to block floating point of rows `first..` of `x`, as many as
 /// `out` has: what models do before the LM head.
 ///
@@ -212,6 +215,50 @@ mod models {
     impl ModelBuilderInternals for ModelBuilder<'_> {
         fn parts(&self) -> Result<Vec<ModelPart>> {
             ModelBuilder::parts(self)
+        }
+    }
+}
+
+/// What tests use of grammars.
+#[cfg(feature = "grammar")]
+mod grammar {
+    use crate::{
+        error::Result,
+        model::{
+            Grammar, Tokenizer,
+            generate::constraint::{Constraint, ConstraintSource as _, is_allowed},
+        },
+    };
+
+    /// A text by a grammar, without a model.
+    pub struct GrammarWalk(Box<dyn Constraint>);
+
+    impl GrammarWalk {
+        /// Returns the beginning of a text that tokens of `ends` end.
+        ///
+        /// # Errors
+        /// [`Error::Grammar`](crate::Error::Grammar) for a grammar that the tokens cannot write.
+        pub fn new(grammar: &Grammar, tokenizer: &Tokenizer, ends: &[u32]) -> Result<Self> {
+            grammar.begin(tokenizer, &[], ends).map(Self)
+        }
+
+        /// Returns the tokens that may come next.
+        pub fn allowed(&self) -> Vec<u32> {
+            let words = self.0.allowed();
+            (0..32 * words.len() as u32).filter(|&id| is_allowed(words, id)).collect()
+        }
+
+        /// Appends a token.
+        ///
+        /// # Errors
+        /// [`Error::Grammar`](crate::Error::Grammar) for a token that is not allowed.
+        pub fn append(&mut self, id: u32) -> Result<()> {
+            self.0.append(id)
+        }
+
+        /// Returns whether the text is complete.
+        pub fn is_complete(&self) -> bool {
+            self.0.is_complete()
         }
     }
 }

@@ -80,6 +80,27 @@ pub mod speculation {
     pub const LONGEST_RUN: usize = 32;
 }
 
+#[cfg(feature = "grammar")]
+pub mod grammar {
+    /// The longest schema, regular expression or grammar, in bytes. The largest schemas of
+    /// schemastore.org have some 500 KB.
+    pub const MOST_BYTES: usize = 1 << 20;
+    /// Steps to build the first state of a lexer: some 20 ms.
+    pub const LEXER_FUEL: u64 = 1_000_000;
+    /// Steps of the lexer for the mask of one token: some 15 ms.
+    pub const MASK_LEXER_FUEL: u64 = 200_000;
+    /// Items of the parser for the mask of one token: some 3 ms.
+    pub const MASK_ITEMS: usize = 50_000;
+    /// Items of the parser after one byte.
+    pub const ROW_ITEMS: usize = 2000;
+    /// States of a lexer, of 1 to 2 KB each.
+    pub const LEXER_STATES: usize = 50_000;
+    /// Symbols of all rules together.
+    pub const MOST_SYMBOLS: usize = 500_000;
+    /// The longest token that a grammar can choose, in bytes; longer ones are never chosen.
+    pub const LONGEST_TOKEN: usize = 1000;
+}
+
 #[cfg(feature = "models")]
 pub mod tokenizer {
     /// The longest tokenizer.json. The largest known have 35 MB, for a quarter million tokens.

@@ -5,6 +5,7 @@ use crate::{
     error::{ApiError, Result, json_response},
     life::now,
     logprobs::{self, Completion, Echo, Offset, TokenTexts},
+    parts::{Piece, WholeParts},
     prepare::Shape,
     stream::{self, Events, Whole},
 };
@@ -12,7 +13,7 @@ use axum::{
     http::StatusCode,
     response::{Response, sse::Event},
 };
-use bitnet_wgpu::model::{SplitText, Stop};
+use bitnet_wgpu::model::{Stop, ToolCall, ToolCallEvent};
 use serde_json::{Map, Value, json};
 use std::hash::{BuildHasher, RandomState};
 use tokio::task::spawn_blocking;
@@ -34,6 +35,16 @@ pub struct Answer {
     texts: TokenTexts,
     /// Where each choice of a stream is.
     offsets: Vec<Offset>,
+    /// Of each choice, its tool calls.
+    calls: Vec<Calls>,
+}
+
+/// Tool calls of a choice that is streamed.
+#[derive(Clone, Copy, Default)]
+struct Calls {
+    begun: usize,
+    /// Whether one is complete.
+    any: bool,
 }
 
 /// Returns a new id, which begins with `prefix`.
@@ -44,7 +55,16 @@ pub fn new_id(prefix: &str) -> String {
 impl Answer {
     pub fn new(kind: Kind, model: String, shape: Shape, texts: TokenTexts) -> Self {
         let id = new_id(if kind == Kind::Chat { "chatcmpl-" } else { "cmpl-" });
-        Self { kind, id, created: now(), model, shape, texts, offsets: Vec::new() }
+        Self {
+            kind,
+            id,
+            created: now(),
+            model,
+            shape,
+            texts,
+            offsets: Vec::new(),
+            calls: Vec::new(),
+        }
     }
 
     fn object(&self, choices: Value, chunk: bool) -> Value {
@@ -88,12 +108,19 @@ impl Answer {
     }
 
     fn choice(&self, index: usize, whole: Whole) -> Value {
-        let Whole { text: SplitText { reasoning, answer }, tokens, stop } = whole;
-        let mut object = json!({ "index": index, "logprobs": null, "finish_reason": reason(stop) });
+        let Whole { parts: WholeParts { reasoning, answer }, tokens, stop } = whole;
+        let reason = reason(stop, !answer.calls.is_empty());
+        let mut object = json!({ "index": index, "logprobs": null, "finish_reason": reason });
         match self.kind {
             Kind::Chat => {
                 let mut message =
-                    json!({ "role": "assistant", "content": answer, "refusal": null });
+                    json!({ "role": "assistant", "content": answer.text, "refusal": null });
+                if !answer.calls.is_empty() {
+                    // Clients expect null where there is nothing but calls.
+                    let text = Some(answer.text).filter(|text| !text.is_empty());
+                    message["content"] = text.into();
+                    message["tool_calls"] = answer.calls.iter().map(call).collect();
+                }
                 if !reasoning.is_empty() {
                     message["reasoning_content"] = reasoning.into();
                 }
@@ -101,7 +128,7 @@ impl Answer {
             }
             Kind::Completion => {
                 let prompt = self.echo(index).map_or("", |echo| &echo.text);
-                object["text"] = format!("{prompt}{answer}").into();
+                object["text"] = format!("{prompt}{}", answer.text).into();
             }
         }
         if self.shape.logprobs {
@@ -151,20 +178,73 @@ impl Answer {
         event(&object)
     }
 
-    /// The chunk of a text; none without text and log-probabilities.
-    fn text(&self, index: usize, text: SplitText, logprobs: Value) -> Option<Event> {
-        let parts = [("reasoning_content", text.reasoning), ("content", text.answer.clone())];
-        let parts = parts.into_iter().filter(|(_, text)| !text.is_empty());
-        let delta: Map<String, Value> =
-            parts.map(|(name, text)| (name.to_owned(), text.into())).collect();
+    /// The chunk of some pieces; none without pieces and log-probabilities.
+    fn pieces(&mut self, index: usize, pieces: Vec<Piece>, logprobs: Value) -> Option<Event> {
+        let (mut text, mut reasoning, mut calls) = (String::new(), String::new(), Vec::new());
+        for piece in pieces {
+            match piece {
+                Piece::Reasoning(more) => reasoning += &more,
+                Piece::Answer(ToolCallEvent::Text(more) | ToolCallEvent::Malformed(more)) => {
+                    text += &more
+                }
+                Piece::Answer(event) => self.calls[index].add(event, &mut calls),
+            }
+        }
+        if self.kind == Kind::Completion {
+            let is_empty = text.is_empty() && logprobs.is_null();
+            return (!is_empty).then(|| self.chunk(index, text.into(), None, logprobs));
+        }
+        let mut delta = Map::new();
+        for (name, text) in [("reasoning_content", reasoning), ("content", text)] {
+            if !text.is_empty() {
+                delta.insert(name.into(), text.into());
+            }
+        }
+        if !calls.is_empty() {
+            delta.insert("tool_calls".into(), calls.into());
+        }
         let is_empty = delta.is_empty() && logprobs.is_null();
-        let what = if self.kind == Kind::Chat { delta.into() } else { text.answer.into() };
-        (!is_empty).then(|| self.chunk(index, what, None, logprobs))
+        (!is_empty).then(|| self.chunk(index, delta.into(), None, logprobs))
     }
+}
+
+impl Calls {
+    /// Adds an event to the list of a delta, which has an entry for each call.
+    fn add(&mut self, event: ToolCallEvent, list: &mut Vec<Value>) {
+        match event {
+            ToolCallEvent::Begin { id, name } => {
+                let begun = ToolCall { id, name, arguments: String::new() };
+                let mut entry = call(&begun);
+                entry["index"] = self.begun.into();
+                list.push(entry);
+                self.begun += 1;
+            }
+            ToolCallEvent::Arguments(piece) => {
+                let index = self.begun.saturating_sub(1);
+                match list.last_mut() {
+                    Some(last) => {
+                        let before = last["function"]["arguments"].as_str().unwrap_or("");
+                        last["function"]["arguments"] = format!("{before}{piece}").into();
+                    }
+                    None => {
+                        list.push(json!({ "index": index, "function": { "arguments": piece } }))
+                    }
+                }
+            }
+            ToolCallEvent::End => self.any = true,
+            ToolCallEvent::Text(_) | ToolCallEvent::Malformed(_) => {}
+        }
+    }
+}
+
+/// A call as the API has it.
+fn call(ToolCall { id, name, arguments }: &ToolCall) -> Value {
+    json!({ "id": id, "type": "function", "function": { "name": name, "arguments": arguments } })
 }
 
 impl Events for Answer {
     fn begin(&mut self, choices: &Choices) -> Vec<Event> {
+        self.calls = vec![Calls::default(); choices.len()];
         let first = |index: usize| {
             let mut offset = self.texts.offset(self.echo(index).is_some());
             if self.kind == Kind::Chat {
@@ -187,17 +267,19 @@ impl Events for Answer {
 
     fn step(&mut self, index: usize, step: Step) -> Vec<Event> {
         match step {
-            Step::Token(token, text) => {
+            Step::Token(token, pieces) => {
                 let logprobs = match self.shape.logprobs {
                     true => self.next_logprobs(index, &token),
                     false => Value::Null,
                 };
-                self.text(index, text, logprobs).into_iter().collect()
+                self.pieces(index, pieces, logprobs).into_iter().collect()
             }
-            Step::End(text, stop) => {
+            Step::End(pieces, stop) => {
                 let what = if self.kind == Kind::Chat { json!({}) } else { json!("") };
-                let last = self.chunk(index, what, Some(reason(stop)), Value::Null);
-                self.text(index, text, Value::Null).into_iter().chain([last]).collect()
+                let rest = self.pieces(index, pieces, Value::Null);
+                let reason = reason(stop, self.calls[index].any);
+                let last = self.chunk(index, what, Some(reason), Value::Null);
+                rest.into_iter().chain([last]).collect()
             }
         }
     }
@@ -229,9 +311,10 @@ fn event(object: &Value) -> Event {
     Event::default().data(object.to_string())
 }
 
-fn reason(stop: Option<Stop>) -> &'static str {
+fn reason(stop: Option<Stop>, has_calls: bool) -> &'static str {
     match stop {
         Some(Stop::MaxTokens | Stop::Context) => "length",
+        _ if has_calls => "tool_calls",
         _ => "stop",
     }
 }

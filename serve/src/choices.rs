@@ -4,12 +4,13 @@ use crate::{
     client::Client,
     error::{ApiError, Result},
     life::Alive,
+    parts::{Parts, Piece, text},
     shared::Shared,
     turns::{Counts, Full, Place},
 };
 use bitnet_wgpu::{
     Error,
-    model::{GenerateOptions, ReasoningParser, SplitText, Stop, Token, TokenLogprobs},
+    model::{GenerateOptions, Stop, Token, TokenLogprobs},
 };
 use futures_util::{
     Stream, StreamExt as _,
@@ -26,7 +27,7 @@ pub struct Choice {
     pub ids: Arc<[u32]>,
     pub options: GenerateOptions,
     /// Separates the parts of its text; none where it has no parts.
-    pub parts: Option<ReasoningParser>,
+    pub parts: Option<Parts>,
 }
 
 /// Progress of the choice of a number.
@@ -36,7 +37,7 @@ type Numbered = (usize, Progress);
 /// batch.
 pub struct Choices {
     tokens: SelectAll<Pin<Box<dyn Stream<Item = Numbered> + Send>>>,
-    parts: Vec<Option<ReasoningParser>>,
+    parts: Vec<Option<Parts>>,
     /// Choices of each prompt.
     n: usize,
     /// Tokens of all prompts.
@@ -64,9 +65,9 @@ enum Progress {
 /// One step of a choice.
 pub enum Step {
     /// A token, and the text that it completes.
-    Token(GeneratedToken, SplitText),
+    Token(GeneratedToken, Vec<Piece>),
     /// The rest of its text, and why it ended.
-    End(SplitText, Option<Stop>),
+    End(Vec<Piece>, Option<Stop>),
 }
 
 /// A token without its text.
@@ -138,9 +139,9 @@ impl Choices {
             None => Err(ApiError::server("internal error: a choice ended without a reason")),
             Some((_, Progress::Failed(error))) => Err(error),
             Some((choice, Progress::Token(token))) => {
-                let text = self.said(choice, token.text);
+                let pieces = self.said(choice, token.text);
                 let token = GeneratedToken { id: token.id, logprobs: token.logprobs };
-                Ok((choice, Step::Token(token, text)))
+                Ok((choice, Step::Token(token, pieces)))
             }
             Some((choice, Progress::End { stop, prompt, cached })) => {
                 self.open -= 1;
@@ -149,28 +150,26 @@ impl Choices {
                     self.used.prompt += prompt;
                     self.used.cached += cached;
                 }
-                let last =
-                    self.parts[choice].as_mut().map(ReasoningParser::finish).unwrap_or_default();
+                let last = self.parts[choice].as_mut().map(Parts::finish).unwrap_or_default();
                 Ok((choice, Step::End(self.given(last), stop)))
             }
         })
     }
 
-    /// Returns the text that a token adds to a choice.
-    fn said(&mut self, choice: usize, text: String) -> SplitText {
+    /// Returns what a token adds to a choice.
+    fn said(&mut self, choice: usize, said: String) -> Vec<Piece> {
         self.used.completion += 1;
-        let Some(parts) = &mut self.parts[choice] else {
-            return SplitText { answer: text, ..SplitText::default() };
-        };
-        let before = parts.reasoning_tokens();
-        let said = parts.push(&text);
-        let more = parts.reasoning_tokens() - before;
+        let Some(parts) = &mut self.parts[choice] else { return text(said) };
+        let before = parts.reasoning.reasoning_tokens();
+        let said = parts.push(&said);
+        let more = parts.reasoning.reasoning_tokens() - before;
         self.used.reasoning = self.used.reasoning.map(|count| count + more);
         self.given(said)
     }
 
-    fn given(&self, said: SplitText) -> SplitText {
-        if self.reasoning { said } else { SplitText { reasoning: String::new(), ..said } }
+    fn given(&self, mut said: Vec<Piece>) -> Vec<Piece> {
+        said.retain(|piece| self.reasoning || !matches!(piece, Piece::Reasoning(_)));
+        said
     }
 }
 

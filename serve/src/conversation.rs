@@ -3,6 +3,7 @@
 use crate::{
     error::{ApiError, Result},
     fields::{Fields, kind},
+    tools::{CallIds, take_calls},
 };
 use bitnet_wgpu::model::Message;
 use serde_json::Value;
@@ -18,30 +19,48 @@ pub fn messages(value: Option<Value>, strict: bool) -> Result<Vec<Message>> {
     if list.is_empty() || list.len() > MOST_MESSAGES {
         return Err(wrong(&format!("{} messages; 1 to {MOST_MESSAGES} are accepted", list.len())));
     }
+    let mut calls = CallIds::default();
     list.into_iter()
         .enumerate()
-        .map(|(n, value)| message(&format!("messages[{n}]"), value, strict))
+        .map(|(n, value)| message(&format!("messages[{n}]"), value, &mut calls, strict))
         .collect()
 }
 
-/// Takes the role of a message of OpenAI's APIs.
-pub fn role(fields: &mut Fields) -> Result<&'static str> {
+/// Takes the role of a message of OpenAI's APIs, of which some have the role `tool`.
+pub fn role(fields: &mut Fields, has_tool: bool) -> Result<&'static str> {
     match fields.text("role")?.as_deref() {
         // Newer models of OpenAI call it so.
         Some("system" | "developer") => Ok("system"),
         Some("user") => Ok("user"),
         Some("assistant") => Ok("assistant"),
-        Some(_) => Err(fields.wrong("role", "expected system, developer, user or assistant")),
+        Some("tool") if has_tool => Ok("tool"),
+        Some(_) => {
+            let tool = if has_tool { ", assistant or tool" } else { " or assistant" };
+            Err(fields.wrong("role", format!("expected system, developer, user{tool}")))
+        }
         None => Err(fields.missing("role")),
     }
 }
 
-fn message(place: &str, value: Value, strict: bool) -> Result<Message> {
+fn message(place: &str, value: Value, calls: &mut CallIds, strict: bool) -> Result<Message> {
     let mut fields = Fields::new(place, value)?;
-    let role = role(&mut fields)?;
-    let content = fields.take("content").ok_or_else(|| fields.missing("content"))?;
-    let text = text_of(&fields.name("content"), content, &["text"])?;
+    let role = role(&mut fields, true)?;
+    let tool_calls = match role {
+        "assistant" => take_calls(&mut fields)?,
+        _ => Vec::new(),
+    };
+    let text = match fields.take("content") {
+        // An assistant that calls a tool need not say anything.
+        None if tool_calls.is_empty() => return Err(fields.missing("content")),
+        None => String::new(),
+        Some(content) => text_of(&fields.name("content"), content, &["text"])?,
+    };
     let reasoning = if role == "assistant" { fields.text("reasoning_content")? } else { None };
+    let result = match role {
+        "tool" => Some(calls.take(&mut fields, "tool_call_id")?),
+        _ => None,
+    };
+    calls.add(&tool_calls);
     // Templates do not know names.
     fields.text("name")?.map_or(Ok(()), |_| fields.refuse_if(strict, "name"))?;
     // An answer of this server may come back as it was.
@@ -53,7 +72,10 @@ fn message(place: &str, value: Value, strict: bool) -> Result<Message> {
         ("refusal", &[]),
     ])?;
     fields.end()?;
-    Ok(Message::new(role, text).reasoning(reasoning))
+    Ok(match result {
+        Some(id) => Message::tool_result(id, text),
+        None => Message::new(role, text).reasoning(reasoning).tool_calls(tool_calls),
+    })
 }
 
 /// Reads a text, or the texts of parts whose type is one of `types`.

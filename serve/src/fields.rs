@@ -97,16 +97,6 @@ impl Fields {
         Ok(count.map(|count| usize::try_from(count).unwrap_or(usize::MAX)))
     }
 
-    /// Tests whether a field has this text.
-    pub fn is(&self, field: &str, text: &str) -> bool {
-        self.map.get(field).is_some_and(|value| value == text)
-    }
-
-    /// Tests whether a field is an object with this text.
-    pub fn is_object(&self, field: &str, inner: &str, text: &str) -> bool {
-        self.map.get(field).is_some_and(|value| value[inner] == text)
-    }
-
     /// Drops fields that have no effect on the answer. A strict server refuses them.
     pub fn harmless(&mut self, fields: &[&str], strict: bool) -> Result<()> {
         for field in fields {

@@ -16,7 +16,7 @@
 //!
 //! | | |
 //! | --- | --- |
-//! | `POST /v1/chat/completions`, `POST /v1/completions` | chat and text completion, whole or streamed, with log-probabilities |
+//! | `POST /v1/chat/completions`, `POST /v1/completions` | chat and text completion, whole or streamed, with log-probabilities and tool calls |
 //! | `POST /v1/responses` | chat, by OpenAI's newer API |
 //! | `POST /v1/messages`, `POST /v1/messages/count_tokens` | chat, by Anthropic's API |
 //! | `POST /v1/embeddings` | embeddings |
@@ -55,6 +55,7 @@ mod messages;
 mod metrics;
 mod options;
 mod page;
+mod parts;
 mod paths;
 mod prepare;
 mod receive;
@@ -65,6 +66,8 @@ mod shared;
 mod socket;
 mod stream;
 mod tokens;
+mod tool_blocks;
+mod tools;
 mod turns;
 mod vectors;
 

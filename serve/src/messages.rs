@@ -1,4 +1,4 @@
-//! Requests and answers of `/v1/messages`, Anthropic's API, for text.
+//! Requests and answers of `/v1/messages`, Anthropic's API, for text and tool calls.
 
 use crate::{
     answer::new_id,
@@ -8,26 +8,24 @@ use crate::{
     fields::Fields,
     json,
     options::Options,
+    parts::Piece,
     prepare::{Shape, encode_chat, thinking_tokenizer},
     request::{HARMLESS, Prompt, Request, Thinking, cache_salt, sampling, seed, stops},
     shared::Shared,
     stream::{self, Events},
+    tool_blocks::turn,
+    tools::{Api, CallIds, Tools},
 };
 use axum::{
     http::StatusCode,
     response::{IntoResponse as _, Response, sse::Event},
 };
-use bitnet_wgpu::model::{Message, SplitText, Stop, Tokenizer};
+use bitnet_wgpu::model::{Message, Stop, Tokenizer, ToolCallEvent};
 use serde_json::{Value, json};
 
 /// Fields that are not supported, and the values that they may have nevertheless.
-const UNSUPPORTED: [(&str, &[&str]); 5] = [
-    ("tools", &["[]"]),
-    ("tool_choice", &[r#"{"type":"auto"}"#, r#"{"type":"none"}"#]),
-    ("mcp_servers", &["[]"]),
-    ("container", &[]),
-    ("output_config", &["{}"]),
-];
+const UNSUPPORTED: [(&str, &[&str]); 3] =
+    [("mcp_servers", &["[]"]), ("container", &[]), ("output_config", &["{}"])];
 
 /// Reads a request. The server's options are the defaults.
 pub fn read(body: Value, server: &Options) -> Result<Request> {
@@ -55,6 +53,10 @@ pub fn count(shared: &Shared, body: &[u8]) -> Result<Value> {
         Some(tokenizer) => tokenizer,
         None => shared.tokenizer().map_err(|error| ApiError::library("messages", &error))?,
     };
+    let tokenizer = match &request.tools {
+        Some(tools) => tools.prepare(&tokenizer)?.0,
+        None => tokenizer,
+    };
     let mut tokens = 0;
     for prompt in &request.prompts {
         let Prompt::Chat { messages, continues } = prompt else { continue };
@@ -73,16 +75,14 @@ fn conversation(fields: &mut Fields, server: &Options) -> Result<Request> {
     let turns = turns(fields.take("messages"))?;
     let continues = turns.last().is_some_and(|last| last.role == "assistant");
     let messages = system.into_iter().chain(turns).collect();
+    let tools = Tools::take(fields, Api::Messages)?;
     fields.harmless(&HARMLESS, server.strict)?;
     fields.harmless(&["cache_control", "context_management"], server.strict)?;
-    if fields.is_object("tool_choice", "type", "none") {
-        fields.harmless(&["tools", "tool_choice"], false)?;
-    }
     fields.unsupported(&UNSUPPORTED)?;
     let (thinking, reasoning) = thinking(fields)?;
     let prompt = Prompt::Chat { messages, continues };
     let request = Request::conversation("messages", prompt, server);
-    Ok(Request { model: fields.text("model")?, thinking, reasoning, ..request })
+    Ok(Request { model: fields.text("model")?, thinking, reasoning, tools, ..request })
 }
 
 /// Reads whether the model reasons, and whether the answer has the reasoning.
@@ -107,30 +107,17 @@ fn turns(value: Option<Value>) -> Result<Vec<Message>> {
     match value {
         None => Err(ApiError::missing("messages")),
         Some(Value::Array(list)) if (1..=MOST_MESSAGES).contains(&list.len()) => {
-            let turns = list.into_iter().enumerate();
-            turns.map(|(n, value)| turn(&format!("messages[{n}]"), value)).collect()
+            let (mut turns, mut calls) = (Vec::new(), CallIds::default());
+            for (n, value) in list.into_iter().enumerate() {
+                turns.extend(turn(&format!("messages[{n}]"), value, &mut calls)?);
+            }
+            Ok(turns)
         }
         Some(_) => {
             let what = format!("expected a list of 1 to {MOST_MESSAGES} messages");
             Err(ApiError::field("messages", what))
         }
     }
-}
-
-fn turn(place: &str, value: Value) -> Result<Message> {
-    let mut fields = Fields::new(place, value)?;
-    let role = fields.text("role")?.ok_or_else(|| fields.missing("role"))?;
-    if role != "user" && role != "assistant" {
-        return Err(fields.wrong("role", "expected user or assistant"));
-    }
-    let mut content = fields.take("content").ok_or_else(|| fields.missing("content"))?;
-    if let Value::Array(parts) = &mut content {
-        // Reasoning that comes back is left out.
-        parts.retain(|part| part["type"] != "thinking" && part["type"] != "redacted_thinking");
-    }
-    let text = text_of(&fields.name("content"), content, &["text"])?;
-    fields.end()?;
-    Ok(Message::new(role, text))
 }
 
 /// Answers an error in the form of Anthropic's API.
@@ -166,31 +153,64 @@ pub struct Answer {
     /// Tokens of the answer, by which the stop string is found that ended it.
     ids: Vec<u32>,
     blocks: Vec<Block>,
+    /// Whether a call is complete.
+    called: bool,
     stop: Option<Stop>,
 }
 
 struct Block {
-    is_thinking: bool,
+    kind: BlockKind,
     text: String,
+}
+
+#[derive(PartialEq, Eq)]
+enum BlockKind {
+    Thinking,
+    Text,
+    /// A call, whose text is its arguments.
+    Call {
+        id: String,
+        name: String,
+    },
+}
+
+impl Block {
+    fn object(&self) -> Value {
+        let text = &self.text;
+        match &self.kind {
+            BlockKind::Thinking => json!({ "type": "thinking", "thinking": text, "signature": "" }),
+            BlockKind::Text => json!({ "type": "text", "text": text }),
+            BlockKind::Call { id, name } => {
+                let input: Value = serde_json::from_str(text).unwrap_or_else(|_| json!({}));
+                json!({ "type": "tool_use", "id": id, "name": name, "input": input })
+            }
+        }
+    }
+
+    fn delta(&self, text: &str) -> Value {
+        match self.kind {
+            BlockKind::Thinking => json!({ "type": "thinking_delta", "thinking": text }),
+            BlockKind::Text => json!({ "type": "text_delta", "text": text }),
+            BlockKind::Call { .. } => json!({ "type": "input_json_delta", "partial_json": text }),
+        }
+    }
 }
 
 impl Answer {
     pub fn new(model: String, shape: Shape, tokenizer: Option<Tokenizer>) -> Self {
         let (id, stops) = (new_id("msg_"), shape.stops);
-        Self { id, model, stops, tokenizer, ids: Vec::new(), blocks: Vec::new(), stop: None }
+        let (ids, blocks) = (Vec::new(), Vec::new());
+        Self { id, model, stops, tokenizer, ids, blocks, called: false, stop: None }
     }
 
     /// Returns the answer at once.
     pub async fn whole(mut self, mut choices: Choices) -> Result<Value> {
         for choice in stream::whole(&mut choices).await? {
             self.ids.extend(choice.tokens.iter().map(|token| token.id));
-            self.push(choice.text);
+            self.push(choice.parts.into_pieces());
             self.stop = choice.stop;
         }
-        let content = self.blocks.iter().map(|Block { is_thinking, text }| match is_thinking {
-            true => json!({ "type": "thinking", "thinking": text, "signature": "" }),
-            false => json!({ "type": "text", "text": text }),
-        });
+        let content = self.blocks.iter().map(Block::object);
         let mut object = self.object(content.collect(), usage(&choices));
         let (reason, stop) = self.reason();
         object["stop_reason"] = reason.into();
@@ -214,6 +234,7 @@ impl Answer {
                 // One of the server's own.
                 None => ("end_turn", None),
             },
+            _ if self.called => ("tool_use", None),
             _ => ("end_turn", None),
         }
     }
@@ -226,30 +247,46 @@ impl Answer {
         found.min_by_key(|stop| end(stop)).map(String::as_str)
     }
 
-    /// Adds text, to the open block or to a new one.
-    fn push(&mut self, text: SplitText) -> Vec<Event> {
+    /// Adds pieces, to the open block or to new ones.
+    fn push(&mut self, pieces: Vec<Piece>) -> Vec<Event> {
         let mut events = Vec::new();
-        for (is_thinking, text) in [(true, text.reasoning), (false, text.answer)] {
-            if text.is_empty() {
-                continue;
-            }
-            if self.blocks.last().is_none_or(|block| block.is_thinking != is_thinking) {
-                events.extend(self.close());
-                self.blocks.push(Block { is_thinking, text: String::new() });
-                let block = match is_thinking {
-                    true => json!({ "type": "thinking", "thinking": "", "signature": "" }),
-                    false => json!({ "type": "text", "text": "" }),
-                };
-                events.push(self.block_event("content_block_start", ("content_block", block)));
-            }
-            let delta = match is_thinking {
-                true => json!({ "type": "thinking_delta", "thinking": text }),
-                false => json!({ "type": "text_delta", "text": text }),
+        for piece in pieces {
+            let (kind, text) = match piece {
+                Piece::Reasoning(text) => (Some(BlockKind::Thinking), text),
+                Piece::Answer(ToolCallEvent::Text(text) | ToolCallEvent::Malformed(text)) => {
+                    (Some(BlockKind::Text), text)
+                }
+                Piece::Answer(ToolCallEvent::Begin { id, name }) => {
+                    (Some(BlockKind::Call { id, name }), String::new())
+                }
+                Piece::Answer(ToolCallEvent::Arguments(text)) => (None, text),
+                Piece::Answer(ToolCallEvent::End) => {
+                    self.called = true;
+                    continue;
+                }
             };
+            if let Some(kind) = kind {
+                events.extend(self.begin_block(kind));
+            }
+            let Some(block) = self.blocks.last_mut().filter(|_| !text.is_empty()) else { continue };
+            let delta = block.delta(&text);
+            block.text += &text;
             events.push(self.block_event("content_block_delta", ("delta", delta)));
-            self.blocks.iter_mut().next_back().into_iter().for_each(|block| block.text += &text);
         }
         events
+    }
+
+    /// Begins a block, unless the open one is of this kind.
+    fn begin_block(&mut self, kind: BlockKind) -> Vec<Event> {
+        if self.blocks.last().is_some_and(|block| block.kind == kind) {
+            return Vec::new();
+        }
+        let closed = self.close();
+        let block = Block { kind, text: String::new() };
+        let object = block.object();
+        self.blocks.push(block);
+        let begun = self.block_event("content_block_start", ("content_block", object));
+        closed.into_iter().chain([begun]).collect()
     }
 
     /// Returns the event of the last block's end, if there is one.
@@ -273,13 +310,13 @@ impl Events for Answer {
 
     fn step(&mut self, _: usize, step: Step) -> Vec<Event> {
         match step {
-            Step::Token(token, text) => {
+            Step::Token(token, pieces) => {
                 self.ids.push(token.id);
-                self.push(text)
+                self.push(pieces)
             }
-            Step::End(text, stop) => {
+            Step::End(pieces, stop) => {
                 self.stop = stop;
-                self.push(text)
+                self.push(pieces)
             }
         }
     }

@@ -9,13 +9,14 @@ use crate::{
     limits::{LOGPROB_BYTES, LOGPROB_NUMBERS},
     logprobs::Echo,
     options::Options,
+    parts::Parts,
     request::{Prompt, Request, Thinking},
     shared::{Body, Shared},
     vectors,
 };
 use bitnet_wgpu::{
     Error,
-    model::{GenerateOptions, Message, ReasoningParser, Tokenizer},
+    model::{GenerateOptions, Grammar, Message, ReasoningParser, Tokenizer, ToolCallParser},
 };
 use serde_json::Value;
 use std::{sync::Arc, time::Instant};
@@ -139,15 +140,19 @@ fn choices(shared: &Shared, request: &Request, prompts: Vec<Prompt>) -> Result<V
         .options
         .check(shared.batch.model().config().vocab)
         .map_err(|error| ApiError::request(error.to_string()))?;
-    let tokenizer = thinking_tokenizer(shared, request.thinking)?;
+    let chat = Chat::new(shared, request)?;
+    let options = match chat.grammar.clone() {
+        Some(grammar) => request.options.clone().grammar(grammar),
+        None => request.options.clone(),
+    };
     let mut choices = Vec::new();
     for prompt in prompts {
-        let encoded = encode(shared, prompt, tokenizer.as_ref(), &request.options);
+        let encoded = encode(shared, prompt, &chat, &options);
         let (ids, parts) = encoded.map_err(|error| ApiError::library(field, &error))?;
         for _ in 0..n {
             let seed = request.seed.wrapping_add(choices.len() as u64);
-            let sampling = request.options.get_sampling().seed(seed);
-            let options = request.options.clone().sampling(sampling);
+            let sampling = options.get_sampling().seed(seed);
+            let options = options.clone().sampling(sampling);
             choices.push(Choice { ids: ids.clone(), options, parts: parts.clone() });
         }
     }
@@ -168,14 +173,37 @@ pub fn thinking_tokenizer(
     }
 }
 
-/// A prompt's tokens, by another tokenizer than the server's where there is one, and for a
-/// conversation what separates the parts of the answer.
+/// How a request's conversation becomes tokens.
+struct Chat {
+    /// The tokenizer, if it is another than the server's.
+    tokenizer: Option<Tokenizer>,
+    /// Finds tool calls in the answer.
+    calls: Option<ToolCallParser>,
+    /// Holds the answer to calls, where it must have some.
+    grammar: Option<Grammar>,
+}
+
+impl Chat {
+    fn new(shared: &Shared, request: &Request) -> Result<Self> {
+        let tokenizer = thinking_tokenizer(shared, request.thinking)?;
+        let Some(tools) = &request.tools else {
+            return Ok(Self { tokenizer, calls: None, grammar: None });
+        };
+        let tokenizer = tokenizer.map_or_else(|| shared.tokenizer(), Ok);
+        let tokenizer = tokenizer.map_err(|error| ApiError::library("tools", &error))?;
+        let (tokenizer, calls) = tools.prepare(&tokenizer)?;
+        let grammar = tools.grammar(&calls)?;
+        Ok(Self { tokenizer: Some(tokenizer), calls: Some(calls), grammar })
+    }
+}
+
+/// A prompt's tokens, and for a conversation what separates the parts of the answer.
 fn encode(
     shared: &Shared,
     prompt: Prompt,
-    tokenizer: Option<&Tokenizer>,
+    chat: &Chat,
     options: &GenerateOptions,
-) -> bitnet_wgpu::Result<(Arc<[u32]>, Option<ReasoningParser>)> {
+) -> bitnet_wgpu::Result<(Arc<[u32]>, Option<Parts>)> {
     let (ids, parts) = match prompt {
         Prompt::Text(text) => match shared.text_tokenizer()?.encode(&text)? {
             // The model knows what begins an empty text.
@@ -184,11 +212,10 @@ fn encode(
         },
         Prompt::Ids(ids) => (ids, None),
         Prompt::Chat { messages, continues } => {
-            let tokenizer =
-                tokenizer.map_or_else(|| shared.tokenizer(), |tokenizer| Ok(tokenizer.clone()))?;
+            let tokenizer = chat.tokenizer.clone().map_or_else(|| shared.tokenizer(), Ok)?;
             let ids = encode_chat(&tokenizer, &messages, continues)?;
-            let parts = ReasoningParser::after(&tokenizer, &ids)?;
-            (ids, Some(parts))
+            let reasoning = ReasoningParser::after(&tokenizer, &ids)?;
+            (ids, Some(Parts { reasoning, calls: chat.calls.clone() }))
         }
     };
     shared.check_length(ids.len())?;

@@ -5,6 +5,7 @@ use crate::{
     error::{ApiError, Result},
     fields::{Fields, kind},
     options::Options,
+    tools::{Api, Tools},
 };
 use bitnet_wgpu::model::{GenerateOptions, Message, Sampling};
 use serde_json::Value;
@@ -112,6 +113,8 @@ pub struct Request {
     pub echo: bool,
     /// Stop strings, of the request alone.
     pub stops: Vec<String>,
+    /// Tools that the model may call.
+    pub tools: Option<Tools>,
 }
 
 /// Whether the model reasons before it answers.
@@ -130,6 +133,7 @@ impl Request {
         let mut fields = Fields::new("", body)?;
         let messages = messages(fields.take("messages"), server.strict)?;
         let continues = continues(&mut fields, &messages)?;
+        let tools = Tools::take(&mut fields, Api::Chat)?;
         let most = fields.count("max_completion_tokens", 1..=u64::MAX)?;
         let older = fields.count("max_tokens", 1..=u64::MAX)?;
         if let (Some(a), Some(b)) = (most, older)
@@ -146,7 +150,7 @@ impl Request {
         let most = most.or(older).or(server.max_tokens).unwrap_or(usize::MAX);
         let prompt = Prompt::Chat { messages, continues };
         let request = Self::rest(fields, vec![prompt], "messages", most, server)?;
-        Ok(Self { thinking, reasoning, ..request }.with_logprobs(logprobs))
+        Ok(Self { thinking, reasoning, tools, ..request }.with_logprobs(logprobs))
     }
 
     /// Reads a completion request.
@@ -185,6 +189,7 @@ impl Request {
             most: usize::MAX,
             echo: false,
             stops: Vec::new(),
+            tools: None,
         }
     }
 
@@ -197,9 +202,6 @@ impl Request {
         server: &Options,
     ) -> Result<Self> {
         fields.harmless(&HARMLESS, server.strict)?;
-        if fields.is("tool_choice", "none") {
-            fields.harmless(&["tools", "tool_choice"], false)?;
-        }
         fields.unsupported(&UNSUPPORTED)?;
         let model = fields.text("model")?;
         let n = fields.count("n", 1..=MOST_CHOICES as u64)?.unwrap_or(1);
@@ -240,6 +242,7 @@ impl Request {
             most,
             echo: false,
             stops,
+            tools: None,
         })
     }
 }

@@ -1,4 +1,4 @@
-//! Requests and answers of `/v1/responses`, OpenAI's newer API, for text.
+//! Requests and answers of `/v1/responses`, OpenAI's newer API, for text and tool calls.
 
 use crate::{
     answer::new_id,
@@ -8,21 +8,21 @@ use crate::{
     fields::Fields,
     life::now,
     options::Options,
+    parts::Piece,
     request::{HARMLESS, Prompt, Request, cache_salt, sampling, seed},
     stream::{self, Events},
+    tools::{Api, CallIds, Tools, call},
 };
 use axum::response::sse::Event;
-use bitnet_wgpu::model::{Message, SplitText, Stop};
+use bitnet_wgpu::model::{Message, Stop, ToolCallEvent};
 use serde_json::{Value, json};
 
 /// Fields that are not supported, and the values that they may have nevertheless.
-const UNSUPPORTED: [(&str, &[&str]); 10] = [
+const UNSUPPORTED: [(&str, &[&str]); 8] = [
     ("previous_response_id", &[]),
     ("conversation", &[]),
     ("background", &["false"]),
     ("prompt", &[]),
-    ("tools", &["[]"]),
-    ("tool_choice", &["\"none\"", "\"auto\""]),
     ("max_tool_calls", &[]),
     ("top_logprobs", &["0"]),
     ("truncation", &["\"disabled\""]),
@@ -36,16 +36,15 @@ pub fn read(body: Value, server: &Options) -> Result<Request> {
     let mut messages: Vec<Message> =
         instructions.map(|text| Message::new("system", text)).into_iter().collect();
     messages.extend(input(fields.take("input"))?);
+    let tools = Tools::take(&mut fields, Api::Responses)?;
     fields.harmless(&HARMLESS, server.strict)?;
     fields.harmless(&["include", "stream_options"], server.strict)?;
-    if fields.is("tool_choice", "none") {
-        fields.harmless(&["tools", "tool_choice"], false)?;
-    }
     fields.unsupported(&UNSUPPORTED)?;
     check_format(&mut fields)?;
     check_reasoning(&mut fields)?;
     let prompt = Prompt::Chat { messages, continues: false };
     let mut request = Request::conversation("input", prompt, server);
+    request.tools = tools;
     request.model = fields.text("model")?;
     request.stream = fields.flag("stream")?;
     request.cache_salt = cache_salt(&mut fields)?;
@@ -85,24 +84,53 @@ fn input(value: Option<Value>) -> Result<Vec<Message>> {
             return Err(ApiError::field("input", what));
         }
     };
-    let message = |(n, item)| item_message(&format!("input[{n}]"), item).transpose();
-    items.into_iter().enumerate().filter_map(message).collect()
+    let (mut messages, mut calls) = (Vec::new(), CallIds::default());
+    for (n, item) in items.into_iter().enumerate() {
+        add_item(&format!("input[{n}]"), item, &mut messages, &mut calls)?;
+    }
+    Ok(messages)
 }
 
-fn item_message(place: &str, item: Value) -> Result<Option<Message>> {
+/// Adds an item to the messages: a call to the assistant's message before it.
+fn add_item(
+    place: &str,
+    item: Value,
+    messages: &mut Vec<Message>,
+    calls: &mut CallIds,
+) -> Result<()> {
     let mut fields = Fields::new(place, item)?;
-    match fields.text("type")?.as_deref() {
-        None | Some("message") => {}
-        Some("reasoning") => return Ok(None),
-        Some(_) => return Err(fields.wrong("type", "only `message` is supported")),
-    }
-    let role = role(&mut fields)?;
-    let content = fields.take("content").ok_or_else(|| fields.missing("content"))?;
     let types = ["input_text", "output_text", "text"];
-    let text = text_of(&fields.name("content"), content, &types)?;
+    match fields.text("type")?.as_deref() {
+        None | Some("message") => {
+            let role = role(&mut fields, false)?;
+            let content = fields.take("content").ok_or_else(|| fields.missing("content"))?;
+            let text = text_of(&fields.name("content"), content, &types)?;
+            messages.push(Message::new(role, text));
+        }
+        Some("reasoning") => return Ok(()),
+        Some("function_call") => {
+            let id = fields.text("call_id")?.ok_or_else(|| fields.missing("call_id"))?;
+            let call = call(&mut fields, id)?;
+            calls.add(std::slice::from_ref(&call));
+            match messages.last_mut() {
+                Some(last) if last.role == "assistant" => last.tool_calls.push(call),
+                _ => messages.push(Message::new("assistant", "").tool_calls([call])),
+            }
+        }
+        Some("function_call_output") => {
+            let id = calls.take(&mut fields, "call_id")?;
+            let output = fields.take("output").ok_or_else(|| fields.missing("output"))?;
+            let text = text_of(&fields.name("output"), output, &types)?;
+            messages.push(Message::tool_result(id, text));
+        }
+        Some(_) => {
+            let expected =
+                "only `message`, `function_call` and `function_call_output` are supported";
+            return Err(fields.wrong("type", expected));
+        }
+    }
     fields.harmless(&["id", "status", "phase"], false)?;
-    fields.end()?;
-    Ok(Some(Message::new(role, text)))
+    fields.end()
 }
 
 /// An answer as far as it has come.
@@ -120,40 +148,71 @@ pub struct Answer {
 
 /// An item that is written.
 struct Item {
-    is_reasoning: bool,
+    kind: ItemKind,
     id: String,
     text: String,
 }
 
+#[derive(Clone, PartialEq, Eq)]
+enum ItemKind {
+    Reasoning,
+    Message,
+    Call { id: String, name: String },
+}
+
 impl Item {
-    fn new(is_reasoning: bool) -> Self {
-        let id = new_id(if is_reasoning { "rs_" } else { "msg_" });
-        Self { is_reasoning, id, text: String::new() }
+    fn new(kind: ItemKind) -> Self {
+        let id = new_id(match kind {
+            ItemKind::Reasoning => "rs_",
+            ItemKind::Message => "msg_",
+            ItemKind::Call { .. } => "fc_",
+        });
+        Self { kind, id, text: String::new() }
     }
 
-    fn part(&self) -> Value {
-        match self.is_reasoning {
-            true => json!({ "type": "reasoning_text", "text": self.text }),
-            false => json!({ "type": "output_text", "text": self.text, "annotations": [] }),
+    /// Its part; a call has none.
+    fn part(&self) -> Option<Value> {
+        match self.kind {
+            ItemKind::Reasoning => Some(json!({ "type": "reasoning_text", "text": self.text })),
+            ItemKind::Message => {
+                Some(json!({ "type": "output_text", "text": self.text, "annotations": [] }))
+            }
+            ItemKind::Call { .. } => None,
         }
     }
 
     fn object(&self, status: &str, content: Value) -> Value {
-        let (id, content) = (&self.id, content);
-        if self.is_reasoning {
-            return json!({
+        let id = &self.id;
+        match &self.kind {
+            ItemKind::Reasoning => json!({
                 "id": id, "type": "reasoning", "status": status, "summary": [], "content": content,
-            });
+            }),
+            ItemKind::Message => json!({
+                "id": id, "type": "message", "status": status, "role": "assistant", "content": content,
+            }),
+            ItemKind::Call { id: call, name } => json!({
+                "id": id, "type": "function_call", "status": status, "call_id": call, "name": name,
+                "arguments": self.text,
+            }),
         }
-        json!({
-            "id": id, "type": "message", "status": status, "role": "assistant", "content": content,
-        })
     }
 
     /// The name of an event of its text.
     fn event(&self, what: &str) -> String {
-        let part = if self.is_reasoning { "reasoning_text" } else { "output_text" };
+        let part = match self.kind {
+            ItemKind::Reasoning => "reasoning_text",
+            ItemKind::Message => "output_text",
+            ItemKind::Call { .. } => "function_call_arguments",
+        };
         format!("response.{part}.{what}")
+    }
+
+    /// The place of its text in an event, at this place in the output.
+    fn place(&self, index: usize) -> Value {
+        match self.kind {
+            ItemKind::Call { .. } => json!({ "item_id": self.id, "output_index": index }),
+            _ => json!({ "item_id": self.id, "output_index": index, "content_index": 0 }),
+        }
     }
 }
 
@@ -166,7 +225,7 @@ impl Answer {
     /// Returns the answer at once.
     pub async fn whole(mut self, mut choices: Choices) -> Result<Value> {
         for choice in stream::whole(&mut choices).await? {
-            self.push(choice.text);
+            self.push(choice.parts.into_pieces());
             self.stop = choice.stop;
         }
         self.close();
@@ -198,78 +257,105 @@ impl Answer {
         Event::default().event(name).data(object.to_string())
     }
 
-    /// Adds text, to the open item or to a new one.
-    fn push(&mut self, text: SplitText) -> Vec<Event> {
+    /// Adds pieces, to the open item or to new ones.
+    fn push(&mut self, pieces: Vec<Piece>) -> Vec<Event> {
         let mut events = Vec::new();
-        for (is_reasoning, text) in [(true, text.reasoning), (false, text.answer)] {
-            if text.is_empty() {
-                continue;
+        for piece in pieces {
+            match piece {
+                Piece::Reasoning(text) => events.extend(self.push_text(ItemKind::Reasoning, &text)),
+                Piece::Answer(ToolCallEvent::Text(text)) => {
+                    events.extend(self.push_text(ItemKind::Message, &text));
+                }
+                Piece::Answer(ToolCallEvent::Begin { id, name }) => {
+                    events.extend(self.close_open("completed"));
+                    events.extend(self.begin_item(ItemKind::Call { id, name }));
+                }
+                Piece::Answer(ToolCallEvent::Arguments(text)) => events.extend(self.delta(&text)),
+                Piece::Answer(ToolCallEvent::End) => events.extend(self.close_open("completed")),
+                Piece::Answer(ToolCallEvent::Malformed(text)) => {
+                    let is_call = |item: &Item| matches!(item.kind, ItemKind::Call { .. });
+                    if self.open.as_ref().is_some_and(is_call) {
+                        events.extend(self.close_open("incomplete"));
+                    }
+                    events.extend(self.push_text(ItemKind::Message, &text));
+                }
             }
-            if self.open.as_ref().is_none_or(|open| open.is_reasoning != is_reasoning) {
-                events.extend(self.close_open());
-                events.extend(self.begin_item(is_reasoning));
-            }
-            let Some(open) = &mut self.open else { continue };
-            open.text += &text;
-            let (name, id) = (open.event("delta"), open.id.clone());
-            let mut delta = json!({
-                "item_id": id, "output_index": self.items.len(), "content_index": 0, "delta": text,
-            });
-            if !is_reasoning {
-                delta["logprobs"] = json!([]);
-            }
-            events.push(self.event(&name, delta));
         }
         events
     }
 
-    fn begin_item(&mut self, is_reasoning: bool) -> [Event; 2] {
-        let item = Item::new(is_reasoning);
-        let index = self.items.len();
-        let object = item.object("in_progress", json!([]));
-        let part = json!({
-            "item_id": item.id, "output_index": index, "content_index": 0, "part": item.part(),
-        });
-        self.open = Some(item);
-        let added = json!({ "output_index": index, "item": object });
-        [
-            self.event("response.output_item.added", added),
-            self.event("response.content_part.added", part),
-        ]
+    fn push_text(&mut self, kind: ItemKind, text: &str) -> Vec<Event> {
+        let mut events = Vec::new();
+        if self.open.as_ref().is_none_or(|open| open.kind != kind) {
+            events.extend(self.close_open("completed"));
+            events.extend(self.begin_item(kind));
+        }
+        events.extend(self.delta(text));
+        events
     }
 
-    fn close_open(&mut self) -> Vec<Event> {
+    /// Adds text to the open item.
+    fn delta(&mut self, text: &str) -> Option<Event> {
+        let open = self.open.as_mut()?;
+        open.text += text;
+        let (name, mut delta) = (open.event("delta"), open.place(self.items.len()));
+        delta["delta"] = text.into();
+        if open.kind == ItemKind::Message {
+            delta["logprobs"] = json!([]);
+        }
+        Some(self.event(&name, delta))
+    }
+
+    fn begin_item(&mut self, kind: ItemKind) -> Vec<Event> {
+        let item = Item::new(kind);
+        let index = self.items.len();
+        let added = json!({ "output_index": index, "item": item.object("in_progress", json!([])) });
+        let mut events = vec![self.event("response.output_item.added", added)];
+        if let Some(part) = item.part() {
+            let mut added = item.place(index);
+            added["part"] = part;
+            events.push(self.event("response.content_part.added", added));
+        }
+        self.open = Some(item);
+        events
+    }
+
+    fn close_open(&mut self, status: &str) -> Vec<Event> {
         let Some(open) = self.open.take() else { return Vec::new() };
         let (index, part) = (self.items.len(), open.part());
-        let place = |more: (&str, Value)| {
-            let mut object =
-                json!({ "item_id": open.id, "output_index": index, "content_index": 0 });
-            object[more.0] = more.1;
-            object
-        };
-        let mut text = place(("text", open.text.clone().into()));
-        if !open.is_reasoning {
-            text["logprobs"] = json!([]);
+        let mut done = open.place(index);
+        match &open.kind {
+            ItemKind::Call { name, .. } => {
+                done["name"] = name.as_str().into();
+                done["arguments"] = open.text.as_str().into();
+            }
+            ItemKind::Message => {
+                done["text"] = open.text.as_str().into();
+                done["logprobs"] = json!([]);
+            }
+            ItemKind::Reasoning => done["text"] = open.text.as_str().into(),
         }
-        let item = open.object("completed", json!([part]));
+        let mut events = vec![self.event(&open.event("done"), done)];
+        if let Some(part) = &part {
+            let mut done = open.place(index);
+            done["part"] = part.clone();
+            events.push(self.event("response.content_part.done", done));
+        }
+        let item = open.object(status, part.into_iter().collect());
         let done = json!({ "output_index": index, "item": item });
-        let events = vec![
-            self.event(&open.event("done"), text),
-            self.event("response.content_part.done", place(("part", part))),
-            self.event("response.output_item.done", done),
-        ];
+        events.push(self.event("response.output_item.done", done));
         self.items.push(item);
         events
     }
 
-    /// Completes the last item. An answer has a message, if only an empty one.
+    /// Completes the last item. An answer without calls has a message, if only an empty one.
     fn close(&mut self) -> Vec<Event> {
-        let mut events = Vec::new();
-        if self.open.as_ref().is_none_or(|open| open.is_reasoning) {
-            events.extend(self.close_open());
-            events.extend(self.begin_item(false));
+        let mut events = self.close_open("completed");
+        let said = |item: &Value| item["type"] == "message" || item["type"] == "function_call";
+        if !self.items.iter().any(said) {
+            events.extend(self.begin_item(ItemKind::Message));
+            events.extend(self.close_open("completed"));
         }
-        events.extend(self.close_open());
         events
     }
 }
@@ -284,10 +370,10 @@ impl Events for Answer {
 
     fn step(&mut self, _: usize, step: Step) -> Vec<Event> {
         match step {
-            Step::Token(_, text) => self.push(text),
-            Step::End(text, stop) => {
+            Step::Token(_, pieces) => self.push(pieces),
+            Step::End(pieces, stop) => {
                 self.stop = stop;
-                self.push(text)
+                self.push(pieces)
             }
         }
     }

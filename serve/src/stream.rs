@@ -3,12 +3,13 @@
 use crate::{
     choices::{Choices, GeneratedToken, Step},
     error::{ApiError, Result},
+    parts::WholeParts,
 };
 use axum::response::{
     IntoResponse as _, Response, Sse,
     sse::{Event, KeepAlive},
 };
-use bitnet_wgpu::model::{SplitText, Stop};
+use bitnet_wgpu::model::Stop;
 use futures_util::stream::unfold;
 use std::{collections::VecDeque, convert::Infallible};
 
@@ -27,7 +28,7 @@ pub trait Events: Send + 'static {
 /// A choice that has ended.
 #[derive(Default)]
 pub struct Whole {
-    pub text: SplitText,
+    pub parts: WholeParts,
     pub tokens: Vec<GeneratedToken>,
     pub stop: Option<Stop>,
 }
@@ -37,12 +38,12 @@ pub async fn whole(choices: &mut Choices) -> Result<Vec<Whole>> {
     let mut all: Vec<Whole> = (0..choices.len()).map(|_| Whole::default()).collect();
     while let Some(next) = choices.next().await {
         match next? {
-            (choice, Step::Token(token, text)) => {
-                all[choice].text += text;
+            (choice, Step::Token(token, pieces)) => {
+                all[choice].parts.add(pieces);
                 all[choice].tokens.push(token);
             }
-            (choice, Step::End(text, stop)) => {
-                all[choice].text += text;
+            (choice, Step::End(pieces, stop)) => {
+                all[choice].parts.add(pieces);
                 all[choice].stop = stop;
             }
         }

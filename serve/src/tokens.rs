@@ -8,16 +8,21 @@ use crate::{
     prepare::encode_chat,
     request::ids,
     shared::Shared,
+    tools::{Api, Tools},
 };
 use serde_json::{Value, json};
 
-/// Returns the tokens of a text (`prompt`) or of a conversation (`messages`).
+/// Returns the tokens of a text (`prompt`), or of a conversation (`messages`) with its `tools`.
 pub fn tokenize(shared: &Shared, body: &[u8]) -> Result<Value> {
     let mut fields = Fields::new("", json::read(body)?)?;
     shared.check_model(fields.text("model")?.as_deref())?;
     let text = fields.text("prompt")?;
     let special = fields.flag_or("add_special_tokens", true)?;
     let conversation = fields.take("messages");
+    let tools = match conversation {
+        Some(_) => Tools::take(&mut fields, Api::Chat)?,
+        None => None,
+    };
     fields.end()?;
     let (field, tokens) = match (text, conversation) {
         (Some(_), Some(_)) => {
@@ -34,7 +39,11 @@ pub fn tokenize(shared: &Shared, body: &[u8]) -> Result<Value> {
         }
         (None, conversation) => {
             let messages = messages(conversation, shared.options.strict)?;
-            ("messages", shared.tokenizer().and_then(|it| encode_chat(&it, &messages, false)))
+            let mut tokenizer = shared.tokenizer();
+            if let (Some(tools), Ok(plain)) = (tools, &tokenizer) {
+                tokenizer = Ok(tools.prepare(plain)?.0);
+            }
+            ("messages", tokenizer.and_then(|it| encode_chat(&it, &messages, false)))
         }
     };
     let tokens = tokens.map_err(|error| ApiError::library(field, &error))?;

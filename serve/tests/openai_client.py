@@ -1,6 +1,7 @@
 """openai_client.py URL MODEL: the official client of OpenAI against a server with the shipped model. Any difference from what it should be ends it."""
 
 import asyncio
+import json
 import sys
 
 import openai
@@ -82,6 +83,39 @@ def responses():
     fails(openai.BadRequestError, 400, "previous_response_id", lambda: client.responses.create(model=model, input="Hi", previous_response_id="resp_1"))
 
 
+CITY = {"type": "object", "properties": {"city": {"enum": ["Oslo", "Rome"]}}, "required": ["city"], "additionalProperties": False}
+
+
+def tools():
+    function = {"name": "weather", "description": "Tells the weather.", "parameters": CITY, "strict": True}
+    asked = {"messages": messages, "tools": [{"type": "function", "function": function}], "tool_choice": "required", "parallel_tool_calls": False}
+    choice = client.chat.completions.create(**asked, max_tokens=60, **greedy).choices[0]
+    [call] = choice.message.tool_calls
+    assert (choice.finish_reason, choice.message.content, call.function.name) == ("tool_calls", None, "weather"), choice
+    assert json.loads(call.function.arguments)["city"] in ("Oslo", "Rome"), call
+    with client.chat.completions.stream(**asked, max_tokens=60, **greedy) as stream:
+        pieces = [event for event in stream if event.type == "tool_calls.function.arguments.delta"]
+        [streamed] = stream.get_final_completion().choices[0].message.tool_calls
+    assert streamed.function.arguments == call.function.arguments and len(pieces) > 1, (streamed, pieces)
+    # The call and its result go back as the client has them.
+    turn = [*messages, choice.message, {"role": "tool", "tool_call_id": call.id, "content": "Rain."}]
+    assert client.chat.completions.create(messages=turn, max_tokens=3, **greedy).usage.completion_tokens == 3
+    named = {"type": "function", "function": {"name": "sub"}}
+    e = fails(openai.BadRequestError, 400, "`sub`", lambda: client.chat.completions.create(**{**asked, "tool_choice": named}, **greedy))
+    assert e.param == "tool_choice", e.body
+    # The newer API.
+    asked = {"model": model, "input": "Oslo?", "tools": [{"type": "function", **function}], "tool_choice": {"type": "function", "name": "weather"}}
+    answer = client.responses.create(**asked, max_output_tokens=60, temperature=0)
+    [call] = answer.output
+    assert (answer.status, call.type, call.name) == ("completed", "function_call", "weather"), answer
+    assert json.loads(call.arguments)["city"] in ("Oslo", "Rome"), call
+    with client.responses.stream(**asked, max_output_tokens=60, temperature=0) as stream:
+        deltas = "".join(event.delta for event in stream if event.type == "response.function_call_arguments.delta")
+        assert stream.get_final_response().output[0].arguments == deltas == call.arguments, deltas
+    turn = [{"role": "user", "content": "Oslo?"}, call, {"type": "function_call_output", "call_id": call.call_id, "output": "Rain."}]
+    assert client.responses.create(model=model, input=turn, max_output_tokens=3).usage.output_tokens == 3
+
+
 def errors():
     wrong = openai.OpenAI(base_url=f"{url}/v1", api_key="wrong", max_retries=0)
     fails(openai.AuthenticationError, 401, "API key", wrong.models.list)
@@ -91,7 +125,7 @@ def errors():
     assert (e.param, e.type) == ("temperature", "invalid_request_error"), e.body
     e = fails(openai.BadRequestError, 400, "at most", lambda: client.completions.create(model=model, prompt="tale " * 1000))
     assert e.code == "context_length_exceeded", e.body
-    fails(openai.BadRequestError, 400, "tools", lambda: create(model=model, messages=messages, tools=[{"type": "function", "function": {"name": "f"}}]))
+    fails(openai.BadRequestError, 400, "tools", lambda: create(model=model, messages=messages, tools=[{"type": "function", "function": {"name": "f g"}}]))
     fails(openai.APIStatusError, 413, "bytes", lambda: client.completions.create(model=model, prompt="x" * (5 << 20)))
 
 
@@ -118,6 +152,7 @@ conversations()
 completions()
 logprobs()
 responses()
+tools()
 errors()
 asyncio.run(many())
 print(f"openai {openai.__version__}: all as it should be")

@@ -6,6 +6,7 @@ use super::{
     load::model::Model,
     session::sequences::{Session, SessionError},
     tokenizer::{chat::Message, text::Tokenizer},
+    tool_calls::parser::{ParsedAnswer, ToolCallEvent, ToolCallParser},
 };
 use crate::error::Result;
 
@@ -38,8 +39,18 @@ pub struct Conversation {
     messages: Vec<Message>,
     /// None during an answer.
     session: Option<Session>,
-    answer: Option<(Generation, ReasoningParser)>,
+    answer: Option<Answer>,
     options: SessionOptions,
+}
+
+/// An answer, and what separates its parts.
+struct Answer {
+    generation: Generation,
+    reasoning: ReasoningParser,
+    /// None without tools.
+    calls: Option<ToolCallParser>,
+    /// Whether its question is forgotten with it.
+    asked: bool,
 }
 
 impl Model {
@@ -60,8 +71,8 @@ impl Model {
 }
 
 impl Conversation {
-    /// Sets a tokenizer with another chat template, or with
-    /// [`Tokenizer::with_thinking`]. The default is the model's.
+    /// Sets a tokenizer with another chat template, with [`Tokenizer::with_thinking`], or with
+    /// [`Tokenizer::with_tools`]. The default is the model's.
     #[must_use]
     pub fn with_tokenizer(self, tokenizer: Tokenizer) -> Self {
         Self { tokenizer, ..self }
@@ -82,13 +93,24 @@ impl Conversation {
     ) -> Result<&mut Generation> {
         self.session().await?;
         self.messages.push(Message::new("user", question));
-        match self.begin(options) {
-            Ok(begun) => Ok(&mut self.answer.insert(begun).0),
+        match self.begin(options, true) {
+            Ok(begun) => Ok(&mut self.answer.insert(begun).generation),
             Err(error) => {
                 self.messages.pop();
                 Err(error)
             }
         }
+    }
+
+    /// Returns the answer to the messages as they are: after results of tools were added, for
+    /// example. Tools that an answer calls are in the last message, once the answer has ended.
+    ///
+    /// # Errors
+    /// As [`Conversation::ask`].
+    pub async fn reply(&mut self, options: &GenerateOptions) -> Result<&mut Generation> {
+        self.session().await?;
+        let begun = self.begin(options, false)?;
+        Ok(&mut self.answer.insert(begun).generation)
     }
 
     /// Returns the messages, for reading or changing: a system message, for example, or fewer of
@@ -105,9 +127,9 @@ impl Conversation {
     pub async fn session(&mut self) -> Result<&mut Session> {
         let session = match self.answer.take() {
             None => self.session.take(),
-            Some((answer, parser)) => {
-                self.add_message(&answer, parser);
-                answer.into_session().await.ok()
+            Some(mut answer) => {
+                self.add_message(&mut answer);
+                answer.generation.into_session().await.ok()
             }
         };
         let session = session.map_or_else(|| self.model.session(self.options), Ok)?;
@@ -116,16 +138,20 @@ impl Conversation {
     }
 
     /// Begins the answer to the messages.
-    fn begin(&mut self, options: &GenerateOptions) -> Result<(Generation, ReasoningParser)> {
+    fn begin(&mut self, options: &GenerateOptions, asked: bool) -> Result<Answer> {
         let session = self.session.take().map_or_else(|| self.model.session(self.options), Ok)?;
         let tokenizer = self.tokenizer.within(session.options().capacity);
-        let prompt = tokenizer.chat(&self.messages);
-        let prompt = prompt.and_then(|ids| Ok((ReasoningParser::after(&tokenizer, &ids)?, ids)));
-        let begun = match prompt {
-            Ok((parser, ids)) => self
+        let prompt = || {
+            let ids = tokenizer.chat(&self.messages)?;
+            let calls = !tokenizer.tools().is_empty();
+            let calls = calls.then(|| ToolCallParser::new(&tokenizer)).transpose()?;
+            Ok((ReasoningParser::after(&tokenizer, &ids)?, calls, ids))
+        };
+        let begun = match prompt() {
+            Ok((reasoning, calls, ids)) => self
                 .model
                 .generate_ids_in(session, &ids, options)
-                .map(|generation| (generation, parser)),
+                .map(|generation| Answer { generation, reasoning, calls, asked }),
             Err(error) => Err(SessionError { error, session: session.into() }),
         };
         begun.map_err(|SessionError { error, session }| {
@@ -135,14 +161,23 @@ impl Conversation {
     }
 
     /// Adds what was read of an answer to the messages.
-    fn add_message(&mut self, answer: &Generation, mut parser: ReasoningParser) {
-        if answer.ids().is_empty() && answer.stop().is_none() {
-            self.messages.pop();
+    fn add_message(&mut self, Answer { generation, reasoning, calls, asked }: &mut Answer) {
+        if generation.ids().is_empty() && generation.stop().is_none() {
+            if *asked {
+                self.messages.pop();
+            }
             return;
         }
-        let mut parts = parser.push(answer.text());
-        parts += parser.finish();
+        let mut parts = reasoning.push(generation.text());
+        parts += reasoning.finish();
+        let events = match calls {
+            Some(calls) => [calls.push(&parts.answer), calls.finish()].concat(),
+            None => vec![ToolCallEvent::Text(parts.answer)],
+        };
+        let mut answer = ParsedAnswer::default();
+        events.into_iter().for_each(|event| answer.add(event));
         let reasoning = (!parts.reasoning.is_empty()).then_some(parts.reasoning);
-        self.messages.push(Message::new("assistant", parts.answer).reasoning(reasoning));
+        let message = Message::new("assistant", answer.text).reasoning(reasoning);
+        self.messages.push(message.tool_calls(answer.calls));
     }
 }

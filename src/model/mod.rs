@@ -20,11 +20,14 @@ mod batch;
 mod conversation;
 pub(crate) mod engine;
 mod evaluate;
-mod generate;
+pub(crate) mod generate;
+#[cfg(feature = "grammar")]
+mod grammar;
 mod load;
 mod session;
 mod threads;
 mod tokenizer;
+mod tool_calls;
 
 pub use batch::continuous::{Batch, BatchLoad, BatchOptions};
 pub use chat_template::{InvalidTime, LocalTime};
@@ -41,7 +44,15 @@ pub use generate::sampling::{Sampler, Sampling};
 pub use generate::sequence::Token;
 pub use generate::speculation::{Speculation, SpeculationCounts};
 pub use generate::stop::Stop;
+#[cfg(feature = "grammar")]
+pub use grammar::grammar::Grammar;
 pub use load::{builder::ModelBuilder, files::ModelFiles, model::Model};
 pub use session::sequences::{Session, SessionError};
 pub use threads::background::Blocking;
-pub use tokenizer::{chat::Message, stream::TextStream, text::Tokenizer};
+pub use tokenizer::{
+    chat::Message,
+    stream::TextStream,
+    text::Tokenizer,
+    tools::{Tool, ToolCall},
+};
+pub use tool_calls::parser::{ParsedAnswer, ToolCallEvent, ToolCallParser, ToolChoice};

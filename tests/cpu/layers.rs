@@ -69,6 +69,8 @@ const FOLDERS: [(&str, &[&str]); 2] = [
             "engine",
             "session",
             "generate",
+            "grammar",
+            "tool_calls",
             "load",
             "conversation",
             "batch",

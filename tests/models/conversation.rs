@@ -3,7 +3,10 @@
 use crate::stream::models;
 use bitnet_wgpu::{
     Element, Error,
-    model::{GenerateOptions, Message, Model, Sampling, SessionOptions, Stop},
+    model::{
+        GenerateOptions, Message, Model, Sampling, SessionOptions, Stop, Tool, ToolCallParser,
+        ToolChoice,
+    },
 };
 use support::{block_on, models::on_gpu_and_cpu};
 
@@ -161,5 +164,40 @@ fn a_session_that_grows_keeps_its_logits() {
             assert!(matches!(block_on(grown.grow(most + 1)), Err(Error::Context { .. })));
             assert_eq!((grown.len(0), grown.options().capacity()), (10, 40), "{engine}");
         }
+    }
+}
+
+/// The grammar of a call makes a model that knows no tools call one.
+#[test]
+fn a_conversation_goes_on_after_tool_calls() {
+    const TEMPLATE: &str = "{% for t in tools or [] %}{{ t | tojson }}\n{% endfor %}{% for m in messages %}{{ m.role }}: {{ m.content }}{% for c in m.tool_calls or [] %}{{ '\\n' }}<tool_call>\n{{ c.function | tojson }}\n</tool_call>{% endfor %}{{ '\\n' }}{% endfor %}{% if add_generation_prompt %}assistant: {% endif %}";
+    const SCHEMA: &str = r#"{"type": "object", "properties": {"city": {"enum": ["Oslo", "Rome"]}}, "required": ["city"], "additionalProperties": false}"#;
+    for (engine, model) in models() {
+        let tokenizer = model.tokenizer().unwrap().with_chat_template(TEMPLATE);
+        let tokenizer = tokenizer.with_tools([Tool::new("weather", SCHEMA).unwrap()]).unwrap();
+        let parser = ToolCallParser::new(&tokenizer).unwrap();
+        let grammar = parser.grammar(&ToolChoice::Required, false).unwrap();
+        let session = model.session(SessionOptions::new(1, 400)).unwrap();
+        let mut chat = model.conversation(session).unwrap().with_tokenizer(tokenizer);
+        let options = GenerateOptions::default().max_tokens(60).grammar(grammar);
+        let answer = block_on(chat.ask("How is the weather in Oslo?", &options)).unwrap();
+        assert!((&mut *answer).into_iter().all(|token| token.is_ok()), "{engine}");
+        block_on(chat.session()).unwrap();
+        let Message { content, tool_calls, .. } = chat.messages().last().unwrap().clone();
+        let [call] = &tool_calls[..] else { panic!("{engine}: {tool_calls:?}") };
+        assert_eq!((content.as_str(), call.name.as_str()), ("", "weather"), "{engine}");
+        let cities = [r#"{"city": "Oslo"}"#, r#"{"city": "Rome"}"#];
+        assert!(cities.contains(&call.arguments.as_str()), "{engine}: {}", call.arguments);
+        chat.messages().push(Message::tool_result(call.id.as_str(), "Rain."));
+        let reply = block_on(chat.reply(&few(4))).unwrap();
+        assert_eq!((&mut *reply).into_iter().filter(Result::is_ok).count(), 4, "{engine}");
+        assert!(reply.cached_tokens() > 0, "{engine}");
+        block_on(chat.session()).unwrap();
+        let roles: Vec<&str> = chat.messages().iter().map(|it| it.role.as_str()).collect();
+        assert_eq!(roles, ["user", "assistant", "tool", "assistant"], "{engine}");
+        // A reply of which nothing is read leaves the messages as they are.
+        block_on(chat.reply(&few(4))).unwrap();
+        block_on(chat.session()).unwrap();
+        assert_eq!(chat.messages().len(), 4, "{engine}");
     }
 }

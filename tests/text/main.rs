@@ -7,6 +7,7 @@ mod contents;
 mod gguf;
 mod stream;
 mod tokenizer;
+mod tools;
 
 use bitnet_wgpu::model::{LocalTime, Message, ReasoningParser, TextStream, Tokenizer};
 use bitnet_wgpu::{Error, Result, formats::GgufVocabulary, internals::TokenizerInternals as _};

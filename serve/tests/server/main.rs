@@ -18,6 +18,7 @@ mod page;
 #[path = "../client/raw.rs"]
 mod raw;
 mod requests;
+mod tools;
 
 use bitnet_serve::{Options, Server};
 use bitnet_wgpu::{

@@ -78,7 +78,7 @@ fn what_is_wrong_is_named() {
         ),
         (messages(json!(["Hi"])), "messages[0]", "an object"),
         (messages(json!([{ "content": "Hi" }])), "messages[0].role", "missing field"),
-        (messages(json!([{ "role": "tool", "content": "Hi" }])), "messages[0].role", "user"),
+        (messages(json!([{ "role": "critic", "content": "Hi" }])), "messages[0].role", "user"),
         (messages(json!([{ "role": 7, "content": "Hi" }])), "messages[0].role", "7"),
         (messages(json!([{ "role": "user" }])), "messages[0].content", "missing field"),
         (messages(json!([{ "role": "user", "content": 7 }])), "messages[0].content", "7"),
@@ -101,8 +101,8 @@ fn what_is_wrong_is_named() {
         (chat(json!({ "add_generation_prompt": false })), "add_generation_prompt", "must be true"),
         (
             messages(json!([{ "role": "assistant", "content": "Hi", "tool_calls": [{}] }])),
-            "messages[0].tool_calls",
-            "not supported",
+            "messages[0].tool_calls[0].id",
+            "missing field",
         ),
         (chat(json!({ "max_tokens": 0 })), "max_tokens", "from 1"),
         (
@@ -113,7 +113,8 @@ fn what_is_wrong_is_named() {
         (chat(json!({ "logprobs": 1 })), "logprobs", "true or false"),
         (chat(json!({ "top_logprobs": 2 })), "top_logprobs", "needs `logprobs`"),
         (chat(json!({ "logprobs": true, "top_logprobs": 21 })), "top_logprobs", "to 20"),
-        (chat(json!({ "tools": [{}] })), "tools", "not supported"),
+        (chat(json!({ "tools": [{}] })), "tools[0].type", "missing field"),
+        (text(json!({ "tools": [{}] })), "tools", "not supported"),
         (
             chat(json!({ "response_format": { "type": "json_object" } })),
             "response_format",

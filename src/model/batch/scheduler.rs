@@ -309,16 +309,16 @@ impl Scheduler {
     fn tell(&mut self, also: impl Fn(usize) -> bool) -> Result<()> {
         let stepping: Vec<usize> =
             (0..self.slots.len()).filter(|&n| self.slots[n].steps() || also(n)).collect();
-        if stepping.iter().all(|&n| self.slots[n].plan_is_set) {
-            return Ok(());
+        let choosers = stepping.iter().filter_map(|&n| {
+            let request = self.slots[n].request.as_ref()?;
+            Some((n, &request.sequence.chooser, self.slots[n].plan_is_set))
+        });
+        if !stepping.iter().all(|&n| self.slots[n].plan_is_set) {
+            choose_by(&mut self.session, choosers.clone())?;
         }
-        let chooser = |&n: &usize| {
-            self.slots[n]
-                .request
-                .as_ref()
-                .map(|request| (n, &request.sequence.chooser, self.slots[n].plan_is_set))
-        };
-        choose_by(&mut self.session, stepping.iter().filter_map(chooser))?;
+        for (n, chooser, _) in choosers {
+            self.session.mask(n, chooser.allowed())?;
+        }
         stepping.into_iter().for_each(|n| self.slots[n].plan_is_set = true);
         Ok(())
     }
@@ -374,6 +374,9 @@ impl Scheduler {
         let (slots, left): (Vec<usize>, Vec<usize>) =
             requests.map(|(n, request)| (n, request.sequence.left())).unzip();
         if slots != self.ahead.slots {
+            return Ok(());
+        }
+        if slots.iter().any(|&slot| self.chooser(slot).is_some_and(|c| c.allowed().is_some())) {
             return Ok(());
         }
         // None goes on after its last token.
@@ -503,6 +506,9 @@ mod tests {
         }
         fn choose_by(&mut self, choice: SamplingPlan) -> Result<()> {
             self.0.choose_by(choice)
+        }
+        fn mask(&mut self, sequence: usize, mask: Option<&[u32]>) -> Result<()> {
+            self.0.mask(sequence, mask)
         }
         fn step_next(
             &mut self,

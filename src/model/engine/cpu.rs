@@ -441,8 +441,14 @@ impl EngineSession for CpuSession {
     }
 
     fn choose_by(&mut self, mut choice: SamplingPlan) -> Result<()> {
-        self.choice.take().into_iter().for_each(|before| choice.keep_counts(before));
+        self.choice.take().into_iter().for_each(|before| choice.keep_state(before));
         self.choice = Some(choice);
+        Ok(())
+    }
+
+    fn mask(&mut self, sequence: usize, mask: Option<&[u32]>) -> Result<()> {
+        let choice = self.choice.as_mut().ok_or_else(unchosen)?;
+        choice.masks[sequence] = mask.map(<[u32]>::to_vec);
         Ok(())
     }
 

@@ -190,6 +190,11 @@ pub(crate) trait EngineSession: Send + Sync {
     /// Says how [`EngineSession::step_next`] chooses from now on.
     fn choose_by(&mut self, choice: SamplingPlan) -> Result<()>;
 
+    /// Restricts what [`EngineSession::step_next`] chooses for a sequence to tokens with a bit in
+    /// `mask`, as [`LogitMasks`](crate::transformer::LogitMasks) has it, from the next step on.
+    /// `None` allows all.
+    fn mask(&mut self, sequence: usize, mask: Option<&[u32]>) -> Result<()>;
+
     /// As [`EngineSession::extend`], of those tokens, or else of the one of each sequence that the
     /// step before this one gives, which had the same sequences and, unless
     /// [`EngineSession::steps_ahead`] is 0, need not have been awaited. Gives the tokens that are

@@ -16,6 +16,8 @@ pub(crate) struct SamplingPlan {
     pub draws: Vec<(SampleOptions, u64)>,
     /// What changes the logits before: as many.
     pub changes: Vec<LogitChanges>,
+    /// Which tokens are allowed, on the CPU: as many.
+    pub masks: Vec<Option<Vec<u32>>>,
 }
 
 /// What [`Penalizer`](crate::transformer::Penalizer) takes of a sequence.
@@ -50,11 +52,13 @@ impl SamplingPlan {
     /// By these options and seeds, from logits as they are.
     pub fn new(draws: Vec<(SampleOptions, u64)>) -> Self {
         let changes = vec![LogitChanges::NONE; draws.len()];
-        Self { draws, changes }
+        let masks = vec![None; draws.len()];
+        Self { draws, changes, masks }
     }
 
-    /// Takes the counts of the choice before it, where it has none of its own.
-    pub fn keep_counts(&mut self, before: Self) {
+    /// Takes the masks of the choice before it, and its counts where it has none of its own.
+    pub fn keep_state(&mut self, before: Self) {
+        self.masks = before.masks;
         let pairs = self.changes.iter_mut().zip(before.changes);
         pairs.for_each(|(change, before)| change.counts = change.counts.take().or(before.counts));
     }
@@ -73,6 +77,9 @@ impl SamplingPlan {
             let biases = change.biases(vocab);
             let counts = change.counts.get_or_insert_with(|| vec![0; vocab]);
             host::penalize(logits, token, counts, &biases, &change.penalties)?;
+        }
+        if let Some(mask) = &self.masks[sequence] {
+            host::mask_logits(logits, mask);
         }
         let (options, seed) = &self.draws[sequence];
         host::sample(logits, *seed, position as u32, options)

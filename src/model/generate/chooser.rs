@@ -1,6 +1,7 @@
 //! Choosing the next token of a sequence.
 
 use super::{
+    constraint::Constraint,
     logprobs::TokenLogprobs,
     options::GenerateOptions,
     sampling::{Sampler, Sampling},
@@ -8,7 +9,10 @@ use super::{
 use crate::{
     error::{Error, Result},
     model::engine::sampling_plan::{LogitChanges, SamplingPlan},
-    ops::transformer::{Penalties, TopK},
+    ops::{
+        host,
+        transformer::{Penalties, TopK},
+    },
 };
 use std::{
     collections::{BTreeMap, HashMap},
@@ -33,6 +37,8 @@ pub(crate) struct Chooser {
     counts: HashMap<u32, u32>,
     /// Of the token that was chosen last.
     logprobs: Option<TokenLogprobs>,
+    /// What restricts the tokens.
+    constraint: Option<Box<dyn Constraint>>,
 }
 
 impl Chooser {
@@ -52,9 +58,15 @@ impl Chooser {
             ends: ends.to_vec(),
             counts: HashMap::new(),
             logprobs: None,
+            constraint: None,
         };
         prompt.iter().for_each(|&id| chooser.append(id));
         Ok(chooser)
+    }
+
+    /// Restricts the tokens that follow the prompt.
+    pub fn constrained(self, constraint: Option<Box<dyn Constraint>>) -> Self {
+        Self { constraint, ..self }
     }
 
     /// The salt of the prompt's cached prefix.
@@ -86,9 +98,28 @@ impl Chooser {
     }
 
     /// Takes a token that was chosen before.
-    pub fn resume(&mut self, id: u32) {
+    pub fn resume(&mut self, id: u32) -> Result<()> {
         self.given += 1;
-        self.append(id);
+        self.chosen(id).map(drop)
+    }
+
+    /// Returns whether the text is complete by what restricts it, and nothing can follow.
+    pub fn is_complete(&self) -> bool {
+        self.constraint.as_ref().is_some_and(|constraint| constraint.is_complete())
+    }
+
+    /// Returns the tokens that may come next, as [`Constraint::allowed`] has them, if not all may.
+    /// They depend on the token before: no step can be submitted ahead.
+    pub fn allowed(&self) -> Option<&[u32]> {
+        self.constraint.as_ref().map(|constraint| constraint.allowed())
+    }
+
+    /// Returns the beginning of a draft that may come next.
+    pub fn valid_draft(&mut self, mut draft: Vec<u32>) -> Result<Vec<u32>> {
+        if let Some(constraint) = &mut self.constraint {
+            draft.truncate(constraint.valid_prefix(&draft)?);
+        }
+        Ok(draft)
     }
 
     /// Returns whether this token ends the text.
@@ -106,9 +137,9 @@ impl Chooser {
         self.options.sampling.penalises()
     }
 
-    /// Returns whether penalties or biases change the logits.
+    /// Returns whether penalties, biases or a constraint change the logits.
     pub fn changes_logits(&self) -> bool {
-        self.penalises() || !self.bias.is_empty()
+        self.penalises() || !self.bias.is_empty() || self.constraint.is_some()
     }
 
     /// Returns whether the engine can choose the next token. It knows no hook, gives no
@@ -175,15 +206,18 @@ impl Chooser {
         if let Some(hook) = &self.options.logits {
             hook.call(&self.tokens, logits);
         }
+        if let Some(allowed) = self.allowed() {
+            host::mask_logits(logits, allowed);
+        }
         let sampled = self.sampler.at(self.tokens.len().saturating_sub(1) as u32).sample(logits);
         // What a hook gives is its own.
         let its_own = || {
             self.options.logits.is_some()
                 || !logits.iter().any(|logit| logit.is_nan() || *logit == f32::INFINITY)
         };
-        let id = sampled.map_err(|error| if its_own() { error } else { not_finite() })?;
+        let id = sampled.map_err(|error| if its_own() { error } else { self.no_token() })?;
         self.logprobs = unchanged.map(|(top, logits)| TokenLogprobs::new(&logits, id, top));
-        Ok(self.chosen(id))
+        self.chosen(id)
     }
 
     /// Takes the log-probabilities of the token that was chosen last, if the options ask for them.
@@ -194,14 +228,26 @@ impl Chooser {
     /// Takes a token that the engine chose.
     pub fn of_engine(&mut self, id: u32) -> Result<u32> {
         if id == TopK::NONE {
-            return Err(not_finite());
+            return Err(self.no_token());
         }
-        Ok(self.chosen(id))
+        self.chosen(id)
     }
 
-    fn chosen(&mut self, id: u32) -> u32 {
+    fn chosen(&mut self, id: u32) -> Result<u32> {
         self.append(id);
-        id
+        if let Some(constraint) = &mut self.constraint {
+            constraint.append(id)?;
+        }
+        Ok(id)
+    }
+
+    /// Why there was nothing to choose from.
+    fn no_token(&self) -> Error {
+        if self.constraint.is_some() && !self.bias.is_empty() {
+            let what = "no token is left: biases forbid all that the grammar allows, or the logits are not finite";
+            return Error::Invalid { op: "generate", what: what.into() };
+        }
+        Error::Overflow { op: "generate", what: "the logits".into() }
     }
 
     /// Forbids what would end the text too early, complete a bad word, or repeat a run of tokens.
@@ -238,10 +284,6 @@ fn count(is_prompt: bool, count: &mut u32) {
     if is_prompt { *count |= Penalties::SEEN } else { *count += 1 }
 }
 
-fn not_finite() -> Error {
-    Error::Overflow { op: "generate", what: "the logits".into() }
-}
-
 #[cfg(test)]
 mod tests {
     use super::{super::sampling::Sampling, *};
@@ -257,7 +299,7 @@ mod tests {
         let penalised = |sampling: Sampling| {
             let mut chooser = chooser(GenerateOptions::default().sampling(sampling));
             for id in [1, 1, 2] {
-                chooser.chosen(id);
+                chooser.chosen(id).unwrap();
             }
             let mut logits = [2.0f32, 4.0, -3.0, 5.0];
             chooser.penalise(&mut logits);
@@ -308,7 +350,7 @@ mod tests {
         let forbidden = |options: GenerateOptions, generated: &[u32]| {
             let mut chooser = chooser(options);
             for &id in generated {
-                chooser.chosen(id);
+                chooser.chosen(id).unwrap();
             }
             let mut logits = [0.0; 4];
             chooser.forbid(&mut logits);

@@ -386,10 +386,11 @@ impl GenerationState {
 
     /// Drafts, and computes what comes after the last token and after every token of the draft.
     async fn verify(&mut self, length: usize) -> Result<()> {
-        let (chooser, Some(speculator)) = (&self.sequence.chooser, &mut self.speculator) else {
+        let (chooser, Some(speculator)) = (&mut self.sequence.chooser, &mut self.speculator) else {
             return Ok(());
         };
-        let mut draft = speculator.draft(chooser.tokens(), length).await;
+        let draft = speculator.draft(chooser.tokens(), length).await;
+        let mut draft = chooser.valid_draft(draft)?;
         // Nothing follows an end.
         let end =
             draft.iter().position(|&id| chooser.is_end(id)).map_or(draft.len(), |end| end + 1);
@@ -435,10 +436,11 @@ impl GenerationState {
 
     /// Tells the engine how to choose, if it does not know.
     fn tell(&mut self) -> Result<()> {
-        if std::mem::replace(&mut self.plan_is_set, true) {
-            return Ok(());
+        let chooser = &self.sequence.chooser;
+        if !std::mem::replace(&mut self.plan_is_set, true) {
+            choose_by(&mut self.session, [(0, chooser, false)].into_iter())?;
         }
-        choose_by(&mut self.session, [(0, &self.sequence.chooser, false)].into_iter())
+        self.session.mask(0, chooser.allowed())
     }
 
     /// Up to `ahead` steps are submitted beyond the one that is awaited: a token need not come back
@@ -449,7 +451,8 @@ impl GenerationState {
             Some(next) => next,
             None => self.session.submit_next(&[0], Some(&[self.sequence.chooser.last()]))?,
         };
-        let ahead = ahead.min(self.sequence.left() - 1);
+        let may_run = self.sequence.chooser.allowed().is_none();
+        let ahead = if may_run { ahead.min(self.sequence.left() - 1) } else { 0 };
         while self.pending.len() < ahead && self.session.room(0) > 0 {
             self.pending.push_back(self.session.submit_next(&[0], None)?);
         }

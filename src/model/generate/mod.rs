@@ -1,6 +1,7 @@
 //! Text generation: options, sampling, stop conditions, speculative decoding.
 
 pub(super) mod chooser;
+pub(crate) mod constraint;
 pub(super) mod generation;
 pub(super) mod logprobs;
 pub(super) mod ngram;

@@ -1,6 +1,6 @@
 //! How a prompt is continued: everything that a caller may choose.
 
-use super::{sampling::Sampling, speculation::Speculation};
+use super::{constraint::ConstraintSource, sampling::Sampling, speculation::Speculation};
 use crate::{
     element::Element,
     error::{Error, Result},
@@ -38,6 +38,8 @@ pub struct GenerateOptions {
     pub(crate) logprobs: Option<usize>,
     pub(crate) kv_type: Option<Element>,
     pub(crate) cache_salt: Option<Arc<str>>,
+    /// What restricts the tokens.
+    pub(crate) constraint: Option<Arc<dyn ConstraintSource>>,
 }
 
 /// A caller's function that changes the logits of the next token.
@@ -77,6 +79,7 @@ impl Default for GenerateOptions {
             kv_type: None,
             speculate: None,
             cache_salt: None,
+            constraint: None,
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use super::{
     chooser::Chooser,
+    constraint::Constraint,
     logprobs::TokenLogprobs,
     options::GenerateOptions,
     stop::{Stop, Writer},
@@ -43,6 +44,7 @@ impl Sequence {
         text: &[u32],
         ends: &[u32],
         mut writer: Writer,
+        constraint: Option<Box<dyn Constraint>>,
     ) -> Result<Self> {
         let resumed = options.resumed;
         if resumed > 0 && resumed >= text.len() {
@@ -52,16 +54,17 @@ impl Sequence {
         let (prompt, before) = text.split_at(text.len() - resumed);
         writer.follow(prompt);
         let max_tokens = options.tokens_after(prompt.len());
-        let stop = (max_tokens == 0).then_some(Stop::MaxTokens);
+        let chooser = Chooser::new(options, n as u64, prompt, ends)?.constrained(constraint);
+        let stop = chooser.is_complete().then_some(Stop::EndOfText);
         let mut sequence = Self {
-            chooser: Chooser::new(options, n as u64, prompt, ends)?,
+            stop: stop.or((max_tokens == 0).then_some(Stop::MaxTokens)),
+            chooser,
             writer,
             max_tokens,
-            stop,
         };
         for &id in before {
             if sequence.stop.is_none() {
-                sequence.chooser.resume(id);
+                sequence.chooser.resume(id)?;
                 // Who had the token has its text.
                 sequence.take(false)?;
             }
@@ -77,7 +80,7 @@ impl Sequence {
     /// The token that was chosen last; `full` says that there is no room for it in the session.
     pub fn take(&mut self, full: bool) -> Result<Token> {
         let id = self.chooser.last();
-        self.stop = if self.chooser.is_end(id) {
+        self.stop = if self.chooser.is_end(id) || self.chooser.is_complete() {
             Some(Stop::EndOfText)
         } else if self.left() == 0 {
             Some(Stop::MaxTokens)

@@ -130,6 +130,9 @@ impl ModelFiles {
                 what: format!("token {id}; the vocabulary has {}", c.vocab),
             });
         }
+        if let Some(constraint) = &options.constraint {
+            constraint.begin(self.tokenizer()?, &[], &[]).map(drop)?;
+        }
         options.room(1, prompt.len(), c.context).map(drop)
     }
 

@@ -19,6 +19,7 @@ use crate::{
             layers::{HostEnds, HostLayer},
         },
         generate::{
+            constraint::ConstraintSource,
             generation::Generation,
             options::GenerateOptions,
             sequence::Sequence,
@@ -489,9 +490,15 @@ impl Model {
         if !options.stop.is_empty() {
             self.tokenizer()?;
         }
+        let ends = self.ends(options);
+        // Tokens that are resumed are no part of the prompt.
+        let before = &prompt[..prompt.len().saturating_sub(options.resumed)];
+        let begin =
+            |source: &Arc<dyn ConstraintSource>| source.begin(self.tokenizer()?, before, &ends);
+        let constraint = options.constraint.as_ref().map(begin).transpose()?;
         let text = self.tokenizer.as_ref().ok().map(Tokenizer::stream);
         let writer = Writer { text, stops: StopStrings::new(&options.stop) };
-        Sequence::new(options, n, prompt, &self.ends(options), writer)
+        Sequence::new(options, n, prompt, &ends, writer, constraint)
     }
 
     /// The tokens at which a generation ends.

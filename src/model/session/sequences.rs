@@ -364,6 +364,12 @@ impl Session {
         self.state.choose_by(choice)
     }
 
+    /// Says which tokens may be chosen for a sequence from the next step on, as
+    /// [`EngineSession::mask`].
+    pub(crate) fn mask(&mut self, sequence: usize, mask: Option<&[u32]>) -> Result<()> {
+        self.state.mask(sequence, mask)
+    }
+
     /// [`Session::extend`] for the tokens that are chosen after the last `rows` of each,
     /// `[sequences, rows]`; [`TopK::NONE`](crate::ops::transformer::TopK::NONE) where the logits
     /// are not finite.

@@ -3,10 +3,13 @@
 use super::{
     names::unused_mark,
     text::{Chat, Tokenizer},
+    tools::{Tool, ToolCall, changed},
 };
 use crate::error::{Error, Result};
 use chat_template::{Limits, LocalTime, Template};
 use serde::Serialize;
+use serde_json::Value;
+use std::{collections::HashMap, sync::Arc};
 
 /// What begins and ends the reasoning of an answer.
 pub(in crate::model) const OPEN: &str = "<think>";
@@ -15,19 +18,34 @@ pub(in crate::model) const CLOSE: &str = "</think>";
 /// A turn of a conversation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Message {
-    /// Who speaks: `system`, `user`, `assistant`.
+    /// Who speaks: `system`, `user`, `assistant`, or `tool` for the result of a call.
     pub role: String,
     /// What they say.
     pub content: String,
     /// What an assistant has said to itself before; templates know it as `reasoning_content`, and
     /// mostly leave it out.
     pub reasoning: Option<String>,
+    /// Tools that an assistant calls, behind the content.
+    pub tool_calls: Vec<ToolCall>,
+    /// [`ToolCall::id`] of the call of which a message of the role `tool` is the result.
+    pub tool_call_id: Option<String>,
 }
 
 impl Message {
-    /// Returns a turn without reasoning.
+    /// Returns a turn without reasoning and calls.
     pub fn new(role: impl Into<String>, content: impl Into<String>) -> Self {
-        Self { role: role.into(), content: content.into(), reasoning: None }
+        Self {
+            role: role.into(),
+            content: content.into(),
+            reasoning: None,
+            tool_calls: Vec::new(),
+            tool_call_id: None,
+        }
+    }
+
+    /// Returns the result of a tool's call of this id.
+    pub fn tool_result(id: impl Into<String>, content: impl Into<String>) -> Self {
+        Self { tool_call_id: Some(id.into()), ..Self::new("tool", content) }
     }
 
     /// Sets [`Message::reasoning`].
@@ -35,14 +53,39 @@ impl Message {
     pub fn reasoning(self, reasoning: Option<String>) -> Self {
         Self { reasoning, ..self }
     }
+
+    /// Sets [`Message::tool_calls`].
+    #[must_use]
+    pub fn tool_calls(self, tool_calls: impl Into<Vec<ToolCall>>) -> Self {
+        Self { tool_calls: tool_calls.into(), ..self }
+    }
+
+    /// It with the text of `change` for each text of its parts.
+    fn changed(&self, change: &impl Fn(&str) -> String) -> Self {
+        Self {
+            role: change(&self.role),
+            content: change(&self.content),
+            reasoning: self.reasoning.as_deref().map(change),
+            tool_calls: self.tool_calls.iter().map(|call| call.changed(change)).collect(),
+            tool_call_id: self.tool_call_id.as_deref().map(change),
+        }
+    }
+
+    /// Its texts.
+    fn texts(&self) -> impl Iterator<Item = &str> {
+        let calls = self.tool_calls.iter();
+        let calls = calls.flat_map(|call| [&call.id, &call.name, &call.arguments]);
+        let more = self.reasoning.iter().chain(&self.tool_call_id).chain(calls);
+        [&self.role, &self.content].into_iter().chain(more).map(String::as_str)
+    }
 }
 
 /// Variables of a chat template, by the names of transformers.
 #[derive(Serialize)]
 struct Context<'a> {
     messages: Vec<Turn<'a>>,
-    /// None, as in transformers for a conversation without tools.
-    tools: (),
+    /// None for a conversation without tools, as in transformers.
+    tools: Option<&'a [Value]>,
     documents: (),
     add_generation_prompt: bool,
     bos_token: String,
@@ -58,12 +101,31 @@ struct Turn<'a> {
     content: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
     reasoning_content: Option<&'a str>,
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    tool_calls: &'a [ToolCall],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tool_call_id: Option<&'a str>,
+    /// Name of the tool that was called.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    name: Option<&'a str>,
 }
 
-impl<'a> Turn<'a> {
-    fn new(Message { role, content, reasoning }: &'a Message) -> Self {
-        Self { role, content, reasoning_content: reasoning.as_deref() }
-    }
+/// Messages as templates see them.
+fn turns<'a>(messages: &'a [Message]) -> Vec<Turn<'a>> {
+    let mut names = HashMap::new();
+    let turn = |message: &'a Message| {
+        names.extend(message.tool_calls.iter().map(|call| (call.id.as_str(), call.name.as_str())));
+        let id = message.tool_call_id.as_deref();
+        Turn {
+            role: &message.role,
+            content: &message.content,
+            reasoning_content: message.reasoning.as_deref(),
+            tool_calls: &message.tool_calls,
+            tool_call_id: id,
+            name: id.and_then(|id| names.get(id).copied()),
+        }
+    };
+    messages.iter().map(turn).collect()
 }
 
 impl Tokenizer {
@@ -73,13 +135,36 @@ impl Tokenizer {
     }
 
     /// Returns the tokenizer with another chat template, in Jinja, which is asked anew whether it
-    /// knows [`Self::with_thinking`].
+    /// knows [`Self::with_thinking`] and [`Self::with_tools`].
     #[must_use]
     pub fn with_chat_template(&self, template: &str) -> Self {
-        Self(
-            self.0.clone(),
-            Chat { template: Some(template.into()), thinking: None, ..self.1.clone() },
-        )
+        let (template, tools) = (Some(template.into()), Arc::default());
+        Self(self.0.clone(), Chat { template, thinking: None, tools, ..self.1.clone() })
+    }
+
+    /// Returns the tokenizer with a chat template that is given these tools, which the model may
+    /// call. [`ToolCallParser`](crate::model::ToolCallParser) finds the calls in an answer.
+    ///
+    /// # Errors
+    /// [`Error::ChatTemplate`] if there is no template, or if it writes the same with and without
+    /// tools: they would be ignored.
+    pub fn with_tools(&self, tools: impl Into<Arc<[Tool]>>) -> Result<Self> {
+        let given = |tools| {
+            let now = Some(self.1.now.unwrap_or_else(LocalTime::now));
+            Self(self.0.clone(), Chat { tools, now, ..self.1.clone() })
+        };
+        let text = |tools| given(tools).chat_text(&[Message::new("user", "Hello")], true);
+        let tools = tools.into();
+        if !tools.is_empty() && text(tools.clone())? == text(Arc::default())? {
+            let message = "it does not write tools, so the model would not know of them";
+            return Err(Error::ChatTemplate { message: message.into() });
+        }
+        Ok(Self(self.0.clone(), Chat { tools, ..self.1.clone() }))
+    }
+
+    /// Returns the tools of [`Tokenizer::with_tools`].
+    pub fn tools(&self) -> &[Tool] {
+        &self.1.tools
     }
 
     /// Returns the tokenizer with a chat template that is told whether the model reasons before it
@@ -134,39 +219,53 @@ impl Tokenizer {
         if self.1.special_in_content {
             return self.encode_plain(&self.chat_text(messages, true)?);
         }
-        let parts = messages.iter().flat_map(|m| {
-            [m.role.as_str(), m.content.as_str(), m.reasoning.as_deref().unwrap_or_default()]
-        });
-        let mark = unused_mark(parts.chain(self.1.template.as_deref())).ok_or_else(|| Error::ChatTemplate {
+        // Arguments as they are after escapes.
+        let messages: Vec<Message> =
+            messages.iter().map(|message| message.changed(&str::to_owned)).collect();
+        let tools = self.tool_values();
+        let of_tools: Vec<String> = tools.iter().map(Value::to_string).collect();
+        let texts = messages.iter().flat_map(Message::texts);
+        let texts = texts.chain(of_tools.iter().map(String::as_str));
+        let mark = unused_mark(texts.chain(self.1.template.as_deref())).ok_or_else(|| Error::ChatTemplate {
             message: "the conversation uses every hieroglyph; one must be free, to mark names of special tokens".into(),
         })?;
-        let messages: Vec<Message> =
-            messages.iter().map(|message| self.marked(message, mark)).collect();
-        let text = self.chat_text(&messages, true)?;
+        let marked = |text: &str, kept: &[&str]| self.0.names.marked(text, mark, kept).into_owned();
+        let messages: Vec<Message> = messages
+            .iter()
+            .map(|message| {
+                let kept: &[&str] = if message.role == "assistant" { &[OPEN, CLOSE] } else { &[] };
+                message.changed(&|text| marked(text, kept))
+            })
+            .collect();
+        let tools = tools.into_iter().map(|tool| changed(tool, &|text| marked(text, &[])));
+        let text = self.render(&messages, &tools.collect::<Vec<_>>(), true)?;
         self.check_length(text.len())?;
         self.0.encode_marked(&text, false, Some(mark))
     }
 
-    /// A message with a mark in each name of a special token.
-    fn marked(&self, message: &Message, mark: char) -> Message {
-        let kept: &[&str] = if message.role == "assistant" { &[OPEN, CLOSE] } else { &[] };
-        let marked = |text: &str| self.0.names.marked(text, mark, kept).into_owned();
-        Message {
-            role: marked(&message.role),
-            content: marked(&message.content),
-            reasoning: message.reasoning.as_deref().map(marked),
-        }
+    /// The tools as templates see them.
+    fn tool_values(&self) -> Vec<Value> {
+        self.1.tools.iter().map(Tool::value).collect()
     }
 
     /// Returns a conversation as text, rendered by the model's template, with or without the
-    /// beginning of the assistant's turn. Templates see the variables of transformers; tools and
-    /// documents are none. In the text nothing tells names of special tokens that people wrote from
+    /// beginning of the assistant's turn. Templates see the variables of transformers; documents are
+    /// none. In the text nothing tells names of special tokens that people wrote from
     /// those that the template wrote: [`Tokenizer::chat`] does.
     ///
     /// # Errors
-    /// [`Error::ChatTemplate`] if there is no template, or if it is faulty or refuses the messages;
-    /// [`Error::TextTooLong`] where it writes more than [`Tokenizer::within`] allows.
+    /// [`Error::ChatTemplate`] if there is no template, or if it is faulty, refuses the messages, or
+    /// writes no calls of tools that they have; [`Error::TextTooLong`] where it writes more than [`Tokenizer::within`] allows.
     pub fn chat_text(&self, messages: &[Message], add_generation_prompt: bool) -> Result<String> {
+        self.render(messages, &self.tool_values(), add_generation_prompt)
+    }
+
+    fn render(
+        &self,
+        messages: &[Message],
+        tools: &[Value],
+        add_generation_prompt: bool,
+    ) -> Result<String> {
         let template = self
             .1
             .template
@@ -175,8 +274,8 @@ impl Tokenizer {
         let name =
             |id: Option<u32>| id.and_then(|id| self.0.inner.id_to_token(id)).unwrap_or_default();
         let context = Context {
-            messages: messages.iter().map(Turn::new).collect(),
-            tools: (),
+            messages: turns(messages),
+            tools: Some(tools).filter(|tools| !tools.is_empty()),
             documents: (),
             add_generation_prompt,
             bos_token: name(self.0.bos),
@@ -187,6 +286,14 @@ impl Tokenizer {
         let now = self.1.now.unwrap_or_else(LocalTime::now);
         let rendered = Template::parse(template)
             .and_then(|template| template.with_now(now).render(&context, &limits));
+        let is_lost = |text: &String| {
+            let mut calls = messages.iter().flat_map(|message| &message.tool_calls).peekable();
+            calls.peek().is_some() && !calls.any(|call| text.contains(&call.name))
+        };
+        if rendered.as_ref().is_ok_and(is_lost) {
+            let message = "it does not write tool calls, so the model would not know of them";
+            return Err(Error::ChatTemplate { message: message.into() });
+        }
         rendered.map_err(|error| {
             let too_long = match error {
                 chat_template::Error::OutputTooLong { bytes } => self.check_length(bytes).err(),

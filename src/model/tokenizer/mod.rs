@@ -9,3 +9,6 @@ mod pipeline;
 pub(super) mod stream;
 pub(super) mod text;
 mod to_gguf;
+pub(super) mod tools;
+#[cfg(feature = "grammar")]
+pub(super) mod vocabulary;

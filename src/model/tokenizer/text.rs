@@ -4,6 +4,7 @@ use super::{
     check::check,
     names::Names,
     pipeline::{Excess, Pipeline},
+    tools::Tool,
 };
 use crate::{
     error::{Error, Result},
@@ -51,6 +52,8 @@ pub(super) struct Chat {
     pub special_in_content: bool,
     /// Time that templates see; `None` for the current one.
     pub now: Option<chat_template::LocalTime>,
+    /// Tools that the model may call.
+    pub tools: Arc<[Tool]>,
 }
 
 pub(super) struct Parts {
@@ -71,6 +74,9 @@ pub(super) struct Parts {
     /// EOS, if texts that are embedded must end with it and the post-processor adds nothing behind
     /// a text.
     pub appended: Option<u32>,
+    /// The tokens as grammars choose from them, from the first grammar on.
+    #[cfg(feature = "grammar")]
+    pub vocabulary: std::sync::OnceLock<super::vocabulary::Vocabulary>,
 }
 
 /// What files other than `tokenizer.json` say about the tokenizer.
@@ -151,6 +157,8 @@ impl Tokenizer {
             eos_token,
             prepended: None,
             appended: None,
+            #[cfg(feature = "grammar")]
+            vocabulary: std::sync::OnceLock::new(),
         };
         // A text, since what is put before one is what is put behind one where BOS and EOS are the
         // same.
@@ -353,7 +361,7 @@ fn longest_token(tokenizer: &tokenizers::Tokenizer) -> usize {
 
 /// Returns whether the bytes of all texts are written as the characters of GPT-2's alphabet before
 /// they are looked up in the vocabulary.
-fn is_byte_level(tokenizer: &tokenizers::Tokenizer) -> bool {
+pub(super) fn is_byte_level(tokenizer: &tokenizers::Tokenizer) -> bool {
     let step = |step: &PreTokenizerWrapper| matches!(step, PreTokenizerWrapper::ByteLevel(_));
     match tokenizer.get_pre_tokenizer() {
         Some(PreTokenizerWrapper::Sequence(steps)) => steps.as_ref().iter().any(step),

@@ -15,6 +15,7 @@ pub(crate) mod embed_ternary;
 pub(crate) mod flash_attention;
 #[cfg(feature = "train")]
 pub(crate) mod flash_attention_backward;
+pub(crate) mod mask_logits;
 pub(crate) mod penalize;
 pub(crate) mod rms_norm;
 pub(crate) mod rms_norm_heads;
@@ -34,6 +35,7 @@ family!(
     flash_attention,
     #[cfg(feature = "train")]
     flash_attention_backward,
+    mask_logits,
     penalize,
     rms_norm,
     rms_norm_heads,
@@ -43,5 +45,5 @@ family!(
     top_k;
     reference: attention, dense_gemv, embed_ternary, flash_attention, rms_norm, rope, rotate,
         #[cfg(feature = "train")] flash_attention_backward;
-    host: embed, penalize, rms_norm_heads, sample, top_k
+    host: embed, mask_logits, penalize, rms_norm_heads, sample, top_k
 );

@@ -309,7 +309,7 @@ impl SampleParams {
     }
 
     /// How many sequences there are.
-    fn sequences(&self) -> usize {
+    pub(crate) fn sequences(&self) -> usize {
         self.table.len() / WORDS
     }
 }

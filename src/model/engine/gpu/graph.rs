@@ -23,8 +23,8 @@ use crate::{
         bitnet::{self, BlockFloatActivations},
         tensor,
         transformer::{
-            self, CachePositions, KvCache, Penalizer, Penalties, RmsNorm, SampleOptions,
-            SampleParams, sample::Searches,
+            self, CachePositions, KvCache, LogitMasks, Penalizer, Penalties, RmsNorm,
+            SampleOptions, SampleParams, sample::Searches,
         },
     },
     spans::span,
@@ -103,6 +103,8 @@ pub(super) struct GpuSampler {
     draws: SampleParams,
     /// From the first choice on that has some.
     changes: Option<GpuChanges>,
+    /// From the first mask on.
+    masks: Option<GpuMasks>,
     /// What a step needs that chooses by it.
     pub features: SamplerFeatures,
 }
@@ -119,18 +121,32 @@ struct GpuChanges {
     counts: Tensor<u32>,
 }
 
+/// Which tokens are allowed.
+struct GpuMasks {
+    /// `[sequences, ceil(vocab / 32)]`
+    words: Tensor<u32>,
+    /// Whether a sequence has a mask.
+    masked: Vec<bool>,
+}
+
 /// What is recorded of a choice. A step with all that is needed, and more, gives the same tokens.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct SamplerFeatures {
     searches: Searches,
     /// Whether something changes the logits.
     changes: bool,
+    /// Whether some sequence has a mask.
+    masks: bool,
 }
 
 impl SamplerFeatures {
     /// Both.
     pub fn or(self, other: Self) -> Self {
-        Self { searches: self.searches.or(other.searches), changes: self.changes | other.changes }
+        Self {
+            searches: self.searches.or(other.searches),
+            changes: self.changes | other.changes,
+            masks: self.masks | other.masks,
+        }
     }
 }
 
@@ -141,6 +157,7 @@ impl GpuSampler {
         Ok(Self {
             draws: SampleParams::new(context, &greedy)?,
             changes: None,
+            masks: None,
             features: SamplerFeatures::default(),
         })
     }
@@ -154,8 +171,46 @@ impl GpuSampler {
             self.changes = Some(GpuChanges::new(context, plan.changes.len(), vocab)?);
         }
         self.changes.as_mut().map_or(Ok(()), |own| own.update(&plan.changes))?;
-        self.features = SamplerFeatures { searches: self.draws.searches(), changes };
+        let searches = self.draws.searches();
+        self.features = SamplerFeatures { searches, changes, ..self.features };
         Ok(())
+    }
+
+    /// Has later steps choose among the tokens of a mask for a sequence, or among all.
+    pub fn mask(
+        &mut self,
+        context: &Context,
+        vocab: usize,
+        sequence: usize,
+        mask: Option<&[u32]>,
+    ) -> Result<()> {
+        if self.masks.is_none() && mask.is_some() {
+            self.masks = Some(GpuMasks::new(context, self.draws.sequences(), vocab)?);
+        }
+        let Some(masks) = &mut self.masks else { return Ok(()) };
+        masks.set(sequence, mask)?;
+        self.features.masks = masks.masked.contains(&true);
+        Ok(())
+    }
+}
+
+impl GpuMasks {
+    /// Those that allow all tokens.
+    fn new(context: &Context, sequences: usize, vocab: usize) -> Result<Self> {
+        let shape = [sequences, vocab.div_ceil(32)];
+        let all = vec![u32::MAX; shape[0] * shape[1]];
+        Ok(Self { words: context.upload(&all, shape)?, masked: vec![false; sequences] })
+    }
+
+    fn set(&mut self, sequence: usize, mask: Option<&[u32]>) -> Result<()> {
+        if mask.is_none() && !self.masked[sequence] {
+            return Ok(());
+        }
+        let (_, count) = self.words.shape().as_matrix();
+        let mut words = mask.map_or_else(|| vec![u32::MAX; count], <[u32]>::to_vec);
+        words.resize(count, 0);
+        self.masked[sequence] = mask.is_some();
+        self.words.write_row(sequence, &words)
     }
 }
 
@@ -504,6 +559,9 @@ fn choose(
     {
         let penalizer = Penalizer::new(penalties, biases, counts);
         penalizer.forward(encoder, logits, tokens, positions)?;
+    }
+    if let Some(masks) = choice.masks.as_ref().filter(|_| needs.masks) {
+        LogitMasks::new(&masks.words).forward(encoder, logits, positions)?;
     }
     let next = if input.run == 1 {
         tokens.clone()

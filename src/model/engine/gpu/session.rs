@@ -473,6 +473,11 @@ impl EngineSession for GpuSession {
         own.update(context, &plan, vocab)
     }
 
+    fn mask(&mut self, sequence: usize, mask: Option<&[u32]>) -> Result<()> {
+        let (context, vocab) = (&self.model.context, self.model.config.vocab);
+        self.choice.as_mut().ok_or_else(unchosen)?.mask(context, vocab, sequence, mask)
+    }
+
     fn step_next(
         &mut self,
         sequences: &[usize],

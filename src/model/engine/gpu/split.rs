@@ -460,6 +460,13 @@ impl EngineSession for SplitSession {
             .map_or_else(|| Err(unchosen()), |session| session.choose_by(choice))
     }
 
+    fn mask(&mut self, sequence: usize, mask: Option<&[u32]>) -> Result<()> {
+        locked(&self.flight)
+            .sessions
+            .last_mut()
+            .map_or_else(|| Err(unchosen()), |session| session.mask(sequence, mask))
+    }
+
     fn step_next(
         &mut self,
         sequences: &[usize],

@@ -1,0 +1,256 @@
+//! Grammars, as callers write them.
+
+use super::matcher::{Reasoning, TokenGrammar};
+use crate::{
+    error::Result,
+    limits::grammar::MOST_BYTES,
+    model::{
+        generate::{
+            constraint::{Constraint, ConstraintSource},
+            options::GenerateOptions,
+        },
+        tokenizer::{
+            text::Tokenizer,
+            vocabulary::{Vocabulary, failed},
+        },
+    },
+};
+use llguidance::{
+    JsonCompileOptions, Matcher,
+    api::TopLevelGrammar,
+    earley::{CGrammar, CSymIdx},
+};
+use serde_json::{Value, json};
+use std::{
+    collections::BTreeSet,
+    fmt,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+/// What a text must be: JSON, JSON of a schema, or what a regular expression or a grammar allows.
+/// Cloning is cheap.
+///
+/// A generation with a grammar chooses only among tokens that the grammar allows, so its text
+/// parses if it ends by itself. [`Stop::MaxTokens`](crate::model::Stop::MaxTokens) says that it was
+/// cut short.
+///
+/// ```no_run
+/// # fn main() -> bitnet_wgpu::Result<()> {
+/// use bitnet_wgpu::model::{GenerateOptions, Grammar, Model};
+///
+/// let model = Model::open("path/to/a/model")?;
+/// let schema = r#"{"type": "object", "properties": {"age": {"type": "integer"}}, "required": ["age"]}"#;
+/// let options = GenerateOptions::default().grammar(Grammar::json_schema(schema)?);
+/// for token in model.generate("Ada is 36 years old. As JSON: ", &options)? {
+///     print!("{}", token?.text); // {"age": 36}
+/// }
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct Grammar {
+    shared: Arc<Shared>,
+    after_reasoning: bool,
+}
+
+struct Shared {
+    grammar: TopLevelGrammar,
+    /// At the beginning of a text, for the vocabulary that it was last used with.
+    last: Mutex<Option<(Vocabulary, Matcher)>>,
+}
+
+impl Grammar {
+    /// Returns the grammar of any JSON object.
+    pub fn json() -> Self {
+        Self::of_schema(json!({"type": "object"}))
+    }
+
+    /// Returns the grammar of JSON that fulfills a schema. Keywords that are not supported are
+    /// errors. Properties come in the order of the schema; between tokens of JSON, there may be a
+    /// space, or one or two line breaks with an indentation.
+    ///
+    /// # Errors
+    /// [`Error::Grammar`] for text that is not JSON, a schema that is wrong, uses unknown keywords,
+    /// or is fulfilled by nothing, or one that takes too much work.
+    ///
+    /// ```
+    /// use bitnet_wgpu::model::Grammar;
+    ///
+    /// assert!(Grammar::json_schema(r#"{"type": "string", "maxLength": 3}"#).is_ok());
+    /// assert!(Grammar::json_schema(r#"{"type": "string", "minLength": 3, "maxLength": 2}"#).is_err());
+    /// ```
+    pub fn json_schema(schema: &str) -> Result<Self> {
+        check_length(schema)?;
+        let schema: Value = serde_json::from_str(schema)
+            .map_err(|error| failed(format!("the schema is not JSON: {error}")))?;
+        if !matches!(schema, Value::Object(_) | Value::Bool(_)) {
+            return Err(failed("a JSON schema is an object, `true` or `false`"));
+        }
+        Self::of_schema(schema).checked("")
+    }
+
+    /// Returns the grammar of texts that a regular expression matches as a whole, in the syntax of
+    /// the crate `regex`. There are no look-around, no lazy repetitions and no anchors.
+    ///
+    /// # Errors
+    /// [`Error::Grammar`] for an expression that is wrong, matches nothing, or takes too much work.
+    pub fn regex(expression: &str) -> Result<Self> {
+        check_length(expression)?;
+        Self::new(TopLevelGrammar::from_regex(expression)).checked("")
+    }
+
+    /// Returns a grammar in [llguidance's variant of Lark's
+    /// syntax](https://github.com/guidance-ai/llguidance/blob/main/docs/syntax.md). It may contain
+    /// JSON schemas, as in `%json {"type": "string"}`, and special tokens, as in `<|im_end|>`.
+    ///
+    /// # Errors
+    /// [`Error::Grammar`] for a grammar that is wrong, allows no finite text, or takes too much
+    /// work. Whether a model has its special tokens is checked when a generation begins.
+    pub fn lark(grammar: &str) -> Result<Self> {
+        check_length(grammar)?;
+        Self::new(TopLevelGrammar::from_lark(grammar.to_owned())).checked(grammar)
+    }
+
+    /// Has the grammar begin after a model's reasoning, if there is some: reasoning that the prompt
+    /// opened with `<think>`, or that the model begins with a token of that name. It ends with
+    /// `</think>`. As for [`ReasoningParser`](crate::model::ReasoningParser), the marks must not be
+    /// special tokens.
+    #[must_use]
+    pub fn after_reasoning(self, after_reasoning: bool) -> Self {
+        Self { after_reasoning, ..self }
+    }
+
+    fn of_schema(mut schema: Value) -> Self {
+        let options = JsonCompileOptions {
+            // As llama.cpp has it: with any white space, some models write nothing else.
+            whitespace_pattern: Some(r"\x20|\x0A{1,2}[\x20\x09]{0,20}".into()),
+            ..JsonCompileOptions::default()
+        };
+        if schema.is_object() {
+            options.apply_to(&mut schema);
+        }
+        Self::new(TopLevelGrammar::from_json_schema(schema))
+    }
+
+    fn new(grammar: TopLevelGrammar) -> Self {
+        let shared = Shared { grammar, last: Mutex::default() };
+        Self { shared: Arc::new(shared), after_reasoning: false }
+    }
+
+    /// Checks the grammar with a vocabulary of bytes and of all special tokens that its `source`
+    /// names.
+    fn checked(self, source: &str) -> Result<Self> {
+        let vocabulary = Vocabulary::of_bytes(special_names(source).into_iter())?;
+        if !is_productive(&*vocabulary.rules(self.shared.grammar.clone())?) {
+            return Err(failed("no finite text fulfills it"));
+        }
+        let matcher = vocabulary.matcher(self.shared.grammar.clone())?;
+        TokenGrammar::new(matcher, vocabulary, Reasoning::None, &[])?;
+        Ok(self)
+    }
+
+    /// Returns a matcher at the beginning of a text.
+    fn matcher(&self, vocabulary: &Vocabulary) -> Result<Matcher> {
+        let mut last = self.shared.last.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, matcher)) = last.as_ref().filter(|(known, _)| known.is(vocabulary)) {
+            return Ok(matcher.deep_clone());
+        }
+        let matcher = vocabulary.matcher(self.shared.grammar.clone())?;
+        *last = Some((vocabulary.clone(), matcher.deep_clone()));
+        Ok(matcher)
+    }
+}
+
+impl ConstraintSource for Grammar {
+    fn begin(
+        &self,
+        tokenizer: &Tokenizer,
+        prompt: &[u32],
+        ends: &[u32],
+    ) -> Result<Box<dyn Constraint>> {
+        let vocabulary = Vocabulary::of_tokenizer(tokenizer)?;
+        let reasoning = if self.after_reasoning {
+            Reasoning::after(tokenizer, prompt)?
+        } else {
+            Reasoning::None
+        };
+        let matcher = self.matcher(&vocabulary)?;
+        Ok(Box::new(TokenGrammar::new(matcher, vocabulary, reasoning, ends)?))
+    }
+}
+
+impl GenerateOptions {
+    /// Restricts the text to a [`Grammar`]. Of the other options, it comes last: no bias, penalty
+    /// or hook brings a token back. Log-probabilities are those of the model, without it.
+    ///
+    /// The model needs a tokenizer. The end of the text is among the tokens only where the grammar
+    /// may end. Where nothing can follow, the generation ends with
+    /// [`Stop::EndOfText`](crate::model::Stop::EndOfText), whatever `min_tokens` says. A GPU
+    /// chooses the tokens itself, but a step waits for the token before it.
+    #[must_use]
+    pub fn grammar(self, grammar: impl Into<Option<Grammar>>) -> Self {
+        let constraint =
+            grammar.into().map(|grammar| Arc::new(grammar) as Arc<dyn ConstraintSource>);
+        Self { constraint, ..self }
+    }
+}
+
+impl fmt::Debug for Grammar {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Grammar")
+    }
+}
+
+fn check_length(source: &str) -> Result<()> {
+    if source.len() > MOST_BYTES {
+        let length = source.len();
+        return Err(failed(format!("it has {length} bytes; at most {MOST_BYTES} are accepted")));
+    }
+    Ok(())
+}
+
+/// Names in angle brackets, which may be special tokens.
+fn special_names(source: &str) -> BTreeSet<&str> {
+    let begin = source.match_indices('<').map(|(at, _)| &source[at..]);
+    begin
+        .filter_map(|name| {
+            let end = name.find('>')?;
+            let inner = &name[1..end];
+            (!inner.is_empty() && !inner.contains(|c: char| c == '<' || c.is_whitespace()))
+                .then_some(&name[..=end])
+        })
+        .collect()
+}
+
+/// Returns whether there is a finite text: whether the start symbol has a rule of symbols that
+/// have one.
+fn is_productive(grammar: &CGrammar) -> bool {
+    let mut symbols = BTreeSet::from([grammar.start().as_index()]);
+    let mut found: Vec<CSymIdx> = vec![grammar.start()];
+    let mut rules = Vec::new();
+    while let Some(symbol) = found.pop() {
+        for &rule in grammar.rules_of(symbol) {
+            let parts = grammar.rule_rhs(rule).0;
+            rules.push((symbol.as_index(), parts));
+            found.extend(parts.iter().filter(|part| symbols.insert(part.as_index())));
+        }
+    }
+    let is_leaf = |index: &usize| {
+        let symbol = grammar.sym_data(CSymIdx::new_checked(*index));
+        symbol.is_terminal || symbol.is_nullable || !symbol.cond_nullable.is_empty()
+    };
+    let mut productive: BTreeSet<usize> = symbols.iter().copied().filter(is_leaf).collect();
+    loop {
+        let before = productive.len();
+        rules.retain(|(symbol, parts)| {
+            let is_new = parts.iter().all(|part| productive.contains(&part.as_index()));
+            if is_new {
+                productive.insert(*symbol);
+            }
+            !is_new
+        });
+        if productive.len() == before {
+            return productive.contains(&grammar.start().as_index());
+        }
+    }
+}

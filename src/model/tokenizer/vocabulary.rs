@@ -1,0 +1,185 @@
+//! The bytes of a tokenizer's tokens, in a trie that grammars choose from.
+
+use super::text::{Parts, Tokenizer, is_byte_level};
+use crate::{
+    error::{Error, Result},
+    limits::grammar::{
+        LEXER_FUEL, LEXER_STATES, LONGEST_TOKEN, MASK_ITEMS, MASK_LEXER_FUEL, MOST_SYMBOLS,
+        ROW_ITEMS,
+    },
+};
+use llguidance::{
+    Logger, Matcher, ParserFactory,
+    api::{GrammarInit, ParserLimits, TopLevelGrammar},
+    earley::{CGrammar, SlicedBiasComputer},
+    panic_utils::catch_unwind,
+    toktrie::{ApproximateTokEnv, InferenceCapabilities, TokEnv, TokRxInfo, TokTrie},
+};
+use std::{collections::HashMap, fmt::Display, panic::AssertUnwindSafe, sync::Arc};
+use tokenizers::{Decoder as _, DecoderWrapper};
+
+/// The tokens that grammars choose from, and what makes matchers for them. Clones share it.
+#[derive(Clone)]
+pub struct Vocabulary(Arc<ParserFactory>);
+
+impl Vocabulary {
+    /// Of tokens with these bytes, by their ids; none for a token that is never chosen. One more
+    /// token stands for the end of a text. Tokens within one of the `slices`, regular expressions,
+    /// are looked up together.
+    fn new(mut tokens: Vec<Vec<u8>>, slices: &[String]) -> Result<Self> {
+        tokens.iter_mut().filter(|token| token.len() > LONGEST_TOKEN).for_each(Vec::clear);
+        let end = tokens.len() as u32;
+        tokens.push(special("<end of text>"));
+        let made = catch_unwind(AssertUnwindSafe(|| {
+            let trie = TokTrie::from(&TokRxInfo::new(end + 1, end), &tokens);
+            // It says that it is no more than an approximation, so that no token is forced because
+            // a tokenizer would choose it.
+            let env: TokEnv = Arc::new(ApproximateTokEnv::new(trie));
+            let mut factory = ParserFactory::new(&env, InferenceCapabilities::default(), slices)?;
+            *factory.quiet().limits_mut() = limits();
+            Ok(factory)
+        }));
+        made.map(|factory| Self(Arc::new(factory))).map_err(failed)
+    }
+
+    /// Of a tokenizer, which keeps it.
+    ///
+    /// # Errors
+    /// [`Error::Grammar`] for more tokens than fit, or a tokenizer without a decoder.
+    pub fn of_tokenizer(tokenizer: &Tokenizer) -> Result<Self> {
+        let parts = &*tokenizer.0;
+        if let Some(kept) = parts.vocabulary.get() {
+            return Ok(kept.clone());
+        }
+        let made = Self::new(token_bytes(parts)?, &SlicedBiasComputer::json_slices())?;
+        Ok(parts.vocabulary.get_or_init(|| made).clone())
+    }
+
+    /// Of the 256 bytes, and special tokens of these names.
+    pub fn of_bytes<'a>(names: impl Iterator<Item = &'a str>) -> Result<Self> {
+        Self::new((0..=u8::MAX).map(|byte| vec![byte]).chain(names.map(special)).collect(), &[])
+    }
+
+    fn trie(&self) -> &TokTrie {
+        self.0.tok_env().tok_trie()
+    }
+
+    /// Returns the number of tokens, that for the end of a text included.
+    pub fn tokens(&self) -> usize {
+        self.trie().vocab_size()
+    }
+
+    /// Returns the token that stands for the end of a text.
+    pub fn end(&self) -> u32 {
+        self.trie().eos_token()
+    }
+
+    /// Returns the bytes of a token.
+    pub fn bytes(&self, id: u32) -> &[u8] {
+        self.trie().token(id)
+    }
+
+    /// Returns tokens with these bytes together.
+    pub fn tokenize(&self, bytes: &[u8]) -> Vec<u32> {
+        self.trie().greedy_tokenize(bytes)
+    }
+
+    /// Returns whether two are the same.
+    pub fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
+    /// Compiles a grammar to its rules.
+    pub fn rules(&self, grammar: TopLevelGrammar) -> Result<Arc<CGrammar>> {
+        let (tokens, limits) = (self.0.tok_env().clone(), self.0.limits().clone());
+        let compiled = catch_unwind(AssertUnwindSafe(|| {
+            let init = GrammarInit::Serialized(grammar);
+            init.to_cgrammar(Some(tokens), &mut Logger::new(0, 0), limits, Vec::new())
+        }));
+        compiled.map_err(failed)
+    }
+
+    /// Returns a matcher at the beginning of a text.
+    pub fn matcher(&self, grammar: TopLevelGrammar) -> Result<Matcher> {
+        let parser = catch_unwind(AssertUnwindSafe(|| self.0.create_parser(grammar)));
+        let matcher = Matcher::new(parser);
+        matcher.get_error().map_or(Ok(matcher), |error| Err(failed(error)))
+    }
+}
+
+/// The bytes of a special token, which no text has.
+fn special(name: &str) -> Vec<u8> {
+    [&[TokTrie::SPECIAL_TOKEN_MARKER], name.as_bytes()].concat()
+}
+
+fn limits() -> ParserLimits {
+    ParserLimits {
+        max_items_in_row: ROW_ITEMS,
+        initial_lexer_fuel: LEXER_FUEL,
+        step_lexer_fuel: MASK_LEXER_FUEL,
+        step_max_items: MASK_ITEMS,
+        max_lexer_states: LEXER_STATES,
+        max_grammar_size: MOST_SYMBOLS,
+        precompute_large_lexemes: true,
+        verbose_errors: false,
+    }
+}
+
+/// Bytes of every token of a tokenizer, by their ids, as they are in the middle of a text.
+fn token_bytes(parts: &Parts) -> Result<Vec<Vec<u8>>> {
+    let decoder =
+        parts.inner.get_decoder().ok_or_else(|| failed("the tokenizer has no decoder"))?;
+    let bytes_of = byte_alphabet();
+    let byte_level = is_byte_level(&parts.inner);
+    let falls_back = falls_back_to_bytes(decoder);
+    let of_token = |name: String| {
+        if byte_level {
+            let bytes: Option<Vec<u8>> = name.chars().map(|c| bytes_of.get(&c).copied()).collect();
+            return bytes.unwrap_or(name.into_bytes());
+        }
+        if let Some(byte) = byte_token(&name).filter(|_| falls_back) {
+            return vec![byte];
+        }
+        // What decoders strip from the beginning of a text is part of it elsewhere.
+        let text = decoder.decode(vec!["a".into(), name]).unwrap_or_default();
+        text.strip_prefix('a').unwrap_or_default().as_bytes().to_vec()
+    };
+    let names = parts.inner.get_vocab(true);
+    let count = names.values().max().map_or(0, |&last| last as usize + 1);
+    let mut tokens = vec![Vec::new(); count];
+    for (name, id) in names {
+        let is_control = parts.special.contains(&id) || parts.eos.contains(&id);
+        tokens[id as usize] =
+            if is_control || parts.bos == Some(id) { special(&name) } else { of_token(name) };
+    }
+    Ok(tokens)
+}
+
+/// Returns whether tokens such as `<0x0A>` are bytes.
+fn falls_back_to_bytes(decoder: &DecoderWrapper) -> bool {
+    match decoder {
+        DecoderWrapper::ByteFallback(_) => true,
+        DecoderWrapper::Sequence(steps) => steps.get_decoders().iter().any(falls_back_to_bytes),
+        _ => false,
+    }
+}
+
+/// The byte of a token such as `<0x0A>`.
+fn byte_token(name: &str) -> Option<u8> {
+    let digits = name.strip_prefix("<0x")?.strip_suffix('>').filter(|digits| digits.len() == 2)?;
+    u8::from_str_radix(digits, 16).ok()
+}
+
+/// GPT-2's alphabet: printable bytes of Latin-1 are themselves, others come from U+0100 on.
+fn byte_alphabet() -> HashMap<char, u8> {
+    let is_printable = |byte: &u8| matches!(byte, b'!'..=b'~' | 0xa1..=0xac | 0xae..=0xff);
+    let (printable, others): (Vec<u8>, Vec<u8>) = (0..=u8::MAX).partition(is_printable);
+    let printable = printable.into_iter().map(|byte| (char::from(byte), byte));
+    printable.chain(('\u{100}'..).zip(others)).collect()
+}
+
+/// The error of a grammar: of llguidance's messages, the first line.
+pub fn failed(message: impl Display) -> Error {
+    let message = message.to_string();
+    Error::Grammar { message: message.lines().next().unwrap_or_default().trim().into() }
+}

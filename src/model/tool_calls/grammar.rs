@@ -1,0 +1,164 @@
+//! Grammars that hold a model to the form of calls, and arguments to their schemas.
+
+use super::{
+    format::{Body, Format, Part},
+    parser::{ToolCallParser, ToolChoice},
+};
+use crate::{
+    error::{Error, Result},
+    model::{grammar::grammar::Grammar, tokenizer::tools::Tool},
+};
+use serde_json::{Map, Value, json};
+
+impl ToolCallParser {
+    /// Returns a grammar of answers, for [`GenerateOptions::grammar`], that have calls as `choice`
+    /// wants them, several only if `parallel`. Their arguments conform to the schemas of the tools.
+    /// With [`ToolChoice::Auto`], the answer is any text until the mark of a call comes, and only
+    /// arguments of [strict](Tool::strict) tools conform to their schemas.
+    ///
+    /// A schema with keywords that are not supported is an error for a strict tool. Arguments of
+    /// others are then any JSON object.
+    ///
+    /// [`GenerateOptions::grammar`]: crate::model::GenerateOptions::grammar
+    ///
+    /// # Errors
+    /// [`Error::Grammar`] for a schema that is not supported or that nothing fulfills;
+    /// [`Error::Invalid`] if there is no tool to call.
+    pub fn grammar(&self, choice: &ToolChoice, parallel: bool) -> Result<Grammar> {
+        let is_chosen = |tool: &&Tool| match choice {
+            ToolChoice::Named(name) => tool.name() == name,
+            _ => true,
+        };
+        let tools: Vec<&Tool> = self.tools().iter().filter(is_chosen).collect();
+        if tools.is_empty() {
+            return Err(Error::Invalid {
+                op: "tool grammar",
+                what: "there is no tool to call".into(),
+            });
+        }
+        let format = self.format();
+        let mut rules = Vec::new();
+        for (n, tool) in tools.iter().enumerate() {
+            let is_checked = tool.is_strict() || *choice != ToolChoice::Auto;
+            let rule = match &format.body {
+                Body::Json { parts, .. } => object(parts, tool, is_checked)?,
+                Body::Functions => function(tool, is_checked)?,
+            };
+            rules.push(format!("tool_{n}: {rule}"));
+        }
+        let names: Vec<String> = (0..tools.len()).map(|n| format!("tool_{n}")).collect();
+        let named = matches!(choice, ToolChoice::Named(_));
+        let start = start(format, *choice == ToolChoice::Auto, parallel && !named);
+        let tool = names.join(" | ");
+        rules.push(format!("value[lazy]: /(.|\\n)*\\n{}\\n/", regex("</parameter>")));
+        Grammar::lark(&format!("{start}\ntool: {tool}\n{}\n", rules.join("\n")))
+    }
+}
+
+/// Rules of an answer: `start`, of which `tool` is a call without its marks.
+fn start(format: &Format, is_auto: bool, parallel: bool) -> String {
+    let Format { open, close, before, after, special, .. } = format;
+    let is_list = matches!(format.body, Body::Json { is_list: true, .. });
+    let has_mark = !format.mark().is_empty();
+    let special = special.as_deref().filter(|name| name.starts_with('<')).unwrap_or("");
+    let (open, before, tail) = (text(open), text(before), text(&format!("{after}{close}")));
+    let rest = match (parallel, is_list) {
+        (true, true) => format!("{before} tool (\", \" tool)* {tail}"),
+        (true, false) if has_mark => {
+            format!("{before} tool {tail} (\"\\n\" {open} {before} tool {tail})*")
+        }
+        _ => format!("{before} tool {tail}"),
+    };
+    if !is_auto {
+        return format!("start: {special} {open} {rest}");
+    }
+    if !has_mark {
+        let begin = if is_list { "\\[" } else { "\\{" };
+        return format!(
+            "start: FREE | {special} {rest}\nFREE: /([ \\t\\r\\n]*[^{begin} \\t\\r\\n](.|\\n)*)?/"
+        );
+    }
+    let mark = regex(format.mark());
+    if format.open.is_empty() {
+        return format!("start: FREE | {rest}\nFREE: /(.|\\n)*/ & ~/(.|\\n)*{mark}(.|\\n)*/");
+    }
+    // The free text ends where the mark does: what comes next is a call.
+    format!(
+        "start: FREE | begun {rest}\nFREE: /(.|\\n)*/ & ~/(.|\\n)*{mark}(.|\\n)*/\nbegun[lazy]: /(.|\\n)*{mark}/"
+    )
+}
+
+/// A call as a JSON object.
+fn object(parts: &[Part], tool: &Tool, is_checked: bool) -> Result<String> {
+    let arguments = arguments(tool, is_checked)?;
+    let part = |part: &Part| match part {
+        Part::Text(part) => text(part),
+        Part::Name => text(tool.name()),
+        Part::Arguments => format!("%json {arguments}"),
+    };
+    Ok(parts.iter().map(part).collect::<Vec<_>>().join(" "))
+}
+
+/// A call in the form of Qwen3-Coder.
+fn function(tool: &Tool, is_checked: bool) -> Result<String> {
+    let schema = arguments(tool, is_checked)?;
+    let name = text(&format!("<function={}>\n", tool.name()));
+    let required = schema["required"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let argument = |(key, value): (&String, &Value)| {
+        let (begin, end) = (text(&format!("<parameter={key}>\n")), text("\n</parameter>\n"));
+        let argument = match (value["type"] == "string", value["enum"].as_array()) {
+            (true, Some(values)) => {
+                let values: Vec<String> =
+                    values.iter().filter_map(Value::as_str).map(text).collect();
+                format!("{begin} ({}) {end}", values.join(" | "))
+            }
+            (true, None) => format!("{begin} value"),
+            _ => format!("{begin} %json {} {end}", with_definitions(value, &schema)),
+        };
+        let is_required = required.iter().any(|name| name == key);
+        if is_required { argument } else { format!("({argument})?") }
+    };
+    let properties = schema["properties"].as_object().into_iter().flatten();
+    let arguments: Vec<String> = properties.map(argument).collect();
+    Ok(format!("{name} {} {}", arguments.join(" "), text("</function>")))
+}
+
+/// The schema of a tool's arguments, which are an object.
+fn arguments(tool: &Tool, is_checked: bool) -> Result<Value> {
+    let any = json!({ "type": "object" });
+    let mut schema = if is_checked { tool.parameters().clone() } else { any.clone() };
+    schema["type"] = "object".into();
+    match Grammar::json_schema(&schema.to_string()) {
+        Ok(_) => {}
+        Err(Error::Grammar { message }) if tool.is_strict() => {
+            let message = format!("schema of the tool `{}`: {message}", tool.name());
+            return Err(Error::Grammar { message });
+        }
+        Err(Error::Grammar { .. }) => schema = any,
+        Err(error) => return Err(error),
+    }
+    // As templates write JSON; with any white space, some models write nothing else.
+    schema["x-guidance"] = json!({
+        "whitespace_flexible": false, "item_separator": ", ", "key_separator": ": ",
+    });
+    Ok(schema)
+}
+
+/// A part of a schema, with the definitions that it may refer to.
+fn with_definitions(part: &Value, schema: &Value) -> Value {
+    let mut part: Map<String, Value> = part.as_object().cloned().unwrap_or_default();
+    for key in ["$defs", "definitions", "x-guidance"] {
+        part.extend(schema.get(key).map(|value| (key.to_owned(), value.clone())));
+    }
+    part.into()
+}
+
+/// A text in Lark's syntax.
+fn text(text: &str) -> String {
+    Value::from(text).to_string()
+}
+
+/// A regular expression of a text in Lark's syntax.
+fn regex(text: &str) -> String {
+    regex_syntax::escape(text).replace('/', "\\/")
+}

@@ -1,0 +1,193 @@
+//! Random walks through grammars of calls: whatever the model prefers, the calls are valid.
+
+use super::{
+    format::{Body, Format, Part},
+    parser::{ParsedAnswer, ToolCallParser, ToolChoice},
+};
+use crate::model::{
+    generate::constraint::{ConstraintSource, is_allowed},
+    tokenizer::{text::Tokenizer, tools::Tool},
+};
+use serde_json::Value;
+
+const SCHEMA: &str = r##"{
+    "type": "object",
+    "properties": {
+        "city": { "type": "string", "enum": ["Oslo", "New \"York\""] },
+        "days": { "$ref": "#/$defs/days" },
+        "note": { "type": "string", "maxLength": 5 }
+    },
+    "required": ["city", "days"],
+    "additionalProperties": false,
+    "$defs": { "days": { "type": "integer", "minimum": 1, "maximum": 20 } }
+}"##;
+
+fn tokenizer() -> Tokenizer {
+    Tokenizer::from_directory(concat!(env!("CARGO_MANIFEST_DIR"), "/assets/tales-22m")).unwrap()
+}
+
+fn tools(strict: bool) -> [Tool; 2] {
+    let add = r#"{"properties": {"a": {"type": "boolean"}}, "required": ["a"], "additionalProperties": false}"#;
+    [("weather", SCHEMA), ("add", add)]
+        .map(|(name, schema)| Tool::new(name, schema).unwrap().strict(strict))
+}
+
+/// Formats of Hermes, Llama 3 and Mistral, and of Qwen3-Coder with and without a mark.
+fn formats() -> [Format; 5] {
+    let text = |text: &str| Part::Text(text.into());
+    let parts = |key: &str| {
+        let key = format!("\", \"{key}\": ");
+        vec![text("{\"name\": \""), Part::Name, text(&key), Part::Arguments, text("}")]
+    };
+    let format = |[open, close, before, after]: [&str; 4], body| Format {
+        open: open.into(),
+        close: close.into(),
+        before: before.into(),
+        after: after.into(),
+        special: None,
+        body,
+    };
+    let json = |is_list, key| Body::Json { is_list, parts: parts(key) };
+    [
+        format(["<tool_call>", "</tool_call>", "\n", "\n"], json(false, "arguments")),
+        format([""; 4], json(false, "parameters")),
+        format(["[TOOL_CALLS]", "", " [", "]"], json(true, "arguments")),
+        format(["<tool_call>", "</tool_call>", "\n", "\n"], Body::Functions),
+        format([""; 4], Body::Functions),
+    ]
+}
+
+/// Walks from a text on, and returns the answer; none if it has no end within 400 tokens.
+fn walk(
+    parser: &ToolCallParser,
+    choice: &ToolChoice,
+    parallel: bool,
+    begin: &str,
+    seed: u64,
+) -> Option<String> {
+    let tokenizer = tokenizer();
+    let end = tokenizer.eos()[0];
+    let grammar = parser.grammar(choice, parallel).unwrap();
+    let mut state = grammar.begin(&tokenizer, &[], &[end]).unwrap();
+    let mut ids = tokenizer.encode_plain(begin).unwrap();
+    for &id in &ids {
+        state.append(id).unwrap();
+    }
+    let mut random = seed;
+    while !state.is_complete() && ids.len() < 400 {
+        let allowed: Vec<u32> = (0..tokenizer.vocab_size() as u32)
+            .filter(|id| is_allowed(state.allowed(), *id))
+            .collect();
+        random =
+            random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let mut id = allowed[(random >> 33) as usize % allowed.len()];
+        if allowed.contains(&end) && random >> 62 > 0 {
+            id = end;
+        }
+        state.append(id).unwrap();
+        if id == end {
+            break;
+        }
+        ids.push(id);
+    }
+    (ids.len() < 400).then(|| tokenizer.decode(&ids).unwrap())
+}
+
+fn answer(mut parser: ToolCallParser, text: &str) -> ParsedAnswer {
+    let mut answer = ParsedAnswer::default();
+    [parser.push(text), parser.finish()].concat().into_iter().for_each(|event| answer.add(event));
+    answer
+}
+
+/// Checks calls against what the schemas allow.
+fn check(answer: &ParsedAnswer, text: &str) {
+    for call in &answer.calls {
+        let arguments: Value = serde_json::from_str(&call.arguments).unwrap();
+        let is_valid = match call.name.as_str() {
+            "weather" => {
+                ["Oslo", "New \"York\""].contains(&arguments["city"].as_str().unwrap())
+                    && (1..=20).contains(&arguments["days"].as_u64().unwrap())
+            }
+            _ => arguments["a"].is_boolean() && arguments.as_object().unwrap().len() == 1,
+        };
+        assert!(is_valid, "{arguments} in {text}");
+    }
+}
+
+#[test]
+fn forced_calls_are_valid_whatever_comes() {
+    let (mut several, mut ended) = (0, 0);
+    for (n, format) in formats().into_iter().enumerate() {
+        let parser = ToolCallParser::of(format, tools(false).into());
+        for (choice, parallel) in [
+            (ToolChoice::Required, true),
+            (ToolChoice::Required, false),
+            (ToolChoice::Named("weather".into()), true),
+        ] {
+            for seed in 0..6 {
+                let Some(text) = walk(&parser, &choice, parallel, "", seed * 77 + 5) else {
+                    continue;
+                };
+                let answer = answer(parser.clone(), &text);
+                assert!(answer.text.is_empty() && !answer.calls.is_empty(), "{n}: {text}");
+                assert!(
+                    parallel && choice == ToolChoice::Required || answer.calls.len() == 1,
+                    "{n}: {text}"
+                );
+                assert!(choice == ToolChoice::Required || answer.calls[0].name == "weather");
+                check(&answer, &text);
+                several += usize::from(answer.calls.len() > 1);
+                ended += 1;
+            }
+        }
+    }
+    assert!(several > 3 && ended > 70, "{several} answers have several calls, {ended} have an end");
+}
+
+#[test]
+fn strict_calls_are_valid_within_free_text() {
+    for (n, format) in formats().into_iter().enumerate() {
+        let has_text = !format.open.is_empty();
+        let begin = format!("{}{}", if has_text { "Let me < see.\n" } else { "" }, format.mark());
+        let parser = ToolCallParser::of(format, tools(true).into());
+        for seed in 0..6 {
+            let Some(text) = walk(&parser, &ToolChoice::Auto, true, &begin, seed * 77 + 5) else {
+                continue;
+            };
+            // Without marks, the answer may be text.
+            let answer = answer(parser.clone(), &text);
+            let is_text = begin.is_empty() && !text.trim_start().starts_with(['{', '[']);
+            assert!(is_text || !answer.calls.is_empty(), "{n}: {text}");
+            assert_eq!(
+                answer.text,
+                if is_text {
+                    &text
+                } else {
+                    begin.split('\n').next().unwrap().trim_end_matches("<function=")
+                }
+            );
+            check(&answer, &text);
+        }
+    }
+    let parser = ToolCallParser::of(formats()[0].clone(), tools(true).into());
+    let text = walk(&parser, &ToolChoice::Auto, true, "Nothing to call.", 1);
+    assert!(text.is_none_or(|text| text.starts_with("Nothing")));
+}
+
+#[test]
+fn bad_schemas_are_errors_if_strict() {
+    let grammar = |schema: &str, strict| {
+        let tool = Tool::new("f", schema).unwrap().strict(strict);
+        ToolCallParser::of(formats()[0].clone(), [tool].into()).grammar(&ToolChoice::Required, true)
+    };
+    for schema in [
+        r#"{"type": "object", "properties": {"a": {"type": "strng"}}, "required": ["a"]}"#,
+        r#"{"type": "object", "properties": {"a": false}, "required": ["a"]}"#,
+    ] {
+        let error = grammar(schema, true).unwrap_err().to_string();
+        assert!(error.starts_with("grammar: schema of the tool `f`: "), "{error}");
+        assert!(grammar(schema, false).is_ok());
+    }
+    let none = ToolCallParser::of(formats()[0].clone(), tools(false).into());
+    assert!(none.grammar(&ToolChoice::Named("g".into()), true).is_err());
+}

@@ -1,0 +1,11 @@
+//! Tool calls: the form in which a chat template writes them, and how they are read from answers.
+
+mod call;
+mod format;
+#[cfg(feature = "grammar")]
+mod grammar;
+#[cfg(all(test, feature = "grammar"))]
+mod grammar_tests;
+pub(super) mod parser;
+#[cfg(test)]
+mod tests;
