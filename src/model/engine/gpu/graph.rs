@@ -560,7 +560,7 @@ fn choose(
         let penalizer = Penalizer::new(penalties, biases, counts);
         penalizer.forward(encoder, logits, tokens, positions)?;
     }
-    if let Some(masks) = choice.masks.as_ref().filter(|_| needs.masks) {
+    if let Some(masks) = sampler.masks.as_ref().filter(|_| features.masks) {
         LogitMasks::new(&masks.words).forward(encoder, logits, positions)?;
     }
     let next = if input.run == 1 {

@@ -475,7 +475,7 @@ impl EngineSession for GpuSession {
 
     fn mask(&mut self, sequence: usize, mask: Option<&[u32]>) -> Result<()> {
         let (context, vocab) = (&self.model.context, self.model.config.vocab);
-        self.choice.as_mut().ok_or_else(unchosen)?.mask(context, vocab, sequence, mask)
+        self.sampler.as_mut().ok_or_else(unchosen)?.mask(context, vocab, sequence, mask)
     }
 
     fn step_next(
