@@ -115,9 +115,9 @@ fn what_is_wrong_is_named() {
         (chat(json!({ "logprobs": true, "top_logprobs": 21 })), "top_logprobs", "to 20"),
         (chat(json!({ "tools": [{}] })), "tools", "not supported"),
         (
-            chat(json!({ "response_format": { "type": "json_object" } })),
-            "response_format",
-            "not supported",
+            chat(json!({ "response_format": { "type": "json" } })),
+            "response_format.type",
+            "json_object",
         ),
         (chat(json!({ "reasoning_effort": "low" })), "reasoning_effort", "not supported"),
         (chat(json!({ "temprature": 1 })), "temprature", "unknown field"),
