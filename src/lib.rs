@@ -35,6 +35,7 @@
 //! | check results with plain CPU code (feature `reference`) | `reference` |
 //! | load whole models, generate and score text | [`model`] |
 //! | read checkpoints | [`formats`] |
+//! | generate JSON, or text by a grammar (feature `grammar`) | `model::Grammar` |
 //! | profile and trace kernels, measure memory | [`telemetry`] |
 //! | set the thresholds by which kernels are chosen | [`tuning`] |
 //! | add a kernel | [`kernel`], [`gpu`] |
@@ -129,7 +130,7 @@ pub mod telemetry {
 #[doc = include_str!("../README.md")]
 #[doc = include_str!("../docs/guide/custom-kernels.md")]
 #[doc = include_str!("../docs/guide/gpu-and-memory.md")]
-#[doc = include_str!("../docs/guide/library.md")]
+#[cfg_attr(feature = "grammar", doc = include_str!("../docs/guide/library.md"))]
 #[doc = include_str!("../docs/guide/recovery.md")]
 #[doc = include_str!("../docs/reference/determinism.md")]
 struct Readme;

@@ -13,6 +13,7 @@ pub mod doctor;
 pub mod embed;
 mod energy;
 pub mod generation;
+mod grammar;
 pub mod hub;
 pub mod info;
 pub mod input;

@@ -3,6 +3,7 @@
 use crate::{
     counted,
     generation::{self, GenerationArgs, rate},
+    grammar::GrammarArgs,
     input,
     model::{ChatArgs, ModelArgs, Placement},
     note, profile, say, say_text,
@@ -64,6 +65,8 @@ struct RunArgs {
     template: ChatArgs,
     #[command(flatten, next_help_heading = "Generation")]
     generation: GenerationArgs,
+    #[command(flatten, next_help_heading = "Structured output")]
+    grammar: GrammarArgs,
     #[command(flatten, next_help_heading = "Device")]
     model: ModelArgs,
 }
@@ -102,6 +105,7 @@ fn run(name: &Path, prompt: &str, args: &RunArgs) -> Result<()> {
     let files = args.model.open(name)?;
     let ids = tokens(&files, prompt, args)?;
     let (options, seed) = args.generation.seeded(&files);
+    let options = options.grammar(args.grammar.grammar()?);
     files.check(&ids, &options)?;
     if let Some(file) = &args.session {
         check_session(file, &files, ids.len())?;

@@ -44,6 +44,7 @@ mod error;
 mod fields;
 mod files;
 mod gate;
+mod grammar;
 mod hosts;
 mod http;
 mod json;

@@ -4,6 +4,7 @@ use crate::{
     conversation::messages,
     error::{ApiError, Result},
     fields::{Fields, kind},
+    grammar,
     options::Options,
     tools::{Api, Tools},
 };
@@ -58,13 +59,12 @@ pub const HARMLESS: [&str; 21] = [
     "usage",
 ];
 /// Fields that are not supported, and the values that they may have nevertheless.
-const UNSUPPORTED: [(&str, &[&str]); 13] = [
+const UNSUPPORTED: [(&str, &[&str]); 12] = [
     ("top_logprobs", &["0"]),
     ("tools", &["[]"]),
     ("tool_choice", &["\"none\"", "\"auto\""]),
     ("functions", &["[]"]),
     ("function_call", &["\"none\"", "\"auto\""]),
-    ("response_format", &[r#"{"type":"text"}"#]),
     ("modalities", &[r#"["text"]"#]),
     ("audio", &[]),
     ("reasoning_effort", &["\"medium\""]),
@@ -223,7 +223,9 @@ impl Request {
         let stream = fields.flag("stream")?;
         let usage = usage(&mut fields, stream)?;
         let (options, seed, stops) = options(&mut fields, server)?;
-        let options = options.max_tokens(most);
+        let is_chat = matches!(prompts[..], [Prompt::Chat { .. }]);
+        let grammar = grammar::read(&mut fields)?.map(|grammar| grammar.after_reasoning(is_chat));
+        let options = options.max_tokens(most).grammar(grammar);
         let cache_salt = cache_salt(&mut fields)?;
         fields.end()?;
         Ok(Self {

@@ -6,6 +6,7 @@ use crate::{
     conversation::{MOST_MESSAGES, role, text_of},
     error::{ApiError, Result},
     fields::Fields,
+    grammar,
     life::now,
     options::Options,
     parts::Piece,
@@ -14,7 +15,7 @@ use crate::{
     tools::{Api, CallIds, Tools, call},
 };
 use axum::response::sse::Event;
-use bitnet_wgpu::model::{Message, Stop, ToolCallEvent};
+use bitnet_wgpu::model::{Grammar, Message, Stop, ToolCallEvent};
 use serde_json::{Value, json};
 
 /// Fields that are not supported, and the values that they may have nevertheless.
@@ -40,7 +41,7 @@ pub fn read(body: Value, server: &Options) -> Result<Request> {
     fields.harmless(&HARMLESS, server.strict)?;
     fields.harmless(&["include", "stream_options"], server.strict)?;
     fields.unsupported(&UNSUPPORTED)?;
-    check_format(&mut fields)?;
+    let grammar = text_format(&mut fields)?;
     check_reasoning(&mut fields)?;
     let prompt = Prompt::Chat { messages, continues: false };
     let mut request = Request::conversation("input", prompt, server);
@@ -50,7 +51,7 @@ pub fn read(body: Value, server: &Options) -> Result<Request> {
     request.cache_salt = cache_salt(&mut fields)?;
     request.seed = seed(&mut fields)?.unwrap_or(request.seed);
     let sampling = sampling(&mut fields, server.defaults.get_sampling())?;
-    request.options = request.options.sampling(sampling);
+    request.options = request.options.sampling(sampling).grammar(grammar);
     if let Some(most) = fields.count("max_output_tokens", 1..=u64::MAX)? {
         request.options = request.options.max_tokens(most);
     }
@@ -58,11 +59,14 @@ pub fn read(body: Value, server: &Options) -> Result<Request> {
     Ok(request)
 }
 
-fn check_format(fields: &mut Fields) -> Result<()> {
-    let Some(text) = fields.take("text") else { return Ok(()) };
+/// Reads what the answer must be.
+fn text_format(fields: &mut Fields) -> Result<Option<Grammar>> {
+    let Some(text) = fields.take("text") else { return Ok(None) };
     let mut text = Fields::new("text", text)?;
-    text.unsupported(&[("format", &[r#"{"type":"text"}"#]), ("verbosity", &["\"medium\""])])?;
-    text.end()
+    let grammar = text.take("format").map(grammar::read_text_format).transpose()?.flatten();
+    text.unsupported(&[("verbosity", &["\"medium\""])])?;
+    text.end()?;
+    Ok(grammar.map(|grammar| grammar.after_reasoning(true)))
 }
 
 fn check_reasoning(fields: &mut Fields) -> Result<()> {

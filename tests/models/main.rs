@@ -6,6 +6,7 @@ mod conversation;
 mod embeddings;
 mod generation;
 mod golden;
+mod grammar;
 mod learn;
 mod model;
 #[cfg(target_os = "linux")]

@@ -5,6 +5,7 @@ mod bounds;
 mod chat;
 mod contents;
 mod gguf;
+mod grammar;
 mod stream;
 mod tokenizer;
 mod tools;

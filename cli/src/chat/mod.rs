@@ -15,6 +15,7 @@ use self::{
 use crate::{
     counted,
     generation::{GenerationArgs, Seed},
+    grammar::GrammarArgs,
     input,
     model::{ChatArgs, ModelArgs, Placement},
     note,
@@ -60,6 +61,8 @@ pub struct Chat {
     template: ChatArgs,
     #[command(flatten, next_help_heading = "Generation")]
     generation: GenerationArgs,
+    #[command(flatten, next_help_heading = "Structured output")]
+    grammar: GrammarArgs,
     #[command(flatten, next_help_heading = "Device")]
     device: ModelArgs,
 }
@@ -67,7 +70,7 @@ pub struct Chat {
 impl Chat {
     pub fn run(self) -> Result<()> {
         let files = self.device.open(&self.model)?;
-        let options = self.generation.options(&files);
+        let options = self.generation.options(&files).grammar(self.grammar.grammar()?);
         let messages: Vec<Message> =
             self.system_prompt.iter().map(|text| Message::new("system", text)).collect();
         let with_user = [&messages[..], &[Message::new("user", "Hello")]].concat();

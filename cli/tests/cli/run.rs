@@ -328,3 +328,31 @@ fn no_rate_is_shown_for_one_token() {
     let output = bitnet(&["run", TALES, "Once", "--cpu", "--max-tokens", "1"]).output().unwrap();
     assert!(errors(&output).contains("generated: 1 tokens; stopped"), "{}", errors(&output));
 }
+
+#[test]
+fn texts_have_the_form() {
+    let directory = Directory::new("grammar");
+    let schema = r#"{"enum": ["yes", "no"]}"#;
+    fs::write(directory.path("schema.json"), schema).unwrap();
+    fs::write(directory.path("list.lark"), "start: item (\", \" item){2}\nitem: /[ab]/").unwrap();
+    let run = |more: &[&str]| {
+        let run = json(&[&["run", TALES, "Once", "--cpu", "--greedy"], more].concat());
+        assert_eq!(run["stop_reason"], "end_of_text", "{run}");
+        run["text"].as_str().unwrap().to_owned()
+    };
+    let choices = ["\"yes\"", "\"no\""];
+    assert!(choices.contains(&&*run(&["--json-schema", schema])));
+    assert!(choices.contains(&&*run(&["--json-schema", &directory.path("schema.json")])));
+    let date = run(&["--regex", "[0-9]{4}-[0-9]{2}"]);
+    assert!(date.len() == 7 && date.as_bytes()[4] == b'-', "{date}");
+    assert_eq!(run(&["--grammar", &directory.path("list.lark")]).split(", ").count(), 3);
+    for (options, wanted) in [
+        (&["--json-schema", r#"{"enum": []}"#][..], "--json-schema"),
+        (&["--json-schema", "no such file"], "no such file"),
+        (&["--regex", "("], "--regex"),
+        (&["--grammar", &directory.path("schema.json")], "--grammar"),
+        (&["--json-object", "--regex", "a"], "cannot be used with"),
+    ] {
+        fails(&[&["run", TALES, "Once", "--cpu"], options].concat(), wanted);
+    }
+}

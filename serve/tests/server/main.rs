@@ -9,6 +9,7 @@ mod connections;
 mod dialects;
 mod embeddings;
 mod fairness;
+mod grammar;
 mod life;
 mod logprobs;
 mod manners;

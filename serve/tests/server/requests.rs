@@ -116,9 +116,9 @@ fn what_is_wrong_is_named() {
         (chat(json!({ "tools": [{}] })), "tools[0].type", "missing field"),
         (text(json!({ "tools": [{}] })), "tools", "not supported"),
         (
-            chat(json!({ "response_format": { "type": "json_object" } })),
-            "response_format",
-            "not supported",
+            chat(json!({ "response_format": { "type": "json" } })),
+            "response_format.type",
+            "json_object",
         ),
         (chat(json!({ "reasoning_effort": "low" })), "reasoning_effort", "not supported"),
         (chat(json!({ "temprature": 1 })), "temprature", "unknown field"),

@@ -95,7 +95,8 @@ pub struct BatchLoad {
 /// [`logits`](GenerateOptions::logits()), [`bad_words`](GenerateOptions::bad_words()),
 /// [`logprobs`](GenerateOptions::logprobs()), [`no_repeat_ngram`](GenerateOptions::no_repeat_ngram()) and, until they are reached,
 /// [`min_tokens`](GenerateOptions::min_tokens()): while one sequence has any of these, the logits of all that
-/// step with it are read back in every step, and none is submitted ahead.
+/// step with it are read back in every step, and none is submitted ahead. With a grammar the GPU chooses, but
+/// no step is submitted ahead either.
 ///
 /// ```no_run
 /// # async fn serve(model: bitnet_wgpu::model::Model) -> bitnet_wgpu::Result<()> {

@@ -114,12 +114,10 @@ impl Chooser {
         self.constraint.as_ref().map(|constraint| constraint.allowed())
     }
 
-    /// Returns the beginning of a draft that may come next.
-    pub fn valid_draft(&mut self, mut draft: Vec<u32>) -> Result<Vec<u32>> {
-        if let Some(constraint) = &mut self.constraint {
-            draft.truncate(constraint.valid_prefix(&draft)?);
-        }
-        Ok(draft)
+    /// Returns how many tokens of a draft may come next, one after another.
+    pub fn valid_draft(&mut self, draft: &[u32]) -> Result<usize> {
+        let constraint = self.constraint.as_mut();
+        constraint.map_or(Ok(draft.len()), |constraint| constraint.valid_prefix(draft))
     }
 
     /// Returns whether this token ends the text.

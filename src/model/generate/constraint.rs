@@ -29,7 +29,7 @@ pub(crate) trait Constraint: Send {
     /// Returns whether the text is complete and nothing can follow.
     fn is_complete(&self) -> bool;
 
-    /// Returns how many of some tokens may come next, one after another.
+    /// Returns how many of some tokens may come next, one after another. It may be too many.
     fn valid_prefix(&mut self, ids: &[u32]) -> Result<usize>;
 }
 

@@ -103,7 +103,7 @@ struct GenerationState {
     verified: Option<Verified>,
 }
 
-/// A pass over the last token and a draft. The session has them all; tokens are chosen one by one,
+/// A pass over the last token and a draft. The session has those that may come next; tokens are chosen one by one,
 /// as they are asked for.
 struct Verified {
     draft: Vec<u32>,
@@ -113,9 +113,9 @@ struct Verified {
 
 /// What is known after the last token and after every token of the draft.
 enum Verification {
-    /// `[1 + draft, vocab]`
+    /// `[1 + valid draft, vocab]`
     Logits(Vec<f32>),
-    /// `[1 + draft]`: the engine has chosen.
+    /// `[1 + valid draft]`: the engine has chosen.
     Next(Vec<u32>),
 }
 
@@ -389,15 +389,16 @@ impl GenerationState {
         let (chooser, Some(speculator)) = (&mut self.sequence.chooser, &mut self.speculator) else {
             return Ok(());
         };
-        let draft = speculator.draft(chooser.tokens(), length).await;
-        let mut draft = chooser.valid_draft(draft)?;
+        let mut draft = speculator.draft(chooser.tokens(), length).await;
         // Nothing follows an end.
         let end =
             draft.iter().position(|&id| chooser.is_end(id)).map_or(draft.len(), |end| end + 1);
         draft.truncate(end);
         speculator.counts.passes += 1;
         speculator.counts.drafted += draft.len();
-        let run = [&[chooser.last()], &draft[..]].concat();
+        // What cannot be chosen need not be computed.
+        let valid = chooser.valid_draft(&draft)?;
+        let run = [&[chooser.last()], &draft[..valid]].concat();
         let verification = if chooser.is_for_engine() && !chooser.changes_logits() {
             self.tell()?;
             Verification::Next(self.session.step_next(&[0], &run, run.len()).await?)

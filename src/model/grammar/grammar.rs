@@ -1,6 +1,9 @@
 //! Grammars, as callers write them.
 
-use super::matcher::{Reasoning, TokenGrammar};
+use super::{
+    matcher::{Reasoning, TokenGrammar},
+    productive::is_productive,
+};
 use crate::{
     error::Result,
     limits::grammar::MOST_BYTES,
@@ -15,11 +18,7 @@ use crate::{
         },
     },
 };
-use llguidance::{
-    JsonCompileOptions, Matcher,
-    api::TopLevelGrammar,
-    earley::{CGrammar, CSymIdx},
-};
+use llguidance::{JsonCompileOptions, Matcher, api::TopLevelGrammar};
 use serde_json::{Value, json};
 use std::{
     collections::BTreeSet,
@@ -105,10 +104,12 @@ impl Grammar {
     ///
     /// # Errors
     /// [`Error::Grammar`] for a grammar that is wrong, allows no finite text, or takes too much
-    /// work. Whether a model has its special tokens is checked when a generation begins.
+    /// work. Whether a model has its special tokens is checked when a generation begins. A grammar
+    /// with tokens by their ids, as in `<[42]>`, is checked as a whole then.
     pub fn lark(grammar: &str) -> Result<Self> {
         check_length(grammar)?;
-        Self::new(TopLevelGrammar::from_lark(grammar.to_owned())).checked(grammar)
+        let made = Self::new(TopLevelGrammar::from_lark(grammar.to_owned()));
+        if grammar.contains("<[") { Ok(made) } else { made.checked(grammar) }
     }
 
     /// Has the grammar begin after a model's reasoning, if there is some: reasoning that the prompt
@@ -140,8 +141,9 @@ impl Grammar {
     /// Checks the grammar with a vocabulary of bytes and of all special tokens that its `source`
     /// names.
     fn checked(self, source: &str) -> Result<Self> {
-        let vocabulary = Vocabulary::of_bytes(special_names(source).into_iter())?;
-        if !is_productive(&*vocabulary.rules(self.shared.grammar.clone())?) {
+        let vocabulary = Vocabulary::of_bytes(special_names(source).iter().map(String::as_str))?;
+        let rules = vocabulary.rules(self.shared.grammar.clone())?;
+        if !is_productive(&rules) {
             return Err(failed("no finite text fulfills it"));
         }
         let matcher = vocabulary.matcher(self.shared.grammar.clone())?;
@@ -210,47 +212,10 @@ fn check_length(source: &str) -> Result<()> {
 }
 
 /// Names in angle brackets, which may be special tokens.
-fn special_names(source: &str) -> BTreeSet<&str> {
-    let begin = source.match_indices('<').map(|(at, _)| &source[at..]);
-    begin
-        .filter_map(|name| {
-            let end = name.find('>')?;
-            let inner = &name[1..end];
-            (!inner.is_empty() && !inner.contains(|c: char| c == '<' || c.is_whitespace()))
-                .then_some(&name[..=end])
-        })
-        .collect()
-}
-
-/// Returns whether there is a finite text: whether the start symbol has a rule of symbols that
-/// have one.
-fn is_productive(grammar: &CGrammar) -> bool {
-    let mut symbols = BTreeSet::from([grammar.start().as_index()]);
-    let mut found: Vec<CSymIdx> = vec![grammar.start()];
-    let mut rules = Vec::new();
-    while let Some(symbol) = found.pop() {
-        for &rule in grammar.rules_of(symbol) {
-            let parts = grammar.rule_rhs(rule).0;
-            rules.push((symbol.as_index(), parts));
-            found.extend(parts.iter().filter(|part| symbols.insert(part.as_index())));
-        }
-    }
-    let is_leaf = |index: &usize| {
-        let symbol = grammar.sym_data(CSymIdx::new_checked(*index));
-        symbol.is_terminal || symbol.is_nullable || !symbol.cond_nullable.is_empty()
+fn special_names(source: &str) -> BTreeSet<String> {
+    let name = |text: &str| {
+        let (name, _) = text.split_once('>')?;
+        (!name.is_empty() && !name.contains(char::is_whitespace)).then(|| format!("<{name}>"))
     };
-    let mut productive: BTreeSet<usize> = symbols.iter().copied().filter(is_leaf).collect();
-    loop {
-        let before = productive.len();
-        rules.retain(|(symbol, parts)| {
-            let is_new = parts.iter().all(|part| productive.contains(&part.as_index()));
-            if is_new {
-                productive.insert(*symbol);
-            }
-            !is_new
-        });
-        if productive.len() == before {
-            return productive.contains(&grammar.start().as_index());
-        }
-    }
+    source.split('<').skip(1).filter_map(name).collect()
 }

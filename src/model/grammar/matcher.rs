@@ -82,7 +82,9 @@ impl TokenGrammar {
     fn update(&mut self) -> Result<()> {
         if let Reasoning::Open(_) = self.reasoning {
             self.allowed = vec![u32::MAX; self.vocabulary.tokens().div_ceil(32)];
-            self.ends.iter().for_each(|&id| set(&mut self.allowed, id, false));
+            // The end that the vocabulary adds is no token of the model.
+            let ends = self.ends.iter().copied().chain([self.vocabulary.end()]);
+            ends.for_each(|id| set(&mut self.allowed, id, false));
             return Ok(());
         }
         self.allowed.clear();
@@ -161,7 +163,12 @@ impl Constraint for TokenGrammar {
 
     fn valid_prefix(&mut self, ids: &[u32]) -> Result<usize> {
         match self.reasoning {
-            Reasoning::None => self.matcher.validate_tokens(ids).map_err(failed),
+            Reasoning::None => {
+                // An end is no token of the grammar, and may come where it is complete.
+                let text = ids.iter().position(|id| self.ends.contains(id)).unwrap_or(ids.len());
+                let valid = self.matcher.validate_tokens(&ids[..text]).map_err(failed)?;
+                Ok(if valid == text { ids.len() } else { valid })
+            }
             _ => Ok(ids.len()),
         }
     }

@@ -5,3 +5,4 @@
 
 pub mod grammar;
 mod matcher;
+mod productive;

@@ -6,8 +6,8 @@ use bitnet_wgpu::{
     device::Capabilities,
     reference,
     transformer::{
-        self, AttentionShape, CachePositions, HostKvCache, KvCache, Penalizer, Penalties, RmsNorm,
-        RotaryEmbedding, SampleOptions, SampleParams, TopK, flash_attention,
+        self, AttentionShape, CachePositions, HostKvCache, KvCache, LogitMasks, Penalizer,
+        Penalties, RmsNorm, RotaryEmbedding, SampleOptions, SampleParams, TopK, flash_attention,
     },
     weights::{DenseElement, PackedDense, PackedTernary, Scales},
 };
@@ -324,5 +324,9 @@ fn choices_of_tokens_refuse_what_does_not_fit() {
         new,
     ));
     assert_invalid(reference::penalize(&mut [0.0; 3], 0, &mut [0; 2], &[0.0; 3], &none));
+    for masks in [list(1), Tensor::uninit(context, [0, 1]).unwrap()] {
+        assert_shape(LogitMasks::new(&masks).forward(&mut encoder, &logits, new));
+    }
+    assert_invalid(LogitMasks::new(&table(1)).forward(&mut encoder, &logits, twice));
     assert!(encoder.is_empty());
 }

@@ -10,8 +10,8 @@ use bitnet_wgpu::{
     Element, Tensor, reference,
     tensor::{Float, f16},
     transformer::{
-        self, AttentionShape, CachePositions, FlashAttention, HostKvCache, KvCache, Penalizer,
-        Penalties, RmsNorm, RmsNormHeads, RotaryEmbedding, SampleOptions, SampleParams,
+        self, AttentionShape, CachePositions, FlashAttention, HostKvCache, KvCache, LogitMasks,
+        Penalizer, Penalties, RmsNorm, RmsNormHeads, RotaryEmbedding, SampleOptions, SampleParams,
     },
     weights::{DenseElement, PackedDense, PackedTernary, Scales},
 };
@@ -31,6 +31,7 @@ pub const CASES: &[Case] = &[
     case("transformer::embed_ternary", embed_ternary),
     case("transformer::flash_attention", flash_attention),
     case("transformer::flash_attention_backward", flash_attention_backward),
+    case("transformer::mask_logits", mask_logits),
     case("transformer::penalize", penalize),
     case("transformer::rms_norm", rms_norm::<f32>),
     half("transformer::rms_norm, f16", rms_norm::<f16>),
@@ -261,6 +262,19 @@ fn flash_attention_backward(t: &mut Trial) -> Result<()> {
     t.near(&made.0, &dq, GRADIENT);
     t.near(&made.1, &dk, GRADIENT);
     t.near(&made.2, &dv, GRADIENT);
+    Ok(())
+}
+
+fn mask_logits(t: &mut Trial) -> Result<()> {
+    let vocab = 1000;
+    let (mut logits, mask) = (t.floats(vocab), t.ids(30, 1 << 31));
+    let logits_there = t.context.upload(&logits, [1, vocab])?;
+    let mask_there = t.context.upload(&mask, [1, mask.len()])?;
+    let runs = t.context.upload(&[0, 9], [1, 2])?;
+    let positions = CachePositions::new(&runs, 1);
+    LogitMasks::new(&mask_there).forward(&mut t.encoder, &logits_there, positions)?;
+    reference::mask_logits(&mut logits, &mask);
+    t.same(&logits_there, logits);
     Ok(())
 }
 

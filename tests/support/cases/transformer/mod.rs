@@ -6,6 +6,7 @@ mod dense_gemv;
 mod embed;
 mod embed_ternary;
 mod flash_attention;
+mod mask_logits;
 mod penalize;
 mod rms_norm;
 mod rms_norm_heads;
@@ -26,6 +27,7 @@ pub const OPS: Family = &[
     ("transformer::embed_ternary", Wgsl, embed_ternary::cases),
     ("transformer::flash_attention", KernelsAndReference, flash_attention::cases),
     ("transformer::flash_attention_backward", KernelsAndReference, flash_attention::backward_cases),
+    ("transformer::mask_logits", Wgsl, mask_logits::cases),
     ("transformer::penalize", Wgsl, penalize::cases),
     ("transformer::rms_norm", Kernels, rms_norm::cases),
     ("transformer::rms_norm_backward", KernelsAndReference, super::tensor::rms_norm_gradients),
