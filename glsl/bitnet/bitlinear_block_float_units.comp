@@ -66,6 +66,8 @@ uint values(const uint halves) { return packFloat2x16(unpackFloat2x16(halves & 0
 // no 2^31 tokens; but that is not known when this is compiled.
 float apart(const float product) { return uintBitsToFloat(floatBitsToUint(product) | params.m >> 31); }
 
+float scaled(const float sum, const float of_token, const float of_row) { return apart(apart(sum * of_token) * of_row); }
+
 // SIDE tokens of a subgroup from workgroup memory, where they lie from `start` on. Lanes are rows.
 void store_staged(const int start, const uint first_token, const uint first_row) {
     [[dont_unroll]] for (uint i = gl_SubgroupInvocationID; i < SIDE * ACROSS * SIDE; i += LANES) {
@@ -145,7 +147,7 @@ void main() {
             coopMatLoad(of_token, scales, turn + TILE_X + down + i * SIDE, 0, gl_CooperativeMatrixLayoutColumnMajor);
             EACH(j, ACROSS) {
                 [[unroll]] for (int e = 0; e < totals[i][j].length(); e++)
-                    totals[i][j][e] += apart(apart(sums[i][j][e] * of_token[e]) * of_row[j][e]);
+                    totals[i][j][e] += scaled(sums[i][j][e], of_token[e], of_row[j][e]);
                 sums[i][j] = ACCUMULATOR(0.0);
             }
         }
