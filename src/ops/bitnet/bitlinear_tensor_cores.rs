@@ -104,13 +104,13 @@ pub static UNITS_8: OnUnit = OnUnit {
 /// The kernels of a tensor core for int8, for products as they are. They count on fused
 /// multiply-adds.
 pub struct OnInt8Unit {
-    /// Four matrices of tokens and four of rows for a subgroup: what is multiplied for each byte that
-    /// it reads from workgroup memory is the most that its registers have room for.
+    /// Four matrices of tokens and four of rows for a subgroup, in tiles of 128 × 128 on a GPU.
+    /// Registers have room for no more.
     pub large: [Kernel; 1],
-    /// Half as many tokens.
+    /// Half as many tokens, in tiles of 64 tokens × 128 rows.
     pub small: [Kernel; 1],
-    /// Two by two, with as many columns at a time as workgroup memory has room for, of which half
-    /// of the subgroups have the one half each: for so few tiles that each has a core of a GPU to
+    /// Two by two, in tiles of 64 × 64. As many columns are staged as workgroup memory has room for,
+    /// and two teams of subgroups share them. For so few tiles that each has a core of a GPU to
     /// itself.
     pub deep: [Kernel; 1],
 }
@@ -122,9 +122,9 @@ impl OnInt8Unit {
     }
 }
 
-/// `rows` × `tokens` outputs a workgroup, of which a subgroup makes `down` × `across` matrices, and
-/// each of `teams` in its part of the columns; `depth` columns are staged at a time, and then, in
-/// their place, sums.
+/// `rows` × `tokens` outputs a workgroup, of which a subgroup makes `down` × `across` matrices.
+/// `depth` columns are staged at a time, which `teams` of subgroups share. Sums take their place in
+/// the end.
 const fn int8_units(
     source: Source,
     unit: MatrixUnit,
@@ -141,8 +141,8 @@ const fn int8_units(
         .workgroup_bytes(most + 4 * unit.size * unit.size)
 }
 
-/// A kernel on `int8_units`, by its name, and so its binaries. `wide` and `across` are how a lane's
-/// elements lie: this many neighboring rows, and lanes beside it.
+/// A kernel on `int8_units`, by its name, and so its binaries. `lanes` is how elements lie: neighboring
+/// rows of a lane, and lanes of a token.
 macro_rules! int8_units_of_spirv {
     ($name:literal, $unit:expr, $tile:expr, [$down:literal, $across:literal], [$depth:literal, $teams:literal], lanes [$wide:literal, $lanes_across:literal]) => {
         [Kernel::trusted(
