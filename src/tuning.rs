@@ -92,8 +92,8 @@ table! {
     Int8TensorCoreOutputs = "int8_tensor_core_outputs" in 0..=NEVER; 240_000, 120_000, 120_000;
     /// [`TuningKey::TensorCoreTokens`] of int8 tensor cores. H200: there.
     Int8TensorCoreTokens = "int8_tensor_core_tokens" in 0..=TOKENS; 16, 16, 16;
-    /// Fewest tiles of 128 × 128 that take less time on int8 tensor cores than four times as many
-    /// of 64 × 64. H200: there.
+    /// Fewest tiles of 128 × 128 that take less time on int8 tensor cores than twice as many of 64
+    /// tokens × 128 rows. H200: there, and "Products of prompts, fed better".
     Int8TensorCoreLargeTiles = "int8_tensor_core_large_tiles" in 0..=NEVER; 64, 64, 64;
     /// [`TuningKey::TensorCoreTokens`] for activations in block floating point. H200: "Activations
     /// in block floating point".

@@ -1,12 +1,12 @@
 // x / y, correctly rounded on every device that fuses multiply-adds: wgsl/shared/exact.wgsl says why and how.
 
 // Are these the bits of a positive normal float?
-bool is_normal(uint bits) { return bits >= 0x00800000u && bits < 0x7f800000u; }
+bool is_normal(const uint bits) { return bits >= 0x00800000u && bits < 0x7f800000u; }
 
-float significand(uint bits) { return uintBitsToFloat((bits & 0x7fffffu) | 0x3f800000u); }
+float significand(const uint bits) { return uintBitsToFloat((bits & 0x7fffffu) | 0x3f800000u); }
 
 // Where x, y or the quotient is zero, subnormal, infinite or NaN, the result is the device's own.
-float exact_quotient(float x, float y) {
+float exact_quotient(const float x, const float y) {
     uint bits_x = floatBitsToUint(x);
     uint bits_y = floatBitsToUint(y);
     float a = significand(bits_x);
@@ -23,3 +23,26 @@ float exact_quotient(float x, float y) {
     if (!is_normal(bits_x & 0x7fffffffu) || !is_normal(bits_y & 0x7fffffffu) || !is_normal(bits)) return x / y;
     return uintBitsToFloat(bits | ((bits_x ^ bits_y) & 0x80000000u));
 }
+
+// Is v positive, and so far from subnormal and infinite that a product of two such numbers and an integer, and its quotient by a third, are too? Not
+// where all bits of its significand are ones: reciprocal() is a unit off there.
+bool is_usual(const float v) {
+    return v >= 9.094947017729282e-13 && v <= 1.099511627776e12 && (floatBitsToUint(v) & 0x7fffffu) != 0x7fffffu;
+}
+
+// 1 / y, correctly rounded, where y is usual and the device's own is up to three units off: checked for all significands.
+float reciprocal(const float y) {
+    float r = 1.0 / y;
+    r = fma(fma(-r, y, 1.0), r, r);
+    return fma(fma(-r, y, 1.0), r, r);
+}
+
+// x / y, correctly rounded, where y is usual and x is 0 or as large as a usual number. After one step the quotient is less than a unit off and its
+// remainder exact; so the next step rounds correctly (Markstein).
+float quotient_by(const float x, const float y, const float inverse) {
+    float near = x * inverse;
+    float q = fma(fma(-near, y, x), inverse, near);
+    return fma(fma(-q, y, x), inverse, q);
+}
+
+vec2 quotient_by(const vec2 x, const float y, const float inverse) { return vec2(quotient_by(x.x, y, inverse), quotient_by(x.y, y, inverse)); }

@@ -450,11 +450,11 @@ impl Kernel {
     ) -> fmt::Result {
         writeln!(head, "#version 460")?;
         for (name, element) in &variant.floats {
-            writeln!(
-                head,
-                "#define {name} {}",
-                if *element == Element::F16 { "float16_t" } else { "float" }
-            )?;
+            let [ty, pair] = match element {
+                Element::F16 => ["float16_t", "f16vec2"],
+                _ => ["float", "vec2"],
+            };
+            writeln!(head, "#define {name} {ty}\n#define {name}2 {pair}")?;
         }
         source
             .numbers()

@@ -59,14 +59,6 @@ pub const EXACT: Part = Part {
     unfused: Some(include_str!("../../wgsl/shared/exact_unfused.wgsl")),
 };
 
-/// [`EXACT`] in GLSL.
-pub const EXACT_GLSL: Part = Part {
-    path: "glsl/shared/exact.comp",
-    source: include_str!("../../glsl/shared/exact.comp"),
-    portable: None,
-    unfused: Some(include_str!("../../glsl/shared/exact_unfused.comp")),
-};
-
 /// What one thread does in one turn of a source's hot loop: for instruction counts per unit of work,
 /// and for roofs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -245,28 +237,9 @@ macro_rules! msl { [$($part:tt),+ $(,)?] => { &[$($crate::part!("msl/", $part, "
 macro_rules! glsl { [$($part:tt),+ $(,)?] => { &[$($crate::part!("glsl/", $part, ".comp")),+] } }
 pub(crate) use glsl;
 
-/// Includes what a kernel's GLSL was compiled to, for outputs in `f32` and in `f16`, and for
-/// devices that do not fuse multiply-adds.
+/// Includes what a kernel's GLSL was compiled to, for outputs in `f32` and in `f16`.
 macro_rules! spirv {
     ($name:literal) => {
-        &[
-            include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/spirv/", $name, "-Y_f32.spv")),
-            include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/spirv/", $name, "-Y_f16.spv")),
-            include_bytes!(concat!(
-                env!("CARGO_MANIFEST_DIR"),
-                "/spirv/",
-                $name,
-                "-Y_f32-unfused.spv"
-            )),
-            include_bytes!(concat!(
-                env!("CARGO_MANIFEST_DIR"),
-                "/spirv/",
-                $name,
-                "-Y_f16-unfused.spv"
-            )),
-        ]
-    };
-    ($name:literal, of one form) => {
         &[
             include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/spirv/", $name, "-Y_f32.spv")),
             include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/spirv/", $name, "-Y_f16.spv")),

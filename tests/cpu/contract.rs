@@ -46,7 +46,6 @@ fn every_shader_file_is_used() {
             "wgsl/shared/reduce_portable.wgsl",
             "wgsl/shared/cells_portable.wgsl",
             "wgsl/shared/exact_unfused.wgsl",
-            "glsl/shared/exact_unfused.comp",
         ]
         .map(str::to_owned),
     );

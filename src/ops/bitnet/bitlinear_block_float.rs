@@ -164,32 +164,41 @@ const fn units(source: Source, unit: MatrixUnit, side: u32, [down, across]: [u32
     source
         .workgroup_size([subgroups * unit.lanes, 1, 1])
         .tile([side, side, 1])
-        .workgroup_bytes(most + 8 * side)
+        .workgroup_bytes(most + 16 * side + 4 * unit.size * unit.size)
 }
 
 macro_rules! units_of_spirv {
-    ($name:literal, $unit:expr, $side:literal, [$down:literal, $across:literal]) => {
+    ($name:literal, $unit:expr, $side:literal, [$down:literal, $across:literal], lanes [$wide:literal, $lanes_across:literal]) => {
         Kernel::trusted(
             $name,
             Params::FIELDS,
             WITH_UNITS,
-            &[units(Source::spirv(UNITS_PARTS, spirv!($name, of one form)), $unit, $side, [$down, $across])
-                .constants(&[("DOWN", $down), ("ACROSS", $across)])],
+            &[units(Source::spirv(UNITS_PARTS, spirv!($name)), $unit, $side, [$down, $across])
+                .constants(&[
+                    ("DOWN", $down),
+                    ("ACROSS", $across),
+                    ("WIDE", $wide),
+                    ("LANES_ACROSS", $lanes_across),
+                    ("BINDING", 4),
+                ])],
         )
         .entry("bitlinear_block_float_units")
         .matrix_unit($unit)
     };
 }
 
-const UNITS_PARTS: &[Part] = glsl!["shared/prelude", "bitnet/bitlinear_block_float_units"];
+const UNITS_PARTS: &[Part] =
+    glsl!["shared/prelude", "shared/outputs", "bitnet/bitlinear_block_float_units"];
 
-static UNITS_16: Kernel = units_of_spirv!("bitlinear_block_float_units_16", UNIT_16, 64, [2, 2]);
+static UNITS_16: Kernel =
+    units_of_spirv!("bitlinear_block_float_units_16", UNIT_16, 64, [2, 2], lanes [2, 4]);
 static UNITS_16_LARGE: Kernel =
-    units_of_spirv!("bitlinear_block_float_units_16_large", UNIT_16, 128, [2, 4]);
+    units_of_spirv!("bitlinear_block_float_units_16_large", UNIT_16, 128, [2, 4], lanes [2, 4]);
 /// For tests on software adapters.
-static UNITS_8: Kernel = units_of_spirv!("bitlinear_block_float_units_8", UNIT_8, 32, [2, 2]);
+static UNITS_8: Kernel =
+    units_of_spirv!("bitlinear_block_float_units_8", UNIT_8, 32, [2, 2], lanes [1, 8]);
 static UNITS_8_LARGE: Kernel =
-    units_of_spirv!("bitlinear_block_float_units_8_large", UNIT_8, 64, [2, 4]);
+    units_of_spirv!("bitlinear_block_float_units_8_large", UNIT_8, 64, [2, 4], lanes [1, 8]);
 
 pub(super) const KERNELS: &[&Kernel] = &[
     &GEMV,

@@ -6,7 +6,7 @@ use crate::{
         declaration::Kernel,
         needs::MatrixUnit,
         params::Params as _,
-        source::{EXACT, EXACT_GLSL, HOLE, Part, Source, glsl, spirv},
+        source::{EXACT, HOLE, Part, Source, glsl, spirv},
     },
     ops::tensor::matmul_kernels::{Forms, UNIT_8, UNIT_16},
     wgsl,
@@ -101,14 +101,17 @@ pub static UNITS_8: OnUnit = OnUnit {
     ),
 };
 
-/// The kernels of a tensor core for int8, for products as they are.
+/// The kernels of a tensor core for int8, for products as they are. They count on fused
+/// multiply-adds.
 pub struct OnInt8Unit {
-    /// Tiles of 128 × 128 on a GPU.
+    /// Four matrices of tokens and four of rows for a subgroup, in tiles of 128 × 128 on a GPU.
+    /// Registers have room for no more.
     pub large: [Kernel; 1],
-    /// Of 64 × 64.
+    /// Half as many tokens, in tiles of 64 tokens × 128 rows.
     pub small: [Kernel; 1],
-    /// Of 64 × 64, with as many columns at a time as workgroup memory has room for: for so few
-    /// tiles that each has a core of a GPU to itself.
+    /// Two by two, in tiles of 64 × 64. As many columns are staged as workgroup memory has room for,
+    /// and two teams of subgroups share them. For so few tiles that each has a core of a GPU to
+    /// itself.
     pub deep: [Kernel; 1],
 }
 
@@ -119,29 +122,29 @@ impl OnInt8Unit {
     }
 }
 
-/// `side` × `side` outputs a workgroup, of which a subgroup of `lanes` makes `down` × `across`
-/// matrices of `size` × `size`; `depth` columns of them are staged at a time, and then, in their
-/// place, outputs.
+/// `rows` × `tokens` outputs a workgroup, of which a subgroup makes `down` × `across` matrices.
+/// `depth` columns are staged at a time, which `teams` of subgroups share. Sums take their place in
+/// the end.
 const fn int8_units(
     source: Source,
     unit: MatrixUnit,
-    side: u32,
+    [rows, tokens]: [u32; 2],
     [down, across]: [u32; 2],
-    depth: u32,
+    [depth, teams]: [u32; 2],
 ) -> Source {
-    let subgroups = side * side / (down * across * unit.size * unit.size);
-    let (staged, outputs) =
-        (2 * side * (depth + 16), subgroups * unit.size * (across * unit.size + 4) * 4);
-    let most = if staged > outputs { staged } else { outputs };
+    let subgroups = rows * tokens / (down * across * unit.size * unit.size);
+    let (staged, sums) = ((rows + tokens) * (depth + 16), (teams - 1) * rows * tokens * 4);
+    let most = if staged > sums { staged } else { sums };
     source
-        .workgroup_size([subgroups * unit.lanes, 1, 1])
-        .tile([side, side, 1])
-        .workgroup_bytes(most + 8 * side)
+        .workgroup_size([subgroups * unit.lanes * teams, 1, 1])
+        .tile([rows, tokens, 1])
+        .workgroup_bytes(most + 4 * unit.size * unit.size)
 }
 
-/// A kernel on `int8_units`, by its name, and so its binaries.
+/// A kernel on `int8_units`, by its name, and so its binaries. `lanes` is how elements lie: neighboring
+/// rows of a lane, and lanes of a token.
 macro_rules! int8_units_of_spirv {
-    ($name:literal, $unit:expr, $side:literal, [$down:literal, $across:literal], $depth:literal) => {
+    ($name:literal, $unit:expr, $tile:expr, [$down:literal, $across:literal], [$depth:literal, $teams:literal], lanes [$wide:literal, $lanes_across:literal]) => {
         [Kernel::trusted(
             $name,
             Params::FIELDS,
@@ -149,11 +152,19 @@ macro_rules! int8_units_of_spirv {
             &[int8_units(
                 Source::spirv(INT8_UNITS_PARTS, spirv!($name)),
                 $unit,
-                $side,
+                $tile,
                 [$down, $across],
-                $depth,
+                [$depth, $teams],
             )
-            .constants(&[("DOWN", $down), ("ACROSS", $across), ("DEPTH", $depth)])],
+            .constants(&[
+                ("DOWN", $down),
+                ("ACROSS", $across),
+                ("DEPTH", $depth),
+                ("TEAMS", $teams),
+                ("WIDE", $wide),
+                ("LANES_ACROSS", $lanes_across),
+                ("BINDING", 5),
+            ])],
         )
         .entry("bitlinear_gemm_int8_units")
         .matrix_unit($unit)]
@@ -161,7 +172,7 @@ macro_rules! int8_units_of_spirv {
 }
 
 const INT8_UNITS_PARTS: &[Part] =
-    glsl!["shared/prelude", EXACT_GLSL, "bitnet/bitlinear_gemm_int8_units"];
+    glsl!["shared/prelude", "shared/exact", "shared/outputs", "bitnet/bitlinear_gemm_int8_units"];
 
 /// Of GPUs of NVIDIA.
 const INT8_UNIT_16: MatrixUnit = MatrixUnit::int8(16, 32, 32);
@@ -171,19 +182,25 @@ const INT8_UNIT_8: MatrixUnit = MatrixUnit::int8(8, 8, 8);
 /// For GPUs.
 pub static INT8_UNITS_16: OnInt8Unit = OnInt8Unit {
     large: int8_units_of_spirv!(
-        "bitlinear_gemm_int8_units_16_large",
-        INT8_UNIT_16,
-        128,
-        [2, 4],
-        128
+        "bitlinear_gemm_int8_units_16_large", INT8_UNIT_16, [128, 128], [4, 4], [128, 1], lanes [2, 4]
     ),
-    small: int8_units_of_spirv!("bitlinear_gemm_int8_units_16", INT8_UNIT_16, 64, [2, 2], 128),
-    deep: int8_units_of_spirv!("bitlinear_gemm_int8_units_16_deep", INT8_UNIT_16, 64, [2, 2], 256),
+    small: int8_units_of_spirv!(
+        "bitlinear_gemm_int8_units_16", INT8_UNIT_16, [128, 64], [2, 4], [128, 1], lanes [2, 4]
+    ),
+    deep: int8_units_of_spirv!(
+        "bitlinear_gemm_int8_units_16_deep", INT8_UNIT_16, [64, 64], [2, 2], [256, 2], lanes [2, 4]
+    ),
 };
 
 /// For tests on software adapters, in what workgroup memory they have.
 pub static INT8_UNITS_8: OnInt8Unit = OnInt8Unit {
-    large: int8_units_of_spirv!("bitlinear_gemm_int8_units_8_large", INT8_UNIT_8, 64, [2, 4], 64),
-    small: int8_units_of_spirv!("bitlinear_gemm_int8_units_8", INT8_UNIT_8, 32, [2, 2], 64),
-    deep: int8_units_of_spirv!("bitlinear_gemm_int8_units_8_deep", INT8_UNIT_8, 32, [2, 2], 128),
+    large: int8_units_of_spirv!(
+        "bitlinear_gemm_int8_units_8_large", INT8_UNIT_8, [64, 64], [2, 4], [64, 1], lanes [1, 8]
+    ),
+    small: int8_units_of_spirv!(
+        "bitlinear_gemm_int8_units_8", INT8_UNIT_8, [64, 32], [2, 2], [64, 1], lanes [1, 8]
+    ),
+    deep: int8_units_of_spirv!(
+        "bitlinear_gemm_int8_units_8_deep", INT8_UNIT_8, [32, 32], [2, 2], [128, 2], lanes [1, 8]
+    ),
 };

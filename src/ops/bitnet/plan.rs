@@ -93,7 +93,8 @@ fn without_workgroup_memory(
     (fits && pays).then_some(&kernel[..])
 }
 
-/// The kernel on tensor cores, where there is one, and where it is exact and the best.
+/// The kernel on tensor cores, where there is one, and where it is exact and the best. Quotients of
+/// those for int8 count on fused multiply-adds.
 fn on_unit(
     tokens: usize,
     rows: usize,
@@ -115,7 +116,8 @@ fn on_unit(
     if features == 0 {
         return None;
     }
-    if let Some(on) = [&INT8_UNITS_16, &INT8_UNITS_8].into_iter().find(|on| has(on.unit())) {
+    let int8 = [&INT8_UNITS_16, &INT8_UNITS_8].into_iter().find(|on| has(on.unit()));
+    if let Some(on) = int8.filter(|_| capabilities.fused_multiply_add) {
         return many(TuningKey::Int8TensorCoreTokens, TuningKey::Int8TensorCoreOutputs).then(
             || match tiles(64) {
                 _ if large(TuningKey::Int8TensorCoreLargeTiles) => &on.large[..],
@@ -295,6 +297,11 @@ mod tests {
         // Sums of 32 bits, as in every kernel for int8.
         assert_eq!(name(512, 4096, 65_537), "bitlinear_gemm_int8_units_16_large");
         assert_eq!(name(512, 4096, 0), "bitlinear_gemm_int8");
+        with.fused_multiply_add = false;
+        assert_eq!(
+            plan(512, 4096, 2560, Layout::Int8, &with).name,
+            "bitlinear_gemm_units_16_large"
+        );
     }
 
     #[test]

@@ -163,7 +163,38 @@ pub fn cases() -> Vec<Case> {
             case::<f16>(method, shape, &tame(&x), &w).device_only(),
         ]);
     }
+    cases.extend(
+        [1, 3, 4].map(|i| (1, ON_UNITS[i])).into_iter().chain([(70, (300, 200, 65))]).map(unusual),
+    );
+    cases.push(scale_of_ones());
     cases
+}
+
+/// On tensor cores, with scales for which quotients need the long way: tokens and rows whose numbers
+/// divide by `apart`.
+fn unusual((apart, (m, n, k)): (usize, Shape)) -> Case {
+    let mut rng = rng(14);
+    let factors =
+        |i: usize, of: [f32; 4]| if i.is_multiple_of(apart) { of[i / apart % 4] } else { 1.0 };
+    let mut x = activations(&mut rng, m, k);
+    x.chunks_mut(k).enumerate().for_each(|(token, x)| {
+        let factor = factors(token, [1e20, 1.0, 1e-3, 1e15]);
+        x.iter_mut().for_each(|v| *v *= factor);
+    });
+    let scales: Vec<f32> = (0..n).map(|row| factors(row, [-1e-15, 0.7, -2.0, 1e14])).collect();
+    let w = ternary_with(&mut rng, n, k, row_scales(&scales));
+    case::<f32>(INT8, (m, n, k), &x, &w).device_only()
+}
+
+/// On tensor cores, with quotients 64 / 1.9999999 and others: Newton's steps are a unit off for the
+/// reciprocal of that scale, whose significand is all ones.
+fn scale_of_ones() -> Case {
+    let (m, n, k) = ON_UNITS[1];
+    let x: Vec<f32> =
+        (0..m * k).map(|i| [63.500_004, (i / k % 64) as f32 / 2.0][i % k % 2]).collect();
+    let values: Vec<i8> = (0..n * k).map(|i| i8::from(i % k == 1)).collect();
+    let w = PackedTernary::from_values(n, k, &values, Scales::Tensor(1.0)).unwrap();
+    case::<f32>(INT8, (m, n, k), &x, &w).device_only()
 }
 
 /// Finite in `f16`.
