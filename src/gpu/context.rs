@@ -178,6 +178,7 @@ impl Context {
         new.device_barriers &= old.device_barriers;
         new.f16 &= old.f16;
         new.matrix_units.retain(|unit| old.matrix_units.contains(unit));
+        new.matrix_elements &= old.matrix_elements;
         new.timestamps &= old.timestamps;
         new.writes_in_place &= old.writes_in_place;
         new.half_subnormals &= old.half_subnormals;
