@@ -54,8 +54,8 @@ kernel void attention_halves(
     threadgroup float4 score_quads[TILE_X * SCORES];
     threadgroup half4 weight_quads[TILE_X * WEIGHTS];
     threadgroup half* staged = (threadgroup half*)staged_quads;
-    // The last rows of a sequence see most: they begin first.
-    const Rows rows = rows_of(params, runs, groups.x - 1u - group.x, group.y, group.z);
+    const uint2 taken = longest_first(group, groups);
+    const Rows rows = rows_of(params, runs, taken.x, taken.y, group.z);
     const uint cache_row = rows.sequence * params.kv_heads + rows.kv_head;
     threadgroup float* scores = (threadgroup float*)(score_quads + subgroup * 8u * SCORES);
     threadgroup half* weights = (threadgroup half*)(weight_quads + subgroup * 8u * WEIGHTS);

@@ -73,6 +73,7 @@ kernel void attention_many(
     device const C4* values       [[buffer(4)]],
     device float* y               [[buffer(5)]],
     uint3 group  [[threadgroup_position_in_grid]],
+    uint3 groups [[threadgroups_per_grid]],
     uint local   [[thread_index_in_threadgroup]])
 {
     static_assert(STAGED == BESIDE / 2u + HALF_SPAN * 16u, "what threadgroup memory has");
@@ -80,8 +81,9 @@ kernel void attention_many(
     threadgroup float2* pairs = (threadgroup float2*)staged;
     // Of wider heads, several threadgroups compute the scores, each for its columns.
     const uint strips = (params.head_dim + COLUMNS - 1u) / COLUMNS;
-    const uint strip = group.y % strips * (COLUMNS / 4u);
-    const Rows rows = rows_of(params, runs, group.x, group.y / strips, group.z);
+    const uint2 taken = longest_first(group, groups);
+    const uint strip = taken.y % strips * (COLUMNS / 4u);
+    const Rows rows = rows_of(params, runs, taken.x, taken.y / strips, group.z);
     const uint cache_row = rows.sequence * params.kv_heads + rows.kv_head;
     // Neighbors are 8 across and 4 down, so that they read few vectors at a time.
     const uint across = local % 8u + local / 32u % 2u * 8u;

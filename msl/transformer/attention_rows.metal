@@ -10,6 +10,12 @@ struct Rows { uint sequence, token, kv_head, first, count, sharing, past, start,
 // The first position that a sequence's new token sees: with itself, `window` at most.
 static inline uint start_of(uint past, uint token, uint window) { return past + token + 1u - min(past + token + 1u, window); }
 
+// Which rows a threadgroup takes, and of which head: wgsl/transformer/attention_rows.wgsl says why.
+static inline uint2 longest_first(uint3 group, uint3 groups) {
+    const uint turn = group.y * groups.x + group.x;
+    return uint2(groups.x - 1u - turn / groups.y, turn % groups.y);
+}
+
 static inline Rows rows_of(constant Params& params, device const uint2* runs, uint x, uint kv_head, uint z) {
     const uint sharing = params.heads / params.kv_heads;
     const uint count = params.run * sharing;

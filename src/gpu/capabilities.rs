@@ -35,6 +35,9 @@ internal_fields! {
         /// Tensor cores that BitLinear of many tokens, attention and f16 products use. None unless the device was opened with wgpu's experimental feature for them:
         /// [`ContextOptions::experimental`](crate::ContextOptions::experimental) says how.
         matrix_units: Vec<MatrixUnit>,
+        /// Whether kernels in SPIR-V may work with single elements of a matrix: no specification says
+        /// which a lane has. Measured on the device when a context is made.
+        matrix_elements: bool,
         /// Whether `dot4I8Packed` is faster than float arithmetic. Apple GPUs and software adapters
         /// have no such instruction.
         fast_packed_dot: bool,
@@ -96,6 +99,7 @@ impl Capabilities {
                 && info.subgroup_max_size <= WGSL_LANES[1],
             f16: features.contains(wgpu::Features::SHADER_F16),
             matrix_units: matrix_units(info, features, limits, matrices),
+            matrix_elements: false,
             // lavapipe expands it: what multiplies f16 or two numbers at once is faster
             // (benches/notes/measurements.md).
             fast_packed_dot: !apple && info.device_type != wgpu::DeviceType::Cpu,
@@ -129,6 +133,7 @@ impl Capabilities {
         new.device_barriers &= self.device_barriers;
         new.f16 &= self.f16;
         new.matrix_units.retain(|unit| self.matrix_units.contains(unit));
+        new.matrix_elements &= self.matrix_elements;
         new.timestamps &= self.timestamps;
         new.writes_in_place &= self.writes_in_place;
         new.half_subnormals &= self.half_subnormals;
@@ -155,6 +160,7 @@ impl Capabilities {
             subgroups: true,
             f16: true,
             matrix_units: Vec::new(),
+            matrix_elements: false,
             fast_packed_dot: !apple,
             half_subnormals: true,
             fused_multiply_add: true,

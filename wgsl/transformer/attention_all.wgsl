@@ -169,9 +169,9 @@ fn write_row(rows: Rows, row: u32, quad: u32, total: f32, sum: vec4<f32>) {
 fn attend_all(group: Group, ids: Ids) {
     // Of wider heads, several workgroups compute the scores, each for its columns.
     let strips = (params.head_dim + COLUMNS - 1u) / COLUMNS;
-    let strip = group.id.y % strips * (COLUMNS / 4u);
-    // The last rows of a sequence see most: they begin first.
-    let rows = rows_of(group.count.x - 1u - group.id.x, group.id.y / strips, group.id.z);
+    let taken = longest_first(group);
+    let strip = taken.y % strips * (COLUMNS / 4u);
+    let rows = rows_of(taken.x, taken.y / strips, group.id.z);
     let place = place_of(ids.local);
     let row = 4u * place.down;
     let asked = ids.local / 16u * 4u;

@@ -29,6 +29,12 @@ struct Rows {
 // The first position that a sequence's new token sees: with itself, `window` at most.
 fn start_of(past: u32, token: u32) -> u32 { return past + token + 1u - min(past + token + 1u, params.window); }
 
+// Which rows a workgroup takes, and of which head. The last rows of a sequence see most: those of all heads begin first.
+fn longest_first(group: Group) -> vec2<u32> {
+    let turn = group.id.y * group.count.x + group.id.x;
+    return vec2<u32>(group.count.x - 1u - turn / group.count.y, turn % group.count.y);
+}
+
 fn rows_of(x: u32, kv_head: u32, z: u32) -> Rows {
     let sharing = params.heads / params.kv_heads;
     let count = params.run * sharing;

@@ -169,8 +169,8 @@ fn team_add(v: f32) -> f32 {
 
 @compute @workgroup_size(WG_X, WG_Y, WG_Z)
 fn attention_units(group: Group, ids: Ids, lane: Lane) {
-    // The last rows of a sequence see most: they begin first.
-    let rows = rows_of(group.count.x - 1u - group.id.x, group.id.y, group.id.z);
+    let taken = longest_first(group);
+    let rows = rows_of(taken.x, taken.y, group.id.z);
     let place = Place(lane.subgroup * SIDE, lane.subgroup * SIDE + lane.id / TEAM, lane.id % TEAM * OWN);
     // Rows that do not exist are the last one, and not written.
     let present = rows.first + place.row < rows.count;

@@ -44,7 +44,7 @@ pub struct Adapter {
     /// [`ContextOptions::adapter`](crate::ContextOptions::adapter) takes it. It stays the same while drivers and the environment do.
     pub index: usize,
     /// Name, driver, backend, and what kernels may count on. What only an open device shows,
-    /// `Capabilities::half_subnormals` and `Capabilities::fused_multiply_add`, is false here.
+    /// `Capabilities::half_subnormals`, `fused_multiply_add` and `matrix_elements`, is false here.
     pub capabilities: Capabilities,
     /// Discrete, integrated, a processor, ...
     pub kind: wgpu::DeviceType,

@@ -233,6 +233,7 @@ impl Context {
         let found = probes::probe(&context).await?;
         capabilities.half_subnormals = found.half_subnormals;
         capabilities.fused_multiply_add = found.fused_multiply_add;
+        capabilities.matrix_elements = found.matrix_elements;
         capabilities.timestamps = found.clock_moves;
         log::info!("{} kernels on {}", context.language(), capabilities.adapter);
         // After the probes: an app whose own resources exceed the working set can still open a

@@ -6,13 +6,14 @@ use crate::{
     kernel::{
         binding::{Type::*, read, read_write},
         declaration::Kernel,
-        source::Source,
+        needs::MatrixUnit,
+        source::{Part, Source, glsl},
     },
     msl, wgsl,
 };
 
 /// All of them.
-pub static KERNELS: &[&Kernel] = &[&HALF_SUBNORMALS, &FUSED_MULTIPLY_ADD];
+pub static KERNELS: &[&Kernel] = &[&HALF_SUBNORMALS, &FUSED_MULTIPLY_ADD, &PLACES_16, &PLACES_8];
 
 /// Probes whether this device widens subnormal f16 exactly. The fastest ternary dot product
 /// (`dot_half`) counts on it.
@@ -37,11 +38,59 @@ static FUSED_MULTIPLY_ADD: Kernel = Kernel::trusted(
     &[Source::wgsl(wgsl!["measure/fused_multiply_add"]).workgroup_size([PRODUCTS as u32, 1, 1])],
 );
 
+/// Shows which elements of a matrix each lane has. No specification says it, and kernels in SPIR-V that
+/// scale a matrix row by row count on it.
+macro_rules! places {
+    ($name:literal, $unit:expr) => {
+        Kernel::trusted(
+            $name,
+            &[],
+            &[read_write("y", U32)],
+            &[Source::spirv(
+                PLACES_PARTS,
+                &[include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/spirv/", $name, ".spv"))],
+            )
+            .workgroup_size([$unit.lanes, 1, 1])
+            .workgroup_bytes(6 * $unit.size * $unit.size)],
+        )
+        .entry("matrix_places")
+        .matrix_unit($unit)
+    };
+}
+
+const PLACES_PARTS: &[Part] = glsl!["shared/prelude", "measure/matrix_places"];
+const UNIT_16: MatrixUnit = MatrixUnit::new(16, 32);
+const UNIT_8: MatrixUnit = MatrixUnit::new(8, 8);
+static PLACES_16: Kernel = places!("matrix_places_16", UNIT_16);
+static PLACES_8: Kernel = places!("matrix_places_8", UNIT_8);
+
+/// What [`PLACES_16`] or [`PLACES_8`] shows where kernels in SPIR-V may work with elements: row · size +
+/// column, of an accumulator and of a left operand, by element and lane.
+fn expected_places(unit: MatrixUnit) -> Vec<u32> {
+    let place = |element: u32, lane: u32| match unit {
+        // As `mma.sync` of NVIDIA has it.
+        UNIT_16 => {
+            let row = lane / 4 + element / 4 * 8;
+            let column = lane % 4 * 2 + element % 2 + element / 2 % 2 * 8;
+            row * 16 + column
+        }
+        // lavapipe: a column a lane.
+        _ => element * unit.size + lane,
+    };
+    let elements = unit.size * unit.size / unit.lanes;
+    let one = (0..elements)
+        .flat_map(|element| (0..unit.lanes).map(move |lane| place(element, lane)))
+        .collect::<Vec<_>>();
+    one.repeat(2)
+}
+
 /// What was found.
 #[derive(Clone, Copy, Debug)]
 pub struct Probed {
     pub half_subnormals: bool,
     pub fused_multiply_add: bool,
+    /// Whether lanes have the elements of a matrix that kernels in SPIR-V expect.
+    pub matrix_elements: bool,
     /// Whether the GPU's clock, where it has one, moves meanwhile.
     pub clock_moves: bool,
 }
@@ -58,7 +107,12 @@ pub async fn probe(context: &Context) -> Result<Probed> {
         (0..PRODUCTS as u32).map(|i| f32::from_bits(0x3f80_0001 + 2 * (i * 65_521))).collect();
     let lost: Vec<f32> = factors.iter().map(|&v| v.mul_add(v, -(v * v))).collect();
     let factor = context.upload(&factors, [PRODUCTS])?;
-    let mut found = Probed { half_subnormals: true, fused_multiply_add: true, clock_moves: false };
+    let mut found = Probed {
+        half_subnormals: true,
+        fused_multiply_add: true,
+        matrix_elements: matrix_elements(context).await?,
+        clock_moves: false,
+    };
     for &language in context.capabilities().languages {
         let (y, z) =
             (Tensor::<f32>::uninit(context, [1])?, Tensor::<f32>::uninit(context, [PRODUCTS])?);
@@ -72,4 +126,19 @@ pub async fn probe(context: &Context) -> Result<Probed> {
         found.clock_moves |= recording.clock_moves().await?;
     }
     Ok(found)
+}
+
+/// Asks a device that runs SPIR-V which elements its lanes have.
+async fn matrix_elements(context: &Context) -> Result<bool> {
+    let units = &context.capabilities().matrix_units;
+    let spirv = context.device().features().contains(wgpu::Features::PASSTHROUGH_SHADERS);
+    let known = [(UNIT_16, &PLACES_16), (UNIT_8, &PLACES_8)];
+    let unit = known.into_iter().find(|(unit, _)| spirv && units.contains(unit));
+    let Some((unit, kernel)) = unit else { return Ok(false) };
+    let expected = expected_places(unit);
+    let y = Tensor::<u32>::uninit(context, [expected.len()])?;
+    let mut encoder = context.encoder("places");
+    encoder.dispatch(kernel, &(), &[&y], [1, 1, 1])?;
+    encoder.finish().submit()?;
+    Ok(y.read().await? == expected)
 }

@@ -242,10 +242,12 @@ impl<'a> Attention<'a> {
     /// of the largest weight for a position that has next to none; queries beyond the range of
     /// `f16`, after their division by √head_dim, give NaN.
     ///
-    /// So a token's attention depends on whether it comes with 63 others of its sequence. It changes
-    /// nothing for fewer tokens, a window, a cache in `f32`, without fitting tensor cores
-    /// (`Capabilities::matrix_units`; on GPUs by Apple, Metal has them), and for heads that are not
-    /// of four or eight matrices: of other widths than 64 and 128 on GPUs.
+    /// So a token's attention depends on whether it comes with 63 others of its sequence. Runs of 64 tokens
+    /// and more are batch-invariant among each other, however a prompt is cut into them.
+    ///
+    /// It changes nothing for fewer tokens, a cache in `f32`, and without fitting tensor cores
+    /// (`Capabilities::matrix_units`; on GPUs by Apple, Metal has them). It serves heads of 64, 96 and 128
+    /// and windows on GPUs by NVIDIA, elsewhere heads of 64 and 128 without a window.
     pub fn f16(self) -> Self {
         Self { f16: true, ..self }
     }

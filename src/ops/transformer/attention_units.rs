@@ -11,7 +11,7 @@ use crate::{
         declaration::Kernel,
         needs::MatrixUnit,
         params::Params as _,
-        source::{Part, Source},
+        source::{Part, Source, glsl},
     },
     msl,
     ops::tensor::matmul_kernels::{UNIT_8, UNIT_16},
@@ -89,6 +89,48 @@ static UNITS_8_64: Kernel = declared(
     &[source(PARTS_8, UNIT_8, 64, 64).constants(&[("SPAN", TURN), ("HEAD", 64)])],
 );
 
+/// A kernel that scales matrices row by row where they are, for devices whose lanes have the elements that it
+/// expects (`Capabilities::matrix_elements`). WGSL has no words for it.
+macro_rules! by_elements {
+    ($name:literal, $unit:expr, $subgroups:literal, $head:literal) => {
+        declared_by_elements(
+            $name,
+            $unit,
+            &[Source::spirv(
+                ELEMENTS_PARTS,
+                &[include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/spirv/", $name, ".spv"))],
+            )
+            .workgroup_size([$subgroups * $unit.lanes, 1, 1])
+            .tile([$subgroups * $unit.size, 1, 1])
+            .constants(&[("SPAN", TURN), ("HEAD", $head)])
+            // Keys and values of two turns, in lines of eight numbers more.
+            .workgroup_bytes(4 * TURN * 2 * ($head + 8))],
+        )
+    };
+}
+
+const ELEMENTS_PARTS: &[Part] = glsl!["shared/prelude", "transformer/attention_elements"];
+
+const fn declared_by_elements(
+    name: &'static str,
+    unit: MatrixUnit,
+    sources: &'static [Source],
+) -> Kernel {
+    Kernel::trusted(name, Params::FIELDS, BINDINGS, sources)
+        .entry("attention_elements")
+        .matrix_unit(unit)
+}
+
+static ELEMENTS_16_64: Kernel = by_elements!("attention_elements_16_64", UNIT_16, 4, 64);
+static ELEMENTS_16_64_LARGE: Kernel =
+    by_elements!("attention_elements_16_64_large", UNIT_16, 8, 64);
+static ELEMENTS_16_96: Kernel = by_elements!("attention_elements_16_96", UNIT_16, 4, 96);
+static ELEMENTS_16_128: Kernel = by_elements!("attention_elements_16_128", UNIT_16, 4, 128);
+static ELEMENTS_16_128_LARGE: Kernel =
+    by_elements!("attention_elements_16_128_large", UNIT_16, 8, 128);
+/// For software adapters.
+static ELEMENTS_8_32: Kernel = by_elements!("attention_elements_8_32", UNIT_8, 8, 32);
+
 const HALVES_WGSL: &[Part] = wgsl!["transformer/attention_halves"];
 
 /// For GPUs by Apple, whose tensor cores only Metal reaches: on matrices of 8 × 8, eight rows a SIMD-group. In
@@ -153,6 +195,12 @@ pub(super) const KERNELS: &[&Kernel] = &[
     &UNITS_16_128_LARGE,
     &UNITS_8_32,
     &UNITS_8_64,
+    &ELEMENTS_16_64,
+    &ELEMENTS_16_64_LARGE,
+    &ELEMENTS_16_96,
+    &ELEMENTS_16_128,
+    &ELEMENTS_16_128_LARGE,
+    &ELEMENTS_8_32,
     &HALVES_64,
     &HALVES_128,
 ];
@@ -166,21 +214,47 @@ pub(super) fn kernel(
     rows: usize,
     sequences: usize,
 ) -> Option<&'static Kernel> {
-    let served = tokens >= MIN_RUN && cache.is_f16() && cache.window.is_none();
-    plan(capabilities, cache.shape.head_dim, rows, cache.shape.kv_heads * sequences)
-        .filter(|_| served)
+    if tokens < MIN_RUN || !cache.is_f16() {
+        return None;
+    }
+    let (head_dim, groups) = (cache.shape.head_dim, cache.shape.kv_heads * sequences);
+    by_elements(capabilities, head_dim, rows, groups)
+        .or_else(|| plan(capabilities, head_dim, rows, groups).filter(|_| cache.window.is_none()))
 }
 
-/// Which kernel serves, if one does: `groups` are pairs of a sequence and a key head, each with
-/// `rows` rows.
+/// Tiles of 128 rows read keys and values half as often; they must keep a GPU busy. `groups` are pairs of a
+/// sequence and a key head, each with `rows` rows.
+fn is_large(capabilities: &Capabilities, rows: usize, groups: usize) -> bool {
+    rows.div_ceil(128) * groups >= capabilities.tuned(TuningKey::AttentionLargeTiles)
+}
+
+/// The kernel in SPIR-V that serves, if one does.
+fn by_elements(
+    capabilities: &Capabilities,
+    head_dim: usize,
+    rows: usize,
+    groups: usize,
+) -> Option<&'static Kernel> {
+    let large = is_large(capabilities, rows, groups);
+    let kernel = |unit| match (unit, head_dim) {
+        (UNIT_16, 64) => Some(if large { &ELEMENTS_16_64_LARGE } else { &ELEMENTS_16_64 }),
+        (UNIT_16, 96) => Some(&ELEMENTS_16_96),
+        (UNIT_16, 128) => Some(if large { &ELEMENTS_16_128_LARGE } else { &ELEMENTS_16_128 }),
+        (UNIT_8, 32) => Some(&ELEMENTS_8_32),
+        _ => None,
+    };
+    let units = capabilities.matrix_units.iter().filter(|_| capabilities.matrix_elements);
+    units.copied().find_map(kernel)
+}
+
+/// The kernel in WGSL or Metal that serves, if one does.
 fn plan(
     capabilities: &Capabilities,
     head_dim: usize,
     rows: usize,
     groups: usize,
 ) -> Option<&'static Kernel> {
-    // Tiles of 128 rows read keys and values half as often; they must keep a GPU busy.
-    let large = rows.div_ceil(128) * groups >= capabilities.tuned(TuningKey::AttentionLargeTiles);
+    let large = is_large(capabilities, rows, groups);
     let kernel = |unit| match (unit, head_dim) {
         (UNIT_16, 64) => Some(&UNITS_16_64),
         (UNIT_16, 128) => Some(if large { &UNITS_16_128_LARGE } else { &UNITS_16_128 }),
@@ -198,7 +272,22 @@ fn plan(
 
 #[cfg(test)]
 mod tests {
-    use super::{Capabilities, UNIT_8, UNIT_16, plan};
+    use super::{Capabilities, UNIT_8, UNIT_16, by_elements, plan};
+
+    #[test]
+    fn elements_need_the_expected_lanes() {
+        let mut with = Capabilities::example(false);
+        with.matrix_units = vec![UNIT_16];
+        let name = |with: &_, head_dim, rows| {
+            by_elements(with, head_dim, rows, 5).map(|kernel| kernel.name)
+        };
+        assert_eq!(name(&with, 128, 512 * 4), None);
+        with.matrix_elements = true;
+        assert_eq!(name(&with, 128, 512 * 4), Some("attention_elements_16_128"));
+        assert_eq!(name(&with, 128, 1024 * 4), Some("attention_elements_16_128_large"));
+        assert_eq!(name(&with, 96, 512 * 4), Some("attention_elements_16_96"));
+        assert_eq!(name(&with, 80, 512 * 4), None);
+    }
 
     #[test]
     fn a_kernel_for_the_unit_and_the_head() {

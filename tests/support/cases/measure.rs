@@ -2,12 +2,13 @@
 
 use super::{By::*, Family};
 use crate::{Case, Data, Leeway, Recorder, context};
-use bitnet_wgpu::{Kernel, internals::catalog, params};
+use bitnet_wgpu::{Element, Kernel, internals::catalog, params};
 
 pub const OPS: Family = &[
     ("completion", Wgsl, completion),
     ("half_subnormals", Kernels, half_subnormals),
     ("fused_multiply_add", Device, fused_multiply_add),
+    ("matrix_places", Device, matrix_places),
     ("measure::arithmetic", Device, arithmetic),
     ("measure::read_bandwidth", Device, read_bandwidth),
 ];
@@ -26,6 +27,37 @@ fn half_subnormals() -> Vec<Case> {
         Ok(())
     });
     vec![case]
+}
+
+/// Every place of a matrix is some lane's, once. Without tensor cores in SPIR-V there is nothing to see.
+fn matrix_places() -> Vec<Case> {
+    let record = |r: &mut Recorder| {
+        let capabilities = r.encoder.context().capabilities();
+        let unit = capabilities.matrix_units.iter().find(|unit| unit.element == Element::F16);
+        let size = unit.filter(|_| capabilities.matrix_elements).map(|unit| unit.size as usize);
+        let y = match size {
+            Some(size) => r.output::<u32>([2 * size * size])?,
+            None => r.upload(&[0u32, 0], [2])?,
+        };
+        if let Some(size) = size {
+            let kernel = kernel(&format!("matrix_places_{size}"));
+            r.encoder.dispatch(kernel, &(), &[&y], [1, 1, 1])?;
+        }
+        r.watch_all(&y);
+        Ok(())
+    };
+    let check = |got: &[Data], _| {
+        let [Data::U32(places)] = got else { panic!("one output") };
+        for half in places.chunks(places.len() / 2) {
+            let mut sorted = half.to_vec();
+            sorted.sort_unstable();
+            if !sorted.iter().copied().eq(0..half.len() as u32) {
+                return Err(format!("places {half:?}"));
+            }
+        }
+        Ok(())
+    };
+    vec![Case::new("a matrix".to_owned(), record, check).to_the_bit()]
 }
 
 params! { struct CompletionParams { place: u32, word: u32, first: u32 } }

@@ -118,12 +118,20 @@ pub fn in_f16() -> Vec<Case> {
         (Slots::one(2, 1, 40, 3, 66), 1.0),
         (Slots::one(2, 1, 64, 3, 63), 1.0),
         (Slots::one(2, 1, 64, 3, 70).window(20), 1.0),
+        // Windows that begin in a tile and in a span, and of which rows of a tile see nothing at first.
+        (Slots::one(4, 2, 32, 60, 90).window(37), 12.0),
+        (Slots::one(2, 1, 32, 0, 130).window(3), 1.0),
+        (Slots::one(8, 2, 128, 70, 130).window(64), 12.0),
+        (Slots::one(3, 1, 96, 30, 100), 12.0),
     ];
     let fixed = (0u64..).zip(fixed).map(|(i, (slots, growth))| (rng(800 + i), slots, growth));
     let random = (0..6).map(|i| {
         let mut rng = rng(1000 * seed() + 800 + i);
-        let (kv_heads, sharing, head_dim) =
-            (rng.random_range(1..4), rng.random_range(1..5), [32, 64, 128][rng.random_range(0..3)]);
+        let (kv_heads, sharing, head_dim) = (
+            rng.random_range(1..4),
+            rng.random_range(1..5),
+            [32, 64, 96, 128][rng.random_range(0..4)],
+        );
         let positions: Vec<usize> =
             (0..rng.random_range(1..3)).map(|_| rng.random_range(0..150)).collect();
         let used = Slots::some(&mut rng, positions.len());
@@ -147,8 +155,13 @@ pub fn in_f16() -> Vec<Case> {
         }
         Attention { slots, rooms: 1, element, rows, exact: false, halves: true }.case("in halves")
     };
+    // Every other one without the elements of matrices.
+    let by_turns = |(i, of)| {
+        let case = case(of, Element::F16);
+        if i % 2 == 0 { case } else { case.on(|c| c.matrix_elements = false) }
+    };
     let mut cases: Vec<_> =
-        fixed.chain(random.collect::<Vec<_>>()).map(|of| case(of, Element::F16)).collect();
+        (0..).zip(fixed.chain(random.collect::<Vec<_>>())).map(by_turns).collect();
     cases.push(case((rng(820), Slots::one(2, 1, 64, 3, 66), 1.0), Element::F32));
     cases
 }
@@ -462,6 +475,8 @@ pub fn f16_batch_invariance() -> Vec<Case> {
     let shapes = [
         (Slots::one(4, 2, 64, 0, 200), vec![64, 71, 65]),
         (Slots::one(2, 1, 32, 37, 131), vec![66, 65]),
+        (Slots::one(4, 2, 32, 37, 200).window(50), vec![66, 70, 64]),
+        (Slots::one(3, 1, 96, 0, 129), vec![65, 64]),
         (Slots::one(3, 1, 128, 0, 129), vec![65, 64]),
         (Slots::one(1, 1, 64, 0, 128), vec![64, 64]),
         (Slots::one(1, 1, 128, 0, 129), vec![64, 65]),
@@ -473,9 +488,10 @@ pub fn f16_batch_invariance() -> Vec<Case> {
         ),
     ];
     let case = |(i, (slots, pieces)): (u64, (Slots, Vec<usize>))| {
-        in_pieces_by(true, &mut rng(850 + i), &slots, &pieces, Element::F16)
+        let of = || in_pieces_by(true, &mut rng(850 + i), &slots, &pieces, Element::F16);
+        [of(), of().on(|c| c.matrix_elements = false)]
     };
-    (0..).zip(shapes).map(case).collect()
+    (0..).zip(shapes).flat_map(case).collect()
 }
 
 fn in_pieces(rng: &mut SmallRng, slots: &Slots, pieces: &[usize], element: Element) -> Case {
