@@ -141,10 +141,7 @@ fn choices(shared: &Shared, request: &Request, prompts: Vec<Prompt>) -> Result<V
         .check(shared.batch.model().config().vocab)
         .map_err(|error| ApiError::request(error.to_string()))?;
     let chat = Chat::new(shared, request)?;
-    let options = match chat.grammar.clone() {
-        Some(grammar) => request.options.clone().grammar(grammar),
-        None => request.options.clone(),
-    };
+    let options = request.options.clone().grammar(chat.grammar.clone());
     let mut choices = Vec::new();
     for prompt in prompts {
         let encoded = encode(shared, prompt, &chat, &options);
@@ -179,7 +176,7 @@ struct Chat {
     tokenizer: Option<Tokenizer>,
     /// Finds tool calls in the answer.
     calls: Option<ToolCallParser>,
-    /// Holds the answer to calls, where it must have some.
+    /// What the answer must be: calls, or the format that is asked for.
     grammar: Option<Grammar>,
 }
 
@@ -187,12 +184,19 @@ impl Chat {
     fn new(shared: &Shared, request: &Request) -> Result<Self> {
         let tokenizer = thinking_tokenizer(shared, request.thinking)?;
         let Some(tools) = &request.tools else {
-            return Ok(Self { tokenizer, calls: None, grammar: None });
+            return Ok(Self { tokenizer, calls: None, grammar: request.grammar.clone() });
         };
         let tokenizer = tokenizer.map_or_else(|| shared.tokenizer(), Ok);
         let tokenizer = tokenizer.map_err(|error| ApiError::library("tools", &error))?;
         let (tokenizer, calls) = tools.prepare(&tokenizer)?;
-        let grammar = tools.grammar(&calls)?;
+        let grammar = match (tools.grammar(&calls)?, request.grammar.clone()) {
+            (Some(_), Some(_)) => {
+                let what = "a format of the answer is not accepted where `tool_choice`, \
+                            `parallel_tool_calls` or `strict` decide the form of tool calls";
+                return Err(ApiError::request(what));
+            }
+            (calls, format) => calls.or(format),
+        };
         Ok(Self { tokenizer: Some(tokenizer), calls: Some(calls), grammar })
     }
 }

@@ -8,7 +8,7 @@ use crate::{
     options::Options,
     tools::{Api, Tools},
 };
-use bitnet_wgpu::model::{GenerateOptions, Message, Sampling};
+use bitnet_wgpu::model::{GenerateOptions, Grammar, Message, Sampling};
 use serde_json::Value;
 use std::{
     hash::{BuildHasher, RandomState},
@@ -115,6 +115,8 @@ pub struct Request {
     pub stops: Vec<String>,
     /// Tools that the model may call.
     pub tools: Option<Tools>,
+    /// What the answer must be.
+    pub grammar: Option<Grammar>,
 }
 
 /// Whether the model reasons before it answers.
@@ -190,6 +192,7 @@ impl Request {
             echo: false,
             stops: Vec::new(),
             tools: None,
+            grammar: None,
         }
     }
 
@@ -225,7 +228,7 @@ impl Request {
         let (options, seed, stops) = options(&mut fields, server)?;
         let is_chat = matches!(prompts[..], [Prompt::Chat { .. }]);
         let grammar = grammar::read(&mut fields)?.map(|grammar| grammar.after_reasoning(is_chat));
-        let options = options.max_tokens(most).grammar(grammar);
+        let options = options.max_tokens(most);
         let cache_salt = cache_salt(&mut fields)?;
         fields.end()?;
         Ok(Self {
@@ -245,6 +248,7 @@ impl Request {
             echo: false,
             stops,
             tools: None,
+            grammar,
         })
     }
 }

@@ -51,7 +51,8 @@ pub fn read(body: Value, server: &Options) -> Result<Request> {
     request.cache_salt = cache_salt(&mut fields)?;
     request.seed = seed(&mut fields)?.unwrap_or(request.seed);
     let sampling = sampling(&mut fields, server.defaults.get_sampling())?;
-    request.options = request.options.sampling(sampling).grammar(grammar);
+    request.options = request.options.sampling(sampling);
+    request.grammar = grammar;
     if let Some(most) = fields.count("max_output_tokens", 1..=u64::MAX)? {
         request.options = request.options.max_tokens(most);
     }
