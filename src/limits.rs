@@ -85,6 +85,8 @@ pub mod grammar {
     /// The longest schema, regular expression or grammar, in bytes. The largest schemas of
     /// schemastore.org have some 500 KB.
     pub const MOST_BYTES: usize = 1 << 20;
+    /// The deepest nesting of brackets in a grammar.
+    pub const MOST_DEPTH: usize = 200;
     /// Steps to build the first state of a lexer: some 20 ms.
     pub const LEXER_FUEL: u64 = 1_000_000;
     /// Steps of the lexer for the mask of one token: some 15 ms.

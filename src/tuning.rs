@@ -129,7 +129,7 @@ table! {
     /// chosen".
     AttentionSplitWorkgroups = "attention_split_workgroups" in 0..=NEVER; 64, 256, 256;
     /// From this many tiles of 128 rows on, attention of prompts in f16 has them in place of 64
-    /// rows. H200: "Attention of prompts on matrix units".
+    /// rows. H200: "Attention of prompts on matrix units", "Attention by the elements of matrices".
     AttentionLargeTiles = "attention_large_tiles" in 0..=NEVER; 100, 150, 150;
     /// Most features of a row that a workgroup of 128 threads quantizes, with 2560 numbers in
     /// registers; longer rows have 256 threads, which hold 7168. Rows are loaded by vectors of four,

@@ -25,7 +25,8 @@ float exact_quotient(const float x, const float y) {
 }
 
 // Is v positive, and so far from subnormal and infinite that a product of two such numbers and an integer, and its quotient by a third, are too? Not
-// where all bits of its significand are ones: reciprocal() is a unit off there.
+// where all bits of its significand are ones: reciprocal() is a unit off there. No scale of the quantizer, 127 · (1 / t), is one:
+// tried for all significands.
 bool is_usual(const float v) {
     return v >= 9.094947017729282e-13 && v <= 1.099511627776e12 && (floatBitsToUint(v) & 0x7fffffu) != 0x7fffffu;
 }

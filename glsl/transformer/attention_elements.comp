@@ -55,14 +55,14 @@ float sum_of(float a, float b) { return a + b; }
 #define LOAD_KEYS(start) { \
     [[unroll]] for (int i = 0; i < LOADS; i++) { \
         int at = local + i * THREADS; \
-        uint position = clamp((start) + at % SPAN, first_seen, visible - 1), quad = (cache * QUADS + 2 * (at / SPAN)) * params.capacity + position; \
+        uint position = min(max((start) + at % SPAN, first_seen), visible - 1), quad = (cache * QUADS + 2 * (at / SPAN)) * params.capacity + position; \
         next_keys[i] = uvec4(pack(keys[quad]), pack(keys[quad + params.capacity])); \
     } \
 }
 #define LOAD_VALUES(start) { \
     [[unroll]] for (int i = 0; i < LOADS; i++) { \
         int at = local + i * THREADS; \
-        uint quad = (cache * params.capacity + clamp((start) + at / VECTORS, first_seen, visible - 1)) * QUADS + 2 * (at % VECTORS); \
+        uint quad = (cache * params.capacity + min(max((start) + at / VECTORS, first_seen), visible - 1)) * QUADS + 2 * (at % VECTORS); \
         next_values[i] = uvec4(pack(values[quad]), pack(values[quad + 1])); \
     } \
 }

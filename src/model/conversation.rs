@@ -6,7 +6,10 @@ use super::{
     load::model::Model,
     session::sequences::{Session, SessionError},
     tokenizer::{chat::Message, text::Tokenizer},
-    tool_calls::parser::{ParsedAnswer, ToolCallEvent, ToolCallParser},
+    tool_calls::{
+        event::ToolCallEvent,
+        parser::{ParsedAnswer, ToolCallParser},
+    },
 };
 use crate::error::Result;
 

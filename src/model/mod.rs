@@ -55,4 +55,7 @@ pub use tokenizer::{
     text::Tokenizer,
     tools::{Tool, ToolCall},
 };
-pub use tool_calls::parser::{ParsedAnswer, ToolCallEvent, ToolCallParser, ToolChoice};
+pub use tool_calls::{
+    event::ToolCallEvent,
+    parser::{ParsedAnswer, ToolCallParser, ToolChoice},
+};

@@ -84,7 +84,7 @@ fn the_book_has_every_page() {
 #[test]
 fn tables_name_tests_that_exist() {
     rows_name_tests_that_exist("SECURITY.md");
-    rows_name_tests_that_exist("docs/internals/client-checks.md");
+    rows_name_tests_that_exist("tests/client-checks.md");
 }
 
 fn rows_name_tests_that_exist(page: &str) {

@@ -275,6 +275,7 @@ const ONE_SIZE: &[&str] = &[
     "completion",
     "half_subnormals",
     "fused_multiply_add",
+    "matrix_places",
     "measure::arithmetic",
     "measure::read_bandwidth",
 ];

@@ -255,7 +255,7 @@ fn errors_have_the_form_of_their_api() {
         (json!({ "input": [{ "role": "tool", "content": "x" }] }), "input[0].role"),
         (json!({ "input": [{ "type": "computer_call" }] }), "input[0].type"),
         (json!({ "input": "Hi", "previous_response_id": "resp_1" }), "previous_response_id"),
-        (json!({ "input": "Hi", "text": { "format": { "type": "json_object" } } }), "text.format"),
+        (json!({ "input": "Hi", "text": { "format": { "type": "xml" } } }), "text.format.type"),
         (json!({ "input": "Hi", "reasoning": { "effort": "high" } }), "reasoning.effort"),
         (json!({ "input": "Hi", "max_tokens": 7 }), "max_tokens"),
     ] {

@@ -138,7 +138,11 @@ async fn matrix_elements(context: &Context) -> Result<bool> {
     let expected = expected_places(unit);
     let y = Tensor::<u32>::uninit(context, [expected.len()])?;
     let mut encoder = context.encoder("places");
-    encoder.dispatch(kernel, &(), &[&y], [1, 1, 1])?;
+    // A driver that refuses the kernel has no such elements.
+    if let Err(error) = encoder.dispatch(kernel, &(), &[&y], [1, 1, 1]) {
+        log::warn!("elements of matrices are not used: {error}");
+        return Ok(false);
+    }
     encoder.finish().submit()?;
     Ok(y.read().await? == expected)
 }

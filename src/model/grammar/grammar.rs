@@ -3,10 +3,11 @@
 use super::{
     matcher::{Reasoning, TokenGrammar},
     productive::is_productive,
+    token_bytes::vocabulary_of,
 };
 use crate::{
     error::Result,
-    limits::grammar::MOST_BYTES,
+    limits::grammar::{MOST_BYTES, MOST_DEPTH},
     model::{
         generate::{
             constraint::{Constraint, ConstraintSource},
@@ -108,6 +109,7 @@ impl Grammar {
     /// with tokens by their ids, as in `<[42]>`, is checked as a whole then.
     pub fn lark(grammar: &str) -> Result<Self> {
         check_length(grammar)?;
+        check_depth(grammar)?;
         let made = Self::new(TopLevelGrammar::from_lark(grammar.to_owned()));
         if grammar.contains("<[") { Ok(made) } else { made.checked(grammar) }
     }
@@ -170,7 +172,7 @@ impl ConstraintSource for Grammar {
         prompt: &[u32],
         ends: &[u32],
     ) -> Result<Box<dyn Constraint>> {
-        let vocabulary = Vocabulary::of_tokenizer(tokenizer)?;
+        let vocabulary = vocabulary_of(tokenizer)?;
         let reasoning = if self.after_reasoning {
             Reasoning::after(tokenizer, prompt)?
         } else {
@@ -201,6 +203,22 @@ impl fmt::Debug for Grammar {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Grammar")
     }
+}
+
+/// Brackets in strings count too: the parser of grammars recurses, and few grammars nest ten deep.
+fn check_depth(grammar: &str) -> Result<()> {
+    let mut depth = 0usize;
+    for byte in grammar.bytes() {
+        match byte {
+            b'(' | b'[' | b'{' => depth += 1,
+            b')' | b']' | b'}' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        if depth > MOST_DEPTH {
+            return Err(failed(format!("brackets are nested more than {MOST_DEPTH} deep")));
+        }
+    }
+    Ok(())
 }
 
 fn check_length(source: &str) -> Result<()> {

@@ -6,3 +6,4 @@
 pub mod grammar;
 mod matcher;
 mod productive;
+mod token_bytes;

@@ -1,8 +1,8 @@
 //! One call, read while its text comes.
 
 use super::{
+    event::{MOST_SPACES, ToolCallEvent},
     format::Body,
-    parser::{MOST_SPACES, ToolCallEvent},
 };
 use crate::model::tokenizer::tools::{Tool, new_id};
 use serde::Deserialize;

@@ -1,6 +1,7 @@
 //! Tool calls: the form in which a chat template writes them, and how they are read from answers.
 
 mod call;
+pub(super) mod event;
 mod format;
 #[cfg(feature = "grammar")]
 mod grammar;

@@ -2,6 +2,7 @@
 
 use super::{
     call::{Call, Read},
+    event::{MOST_SPACES, ToolCallEvent},
     format::{Body, Format},
 };
 use crate::{
@@ -13,8 +14,6 @@ use crate::{
 };
 use std::sync::Arc;
 
-/// The most white space before a call that is left out of the text, in bytes.
-pub(super) const MOST_SPACES: usize = 64;
 /// What Llama 3 writes before a call.
 const PYTHON: &str = "<|python_tag|>";
 
@@ -27,26 +26,6 @@ pub enum ToolChoice {
     Required,
     /// The tool of this name.
     Named(String),
-}
-
-/// What a [`ToolCallParser`] finds.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ToolCallEvent {
-    /// Text outside of calls.
-    Text(String),
-    /// A call begins.
-    Begin {
-        /// A new random id.
-        id: String,
-        /// Name of the tool, which is one of the tokenizer's.
-        name: String,
-    },
-    /// A piece of the call's arguments, which together are a JSON object.
-    Arguments(String),
-    /// The call is complete.
-    End,
-    /// What began as a call, with [`Begin`](Self::Begin) or without, is none. This is its text.
-    Malformed(String),
 }
 
 /// Separates tool calls from an answer while its text comes, by the form in which the model's chat

@@ -1,8 +1,9 @@
 //! Calls in every form, in any pieces.
 
 use super::{
+    event::ToolCallEvent,
     format::{Body, Format, Part},
-    parser::{ParsedAnswer, ToolCallEvent, ToolCallParser},
+    parser::{ParsedAnswer, ToolCallParser},
 };
 use crate::model::tokenizer::{text::Tokenizer, tools::Tool};
 use std::sync::Arc;

@@ -236,11 +236,11 @@ impl<'a> Attention<'a> {
         Self { max_len: tokens.min(self.cache.capacity), ..self }
     }
 
-    /// Allows `f16` attention on tensor cores, up to five times as fast for prompts. With 64 and more
+    /// Allows `f16` attention on tensor cores, up to eight times as fast for prompts. With 64 and more
     /// new tokens a sequence, queries and weights of positions are rounded to `f16`, and products
     /// are added in an order of the device's. Errors are 2⁻¹¹ of a query and of a weight, and 2⁻²⁵
-    /// of the largest weight for a position that has next to none; queries beyond the range of
-    /// `f16`, after their division by √head_dim, give NaN.
+    /// of the largest weight for a position that has next to none; queries beyond 45 000
+    /// after their division by √head_dim may give NaN.
     ///
     /// So a token's attention depends on whether it comes with 63 others of its sequence. Runs of 64 tokens
     /// and more are batch-invariant among each other, however a prompt is cut into them.

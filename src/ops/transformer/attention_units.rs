@@ -243,8 +243,10 @@ fn by_elements(
         (UNIT_8, 32) => Some(&ELEMENTS_8_32),
         _ => None,
     };
-    let units = capabilities.matrix_units.iter().filter(|_| capabilities.matrix_elements);
-    units.copied().find_map(kernel)
+    // The one that is probed: src/gpu/setup/probes.rs.
+    let has = |unit: &MatrixUnit| capabilities.matrix_units.contains(unit);
+    let unit = [UNIT_16, UNIT_8].into_iter().find(has);
+    unit.filter(|_| capabilities.matrix_elements).and_then(kernel)
 }
 
 /// The kernel in WGSL or Metal that serves, if one does.

@@ -123,6 +123,8 @@ pub fn in_f16() -> Vec<Case> {
         (Slots::one(2, 1, 32, 0, 130).window(3), 1.0),
         (Slots::one(8, 2, 128, 70, 130).window(64), 12.0),
         (Slots::one(3, 1, 96, 30, 100), 12.0),
+        // Tiles of 128 rows.
+        (Slots::one(75, 75, 64, 0, 64).of(&[0, 1], &[1, 0]), 12.0),
     ];
     let fixed = (0u64..).zip(fixed).map(|(i, (slots, growth))| (rng(800 + i), slots, growth));
     let random = (0..6).map(|i| {
@@ -155,10 +157,14 @@ pub fn in_f16() -> Vec<Case> {
         }
         Attention { slots, rooms: 1, element, rows, exact: false, halves: true }.case("in halves")
     };
-    // Every other one without the elements of matrices.
+    // Every other one without the elements of matrices, but for heads and windows that only those have.
     let by_turns = |(i, of)| {
         let case = case(of, Element::F16);
-        if i % 2 == 0 { case } else { case.on(|c| c.matrix_elements = false) }
+        if i % 2 == 0 || (14..18).contains(&i) {
+            case
+        } else {
+            case.on(|c| c.matrix_elements = false)
+        }
     };
     let mut cases: Vec<_> =
         (0..).zip(fixed.chain(random.collect::<Vec<_>>())).map(by_turns).collect();
