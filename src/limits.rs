@@ -87,6 +87,16 @@ pub mod grammar {
     pub const MOST_BYTES: usize = 1 << 20;
     /// The deepest nesting of brackets in a grammar.
     pub const MOST_DEPTH: usize = 200;
+    /// Lines of a grammar that may be rules, each of which may refer to the next.
+    pub const MOST_RULES: usize = 2000;
+    /// References in a schema.
+    pub const MOST_REFERENCES: usize = 2000;
+    /// Properties of an object; the square counts, since compiling takes as long.
+    pub const MOST_PROPERTIES: usize = 1000;
+    /// Bytes of what stands beside choices, for each choice.
+    pub const MOST_COPIED: usize = 64 << 20;
+    /// Stack of the thread that compiles grammars, which recurses over rules and references.
+    pub const STACK: usize = 256 << 20;
     /// Steps to build the first state of a lexer: some 20 ms.
     pub const LEXER_FUEL: u64 = 1_000_000;
     /// Steps of the lexer for the mask of one token: some 15 ms.

@@ -43,8 +43,7 @@ pub struct Answer {
 #[derive(Clone, Copy, Default)]
 struct Calls {
     begun: usize,
-    /// Whether one is complete.
-    any: bool,
+    ended: usize,
 }
 
 /// Returns a new id, which begins with `prefix`.
@@ -231,7 +230,7 @@ impl Calls {
                     }
                 }
             }
-            ToolCallEvent::End => self.any = true,
+            ToolCallEvent::End => self.ended += 1,
             ToolCallEvent::Text(_) | ToolCallEvent::Malformed(_) => {}
         }
     }
@@ -277,7 +276,9 @@ impl Events for Answer {
             Step::End(pieces, stop) => {
                 let what = if self.kind == Kind::Chat { json!({}) } else { json!("") };
                 let rest = self.pieces(index, pieces, Value::Null);
-                let reason = reason(stop, self.calls[index].any);
+                // Pieces of a malformed call went out already: nothing may be run then.
+                let Calls { begun, ended } = self.calls[index];
+                let reason = reason(stop, begun > 0 && begun == ended);
                 let last = self.chunk(index, what, Some(reason), Value::Null);
                 rest.into_iter().chain([last]).collect()
             }

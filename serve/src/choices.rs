@@ -20,6 +20,7 @@ use std::{pin::Pin, sync::Arc, time::Instant};
 use tokio::{
     select,
     sync::mpsc::{UnboundedSender, unbounded_channel},
+    task::spawn_blocking,
 };
 
 /// A choice before it runs.
@@ -196,10 +197,15 @@ async fn run(
         // Errors that its client may be at fault for were found before it had a place.
         let server = |error: Error| match error {
             // The slot of a client that has gone is free after the batch's next step.
-            Error::Busy { .. } => ApiError::library("", &error),
+            // Only some texts reach the limits of a grammar.
+            Error::Busy { .. } | Error::Grammar { .. } => ApiError::library("", &error),
             error => ApiError::server(error.to_string()),
         };
-        let mut stream = shared.batch.generate_ids(&ids, &options).map_err(server)?;
+        let (batch, prompt) = (shared.batch.clone(), ids.clone());
+        // Compiling a grammar takes milliseconds.
+        let begin = spawn_blocking(move || batch.generate_ids(&prompt, &options));
+        let begun = begin.await.map_err(|_| ApiError::server("internal error: it panicked"))?;
+        let mut stream = begun.map_err(server)?;
         let mut sequence = shared.metrics.sequence(ids.len(), arrival);
         while let Some(token) = stream.next_token().await {
             let token = token.map_err(server)?;

@@ -154,7 +154,9 @@ pub struct Answer {
     ids: Vec<u32>,
     blocks: Vec<Block>,
     /// Whether a call is complete.
-    called: bool,
+    /// Calls that began, and those of them that are complete.
+    begun: usize,
+    ended: usize,
     stop: Option<Stop>,
 }
 
@@ -200,7 +202,7 @@ impl Answer {
     pub fn new(model: String, shape: Shape, tokenizer: Option<Tokenizer>) -> Self {
         let (id, stops) = (new_id("msg_"), shape.stops);
         let (ids, blocks) = (Vec::new(), Vec::new());
-        Self { id, model, stops, tokenizer, ids, blocks, called: false, stop: None }
+        Self { id, model, stops, tokenizer, ids, blocks, begun: 0, ended: 0, stop: None }
     }
 
     /// Returns the answer at once.
@@ -234,7 +236,7 @@ impl Answer {
                 // One of the server's own.
                 None => ("end_turn", None),
             },
-            _ if self.called => ("tool_use", None),
+            _ if self.begun > 0 && self.begun == self.ended => ("tool_use", None),
             _ => ("end_turn", None),
         }
     }
@@ -257,11 +259,12 @@ impl Answer {
                     (Some(BlockKind::Text), text)
                 }
                 Piece::Answer(ToolCallEvent::Begin { id, name }) => {
+                    self.begun += 1;
                     (Some(BlockKind::Call { id, name }), String::new())
                 }
                 Piece::Answer(ToolCallEvent::Arguments(text)) => (None, text),
                 Piece::Answer(ToolCallEvent::End) => {
-                    self.called = true;
+                    self.ended += 1;
                     continue;
                 }
             };

@@ -145,7 +145,10 @@ fn choices(shared: &Shared, request: &Request, prompts: Vec<Prompt>) -> Result<V
     let mut choices = Vec::new();
     for prompt in prompts {
         let encoded = encode(shared, prompt, &chat, &options);
-        let (ids, parts) = encoded.map_err(|error| ApiError::library(field, &error))?;
+        let (ids, parts) = encoded.map_err(|error| match error {
+            Error::Grammar { .. } => ApiError::library(chat.source, &error),
+            error => ApiError::library(field, &error),
+        })?;
         for _ in 0..n {
             let seed = request.seed.wrapping_add(choices.len() as u64);
             let sampling = options.get_sampling().seed(seed);
@@ -178,26 +181,27 @@ struct Chat {
     calls: Option<ToolCallParser>,
     /// What the answer must be: calls, or the format that is asked for.
     grammar: Option<Grammar>,
+    /// The field that the grammar is of.
+    source: &'static str,
 }
 
 impl Chat {
     fn new(shared: &Shared, request: &Request) -> Result<Self> {
         let tokenizer = thinking_tokenizer(shared, request.thinking)?;
         let Some(tools) = &request.tools else {
-            return Ok(Self { tokenizer, calls: None, grammar: request.grammar.clone() });
+            let grammar = request.grammar.clone();
+            return Ok(Self { tokenizer, calls: None, grammar, source: "response_format" });
         };
         let tokenizer = tokenizer.map_or_else(|| shared.tokenizer(), Ok);
         let tokenizer = tokenizer.map_err(|error| ApiError::library("tools", &error))?;
         let (tokenizer, calls) = tools.prepare(&tokenizer)?;
-        let grammar = match (tools.grammar(&calls)?, request.grammar.clone()) {
-            (Some(_), Some(_)) => {
-                let what = "a format of the answer is not accepted where `tool_choice`, \
-                            `parallel_tool_calls` or `strict` decide the form of tool calls";
-                return Err(ApiError::request(what));
-            }
-            (calls, format) => calls.or(format),
-        };
-        Ok(Self { tokenizer: Some(tokenizer), calls: Some(calls), grammar })
+        if request.grammar.is_some() {
+            // A grammar of the format would forbid calls.
+            let what = "`tools` are not accepted together with a format of the answer";
+            return Err(ApiError::request(what));
+        }
+        let grammar = tools.grammar(&calls)?;
+        Ok(Self { tokenizer: Some(tokenizer), calls: Some(calls), grammar, source: "tools" })
     }
 }
 

@@ -241,8 +241,11 @@ impl Chooser {
 
     /// Why there was nothing to choose from.
     fn no_token(&self) -> Error {
-        if self.constraint.is_some() && !self.bias.is_empty() {
-            let what = "no token is left: biases forbid all that the grammar allows, or the logits are not finite";
+        let forbids = !self.bias.is_empty()
+            || !self.options.bad_words.is_empty()
+            || self.options.no_repeat_ngram > 0;
+        if self.constraint.is_some() && forbids {
+            let what = "no token is left: other options forbid all that the grammar allows, or the logits are not finite";
             return Error::Invalid { op: "generate", what: what.into() };
         }
         Error::Overflow { op: "generate", what: "the logits".into() }

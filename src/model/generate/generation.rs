@@ -107,6 +107,8 @@ struct GenerationState {
 /// as they are asked for.
 struct Verified {
     draft: Vec<u32>,
+    /// Tokens of the draft that were computed.
+    valid: usize,
     verification: Verification,
     accepted: usize,
 }
@@ -407,7 +409,7 @@ impl GenerationState {
             self.plan_is_set &= !chooser.penalises();
             Verification::Logits(self.session.extend(&[0], &run, run.len()).await?)
         };
-        self.verified = Some(Verified { draft, verification, accepted: 0 });
+        self.verified = Some(Verified { draft, valid, verification, accepted: 0 });
         Ok(())
     }
 
@@ -417,7 +419,7 @@ impl GenerationState {
         let (Some(verified), Some(speculator)) = (&mut self.verified, &mut self.speculator) else {
             return Ok(());
         };
-        let (vocab, chooser, Verified { draft, verification, accepted }) =
+        let (vocab, chooser, Verified { draft, valid, verification, accepted }) =
             (self.session.vocab(), &mut self.sequence.chooser, verified);
         let id = match verification {
             Verification::Logits(logits) => {
@@ -425,7 +427,7 @@ impl GenerationState {
             }
             Verification::Next(next) => chooser.of_engine(next[*accepted])?,
         };
-        if draft.get(*accepted) == Some(&id) {
+        if *accepted < *valid && draft.get(*accepted) == Some(&id) {
             *accepted += 1;
             speculator.counts.accepted += 1;
             return Ok(());

@@ -1,13 +1,13 @@
 //! Grammars, as callers write them.
 
 use super::{
+    bounds::{check_lark, check_length, check_schema},
     matcher::{Reasoning, TokenGrammar},
     productive::is_productive,
     token_bytes::vocabulary_of,
 };
 use crate::{
     error::Result,
-    limits::grammar::{MOST_BYTES, MOST_DEPTH},
     model::{
         generate::{
             constraint::{Constraint, ConstraintSource},
@@ -86,6 +86,7 @@ impl Grammar {
         if !matches!(schema, Value::Object(_) | Value::Bool(_)) {
             return Err(failed("a JSON schema is an object, `true` or `false`"));
         }
+        check_schema(&schema)?;
         Self::of_schema(schema).checked("")
     }
 
@@ -108,8 +109,7 @@ impl Grammar {
     /// work. Whether a model has its special tokens is checked when a generation begins. A grammar
     /// with tokens by their ids, as in `<[42]>`, is checked as a whole then.
     pub fn lark(grammar: &str) -> Result<Self> {
-        check_length(grammar)?;
-        check_depth(grammar)?;
+        check_lark(grammar)?;
         let made = Self::new(TopLevelGrammar::from_lark(grammar.to_owned()));
         if grammar.contains("<[") { Ok(made) } else { made.checked(grammar) }
     }
@@ -203,30 +203,6 @@ impl fmt::Debug for Grammar {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Grammar")
     }
-}
-
-/// Brackets in strings count too: the parser of grammars recurses, and few grammars nest ten deep.
-fn check_depth(grammar: &str) -> Result<()> {
-    let mut depth = 0usize;
-    for byte in grammar.bytes() {
-        match byte {
-            b'(' | b'[' | b'{' => depth += 1,
-            b')' | b']' | b'}' => depth = depth.saturating_sub(1),
-            _ => {}
-        }
-        if depth > MOST_DEPTH {
-            return Err(failed(format!("brackets are nested more than {MOST_DEPTH} deep")));
-        }
-    }
-    Ok(())
-}
-
-fn check_length(source: &str) -> Result<()> {
-    if source.len() > MOST_BYTES {
-        let length = source.len();
-        return Err(failed(format!("it has {length} bytes; at most {MOST_BYTES} are accepted")));
-    }
-    Ok(())
 }
 
 /// Names in angle brackets, which may be special tokens.

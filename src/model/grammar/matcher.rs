@@ -102,6 +102,9 @@ impl TokenGrammar {
         }
         self.allowed.extend(mask.as_slice());
         if may_end {
+            // Ends may be beyond the tokenizer's tokens.
+            let words = self.ends.iter().map(|&id| id as usize / 32 + 1).max().unwrap_or(0);
+            self.allowed.resize(self.allowed.len().max(words), 0);
             self.ends.iter().for_each(|&id| set(&mut self.allowed, id, true));
         }
         if let Reasoning::Possible(open) = self.reasoning {
@@ -165,9 +168,13 @@ impl Constraint for TokenGrammar {
         match self.reasoning {
             Reasoning::None => {
                 // An end is no token of the grammar, and may come where it is complete.
-                let text = ids.iter().position(|id| self.ends.contains(id)).unwrap_or(ids.len());
+                // A draft may have tokens beyond the tokenizer's.
+                let is_end = |id: &u32| self.ends.contains(id);
+                let is_text = |id: &u32| !is_end(id) && *id < self.vocabulary.end();
+                let text = ids.iter().position(|id| !is_text(id)).unwrap_or(ids.len());
                 let valid = self.matcher.validate_tokens(&ids[..text]).map_err(failed)?;
-                Ok(if valid == text { ids.len() } else { valid })
+                let ends = valid == text && ids.get(text).is_none_or(is_end);
+                Ok(if ends { ids.len() } else { valid })
             }
             _ => Ok(ids.len()),
         }

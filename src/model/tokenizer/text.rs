@@ -38,7 +38,7 @@ use tokenizers::{NormalizedString, Normalizer, PreTokenizerWrapper};
 /// # }
 /// ```
 #[derive(Clone)]
-pub struct Tokenizer(pub(super) Arc<Parts>, pub(super) Chat);
+pub struct Tokenizer(pub(in crate::model) Arc<Parts>, pub(super) Chat);
 
 /// How conversations become texts, and how long a text may be.
 #[derive(Clone, Default)]
@@ -56,7 +56,7 @@ pub(super) struct Chat {
     pub tools: Arc<[Tool]>,
 }
 
-pub(super) struct Parts {
+pub(in crate::model) struct Parts {
     pub inner: tokenizers::Tokenizer,
     pub pipeline: Pipeline,
     /// Bytes of text that the longest token stands for, at most.
@@ -361,7 +361,7 @@ fn longest_token(tokenizer: &tokenizers::Tokenizer) -> usize {
 
 /// Returns whether the bytes of all texts are written as the characters of GPT-2's alphabet before
 /// they are looked up in the vocabulary.
-pub(super) fn is_byte_level(tokenizer: &tokenizers::Tokenizer) -> bool {
+pub(in crate::model) fn is_byte_level(tokenizer: &tokenizers::Tokenizer) -> bool {
     let step = |step: &PreTokenizerWrapper| matches!(step, PreTokenizerWrapper::ByteLevel(_));
     match tokenizer.get_pre_tokenizer() {
         Some(PreTokenizerWrapper::Sequence(steps)) => steps.as_ref().iter().any(step),

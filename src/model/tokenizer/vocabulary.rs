@@ -4,7 +4,7 @@ use crate::{
     error::{Error, Result},
     limits::grammar::{
         LEXER_FUEL, LEXER_STATES, LONGEST_TOKEN, MASK_ITEMS, MASK_LEXER_FUEL, MOST_SYMBOLS,
-        ROW_ITEMS,
+        ROW_ITEMS, STACK,
     },
 };
 use llguidance::{
@@ -14,7 +14,7 @@ use llguidance::{
     panic_utils::catch_unwind,
     toktrie::{ApproximateTokEnv, InferenceCapabilities, TokEnv, TokRxInfo, TokTrie},
 };
-use std::{fmt::Display, panic::AssertUnwindSafe, sync::Arc};
+use std::{fmt::Display, panic::AssertUnwindSafe, sync::Arc, thread};
 
 /// The tokens that grammars choose from, and what makes matchers for them. Clones share it.
 #[derive(Clone)]
@@ -77,19 +77,29 @@ impl Vocabulary {
     /// Compiles a grammar to its rules.
     pub fn rules(&self, grammar: TopLevelGrammar) -> Result<Arc<CGrammar>> {
         let (tokens, limits) = (self.0.tok_env().clone(), self.0.limits().clone());
-        let compiled = catch_unwind(AssertUnwindSafe(|| {
+        let compile = || {
             let init = GrammarInit::Serialized(grammar);
             init.to_cgrammar(Some(tokens), &mut Logger::new(0, 0), limits, Vec::new())
-        }));
-        compiled.map_err(failed)
+        };
+        with_stack(|| catch_unwind(AssertUnwindSafe(compile)).map_err(failed))
     }
 
     /// Returns a matcher at the beginning of a text.
     pub fn matcher(&self, grammar: TopLevelGrammar) -> Result<Matcher> {
-        let parser = catch_unwind(AssertUnwindSafe(|| self.0.create_parser(grammar)));
-        let matcher = Matcher::new(parser);
-        matcher.get_error().map_or(Ok(matcher), |error| Err(failed(error)))
+        with_stack(|| {
+            let parser = catch_unwind(AssertUnwindSafe(|| self.0.create_parser(grammar)));
+            let matcher = Matcher::new(parser);
+            matcher.get_error().map_or(Ok(matcher), |error| Err(failed(error)))
+        })
     }
+}
+
+/// Runs what recurses over a grammar.
+fn with_stack<T: Send>(work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
+    thread::scope(|scope| {
+        let thread = thread::Builder::new().stack_size(STACK).spawn_scoped(scope, work);
+        thread.map_err(failed)?.join().unwrap_or_else(|_| Err(failed("compiling it panicked")))
+    })
 }
 
 /// The bytes of a special token, which no text has.

@@ -255,9 +255,16 @@ impl Function {
 fn argument(text: &str, tool: Option<&Tool>, key: &str) -> Value {
     let text = text.strip_prefix('\n').unwrap_or(text);
     let text = text.strip_suffix('\n').unwrap_or(text);
-    let kind = tool.map_or(&Value::Null, |tool| &tool.parameters()["properties"][key]["type"]);
-    let value = serde_json::from_str(text).ok();
-    let value =
-        value.filter(|value: &Value| kind != "string" && !(kind.is_null() && value.is_string()));
+    let schema = tool.and_then(|tool| tool.parameters()["properties"].get(key));
+    let kind = schema.map_or(&Value::Null, |schema| &schema["type"]);
+    // As Jinja writes them.
+    let json = match text {
+        "True" => "true",
+        "False" => "false",
+        "None" => "null",
+        text => text,
+    };
+    let value = serde_json::from_str(json).ok();
+    let value = value.filter(|v: &Value| kind != "string" && (schema.is_some() || !v.is_string()));
     value.unwrap_or_else(|| text.into())
 }

@@ -27,8 +27,8 @@ pub(super) struct Format {
     /// What templates write between the call and what begins and ends it.
     pub before: String,
     pub after: String,
-    /// A special token that begins a call, and has no text.
-    pub special: Option<String>,
+    /// A special token that begins a call, and its id; it has no text.
+    pub special: Option<(String, u32)>,
     pub body: Body,
 }
 
@@ -89,15 +89,15 @@ impl Format {
     /// text. A call without marks is all that an answer has: nothing may be between the turn's
     /// begin, at the end of `turn`, and the call, behind `before`.
     fn without_turn(self, tokenizer: &Tokenizer, turn: &str, before: &str) -> Option<Self> {
-        let is_special = tokenizer.token(&self.open).is_some_and(|id| tokenizer.is_special(id));
+        let special = tokenizer.token(&self.open).filter(|&id| tokenizer.is_special(id));
         let (turn, before) = (turn.trim_end(), before.trim_end());
         let last = turn.char_indices().rev().nth(TURN - 1).map_or(turn, |(at, _)| &turn[at..]);
         let is_turn = before.ends_with(last);
-        if !is_turn && !is_special {
+        if !is_turn && special.is_none() {
             return (!self.mark().is_empty()).then_some(self);
         }
         let Self { open, before, after, body, .. } = self;
-        let special = Some(open).filter(|_| is_special && !is_turn);
+        let special = special.filter(|_| !is_turn).map(|id| (open, id));
         let (before, after) = (before.trim_start().to_owned(), after.trim_end().to_owned());
         Some(Self { open: String::new(), close: String::new(), before, after, special, body })
     }

@@ -6,7 +6,10 @@ use super::{
 };
 use crate::{
     error::{Error, Result},
-    model::{grammar::grammar::Grammar, tokenizer::tools::Tool},
+    model::{
+        grammar::{bounds::check_length, grammar::Grammar},
+        tokenizer::tools::Tool,
+    },
 };
 use serde_json::{Map, Value, json};
 
@@ -15,6 +18,8 @@ impl ToolCallParser {
     /// wants them, several only if `parallel`. Their arguments conform to the schemas of the tools.
     /// With [`ToolChoice::Auto`], the answer is any text until the mark of a call comes, and only
     /// arguments of [strict](Tool::strict) tools conform to their schemas.
+    ///
+    /// In the form of Qwen3-Coder, strings conform to `enum` only.
     ///
     /// A schema with keywords that are not supported is an error for a strict tool. Arguments of
     /// others are then any JSON object.
@@ -50,7 +55,8 @@ impl ToolCallParser {
         let named = matches!(choice, ToolChoice::Named(_));
         let start = start(format, *choice == ToolChoice::Auto, parallel && !named);
         let tool = names.join(" | ");
-        rules.push(format!("value[lazy]: /(.|\\n)*\\n{}\\n/", regex("</parameter>")));
+        rules.push(format!("value[lazy]: /(.|\\n)*{}/", regex("</parameter>")));
+        rules.push("KEY: /[^>\\n]+>\\n/".into());
         Grammar::lark(&format!("{start}\ntool: {tool}\n{}\n", rules.join("\n")))
     }
 }
@@ -60,7 +66,7 @@ fn start(format: &Format, is_auto: bool, parallel: bool) -> String {
     let Format { open, close, before, after, special, .. } = format;
     let is_list = matches!(format.body, Body::Json { is_list: true, .. });
     let has_mark = !format.mark().is_empty();
-    let special = special.as_deref().filter(|name| name.starts_with('<')).unwrap_or("");
+    let special = special.as_ref().map_or(String::new(), |(_, id)| format!("<[{id}]>"));
     let (open, before, tail) = (text(open), text(before), text(&format!("{after}{close}")));
     let rest = match (parallel, is_list) {
         (true, true) => format!("{before} tool (\", \" tool)* {tail}"),
@@ -112,15 +118,24 @@ fn function(tool: &Tool, is_checked: bool) -> Result<String> {
                     values.iter().filter_map(Value::as_str).map(text).collect();
                 format!("{begin} ({}) {end}", values.join(" | "))
             }
-            (true, None) => format!("{begin} value"),
+            (true, None) => format!("{begin} value \"\\n\""),
             _ => format!("{begin} %json {} {end}", with_definitions(value, &schema)),
         };
         let is_required = required.iter().any(|name| name == key);
         if is_required { argument } else { format!("({argument})?") }
     };
-    let properties = schema["properties"].as_object().into_iter().flatten();
-    let arguments: Vec<String> = properties.map(argument).collect();
-    Ok(format!("{name} {} {}", arguments.join(" "), text("</function>")))
+    let mut rule = name;
+    match schema["properties"].as_object() {
+        Some(properties) => {
+            for property in properties {
+                rule = format!("{rule} {}", argument(property));
+                // Each part has its own copy of the definitions.
+                check_length(&rule)?;
+            }
+        }
+        None => rule += &format!(" ({} KEY value \"\\n\")*", text("<parameter=")),
+    }
+    Ok(format!("{rule} {}", text("</function>")))
 }
 
 /// The schema of a tool's arguments, which are an object.
@@ -147,7 +162,9 @@ fn arguments(tool: &Tool, is_checked: bool) -> Result<Value> {
 /// A part of a schema, with the definitions that it may refer to.
 fn with_definitions(part: &Value, schema: &Value) -> Value {
     let mut part: Map<String, Value> = part.as_object().cloned().unwrap_or_default();
-    for key in ["$defs", "definitions", "x-guidance"] {
+    let refers = Value::from(part.clone()).to_string().contains("\"$ref\"");
+    let definitions = ["$defs", "definitions"].into_iter().filter(|_| refers);
+    for key in definitions.chain(["x-guidance"]) {
         part.extend(schema.get(key).map(|value| (key.to_owned(), value.clone())));
     }
     part.into()

@@ -353,9 +353,11 @@ fn long_answers_take_linear_time() {
 
 /// The format of a template that writes `{call}` for a call in JSON.
 fn form_of(template: &str) -> crate::Result<Format> {
-    let tokenizer =
-        Tokenizer::from_directory(concat!(env!("CARGO_MANIFEST_DIR"), "/assets/tales-22m"));
-    Format::of(&tokenizer.unwrap().with_chat_template(template))
+    Format::of(&shipped().with_chat_template(template))
+}
+
+fn shipped() -> Tokenizer {
+    Tokenizer::from_directory(concat!(env!("CARGO_MANIFEST_DIR"), "/assets/tales-22m")).unwrap()
 }
 
 #[test]
@@ -384,6 +386,7 @@ fn templates_show_their_form() {
         after: after.into(),
         ..format
     };
+    let special = Some(("<|begin_of_text|>".into(), shipped().token("<|begin_of_text|>").unwrap()));
     for (before, call, after, expected) in [
         (
             "\n<tool_call>\n",
@@ -399,10 +402,20 @@ fn templates_show_their_form() {
             "\n]</calls>",
             with(format("<calls>", "</calls>", body(true, "parameters")), "[\n", "\n]"),
         ),
-        ("\n<call>\n", function, "\n</call>", format("<call>", "</call>", Body::Functions)),
+        (
+            "\n<call>\n",
+            function,
+            "\n</call>",
+            with(format("<call>", "</call>", Body::Functions), "\n", "\n"),
+        ),
         ("", function, "", format("", "", Body::Functions)),
         // A special token has no text.
-        ("<|begin_of_text|>", object, "", format("", "", body(false, "arguments"))),
+        (
+            "<|begin_of_text|>",
+            object,
+            "",
+            Format { special, ..format("", "", body(false, "arguments")) },
+        ),
     ] {
         assert_eq!(
             form_of(&template(before, call, after)).unwrap(),

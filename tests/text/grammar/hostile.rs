@@ -33,7 +33,7 @@ fn hostile_schemas_are_bounded() {
     made("an enum of 20 000", || Grammar::json_schema(&all));
     let all: Vec<String> = (0..5000).map(|n| format!(r#""p{n}": {{"type": "string"}}"#)).collect();
     let all = format!(r#"{{"type": "object", "properties": {{{}}}}}"#, all.join(","));
-    made("an object of 5000 properties", || Grammar::json_schema(&all));
+    assert!(grammar_error(Grammar::json_schema(&all)).contains("too many properties"));
     made("a list of 10^9", || {
         Grammar::json_schema(
             r#"{"type": "array", "items": {"type": "null"}, "minItems": 1000000000}"#,
@@ -56,6 +56,22 @@ fn hostile_schemas_are_bounded() {
         defs.join(",")
     );
     made("doubling references", || Grammar::json_schema(&doubling));
+    let chain = |length: usize| {
+        let defs: Vec<String> =
+            (0..length).map(|n| format!(r##""d{n}": {{"$ref": "#/$defs/d{}"}}"##, n + 1)).collect();
+        let last = format!(r##""d{length}": {{"type": "null"}}"##);
+        format!(r##"{{"$defs": {{{}, {last}}}, "$ref": "#/$defs/d0"}}"##, defs.join(","))
+    };
+    made("a chain of references", || Grammar::json_schema(&chain(1900)));
+    assert!(grammar_error(Grammar::json_schema(&chain(20_000))).contains("references"));
+    let (many, options): (Vec<_>, Vec<_>) =
+        (0..900).map(|n| (format!(r#""p{n}": {{}}"#), "{}")).unzip();
+    let beside = many.join(",");
+    let multiplied = |times: usize| {
+        let options = options.join(",").repeat(times).replace("}{", "},{");
+        format!(r#"{{"type": "object", "properties": {{{beside}}}, "anyOf": [{options}]}}"#)
+    };
+    assert!(grammar_error(Grammar::json_schema(&multiplied(10))).contains("too many choices"));
     let one: Vec<String> = (0..12).map(|n| format!(r#"{{"anyOf": [{{"properties": {{"a{n}": {{"type": "null"}}}}}}, {{"properties": {{"b{n}": {{"type": "null"}}}}}}]}}"#)).collect();
     let product = format!(r#"{{"type": "object", "allOf": [{}]}}"#, one.join(","));
     made("a product of choices", || Grammar::json_schema(&product));
@@ -78,9 +94,12 @@ fn hostile_expressions_are_bounded() {
 fn hostile_grammars_are_bounded() {
     let parentheses = format!("start: {}\"a\"{}", "(".repeat(100_000), ")".repeat(100_000));
     made("parentheses", || Grammar::lark(&parentheses));
-    let chain: Vec<String> = (0..20_000).map(|n| format!("r{n}: r{}", n + 1)).collect();
-    let chain = format!("start: r0\n{}\nr20000: \"a\"", chain.join("\n"));
-    made("a chain of rules", || Grammar::lark(&chain));
+    let chain = |length: usize| {
+        let rules: Vec<String> = (0..length).map(|n| format!("r{n}: r{}", n + 1)).collect();
+        format!("start: r0\n{}\nr{length}: \"a\"", rules.join("\n"))
+    };
+    made("a chain of rules", || Grammar::lark(&chain(1900)));
+    assert!(grammar_error(Grammar::lark(&chain(20_000))).contains("lines of rules"));
     made("ambiguity", || Grammar::lark("start: e\ne: e e | e e e | \"a\" | \"\""));
     made("repetition", || Grammar::lark("start: (\"a\" | \"b\"){1,1000000}"));
     let doubling: Vec<String> = (0..60).map(|n| format!("r{n}: r{0} r{0}", n + 1)).collect();
