@@ -4,7 +4,6 @@
 use bitnet_wgpu::{
     Context, ContextOptions, Element, Error, Tensor,
     error::ErrorKind,
-    internals::ModelInternals as _,
     model::{BatchOptions, GenerateOptions, Model, ModelFiles, Sampling, SessionOptions},
     telemetry::{Footprint, MemoryPressure},
     transformer::{self, AttentionShape, CachePositions, KvCache},
@@ -16,7 +15,7 @@ use std::{
 };
 use support::{
     App, block_on,
-    models::{Shaped, TernaryTables, bits, computed},
+    models::{Shaped, TernaryTables},
     real_model,
 };
 

@@ -2,7 +2,7 @@
 
 use super::budgets::{fresh, live};
 use bitnet_wgpu::{
-    Context, ContextOptions, Error,
+    ContextOptions, Error,
     error::ErrorKind,
     formats::Pooling,
     internals::ModelInternals as _,
@@ -114,12 +114,12 @@ fn a_model_above_the_limit_runs_offloaded() {
     assert!(limit < all.weights + session.total());
     context.limit_memory(limit);
     let auto = Offload::Auto(room);
-    let expected = need(auto).unwrap();
+    let needed = need(auto).unwrap();
     let model = load(auto).unwrap();
     let offloaded = model.offloaded();
     assert_eq!(
         (offloaded.bytes, live(&context, Footprint::WEIGHTS)),
-        (expected.host, expected.weights),
+        (needed.host, needed.weights),
         "{offloaded:?}"
     );
     assert!((3..layers).contains(&offloaded.layers), "{offloaded:?} of {layers}");

@@ -1,11 +1,7 @@
 //! An app's own device, buffers and command encoder.
 
 use super::runtime::add;
-use bitnet_wgpu::{
-    Context, Error, Result, Tensor,
-    kernel::{Params as _, Type::*, read},
-    tensor, wgpu,
-};
+use bitnet_wgpu::{Context, Error, Result, Tensor, wgpu};
 use std::future::IntoFuture as _;
 use support::{App, block_on, context};
 

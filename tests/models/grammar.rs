@@ -7,7 +7,7 @@ use bitnet_wgpu::{
         BatchOptions, GenerateOptions, Generated, Grammar, Model, Sampling, Speculation, Stop,
     },
 };
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::sync::LazyLock;
 use support::{block_on, context};
 

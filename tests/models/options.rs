@@ -5,7 +5,6 @@ use bitnet_wgpu::{
     Error,
     model::{GenerateOptions, Model, Sampling, Stop},
 };
-use futures_util::StreamExt;
 use support::block_on;
 
 /// The engine applies biases and penalties; for a hook, it hands over all logits.

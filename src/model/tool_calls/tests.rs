@@ -53,6 +53,20 @@ fn joined(events: Vec<ToolCallEvent>) -> Vec<ToolCallEvent> {
     all
 }
 
+/// Without the arguments of calls that turn out malformed: how many pieces come before depends on
+/// the pieces of the text.
+fn settled(mut events: Vec<ToolCallEvent>) -> Vec<ToolCallEvent> {
+    use ToolCallEvent::{Arguments, Malformed};
+    let malformed: Vec<usize> =
+        (1..events.len()).filter(|&i| matches!(events[i], Malformed(_))).collect();
+    for i in malformed.into_iter().rev() {
+        if matches!(events[i - 1], Arguments(_)) {
+            events.remove(i - 1);
+        }
+    }
+    events
+}
+
 fn events(form: &str, pieces: &[&str]) -> Vec<ToolCallEvent> {
     let mut parser = parser(form);
     let mut events: Vec<_> = pieces.iter().flat_map(|piece| parser.push(piece)).collect();
@@ -286,7 +300,7 @@ fn random_fragments_split_alike() {
         let form = ["hermes", "llama", "mistral", "list", "coder", "functions"][n % 6];
         let count = random(14);
         let text: String = (0..count).map(|_| FRAGMENTS[random(FRAGMENTS.len())]).collect();
-        let whole = events(form, &[&text]);
+        let whole = settled(events(form, &[&text]));
         let mut pieces = Vec::new();
         let mut rest = text.as_str();
         while !rest.is_empty() {
@@ -294,7 +308,7 @@ fn random_fragments_split_alike() {
             pieces.push(&rest[..piece]);
             rest = &rest[piece..];
         }
-        assert_eq!(events(form, &pieces), whole, "{form}: {pieces:?}");
+        assert_eq!(settled(events(form, &pieces)), whole, "{form}: {pieces:?}");
         calls += whole.iter().filter(|event| **event == ToolCallEvent::End).count();
         if !whole.contains(&ToolCallEvent::End) {
             let text_of = |event| match event {

@@ -3,13 +3,11 @@
 use super::{assert_invalid, assert_shape, unwritten};
 use bitnet_wgpu::{
     Error, Result, Tensor,
-    bitnet::{
-        self, Gate, Layout, QuantizedActivations, QuantizedInt4, QuantizedInt8, WeightQuantizer,
-    },
+    bitnet::{self, Gate, QuantizedInt4, QuantizedInt8, WeightQuantizer},
     reference, tensor,
     weights::{Bits, IntMatrix, TernaryMatrix},
 };
-use support::{block_on, context, ints, ternary};
+use support::{block_on, context};
 
 #[test]
 fn activation_quantizers_refuse_unsupported_combinations() {
