@@ -89,6 +89,8 @@ pub mod grammar {
     pub const MOST_DEPTH: usize = 200;
     /// Lines of a grammar that may be rules, each of which may refer to the next.
     pub const MOST_RULES: usize = 2000;
+    /// Names in angle brackets of a grammar, which may be special tokens.
+    pub const MOST_SPECIAL: usize = 1000;
     /// References in a schema.
     pub const MOST_REFERENCES: usize = 2000;
     /// Properties of an object; the square counts, since compiling takes as long.

@@ -8,6 +8,7 @@ use super::{
 };
 use crate::{
     error::Result,
+    limits::grammar::MOST_SPECIAL,
     model::{
         generate::{
             constraint::{Constraint, ConstraintSource},
@@ -143,7 +144,14 @@ impl Grammar {
     /// Checks the grammar with a vocabulary of bytes and of all special tokens that its `source`
     /// names.
     fn checked(self, source: &str) -> Result<Self> {
-        let vocabulary = Vocabulary::of_bytes(special_names(source).iter().map(String::as_str))?;
+        let names = special_names(source);
+        if names.len() > MOST_SPECIAL {
+            let count = names.len();
+            return Err(failed(format!(
+                "{count} special tokens; at most {MOST_SPECIAL} are accepted"
+            )));
+        }
+        let vocabulary = Vocabulary::of_bytes(names.iter().map(String::as_str))?;
         let rules = vocabulary.rules(self.shared.grammar.clone())?;
         if !is_productive(&rules) {
             return Err(failed("no finite text fulfills it"));

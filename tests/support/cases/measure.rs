@@ -35,19 +35,15 @@ fn matrix_places() -> Vec<Case> {
         let capabilities = r.encoder.context().capabilities();
         let unit = capabilities.matrix_units.iter().find(|unit| unit.element == Element::F16);
         let size = unit.filter(|_| capabilities.matrix_elements).map(|unit| unit.size as usize);
-        let y = match size {
-            Some(size) => r.output::<u32>([2 * size * size])?,
-            None => r.upload(&[0u32, 0], [2])?,
-        };
-        if let Some(size) = size {
-            let kernel = kernel(&format!("matrix_places_{size}"));
-            r.encoder.dispatch(kernel, &(), &[&y], [1, 1, 1])?;
-        }
+        let Some(size) = size else { return Ok(()) };
+        let y = r.output::<u32>([2 * size * size])?;
+        let kernel = kernel(&format!("matrix_places_{size}"));
+        r.encoder.dispatch(kernel, &(), &[&y], [1, 1, 1])?;
         r.watch_all(&y);
         Ok(())
     };
     let check = |got: &[Data], _| {
-        let [Data::U32(places)] = got else { panic!("one output") };
+        let [Data::U32(places)] = got else { return Ok(()) };
         for half in places.chunks(places.len() / 2) {
             let mut sorted = half.to_vec();
             sorted.sort_unstable();
