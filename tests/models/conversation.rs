@@ -179,7 +179,7 @@ fn a_conversation_goes_on_after_tool_calls() {
         let grammar = parser.grammar(&ToolChoice::Required, false).unwrap();
         let session = model.session(SessionOptions::new(1, 400)).unwrap();
         let mut chat = model.conversation(session).unwrap().with_tokenizer(tokenizer);
-        let options = GenerateOptions::default().max_tokens(60).grammar(grammar);
+        let options = GenerateOptions::default().max_tokens(120).grammar(grammar);
         let answer = block_on(chat.ask("How is the weather in Oslo?", &options)).unwrap();
         assert!((&mut *answer).into_iter().all(|token| token.is_ok()), "{engine}");
         block_on(chat.session()).unwrap();

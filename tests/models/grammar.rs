@@ -67,7 +67,10 @@ fn generated(model: &Model, options: &GenerateOptions) -> Generated {
 }
 
 fn check(name: &str, text: &Generated) {
-    assert_eq!(text.stop, Stop::EndOfText, "{name}: {}", text.text);
+    // A number may have digits without an end.
+    if name != "a number" {
+        assert_eq!(text.stop, Stop::EndOfText, "{name}: {}", text.text);
+    }
     let text = &text.text;
     let json =
         || serde_json::from_str::<Value>(text).unwrap_or_else(|e| panic!("{name}: {text}: {e}"));
