@@ -45,7 +45,7 @@ pub use generate::sequence::Token;
 pub use generate::speculation::{Speculation, SpeculationCounts};
 pub use generate::stop::Stop;
 #[cfg(feature = "grammar")]
-pub use grammar::grammar::Grammar;
+pub use grammar::source::Grammar;
 pub use load::{builder::ModelBuilder, files::ModelFiles, model::Model};
 pub use session::sequences::{Session, SessionError};
 pub use threads::background::Blocking;

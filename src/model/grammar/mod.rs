@@ -4,7 +4,7 @@
 //! one that computes nothing in advance: a mask costs time only where a sequence comes to it.
 
 pub(super) mod bounds;
-pub mod grammar;
 mod matcher;
 mod productive;
+pub mod source;
 mod token_bytes;

@@ -7,7 +7,7 @@ use super::{
 use crate::{
     error::{Error, Result},
     model::{
-        grammar::{bounds::check_length, grammar::Grammar},
+        grammar::{bounds::check_length, source::Grammar},
         tokenizer::tools::Tool,
     },
 };
