@@ -71,7 +71,7 @@ impl Grammar {
     /// space, or one or two line breaks with an indentation.
     ///
     /// # Errors
-    /// [`Error::Grammar`] for text that is not JSON, a schema that is wrong, uses unknown keywords,
+    /// [`Error::Grammar`](crate::Error::Grammar) for text that is not JSON, a schema that is wrong, uses unknown keywords,
     /// or is fulfilled by nothing, or one that takes too much work.
     ///
     /// ```
@@ -95,7 +95,7 @@ impl Grammar {
     /// the crate `regex`. There are no look-around, no lazy repetitions and no anchors.
     ///
     /// # Errors
-    /// [`Error::Grammar`] for an expression that is wrong, matches nothing, or takes too much work.
+    /// [`Error::Grammar`](crate::Error::Grammar) for an expression that is wrong, matches nothing, or takes too much work.
     pub fn regex(expression: &str) -> Result<Self> {
         check_length(expression)?;
         Self::new(TopLevelGrammar::from_regex(expression)).checked("")
@@ -106,7 +106,7 @@ impl Grammar {
     /// JSON schemas, as in `%json {"type": "string"}`, and special tokens, as in `<|im_end|>`.
     ///
     /// # Errors
-    /// [`Error::Grammar`] for a grammar that is wrong, allows no finite text, or takes too much
+    /// [`Error::Grammar`](crate::Error::Grammar) for a grammar that is wrong, allows no finite text, or takes too much
     /// work. Whether a model has its special tokens is checked when a generation begins. A grammar
     /// with tokens by their ids, as in `<[42]>`, is checked as a whole then.
     pub fn lark(grammar: &str) -> Result<Self> {
