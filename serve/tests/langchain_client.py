@@ -8,20 +8,12 @@ import openai
 from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
 from langchain_core.prompts import ChatPromptTemplate
 from langchain_openai import ChatOpenAI, OpenAI, OpenAIEmbeddings
+from client_errors import fails
 
 url, model = sys.argv[1:]
 server = {"base_url": f"{url}/v1", "api_key": "sesame", "model": model, "max_retries": 0}
 chat = ChatOpenAI(**server, temperature=0, seed=1, max_tokens=12, stream_usage=True)
 messages = [SystemMessage("A tale."), HumanMessage("Once upon a time")]
-
-
-def fails(error, part, call):
-    try:
-        call()
-    except error as e:
-        assert part in str(e), e
-        return
-    raise AssertionError(f"no {error.__name__}: {part}")
 
 
 def conversations():

@@ -8,20 +8,12 @@ from importlib.metadata import version
 # The list of prices is that of the package, which is not downloaded anew.
 os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
 import litellm
+from client_errors import fails
 
 url, model = sys.argv[1:]
 server = {"api_base": f"{url}/v1", "api_key": "sesame", "num_retries": 0}
 messages = [{"role": "system", "content": "A tale."}, {"role": "user", "content": "Once upon a time"}]
 asked = {"model": f"openai/{model}", "messages": messages, "max_tokens": 12, "temperature": 0, **server}
-
-
-def fails(error, part, call):
-    try:
-        call()
-    except error as e:
-        assert part in str(e), e
-        return
-    raise AssertionError(f"no {error.__name__}: {part}")
 
 
 def joined(chunks):

@@ -8,21 +8,13 @@ import openai
 from llama_index.core.base.llms.types import ChatMessage
 from llama_index.embeddings.openai_like import OpenAILikeEmbedding
 from llama_index.llms.openai_like import OpenAILike
+from client_errors import fails
 
 url, model = sys.argv[1:]
 server = {"model": model, "api_base": f"{url}/v1", "api_key": "sesame", "max_retries": 0}
 asked = {**server, "temperature": 0, "max_tokens": 12, "context_window": 512}
 chat = OpenAILike(**asked, is_chat_model=True)
 messages = [ChatMessage(role="system", content="A tale."), ChatMessage(role="user", content="Once upon a time")]
-
-
-def fails(error, part, call):
-    try:
-        call()
-    except error as e:
-        assert part in str(e), e
-        return
-    raise AssertionError(f"no {error.__name__}: {part}")
 
 
 def conversations():

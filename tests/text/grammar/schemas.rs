@@ -1,7 +1,6 @@
 //! Texts by random schemas and random allowed tokens fulfill the schemas, by the crate jsonschema.
 
 use super::*;
-use std::time::Instant;
 
 /// Makes random schemas whose texts are short.
 struct Schemas<'a> {
@@ -168,16 +167,14 @@ fn walk(seeds: std::ops::Range<u64>, walks: usize) -> Outcome {
 
 #[test]
 fn random_texts_fulfill_random_schemas() {
-    let outcome = walk(0..300, 2);
-    assert!(outcome.fulfilled > 500 && outcome.unsupported < 30, "{outcome:?}");
-}
-
-#[test]
-#[ignore = "takes an hour; GRAMMAR_SCHEMAS says how many"]
-fn many_random_texts_fulfill_random_schemas() {
-    let count = std::env::var("GRAMMAR_SCHEMAS").map_or(100_000, |count| count.parse().unwrap());
-    let begun = Instant::now();
-    println!("{:?} in {:?}", walk(0..count, 1), begun.elapsed());
+    // GRAMMAR_SCHEMAS=100000 takes an hour.
+    let schemas: usize =
+        std::env::var("GRAMMAR_SCHEMAS").map_or(300, |count| count.parse().unwrap());
+    let outcome = walk(0..schemas as u64, 2);
+    assert!(
+        outcome.fulfilled > schemas * 5 / 3 && outcome.unsupported < schemas / 10,
+        "{outcome:?}"
+    );
 }
 
 #[test]
