@@ -326,7 +326,7 @@ fn json_has_prompt_and_seed() {
 #[test]
 fn no_rate_is_shown_for_one_token() {
     let output = bitnet(&["run", TALES, "Once", "--cpu", "--max-tokens", "1"]).output().unwrap();
-    assert!(errors(&output).contains("generated: 1 tokens; stopped"), "{}", errors(&output));
+    assert!(errors(&output).contains("generated: 1 token; stopped"), "{}", errors(&output));
 }
 
 #[test]
