@@ -198,14 +198,15 @@ impl Serve {
             keys.extend(lines);
         }
         if keys.is_empty()
-            && let Ok(text) = std::env::var("BITNET_API_KEY")
+            && let Some(text) = std::env::var_os("BITNET_API_KEY")
         {
+            // Who sets it wants a key, so that what cannot be one must not open the server.
+            let Some(text) = text.to_str() else { bail!("BITNET_API_KEY is not UTF-8") };
             keys = text
                 .trim_end_matches('\n')
                 .split([',', '\n'])
                 .map(|key| key.trim().to_owned())
                 .collect();
-            // Who sets it wants a key, so that an empty one must not open the server.
             if keys.iter().any(String::is_empty) {
                 bail!(
                     "BITNET_API_KEY has an empty key; set a key, or unset it to serve without one"

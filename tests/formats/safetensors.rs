@@ -525,6 +525,22 @@ fn signs_of_a_rotation_are_refused() {
 }
 
 #[test]
+fn headers_are_bounded_in_bytes() {
+    let directory = Directory::model(&OFFLINE, &[]);
+    let path = directory.0.join("model.safetensors");
+    let message = |length: u64| {
+        let mut file = fs::File::create(&path).unwrap();
+        std::io::Write::write_all(&mut file, &length.to_le_bytes()).unwrap();
+        // It takes no room on the disk.
+        file.set_len(8 + length).unwrap();
+        SafeTensors::open(&path).unwrap_err().to_string()
+    };
+    let limit = "16777216 are supported";
+    assert!(message((16 << 20) + 1).contains(limit), "{}", message((16 << 20) + 1));
+    assert!(!message(16 << 20).contains(limit));
+}
+
+#[test]
 fn whatever_is_no_model_is_refused() {
     use bitnet_wgpu::formats::open;
     let directory = Directory::model(&config(json!({})), &file(&[]));

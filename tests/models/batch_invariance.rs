@@ -115,16 +115,29 @@ fn one_by_one(model: &Model, ids: &[u32]) -> Vec<Vec<u32>> {
     ids.iter().map(|&id| bits(&block_on(session.decode(&[id])).unwrap())).collect()
 }
 
+fn is_batch_invariant(engine: &str, model: &Model, tokens: usize) {
+    let ids = text(model, 1, tokens);
+    let alone = one_by_one(model, &ids);
+    in_pieces(engine, model, &ids, &alone);
+    together(engine, model, &ids, &alone);
+    among_others(engine, model, &ids, &alone);
+}
+
 #[test]
 #[ignore = "takes minutes: scripts/test --only slow"]
 fn logits_are_the_same_bits() {
-    for (engine, model) in models() {
-        let ids = text(&model, 1, 75);
-        let alone = one_by_one(&model, &ids);
-        in_pieces(engine, &model, &ids, &alone);
-        together(engine, &model, &ids, &alone);
-        among_others(engine, &model, &ids, &alone);
-    }
+    models().iter().for_each(|(engine, model)| is_batch_invariant(engine, model, 75));
+}
+
+/// Of the models above, one with each type of activations; more positions than a share of the
+/// attention has.
+#[test]
+fn small_models_are_batch_invariant() {
+    let floats = support::data("models").join("qwen3");
+    let floats = Model::builder(floats).device(context()).build().unwrap();
+    is_batch_invariant("float activations on the GPU", &floats, 110);
+    is_batch_invariant("8 bits by groups on the GPU", &by_groups(Some(context())), 75);
+    is_batch_invariant("8 bits by groups on the CPU", &by_groups(None), 75);
 }
 
 /// A prompt that is long enough for tensor cores, in chunks that are not and in one.

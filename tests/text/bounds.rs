@@ -205,6 +205,11 @@ fn limits_of_tokenizers_are_exact() {
     let bpe =
         |length: usize| json!({ "type": "BPE", "vocab": { "a".repeat(length): 0 }, "merges": [] });
     let token = |length: usize| json!([{ "id": 0, "content": "b".repeat(length), "special": true, "single_word": false, "lstrip": false, "rstrip": false, "normalized": false }]);
+    let with_id = |id: u64| {
+        let mut tokens = token(1);
+        tokens[0]["id"] = id.into();
+        tokens
+    };
     let unigram = |length: usize| json!({ "type": "Unigram", "unk_id": 0, "vocab": [["u", 0.0], ["a".repeat(length), 0.0]] });
     for (key, limit, fits, beyond) in [
         (
@@ -234,6 +239,7 @@ fn limits_of_tokenizers_are_exact() {
         ("normalizer", "more than 64 steps", split(64), split(65)),
         ("normalizer", "deeper than 4", nested(4), nested(5)),
         ("added_tokens", "1 to 256 bytes", token(256), token(257)),
+        ("added_tokens", "below 16777216", with_id((1 << 24) - 1), with_id(1 << 24)),
         ("model", "128 are supported", unigram(128), unigram(129)),
         ("model", "1024 are accepted", bpe(1024), bpe(1025)),
     ] {

@@ -22,8 +22,9 @@ use std::{fmt::Display, time::Duration};
 
 /// Checks a GPU and its driver
 ///
-/// Compiles all kernels, compares ops with the CPU, and probes the arithmetic. Needs no model and no developer tools. The exit status is 0 if all kernels compile and all cases
-/// agree; otherwise every failure is listed. The output names the GPU, its driver and the system,
+/// Compiles all kernels, compares ops with the CPU, and probes arithmetic, memory and long
+/// submissions. Needs no model and no developer tools. The exit status is 0 only if all of these
+/// pass; otherwise every failure is listed. The output names the GPU, its driver and the system,
 /// and nothing else of the machine, so it can go into a bug report.
 #[derive(Args)]
 pub struct Doctor {

@@ -285,7 +285,11 @@ fn serve_refuses_what_cannot_be_served() {
         &["serve", TALES, "--cpu", "--port", "0", "--cors-origin", "app.example"],
         "not an origin",
     );
-    for keys in ["", "a,,b"] {
+    #[cfg(unix)]
+    let damaged = std::os::unix::ffi::OsStrExt::from_bytes(b"a\xff");
+    #[cfg(not(unix))]
+    let damaged = std::ffi::OsStr::new("");
+    for keys in [std::ffi::OsStr::new(""), std::ffi::OsStr::new("a,,b"), damaged] {
         let mut command = bitnet(&["serve", TALES, "--cpu", "--port", "0"]);
         let output = command.env("BITNET_API_KEY", keys).output().unwrap();
         let text = errors(&output);

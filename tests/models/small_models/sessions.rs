@@ -54,14 +54,14 @@ fn prefill_in_one_and_token_by_token_agree() {
             for &id in &ids {
                 last = block_on(single.decode(&[id])).unwrap();
             }
-            assert!(largest_difference(&whole, &last) < TOLERANCE, "{engine}");
+            assert_eq!(bits(&whole), bits(&last), "{engine}");
             // In chunks, and after a step back.
             let mut pieces = session(&model, 1, 64, Element::F32);
             block_on(pieces.prefill(0, &ids[..13])).unwrap();
             block_on(pieces.prefill(0, &[1, 2, 3])).unwrap();
             pieces.truncate(0, 13).unwrap();
             let last = block_on(pieces.prefill(0, &ids[13..])).unwrap();
-            assert!(largest_difference(&whole, &last) < TOLERANCE, "{engine}, in pieces");
+            assert_eq!(bits(&whole), bits(&last), "{engine}, in pieces");
             assert_eq!(pieces.len(0), ids.len());
         }
     }
@@ -70,27 +70,34 @@ fn prefill_in_one_and_token_by_token_agree() {
 /// On a GPU 512 tokens are computed together, and the logits of 64.
 #[test]
 fn a_long_prompt_equals_its_chunks() {
-    let file = Reconfigured::open("newer", |c| c.context = 1024);
-    let vocab = file.config().vocab;
-    let ids: Vec<u32> = (0..600).map(|i| i * 7 % vocab as u32).collect();
-    for context in [Some(context()), None] {
+    for (name, context) in [("newer", Some(context())), ("qwen3", Some(context())), ("newer", None)]
+    {
+        let file = Reconfigured::open(name, |c| c.context = 1024);
+        let vocab = file.config().vocab;
+        let ids: Vec<u32> = (0..600).map(|i| i * 7 % vocab as u32).collect();
         let model = Model::builder_from(&file, None).device(context).build().unwrap();
-        let mut sequence = session(&model, 1, ids.len(), Element::F32);
-        let whole = block_on(sequence.prefill(0, &ids)).unwrap();
-        assert_eq!((whole.len(), sequence.len(0)), (vocab, ids.len()));
-        sequence.truncate(0, 0).unwrap();
-        block_on(sequence.prefill(0, &ids[..300])).unwrap();
-        let last = block_on(sequence.prefill(0, &ids[300..])).unwrap();
-        let largest = whole.iter().fold(0f32, |max, v| max.max(v.abs()));
-        let off = largest_difference(&whole, &last) / largest;
-        let logits = block_on(model.logits(&ids)).unwrap();
-        let all_off = largest_difference(&whole, &logits[logits.len() - vocab..]) / largest;
-        println!("{model:?}: {off:.1e}, by rows {all_off:.1e}");
-        // A flipped code is a hundredth of a token's activations.
-        assert!(
-            logits.len() == ids.len() * vocab && off < 0.05 && all_off < 0.05,
-            "{model:?}: {off} {all_off}"
-        );
+        let f16 = context.is_none_or(|context| context.capabilities().f16);
+        for kv in [Element::F32, Element::F16].into_iter().take(1 + usize::from(f16)) {
+            let mut sequence = session(&model, 1, ids.len(), kv);
+            let mut in_chunks = |chunks: &[usize]| {
+                sequence.truncate(0, 0).unwrap();
+                let (mut rest, mut last) = (&ids[..], Vec::new());
+                for &chunk in chunks {
+                    last = block_on(sequence.prefill(0, &rest[..chunk])).unwrap();
+                    rest = &rest[chunk..];
+                }
+                assert_eq!((last.len(), sequence.len(0)), (vocab, ids.len()));
+                bits(&last)
+            };
+            let whole = in_chunks(&[600]);
+            for chunks in [&[300, 300][..], &[511, 89], &[1, 598, 1], &[64, 63, 473]] {
+                assert!(in_chunks(chunks) == whole, "{model:?}, {kv:?}: {chunks:?}");
+            }
+            let logits = block_on(model.logits(&ids)).unwrap();
+            assert_eq!(logits.len(), ids.len() * vocab);
+            let same = bits(&logits[logits.len() - vocab..]) == whole;
+            assert!(same || kv == Element::F16, "{model:?}: all logits");
+        }
     }
 }
 
