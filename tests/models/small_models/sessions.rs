@@ -1,6 +1,6 @@
 //! Properties of sessions: chunks, windows, limits.
 
-use super::{TOLERANCE, changed, largest_difference};
+use super::{changed, largest_difference};
 use bitnet_wgpu::{
     Element, Error,
     formats::{Checkpoint, ModelFile as _},
