@@ -32,6 +32,8 @@ const STANDINS: [(&str, &str); 7] = [
         *"--release -p bitnet-wgpu-cli -- doctor") echo "every kernel compiles"; [ "${FAULT:-}" != doctor ] ;;
         *adapters) echo 'shader languages WGSL, MSL, MSL by default' ;;
         *dump_shaders*) mkdir -p "$last"; echo fine >"$last/a.metal"; echo "${FAULT:-fine}" >"$last/b.metal"; echo refuse >"$last/c.wgsl" ;;
+        *--example\ generate) echo 'Once upon a time' ;;
+        *"-- --ignored") echo 'test a ... ok'; [ "${FAULT:-}" != ignored ] || { echo 'test early ... FAILED'; i=0; while [ $i -lt 300 ]; do i=$((i+1)); echo "test t$i ... ok"; done; exit 1; } ;;
         *--example\ bitlinear) sums=equal; [ "${FAULT:-}" != DIFFER ] || sums=DIFFER
             echo 'layer Wgsl  equal 1'; echo 'layer  Msl  equal 1'; echo "layer  Msl $sums 2" ;;
         *--lib*) echo tested; [ "${FAULT:-}" != watchdog ] || echo kIOGPUCommandBufferCallbackErrorImpactingInteractivity
@@ -44,7 +46,7 @@ const STANDINS: [(&str, &str); 7] = [
     ),
 ];
 
-const STEPS: [&str; 9] = [
+const STEPS: [&str; 11] = [
     "doctor",
     "machine",
     "a Metal device",
@@ -52,6 +54,8 @@ const STEPS: [&str; 9] = [
     "tests",
     "shaders validated",
     "tests as in release",
+    "tests that need a GPU",
+    "a story",
     "both languages compared",
     "benchmarks",
 ];
@@ -113,6 +117,7 @@ fn a_failed_step_fails_alone() {
         ("watchdog", "tests"),
         ("beyond", "shaders validated"),
         ("DIFFER", "both languages compared"),
+        ("ignored", "tests that need a GPU"),
     ] {
         // The stand-in for benchmarks asks for an earlier step that passed.
         let also = (fault == "DIFFER").then_some("benchmarks");
@@ -126,6 +131,8 @@ fn a_failed_step_fails_alone() {
             STEPS.len() - 1 - usize::from(also.is_some()),
             "{fault}: {report}"
         );
+        // It is far from the end of the output.
+        assert_eq!(report.contains("test early ... FAILED"), fault == "ignored", "{report}");
         assert_eq!(
             report.contains("AGX_RELAX_CDM_CTXSTORE_TIMEOUT=1"),
             fault == "watchdog",
@@ -221,7 +228,15 @@ fn scripts_for_macs_avoid_newer_tools() {
             "/proc/",
         ],
     ];
-    for script in ["test", "mac-verify", "apple-compile"] {
+    for script in [
+        "test",
+        "mac-verify",
+        "apple-compile",
+        "apple-check",
+        "package-check",
+        "python-clients",
+        "lm-eval",
+    ] {
         let text = fs::read_to_string(support::repository("scripts").join(script)).unwrap();
         let code = text.lines().filter(|line| !line.trim_start().starts_with('#'));
         let found: Vec<_> =
