@@ -143,7 +143,10 @@ fn small_models_are_batch_invariant() {
 /// A prompt that is long enough for tensor cores, in chunks that are not and in one.
 #[test]
 fn prompts_on_matrix_units_have_the_same_bits() {
-    let Some(context) = prompts_on_matrix_units() else { return };
+    let Some(context) = prompts_on_matrix_units() else {
+        println!("NOT RUN: the device has no tensor cores");
+        return;
+    };
     let model = Model::builder(real_model()).device(&context).build().unwrap();
     let ids = text(&model, 3, 300);
     let in_pieces = |piece: usize| {
@@ -162,7 +165,10 @@ fn f16_attention_changes_logits_little() {
         (context().language() == ShaderLanguage::Msl && context().capabilities().apple)
             .then(|| context().clone())
     };
-    let Some(context) = prompts_on_matrix_units().or_else(metal) else { return };
+    let Some(context) = prompts_on_matrix_units().or_else(metal) else {
+        println!("NOT RUN: the device has no tensor cores");
+        return;
+    };
     let load = |halves| {
         Model::builder(real_model()).device(&context).f16_attention(halves).build().unwrap()
     };

@@ -69,7 +69,9 @@ fn readme_shows_the_better_of_two_rounds() {
         ("decode, empty context", "decode/0"),
         ("decode, after 2048 tokens", "decode/2048"),
     ] {
-        for (shown, program) in row(&page, label).iter().zip([PROGRAMS[0], PROGRAMS[2]]) {
+        let row = row(&page, label);
+        assert!(row.len() >= 2, "{label}: {row:?}");
+        for (shown, program) in row.iter().zip([PROGRAMS[0], PROGRAMS[2]]) {
             let best = rounds(&results, program, task).into_iter().fold(0.0, f64::max);
             approx::assert_relative_eq!(shown[0], best, max_relative = 0.01);
         }
@@ -89,7 +91,9 @@ fn table_of_cpus_shows_recorded_results() {
     ] {
         let runs = results["results"].as_array().unwrap();
         let run = runs.iter().find(|run| run["model"] == model && run["threads"] == 2).unwrap();
-        for (shown, program) in row(&page, label).iter().zip(["ours", "llama.cpp", "bitnet.cpp"]) {
+        let row = row(&page, label);
+        assert!(row.len() >= 3, "{label}: {row:?}");
+        for (shown, program) in row.iter().zip(["ours", "llama.cpp", "bitnet.cpp"]) {
             assert_eq!(shown[..], [run["medians"][program][task].as_f64().unwrap()], "{label}");
         }
     }

@@ -144,7 +144,10 @@ fn a_failed_attention_can_be_recorded_again() {
 /// On tensor cores, the output is checked after the queries are rotated.
 #[test]
 fn failed_f16_attention_records_nothing() {
-    let Some(context) = support::prompts_on_matrix_units() else { return };
+    let Some(context) = support::prompts_on_matrix_units() else {
+        println!("NOT RUN: the device has no tensor cores");
+        return;
+    };
     let shape = AttentionShape { heads: 2, kv_heads: 1, head_dim: 64 };
     let cache = KvCache::new(&context, shape, 1, 64, bitnet_wgpu::Element::F16).unwrap();
     let angles = context.upload(&transformer::rope_angles(&[0.5; 32], 64), [64, 32, 2]).unwrap();
