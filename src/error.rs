@@ -238,7 +238,7 @@ impl Error {
     /// What can be done about it.
     ///
     /// ```
-    /// use bitnet_wgpu::{formats, error::ErrorKind};
+    /// use bitnet_wgpu::{formats, ErrorKind};
     /// assert_eq!(formats::open("no/such/model").err().map(|error| error.kind()), Some(ErrorKind::Io));
     /// ```
     pub fn kind(&self) -> ErrorKind {

@@ -1,8 +1,7 @@
 //! Where is computed: the adapters of a system, the choice among them, and several of them at once.
 
 use bitnet_wgpu::{
-    Adapters, Context, ContextOptions, Error, Tensor,
-    error::ErrorKind,
+    Adapters, Context, ContextOptions, Error, ErrorKind, Tensor,
     model::{Device, Model},
     tensor,
 };

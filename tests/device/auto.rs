@@ -1,9 +1,8 @@
 //! Ops on slices of the host, on both sides: what they compute, where, and what they refuse.
 
 use bitnet_wgpu::{
-    Context, ContextOptions, Error, Result,
+    Context, ContextOptions, Error, ErrorKind, Result,
     auto::{Answer, Auto, Target, Why},
-    error::ErrorKind,
     reference,
     weights::{PackedTernary, Scales},
 };

@@ -2,8 +2,7 @@
 //! it will.
 
 use bitnet_wgpu::{
-    Context, ContextOptions, Element, Error, Tensor,
-    error::ErrorKind,
+    Context, ContextOptions, Element, Error, ErrorKind, Tensor,
     model::{BatchOptions, GenerateOptions, Model, ModelFiles, Sampling, SessionOptions},
     telemetry::{Footprint, MemoryPressure},
     transformer::{self, AttentionShape, CachePositions, KvCache},

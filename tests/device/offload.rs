@@ -2,8 +2,7 @@
 
 use super::budgets::{fresh, live};
 use bitnet_wgpu::{
-    ContextOptions, Error,
-    error::ErrorKind,
+    ContextOptions, Error, ErrorKind,
     formats::Pooling,
     internals::ModelInternals as _,
     model::{EmbedOptions, GenerateOptions, Model, ModelFiles, Offload, Offloaded, SessionOptions},

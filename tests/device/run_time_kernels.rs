@@ -1,8 +1,7 @@
 //! Kernels from sources that are made at run time.
 
 use bitnet_wgpu::{
-    Error, Kernel, Tensor,
-    error::ErrorKind,
+    Error, ErrorKind, Kernel, Tensor,
     kernel::{Params as _, Source, Type::*, read, read_write},
     params,
 };

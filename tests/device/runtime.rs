@@ -2,8 +2,7 @@
 
 use bitnet_wgpu::bitnet::BitLinear;
 use bitnet_wgpu::{
-    Context, Error, Kernel, Recording, Result, Tensor, bitnet,
-    error::ErrorKind,
+    Context, Error, ErrorKind, Kernel, Recording, Result, Tensor, bitnet,
     gpu::Bind,
     internals::{self, Dispatch, MatrixUnit, SubmissionLimit},
     kernel::{Params as _, Part, ShaderLanguage, Source, Type::*, read, read_write},

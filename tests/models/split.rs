@@ -2,9 +2,8 @@
 //! what is refused; memory; what is lost with one of them.
 
 use bitnet_wgpu::{
-    Context, ContextOptions, Element, Error,
+    Context, ContextOptions, Element, Error, ErrorKind,
     device::Capabilities,
-    error::ErrorKind,
     formats::Pooling,
     internals::{ModelBuilderInternals as _, ModelInternals as _},
     model::{

@@ -29,7 +29,7 @@ fn texts_beyond_the_bound_are_refused() {
         assert!(encode(&TOKENIZER, &long).is_ok());
     }
     let error = tokenizer.encode(&long).unwrap_err();
-    assert_eq!(error.kind(), bitnet_wgpu::error::ErrorKind::Invalid);
+    assert_eq!(error.kind(), bitnet_wgpu::ErrorKind::Invalid);
     assert_eq!(
         error.to_string(),
         format!("the text has {} bytes; 8 tokens hold at most {most}", most + 1)
@@ -116,7 +116,7 @@ fn work_beyond_the_bound_is_an_error() {
         assert!(matches!(error, Error::TextWork { bytes: 200_000, .. }), "{error:?}");
         assert_eq!(
             (error.to_string().as_str(), error.kind()),
-            (expected, bitnet_wgpu::error::ErrorKind::Text)
+            (expected, bitnet_wgpu::ErrorKind::Text)
         );
         assert!(tokenizer.encode("aaa").is_ok());
     }
