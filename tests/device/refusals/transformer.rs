@@ -304,9 +304,9 @@ fn choices_of_tokens_refuse_what_does_not_fit() {
         new,
     ));
     for wrong in [
-        Penalties::new(0.0, 0.0, 0.0),
-        Penalties::new(1.0, f32::NAN, 0.0),
-        Penalties::new(1.0, 0.0, f32::INFINITY),
+        Penalties { repetition: 0.0, presence: 0.0, frequency: 0.0 },
+        Penalties { repetition: 1.0, presence: f32::NAN, frequency: 0.0 },
+        Penalties { repetition: 1.0, presence: 0.0, frequency: f32::INFINITY },
     ] {
         assert_invalid(Penalties::upload(context, &[none, wrong]));
     }
