@@ -172,7 +172,7 @@ fn bad_arguments_fail_on_both_sides() {
     let elsewhere = Auto::new(None).unwrap().weights(w).unwrap();
     assert!(matches!(
         auto(Some(Target::Gpu)).bitlinear(&[1.0; 8], 1, &elsewhere),
-        Err(Error::OtherDevice { .. })
+        Err(Error::Dispatch { .. })
     ));
 }
 
