@@ -2,7 +2,6 @@
 //! whoever made a matrix, this machine, a shader, run time, files, text.
 
 use crate::{
-    element::Element,
     files::display::{display, printable},
     language::ShaderLanguage,
     memory::{LiveMemory, listed},
@@ -33,23 +32,11 @@ pub enum Error {
     /// Data and shape disagree about the number of elements, or the shape overflows.
     #[error("shape {shape} does not hold {found} elements")]
     Length { shape: Shape, found: usize },
-    /// A kernel was bound to a tensor of another element type.
-    #[error("{kernel}: `{binding}` takes {expected}, found a tensor of {found}")]
-    ElementType {
-        kernel: &'static str,
-        binding: &'static str,
-        expected: &'static str,
-        found: Element,
-    },
-    /// A kernel was given the wrong number of tensors, or parameters of another layout.
-    #[error("{kernel}: {what}: declared {expected}, given {found}")]
-    Signature { kernel: &'static str, what: &'static str, expected: String, found: String },
-    /// One buffer is bound twice, at least once for writing.
-    #[error("{kernel}: `{written}` is written and is the same buffer as `{other}`")]
-    Aliasing { kernel: &'static str, written: &'static str, other: &'static str },
-    /// Tensors of two devices met in one recording.
-    #[error("{kernel}: `{binding}` lives on another device than the encoder")]
-    OtherDevice { kernel: &'static str, binding: &'static str },
+    /// The tensors or parameters of a dispatch do not fit its kernel. Their number or a type is
+    /// another than declared, a tensor is on another device than the encoder, or one buffer is
+    /// bound twice and written.
+    #[error("{kernel}: {what}")]
+    Dispatch { kernel: &'static str, what: String },
     /// More tokens than a session has room for.
     #[error("{needed} positions are needed; there is room for {capacity}")]
     Context { needed: usize, capacity: usize },
@@ -97,23 +84,14 @@ pub enum Error {
     Overflow { op: &'static str, what: String },
 
     // --- this machine
-    /// The device lacks a wgpu feature that the crate or a kernel needs.
-    #[error("{what} needs the wgpu feature {feature}, which this device was not opened with")]
-    MissingFeature { what: &'static str, feature: wgpu::Features },
-    /// The device was opened with a lower limit than the crate or a kernel needs.
-    #[error(
-        "{what} needs {name} of {needed}; this device was opened with {found} (see Context::device_needs)"
-    )]
-    Limit { what: &'static str, name: &'static str, needed: u64, found: u64 },
-    /// The kernel language cannot run on this backend.
-    #[error("{language} kernels cannot run on the {backend} backend")]
-    Language { language: ShaderLanguage, backend: wgpu::Backend },
+    /// The device cannot run a kernel or an operation. Its backend has another kernel language, or
+    /// it lacks a wgpu feature or limit, or was opened without it: see
+    /// [`Context::device_needs`](crate::Context::device_needs). `what` names what is missing.
+    #[error("{what}")]
+    DeviceUnsupported { what: String },
     /// A tensor is larger than one binding may be.
     #[error("{what} needs {bytes} bytes in one buffer; this device allows {limit}")]
     TooLarge { what: String, bytes: u64, limit: u64 },
-    /// More workgroups than a dispatch may have.
-    #[error("{kernel}: a grid of {grid:?} workgroups is over this device's {limit} a dimension")]
-    Grid { kernel: &'static str, grid: [u64; 3], limit: u32 },
 
     // --- a shader
     /// A kernel did not compile, or its source does not match its declaration.
@@ -177,7 +155,7 @@ pub enum Error {
 
     // --- text
     /// A tokenizer is not of a known kind, contradicts itself, or was asked for a token that it
-    /// does not have.
+    /// does not have. Or a text takes it more work or memory than texts of this length may.
     #[error("tokenizer: {}", printable(message))]
     Tokenizer { message: String },
     /// A grammar, a regular expression or a JSON schema is wrong, allows no text, or takes too much
@@ -185,11 +163,6 @@ pub enum Error {
     #[cfg(feature = "grammar")]
     #[error("grammar: {}", printable(message))]
     Grammar { message: String },
-    /// A text takes a tokenizer more work or memory than texts of its length may: `what` says of
-    /// what, `most` how much is allowed. It was not encoded.
-    #[cfg(feature = "models")]
-    #[error("tokenizing {bytes} bytes takes more than {most} {what}")]
-    TextWork { bytes: usize, what: &'static str, most: usize },
     /// There is no chat template, or it is wrong or refuses the messages.
     #[error("chat template: {}", printable(message))]
     ChatTemplate { message: String },
@@ -235,10 +208,34 @@ pub enum ErrorKind {
 }
 
 impl Error {
-    /// What can be done about it.
+    pub(crate) fn other_device(kernel: &'static str, tensor: &str) -> Self {
+        let what = format!("{tensor} is on another device than the encoder");
+        Self::Dispatch { kernel, what }
+    }
+
+    pub(crate) fn missing_feature(what: &str, feature: wgpu::Features) -> Self {
+        let what = format!(
+            "{what} needs the wgpu feature {feature}, which this device was not opened with"
+        );
+        Self::DeviceUnsupported { what }
+    }
+
+    pub(crate) fn low_limit(what: &str, (name, needed, found): (&str, u32, u32)) -> Self {
+        let what = format!(
+            "{what} needs {name} of {needed}; this device was opened with {found} (see Context::device_needs)"
+        );
+        Self::DeviceUnsupported { what }
+    }
+
+    pub(crate) fn language(language: ShaderLanguage, backend: wgpu::Backend) -> Self {
+        let what = format!("{language} kernels cannot run on the {backend} backend");
+        Self::DeviceUnsupported { what }
+    }
+
+    /// Returns what can be done about it.
     ///
     /// ```
-    /// use bitnet_wgpu::{formats, error::ErrorKind};
+    /// use bitnet_wgpu::{formats, ErrorKind};
     /// assert_eq!(formats::open("no/such/model").err().map(|error| error.kind()), Some(ErrorKind::Io));
     /// ```
     pub fn kind(&self) -> ErrorKind {
@@ -246,10 +243,7 @@ impl Error {
             Self::NoAdapter { .. } | Self::NoDevice { .. } => ErrorKind::NoDevice,
             Self::Shape { .. }
             | Self::Length { .. }
-            | Self::ElementType { .. }
-            | Self::Signature { .. }
-            | Self::Aliasing { .. }
-            | Self::OtherDevice { .. }
+            | Self::Dispatch { .. }
             | Self::Context { .. }
             | Self::Invalid { .. } => ErrorKind::Invalid,
             #[cfg(feature = "linalg")]
@@ -259,11 +253,7 @@ impl Error {
             | Self::NotConverged { .. }
             | Self::NotFinite { .. } => ErrorKind::Numbers,
             Self::Overflow { .. } => ErrorKind::Numbers,
-            Self::MissingFeature { .. }
-            | Self::Limit { .. }
-            | Self::Language { .. }
-            | Self::Grid { .. }
-            | Self::Unsupported { .. } => ErrorKind::Unsupported,
+            Self::DeviceUnsupported { .. } | Self::Unsupported { .. } => ErrorKind::Unsupported,
             Self::TooLarge { .. } | Self::OutOfMemory { .. } | Self::MemoryLimit { .. } => {
                 ErrorKind::OutOfMemory
             }
@@ -280,8 +270,6 @@ impl Error {
             Self::Io { .. } => ErrorKind::Io,
             Self::Format { .. } => ErrorKind::Damaged,
             Self::Tokenizer { .. } | Self::ChatTemplate { .. } => ErrorKind::Text,
-            #[cfg(feature = "models")]
-            Self::TextWork { .. } => ErrorKind::Text,
             #[cfg(feature = "grammar")]
             Self::Grammar { .. } => ErrorKind::Text,
         }

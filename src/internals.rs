@@ -29,7 +29,8 @@ pub use crate::{
 #[cfg(feature = "formats")]
 pub use formats::{
     Activation, CheckpointInternals, FormatError, GenerationDefaults, GgufModel, Hadamard,
-    ModelConfigInternals, RopeScaling, config_from_json,
+    ModelConfigInternals, ModelFormat, RopeScaling, RotaryOrder, SafeTensors, config_from_json,
+    identify,
 };
 #[cfg(feature = "models")]
 pub use models::{
@@ -113,8 +114,15 @@ expose! {
 #[cfg(feature = "formats")]
 mod formats {
     pub use crate::formats::{
-        config::Activation, format_error::FormatError, generation::GenerationDefaults,
-        gguf::model::GgufModel, hadamard::Hadamard, rope::RopeScaling,
+        config::Activation,
+        family::RotaryOrder,
+        format_error::FormatError,
+        generation::GenerationDefaults,
+        gguf::model::GgufModel,
+        hadamard::Hadamard,
+        open::{ModelFormat, identify},
+        rope::RopeScaling,
+        safetensors::SafeTensors,
     };
     use crate::{
         error::Result,

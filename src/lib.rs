@@ -58,7 +58,7 @@ extern crate self as bitnet_wgpu;
 pub mod auto;
 pub mod cpu;
 mod element;
-pub mod error;
+mod error;
 mod files;
 #[cfg(feature = "formats")]
 pub mod formats;
@@ -79,7 +79,7 @@ mod visibility;
 pub mod weights;
 
 pub use element::Element;
-pub use error::{Error, Result};
+pub use error::{Error, ErrorKind, Result};
 pub use gpu::{
     context::Context,
     device::{adapters::Adapters, context_options::ContextOptions},

@@ -30,14 +30,6 @@ pub struct MemoryStats {
     pub limit: Option<u64>,
 }
 
-impl MemoryStats {
-    /// The share of requests that allocated nothing; `None` before the first.
-    pub fn hit_rate(&self) -> Option<f64> {
-        let requests = self.hits + self.misses;
-        (requests > 0).then(|| self.hits as f64 / requests as f64)
-    }
-}
-
 /// A request for GPU memory that cannot be served as things are: what
 /// [`ContextOptions::on_memory_pressure`](crate::ContextOptions::on_memory_pressure) has its
 /// function told.

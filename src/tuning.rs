@@ -40,15 +40,18 @@ struct Row {
 
 macro_rules! table {
     ($($(#[$doc:meta])* $choice:ident = $name:literal in $range:expr; $gpu:expr, $apple:expr, $software:expr;)+) => {
-        /// A number that kernels are chosen by.
-        /// [`Capabilities::tuned`](crate::device::Capabilities::tuned) says what it is on a device,
-        /// [`Tuning`] sets another.
+        /// A threshold by which kernels are chosen.
+        /// [`Capabilities::tuned`](crate::device::Capabilities::tuned) returns its value on a
+        /// device, [`Tuning`] sets another. Which thresholds there are changes with the kernels:
+        /// [`TuningKey::ALL`] lists them, and [`TuningKey::name`] tells them apart.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         #[non_exhaustive]
-        pub enum TuningKey { $($(#[$doc])* $choice),+ }
+        pub enum TuningKey {
+            $($(#[$doc])* #[cfg_attr(not(feature = "internals"), doc(hidden))] $choice),+
+        }
 
         impl TuningKey {
-            /// All of them, in the order of the table.
+            /// All thresholds.
             pub const ALL: &[Self] = &[$(Self::$choice),+];
 
             fn row(self) -> Row {
@@ -152,12 +155,12 @@ table! {
 }
 
 impl TuningKey {
-    /// Its name in a file, and for people.
+    /// Returns its name in files and messages, such as `gemv_tokens`.
     pub fn name(self) -> &'static str {
         self.row().name
     }
 
-    /// What a [`Tuning`] may set it to. All of it is correct on every device; most of it is slow.
+    /// Returns the values that a [`Tuning`] may set. All are correct on every device; most are slow.
     pub fn range(self) -> RangeInclusive<u32> {
         self.row().range
     }
@@ -167,20 +170,21 @@ impl TuningKey {
     }
 }
 
-/// Numbers in place of those of the table, as they were measured on one device:
-/// `Capabilities::tuning`. The example `tune` measures them and
+/// Thresholds measured on one device, in place of the defaults for its kind. The example `tune` of
+/// the command-line package measures them.
 /// [`Context::save_tuning`](crate::Context::save_tuning) writes them to the folder of
-/// [`ContextOptions::kernel_cache`](crate::ContextOptions::kernel_cache), from which the next context on the
-/// device has them.
+/// [`ContextOptions::kernel_cache`](crate::ContextOptions::kernel_cache), from which the next
+/// context on the device reads them.
 ///
 /// ```
 /// use bitnet_wgpu::{Context, tuning::{Tuning, TuningKey}};
 ///
 /// # fn main() -> bitnet_wgpu::Result<()> {
 /// let mut tuning = Tuning::default();
-/// tuning.set(TuningKey::GemvTallTileRows, 8192)?;
+/// let key = TuningKey::ALL.iter().copied().find(|key| key.name() == "gemv_tokens").unwrap();
+/// tuning.set(key, 16)?; // Error::Invalid outside of key.range()
 /// let context = pollster::block_on(Context::new())?.with_tuning(tuning);
-/// assert_eq!(context.tuning().get(TuningKey::GemvTallTileRows), Some(8192));
+/// assert_eq!(context.capabilities().tuned(key), 16);
 /// # Ok(())
 /// # }
 /// ```
@@ -188,15 +192,15 @@ impl TuningKey {
 pub struct Tuning(BTreeMap<TuningKey, u32>);
 
 impl Tuning {
-    /// What a choice is set to; `None` where it is the table's.
+    /// Returns the value of a threshold; `None` where it has its default.
     pub fn get(&self, choice: TuningKey) -> Option<u32> {
         self.0.get(&choice).copied()
     }
 
-    /// Sets a choice, or with `None` leaves it to the table.
+    /// Sets a threshold; `None` returns it to its default.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for what is not in [`TuningKey::range`].
+    /// [`Error::Invalid`] for a value outside of [`TuningKey::range`].
     pub fn set(&mut self, choice: TuningKey, value: impl Into<Option<u32>>) -> Result<()> {
         let Some(value) = value.into() else {
             self.0.remove(&choice);

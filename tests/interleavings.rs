@@ -31,9 +31,6 @@ mod memory;
 mod files {
     pub mod display;
 }
-mod element {
-    pub use bitnet_wgpu::Element;
-}
 mod language {
     pub use bitnet_wgpu::kernel::ShaderLanguage;
 }

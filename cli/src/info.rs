@@ -7,8 +7,11 @@ use crate::{
 };
 use anyhow::{Result, bail};
 use bitnet_wgpu::{
-    formats::{self, GgufFile, ModelConfig, SafeTensors},
-    internals::{ModelConfigInternals as _, ModelFilesInternals as _, files::display},
+    formats::{GgufFile, ModelConfig},
+    internals::{
+        ModelConfigInternals as _, ModelFilesInternals as _, ModelFormat, SafeTensors,
+        files::display, identify,
+    },
     model::ModelFiles,
 };
 use clap::Args;
@@ -96,10 +99,10 @@ fn problems(files: &ModelFiles) -> Vec<String> {
 
 /// Returns the format of a model and its tensors, even if it is not supported.
 fn stored(path: &Path) -> Result<(&'static str, Vec<Stored>)> {
-    let directory = match formats::identify(path)? {
-        formats::ModelFormat::Directory(directory) => directory,
-        formats::ModelFormat::Prepacked => return Ok(("prepacked model file", safetensors(path)?)),
-        formats::ModelFormat::Gguf(file) => return Ok(("GGUF file", gguf(&file)?)),
+    let directory = match identify(path)? {
+        ModelFormat::Directory(directory) => directory,
+        ModelFormat::Prepacked => return Ok(("prepacked model file", safetensors(path)?)),
+        ModelFormat::Gguf(file) => return Ok(("GGUF file", gguf(&file)?)),
         _ => bail!("{}: is of an unknown format", display(path)),
     };
     if !directory.join("config.json").exists() {

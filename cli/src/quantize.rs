@@ -7,10 +7,8 @@ use crate::{
 };
 use anyhow::{Result, anyhow, bail};
 use bitnet_wgpu::{
-    formats::{
-        Checkpoint, GgufType, ModelFormat, WrittenTensor, identify, write_gguf, write_packed,
-    },
-    internals::files::display,
+    formats::{Checkpoint, GgufType, WrittenTensor, write_gguf, write_packed},
+    internals::{ModelFormat, files::display, identify},
     model::{ModelFiles, Tokenizer},
 };
 use clap::{Args, ValueEnum};

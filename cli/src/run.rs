@@ -10,9 +10,8 @@ use crate::{
 };
 use anyhow::{Result, bail};
 use bitnet_wgpu::{
-    formats::SafeTensors,
     internals::{
-        GenerateOptionsInternals as _, ModelFilesInternals as _,
+        GenerateOptionsInternals as _, ModelFilesInternals as _, SafeTensors,
         files::{check_output, display},
     },
     model::{

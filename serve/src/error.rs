@@ -4,7 +4,7 @@ use axum::{
     http::{HeaderValue, StatusCode, header},
     response::{IntoResponse, Response},
 };
-use bitnet_wgpu::{Error, error::ErrorKind};
+use bitnet_wgpu::{Error, ErrorKind};
 use serde_json::{Value, json};
 
 /// Characters of a name from a request that an error repeats.

@@ -1,13 +1,11 @@
-//! Ops on slices of the host, on the CPU or on the GPU: where a call is expected to take less time.
+//! Ops on host slices that run on the CPU or on the GPU, wherever a call is expected to be faster.
 //!
-//! The way to a GPU and back takes as long as tens of thousands of additions, so small work stays
-//! on the CPU. How small follows from the machine, from the op, and from what else runs: [`Auto`]
-//! measures the way once, when it is made, and learns from what calls take. Every answer says where
-//! it was computed, and why. What it has learned is gone with it, unless [`Auto::save_measurements`] writes it
-//! to a file.
+//! A round trip to the GPU takes as long as tens of thousands of additions, so small calls stay on
+//! the CPU. The limit depends on the machine, on the op and on what else runs. [`Auto`] measures the
+//! round trip when it is created, and learns from the time of each call. Every [`Answer`] says where
+//! it was computed, and why. [`Auto::save_measurements`] keeps what was learned in a file.
 //!
-//! Work that follows on other work should stay where it is: record it in one [`Encoder`], and read
-//! its end.
+//! For several ops in a row, record them in one [`Encoder`] and read the last result.
 
 mod cost;
 mod learned;
@@ -305,7 +303,7 @@ impl Auto {
     /// sides.
     ///
     /// # Errors
-    /// [`Error::Length`] if `x` is not such rows; [`Error::OtherDevice`] for weights of another
+    /// [`Error::Length`] if `x` is not such rows; [`Error::Dispatch`] for weights of another
     /// [`Auto`]'s GPU; what the device reports.
     pub fn bitlinear(&self, x: &[f32], tokens: usize, w: &AutoTernary) -> Result<Answer> {
         let (m, n) = (w.host.rows(), w.host.columns());
@@ -324,7 +322,7 @@ impl Auto {
             || cpu::BitLinear::new(&w.host).forward(x, tokens),
             |e| {
                 let Some(w) = &w.device else {
-                    return Err(Error::OtherDevice { kernel: "bitlinear", binding: "codes" });
+                    return Err(Error::other_device("bitlinear", "`codes`"));
                 };
                 let x = e.context().upload(x, [tokens, n])?;
                 BitLinear::new(w).forward(e, &x)

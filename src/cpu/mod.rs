@@ -38,7 +38,7 @@ pub(crate) mod ternary_float;
 pub(crate) mod threads;
 
 pub use crate::{
-    ops::bitnet::host_activations::{HostActivations, HostInt4, HostInt8},
+    ops::bitnet::host_activations::{HostActivations, HostCodes},
     weights::ternary::interleaved::InterleavedTernary,
 };
 pub use attention::{attention, rope};

@@ -1,6 +1,6 @@
 //! Readers and writers of ternary checkpoints. [`open`] reads a model in any supported format: a
 //! directory as transformers writes it ([`Checkpoint`]), a GGUF file or a prepacked model file.
-//! [`SafeTensors`] and [`GgufFile`] give the tensors and metadata of any single file.
+//! [`GgufFile`] returns the tensors and metadata of any GGUF file.
 //! [`write_packed`] packs a float model, [`write_gguf`] writes one as a GGUF file.
 //!
 //! Headers are checked before use, and a tensor's bytes are read when it is asked for: a damaged or
@@ -12,7 +12,7 @@ pub(crate) mod config;
 mod config_json;
 mod embedding;
 mod families;
-mod family;
+pub(crate) mod family;
 pub(crate) mod file;
 mod float_weights;
 pub(crate) mod format_error;
@@ -39,7 +39,6 @@ pub use checkpoint::Checkpoint;
 pub(crate) use config::Activation;
 pub use config::ModelConfig;
 pub use embedding::{EmbeddingDefaults, Pooling};
-pub use family::RotaryOrder;
 pub(crate) use format_error::FormatError;
 pub(crate) use gguf::model::GgufModel;
 pub use gguf::{
@@ -51,9 +50,11 @@ pub use gguf::{
 };
 pub(crate) use hadamard::Hadamard;
 pub use model_file::ModelFile;
-pub use open::{ModelFormat, identify, open, open_with};
+pub(crate) use open::{ModelFormat, identify};
+pub use open::{open, open_with};
 pub use read_options::ReadOptions;
 pub(crate) use rope::RopeScaling;
-pub use safetensors::{SafeTensors, TensorBytes};
+pub(crate) use safetensors::SafeTensors;
+pub use safetensors::TensorBytes;
 pub use scale_rule::ScaleRule;
 pub use write::{WrittenTensor, write_packed};

@@ -49,6 +49,7 @@ impl ReadOptions {
     }
 
     /// Sets the order of query and key rows of a GGUF file. The default is the architecture's.
+    #[cfg(feature = "internals")]
     #[must_use]
     pub fn rotary_order(self, rotary_order: RotaryOrder) -> Self {
         Self { rotary_order: Some(rotary_order), ..self }

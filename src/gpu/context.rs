@@ -151,15 +151,15 @@ impl Context {
         Self { shared: self.shared.clone(), settings: Arc::new(settings) }
     }
 
-    /// This device, its buffers and caches, with kernels from another language, where they have it.
-    /// A kernel that does not compile from a language that was asked for is an error. (Where the
-    /// language was chosen by the device, its WGSL takes its place, with a warning.)
+    /// Returns a context of the same device whose kernels are compiled from `language`, where they
+    /// have such a source. A kernel that does not compile from it is an error; without this call,
+    /// its WGSL takes its place, with a warning.
     ///
     /// # Errors
-    /// [`Error::Language`] where it cannot run.
+    /// [`Error::DeviceUnsupported`] where it cannot run.
     pub fn with_language(&self, language: ShaderLanguage) -> Result<Self> {
         if !self.capabilities().languages.contains(&language) {
-            return Err(Error::Language { language, backend: self.capabilities().backend });
+            return Err(Error::language(language, self.capabilities().backend));
         }
         Ok(self.with(Settings { language, fallback: false, ..self.settings() }))
     }
@@ -172,27 +172,27 @@ impl Context {
         self.with_capabilities(self.capabilities().restricted(change))
     }
 
-    /// The language that kernels are compiled from, where they have it.
+    /// Returns the language that kernels are compiled from, where they have such a source.
     pub fn language(&self) -> ShaderLanguage {
         self.settings.language
     }
 
-    /// What the device offers.
+    /// Returns what the device offers.
     pub fn capabilities(&self) -> &Capabilities {
         &self.settings.capabilities
     }
 
-    /// The adapter as wgpu describes it.
+    /// Returns the adapter as wgpu describes it.
     pub fn adapter_info(&self) -> &wgpu::AdapterInfo {
         &self.shared.info
     }
 
-    /// wgpu's device, for work beside this crate's.
+    /// Returns wgpu's device, for an app's own work beside this crate's.
     pub fn device(&self) -> &wgpu::Device {
         &self.shared.device
     }
 
-    /// wgpu's queue.
+    /// Returns wgpu's queue.
     pub fn queue(&self) -> &wgpu::Queue {
         &self.shared.queue
     }
@@ -216,34 +216,33 @@ impl Context {
         self.with(Settings { label: label.into(), ..self.settings() })
     }
 
-    /// How much GPU memory the tensors of this context and its clones take. What an app allocates
-    /// itself is not in it, nor what wgpu and the driver need: see [`Context::reserved_bytes`].
+    /// Returns the GPU memory that tensors of this context and its clones take. It leaves out what an
+    /// app allocates itself and what wgpu and the driver need: see [`Context::reserved_bytes`].
     pub fn memory_stats(&self) -> MemoryStats {
         self.shared.pool.stats()
     }
 
-    /// What the live bytes of [`Context::memory_stats`] are for, the most first.
+    /// Returns the live bytes of [`Context::memory_stats`] by label, the largest first.
     pub fn live_memory(&self) -> Vec<LiveMemory> {
         self.shared.pool.live()
     }
 
-    /// Bytes that wgpu has taken from the driver for all buffers of the device, an app's and its
-    /// own among them. Under Metal, bytes of all resources that this process has on the GPU
-    /// (`currentAllocatedSize`), those of other devices among them. `None` under backends that do
-    /// not count them.
+    /// Returns the bytes that wgpu has taken from the driver for all buffers of the device, including
+    /// an app's own. Under Metal, these are all resources of this process on the GPU
+    /// (`currentAllocatedSize`), including those of other devices. `None` under backends that do not
+    /// count them.
     pub fn reserved_bytes(&self) -> Option<u64> {
         let report =
             self.device().generate_allocator_report().map(|report| report.total_reserved_bytes);
         report.or_else(|| allocated_bytes(self.device()))
     }
 
-    /// Sets the most bytes of GPU memory that tensors may take, live and waiting for reuse; `None`
-    /// for no limit. Under Metal there is one by default:
-    /// [`ContextOptions::memory_limit`](crate::ContextOptions::memory_limit()). Buffers that have
-    /// waited longest are given back to keep it. What is live is not touched; what would be more is
+    /// Limits the bytes of GPU memory that tensors may take, live and cached for reuse; `None` removes
+    /// the limit. Under Metal there is one by default:
+    /// [`ContextOptions::memory_limit`](crate::ContextOptions::memory_limit()). The oldest cached
+    /// buffers are evicted to stay below it. An allocation that still does not fit is
     /// [`Error::MemoryLimit`], unless
-    /// [`ContextOptions::on_memory_pressure`](crate::ContextOptions::on_memory_pressure) makes
-    /// room.
+    /// [`ContextOptions::on_memory_pressure`](crate::ContextOptions::on_memory_pressure) makes room.
     pub fn limit_memory(&self, bytes: impl Into<Option<u64>>) {
         self.shared.pool.limit(bytes.into());
     }
@@ -253,13 +252,12 @@ impl Context {
         self.shared.pool.free_by(free);
     }
 
-    /// Sets the most time that a wait for the device may take, with all that was submitted before;
-    /// `None` for no limit. What takes longer is [`Error::WaitLimit`]. Waits that have begun keep
-    /// to the limit that they began with.
+    /// Limits the time of each wait for the device, including all work submitted before; `None` removes
+    /// the limit. A longer wait is [`Error::WaitLimit`]. Waits that have begun keep their limit.
     ///
-    /// A limit is for devices that may hang. Most drivers reset those that do, which is
-    /// [`Error::DeviceLost`], after some seconds. Let it be longer than anything takes that is
-    /// sound: on a large model's prompt a slow device computes for long.
+    /// A limit is for devices that may hang. Most drivers reset such a device after some seconds,
+    /// which is [`Error::DeviceLost`]. Choose a limit longer than any sound work: a slow device
+    /// computes a large model's prompt for minutes.
     pub fn limit_waits(&self, time: impl Into<Option<Duration>>) {
         self.shared.waits.set_limit(time.into());
     }
@@ -326,13 +324,13 @@ impl Context {
         }
     }
 
-    /// How many kernels have been compiled for the device: each is at its first use, or by
-    /// [`Model::warm_up`](crate::model::Model::warm_up).
+    /// Returns the number of kernels that have been compiled for the device.
+    #[cfg(any(test, feature = "internals"))]
     pub fn compiled_kernels(&self) -> usize {
         self.shared.pipelines.len()
     }
 
-    /// Gives the memory of waiting buffers back to the driver.
+    /// Returns the memory of cached buffers to the driver.
     pub fn trim_memory(&self) {
         self.shared.pool.trim();
     }
@@ -381,27 +379,23 @@ impl Context {
             other => capabilities.languages.contains(&other),
         };
         if !runs {
-            return Err(Error::Language { language, backend: capabilities.backend });
+            return Err(Error::language(language, capabilities.backend));
         }
         let mut offered = self.shared.features;
         offered.set(wgpu::Features::SHADER_F16, capabilities.f16);
         if !offered.contains(needs.features) {
-            return Err(Error::MissingFeature { what: kernel, feature: needs.features - offered });
+            return Err(Error::missing_feature(kernel, needs.features - offered));
         }
         if needs.matrix_unit.is_some_and(|unit| !capabilities.matrix_units.contains(&unit)) {
-            return Err(Error::MissingFeature {
-                what: kernel,
-                feature: wgpu::Features::EXPERIMENTAL_COOPERATIVE_MATRIX,
-            });
+            let feature = wgpu::Features::EXPERIMENTAL_COOPERATIVE_MATRIX;
+            return Err(Error::missing_feature(kernel, feature));
         }
         match needs
             .limits(&self.shared.limits)
             .into_iter()
             .find(|(_, needed, found)| found < needed)
         {
-            Some((name, needed, found)) => {
-                Err(Error::Limit { what: kernel, name, needed: needed.into(), found: found.into() })
-            }
+            Some(limit) => Err(Error::low_limit(kernel, limit)),
             None => Ok(()),
         }
     }
@@ -505,12 +499,10 @@ impl Context {
             .map(drop)
     }
 
-    /// Begins to trace what is recorded, uploaded, submitted, awaited and read back on the device,
-    /// by this context or another on it, and what kernels take. A device has one trace at a time.
-    /// Meanwhile each dispatch is a compute pass of its own, as in
-    /// [`Recording::profile`](crate::Recording::profile), which takes longer; and what is noted is
-    /// kept in memory. Recordings that an app encodes itself are not in it, nor work of the app's
-    /// own.
+    /// Begins a trace: the times of kernels, and of all recording, uploads, submissions, waits and
+    /// reads on the device, by this context or another. A device has one trace at a time. While it
+    /// runs, each dispatch is a compute pass of its own, which takes longer, and events are kept in
+    /// memory. Recordings that an app encodes itself, and other work of the app, are not in it.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -530,7 +522,7 @@ impl Context {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Invalid`] while there is another.
+    /// [`Error::Invalid`] while another trace runs.
     pub fn trace(&self) -> Result<Tracing> {
         let context = self.clone();
         let settled: Settled = Box::new(move || {

@@ -16,10 +16,23 @@ use crate::{
     },
     shape::Shape,
 };
-use std::time::Instant;
+use std::{fmt, time::Instant};
 
-/// Records dispatches. Shapes and bindings are checked as they are recorded; nothing runs before
-/// [`Encoder::submit`].
+/// Records ops and kernels. Shapes and bindings are checked as they are recorded; nothing runs before
+/// [`Encoder::submit`]. [`Encoder::finish`] returns a [`Recording`] that can run many times.
+///
+/// ```no_run
+/// # async fn f(context: bitnet_wgpu::Context) -> bitnet_wgpu::Result<()> {
+/// use bitnet_wgpu::tensor;
+///
+/// let x = context.upload(&[1.0f32, -2.0, 3.0], [3])?;
+/// let mut encoder = context.encoder("relu");
+/// let y = tensor::relu(&x).forward(&mut encoder)?;
+/// encoder.submit()?;
+/// println!("{:?}", y.read().await?); // [1.0, 0.0, 3.0]
+/// # Ok(())
+/// # }
+/// ```
 pub struct Encoder {
     context: Context,
     label: &'static str,
@@ -37,7 +50,7 @@ pub struct Encoder {
 }
 
 impl Context {
-    /// A new recording; `label` names it in captures and profiles.
+    /// Begins a recording; `label` names it in captures, traces and errors.
     pub fn encoder(&self, label: &'static str) -> Encoder {
         Encoder {
             context: self.clone(),
@@ -54,12 +67,12 @@ impl Context {
 }
 
 impl Encoder {
-    /// The context that it records for.
+    /// Returns the context that it records for.
     pub fn context(&self) -> &Context {
         &self.context
     }
 
-    /// How many dispatches are recorded.
+    /// Returns the number of recorded dispatches.
     pub fn len(&self) -> usize {
         self.steps.len()
     }
@@ -69,14 +82,14 @@ impl Encoder {
         self.steps.is_empty()
     }
 
-    /// Records one kernel over `extent` outputs; its tile turns them into workgroups. An empty
-    /// extent records nothing. The kernel is a `static`, or an `&Arc<Kernel>` made at run time. A
-    /// kernel with a loop over much data states its work too: [`Extent::products`].
+    /// Records one kernel over `extent` outputs, which its tile turns into workgroups. An empty extent
+    /// records nothing. The kernel is a `static`, or an `&Arc<Kernel>` made at run time. A kernel
+    /// that loops over much data states its work by [`Extent::products`].
     ///
     /// # Errors
-    /// [`Error::Signature`], [`Error::ElementType`], [`Error::Aliasing`], [`Error::OtherDevice`]
-    /// for what is bound, [`Error::Grid`] for an extent that is too large, [`Error::Shader`],
-    /// [`Error::MissingFeature`] or [`Error::Limit`] if it cannot run here.
+    /// [`Error::Dispatch`] if tensors or parameters do not fit the kernel;
+    /// [`Error::DeviceUnsupported`] if the device cannot run it, or not for so large an extent;
+    /// [`Error::Shader`] if it does not compile.
     pub fn dispatch<P: Params>(
         &mut self,
         kernel: impl Into<KernelRef>,
@@ -86,8 +99,8 @@ impl Encoder {
     ) -> Result<()> {
         let (kernel, extent) = (kernel.into(), extent.into());
         if P::FIELDS != kernel.params {
-            let (expected, found) = (list(kernel.params), list(P::FIELDS));
-            return Err(Error::Signature { kernel: kernel.name, what: "params", expected, found });
+            let what = declared("params", list(kernel.params), list(P::FIELDS));
+            return Err(Error::Dispatch { kernel: kernel.name, what });
         }
         let bound: Vec<_> = bindings.iter().map(|binding| binding.bound()).collect();
         let floats = check_bindings(&kernel, &self.context, &bound)?;
@@ -114,25 +127,17 @@ impl Encoder {
     /// of the same declaration: to compare sources.
     ///
     /// # Errors
-    /// [`Error::Signature`] for a kernel of another declaration; else as [`Encoder::dispatch`].
+    /// [`Error::Dispatch`] for a kernel of another declaration; else as [`Encoder::dispatch`].
     #[cfg(feature = "internals")]
     pub fn repeat(&mut self, dispatch: &Dispatch<'_>, kernel: impl Into<KernelRef>) -> Result<()> {
         let (kernel, step) = (kernel.into(), dispatch.step);
         if (kernel.params, kernel.bindings) != (step.kernel.params, step.kernel.bindings) {
-            let declared = |kernel: &Kernel| format!("{:?}, {:?}", kernel.params, kernel.bindings);
-            let (expected, found) = (declared(&step.kernel), declared(&kernel));
-            return Err(Error::Signature {
-                kernel: kernel.name,
-                what: "declaration",
-                expected,
-                found,
-            });
+            let all = |kernel: &Kernel| format!("{:?}, {:?}", kernel.params, kernel.bindings);
+            let what = declared("declaration", all(&step.kernel), all(&kernel));
+            return Err(Error::Dispatch { kernel: kernel.name, what });
         }
         if !dispatch.context.same_device(&self.context) {
-            return Err(Error::OtherDevice {
-                kernel: kernel.name,
-                binding: kernel.bindings.first().map_or("", |binding| binding.name),
-            });
+            return Err(Error::other_device(kernel.name, "the dispatch"));
         }
         let (params, floats, bound) =
             (step.params.clone(), step.floats.clone(), step.bound.clone());
@@ -233,7 +238,7 @@ impl Encoder {
         self.submitted
     }
 
-    /// Ends the recording, to be run any number of times.
+    /// Ends the recording, which can then run any number of times.
     pub fn finish(mut self) -> Recording {
         if let Some(log) = self.context.trace_log() {
             log.recorded(self.label, self.begun);
@@ -246,7 +251,7 @@ impl Encoder {
         }
     }
 
-    /// Runs what is recorded, once: `finish().submit()`.
+    /// Runs what is recorded once, as `finish().submit()` does.
     ///
     /// # Errors
     /// As [`Recording::submit`].
@@ -271,6 +276,10 @@ impl Drop for Encoder {
     }
 }
 
+fn declared(what: &str, expected: impl fmt::Display, found: impl fmt::Display) -> String {
+    format!("{what}: declared {expected}, given {found}")
+}
+
 /// The number and types of the tensors, their device, and that none is written under two names.
 /// Returns the types behind the kernel's aliases.
 fn check_bindings(
@@ -280,22 +289,18 @@ fn check_bindings(
 ) -> Result<Vec<(&'static str, Element)>> {
     let name = kernel.name;
     if bound.len() != kernel.bindings.len() {
-        let (expected, found) =
-            (format!("{} tensors", kernel.bindings.len()), bound.len().to_string());
-        return Err(Error::Signature { kernel: name, what: "bindings", expected, found });
+        let what = declared("bindings", format!("{} tensors", kernel.bindings.len()), bound.len());
+        return Err(Error::Dispatch { kernel: name, what });
     }
     let mut floats: Vec<(&'static str, Element)> = Vec::new();
     for (i, (binding, b)) in kernel.bindings.iter().zip(bound).enumerate() {
         if !b.context.same_device(context) {
-            return Err(Error::OtherDevice { kernel: name, binding: binding.name });
+            return Err(Error::other_device(name, &format!("`{}`", binding.name)));
         }
-        let mismatch = |expected| {
-            Err(Error::ElementType {
-                kernel: name,
-                binding: binding.name,
-                expected,
-                found: b.element,
-            })
+        let mismatch = |expected: &str| {
+            let (binding, found) = (binding.name, b.element);
+            let what = format!("`{binding}` takes {expected}, found a tensor of {found}");
+            Err(Error::Dispatch { kernel: name, what })
         };
         match (binding.ty, b.element) {
             (Type::U32, Element::U32 | Element::I8) | (Type::I32, Element::I32) => {}
@@ -326,11 +331,9 @@ fn check_bindings(
         }
         for (j, (other, o)) in kernel.bindings.iter().zip(bound).enumerate() {
             if i != j && binding.access == Access::ReadWrite && ***b.buffer == ***o.buffer {
-                return Err(Error::Aliasing {
-                    kernel: name,
-                    written: binding.name,
-                    other: other.name,
-                });
+                let (written, other) = (binding.name, other.name);
+                let what = format!("`{written}` is written and is the same buffer as `{other}`");
+                return Err(Error::Dispatch { kernel: name, what });
             }
         }
     }

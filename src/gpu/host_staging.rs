@@ -30,7 +30,7 @@ pub fn check(context: &Context) -> Result<()> {
     if context.device().features().contains(feature) {
         Ok(())
     } else {
-        Err(Error::MissingFeature { what: "offloading layers", feature })
+        Err(Error::missing_feature("offloading layers", feature))
     }
 }
 
@@ -39,7 +39,7 @@ impl Hosted {
     /// beginning of `to`.
     ///
     /// # Errors
-    /// [`Error::MissingFeature`] for a device that was not opened for it, by wgpu's
+    /// [`Error::DeviceUnsupported`] for a device that was not opened for it, by wgpu's
     /// `MAPPABLE_PRIMARY_BUFFERS`; [`Error::Length`] for more than `to` has room for, or what is
     /// not whole words; [`Error::OutOfMemory`].
     pub fn new(context: &Context, data: &[u8], to: &dyn Bind) -> Result<Self> {

@@ -1,4 +1,5 @@
-//! Bindings and extents of dispatches, submitted work, and reads in chunks.
+//! Types around recorded work: what a dispatch binds ([`Bind`]) and how large it is ([`Extent`]), work
+//! that was submitted ([`Submission`]), and reads in chunks ([`Chunks`]).
 
 pub(crate) mod capabilities;
 pub(crate) mod compile;

@@ -50,31 +50,32 @@ pub struct Recording {
     pub(super) uploads: Vec<(usize, Upload)>,
 }
 
-/// How many outputs a dispatch has, in three dimensions, and how much work they are. An array of
-/// three numbers is an extent without work to speak of.
+/// Number of outputs of a dispatch in three dimensions, and how much work they are. An array of
+/// three numbers is an extent with little work for each output.
 ///
 /// ```
 /// use bitnet_wgpu::gpu::Extent;
 ///
-/// assert_eq!(Extent::from([100, 3, 1]).multiply_adds, 0);
-/// assert_eq!(Extent::products([100, 3, 1], 64).multiply_adds, 100 * 3 * 64); // a matrix product whose inner dimension is 64
+/// let elementwise = Extent::from([100, 3, 1]);
+/// let matrix_product = Extent::products([100, 3, 1], 64); // its inner dimension is 64
+/// assert_ne!(elementwise, matrix_product);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
 pub struct Extent {
     /// The outputs; the tile of a kernel turns them into workgroups.
-    pub outputs: [usize; 3],
+    pub(crate) outputs: [usize; 3],
     /// Multiply-adds, or as much other arithmetic. `SubmissionLimit` bounds submissions by it.
-    pub multiply_adds: u64,
+    pub(crate) multiply_adds: u64,
 }
 
 impl Extent {
     /// Outputs, and the multiply-adds of all of them together.
-    pub fn with_work(outputs: [usize; 3], multiply_adds: u64) -> Self {
+    pub(crate) fn with_work(outputs: [usize; 3], multiply_adds: u64) -> Self {
         Self { outputs, multiply_adds }
     }
 
-    /// Outputs of `depth` multiply-adds each.
+    /// Returns outputs of `depth` multiply-adds each. Submissions of long work are split by it, so
+    /// that the system does not stop them.
     pub fn products(outputs: [usize; 3], depth: usize) -> Self {
         Self::with_work(outputs, product(&[&outputs[..], &[depth]].concat()))
     }
@@ -122,7 +123,11 @@ impl Step {
             (context.capabilities().max_workgroups, context.pipeline(&kernel, floats.clone())?);
         let grid = kernel.workgroups(pipeline.language, extent.outputs, limit);
         if grid.iter().any(|&n| n > u64::from(limit)) {
-            return Err(Error::Grid { kernel: kernel.name, grid, limit });
+            let what = format!(
+                "{}: a grid of {grid:?} workgroups is over this device's {limit} in one dimension",
+                kernel.name
+            );
+            return Err(Error::DeviceUnsupported { what });
         }
         let resource = |buffer, bytes| {
             let size = wgpu::BufferSize::new(bytes);
@@ -226,10 +231,9 @@ fn split(shares: impl Iterator<Item = f64>, most: usize) -> Vec<Range<usize>> {
 const FIRST_PART: usize = 16;
 
 impl Recording {
-    /// Runs it once: one compute pass in one submission. There are more passes where layers are
-    /// offloaded, and more submissions where the work is more than
-    /// `Capabilities::submission_limit`; other work of
-    /// this crate does not come between them. Dispatches see the results of earlier ones.
+    /// Runs it once, as one compute pass in one submission. Offloaded layers take several passes. On
+    /// GPUs whose system stops long work, it is split into several submissions, between which no
+    /// other work of this crate runs. Each dispatch sees the results of earlier ones.
     ///
     /// # Errors
     /// [`Error::DeviceLost`], and what else the device reports.
@@ -262,12 +266,11 @@ impl Recording {
         Ok(begin)
     }
 
-    /// Runs it once and copies `tensor` back, in one submission. What is written to tensors before
-    /// (the next token's position, say) is seen by it. The future can be awaited on any executor,
-    /// later than other submissions, or dropped.
+    /// Runs it once and copies `tensor` back, in one submission. It sees what was written to tensors
+    /// before. The future can be awaited on any executor, also after later submissions, or dropped.
     ///
     /// # Errors
-    /// [`Error::OtherDevice`] for a tensor of another device; what the device reports.
+    /// [`Error::Dispatch`] for a tensor of another device; what the device reports.
     pub fn submit_read<T: ElementType>(
         &self,
         tensor: &Tensor<T>,
@@ -282,7 +285,7 @@ impl Recording {
         tensor: &Tensor<T>,
     ) -> Result<impl Future<Output = Result<Vec<T>>> + Send + use<T>> {
         if !tensor.context().same_device(&self.context) {
-            return Err(Error::OtherDevice { kernel: self.label, binding: "the tensor to read" });
+            return Err(Error::other_device(self.label, "the tensor to read"));
         }
         Ok(tensor.read_after(self.label, &self.parts(begin..self.steps.len())))
     }
@@ -493,15 +496,15 @@ impl<'a> Dispatch<'a> {
     }
 }
 
-/// Work that was handed to the GPU: await it, wait for it, or drop it (reads wait for what was
-/// submitted before them).
+/// Work that was submitted to the GPU. Await it, wait for it, or drop it: it runs all the same, and
+/// reads wait for all work submitted before them.
 pub struct Submission {
     context: Context,
     index: wgpu::SubmissionIndex,
 }
 
 impl Submission {
-    /// Blocks until it is done.
+    /// Blocks until the work is done.
     ///
     /// # Errors
     /// [`Error::DeviceLost`], [`Error::WaitLimit`]; what the device reports.

@@ -28,8 +28,20 @@ const UNWRITTEN: &str = "nothing that was submitted has written this tensor: sub
 /// Chunks of a tensor that are on their way to the host.
 const PIECES: usize = 2;
 
-/// A row-major array on the GPU. Clones share the buffer, which goes back to the context's pool
-/// with the last of them.
+/// A row-major array on the GPU, of up to four dimensions. Clones share the buffer, which returns to
+/// the context's pool when the last of them is dropped.
+///
+/// ```
+/// # fn main() -> bitnet_wgpu::Result<()> {
+/// use bitnet_wgpu::{Context, Tensor};
+///
+/// let context = pollster::block_on(Context::new())?;
+/// let x = context.upload(&[1.0f32, 2.0, 3.0, 4.0], [2, 2])?;
+/// let zeros = Tensor::<f32>::zeros(&context, [2, 2])?;
+/// assert_eq!(pollster::block_on(x.reshape([4])?.read())?, [1.0, 2.0, 3.0, 4.0]);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone)]
 pub struct Tensor<T> {
     context: Context,
@@ -45,7 +57,7 @@ const STORAGE: wgpu::BufferUsages = wgpu::BufferUsages::STORAGE
     .union(wgpu::BufferUsages::COPY_DST);
 
 impl<T: ElementType> Tensor<T> {
-    /// A tensor with whatever its buffer last held: for outputs that a kernel writes in full.
+    /// Returns a tensor with undefined contents, for outputs that a kernel writes in full.
     ///
     /// # Errors
     /// [`Error::TooLarge`] for more than the device can bind; [`Error::MemoryLimit`] and
@@ -98,11 +110,12 @@ impl<T: ElementType> Tensor<T> {
         Ok(self)
     }
 
-    /// A tensor in a buffer of the app's own, from its beginning, without a copy. The buffer stays
-    /// the app's: it never comes into the pool.
+    /// Returns a tensor in an app's own buffer, from its first byte on, without a copy. The buffer
+    /// never enters the pool.
     ///
-    /// It needs the usage `STORAGE`; [`Tensor::read`] needs `COPY_SRC` too, and [`Tensor::write`]
-    /// `COPY_DST`. It must be of the context's device, and of the same [`wgpu::Instance`].
+    /// The buffer needs the usage `STORAGE`; [`Tensor::read`] also needs `COPY_SRC`, and
+    /// [`Tensor::write`] needs `COPY_DST`. It must belong to the context's device and
+    /// [`wgpu::Instance`].
     ///
     /// # Errors
     /// [`Error::Invalid`] for a buffer that is too small (elements are padded to whole words, and
@@ -135,7 +148,7 @@ impl<T: ElementType> Tensor<T> {
         })
     }
 
-    /// A tensor of zeros.
+    /// Returns a tensor of zeros.
     ///
     /// # Errors
     /// As [`Tensor::uninit`].
@@ -145,8 +158,8 @@ impl<T: ElementType> Tensor<T> {
         Ok(tensor)
     }
 
-    /// Overwrites the contents. Takes effect before anything that is submitted later, recorded work
-    /// included.
+    /// Overwrites the contents, before any work that is submitted later, including work that is
+    /// recorded already.
     ///
     /// # Errors
     /// [`Error::Length`] if `data` does not fill the shape.
@@ -238,7 +251,7 @@ impl<T: ElementType> Tensor<T> {
         }
     }
 
-    /// A tensor of its own with the same contents, copied on the device.
+    /// Returns a copy in a buffer of its own, made on the device.
     ///
     /// # Errors
     /// What the device reports.
@@ -281,12 +294,12 @@ impl<T: ElementType> Tensor<T> {
 }
 
 impl<T> Tensor<T> {
-    /// The dimensions, outermost first.
+    /// Returns the dimensions, outermost first.
     pub fn shape(&self) -> Shape {
         self.shape
     }
 
-    /// How many elements.
+    /// Returns the number of elements.
     pub fn len(&self) -> usize {
         self.shape.dims().iter().product()
     }
@@ -296,17 +309,17 @@ impl<T> Tensor<T> {
         self.len() == 0
     }
 
-    /// The buffer, for work of the app's own on the same device. It may be larger than the tensor,
-    /// see [`Tensor::binding`]. Keep the tensor until that work is submitted: its buffer then
-    /// serves others.
+    /// Returns the buffer, for an app's own work on the same device. It may be larger than the tensor:
+    /// see [`Tensor::binding`]. Keep the tensor until that work is submitted, since its buffer is
+    /// reused afterwards.
     pub fn buffer(&self) -> &wgpu::Buffer {
         // The app may write to it.
         self.buffer.mark_written();
         &self.buffer
     }
 
-    /// The buffer as a storage binding of the tensor's size, padded to whole words and to 16 bytes
-    /// at least.
+    /// Returns the buffer as a storage binding of the tensor's size, padded to whole words and to at
+    /// least 16 bytes.
     pub fn binding(&self) -> wgpu::BindingResource<'_> {
         // The app may write to it.
         self.buffer.mark_written();
@@ -324,7 +337,7 @@ impl<T> Tensor<T> {
         if shared { Residency::Shared } else { Residency::Device }
     }
 
-    /// The context whose device holds it.
+    /// Returns the context whose device holds it.
     pub fn context(&self) -> &Context {
         &self.context
     }
@@ -386,8 +399,7 @@ pub enum Residency {
     Shared,
 }
 
-/// A tensor that comes to the host in chunks, the next of them on their way:
-/// [`Tensor::read_chunks`].
+/// Reads a tensor in chunks, of which the next are copied ahead: see [`Tensor::read_chunks`].
 pub struct Chunks<T> {
     tensor: Tensor<T>,
     /// Elements of a chunk.
@@ -400,8 +412,8 @@ pub struct Chunks<T> {
 type Piece<T> = Pin<Box<dyn Future<Output = Result<Vec<T>>> + Send>>;
 
 impl<T: ElementType> Chunks<T> {
-    /// The next chunk; `None` after the last. The future may be dropped at any time: the next call
-    /// gives the chunk that it was for.
+    /// Returns the next chunk; `None` after the last. If the future is dropped, the next call returns
+    /// that chunk.
     ///
     /// # Errors
     /// As [`Tensor::read`].

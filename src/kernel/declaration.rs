@@ -156,7 +156,7 @@ impl Kernel {
     }
 
     /// Says that tensors of one float type are bound to it: all `f32`, or all `f16`.
-    pub const fn one_float(mut self) -> Self {
+    pub(crate) const fn one_float(mut self) -> Self {
         self.one_float = true;
         self
     }
@@ -523,12 +523,15 @@ fn write_msl_head(source: &Source, variant: &Variant, head: &mut String) -> fmt:
     source.numbers().try_for_each(|(name, value)| writeln!(head, "#define {name} {value}u"))
 }
 
-/// A kernel as recordings hold it: a `static`, or one made at run time.
+/// A kernel to dispatch: a `&'static Kernel`, or one made at run time, as a [`Kernel`] or an
+/// `&Arc<Kernel>`.
 #[derive(Clone, Debug)]
 pub enum KernelRef {
     /// Part of the program.
+    #[cfg_attr(not(feature = "internals"), doc(hidden))]
     Static(&'static Kernel),
     /// Made at run time.
+    #[cfg_attr(not(feature = "internals"), doc(hidden))]
     Shared(Arc<Kernel>),
 }
 
@@ -551,12 +554,6 @@ impl From<&'static Kernel> for KernelRef {
 impl From<Kernel> for KernelRef {
     fn from(kernel: Kernel) -> Self {
         Self::Shared(Arc::new(kernel))
-    }
-}
-
-impl From<Arc<Kernel>> for KernelRef {
-    fn from(kernel: Arc<Kernel>) -> Self {
-        Self::Shared(kernel)
     }
 }
 

@@ -23,7 +23,8 @@ impl fmt::Display for Scalar {
     }
 }
 
-/// The host types that a field of [`Params`] may have.
+/// The host types that a field of [`Params`] may have: what [`params!`](crate::params) expands to.
+#[doc(hidden)]
 pub trait ScalarType: Copy {
     /// The type in shaders.
     const SCALAR: Scalar;
@@ -58,11 +59,13 @@ pub(crate) fn list(fields: Fields) -> String {
     fields.iter().map(field).collect::<Vec<_>>().join(", ")
 }
 
-/// The host mirror of a shader's `Params`; made by [`params!`](crate::params). At most 128 bytes.
+/// The parameters of a kernel, `Params` in its source. [`params!`](crate::params) declares a struct
+/// that implements it; `()` is for a kernel without parameters.
 pub trait Params {
-    /// The fields, for the contract check.
+    /// Names and types of the fields, in order.
     const FIELDS: Fields;
     /// Returns the values of the fields, in order.
+    #[doc(hidden)]
     fn words(&self) -> Vec<u32>;
 }
 
@@ -73,7 +76,8 @@ impl Params for () {
     }
 }
 
-/// Declares a [`Params`] struct of `u32`, `i32` and `f32` fields.
+/// Declares a struct of `u32`, `i32` and `f32` fields that implements
+/// [`Params`](crate::kernel::Params): the parameters of a kernel, at most 128 bytes.
 ///
 /// ```
 /// bitnet_wgpu::params! { struct Params { rows: u32, eps: f32 } }

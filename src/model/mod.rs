@@ -12,9 +12,17 @@
 //! # }
 //! ```
 //!
-//! [`Model::generate`] gives a [`Stream`](futures_core::Stream), which a `for` loop takes too (and
-//! blocks); [`Model::logits`] and [`Model::score`] are futures for any executor. A [`Session`] is
-//! the layer below: sequences, their key-value caches, prefill and decode.
+//! | to | see |
+//! | --- | --- |
+//! | load a model, and choose the device | [`Model::open`], [`Model::builder`], [`ModelFiles`] |
+//! | generate text, as an async stream or in a `for` loop | [`Model::generate`], [`Generation`], [`GenerateOptions`] |
+//! | hold a conversation, whose KV cache is kept between turns | [`Model::conversation`], [`Message`] |
+//! | serve many requests at once (continuous batching) | [`Model::batch`], [`Batch`] |
+//! | compute embeddings, logits or log-likelihoods | [`Model::embed`], [`Model::logits`], [`Model::score`] |
+//! | control prefill and decode yourself | [`Session`], [`Sampler`] |
+//! | separate tool calls and reasoning from an answer | [`ToolCallParser`], [`ReasoningParser`] |
+//!
+//! Futures and streams run on any executor.
 
 mod batch;
 mod conversation;
@@ -55,7 +63,9 @@ pub use tokenizer::{
     text::Tokenizer,
     tools::{Tool, ToolCall},
 };
+#[cfg(feature = "grammar")]
+pub use tool_calls::parser::ToolChoice;
 pub use tool_calls::{
     event::ToolCallEvent,
-    parser::{ParsedAnswer, ToolCallParser, ToolChoice},
+    parser::{ParsedAnswer, ToolCallParser},
 };

@@ -140,7 +140,7 @@ impl PackedDense {
     }
 
     /// Where there is a number that is not finite, if there is one: row and column.
-    pub fn not_finite(&self) -> Option<(usize, usize)> {
+    pub(crate) fn not_finite(&self) -> Option<(usize, usize)> {
         use rayon::prelude::*;
         if self.element == DenseElement::Int8 {
             let row = self.scales.iter().position(|scale| !scale.is_finite())?;

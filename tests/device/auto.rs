@@ -1,9 +1,8 @@
 //! Ops on slices of the host, on both sides: what they compute, where, and what they refuse.
 
 use bitnet_wgpu::{
-    Context, ContextOptions, Error, Result,
+    Context, ContextOptions, Error, ErrorKind, Result,
     auto::{Answer, Auto, Target, Why},
-    error::ErrorKind,
     reference,
     weights::{PackedTernary, Scales},
 };
@@ -173,7 +172,7 @@ fn bad_arguments_fail_on_both_sides() {
     let elsewhere = Auto::new(None).unwrap().weights(w).unwrap();
     assert!(matches!(
         auto(Some(Target::Gpu)).bitlinear(&[1.0; 8], 1, &elsewhere),
-        Err(Error::OtherDevice { .. })
+        Err(Error::Dispatch { .. })
     ));
 }
 

@@ -3,10 +3,9 @@
 
 use bitnet_wgpu::bitnet::BitLinear;
 use bitnet_wgpu::{
-    Context, ContextOptions, Tensor,
+    Context, ContextOptions, ErrorKind, Tensor,
     auto::Auto,
     bitnet::{self, Layout},
-    error::ErrorKind,
     internals,
     model::{GenerateOptions, Model, Sampling, SessionOptions},
     tensor,

@@ -2,8 +2,7 @@
 //! ill-conditioned, rank-deficient. Also large ones, and how failures come to the caller.
 
 use bitnet_wgpu::{
-    Encoder, Error, Result, Shape, Tensor,
-    error::ErrorKind,
+    Encoder, Error, ErrorKind, Result, Shape, Tensor,
     linalg::{self, Outcome, Qr, Svd, Triangle},
     reference,
 };

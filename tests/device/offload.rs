@@ -2,8 +2,7 @@
 
 use super::budgets::{fresh, live};
 use bitnet_wgpu::{
-    ContextOptions, Error,
-    error::ErrorKind,
+    ContextOptions, Error, ErrorKind,
     formats::Pooling,
     internals::ModelInternals as _,
     model::{EmbedOptions, GenerateOptions, Model, ModelFiles, Offload, Offloaded, SessionOptions},
@@ -174,7 +173,7 @@ fn what_cannot_be_offloaded_is_refused() {
             descriptor.required_features.remove(wgpu::Features::MAPPABLE_PRIMARY_BUFFERS)
         })
         .unwrap();
-    assert!(matches!(load(Some(&own), Offload::Layers(3)), Error::MissingFeature { .. }));
+    assert!(matches!(load(Some(&own), Offload::Layers(3)), Error::DeviceUnsupported { .. }));
     assert_eq!(
         (live(&own, Footprint::WEIGHTS), load(Some(&own), more).kind()),
         (0, ErrorKind::Invalid)

@@ -17,20 +17,16 @@ fn an_apps_own_device_will_do() {
     assert_eq!(block_on(y.read()).unwrap(), [2, 3]);
     // Tensors of two devices do not mix.
     let foreign = context().upload(&[1u32, 2], [2]).unwrap();
-    assert!(matches!(
-        add(&mut own.encoder("mixed"), &foreign, &y, 1).unwrap_err(),
-        Error::OtherDevice { binding: "x", .. }
-    ));
+    let mixed = add(&mut own.encoder("mixed"), &foreign, &y, 1).unwrap_err();
+    assert_eq!(mixed.to_string(), "add: `x` is on another device than the encoder");
     // A device without what we need is refused, by name.
     let without = app.open(|device| {
         device.required_features.remove(wgpu::Features::IMMEDIATES);
         device.required_limits.max_immediate_size = 0;
     });
     let error = without.unwrap_err();
-    assert!(
-        matches!(error, Error::MissingFeature { feature: wgpu::Features::IMMEDIATES, .. }),
-        "{error}"
-    );
+    let Error::DeviceUnsupported { what } = &error else { panic!("{error}") };
+    assert!(what.contains("IMMEDIATES"), "{what}");
 }
 
 /// A buffer as an app makes it.
@@ -66,7 +62,7 @@ fn an_apps_buffers_are_tensors() {
         let again = Tensor::<u32>::from_buffer(&context, a.clone(), [3]).unwrap();
         assert!(matches!(
             add(&mut context.encoder("alias"), &x, &again, 1),
-            Err(Error::Aliasing { .. })
+            Err(Error::Dispatch { .. })
         ));
         let mut encoder = context.encoder("numbers");
         add(&mut encoder, &x, &y, 1).unwrap();

@@ -2,8 +2,7 @@
 
 use super::file::{ModelDirectory, bf16, config, file};
 use bitnet_wgpu::{
-    Error, Result, bitnet,
-    error::ErrorKind,
+    Error, ErrorKind, Result, bitnet,
     formats::{ModelFile, ReadOptions},
     reference,
     weights::{DenseElement, PackedTernary, Scales},

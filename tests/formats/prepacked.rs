@@ -2,10 +2,8 @@
 
 use bitnet_wgpu::{
     Context, ContextOptions, Error,
-    formats::{
-        self, Checkpoint, GgufType, ModelConfig, ModelFile, ModelFormat, ReadOptions, write_gguf,
-    },
-    internals::{ModelFilesInternals as _, ModelInternals as _},
+    formats::{self, Checkpoint, GgufType, ModelConfig, ModelFile, ReadOptions, write_gguf},
+    internals::{ModelFilesInternals as _, ModelFormat, ModelInternals as _, identify},
     model::{Model, ModelFiles, Offload, SessionOptions, Tokenizer},
 };
 use serde_json::{Value, json};
@@ -96,7 +94,7 @@ fn a_prepacked_file_gives_bit_identical_logits(on: Option<&Context>) {
             let (source, folder) = (directory_of(name), Directory::temporary());
             let path = write(&source, &folder, int8_head);
             let (files, before) = (open(&path), open(&source));
-            assert_eq!(formats::identify(&path).unwrap(), ModelFormat::Prepacked);
+            assert_eq!(identify(&path).unwrap(), ModelFormat::Prepacked);
             assert_eq!(
                 files.problems().map(|error| error.to_string()).collect::<Vec<_>>(),
                 [""; 0],

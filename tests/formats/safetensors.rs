@@ -3,8 +3,8 @@
 use super::file::{ModelDirectory, OFFLINE, PLAIN, bf16, config, file, with_header};
 use bitnet_wgpu::{
     Error, bitnet,
-    formats::{Checkpoint, ModelFile, ReadOptions, SafeTensors, ScaleRule},
-    internals::CheckpointInternals as _,
+    formats::{Checkpoint, ModelFile, ReadOptions, ScaleRule},
+    internals::{CheckpointInternals as _, SafeTensors},
     reference,
     weights::{DenseElement, PackedTernary, Scales},
 };

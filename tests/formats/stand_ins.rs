@@ -7,7 +7,8 @@ use super::{
 };
 use bitnet_wgpu::{
     Error,
-    formats::{Checkpoint, ModelFormat, identify, open},
+    formats::{Checkpoint, open},
+    internals::{ModelFormat, identify},
     model::ModelFiles,
 };
 use std::path::Path;

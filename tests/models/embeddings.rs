@@ -2,8 +2,7 @@
 //! as files and options say.
 
 use bitnet_wgpu::{
-    Context, ContextOptions, Element, Error,
-    error::ErrorKind,
+    Context, ContextOptions, Element, Error, ErrorKind,
     formats::{Checkpoint, EmbeddingDefaults, GgufVocabulary, ModelFile as _, Pooling},
     internals::TokenizerInternals as _,
     model::{EmbedOptions, Embedding, Model, SessionOptions, Tokenizer},

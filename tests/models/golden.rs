@@ -7,8 +7,8 @@ use bitnet_wgpu::{
     Context, Recording, Tensor,
     bitnet::{self, Layout, QuantizedActivations},
     cpu::HostActivations,
-    formats::{Checkpoint, SafeTensors},
-    internals::{CheckpointInternals as _, KernelInternals as _},
+    formats::Checkpoint,
+    internals::{CheckpointInternals as _, KernelInternals as _, SafeTensors},
     reference,
 };
 use support::{block_on, contexts, real_model};

@@ -2,7 +2,7 @@
 
 use bitnet_wgpu::{
     Element, Error,
-    formats::SafeTensors,
+    internals::SafeTensors,
     model::{GenerateOptions, Model, Session, SessionOptions},
 };
 use half::f16;

@@ -2,9 +2,8 @@
 //! what is refused; memory; what is lost with one of them.
 
 use bitnet_wgpu::{
-    Context, ContextOptions, Element, Error,
+    Context, ContextOptions, Element, Error, ErrorKind,
     device::Capabilities,
-    error::ErrorKind,
     formats::Pooling,
     internals::{ModelBuilderInternals as _, ModelInternals as _},
     model::{
@@ -265,7 +264,7 @@ fn devices_may_differ() {
     let model = load(&[plain[0].clone(), no_f16], &path, &[2, 1]);
     let mut session = model.session(SessionOptions::new(1, 8).kv_type(Element::F16)).unwrap();
     let error = block_on(session.prefill(0, &[1, 2])).unwrap_err();
-    assert!(matches!(error, Error::MissingFeature { .. }), "halves where one has none: {error}");
+    assert!(matches!(error, Error::DeviceUnsupported { .. }), "halves where one has none: {error}");
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Results that other implementations recorded, in safetensors files.
 
-use bitnet_wgpu::formats::SafeTensors;
+use bitnet_wgpu::internals::SafeTensors;
 use std::path::Path;
 
 /// A file of recorded tensors.

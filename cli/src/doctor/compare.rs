@@ -1,7 +1,7 @@
 //! Results as numbers, and the one function that compares them.
 
 use bitnet_wgpu::{
-    cpu::{HostActivations, HostInt4, HostInt8},
+    cpu::{HostActivations, HostCodes},
     tensor::f16,
     transformer::HostKvCache,
     weights::{PackedInt, PackedTernary},
@@ -49,13 +49,7 @@ impl Numbers for HostActivations {
     }
 }
 
-impl Numbers for HostInt4 {
-    fn numbers(&self) -> Vec<f64> {
-        [self.codes.numbers(), self.scales.numbers()].concat()
-    }
-}
-
-impl Numbers for HostInt8 {
+impl Numbers for HostCodes {
     fn numbers(&self) -> Vec<f64> {
         let zero_points = self.zero_points.clone().unwrap_or_default();
         [self.codes.numbers(), self.scales.numbers(), zero_points.numbers()].concat()

@@ -2,9 +2,8 @@
 //! time.
 
 use bitnet_wgpu::{
-    Context, Element, Error, Kernel,
+    Context, Element, Error, ErrorKind, Kernel,
     device::Capabilities,
-    error::ErrorKind,
     internals::{KernelInternals as _, Variant},
     kernel::{KernelRef, ShaderLanguage},
 };

@@ -2,7 +2,7 @@
 
 use super::{cases::Case, trial::Trial};
 use anyhow::Result;
-use bitnet_wgpu::{Context, Error, error::ErrorKind, kernel::ShaderLanguage};
+use bitnet_wgpu::{Context, Error, ErrorKind, kernel::ShaderLanguage};
 use indicatif::ProgressBar;
 use pollster::block_on;
 use std::time::{Duration, Instant};

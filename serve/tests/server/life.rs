@@ -6,8 +6,7 @@ use crate::{
     cpu, each_engine, long, with,
 };
 use bitnet_wgpu::{
-    Context, Error,
-    error::ErrorKind,
+    Context, Error, ErrorKind,
     model::{GenerateOptions, Model},
 };
 use serde_json::{Value, json};

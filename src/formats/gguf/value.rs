@@ -45,21 +45,19 @@ impl Kind {
 /// A metadata value of a GGUF file.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
-#[allow(missing_docs, reason = "named as the format names them")]
 pub enum GgufValue<'a> {
-    U8(u8),
-    I8(i8),
-    U16(u16),
-    I16(i16),
-    U32(u32),
-    I32(i32),
-    F32(f32),
+    /// An unsigned integer of 8 to 64 bits.
+    Unsigned(u64),
+    /// A signed integer of 8 to 64 bits.
+    Signed(i64),
+    /// A float of 32 or 64 bits.
+    Float(f64),
+    /// A boolean.
     Bool(bool),
+    /// A string.
     String(&'a str),
+    /// An array.
     Array(GgufArray<'a>),
-    U64(u64),
-    I64(i64),
-    F64(f64),
 }
 
 /// An array of metadata values of one type.
@@ -90,35 +88,28 @@ impl<'a> GgufArray<'a> {
 }
 
 impl<'a> GgufValue<'a> {
-    /// Returns the value of an integer of any width, if it is not negative.
+    /// Returns the value of an integer, if it is not negative.
     pub fn as_u64(&self) -> Option<u64> {
-        self.as_i128().and_then(|value| u64::try_from(value).ok())
-    }
-
-    /// Returns the value of an integer of any width, if it fits.
-    pub fn as_i64(&self) -> Option<i64> {
-        self.as_i128().and_then(|value| i64::try_from(value).ok())
-    }
-
-    fn as_i128(&self) -> Option<i128> {
-        Some(match *self {
-            Self::U8(v) => v.into(),
-            Self::I8(v) => v.into(),
-            Self::U16(v) => v.into(),
-            Self::I16(v) => v.into(),
-            Self::U32(v) => v.into(),
-            Self::I32(v) => v.into(),
-            Self::U64(v) => v.into(),
-            Self::I64(v) => v.into(),
-            _ => return None,
-        })
-    }
-
-    /// Returns the value of a float of either width.
-    pub fn as_f64(&self) -> Option<f64> {
         match *self {
-            Self::F32(v) => Some(v.into()),
-            Self::F64(v) => Some(v),
+            Self::Unsigned(v) => Some(v),
+            Self::Signed(v) => v.try_into().ok(),
+            _ => None,
+        }
+    }
+
+    /// Returns the value of an integer, if it fits.
+    pub fn as_i64(&self) -> Option<i64> {
+        match *self {
+            Self::Unsigned(v) => v.try_into().ok(),
+            Self::Signed(v) => Some(v),
+            _ => None,
+        }
+    }
+
+    /// Returns the value of a float.
+    pub(crate) fn as_f64(&self) -> Option<f64> {
+        match *self {
+            Self::Float(v) => Some(v),
             _ => None,
         }
     }
@@ -162,20 +153,20 @@ pub(super) fn value<'a>(cursor: &mut Cursor<'a>, kind: Kind) -> Result<GgufValue
     bytes[..taken.len()].copy_from_slice(taken);
     let word = u64::from_le_bytes(bytes);
     Ok(match kind {
-        Kind::U8 => GgufValue::U8(word as u8),
-        Kind::I8 => GgufValue::I8(word as i8),
-        Kind::U16 => GgufValue::U16(word as u16),
-        Kind::I16 => GgufValue::I16(word as i16),
-        Kind::U32 => GgufValue::U32(word as u32),
-        Kind::I32 => GgufValue::I32(word as i32),
-        Kind::F32 => GgufValue::F32(f32::from_bits(word as u32)),
-        Kind::I64 => GgufValue::I64(word as i64),
-        Kind::F64 => GgufValue::F64(f64::from_bits(word)),
+        Kind::I8 => GgufValue::Signed((word as i8).into()),
+        Kind::I16 => GgufValue::Signed((word as i16).into()),
+        Kind::I32 => GgufValue::Signed((word as i32).into()),
+        Kind::I64 => GgufValue::Signed(word as i64),
+        Kind::F32 => GgufValue::Float(f32::from_bits(word as u32).into()),
+        Kind::F64 => GgufValue::Float(f64::from_bits(word)),
         Kind::Bool if word > 1 => {
             return Err(format!("byte {at} is {word}; a truth value is 0 or 1"));
         }
         Kind::Bool => GgufValue::Bool(word == 1),
-        Kind::U64 | Kind::String | Kind::Array => GgufValue::U64(word),
+        // The others have been read above.
+        Kind::U8 | Kind::U16 | Kind::U32 | Kind::U64 | Kind::String | Kind::Array => {
+            GgufValue::Unsigned(word)
+        }
     })
 }
 
@@ -204,10 +195,11 @@ pub fn show(value: GgufValue<'_>) -> String {
         GgufValue::Array(array) => return format!("an array of {}", array.len()),
         GgufValue::Bool(flag) => flag.to_string(),
         GgufValue::String(text) => format!("`{text}`"),
-        GgufValue::F32(number) => number.to_string(),
-        GgufValue::F64(number) => number.to_string(),
-        GgufValue::U64(number) => number.to_string(),
-        integer => integer.as_i64().map_or_else(String::new, |integer| integer.to_string()),
+        // In the fewest digits of its type.
+        GgufValue::Float(v) if f64::from(v as f32) == v => (v as f32).to_string(),
+        GgufValue::Float(v) => v.to_string(),
+        GgufValue::Unsigned(v) => v.to_string(),
+        GgufValue::Signed(v) => v.to_string(),
     }
     .chars()
     .take(80)
@@ -221,10 +213,10 @@ mod tests {
     #[test]
     fn values_are_shown_without_their_types() {
         for (value, shown) in [
-            (GgufValue::U8(7), "7"),
-            (GgufValue::I64(-7), "-7"),
-            (GgufValue::U64(u64::MAX), "18446744073709551615"),
-            (GgufValue::F32(0.5), "0.5"),
+            (GgufValue::Signed(-7), "-7"),
+            (GgufValue::Unsigned(u64::MAX), "18446744073709551615"),
+            (GgufValue::Float(0.1f32.into()), "0.1"),
+            (GgufValue::Float(0.1), "0.1"),
             (GgufValue::Bool(true), "true"),
             (GgufValue::String("a\"b"), "`a\"b`"),
         ] {

@@ -8,6 +8,7 @@ use crate::{
     error::Error,
     gpu::capabilities::{Capabilities, Matrices, is_apple, unified_memory},
     kernel::needs::Needs,
+    visibility::internal_fields,
 };
 
 /// The features that are used where an adapter has them.
@@ -36,42 +37,46 @@ pub const NEEDED: Needs = Needs {
     ..Needs::NONE
 };
 
-/// A GPU as the system offers it, before it is opened.
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub struct Adapter {
-    /// Its place among the adapters of this system, as
-    /// [`ContextOptions::adapter`](crate::ContextOptions::adapter) takes it. It stays the same while drivers and the environment do.
-    pub index: usize,
-    /// Name, driver, backend, and what kernels may count on. What only an open device shows,
-    /// `Capabilities::half_subnormals`, `fused_multiply_add` and `matrix_elements`, is false here.
-    pub capabilities: Capabilities,
-    /// Discrete, integrated, a processor, ...
-    pub kind: wgpu::DeviceType,
-    /// Whether it works in the memory of the processor. `None` where the system does not say.
-    pub unified_memory: Option<bool>,
-    /// Bytes of its memory, which other programs use too: under Vulkan its largest heap, under
-    /// Metal the working set that Metal recommends to one process (`recommendedMaxWorkingSetSize`).
-    /// `None` where the system does not say.
-    pub memory_bytes: Option<u64>,
-    /// Generation of an Apple GPU: 1 for those of M1 to 5 for those of M5. It is read from the
-    /// name. Of names without it, such as those of iPhones, it is the first generation of their
-    /// [`Adapter::apple_family`]: 1 for A14.
-    pub apple_generation: Option<u32>,
-    /// Family of an Apple GPU under Metal, the N of `MTLGPUFamilyAppleN`: 7 for M1 and A14, 8 for
-    /// M2 and A15, 9 for M3, M4 and A17, 10 for M5. `None` for other GPUs and backends.
-    pub apple_family: Option<u32>,
-    /// Why kernels are compiled from MSL or are not, for people. [`Capabilities::languages`] says
-    /// which of both.
-    pub msl_reason: String,
-    /// What it can do for this crate, to be compared with that of others: the adapter with the most
-    /// is taken unless somebody says otherwise. 0 for one that cannot be used.
-    pub score: u32,
-    /// What gave the score, the most important first.
-    pub reasons: Vec<&'static str>,
-    /// Why it cannot be used.
-    pub refused: Option<String>,
-    raw: wgpu::Adapter,
+internal_fields! {
+    /// A GPU as the system offers it, before it is opened.
+    #[derive(Clone, Debug)]
+    #[non_exhaustive]
+    pub struct Adapter {
+        /// Its place among the adapters of this system, as
+        /// [`ContextOptions::adapter`](crate::ContextOptions::adapter) takes it. It stays the same while drivers and the environment do.
+        pub index: usize,
+        /// Name, driver, backend, and what kernels may count on. What only an open device shows,
+        /// `Capabilities::half_subnormals`, `fused_multiply_add` and `matrix_elements`, is false here.
+        pub capabilities: Capabilities,
+        /// Discrete, integrated, a processor, ...
+        pub kind: wgpu::DeviceType,
+        /// Whether it works in the memory of the processor. `None` where the system does not say.
+        pub unified_memory: Option<bool>,
+        /// Bytes of its memory, which other programs use too: under Vulkan its largest heap, under
+        /// Metal the working set that Metal recommends to one process (`recommendedMaxWorkingSetSize`).
+        /// `None` where the system does not say.
+        pub memory_bytes: Option<u64>,
+        /// What it can do for this crate, to be compared with that of others: the adapter with the most
+        /// is taken unless somebody says otherwise. 0 for one that cannot be used.
+        pub score: u32,
+        /// What gave the score, the most important first.
+        pub reasons: Vec<&'static str>,
+        /// Why it cannot be used.
+        pub refused: Option<String>,
+        raw: wgpu::Adapter,
+    }
+    internals {
+        /// Generation of an Apple GPU: 1 for those of M1 to 5 for those of M5. It is read from the
+        /// name. Of names without it, such as those of iPhones, it is the first generation of their
+        /// [`Adapter::apple_family`]: 1 for A14.
+        apple_generation: Option<u32>,
+        /// Family of an Apple GPU under Metal, the N of `MTLGPUFamilyAppleN`: 7 for M1 and A14, 8 for
+        /// M2 and A15, 9 for M3, M4 and A17, 10 for M5. `None` for other GPUs and backends.
+        apple_family: Option<u32>,
+        /// Why kernels are compiled from MSL or are not, for people. [`Capabilities::languages`] says
+        /// which of both.
+        msl_reason: String,
+    }
 }
 
 impl Adapter {
@@ -124,14 +129,10 @@ impl Adapter {
 /// What a device of these features and limits lacks.
 pub fn lacking(features: wgpu::Features, limits: &wgpu::Limits) -> Option<Error> {
     if !features.contains(NEEDED.features) {
-        return Some(Error::MissingFeature {
-            what: "bitnet-wgpu",
-            feature: NEEDED.features - features,
-        });
+        return Some(Error::missing_feature("bitnet-wgpu", NEEDED.features - features));
     }
-    let (name, needed, found) =
-        NEEDED.limits(limits).into_iter().find(|(_, needed, found)| found < needed)?;
-    Some(Error::Limit { what: "bitnet-wgpu", name, needed: needed.into(), found: found.into() })
+    let limit = NEEDED.limits(limits).into_iter().find(|(_, needed, found)| found < needed)?;
+    Some(Error::low_limit("bitnet-wgpu", limit))
 }
 
 /// The kind decides; what kernels use decides among those of a kind.
@@ -308,14 +309,13 @@ mod tests {
         let (features, limits) =
             (WANTED, wgpu::Limits { max_immediate_size: 64, ..wgpu::Limits::default() });
         assert!(lacking(features, &limits).is_none());
-        assert!(matches!(
-            lacking(features - NEEDED.features, &limits),
-            Some(Error::MissingFeature { .. })
-        ));
-        let low = wgpu::Limits { max_immediate_size: 16, ..limits };
-        assert!(matches!(
-            lacking(features, &low),
-            Some(Error::Limit { needed: 64, found: 16, .. })
-        ));
+        let said = |error: Option<Error>| error.unwrap().to_string();
+        let missing = said(lacking(features - NEEDED.features, &limits));
+        assert!(missing.contains("IMMEDIATES"), "{missing}");
+        let low = said(lacking(features, &wgpu::Limits { max_immediate_size: 16, ..limits }));
+        assert!(
+            low.contains("needs max_immediate_size of 64; this device was opened with 16"),
+            "{low}"
+        );
     }
 }

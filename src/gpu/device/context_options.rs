@@ -143,7 +143,7 @@ impl ContextOptions {
 
     /// Sets whether kernels are compiled from MSL or from WGSL. Under Metal, kernels exist in MSL, written by hand, and in
     /// WGSL, which wgpu translates. By default MSL runs on the GPUs whose compiler takes it:
-    /// [`MslPolicy::Auto`]. [`Adapter::msl_reason`] says what was chosen for an adapter, and why.
+    /// [`MslPolicy::Auto`]. [`Context::language`](crate::Context::language) returns what is used.
     ///
     /// ```no_run
     /// use bitnet_wgpu::{Context, ContextOptions, device::MslPolicy};
@@ -194,9 +194,9 @@ impl ContextOptions {
     }
 }
 
-/// Which adapter is taken. The default is the one that `WGPU_ADAPTER_NAME` names (a part of the name,
-/// any case), or else the one with the highest [`Adapter::score`]. A number is an
-/// [`Adapter::index`]; a string is a part of a name, in any case.
+/// Which adapter is taken: a number is an [`Adapter::index`], a string is a part of a name, in any
+/// case. The default is the adapter that `WGPU_ADAPTER_NAME` names, or else the one with the highest
+/// [`Adapter::score`].
 #[derive(Clone, Debug, Default)]
 pub struct AdapterChoice(pub(crate) AdapterRule);
 
@@ -234,11 +234,5 @@ impl From<usize> for AdapterChoice {
 impl From<&str> for AdapterChoice {
     fn from(name: &str) -> Self {
         Self(AdapterRule::Name(name.into()))
-    }
-}
-
-impl From<String> for AdapterChoice {
-    fn from(name: String) -> Self {
-        Self(AdapterRule::Name(name))
     }
 }

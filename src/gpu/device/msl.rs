@@ -94,8 +94,8 @@ impl MslSupport {
     /// Refuses [`MslPolicy::Always`] where no MSL can run.
     ///
     /// # Errors
-    /// [`Error::Language`] under other backends than Metal, [`Error::MissingFeature`] on a device
-    /// without `PASSTHROUGH_SHADERS`.
+    /// [`Error::DeviceUnsupported`] under other backends than Metal, and on a device without
+    /// `PASSTHROUGH_SHADERS`.
     pub fn check(self, policy: MslPolicy) -> Result<()> {
         match (policy, self.obstacle()) {
             (MslPolicy::Always, Some(error)) => Err(error),
@@ -106,12 +106,11 @@ impl MslSupport {
     /// Whether MSL is used, and why. Where no MSL can run, it is not used under any policy.
     pub fn choose(self, policy: MslPolicy) -> MslChoice {
         let unused = |reason: String| MslChoice { used: false, reason };
-        match self.obstacle() {
-            Some(Error::Language { backend, .. }) => {
-                return unused(format!("the backend is {backend}, and not Metal"));
-            }
-            Some(error) => return unused(error.to_string()),
-            None => {}
+        if self.backend != wgpu::Backend::Metal {
+            return unused(format!("the backend is {}, and not Metal", self.backend));
+        }
+        if let Some(error) = self.obstacle() {
+            return unused(error.to_string());
         }
         match policy {
             MslPolicy::Always => MslChoice {
@@ -129,10 +128,9 @@ impl MslSupport {
     fn obstacle(self) -> Option<Error> {
         let passthrough = wgpu::Features::PASSTHROUGH_SHADERS;
         if self.backend != wgpu::Backend::Metal {
-            return Some(Error::Language { language: ShaderLanguage::Msl, backend: self.backend });
+            return Some(Error::language(ShaderLanguage::Msl, self.backend));
         }
-        (!self.features.contains(passthrough))
-            .then_some(Error::MissingFeature { what: "MSL", feature: passthrough })
+        (!self.features.contains(passthrough)).then(|| Error::missing_feature("MSL", passthrough))
     }
 
     /// What the kernels' MSL needs and this GPU or program lacks.
@@ -242,15 +240,10 @@ mod tests {
             );
         }
         let elsewhere = support(Vulkan, None, ALL, NATIVE);
-        assert!(matches!(
-            elsewhere.check(MslPolicy::Always),
-            Err(Error::Language { language: ShaderLanguage::Msl, backend: Vulkan })
-        ));
+        let said = |support: MslSupport| support.check(MslPolicy::Always).unwrap_err().to_string();
+        assert_eq!(said(elsewhere), "MSL kernels cannot run on the vulkan backend");
         let without = support(Metal, Some(7), Features::SUBGROUP, NATIVE);
-        assert!(matches!(
-            without.check(MslPolicy::Always),
-            Err(Error::MissingFeature { what: "MSL", .. })
-        ));
+        assert!(said(without).starts_with("MSL needs the wgpu feature"));
         for support in [elsewhere, without] {
             assert!(!support.choose(MslPolicy::Always).used, "{support:?}");
             assert!(

@@ -46,8 +46,8 @@ impl Context {
     ///
     /// # Errors
     /// [`Error::NoAdapter`] where there is none, or none as the options or the environment want it;
-    /// [`Error::NoDevice`]; [`Error::MissingFeature`] (immediates), [`Error::Limit`];
-    /// [`Error::Language`] for [`MslPolicy::Always`](crate::device::MslPolicy::Always) under other backends
+    /// [`Error::NoDevice`]; [`Error::DeviceUnsupported`] for a device without immediates or with
+    /// lower limits than kernels need, and for [`MslPolicy::Always`](crate::device::MslPolicy::Always) under other backends
     /// than Metal; [`Error::Invalid`] for another value of `BITNET_WGPU_CAPTURE` or
     /// `BITNET_WGPU_MSL`.
     pub async fn open(options: ContextOptions) -> Result<Self> {
@@ -201,9 +201,8 @@ impl Context {
     /// [`ContextOptions::default`]: under Metal, the working set.
     ///
     /// # Errors
-    /// [`Error::MissingFeature`] if the device has no immediates, [`Error::Limit`] if it was opened
-    /// with too low limits; see [`Context::device_needs`]. [`Error::Invalid`] as with
-    /// [`Context::open`].
+    /// [`Error::DeviceUnsupported`] if the device has no immediates or was opened with too low
+    /// limits; see [`Context::device_needs`]. [`Error::Invalid`] as with [`Context::open`].
     pub async fn from_wgpu(
         adapter: &wgpu::Adapter,
         device: wgpu::Device,

@@ -25,8 +25,7 @@ impl Context {
     /// them this covers the front of the compiler.
     ///
     /// # Errors
-    /// [`Error::Language`], [`Error::MissingFeature`] or [`Error::Limit`] where this device cannot
-    /// run the variant; [`Error::Shader`] where it does not compile.
+    /// [`Error::DeviceUnsupported`] where this device cannot run the variant; [`Error::Shader`] where it does not compile.
     #[cfg(feature = "internals")]
     pub fn compile_kernel(&self, kernel: impl Into<KernelRef>, variant: &Variant) -> Result<()> {
         let kernel = kernel.into();
@@ -35,10 +34,7 @@ impl Context {
             && variant.subgroups
             && kernel.uses_subgroups();
         if subgroups && !self.capabilities().subgroups {
-            return Err(Error::MissingFeature {
-                what: kernel.name,
-                feature: wgpu::Features::SUBGROUP,
-            });
+            return Err(Error::missing_feature(kernel.name, wgpu::Features::SUBGROUP));
         }
         pipeline::build(self.device(), &kernel, variant, None, None).map(drop)
     }

@@ -8,8 +8,15 @@ use crate::{
     },
 };
 
-/// How the next token is chosen: the logits are changed by the penalties, then a token is taken as
-/// [`SampleOptions`] say.
+/// How the next token is chosen. Penalties change the logits; temperature, top-k, top-p and min-p
+/// then decide from which tokens one is drawn. The default is [`Sampling::GREEDY`].
+///
+/// ```
+/// use bitnet_wgpu::model::{GenerateOptions, Sampling};
+///
+/// let sampling = Sampling::GREEDY.temperature(0.7).top_p(0.9).seed(1);
+/// let options = GenerateOptions::default().sampling(sampling);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sampling {
     pub(crate) options: SampleOptions,
@@ -18,57 +25,60 @@ pub struct Sampling {
 }
 
 impl Sampling {
-    /// The most likely token, always.
+    /// Always takes the most likely token.
     pub const GREEDY: Self = Self {
         options: SampleOptions { temperature: 0.0, top_k: 0, top_p: 1.0, min_p: 0.0 },
         penalties: Penalties::NONE,
         seed: 0,
     };
 
-    /// Sets [`SampleOptions::temperature`].
+    /// Sets what logits are divided by; 0 takes the most likely token.
     #[must_use]
     pub fn temperature(self, temperature: f32) -> Self {
         Self { options: self.options.temperature(temperature), ..self }
     }
 
-    /// Sets [`SampleOptions::top_k`].
+    /// Sets the number of tokens that are kept, the most likely ones; 0 keeps all.
     #[must_use]
     pub fn top_k(self, top_k: usize) -> Self {
         Self { options: self.options.top_k(top_k), ..self }
     }
 
-    /// Sets [`SampleOptions::top_p`].
+    /// Keeps the fewest tokens, the most likely ones, whose probabilities sum to `top_p`: 0 to 1. At
+    /// least one is kept; 1 keeps all.
     #[must_use]
     pub fn top_p(self, top_p: f32) -> Self {
         Self { options: self.options.top_p(top_p), ..self }
     }
 
-    /// Sets [`SampleOptions::min_p`].
+    /// Drops tokens whose probability is below `min_p` times the largest one: 0 to 1.
     #[must_use]
     pub fn min_p(self, min_p: f32) -> Self {
         Self { options: self.options.min_p(min_p), ..self }
     }
 
-    /// Seeds the random numbers. Those of a token follow from the seed, the token's place in the
-    /// text and its id: equal logits give equal tokens on every device.
+    /// Sets the seed of random numbers. Those of a token follow from the seed, the token's place in
+    /// the text and its id, so equal logits give equal tokens on every device.
     #[must_use]
     pub fn seed(self, seed: u64) -> Self {
         Self { seed, ..self }
     }
 
-    /// Sets [`Penalties::repetition`], for which tokens of the prompt count too.
+    /// Sets the divisor of positive logits, and factor of negative ones, of tokens that the prompt or
+    /// the answer has; 1 changes nothing.
     #[must_use]
     pub fn repetition_penalty(self, repetition: f32) -> Self {
         Self { penalties: Penalties { repetition, ..self.penalties }, ..self }
     }
 
-    /// Sets [`Penalties::presence`], for which tokens of the prompt do not count.
+    /// Sets what is subtracted from the logits of tokens that the answer has; 0 changes nothing.
     #[must_use]
     pub fn presence_penalty(self, presence: f32) -> Self {
         Self { penalties: Penalties { presence, ..self.penalties }, ..self }
     }
 
-    /// Sets [`Penalties::frequency`], for which tokens of the prompt do not count.
+    /// Sets what is subtracted from the logit of a token each time that the answer has it; 0 changes
+    /// nothing.
     #[must_use]
     pub fn frequency_penalty(self, frequency: f32) -> Self {
         Self { penalties: Penalties { frequency, ..self.penalties }, ..self }

@@ -172,7 +172,7 @@ impl<'a> ModelBuilder<'a> {
     /// devices than layers, a [`split`](Self::split) that does not give each context layers and the
     /// model all of its own, more offloaded layers than there are, layers with other groups of
     /// scales, which cannot be offloaded, or layers that are split and offloaded.
-    /// [`Error::MissingFeature`] for offloaded layers on a device without
+    /// [`Error::DeviceUnsupported`] for offloaded layers on a device without
     /// `MAPPABLE_PRIMARY_BUFFERS`. With [`Device::Auto`], errors of the GPU are none.
     pub fn build(self) -> Result<Model> {
         let Self { source, device, settings, progress } = self;

@@ -196,11 +196,10 @@ impl Model {
         Session::new(self.engine.clone(), self.fingerprint, options)
     }
 
-    /// Returns the GPU memory that a session will need, the model's weights apart; nothing for a
-    /// model on the CPU. It is for prompts of as many tokens as are computed together, and for
-    /// steps of all its sequences. Not in it: steps of prompts up to 64 tokens, which are kept too,
-    /// penalties, drafts, and logits of every token. Where a context's memory is limited, what does
-    /// not fit is refused: [`Model::session`].
+    /// Returns the GPU memory that a session needs beside the model's weights; zeros for a model on the
+    /// CPU. It covers prefill chunks of full size and steps of all sequences. It leaves out recorded
+    /// steps of prompts up to 64 tokens, penalties, draft tokens, and logits of every token. If a
+    /// context's memory is limited, [`Model::session`] refuses what does not fit.
     ///
     /// ```no_run
     /// use bitnet_wgpu::model::{Model, SessionOptions};
@@ -228,13 +227,12 @@ impl Model {
         self.engine.parts(options.checked(&*self.engine)?)
     }
 
-    /// Compiles the kernels that a session of these options will use for prompts and for steps, on
-    /// all cores, so that its first token need not wait for them. It begins at once, and need not
-    /// be awaited by whoever has something else to do meanwhile; what has begun is done to its end,
-    /// for which the model waits when it is dropped. Not among them: those of drafts, of
-    /// embeddings, and of logits of every token. A model on the CPU has none. With a folder for
-    /// compiled kernels, [`ContextOptions::kernel_cache`](crate::ContextOptions::kernel_cache), those that are
-    /// there are read.
+    /// Compiles the kernels that a session of these options uses for prefill and decode, on all cores,
+    /// so that the first token does not wait for them. Compiling begins at once, whether the future
+    /// is awaited or not, and a model that is dropped waits for its end. Kernels of draft tokens,
+    /// embeddings and logits of every token are not compiled. A model on the CPU has none. Kernels
+    /// that are in the folder of
+    /// [`ContextOptions::kernel_cache`](crate::ContextOptions::kernel_cache) are read from it.
     ///
     /// ```no_run
     /// # async fn start() -> bitnet_wgpu::Result<()> {
@@ -374,9 +372,9 @@ impl Model {
         Ok(self.generate_ids_in(session, prompt, options)?)
     }
 
-    /// [`Model::generate`] in a session. `prompt` is the whole text: its beginning that the session
-    /// has already is not computed again. [`Generation::into_session`] returns the session. For
-    /// messages, see [`Model::conversation`].
+    /// Continues a prompt in a session, as [`Model::generate`] does in a new one. `prompt` is the whole
+    /// text; the prefix that the session has already is not computed again.
+    /// [`Generation::into_session`] returns the session. For messages, see [`Model::conversation`].
     ///
     /// ```no_run
     /// # async fn tell() -> bitnet_wgpu::Result<()> {

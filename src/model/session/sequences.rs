@@ -20,11 +20,12 @@ use std::{collections::VecDeque, fmt, path::Path, sync::Arc};
 /// Rows of logits that are computed together, where all of them are wanted.
 const LOGIT_ROWS: usize = 64;
 
-/// One or more sequences, each of the tokens that were put into it.
+/// One or more sequences of tokens with their KV caches: the layer below generation, for own
+/// sampling or scheduling.
 ///
 /// On a GPU, its futures wait for results without blocking. On the CPU, they compute where they are
-/// polled, and yield between batches of a prompt: in async code, poll them on a thread that may
-/// block. ([`Model`](crate::model::Model)'s own methods do.)
+/// polled, and yield between prefill chunks, so async code should poll them on a thread that may
+/// block. ([`Model`](crate::model::Model)'s own methods do that.)
 ///
 /// ```no_run
 /// # async fn continuations(model: bitnet_wgpu::model::Model) -> bitnet_wgpu::Result<()> {
@@ -103,8 +104,8 @@ impl Session {
         Ok(session)
     }
 
-    /// Returns another session with the same sequences, which go on independently. A common
-    /// beginning, a long instruction for example, is computed once. It takes as much memory again.
+    /// Returns a copy of the session, whose sequences continue independently. With it, a shared prompt
+    /// prefix is computed once. The copy takes as much memory again.
     ///
     /// # Errors
     /// What the device reports.
@@ -113,9 +114,9 @@ impl Session {
         Ok(Self { engine, state, tokens: self.tokens.clone(), draft: None, ..*self })
     }
 
-    /// Writes the sequences to a safetensors file, from which
-    /// [`Model::load_session`](crate::model::Model::load_session) goes on, on any device, without
-    /// computing them again. A token takes `2 * layers * kv_heads * head_dim` numbers.
+    /// Writes the tokens and KV caches to a safetensors file.
+    /// [`Model::load_session`](crate::model::Model::load_session) continues from it on any device,
+    /// without computing the tokens again. A token takes `2 * layers * kv_heads * head_dim` numbers.
     ///
     /// # Errors
     /// [`Error::Io`]; what the device reports.
@@ -255,7 +256,7 @@ impl Session {
         self.draft = Some(Box::new(draft));
     }
 
-    /// Appends tokens to a sequence; gives the logits after the last of them, `[vocab]`.
+    /// Appends tokens to a sequence. Returns the logits after the last of them, `[vocab]`.
     ///
     /// # Errors
     /// [`Error::Context`] if there is no room, [`Error::Invalid`] for no tokens, tokens that are
@@ -299,8 +300,8 @@ impl Session {
         Ok(found)
     }
 
-    /// Appends tokens to a sequence; gives `rows` the logits after each, `[rows, vocab]` for some rows
-    /// at a time, in order.
+    /// Appends tokens to a sequence and calls `rows` with the logits after each of them, in order: some
+    /// rows at a time, `[rows, vocab]`.
     ///
     /// # Errors
     /// As [`Session::prefill`].
@@ -322,7 +323,7 @@ impl Session {
         Ok(())
     }
 
-    /// Appends one token to every sequence; gives their logits, `[sequences, vocab]`.
+    /// Appends one token to every sequence. Returns their logits, `[sequences, vocab]`.
     ///
     /// # Errors
     /// [`Error::Context`] if a sequence has no room, [`Error::Invalid`] for a wrong number of
@@ -511,8 +512,8 @@ impl fmt::Debug for Session {
     }
 }
 
-/// Why a generation did not begin, with the session that it was given, which is as before:
-/// [`Model::generate_in`](crate::model::Model::generate_in). `?` converts it to its [`Error`].
+/// Error of [`Model::generate_in`](crate::model::Model::generate_in), which returns the session
+/// unchanged. `?` converts it to its [`Error`].
 #[derive(Debug, thiserror::Error)]
 #[error("{error}")]
 pub struct SessionError {

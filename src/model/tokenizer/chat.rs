@@ -214,7 +214,7 @@ impl Tokenizer {
     ///
     /// # Errors
     /// [`Error::ChatTemplate`], [`Error::Tokenizer`]; [`Error::TextTooLong`] where the template
-    /// writes more than [`Tokenizer::within`] allows; [`Error::TextWork`] as [`Tokenizer::encode`].
+    /// writes more than [`Tokenizer::within`] allows; [`Error::Tokenizer`] as [`Tokenizer::encode`].
     pub fn chat(&self, messages: &[Message]) -> Result<Vec<u32>> {
         if self.1.special_in_content {
             return self.encode_plain(&self.chat_text(messages, true)?);

@@ -219,7 +219,7 @@ impl Tokenizer {
     ///
     /// # Errors
     /// [`Error::Tokenizer`]; [`Error::TextTooLong`] for a text beyond [`Tokenizer::within`];
-    /// [`Error::TextWork`] for one that takes the tokenizer's normalizers or patterns too much
+    /// [`Error::Tokenizer`] for one that takes the tokenizer's normalizers or patterns too much
     /// work.
     pub fn encode(&self, text: &str) -> Result<Vec<u32>> {
         self.check_length(text.len())?;

@@ -17,7 +17,8 @@ use std::sync::Arc;
 /// What Llama 3 writes before a call.
 const PYTHON: &str = "<|python_tag|>";
 
-/// Which tools a model may call.
+/// Which tools a model may call: see [`ToolCallParser::grammar`].
+#[cfg(feature = "grammar")]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ToolChoice {
     /// Any tool, or none.

@@ -56,19 +56,22 @@ impl HostActivations {
     }
 }
 
-/// [`QuantizedInt8`](crate::bitnet::QuantizedInt8) in host memory.
+/// [`QuantizedInt8`](crate::bitnet::QuantizedInt8) or
+/// [`QuantizedInt4`](crate::bitnet::QuantizedInt4) in host memory.
 #[derive(Clone, Debug, PartialEq)]
-pub struct HostInt8 {
-    /// Row-major codes.
+pub struct HostCodes {
+    /// Row-major codes, a byte each: -128 to 127, or -8 to 7.
     pub codes: Vec<i8>,
-    /// One a row, or one for all.
+    /// One per row, or one for all.
     pub scales: Vec<f32>,
     /// The code of 0, one for each scale; `None` where that is 0.
     pub zero_points: Option<Vec<i32>>,
 }
 
-impl HostInt8 {
-    /// Returns (code - zero point) / scale: the CPU reference of [`QuantizedInt8::dequantize`](crate::bitnet::QuantizedInt8::dequantize).
+impl HostCodes {
+    /// Returns (code - zero point) / scale: the CPU reference of
+    /// [`QuantizedInt8::dequantize`](crate::bitnet::QuantizedInt8::dequantize) and
+    /// [`QuantizedInt4::dequantize`](crate::bitnet::QuantizedInt4::dequantize).
     pub fn dequantize(&self) -> Vec<f32> {
         let per_scale = self.codes.len() / self.scales.len().max(1);
         let value = |(i, &code): (usize, &i8)| {
@@ -77,26 +80,5 @@ impl HostInt8 {
             (i32::from(code) - zero) as f32 / self.scales[of]
         };
         self.codes.iter().enumerate().map(value).collect()
-    }
-}
-
-/// [`QuantizedInt4`](crate::bitnet::QuantizedInt4) in host memory.
-#[derive(Clone, Debug, PartialEq)]
-pub struct HostInt4 {
-    /// Row-major codes from -8 to 7, a byte each.
-    pub codes: Vec<i8>,
-    /// One a row.
-    pub scales: Vec<f32>,
-}
-
-impl HostInt4 {
-    /// Returns code / scale: the CPU reference of [`QuantizedInt4::dequantize`](crate::bitnet::QuantizedInt4::dequantize).
-    pub fn dequantize(&self) -> Vec<f32> {
-        let columns = self.codes.len() / self.scales.len().max(1);
-        self.codes
-            .iter()
-            .enumerate()
-            .map(|(i, &code)| f32::from(code) / self.scales[i / columns])
-            .collect()
     }
 }

@@ -2,7 +2,7 @@
 
 use super::{
     dequantize::dequantize,
-    host_activations::HostInt4,
+    host_activations::HostCodes,
     quantize_activations::{absmax_scale, largest_magnitude},
     row_quantizer::shared_rows,
 };
@@ -90,7 +90,7 @@ impl QuantizedInt4 {
     ///
     /// # Errors
     /// What the device reports.
-    pub async fn read(&self) -> Result<HostInt4> {
+    pub async fn read(&self) -> Result<HostCodes> {
         let (words, scales) = (self.codes.read(), self.scales.read());
         let (words, scales) = (words.await?, scales.await?);
         let columns = self.shape.as_matrix().1;
@@ -99,9 +99,10 @@ impl QuantizedInt4 {
             ((words[i / CODES] << (28 - 4 * (i % CODES))) as i32 >> 28) as i8
         };
         let row = |words: &[u32]| (0..columns).map(|i| code(words, i)).collect::<Vec<_>>();
-        Ok(HostInt4 {
+        Ok(HostCodes {
             codes: words.chunks(columns.div_ceil(CODES).max(1)).flat_map(row).collect(),
             scales,
+            zero_points: None,
         })
     }
 }
@@ -177,7 +178,7 @@ pub(crate) mod reference {
         x: &[T],
         tokens: usize,
         features: usize,
-    ) -> Result<HostInt4> {
+    ) -> Result<HostCodes> {
         if tokens.checked_mul(features) != Some(x.len()) {
             return Err(Error::Length { shape: [tokens, features].into(), found: x.len() });
         }
@@ -188,6 +189,7 @@ pub(crate) mod reference {
         let code = |(i, &v): (usize, &T)| {
             (v.into() * scales[i / features]).round_ties_even().clamp(-8.0, 7.0) as i8
         };
-        Ok(HostInt4 { codes: x.iter().enumerate().map(code).collect(), scales })
+        let codes = x.iter().enumerate().map(code).collect();
+        Ok(HostCodes { codes, scales, zero_points: None })
     }
 }

@@ -1,6 +1,6 @@
 //! Numbers in 8 bits, a byte each: what several quantizers make, and the way back to floats.
 
-use super::{dequantize::dequantize, host_activations::HostInt8};
+use super::{dequantize::dequantize, host_activations::HostCodes};
 use crate::{
     element::Float,
     error::{Error, Result},
@@ -141,14 +141,14 @@ impl QuantizedInt8 {
     ///
     /// # Errors
     /// What the device reports.
-    pub async fn read(&self) -> Result<HostInt8> {
+    pub async fn read(&self) -> Result<HostCodes> {
         let (codes, scales, zeros) =
             (self.codes.read(), self.scales.read(), self.zero_points.as_ref().map(Tensor::read));
         let zero_points = match zeros {
             Some(zeros) => Some(zeros.await?),
             None => None,
         };
-        Ok(HostInt8 { codes: codes.await?, scales: scales.await?, zero_points })
+        Ok(HostCodes { codes: codes.await?, scales: scales.await?, zero_points })
     }
 }
 

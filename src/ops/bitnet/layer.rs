@@ -29,64 +29,86 @@ use std::any::Any;
 
 const OP: &str = "bitlinear";
 
-/// Weights of a [`BitLinear`] layer.
+/// Weights of a [`BitLinear`] layer, `[n, k]`.
+pub trait LinearWeights: sealed::LinearWeights {}
+
+/// -1, 0 and 1, with scales.
+impl LinearWeights for TernaryMatrix {}
+/// Codes of 1 to 8 bits, with scales and zero points per group.
+impl LinearWeights for IntMatrix {}
+
+/// Input of a [`BitLinear`] layer, `[.., k]`.
+pub trait Activations: sealed::Activations {}
+
+/// `f32` or `f16`, which the layer converts as [`ActivationType`] says.
+impl<T: Float> Activations for Tensor<T> {}
+/// Int8 codes with a scale per token.
+impl Activations for QuantizedActivations {}
+/// Block floating point.
+impl Activations for BlockFloatActivations {}
+
 #[derive(Clone, Copy)]
-pub enum LinearWeights<'a> {
-    /// -1, 0 and 1, with scales.
+pub enum Weights<'a> {
     Ternary(&'a TernaryMatrix),
-    /// Codes of 1 to 8 bits, with scales and zero points per group.
     Int(&'a IntMatrix),
 }
 
-impl<'a> From<&'a TernaryMatrix> for LinearWeights<'a> {
-    fn from(weights: &'a TernaryMatrix) -> Self {
-        Self::Ternary(weights)
-    }
-}
-
-impl<'a> From<&'a IntMatrix> for LinearWeights<'a> {
-    fn from(weights: &'a IntMatrix) -> Self {
-        Self::Int(weights)
-    }
-}
-
-/// Input of a [`BitLinear`] layer, `[.., k]`.
 #[derive(Clone, Copy)]
-pub enum Activations<'x> {
-    /// Floats, which the layer converts as [`ActivationType`] says.
+pub enum Input<'x> {
     F32(&'x Tensor<f32>),
-    /// Floats of 16 bits, likewise.
     F16(&'x Tensor<f16>),
-    /// Int8 codes with a scale per token.
     Int8(&'x QuantizedActivations),
-    /// Block floating point.
     BlockFloat(&'x BlockFloatActivations),
 }
 
-impl<'x, T: Float> From<&'x Tensor<T>> for Activations<'x> {
-    fn from(x: &'x Tensor<T>) -> Self {
-        let any: &dyn Any = x;
-        match any.downcast_ref() {
-            Some(x) => Self::F32(x),
-            None => Self::F16(any.downcast_ref().expect("a float is f32 or f16")),
+mod sealed {
+    use super::*;
+
+    pub trait LinearWeights {
+        fn weights(&self) -> Weights<'_>;
+    }
+
+    impl LinearWeights for TernaryMatrix {
+        fn weights(&self) -> Weights<'_> {
+            Weights::Ternary(self)
+        }
+    }
+
+    impl LinearWeights for IntMatrix {
+        fn weights(&self) -> Weights<'_> {
+            Weights::Int(self)
+        }
+    }
+
+    pub trait Activations {
+        fn input(&self) -> Input<'_>;
+    }
+
+    impl<T: Float> Activations for Tensor<T> {
+        fn input(&self) -> Input<'_> {
+            let any: &dyn Any = self;
+            match any.downcast_ref() {
+                Some(x) => Input::F32(x),
+                None => Input::F16(any.downcast_ref().expect("a float is f32 or f16")),
+            }
+        }
+    }
+
+    impl Activations for QuantizedActivations {
+        fn input(&self) -> Input<'_> {
+            Input::Int8(self)
+        }
+    }
+
+    impl Activations for BlockFloatActivations {
+        fn input(&self) -> Input<'_> {
+            Input::BlockFloat(self)
         }
     }
 }
 
-impl<'x> From<&'x QuantizedActivations> for Activations<'x> {
-    fn from(x: &'x QuantizedActivations) -> Self {
-        Self::Int8(x)
-    }
-}
-
-impl<'x> From<&'x BlockFloatActivations> for Activations<'x> {
-    fn from(x: &'x BlockFloatActivations) -> Self {
-        Self::BlockFloat(x)
-    }
-}
-
-impl Activations<'_> {
-    /// The shape of the result for `n` output features.
+impl Input<'_> {
+    /// Returns the shape of the result for `n` output features.
     fn output(&self, n: usize) -> Shape {
         match self {
             Self::F32(x) => x.shape().with_last(n),
@@ -134,7 +156,7 @@ pub enum ActivationType {
 #[must_use = "a layer does nothing until `forward` or `backward` records it"]
 #[derive(Clone, Copy)]
 pub struct BitLinear<'a, T = f32> {
-    weights: LinearWeights<'a>,
+    weights: Weights<'a>,
     activation_type: ActivationType,
     norm: Norm<'a, Tensor<f32>>,
     bias: Option<&'a Tensor<T>>,
@@ -144,11 +166,11 @@ pub struct BitLinear<'a, T = f32> {
 
 impl<'a> BitLinear<'a> {
     /// Returns a layer without bias, activation, norm or gate, whose output is `f32`.
-    pub fn new(weights: impl Into<LinearWeights<'a>>) -> Self {
-        let weights = weights.into();
+    pub fn new(weights: &'a (impl LinearWeights + ?Sized)) -> Self {
+        let weights = weights.weights();
         let activation_type = match weights {
-            LinearWeights::Ternary(_) => ActivationType::Int8,
-            LinearWeights::Int(_) => ActivationType::Float,
+            Weights::Ternary(_) => ActivationType::Int8,
+            Weights::Int(_) => ActivationType::Float,
         };
         Self { weights, activation_type, norm: None, bias: None, activation: None, gate: None }
     }
@@ -196,13 +218,12 @@ impl<'a, T: Float> BitLinear<'a, T> {
     /// [`Error::Shape`] if input, weights, bias or gain do not fit; [`Error::Invalid`] for a
     /// combination that is not supported, or more input features than an exact sum allows
     /// (131,071).
-    pub fn forward<'x>(
+    pub fn forward(
         &self,
         encoder: &mut Encoder,
-        x: impl Into<Activations<'x>>,
+        x: &(impl Activations + ?Sized),
     ) -> Result<Tensor<T>> {
-        let x = x.into();
-        let y = Tensor::uninit(encoder.context(), x.output(self.outputs()))?;
+        let y = Tensor::uninit(encoder.context(), x.input().output(self.outputs()))?;
         self.forward_into(encoder, x, &y)?;
         Ok(y)
     }
@@ -212,13 +233,13 @@ impl<'a, T: Float> BitLinear<'a, T> {
     ///
     /// # Errors
     /// As [`forward`](Self::forward); [`Error::Shape`] if the tensor does not fit.
-    pub fn forward_into<'x, 'y, Y: Float>(
+    pub fn forward_into<'y, Y: Float>(
         &self,
         encoder: &mut Encoder,
-        x: impl Into<Activations<'x>>,
+        x: &(impl Activations + ?Sized),
         out: impl Into<Out<'y, Y>>,
     ) -> Result<()> {
-        let (x, out) = (x.into(), out.into());
+        let (x, out) = (x.input(), out.into());
         // Some combinations take several dispatches: all of them are recorded, or none.
         encoder.transaction(|encoder| match self.gate {
             None => self.product_into(encoder, x, out),
@@ -251,22 +272,22 @@ impl<'a, T: Float> BitLinear<'a, T> {
         dx: impl Into<Out<'y, Y>>,
     ) -> Result<()> {
         match self.weights {
-            LinearWeights::Ternary(w) => bitlinear_backward_into(encoder, dz, w, dx),
-            LinearWeights::Int(w) => bitlinear_int_backward_into(encoder, dz, w, dx),
+            Weights::Ternary(w) => bitlinear_backward_into(encoder, dz, w, dx),
+            Weights::Int(w) => bitlinear_int_backward_into(encoder, dz, w, dx),
         }
     }
 
     fn inputs(&self) -> usize {
         match self.weights {
-            LinearWeights::Ternary(w) => w.columns(),
-            LinearWeights::Int(w) => w.columns(),
+            Weights::Ternary(w) => w.columns(),
+            Weights::Int(w) => w.columns(),
         }
     }
 
     fn rows(&self) -> usize {
         match self.weights {
-            LinearWeights::Ternary(w) => w.rows(),
-            LinearWeights::Int(w) => w.rows(),
+            Weights::Ternary(w) => w.rows(),
+            Weights::Int(w) => w.rows(),
         }
     }
 
@@ -291,34 +312,30 @@ impl<'a, T: Float> BitLinear<'a, T> {
     fn product_into<Y: Float>(
         &self,
         encoder: &mut Encoder,
-        x: Activations<'_>,
+        x: Input<'_>,
         out: Out<'_, Y>,
     ) -> Result<()> {
         match (x, self.weights) {
-            (Activations::F32(x), LinearWeights::Ternary(w)) => {
-                self.ternary_into(encoder, x, w, out)
-            }
-            (Activations::F16(x), LinearWeights::Ternary(w)) => {
-                self.ternary_into(encoder, x, w, out)
-            }
-            (Activations::F32(x), LinearWeights::Int(w)) => self.int_into(encoder, x, w, out),
-            (Activations::F16(x), LinearWeights::Int(w)) => self.int_into(encoder, x, w, out),
+            (Input::F32(x), Weights::Ternary(w)) => self.ternary_into(encoder, x, w, out),
+            (Input::F16(x), Weights::Ternary(w)) => self.ternary_into(encoder, x, w, out),
+            (Input::F32(x), Weights::Int(w)) => self.int_into(encoder, x, w, out),
+            (Input::F16(x), Weights::Int(w)) => self.int_into(encoder, x, w, out),
             _ if self.norm.is_some() => Err(invalid("a norm for an input that is not floats")),
-            (Activations::Int8(x), LinearWeights::Ternary(w)) => {
+            (Input::Int8(x), Weights::Ternary(w)) => {
                 bitlinear_quantized_with_into(encoder, x, w, &self.epilogue()?, out)
             }
-            (Activations::Int8(x), LinearWeights::Int(w)) => {
+            (Input::Int8(x), Weights::Int(w)) => {
                 bitlinear_int_quantized_with_into(encoder, x, w, &self.epilogue()?, out)
             }
-            (Activations::BlockFloat(x), LinearWeights::Ternary(w)) if self.is_plain() => {
+            (Input::BlockFloat(x), Weights::Ternary(w)) if self.is_plain() => {
                 bitlinear_block_float_into(encoder, x, w, out)
             }
-            (Activations::BlockFloat(x), LinearWeights::Ternary(w)) => {
+            (Input::BlockFloat(x), Weights::Ternary(w)) => {
                 let products = encoder.scratch::<f32>(2, [x.tokens(), w.rows()])?;
                 bitlinear_block_float_into(encoder, x, w, &products)?;
                 self.epilogue()?.record(encoder, &products, out)
             }
-            (Activations::BlockFloat(_), LinearWeights::Int(_)) => {
+            (Input::BlockFloat(_), Weights::Int(_)) => {
                 Err(invalid("block floating point with an IntMatrix"))
             }
         }
@@ -379,11 +396,11 @@ impl<'a, T: Float> BitLinear<'a, T> {
     fn gated_into<Y: Float>(
         &self,
         encoder: &mut Encoder,
-        x: Activations<'_>,
+        x: Input<'_>,
         gate: Gate,
         out: Out<'_, Y>,
     ) -> Result<()> {
-        if let (Activations::F32(x), LinearWeights::Ternary(w), true) =
+        if let (Input::F32(x), Weights::Ternary(w), true) =
             (x, self.weights, self.is_plain() && !out.adds())
             && let Some((x, out)) = f32s(x, out)
         {

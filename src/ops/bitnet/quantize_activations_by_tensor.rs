@@ -2,7 +2,7 @@
 //! before (static quantization).
 
 use super::{
-    host_activations::HostInt8,
+    host_activations::HostCodes,
     int8::{QuantizedInt8, Scaled},
     quantize_activations::{absmax_scale, largest_magnitude},
     quantize_activations_with_zero_point::Grid,
@@ -157,10 +157,10 @@ pub(crate) mod reference {
     /// CPU reference of
     /// [`ActivationQuantizer::per_tensor`](crate::bitnet::ActivationQuantizer::per_tensor):
     /// bit-identical.
-    pub fn quantize_activations_by_tensor<T: Float>(x: &[T]) -> HostInt8 {
+    pub fn quantize_activations_by_tensor<T: Float>(x: &[T]) -> HostCodes {
         let scale = absmax_scale(largest_magnitude(x.iter().map(|&v| v.into())), 127.0);
         let grid = Grid { scale, zero_point: 0 };
-        HostInt8 {
+        HostCodes {
             codes: x.iter().map(|&v| grid.code(v.into())).collect(),
             scales: vec![scale],
             zero_points: None,
@@ -173,9 +173,9 @@ pub(crate) mod reference {
     ///
     /// # Errors
     /// [`Error::Invalid`] unless low <= high, both finite.
-    pub fn quantize_activations_static<T: Float>(x: &[T], range: (f32, f32)) -> Result<HostInt8> {
+    pub fn quantize_activations_static<T: Float>(x: &[T], range: (f32, f32)) -> Result<HostCodes> {
         let grid = checked(range)?;
         let codes = x.iter().map(|&v| grid.code(v.into())).collect();
-        Ok(HostInt8 { codes, scales: vec![grid.scale], zero_points: Some(vec![grid.zero_point]) })
+        Ok(HostCodes { codes, scales: vec![grid.scale], zero_points: Some(vec![grid.zero_point]) })
     }
 }

@@ -3,7 +3,7 @@
 //! before non-linear functions.
 
 use super::{
-    host_activations::HostInt8,
+    host_activations::HostCodes,
     int8::{QuantizedInt8, Scaled, word_extent, word_lanes},
     quantize_activations::absmax_scale,
     row_quantizer::shared_rows,
@@ -122,13 +122,13 @@ pub(crate) mod reference {
         x: &[T],
         tokens: usize,
         features: usize,
-    ) -> Result<HostInt8> {
+    ) -> Result<HostCodes> {
         if tokens.checked_mul(features) != Some(x.len()) {
             return Err(Error::Length { shape: [tokens, features].into(), found: x.len() });
         }
         let row = |token: usize| x[token * features..][..features].iter().map(|&v| v.into());
         let grids: Vec<_> = (0..tokens).map(|token| Grid::of(row(token))).collect();
-        Ok(HostInt8 {
+        Ok(HostCodes {
             codes: x.iter().enumerate().map(|(i, &v)| grids[i / features].code(v.into())).collect(),
             scales: grids.iter().map(|grid| grid.scale).collect(),
             zero_points: Some(grids.iter().map(|grid| grid.zero_point).collect()),

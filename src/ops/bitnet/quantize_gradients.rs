@@ -2,7 +2,7 @@
 //! unbiased. Gupta et al. 2015, "Deep Learning with Limited Numerical Precision", arXiv:1502.02551.
 
 use super::{
-    host_activations::HostInt8,
+    host_activations::HostCodes,
     int8::{QuantizedInt8, Scaled, word_extent, word_lanes},
     quantize_activations::{absmax_scale, largest_magnitude},
     row_quantizer::shared_rows,
@@ -95,7 +95,7 @@ pub(crate) mod reference {
         rows: usize,
         columns: usize,
         seed: u64,
-    ) -> Result<HostInt8> {
+    ) -> Result<HostCodes> {
         if rows.checked_mul(columns) != Some(x.len()) {
             return Err(Error::Length { shape: [rows, columns].into(), found: x.len() });
         }
@@ -103,6 +103,6 @@ pub(crate) mod reference {
         let scales: Vec<f32> =
             (0..rows).map(|i| absmax_scale(largest_magnitude(row(i)), 127.0)).collect();
         let code = |(i, &v): (usize, &T)| stochastic(v.into(), scales[i / columns], word(seed, i));
-        Ok(HostInt8 { codes: x.iter().enumerate().map(code).collect(), zero_points: None, scales })
+        Ok(HostCodes { codes: x.iter().enumerate().map(code).collect(), zero_points: None, scales })
     }
 }

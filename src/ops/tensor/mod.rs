@@ -1,5 +1,19 @@
-//! Ops on tensors of any meaning: elementwise, broadcast, reduced, row-wise, moved; forward and
-//! backward.
+//! Tensor ops: elementwise ops, reductions, matrix products, softmax, norms, and ops that move
+//! elements. With the feature `train`, also losses, dropout and gradients. Names are PyTorch's where
+//! it has the op.
+//!
+//! A function such as [`softmax`] returns an op as a value. `forward` records it and returns a new
+//! tensor, `forward_into` writes to a tensor of the caller or adds to it:
+//!
+//! ```no_run
+//! # use bitnet_wgpu::{Encoder, Out, Result, Tensor, tensor};
+//! # fn f(encoder: &mut Encoder, x: &Tensor<f32>, y: &Tensor<f32>) -> Result<()> {
+//! let p = tensor::softmax(x).causal().forward(encoder)?; // of each row of x [.., n]
+//! let largest = tensor::max(x, [1]).forward(encoder)?; // over axis 1
+//! tensor::silu(x).forward_into(encoder, Out::add(y))?; // y += silu(x)
+//! # Ok(())
+//! # }
+//! ```
 
 pub(crate) mod activations;
 pub(crate) mod argmax;

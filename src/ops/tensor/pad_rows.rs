@@ -62,6 +62,7 @@ pub(crate) fn quads_by_place(
 }
 
 /// A matrix with zeros after every row: what [`pad_rows`] returns.
+#[cfg_attr(not(feature = "internals"), doc(hidden))]
 #[derive(Clone, Copy)]
 #[must_use = "an op does nothing until `forward` records it"]
 pub struct PadRows<'a, T> {
@@ -71,6 +72,7 @@ pub struct PadRows<'a, T> {
 
 /// `x` `[m, k]` with zeros after every row, `[m, columns]`; `columns` is at least k. Faster than
 /// [`pad`](super::pad), of which it is a case.
+#[cfg_attr(not(feature = "internals"), doc(hidden))]
 pub fn pad_rows<T: Float>(x: &Tensor<T>, columns: usize) -> PadRows<'_, T> {
     PadRows { x, columns }
 }

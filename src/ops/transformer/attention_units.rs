@@ -205,6 +205,32 @@ pub(super) const KERNELS: &[&Kernel] = &[
     &HALVES_128,
 ];
 
+/// What a kernel multiplies on.
+#[derive(Clone, Copy, PartialEq)]
+enum On {
+    /// Tensor cores, whose elements it knows the lanes of: SPIR-V.
+    Elements(MatrixUnit),
+    /// Tensor cores: WGSL.
+    Units(MatrixUnit),
+    /// Simdgroup matrices: Metal.
+    Apple,
+}
+
+/// What a kernel multiplies on, the width of its heads, and the kernels for tiles of 64 rows and of
+/// 128, if there is one.
+static TABLE: [(On, usize, [&Kernel; 2]); 10] = [
+    (On::Elements(UNIT_16), 64, [&ELEMENTS_16_64, &ELEMENTS_16_64_LARGE]),
+    (On::Elements(UNIT_16), 96, [&ELEMENTS_16_96; 2]),
+    (On::Elements(UNIT_16), 128, [&ELEMENTS_16_128, &ELEMENTS_16_128_LARGE]),
+    (On::Elements(UNIT_8), 32, [&ELEMENTS_8_32; 2]),
+    (On::Units(UNIT_16), 64, [&UNITS_16_64; 2]),
+    (On::Units(UNIT_16), 128, [&UNITS_16_128, &UNITS_16_128_LARGE]),
+    (On::Units(UNIT_8), 32, [&UNITS_8_32; 2]),
+    (On::Units(UNIT_8), 64, [&UNITS_8_64; 2]),
+    (On::Apple, 64, [&HALVES_64; 2]),
+    (On::Apple, 128, [&HALVES_128; 2]),
+];
+
 /// Returns the kernel that serves `tokens` new tokens of each sequence, if one does. They have
 /// `rows` rows for each of `sequences` and key heads.
 pub(super) fn kernel(
@@ -218,95 +244,82 @@ pub(super) fn kernel(
         return None;
     }
     let (head_dim, groups) = (cache.shape.head_dim, cache.shape.kv_heads * sequences);
-    by_elements(capabilities, head_dim, rows, groups)
-        .or_else(|| plan(capabilities, head_dim, rows, groups).filter(|_| cache.window.is_none()))
+    plan(capabilities, head_dim, cache.window.is_some(), [rows, groups])
 }
 
-/// Tiles of 128 rows read keys and values half as often; they must keep a GPU busy. `groups` are pairs of a
-/// sequence and a key head, each with `rows` rows.
-fn is_large(capabilities: &Capabilities, rows: usize, groups: usize) -> bool {
-    rows.div_ceil(128) * groups >= capabilities.tuned(TuningKey::AttentionLargeTiles)
-}
-
-/// The kernel in SPIR-V that serves, if one does.
-fn by_elements(
-    capabilities: &Capabilities,
-    head_dim: usize,
-    rows: usize,
-    groups: usize,
-) -> Option<&'static Kernel> {
-    let large = is_large(capabilities, rows, groups);
-    let kernel = |unit| match (unit, head_dim) {
-        (UNIT_16, 64) => Some(if large { &ELEMENTS_16_64_LARGE } else { &ELEMENTS_16_64 }),
-        (UNIT_16, 96) => Some(&ELEMENTS_16_96),
-        (UNIT_16, 128) => Some(if large { &ELEMENTS_16_128_LARGE } else { &ELEMENTS_16_128 }),
-        (UNIT_8, 32) => Some(&ELEMENTS_8_32),
-        _ => None,
-    };
-    // The one that is probed: src/gpu/setup/probes.rs.
-    let has = |unit: &MatrixUnit| capabilities.matrix_units.contains(unit);
-    let unit = [UNIT_16, UNIT_8].into_iter().find(has);
-    unit.filter(|_| capabilities.matrix_elements).and_then(kernel)
-}
-
-/// The kernel in WGSL or Metal that serves, if one does.
+/// Returns the kernel for heads of this width. `groups` are pairs of a sequence and a key head, each
+/// with `rows` rows. Kernels in SPIR-V alone have windows.
 fn plan(
     capabilities: &Capabilities,
     head_dim: usize,
-    rows: usize,
-    groups: usize,
+    window: bool,
+    [rows, groups]: [usize; 2],
 ) -> Option<&'static Kernel> {
-    let large = is_large(capabilities, rows, groups);
-    let kernel = |unit| match (unit, head_dim) {
-        (UNIT_16, 64) => Some(&UNITS_16_64),
-        (UNIT_16, 128) => Some(if large { &UNITS_16_128_LARGE } else { &UNITS_16_128 }),
-        (UNIT_8, 32) => Some(&UNITS_8_32),
-        (UNIT_8, 64) => Some(&UNITS_8_64),
-        _ => None,
+    // Larger tiles read keys and values half as often; they must keep a GPU busy.
+    let large = rows.div_ceil(128) * groups >= capabilities.tuned(TuningKey::AttentionLargeTiles);
+    let kernel = |on| {
+        let row = TABLE.iter().find(|row| (row.0, row.1) == (on, head_dim))?;
+        Some(row.2[usize::from(large)])
     };
-    let of_apple = || match head_dim {
-        64 if capabilities.apple => Some(&HALVES_64),
-        128 if capabilities.apple => Some(&HALVES_128),
-        _ => None,
-    };
-    capabilities.matrix_units.iter().find_map(|&unit| kernel(unit)).or_else(of_apple)
+    let units = &capabilities.matrix_units;
+    // The one that is probed: src/gpu/setup/probes.rs.
+    let probed = [UNIT_16, UNIT_8].into_iter().find(|unit| units.contains(unit));
+    let by_elements = probed.filter(|_| capabilities.matrix_elements).map(On::Elements);
+    let others =
+        units.iter().map(|&unit| On::Units(unit)).chain(capabilities.apple.then_some(On::Apple));
+    by_elements.into_iter().chain(others.filter(|_| !window)).find_map(kernel)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Capabilities, UNIT_8, UNIT_16, by_elements, plan};
+    use super::{Capabilities, UNIT_8, UNIT_16, plan};
+
+    fn name(with: &Capabilities, head_dim: usize, rows: usize) -> Option<&'static str> {
+        plan(with, head_dim, false, [rows, 5]).map(|kernel| kernel.name)
+    }
 
     #[test]
     fn elements_need_the_expected_lanes() {
         let mut with = Capabilities::example(false);
         with.matrix_units = vec![UNIT_16];
-        let name = |with: &_, head_dim, rows| {
-            by_elements(with, head_dim, rows, 5).map(|kernel| kernel.name)
-        };
-        assert_eq!(name(&with, 128, 512 * 4), None);
+        assert_eq!(name(&with, 96, 512 * 4), None);
         with.matrix_elements = true;
         assert_eq!(name(&with, 128, 512 * 4), Some("attention_elements_16_128"));
         assert_eq!(name(&with, 128, 1024 * 4), Some("attention_elements_16_128_large"));
         assert_eq!(name(&with, 96, 512 * 4), Some("attention_elements_16_96"));
         assert_eq!(name(&with, 80, 512 * 4), None);
+        // A unit without elements for this width, and one that is not probed.
+        with.matrix_units = vec![UNIT_8];
+        assert_eq!(name(&with, 64, 512 * 4), Some("attention_units_8_64"));
+        with.matrix_units = vec![UNIT_16, UNIT_8];
+        assert_eq!(name(&with, 32, 512 * 4), Some("attention_units_8_32"));
     }
 
     #[test]
     fn a_kernel_for_the_unit_and_the_head() {
         let mut with = Capabilities::example(false);
-        let mut name = |units: &[_], head_dim, rows| {
+        let mut of = |units: &[_], head_dim, rows| {
             with.matrix_units = units.to_vec();
-            plan(&with, head_dim, rows, 5).map(|kernel| kernel.name)
+            name(&with, head_dim, rows)
         };
-        assert_eq!(name(&[UNIT_16], 128, 512 * 4), Some("attention_units_16_128"));
-        assert_eq!(name(&[UNIT_16], 128, 1024 * 4), Some("attention_units_16_128_large"));
-        assert_eq!(name(&[UNIT_16], 64, 1024 * 4), Some("attention_units_16_64"));
-        assert_eq!(name(&[UNIT_8], 64, 1024 * 4), Some("attention_units_8_64"));
-        assert_eq!(name(&[UNIT_16], 80, 512 * 4), None);
-        assert_eq!(name(&[], 128, 512 * 4), None);
+        assert_eq!(of(&[UNIT_16], 128, 512 * 4), Some("attention_units_16_128"));
+        assert_eq!(of(&[UNIT_16], 128, 1024 * 4), Some("attention_units_16_128_large"));
+        assert_eq!(of(&[UNIT_16], 64, 1024 * 4), Some("attention_units_16_64"));
+        assert_eq!(of(&[UNIT_8], 64, 1024 * 4), Some("attention_units_8_64"));
+        assert_eq!(of(&[UNIT_16], 80, 512 * 4), None);
+        assert_eq!(of(&[], 128, 512 * 4), None);
         let apple = Capabilities::example(true);
-        let on_apple = [64, 128, 80]
-            .map(|head_dim| plan(&apple, head_dim, 512 * 4, 5).map(|kernel| kernel.name));
+        let on_apple = [64, 128, 80].map(|head_dim| name(&apple, head_dim, 512 * 4));
         assert_eq!(on_apple, [Some("attention_halves_64"), Some("attention_halves_128"), None]);
+    }
+
+    #[test]
+    fn windows_are_in_spirv_only() {
+        let mut with = Capabilities::example(false);
+        with.matrix_units = vec![UNIT_16];
+        let name = |with: &_| plan(with, 128, true, [512 * 4, 5]).map(|kernel| kernel.name);
+        assert_eq!(name(&with), None);
+        with.matrix_elements = true;
+        assert_eq!(name(&with), Some("attention_elements_16_128"));
     }
 }

@@ -88,30 +88,45 @@ static EMBED_INT8: Kernel = kernel(
 
 pub(super) const KERNELS: &[&Kernel] = &[&EMBED_F32, &EMBED_F16, &EMBED_BF16, &EMBED_INT8];
 
+use sealed::Table;
+
 const OP: &str = "embed";
 
-/// An embedding table `[vocab, k]` of either kind.
-#[derive(Clone, Copy, Debug)]
-pub enum EmbeddingTable<'a> {
-    /// Floats or 8-bit integers.
-    Dense(&'a DenseMatrix),
-    /// Ternary weights, decoded as they are read: scale · code, which is exact.
-    Ternary(&'a TernaryMatrix),
-}
+/// An embedding table `[vocab, k]`.
+pub trait EmbeddingTable: sealed::EmbeddingTable {}
 
-impl<'a> From<&'a DenseMatrix> for EmbeddingTable<'a> {
-    fn from(table: &'a DenseMatrix) -> Self {
-        Self::Dense(table)
+/// Floats or 8-bit integers.
+impl EmbeddingTable for DenseMatrix {}
+/// Ternary weights, decoded as they are read: scale · code, which is exact.
+impl EmbeddingTable for TernaryMatrix {}
+
+mod sealed {
+    use super::*;
+
+    #[derive(Clone, Copy)]
+    pub enum Table<'a> {
+        Dense(&'a DenseMatrix),
+        Ternary(&'a TernaryMatrix),
+    }
+
+    pub trait EmbeddingTable {
+        fn table(&self) -> Table<'_>;
+    }
+
+    impl EmbeddingTable for DenseMatrix {
+        fn table(&self) -> Table<'_> {
+            Table::Dense(self)
+        }
+    }
+
+    impl EmbeddingTable for TernaryMatrix {
+        fn table(&self) -> Table<'_> {
+            Table::Ternary(self)
+        }
     }
 }
 
-impl<'a> From<&'a TernaryMatrix> for EmbeddingTable<'a> {
-    fn from(table: &'a TernaryMatrix) -> Self {
-        Self::Ternary(table)
-    }
-}
-
-impl EmbeddingTable<'_> {
+impl Table<'_> {
     fn shape(&self) -> [usize; 2] {
         match self {
             Self::Dense(table) => [table.rows(), table.columns()],
@@ -125,15 +140,15 @@ impl EmbeddingTable<'_> {
 #[must_use = "an op does nothing until `forward` records it"]
 pub struct Embed<'a> {
     tokens: &'a Tensor<u32>,
-    table: EmbeddingTable<'a>,
+    table: Table<'a>,
     sequences: Option<&'a Tensor<u32>>,
 }
 
 /// Looks up the rows of a table `[vocab, k]`, dense or ternary, for `tokens` `[m]`; the result is
 /// `[m, k]`. Ids beyond the vocabulary read its last row: whoever makes them on the host checks
 /// them. An empty table is an [`Error::Invalid`], if there are tokens.
-pub fn embed<'a>(tokens: &'a Tensor<u32>, table: impl Into<EmbeddingTable<'a>>) -> Embed<'a> {
-    Embed { tokens, table: table.into(), sequences: None }
+pub fn embed<'a>(tokens: &'a Tensor<u32>, table: &'a impl EmbeddingTable) -> Embed<'a> {
+    Embed { tokens, table: table.table(), sequences: None }
 }
 
 forward!(impl['a] Embed<'a> => f32);
@@ -165,10 +180,8 @@ impl<'a> Embed<'a> {
         }
         let advance = self.sequences.is_some();
         match self.table {
-            EmbeddingTable::Dense(table) => {
-                record_dense(encoder, self.tokens, table, y, sequences, advance)
-            }
-            EmbeddingTable::Ternary(table) => {
+            Table::Dense(table) => record_dense(encoder, self.tokens, table, y, sequences, advance),
+            Table::Ternary(table) => {
                 embed_ternary::record(encoder, self.tokens, table, y, sequences, advance)
             }
         }

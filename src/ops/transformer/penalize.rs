@@ -35,9 +35,9 @@ pub(super) const KERNELS: &[&Kernel] = &[&PENALIZE];
 
 const OP: &str = "penalize";
 
-/// Penalties of one sequence: how [`Penalizer`] changes the logits of tokens that it has had.
+/// Penalties of one sequence: how [`Penalizer`] changes the logits of its earlier tokens. Those that
+/// are not set come from [`Penalties::NONE`]: `Penalties { presence: 0.5, ..Penalties::NONE }`.
 #[derive(Clone, Copy, Debug, PartialEq)]
-#[non_exhaustive]
 pub struct Penalties {
     /// Divides logits where they are positive (it multiplies with the rounded 1 / repetition), and
     /// multiplies the others; 1 changes nothing.
@@ -55,16 +55,8 @@ impl Penalties {
     /// In the counts of [`Penalizer`]: the sequence has the token, though it was not generated.
     pub const SEEN: u32 = 1 << 31;
 
-    /// These penalties.
-    pub fn new(repetition: f32, presence: f32, frequency: f32) -> Self {
-        Self { repetition, presence, frequency }
-    }
-
     /// Checks that the numbers are in range.
-    ///
-    /// # Errors
-    /// [`Error::Invalid`] for one that is not.
-    pub fn check(&self) -> Result<()> {
+    pub(crate) fn check(&self) -> Result<()> {
         let invalid = |what| Err(Error::Invalid { op: OP, what });
         if !(self.repetition.is_finite() && self.repetition > 0.0) {
             return invalid(format!(

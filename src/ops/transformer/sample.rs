@@ -123,61 +123,53 @@ pub(super) const KERNELS: &[&Kernel] =
 /// so that sums are the same in any order; what is 2^-32 as likely as the largest counts for
 /// nothing.
 #[derive(Clone, Copy, Debug, PartialEq)]
-#[non_exhaustive]
 pub struct SampleOptions {
-    /// Divides the logits; 0 takes the largest.
-    pub temperature: f32,
-    /// How many are kept; 0 means all.
-    pub top_k: usize,
-    /// What the probabilities of those that are kept must reach, 0 to 1; at least one is kept, and
-    /// 1 keeps all.
-    pub top_p: f32,
-    /// Those less likely than this share of the largest one's probability are left out, 0 to 1.
-    pub min_p: f32,
+    pub(crate) temperature: f32,
+    pub(crate) top_k: usize,
+    pub(crate) top_p: f32,
+    pub(crate) min_p: f32,
 }
 
 impl Default for SampleOptions {
-    /// All tokens, at a temperature of 1.
+    /// Returns options that keep all tokens, at a temperature of 1.
     fn default() -> Self {
         Self { temperature: 1.0, top_k: 0, top_p: 1.0, min_p: 0.0 }
     }
 }
 
 impl SampleOptions {
-    /// Sets [`SampleOptions::temperature`].
+    /// Sets what logits are divided by; 0 takes the largest.
     #[must_use]
     pub fn temperature(self, temperature: f32) -> Self {
         Self { temperature, ..self }
     }
 
-    /// Sets [`SampleOptions::top_k`].
+    /// Sets the number of tokens that are kept, the most likely ones; 0 keeps all.
     #[must_use]
     pub fn top_k(self, top_k: usize) -> Self {
         Self { top_k, ..self }
     }
 
-    /// Sets [`SampleOptions::top_p`].
+    /// Keeps the fewest tokens, the most likely ones, whose probabilities sum to `top_p`: 0 to 1. At
+    /// least one is kept; 1 keeps all.
     #[must_use]
     pub fn top_p(self, top_p: f32) -> Self {
         Self { top_p, ..self }
     }
 
-    /// Sets [`SampleOptions::min_p`].
+    /// Drops tokens whose probability is below `min_p` times the largest one: 0 to 1.
     #[must_use]
     pub fn min_p(self, min_p: f32) -> Self {
         Self { min_p, ..self }
     }
 
     /// Returns whether the largest logit is always taken.
-    pub fn is_greedy(&self) -> bool {
+    pub(crate) fn is_greedy(&self) -> bool {
         self.temperature == 0.0 || self.top_k == 1
     }
 
     /// Checks that the numbers are in range.
-    ///
-    /// # Errors
-    /// [`Error::Invalid`] for one that is not.
-    pub fn check(&self) -> Result<()> {
+    pub(crate) fn check(&self) -> Result<()> {
         let invalid = |what| Err(Error::Invalid { op: OP, what });
         if !(self.temperature.is_finite() && self.temperature >= 0.0) {
             return invalid(format!(

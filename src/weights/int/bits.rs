@@ -19,21 +19,21 @@ pub enum Bits {
 }
 
 impl Bits {
-    /// All of them.
+    /// All widths.
     pub const ALL: [Self; 4] = [Self::One, Self::Two, Self::Four, Self::Eight];
 
-    /// How many.
+    /// Returns the number of bits.
     pub const fn count(self) -> usize {
         1 << self as usize
     }
 
     /// The largest code, 2^bits - 1.
-    pub const fn max_code(self) -> u8 {
+    pub(crate) const fn max_code(self) -> u8 {
         ((1u32 << self.count()) - 1) as u8
     }
 
     /// Codes in a word.
-    pub const fn codes_per_word(self) -> usize {
+    pub(crate) const fn codes_per_word(self) -> usize {
         32 / self.count()
     }
 

@@ -6,7 +6,7 @@ mod scale;
 
 use bitnet::{
     Context, Tensor, bitnet as ops, cpu,
-    error::ErrorKind,
+    ErrorKind,
     model::{GenerateOptions, Message, Model, ModelFiles, Sampling, SessionOptions, Stop},
     wgpu,
 };

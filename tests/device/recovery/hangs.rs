@@ -2,8 +2,7 @@
 
 use super::{HUNG, fresh};
 use bitnet_wgpu::{
-    Context, Error, Kernel, Recording, Result, Tensor,
-    error::ErrorKind,
+    Context, Error, ErrorKind, Kernel, Recording, Result, Tensor,
     gpu::Submission,
     kernel::{Part, Source, Type::U32, read_write},
     model::SessionOptions,

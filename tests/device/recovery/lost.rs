@@ -2,8 +2,7 @@
 
 use super::{HUNG, fresh};
 use bitnet_wgpu::{
-    Context, ContextOptions, Error, Result,
-    error::ErrorKind,
+    Context, ContextOptions, Error, ErrorKind, Result,
     formats::Checkpoint,
     internals::ModelInternals as _,
     model::{

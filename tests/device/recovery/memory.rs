@@ -98,7 +98,7 @@ fn an_op_that_fails_half_way_records_nothing() {
         &dy,
         gradients,
     );
-    assert!(matches!(failed, Err(Error::Aliasing { .. })) && encoder.is_empty(), "{failed:?}");
+    assert!(matches!(failed, Err(Error::Dispatch { .. })) && encoder.is_empty(), "{failed:?}");
 }
 
 /// Queries are rotated where they are: twice would be wrong.

@@ -4,11 +4,8 @@
 
 use bitnet_wgpu::{
     Error, bitnet,
-    formats::{
-        GgufFile, GgufType, GgufValue, I2sLayout, ModelFile, Pooling, ReadOptions, RotaryOrder,
-        SafeTensors, open,
-    },
-    internals::{Activation, GgufModel, RopeScaling},
+    formats::{GgufFile, GgufType, GgufValue, I2sLayout, ModelFile, Pooling, ReadOptions, open},
+    internals::{Activation, GgufModel, RopeScaling, RotaryOrder, SafeTensors},
     reference,
     weights::{DenseElement, PackedTernary, Scales},
 };
@@ -549,18 +546,18 @@ fn factors_of_frequencies_are_read() {
 #[test]
 fn metadata_has_every_type() {
     let kinds: [(u32, &[u8], GgufValue<'_>); 12] = [
-        (0, &[200], GgufValue::U8(200)),
-        (1, &[200], GgufValue::I8(-56)),
-        (2, &[1, 2], GgufValue::U16(513)),
-        (3, &[0xff, 0xff], GgufValue::I16(-1)),
-        (4, &[0xff; 4], GgufValue::U32(u32::MAX)),
-        (5, &[0xff; 4], GgufValue::I32(-1)),
-        (6, &[0, 0, 0x80, 0x3f], GgufValue::F32(1.0)),
+        (0, &[200], GgufValue::Unsigned(200)),
+        (1, &[200], GgufValue::Signed(-56)),
+        (2, &[1, 2], GgufValue::Unsigned(513)),
+        (3, &[0xff, 0xff], GgufValue::Signed(-1)),
+        (4, &[0xff; 4], GgufValue::Unsigned(u32::MAX.into())),
+        (5, &[0xff; 4], GgufValue::Signed(-1)),
+        (6, &[0, 0, 0x80, 0x3f], GgufValue::Float(1.0)),
         (7, &[1], GgufValue::Bool(true)),
         (8, &[1, 0, 0, 0, 0, 0, 0, 0, b'x'], GgufValue::String("x")),
-        (10, &[0xff; 8], GgufValue::U64(u64::MAX)),
-        (11, &[0xff; 8], GgufValue::I64(-1)),
-        (12, &[0, 0, 0, 0, 0, 0, 0xf0, 0x3f], GgufValue::F64(1.0)),
+        (10, &[0xff; 8], GgufValue::Unsigned(u64::MAX)),
+        (11, &[0xff; 8], GgufValue::Signed(-1)),
+        (12, &[0, 0, 0, 0, 0, 0, 0xf0, 0x3f], GgufValue::Float(1.0)),
     ];
     for (kind, bytes, value) in kinds {
         let array = [&kind.to_le_bytes()[..], &2u64.to_le_bytes(), bytes, bytes].concat();

@@ -381,11 +381,11 @@ fn blocks_are_those_of_the_format() {
         let key = |key: &str| file.file().get(key);
         assert_eq!(
             key("general.file_type"),
-            Some(GgufValue::U32(if size == 256 { 37 } else { 41 }))
+            Some(GgufValue::Unsigned(if size == 256 { 37 } else { 41 }))
         );
         assert_eq!(
             (key("llama.rope.dimension_count"), key("llama.vocab_size")),
-            (Some(GgufValue::U32(64)), Some(GgufValue::U32(40)))
+            (Some(GgufValue::Unsigned(64)), Some(GgufValue::Unsigned(40)))
         );
         assert_eq!(key("tokenizer.ggml.model"), Some(GgufValue::String("no_vocab")));
     }

@@ -2,8 +2,7 @@
 
 use super::{all, alone, batch, greedy, ids, models, take, wait_until};
 use bitnet_wgpu::{
-    Error,
-    error::ErrorKind,
+    Error, ErrorKind,
     model::{BatchOptions, GenerateOptions, Model, Sampling, Stop},
 };
 use std::{

@@ -35,7 +35,7 @@ fn finished_case<T: Float>(
     check: Check,
     record: impl Fn(
         &mut Recorder,
-        &dyn Fn(&mut Recorder, BitLinear<'_>, Activations<'_>) -> Result<()>,
+        &dyn Fn(&mut Recorder, BitLinear<'_>, &dyn Activations) -> Result<()>,
     ) -> Result<()>
     + Send
     + Sync
@@ -80,7 +80,7 @@ fn of_block_float<T: Float>(shape: Shape, way: Way) -> Case {
     finished_case::<T>(format!("{shape:?}"), [m, n], (way, &bias, &base), check, move |r, layer| {
         let (x, w) = (r.upload(&x, [m, k])?, w.upload(r.encoder.context())?);
         let x = bitnet::ActivationQuantizer::block_float(w.group()).quantize(&mut r.encoder, &x)?;
-        layer(r, BitLinear::new(&w), (&x).into())
+        layer(r, BitLinear::new(&w), &x)
     })
 }
 
@@ -119,7 +119,7 @@ fn of_int8<X: Float, T: Float>(shape: Shape, way: Way) -> Case {
     let name = format!("{shape:?}, {:?}", X::ELEMENT);
     finished_case::<T>(name, [m, n], (way, &bias, &base), check, move |r, layer| {
         let (x, w) = (r.upload(&x, [m, k])?, w.upload(r.encoder.context())?);
-        layer(r, BitLinear::new(&w), (&x).into())
+        layer(r, BitLinear::new(&w), &x)
     })
     .of(X::ELEMENT)
 }
@@ -157,7 +157,7 @@ fn of_int_weights<X: Float, T: Float>(shape: Shape, bits: Bits, way: Way) -> Cas
     let name = format!("{shape:?}, {bits:?}, {:?}", X::ELEMENT);
     finished_case::<T>(name, [m, n], (way, &bias, &base), check, move |r, layer| {
         let (x, w) = (r.upload(&x, [m, k])?, w.upload(r.encoder.context())?);
-        layer(r, BitLinear::new(&w).activation_type(ActivationType::Int8), (&x).into())
+        layer(r, BitLinear::new(&w).activation_type(ActivationType::Int8), &x)
     })
     .of(X::ELEMENT)
 }
@@ -232,7 +232,7 @@ fn gated<T: Float, Y: Float>(of: Gated, gate: Gate) -> Case {
     };
     let record = move |r: &mut Recorder| {
         let (w, int) = (w.upload(r.encoder.context())?, int.upload(r.encoder.context())?);
-        let weights: LinearWeights<'_> = if of.ints { (&int).into() } else { (&w).into() };
+        let weights: &dyn LinearWeights = if of.ints { &int } else { &w };
         let bias = of.biased.then(|| r.upload(&bias, [2 * n])).transpose()?;
         let layer = BitLinear::new(weights).activation_type(of.activation_type);
         let layer = layer.bias::<T>(bias.as_ref());
@@ -245,10 +245,11 @@ fn gated<T: Float, Y: Float>(of: Gated, gate: Gate) -> Case {
         };
         let codes = crate::quantize_as(&mut r.encoder, &x, bitnet::Layout::Int8)?;
         let blocks = bitnet::ActivationQuantizer::block_float(None).quantize(&mut r.encoder, &x)?;
-        let x: Activations<'_> = match of.input {
-            Input::Int8 => (&codes).into(),
-            Input::BlockFloat => (&blocks).into(),
-            Input::F32 | Input::F16 => half.as_ref().map_or((&x).into(), Into::into),
+        let x: &dyn Activations = match (of.input, &half) {
+            (Input::Int8, _) => &codes,
+            (Input::BlockFloat, _) => &blocks,
+            (_, Some(half)) => half,
+            (_, None) => &x,
         };
         layer.gate(gate).forward_into(&mut r.encoder, x, out)?;
         let product: Tensor<T> = layer.forward(&mut r.encoder, x)?;

@@ -6,14 +6,14 @@ use crate::{
 use bitnet_wgpu::{
     Encoder, Out, Result, Tensor,
     bitnet::{self, QuantizedInt8},
-    cpu::HostInt8,
+    cpu::HostCodes,
     reference,
     tensor::{Float, f16},
 };
 use rand::rngs::SmallRng;
 
 type Quantize<T> = fn(&mut Encoder, &Tensor<T>) -> Result<QuantizedInt8>;
-type Reference<T> = fn(&[T], usize, usize) -> HostInt8;
+type Reference<T> = fn(&[T], usize, usize) -> HostCodes;
 
 const SEED: u64 = 0x1234_5678_9abc_def0;
 

@@ -1,6 +1,7 @@
 //! What a transformer needs beside its linear layers.
 
 mod attention;
+mod attention_batch_invariance;
 mod cache;
 mod dense_gemv;
 mod embed;
@@ -18,10 +19,10 @@ mod top_k;
 use super::{By::*, Family};
 
 pub const OPS: Family = &[
-    ("transformer::attention_batch_invariance", Kernels, attention::batch_invariance),
+    ("transformer::attention_batch_invariance", Kernels, attention_batch_invariance::cases),
     ("transformer::attention", KernelsAndReference, attention::cases),
     ("transformer::attention_in_halves", Units, attention::in_f16),
-    ("transformer::f16_attention_batch_invariance", Units, attention::f16_batch_invariance),
+    ("transformer::f16_attention_batch_invariance", Units, attention_batch_invariance::f16_cases),
     ("transformer::dense_gemv", KernelsAndReference, dense_gemv::cases),
     ("transformer::embed", Kernels, embed::cases),
     ("transformer::embed_ternary", Wgsl, embed_ternary::cases),
