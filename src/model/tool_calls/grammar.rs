@@ -3,6 +3,7 @@
 use super::{
     format::{Body, Format, Part},
     parser::{ToolCallParser, ToolChoice},
+    schema::Argument,
 };
 use crate::{
     error::{Error, Result},
@@ -11,7 +12,10 @@ use crate::{
         tokenizer::tools::Tool,
     },
 };
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
+
+/// Where the schema of all arguments is in that of one.
+const WHOLE: &str = "#/$defs/whole";
 
 impl ToolCallParser {
     /// Returns a grammar of answers, for [`GenerateOptions::grammar`], that have calls as `choice`
@@ -112,14 +116,16 @@ fn function(tool: &Tool, is_checked: bool) -> Result<String> {
     let required = schema["required"].as_array().map(Vec::as_slice).unwrap_or_default();
     let argument = |(key, value): (&String, &Value)| {
         let (begin, end) = (text(&format!("<parameter={key}>\n")), text("\n</parameter>\n"));
-        let argument = match (value["type"] == "string", value["enum"].as_array()) {
+        let argument = Argument { root: &schema, part: value }.resolved();
+        let values = argument.part.get("enum").and_then(Value::as_array);
+        let argument = match (argument.is_text(), values) {
             (true, Some(values)) => {
                 let values: Vec<String> =
                     values.iter().filter_map(Value::as_str).map(text).collect();
                 format!("{begin} ({}) {end}", values.join(" | "))
             }
             (true, None) => format!("{begin} value \"\\n\""),
-            _ => format!("{begin} %json {} {end}", with_definitions(value, &schema)),
+            _ => format!("{begin} %json {} {end}", part_of(&schema, key)),
         };
         let is_required = required.iter().any(|name| name == key);
         if is_required { argument } else { format!("({argument})?") }
@@ -127,7 +133,8 @@ fn function(tool: &Tool, is_checked: bool) -> Result<String> {
     let mut rule = name;
     match schema["properties"].as_object() {
         Some(properties) => {
-            for property in properties {
+            // Where nothing is allowed, there is no argument.
+            for property in properties.iter().filter(|it| *it.1 != false) {
                 rule = format!("{rule} {}", argument(property));
                 // Each part has its own copy of the definitions.
                 check_length(&rule)?;
@@ -159,15 +166,42 @@ fn arguments(tool: &Tool, is_checked: bool) -> Result<Value> {
     Ok(schema)
 }
 
-/// A part of a schema, with the definitions that it may refer to.
-fn with_definitions(part: &Value, schema: &Value) -> Value {
-    let mut part: Map<String, Value> = part.as_object().cloned().unwrap_or_default();
-    let refers = Value::from(part.clone()).to_string().contains("\"$ref\"");
-    let definitions = ["$defs", "definitions"].into_iter().filter(|_| refers);
-    for key in definitions.chain(["x-guidance"]) {
-        part.extend(schema.get(key).map(|value| (key.to_owned(), value.clone())));
+/// The schema of an argument. Where it has references, the whole schema is a definition of it.
+fn part_of(schema: &Value, key: &str) -> Value {
+    let mut part = schema["properties"][key].clone();
+    if part.to_string().contains("\"$ref\"") {
+        let mut whole = schema.clone();
+        whole.as_object_mut().and_then(|whole| whole.remove("x-guidance"));
+        move_references(&mut whole, false);
+        let key = key.replace('~', "~0").replace('/', "~1");
+        part = json!({ "$ref": format!("{WHOLE}/properties/{key}"), "$defs": { "whole": whole } });
     }
-    part.into()
+    if part == true {
+        part = json!({});
+    }
+    part["x-guidance"] = schema["x-guidance"].clone();
+    part
+}
+
+/// Has references to a schema be to where it is a definition. Keys of some objects are names.
+fn move_references(schema: &mut Value, has_names: bool) {
+    match schema {
+        Value::Array(parts) => parts.iter_mut().for_each(|part| move_references(part, false)),
+        Value::Object(fields) => {
+            for (key, value) in fields {
+                let place = value.as_str().and_then(|text| text.strip_prefix('#'));
+                match (place, key.as_str()) {
+                    (Some(place), "$ref") => *value = format!("{WHOLE}{place}").into(),
+                    (_, "enum" | "const" | "default" | "examples") if !has_names => {}
+                    (_, "properties" | "patternProperties" | "$defs" | "definitions") => {
+                        move_references(value, !has_names);
+                    }
+                    _ => move_references(value, false),
+                }
+            }
+        }
+        _ => {}
+    }
 }
 
 /// A text in Lark's syntax.
