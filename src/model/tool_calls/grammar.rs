@@ -18,6 +18,38 @@ use serde_json::{Value, json};
 const WHOLE: &str = "#/$defs/whole";
 
 impl ToolCallParser {
+    /// Has an answer be calls, or text of this grammar and no calls. [`grammar`](Self::grammar)
+    /// returns the grammar of both, in which arguments of all tools conform to their schemas. An
+    /// answer with calls begins with the first one; after anything else, all is text.
+    ///
+    /// ```
+    /// use bitnet_wgpu::model::{Grammar, Tokenizer, Tool, ToolCallParser, ToolChoice};
+    ///
+    /// # fn main() -> bitnet_wgpu::Result<()> {
+    /// # let template = "{% for t in tools or [] %}{{ t | tojson }}{% endfor %}{% for m in messages %}{{ m.role }}:{{ m.content }}{% for c in m.tool_calls or [] %}
+    /// # <tool_call>
+    /// # {{ c.function | tojson }}
+    /// # </tool_call>{% endfor %}{% endfor %}";
+    /// # let tokenizer = Tokenizer::from_directory("assets/tales-22m")?.with_chat_template(template);
+    /// let tokenizer = tokenizer.with_tools([Tool::new("weather", r#"{"type": "object"}"#)?])?;
+    /// let format = Grammar::json_schema(r#"{"type": "object", "required": ["answer"]}"#)?;
+    /// let parser = ToolCallParser::new(&tokenizer)?.or_text(format);
+    /// let grammar = parser.grammar(&ToolChoice::Auto, true)?; // for GenerateOptions::grammar
+    /// # let _ = grammar;
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn or_text(self, grammar: Grammar) -> Self {
+        let starts = self.tools().iter().flat_map(|tool| {
+            let start = start_of_call(self.format(), tool);
+            // The space before it may go with that after the reasoning.
+            [start.trim_start().to_owned(), start]
+        });
+        let starts = starts.collect();
+        self.with_text(grammar, starts)
+    }
+
     /// Returns a grammar of answers, for [`GenerateOptions::grammar`], that have calls as `choice`
     /// wants them, several only if `parallel`. Their arguments conform to the schemas of the tools.
     /// With [`ToolChoice::Auto`], the answer is any text until the mark of a call comes, and only
@@ -45,10 +77,12 @@ impl ToolCallParser {
                 what: "there is no tool to call".into(),
             });
         }
-        let format = self.format();
+        let (format, text) = (self.format(), self.text_grammar());
+        // With a grammar of the text, that of the calls needs none.
+        let is_auto = *choice == ToolChoice::Auto && text.is_none();
         let mut rules = Vec::new();
         for (n, tool) in tools.iter().enumerate() {
-            let is_checked = tool.is_strict() || *choice != ToolChoice::Auto;
+            let is_checked = tool.is_strict() || !is_auto;
             let rule = match &format.body {
                 Body::Json { parts, .. } => object(parts, tool, is_checked)?,
                 Body::Functions => function(tool, is_checked)?,
@@ -57,11 +91,17 @@ impl ToolCallParser {
         }
         let names: Vec<String> = (0..tools.len()).map(|n| format!("tool_{n}")).collect();
         let named = matches!(choice, ToolChoice::Named(_));
-        let start = start(format, *choice == ToolChoice::Auto, parallel && !named);
+        let start = start(format, is_auto, parallel && !named);
         let tool = names.join(" | ");
         rules.push(format!("value[lazy]: /(.|\\n)*{}/", regex("</parameter>")));
         rules.push("KEY: /[^>\\n]+>\\n/".into());
-        Grammar::lark(&format!("{start}\ntool: {tool}\n{}\n", rules.join("\n")))
+        let calls = Grammar::lark(&format!("{start}\ntool: {tool}\n{}\n", rules.join("\n")))?;
+        Ok(match text {
+            Some(text) if *choice == ToolChoice::Auto => {
+                calls.or(text.clone(), self.starts().to_vec())
+            }
+            _ => calls,
+        })
     }
 }
 
@@ -96,6 +136,25 @@ fn start(format: &Format, is_auto: bool, parallel: bool) -> String {
     format!(
         "start: FREE | begun {rest}\nFREE: /(.|\\n)*/ & ~/(.|\\n)*{mark}(.|\\n)*/\nbegun[lazy]: /(.|\\n)*{mark}/"
     )
+}
+
+/// What a call of a tool begins with, before its first argument.
+fn start_of_call(Format { open, before, body, .. }: &Format, tool: &Tool) -> String {
+    let mut start = format!("{open}{before}");
+    match body {
+        Body::Functions => start += &format!("<function={}>\n", tool.name()),
+        Body::Json { parts, .. } => {
+            for part in parts {
+                match part {
+                    Part::Text(text) => start += text,
+                    Part::Name => start += tool.name(),
+                    Part::Arguments => break,
+                }
+            }
+            start += "{";
+        }
+    }
+    start
 }
 
 /// A call as a JSON object.
