@@ -47,8 +47,7 @@ fn text(call: &Call, answer: &Value) -> Option<String> {
 fn calls_of_open_webui_are_answered() {
     let calls = include_str!("../data/open_webui.json");
     let calls: Vec<Call> = serde_json::from_str(calls).unwrap();
-    let tokenizer = cpu().tokenizer().unwrap();
-    let tokenizer = tokenizer.with_chat_template(include_str!("../tools.jinja"));
+    let tokenizer = crate::tools::tokenizer(include_str!("../tools.jinja"));
     let server =
         Served::new(&cpu(), 2, 2, |options| options.keys(["sesame"]).tokenizer(Some(tokenizer)));
     let headers = [
