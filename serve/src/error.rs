@@ -7,6 +7,10 @@ use axum::{
 use bitnet_wgpu::{Error, ErrorKind};
 use serde_json::{Value, json};
 
+/// Words by which clients recognize that a prompt is too long: those of Anthropic's API, and of
+/// OpenAI's.
+const TOO_LONG: &str = "prompt is too long";
+const MAXIMUM: &str = "this model's maximum context length is";
 /// Characters of a name from a request that an error repeats.
 const SHOWN: usize = 100;
 
@@ -117,11 +121,14 @@ impl ApiError {
         match error {
             Error::Busy { .. } => Self::busy(message),
             Error::Context { needed, capacity } => {
-                let what = format!("{needed} tokens; at most {capacity} are accepted");
+                let what = format!("{TOO_LONG}: {needed} tokens; {MAXIMUM} {capacity} tokens");
                 Self { code: Some("context_length_exceeded"), ..Self::field(name, what) }
             }
-            Error::TextTooLong { .. } => {
-                Self { code: Some("context_length_exceeded"), ..Self::field(name, message) }
+            Error::TextTooLong { bytes, most, tokens } => {
+                let what = format!(
+                    "{TOO_LONG}: {bytes} bytes; {MAXIMUM} {tokens} tokens, at most {most} bytes"
+                );
+                Self { code: Some("context_length_exceeded"), ..Self::field(name, what) }
             }
             Error::BatchEnded(_) => Self::server(message),
             _ if matches!(error.kind(), ErrorKind::Invalid | ErrorKind::Text) => {
@@ -171,7 +178,7 @@ impl IntoResponse for ApiError {
     }
 }
 
-pub(crate) fn json_response(status: StatusCode, body: &Value) -> Response {
+pub(crate) fn json_response(status: StatusCode, body: &impl ToString) -> Response {
     (status, [(header::CONTENT_TYPE, "application/json")], body.to_string()).into_response()
 }
 

@@ -32,6 +32,11 @@ impl Fields {
         format!("{}{field}", self.place)
     }
 
+    /// Returns the name of the object.
+    pub fn place(&self) -> &str {
+        self.place.trim_end_matches('.')
+    }
+
     pub fn wrong(&self, field: &str, what: impl std::fmt::Display) -> ApiError {
         ApiError::field(&self.name(field), what)
     }

@@ -1,4 +1,4 @@
-//! What an answer must be: `response_format` of OpenAI's API, and `structured_outputs` of vLLM.
+//! What an answer must be: `response_format` of OpenAI's API, fields of vLLM and of llama.cpp.
 
 use crate::{
     error::{ApiError, Result},
@@ -9,100 +9,161 @@ use serde_json::Value;
 
 /// The most texts to choose from.
 const MOST_CHOICES: usize = 1000;
+/// Fields of a request: those of vLLM's older versions, and one of llama.cpp.
+const FIELDS: [(&str, Form); 5] = [
+    ("guided_json", Form::Schema),
+    ("guided_regex", Form::Regex),
+    ("guided_choice", Form::Choice),
+    ("guided_grammar", Form::Lark),
+    ("json_schema", Form::Schema),
+];
+/// Fields of `structured_outputs`.
+const STRUCTURED: [(&str, Form); 5] = [
+    ("json", Form::Schema),
+    ("regex", Form::Regex),
+    ("grammar", Form::Lark),
+    ("choice", Form::Choice),
+    ("json_object", Form::Json),
+];
 
-/// Reads the grammar of a completion or a chat, if there is one.
-pub fn read(fields: &mut Fields) -> Result<Option<Grammar>> {
-    let grammar = match fields.take("response_format") {
-        None => None,
-        Some(value) => format(Fields::new("response_format", value)?, Some("json_schema"))?,
-    };
-    let Some(outputs) = fields.take("structured_outputs") else { return Ok(grammar) };
-    if grammar.is_some() {
-        let what = "only one of it and `response_format` is accepted";
-        return Err(fields.wrong("structured_outputs", what));
-    }
-    structured(Fields::new("structured_outputs", outputs)?).map(Some)
+/// What an answer must be.
+pub struct Format {
+    pub grammar: Grammar,
+    /// The field that it comes from.
+    pub field: String,
 }
 
-/// Reads a format of `/v1/responses`.
-pub fn read_text_format(value: Value) -> Result<Option<Grammar>> {
-    format(Fields::new("text.format", value)?, None)
+impl Format {
+    /// Has the format begin after the model's reasoning.
+    pub fn after_reasoning(self, after_reasoning: bool) -> Self {
+        Self { grammar: self.grammar.after_reasoning(after_reasoning), ..self }
+    }
+}
+
+/// What a field has.
+#[derive(Clone, Copy)]
+enum Form {
+    Schema,
+    Regex,
+    Lark,
+    Choice,
+    /// Whether it is any JSON object.
+    Json,
+}
+
+/// Reads the format of a completion or a chat, if there is one.
+pub fn read(fields: &mut Fields) -> Result<Option<Format>> {
+    let mut found = Vec::new();
+    if let Some(value) = fields.take("response_format") {
+        found.extend(format(Fields::new("response_format", value)?, Some("json_schema"))?);
+    }
+    if let Some(outputs) = fields.take("structured_outputs") {
+        found.push(structured(Fields::new("structured_outputs", outputs)?)?);
+    }
+    found.extend(take(fields, &FIELDS)?);
+    one(found)
+}
+
+/// Reads the format of a conversation by another API, which is at this place of the request.
+pub fn read_format(place: &str, value: Value) -> Result<Option<Format>> {
+    let format = format(Fields::new(place, value)?, None)?;
+    Ok(format.map(|format| format.after_reasoning(true)))
+}
+
+/// Returns the only format. Two are an error that names them.
+fn one(mut found: Vec<Format>) -> Result<Option<Format>> {
+    if let [first, second, ..] = &found[..] {
+        let what = format!("only one of it and `{}` is accepted", first.field);
+        return Err(ApiError::field(&second.field, what));
+    }
+    Ok(found.pop())
 }
 
 /// Reads a format, whose schema is in another object where it is `nested`.
-fn format(mut fields: Fields, nested: Option<&str>) -> Result<Option<Grammar>> {
+fn format(mut fields: Fields, nested: Option<&str>) -> Result<Option<Format>> {
     let kind = fields.text("type")?.ok_or_else(|| fields.missing("type"))?;
-    let grammar = match (kind.as_str(), nested) {
+    let format = match (kind.as_str(), nested) {
         ("text", _) => None,
-        ("json_object", _) => Some(Grammar::json()),
-        ("json_schema", None) => Some(named_schema(&mut fields)?),
-        ("json_schema", Some(field)) => {
+        ("json_object", _) => {
+            // Of llama.cpp.
+            let schema = take(&mut fields, &[("schema", Form::Schema)])?.pop();
+            let any = || Format { grammar: Grammar::json(), field: fields.place().into() };
+            Some(schema.unwrap_or_else(any))
+        }
+        ("json_schema", Some(field)) if !fields.has("schema") => {
             let inner = fields.take(field).ok_or_else(|| fields.missing(field))?;
             let mut inner = Fields::new(&fields.name(field), inner)?;
-            let grammar = named_schema(&mut inner)?;
+            let format = named_schema(&mut inner)?;
             inner.end()?;
-            Some(grammar)
+            Some(format)
         }
+        ("json_schema", _) => Some(named_schema(&mut fields)?),
         _ => {
             let what = "expected `text`, `json_object` or `json_schema`";
             return Err(fields.wrong("type", what));
         }
     };
     fields.end()?;
-    Ok(grammar)
+    Ok(format)
 }
 
 /// Reads a schema with its name. An answer fulfills it, whether `strict` is true or not.
-fn named_schema(fields: &mut Fields) -> Result<Grammar> {
+fn named_schema(fields: &mut Fields) -> Result<Format> {
     fields.text("name")?;
     fields.text("description")?;
     fields.choice("strict")?;
-    let schema = fields.take("schema").ok_or_else(|| fields.missing("schema"))?;
-    checked(fields, "schema", Grammar::json_schema(&schema.to_string()))
+    let schema = take(fields, &[("schema", Form::Schema)])?.pop();
+    schema.ok_or_else(|| fields.missing("schema"))
 }
 
 /// Reads `structured_outputs`, which has one of several fields.
-fn structured(mut fields: Fields) -> Result<Grammar> {
-    let mut grammars = Vec::new();
-    if let Some(schema) = fields.take("json") {
-        let schema = schema.as_str().map_or_else(|| schema.to_string(), str::to_owned);
-        grammars.push(checked(&fields, "json", Grammar::json_schema(&schema))?);
-    }
-    if let Some(expression) = fields.text("regex")? {
-        grammars.push(checked(&fields, "regex", Grammar::regex(&expression))?);
-    }
-    if let Some(source) = fields.text("grammar")? {
-        grammars.push(checked(&fields, "grammar", Grammar::lark(&source))?);
-    }
-    if let Some(choices) = fields.take("choice") {
-        let source = choices_source(&choices).ok_or_else(|| {
-            fields.wrong("choice", format!("expected a list of 1 to {MOST_CHOICES} strings"))
-        })?;
-        grammars.push(checked(&fields, "choice", Grammar::lark(&source))?);
-    }
-    if fields.flag("json_object")? {
-        grammars.push(Grammar::json());
-    }
+fn structured(mut fields: Fields) -> Result<Format> {
+    // With what the grammars are compiled.
+    fields.harmless(&["backend", "disable_fallback"], false)?;
+    let found = take(&mut fields, &STRUCTURED)?;
     fields.end()?;
-    match <[Grammar; 1]>::try_from(grammars) {
-        Ok([grammar]) => Ok(grammar),
-        Err(found) => {
-            let what = "expected one of `json`, `regex`, `grammar`, `choice` and `json_object`";
-            let what = format!("{what}, found {}", found.len());
-            Err(ApiError::field("structured_outputs", what))
+    one(found)?.ok_or_else(|| {
+        let what = "expected one of `json`, `regex`, `grammar`, `choice` and `json_object`";
+        ApiError::field("structured_outputs", what)
+    })
+}
+
+/// Takes the formats that are in some fields.
+fn take(fields: &mut Fields, forms: &[(&str, Form)]) -> Result<Vec<Format>> {
+    let mut found = Vec::new();
+    for &(field, form) in forms {
+        if !fields.has(field) {
+            continue;
         }
+        let made = match form {
+            Form::Json if !fields.flag(field)? => continue,
+            Form::Json => Ok(Grammar::json()),
+            Form::Schema => Grammar::json_schema(&schema(fields.take(field).unwrap_or_default())),
+            Form::Choice => Grammar::lark(&choices(fields, field)?),
+            Form::Regex => Grammar::regex(&fields.text(field)?.unwrap_or_default()),
+            Form::Lark => Grammar::lark(&fields.text(field)?.unwrap_or_default()),
+        };
+        let field = fields.name(field);
+        let grammar = made.map_err(|error| ApiError::library(&field, &error))?;
+        found.push(Format { grammar, field });
     }
+    Ok(found)
 }
 
-/// The grammar of one of some texts.
-fn choices_source(choices: &Value) -> Option<String> {
-    let choices = choices.as_array().filter(|list| (1..=MOST_CHOICES).contains(&list.len()))?;
+/// A schema, which may be in a string.
+fn schema(value: Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+}
+
+/// The grammar of one of some texts, in Lark's syntax.
+fn choices(fields: &mut Fields, field: &str) -> Result<String> {
+    let list = fields.take(field).unwrap_or_default();
+    let list = list.as_array().filter(|list| (1..=MOST_CHOICES).contains(&list.len()));
     // Strings of Lark are written as in JSON.
-    let choices: Option<Vec<String>> =
-        choices.iter().map(|choice| choice.is_string().then(|| choice.to_string())).collect();
-    Some(format!("start: {}", choices?.join(" | ")))
-}
-
-fn checked(fields: &Fields, field: &str, made: bitnet_wgpu::Result<Grammar>) -> Result<Grammar> {
-    made.map_err(|error| ApiError::library(&fields.name(field), &error))
+    let text = |choice: &Value| choice.is_string().then(|| choice.to_string());
+    let choices: Option<Vec<String>> = list.and_then(|list| list.iter().map(text).collect());
+    let choices = choices.ok_or_else(|| {
+        fields.wrong(field, format!("expected a list of 1 to {MOST_CHOICES} strings"))
+    })?;
+    Ok(format!("start: {}", choices.join(" | ")))
 }

@@ -146,11 +146,14 @@ async fn response(
     Received { client, body }: Received,
 ) -> Result<Response> {
     let (shape, choices) = prepare::begin(&shared, client, body, responses::read).await?;
-    let answer = responses::Answer::new(shared.options.name.clone());
-    if shape.stream {
+    let (streams, held) = (shape.stream, shape.held.clone());
+    let answer = responses::Answer::new(shared.options.name.clone(), shape);
+    if streams {
         return Ok(stream::events(answer, choices));
     }
-    Ok(json_response(StatusCode::OK, &answer.whole(choices).await?))
+    let mut response = json_response(StatusCode::OK, &answer.whole(choices).await?);
+    response.extensions_mut().insert(held);
+    Ok(response)
 }
 
 async fn message(State(shared): State<Shared>, received: Result<Received>) -> Response {

@@ -60,6 +60,7 @@ mod parts;
 mod paths;
 mod prepare;
 mod receive;
+mod repeated;
 mod request;
 mod responses;
 mod server;

@@ -6,6 +6,7 @@ use crate::{
     conversation::{MOST_MESSAGES, text_of},
     error::{ApiError, Result, json_response},
     fields::Fields,
+    grammar::{Format, read_format},
     json,
     options::Options,
     parts::Piece,
@@ -21,11 +22,14 @@ use axum::{
     response::{IntoResponse as _, Response, sse::Event},
 };
 use bitnet_wgpu::model::{Message, Stop, Tokenizer, ToolCallEvent};
-use serde_json::{Value, json};
+use serde::Serialize;
+use serde_json::{
+    Value, json, to_string,
+    value::{RawValue, to_raw_value},
+};
 
 /// Fields that are not supported, and the values that they may have nevertheless.
-const UNSUPPORTED: [(&str, &[&str]); 3] =
-    [("mcp_servers", &["[]"]), ("container", &[]), ("output_config", &["{}"])];
+const UNSUPPORTED: [(&str, &[&str]); 2] = [("mcp_servers", &["[]"]), ("container", &[])];
 
 /// Reads a request. The server's options are the defaults.
 pub fn read(body: Value, server: &Options) -> Result<Request> {
@@ -80,9 +84,20 @@ fn conversation(fields: &mut Fields, server: &Options) -> Result<Request> {
     fields.harmless(&["cache_control", "context_management"], server.strict)?;
     fields.unsupported(&UNSUPPORTED)?;
     let (thinking, reasoning) = thinking(fields)?;
+    let format = output_format(fields)?;
     let prompt = Prompt::Chat { messages, continues };
     let request = Request::conversation("messages", prompt, server);
-    Ok(Request { model: fields.text("model")?, thinking, reasoning, tools, ..request })
+    Ok(Request { model: fields.text("model")?, thinking, reasoning, tools, format, ..request })
+}
+
+/// Reads what the answer must be.
+fn output_format(fields: &mut Fields) -> Result<Option<Format>> {
+    let Some(config) = fields.take("output_config") else { return Ok(None) };
+    let mut config = Fields::new("output_config", config)?;
+    let format = config.take("format").map(|format| read_format("output_config.format", format));
+    config.unsupported(&[("effort", &["\"high\""])])?;
+    config.end()?;
+    Ok(format.transpose()?.flatten())
 }
 
 /// Reads whether the model reasons, and whether the answer has the reasoning.
@@ -153,7 +168,6 @@ pub struct Answer {
     /// Tokens of the answer, by which the stop string is found that ended it.
     ids: Vec<u32>,
     blocks: Vec<Block>,
-    /// Whether a call is complete.
     /// Calls that began, and those of them that are complete.
     begun: usize,
     ended: usize,
@@ -165,7 +179,7 @@ struct Block {
     text: String,
 }
 
-#[derive(PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 enum BlockKind {
     Thinking,
     Text,
@@ -176,16 +190,48 @@ enum BlockKind {
     },
 }
 
+/// A complete call. Numbers have all their digits.
+#[derive(Serialize)]
+struct ToolUse<'a> {
+    #[serde(flatten)]
+    fields: Value,
+    input: &'a RawValue,
+}
+
+/// A complete answer.
+#[derive(Serialize)]
+struct Whole {
+    #[serde(flatten)]
+    fields: Value,
+    content: Vec<Box<RawValue>>,
+}
+
+/// Returns an object without one of its fields.
+fn without(mut object: Value, field: &str) -> Value {
+    object.as_object_mut().and_then(|fields| fields.remove(field));
+    object
+}
+
 impl Block {
+    /// The block without text of a call.
     fn object(&self) -> Value {
         let text = &self.text;
         match &self.kind {
             BlockKind::Thinking => json!({ "type": "thinking", "thinking": text, "signature": "" }),
             BlockKind::Text => json!({ "type": "text", "text": text }),
             BlockKind::Call { id, name } => {
-                let input: Value = serde_json::from_str(text).unwrap_or_else(|_| json!({}));
-                json!({ "type": "tool_use", "id": id, "name": name, "input": input })
+                json!({ "type": "tool_use", "id": id, "name": name, "input": {} })
             }
+        }
+    }
+
+    /// The block as JSON, with the arguments of a call as the model wrote them.
+    fn whole(&self) -> serde_json::Result<Box<RawValue>> {
+        match (&self.kind, serde_json::from_str(&self.text)) {
+            (BlockKind::Call { .. }, Ok(input)) => {
+                to_raw_value(&ToolUse { fields: without(self.object(), "input"), input })
+            }
+            _ => to_raw_value(&self.object()),
         }
     }
 
@@ -206,18 +252,19 @@ impl Answer {
     }
 
     /// Returns the answer at once.
-    pub async fn whole(mut self, mut choices: Choices) -> Result<Value> {
+    pub async fn whole(mut self, mut choices: Choices) -> Result<String> {
         for choice in stream::whole(&mut choices).await? {
             self.ids.extend(choice.tokens.iter().map(|token| token.id));
             self.push(choice.parts.into_pieces());
             self.stop = choice.stop;
         }
-        let content = self.blocks.iter().map(Block::object);
-        let mut object = self.object(content.collect(), usage(&choices));
+        let mut object = self.object(Value::Null, usage(&choices));
         let (reason, stop) = self.reason();
         object["stop_reason"] = reason.into();
         object["stop_sequence"] = stop.into();
-        Ok(object)
+        let content = self.blocks.iter().map(Block::whole).collect::<Result<_, _>>();
+        let whole = |content| to_string(&Whole { fields: without(object, "content"), content });
+        content.and_then(whole).map_err(|error| ApiError::server(error.to_string()))
     }
 
     fn object(&self, content: Value, usage: Value) -> Value {
@@ -352,4 +399,21 @@ fn usage(choices: &Choices) -> Value {
         "cache_creation_input_tokens": 0,
         "output_tokens": used.completion,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn calls_have_all_digits_of_their_numbers() {
+        let kind = BlockKind::Call { id: "a".into(), name: "f".into() };
+        let block = |text: &str| Block { kind: kind.clone(), text: text.into() };
+        let input = r#"{"n": 123456789012345678901234567890, "x": 0.10}"#;
+        let whole = block(input).whole().unwrap();
+        assert!(whole.get().ends_with(&format!("\"input\":{input}}}")), "{whole}");
+        // A call that was cut.
+        let cut = block("{\"n\": 1").whole().unwrap();
+        assert!(cut.get().ends_with("\"input\":{}}"), "{cut}");
+    }
 }

@@ -35,7 +35,9 @@ pub struct Shape {
     pub echoes: Vec<Echo>,
     /// Stop strings of the request.
     pub stops: Vec<String>,
-    /// Bytes of log-probabilities, counted until the answer is written.
+    /// Fields of the answer that repeat those of the request, as JSON.
+    pub repeated: String,
+    /// Bytes of log-probabilities and of repeated fields, counted until the answer is written.
     pub held: Arc<Held>,
 }
 
@@ -55,7 +57,7 @@ pub async fn begin(
         }
         let texts = if request.echo { texts(&prompts) } else { Vec::new() };
         let choices = choices(shared, &request, prompts)?;
-        let held = hold_logprobs(shared, client, &request, &choices)?;
+        let held = hold(shared, client, &request, &choices)?;
         let ids = choices.iter().step_by(request.n).map(|choice| choice.ids.to_vec());
         let echoes = ids.zip(texts).map(|(ids, text)| echo(shared, ids, text));
         let echoes = echoes.collect::<bitnet_wgpu::Result<Vec<_>>>();
@@ -71,21 +73,22 @@ pub async fn begin(
     }
     let choices =
         Choices::begin(shared, client, choices, request.n, request.reasoning, alive, arrival)?;
-    let Request { stream, usage, n, stops, .. } = request;
+    let Request { stream, usage, n, stops, repeated, .. } = request;
     let logprobs = request.logprobs.is_some();
-    Ok((Shape { stream, usage, logprobs, n, echoes, stops, held: Arc::new(held) }, choices))
+    let held = Arc::new(held);
+    Ok((Shape { stream, usage, logprobs, n, echoes, stops, repeated, held }, choices))
 }
 
 /// Counts the bytes of the log-probabilities of an answer, which is JSON at its end. A stream holds
-/// the numbers that its reader has not taken.
-fn hold_logprobs(
-    shared: &Shared,
-    client: Client,
-    request: &Request,
-    choices: &[Choice],
-) -> Result<Held> {
+/// the numbers that its reader has not taken. Where there are none, fields may be repeated.
+fn hold(shared: &Shared, client: Client, request: &Request, choices: &[Choice]) -> Result<Held> {
     let mut held = shared.bytes.begin(client);
-    let Some(top) = request.logprobs else { return Ok(held) };
+    let Some(top) = request.logprobs else {
+        // They are in the first two events of a stream.
+        let bytes = 3 * request.repeated.len();
+        vectors::hold(shared, &mut held, bytes, "tools", "fields that events repeat")?;
+        return Ok(held);
+    };
     let capacity = shared.batch.options().capacity();
     let written = (top + 1) * LOGPROB_BYTES;
     let generated = if request.stream { (top + 1) * LOGPROB_NUMBERS } else { written };
@@ -146,7 +149,7 @@ fn choices(shared: &Shared, request: &Request, prompts: Vec<Prompt>) -> Result<V
     for prompt in prompts {
         let encoded = encode(shared, prompt, &chat, &options);
         let (ids, parts) = encoded.map_err(|error| match error {
-            Error::Grammar { .. } => ApiError::library(chat.source, &error),
+            Error::Grammar { .. } => ApiError::library(&chat.source, &error),
             error => ApiError::library(field, &error),
         })?;
         for _ in 0..n {
@@ -182,26 +185,26 @@ struct Chat {
     /// What the answer must be: calls, or the format that is asked for.
     grammar: Option<Grammar>,
     /// The field that the grammar is of.
-    source: &'static str,
+    source: String,
 }
 
 impl Chat {
     fn new(shared: &Shared, request: &Request) -> Result<Self> {
         let tokenizer = thinking_tokenizer(shared, request.thinking)?;
+        let format = request.format.as_ref();
+        let source = format.map_or("tools", |format| &format.field).to_owned();
+        let text = format.map(|format| format.grammar.clone());
         let Some(tools) = &request.tools else {
-            let grammar = request.grammar.clone();
-            return Ok(Self { tokenizer, calls: None, grammar, source: "response_format" });
+            return Ok(Self { tokenizer, calls: None, grammar: text, source });
         };
         let tokenizer = tokenizer.map_or_else(|| shared.tokenizer(), Ok);
         let tokenizer = tokenizer.map_err(|error| ApiError::library("tools", &error))?;
-        let (tokenizer, calls) = tools.prepare(&tokenizer)?;
-        if request.grammar.is_some() {
-            // A grammar of the format would forbid calls.
-            let what = "`tools` are not accepted together with a format of the answer";
-            return Err(ApiError::request(what));
+        let (tokenizer, mut calls) = tools.prepare(&tokenizer)?;
+        if let Some(text) = text {
+            calls = calls.or_text(text);
         }
-        let grammar = tools.grammar(&calls)?;
-        Ok(Self { tokenizer: Some(tokenizer), calls: Some(calls), grammar, source: "tools" })
+        let grammar = tools.grammar(&calls, format.is_some())?;
+        Ok(Self { tokenizer: Some(tokenizer), calls: Some(calls), grammar, source })
     }
 }
 

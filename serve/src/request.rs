@@ -4,11 +4,11 @@ use crate::{
     conversation::messages,
     error::{ApiError, Result},
     fields::{Fields, kind},
-    grammar,
+    grammar::{self, Format},
     options::Options,
     tools::{Api, Tools},
 };
-use bitnet_wgpu::model::{GenerateOptions, Grammar, Message, Sampling};
+use bitnet_wgpu::model::{GenerateOptions, Message, Sampling};
 use serde_json::Value;
 use std::{
     hash::{BuildHasher, RandomState},
@@ -35,7 +35,7 @@ const COMPLETION: usize = 16;
 
 /// Fields that cannot change an answer of this server: labels, limits of other services, and hints
 /// about speed. Some are of other servers: vLLM, llama.cpp, Ollama and OpenRouter.
-pub const HARMLESS: [&str; 21] = [
+pub const HARMLESS: [&str; 22] = [
     "user",
     "metadata",
     "store",
@@ -47,6 +47,7 @@ pub const HARMLESS: [&str; 21] = [
     "prediction",
     "request_id",
     "priority",
+    "guided_decoding_backend",
     "cache_prompt",
     "id_slot",
     "timings_per_token",
@@ -116,7 +117,9 @@ pub struct Request {
     /// Tools that the model may call.
     pub tools: Option<Tools>,
     /// What the answer must be.
-    pub grammar: Option<Grammar>,
+    pub format: Option<Format>,
+    /// Fields of the answer that repeat those of the request, as JSON; may be empty.
+    pub repeated: String,
 }
 
 /// Whether the model reasons before it answers.
@@ -192,7 +195,8 @@ impl Request {
             echo: false,
             stops: Vec::new(),
             tools: None,
-            grammar: None,
+            format: None,
+            repeated: String::new(),
         }
     }
 
@@ -227,7 +231,7 @@ impl Request {
         let usage = usage(&mut fields, stream)?;
         let (options, seed, stops) = options(&mut fields, server)?;
         let is_chat = matches!(prompts[..], [Prompt::Chat { .. }]);
-        let grammar = grammar::read(&mut fields)?.map(|grammar| grammar.after_reasoning(is_chat));
+        let format = grammar::read(&mut fields)?.map(|format| format.after_reasoning(is_chat));
         let options = options.max_tokens(most);
         let cache_salt = cache_salt(&mut fields)?;
         fields.end()?;
@@ -248,7 +252,8 @@ impl Request {
             echo: false,
             stops,
             tools: None,
-            grammar,
+            format,
+            repeated: String::new(),
         })
     }
 }

@@ -6,16 +6,18 @@ use crate::{
     conversation::{MOST_MESSAGES, role, text_of},
     error::{ApiError, Result},
     fields::Fields,
-    grammar,
+    grammar::{Format, read_format},
     life::now,
     options::Options,
     parts::Piece,
+    prepare::Shape,
+    repeated::{repeated, with_fields},
     request::{HARMLESS, Prompt, Request, cache_salt, sampling, seed},
     stream::{self, Events},
     tools::{Api, CallIds, Tools, call},
 };
 use axum::response::sse::Event;
-use bitnet_wgpu::model::{Grammar, Message, Stop, ToolCallEvent};
+use bitnet_wgpu::model::{Message, Stop, ToolCallEvent};
 use serde_json::{Value, json};
 
 /// Fields that are not supported, and the values that they may have nevertheless.
@@ -32,6 +34,7 @@ const UNSUPPORTED: [(&str, &[&str]); 8] = [
 
 /// Reads a request. The server's options are the defaults.
 pub fn read(body: Value, server: &Options) -> Result<Request> {
+    let repeated = repeated(&body);
     let mut fields = Fields::new("", body)?;
     let instructions = fields.text("instructions")?;
     let mut messages: Vec<Message> =
@@ -41,7 +44,7 @@ pub fn read(body: Value, server: &Options) -> Result<Request> {
     fields.harmless(&HARMLESS, server.strict)?;
     fields.harmless(&["include", "stream_options"], server.strict)?;
     fields.unsupported(&UNSUPPORTED)?;
-    let grammar = text_format(&mut fields)?;
+    let format = text_format(&mut fields)?;
     check_reasoning(&mut fields)?;
     let prompt = Prompt::Chat { messages, continues: false };
     let mut request = Request::conversation("input", prompt, server);
@@ -52,7 +55,8 @@ pub fn read(body: Value, server: &Options) -> Result<Request> {
     request.seed = seed(&mut fields)?.unwrap_or(request.seed);
     let sampling = sampling(&mut fields, server.defaults.get_sampling())?;
     request.options = request.options.sampling(sampling);
-    request.grammar = grammar;
+    request.format = format;
+    request.repeated = repeated;
     if let Some(most) = fields.count("max_output_tokens", 1..=u64::MAX)? {
         request.options = request.options.max_tokens(most);
     }
@@ -61,13 +65,13 @@ pub fn read(body: Value, server: &Options) -> Result<Request> {
 }
 
 /// Reads what the answer must be.
-fn text_format(fields: &mut Fields) -> Result<Option<Grammar>> {
+fn text_format(fields: &mut Fields) -> Result<Option<Format>> {
     let Some(text) = fields.take("text") else { return Ok(None) };
     let mut text = Fields::new("text", text)?;
-    let grammar = text.take("format").map(grammar::read_text_format).transpose()?.flatten();
+    let format = text.take("format").map(|format| read_format("text.format", format));
     text.unsupported(&[("verbosity", &["\"medium\""])])?;
     text.end()?;
-    Ok(grammar.map(|grammar| grammar.after_reasoning(true)))
+    Ok(format.transpose()?.flatten())
 }
 
 fn check_reasoning(fields: &mut Fields) -> Result<()> {
@@ -143,6 +147,7 @@ pub struct Answer {
     id: String,
     created: u64,
     model: String,
+    shape: Shape,
     /// Items that are complete.
     items: Vec<Value>,
     open: Option<Item>,
@@ -180,7 +185,10 @@ impl Item {
         match self.kind {
             ItemKind::Reasoning => Some(json!({ "type": "reasoning_text", "text": self.text })),
             ItemKind::Message => {
-                Some(json!({ "type": "output_text", "text": self.text, "annotations": [] }))
+                let text = &self.text;
+                Some(
+                    json!({ "type": "output_text", "text": text, "annotations": [], "logprobs": [] }),
+                )
             }
             ItemKind::Call { .. } => None,
         }
@@ -222,9 +230,9 @@ impl Item {
 }
 
 impl Answer {
-    pub fn new(model: String) -> Self {
+    pub fn new(model: String, shape: Shape) -> Self {
         let (id, created) = (new_id("resp_"), now());
-        Self { id, created, model, items: Vec::new(), open: None, stop: None, sequence: 0 }
+        Self { id, created, model, shape, items: Vec::new(), open: None, stop: None, sequence: 0 }
     }
 
     /// Returns the answer at once.
@@ -244,15 +252,14 @@ impl Answer {
 
     fn object(&self, status: &str, used: Option<Used>) -> Value {
         let cut = (status == "incomplete").then(|| json!({ "reason": "max_output_tokens" }));
-        json!({
+        let own = json!({
             "id": self.id, "object": "response", "created_at": self.created, "status": status,
-            "model": self.model, "output": self.items, "usage": used.map(usage),
-            "error": null, "incomplete_details": cut, "instructions": null, "metadata": {},
-            "parallel_tool_calls": true, "previous_response_id": null, "store": false,
-            "temperature": null, "top_p": null, "max_output_tokens": null, "tool_choice": "auto",
-            "tools": [], "text": { "format": { "type": "text" } }, "truncation": "disabled",
-            "reasoning": { "effort": null, "summary": null },
-        })
+            "completed_at": (status == "completed").then(now), "model": self.model,
+            "output": self.items, "usage": used.map(usage), "error": null,
+            "incomplete_details": cut,
+        });
+        let repeated = serde_json::from_str(&self.shape.repeated).unwrap_or_default();
+        with_fields(repeated, &own)
     }
 
     fn event(&mut self, name: &str, mut object: Value) -> Event {
@@ -355,7 +362,7 @@ impl Answer {
 
     /// Completes the last item. An answer without calls has a message, if only an empty one.
     fn close(&mut self) -> Vec<Event> {
-        let mut events = self.close_open("completed");
+        let mut events = self.close_open(self.status());
         let said = |item: &Value| item["type"] == "message" || item["type"] == "function_call";
         if !self.items.iter().any(said) {
             events.extend(self.begin_item(ItemKind::Message));
@@ -403,7 +410,7 @@ fn usage(used: Used) -> Value {
     let Used { prompt, cached, completion, reasoning } = used;
     json!({
         "input_tokens": prompt,
-        "input_tokens_details": { "cached_tokens": cached },
+        "input_tokens_details": { "cached_tokens": cached, "cache_write_tokens": 0 },
         "output_tokens": completion,
         "output_tokens_details": { "reasoning_tokens": reasoning.unwrap_or(0) },
         "total_tokens": prompt + completion,

@@ -68,8 +68,26 @@ fn tool_use(place: &str, block: Value) -> Result<ToolCall> {
         }
         None => Map::new(),
     };
+    let input = Value::Object(input);
+    if has_large_number(&input) {
+        let what = "it has a number of more than 64 bits; pass it as a string";
+        return Err(fields.wrong("input", what));
+    }
     fields.end()?;
-    Ok(ToolCall { id, name, arguments: Value::Object(input).to_string() })
+    Ok(ToolCall { id, name, arguments: input.to_string() })
+}
+
+/// Returns whether a value has a number that may have been an integer of more than 64 bits, and is
+/// rounded.
+fn has_large_number(value: &Value) -> bool {
+    match value {
+        Value::Number(number) => {
+            number.is_f64() && number.as_f64().is_some_and(|number| number.abs() >= 9.2e18)
+        }
+        Value::Array(values) => values.iter().any(has_large_number),
+        Value::Object(fields) => fields.values().any(has_large_number),
+        _ => false,
+    }
 }
 
 fn tool_result(place: &str, block: Value, calls: &CallIds) -> Result<Message> {

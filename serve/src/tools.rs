@@ -81,10 +81,11 @@ impl Tools {
         Ok((tokenizer, parser))
     }
 
-    /// Returns the grammar of the answer, unless the model writes what it wants.
-    pub fn grammar(&self, parser: &ToolCallParser) -> Result<Option<Grammar>> {
-        let is_strict = self.tools.iter().any(Tool::is_strict);
-        if self.choice == ToolChoice::Auto && self.parallel && !is_strict {
+    /// Returns the grammar of the answer, unless the model writes what it wants. Where text has a
+    /// format, it does not.
+    pub fn grammar(&self, parser: &ToolCallParser, has_format: bool) -> Result<Option<Grammar>> {
+        let is_held = has_format || !self.parallel || self.tools.iter().any(Tool::is_strict);
+        if self.choice == ToolChoice::Auto && !is_held {
             return Ok(None);
         }
         let grammar = parser.grammar(&self.choice, self.parallel);

@@ -71,7 +71,7 @@ def errors():
     fails(openai.NotFoundError, "gpt-5", lambda: ChatOpenAI(**{**server, "model": "gpt-5"}).invoke(messages))
     fails(openai.BadRequestError, "temperature", lambda: ChatOpenAI(**server, temperature=9).invoke(messages))
     # langchain-openai has an error of its own, of the same class, for contexts.
-    fails(openai.BadRequestError, "at most", lambda: chat.invoke("tale " * 1000))
+    fails(openai.BadRequestError, "maximum context length", lambda: chat.invoke("tale " * 1000))
     fails(openai.BadRequestError, "only `text`", lambda: chat.invoke([HumanMessage([{"type": "image_url", "image_url": {"url": "data:,"}}])]))
 
 

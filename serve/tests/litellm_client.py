@@ -67,8 +67,12 @@ def errors():
     fails(litellm.AuthenticationError, "API key", lambda: litellm.completion(**{**asked, "api_key": "wrong"}))
     fails(litellm.NotFoundError, "nobody", lambda: litellm.completion(**{**asked, "model": "openai/nobody"}))
     fails(litellm.BadRequestError, "temperature", lambda: litellm.completion(**{**asked, "temperature": 9}))
-    long = [{"role": "user", "content": "tale " * 1000}]
-    fails(litellm.ContextWindowExceededError, "at most", lambda: litellm.completion(**{**asked, "messages": long}))
+    # By each name, and for a text that is refused before it is encoded.
+    anthropic = {"model": f"anthropic/{model}", "api_base": url}
+    for more in [{}, {"model": f"custom_openai/{model}"}, {"model": f"hosted_vllm/{model}"}, {"model": f"lm_studio/{model}"}, anthropic]:
+        for text in ["tale " * 1000, "tale " * 100000]:
+            long = {**asked, "messages": [{"role": "user", "content": text}], **more}
+            fails(litellm.ContextWindowExceededError, "maximum context length", lambda: litellm.completion(**long))
 
 
 conversations()

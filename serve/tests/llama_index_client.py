@@ -57,7 +57,7 @@ def errors():
     fails(openai.AuthenticationError, "API key", lambda: other(api_key="wrong").chat(messages))
     fails(openai.NotFoundError, "gpt-5", lambda: other(model="gpt-5").chat(messages))
     fails(openai.BadRequestError, "top_p", lambda: other(additional_kwargs={"top_p": 2}).chat(messages))
-    fails(openai.BadRequestError, "at most", lambda: chat.complete("tale " * 1000))
+    fails(openai.BadRequestError, "maximum context length", lambda: chat.complete("tale " * 1000))
 
 
 conversations()

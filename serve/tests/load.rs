@@ -30,6 +30,8 @@ const GROWTH: u64 = 24 << 20;
 enum Reader {
     /// It takes all of it.
     Takes,
+    /// It takes all of it, which is JSON and another one each time.
+    Parses,
     /// It leaves after some events of a stream.
     Leaves,
     /// It leaves before anything has come.
@@ -50,13 +52,62 @@ impl Kind {
     }
 }
 
+/// Requests whose answers are JSON or tool calls.
+fn structured_kinds() -> Vec<Kind> {
+    use Reader::{Drops, Leaves, Parses};
+    let chats = "/v1/chat/completions";
+    let properties = json!({ "answer": { "enum": ["yes", "no"] }, "n": { "type": "integer", "minimum": 0, "maximum": 999 } });
+    let schema = json!({ "type": "object", "properties": properties, "required": ["answer", "n"], "additionalProperties": false });
+    let format =
+        json!({ "type": "json_schema", "json_schema": { "name": "answer", "schema": schema } });
+    let function = json!({ "name": "report", "parameters": schema });
+    let tools = json!([{ "type": "function", "function": function }]);
+    let messages = json!([{ "role": "user", "content": "Does the bear sleep?" }]);
+    let chat = |more: Value| {
+        let mut body = json!({ "messages": messages, "max_tokens": 200 });
+        more.as_object().unwrap().iter().for_each(|(key, value)| body[key] = value.clone());
+        body
+    };
+    let format_of =
+        |schema: &Value| json!({ "type": "json_schema", "name": "answer", "schema": schema });
+    let item = json!([{ "type": "function", "name": "report", "parameters": schema }]);
+    let own = json!([{ "name": "report", "input_schema": schema }]);
+    let either = json!({ "tools": tools, "response_format": format, "stream": true });
+    let called = json!({ "tools": tools, "tool_choice": "required", "stream": true });
+    vec![
+        Kind::new(chats, chat(json!({ "response_format": format })), 200, Parses),
+        Kind::new(chats, chat(called.clone()), 200, Parses),
+        Kind::new(chats, chat(either.clone()), 200, Parses),
+        Kind::new(
+            "/v1/responses",
+            json!({ "input": "Does it?", "tools": item, "text": { "format": format_of(&schema) } }),
+            200,
+            Parses,
+        ),
+        Kind::new(
+            "/v1/messages",
+            chat(json!({ "tools": own, "tool_choice": { "type": "any" } })),
+            200,
+            Parses,
+        ),
+        Kind::new(chats, chat(called), 200, Leaves),
+        Kind::new(chats, chat(either), 200, Drops),
+        Kind::new(
+            "/v1/completions",
+            json!({ "prompt": "Once", "max_tokens": 300, "guided_regex": "[a-z ]{400}", "stream": true }),
+            200,
+            Leaves,
+        ),
+    ]
+}
+
 fn kinds() -> Vec<Kind> {
     use Reader::{Drops, Leaves, Takes};
     let (completions, chats) = ("/v1/completions", "/v1/chat/completions");
     let messages = json!([{ "role": "user", "content": "Tell me a tale of a bear." }]);
     let stream = |tokens: usize| json!({ "prompt": "The bear", "max_tokens": tokens, "temperature": 0, "stream": true });
     let words = "word ".repeat(2000);
-    vec![
+    let mut kinds = vec![
         Kind::new(completions, json!({ "prompt": "Once", "max_tokens": 9, "seed": 3 }), 200, Takes),
         Kind::new(completions, stream(12), 200, Takes),
         Kind::new(completions, stream(300), 200, Leaves),
@@ -96,7 +147,32 @@ fn kinds() -> Vec<Kind> {
         Kind::new("/tokenize", json!({ "prompt": "Once upon a time" }), 200, Takes),
         Kind::new(completions, json!({ "prompt": words }), 400, Takes),
         Kind::new(completions, json!({ "prompt": "x", "temperature": 9 }), 400, Takes),
-    ]
+    ];
+    kinds.extend(structured_kinds());
+    kinds
+}
+
+/// Checks the texts and the arguments of an answer: together they are one JSON object.
+fn check_json(answer: Answer) {
+    let text = settled(answer);
+    let (mut said, mut arguments) = (String::new(), String::new());
+    for object in text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()) {
+        let choice = &object["choices"][0];
+        for message in [&choice["message"], &choice["delta"]] {
+            said += message["content"].as_str().unwrap_or("");
+            let function = &message["tool_calls"][0]["function"];
+            arguments += function["arguments"].as_str().unwrap_or("");
+        }
+        said += object["output"][0]["content"][0]["text"].as_str().unwrap_or("");
+        arguments += object["output"][0]["arguments"].as_str().unwrap_or("");
+        if object["content"][0]["type"] == "tool_use" {
+            arguments += &object["content"][0]["input"].to_string();
+        }
+    }
+    // Of several calls, the first is enough.
+    let value = serde_json::Deserializer::from_str(&(said + &arguments)).into_iter().next();
+    let value: Value = value.unwrap_or_else(|| panic!("{text}")).unwrap();
+    assert!(value["answer"].is_string() && value["n"].as_u64().unwrap() < 1000, "{text}");
 }
 
 /// Returns an answer without what is new each time.
@@ -116,7 +192,7 @@ fn forget(value: &mut Value) {
     match value {
         Value::Object(fields) => {
             // How much of a prompt is cached depends on what ran before.
-            let new = ["id", "created", "created_at", "item_id", "usage"];
+            let new = ["id", "created", "created_at", "completed_at", "item_id", "usage"];
             new.iter().for_each(|field| drop(fields.remove(*field)));
             fields.values_mut().for_each(forget);
         }
@@ -161,6 +237,7 @@ impl Load<'_> {
         self.answered.fetch_add(1, Ordering::Relaxed);
         match kind.reader {
             Reader::Leaves => drop([answer.event(), answer.event()].map(Option::unwrap)),
+            Reader::Parses => check_json(answer),
             _ => assert_eq!(settled(answer), self.alone[number % self.kinds.len()], "{body}"),
         }
     }
@@ -210,7 +287,9 @@ fn mixed_load_loses_nothing() {
     let requests = std::env::var("LOAD_REQUESTS").map_or(160, |text| text.parse().unwrap());
     let model = Model::builder(TALES).cpu().build().unwrap();
     let batch = model.batch(BatchOptions::new(SLOTS, 500).queue(QUEUE)).unwrap();
-    let server = Server::new(batch, Options::new("tales")).unwrap();
+    let tokenizer = model.tokenizer().unwrap().with_chat_template(include_str!("tools.jinja"));
+    let options = Options::new("tales").tokenizer(Some(tokenizer));
+    let server = Server::new(batch, options).unwrap();
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).unwrap();
     let address = listener.local_addr().unwrap().to_string();

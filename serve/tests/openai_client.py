@@ -3,6 +3,7 @@
 import asyncio
 import json
 import sys
+import urllib.request
 
 import openai
 
@@ -112,8 +113,45 @@ def tools():
     with client.responses.stream(**asked, max_output_tokens=60, temperature=0) as stream:
         deltas = "".join(event.delta for event in stream if event.type == "response.function_call_arguments.delta")
         assert stream.get_final_response().output[0].arguments == deltas == call.arguments, deltas
+    # The response has what was asked.
+    [tool] = answer.tools
+    assert (tool.name, tool.parameters, tool.strict, answer.tool_choice.name) == ("weather", CITY, True, "weather"), answer
+    assert (answer.max_output_tokens, answer.temperature, answer.parallel_tool_calls, answer.metadata) == (60, 0, True, {}), answer
+    type(answer).model_validate(answer.model_dump(by_alias=True))
     turn = [{"role": "user", "content": "Oslo?"}, call, {"type": "function_call_output", "call_id": call.call_id, "output": "Rain."}]
     assert client.responses.create(model=model, input=turn, max_output_tokens=3).usage.output_tokens == 3
+
+
+def token(text):
+    """The first token of a text, by a path that is not of OpenAI's API."""
+    body = json.dumps({"prompt": text, "add_special_tokens": False}).encode()
+    headers = {"Content-Type": "application/json", "Authorization": f"Bearer {KEY}"}
+    with urllib.request.urlopen(urllib.request.Request(f"{url}/tokenize", body, headers)) as answer:
+        return json.load(answer)["tokens"][0]
+
+
+def formats():
+    """A format of the answer, alone and together with tools."""
+    form = {"type": "json_schema", "json_schema": {"name": "city", "schema": CITY, "strict": True}}
+    text = client.chat.completions.create(messages=messages, response_format=form, max_tokens=60, **greedy).choices[0].message.content
+    assert json.loads(text)["city"] in ("Oslo", "Rome"), text
+    tool = {"type": "function", "function": {"name": "weather", "parameters": CITY, "strict": True}}
+    both = {"messages": messages, "tools": [tool], "response_format": form, "parallel_tool_calls": False, "max_tokens": 60, **greedy}
+    for first, reason in [("<", "tool_calls"), ("{", "stop")]:
+        bias = {str(token(first)): 100}
+        choice = client.chat.completions.create(**both, logit_bias=bias).choices[0]
+        [said] = [call.function.arguments for call in choice.message.tool_calls or []] or [choice.message.content]
+        assert choice.finish_reason == reason and json.loads(said)["city"] in ("Oslo", "Rome"), choice
+        with client.chat.completions.stream(**both, logit_bias=bias) as stream:
+            streamed = stream.get_final_completion().choices[0]
+        calls = [call.function.arguments for call in streamed.message.tool_calls or []]
+        assert [said] == (calls or [streamed.message.content]), streamed
+    answer = client.responses.create(model=model, input="Oslo?", text={"format": {"type": "json_schema", "name": "city", "schema": CITY}}, temperature=0)
+    assert answer.text.format.name == "city" and answer.text.format.schema_ == CITY, answer.text
+    assert json.loads(answer.output_text)["city"] in ("Oslo", "Rome") and answer.completed_at >= answer.created_at, answer
+    type(answer).model_validate(answer.model_dump(by_alias=True))
+    more = {"guided_json": CITY, "guided_choice": ["a"]}
+    fails(openai.BadRequestError, 400, "guided_json", lambda: client.completions.create(prompt="Hi", extra_body=more, **greedy))
 
 
 def errors():
@@ -123,7 +161,7 @@ def errors():
     create = client.chat.completions.create
     e = fails(openai.BadRequestError, 400, "temperature", lambda: create(model=model, messages=messages, temperature=9))
     assert (e.param, e.type) == ("temperature", "invalid_request_error"), e.body
-    e = fails(openai.BadRequestError, 400, "at most", lambda: client.completions.create(model=model, prompt="tale " * 1000))
+    e = fails(openai.BadRequestError, 400, "maximum context length", lambda: client.completions.create(model=model, prompt="tale " * 1000))
     assert e.code == "context_length_exceeded", e.body
     fails(openai.BadRequestError, 400, "tools", lambda: create(model=model, messages=messages, tools=[{"type": "function", "function": {"name": "f g"}}]))
     fails(openai.APIStatusError, 413, "bytes", lambda: client.completions.create(model=model, prompt="x" * (5 << 20)))
@@ -153,6 +191,7 @@ completions()
 logprobs()
 responses()
 tools()
+formats()
 errors()
 asyncio.run(many())
 print(f"openai {openai.__version__}: all as it should be")

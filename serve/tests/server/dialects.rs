@@ -51,8 +51,8 @@ fn responses_are_what_the_model_writes() {
         (&json!("response"), &json!("incomplete"), &json!("max_output_tokens"))
     );
     assert_eq!(
-        (&item["type"], &item["role"], &item["content"][0]["text"]),
-        (&json!("message"), &json!("assistant"), &json!(text))
+        (&item["type"], &item["role"], &item["status"], &item["content"][0]["text"]),
+        (&json!("message"), &json!("assistant"), &json!("incomplete"), &json!(text))
     );
     assert_eq!(whole["usage"]["output_tokens"], 8);
     let streamed = with(body, &[("stream", true.into())]);
@@ -78,6 +78,57 @@ fn responses_are_what_the_model_writes() {
     assert_eq!(deltas, text);
     let last = &events.last().unwrap().1["response"];
     assert_eq!(last["output"][0]["content"][0]["text"], text);
+}
+
+/// A response has the fields of its request, as the schema of OpenAI's API orders them.
+#[test]
+fn responses_repeat_their_requests() {
+    let server = crate::tools::served();
+    let ask = |body: &Value| post(&server.address, "/v1/responses", body);
+    let plain = ask(&json!({ "input": "Hi", "max_output_tokens": 2 })).json();
+    for (field, value) in [
+        ("max_output_tokens", json!(2)),
+        ("instructions", Value::Null),
+        ("metadata", json!({})),
+        ("parallel_tool_calls", json!(true)),
+        ("text", json!({ "format": { "type": "text" }, "verbosity": "medium" })),
+        ("tool_choice", json!("auto")),
+        ("tools", json!([])),
+        ("store", json!(false)),
+        ("completed_at", Value::Null),
+    ] {
+        assert_eq!(plain.get(field), Some(&value), "{field}: {plain}");
+    }
+    let schema = json!({ "type": "object", "properties": {}, "additionalProperties": false });
+    let tool = json!({ "type": "function", "name": "rest", "parameters": schema });
+    let format = json!({ "type": "json_schema", "name": "none", "schema": schema });
+    let sent = json!({
+        "instructions": "Be brief.", "metadata": { "a": "b" }, "parallel_tool_calls": false,
+        "temperature": 0.5, "top_p": 0.9, "tool_choice": { "type": "function", "name": "rest" },
+        "max_output_tokens": 50, "user": "me", "prompt_cache_key": "k", "safety_identifier": "s",
+    });
+    let more = [
+        ("input", json!("Hi")),
+        ("tools", json!([tool])),
+        ("text", json!({ "format": format })),
+        ("reasoning", json!({ "summary": "auto" })),
+    ];
+    let body = with(sent.clone(), &more);
+    let whole = ask(&body).json();
+    let events = ask(&with(body, &[("stream", true.into())])).named_events();
+    let [first, .., last] = &events[..] else { panic!("{events:?}") };
+    for response in [&whole, &first.1["response"], &last.1["response"]] {
+        for (field, value) in sent.as_object().unwrap() {
+            assert_eq!(&response[field], value, "{field}");
+        }
+        let tool = json!({ "type": "function", "name": "rest", "parameters": schema, "strict": false, "description": null });
+        assert_eq!(response["tools"], json!([tool]));
+        let format = with(format.clone(), &[("strict", true.into())]);
+        assert_eq!(response["text"], json!({ "format": format, "verbosity": "medium" }));
+        assert_eq!(response["reasoning"], json!({ "effort": null, "summary": "auto" }));
+    }
+    assert!(whole["completed_at"].as_u64() >= whole["created_at"].as_u64(), "{whole}");
+    assert_eq!(whole["output"][0]["arguments"], "{}");
 }
 
 #[test]

@@ -48,6 +48,10 @@ fn answers_have_the_form(model: &Model) {
     let body = json!({ "input": "Who?", "text": { "format": form } });
     let answer = post(&server.address, "/v1/responses", &body).json();
     check_person(answer["output"][0]["content"][0]["text"].as_str().unwrap());
+    let format = json!({ "type": "json_schema", "schema": schema() });
+    let body = json!({ "messages": chat["messages"], "output_config": { "format": format }, "max_tokens": 100 });
+    let answer = post(&server.address, "/v1/messages", &body).json();
+    check_person(answer["content"][0]["text"].as_str().unwrap());
     for (outputs, wanted) in [
         (json!({ "choice": ["yes", "n\"o"] }), &["yes", "n\"o"][..]),
         (json!({ "regex": "[ab]{1}" }), &["a", "b"]),
@@ -62,6 +66,37 @@ fn answers_have_the_form(model: &Model) {
     }
 }
 each_engine!(answers_have_the_form);
+
+/// Names of other servers: vLLM's older ones, and llama.cpp's.
+#[test]
+fn formats_have_names_of_other_servers() {
+    let server = Served::new(&cpu(), 1, 1, |options| options);
+    for (field, value, wanted) in [
+        ("guided_json", json!({ "enum": [null] }), &["null"][..]),
+        ("guided_json", json!("{\"const\": 7}"), &["7"]),
+        ("guided_regex", json!("[ab]{1}"), &["a", "b"]),
+        ("guided_choice", json!(["yes", "n\"o"]), &["yes", "n\"o"]),
+        ("guided_grammar", json!("start: \"x\" | \"y\""), &["x", "y"]),
+        ("json_schema", json!({ "const": 7 }), &["7"]),
+        (
+            "response_format",
+            json!({ "type": "json_object", "schema": { "const": [7] } }),
+            &["[7]", "[ 7]", "[7 ]", "[ 7 ]"],
+        ),
+        ("response_format", json!({ "type": "json_schema", "schema": { "const": 7 } }), &["7"]),
+    ] {
+        let mut body = json!({ "prompt": "Who?", "guided_decoding_backend": "xgrammar" });
+        body[field] = value;
+        let answer = server.complete(&body);
+        let text = answer["choices"][0]["text"].as_str().unwrap();
+        assert!(wanted.contains(&text), "{body}: {text}");
+        let mut chat = json!({ "messages": [{ "role": "user", "content": "Who?" }] });
+        chat[field] = body[field].take();
+        let answer = post(&server.address, "/v1/chat/completions", &chat).json();
+        let text = answer["choices"][0]["message"]["content"].as_str().unwrap();
+        assert!(wanted.contains(&text), "{chat}: {text}");
+    }
+}
 
 #[test]
 fn wrong_formats_are_named() {
@@ -80,17 +115,36 @@ fn wrong_formats_are_named() {
         (schema(Value::Null), "response_format.json_schema.schema", "missing"),
         (schema(json!({ "type": 7 })), "response_format.json_schema.schema", "type"),
         (schema(json!({ "enum": [] })), "response_format.json_schema.schema", "nsatisfiable"),
-        (outputs(json!({})), "structured_outputs", "found 0"),
-        (outputs(json!({ "regex": "a", "json": {} })), "structured_outputs", "found 2"),
+        (outputs(json!({})), "structured_outputs", "expected one of"),
+        (
+            outputs(json!({ "regex": "a", "json": {} })),
+            "structured_outputs.regex",
+            "only one of it and `structured_outputs.json`",
+        ),
         (outputs(json!({ "regex": "(" })), "structured_outputs.regex", ""),
         (outputs(json!({ "choice": [] })), "structured_outputs.choice", "1 to 1000"),
         (outputs(json!({ "choice": [7] })), "structured_outputs.choice", "strings"),
         (outputs(json!({ "grammar": "x: \"a\"" })), "structured_outputs.grammar", "start"),
         (
             json!({ "response_format": { "type": "json_object" }, "structured_outputs": { "regex": "a" } }),
-            "structured_outputs",
-            "only one",
+            "structured_outputs.regex",
+            "only one of it and `response_format`",
         ),
+        (
+            json!({ "guided_json": {}, "guided_choice": ["a"] }),
+            "guided_choice",
+            "only one of it and `guided_json`",
+        ),
+        (
+            json!({ "json_schema": {}, "structured_outputs": { "json": {} } }),
+            "json_schema",
+            "only one of it and `structured_outputs.json`",
+        ),
+        (json!({ "guided_regex": "(" }), "guided_regex", ""),
+        (json!({ "guided_regex": 7 }), "guided_regex", "a string"),
+        (json!({ "guided_choice": "a" }), "guided_choice", "1 to 1000"),
+        (json!({ "guided_json": "{" }), "guided_json", "not JSON"),
+        (json!({ "json_schema": [] }), "json_schema", "an object"),
     ] {
         body["prompt"] = "Hi".into();
         let answer = post(&server.address, "/v1/completions", &body);

@@ -9,6 +9,7 @@ mod connections;
 mod dialects;
 mod embeddings;
 mod fairness;
+mod formatted_tools;
 mod grammar;
 mod life;
 mod logprobs;
@@ -19,6 +20,7 @@ mod page;
 #[path = "../client/raw.rs"]
 mod raw;
 mod requests;
+mod tool_streams;
 mod tools;
 
 use bitnet_serve::{Options, Server};

@@ -13,6 +13,23 @@ struct Call {
     path: String,
     #[serde(default)]
     body: Option<Value>,
+    /// Whether the answer is calls of tools.
+    #[serde(default)]
+    calls: bool,
+}
+
+/// Puts calls together from the pieces of a stream, by their index.
+fn calls(chunks: &[Value]) -> Vec<(String, String)> {
+    let mut calls: Vec<(String, String)> = Vec::new();
+    let deltas = chunks.iter().filter_map(|it| it["choices"][0]["delta"]["tool_calls"].as_array());
+    for delta in deltas.flatten() {
+        let index = delta["index"].as_u64().unwrap() as usize;
+        calls.resize(calls.len().max(index + 1), Default::default());
+        let text = |value: &Value| value.as_str().unwrap_or("").to_owned();
+        calls[index].0 += &text(&delta["function"]["name"]);
+        calls[index].1 += &text(&delta["function"]["arguments"]);
+    }
+    calls
 }
 
 /// What the page reads of an answer.
@@ -30,7 +47,9 @@ fn text(call: &Call, answer: &Value) -> Option<String> {
 fn calls_of_open_webui_are_answered() {
     let calls = include_str!("../data/open_webui.json");
     let calls: Vec<Call> = serde_json::from_str(calls).unwrap();
-    let server = Served::new(&cpu(), 2, 2, |options| options.keys(["sesame"]));
+    let tokenizer = crate::tools::tokenizer(include_str!("../tools.jinja"));
+    let server =
+        Served::new(&cpu(), 2, 2, |options| options.keys(["sesame"]).tokenizer(Some(tokenizer)));
     let headers = [
         ("Authorization", "Bearer sesame"),
         ("X-OpenWebUI-User-Name", "Ann"),
@@ -55,6 +74,16 @@ fn calls_of_open_webui_are_answered() {
             continue;
         }
         let chunks = answer.chunks();
+        if call.calls {
+            let calls = self::calls(&chunks);
+            let known = ["search_memories", "get_current_timestamp"];
+            assert!(!calls.is_empty(), "{what}");
+            for (name, arguments) in calls {
+                let arguments: Value = serde_json::from_str(&arguments).unwrap();
+                assert!(known.contains(&&*name) && arguments.is_object(), "{what}: {name}");
+            }
+            continue;
+        }
         let said = |chunk: &Value| chunk["choices"][0]["delta"]["content"].as_str().map(str::len);
         assert!(chunks.iter().filter_map(said).sum::<usize>() > 0, "{what}");
         let has_usage = chunks.last().unwrap()["usage"].is_object();

@@ -130,7 +130,11 @@ fn what_is_wrong_is_named() {
         (text(json!({ "prompt": [[7], [-1]] })), "prompt", "list"),
         (text(json!({ "prompt": [[]] })), "prompt", "no tokens"),
         (text(json!({ "prompt": [99999] })), "prompt", "99999"),
-        (text(json!({ "prompt": vec![7; 513] })), "prompt", "513 tokens; at most 500"),
+        (
+            text(json!({ "prompt": vec![7; 513] })),
+            "prompt",
+            "513 tokens; this model's maximum context length is 500",
+        ),
         (text(json!({ "max_tokens": -1 })), "max_tokens", "from 0"),
         (text(json!({ "max_tokens": 1.5 })), "max_tokens", "1.5"),
         (text(json!({ "max_tokens": "7" })), "max_tokens", "a string"),

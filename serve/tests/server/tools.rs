@@ -1,17 +1,21 @@
 //! Tool calls by the three APIs. The shipped model knows no tools: grammars make it call them.
 
-use crate::{Served, client::post, cpu, with};
+use crate::{
+    Served,
+    client::{post, send},
+    cpu, with,
+};
 use bitnet_wgpu::model::Tokenizer;
 use serde_json::{Value, json};
 
 /// A template that writes tools and calls as Qwen's do.
 const TEMPLATE: &str = "{% for t in tools or [] %}{{ t | tojson }}\n{% endfor %}{% for m in messages %}{{ m.role }}: {{ m.content }}{% for c in m.tool_calls or [] %}{{ '\\n' }}<tool_call>\n{{ c.function | tojson }}\n</tool_call>{% endfor %}{{ '\\n' }}{% endfor %}{% if add_generation_prompt %}assistant: {% endif %}";
 
-fn tokenizer(template: &str) -> Tokenizer {
+pub fn tokenizer(template: &str) -> Tokenizer {
     cpu().tokenizer().unwrap().with_chat_template(template)
 }
 
-fn served() -> Served {
+pub fn served() -> Served {
     Served::new(&cpu(), 2, 8, |options| options.tokenizer(Some(tokenizer(TEMPLATE))))
 }
 
@@ -24,30 +28,30 @@ fn schema() -> Value {
     })
 }
 
-fn weather() -> Value {
+pub fn weather() -> Value {
     let description = "Tells the weather.";
     json!({ "type": "function", "function": { "name": "weather", "description": description, "parameters": schema() } })
 }
 
-fn add() -> Value {
+pub fn add() -> Value {
     json!({ "type": "function", "function": { "name": "add", "parameters": {
         "type": "object", "properties": { "a": { "type": "boolean" } }, "required": ["a"], "additionalProperties": false,
     } } })
 }
 
-fn user() -> Value {
+pub fn user() -> Value {
     json!([{ "role": "user", "content": "How is the weather in Oslo?" }])
 }
 
 /// Checks that these are arguments of `weather`.
-fn check_weather(arguments: &Value) {
+pub fn check_weather(arguments: &Value) {
     let city = arguments["city"].as_str().unwrap();
     assert!(["Oslo", "Rome"].contains(&city), "{arguments}");
     assert!((1..=7).contains(&arguments["days"].as_u64().unwrap()), "{arguments}");
     assert_eq!(arguments.as_object().unwrap().len(), 2);
 }
 
-fn parsed(arguments: &Value) -> Value {
+pub fn parsed(arguments: &Value) -> Value {
     serde_json::from_str(arguments.as_str().unwrap()).unwrap()
 }
 
@@ -229,6 +233,41 @@ fn wrong_tools_are_named() {
         let (status, error) = (answer.status, answer.json()["error"].clone());
         assert_eq!((status, &error["param"]), (400, &json!(param)), "{value}: {error}");
         assert!(error["message"].as_str().unwrap().contains(what), "{value}: {error}");
+    }
+}
+
+/// Templates write integers of 64 bits.
+#[test]
+fn large_integers_of_calls_are_errors() {
+    let server = served();
+    let chat = |arguments: &str| {
+        let call = json!({ "id": "a", "type": "function", "function": { "name": "add", "arguments": arguments } });
+        let messages = json!([{ "role": "assistant", "tool_calls": [call] }, { "role": "tool", "tool_call_id": "a", "content": "x" }]);
+        let body = json!({ "messages": messages, "max_tokens": 1 });
+        post(&server.address, "/v1/chat/completions", &body)
+    };
+    for fine in ["{\"a\": -9223372036854775808}", "{\"a\": 1e300, \"b\": \"99999999999999999999\"}"]
+    {
+        assert_eq!(chat(fine).status, 200, "{fine}");
+    }
+    let wrong = chat("{\"a\": [99999999999999999999]}");
+    let (status, error) = (wrong.status, wrong.json()["error"].clone());
+    assert_eq!((status, &error["param"]), (400, &json!("messages")), "{error}");
+    let message = error["message"].as_str().unwrap();
+    assert!(
+        message.contains("`add`: the integer 99999999999999999999 has more than 64 bits"),
+        "{message}"
+    );
+    // Anthropic's API has objects, whose numbers are read with the request.
+    for (number, expected) in [("99999999999999999999", 400), ("9007199254740993", 200)] {
+        let body = format!(
+            r#"{{ "max_tokens": 1, "messages": [{{ "role": "assistant", "content": [{{ "type": "tool_use", "id": "a", "name": "add", "input": {{ "a": [{number}] }} }}] }}, {{ "role": "user", "content": [{{ "type": "tool_result", "tool_use_id": "a" }}] }}] }}"#
+        );
+        let answer = send(&server.address, "POST /v1/messages", &[], body.as_bytes()).unwrap();
+        let (status, object) = (answer.status, answer.json());
+        assert_eq!(status, expected, "{object}");
+        let message = object["error"]["message"].as_str().unwrap_or("messages[0].content[0].input");
+        assert!(message.contains("messages[0].content[0].input"), "{message}");
     }
 }
 

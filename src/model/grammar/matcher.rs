@@ -1,7 +1,8 @@
 //! The tokens that a grammar allows in a sequence.
 
+use super::alternatives::Alternatives;
 use crate::{
-    error::Result,
+    error::{Error, Result},
     model::{
         generate::{
             constraint::{Constraint, is_allowed},
@@ -14,13 +15,12 @@ use crate::{
         },
     },
 };
-use llguidance::Matcher;
 use std::mem;
 
 /// A grammar's state after the tokens of a sequence.
 pub struct TokenGrammar {
     vocabulary: Vocabulary,
-    matcher: Matcher,
+    grammars: Alternatives,
     reasoning: Reasoning,
     ends: Vec<u32>,
     allowed: Vec<u32>,
@@ -65,15 +65,15 @@ impl Reasoning {
 }
 
 impl TokenGrammar {
-    /// Of a matcher at the beginning of a text. Tokens of `ends` end the text.
+    /// Of grammars at the beginning of a text. Tokens of `ends` end the text.
     pub fn new(
-        matcher: Matcher,
+        grammars: Alternatives,
         vocabulary: Vocabulary,
         reasoning: Reasoning,
         ends: &[u32],
     ) -> Result<Self> {
         let (ends, allowed) = (ends.to_vec(), Vec::new());
-        let mut state = Self { vocabulary, matcher, reasoning, ends, allowed, is_complete: false };
+        let mut state = Self { vocabulary, grammars, reasoning, ends, allowed, is_complete: false };
         state.update()?;
         Ok(state)
     }
@@ -88,11 +88,11 @@ impl TokenGrammar {
             return Ok(());
         }
         self.allowed.clear();
-        self.is_complete = self.matcher.is_stopped() && self.matcher.stop_reason().is_ok();
+        self.is_complete = self.grammars.is_stopped();
         if self.is_complete {
             return Ok(());
         }
-        let mut mask = self.matcher.compute_mask().map_err(failed)?;
+        let mut mask = self.grammars.mask(&self.vocabulary)?;
         let end = self.vocabulary.end();
         let may_end = mask.is_allowed(end);
         mask.disallow_token(end);
@@ -116,12 +116,13 @@ impl TokenGrammar {
     /// Appends bytes that came in one token with the closing mark of the reasoning.
     fn append_bytes(&mut self, bytes: &[u8]) -> Result<()> {
         let ids = self.vocabulary.tokenize(bytes);
-        let valid = self.matcher.try_consume_tokens(&ids).map_err(failed)?;
-        if valid < ids.len() {
-            return Err(failed(format!(
-                "`{}` follows the reasoning in the same token, and is not allowed there",
-                String::from_utf8_lossy(bytes)
-            )));
+        for id in ids {
+            if !self.grammars.push(id, self.vocabulary.bytes(id))? {
+                return Err(failed(format!(
+                    "`{}` follows the reasoning in the same token, and is not allowed there",
+                    String::from_utf8_lossy(bytes)
+                )));
+            }
         }
         Ok(())
     }
@@ -134,9 +135,7 @@ impl Constraint for TokenGrammar {
 
     fn append(&mut self, id: u32) -> Result<()> {
         if !is_allowed(&self.allowed, id) {
-            return Err(failed(format!(
-                "token {id} is not allowed; biases may forbid all tokens that are"
-            )));
+            return Err(not_allowed(id));
         }
         if let Reasoning::Open(tail) = &mut self.reasoning {
             let Some(rest) = Reasoning::push(tail, self.vocabulary.bytes(id)) else {
@@ -156,7 +155,9 @@ impl Constraint for TokenGrammar {
             self.is_complete = true;
             return Ok(());
         }
-        self.matcher.consume_token(id).map_err(failed)?;
+        if !self.grammars.push(id, self.vocabulary.bytes(id))? {
+            return Err(not_allowed(id));
+        }
         self.update()
     }
 
@@ -172,13 +173,17 @@ impl Constraint for TokenGrammar {
                 let is_end = |id: &u32| self.ends.contains(id);
                 let is_text = |id: &u32| !is_end(id) && *id < self.vocabulary.end();
                 let text = ids.iter().position(|id| !is_text(id)).unwrap_or(ids.len());
-                let valid = self.matcher.validate_tokens(&ids[..text]).map_err(failed)?;
+                let valid = self.grammars.validate(&ids[..text])?;
                 let ends = valid == text && ids.get(text).is_none_or(is_end);
                 Ok(if ends { ids.len() } else { valid })
             }
             _ => Ok(ids.len()),
         }
     }
+}
+
+fn not_allowed(id: u32) -> Error {
+    failed(format!("token {id} is not allowed; biases may forbid all tokens that are"))
 }
 
 /// Sets the bit of a token, if there is one.

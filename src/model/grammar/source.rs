@@ -1,6 +1,7 @@
 //! Grammars, as callers write them.
 
 use super::{
+    alternatives::Alternatives,
     bounds::{check_lark, check_length, check_schema},
     matcher::{Reasoning, TokenGrammar},
     productive::is_productive,
@@ -52,6 +53,14 @@ use std::{
 pub struct Grammar {
     shared: Arc<Shared>,
     after_reasoning: bool,
+    other: Option<Arc<Other>>,
+}
+
+/// Another grammar, which a text may fulfill instead.
+struct Other {
+    grammar: Grammar,
+    /// What its texts do not begin with.
+    starts: Vec<String>,
 }
 
 struct Shared {
@@ -124,6 +133,11 @@ impl Grammar {
         Self { after_reasoning, ..self }
     }
 
+    /// Returns the grammar of its texts and of those of `other` that begin with none of `starts`.
+    pub(in crate::model) fn or(self, other: Self, starts: Vec<String>) -> Self {
+        Self { other: Some(Arc::new(Other { grammar: other, starts })), ..self }
+    }
+
     fn of_schema(mut schema: Value) -> Self {
         let options = JsonCompileOptions {
             // As llama.cpp has it: with any white space, some models write nothing else.
@@ -138,7 +152,7 @@ impl Grammar {
 
     fn new(grammar: TopLevelGrammar) -> Self {
         let shared = Shared { grammar, last: Mutex::default() };
-        Self { shared: Arc::new(shared), after_reasoning: false }
+        Self { shared: Arc::new(shared), after_reasoning: false, other: None }
     }
 
     /// Checks the grammar with a vocabulary of bytes and of all special tokens that its `source`
@@ -157,7 +171,7 @@ impl Grammar {
             return Err(failed("no finite text fulfills it"));
         }
         let matcher = vocabulary.matcher(self.shared.grammar.clone())?;
-        TokenGrammar::new(matcher, vocabulary, Reasoning::None, &[])?;
+        TokenGrammar::new(Alternatives::one(matcher), vocabulary, Reasoning::None, &[])?;
         Ok(self)
     }
 
@@ -186,8 +200,14 @@ impl ConstraintSource for Grammar {
         } else {
             Reasoning::None
         };
-        let matcher = self.matcher(&vocabulary)?;
-        Ok(Box::new(TokenGrammar::new(matcher, vocabulary, reasoning, ends)?))
+        let first = self.matcher(&vocabulary)?;
+        let grammars = match self.other.as_deref() {
+            None => Alternatives::one(first),
+            Some(Other { grammar, starts }) => {
+                Alternatives::two(first, grammar.matcher(&vocabulary)?, starts)
+            }
+        };
+        Ok(Box::new(TokenGrammar::new(grammars, vocabulary, reasoning, ends)?))
     }
 }
 

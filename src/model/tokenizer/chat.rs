@@ -110,6 +110,11 @@ struct Turn<'a> {
     name: Option<&'a str>,
 }
 
+/// Checks that templates can write the calls of messages.
+fn check_calls(messages: &[Message]) -> Result<()> {
+    messages.iter().flat_map(|message| &message.tool_calls).try_for_each(ToolCall::check)
+}
+
 /// Messages as templates see them.
 fn turns<'a>(messages: &'a [Message]) -> Vec<Turn<'a>> {
     let mut names = HashMap::new();
@@ -219,6 +224,7 @@ impl Tokenizer {
         if self.1.special_in_content {
             return self.encode_plain(&self.chat_text(messages, true)?);
         }
+        check_calls(messages)?;
         // Arguments as they are after escapes.
         let messages: Vec<Message> =
             messages.iter().map(|message| message.changed(&str::to_owned)).collect();
@@ -257,6 +263,7 @@ impl Tokenizer {
     /// [`Error::ChatTemplate`] if there is no template, or if it is faulty, refuses the messages, or
     /// writes no calls of tools that they have; [`Error::TextTooLong`] where it writes more than [`Tokenizer::within`] allows.
     pub fn chat_text(&self, messages: &[Message], add_generation_prompt: bool) -> Result<String> {
+        check_calls(messages)?;
         self.render(messages, &self.tool_values(), add_generation_prompt)
     }
 

@@ -2,7 +2,7 @@
 
 use crate::error::{Error, Result};
 use serde::{Serialize, Serializer};
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value, json, value::RawValue};
 use std::hash::{BuildHasher, RandomState};
 
 /// The longest name of a tool, in bytes, as in Anthropic's API.
@@ -114,6 +114,18 @@ impl ToolCall {
         Self { id: new_id(), name: name.into(), arguments: arguments.into() }
     }
 
+    /// Checks that templates can write the arguments, whose integers have 64 bits there.
+    pub(super) fn check(&self) -> Result<()> {
+        let is_large = |text: &&str| text.parse::<i64>().is_err();
+        let large = integers(&self.arguments).find(is_large);
+        let Some(integer) = large.filter(|_| is_json(&self.arguments)) else { return Ok(()) };
+        let name = &self.name;
+        let message = format!(
+            "arguments of `{name}`: the integer {integer:.40} has more than 64 bits; pass it as a string"
+        );
+        Err(Error::ChatTemplate { message })
+    }
+
     /// It with the text of `change` for each text of the name and of the arguments.
     pub(super) fn changed(&self, change: &impl Fn(&str) -> String) -> Self {
         let arguments = match serde_json::from_str(&self.arguments) {
@@ -122,6 +134,22 @@ impl ToolCall {
         };
         Self { id: change(&self.id), name: change(&self.name), arguments }
     }
+}
+
+fn is_json(text: &str) -> bool {
+    serde_json::from_str::<&RawValue>(text).is_ok()
+}
+
+/// The integers of a JSON text, which are outside of its strings.
+fn integers(json: &str) -> impl Iterator<Item = &str> {
+    let (mut in_string, mut is_escaped) = (false, false);
+    let others = json.split(move |c: char| {
+        let is_inside = in_string;
+        in_string = if in_string { is_escaped || c != '"' } else { c == '"' };
+        is_escaped = is_inside && !is_escaped && c == '\\';
+        is_inside || !matches!(c, '-' | '+' | '.' | 'e' | 'E' | '0'..='9')
+    });
+    others.filter(|text| !text.is_empty() && !text.contains(['.', 'e', 'E']))
 }
 
 /// Templates expect arguments as an object. What is not JSON stays a text.
@@ -184,6 +212,21 @@ mod tests {
     fn ids_are_short_and_differ() {
         let (a, b) = (new_id(), new_id());
         assert!(a != b && a.len() == 9 && a.bytes().all(|c| c.is_ascii_alphanumeric()));
+    }
+
+    #[test]
+    fn integers_are_found_outside_of_strings() {
+        let json = r#"{"a\\": -1, "b\"2": [3,"4\\\"5"], "c": true, "d": 6.0, "e":7e2, "f":89}"#;
+        assert_eq!(integers(json).collect::<Vec<_>>(), ["-1", "3", "89"]);
+        let call = |arguments: &str| ToolCall::new("f", arguments);
+        let large = call(r#"{"a": [9223372036854775808]}"#).check().unwrap_err().to_string();
+        assert!(large.contains("`f`: the integer 9223372036854775808 has more"), "{large}");
+        for fine in [
+            r#"{"a": -9223372036854775808, "b": "9223372036854775808"}"#,
+            "9223372036854775808 is no JSON",
+        ] {
+            assert!(call(fine).check().is_ok());
+        }
     }
 
     #[test]

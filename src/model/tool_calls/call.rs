@@ -3,6 +3,7 @@
 use super::{
     event::{MOST_SPACES, ToolCallEvent},
     format::Body,
+    schema::{Argument, kind_of},
 };
 use crate::model::tokenizer::tools::{Tool, new_id};
 use serde::Deserialize;
@@ -251,12 +252,11 @@ impl Function {
     }
 }
 
-/// An argument as JSON: a text, unless the schema has another type for it.
-fn argument(text: &str, tool: Option<&Tool>, key: &str) -> Value {
+/// An argument as JSON: a text, unless the schema allows what it is as JSON. JSON stays as the model
+/// wrote it, with all digits of its numbers.
+fn argument(text: &str, tool: Option<&Tool>, key: &str) -> String {
     let text = text.strip_prefix('\n').unwrap_or(text);
     let text = text.strip_suffix('\n').unwrap_or(text);
-    let schema = tool.and_then(|tool| tool.parameters()["properties"].get(key));
-    let kind = schema.map_or(&Value::Null, |schema| &schema["type"]);
     // As Jinja writes them.
     let json = match text {
         "True" => "true",
@@ -264,7 +264,18 @@ fn argument(text: &str, tool: Option<&Tool>, key: &str) -> Value {
         "None" => "null",
         text => text,
     };
-    let value = serde_json::from_str(json).ok();
-    let value = value.filter(|v: &Value| kind != "string" && (schema.is_some() || !v.is_string()));
-    value.unwrap_or_else(|| text.into())
+    let as_text = || Value::from(text).to_string();
+    if serde_json::from_str::<&RawValue>(json).is_err() {
+        return as_text();
+    }
+    let kind = kind_of(json);
+    let root = tool.map(Tool::parameters);
+    let is_json = match root.and_then(|root| Some((root, root["properties"].get(key)?))) {
+        None => kind != "string",
+        Some((root, part)) => {
+            let schema = Argument { root, part };
+            !schema.is_text() && (schema.allows(kind) || !schema.allows("string"))
+        }
+    };
+    if is_json { json.trim_ascii().to_owned() } else { as_text() }
 }

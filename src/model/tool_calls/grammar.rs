@@ -3,6 +3,7 @@
 use super::{
     format::{Body, Format, Part},
     parser::{ToolCallParser, ToolChoice},
+    schema::Argument,
 };
 use crate::{
     error::{Error, Result},
@@ -11,9 +12,44 @@ use crate::{
         tokenizer::tools::Tool,
     },
 };
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
+
+/// Where the schema of all arguments is in that of one.
+const WHOLE: &str = "#/$defs/whole";
 
 impl ToolCallParser {
+    /// Has an answer be calls, or text of this grammar and no calls. [`grammar`](Self::grammar)
+    /// returns the grammar of both, in which arguments of all tools conform to their schemas. An
+    /// answer with calls begins with the first one; after anything else, all is text.
+    ///
+    /// ```
+    /// use bitnet_wgpu::model::{Grammar, Tokenizer, Tool, ToolCallParser, ToolChoice};
+    ///
+    /// # fn main() -> bitnet_wgpu::Result<()> {
+    /// # let template = "{% for t in tools or [] %}{{ t | tojson }}{% endfor %}{% for m in messages %}{{ m.role }}:{{ m.content }}{% for c in m.tool_calls or [] %}
+    /// # <tool_call>
+    /// # {{ c.function | tojson }}
+    /// # </tool_call>{% endfor %}{% endfor %}";
+    /// # let tokenizer = Tokenizer::from_directory("assets/tales-22m")?.with_chat_template(template);
+    /// let tokenizer = tokenizer.with_tools([Tool::new("weather", r#"{"type": "object"}"#)?])?;
+    /// let format = Grammar::json_schema(r#"{"type": "object", "required": ["answer"]}"#)?;
+    /// let parser = ToolCallParser::new(&tokenizer)?.or_text(format);
+    /// let grammar = parser.grammar(&ToolChoice::Auto, true)?; // for GenerateOptions::grammar
+    /// # let _ = grammar;
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn or_text(self, grammar: Grammar) -> Self {
+        let starts = self.tools().iter().flat_map(|tool| {
+            let start = start_of_call(self.format(), tool);
+            // The space before it may go with that after the reasoning.
+            [start.trim_start().to_owned(), start]
+        });
+        let starts = starts.collect();
+        self.with_text(grammar, starts)
+    }
+
     /// Returns a grammar of answers, for [`GenerateOptions::grammar`], that have calls as `choice`
     /// wants them, several only if `parallel`. Their arguments conform to the schemas of the tools.
     /// With [`ToolChoice::Auto`], the answer is any text until the mark of a call comes, and only
@@ -41,10 +77,12 @@ impl ToolCallParser {
                 what: "there is no tool to call".into(),
             });
         }
-        let format = self.format();
+        let (format, text) = (self.format(), self.text_grammar());
+        // With a grammar of the text, that of the calls needs none.
+        let is_auto = *choice == ToolChoice::Auto && text.is_none();
         let mut rules = Vec::new();
         for (n, tool) in tools.iter().enumerate() {
-            let is_checked = tool.is_strict() || *choice != ToolChoice::Auto;
+            let is_checked = tool.is_strict() || !is_auto;
             let rule = match &format.body {
                 Body::Json { parts, .. } => object(parts, tool, is_checked)?,
                 Body::Functions => function(tool, is_checked)?,
@@ -53,11 +91,17 @@ impl ToolCallParser {
         }
         let names: Vec<String> = (0..tools.len()).map(|n| format!("tool_{n}")).collect();
         let named = matches!(choice, ToolChoice::Named(_));
-        let start = start(format, *choice == ToolChoice::Auto, parallel && !named);
+        let start = start(format, is_auto, parallel && !named);
         let tool = names.join(" | ");
         rules.push(format!("value[lazy]: /(.|\\n)*{}/", regex("</parameter>")));
         rules.push("KEY: /[^>\\n]+>\\n/".into());
-        Grammar::lark(&format!("{start}\ntool: {tool}\n{}\n", rules.join("\n")))
+        let calls = Grammar::lark(&format!("{start}\ntool: {tool}\n{}\n", rules.join("\n")))?;
+        Ok(match text {
+            Some(text) if *choice == ToolChoice::Auto => {
+                calls.or(text.clone(), self.starts().to_vec())
+            }
+            _ => calls,
+        })
     }
 }
 
@@ -94,6 +138,25 @@ fn start(format: &Format, is_auto: bool, parallel: bool) -> String {
     )
 }
 
+/// What a call of a tool begins with, before its first argument.
+fn start_of_call(Format { open, before, body, .. }: &Format, tool: &Tool) -> String {
+    let mut start = format!("{open}{before}");
+    match body {
+        Body::Functions => start += &format!("<function={}>\n", tool.name()),
+        Body::Json { parts, .. } => {
+            for part in parts {
+                match part {
+                    Part::Text(text) => start += text,
+                    Part::Name => start += tool.name(),
+                    Part::Arguments => break,
+                }
+            }
+            start += "{";
+        }
+    }
+    start
+}
+
 /// A call as a JSON object.
 fn object(parts: &[Part], tool: &Tool, is_checked: bool) -> Result<String> {
     let arguments = arguments(tool, is_checked)?;
@@ -112,14 +175,16 @@ fn function(tool: &Tool, is_checked: bool) -> Result<String> {
     let required = schema["required"].as_array().map(Vec::as_slice).unwrap_or_default();
     let argument = |(key, value): (&String, &Value)| {
         let (begin, end) = (text(&format!("<parameter={key}>\n")), text("\n</parameter>\n"));
-        let argument = match (value["type"] == "string", value["enum"].as_array()) {
+        let argument = Argument { root: &schema, part: value }.resolved();
+        let values = argument.part.get("enum").and_then(Value::as_array);
+        let argument = match (argument.is_text(), values) {
             (true, Some(values)) => {
                 let values: Vec<String> =
                     values.iter().filter_map(Value::as_str).map(text).collect();
                 format!("{begin} ({}) {end}", values.join(" | "))
             }
             (true, None) => format!("{begin} value \"\\n\""),
-            _ => format!("{begin} %json {} {end}", with_definitions(value, &schema)),
+            _ => format!("{begin} %json {} {end}", part_of(&schema, key)),
         };
         let is_required = required.iter().any(|name| name == key);
         if is_required { argument } else { format!("({argument})?") }
@@ -127,7 +192,8 @@ fn function(tool: &Tool, is_checked: bool) -> Result<String> {
     let mut rule = name;
     match schema["properties"].as_object() {
         Some(properties) => {
-            for property in properties {
+            // Where nothing is allowed, there is no argument.
+            for property in properties.iter().filter(|it| *it.1 != false) {
                 rule = format!("{rule} {}", argument(property));
                 // Each part has its own copy of the definitions.
                 check_length(&rule)?;
@@ -159,15 +225,42 @@ fn arguments(tool: &Tool, is_checked: bool) -> Result<Value> {
     Ok(schema)
 }
 
-/// A part of a schema, with the definitions that it may refer to.
-fn with_definitions(part: &Value, schema: &Value) -> Value {
-    let mut part: Map<String, Value> = part.as_object().cloned().unwrap_or_default();
-    let refers = Value::from(part.clone()).to_string().contains("\"$ref\"");
-    let definitions = ["$defs", "definitions"].into_iter().filter(|_| refers);
-    for key in definitions.chain(["x-guidance"]) {
-        part.extend(schema.get(key).map(|value| (key.to_owned(), value.clone())));
+/// The schema of an argument. Where it has references, the whole schema is a definition of it.
+fn part_of(schema: &Value, key: &str) -> Value {
+    let mut part = schema["properties"][key].clone();
+    if part.to_string().contains("\"$ref\"") {
+        let mut whole = schema.clone();
+        whole.as_object_mut().and_then(|whole| whole.remove("x-guidance"));
+        move_references(&mut whole, false);
+        let key = key.replace('~', "~0").replace('/', "~1");
+        part = json!({ "$ref": format!("{WHOLE}/properties/{key}"), "$defs": { "whole": whole } });
     }
-    part.into()
+    if part == true {
+        part = json!({});
+    }
+    part["x-guidance"] = schema["x-guidance"].clone();
+    part
+}
+
+/// Has references to a schema be to where it is a definition. Keys of some objects are names.
+fn move_references(schema: &mut Value, has_names: bool) {
+    match schema {
+        Value::Array(parts) => parts.iter_mut().for_each(|part| move_references(part, false)),
+        Value::Object(fields) => {
+            for (key, value) in fields {
+                let place = value.as_str().and_then(|text| text.strip_prefix('#'));
+                match (place, key.as_str()) {
+                    (Some(place), "$ref") => *value = format!("{WHOLE}{place}").into(),
+                    (_, "enum" | "const" | "default" | "examples") if !has_names => {}
+                    (_, "properties" | "patternProperties" | "$defs" | "definitions") => {
+                        move_references(value, !has_names);
+                    }
+                    _ => move_references(value, false),
+                }
+            }
+        }
+        _ => {}
+    }
 }
 
 /// A text in Lark's syntax.

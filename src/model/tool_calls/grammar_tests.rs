@@ -6,6 +6,7 @@ use super::{
 };
 use crate::model::{
     generate::constraint::{ConstraintSource, is_allowed},
+    grammar::source::Grammar,
     tokenizer::{text::Tokenizer, tools::Tool},
 };
 use serde_json::Value;
@@ -190,4 +191,139 @@ fn bad_schemas_are_errors_if_strict() {
     }
     let none = ToolCallParser::of(formats()[0].clone(), tools(false).into());
     assert!(none.grammar(&ToolChoice::Named("g".into()), true).is_err());
+}
+
+const ANSWER: &str = r#"{"type": "object", "properties": {"answer": {"type": "string", "maxLength": 6}}, "required": ["answer"], "additionalProperties": false}"#;
+
+#[test]
+fn answers_are_calls_or_formatted_text() {
+    let (mut calls, mut texts) = (0, 0);
+    for (n, format) in formats().into_iter().enumerate() {
+        let text = Grammar::json_schema(ANSWER).unwrap();
+        let parser = ToolCallParser::of(format, tools(false).into()).or_text(text);
+        let [.., weather] = &parser.starts()[..2] else { unreachable!() };
+        for begin in ["", "{\"answer\"", weather] {
+            for seed in 0..4 {
+                let seed = seed * 77 + 5;
+                let Some(text) = walk(&parser, &ToolChoice::Auto, true, begin, seed) else {
+                    continue;
+                };
+                let answer = answer(parser.clone(), &text);
+                if answer.calls.is_empty() {
+                    let value: Value = serde_json::from_str(&answer.text).unwrap();
+                    assert!(value["answer"].is_string() && *weather != begin, "{n}: {text}");
+                    texts += 1;
+                } else {
+                    assert!(answer.text.is_empty() && !begin.contains("answer"), "{n}: {text}");
+                    check(&answer, &text);
+                    calls += 1;
+                }
+            }
+        }
+    }
+    assert!(calls > 20 && texts > 20, "{calls} answers have calls, {texts} are text");
+}
+
+/// Text of these formats may be what a call is: nothing but a valid call begins as one.
+#[test]
+fn text_cannot_begin_like_a_call() {
+    let mut ended = 0;
+    for (n, format) in formats().into_iter().enumerate() {
+        for text in [Grammar::regex("(.|\n)*").unwrap(), Grammar::json()] {
+            let parser = ToolCallParser::of(format.clone(), tools(false).into()).or_text(text);
+            for start in parser.starts().iter().step_by(2) {
+                // The last token of the start is another one, perhaps.
+                for cut in [1, 3] {
+                    let begin = &start[..start.len() - cut];
+                    let seed = cut as u64 * 77 + 5;
+                    let text = walk(&parser, &ToolChoice::Auto, true, begin, seed);
+                    let Some(text) = text else { continue };
+                    let answer = answer(parser.clone(), &text);
+                    let begins = text.starts_with(start);
+                    assert_eq!(!begins, answer.calls.is_empty(), "{n}: {text}");
+                    check(&answer, &text);
+                    ended += usize::from(begins);
+                }
+            }
+        }
+    }
+    assert!(ended > 10, "{ended} answers have calls");
+}
+
+/// A text that is complete where a call would go on.
+#[test]
+fn text_may_be_the_mark_of_a_call() {
+    let text = Grammar::regex("<tool_call>").unwrap();
+    let parser = ToolCallParser::of(formats()[0].clone(), tools(false).into()).or_text(text);
+    let (mut calls, mut texts) = (0, 0);
+    for seed in 0..12 {
+        let text = walk(&parser, &ToolChoice::Auto, true, "<tool_call>", seed * 77 + 5);
+        let Some(text) = text else { continue };
+        let answer = answer(parser.clone(), &text);
+        check(&answer, &text);
+        assert_eq!(answer.text, if answer.calls.is_empty() { "<tool_call>" } else { "" });
+        calls += usize::from(!answer.calls.is_empty());
+        texts += usize::from(answer.calls.is_empty());
+    }
+    assert!(calls > 0 && texts > 0, "{calls} answers have calls, {texts} are text");
+}
+
+#[test]
+fn calls_within_formatted_text_are_text() {
+    let text = r#"{"answer": "<tool_call>\n<function=add>\n</function>\n</tool_call>"}"#;
+    let text = text.replace("\\n", "\n");
+    for format in formats() {
+        let parser =
+            ToolCallParser::of(format.clone(), tools(false).into()).or_text(Grammar::json());
+        for at in 0..text.len() {
+            let mut parser = parser.clone();
+            let mut parsed = ParsedAnswer::default();
+            let events = [parser.push(&text[..at]), parser.push(&text[at..]), parser.finish()];
+            events.concat().into_iter().for_each(|event| parsed.add(event));
+            assert_eq!((parsed.text.as_str(), parsed.calls.len()), (text.as_str(), 0));
+        }
+    }
+    let plain = ToolCallParser::of(formats()[3].clone(), tools(false).into());
+    assert_eq!(answer(plain, &text).calls.len(), 1, "alone it is a call");
+}
+
+/// References of parts are to the whole schema, also to what only it has.
+#[test]
+fn arguments_with_references_conform() {
+    const SCHEMA: &str = r##"{
+        "type": "object",
+        "properties": {
+            "kind": { "$ref": "#/definitions/kind" },
+            "count": { "$ref": "#/properties/size" },
+            "size": { "type": "integer", "minimum": 1, "maximum": 3 },
+            "next": { "anyOf": [{ "$ref": "#" }, { "type": "null" }] },
+            "never": false
+        },
+        "required": ["kind", "count", "size"],
+        "additionalProperties": false,
+        "definitions": { "kind": { "type": "string", "enum": ["a", "b\"c"] } }
+    }"##;
+    let is_valid = |value: &Value| {
+        let is_small = |key: &str| (1..=3).contains(&value[key].as_u64().unwrap());
+        let is_kind = ["a", "b\"c"].contains(&value["kind"].as_str().unwrap());
+        is_kind && is_small("count") && is_small("size") && value.get("never").is_none()
+    };
+    let (mut ended, mut nested) = (0, 0);
+    for format in &formats()[3..] {
+        let tool = Tool::new("f", SCHEMA).unwrap().strict(true);
+        let parser = ToolCallParser::of(format.clone(), [tool].into());
+        for seed in 0..12 {
+            let text = walk(&parser, &ToolChoice::Required, false, "", seed * 77 + 5);
+            let Some(text) = text else { continue };
+            let [call] = &answer(parser.clone(), &text).calls[..] else { panic!("{text}") };
+            let arguments: Value = serde_json::from_str(&call.arguments).unwrap();
+            assert!(is_valid(&arguments), "{text}");
+            if arguments["next"].is_object() {
+                assert!(is_valid(&arguments["next"]), "{text}");
+                nested += 1;
+            }
+            ended += 1;
+        }
+    }
+    assert!(ended > 10 && nested > 1, "{ended} calls, {nested} of them nested");
 }

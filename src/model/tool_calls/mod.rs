@@ -8,5 +8,6 @@ mod grammar;
 #[cfg(all(test, feature = "grammar"))]
 mod grammar_tests;
 pub(super) mod parser;
+mod schema;
 #[cfg(test)]
 mod tests;

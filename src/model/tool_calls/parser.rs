@@ -5,6 +5,8 @@ use super::{
     event::{MOST_SPACES, ToolCallEvent},
     format::{Body, Format},
 };
+#[cfg(feature = "grammar")]
+use crate::model::grammar::source::Grammar;
 use crate::{
     error::Result,
     model::tokenizer::{
@@ -59,6 +61,11 @@ pub enum ToolChoice {
 pub struct ToolCallParser {
     format: Arc<Format>,
     tools: Arc<[Tool]>,
+    /// Texts with which calls begin that come first or not at all; empty if they may come anywhere.
+    starts: Vec<String>,
+    /// What an answer without calls is.
+    #[cfg(feature = "grammar")]
+    text: Option<Grammar>,
     state: State,
     /// Text from which no event came yet, or from the begin of a call on.
     held: String,
@@ -74,6 +81,8 @@ enum State {
     /// Nothing was said but spaces.
     Begin,
     Text,
+    /// Text until the end: no call came first.
+    TextOnly,
     /// A call may begin at this place.
     Opened(usize),
     /// A call, which begins at this place.
@@ -96,8 +105,35 @@ impl ToolCallParser {
     }
 
     pub(super) fn of(format: Format, tools: Arc<[Tool]>) -> Self {
-        let (format, held) = (format.into(), String::new());
-        Self { format, tools, state: State::Begin, held, done: 0, called: false }
+        Self {
+            format: format.into(),
+            tools,
+            starts: Vec::new(),
+            #[cfg(feature = "grammar")]
+            text: None,
+            state: State::Begin,
+            held: String::new(),
+            done: 0,
+            called: false,
+        }
+    }
+
+    /// Has calls come first, with one of these texts, or not at all.
+    #[cfg(feature = "grammar")]
+    pub(super) fn with_text(self, text: Grammar, starts: Vec<String>) -> Self {
+        Self { text: Some(text), starts, ..self }
+    }
+
+    /// The grammar of answers without calls.
+    #[cfg(feature = "grammar")]
+    pub(super) fn text_grammar(&self) -> Option<&Grammar> {
+        self.text.as_ref()
+    }
+
+    /// The texts with which none of them begins.
+    #[cfg(feature = "grammar")]
+    pub(super) fn starts(&self) -> &[String] {
+        &self.starts
     }
 
     pub(super) fn format(&self) -> &Format {
@@ -132,7 +168,13 @@ impl ToolCallParser {
     /// Reads on in the held text. Returns false if more is needed.
     fn step(&mut self, events: &mut Vec<ToolCallEvent>) -> bool {
         match &mut self.state {
+            State::Begin if !self.starts.is_empty() => self.start(),
             State::Begin => self.begin(),
+            State::TextOnly => {
+                events.push(ToolCallEvent::Text(self.take(self.rest().len())));
+                self.state = State::TextOnly;
+                true
+            }
             State::Text => self.text(events),
             State::Opened(at) => {
                 let at = *at;
@@ -174,6 +216,19 @@ impl ToolCallParser {
         self.state = State::Text;
         self.called &= text.is_empty();
         text
+    }
+
+    /// Decides whether calls come first.
+    fn start(&mut self) -> bool {
+        let rest = self.rest();
+        if self.starts.iter().any(|start| rest.starts_with(start)) {
+            self.starts.clear();
+        } else if self.starts.iter().any(|start| start.starts_with(rest)) {
+            return false;
+        } else {
+            self.state = State::TextOnly;
+        }
+        true
     }
 
     fn begin(&mut self) -> bool {

@@ -10,8 +10,14 @@ use std::sync::Arc;
 
 const WEATHER: &str = r#"{"type": "object", "properties": {"city": {"type": "string"}, "days": {"type": "integer"}}}"#;
 
+const PLAN: &str = r##"{"type": "object", "properties": {
+    "text": {"$ref": "#/$defs/text"}, "maybe": {"type": ["string", "null"]}, "next": {"$ref": "#"}
+}, "$defs": {"text": {"type": "string"}}}"##;
+
 fn tools() -> Arc<[Tool]> {
-    [Tool::new("weather", WEATHER).unwrap(), Tool::new("add", "{}").unwrap()].into()
+    [("weather", WEATHER), ("add", "{}"), ("plan", PLAN)]
+        .map(|(name, schema)| Tool::new(name, schema).unwrap())
+        .into()
 }
 
 fn format(open: &str, close: &str, body: Body) -> Format {
@@ -83,7 +89,7 @@ fn answer(events: Vec<ToolCallEvent>) -> (String, Vec<String>) {
 }
 
 /// Forms, answers, and what they are: text and calls.
-const ANSWERS: [(&str, &str, &str, &[&str]); 38] = [
+const ANSWERS: [(&str, &str, &str, &[&str]); 41] = [
     (
         "hermes",
         "<tool_call>\n{\"name\": \"weather\", \"arguments\": {\"city\": \"Oslo\"}}\n</tool_call>",
@@ -215,7 +221,26 @@ const ANSWERS: [(&str, &str, &str, &[&str]); 38] = [
         "coder",
         "<tool_call><function=add><parameter=a>\n<b>\n\n</parameter><parameter=c>[1, {\"d\": null}]</parameter></function></tool_call>",
         "",
-        &[r#"add {"a": "<b>\n", "c": [1,{"d":null}]}"#],
+        &[r#"add {"a": "<b>\n", "c": [1, {"d": null}]}"#],
+    ),
+    // Numbers have all their digits, and types may be behind references.
+    (
+        "coder",
+        "<tool_call><function=weather><parameter=days>-123456789012345678901234567890</parameter><parameter=x>[1e400, 0.10]</parameter></function></tool_call>",
+        "",
+        &[r#"weather {"days": -123456789012345678901234567890, "x": [1e400, 0.10]}"#],
+    ),
+    (
+        "coder",
+        "<tool_call><function=plan><parameter=text>12</parameter><parameter=maybe>null</parameter><parameter=next>{\"maybe\": \"x\"}</parameter></function></tool_call>",
+        "",
+        &[r#"plan {"text": "12", "maybe": null, "next": {"maybe": "x"}}"#],
+    ),
+    (
+        "coder",
+        "<tool_call><function=plan><parameter=maybe>12</parameter><parameter=text>\"a\"</parameter><parameter=next>True</parameter></function></tool_call>",
+        "",
+        &[r#"plan {"maybe": "12", "text": "\"a\"", "next": true}"#],
     ),
     (
         "coder",

@@ -1,0 +1,59 @@
+//! Fields of a request that its response repeats, in `/v1/responses`.
+
+use serde_json::{Value, json};
+
+/// Fields that are repeated as they are.
+const AS_SENT: [&str; 10] = [
+    "instructions",
+    "max_output_tokens",
+    "metadata",
+    "parallel_tool_calls",
+    "prompt_cache_key",
+    "safety_identifier",
+    "temperature",
+    "tool_choice",
+    "top_p",
+    "user",
+];
+
+/// Returns what the response to a request repeats, as JSON, with defaults where nothing was sent.
+pub fn repeated(body: &Value) -> String {
+    let mut object = json!({
+        "background": false, "conversation": null, "instructions": null, "max_output_tokens": null,
+        "max_tool_calls": null, "metadata": {}, "parallel_tool_calls": true,
+        "previous_response_id": null, "prompt": null, "prompt_cache_key": null,
+        "reasoning": with_fields(json!({ "effort": null, "summary": null }), &body["reasoning"]),
+        "safety_identifier": null, "service_tier": "default", "store": false, "temperature": null,
+        "text": text(&body["text"]), "tool_choice": "auto", "tools": [], "top_logprobs": 0,
+        "top_p": null, "truncation": "disabled", "user": null,
+    });
+    for field in AS_SENT.into_iter().filter(|field| !body[field].is_null()) {
+        object[field] = body[field].clone();
+    }
+    if let Some(tools) = body["tools"].as_array() {
+        let tool =
+            json!({ "type": "function", "description": null, "parameters": null, "strict": false });
+        object["tools"] = tools.iter().map(|sent| with_fields(tool.clone(), sent)).collect();
+    }
+    object.to_string()
+}
+
+fn text(sent: &Value) -> Value {
+    let text = json!({ "format": { "type": "text" }, "verbosity": "medium" });
+    let mut text = with_fields(text, sent);
+    if text["format"]["type"] == "json_schema" {
+        // It is held to, whatever was sent.
+        text["format"]["strict"] = true.into();
+    }
+    text
+}
+
+/// Returns an object with the fields of another that are not null.
+pub fn with_fields(mut object: Value, more: &Value) -> Value {
+    for (field, value) in more.as_object().into_iter().flatten() {
+        if !value.is_null() || object[field].is_null() {
+            object[field] = value.clone();
+        }
+    }
+    object
+}

@@ -1,0 +1,165 @@
+//! Tool calls as they are streamed and cut, by the three APIs.
+
+use crate::{
+    Served,
+    client::post,
+    joined,
+    tools::{add, check_weather, parsed, served, user, weather},
+    with,
+};
+use serde_json::{Value, json};
+
+const CHAT: &str = "/v1/chat/completions";
+
+/// The first token of a text, to prefer it.
+fn bias(server: &Served, text: &str) -> Value {
+    let body = json!({ "prompt": text, "add_special_tokens": false });
+    let tokens = post(&server.address, "/tokenize", &body).json()["tokens"].clone();
+    json!({ tokens[0].to_string(): 100 })
+}
+
+fn forced() -> Value {
+    json!({
+        "messages": user(), "tools": [weather(), add()], "tool_choice": "required", "seed": 3,
+        "max_tokens": 150, "temperature": 0.8, "stream": true,
+    })
+}
+
+/// The tool as Anthropic's API has it.
+fn own() -> Value {
+    let function = &weather()["function"];
+    json!({ "name": "weather", "input_schema": function["parameters"] })
+}
+
+#[test]
+fn streamed_calls_are_numbered() {
+    let server = served();
+    // Without an end of the text, calls go on.
+    let end = json!({ "2047": -100 });
+    let chunks = post(&server.address, CHAT, &with(forced(), &[("logit_bias", end)])).chunks();
+    let mut calls: Vec<(String, String)> = Vec::new();
+    let deltas = chunks.iter().filter_map(|it| it["choices"][0]["delta"]["tool_calls"].as_array());
+    for entry in deltas.flatten() {
+        let index = entry["index"].as_u64().unwrap() as usize;
+        if entry["id"].is_string() {
+            assert_eq!(index, calls.len(), "{entry}");
+            calls.push((entry["function"]["name"].as_str().unwrap().into(), String::new()));
+        }
+        calls[index].1 += entry["function"]["arguments"].as_str().unwrap_or("");
+    }
+    assert!(calls.len() > 2, "{calls:?}");
+    for (name, arguments) in &calls[..calls.len() - 1] {
+        let arguments: Value = serde_json::from_str(arguments).unwrap();
+        match name.as_str() {
+            "weather" => check_weather(&arguments),
+            _ => assert!(arguments["a"].is_boolean(), "{arguments}"),
+        }
+    }
+}
+
+/// Pieces of it have gone out: the reason says that nothing may be run.
+#[test]
+fn calls_that_are_cut_are_not_to_be_run() {
+    let server = served();
+    let named = json!({ "type": "function", "function": { "name": "weather" } });
+    let body = with(forced(), &[("tool_choice", named), ("stop", json!("days"))]);
+    let chunks = post(&server.address, CHAT, &body).chunks();
+    assert_eq!(joined(&chunks, 0).1, "stop");
+    let begun = |chunk: &Value| chunk["choices"][0]["delta"]["tool_calls"].is_array();
+    assert!(chunks.iter().any(begun));
+    let whole = post(&server.address, CHAT, &with(body, &[("stream", false.into())])).json();
+    let choice = &whole["choices"][0];
+    assert_eq!(
+        (&choice["finish_reason"], &choice["message"]["tool_calls"]),
+        (&json!("stop"), &Value::Null)
+    );
+    assert!(choice["message"]["content"].as_str().unwrap().contains("weather"), "{whole}");
+    // The newer API has a status for it.
+    let mut tool = weather()["function"].clone();
+    tool["type"] = "function".into();
+    let body = json!({ "input": "Oslo?", "tools": [tool], "tool_choice": "required", "stream": true, "max_output_tokens": 30, "temperature": 0 });
+    let events = post(&server.address, "/v1/responses", &body).named_events();
+    let (name, last) = events.last().unwrap();
+    let call = &last["response"]["output"][0];
+    assert_eq!(
+        (name.as_str(), &call["type"], &call["status"]),
+        ("response.incomplete", &json!("function_call"), &json!("incomplete"))
+    );
+}
+
+#[test]
+fn strict_calls_conform_where_text_is_free() {
+    let server = served();
+    let mut tool = weather();
+    tool["function"]["strict"] = true.into();
+    for seed in 0..3 {
+        let more = [
+            ("tools", json!([tool])),
+            ("tool_choice", json!("auto")),
+            ("parallel_tool_calls", json!(true)),
+            ("logit_bias", bias(&server, "<")),
+            ("stop", json!("</tool_call>")),
+            ("stream", json!(false)),
+            ("seed", json!(seed)),
+        ];
+        let answer = post(&server.address, CHAT, &with(forced(), &more)).json();
+        let calls = answer["choices"][0]["message"]["tool_calls"].clone();
+        // The bias may write more marks before the call.
+        for call in calls.as_array().unwrap_or(&Vec::new()) {
+            check_weather(&parsed(&call["function"]["arguments"]));
+        }
+        assert!(!calls.is_null(), "{answer}");
+    }
+}
+
+#[test]
+fn messages_have_blocks_of_calls() {
+    let server = served();
+    let ask = |single: bool, seed: u64, stream: bool| {
+        let choice = json!({ "type": "any", "disable_parallel_tool_use": single });
+        let body = json!({
+            "messages": user(), "tools": [own()], "tool_choice": choice, "temperature": 1.5, "seed": seed,
+            "max_tokens": 400, "stream": stream,
+        });
+        post(&server.address, "/v1/messages", &body)
+    };
+    let mut several = 0;
+    for seed in 0..6 {
+        for single in [true, false] {
+            let answer = ask(single, seed, false).json();
+            let blocks = answer["content"].as_array().unwrap();
+            if answer["stop_reason"] == "max_tokens" {
+                continue;
+            }
+            assert_eq!(answer["stop_reason"], "tool_use", "{answer}");
+            for block in blocks {
+                assert_eq!(
+                    (&block["type"], &block["name"]),
+                    (&json!("tool_use"), &json!("weather"))
+                );
+                check_weather(&block["input"]);
+            }
+            assert!(blocks.len() == 1 || !single, "{answer}");
+            several += usize::from(blocks.len() > 1);
+        }
+    }
+    assert!(several > 0, "no answer has several calls");
+    // Streamed, it is the same in pieces.
+    let whole = ask(true, 0, false).json();
+    let events = ask(true, 0, true).named_events();
+    let pieces = events.iter().filter_map(|(_, data)| data["delta"]["partial_json"].as_str());
+    let input: Value = serde_json::from_str(&pieces.collect::<String>()).unwrap();
+    assert_eq!(input, whole["content"][0]["input"]);
+    let reason = events.iter().find_map(|(_, data)| data["delta"]["stop_reason"].as_str());
+    assert_eq!(reason, Some("tool_use"));
+}
+
+#[test]
+fn repeated_fields_are_bounded() {
+    let server = Served::new(&crate::cpu(), 1, 1, |options| {
+        options.max_body_bytes(100_000).max_pending_bytes(200_000)
+    });
+    let body = |bytes: usize| json!({ "input": "Hi", "metadata": { "a": "x".repeat(bytes) }, "max_output_tokens": 1 });
+    let status = |bytes| post(&server.address, "/v1/responses", &body(bytes)).status;
+    assert_eq!((status(20_000), status(60_000)), (200, 400));
+}
