@@ -72,7 +72,7 @@ fn structured(mut fields: Fields) -> Result<Grammar> {
         grammars.push(checked(&fields, "regex", Grammar::regex(&expression))?);
     }
     if let Some(source) = fields.text("grammar")? {
-        grammars.push(checked(&fields, "grammar", Grammar::lark(&source))?);
+        grammars.push(checked(&fields, "grammar", Grammar::detect(&source))?);
     }
     if let Some(choices) = fields.take("choice") {
         let source = choices_source(&choices).ok_or_else(|| {

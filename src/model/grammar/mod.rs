@@ -4,6 +4,7 @@
 //! one that computes nothing in advance: a mask costs time only where a sequence comes to it.
 
 pub(super) mod bounds;
+mod gbnf;
 mod matcher;
 mod productive;
 pub mod source;
