@@ -89,6 +89,16 @@ pub mod grammar {
     pub const MOST_DEPTH: usize = 200;
     /// Lines of a grammar that may be rules, each of which may refer to the next.
     pub const MOST_RULES: usize = 2000;
+    /// Characters, classes and names of rules in a GBNF grammar. So many compile within seconds.
+    pub const MOST_PARTS: usize = 20_000;
+    /// Repetitions of a part of a GBNF grammar, as in llama.cpp.
+    pub const MOST_REPEATED: u32 = 2000;
+    /// Characters of a GBNF grammar's regular expression. Rules of a larger one are parsed.
+    pub const MOST_EXPANDED: usize = 10_000;
+    /// Characters of a lexeme of a GBNF grammar.
+    pub const MOST_LEXEME: usize = 1000;
+    /// Lexemes of a GBNF grammar that have more than one character.
+    pub const MOST_LEXEMES: usize = 64;
     /// Names in angle brackets of a grammar, which may be special tokens.
     pub const MOST_SPECIAL: usize = 1000;
     /// References in a schema.

@@ -23,7 +23,8 @@ pub struct GrammarArgs {
     /// Generate text that a regular expression matches as a whole
     #[arg(long, value_name = "PATTERN", allow_hyphen_values = true)]
     regex: Option<String>,
-    /// Generate text by a grammar in a file, in llguidance's variant of Lark's syntax
+    /// Generate text by a grammar in a file: GBNF, whose rules have `::=`, or llguidance's variant of
+    /// Lark's syntax
     #[arg(long, value_name = "FILE")]
     grammar: Option<PathBuf>,
 }
@@ -45,7 +46,7 @@ impl GrammarArgs {
             Grammar::regex(expression).context("--regex")?
         } else if let Some(file) = &self.grammar {
             let source = input::text(file, MAX_GRAMMAR).context("--grammar")?;
-            Grammar::lark(&source).context("--grammar")?
+            Grammar::detect(&source).context("--grammar")?
         } else if self.json_object {
             Grammar::json()
         } else {

@@ -9,19 +9,20 @@ use serde_json::Value;
 
 /// The most texts to choose from.
 const MOST_CHOICES: usize = 1000;
-/// Fields of a request: those of vLLM's older versions, and one of llama.cpp.
-const FIELDS: [(&str, Form); 5] = [
+/// Fields of a request: those of vLLM's older versions, and two of llama.cpp.
+const FIELDS: [(&str, Form); 6] = [
     ("guided_json", Form::Schema),
     ("guided_regex", Form::Regex),
     ("guided_choice", Form::Choice),
-    ("guided_grammar", Form::Lark),
+    ("guided_grammar", Form::Grammar),
     ("json_schema", Form::Schema),
+    ("grammar", Form::Grammar),
 ];
 /// Fields of `structured_outputs`.
 const STRUCTURED: [(&str, Form); 5] = [
     ("json", Form::Schema),
     ("regex", Form::Regex),
-    ("grammar", Form::Lark),
+    ("grammar", Form::Grammar),
     ("choice", Form::Choice),
     ("json_object", Form::Json),
 ];
@@ -45,7 +46,8 @@ impl Format {
 enum Form {
     Schema,
     Regex,
-    Lark,
+    /// GBNF or Lark.
+    Grammar,
     Choice,
     /// Whether it is any JSON object.
     Json,
@@ -141,7 +143,7 @@ fn take(fields: &mut Fields, forms: &[(&str, Form)]) -> Result<Vec<Format>> {
             Form::Schema => Grammar::json_schema(&schema(fields.take(field).unwrap_or_default())),
             Form::Choice => Grammar::lark(&choices(fields, field)?),
             Form::Regex => Grammar::regex(&fields.text(field)?.unwrap_or_default()),
-            Form::Lark => Grammar::lark(&fields.text(field)?.unwrap_or_default()),
+            Form::Grammar => Grammar::detect(&fields.text(field)?.unwrap_or_default()),
         };
         let field = fields.name(field);
         let grammar = made.map_err(|error| ApiError::library(&field, &error))?;

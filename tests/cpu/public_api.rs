@@ -15,7 +15,7 @@ fn the_list_of_public_items_is_current() {
     let target = repository("target/public-api");
     let status = Command::new(env!("CARGO"))
         .args(["rustdoc", "--quiet", "--locked", "-p", "bitnet-wgpu", "--lib"])
-        .args(["--features", "auto,linalg,reference,train", "--target-dir"])
+        .args(["--features", "auto,grammar,linalg,reference,train", "--target-dir"])
         .arg(&target)
         // Without `internals`, as on docs.rs: links to what is private are found here.
         .args(["--", "-Zunstable-options", "--output-format", "json", "-D", "rustdoc::all"])

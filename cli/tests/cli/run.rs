@@ -346,11 +346,19 @@ fn texts_have_the_form() {
     let date = run(&["--regex", "[0-9]{4}-[0-9]{2}"]);
     assert!(date.len() == 7 && date.as_bytes()[4] == b'-', "{date}");
     assert_eq!(run(&["--grammar", &directory.path("list.lark")]).split(", ").count(), 3);
+    fs::write(directory.path("list.gbnf"), "root ::= item (\", \" item){2}\nitem ::= [ab]")
+        .unwrap();
+    assert_eq!(run(&["--grammar", &directory.path("list.gbnf")]).split(", ").count(), 3);
+    fs::write(directory.path("wrong.gbnf"), "root ::= item").unwrap();
     for (options, wanted) in [
         (&["--json-schema", r#"{"enum": []}"#][..], "--json-schema"),
         (&["--json-schema", "no such file"], "no such file"),
         (&["--regex", "("], "--regex"),
         (&["--grammar", &directory.path("schema.json")], "--grammar"),
+        (
+            &["--grammar", &directory.path("wrong.gbnf")],
+            "line 1, column 10: there is no rule `item`",
+        ),
         (&["--json-object", "--regex", "a"], "cannot be used with"),
     ] {
         fails(&[&["run", TALES, "Once", "--cpu"], options].concat(), wanted);

@@ -56,6 +56,7 @@ fn answers_have_the_form(model: &Model) {
         (json!({ "choice": ["yes", "n\"o"] }), &["yes", "n\"o"][..]),
         (json!({ "regex": "[ab]{1}" }), &["a", "b"]),
         (json!({ "grammar": "start: \"x\" | \"y\"" }), &["x", "y"]),
+        (json!({ "grammar": "root ::= \"x\" | \"z\"" }), &["x", "z"]),
         (json!({ "json": "{\"const\": 7}" }), &["7"]),
         (json!({ "json": { "enum": [null] } }), &["null"]),
     ] {

@@ -5,6 +5,7 @@
 
 mod alternatives;
 pub(super) mod bounds;
+mod gbnf;
 mod matcher;
 mod productive;
 pub mod source;

@@ -3,6 +3,7 @@
 use super::{
     alternatives::Alternatives,
     bounds::{check_lark, check_length, check_schema},
+    gbnf,
     matcher::{Reasoning, TokenGrammar},
     productive::is_productive,
     token_bytes::vocabulary_of,
@@ -122,6 +123,37 @@ impl Grammar {
         check_lark(grammar)?;
         let made = Self::new(TopLevelGrammar::from_lark(grammar.to_owned()));
         if grammar.contains("<[") { Ok(made) } else { made.checked(grammar) }
+    }
+
+    /// Returns a grammar in [GBNF](https://github.com/ggml-org/llama.cpp/blob/master/grammars/README.md),
+    /// the syntax of llama.cpp. A text begins with the rule `root`. Tokens, as in `<think>`, are not
+    /// supported.
+    ///
+    /// # Errors
+    /// [`Error::Grammar`](crate::Error::Grammar), with line and column, for a grammar that is wrong; for one that
+    /// allows no finite text, or takes too much work.
+    ///
+    /// ```
+    /// use bitnet_wgpu::model::Grammar;
+    ///
+    /// # fn main() -> bitnet_wgpu::Result<()> {
+    /// Grammar::gbnf(r#"root ::= "yes" | "no" [.!]?"#)?;
+    /// let error = Grammar::gbnf("root ::= answer").err().map(|error| error.to_string());
+    /// assert_eq!(error.as_deref(), Some("grammar: line 1, column 10: there is no rule `answer`"));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn gbnf(grammar: &str) -> Result<Self> {
+        Self::new(gbnf::read(grammar)?).checked("")
+    }
+
+    /// Returns a grammar in the syntax that it is written in: [`Grammar::gbnf`] if its first rule has
+    /// `::=`, else [`Grammar::lark`].
+    ///
+    /// # Errors
+    /// Those of the two.
+    pub fn detect(grammar: &str) -> Result<Self> {
+        if gbnf::is_gbnf(grammar) { Self::gbnf(grammar) } else { Self::lark(grammar) }
     }
 
     /// Has the grammar begin after a model's reasoning, if there is some: reasoning that the prompt

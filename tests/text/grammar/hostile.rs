@@ -4,7 +4,7 @@ use super::*;
 use std::time::{Duration, Instant};
 
 /// Makes a grammar in bounded time: it works or is an error, also when texts begin.
-fn made(what: &str, make: impl FnOnce() -> Result<Grammar>) {
+pub(super) fn made(what: &str, make: impl FnOnce() -> Result<Grammar>) {
     let begun = Instant::now();
     let result = make().and_then(|grammar| GrammarWalk::new(&grammar, &TOKENIZER, TOKENIZER.eos()));
     let time = begun.elapsed();

@@ -1,6 +1,7 @@
 //! Grammars without a model: errors, hostile input, and texts by random allowed tokens.
 
 mod errors;
+mod gbnf;
 mod hostile;
 mod schemas;
 
