@@ -50,6 +50,15 @@ pub const CELLS: Part = Part {
     unfused: None,
 };
 
+/// The functions of [`CELLS`] for hot kernels, by shuffles where subgroups have 32 lanes.
+/// `wgsl/shared/cells_shuffled.wgsl` says why.
+pub const CELLS_SHUFFLED: Part = Part {
+    path: "wgsl/shared/cells_shuffled.wgsl",
+    source: include_str!("../../wgsl/shared/cells_shuffled.wgsl"),
+    portable: Some(include_str!("../../wgsl/shared/cells_portable.wgsl")),
+    unfused: None,
+};
+
 /// Quotients and roots, correctly rounded: by fused multiply-adds where the device has them, else
 /// in integers. `wgsl/shared/exact.wgsl` documents the functions.
 pub const EXACT: Part = Part {

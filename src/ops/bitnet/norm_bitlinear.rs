@@ -25,7 +25,7 @@ use crate::{
         binding::{Binding, Type::*, read, read_write},
         declaration::Kernel,
         params::Params as _,
-        source::{CELLS, EXACT, Part, REDUCE, Source, Work},
+        source::{CELLS, CELLS_SHUFFLED, EXACT, Part, REDUCE, Source, Work},
     },
     language::ShaderLanguage,
     params,
@@ -82,10 +82,8 @@ struct Family {
 macro_rules! family_of {
     ($family:ident, $name:literal, wgsl [$($wgsl:tt),*], msl [$($msl:tt),*]) => {
         static $family: Family = {
-            // Atomics by all lanes: of a subgroup operation, NVIDIA's compiler makes a call, for the
-            // case that lanes are missing, which takes longer.
             const INT8: &[$crate::kernel::source::Part] = $crate::wgsl![
-                REDUCE, "shared/cells_portable", EXACT, "shared/rms", "bitnet/absmax_scale", "bitnet/dot_int8", "bitnet/row_int8", "bitnet/row_sums", $($wgsl,)*
+                REDUCE, CELLS_SHUFFLED, EXACT, "shared/rms", "bitnet/absmax_scale", "bitnet/dot_int8", "bitnet/row_int8", "bitnet/row_sums", $($wgsl,)*
                 "bitnet/norm_bitlinear"
             ];
             const HALF: &[$crate::kernel::source::Part] = $crate::wgsl![
