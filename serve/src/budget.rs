@@ -46,6 +46,9 @@ impl Held {
     /// Sets the amount that is held, if it is larger than before.
     pub fn grow(&mut self, amount: usize) -> Result<(), Full> {
         let more = amount.saturating_sub(self.amount);
+        if more == 0 {
+            return Ok(());
+        }
         let mut held = self.budget.lock();
         let all: usize = held.values().sum::<usize>() + more;
         let own = held.entry(self.client).or_default();

@@ -86,7 +86,7 @@ fn hold(shared: &Shared, client: Client, request: &Request, choices: &[Choice]) 
     let Some(top) = request.logprobs else {
         // They are in the first two events of a stream.
         let bytes = 3 * request.repeated.len();
-        vectors::hold(shared, &mut held, bytes, "tools", "fields that events repeat")?;
+        vectors::hold(shared, &mut held, bytes, "request", "fields that events repeat")?;
         return Ok(held);
     };
     let capacity = shared.batch.options().capacity();

@@ -1,5 +1,6 @@
 //! Fields of a request that its response repeats, in `/v1/responses`.
 
+use crate::tools::MOST_TOOLS;
 use serde_json::{Value, json};
 
 /// Fields that are repeated as they are.
@@ -30,7 +31,9 @@ pub fn repeated(body: &Value) -> String {
     for field in AS_SENT.into_iter().filter(|field| !body[field].is_null()) {
         object[field] = body[field].clone();
     }
-    if let Some(tools) = body["tools"].as_array() {
+    // More are refused, and would take much memory here.
+    let tools = body["tools"].as_array();
+    if let Some(tools) = tools.filter(|tools| tools.len() <= MOST_TOOLS) {
         let tool =
             json!({ "type": "function", "description": null, "parameters": null, "strict": false });
         object["tools"] = tools.iter().map(|sent| with_fields(tool.clone(), sent)).collect();
@@ -56,4 +59,18 @@ pub fn with_fields(mut object: Value, more: &Value) -> Value {
         }
     }
     object
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn more_tools_than_accepted_are_not_repeated() {
+        let sent = |count: usize| json!({ "tools": vec![json!({ "name": "add" }); count] });
+        let repeated =
+            |count: usize| -> Value { serde_json::from_str(&repeated(&sent(count))).unwrap() };
+        assert_eq!(repeated(MOST_TOOLS)["tools"].as_array().unwrap().len(), MOST_TOOLS);
+        assert_eq!(repeated(MOST_TOOLS + 1)["tools"], json!([]));
+    }
 }

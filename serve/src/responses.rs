@@ -366,7 +366,7 @@ impl Answer {
         let said = |item: &Value| item["type"] == "message" || item["type"] == "function_call";
         if !self.items.iter().any(said) {
             events.extend(self.begin_item(ItemKind::Message));
-            events.extend(self.close_open("completed"));
+            events.extend(self.close_open(self.status()));
         }
         events
     }

@@ -12,7 +12,7 @@ use serde_json::{Map, Value};
 use std::{collections::HashSet, sync::Arc};
 
 /// The most tools of a request, as in OpenAI's API.
-const MOST_TOOLS: usize = 128;
+pub const MOST_TOOLS: usize = 128;
 /// The most calls of a message.
 const MOST_CALLS: usize = 128;
 

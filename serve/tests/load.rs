@@ -73,20 +73,22 @@ fn structured_kinds() -> Vec<Kind> {
     let item = json!([{ "type": "function", "name": "report", "parameters": schema }]);
     let own = json!([{ "name": "report", "input_schema": schema }]);
     let either = json!({ "tools": tools, "response_format": format, "stream": true });
-    let called = json!({ "tools": tools, "tool_choice": "required", "stream": true });
+    let called = json!({ "tools": tools, "tool_choice": "required", "parallel_tool_calls": false, "stream": true });
     vec![
         Kind::new(chats, chat(json!({ "response_format": format })), 200, Parses),
         Kind::new(chats, chat(called.clone()), 200, Parses),
         Kind::new(chats, chat(either.clone()), 200, Parses),
         Kind::new(
             "/v1/responses",
-            json!({ "input": "Does it?", "tools": item, "text": { "format": format_of(&schema) } }),
+            json!({ "input": "Does it?", "tools": item, "parallel_tool_calls": false, "text": { "format": format_of(&schema) } }),
             200,
             Parses,
         ),
         Kind::new(
             "/v1/messages",
-            chat(json!({ "tools": own, "tool_choice": { "type": "any" } })),
+            chat(
+                json!({ "tools": own, "tool_choice": { "type": "any", "disable_parallel_tool_use": true } }),
+            ),
             200,
             Parses,
         ),

@@ -255,7 +255,7 @@ fn large_integers_of_calls_are_errors() {
     assert_eq!((status, &error["param"]), (400, &json!("messages")), "{error}");
     let message = error["message"].as_str().unwrap();
     assert!(
-        message.contains("`add`: the integer 99999999999999999999 has more than 64 bits"),
+        message.contains("`add`: the integer 99999999999999999999 is not a signed 64-bit integer"),
         "{message}"
     );
     // Anthropic's API has objects, whose numbers are read with the request.

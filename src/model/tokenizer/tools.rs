@@ -121,7 +121,7 @@ impl ToolCall {
         let Some(integer) = large.filter(|_| is_json(&self.arguments)) else { return Ok(()) };
         let name = &self.name;
         let message = format!(
-            "arguments of `{name}`: the integer {integer:.40} has more than 64 bits; pass it as a string"
+            "arguments of `{name}`: the integer {integer:.40} is not a signed 64-bit integer; pass it as a string"
         );
         Err(Error::ChatTemplate { message })
     }

@@ -265,7 +265,10 @@ fn argument(text: &str, tool: Option<&Tool>, key: &str) -> String {
         text => text,
     };
     let as_text = || Value::from(text).to_string();
-    if serde_json::from_str::<&RawValue>(json).is_err() {
+    // What is JSON but no value here (1e400, lone surrogates) could not be read again.
+    if serde_json::from_str::<&RawValue>(json).is_err()
+        || serde_json::from_str::<Value>(json).is_err()
+    {
         return as_text();
     }
     let kind = kind_of(json);

@@ -83,10 +83,7 @@ impl ToolCallParser {
         let mut rules = Vec::new();
         for (n, tool) in tools.iter().enumerate() {
             let is_checked = tool.is_strict() || !is_auto;
-            let rule = match &format.body {
-                Body::Json { parts, .. } => object(parts, tool, is_checked)?,
-                Body::Functions => function(tool, is_checked)?,
-            };
+            let rule = rule(&format.body, tool, is_checked)?;
             rules.push(format!("tool_{n}: {rule}"));
         }
         let names: Vec<String> = (0..tools.len()).map(|n| format!("tool_{n}")).collect();
@@ -157,6 +154,22 @@ fn start_of_call(Format { open, before, body, .. }: &Format, tool: &Tool) -> Str
     start
 }
 
+/// A call of a tool, with any arguments where its schema is not supported.
+fn rule(body: &Body, tool: &Tool, is_checked: bool) -> Result<String> {
+    let rule = |is_checked| match body {
+        Body::Json { parts, .. } => object(parts, tool, is_checked),
+        Body::Functions => function(tool, is_checked),
+    };
+    match rule(is_checked) {
+        Err(Error::Grammar { message }) if tool.is_strict() => {
+            let message = format!("schema of the tool `{}`: {message}", tool.name());
+            Err(Error::Grammar { message })
+        }
+        Err(Error::Grammar { .. }) => rule(false),
+        made => made,
+    }
+}
+
 /// A call as a JSON object.
 fn object(parts: &[Part], tool: &Tool, is_checked: bool) -> Result<String> {
     let arguments = arguments(tool, is_checked)?;
@@ -206,18 +219,9 @@ fn function(tool: &Tool, is_checked: bool) -> Result<String> {
 
 /// The schema of a tool's arguments, which are an object.
 fn arguments(tool: &Tool, is_checked: bool) -> Result<Value> {
-    let any = json!({ "type": "object" });
-    let mut schema = if is_checked { tool.parameters().clone() } else { any.clone() };
+    let mut schema = if is_checked { tool.parameters().clone() } else { json!({}) };
     schema["type"] = "object".into();
-    match Grammar::json_schema(&schema.to_string()) {
-        Ok(_) => {}
-        Err(Error::Grammar { message }) if tool.is_strict() => {
-            let message = format!("schema of the tool `{}`: {message}", tool.name());
-            return Err(Error::Grammar { message });
-        }
-        Err(Error::Grammar { .. }) => schema = any,
-        Err(error) => return Err(error),
-    }
+    Grammar::json_schema(&schema.to_string())?;
     // As templates write JSON; with any white space, some models write nothing else.
     schema["x-guidance"] = json!({
         "whitespace_flexible": false, "item_separator": ", ", "key_separator": ": ",
@@ -232,8 +236,9 @@ fn part_of(schema: &Value, key: &str) -> Value {
         let mut whole = schema.clone();
         whole.as_object_mut().and_then(|whole| whole.remove("x-guidance"));
         move_references(&mut whole, false);
-        let key = key.replace('~', "~0").replace('/', "~1");
-        part = json!({ "$ref": format!("{WHOLE}/properties/{key}"), "$defs": { "whole": whole } });
+        // By a name of its own, since llguidance does not decode keys of references.
+        let own = whole["properties"][key].clone();
+        part = json!({ "$ref": "#/$defs/part", "$defs": { "whole": whole, "part": own } });
     }
     if part == true {
         part = json!({});
@@ -250,7 +255,10 @@ fn move_references(schema: &mut Value, has_names: bool) {
             for (key, value) in fields {
                 let place = value.as_str().and_then(|text| text.strip_prefix('#'));
                 match (place, key.as_str()) {
-                    (Some(place), "$ref") => *value = format!("{WHOLE}{place}").into(),
+                    // To llguidance, `#/` is the whole schema too.
+                    (Some(place), "$ref") => {
+                        *value = format!("{WHOLE}{}", if place == "/" { "" } else { place }).into();
+                    }
                     (_, "enum" | "const" | "default" | "examples") if !has_names => {}
                     (_, "properties" | "patternProperties" | "$defs" | "definitions") => {
                         move_references(value, !has_names);

@@ -29,7 +29,7 @@ impl<'a> Argument<'a> {
 
     /// Returns whether it is text as it stands: whether only strings are allowed.
     pub fn is_text(self) -> bool {
-        let others = ["null", "boolean", "integer", "array", "object"];
+        let others = ["null", "boolean", "integer", "number", "array", "object"];
         self.allows("string") && !others.iter().any(|kind| self.allows(kind))
     }
 
@@ -39,16 +39,17 @@ impl<'a> Argument<'a> {
     }
 
     fn part_allows(self, part: &Value, kind: &str, left: &mut usize) -> bool {
-        let Value::Object(fields) = part else { return *part != Value::Bool(false) };
         let Some(less) = left.checked_sub(1) else { return true };
         *left = less;
+        let Value::Object(fields) = part else { return *part != Value::Bool(false) };
         let is_kind = |name: &Value| name == kind || kind == "integer" && name == "number";
         let own = fields.iter().all(|(key, value)| match (key.as_str(), value) {
             ("type", Value::Array(names)) => names.iter().any(is_kind),
             ("type", name) => is_kind(name),
-            ("const", value) => kind_of(&value.to_string()) == kind,
+            ("const", value) => type_of(value) == kind,
             ("enum", Value::Array(values)) => {
-                values.iter().any(|value| kind_of(&value.to_string()) == kind)
+                *left = left.saturating_sub(values.len());
+                values.iter().any(|value| type_of(value) == kind)
             }
             ("anyOf" | "oneOf", Value::Array(parts)) => {
                 parts.iter().any(|part| self.part_allows(part, kind, left))
@@ -81,6 +82,19 @@ pub(super) fn kind_of(json: &str) -> &'static str {
     }
 }
 
+/// As [`kind_of`] its JSON.
+fn type_of(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "boolean",
+        Value::Number(number) if number.is_f64() => "number",
+        Value::Number(_) => "integer",
+        Value::String(_) => "string",
+        Value::Array(_) => "array",
+        Value::Object(_) => "object",
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -89,7 +103,7 @@ mod tests {
     fn kinds(part: Value) -> Vec<&'static str> {
         let root = json!({
             "properties": { "a": { "type": "string" }, "b": part },
-            "$defs": { "text": { "$ref": "#/properties/a" }, "loop": { "$ref": "#/$defs/loop" },
+            "$defs": { "large": { "enum": vec![1; 1_000_000] }, "text": { "$ref": "#/properties/a" }, "loop": { "$ref": "#/$defs/loop" },
                        "many": { "anyOf": vec![json!({ "$ref": "#/$defs/many" }); 9] } },
             "type": "object",
         });
@@ -106,6 +120,7 @@ mod tests {
         assert_eq!(kinds(json!({ "$ref": "#/$defs/text" })), ["string"]);
         assert_eq!(kinds(json!({ "$ref": "#" })), ["object"]);
         assert_eq!(kinds(json!({ "enum": ["a", 1] })), ["integer", "string"]);
+        assert_eq!(kinds(json!({ "enum": ["a", 1.5] })), ["number", "string"]);
         assert_eq!(kinds(json!({ "const": false })), ["boolean"]);
         let either = json!([{ "$ref": "#/$defs/text" }, { "type": "array" }]);
         assert_eq!(kinds(json!({ "anyOf": either })), ["string", "array"]);
@@ -115,6 +130,9 @@ mod tests {
         for any in [json!({}), json!(true), json!({ "$ref": "#/$defs/no" })] {
             assert_eq!(kinds(any).len(), 7);
         }
+        // Of values that are many, few are looked at.
+        let many = vec![json!({ "$ref": "#/$defs/large" }); 990];
+        assert_eq!(kinds(json!({ "anyOf": many })).len(), 7);
         // References that have no end.
         for endless in ["loop", "many"] {
             assert_eq!(kinds(json!({ "$ref": format!("#/$defs/{endless}") })).len(), 7);
