@@ -356,7 +356,8 @@ pub fn cache_salt(fields: &mut Fields) -> Result<Option<String>> {
 
 /// Reads a seed.
 pub fn seed(fields: &mut Fields) -> Result<Option<u64>> {
-    let Some(seed) = fields.take("seed") else { return Ok(None) };
+    // As llama.cpp's clients ask for a random one.
+    let Some(seed) = fields.take("seed").filter(|seed| *seed != -1) else { return Ok(None) };
     match seed.as_u64().or(seed.as_i64().map(i64::cast_unsigned)) {
         Some(seed) => Ok(Some(seed)),
         None => {

@@ -144,8 +144,13 @@ pub async fn score(
 
 /// Returns the answer to an error of the model, and notes a lost device.
 fn failed(shared: &Shared, field: &str, error: Error) -> ApiError {
-    if let Error::DeviceLost { during } = &error {
-        shared.lost.get_or_init(|| during.clone());
+    let during = match &error {
+        Error::DeviceLost { during } | Error::WaitLimit { during, .. } => Some(during.as_str()),
+        Error::Unfinished { submission, .. } => Some(*submission),
+        _ => None,
+    };
+    if let Some(during) = during {
+        shared.lost.get_or_init(|| during.to_owned());
     }
     ApiError::library(field, &error)
 }

@@ -230,6 +230,13 @@ const ANSWERS: [(&str, &str, &str, &[&str]); 41] = [
         "",
         &[r#"weather {"days": -123456789012345678901234567890, "x": [1e300, 0.10]}"#],
     ),
+    // No number that can be read again.
+    (
+        "coder",
+        "<tool_call><function=weather><parameter=x>[1e400]</parameter></function></tool_call>",
+        "",
+        &[r#"weather {"x": "[1e400]"}"#],
+    ),
     (
         "coder",
         "<tool_call><function=plan><parameter=text>12</parameter><parameter=maybe>null</parameter><parameter=next>{\"maybe\": \"x\"}</parameter></function></tool_call>",
