@@ -155,7 +155,7 @@ pub enum Error {
 
     // --- text
     /// A tokenizer is not of a known kind, contradicts itself, or was asked for a token that it
-    /// does not have. Or a text takes it more work or memory than texts of this length may.
+    /// does not have.
     #[error("tokenizer: {}", printable(message))]
     Tokenizer { message: String },
     /// A grammar, a regular expression or a JSON schema is wrong, allows no text, or takes too much
