@@ -78,7 +78,7 @@ fn dense_gemv_refuses_what_does_not_fit() {
         context.restricted(|c: &mut Capabilities| c.max_workgroups = 2).encoder("test");
     let result = transformer::dense_gemv(&unwritten(context, [1, 20]), &w).forward(&mut encoder);
     let Err(Error::DeviceUnsupported { what }) = &result else { panic!("{result:?}") };
-    assert!(what.contains("a grid of [3, 1, 1] workgroups"), "{what}");
+    assert!(what.contains("a grid of 3 × 1 × 1 workgroups"), "{what}");
     assert!(matches!(
         reference::dense_gemv(&[0.0; 3], &dense(&mut rng(25), DenseElement::F32, 2, 2)),
         Err(Error::Length { .. })
