@@ -304,11 +304,7 @@ fn choices_of_tokens_refuse_what_does_not_fit() {
         &tokens,
         new,
     ));
-    for wrong in [
-        Penalties { repetition: 0.0, presence: 0.0, frequency: 0.0 },
-        Penalties { repetition: 1.0, presence: f32::NAN, frequency: 0.0 },
-        Penalties { repetition: 1.0, presence: 0.0, frequency: f32::INFINITY },
-    ] {
+    for wrong in [none.repetition(0.0), none.presence(f32::NAN), none.frequency(f32::INFINITY)] {
         assert_invalid(Penalties::upload(context, &[none, wrong]));
     }
     let (twice, empty) = (CachePositions::new(&one, 2), Tensor::uninit(context, [0, 9]).unwrap());
