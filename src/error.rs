@@ -33,7 +33,7 @@ pub enum Error {
     #[error("shape {shape} does not hold {found} elements")]
     Length { shape: Shape, found: usize },
     /// The tensors or parameters of a dispatch do not fit its kernel. Their number or a type is
-    /// another than declared, a tensor is on another device than the encoder, or one buffer is
+    /// another than declared, a tensor is on another device than the work, or one buffer is
     /// bound twice and written.
     #[error("{kernel}: {what}")]
     Dispatch { kernel: &'static str, what: String },
@@ -85,8 +85,12 @@ pub enum Error {
 
     // --- this machine
     /// The device cannot run a kernel or an operation. Its backend has another kernel language, or
-    /// it lacks a wgpu feature or limit, or was opened without it: see
-    /// [`Context::device_needs`](crate::Context::device_needs). `what` names what is missing.
+    /// it lacks a wgpu feature or limit, or was opened without it, or a dispatch has more
+    /// workgroups than it allows. `what` names what is missing. See
+    /// [`Context::device_needs`](crate::Context::device_needs), and
+    /// [`ContextOptions::offload`](crate::ContextOptions::offload) and
+    /// [`ContextOptions::experimental`](crate::ContextOptions::experimental) for what an app asks
+    /// for itself.
     #[error("{what}")]
     DeviceUnsupported { what: String },
     /// A tensor is larger than one binding may be.
@@ -155,7 +159,7 @@ pub enum Error {
 
     // --- text
     /// A tokenizer is not of a known kind, contradicts itself, or was asked for a token that it
-    /// does not have. Or a text takes it more work or memory than texts of this length may.
+    /// does not have.
     #[error("tokenizer: {}", printable(message))]
     Tokenizer { message: String },
     /// A grammar, a regular expression or a JSON schema is wrong, allows no text, or takes too much
@@ -209,7 +213,7 @@ pub enum ErrorKind {
 
 impl Error {
     pub(crate) fn other_device(kernel: &'static str, tensor: &str) -> Self {
-        let what = format!("{tensor} is on another device than the encoder");
+        let what = format!("{tensor} is on another device than the work");
         Self::Dispatch { kernel, what }
     }
 

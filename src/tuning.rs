@@ -43,7 +43,8 @@ macro_rules! table {
         /// A threshold by which kernels are chosen.
         /// [`Capabilities::tuned`](crate::device::Capabilities::tuned) returns its value on a
         /// device, [`Tuning`] sets another. Which thresholds there are changes with the kernels:
-        /// [`TuningKey::ALL`] lists them, and [`TuningKey::name`] tells them apart.
+        /// [`TuningKey::ALL`] lists them, and [`TuningKey::named`] finds one. The table in
+        /// `src/tuning.rs` says what each of them means.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         #[non_exhaustive]
         pub enum TuningKey {
@@ -160,6 +161,11 @@ impl TuningKey {
         self.row().name
     }
 
+    /// Returns the threshold of this name, if there is one.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.iter().copied().find(|key| key.name() == name)
+    }
+
     /// Returns the values that a [`Tuning`] may set. All are correct on every device; most are slow.
     pub fn range(self) -> RangeInclusive<u32> {
         self.row().range
@@ -181,7 +187,7 @@ impl TuningKey {
 ///
 /// # fn main() -> bitnet_wgpu::Result<()> {
 /// let mut tuning = Tuning::default();
-/// let key = TuningKey::ALL.iter().copied().find(|key| key.name() == "gemv_tokens").unwrap();
+/// let key = TuningKey::named("gemv_tokens").unwrap();
 /// tuning.set(key, 16)?; // Error::Invalid outside of key.range()
 /// let context = pollster::block_on(Context::new())?.with_tuning(tuning);
 /// assert_eq!(context.capabilities().tuned(key), 16);
@@ -228,7 +234,7 @@ impl Tuning {
             let (name, value) = line
                 .split_once(' ')
                 .ok_or_else(|| format!("`{}` is not a tuning key", line.escape_debug()))?;
-            let choice = TuningKey::ALL.iter().copied().find(|choice| choice.name() == name);
+            let choice = TuningKey::named(name);
             let choice = choice
                 .ok_or_else(|| format!("there is no tuning key `{}`", name.escape_debug()))?;
             let value = value
@@ -275,6 +281,7 @@ mod tests {
                 TuningKey::ALL[..i].iter().all(|other| other.name() != choice.name()),
                 "{choice:?}"
             );
+            assert_eq!(TuningKey::named(choice.name()), Some(*choice));
             assert!(
                 choice
                     .name()
@@ -282,6 +289,7 @@ mod tests {
                     .all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == b'_')
             );
         }
+        assert_eq!(TuningKey::named("GemvTokens"), None);
     }
 
     #[test]

@@ -85,11 +85,8 @@ impl Soak {
     fn new(arguments: &Arguments) -> Result<Self> {
         let mut options = ContextOptions::default();
         if let Some(adapter) = &arguments.adapter {
-            options = options.adapter(
-                adapter
-                    .parse::<usize>()
-                    .map_or_else(|_| AdapterChoice::from(adapter.as_str()), AdapterChoice::from),
-            );
+            let Ok(choice) = adapter.parse::<AdapterChoice>();
+            options = options.adapter(choice);
         }
         let context = block_on(Context::open(options.clone()))?;
         let model = Model::builder(&arguments.model).device(&context).build()?;

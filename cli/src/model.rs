@@ -340,7 +340,8 @@ fn note_no_gpu(options: &ContextOptions, why: &str) {
 
 /// Returns the adapter that `--adapter` names.
 pub fn chosen(adapter: &str) -> AdapterChoice {
-    adapter.parse::<usize>().map_or_else(|_| adapter.into(), AdapterChoice::from)
+    let Ok(choice) = adapter.parse::<AdapterChoice>();
+    choice
 }
 
 /// Returns what computes a model: these GPUs, or without one the CPU.

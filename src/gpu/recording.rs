@@ -123,8 +123,9 @@ impl Step {
             (context.capabilities().max_workgroups, context.pipeline(&kernel, floats.clone())?);
         let grid = kernel.workgroups(pipeline.language, extent.outputs, limit);
         if grid.iter().any(|&n| n > u64::from(limit)) {
+            let [x, y, z] = grid;
             let what = format!(
-                "{}: a grid of {grid:?} workgroups is over this device's {limit} in one dimension",
+                "{}: a grid of {x} × {y} × {z} workgroups; this device allows {limit} in one dimension",
                 kernel.name
             );
             return Err(Error::DeviceUnsupported { what });

@@ -53,8 +53,11 @@ impl ScalarType for f32 {
 /// Name and type of every field of a `Params` struct, in order.
 pub type Fields = &'static [(&'static str, Scalar)];
 
-/// Lists fields as a struct does: `rows: u32, eps: f32`.
+/// Lists fields as a struct does: `rows: u32, eps: f32`; "none" if there are none.
 pub(crate) fn list(fields: Fields) -> String {
+    if fields.is_empty() {
+        return "none".into();
+    }
     let field = |(name, scalar): &(&str, Scalar)| format!("{name}: {scalar}");
     fields.iter().map(field).collect::<Vec<_>>().join(", ")
 }

@@ -18,7 +18,7 @@ fn an_apps_own_device_will_do() {
     // Tensors of two devices do not mix.
     let foreign = context().upload(&[1u32, 2], [2]).unwrap();
     let mixed = add(&mut own.encoder("mixed"), &foreign, &y, 1).unwrap_err();
-    assert_eq!(mixed.to_string(), "add: `x` is on another device than the encoder");
+    assert_eq!(mixed.to_string(), "add: `x` is on another device than the work");
     // A device without what we need is refused, by name.
     let without = app.open(|device| {
         device.required_features.remove(wgpu::Features::IMMEDIATES);

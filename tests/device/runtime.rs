@@ -108,7 +108,7 @@ fn signatures_are_checked() {
     refused(&[&x], "bindings: declared 2 tensors, given 1");
     refused(&[&f, &x], "`x` takes u32 words, found a tensor of f32");
     let error = encoder.dispatch(&ADD, &(), &[&x, &x], [1, 1, 1]).unwrap_err();
-    assert_eq!(error.to_string(), "add: params: declared length: u32, addend: u32, given ");
+    assert_eq!(error.to_string(), "add: params: declared length: u32, addend: u32, given none");
     assert!(encoder.is_empty());
 }
 
@@ -210,7 +210,7 @@ fn what_does_not_fit_the_device_is_refused() {
     let x = narrow.upload(&[1f32; 9 * 4], [9, 4]).unwrap();
     let w = ternary(&mut rng(1), 300, 4).upload(&narrow).unwrap();
     let error = BitLinear::new(&w).forward(&mut narrow.encoder("grid"), &x).unwrap_err();
-    assert!(unsupported(&error, "workgroups is over this device's 2 in one dimension"), "{error}");
+    assert!(unsupported(&error, "workgroups; this device allows 2 in one dimension"), "{error}");
     // What a kernel declares beyond the device's limits: bytes of workgroup memory.
     const WIDE_TEXT: &[Part] = &[Part::new("wide", "@compute @workgroup_size(1) fn wide() {}")];
     static WIDE: Kernel = Kernel::new(

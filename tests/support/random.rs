@@ -133,11 +133,11 @@ pub fn ints(
     bits: Bits,
     group: Option<usize>,
 ) -> PackedInt {
-    let largest = u8::MAX >> (8 - bits.count());
-    let codes: Vec<u8> = (0..rows * columns).map(|_| rng.random_range(0..=largest)).collect();
+    let codes: Vec<u8> =
+        (0..rows * columns).map(|_| rng.random_range(0..=bits.max_code())).collect();
     let groups = rows * group.map_or(1, |size| columns.div_ceil(size));
     let zero = |i: usize| {
-        rng.random_range(0..=2 * u32::from(largest)) as f32
+        rng.random_range(0..=2 * u32::from(bits.max_code())) as f32
             / if i.is_multiple_of(2) { 2.0 } else { 3.0 }
     };
     let zeros = (0..groups).map(zero).collect();

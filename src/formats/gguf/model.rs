@@ -163,7 +163,7 @@ impl GgufModel {
             return Ok(matrix);
         }
         if self.config.qk_norms() {
-            let problem = "RotaryOrder::Pairs is not supported where heads have norms, whose gains would be in another order";
+            let problem = "rows in pairs are not supported where heads have norms, whose gains would be in another order";
             return Err(self.file.error(FormatError::Unsupported(problem.into())));
         }
         let size = self.config.head_dim;

@@ -107,31 +107,31 @@ impl<'a> GgufValue<'a> {
     }
 
     /// Returns the value of a float.
-    pub(crate) fn as_f64(&self) -> Option<f64> {
+    pub fn as_f64(&self) -> Option<f64> {
         match *self {
             Self::Float(v) => Some(v),
             _ => None,
         }
     }
 
-    /// The value of a boolean.
-    pub(crate) fn as_bool(&self) -> Option<bool> {
+    /// Returns the value of a boolean.
+    pub fn as_bool(&self) -> Option<bool> {
         match *self {
             Self::Bool(v) => Some(v),
             _ => None,
         }
     }
 
-    /// The string, if it is one.
-    pub(crate) fn as_str(&self) -> Option<&'a str> {
+    /// Returns the string, if it is one.
+    pub fn as_str(&self) -> Option<&'a str> {
         match *self {
             Self::String(v) => Some(v),
             _ => None,
         }
     }
 
-    /// The array, if it is one.
-    pub(crate) fn as_array(&self) -> Option<GgufArray<'a>> {
+    /// Returns the array, if it is one.
+    pub fn as_array(&self) -> Option<GgufArray<'a>> {
         match *self {
             Self::Array(v) => Some(v),
             _ => None,

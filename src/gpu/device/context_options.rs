@@ -2,7 +2,7 @@
 
 use super::{adapter::Adapter, msl::MslPolicy};
 use crate::memory::{FreeMemory, MemoryPressure};
-use std::{fmt, path::PathBuf, sync::Arc, time::Duration};
+use std::{convert::Infallible, fmt, path::PathBuf, str::FromStr, sync::Arc, time::Duration};
 
 /// How a [`Context`](crate::Context) is opened.
 ///
@@ -197,6 +197,19 @@ impl ContextOptions {
 /// Which adapter is taken: a number is an [`Adapter::index`], a string is a part of a name, in any
 /// case. The default is the adapter that `WGPU_ADAPTER_NAME` names, or else the one with the highest
 /// [`Adapter::score`].
+///
+/// Parsed from what a user writes, a whole number is an index, and any other text is a part of a
+/// name:
+///
+/// ```
+/// use bitnet_wgpu::{ContextOptions, device::AdapterChoice};
+///
+/// # fn main() -> Result<(), std::convert::Infallible> {
+/// let choice: AdapterChoice = "1".parse()?;
+/// let options = ContextOptions::default().adapter(choice);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug, Default)]
 pub struct AdapterChoice(pub(crate) AdapterRule);
 
@@ -234,5 +247,44 @@ impl From<usize> for AdapterChoice {
 impl From<&str> for AdapterChoice {
     fn from(name: &str) -> Self {
         Self(AdapterRule::Name(name.into()))
+    }
+}
+
+impl From<String> for AdapterChoice {
+    fn from(name: String) -> Self {
+        Self(AdapterRule::Name(name))
+    }
+}
+
+/// An index, if the text is a whole number, or else a part of a name.
+impl FromStr for AdapterChoice {
+    type Err = Infallible;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        Ok(match text.parse::<usize>() {
+            Ok(index) => Self::from(index),
+            Err(_) => Self::from(text),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_text_is_an_index_or_a_part_of_a_name() {
+        let read = |text: &str| text.parse::<AdapterChoice>().map(|choice| choice.0);
+        for (text, index) in [("0", 0), ("12", 12)] {
+            assert!(
+                matches!(read(text), Ok(AdapterRule::Index(found)) if found == index),
+                "{text}"
+            );
+        }
+        for text in ["", "apple", "-1", "7 W"] {
+            assert!(matches!(read(text), Ok(AdapterRule::Name(name)) if name == text), "{text}");
+        }
+        let owned = AdapterChoice::from("7".to_owned()).0;
+        assert!(matches!(owned, AdapterRule::Name(name) if name == "7"));
     }
 }

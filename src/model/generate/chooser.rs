@@ -419,7 +419,7 @@ mod tests {
         assert!(plain.changes.iter().all(|change| *change == LogitChanges::NONE));
         // 0 and 1 are of the prompt; the last token is the last of the step's input, and counted
         // there.
-        let penalties = Penalties { repetition: 1.0, presence: 0.5, frequency: 0.0 };
+        let penalties = Penalties::NONE.presence(0.5);
         let penalised =
             begun(GenerateOptions::default().sampling(Sampling::GREEDY.presence_penalty(0.5)));
         let change = LogitChanges {

@@ -68,20 +68,20 @@ impl Sampling {
     /// the answer has; 1 changes nothing.
     #[must_use]
     pub fn repetition_penalty(self, repetition: f32) -> Self {
-        Self { penalties: Penalties { repetition, ..self.penalties }, ..self }
+        Self { penalties: self.penalties.repetition(repetition), ..self }
     }
 
     /// Sets what is subtracted from the logits of tokens that the answer has; 0 changes nothing.
     #[must_use]
     pub fn presence_penalty(self, presence: f32) -> Self {
-        Self { penalties: Penalties { presence, ..self.penalties }, ..self }
+        Self { penalties: self.penalties.presence(presence), ..self }
     }
 
     /// Sets what is subtracted from the logit of a token each time that the answer has it; 0 changes
     /// nothing.
     #[must_use]
     pub fn frequency_penalty(self, frequency: f32) -> Self {
-        Self { penalties: Penalties { frequency, ..self.penalties }, ..self }
+        Self { penalties: self.penalties.frequency(frequency), ..self }
     }
 
     /// Returns whether penalties change the logits.

@@ -109,7 +109,7 @@ impl ModelFiles {
     ///
     /// # Errors
     /// [`Error::Tokenizer`]; [`Error::TextTooLong`] for a text that cannot fit into the model's
-    /// context.
+    /// context; else as [`Tokenizer::encode`].
     pub fn encode_prompt(&self, prompt: &str) -> Result<Vec<u32>> {
         encode_prompt(self.tokenizer()?, self.config(), prompt)
     }

@@ -346,7 +346,7 @@ impl Model {
     ///
     /// # Errors
     /// [`Error::Tokenizer`]; [`Error::TextTooLong`] for a text that cannot fit into the model's
-    /// context.
+    /// context; else as [`Tokenizer::encode`].
     pub fn encode_prompt(&self, prompt: &str) -> Result<Vec<u32>> {
         files::encode_prompt(self.tokenizer()?, self.config(), prompt)
     }

@@ -218,8 +218,8 @@ impl Tokenizer {
     /// whose name is one character is always a token.
     ///
     /// # Errors
-    /// [`Error::ChatTemplate`], [`Error::Tokenizer`]; [`Error::TextTooLong`] where the template
-    /// writes more than [`Tokenizer::within`] allows; [`Error::Tokenizer`] as [`Tokenizer::encode`].
+    /// [`Error::ChatTemplate`]; [`Error::TextTooLong`] where the template writes more than
+    /// [`Tokenizer::within`] allows; else as [`Tokenizer::encode`].
     pub fn chat(&self, messages: &[Message]) -> Result<Vec<u32>> {
         if self.1.special_in_content {
             return self.encode_plain(&self.chat_text(messages, true)?);

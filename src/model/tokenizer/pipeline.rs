@@ -55,7 +55,7 @@ pub struct Excess {
 impl Excess {
     /// The error for a text of this many bytes.
     pub fn of(self, bytes: usize) -> Error {
-        Error::Tokenizer { message: format!("a text of {bytes} bytes takes {self}") }
+        Error::Invalid { op: "tokenizer", what: format!("a text of {bytes} bytes takes {self}") }
     }
 }
 
@@ -239,7 +239,7 @@ impl Work {
             used.steps = self.most_steps - left;
             let most = usize::try_from(self.most_steps).unwrap_or(usize::MAX);
             found.map_err(|OutOfSteps| {
-                *used.excess.insert(Excess { what: "steps of its patterns", most })
+                *used.excess.insert(Excess { what: "steps of the tokenizer's patterns", most })
             })
         })
     }

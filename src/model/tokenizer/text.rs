@@ -219,8 +219,7 @@ impl Tokenizer {
     ///
     /// # Errors
     /// [`Error::Tokenizer`]; [`Error::TextTooLong`] for a text beyond [`Tokenizer::within`];
-    /// [`Error::Tokenizer`] for one that takes the tokenizer's normalizers or patterns too much
-    /// work.
+    /// [`Error::Invalid`] for one that takes the tokenizer's normalizers or patterns too much work.
     pub fn encode(&self, text: &str) -> Result<Vec<u32>> {
         self.check_length(text.len())?;
         let ids = self.0.encode(text, true)?;

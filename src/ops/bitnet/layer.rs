@@ -29,7 +29,7 @@ use std::any::Any;
 
 const OP: &str = "bitlinear";
 
-/// Weights of a [`BitLinear`] layer, `[n, k]`.
+/// Weights of a [`BitLinear`] layer, `[n, k]`. Sealed: implemented by the types below.
 pub trait LinearWeights: sealed::LinearWeights {}
 
 /// -1, 0 and 1, with scales.
@@ -37,7 +37,7 @@ impl LinearWeights for TernaryMatrix {}
 /// Codes of 1 to 8 bits, with scales and zero points per group.
 impl LinearWeights for IntMatrix {}
 
-/// Input of a [`BitLinear`] layer, `[.., k]`.
+/// Input of a [`BitLinear`] layer, `[.., k]`. Sealed: implemented by the types below.
 pub trait Activations: sealed::Activations {}
 
 /// `f32` or `f16`, which the layer converts as [`ActivationType`] says.

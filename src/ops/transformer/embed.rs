@@ -92,7 +92,7 @@ use sealed::Table;
 
 const OP: &str = "embed";
 
-/// An embedding table `[vocab, k]`.
+/// An embedding table `[vocab, k]`. Sealed: implemented by the types below.
 pub trait EmbeddingTable: sealed::EmbeddingTable {}
 
 /// Floats or 8-bit integers.
@@ -147,7 +147,7 @@ pub struct Embed<'a> {
 /// Looks up the rows of a table `[vocab, k]`, dense or ternary, for `tokens` `[m]`; the result is
 /// `[m, k]`. Ids beyond the vocabulary read its last row: whoever makes them on the host checks
 /// them. An empty table is an [`Error::Invalid`], if there are tokens.
-pub fn embed<'a>(tokens: &'a Tensor<u32>, table: &'a impl EmbeddingTable) -> Embed<'a> {
+pub fn embed<'a>(tokens: &'a Tensor<u32>, table: &'a (impl EmbeddingTable + ?Sized)) -> Embed<'a> {
     Embed { tokens, table: table.table(), sequences: None }
 }
 

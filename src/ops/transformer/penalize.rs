@@ -35,17 +35,13 @@ pub(super) const KERNELS: &[&Kernel] = &[&PENALIZE];
 
 const OP: &str = "penalize";
 
-/// Penalties of one sequence: how [`Penalizer`] changes the logits of its earlier tokens. Those that
-/// are not set come from [`Penalties::NONE`]: `Penalties { presence: 0.5, ..Penalties::NONE }`.
+/// Penalties of one sequence: how [`Penalizer`] changes the logits of its earlier tokens. They begin
+/// with [`Penalties::NONE`]: `Penalties::NONE.presence(0.5)`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Penalties {
-    /// Divides logits where they are positive (it multiplies with the rounded 1 / repetition), and
-    /// multiplies the others; 1 changes nothing.
-    pub repetition: f32,
-    /// Subtracted for tokens that were generated.
-    pub presence: f32,
-    /// Subtracted for each time that a token was generated.
-    pub frequency: f32,
+    repetition: f32,
+    presence: f32,
+    frequency: f32,
 }
 
 impl Penalties {
@@ -54,6 +50,25 @@ impl Penalties {
 
     /// In the counts of [`Penalizer`]: the sequence has the token, though it was not generated.
     pub const SEEN: u32 = 1 << 31;
+
+    /// Sets what divides logits where they are positive (they are multiplied with the rounded
+    /// 1 / repetition), and multiplies the others; 1 changes nothing.
+    #[must_use]
+    pub fn repetition(self, repetition: f32) -> Self {
+        Self { repetition, ..self }
+    }
+
+    /// Sets what is subtracted for tokens that were generated; 0 changes nothing.
+    #[must_use]
+    pub fn presence(self, presence: f32) -> Self {
+        Self { presence, ..self }
+    }
+
+    /// Sets what is subtracted for each time that a token was generated; 0 changes nothing.
+    #[must_use]
+    pub fn frequency(self, frequency: f32) -> Self {
+        Self { frequency, ..self }
+    }
 
     /// Checks that the numbers are in range.
     pub(crate) fn check(&self) -> Result<()> {

@@ -27,8 +27,8 @@ impl Bits {
         1 << self as usize
     }
 
-    /// The largest code, 2^bits - 1.
-    pub(crate) const fn max_code(self) -> u8 {
+    /// Returns the largest code, 2^bits - 1.
+    pub const fn max_code(self) -> u8 {
         ((1u32 << self.count()) - 1) as u8
     }
 

@@ -5,8 +5,7 @@
 mod scale;
 
 use bitnet::{
-    Context, Tensor, bitnet as ops, cpu,
-    ErrorKind,
+    Context, ErrorKind, Tensor, bitnet as ops, cpu,
     model::{GenerateOptions, Message, Model, ModelFiles, Sampling, SessionOptions, Stop},
     wgpu,
 };

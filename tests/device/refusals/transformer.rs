@@ -78,7 +78,7 @@ fn dense_gemv_refuses_what_does_not_fit() {
         context.restricted(|c: &mut Capabilities| c.max_workgroups = 2).encoder("test");
     let result = transformer::dense_gemv(&unwritten(context, [1, 20]), &w).forward(&mut encoder);
     let Err(Error::DeviceUnsupported { what }) = &result else { panic!("{result:?}") };
-    assert!(what.contains("a grid of [3, 1, 1] workgroups"), "{what}");
+    assert!(what.contains("a grid of 3 × 1 × 1 workgroups"), "{what}");
     assert!(matches!(
         reference::dense_gemv(&[0.0; 3], &dense(&mut rng(25), DenseElement::F32, 2, 2)),
         Err(Error::Length { .. })
@@ -304,11 +304,7 @@ fn choices_of_tokens_refuse_what_does_not_fit() {
         &tokens,
         new,
     ));
-    for wrong in [
-        Penalties { repetition: 0.0, presence: 0.0, frequency: 0.0 },
-        Penalties { repetition: 1.0, presence: f32::NAN, frequency: 0.0 },
-        Penalties { repetition: 1.0, presence: 0.0, frequency: f32::INFINITY },
-    ] {
+    for wrong in [none.repetition(0.0), none.presence(f32::NAN), none.frequency(f32::INFINITY)] {
         assert_invalid(Penalties::upload(context, &[none, wrong]));
     }
     let (twice, empty) = (CachePositions::new(&one, 2), Tensor::uninit(context, [0, 9]).unwrap());

@@ -281,7 +281,7 @@ fn mask_logits(t: &mut Trial) -> Result<()> {
 fn penalize(t: &mut Trial) -> Result<()> {
     let (vocab, token, past) = (1000, 17, 9);
     let (mut logits, mut counts, bias) = (t.floats(vocab), t.ids(vocab, 3), t.floats(vocab));
-    let penalties = Penalties { repetition: 1.3, presence: 0.6, frequency: 0.37 };
+    let penalties = Penalties::NONE.repetition(1.3).presence(0.6).frequency(0.37);
     let (logits_there, counts_there) =
         (t.context.upload(&logits, [1, vocab])?, t.context.upload(&counts, [1, vocab])?);
     let (bias_there, runs) =

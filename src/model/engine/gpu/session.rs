@@ -193,7 +193,7 @@ impl GpuModel {
 
 /// A choice by the same options for all of some sequences, of logits that penalties change.
 fn penalised(options: SampleOptions, sequences: usize) -> SamplingPlan {
-    let penalties = Penalties { presence: 1.0, ..Penalties::NONE };
+    let penalties = Penalties::NONE.presence(1.0);
     SamplingPlan {
         changes: vec![LogitChanges { penalties, ..LogitChanges::NONE }; sequences],
         ..SamplingPlan::new(vec![(options, 0); sequences])

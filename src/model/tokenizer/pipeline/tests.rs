@@ -124,7 +124,7 @@ fn growth_of_characters_is_measured() {
 #[test]
 fn patterns_share_steps_of_a_text() {
     let split = |pattern: &str| json!({ "type": "Split", "pattern": { "Regex": pattern }, "behavior": "Isolated", "invert": false });
-    let steps = Some("steps of its patterns");
+    let steps = Some("steps of the tokenizer's patterns");
     for pattern in ["a*b|a", "(?=a*$)a", "(?=(a+a+)+b)a"] {
         let text = "a".repeat(20_000);
         assert_eq!(

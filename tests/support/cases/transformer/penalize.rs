@@ -18,18 +18,17 @@ pub fn cases() -> Vec<Case> {
     ];
     let mut cases = Vec::new();
     for (i, (rows, vocab)) in (0..).zip([(1, 1), (3, 33), (2, 1000), (1, 70_001), (0, 5), (2, 0)]) {
-        let all = all.map(|(r, p, f)| Penalties { repetition: r, presence: p, frequency: f });
+        let all = all.map(|(r, p, f)| Penalties::NONE.repetition(r).presence(p).frequency(f));
         cases.extend(all.map(|penalties| case(&mut rng(i), (rows, 1), vocab, &[penalties])));
         // Each its own, after the last of several tokens.
         cases.push(case(&mut rng(i), (rows, 3), vocab, &all));
     }
     for (i, (_, rows, vocab)) in (0..).zip(random_shapes("penalize")) {
         let mut rng = rng(1000 * seed() + i);
-        let penalties = Penalties {
-            repetition: rng.random_range(0.5..2.0),
-            presence: rng.random_range(-1.0..1.0),
-            frequency: rng.random_range(-1.0..1.0),
-        };
+        let penalties = Penalties::NONE
+            .repetition(rng.random_range(0.5..2.0))
+            .presence(rng.random_range(-1.0..1.0))
+            .frequency(rng.random_range(-1.0..1.0));
         cases.push(case(
             &mut rng,
             (rows.min(9), 1 + i as usize % 2),
