@@ -75,12 +75,16 @@ fn calls_of_open_webui_are_answered() {
         }
         let chunks = answer.chunks();
         if call.calls {
-            let calls = self::calls(&chunks);
+            let mut calls = self::calls(&chunks);
             let known = ["search_memories", "get_current_timestamp"];
             assert!(!calls.is_empty(), "{what}");
-            for (name, arguments) in calls {
+            assert!(calls.iter().all(|(name, _)| known.contains(&name.as_str())), "{calls:?}");
+            // The page runs no call that was cut.
+            let is_cut = chunks.iter().any(|it| it["choices"][0]["finish_reason"] == "length");
+            calls.truncate(calls.len() - usize::from(is_cut));
+            for (_, arguments) in calls {
                 let arguments: Value = serde_json::from_str(&arguments).unwrap();
-                assert!(known.contains(&&*name) && arguments.is_object(), "{what}: {name}");
+                assert!(arguments.is_object(), "{what}");
             }
             continue;
         }

@@ -35,7 +35,8 @@ impl<'a> Argument<'a> {
 
     /// Returns whether the schema allows values of a type. It may say so where none conforms.
     pub fn allows(self, kind: &str) -> bool {
-        self.part_allows(self.part, kind, &mut MOST_PARTS.clone())
+        let mut left = MOST_PARTS;
+        self.part_allows(self.part, kind, &mut left)
     }
 
     fn part_allows(self, part: &Value, kind: &str, left: &mut usize) -> bool {
