@@ -524,7 +524,7 @@ fn write_msl_head(source: &Source, variant: &Variant, head: &mut String) -> fmt:
 }
 
 /// A kernel to dispatch: a `&'static Kernel`, or one made at run time, as a [`Kernel`] or an
-/// `&Arc<Kernel>`.
+/// an `Arc<Kernel>`.
 #[derive(Clone, Debug)]
 pub enum KernelRef {
     /// Part of the program.
@@ -554,6 +554,12 @@ impl From<&'static Kernel> for KernelRef {
 impl From<Kernel> for KernelRef {
     fn from(kernel: Kernel) -> Self {
         Self::Shared(Arc::new(kernel))
+    }
+}
+
+impl From<Arc<Kernel>> for KernelRef {
+    fn from(kernel: Arc<Kernel>) -> Self {
+        Self::Shared(kernel)
     }
 }
 
