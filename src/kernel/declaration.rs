@@ -523,7 +523,7 @@ fn write_msl_head(source: &Source, variant: &Variant, head: &mut String) -> fmt:
     source.numbers().try_for_each(|(name, value)| writeln!(head, "#define {name} {value}u"))
 }
 
-/// A kernel to dispatch: a `&'static Kernel`, or one made at run time, as a [`Kernel`] or an
+/// A kernel to dispatch: a `&'static Kernel`, or one made at run time, as a [`Kernel`] or
 /// an `Arc<Kernel>`.
 #[derive(Clone, Debug)]
 pub enum KernelRef {

@@ -89,7 +89,7 @@ fn answer(events: Vec<ToolCallEvent>) -> (String, Vec<String>) {
 }
 
 /// Forms, answers, and what they are: text and calls.
-const ANSWERS: [(&str, &str, &str, &[&str]); 41] = [
+const ANSWERS: [(&str, &str, &str, &[&str]); 42] = [
     (
         "hermes",
         "<tool_call>\n{\"name\": \"weather\", \"arguments\": {\"city\": \"Oslo\"}}\n</tool_call>",
