@@ -52,7 +52,7 @@ fn streamed_calls_are_numbered() {
 
 /// Pieces of it have gone out: the reason says that nothing may be run.
 #[test]
-fn calls_that_are_cut_are_not_to_be_run() {
+fn cut_calls_are_not_to_be_run() {
     let server = served();
     let named = json!({ "type": "function", "function": { "name": "weather" } });
     let body = with(forced(), &[("tool_choice", named), ("stop", json!("days"))]);

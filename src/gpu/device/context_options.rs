@@ -273,7 +273,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_text_is_an_index_or_a_part_of_a_name() {
+    fn names_and_indices_are_parsed() {
         let read = |text: &str| text.parse::<AdapterChoice>().map(|choice| choice.0);
         for (text, index) in [("0", 0), ("12", 12)] {
             assert!(

@@ -5,7 +5,7 @@
 use super::{
     automaton::Automaton,
     expression::{Class, Expression, Rules},
-    translate::{Regular, regex},
+    regular::{Regular, regex},
 };
 use crate::limits::grammar::{MOST_LEXEME, MOST_LEXEMES};
 use std::collections::{HashMap, HashSet};

@@ -4,6 +4,7 @@ mod automaton;
 mod expression;
 mod lexemes;
 mod parse;
+mod regular;
 mod translate;
 
 use super::bounds::check_length;
