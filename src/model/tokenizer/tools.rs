@@ -220,7 +220,7 @@ mod tests {
         assert_eq!(integers(json).collect::<Vec<_>>(), ["-1", "3", "89"]);
         let call = |arguments: &str| ToolCall::new("f", arguments);
         let large = call(r#"{"a": [9223372036854775808]}"#).check().unwrap_err().to_string();
-        assert!(large.contains("`f`: the integer 9223372036854775808 has more"), "{large}");
+        assert!(large.contains("`f`: the integer 9223372036854775808 is not"), "{large}");
         for fine in [
             r#"{"a": -9223372036854775808, "b": "9223372036854775808"}"#,
             "9223372036854775808 is no JSON",
