@@ -286,7 +286,7 @@ fn counted(address: &str, status: u16) -> u64 {
 
 #[test]
 fn mixed_load_loses_nothing() {
-    let requests = std::env::var("LOAD_REQUESTS").map_or(160, |text| text.parse().unwrap());
+    let requests = std::env::var("LOAD_REQUESTS").map_or(96, |text| text.parse().unwrap());
     let model = Model::builder(TALES).cpu().build().unwrap();
     let batch = model.batch(BatchOptions::new(SLOTS, 500).queue(QUEUE)).unwrap();
     let tokenizer = model.tokenizer().unwrap().with_chat_template(include_str!("tools.jinja"));
