@@ -142,13 +142,14 @@ fn gbnf_texts_are_accepted_exactly() {
 
 #[test]
 fn random_gbnf_texts_are_accepted_by_others() {
+    type Check<'a> = &'a dyn Fn(&str) -> bool;
     let move_ = r"(([a-h]x)?[a-h][1-8](=[NBKQR])?|[NBKQR][a-h]?[1-8]?x?[a-h][1-8]|O-O(-O)?)[+#]?";
     let chess =
         regex::Regex::new(&format!(r"^1\. {move_} {move_}\n([1-9][0-9]?\. {move_} {move_}\n)+$"));
     let (chess, list) = (chess.unwrap(), regex::Regex::new("^(- [^\r\n]+\n)+$").unwrap());
     let is_json =
         |text: &str| serde_json::from_str::<Value>(text).is_ok_and(|value| value.is_object());
-    let cases: [(&str, &dyn Fn(&str) -> bool); 3] = [
+    let cases: [(&str, Check); 3] = [
         (CHESS, &|text| chess.is_match(text)),
         (LIST, &|text| list.is_match(text)),
         (JSON, &is_json),
