@@ -262,7 +262,7 @@ fn a_reload_restores_the_model_or_fails() {
         "{error}"
     );
     fs::remove_file(directory.0.join("config.json")).unwrap();
-    assert!(matches!(model.reload(Some(context())).map(drop), Err(Error::Io { .. })));
+    assert!(matches!(model.reload(Some(context())).map(drop), Err(Error::Format { .. })));
     let made = Model::builder_from(&Checkpoint::open(source).unwrap(), None).cpu().build().unwrap();
     assert!(matches!(made.reload(Device::Cpu).map(drop), Err(Error::Invalid { op: "reload", .. })));
 }
