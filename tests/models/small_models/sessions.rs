@@ -76,7 +76,8 @@ fn a_long_prompt_equals_its_chunks() {
         let vocab = file.config().vocab;
         let ids: Vec<u32> = (0..600).map(|i| i * 7 % vocab as u32).collect();
         let model = Model::builder_from(&file, None).device(context).build().unwrap();
-        let f16 = context.is_none_or(|context| context.capabilities().f16);
+        // The other type on one model is enough.
+        let f16 = name == "newer" && context.is_some_and(|context| context.capabilities().f16);
         for kv in [Element::F32, Element::F16].into_iter().take(1 + usize::from(f16)) {
             let mut sequence = session(&model, 1, ids.len(), kv);
             let mut in_chunks = |chunks: &[usize]| {
@@ -90,13 +91,14 @@ fn a_long_prompt_equals_its_chunks() {
                 bits(last)
             };
             let whole = in_chunks(&[600]);
-            for chunks in [&[300, 300][..], &[511, 89], &[1, 598, 1], &[64, 63, 473]] {
+            for chunks in [&[511, 89][..], &[64, 63, 473]] {
                 assert!(in_chunks(chunks) == whole, "{model:?}, {kv:?}: {chunks:?}");
             }
-            let logits = block_on(model.logits(&ids)).unwrap();
-            assert_eq!(logits.len(), ids.len() * vocab);
-            let same = bits(logits[logits.len() - vocab..].to_vec()) == whole;
-            assert!(same || kv == Element::F16, "{model:?}: all logits");
+            if kv == Element::F32 {
+                let logits = block_on(model.logits(&ids)).unwrap();
+                assert_eq!(logits.len(), ids.len() * vocab);
+                assert!(bits(logits[logits.len() - vocab..].to_vec()) == whole, "{model:?}");
+            }
         }
     }
 }
