@@ -26,7 +26,7 @@ fn tokens(criterion: &mut Criterion) {
     for (rows, columns) in LAYERS.into_iter().chain([(6912, 2560)]) {
         for (name, layout, size) in [
             ("Int8", Layout::Int8, None),
-            ("Half", Layout::Half, None),
+            ("f16", Layout::F16, None),
             ("Int8, groups", Layout::Int8, Some(128)),
         ] {
             let matrices = cold(context, rows, columns, size);

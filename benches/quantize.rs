@@ -51,7 +51,7 @@ fn tokens(criterion: &mut Criterion) {
     for &(m, k) in if context.capabilities().software { &shapes[..3] } else { shapes } {
         let x = context.upload(&floats(&mut rng(1), m * k, 2.0), [m, k]).expect("it fits");
         let gain = context.upload(&vec![1.0; k], [k]).expect("it fits");
-        for layout in [Layout::Int8, Layout::Half] {
+        for layout in [Layout::Int8, Layout::F16] {
             let bytes = m * k * if layout == Layout::Int8 { 5 } else { 6 };
             let mut encoder = context.encoder("activations");
             support::quantize_as(&mut encoder, &x, layout).expect("it quantises");

@@ -9,7 +9,7 @@ use bitnet_wgpu::{
     tensor::{self, Axes, Float, Side, f16},
 };
 use criterion::{Criterion, criterion_group, criterion_main};
-use support::{convert, floats, rng, ternary, with_matrix_units};
+use support::{convert, floats, rng, ternary, with_tensor_cores};
 use timing::{Work, bench, bench_work, device};
 
 /// A matrix larger than any cache; smaller where there is no GPU.
@@ -58,19 +58,19 @@ fn products(criterion: &mut Criterion) {
             let recording = recorded(context, |e| tensor::matmul(&half, &half).forward_into(e, &y));
             bench_work(&mut group, "f16 to f32", &shape, &recording, 1, work);
         }
-        if let Some(context) = with_matrix_units() {
+        if let Some(context) = with_tensor_cores() {
             let (half, y) = (
                 rows_of::<f16>(context, side, side),
                 Tensor::<f32>::uninit(context, [side, side]).expect("it fits"),
             );
             let recording = recorded(context, |e| tensor::matmul(&half, &half).forward_into(e, &y));
-            bench_work(&mut group, "f16 to f32 on matrix units", &shape, &recording, 1, work);
+            bench_work(&mut group, "f16 to f32 on tensor cores", &shape, &recording, 1, work);
             let recording = recorded(context, |e| {
                 tensor::matmul(&half, Side::transposed(&half)).forward_into(e, &y)
             });
             bench_work(
                 &mut group,
-                "f16 to f32 transposed on matrix units",
+                "f16 to f32 transposed on tensor cores",
                 &shape,
                 &recording,
                 1,

@@ -15,7 +15,7 @@ pub use crate::{
     kernel::{
         binding::Access,
         declaration::{Grid, Variant},
-        needs::{MatrixUnit, Needs},
+        needs::{Needs, TensorCore},
         source::{HOLE, REDUCE, Work},
     },
     ops::{

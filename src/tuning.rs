@@ -83,7 +83,7 @@ table! {
     /// split the columns of a row over subgroups. H200: "Several tokens".
     GemvUnsplitTiles = "gemv_unsplit_tiles" in 0..=NEVER; 2048, 2048, 2048;
     /// Fewest outputs, of more than [`TuningKey::TensorCoreTokens`], for which a GEMM on f16 tensor
-    /// cores costs less than passes of a GEMV. H200: "BitLinear on matrix units".
+    /// cores costs less than passes of a GEMV. H200: "BitLinear on tensor cores".
     TensorCoreOutputs = "tensor_core_outputs" in 0..=NEVER; 300_000, 300_000, 300_000;
     /// Most tokens for which passes of a GEMV do not cost more than f16 tensor cores, however many
     /// outputs there are. H200: there.
@@ -91,7 +91,7 @@ table! {
     /// Fewest tiles of 128 × 128 that keep a large GPU busy on f16 tensor cores; of fewer, smaller
     /// ones are made. H200: there.
     TensorCoreLargeTiles = "tensor_core_large_tiles" in 0..=NEVER; 96, 96, 96;
-    /// [`TuningKey::TensorCoreOutputs`] of int8 tensor cores. H200: "BitLinear on matrix units for
+    /// [`TuningKey::TensorCoreOutputs`] of int8 tensor cores. H200: "BitLinear on tensor cores for
     /// int8", "How kernels are chosen".
     Int8TensorCoreOutputs = "int8_tensor_core_outputs" in 0..=NEVER; 240_000, 120_000, 120_000;
     /// [`TuningKey::TensorCoreTokens`] of int8 tensor cores. H200: there.
@@ -103,12 +103,12 @@ table! {
     /// in block floating point".
     BlockFloatTensorCoreTokens = "block_float_tensor_core_tokens" in 0..=TOKENS; 16, 16, 16;
     /// Up to this many tokens, passes of a GEMV for activations in block floating point do not cost
-    /// more than tiles of 64 tokens, where no tensor core is used. H200: "Tiles without matrix
-    /// units". Apple: a pass of four tokens takes 7.2 cycles a weight, a tile, full or not, about
+    /// more than tiles of 64 tokens, where no tensor core is used. H200: "Tiles without tensor
+    /// cores". Apple: a pass of four tokens takes 7.2 cycles a weight, a tile, full or not, about
     /// 75 (docs/internals/apple-gpu.md). On software adapters never, since they pay for barriers.
     BlockFloatTileTokens = "block_float_tile_tokens" in 0..=NEVER; 128, 40, NEVER;
     /// [`TuningKey::Int8TensorCoreLargeTiles`] for activations in block floating point. H200:
-    /// "Tiles without matrix units".
+    /// "Tiles without tensor cores".
     BlockFloatTensorCoreLargeTiles = "block_float_tensor_core_large_tiles" in 0..=NEVER; 128, 64, 64;
     /// Most tiles of 64 × 64 for which int8 tensor cores take 256 columns at a time in place of
     /// 128: then each tile has a core of a large GPU to itself. H200, which has 132 cores: there.
@@ -133,7 +133,7 @@ table! {
     /// chosen".
     AttentionSplitWorkgroups = "attention_split_workgroups" in 0..=NEVER; 64, 256, 256;
     /// From this many tiles of 128 rows on, attention of prompts in f16 has them in place of 64
-    /// rows. H200: "Attention of prompts on matrix units", "Attention by the elements of matrices".
+    /// rows. H200: "Attention of prompts on tensor cores", "Attention by the elements of matrices".
     AttentionLargeTiles = "attention_large_tiles" in 0..=NEVER; 100, 150, 150;
     /// Most features of a row that a workgroup of 128 threads quantizes, with 2560 numbers in
     /// registers; longer rows have 256 threads, which hold 7168. Rows are loaded by vectors of four,
@@ -143,12 +143,12 @@ table! {
     /// H100: "Ops of training".
     UnrolledColumns = "unrolled_columns" in 0..=NEVER; 0, NEVER, NEVER;
     /// Fewest rows of which a thread takes each alone, in place of several threads with barriers
-    /// between them; quantizers in int8 only. lavapipe: "Products of halves on matrix units",
+    /// between them; quantizers in int8 only. lavapipe: "Products of f16 on tensor cores",
     /// "Whole models".
     RowPerThread = "row_per_thread" in 0..=NEVER; NEVER, NEVER, 16;
     /// Most outputs for which a product of matrices or a transposition has no tiles in workgroup
     /// memory, whose barriers software adapters pay for; a ternary product too, where packed integer
-    /// products are slow. lavapipe: "Products of halves on matrix units", "Whole models".
+    /// products are slow. lavapipe: "Products of f16 on tensor cores", "Whole models".
     UntiledOutputs = "untiled_outputs" in 0..=NEVER; 0, 0, NEVER;
     /// Fewest tokens for which the LM head computes eight of them at a time in place of four. H200:
     /// "Batches, drafts and prompts".

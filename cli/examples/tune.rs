@@ -501,8 +501,8 @@ fn of_attention(context: &Context, shape: AttentionShape, works: &mut Vec<Work>)
         let caches =
             (0..copies).map(|_| KvCache::new(context, shape, sequences, past + run, element));
         let caches: Rc<Vec<_>> = Rc::new(caches.collect::<bitnet_wgpu::Result<_>>()?);
-        for halves in
-            [false, true].into_iter().filter(|halves| !halves || !c.matrix_units.is_empty())
+        for in_f16 in
+            [false, true].into_iter().filter(|in_f16| !in_f16 || !c.tensor_cores.is_empty())
         {
             let (qkv, runs, angles, y, caches) =
                 (qkv.clone(), runs.clone(), angles.clone(), y.clone(), caches.clone());
@@ -511,14 +511,14 @@ fn of_attention(context: &Context, shape: AttentionShape, works: &mut Vec<Work>)
                     (context.encoder("attention"), CachePositions::new(&runs, run));
                 caches[..copies].iter().try_for_each(|cache| {
                     let attention = transformer::attention(&qkv, new, cache).rope(&angles);
-                    let attention = if halves { attention.f16() } else { attention };
+                    let attention = if in_f16 { attention.f16() } else { attention };
                     attention.forward_into(&mut encoder, &y)
                 })?;
                 Ok(encoder.finish())
             };
             let what = format!(
                 "attention of {sequences} × {run} after {past}{}",
-                if halves { ", in halves" } else { "" }
+                if in_f16 { ", in f16" } else { "" }
             );
             works.push(Work { what, bytes, copies, record: Box::new(record) });
         }

@@ -1,7 +1,7 @@
 //! `bitnet adapters`: the GPUs and their capabilities.
 
 use crate::{
-    model::{self, matrix_units},
+    model::{self, experimental_features},
     say,
 };
 use anyhow::Result;
@@ -9,7 +9,7 @@ use bitnet_wgpu::{
     Context, ContextOptions, Element,
     bitnet::Layout,
     device::{Adapter, Capabilities},
-    internals::{self, MatrixUnit},
+    internals::{self, TensorCore},
     kernel::ShaderLanguage,
     telemetry::{Health, Reading},
     wgpu,
@@ -32,7 +32,7 @@ const SHAPES: [(usize, usize); 2] = [(1, 2560), (512, 2560)];
 impl Adapters {
     pub fn run(self) -> Result<()> {
         let list = block_on(bitnet_wgpu::Adapters::list(
-            &ContextOptions::default().experimental(matrix_units()),
+            &ContextOptions::default().experimental(experimental_features()),
         ));
         let chosen = list.chosen.as_ref();
         let why = |adapter: &Adapter| {
@@ -72,7 +72,7 @@ impl Adapters {
 
 fn open(adapter: &Adapter) -> bitnet_wgpu::Result<Context> {
     block_on(Context::open(
-        ContextOptions::default().adapter(adapter.index).experimental(matrix_units()),
+        ContextOptions::default().adapter(adapter.index).experimental(experimental_features()),
     ))
 }
 
@@ -171,7 +171,7 @@ fn shown(context: &Context) -> String {
         "  subgroups {}, f16 {}, f16 subnormals {}, fused multiply-add {}, timestamps {}\n",
         has(c.subgroups),
         has(c.f16),
-        has(c.half_subnormals),
+        has(c.f16_subnormals),
         has(c.fused_multiply_add),
         has(c.timestamps)
     );
@@ -195,20 +195,20 @@ fn languages(c: &Capabilities) -> Vec<String> {
 /// Returns the sizes of the matrices that tensor cores multiply.
 pub fn tensor_cores(c: &Capabilities) -> String {
     let sizes: Vec<_> = c
-        .matrix_units
+        .tensor_cores
         .iter()
-        .map(|unit| format!("{} × {} ({})", unit.size, unit.depth, element(unit)))
+        .map(|core| format!("{} × {} ({})", core.size, core.depth, element(core)))
         .collect();
     if sizes.is_empty() { "not used".into() } else { sizes.join(", ") }
 }
 
-fn element(unit: &MatrixUnit) -> &'static str {
-    if unit.element == Element::I8 { "int8" } else { "f16" }
+fn element(core: &TensorCore) -> &'static str {
+    if core.element == Element::I8 { "int8" } else { "f16" }
 }
 
 fn object(adapter: &Adapter, opened: bitnet_wgpu::Result<Context>, why: Option<&str>) -> Value {
     let c = opened.as_ref().map_or(&adapter.capabilities, Context::capabilities);
-    let core = |unit: &MatrixUnit| json!({ "element": element(unit), "size": unit.size, "depth": unit.depth, "lanes": unit.lanes });
+    let described = |core: &TensorCore| json!({ "element": element(core), "size": core.size, "depth": core.depth, "lanes": core.lanes });
     let mut object = json!({
         "index": adapter.index,
         "adapter": c.adapter,
@@ -231,14 +231,14 @@ fn object(adapter: &Adapter, opened: bitnet_wgpu::Result<Context>, why: Option<&
         "subgroups": c.subgroups,
         "f16": c.f16,
         "timestamps": c.timestamps,
-        "tensor_cores": c.matrix_units.iter().map(core).collect::<Vec<_>>(),
+        "tensor_cores": c.tensor_cores.iter().map(described).collect::<Vec<_>>(),
         "max_tensor_bytes": c.max_binding_bytes,
         "health": health(&adapter.health()),
     });
     if let Ok(context) = &opened {
         // Only an open device shows these.
         object["shader_language"] = json!(context.language().to_string());
-        object["f16_subnormals"] = json!(c.half_subnormals);
+        object["f16_subnormals"] = json!(c.f16_subnormals);
         object["fused_multiply_add"] = json!(c.fused_multiply_add);
     }
     object

@@ -287,7 +287,7 @@ impl<'a> Measurements<'a> {
         let object = &mut self.object;
         object["offloaded"] =
             json!({ "layers": offloaded.layers, "bytes_per_token": offloaded.bytes });
-        object["tensor_cores"] = (!c.matrix_units.is_empty()).into();
+        object["tensor_cores"] = (!c.tensor_cores.is_empty()).into();
         object["gpu_weight_bytes"] = bytes.into();
         object["tuned"] = (!c.tuning.is_empty()).into();
         object["driver"] = c.driver.clone().into();

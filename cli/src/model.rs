@@ -260,7 +260,7 @@ impl ModelArgs {
         let experimental = if self.no_tensor_cores {
             wgpu::ExperimentalFeatures::disabled()
         } else {
-            matrix_units()
+            experimental_features()
         };
         let mut options = ContextOptions::default()
             .experimental(experimental)
@@ -373,7 +373,7 @@ pub fn note_placed(model: &Model) -> Result<()> {
 
 /// Returns wgpu's token for the features that tensor cores need.
 #[allow(unsafe_code)]
-pub(crate) fn matrix_units() -> wgpu::ExperimentalFeatures {
+pub(crate) fn experimental_features() -> wgpu::ExperimentalFeatures {
     // SAFETY: the command line's devices run the library's kernels only, which keep to their
     // memory.
     unsafe { wgpu::ExperimentalFeatures::enabled() }

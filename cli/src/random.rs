@@ -106,10 +106,10 @@ impl ModelFile for RandomModel {
     fn dense(&self, name: &str, rows: usize, columns: usize) -> Result<PackedDense> {
         let mut rng = seeded(name);
         // bf16 numbers with magnitudes from 0.5 to 2 and either sign.
-        let halves: Vec<u8> = (0..rows * columns)
+        let bytes: Vec<u8> = (0..rows * columns)
             .flat_map(|_| ((rng.next_u32() as u16 & 0x80ff) | 0x3f00).to_le_bytes())
             .collect();
-        PackedDense::from_bytes(DenseElement::Bf16, rows, columns, &halves)
+        PackedDense::from_bytes(DenseElement::Bf16, rows, columns, &bytes)
     }
 }
 

@@ -1,7 +1,7 @@
 // y[t, r] = (Σ_k xq[t, k]·Wq[r, k]) · w_scale[r] / x_scale[t], added to y if `add` is not 0; for many tokens t, on the simdgroup matrices. codes is
 // [rows, words] words of sixteen codes, x [tokens, 2, words] vectors of four words, y [tokens, rows]. A threadgroup of four SIMD-groups computes
 // 64 rows × TILE_Y tokens (16, 32 or 64), each SIMD-group a quarter of 32 rows and half the tokens. 64 elements of every row and token are in
-// threadgroup memory at a time as f16, in the half layout's order on both sides.
+// threadgroup memory at a time as f16, in the f16 layout's order on both sides.
 // A part before brings `Params`, and what is done to a product before it is stored (msl/tensor/product_plain.metal, product_finish.metal).
 using metal::make_filled_simdgroup_matrix; using metal::simdgroup_float8x8; using metal::simdgroup_half8x8; using metal::simdgroup_load;
 using metal::simdgroup_multiply_accumulate; using metal::simdgroup_store;

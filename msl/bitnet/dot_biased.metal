@@ -1,4 +1,4 @@
-// As dot_half.metal, for devices that flush subnormal f16: 0x6400 | field is the half 1024 + code·4^f. wgsl/bitnet/dot_biased.wgsl says more.
+// As dot_f16.metal, for devices that flush subnormal f16: 0x6400 | field is the half 1024 + code·4^f. wgsl/bitnet/dot_biased.wgsl says more.
 typedef int Acc;
 
 #define BIAS 0x64006400u

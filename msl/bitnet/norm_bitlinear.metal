@@ -1,4 +1,4 @@
-// BitLinear of a row that is normalized and quantized here, in the half layout: every threadgroup prepares the row of its token for itself, in
+// BitLinear of a row that is normalized and quantized here, in the f16 layout: every threadgroup prepares the row of its token for itself, in
 // threadgroup memory, and multiplies it by `tile` rows of the matrix, a SIMD-group ROWS rows at a time. Formulas, shapes, and what the parts before
 // (rows_stored, rows_gated) say: wgsl/bitnet/norm_bitlinear.wgsl.
 static_assert(ROWS == 8, "three exchanges leave each lane one of eight rows");

@@ -337,7 +337,7 @@ mod tests {
     }
 
     /// A cache as it is in 16 bits, and as `f32` has those.
-    fn halves(host: &HostKvCache, window: Option<usize>) -> HostKvCache {
+    fn f16s(host: &HostKvCache, window: Option<usize>) -> HostKvCache {
         let round = |x: &[f32]| x.iter().map(|&x| f16::from_f32(x).to_f32()).collect();
         HostKvCache::from_parts(host.shape(), round(host.keys()), round(host.values()))
             .unwrap()
@@ -356,7 +356,7 @@ mod tests {
             let angles = rope_angles(&frequencies, 200);
             for in_f16 in [false, true] {
                 let kept = |host: &HostKvCache| {
-                    if in_f16 { halves(host, window) } else { host.clone() }
+                    if in_f16 { f16s(host, window) } else { host.clone() }
                 };
                 let mut host = HostKvCache::new(shape).unwrap().window(window);
                 let element = if in_f16 { Element::F16 } else { Element::F32 };

@@ -107,9 +107,9 @@ impl Number for f16 {
     const NEAR: bool = false;
 
     fn narrow(from: &[f32]) -> Cow<'_, [Self]> {
-        let mut halves = vec![Self::ZERO; from.len()];
-        halves.convert_from_f32_slice(from);
-        halves.into()
+        let mut f16s = vec![Self::ZERO; from.len()];
+        f16s.convert_from_f32_slice(from);
+        f16s.into()
     }
 
     #[inline(always)]

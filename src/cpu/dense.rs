@@ -4,7 +4,7 @@
 //! several tokens the weights.
 
 use super::{
-    f16_convert::half_to_f32,
+    f16_convert::f16_to_f32,
     isa::{Extension, Isa},
     prefetch::prefetch,
     threads::by_chunks,
@@ -69,7 +69,7 @@ fn multiply(isa: Isa, element: DenseElement, rows: &[u32], x: &[f32], k: usize, 
     }
 }
 
-/// What every instruction set does around its vectors: `zero`, `floats`, `halves`, `bf16s` and
+/// What every instruction set does around its vectors: `zero`, `floats`, `f16s`, `bf16s` and
 /// `codes`, which load eight numbers, `add_product` and `numbers`.
 macro_rules! multiply {
     ($($attribute:meta)?) => {
@@ -84,7 +84,7 @@ macro_rules! multiply {
         }
 
         by_element!(by_f32, f32, floats, |v| v $(, $attribute)?);
-        by_element!(by_f16, u16, halves, half_to_f32 $(, $attribute)?);
+        by_element!(by_f16, u16, f16s, f16_to_f32 $(, $attribute)?);
         by_element!(by_bf16, u16, bf16s, |v| f32::from_bits(u32::from(v) << 16) $(, $attribute)?);
         by_element!(by_int8, i8, codes, f32::from $(, $attribute)?);
     };
@@ -168,8 +168,8 @@ mod portable {
         *v
     }
 
-    fn halves(v: &[u16; SUMS]) -> [f32; SUMS] {
-        v.map(half_to_f32)
+    fn f16s(v: &[u16; SUMS]) -> [f32; SUMS] {
+        v.map(f16_to_f32)
     }
 
     fn bf16s(v: &[u16; SUMS]) -> [f32; SUMS] {
@@ -210,7 +210,7 @@ mod avx2 {
 
     #[inline]
     #[target_feature(enable = "avx2,f16c")]
-    fn halves(v: &[u16; SUMS]) -> __m256 {
+    fn f16s(v: &[u16; SUMS]) -> __m256 {
         _mm256_cvtph_ps(bytemuck::cast(*v))
     }
 
@@ -265,7 +265,7 @@ mod neon {
     #[allow(unsafe_code)]
     #[inline]
     #[target_feature(enable = "neon")]
-    fn halves(v: &[u16; SUMS]) -> Eight {
+    fn f16s(v: &[u16; SUMS]) -> Eight {
         let v: uint16x8_t = bytemuck::cast(*v);
         let (low, high): (float32x4_t, float32x4_t);
         // SAFETY: registers alone.
@@ -338,14 +338,14 @@ mod tests {
             let (x, w): (Vec<_>, Vec<_>) =
                 ((0..m * k).map(number).collect(), (0..n * k).map(|i| number(i + 5)).collect());
             // Subnormal f16 too.
-            let halves: Vec<u8> = w
+            let f16s: Vec<u8> = w
                 .iter()
                 .enumerate()
                 .flat_map(|(i, v)| f16::from_f32(v / (1 << (i % 24)) as f32).to_le_bytes())
                 .collect();
             let bf16s: Vec<u8> = w.iter().flat_map(|&v| bf16::from_f32(v).to_le_bytes()).collect();
             let floats = PackedDense::from_f32(n, k, &w).unwrap();
-            let others = [(DenseElement::F16, halves), (DenseElement::Bf16, bf16s)];
+            let others = [(DenseElement::F16, f16s), (DenseElement::Bf16, bf16s)];
             let others = others
                 .map(|(element, bytes)| PackedDense::from_bytes(element, n, k, &bytes).unwrap());
             for w in others.into_iter().chain([floats.quantize(), floats]) {

@@ -5,7 +5,7 @@ use half::f16;
 /// The bits of a half as a float, in a form that compilers turn into vectors: its exponent is moved
 /// by a product, which is right for subnormals too.
 #[inline(always)]
-pub fn half_to_f32(bits: u16) -> f32 {
+pub fn f16_to_f32(bits: u16) -> f32 {
     const TO_112: f32 = f32::from_bits((127 + 112) << 23);
     let magnitude = u32::from(bits & 0x7fff);
     let finite = f32::from_bits(magnitude << 13) * TO_112;
@@ -28,7 +28,7 @@ pub fn widen(from: &[f16], to: &mut [f32]) {
 }
 
 fn widen_portable(from: &[f16], to: &mut [f32]) {
-    to.iter_mut().zip(from).for_each(|(to, from)| *to = half_to_f32(from.to_bits()));
+    to.iter_mut().zip(from).for_each(|(to, from)| *to = f16_to_f32(from.to_bits()));
 }
 
 #[cfg(target_arch = "x86_64")]

@@ -170,10 +170,10 @@ impl Affine {
                     .zip(words)
                     .for_each(|(packed, word)| *packed = transpose(word)),
                 _ => {
-                    let halves = words.flat_map(|word| [word as u16, (word >> 16) as u16]);
+                    let f16s = words.flat_map(|word| [word as u16, (word >> 16) as u16]);
                     packed
                         .iter_mut()
-                        .zip(halves)
+                        .zip(f16s)
                         .for_each(|(packed, half)| *packed = from_signs(half));
                 }
             }

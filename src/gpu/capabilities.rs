@@ -1,7 +1,7 @@
 //! What a device offers, as plain data: kernel choice is a pure function of it.
 
 use crate::{
-    kernel::needs::{MatrixUnit, WGSL_LANES},
+    kernel::needs::{TensorCore, WGSL_LANES},
     language::ShaderLanguage,
     tuning::{Family, Tuning, TuningKey},
     visibility::internal_fields,
@@ -34,7 +34,7 @@ internal_fields! {
         subgroups: bool,
         /// Tensor cores that BitLinear of many tokens, attention and f16 products use. None unless the device was opened with wgpu's experimental feature for them:
         /// [`ContextOptions::experimental`](crate::ContextOptions::experimental) says how.
-        matrix_units: Vec<MatrixUnit>,
+        tensor_cores: Vec<TensorCore>,
         /// Whether kernels in SPIR-V may work with single elements of a matrix: no specification says
         /// which a lane has. Measured on the device when a context is made.
         matrix_elements: bool,
@@ -43,7 +43,7 @@ internal_fields! {
         fast_packed_dot: bool,
         /// Whether an f16 subnormal keeps its value when widened. Measured on the device when a
         /// context is made.
-        half_subnormals: bool,
+        f16_subnormals: bool,
         /// Whether `fma` rounds once: Vulkan lets it round the product too. Measured on the device
         /// when a context is made.
         fused_multiply_add: bool,
@@ -98,12 +98,12 @@ impl Capabilities {
                 && lanes >= WGSL_LANES[0]
                 && info.subgroup_max_size <= WGSL_LANES[1],
             f16: features.contains(wgpu::Features::SHADER_F16),
-            matrix_units: matrix_units(info, features, limits, matrices),
+            tensor_cores: tensor_cores(info, features, limits, matrices),
             matrix_elements: false,
             // lavapipe expands it: what multiplies f16 or two numbers at once is faster
             // (benches/notes/measurements.md).
             fast_packed_dot: !apple && info.device_type != wgpu::DeviceType::Cpu,
-            half_subnormals: false,
+            f16_subnormals: false,
             fused_multiply_add: false,
             device_barriers: info.backend == wgpu::Backend::Vulkan,
             timestamps: features.contains(wgpu::Features::TIMESTAMP_QUERY),
@@ -132,11 +132,11 @@ impl Capabilities {
         new.subgroups &= self.subgroups;
         new.device_barriers &= self.device_barriers;
         new.f16 &= self.f16;
-        new.matrix_units.retain(|unit| self.matrix_units.contains(unit));
+        new.tensor_cores.retain(|core| self.tensor_cores.contains(core));
         new.matrix_elements &= self.matrix_elements;
         new.timestamps &= self.timestamps;
         new.writes_in_place &= self.writes_in_place;
-        new.half_subnormals &= self.half_subnormals;
+        new.f16_subnormals &= self.f16_subnormals;
         new.fused_multiply_add &= self.fused_multiply_add;
         new.max_binding_bytes = new.max_binding_bytes.min(self.max_binding_bytes);
         new.max_workgroups = new.max_workgroups.clamp(1, self.max_workgroups);
@@ -159,10 +159,10 @@ impl Capabilities {
             },
             subgroups: true,
             f16: true,
-            matrix_units: Vec::new(),
+            tensor_cores: Vec::new(),
             matrix_elements: false,
             fast_packed_dot: !apple,
-            half_subnormals: true,
+            f16_subnormals: true,
             fused_multiply_add: true,
             device_barriers: !apple,
             timestamps: true,
@@ -251,12 +251,12 @@ pub struct Matrices {
 /// The tensor cores that kernels here can use. Only Vulkan's: on Metal these products have Metal of their
 /// own, and naga 30 writes matrices of 16 × 16 that Metal does not have. Only subgroups of one
 /// size: wgpu cannot ask for one.
-fn matrix_units(
+fn tensor_cores(
     info: &wgpu::AdapterInfo,
     features: wgpu::Features,
     limits: &wgpu::Limits,
     matrices: &Matrices,
-) -> Vec<MatrixUnit> {
+) -> Vec<TensorCore> {
     use wgpu::CooperativeScalarType::{F16, F32};
     let needed = wgpu::Features::EXPERIMENTAL_COOPERATIVE_MATRIX
         | wgpu::Features::SHADER_F16
@@ -272,20 +272,19 @@ fn matrix_units(
         let square = matrix.m_size == matrix.n_size && matrix.n_size == matrix.k_size;
         square && (matrix.ab_type, matrix.cr_type) == (F16, F32) && !matrix.saturating_accumulation
     };
-    let halves = matrices
+    let f16s = matrices
         .known
         .iter()
         .filter(|matrix| fits(matrix))
-        .map(|matrix| MatrixUnit::new(matrix.m_size, lanes));
+        .map(|matrix| TensorCore::new(matrix.m_size, lanes));
     let spirv = features.contains(wgpu::Features::PASSTHROUGH_SHADERS);
     let int8 = matrices
         .int8
         .iter()
         .filter(|_| spirv)
-        .map(|&[size, depth]| MatrixUnit::int8(size, depth, lanes));
-    halves
-        .chain(int8)
-        .filter(|unit| unit.workgroup_bytes() <= limits.max_compute_workgroup_storage_size)
+        .map(|&[size, depth]| TensorCore::int8(size, depth, lanes));
+    f16s.chain(int8)
+        .filter(|core| core.workgroup_bytes() <= limits.max_compute_workgroup_storage_size)
         .collect()
 }
 

@@ -386,7 +386,7 @@ impl Context {
         if !offered.contains(needs.features) {
             return Err(Error::missing_feature(kernel, needs.features - offered));
         }
-        if needs.matrix_unit.is_some_and(|unit| !capabilities.matrix_units.contains(&unit)) {
+        if needs.tensor_core.is_some_and(|core| !capabilities.tensor_cores.contains(&core)) {
             let feature = wgpu::Features::EXPERIMENTAL_COOPERATIVE_MATRIX;
             return Err(Error::missing_feature(kernel, feature));
         }

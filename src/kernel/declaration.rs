@@ -2,7 +2,7 @@
 
 use super::{
     binding::{Binding, Type},
-    needs::{MSL_LANES, MatrixUnit, Needs, WGSL_LANES},
+    needs::{MSL_LANES, Needs, TensorCore, WGSL_LANES},
     origin::JoinedSource,
     params::Fields,
     source::{HOLE, Part, Source},
@@ -62,7 +62,7 @@ internal_fields! {
         /// wgpu features that all its sources use. (`f16` and subgroups follow from the variant.)
         features: wgpu::Features,
         /// The tensor core that its WGSL or SPIR-V multiplies on.
-        matrix_unit: Option<MatrixUnit>,
+        tensor_core: Option<TensorCore>,
     }
 }
 
@@ -121,7 +121,7 @@ impl Kernel {
             bindings,
             grid: Grid::Blocks,
             features: wgpu::Features::empty(),
-            matrix_unit: None,
+            tensor_core: None,
             filling: &[],
             filling_msl: &[],
             one_float: false,
@@ -170,12 +170,12 @@ impl Kernel {
     /// States the tensor core that its WGSL multiplies on, with wgpu's extension
     /// `wgpu_cooperative_matrix`, and so a feature of wgpu; or its SPIR-V, for int8, which WGSL has
     /// no matrices of.
-    pub(crate) const fn matrix_unit(mut self, unit: MatrixUnit) -> Self {
+    pub(crate) const fn tensor_core(mut self, core: TensorCore) -> Self {
         self.features = self
             .features
             .union(wgpu::Features::EXPERIMENTAL_COOPERATIVE_MATRIX)
             .union(wgpu::Features::SUBGROUP);
-        self.matrix_unit = Some(unit);
+        self.tensor_core = Some(core);
         self
     }
 
@@ -340,7 +340,7 @@ impl Kernel {
             ShaderLanguage::Msl => Some(MSL_LANES),
             _ => None,
         };
-        let lanes = self.matrix_unit.map_or(lanes, |unit| Some([unit.lanes; 2]));
+        let lanes = self.tensor_core.map_or(lanes, |core| Some([core.lanes; 2]));
         if lanes == Some(WGSL_LANES) {
             features |= wgpu::Features::SUBGROUP;
         }
@@ -353,7 +353,7 @@ impl Kernel {
         Needs {
             features,
             lanes,
-            matrix_unit: self.matrix_unit,
+            tensor_core: self.tensor_core,
             immediate_bytes: 4 * self.params.len() as u32,
             storage_buffers: self.bindings.len() as u32,
             threads: source.threads(),
@@ -411,8 +411,8 @@ impl Kernel {
     }
 
     fn uses_f16(&self, variant: &Variant) -> bool {
-        let halves = self.matrix_unit.is_some_and(|unit| unit.element == Element::F16);
-        let multiplies = halves || self.bindings.iter().any(|binding| binding.ty == Type::F16);
+        let f16s = self.tensor_core.is_some_and(|core| core.element == Element::F16);
+        let multiplies = f16s || self.bindings.iter().any(|binding| binding.ty == Type::F16);
         multiplies || variant.floats.iter().any(|&(_, element)| element == Element::F16)
     }
 
@@ -425,7 +425,7 @@ impl Kernel {
         if self.uses_f16(variant) {
             writeln!(head, "enable f16;")?;
         }
-        if self.matrix_unit.is_some() {
+        if self.tensor_core.is_some() {
             writeln!(head, "enable wgpu_cooperative_matrix;")?;
         }
         for (name, element) in &variant.floats {
@@ -464,9 +464,9 @@ impl Kernel {
 
     /// Rows, and products of an output, of the matrices of its tensor cores, and the threads of a subgroup.
     fn unit_numbers(&self) -> impl Iterator<Item = (&'static str, u32)> {
-        self.matrix_unit.into_iter().flat_map(|unit| {
-            let columns = (unit.element == Element::I8).then_some(("COLUMNS", unit.depth));
-            [("SIDE", unit.size), ("LANES", unit.lanes)].into_iter().chain(columns)
+        self.tensor_core.into_iter().flat_map(|core| {
+            let columns = (core.element == Element::I8).then_some(("COLUMNS", core.depth));
+            [("SIDE", core.size), ("LANES", core.lanes)].into_iter().chain(columns)
         })
     }
 

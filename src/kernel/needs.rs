@@ -14,7 +14,7 @@ pub const MSL_LANES: [u32; 2] = [32, 32];
 /// specification says it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-pub struct MatrixUnit {
+pub struct TensorCore {
     /// What it multiplies: [`Element::F16`] or [`Element::I8`].
     pub element: Element,
     /// Rows and columns of a product: 16 on GPUs of NVIDIA.
@@ -25,7 +25,7 @@ pub struct MatrixUnit {
     pub lanes: u32,
 }
 
-impl MatrixUnit {
+impl TensorCore {
     /// Tensor cores for matrices of `size` × `size` f16, and subgroups of `lanes` threads.
     pub const fn new(size: u32, lanes: u32) -> Self {
         Self { element: Element::F16, size, depth: size, lanes }
@@ -55,8 +55,8 @@ pub struct Needs {
     /// and runs the variant without.
     pub lanes: Option<[u32; 2]>,
     /// A tensor core, where it multiplies on one
-    /// (`Capabilities::matrix_units`).
-    pub matrix_unit: Option<MatrixUnit>,
+    /// (`Capabilities::tensor_cores`).
+    pub tensor_core: Option<TensorCore>,
     /// Bytes of immediates.
     pub immediate_bytes: u32,
     /// Storage buffers.
@@ -100,7 +100,7 @@ impl Needs {
         Self {
             features: self.features | other.features,
             lanes: lanes(self.lanes, other.lanes),
-            matrix_unit: self.matrix_unit.or(other.matrix_unit),
+            tensor_core: self.tensor_core.or(other.tensor_core),
             immediate_bytes: self.immediate_bytes.max(other.immediate_bytes),
             storage_buffers: self.storage_buffers.max(other.storage_buffers),
             threads: self.threads.max(other.threads),
@@ -112,7 +112,7 @@ impl Needs {
     pub const NONE: Self = Self {
         features: wgpu::Features::empty(),
         lanes: None,
-        matrix_unit: None,
+        tensor_core: None,
         immediate_bytes: 0,
         storage_buffers: 0,
         threads: 0,

@@ -142,7 +142,7 @@ impl Module {
         match self.types.get(&id) {
             Some(Type::Scalar(word)) => Ok(*word),
             Some(Type::Vector(element, _)) => self.scalar(*element),
-            _ => Err("scalars and vectors can be bound, of 32 bits or halves".to_owned()),
+            _ => Err("scalars and vectors of 16 or 32 bits can be bound".to_owned()),
         }
     }
 

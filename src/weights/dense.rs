@@ -17,7 +17,7 @@ use half::{bf16, f16};
 pub enum DenseElement {
     /// 32-bit floats.
     F32,
-    /// Half-precision floats.
+    /// f16 floats.
     F16,
     /// The upper half of 32-bit floats.
     Bf16,

@@ -170,7 +170,8 @@ fn planted_faults_are_found_in_binaries() {
         read("x_sum", I32),
         read("y", Float("Y")),
     ];
-    let sound = catalog().find(|kernel| kernel.name == "bitlinear_gemm_int8_units_8").unwrap();
+    let sound =
+        catalog().find(|kernel| kernel.name == "bitlinear_gemm_int8_tensor_cores_8").unwrap();
     assert!(
         outcomes(sound)
             .iter()

@@ -268,7 +268,7 @@ fn what_was_measured_is_kept_and_chosen_by() {
         }
         assert_eq!(block_on(tuned.recover()).unwrap().capabilities().tuning, tuning);
         // What is chosen, and what is dispatched.
-        let (most, layout) = (context.capabilities().tuned(TuningKey::GemvTokens), Layout::Half);
+        let (most, layout) = (context.capabilities().tuned(TuningKey::GemvTokens), Layout::F16);
         let plan =
             |context: &Context| internals::plan(most, 64, 64, layout, context.capabilities()).name;
         assert_ne!(plan(&tuned), plan(&context));

@@ -148,7 +148,7 @@ fn layer(rows: usize, columns: usize, restrict: fn(&mut Capabilities)) -> Case {
         format!("1 × {rows} × {columns}"),
         move |r| {
             let (x, w) = (r.upload(&x, [1, columns])?, w.upload(r.encoder.context())?);
-            let xq = support::quantize_as(&mut r.encoder, &x, Layout::Half)?;
+            let xq = support::quantize_as(&mut r.encoder, &x, Layout::F16)?;
             BitLinear::new(&w).forward(&mut r.encoder, &xq).map(drop)
         },
         |_, _| Ok(()),
@@ -166,13 +166,13 @@ fn write_folder() {
     let mut made = Folder::default();
     ops()
         .iter()
-        .filter(|op| !matches!(op.by, By::Device | By::Units))
+        .filter(|op| !matches!(op.by, By::Device | By::TensorCores))
         .flat_map(Op::cases)
         .filter(|case| !case.device_only)
         .for_each(|case| made.add_case(case, false));
     for (rows, columns) in TIMED {
         made.add_case(&layer(rows, columns, |c| (c.software, c.apple) = (false, true)), true);
-        made.add_case(&layer(rows, columns, |c| c.half_subnormals = false), true);
+        made.add_case(&layer(rows, columns, |c| c.f16_subnormals = false), true);
     }
     let symbols = || made.sources.keys();
     let include = |s: &String| {

@@ -4,7 +4,7 @@ use bitnet_wgpu::bitnet::BitLinear;
 use bitnet_wgpu::{
     Context, Error, ErrorKind, Kernel, Recording, Result, Tensor, bitnet,
     gpu::Bind,
-    internals::{self, Dispatch, MatrixUnit, SubmissionLimit},
+    internals::{self, Dispatch, SubmissionLimit, TensorCore},
     kernel::{Params as _, Part, ShaderLanguage, Source, Type::*, read, read_write},
     params, reference,
     tensor::{self, f16},
@@ -13,7 +13,7 @@ use bitnet_wgpu::{
     wgpu,
 };
 use std::{collections::HashMap, future::IntoFuture as _, thread};
-use support::{block_on, context, rng, ternary, with_matrix_units};
+use support::{block_on, context, rng, ternary, with_tensor_cores};
 
 params! { struct AddParams { length: u32, addend: u32 } }
 
@@ -225,19 +225,21 @@ fn what_does_not_fit_the_device_is_refused() {
     assert!(unsupported(&error, limit), "{error}");
     // A tensor core that no device has.
     const UNIT_TEXT: &[Part] =
-        &[Part::new("on_units", "@compute @workgroup_size(1) fn on_units() {}")];
-    static ON_UNITS: Kernel = {
+        &[Part::new("on_tensor_cores", "@compute @workgroup_size(1) fn on_tensor_cores() {}")];
+    static ON_TENSOR_CORES: Kernel = {
         let source = &[Source::wgsl(UNIT_TEXT).workgroup_size([1, 1, 1])];
-        let mut kernel = Kernel::new("on_units", &[], &[read_write("y", U32)], source)
+        let mut kernel = Kernel::new("on_tensor_cores", &[], &[read_write("y", U32)], source)
             .features(wgpu::Features::EXPERIMENTAL_COOPERATIVE_MATRIX);
-        kernel.matrix_unit = Some(MatrixUnit::new(3, 5));
+        kernel.tensor_core = Some(TensorCore::new(3, 5));
         kernel
     };
-    for context in [Some(context()), with_matrix_units()].into_iter().flatten() {
+    for context in [Some(context()), with_tensor_cores()].into_iter().flatten() {
         let y = context.upload(&[1u32], [1]).unwrap();
-        let error =
-            context.encoder("on units").dispatch(&ON_UNITS, &(), &[&y], [1, 1, 1]).unwrap_err();
-        assert!(unsupported(&error, "on_units needs the wgpu feature"), "{error}");
+        let error = context
+            .encoder("on tensor cores")
+            .dispatch(&ON_TENSOR_CORES, &(), &[&y], [1, 1, 1])
+            .unwrap_err();
+        assert!(unsupported(&error, "on_tensor_cores needs the wgpu feature"), "{error}");
     }
 }
 

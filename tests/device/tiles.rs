@@ -13,7 +13,7 @@ use bitnet_wgpu::{
 use std::{collections::HashMap, sync::Arc};
 use support::{
     Case, Data, Leeway, Recorded, block_on, context, contexts, convert, floats, ops, quantize_as,
-    rng, ternary, ternary_with, with_matrix_units,
+    rng, ternary, ternary_with, with_tensor_cores,
 };
 
 /// What each of these kernels makes of the first dispatch of `record`, in bits.
@@ -153,7 +153,7 @@ fn gemvs_of_ternary_weights_do_too() {
 /// exact.
 #[test]
 fn bitlinear_gives_the_same_bits_by_every_kernel() {
-    for context in contexts().into_iter().chain(with_matrix_units().cloned()) {
+    for context in contexts().into_iter().chain(with_tensor_cores().cloned()) {
         for (m, rows, columns) in
             [(1, 5, 70), (3, 21, 2575), (8, 130, 515), (21, 66, 300), (150, 133, 200)]
         {
@@ -173,8 +173,8 @@ fn bitlinear_gives_the_same_bits_by_every_kernel() {
 
 /// As far as sums are exact on tensor cores.
 #[test]
-fn the_largest_sums_on_matrix_units_are_exact() {
-    let Some(context) = with_matrix_units() else {
+fn the_largest_sums_on_tensor_cores_are_exact() {
+    let Some(context) = with_tensor_cores() else {
         println!("NOT RUN: the device has no tensor cores");
         return;
     };
@@ -189,11 +189,10 @@ fn the_largest_sums_on_matrix_units_are_exact() {
 fn assert_one_product(context: &Context, w: &PackedTernary, x: &[f32], m: usize) {
     let (w, x) = (w.upload(context).unwrap(), context.upload(x, [m, w.columns()]).unwrap());
     for (layout, kinds) in
-        [(Layout::Int8, &["_int8", "_units"][..]), (Layout::Half, &["_half", "_biased"])]
+        [(Layout::Int8, &["_int8", "_tensor_cores"][..]), (Layout::F16, &["_f16", "_biased"])]
     {
         let most = layout.max_features(false);
-        if layout == Layout::Half && (!context.capabilities().half_subnormals || w.columns() > most)
-        {
+        if layout == Layout::F16 && (!context.capabilities().f16_subnormals || w.columns() > most) {
             continue;
         }
         let mut encoder = context.encoder("quantised");
@@ -207,8 +206,8 @@ fn assert_one_product(context: &Context, w: &PackedTernary, x: &[f32], m: usize)
             let plain = !kernel.name.ends_with("_finish");
             let runs = plain
                 && kernel
-                    .matrix_unit
-                    .is_none_or(|unit| context.capabilities().matrix_units.contains(&unit));
+                    .tensor_core
+                    .is_none_or(|core| context.capabilities().tensor_cores.contains(&core));
             runs && kind.is_some_and(|kind| kinds.iter().any(|start| kind.starts_with(start)))
         };
         let names: Vec<_> = catalog().filter(of_layout).map(|kernel| kernel.name).collect();
@@ -276,7 +275,7 @@ const ONE_SIZE: &[&str] = &[
     "transformer::sample",
     "transformer::top_k",
     "completion",
-    "half_subnormals",
+    "f16_subnormals",
     "fused_multiply_add",
     "matrix_places",
     "measure::arithmetic",

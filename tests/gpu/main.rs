@@ -3,38 +3,46 @@
 //! `UPDATE=1 cargo test --test gpu -- table` writes the table of docs/internals/kernels.md.
 
 use bitnet_wgpu::{
-    Element, Kernel,
+    Context, Element, Kernel, Recording,
     internals::{KernelInternals as _, Variant, catalog},
     kernel::ShaderLanguage,
 };
 use libtest_mimic::{Arguments, Failed, Trial};
 use std::{
     collections::{BTreeSet, HashSet},
-    sync::LazyLock,
+    sync::{LazyLock, OnceLock},
 };
 use support::{
-    EXECUTORS, Executor, Op, context, files, ops, seed, threadgroups_limit, with_matrix_units,
+    Case, Compared, EXECUTORS, Executor, Op, context, files, ops, seed, threadgroups_limit,
+    with_tensor_cores,
 };
 
 fn main() {
-    let trial = |op: &'static Op, name: &str, executor: Executor| {
-        Trial::test(format!("{}::{name}", op.name), move || run(op, executor))
+    let trial = |index: usize, name: &str, executor: Executor| {
+        let op = &ops()[index];
+        let in_wgsl = name == WGSL.0;
+        Trial::test(format!("{}::{name}", op.name), move || match in_wgsl {
+            true => Run::in_wgsl(index).judge(op, executor),
+            false => Run::new(op, executor).judge(op, executor),
+        })
     };
-    let of_op = |op: &'static Op| {
+    let of_op = |index: usize| {
         EXECUTORS
             .iter()
-            .filter(|(_, executor)| executor.runs(op))
-            .map(move |&(name, executor)| trial(op, name, executor))
+            .filter(move |(_, executor)| executor.runs(&ops()[index]))
+            .map(move |&(name, executor)| trial(index, name, executor))
     };
     let (first, step) = part();
-    let mut trials: Vec<_> = ops().iter().skip(first).step_by(step).flat_map(of_op).collect();
-    trials.push(Trial::test(
-        "every_kernel_and_variant_has_a_case",
-        every_kernel_and_variant_has_a_case,
-    ));
-    // Of kernels that software adapters take.
-    if context().capabilities().software {
-        trials.push(Trial::test("the_table_of_ops_is_true", the_table_of_ops_is_true));
+    let mut trials: Vec<_> = (first..ops().len()).step_by(step).flat_map(of_op).collect();
+    if step == 1 {
+        trials.push(Trial::test(
+            "every_kernel_and_variant_has_a_case",
+            every_kernel_and_variant_has_a_case,
+        ));
+        // Of kernels that software adapters take.
+        if context().capabilities().software {
+            trials.push(Trial::test("the_table_of_ops_is_true", the_table_of_ops_is_true));
+        }
     }
     let arguments = Arguments::from_args();
     let conclusion = libtest_mimic::run(&arguments, trials);
@@ -48,6 +56,9 @@ fn main() {
     conclusion.exit();
 }
 
+/// The executor whose runs the table is made of.
+const WGSL: (&str, Executor) = EXECUTORS[1];
+
 /// The first op's index, and the step from one to the next.
 fn part() -> (usize, usize) {
     let Ok(part) = std::env::var("TEST_PART") else { return (0, 1) };
@@ -55,79 +66,133 @@ fn part() -> (usize, usize) {
     numbers.filter(|&(i, n)| i < n).unwrap_or_else(|| panic!("TEST_PART is {part:?}, not I/N"))
 }
 
-fn run(op: &Op, executor: Executor) -> Result<(), Failed> {
-    let (mut ran, mut failures) = (0, Vec::new());
-    for case in op.cases() {
-        match executor.run(case) {
-            Ok(run) => ran += usize::from(run),
-            Err(error) => failures.push(format!("{}: {error}", case.name)),
-        }
-    }
-    if !failures.is_empty() {
-        let shown = failures[..failures.len().min(5)].join("\n");
-        return Err(format!(
-            "{} of {} cases, TEST_SEED={}:\n{shown}",
-            failures.len(),
-            op.cases().len(),
-            seed()
-        )
-        .into());
-    }
-    // Most ops have nothing that would be another without subgroup operations.
-    if ran == 0 && threadgroups_limit().is_none() && !matches!(executor, Executor::Portable) {
-        return Err("no case runs".into());
-    }
-    Ok(())
+/// What came of an op's cases.
+#[derive(Default)]
+struct Run {
+    ran: usize,
+    failures: Vec<String>,
+    compared: Compared,
+    recorded: Recorded,
 }
 
-/// What the cases of all ops record, on this device and its tensor cores.
-struct Everything {
+/// What cases recorded on a device.
+#[derive(Clone, Default)]
+struct Recorded {
     /// Kernels, by their addresses, and element types. Cases that an emulated GPU can run count
     /// only, and what a device of this kind has.
     variants: HashSet<(usize, Vec<(&'static str, Element)>)>,
-    /// Names of kernels in WGSL without tensor cores, an op each.
-    names: Vec<BTreeSet<&'static str>>,
+    /// Names of kernels.
+    names: BTreeSet<&'static str>,
+}
+
+impl Recorded {
+    fn add(&mut self, case: &Case, recording: &Recording) {
+        for dispatch in recording.dispatches() {
+            let kernel = dispatch.kernel();
+            if !case.device_only || kernel.source(ShaderLanguage::Msl).is_none() {
+                self.variants.insert((address(kernel), dispatch.floats().to_vec()));
+            }
+            self.names.insert(kernel.name);
+        }
+    }
 }
 
 fn address(kernel: &Kernel) -> usize {
     std::ptr::from_ref(kernel).addr()
 }
 
-/// Recorded once, since it takes a minute.
+impl Run {
+    fn new(op: &Op, executor: Executor) -> Self {
+        let mut run = Self::default();
+        for case in op.cases() {
+            let recorded = &mut run.recorded;
+            match executor.observed(case, &mut |recording| recorded.add(case, recording)) {
+                Ok(ran) => run.ran += usize::from(ran),
+                Err(error) => run.failures.push(format!("{}: {error}", case.name)),
+            }
+        }
+        run.compared = Compared::take();
+        run
+    }
+
+    /// By the device in WGSL, once for each op: the table is made of it.
+    fn in_wgsl(index: usize) -> &'static Self {
+        static RUNS: LazyLock<Vec<OnceLock<Run>>> =
+            LazyLock::new(|| ops().iter().map(|_| OnceLock::new()).collect());
+        RUNS[index].get_or_init(|| Self::new(&ops()[index], WGSL.1))
+    }
+
+    fn judge(&self, op: &Op, executor: Executor) -> Result<(), Failed> {
+        if !self.failures.is_empty() {
+            let shown = self.failures[..self.failures.len().min(5)].join("\n");
+            return Err(format!(
+                "{} of {} cases, TEST_SEED={}:\n{shown}",
+                self.failures.len(),
+                op.cases().len(),
+                seed()
+            )
+            .into());
+        }
+        // Most ops have nothing that would be another without subgroup operations.
+        if self.ran == 0
+            && threadgroups_limit().is_none()
+            && !matches!(executor, Executor::Portable)
+        {
+            return Err("no case runs".into());
+        }
+        Ok(())
+    }
+}
+
+/// What the cases of all ops record, on this device and its tensor cores.
+struct Everything {
+    /// As of a [`Recorded`].
+    variants: HashSet<(usize, Vec<(&'static str, Element)>)>,
+    /// Names of kernels in WGSL without tensor cores, and how results were compared, an op each.
+    ops: Vec<(BTreeSet<&'static str>, Compared)>,
+}
+
+/// Runs the ops that have not run in WGSL yet.
 fn everything() -> Result<&'static Everything, Failed> {
     static EVERYTHING: LazyLock<Result<Everything, String>> = LazyLock::new(|| {
         let wgsl = context().with_language(ShaderLanguage::Wgsl).map_err(|e| e.to_string())?;
-        let mut everything =
-            Everything { variants: HashSet::new(), names: vec![BTreeSet::new(); ops().len()] };
         // Whose tensor cores are Metal's.
         let apple = wgsl.restricted(|c| (c.device_barriers, c.apple) = (false, true));
-        for (op, names) in ops().iter().zip(&mut everything.names) {
-            let [apple, units] = [Some(&apple), with_matrix_units()]
-                .map(|context| context.filter(|_| op.on_matrix_units()));
-            for context in [Some(&wgsl), apple, units].into_iter().flatten() {
-                for case in op.cases().iter().filter(|case| !case.f16 || context.capabilities().f16)
-                {
-                    let recorded = case
-                        .record(&context.restricted(case.restrict))
-                        .map_err(|e| format!("{}: {e}", case.name))?;
-                    for dispatch in recorded.recording.dispatches() {
-                        if !case.device_only
-                            || dispatch.kernel().source(ShaderLanguage::Msl).is_none()
-                        {
-                            everything
-                                .variants
-                                .insert((address(dispatch.kernel()), dispatch.floats().to_vec()));
-                        }
-                        if units.is_none_or(|units| !std::ptr::eq(context, units)) {
-                            names.insert(dispatch.kernel().name);
-                        }
-                    }
+        let mut everything = Everything { variants: HashSet::new(), ops: Vec::new() };
+        for (index, op) in ops().iter().enumerate() {
+            let (recorded, compared) = if WGSL.1.runs(op) {
+                let run = Run::in_wgsl(index);
+                (run.recorded.clone(), run.compared)
+            } else {
+                (record(op, &wgsl)?, Compared::default())
+            };
+            let mut names = recorded.names;
+            everything.variants.extend(recorded.variants);
+            if op.on_tensor_cores() {
+                let recorded = record(op, &apple)?;
+                everything.variants.extend(recorded.variants);
+                names.extend(recorded.names);
+                if let Some(cores) = with_tensor_cores() {
+                    everything.variants.extend(record(op, cores)?.variants);
                 }
             }
+            everything.ops.push((names, compared));
         }
         Ok(everything)
     });
     EVERYTHING.as_ref().map_err(|e| e.into())
+}
+
+/// What the cases of an op record, without running it.
+fn record(op: &Op, context: &Context) -> Result<Recorded, String> {
+    let mut recorded = Recorded::default();
+    for case in op.cases().iter().filter(|case| !case.f16 || context.capabilities().f16) {
+        let here = case
+            .record(&context.restricted(case.restrict))
+            .map_err(|e| format!("{}: {e}", case.name))?;
+        recorded.add(case, &here.recording);
+    }
+    Ok(recorded)
 }
 
 fn every_kernel_and_variant_has_a_case() -> Result<(), Failed> {
@@ -138,8 +203,8 @@ fn every_kernel_and_variant_has_a_case() -> Result<(), Failed> {
             .into_iter()
             .filter(|variant| variant.language != ShaderLanguage::Msl && variant.subgroups);
         // A tensor core that this device does not have is for others to test.
-        let absent = kernel.matrix_unit.is_some_and(|unit| {
-            with_matrix_units().is_none_or(|c| !c.capabilities().matrix_units.contains(&unit))
+        let absent = kernel.tensor_core.is_some_and(|core| {
+            with_tensor_cores().is_none_or(|c| !c.capabilities().tensor_cores.contains(&core))
         });
         let there = |variant: &Variant| {
             absent || recorded.contains(&(address(kernel), variant.floats.clone()))
@@ -155,14 +220,14 @@ fn every_kernel_and_variant_has_a_case() -> Result<(), Failed> {
     }
     let tried: BTreeSet<_> = ops()
         .iter()
-        .zip(&everything()?.names)
+        .zip(&everything()?.ops)
         .filter(|(op, _)| !op.by.is_wgsl_only())
-        .flat_map(|(_, names)| names)
+        .flat_map(|(_, (names, _))| names)
         .collect();
     let in_metal = catalog()
         .filter(|kernel| kernel.source(ShaderLanguage::Msl).is_some())
         .map(|kernel| kernel.name);
-    let recorded: BTreeSet<_> = everything()?.names.iter().flatten().collect();
+    let recorded: BTreeSet<_> = everything()?.ops.iter().flat_map(|(names, _)| names).collect();
     let untried: Vec<_> =
         in_metal.filter(|name| recorded.contains(name) && !tried.contains(name)).collect();
     if untried.is_empty() {
@@ -177,7 +242,9 @@ fn the_table_of_ops_is_true() -> Result<(), Failed> {
     let mut table =
         "| op | its kernels (*italic*: in WGSL only) | compared by |\n| --- | --- | --- |\n"
             .to_owned();
-    for (op, names) in ops().iter().zip(&everything()?.names) {
+    // An op without kernels is for tensor cores that a device may have.
+    let ops = ops().iter().zip(&everything()?.ops).filter(|(_, (names, _))| !names.is_empty());
+    for (op, (names, compared)) in ops {
         // In the order of the catalog.
         let kernels = catalog().filter(|kernel| names.contains(kernel.name));
         let shown: Vec<_> = kernels
@@ -186,11 +253,13 @@ fn the_table_of_ops_is_true() -> Result<(), Failed> {
                 None => format!("*`{}`*", kernel.name),
             })
             .collect();
-        let exact = op.cases().iter().filter(|case| case.exact).count();
-        let by = match exact {
-            0 => "derived bounds",
-            all if all == op.cases().len() => "equal bits",
-            _ => "equal bits, or derived bounds",
+        let by = match compared {
+            Compared { by_bits: true, by_bounds: true } => "bits, bounds",
+            Compared { by_bits: true, .. } => "bits",
+            Compared { by_bounds: true, .. } => "bounds",
+            // Tensor cores and Metal run it.
+            _ if !WGSL.1.runs(op) => "bounds",
+            _ => return Err(format!("{} compares nothing", op.name).into()),
         };
         table += &format!("| `{}` | {} | {by} |\n", op.name, shown.join(", "));
     }

@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use support::{
     block_on, context,
     models::{Reconfigured, TernaryTables, two_layers},
-    prompts_on_matrix_units, real_model,
+    prompts_on_tensor_cores, real_model,
 };
 
 /// The real model by both engines, and on tensor cores where the GPU has some, and small ones with
@@ -30,7 +30,7 @@ fn models() -> Vec<(&'static str, Model)> {
         ("llama on the GPU", small("llama")),
         ("odd on the GPU", small("odd")),
         ("norms in linear layers on the GPU", small("normed")),
-        ("norms after halves of blocks on the GPU", small("gemma3")),
+        ("norms after sublayers on the GPU", small("gemma3")),
         ("scaled embeddings on the GPU", small("minicpm")),
         ("several scales a matrix on the GPU", small("trilm")),
         ("float activations on the GPU", small("qwen3")),
@@ -53,8 +53,8 @@ fn models() -> Vec<(&'static str, Model)> {
         let files = ModelFiles::open_with(real_model(), floats).unwrap();
         all.push((name, files.builder().device(&one_dispatch(packed)).build().unwrap()));
     }
-    all.extend(prompts_on_matrix_units().map(|context| {
-        ("matrix units", Model::builder(real_model()).device(&context).build().unwrap())
+    all.extend(prompts_on_tensor_cores().map(|context| {
+        ("tensor cores", Model::builder(real_model()).device(&context).build().unwrap())
     }));
     all
 }
@@ -141,8 +141,8 @@ fn small_models_are_batch_invariant() {
 
 /// A prompt that is long enough for tensor cores, in chunks that are not and in one.
 #[test]
-fn prompts_on_matrix_units_have_the_same_bits() {
-    let Some(context) = prompts_on_matrix_units() else {
+fn prompts_on_tensor_cores_have_the_same_bits() {
+    let Some(context) = prompts_on_tensor_cores() else {
         println!("NOT RUN: the device has no tensor cores");
         return;
     };
@@ -164,14 +164,13 @@ fn f16_attention_changes_logits_little() {
         (context().language() == ShaderLanguage::Msl && context().capabilities().apple)
             .then(|| context().clone())
     };
-    let Some(context) = prompts_on_matrix_units().or_else(metal) else {
+    let Some(context) = prompts_on_tensor_cores().or_else(metal) else {
         println!("NOT RUN: the device has no tensor cores");
         return;
     };
-    let load = |halves| {
-        Model::builder(real_model()).device(&context).f16_attention(halves).build().unwrap()
-    };
-    let (model, halves) = (load(false), load(true));
+    let load =
+        |f16s| Model::builder(real_model()).device(&context).f16_attention(f16s).build().unwrap();
+    let (model, f16s) = (load(false), load(true));
     let ids = text(&model, 5, 130);
     let logits = |model: &Model, piece| {
         let mut session = model.session(SessionOptions::new(1, 512)).unwrap();
@@ -180,9 +179,9 @@ fn f16_attention_changes_logits_little() {
         pieces.last().unwrap().clone()
     };
     let exact = logits(&model, 130);
-    assert_eq!(bits(&logits(&halves, 50)), bits(&exact), "pieces that are too short for it");
+    assert_eq!(bits(&logits(&f16s, 50)), bits(&exact), "pieces that are too short for it");
     let moved =
-        logits(&halves, 130).iter().zip(&exact).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+        logits(&f16s, 130).iter().zip(&exact).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
     println!("logits move by up to {moved}");
     assert!(moved > 0.0 && moved < 0.6, "{moved}");
 }
@@ -289,7 +288,7 @@ fn no_choice_changes_a_bit_of_logits() {
     let packed = context().restricted(|c| c.fast_packed_dot = true);
     let [in_floats, in_bytes] = [false, true].map(one_dispatch);
     let plain = context().restricted(|c| (c.subgroups, c.device_barriers) = (false, false));
-    let units = prompts_on_matrix_units();
+    let cores = prompts_on_tensor_cores();
     let mut all = vec![
         ("as it is", context(), "tales"),
         ("as it is", context(), "llama"),
@@ -300,7 +299,7 @@ fn no_choice_changes_a_bit_of_logits() {
         ("floats in one dispatch", &in_floats, "qwen3"),
         ("plain", &plain, "odd"),
     ];
-    all.extend(units.as_ref().map(|context| ("matrix units", context, "tales")));
+    all.extend(cores.as_ref().map(|context| ("tensor cores", context, "tales")));
     let logits = |context: &Context, name: &str| {
         everything(&match name {
             "tales" => two_layers(Some(context)),

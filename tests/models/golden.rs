@@ -117,7 +117,7 @@ fn by_metal(golden: &Golden, w: &bitnet_wgpu::weights::PackedTernary) -> (Vec<i3
     };
     // Kernels for other GPUs and for software adapters have no Metal source.
     let context = support::context().restricted(|c| (c.software, c.apple) = (false, true));
-    let (recording, _xq, sums, y) = record(&context, Layout::Half, golden, w);
+    let (recording, _xq, sums, y) = record(&context, Layout::F16, golden, w);
     let mut memory = Memory::new();
     for dispatch in recording.dispatches() {
         assert!(
@@ -148,9 +148,9 @@ fn every_linear_equals_transformers() {
         let sums = reference::accumulators(&xq, &w).unwrap();
         compare(&golden, "the CPU", &xq, &sums, &reference::bitlinear_quantized(&xq, &w).unwrap());
         for context in contexts() {
-            for layout in [Layout::Int8, Layout::Half] {
-                for half_subnormals in [true, false] {
-                    let context = context.restricted(|c| c.half_subnormals &= half_subnormals);
+            for layout in [Layout::Int8, Layout::F16] {
+                for f16_subnormals in [true, false] {
+                    let context = context.restricted(|c| c.f16_subnormals &= f16_subnormals);
                     let (xq, sums, y) = on_gpu(&context, layout, &golden, &w);
                     compare(
                         &golden,

@@ -11,7 +11,7 @@ use bitnet_wgpu::{
 use serde_json::Value;
 use std::collections::BTreeMap;
 use support::{
-    Golden, block_on, context, contexts, models::Reconfigured, prompts_on_matrix_units, real_model,
+    Golden, block_on, context, contexts, models::Reconfigured, prompts_on_tensor_cores, real_model,
 };
 
 /// The model on the GPU, in every way that the device can be used or in the way that it is by
@@ -23,8 +23,8 @@ fn models(every_gpu: bool) -> Vec<(String, Model)> {
     };
     let mut models: Vec<_> =
         if every_gpu { contexts() } else { vec![context().clone()] }.iter().map(on_gpu).collect();
-    models.extend(prompts_on_matrix_units().filter(|_| every_gpu).map(|context| {
-        ("matrix units".into(), Model::builder(real_model()).device(&context).build().unwrap())
+    models.extend(prompts_on_tensor_cores().filter(|_| every_gpu).map(|context| {
+        ("tensor cores".into(), Model::builder(real_model()).device(&context).build().unwrap())
     }));
     // What GPUs fuse, software adapters do not.
     let as_a_gpu = context().restricted(|c| c.software = false);
@@ -171,10 +171,10 @@ fn perplexity_is_that_of_transformers() {
 /// The negative log-likelihood of every token but the first, in a session with default options.
 fn by_session(model: &Model, ids: &[u32]) -> Vec<f64> {
     let mut session = model.session(SessionOptions::new(1, ids.len())).unwrap();
-    let halves = model.context().is_some_and(|context| context.capabilities().f16);
+    let f16s = model.context().is_some_and(|context| context.capabilities().f16);
     assert_eq!(
         session.options().get_kv_type(),
-        Some(if halves { Element::F16 } else { Element::F32 })
+        Some(if f16s { Element::F16 } else { Element::F32 })
     );
     let mut logits = Vec::new();
     block_on(session.prefill_logits(0, ids, |rows| logits.extend(rows))).unwrap();
@@ -259,12 +259,12 @@ fn step_is_few_dispatches(context: &Context, options: ReadOptions) {
 #[test]
 fn prefill_reads_weights_once_in_few_dispatches() {
     prompt_is_few_dispatches(
-        &context().restricted(|c| (c.matrix_units, c.f16) = (Vec::new(), false)),
+        &context().restricted(|c| (c.tensor_cores, c.f16) = (Vec::new(), false)),
         false,
         "gem",
     );
-    if let Some(units) = prompts_on_matrix_units() {
-        prompt_is_few_dispatches(&units, true, "units");
+    if let Some(cores) = prompts_on_tensor_cores() {
+        prompt_is_few_dispatches(&cores, true, "tensor cores");
     }
 }
 

@@ -255,16 +255,16 @@ fn devices_may_differ() {
             logits(&model).iter().zip(&expected).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
         assert!(off < 2e-4, "{off} off on {:?}", second.capabilities());
         // Keys and values are in 16 bits where all have them, and not unless.
-        let halves = plain[0].capabilities().f16 && second.capabilities().f16;
+        let f16s = plain[0].capabilities().f16 && second.capabilities().f16;
         let cache = model.session(SessionOptions::new(1, 8)).unwrap().options().get_kv_type();
-        assert_eq!(cache, Some(if halves { Element::F16 } else { Element::F32 }));
+        assert_eq!(cache, Some(if f16s { Element::F16 } else { Element::F32 }));
     }
     let both = [plain[0].restricted(|c| c.subgroups = false), no_subgroups];
     assert_eq!(computed(&load(&both, &path, &[1, 2])), computed(&load(&both[..1], &path, &[])));
     let model = load(&[plain[0].clone(), no_f16], &path, &[2, 1]);
     let mut session = model.session(SessionOptions::new(1, 8).kv_type(Element::F16)).unwrap();
     let error = block_on(session.prefill(0, &[1, 2])).unwrap_err();
-    assert!(matches!(error, Error::DeviceUnsupported { .. }), "halves where one has none: {error}");
+    assert!(matches!(error, Error::DeviceUnsupported { .. }), "f16 where one has none: {error}");
 }
 
 #[test]

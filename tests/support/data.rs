@@ -1,6 +1,7 @@
 //! Numbers of any element type, compared bit by bit.
 
 use bitnet_wgpu::{Element, tensor::f16};
+use std::cell::Cell;
 
 /// The contents of a buffer.
 #[derive(Clone, Debug)]
@@ -10,6 +11,41 @@ pub enum Data {
     F32(Vec<f32>),
     F16(Vec<f16>),
     I8(Vec<i8>),
+}
+
+/// How results were compared.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Compared {
+    /// Some as bits.
+    pub by_bits: bool,
+    /// Some within bounds on rounding errors.
+    pub by_bounds: bool,
+}
+
+impl Compared {
+    /// As bits.
+    pub const BITS: Self = Self { by_bits: true, by_bounds: false };
+    /// Within bounds.
+    pub const BOUNDS: Self = Self { by_bits: false, by_bounds: true };
+
+    /// Both together.
+    pub fn and(self, other: Self) -> Self {
+        Self { by_bits: self.by_bits | other.by_bits, by_bounds: self.by_bounds | other.by_bounds }
+    }
+
+    /// Says so of this thread's case: checks that call no method of [`Data`] for it do.
+    pub fn note(self) {
+        COMPARED.set(COMPARED.get().and(self));
+    }
+
+    /// How this thread compared since it was last asked.
+    pub fn take() -> Self {
+        COMPARED.take()
+    }
+}
+
+thread_local! {
+    static COMPARED: Cell<Compared> = const { Cell::new(Compared { by_bits: false, by_bounds: false }) };
 }
 
 /// By how much a result may miss what is expected.
@@ -104,6 +140,7 @@ impl Data {
     /// Says which float is farther from the exact number than it may be; a half may also be rounded
     /// either way (Vulkan leaves it open).
     pub fn check_near(&self, expected: impl IntoIterator<Item = Near>) -> Result<(), String> {
+        Compared::BOUNDS.note();
         let (got, half) = (self.to_f32(), self.element() == Element::F16);
         let expected: Vec<_> = expected.into_iter().collect();
         if got.len() != expected.len() {
@@ -129,6 +166,7 @@ impl Data {
 
     /// Says which number is not what is wanted.
     pub fn check(&self, expected: &Self, leeway: Leeway) -> Result<(), String> {
+        Compared::BITS.note();
         let difference = match (self, expected) {
             (Self::U32(got), Self::U32(want)) => first_difference(got, want, |g, w| g == w),
             (Self::I32(got), Self::I32(want)) => first_difference(got, want, |g, w| g == w),
@@ -152,6 +190,12 @@ impl Data {
             _ => Some(format!("{:?} for {:?}", self.element(), expected.element())),
         };
         difference.map_or(Ok(()), Err)
+    }
+
+    /// Whether the bytes are those of `other`, where both come from one device.
+    pub fn has_bits_of(&self, other: &Self) -> bool {
+        Compared::BITS.note();
+        self.bytes() == other.bytes()
     }
 }
 

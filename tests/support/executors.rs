@@ -3,10 +3,10 @@
 use crate::{
     By, Case, Leeway, Op, Recorded, context,
     machine::{self, Memory, Text},
-    with_matrix_units,
+    with_tensor_cores,
 };
 use bitnet_wgpu::{
-    Context, Element, Kernel, Result,
+    Context, Element, Kernel, Recording, Result,
     internals::{KernelInternals as _, Variant},
     kernel::ShaderLanguage,
     wgpu,
@@ -28,7 +28,7 @@ pub enum Executor {
     Portable,
     /// The device under test with its tensor cores, where it has some: ops that have kernels for
     /// them.
-    MatrixUnits,
+    TensorCores,
     /// The device under test, with SPIR-V that naga makes of the WGSL: the path by which
     /// hand-written Metal reaches its driver, where there is no Metal.
     Spirv,
@@ -44,7 +44,7 @@ pub const EXECUTORS: &[(&str, Executor)] = &[
     ("wgsl", Executor::Device(|| context().with_language(ShaderLanguage::Wgsl).ok())),
     ("msl", Executor::Device(|| context().with_language(ShaderLanguage::Msl).ok())),
     ("wgsl_without_subgroups", Executor::Portable),
-    ("matrix_units", Executor::MatrixUnits),
+    ("tensor_cores", Executor::TensorCores),
     ("spirv", Executor::Spirv),
     ("our_metal", Executor::Host(Text::Metal)),
     ("metal_orders", Executor::Orders),
@@ -121,14 +121,16 @@ impl Executor {
         match self {
             Self::Reference => matches!(op.by, By::KernelsAndReference | By::WgslAndReference),
             // Metal has tensor cores where a GPU by Apple runs it.
-            Self::Device(context) if op.by == By::Units => context()
+            Self::Device(context) if op.by == By::TensorCores => context()
                 .is_some_and(|c| c.language() == ShaderLanguage::Msl && c.capabilities().apple),
-            Self::Portable | Self::Spirv | Self::Host(Text::Naga { .. }) if op.by == By::Units => {
+            Self::Portable | Self::Spirv | Self::Host(Text::Naga { .. })
+                if op.by == By::TensorCores =>
+            {
                 false
             }
             Self::Device(context) => context().is_some(),
             Self::Portable => without_subgroups().is_some(),
-            Self::MatrixUnits => op.on_matrix_units() && with_matrix_units().is_some(),
+            Self::TensorCores => op.on_tensor_cores() && with_tensor_cores().is_some(),
             Self::Spirv => {
                 let features = context().device().features();
                 let vulkan = context().capabilities().backend == wgpu::Backend::Vulkan;
@@ -144,19 +146,33 @@ impl Executor {
     /// # Errors
     /// How it failed.
     pub fn run(self, case: &Case) -> Result<bool, String> {
+        self.observed(case, &mut |_| ())
+    }
+
+    /// [`Executor::run`], after which `observe` sees what was recorded on a device.
+    ///
+    /// # Errors
+    /// How it failed.
+    pub fn observed(
+        self,
+        case: &Case,
+        observe: &mut dyn FnMut(&Recording),
+    ) -> Result<bool, String> {
         match self {
             Self::Reference => case.check_reference().transpose().map(|checked| checked.is_some()),
             Self::Device(context) => {
-                on_device(case, &context().expect("it is here"), |recorded, _| Ok(recorded), true)
+                let context = context().expect("it is here");
+                on_device(case, &context, |recorded, _| Ok(recorded), true, observe)
             }
             Self::Portable => on_portable_device(case, &without_subgroups().expect("it is here")),
-            Self::MatrixUnits => on_device(
+            Self::TensorCores => on_device(
                 case,
-                with_matrix_units().expect("they are here"),
+                with_tensor_cores().expect("they are here"),
                 |recorded, _| Ok(recorded),
                 true,
+                observe,
             ),
-            Self::Spirv => on_device(case, context(), repeated_in_spirv, false),
+            Self::Spirv => on_device(case, context(), repeated_in_spirv, false, observe),
             #[cfg(target_os = "linux")]
             Self::Host(Text::Metal) => crate::emulated::check(case, Text::Metal, &ORDERS[..1]),
             #[cfg(target_os = "linux")]
@@ -177,7 +193,7 @@ fn on_portable_device(case: &Case, context: &Context) -> Result<bool, String> {
     if !recorded.recording.kernels().any(Kernel::uses_subgroups) {
         return Ok(false);
     }
-    on_device(case, context, |recorded, _| Ok(recorded), true)
+    on_device(case, context, |recorded, _| Ok(recorded), true, &mut |_| ())
 }
 
 /// `again`: a second time too, which must be bit-identical.
@@ -186,6 +202,7 @@ fn on_device(
     context: &Context,
     change: fn(Recorded, &Context) -> Result<Recorded>,
     again: bool,
+    observe: &mut dyn FnMut(&Recording),
 ) -> Result<bool, String> {
     if case.f16 && !context.capabilities().f16 {
         return Ok(false);
@@ -214,6 +231,7 @@ fn on_device(
         }
     };
     let recorded = run(&context, again)?;
+    observe(&recorded.recording);
     if let Some(limit) = recorded.folding(context.language()) {
         run(&context.restricted(|c| c.max_workgroups = limit), false)
             .map_err(|e| format!("grid folded at {limit}: {e}"))?;

@@ -21,7 +21,7 @@ mod random;
 pub use self::log::warnings;
 pub use case::{Case, Recorded, Recorder};
 pub use cases::{By, Op, ops};
-pub use data::{Data, FROM_SUBNORMAL, Leeway, Near, U, sums};
+pub use data::{Compared, Data, FROM_SUBNORMAL, Leeway, Near, U, sums};
 pub use executors::{EXECUTORS, Executor, threadgroups_limit};
 pub use golden::Golden;
 pub use gradient::assert_gradient;
@@ -108,22 +108,22 @@ pub fn context() -> &'static Context {
 }
 
 /// The tests' device, opened once more with its tensor cores; `None` if kernels use none of them.
-pub fn with_matrix_units() -> Option<&'static Context> {
+pub fn with_tensor_cores() -> Option<&'static Context> {
     static CONTEXT: LazyLock<Option<Context>> = LazyLock::new(|| {
         context();
         // SAFETY: kernels of the crate alone run on this device.
         let token = unsafe { wgpu::ExperimentalFeatures::enabled() };
         let context = block_on(Context::open(ContextOptions::default().experimental(token)))
             .expect("it was opened before");
-        (!context.capabilities().matrix_units.is_empty()).then_some(context)
+        (!context.capabilities().tensor_cores.is_empty()).then_some(context)
     });
     CONTEXT.as_ref()
 }
 
 /// The device as a model has it that computes prompts on tensor cores; `None` where it has none.
 /// Software adapters are faster without tensor cores.
-pub fn prompts_on_matrix_units() -> Option<Context> {
-    with_matrix_units().map(|context| context.restricted(|c| c.fast_packed_dot = true))
+pub fn prompts_on_tensor_cores() -> Option<Context> {
+    with_tensor_cores().map(|context| context.restricted(|c| c.fast_packed_dot = true))
 }
 
 /// The device in each of its languages, and in WGSL as if it had no subgroup operations.

@@ -67,7 +67,7 @@ pub fn floats(rng: &mut SmallRng, len: usize, bound: f32) -> Vec<f32> {
 }
 
 /// Floats that are exact in `f16`.
-pub fn half_floats(rng: &mut SmallRng, len: usize, bound: f32) -> Vec<f32> {
+pub fn f16_floats(rng: &mut SmallRng, len: usize, bound: f32) -> Vec<f32> {
     floats(rng, len, bound).iter().map(|&v| f16::from_f32(v).to_f32()).collect()
 }
 

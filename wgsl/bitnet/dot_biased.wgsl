@@ -1,4 +1,4 @@
-// As dot_half.wgsl, for devices that flush subnormal f16: 0x6400 | field is the half 1024 + code·4^f. What the 1024 add, the second of the
+// As dot_f16.wgsl, for devices that flush subnormal f16: 0x6400 | field is the half 1024 + code·4^f. What the 1024 add, the second of the
 // activations' sums, is subtracted at the end. The sum of a word is exact as a float, everything after it is integer: exact for k <= 32768.
 alias Acc = i32;
 const PLANES: u32 = 2u;

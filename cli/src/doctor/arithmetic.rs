@@ -169,14 +169,14 @@ const PROBES: &[Probe] = &[
         name: "f16 subnormals, widened",
         operation: 13,
         relied: Nowhere,
-        inputs: packed_halves,
+        inputs: packed_f16,
         judge: widened,
     },
     Probe {
         name: "f16 subnormals, rounded to",
         operation: 14,
         relied: Nowhere,
-        inputs: small_halves,
+        inputs: small_f16,
         judge: narrowed,
     },
 ];
@@ -280,14 +280,14 @@ fn subnormal_results(rng: &mut StdRng) -> Inputs {
     Inputs { a, b: vec![1e-20; COUNT], ..usual(rng) }
 }
 
-/// Subnormal halves, in the low half of a word whose high half makes it a usual `f32`.
-fn packed_halves(rng: &mut StdRng) -> Inputs {
+/// Subnormal f16 numbers, in the low half of a word whose high half makes it a usual `f32`.
+fn packed_f16(rng: &mut StdRng) -> Inputs {
     let a = (0..COUNT).map(|_| f32::from_bits(0x3f80_0000 | rng.random_range(1..0x400))).collect();
     Inputs { a, ..usual(rng) }
 }
 
-/// Numbers that subnormal halves hold exactly.
-fn small_halves(rng: &mut StdRng) -> Inputs {
+/// Numbers that subnormal f16 numbers hold exactly.
+fn small_f16(rng: &mut StdRng) -> Inputs {
     let a = (0..COUNT).map(|_| f16::from_bits(rng.random_range(1..0x400)).to_f32()).collect();
     Inputs { a, ..usual(rng) }
 }

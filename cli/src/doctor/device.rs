@@ -2,7 +2,7 @@
 
 use crate::{
     adapters::{backend, tensor_cores},
-    model::matrix_units,
+    model::experimental_features,
 };
 use anyhow::Result;
 use bitnet_wgpu::{
@@ -33,7 +33,8 @@ impl Device {
     /// # Errors
     /// If there is none, or it cannot be used.
     pub fn open(choice: Option<AdapterChoice>) -> Result<Self> {
-        let options = ContextOptions::default().experimental(matrix_units()).wait_limit(WAIT_LIMIT);
+        let options =
+            ContextOptions::default().experimental(experimental_features()).wait_limit(WAIT_LIMIT);
         let options = options.adapter(choice.unwrap_or_default());
         let mut list = block_on(Adapters::list(&options));
         let index = list.chosen?.index;
@@ -47,7 +48,7 @@ impl Device {
         [
             ("subgroup operations", c.subgroups),
             ("f16", c.f16),
-            ("f16 subnormals", c.half_subnormals),
+            ("f16 subnormals", c.f16_subnormals),
             ("fused multiply-add", c.fused_multiply_add),
             ("timestamps", c.timestamps),
             ("device barriers", c.device_barriers),

@@ -19,7 +19,7 @@ use std::fmt;
 pub enum GgufType {
     /// 32-bit floats.
     F32,
-    /// Half-precision floats.
+    /// f16 floats.
     F16,
     /// bfloat16: the upper half of a 32-bit float.
     Bf16,
@@ -445,7 +445,7 @@ pub(super) fn floats(kind: GgufType, bytes: &[u8]) -> Option<Vec<f32>> {
 ///
 /// # Errors
 /// A message, if a weight is not a finite `f16`.
-pub(super) fn halves(kind: GgufType, bytes: &[u8]) -> Option<Result<Vec<u8>, String>> {
+pub(super) fn f16s(kind: GgufType, bytes: &[u8]) -> Option<Result<Vec<u8>, String>> {
     let decode: fn(&[u8], &mut [f32]) = match kind {
         GgufType::Q8_0 => decode_q8,
         GgufType::Q4K => decode_q4,

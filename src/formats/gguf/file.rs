@@ -324,9 +324,8 @@ impl GgufTensor<'_> {
                 return Err(self.unsupported(format!("is {other}; {known} is needed")));
             }
         };
-        let halves =
-            blocks::halves(self.kind, &self.bytes).transpose().map_err(|e| self.error(e))?;
-        let bytes = halves.as_deref().unwrap_or(&self.bytes);
+        let f16s = blocks::f16s(self.kind, &self.bytes).transpose().map_err(|e| self.error(e))?;
+        let bytes = f16s.as_deref().unwrap_or(&self.bytes);
         PackedDense::from_bytes(element, rows, columns, bytes).map_err(|e| self.error(e))
     }
 

@@ -253,7 +253,7 @@ fn linear(
         .unwrap_or(0);
     let matrix = ModelFile::linear(checkpoint, &name, rows, columns)?;
     let beside = match matrix.scales() {
-        Scales::Tensor(scale) => Some(*scale).filter(|&scale| !is_half(scale)),
+        Scales::Tensor(scale) => Some(*scale).filter(|&scale| !is_f16(scale)),
         _ => check_groups(kind, &matrix).map(|()| None).map_err(refused)?,
     };
     let (before, place) = (checkpoint.bytes_of(&name), stored(&name, checkpoint.config().family()));
@@ -318,7 +318,7 @@ fn float_type(matrix: &PackedDense) -> GgufType {
     }
 }
 
-fn is_half(scale: f32) -> bool {
+fn is_f16(scale: f32) -> bool {
     f16::from_f32(scale).to_f32() == scale
 }
 
@@ -331,7 +331,7 @@ fn check_groups(kind: GgufType, matrix: &PackedTernary) -> Result<(), String> {
             smaller(kind, size)
         ));
     }
-    match matrix.row_scales().into_iter().find(|&scale| !is_half(scale)) {
+    match matrix.row_scales().into_iter().find(|&scale| !is_f16(scale)) {
         Some(scale) => Err(format!("has the scale {scale}; {kind} needs scales in f16")),
         None => Ok(()),
     }

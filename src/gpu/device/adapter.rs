@@ -46,7 +46,7 @@ internal_fields! {
         /// [`ContextOptions::adapter`](crate::ContextOptions::adapter) takes it. It stays the same while drivers and the environment do.
         pub index: usize,
         /// Name, driver, backend, and what kernels may count on. What only an open device shows,
-        /// `Capabilities::half_subnormals`, `fused_multiply_add` and `matrix_elements`, is false here.
+        /// `Capabilities::f16_subnormals`, `fused_multiply_add` and `matrix_elements`, is false here.
         pub capabilities: Capabilities,
         /// Discrete, integrated, a processor, ...
         pub kind: wgpu::DeviceType,
@@ -155,7 +155,7 @@ fn score(
         (capabilities.languages.len() > 1, 16, "kernels in Metal"),
         (capabilities.subgroups, 8, "subgroup operations"),
         (capabilities.f16, 4, "f16"),
-        (!capabilities.matrix_units.is_empty(), 2, "matrix units"),
+        (!capabilities.tensor_cores.is_empty(), 2, "tensor cores"),
     ];
     let parts: Vec<_> = [kind]
         .into_iter()

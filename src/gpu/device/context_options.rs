@@ -56,7 +56,7 @@ impl ContextOptions {
     }
 
     /// Sets wgpu's token for experimental features. With it, tensor cores are used where the GPU has
-    /// some that kernels use (`Capabilities::matrix_units`). Prompts are then computed 1.5 to 2.7
+    /// some that kernels use (`Capabilities::tensor_cores`). Prompts are then computed 1.5 to 2.7
     /// times as fast, and large f16 products up to three times (an H200).
     ///
     /// ```no_run

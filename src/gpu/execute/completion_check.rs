@@ -386,7 +386,7 @@ mod tests {
     fn a_device_that_runs_nothing_answers() {
         let context = noop::context();
         assert!(
-            !context.capabilities().half_subnormals && !context.capabilities().fused_multiply_add,
+            !context.capabilities().f16_subnormals && !context.capabilities().fused_multiply_add,
             "probes are not believed without their numbers"
         );
         assert!(!context.capabilities().timestamps);

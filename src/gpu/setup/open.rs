@@ -178,7 +178,7 @@ impl Context {
     /// # }
     /// ```
     ///
-    /// **Tensor cores** are used (`Capabilities::matrix_units`) where the device was opened with
+    /// **Tensor cores** are used (`Capabilities::tensor_cores`) where the device was opened with
     /// wgpu's `EXPERIMENTAL_COOPERATIVE_MATRIX`, for which an app asks itself;
     /// [`ContextOptions::experimental`] says what the token promises.
     ///
@@ -230,7 +230,7 @@ impl Context {
         let context =
             Self::on(adapter, device, queue, capabilities.clone(), options.wait_limit, cache)?;
         let found = probes::probe(&context).await?;
-        capabilities.half_subnormals = found.half_subnormals;
+        capabilities.f16_subnormals = found.f16_subnormals;
         capabilities.fused_multiply_add = found.fused_multiply_add;
         capabilities.matrix_elements = found.matrix_elements;
         capabilities.timestamps = found.clock_moves;

@@ -6,24 +6,24 @@ use crate::{
     kernel::{
         binding::{Type::*, read, read_write},
         declaration::Kernel,
-        needs::MatrixUnit,
+        needs::TensorCore,
         source::{Part, Source, glsl},
     },
     msl, wgsl,
 };
 
 /// All of them.
-pub static KERNELS: &[&Kernel] = &[&HALF_SUBNORMALS, &FUSED_MULTIPLY_ADD, &PLACES_16, &PLACES_8];
+pub static KERNELS: &[&Kernel] = &[&F16_SUBNORMALS, &FUSED_MULTIPLY_ADD, &PLACES_16, &PLACES_8];
 
 /// Probes whether this device widens subnormal f16 exactly. The fastest ternary dot product
-/// (`dot_half`) counts on it.
-static HALF_SUBNORMALS: Kernel = Kernel::trusted(
-    "half_subnormals",
+/// (`dot_f16`) counts on it.
+static F16_SUBNORMALS: Kernel = Kernel::trusted(
+    "f16_subnormals",
     &[],
     &[read("word", U32), read_write("y", F32)],
     &[
-        Source::wgsl(wgsl!["bitnet/half_subnormals"]).workgroup_size([1, 1, 1]),
-        Source::msl(msl!["bitnet/half_subnormals"]).workgroup_size([1, 1, 1]),
+        Source::wgsl(wgsl!["bitnet/f16_subnormals"]).workgroup_size([1, 1, 1]),
+        Source::msl(msl!["bitnet/f16_subnormals"]).workgroup_size([1, 1, 1]),
     ],
 );
 
@@ -41,7 +41,7 @@ static FUSED_MULTIPLY_ADD: Kernel = Kernel::trusted(
 /// Shows which elements of a matrix each lane has. No specification says it, and kernels in SPIR-V that
 /// scale a matrix row by row count on it.
 macro_rules! places {
-    ($name:literal, $unit:expr) => {
+    ($name:literal, $core:expr) => {
         Kernel::trusted(
             $name,
             &[],
@@ -50,36 +50,36 @@ macro_rules! places {
                 PLACES_PARTS,
                 &[include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/spirv/", $name, ".spv"))],
             )
-            .workgroup_size([$unit.lanes, 1, 1])
-            .workgroup_bytes(6 * $unit.size * $unit.size)],
+            .workgroup_size([$core.lanes, 1, 1])
+            .workgroup_bytes(6 * $core.size * $core.size)],
         )
         .entry("matrix_places")
-        .matrix_unit($unit)
+        .tensor_core($core)
     };
 }
 
 const PLACES_PARTS: &[Part] = glsl!["shared/prelude", "measure/matrix_places"];
-const UNIT_16: MatrixUnit = MatrixUnit::new(16, 32);
-const UNIT_8: MatrixUnit = MatrixUnit::new(8, 8);
-static PLACES_16: Kernel = places!("matrix_places_16", UNIT_16);
-static PLACES_8: Kernel = places!("matrix_places_8", UNIT_8);
+const CORE_16: TensorCore = TensorCore::new(16, 32);
+const CORE_8: TensorCore = TensorCore::new(8, 8);
+static PLACES_16: Kernel = places!("matrix_places_16", CORE_16);
+static PLACES_8: Kernel = places!("matrix_places_8", CORE_8);
 
 /// What [`PLACES_16`] or [`PLACES_8`] shows where kernels in SPIR-V may work with elements: row · size +
 /// column, of an accumulator and of a left operand, by element and lane.
-fn expected_places(unit: MatrixUnit) -> Vec<u32> {
-    let place = |element: u32, lane: u32| match unit {
+fn expected_places(core: TensorCore) -> Vec<u32> {
+    let place = |element: u32, lane: u32| match core {
         // As `mma.sync` of NVIDIA has it.
-        UNIT_16 => {
+        CORE_16 => {
             let row = lane / 4 + element / 4 * 8;
             let column = lane % 4 * 2 + element % 2 + element / 2 % 2 * 8;
             row * 16 + column
         }
         // lavapipe: a column a lane.
-        _ => element * unit.size + lane,
+        _ => element * core.size + lane,
     };
-    let elements = unit.size * unit.size / unit.lanes;
+    let elements = core.size * core.size / core.lanes;
     let one = (0..elements)
-        .flat_map(|element| (0..unit.lanes).map(move |lane| place(element, lane)))
+        .flat_map(|element| (0..core.lanes).map(move |lane| place(element, lane)))
         .collect::<Vec<_>>();
     one.repeat(2)
 }
@@ -87,7 +87,7 @@ fn expected_places(unit: MatrixUnit) -> Vec<u32> {
 /// What was found.
 #[derive(Clone, Copy, Debug)]
 pub struct Probed {
-    pub half_subnormals: bool,
+    pub f16_subnormals: bool,
     pub fused_multiply_add: bool,
     /// Whether lanes have the elements of a matrix that kernels in SPIR-V expect.
     pub matrix_elements: bool,
@@ -108,7 +108,7 @@ pub async fn probe(context: &Context) -> Result<Probed> {
     let lost: Vec<f32> = factors.iter().map(|&v| v.mul_add(v, -(v * v))).collect();
     let factor = context.upload(&factors, [PRODUCTS])?;
     let mut found = Probed {
-        half_subnormals: true,
+        f16_subnormals: true,
         fused_multiply_add: true,
         matrix_elements: matrix_elements(context).await?,
         clock_moves: false,
@@ -117,11 +117,11 @@ pub async fn probe(context: &Context) -> Result<Probed> {
         let (y, z) =
             (Tensor::<f32>::uninit(context, [1])?, Tensor::<f32>::uninit(context, [PRODUCTS])?);
         let mut encoder = context.with_language(language)?.encoder("probes");
-        encoder.dispatch(&HALF_SUBNORMALS, &(), &[&word, &y], [1, 1, 1])?;
+        encoder.dispatch(&F16_SUBNORMALS, &(), &[&word, &y], [1, 1, 1])?;
         encoder.dispatch(&FUSED_MULTIPLY_ADD, &(), &[&factor, &z], [PRODUCTS, 1, 1])?;
         let recording = encoder.finish();
         recording.submit()?;
-        found.half_subnormals &= y.read().await? == [sum];
+        found.f16_subnormals &= y.read().await? == [sum];
         found.fused_multiply_add &= z.read().await? == lost;
         found.clock_moves |= recording.clock_moves().await?;
     }
@@ -130,12 +130,12 @@ pub async fn probe(context: &Context) -> Result<Probed> {
 
 /// Asks a device that runs SPIR-V which elements its lanes have.
 async fn matrix_elements(context: &Context) -> Result<bool> {
-    let units = &context.capabilities().matrix_units;
+    let cores = &context.capabilities().tensor_cores;
     let spirv = context.device().features().contains(wgpu::Features::PASSTHROUGH_SHADERS);
-    let known = [(UNIT_16, &PLACES_16), (UNIT_8, &PLACES_8)];
-    let unit = known.into_iter().find(|(unit, _)| spirv && units.contains(unit));
-    let Some((unit, kernel)) = unit else { return Ok(false) };
-    let expected = expected_places(unit);
+    let known = [(CORE_16, &PLACES_16), (CORE_8, &PLACES_8)];
+    let core = known.into_iter().find(|(core, _)| spirv && cores.contains(core));
+    let Some((core, kernel)) = core else { return Ok(false) };
+    let expected = expected_places(core);
     let y = Tensor::<u32>::uninit(context, [expected.len()])?;
     let mut encoder = context.encoder("places");
     // A driver that refuses the kernel has no such elements.

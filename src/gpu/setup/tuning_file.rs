@@ -92,7 +92,7 @@ impl Context {
             "{}{:?} {:?}\n",
             identity(self.adapter_info()),
             self.language(),
-            self.capabilities().matrix_units
+            self.capabilities().tensor_cores
         )
     }
 }

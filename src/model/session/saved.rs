@@ -33,7 +33,7 @@ struct Part<'a> {
     bytes: Cow<'a, [u8]>,
 }
 
-fn halves(numbers: &[f32]) -> Vec<u8> {
+fn f16s(numbers: &[f32]) -> Vec<u8> {
     numbers.iter().flat_map(|&x| f16::from_f32(x).to_le_bytes()).collect()
 }
 
@@ -124,7 +124,7 @@ impl Saved {
                 let AttentionShape { kv_heads, head_dim, .. } = layer[s].shape();
                 for (name, numbers) in [("keys", layer[s].keys()), ("values", layer[s].values())] {
                     let (kind, bytes) = if half {
-                        (Dtype::F16, halves(numbers).into())
+                        (Dtype::F16, f16s(numbers).into())
                     } else {
                         (Dtype::F32, bytemuck::cast_slice(numbers).into())
                     };

@@ -16,30 +16,30 @@ use std::fmt;
 pub enum Layout {
     /// Bytes in order, four a word: for packed integer dot products, and for software adapters.
     Int8,
-    /// Half-precision numbers, permuted and scaled by powers of four to meet the masked fields of a
+    /// f16 numbers, permuted and scaled by powers of four to meet the masked fields of a
     /// word of codes: for GPUs without integer dot products, and for tensor cores. See
-    /// `wgsl/bitnet/layout_half.wgsl`.
-    Half,
+    /// `wgsl/bitnet/layout_f16.wgsl`.
+    F16,
 }
 
 impl fmt::Display for Layout {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Int8 => "int8",
-            Self::Half => "f16",
+            Self::F16 => "f16",
         })
     }
 }
 
 impl Layout {
     /// The most features for which every kernel on this layout is exact.
-    pub const fn max_features(self, half_subnormals: bool) -> usize {
-        match (self, half_subnormals) {
+    pub const fn max_features(self, f16_subnormals: bool) -> usize {
+        match (self, f16_subnormals) {
             (Self::Int8, _) => MAX_FEATURES,
             // Raw codes are 0 to 2: |Σ code·x| ≤ 2·128·k ≤ 2^24.
-            (Self::Half, true) => 1 << 16,
+            (Self::F16, true) => 1 << 16,
             // |Σ (1024·4^-f + code)·x| ≤ 128·342·k on average over the fields, in an i32.
-            (Self::Half, false) => 1 << 15,
+            (Self::F16, false) => 1 << 15,
         }
     }
 
@@ -47,7 +47,7 @@ impl Layout {
     pub(super) fn choose(self, int8: &'static Kernel, half: &'static Kernel) -> &'static Kernel {
         match self {
             Self::Int8 => int8,
-            Self::Half => half,
+            Self::F16 => half,
         }
     }
 
@@ -58,7 +58,7 @@ impl Layout {
         features: usize,
         encoder: &Encoder,
     ) -> Result<()> {
-        let limit = self.max_features(encoder.context().capabilities().half_subnormals);
+        let limit = self.max_features(encoder.context().capabilities().f16_subnormals);
         if features <= limit {
             return Ok(());
         }
@@ -161,7 +161,7 @@ impl QuantizedActivations {
         let stride = self.layout.words(self.features);
         let code = |token: usize, i: usize| match self.layout {
             Layout::Int8 => bytemuck::cast_slice::<u32, i8>(&words)[token * stride * 4 + i],
-            Layout::Half => {
+            Layout::F16 => {
                 // Group of four codes, field, and which half of which plane: 0 and 2 are in plane
                 // 0, 1 and 3 in plane 1.
                 let (group, j) = (i / 4, i % 4);

@@ -14,12 +14,12 @@ use crate::{
     kernel::{
         binding::{Binding, Type::*, read, read_write},
         declaration::Kernel,
-        needs::MatrixUnit,
+        needs::TensorCore,
         params::Params as _,
         source::{Part, Source, Work, glsl, spirv},
     },
     msl,
-    ops::tensor::matmul_kernels::{UNIT_8, UNIT_16},
+    ops::tensor::matmul_kernels::{CORE_8, CORE_16},
     params,
     tuning::TuningKey,
     weights::ternary::{layout::CODES_PER_WORD, matrix::TernaryMatrix, packed::PackedTernary},
@@ -157,48 +157,54 @@ static PACKED_4: Kernel =
 
 /// `side` × `side` outputs a workgroup, of which a subgroup makes `down` × `across` matrices; a
 /// turn is 32 columns.
-const fn units(source: Source, unit: MatrixUnit, side: u32, [down, across]: [u32; 2]) -> Source {
-    let subgroups = side * side / (down * across * unit.size * unit.size);
-    let (staged, stored) = (14 * 16 * side, subgroups * unit.size * (across * unit.size + 4) * 4);
+const fn tensor_cores(
+    source: Source,
+    core: TensorCore,
+    side: u32,
+    [down, across]: [u32; 2],
+) -> Source {
+    let subgroups = side * side / (down * across * core.size * core.size);
+    let (staged, stored) = (14 * 16 * side, subgroups * core.size * (across * core.size + 4) * 4);
     let most = if staged > stored { staged } else { stored };
     source
-        .workgroup_size([subgroups * unit.lanes, 1, 1])
+        .workgroup_size([subgroups * core.lanes, 1, 1])
         .tile([side, side, 1])
-        .workgroup_bytes(most + 16 * side + 4 * unit.size * unit.size)
+        .workgroup_bytes(most + 16 * side + 4 * core.size * core.size)
 }
 
-macro_rules! units_of_spirv {
-    ($name:literal, $unit:expr, $side:literal, [$down:literal, $across:literal], lanes [$wide:literal, $lanes_across:literal]) => {
+macro_rules! tensor_cores_of_spirv {
+    ($name:literal, $core:expr, $side:literal, [$down:literal, $across:literal], lanes [$wide:literal, $lanes_across:literal]) => {
         Kernel::trusted(
             $name,
             Params::FIELDS,
             WITH_UNITS,
-            &[units(Source::spirv(UNITS_PARTS, spirv!($name)), $unit, $side, [$down, $across])
-                .constants(&[
-                    ("DOWN", $down),
-                    ("ACROSS", $across),
-                    ("WIDE", $wide),
-                    ("LANES_ACROSS", $lanes_across),
-                    ("BINDING", 4),
-                ])],
+            &[tensor_cores(
+                Source::spirv(CORES_PARTS, spirv!($name)),
+                $core,
+                $side,
+                [$down, $across],
+            )
+            .constants(&[
+                ("DOWN", $down),
+                ("ACROSS", $across),
+                ("WIDE", $wide),
+                ("LANES_ACROSS", $lanes_across),
+                ("BINDING", 4),
+            ])],
         )
-        .entry("bitlinear_block_float_units")
-        .matrix_unit($unit)
+        .entry("bitlinear_block_float_tensor_cores")
+        .tensor_core($core)
     };
 }
 
-const UNITS_PARTS: &[Part] =
-    glsl!["shared/prelude", "shared/outputs", "bitnet/bitlinear_block_float_units"];
+const CORES_PARTS: &[Part] =
+    glsl!["shared/prelude", "shared/outputs", "bitnet/bitlinear_block_float_tensor_cores"];
 
-static UNITS_16: Kernel =
-    units_of_spirv!("bitlinear_block_float_units_16", UNIT_16, 64, [2, 2], lanes [2, 4]);
-static UNITS_16_LARGE: Kernel =
-    units_of_spirv!("bitlinear_block_float_units_16_large", UNIT_16, 128, [2, 4], lanes [2, 4]);
+static CORES_16: Kernel = tensor_cores_of_spirv!("bitlinear_block_float_tensor_cores_16", CORE_16, 64, [2, 2], lanes [2, 4]);
+static CORES_16_LARGE: Kernel = tensor_cores_of_spirv!("bitlinear_block_float_tensor_cores_16_large", CORE_16, 128, [2, 4], lanes [2, 4]);
 /// For tests on software adapters.
-static UNITS_8: Kernel =
-    units_of_spirv!("bitlinear_block_float_units_8", UNIT_8, 32, [2, 2], lanes [1, 8]);
-static UNITS_8_LARGE: Kernel =
-    units_of_spirv!("bitlinear_block_float_units_8_large", UNIT_8, 64, [2, 4], lanes [1, 8]);
+static CORES_8: Kernel = tensor_cores_of_spirv!("bitlinear_block_float_tensor_cores_8", CORE_8, 32, [2, 2], lanes [1, 8]);
+static CORES_8_LARGE: Kernel = tensor_cores_of_spirv!("bitlinear_block_float_tensor_cores_8_large", CORE_8, 64, [2, 4], lanes [1, 8]);
 
 pub(super) const KERNELS: &[&Kernel] = &[
     &GEMV,
@@ -208,10 +214,10 @@ pub(super) const KERNELS: &[&Kernel] = &[
     &GEMM,
     &PACKED,
     &PACKED_4,
-    &UNITS_16,
-    &UNITS_16_LARGE,
-    &UNITS_8,
-    &UNITS_8_LARGE,
+    &CORES_16,
+    &CORES_16_LARGE,
+    &CORES_8,
+    &CORES_8_LARGE,
 ];
 
 /// y = x·Wᵀ: `x` `[.., k]` in block floating point, `w` `[rows, k]` with any scales; gives
@@ -279,7 +285,7 @@ pub(crate) fn bitlinear_block_float_into<'y, Y: Float>(
             (plan_gemv(m, k, block), [n.div_ceil((4 * THREADS / lanes) as usize), m, 1])
         }
         BlockFloatLayout::InOrder => (&GEMM, [n, m, 1]),
-        BlockFloatLayout::Halves => (on_units(encoder, m, n), [n, m, 1]),
+        BlockFloatLayout::F16 => (on_tensor_cores(encoder, m, n), [n, m, 1]),
         BlockFloatLayout::Bytes => (if m <= 1 { &PACKED } else { &PACKED_4 }, [n, m, 1]),
     };
     let floats = x.values.cast::<f32>();
@@ -287,7 +293,7 @@ pub(crate) fn bitlinear_block_float_into<'y, Y: Float>(
         &[&floats, &w.codes, &w.scales, y.tensor()],
         &[&x.values, &w.codes, &w.scales, &x.units, y.tensor()],
     ];
-    let by_units = matches!(x.layout, BlockFloatLayout::Halves | BlockFloatLayout::Bytes);
+    let by_units = matches!(x.layout, BlockFloatLayout::F16 | BlockFloatLayout::Bytes);
     encoder.dispatch(
         kernel,
         &params,
@@ -312,15 +318,15 @@ fn plan_gemv(m: usize, k: usize, block: usize) -> &'static Kernel {
     }
 }
 
-fn on_units(encoder: &Encoder, m: usize, n: usize) -> &'static Kernel {
+fn on_tensor_cores(encoder: &Encoder, m: usize, n: usize) -> &'static Kernel {
     let capabilities = encoder.context().capabilities();
     let tiles = n.div_ceil(128).saturating_mul(m.div_ceil(128));
     let large = m > 64 && tiles >= capabilities.tuned(TuningKey::BlockFloatTensorCoreLargeTiles);
-    match (capabilities.matrix_units.contains(&UNIT_16), large) {
-        (true, false) => &UNITS_16,
-        (true, true) => &UNITS_16_LARGE,
-        (false, false) => &UNITS_8,
-        (false, true) => &UNITS_8_LARGE,
+    match (capabilities.tensor_cores.contains(&CORE_16), large) {
+        (true, false) => &CORES_16,
+        (true, true) => &CORES_16_LARGE,
+        (false, false) => &CORES_8,
+        (false, true) => &CORES_8_LARGE,
     }
 }
 

@@ -36,10 +36,10 @@ pub static GEMM_INT8: Forms = forms(
     .workgroup_bytes(8192)],
 );
 
-const GEMM_HALF_PARTS: &[Part] = wgsl![
+const GEMM_F16_PARTS: &[Part] = wgsl![
     "shared/ids",
     EXACT,
-    "bitnet/tile_half",
+    "bitnet/tile_f16",
     HOLE,
     "bitnet/write_rows",
     "bitnet/bitlinear_gemm"
@@ -56,18 +56,18 @@ const fn gemm_msl(tokens: u32, workgroup_bytes: u32) -> Source {
 }
 
 /// Tiles in workgroup memory, float arithmetic; in Metal on tensor cores.
-pub static GEMM_HALF: Forms = forms(
-    names!("bitlinear_gemm_half"),
+pub static GEMM_F16: Forms = forms(
+    names!("bitlinear_gemm_f16"),
     "bitlinear_gemm",
-    &[gemm(Source::wgsl(GEMM_HALF_PARTS), 16 * 8).workgroup_bytes(16_384), gemm_msl(64, 19_456)],
+    &[gemm(Source::wgsl(GEMM_F16_PARTS), 16 * 8).workgroup_bytes(16_384), gemm_msl(64, 19_456)],
 );
 
-/// [`GEMM_HALF`] with tiles of 32 tokens, where 64 would mostly be empty.
-pub static GEMM_HALF_NARROW: Forms = forms(
-    names!("bitlinear_gemm_half_narrow"),
+/// [`GEMM_F16`] with tiles of 32 tokens, where 64 would mostly be empty.
+pub static GEMM_F16_NARROW: Forms = forms(
+    names!("bitlinear_gemm_f16_narrow"),
     "bitlinear_gemm",
     &[
-        gemm(Source::wgsl(GEMM_HALF_PARTS), 8 * 8).tile([64, 32, 1]).workgroup_bytes(12_288),
+        gemm(Source::wgsl(GEMM_F16_PARTS), 8 * 8).tile([64, 32, 1]).workgroup_bytes(12_288),
         gemm_msl(32, 14_848),
     ],
 );

@@ -21,8 +21,8 @@ const fn gemv(source: Source, threads: u32, rows: u32, weights: u32, bytes: u32)
 
 const GEMV_INT8_PARTS: &[Part] =
     wgsl![REDUCE, EXACT, "bitnet/dot_int8", "bitnet/row_sums", HOLE, "bitnet/bitlinear_gemv"];
-const GEMV_HALF_PARTS: &[Part] =
-    wgsl![REDUCE, EXACT, "bitnet/dot_half", "bitnet/row_sums", HOLE, "bitnet/bitlinear_gemv"];
+const GEMV_F16_PARTS: &[Part] =
+    wgsl![REDUCE, EXACT, "bitnet/dot_f16", "bitnet/row_sums", HOLE, "bitnet/bitlinear_gemv"];
 
 /// Packed integer dot products: TURNS × ROWS pairs of words a turn. Two teams share two rows.
 pub static GEMV_INT8: Forms = forms(
@@ -43,19 +43,19 @@ pub static GEMV_INT8_TALL: Forms = forms(
         .workgroup_bytes(1152)],
 );
 
-/// Masked codes are subnormal halves: 8 rows × a word of 16 codes a turn.
-pub static GEMV_HALF: Forms = forms(
-    names!("bitlinear_gemv_half"),
+/// Masked codes are subnormal f16 numbers: 8 rows × a word of 16 codes a turn.
+pub static GEMV_F16: Forms = forms(
+    names!("bitlinear_gemv_f16"),
     "bitlinear_gemv",
     &[
-        gemv(Source::wgsl(GEMV_HALF_PARTS), 64, 8, 8 * 16, 64)
+        gemv(Source::wgsl(GEMV_F16_PARTS), 64, 8, 8 * 16, 64)
             .constants(&[("ROWS", 8), ("TURNS", 1), ("SPLIT", 1)])
             .workgroup_bytes(320),
         gemv(
             Source::msl(msl![
                 "shared/prelude",
                 "shared/exact",
-                "bitnet/dot_half",
+                "bitnet/dot_f16",
                 "shared/share_sums",
                 HOLE,
                 "bitnet/bitlinear_gemv"
@@ -69,7 +69,7 @@ pub static GEMV_HALF: Forms = forms(
     ],
 );
 
-/// For devices that flush subnormal halves.
+/// For devices that flush subnormal f16 numbers.
 pub static GEMV_BIASED: Forms = forms(
     names!("bitlinear_gemv_biased"),
     "bitlinear_gemv",
@@ -143,12 +143,12 @@ const fn several_kernel(names: [&'static str; 2], sources: &'static [Source]) ->
 
 const SEVERAL_INT8: &[Part] =
     wgsl![REDUCE, EXACT, "bitnet/dot_int8", HOLE, "bitnet/bitlinear_gemv_several"];
-const SEVERAL_HALF: &[Part] =
-    wgsl![REDUCE, EXACT, "bitnet/dot_half", HOLE, "bitnet/bitlinear_gemv_several"];
-const SEVERAL_HALF_MSL: &[Part] = msl![
+const SEVERAL_F16: &[Part] =
+    wgsl![REDUCE, EXACT, "bitnet/dot_f16", HOLE, "bitnet/bitlinear_gemv_several"];
+const SEVERAL_F16_MSL: &[Part] = msl![
     "shared/prelude",
     "shared/exact",
-    "bitnet/dot_half",
+    "bitnet/dot_f16",
     "shared/share_sums",
     HOLE,
     "bitnet/bitlinear_gemv_several"
@@ -185,24 +185,24 @@ pub static GEMV_INT8_8_BUSY: Forms = several_kernel(
 );
 
 /// Masked codes, each met by two tokens.
-pub static GEMV_HALF_2: Forms = several_kernel(
-    names!("bitlinear_gemv_half_2"),
+pub static GEMV_F16_2: Forms = several_kernel(
+    names!("bitlinear_gemv_f16_2"),
     &[
-        several(SEVERAL_HALF, 64, 2, [1, 1, 1]).constants(&[("TURNS", 1), ("SPLIT", 1)]),
-        several_msl(SEVERAL_HALF_MSL, 8, 2).constants(&[("ROWS", 8)]),
+        several(SEVERAL_F16, 64, 2, [1, 1, 1]).constants(&[("TURNS", 1), ("SPLIT", 1)]),
+        several_msl(SEVERAL_F16_MSL, 8, 2).constants(&[("ROWS", 8)]),
     ],
 );
 
 /// Each met by four.
-pub static GEMV_HALF_4: Forms = several_kernel(
-    names!("bitlinear_gemv_half_4"),
+pub static GEMV_F16_4: Forms = several_kernel(
+    names!("bitlinear_gemv_f16_4"),
     &[
-        several(SEVERAL_HALF, 64, 4, [1, 1, 1]).constants(&[("TURNS", 1), ("SPLIT", 1)]),
-        several_msl(SEVERAL_HALF_MSL, 8, 4).constants(&[("ROWS", 8)]),
+        several(SEVERAL_F16, 64, 4, [1, 1, 1]).constants(&[("TURNS", 1), ("SPLIT", 1)]),
+        several_msl(SEVERAL_F16_MSL, 8, 4).constants(&[("ROWS", 8)]),
     ],
 );
 
-/// For devices that flush subnormal halves.
+/// For devices that flush subnormal f16 numbers.
 pub static GEMV_BIASED_4: Forms = several_kernel(
     names!("bitlinear_gemv_biased_4"),
     &[

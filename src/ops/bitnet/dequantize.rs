@@ -64,27 +64,27 @@ static ACTIVATIONS_INT8: Kernel = activations(
     ],
 );
 
-static ACTIVATIONS_HALF: Kernel = activations(
-    "dequantize_activations_half",
+static ACTIVATIONS_F16: Kernel = activations(
+    "dequantize_activations_f16",
     &[
         Source::wgsl(wgsl![
             "shared/ids",
             "shared/flat",
             EXACT,
-            "bitnet/half_planes",
-            "bitnet/unpack_half",
+            "bitnet/f16_planes",
+            "bitnet/unpack_f16",
             "bitnet/dequantize_activations"
         ]),
         Source::msl(msl![
             "shared/prelude",
             "shared/exact",
-            "bitnet/layout_half",
+            "bitnet/layout_f16",
             "bitnet/dequantize_activations"
         ]),
     ],
 );
 
-pub(super) const KERNELS: &[&Kernel] = &[&WEIGHTS, &ACTIVATIONS_INT8, &ACTIVATIONS_HALF];
+pub(super) const KERNELS: &[&Kernel] = &[&WEIGHTS, &ACTIVATIONS_INT8, &ACTIVATIONS_F16];
 
 /// Gives a quantized type its `dequantize` and `dequantize_into`. The type has
 /// `fn values_shape(&self) -> Shape` and `fn record(&self, &mut Encoder, Out<'_, T>) -> Result<()>`,
@@ -172,7 +172,7 @@ impl QuantizedActivations {
             add: y.adds().into(),
         };
         encoder.dispatch(
-            self.layout().choose(&ACTIVATIONS_INT8, &ACTIVATIONS_HALF),
+            self.layout().choose(&ACTIVATIONS_INT8, &ACTIVATIONS_F16),
             &params,
             &[&self.codes, &self.scales, y.tensor()],
             [tokens * words * 4, 1, 1],

@@ -87,11 +87,11 @@ macro_rules! family_of {
                 "bitnet/norm_bitlinear"
             ];
             const HALF: &[$crate::kernel::source::Part] = $crate::wgsl![
-                REDUCE, CELLS, EXACT, "shared/rms", "bitnet/absmax_scale", "bitnet/dot_half", "bitnet/row_half", "bitnet/row_sums", $($wgsl,)*
+                REDUCE, CELLS, EXACT, "shared/rms", "bitnet/absmax_scale", "bitnet/dot_f16", "bitnet/row_f16", "bitnet/row_sums", $($wgsl,)*
                 "bitnet/norm_bitlinear"
             ];
             const METAL: &[$crate::kernel::source::Part] = $crate::msl![
-                "shared/prelude", PARAMS_MSL, "shared/exact", "bitnet/absmax_scale", "shared/reduce", "shared/rms", "bitnet/dot_half", "shared/share_sums", $($msl,)*
+                "shared/prelude", PARAMS_MSL, "shared/exact", "bitnet/absmax_scale", "shared/reduce", "shared/rms", "bitnet/dot_f16", "shared/share_sums", $($msl,)*
                 "bitnet/norm_bitlinear"
             ];
             const fn int8(constants: &'static [(&'static str, u32)], bytes: u32, weights: u32) -> Source {
@@ -111,11 +111,11 @@ macro_rules! family_of {
                     kernel(concat!($name, "_int8_8"), &[int8(&[("VECTORS", 512), ("ROWS", 2), ("TURNS", 8)], 10_304, 8 * 2 * 2 * 16)]),
                 ],
                 half: [
-                    kernel(concat!($name, "_half"), &[
+                    kernel(concat!($name, "_f16"), &[
                         half(&[("VECTORS", 256), ("ROWS", 8), ("TURNS", 1)], 10_304),
                         metal(&[("VECTORS", 256), ("ROWS", 8)], 8448),
                     ]),
-                    kernel(concat!($name, "_half_wide"), &[
+                    kernel(concat!($name, "_f16_wide"), &[
                         half(&[("VECTORS", 444), ("ROWS", 8), ("TURNS", 1)], 16_320),
                         metal(&[("VECTORS", 444), ("ROWS", 8)], 14_464),
                     ]),
@@ -201,8 +201,8 @@ fn plan(
     }
     let (kernels, smallest): (&[Kernel], _) = match layout(features, capabilities, language) {
         Layout::Int8 => (&family.int8, 32),
-        Layout::Half if !capabilities.half_subnormals => return None,
-        Layout::Half => (&family.half, 64),
+        Layout::F16 if !capabilities.f16_subnormals => return None,
+        Layout::F16 => (&family.half, 64),
     };
     let fits = |kernel: &&Kernel| 16 * kernel.sources()[0].constants[0].1 as usize >= features;
     let kernel = kernels.iter().find(fits)?;
@@ -442,18 +442,18 @@ mod tests {
         assert_eq!(chosen(1, 13_824, 2560, &other, Wgsl), Some(("norm_bitlinear_int8_3", 64)));
         assert_eq!(chosen(1, 2560, 6912, &other, Wgsl), Some(("norm_bitlinear_int8_7", 32)));
         assert_eq!(chosen(1, 2560, 4096, &other, Wgsl), Some(("norm_bitlinear_int8_4", 32)));
-        assert_eq!(chosen(1, 2560, 2560, &apple, Msl), Some(("norm_bitlinear_half", 64)));
-        assert_eq!(chosen(1, 2560, 6912, &apple, Msl), Some(("norm_bitlinear_half_wide", 64)));
+        assert_eq!(chosen(1, 2560, 2560, &apple, Msl), Some(("norm_bitlinear_f16", 64)));
+        assert_eq!(chosen(1, 2560, 6912, &apple, Msl), Some(("norm_bitlinear_f16_wide", 64)));
         // What does not fit takes two dispatches.
         assert_eq!(chosen(3, 2560, 2560, &other, Wgsl), None);
         assert_eq!(chosen(1, 2560, 8196, &other, Wgsl), None);
         assert_eq!(chosen(1, 2560, 7108, &apple, Msl), None);
         assert_eq!(chosen(1, 2560, 2562, &other, Wgsl), None);
         assert_eq!(chosen(1, 0, 2560, &other, Wgsl), None);
-        apple.half_subnormals = false;
+        apple.f16_subnormals = false;
         assert_eq!(chosen(1, 2560, 2560, &apple, Wgsl), None);
         // Every workgroup would prepare the row once again, on one processor.
-        (apple.half_subnormals, apple.software) = (true, true);
+        (apple.f16_subnormals, apple.software) = (true, true);
         assert_eq!(chosen(1, 2560, 2560, &apple, Wgsl), None);
     }
 }

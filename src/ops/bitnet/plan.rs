@@ -3,16 +3,16 @@
 
 use super::{
     activations::Layout,
-    bitlinear_gemm::{DIRECT, DIRECT_8, GEMM_HALF, GEMM_HALF_NARROW, GEMM_INT8},
+    bitlinear_gemm::{DIRECT, DIRECT_8, GEMM_F16, GEMM_F16_NARROW, GEMM_INT8},
     bitlinear_gemv::{
-        GEMV_BIASED, GEMV_BIASED_4, GEMV_HALF, GEMV_HALF_2, GEMV_HALF_4, GEMV_INT8, GEMV_INT8_2,
+        GEMV_BIASED, GEMV_BIASED_4, GEMV_F16, GEMV_F16_2, GEMV_F16_4, GEMV_INT8, GEMV_INT8_2,
         GEMV_INT8_4, GEMV_INT8_4_BUSY, GEMV_INT8_8, GEMV_INT8_8_BUSY, GEMV_INT8_TALL,
     },
-    bitlinear_tensor_cores::{INT8_UNITS_8, INT8_UNITS_16, OnUnit, UNITS_8, UNITS_16},
+    bitlinear_tensor_cores::{CORES_8, CORES_16, INT8_CORES_8, INT8_CORES_16, OnTensorCore},
 };
 use crate::{
     gpu::{capabilities::Capabilities, context::Context},
-    kernel::{declaration::Kernel, needs::MatrixUnit},
+    kernel::{declaration::Kernel, needs::TensorCore},
     language::ShaderLanguage,
     tuning::TuningKey,
 };
@@ -25,10 +25,10 @@ const LEAST_TILE_ROWS: usize = 4;
 /// integer products are fast; f16 on Apple GPUs, which have none, as far as they are exact; int8
 /// on software adapters, whose kernel makes two rows' products by one integer multiplication.
 pub fn layout(features: usize, capabilities: &Capabilities, language: ShaderLanguage) -> Layout {
-    let prefers_half =
+    let prefers_f16 =
         language == ShaderLanguage::Msl || !(capabilities.fast_packed_dot || capabilities.software);
-    if prefers_half && features <= Layout::Half.max_features(capabilities.half_subnormals) {
-        Layout::Half
+    if prefers_f16 && features <= Layout::F16.max_features(capabilities.f16_subnormals) {
+        Layout::F16
     } else {
         Layout::Int8
     }
@@ -61,7 +61,7 @@ pub(super) fn forms(
 ) -> &'static [Kernel] {
     if layout == Layout::Int8
         && let Some(forms) = without_workgroup_memory(tokens, rows, capabilities)
-            .or_else(|| on_unit(tokens, rows, features, capabilities))
+            .or_else(|| on_tensor_core(tokens, rows, features, capabilities))
     {
         return forms;
     }
@@ -73,8 +73,8 @@ pub(super) fn forms(
         }
         Layout::Int8 if gemv_fits => int8(tokens, rows, capabilities),
         Layout::Int8 => &GEMM_INT8,
-        Layout::Half if gemv_fits => half(tokens, capabilities),
-        Layout::Half => &GEMM_HALF,
+        Layout::F16 if gemv_fits => half(tokens, capabilities),
+        Layout::F16 => &GEMM_F16,
     }
 }
 
@@ -95,14 +95,14 @@ fn without_workgroup_memory(
 
 /// The kernel on tensor cores, where there is one, and where it is exact and the best. Quotients of
 /// those for int8 count on fused multiply-adds.
-fn on_unit(
+fn on_tensor_core(
     tokens: usize,
     rows: usize,
     features: usize,
     capabilities: &Capabilities,
 ) -> Option<&'static [Kernel]> {
-    let has = |unit: Option<MatrixUnit>| {
-        unit.is_some_and(|unit| capabilities.matrix_units.contains(&unit))
+    let has = |core: Option<TensorCore>| {
+        core.is_some_and(|core| capabilities.tensor_cores.contains(&core))
     };
     let many = |tokens_from, outputs_from| {
         let [tokens_from, outputs_from] =
@@ -116,7 +116,7 @@ fn on_unit(
     if features == 0 {
         return None;
     }
-    let int8 = [&INT8_UNITS_16, &INT8_UNITS_8].into_iter().find(|on| has(on.unit()));
+    let int8 = [&INT8_CORES_16, &INT8_CORES_8].into_iter().find(|on| has(on.core()));
     if let Some(on) = int8.filter(|_| capabilities.fused_multiply_add) {
         return many(TuningKey::Int8TensorCoreTokens, TuningKey::Int8TensorCoreOutputs).then(
             || match tiles(64) {
@@ -129,11 +129,11 @@ fn on_unit(
         );
     }
     if !many(TuningKey::TensorCoreTokens, TuningKey::TensorCoreOutputs)
-        || features > OnUnit::MAX_FEATURES
+        || features > OnTensorCore::MAX_FEATURES
     {
         return None;
     }
-    let on = [&UNITS_16, &UNITS_8].into_iter().find(|on| has(on.unit()))?;
+    let on = [&CORES_16, &CORES_8].into_iter().find(|on| has(on.core()))?;
     Some(if large(TuningKey::TensorCoreLargeTiles) { &on.large } else { &on.small })
 }
 
@@ -168,17 +168,17 @@ fn int8_expanded(tokens: usize, rows: usize, capabilities: &Capabilities) -> &'s
 /// The GEMV whose pass has room for the tokens, at most four of them.
 fn half(tokens: usize, capabilities: &Capabilities) -> &'static [Kernel] {
     match tokens {
-        0..=1 if !capabilities.half_subnormals => &GEMV_BIASED,
-        0..=1 => &GEMV_HALF,
+        0..=1 if !capabilities.f16_subnormals => &GEMV_BIASED,
+        0..=1 => &GEMV_F16,
         _ if tokens > capabilities.tuned(TuningKey::GemvTokens) => {
             match tokens <= capabilities.tuned(TuningKey::NarrowTileTokens) {
-                true => &GEMM_HALF_NARROW,
-                false => &GEMM_HALF,
+                true => &GEMM_F16_NARROW,
+                false => &GEMM_F16,
             }
         }
-        _ if !capabilities.half_subnormals => &GEMV_BIASED_4,
-        2 => &GEMV_HALF_2,
-        _ => &GEMV_HALF_4,
+        _ if !capabilities.f16_subnormals => &GEMV_BIASED_4,
+        2 => &GEMV_F16_2,
+        _ => &GEMV_F16_4,
     }
 }
 
@@ -190,18 +190,18 @@ mod tests {
     #[test]
     fn apple_gets_f16_and_others_int8() {
         let (apple, other) = (Capabilities::example(true), Capabilities::example(false));
-        assert_eq!(layout(2560, &apple, Msl), Layout::Half);
-        assert_eq!(layout(2560, &apple, Wgsl), Layout::Half);
+        assert_eq!(layout(2560, &apple, Msl), Layout::F16);
+        assert_eq!(layout(2560, &apple, Wgsl), Layout::F16);
         assert_eq!(layout(2560, &other, Wgsl), Layout::Int8);
     }
 
     #[test]
     fn layouts_keep_to_where_they_are_exact() {
         let mut apple = Capabilities::example(true);
-        assert_eq!(layout(65_536, &apple, Msl), Layout::Half);
+        assert_eq!(layout(65_536, &apple, Msl), Layout::F16);
         assert_eq!(layout(65_537, &apple, Msl), Layout::Int8);
-        apple.half_subnormals = false;
-        assert_eq!(layout(32_768, &apple, Msl), Layout::Half);
+        apple.f16_subnormals = false;
+        assert_eq!(layout(32_768, &apple, Msl), Layout::F16);
         assert_eq!(layout(32_769, &apple, Msl), Layout::Int8);
     }
 
@@ -211,12 +211,12 @@ mod tests {
         let plan = |tokens, rows, layout, capabilities: &Capabilities| {
             plan(tokens, rows, 2560, layout, capabilities).name
         };
-        assert_eq!(plan(1, 2560, Layout::Half, &apple), "bitlinear_gemv_half");
-        assert_eq!(plan(2, 2560, Layout::Half, &apple), "bitlinear_gemv_half_2");
-        assert_eq!(plan(3, 2560, Layout::Half, &apple), "bitlinear_gemv_half_4");
-        assert_eq!(plan(24, 2560, Layout::Half, &apple), "bitlinear_gemv_half_4");
-        assert_eq!(plan(25, 2560, Layout::Half, &apple), "bitlinear_gemm_half_narrow");
-        assert_eq!(plan(33, 2560, Layout::Half, &apple), "bitlinear_gemm_half");
+        assert_eq!(plan(1, 2560, Layout::F16, &apple), "bitlinear_gemv_f16");
+        assert_eq!(plan(2, 2560, Layout::F16, &apple), "bitlinear_gemv_f16_2");
+        assert_eq!(plan(3, 2560, Layout::F16, &apple), "bitlinear_gemv_f16_4");
+        assert_eq!(plan(24, 2560, Layout::F16, &apple), "bitlinear_gemv_f16_4");
+        assert_eq!(plan(25, 2560, Layout::F16, &apple), "bitlinear_gemm_f16_narrow");
+        assert_eq!(plan(33, 2560, Layout::F16, &apple), "bitlinear_gemm_f16");
         assert_eq!(plan(1, 2560, Layout::Int8, &other), "bitlinear_gemv_int8");
         assert_eq!(plan(1, 16384, Layout::Int8, &other), "bitlinear_gemv_int8_tall");
         assert_eq!(plan(2, 16384, Layout::Int8, &other), "bitlinear_gemv_int8_2");
@@ -227,14 +227,14 @@ mod tests {
         assert_eq!(plan(25, 2560, Layout::Int8, &other), "bitlinear_gemv_int8_8_busy");
         assert_eq!(plan(2, 262_140, Layout::Int8, &other), "bitlinear_gemv_int8_2");
         assert_eq!(plan(2, 262_141, Layout::Int8, &other), "bitlinear_gemm_int8");
-        assert_eq!(plan(2, 262_141, Layout::Half, &apple), "bitlinear_gemm_half");
+        assert_eq!(plan(2, 262_141, Layout::F16, &apple), "bitlinear_gemm_f16");
         assert_eq!(plan(257, 2560, Layout::Int8, &other), "bitlinear_gemm_int8");
         assert_eq!(plan(2, 16384, Layout::Int8, &apple), "bitlinear_gemv_int8_2");
         assert_eq!(plan(8, 16384, Layout::Int8, &apple), "bitlinear_gemv_int8_4");
         assert_eq!(plan(25, 16384, Layout::Int8, &apple), "bitlinear_gemm_int8");
-        apple.half_subnormals = false;
-        assert_eq!(plan(1, 2560, Layout::Half, &apple), "bitlinear_gemv_biased");
-        assert_eq!(plan(2, 2560, Layout::Half, &apple), "bitlinear_gemv_biased_4");
+        apple.f16_subnormals = false;
+        assert_eq!(plan(1, 2560, Layout::F16, &apple), "bitlinear_gemv_biased");
+        assert_eq!(plan(2, 2560, Layout::F16, &apple), "bitlinear_gemv_biased_4");
     }
 
     #[test]
@@ -243,7 +243,7 @@ mod tests {
         (software.apple, software.software, software.max_workgroups) = (false, true, 1000);
         assert_eq!(
             (layout(2560, &software, Wgsl), layout(2560, &software, Msl)),
-            (Layout::Int8, Layout::Half)
+            (Layout::Int8, Layout::F16)
         );
         let name =
             |tokens, rows, features| plan(tokens, rows, features, Layout::Int8, &software).name;
@@ -264,16 +264,16 @@ mod tests {
 
     #[test]
     fn tensor_core_kernels_fit_into_workgroup_memory() {
-        let of_halves =
-            [&UNITS_16, &UNITS_8].into_iter().flat_map(|on| on.large.iter().chain(&on.small));
-        let of_int8 = [&INT8_UNITS_16, &INT8_UNITS_8]
+        let of_f16 =
+            [&CORES_16, &CORES_8].into_iter().flat_map(|on| on.large.iter().chain(&on.small));
+        let of_int8 = [&INT8_CORES_16, &INT8_CORES_8]
             .into_iter()
             .flat_map(|on| [&on.large, &on.small, &on.deep])
             .flatten();
-        for kernel in of_halves.chain(of_int8) {
+        for kernel in of_f16.chain(of_int8) {
             assert!(
                 kernel.source_for(Wgsl).workgroup_bytes
-                    <= kernel.matrix_unit.unwrap().workgroup_bytes(),
+                    <= kernel.tensor_core.unwrap().workgroup_bytes(),
                 "{}",
                 kernel.name
             );
@@ -283,47 +283,47 @@ mod tests {
     #[test]
     fn units_for_int8_come_first() {
         let mut with = Capabilities::example(false);
-        with.matrix_units = vec![MatrixUnit::new(16, 32), MatrixUnit::int8(16, 32, 32)];
+        with.tensor_cores = vec![TensorCore::new(16, 32), TensorCore::int8(16, 32, 32)];
         let name = |tokens, rows, features| plan(tokens, rows, features, Layout::Int8, &with).name;
         assert_eq!(name(16, 13_824, 2560), "bitlinear_gemv_int8_8_busy");
         assert_eq!(name(34, 6912, 2560), "bitlinear_gemv_int8_8_busy");
-        assert_eq!(name(35, 6912, 2560), "bitlinear_gemm_int8_units_16_deep");
-        assert_eq!(name(64, 8448, 2560), "bitlinear_gemm_int8_units_16_deep");
-        assert_eq!(name(64, 8449, 2560), "bitlinear_gemm_int8_units_16");
-        assert_eq!(name(128, 13_824, 2560), "bitlinear_gemm_int8_units_16_large");
-        assert_eq!(name(128, 8064, 2560), "bitlinear_gemm_int8_units_16");
-        assert_eq!(name(128, 8065, 2560), "bitlinear_gemm_int8_units_16_large");
-        assert_eq!(name(512, 2560, 6912), "bitlinear_gemm_int8_units_16_large");
+        assert_eq!(name(35, 6912, 2560), "bitlinear_gemm_int8_tensor_cores_16_deep");
+        assert_eq!(name(64, 8448, 2560), "bitlinear_gemm_int8_tensor_cores_16_deep");
+        assert_eq!(name(64, 8449, 2560), "bitlinear_gemm_int8_tensor_cores_16");
+        assert_eq!(name(128, 13_824, 2560), "bitlinear_gemm_int8_tensor_cores_16_large");
+        assert_eq!(name(128, 8064, 2560), "bitlinear_gemm_int8_tensor_cores_16");
+        assert_eq!(name(128, 8065, 2560), "bitlinear_gemm_int8_tensor_cores_16_large");
+        assert_eq!(name(512, 2560, 6912), "bitlinear_gemm_int8_tensor_cores_16_large");
         // Sums of 32 bits, as in every kernel for int8.
-        assert_eq!(name(512, 4096, 65_537), "bitlinear_gemm_int8_units_16_large");
+        assert_eq!(name(512, 4096, 65_537), "bitlinear_gemm_int8_tensor_cores_16_large");
         assert_eq!(name(512, 4096, 0), "bitlinear_gemm_int8");
         with.fused_multiply_add = false;
         assert_eq!(
             plan(512, 4096, 2560, Layout::Int8, &with).name,
-            "bitlinear_gemm_units_16_large"
+            "bitlinear_gemm_tensor_cores_16_large"
         );
     }
 
     #[test]
-    fn matrix_units_make_many_tokens_of_whole_matrices() {
+    fn tensor_cores_make_many_tokens_of_whole_matrices() {
         let mut with = Capabilities::example(false);
-        with.matrix_units = vec![MatrixUnit::new(16, 64), MatrixUnit::new(16, 32)];
+        with.tensor_cores = vec![TensorCore::new(16, 64), TensorCore::new(16, 32)];
         let name =
             |tokens, rows, features, layout| plan(tokens, rows, features, layout, &with).name;
         assert_eq!(name(32, 13_824, 2560, Layout::Int8), "bitlinear_gemv_int8_8_busy");
-        assert_eq!(name(64, 13_824, 2560, Layout::Int8), "bitlinear_gemm_units_16");
-        assert_eq!(name(65, 13_824, 2560, Layout::Int8), "bitlinear_gemm_units_16_large");
+        assert_eq!(name(64, 13_824, 2560, Layout::Int8), "bitlinear_gemm_tensor_cores_16");
+        assert_eq!(name(65, 13_824, 2560, Layout::Int8), "bitlinear_gemm_tensor_cores_16_large");
         assert_eq!(name(117, 2560, 2560, Layout::Int8), "bitlinear_gemv_int8_8_busy");
-        assert_eq!(name(118, 2560, 2560, Layout::Int8), "bitlinear_gemm_units_16");
-        assert_eq!(name(257, 1, 1, Layout::Int8), "bitlinear_gemm_units_16");
-        assert_eq!(name(512, 2944, 2560, Layout::Int8), "bitlinear_gemm_units_16");
-        assert_eq!(name(512, 2945, 2560, Layout::Int8), "bitlinear_gemm_units_16_large");
-        assert_eq!(name(512, 4096, 65_536, Layout::Int8), "bitlinear_gemm_units_16_large");
+        assert_eq!(name(118, 2560, 2560, Layout::Int8), "bitlinear_gemm_tensor_cores_16");
+        assert_eq!(name(257, 1, 1, Layout::Int8), "bitlinear_gemm_tensor_cores_16");
+        assert_eq!(name(512, 2944, 2560, Layout::Int8), "bitlinear_gemm_tensor_cores_16");
+        assert_eq!(name(512, 2945, 2560, Layout::Int8), "bitlinear_gemm_tensor_cores_16_large");
+        assert_eq!(name(512, 4096, 65_536, Layout::Int8), "bitlinear_gemm_tensor_cores_16_large");
         // Where sums would not be exact, or there is nothing to load.
         assert_eq!(name(512, 4096, 65_537, Layout::Int8), "bitlinear_gemm_int8");
         assert_eq!(name(512, 4096, 0, Layout::Int8), "bitlinear_gemm_int8");
-        assert_eq!(name(512, 4096, 2560, Layout::Half), "bitlinear_gemm_half");
-        with.matrix_units = vec![MatrixUnit::new(8, 8)];
-        assert_eq!(plan(300, 64, 64, Layout::Int8, &with).name, "bitlinear_gemm_units_8");
+        assert_eq!(name(512, 4096, 2560, Layout::F16), "bitlinear_gemm_f16");
+        with.tensor_cores = vec![TensorCore::new(8, 8)];
+        assert_eq!(plan(300, 64, 64, Layout::Int8, &with).name, "bitlinear_gemm_tensor_cores_8");
     }
 }

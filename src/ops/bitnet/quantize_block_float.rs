@@ -12,7 +12,7 @@ use crate::{
         params::Params as _,
         source::{Part, Source, Work},
     },
-    ops::tensor::matmul_kernels::{UNIT_8, UNIT_16},
+    ops::tensor::matmul_kernels::{CORE_8, CORE_16},
     params,
     tuning::TuningKey,
     weights::ternary::layout::CODES_PER_WORD,
@@ -100,7 +100,7 @@ pub(super) enum BlockFloatLayout {
     /// Floats, a block's quads by place.
     ByPlace = 1,
     /// Pairs of f16.
-    Halves = 2,
+    F16 = 2,
     /// Floats, in order.
     InOrder = 3,
     /// Three planes of bytes.
@@ -236,11 +236,12 @@ pub(super) fn layout(
     context: &Context,
 ) -> BlockFloatLayout {
     let capabilities = context.capabilities();
-    let on_units = [UNIT_16, UNIT_8].iter().any(|unit| capabilities.matrix_units.contains(unit));
+    let on_tensor_cores =
+        [CORE_16, CORE_8].iter().any(|core| capabilities.tensor_cores.contains(core));
     // A turn of tiles is 32 columns, and loads the first without asking.
     let many = |choice| tokens > capabilities.tuned(choice) && block >= 32 && features > 0;
-    if on_units && !capabilities.software && many(TuningKey::BlockFloatTensorCoreTokens) {
-        BlockFloatLayout::Halves
+    if on_tensor_cores && !capabilities.software && many(TuningKey::BlockFloatTensorCoreTokens) {
+        BlockFloatLayout::F16
     } else if many(TuningKey::BlockFloatTileTokens) {
         BlockFloatLayout::InOrder
     } else if capabilities.fast_packed_dot

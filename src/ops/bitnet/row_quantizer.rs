@@ -50,7 +50,7 @@ macro_rules! row_quantizer {
         RowQuantizer {
             int8: row_quantizer!(@layout concat!($stem, "_int8"), ["bitnet/layout_int8"] ["bitnet/layout_int8"] $($row)*),
             half: row_quantizer!(
-                @layout concat!($stem, "_half"), ["bitnet/half_planes", "bitnet/layout_half"] ["bitnet/layout_half"] $($row)*
+                @layout concat!($stem, "_f16"), ["bitnet/f16_planes", "bitnet/layout_f16"] ["bitnet/layout_f16"] $($row)*
             ),
             alone: row_quantizer!(@alone concat!($stem, "_int8_alone"), $($row)*),
         }

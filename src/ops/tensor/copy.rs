@@ -136,7 +136,7 @@ pub struct Cast<'a, X> {
 /// ```no_run
 /// # use bitnet_wgpu::{Encoder, Result, Tensor, tensor::{self, f16}};
 /// # fn f(encoder: &mut Encoder, x: &Tensor<f32>) -> Result<()> {
-/// let halves = tensor::cast(x).forward::<f16>(encoder)?;
+/// let y = tensor::cast(x).forward::<f16>(encoder)?;
 /// # Ok(())
 /// # }
 /// ```

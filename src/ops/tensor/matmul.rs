@@ -83,7 +83,7 @@ pub struct Matmul<'a, T> {
 /// Products are added in `f32`, in an order that follows from the shapes (that of k where there are
 /// many rows; eight at a time in simdgroup matrices on Metal), so a device's results are bit-identical
 /// every time. `f16` in rows of whole quads is multiplied on tensor cores where the device has them
-/// (`Capabilities::matrix_units`): in `f32` too, but the order
+/// (`Capabilities::tensor_cores`): in `f32` too, but the order
 /// of additions, and how they round on the way, is the hardware's.
 ///
 /// Gradients: `matmul(dy, Side::transposed(b))` for a, `matmul(Side::transposed(a), dy)` for b
@@ -172,9 +172,9 @@ impl<'a, X: Float> Matmul<'a, X> {
 /// The kernels for a product of `X` on this device.
 fn forms<X: Float>(encoder: &Encoder, product: Product) -> &'static Forms {
     let capabilities = encoder.context().capabilities();
-    let units = if X::ELEMENT == Element::F16 { &capabilities.matrix_units[..] } else { &[] };
+    let cores = if X::ELEMENT == Element::F16 { &capabilities.tensor_cores[..] } else { &[] };
     let outputs = product.m.saturating_mul(product.n).saturating_mul(product.batch);
-    plan(product, units, outputs <= capabilities.tuned(TuningKey::UntiledOutputs))
+    plan(product, cores, outputs <= capabilities.tuned(TuningKey::UntiledOutputs))
 }
 
 /// The shape of a product.

@@ -5,7 +5,7 @@ use crate::{
     kernel::{
         binding::{Binding, Type::*, read, read_write},
         declaration::Kernel,
-        needs::MatrixUnit,
+        needs::TensorCore,
         params::Params as _,
         source::{HOLE, Part, Source, Work},
     },
@@ -30,14 +30,14 @@ pub const KERNELS: &[&Kernel] = &[
     &MATMUL_LARGE[1],
     &MATMUL_DIRECT[0],
     &MATMUL_DIRECT[1],
-    &MATMUL_UNITS_16[0],
-    &MATMUL_UNITS_16[1],
-    &MATMUL_UNITS_16_LARGE[0],
-    &MATMUL_UNITS_16_LARGE[1],
-    &MATMUL_UNITS_8[0],
-    &MATMUL_UNITS_8[1],
-    &MATMUL_UNITS_8_LARGE[0],
-    &MATMUL_UNITS_8_LARGE[1],
+    &MATMUL_TENSOR_CORES_16[0],
+    &MATMUL_TENSOR_CORES_16[1],
+    &MATMUL_TENSOR_CORES_16_LARGE[0],
+    &MATMUL_TENSOR_CORES_16_LARGE[1],
+    &MATMUL_TENSOR_CORES_8[0],
+    &MATMUL_TENSOR_CORES_8[1],
+    &MATMUL_TENSOR_CORES_8_LARGE[0],
+    &MATMUL_TENSOR_CORES_8_LARGE[1],
     &MATMUL_GEMV[0],
     &MATMUL_GEMV[1],
     &MATMUL_GEMV_QUADS[0],
@@ -102,7 +102,7 @@ const METAL: Source = metal_tile(METAL_PARTS);
 const METAL_QUADS: Source = metal_tile_of_quads(METAL_PARTS);
 
 /// In WGSL, on tensor cores: 64 × 64 outputs, or 128 × 128.
-const fn units(parts: &'static [Part]) -> Source {
+const fn cores(parts: &'static [Part]) -> Source {
     const SMALL: &[(&str, u32)] = &[("BLOCKS", 1), ("DEPTH", 32)];
     Source::wgsl(parts)
         .workgroup_size([128, 1, 1])
@@ -111,7 +111,7 @@ const fn units(parts: &'static [Part]) -> Source {
         .workgroup_bytes(14_336)
 }
 
-const fn large_units(parts: &'static [Part]) -> Source {
+const fn large_tensor_cores(parts: &'static [Part]) -> Source {
     const LARGE: &[(&str, u32)] = &[("BLOCKS", 2), ("DEPTH", 32)];
     Source::wgsl(parts)
         .workgroup_size([256, 1, 1])
@@ -204,13 +204,13 @@ const fn forms(names: [&'static str; 2], entry: &'static str, sources: &'static 
 }
 
 /// Both forms of a kernel for f16 on tensor cores.
-const fn forms_on(unit: MatrixUnit, names: [&'static str; 2], sources: &'static [Source]) -> Forms {
+const fn forms_on(core: TensorCore, names: [&'static str; 2], sources: &'static [Source]) -> Forms {
     const BINDINGS: &[Binding] =
         &[read("a", F16), read("b", F16), read_write("y", Float("Y")), read("bias", F16)];
-    let entry = "matmul_units";
+    let entry = "matmul_tensor_cores";
     [
-        plain(names[0], entry, BINDINGS, sources).matrix_unit(unit),
-        finish(names[1], entry, BINDINGS, sources).matrix_unit(unit),
+        plain(names[0], entry, BINDINGS, sources).tensor_core(core),
+        finish(names[1], entry, BINDINGS, sources).tensor_core(core),
     ]
 }
 
@@ -253,40 +253,43 @@ pub static MATMUL_LARGE: Forms =
     forms(["matmul_large", "matmul_large_finish"], "matmul", &[large_tile(QUADS), METAL_QUADS]);
 
 /// Tensor cores for matrices of 16 × 16, as NVIDIA's are.
-pub const UNIT_16: MatrixUnit = MatrixUnit::new(16, 32);
-const UNITS_16: &[Part] = wgsl![
+pub const CORE_16: TensorCore = TensorCore::new(16, 32);
+const CORES_16: &[Part] = wgsl![
     "shared/ids",
     "tensor/matmul_dense",
     "shared/lane",
     "tensor/matrix_16",
     HOLE,
-    "tensor/matmul_units"
+    "tensor/matmul_tensor_cores"
 ];
 /// Those of 8 × 8 of a software adapter, which run the same source.
-pub const UNIT_8: MatrixUnit = MatrixUnit::new(8, 8);
-const UNITS_8: &[Part] = wgsl![
+pub const CORE_8: TensorCore = TensorCore::new(8, 8);
+const CORES_8: &[Part] = wgsl![
     "shared/ids",
     "tensor/matmul_dense",
     "shared/lane",
     "tensor/matrix_8",
     HOLE,
-    "tensor/matmul_units"
+    "tensor/matmul_tensor_cores"
 ];
 
 /// F16 in rows of whole quads.
-pub static MATMUL_UNITS_16: Forms =
-    forms_on(UNIT_16, ["matmul_units_16", "matmul_units_16_finish"], &[units(UNITS_16)]);
-pub static MATMUL_UNITS_16_LARGE: Forms = forms_on(
-    UNIT_16,
-    ["matmul_units_16_large", "matmul_units_16_large_finish"],
-    &[large_units(UNITS_16)],
+pub static MATMUL_TENSOR_CORES_16: Forms = forms_on(
+    CORE_16,
+    ["matmul_tensor_cores_16", "matmul_tensor_cores_16_finish"],
+    &[cores(CORES_16)],
 );
-pub static MATMUL_UNITS_8: Forms =
-    forms_on(UNIT_8, ["matmul_units_8", "matmul_units_8_finish"], &[units(UNITS_8)]);
-pub static MATMUL_UNITS_8_LARGE: Forms = forms_on(
-    UNIT_8,
-    ["matmul_units_8_large", "matmul_units_8_large_finish"],
-    &[large_units(UNITS_8)],
+pub static MATMUL_TENSOR_CORES_16_LARGE: Forms = forms_on(
+    CORE_16,
+    ["matmul_tensor_cores_16_large", "matmul_tensor_cores_16_large_finish"],
+    &[large_tensor_cores(CORES_16)],
+);
+pub static MATMUL_TENSOR_CORES_8: Forms =
+    forms_on(CORE_8, ["matmul_tensor_cores_8", "matmul_tensor_cores_8_finish"], &[cores(CORES_8)]);
+pub static MATMUL_TENSOR_CORES_8_LARGE: Forms = forms_on(
+    CORE_8,
+    ["matmul_tensor_cores_8_large", "matmul_tensor_cores_8_large_finish"],
+    &[large_tensor_cores(CORES_8)],
 );
 
 /// Few rows, both sides in lines along k.
@@ -427,9 +430,9 @@ impl Product {
     }
 }
 
-/// The kernels for a product; `units` are those that its elements can be multiplied on, `direct` is
+/// The kernels for a product; `cores` are those that its elements can be multiplied on, `direct` is
 /// for devices that gain nothing by workgroup memory.
-pub fn plan(product: Product, units: &[MatrixUnit], direct: bool) -> &'static Forms {
+pub fn plan(product: Product, cores: &[TensorCore], direct: bool) -> &'static Forms {
     let Product { m, n, a_along_k, b_along_k, .. } = product;
     let few = a_along_k
         && m <= if b_along_k { GEMV_ROWS } else { GEMV_COLUMNS_ROWS }
@@ -438,7 +441,7 @@ pub fn plan(product: Product, units: &[MatrixUnit], direct: bool) -> &'static Fo
         (true, quads) if b_along_k => [&MATMUL_GEMV, &MATMUL_GEMV_QUADS][usize::from(quads)],
         (true, quads) => [&MATMUL_GEMV_COLUMNS, &MATMUL_GEMV_COLUMNS_QUADS][usize::from(quads)],
         (false, quads) => {
-            on_units(product, units).filter(|_| quads).unwrap_or(match (direct, quads) {
+            on_tensor_cores(product, cores).filter(|_| quads).unwrap_or(match (direct, quads) {
                 (true, _) => &MATMUL_DIRECT,
                 (false, true) => [&MATMUL_QUADS, &MATMUL_LARGE][usize::from(product.is_large())],
                 (false, false) => &MATMUL,
@@ -448,11 +451,13 @@ pub fn plan(product: Product, units: &[MatrixUnit], direct: bool) -> &'static Fo
 }
 
 /// Those for the first kind of tensor core that they are made for.
-fn on_units(product: Product, units: &[MatrixUnit]) -> Option<&'static Forms> {
-    let all: [[&Forms; 2]; 2] =
-        [[&MATMUL_UNITS_16, &MATMUL_UNITS_16_LARGE], [&MATMUL_UNITS_8, &MATMUL_UNITS_8_LARGE]];
+fn on_tensor_cores(product: Product, cores: &[TensorCore]) -> Option<&'static Forms> {
+    let all: [[&Forms; 2]; 2] = [
+        [&MATMUL_TENSOR_CORES_16, &MATMUL_TENSOR_CORES_16_LARGE],
+        [&MATMUL_TENSOR_CORES_8, &MATMUL_TENSOR_CORES_8_LARGE],
+    ];
     let forms = all.map(|of_unit| of_unit[usize::from(product.is_large())]);
-    forms.into_iter().find(|forms| forms[0].matrix_unit.is_some_and(|unit| units.contains(&unit)))
+    forms.into_iter().find(|forms| forms[0].tensor_core.is_some_and(|core| cores.contains(&core)))
 }
 
 #[cfg(test)]
@@ -465,17 +470,17 @@ mod tests {
 
     #[test]
     fn tensor_cores_need_aligned_products_with_rows() {
-        let name = |m, n, k, units: &[MatrixUnit]| {
-            plan(Product { m, n, k, batch: 1, a_along_k: true, b_along_k: true }, units, false)[0]
+        let name = |m, n, k, cores: &[TensorCore]| {
+            plan(Product { m, n, k, batch: 1, a_along_k: true, b_along_k: true }, cores, false)[0]
                 .name
         };
-        assert_eq!(name(1024, 1024, 64, &[UNIT_16]), "matmul_units_16");
-        assert_eq!(name(1024, 2048, 64, &[UNIT_16]), "matmul_units_16_large");
-        assert_eq!(name(17, 1024, 64, &[UNIT_8, UNIT_16]), "matmul_units_16");
-        assert_eq!(name(1024, 2048, 64, &[UNIT_8]), "matmul_units_8_large");
-        assert_eq!(name(1024, 1024, 64, &[MatrixUnit::new(16, 64)]), "matmul_quads");
-        assert_eq!(name(1024, 1024, 63, &[UNIT_16]), "matmul");
-        assert_eq!(name(16, 1024, 64, &[UNIT_16]), "matmul_gemv_quads");
+        assert_eq!(name(1024, 1024, 64, &[CORE_16]), "matmul_tensor_cores_16");
+        assert_eq!(name(1024, 2048, 64, &[CORE_16]), "matmul_tensor_cores_16_large");
+        assert_eq!(name(17, 1024, 64, &[CORE_8, CORE_16]), "matmul_tensor_cores_16");
+        assert_eq!(name(1024, 2048, 64, &[CORE_8]), "matmul_tensor_cores_8_large");
+        assert_eq!(name(1024, 1024, 64, &[TensorCore::new(16, 64)]), "matmul_quads");
+        assert_eq!(name(1024, 1024, 63, &[CORE_16]), "matmul");
+        assert_eq!(name(16, 1024, 64, &[CORE_16]), "matmul_gemv_quads");
     }
 
     #[test]

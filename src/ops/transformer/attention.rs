@@ -2,7 +2,7 @@
 
 use super::{
     attention_params::{COLUMNS, MANY_WGSL, Params, SPAN},
-    attention_units,
+    attention_tensor_cores,
     cache::{AttentionShape, CachePositions, HostKvCache, KvCache},
     rope::rope,
 };
@@ -246,7 +246,7 @@ impl<'a> Attention<'a> {
     /// and more are batch-invariant among each other, however a prompt is cut into them.
     ///
     /// It changes nothing for fewer tokens, a cache in `f32`, and without fitting tensor cores
-    /// (`Capabilities::matrix_units`; on GPUs by Apple, Metal has them). It serves heads of 64, 96 and 128
+    /// (`Capabilities::tensor_cores`; on GPUs by Apple, Metal has them). It serves heads of 64, 96 and 128
     /// and windows on GPUs by NVIDIA, elsewhere heads of 64 and 128 without a window.
     pub fn f16(self) -> Self {
         Self { f16: true, ..self }
@@ -271,8 +271,8 @@ impl<'a> Attention<'a> {
         let params = self.params(&y)?;
         let (shape, (rows, sequences), context) = (cache.shape, self.rows(), encoder.context());
         let capabilities = context.capabilities();
-        let units = if self.f16 && self.max_len > 0 {
-            attention_units::kernel(capabilities, cache, positions.tokens, rows, sequences)
+        let tensor_cores = if self.f16 && self.max_len > 0 {
+            attention_tensor_cores::kernel(capabilities, cache, positions.tokens, rows, sequences)
         } else {
             None
         };
@@ -286,7 +286,7 @@ impl<'a> Attention<'a> {
                 rope(qkv, positions, angles, cache).forward(encoder)?;
             }
             let strips = shape.head_dim.div_ceil(COLUMNS);
-            match (units, plan) {
+            match (tensor_cores, plan) {
                 (Some(kernel), _) => self.all(encoder, kernel, 1, &params, y),
                 (None, Plan::All) => self.all(encoder, &MANY, strips, &params, y),
                 (None, Plan::Shares(shares)) => {

@@ -165,8 +165,8 @@ impl Floats {
         match self {
             Self::F32(tensor) => Box::pin(tensor.read()),
             Self::F16(tensor) => {
-                let halves = tensor.read();
-                Box::pin(async move { Ok(halves.await?.into_iter().map(f16::to_f32).collect()) })
+                let f16s = tensor.read();
+                Box::pin(async move { Ok(f16s.await?.into_iter().map(f16::to_f32).collect()) })
             }
         }
     }

@@ -7,7 +7,7 @@
 
 pub(crate) mod attention;
 mod attention_params;
-pub(crate) mod attention_units;
+pub(crate) mod attention_tensor_cores;
 pub(crate) mod cache;
 pub(crate) mod dense_gemv;
 pub(crate) mod embed;
@@ -28,7 +28,7 @@ pub use cache::{AttentionShape, CachePositions, HostKvCache, KvCache};
 
 family!(
     attention,
-    attention_units,
+    attention_tensor_cores,
     dense_gemv,
     embed,
     embed_ternary,

@@ -8,12 +8,12 @@ use bitnet_wgpu::{
 };
 
 /// What ends the names of variants in f16.
-const HALVES: &str = " f16";
+const F16: &str = " f16";
 
 /// Returns whether a name is that of a variant in f16. They are compiled and may not spill, but
 /// have no line in the table.
 pub fn is_of_f16(name: &str) -> bool {
-    name.ends_with(HALVES)
+    name.ends_with(F16)
 }
 
 /// A kernel's source in one language.
@@ -25,12 +25,12 @@ pub struct Text {
 impl Text {
     /// The kernel's name, the language, and whether it is of f16; unique.
     pub fn name(&self) -> String {
-        let halves = if self.variant.floats.iter().any(|&(_, element)| element == Element::F16) {
-            HALVES
+        let f16s = if self.variant.floats.iter().any(|&(_, element)| element == Element::F16) {
+            F16
         } else {
             ""
         };
-        format!("{} {}{halves}", self.declaration.name, language_name(self.variant.language))
+        format!("{} {}{f16s}", self.declaration.name, language_name(self.variant.language))
     }
 
     pub fn text(&self) -> String {
@@ -39,7 +39,7 @@ impl Text {
 
     /// Returns whether it uses tensor cores. They have no counterpart in OpenCL, through which MSL
     /// is compiled here.
-    pub fn on_matrix_units(&self) -> bool {
+    pub fn on_tensor_cores(&self) -> bool {
         self.variant.language == ShaderLanguage::Msl
             && self.text().contains("simdgroup_multiply_accumulate")
     }
@@ -58,7 +58,7 @@ pub fn language_name(language: ShaderLanguage) -> &'static str {
 pub fn may_spill(kernel: &Text) -> bool {
     let name = kernel.declaration.name;
     is_for_others(name)
-        || (matches!(kernel.declaration.entry, "attention_many" | "attention_halves")
+        || (matches!(kernel.declaration.entry, "attention_many" | "attention_f16")
             && kernel.variant.language == ShaderLanguage::Wgsl)
 }
 
@@ -79,8 +79,8 @@ fn is_for_others(name: &str) -> bool {
 /// f16 too.
 pub fn kernels(language: ShaderLanguage) -> impl Iterator<Item = Text> {
     let alike = |variant: &Variant| {
-        let halves = variant.floats.iter().filter(|&&(_, element)| element == Element::F16).count();
-        halves == 0 || halves == variant.floats.len()
+        let f16s = variant.floats.iter().filter(|&&(_, element)| element == Element::F16).count();
+        f16s == 0 || f16s == variant.floats.len()
     };
     let variants = move |declaration: &'static Kernel| {
         let expected = move |variant: &Variant| {
@@ -94,7 +94,7 @@ pub fn kernels(language: ShaderLanguage) -> impl Iterator<Item = Text> {
     };
     // Tensor cores of WGSL have no counterpart here, as those of Metal.
     bitnet_wgpu::internals::catalog()
-        .filter(|kernel| kernel.matrix_unit.is_none())
+        .filter(|kernel| kernel.tensor_core.is_none())
         .flat_map(variants)
 }
 

@@ -105,7 +105,7 @@ fn check(write: bool) -> Result<(), String> {
     for (i, (gpu, name)) in GPUS.into_iter().enumerate() {
         let found = compile(&tools, &work, gpu, &mut wrong)?;
         wrong.extend(faults(&found.listings).into_iter().map(|fault| format!("{name}: {fault}")));
-        let (halves, floats): (Vec<_>, Vec<_>) =
+        let (f16s, floats): (Vec<_>, Vec<_>) =
             found.listings.iter().partition(|listing| catalog::is_of_f16(&listing.kernel));
         let rows: Vec<_> = floats.into_iter().map(Row::of).collect();
         if i == 0 && write && wrong.is_empty() {
@@ -128,12 +128,7 @@ fn check(write: bool) -> Result<(), String> {
                 .into_iter()
                 .for_each(|line| println!("{name}: better than recorded: {line}"));
         }
-        println!(
-            "{name}: {} kernels, and {} in halves, by {}",
-            rows.len(),
-            halves.len(),
-            found.driver
-        );
+        println!("{name}: {} kernels, and {} in f16, by {}", rows.len(), f16s.len(), found.driver);
         if i == 0 {
             print!("{}", budgets::table(&found.listings));
         }
@@ -161,7 +156,7 @@ fn work_folder() -> Result<PathBuf, String> {
 /// Compiles all Metal sources to SPIR-V except those for tensor cores; returns the errors.
 fn to_spirv(tools: &Tools, work: &Path) -> Vec<String> {
     let kernels = Mutex::new(
-        catalog::kernels(ShaderLanguage::Msl).filter(|kernel| !kernel.on_matrix_units()),
+        catalog::kernels(ShaderLanguage::Msl).filter(|kernel| !kernel.on_tensor_cores()),
     );
     let next = || kernels.lock().ok()?.next();
     let worker = || {
@@ -219,7 +214,7 @@ fn compile(
 
 /// Errors for kernels on tensor cores that the document does not count by hand.
 fn uncounted(document: &str) -> Vec<String> {
-    let by_hand = catalog::kernels(ShaderLanguage::Msl).filter(catalog::Text::on_matrix_units);
+    let by_hand = catalog::kernels(ShaderLanguage::Msl).filter(catalog::Text::on_tensor_cores);
     let uncounted = by_hand.filter(|kernel| {
         !document
             .contains(&format!("`{}` in Metal is on `simdgroup_matrix`", kernel.declaration.name))
@@ -227,7 +222,7 @@ fn uncounted(document: &str) -> Vec<String> {
     uncounted
         .map(|kernel| {
             format!(
-                "{}: uses matrix units, and is not counted by hand in the document",
+                "{}: uses simdgroup matrices, and is not counted by hand in the document",
                 kernel.name()
             )
         })
@@ -242,7 +237,7 @@ fn faults(listings: &[Listing]) -> Vec<String> {
     {
         let name = kernel.name();
         let Some(listing) = listings.iter().find(|listing| listing.kernel == name) else {
-            if !kernel.on_matrix_units() {
+            if !kernel.on_tensor_cores() {
                 faults.push(format!("{name}: not compiled"));
             }
             continue;

@@ -208,7 +208,7 @@ mod tests {
 
     #[test]
     fn what_is_written_is_read() {
-        let rows = [row("a", FIGURES), row("bitlinear_gemv_half", [Some(192); 7])];
+        let rows = [row("a", FIGURES), row("bitlinear_gemv_f16", [Some(192); 7])];
         let document =
             write("# Title\n<!-- counts -->\nold\n<!-- end of counts -->\nend\n", &rows, "notes\n")
                 .unwrap();

@@ -144,7 +144,7 @@ fn a_failed_attention_can_be_recorded_again() {
 /// On tensor cores, the output is checked after the queries are rotated.
 #[test]
 fn failed_f16_attention_records_nothing() {
-    let Some(context) = support::prompts_on_matrix_units() else {
+    let Some(context) = support::prompts_on_tensor_cores() else {
         println!("NOT RUN: the device has no tensor cores");
         return;
     };

@@ -127,7 +127,7 @@ fn integer_weight_ops_refuse_wrong_shapes() {
     let xq = |columns, layout| QuantizedActivations::uninit(context, 2, columns, layout).unwrap();
     assert_shape(BitLinear::new(&w).forward(&mut encoder, &xq(41, Layout::Int8)));
     assert_shape(BitLinear::new(&w).forward_into(&mut encoder, &xq(40, Layout::Int8), &x(5)));
-    assert_invalid(BitLinear::new(&w).forward(&mut encoder, &xq(40, Layout::Half)));
+    assert_invalid(BitLinear::new(&w).forward(&mut encoder, &xq(40, Layout::F16)));
     let long = ints(&mut rng(5), 1, 65_794, Bits::Eight, None).upload(context).unwrap();
     assert_invalid(BitLinear::new(&long).forward(&mut encoder, &xq(65_794, Layout::Int8)));
     for size in [0, 16, 48] {
@@ -172,7 +172,7 @@ fn gate_quantize_refuses_what_does_not_fit() {
     assert_shape(gate(&unwritten(context, [2, 9]), None));
     assert_shape(gate(&unwritten(context, [2, 8]), Some(&unwritten(context, [5]))));
     assert_invalid(gate(&unwritten(context, [1, 2 << 17]), None));
-    let xq = QuantizedActivations::uninit(context, 2, 5, Layout::Half).unwrap();
+    let xq = QuantizedActivations::uninit(context, 2, 5, Layout::F16).unwrap();
     assert_shape(bitnet::ActivationQuantizer::int8().gate(Gate::Relu2).norm(None).quantize_into(
         &mut encoder,
         &unwritten(context, [2, 8]),

@@ -23,7 +23,7 @@ fn activation_quantizers_refuse_unsupported_combinations() {
     assert_invalid(int8().stochastic(1).quantize(&mut encoder, &x));
     assert_invalid(ActivationQuantizer::int4().gate(Gate::Silu).quantize(&mut encoder, &x));
     let codes = bitnet::QuantizedActivations::uninit(context, 2, 64, bitnet::Layout::Int8).unwrap();
-    let other_layout = ActivationQuantizer::int8().layout(bitnet::Layout::Half);
+    let other_layout = ActivationQuantizer::int8().layout(bitnet::Layout::F16);
     assert_invalid(other_layout.quantize_into(&mut encoder, &x, &codes));
     let block_float = ActivationQuantizer::block_float;
     assert_invalid(block_float(None).gate(Gate::Silu).norm(norm).quantize(&mut encoder, &x));

@@ -78,7 +78,7 @@ impl Case {
 /// What an op gives: f32, f16, or ids.
 pub enum Out {
     Floats(Tensor<f32>),
-    Halves(Tensor<f16>),
+    F16s(Tensor<f16>),
     Ids(Tensor<u32>),
 }
 
@@ -90,7 +90,7 @@ impl From<Tensor<f32>> for Out {
 
 impl From<Tensor<f16>> for Out {
     fn from(from: Tensor<f16>) -> Self {
-        Self::Halves(from)
+        Self::F16s(from)
     }
 }
 

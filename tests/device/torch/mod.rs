@@ -25,7 +25,7 @@ fn compare(name: &str, found: &Out) {
             return;
         }
         Out::Floats(found) => (found.shape(), block_on(found.read()).unwrap(), 2e-6),
-        Out::Halves(found) => (
+        Out::F16s(found) => (
             found.shape(),
             block_on(found.read()).unwrap().into_iter().map(f32::from).collect(),
             2e-3,

@@ -76,7 +76,7 @@ template <class T> MSL_FN void simdgroup_store(
     }
 }
 
-// d = a · b + c, summed in float along k, which is not how NVIDIA's matrix units add.
+// d = a · b + c, summed in float along k, which is not how NVIDIA's simdgroup matrices add.
 template <class D, class A, class B, class C> MSL_FN void simdgroup_multiply_accumulate(
     simdgroup_matrix<D, 8, 8>& d, simdgroup_matrix<A, 8, 8> a, simdgroup_matrix<B, 8, 8> b, simdgroup_matrix<C, 8, 8> c)
 {

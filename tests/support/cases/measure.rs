@@ -6,7 +6,7 @@ use bitnet_wgpu::{Element, Kernel, internals::catalog, params};
 
 pub const OPS: Family = &[
     ("completion", Wgsl, completion),
-    ("half_subnormals", Kernels, half_subnormals),
+    ("f16_subnormals", Kernels, f16_subnormals),
     ("fused_multiply_add", Device, fused_multiply_add),
     ("matrix_places", Device, matrix_places),
     ("measure::arithmetic", Device, arithmetic),
@@ -17,12 +17,12 @@ fn kernel(name: &str) -> &'static Kernel {
     catalog().find(|kernel| kernel.name == name).expect("the kernel is in the catalog")
 }
 
-fn half_subnormals() -> Vec<Case> {
+fn f16_subnormals() -> Vec<Case> {
     // Codes 1 and 2 in every field: Σ (1 + 2·2)·4^f·2^-24.
     let y = 5.0 * 85.0 / 16_777_216.0;
     let case = Case::exact("codes 1 and 2".to_owned(), vec![Data::F32(vec![y])], |r| {
         let (word, y) = (r.upload(&[0x00aa_0055u32], [1])?, r.output::<f32>([1])?);
-        r.encoder.dispatch(kernel("half_subnormals"), &(), &[&word, &y], [1, 1, 1])?;
+        r.encoder.dispatch(kernel("f16_subnormals"), &(), &[&word, &y], [1, 1, 1])?;
         r.watch_all(&y);
         Ok(())
     });
@@ -33,7 +33,7 @@ fn half_subnormals() -> Vec<Case> {
 fn matrix_places() -> Vec<Case> {
     let record = |r: &mut Recorder| {
         let capabilities = r.encoder.context().capabilities();
-        let unit = capabilities.matrix_units.iter().find(|unit| unit.element == Element::F16);
+        let unit = capabilities.tensor_cores.iter().find(|unit| unit.element == Element::F16);
         let size = unit.filter(|_| capabilities.matrix_elements).map(|unit| unit.size as usize);
         let Some(size) = size else { return Ok(()) };
         let y = r.output::<u32>([2 * size * size])?;

@@ -28,7 +28,7 @@ pub enum By {
     Device,
     /// Its kernels for tensor cores alone, and those in Metal, which has such: without them, it is
     /// another op.
-    Units,
+    TensorCores,
 }
 
 impl By {
@@ -55,8 +55,8 @@ impl Op {
     }
 
     /// Returns whether it has kernels for tensor cores.
-    pub fn on_matrix_units(&self) -> bool {
-        self.by == By::Units
+    pub fn on_tensor_cores(&self) -> bool {
+        self.by == By::TensorCores
             || [
                 "bitnet::bitlinear",
                 "bitnet::bitlinear_add",

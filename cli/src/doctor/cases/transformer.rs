@@ -53,7 +53,7 @@ fn angles(positions: usize) -> Vec<f32> {
 }
 
 /// Numbers that are exact in `f16`, so that a cache of those holds the same.
-fn halves(t: &mut Trial, len: usize) -> Vec<f32> {
+fn f16s(t: &mut Trial, len: usize) -> Vec<f32> {
     t.values::<f16>(len).into_iter().map(Into::into).collect()
 }
 
@@ -62,8 +62,8 @@ fn halves(t: &mut Trial, len: usize) -> Vec<f32> {
 fn attention(t: &mut Trial, run: usize, element: Element) -> Result<()> {
     let (past, capacity) = (70, 99);
     let width = SHAPE.kv_heads * SHAPE.head_dim;
-    let (keys, values) = (halves(t, (past + run) * width), halves(t, (past + run) * width));
-    let qkv = halves(t, run * SHAPE.row());
+    let (keys, values) = (f16s(t, (past + run) * width), f16s(t, (past + run) * width));
+    let qkv = f16s(t, run * SHAPE.row());
     let host = HostKvCache::from_parts(SHAPE, keys, values)?;
     let cache = KvCache::new(&t.context, SHAPE, 2, capacity, element)?;
     cache.write(&[host.clone(), HostKvCache::new(SHAPE)?])?;

@@ -50,7 +50,7 @@ pub(in crate::model) struct GpuModel {
     embedding_scale: Option<Tensor<f32>>,
     logit_scale: Option<Tensor<f32>>,
     /// Of prompts; see [`ModelBuilder::f16_attention`](crate::model::ModelBuilder::f16_attention).
-    pub(super) half_attention: bool,
+    pub(super) f16_attention: bool,
     /// Tokens that are computed together, at most.
     pub(super) batch: usize,
 }
@@ -318,14 +318,14 @@ impl GpuModel {
             rotations,
             embedding_scale,
             logit_scale,
-            half_attention: false,
+            f16_attention: false,
             batch,
         })
     }
 
     /// Sets whether the attention of prompts is computed in f16.
-    pub(super) fn half_attention(self, half_attention: bool) -> Self {
-        Self { half_attention, ..self }
+    pub(super) fn f16_attention(self, f16_attention: bool) -> Self {
+        Self { f16_attention, ..self }
     }
 
     /// Returns the model on another context of the device.
@@ -526,7 +526,7 @@ fn elsewhere(what: &str) -> Error {
 /// largest product fits into one.
 fn batch(capabilities: &Capabilities, hidden: usize, intermediate: usize) -> usize {
     const FEWEST: u64 = 32;
-    let most = if capabilities.matrix_units.is_empty() { 512 } else { 2048 };
+    let most = if capabilities.tensor_cores.is_empty() { 512 } else { 2048 };
     let of_token = 2 * hidden as u64 * intermediate as u64;
     let fits =
         capabilities.submission_limit.map_or(most, |limit| limit.multiply_adds / of_token.max(1));

@@ -213,7 +213,7 @@ impl GpuModel {
         let (angles, cache) = (local.unwrap_or(&memory.angles), &memory.caches[index]);
         let attention = transformer::attention(&s.qkv, input.positions(), cache);
         let attention = attention.rope(angles).max_len(input.longest);
-        let attention = if self.half_attention { attention.f16() } else { attention };
+        let attention = if self.f16_attention { attention.f16() } else { attention };
         attention.forward_into(encoder, &s.attended)
     }
 }

@@ -75,7 +75,7 @@ impl GpuModel {
         config: ModelConfig,
         host: HostEnds,
         layers: impl Iterator<Item = Result<HostLayer>>,
-        (offload, half_attention): (Offload, bool),
+        (offload, f16_attention): (Offload, bool),
     ) -> Result<Self> {
         let (mut layers, count) = (layers.peekable(), config.layers);
         let mut offloaded = if let Offload::Layers(count) = offload { count } else { 0 };
@@ -85,7 +85,7 @@ impl GpuModel {
         {
             let footprint;
             (offloaded, footprint) =
-                Self::weights(context, &config, &host, first, (offload, half_attention))?;
+                Self::weights(context, &config, &host, first, (offload, f16_attention))?;
             context.check_room(footprint.weights, || match offloaded {
                 0 => "a model's weights".into(),
                 _ => format!("a model's weights, {offloaded} of {count} layers apart"),
@@ -103,7 +103,7 @@ impl GpuModel {
                 .map_or_else(|| layer.upload(&weights), Ok)
         };
         let layers = layers.enumerate().map(place).collect::<Result<_>>()?;
-        Ok(Self::of(context, config, ends, layers, streamed)?.half_attention(half_attention))
+        Ok(Self::of(context, config, ends, layers, streamed)?.f16_attention(f16_attention))
     }
 
     /// How many layers of a model of such ends and layers are offloaded, and what its weights take
@@ -117,7 +117,7 @@ impl GpuModel {
         config: &ModelConfig,
         ends: &HostEnds,
         layer: &HostLayer,
-        (offload, half_attention): (Offload, bool),
+        (offload, f16_attention): (Offload, bool),
     ) -> Result<(usize, Footprint)> {
         let bytes = Bytes::of(context, (ends, (true, true)), layer, config.layers)?;
         let count = match offload {
@@ -125,8 +125,7 @@ impl GpuModel {
             Offload::Layers(count) => count,
             Offload::Auto(options) => {
                 let session =
-                    Self::session_of(context, config, ends, layer, half_attention, options)?
-                        .total();
+                    Self::session_of(context, config, ends, layer, f16_attention, options)?.total();
                 let needed = |count| bytes.with(count).weights.saturating_add(session);
                 let stats = context.memory_stats();
                 let fits = |&count: &usize| {
@@ -171,12 +170,12 @@ impl GpuModel {
         config: ModelConfig,
         ends: GpuEnds,
         layers: impl Iterator<Item = Result<HostLayer>>,
-        half_attention: bool,
+        f16_attention: bool,
     ) -> Result<Self> {
         let weights = context.with_label(Footprint::WEIGHTS);
         let layers = layers.map(|layer| layer?.upload(&weights)).collect::<Result<_>>()?;
         Ok(Self::of(context, config, ends, layers, Streamed::default())?
-            .half_attention(half_attention))
+            .f16_attention(f16_attention))
     }
 
     /// What a session of a model of such ends and layers takes.
@@ -185,7 +184,7 @@ impl GpuModel {
         config: &ModelConfig,
         ends: &HostEnds,
         layer: &HostLayer,
-        half_attention: bool,
+        f16_attention: bool,
         options: SessionOptions,
     ) -> Result<Footprint> {
         let (context, _) = context.planning();
@@ -197,7 +196,7 @@ impl GpuModel {
             layers,
             Streamed::default(),
         )?;
-        let model = model.half_attention(half_attention);
+        let model = model.f16_attention(f16_attention);
         model.footprint(options.checked(&model)?)
     }
 }

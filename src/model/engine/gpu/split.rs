@@ -45,7 +45,7 @@ impl SplitModel {
         config: ModelConfig,
         host: HostEnds,
         layers: impl Iterator<Item = Result<HostLayer>>,
-        (split, half_attention): (&[usize], bool),
+        (split, f16_attention): (&[usize], bool),
     ) -> Result<Self> {
         let mut layers = layers.peekable();
         let parts = match layers.peek() {
@@ -70,7 +70,7 @@ impl SplitModel {
             let local = config.local.as_ref().and_then(|local| local.part(part.layers.clone()));
             let own = ModelConfig { layers: part.layers.len(), local, ..config.clone() };
             let layers = layers.by_ref().take(part.layers.len());
-            models.push(GpuModel::part(&part.context, own, ends, layers, half_attention)?);
+            models.push(GpuModel::part(&part.context, own, ends, layers, f16_attention)?);
         }
         // Prefill chunks are small enough that there is one for each device.
         let batch = models

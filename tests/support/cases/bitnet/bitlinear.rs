@@ -2,14 +2,14 @@
 
 use super::{
     bitlinear_block_float::{
-        FEW, MANY, Shape as Grouped, in_bytes, in_floats, in_tiles, matrix, on_units,
+        FEW, MANY, Shape as Grouped, in_bytes, in_floats, in_tiles, matrix, on_tensor_cores,
     },
     exact_product, quantized, row_scales, watch_quantized,
 };
 use crate::{
     Case, Data, Near, U, activations,
-    cases::tensor::epilogue::{Finished, Way, finishing, half_floats_of, ways},
-    context, convert, floats, half_floats, rng, shapes, sums, ternary, ternary_with,
+    cases::tensor::epilogue::{Finished, Way, f16_floats_of, finishing, ways},
+    context, convert, f16_floats, floats, rng, shapes, sums, ternary, ternary_with,
     wild_activations,
 };
 use bitnet_wgpu::bitnet::BitLinear;
@@ -58,7 +58,7 @@ const MANY_OUTPUTS: [Shape; 7] = [
 const INT8: Method = ("int8", Layout::Int8, |c| c.fast_packed_dot = true);
 /// Enough tokens or outputs for tensor cores, where a device has some: off their tiles,
 /// at and off the columns that are staged at a time; the last in large tiles.
-const ON_UNITS: [Shape; 12] = [
+const ON_TENSOR_CORES: [Shape; 12] = [
     (257, 1, 1),
     (258, 200, 65),
     (270, 129, 63),
@@ -74,9 +74,9 @@ const ON_UNITS: [Shape; 12] = [
     (130, 12_301, 33),
 ];
 /// On tensor cores for f16, where a device has some for int8 too.
-const ON_HALVES: Method = ("int8, units of halves", Layout::Int8, |c| {
+const ON_F16: Method = ("int8, f16 tensor cores", Layout::Int8, |c| {
     c.fast_packed_dot = true;
-    c.matrix_units.retain(|unit| unit.element == Element::F16);
+    c.tensor_cores.retain(|unit| unit.element == Element::F16);
 });
 
 /// Devices without packed products take other kernels for 3 to 256 tokens.
@@ -84,9 +84,9 @@ const EXPANDED: Method =
     ("int8, expanded", Layout::Int8, |c| (c.fast_packed_dot, c.software) = (false, false));
 const METHODS: [Method; 4] = [
     INT8,
-    ("half", Layout::Half, |_| ()),
+    ("f16", Layout::F16, |_| ()),
     ("int8 on software", Layout::Int8, |c| (c.fast_packed_dot, c.software) = (false, true)),
-    ("half, biased", Layout::Half, |c| c.half_subnormals = false),
+    ("f16, biased", Layout::F16, |c| c.f16_subnormals = false),
 ];
 
 pub fn cases() -> Vec<Case> {
@@ -94,10 +94,10 @@ pub fn cases() -> Vec<Case> {
     for method in METHODS {
         for (mut rng, shape) in shapes(method.0).chain([(rng(1), (2, 9, 2560))]) {
             let (x, w) = (wild_activations(&mut rng, shape.0, shape.2), weights(&mut rng, shape));
-            let halves = tame(&activations(&mut rng, shape.0, shape.2));
+            let f16s = tame(&activations(&mut rng, shape.0, shape.2));
             cases.extend([
                 case::<f32>(method, shape, &x, &w),
-                case::<f16>(method, shape, &halves, &w),
+                case::<f16>(method, shape, &f16s, &w),
             ]);
         }
         // Every number of tokens that a GEMV may share words among, and where kernels change; rows
@@ -120,9 +120,9 @@ pub fn cases() -> Vec<Case> {
         }
         // The largest sums there can be: all codes +1, all activations 127, at the largest k of a
         // layout.
-        let k = method.1.max_features(
-            context().capabilities().half_subnormals && !method.0.ends_with("biased"),
-        );
+        let k = method
+            .1
+            .max_features(context().capabilities().f16_subnormals && !method.0.ends_with("biased"));
         let ones = PackedTernary::from_values(2, k, &vec![1; 2 * k], Scales::Tensor(1.0)).unwrap();
         for (m, value) in
             [(1, 1.0), (1, -1.0), (2, -1.0), (9, 1.0), (9, -1.0), (27, -1.0), (33, 1.0)]
@@ -154,10 +154,10 @@ pub fn cases() -> Vec<Case> {
             case::<f16>(INT8, shape, &tame(&x), &w).device_only(),
         ]);
     }
-    for (method, shape) in ON_UNITS
+    for (method, shape) in ON_TENSOR_CORES
         .map(|shape| (INT8, shape))
         .into_iter()
-        .chain([1, 3, 6, 7].map(|i| (ON_HALVES, ON_UNITS[i])))
+        .chain([1, 3, 6, 7].map(|i| (ON_F16, ON_TENSOR_CORES[i])))
     {
         let mut rng = rng(12);
         let (x, w) = (activations(&mut rng, shape.0, shape.2), weights(&mut rng, shape));
@@ -167,7 +167,11 @@ pub fn cases() -> Vec<Case> {
         ]);
     }
     cases.extend(
-        [1, 3, 4].map(|i| (1, ON_UNITS[i])).into_iter().chain([(70, (300, 200, 65))]).map(unusual),
+        [1, 3, 4]
+            .map(|i| (1, ON_TENSOR_CORES[i]))
+            .into_iter()
+            .chain([(70, (300, 200, 65))])
+            .map(unusual),
     );
     cases
 }
@@ -244,17 +248,16 @@ pub fn adding() -> Vec<Case> {
     cases.extend(
         MANY_OUTPUTS
             .into_iter()
-            .chain(ON_UNITS)
+            .chain(ON_TENSOR_CORES)
             .map(|shape| add::<f32>(&mut rng(34), INT8, shape).device_only()),
     );
-    cases.extend(ON_UNITS.map(|shape| add::<f16>(&mut rng(37), INT8, shape).device_only()));
+    cases.extend(ON_TENSOR_CORES.map(|shape| add::<f16>(&mut rng(37), INT8, shape).device_only()));
     cases
 }
 
 fn add<T: Float>(rng: &mut SmallRng, (method, layout, restrict): Method, shape: Shape) -> Case {
     let (m, n, k) = shape;
-    let (x, w, base) =
-        (floats(rng, m * k, 3.0), weights(rng, shape), half_floats(rng, m * n, 50.0));
+    let (x, w, base) = (floats(rng, m * k, 3.0), weights(rng, shape), f16_floats(rng, m * n, 50.0));
     let host = reference::quantize_activations(&x, m, k).unwrap();
     let products = reference::bitlinear_quantized(&host, &w).unwrap();
     let expected = sums(&base, &products);
@@ -286,8 +289,8 @@ pub fn finished() -> Vec<Case> {
     let large = [0, 3, 4, 6]
         .map(|i| (INT8, MANY_OUTPUTS[i]))
         .into_iter()
-        .chain([1, 3, 7].map(|i| (INT8, ON_UNITS[i])));
-    let large = large.chain([3, 7].map(|i| (ON_HALVES, ON_UNITS[i])));
+        .chain([1, 3, 7].map(|i| (INT8, ON_TENSOR_CORES[i])));
+    let large = large.chain([3, 7].map(|i| (ON_F16, ON_TENSOR_CORES[i])));
     cases.extend(large.flat_map(both).map(Case::device_only));
     cases
 }
@@ -301,7 +304,7 @@ fn finish<T: Float>(
     let mut rng = rng((m + n + k) as u64);
     let (x, w) = (floats(&mut rng, m * k, 3.0), w.clone());
     let (bias, base) =
-        (half_floats_of(&floats(&mut rng, n, 9.0)), half_floats(&mut rng, m * n, 50.0));
+        (f16_floats_of(&floats(&mut rng, n, 9.0)), f16_floats(&mut rng, m * n, 50.0));
     let host = reference::quantize_activations(&x, m, k).unwrap();
     let finished =
         Finished::of(&reference::bitlinear_quantized(&host, &w).unwrap(), &bias, way, &base);
@@ -366,7 +369,7 @@ pub fn groups() -> Vec<Case> {
     let many = MANY
         .into_iter()
         .filter(|shape| shape.3.is_some())
-        .flat_map(|shape| [on_units, in_tiles].map(|on| (shape, on as fn(&mut _))));
+        .flat_map(|shape| [on_tensor_cores, in_tiles].map(|on| (shape, on as fn(&mut _))));
     let case = |(shape, on): (Grouped, fn(&mut Capabilities))| {
         let cases = [false, true]
             .into_iter()
@@ -413,7 +416,7 @@ fn grouped<T: Float>(shape: Grouped, add: bool) -> Case {
     let (m, n, k, size) = shape;
     let mut rng = rng((m + n + k) as u64);
     let w = matrix(&mut rng, shape);
-    let (x, base) = (floats(&mut rng, m * k, 2.0), half_floats(&mut rng, m * n, 50.0));
+    let (x, base) = (floats(&mut rng, m * k, 2.0), f16_floats(&mut rng, m * n, 50.0));
     let (dense, host) = (w.dequantize(), reference::quantize_activations(&x, m, k).unwrap());
     let products = reference::bitlinear_quantized(&host, &w).unwrap();
     let near = |(at, &base): (usize, &f32)| {

@@ -1,6 +1,8 @@
 //! `src/ops/bitnet/bitlinear_block_float.rs` and `quantize_block_float.rs`
 
-use crate::{Case, Data, Near, Recorder, activations, convert, floats, rng, ternary_with};
+use crate::{
+    Case, Compared, Data, Near, Recorder, activations, convert, floats, rng, ternary_with,
+};
 use bitnet_wgpu::bitnet::BitLinear;
 use bitnet_wgpu::{
     Element, Out, Result, Tensor,
@@ -58,10 +60,10 @@ pub fn cases() -> Vec<Case> {
         }));
     }
     // As few, where a choice of the caller's says so.
-    cases.extend(FEW.into_iter().map(|shape| case::<f32, f32>(shape).on(on_units_always)));
+    cases.extend(FEW.into_iter().map(|shape| case::<f32, f32>(shape).on(on_tensor_cores_always)));
     cases.extend(FEW.into_iter().map(|shape| case::<f32, f32>(shape).on(in_tiles)));
     for (i, shape) in MANY.into_iter().enumerate() {
-        let on = [on_units as fn(&mut Capabilities), in_tiles]
+        let on = [on_tensor_cores as fn(&mut Capabilities), in_tiles]
             .map(|on| [case::<f32, f32>(shape).on(on), case::<f16, f16>(shape).on(on)]);
         let on = on.into_iter().flatten();
         cases.extend(on.map(|case| if i > 4 { case.device_only() } else { case }));
@@ -71,12 +73,12 @@ pub fn cases() -> Vec<Case> {
 }
 
 /// Software adapters have tensor cores only for this.
-pub(super) fn on_units(c: &mut Capabilities) {
+pub(super) fn on_tensor_cores(c: &mut Capabilities) {
     c.software = false;
 }
 
-fn on_units_always(c: &mut Capabilities) {
-    on_units(c);
+fn on_tensor_cores_always(c: &mut Capabilities) {
+    on_tensor_cores(c);
     for choice in [TuningKey::BlockFloatTensorCoreTokens, TuningKey::BlockFloatTensorCoreLargeTiles]
     {
         c.tuning.set(choice, 0).unwrap();
@@ -84,7 +86,7 @@ fn on_units_always(c: &mut Capabilities) {
 }
 
 pub(super) fn in_tiles(c: &mut Capabilities) {
-    c.matrix_units.clear();
+    c.tensor_cores.clear();
     c.tuning.set(TuningKey::BlockFloatTileTokens, 0).unwrap();
 }
 
@@ -144,6 +146,7 @@ fn of<X: Float, Y: Float>(
     let added: Vec<Near> =
         expected.iter().zip(&base).map(|(&y, &base)| Near::exactly(y).on_top_of(base)).collect();
     let check = move |got: &[Data], _| {
+        Compared::BITS.note();
         let y = got[0].to_f32();
         // How a device rounds to f16 is its own.
         if Y::ELEMENT == Element::F32
@@ -196,7 +199,7 @@ fn adversarial() -> Vec<Case> {
         for (name, number) in kinds {
             let x: Vec<f32> = (0..m * 256).map(|_| number(&mut rng)).collect();
             for (w, of_w) in [(&ones, "ones"), (&mixed, "mixed")] {
-                for on in [in_floats, in_bytes, in_tiles, on_units] {
+                for on in [in_floats, in_bytes, in_tiles, on_tensor_cores] {
                     cases.push(
                         of::<f32, f32>(format!("{m}, {name}, {of_w}"), shape, x.clone(), w.clone())
                             .on(on),
@@ -221,7 +224,7 @@ pub fn fused() -> Vec<Case> {
         (0, 3, 64, None),
     ];
     for shape in shapes {
-        for on in [in_floats, in_bytes, in_tiles, on_units] {
+        for on in [in_floats, in_bytes, in_tiles, on_tensor_cores] {
             cases.extend([normed(shape).on(on), gated(shape, Gate::Relu2).on(on)]);
         }
     }
@@ -275,6 +278,7 @@ pub(super) fn exactly(
     record: impl Fn(&mut Recorder, &Tensor<f32>) -> Result<()> + Send + Sync + 'static,
 ) -> Case {
     let check = move |got: &[Data], _| {
+        Compared::BITS.note();
         let y = got[0].to_f32();
         match (0..y.len()).find(|&i| {
             y[i].to_bits() != expected[i].to_bits() && !(y[i].is_nan() && expected[i].is_nan())
@@ -300,7 +304,7 @@ pub fn gates() -> Vec<Case> {
     let make = |gate: Gate, on: fn(&mut Capabilities)| {
         let mut rng = rng(9);
         let (w, x) = (matrix(&mut rng, shape), floats(&mut rng, 2 * m * columns, 3.0));
-        let check = |got: &[Data], _| match got[0].bytes() == got[1].bytes()
+        let check = |got: &[Data], _| match got[0].has_bits_of(&got[1])
             && got[0].to_f32().iter().any(|&v| v != 0.0)
         {
             true => Ok(()),

@@ -5,7 +5,7 @@ use crate::{
     Case, Data, Near, U,
     cases::tensor::{
         activated,
-        epilogue::{finishing, half_floats_of},
+        epilogue::{f16_floats_of, finishing},
     },
     convert, floats, ints, rng, wild_activations,
 };
@@ -145,7 +145,7 @@ fn finish<T: Float>(
     let mut rng = rng((m + n + k) as u64);
     let (x, w) = (floats(&mut rng, m * k, 2.0), ints(&mut rng, n, k, bits, size));
     let (bias, base) =
-        (half_floats_of(&floats(&mut rng, n, 9.0)), half_floats_of(&floats(&mut rng, m * n, 50.0)));
+        (f16_floats_of(&floats(&mut rng, n, 9.0)), f16_floats_of(&floats(&mut rng, m * n, 50.0)));
     let host = reference::quantize_activations(&x, m, k).unwrap();
     let activation = relu.then_some(Activation::Relu);
     let near: Vec<Near> = (0..m * n)

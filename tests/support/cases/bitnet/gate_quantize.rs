@@ -2,7 +2,7 @@
 //! with what `f32` may stray; relu² by the bit.
 
 use super::{LAYOUTS, pack, quantized, sums, unpack, watch_quantized};
-use crate::{Case, Data, Recorder, U, activations, floats, rng, shapes};
+use crate::{Case, Compared, Data, Recorder, U, activations, floats, rng, shapes};
 use bitnet_wgpu::reference;
 use bitnet_wgpu::{
     bitnet::{self, Gate, Layout},
@@ -191,6 +191,7 @@ impl Row {
         scale: f32,
         found_sums: &[i32],
     ) -> Result<(), String> {
+        Compared::BOUNDS.note();
         let max = self.exact.iter().fold(0f64, |max, v| max.max(v.abs())).max(f64::from(1e-5f32));
         let a = 127.0 / max;
         if (f64::from(scale) - a).abs() > self.stray * a {

@@ -87,21 +87,21 @@ pub const OPS: Family = &[
     ("bitnet::rms_norm_quantize", Kernels, rms_norm_quantize::cases),
 ];
 
-const LAYOUTS: [Layout; 2] = [Layout::Int8, Layout::Half];
+const LAYOUTS: [Layout; 2] = [Layout::Int8, Layout::F16];
 
 /// Words of sixteen codes in a row, padded to whole vectors of four.
 fn row_words(features: usize) -> usize {
     features.div_ceil(64) * 4
 }
 
-/// The codes of a row in the half layout as `wgsl/bitnet/half_planes.wgsl` describes it, or as
+/// The codes of a row in the f16 layout as `wgsl/bitnet/f16_planes.wgsl` describes it, or as
 /// bytes in order.
 fn pack(layout: Layout, codes: &[i8]) -> Vec<u32> {
     let groups = row_words(codes.len()) * 4;
-    let mut row = vec![0; if layout == Layout::Half { 2 * groups } else { groups }];
+    let mut row = vec![0; if layout == Layout::F16 { 2 * groups } else { groups }];
     for (i, &code) in codes.iter().enumerate() {
         let (group, j) = (i / 4, i % 4);
-        if layout == Layout::Half {
+        if layout == Layout::F16 {
             let scaled = f16::from_f32(f32::from(code) / 4f32.powi(group as i32 % 4));
             row[j % 2 * groups + group] |= u32::from(scaled.to_bits()) << (16 * (j / 2));
         } else {
@@ -115,7 +115,7 @@ fn pack(layout: Layout, codes: &[i8]) -> Vec<u32> {
 fn unpack(layout: Layout, words: &[u32], features: usize) -> Vec<i8> {
     let code = |i: usize| {
         let (group, j) = (i / 4, i % 4);
-        if layout == Layout::Half {
+        if layout == Layout::F16 {
             let bits = words[j % 2 * (words.len() / 2) + group] >> (16 * (j / 2));
             (f16::from_bits(bits as u16).to_f32() * 4f32.powi(group as i32 % 4)) as i8
         } else {

@@ -26,9 +26,7 @@ const METHODS: [Method; 4] = [
     ("half", |c| (c.fast_packed_dot, c.software) = (false, false)),
     // Two dispatches.
     ("int8 on software", |c| (c.fast_packed_dot, c.software) = (false, true)),
-    ("half, biased", |c| {
-        (c.fast_packed_dot, c.half_subnormals, c.software) = (false, false, false)
-    }),
+    ("half, biased", |c| (c.fast_packed_dot, c.f16_subnormals, c.software) = (false, false, false)),
 ];
 
 const EPS: f32 = 1e-5;

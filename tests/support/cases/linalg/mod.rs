@@ -10,7 +10,7 @@ mod svd;
 mod triangular_solve;
 
 use super::{By::*, Family};
-use crate::{Case, Data, Matrix, Recorder, roundings};
+use crate::{Case, Compared, Data, Matrix, Recorder, roundings};
 use bitnet_wgpu::{
     Error, Result, Shape, Tensor,
     linalg::{Outcome, Status},
@@ -157,6 +157,7 @@ fn orthonormal(what: &str, q: &Matrix) -> Result<(), String> {
 
 /// Checks that `error` is at most this share of `whole`.
 fn small(what: &str, error: f64, whole: f64, share: f64) -> Result<(), String> {
+    Compared::BOUNDS.note();
     if error <= share * whole {
         Ok(())
     } else {

@@ -17,7 +17,7 @@ pub fn cases() -> Vec<Case> {
     let (to_i32, to_u32) =
         (|v: f32| (v as i32).min(2_147_483_520), |v: f32| (v as u32).min(4_294_967_040));
     let halves = convert::<f16>(&floats);
-    let of_halves =
+    let of_f16 =
         |to: &dyn Fn(f32) -> f32| halves.iter().map(|&v| to(v.into())).collect::<Vec<f32>>();
     cases.push(case(&large, Data::I32(large.iter().map(|&v| to_i32(v)).collect()), |r, x| {
         tensor::cast(x).forward::<i32>(&mut r.encoder)
@@ -30,17 +30,17 @@ pub fn cases() -> Vec<Case> {
     }));
     cases.push(case(
         &halves,
-        Data::I32(of_halves(&|v| v).iter().map(|&v| v as i32).collect()),
+        Data::I32(of_f16(&|v| v).iter().map(|&v| v as i32).collect()),
         |r, x| tensor::cast(x).forward::<i32>(&mut r.encoder),
     ));
     cases.push(case(
         &halves,
-        Data::U32(of_halves(&|v| v).iter().map(|&v| v as u32).collect()),
+        Data::U32(of_f16(&|v| v).iter().map(|&v| v as u32).collect()),
         |r, x| tensor::cast(x).forward::<u32>(&mut r.encoder),
     ));
     cases.push(case(
         &halves,
-        Data::I8(of_halves(&|v| v).iter().map(|&v| v as i8).collect()),
+        Data::I8(of_f16(&|v| v).iter().map(|&v| v as i8).collect()),
         |r, x| tensor::cast(x).forward::<i8>(&mut r.encoder),
     ));
     let whole = [

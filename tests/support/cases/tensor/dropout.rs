@@ -1,6 +1,6 @@
 //! `src/ops/tensor/dropout.rs`
 
-use crate::{Case, Data, Recorder, convert, floats, half_floats, rng, sums};
+use crate::{Case, Data, Recorder, convert, f16_floats, floats, rng, sums};
 use bitnet_wgpu::{
     Out, reference,
     tensor::{self, Float, f16},
@@ -27,7 +27,7 @@ fn case<T: Float>(n: usize, rate: f32, seed: u64) -> Case {
         numbers(&dy).iter().zip(&relu).map(|(dy, x)| if *x > 0.0 { *dy } else { 0.0 }).collect();
     let made =
         [numbers(&x), relu, at_positive].map(|x| reference::dropout(&x, rate, seed).unwrap());
-    let base = half_floats(&mut rng, n, 9.0);
+    let base = f16_floats(&mut rng, n, 9.0);
     let added = made.each_ref().map(|made| sums(&base, made));
     let expected = made.map(|made| Data::floats(T::ELEMENT, &made));
     let check = move |got: &[Data], leeway| {

@@ -1,7 +1,7 @@
 //! `src/ops/tensor/epilogue.rs`
 
 use super::activated;
-use crate::{Case, Data, Leeway, Near, convert, floats, half_floats, rng, sums};
+use crate::{Case, Data, Leeway, Near, convert, f16_floats, floats, rng, sums};
 use bitnet_wgpu::{
     Out, Tensor,
     bitnet::BitLinear,
@@ -79,10 +79,10 @@ pub fn cases() -> Vec<Case> {
 
 fn case<X: Float, Y: Float>(rows: usize, columns: usize, way: Way) -> Case {
     let mut rng = rng((rows * columns) as u64);
-    let numbers = |values: &[f32]| half_floats_of(values);
+    let numbers = |values: &[f32]| f16_floats_of(values);
     let (x, bias) =
         (numbers(&floats(&mut rng, rows * columns, 3.0)), numbers(&floats(&mut rng, columns, 1.0)));
-    let base = half_floats(&mut rng, rows * columns, 9.0);
+    let base = f16_floats(&mut rng, rows * columns, 9.0);
     let finished = Finished::of(&x, &bias, way, &base);
     let (x, bias, base) = (convert::<X>(&x), convert::<Y>(&bias), convert::<Y>(&base));
     let name = format!("{rows} × {columns}, {way:?}, {:?} to {:?}", X::ELEMENT, Y::ELEMENT);
@@ -102,6 +102,6 @@ fn case<X: Float, Y: Float>(rows: usize, columns: usize, way: Way) -> Case {
 }
 
 /// Numbers that f16 holds.
-pub fn half_floats_of(values: &[f32]) -> Vec<f32> {
+pub fn f16_floats_of(values: &[f32]) -> Vec<f32> {
     values.iter().map(|&v| f16::from_f32(v).to_f32()).collect()
 }

@@ -1,7 +1,7 @@
 //! `src/ops/transformer/attention.rs`
 
 use super::cache::Slots;
-use crate::{Case, Data, Near, U, half_floats, rng, seed};
+use crate::{Case, Data, Near, U, f16_floats, rng, seed};
 use bitnet_wgpu::{
     Element, Out, reference,
     transformer::{CachePositions, HostKvCache, attention},
@@ -67,7 +67,7 @@ pub fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
     for (mut rng, slots, rooms) in fixed.chain(random.collect::<Vec<_>>()) {
         for element in [Element::F32, Element::F16] {
-            let rows = half_floats(&mut rng, rows_len(&slots), 1.5);
+            let rows = f16_floats(&mut rng, rows_len(&slots), 1.5);
             if slots.run < 3 {
                 // Shares that a second dispatch brings together.
                 let slots = with_room(slots.clone(), rooms);
@@ -143,7 +143,7 @@ pub fn in_f16() -> Vec<Case> {
         (rng, slots, 12.0)
     });
     let case = |(mut rng, slots, growth): (SmallRng, Slots, f32), element| {
-        let mut rows = half_floats(&mut rng, rows_len(&slots), 1.0);
+        let mut rows = f16_floats(&mut rng, rows_len(&slots), 1.0);
         let (shape, row) = (slots.shape, slots.shape.row());
         let mut tokens = rows.chunks_exact_mut(row);
         for length in slots.positions.iter().map(|past| past + slots.run) {
@@ -155,7 +155,7 @@ pub fn in_f16() -> Vec<Case> {
                     .for_each(|k| *k = Data::floats(Element::F16, &[*k * growth]).to_f32()[0]);
             }
         }
-        Attention { slots, rooms: 1, element, rows, exact: false, halves: true }.case("in halves")
+        Attention { slots, rooms: 1, element, rows, exact: false, halves: true }.case("in f16")
     };
     // Every other one without the elements of matrices, but for heads and windows that only those have.
     let by_turns = |(i, of)| {
@@ -184,7 +184,7 @@ fn huge_scores() -> Vec<Case> {
         for (run, rooms) in [(1, 1), (1, 3), (5, 2)] {
             let slots = with_room(Slots::one(4, 2, 64, 290, run), rooms);
             // Whole numbers, products and sums of which are: 64·500² < 2^24, over 8.
-            let mut rows: Vec<f32> = half_floats(&mut rng(30), rows_len(&slots), 500.0)
+            let mut rows: Vec<f32> = f16_floats(&mut rng(30), rows_len(&slots), 500.0)
                 .iter()
                 .map(|v| v.round())
                 .collect();
@@ -204,7 +204,7 @@ fn huge_scores() -> Vec<Case> {
         [(2f32.powi(60), 2f32.powi(60)), (-2f32.powi(50), 2f32.powi(45)), (2f32.powi(60), 0.0)]
     {
         let slots = Slots::one(2, 1, 16, 200, 1);
-        let mut rows = half_floats(&mut rng(31), rows_len(&slots), 1.0);
+        let mut rows = f16_floats(&mut rng(31), rows_len(&slots), 1.0);
         for (token, row) in rows.chunks_mut(slots.shape.row()).enumerate() {
             row[..3 * 16].fill(0.0);
             (row[3], row[16 + 3], row[32 + 3]) =

@@ -1,7 +1,7 @@
-//! Batch invariance of `src/ops/transformer/attention.rs` and `attention_units.rs`.
+//! Batch invariance of `src/ops/transformer/attention.rs` and `attention_tensor_cores.rs`.
 
 use super::cache::Slots;
-use crate::{Case, Data, half_floats, rng};
+use crate::{Case, Compared, Data, f16_floats, rng};
 use bitnet_wgpu::{
     Element, Result,
     transformer::{CachePositions, KvCache, attention, rope, rope_angles},
@@ -97,7 +97,7 @@ fn chunked(
     let frequencies: Vec<f32> =
         (0..shape.head_dim / 2).map(|i| 100f32.powf(-(i as f32) / 7.0)).collect();
     let angles = rope_angles(&frequencies, slots.capacity);
-    let qkv = half_floats(rng, slots.tokens() * shape.row(), 1.5);
+    let qkv = f16_floats(rng, slots.tokens() * shape.row(), 1.5);
     let caches = contents(rng, &slots);
     // Longer than it need take on a CPU.
     let large = slots.tokens() * slots.capacity * shape.heads * shape.head_dim > 4_000_000;
@@ -123,7 +123,7 @@ fn chunked(
 /// before.
 fn contents(rng: &mut SmallRng, slots: &Slots) -> [Vec<f32>; 2] {
     let shape = slots.shape;
-    let mut caches = [(); 2].map(|()| half_floats(rng, slots.cache_len(), 1.5));
+    let mut caches = [(); 2].map(|()| f16_floats(rng, slots.cache_len(), 1.5));
     for (slot, head) in (0..slots.positions.len())
         .flat_map(|slot| (0..shape.kv_heads).map(move |head| (slot, head)))
     {
@@ -194,13 +194,14 @@ fn check(got: &[Data]) -> std::result::Result<(), String> {
     };
     let chunks: Vec<f32> = chunks.iter().flat_map(Data::to_f32).collect();
     let whole = y.to_f32();
+    Compared::BITS.note();
     if let Some(at) = (0..whole.len())
         .find(|&at| whole[at].to_bits() != chunks[at].to_bits() || !whole[at].is_finite())
     {
         let (whole, chunk) = (whole[at], chunks[at]);
         return Err(format!("number {at} of the attention: {whole} at once, {chunk} in chunks"));
     }
-    if keys.bytes() == chunk_keys.bytes() && values.bytes() == chunk_values.bytes() {
+    if keys.has_bits_of(chunk_keys) && values.has_bits_of(chunk_values) {
         Ok(())
     } else {
         Err("the caches differ".into())

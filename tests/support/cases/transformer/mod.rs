@@ -21,8 +21,12 @@ use super::{By::*, Family};
 pub const OPS: Family = &[
     ("transformer::attention_batch_invariance", Kernels, attention_batch_invariance::cases),
     ("transformer::attention", KernelsAndReference, attention::cases),
-    ("transformer::attention_in_halves", Units, attention::in_f16),
-    ("transformer::f16_attention_batch_invariance", Units, attention_batch_invariance::f16_cases),
+    ("transformer::f16_attention", TensorCores, attention::in_f16),
+    (
+        "transformer::f16_attention_batch_invariance",
+        TensorCores,
+        attention_batch_invariance::f16_cases,
+    ),
     ("transformer::dense_gemv", KernelsAndReference, dense_gemv::cases),
     ("transformer::embed", Kernels, embed::cases),
     ("transformer::embed_ternary", Wgsl, embed_ternary::cases),

@@ -67,7 +67,7 @@ fn in_f16(rng: &mut SmallRng, (m, k, first, tokens): Shape) -> Case {
         r.watch_all(&base);
         Ok(())
     };
-    Case::new(format!("rows {first}.. of {m} × {k}, {tokens}, in halves"), record, check)
+    Case::new(format!("rows {first}.. of {m} × {k}, {tokens}, in f16"), record, check)
         .of(Element::F16)
 }
 

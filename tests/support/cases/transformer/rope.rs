@@ -1,7 +1,7 @@
 //! `src/ops/transformer/rope.rs`
 
 use super::cache::Slots;
-use crate::{Case, Data, Near, U, half_floats, rng, seed};
+use crate::{Case, Data, Near, U, f16_floats, rng, seed};
 use bitnet_wgpu::{
     Element,
     transformer::{CachePositions, rope, rope_angles},
@@ -52,8 +52,8 @@ fn case(rng: &mut SmallRng, slots: &Slots, element: Element) -> Case {
     let frequencies: Vec<f32> =
         (0..middle).map(|i| 100f32.powf(-(i as f32) / middle as f32)).collect();
     let angles = rope_angles(&frequencies, slots.capacity);
-    let qkv = half_floats(rng, slots.tokens() * row, 5.0);
-    let caches = [(); 2].map(|()| half_floats(rng, slots.cache_len(), 900.0));
+    let qkv = f16_floats(rng, slots.tokens() * row, 5.0);
+    let caches = [(); 2].map(|()| f16_floats(rng, slots.cache_len(), 900.0));
     // Nothing else may change.
     let mut expected = [&qkv, &caches[0], &caches[1]]
         .map(|before| before.iter().map(|&v| (Near::exactly(v), true)).collect::<Vec<_>>());
