@@ -10,6 +10,7 @@ use crate::{
     logprobs::Echo,
     options::Options,
     parts::Parts,
+    repeated::Repeated,
     request::{Prompt, Request, Thinking},
     shared::{Body, Shared},
     vectors,
@@ -35,8 +36,8 @@ pub struct Shape {
     pub echoes: Vec<Echo>,
     /// Stop strings of the request.
     pub stops: Vec<String>,
-    /// Fields of the answer that repeat those of the request, as JSON.
-    pub repeated: String,
+    /// Fields of the answer that repeat those of the request.
+    pub repeated: Repeated,
     /// Bytes of log-probabilities and of repeated fields, counted until the answer is written.
     pub held: Arc<Held>,
 }
@@ -85,8 +86,8 @@ fn hold(shared: &Shared, client: Client, request: &Request, choices: &[Choice]) 
     let mut held = shared.bytes.begin(client);
     let Some(top) = request.logprobs else {
         // They are in the first two events of a stream.
-        let bytes = 3 * request.repeated.len();
-        vectors::hold(shared, &mut held, bytes, "request", "fields that events repeat")?;
+        let Repeated { json, longest } = &request.repeated;
+        vectors::hold(shared, &mut held, 3 * json.len(), longest, "fields that events repeat")?;
         return Ok(held);
     };
     let capacity = shared.batch.options().capacity();

@@ -6,6 +6,7 @@ use crate::{
     fields::{Fields, kind},
     grammar::{self, Format},
     options::Options,
+    repeated::Repeated,
     tools::{Api, Tools},
 };
 use bitnet_wgpu::model::{GenerateOptions, Message, Sampling};
@@ -118,8 +119,8 @@ pub struct Request {
     pub tools: Option<Tools>,
     /// What the answer must be.
     pub format: Option<Format>,
-    /// Fields of the answer that repeat those of the request, as JSON; may be empty.
-    pub repeated: String,
+    /// Fields of the answer that repeat those of the request.
+    pub repeated: Repeated,
 }
 
 /// Whether the model reasons before it answers.
@@ -196,7 +197,7 @@ impl Request {
             stops: Vec::new(),
             tools: None,
             format: None,
-            repeated: String::new(),
+            repeated: Repeated::default(),
         }
     }
 
@@ -253,7 +254,7 @@ impl Request {
             stops,
             tools: None,
             format,
-            repeated: String::new(),
+            repeated: Repeated::default(),
         })
     }
 }

@@ -258,7 +258,7 @@ impl Answer {
             "output": self.items, "usage": used.map(usage), "error": null,
             "incomplete_details": cut,
         });
-        let repeated = serde_json::from_str(&self.shape.repeated).unwrap_or_default();
+        let repeated = serde_json::from_str(&self.shape.repeated.json).unwrap_or_default();
         with_fields(repeated, &own)
     }
 

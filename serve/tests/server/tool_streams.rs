@@ -145,6 +145,13 @@ fn repeated_fields_are_bounded() {
         options.max_body_bytes(100_000).max_pending_bytes(200_000)
     });
     let body = |bytes: usize| json!({ "input": "Hi", "metadata": { "a": "x".repeat(bytes) }, "max_output_tokens": 1 });
-    let status = |bytes| post(&server.address, "/v1/responses", &body(bytes)).status;
-    assert_eq!((status(20_000), status(60_000)), (200, 400));
+    let ask = |body: &Value| {
+        let answer = post(&server.address, "/v1/responses", body);
+        (answer.status, answer.json()["error"]["param"].clone())
+    };
+    assert_eq!(ask(&body(20_000)), (200, Value::Null));
+    assert_eq!(ask(&body(60_000)), (400, json!("metadata")));
+    let format = json!({ "type": "json_schema", "name": "x".repeat(50_000), "schema": true });
+    let body = with(body(20_000), &[("text", json!({ "format": format }))]);
+    assert_eq!(ask(&body), (400, json!("text")));
 }
