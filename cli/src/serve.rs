@@ -224,28 +224,60 @@ fn name(model: &Path) -> String {
     last.to_string_lossy().into_owned()
 }
 
-/// Waits for an interrupt. A second one ends the process.
+/// Waits for an interrupt. A second one ends the process, however soon it comes.
 async fn interrupted() {
-    signal().await;
+    let mut signals = Signals::new();
+    signals.next().await;
     note("shutting down; running requests may finish");
-    tokio::spawn(async {
-        signal().await;
+    tokio::spawn(async move {
+        signals.next().await;
         std::process::exit(130);
     });
 }
 
-async fn signal() {
-    #[cfg(unix)]
-    if let Ok(mut term) = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())
-    {
+/// SIGINT and SIGTERM; none that are not available.
+#[cfg(unix)]
+struct Signals([Option<tokio::signal::unix::Signal>; 2]);
+
+#[cfg(unix)]
+impl Signals {
+    fn new() -> Self {
+        use tokio::signal::unix::{SignalKind, signal};
+        let kinds = [SignalKind::interrupt(), SignalKind::terminate()];
+        Self(kinds.map(|kind| signal(kind).ok()))
+    }
+
+    /// Waits for the next one since the last, or since the beginning.
+    async fn next(&mut self) {
+        let [interrupt, terminate] = &mut self.0;
         tokio::select! {
-            _ = tokio::signal::ctrl_c() => {}
-            _ = term.recv() => {}
+            () = received(interrupt) => {}
+            () = received(terminate) => {}
         }
+    }
+}
+
+#[cfg(unix)]
+async fn received(signal: &mut Option<tokio::signal::unix::Signal>) {
+    if let Some(signal) = signal
+        && signal.recv().await.is_some()
+    {
         return;
     }
-    if tokio::signal::ctrl_c().await.is_err() {
-        // The signal is not available.
-        std::future::pending().await
+    std::future::pending().await
+}
+
+/// Ctrl-C.
+#[cfg(not(unix))]
+struct Signals;
+
+#[cfg(not(unix))]
+impl Signals {
+    fn new() -> Self {
+        Self
+    }
+
+    async fn next(&mut self) {
+        crate::interrupt::interrupt().await;
     }
 }

@@ -151,8 +151,8 @@ impl Choices {
                     self.used.prompt += prompt;
                     self.used.cached += cached;
                 }
-                let last = self.parts[choice].as_mut().map(Parts::finish).unwrap_or_default();
-                Ok((choice, Step::End(self.given(last), stop)))
+                let last = self.parts[choice].as_mut().map(|parts| parts.finish(stop));
+                Ok((choice, Step::End(self.given(last.unwrap_or_default()), stop)))
             }
         })
     }

@@ -20,10 +20,11 @@ pub fn messages(value: Option<Value>, strict: bool) -> Result<Vec<Message>> {
         return Err(wrong(&format!("{} messages; 1 to {MOST_MESSAGES} are accepted", list.len())));
     }
     let mut calls = CallIds::default();
-    list.into_iter()
-        .enumerate()
-        .map(|(n, value)| message(&format!("messages[{n}]"), value, &mut calls, strict))
-        .collect()
+    let read = |(n, value): (usize, Value)| {
+        let fields = Fields::new(&format!("messages[{n}]"), value, strict)?;
+        message(fields, &mut calls)
+    };
+    list.into_iter().enumerate().map(read).collect()
 }
 
 /// Takes the role of a message of OpenAI's APIs, of which some have the role `tool`.
@@ -42,8 +43,7 @@ pub fn role(fields: &mut Fields, has_tool: bool) -> Result<&'static str> {
     }
 }
 
-fn message(place: &str, value: Value, calls: &mut CallIds, strict: bool) -> Result<Message> {
-    let mut fields = Fields::new(place, value)?;
+fn message(mut fields: Fields, calls: &mut CallIds) -> Result<Message> {
     let role = role(&mut fields, true)?;
     let tool_calls = match role {
         "assistant" => take_calls(&mut fields)?,
@@ -53,7 +53,7 @@ fn message(place: &str, value: Value, calls: &mut CallIds, strict: bool) -> Resu
         // An assistant that calls a tool need not say anything.
         None if tool_calls.is_empty() => return Err(fields.missing("content")),
         None => String::new(),
-        Some(content) => text_of(&fields.name("content"), content, &["text"])?,
+        Some(content) => text_of(&fields, "content", content, &["text"])?,
     };
     let reasoning = if role == "assistant" { fields.text("reasoning_content")? } else { None };
     let result = match role {
@@ -62,7 +62,7 @@ fn message(place: &str, value: Value, calls: &mut CallIds, strict: bool) -> Resu
     };
     calls.add(&tool_calls);
     // Templates do not know names.
-    fields.text("name")?.map_or(Ok(()), |_| fields.refuse_if(strict, "name"))?;
+    fields.text("name")?.map_or(Ok(()), |_| fields.ineffective("name"))?;
     // An answer of this server may come back as it was.
     fields.unsupported(&[
         ("tool_calls", &["[]"]),
@@ -78,30 +78,29 @@ fn message(place: &str, value: Value, calls: &mut CallIds, strict: bool) -> Resu
     })
 }
 
-/// Reads a text, or the texts of parts whose type is one of `types`.
-pub fn text_of(place: &str, content: Value, types: &[&str]) -> Result<String> {
+/// Reads the text of a field, or the texts of parts whose type is one of `types`.
+pub fn text_of(fields: &Fields, field: &str, content: Value, types: &[&str]) -> Result<String> {
     match content {
         Value::String(text) => Ok(text),
         Value::Array(parts) => parts
             .into_iter()
             .enumerate()
-            .map(|(n, part)| text_part(&format!("{place}[{n}]"), part, types))
+            .map(|(n, part)| text_part(fields.nested(&format!("{field}[{n}]"), part)?, types))
             .collect(),
         other => {
             let what = format!("expected a string or a list of texts, found {}", kind(&other));
-            Err(ApiError::field(place, what))
+            Err(fields.wrong(field, what))
         }
     }
 }
 
-fn text_part(place: &str, part: Value, types: &[&str]) -> Result<String> {
-    let mut fields = Fields::new(place, part)?;
+fn text_part(mut fields: Fields, types: &[&str]) -> Result<String> {
     if !fields.text("type")?.is_some_and(|it| types.contains(&it.as_str())) {
         let what = format!("only `{}` is supported", types.join("` or `"));
         return Err(fields.wrong("type", what));
     }
     // Of answers that come back, and hints about caching.
-    fields.harmless(&["annotations", "logprobs", "cache_control", "citations"], false)?;
+    fields.harmless(&["annotations", "logprobs", "cache_control", "citations"])?;
     let text = fields.text("text")?.ok_or_else(|| fields.missing("text"))?;
     fields.end()?;
     Ok(text)

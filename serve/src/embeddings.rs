@@ -31,9 +31,9 @@ pub struct Request {
 
 impl Request {
     pub fn read(body: Value, strict: bool) -> Result<Self> {
-        let mut fields = Fields::new("", body)?;
+        let mut fields = Fields::new("", body, strict)?;
         let texts = prompts("input", MOST_TEXTS, fields.take("input"))?;
-        fields.harmless(&HARMLESS, strict)?;
+        fields.harmless(&HARMLESS)?;
         let base64 = match fields.text("encoding_format")?.as_deref() {
             None | Some("float") => false,
             Some("base64") => true,

@@ -9,11 +9,14 @@ pub struct Fields {
     /// Prefix of the fields' names: the object's place in the request.
     place: String,
     map: Map<String, Value>,
+    /// Whether fields without effect are errors.
+    strict: bool,
 }
 
 impl Fields {
-    /// Reads the object at a place of the request, which is empty for the body itself.
-    pub fn new(place: &str, value: Value) -> Result<Self> {
+    /// Reads the object at a place of the request, which is empty for the body itself. Of a `strict`
+    /// server, fields without effect are errors.
+    pub fn new(place: &str, value: Value, strict: bool) -> Result<Self> {
         let Value::Object(mut map) = value else {
             let what = format!("expected an object, found {}", kind(&value));
             return Err(if place.is_empty() {
@@ -24,7 +27,17 @@ impl Fields {
         };
         map.retain(|_, value| !value.is_null());
         let place = if place.is_empty() { String::new() } else { format!("{place}.") };
-        Ok(Self { place, map })
+        Ok(Self { place, map, strict })
+    }
+
+    /// Reads an object in a field, for the same server.
+    pub fn nested(&self, field: &str, value: Value) -> Result<Self> {
+        Self::new(&self.name(field), value, self.strict)
+    }
+
+    /// Returns whether fields without effect are errors.
+    pub fn is_strict(&self) -> bool {
+        self.strict
     }
 
     /// Returns the full name of a field.
@@ -103,18 +116,25 @@ impl Fields {
     }
 
     /// Drops fields that have no effect on the answer. A strict server refuses them.
-    pub fn harmless(&mut self, fields: &[&str], strict: bool) -> Result<()> {
+    pub fn harmless(&mut self, fields: &[&str]) -> Result<()> {
         for field in fields {
             if self.take(field).is_some() {
-                self.refuse_if(strict, field)?;
+                self.ineffective(field)?;
             }
         }
         Ok(())
     }
 
+    /// Drops an object that has no effect on the answer, of these fields. A strict server refuses
+    /// other fields.
+    pub fn without_effect(mut self, fields: &[&str]) -> Result<()> {
+        fields.iter().for_each(|field| drop(self.take(field)));
+        if self.strict { self.end() } else { Ok(()) }
+    }
+
     /// Refuses a field that has no effect on the answer, if the server is strict.
-    pub fn refuse_if(&self, strict: bool, field: &str) -> Result<()> {
-        if strict {
+    pub fn ineffective(&self, field: &str) -> Result<()> {
+        if self.strict {
             Err(self.wrong(field, "has no effect; remove it (`--strict`)"))
         } else {
             Ok(())

@@ -57,18 +57,19 @@ enum Form {
 pub fn read(fields: &mut Fields) -> Result<Option<Format>> {
     let mut found = Vec::new();
     if let Some(value) = fields.take("response_format") {
-        found.extend(format(Fields::new("response_format", value)?, Some("json_schema"))?);
+        found.extend(format(fields.nested("response_format", value)?, Some("json_schema"))?);
     }
     if let Some(outputs) = fields.take("structured_outputs") {
-        found.push(structured(Fields::new("structured_outputs", outputs)?)?);
+        found.push(structured(fields.nested("structured_outputs", outputs)?)?);
     }
     found.extend(take(fields, &FIELDS)?);
     one(found)
 }
 
-/// Reads the format of a conversation by another API, which is at this place of the request.
-pub fn read_format(place: &str, value: Value) -> Result<Option<Format>> {
-    let format = format(Fields::new(place, value)?, None)?;
+/// Takes the format of a conversation by another API.
+pub fn take_format(fields: &mut Fields) -> Result<Option<Format>> {
+    let Some(value) = fields.take("format") else { return Ok(None) };
+    let format = format(fields.nested("format", value)?, None)?;
     Ok(format.map(|format| format.after_reasoning(true)))
 }
 
@@ -94,7 +95,7 @@ fn format(mut fields: Fields, nested: Option<&str>) -> Result<Option<Format>> {
         }
         ("json_schema", Some(field)) if !fields.has("schema") => {
             let inner = fields.take(field).ok_or_else(|| fields.missing(field))?;
-            let mut inner = Fields::new(&fields.name(field), inner)?;
+            let mut inner = fields.nested(field, inner)?;
             let format = named_schema(&mut inner)?;
             inner.end()?;
             Some(format)
@@ -111,9 +112,14 @@ fn format(mut fields: Fields, nested: Option<&str>) -> Result<Option<Format>> {
 
 /// Reads a schema with its name. An answer fulfills it, whether `strict` is true or not.
 fn named_schema(fields: &mut Fields) -> Result<Format> {
+    // OpenAI's API needs a name.
     fields.text("name")?;
-    fields.text("description")?;
-    fields.choice("strict")?;
+    if fields.text("description")?.is_some() {
+        fields.ineffective("description")?;
+    }
+    if fields.choice("strict")? == Some(false) {
+        fields.ineffective("strict")?;
+    }
     let schema = take(fields, &[("schema", Form::Schema)])?.pop();
     schema.ok_or_else(|| fields.missing("schema"))
 }
@@ -121,7 +127,7 @@ fn named_schema(fields: &mut Fields) -> Result<Format> {
 /// Reads `structured_outputs`, which has one of several fields.
 fn structured(mut fields: Fields) -> Result<Format> {
     // With what the grammars are compiled.
-    fields.harmless(&["backend", "disable_fallback"], false)?;
+    fields.harmless(&["backend", "disable_fallback"])?;
     let found = take(&mut fields, &STRUCTURED)?;
     fields.end()?;
     one(found)?.ok_or_else(|| {

@@ -6,7 +6,7 @@ use crate::{
     conversation::{MOST_MESSAGES, text_of},
     error::{ApiError, Result, json_response},
     fields::Fields,
-    grammar::{Format, read_format},
+    grammar::{Format, take_format},
     json,
     options::Options,
     parts::Piece,
@@ -33,7 +33,7 @@ const UNSUPPORTED: [(&str, &[&str]); 2] = [("mcp_servers", &["[]"]), ("container
 
 /// Reads a request. The server's options are the defaults.
 pub fn read(body: Value, server: &Options) -> Result<Request> {
-    let mut fields = Fields::new("", body)?;
+    let mut fields = Fields::new("", body, server.strict)?;
     let most =
         fields.count("max_tokens", 1..=u64::MAX)?.ok_or_else(|| fields.missing("max_tokens"))?;
     let mut request = conversation(&mut fields, server)?;
@@ -49,7 +49,7 @@ pub fn read(body: Value, server: &Options) -> Result<Request> {
 
 /// Returns the number of tokens of a conversation: `/v1/messages/count_tokens`.
 pub fn count(shared: &Shared, body: &[u8]) -> Result<Value> {
-    let mut fields = Fields::new("", json::read(body)?)?;
+    let mut fields = Fields::new("", json::read(body)?, shared.options.strict)?;
     let request = conversation(&mut fields, &shared.options)?;
     fields.end()?;
     shared.check_model(request.model.as_deref())?;
@@ -73,15 +73,15 @@ pub fn count(shared: &Shared, body: &[u8]) -> Result<Value> {
 /// Reads what a request and a count of its tokens have in common.
 fn conversation(fields: &mut Fields, server: &Options) -> Result<Request> {
     let system = match fields.take("system") {
-        Some(system) => Some(Message::new("system", text_of("system", system, &["text"])?)),
+        Some(system) => Some(Message::new("system", text_of(fields, "system", system, &["text"])?)),
         None => None,
     };
-    let turns = turns(fields.take("messages"))?;
+    let turns = turns(fields)?;
     let continues = turns.last().is_some_and(|last| last.role == "assistant");
     let messages = system.into_iter().chain(turns).collect();
     let tools = Tools::take(fields, Api::Messages)?;
-    fields.harmless(&HARMLESS, server.strict)?;
-    fields.harmless(&["cache_control", "context_management"], server.strict)?;
+    fields.harmless(&HARMLESS)?;
+    fields.harmless(&["cache_control", "context_management"])?;
     fields.unsupported(&UNSUPPORTED)?;
     let (thinking, reasoning) = thinking(fields)?;
     let format = output_format(fields)?;
@@ -93,17 +93,17 @@ fn conversation(fields: &mut Fields, server: &Options) -> Result<Request> {
 /// Reads what the answer must be.
 fn output_format(fields: &mut Fields) -> Result<Option<Format>> {
     let Some(config) = fields.take("output_config") else { return Ok(None) };
-    let mut config = Fields::new("output_config", config)?;
-    let format = config.take("format").map(|format| read_format("output_config.format", format));
+    let mut config = fields.nested("output_config", config)?;
+    let format = take_format(&mut config)?;
     config.unsupported(&[("effort", &["\"high\""])])?;
     config.end()?;
-    Ok(format.transpose()?.flatten())
+    Ok(format)
 }
 
 /// Reads whether the model reasons, and whether the answer has the reasoning.
 fn thinking(fields: &mut Fields) -> Result<(Option<Thinking>, bool)> {
     let Some(thinking) = fields.take("thinking") else { return Ok((None, false)) };
-    let mut thinking = Fields::new("thinking", thinking)?;
+    let mut thinking = fields.nested("thinking", thinking)?;
     // Clients disable it for all models alike, and the answer is without reasoning in any case.
     let choice = |is_on| Some(Thinking { is_on, field: "thinking", is_required: is_on });
     let chosen = match thinking.text("type")?.as_deref() {
@@ -113,18 +113,18 @@ fn thinking(fields: &mut Fields) -> Result<(Option<Thinking>, bool)> {
         _ => return Err(thinking.wrong("type", "expected enabled, adaptive or disabled")),
     };
     // The model reasons as long as it does.
-    thinking.harmless(&["budget_tokens", "display"], false)?;
+    thinking.harmless(&["budget_tokens", "display"])?;
     thinking.end()?;
     Ok(chosen)
 }
 
-fn turns(value: Option<Value>) -> Result<Vec<Message>> {
-    match value {
+fn turns(fields: &mut Fields) -> Result<Vec<Message>> {
+    match fields.take("messages") {
         None => Err(ApiError::missing("messages")),
         Some(Value::Array(list)) if (1..=MOST_MESSAGES).contains(&list.len()) => {
             let (mut turns, mut calls) = (Vec::new(), CallIds::default());
             for (n, value) in list.into_iter().enumerate() {
-                turns.extend(turn(&format!("messages[{n}]"), value, &mut calls)?);
+                turns.extend(turn(fields.nested(&format!("messages[{n}]"), value)?, &mut calls)?);
             }
             Ok(turns)
         }

@@ -10,13 +10,16 @@ use crate::{
     logprobs::Echo,
     options::Options,
     parts::Parts,
+    repeated::Repeated,
     request::{Prompt, Request, Thinking},
     shared::{Body, Shared},
     vectors,
 };
 use bitnet_wgpu::{
     Error,
-    model::{GenerateOptions, Grammar, Message, ReasoningParser, Tokenizer, ToolCallParser},
+    model::{
+        GenerateOptions, Grammar, Message, ReasoningParser, Tokenizer, ToolCallParser, ToolChoice,
+    },
 };
 use serde_json::Value;
 use std::{sync::Arc, time::Instant};
@@ -35,8 +38,8 @@ pub struct Shape {
     pub echoes: Vec<Echo>,
     /// Stop strings of the request.
     pub stops: Vec<String>,
-    /// Fields of the answer that repeat those of the request, as JSON.
-    pub repeated: String,
+    /// Fields of the answer that repeat those of the request.
+    pub repeated: Repeated,
     /// Bytes of log-probabilities and of repeated fields, counted until the answer is written.
     pub held: Arc<Held>,
 }
@@ -85,8 +88,8 @@ fn hold(shared: &Shared, client: Client, request: &Request, choices: &[Choice]) 
     let mut held = shared.bytes.begin(client);
     let Some(top) = request.logprobs else {
         // They are in the first two events of a stream.
-        let bytes = 3 * request.repeated.len();
-        vectors::hold(shared, &mut held, bytes, "request", "fields that events repeat")?;
+        let Repeated { json, longest } = &request.repeated;
+        vectors::hold(shared, &mut held, 3 * json.len(), longest, "fields that events repeat")?;
         return Ok(held);
     };
     let capacity = shared.batch.options().capacity();
@@ -182,6 +185,8 @@ struct Chat {
     tokenizer: Option<Tokenizer>,
     /// Finds tool calls in the answer.
     calls: Option<ToolCallParser>,
+    /// Whether the answer can only be calls.
+    is_forced: bool,
     /// What the answer must be: calls, or the format that is asked for.
     grammar: Option<Grammar>,
     /// The field that the grammar is of.
@@ -195,7 +200,7 @@ impl Chat {
         let source = format.map_or("tools", |format| &format.field).to_owned();
         let text = format.map(|format| format.grammar.clone());
         let Some(tools) = &request.tools else {
-            return Ok(Self { tokenizer, calls: None, grammar: text, source });
+            return Ok(Self { tokenizer, calls: None, is_forced: false, grammar: text, source });
         };
         let tokenizer = tokenizer.map_or_else(|| shared.tokenizer(), Ok);
         let tokenizer = tokenizer.map_err(|error| ApiError::library("tools", &error))?;
@@ -204,7 +209,8 @@ impl Chat {
             calls = calls.or_text(text);
         }
         let grammar = tools.grammar(&calls, format.is_some())?;
-        Ok(Self { tokenizer: Some(tokenizer), calls: Some(calls), grammar, source })
+        let is_forced = tools.choice != ToolChoice::Auto;
+        Ok(Self { tokenizer: Some(tokenizer), calls: Some(calls), is_forced, grammar, source })
     }
 }
 
@@ -226,7 +232,7 @@ fn encode(
             let tokenizer = chat.tokenizer.clone().map_or_else(|| shared.tokenizer(), Ok)?;
             let ids = encode_chat(&tokenizer, &messages, continues)?;
             let reasoning = ReasoningParser::after(&tokenizer, &ids)?;
-            (ids, Some(Parts { reasoning, calls: chat.calls.clone() }))
+            (ids, Some(Parts::new(reasoning, chat.calls.clone(), chat.is_forced)))
         }
     };
     shared.check_length(ids.len())?;

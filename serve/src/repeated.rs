@@ -17,8 +17,17 @@ const AS_SENT: [&str; 10] = [
     "user",
 ];
 
-/// Returns what the response to a request repeats, as JSON, with defaults where nothing was sent.
-pub fn repeated(body: &Value) -> String {
+/// Fields of a request that its response repeats; none by default.
+#[derive(Default)]
+pub struct Repeated {
+    /// The fields as JSON; may be empty.
+    pub json: String,
+    /// The longest of them.
+    pub longest: String,
+}
+
+/// Returns what the response to a request repeats, with defaults where nothing was sent.
+pub fn repeated(body: &Value) -> Repeated {
     let mut object = json!({
         "background": false, "conversation": null, "instructions": null, "max_output_tokens": null,
         "max_tool_calls": null, "metadata": {}, "parallel_tool_calls": true,
@@ -38,7 +47,10 @@ pub fn repeated(body: &Value) -> String {
             json!({ "type": "function", "description": null, "parameters": null, "strict": false });
         object["tools"] = tools.iter().map(|sent| with_fields(tool.clone(), sent)).collect();
     }
-    object.to_string()
+    let fields = object.as_object().into_iter().flatten();
+    let longest = fields.max_by_key(|(_, value)| value.to_string().len());
+    let longest = longest.map(|(field, _)| field.clone()).unwrap_or_default();
+    Repeated { json: object.to_string(), longest }
 }
 
 fn text(sent: &Value) -> Value {
@@ -69,7 +81,7 @@ mod tests {
     fn more_tools_than_accepted_are_not_repeated() {
         let sent = |count: usize| json!({ "tools": vec![json!({ "name": "add" }); count] });
         let repeated =
-            |count: usize| -> Value { serde_json::from_str(&repeated(&sent(count))).unwrap() };
+            |count: usize| -> Value { serde_json::from_str(&repeated(&sent(count)).json).unwrap() };
         assert_eq!(repeated(MOST_TOOLS)["tools"].as_array().unwrap().len(), MOST_TOOLS);
         assert_eq!(repeated(MOST_TOOLS + 1)["tools"], json!([]));
     }

@@ -6,6 +6,7 @@ use crate::{
     fields::{Fields, kind},
     grammar::{self, Format},
     options::Options,
+    repeated::Repeated,
     tools::{Api, Tools},
 };
 use bitnet_wgpu::model::{GenerateOptions, Message, Sampling};
@@ -118,8 +119,8 @@ pub struct Request {
     pub tools: Option<Tools>,
     /// What the answer must be.
     pub format: Option<Format>,
-    /// Fields of the answer that repeat those of the request, as JSON; may be empty.
-    pub repeated: String,
+    /// Fields of the answer that repeat those of the request.
+    pub repeated: Repeated,
 }
 
 /// Whether the model reasons before it answers.
@@ -135,7 +136,7 @@ pub struct Thinking {
 impl Request {
     /// Reads a chat request. The server's options are the defaults.
     pub fn chat(body: Value, server: &Options) -> Result<Self> {
-        let mut fields = Fields::new("", body)?;
+        let mut fields = Fields::new("", body, server.strict)?;
         let messages = messages(fields.take("messages"), server.strict)?;
         let continues = continues(&mut fields, &messages)?;
         let tools = Tools::take(&mut fields, Api::Chat)?;
@@ -160,7 +161,7 @@ impl Request {
 
     /// Reads a completion request.
     pub fn completion(body: Value, server: &Options) -> Result<Self> {
-        let mut fields = Fields::new("", body)?;
+        let mut fields = Fields::new("", body, server.strict)?;
         let prompts = prompts("prompt", MOST_CHOICES, fields.take("prompt"))?;
         let most = fields.count("max_tokens", 0..=u64::MAX)?;
         let logprobs = fields.count("logprobs", 0..=MOST_LOGPROBS)?;
@@ -196,7 +197,7 @@ impl Request {
             stops: Vec::new(),
             tools: None,
             format: None,
-            repeated: String::new(),
+            repeated: Repeated::default(),
         }
     }
 
@@ -208,7 +209,7 @@ impl Request {
         most: usize,
         server: &Options,
     ) -> Result<Self> {
-        fields.harmless(&HARMLESS, server.strict)?;
+        fields.harmless(&HARMLESS)?;
         fields.unsupported(&UNSUPPORTED)?;
         let model = fields.text("model")?;
         let n = fields.count("n", 1..=MOST_CHOICES as u64)?.unwrap_or(1);
@@ -253,7 +254,7 @@ impl Request {
             stops,
             tools: None,
             format,
-            repeated: String::new(),
+            repeated: Repeated::default(),
         })
     }
 }
@@ -280,9 +281,11 @@ fn usage(fields: &mut Fields, stream: bool) -> Result<bool> {
     if !stream {
         return Err(fields.wrong("stream_options", "needs streams: set `stream` to true"));
     }
-    let mut options = Fields::new("stream_options", options)?;
+    let mut options = fields.nested("stream_options", options)?;
     let usage = options.flag("include_usage")?;
-    options.flag("include_obfuscation")?;
+    if options.choice("include_obfuscation")?.is_some() {
+        options.ineffective("include_obfuscation")?;
+    }
     options.end()?;
     Ok(usage)
 }
@@ -290,7 +293,7 @@ fn usage(fields: &mut Fields, stream: bool) -> Result<bool> {
 /// Reads `chat_template_kwargs`, as in vLLM's and llama.cpp's servers, with one known variable.
 fn thinking(fields: &mut Fields) -> Result<Option<Thinking>> {
     let Some(variables) = fields.take("chat_template_kwargs") else { return Ok(None) };
-    let mut variables = Fields::new("chat_template_kwargs", variables)?;
+    let mut variables = fields.nested("chat_template_kwargs", variables)?;
     let is_on = variables.choice("enable_thinking")?;
     variables.end()?;
     let field = "chat_template_kwargs.enable_thinking";

@@ -6,7 +6,7 @@ use crate::{
     conversation::{MOST_MESSAGES, role, text_of},
     error::{ApiError, Result},
     fields::Fields,
-    grammar::{Format, read_format},
+    grammar::{Format, take_format},
     life::now,
     options::Options,
     parts::Piece,
@@ -32,17 +32,20 @@ const UNSUPPORTED: [(&str, &[&str]); 8] = [
     ("context_management", &[]),
 ];
 
+/// Fields of reasoning that comes back, beside its type.
+const REASONING: [&str; 5] = ["id", "status", "summary", "content", "encrypted_content"];
+
 /// Reads a request. The server's options are the defaults.
 pub fn read(body: Value, server: &Options) -> Result<Request> {
     let repeated = repeated(&body);
-    let mut fields = Fields::new("", body)?;
+    let mut fields = Fields::new("", body, server.strict)?;
     let instructions = fields.text("instructions")?;
     let mut messages: Vec<Message> =
         instructions.map(|text| Message::new("system", text)).into_iter().collect();
-    messages.extend(input(fields.take("input"))?);
+    messages.extend(input(&mut fields)?);
     let tools = Tools::take(&mut fields, Api::Responses)?;
-    fields.harmless(&HARMLESS, server.strict)?;
-    fields.harmless(&["include", "stream_options"], server.strict)?;
+    fields.harmless(&HARMLESS)?;
+    fields.harmless(&["include", "stream_options"])?;
     fields.unsupported(&UNSUPPORTED)?;
     let format = text_format(&mut fields)?;
     check_reasoning(&mut fields)?;
@@ -67,24 +70,24 @@ pub fn read(body: Value, server: &Options) -> Result<Request> {
 /// Reads what the answer must be.
 fn text_format(fields: &mut Fields) -> Result<Option<Format>> {
     let Some(text) = fields.take("text") else { return Ok(None) };
-    let mut text = Fields::new("text", text)?;
-    let format = text.take("format").map(|format| read_format("text.format", format));
+    let mut text = fields.nested("text", text)?;
+    let format = take_format(&mut text)?;
     text.unsupported(&[("verbosity", &["\"medium\""])])?;
     text.end()?;
-    Ok(format.transpose()?.flatten())
+    Ok(format)
 }
 
 fn check_reasoning(fields: &mut Fields) -> Result<()> {
     let Some(reasoning) = fields.take("reasoning") else { return Ok(()) };
-    let mut reasoning = Fields::new("reasoning", reasoning)?;
-    reasoning.harmless(&["summary", "generate_summary"], false)?;
+    let mut reasoning = fields.nested("reasoning", reasoning)?;
+    reasoning.harmless(&["summary", "generate_summary"])?;
     reasoning.unsupported(&[("effort", &["\"medium\""])])?;
     reasoning.end()
 }
 
 /// Reads a text of the user, or messages. Reasoning that comes back is left out.
-fn input(value: Option<Value>) -> Result<Vec<Message>> {
-    let items = match value {
+fn input(fields: &mut Fields) -> Result<Vec<Message>> {
+    let items = match fields.take("input") {
         None => return Err(ApiError::missing("input")),
         Some(Value::String(text)) => return Ok(vec![Message::new("user", text)]),
         Some(Value::Array(items)) if (1..=MOST_MESSAGES).contains(&items.len()) => items,
@@ -95,28 +98,22 @@ fn input(value: Option<Value>) -> Result<Vec<Message>> {
     };
     let (mut messages, mut calls) = (Vec::new(), CallIds::default());
     for (n, item) in items.into_iter().enumerate() {
-        add_item(&format!("input[{n}]"), item, &mut messages, &mut calls)?;
+        add_item(fields.nested(&format!("input[{n}]"), item)?, &mut messages, &mut calls)?;
     }
     Ok(messages)
 }
 
 /// Adds an item to the messages: a call to the assistant's message before it.
-fn add_item(
-    place: &str,
-    item: Value,
-    messages: &mut Vec<Message>,
-    calls: &mut CallIds,
-) -> Result<()> {
-    let mut fields = Fields::new(place, item)?;
+fn add_item(mut fields: Fields, messages: &mut Vec<Message>, calls: &mut CallIds) -> Result<()> {
     let types = ["input_text", "output_text", "text"];
     match fields.text("type")?.as_deref() {
         None | Some("message") => {
             let role = role(&mut fields, false)?;
             let content = fields.take("content").ok_or_else(|| fields.missing("content"))?;
-            let text = text_of(&fields.name("content"), content, &types)?;
+            let text = text_of(&fields, "content", content, &types)?;
             messages.push(Message::new(role, text));
         }
-        Some("reasoning") => return Ok(()),
+        Some("reasoning") => return fields.without_effect(&REASONING),
         Some("function_call") => {
             let id = fields.text("call_id")?.ok_or_else(|| fields.missing("call_id"))?;
             let call = call(&mut fields, id)?;
@@ -129,7 +126,7 @@ fn add_item(
         Some("function_call_output") => {
             let id = calls.take(&mut fields, "call_id")?;
             let output = fields.take("output").ok_or_else(|| fields.missing("output"))?;
-            let text = text_of(&fields.name("output"), output, &types)?;
+            let text = text_of(&fields, "output", output, &types)?;
             messages.push(Message::tool_result(id, text));
         }
         Some(_) => {
@@ -138,7 +135,7 @@ fn add_item(
             return Err(fields.wrong("type", expected));
         }
     }
-    fields.harmless(&["id", "status", "phase"], false)?;
+    fields.harmless(&["id", "status", "phase"])?;
     fields.end()
 }
 
@@ -258,7 +255,7 @@ impl Answer {
             "output": self.items, "usage": used.map(usage), "error": null,
             "incomplete_details": cut,
         });
-        let repeated = serde_json::from_str(&self.shape.repeated).unwrap_or_default();
+        let repeated = serde_json::from_str(&self.shape.repeated.json).unwrap_or_default();
         with_fields(repeated, &own)
     }
 

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 /// Returns the tokens of a text (`prompt`), or of a conversation (`messages`) with its `tools`.
 pub fn tokenize(shared: &Shared, body: &[u8]) -> Result<Value> {
-    let mut fields = Fields::new("", json::read(body)?)?;
+    let mut fields = Fields::new("", json::read(body)?, shared.options.strict)?;
     shared.check_model(fields.text("model")?.as_deref())?;
     let text = fields.text("prompt")?;
     let special = fields.flag_or("add_special_tokens", true)?;
@@ -53,7 +53,7 @@ pub fn tokenize(shared: &Shared, body: &[u8]) -> Result<Value> {
 
 /// Returns the text of tokens, with special tokens by their names.
 pub fn detokenize(shared: &Shared, body: &[u8]) -> Result<Value> {
-    let mut fields = Fields::new("", json::read(body)?)?;
+    let mut fields = Fields::new("", json::read(body)?, shared.options.strict)?;
     shared.check_model(fields.text("model")?.as_deref())?;
     let wrong = || ApiError::field("tokens", "expected a list of token ids");
     let tokens = match fields.take("tokens") {

@@ -9,29 +9,36 @@ use crate::{
 use bitnet_wgpu::model::{Message, ToolCall};
 use serde_json::{Map, Value};
 
+/// Fields of reasoning that comes back.
+const THINKING: [&str; 4] = ["type", "thinking", "signature", "data"];
+
 /// Reads a message. Its results of tools become messages of their own, before its text.
-pub fn turn(place: &str, value: Value, calls: &mut CallIds) -> Result<Vec<Message>> {
-    let mut fields = Fields::new(place, value)?;
+pub fn turn(mut fields: Fields, calls: &mut CallIds) -> Result<Vec<Message>> {
     let role = fields.text("role")?.ok_or_else(|| fields.missing("role"))?;
     if role != "user" && role != "assistant" {
         return Err(fields.wrong("role", "expected user or assistant"));
     }
     let content = fields.take("content").ok_or_else(|| fields.missing("content"))?;
-    let place = fields.name("content");
-    fields.end()?;
+    let (place, strict) = (fields.name("content"), fields.is_strict());
     let blocks = match content {
         Value::Array(blocks) => blocks,
-        content => return Ok(vec![Message::new(role, text_of(&place, content, &["text"])?)]),
+        content => {
+            let text = text_of(&fields, "content", content, &["text"])?;
+            fields.end()?;
+            return Ok(vec![Message::new(role, text)]);
+        }
     };
+    fields.end()?;
     let (mut text, mut uses, mut messages) = (None, Vec::new(), Vec::new());
     for (n, block) in blocks.into_iter().enumerate() {
-        let place = format!("{place}[{n}]");
-        match (role.as_str(), block["type"].as_str()) {
+        let kind = block["type"].as_str().map(str::to_owned);
+        let block = Fields::new(&format!("{place}[{n}]"), block, strict)?;
+        match (role.as_str(), kind.as_deref()) {
             // Reasoning that comes back is left out.
-            (_, Some("thinking" | "redacted_thinking")) => {}
-            ("assistant", Some("tool_use")) => uses.push(tool_use(&place, block)?),
-            ("user", Some("tool_result")) => messages.push(tool_result(&place, block, calls)?),
-            _ => *text.get_or_insert_with(String::new) += &text_block(&place, block)?,
+            (_, Some("thinking" | "redacted_thinking")) => block.without_effect(&THINKING)?,
+            ("assistant", Some("tool_use")) => uses.push(tool_use(block)?),
+            ("user", Some("tool_result")) => messages.push(tool_result(block, calls)?),
+            _ => *text.get_or_insert_with(String::new) += &text_block(block)?,
         }
     }
     calls.add(&uses);
@@ -41,22 +48,21 @@ pub fn turn(place: &str, value: Value, calls: &mut CallIds) -> Result<Vec<Messag
     Ok(messages)
 }
 
-fn text_block(place: &str, block: Value) -> Result<String> {
-    let mut fields = Fields::new(place, block)?;
+fn text_block(mut fields: Fields) -> Result<String> {
     if fields.text("type")?.is_none_or(|kind| kind != "text") {
         let expected =
             "only `text`, `tool_use` of the assistant and `tool_result` of the user are supported";
         return Err(fields.wrong("type", expected));
     }
-    fields.harmless(&["cache_control", "citations"], false)?;
+    fields.harmless(&["cache_control", "citations"])?;
     let text = fields.text("text")?.ok_or_else(|| fields.missing("text"))?;
     fields.end()?;
     Ok(text)
 }
 
-fn tool_use(place: &str, block: Value) -> Result<ToolCall> {
-    let mut fields = Fields::new(place, block)?;
-    fields.harmless(&["type", "cache_control", "caller"], false)?;
+fn tool_use(mut fields: Fields) -> Result<ToolCall> {
+    fields.take("type");
+    fields.harmless(&["cache_control", "caller"])?;
     let id = fields.text("id")?.ok_or_else(|| fields.missing("id"))?;
     let name = fields.text("name")?.ok_or_else(|| fields.missing("name"))?;
     let input = match fields.take("input") {
@@ -68,36 +74,18 @@ fn tool_use(place: &str, block: Value) -> Result<ToolCall> {
         }
         None => Map::new(),
     };
-    let input = Value::Object(input);
-    if has_large_number(&input) {
-        let what = "it has a number of more than 64 bits; pass it as a string";
-        return Err(fields.wrong("input", what));
-    }
     fields.end()?;
-    Ok(ToolCall { id, name, arguments: input.to_string() })
+    Ok(ToolCall { id, name, arguments: Value::Object(input).to_string() })
 }
 
-/// Returns whether a value has a number that may have been an integer of more than 64 bits, and is
-/// rounded.
-fn has_large_number(value: &Value) -> bool {
-    match value {
-        Value::Number(number) => {
-            number.is_f64() && number.as_f64().is_some_and(|number| number.abs() >= 9.2e18)
-        }
-        Value::Array(values) => values.iter().any(has_large_number),
-        Value::Object(fields) => fields.values().any(has_large_number),
-        _ => false,
-    }
-}
-
-fn tool_result(place: &str, block: Value, calls: &CallIds) -> Result<Message> {
-    let mut fields = Fields::new(place, block)?;
+fn tool_result(mut fields: Fields, calls: &CallIds) -> Result<Message> {
+    fields.take("type");
+    fields.harmless(&["cache_control"])?;
     // Whether it is an error is in its text too.
-    fields.harmless(&["type", "cache_control"], false)?;
     let is_error = fields.flag("is_error")?;
     let id = calls.take(&mut fields, "tool_use_id")?;
     let text = match fields.take("content") {
-        Some(content) => text_of(&fields.name("content"), content, &["text"])?,
+        Some(content) => text_of(&fields, "content", content, &["text"])?,
         None => String::new(),
     };
     fields.end()?;

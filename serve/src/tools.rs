@@ -48,7 +48,7 @@ impl Tools {
         let Some(choice) = choice else { return Ok(None) };
         let tools = list.into_iter().enumerate();
         let tools: Vec<Tool> = tools
-            .map(|(n, value)| tool(&format!("tools[{n}]"), value, api))
+            .map(|(n, value)| tool(fields.nested(&format!("tools[{n}]"), value)?, api))
             .collect::<Result<_>>()?;
         let mut names = HashSet::new();
         if let Some(twice) = tools.iter().find(|tool| !names.insert(tool.name())) {
@@ -110,7 +110,7 @@ fn choice(fields: &mut Fields, api: Api) -> Result<(Option<ToolChoice>, bool)> {
             };
             return Ok((choice, false));
         }
-        Some(value) => Fields::new("tool_choice", value)?,
+        Some(value) => fields.nested("tool_choice", value)?,
     };
     let single = api == Api::Messages && value.flag("disable_parallel_tool_use")?;
     let choice = match (api, value.text("type")?.as_deref()) {
@@ -123,7 +123,7 @@ fn choice(fields: &mut Fields, api: Api) -> Result<(Option<ToolChoice>, bool)> {
         }
         (Api::Chat, Some("function")) => {
             let function = value.take("function").ok_or_else(|| value.missing("function"))?;
-            let mut function = Fields::new("tool_choice.function", function)?;
+            let mut function = value.nested("function", function)?;
             let name = function.text("name")?.ok_or_else(|| function.missing("name"))?;
             function.end()?;
             Some(ToolChoice::Named(name))
@@ -136,8 +136,7 @@ fn choice(fields: &mut Fields, api: Api) -> Result<(Option<ToolChoice>, bool)> {
 }
 
 /// Reads a tool.
-fn tool(place: &str, value: Value, api: Api) -> Result<Tool> {
-    let mut fields = Fields::new(place, value)?;
+fn tool(mut fields: Fields, api: Api) -> Result<Tool> {
     let expected = if api == Api::Messages { "custom" } else { "function" };
     match fields.text("type")? {
         None if api == Api::Chat => return Err(fields.missing("type")),
@@ -148,12 +147,12 @@ fn tool(place: &str, value: Value, api: Api) -> Result<Tool> {
     }
     if api == Api::Chat {
         let function = fields.take("function").ok_or_else(|| fields.missing("function"))?;
-        fields.end()?;
-        fields = Fields::new(&format!("{place}.function"), function)?;
+        let inner = fields.nested("function", function)?;
+        std::mem::replace(&mut fields, inner).end()?;
     }
     let schema = if api == Api::Messages { "input_schema" } else { "parameters" };
     // Hints about caching.
-    fields.harmless(&["cache_control"], false)?;
+    fields.harmless(&["cache_control"])?;
     let name = fields.text("name")?.ok_or_else(|| fields.missing("name"))?;
     let parameters = match fields.take(schema) {
         Some(Value::Object(schema)) => schema,
@@ -183,9 +182,11 @@ pub fn take_calls(fields: &mut Fields) -> Result<Vec<ToolCall>> {
     match fields.take("tool_calls") {
         None => Ok(Vec::new()),
         Some(Value::Array(calls)) if calls.len() <= MOST_CALLS => {
-            let place = fields.name("tool_calls");
             let calls = calls.into_iter().enumerate();
-            calls.map(|(n, value)| chat_call(&format!("{place}[{n}]"), value)).collect()
+            let read = |(n, value): (usize, Value)| {
+                chat_call(fields.nested(&format!("tool_calls[{n}]"), value)?)
+            };
+            calls.map(read).collect()
         }
         Some(_) => {
             Err(fields
@@ -194,17 +195,16 @@ pub fn take_calls(fields: &mut Fields) -> Result<Vec<ToolCall>> {
     }
 }
 
-fn chat_call(place: &str, value: Value) -> Result<ToolCall> {
-    let mut fields = Fields::new(place, value)?;
+fn chat_call(mut fields: Fields) -> Result<ToolCall> {
     if fields.text("type")?.is_some_and(|kind| kind != "function") {
         return Err(fields.wrong("type", "only `function` is supported"));
     }
     let id = fields.text("id")?.ok_or_else(|| fields.missing("id"))?;
     // Of streams.
-    fields.harmless(&["index"], false)?;
+    fields.harmless(&["index"])?;
     let function = fields.take("function").ok_or_else(|| fields.missing("function"))?;
+    let mut function = fields.nested("function", function)?;
     fields.end()?;
-    let mut function = Fields::new(&format!("{place}.function"), function)?;
     let call = call(&mut function, id)?;
     function.end()?;
     Ok(call)

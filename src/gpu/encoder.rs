@@ -132,8 +132,8 @@ impl Encoder {
     pub fn repeat(&mut self, dispatch: &Dispatch<'_>, kernel: impl Into<KernelRef>) -> Result<()> {
         let (kernel, step) = (kernel.into(), dispatch.step);
         if (kernel.params, kernel.bindings) != (step.kernel.params, step.kernel.bindings) {
-            let all = |kernel: &Kernel| format!("{:?}, {:?}", kernel.params, kernel.bindings);
-            let what = declared("declaration", all(&step.kernel), all(&kernel));
+            let recorded = step.kernel.name;
+            let what = format!("it is declared with other parameters or tensors than `{recorded}`");
             return Err(Error::Dispatch { kernel: kernel.name, what });
         }
         if !dispatch.context.same_device(&self.context) {

@@ -47,11 +47,14 @@ impl Report {
             (usize::from(memory.tried.is_err()), "the memory test failed".into()),
             (
                 submissions.failures(),
-                format!(
-                    "failed submissions: {} of {}",
-                    submissions.failures(),
-                    submissions.all.len()
-                ),
+                match submissions.error {
+                    Some(_) => "submissions cannot be timed".into(),
+                    None => format!(
+                        "failed submissions: {} of {}",
+                        submissions.failures(),
+                        submissions.all.len()
+                    ),
+                },
             ),
         ];
         let failed: Vec<_> =
@@ -257,5 +260,108 @@ impl fmt::Display for Submissions {
         self.error
             .iter()
             .try_for_each(|error| writeln!(f, "FAILED: submissions cannot be timed: {error}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{arithmetic, endurance::Submission, run::Failure};
+    use super::*;
+
+    /// The report of a sound device.
+    fn report() -> Report {
+        let finding = |sound| arithmetic::Finding { text: "as IEEE 754".into(), sound };
+        let row = arithmetic::Row {
+            probe: "a + b",
+            findings: [("WGSL".to_owned(), finding(true))].into(),
+        };
+        Report {
+            device: json!({}),
+            compiled: Compiled { sound: [("WGSL".to_owned(), 3)].into(), ..Compiled::default() },
+            ran: Ran { agree: 5, ..Ran::default() },
+            arithmetic: Findings { rows: vec![row], ..Findings::default() },
+            memory: Memory::tried(Ok(1)),
+            submissions: Submissions { all: vec![submission(100, right())], error: None },
+        }
+    }
+
+    fn submission(asked: u64, came: Came) -> Submission {
+        Submission { asked: Duration::from_millis(asked), dispatches: 1, came }
+    }
+
+    fn right() -> Came {
+        Came::Right(Duration::from_millis(1))
+    }
+
+    #[test]
+    fn sound_devices_pass() {
+        let sound = "all 3 kernel variants compile, all 5 cases agree";
+        assert_eq!(report().verdict().as_deref(), Ok(sound));
+        let mut report = report();
+        // Systems may end long submissions with an error, and devices lack what variants need.
+        report.submissions.all.push(submission(500, Came::Failed("too long".into())));
+        report.compiled.not_here.push(refused());
+        report.ran.not_here.push("in f16");
+        assert_eq!(report.verdict().as_deref(), Ok(sound));
+        let object = report.object();
+        assert_eq!((&object["passed"], &object["verdict"]), (&json!(true), &json!(sound)));
+    }
+
+    fn refused() -> Refused {
+        let [language, variant, why] = ["WGSL", "", "no f16"].map(String::from);
+        Refused { kernel: "add", language, variant, why }
+    }
+
+    #[test]
+    fn verdicts_count_failures_of_each_kind() {
+        type Fault = (fn(&mut Report), &'static str);
+        let faults: [Fault; 8] = [
+            (
+                |it| it.compiled.failures.push(refused()),
+                "kernel variants that do not compile: 1 of 4",
+            ),
+            (
+                |it| {
+                    let [language, error] = ["WGSL", "differs"].map(String::from);
+                    it.ran.failures.push(Failure { case: "add", language, error });
+                },
+                "cases that disagree: 1 of 6",
+            ),
+            (
+                |it| {
+                    let row = &mut it.arithmetic.rows[0];
+                    row.findings.values_mut().for_each(|finding| finding.sound = false);
+                },
+                "arithmetic probes whose results kernels cannot use: 1",
+            ),
+            (
+                |it| drop(it.arithmetic.errors.insert("MSL".into(), "no compiler".into())),
+                "arithmetic probes whose results kernels cannot use: 1",
+            ),
+            (|it| it.memory = Memory::tried(Err("lost".into())), "the memory test failed"),
+            (
+                |it| it.submissions.all.push(submission(500, Came::Wrong(7))),
+                "failed submissions: 1 of 2",
+            ),
+            (
+                |it| it.submissions.all.push(submission(100, Came::Failed("lost".into()))),
+                "failed submissions: 1 of 2",
+            ),
+            (
+                |it| it.submissions = Submissions { all: Vec::new(), error: Some("lost".into()) },
+                "submissions cannot be timed",
+            ),
+        ];
+        for (plant, expected) in faults {
+            let mut report = report();
+            plant(&mut report);
+            assert_eq!(report.verdict(), Err(expected.to_owned()));
+            let object = report.object();
+            assert_eq!((&object["passed"], &object["verdict"]), (&json!(false), &json!(expected)));
+        }
+        let mut all = report();
+        faults.iter().take(2).for_each(|(plant, _)| plant(&mut all));
+        let expected = format!("{}; {}", faults[0].1, faults[1].1);
+        assert_eq!(all.verdict(), Err(expected));
     }
 }

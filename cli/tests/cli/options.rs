@@ -46,6 +46,47 @@ fn options_are_checked_before_the_weights_are_read() {
     fails(&["run", &broken, &long, "--cpu"], "positions are needed");
 }
 
+/// What a shell sees: wrong arguments are told from other errors.
+#[test]
+fn exit_statuses_tell_wrong_arguments_apart() {
+    for (arguments, expected) in [
+        (&["--help"][..], 0),
+        (&["--version"], 0),
+        (&["info", TALES], 0),
+        (&["info", "no/such/model"], 1),
+        (&["run", "no/such/model", "x", "--cpu"], 1),
+        (&["run", TALES, "x", "--cpu", "--temperature=-1"], 1),
+        (&["serve", "no/such/model", "--slots", "0"], 1),
+        (&[], 2),
+        (&["nothing"], 2),
+        (&["run"], 2),
+        (&["run", TALES, "x", "--nothing"], 2),
+        (&["run", TALES, "x", "--max-tokens", "many"], 2),
+        (&["run", TALES, "x", "--f16-attention", "--no-tensor-cores"], 2),
+        (&["run", TALES, "x", "--f16-attention", "--cpu"], 2),
+    ] {
+        let output = bitnet(arguments).output().unwrap();
+        assert_eq!(output.status.code(), Some(expected), "{arguments:?}: {}", errors(&output));
+        assert!(expected == 0 || !errors(&output).is_empty(), "{arguments:?}");
+    }
+}
+
+/// Tensor cores change how fast prompts are computed, and only f16 attention what is computed.
+#[test]
+#[ignore = "needs a GPU"]
+fn options_turn_tensor_cores_off() {
+    let run = |more: &[&str]| {
+        let run = ["run", TALES, HELDOUT, "--gpu", "--greedy", "--max-tokens", "8"];
+        json(&[&run[..], more].concat())["text"].clone()
+    };
+    assert_eq!(run(&["--no-tensor-cores"]), run(&[]));
+    assert!(run(&["--f16-attention"]).is_string());
+    let small = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/data/models/odd");
+    let figures = ["bench", small, "--gpu", "--prefill", "2", "--context-lengths", "0"];
+    let more = ["--decode-tokens", "1", "--no-tensor-cores"];
+    assert_eq!(json(&[&figures[..], &more].concat())["tensor_cores"], false);
+}
+
 /// Who reads the output may stop reading.
 #[test]
 fn a_closed_output_is_no_error() {

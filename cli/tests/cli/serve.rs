@@ -150,6 +150,71 @@ fn serve_warns_of_open_servers() {
     }
 }
 
+#[cfg(unix)]
+fn kill(signal: &str, child: &Child) {
+    let status = Command::new("kill").args([signal, &child.id().to_string()]).status();
+    assert!(status.unwrap().success());
+}
+
+/// Waits until something is so.
+#[cfg(unix)]
+fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let start = std::time::Instant::now();
+    while !is_so() {
+        assert!(start.elapsed().as_secs() < 60, "{what}");
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+}
+
+/// The answers would take minutes, and the server would wait for them.
+#[test]
+#[cfg(unix)]
+fn second_signals_end_serve_at_once() {
+    let timeout = ["--ignore-eos", "--shutdown-timeout", "600"];
+    for signal in ["-INT", "-TERM"] {
+        let mut command =
+            bitnet(&[&["serve", TALES, "--cpu", "--port", "0", "--json"][..], &timeout].concat());
+        let (mut child, address) = started(&mut command);
+        let body = r#"{"prompt": "Once", "n": 64, "max_tokens": 500}"#;
+        let mut asked = TcpStream::connect(&address).unwrap();
+        let head = "POST /v1/completions HTTP/1.0\r\nContent-Type: application/json";
+        write!(asked, "{head}\r\nContent-Length: {}\r\n\r\n{body}", body.len()).unwrap();
+        let health = || answer(&address, "GET /health", "");
+        until("it does not run", || health().contains("\"running\":8"));
+        kill(signal, &child);
+        until("it does not end", || health().contains("\"ending\""));
+        assert!(child.try_wait().unwrap().is_none(), "{signal}: it waits for answers");
+        kill(signal, &child);
+        until("it goes on", || child.try_wait().unwrap().is_some());
+        assert_eq!(child.wait().unwrap().code(), Some(130), "{signal}");
+    }
+}
+
+#[test]
+fn serve_takes_a_model_name() {
+    let mut command = bitnet(&["serve", TALES, "--cpu", "--port", "0", "--json"]);
+    let (child, address) = started(command.args(["--model-name", "my/tales"]));
+    let models = answer(&address, "GET /v1/models", "");
+    assert!(models.contains("\"id\":\"my/tales\""), "{models}");
+    for (name, expected) in [("my/tales", " 200 "), ("tales-22m", " 404 ")] {
+        let body = format!(r#"{{"prompt": "Once", "max_tokens": 1, "model": "{name}"}}"#);
+        let text = answer(&address, "POST /v1/completions", &body);
+        assert!(text.contains(expected), "{name}: {text}");
+    }
+    ended(child);
+}
+
+/// What a server answers to a request, with its head.
+fn answer(address: &str, head: &str, body: &str) -> String {
+    let mut connection = TcpStream::connect(address).unwrap();
+    let length = body.len();
+    let head = format!("{head} HTTP/1.0\r\nContent-Type: application/json");
+    write!(connection, "{head}\r\nContent-Length: {length}\r\n\r\n{body}").unwrap();
+    let mut answer = String::new();
+    connection.read_to_string(&mut answer).unwrap();
+    answer
+}
+
 /// Options of the server's manners: strictness, origins, the page, and the log of requests.
 #[test]
 fn serve_takes_options_of_requests() {

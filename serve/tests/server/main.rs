@@ -9,6 +9,7 @@ mod connections;
 mod dialects;
 mod embeddings;
 mod fairness;
+mod fields;
 mod formatted_tools;
 mod grammar;
 mod life;

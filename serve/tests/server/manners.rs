@@ -2,7 +2,7 @@
 
 use crate::{
     Served,
-    client::{get, post, send},
+    client::{get, open, post, send},
     cpu,
     raw::{exchange, request},
     with,
@@ -10,6 +10,10 @@ use crate::{
 use bitnet_serve::{Options, Server};
 use bitnet_wgpu::model::{BatchOptions, GenerateOptions, Message};
 use serde_json::{Value, json};
+use std::{
+    thread::sleep,
+    time::{Duration, Instant},
+};
 use tokio::net::TcpListener;
 
 #[test]
@@ -151,6 +155,28 @@ fn metrics_count_requests_and_tokens() {
         "bitnet_time_to_first_token_seconds_count 1",
     ] {
         assert!(text.lines().any(|found| found == line), "{line}\n{text}");
+    }
+}
+
+/// As nginx has it: a status that nobody received.
+#[test]
+fn clients_that_leave_count_as_499() {
+    let timeout = Duration::from_millis(50);
+    let server = Served::endless(&cpu(), 1, 3, |options| options.half_closed_timeout(timeout));
+    let body = with(crate::long(), &[("stream", false.into())]).to_string();
+    let left = open(&server.address, "POST /v1/completions", &[], body.as_bytes()).unwrap();
+    server.wait_for_load(1, 0);
+    drop(left);
+    server.wait_for_load(0, 0);
+    let is_counted = || {
+        let text = get(&server.address, "/metrics").text();
+        let line = "bitnet_requests_total{route=\"/v1/completions\",status=\"499\"} 1";
+        text.lines().any(|found| found == line)
+    };
+    let start = Instant::now();
+    while !is_counted() {
+        assert!(start.elapsed() < Duration::from_secs(60), "it is not counted");
+        sleep(Duration::from_millis(5));
     }
 }
 

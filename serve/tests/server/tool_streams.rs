@@ -80,6 +80,36 @@ fn cut_calls_are_not_to_be_run() {
     );
 }
 
+/// Of answers that `max_tokens` ends within a call, after others or not.
+#[test]
+fn half_calls_are_no_text() {
+    let server = served();
+    let (mut cut, mut complete) = (0, 0);
+    for most in [4, 12, 20, 45, 70, 90, 110, 130, 150] {
+        let end = json!({ "2047": -100 });
+        let body = with(forced(), &[("logit_bias", end), ("max_tokens", most.into())]);
+        let chunks = post(&server.address, CHAT, &body).chunks();
+        assert_eq!(joined(&chunks, 0), (String::new(), "length".into()));
+        let whole = post(&server.address, CHAT, &with(body, &[("stream", false.into())])).json();
+        let (choice, message) = (&whole["choices"][0], &whole["choices"][0]["message"]);
+        assert_eq!(choice["finish_reason"], "length", "{whole}");
+        assert!(message["content"].as_str().is_none_or(str::is_empty), "{whole}");
+        let calls = message["tool_calls"].as_array().map_or(&[][..], Vec::as_slice);
+        for call in calls {
+            let arguments = call["function"]["arguments"].as_str().unwrap();
+            assert!(serde_json::from_str::<Value>(arguments).unwrap().is_object(), "{call}");
+        }
+        cut += usize::from(calls.is_empty());
+        complete += usize::from(!calls.is_empty());
+    }
+    assert!(cut > 0 && complete > 2, "{cut} answers have no call, {complete} have some");
+    let choice = json!({ "type": "any" });
+    let body =
+        json!({ "messages": user(), "tools": [own()], "tool_choice": choice, "max_tokens": 12 });
+    let answer = post(&server.address, "/v1/messages", &body).json();
+    assert_eq!((&answer["content"], &answer["stop_reason"]), (&json!([]), &json!("max_tokens")));
+}
+
 /// Where a model may call a tool or not, only schemas of strict tools must be supported.
 #[test]
 fn schemas_of_strict_tools_are_checked() {
@@ -145,6 +175,13 @@ fn repeated_fields_are_bounded() {
         options.max_body_bytes(100_000).max_pending_bytes(200_000)
     });
     let body = |bytes: usize| json!({ "input": "Hi", "metadata": { "a": "x".repeat(bytes) }, "max_output_tokens": 1 });
-    let status = |bytes| post(&server.address, "/v1/responses", &body(bytes)).status;
-    assert_eq!((status(20_000), status(60_000)), (200, 400));
+    let ask = |body: &Value| {
+        let answer = post(&server.address, "/v1/responses", body);
+        (answer.status, answer.json()["error"]["param"].clone())
+    };
+    assert_eq!(ask(&body(20_000)), (200, Value::Null));
+    assert_eq!(ask(&body(60_000)), (400, json!("metadata")));
+    let format = json!({ "type": "json_schema", "name": "x".repeat(50_000), "schema": true });
+    let body = with(body(20_000), &[("text", json!({ "format": format }))]);
+    assert_eq!(ask(&body), (400, json!("text")));
 }

@@ -9,7 +9,7 @@ use bitnet_wgpu::model::Tokenizer;
 use serde_json::{Value, json};
 
 /// A template that writes tools and calls as Qwen's do.
-const TEMPLATE: &str = "{% for t in tools or [] %}{{ t | tojson }}\n{% endfor %}{% for m in messages %}{{ m.role }}: {{ m.content }}{% for c in m.tool_calls or [] %}{{ '\\n' }}<tool_call>\n{{ c.function | tojson }}\n</tool_call>{% endfor %}{{ '\\n' }}{% endfor %}{% if add_generation_prompt %}assistant: {% endif %}";
+pub const TEMPLATE: &str = "{% for t in tools or [] %}{{ t | tojson }}\n{% endfor %}{% for m in messages %}{{ m.role }}: {{ m.content }}{% for c in m.tool_calls or [] %}{{ '\\n' }}<tool_call>\n{{ c.function | tojson }}\n</tool_call>{% endfor %}{{ '\\n' }}{% endfor %}{% if add_generation_prompt %}assistant: {% endif %}";
 
 pub fn tokenizer(template: &str) -> Tokenizer {
     cpu().tokenizer().unwrap().with_chat_template(template)

@@ -117,7 +117,7 @@ impl TokenGrammar {
     fn append_bytes(&mut self, bytes: &[u8]) -> Result<()> {
         let ids = self.vocabulary.tokenize(bytes);
         for id in ids {
-            if !self.grammars.push(id, self.vocabulary.bytes(id))? {
+            if !self.grammars.push(id, &self.vocabulary)? {
                 return Err(failed(format!(
                     "`{}` follows the reasoning in the same token, and is not allowed there",
                     String::from_utf8_lossy(bytes)
@@ -155,7 +155,7 @@ impl Constraint for TokenGrammar {
             self.is_complete = true;
             return Ok(());
         }
-        if !self.grammars.push(id, self.vocabulary.bytes(id))? {
+        if !self.grammars.push(id, &self.vocabulary)? {
             return Err(not_allowed(id));
         }
         self.update()

@@ -10,8 +10,9 @@ use serde::Deserialize;
 use serde_json::{Map, Value, value::RawValue};
 use std::collections::HashSet;
 
-/// Bytes of a call within which its name is looked for before its end.
-const NAME_WITHIN: usize = 1024;
+/// Bytes of a call within which its name is looked for before its end. In the form of Qwen3-Coder,
+/// the names of the function and of arguments are shorter.
+pub(super) const NAME_WITHIN: usize = 1024;
 /// How often it is looked for.
 const TRIES: u8 = 8;
 /// Marks of the form of Qwen3-Coder.

@@ -1,6 +1,7 @@
 //! Grammars that hold a model to the form of calls, and arguments to their schemas.
 
 use super::{
+    call::NAME_WITHIN,
     format::{Body, Format, Part},
     parser::{ToolCallParser, ToolChoice},
     schema::Argument,
@@ -12,15 +13,30 @@ use crate::{
         tokenizer::tools::Tool,
     },
 };
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 /// Where the schema of all arguments is in that of one.
 const WHOLE: &str = "#/$defs/whole";
+/// Keywords of a schema that bring no arguments.
+const WITHOUT_ARGUMENTS: [&str; 8] =
+    ["type", "title", "description", "$schema", "$id", "$defs", "definitions", "x-guidance"];
+
+/// Which arguments a call may have.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Arguments {
+    /// Those that conform to the schema.
+    Conforming,
+    /// Those that the schema names, with any values: other keywords are not supported.
+    Named,
+    /// Any, also such as make the call text.
+    Any,
+}
 
 impl ToolCallParser {
     /// Has an answer be calls, or text of this grammar and no calls. [`grammar`](Self::grammar)
     /// returns the grammar of both, in which arguments of all tools conform to their schemas. An
-    /// answer with calls begins with the first one; after anything else, all is text.
+    /// answer with calls begins with the first one, behind white space or not; after anything else,
+    /// all is text.
     ///
     /// ```
     /// use bitnet_wgpu::model::{Grammar, Tokenizer, Tool, ToolCallParser, ToolChoice};
@@ -55,15 +71,17 @@ impl ToolCallParser {
     /// With [`ToolChoice::Auto`], the answer is any text until the mark of a call comes, and only
     /// arguments of [strict](Tool::strict) tools conform to their schemas.
     ///
-    /// In the form of Qwen3-Coder, strings conform to `enum` only.
+    /// In the form of Qwen3-Coder, strings conform to `enum` only, and arguments are those of
+    /// `properties`.
     ///
     /// A schema with keywords that are not supported is an error for a strict tool. Arguments of
-    /// others are then any JSON object.
+    /// others are then any JSON object; in the form of Qwen3-Coder, any values of `properties`.
     ///
     /// [`GenerateOptions::grammar`]: crate::model::GenerateOptions::grammar
     ///
     /// # Errors
-    /// [`Error::Grammar`] for a schema that is not supported or that nothing fulfills;
+    /// [`Error::Grammar`] for a schema that is not supported or that nothing fulfills, and in the
+    /// form of Qwen3-Coder for arguments without `properties`, or whose names it cannot write;
     /// [`Error::Invalid`] if there is no tool to call.
     pub fn grammar(&self, choice: &ToolChoice, parallel: bool) -> Result<Grammar> {
         let is_chosen = |tool: &&Tool| match choice {
@@ -83,15 +101,19 @@ impl ToolCallParser {
         let mut rules = Vec::new();
         for (n, tool) in tools.iter().enumerate() {
             let is_checked = tool.is_strict() || !is_auto;
-            let rule = rule(&format.body, tool, is_checked)?;
+            let which = if is_checked { Arguments::Conforming } else { Arguments::Any };
+            let rule = rule(&format.body, tool, which)?;
             rules.push(format!("tool_{n}: {rule}"));
         }
         let names: Vec<String> = (0..tools.len()).map(|n| format!("tool_{n}")).collect();
         let named = matches!(choice, ToolChoice::Named(_));
-        let start = start(format, is_auto, parallel && !named);
+        // A text that begins as a call is held to one, with a special token before it or not.
+        let is_bare = *choice == ToolChoice::Auto && text.is_some();
+        let start = start(format, is_auto, is_bare, parallel && !named);
         let tool = names.join(" | ");
         rules.push(format!("value[lazy]: /(.|\\n)*{}/", regex("</parameter>")));
-        rules.push("KEY: /[^>\\n]+>\\n/".into());
+        // Of 4 bytes each at most, fewer than [`NAME_WITHIN`].
+        rules.push("KEY: /[^>\\n]{1,200}>\\n/".into());
         let calls = Grammar::lark(&format!("{start}\ntool: {tool}\n{}\n", rules.join("\n")))?;
         Ok(match text {
             Some(text) if *choice == ToolChoice::Auto => {
@@ -102,19 +124,23 @@ impl ToolCallParser {
     }
 }
 
-/// Rules of an answer: `start`, of which `tool` is a call without its marks.
-fn start(format: &Format, is_auto: bool, parallel: bool) -> String {
+/// Rules of an answer: `start`, of which `tool` is a call without its marks; without its special
+/// token too, if `is_bare` says so.
+fn start(format: &Format, is_auto: bool, is_bare: bool, parallel: bool) -> String {
     let Format { open, close, before, after, special, .. } = format;
     let is_list = matches!(format.body, Body::Json { is_list: true, .. });
     let has_mark = !format.mark().is_empty();
-    let special = special.as_ref().map_or(String::new(), |(_, id)| format!("<[{id}]>"));
+    let optional = if is_bare { "?" } else { "" };
+    let special = special.as_ref().map_or(String::new(), |(_, id)| format!("(<[{id}]>){optional}"));
+    // White space before the first call is no part of it.
+    let first = text(if open.is_empty() { before.trim_start() } else { before });
     let (open, before, tail) = (text(open), text(before), text(&format!("{after}{close}")));
     let rest = match (parallel, is_list) {
-        (true, true) => format!("{before} tool (\", \" tool)* {tail}"),
+        (true, true) => format!("{first} tool (\", \" tool)* {tail}"),
         (true, false) if has_mark => {
-            format!("{before} tool {tail} (\"\\n\" {open} {before} tool {tail})*")
+            format!("{first} tool {tail} (\"\\n\" {open} {before} tool {tail})*")
         }
-        _ => format!("{before} tool {tail}"),
+        _ => format!("{first} tool {tail}"),
     };
     if !is_auto {
         return format!("start: {special} {open} {rest}");
@@ -154,25 +180,28 @@ fn start_of_call(Format { open, before, body, .. }: &Format, tool: &Tool) -> Str
     start
 }
 
-/// A call of a tool, with any arguments where its schema is not supported.
-fn rule(body: &Body, tool: &Tool, is_checked: bool) -> Result<String> {
-    let rule = |is_checked| match body {
-        Body::Json { parts, .. } => object(parts, tool, is_checked),
-        Body::Functions => function(tool, is_checked),
+/// A call of a tool, with any values of arguments where its schema is not supported.
+fn rule(body: &Body, tool: &Tool, which: Arguments) -> Result<String> {
+    let rule = |which| match body {
+        Body::Json { parts, .. } => object(parts, tool, which),
+        Body::Functions => function(tool, which),
     };
-    match rule(is_checked) {
-        Err(Error::Grammar { message }) if tool.is_strict() => {
-            let message = format!("schema of the tool `{}`: {message}", tool.name());
-            Err(Error::Grammar { message })
-        }
-        Err(Error::Grammar { .. }) => rule(false),
+    let made = match rule(which) {
+        Err(Error::Grammar { .. }) if !tool.is_strict() => rule(Arguments::Named),
         made => made,
-    }
+    };
+    made.map_err(|error| match error {
+        Error::Grammar { message } => {
+            let message = format!("schema of the tool `{}`: {message}", tool.name());
+            Error::Grammar { message }
+        }
+        error => error,
+    })
 }
 
 /// A call as a JSON object.
-fn object(parts: &[Part], tool: &Tool, is_checked: bool) -> Result<String> {
-    let arguments = arguments(tool, is_checked)?;
+fn object(parts: &[Part], tool: &Tool, which: Arguments) -> Result<String> {
+    let arguments = arguments(tool, which)?;
     let part = |part: &Part| match part {
         Part::Text(part) => text(part),
         Part::Name => text(tool.name()),
@@ -182,43 +211,71 @@ fn object(parts: &[Part], tool: &Tool, is_checked: bool) -> Result<String> {
 }
 
 /// A call in the form of Qwen3-Coder.
-fn function(tool: &Tool, is_checked: bool) -> Result<String> {
-    let schema = arguments(tool, is_checked)?;
-    let name = text(&format!("<function={}>\n", tool.name()));
+fn function(tool: &Tool, which: Arguments) -> Result<String> {
+    let mut rule = text(&format!("<function={}>\n", tool.name()));
+    let end = text("</function>");
+    if which == Arguments::Any {
+        return Ok(format!("{rule} ({} KEY value \"\\n\")* {end}", text("<parameter=")));
+    }
+    let checked = arguments(tool, which)?;
+    let schema = if which == Arguments::Named { tool.parameters() } else { &checked };
     let required = schema["required"].as_array().map(Vec::as_slice).unwrap_or_default();
     let argument = |(key, value): (&String, &Value)| {
         let (begin, end) = (text(&format!("<parameter={key}>\n")), text("\n</parameter>\n"));
-        let argument = Argument { root: &schema, part: value }.resolved();
+        let argument = Argument { root: schema, part: value }.resolved();
         let values = argument.part.get("enum").and_then(Value::as_array);
         let argument = match (argument.is_text(), values) {
+            _ if which == Arguments::Named => format!("{begin} value \"\\n\""),
             (true, Some(values)) => {
                 let values: Vec<String> =
                     values.iter().filter_map(Value::as_str).map(text).collect();
                 format!("{begin} ({}) {end}", values.join(" | "))
             }
             (true, None) => format!("{begin} value \"\\n\""),
-            _ => format!("{begin} %json {} {end}", part_of(&schema, key)),
+            _ => format!("{begin} %json {} {end}", part_of(schema, key)),
         };
         let is_required = required.iter().any(|name| name == key);
         if is_required { argument } else { format!("({argument})?") }
     };
-    let mut rule = name;
-    match schema["properties"].as_object() {
-        Some(properties) => {
-            // Where nothing is allowed, there is no argument.
-            for property in properties.iter().filter(|it| *it.1 != false) {
-                rule = format!("{rule} {}", argument(property));
-                // Each part has its own copy of the definitions.
-                check_length(&rule)?;
-            }
-        }
-        None => rule += &format!(" ({} KEY value \"\\n\")*", text("<parameter=")),
+    // Where nothing is allowed, there is no argument.
+    for property in named(schema)?.iter().filter(|it| *it.1 != false) {
+        rule = format!("{rule} {}", argument(property));
+        // Each part has its own copy of the definitions.
+        check_length(&rule)?;
     }
-    Ok(format!("{rule} {}", text("</function>")))
+    Ok(format!("{rule} {end}"))
+}
+
+/// The arguments that a schema names. No grammar holds other names to differ from each other.
+fn named(schema: &Value) -> Result<Map<String, Value>> {
+    let failed = |message: String| Error::Grammar { message };
+    let brings_arguments = |(keyword, value): (&String, &Value)| match keyword.as_str() {
+        "additionalProperties" => *value != false,
+        "required" => value.as_array().is_none_or(|names| !names.is_empty()),
+        keyword => !WITHOUT_ARGUMENTS.contains(&keyword),
+    };
+    let Some(properties) = schema["properties"].as_object() else {
+        let free = schema.as_object().into_iter().flatten().find(|it| brings_arguments(*it));
+        return match free {
+            None => Ok(Map::new()),
+            Some((keyword, _)) => Err(failed(format!(
+                "the chat template writes arguments one by one, so `{keyword}` needs `properties` that name them"
+            ))),
+        };
+    };
+    let is_bad = |name: &&String| name.len() >= NAME_WITHIN || name.contains(['>', '\n']);
+    match properties.keys().find(is_bad) {
+        None => Ok(properties.clone()),
+        Some(name) => Err(failed(format!(
+            "the chat template cannot write an argument of the name `{name:.40}`; names of up to {} bytes without `>` and line breaks are accepted",
+            NAME_WITHIN - 1
+        ))),
+    }
 }
 
 /// The schema of a tool's arguments, which are an object.
-fn arguments(tool: &Tool, is_checked: bool) -> Result<Value> {
+fn arguments(tool: &Tool, which: Arguments) -> Result<Value> {
+    let is_checked = which == Arguments::Conforming;
     let mut schema = if is_checked { tool.parameters().clone() } else { json!({}) };
     schema["type"] = "object".into();
     Grammar::json_schema(&schema.to_string())?;

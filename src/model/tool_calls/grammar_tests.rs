@@ -268,6 +268,118 @@ fn text_may_be_the_mark_of_a_call() {
     assert!(calls > 0 && texts > 0, "{calls} answers have calls, {texts} are text");
 }
 
+/// Returns whether a grammar allows a text, by its tokens, from its beginning on or after
+/// reasoning that has begun.
+fn allows(grammar: &Grammar, prompt: &str, text: &str) -> bool {
+    let tokenizer = tokenizer();
+    let ids = |text: &str| tokenizer.encode_plain(text).unwrap();
+    let mut state = grammar.begin(&tokenizer, &ids(prompt), &tokenizer.eos()[..1]).unwrap();
+    ids(text).into_iter().all(|id| is_allowed(state.allowed(), id) && state.append(id).is_ok())
+}
+
+/// Models write line breaks behind `</think>`, which a format of any text allows.
+#[test]
+fn calls_may_follow_white_space() {
+    const CALL: &str = "<tool_call>\n<function=add>\n<parameter=a>\n";
+    let text = Grammar::regex("(.|\n)*").unwrap();
+    let parser = ToolCallParser::of(formats()[3].clone(), tools(false).into()).or_text(text);
+    let grammar = parser.grammar(&ToolChoice::Auto, true).unwrap();
+    let reasoning = grammar.clone().after_reasoning(true);
+    for (n, space) in ["", " ", "\n\n", " \n\t\r\n"].into_iter().enumerate() {
+        for (grammar, prompt, before) in
+            [(&grammar, "", ""), (&reasoning, "<think>\n", "Well.\n</think>")]
+        {
+            let call = |value: &str| format!("{before}{space}{CALL}{value}\n</parameter>\n");
+            assert!(allows(grammar, prompt, &call("true")), "{n}");
+            assert!(!allows(grammar, prompt, &call("7")), "{n}: held to the schema");
+        }
+        let call = format!("{space}{CALL}true\n</parameter>\n</function>\n</tool_call>");
+        for at in (0..call.len()).filter(|at| call.is_char_boundary(*at)) {
+            let (mut parser, mut parsed) = (parser.clone(), ParsedAnswer::default());
+            let events = [parser.push(&call[..at]), parser.push(&call[at..]), parser.finish()];
+            events.concat().into_iter().for_each(|event| parsed.add(event));
+            assert_eq!((parsed.text.as_str(), parsed.calls.len()), ("", 1), "{n}");
+        }
+        let text = format!("{space}So <tool_call>");
+        assert_eq!(answer(parser.clone(), &text).text, text);
+        assert_eq!(answer(parser.clone(), space).text, space);
+    }
+}
+
+/// Where a special token begins calls, it has no text: what follows it looks like a text that
+/// begins as a call does, which is then one.
+#[test]
+fn texts_may_begin_as_special_calls() {
+    let token = "<|begin_of_text|>";
+    let special = Some((token.to_owned(), tokenizer().token(token).unwrap()));
+    let ([open, close], before, after) = ([""; 2].map(String::from), "[".into(), "]".into());
+    let format = Format { open, close, before, after, special, ..formats()[2].clone() };
+    // Only texts that begin as calls do.
+    let text = Grammar::regex(r#"\[\{"name": "add", "arguments": \{"a": true\}, "id": 7\}\]"#);
+    let parser = ToolCallParser::of(format, tools(false).into()).or_text(text.unwrap());
+    let grammar = parser.grammar(&ToolChoice::Auto, true).unwrap();
+    let call = r#"[{"name": "add", "arguments": {"a": false}}]"#;
+    assert!(allows(&grammar, "", call));
+    assert!(!allows(&grammar, "", &call.replace("false", "7")));
+    let parsed = answer(parser.clone(), call);
+    assert_eq!((parsed.text.as_str(), parsed.calls.len()), ("", 1));
+    // Behind the special token, nothing is reserved and nothing but a call comes.
+    let tokenizer = tokenizer();
+    let mut state = grammar.begin(&tokenizer, &[], &tokenizer.eos()[..1]).unwrap();
+    state.append(tokenizer.token(token).unwrap()).unwrap();
+    for id in tokenizer.encode_plain(call).unwrap() {
+        assert!(is_allowed(state.allowed(), id));
+        state.append(id).unwrap();
+    }
+    assert!(state.is_complete() || is_allowed(state.allowed(), tokenizer.eos()[0]));
+    let required = parser.grammar(&ToolChoice::Required, true).unwrap();
+    assert!(!allows(&required, "", call), "its special token comes first");
+}
+
+/// In the form of Qwen3-Coder, no grammar holds names of arguments apart that no schema names.
+#[test]
+fn arguments_are_named_once() {
+    let grammar = |schema: &str, strict: bool| {
+        let tool = Tool::new("f", schema).unwrap().strict(strict);
+        let parser = ToolCallParser::of(formats()[4].clone(), [tool].into());
+        parser.grammar(&ToolChoice::Required, true)
+    };
+    let call = |arguments: &[&str]| {
+        let argument = |name: &&str| format!("<parameter={name}>\nx\n</parameter>\n");
+        let arguments: String = arguments.iter().map(argument).collect();
+        format!("<function=f>\n{arguments}</function>")
+    };
+    for schema in ["{}", r#"{"type": "object", "properties": {}}"#, r#"{"required": []}"#] {
+        let grammar = grammar(schema, false).unwrap();
+        assert!(allows(&grammar, "", &call(&[])), "{schema}");
+        assert!(!allows(&grammar, "", &call(&["a"])), "{schema}");
+    }
+    // A schema that is not supported still has names.
+    let unsupported =
+        r#"{"properties": {"a": {"type": "strng"}, "b": {"type": "integer"}}, "required": ["a"]}"#;
+    let any = grammar(unsupported, false).unwrap();
+    for (arguments, is_right) in
+        [(&["a"][..], true), (&["a", "b"], true), (&["b"], false), (&["a", "a"], false)]
+    {
+        assert_eq!(allows(&any, "", &call(arguments)), is_right, "{}", arguments.join(", "));
+    }
+    let long = format!(r#"{{"properties": {{"{}": {{}}}}}}"#, "x".repeat(1024));
+    for (schema, expected) in [
+        (r#"{"additionalProperties": {"type": "integer"}}"#, "`additionalProperties` needs `prop"),
+        (r#"{"anyOf": [{"properties": {"a": {}}}]}"#, "`anyOf` needs `properties`"),
+        (r#"{"properties": {"a>b": {}}}"#, "of the name `a>b`"),
+        (&long, "names of up to 1023 bytes"),
+    ] {
+        for strict in [false, true] {
+            let error = grammar(schema, strict).unwrap_err().to_string();
+            let is_named = error.starts_with("grammar: schema of the tool `f`: ");
+            assert!(is_named && error.contains(expected), "{error}");
+        }
+    }
+    let fits = long.replace(&"x".repeat(1024), &"x".repeat(1023));
+    assert!(allows(&grammar(&fits, true).unwrap(), "", &call(&[])));
+}
+
 #[test]
 fn calls_within_formatted_text_are_text() {
     let text = r#"{"answer": "<tool_call>\n<function=add>\n</function>\n</tool_call>"}"#;

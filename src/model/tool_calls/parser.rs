@@ -71,6 +71,8 @@ pub struct ToolCallParser {
     held: String,
     /// Bytes of it that are done.
     done: usize,
+    /// White space before the first text, while a call may come first.
+    blank: String,
     /// Whether there was a call, and no text since.
     called: bool,
 }
@@ -114,6 +116,7 @@ impl ToolCallParser {
             state: State::Begin,
             held: String::new(),
             done: 0,
+            blank: String::new(),
             called: false,
         }
     }
@@ -156,7 +159,7 @@ impl ToolCallParser {
 
     /// Ends the text, and returns what was held back.
     pub fn finish(&mut self) -> Vec<ToolCallEvent> {
-        let held = std::mem::take(&mut self.held);
+        let held = std::mem::take(&mut self.blank) + &std::mem::take(&mut self.held);
         let is_done = held.is_empty() || self.called && held.trim_ascii().is_empty();
         let event = match std::mem::replace(&mut self.state, State::Text) {
             State::Call(..) => ToolCallEvent::Malformed(held),
@@ -168,7 +171,7 @@ impl ToolCallParser {
     /// Reads on in the held text. Returns false if more is needed.
     fn step(&mut self, events: &mut Vec<ToolCallEvent>) -> bool {
         match &mut self.state {
-            State::Begin if !self.starts.is_empty() => self.start(),
+            State::Begin if !self.starts.is_empty() => self.start(events),
             State::Begin => self.begin(),
             State::TextOnly => {
                 events.push(ToolCallEvent::Text(self.take(self.rest().len())));
@@ -218,15 +221,22 @@ impl ToolCallParser {
         text
     }
 
-    /// Decides whether calls come first.
-    fn start(&mut self) -> bool {
-        let rest = self.rest();
-        if self.starts.iter().any(|start| rest.starts_with(start)) {
+    /// Decides whether calls come first. White space before them is left out.
+    fn start(&mut self, events: &mut Vec<ToolCallEvent>) -> bool {
+        let rest = &self.held[self.done..];
+        let text = rest.trim_start();
+        self.blank += &rest[..rest.len() - text.len()];
+        self.done += rest.len() - text.len();
+        let mut starts = self.starts.iter().map(|start| start.trim_start());
+        if starts.clone().any(|start| text.starts_with(start)) {
             self.starts.clear();
-        } else if self.starts.iter().any(|start| start.starts_with(rest)) {
+            self.blank.clear();
+        } else if starts.any(|start| start.starts_with(text)) {
             return false;
         } else {
             self.state = State::TextOnly;
+            let blank = std::mem::take(&mut self.blank);
+            events.extend(Some(blank).filter(|text| !text.is_empty()).map(ToolCallEvent::Text));
         }
         true
     }

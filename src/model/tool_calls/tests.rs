@@ -374,6 +374,25 @@ fn arguments_come_in_pieces() {
     assert!(parser.push("\n").is_empty() && parser.finish().is_empty());
 }
 
+/// Names are bounded, values are not.
+#[test]
+fn long_values_are_read() {
+    for name in ["a".to_owned(), "x".repeat(1023), "x".repeat(1024)] {
+        let value = "a 12 ".repeat(1000);
+        let text = format!(
+            "<tool_call><function=add><parameter={name}>\n{value}\n</parameter></function>"
+        );
+        let characters: Vec<&str> = (0..text.len()).map(|at| &text[at..=at]).collect();
+        let expected = match name.len() {
+            1024 => (text.clone(), Vec::new()),
+            _ => (String::new(), vec![format!("add {{\"{name}\": \"{value}\"}}")]),
+        };
+        for pieces in [&[&*text][..], &characters] {
+            assert_eq!(answer(events("coder", pieces)), expected);
+        }
+    }
+}
+
 #[test]
 fn long_answers_take_linear_time() {
     for (form, part) in [

@@ -132,12 +132,48 @@ fn gbnf_texts_are_accepted_exactly() {
         ("root ::= [^\\uE000-\\U0010FFFF]\n", &["a", "\u{d7ff}"], &["\u{e000}", "😀"]),
     ];
     for (source, right, wrong) in cases {
-        let grammar = Grammar::gbnf(source).unwrap_or_else(|error| panic!("{error}: {source}"));
-        let all = right.iter().map(|text| (text, true));
-        for (text, right) in all.chain(wrong.iter().map(|text| (text, false))) {
-            assert_eq!(accepts(&grammar, &TOKENIZER, text), right, "{text:?} by {source}");
-        }
+        check(source, right, wrong);
     }
+}
+
+/// Checks texts that a grammar allows, and texts that it does not.
+fn check(source: &str, right: &[&str], wrong: &[&str]) {
+    let grammar = Grammar::gbnf(source).unwrap_or_else(|error| panic!("{error}: {source}"));
+    let all = right.iter().map(|text| (text, true));
+    for (text, right) in all.chain(wrong.iter().map(|text| (text, false))) {
+        assert_eq!(accepts(&grammar, &TOKENIZER, text), right, "{text:?} by {source}");
+    }
+}
+
+/// A string would be one lexeme, and hide the name that begins as it does.
+#[test]
+fn ambiguous_strings_are_read_by_characters() {
+    check(
+        r#"
+root ::= "{" ("\"name\"" ":" | string "=") root? "}"
+string ::= "\"" [^"]* "\""
+"#,
+        &[r#"{"name":}"#, r#"{"x"=}"#, r#"{"name"=}"#, r#"{"name":{"y"={"name":}}}"#],
+        &[r#"{"x":}"#, r#"{"name"}"#, r#"{"name":{"y":}}"#],
+    );
+}
+
+#[test]
+fn spaces_may_precede_operators() {
+    check(
+        "root ::= \"a\" * ( \"b\"\n {2} \"c\" \t+ ) ?",
+        &["", "aaa", "abbc", "bbccc"],
+        &["ab", "bbb", "bbcbbc"],
+    );
+}
+
+/// Parsers of regular expressions do not go so deep: these rules are not one expression.
+#[test]
+fn deep_rules_are_no_expression() {
+    let rules: String = (0..190).map(|n| format!("r{n} ::= \"x\" r{}?\n", n + 1)).collect();
+    let source = format!("root ::= r0\n{rules}r190 ::= \"y\"\n");
+    let most = "x".repeat(190);
+    check(&source, &["x", "xxx", &most, &format!("{most}y")], &["", "y", "xy", &"x".repeat(191)]);
 }
 
 #[test]
