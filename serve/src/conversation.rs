@@ -100,7 +100,10 @@ fn text_part(mut fields: Fields, types: &[&str]) -> Result<String> {
         return Err(fields.wrong("type", what));
     }
     // Of answers that come back, and hints about caching.
-    fields.harmless(&["annotations", "logprobs", "cache_control", "citations"])?;
+    // Texts of an answer come back with these.
+    fields.take("annotations");
+    fields.take("logprobs");
+    fields.harmless(&["cache_control", "citations"])?;
     let text = fields.text("text")?.ok_or_else(|| fields.missing("text"))?;
     fields.end()?;
     Ok(text)

@@ -112,8 +112,9 @@ fn thinking(fields: &mut Fields) -> Result<(Option<Thinking>, bool)> {
         Some("disabled") => (choice(false), false),
         _ => return Err(thinking.wrong("type", "expected enabled, adaptive or disabled")),
     };
-    // The model reasons as long as it does.
-    thinking.harmless(&["budget_tokens", "display"])?;
+    // The model reasons as long as it does, but Anthropic's clients have to send a budget.
+    thinking.take("budget_tokens");
+    thinking.harmless(&["display"])?;
     thinking.end()?;
     Ok(chosen)
 }
