@@ -132,7 +132,14 @@ fn state(path: &Path) -> Result<State> {
     if json.get("format").and_then(Value::as_u64) != Some(FORMAT.into()) {
         return Err(damaged(format!("is of another format than {FORMAT}, which is supported")));
     }
-    serde_json::from_value(json).map_err(|error| damaged(error.to_string()))
+    let state: State = serde_json::from_value(json).map_err(|error| damaged(error.to_string()))?;
+    let Progress { step, updates, position, skipped, skipped_in_row } = state.progress;
+    // Counters of a run stay far below their types' ends.
+    let counted = u64::from(updates).checked_add(skipped) == Some(step)
+        && step <= u64::from(u32::MAX)
+        && position <= 1 << 62
+        && u64::from(skipped_in_row) <= skipped;
+    if counted { Ok(state) } else { Err(damaged("has counters that contradict each other".into())) }
 }
 
 fn numbers(file: &SafeTensors, name: &str, info: &ParameterInfo) -> Result<Vec<f32>> {

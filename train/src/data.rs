@@ -23,6 +23,9 @@ const MOST_FILE: u64 = 4 << 30;
 /// The most files of a folder.
 const MOST_FILES: usize = 1 << 20;
 
+/// The most windows: their order has 32-bit numbers.
+const MOST_WINDOWS: usize = u32::MAX as usize;
+
 /// Bytes of a text that are encoded at once. Encoding takes up to 200 times as much memory.
 const PIECE: usize = 64 << 10;
 
@@ -78,10 +81,15 @@ impl Corpus {
     /// Cuts tokens into windows of `context`, each of which ends with the first token of the next.
     ///
     /// # Errors
-    /// [`Error::TooShort`] for fewer tokens than one window has.
+    /// [`Error::TooShort`] for fewer tokens than one window has; [`Error::Setting`] for more than
+    /// 2^32 - 1 windows.
     pub fn from_ids(ids: Vec<u32>, context: usize) -> Result<Self> {
         let context = context.max(1);
         let windows = ids.len().saturating_sub(1) / context;
+        if windows > MOST_WINDOWS {
+            let accepted = format!("at most {MOST_WINDOWS} are supported: take a longer context");
+            return Err(Error::setting("the number of windows", windows, accepted));
+        }
         if windows == 0 {
             let what = format!("a window of {context} and the token after it");
             return Err(Error::TooShort { tokens: ids.len(), needed: context + 1, what });
@@ -118,6 +126,9 @@ impl Corpus {
     }
 
     /// Returns a window's tokens and the one after them, `context + 1` ids.
+    ///
+    /// # Panics
+    /// If there are not more than `index` windows.
     pub fn window(&self, index: usize) -> &[u32] {
         &self.ids[index * self.context..][..self.context + 1]
     }

@@ -13,8 +13,8 @@
 //! | [`Trainer`] | steps, checkpoints, export |
 //! | [`score`] | the exported model's loss by the inference path |
 //!
-//! Models of bitnet, llama and qwen3 can be trained. A run gives the same bits each time on one
-//! device, also if it was resumed from a checkpoint.
+//! Models of bitnet, llama and qwen3 can be trained. Runs are bit-identical on one device, also
+//! those that were resumed from a checkpoint.
 
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
@@ -24,6 +24,7 @@ mod checkpoint;
 mod data;
 mod error;
 mod export;
+mod interpreter;
 mod network;
 mod plan;
 mod random;

@@ -2,7 +2,7 @@
 
 use crate::{
     error::Result,
-    network::{Batch, Network, Saved, Value},
+    network::{Batch, Network},
     settings::LinearMode,
 };
 use bitnet_wgpu::{
@@ -29,6 +29,19 @@ pub struct AttentionSaved {
     /// Logarithms of the sums of a softmax, `[batch, heads, tokens]`.
     lse: Tensor<f32>,
 }
+
+/// What a step computed from and gave, for its gradient.
+pub enum Saved {
+    Norm { x: Tensor<f32> },
+    Linear { x: Tensor<f32>, weights: Vec<Weights> },
+    HeadNorms { queries: Tensor<f32>, keys: Tensor<f32> },
+    Attention(AttentionSaved),
+    Gate { gate_up: Tensor<f32> },
+    Add,
+}
+
+/// Tensors from one step to the next: one, or one of each matrix of a linear step.
+pub type Value = Vec<Tensor<f32>>;
 
 impl Network {
     /// Records RMSNorm of every token.

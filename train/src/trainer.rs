@@ -19,6 +19,9 @@ use pollster::block_on;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 
+/// Bytes on the GPU per trained number: the weight, its gradient, two means.
+const BYTES: u64 = 16;
+
 /// Trains a model. Each [`step`](Self::step) takes the next windows of a text and changes the
 /// weights.
 ///
@@ -156,11 +159,7 @@ impl Trainer {
         let context = self.network.context.clone();
         let tokens = self.settings.tokens();
         let sum = Tensor::zeros(&context, [1])?.reshape([])?;
-        let mut encoder = context.encoder("zero");
-        for gradient in &self.gradients {
-            tensor::fill(0.0).forward_into(&mut encoder, gradient)?;
-        }
-        let _ = encoder.submit()?;
+        self.zero_gradients()?;
         let mut position = self.progress.position;
         for _ in 0..accumulation {
             let indices: Vec<usize> =
@@ -184,6 +183,15 @@ impl Trainer {
         }
         self.advance(position, skipped)?;
         Ok(StepReport { step, loss, gradient_norm, rate, skipped })
+    }
+
+    fn zero_gradients(&self) -> Result<()> {
+        let mut encoder = self.network.context.encoder("zero");
+        for gradient in &self.gradients {
+            tensor::fill(0.0).forward_into(&mut encoder, gradient)?;
+        }
+        let _ = encoder.submit()?;
+        Ok(())
     }
 
     /// Changes the weights along their gradients.
@@ -233,8 +241,14 @@ impl Trainer {
             });
         let numbers: Vec<Numbers> = numbers.collect::<Result<_>>()?;
         let state = State::new(self.progress, self.fingerprint, &self.settings, &self.json);
+        // The last good checkpoint stays beside one of weights that no longer give a finite loss.
+        let is_good = self.progress.skipped_in_row == 0
+            && numbers.iter().flatten().flatten().all(|number| number.is_finite());
+        let keep = if is_good { keep } else { keep.saturating_add(1) };
         let path = checkpoint::save(folder.as_ref(), &self.network.plan, &numbers, &state, keep)?;
-        self.last = Some(path.clone());
+        if is_good || self.last.is_none() {
+            self.last = Some(path.clone());
+        }
         Ok(path)
     }
 
@@ -248,6 +262,7 @@ impl Trainer {
             let accepted = format!("at most {} tokens are supported", self.settings.context);
             return Err(Error::setting("the length of held-out windows", length, accepted));
         }
+        check_ids(text.ids(), &self.config)?;
         let (mut sum, count) = (0.0, text.windows());
         for first in (0..count).step_by(self.settings.batch) {
             let windows = (first..count.min(first + self.settings.batch)).map(|i| text.window(i));
@@ -269,12 +284,9 @@ impl Trainer {
             let accepted = format!("windows of {} ids are needed", length + 1);
             return Err(Error::setting("a window", "of another length", accepted));
         }
+        windows.iter().try_for_each(|window| check_ids(window, &self.config))?;
         let context = &self.network.context;
-        let mut encoder = context.encoder("zero");
-        for gradient in &self.gradients {
-            tensor::fill(0.0).forward_into(&mut encoder, gradient)?;
-        }
-        let _ = encoder.submit()?;
+        self.zero_gradients()?;
         let batch = Batch::upload(context, windows.iter().copied(), length)?;
         let sum = Tensor::zeros(context, [1])?.reshape([])?;
         let share = 1.0 / (windows.len() * length) as f32;
@@ -330,7 +342,7 @@ impl Trainer {
     }
 }
 
-/// Checks that the device can bind each tensor, and that its memory limit holds all of them.
+/// Checks that the device can bind each tensor, and that a memory limit has room for all.
 fn check_fits(context: &Context, plan: &Plan) -> Result<()> {
     let limit = context.capabilities().max_binding_bytes;
     for info in &plan.parameters {
@@ -340,7 +352,15 @@ fn check_fits(context: &Context, plan: &Plan) -> Result<()> {
             return Err(LibraryError::TooLarge { what, bytes, limit }.into());
         }
     }
-    Ok(())
+    let bytes = BYTES * plan.len();
+    match context.memory_stats().limit {
+        Some(limit) if bytes > limit => {
+            let what = "weights, gradients and the optimizer's means".to_owned();
+            let live = context.live_memory();
+            Err(LibraryError::MemoryLimit { what, bytes, limit, live }.into())
+        }
+        _ => Ok(()),
+    }
 }
 
 fn check_text(text: &Corpus, config: &ModelConfig, settings: &Settings) -> Result<()> {
@@ -349,7 +369,11 @@ fn check_text(text: &Corpus, config: &ModelConfig, settings: &Settings) -> Resul
         let accepted = format!("windows of the context, {}, are needed", settings.context);
         return Err(Error::setting("the length of windows", length, accepted));
     }
-    match text.ids().iter().find(|&&id| id as usize >= config.vocab) {
+    check_ids(text.ids(), config)
+}
+
+fn check_ids(ids: &[u32], config: &ModelConfig) -> Result<()> {
+    match ids.iter().find(|&&id| id as usize >= config.vocab) {
         Some(id) => {
             let accepted = format!("ids below the vocab_size of {} are needed", config.vocab);
             Err(Error::setting("a token", id, accepted))
