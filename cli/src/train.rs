@@ -157,19 +157,19 @@ impl Train {
         let held_out = self.held_out.unwrap_or_else(|| (text.windows() / 100).clamp(1, 64));
         let (text, held_out) = text.split(held_out)?;
 
+        let windows = counted(text.windows(), "window");
         let context = self.open()?;
+        let mut trainer = Trainer::new(&context, source, text, settings)?;
+        self.resume(&mut trainer)?;
         if !self.json {
             say(format!(
-                "{}: {:.2} M parameters, {} of {} tokens to train on, {} held out\n",
+                "{}: {:.2} M parameters, {windows} of {} tokens to train on, {} held out\n",
                 context.capabilities().adapter,
                 parameters as f64 / 1e6,
-                counted(text.windows(), "window"),
-                settings.context,
+                trainer.settings().context,
                 held_out.windows()
             ))?;
         }
-        let mut trainer = Trainer::new(&context, source, text, settings)?;
-        self.resume(&mut trainer)?;
         let trained = self.train(&mut trainer)?;
         trainer.export(&self.out, self.tokenizer_folder(), self.embedding_element())?;
         let loss = score(&self.out, &context, &held_out)?;
