@@ -278,6 +278,9 @@ impl<M, V> Layer<M, V> {
     }
 
     /// The layer with its matrices and vectors converted.
+    ///
+    /// # Errors
+    /// Those of `matrix` and `vector`.
     pub fn try_map<N, W>(
         &self,
         matrix: impl Fn(&M) -> Result<N>,
@@ -340,6 +343,9 @@ impl<T, V> Ends<T, V> {
     }
 
     /// The ends with their matrices and vectors converted.
+    ///
+    /// # Errors
+    /// Those of `table` and `vector`.
     pub fn try_map<U, W>(
         &self,
         table: impl Fn(&T) -> Result<U>,
