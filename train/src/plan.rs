@@ -101,7 +101,7 @@ impl Plan {
     }
 
     /// Returns the number of trained numbers.
-    pub fn len(&self) -> u64 {
+    pub fn numbers(&self) -> u64 {
         let size = |info: &ParameterInfo| info.shape.iter().map(|&n| n as u64).product::<u64>();
         self.parameters.iter().map(size).sum()
     }

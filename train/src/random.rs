@@ -10,19 +10,19 @@ impl Random {
         Self(mixed(seed).wrapping_add(mixed(!stream)))
     }
 
-    pub fn next(&mut self) -> u64 {
+    pub fn word(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         mixed(self.0)
     }
 
     /// Returns a number below `bound`, which is not 0. The bias is below bound / 2^64.
     pub fn below(&mut self, bound: usize) -> usize {
-        ((u128::from(self.next()) * bound as u128) >> 64) as usize
+        ((u128::from(self.word()) * bound as u128) >> 64) as usize
     }
 
     /// Returns a number from -1 to less than 1, in steps of 2^-23.
     pub fn signed(&mut self) -> f32 {
-        (self.next() >> 40) as f32 * 2f32.powi(-23) - 1.0
+        (self.word() >> 40) as f32 * 2f32.powi(-23) - 1.0
     }
 }
 

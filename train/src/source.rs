@@ -69,7 +69,7 @@ impl Source {
     /// # Errors
     /// [`Error::Unsupported`] for a model with a step that cannot be trained.
     pub fn parameters(&self) -> Result<u64> {
-        Ok(Plan::new(&self.config)?.len())
+        Ok(Plan::new(&self.config)?.numbers())
     }
 
     /// Returns the first numbers of parameter number `index`. Random matrices are uniform, with a

@@ -352,7 +352,7 @@ fn check_fits(context: &Context, plan: &Plan) -> Result<()> {
             return Err(LibraryError::TooLarge { what, bytes, limit }.into());
         }
     }
-    let bytes = BYTES * plan.len();
+    let bytes = BYTES * plan.numbers();
     match context.memory_stats().limit {
         Some(limit) if bytes > limit => {
             let what = "weights, gradients and the optimizer's means".to_owned();
