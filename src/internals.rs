@@ -28,14 +28,14 @@ pub use crate::{
 };
 #[cfg(feature = "formats")]
 pub use formats::{
-    Activation, CheckpointInternals, FormatError, GenerationDefaults, GgufModel, Hadamard,
-    ModelConfigInternals, ModelFormat, RopeScaling, RotaryOrder, SafeTensors, config_from_json,
-    identify,
+    Activation, CheckpointInternals, Ends, FormatError, Gains, GenerationDefaults, GgufModel,
+    Hadamard, Layer, LayerStep, Matrix, ModelConfigInternals, ModelFormat, RopeScaling,
+    RotaryOrder, SafeTensors, Stack, config_from_json, end_tensors, identify, layer_tensors,
 };
 #[cfg(feature = "models")]
 pub use models::{
-    GenerateOptionsInternals, ModelBuilderInternals, ModelFilesInternals, ModelInternals,
-    ModelPart, TokenizerInternals,
+    GenerateOptionsInternals, ModelBuilderInternals, ModelFilesInternals, ModelGraphInternals,
+    ModelInternals, ModelPart, TokenizerInternals,
 };
 
 #[cfg(feature = "grammar")]
@@ -123,6 +123,7 @@ mod formats {
         open::{ModelFormat, identify},
         rope::RopeScaling,
         safetensors::SafeTensors,
+        tensors::{Ends, Gains, Layer, LayerStep, Matrix, Stack, end_tensors, layer_tensors},
     };
     use crate::{
         error::Result,
@@ -162,9 +163,10 @@ mod models {
     pub use crate::model::engine::interface::ModelPart;
     use crate::{
         error::{Error, Result},
-        formats::GgufVocabulary,
+        formats::{GgufVocabulary, ModelConfig},
         gpu::{recording::Recording, tensor::Tensor},
         model::{GenerateOptions, Model, ModelBuilder, ModelFiles, SessionOptions, Tokenizer},
+        ops::bitnet::Gate,
     };
     use std::path::PathBuf;
 
@@ -176,6 +178,15 @@ mod models {
             fn record_prompt(&self, ids: &[u32]) -> Result<(Recording, Tensor<f32>)>;
             fn record_step(&self, sequences: usize, past: usize) -> Result<Recording>;
             fn weight_bytes(&self) -> usize;
+        }
+    }
+
+    expose! {
+        /// What the graph of a [`ModelConfig`] computes with: the gate's activation function, and
+        /// the cosine and sine of every rotary angle, `[positions, head_dim / 2, 2]`.
+        ModelGraphInternals for ModelConfig {
+            fn gate(&self) -> Gate;
+            fn rope_angles(&self, positions: usize) -> Vec<f32>;
         }
     }
 

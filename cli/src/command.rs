@@ -2,6 +2,8 @@
 
 #[cfg(feature = "hub")]
 use crate::models::{List, Pull, Remove};
+#[cfg(feature = "train")]
+use crate::train::Train;
 use crate::{
     adapters::Adapters,
     bench::Bench,
@@ -43,6 +45,8 @@ enum Command {
     Tokenize(Tokenize),
     Perplexity(Perplexity),
     Quantize(Quantize),
+    #[cfg(feature = "train")]
+    Train(Box<Train>),
     Bench(Bench),
     Info(Info),
     #[cfg(feature = "hub")]
@@ -67,6 +71,8 @@ impl Arguments {
             Command::Tokenize(tokenize) => tokenize.run(),
             Command::Perplexity(perplexity) => perplexity.run(),
             Command::Quantize(quantize) => quantize.run(),
+            #[cfg(feature = "train")]
+            Command::Train(train) => train.run(),
             Command::Bench(bench) => bench.run(),
             Command::Info(info) => info.run(),
             Command::Adapters(adapters) => adapters.run(),

@@ -1,6 +1,15 @@
 //! Interrupts (Ctrl-C) that stop a piece of work and not the program.
 
 use anyhow::{Context as _, Result};
+#[cfg(feature = "train")]
+use std::{
+    process::exit,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+};
 use tokio::runtime::{Builder, Runtime};
 
 /// Returns a runtime of this thread, which receives signals.
@@ -15,4 +24,23 @@ pub async fn interrupt() {
         // The signal is not available.
         std::future::pending().await
     }
+}
+
+/// Exit status of a program that SIGINT ended, as shells have it.
+#[cfg(feature = "train")]
+const INTERRUPTED: i32 = 130;
+
+/// Returns a flag that the next interrupt sets, for work that is not asynchronous. The interrupt
+/// after that one ends the program.
+#[cfg(feature = "train")]
+pub fn flag() -> Result<Arc<AtomicBool>> {
+    let (runtime, flag) = (runtime()?, Arc::new(AtomicBool::new(false)));
+    let set = flag.clone();
+    thread::Builder::new().name("interrupts".into()).spawn(move || {
+        runtime.block_on(interrupt());
+        set.store(true, Ordering::Relaxed);
+        runtime.block_on(interrupt());
+        exit(INTERRUPTED);
+    })?;
+    Ok(flag)
 }

@@ -29,6 +29,8 @@ pub mod run;
 pub mod serve;
 mod style;
 pub mod tokenize;
+#[cfg(feature = "train")]
+pub mod train;
 
 use bitnet_wgpu::internals::files::display;
 use std::{

@@ -93,7 +93,7 @@ fn layers(text: &str) -> Result<Layers, String> {
     }
 }
 
-fn bytes(text: &str) -> Result<u64, String> {
+pub fn bytes(text: &str) -> Result<u64, String> {
     let (number, shift) = match text.char_indices().next_back() {
         Some((end, 'K' | 'k')) => (&text[..end], 10),
         Some((end, 'M' | 'm')) => (&text[..end], 20),

@@ -12,7 +12,10 @@ use crate::{
 };
 
 /// One decoder layer: its steps in their order, of matrices `M` and vectors `V`.
-pub struct Layer<M, V>(pub Vec<LayerStep<M, V>>);
+pub struct Layer<M, V>(
+    /// The steps.
+    pub Vec<LayerStep<M, V>>,
+);
 
 /// A step of a decoder layer. It reads what the step before it gives; the first one, and one after
 /// [`LayerStep::Add`], read the residual stream.
@@ -22,7 +25,12 @@ pub enum LayerStep<M, V> {
     /// Linear layers of one input, their products side by side.
     Linear(Stack<M, V>),
     /// RMSNorm of every query head and of every key head, with gains of `head_dim`.
-    HeadNorms { queries: V, keys: V },
+    HeadNorms {
+        /// Gains of query heads.
+        queries: V,
+        /// Gains of key heads.
+        keys: V,
+    },
     /// Rotary embedding of queries and keys, and causal attention.
     Attention,
     /// act(gate)·up.
@@ -49,7 +57,9 @@ pub enum Stack<M, V> {
 
 /// What comes before and after the layers, of tables `T` and vectors `V`.
 pub struct Ends<T, V> {
+    /// The embedding.
     pub embedding: T,
+    /// Gains of the final norm.
     pub norm: V,
     /// None where the embedding is the LM head.
     pub untied_head: Option<T>,
@@ -64,8 +74,11 @@ pub enum Table<D, M> {
 
 /// A matrix of a file, `[rows, columns]`.
 pub struct Matrix {
+    /// Its name after `model.layers.N.`, or its whole name outside the layers.
     pub name: &'static str,
+    /// Output features.
     pub rows: usize,
+    /// Input features.
     pub columns: usize,
     /// Multiplies its scales as it is read.
     pub scale: f32,
@@ -73,7 +86,9 @@ pub struct Matrix {
 
 /// The gains of a norm.
 pub struct Gains {
+    /// Their name after `model.layers.N.`, or their whole name outside the layers.
     pub name: &'static str,
+    /// How many there are.
     pub len: usize,
     /// Multiplies them as they are read.
     pub scale: f32,
@@ -263,6 +278,9 @@ impl<M, V> Layer<M, V> {
     }
 
     /// The layer with its matrices and vectors converted.
+    ///
+    /// # Errors
+    /// Those of `matrix` and `vector`.
     pub fn try_map<N, W>(
         &self,
         matrix: impl Fn(&M) -> Result<N>,
@@ -325,6 +343,9 @@ impl<T, V> Ends<T, V> {
     }
 
     /// The ends with their matrices and vectors converted.
+    ///
+    /// # Errors
+    /// Those of `table` and `vector`.
     pub fn try_map<U, W>(
         &self,
         table: impl Fn(&T) -> Result<U>,

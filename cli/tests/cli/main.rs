@@ -24,6 +24,8 @@ mod serve;
 #[cfg(unix)]
 mod terminal;
 mod tokenize;
+#[cfg(feature = "train")]
+mod train;
 
 use serde_json::Value;
 use std::{

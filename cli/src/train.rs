@@ -1,0 +1,437 @@
+//! `bitnet train`: trains a model on text.
+
+use crate::{
+    counted, interrupt,
+    model::{Activations, bytes, chosen, matrix_units, progress},
+    note, say,
+};
+use anyhow::{Result, bail};
+use bitnet_train::{
+    Corpus, DenseElement, LinearMode, Schedule, Settings, Source, StepReport, Trainer, end_of_text,
+    latest, score,
+};
+use bitnet_wgpu::{
+    Context, ContextOptions,
+    internals::files::{display, read, write},
+    model::Tokenizer,
+};
+use clap::{Args, ValueEnum};
+use indicatif::ProgressBar;
+use serde_json::{Value, json};
+use std::{
+    fs::{self, File, OpenOptions},
+    io::Write as _,
+    path::{Path, PathBuf},
+    sync::atomic::Ordering,
+    time::{Duration, Instant},
+};
+
+/// Most bytes of a log that is gone on with.
+const MAX_LOG: u64 = 1 << 30;
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Decline {
+    Cosine,
+    Constant,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum EmbeddingType {
+    F32,
+    Bf16,
+    F16,
+}
+
+/// Trains a ternary model on text, and writes it as a model directory
+///
+/// The model is one of bitnet, llama or qwen3, as a config.json says. Float weights are trained on
+/// a GPU, and are made ternary in every step. The output directory has the model, checkpoints in
+/// `checkpoints`, and a line of `log.jsonl` per step. The last windows of the text are held out:
+/// the finished model is scored on them. Ctrl-C writes a checkpoint, from which --resume goes on.
+#[derive(Args)]
+pub struct Train {
+    /// Directory with the config.json of a model, whose first weights are random
+    #[arg(long, value_name = "DIR", required_unless_present = "init")]
+    config: Option<PathBuf>,
+    /// Model directory with float weights in safetensors, which training starts from
+    #[arg(long, value_name = "DIR", conflicts_with = "config")]
+    init: Option<PathBuf>,
+    /// Directory with tokenizer.json [default: that of --config or --init]
+    #[arg(long, value_name = "DIR")]
+    tokenizer: Option<PathBuf>,
+    /// Files of .txt (a document each) or .jsonl (a document per line, as {"text": ".."}), or
+    /// directories with such files
+    #[arg(long, value_name = "PATH", required = true, num_args = 1..)]
+    data: Vec<PathBuf>,
+    /// Directory to write
+    #[arg(long, value_name = "DIR")]
+    out: PathBuf,
+    /// Number of steps
+    #[arg(long, value_name = "N")]
+    steps: u64,
+    /// Number of windows per micro-batch
+    #[arg(long, value_name = "N", default_value_t = 8)]
+    batch: usize,
+    /// Number of micro-batches per step, whose gradients are added
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    accumulate: usize,
+    /// Number of tokens per window [default: 256, or the model's context if it is smaller]
+    #[arg(long, value_name = "TOKENS")]
+    context: Option<usize>,
+    /// Largest learning rate of AdamW
+    #[arg(long, value_name = "RATE", default_value_t = 1e-3)]
+    lr: f32,
+    /// Last learning rate of the cosine, as a share of --lr
+    #[arg(long, value_name = "SHARE", default_value_t = 0.1)]
+    final_lr: f32,
+    /// Number of steps in which the learning rate grows to --lr [default: a tenth of --steps]
+    #[arg(long, value_name = "STEPS")]
+    warmup: Option<u64>,
+    /// Learning rate after the warm-up
+    #[arg(long, value_name = "SCHEDULE", default_value = "cosine")]
+    schedule: Decline,
+    /// Weight decay of matrices and embeddings; norms have none
+    #[arg(long, value_name = "DECAY", default_value_t = 0.1)]
+    weight_decay: f32,
+    /// Largest norm of all gradients together
+    #[arg(long, value_name = "NORM", default_value_t = 1.0)]
+    clip: f32,
+    /// Seed of the first weights and of the order of windows
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    seed: u64,
+    /// Activation type of linear layers [default: what config.json says]
+    #[arg(long, value_name = "TYPE")]
+    activations: Option<Activations>,
+    /// Number of windows at the end of the text that are held out [default: 1 % of them, 1 to 64]
+    #[arg(long, value_name = "WINDOWS")]
+    held_out: Option<usize>,
+    /// Type of embedding, LM head and norms in the model that is written
+    #[arg(long, value_name = "TYPE", default_value = "bf16")]
+    embedding_type: EmbeddingType,
+    /// Number of steps between two checkpoints
+    #[arg(long, value_name = "STEPS", default_value_t = 100)]
+    save_every: u64,
+    /// Number of checkpoints that are kept
+    #[arg(long, value_name = "N", default_value_t = 2)]
+    keep: usize,
+    /// Number of steps in a row with a loss or a gradient that is not finite, after which training
+    /// ends with an error
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    max_skipped: u32,
+    /// Go on from the last checkpoint in the output directory, if there is one
+    #[arg(long)]
+    resume: bool,
+    /// Overwrite a model in the output directory
+    #[arg(long)]
+    force: bool,
+    /// Number of steps between two lines of output
+    #[arg(long, value_name = "STEPS", default_value_t = 10)]
+    log_every: u64,
+    /// GPU by part of its name or by its number in `bitnet adapters`
+    #[arg(long, value_name = "NAME|NUMBER")]
+    adapter: Option<String>,
+    /// Limit of GPU memory, in bytes, or with the suffix K, M or G (2^10, 2^20, 2^30)
+    /// [default: none]
+    #[arg(long, value_name = "BYTES", value_parser = bytes)]
+    memory_limit: Option<u64>,
+    /// Print one JSON object instead of lines
+    #[arg(long)]
+    json: bool,
+}
+
+impl Train {
+    pub fn run(self) -> Result<()> {
+        let source = match (&self.init, &self.config) {
+            (Some(folder), _) => Source::from_weights(folder)?,
+            (None, Some(folder)) => Source::from_config(folder)?,
+            (None, None) => bail!("--config or --init is needed"),
+        };
+        let settings = self.settings(&source);
+        settings.check(source.config())?;
+        let parameters = source.parameters()?;
+        self.check_intervals()?;
+        self.check_output()?;
+        let tokenizer = Tokenizer::from_directory(self.tokenizer_folder())?;
+        let end = end_of_text(&tokenizer, source.config(), self.tokenizer_folder())?;
+        let text = Corpus::read(&self.data, &tokenizer, end, settings.context)?;
+        let held_out = self.held_out.unwrap_or_else(|| (text.windows() / 100).clamp(1, 64));
+        let (text, held_out) = text.split(held_out)?;
+
+        let windows = counted(text.windows(), "window");
+        let context = self.open()?;
+        let mut trainer = Trainer::new(&context, source, text, settings)?;
+        self.resume(&mut trainer)?;
+        if !self.json {
+            say(format!(
+                "{}: {:.2} M parameters, {windows} of {} tokens to train on, {} held out\n",
+                context.capabilities().adapter,
+                parameters as f64 / 1e6,
+                trainer.settings().context,
+                held_out.windows()
+            ))?;
+        }
+        let trained = self.train(&mut trainer)?;
+        trainer.export(&self.out, self.tokenizer_folder(), self.embedding_element())?;
+        let loss = score(&self.out, &context, &held_out)?;
+        self.report(&trainer, &trained, (loss, &held_out), &context)
+    }
+
+    fn settings(&self, source: &Source) -> Settings {
+        let config = source.config();
+        let context = self.context.unwrap_or(config.context.min(256));
+        let mut settings = Settings::new(self.steps, self.batch, context);
+        settings.accumulation = self.accumulate;
+        (settings.rate, settings.final_rate) = (self.lr, self.final_lr);
+        settings.warm_up = self.warmup.unwrap_or(settings.warm_up);
+        settings.schedule = match self.schedule {
+            Decline::Cosine => Schedule::Cosine,
+            Decline::Constant => Schedule::Constant,
+        };
+        (settings.decay, settings.clip) = (self.weight_decay, self.clip);
+        (settings.seed, settings.most_skipped) = (self.seed, self.max_skipped);
+        let quantized = self.activations.map(Activations::are_quantized);
+        settings.linear = match quantized.unwrap_or(config.quantized_activations) {
+            true => LinearMode::Int8,
+            false => LinearMode::Float,
+        };
+        settings
+    }
+
+    fn tokenizer_folder(&self) -> &Path {
+        let folders = [&self.tokenizer, &self.init, &self.config];
+        folders.into_iter().flatten().next().map_or(Path::new("."), PathBuf::as_path)
+    }
+
+    fn checkpoints(&self) -> PathBuf {
+        self.out.join("checkpoints")
+    }
+
+    fn embedding_element(&self) -> DenseElement {
+        match self.embedding_type {
+            EmbeddingType::F32 => DenseElement::F32,
+            EmbeddingType::Bf16 => DenseElement::Bf16,
+            EmbeddingType::F16 => DenseElement::F16,
+        }
+    }
+
+    fn check_intervals(&self) -> Result<()> {
+        let intervals = [
+            ("save-every", self.save_every),
+            ("log-every", self.log_every),
+            ("keep", self.keep as u64),
+            ("held-out", self.held_out.unwrap_or(1) as u64),
+        ];
+        match intervals.iter().find(|(_, interval)| *interval == 0) {
+            Some((option, _)) => bail!("--{option} 0: at least 1 is needed"),
+            None => Ok(()),
+        }
+    }
+
+    /// Checks that nothing is overwritten without being asked to, before the work.
+    fn check_output(&self) -> Result<()> {
+        let out = display(&self.out).to_string();
+        let real = self.out.canonicalize().ok();
+        let inputs = [&self.config, &self.init, &self.tokenizer].into_iter().flatten();
+        for input in inputs.chain(&self.data) {
+            let input = input.canonicalize().ok();
+            let (Some(out_path), Some(input)) = (&real, input) else { continue };
+            if out_path.starts_with(&input) {
+                bail!("--out {out} is in a directory of the input: choose another output");
+            }
+        }
+        let has_checkpoint = latest(self.checkpoints())?.is_some();
+        if has_checkpoint && !self.resume && !self.force {
+            bail!("{out} has checkpoints: --resume goes on from the last one, --force starts anew");
+        }
+        if self.out.join("config.json").exists() && !self.resume && !self.force {
+            bail!("{out} has a model already (--force overwrites it)");
+        }
+        fs::create_dir_all(&self.out)?;
+        Ok(())
+    }
+
+    fn open(&self) -> Result<Context> {
+        let mut options =
+            ContextOptions::default().experimental(matrix_units()).memory_limit(self.memory_limit);
+        if let Some(adapter) = &self.adapter {
+            options = options.adapter(chosen(adapter));
+        }
+        Ok(pollster::block_on(Context::open(options))?)
+    }
+
+    /// Goes on from the last checkpoint, or removes those of another run.
+    fn resume(&self, trainer: &mut Trainer) -> Result<()> {
+        let last = latest(self.checkpoints())?;
+        match last {
+            Some(checkpoint) if self.resume => {
+                trainer.resume(&checkpoint)?;
+                note(format!("resumed from {}", display(&checkpoint)));
+            }
+            Some(_) => fs::remove_dir_all(self.checkpoints())?,
+            None if self.resume => note("no checkpoint to resume from; starting anew"),
+            None => {}
+        }
+        Ok(())
+    }
+
+    /// Takes the steps that are left.
+    fn train(&self, trainer: &mut Trainer) -> Result<Trained> {
+        let mut log = Log::open(&self.out.join("log.jsonl"), trainer.progress().step)?;
+        let interrupted = interrupt::flag()?;
+        let bar = progress("training", "steps");
+        bar.set_length(trainer.settings().steps);
+        bar.set_position(trainer.progress().step);
+        // The position is where it is left, not what was done in this run.
+        bar.reset_eta();
+        let mut trained = Trained::default();
+        while !trainer.is_done() {
+            let start = Instant::now();
+            let report = trainer.step()?;
+            let took = start.elapsed();
+            trained.add(&report, took, trainer.settings().tokens());
+            log.add(&report, took, trainer.settings().tokens())?;
+            self.show(trainer, &report, &mut trained, &bar)?;
+            let stopped = interrupted.load(Ordering::Relaxed);
+            let is_due = report.step.is_multiple_of(self.save_every) && !report.skipped;
+            if trainer.is_done() || stopped || is_due {
+                let path = trainer.save(self.checkpoints(), self.keep)?;
+                if stopped && !trainer.is_done() {
+                    bar.finish_and_clear();
+                    let step = report.step;
+                    bail!(
+                        "interrupted after step {step}: --resume goes on from {}",
+                        display(&path)
+                    );
+                }
+            }
+        }
+        bar.finish_and_clear();
+        Ok(trained)
+    }
+
+    /// Shows a step on the bar, and some of them as lines.
+    fn show(
+        &self,
+        trainer: &Trainer,
+        report: &StepReport,
+        trained: &mut Trained,
+        bar: &ProgressBar,
+    ) -> Result<()> {
+        let StepReport { step, loss, gradient_norm, rate, skipped } = *report;
+        let speed = trained.since_line.rate().or(trained.all.rate()).unwrap_or_default();
+        bar.set_message(format!("loss {loss:.4}, {speed:.0} tok/s"));
+        bar.set_position(step);
+        let is_line =
+            step == 1 || step.is_multiple_of(self.log_every) || trainer.is_done() || skipped;
+        if !is_line {
+            return Ok(());
+        }
+        trained.since_line = Speed::default();
+        if self.json {
+            return Ok(());
+        }
+        let what = if skipped { "; skipped, since it is not finite" } else { "" };
+        let line = format!(
+            "step {step:5}: loss {loss:.4}, gradient norm {gradient_norm:.4}, learning rate {rate:.2e}, {speed:.0} tok/s{what}\n"
+        );
+        Ok(bar.suspend(|| say(line))?)
+    }
+
+    /// Prints how the finished model scores.
+    fn report(
+        &self,
+        trainer: &Trainer,
+        trained: &Trained,
+        (loss, held_out): (f64, &Corpus),
+        context: &Context,
+    ) -> Result<()> {
+        let tokens = held_out.windows() * trainer.settings().context;
+        let (progress, perplexity) = (trainer.progress(), loss.exp());
+        if self.json {
+            let object = json!({
+                "steps": progress.step, "skipped": progress.skipped, "loss": trained.loss,
+                "held_out_loss": loss, "perplexity": perplexity, "held_out_tokens": tokens,
+                "tokens_per_second": trained.all.rate(), "adapter": context.capabilities().adapter,
+            });
+            return Ok(say(format!("{object}\n"))?);
+        }
+        let skipped = match progress.skipped {
+            0 => String::new(),
+            count => format!(", {} skipped", counted(count as usize, "step")),
+        };
+        Ok(say(format!(
+            "{}: perplexity {perplexity:.2} (loss {loss:.4}) over {tokens} held-out tokens{skipped}\n",
+            display(&self.out)
+        ))?)
+    }
+}
+
+/// Tokens and the time that they took.
+#[derive(Clone, Copy, Default)]
+struct Speed {
+    tokens: usize,
+    time: Duration,
+}
+
+impl Speed {
+    /// Returns tokens per second.
+    fn rate(self) -> Option<f64> {
+        (self.tokens > 0).then(|| self.tokens as f64 / self.time.as_secs_f64().max(1e-9))
+    }
+
+    fn add(&mut self, tokens: usize, time: Duration) {
+        self.tokens += tokens;
+        self.time += time;
+    }
+}
+
+/// What a run has done so far.
+#[derive(Default)]
+struct Trained {
+    /// Of the last step.
+    loss: Option<f64>,
+    steps: u64,
+    /// Without the first step, which compiles the kernels.
+    all: Speed,
+    since_line: Speed,
+}
+
+impl Trained {
+    fn add(&mut self, report: &StepReport, took: Duration, tokens: usize) {
+        if self.steps > 0 {
+            self.all.add(tokens, took);
+        }
+        self.since_line.add(tokens, took);
+        self.steps += 1;
+        self.loss = Some(report.loss);
+    }
+}
+
+/// One JSON object per step.
+struct Log(File);
+
+impl Log {
+    /// Opens a log without the steps after `step`, which are computed again.
+    fn open(path: &Path, step: u64) -> Result<Self> {
+        let mut kept = String::new();
+        if step > 0 && path.exists() {
+            let lines = String::from_utf8_lossy(&read(path, MAX_LOG)?).into_owned();
+            let is_before = |line: &&str| {
+                let json: Option<Value> = serde_json::from_str(line).ok();
+                json.and_then(|json| json["step"].as_u64()).is_some_and(|own| own <= step)
+            };
+            kept = lines.lines().filter(is_before).flat_map(|line| [line, "\n"]).collect();
+        }
+        write(path, kept.as_bytes())?;
+        Ok(Self(OpenOptions::new().append(true).open(path)?))
+    }
+
+    fn add(&mut self, report: &StepReport, took: Duration, tokens: usize) -> Result<()> {
+        let StepReport { step, loss, gradient_norm, rate, skipped } = *report;
+        let object = json!({
+            "step": step, "loss": loss, "gradient_norm": gradient_norm, "learning_rate": rate,
+            "tokens": tokens, "seconds": took.as_secs_f64(), "skipped": skipped,
+        });
+        Ok(writeln!(self.0, "{object}")?)
+    }
+}

@@ -1,0 +1,133 @@
+//! `bitnet train`
+
+use crate::{Directory, HELDOUT, TALES, answers, bitnet, errors, fails, json, succeeds};
+use serde_json::{Value, json};
+use std::{fs, path::Path};
+
+/// A directory with the config.json of a small model for the tokenizer of the shipped one.
+fn config(directory: &Directory) -> String {
+    let folder = directory.path("config");
+    fs::create_dir_all(&folder).unwrap();
+    let json = json!({
+        "model_type": "bitnet", "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1,
+        "num_attention_heads": 2, "num_key_value_heads": 1, "vocab_size": 2048,
+        "max_position_embeddings": 64, "tie_word_embeddings": true, "bos_token_id": 2046,
+        "eos_token_id": 2047,
+    });
+    fs::write(Path::new(&folder).join("config.json"), json.to_string()).unwrap();
+    folder
+}
+
+/// What all runs have in common.
+fn arguments<'a>(config: &'a str, out: &'a str) -> Vec<&'a str> {
+    vec![
+        "train",
+        "--config",
+        config,
+        "--tokenizer",
+        TALES,
+        "--data",
+        HELDOUT,
+        "--out",
+        out,
+        "--steps",
+        "6",
+        "--batch",
+        "2",
+        "--context",
+        "16",
+        "--held-out",
+        "4",
+    ]
+}
+
+/// The steps of a log and their losses.
+fn log(out: &str) -> Vec<(u64, f64)> {
+    let text = fs::read_to_string(Path::new(out).join("log.jsonl")).unwrap();
+    let line = |line: &str| {
+        let json: Value = serde_json::from_str(line).unwrap();
+        (json["step"].as_u64().unwrap(), json["loss"].as_f64().unwrap())
+    };
+    text.lines().map(line).collect()
+}
+
+#[test]
+#[ignore = "needs a GPU"]
+fn a_trained_model_runs_and_resumes() {
+    let directory = Directory::new("train");
+    let config = config(&directory);
+    let [whole, parts] = ["whole", "parts"].map(|name| directory.path(name));
+    let trained = json(&arguments(&config, &whole));
+    let loss = trained["held_out_loss"].as_f64().unwrap();
+    assert!((7.0..8.0).contains(&loss), "{trained}");
+    assert_eq!((&trained["held_out_tokens"], &trained["skipped"]), (&json!(64), &json!(0)));
+    assert_eq!(log(&whole).len(), 6);
+    let options = ["--cpu", "--greedy", "--ignore-eos", "--max-tokens", "3"];
+    assert!(!answers(&[&["run", &whole, "Once"][..], &options].concat(), "").is_empty());
+
+    // A run of which the last half is computed again has the same bits.
+    let run = [&arguments(&config, &parts)[..], &["--save-every", "3", "--keep", "9"]].concat();
+    succeeds(&run);
+    let checkpoints = Path::new(&parts).join("checkpoints");
+    fs::remove_dir_all(checkpoints.join("step-00000006")).unwrap();
+    let resumed = succeeds(&[&run[..], &["--resume"]].concat());
+    assert!(resumed.contains("step     6: loss "), "{resumed}");
+    assert!(resumed.contains("perplexity ") && !resumed.contains("step     3:"), "{resumed}");
+    assert_eq!(log(&parts), log(&whole));
+    let weights = |out: &str| fs::read(Path::new(out).join("model.safetensors")).unwrap();
+    assert!(weights(&parts) == weights(&whole));
+
+    fails(&run, "has checkpoints: --resume goes on from the last one");
+    let other = [&run[..], &["--resume", "--seed", "1"]].concat();
+    fails(&other, "was made with another seed");
+    fs::remove_dir_all(checkpoints).unwrap();
+    fails(&run, "has a model already (--force overwrites it)");
+}
+
+/// All of these are found before a GPU is looked for.
+#[test]
+fn impossible_runs_are_refused() {
+    let directory = Directory::new("train-refused");
+    let (config, out) = (config(&directory), directory.path("out"));
+    let bad = directory.path("bad.jsonl");
+    fs::write(&bad, "{\"text\": \"fine\"}\n{\"text\": 1}\n").unwrap();
+    let run = arguments(&config, &out);
+    for (more, expected) in [
+        (&["--batch", "0"][..], "the batch is 0"),
+        (&["--context", "65"], "the context is 65; 1 to 64 tokens"),
+        (&["--lr", "nan"], "the learning rate is NaN"),
+        (&["--warmup", "7"], "the warm-up is 7"),
+        (&["--activations", "float"], "the activation type is float"),
+        (&["--save-every", "0"], "--save-every 0"),
+        (&["--held-out", "0"], "--held-out 0"),
+        (&["--held-out", "1000"], "1000 windows of 16 are held out"),
+        (&["--out", &config], "is in a directory of the input"),
+    ] {
+        fails(&[&without(&run, more[0])[..], more].concat(), expected);
+    }
+    fails(
+        &[&without(&run, "--data")[..], &["--data", &bad]].concat(),
+        "bad.jsonl:2: `text` is not a string",
+    );
+    fails(&[&without(&run, "--config")[..], &["--config", "no/where"]].concat(), "no/where");
+    fails(
+        &[&without(&run, "--tokenizer")[..], &["--tokenizer", &config]].concat(),
+        "tokenizer.json",
+    );
+    let gemma = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/data/models/gemma3");
+    fails(
+        &[&without(&run, "--config")[..], &["--config", gemma]].concat(),
+        "attention within a sliding window cannot be trained",
+    );
+    let output = bitnet(&without(&run, "--config")).output().unwrap();
+    assert!(errors(&output).contains("--config <DIR>"), "{}", errors(&output));
+    assert!(!Path::new(&out).join("model.safetensors").exists());
+}
+
+/// The arguments without an option and its value.
+fn without<'a>(arguments: &[&'a str], option: &str) -> Vec<&'a str> {
+    match arguments.iter().position(|argument| *argument == option) {
+        Some(at) => [&arguments[..at], &arguments[at + 2..]].concat(),
+        None => arguments.to_vec(),
+    }
+}

@@ -1,0 +1,183 @@
+//! One interpreter of the steps of a layer forward, and one backward. Each step's gradient stands
+//! beside the step in `steps.rs`.
+
+use crate::{
+    error::Result,
+    network::{Batch, Network},
+    plan::Step,
+    steps::{Saved, Value},
+};
+use bitnet_wgpu::{
+    Encoder, Out, Tensor,
+    tensor::{self, Axes, LinearGradients},
+    transformer::RmsNorm,
+};
+
+/// What the way back through a model needs of the way there.
+struct Trace {
+    layers: Vec<Vec<Saved>>,
+    /// The residual stream after the last layer.
+    x: Tensor<f32>,
+    normed: Tensor<f32>,
+}
+
+impl Network {
+    /// Returns the loss of every token, in nats, `[batch · tokens]`.
+    ///
+    /// # Errors
+    /// What the ops report.
+    pub fn losses(&self, batch: &Batch) -> Result<Tensor<f32>> {
+        let mut encoder = self.context.encoder("forward");
+        let trace = self.forward(&mut encoder, batch)?;
+        let head = &self.parameters[self.plan.head];
+        let op = tensor::linear_cross_entropy(&trace.normed, head, &batch.targets);
+        let losses = op.forward(&mut encoder)?.loss;
+        let _ = encoder.submit()?;
+        Ok(losses)
+    }
+
+    /// Adds the gradients of `share` times the sum of the losses of all tokens to `gradients`, and
+    /// that sum of losses to `sum`, `[]`.
+    ///
+    /// # Errors
+    /// What the ops report.
+    pub fn learn(
+        &self,
+        batch: &Batch,
+        share: f32,
+        gradients: &[Tensor<f32>],
+        sum: &Tensor<f32>,
+    ) -> Result<()> {
+        let mut encoder = self.context.encoder("forward");
+        let e = &mut encoder;
+        let trace = self.forward(e, batch)?;
+        let mut dx = self.loss_backward(e, &trace, batch, share, gradients, sum)?;
+        flush(e, "backward")?;
+        for (steps, saved) in self.plan.layers.iter().zip(trace.layers).rev() {
+            dx = self.layer_backward(e, steps, saved, dx, batch, gradients)?;
+            flush(e, "backward")?;
+        }
+        let embedding = &self.parameters[self.plan.embedding];
+        let dtable = tensor::gather(embedding, &batch.ids).backward(e, &dx)?;
+        let gradient = &gradients[self.plan.embedding];
+        tensor::add(gradient, &dtable).forward_into(e, gradient)?;
+        let _ = encoder.submit()?;
+        Ok(())
+    }
+
+    fn forward(&self, e: &mut Encoder, batch: &Batch) -> Result<Trace> {
+        let mut x = tensor::gather(&self.parameters[self.plan.embedding], &batch.ids).forward(e)?;
+        let mut layers = Vec::new();
+        for steps in &self.plan.layers {
+            let saved;
+            (x, saved) = self.layer(e, steps, x, batch)?;
+            layers.push(saved);
+            flush(e, "forward")?;
+        }
+        let normed = RmsNorm::new(&self.parameters[self.plan.norm], self.eps).forward(e, &x)?;
+        Ok(Trace { layers, x, normed })
+    }
+
+    /// Records the loss, and the gradients of LM head and final norm. Returns that of the residual
+    /// stream.
+    fn loss_backward(
+        &self,
+        e: &mut Encoder,
+        trace: &Trace,
+        batch: &Batch,
+        share: f32,
+        gradients: &[Tensor<f32>],
+        sum: &Tensor<f32>,
+    ) -> Result<Tensor<f32>> {
+        let head = self.plan.head;
+        let op =
+            tensor::linear_cross_entropy(&trace.normed, &self.parameters[head], &batch.targets);
+        let made = op.forward(e)?;
+        tensor::sum(&made.loss, Axes::ALL).forward_into(e, Out::add(sum))?;
+        let dloss = Tensor::uninit(&self.context, made.loss.shape())?;
+        tensor::fill(share).forward_into(e, &dloss)?;
+        let dnormed = Tensor::uninit(&self.context, trace.normed.shape())?;
+        let outs = LinearGradients { x: Out::set(&dnormed), w: Out::add(&gradients[head]) };
+        op.backward_into(e, &made.lse, &dloss, outs)?;
+        self.norm_backward(e, self.plan.norm, &trace.x, &dnormed, gradients)
+    }
+
+    /// Executes the steps of a layer.
+    fn layer(
+        &self,
+        e: &mut Encoder,
+        steps: &[Step],
+        mut x: Tensor<f32>,
+        batch: &Batch,
+    ) -> Result<(Tensor<f32>, Vec<Saved>)> {
+        // What the last step gives; none where the next one reads the residual stream.
+        let mut value: Option<Value> = None;
+        let mut all = Vec::with_capacity(steps.len());
+        for step in steps {
+            let input = value.take().unwrap_or_else(|| vec![x.clone()]);
+            let (next, saved) = match step {
+                Step::Norm(gain) => self.norm(e, *gain, input)?,
+                Step::Linear(weights) => self.linear(e, weights, input)?,
+                Step::HeadNorms { queries, keys } => {
+                    self.head_norms(e, (*queries, *keys), input)?
+                }
+                Step::Attention => self.attention(e, input, batch)?,
+                Step::Gate => self.gate(e, input)?,
+                Step::Add => {
+                    x = tensor::add(&x, &input[0]).forward(e)?;
+                    all.push(Saved::Add);
+                    continue;
+                }
+            };
+            value = Some(next);
+            all.push(saved);
+        }
+        Ok((x, all))
+    }
+
+    /// Executes the gradients of the steps of a layer, from the last one to the first. `dx` is the
+    /// gradient of the residual stream after the layer; returns that before it.
+    fn layer_backward(
+        &self,
+        e: &mut Encoder,
+        steps: &[Step],
+        saved: Vec<Saved>,
+        mut dx: Tensor<f32>,
+        batch: &Batch,
+        gradients: &[Tensor<f32>],
+    ) -> Result<Tensor<f32>> {
+        let mut value: Value = Vec::new();
+        for (i, (step, saved)) in steps.iter().zip(saved).enumerate().rev() {
+            value = match (step, saved) {
+                (Step::Norm(gain), Saved::Norm { x }) => {
+                    vec![self.norm_backward(e, *gain, &x, &value[0], gradients)?]
+                }
+                (Step::Linear(parts), Saved::Linear { x, weights }) => {
+                    vec![self.linear_backward(e, parts, (&x, &weights), &value, gradients)?]
+                }
+                (Step::HeadNorms { queries, keys }, Saved::HeadNorms { queries: q, keys: k }) => {
+                    self.head_norms_backward(e, (*queries, *keys), (&q, &k), value, gradients)?
+                }
+                (Step::Attention, Saved::Attention(saved)) => {
+                    self.attention_backward(e, &saved, &value[0], batch)?
+                }
+                (Step::Gate, Saved::Gate { gate_up }) => {
+                    self.gate_backward(e, &gate_up, &value[0])?
+                }
+                _ => vec![dx.clone()],
+            };
+            let reads_stream = i == 0 || matches!(steps[i - 1], Step::Add);
+            if reads_stream {
+                dx = tensor::add(&dx, &value[0]).forward(e)?;
+            }
+        }
+        Ok(dx)
+    }
+}
+
+/// Submits what is recorded, so that its temporary tensors are free for what follows.
+fn flush(e: &mut Encoder, label: &'static str) -> Result<()> {
+    let next = e.context().encoder(label);
+    let _ = std::mem::replace(e, next).submit()?;
+    Ok(())
+}

@@ -1,0 +1,39 @@
+//! The exported model, scored by the inference path.
+
+use crate::{
+    data::Corpus,
+    error::{Error, Result},
+};
+use bitnet_wgpu::model::{Device, Model};
+use pollster::block_on;
+use std::path::Path;
+
+/// Tokens of windows that are scored side by side.
+const TOGETHER: usize = 2048;
+
+/// Loads a model from its folder and returns its mean loss of a token of a text, in nats. The first
+/// token of a window is given, and every other one is scored.
+///
+/// # Errors
+/// [`Error::Library`] as [`ModelBuilder::build`](bitnet_wgpu::model::ModelBuilder::build) and
+/// [`Model::score`].
+pub fn score<'a>(
+    folder: impl AsRef<Path>,
+    device: impl Into<Device<'a>>,
+    text: &Corpus,
+) -> Result<f64> {
+    let model = Model::builder(folder).device(device).text_check(false).build()?;
+    // A window has a token more than the context that it was trained with.
+    let most = model.config().context;
+    let windows: Vec<&[u32]> =
+        (0..text.windows()).map(|i| text.window(i)).map(|w| &w[..w.len().min(most)]).collect();
+    let together = (TOGETHER / windows[0].len()).max(1);
+    let (mut sum, mut count) = (0.0, 0);
+    for group in windows.chunks(together) {
+        for scores in block_on(model.score_batch(group)).map_err(Error::from)? {
+            sum += scores.iter().sum::<f64>();
+            count += scores.len();
+        }
+    }
+    Ok(sum / f64::from(u32::try_from(count.max(1)).unwrap_or(u32::MAX)))
+}

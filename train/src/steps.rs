@@ -1,0 +1,230 @@
+//! The steps of a layer, each followed by its gradient.
+
+use crate::{
+    error::Result,
+    network::{Batch, Network},
+    settings::LinearMode,
+};
+use bitnet_wgpu::{
+    Encoder, Out, Tensor,
+    bitnet::{self, ActivationQuantizer, ActivationType, BitLinear, WeightQuantizer},
+    tensor::{self, Side},
+    transformer::{RmsNorm, RotaryEmbedding, flash_attention},
+    weights::TernaryMatrix,
+};
+
+/// The matrix of a linear layer as a step multiplied by it.
+pub enum Weights {
+    Ternary(TernaryMatrix),
+    /// The parameter itself.
+    Dense,
+}
+
+/// Rotated heads `[batch, heads, tokens, head_dim]`, and what attention made of them.
+pub struct AttentionSaved {
+    queries: Tensor<f32>,
+    keys: Tensor<f32>,
+    values: Tensor<f32>,
+    y: Tensor<f32>,
+    /// Logarithms of the sums of a softmax, `[batch, heads, tokens]`.
+    lse: Tensor<f32>,
+}
+
+/// What a step computed from and gave, for its gradient.
+pub enum Saved {
+    Norm { x: Tensor<f32> },
+    Linear { x: Tensor<f32>, weights: Vec<Weights> },
+    HeadNorms { queries: Tensor<f32>, keys: Tensor<f32> },
+    Attention(AttentionSaved),
+    Gate { gate_up: Tensor<f32> },
+    Add,
+}
+
+/// Tensors from one step to the next: one, or one of each matrix of a linear step.
+pub type Value = Vec<Tensor<f32>>;
+
+impl Network {
+    /// Records RMSNorm of every token.
+    pub fn norm(&self, e: &mut Encoder, gain: usize, input: Value) -> Result<(Value, Saved)> {
+        let x = first(input);
+        let y = RmsNorm::new(&self.parameters[gain], self.eps).forward(e, &x)?;
+        Ok((vec![y], Saved::Norm { x }))
+    }
+
+    /// Adds the gradient of the gains, and returns that of `x`.
+    pub fn norm_backward(
+        &self,
+        e: &mut Encoder,
+        gain: usize,
+        x: &Tensor<f32>,
+        dy: &Tensor<f32>,
+        gradients: &[Tensor<f32>],
+    ) -> Result<Tensor<f32>> {
+        let dx = Tensor::uninit(&self.context, x.shape())?;
+        let norm = RmsNorm::new(&self.parameters[gain], self.eps);
+        norm.backward_into(e, x, dy, &dx, Out::add(&gradients[gain]))?;
+        Ok(dx)
+    }
+
+    /// Records linear layers of one input. Their weights are made ternary anew, and the input is
+    /// quantized once for all of them.
+    pub fn linear(&self, e: &mut Encoder, parts: &[usize], input: Value) -> Result<(Value, Saved)> {
+        let x = first(input);
+        let masters = parts.iter().map(|&part| &self.parameters[part]);
+        if self.linear == LinearMode::Dense {
+            let products = masters.map(|w| tensor::matmul(&x, Side::transposed(w)).forward(e));
+            let products = products.collect::<bitnet_wgpu::Result<_>>()?;
+            let weights = parts.iter().map(|_| Weights::Dense).collect();
+            return Ok((products, Saved::Linear { x, weights }));
+        }
+        let ternary: Vec<TernaryMatrix> = masters
+            .map(|w| WeightQuantizer::absmean().quantize(e, w))
+            .collect::<bitnet_wgpu::Result<_>>()?;
+        let (products, x) = if self.linear == LinearMode::Int8 {
+            let codes = ActivationQuantizer::int8().quantize(e, &x)?;
+            let products = ternary.iter().map(|w| BitLinear::new(w).forward(e, &codes));
+            (products.collect::<bitnet_wgpu::Result<_>>()?, codes.dequantize(e)?)
+        } else {
+            let layer = |w| BitLinear::new(w).activation_type(ActivationType::Float);
+            let products = ternary.iter().map(|w| layer(w).forward(e, &x));
+            (products.collect::<bitnet_wgpu::Result<_>>()?, x)
+        };
+        let weights = ternary.into_iter().map(Weights::Ternary).collect();
+        Ok((products, Saved::Linear { x, weights }))
+    }
+
+    /// Adds the gradients of the float weights, and returns that of the input. Both go straight
+    /// through the quantizers, as if these had been the identity.
+    pub fn linear_backward(
+        &self,
+        e: &mut Encoder,
+        parts: &[usize],
+        (x, weights): (&Tensor<f32>, &[Weights]),
+        dy: &[Tensor<f32>],
+        gradients: &[Tensor<f32>],
+    ) -> Result<Tensor<f32>> {
+        let dx = Tensor::uninit(&self.context, x.shape())?;
+        for (i, ((&part, w), dy)) in parts.iter().zip(weights).zip(dy).enumerate() {
+            let out = if i == 0 { Out::set(&dx) } else { Out::add(&dx) };
+            match w {
+                Weights::Ternary(w) => BitLinear::new(w).backward_into(e, dy, out)?,
+                Weights::Dense => {
+                    tensor::matmul(dy, &self.parameters[part]).forward_into(e, out)?;
+                }
+            }
+            let dw = Out::add(&gradients[part]);
+            tensor::matmul(Side::transposed(dy), x).forward_into(e, dw)?;
+        }
+        Ok(dx)
+    }
+
+    /// Records RMSNorm of every query head and of every key head.
+    pub fn head_norms(
+        &self,
+        e: &mut Encoder,
+        (queries, keys): (usize, usize),
+        input: Value,
+    ) -> Result<(Value, Saved)> {
+        let mut heads = |x: &Tensor<f32>, gain: usize| -> Result<(Tensor<f32>, Tensor<f32>)> {
+            let heads = x.reshape([x.len() / self.head_dim, self.head_dim])?;
+            let y = RmsNorm::new(&self.parameters[gain], self.eps).forward(e, &heads)?;
+            Ok((y.reshape(x.shape())?, heads))
+        };
+        let (q, queries) = heads(&input[0], queries)?;
+        let (k, keys) = heads(&input[1], keys)?;
+        Ok((vec![q, k, input[2].clone()], Saved::HeadNorms { queries, keys }))
+    }
+
+    /// Adds the gradients of the gains, and returns those of queries, keys and values.
+    pub fn head_norms_backward(
+        &self,
+        e: &mut Encoder,
+        (queries, keys): (usize, usize),
+        (q, k): (&Tensor<f32>, &Tensor<f32>),
+        dy: Value,
+        gradients: &[Tensor<f32>],
+    ) -> Result<Value> {
+        let mut heads = |gain: usize, x: &Tensor<f32>, dy: &Tensor<f32>| -> Result<Tensor<f32>> {
+            let dx = self.norm_backward(e, gain, x, &dy.reshape(x.shape())?, gradients)?;
+            Ok(dx.reshape(dy.shape())?)
+        };
+        let (dq, dk) = (heads(queries, q, &dy[0])?, heads(keys, k, &dy[1])?);
+        Ok(vec![dq, dk, dy[2].clone()])
+    }
+
+    /// Records rotary embedding and causal attention of queries, keys and values, each
+    /// `[batch · tokens, heads · head_dim]`.
+    pub fn attention(
+        &self,
+        e: &mut Encoder,
+        input: Value,
+        batch: &Batch,
+    ) -> Result<(Value, Saved)> {
+        let rope = RotaryEmbedding::new(&self.angles);
+        let [q, k, v] = [0, 1, 2].map(|i| self.by_heads(&input[i], batch));
+        let (q, k, v) = (rope.forward(e, &q?)?, rope.forward(e, &k?)?, v?);
+        let (queries, keys, values) = (swapped(e, &q)?, swapped(e, &k)?, swapped(e, &v)?);
+        let (y, lse) = flash_attention(&queries, &keys, &values).causal().forward(e)?;
+        let joined = swapped(e, &y)?.reshape(input[0].shape())?;
+        Ok((vec![joined], Saved::Attention(AttentionSaved { queries, keys, values, y, lse })))
+    }
+
+    /// Returns the gradients of queries, keys and values.
+    pub fn attention_backward(
+        &self,
+        e: &mut Encoder,
+        saved: &AttentionSaved,
+        dy: &Tensor<f32>,
+        batch: &Batch,
+    ) -> Result<Value> {
+        let AttentionSaved { queries, keys, values, y, lse } = saved;
+        let dy = swapped(e, &self.by_heads(dy, batch)?)?;
+        let attention = flash_attention(queries, keys, values).causal();
+        let (q, k, v) = attention.backward(e, y, lse, &dy)?;
+        let rope = RotaryEmbedding::new(&self.angles);
+        let (q, k, v) = (swapped(e, &q)?, swapped(e, &k)?, swapped(e, &v)?);
+        let joined = |x: Tensor<f32>| {
+            let rows = batch.windows * batch.tokens;
+            x.reshape([rows, x.len() / rows.max(1)])
+        };
+        Ok(vec![joined(rope.backward(e, &q)?)?, joined(rope.backward(e, &k)?)?, joined(v)?])
+    }
+
+    /// Records act(gate)·up.
+    pub fn gate(&self, e: &mut Encoder, input: Value) -> Result<(Value, Saved)> {
+        let gate_up = tensor::concat(&[&input[0], &input[1]], 1).forward(e)?;
+        let y = bitnet::gate(&gate_up, self.gate).forward(e)?;
+        Ok((vec![y], Saved::Gate { gate_up }))
+    }
+
+    /// Returns the gradients of gates and ups.
+    pub fn gate_backward(
+        &self,
+        e: &mut Encoder,
+        gate_up: &Tensor<f32>,
+        dy: &Tensor<f32>,
+    ) -> Result<Value> {
+        let d = bitnet::gate(gate_up, self.gate).backward(e, dy)?;
+        let width = d.shape().as_matrix().1 / 2;
+        Ok(vec![
+            tensor::slice(&d, 1, 0..width).forward(e)?,
+            tensor::slice(&d, 1, width..2 * width).forward(e)?,
+        ])
+    }
+
+    /// Returns `[batch, tokens, heads, head_dim]`.
+    fn by_heads(&self, x: &Tensor<f32>, batch: &Batch) -> bitnet_wgpu::Result<Tensor<f32>> {
+        let heads = x.shape().as_matrix().1 / self.head_dim;
+        x.reshape([batch.windows, batch.tokens, heads, self.head_dim])
+    }
+}
+
+/// Returns the only tensor of a value. The plan checks that there is one.
+fn first(mut value: Value) -> Tensor<f32> {
+    value.swap_remove(0)
+}
+
+/// Tokens and heads in each other's place.
+fn swapped(e: &mut Encoder, x: &Tensor<f32>) -> bitnet_wgpu::Result<Tensor<f32>> {
+    tensor::permute(x, &[0, 2, 1, 3]).forward(e)
+}

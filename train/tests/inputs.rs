@@ -1,0 +1,195 @@
+//! Text, configurations and settings that are refused. No GPU is needed.
+
+use bitnet_train::{Corpus, Error, LinearMode, Settings, Source, end_of_text};
+use bitnet_wgpu::model::Tokenizer;
+use serde_json::{Value, json};
+use std::{fs, path::Path};
+
+const TALES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../assets/tales-22m");
+const MODELS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/data/models");
+
+fn tokenizer() -> Tokenizer {
+    Tokenizer::from_directory(TALES).unwrap()
+}
+
+/// Reads a file of text with this name and these contents.
+fn corpus(name: &str, contents: &[u8]) -> Result<Corpus, Error> {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join(name);
+    fs::write(&file, contents).unwrap();
+    Corpus::read(&[file], &tokenizer(), 2047, 2)
+}
+
+#[test]
+fn bad_lines_are_named() {
+    let good = r#"{"text": "Once upon a time there was a king."}"#;
+    for (line, expected) in [
+        ("{\"text\": \"no end", "is not JSON"),
+        ("{\"txt\": \"another name\"}", "has no field `text`"),
+        ("{\"text\": 7}", "`text` is not a string"),
+        ("[]", "has no field `text`"),
+    ] {
+        let error =
+            corpus("a.jsonl", format!("{good}\n\n{line}\n{good}\n").as_bytes()).unwrap_err();
+        assert!(matches!(error, Error::Data { line: Some(3), .. }), "{error}");
+        let text = error.to_string();
+        assert!(text.contains("a.jsonl:3: ") && text.contains(expected), "{text}");
+    }
+    let error = corpus("a.txt", b"one\ntwo\n\xff\n").unwrap_err();
+    assert!(matches!(error, Error::Data { line: Some(3), .. }), "{error}");
+    let error = corpus("a.csv", b"one").unwrap_err();
+    assert!(error.to_string().ends_with("neither a folder nor a file of .txt or .jsonl"));
+    assert!(matches!(corpus("a.txt", b""), Err(Error::TooShort { .. })));
+    let missing = Corpus::read(&["no/such.txt".into()], &tokenizer(), 2047, 2);
+    assert!(matches!(missing, Err(Error::Library(_))));
+    let empty = tempfile::tempdir().unwrap();
+    let error = Corpus::read(&[empty.path().into()], &tokenizer(), 2047, 2).unwrap_err();
+    assert!(error.to_string().ends_with("has no files of .txt or .jsonl"), "{error}");
+}
+
+#[test]
+fn documents_are_joined_in_order() {
+    let folder = tempfile::tempdir().unwrap();
+    let inner = folder.path().join("b");
+    fs::create_dir(&inner).unwrap();
+    fs::write(folder.path().join("c.jsonl"), "{\"text\": \"four\"}\n{\"text\": \"\"}\n").unwrap();
+    fs::write(inner.join("d.txt"), "two\nthree").unwrap();
+    fs::write(folder.path().join("a.txt"), "\u{feff}one").unwrap();
+    fs::write(folder.path().join("notes.md"), "\u{0}").unwrap();
+    let tokenizer = tokenizer();
+    let expected: Vec<u32> = ["one", "two\nthree", "four"]
+        .iter()
+        .flat_map(|text| [vec![2046], tokenizer.encode_plain(text).unwrap(), vec![2047]].concat())
+        .collect();
+    let corpus = Corpus::read(&[folder.path().into()], &tokenizer, 2047, 2).unwrap();
+    assert_eq!(corpus.ids(), expected);
+}
+
+fn source(json: &Value) -> Result<Source, Error> {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("config.json"), json.to_string()).unwrap();
+    Source::from_config(folder.path())
+}
+
+fn llama() -> Value {
+    json!({
+        "model_type": "llama", "hidden_size": 24, "intermediate_size": 44, "num_hidden_layers": 2,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 2048,
+        "max_position_embeddings": 64, "eos_token_id": 2047,
+    })
+}
+
+#[test]
+fn hostile_configurations_are_refused() {
+    for (key, value) in [
+        ("hidden_size", json!(0)),
+        ("hidden_size", json!(1u64 << 40)),
+        ("hidden_size", json!(-1)),
+        ("num_hidden_layers", json!(1 << 30)),
+        ("num_attention_heads", json!(0)),
+        ("num_key_value_heads", json!(3)),
+        ("head_dim", json!(7)),
+        ("head_dim", json!(512)),
+        ("vocab_size", json!(1 << 24)),
+        ("rms_norm_eps", json!("small")),
+        ("model_type", json!("gpt2")),
+        ("model_type", json!(null)),
+        ("rope_theta", json!(0)),
+        ("attention_bias", json!(true)),
+        ("num_local_experts", json!(8)),
+    ] {
+        let mut json = llama();
+        json[key] = value;
+        if key == "vocab_size" {
+            json["hidden_size"] = json!(1 << 20);
+        }
+        let refused = source(&json).and_then(|source| source.parameters());
+        assert!(refused.is_err(), "{key}: {json}");
+    }
+    for contents in ["", "[]", "{", "{\"model_type\": \"llama\"}"] {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("config.json"), contents).unwrap();
+        assert!(matches!(Source::from_config(folder.path()), Err(Error::Library(_))));
+    }
+    assert!(matches!(Source::from_config("no/such/folder"), Err(Error::Library(_))));
+}
+
+#[test]
+fn unsupported_steps_are_named() {
+    for (model, expected) in [
+        ("gemma3", "sliding window"),
+        ("granite", "a scale of the embedding"),
+        ("minicpm", "a scale of the embedding"),
+        ("normed", "a norm of its own before every linear layer"),
+    ] {
+        let source = Source::from_config(Path::new(MODELS).join(model)).unwrap();
+        let error = source.parameters().unwrap_err();
+        assert!(matches!(error, Error::Unsupported { .. }), "{model}: {error}");
+        assert!(error.to_string().contains(expected), "{model}: {error}");
+    }
+    for (model, parameters) in [("llama", 2), ("qwen3", 2), ("online", 2)] {
+        let source = Source::from_config(Path::new(MODELS).join(model)).unwrap();
+        assert!(source.parameters().unwrap() > parameters);
+    }
+}
+
+/// A change of settings that makes them impossible.
+type Change = fn(&mut Settings);
+
+#[test]
+fn impossible_settings_are_named() {
+    let changes: [(Change, &str); 14] = [
+        (|s| s.steps = 0, "the number of steps is 0"),
+        (|s| s.batch = 0, "the batch is 0"),
+        (|s| s.batch = 1 << 40, "the batch is"),
+        (|s| s.accumulation = 0, "the accumulation is 0"),
+        (|s| s.context = 0, "the context is 0; 1 to 64 tokens"),
+        (|s| s.context = 65, "the context is 65"),
+        (|s| s.rate = 0.0, "the learning rate is 0"),
+        (|s| s.rate = f32::NAN, "the learning rate is NaN"),
+        (|s| s.final_rate = 2.0, "the final learning rate is 2"),
+        (|s| s.warm_up = 11, "the warm-up is 11"),
+        (|s| s.decay = -1.0, "the weight decay is -1"),
+        (|s| s.betas.1 = 1.0, "beta 2 is 1"),
+        (|s| s.clip = f32::INFINITY, "the gradient norm limit is inf"),
+        (|s| s.most_skipped = 0, "the number of skipped steps is 0"),
+    ];
+    let source_of = source(&llama()).unwrap();
+    let settings = Settings::new(10, 2, 8);
+    settings.check(source_of.config()).unwrap();
+    for (change, expected) in changes {
+        let mut changed = settings.clone();
+        change(&mut changed);
+        let error = changed.check(source_of.config()).unwrap_err();
+        assert!(matches!(error, Error::Setting { .. }), "{error}");
+        assert!(error.to_string().starts_with(expected), "{error}");
+    }
+    let mut bitnet = llama();
+    bitnet["model_type"] = "bitnet".into();
+    let mut float = settings;
+    float.linear = LinearMode::Float;
+    let error = float.check(source(&bitnet).unwrap().config()).unwrap_err();
+    assert!(error.to_string().starts_with("the activation type is float"), "{error}");
+}
+
+#[test]
+fn small_vocabularies_are_refused() {
+    let mut json = llama();
+    let end =
+        |json: &Value| end_of_text(&tokenizer(), source(json).unwrap().config(), Path::new(TALES));
+    assert_eq!(end(&json).unwrap(), 2047);
+    json["vocab_size"] = json!(2047);
+    json["eos_token_id"] = json!(2);
+    let error = end(&json).unwrap_err().to_string();
+    assert!(error.starts_with("the tokenizer's vocabulary is 2048"), "{error}");
+}
+
+#[test]
+fn the_learning_rate_warms_up_and_falls() {
+    let mut settings = Settings::new(110, 1, 8);
+    (settings.rate, settings.warm_up) = (1.0, 10);
+    let rates = [1, 10, 60, 110].map(|step| settings.rate_at(step));
+    for (rate, expected) in rates.into_iter().zip([0.1, 1.0, 0.55, 0.1]) {
+        assert!((rate - expected).abs() < 1e-6, "{rate}, not {expected}");
+    }
+}

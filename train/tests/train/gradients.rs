@@ -1,0 +1,115 @@
+//! Gradients of whole models against differences of their losses, with nothing quantized.
+
+use super::{config, ids, read, settings, trainer};
+use bitnet_train::{Corpus, LinearMode, Trainer};
+
+const VOCAB: usize = 23;
+
+/// Length of a step along a unit vector. Weights are some 0.2.
+const STEP: f32 = 0.03;
+
+/// What rounding to f32 changes of a mean loss: each of 24 tokens is off by some 2^-22 of a loss of
+/// 3, and on both sides.
+const ROUNDING: f64 = 1e-6;
+
+/// Numbers that follow from a seed, of mean 0.
+fn direction(count: usize, seed: u32) -> Vec<f32> {
+    ids(count, 2001, seed).iter().map(|&id| id as f32 / 1000.0 - 0.5).collect()
+}
+
+/// The derivative of the loss along a unit vector: its fourth-order central difference, and how far
+/// the second-order one is from it. The error of the first is below twice that distance where the
+/// loss is smooth, and where only its second derivative has a jump, as relu² has.
+fn difference(trainer: &Trainer, text: &Corpus, parameter: usize, unit: &[f32]) -> (f64, f64) {
+    let tensor = &trainer.weights()[parameter];
+    let start = read(tensor);
+    let loss = |steps: f32| {
+        let moved: Vec<f32> = start.iter().zip(unit).map(|(w, u)| w + steps * STEP * u).collect();
+        tensor.write(&moved).unwrap();
+        trainer.loss(text).unwrap()
+    };
+    let near = loss(1.0) - loss(-1.0);
+    let far = loss(2.0) - loss(-2.0);
+    tensor.write(&start).unwrap();
+    let step = f64::from(STEP);
+    let (second, fourth) = (near / (2.0 * step), (8.0 * near - far) / (12.0 * step));
+    (fourth, (fourth - second).abs())
+}
+
+/// Compares the gradient of every parameter along a vector that is half itself and half random.
+/// Returns the largest error as a share of its bound, and the largest bound as a share of the
+/// gradient's norm.
+fn check(family: &str, layers: usize) -> (f64, f64) {
+    let text = Corpus::from_ids(ids(3 * 8 + 1, VOCAB as u32, 7), 8).unwrap();
+    let mut settings = settings(1, LinearMode::Dense);
+    settings.batch = 3;
+    let mut json = config(family, VOCAB);
+    json["num_hidden_layers"] = layers.into();
+    let trainer = trainer(&json, text.clone(), settings).unwrap();
+    let windows: Vec<&[u32]> = (0..3).map(|i| text.window(i)).collect();
+    trainer.compute_gradients(&windows).unwrap();
+    let norm = |x: &[f32]| x.iter().map(|x| x * x).sum::<f32>().sqrt();
+    let (mut worst, mut widest) = (0f64, 0f64);
+    for (i, info) in trainer.parameters().iter().enumerate() {
+        let gradient = read(&trainer.gradients()[i]);
+        let other = direction(gradient.len(), 100 + i as u32);
+        let sizes = [norm(&gradient), norm(&other)];
+        assert!(sizes[0] > 0.0, "{family}: `{}` has no gradient", info.name);
+        let both: Vec<f32> =
+            gradient.iter().zip(&other).map(|(a, b)| a / sizes[0] + b / sizes[1]).collect();
+        let unit: Vec<f32> = both.iter().map(|x| x / norm(&both)).collect();
+        let slope: f64 =
+            gradient.iter().zip(&unit).map(|(g, u)| f64::from(*g) * f64::from(*u)).sum();
+        let (expected, distance) = difference(&trainer, &text, i, &unit);
+        let bound = 2.0 * distance + ROUNDING / f64::from(STEP);
+        let error = (slope - expected).abs();
+        (worst, widest) = (worst.max(error / bound), widest.max(bound / f64::from(sizes[0])));
+        assert!(
+            error <= bound,
+            "{family}: `{}`: {slope:.6} and {expected:.6} differ by more than {bound:.6}",
+            info.name
+        );
+    }
+    (worst, widest)
+}
+
+/// A bound is below a tenth of the gradient, so that a wrong gradient is seen.
+#[test]
+fn gradients_are_slopes_of_the_loss() {
+    for (family, layers) in [("bitnet", 2), ("llama", 1), ("qwen3", 1)] {
+        let (worst, widest) = check(family, layers);
+        println!("{family}: {worst:.2} of the bound, which is at most {widest:.3} of a gradient");
+        assert!(widest < 0.1, "{family}: {widest}");
+    }
+}
+
+/// Straight through the quantizers, gradients are those of a model whose weights are the ternary
+/// ones, and which is not quantized.
+#[test]
+fn ternary_gradients_are_those_of_dense_weights() {
+    let json = config("qwen3", VOCAB);
+    let text = Corpus::from_ids(ids(2 * 8 + 1, VOCAB as u32, 9), 8).unwrap();
+    let windows: Vec<&[u32]> = (0..2).map(|i| text.window(i)).collect();
+    let make = |linear| trainer(&json, text.clone(), settings(1, linear)).unwrap();
+    let (float, dense, int8) =
+        (make(LinearMode::Float), make(LinearMode::Dense), make(LinearMode::Int8));
+    for (info, weights) in dense.parameters().iter().zip(dense.weights()) {
+        if info.kind == bitnet_train::Kind::Linear {
+            let numbers = read(weights);
+            let mean = numbers.iter().map(|w| w.abs()).sum::<f32>() / numbers.len() as f32;
+            let ternary = |w: f32| (w / mean).round_ties_even().clamp(-1.0, 1.0) * mean;
+            weights.write(&numbers.into_iter().map(ternary).collect::<Vec<_>>()).unwrap();
+        }
+    }
+    for (other, bound) in [(&float, 1e-4), (&int8, 0.1)] {
+        dense.compute_gradients(&windows).unwrap();
+        other.compute_gradients(&windows).unwrap();
+        for (i, info) in dense.parameters().iter().enumerate() {
+            let (a, b) = (read(&dense.gradients()[i]), read(&other.gradients()[i]));
+            let norm = |x: &[f32]| x.iter().map(|x| x * x).sum::<f32>().sqrt();
+            let off: Vec<f32> = a.iter().zip(&b).map(|(a, b)| a - b).collect();
+            let share = norm(&off) / norm(&a);
+            assert!(share < bound, "`{}` differs by {share}", info.name);
+        }
+    }
+}
