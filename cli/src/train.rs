@@ -2,7 +2,7 @@
 
 use crate::{
     counted, interrupt,
-    model::{Activations, bytes, chosen, matrix_units, progress},
+    model::{Activations, bytes, chosen, experimental_features, progress},
     note, say,
 };
 use anyhow::{Result, bail};
@@ -251,8 +251,9 @@ impl Train {
     }
 
     fn open(&self) -> Result<Context> {
-        let mut options =
-            ContextOptions::default().experimental(matrix_units()).memory_limit(self.memory_limit);
+        let mut options = ContextOptions::default()
+            .experimental(experimental_features())
+            .memory_limit(self.memory_limit);
         if let Some(adapter) = &self.adapter {
             options = options.adapter(chosen(adapter));
         }
