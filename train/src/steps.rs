@@ -35,7 +35,7 @@ pub enum Saved {
     Norm { x: Tensor<f32> },
     Linear { x: Tensor<f32>, weights: Vec<Weights> },
     HeadNorms { queries: Tensor<f32>, keys: Tensor<f32> },
-    Attention(AttentionSaved),
+    Attention(Box<AttentionSaved>),
     Gate { gate_up: Tensor<f32> },
     Add,
 }
@@ -166,7 +166,8 @@ impl Network {
         let (queries, keys, values) = (swapped(e, &q)?, swapped(e, &k)?, swapped(e, &v)?);
         let (y, lse) = flash_attention(&queries, &keys, &values).causal().forward(e)?;
         let joined = swapped(e, &y)?.reshape(input[0].shape())?;
-        Ok((vec![joined], Saved::Attention(AttentionSaved { queries, keys, values, y, lse })))
+        let saved = AttentionSaved { queries, keys, values, y, lse };
+        Ok((vec![joined], Saved::Attention(Box::new(saved))))
     }
 
     /// Returns the gradients of queries, keys and values.
