@@ -30,17 +30,19 @@ pub async fn interrupt() {
 #[cfg(feature = "train")]
 const INTERRUPTED: i32 = 130;
 
-/// Returns a flag that the next interrupt sets, for work that is not asynchronous. The interrupt
-/// after that one ends the program.
+/// Returns a flag that the next interrupt sets, for work that is not asynchronous. An interrupt that
+/// finds it set ends the program.
 #[cfg(feature = "train")]
 pub fn flag() -> Result<Arc<AtomicBool>> {
     let (runtime, flag) = (runtime()?, Arc::new(AtomicBool::new(false)));
     let set = flag.clone();
     thread::Builder::new().name("interrupts".into()).spawn(move || {
-        runtime.block_on(interrupt());
-        set.store(true, Ordering::Relaxed);
-        runtime.block_on(interrupt());
-        exit(INTERRUPTED);
+        loop {
+            runtime.block_on(interrupt());
+            if set.swap(true, Ordering::Relaxed) {
+                exit(INTERRUPTED);
+            }
+        }
     })?;
     Ok(flag)
 }

@@ -5,10 +5,10 @@ use crate::{
     model::{Activations, bytes, chosen, experimental_features, progress},
     note, say,
 };
-use anyhow::{Result, bail};
+use anyhow::{Context as _, Result, bail};
 use bitnet_train::{
-    Corpus, DenseElement, LinearMode, Schedule, Settings, Source, StepReport, Trainer, end_of_text,
-    latest, score,
+    Corpus, DenseElement, LinearMode, Progress, Schedule, Score, Settings, Source, StepReport,
+    Trainer, end_of_text, latest, score,
 };
 use bitnet_wgpu::{
     Context, ContextOptions,
@@ -172,8 +172,11 @@ impl Train {
         }
         let trained = self.train(&mut trainer)?;
         trainer.export(&self.out, self.tokenizer_folder(), self.embedding_element())?;
-        let loss = score(&self.out, &context, &held_out)?;
-        self.report(&trainer, &trained, (loss, &held_out), &context)
+        let progress = trainer.progress();
+        // The model that is scored takes its place on the GPU.
+        drop(trainer);
+        let scored = score(&self.out, &context, &held_out)?;
+        self.report(progress, &trained, scored, &context)
     }
 
     fn settings(&self, source: &Source) -> Settings {
@@ -230,24 +233,30 @@ impl Train {
     /// Checks that nothing is overwritten without being asked to, before the work.
     fn check_output(&self) -> Result<()> {
         let out = display(&self.out).to_string();
-        let real = self.out.canonicalize().ok();
-        let inputs = [&self.config, &self.init, &self.tokenizer].into_iter().flatten();
-        for input in inputs.chain(&self.data) {
-            let input = input.canonicalize().ok();
-            let (Some(out_path), Some(input)) = (&real, input) else { continue };
-            if out_path.starts_with(&input) {
-                bail!("--out {out} is in a directory of the input: choose another output");
+        let real = resolved(&self.out)?;
+        let models = [&self.config, &self.init, &self.tokenizer].into_iter().flatten();
+        for model in models {
+            if model.canonicalize().is_ok_and(|model| model == real) {
+                bail!("--out {out} is a directory of the input: choose another output");
+            }
+        }
+        // The log and the model's files would be read as text.
+        for data in &self.data {
+            if data.canonicalize().is_ok_and(|data| real.starts_with(data)) {
+                bail!("--out {out} is in a directory of --data: choose another output");
             }
         }
         let has_checkpoint = latest(self.checkpoints())?.is_some();
         if has_checkpoint && !self.resume && !self.force {
             bail!("{out} has checkpoints: --resume goes on from the last one, --force starts anew");
         }
-        if self.out.join("config.json").exists() && !self.resume && !self.force {
-            bail!("{out} has a model already (--force overwrites it)");
+        let goes_on = self.resume && has_checkpoint;
+        let has_model =
+            ["config.json", "log.jsonl"].iter().any(|name| self.out.join(name).exists());
+        if has_model && !goes_on && !self.force {
+            bail!("{out} has a model or a log already (--force overwrites it)");
         }
-        fs::create_dir_all(&self.out)?;
-        Ok(())
+        fs::create_dir_all(&self.out).with_context(|| format!("creating {out}"))
     }
 
     fn open(&self) -> Result<Context> {
@@ -266,9 +275,18 @@ impl Train {
         match last {
             Some(checkpoint) if self.resume => {
                 trainer.resume(&checkpoint)?;
+                let (at, steps) = (trainer.progress().step, self.steps);
+                if at > steps {
+                    let path = display(&checkpoint);
+                    bail!("--steps {steps}: {path} has more; at least {at} are needed");
+                }
                 note(format!("resumed from {}", display(&checkpoint)));
             }
-            Some(_) => fs::remove_dir_all(self.checkpoints())?,
+            Some(_) => {
+                let folder = self.checkpoints();
+                let removed = fs::remove_dir_all(&folder);
+                removed.with_context(|| format!("removing {}", display(&folder)))?;
+            }
             None if self.resume => note("no checkpoint to resume from; starting anew"),
             None => {}
         }
@@ -291,13 +309,15 @@ impl Train {
             let took = start.elapsed();
             trained.add(&report, took, trainer.settings().tokens());
             log.add(&report, took, trainer.settings().tokens())?;
-            self.show(trainer, &report, &mut trained, &bar)?;
-            let stopped = interrupted.load(Ordering::Relaxed);
+            let shown = self.show(trainer, &report, &mut trained, &bar);
+            // A closed output ends the run as Ctrl-C does: with a checkpoint.
+            let stopped = interrupted.load(Ordering::Relaxed) || shown.is_err();
             let is_due = report.step.is_multiple_of(self.save_every) && !report.skipped;
             if trainer.is_done() || stopped || is_due {
                 let path = trainer.save(self.checkpoints(), self.keep)?;
                 if stopped && !trainer.is_done() {
                     bar.finish_and_clear();
+                    shown?;
                     let step = report.step;
                     bail!(
                         "interrupted after step {step}: --resume goes on from {}",
@@ -307,6 +327,8 @@ impl Train {
             }
         }
         bar.finish_and_clear();
+        // From here on, an interrupt ends the program: the checkpoint has all steps.
+        interrupted.store(true, Ordering::Relaxed);
         Ok(trained)
     }
 
@@ -341,13 +363,12 @@ impl Train {
     /// Prints how the finished model scores.
     fn report(
         &self,
-        trainer: &Trainer,
+        progress: Progress,
         trained: &Trained,
-        (loss, held_out): (f64, &Corpus),
+        Score { loss, tokens }: Score,
         context: &Context,
     ) -> Result<()> {
-        let tokens = held_out.windows() * trainer.settings().context;
-        let (progress, perplexity) = (trainer.progress(), loss.exp());
+        let perplexity = loss.exp();
         if self.json {
             let object = json!({
                 "steps": progress.step, "skipped": progress.skipped, "loss": trained.loss,
@@ -365,6 +386,15 @@ impl Train {
             display(&self.out)
         ))?)
     }
+}
+
+/// Returns where a folder is, or would be if it were made.
+fn resolved(path: &Path) -> Result<PathBuf> {
+    let absolute = std::path::absolute(path)?;
+    let existing = absolute
+        .ancestors()
+        .find_map(|at| Some(at.canonicalize().ok()?.join(absolute.strip_prefix(at).ok()?)));
+    Ok(existing.unwrap_or(absolute))
 }
 
 /// Tokens and the time that they took.
@@ -409,7 +439,7 @@ impl Trained {
 }
 
 /// One JSON object per step.
-struct Log(File);
+struct Log(File, PathBuf);
 
 impl Log {
     /// Opens a log without the steps after `step`, which are computed again.
@@ -424,7 +454,9 @@ impl Log {
             kept = lines.lines().filter(is_before).flat_map(|line| [line, "\n"]).collect();
         }
         write(path, kept.as_bytes())?;
-        Ok(Self(OpenOptions::new().append(true).open(path)?))
+        let file = OpenOptions::new().append(true).open(path);
+        let file = file.with_context(|| format!("opening {}", display(path)))?;
+        Ok(Self(file, path.to_owned()))
     }
 
     fn add(&mut self, report: &StepReport, took: Duration, tokens: usize) -> Result<()> {
@@ -433,6 +465,6 @@ impl Log {
             "step": step, "loss": loss, "gradient_norm": gradient_norm, "learning_rate": rate,
             "tokens": tokens, "seconds": took.as_secs_f64(), "skipped": skipped,
         });
-        Ok(writeln!(self.0, "{object}")?)
+        writeln!(self.0, "{object}").with_context(|| format!("writing {}", display(&self.1)))
     }
 }

@@ -4,7 +4,7 @@
 use crate::{
     error::{Error, Result},
     plan::{ParameterInfo, Plan},
-    settings::Settings,
+    settings::{MOST_STEPS, Settings},
 };
 use bitnet_wgpu::{
     Error as LibraryError,
@@ -88,22 +88,42 @@ pub fn save(
     let path = folder.join(format!("{PREFIX}{:08}", state.progress.step));
     let partial = folder.join(format!("{PREFIX}{:08}{PARTIAL}", state.progress.step));
     at(folder, fs::create_dir_all(folder))?;
-    remove(&partial)?;
+    remove_partial(folder)?;
     at(&partial, fs::create_dir(&partial))?;
     let weights = named(plan, numbers, &[("", 0)]);
     write(partial.join(WEIGHTS), &serialized(&weights)?)?;
+    drop(weights);
     let means = named(plan, numbers, &[("mean.", 1), ("square.", 2)]);
     write(partial.join(OPTIMIZER), &serialized(&means)?)?;
-    let mut json = serde_json::to_vec_pretty(state).map_err(io::Error::other);
-    json = json.map(|json| [json, b"\n".to_vec()].concat());
-    write(partial.join(STATE), &at(&path, json)?)?;
+    write(partial.join(STATE), &at(&path, pretty(state))?)?;
+    // With it, training can start from the weights.
+    write(partial.join(CONFIG), &at(&path, pretty(&state.config))?)?;
     remove(&path)?;
     at(&path, fs::rename(&partial, &path))?;
     let all = list(folder)?;
-    for (_, old) in all.iter().rev().skip(keep.max(1)) {
+    // What was written stays, even if a later step is there of another run.
+    let others = all.iter().rev().filter(|(_, other)| *other != path);
+    for (_, old) in others.skip(keep.max(1) - 1) {
         remove(old)?;
     }
     Ok(path)
+}
+
+fn pretty(value: &impl Serialize) -> io::Result<Vec<u8>> {
+    let json = serde_json::to_vec_pretty(value).map_err(io::Error::other);
+    json.map(|json| [json, b"\n".to_vec()].concat())
+}
+
+/// Removes checkpoints that were not finished.
+fn remove_partial(folder: &Path) -> Result<()> {
+    for entry in at(folder, fs::read_dir(folder))? {
+        let entry = at(folder, entry)?;
+        let is_partial = |name: &str| name.starts_with(PREFIX) && name.ends_with(PARTIAL);
+        if entry.file_name().to_str().is_some_and(is_partial) {
+            remove(&entry.path())?;
+        }
+    }
+    Ok(())
 }
 
 /// Reads a checkpoint.
@@ -134,10 +154,10 @@ fn state(path: &Path) -> Result<State> {
     }
     let state: State = serde_json::from_value(json).map_err(|error| damaged(error.to_string()))?;
     let Progress { step, updates, position, skipped, skipped_in_row } = state.progress;
-    // Counters of a run stay far below their types' ends.
+    let windows = (state.settings.batch as u64).checked_mul(state.settings.accumulation as u64);
     let counted = u64::from(updates).checked_add(skipped) == Some(step)
-        && step <= u64::from(u32::MAX)
-        && position <= 1 << 62
+        && step <= MOST_STEPS
+        && windows.and_then(|windows| windows.checked_mul(step)) == Some(position)
         && u64::from(skipped_in_row) <= skipped;
     if counted { Ok(state) } else { Err(damaged("has counters that contradict each other".into())) }
 }
@@ -164,8 +184,11 @@ pub fn list(folder: &Path) -> Result<Vec<(u64, PathBuf)>> {
     for entry in entries {
         let entry = at(folder, entry)?;
         let name = entry.file_name();
-        let step = name.to_str().and_then(|name| name.strip_prefix(PREFIX)?.parse().ok());
-        all.extend(step.map(|step: u64| (step, entry.path())));
+        let digits = name.to_str().and_then(|name| name.strip_prefix(PREFIX));
+        let digits = digits.filter(|digits| digits.bytes().all(|byte| byte.is_ascii_digit()));
+        let step: Option<u64> = digits.and_then(|digits| digits.parse().ok());
+        let path = entry.path();
+        all.extend(step.filter(|_| path.is_dir()).map(|step| (step, path)));
     }
     all.sort();
     Ok(all)

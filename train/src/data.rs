@@ -41,7 +41,7 @@ pub struct Corpus {
 impl Corpus {
     /// Reads text files (`.txt`: a document each) and JSON Lines (`.jsonl`: a document a line, as
     /// `{"text": ".."}`). Of folders, it reads all such files, in the order of their paths. A
-    /// document is the tokenizer's BOS if it has one, the text, and `end`. Names of special tokens
+    /// document is the tokenizer's BOS if it has one that is not `end`, the text, and `end`. Names of special tokens
     /// in the text become those tokens. Long texts are encoded in pieces that end with a line.
     ///
     /// # Errors
@@ -92,7 +92,8 @@ impl Corpus {
         }
         if windows == 0 {
             let what = format!("a window of {context} and the token after it");
-            return Err(Error::TooShort { tokens: ids.len(), needed: context + 1, what });
+            let needed = context.saturating_add(1);
+            return Err(Error::TooShort { tokens: ids.len(), needed, what });
         }
         Ok(Self { ids, context, windows })
     }
@@ -103,7 +104,8 @@ impl Corpus {
     /// [`Error::TooShort`] if none would be left on either side.
     pub fn split(mut self, held_out: usize) -> Result<(Self, Self)> {
         if held_out == 0 || held_out >= self.windows {
-            let needed = (held_out.max(1) + 1) * self.context + 1;
+            let windows = held_out.max(1).saturating_add(1);
+            let needed = windows.saturating_mul(self.context).saturating_add(1);
             let what = format!("{} windows of {} are held out", held_out.max(1), self.context);
             return Err(Error::TooShort { tokens: self.ids.len(), needed, what });
         }
@@ -184,7 +186,7 @@ enum FileKind {
 }
 
 fn kind(path: &Path) -> Option<FileKind> {
-    match path.extension()?.to_str()? {
+    match path.extension()?.to_str()?.to_ascii_lowercase().as_str() {
         "txt" => Some(FileKind::Text),
         "jsonl" => Some(FileKind::Lines),
         _ => None,
@@ -296,7 +298,7 @@ fn pieces(text: &str) -> Vec<&str> {
     pieces
 }
 
-/// Returns the token that ends documents: the tokenizer's first, or else the configuration's.
+/// Returns the token that ends documents: the first of config.json, or else the tokenizer's.
 ///
 /// # Errors
 /// [`Error::Setting`] if there is none, or the tokenizer has more tokens than the model.

@@ -72,9 +72,13 @@ impl Trainer {
         write(folder.join(WEIGHTS), &serialized(&tensors)?)?;
         for name in TOKENIZER {
             let file = tokenizer.join(name);
-            let is_same = file.canonicalize().ok() == folder.join(name).canonicalize().ok();
+            let target = folder.join(name);
+            let is_same = file.canonicalize().ok() == target.canonicalize().ok();
             if file.is_file() && !is_same {
-                write(folder.join(name), &read(&file, MOST_FILE)?)?;
+                write(&target, &read(&file, MOST_FILE)?)?;
+            } else if target.is_file() && !file.is_file() {
+                // Of another model that was here.
+                at(&target, fs::remove_file(&target))?;
             }
         }
         let json = config_json(self.source_json(), self.is_tied(), linear, ends);

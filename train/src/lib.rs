@@ -39,7 +39,7 @@ pub use checkpoint::{Progress, latest};
 pub use data::{Corpus, end_of_text};
 pub use error::{Error, Result};
 pub use plan::{Kind, ParameterInfo};
-pub use score::score;
+pub use score::{Score, score};
 pub use settings::{LinearMode, Schedule, Settings};
 pub use source::Source;
 pub use trainer::{StepReport, Trainer};

@@ -11,17 +11,26 @@ use std::path::Path;
 /// Tokens of windows that are scored side by side.
 const TOGETHER: usize = 2048;
 
-/// Loads a model from its folder and returns its mean loss of a token of a text, in nats. The first
-/// token of a window is given, and every other one is scored.
+/// How a model scores on a text.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Score {
+    /// Mean loss of a token, in nats.
+    pub loss: f64,
+    /// Number of tokens that were scored.
+    pub tokens: usize,
+}
+
+/// Loads a model from its folder and returns its loss on a text. The first token of a window is
+/// given, and every other one is scored, up to the model's context.
 ///
 /// # Errors
 /// [`Error::Library`] as [`ModelBuilder::build`](bitnet_wgpu::model::ModelBuilder::build) and
-/// [`Model::score`].
+/// [`Model::score`]; [`Error::Setting`] for a model with a context of one token.
 pub fn score<'a>(
     folder: impl AsRef<Path>,
     device: impl Into<Device<'a>>,
     text: &Corpus,
-) -> Result<f64> {
+) -> Result<Score> {
     let model = Model::builder(folder).device(device).text_check(false).build()?;
     // A window has a token more than the context that it was trained with.
     let most = model.config().context;
@@ -35,5 +44,9 @@ pub fn score<'a>(
             count += scores.len();
         }
     }
-    Ok(sum / f64::from(u32::try_from(count.max(1)).unwrap_or(u32::MAX)))
+    if count == 0 {
+        let accepted = "a context of at least 2 tokens is needed";
+        return Err(Error::setting("the number of scored tokens", 0, accepted));
+    }
+    Ok(Score { loss: sum / count as f64, tokens: count })
 }

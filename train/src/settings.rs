@@ -8,6 +8,8 @@ use std::f64::consts::PI;
 /// The largest number of tokens in a micro-batch, `batch · context`. Kernels count numbers in 32
 /// bits, and each token has thousands.
 const MOST_TOKENS: usize = 1 << 22;
+/// The largest number of steps: AdamW's power of a step is of 32 bits with a sign.
+pub const MOST_STEPS: u64 = i32::MAX as u64;
 
 /// What linear layers compute with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -116,8 +118,8 @@ impl Settings {
                 return Err(Error::setting(name, size, accepted));
             }
         }
-        if self.steps == 0 || self.steps > u64::from(u32::MAX) {
-            let accepted = format!("1 to {} are supported", u32::MAX);
+        if self.steps == 0 || self.steps > MOST_STEPS {
+            let accepted = format!("1 to {MOST_STEPS} are supported");
             return Err(Error::setting("the number of steps", self.steps, accepted));
         }
         if self.warm_up > self.steps {
@@ -159,7 +161,7 @@ impl Settings {
         match self.schedule {
             Schedule::Constant => self.rate,
             Schedule::Cosine => {
-                let all = (self.steps - self.warm_up).max(1) as f64;
+                let all = self.steps.saturating_sub(self.warm_up).max(1) as f64;
                 let done = ((step - self.warm_up) as f64 / all).min(1.0);
                 let last = f64::from(self.final_rate);
                 (rate * (last + (1.0 - last) * 0.5 * (1.0 + (PI * done).cos()))) as f32
@@ -173,15 +175,21 @@ impl Settings {
     }
 
     /// Returns the name of the first setting that changes what is computed and differs from
-    /// `other`. The number of steps may differ: a run can be made longer.
-    pub(crate) fn difference(&self, other: &Self) -> Option<&'static str> {
+    /// `other`, those of a run that has taken `done` steps. The number of steps may differ, and with
+    /// it a warm-up that is over: a run can be made longer.
+    pub(crate) fn difference(&self, other: &Self, done: u64) -> Option<&'static str> {
+        let is_longer = self.steps != other.steps;
         let same = [
             ("batch", self.batch == other.batch),
             ("accumulation", self.accumulation == other.accumulation),
             ("context", self.context == other.context),
             ("learning rate", self.rate == other.rate),
             ("final learning rate", self.final_rate == other.final_rate),
-            ("warm-up", self.warm_up == other.warm_up),
+            (
+                "warm-up",
+                self.warm_up == other.warm_up
+                    || is_longer && done >= self.warm_up.max(other.warm_up),
+            ),
             ("schedule", self.schedule == other.schedule),
             ("weight decay", self.decay == other.decay),
             ("betas", self.betas == other.betas),

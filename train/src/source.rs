@@ -50,7 +50,11 @@ impl Source {
     pub fn from_weights(folder: impl AsRef<Path>) -> Result<Self> {
         let weights = Checkpoint::open(folder)?;
         let (config, json) = (weights.config().clone(), weights.config_json().clone());
-        weights.check_unused()?;
+        if weights.check_unused().is_err() {
+            let problem = "has tensors that its config.json does not account for; remove them, or correct config.json";
+            let path = weights.path().to_owned();
+            return Err(Error::Checkpoint { path, problem: problem.into() });
+        }
         Ok(Self { config, json, weights: Some(weights) })
     }
 

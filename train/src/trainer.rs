@@ -129,7 +129,7 @@ impl Trainer {
         let path = checkpoint.as_ref();
         let (numbers, state) = checkpoint::load(path, &self.network.plan)?;
         let other = |problem: String| Error::Checkpoint { path: path.to_owned(), problem };
-        if let Some(name) = self.settings.difference(&state.settings) {
+        if let Some(name) = self.settings.difference(&state.settings, state.progress.step) {
             return Err(other(format!("was made with another {name}; the same one is needed")));
         }
         let expected = State::new(state.progress, self.fingerprint, &self.settings, &self.json);
@@ -138,6 +138,9 @@ impl Trainer {
         }
         if state.text != expected.text {
             return Err(other("was made with another text or tokenizer".into()));
+        }
+        if !all_finite(&numbers) {
+            return Err(other("has numbers that are not finite; resume from an older one".into()));
         }
         for (i, [weights, mean, square]) in numbers.iter().enumerate() {
             self.network.parameters[i].write(weights)?;
@@ -229,10 +232,12 @@ impl Trainer {
     }
 
     /// Writes a checkpoint to a folder within `folder`, keeps the last `keep` of them, and returns
-    /// its path.
+    /// its path. If a weight is no longer finite, nothing is written, and the path is that of the
+    /// last checkpoint.
     ///
     /// # Errors
-    /// What the device or the disk reports.
+    /// [`Error::Diverged`] if a weight is not finite and there is no checkpoint; what the device or
+    /// the disk reports.
     pub fn save(&mut self, folder: impl AsRef<Path>, keep: usize) -> Result<PathBuf> {
         let read = |tensor: &Tensor<f32>| block_on(tensor.read());
         let numbers =
@@ -240,10 +245,13 @@ impl Trainer {
                 Ok([read(weights)?, read(&moments.mean)?, read(&moments.square)?])
             });
         let numbers: Vec<Numbers> = numbers.collect::<Result<_>>()?;
+        if !all_finite(&numbers) {
+            let diverged = Error::Diverged { steps: self.progress.skipped_in_row, last: None };
+            return self.last.clone().ok_or(diverged);
+        }
         let state = State::new(self.progress, self.fingerprint, &self.settings, &self.json);
         // The last good checkpoint stays beside one of weights that no longer give a finite loss.
-        let is_good = self.progress.skipped_in_row == 0
-            && numbers.iter().flatten().flatten().all(|number| number.is_finite());
+        let is_good = self.progress.skipped_in_row == 0;
         let keep = if is_good { keep } else { keep.saturating_add(1) };
         let path = checkpoint::save(folder.as_ref(), &self.network.plan, &numbers, &state, keep)?;
         if is_good || self.last.is_none() {
@@ -340,6 +348,10 @@ impl Trainer {
             .map(|tensor| block_on(tensor.read()))
             .collect::<bitnet_wgpu::Result<_>>()?)
     }
+}
+
+fn all_finite(numbers: &[Numbers]) -> bool {
+    numbers.iter().flatten().flatten().all(|number| number.is_finite())
 }
 
 /// Checks that the device can bind each tensor, and that a memory limit has room for all.

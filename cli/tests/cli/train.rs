@@ -2,7 +2,12 @@
 
 use crate::{Directory, HELDOUT, TALES, answers, bitnet, errors, fails, json, succeeds};
 use serde_json::{Value, json};
-use std::{fs, path::Path};
+use std::{
+    fs,
+    io::{BufRead as _, BufReader},
+    path::Path,
+    process::Stdio,
+};
 
 /// A directory with the config.json of a small model for the tokenizer of the shipped one.
 fn config(directory: &Directory) -> String {
@@ -81,7 +86,30 @@ fn a_trained_model_runs_and_resumes() {
     let other = [&run[..], &["--resume", "--seed", "1"]].concat();
     fails(&other, "was made with another seed");
     fs::remove_dir_all(checkpoints).unwrap();
-    fails(&run, "has a model already (--force overwrites it)");
+    fails(&run, "has a model or a log already (--force overwrites it)");
+    fails(&[&run[..], &["--resume"]].concat(), "has a model or a log already");
+}
+
+/// As `head` does, a reader leaves, and the next line cannot be written.
+#[test]
+#[ignore = "needs a GPU"]
+fn a_closed_output_leaves_a_checkpoint() {
+    let directory = Directory::new("train-closed");
+    let config = config(&directory);
+    let [whole, parts] = ["whole", "parts"].map(|name| directory.path(name));
+    succeeds(&arguments(&config, &whole));
+    let run = [&arguments(&config, &parts)[..], &["--log-every", "1"]].concat();
+    let mut child = bitnet(&run).stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    lines.find(|line| line.as_ref().unwrap().starts_with("step     1: ")).unwrap().unwrap();
+    drop(lines);
+    child.wait().unwrap();
+    assert!(!Path::new(&parts).join("config.json").exists(), "it ended before the last step");
+    let resumed = succeeds(&[&run[..], &["--resume"]].concat());
+    assert!(!resumed.contains("step     1: "), "{resumed}");
+    let weights = |out: &str| fs::read(Path::new(out).join("model.safetensors")).unwrap();
+    assert!(weights(&parts) == weights(&whole));
+    assert_eq!(log(&parts), log(&whole));
 }
 
 /// All of these are found before a GPU is looked for.
@@ -92,6 +120,8 @@ fn impossible_runs_are_refused() {
     let bad = directory.path("bad.jsonl");
     fs::write(&bad, "{\"text\": \"fine\"}\n{\"text\": 1}\n").unwrap();
     let run = arguments(&config, &out);
+    // It does not exist yet.
+    let within = format!("{HELDOUT}/models/new");
     for (more, expected) in [
         (&["--batch", "0"][..], "the batch is 0"),
         (&["--context", "65"], "the context is 65; 1 to 64 tokens"),
@@ -101,7 +131,8 @@ fn impossible_runs_are_refused() {
         (&["--save-every", "0"], "--save-every 0"),
         (&["--held-out", "0"], "--held-out 0"),
         (&["--held-out", "1000"], "1000 windows of 16 are held out"),
-        (&["--out", &config], "is in a directory of the input"),
+        (&["--out", &config], "is a directory of the input"),
+        (&["--out", &within], "is in a directory of --data"),
     ] {
         fails(&[&without(&run, more[0])[..], more].concat(), expected);
     }

@@ -33,7 +33,9 @@ fn inference_computes_the_loss_of_training() {
         run.export(&path, TALES, DenseElement::F32).unwrap();
         let expected = run.loss(&held_out).unwrap();
         for device in [Device::from(context()), Device::Cpu] {
-            let found = score(&path, device, &held_out).unwrap();
+            let scored = score(&path, device, &held_out).unwrap();
+            assert_eq!(scored.tokens, held_out.windows() * 8);
+            let found = scored.loss;
             let off = (found / expected - 1.0).abs();
             println!("{family}: {found:.6}, off by {off:.1e}");
             assert!(off < bound, "{family}: {found}, not {expected}");

@@ -1,7 +1,8 @@
 //! Runs: their bits, resuming, steps that are skipped.
 
 use super::{bits, bytes, config, context, ids, settings, source, trainer};
-use bitnet_train::{Corpus, Error, Kind, LinearMode, Schedule, Settings, Trainer, latest};
+use bitnet_train::{Corpus, Error, Kind, LinearMode, Schedule, Settings, Source, Trainer, latest};
+use serde_json::Value;
 use std::fs;
 
 fn text(count: usize) -> Corpus {
@@ -70,14 +71,91 @@ fn checkpoints_of_other_runs_are_refused() {
         ("optimizer.safetensors", b""),
         ("state.json", b"{\"format\": 2}"),
         ("state.json", b"[1, 2"),
-        ("state.json", br#"{"format": 1, "progress": {"step": 18446744073709551615}}"#),
     ] {
         let sound = fs::read(path.join(name)).unwrap();
         fs::write(path.join(name), damage).unwrap();
         assert!(run.resume(&path).is_err(), "{name}");
         fs::write(path.join(name), sound).unwrap();
     }
+    let sound = fs::read_to_string(path.join("state.json")).unwrap();
+    for counter in ["step", "updates", "position", "skipped", "skipped_in_row"] {
+        let mut json: Value = serde_json::from_str(&sound).unwrap();
+        let number = json["progress"][counter].as_u64().unwrap();
+        json["progress"][counter] = (number + 7).into();
+        fs::write(path.join("state.json"), json.to_string()).unwrap();
+        let error = run.resume(&path).unwrap_err().to_string();
+        assert!(error.contains("counters that contradict each other"), "{counter}: {error}");
+    }
+    fs::write(path.join("state.json"), sound).unwrap();
     run.resume(&path).unwrap();
+}
+
+/// The warm-up is a tenth of the steps by default.
+#[test]
+fn longer_runs_go_on_from_checkpoints() {
+    let folder = tempfile::tempdir().unwrap();
+    let of_steps =
+        |steps| trainer(&config("llama", 40), text(41), settings(steps, LinearMode::Int8)).unwrap();
+    let mut run = of_steps(20);
+    for step in 1..=4 {
+        run.step().unwrap();
+        let path = run.save(folder.path(), 1).unwrap();
+        let resumed = of_steps(40).resume(&path);
+        match step {
+            4 => resumed.unwrap(),
+            _ => assert!(resumed.unwrap_err().to_string().contains("another warm-up")),
+        }
+    }
+}
+
+/// As is said of a run that diverged.
+#[test]
+fn training_starts_from_checkpoints() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut run = trainer(&config("qwen3", 40), text(41), six_steps()).unwrap();
+    run.step().unwrap();
+    let path = run.save(folder.path(), 1).unwrap();
+    let mut slower = six_steps();
+    slower.rate *= 0.5;
+    let source = Source::from_weights(&path).unwrap();
+    let other = Trainer::new(context(), source, text(41), slower).unwrap();
+    assert!(bits(&other) == bits(&run));
+}
+
+#[test]
+fn numbers_that_are_not_finite_are_not_kept() {
+    let folder = tempfile::tempdir().unwrap();
+    let begin = || trainer(&config("llama", 40), text(41), six_steps()).unwrap();
+    let mut run = begin();
+    run.step().unwrap();
+    let good = run.save(folder.path(), 1).unwrap();
+    let gain = run.parameters().iter().position(|info| info.kind == Kind::Gain).unwrap();
+    let sound = super::read(&run.weights()[gain]);
+    run.weights()[gain].write(&vec![f32::INFINITY; sound.len()]).unwrap();
+    assert!(run.step().unwrap().skipped);
+    assert_eq!(run.save(folder.path(), 1).unwrap(), good);
+    assert_eq!(latest(folder.path()).unwrap(), Some(good));
+    let mut without = begin();
+    without.weights()[gain].write(&vec![f32::NAN; sound.len()]).unwrap();
+    assert!(matches!(without.save(folder.path(), 1), Err(Error::Diverged { last: None, .. })));
+}
+
+/// A killed run leaves one behind, and names of other files mean nothing.
+#[test]
+fn unfinished_checkpoints_are_removed() {
+    let folder = tempfile::tempdir().unwrap();
+    let partial = folder.path().join("step-00000099.partial");
+    fs::create_dir(&partial).unwrap();
+    for name in ["step-9", "notes"] {
+        fs::write(folder.path().join(name), "").unwrap();
+    }
+    fs::create_dir(folder.path().join("step-+8")).unwrap();
+    assert_eq!(latest(folder.path()).unwrap(), None);
+    let mut run = trainer(&config("llama", 40), text(41), six_steps()).unwrap();
+    run.step().unwrap();
+    let path = run.save(folder.path(), 1).unwrap();
+    assert_eq!(latest(folder.path()).unwrap(), Some(path));
+    assert!(!partial.exists() && folder.path().join("step-9").exists());
 }
 
 #[test]
