@@ -99,7 +99,7 @@ pub struct Train {
     /// Seed of the first weights and of the order of windows
     #[arg(long, value_name = "N", default_value_t = 0)]
     seed: u64,
-    /// Activation type of linear layers [default: what config.json says]
+    /// Activation type of linear layers [default: float for qwen3, else int8]
     #[arg(long, value_name = "TYPE")]
     activations: Option<Activations>,
     /// Number of windows at the end of the text that are held out [default: 1 % of them, 1 to 64]

@@ -3,6 +3,7 @@
 use crate::error::{Error, Result};
 use bitnet_wgpu::formats::ModelConfig;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use std::f64::consts::PI;
 
 /// The largest number of tokens in a micro-batch, `batch · context`. Kernels count numbers in 32
@@ -199,4 +200,21 @@ impl Settings {
         ];
         same.into_iter().find(|(_, same)| !same).map(|(name, _)| name)
     }
+}
+
+/// Checks that readers of config.json will compute the exported model as training does.
+///
+/// # Errors
+/// [`Error::Setting`] for float activations where config.json is that of a BitNet model, by which
+/// activations are quantized.
+pub fn check_activations(json: &Value, linear: LinearMode) -> Result<()> {
+    let is_bitnet = |name: &str| name.starts_with("BitNet") || name.starts_with("Bitnet");
+    let architectures = json["architectures"].as_array().into_iter().flatten();
+    let is_bitnet =
+        json["weight_bits"] == 1 || architectures.filter_map(Value::as_str).any(is_bitnet);
+    if is_bitnet && linear == LinearMode::Float {
+        let accepted = "int8 is supported, since config.json is that of a BitNet model";
+        return Err(Error::setting("the activation type", "float", accepted));
+    }
+    Ok(())
 }

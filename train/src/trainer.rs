@@ -6,7 +6,7 @@ use crate::{
     error::{Error, Result},
     network::{Batch, Network},
     plan::{Kind, ParameterInfo, Plan},
-    settings::Settings,
+    settings::{Settings, check_activations},
     source::Source,
 };
 use bitnet_wgpu::{
@@ -93,6 +93,7 @@ impl Trainer {
         settings: Settings,
     ) -> Result<Self> {
         settings.check(source.config())?;
+        check_activations(source.json(), settings.linear)?;
         let plan = Plan::new(source.config())?;
         check_fits(context, &plan)?;
         check_text(&text, source.config(), &settings)?;

@@ -268,6 +268,20 @@ fn memory_limits_are_checked_first() {
     assert_eq!(context.memory_stats().live_bytes, 0);
 }
 
+/// Such a model would be read with quantized activations.
+#[test]
+fn float_activations_of_bitnet_models_are_refused() {
+    for (key, value) in
+        [("weight_bits", Value::from(1)), ("architectures", Value::from(vec!["BitNetForCausalLM"]))]
+    {
+        let mut json = config("llama", 40);
+        json[key] = value;
+        let error = trainer(&json, text(41), settings(1, LinearMode::Float)).err().unwrap();
+        assert!(error.to_string().starts_with("the activation type is float"), "{error}");
+        trainer(&json, text(41), settings(1, LinearMode::Int8)).unwrap();
+    }
+}
+
 /// With gradients that are clipped to far below AdamW's ε, weight decay alone is left.
 #[test]
 fn norms_are_not_decayed() {
