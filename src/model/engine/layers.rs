@@ -76,7 +76,7 @@ impl HostLayer {
     /// Copies it to the GPU.
     ///
     /// # Errors
-    /// As [`HostTable::upload`].
+    /// A tensor beyond the limits of the device, no memory, or a lost device.
     pub fn upload(&self, context: &Context) -> Result<GpuLayer> {
         self.try_map(|matrix| matrix.upload(context), |gains| context.upload(gains, [gains.len()]))
     }
