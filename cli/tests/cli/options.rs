@@ -46,7 +46,7 @@ fn options_are_checked_before_the_weights_are_read() {
     fails(&["run", &broken, &long, "--cpu"], "positions are needed");
 }
 
-/// What a shell sees: wrong arguments are told from other errors.
+/// Wrong arguments have an exit status of their own, by which scripts recognize them.
 #[test]
 fn exit_statuses_tell_wrong_arguments_apart() {
     for (arguments, expected) in [
