@@ -24,18 +24,18 @@ inline void forget(unsigned char* from, size_t bytes) {
     (void)from, (void)bytes;
 }
 
-// Pages between inaccessible guard pages.
+// Pages between inaccessible guard pages, of which there are `after` bytes behind them.
 class Pages {
 public:
-    explicit Pages(size_t bytes) : size_(round_up(bytes)) {
-        base_ = (unsigned char*)mmap(nullptr, size_ + 2 * GUARD, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    explicit Pages(size_t bytes, size_t after = GUARD) : size_(round_up(bytes)), after_(after) {
+        base_ = (unsigned char*)mmap(nullptr, GUARD + size_ + after_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
         if (base_ == MAP_FAILED || mprotect(base_ + GUARD, size_, PROT_READ | PROT_WRITE)) __builtin_trap();
     }
-    Pages(Pages&& other) : base_(other.base_), size_(other.size_) { other.base_ = nullptr; }
+    Pages(Pages&& other) : base_(other.base_), size_(other.size_), after_(other.after_) { other.base_ = nullptr; }
     ~Pages() {
         if (!base_) return;
         allow(begin(), size_);
-        munmap(base_, size_ + 2 * GUARD);
+        munmap(base_, GUARD + size_ + after_);
     }
     unsigned char* begin() const { return base_ + GUARD; }
     unsigned char* end() const { return begin() + size_; }
@@ -48,13 +48,13 @@ public:
 private:
     static constexpr size_t GUARD = 1 << 20;
     unsigned char* base_;
-    size_t size_;
+    size_t size_, after_;
 };
 
 // A device buffer: a copy of the caller's data that ends at a guard page, but for padding to the alignment of vectors.
 class DeviceBuffer {
 public:
-    DeviceBuffer(const void* data, size_t bytes) : bytes_(bytes), padded_((bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT), pages_(padded_) {
+    DeviceBuffer(const void* data, size_t bytes) : bytes_(bytes), padded_((bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT), pages_(padded_, REACH) {
         memset(pages_.begin(), FILL, pages_.end() - pages_.begin());
         memcpy(begin(), data, bytes);
         forbid(pages_.begin(), begin() - pages_.begin());
@@ -74,6 +74,12 @@ public:
 
 private:
     static constexpr size_t ALIGNMENT = 16;
+#ifdef MSL_TSAN
+    static constexpr size_t REACH = (size_t)1 << 30; // Little address space is left beside its shadow.
+#else
+    // What an index of 32 bits reaches in words. Behind fewer guard pages lies other memory, which a wild index would change unseen.
+    static constexpr size_t REACH = (size_t)4 << 32;
+#endif
     size_t bytes_, padded_;
     Pages pages_;
 };
