@@ -15,5 +15,7 @@ fn mask_logits(group: Group, ids: Ids) {
     let word = token / 32u;
     var allowed = 0u;
     if word < params.words { allowed = masks[sequence * params.words + word] >> (token % 32u); }
-    if (allowed & 1u) == 0u { logits[i] = bitcast<f32>(0xff800000u); }
+    // A variable, since a constant expression must not be infinite.
+    var lowest = 0xff800000u;
+    if (allowed & 1u) == 0u { logits[i] = bitcast<f32>(lowest); }
 }
