@@ -38,7 +38,7 @@ def answers():
 def tools():
     schema = {"type": "object", "properties": {"city": {"enum": ["Oslo", "Rome"]}}, "required": ["city"], "additionalProperties": False}
     tool = {"name": "weather", "description": "Tells the weather.", "input_schema": schema}
-    used = {**asked, "max_tokens": 60, "tools": [tool], "tool_choice": {"type": "tool", "name": "weather"}}
+    used = {**asked, "max_tokens": 80, "tools": [tool], "tool_choice": {"type": "tool", "name": "weather"}}
     whole = client.messages.create(**used)
     [call] = whole.content
     assert (whole.stop_reason, call.type, call.name) == ("tool_use", "tool_use", "weather"), whole

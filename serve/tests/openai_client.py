@@ -90,11 +90,11 @@ CITY = {"type": "object", "properties": {"city": {"enum": ["Oslo", "Rome"]}}, "r
 def tools():
     function = {"name": "weather", "description": "Tells the weather.", "parameters": CITY, "strict": True}
     asked = {"messages": messages, "tools": [{"type": "function", "function": function}], "tool_choice": "required", "parallel_tool_calls": False}
-    choice = client.chat.completions.create(**asked, max_tokens=60, **greedy).choices[0]
+    choice = client.chat.completions.create(**asked, max_tokens=80, **greedy).choices[0]
     [call] = choice.message.tool_calls
     assert (choice.finish_reason, choice.message.content, call.function.name) == ("tool_calls", None, "weather"), choice
     assert json.loads(call.function.arguments)["city"] in ("Oslo", "Rome"), call
-    with client.chat.completions.stream(**asked, max_tokens=60, **greedy) as stream:
+    with client.chat.completions.stream(**asked, max_tokens=80, **greedy) as stream:
         pieces = [event for event in stream if event.type == "tool_calls.function.arguments.delta"]
         [streamed] = stream.get_final_completion().choices[0].message.tool_calls
     assert streamed.function.arguments == call.function.arguments and len(pieces) > 1, (streamed, pieces)
@@ -106,17 +106,17 @@ def tools():
     assert e.param == "tool_choice", e.body
     # The newer API.
     asked = {"model": model, "input": "Oslo?", "tools": [{"type": "function", **function}], "tool_choice": {"type": "function", "name": "weather"}}
-    answer = client.responses.create(**asked, max_output_tokens=60, temperature=0)
+    answer = client.responses.create(**asked, max_output_tokens=80, temperature=0)
     [call] = answer.output
     assert (answer.status, call.type, call.name) == ("completed", "function_call", "weather"), answer
     assert json.loads(call.arguments)["city"] in ("Oslo", "Rome"), call
-    with client.responses.stream(**asked, max_output_tokens=60, temperature=0) as stream:
+    with client.responses.stream(**asked, max_output_tokens=80, temperature=0) as stream:
         deltas = "".join(event.delta for event in stream if event.type == "response.function_call_arguments.delta")
         assert stream.get_final_response().output[0].arguments == deltas == call.arguments, deltas
     # The response has what was asked.
     [tool] = answer.tools
     assert (tool.name, tool.parameters, tool.strict, answer.tool_choice.name) == ("weather", CITY, True, "weather"), answer
-    assert (answer.max_output_tokens, answer.temperature, answer.parallel_tool_calls, answer.metadata) == (60, 0, True, {}), answer
+    assert (answer.max_output_tokens, answer.temperature, answer.parallel_tool_calls, answer.metadata) == (80, 0, True, {}), answer
     type(answer).model_validate(answer.model_dump(by_alias=True))
     turn = [{"role": "user", "content": "Oslo?"}, call, {"type": "function_call_output", "call_id": call.call_id, "output": "Rain."}]
     assert client.responses.create(model=model, input=turn, max_output_tokens=3).usage.output_tokens == 3
@@ -133,10 +133,10 @@ def token(text):
 def formats():
     """A format of the answer, alone and together with tools."""
     form = {"type": "json_schema", "json_schema": {"name": "city", "schema": CITY, "strict": True}}
-    text = client.chat.completions.create(messages=messages, response_format=form, max_tokens=60, **greedy).choices[0].message.content
+    text = client.chat.completions.create(messages=messages, response_format=form, max_tokens=80, **greedy).choices[0].message.content
     assert json.loads(text)["city"] in ("Oslo", "Rome"), text
     tool = {"type": "function", "function": {"name": "weather", "parameters": CITY, "strict": True}}
-    both = {"messages": messages, "tools": [tool], "response_format": form, "parallel_tool_calls": False, "max_tokens": 60, **greedy}
+    both = {"messages": messages, "tools": [tool], "response_format": form, "parallel_tool_calls": False, "max_tokens": 80, **greedy}
     for first, reason in [("<", "tool_calls"), ("{", "stop")]:
         bias = {str(token(first)): 100}
         choice = client.chat.completions.create(**both, logit_bias=bias).choices[0]
