@@ -7,7 +7,7 @@ use crate::{
 };
 use anyhow::{Result, anyhow, bail};
 use bitnet_wgpu::{
-    formats::{Checkpoint, GgufType, WrittenTensor, write_gguf, write_packed},
+    formats::{Checkpoint, GgufType, WrittenTensor, write_gguf, write_mlx, write_packed},
     internals::{ModelFormat, files::display, identify},
     model::{ModelFiles, Tokenizer},
 };
@@ -19,6 +19,8 @@ use std::path::PathBuf;
 enum Format {
     /// Directory in the format of transformers, two bits per weight
     Packed,
+    /// Directory for mlx-lm, two bits per weight with a scale for 128 (64, 32) neighbors
+    Mlx,
     /// GGUF file for llama.cpp, in blocks of 256 weights
     #[value(name = "gguf-tq2_0")]
     Tq2,
@@ -86,6 +88,7 @@ impl Quantize {
         match self.format {
             Format::Tq2 => self.gguf(&checkpoint, GgufType::Tq2_0, written)?,
             Format::Q2 => self.gguf(&checkpoint, GgufType::Q2_0, written)?,
+            Format::Mlx => write_mlx(&checkpoint, &self.output, self.force, written)?,
             _ => write_packed(&checkpoint, &self.output, self.force, written)?,
         }
         bar.finish_and_clear();

@@ -198,6 +198,11 @@ impl Checkpoint {
         &self.json
     }
 
+    /// Whether MLX has written the directory.
+    pub(super) fn is_mlx(&self) -> bool {
+        self.mlx.is_some()
+    }
+
     /// What the checkpoint's weight scales mean; none if that is not known.
     pub(crate) fn scale_rule(&self) -> Option<ScaleRule> {
         self.rule

@@ -1,7 +1,8 @@
 //! Readers and writers of ternary checkpoints. [`open`] reads a model in any supported format: a
 //! directory as transformers writes it ([`Checkpoint`]), a GGUF file or a prepacked model file.
 //! [`GgufFile`] returns the tensors and metadata of any GGUF file.
-//! [`write_packed`] packs a float model, [`write_gguf`] writes one as a GGUF file.
+//! [`write_packed`] packs a float model, [`write_mlx`] writes one for MLX, [`write_gguf`] as a GGUF
+//! file.
 //!
 //! Headers are checked before use, and a tensor's bytes are read when it is asked for: a damaged or
 //! hostile file gives an [`Error`](crate::Error) that names the tensor and the offset. So does one
@@ -33,6 +34,7 @@ mod scale_rule;
 mod shards;
 pub(crate) mod stand_in;
 pub(crate) mod tensors;
+mod to_mlx;
 pub(crate) mod write;
 
 pub use checkpoint::Checkpoint;
@@ -57,4 +59,5 @@ pub(crate) use rope::RopeScaling;
 pub(crate) use safetensors::SafeTensors;
 pub use safetensors::TensorBytes;
 pub use scale_rule::ScaleRule;
+pub use to_mlx::write_mlx;
 pub use write::{WrittenTensor, write_packed};

@@ -1,5 +1,5 @@
-//! Writes a model in the packed form of transformers, one tensor at a time: at most one matrix is
-//! in memory.
+//! Writes a model directory with the linear layers packed, as transformers reads it or in another
+//! [`Form`], one tensor at a time: at most one matrix is in memory.
 
 use super::{
     checkpoint::Checkpoint,
@@ -30,8 +30,8 @@ use std::{
 const WEIGHTS: &str = "model.safetensors";
 const CONFIG: &str = "config.json";
 
-/// Progress of [`write_packed`] and [`write_gguf`](super::write_gguf): one tensor that has been
-/// written.
+/// Progress of [`write_packed`], [`write_mlx`](super::write_mlx) and
+/// [`write_gguf`](super::write_gguf): one tensor that has been written.
 #[derive(Clone, Debug, PartialEq)]
 pub struct WrittenTensor {
     /// Its name.
@@ -66,7 +66,6 @@ pub fn write_packed(
     force: bool,
     mut progress: impl FnMut(&WrittenTensor),
 ) -> Result<()> {
-    let output = output.as_ref();
     if !checkpoint.config().quantized_activations {
         let message = "has float activations; the packed form is for quantized ones. If the source does not say, \
                        ReadOptions::quantized_activations does (--activations int8 on the command line)";
@@ -75,6 +74,64 @@ pub fn write_packed(
             message: message.into(),
         });
     }
+    write_directory(checkpoint, output.as_ref(), force, &Transformers, &mut progress)
+}
+
+/// What the linear layers of a written directory are stored as.
+pub(super) trait Form {
+    /// The tensors of a matrix: the ends of their names, types and shapes. The first of them is
+    /// its `weight`.
+    fn parts(&self, rows: usize, columns: usize) -> Vec<(&'static str, Dtype, Vec<usize>)>;
+
+    /// The bytes of these tensors.
+    ///
+    /// # Errors
+    /// [`Error::Format`] for scales that the form does not have.
+    fn bytes(&self, stored: &TensorBytes<'_>, matrix: &PackedTernary) -> Result<Vec<Vec<u8>>>;
+
+    /// Says in config.json how they are stored.
+    fn describe(&self, checkpoint: &Checkpoint, config: &mut Value);
+}
+
+/// Four codes a byte, and a scale that multiplies.
+struct Transformers;
+
+impl Form for Transformers {
+    fn parts(&self, rows: usize, columns: usize) -> Vec<(&'static str, Dtype, Vec<usize>)> {
+        vec![
+            ("weight", Dtype::U8, vec![rows.div_ceil(4), columns]),
+            ("weight_scale", Dtype::F32, vec![1]),
+        ]
+    }
+
+    fn bytes(&self, stored: &TensorBytes<'_>, matrix: &PackedTernary) -> Result<Vec<Vec<u8>>> {
+        match matrix.scales() {
+            Scales::Tensor(scale) => {
+                Ok(vec![matrix.to_transformers(), scale.to_le_bytes().to_vec()])
+            }
+            _ => Err(stored.error("has more than one scale")),
+        }
+    }
+
+    fn describe(&self, checkpoint: &Checkpoint, config: &mut Value) {
+        config["quantization_config"] = json!({"quant_method": "bitnet", "linear_class": "autobitlinear", "quantization_mode": "offline"});
+        if checkpoint.config().projection_norms {
+            config["quantization_config"]["use_rms_norm"] = true.into();
+            config["quantization_config"]["rms_norm_eps"] = checkpoint.config().eps.into();
+        }
+    }
+}
+
+/// Writes the directory `output`: the linear layers in `form`, other tensors and the tokenizer's
+/// files as they are. Files are written under other names and renamed when they are complete,
+/// config.json last.
+pub(super) fn write_directory(
+    checkpoint: &Checkpoint,
+    output: &Path,
+    force: bool,
+    form: &impl Form,
+    progress: &mut impl FnMut(&WrittenTensor),
+) -> Result<()> {
     let companions = companions(checkpoint.path())?;
     companions
         .iter()
@@ -86,7 +143,7 @@ pub fn write_packed(
     check_targets(checkpoint.path(), output, &targets, force)?;
     at(output, fs::create_dir_all(output))?;
     let mut weights = AtomicFile::create(&output.join(WEIGHTS))?;
-    write_tensors(checkpoint, &mut weights, &mut progress)?;
+    write_tensors(checkpoint, form, &mut weights, progress)?;
     weights.sync()?;
     let config_path = output.join(CONFIG);
     // Without a config.json an unfinished model cannot be opened, so new weights are never read
@@ -103,11 +160,7 @@ pub fn write_packed(
         files::write(&target, &files::read(checkpoint.path().join(name), MOST_COMPANION)?)?;
     }
     let mut config = checkpoint.config_json().clone();
-    config["quantization_config"] = json!({"quant_method": "bitnet", "linear_class": "autobitlinear", "quantization_mode": "offline"});
-    if checkpoint.config().projection_norms {
-        config["quantization_config"]["use_rms_norm"] = true.into();
-        config["quantization_config"]["rms_norm_eps"] = checkpoint.config().eps.into();
-    }
+    form.describe(checkpoint, &mut config);
     files::write(&config_path, format!("{config:#}\n").as_bytes())
 }
 
@@ -190,9 +243,11 @@ fn linears(checkpoint: &Checkpoint) -> Vec<(String, usize, usize)> {
     (0..checkpoint.config().layers).flat_map(layer).collect()
 }
 
-/// Where tensors are in the file: those that are kept, then scales and packed weights.
+/// Where tensors are in the file: those that are kept, then each part of all matrices, the weights
+/// last.
 fn packed_layout(
     checkpoint: &Checkpoint,
+    form: &impl Form,
     copied: &[String],
     linears: &[(String, usize, usize)],
 ) -> Result<Layout> {
@@ -205,28 +260,28 @@ fn packed_layout(
             layout.add(name.clone(), dtype, shape, size);
         }
     }
-    for (name, ..) in linears {
-        layout.add(format!("{name}.weight_scale"), Dtype::F32, &[1], 4);
-    }
-    for (name, rows, columns) in linears {
-        let shape = [rows.div_ceil(4), *columns];
-        layout.add(format!("{name}.weight"), Dtype::U8, &shape, shape[0] * columns);
+    for part in (0..form.parts(0, 0).len()).rev() {
+        for (name, rows, columns) in linears {
+            let (end, dtype, shape) = form.parts(*rows, *columns).swap_remove(part);
+            let bytes = shape.iter().product::<usize>() * dtype.bitsize() / 8;
+            layout.add(format!("{name}.{end}"), dtype, &shape, bytes);
+        }
     }
     Ok(layout)
 }
 
 fn write_tensors(
     checkpoint: &Checkpoint,
+    form: &impl Form,
     out: &mut AtomicFile,
     progress: &mut impl FnMut(&WrittenTensor),
 ) -> Result<()> {
     let linears = linears(checkpoint);
     let packed = |name: &str| {
-        let name = name.strip_suffix(".weight_scale").or(name.strip_suffix(".weight"));
-        name.is_some_and(|name| linears.iter().any(|linear| linear.0 == name))
+        name.rsplit_once('.').is_some_and(|(name, _)| linears.iter().any(|linear| linear.0 == name))
     };
     let copied: Vec<String> = checkpoint.names().into_iter().filter(|name| !packed(name)).collect();
-    let layout = packed_layout(checkpoint, &copied, &linears)?;
+    let layout = packed_layout(checkpoint, form, &copied, &linears)?;
     let header = layout.header(json!({"format": "pt"}), 8);
     out.reserve((header.len() + layout.end) as u64)?;
     out.write_at(0, &header)?;
@@ -251,18 +306,16 @@ fn write_tensors(
         let weight = format!("{name}.weight");
         let stored = checkpoint.tensor(&weight)?;
         let matrix = ModelFile::linear(checkpoint, name, *rows, *columns)?;
-        let &Scales::Tensor(scale) = matrix.scales() else {
-            return Err(stored.error("has more than one scale"));
-        };
-        let codes = matrix.to_transformers();
-        put(&weight, &codes)?;
-        put(&format!("{name}.weight_scale"), &scale.to_le_bytes())?;
+        let parts = form.bytes(&stored, &matrix)?;
+        for ((end, ..), bytes) in form.parts(*rows, *columns).iter().zip(&parts) {
+            put(&format!("{name}.{end}"), bytes)?;
+        }
         progress(&WrittenTensor {
             name: weight,
             done: done + i + 1,
             total,
             bytes_before: stored.bytes.len() as u64,
-            bytes_after: codes.len() as u64 + 4,
+            bytes_after: parts.iter().map(|bytes| bytes.len() as u64).sum(),
             error: quantisation_error(&stored, &matrix)?,
         });
     }

@@ -11,6 +11,7 @@ mod prepacked_errors;
 mod safetensors;
 mod stand_ins;
 mod written;
+mod written_mlx;
 
 #[global_allocator]
 static ALLOCATOR: support::memory::Bounded = support::memory::Bounded;

@@ -35,6 +35,7 @@ fn no_command_overwrites_its_input() {
     }
     fails(&["quantize", &model, &outputs.path(""), "--force"], "it is an input");
     fails(&["quantize", &model, &model, "--force"], "is the input");
+    fails(&["quantize", &model, &outputs.path("mlx"), "--format", "mlx"], "--format packed");
     assert!(
         fs::read(&weights).unwrap() == before && fs::symlink_metadata(&soft).unwrap().is_symlink()
     );
