@@ -38,7 +38,7 @@ const int STAGED = (LINES_OF_X + TILE_X) * PITCH;
 shared V staged[STAGED > SUBGROUPS * SUMS ? STAGED : SUBGROUPS * SUMS];
 
 // Blocks of x and of the table that a thread stages, and how many lines they are apart.
-const int X_EACH = LINES_OF_X * STEP / THREADS;
+const int X_EACH = (LINES_OF_X * STEP + THREADS - 1) / THREADS;
 const int ROWS_EACH = TILE_X * STEP / THREADS;
 const int LINES_APART = THREADS / STEP;
 
@@ -49,10 +49,17 @@ const int LINES_APART = THREADS / STEP;
     EACH(i, ROWS_EACH) next_rows[i] = table[min(rows_at + i * LINES_APART * params.blocks + (first), table_end)]; \
 }
 
+// Where threads have unequal shares of x.
+#if 3 * TILE_Y * DEPTH / 16 % THREADS == 0
+#define IF_OF_X(at)
+#else
+#define IF_OF_X(at) if (at < LINES_OF_X)
+#endif
+
 // Stages what was loaded from the block `first` on.
 #define STAGE(first) { \
     uint mask = (first) + block < params.blocks ? 0xffffffffu : 0u; \
-    EACH(i, X_EACH) stage(line + i * LINES_APART, block, next_x[i]); \
+    EACH(i, X_EACH) IF_OF_X(line + i * LINES_APART) stage(line + i * LINES_APART, block, next_x[i]); \
     EACH(i, ROWS_EACH) stage(LINES_OF_X + line + i * LINES_APART, block, next_rows[i] & mask); \
 }
 

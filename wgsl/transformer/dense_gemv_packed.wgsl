@@ -58,10 +58,10 @@ fn dense_gemv_packed(group: Group, ids: Ids) {
     for (var turn = team_first(ids) * ROWS; turn < TILE_X; turn += team_count(ids) * ROWS) {
         let first = turn + team_offset(ids) * ROWS;
         let row0 = group.id.x * TILE_X + first;
-        // Of four rows and up to eight tokens. Indices are constants, since compilers may put an array into memory instead of registers.
-        var high = array<vec4<i32>, 8>();
-        var middle = array<vec4<i32>, 8>();
-        var low = array<vec4<i32>, 8>();
+        // Of four rows and up to four tokens. Indices are constants, since compilers may put an array into memory instead of registers.
+        var high = array<vec4<i32>, 4>();
+        var middle = array<vec4<i32>, 4>();
+        var low = array<vec4<i32>, 4>();
         if first < TILE_X {
             for (var i = lane; i < params.blocks; i += team_lanes(ids)) {
                 let w = Rows(block_of(row0, i), block_of(row0 + 1u, i), block_of(row0 + 2u, i), block_of(row0 + 3u, i));
@@ -80,12 +80,6 @@ fn dense_gemv_packed(group: Group, ids: Ids) {
             finish(token0 + 1u, row0, high[1], middle[1], low[1], exists, ids);
             finish(token0 + 2u, row0, high[2], middle[2], low[2], exists, ids);
             finish(token0 + 3u, row0, high[3], middle[3], low[3], exists, ids);
-        }
-        if TILE_Y > 4u {
-            finish(token0 + 4u, row0, high[4], middle[4], low[4], exists, ids);
-            finish(token0 + 5u, row0, high[5], middle[5], low[5], exists, ids);
-            finish(token0 + 6u, row0, high[6], middle[6], low[6], exists, ids);
-            finish(token0 + 7u, row0, high[7], middle[7], low[7], exists, ids);
         }
     }
 }

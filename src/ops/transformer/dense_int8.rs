@@ -65,11 +65,10 @@ const fn packed_kernel(name: &'static str, sources: &'static [Source]) -> Kernel
     Kernel::trusted(name, Params::FIELDS, BINDINGS, sources).entry("dense_gemv_packed")
 }
 
-/// For one token, for four at a time, and for eight.
-static GEMV: [Kernel; 3] = [
+/// For one token, and for four at a time. A pass of eight takes longer than two of these.
+static GEMV: [Kernel; 2] = [
     packed_kernel("dense_gemv_packed", &[packed(1)]),
     packed_kernel("dense_gemv_packed_4", &[packed(4)]),
-    packed_kernel("dense_gemv_packed_8", &[packed(8)]),
 ];
 
 /// The kernels of a tensor core, for 16, 32 and 64 tokens at a time.
@@ -130,7 +129,7 @@ const CORE_16: TensorCore = TensorCore::int8(16, 32, 32);
 const CORE_8: TensorCore = TensorCore::int8(8, 8, 8);
 
 static CORES_16: OnTensorCore = OnTensorCore([
-    int8_products!("dense_int8_tensor_cores_16", CORE_16, [128, 16], [1, 2], 128),
+    int8_products!("dense_int8_tensor_cores_16", CORE_16, [256, 16], [1, 2], 128),
     int8_products!("dense_int8_tensor_cores_16_32", CORE_16, [128, 32], [1, 2], 128),
     int8_products!("dense_int8_tensor_cores_16_64", CORE_16, [128, 64], [1, 4], 128),
 ]);
@@ -145,7 +144,6 @@ pub(super) const KERNELS: &[&Kernel] = &[
     &QUANTIZE,
     &GEMV[0],
     &GEMV[1],
-    &GEMV[2],
     &CORES_16.0[0],
     &CORES_16.0[1],
     &CORES_16.0[2],
@@ -178,11 +176,7 @@ fn plan(tokens: usize, capabilities: &Capabilities) -> &'static Kernel {
             _ => &by_tokens[2],
         };
     }
-    match tokens {
-        0..=1 => &GEMV[0],
-        _ if tokens < capabilities.tuned(TuningKey::LmHeadUnrollTokens) => &GEMV[1],
-        _ => &GEMV[2],
-    }
+    &GEMV[usize::from(tokens > 1)]
 }
 
 /// Records both dispatches. Shapes are checked.
@@ -266,11 +260,10 @@ mod tests {
     fn tensor_cores_are_for_several_tokens() {
         let mut with = Capabilities::example(false);
         let name = |with: &Capabilities, tokens| plan(tokens, with).name;
-        assert_eq!(name(&with, 64), "dense_gemv_packed_8");
+        assert_eq!(name(&with, 64), "dense_gemv_packed_4");
         with.tensor_cores = vec![CORE_16];
         assert_eq!(name(&with, 1), "dense_gemv_packed");
-        assert_eq!(name(&with, 4), "dense_gemv_packed_4");
-        assert_eq!(name(&with, 5), "dense_int8_tensor_cores_16");
+        assert_eq!(name(&with, 2), "dense_int8_tensor_cores_16");
         assert_eq!(name(&with, 17), "dense_int8_tensor_cores_16_32");
         assert_eq!(name(&with, 33), "dense_int8_tensor_cores_16_64");
     }
