@@ -153,6 +153,9 @@ table! {
     /// Fewest tokens for which the LM head computes eight of them at a time in place of four. H200:
     /// "Batches, drafts and prompts".
     LmHeadUnrollTokens = "lm_head_unroll_tokens" in 2..=TOKENS; 5, 5, 5;
+    /// Most tokens for which passes of a GEMV do not cost more than int8 tensor cores, for an LM head
+    /// in int8. H200: "The int8 head, exact".
+    LmHeadTensorCoreTokens = "lm_head_tensor_core_tokens" in 0..=TOKENS; 1, 1, 1;
 }
 
 impl TuningKey {

@@ -137,6 +137,12 @@ fn small_models_are_batch_invariant() {
     is_batch_invariant("float activations on the GPU", &floats, 75);
     is_batch_invariant("8 bits by groups on the GPU", &by_groups(Some(context())), 75);
     is_batch_invariant("8 bits by groups on the CPU", &by_groups(None), 75);
+    is_batch_invariant("int8 head on packed products", &int8_head(&one_dispatch(true)), 75);
+}
+
+fn int8_head(context: &Context) -> Model {
+    let path = support::data("models").join("llama");
+    Model::builder(path).device(context).int8_head(true).build().unwrap()
 }
 
 /// A prompt that is long enough for tensor cores, in chunks that are not and in one.
@@ -298,11 +304,15 @@ fn no_choice_changes_a_bit_of_logits() {
         ("planes of bytes", &in_bytes, "qwen3"),
         ("floats in one dispatch", &in_floats, "qwen3"),
         ("plain", &plain, "odd"),
+        ("int8 head", &packed, "int8 head"),
     ];
-    all.extend(cores.as_ref().map(|context| ("tensor cores", context, "tales")));
+    for name in ["tales", "int8 head"] {
+        all.extend(cores.as_ref().map(|context| ("tensor cores", context, name)));
+    }
     let logits = |context: &Context, name: &str| {
         everything(&match name {
             "tales" => two_layers(Some(context)),
+            "int8 head" => int8_head(context),
             name => {
                 Model::builder(support::data("models").join(name)).device(context).build().unwrap()
             }

@@ -1,7 +1,7 @@
 //! The LM head: `x` `[m, k]` times a dense matrix `[n, k]`. Made for few tokens, where reading the
 //! matrix is the cost.
 
-use super::attention::dot;
+use super::{attention::dot, dense_int8};
 use crate::{
     error::{Error, Result},
     gpu::{
@@ -29,7 +29,7 @@ use crate::{
 };
 use rayon::prelude::*;
 
-params! { struct Params { rows: u32, tokens: u32, blocks: u32, add: u32 } }
+params! { pub(super) struct Params { pub rows: u32, pub tokens: u32, pub blocks: u32, pub add: u32 } }
 
 const BINDINGS: &[Binding] =
     &[read("table", U32), read("table_scale", F32), read("x", F32), read_write("y", F32)];
@@ -106,6 +106,12 @@ pub struct DenseGemv<'a> {
 /// x·wᵀ of `x` `[m, k]` and `w` `[n, k]` (the LM head), `[m, n]` in `f32`. Where rows of `w` are not
 /// whole groups of 16 bytes, a dispatch more pads `x` as `w` is; for several tokens, one more lays
 /// `x` out. It is batch-invariant: a token's products do not depend on the other tokens.
+///
+/// Where packed products of integers are fast, as on most GPUs but Apple's, and `w` is in int8 with
+/// up to 65,536 columns, rows of `x` are first rounded to 22 bits and a sign, relative to a power of
+/// two of their largest magnitude. So a product is off by at most 2^-22 of that magnitude for each
+/// unit of Σ|w|, beside two roundings of its own. Sums are then exact, and results bit-identical on
+/// all such GPUs. If a row has a number that is not finite, all its products are NaN there.
 pub fn dense_gemv<'a>(x: &'a Tensor<f32>, w: &'a DenseMatrix) -> DenseGemv<'a> {
     DenseGemv { x, w }
 }
@@ -125,6 +131,9 @@ impl DenseGemv<'_> {
             return Err(Error::Shape { op: OP, what: "x", expected, found: x.shape() });
         }
         y.check(OP, m, w.rows())?;
+        if dense_int8::is_exact(w, encoder.context().capabilities()) {
+            return dense_int8::record(encoder, x, w, y);
+        }
         let x =
             if k == w.padded() { x.clone() } else { pad_rows(x, w.padded()).forward(encoder)? };
         let family = match w.element() {

@@ -10,6 +10,7 @@ mod attention_params;
 pub(crate) mod attention_tensor_cores;
 pub(crate) mod cache;
 pub(crate) mod dense_gemv;
+pub(crate) mod dense_int8;
 pub(crate) mod embed;
 pub(crate) mod embed_ternary;
 pub(crate) mod flash_attention;
@@ -30,6 +31,7 @@ family!(
     attention,
     attention_tensor_cores,
     dense_gemv,
+    dense_int8,
     embed,
     embed_ternary,
     flash_attention,
@@ -43,7 +45,7 @@ family!(
     rotate,
     sample,
     top_k;
-    reference: attention, dense_gemv, embed_ternary, flash_attention, rms_norm, rope, rotate,
+    reference: attention, dense_gemv, dense_int8, embed_ternary, flash_attention, rms_norm, rope, rotate,
         #[cfg(feature = "train")] flash_attention_backward;
     host: embed, mask_logits, penalize, rms_norm_heads, sample, top_k
 );

@@ -65,6 +65,7 @@ impl Op {
                 "bitnet::bitlinear_with",
                 "tensor::matmul",
                 "tensor::matmul_with",
+                "transformer::dense_int8",
                 "matrix_places",
             ]
             .contains(&self.name)

@@ -4,6 +4,7 @@ mod attention;
 mod attention_batch_invariance;
 mod cache;
 mod dense_gemv;
+mod dense_int8;
 mod embed;
 mod embed_ternary;
 mod flash_attention;
@@ -28,6 +29,7 @@ pub const OPS: Family = &[
         attention_batch_invariance::f16_cases,
     ),
     ("transformer::dense_gemv", KernelsAndReference, dense_gemv::cases),
+    ("transformer::dense_int8", WgslAndReference, dense_int8::cases),
     ("transformer::embed", Kernels, embed::cases),
     ("transformer::embed_ternary", Wgsl, embed_ternary::cases),
     ("transformer::flash_attention", KernelsAndReference, flash_attention::cases),
