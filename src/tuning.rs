@@ -132,6 +132,11 @@ table! {
     /// of its own. H200: "Attention whose loads are on their way together", "How kernels are
     /// chosen".
     AttentionSplitWorkgroups = "attention_split_workgroups" in 0..=NEVER; 64, 256, 256;
+    /// Fewest rows of a key head, which are tokens and the heads that share it, for which attention
+    /// of prompts with heads of 128 has two buffers in 24 KiB of workgroup memory. H200: "Exact
+    /// attention and rows of prompts". Apple's GPUs run Metal; on software adapters never, since
+    /// barriers cost them more than loads, and the source takes long to compile.
+    AttentionBufferedRows = "attention_buffered_rows" in 0..=NEVER; 0, NEVER, NEVER;
     /// From this many tiles of 128 rows on, attention of prompts in f16 has them in place of 64
     /// rows. H200: "Attention of prompts on tensor cores", "Attention by the elements of matrices".
     AttentionLargeTiles = "attention_large_tiles" in 0..=NEVER; 100, 150, 150;

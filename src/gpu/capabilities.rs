@@ -58,6 +58,8 @@ internal_fields! {
         writes_in_place: bool,
         /// The most workgroups in one dimension of a dispatch.
         max_workgroups: u32,
+        /// The most bytes of workgroup memory of a workgroup.
+        max_workgroup_bytes: u32,
         /// The most work of one submission, about 100 ms of the slowest GPU of the kind. Systems stop
         /// work that takes long on a GPU that also draws the screen: Apple's and integrated ones.
         /// `None` for others, whose work is submitted as it comes.
@@ -117,6 +119,7 @@ impl Capabilities {
                 .min(u32::MAX.into())
                 & !3,
             max_workgroups: limits.max_compute_workgroups_per_dimension,
+            max_workgroup_bytes: limits.max_compute_workgroup_storage_size,
             submission_limit: SubmissionLimit::of(info.device_type, apple),
             tuning: Tuning::default(),
         }
@@ -140,6 +143,7 @@ impl Capabilities {
         new.fused_multiply_add &= self.fused_multiply_add;
         new.max_binding_bytes = new.max_binding_bytes.min(self.max_binding_bytes);
         new.max_workgroups = new.max_workgroups.clamp(1, self.max_workgroups);
+        new.max_workgroup_bytes = new.max_workgroup_bytes.min(self.max_workgroup_bytes);
         new
     }
 
@@ -169,6 +173,7 @@ impl Capabilities {
             writes_in_place: apple,
             max_binding_bytes: (2 << 30) - 4,
             max_workgroups: 65_535,
+            max_workgroup_bytes: 32_768,
             submission_limit: apple.then_some(SubmissionLimit::APPLE),
             tuning: Tuning::default(),
         }

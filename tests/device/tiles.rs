@@ -3,11 +3,14 @@
 
 use bitnet_wgpu::bitnet::{ActivationType, BitLinear};
 use bitnet_wgpu::{
-    Context, Encoder, Kernel, Result,
+    Context, Element, Encoder, Kernel, Result,
     bitnet::Layout,
+    device::Capabilities,
     internals::{Access, Dispatch, Grid, KernelInternals as _, catalog},
     kernel::{ShaderLanguage, Source},
     tensor::{self, Float, Side, f16},
+    transformer::{AttentionShape, CachePositions, HostKvCache, KvCache, attention},
+    tuning::TuningKey,
     weights::{PackedTernary, Scales},
 };
 use std::{collections::HashMap, sync::Arc};
@@ -146,6 +149,44 @@ fn gemvs_of_ternary_weights_do_too() {
                 assert_same(kernels, &made, &format!("{m} × {rows} × {columns} by {size}"));
             }
         }
+    }
+}
+
+/// New tokens of two sequences in a cache of random numbers: bits of both kernels for prompts with
+/// heads of 128.
+fn attention_of_prompts(context: &Context, element: Element, window: Option<usize>) {
+    let (heads, kv_heads, head_dim, capacity, run) = (6, 2, 128, 211, 23);
+    let shape = AttentionShape { heads, kv_heads, head_dim };
+    let cache = KvCache::new(context, shape, 2, capacity, element).unwrap().window(window);
+    let mut rng = rng(77);
+    let sequences = [130, 188].map(|len| {
+        let mut host = HostKvCache::new(shape).unwrap();
+        host.keys = floats(&mut rng, len * kv_heads * head_dim, 1.5);
+        host.values = floats(&mut rng, len * kv_heads * head_dim, 1.5);
+        host
+    });
+    cache.write(&sequences).unwrap();
+    let runs = context.upload(&[1, 188 - run as u32, 0, 130 - run as u32], [2, 2]).unwrap();
+    let row = (heads + 2 * kv_heads) * head_dim;
+    let qkv = context.upload(&floats(&mut rng, 2 * run * row, 2.0), [2 * run, row]).unwrap();
+    let record = |e: &mut Encoder| {
+        attention(&qkv, CachePositions::new(&runs, run), &cache).forward(e).map(|_| ())
+    };
+    let kernels = ["attention_many", "attention_buffered"];
+    let what = format!("{element} {window:?}");
+    assert_same(&kernels, &outputs(context, &kernels, record), &what);
+}
+
+#[test]
+fn attention_in_two_buffers_gives_the_same_bits() {
+    let wgsl = context().with_language(ShaderLanguage::Wgsl).unwrap();
+    let prompts = |c: &mut Capabilities| {
+        c.tuning.set(TuningKey::AttentionSplitWorkgroups, 0).unwrap();
+    };
+    let context = wgsl.restricted(prompts);
+    attention_of_prompts(&context, Element::F32, None);
+    if context.capabilities().f16 {
+        attention_of_prompts(&context, Element::F16, Some(90));
     }
 }
 

@@ -25,27 +25,17 @@ var<workgroup> staged: array<vec4<f32>, BESIDE + HALF * 16u>;
 // Where the numbers of four rows are in a column of such. Neighboring columns begin with different ones, so that writing a row meets all banks.
 fn slot(column: u32, down: u32) -> u32 { return column * DOWN + (down ^ (column % DOWN)); }
 
-// Where a thread is in its workgroup. Neighbors are 8 across and 4 down, so that they read few vectors at a time.
+// Where a thread is in its workgroup. Neighbors are 8 across and 4 down, in pairs each way: NVIDIA's GPUs read vectors of workgroup memory in half the
+// time where lanes, and those beside them or two further, want the same.
 struct Place { across: u32, down: u32 }
 
-fn place_of(local: u32) -> Place { return Place(local % 8u + local / 32u % 2u * 8u, local / 8u % 4u + local / 64u * 4u); }
-
-// Of four positions, numbers of four rows each; or of four rows, a quad each.
-struct Tile { a: vec4<f32>, b: vec4<f32>, c: vec4<f32>, d: vec4<f32> }
-
-fn added(s: Tile, t: Tile) -> Tile { return Tile(s.a + t.a, s.b + t.b, s.c + t.c, s.d + t.d); }
-
-// Rows that do not exist are read as the last one, and not written.
-fn row_of(rows: Rows, row: u32) -> u32 { return min(rows.first + row, rows.count - 1u); }
+fn place_of(local: u32) -> Place {
+    let across = (local & 1u) | ((local >> 1u) & 6u) | ((local >> 2u) & 8u);
+    return Place(across, ((local >> 1u) & 1u) | ((local >> 3u) & 2u) | ((local >> 6u) << 2u));
+}
 
 // Where the queries of a row begin, in pairs.
 fn queries_of(rows: Rows, row: u32) -> u32 { return head_of(rows, row_of(rows, row), params.heads + 2u * params.kv_heads) * (params.head_dim / 2u); }
-
-// The positions that a row sees end here.
-fn end_of(rows: Rows, row: u32) -> u32 { return min(rows.past + row_of(rows, row) / rows.sharing + 1u, rows.visible); }
-
-// The first position that a row sees.
-fn begin_of(rows: Rows, row: u32) -> u32 { return start_of(rows.past, row_of(rows, row) / rows.sharing); }
 
 // Stages quads of queries and keys from `first` on. Beyond the last quad, queries are 0; before the first position that is seen and beyond the last,
 // these are taken again. All loads are on their way before the barrier.
@@ -92,29 +82,6 @@ fn add_products(quad: u32, place: Place, sums: Tile) -> Tile {
     );
 }
 
-// LOWEST instead of scores that are not seen, by rows whose positions are from `begins` to `ends`.
-fn seen(position: u32, begins: vec4<u32>, ends: vec4<u32>, v: vec4<f32>) -> vec4<f32> {
-    return vec4<f32>(
-        select(LOWEST, v.x, begins.x <= position && position < ends.x),
-        select(LOWEST, v.y, begins.y <= position && position < ends.y),
-        select(LOWEST, v.z, begins.z <= position && position < ends.z),
-        select(LOWEST, v.w, begins.w <= position && position < ends.w),
-    );
-}
-
-fn exp_negatives(x: vec4<f32>) -> vec4<f32> { return vec4<f32>(exp_negative(x.x), exp_negative(x.y), exp_negative(x.z), exp_negative(x.w)); }
-
-// A row may see nothing of a share.
-fn weights_of(scores: vec4<f32>, largest: vec4<f32>) -> vec4<f32> {
-    let w = exp_negatives(scores - largest);
-    return vec4<f32>(
-        select(0.0, w.x, scores.x > LOWEST),
-        select(0.0, w.y, scores.y > LOWEST),
-        select(0.0, w.z, scores.z > LOWEST),
-        select(0.0, w.w, scores.w > LOWEST),
-    );
-}
-
 alias Values = array<vec4<C>, HALF * 16u / THREADS>;
 
 // A thread's part of 16 quads of values from `first` on, of the positions 4·half to 4·half + 3 of every eight.
@@ -149,21 +116,6 @@ fn weighted(second_half: u32, chain: u32, place: Place) -> Tile {
         sums.d = fma(vec4<f32>(weight.w), value, sums.d);
     }
     return sums;
-}
-
-// Sums of values as `merged` in attention_merge.wgsl has them.
-fn grown(so_far: Tile, sum: Tile, shrink: vec4<f32>, grow: vec4<f32>) -> Tile {
-    return Tile(
-        fma(sum.a, vec4<f32>(grow.x), so_far.a * shrink.x),
-        fma(sum.b, vec4<f32>(grow.y), so_far.b * shrink.y),
-        fma(sum.c, vec4<f32>(grow.z), so_far.c * shrink.z),
-        fma(sum.d, vec4<f32>(grow.w), so_far.d * shrink.w),
-    );
-}
-
-fn write_row(rows: Rows, row: u32, quad: u32, total: f32, sum: vec4<f32>) {
-    if rows.first + row >= rows.count { return; }
-    put(head_of(rows, rows.first + row, params.heads) * params.head_dim, quad, quotient(Merged(0.0, total, sum)));
 }
 
 fn attend_all(group: Group, ids: Ids) {
@@ -257,10 +209,6 @@ fn attend_all(group: Group, ids: Ids) {
         }
     }
     for (var p = 0u; p < PASSES; p += 1u) {
-        let quad = strip + p * 16u + place.across;
-        write_row(rows, row, quad, total.x, so_far[p].a);
-        write_row(rows, row + 1u, quad, total.y, so_far[p].b);
-        write_row(rows, row + 2u, quad, total.z, so_far[p].c);
-        write_row(rows, row + 3u, quad, total.w, so_far[p].d);
+        write_tile(rows, row, strip + p * 16u + place.across, total, so_far[p]);
     }
 }

@@ -1,7 +1,7 @@
 //! Causal attention to a KV cache, to all of it or to a sliding window: softmax(q·kᵀ / sqrt(D))·v.
 
 use super::{
-    attention_params::{COLUMNS, MANY_WGSL, Params, SPAN},
+    attention_params::{BUFFERED_WGSL, COLUMNS, MANY_WGSL, Params, SPAN},
     attention_tensor_cores,
     cache::{AttentionShape, CachePositions, HostKvCache, KvCache},
     rope::rope,
@@ -150,6 +150,12 @@ static MANY: Kernel = Kernel::trusted(
 )
 .fill(wgsl!["transformer/attention_many"]);
 
+/// [`MANY`] for heads of [`COLUMNS`].
+static BUFFERED: Kernel =
+    Kernel::trusted("attention_buffered", Params::FIELDS, MANY_BINDINGS, &[BUFFERED_WGSL])
+        .entry("attention_many")
+        .fill(wgsl!["transformer/attention_many"]);
+
 static COMBINE: Kernel = Kernel::trusted(
     "attention_combine",
     CombineParams::FIELDS,
@@ -176,7 +182,7 @@ static COMBINE: Kernel = Kernel::trusted(
 )
 .flat();
 
-pub(super) const KERNELS: &[&Kernel] = &[&FEW_4, &FEW_8, &JOINED, &MANY, &COMBINE];
+pub(super) const KERNELS: &[&Kernel] = &[&FEW_4, &FEW_8, &JOINED, &MANY, &BUFFERED, &COMBINE];
 
 const OP: &str = "attention";
 
@@ -281,6 +287,7 @@ impl<'a> Attention<'a> {
         // The workgroup that appends a key is the only one that reads it.
         let most = if joins(context) { JOINED_ROWS } else { MOST_FEW };
         let inside = positions.tokens == 1 && rows <= most && plan != Plan::All;
+        let many = if buffers(context, shape.head_dim, rows) { &BUFFERED } else { &MANY };
         encoder.transaction(|encoder| {
             if let (Some(angles), false) = (angles, inside) {
                 rope(qkv, positions, angles, cache).forward(encoder)?;
@@ -288,7 +295,7 @@ impl<'a> Attention<'a> {
             let strips = shape.head_dim.div_ceil(COLUMNS);
             match (tensor_cores, plan) {
                 (Some(kernel), _) => self.all(encoder, kernel, 1, &params, y),
-                (None, Plan::All) => self.all(encoder, &MANY, strips, &params, y),
+                (None, Plan::All) => self.all(encoder, many, strips, &params, y),
                 (None, Plan::Shares(shares)) => {
                     let angles = angles.filter(|_| inside);
                     self.shares(encoder, shares, angles, params, y)
@@ -392,6 +399,15 @@ const JOINED_ROWS: usize = 4;
 /// Whether the last workgroup of several brings their shares together.
 fn joins(context: &Context) -> bool {
     context.capabilities().device_barriers && context.language() == ShaderLanguage::Wgsl
+}
+
+/// Whether [`BUFFERED`] takes `rows` rows of a key head and a sequence, in place of [`MANY`].
+fn buffers(context: &Context, head_dim: usize, rows: usize) -> bool {
+    let capabilities = context.capabilities();
+    head_dim == COLUMNS
+        && rows >= capabilities.tuned(TuningKey::AttentionBufferedRows)
+        && capabilities.max_workgroup_bytes >= BUFFERED_WGSL.workgroup_bytes
+        && context.language() == ShaderLanguage::Wgsl
 }
 
 /// How an attention is dispatched.

@@ -1,7 +1,7 @@
 //! Params and tiles that kernels of [`attention`](super::attention()) share.
 
 use crate::{
-    kernel::source::{HOLE, Source, Work},
+    kernel::source::{HOLE, Part, Source, Work},
     params, wgsl,
 };
 
@@ -19,16 +19,39 @@ pub(super) const SPAN: usize = 64;
 pub(super) const COLUMNS: usize = 128;
 
 /// Tiles of 32 rows, for a prompt; the entry point comes last.
-pub(super) const MANY_WGSL: Source = Source::wgsl(wgsl![
-    "shared/ids",
-    "shared/exp",
-    "transformer/attention_rows",
-    "transformer/attention_merge",
-    "transformer/attention_all",
-    HOLE
-])
-.workgroup_size([128, 1, 1])
-.tile([32, 1, 1])
-.constants(&[("SPAN", SPAN as u32), ("COLUMNS", COLUMNS as u32)])
-.workgroup_bytes(16_384)
-.work(Work::new(512, "products", 64, 1024));
+pub(super) const MANY_WGSL: Source = many(
+    wgsl![
+        "shared/ids",
+        "shared/exp",
+        "transformer/attention_rows",
+        "transformer/attention_merge",
+        "transformer/attention_tile",
+        "transformer/attention_all",
+        HOLE
+    ],
+    16_384,
+);
+
+/// As [`MANY_WGSL`] for heads of [`COLUMNS`], and the same bits. NVIDIA's driver gives a core 48 KiB
+/// of workgroup memory, so two workgroups fit (H200: "Exact attention and rows of prompts").
+pub(super) const BUFFERED_WGSL: Source = many(
+    wgsl![
+        "shared/ids",
+        "shared/exp",
+        "transformer/attention_rows",
+        "transformer/attention_merge",
+        "transformer/attention_tile",
+        "transformer/attention_buffered",
+        HOLE
+    ],
+    24_576,
+);
+
+const fn many(parts: &'static [Part], bytes: u32) -> Source {
+    Source::wgsl(parts)
+        .workgroup_size([128, 1, 1])
+        .tile([32, 1, 1])
+        .constants(&[("SPAN", SPAN as u32), ("COLUMNS", COLUMNS as u32)])
+        .workgroup_bytes(bytes)
+        .work(Work::new(512, "products", 64, 1024))
+}

@@ -5,6 +5,7 @@ use crate::{Case, Data, Near, U, f16_floats, rng, seed};
 use bitnet_wgpu::{
     Element, Out, reference,
     transformer::{CachePositions, HostKvCache, attention},
+    tuning::TuningKey,
 };
 use rand::{RngExt, rngs::SmallRng};
 
@@ -95,7 +96,28 @@ pub fn cases() -> Vec<Case> {
         }
     }
     cases.extend(huge_scores());
+    cases.extend(in_two_buffers());
     cases
+}
+
+/// Prompts with heads of 128, by the kernel that GPUs have for them: rows of several tiles, positions
+/// that some rows of a tile do not see, and windows that begin in a share.
+fn in_two_buffers() -> Vec<Case> {
+    let all = [
+        (Slots::one(4, 1, 128, 70, 9), Element::F32, 1),
+        (Slots::one(2, 2, 128, 30, 35).window(50), Element::F16, 1),
+        (Slots::one(3, 1, 128, 0, 11).of(&[0, 65, 120], &[2, 0]), Element::F16, 2),
+    ];
+    let case = |(i, (slots, element, rooms)): (u64, (Slots, Element, usize))| {
+        let rows = f16_floats(&mut rng(900 + i), rows_len(&slots), 1.5);
+        let slots = with_room(slots, rooms);
+        let attention = Attention { slots, rooms, element, rows, exact: false, halves: false };
+        attention.case("in two buffers").on(|c| {
+            c.tuning.set(TuningKey::AttentionSplitWorkgroups, 0).unwrap();
+            c.tuning.set(TuningKey::AttentionBufferedRows, 0).unwrap();
+        })
+    };
+    (0..).zip(all).map(case).collect()
 }
 
 /// Runs that tensor cores take, and some that they do not.
