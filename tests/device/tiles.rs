@@ -9,7 +9,7 @@ use bitnet_wgpu::{
     internals::{Access, Dispatch, Grid, KernelInternals as _, catalog},
     kernel::{ShaderLanguage, Source},
     tensor::{self, Float, Side, f16},
-    transformer::{AttentionShape, CachePositions, HostKvCache, KvCache, attention},
+    transformer::{AttentionShape, CachePositions, KvCache, attention, rope, rope_angles},
     tuning::TuningKey,
     weights::{PackedTernary, Scales},
 };
@@ -158,16 +158,19 @@ fn attention_of_prompts(context: &Context, element: Element, window: Option<usiz
     let (heads, kv_heads, head_dim, capacity, run) = (6, 2, 128, 211, 23);
     let shape = AttentionShape { heads, kv_heads, head_dim };
     let cache = KvCache::new(context, shape, 2, capacity, element).unwrap().window(window);
-    let mut rng = rng(77);
-    let sequences = [130, 188].map(|len| {
-        let mut host = HostKvCache::new(shape).unwrap();
-        host.keys = floats(&mut rng, len * kv_heads * head_dim, 1.5);
-        host.values = floats(&mut rng, len * kv_heads * head_dim, 1.5);
-        host
-    });
-    cache.write(&sequences).unwrap();
+    let (mut rng, row) = (rng(77), (heads + 2 * kv_heads) * head_dim);
+    let angles = rope_angles(&vec![0.01; head_dim / 2], capacity);
+    let angles = context.upload(&angles, [capacity, head_dim / 2, 2]).unwrap();
+    let mut encoder = context.encoder("cache");
+    for (sequence, len) in [(0, 130), (1, 188)] {
+        let before = context.upload(&floats(&mut rng, len * row, 1.5), [len, row]).unwrap();
+        let runs = context.upload(&[sequence, 0], [1, 2]).unwrap();
+        rope(&before, CachePositions::new(&runs, len), &angles, &cache)
+            .forward(&mut encoder)
+            .unwrap();
+    }
+    encoder.submit().unwrap().wait().unwrap();
     let runs = context.upload(&[1, 188 - run as u32, 0, 130 - run as u32], [2, 2]).unwrap();
-    let row = (heads + 2 * kv_heads) * head_dim;
     let qkv = context.upload(&floats(&mut rng, 2 * run * row, 2.0), [2 * run, row]).unwrap();
     let record = |e: &mut Encoder| {
         attention(&qkv, CachePositions::new(&runs, run), &cache).forward(e).map(|_| ())

@@ -31,7 +31,7 @@ fn write_quads(place: Place, head: u32, at: u32, low: vec4<f32>, high: vec4<f32>
         values[to + quads / 2u] = vec4<C>(high);
         return;
     }
-    let turned_low = turned_quad(low, -high, place);
+    let turned_low = turned_quad(low, vec4<f32>(-high.x, -high.y, -high.z, -high.w), place);
     let turned_high = turned_quad(high, low, place);
     if head < params.heads {
         qkv[at] = turned_low;
