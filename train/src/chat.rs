@@ -10,6 +10,9 @@ use serde_json::Value;
 /// The roles that chat templates know. Most templates leave out a message of another one.
 const ROLES: [&str; 5] = ["system", "developer", "user", "assistant", "tool"];
 
+/// Most bytes of a conversation. Each answer renders the template again.
+const MOST_BYTES: usize = 1 << 20;
+
 /// A conversation.
 #[derive(Debug)]
 pub struct Turns {
@@ -50,7 +53,9 @@ pub fn conversation(json: &Value) -> Result<Turns, String> {
 
 /// Refuses fields that would be ignored, unless they are empty.
 fn refuse(json: &Value, fields: &[&str]) -> Result<(), String> {
-    let empty = |value: &Value| value.is_null() || value.as_array().is_some_and(Vec::is_empty);
+    let empty = |value: &Value| {
+        value.is_null() || value == "" || value.as_array().is_some_and(Vec::is_empty)
+    };
     match fields.iter().find(|field| json.get(**field).is_some_and(|value| !empty(value))) {
         Some(field) => Err(format!("has `{field}`, which cannot be trained on")),
         None => Ok(()),
@@ -66,12 +71,14 @@ fn message(json: &Value) -> Result<(Message, bool), String> {
         return Err(format!("the role `{role}` is not known; {} are accepted", ROLES.join(", ")));
     }
     refuse(json, &["tool_calls", "function_call", "tool_call_id"])?;
+    refuse(json, &["reasoning_content", "reasoning", "thinking"])?;
     let content = text(json.get("content").unwrap_or(&Value::Null))?;
     let is_answer = role == "assistant";
     if is_answer && content.trim().is_empty() {
         return Err("the answer is empty".into());
     }
-    let learned = match json.get("weight").map(Value::as_f64) {
+    let weight = json.get("weight").filter(|weight| !weight.is_null());
+    let learned = match weight.map(Value::as_f64) {
         None => is_answer,
         Some(Some(weight)) if weight == 0.0 || weight == 1.0 => is_answer && weight == 1.0,
         Some(_) => return Err("`weight` is neither 0 nor 1".into()),
@@ -104,6 +111,7 @@ impl Turns {
             tokenizer.chat_ids(messages, prompt).map_err(|error| error.to_string())
         };
         let is_end = |id: u32| id == end || tokenizer.eos().contains(&id);
+        self.check_texts(tokenizer)?;
         let mut all = ids(&self.messages, false)?;
         let mut scored = vec![false; all.len()];
         for &answer in &self.answers {
@@ -111,10 +119,16 @@ impl Turns {
             self.check_prompt(tokenizer, answer)?;
             // A token that joins the prompt's end and the answer's beginning is part of the answer.
             let start = common(&ids(&self.messages[..answer], true)?, &all).max(1);
-            let stop = match is_last {
+            let mut stop = match is_last {
                 true => all.len(),
                 false => common(&ids(&self.messages[..=answer], false)?, &all),
             };
+            // Some templates write the last answer in another way than those before it.
+            if start >= stop && !is_last {
+                stop = common(&ids(&self.with_other_next(answer), false)?, &all);
+                let last = all[start.min(stop)..stop].iter().rposition(|&id| is_end(id));
+                stop = last.map_or(start, |last| start + last + 1);
+            }
             if start >= stop {
                 return Err(format!("message {}: the chat template writes no answer", answer + 1));
             }
@@ -135,6 +149,32 @@ impl Turns {
         Ok(Conversation { ids: all, scored })
     }
 
+    /// Returns the messages to an answer, and the next one with other content.
+    fn with_other_next(&self, answer: usize) -> Vec<Message> {
+        let mut messages = self.messages[..=answer].to_vec();
+        messages.extend(self.messages.get(answer + 1).map(|next| {
+            let other = if next.content.starts_with('x') { "y" } else { "x" };
+            Message::new(&*next.role, other)
+        }));
+        messages
+    }
+
+    /// Checks that a conversation is not too long, and that the template writes what is asked.
+    fn check_texts(&self, tokenizer: &Tokenizer) -> Result<(), String> {
+        let bytes: usize = self.messages.iter().map(|message| message.content.len()).sum();
+        if bytes > MOST_BYTES {
+            return Err(format!("has {bytes} bytes; at most {MOST_BYTES} are supported"));
+        }
+        let text = tokenizer.chat_text(&self.messages, false).map_err(|error| error.to_string())?;
+        let is_lost = |message: &Message| {
+            message.role != "assistant" && !text.contains(message.content.trim())
+        };
+        match self.messages.iter().position(is_lost) {
+            Some(lost) => Err(format!("message {}: the chat template leaves it out", lost + 1)),
+            None => Ok(()),
+        }
+    }
+
     /// Checks that the conversation begins with the prompt of an answer, as text. Templates that
     /// write earlier turns in another way than the last one have no such prompts.
     fn check_prompt(&self, tokenizer: &Tokenizer, answer: usize) -> Result<(), String> {
@@ -145,7 +185,7 @@ impl Turns {
         match text(&self.messages, false)?.starts_with(&prompt) {
             true => Ok(()),
             false => Err(format!(
-                "message {}: the chat template writes another text before this answer than a model is given; give this turn a line of its own",
+                "message {}: the chat template writes another text before this answer than a model is given",
                 answer + 1
             )),
         }

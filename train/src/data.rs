@@ -21,7 +21,7 @@ const LINES: usize = 256;
 
 /// Text and conversations as windows of tokens. Documents are joined and cut into windows; a
 /// conversation is a window.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Corpus {
     /// Documents, one after another, then conversations.
     ids: Vec<u32>,
@@ -134,7 +134,7 @@ impl Corpus {
         let (mut places, mut scored) = (Vec::new(), Vec::new());
         let mut report = ChatReport { conversations: chats.len(), ..ChatReport::default() };
         for mut chat in chats {
-            if chat.ids.len() > context + 1 {
+            if chat.ids.len() > context.saturating_add(1) {
                 chat.ids.truncate(context + 1);
                 chat.scored.truncate(context + 1);
                 match chat.scored.contains(&true) {
@@ -158,15 +158,17 @@ impl Corpus {
     /// Takes the last windows away, as text that is not trained on. Conversations are the last ones.
     ///
     /// # Errors
-    /// [`Error::TooShort`] if none would be left on either side.
+    /// [`Error::TooShort`] if none would be left on either side; [`Error::Setting`] with
+    /// conversations.
     pub fn split(mut self, held_out: usize) -> Result<(Self, Self)> {
         let held = held_out.max(1);
         if held_out == 0 || held_out >= self.windows() {
+            if !self.chats.is_empty() {
+                let accepted = format!("1 to {} are supported", self.windows() - 1);
+                return Err(Error::setting("the number of held-out windows", held_out, accepted));
+            }
             let needed = held.saturating_add(1).saturating_mul(self.context).saturating_add(1);
-            let what = match self.chats.len() {
-                0 => format!("{held} windows of {} are held out", self.context),
-                _ => format!("{held} of {} windows are held out", self.windows()),
-            };
+            let what = format!("{held} windows of {} are held out", self.context);
             return Err(Error::TooShort { tokens: self.ids.len(), needed, what });
         }
         let chats = self.chats.len().saturating_sub(held);
@@ -178,7 +180,14 @@ impl Corpus {
         };
         // Windows of documents share a token.
         let (rest, scored) = (self.ids.split_off(cut), self.scored.split_off(cut - from_chats));
-        let mut held = Self { scored, context: self.context, ..Self::default() };
+        let mut held = Self {
+            ids: Vec::new(),
+            context: self.context,
+            windows: 0,
+            chats: Vec::new(),
+            scored,
+            report: ChatReport::default(),
+        };
         if windows < self.windows {
             held.ids = self.ids[windows * self.context..].to_vec();
             held.windows = self.windows - windows;

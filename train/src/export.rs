@@ -23,12 +23,13 @@ use serde_json::{Value, json};
 use std::{fs, path::Path};
 
 /// Files of a tokenizer's folder that a model needs.
-const TOKENIZER: [&str; 5] = [
+const TOKENIZER: [&str; 6] = [
     "tokenizer.json",
     "tokenizer_config.json",
     "special_tokens_map.json",
     "added_tokens.json",
     "chat_template.jinja",
+    "generation_config.json",
 ];
 
 /// Most bytes of such a file: as much as the library reads.
@@ -115,6 +116,11 @@ impl Trainer {
             return Err(Error::setting("the number of adapters", 0, accepted));
         }
         at(folder, fs::create_dir_all(folder))?;
+        let (name, config) = self.config_file();
+        let path = folder.join(name);
+        if path.exists() {
+            at(&path, fs::remove_file(&path))?;
+        }
         let entry = |info: &ParameterInfo| Entry {
             name: info.name.clone(),
             dtype: Dtype::F32,
@@ -124,8 +130,7 @@ impl Trainer {
         tensors::write(&folder.join(ADAPTER), &entries, |at| {
             Ok(bytes(&block_on(self.weights()[at].read())?))
         })?;
-        let (name, config) = self.config_file();
-        Ok(write(folder.join(name), format!("{config:#}\n").as_bytes())?)
+        Ok(write(path, format!("{config:#}\n").as_bytes())?)
     }
 
     /// The numbers of a table or of gains.

@@ -117,7 +117,8 @@ pub fn contents(path: &Path) -> Result<String> {
 pub fn line(line: &str) -> Result<Line, String> {
     let json: Value =
         serde_json::from_str(line).map_err(|error| format!("is not JSON: {error}; {ACCEPTED}"))?;
-    match (json.get("text"), json.get("messages")) {
+    let field = |name: &str| json.get(name).filter(|value| !value.is_null());
+    match (field("text"), field("messages")) {
         (Some(_), Some(_)) => Err(format!("has both `text` and `messages`; {ACCEPTED}")),
         (_, Some(_)) => Ok(Line::Chat(conversation(&json)?)),
         (Some(Value::String(text)), _) => Ok(Line::Text(text.clone())),

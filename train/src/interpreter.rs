@@ -3,9 +3,9 @@
 
 use crate::{
     error::Result,
-    network::{Batch, IGNORED, Network},
+    network::{Batch, IGNORED, Network, Value},
     plan::Step,
-    steps::{Saved, Value},
+    steps::{Saved, first},
 };
 use bitnet_wgpu::{
     Encoder, Out, Tensor,
@@ -125,7 +125,10 @@ impl Network {
             let input = value.take().unwrap_or_else(|| vec![x.clone()]);
             let (next, saved) = match step {
                 Step::Norm(gain) => self.norm(e, *gain, input)?,
-                Step::Linear(weights) => self.linear(e, weights, input)?,
+                Step::Linear(weights) => {
+                    let (value, saved) = self.linear(e, weights, first(input))?;
+                    (value, Saved::Linear(saved))
+                }
                 Step::HeadNorms { queries, keys } => {
                     self.head_norms(e, (*queries, *keys), input)?
                 }

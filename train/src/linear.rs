@@ -2,9 +2,8 @@
 
 use crate::{
     error::Result,
-    network::{Network, Weight},
+    network::{Network, Value, Weight},
     settings::LinearMode,
-    steps::{Saved, Value, first},
 };
 use bitnet_wgpu::{
     Encoder, Out, Tensor,
@@ -33,8 +32,12 @@ pub struct LinearSaved {
 impl Network {
     /// Records linear layers of one input. Float weights are made ternary anew, and the input is
     /// quantized once for all of them.
-    pub fn linear(&self, e: &mut Encoder, parts: &[usize], input: Value) -> Result<(Value, Saved)> {
-        let input = first(input);
+    pub fn linear(
+        &self,
+        e: &mut Encoder,
+        parts: &[usize],
+        input: Tensor<f32>,
+    ) -> Result<(Value, LinearSaved)> {
         let matrices =
             parts.iter().map(|&part| self.matrix(e, part)).collect::<Result<Vec<_>>>()?;
         let (products, x) = match self.linear {
@@ -66,7 +69,7 @@ impl Network {
         for (&part, y) in parts.iter().zip(&products) {
             down.push(self.adapter_forward(e, part, &x, y)?);
         }
-        Ok((products, Saved::Linear(LinearSaved { x, matrices, down })))
+        Ok((products, LinearSaved { x, matrices, down }))
     }
 
     /// The matrix of a layer in this step.

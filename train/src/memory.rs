@@ -34,7 +34,13 @@ pub fn estimate(config: &ModelConfig, plan: &Plan, settings: &Settings) -> Resul
         plan.layers.iter().flatten().map(|step| kept(step, config, plan, settings)).sum();
     // The residual stream and the final norm.
     let kept = kept + 2 * config.hidden as u64;
-    Ok(Memory { weights: TRAINED * trained + frozen, activations: 4 * tokens * kept })
+    // The embedding has its gradient for a while before it is added.
+    let table = match &settings.lora {
+        None => 4 * count(&plan.parameters[plan.embedding]),
+        Some(_) => 0,
+    };
+    let activations = 4 * tokens * kept + table;
+    Ok(Memory { weights: TRAINED * trained + frozen, activations })
 }
 
 fn count(info: &ParameterInfo) -> u64 {
@@ -87,7 +93,10 @@ pub fn check(
 ) -> Result<()> {
     let limit = context.capabilities().max_binding_bytes;
     for info in &plan.parameters {
-        let bytes = 4 * count(info);
+        let bytes = match &settings.lora {
+            Some(_) => frozen(info),
+            None => 4 * count(info),
+        };
         if bytes > limit {
             let what = info.name.clone();
             return Err(LibraryError::TooLarge { what, bytes, limit }.into());
@@ -96,7 +105,7 @@ pub fn check(
     let Memory { weights, activations } = estimate(config, plan, settings)?;
     let Some(limit) = context.memory_stats().limit else { return Ok(()) };
     let advice = match (weights > limit, settings.batch, &settings.lora) {
-        (true, _, None) => "train LoRA adapters, or a smaller model",
+        (true, _, None) => "take a smaller model, or train adapters of one that exists",
         (true, _, Some(_)) => "take a lower rank, or a smaller model",
         (false, 1, _) => "take a shorter context",
         (false, ..) => "take a smaller batch with more accumulation, or a shorter context",

@@ -43,6 +43,9 @@ pub struct Network {
     pub angles: Tensor<f32>,
 }
 
+/// Tensors from one step to the next: one, or one of each matrix of a linear step.
+pub type Value = Vec<Tensor<f32>>;
+
 /// The target of a token that is not learned.
 pub const IGNORED: u32 = u32::MAX;
 

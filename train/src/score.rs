@@ -51,7 +51,7 @@ pub fn score<'a>(
         }
     }
     if count == 0 {
-        let accepted = "a context of at least 2 tokens is needed";
+        let accepted = format!("none is within the model's context of {most} tokens");
         return Err(Error::setting("the number of scored tokens", 0, accepted));
     }
     Ok(Score { loss: sum / count as f64, tokens: count })

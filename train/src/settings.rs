@@ -192,6 +192,7 @@ impl Settings {
     pub(crate) fn difference(&self, other: &Self, done: u64) -> Option<&'static str> {
         let is_longer = self.steps != other.steps;
         let same = [
+            ("setting of LoRA", self.lora == other.lora),
             ("batch", self.batch == other.batch),
             ("accumulation", self.accumulation == other.accumulation),
             ("context", self.context == other.context),
@@ -208,7 +209,6 @@ impl Settings {
             ("gradient norm limit", self.clip == other.clip),
             ("seed", self.seed == other.seed),
             ("activation type", self.linear == other.linear),
-            ("setting of LoRA", self.lora == other.lora),
         ];
         same.into_iter().find(|(_, same)| !same).map(|(name, _)| name)
     }

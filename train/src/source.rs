@@ -103,7 +103,10 @@ impl Source {
             Kind::Linear => exact(&numbers(weights, info)?, info.shape[0], info.shape[1])?,
             _ => None,
         };
-        let Some(matrix) = ternary else { return numbers(weights, info) };
+        let Some(matrix) = ternary else {
+            check_scales(weights, info)?;
+            return numbers(weights, info);
+        };
         let random = Random::new(seed, 1 << 61 | index as u64);
         Ok(float_weights(&matrix, one_scale(weights, info, &matrix)?, random))
     }
@@ -121,7 +124,10 @@ impl Source {
         };
         let tensor = weights.tensor(&stored(weights, &info.name))?;
         let matrix = match is_float(&tensor, info) {
-            true => of_floats(&numbers(weights, info)?, rows, columns)?,
+            true => {
+                check_scales(weights, info)?;
+                of_floats(&numbers(weights, info)?, rows, columns)?
+            }
             false => packed(weights, info)?,
         };
         one_scale(weights, info, &matrix)?;
@@ -164,6 +170,18 @@ fn numbers(weights: &Checkpoint, info: &ParameterInfo) -> Result<Vec<f32>> {
 fn packed(weights: &Checkpoint, info: &ParameterInfo) -> Result<PackedTernary> {
     let name = info.name.strip_suffix(".weight").unwrap_or(&info.name);
     Ok(weights.linear(name, info.shape[0], info.shape[1])?)
+}
+
+/// Refuses float weights that are ternary with several scales: with one, they would be others.
+fn check_scales(weights: &Checkpoint, info: &ParameterInfo) -> Result<()> {
+    if info.kind != Kind::Linear {
+        return Ok(());
+    }
+    match packed(weights, info) {
+        Ok(matrix) => one_scale(weights, info, &matrix).map(drop),
+        // Float weights as they are, which the quantizer of training makes ternary.
+        Err(_) => Ok(()),
+    }
 }
 
 /// Returns the scale of a matrix. The quantizer of training has one for each.

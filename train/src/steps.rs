@@ -3,7 +3,7 @@
 use crate::{
     error::Result,
     linear::LinearSaved,
-    network::{Batch, Network},
+    network::{Batch, Network, Value},
 };
 use bitnet_wgpu::{
     Encoder, Out, Tensor, bitnet, tensor,
@@ -29,9 +29,6 @@ pub enum Saved {
     Gate { gate_up: Tensor<f32> },
     Add,
 }
-
-/// Tensors from one step to the next: one, or one of each matrix of a linear step.
-pub type Value = Vec<Tensor<f32>>;
 
 impl Network {
     /// Records RMSNorm of every token.

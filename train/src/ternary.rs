@@ -28,7 +28,10 @@ pub fn scale(matrix: &PackedTernary) -> Option<f32> {
 /// scratch, and not all of a matrix at once.
 pub fn float_weights(matrix: &PackedTernary, scale: f32, mut random: Random) -> Vec<f32> {
     let values = matrix.to_values();
-    let others = values.iter().filter(|&&value| value != 0).count().max(1) as f32;
+    let others = values.iter().filter(|&&value| value != 0).count() as f32;
+    if others == 0.0 {
+        return vec![0.0; values.len()];
+    }
     let zeros = values.len() as f32 - others;
     // The mean size of a nonzero weight that makes the mean of all 1.
     let mean = (values.len() as f32 - zeros * ZEROS / 2.0) / others;
@@ -111,6 +114,8 @@ mod tests {
             let again = of_floats(&weights, 40, 24).unwrap();
             assert_eq!(again.to_values(), values);
             assert!((scale(&again).unwrap() / 0.037 - 1.0).abs() < 1e-5, "{:?}", again.scales());
+            let zeros = PackedTernary::from_values(2, 3, &[0; 6], Scales::Tensor(0.5)).unwrap();
+            assert_eq!(float_weights(&zeros, 0.5, Random::new(1, 1)), [0.0; 6]);
             assert_eq!(of_floats(&matrix.dequantize(), 40, 24).unwrap().scales(), matrix.scales());
         }
     }

@@ -302,7 +302,9 @@ impl Trainer {
     /// The name and contents of the configuration of the weights, with which training can start from
     /// them, or other programs read them.
     pub(crate) fn config_file(&self) -> (&'static str, Value) {
-        let base = self.source.path().unwrap_or(Path::new("")).to_string_lossy();
+        let base = self.source.path().unwrap_or(Path::new(""));
+        let base = std::path::absolute(base).unwrap_or_else(|_| base.to_owned());
+        let base = base.to_string_lossy();
         match &self.settings.lora {
             Some(lora) => (checkpoint::ADAPTER_CONFIG, lora.config(&base)),
             None => (checkpoint::CONFIG, self.source.json().clone()),

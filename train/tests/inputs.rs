@@ -149,6 +149,36 @@ fn only_answers_are_learned() {
     assert_eq!(learned(&chats(ROLES, &[unweighted], 100).unwrap(), 0), "The king.\n");
 }
 
+/// As Qwen3's template does, which writes `<think>` before the last answer only.
+#[test]
+fn templates_with_another_last_answer_work() {
+    let template = "{% for m in messages %}<{{ m.role }}>\n{% if m.role == 'assistant' and loop.last %}[ ]\n{% endif %}{{ m.content }}{{ eos_token }}\n{% endfor %}{% if add_generation_prompt %}<assistant>\n{% endif %}";
+    let two =
+        [("user", "Who?"), ("assistant", "The king."), ("user", "Where?"), ("assistant", "Here.")];
+    let corpus = chats(template, &[messages(&two)], 100).unwrap();
+    let end = "<|end_of_text|>";
+    assert_eq!(learned(&corpus, 0), format!("The king.{end}[ ]\nHere.{end}"));
+}
+
+/// A template that does not know a role would lose what is said.
+#[test]
+fn messages_that_templates_leave_out_are_named() {
+    let template = "{% for m in messages %}{% if m.role != 'developer' %}{{ m.content }}\n{% endif %}{% endfor %}";
+    let three =
+        messages(&[("developer", "Be kind."), ("user", "Who?"), ("assistant", "The king.")]);
+    let error = chats(template, &[three], 100).unwrap_err().to_string();
+    assert!(error.contains(":1: message 1: the chat template leaves it out"), "{error}");
+    let mut thinks = messages(&[("user", "Who?"), ("assistant", "The king.")]);
+    thinks["messages"][1]["reasoning_content"] = json!("Hm.");
+    let error = chats(ROLES, &[thinks.clone()], 100).unwrap_err().to_string();
+    assert!(error.contains("message 2: has `reasoning_content`"), "{error}");
+    // As a table with empty columns has them.
+    thinks["messages"][1]["reasoning_content"] = json!(null);
+    thinks["messages"][1]["weight"] = json!(null);
+    thinks["text"] = json!(null);
+    assert_eq!(chats(ROLES, &[thinks], 100).unwrap().windows(), 1);
+}
+
 #[test]
 fn templates_that_fail_are_named() {
     let good = messages(&[("user", "Who?"), ("assistant", "The king.")]);
@@ -158,7 +188,7 @@ fn templates_that_fail_are_named() {
         ("{% for", &good, "chat template"),
         ("{{ messages[0].content }}", &good, "writes no answer"),
         (
-            "{{ messages | length }}{{ messages[-1].content }}",
+            "{{ messages | length }}{% for m in messages %}{{ m.content }}{% endfor %}",
             &two,
             "message 2: the chat template writes another text",
         ),
@@ -182,7 +212,7 @@ fn long_conversations_are_cut_and_counted() {
     let (train, held) = corpus.clone().split(1).unwrap();
     assert_eq!((train.window(0), train.scored(0)), (corpus.window(0), corpus.scored(0)));
     assert_eq!((held.window(0), held.scored(0)), (corpus.window(1), corpus.scored(1)));
-    assert!(matches!(corpus.split(2), Err(Error::TooShort { .. })));
+    assert!(matches!(corpus.split(2), Err(Error::Setting { .. })));
     let error = chats(ROLES, &[question], 20).unwrap_err();
     assert!(error.to_string().starts_with("the context is 20; a longer one is needed"), "{error}");
 }

